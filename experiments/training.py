@@ -18,6 +18,7 @@ from tff_dp_aggregators import learning
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting.programs import flags as flags_lib
 from tff_dp_aggregators.accounting.programs import program
+from tff_dp_aggregators.accounting.reports import terms
 from tff_dp_aggregators.base import rounding
 from tff_dp_aggregators.learning import cluster
 from tff_dp_aggregators.learning import models as models_lib
@@ -373,7 +374,9 @@ def _spent(settings: settings_lib.Settings, result: learning.Result) -> str:
   if scale != 1:
     return f'No guarantee: {_cohorts(settings)}.'
   if mechanism.site.is_simulation:
-    return f'No guarantee: {mechanism.site.help}.{_stands_for(result)}'
+    return (
+      f'No guarantee: {terms.SITES[mechanism.noise_site].help}.{_stands_for(result)}'
+    )
   is_exact = (
     mechanism.sensitivity_kind != 'bound'
     and guarantee['accountant'] == accountants.EXACT

@@ -51,7 +51,6 @@ FLOORS = {
   ),
   'accounting': (
     ('dp_accounting_import',),
-    ('discrete_events',),
     ('events',),
     ('accountants',),
     ('calibration',),
@@ -65,7 +64,7 @@ FLOORS = {
       'tree_aggregation_accountant',
     ),
     ('local',),
-    ('sites', 'whole_model'),
+    ('sites',),
     ('mechanism',),
     ('joint_mechanism',),
     ('records', 'noise_to_signal', 'spent_by_round'),
@@ -166,11 +165,6 @@ def test_library_and_program_are_never_in_one_file():
     if any(is_in(name, 'absl') for name in names_imported_by(path))
   }
   assert parsing == {('accounting', 'programs')}
-
-
-def test_no_module_is_longer_than_900_lines():
-  for path in FILES:
-    assert len(path.read_text(encoding='utf-8').splitlines()) <= 900, path
 
 
 def test_tensorflow_privacy_is_imported_in_one_file_alone():

@@ -23,7 +23,6 @@ from tff_dp_aggregators.accounting import nbafl as nbafl_lib
 from tff_dp_aggregators.accounting import noises
 from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting import sites
-from tff_dp_aggregators.accounting import whole_model
 from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.accounting.programs import flags as flags_lib
 from tff_dp_aggregators.accounting.programs import parts as parts_lib
@@ -297,7 +296,7 @@ def _of_parts(
   target = None
   if not parts_lib.have_noise(parts):
     values.set_default('target_epsilon', _DEFAULT_TARGET_EPSILON)
-    target = whole_model.Target(values.target_epsilon, values.target_delta)
+    target = mechanism_lib.Target(values.target_epsilon, values.target_delta)
   elif values.target_epsilon is not None or values.accountant is not None:
     name = 'accountant' if values.target_epsilon is None else 'target_epsilon'
     raise ValueError(
@@ -366,12 +365,12 @@ def _set_numbers(
     raise ValueError(flags_lib.spelled(str(e))) from e
   required = {each.name for each in (*noise.required, *site.required)}
   cohort = math.ceil(participation.clients_per_round)
-  if noises.MIN_CLIENTS.name in required:
-    values.set_default(noises.MIN_CLIENTS.name, participation.reporting_goal or cohort)
+  if noises.MIN_CLIENTS in required:
+    values.set_default(noises.MIN_CLIENTS, participation.reporting_goal or cohort)
   if noises.MAX_CLIENTS in noise.options:
     # A goal is never above the cohort; --min_clients may be, and is refused then.
-    values.set_default(noises.MAX_CLIENTS.name, max(cohort, values.min_clients))
-  if noises.DIMENSION.name in required:
+    values.set_default(noises.MAX_CLIENTS, max(cohort, values.min_clients))
+  if noises.DIMENSION in required:
     size = model_size()
     if values.dimension not in (None, size):
       raise ValueError(
@@ -379,7 +378,7 @@ def _set_numbers(
         f'parameters, which its noise has to be for; leave it out, or give --dimension='
         f'{size}.'
       )
-    values.set_default(noises.DIMENSION.name, size)
+    values.set_default(noises.DIMENSION, size)
 
 
 def _check_together(values: flags.FlagValues) -> None:

@@ -71,7 +71,7 @@ def test_the_event_is_that_of_the_worst_pattern_up_to_every_round(limits):
     worst = max(sum(each < rounds for each in pattern) for pattern in patterns)
     composed = dp_accounting.ComposedDpEvent(mechanism.round_events[:rounds])
     for relation in (Relation.REPLACE_SPECIAL, Relation.ADD_OR_REMOVE_ONE):
-      assert accountants.parts.parts(composed, relation) == [
+      assert accountants.components(composed, relation) == [
         (dp_accounting.LaplaceDpEvent(2.0), worst)
       ]
   assert mechanism.event == dp_accounting.SelfComposedDpEvent(

@@ -28,6 +28,7 @@ from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.planning import comparison as planning
 from tff_dp_aggregators.accounting.planning import views
 from tff_dp_aggregators.accounting.programs import flags as flags_lib
+from tff_dp_aggregators.accounting.reports import terms
 from tff_dp_aggregators.base import checks
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -40,14 +41,7 @@ class _Doubled(accountants.GaussianAccountant):
     return 2 * super().get_epsilon(target_delta)
 
 
-DOUBLED = accountants.Entry(
-  'doubled',
-  _Doubled,
-  kind='upper bound: twice the exact epsilon',
-  keeps='doubled: half of what there is',
-  title='doubling',
-  tolerance=1e-9,
-)
+DOUBLED = accountants.Entry('doubled', _Doubled, tolerance=1e-9)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,8 +100,11 @@ class _Dice(schemas.base.Sampling):
 @pytest.fixture
 def doubled():
   accountants.register(DOUBLED)
+  terms.ACCOUNTANTS['doubled'] = terms.AccountantTerms(
+    'upper bound: twice the exact epsilon', 'doubled: half of what there is', 'doubling'
+  )
   yield
-  del accountants.ACCOUNTANTS['doubled']
+  del accountants.ACCOUNTANTS['doubled'], terms.ACCOUNTANTS['doubled']
 
 
 @pytest.fixture
@@ -157,6 +154,18 @@ def test_an_accountant_is_found_everywhere(doubled, tmp_path):
     )
     assert 'twice the exact epsilon' in text
     assert 'half of what there is' in text
+
+
+def test_an_accountant_without_terms_is_called_by_its_name(doubled, tmp_path):
+  del terms.ACCOUNTANTS['doubled']
+  try:
+    _, inputs = _from_flags(
+      '--mechanism=tree', '--target_epsilon=4', '--accountant=doubled'
+    )
+    listed = _statement(inputs, tmp_path)['guarantee']['accountants']
+    assert listed[0]['kind'] == 'by doubled'
+  finally:
+    terms.ACCOUNTANTS['doubled'] = terms.of_accountant('doubled')
 
 
 def test_without_a_rank_an_accountant_is_asked_by_name_alone(doubled):
@@ -273,7 +282,15 @@ def test_what_is_no_schema_is_refused_with_those_known():
 
 # Where names of accountants or schemas decide something, and why.
 EXCEPTIONS = {
-  'tff_dp_aggregators/accounting/joint_mechanism/strategy.py': {
+  'tff_dp_aggregators/accounting/reports/terms.py': {
+    # What reports say of each, by its name; and a kind of sensitivity.
+    'exact',
+    'monte_carlo',
+    'pld',
+    'prv',
+    'zcdp',
+  },
+  'tff_dp_aggregators/accounting/joint_mechanism.py': {
     'exact',  # A kind of sensitivity, not the accountant.
   },
   'tff_dp_aggregators/accounting/reports/commands.py': {
@@ -285,7 +302,7 @@ EXCEPTIONS = {
   'tff_dp_aggregators/accounting/reports/statement.py': {
     'exact',  # A kind of sensitivity, not the accountant.
   },
-  'tff_dp_aggregators/accounting/vectors/checking.py': {
+  'tff_dp_aggregators/accounting/vectors.py': {
     'exact',  # A kind of sensitivity, not the accountant.
   },
   'tff_dp_aggregators/strategies/cache.py': {

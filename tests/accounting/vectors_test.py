@@ -19,8 +19,6 @@ import pytest
 from tests import executing
 from tff_dp_aggregators.accounting import vectors
 from tff_dp_aggregators.accounting.programs import vectors as program
-from tff_dp_aggregators.accounting.vectors import document
-from tff_dp_aggregators.accounting.vectors import exact
 
 DOCUMENT = pathlib.Path(__file__).parents[2] / 'docs' / 'accounting.md'
 
@@ -40,7 +38,7 @@ def test_the_file_is_what_is_made_anew(found):
 
 
 def test_figures_are_of_all_kinds_with_names_of_their_own(found):
-  assert {each.kind for each in found} == set(document.DEFINITIONS)
+  assert {each.kind for each in found} == set(vectors.DEFINITIONS)
   assert len({each.id for each in found}) == len(found) >= 150
   for each in found:
     assert each.digits == 30 and each.method
@@ -49,20 +47,20 @@ def test_figures_are_of_all_kinds_with_names_of_their_own(found):
 
 
 def test_patterns_are_those_of_the_definition():
-  apart = set(exact.patterns(5, 2, 2, False))
+  apart = set(vectors.patterns(5, 2, 2, False))
   assert apart == {(0,), (1,), (2,), (3,), (4,)} | {
     (0, 2), (0, 3), (0, 4), (1, 3), (1, 4), (2, 4)
   }  # fmt: skip
-  fixed = set(exact.patterns(5, 2, 3, True))
+  fixed = set(vectors.patterns(5, 2, 3, True))
   assert (0, 2, 4) in fixed and (0, 3) not in fixed
 
 
 def test_figures_by_hand(found):
   # Columns 0, 4 and 8 of the identity; rounds 0 and 2 of one that ends after two bands.
   assert _figure(found, 'sensitivity/identity/4-3').exact == '3'
-  matrix = exact.toeplitz([Fraction(1), Fraction(1, 2)], 3)
-  patterns = exact.patterns(3, 2, 2, False)
-  assert exact.squared_sensitivity(matrix, patterns) == Fraction(9, 4)
+  matrix = vectors.toeplitz([Fraction(1), Fraction(1, 2)], 3)
+  patterns = vectors.patterns(3, 2, 2, False)
+  assert vectors.squared_sensitivity(matrix, patterns) == Fraction(9, 4)
   # Of the tree over 10 rounds: each round is in its leaf and three nodes above it.
   assert _figure(found, 'sensitivity/binary_tree/10-1').exact == '4'
   # Gboard's tree of 2000 rounds with squared sensitivity 79 and noise multiplier 7.
@@ -101,7 +99,7 @@ def test_the_program_counts_figures_of_each_kind(found):
   assert result.returncode == 0, result.stderr
   lines = [line.split() for line in result.stdout.splitlines()[1:]]
   counts = {kind: int(count) for kind, count, *_ in lines}
-  assert list(counts) == list(document.DEFINITIONS)
+  assert list(counts) == list(vectors.DEFINITIONS)
   assert sum(counts.values()) == len(found)
   # The documented table, but for differences, whose last bits are those of a machine.
   document_text = DOCUMENT.read_text(encoding='utf-8')

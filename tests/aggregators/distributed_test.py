@@ -124,7 +124,7 @@ def test_a_secure_modular_sum_gives_what_a_plain_sum_gives(secure_backend):
       count = getattr(spent.all_rounds_so_far, 'count', 1)
       assert count == (served + 1) // 2
     last = spent.last_round_only
-    assert isinstance(last, accounting.discrete_events.SkellamDpEvent)
+    assert isinstance(last, accounting.events.SkellamDpEvent)
 
 
 def test_what_is_spent_keeps_the_planned_target():

@@ -159,7 +159,7 @@ def test_what_was_spent_is_the_composition_of_the_parts():
       epsilon = accountants.epsilon(spent.all_rounds_so_far, 1e-3)
       assert _delta(mu, 1 / 2, epsilon) == pytest.approx(1e-3, rel=1e-2)
   relation = dp_accounting.NeighboringRelation.REPLACE_SPECIAL
-  together = dict(accountants.parts.parts(spent.all_rounds_so_far, relation))
+  together = dict(accountants.components(spent.all_rounds_so_far, relation))
   assert together[dp_accounting.LaplaceDpEvent(2.0)] == 3
   (gaussian,) = (e for e in together if isinstance(e, dp_accounting.GaussianDpEvent))
   expected = parts['body'].effective_noise_multiplier

@@ -88,7 +88,7 @@ def test_what_was_spent_is_that_of_the_worst_pattern_of_rounds():
       epsilon = accountants.composed(spent.all_rounds_so_far).get_epsilon(1e-12)
       assert epsilon == pytest.approx(worst / 2.0, rel=1e-3)
     singles.append(spent.last_round_only)
-    assert accountants.parts.parts(
+    assert accountants.components(
       dp_accounting.ComposedDpEvent(singles),
       dp_accounting.NeighboringRelation.REPLACE_SPECIAL,
     ) == [(dp_accounting.LaplaceDpEvent(2.0), worst)]

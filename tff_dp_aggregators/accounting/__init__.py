@@ -1,7 +1,7 @@
 """Privacy accounting: from what ran, or will, to a guarantee that can be checked.
 
 At the top, in the order in which they build on each other: `events` say what happened
-as inert data (`discrete_events` of integer noise), `accountants` what that means,
+as inert data, `accountants` what that means,
 `noises` which kinds of noise there are, `schemas` who takes part when, `calibration`
 how much noise a target needs, `budget` any two of epsilon, delta and noise, `nbafl`
 published formulas for noise on clients and on the server, `distributed_noise` how
@@ -23,7 +23,6 @@ from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import adaptive_clipping
 from tff_dp_aggregators.accounting import budget
 from tff_dp_aggregators.accounting import calibration
-from tff_dp_aggregators.accounting import discrete_events
 from tff_dp_aggregators.accounting import distributed_noise
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import joint_mechanism
@@ -52,7 +51,6 @@ __all__ = [
   'adaptive_clipping',
   'budget',
   'calibration',
-  'discrete_events',
   'distributed_noise',
   'events',
   'joint_mechanism',

@@ -21,8 +21,8 @@ from dp_accounting import NeighboringRelation as Relation
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import calibration
 from tff_dp_aggregators.accounting import noises
+from tff_dp_aggregators.accounting.accountants import accountant as accountant_lib
 from tff_dp_aggregators.accounting.accountants import gaussian
-from tff_dp_aggregators.accounting.accountants import pure
 from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.base import rounding
 
@@ -49,7 +49,7 @@ def gaussian_noise_multiplier(epsilon: float, delta: float) -> float:
     >>> round(gaussian_noise_multiplier(epsilon=1.0, delta=1e-5), 5)
     3.73063
   """
-  _check_positive('epsilon', epsilon)
+  checks.check_positive('epsilon', epsilon)
   return (1 + _ROUND_OFF) / gaussian.mu_of(epsilon, delta)
 
 
@@ -77,7 +77,7 @@ def laplace_noise_multiplier(
     >>> round(laplace_noise_multiplier(epsilon=0.5, num_compositions=4), 12)
     8.0
   """
-  _check_positive('epsilon', epsilon)
+  checks.check_positive('epsilon', epsilon)
   checks.check_positive_int('num_compositions', num_compositions)
   q = _check_probability(sampling_probability)
   one = epsilon / num_compositions
@@ -96,26 +96,21 @@ def laplace_epsilon(
 ) -> float:
   """What Laplace noise costs at delta 0: `laplace_noise_multiplier` the other way.
 
-  Args:
-    noise_multiplier: Scale of the noise over L1 sensitivity; positive and finite.
-    num_compositions: How many uses, at least 1.
-    sampling_probability: Above 0 and at most 1; 1 for everybody.
-
-  Returns:
-    Epsilon of all uses together, rounded up in its last digits.
-
-  Raises:
-    TypeError: If an argument is not of its type.
-    ValueError: If a number is out of range.
+  Arguments and errors are those of `laplace_noise_multiplier`; epsilon is that of all
+  uses together, rounded up in its last digits.
 
   Example:
     >>> round(laplace_epsilon(noise_multiplier=8.0, num_compositions=4), 12)
     0.5
   """
-  _check_positive('noise_multiplier', noise_multiplier)
+  checks.check_positive('noise_multiplier', noise_multiplier)
   checks.check_positive_int('num_compositions', num_compositions)
   q = _check_probability(sampling_probability)
-  return num_compositions * pure.of_laplace(noise_multiplier, q) * (1 + _ROUND_OFF)
+  return (
+    num_compositions
+    * accountant_lib.laplace_epsilon(noise_multiplier, q)
+    * (1 + _ROUND_OFF)
+  )
 
 
 @dataclasses.dataclass(frozen=True, init=False)
@@ -188,7 +183,12 @@ class Budget:
     checked = checks.check_positive_int('num_compositions', num_compositions)
     self._set('num_compositions', checked)
     self._set('sampling_probability', _check_probability(sampling_probability))
-    self._set('noise_scale', _check_noise_scale(noise_scale))
+    scale = _check_fraction(
+      'noise_scale',
+      noise_scale,
+      'the size of the cohort over that of the cohort whose noise is meant',
+    )
+    self._set('noise_scale', scale)
     _check_given(epsilon, delta, noise_multiplier, noise)
     is_pure = delta == 0
     if is_pure and accountant is not None:
@@ -196,8 +196,11 @@ class Budget:
         f'with delta 0 there is a closed form and no accountant; got {accountant!r}.'
       )
     event = self.event_with(1.0)
-    name = 'pure' if is_pure else accountants.choose(event, accountant, self.relation)
-    self._set('accountant', name)
+    if is_pure:
+      accountant = 'pure'
+    elif accountant is None:
+      accountant = accountants.tightest(event, self.relation)
+    self._set('accountant', accountant)
     if noise_multiplier is None:
       assert epsilon is not None and delta is not None
       noise_multiplier = self._least_noise(epsilon, delta)
@@ -318,7 +321,7 @@ def _check_given(
       f'epsilon={epsilon}, delta={delta}, noise_multiplier={noise_multiplier}.'
     )
   if noise_multiplier is not None:
-    _check_positive('noise_multiplier', noise_multiplier)
+    checks.check_positive('noise_multiplier', noise_multiplier)
   if epsilon is not None:
     gaussian.check_epsilon(epsilon)
     if epsilon == 0 and noise_multiplier is None:
@@ -333,28 +336,12 @@ def _check_given(
   gaussian.check_delta(delta)
 
 
-def _check_positive(name: str, value: float) -> float:
-  checks.check_number(name, value)
-  if not (value > 0 and math.isfinite(value)):
-    raise ValueError(f'{name} must be positive and finite; got {value}.')
-  return float(value)
-
-
 def _check_probability(value: float) -> float:
-  checks.check_number('sampling_probability', value)
-  if not 0 < value <= 1:
-    raise ValueError(
-      'sampling_probability must be above 0 and at most 1 (everybody takes part); got '
-      f'{value}.'
-    )
-  return float(value)
+  return _check_fraction('sampling_probability', value, '1 if everybody takes part')
 
 
-def _check_noise_scale(value: float) -> float:
-  checks.check_number('noise_scale', value)
+def _check_fraction(name: str, value: float, meaning: str) -> float:
+  checks.check_number(name, value)
   if not 0 < value <= 1:
-    raise ValueError(
-      'noise_scale must be above 0 and at most 1: the size of the cohort over that of '
-      f'the cohort whose noise is meant; got {value}.'
-    )
+    raise ValueError(f'{name} must be above 0 and at most 1: {meaning}; got {value}.')
   return float(value)

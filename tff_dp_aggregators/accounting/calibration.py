@@ -92,17 +92,8 @@ def about_noise_multiplier(
   That of the quick bound; or of what an accountant that draws outcomes says of a few of
   them. To compare by and to begin with: it may keep the target or not.
 
-  Args:
-    make_event: As for `noise_multiplier`.
-    target_epsilon: As for `noise_multiplier`.
-    target_delta: As for `noise_multiplier`.
-    accountant: As for `noise_multiplier`.
-    relation: As for `noise_multiplier`.
-
-  Raises:
-    ValueError: If a target is out of range, no amount of noise keeps it, or there is no
-      quick bound.
-    dp_accounting.UnsupportedEventError: If the accountant cannot read the event.
+  Arguments and errors are those of `noise_multiplier`; and without a quick bound it is
+  a ValueError.
 
   Example:
     >>> gaussian = dp_accounting.GaussianDpEvent
@@ -112,10 +103,11 @@ def about_noise_multiplier(
   target_epsilon = _check_target(target_epsilon, target_delta)
   event = make_event(1.0)
   accountants.composed(event, accountant, relation)  # Whether it reads it.
-  about = accountants.entry_of(accountants.choose(event, accountant, relation)).about
-  if about is not None:
+  name = accountant or accountants.tightest(event, relation)
+  estimate = accountants.entry_of(name).estimate
+  if estimate is not None:
     asked: Callable[[float], float] = functools.cache(
-      lambda noise: about(make_event(noise), target_delta)
+      lambda noise: estimate(make_event(noise), target_delta)
     )
     return _smallest(asked, target_epsilon, 1.0, 2.0, _NEAR)
   quick = accountants.quick_bound(event, relation)
@@ -141,11 +133,11 @@ def largest(
   Args:
     make_event: From a number, from 1, to the event of everything that runs; not more
       private for more of them.
-    target_epsilon: Positive and finite.
-    target_delta: Between 0 and 1, exclusive.
+    target_epsilon: As for `noise_multiplier`.
+    target_delta: As for `noise_multiplier`.
     at_most: Where to stop looking.
-    accountant: A key of `accountants.ACCOUNTANTS`; `None` for the tightest.
-    relation: Neighbouring relation.
+    accountant: As for `noise_multiplier`.
+    relation: As for `noise_multiplier`.
 
   Returns:
     A number that keeps the target; one more does not, or is more than `at_most`.
@@ -165,7 +157,7 @@ def largest(
   target_epsilon = _check_target(target_epsilon, target_delta)
   spent = _Spent(make_event, target_delta, accountant, relation)
   asked = spent.accountant_for(1)
-  if asked.most_asked is not None:
+  if asked.max_questions is not None:
     raise ValueError(
       f'accountant={asked.name} draws outcomes for each number that is tried, which '
       'takes minutes, so the largest number is not looked for. Give the number; or '
@@ -217,17 +209,17 @@ class _Spent:
     """The accountant that is asked."""
     event = self._make_event(parameter)
     return accountants.entry_of(
-      accountants.choose(event, self._accountant, self._relation)
+      self._accountant or accountants.tightest(event, self._relation)
     )
 
   def __call__(self, parameter: float) -> float:
     if parameter not in self._known:
       asked = self.accountant_for(parameter)
-      if asked.most_asked is not None and len(self._known) >= asked.most_asked:
+      if asked.max_questions is not None and len(self._known) >= asked.max_questions:
         raise _NoneFoundError(
-          f'the search took more than {asked.most_asked} epsilons, which is what the '
-          f'confidence of accountant={asked.name} is for: the target may hardly need '
-          'any noise, or be hard to keep. Check it, or state the noise multiplier.'
+          f'the search took more than {asked.max_questions} epsilons, which is what '
+          f'the confidence of accountant={asked.name} is for: the target may hardly '
+          'need any noise, or be hard to keep. Check it, or state the noise multiplier.'
         )
       self._known[parameter] = accountants.epsilon(
         self._make_event(parameter),

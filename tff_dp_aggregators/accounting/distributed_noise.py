@@ -16,10 +16,10 @@ A client's contribution x, of L2 norm at most `clip_norm`, goes through these st
    the L1 norm is at most D1 = min(sqrt(d) D2, D2^2).
 3. Integer noise of `local_stddev` is added, and all is summed modulo 2^`bits`.
 
-**When sums wrap.** Entries between -2^(bits-1) and 2^(bits-1) - 1 come out as they
-are; others are off by a multiple of 2^bits. That costs no privacy, and the round's
-result. With m clients, an entry of the sum is made of three parts, which have these
-moments E exp(t S) at most:
+**When sums wrap** (bounds **proved here**). Entries between -2^(bits-1) and 2^(bits-1)
+- 1 come out as they are; others are off by a multiple of 2^bits. That costs no privacy,
+and the round's result. With m clients, an entry of the sum is made of three parts,
+which have these moments E exp(t S) at most:
 
 * the contributions, of norm at most m C in all: exp(t^2 m^2 C^2 / (2 d)), as random
   signs make it, whatever the data are (Hoeffding);
@@ -33,27 +33,28 @@ moments E exp(t S) at most:
 
 So no more than 2 d exp(sum of exponents - t 2^(bits-1)) is the probability that any
 entry wraps, for every t > 0. It is a bound for a *number* of clients, `max_clients`:
-with more of them the sum grows, linearly if they agree. What TensorFlow Federated
-chooses (`as_in_tff`) is for its `expected_clients_per_round` alone.
+with more of them the sum grows, linearly if they agree. (What TensorFlow Federated
+chooses is for its `expected_clients_per_round` alone, and no bound: so many standard
+deviations of a normal sum as `modclip_prob` has for *one* entry.)
 """
 
 import dataclasses
+import functools
 import math
 from typing import Callable, Optional
 
 import dp_accounting
 import numpy as np
-from scipy import special
 
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import calibration
-from tff_dp_aggregators.accounting import discrete_events
+from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.base import checks
 
 # Kinds of noise, with the event of each.
 NOISES: dict[str, type] = {
-  'discrete_gaussian': discrete_events.DistributedDiscreteGaussianDpEvent,
-  'skellam': discrete_events.SkellamDpEvent,
+  'discrete_gaussian': events.DistributedDiscreteGaussianDpEvent,
+  'skellam': events.SkellamDpEvent,
 }
 # How often a client rounds before it rounds towards zero.
 TRIES = 8
@@ -70,8 +71,6 @@ _EXPONENTS = np.geomspace(1e-10, 20.0, 3000)
 _MOST_NOISE = 20.0
 # How much more noise than with `MAX_BITS` is worth a bit.
 _WORTH_A_BIT = 1.01
-# TensorFlow Federated's largest scale, and its allowance for float32.
-_TFF_MAX_SCALE, _TFF_LEEWAY = 1e6, 1e-5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,10 +107,13 @@ class DistributedNoise:
 
   @property
   def norm_squared(self) -> int:
-    """Square of the L2 bound of the integers, a whole number."""
-    return math.floor(
-      _rounded_squared(self.scaled_clip_norm, self.dimension, self.beta)
-    )
+    """Square of the L2 bound of the integers, after rounding: a whole number."""
+    scaled, root = self.scaled_clip_norm, math.sqrt(self.dimension)
+    never_above = (scaled + root) ** 2
+    if self.beta == 0:
+      return math.floor(never_above)
+    drawn_again = math.sqrt(2 * math.log(1 / self.beta)) * (scaled + root / 2)
+    return math.floor(min(never_above, scaled**2 + self.dimension / 4 + drawn_again))
 
   @property
   def l2_sensitivity(self) -> float:
@@ -140,27 +142,24 @@ class DistributedNoise:
     return self.scaled_clip_norm / self.clip_norm
 
   def wrap_probability_with(self, clients: int) -> float:
-    """The same with another number of clients.
-
-    Args:
-      clients: How many report.
-    """
-    return _wrap_probability(
-      self.noise,
-      self.scaled_clip_norm,
-      self.local_stddev,
-      clients,
-      self.dimension,
-      self.bits,
-      self.beta,
-    )
+    """The same if another number of clients report."""
+    t, beta = _EXPONENTS, self.beta
+    spread = (clients * self.scaled_clip_norm) ** 2 / self.dimension + clients / 4
+    if self.noise == 'skellam':
+      # cosh(t) - 1 without the loss of digits at small t.
+      of_noise = clients * self.local_stddev**2 * 2 * np.sinh(t / 2) ** 2
+    else:
+      of_noise = clients * self.local_stddev**2 * t**2 / 2
+    bias = clients * min(1.0, math.sqrt(beta) / (2 * (1 - beta)) + beta**TRIES)
+    exponents = t**2 / 2 * spread + of_noise + t * (bias - 2.0 ** (self.bits - 1))
+    least = float(exponents.min()) + math.log(2 * self.dimension)
+    return min(1.0, math.exp(min(least, 0.0)) * _SAFETY)
 
   def event(self, sensitivity_factor: float = 1.0) -> dp_accounting.DpEvent:
     """The event of one round with the fewest clients.
 
-    Args:
-      sensitivity_factor: 1 where a client's contribution is zeroed out, 2 where it is
-        replaced by another.
+    The factor is 1 where a client's contribution is zeroed out, 2 where it is replaced
+    by another.
     """
     values = {
       'local_stddev': self.local_stddev,
@@ -173,12 +172,7 @@ class DistributedNoise:
     return NOISES[self.noise](**values)
 
   def epsilon(self, delta: float, participations: int = 1) -> float:
-    """Epsilon of a client's rounds together, zeroing out its contributions.
-
-    Args:
-      delta: Between 0 and 1, exclusive.
-      participations: In how many rounds a client takes part at most.
-    """
+    """Epsilon of a client's rounds together, zeroing out its contributions."""
     event = dp_accounting.SelfComposedDpEvent(self.event(), participations)
     return accountants.epsilon(event, delta)
 
@@ -231,32 +225,22 @@ def design(
     >>> f'{made.wrap_probability_with(150):.2f}'  # With more than planned.
     '0.05'
   """
-  found = _finest(
+  finest = functools.partial(
+    _finest,
     noise,
-    clip_norm,
-    noise_multiplier,
-    min_clients,
-    dimension,
-    bits,
-    max_clients,
-    max_wrap_probability,
-    beta,
+    noise_multiplier=noise_multiplier,
+    clip_norm=clip_norm,
+    min_clients=min_clients,
+    dimension=dimension,
+    max_clients=max_clients,
+    max_wrap_probability=max_wrap_probability,
+    beta=beta,
   )
+  found = finest(bits=bits)
   if found is not None:
     return found
   for more in range(bits + 1, MAX_BITS + 1):
-    fits = _finest(
-      noise,
-      clip_norm,
-      noise_multiplier,
-      min_clients,
-      dimension,
-      more,
-      max_clients,
-      max_wrap_probability,
-      beta,
-    )
-    if fits is not None:
+    if finest(bits=more) is not None:
       raise ValueError(
         f'bits={bits} are too few: sums of {max_clients or min_clients} clients would '
         f'wrap around with a probability above {max_wrap_probability:g} on every grid '
@@ -290,14 +274,14 @@ def plan(
     target_epsilon: Positive and finite; of all rounds, zeroing out a client.
     target_delta: Between 0 and 1, exclusive.
     participations: In how many rounds a client takes part at most.
-    clip_norm: L2 bound of a contribution.
-    min_clients: The fewest clients that report in a round.
-    dimension: Entries of a contribution; padded here to a power of two.
+    clip_norm: As this and the others for `design`.
+    min_clients: As for `design`.
+    dimension: As for `design`.
     bits: Of the secure sum; `None` for the fewest with which the noise is within 1% of
       that with 30.
-    max_clients: The most clients that report; `None` for `min_clients`.
-    max_wrap_probability: That an entry of a round's sum wraps, at most.
-    beta: Probability at most that a client rounds again.
+    max_clients: As for `design`.
+    max_wrap_probability: As for `design`.
+    beta: As for `design`.
 
   Returns:
     The mechanism; its `epsilon` is at most the target.
@@ -322,26 +306,19 @@ def plan(
   """
   checks.check_positive_int('participations', participations)
 
-  def make(bits: int, noise_multiplier: float) -> Optional[DistributedNoise]:
-    return _finest(
-      noise,
-      clip_norm,
-      noise_multiplier,
-      min_clients,
-      dimension,
-      bits,
-      max_clients,
-      max_wrap_probability,
-      beta,
-    )
-
   def least(bits: int) -> Optional[DistributedNoise]:
-    return _least_noise(
-      lambda noise_multiplier: make(bits, noise_multiplier),
-      target_epsilon,
-      target_delta,
-      participations,
+    finest = functools.partial(
+      _finest,
+      noise,
+      bits=bits,
+      clip_norm=clip_norm,
+      min_clients=min_clients,
+      dimension=dimension,
+      max_clients=max_clients,
+      max_wrap_probability=max_wrap_probability,
+      beta=beta,
     )
+    return _least_noise(finest, target_epsilon, target_delta, participations)
 
   if bits is not None:
     found = least(bits)
@@ -354,9 +331,15 @@ def plan(
       f'kept with sums of {max_clients or min_clients} clients in {MAX_BITS} bits. '
       'Raise the target, or take fewer participations.'
     )
-  enough = _fewest_bits(
-    lambda bits: least(bits), best.noise_multiplier * _WORTH_A_BIT, best
-  )
+  # The fewest bits whose noise is hardly more.
+  low, high, enough = 1, best.bits, best
+  while high - low > 1:
+    middle = (low + high) // 2
+    made = least(middle)
+    if made and made.noise_multiplier <= best.noise_multiplier * _WORTH_A_BIT:
+      high, enough = middle, made
+    else:
+      low = middle
   if bits is not None:
     raise ValueError(
       f'bits={bits} are too few for target_epsilon={target_epsilon:g}: with the noise '
@@ -366,76 +349,6 @@ def plan(
       f'noise_multiplier={enough.noise_multiplier:.4g}.'
     )
   return enough
-
-
-def as_in_tff(
-  noise: str,
-  *,
-  clip_norm: float,
-  noise_multiplier: float,
-  clients_per_round: int,
-  dimension: int,
-  bits: int,
-  modclip_prob: float = 1e-4,
-  beta: float = 0.0,
-) -> DistributedNoise:
-  """What `tff.aggregators`' distributed DP makes of its arguments, to be compared.
-
-  Its grid (`_heuristic_scale_factor`) has so many standard deviations of a normal sum
-  within the bits as `modclip_prob` has for one entry. That is no bound: there are
-  `dimension` entries, and Skellam numbers have heavier tails. Nor does it hold with
-  more clients. Discrete Gaussian shares are rounded up to a whole `local_stddev` there.
-
-  Args:
-    noise: 'skellam' or 'discrete_gaussian'.
-    clip_norm: TFF's `l2_clip`, fixed.
-    noise_multiplier: TFF's.
-    clients_per_round: TFF's `expected_clients_per_round`.
-    dimension: Entries of a contribution, as they are padded there: to an even number,
-      or a power of two with Hadamard rotation.
-    bits: TFF's.
-    modclip_prob: TFF's.
-    beta: TFF's.
-
-  Returns:
-    The mechanism, whose clip norm has TFF's allowance for rounding added.
-
-  Example:
-    >>> made = as_in_tff(
-    ...   'skellam',
-    ...   clip_norm=1.0,
-    ...   noise_multiplier=2.0,
-    ...   clients_per_round=100,
-    ...   dimension=1000,
-    ...   bits=18,
-    ... )
-    >>> made.wrap_probability, f'{made.wrap_probability_with(50):.0e}'
-    (1.0, '1e-07')
-  """
-  if noise not in NOISES:
-    raise ValueError(f'noise must be one of {sorted(NOISES)}; got {noise!r}.')
-  deviations = -float(special.ndtri(modclip_prob / 2))
-  stddev = noise_multiplier * clip_norm  # Of the sum.
-  room = 4.0**bits - clients_per_round * deviations**2
-  if room <= 0:
-    raise ValueError(
-      f'TFF refuses bits={bits} for clients_per_round={clients_per_round} and '
-      f'modclip_prob={modclip_prob:g}: take more bits.'
-    )
-  spread = math.hypot(clip_norm * clients_per_round / math.sqrt(dimension), stddev)
-  scale = min(math.sqrt(room) / (2 * deviations * spread), _TFF_MAX_SCALE)
-  local = stddev * scale / math.sqrt(clients_per_round)
-  return DistributedNoise(
-    noise,
-    clip_norm + _TFF_LEEWAY,
-    clients_per_round,
-    clients_per_round,
-    dimension,
-    bits,
-    (clip_norm + _TFF_LEEWAY) * scale,
-    math.ceil(local) if noise == 'discrete_gaussian' else local,
-    beta,
-  )
 
 
 def check(
@@ -451,24 +364,14 @@ def check(
 ) -> None:
   """Refuses arguments of `design` that are right for no dimension.
 
-  Args:
-    noise: As for `design`.
-    clip_norm: As for `design`.
-    noise_multiplier: As for `design`.
-    min_clients: As for `design`.
-    bits: As for `design`.
-    max_clients: As for `design`.
-    max_wrap_probability: As for `design`.
-    beta: As for `design`.
-
   Raises:
     TypeError: If an argument is not of its type.
     ValueError: If a number is out of range.
   """
   if noise not in NOISES:
     raise ValueError(f'noise must be one of {sorted(NOISES)}; got {noise!r}.')
-  _check_positive('clip_norm', clip_norm)
-  _check_positive('noise_multiplier', noise_multiplier)
+  checks.check_positive('clip_norm', clip_norm)
+  checks.check_positive('noise_multiplier', noise_multiplier)
   checks.check_positive_int('min_clients', min_clients)
   if max_clients is not None:
     checks.check_int('max_clients', max_clients, at_least=min_clients)
@@ -494,52 +397,14 @@ def _check_probability(name: str, value: float, zero: bool = False) -> float:
   return float(value)
 
 
-def _check_positive(name: str, value: float) -> float:
-  checks.check_number(name, value)
-  if not (value > 0 and math.isfinite(value)):
-    raise ValueError(f'{name} must be positive and finite; got {value}.')
-  return float(value)
-
-
-def _rounded_squared(scaled: float, dimension: int, beta: float) -> float:
-  """Square of the L2 bound after rounding, of a norm of `scaled` before."""
-  root = math.sqrt(dimension)
-  never_above = (scaled + root) ** 2
-  if beta == 0:
-    return never_above
-  drawn_again = math.sqrt(2 * math.log(1 / beta)) * (scaled + root / 2)
-  return min(never_above, scaled**2 + dimension / 4 + drawn_again)
-
-
-def _wrap_probability(
-  noise: str,
-  scaled: float,
-  local_stddev: float,
-  clients: int,
-  dimension: int,
-  bits: int,
-  beta: float,
-) -> float:
-  t = _EXPONENTS
-  spread = (clients * scaled) ** 2 / dimension + clients / 4
-  if noise == 'skellam':
-    # cosh(t) - 1 without the loss of digits at small t.
-    of_noise = clients * local_stddev**2 * 2 * np.sinh(t / 2) ** 2
-  else:
-    of_noise = clients * local_stddev**2 * t**2 / 2
-  bias = clients * min(1.0, math.sqrt(beta) / (2 * (1 - beta)) + beta**TRIES)
-  exponents = t**2 / 2 * spread + of_noise + t * (bias - 2.0 ** (bits - 1))
-  least = float(exponents.min()) + math.log(2 * dimension)
-  return min(1.0, math.exp(min(least, 0.0)) * _SAFETY)
-
-
 def _finest(
   noise: str,
-  clip_norm: float,
   noise_multiplier: float,
+  *,
+  bits: int,
+  clip_norm: float,
   min_clients: int,
   dimension: int,
-  bits: int,
   max_clients: Optional[int],
   max_wrap_probability: float,
   beta: float,
@@ -555,18 +420,29 @@ def _finest(
     max_wrap_probability=max_wrap_probability,
     beta=beta,
   )
-  max_clients = min_clients if max_clients is None else max_clients
+  most = min_clients if max_clients is None else max_clients
   size = padded(dimension)
   local = noise_multiplier / math.sqrt(min_clients)  # Over the scaled clip norm.
 
-  def wraps(scaled: float) -> float:
-    return _wrap_probability(
-      noise, scaled, local * scaled, max_clients, size, bits, beta
+  def on_grid(scaled: float) -> DistributedNoise:
+    return DistributedNoise(
+      noise,
+      clip_norm,
+      min_clients,
+      most,
+      size,
+      bits,
+      scaled,
+      max(local * scaled, events.LEAST_DISCRETE_GAUSSIAN),
+      beta,
     )
 
+  def wraps(scaled: float) -> float:
+    return on_grid(scaled).wrap_probability
+
   finest = min(_MAX_NORM - math.sqrt(size), MAX_LOCAL_STDDEV / local)
-  coarsest = discrete_events.LEAST_DISCRETE_GAUSSIAN / local
-  if 2**bits <= max_clients:  # Clients count themselves in the same sum.
+  coarsest = events.LEAST_DISCRETE_GAUSSIAN / local
+  if 2**bits <= most:  # Clients count themselves in the same sum.
     return None
   if coarsest > finest or wraps(coarsest) > max_wrap_probability:
     return None
@@ -578,17 +454,7 @@ def _finest(
         (middle, high) if wraps(middle) <= max_wrap_probability else (low, middle)
       )
     finest = low
-  return DistributedNoise(
-    noise,
-    clip_norm,
-    min_clients,
-    max_clients,
-    size,
-    bits,
-    finest,
-    max(local * finest, discrete_events.LEAST_DISCRETE_GAUSSIAN),
-    beta,
-  )
+  return on_grid(finest)
 
 
 def _least_noise(
@@ -629,21 +495,4 @@ def _least_noise(
       low = middle
     else:
       high, found = middle, better
-  return found
-
-
-def _fewest_bits(
-  least: Callable[[int], Optional[DistributedNoise]],
-  noise_multiplier: float,
-  best: DistributedNoise,
-) -> DistributedNoise:
-  """The mechanism of the fewest bits whose noise is no more than that."""
-  low, high, found = 1, best.bits, best
-  while high - low > 1:
-    middle = (low + high) // 2
-    made = least(middle)
-    if made is not None and made.noise_multiplier <= noise_multiplier:
-      high, found = middle, made
-    else:
-      low = middle
   return found

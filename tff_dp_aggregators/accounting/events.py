@@ -17,6 +17,20 @@ is at most as private as the mechanism.
 * A run of whose rounds a client draws some is a `MixtureDpEvent`, if its noise is
   correlated.
 * A release of another system is an `EpsilonDeltaDpEvent`.
+* A sum of integers to which clients add noise is a `SkellamDpEvent` or a
+  `DistributedDiscreteGaussianDpEvent`.
+
+**Integer noise in shares, for secure aggregation.** Each client rounds its contribution
+to integers, adds integer noise of `local_stddev`, and sends it into a secure sum, which
+may wrap around: only the sum is seen, and what wraps is a function of it. What protects
+a client is the sum of the shares of all that reported, its own among them, so an event
+counts the *fewest* clients whose noise is in a sum that is released. More of them only
+add to it. A sensitivity is that of the integers: of what rounding may make of the clip
+norm, not of the clip norm (`distributed_noise`). It is relative to a neighbouring
+relation in which both data sets have the same shares of noise: zeroing out one client's
+contributions, or replacing them by others (twice the sensitivity). A client that is
+added or removed brings or takes its noise along; such an event has no meaning there,
+and accountants refuse it.
 
 This module does not interpret events beyond Gaussians; `accountants` does.
 """
@@ -30,7 +44,6 @@ import dp_accounting
 import numpy as np
 
 from tff_dp_aggregators import strategies
-from tff_dp_aggregators.accounting import discrete_events
 from tff_dp_aggregators.base import checks
 
 
@@ -204,6 +217,89 @@ def with_bounds(event: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
   if isinstance(event, dp_accounting.SelfComposedDpEvent):
     return dp_accounting.SelfComposedDpEvent(with_bounds(event.event), event.count)
   return event
+
+
+# What arXiv:2102.06387, Theorem 1, asks of a share.
+LEAST_DISCRETE_GAUSSIAN = 0.5
+
+
+@dataclasses.dataclass(frozen=True)
+class _Shares(dp_accounting.DpEvent):
+  """Integer noise that clients add in shares.
+
+  Attributes:
+    local_stddev: Standard deviation of a share; of discrete Gaussian noise its
+      parameter, at least 1/2, which the standard deviation is not above.
+    num_clients: The fewest clients whose shares are in the sum.
+    l2_sensitivity: L2 norm of what one client changes the sum of integers by.
+    l1_sensitivity: L1 norm of it.
+
+  Raises:
+    TypeError: If one of them is no number.
+    ValueError: If one of them is out of range.
+  """
+
+  local_stddev: float
+  num_clients: int
+  l2_sensitivity: float
+  l1_sensitivity: float
+
+  def __post_init__(self) -> None:
+    for name in ('local_stddev', 'l2_sensitivity', 'l1_sensitivity'):
+      value = checks.check_positive(name, getattr(self, name))
+      object.__setattr__(self, name, value)
+    self._set_int('num_clients')
+
+  def _set_int(self, name: str) -> None:
+    value = checks.check_positive_int(name, getattr(self, name))
+    object.__setattr__(self, name, value)
+
+  @property
+  def variance(self) -> float:
+    """That of the sum of the shares."""
+    return self.local_stddev * self.local_stddev * self.num_clients
+
+  def to_named_tuple(self) -> NoReturn:
+    """Not for this kind of event: dp-accounting would leave out its fields."""
+    raise ValueError(f'write it with accounting.events.to_json: {self}.')
+
+
+@dataclasses.dataclass(frozen=True)
+class SkellamDpEvent(_Shares):
+  """A sum of integers with a share of Skellam noise from each client.
+
+  A share is the difference of two Poisson numbers of mean `local_stddev^2 / 2`; their
+  sum is a Skellam number again, of variance `num_clients * local_stddev^2`
+  (arXiv:2110.04995).
+  """
+
+
+@dataclasses.dataclass(frozen=True)
+class DistributedDiscreteGaussianDpEvent(_Shares):
+  """A sum of integers with a share of discrete Gaussian noise from each client.
+
+  A share of k has a probability proportional to exp(-k^2 / (2 local_stddev^2)). The
+  sum of shares is close to a discrete Gaussian, and not one (arXiv:2102.06387).
+
+  Attributes:
+    dimension: How many integers there are.
+  """
+
+  dimension: int
+
+  def __post_init__(self) -> None:
+    super().__post_init__()
+    self._set_int('dimension')
+    if self.local_stddev < LEAST_DISCRETE_GAUSSIAN:
+      raise ValueError(
+        f'local_stddev must be at least {LEAST_DISCRETE_GAUSSIAN} for discrete '
+        'Gaussian shares, below which nothing is proved of their sum '
+        f'(arXiv:2102.06387, Theorem 1); got {self.local_stddev}. Take a finer grid, '
+        'more noise, or Skellam noise.'
+      )
+
+
+INTEGER_NOISE = (SkellamDpEvent, DistributedDiscreteGaussianDpEvent)
 
 
 def check_noise_multiplier(noise_multiplier: float) -> float:
@@ -446,7 +542,7 @@ _KINDS: dict[Any, _Kind] = {
 # Those of this package are dataclasses, which know their fields.
 _KINDS.update(
   (make.__name__, _Kind(make, tuple(field.name for field in dataclasses.fields(make))))
-  for make in discrete_events.KINDS
+  for make in INTEGER_NOISE
 )
 # Fields that are an event.
 _NESTED = frozenset({'event', 'bound'})

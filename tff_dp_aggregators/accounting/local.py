@@ -17,11 +17,11 @@ who took part knows its own share and can take it away. Against a client of the 
 there are `min_clients - 1` shares left, against c that pool what they know
 `min_clients - c`: `central_event(..., known_shares=c)`.
 
-**Rounding.** Shares are integers before they are added up (`queries.grid`), and a sum
-of rounded Gaussians is no rounded Gaussian. Let s be the standard deviation of a share
-in steps of the grid, Z_1 to Z_m the shares before rounding, and T their sum. Given T,
-the fractional parts of Z_1 to Z_{m-1} are independent of T and uniform, up to a total
-variation of
+**Rounding** (**proved here**). Shares are integers before they are added up
+(`queries.grid`), and a sum of rounded Gaussians is no rounded Gaussian. Let s be the
+standard deviation of a share in steps of the grid, Z_1 to Z_m the shares before
+rounding, and T their sum. Given T, the fractional parts of Z_1 to Z_{m-1} are
+independent of T and uniform, up to a total variation of
 
     1/2 sum over k in Z^(m-1), not 0, of exp(-2 pi^2 s^2 q(k)),
     q(k) = |k|^2 - (k_1 + ... + k_{m-1})^2 / m,

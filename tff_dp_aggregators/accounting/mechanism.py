@@ -7,10 +7,11 @@ one, a report explains one.
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping
-from typing import Any, Optional, Union
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, Optional, Union
 
 import dp_accounting
+import numpy as np
 from dp_accounting import NeighboringRelation as Relation
 
 from tff_dp_aggregators import strategies
@@ -21,7 +22,6 @@ from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import noises
 from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting import sites
-from tff_dp_aggregators.accounting import whole_model
 from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.strategies import registry
 
@@ -44,8 +44,106 @@ def options() -> tuple[str, ...]:
   return (*registry.options(), *sites.options())
 
 
+class Target(NamedTuple):
+  """A privacy target that a mechanism was made for.
+
+  Attributes:
+    epsilon: At most this.
+    delta: At which delta.
+    accountant: Whose epsilon that is; `None` for the tightest.
+  """
+
+  epsilon: float
+  delta: float
+  accountant: Optional[str] = None
+
+
+class Guaranteed:
+  """What has an `event` of all its rounds, and an `adjacency`: a guarantee.
+
+  Runs, ledgers and reports ask a `Mechanism` and a `JointMechanism` in the same way.
+  """
+
+  @property
+  def relation(self: Any) -> Relation:
+    """The neighbouring relation of `adjacency`."""
+    return schemas.ADJACENCIES[self.adjacency]
+
+  @property
+  def sensitivity_kind(self: Any) -> str:
+    """Whether the sensitivity, and with it epsilon at best, is 'exact' or a 'bound'."""
+    limits = None if self.is_sampled else self.limits
+    return str(self.strategy.sensitivity_kind(limits))
+
+  @property
+  def target(self) -> Optional[Target]:
+    """What `for_target` was asked for; else `None`.
+
+    With the accountant that was asked, if the tightest one says more than the target.
+
+    Neither equality nor `to_json` knows of it: it says where the noise came from, and
+    not what the mechanism is.
+
+    Example:
+      >>> from tff_dp_aggregators import accounting, strategies
+      >>> participation = strategies.Participation(100, min_separation=25)
+      >>> accounting.Mechanism.for_target('tree', participation, 8.0, 1e-6).target
+      Target(epsilon=8.0, delta=1e-06, accountant=None)
+    """
+    target: Optional[Target] = self.__dict__.get('_target')
+    return target
+
+  def _made_for(self: Any, target: Target) -> None:
+    """Keeps what it was made for."""
+    if target.accountant and self.epsilon(target.delta) <= target.epsilon:
+      target = target._replace(accountant=None)
+    # No field: a mechanism with other noise, which `replace` makes, has no target.
+    self.__dict__['_target'] = target
+
+  def epsilon(self: Any, delta: float, *, accountant: Optional[str] = None) -> float:
+    """Epsilon of all rounds together, of all weights, at `delta`, for `adjacency`.
+
+    Args:
+      delta: Between 0 and 1, exclusive.
+      accountant: A key of `accountants.ACCOUNTANTS`; `None` for the tightest.
+
+    Returns:
+      The smallest epsilon for which the accountant can vouch; infinite without noise.
+
+    Raises:
+      ValueError: If `delta` is out of range, or the accountant unknown.
+      dp_accounting.UnsupportedEventError: If the accountant cannot read the events.
+
+    Example:
+      >>> from tff_dp_aggregators import accounting, strategies
+      >>> participation = strategies.Participation.from_rounds_between(2000, 313, 6)
+      >>> gboard = accounting.Mechanism('tree', participation, noise_multiplier=7.0)
+      >>> (
+      ...   round(gboard.epsilon(1e-10), 4),
+      ...   round(gboard.epsilon(1e-10, accountant='rdp'), 4),
+      ... )
+      (8.5261, 8.8986)
+    """
+    return accountants.epsilon(self.event, delta, accountant, self.relation)
+
+  def delta(self: Any, epsilon: float, *, accountant: Optional[str] = None) -> float:
+    """Delta of all rounds together at `epsilon`: what `epsilon` is, the other way.
+
+    Returns:
+      The smallest delta for which the accountant can vouch; 1 without noise.
+
+    Example:
+      >>> from tff_dp_aggregators import accounting, strategies
+      >>> participation = strategies.Participation.from_rounds_between(2000, 313, 6)
+      >>> gboard = accounting.Mechanism('tree', participation, noise_multiplier=7.0)
+      >>> f'{gboard.delta(5.0):.2e}'
+      '1.21e-04'
+    """
+    return accountants.delta(self.event, epsilon, accountant, self.relation)
+
+
 @dataclasses.dataclass(frozen=True, init=False)
-class Mechanism(whole_model.WholeModel):
+class Mechanism(Guaranteed):
   """A mechanism under a participation schema.
 
   Attributes:
@@ -238,7 +336,7 @@ class Mechanism(whole_model.WholeModel):
       noise_multiplier=noise_multiplier,
       clipped_count_stddev=clipped_count_stddev,
     )
-    made._made_for(whole_model.Target(target_epsilon, target_delta, accountant))
+    made._made_for(Target(target_epsilon, target_delta, accountant))
     return made
 
   @property
@@ -384,6 +482,76 @@ class Mechanism(whole_model.WholeModel):
     return schemas.event(
       self.strategy, self.participation, noise_multiplier, self.relation, self.noise
     )
+
+  @property
+  def parts(self) -> tuple[Any, ...]:
+    """None: all weights have one mechanism, unlike those of a `JointMechanism`."""
+    return ()
+
+  def part_of(
+    self, names: Sequence[str], described: Optional[Sequence[str]] = None
+  ) -> tuple[str, ...]:
+    """Nothing: weights are of no part, as there are none."""
+    del names, described
+    return ()
+
+  @property
+  def has_noise(self) -> bool:
+    """Whether there is noise, or a simulation of it."""
+    return bool(self.noise_multiplier > 0)
+
+  @property
+  def has_integer_noise(self) -> bool:
+    """Whether what is summed are integers, whose sums may wrap around."""
+    return self.noise.plan is not None
+
+  @property
+  def adds_noise_on_clients(self) -> bool:
+    """Whether clients add the noise, if there is any."""
+    return bool(self.noise_multiplier) and self.site.is_on_clients
+
+  @property
+  def noise_multipliers_so_far(self) -> np.ndarray:
+    """Effective noise multiplier of rounds 0 to t, if they are one Gaussian; [n]."""
+    _, so_far = events.round_noise_multipliers(
+      self.strategy,
+      self.limits,
+      schemas.run_noise_multiplier(self.noise_multiplier, self.relation),
+    )
+    return so_far
+
+  def event_of_turns(self, turns: int) -> dp_accounting.DpEvent:
+    """What a client has spent at most after so many turns; all, if they do not compose.
+
+    A turn is a round that it has been in, or, with sampling, may have been in.
+    """
+    if not schemas.kind_of(self.participation).composes:
+      return self.event
+    return dp_accounting.SelfComposedDpEvent(self.round_events[0], turns)
+
+  def clips_in_words(self) -> str:
+    """In which norm clients are clipped."""
+    return f'in L{self.noise.order} norm'
+
+  def noise_in_words(self) -> str:
+    """The noise, in a few words."""
+    return f'noise multiplier {self.noise_multiplier:.4f}'
+
+  def line(self, clip_norm: Optional[float]) -> dict[str, Any]:
+    """What a line of a ledger has of the mechanism, in a round of that clip norm."""
+    site = None
+    if self.site is not sites.SERVER:
+      site = {
+        'name': self.noise_site,
+        'min_clients': dict(self.options).get(noises.MIN_CLIENTS),
+        'server_noise_multiplier': self.server_noise_multiplier,
+      }
+    return {
+      'clip_norm': clip_norm,
+      'noise_multiplier': self.noise_multiplier,
+      'strategy_checksum': self.strategy.checksum,
+      'noise_site': site,
+    }
 
   def to_json(self) -> dict[str, Any]:
     """JSON-ready values that `from_json` reads back exactly.
@@ -557,13 +725,12 @@ def _planned(
 ) -> Mechanism:
   """The mechanism of integer noise, whose grid is found together with its scale."""
   noise = noises.of_mechanism(name)
-  own = {each.name for each in noise.options}
-  numbers = {key: value for key, value in options.items() if key in own}
-  more = {key: value for key, value in options.items() if key not in own}
+  numbers = {key: value for key, value in options.items() if key in noise.options}
+  more = {key: value for key, value in options.items() if key not in noise.options}
   for required in noise.required:
-    if required is not noises.BITS and numbers.get(required.name) is None:
+    if required != noises.BITS and numbers.get(required) is None:
       raise ValueError(
-        f'{required.name} is missing, which {name} needs: {required.help}.'
+        f'{required} is missing, which {name} needs: {noises.MEANINGS[required]}.'
       )
   assert noise.plan is not None
   found = noise.plan(
@@ -580,7 +747,7 @@ def _planned(
   # Its grid is found anew, and so is the last digit of epsilon.
   while made.epsilon(target_delta, accountant=accountant) > target_epsilon:
     made = make(made.noise_multiplier * (1 + 1e-7))
-  made._made_for(whole_model.Target(target_epsilon, target_delta, accountant))
+  made._made_for(Target(target_epsilon, target_delta, accountant))
   return made
 
 

@@ -75,7 +75,7 @@ def gaussian_constant(epsilon: float, delta: float) -> float:
     >>> round(gaussian_constant(epsilon=0.8, delta=2e-5), 6)
     4.699558
   """
-  _check_positive('epsilon', epsilon)
+  checks.check_positive('epsilon', epsilon)
   gaussian.check_delta(delta)
   if epsilon >= 1:
     least = (1 + _SAFETY) / gaussian.mu_of(epsilon, delta)
@@ -114,7 +114,7 @@ def uplink_stddev(
     0.003633604
   """
   constant = gaussian_constant(epsilon, delta)
-  _check_positive('clip_norm', clip_norm)
+  checks.check_positive('clip_norm', clip_norm)
   exposures = checks.check_positive_int('num_exposures', num_exposures)
   examples = checks.check_positive_int('min_examples', min_examples)
   return constant * exposures * (2 * clip_norm / examples) / epsilon
@@ -133,20 +133,7 @@ def downlink_stddev(
 ) -> float:
   """sigma_d: noise that the server adds to each coordinate of the mean; 0 for none.
 
-  Args:
-    epsilon: Of all rounds together, above 0 and below 1.
-    delta: Between 0 and 1, exclusive.
-    clip_norm: C, the L2 bound of an upload.
-    num_exposures: L, how often a client's uploads are seen; at most `num_rounds`.
-    num_rounds: T, how many means are sent down.
-    num_clients: N, how many clients there are.
-    min_examples: m, how many examples every client has at least.
-    clients_per_round: K, how many take part in a round, drawn at random; `None` for
-      all.
-
-  Raises:
-    TypeError: If an argument is not of its type.
-    ValueError: If a number is out of range.
+  Arguments and errors are those of `Nbafl`; epsilon is below 1, of all rounds together.
 
   Example:
     >>> sigma_d = downlink_stddev(
@@ -162,7 +149,7 @@ def downlink_stddev(
     0.000908401
   """
   constant = gaussian_constant(epsilon, delta)
-  _check_positive('clip_norm', clip_norm)
+  checks.check_positive('clip_norm', clip_norm)
   cohort = _check_counts(num_exposures, num_rounds, num_clients, clients_per_round)
   examples = checks.check_positive_int('min_examples', min_examples)
   needed = _rounds_over_b(epsilon, num_rounds, num_clients / cohort)
@@ -175,6 +162,10 @@ def downlink_stddev(
 class Guarantee(NamedTuple):
   """What somebody learns of somebody, as claimed and as it is.
 
+  Of an example it rests on one example changing an upload by no more than 2 C / m; and
+  towards who sees the means, on K clients in every round, who added their noise and
+  keep it to themselves.
+
   Attributes:
     seen: 'uplink' for who sees a client's uploads, 'downlink' for who sees the means.
     unit: 'example' or 'client': what neighbouring data sets differ in.
@@ -184,7 +175,6 @@ class Guarantee(NamedTuple):
     claimed_epsilon: What the formulas promise; `None` if nothing.
     epsilon: What the accountants of this package say, at `delta`.
     delta: As given.
-    words: The same in a sentence, with what it rests on.
   """
 
   seen: str
@@ -195,7 +185,6 @@ class Guarantee(NamedTuple):
   claimed_epsilon: Optional[float]
   epsilon: float
   delta: float
-  words: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -246,9 +235,9 @@ class Nbafl:
       raise ValueError(
         f"calibration must be 'published' or 'exact'; got {self.calibration!r}."
       )
-    _check_positive('epsilon', self.epsilon)
+    checks.check_positive('epsilon', self.epsilon)
     gaussian.check_delta(self.delta)
-    _check_positive('clip_norm', self.clip_norm)
+    checks.check_positive('clip_norm', self.clip_norm)
     _check_counts(
       self.num_exposures, self.num_rounds, self.num_clients, self.clients_per_round
     )
@@ -402,14 +391,16 @@ class Nbafl:
     elif unit == 'example' and self.calibration == 'published':
       claimed = self.epsilon / self.num_exposures
     mu = math.sqrt(releases) / noise_multiplier
-    return self._guarantee(
+    epsilon = gaussian.epsilon_of(mu, self.delta)
+    return Guarantee(
       'uplink',
       unit,
       adjacency,
       releases,
       noise_multiplier,
       claimed,
-      gaussian.epsilon_of(mu, self.delta),
+      epsilon,
+      self.delta,
     )
 
   def _downlink_example(self) -> Guarantee:
@@ -417,7 +408,7 @@ class Nbafl:
     epsilon = _epsilon_of_random_rounds(
       1 / noise_multiplier, self.delta, self.num_rounds, self.cohort / self.num_clients
     )
-    return self._guarantee(
+    return Guarantee(
       'downlink',
       'example',
       'replace_one',
@@ -425,6 +416,7 @@ class Nbafl:
       noise_multiplier,
       self.epsilon,
       epsilon,
+      self.delta,
     )
 
   def _downlink_client(self, adjacency: str, noise_multiplier: float) -> Guarantee:
@@ -441,63 +433,16 @@ class Nbafl:
       self.delta,
       relation=relation,
     )
-    return self._guarantee(
-      'downlink', 'client', adjacency, self.num_rounds, noise_multiplier, None, epsilon
-    )
-
-  def _guarantee(
-    self,
-    seen: str,
-    unit: str,
-    adjacency: str,
-    releases: int,
-    noise_multiplier: float,
-    claimed: Optional[float],
-    epsilon: float,
-  ) -> Guarantee:
-    words = _words(seen, unit, adjacency, releases, epsilon, self.delta)
-    if claimed is None:
-      words += ' The formulas claim nothing of that.'
-    else:
-      words += f' The formulas claim {claimed:.4g}.'
-    if unit == 'example':
-      words += (
-        ' It rests on one example changing an upload by no more than '
-        f'2 x {self.clip_norm:g} / {self.min_examples}: on a mean over examples that '
-        'are clipped each. If the finished upload is clipped, what holds of a client '
-        'holds of an example.'
-      )
-    if seen == 'downlink':
-      words += (
-        f' It takes {self.cohort} clients in every round, who added their noise and '
-        'keep it to themselves.'
-      )
     return Guarantee(
-      seen,
-      unit,
+      'downlink',
+      'client',
       adjacency,
-      releases,
+      self.num_rounds,
       noise_multiplier,
-      claimed,
+      None,
       epsilon,
       self.delta,
-      words,
     )
-
-
-def _words(
-  seen: str, unit: str, adjacency: str, releases: int, epsilon: float, delta: float
-) -> str:
-  what = {
-    'uplink': "of one client's uploads",
-    'downlink': 'of the means of rounds',
-  }[seen]
-  how = 'is another' if adjacency == 'replace_one' else 'counts as nothing'
-  many = 'one' if releases == 1 else f'{releases}'
-  return (
-    f'Who sees {many} {what} tells with epsilon = {rounding.up(epsilon)} at delta = '
-    f'{delta:g} whether one {unit} {how}.'
-  )
 
 
 def _rounds_over_b(
@@ -620,10 +565,3 @@ def _check_counts(
       f'{clients_per_round}.'
     )
   return clients_per_round
-
-
-def _check_positive(name: str, value: float) -> float:
-  checks.check_number(name, value)
-  if not (value > 0 and math.isfinite(value)):
-    raise ValueError(f'{name} must be positive and finite; got {value}.')
-  return float(value)

@@ -236,7 +236,7 @@ def _independent(
     if mechanism.server_noise_multiplier is not None:
       given['server_noise_multiplier'] = mechanism.server_noise_multiplier
     made = build(mechanism.limits, noise_multiplier=mechanism.noise_multiplier, **given)
-    fewest = dict(mechanism.options).get(noises.MIN_CLIENTS.name)
+    fewest = dict(mechanism.options).get(noises.MIN_CLIENTS)
     return made if fewest is None else made.with_min_clients(fewest)
 
   return make
@@ -246,7 +246,7 @@ def _shares(mechanism: accounting.Mechanism, **given: Any) -> factory.DPMeanFact
   return shares.gaussian_shares(
     mechanism.limits,
     noise_multiplier=mechanism.noise_multiplier,
-    min_clients=dict(mechanism.options)[noises.MIN_CLIENTS.name],
+    min_clients=dict(mechanism.options)[noises.MIN_CLIENTS],
     **given,
   )
 
@@ -266,7 +266,7 @@ def _integers(
       'draws its share from entropy of its own; leave it out.'
     )
   numbers = dict(mechanism.options)
-  most = numbers.setdefault(noises.MAX_CLIENTS.name, numbers[noises.MIN_CLIENTS.name])
+  most = numbers.setdefault(noises.MAX_CLIENTS, numbers[noises.MIN_CLIENTS])
   if clients_per_round > most:
     raise ValueError(
       f'clients_per_round is {clients_per_round}, but sums of more than max_clients='

@@ -35,6 +35,14 @@ def check_number(name: str, value: Any) -> Any:
   return value
 
 
+def check_positive(name: str, value: Any) -> float:
+  """Returns `value` as a float, or raises unless it is positive and finite."""
+  check_number(name, value)
+  if not 0 < value < float('inf'):
+    raise ValueError(f'{name} must be positive and finite; got {value}.')
+  return float(value)
+
+
 def check_objective(objective: str) -> str:
   """Returns it if it is 'mean' (of squared errors) or 'max', or raises ValueError."""
   if objective not in ('mean', 'max'):

@@ -26,7 +26,7 @@ from tensorflow_federated.python.learning.models import functional
 from tff_dp_aggregators import accounting
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import joint_mechanism
-from tff_dp_aggregators.accounting import whole_model
+from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
 from tff_dp_aggregators.base import checks
@@ -566,7 +566,7 @@ def _target(
   given: Optional[float],
   mechanism: Optional[joint_mechanism.AnyMechanism],
   delta: float,
-) -> Optional[whole_model.Target]:
+) -> Optional[mechanism_lib.Target]:
   """The one that was given, or that the mechanism knows of."""
   if mechanism is None or mechanism.site.is_simulation:
     return None  # No target is kept.
@@ -584,7 +584,7 @@ def _target(
       f'{rounding.up(spent)} at delta = {delta:g}: leave it out, or take the mechanism '
       'that Mechanism.for_target makes for it.'
     )
-  return whole_model.Target(given, delta)
+  return mechanism_lib.Target(given, delta)
 
 
 def _client_schedule(

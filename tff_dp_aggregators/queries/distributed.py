@@ -3,7 +3,7 @@
 For secure aggregation: nobody but the client sees what it sends; the server, and who
 reads what it releases, see the sum modulo a power of two. What is summed, how it is
 planned, and when it wraps is told in `accounting.distributed_noise`, what it costs in
-`accounting.accountants.discrete`. Here are the steps of a client (`encode_record`) and
+`accounting.accountants.rdp`. Here are the steps of a client (`encode_record`) and
 of the server (`get_noised_result`).
 
 **The bound holds for all that is sent.** After rounding, the squares of the integers

@@ -22,7 +22,7 @@ from scipy import special
 
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import events
-from tff_dp_aggregators.accounting.accountants import allocation
+from tff_dp_aggregators.accounting.accountants import pld
 
 BOTH = Relation.ADD_OR_REMOVE_ONE
 
@@ -34,7 +34,7 @@ def _event(places, steps, sigma, times=1):
 
 def _law(rng, interval):
   masses = rng.dirichlet(np.ones(9))
-  return allocation.Law(interval, int(rng.integers(-30, 30)), masses * 0.9, 0.1)
+  return pld.Ratios(interval, int(rng.integers(-30, 30)), masses * 0.9, 0.1)
 
 
 @pytest.mark.parametrize('interval', [0.02, 0.3, 1.0])
@@ -87,7 +87,7 @@ def test_two_steps_are_what_integration_says(sigma, epsilon):
 @pytest.mark.parametrize('sigma', [0.7, 2.0])
 @pytest.mark.parametrize('epsilon', [0.1, 0.6])
 def test_each_direction_is_that_of_integration(sigma, epsilon):
-  law = allocation.law(1 / sigma, 2, 2, 8.0)
+  law = pld.ratios(1 / sigma, 2, 2, 8.0)
   s, q, odds = np.exp(law.logs) / 2, law.masses, math.exp(epsilon)
   removed = float(q @ np.maximum(s - odds, 0.0)) + law.lost / 2
   added = float(q @ np.maximum(1 - odds * s, 0.0)) + law.zero

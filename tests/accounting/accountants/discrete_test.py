@@ -22,12 +22,11 @@ from dp_accounting.pld import privacy_loss_distribution as pld
 from scipy import special
 
 from tff_dp_aggregators.accounting import accountants
-from tff_dp_aggregators.accounting import discrete_events
 from tff_dp_aggregators.accounting import events
-from tff_dp_aggregators.accounting.accountants import discrete
+from tff_dp_aggregators.accounting.accountants import rdp
 
-Skellam = discrete_events.SkellamDpEvent
-DiscreteGaussian = discrete_events.DistributedDiscreteGaussianDpEvent
+Skellam = events.SkellamDpEvent
+DiscreteGaussian = events.DistributedDiscreteGaussianDpEvent
 ORDERS = (1.1, 1.5, 2.0, 2.7, 3.0, 5.5, 8.0, 17.0)
 REACH = 220
 
@@ -81,7 +80,7 @@ def test_a_sum_of_shares_is_within_tau_of_a_discrete_gaussian(
   one = log_discrete_gaussian(num_clients * local_stddev**2)
   middle = slice(REACH - 40, REACH + 41)  # Far from where shares are cut off.
   off = np.abs(shares - one)[middle].max()
-  assert off <= discrete.tau(local_stddev, num_clients) / 2 + 1e-12
+  assert off <= rdp.tau(local_stddev, num_clients) / 2 + 1e-12
 
 
 VECTORS = [(1,), (3,), (1, 1, 1), (2, -1, 0, 1), (4, 1)]
@@ -97,7 +96,7 @@ def test_no_divergence_of_discrete_gaussian_shares_is_above_its_bound(
   logs = log_sum_of_shares(local_stddev, num_clients)
   l2, l1 = math.hypot(*vector), sum(map(abs, vector))
   event = DiscreteGaussian(local_stddev, num_clients, l2, l1, len(vector))
-  bounds = discrete.divergences(event, ORDERS)
+  bounds = rdp.integer_noise(event, ORDERS)
   for order, bound in zip(ORDERS, bounds):
     exact = of_vector(logs, vector, order)
     assert exact <= bound
@@ -114,7 +113,7 @@ def test_no_divergence_of_skellam_noise_is_above_its_bound(
 ):
   event = Skellam(local_stddev, num_clients, math.hypot(*vector), sum(map(abs, vector)))
   logs = log_skellam(event.variance)
-  for order, bound in zip(ORDERS, discrete.divergences(event, ORDERS)):
+  for order, bound in zip(ORDERS, rdp.integer_noise(event, ORDERS)):
     if order * max(vector) > 12 * event.variance:
       continue  # Beyond what float64 has of the tail.
     exact = of_vector(logs, vector, order)
@@ -155,7 +154,7 @@ def test_no_vector_within_the_sensitivities_of_a_plan_costs_more(
     ),
   ):
     orders = (1.3, 2.0, 3.5, 6.0)
-    for order, bound in zip(orders, discrete.divergences(event, orders)):
+    for order, bound in zip(orders, rdp.integer_noise(event, orders)):
       of_entry = {k: divergence(logs, k, order) for k in range(math.ceil(l2) + 1)}
       exact = max(sum(of_entry[entry] for entry in vector) for vector in moved)
       assert exact <= bound
@@ -192,28 +191,28 @@ def test_the_bounds_are_those_of_the_papers():
     stated += min(
       ((2 * order - 1) * 50.0**2 + 6 * 900.0) / (4 * mu**2), 3 * 900.0 / (2 * mu)
     )
-    [bound] = discrete.divergences(event, (float(order),))
+    [bound] = rdp.integer_noise(event, (float(order),))
     assert stated <= bound <= stated * (1 + 1e-11)
   # Proposition 14, where its third form is the least.
   event = DiscreteGaussian(0.5, 10, 2.0, 4.0, 4)
   tau = 10 * sum(math.exp(-(math.pi**2) / 2 * k / (k + 1)) for k in range(1, 10))
-  assert discrete.tau(0.5, 10) == pytest.approx(tau, rel=1e-9)
+  assert rdp.tau(0.5, 10) == pytest.approx(tau, rel=1e-9)
   scale, stddev = 2.0, math.sqrt(2.5)
   order = 4.0
   stated = order / 2 * (scale / stddev + tau * 2) ** 2
-  [bound] = discrete.divergences(event, (order,))
+  [bound] = rdp.integer_noise(event, (order,))
   assert bound <= stated * (1 + 1e-11)
 
 
 def test_many_shares_are_counted_in_the_same_way():
-  assert discrete.tau(1.0, 20_000) == pytest.approx(
+  assert rdp.tau(1.0, 20_000) == pytest.approx(
     10 * sum(math.exp(-2 * math.pi**2 * k / (k + 1)) for k in range(1, 20_000)),
     rel=1e-3,
   )
-  assert discrete.tau(1.0, 20_000) >= 10 * sum(
+  assert rdp.tau(1.0, 20_000) >= 10 * sum(
     math.exp(-2 * math.pi**2 * k / (k + 1)) for k in range(1, 20_000)
   )
-  assert discrete.tau(1.0, 1) == 0
+  assert rdp.tau(1.0, 1) == 0
 
 
 @pytest.mark.parametrize('make', [

@@ -26,9 +26,7 @@ from dp_accounting import NeighboringRelation as Relation
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import schemas
-from tff_dp_aggregators.accounting.accountants import mixtures
 from tff_dp_aggregators.accounting.accountants import monte_carlo
-from tff_dp_aggregators.accounting.accountants import renewals
 
 _HERE = pathlib.Path(__file__)
 _FILE = json.loads(_HERE.with_name('jax_privacy.json').read_text(encoding='utf-8'))
@@ -62,11 +60,11 @@ def _losses(setting):
   sampling, outcomes = setting['sampling'], np.array(setting['outcomes']) / noise
   if 'cycle_length' in sampling:
     bins = sampling['cycle_length']
-    columns = mixtures.bins_of(strategy, bins)
-    mixture: mixtures.Mixture = mixtures.Bins(strategy, bins, noise)
+    columns = monte_carlo.bins_of(strategy, bins)
+    mixture: monte_carlo.Mixture = monte_carlo.BallsInBinsMixture(strategy, bins, noise)
   else:
     columns = np.abs(strategy.materialize())
-    mixture = renewals.Renewals(
+    mixture = monte_carlo.BMinSepMixture(
       strategy, sampling['min_sep'], sampling['sampling_prob'], noise
     )
   return mixture.log_ratios(outcomes @ columns / noise)

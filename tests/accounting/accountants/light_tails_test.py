@@ -26,10 +26,7 @@ from scipy import stats
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import schemas
-from tff_dp_aggregators.accounting.accountants import light_tails
-from tff_dp_aggregators.accounting.accountants import mixtures
 from tff_dp_aggregators.accounting.accountants import monte_carlo
-from tff_dp_aggregators.accounting.accountants import renewals
 
 BOTH = Relation.ADD_OR_REMOVE_ONE
 # Means in the plane, with their probabilities.
@@ -85,7 +82,7 @@ def test_tails_of_mixtures_are_concave_on_the_normal_scale(name):
       continue
     upper, lower = (special.ndtri(plane.beyond(each)) for each in (second, first))
     slope = (upper - lower) / (second - first)
-    bound = light_tails.Line(second - upper / slope, -1 / slope, second)
+    bound = monte_carlo.NormalTail(second - upper / slope, -1 / slope, second)
     for epsilon in (second, second + 0.5, second + 2.0):
       exact = plane.delta(epsilon)
       if exact > 1e-11:
@@ -95,7 +92,7 @@ def test_tails_of_mixtures_are_concave_on_the_normal_scale(name):
 @pytest.mark.parametrize('mean', [0.0, 1.0, 40.0])
 @pytest.mark.parametrize('deviation', [1e-3, 0.3, 2.0, 9.0])
 def test_the_delta_of_a_line_is_that_of_a_normal_loss(mean, deviation):
-  bound = light_tails.Line(mean, deviation, mean - 3 * deviation)
+  bound = monte_carlo.NormalTail(mean, deviation, mean - 3 * deviation)
   for x in (-2.0, 0.0, 1.0, 4.0, 7.0):
     epsilon = mean + x * deviation
     # In units of the deviation: integral of (1 - exp(-deviation t)) phi(x + t).
@@ -111,13 +108,13 @@ def test_the_delta_of_a_line_is_that_of_a_normal_loss(mean, deviation):
     found = bound.log_delta(epsilon)
     assert found >= math.log(scale * exact) - 1e-12
     assert found == pytest.approx(math.log(scale * exact), abs=2e-8 / deviation)
-  assert light_tails.Line(1.0, 0.0, 0.5).log_delta(2.0) == -math.inf
+  assert monte_carlo.NormalTail(1.0, 0.0, 0.5).log_delta(2.0) == -math.inf
 
 
 def test_a_gaussian_mechanism_is_its_own_line():
   """Its loss is normal with the mean mu^2 / 2 and the deviation mu."""
   mu = 0.7
-  bound = light_tails.Line(mu * mu / 2, mu, 0.3)
+  bound = monte_carlo.NormalTail(mu * mu / 2, mu, 0.3)
   for epsilon in (0.3, 1.0, 4.0):
     exact = special.ndtr(mu / 2 - epsilon / mu)
     exact -= math.exp(epsilon) * special.ndtr(-mu / 2 - epsilon / mu)
@@ -130,13 +127,13 @@ def test_a_gaussian_mechanism_is_its_own_line():
 @pytest.mark.parametrize('log_beta', [math.log(0.1), math.log(1e-6), math.log(1e-13)])
 def test_bounds_of_probabilities_are_those_of_the_binomial_distribution(log_beta):
   for count, size in ((0, 50), (1, 50), (7, 1000), (500, 1000), (999, 1000)):
-    most = light_tails.share_at_most(count, size, log_beta)
+    most = monte_carlo.probability_at_most(count, size, log_beta)
     assert stats.binom.logcdf(count, size, most) <= log_beta
     assert stats.binom.logcdf(count, size, most * (1 - 1e-6)) > log_beta
-    least = light_tails.share_at_least(size - count, size, log_beta)
+    least = monte_carlo.probability_at_least(size - count, size, log_beta)
     assert least == pytest.approx(1 - most, abs=1e-15)
-  assert light_tails.share_at_most(50, 50, log_beta) == 1.0
-  assert light_tails.share_at_least(0, 50, log_beta) == 0.0
+  assert monte_carlo.probability_at_most(50, 50, log_beta) == 1.0
+  assert monte_carlo.probability_at_least(0, 50, log_beta) == 0.0
 
 
 def test_bounds_of_probabilities_are_wrong_as_rarely_as_is_said():
@@ -145,8 +142,8 @@ def test_bounds_of_probabilities_are_wrong_as_rarely_as_is_said():
     counts = rng.binomial(2000, share, times)
     wrong = {
       count: (
-        light_tails.share_at_most(count, 2000, math.log(beta)) < share,
-        light_tails.share_at_least(count, 2000, math.log(beta)) > share,
+        monte_carlo.probability_at_most(count, 2000, math.log(beta)) < share,
+        monte_carlo.probability_at_least(count, 2000, math.log(beta)) > share,
       )
       for count in set(counts.tolist())
     }
@@ -156,10 +153,10 @@ def test_bounds_of_probabilities_are_wrong_as_rarely_as_is_said():
 
 
 def _counted(losses, size, epsilon, log_beta):
-  at = light_tails.places(losses[:8192], size, epsilon, log_beta)
+  _, at = monte_carlo.counting_points(losses[:8192], size, epsilon, log_beta)
   some = losses[8192 : 8192 + size]
   beyond = int((some >= at[0]).sum()), int((some >= at[1]).sum())
-  return light_tails.line(beyond, size, at, log_beta)
+  return monte_carlo.normal_tail(beyond, size, at, log_beta)
 
 
 def test_what_is_counted_bounds_what_was_never_drawn():
@@ -174,7 +171,7 @@ def test_what_is_counted_bounds_what_was_never_drawn():
     exact = plane.delta(epsilon)
     assert bound.start <= epsilon
     assert exact <= math.exp(bound.log_delta(epsilon))
-    predicted = light_tails.predicted(losses[:8192], size, epsilon, log_beta)
+    predicted, _ = monte_carlo.counting_points(losses[:8192], size, epsilon, log_beta)
     assert predicted < 0
     if name == 'one':  # Normal: there is nothing lost but the confidence.
       assert bound.log_delta(epsilon) <= math.log(2.5 * exact)
@@ -183,13 +180,12 @@ def test_what_is_counted_bounds_what_was_never_drawn():
 
 def test_nothing_is_said_where_all_losses_are_beyond():
   losses = np.random.default_rng(2).normal(5.0, 0.1, 8192)
-  assert light_tails.places(losses, 10_000, 3.0, -20.0) is None
-  assert light_tails.predicted(losses, 10_000, 3.0, -20.0) == 0.0
+  assert monte_carlo.counting_points(losses, 10_000, 3.0, -20.0) == (0.0, None)
   # Nor by counts that say nothing.
-  assert light_tails.line((100, 100), 100, (0.0, 1.0), -20.0) is None
-  assert light_tails.line((0, 0), 100, (0.0, 1.0), -20.0) is None
+  assert monte_carlo.normal_tail((100, 100), 100, (0.0, 1.0), -20.0) is None
+  assert monte_carlo.normal_tail((0, 0), 100, (0.0, 1.0), -20.0) is None
   # Nobody's loss is above a bound: a line that falls fast.
-  bound = light_tails.line((900, 0), 1000, (0.1, 0.4), -20.0)
+  bound = monte_carlo.normal_tail((900, 0), 1000, (0.1, 0.4), -20.0)
   assert bound.log_delta(8.0) < -100
 
 
@@ -197,7 +193,7 @@ class _Bits:
   """The truth of independent rounds: Poisson sampling, by its own accountant."""
 
   def __init__(self, n, p, noise):
-    self.mixture = renewals.Renewals(strategies.Identity(n), 1, p, noise)
+    self.mixture = monte_carlo.BMinSepMixture(strategies.Identity(n), 1, p, noise)
     self.n, self.p, self.noise = n, p, noise
 
   def added(self, epsilon):
@@ -224,11 +220,11 @@ def test_added_clients_of_many_rounds_are_bounded(n, p, noise):
   exact = truth.added(epsilon)
   assert 1e-12 < exact < 1e-3
   # Bets would need more outcomes than there may be.
-  passes = (1e-6, monte_carlo._log_beta(1e-6))
-  assert monte_carlo._rest(truth.mixture, False, epsilon, passes) > 0
-  found = monte_carlo._delta_added(
-    truth.mixture, np.random.default_rng(3), epsilon, 1e-6
+  search = monte_carlo._Search(
+    truth.mixture, np.random.default_rng(3), 1e-6, monte_carlo._log_beta(1e-6)
   )
+  assert search.log_excess(False, epsilon) > 0
+  found = search.delta_added(epsilon)
   assert exact <= found <= 1e4 * exact
 
 
@@ -244,9 +240,9 @@ def test_epsilon_of_many_rounds_is_that_of_poisson_sampling():
 
 def test_bins_have_light_tails_as_well():
   strategy = strategies.BandedToeplitz.square_root(64, num_bands=16)
-  mixture = mixtures.Bins(strategy, 16, 2.0)
+  mixture = monte_carlo.BallsInBinsMixture(strategy, 16, 2.0)
   rng = np.random.default_rng(4)
-  losses = -mixture.ratios_of_nobody(rng, 8192 + 2**16)
+  losses = -mixture.log_ratios_of_absent(rng, 8192 + 2**16)
   bound = _counted(losses, 2**16, 2.0, math.log(1e-9))
   tails = monte_carlo.draw(
     mixture, rng, 2**17, monte_carlo.best_proposal(mixture, False, 2.0), 2.0

@@ -33,9 +33,7 @@ from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import schemas
-from tff_dp_aggregators.accounting.accountants import mixtures
 from tff_dp_aggregators.accounting.accountants import monte_carlo
-from tff_dp_aggregators.accounting.accountants import renewals
 from tff_dp_aggregators.accounting.schemas import thinning
 
 BOTH = Relation.ADD_OR_REMOVE_ONE
@@ -122,7 +120,7 @@ def _cases():
     columns = np.abs(strategy.materialize()).T / 0.8
     yield (
       f'{make.__name__}-{n}-{b}-{p}',
-      renewals.Renewals(strategy, b, p, 0.8),
+      monte_carlo.BMinSepMixture(strategy, b, p, 0.8),
       _means(strategy, 0.8, sets),
       np.array(list(sets.values())),
       columns,
@@ -132,7 +130,7 @@ def _cases():
     means = _means(strategy, 4.0, sets)
     yield (
       f'bins-{n}-{b}',
-      mixtures.Bins(strategy, b, 4.0),
+      monte_carlo.BallsInBinsMixture(strategy, b, 4.0),
       means,
       np.array(list(sets.values())),
       np.array([row for row, rounds in zip(means, sets) if rounds]),
@@ -189,7 +187,7 @@ def _check_frequencies(counts, expected):
 @pytest.mark.parametrize(('n', 'b', 'p'), SAMPLINGS)
 def test_rounds_are_drawn_as_often_as_enumeration_says(n, b, p, tilt):
   strategy, sets, size = _signed(n, b), _sets(n, b, p), 20_000
-  mixture = renewals.Renewals(strategy, b, p, 0.8)
+  mixture = monte_carlo.BMinSepMixture(strategy, b, p, 0.8)
   taken = mixture._rounds(np.random.default_rng(n + b), size, tilt)
   assert taken.shape == (n, size)
   drawn = collections.Counter(tuple(np.flatnonzero(each)) for each in taken.T)
@@ -217,7 +215,7 @@ class _KnownNoise:
 @pytest.mark.parametrize(('n', 'b'), [(3, 3), (5, 2), (4, 9), (7, 1)])
 def test_bins_are_drawn_as_often_as_enumeration_says(n, b, tilt):
   strategy, sets, size = _signed(n, n), _bins(n, b), 20_000
-  mixture = mixtures.Bins(strategy, b, 1.1)
+  mixture = monte_carlo.BallsInBinsMixture(strategy, b, 1.1)
   columns = min(n, b)
   rng = _KnownNoise(b, np.zeros((size, columns)))
   inner = mixture.draw(rng, size, 1.5, tilt)
@@ -235,21 +233,23 @@ def test_bins_are_drawn_as_often_as_enumeration_says(n, b, tilt):
 def test_bins_add_up_their_columns_and_noise_is_that_of_outcomes(num_bins):
   strategy = _signed(6, 6)
   matrix = np.abs(strategy.materialize())
-  added = mixtures.bins_of(strategy, num_bins)
+  added = monte_carlo.bins_of(strategy, num_bins)
   assert added.shape == (6, min(num_bins, 6))
   for j, column in enumerate(added.T):
     np.testing.assert_allclose(column, matrix[:, j::num_bins].sum(axis=1), rtol=1e-14)
   columns = added.shape[1]
   # One unit of noise at a time: inner products have the covariances of y's.
   rng = _KnownNoise(1, np.eye(columns))
-  inner = mixtures.Bins(strategy, num_bins, 2.0).draw(rng, columns, 0.0, 0.0)
+  inner = monte_carlo.BallsInBinsMixture(strategy, num_bins, 2.0).draw(
+    rng, columns, 0.0, 0.0
+  )
   np.testing.assert_allclose(inner.T @ inner, added.T @ added / 4, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize(('n', 'b', 'p'), SAMPLINGS)
 def test_inner_products_are_those_of_the_drawn_rounds_and_noise(n, b, p):
   strategy, size = _signed(n, b), 200
-  mixture = renewals.Renewals(strategy, b, p, 0.7)
+  mixture = monte_carlo.BMinSepMixture(strategy, b, p, 0.7)
   columns = np.abs(strategy.materialize()) / 0.7
   noise = np.random.default_rng(3).normal(size=(n, size))
   for stretch, tilt in STRETCHED:
@@ -262,7 +262,7 @@ def test_inner_products_are_those_of_the_drawn_rounds_and_noise(n, b, p):
 def test_separation_one_is_independent_rounds():
   """Poisson sampling: the ratio is a product over rounds, so is the moment."""
   n, p, noise = 9, 0.3, 0.9
-  mixture = renewals.Renewals(strategies.Identity(n), 1, p, noise)
+  mixture = monte_carlo.BMinSepMixture(strategies.Identity(n), 1, p, noise)
   inner = np.random.default_rng(5).normal(size=(50, n)) * 2
   for stretch, tilt in STRETCHED:
     norm = (stretch**2 - tilt) / (2 * noise**2)
@@ -279,11 +279,11 @@ def test_separation_one_is_independent_rounds():
 def _weighed():
   """Mixtures of every kind; norms of their sets differ, and some sets are empty."""
   return {
-    'renewals': renewals.Renewals(_signed(7, 3), 3, 0.3, 2.5),
-    'rare': renewals.Renewals(_toeplitz(7, 2), 9, 0.2, 1.0),
-    'independent': renewals.Renewals(strategies.Identity(5), 1, 0.2, 1.5),
-    'bins': mixtures.Bins(_signed(7, 7), 3, 6.0),
-    'empty': mixtures.Bins(_toeplitz(4, 3), 9, 1.0),
+    'renewals': monte_carlo.BMinSepMixture(_signed(7, 3), 3, 0.3, 2.5),
+    'rare': monte_carlo.BMinSepMixture(_toeplitz(7, 2), 9, 0.2, 1.0),
+    'independent': monte_carlo.BMinSepMixture(strategies.Identity(5), 1, 0.2, 1.5),
+    'bins': monte_carlo.BallsInBinsMixture(_signed(7, 7), 3, 6.0),
+    'empty': monte_carlo.BallsInBinsMixture(_toeplitz(4, 3), 9, 1.0),
   }
 
 
@@ -291,14 +291,14 @@ WEIGHED = sorted(_weighed())
 
 
 @pytest.mark.parametrize('proposal', [
-  mixtures.Squared(),
-  *(mixtures.Stretched(a, to) for a in (1.05, 1.5, 2.2) for to in (True, False)),
+  monte_carlo.Squared(),
+  *(monte_carlo.Stretched(a, to) for a in (1.05, 1.5, 2.2) for to in (True, False)),
 ])  # fmt: skip
 @pytest.mark.parametrize('name', WEIGHED)
 def test_weights_have_the_mean_one(name, proposal, monkeypatch):
   mixture, size = _weighed()[name], 40_000
   # Several batches, the last of them smaller.
-  monkeypatch.setattr(mixtures, '_BATCH', 17_000 * mixture.cells)
+  monkeypatch.setattr(monte_carlo, '_BATCH', 17_000 * mixture.cells)
   losses, log_weights = mixture.losses(
     np.random.default_rng(7), size, proposal, -math.inf
   )
@@ -314,9 +314,14 @@ def test_weights_have_the_mean_one(name, proposal, monkeypatch):
   assert abs(others.mean() - 1) <= 5 * error
 
 
-@pytest.mark.parametrize('proposal', [
-  mixtures.Squared(), mixtures.Stretched(2.0, True), mixtures.Stretched(2.0, False)
-])  # fmt: skip
+@pytest.mark.parametrize(
+  'proposal',
+  [
+    monte_carlo.Squared(),
+    monte_carlo.Stretched(2.0, True),
+    monte_carlo.Stretched(2.0, False),
+  ],
+)
 def test_small_losses_are_left_out_and_nothing_else(proposal):
   mixture = _weighed()['renewals']
   every = mixture.losses(np.random.default_rng(8), 5000, proposal, -math.inf)
@@ -331,7 +336,7 @@ def test_small_losses_are_left_out_and_nothing_else(proposal):
 @pytest.mark.parametrize('a', [1.01, 1.3, 2.0, 5.0, 10.0])
 @pytest.mark.parametrize('name', WEIGHED)
 def test_no_outcome_adds_more_than_the_bound(name, a, removed):
-  mixture, proposal = _weighed()[name], mixtures.Stretched(a, removed)
+  mixture, proposal = _weighed()[name], monte_carlo.Stretched(a, removed)
   # Of all sets, and of sets that are drawn from farther away or not as far.
   for stretch in (proposal.stretch, 0.0, 1.5 * proposal.stretch):
     rng = np.random.default_rng(9)
@@ -351,7 +356,7 @@ def test_no_outcome_adds_more_than_the_bound(name, a, removed):
 @pytest.mark.parametrize('name', WEIGHED)
 def test_no_outcome_of_the_square_adds_more_than_the_bound(name):
   """Of outcomes with a loss of epsilon + log 2, each adds just that."""
-  mixture, proposal = _weighed()[name], mixtures.Squared()
+  mixture, proposal = _weighed()[name], monte_carlo.Squared()
   inner = np.concatenate(
     [mixture.draw(np.random.default_rng(9), 5000, w, 0.0) for w in (0.0, 1.0, 2.0, 3.0)]
   )
@@ -367,10 +372,10 @@ def test_no_outcome_of_the_square_adds_more_than_the_bound(name):
 def test_squares_are_bounded_by_less_where_sets_are_not_known():
   """Twenty rounds of two hundred, whose columns overlap in a few."""
   strategy = strategies.BandedToeplitz.square_root(200, num_bands=8)
-  mixture = renewals.Renewals(strategy, 8, 0.2, 1.2)
-  squared = mixtures.Squared().log_bound(mixture, 8.0)
+  mixture = monte_carlo.BMinSepMixture(strategy, 8, 0.2, 1.2)
+  squared = monte_carlo.Squared().log_bound(mixture, 8.0)
   stretched = min(
-    mixtures.Stretched(1 + x, True).log_bound(mixture, 8.0)
+    monte_carlo.Stretched(1 + x, True).log_bound(mixture, 8.0)
     for x in np.geomspace(1e-3, 100, 300)
   )
   assert squared < stretched - 2
@@ -387,7 +392,7 @@ def test_the_bound_is_not_above_that_of_the_obvious_tilt(
   w = a if removed else 1 - a
   other = _log_mean((w * w - w) * norms / 2, probabilities)
   power = (a - 1) * math.log(a - 1) - a * math.log(a)
-  found = mixtures.Stretched(a, removed).log_bound(mixture, 0.7)
+  found = monte_carlo.Stretched(a, removed).log_bound(mixture, 0.7)
   assert found <= other + power - (a - 1) * 0.7 + 1e-10
   if len(means) > 1 and a == 5.0 and np.ptp(norms) > 0.1:
     assert found < other + power - (a - 1) * 0.7 - 1e-4
@@ -399,14 +404,14 @@ def test_for_equal_norms_the_bound_is_known_and_attained(a, removed):
   """That of jax_privacy; with one set, an outcome at the right place has all of it."""
   power = (a - 1) * math.log(a - 1) - a * math.log(a)
   for mixture in (
-    mixtures.Bins(strategies.Identity(5), 5, 0.8),
-    mixtures.Bins(strategies.Identity(1), 1, 0.8),
-    renewals.Renewals(strategies.Identity(1), 1, 1.0, 0.8),
+    monte_carlo.BallsInBinsMixture(strategies.Identity(5), 5, 0.8),
+    monte_carlo.BallsInBinsMixture(strategies.Identity(1), 1, 0.8),
+    monte_carlo.BMinSepMixture(strategies.Identity(1), 1, 1.0, 0.8),
   ):
     v = 1 / 0.8**2
     for epsilon in (0.0, 0.3, 4.0):
       expected = power - (a - 1) * epsilon + (a * a - a) * v / 2
-      proposal = mixtures.Stretched(a, removed)
+      proposal = monte_carlo.Stretched(a, removed)
       assert proposal.log_bound(mixture, epsilon) == pytest.approx(expected, rel=1e-12)
   # The last one: a Gaussian, whose loss is log(a / (a - 1)) above epsilon there.
   epsilon, loss = 0.3, 0.3 + math.log(a / (a - 1))
@@ -422,7 +427,7 @@ def test_for_equal_norms_the_bound_is_known_and_attained(a, removed):
 @pytest.mark.parametrize('noise', [0.08, 0.3])
 def test_many_rounds_neither_overflow_nor_lose_digits(noise):
   n, b, p = 600, 4, 0.4
-  mixture = renewals.Renewals(_toeplitz(n, b), b, p, noise)
+  mixture = monte_carlo.BMinSepMixture(_toeplitz(n, b), b, p, noise)
   columns = np.abs(_toeplitz(n, b).materialize()) / noise
   norms = (columns**2).sum(axis=0)
   rng = np.random.default_rng(10)
@@ -446,7 +451,7 @@ def test_many_rounds_neither_overflow_nor_lose_digits(noise):
 @pytest.mark.parametrize('p', [0.5, 1.0])
 def test_ratios_beyond_float64_are_those_of_logarithms(p):
   # With one round or none of two, known in closed form.
-  mixture = renewals.Renewals(strategies.Identity(2), 2, p, 0.01)
+  mixture = monte_carlo.BMinSepMixture(strategies.Identity(2), 2, p, 0.01)
   inner = np.array([[0.0, 0.0], [9000.0, -50.0], [-3000.0, 12000.0]])
   exponents = np.hstack([inner - 5000.0, np.zeros((3, 1))])
   once = p / (1 + p)
@@ -471,7 +476,7 @@ def test_second_moments_are_those_of_enumeration(
 @pytest.mark.parametrize('noise', [0.6, 3.0])
 def test_pairs_of_sets_are_drawn_as_often_as_enumeration_says(n, b, p, noise):
   strategy, sets, size = _signed(n, b), _sets(n, b, p), 30_000
-  mixture = renewals.Renewals(strategy, b, p, noise)
+  mixture = monte_carlo.BMinSepMixture(strategy, b, p, noise)
   taken = mixture._pairs.draw(np.random.default_rng(n + b), size)
   assert taken.shape == (n, size)
   drawn = collections.Counter(tuple(each.astype(int)) for each in taken.toarray().T)
@@ -489,7 +494,7 @@ def test_pairs_of_sets_are_drawn_as_often_as_enumeration_says(n, b, p, noise):
 @pytest.mark.parametrize(('n', 'b'), [(3, 3), (5, 2), (4, 9), (7, 1)])
 def test_pairs_of_bins_are_drawn_as_often_as_enumeration_says(n, b):
   strategy, sets, size = _signed(n, n), _bins(n, b), 30_000
-  mixture = mixtures.Bins(strategy, b, 2.5)
+  mixture = monte_carlo.BallsInBinsMixture(strategy, b, 2.5)
   inner = mixture.draw_squared(_KnownNoise(b, np.zeros((size, min(n, b)))), size)
   means, probabilities = _means(strategy, 2.5, sets), np.array(list(sets.values()))
   added = np.array([row for row, rounds in zip(means, sets) if rounds])
@@ -514,7 +519,7 @@ def test_rounds_that_share_noise_are_refused():
   )
   for strategy, b, match in refused:
     with pytest.raises(ValueError, match=match):
-      renewals.Renewals(strategy, b, 0.3, 1.0)
+      monte_carlo.BMinSepMixture(strategy, b, 0.3, 1.0)
     with pytest.raises(ValueError, match=match):
       thinning.event(strategy, b, 0.3, 1.0)
     event = events.BMinSepDpEvent(strategy, b, 0.3, 1.0, bound)
@@ -522,15 +527,15 @@ def test_rounds_that_share_noise_are_refused():
       with pytest.raises(ValueError, match=match):
         ask(event, 0.05, 'monte_carlo', BOTH)
     with pytest.raises(ValueError, match=match):
-      monte_carlo.about_epsilon(event, 0.05)
+      monte_carlo.estimate_epsilon(event, 0.05)
 
 
 def test_a_break_out_of_range_is_refused():
   for p in (0.0, -0.1, 1.1, math.nan):
-    for make in (renewals.Renewals, thinning.event):
+    for make in (monte_carlo.BMinSepMixture, thinning.event):
       with pytest.raises(ValueError, match='sampling_probability must be above 0'):
         make(_toeplitz(6, 2), 2, p, 1.0)
   for b, match in ((0, 'at least 1, got 0'), (2**70, 'at most 4611686018427387904')):
-    for make in (renewals.Renewals, thinning.event):
+    for make in (monte_carlo.BMinSepMixture, thinning.event):
       with pytest.raises(ValueError, match=match):
         make(strategies.Identity(6), b, 0.3, 1.0)

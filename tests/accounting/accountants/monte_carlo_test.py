@@ -36,9 +36,7 @@ from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import schemas
-from tff_dp_aggregators.accounting.accountants import mixtures
 from tff_dp_aggregators.accounting.accountants import monte_carlo
-from tff_dp_aggregators.accounting.accountants import renewals
 
 BOTH = Relation.ADD_OR_REMOVE_ONE
 NAME = 'monte_carlo'
@@ -377,11 +375,11 @@ def test_bounds_beyond_float64_do_not_pass_and_are_answered():
 def test_samples_are_large_enough_for_what_is_below_delta(delta, log_bound):
   """In the worst case, outcomes of 0 and B, half of delta needs four times as many."""
   log_beta = monte_carlo._log_beta(delta)
-  assert math.exp(log_beta) * 2 * monte_carlo.MOST_ASKED == pytest.approx(
-    monte_carlo.SHARE * delta, rel=1e-9
+  assert math.exp(log_beta) * 2 * monte_carlo.MAX_QUESTIONS == pytest.approx(
+    monte_carlo.FAILURE_SHARE * delta, rel=1e-9
   )
   size = monte_carlo._size(log_bound, delta, log_beta, cells=2**28)
-  assert monte_carlo._FEWEST <= size < monte_carlo.MOST
+  assert monte_carlo._FEWEST <= size < monte_carlo.MAX_OUTCOMES
   rng, mean = np.random.default_rng(4), delta / math.exp(log_bound)
 
   def passed(times, share):
@@ -417,9 +415,9 @@ def test_what_passes_does_so_for_larger_epsilon_and_delta(make, removed):
 @pytest.mark.parametrize('removed', [True, False])
 def test_the_best_proposal_has_the_least_bound(removed):
   for mixture in (
-    mixtures.Bins(strategies.Identity(6), 6, 0.8),
-    mixtures.Bins(TRIPLE, 5, 0.8),
-    renewals.Renewals(PAIR, 2, 0.4, 1.5),
+    monte_carlo.BallsInBinsMixture(strategies.Identity(6), 6, 0.8),
+    monte_carlo.BallsInBinsMixture(TRIPLE, 5, 0.8),
+    monte_carlo.BMinSepMixture(PAIR, 2, 0.4, 1.5),
   ):
     for epsilon in (0.1, 1.0, 5.0):
       best = monte_carlo.best_proposal(mixture, removed, epsilon)
@@ -427,12 +425,12 @@ def test_the_best_proposal_has_the_least_bound(removed):
       least = best.log_bound(mixture, epsilon)
       for a in 1 + np.geomspace(1e-3, 100, 200):
         assert (
-          least <= mixtures.Stretched(a, removed).log_bound(mixture, epsilon) + 1e-4
+          least <= monte_carlo.Stretched(a, removed).log_bound(mixture, epsilon) + 1e-4
         )
       if removed:
-        assert least <= mixtures.Squared().log_bound(mixture, epsilon)
+        assert least <= monte_carlo.Squared().log_bound(mixture, epsilon)
   # For equal norms: min over a of (a - 1)^(a - 1) / a^a exp((a^2 - a) v / 2 - ...).
-  equal, epsilon = mixtures.Bins(strategies.Identity(1), 1, 0.8), 6.0
+  equal, epsilon = monte_carlo.BallsInBinsMixture(strategies.Identity(1), 1, 0.8), 6.0
   at = monte_carlo.best_proposal(equal, removed, epsilon).a
   slope = math.log((at - 1) / at) - epsilon + (2 * at - 1) / (2 * 0.8**2)
   assert abs(slope) < 0.02
@@ -537,7 +535,7 @@ def test_what_is_too_large_is_refused_before_it_is_begun():
       with pytest.raises(ValueError, match=says):
         ask(event, 1e-6, NAME, BOTH)
     with pytest.raises(ValueError, match=says):
-      monte_carlo.about_epsilon(event, 1e-6)
+      monte_carlo.estimate_epsilon(event, 1e-6)
     assert 0 < accountants.epsilon(event, 1e-6, 'pld', BOTH) < math.inf
 
 
@@ -546,15 +544,15 @@ def test_as_many_rounds_and_places_as_are_of_use_are_not_too_large(monkeypatch):
 
   def check_size(numbers, num_rounds, places, most):
     assert num_rounds == 2048 and places >= 2048 and places <= most / 2
-    assert 2**26 / 2 < numbers < mixtures.MAX_NUMBERS / 4
+    assert 2**26 / 2 < numbers < monte_carlo.MAX_NUMBERS / 4
     raise KeyboardInterrupt  # It is the first thing that is done.
 
-  monkeypatch.setattr(mixtures, 'check_size', check_size)
+  monkeypatch.setattr(monte_carlo, 'check_size', check_size)
   strategy = strategies.BandedToeplitz.square_root(2048, num_bands=2048)
   with pytest.raises(KeyboardInterrupt):
-    mixtures.Bins(strategy, 2048, 1.0)
+    monte_carlo.BallsInBinsMixture(strategy, 2048, 1.0)
   with pytest.raises(KeyboardInterrupt):
-    renewals.Renewals(strategy, 2048, 0.1, 1.0)
+    monte_carlo.BMinSepMixture(strategy, 2048, 0.1, 1.0)
 
 
 def test_other_accountants_compose_the_bound():
@@ -571,16 +569,16 @@ def test_other_accountants_compose_the_bound():
     )
     for name in (None, 'pld'):
       assert accountants.epsilon(composed, 1e-5, name, BOTH) == expected
-    assert accountants.choose(composed, None, BOTH) == 'pld'
+    assert accountants.tightest(composed, BOTH) == 'pld'
     with pytest.raises(refused, match='leave it out, or take pld. .*one alone'):
       accountants.epsilon(composed, 1e-5, NAME, BOTH)
     with pytest.raises(refused, match='REPLACE_ONE was asked for'):
       accountants.epsilon(composed, 1e-5, 'pld', Relation.REPLACE_ONE)
   # Alone, it is read as it is, unless the bound is asked for; by no exact curve.
-  assert accountants.choose(event, None, BOTH) == NAME
+  assert accountants.tightest(event, BOTH) == NAME
   one = accountants.epsilon(event, 1e-5, 'pld', BOTH)
   assert one == accountants.epsilon(bound, 1e-5, 'pld', BOTH)
   with pytest.raises(refused, match='take pld or monte_carlo'):
     accountants.epsilon(event, 1e-5, 'exact', BOTH)
   twice = dp_accounting.SelfComposedDpEvent(event, 2)
-  assert accountants.choose(twice, None, BOTH) == 'pld'
+  assert accountants.tightest(twice, BOTH) == 'pld'

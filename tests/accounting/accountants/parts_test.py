@@ -10,7 +10,7 @@ import pytest
 from dp_accounting import NeighboringRelation as Relation
 
 from tff_dp_aggregators.accounting import accountants
-from tff_dp_aggregators.accounting.accountants import parts
+from tff_dp_aggregators.accounting.accountants import accountant
 
 Composed = dp_accounting.ComposedDpEvent
 Gaussian = dp_accounting.GaussianDpEvent
@@ -60,7 +60,7 @@ WithoutReplacement = dp_accounting.SampledWithoutReplacementDpEvent
   ],
 )
 def test_events_have_one_form(event, relation, expected):
-  assert parts.parts(event, relation) == expected
+  assert accountant.components(event, relation) == expected
 
 
 @pytest.mark.parametrize(

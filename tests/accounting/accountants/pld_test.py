@@ -24,8 +24,8 @@ from scipy import special
 from tff_dp_aggregators import accounting
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import events
-from tff_dp_aggregators.accounting.accountants import losses
 from tff_dp_aggregators.accounting.accountants import pld
+from tff_dp_aggregators.accounting.reports import terms
 
 Gaussian = dp_accounting.GaussianDpEvent
 Laplace = dp_accounting.LaplaceDpEvent
@@ -178,7 +178,7 @@ def test_round_off_of_fourier_transforms_is_within_its_bound(size):
   spread = generator.random(size)
   point, peak = np.zeros(size), np.exp(-np.abs(np.arange(size) - size / 3))
   point[generator.integers(size)] = 1.0
-  bound = losses.fourier_error(size)
+  bound = pld.fourier_error(size)
   for tilted in (spread / spread.sum(), point, peak / peak.sum()):
     transform = scipy.fft.rfft(tilted)
     exact = scipy.fft.rfft(tilted.astype(np.longdouble))
@@ -200,9 +200,9 @@ def test_where_dp_accounting_resolves_delta_it_says_the_same(delta):
 @pytest.mark.parametrize('rounds', [1, 10**4])
 def test_tilted_sums_have_the_exact_curve_of_gaussians(delta, rounds):
   # As rounds of one composition, and not as the one Gaussian that they are.
-  loss = losses.Loss(False, 1 / math.sqrt(rounds), 1.0, losses.Side.REMOVED)
+  loss = pld.Loss(False, 1 / math.sqrt(rounds), 1.0, pld.Side.REMOVED)
   found = ((loss, rounds),)
-  composition = losses.Composition(found, losses.plan(found, math.log(delta)))
+  composition = pld.Composition(found, pld.plan(found, math.log(delta)))
   exact = accountants.epsilon(Gaussian(1.0), delta)
   epsilon, wrong = composition.epsilon(delta)
   assert exact <= epsilon <= exact * 1.001
@@ -215,7 +215,7 @@ def test_what_the_grid_has_no_bound_for_is_renyis_and_says_so():
   assert accountants.epsilon(little, 1e-6, 'pld', ADD_OR_REMOVE) == rdp
   other = accountants.instead(little, 1e-6, 'pld', ADD_OR_REMOVE)
   assert other.accountant == 'rdp'
-  assert accountants.label('pld', other) == (
+  assert terms.label('pld', other) == (
     "pld (rdp's bound, as pld's grid does not reach noise this small at delta = 1e-06)"
   )
   assert accountants.instead(little, 1e-6, 'rdp', ADD_OR_REMOVE) is None
@@ -281,11 +281,11 @@ def test_no_data_sets_are_told_apart_more_easily_than_by_the_pair(
     if not pairs:
       continue
     worst = _worst(pairs, EPSILONS, spread)
-    side = losses.Side(name)
-    rounds = ((losses.Loss(False, 2 / sigma, cohort / clients, side), 1),)
+    side = pld.Side(name)
+    rounds = ((pld.Loss(False, 2 / sigma, cohort / clients, side), 1),)
     for epsilon, delta in zip(EPSILONS, worst):
-      how = losses.plan(rounds, -20.0, epsilon)
-      stated, _ = losses.Composition(rounds, how).delta(epsilon)
+      how = pld.plan(rounds, -20.0, epsilon)
+      stated, _ = pld.Composition(rounds, how).delta(epsilon)
       assert delta * (1 - 1e-6) <= stated, (name, epsilon)
       # One round has no smaller bound. Below the least loss none is computed.
       assert stated <= delta * (1 + 1e-4) + 1e-9 or epsilon < -0.2, (name, epsilon)
@@ -460,7 +460,7 @@ def test_rare_losses_in_all_the_region(q, noise, num_rounds):
 
 def test_a_client_that_is_added_costs_no_more_than_its_absence_can():
   # P <= Q / (1 - q) for each round, so that no loss is above -T log(1 - q).
-  side = ((losses.Loss(False, 5.0, 1e-6, losses.Side.ADDED), 3000),)
+  side = ((pld.Loss(False, 5.0, 1e-6, pld.Side.ADDED), 3000),)
   assert pld._end(side) == pytest.approx(-3000 * math.log1p(-1e-6), rel=1e-9)
   assert pld._delta_of_side(side, 0.0031) == 0.0
 

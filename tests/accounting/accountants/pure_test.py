@@ -12,7 +12,7 @@ import pytest
 from dp_accounting import NeighboringRelation as Relation
 
 from tff_dp_aggregators.accounting import accountants
-from tff_dp_aggregators.accounting.accountants import pure
+from tff_dp_aggregators.accounting.accountants import accountant
 
 LAPLACE = dp_accounting.LaplaceDpEvent
 
@@ -28,7 +28,7 @@ def largest_loss(noise_multiplier, q):
 @pytest.mark.parametrize('q', [1.0, 0.5, 0.01])
 @pytest.mark.parametrize('noise_multiplier', [0.3, 1.0, 8.0])
 def test_one_use_is_the_largest_loss(noise_multiplier, q):
-  found = pure.of_laplace(noise_multiplier, q)
+  found = accountant.laplace_epsilon(noise_multiplier, q)
   assert found == pytest.approx(largest_loss(noise_multiplier, q), rel=1e-9)
 
 
@@ -36,15 +36,15 @@ def test_everything_adds_up_exactly_or_to_the_next_number():
   event = dp_accounting.ComposedDpEvent(
     [dp_accounting.SelfComposedDpEvent(LAPLACE(8.0), 10), LAPLACE(2.0)]
   )
-  assert pure.pure_epsilon(event) == 1.75
-  thirds = pure.pure_epsilon(dp_accounting.SelfComposedDpEvent(LAPLACE(3.0), 1))
+  assert accountant.pure_epsilon(event) == 1.75
+  thirds = accountant.pure_epsilon(dp_accounting.SelfComposedDpEvent(LAPLACE(3.0), 1))
   assert thirds == math.nextafter(1 / 3, 1)  # 1 / 3 itself is below a third.
 
 
 def test_samples_of_clients_add_up_as_they_are():
   sampled = dp_accounting.PoissonSampledDpEvent(0.1, LAPLACE(1.0))
   event = dp_accounting.SelfComposedDpEvent(sampled, 7)
-  found = pure.pure_epsilon(event, Relation.ADD_OR_REMOVE_ONE)
+  found = accountant.pure_epsilon(event, Relation.ADD_OR_REMOVE_ONE)
   assert found == pytest.approx(7 * largest_loss(1.0, 0.1), rel=1e-9)
 
 
@@ -58,11 +58,11 @@ def test_samples_of_clients_add_up_as_they_are():
 )
 def test_other_noise_has_none(other):
   event = dp_accounting.ComposedDpEvent([LAPLACE(1.0), other])
-  assert pure.pure_epsilon(event, Relation.ADD_OR_REMOVE_ONE) == math.inf
+  assert accountant.pure_epsilon(event, Relation.ADD_OR_REMOVE_ONE) == math.inf
 
 
 def test_nothing_costs_nothing():
-  assert pure.pure_epsilon(dp_accounting.NoOpDpEvent()) == 0.0
+  assert accountant.pure_epsilon(dp_accounting.NoOpDpEvent()) == 0.0
 
 
 @pytest.mark.parametrize('q', [0.2, 1.0])
@@ -72,7 +72,7 @@ def test_accountants_say_no_more_than_that(q):
     once = dp_accounting.PoissonSampledDpEvent(q, once)
   event = dp_accounting.SelfComposedDpEvent(once, 6)
   composed = accountants.composed(event, None, Relation.ADD_OR_REMOVE_ONE)
-  most = pure.pure_epsilon(event, Relation.ADD_OR_REMOVE_ONE)
+  most = accountant.pure_epsilon(event, Relation.ADD_OR_REMOVE_ONE)
   assert composed.get_epsilon(1e-12) == pytest.approx(most, rel=2e-2)
   assert composed.get_epsilon(1e-3) < most
 
@@ -87,7 +87,7 @@ def exact_epsilon(noise_multiplier, delta):
 @pytest.mark.parametrize('noise_multiplier', [0.5, 1 / 2.000033, 10.0, 60.0])
 def test_no_accountant_states_more_nor_less_than_holds(name, noise_multiplier):
   composed = accountants.composed(LAPLACE(noise_multiplier), name)
-  most = pure.pure_epsilon(LAPLACE(noise_multiplier))
+  most = accountant.pure_epsilon(LAPLACE(noise_multiplier))
   deltas = [0.05, 1e-3, 1e-5, 1e-6, 1e-10, *([] if name == 'prv' else [1e-20, 1e-200])]
   found = [composed.get_epsilon(delta) for delta in deltas]
   assert np.all(np.diff(found) >= 0) and found[-1] <= most
@@ -104,7 +104,7 @@ def test_samples_are_told_by_no_more_than_their_largest_loss(rounds):
   sampled = dp_accounting.PoissonSampledDpEvent(0.1, LAPLACE(0.5))
   event = dp_accounting.SelfComposedDpEvent(sampled, rounds)
   composed = accountants.composed(event, None, Relation.ADD_OR_REMOVE_ONE)
-  most = pure.pure_epsilon(event, Relation.ADD_OR_REMOVE_ONE)
+  most = accountant.pure_epsilon(event, Relation.ADD_OR_REMOVE_ONE)
   assert most == pytest.approx(rounds * largest_loss(0.5, 0.1), rel=1e-9)
   found = [composed.get_epsilon(10.0**-power) for power in (1, 6, 20, 200)]
   assert np.all(np.diff(found) >= 0) and found[-1] == most

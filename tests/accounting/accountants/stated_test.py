@@ -76,7 +76,7 @@ def test_every_accountant_has_its_own_at_what_is_left(name):
   alone = accountants.epsilon(GAUSSIAN, 8e-7, name)
   event = together(GAUSSIAN, Stated(0.25, 1e-7), Stated(0.25, 1e-7))
   assert accountants.epsilon(event, 1e-6, name) == pytest.approx(alone + 0.5, rel=1e-9)
-  assert accountants.choose(event, name) == accountants.choose(GAUSSIAN, name)
+  assert accountants.tightest(event) == accountants.tightest(GAUSSIAN)
 
 
 def test_sampled_and_mixed_events_are_composed_with_what_is_stated():

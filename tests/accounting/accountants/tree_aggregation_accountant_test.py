@@ -18,9 +18,7 @@ import numpy as np
 import pytest
 
 from tff_dp_aggregators.accounting import accountants
-from tff_dp_aggregators.accounting.accountants import (
-  tree_aggregation_accountant as ours,
-)
+from tff_dp_aggregators.accounting import tree_aggregation_accountant as ours
 
 GBOARD = json.loads(pathlib.Path(__file__).with_name('gboard_tree.json').read_text())
 ORDERS = list(accountants.RDP_ORDERS)

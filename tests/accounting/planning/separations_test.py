@@ -123,5 +123,5 @@ def test_about_is_about():
   exact = calibration.noise_multiplier(dp_accounting.GaussianDpEvent, 6.0, 1e-6)
   assert exact <= gaussian <= 1.1 * exact
   with pytest.raises(dp_accounting.UnsupportedEventError, match='one alone'):
-    monte_carlo.about_epsilon(dp_accounting.GaussianDpEvent(1.0), 1e-6)
-  assert monte_carlo.about_epsilon(_event_of(0.0), 1e-6) == math.inf
+    monte_carlo.estimate_epsilon(dp_accounting.GaussianDpEvent(1.0), 1e-6)
+  assert monte_carlo.estimate_epsilon(_event_of(0.0), 1e-6) == math.inf

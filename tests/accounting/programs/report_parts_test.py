@@ -145,7 +145,7 @@ def test_noise_that_was_found_for_a_target_is_found_again_for_a_ledger(tmp_path)
   target = (*SHARED, *SHARES, '--target_epsilon=6')
   parts = parts_lib.parse([each.split('=', 1)[1] for each in SHARES])
   made = parts_lib.joint(
-    parts, PARTICIPATION, accounting.whole_model.Target(6.0, 1e-6), None, None
+    parts, PARTICIPATION, accounting.mechanism.Target(6.0, 1e-6), None, None
   )
   path = tmp_path / 'ledger.jsonl'
   statements.ledger_of(made, path, num_rounds=20)

@@ -20,7 +20,7 @@ import pytest
 
 from tests import executing
 from tff_dp_aggregators import strategies
-from tff_dp_aggregators.accounting.accountants import tree_aggregation_accountant
+from tff_dp_aggregators.accounting import tree_aggregation_accountant
 from tff_dp_aggregators.accounting.programs import (
   participation as participation_program,
 )

@@ -100,7 +100,7 @@ def test_drawn_points_have_to_be_right_all_at_once():
   drawn = accountants.composed(event, 'monte_carlo', relation)
   deltas = recognition._DRAWN_DELTAS
   points = [(drawn.get_epsilon(float(delta)), float(delta)) for delta in deltas]
-  doubts = [drawn.doubt(float(delta)) for delta in deltas]
+  doubts = [drawn.failure_probability(float(delta)) for delta in deltas]
   # For one of 64 questions, in units of delta.
   assert doubts == pytest.approx([0.01 * delta / 64 for delta in deltas], rel=1e-9)
   found = recognition.of_event({}, event, relation, None, math.inf)

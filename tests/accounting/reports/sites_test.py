@@ -33,6 +33,7 @@ from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.accounting.reports import composition
 from tff_dp_aggregators.accounting.reports import rendering
 from tff_dp_aggregators.accounting.reports import statement
+from tff_dp_aggregators.accounting.reports import terms
 from tff_dp_aggregators.base import rounding
 
 DELTA = 1e-6
@@ -95,7 +96,7 @@ def test_figures_are_those_of_the_site(mechanism, clients, error_of):
     built['mechanism'],
     _build(accounting.Mechanism('gaussian', statements.LIMITS, 5.0)),
   )
-  assert built['setting'] == mechanism.site.setting
+  assert built['setting'] == terms.SITES[mechanism.noise_site].setting
   assert stated['noise_site'] == mechanism.noise_site
   assert stated['sensitivity'] == pytest.approx(math.sqrt(TURNS), rel=1e-12)
   assert stated['effective_noise_multiplier'] == pytest.approx(5 / math.sqrt(TURNS))
@@ -325,7 +326,7 @@ def test_every_form_says_where_the_noise_is_made(kind, output_format, tmp_path):
   built = statements.of_clients(tmp_path, kind)
   text = html.unescape(re.sub('<[^>]*>', '', rendering.render(built, output_format)))
   text = ' '.join(text.split())
-  site = statements.OF_CLIENTS[kind].site
+  site = terms.SITES[statements.OF_CLIENTS[kind].noise_site]
   assert site.made_by in text
   if kind == 'simulated':
     return
@@ -357,7 +358,7 @@ def test_reports_are_verified_and_a_changed_digit_is_found(kind, tmp_path):
 def test_runs_at_one_site_compose_with_what_else_holds():
   parts = [_build(SHARES, with_curves=True), _build(SHARES, with_curves=True)]
   built = statement.compose(parts)
-  assert built['setting'] == sites.CLIENTS.setting
+  assert built['setting'] == terms.SITES[sites.CLIENTS.name].setting
   assert built['guarantee']['epsilon'] == _gaussian(5.0, rounds=2 * TURNS)
   assert _others(built)['released', 'replace_one'] == _gaussian(2.5, rounds=2 * TURNS)
   assert built['curves']['epsilon_by_delta']
@@ -376,8 +377,8 @@ def test_integers_and_gaussians_compose_by_what_reads_both():
 def test_runs_at_different_sites_say_both_settings():
   tree = _build(statements.TREE)
   built = statement.compose([_build(LOCAL), tree])
-  assert sites.LOCAL.setting in built['setting']
-  assert sites.SERVER.setting in built['setting']
+  assert terms.SITES[sites.LOCAL.name].setting in built['setting']
+  assert terms.SITES[sites.SERVER.name].setting in built['setting']
   # Who sees sums alone, also a client of them, has less of the first run; whoever sees
   # single updates has those of the second, which nothing hides.
   squared = tree['guarantee']['gdp_mu'] ** 2
@@ -412,10 +413,11 @@ def test_runs_at_different_sites_are_not_seen_by_one_adversary():
   text = ' '.join(rendering.render(built, 'text').split())
   # A share alone hides little: the epsilon is not against who sees what run 1 sends.
   assert (
-    f'who sees of run 1 and 3 {sites.CLIENTS.seen}; and of run 2 {sites.LOCAL.seen}, '
+    f'who sees of run 1 and 3 {terms.SITES["clients"].seen}; and of run 2 '
+    f'{terms.SITES["local"].seen}, '
     'and knows' in text
   )
-  assert 'neither what single clients send nor the noise' in sites.CLIENTS.seen
+  assert 'neither what single clients send nor the noise' in terms.SITES['clients'].seen
 
 
 def test_who_sees_single_reports_of_all_runs_has_a_row():

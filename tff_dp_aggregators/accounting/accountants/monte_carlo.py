@@ -1,8 +1,19 @@
 """Monte Carlo accounting, with a confidence that is counted in delta.
 
-Of a pair (P, Q) from which outcomes can be drawn (`mixtures`), the deltas of both
-directions are means of numbers in [0, B]. They are estimated from drawn outcomes x_i,
-and what is said of them holds with a stated probability: if the mean is m or more, then
+**Mixtures.** A client draws its rounds S. P draws them too and is N(m_S, I) then, with
+m_S the sum of the columns of |C| / sigma in S; Q is N(0, I). `accounting.schemas` says
+why this pair dominates. The likelihood ratio of an outcome y,
+
+    L(y) = E_S exp(<m_S, y> - |m_S|^2 / 2),
+
+is a sum over too many sets to enumerate, but not to compute: over bins directly
+(`BallsInBinsMixture`); over sets that are b or more apart by recursion over rounds
+(`BMinSepMixture`), as columns of C that are b apart share no row, so that
+log-likelihoods of the rounds of a set add up (arXiv:2602.09338).
+
+**Bets.** The deltas of both directions are means of numbers in [0, B]. They are
+estimated from drawn outcomes x_i, and what is said of them holds with a stated
+probability: if the mean is m or more, then
 
     mean over some lambda <= 1 / B of prod_i (1 + lambda (m - x_i))
 
@@ -13,57 +24,849 @@ may be wrong counts in delta: with probability at most beta, what chooses its no
 (arXiv:2412.16802, section 4; arXiv:2602.09338, appendix A).
 
 * **Search.** Calibration asks for many noise multipliers and keeps one that passed.
-  Each is looked at with outcomes of its own, and beta is for `MOST_ASKED` questions of
-  two directions together, `SHARE` of delta. Who calibrates several plans and keeps one
-  has made several searches, each with a confidence of its own.
+  Each is looked at with outcomes of its own, and beta is for `MAX_QUESTIONS` questions
+  of two directions together, `FAILURE_SHARE` of delta. Who calibrates several plans and
+  keeps one has made several searches, each with a confidence of its own.
 * **Epsilon.** The x_i fall with epsilon, so what passes at one passes at all above it.
   Let e be the largest epsilon of a grid whose delta is really too large: a result that
   is too small has passed at e, so one beta is enough for all epsilons.
-* **Importance.** A pilot run chooses from where outcomes are drawn; it shares no
-  outcome with the run that counts.
 * **Outcomes.** As many as let a part of delta pass, at most two millions; a larger
   epsilon than the pilot's needs fewer.
-* **Adding a client.** Where what one outcome adds is bounded by too much, the delta of
-  the direction that tells Q from P is bounded by `light_tails` instead, from how often
-  losses that are not rare are exceeded; so it mostly is the smaller one of both.
 
-The seed is a hash of what is asked: the kind of event, the checksum of its strategy,
-its numbers, epsilon or delta. What processors round in ways of their own, as inner
-products of columns, is not in it, and moves outcomes by round-off alone. So the same
-question has the same answer on any machine, to some 1e-12; or, should an outcome then
-decide otherwise whether a point of a grid passes, to a step of it, 0.2% of epsilon or
-delta.
+**Importance bounds** (**proved here**). Deltas are rare events, so outcomes are drawn
+from a distribution that makes them frequent, and what H_{e^epsilon} is made of is taken
+over its density. A pilot run chooses from where; it shares no outcome with the run that
+counts. There are two kinds, both with a bound on what an outcome adds, for any a > 1:
+
+* `Stretched`: means are stretched to w m_S, and sets are drawn in proportion to their
+  probability times exp(c |m_S|^2 / 2). Let M(c) be the mean of that. The density over Q
+  is E_S exp(w <m_S, y> - (w^2 - c) |m_S|^2 / 2) / M(c), which is bounded by powers of L
+  by Hoelder's inequality: for H(P || Q) with w = a, c = a - 1, from below by
+  L^a / M(c)^a; for H(Q || P) with w = 1 - a, c = -a, by L^(1 - a) M(c)^(a - 1). Other c
+  have larger bounds. The bound is M(a - 1)^a, or M(-a)^(1 - a), times
+
+      (a - 1)^(a - 1) / a^a exp(-(a - 1) epsilon).
+
+  (For sets of equal norms both are jax_privacy's; in general they are smaller.)
+* `Squared`: the density over Q is L^2 / E_Q L^2, for H(P || Q). As L^2 is a mean over
+  two sets that are drawn independently, S and S', it is a mixture as well: of means
+  m_S + m_S', in proportion to their probabilities times exp(<m_S, m_S'>). The bound is
+  E_Q L^2 exp(-epsilon) / 4. That is smaller where it matters that sets are not known:
+  M has the norms of sets alone, E_Q L^2 how much two of them overlap.
+
+**Normal tails** (**proved here**). Where what one outcome adds is bounded by too much,
+the delta of the direction in which a client is added, Q against P, is bounded from how
+often losses that are not rare are exceeded (`NormalTail`); so it mostly is the smaller
+one of both. Let X = -log L(y) be the loss of an outcome y of Q, and G(c) = Q(X >= c).
+As log L is the logarithm of a sum of exponentials of linear functions, it is convex,
+and so the sets K(c) = {y: X >= c} are: for c between c_0 and c_1, K(c) has in it all
+that lies in the same proportion between a point of K(c_0) and one of K(c_1). Gaussian
+measure of such sets is concave on the scale of the normal distribution (Ehrhard 1983;
+for all sets Borell, C. R. Math. 337, 2003):
+
+    c -> z(c) = Phi^-1(G(c)) is concave.
+
+So beyond c_1 > c_0, z is at most the line through its values at both: the losses have a
+tail that is at most that of the normal distribution which has the same G there. With an
+upper bound of G(c_1) and a lower one of G(c_0), which counting outcomes gives, that
+bounds G, and with it
+
+    H_{e^epsilon}(Q || P) = integral over c > epsilon of e^{epsilon - c} G(c)
+
+for all epsilon >= c_1 at once, at whatever delta: 100,000 outcomes reach 10^-12. Only
+outcomes of Q are drawn; nothing is weighed. (H(P || Q) has no such bound, as the
+outcomes that it is about are the others, those outside of a convex set.)
+
+**Seed.** It is a hash of what is asked: the kind of event, the checksum of its
+strategy, its numbers, epsilon or delta. What processors round in ways of their own, as
+inner products of columns, is not in it, and moves outcomes by round-off alone. So the
+same question has the same answer on any machine, to some 1e-12; or, should an outcome
+then decide otherwise whether a point of a grid passes, to a step of it, 0.2% of epsilon
+or delta.
 """
 
+import abc
 import collections
 import dataclasses
+import functools
 import hashlib
 import math
-from typing import Any, Callable, NamedTuple, Optional
+from typing import Any, Callable, NamedTuple, Optional, Union
 
 import dp_accounting
 import numpy as np
 from scipy import optimize
+from scipy import sparse
 from scipy import special
 
+from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import events
-from tff_dp_aggregators.accounting.accountants import light_tails
-from tff_dp_aggregators.accounting.accountants import mixtures
-from tff_dp_aggregators.accounting.accountants import parts
+from tff_dp_aggregators.accounting.accountants import accountant
+from tff_dp_aggregators.accounting.accountants import bands
 from tff_dp_aggregators.accounting.accountants import pld
-from tff_dp_aggregators.accounting.accountants import renewals
+
+# Numbers that are held at once at most, 4 GiB of them: some 6,000 rounds and places.
+MAX_NUMBERS = 2**29
+# With more, an outcome takes too long.
+MAX_BINS = 4096
+# Cells of a batch of outcomes.
+_BATCH = 2**22
+
+
+def check_size(numbers: int, num_rounds: int, places: int, most: float) -> None:
+  """Refuses what would take all memory, or hours, before it does.
+
+  `numbers` are held at once, for `places`: bins, or rounds of a break.
+  """
+  if numbers > MAX_NUMBERS or places > most:
+    raise ValueError(
+      f'accountant=monte_carlo is for up to {MAX_BINS} bins and {MAX_NUMBERS:.3g} '
+      f'numbers held at once; num_rounds={num_rounds} with {places} bins, or rounds of '
+      f'a break, would take {numbers:.3g}. Take accountant=pld, which has a bound '
+      'without drawn outcomes for any number of rounds.'
+    )
+
+
+def bins_of(strategy: strategies.Strategy, num_bins: int) -> np.ndarray:
+  """Sums of the columns of |C| in each bin; bin j has the rounds j, j + b, ...
+
+  Returns:
+    Shape [num_rounds, min(num_bins, num_rounds)].
+  """
+  matrix = np.abs(strategy.materialize())
+  added = np.zeros((len(matrix), min(num_bins, matrix.shape[1])))
+  for first in range(0, matrix.shape[1], num_bins):
+    columns = matrix[:, first : first + num_bins]
+    added[:, : columns.shape[1]] += columns
+  return added
+
+
+class Stretched(NamedTuple):
+  """Outcomes of means that are stretched, away from Q or to its other side.
+
+  Attributes:
+    a: How far from Q, above 1.
+    removed: Whether P is told from Q, or Q from P.
+  """
+
+  a: float
+  removed: bool
+
+  @property
+  def stretch(self) -> float:
+    """The w."""
+    return self.a if self.removed else 1 - self.a
+
+  @property
+  def tilt(self) -> float:
+    """The c."""
+    return self.a - 1 if self.removed else -self.a
+
+  def log_bound(self, mixture: 'Mixture', epsilon: float) -> float:
+    """Logarithm of what one outcome adds to a delta at most."""
+    a = self.a
+    power = special.xlogy(a - 1, a - 1) - special.xlogy(a, a)
+    times = a if self.removed else 1 - a
+    moment = times * mixture.log_moment(self.tilt)
+    return float(moment + power - (a - 1) * epsilon)
+
+  def draw(self, mixture: 'Mixture', rng: np.random.Generator, size: int) -> np.ndarray:
+    """Outcomes, as `Mixture.draw` has them."""
+    return mixture.draw(rng, size, self.stretch, self.tilt)
+
+  def log_densities(
+    self, mixture: 'Mixture', inner: np.ndarray, log_ratios: np.ndarray
+  ) -> np.ndarray:
+    """Logarithms of the densities over Q, of the distribution that is drawn from."""
+    del log_ratios
+    total = mixture.log_ratios(inner, self.stretch, self.tilt)
+    return total - mixture.log_moment(self.tilt)
+
+
+class Squared(NamedTuple):
+  """Outcomes in proportion to the square of their likelihood ratio, to tell P from Q.
+
+  Attributes:
+    removed: Whether P is told from Q; always.
+  """
+
+  removed: bool = True
+
+  def log_bound(self, mixture: 'Mixture', epsilon: float) -> float:
+    """Logarithm of what one outcome adds to a delta at most."""
+    return mixture.log_second_moment() - math.log(4) - epsilon
+
+  def draw(self, mixture: 'Mixture', rng: np.random.Generator, size: int) -> np.ndarray:
+    """Outcomes, as `Mixture.draw` has them."""
+    return mixture.draw_squared(rng, size)
+
+  def log_densities(
+    self, mixture: 'Mixture', inner: np.ndarray, log_ratios: np.ndarray
+  ) -> np.ndarray:
+    """Logarithms of the densities over Q, of the distribution that is drawn from."""
+    del inner
+    return 2 * log_ratios - mixture.log_second_moment()
+
+
+Proposal = Union[Stretched, Squared]
+
+
+class Mixture(abc.ABC):
+  """A pair (P, Q), from which outcomes can be drawn.
+
+  An outcome is known by its inner products with the columns, or with sums of them.
+
+  Attributes:
+    cells: Numbers that one outcome takes.
+  """
+
+  cells: int
+
+  @abc.abstractmethod
+  def log_moment(self, tilt: float) -> float:
+    """The logarithm of M(c) for a tilt c."""
+
+  @abc.abstractmethod
+  def log_second_moment(self) -> float:
+    """The logarithm of E_Q L^2."""
+
+  @abc.abstractmethod
+  def draw(
+    self, rng: np.random.Generator, size: int, stretch: float, tilt: float
+  ) -> np.ndarray:
+    """Inner products of outcomes with columns, or with sums of them; [size, cells].
+
+    `stretch` is the w, 0 to draw from Q; `tilt` the c.
+    """
+
+  @abc.abstractmethod
+  def draw_squared(self, rng: np.random.Generator, size: int) -> np.ndarray:
+    """The same for outcomes whose density over Q is in proportion to L^2."""
+
+  @abc.abstractmethod
+  def log_ratios(
+    self, inner: np.ndarray, stretch: float = 1.0, tilt: float = 0.0
+  ) -> np.ndarray:
+    """Logarithms of E_S exp(w <m_S, y> - (w^2 - c) |m_S|^2 / 2); by default, of L."""
+
+  def batches(self, size: int) -> list[int]:
+    """Sizes of parts of a sample that fit into memory."""
+    batch = max(1, _BATCH // self.cells)
+    return [min(batch, size - start) for start in range(0, size, batch)]
+
+  def losses(
+    self, rng: np.random.Generator, size: int, proposal: Proposal, least: float
+  ) -> tuple[np.ndarray, np.ndarray]:
+    """Draws outcomes of a proposal, in batches.
+
+    Returns:
+      Losses, log L of P or -log L of Q, and the logarithms of their weights: the
+      densities of P, or of Q, over that of what was drawn.
+    """
+    losses, weights = [], []
+    for part in self.batches(size):
+      inner = proposal.draw(self, rng, part)
+      log_ratios = self.log_ratios(inner)
+      own: np.ndarray = log_ratios if proposal.removed else -log_ratios
+      some = own > least
+      drawn = proposal.log_densities(self, inner[some], log_ratios[some])
+      losses.append(own[some])
+      weights.append(log_ratios[some] - drawn if proposal.removed else -drawn)
+    return np.concatenate(losses), np.concatenate(weights)
+
+  def log_ratios_of_absent(self, rng: np.random.Generator, size: int) -> np.ndarray:
+    """Draws log L of outcomes of Q."""
+    return np.concatenate(
+      [self.log_ratios(self.draw(rng, part, 0.0, 0.0)) for part in self.batches(size)]
+    )
+
+
+class BallsInBinsMixture(Mixture):
+  """One of b sets of rounds, each with the same probability.
+
+  `noise` is the standard deviation of z over the clip norm, here and below.
+  """
+
+  def __init__(self, strategy: strategies.Strategy, num_bins: int, noise: float):
+    bands.check_cycle('num_bins', num_bins)
+    rounds = strategy.num_rounds
+    columns = min(num_bins, rounds)
+    # C twice, its sums twice; inner products, their root and what that is made of.
+    numbers = 2 * rounds**2 + 2 * rounds * columns + 6 * columns**2
+    check_size(numbers, rounds, columns, MAX_BINS)
+    added = bins_of(strategy, num_bins) / noise
+    self._products = added.T @ added
+    self._norms = self._products.diagonal().copy()
+    self._added = added
+    self._empty = num_bins - len(self._norms)
+    self._num_bins = num_bins
+    self.cells = len(self._norms)
+
+  @functools.cached_property
+  def _root(self) -> np.ndarray:
+    """The symmetric root of the inner products.
+
+    Of all roots, it alone moves no more than the columns do, in proportion, also where
+    some are nearly the same: outcomes are those of any machine, to round-off.
+    """
+    reduced = np.linalg.qr(self._added, mode='r')
+    _, values, vectors = np.linalg.svd(reduced)
+    return np.asarray((vectors.T * values) @ vectors)
+
+  def log_moment(self, tilt: float) -> float:
+    """The mean over all bins."""
+    return self._mean_of(tilt * self._norms / 2)
+
+  def _mean_of(self, logs: np.ndarray) -> float:
+    """Logarithm of the mean of exponentials; those of empty bins are 1."""
+    total = float(special.logsumexp(logs))
+    if self._empty:
+      total = float(np.logaddexp(total, math.log(self._empty)))
+    return total - math.log(self._num_bins)
+
+  def log_second_moment(self) -> float:
+    """The mean over pairs of bins, of the exponentials of their inner products."""
+    rows = special.logsumexp(self._products, axis=1)
+    if self._empty:
+      rows = np.logaddexp(rows, math.log(self._empty))
+    return self._mean_of(rows - math.log(self._num_bins))
+
+  def log_ratios(
+    self, inner: np.ndarray, stretch: float = 1.0, tilt: float = 0.0
+  ) -> np.ndarray:
+    """Of the mean over all bins."""
+    if not len(inner):
+      return np.zeros(0)
+    exponents = stretch * inner - (stretch**2 - tilt) * self._norms / 2
+    largest = exponents.max(axis=1)
+    if self._empty:
+      largest = np.maximum(largest, 0.0)
+    exponents -= largest[:, None]
+    total = np.exp(exponents, out=exponents).sum(axis=1)
+    if self._empty:
+      total += self._empty * np.exp(-largest)
+    return np.log(total) + largest - math.log(self._num_bins)
+
+  def _noise(self, rng: np.random.Generator, size: int) -> np.ndarray:
+    return rng.standard_normal((size, self.cells)) @ self._root
+
+  def draw(
+    self, rng: np.random.Generator, size: int, stretch: float, tilt: float
+  ) -> np.ndarray:
+    """Draws bins, and the outcomes' inner products with all of them."""
+    log_moment = self.log_moment(tilt)
+    weights = np.exp(tilt * self._norms / 2 - log_moment)
+    rest = math.exp(math.log(self._empty) - log_moment) if self._empty else 0.0
+    weights = np.append(weights, rest)
+    chosen = rng.choice(len(weights), size=size, p=weights / weights.sum())
+    inner = self._noise(rng, size)
+    some = chosen < self.cells
+    inner[some] += stretch * self._products[chosen[some]]
+    return inner
+
+  def draw_squared(self, rng: np.random.Generator, size: int) -> np.ndarray:
+    """Draws pairs of bins: the first, then the second as it goes with that."""
+    # The last row and column are the empty bins, whose inner products are 0.
+    products = np.zeros((self.cells + 1, self.cells + 1))
+    products[:-1, :-1] = self._products
+    weights = np.exp(products - products.max())
+    weights[:, -1] *= self._empty
+    rows = weights.sum(axis=1)
+    rows[-1] *= self._empty
+    first = rng.choice(len(rows), size=size, p=rows / rows.sum())
+    ends = np.cumsum(weights[first], axis=1)
+    second = (ends <= ends[:, -1:] * rng.random((size, 1))).sum(axis=1)
+    inner = self._noise(rng, size)
+    inner += products[first, :-1]
+    inner += products[second, :-1]
+    return inner
+
+
+# Instead of log(0): exp of it is 0, and differences of it are numbers.
+_NEVER = -1e6
+
+
+class OverlappingSets:
+  """Two sets of b-min-sep sampling that attract each other where they overlap.
+
+  The sets S and S' are those of two clients A and B, in proportion to their
+  probabilities times exp(<m_S, m_S'>). Columns that are b apart share no row. So of
+  what a client did, only its last round matters, and that only while it is not free
+  again; and while neither is free nothing happens. What is left are two kinds of
+  states: both are free in round t, or one of them is, and the other was in round t - d,
+  for a d below b. (Phantom rounds before the first, which share nothing, are for
+  clients that are not free in round 0.) Sums of weights from each state on need n b
+  logarithms, and sets are drawn from one event to the next, not round by round.
+
+  `lags` has the inner products of columns t and t - d at t and d, [num_rounds, bands];
+  `first` the probabilities of the round from which on a client is free, [b], where b is
+  at most num_rounds + 1, and more rounds than there are stand for never.
+
+  Attributes:
+    log_total: Logarithm of the sum over all pairs, the mean of exp(<m_S, m_S'>).
+  """
+
+  log_total: float
+
+  def __init__(self, lags: np.ndarray, first: np.ndarray, probability: float):
+    rounds, b = len(lags), len(first)
+    self._rounds, self._b, self._lags = rounds, b, lags
+    self._skip = max(math.log1p(-probability), _NEVER) if probability < 1 else _NEVER
+    self._take = math.log(probability)
+    # Both are free in round t; one is, and the other was in round t - d.
+    self._both = np.zeros(rounds + b + 1)
+    one = np.zeros((rounds + b + 1, b))
+    near = np.arange(1, b)
+    overlaps = np.zeros(max(b - 1, 0))
+    for t in range(rounds - 1, -1, -1):
+      overlaps[:] = 0.0
+      known = min(lags.shape[1] - 1, t)
+      overlaps[:known] = lags[t, 1 : known + 1]
+      # Who is free now and takes part waits for the other to be free.
+      ahead = b - near
+      takes = self._take + overlaps + one[t + ahead, ahead]
+      skips = np.append(one[t + 1, 2:], self._both[t + 1])[: b - 1] + self._skip
+      one[t, 1:] = np.logaddexp(skips, takes)
+      self._both[t] = special.logsumexp(
+        [2 * self._skip + self._both[t + 1], self._of_one(one, t), self._of_two(t)]
+      )
+    # If one was in round s, the probability that the other stays out up to s + d, but
+    # for a factor: for s from -b on, and d from 1 to b.
+    self._stays = np.full((rounds + b, b + 1), np.inf)
+    was = np.arange(-b, rounds)
+    for d in range(1, b + 1):
+      some = was + d >= 0
+      at = was[some] + d
+      sums = self._both[at] if d == b else one[at, d]
+      self._stays[some, d] = d * self._skip + sums
+    # Of both, the same from round 0 on; and that both are in a round if one is.
+    self._two = special.expit(
+      [self._of_two(t) - self._of_one(one, t) for t in range(rounds)]
+    )
+    self._both_stay = 2 * self._skip * np.arange(rounds + 1) + self._both[: rounds + 1]
+    # Of all clients: the first one that is free, and how much later the other is.
+    log_first = np.log(first)
+    i, j = np.indices((b, b))
+    apart = np.abs(i - j)
+    earlier = np.minimum(i, j)
+    sums = np.where(
+      apart == 0, self._both[earlier], one[earlier, np.where(apart, b - apart, 0)]
+    )
+    self._starts = log_first[:, None] + log_first + sums
+    self.log_total = float(special.logsumexp(self._starts))
+
+  def _of_one(self, one: np.ndarray, t: int) -> float:
+    """One of two free clients is in round t."""
+    then = one[t + 1, 1] if self._b > 1 else self._both[t + 1]
+    return float(math.log(2) + self._take + self._skip + then)
+
+  def _of_two(self, t: int) -> float:
+    """Both are."""
+    return float(2 * self._take + self._lags[t, 0] + self._both[t + self._b])
+
+  def draw(self, rng: np.random.Generator, size: int) -> sparse.csc_matrix:
+    """Draws pairs of sets.
+
+    Returns:
+      In how many of both sets each round is, [num_rounds, size].
+    """
+    rounds, b = self._rounds, self._b
+    weights = np.exp(self._starts - self.log_total).ravel()
+    i, j = np.divmod(rng.choice(len(weights), size=size, p=weights / weights.sum()), b)
+    # Both are free from round `free` on; or one is, and the other was in round `was`.
+    free, apart = np.minimum(i, j), i != j
+    was = np.where(apart, np.maximum(i, j) - b, 0)
+    taken = [(np.zeros(0, int), np.zeros(0, int), np.zeros(0))]
+    active = np.flatnonzero(free < rounds)
+    while len(active):
+      one, some = active[apart[active]], active[~apart[active]]
+      at, two = self._next_of_both(rng, free[some])
+      here = at < rounds
+      taken.append((at[here], some[here], np.where(two[here], 2.0, 1.0)))
+      was[some], free[some] = at, np.where(two, at + b, at + 1)
+      apart[some] = ~two & (b > 1)
+      after = self._next_of_one(rng, was[one], free[one])
+      at, then = was[one] + after, was[one] + b
+      here = (after < b) & (at < rounds)
+      taken.append((at[here], one[here], np.ones(int(here.sum()))))
+      was[one], free[one], apart[one] = at, then, after < b
+      active = active[free[active] < rounds]
+    at, who, times = (np.concatenate(each) for each in zip(*taken))
+    return sparse.csc_matrix((times, (at, who)), (rounds, size))
+
+  def _next_of_both(
+    self, rng: np.random.Generator, free: np.ndarray
+  ) -> tuple[np.ndarray, np.ndarray]:
+    """When one of two free clients is in a round, and whether both are.
+
+    Returns:
+      Rounds, `num_rounds` for none.
+    """
+    least = self._both_stay[free] - rng.standard_exponential(len(free))
+    at = np.searchsorted(-self._both_stay[1:], -least, side='right')
+    both = rng.random(len(free)) < np.append(self._two, 0.0)[at]
+    return at, both
+
+  def _next_of_one(
+    self, rng: np.random.Generator, was: np.ndarray, free: np.ndarray
+  ) -> np.ndarray:
+    """When a free client is in a round, before the other one is free.
+
+    Returns:
+      How long after `was`, b for not before.
+    """
+    rows = self._stays[was + self._b]
+    low = free - was
+    least = np.take_along_axis(rows, low[:, None], 1)[:, 0]
+    least = least - rng.standard_exponential(len(was))
+    high = np.full_like(low, self._b)
+    while True:
+      open_ = low < high
+      if not open_.any():
+        return low
+      middle = (low + high) // 2
+      out = np.take_along_axis(rows, np.minimum(middle + 1, self._b)[:, None], 1)
+      is_out = out[:, 0] < least
+      high = np.where(open_ & is_out, middle, high)
+      low = np.where(open_ & ~is_out, middle + 1, low)
+
+
+# Likelihood ratios with larger logarithms are not held as such.
+_MAX_WEIGHT = 640.0
+# The least width of a block of C.
+_BLOCK = 64
+
+
+def _inner_products(strategy: strategies.Strategy) -> np.ndarray:
+  """At t and d, the inner product of columns t and t - d of |C|; [rounds, bands]."""
+  matrix = np.abs(strategy.materialize())
+  rounds, num_bands = len(matrix), _bands(strategy)
+  found = np.zeros((rounds, num_bands))
+  width = max(num_bands, _BLOCK)
+  for start in range(0, rounds, width):
+    first = max(start - num_bands + 1, 0)
+    rows = slice(start, min(start + width + num_bands - 1, rounds))
+    products = (
+      matrix[rows, start : start + width].T @ matrix[rows, first : start + width]
+    )
+    t, u = np.indices(products.shape)
+    t, lag = t + start, t + start - (u + first)
+    near = (lag >= 0) & (lag < num_bands)
+    found[t[near], lag[near]] = products[near]
+  return found
+
+
+def _bands(strategy: strategies.Strategy) -> int:
+  num_bands: Any = getattr(strategy, 'num_bands', strategy.num_rounds)
+  return int(min(num_bands, strategy.num_rounds))
+
+
+class BMinSepMixture(Mixture):
+  """Sets of rounds that are b or more apart, in each free round with probability p.
+
+  A client that was in a round is free again b rounds later. It is free in the first
+  one with probability 1 / (1 + (b - 1) p), and else first in one of the b - 1 that
+  follow, each alike: so every round has the same expected number of clients.
+  """
+
+  def __init__(
+    self,
+    strategy: strategies.Strategy,
+    min_separation: int,
+    probability: float,
+    noise: float,
+  ):
+    bands.check_break(min_separation, probability)
+    rounds, free = strategy.num_rounds, min(min_separation, strategy.num_rounds + 1)
+    # C three times; its inner products and their indices; `OverlappingSets`.
+    numbers = 3 * rounds**2 + 12 * rounds * _bands(strategy)
+    numbers += 2 * (rounds + free) * free + 6 * free**2
+    check_size(numbers, rounds, free, math.inf)
+    bands.check_groups(strategy, min_separation)
+    self._lags = _inner_products(strategy) / noise**2
+    self._norms = self._lags[:, 0].copy()
+    self._blocks = _blocks(np.abs(strategy.materialize()) / noise, _bands(strategy))
+    self._products = _symmetric(self._lags)
+    self._probability = probability
+    # Who is free only after the last round is never in one: all of that is the last.
+    b, p = min_separation, probability
+    first = np.full(min(b, rounds + 1), p)
+    first[0] = 1.0
+    first[rounds:] *= b - rounds
+    self._first = first / (1 + (b - 1) * p)
+    self.cells = rounds
+
+  @functools.cached_property
+  def _pairs(self) -> OverlappingSets:
+    return OverlappingSets(self._lags, self._first, self._probability)
+
+  def log_second_moment(self) -> float:
+    """By recursion over rounds, for two sets at once."""
+    return self._pairs.log_total
+
+  def _suffixes(self, log_weights: np.ndarray) -> np.ndarray:
+    """Logarithms of sums over all sets from each round on, for a client free in it.
+
+    Returns:
+      Of n + b rounds.
+    """
+    rounds, b = len(log_weights), len(self._first)
+    sums = np.zeros((rounds + b, *log_weights.shape[1:]))
+    with np.errstate(divide='ignore'):  # If p = 1.
+      skip, take = np.log1p(-self._probability), np.log(self._probability)
+    for t in range(rounds - 1, -1, -1):
+      after = log_weights[t] + sums[min(t + b, rounds)]
+      sums[t] = np.logaddexp(skip + sums[t + 1], take + after)
+    return sums
+
+  def _sum(self, suffixes: np.ndarray) -> np.ndarray:
+    """Logarithms of sums over all sets, of those from the round on that is free."""
+    b = len(self._first)
+    with np.errstate(divide='ignore'):
+      first = np.log(self._first).reshape(b, *(1 for _ in suffixes.shape[1:]))
+    return np.asarray(special.logsumexp(first + suffixes[:b], axis=0))
+
+  def log_moment(self, tilt: float) -> float:
+    """By recursion over rounds."""
+    return float(self._sum(self._suffixes(tilt * self._norms / 2)))
+
+  def _rounds(self, rng: np.random.Generator, size: int, tilt: float) -> np.ndarray:
+    """Who is in which round, drawn in proportion to their weight; [n, size]."""
+    rounds, b = len(self._norms), len(self._first)
+    log_weights = tilt * self._norms / 2
+    sums = self._suffixes(log_weights)
+    first = self._first * np.exp(sums[:b] - sums[:b].max())
+    free = rng.choice(b, size=size, p=first / first.sum())
+    taken = np.zeros((rounds, size), bool)
+    for t in range(rounds):
+      after = log_weights[t] + sums[min(t + b, rounds)]
+      chance = self._probability * math.exp(after - sums[t])
+      here = (free <= t) & (rng.random(size) < chance)
+      taken[t] = here
+      free[here] = t + b
+    return taken
+
+  def log_ratios(
+    self, inner: np.ndarray, stretch: float = 1.0, tilt: float = 0.0
+  ) -> np.ndarray:
+    """By recursion over rounds, from the last one; in logarithms where it has to."""
+    size, rounds = inner.shape
+    if not size:
+      return np.zeros(0)
+    b, p = len(self._first), self._probability
+    norms = (stretch**2 - tilt) * self._norms / 2
+    # Suffixes are at least so much of each of the b after them.
+    skip = math.log1p(-p) if p < 1 else -math.inf
+    if (b - 1) * skip < -_MAX_WEIGHT / 2:
+      return self._by_logarithms(inner, stretch, norms)
+    # Of the next b suffixes, in a circle, over the common factor exp(scale).
+    sums = np.ones((b, size))
+    scale, last, weight = np.zeros(size), np.ones(size), np.empty(size)
+    above = below = 0.0  # Logarithms of bounds on the sums, which begin with 1.
+    for t in range(rounds - 1, -1, -1):
+      np.multiply(inner[:, t], stretch, out=weight)
+      weight -= norms[t]
+      grows, shrinks = max(weight.max(), 0.0), min(max(skip, weight.min()), 0.0)
+      if max(grows, -weight.min()) > _MAX_WEIGHT:
+        return self._by_logarithms(inner, stretch, norms)
+      if max(above + grows, -below - shrinks) > _MAX_WEIGHT:
+        common = sums.max(axis=0)
+        sums /= common
+        last /= common
+        scale += np.log(common)
+        above = below = 0.0
+      above, below = above + grows, below + shrinks
+      # In place of the suffix of round t + b comes that of round t.
+      np.exp(weight, out=weight)
+      weight *= sums[t % b]
+      weight *= p
+      last *= 1 - p
+      last += weight
+      sums[t % b] = last
+    return np.log(self._first @ sums) + scale
+
+  def _by_logarithms(
+    self, inner: np.ndarray, stretch: float, norms: np.ndarray
+  ) -> np.ndarray:
+    return self._sum(self._suffixes(stretch * inner.T - norms[:, None]))
+
+  def _outcomes(
+    self, noise: np.ndarray, taken: sparse.csc_matrix, stretch: float
+  ) -> np.ndarray:
+    """Inner products of noise and of columns that were taken with all columns."""
+    inner = np.empty_like(noise)
+    for columns, rows, block in self._blocks:
+      np.matmul(block, noise[rows], out=inner[columns])
+    if stretch:
+      inner += stretch * (self._products @ taken).toarray()
+    return inner.T
+
+  def draw(
+    self, rng: np.random.Generator, size: int, stretch: float, tilt: float
+  ) -> np.ndarray:
+    """Draws noise, then sets."""
+    noise = rng.standard_normal((len(self._norms), size))
+    if not stretch:
+      return self._outcomes(noise, sparse.csc_matrix(noise.shape), stretch)
+    taken = sparse.csc_matrix(self._rounds(rng, size, tilt).astype(np.float64))
+    return self._outcomes(noise, taken, stretch)
+
+  def draw_squared(self, rng: np.random.Generator, size: int) -> np.ndarray:
+    """Draws noise, then two sets for each outcome."""
+    noise = rng.standard_normal((len(self._norms), size))
+    return self._outcomes(noise, self._pairs.draw(rng, size), 1.0)
+
+
+def _blocks(
+  columns: np.ndarray, num_bands: int
+) -> list[tuple[slice, slice, np.ndarray]]:
+  """Groups of columns of a banded matrix, their rows, and what is there, transposed."""
+  rounds, width = len(columns), max(num_bands, _BLOCK)
+  made = []
+  for start in range(0, rounds, width):
+    some = slice(start, min(start + width, rounds))
+    rows = slice(start, min(start + width + num_bands - 1, rounds))
+    made.append((some, rows, np.ascontiguousarray(columns[rows, some].T)))
+  return made
+
+
+def _symmetric(lags: np.ndarray) -> sparse.csr_matrix:
+  """All inner products of columns, of those by distance."""
+  rounds, num_bands = lags.shape
+  t = np.repeat(np.arange(rounds), num_bands)
+  u = t - np.tile(np.arange(num_bands), rounds)
+  values, below = lags.ravel(), u < t
+  values, t, u, below = (each[u >= 0] for each in (values, t, u, below))
+  rows, columns = np.append(t, u[below]), np.append(u, t[below])
+  return sparse.csr_matrix(
+    (np.append(values, values[below]), (rows, columns)), (rounds, rounds)
+  )
+
+
+# Shares of outcomes beyond c_0, and least numbers of outcomes beyond c_1.
+_SHARES = (0.9, 0.5, 0.2, 0.05)
+_COUNTS = (2, 4, 8, 16, 32, 64, 128, 256, 512)
+_ROUNDING = 1e-13
+
+
+class NormalTail(NamedTuple):
+  """A bound on the losses of Q: z(c) <= (mean - c) / deviation, from c = `start` on.
+
+  Attributes:
+    mean: Of the normal distribution that has this tail.
+    deviation: Its standard deviation.
+    start: The c_1.
+  """
+
+  mean: float
+  deviation: float
+  start: float
+
+  def log_delta(self, epsilon: float) -> float:
+    """Logarithm of a bound on delta: that of the normal distribution."""
+    if self.deviation == 0:
+      return -math.inf
+    x = (self.mean - epsilon) / self.deviation
+    one = float(special.log_ndtr(x))
+    shift = epsilon - self.mean + self.deviation**2 / 2
+    other = float(special.log_ndtr(x - self.deviation))
+    # Rounded so that the difference of both is not too small.
+    wrong = _ROUNDING * (1 + abs(shift) + abs(other) + abs(one))
+    return one + math.log(-math.expm1(min(shift + other - one, 0.0) - wrong))
+
+  def epsilon(self, log_delta: float, most: float) -> float:
+    """The least epsilon at which the bound is so small, from `start` on."""
+    if self.log_delta(self.start) <= log_delta:
+      return self.start
+    if not self.log_delta(most) <= log_delta:
+      return math.inf
+    root = optimize.brentq(
+      lambda each: self.log_delta(each) - log_delta, self.start, most, rtol=1e-9
+    )
+    return float(root) * (1 + 1e-8)
+
+
+def probability_at_most(count: int, size: int, log_beta: float) -> float:
+  """An upper bound of a probability, wrong with probability exp(log_beta) at most.
+
+  (Clopper and Pearson, Biometrika 26, 1934.)
+  """
+  if count >= size:
+    return 1.0
+  beta = math.exp(log_beta)
+
+  def rest(logit: float) -> float:
+    """The chance of so few, and of fewer, if the probability is p, less beta."""
+    p = float(special.expit(logit))
+    return float(special.betainc(size - count, count + 1, 1 - p)) - beta
+
+  high = 40.0
+  if rest(high) > 0:
+    return 1.0
+  root = optimize.brentq(rest, -700.0, high, xtol=1e-10, rtol=1e-12)
+  return min(float(special.expit(root)) * (1 + 1e-8), 1.0)
+
+
+def probability_at_least(count: int, size: int, log_beta: float) -> float:
+  """A lower bound of a probability, wrong with probability exp(log_beta) at most."""
+  return 1 - probability_at_most(size - count, size, log_beta)
+
+
+def normal_tail(
+  beyond: tuple[int, int], size: int, at: tuple[float, float], log_beta: float
+) -> Optional[NormalTail]:
+  """The bound that counts give; `None` if they give none.
+
+  `beyond` are the numbers of outcomes, of `size`, whose loss is at least c_0, and at
+  least c_1; these are `at`, chosen without looking at the outcomes.
+  """
+  log_half = log_beta - math.log(2)
+  lower = float(special.ndtri(probability_at_least(beyond[0], size, log_half)))
+  upper = float(special.ndtri(probability_at_most(beyond[1], size, log_half)))
+  slope = (upper - lower) / (at[1] - at[0])
+  if not (slope < 0 and math.isfinite(slope)):
+    return None
+  return NormalTail(at[1] - upper / slope, -1 / slope, at[1])
+
+
+def counting_points(
+  pilot: np.ndarray, size: int, epsilon: float, log_beta: float
+) -> tuple[float, Optional[tuple[float, float]]]:
+  """Where to count, of so many outcomes, such that the bound at `epsilon` is small.
+
+  `pilot` are losses of outcomes that are not counted.
+
+  Returns:
+    About the logarithm of the bound on delta, and c_0 and c_1; 0 and `None` if too many
+    losses are above `epsilon`.
+  """
+  falling, times = -np.sort(-pilot), size / len(pilot)
+  tried: list[tuple[float, tuple[float, float]]] = []
+  for share in _SHARES:
+    first = int(share * len(pilot))
+    for count in _COUNTS:
+      if not count < first < len(pilot):
+        continue
+      at = float(falling[first - 1]), float(falling[count - 1])
+      if not at[0] < at[1] <= epsilon:
+        continue
+      made = normal_tail((int(first * times), int(count * times)), size, at, log_beta)
+      if made is not None:
+        tried.append((made.log_delta(epsilon), at))
+  return min(tried) if tried else (0.0, None)
+
 
 # Questions of a search that the confidence covers, and the part of delta that goes to
 # all of them being right.
-MOST_ASKED, SHARE = 64, 0.01
+MAX_QUESTIONS, FAILURE_SHARE = 64, 0.01
 # Outcomes, in units of B log(1 / beta) / delta: with fewer than 1 nothing passes, and
 # with more what passes is nearer to delta. More than the least ones have so many cells.
 _TIMES, _MORE_TIMES, _CELLS = 3.0, 12.0, 2**28
 # Bets, over 1 / B.
 _LAMBDAS = 2.0 ** -np.arange(12)
-_FEWEST, MOST = 2**15, 2**21
+_FEWEST, MAX_OUTCOMES = 2**15, 2**21
 # So many where other bounds will do.
-_MOST_ADDED = 2**18
+_MAX_COUNTED = 2**18
 _PILOT, _PILOTS = 2**12, 4
 # Ratio of neighbouring points of the grid of epsilons, less 1.
 _STEP = 1 / 512
@@ -93,12 +896,7 @@ class Tails(NamedTuple):
   log_bound: float
 
   def outcomes(self, epsilon: float, log_unit: float = 0.0) -> np.ndarray:
-    """Those of what is averaged that are not 0.
-
-    Args:
-      epsilon: Not less than the least one.
-      log_unit: Logarithm of the number in which they are measured.
-    """
+    """Those of what is averaged that are not 0."""
     above = int(np.searchsorted(-self.losses, -epsilon))
     logs = np.log(-np.expm1(epsilon - self.losses[:above]))
     logs += self.log_weights[:above] - log_unit
@@ -130,19 +928,11 @@ class Tails(NamedTuple):
     return bool(special.logsumexp(logs) - math.log(len(logs)) >= -log_beta)
 
 
-def best_proposal(
-  mixture: mixtures.Mixture, removed: bool, epsilon: float
-) -> mixtures.Proposal:
-  """The proposal with the least bound on what an outcome adds.
+def best_proposal(mixture: Mixture, removed: bool, epsilon: float) -> Proposal:
+  """The proposal with the least bound on what an outcome adds."""
 
-  Args:
-    mixture: The pair.
-    removed: Whether P is told from Q, or Q from P.
-    epsilon: At which delta is looked for.
-  """
-
-  def stretched(log: float) -> mixtures.Stretched:
-    return mixtures.Stretched(1 + math.exp(log), removed)
+  def stretched(log: float) -> Stretched:
+    return Stretched(1 + math.exp(log), removed)
 
   found = optimize.minimize_scalar(
     lambda log: stretched(log).log_bound(mixture, epsilon),
@@ -151,35 +941,124 @@ def best_proposal(
     options={'xatol': 1e-3},
   )
   best = stretched(round(float(found.x) * _PROPOSALS) / _PROPOSALS)
-  squared = mixtures.Squared()
+  squared = Squared()
   if removed and squared.log_bound(mixture, epsilon) < best.log_bound(mixture, epsilon):
     return squared
   return best
 
 
 def draw(
-  mixture: mixtures.Mixture,
+  mixture: Mixture,
   rng: np.random.Generator,
   size: int,
-  proposal: mixtures.Proposal,
+  proposal: Proposal,
   epsilon: float,
 ) -> Tails:
-  """Outcomes for the deltas of epsilons from a least one on.
-
-  Args:
-    mixture: The pair.
-    rng: Whose numbers decide.
-    size: Of the sample.
-    proposal: From where they are drawn.
-    epsilon: The least one.
-  """
+  """Outcomes for the deltas of epsilons from a least one on."""
   losses, log_weights = mixture.losses(rng, size, proposal, epsilon)
   order = np.argsort(-losses)
   bound = proposal.log_bound(mixture, epsilon)
   return Tails(losses[order], log_weights[order], size, bound)
 
 
-class MonteCarloAccountant(parts.Accountant):
+class _Search(NamedTuple):
+  """Which epsilons pass at a delta, wrongly with probability exp(log_beta)."""
+
+  mixture: Mixture
+  rng: np.random.Generator
+  delta: float
+  log_beta: float
+
+  def removed(self, least: float, certain: float) -> float:
+    """The smallest epsilon, from a least one on, that passes with all above it.
+
+    P is told from Q. Those from `certain` on are known to pass.
+    """
+    about = max(least, _about(self.mixture, self.rng, self.delta, certain))
+    # What passes with as many outcomes as there may be.
+    least = self._reached(True, min(about, certain), certain)
+    return self._first_passing(True, least, certain)
+
+  def added(self, least: float, certain: float) -> float:
+    """The same for Q told from P: by bets, by a normal tail, or by both."""
+    if least >= certain:
+      return certain
+    if self.log_excess(False, least, _MAX_COUNTED) <= 0:
+      return self._first_passing(False, least, certain)
+    # Half of what may be wrong for each.
+    half = self._replace(log_beta=self.log_beta - math.log(2))
+    bound = half.normal_tail(least)
+    known = certain if bound is None else bound.epsilon(math.log(self.delta), certain)
+    known = min(max(known, least), certain)
+    if known <= least * (1 + _STEP):
+      return known
+    start = half._reached(False, least, known)
+    return half._first_passing(False, start, known)
+
+  def delta_added(self, epsilon: float) -> float:
+    """A bound on the delta of Q told from P, no matter how far below this one."""
+    if self.log_excess(False, epsilon, _MAX_COUNTED) > 0:
+      bound = self.normal_tail(epsilon)
+      if bound is not None:
+        return math.exp(bound.log_delta(epsilon))
+    tails = self.draw(best_proposal(self.mixture, False, epsilon), epsilon)
+    return _least_delta(tails, epsilon, self.log_beta)
+
+  def _first_passing(self, removed: bool, least: float, certain: float) -> float:
+    """By bets, the first of a grid of epsilons that passes as all above it do."""
+    if least >= certain:
+      return certain
+    proposal = best_proposal(self.mixture, removed, least)
+    tails = self.draw(proposal, least)
+    return _least(
+      _grid(least, certain),
+      lambda each: tails.passes(each, self.delta, self.log_beta),
+    )
+
+  def draw(self, proposal: Proposal, epsilon: float) -> Tails:
+    """As many outcomes as can pass."""
+    log_bound = proposal.log_bound(self.mixture, epsilon)
+    size = _size(log_bound, self.delta, self.log_beta, self.mixture.cells)
+    return draw(self.mixture, self.rng, size, proposal, epsilon)
+
+  def normal_tail(self, epsilon: float) -> Optional[NormalTail]:
+    """A bound on losses of Q, of so many outcomes as make delta small at epsilon."""
+    pilot, size = -self.mixture.log_ratios_of_absent(self.rng, _PILOT), _FEWEST
+    log_delta, at = counting_points(pilot, size, epsilon, self.log_beta)
+    while size < _MAX_COUNTED and log_delta > math.log(self.delta) - 1:
+      size *= 2
+      log_delta, at = counting_points(pilot, size, epsilon, self.log_beta)
+    if at is None:
+      return None
+    losses = -self.mixture.log_ratios_of_absent(self.rng, size)
+    beyond = int((losses >= at[0]).sum()), int((losses >= at[1]).sum())
+    return normal_tail(beyond, size, at, self.log_beta)
+
+  def log_excess(
+    self, removed: bool, epsilon: float, most: int = MAX_OUTCOMES
+  ) -> float:
+    """Logarithm of the outcomes that bets need, over as many as there may be."""
+    proposal = best_proposal(self.mixture, removed, epsilon)
+    bound = proposal.log_bound(self.mixture, epsilon)
+    return math.log(-_TIMES * self.log_beta / (most * self.delta)) + bound
+
+  def _reached(self, removed: bool, epsilon: float, certain: float) -> float:
+    """An epsilon, or a larger one that few enough outcomes can pass at."""
+
+    def excess(at: float) -> float:
+      return self.log_excess(removed, at)
+
+    if excess(epsilon) <= 0:
+      return epsilon
+    if excess(certain) >= 0:
+      return certain
+    found = float(optimize.brentq(excess, epsilon, certain, rtol=1e-3))
+    while excess(found) > 0 and found < certain:  # It may end on either side.
+      found *= 1 + _STEP
+    return min(found, certain)
+
+
+class MonteCarloAccountant(accountant.Accountant):
   """Accountant of mixtures of Gaussians that nothing composes with.
 
   Example:
@@ -208,14 +1087,14 @@ class MonteCarloAccountant(parts.Accountant):
       # Whether an event is supported is asked with a count of 0.
       once = dp_accounting.SelfComposedDpEvent(event, max(count, 1))
       together = [*self._composed, once]
-      read = parts.parts(
+      read = accountant.components(
         dp_accounting.ComposedDpEvent(together), self.neighboring_relation
       )
-      if read and not (self._is_alone(read) or parts.is_non_private(read)):
+      if read and not (self._is_alone(read) or accountant.is_non_private(read)):
         return self.CompositionErrorDetails(event, f'Only {self.reads} are supported.')
     return super()._maybe_compose(event, count, do_compose)
 
-  def _is_alone(self, read: list[parts.Part]) -> bool:
+  def _is_alone(self, read: list[accountant.Component]) -> bool:
     ((part, times), *others) = read
     return not others and times == 1 and self._can_read(part)
 
@@ -223,12 +1102,8 @@ class MonteCarloAccountant(parts.Accountant):
     """Smallest epsilon at `target_delta`, which has the confidence in it."""
     return self._remembered('epsilon', target_delta, self._get_epsilon)
 
-  def doubt(self, target_delta: float) -> float:
-    """Probability that `get_epsilon` returns too small a number: of both directions.
-
-    Args:
-      target_delta: As for `get_epsilon`.
-    """
+  def failure_probability(self, target_delta: float) -> float:
+    """Probability that `get_epsilon` is too small, in one of both directions."""
     return 2 * math.exp(_log_beta(target_delta))
 
   def get_delta(self, target_epsilon: float) -> float:
@@ -249,15 +1124,15 @@ class MonteCarloAccountant(parts.Accountant):
       return event
     # Without sampling, or by the deterministic bound, this much is certain.
     known = pld.PldAccountant(self.neighboring_relation).compose(event.bound)
-    certain = known.get_epsilon(target_delta * (1 - SHARE))
+    certain = known.get_epsilon(target_delta * (1 - FAILURE_SHARE))
     if not math.isfinite(certain) or certain <= _LEAST_EPSILON:
       return certain
     mixture, log_beta = _mixture(event), _log_beta(target_delta)
-    delta = target_delta * (1 - SHARE)
+    delta = target_delta * (1 - FAILURE_SHARE)
     least = _LEAST_EPSILON
-    for side, find in ((_REMOVED, _epsilon_removed), (_ADDED, _epsilon_added)):
+    for side, find in ((_REMOVED, _Search.removed), (_ADDED, _Search.added)):
       rng = np.random.default_rng(_seed(event, target_delta, side))
-      least = find(mixture, rng, delta, log_beta, least, certain)
+      least = find(_Search(mixture, rng, delta, log_beta), least, certain)
     if least >= certain:  # No outcome has a part in it.
       return known.get_epsilon(target_delta)
     return least
@@ -272,41 +1147,39 @@ class MonteCarloAccountant(parts.Accountant):
     rng = np.random.default_rng(_seed(event, target_epsilon, _REMOVED))
     proposal = best_proposal(mixture, True, target_epsilon)
     pilot = draw(mixture, rng, _PILOT, proposal, target_epsilon)
-    least = math.exp(min(pilot.log_bound - math.log(MOST), 0.0))
-    aim = max(pilot.delta(target_epsilon), least)
-    removed = _delta(mixture, rng, proposal, target_epsilon, min(aim, 0.5))
+    least = math.exp(min(pilot.log_bound - math.log(MAX_OUTCOMES), 0.0))
+    estimate = max(pilot.delta(target_epsilon), least)
+    aim = min(estimate, 0.5)
+    search = _Search(mixture, rng, aim, _log_beta(aim))
+    tails = search.draw(proposal, target_epsilon)
+    removed = _least_delta(tails, target_epsilon, search.log_beta)
     # Less than that is as good as nothing.
+    aim = min(max(removed, 1e-30), 0.5)
     rng = np.random.default_rng(_seed(event, target_epsilon, _ADDED))
-    added = _delta_added(mixture, rng, target_epsilon, min(max(removed, 1e-30), 0.5))
-    return min(certain, max(removed, added) + SHARE * max(aim, removed), 1.0)
+    added = _Search(mixture, rng, aim, _log_beta(aim)).delta_added(target_epsilon)
+    failure = FAILURE_SHARE * max(estimate, removed)
+    return min(certain, max(removed, added) + failure, 1.0)
 
   def _event(self) -> Any:
     """The one event; or the epsilon that is known without it, 0 or infinite."""
-    found = self._parts()
+    found = self._components()
     if not found:
       return 0.0
-    return math.inf if parts.is_non_private(found) else found[0][0]
+    return math.inf if accountant.is_non_private(found) else found[0][0]
 
 
-def about_epsilon(event: dp_accounting.DpEvent, delta: float) -> float:
+def estimate_epsilon(event: dp_accounting.DpEvent, delta: float) -> float:
   """About the epsilon of an event, without a confidence: to choose strategies by.
 
   A few thousand outcomes say it, in a fraction of the time that an answer takes. It is
   too small as often as too large.
-
-  Args:
-    event: Of balls in bins or b-min-sep sampling.
-    delta: At which.
-
-  Raises:
-    dp_accounting.UnsupportedEventError: If the event is not one of them, alone.
 
   Example:
     >>> from tff_dp_aggregators import strategies
     >>> from tff_dp_aggregators.accounting import schemas
     >>> toeplitz = strategies.BandedToeplitz.square_root(40, num_bands=5)
     >>> event = schemas.event(toeplitz, schemas.BallsInBins(40, 10), 1.0)
-    >>> round(about_epsilon(event, 1e-3))
+    >>> round(estimate_epsilon(event, 1e-3))
     5
   """
   relation = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
@@ -321,14 +1194,14 @@ def about_epsilon(event: dp_accounting.DpEvent, delta: float) -> float:
 
 
 def _log_beta(delta: float) -> float:
-  return math.log(delta) + math.log(SHARE / (2 * MOST_ASKED))
+  return math.log(delta) + math.log(FAILURE_SHARE / (2 * MAX_QUESTIONS))
 
 
 def _size(log_bound: float, delta: float, log_beta: float, cells: int) -> int:
   unit = math.exp(min(log_bound, 0.0)) * -log_beta / delta
   wanted = max(_TIMES * unit, min(_MORE_TIMES * unit, _CELLS / cells), _FEWEST)
   rounded = 2 ** (math.ceil(math.log2(wanted) * _SIZES) / _SIZES)
-  return min(math.ceil(rounded), MOST)
+  return min(math.ceil(rounded), MAX_OUTCOMES)
 
 
 def _least_delta(tails: Tails, epsilon: float, log_beta: float) -> float:
@@ -343,12 +1216,12 @@ def _least_delta(tails: Tails, epsilon: float, log_beta: float) -> float:
   return math.exp(high)
 
 
-def _mixture(event: events.MixtureDpEvent) -> mixtures.Mixture:
+def _mixture(event: events.MixtureDpEvent) -> Mixture:
   assert event.strategy is not None  # Or it is not read.
   if isinstance(event, events.BallsInBinsDpEvent):
-    return mixtures.Bins(event.strategy, event.num_bins, event.noise_multiplier)
+    return BallsInBinsMixture(event.strategy, event.num_bins, event.noise_multiplier)
   assert isinstance(event, events.BMinSepDpEvent)
-  return renewals.Renewals(
+  return BMinSepMixture(
     event.strategy,
     event.min_separation,
     event.sampling_probability,
@@ -367,166 +1240,8 @@ def _seed(event: Any, at: float, side: str) -> int:
   return int.from_bytes(hashlib.sha256(asked.encode()).digest()[:16], 'big')
 
 
-def _epsilon_removed(
-  mixture: mixtures.Mixture,
-  rng: np.random.Generator,
-  delta: float,
-  log_beta: float,
-  least: float,
-  certain: float,
-) -> float:
-  """The smallest epsilon, from a least one on, that passes with all above it.
-
-  Args:
-    mixture: The pair.
-    rng: Whose numbers decide.
-    delta: Of the answer.
-    log_beta: Logarithm of the probability that it may be wrong.
-    least: Smaller ones are not looked for.
-    certain: Larger ones are known to pass.
-  """
-  about = max(least, _about(mixture, rng, delta, certain))
-  # What passes with as many outcomes as there may be.
-  least = _reached(mixture, True, (delta, log_beta), min(about, certain), certain)
-  return _first_passing(mixture, rng, True, (delta, log_beta), least, certain)
-
-
-def _epsilon_added(
-  mixture: mixtures.Mixture,
-  rng: np.random.Generator,
-  delta: float,
-  log_beta: float,
-  least: float,
-  certain: float,
-) -> float:
-  """The same for Q, from which P is told: by bets, by `light_tails`, or by both.
-
-  Args:
-    mixture: The pair.
-    rng: Whose numbers decide.
-    delta: Of the answer.
-    log_beta: Logarithm of the probability that it may be wrong.
-    least: Smaller ones are not looked for.
-    certain: Larger ones are known to pass.
-  """
-  if least >= certain:
-    return certain
-  if _rest(mixture, False, least, (delta, log_beta), _MOST_ADDED) <= 0:
-    return _first_passing(mixture, rng, False, (delta, log_beta), least, certain)
-  # Half of what may be wrong for each.
-  log_beta -= math.log(2)
-  bound = _line(mixture, rng, least, math.log(delta), log_beta)
-  known = certain if bound is None else bound.epsilon(math.log(delta), certain)
-  known = min(max(known, least), certain)
-  if known <= least * (1 + _STEP):
-    return known
-  start = _reached(mixture, False, (delta, log_beta), least, known)
-  return _first_passing(mixture, rng, False, (delta, log_beta), start, known)
-
-
-def _first_passing(
-  mixture: mixtures.Mixture,
-  rng: np.random.Generator,
-  removed: bool,
-  passes: tuple[float, float],
-  least: float,
-  certain: float,
-) -> float:
-  """By bets, the first of a grid of epsilons that passes as all above it do."""
-  if least >= certain:
-    return certain
-  delta, log_beta = passes
-  proposal = best_proposal(mixture, removed, least)
-  size = _size(proposal.log_bound(mixture, least), delta, log_beta, mixture.cells)
-  tails = draw(mixture, rng, size, proposal, least)
-  return _least(_grid(least, certain), lambda each: tails.passes(each, delta, log_beta))
-
-
-def _line(
-  mixture: mixtures.Mixture,
-  rng: np.random.Generator,
-  epsilon: float,
-  log_delta: float,
-  log_beta: float,
-) -> Optional[light_tails.Line]:
-  """A bound on losses of Q, of so many outcomes as make delta small at epsilon."""
-  pilot = -mixture.ratios_of_nobody(rng, _PILOT)
-  size = _FEWEST
-  while size < _MOST_ADDED and (
-    light_tails.predicted(pilot, size, epsilon, log_beta) > log_delta - 1
-  ):
-    size *= 2
-  at = light_tails.places(pilot, size, epsilon, log_beta)
-  if at is None:
-    return None
-  losses = -mixture.ratios_of_nobody(rng, size)
-  beyond = int((losses >= at[0]).sum()), int((losses >= at[1]).sum())
-  return light_tails.line(beyond, size, at, log_beta)
-
-
-def _delta(
-  mixture: mixtures.Mixture,
-  rng: np.random.Generator,
-  proposal: mixtures.Proposal,
-  epsilon: float,
-  aim: float,
-) -> float:
-  """About the least delta that passes at an epsilon, by bets."""
-  log_beta, log_bound = _log_beta(aim), proposal.log_bound(mixture, epsilon)
-  size = _size(log_bound, aim, log_beta, mixture.cells)
-  tails = draw(mixture, rng, size, proposal, epsilon)
-  return _least_delta(tails, epsilon, log_beta)
-
-
-def _delta_added(
-  mixture: mixtures.Mixture, rng: np.random.Generator, epsilon: float, aim: float
-) -> float:
-  """A bound on the delta of Q, from which P is told; no matter how far below `aim`."""
-  log_beta = _log_beta(aim)
-  if _rest(mixture, False, epsilon, (aim, log_beta), _MOST_ADDED) > 0:
-    bound = _line(mixture, rng, epsilon, math.log(aim), log_beta)
-    if bound is not None:
-      return math.exp(bound.log_delta(epsilon))
-  return _delta(mixture, rng, best_proposal(mixture, False, epsilon), epsilon, aim)
-
-
-def _rest(
-  mixture: mixtures.Mixture,
-  removed: bool,
-  epsilon: float,
-  passes: tuple[float, float],
-  most: int = MOST,
-) -> float:
-  """Logarithm of the outcomes that bets need, over as many as there may be."""
-  delta, log_beta = passes
-  bound = best_proposal(mixture, removed, epsilon).log_bound(mixture, epsilon)
-  return math.log(-_TIMES * log_beta / (most * delta)) + bound
-
-
-def _reached(
-  mixture: mixtures.Mixture,
-  removed: bool,
-  passes: tuple[float, float],
-  epsilon: float,
-  certain: float,
-) -> float:
-  """An epsilon, or a larger one that few enough outcomes can pass at."""
-
-  def rest(at: float) -> float:
-    return _rest(mixture, removed, at, passes)
-
-  if rest(epsilon) <= 0:
-    return epsilon
-  if rest(certain) >= 0:
-    return certain
-  found = float(optimize.brentq(rest, epsilon, certain, rtol=1e-3))
-  while rest(found) > 0 and found < certain:  # It may end on either side.
-    found *= 1 + _STEP
-  return min(found, certain)
-
-
 def _about(
-  mixture: mixtures.Mixture, rng: np.random.Generator, delta: float, certain: float
+  mixture: Mixture, rng: np.random.Generator, delta: float, certain: float
 ) -> float:
   """An epsilon whose delta is about that, as a few outcomes have it."""
   epsilon, grid = certain, _grid(_LEAST_EPSILON, certain)

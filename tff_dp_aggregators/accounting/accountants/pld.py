@@ -1,7 +1,26 @@
 """Privacy loss distributions, on a grid that follows the event and the delta.
 
-`losses` has the distributions of rounds, rounded up, and composes them. Which pair of
-distributions stands for a round depends on the neighbouring relation:
+`Loss` and `AllocatedLoss` are the distributions of rounds, `Composition` composes them,
+and `PldAccountant` says which of them stand for an event.
+
+**Dominating pairs.** A pair of distributions (P, Q) dominates a round if no two
+neighbouring data sets are easier to tell apart by it, at any odds: the divergence
+H_a(P || Q), the integral of max(P - a Q, 0), is at least that of the data sets for all
+a >= 0. Composing dominating pairs gives one of all rounds, even if each round is chosen
+after seeing those before (arXiv:2106.08567): with outcomes x of what comes before, from
+P or from Q, H_a of both is the mean over x from P of H_b of the round at b = a Q(x) /
+P(x). That is not less with the round's pair in its place; and as this is the same for
+all x, what comes before can be replaced next. It takes all a, those below 1 too.
+
+The loss is log(P(x) / Q(x)) with x from P. Here are the pairs of noise on a sample:
+
+| `Side` | P | Q |
+|---|---|---|
+| `REMOVED` | (1 - q) N(0) + q N(1) | N(0) |
+| `ADDED` | N(0) | (1 - q) N(0) + q N(1) |
+| `REPLACED` | losses above 0 as `REMOVED` has them, below 0 as `ADDED` | |
+
+Which pair stands for a round depends on the neighbouring relation:
 
 * A Poisson sample, add-or-remove: the client is told from its absence or the other way
   round, the same in all rounds; the worse of the two counts.
@@ -12,11 +31,11 @@ distributions stands for a round depends on the neighbouring relation:
   norms apart. As H_a is jointly convex, not to know cohort and place makes nothing
   easier to tell. Some data sets have just these distributions in every round, so that
   nothing smaller holds.
-* A sample of fixed size, replace-one. In the same way, given cohort and place, the two
-  data sets have (1 - q) N_0 + q N_1 and (1 - q) N_0 + q N_2, noise around three points
-  of which each two are at most two clip norms apart. For a >= 1, with odds of
-  a' = 1 + (a - 1) / q and w = a / a', the first minus a times the second is
-  q (N_1 - a' ((1 - w) N_0 + w N_2)). So H_a is q times the divergence of N_1 from a
+* A sample of fixed size, replace-one (**proved here**). In the same way, given cohort
+  and place, the two data sets have (1 - q) N_0 + q N_1 and (1 - q) N_0 + q N_2, noise
+  around three points of which each two are at most two clip norms apart. For a >= 1,
+  with odds of a' = 1 + (a - 1) / q and w = a / a', the first minus a times the second
+  is q (N_1 - a' ((1 - w) N_0 + w N_2)). So H_a is q times the divergence of N_1 from a
   mixture at a', which is at most the larger of those from N_0 and N_2 (convexity; also
   arXiv:1807.01647): at most q H_a' of noise on two clip norms, which is H_a of
   `REMOVED`. Below 1 it follows by H_a(P || Q) = 1 - a + a H_1/a(Q || P), with the two
@@ -25,34 +44,900 @@ distributions stands for a round depends on the neighbouring relation:
   one pair, `REPLACED`, which dominates each round and composes. One round has no
   smaller bound. For many, no data set has the worst of both sides at once in each of
   them (arXiv:2405.20769), and `REMOVED` alone is what is known to be reached.
+* Random allocation: noise in a step that is drawn at random, once for all steps. P has
+  the client in a step that is drawn uniformly, Q has not. The likelihood ratio of both
+  is `S = ((m - t) + R_1 + ... + R_t) / m` for t steps in m places, where under Q the
+  ratios of the steps, `R = exp(mu x - mu^2 / 2)` with x from N(0, 1), are independent.
+  All that can be told is in the distribution of S under Q: for every a >= 0,
 
-* Noise in a step that is drawn at random, once for all steps: `allocation`.
+      H_a(P || Q) = E max(S - a, 0),    H_a(Q || P) = E max(1 - a S, 0).
+
+  Both are means of convex functions of S, and so of each R. Sharing the probability
+  between two grid points such that the mean is kept (a mean-preserving spread) makes no
+  such mean smaller; and if each of two independent numbers is replaced by one that is
+  larger in this order, so is their sum. So R, and each sum, may be rounded to a grid,
+  and what comes out is a pair that dominates, in both directions, and composes. The
+  grid is geometric: probabilities of all sizes keep their relative precision, as
+  everything is a sum of products of positive numbers. The distribution of t steps takes
+  some 2 log2(t) sums. What is beyond the largest value counts as that value for S, and
+  what that takes from the mean of S as an infinite loss of P; what is below the
+  smallest is spread between that and 0, which is an infinite loss of Q. (The same
+  distribution was computed by rounding losses in arXiv:2602.17284.)
+
+**Rounding.** The probabilities under P and Q of the losses between two grid points are
+shared among these two points such that both are kept. Between grid points the curve of
+delta over e^epsilon is then the chord of a convex one: never below it
+(arXiv:2207.04380). What is beyond the grid counts as an infinite loss.
+
+**Composition.** Fourier transforms have a round-off relative to the largest of the
+probabilities, which would drown all deltas below about 1e-16 times the rounds. So what
+is transformed is not the distribution of the loss L but its tilt, proportional to
+e^(t L), with the t for which the losses near epsilon are the likely ones (the saddle
+point, arXiv:2208.09595): round-off then is relative to delta, and a bound on it is
+added to delta.
+
+**Round-off** (bounds **proved here**). With u = 2^-53, each of these goes the safe way:
+
+* A grid point is placed in the noise with an error, which puts it at another loss by
+  little: every epsilon is raised by the sum of that over all rounds. The two places,
+  under P and Q, have errors of their own, so that the probability of a narrow cell has
+  a relative one; as much more of it goes to the upper grid point.
+* A coefficient of a transform is a sum of entries whose sizes add up to 1, by at most
+  log2(size) halvings. Each has, as pocketfft does it, fewer than 16 roundings, so that
+  the coefficient is wrong by at most 16 u log2(size); that is to first order, and the
+  true error a hundred times less. For the transform back the same holds of Euclidean
+  norms, relative, as a step but for its roundings is a multiple of a unitary matrix.
+* Where losses are rare, nearly all of a tilted distribution is in one cell, and its
+  coefficients are all about 1. That cell is left out of the transforms, both ways: with
+  the rest r of the mass, a coefficient relative to the cell's is 1 + z, where z has a
+  round-off of 16 u log2(size) r alone, and its power is e^(n log(1 + z)).
+* The rest are sums and products of positive numbers, whose relative errors add up.
 
 Where grid or float64 end, the answer is the Renyi bound, which is looser and sound, and
 `PldAccountant.instead` says so: with noise multipliers below a millionth, and where so
 coarse a grid is needed that the Renyi bound is the smaller; and where it is, of many
-rounds of `REPLACED`. Where losses are rare and
-delta is below some 1e-11, the bound on round-off is a part of delta that may cost a
-percent of epsilon.
+rounds of `REPLACED`. Where losses are rare and delta is below some 1e-11, the bound on
+round-off is a part of delta that may cost a percent of epsilon.
 """
 
+import dataclasses
+import enum
 import functools
 import math
-from typing import NamedTuple, Optional
+from typing import Any, NamedTuple, Optional, Union
 
 import dp_accounting
+import numpy as np
+import scipy.fft
 from dp_accounting import NeighboringRelation as Relation
+from scipy import special
 
-from tff_dp_aggregators.accounting.accountants import allocation
-from tff_dp_aggregators.accounting.accountants import losses
-from tff_dp_aggregators.accounting.accountants import parts
-from tff_dp_aggregators.accounting.accountants import pure
+from tff_dp_aggregators.accounting.accountants import accountant
 from tff_dp_aggregators.accounting.accountants import rdp
+
+# Cells of a grid; so many take tenths of a second.
+MAX_CELLS = 2**19
+# A grid this fine, or so many times finer than one round's losses are wide, is enough.
+_INTERVAL, _PER_DEVIATION = 1e-4, 16
+MIN_INTERVAL = 1e-12
+# Logarithm of what is cut off, relative to delta.
+_CUT = 18.0
+# Of what may come round the circle of a Fourier transform, relative to what is there.
+_WRAPPED = 22.0
+# Points of a standard distribution at which moments are estimated.
+_POINTS = 1201
+_TILTS = np.geomspace(1e-6, 1e12, 217)
+_ROUNDING = 2.0**-53
+# Round-off of a Fourier transform, for each halving of its size.
+_HALVING_ERROR = 16 * _ROUNDING
+# Round-off of a logarithm, product or exponential, relative.
+_STEP_ERROR = 8 * _ROUNDING
+# Of a place in the noise, relative; of a normal probability there, at a place of 1.
+_PLACE_ERROR, _CELL_ERROR = 8 * _ROUNDING, 1e-14
+# Gauss-Legendre nodes for narrow cells, exact to round-off there.
+_NODES, _WEIGHTS = special.roots_legendre(4)
+_NARROW = 0.1
+_SMALLEST = 1e-300
+# Logarithm of it: of coefficients that are 0 as well.
+_LEAST = math.log(_SMALLEST)
+
+
+class Side(enum.Enum):
+  """Which of two neighbouring data sets the loss is measured from."""
+
+  REMOVED = 'removed'
+  ADDED = 'added'
+  REPLACED = 'replaced'
+
+
+@dataclasses.dataclass(frozen=True)
+class Loss:
+  """The privacy loss of one round.
+
+  Attributes:
+    is_laplace: Laplace noise, or Gaussian.
+    mu: What one client changes the sum by, over the standard deviation of Gaussian
+      noise or the scale of Laplace noise.
+    fraction: Probability q that the client is in the round, above 0.
+    side: What is told from what.
+  """
+
+  is_laplace: bool
+  mu: float
+  fraction: float
+  side: Side
+
+  def _reached(self, epsilon: Any) -> Any:
+    """The loss of the noise alone where that of the sample, removed, is epsilon."""
+    q = self.fraction
+    if q == 1:
+      return np.array(epsilon, np.float64)
+    low, high = np.minimum(epsilon, 1.0), np.maximum(epsilon, 1.0)
+    with np.errstate(divide='ignore'):
+      small = np.log1p(np.maximum(np.expm1(low) / q, -1.0))
+    large = high - math.log(q) + np.log1p(-(1 - q) * np.exp(-high))
+    return np.where(np.asarray(epsilon) > 1.0, large, small)
+
+  def _sampled(self, loss: Any) -> Any:
+    """The loss of the sample, removed, where that of the noise alone is `loss`."""
+    q = self.fraction
+    if q == 1:
+      return np.array(loss, np.float64)
+    low, high = np.minimum(loss, 1.0), np.maximum(loss, 1.0)
+    large = high + math.log(q) + np.log1p((1 - q) / q * np.exp(-high))
+    return np.where(np.asarray(loss) > 1.0, large, np.log1p(q * np.expm1(low)))
+
+  def _places(self, loss: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Where the noise alone has a loss, in its scale: seen from Q, and from P."""
+    if not self.is_laplace:
+      return loss / self.mu + self.mu / 2, loss / self.mu - self.mu / 2
+    outside = np.where(np.abs(loss) < self.mu, 0.0, np.copysign(math.inf, loss))
+    return (loss + self.mu) / 2 + outside, (loss - self.mu) / 2 + outside
+
+  def masses(self, epsilon: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Probabilities of losses up to the first, between, and above, removed.
+
+    Returns:
+      Under the mixture and under the plain noise, each of shape [len(epsilon) + 1],
+      and the relative error of those between, of shape [len(epsilon) - 1].
+    """
+    from_q, from_p = self._places(self._reached(epsilon))
+    far = np.maximum(np.abs(from_q), np.abs(from_p))
+    far = np.where(np.isfinite(far), far, 0.0)
+    far = np.maximum(far[:-1], far[1:])
+    with np.errstate(divide='ignore', invalid='ignore'):
+      width = np.minimum(np.diff(from_q), np.diff(from_p))
+      displaced = np.where(width > 0, _PLACE_ERROR * far / width, 1.0)
+    errors = np.minimum(_CELL_ERROR * (1 + far * far) + displaced, 1.0)
+    mass = _laplace_mass if self.is_laplace else _normal_mass
+    ends = np.array([math.inf])
+    plain = mass(np.concatenate([-ends, from_q]), np.concatenate([from_q, ends]))
+    shifted = mass(np.concatenate([-ends, from_p]), np.concatenate([from_p, ends]))
+    return (1 - self.fraction) * plain + self.fraction * shifted, plain, errors
+
+  def _largest(self, deviations: float) -> tuple[float, float]:
+    """Least and largest loss, removed, within so many deviations."""
+    reach = self.mu if self.is_laplace else self.mu * (deviations + self.mu / 2)
+    return float(self._sampled(-reach)), float(self._sampled(reach))
+
+  def range(self, deviations: float) -> tuple[float, float]:
+    """Least and largest loss within so many deviations of the noise."""
+    least, largest = self._largest(deviations)
+    if self.side is Side.REMOVED:
+      return least, largest
+    if self.side is Side.ADDED:
+      return -largest, -least
+    return -largest, largest
+
+  def displacement(self, deviations: float) -> float:
+    """How far from its loss the place of a grid point may be, by round-off."""
+    if self.is_laplace:
+      return _PLACE_ERROR * 2 * self.mu
+    most = max(abs(each) for each in self._largest(deviations))
+    return _PLACE_ERROR * (most + 2 * self.mu * (deviations + self.mu))
+
+  def on_grid(self, interval: float, deviations: float) -> 'Cells':
+    """Its distribution on the multiples of `interval`, rounded up."""
+    least, largest = self._largest(deviations)
+    if self.side is Side.REPLACED:
+      last = math.ceil(largest / interval)
+      removed, _, beyond = self._cells(0, last, interval, False)
+      added, below, _ = self._cells(-last, 0, interval, True)
+      added[0] += below
+      added[-1] += removed[0] + self._level()
+      return Cells(-last, np.concatenate([added, removed[1:]]), beyond)
+    if self.side is Side.ADDED:
+      least, largest = -largest, -least
+    first, last = math.floor(least / interval), math.ceil(largest / interval)
+    masses, below, beyond = self._cells(first, last, interval, self.side is Side.ADDED)
+    masses[0] += below
+    return Cells(first, masses, beyond)
+
+  def _level(self) -> float:
+    """What `REPLACED` has at loss 0: what is left of a probability of 1.
+
+    The mixture is below the middle more often than the plain noise is above.
+    """
+    half = self.mu / 2
+    within = -math.expm1(-half) if self.is_laplace else math.erf(half / math.sqrt(2))
+    return (1 - self.fraction) * within
+
+  def _cells(
+    self, first: int, last: int, interval: float, added: bool
+  ) -> tuple[np.ndarray, float, float]:
+    """Probabilities on multiples `first` to `last`, and those below and above."""
+    edges = np.arange(first, last + 1) * interval
+    p, q, errors = self.masses(-edges[::-1] if added else edges)
+    if added:
+      p, q, errors = q[::-1], p[::-1], errors[::-1]
+    # The inner ones are shared: P keeps p, Q keeps q.
+    inner, other = p[1:-1], q[1:-1]
+    with np.errstate(over='ignore', invalid='ignore'):
+      lower = other * np.exp(edges[:-1])
+      up = (inner - lower + errors * (inner + lower)) / -math.expm1(-interval)
+      told = (lower > 0) & np.isfinite(lower)  # Else all goes up.
+    up = np.where(told, np.clip(up, 0.0, inner), inner)
+    masses = np.zeros(len(edges))
+    masses[1:] += up
+    masses[:-1] += inner - up
+    return masses, float(p[0]), float(p[-1])
+
+  def _points(self, deviations: float) -> tuple[np.ndarray, np.ndarray]:
+    """About the distribution: logarithms of probabilities, and losses.
+
+    Gaussian noise is looked at as far as the grid reaches, which ends `mu` beyond the
+    deviations of the plain noise. At strong tilts what is there counts.
+    """
+    z = np.linspace(-deviations, deviations, _POINTS)
+    if not self.is_laplace:
+      step = z[1] - z[0]
+      beyond = np.arange(1, 1 + min(math.ceil(self.mu / step), _POINTS))
+      z = np.concatenate([z, deviations + step * beyond])
+    log_density = -np.abs(z) if self.is_laplace else -z * z / 2
+    log_density = log_density - special.logsumexp(log_density)
+    if self.is_laplace:
+      from_q = np.abs(z) - np.abs(z - self.mu)
+      from_p = np.abs(z + self.mu) - np.abs(z)
+    else:
+      from_q, from_p = self.mu * (z - self.mu / 2), self.mu * (z + self.mu / 2)
+    from_q, from_p = self._sampled(from_q), self._sampled(from_p)
+    if self.side is Side.ADDED:
+      return log_density, -from_q
+    if self.fraction == 1 and self.side is Side.REMOVED:
+      return log_density, from_p
+    with np.errstate(divide='ignore'):
+      weights = np.log([1 - self.fraction, self.fraction])
+    logs = np.concatenate([log_density + weights[0], log_density + weights[1]])
+    values = np.concatenate([from_q, from_p])
+    if self.side is Side.REMOVED:
+      return logs, values
+    above, below = values > 0, from_q > 0
+    level = math.log(max(self._level(), _SMALLEST))
+    return (
+      np.concatenate([logs[above], log_density[below], [level]]),
+      np.concatenate([values[above], -from_q[below], [0.0]]),
+    )
+
+  def moments(self, tilts: np.ndarray, deviations: float) -> np.ndarray:
+    """About log E e^(tilt * loss), for choosing a grid by."""
+    logs, values = self._points(deviations)
+    exponents = np.multiply.outer(tilts, values)
+    exponents += logs
+    largest = exponents.max(axis=1)
+    exponents -= largest[:, np.newaxis]
+    np.exp(exponents, out=exponents)
+    return np.log(exponents.sum(axis=1)) + largest
+
+  def deviation(self, deviations: float) -> float:
+    """About the standard deviation of the loss, positive."""
+    logs, values = self._points(deviations)
+    weights = np.exp(logs)
+    mean = float(weights @ values)
+    return max(math.sqrt(float(weights @ (values - mean) ** 2)), MIN_INTERVAL)
+
+
+def _normal_mass(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+  """Standard normal probability of (a, b), to a small relative error."""
+  swap = a + b < 0
+  a, b = np.where(swap, -b, a), np.where(swap, -a, b)
+  with np.errstate(invalid='ignore', over='ignore'):
+    width, middle = b - a, (a + b) / 2
+    narrow = width * (np.abs(middle) + 1) < _NARROW
+  wide = ~narrow
+  masses = np.empty_like(a)
+  masses[wide] = special.ndtr(-a[wide]) - special.ndtr(-b[wide])
+  half, m = width[narrow] / 2, middle[narrow]
+  total = np.zeros_like(m)
+  for node, weight in zip(_NODES, _WEIGHTS):
+    step = half * node
+    total += weight * np.exp(-step * (m + step / 2))
+  masses[narrow] = total * half * np.exp(-m * m / 2) / math.sqrt(2 * math.pi)
+  return np.maximum(masses, 0.0)
+
+
+def _laplace_mass(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+  """Probability of (a, b) for Laplace noise of scale 1."""
+
+  def positive(low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    low, high = np.maximum(low, 0.0), np.maximum(high, 0.0)
+    with np.errstate(invalid='ignore'):
+      mass = -np.exp(-low) * np.expm1(low - high) / 2
+    return np.where(np.isinf(low), 0.0, mass)
+
+  return positive(a, b) + positive(-b, -a)
+
+
+@dataclasses.dataclass(frozen=True)
+class Cells:
+  """A distribution of losses on multiples of an interval.
+
+  Attributes:
+    first: The multiple that `masses` begins with.
+    masses: Probabilities, float64.
+    infinite: Probability of an infinite loss.
+  """
+
+  first: int
+  masses: np.ndarray
+  infinite: float
+
+
+# Distributions of rounds, and how many there are of each.
+AnyLoss = Union[Loss, 'AllocatedLoss']
+Losses = tuple[tuple[AnyLoss, int], ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+  """How a composition is computed, for the losses around an epsilon.
+
+  Attributes:
+    tilt: The t of e^(t L).
+    tail: Another, whose moment bounds what is above the window.
+    deviations: How far the noise is looked at.
+    interval: Of the grid.
+    least: Least loss of the window.
+    largest: Largest.
+    coarseness: Interval over the standard deviation of the narrowest round's loss.
+  """
+
+  tilt: float
+  tail: float
+  deviations: float
+  interval: float
+  least: float
+  largest: float
+  coarseness: float
+
+
+@functools.lru_cache(maxsize=64)
+def plan(
+  losses: Losses,
+  log_delta: float,
+  epsilon: Optional[float] = None,
+  max_cells: int = MAX_CELLS,
+) -> Plan:
+  """The grid and tilt for an epsilon; if none is given, for what is at that delta.
+
+  What is far less likely than the delta is cut off.
+  """
+  count = sum(times for _, times in losses)
+  deviations = math.sqrt(2 * (math.log(count) + _CUT - log_delta))
+
+  def moments(tilts: np.ndarray) -> np.ndarray:
+    return sum(
+      (times * loss.moments(tilts, deviations) for loss, times in losses),
+      np.zeros(len(tilts)),
+    )
+
+  has_ends = any(loss.is_laplace for loss, _ in losses)
+
+  def best(tilts: np.ndarray, total: np.ndarray) -> int:
+    if has_ends:
+      # 1 - e^(epsilon - L) is at most this times e^(t (L - epsilon)). It matters where
+      # losses end: without it the largest tilt is the best, and sees the end alone.
+      total = total - np.log1p(tilts) + tilts * np.log(tilts / (1 + tilts))
+    if epsilon is None:
+      return int(np.argmin((total - log_delta) / tilts))
+    return int(np.argmin(total - tilts * epsilon))
+
+  spread = min(loss.deviation(deviations) for loss, _ in losses)
+  finest = min(_INTERVAL, spread / _PER_DEVIATION)
+  # Where losses end, more tilt is better without end; a grid tells no more apart.
+  usual = _TILTS[_TILTS * finest <= 1]
+  # Finer around the best: moments may grow suddenly beyond.
+  at = best(usual, moments(usual))
+  near = usual[max(at - 1, 0)], usual[min(at + 1, len(usual) - 1)]
+  positive = np.union1d(usual, np.geomspace(*near, 61))
+  tilts = np.concatenate([-usual[::-1], [0.0], positive])
+  total = moments(tilts)
+  # Losses may end below epsilon: then every tilt is better than those before it.
+  at = min(best(positive, total[len(usual) + 1 :]), len(positive) - 2)
+  at += len(usual) + 1
+  tilt, moment = float(tilts[at]), float(total[at])
+  above = (total[at + 1 :] - moment + _WRAPPED) / (tilts[at + 1 :] - tilt)
+  below = (moment - total[:at] - _WRAPPED) / (tilt - tilts[:at])
+  tails = (total[len(usual) + 1 :] - log_delta + _CUT) / positive
+  cut = int(np.argmin(tails))
+  largest, least = max(float(above.min()), float(tails[cut])), float(below.max())
+  if epsilon is not None:
+    least, largest = min(least, epsilon), max(largest, epsilon)
+  ranges = [loss.range(deviations) for loss, _ in losses]
+  # No sum of losses is outside of this, but for the rounding.
+  largest = min(largest, sum(n * r[1] for r, (_, n) in zip(ranges, losses)))
+  least = max(least, sum(n * r[0] for r, (_, n) in zip(ranges, losses)))
+  least = min(least, largest)
+  # Of very many rounds, round-off of places is most of the window.
+  displaced = sum(n * loss.displacement(deviations) for loss, n in losses)
+  width = largest - least + displaced
+  width = max(width, max(high - low for low, high in ranges))
+  interval = max(finest, width / max_cells, MIN_INTERVAL)
+  return Plan(
+    tilt=tilt,
+    tail=float(positive[cut]),
+    deviations=deviations,
+    interval=interval,
+    least=least,
+    largest=largest,
+    coarseness=interval / spread,
+  )
+
+
+def fourier_error(size: int) -> float:
+  """Bound on the round-off of a transform of probabilities, of so many cells.
+
+  Of each coefficient; and of the transform back as a part of its Euclidean norm.
+  """
+  return _HALVING_ERROR * (1 + math.log2(size))
+
+
+def _log1p(less_one: np.ndarray) -> np.ndarray:
+  """Logarithms of 1 + z, to a small error relative to z; `np.log1p` has one of 1."""
+  real, imaginary = less_one.real, less_one.imag
+  more = 2 * real + real * real + imaginary * imaginary
+  modulus = np.hypot(1 + real, imaginary)
+  with np.errstate(divide='ignore'):
+    log_modulus = np.where(
+      modulus < 0.5, np.log(modulus), np.log1p(np.maximum(more, -0.75)) / 2
+    )
+  return np.maximum(log_modulus, _LEAST) + 1j * np.arctan2(imaginary, 1 + real)
+
+
+class Composition:
+  """The distribution of the sum of all losses, as a curve of delta over epsilon.
+
+  Attributes:
+    interval: Of the grid.
+    coarseness: That of the plan.
+  """
+
+  def __init__(self, losses: Losses, how: Plan) -> None:
+    self.interval = interval = how.interval
+    self.coarseness, tilt = how.coarseness, how.tilt
+    rounds = [(loss.on_grid(interval, how.deviations), n) for loss, n in losses]
+    displaced = sum(n * loss.displacement(how.deviations) for loss, n in losses)
+    first = math.floor((how.least - displaced) / interval) - 1
+    most = sum(n * (cells.first + len(cells.masses) - 1) for cells, n in rounds)
+    last = min(max(math.ceil(how.largest / interval), first) + 4, most)
+    size = scipy.fft.next_fast_len(last - first + 1, real=True)
+    fft_error = fourier_error(size)
+    log_transform = np.zeros(size // 2 + 1, np.complex128)
+    log_moduli = np.zeros(len(log_transform))
+    per_round, log_atom, shift = np.zeros(len(log_transform)), 0.0, 0
+    log_moment, log_tail, finite = 0.0, 0.0, 0.0
+    for cells, count in rounds:
+      places = cells.first + np.arange(len(cells.masses))
+      with np.errstate(divide='ignore'):
+        log_masses = np.log(cells.masses)
+      logs = log_masses + tilt * interval * places
+      moment = float(special.logsumexp(logs))
+      weights = np.exp(logs - moment)
+      heaviest = int(np.argmax(weights))
+      heavy, weights[heaviest] = float(weights[heaviest]), 0.0
+      rest = min(float(np.sum(weights)), 1.0)
+      tilted = np.zeros(size)
+      np.add.at(tilted, (np.arange(len(weights)) - heaviest) % size, weights)
+      less_one = scipy.fft.rfft(tilted) - rest  # The cell, and the rest, are 1.
+      logarithm = _log1p(less_one)
+      wrong = fft_error * rest + _STEP_ERROR * np.abs(less_one)
+      if rest > 0.5:  # Else what both are off 1 is a relative error of the cell's.
+        wrong += abs(1.0 - heavy - rest)
+      # |(g + e)^n - g^n| is at most n |e| (|g| + |e|)^(n - 1).
+      modulus = np.exp(logarithm.real) + wrong
+      log_transform += count * logarithm
+      log_modulus = np.log(modulus)
+      log_moduli += count * log_modulus
+      turned = np.hypot(log_modulus, logarithm.imag)
+      per_round += count * (wrong / modulus + _STEP_ERROR * turned)
+      per_round += _STEP_ERROR
+      with np.errstate(divide='ignore'):
+        log_atom += count * float(np.log1p(-rest))
+      shift += count * (cells.first + heaviest)
+      log_moment += count * moment
+      tail = special.logsumexp(log_masses + how.tail * interval * places)
+      log_tail += count * float(tail)
+      finite += count * math.log1p(-cells.infinite) if cells.infinite < 1 else -math.inf
+    atom = math.exp(log_atom)
+    sums = scipy.fft.irfft(np.exp(log_transform) - atom, size)
+    # By Parseval; all coefficients but the first stand for two.
+    lost_each = np.exp(log_moduli) * per_round + _STEP_ERROR
+    error = math.sqrt(2 / size * float(np.sum(lost_each**2)))
+    error += fft_error * math.sqrt(float(np.sum(sums * sums)))
+    sums[0] += atom
+    places = np.arange(first, first + size)
+    sums = np.maximum(sums[(places - shift % size) % size], 0.0)
+    # Back from the tilt; what is too far below to be told is far above a delta of 1.
+    logs = log_moment - tilt * interval * places
+    weights = np.exp(np.minimum(logs, 600.0))
+    masses = sums * weights
+    # e^l Q(loss >= l), from above; delta is the sum of its steps.
+    decay = math.exp(-interval)
+    from scipy import signal  # Slow to import, and a start does without.
+
+    tails = signal.lfilter([1.0], [1.0, -decay], masses[::-1])[::-1]
+    above = np.concatenate([np.cumsum(tails[:0:-1])[::-1], [0.0]])
+    deltas = -math.expm1(-interval) * above
+    # What the error of every sum adds at most, by Cauchy-Schwarz.
+    steps = interval * np.arange(min(size, 2 + 50 / (tilt * interval)))
+    lever = np.exp(-tilt * steps) * -np.expm1(-steps)
+    lost = weights * (error * math.sqrt(float(np.sum(lever * lever))))
+    beyond = 0.0
+    if places[-1] < most:
+      log_tail -= how.tail * interval * float(places[-1])
+      beyond = math.exp(min(log_tail, 0.0))
+    infinite = -math.expm1(finite)
+    self._epsilons = interval * places + displaced
+    self._errors = lost + beyond + infinite
+    # Round-off of probabilities, of tilts and of sums, all relative.
+    total = sum(n for _, n in losses)
+    relative = _CELL_ERROR * (1 + how.deviations**2) * (10 + total)
+    relative += 1e-15 * size + 1e-15 * abs(log_moment)
+    self._deltas = np.minimum(1.0, deltas * (1 + relative) + self._errors)
+
+  def epsilon(self, delta: float) -> tuple[float, float]:
+    """Smallest epsilon, from 0, at `delta`, and which part of delta is its error.
+
+    Infinite if the grid ends before.
+    """
+    enough = np.flatnonzero(self._deltas <= delta)
+    enough = enough[self._epsilons[enough] >= 0]
+    if not len(enough):
+      return math.inf, 1.0
+    at = int(enough[0])
+    wrong = float(self._errors[at]) / delta
+    if at == 0 and self._epsilons[0] > 0:
+      wrong = 1.0  # It may be less, below the window.
+    epsilon = max(0.0, float(self._epsilons[at]))
+    if at == 0 or epsilon == 0 or self.interval > 1:
+      return epsilon, wrong
+    more, less = float(self._deltas[at - 1]), float(self._deltas[at])
+    if not less < more < 1.0:  # Nor where one is no number.
+      return epsilon, wrong
+    if more <= delta:  # An epsilon below 0 would do.
+      return 0.0, wrong
+    # Delta is linear in e^epsilon between two points.
+    part = (more - delta) / (more - less)
+    before = float(self._epsilons[at - 1])
+    epsilon = before + math.log1p(part * math.expm1(self.interval))
+    return max(0.0, epsilon), wrong
+
+  def delta(self, epsilon: float) -> tuple[float, float]:
+    """Smallest delta at `epsilon`, and which part of it is its error."""
+    at = int(np.searchsorted(self._epsilons, epsilon, side='right')) - 1
+    if at < 0:
+      return 1.0, 1.0
+    if at + 1 == len(self._epsilons) or self.interval > 1:
+      delta = float(self._deltas[at])  # It falls with epsilon.
+    else:
+      part = math.expm1(epsilon - float(self._epsilons[at])) / math.expm1(self.interval)
+      more, less = float(self._deltas[at]), float(self._deltas[at + 1])
+      delta = more - (more - less) * min(1.0, max(0.0, part))
+    return delta, float(self._errors[at]) / max(delta, _SMALLEST)
+
+
+# Interval of the grid, over the deviation of the logarithm of what is summed; and its
+# least, as sums take memory in proportion to 1 / interval: noise multipliers above 100
+# have coarser bounds.
+_FINE_RATIOS, _LARGEST_RATIO_INTERVAL, _LEAST_RATIO_INTERVAL = 0.04, 0.01, 2e-5
+# Cells of a distribution; so many take seconds.
+_MAX_RATIO_CELLS = 2**15
+# Logarithms of ratios end there; with less noise, allocation hardly matters.
+_MAX_LOG = 300.0
+# Points at which moments are estimated.
+_RATIO_POINTS = 1200
+# Of a value on the grid, relative, in each sum.
+_VALUE_ERROR = 2.0**-48
+
+
+@dataclasses.dataclass(frozen=True)
+class Ratios:
+  """A distribution of sums of ratios, on the points `exp(interval * i)` and at 0.
+
+  Attributes:
+    interval: Of the logarithms.
+    first: The i that `masses` begins with.
+    masses: Probabilities under Q, float64.
+    zero: Probability of 0.
+    lost: What the mean has lost at the upper end, at most.
+  """
+
+  interval: float
+  first: int
+  masses: np.ndarray
+  zero: float = 0.0
+  lost: float = 0.0
+
+  @property
+  def logs(self) -> np.ndarray:
+    """Logarithms of the points."""
+    return self.interval * (self.first + np.arange(len(self.masses)))
+
+  def finer(self, interval: float) -> 'Ratios':
+    """The same on a grid that is finer, a power of 2 times."""
+    times = round(self.interval / interval)
+    if times <= 1:
+      return self
+    masses = np.zeros(times * (len(self.masses) - 1) + 1)
+    masses[::times] = self.masses
+    return Ratios(
+      self.interval / times, self.first * times, masses, self.zero, self.lost
+    )
+
+  def plus(self, other: 'Ratios', least: float) -> 'Ratios':
+    """The sum of both, independent, rounded to the grid, which they share.
+
+    What is less likely than `least` is rounded away at the ends.
+    """
+    interval = self.interval
+    first = min(self.first, other.first)
+    ends = (each.first + len(each.masses) for each in (self, other))
+    size = max(ends) - first
+    one, two = (_padded(each, first, size) for each in (self, other))
+    sums = np.zeros(size + math.ceil(math.log(2) / interval) + 2)
+    sums[:size] += one * other.zero + two * self.zero
+    cell = math.expm1(interval)
+    # Farther apart, the smaller one moves the larger by less than a cell.
+    near = min(size - 1, math.ceil(-math.log(cell) / interval) + 1)
+    gap = max(self.first - other.first - len(other.masses), 0)
+    gap = max(other.first - self.first - len(self.masses), gap)
+    for apart in range(gap, near + 1):
+      weights = one[apart:] * two[: size - apart]
+      if apart:
+        weights += two[apart:] * one[: size - apart]
+      ratio = math.exp(-apart * interval)
+      up = math.floor(math.log1p(ratio) / interval)
+      part = ((1 + ratio) * math.exp(-up * interval) - 1) / cell
+      part = min(max(part, 0.0), 1.0)
+      sums[apart + up : size + up] += weights * (1 - part)
+      sums[apart + up + 1 : size + up + 1] += weights * part
+    if near < size - 1:
+      scale = np.exp(interval * (np.arange(size) - size))
+      for large, small in ((one, two), (two, one)):
+        # The part that goes up is linear in the smaller one: its mean will do.
+        many = np.cumsum(small)[: size - near - 1]
+        mean = np.cumsum(small * scale)[: size - near - 1] / scale[near + 1 :]
+        up_masses = large[near + 1 :] * (mean / cell)
+        sums[near + 1 : size] += np.maximum(large[near + 1 :] * many - up_masses, 0.0)
+        sums[near + 2 : size + 1] += up_masses
+    lost = self.lost + other.lost
+    made = Ratios(interval, first, sums, self.zero * other.zero, lost)
+    return made.cut(least)
+
+  def cut(self, least: float) -> 'Ratios':
+    """Without ends that are less likely, under Q below and in the mean above."""
+    masses, first, zero, lost = self.masses, self.first, self.zero, self.lost
+    below = int(np.searchsorted(np.cumsum(masses), least))
+    if below >= len(masses):
+      return self
+    if below:
+      ends, masses = masses[:below], masses[below:].copy()
+      mean = float(ends @ np.exp(self.interval * np.arange(-below, 0)))
+      masses[0] += mean
+      zero += max(float(ends.sum()) - mean, 0.0)
+      first += below
+    values = np.exp(self.interval * (first + np.arange(len(masses))))
+    beyond = np.cumsum((masses * values)[::-1])[::-1]
+    kept = max(int((beyond > least).sum()), 1)
+    if kept < len(masses):
+      lost += float(beyond[kept])
+      ends, masses = masses[kept:], masses[:kept].copy()
+      masses[-1] += float(ends.sum())
+    return Ratios(self.interval, first, masses, zero, lost)
+
+
+def _padded(given: Ratios, first: int, size: int) -> np.ndarray:
+  padded = np.zeros(size)
+  at = given.first - first
+  padded[at : at + len(given.masses)] = given.masses
+  return padded
+
+
+def _constant(value: float, interval: float) -> Ratios:
+  """A number that is no random one, on a grid: shared among two points."""
+  at = math.floor(math.log(value) / interval)
+  part = math.expm1(math.log(value) - at * interval) / math.expm1(interval)
+  part = min(max(part, 0.0), 1.0)
+  return Ratios(interval, at, np.array([1 - part, part]))
+
+
+def _of_one(mu: float, interval: float, deviations: float) -> Ratios:
+  """The ratio of one step, rounded."""
+  reach = mu * deviations + mu * mu / 2
+  last = math.ceil(reach / interval)
+  edges = np.arange(-last, last + 1) * interval
+  noise = Loss(False, mu, 1.0, Side.REMOVED)
+  p, q, errors = noise.masses(edges)
+  values = np.exp(edges)
+  lower = q[1:-1] * values[:-1]
+  up = (p[1:-1] - lower + errors * (p[1:-1] + lower)) / np.diff(values)
+  up = np.clip(up, 0.0, q[1:-1])
+  masses = np.zeros(len(edges))
+  masses[1:] += up
+  masses[:-1] += q[1:-1] - up
+  low = min(p[0] / values[0], q[0])
+  masses[0] += low
+  masses[-1] += q[-1]
+  return Ratios(interval, -last, masses, float(q[0] - low), float(p[-1]))
+
+
+@functools.lru_cache(maxsize=32)
+def ratios(mu: float, num_places: int, num_steps: int, deviations: float) -> Ratios:
+  """The distribution of m S under Q, rounded so that all there is to tell is in it.
+
+  `mu` is one over the noise multiplier of a step. There are m places, t of them steps.
+  """
+  # Deviation of the logarithm of one, roughly.
+  spread = math.sqrt(math.expm1(min(mu * mu, 50.0)))
+
+  def wanted(steps: int, places: int) -> float:
+    """In proportion to the deviation of the logarithm of the mean of so many."""
+    return min(
+      _LARGEST_RATIO_INTERVAL, _FINE_RATIOS * spread * math.sqrt(steps) / places
+    )
+
+  finest = wanted(num_steps, num_places)
+  finest = max(
+    finest, 2 * (mu * deviations + mu * mu) / _MAX_RATIO_CELLS, _LEAST_RATIO_INTERVAL
+  )
+
+  def interval_for(steps: int) -> float:
+    """A power of 2 times the finest one: grids of few steps are coarser."""
+    return finest * 2 ** max(0, math.floor(math.log2(wanted(steps, steps) / finest)))
+
+  least = math.exp(-deviations * deviations / 2) / num_places
+  power = _of_one(mu, interval_for(1), deviations)
+  total, has, size = None, 0, 1
+  while True:
+    if num_steps & size:
+      if total is None:
+        total, has = power, size
+      else:
+        has += size
+        interval = interval_for(has)
+        total = total.finer(interval).plus(power.finer(interval), least)
+    size *= 2
+    if size > num_steps:
+      break
+    interval = interval_for(size)
+    power = power.finer(interval)
+    power = power.plus(power, least)
+  assert total is not None
+  if num_places > num_steps:
+    others = _constant(num_places - num_steps, finest)
+    total = total.finer(finest).plus(others, least)
+  return total
+
+
+@dataclasses.dataclass(frozen=True)
+class AllocatedLoss:
+  """The privacy loss of all steps of a random allocation together.
+
+  Attributes:
+    mu: One over the noise multiplier of a step.
+    num_places: Places that are equally likely.
+    num_steps: How many of them are steps.
+    side: `REMOVED` or `ADDED`.
+  """
+
+  mu: float
+  num_places: int
+  num_steps: int
+  side: Side
+
+  @property
+  def is_laplace(self) -> bool:
+    """No: the noise is Gaussian."""
+    return False
+
+  def _plain(self, deviations: float) -> bool:
+    """Whether there is so little noise that the step may as well be known."""
+    return self.mu * deviations + self.mu * self.mu / 2 > _MAX_LOG
+
+  @property
+  def _known(self) -> Loss:
+    return Loss(False, self.mu, 1.0, Side.REMOVED)
+
+  def _ratios(self, deviations: float) -> tuple[np.ndarray, np.ndarray, Ratios]:
+    """Logarithms of S, and their probabilities under Q."""
+    found = ratios(self.mu, self.num_places, self.num_steps, deviations)
+    # Probabilities are sums and products of positive numbers.
+    sums = 2 * math.log2(2 * self.num_places) * (len(found.masses) + 8)
+    wrong = 2 * self.num_places * sums * _ROUNDING
+    return (
+      found.logs - math.log(self.num_places),
+      found.masses * (1 + wrong),
+      found,
+    )
+
+  def range(self, deviations: float) -> tuple[float, float]:
+    """Least and largest loss within so many deviations of the noise."""
+    if self._plain(deviations):
+      return self._known.range(deviations)
+    logs, _, _ = self._ratios(deviations)
+    if self.side is Side.ADDED:
+      return -float(logs[-1]), -float(logs[0])
+    return float(logs[0]), float(logs[-1])
+
+  def displacement(self, deviations: float) -> float:
+    """How far from its loss the place of a grid point may be, by round-off."""
+    if self._plain(deviations):
+      return self._known.displacement(deviations)
+    return _VALUE_ERROR * (4 + 2 * math.log2(self.num_places)) * (1 + _MAX_LOG)
+
+  def on_grid(self, interval: float, deviations: float) -> Cells:
+    """Its distribution on the multiples of `interval`, rounded up."""
+    if self._plain(deviations):
+      return self._known.on_grid(interval, deviations)
+    logs, masses, found = self._ratios(deviations)
+    below = np.floor(logs / interval).astype(np.int64)
+    part = np.expm1(logs - below * interval) / math.expm1(interval)
+    part = np.clip(part, 0.0, 1.0)
+    first = int(below[0])
+    q = np.zeros(int(below[-1]) - first + 2)
+    np.add.at(q, below - first, masses * (1 - part))
+    np.add.at(q, below - first + 1, masses * part)
+    if self.side is Side.ADDED:
+      return Cells(-(first + len(q) - 1), q[::-1], min(found.zero, 1.0))
+    p = q * np.exp(interval * (first + np.arange(len(q))))
+    return Cells(first, p, min(found.lost / self.num_places, 1.0))
+
+  def _points(self, deviations: float) -> tuple[np.ndarray, np.ndarray]:
+    """About the distribution: probabilities, and losses."""
+    logs, masses, _ = self._ratios(deviations)
+    if self.side is Side.ADDED:
+      logs = -logs
+    else:
+      masses = masses * np.exp(logs)
+    every = -(-len(logs) // _RATIO_POINTS)
+    starts = np.arange(0, len(logs), every)
+    weights = np.add.reduceat(masses, starts)
+    means = np.add.reduceat(masses * logs, starts)
+    some = weights > 0
+    return weights[some], means[some] / weights[some]
+
+  def moments(self, tilts: np.ndarray, deviations: float) -> np.ndarray:
+    """About log E e^(tilt * loss), for choosing a grid by."""
+    if self._plain(deviations):
+      return self._known.moments(tilts, deviations)
+    weights, values = self._points(deviations)
+    exponents = np.multiply.outer(tilts, values) + np.log(weights)
+    return np.asarray(special.logsumexp(exponents, axis=1))
+
+  def deviation(self, deviations: float) -> float:
+    """About the standard deviation of the loss, positive."""
+    if self._plain(deviations):
+      return self._known.deviation(deviations)
+    weights, values = self._points(deviations)
+    weights = weights / weights.sum()
+    mean = float(weights @ values)
+    variance = float(weights @ (values - mean) ** 2)
+    return max(math.sqrt(variance), MIN_INTERVAL)
+
 
 # More noise is read as that much: as nothing for every delta that matters.
 _MAX_NOISE, _MIN_NOISE = 1e9, 1e-6
 # Nor are smaller probabilities read as such.
-_LEAST = 1e-300
+_LEAST_PROBABILITY = 1e-300
 # Deltas of so many decades have one composition, if its error is small there.
 _DECADES = 4
 # Part of delta that may be numerical error before a grid of its own is made for it.
@@ -62,7 +947,7 @@ _SMALL_EPSILON = 0.05
 # So coarse a grid, over the width of a round's losses, may lose to Renyi's bound.
 _COARSE = 0.25
 # Of a grid for those: a second or two.
-_MORE_CELLS = 4 * losses.MAX_CELLS
+_MORE_CELLS = 4 * MAX_CELLS
 # Of a sum of losses, relative, and more.
 _ROUND_OFF = 1e-12
 # Below it float64 has no room for what is cut off.
@@ -76,7 +961,7 @@ class _Answer(NamedTuple):
   reason: str = ''
 
 
-class PldAccountant(parts.Accountant):
+class PldAccountant(accountant.Accountant):
   """Numerical accountant of sampled and unsampled Gaussian and Laplace mechanisms.
 
   Example:
@@ -96,11 +981,11 @@ class PldAccountant(parts.Accountant):
 
   def _can_read(self, part: dp_accounting.DpEvent) -> bool:
     return (
-      parts.is_noise(part)
-      or parts.is_poisson(part, dp_accounting.GaussianDpEvent)
-      or parts.is_poisson(part, dp_accounting.LaplaceDpEvent)
-      or parts.is_without_replacement(part)
-      or parts.is_allocated(part)
+      accountant.is_noise(part)
+      or accountant.is_poisson(part, dp_accounting.GaussianDpEvent)
+      or accountant.is_poisson(part, dp_accounting.LaplaceDpEvent)
+      or accountant.is_without_replacement(part)
+      or accountant.is_allocated(part)
     )
 
   def get_epsilon(self, target_delta: float) -> float:
@@ -109,10 +994,10 @@ class PldAccountant(parts.Accountant):
 
   def get_delta(self, target_epsilon: float) -> float:
     """Smallest delta at `target_epsilon`, rounded up."""
-    found = self._parts()
-    if not found or parts.is_non_private(found):
+    found = self._components()
+    if not found or accountant.is_non_private(found):
       return 1.0 if found else 0.0
-    if target_epsilon >= pure.of_parts(found):
+    if target_epsilon >= accountant.pure_epsilon_of(found):
       return 0.0
     if not _is_in_range(found):
       bound = _renyi(tuple(found), self.neighboring_relation)
@@ -126,21 +1011,23 @@ class PldAccountant(parts.Accountant):
       bounds.append(renyi.get_delta(target_epsilon))
     return min(bounds)
 
-  def instead(self, target_delta: float) -> Optional[parts.Instead]:
+  def instead(self, target_delta: float) -> Optional[accountant.Instead]:
     """Whose bound `get_epsilon` returns where the grid has no smaller one."""
     reason = self._epsilon(target_delta).reason
-    return parts.Instead('rdp', reason) if reason else None
+    return accountant.Instead('rdp', reason) if reason else None
 
   def _epsilon(self, target_delta: float) -> _Answer:
-    found = self._parts()
-    if not found or parts.is_non_private(found):
+    found = self._components()
+    if not found or accountant.is_non_private(found):
       return _Answer(math.inf if found else 0.0)
     answer = _epsilon(tuple(found), self.neighboring_relation, target_delta)
-    most = pure.of_parts(found)
+    most = accountant.pure_epsilon_of(found)
     return _Answer(most) if answer.value > most else answer
 
 
-def _renyi(found: tuple[parts.Part, ...], relation: Relation) -> rdp.RdpAccountant:
+def _renyi(
+  found: tuple[accountant.Component, ...], relation: Relation
+) -> rdp.RdpAccountant:
   """Renyi's bound; what it does not read counts as if it were noise on everybody."""
   bound = rdp.RdpAccountant(relation)
   for part, count in found:
@@ -148,7 +1035,7 @@ def _renyi(found: tuple[parts.Part, ...], relation: Relation) -> rdp.RdpAccounta
   return bound
 
 
-def _is_in_range(found: list[parts.Part]) -> bool:
+def _is_in_range(found: list[accountant.Component]) -> bool:
   return all(
     getattr(part, 'event', part).noise_multiplier >= _MIN_NOISE for part, _ in found
   )
@@ -156,7 +1043,7 @@ def _is_in_range(found: list[parts.Part]) -> bool:
 
 @functools.lru_cache(maxsize=64)
 def _epsilon(
-  found: tuple[parts.Part, ...], relation: Relation, delta: float
+  found: tuple[accountant.Component, ...], relation: Relation, delta: float
 ) -> _Answer:
   if _total_variation(list(found)) <= delta:
     return _Answer(0.0)
@@ -181,14 +1068,14 @@ def _epsilon(
   return _Answer(epsilon)
 
 
-def _is_replaced(found: list[parts.Part], relation: Relation) -> bool:
+def _is_replaced(found: list[accountant.Component], relation: Relation) -> bool:
   """Whether rounds have the pair of `REPLACED`, which many rounds make loose."""
   return relation is Relation.REPLACE_ONE and any(
-    parts.is_without_replacement(part) for part, _ in found
+    accountant.is_without_replacement(part) for part, _ in found
   )
 
 
-def _total_variation(found: list[parts.Part]) -> float:
+def _total_variation(found: list[accountant.Component]) -> float:
   """At least the delta at epsilon 0: the sum over rounds, each by how many it hides.
 
   A round on a sample of fraction q has q times that of its noise, for its distributions
@@ -197,11 +1084,11 @@ def _total_variation(found: list[parts.Part]) -> float:
   total = 0.0
   for part, count in found:
     fraction = 1.0
-    if parts.is_allocated(part):
+    if accountant.is_allocated(part):
       fraction = part.num_steps / part.num_places
-    elif parts.is_without_replacement(part):
+    elif accountant.is_without_replacement(part):
       fraction = part.sample_size / part.source_dataset_size
-    elif not parts.is_noise(part):
+    elif not accountant.is_noise(part):
       fraction = part.sampling_probability
     noise = getattr(part, 'event', part)
     mu = 1 / max(noise.noise_multiplier, 1e-300)
@@ -213,30 +1100,30 @@ def _total_variation(found: list[parts.Part]) -> float:
   return total * (1 + 1e-9)
 
 
-def _of_side(side: '_Losses', delta: float) -> tuple[float, bool]:
+def _of_side(side: Losses, delta: float) -> tuple[float, bool]:
   """Epsilon, and whether the grid is coarse."""
   decade = _DECADES * math.floor(math.log10(delta) / _DECADES)
   around = 10.0 ** (decade + _DECADES / 2)
-  composition = _composition(side, losses.plan(side, math.log(around)))
+  composition = _composition(side, plan(side, math.log(around)))
   epsilon, wrong = composition.epsilon(delta)
   if not wrong <= _ERROR or epsilon < _SMALL_EPSILON:
-    composition = _composition(side, losses.plan(side, math.log(delta)))
+    composition = _composition(side, plan(side, math.log(delta)))
     # What either is off by is in it already: both hold.
     epsilon = min(epsilon, composition.epsilon(delta)[0])
   if composition.coarseness > _COARSE:
-    plan = losses.plan(side, math.log(delta), max_cells=_MORE_CELLS)
-    composition = _composition(side, plan)
+    finer = plan(side, math.log(delta), max_cells=_MORE_CELLS)
+    composition = _composition(side, finer)
     epsilon = min(epsilon, composition.epsilon(delta)[0])
   return epsilon, composition.coarseness > _COARSE
 
 
-def _delta_of_side(side: '_Losses', epsilon: float) -> float:
+def _delta_of_side(side: Losses, epsilon: float) -> float:
   """Delta by a grid that is cut off ever farther out, until that does not matter."""
   if epsilon >= _end(side):
     return 0.0
   delta = 1.0
   for log_delta in (-20.0, -50.0, -120.0, -300.0, math.log(_MIN_DELTA)):
-    composition = _composition(side, losses.plan(side, log_delta, epsilon))
+    composition = _composition(side, plan(side, log_delta, epsilon))
     found, wrong = composition.delta(epsilon)
     delta = min(delta, found)
     if wrong <= _ERROR:
@@ -244,7 +1131,7 @@ def _delta_of_side(side: '_Losses', epsilon: float) -> float:
   return delta
 
 
-def _end(side: '_Losses') -> float:
+def _end(side: Losses) -> float:
   """A bound of all losses together, where the curve ends: infinite if there is none.
 
   Losses of Laplace noise end. So do those of `ADDED` on a sample, of any noise: P is at
@@ -255,51 +1142,50 @@ def _end(side: '_Losses') -> float:
   """
   end = 0.0
   for loss, count in side:
-    if isinstance(loss, allocation.AllocatedLoss):
+    if isinstance(loss, AllocatedLoss):
       missed = 1 - loss.num_steps / loss.num_places
-      if loss.side is not losses.Side.ADDED or missed <= 0:
+      if loss.side is not Side.ADDED or missed <= 0:
         return math.inf
       end += -count * math.log(missed)
-    elif not isinstance(loss, losses.Loss):
+    elif not isinstance(loss, Loss):
       return math.inf
     elif loss.is_laplace:
       end += count * (loss.range(0.0)[1] + loss.displacement(0.0))
-    elif loss.side is losses.Side.ADDED and loss.fraction < 1:
+    elif loss.side is Side.ADDED and loss.fraction < 1:
       end += -count * math.log1p(-loss.fraction)
     else:
       return math.inf
   return end * (1 + _ROUND_OFF)
 
 
-_Losses = tuple[tuple[losses.AnyLoss, int], ...]
-_composition = functools.lru_cache(maxsize=8)(losses.Composition)
+_composition = functools.lru_cache(maxsize=8)(Composition)
 
 
-def _sides(found: list[parts.Part], relation: Relation) -> list[_Losses]:
+def _sides(found: list[accountant.Component], relation: Relation) -> list[Losses]:
   """What is composed: one list, or two where adding differs from removing."""
   sides = [
     tuple((_loss(part, relation, side), count) for part, count in found)
-    for side in (losses.Side.REMOVED, losses.Side.ADDED)
+    for side in (Side.REMOVED, Side.ADDED)
   ]
   return sides[:1] if sides[0] == sides[1] else sides
 
 
-def _loss(
-  part: dp_accounting.DpEvent, relation: Relation, side: losses.Side
-) -> losses.AnyLoss:
+def _loss(part: dp_accounting.DpEvent, relation: Relation, side: Side) -> AnyLoss:
   noise = getattr(part, 'event', part)
   is_laplace = isinstance(noise, dp_accounting.LaplaceDpEvent)
   mu = 1 / min(noise.noise_multiplier, _MAX_NOISE)
-  if parts.is_noise(part):  # Symmetric: both sides are the same.
-    return losses.Loss(is_laplace, mu, 1.0, losses.Side.REMOVED)
-  if parts.is_allocated(part) and part.num_steps == 1:  # It is in that one, or in none.
-    return losses.Loss(is_laplace, mu, 1 / part.num_places, side)
-  if parts.is_allocated(part):
-    return allocation.AllocatedLoss(mu, part.num_places, part.num_steps, side)
-  if not parts.is_without_replacement(part):
-    probability = max(part.sampling_probability, _LEAST)
-    return losses.Loss(is_laplace, mu, probability, side)
+  if accountant.is_noise(part):  # Symmetric: both sides are the same.
+    return Loss(is_laplace, mu, 1.0, Side.REMOVED)
+  if (
+    accountant.is_allocated(part) and part.num_steps == 1
+  ):  # It is in that one, or in none.
+    return Loss(is_laplace, mu, 1 / part.num_places, side)
+  if accountant.is_allocated(part):
+    return AllocatedLoss(mu, part.num_places, part.num_steps, side)
+  if not accountant.is_without_replacement(part):
+    probability = max(part.sampling_probability, _LEAST_PROBABILITY)
+    return Loss(is_laplace, mu, probability, side)
   fraction = part.sample_size / part.source_dataset_size
   if relation is Relation.REPLACE_ONE:
-    side = losses.Side.REPLACED
-  return losses.Loss(is_laplace, mu, fraction, side)
+    side = Side.REPLACED
+  return Loss(is_laplace, mu, fraction, side)

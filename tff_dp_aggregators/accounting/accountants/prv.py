@@ -22,8 +22,7 @@ from typing import Any
 
 import dp_accounting
 
-from tff_dp_aggregators.accounting.accountants import parts
-from tff_dp_aggregators.accounting.accountants import pure
+from tff_dp_aggregators.accounting.accountants import accountant
 
 # What the package may add to epsilon: for one Gaussian, and for samples.
 _EPSILON_ERROR = 4e-4
@@ -42,7 +41,7 @@ _MAX_NOISE = 1e6
 _ROUND_OFF = 4.4e-16
 
 
-class PrvAccountant(parts.Accountant):
+class PrvAccountant(accountant.Accountant):
   """Numerical accountant of Gaussian, Laplace and Poisson-sampled Gaussian mechanisms.
 
   Example:
@@ -55,16 +54,14 @@ class PrvAccountant(parts.Accountant):
   reads = 'Gaussian, Laplace and Poisson-sampled Gaussian events'
 
   def _can_read(self, part: dp_accounting.DpEvent) -> bool:
-    return parts.is_noise(part) or parts.is_poisson(part, dp_accounting.GaussianDpEvent)
+    return accountant.is_noise(part) or accountant.is_poisson(
+      part, dp_accounting.GaussianDpEvent
+    )
 
   def get_epsilon(self, target_delta: float) -> float:
-    """Smallest epsilon at `target_delta`, rounded up.
-
-    Raises:
-      ValueError: If `target_delta` or the noise is too small for float64.
-    """
-    found = self._parts()
-    if not found or parts.is_non_private(found):
+    """Smallest epsilon at `target_delta`, rounded up."""
+    found = self._components()
+    if not found or accountant.is_non_private(found):
       return math.inf if found else 0.0
     unresolved = _unresolved(found)
     if target_delta < 3 * unresolved:
@@ -79,18 +76,14 @@ class PrvAccountant(parts.Accountant):
       return upper + composed.mean_error
 
     worst = _worst(found, _DELTA_ERROR * target_delta, epsilon)
-    return min(pure.of_parts(found), max(0.0, worst))
+    return min(accountant.pure_epsilon_of(found), max(0.0, worst))
 
   def get_delta(self, target_epsilon: float) -> float:
-    """Smallest delta at `target_epsilon`, rounded up; at least 1e-14 or so.
-
-    Raises:
-      ValueError: If the noise is too small for float64.
-    """
-    found = self._parts()
-    if not found or parts.is_non_private(found):
+    """Smallest delta at `target_epsilon`, rounded up; at least 1e-14 or so."""
+    found = self._components()
+    if not found or accountant.is_non_private(found):
       return 1.0 if found else 0.0
-    if target_epsilon >= pure.of_parts(found):
+    if target_epsilon >= accountant.pure_epsilon_of(found):
       return 0.0
 
     def delta(composed: '_Composed') -> float:
@@ -101,7 +94,7 @@ class PrvAccountant(parts.Accountant):
     return min(1.0, _worst(found, _MIN_DELTA, delta))
 
 
-def _unresolved(found: list[parts.Part]) -> float:
+def _unresolved(found: list[accountant.Component]) -> float:
   return _ROUND_OFF * (10 + sum(count for _, count in found))
 
 
@@ -109,7 +102,7 @@ class _Composed:
   """The package's accountant of one direction, and what its means may be wrong by."""
 
   def __init__(
-    self, found: tuple[parts.Part, ...], added: bool, delta_error: float
+    self, found: tuple[accountant.Component, ...], added: bool, delta_error: float
   ) -> None:
     import scipy.stats  # noqa: F401  The package uses it without importing it.
     from prv_accountant import accountant as package
@@ -138,7 +131,7 @@ class _Composed:
 _composed = functools.lru_cache(maxsize=4)(_Composed)
 
 
-def _worst(found: list[parts.Part], delta_error: float, of: Any) -> float:
+def _worst(found: list[accountant.Component], delta_error: float, of: Any) -> float:
   """The larger of both directions, where there are two."""
   sampled = any(
     isinstance(part, dp_accounting.PoissonSampledDpEvent) for part, _ in found

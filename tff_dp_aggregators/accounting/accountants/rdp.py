@@ -1,10 +1,46 @@
-"""Renyi DP: an upper bound for events of dp-accounting, and for integer noise.
+r"""Renyi DP: an upper bound for events of dp-accounting, and for integer noise.
 
 Orders, composition and the conversion to epsilon (arXiv:2004.00010, Proposition 12) are
 dp-accounting's. Sampled Gaussians have their moments from here, because dp-accounting
 0.4.3 loses them to round-off where sampling is rare (Poisson, fractional orders) or
-noise large (without replacement), and may then come out too small. Moments here are
-sums of positive terms, or differences taken with as many digits as they need.
+noise large (without replacement), and may then come out too small; and 0.6 is looser at
+fractional orders. Moments here are sums of positive terms, alternating series whose
+rest is bounded, or differences taken with as many digits as they need.
+
+**Integer noise.** Below, n shares of variance s^2 are summed; mu = n s^2 is the
+variance of the sum, D1 and D2 the sensitivities, and `order` the Renyi order.
+
+*Skellam* (arXiv:2110.04995, Theorem 3.5 and Corollary 3.6). For whole orders above 1,
+
+    order D2^2 / (2 mu) + min(((2 order - 1) D2^2 + 6 D1) / (4 mu^2), 3 D1 / (2 mu)).
+
+Other orders lie between their neighbours: (order - 1) times a Renyi divergence is
+convex in the order, and 0 at order 1.
+
+*Discrete Gaussians* (arXiv:2102.06387, Proposition 14). For s >= 1/2 no probability
+of the sum is further than a factor exp(tau / 2) from that of one discrete Gaussian of
+variance parameter mu, where (Theorem 1; half of it on either side)
+
+    tau = 10 \sum_{k=1}^{n-1} exp(-2 pi^2 s^2 k / (k + 1)).
+
+One discrete Gaussian moved by D has divergence at most order D^2 / (2 mu), like the
+continuous one (arXiv:2004.00010, Proposition 5). From it to the sum there are three
+ways, the second and third of which are **proved here**:
+
+1. Densities that are off by exp(+-tau/2) put a factor of at most
+   exp((2 order - 1) tau / 2) on the moment, in each coordinate: the divergence grows by
+   tau / 2 (2 order - 1) / (order - 1). (The paper states tau, the limit of large orders
+   in that; here is what follows for each order.)
+2. Two distributions within exp(+-tau/2) of each other are (tau/2)^2/2-zCDP apart
+   (arXiv:1605.02065, Proposition 3.3), and square roots of zCDP add up, as for groups
+   (there, Section 5). So a coordinate that moves by D_j costs at most
+   order / 2 (D_j / sqrt(mu) + tau)^2; the sum over coordinates is at most
+   order / 2 (D2^2 / mu + 2 D1 tau / sqrt(mu) + tau^2 d).
+3. The same for the vector as a whole: order / 2 (D2 / sqrt(mu) + tau sqrt(d))^2.
+
+A coordinate that one client does not move costs nothing. What it moves it by are whole
+numbers, so that it moves no more than D1 of them and no more than D2^2: d is the least
+of the dimension and these two.
 """
 
 import decimal
@@ -19,10 +55,8 @@ from dp_accounting import NeighboringRelation as Relation
 from dp_accounting.rdp import rdp_privacy_accountant
 from scipy import special
 
-from tff_dp_aggregators.accounting import discrete_events
-from tff_dp_aggregators.accounting.accountants import discrete
-from tff_dp_aggregators.accounting.accountants import parts
-from tff_dp_aggregators.accounting.accountants import pure
+from tff_dp_aggregators.accounting import events
+from tff_dp_aggregators.accounting.accountants import accountant
 
 # TF Privacy's customary orders, with which the Gboard figures were published.
 ORDERS = tuple([1 + x / 10 for x in range(1, 100)] + list(range(12, 64)))
@@ -31,10 +65,15 @@ SAMPLED_ORDERS = ORDERS + (64, 80, 96, 128, 160, 192, 256, 384, 512, 1024)
 
 # Round-off of a moment, relative, upwards.
 _SAFETY = 1e-11
-# dp-accounting's series for fractional orders ends where terms are below e^-30, and is
-# long for much noise and large samples.
+# Lengths of the series for fractional orders, tried in turn. It is long for much noise
+# and large samples.
+_SERIES_TERMS = (64, 1024, 16_384, 262_144)
 _SERIES_ERROR = 1e-12
 _SERIES_MAX_NOISE = 20.0
+# Round-off of the divergences of integer noise, relative, upwards.
+_INTEGER_SAFETY = 1 + 1e-12
+# Above so many shares, those left are counted with the largest term.
+_TERMS = 10_000
 # Differences of a higher order have no bound but the plain one (O(order^2) otherwise).
 _MAX_DIFFERENCES = 256
 # More noise is read as that much, which costs no epsilon that matters.
@@ -57,7 +96,7 @@ _KNOWN = (
 _MIN_DIVERGENCE = 1e-15
 
 
-class RdpAccountant(parts.Accountant):
+class RdpAccountant(accountant.Accountant):
   """Renyi DP at a grid of orders.
 
   Example:
@@ -73,8 +112,8 @@ class RdpAccountant(parts.Accountant):
 
   def _can_read(self, part: dp_accounting.DpEvent) -> bool:
     return (
-      parts.is_without_replacement(part)
-      or discrete_events.is_discrete(part)
+      accountant.is_without_replacement(part)
+      or isinstance(part, events.INTEGER_NOISE)
       or (_is_known(part) and self._peer(ORDERS).supports(part))
     )
 
@@ -83,8 +122,8 @@ class RdpAccountant(parts.Accountant):
 
   def divergences(self) -> tuple[tuple[float, ...], np.ndarray]:
     """Orders, and the Renyi divergence of all that is composed at each of them."""
-    found = self._parts()
-    more = any(_is_sampled(p) or discrete_events.is_discrete(p) for p, _ in found)
+    found = self._components()
+    more = any(_is_sampled(p) or isinstance(p, events.INTEGER_NOISE) for p, _ in found)
     orders = SAMPLED_ORDERS if more else ORDERS
     rest = self._peer(orders)
     total = np.zeros(len(orders))
@@ -94,28 +133,28 @@ class RdpAccountant(parts.Accountant):
       elif isinstance(part, dp_accounting.GaussianDpEvent):
         mu = 1 / part.noise_multiplier
         total += count * np.array(orders) * (mu * mu / 2)
-      elif discrete_events.is_discrete(part):
-        total += count * discrete.divergences(part, orders)
+      elif isinstance(part, events.INTEGER_NOISE):
+        total += count * integer_noise(part, orders)
       else:
         rest.compose(part, count)
     return orders, total + rest.rdp
 
   def get_epsilon(self, target_delta: float) -> float:
     """An upper bound on the smallest epsilon at `target_delta`."""
-    found = self._parts()
-    if parts.is_non_private(found):
+    found = self._components()
+    if accountant.is_non_private(found):
       return math.inf
     orders, divergences = self.divergences()
     epsilon, _ = dp_accounting.rdp.compute_epsilon(orders, divergences, target_delta)
     # Which is the divergence of order infinity.
-    return min(pure.of_parts(found), float(epsilon))
+    return min(accountant.pure_epsilon_of(found), float(epsilon))
 
   def get_delta(self, target_epsilon: float) -> float:
     """An upper bound on the smallest delta at `target_epsilon`."""
-    found = self._parts()
-    if parts.is_non_private(found):
+    found = self._components()
+    if accountant.is_non_private(found):
       return 1.0
-    if target_epsilon >= pure.of_parts(found):
+    if target_epsilon >= accountant.pure_epsilon_of(found):
       return 0.0
     orders, divergences = self.divergences()
     tiny = (divergences > 0) & (divergences < _MIN_DIVERGENCE)
@@ -126,7 +165,7 @@ class RdpAccountant(parts.Accountant):
 
 def _is_known(part: dp_accounting.DpEvent) -> bool:
   """Whether it and all that it holds are of kinds that are read whole."""
-  return all(type(each) in _KNOWN for each in parts.nested(part))
+  return all(type(each) in _KNOWN for each in accountant.nested(part))
 
 
 def _is_sampled(part: dp_accounting.DpEvent) -> bool:
@@ -158,14 +197,9 @@ def poisson(
   """Renyi divergences of a Gaussian on a Poisson sample, add-or-remove.
 
   arXiv:1908.10530, Section 3.3, with the constant term taken out of its equation for
-  whole orders, so that what is left are positive terms. Fractional orders have
-  dp-accounting's series where it holds, and lie between their neighbours otherwise:
-  (order - 1) times the divergence is convex (arXiv:1808.00087, Corollary 10).
-
-  Args:
-    probability: That a client is in the sample, between 0 and 1, exclusive.
-    noise_multiplier: Positive.
-    orders: Above 1.
+  whole orders, so that what is left are positive terms. Fractional orders have its
+  series, where that is short, and lie between their neighbours otherwise: (order - 1)
+  times the divergence is convex (arXiv:1808.00087, Corollary 10).
 
   Returns:
     Float64 of shape [len(orders)], rounded up.
@@ -175,28 +209,15 @@ def poisson(
   )
   if noise_multiplier > _SERIES_MAX_NOISE:
     return between
-  event = dp_accounting.PoissonSampledDpEvent(
-    probability, dp_accounting.GaussianDpEvent(noise_multiplier)
-  )
   divergences = between.copy()
   below = 0.0  # Divergences grow with the order.
   for i, order in enumerate(orders):
     if float(order).is_integer():
       below = between[i]
       continue
-    series = _series(event, order) + _SERIES_ERROR / (order - 1)
-    divergences[i] = min(between[i], max(series, below))
+    moment = _fractional_poisson_moment(probability, noise_multiplier, order)
+    divergences[i] = min(between[i], max(moment / (order - 1), below))
   return divergences
-
-
-def _series(event: dp_accounting.DpEvent, order: float) -> float:
-  """dp-accounting's divergence, or infinity where it fails."""
-  peer = dp_accounting.rdp.RdpAccountant([order], Relation.ADD_OR_REMOVE_ONE)
-  try:
-    divergence = float(peer.compose(event).rdp[0])
-  except (ArithmeticError, ValueError):
-    return math.inf
-  return divergence if divergence >= 0 else math.inf
 
 
 def without_replacement(
@@ -206,11 +227,6 @@ def without_replacement(
 
   arXiv:1808.00087, Theorem 27, whose differences B(l) are taken with as many digits as
   they lose; fractional orders lie between their neighbours (Corollary 10).
-
-  Args:
-    fraction: Sample size over population, between 0 and 1, exclusive.
-    noise_multiplier: Relative to the sensitivity under replacement; positive.
-    orders: Above 1.
 
   Returns:
     Float64 of shape [len(orders)], rounded up.
@@ -260,6 +276,39 @@ def _poisson_moment(probability: float, noise_multiplier: float, order: int) -> 
     + gaussian
     + np.log(-np.expm1(-gaussian))
   )
+
+
+def _fractional_poisson_moment(
+  probability: float, noise_multiplier: float, order: float
+) -> float:
+  """Log E (1 - q + q e^((2 z - 1) / (2 s^2)))^order, z of N(0, s^2), rounded up.
+
+  Two binomial series, for z below and above the point where both summands are equal.
+  After `order` terms each alternates in sign and its terms get smaller, so that what is
+  left out is less than the last term. dp-accounting 0.6 takes all terms as positive,
+  which is looser for low orders.
+  """
+  variance = noise_multiplier**2
+  log_q, log_rest = math.log(probability), math.log1p(-probability)
+  middle = variance * (log_rest - log_q) + 0.5
+  for num_terms in _SERIES_TERMS:
+    i = np.arange(float(num_terms))
+    j = order - i
+    binomials = np.cumprod(np.append(1.0, j[:-1] / (i[:-1] + 1)))
+    with np.errstate(all='ignore'):
+      logs = np.logaddexp(
+        (i * log_q + j * log_rest + i * (i - 1) / (2 * variance))
+        + special.log_ndtr((middle - i) / noise_multiplier),
+        (j * log_q + i * log_rest + j * (j - 1) / (2 * variance))
+        + special.log_ndtr((j - middle) / noise_multiplier),
+      )
+      scale = logs.max()
+      terms = binomials * np.exp(logs - scale)
+    last = abs(terms[-1])
+    total = terms.sum() + last
+    if not last > _SERIES_ERROR / 10 * total:
+      break
+  return scale + math.log(total) + _SERIES_ERROR if total > 0 else math.inf
 
 
 def _without_replacement_moment(
@@ -313,3 +362,78 @@ def _log_differences(noise_multiplier: float) -> np.ndarray:
 def _log(value: decimal.Decimal) -> float:
   exponent = value.adjusted()
   return math.log(float(value.scaleb(-exponent))) + exponent * math.log(10)
+
+
+def integer_noise(event: object, orders: tuple[float, ...]) -> np.ndarray:
+  """Upper bounds on the Renyi divergences of an event.
+
+  Returns:
+    Float64 of shape [len(orders)].
+
+  Example:
+    >>> event = events.SkellamDpEvent(10.0, 4, 20.0, 100.0)
+    >>> integer_noise(event, (2.0,)).round(4)  # A Gaussian's is 1.
+    array([1.0028])
+  """
+  if isinstance(event, events.SkellamDpEvent):
+    return _skellam(event, orders)
+  if isinstance(event, events.DistributedDiscreteGaussianDpEvent):
+    return _discrete_gaussian(event, orders)
+  raise TypeError(f'event must be one of {events.INTEGER_NOISE}, got {event!r}.')
+
+
+def tau(local_stddev: float, num_clients: int) -> float:
+  """How far the sum of discrete Gaussian shares is from one discrete Gaussian.
+
+  Returns:
+    tau, rounded up: probabilities are within factors exp(-tau / 2) and exp(tau / 2).
+
+  Example:
+    >>> f'{tau(1.0, 100):.2e}', f'{tau(3.0, 100):.2e}'
+    ('5.48e-04', '2.65e-38')
+  """
+  k = np.arange(1.0, min(num_clients, _TERMS))
+  exponents = 2 * math.pi**2 * local_stddev**2 * k / (k + 1)
+  # They fall as k grows, so that the last counted is above all others.
+  total = float(np.exp(-exponents).sum())
+  if num_clients > _TERMS:
+    total += (num_clients - _TERMS) * math.exp(-exponents[-1])
+  return 10 * total * _INTEGER_SAFETY
+
+
+def _skellam(event: events.SkellamDpEvent, orders: tuple[float, ...]) -> np.ndarray:
+  at = np.array(orders, np.float64)
+  low, high = np.floor(at), np.ceil(at)
+  weight = at - low
+  moments = (1 - weight) * _skellam_moment(event, low)
+  moments += weight * _skellam_moment(event, high)
+  return moments / (at - 1) * _INTEGER_SAFETY
+
+
+def _skellam_moment(event: events.SkellamDpEvent, orders: np.ndarray) -> np.ndarray:
+  """(order - 1) times the divergence, at whole orders; 0 at order 1."""
+  mu, l1 = event.variance, event.l1_sensitivity
+  l2_squared = event.l2_sensitivity**2
+  more = np.minimum(
+    ((2 * orders - 1) * l2_squared + 6 * l1) / (4 * mu**2), 3 * l1 / (2 * mu)
+  )
+  return (orders - 1) * (orders * l2_squared / (2 * mu) + more)
+
+
+def _discrete_gaussian(
+  event: events.DistributedDiscreteGaussianDpEvent, orders: tuple[float, ...]
+) -> np.ndarray:
+  at = np.array(orders, np.float64)
+  l2, l1 = event.l2_sensitivity, event.l1_sensitivity
+  stddev = math.sqrt(event.variance)
+  moved = min(
+    event.dimension,
+    math.floor(l1 * _INTEGER_SAFETY),
+    math.floor(l2 * l2 * _INTEGER_SAFETY),
+  )
+  off = tau(event.local_stddev, event.num_clients)
+  gaussian = (l2 / stddev) ** 2
+  by_moment = at / 2 * gaussian + moved * off / 2 * (2 * at - 1) / (at - 1)
+  by_coordinate = at / 2 * (gaussian + 2 * l1 * off / stddev + off**2 * moved)
+  as_a_whole = at / 2 * (l2 / stddev + off * math.sqrt(moved)) ** 2
+  return np.minimum(np.minimum(by_moment, by_coordinate), as_a_whole) * _INTEGER_SAFETY

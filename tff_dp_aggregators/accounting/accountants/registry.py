@@ -1,8 +1,8 @@
 """The accountants there are, each described once, and the two questions to them.
 
-`ACCOUNTANTS` has an `Entry` for each: which class it is, how tight, how it is searched,
-and the words that reports have for it. Flags, reports with their JSON schema and
-calibration follow from the entries.
+`ACCOUNTANTS` has an `Entry` for each: which class it is, how tight, and how it is
+searched. Flags, reports with their JSON schema and calibration follow from the entries;
+what reports say of them is in `reports.terms`.
 
 | name    | what it is | reads | for one Gaussian |
 |---------|------------|-------|------------------|
@@ -12,7 +12,8 @@ Poisson-sampled; Gaussian on samples of fixed size; of b-min-sep sampling a boun
 above by < 1e-6 for mu up to 10 |
 | `prv`   | privacy random variables, arXiv:2106.02848 (`prv`) | Gaussian, Laplace, \
 Poisson-sampled Gaussian | above by < 1e-3 for mu up to 10 |
-| `rdp`   | Renyi DP at a grid of orders (`rdp`) | all of dp-accounting's | a bound |
+| `rdp`   | Renyi DP at a grid of orders (`rdp`) | all of dp-accounting's, and \
+integer noise | a bound |
 | `monte_carlo` | drawn outcomes, with a confidence that counts in delta \
 (arXiv:2602.09338; `monte_carlo`) | balls in bins, b-min-sep sampling | - |
 | `zcdp`  | rho and its closed form, arXiv:1605.02065, Proposition 1.3 | Gaussians | \
@@ -26,49 +27,46 @@ names no accountant asks the tightest one that reads the event.
 contributions by default (`REPLACE_SPECIAL`; arXiv:2103.00039, Definition 1.1). A
 Gaussian has the same curve under each relation, at the noise multiplier relative to the
 sensitivity under that relation; sampling amplifies under one only, and is refused under
-others (`parts` has the table).
+others (`accountant` has the table).
 
 No accountant returns too small a number: each rounds up, returns a bound, or raises.
 """
 
 import dataclasses
+import fractions
+import math
 from typing import Callable, Optional
 
 import dp_accounting
 from dp_accounting import NeighboringRelation as Relation
 
 from tff_dp_aggregators.accounting import events
-from tff_dp_aggregators.accounting.accountants import closed_forms
 from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.accounting.accountants import monte_carlo
-from tff_dp_aggregators.accounting.accountants import parts
 from tff_dp_aggregators.accounting.accountants import pld
 from tff_dp_aggregators.accounting.accountants import prv
 from tff_dp_aggregators.accounting.accountants import rdp
-from tff_dp_aggregators.accounting.accountants import stated
+from tff_dp_aggregators.accounting.accountants.accountant import Accountant
+from tff_dp_aggregators.accounting.accountants.accountant import Instead
+from tff_dp_aggregators.accounting.accountants.accountant import components
+from tff_dp_aggregators.accounting.accountants.accountant import nested
+from tff_dp_aggregators.accounting.accountants.accountant import up
 
 # At which Renyi DP is computed.
 RDP_ORDERS = rdp.ORDERS
 
 _ZERO_OUT = Relation.REPLACE_SPECIAL
-# What others are compared with in a report, unless an entry says otherwise.
-_BESIDE = ('exact', 'rdp', 'zcdp')
+# Round-off of sums of a few numbers, relative, and more.
+_ROUND_OFF = 1e-14
 
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-  """Everything that the package knows about an accountant.
+  """Everything that numbers need of an accountant.
 
   Attributes:
     name: What flags, arguments and reports call it.
     make: From a neighbouring relation to the accountant with nothing composed.
-    kind: What its epsilon is, for reports: exact or a bound, numerical or not, and the
-      citation.
-    keeps: What it keeps of a mechanism, for reports, beginning with the name.
-    kind_of_bound: `kind` where the sensitivity, by which the event is made, is known by
-      an upper bound; `None` if it is the same.
-    keeps_of_bound: `keeps` there.
-    title: The method in a few words.
     rank: Place among those that are asked when none is named, the tightest first;
       `None` for one that is never tighter than another.
     tolerance: How far above the least noise a search may end, relative; the finest that
@@ -77,42 +75,20 @@ class Entry:
       bound's answer.
     is_drawn: Whether outcomes are drawn for each answer, which takes up to minutes:
       curves have few points.
-    about: From an event and delta to about the epsilon, which nobody vouches for: where
-      searches start, instead of at the quick bound's answer.
-    most_asked: Epsilons that one search may ask for, if its confidence is for so many.
-    beside: Accountants whose epsilons a report lists beside this one's, where they
-      read the event.
-    in_guarantee: Whether a report's guarantee has a field `epsilon_<name>`.
-    checked_by: The accountant, sharing no code with this one, that has to come to the
-      same when a report is verified; `None` if there is none.
+    estimate: From an event and delta to about the epsilon, which nobody vouches for:
+      where searches start, instead of at the quick bound's answer.
+    max_questions: Epsilons that one search may ask for, if its confidence is for so
+      many.
   """
 
   name: str
-  make: Callable[[Relation], parts.Accountant]
-  kind: str
-  keeps: str
-  title: str
+  make: Callable[[Relation], Accountant]
   rank: Optional[int] = None
   tolerance: float = 5e-5
   is_numerical: bool = False
   is_drawn: bool = False
-  about: Optional[Callable[[dp_accounting.DpEvent, float], float]] = None
-  most_asked: Optional[int] = None
-  beside: tuple[str, ...] = _BESIDE
-  in_guarantee: bool = False
-  checked_by: Optional[str] = None
-  kind_of_bound: Optional[str] = None
-  keeps_of_bound: Optional[str] = None
-
-  def of_sensitivity(self, kind: str) -> 'Entry':
-    """With the words for a sensitivity that is known so: 'exact' or 'bound'."""
-    if kind == 'exact':
-      return self
-    return dataclasses.replace(
-      self,
-      kind=self.kind_of_bound or self.kind,
-      keeps=self.keeps_of_bound or self.keeps,
-    )
+  estimate: Optional[Callable[[dp_accounting.DpEvent, float], float]] = None
+  max_questions: Optional[int] = None
 
   def can_read(self, event: dp_accounting.DpEvent, relation: Relation) -> bool:
     """Whether it says anything about an event under a neighbouring relation."""
@@ -139,95 +115,25 @@ def register(entry: Entry) -> None:
   ACCOUNTANTS[entry.name] = entry
 
 
-register(
-  Entry(
-    EXACT,
-    closed_forms.GaussianAccountant,
-    kind='exact: the privacy curve of a Gaussian mechanism (arXiv:1805.06530)',
-    keeps='exact: the true curve of a Gaussian mechanism of this sensitivity, so no '
-    'smaller epsilon holds for it',
-    title='the exact curve of a Gaussian mechanism (arXiv:1805.06530)',
-    rank=0,
-    tolerance=1e-13,
-    in_guarantee=True,
-    checked_by='pld',
-    kind_of_bound='upper bound: the exact privacy curve of a Gaussian mechanism '
-    '(arXiv:1805.06530), for an upper bound of the sensitivity',
-    keeps_of_bound='exact: the true curve of a Gaussian mechanism, of a sensitivity '
-    'that is an upper bound here, so that a smaller epsilon may hold',
-  )
-)
-register(
-  Entry(
-    'pld',
-    pld.PldAccountant,
-    kind='upper bound, numerical: privacy loss distribution (arXiv:2207.04380)',
-    keeps='pld (privacy loss distribution): the distribution of what an outcome gives '
-    'away, on a grid, rounded up',
-    title='privacy loss distributions',
-    rank=1,
-    is_numerical=True,
-    beside=(QUICK_BOUND,),  # zCDP says nothing of samples.
-    in_guarantee=True,
-  )
-)
-register(
-  Entry(
-    'prv',
-    prv.PrvAccountant,
-    kind='upper bound, numerical: privacy random variable (arXiv:2106.02848)',
-    keeps='prv (privacy random variable): the same distribution by another numerical '
-    'method, with its error added',
-    title='privacy random variables',
-    is_numerical=True,  # And only by its own error, at times, tighter than pld.
-  )
-)
-register(
-  Entry(
-    QUICK_BOUND,
-    rdp.RdpAccountant,
-    kind='upper bound: Renyi DP at fixed orders (dp-accounting)',
-    keeps='rdp (Renyi differential privacy): moments of what an outcome gives away; '
-    'turning them into epsilon loses a little',
-    title='Renyi DP',
-    rank=2,
-    tolerance=1e-9,
-    in_guarantee=True,
-  )
-)
-register(
-  Entry(
-    'zcdp',
-    closed_forms.ZCdpAccountant,
-    kind='upper bound: closed form of zCDP (arXiv:1605.02065, Proposition 1.3)',
-    keeps='zcdp (zero-concentrated differential privacy): one number, rho, turned into '
-    'epsilon by a simple formula that loses more',
-    title='the closed form of zCDP',
-    tolerance=1e-13,
-    in_guarantee=True,
-  )
-)
-register(
+for _each in (
+  Entry(EXACT, gaussian.GaussianAccountant, rank=0, tolerance=1e-13),
+  Entry('pld', pld.PldAccountant, rank=1, is_numerical=True),
+  # By its own error alone, at times, tighter than pld.
+  Entry('prv', prv.PrvAccountant, is_numerical=True),
+  Entry(QUICK_BOUND, rdp.RdpAccountant, rank=2, tolerance=1e-9),
+  Entry('zcdp', gaussian.ZCdpAccountant, tolerance=1e-13),
   Entry(
     'monte_carlo',
     monte_carlo.MonteCarloAccountant,
-    kind='upper bound of drawn outcomes (Monte Carlo), '
-    f'at most {monte_carlo.MOST:,} for a figure in each direction, from a seed that '
-    'the question gives, so that anybody draws the same; it holds but for a '
-    f'probability of {monte_carlo.SHARE:.0%} of delta, counted in delta '
-    '(arXiv:2412.16802, 2602.09338)',
-    keeps='monte_carlo: the distribution of what an outcome gives away, as it is found '
-    'in drawn outcomes, and that they may mislead as a part of delta',
-    title='Monte Carlo',
     rank=3,  # Asked where nothing else reads the event.
     tolerance=4e-3,
     is_numerical=True,
     is_drawn=True,
-    about=monte_carlo.about_epsilon,
-    most_asked=monte_carlo.MOST_ASKED,
-    beside=(),
-  )
-)
+    estimate=monte_carlo.estimate_epsilon,
+    max_questions=monte_carlo.MAX_QUESTIONS,
+  ),
+):
+  register(_each)
 
 
 def entry_of(name: str) -> Entry:
@@ -245,22 +151,15 @@ def composed(
   event: dp_accounting.DpEvent,
   accountant: Optional[str] = None,
   relation: Relation = _ZERO_OUT,
-) -> parts.Accountant:
+) -> Accountant:
   """The accountant of an event, to be asked for many epsilons or deltas.
 
-  Args:
-    event: What ran.
-    accountant: A key of `ACCOUNTANTS`; `None` for the tightest.
-    relation: Neighbouring relation.
-
-  Raises:
-    ValueError: If the accountant is unknown, or a parameter of the event out of range.
-    dp_accounting.UnsupportedEventError: If it cannot read the event.
+  Arguments and errors are those of `epsilon`.
   """
-  entry = entry_of(choose(event, accountant, relation))
+  entry = entry_of(accountant or tightest(event, relation))
   made = entry.make(relation)
   event, beside = _split(event)
-  for part, count in parts.parts(_as_read(entry, event, relation), relation):
+  for part, count in components(_as_read(entry, event, relation), relation):
     try:
       made.compose(part, count)
     except dp_accounting.UnsupportedEventError as e:
@@ -277,17 +176,13 @@ def composed(
       ) from e
   if not beside:
     return made
-  return stated.StatedAccountant(made).compose(dp_accounting.ComposedDpEvent(beside))
+  return BasicCompositionAccountant(made).compose(dp_accounting.ComposedDpEvent(beside))
 
 
 def has_stated(event: dp_accounting.DpEvent) -> bool:
-  """Whether something of an event is only stated to be (epsilon, delta)-DP.
-
-  Args:
-    event: Any event.
-  """
+  """Whether something of an event is only stated to be (epsilon, delta)-DP."""
   kind = events.EpsilonDeltaDpEvent
-  return any(isinstance(each, kind) for each in parts.nested(event))
+  return any(isinstance(each, kind) for each in nested(event))
 
 
 def _split(
@@ -314,7 +209,7 @@ def _as_read(
   """
   if not entry.make(relation).reads_bounds or entry.can_read(event, relation):
     return event
-  parts.parts(event, relation)  # Its bound may be valid where the event is not.
+  components(event, relation)  # Its bound may be valid where the event is not.
   bound = events.with_bounds(event)
   return bound if entry.can_read(bound, relation) else event
 
@@ -357,22 +252,10 @@ def delta(
   accountant: Optional[str] = None,
   relation: Relation = _ZERO_OUT,
 ) -> float:
-  """Delta of an event at `epsilon`.
-
-  Args:
-    event: What ran. Noise multipliers are relative to the sensitivity under `relation`.
-    epsilon: Finite and not negative.
-    accountant: A key of `ACCOUNTANTS`; `None` for the tightest.
-    relation: Neighbouring relation.
+  """Delta of an event at `epsilon`: what `epsilon` is, the other way.
 
   Returns:
     The smallest delta for which the accountant can vouch; 1 without noise.
-
-  Raises:
-    ValueError: If `epsilon` or a parameter of the event is out of range, the accountant
-      unknown, or `prv` asked where float64 ends.
-    dp_accounting.UnsupportedEventError: If the accountant cannot read the event, or the
-      event is not valid under `relation`.
 
   Example:
     >>> event = dp_accounting.GaussianDpEvent(7 / 79**0.5)
@@ -387,10 +270,6 @@ def quick_bound(
   event: dp_accounting.DpEvent, relation: Relation = _ZERO_OUT
 ) -> Optional[str]:
   """`QUICK_BOUND` if that reads the event; `None` if it does not.
-
-  Args:
-    event: What ran.
-    relation: Neighbouring relation.
 
   Example:
     >>> laplace = dp_accounting.LaplaceDpEvent(1.0)
@@ -409,21 +288,13 @@ def instead(
   delta: float,
   accountant: Optional[str] = None,
   relation: Relation = _ZERO_OUT,
-) -> Optional[parts.Instead]:
+) -> Optional[Instead]:
   """Whose bound `epsilon` returns, where the accountant has no smaller one itself.
 
-  Args:
-    event: As for `epsilon`.
-    delta: As for `epsilon`.
-    accountant: As for `epsilon`.
-    relation: As for `epsilon`.
+  Arguments and errors are those of `epsilon`.
 
   Returns:
     The accountant it is of, and the reason; `None` if it is the one that was asked.
-
-  Raises:
-    ValueError: As `epsilon` does.
-    dp_accounting.UnsupportedEventError: As `epsilon` does.
 
   Example:
     >>> little = dp_accounting.PoissonSampledDpEvent(
@@ -434,36 +305,6 @@ def instead(
   """
   gaussian.check_delta(delta)
   return composed(event, accountant, relation).instead(delta)
-
-
-def label(name: str, other: Optional[parts.Instead]) -> str:
-  """An accountant's name for a table, with whose bound it states if not its own.
-
-  Example:
-    >>> label('pld', parts.Instead('rdp', 'the noise is too small'))
-    "pld (rdp's bound, as the noise is too small)"
-  """
-  return (
-    name if other is None else f"{name} ({other.accountant}'s bound, as {other.reason})"
-  )
-
-
-def choose(
-  event: dp_accounting.DpEvent,
-  accountant: Optional[str] = None,
-  relation: Relation = _ZERO_OUT,
-) -> str:
-  """The name of the accountant that was asked for, or else of the tightest.
-
-  Args:
-    event: What ran.
-    accountant: The one asked for, if any was.
-    relation: Neighbouring relation.
-
-  Raises:
-    dp_accounting.UnsupportedEventError: If none is asked for, and none reads the event.
-  """
-  return tightest(event, relation) if accountant is None else accountant
 
 
 def tightest(event: dp_accounting.DpEvent, relation: Relation = _ZERO_OUT) -> str:
@@ -483,7 +324,7 @@ def tightest(event: dp_accounting.DpEvent, relation: Relation = _ZERO_OUT) -> st
     >>> tightest(event, Relation.REPLACE_ONE)
     'pld'
   """
-  parts.parts(event, relation)  # Its errors say more.
+  components(event, relation)  # Its errors say more.
   ranked = [entry for entry in ACCOUNTANTS.values() if entry.rank is not None]
   ranked.sort(key=lambda entry: (entry.rank, entry.name))
   for entry in ranked:
@@ -495,3 +336,70 @@ def tightest(event: dp_accounting.DpEvent, relation: Relation = _ZERO_OUT) -> st
   raise dp_accounting.UnsupportedEventError(
     f'no accountant reads {event} under {relation.name}.'
   )
+
+
+class BasicCompositionAccountant(Accountant):
+  """What is only stated to be (epsilon, delta)-DP, beside what an accountant reads.
+
+  Epsilons and deltas add up (basic composition; Dwork and Roth 2014, theorem 3.16),
+  which holds whatever the rest is, and which a reader of a report can do by hand. Many
+  releases that are stated so would compose better together; who knows more of them than
+  epsilon and delta states their noise instead.
+
+  Attributes:
+    rest: The accountant that has composed everything else.
+
+  Example:
+    >>> rest = gaussian.GaussianAccountant()
+    >>> _ = rest.compose(dp_accounting.GaussianDpEvent(1.0))
+    >>> both = BasicCompositionAccountant(rest)
+    >>> _ = both.compose(events.EpsilonDeltaDpEvent(0.5, 1e-6))
+    >>> f'{rest.get_epsilon(1e-6):.4f} {both.get_epsilon(2e-6):.4f}'
+    '4.8866 5.3866'
+  """
+
+  reads = 'events that state epsilon and delta'
+
+  def __init__(self, rest: Accountant):
+    super().__init__(rest.neighboring_relation)
+    self.rest = rest
+
+  def _can_read(self, part: dp_accounting.DpEvent) -> bool:
+    return isinstance(part, events.EpsilonDeltaDpEvent)
+
+  def get_epsilon(self, target_delta: float) -> float:
+    """That of the rest at what is left of `target_delta`, and what is stated."""
+    left = self._left(target_delta)
+    if not left > 0:
+      return math.inf
+    return (self.rest.get_epsilon(left) + up(self._sums()[0])) * (1 + _ROUND_OFF)
+
+  def get_delta(self, target_epsilon: float) -> float:
+    """That of the rest at what is left of `target_epsilon`, and what is stated."""
+    epsilon, delta = self._sums()
+    left = target_epsilon * (1 - _ROUND_OFF) - up(epsilon)
+    if left < 0:
+      return 1.0
+    return min((self.rest.get_delta(left) + up(delta)) * (1 + _ROUND_OFF), 1.0)
+
+  def instead(self, target_delta: float) -> Optional[Instead]:
+    """As the rest has it, at what is left of `target_delta`."""
+    left = self._left(target_delta)
+    return self.rest.instead(left) if left > 0 else None
+
+  def failure_probability(self, target_delta: float) -> float:
+    """As the rest has it, at what is left of `target_delta`."""
+    left = self._left(target_delta)
+    return self.rest.failure_probability(left) if left > 0 else 0.0
+
+  def _left(self, target_delta: float) -> float:
+    left = float(fractions.Fraction(target_delta) - self._sums()[1])
+    return math.nextafter(left, -math.inf)
+
+  def _sums(self) -> tuple[fractions.Fraction, fractions.Fraction]:
+    """Epsilon and delta of all that is stated, exactly."""
+    epsilon = delta = fractions.Fraction(0)
+    for part, count in self._components():
+      epsilon += count * fractions.Fraction(part.epsilon)
+      delta += count * fractions.Fraction(part.delta)
+    return epsilon, delta

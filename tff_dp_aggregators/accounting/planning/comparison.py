@@ -166,7 +166,7 @@ class Row:
   equal_noise_multiplier: float
   costs: dict[str, noise_cost.Cost]
   variant: int = 0
-  instead: Optional[accountants.parts.Instead] = None
+  instead: Optional[accountants.Instead] = None
 
   @property
   def name(self) -> str:

@@ -10,6 +10,7 @@ import numpy as np
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.planning import comparison as planning
+from tff_dp_aggregators.accounting.reports import terms
 from tff_dp_aggregators.base import rounding
 from tff_dp_aggregators.strategies import registry
 
@@ -326,14 +327,12 @@ def _notes(comparison: planning.Comparison) -> list[str]:
   if comparison.task.accountant is None and quick:
     notes.append(
       f'With {", ".join(quick)}, noise and epsilon are upper bounds by '
-      f'{accountants.entry_of(accountants.QUICK_BOUND).title}; --sampling gives the '
+      f'{terms.of_accountant(accountants.QUICK_BOUND).title}; --sampling gives the '
       'tightest, in up to a minute each.'
     )
   notes.extend(_other_cohorts(comparison))
   for label in dict.fromkeys(
-    accountants.label(row.accountant, row.instead)
-    for row in comparison.rows
-    if row.instead
+    terms.label(row.accountant, row.instead) for row in comparison.rows if row.instead
   ):
     notes.append(f'Some noise and epsilon are by {label}.')
   for row in comparison.unsampled:

@@ -22,13 +22,13 @@ from tff_dp_aggregators.accounting import joint_mechanism
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting import sites
-from tff_dp_aggregators.accounting import whole_model
 from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.accounting.programs import parts as parts_lib
 from tff_dp_aggregators.accounting.programs import program
 from tff_dp_aggregators.accounting.programs import spelling
 from tff_dp_aggregators.accounting.records import log_participation
 from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
+from tff_dp_aggregators.accounting.reports import terms
 from tff_dp_aggregators.base import rounding
 from tff_dp_aggregators.strategies import registry
 from tff_dp_aggregators.strategies import size
@@ -166,9 +166,9 @@ def define_site(
   Args:
     values: Where to define them.
     defaults: What the program puts where one of the numbers is left out, in words, if
-      it is not what `sites.describe` says.
+      it is not what `terms.describe` says.
   """
-  kinds = '; '.join(f'{site.name}: {site.help}' for site in sites.SITES.values())
+  kinds = '; '.join(f'{name}: {site.help}' for name, site in terms.SITES.items())
   flags.DEFINE_enum(
     'noise_site',
     None,
@@ -179,7 +179,7 @@ def define_site(
   )
   defaults = defaults or {}
   for name in sites.options():
-    text = sites.describe(name)
+    text = terms.describe(name)
     if name in defaults:
       text = f'{text.split(" Default: ")[0].rstrip(".")}. Default: {defaults[name]}.'
     flags.DEFINE_integer(name, None, text, flag_values=values)
@@ -499,7 +499,7 @@ def _of_parts(
     _check_parts_of_log(values, parts)
   target, found = None, None
   if values.target_epsilon is not None and not parts_lib.have_noise(parts):
-    target = whole_model.Target(values.target_epsilon, values.target_delta)
+    target = mechanism_lib.Target(values.target_epsilon, values.target_delta)
     found = 'noise_multiplier'
   schema = limits or schema_from(values)
   joint = parts_lib.joint(parts, schema, target, values.accountant, values.adjacency)
@@ -645,8 +645,8 @@ def _check_guarantee(values: flags.FlagValues) -> None:
   if site is not None and site.is_simulation:
     raise ValueError(
       f'--noise_site={site.name} has no guarantee that could be stated: '
-      f'{site.help}. Give --noise_site={sites.LOCAL.name} for the guarantee of what it '
-      'simulates.'
+      f'{terms.SITES[site.name].help}. Give --noise_site={sites.LOCAL.name} for the '
+      'guarantee of what it simulates.'
     )
 
 

@@ -17,7 +17,6 @@ from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting import noises
 from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting import sites
-from tff_dp_aggregators.accounting import whole_model
 from tff_dp_aggregators.strategies import registry
 
 FLAG = 'part'
@@ -186,7 +185,7 @@ def have_noise(parts: Sequence[Part]) -> bool:
 def joint(
   parts: Sequence[Part],
   schema: schemas.Schema,
-  target: Optional[whole_model.Target],
+  target: Optional[mechanism_lib.Target],
   accountant: Optional[str],
   adjacency: Optional[str],
 ) -> joint_mechanism.JointMechanism:
@@ -249,7 +248,7 @@ def joint(
   )
 
 
-def _check_noise(parts: Sequence[Part], target: Optional[whole_model.Target]) -> None:
+def _check_noise(parts: Sequence[Part], target: Optional[mechanism_lib.Target]) -> None:
   """Refuses integers, noise beside a target, and parts without either."""
   for part in parts:
     if noises.of_mechanism(part.mechanism).plan is not None:

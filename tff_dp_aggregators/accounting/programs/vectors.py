@@ -20,7 +20,6 @@ from absl import flags
 
 from tff_dp_aggregators.accounting import vectors
 from tff_dp_aggregators.accounting.programs import program
-from tff_dp_aggregators.accounting.vectors import document
 from tff_dp_aggregators.base import new_files
 
 
@@ -83,7 +82,7 @@ def _compare(found: list[vectors.Vector]) -> None:
 
 def _table(checked: list[vectors.Checked]) -> str:
   lines = [f'{"kind":26}{"figures":>8}{"bounds":>8}{"below":>10}{"above":>10}']
-  for kind in document.DEFINITIONS:
+  for kind in vectors.DEFINITIONS:
     rows = [each for each in checked if each.vector.kind == kind]
     exact = [each.difference for each in rows if not each.is_bound]
     below, above = max(0.0, -min(exact, default=0.0)), max(0.0, max(exact, default=0.0))

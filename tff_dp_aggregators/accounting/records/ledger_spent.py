@@ -10,7 +10,6 @@ from typing import NamedTuple, Optional
 import dp_accounting
 
 from tff_dp_aggregators.accounting import accountants
-from tff_dp_aggregators.accounting import discrete_events
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.accounting.records.ledger_entry import LedgerEntry
@@ -20,7 +19,7 @@ _SAMPLES = (
   dp_accounting.SampledWithoutReplacementDpEvent,
 )
 # Noise that is not Gaussian.
-_INDEPENDENT = (dp_accounting.LaplaceDpEvent, *discrete_events.KINDS)
+_INDEPENDENT = (dp_accounting.LaplaceDpEvent, *events.INTEGER_NOISE)
 # Stated figures may be this much above what the events compose to, relative,
 _TOLERANCE = 1e-9
 # and below by what this much of mu amounts to: another summation order, another libm.
@@ -113,7 +112,7 @@ def is_drawn(event: dp_accounting.DpEvent) -> bool:
     event: Of a line.
   """
   kinds = (*_SAMPLES, events.AllocatedDpEvent, events.MixtureDpEvent)
-  return any(isinstance(each, kinds) for each in accountants.parts.nested(event))
+  return any(isinstance(each, kinds) for each in accountants.nested(event))
 
 
 def is_allocated(event: dp_accounting.DpEvent) -> bool:

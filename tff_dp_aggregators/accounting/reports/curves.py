@@ -77,7 +77,7 @@ def _of_noise(
 
 def error_of(mechanism: mechanism_lib.Mechanism) -> str:
   """Of whose noise the error is: 'sum', or 'client' of one client's alone."""
-  is_known = noises.MIN_CLIENTS.name in dict(mechanism.options)
+  is_known = noises.MIN_CLIENTS in dict(mechanism.options)
   return 'sum' if is_known or not mechanism.site.is_of_client else 'client'
 
 
@@ -90,7 +90,7 @@ def error_multiplier(mechanism: mechanism_lib.Mechanism) -> float:
   Args:
     mechanism: Which one.
   """
-  fewest = dict(mechanism.options).get(noises.MIN_CLIENTS.name, 1)
+  fewest = dict(mechanism.options).get(noises.MIN_CLIENTS, 1)
   return mechanism.sum_noise_multiplier(fewest)
 
 

@@ -130,7 +130,7 @@ def _check_clients(
   mechanism: joint_mechanism.AnyMechanism, entries: Sequence[ledger_lib.LedgerEntry]
 ) -> None:
   """Refuses a ledger with a round whose noise came from fewer clients than counted."""
-  fewest = dict(mechanism.options).get(noises.MIN_CLIENTS.name)
+  fewest = dict(mechanism.options).get(noises.MIN_CLIENTS)
   if fewest is None:
     return
   for entry in entries:

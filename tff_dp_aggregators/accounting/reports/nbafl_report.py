@@ -19,7 +19,7 @@ from tff_dp_aggregators.accounting import noises
 NAME = 'nbafl'
 _PLAN = tuple(field.name for field in dataclasses.fields(nbafl.Nbafl))
 # Of a guarantee; its sentence has rounded numbers.
-_ROW = tuple(name for name in nbafl.Guarantee._fields if name != 'words')
+_ROW = nbafl.Guarantee._fields
 _FIGURES = (
   'cohort',
   'uplink_sensitivity',
@@ -192,7 +192,7 @@ def check(
     'adjacency': (mechanism.adjacency, own.adjacency),
     'noise_site': (mechanism.noise_site, own.noise_site),
     'min_clients': (
-      dict(mechanism.options).get(noises.MIN_CLIENTS.name),
+      dict(mechanism.options).get(noises.MIN_CLIENTS),
       plan.cohort,
     ),
     'delta': (delta, plan.delta),

@@ -195,7 +195,7 @@ def _stated(row: _Row, delta: float, accountant: Optional[str]) -> dict[str, Any
     'event': events.to_json(event),
     'epsilon': epsilon if math.isfinite(epsilon) else None,
     'delta': delta,
-    'accountant': accountants.choose(event, accountant, relation),
+    'accountant': accountant or accountants.tightest(event, relation),
     'rests_on': row.rests_on,
   }
 
@@ -204,7 +204,7 @@ def _of_shares(
   mechanism: mechanism_lib.Mechanism, released: int, reports: int
 ) -> Iterator[_Row]:
   """Of noise that clients make in shares, for the sum."""
-  fewest = dict(mechanism.options)[noises.MIN_CLIENTS.name]
+  fewest = dict(mechanism.options)[noises.MIN_CLIENTS]
   honest, own = mechanism.adjacency, _event_of_shares(mechanism)
   # With another client in the round there are two; it takes its own share away.
   left = max(fewest - 1, 1)
@@ -230,7 +230,7 @@ def _event_of_shares(
   mechanism: mechanism_lib.Mechanism,
 ) -> Callable[[int, str, int], dp_accounting.DpEvent]:
   """From how many shares there are, adjacency and number of rounds to an event."""
-  fewest = dict(mechanism.options)[noises.MIN_CLIENTS.name]
+  fewest = dict(mechanism.options)[noises.MIN_CLIENTS]
 
   def of_gaussians(shares: int, adjacency: str, rounds: int) -> dp_accounting.DpEvent:
     return local.central_event(
@@ -270,7 +270,7 @@ def _of_local(
     ),
     "the client's own noise alone",
   )
-  fewest = dict(mechanism.options).get(noises.MIN_CLIENTS.name)
+  fewest = dict(mechanism.options).get(noises.MIN_CLIENTS)
   if fewest is None or not mechanism.noise.is_gaussian:
     return  # Of Laplace noise nothing better is known of the sum.
   for against, others in (('released', fewest), ('other_client', max(fewest - 1, 1))):
@@ -321,7 +321,7 @@ def _of_both(
       'nothing but the sums',
     )
 
-  known = dict(mechanism.options).get(noises.MIN_CLIENTS.name)
+  known = dict(mechanism.options).get(noises.MIN_CLIENTS)
   who = "the client's own noise, whatever others do"
   if known is not None:
     who = f'{_FEWEST.format(known)}, who keep their noise to themselves'

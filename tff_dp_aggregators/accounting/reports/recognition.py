@@ -58,7 +58,7 @@ def of(
     except ValueError:
       continue  # Where it has no answer; fewer points are a bound as well.
     if is_drawn:
-      doubt += accountant.doubt(delta)
+      doubt += accountant.failure_probability(delta)
   return min(of_points(points) + doubt, 1.0)
 
 

@@ -15,6 +15,7 @@ from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting import sites
 from tff_dp_aggregators.accounting.reports import other_guarantees
+from tff_dp_aggregators.accounting.reports import terms
 from tff_dp_aggregators.strategies import registry
 
 _PATH = pathlib.Path(__file__).parent / 'report_schema.json'
@@ -50,7 +51,7 @@ def _add_mechanisms(definitions: dict[str, Any]) -> None:
       'type': ['integer', 'null'],
     }
     mechanism['required'].append(name)
-  for name, option in sites.options().items():
+  for name, option in terms.OPTIONS.items():
     mechanism['properties'][name] = {
       'description': f'{option.title}: {option.meaning}. Null for others.',
       'type': ['integer', 'null'],
@@ -108,9 +109,10 @@ def _add_accountants(definitions: dict[str, Any]) -> None:
   other['accountant']['enum'] = names
   other['against']['enum'] = list(other_guarantees.AGAINST)
   definitions['asked_accountant']['enum'] = [*names, None]
-  for entry in accountants.ACCOUNTANTS.values():
+  for name in names:
+    entry = terms.of_accountant(name)
     if entry.in_guarantee:
-      field = f'epsilon_{entry.name}'
+      field = f'epsilon_{name}'
       guarantee['required'].append(field)
       guarantee['properties'][field] = {
         'description': f'By {entry.title}; null where not computed, or infinite.',

@@ -120,7 +120,7 @@ def _spent(
   if not mechanism.noise_multiplier:
     return None, None
   event = event_of_rounds(mechanism, rounds)
-  chosen = accountants.choose(event, accountant, mechanism.relation)
+  chosen = accountant or accountants.tightest(event, mechanism.relation)
   epsilon = accountants.epsilon(event, delta, chosen, mechanism.relation)
   return chosen, epsilon if math.isfinite(epsilon) else None
 

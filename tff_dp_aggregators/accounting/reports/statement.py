@@ -40,6 +40,7 @@ from tff_dp_aggregators.accounting.reports import parts as parts_lib
 from tff_dp_aggregators.accounting.reports import provenance
 from tff_dp_aggregators.accounting.reports import recognition
 from tff_dp_aggregators.accounting.reports import simulated_cohorts
+from tff_dp_aggregators.accounting.reports import terms
 from tff_dp_aggregators.base import rounding
 from tff_dp_aggregators.base import version
 from tff_dp_aggregators.strategies import registry
@@ -137,7 +138,7 @@ def build(inputs: inputs_lib.Inputs, *, with_curves: bool = True) -> dict[str, A
     'format': FORMAT,
     'version': VERSION,
     'warnings': provenance.warnings(inputs),
-    'setting': mechanism.site.setting,
+    'setting': terms.SITES[mechanism.noise_site].setting,
     'definition': _definition(mechanism, inputs.not_covered),
     'mechanism': parts_lib.mechanism_of(inputs, clip_norm, _mechanism),
     'participation': _participation(inputs),
@@ -405,8 +406,8 @@ def guarantee(
     an observer. Infinities are `None`.
   """
   gaussian.check_delta(delta)
-  chosen = accountants.choose(event, accountant, relation)
-  names = dict.fromkeys((chosen, *accountants.entry_of(chosen).beside))
+  chosen = accountant or accountants.tightest(event, relation)
+  names = dict.fromkeys((chosen, *terms.of_accountant(chosen).beside))
   composed, listed = {}, []
   for name in names:
     try:
@@ -417,8 +418,8 @@ def guarantee(
         raise
       continue
     other = composed[name].instead(delta)
-    entry = accountants.ACCOUNTANTS[other.accountant if other else name]
-    kind = entry.of_sensitivity(sensitivity_kind).kind
+    said = terms.of_accountant(other.accountant if other else name)
+    kind = said.of_sensitivity(sensitivity_kind).kind
     listed.append(
       {
         'name': name,
@@ -440,8 +441,8 @@ def guarantee(
     'accountant': chosen,
     **{
       f'epsilon_{name}': by_name.get(name)
-      for name, entry in accountants.ACCOUNTANTS.items()
-      if entry.in_guarantee
+      for name in accountants.ACCOUNTANTS
+      if terms.of_accountant(name).in_guarantee
     },
     'zcdp_rho': None if mu is None else _finite(mu * mu / 2),
     'gdp_mu': None if mu is None else _finite(mu),
@@ -506,7 +507,8 @@ def _definition(
       'name': mechanism.adjacency,
       'meaning': _ADJACENCIES[mechanism.adjacency],
     },
-    'outputs': mechanism.site.outputs + (_SECRET if mechanism.is_sampled else ''),
+    'outputs': terms.SITES[mechanism.noise_site].outputs
+    + (_SECRET if mechanism.is_sampled else ''),
     'covered': [*_COVERED, *([_ADAPTIVE] if adaptive else [])],
     'not_covered': [
       *_NOT_COVERED,

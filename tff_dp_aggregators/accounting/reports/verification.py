@@ -43,6 +43,7 @@ from tff_dp_aggregators.accounting.reports import nbafl_report
 from tff_dp_aggregators.accounting.reports import schema as schema_lib
 from tff_dp_aggregators.accounting.reports import sources
 from tff_dp_aggregators.accounting.reports import statement as statement_lib
+from tff_dp_aggregators.accounting.reports import terms
 from tff_dp_aggregators.base import version
 
 # What the other method may be above the exact epsilon, relative above 1.
@@ -183,9 +184,9 @@ def _notes_on_outcomes(statement: dict[str, Any]) -> tuple[str, ...]:
   if entry is None or not entry.is_drawn:
     return ()
   return (
-    f'{entry.title} has the same outcomes on any machine, to round-off; where that '
-    'decides, a figure is a step of 0.2% beside the one of another processor, which is '
-    'as right',
+    f'{terms.of_accountant(entry.name).title} has the same outcomes on any machine, to '
+    'round-off; where that decides, a figure is a step of 0.2% beside the one of '
+    'another processor, which is as right',
   )
 
 
@@ -232,8 +233,9 @@ def _add_options(report: dict[str, Any]) -> None:
 def _by_another_method(statement: dict[str, Any]) -> Optional[tuple[str, float]]:
   """Epsilon by an accountant that shares no code with the statement's, if one can."""
   guarantee = statement['guarantee']
-  entry = accountants.ACCOUNTANTS.get(guarantee.get('accountant'))
-  if entry is None or entry.checked_by is None:
+  name = guarantee.get('accountant')
+  checked_by = terms.of_accountant(name).checked_by
+  if checked_by is None:
     return None
   if guarantee['delta'] < _MIN_DELTA or guarantee['gdp_mu'] is None:
     return None
@@ -243,10 +245,10 @@ def _by_another_method(statement: dict[str, Any]) -> Optional[tuple[str, float]]
   epsilon = accountants.epsilon(
     events.from_json(inputs['event']),
     inputs['delta'],
-    entry.checked_by,
+    checked_by,
     schemas.ADJACENCIES[adjacency['adjacency']['name']],
   )
-  return accountants.ACCOUNTANTS[entry.checked_by].title, epsilon
+  return terms.of_accountant(checked_by).title, epsilon
 
 
 def _build_again(report: dict[str, Any], folder: str) -> dict[str, Any]:

@@ -45,7 +45,7 @@ from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting.accountants import bands
-from tff_dp_aggregators.accounting.accountants import mixtures
+from tff_dp_aggregators.accounting.accountants import monte_carlo
 
 # Rounds up to which inner products of all bins are computed.
 MAX_ROUNDS = 4096
@@ -237,7 +237,7 @@ def _inner_products(
   Returns:
     Both of shape [bins with rounds]; at larger lags there is none. Lag 0 is left out.
   """
-  added = mixtures.bins_of(strategy, num_bins)
+  added = monte_carlo.bins_of(strategy, num_bins)
   size = added.shape[1]
   products = added.T @ added
   by_lag = np.array([0.0, *(products.diagonal(lag).max() for lag in range(1, size))])

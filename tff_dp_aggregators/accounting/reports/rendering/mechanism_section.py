@@ -7,6 +7,7 @@ from tff_dp_aggregators.accounting import noises
 from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting import sites
 from tff_dp_aggregators.accounting.reports import provenance
+from tff_dp_aggregators.accounting.reports import terms
 from tff_dp_aggregators.accounting.reports.rendering import document
 from tff_dp_aggregators.accounting.reports.rendering import ledger_words
 from tff_dp_aggregators.accounting.reports.rendering import without_guarantee
@@ -89,7 +90,7 @@ def facts_of_noise(
   yield Fact('mechanism', f'{name}: {_words(name)}')
   site = site_of(statement)
   if site is not sites.SERVER:
-    yield Fact('noise is made by', site.made_by)
+    yield Fact('noise is made by', site_terms_of(statement).made_by)
   yield Fact('strategy', Code(mechanism['strategy']), 'kind of the matrix C')
   yield Fact('strategy checksum', Code(mechanism['strategy_checksum']))
   yield from ran
@@ -101,7 +102,8 @@ def facts_of_noise(
     'what the server keeps of the noise from round to round',
   )
   noise = noise_of(statement)
-  whose = '' if noise.plan is not None or site.z is None else f' (z: {site.z})'
+  z = site_terms_of(statement).z
+  whose = '' if noise.plan is not None or z is None else f' (z: {z})'
   yield Fact(
     f'clip norm (L{noise.order})',
     marked(statement, 'clip_norm', _clip_norm(statement)),
@@ -111,8 +113,8 @@ def facts_of_noise(
   yield Fact(
     'noise multiplier',
     rounding.exact(mechanism['noise_multiplier']),
-    f'noise relative to the clip norm: {noise.scale} over the clip norm{whose}. It '
-    'says how loud the noise is',
+    f'noise relative to the clip norm: {terms.NOISES[noise.name].scale} over the clip '
+    f'norm{whose}. It says how loud the noise is',
   )
   if mechanism['server_noise_multiplier'] is not None:
     yield Fact(
@@ -181,11 +183,15 @@ def facts_of_all(statement: dict[str, Any]) -> Iterator[Fact]:
 
 def _words(name: str) -> str:
   """What a mechanism's noise is like, with the papers that it is from."""
-  kind = noises.OTHERS.get(name) or registry.KINDS.get(name)
-  if kind is None:
-    return _FROM_FILE
-  papers = ', '.join(kind.citations)
-  return f'{kind.words} ({papers})' if papers else kind.words
+  if name in noises.OTHERS:
+    return _with_papers(terms.NOISES[name].words, terms.NOISES[name].citations)
+  kind = registry.KINDS.get(name)
+  return _FROM_FILE if kind is None else _with_papers(kind.words, kind.citations)
+
+
+def _with_papers(words: str, citations: tuple[str, ...]) -> str:
+  papers = ', '.join(citations)
+  return f'{words} ({papers})' if papers else words
 
 
 def _option_facts(mechanism: dict[str, Any]) -> Iterator[Fact]:
@@ -194,7 +200,7 @@ def _option_facts(mechanism: dict[str, Any]) -> Iterator[Fact]:
     value = mechanism.get(option.name)
     if value is not None:
       yield Fact(option.title, option.written.format(value), option.meaning)
-  for name, each in sites.options().items():
+  for name, each in terms.OPTIONS.items():
     if mechanism.get(name) is not None:
       yield Fact(each.title, f'{mechanism[name]}', each.meaning)
 
@@ -278,7 +284,7 @@ def _error_of(statement: dict[str, Any]) -> str:
     return '. Here that of the noise of one client a round: m of them add sqrt(m) times'
   if site is sites.SERVER:
     return ''
-  fewest = mechanism[noises.MIN_CLIENTS.name]
+  fewest = mechanism[noises.MIN_CLIENTS]
   and_server = ' and that of the server' if site.adds_on_server else ''
   return (
     f'. Here with the noise of {fewest} clients{and_server} in each round; more add '
@@ -339,14 +345,20 @@ def site_of(statement: dict[str, Any]) -> sites.Site:
   return sites.SITES[statement['mechanism']['noise_site']]
 
 
+def site_terms_of(statement: dict[str, Any]) -> terms.SiteTerms:
+  """What is said of where the noise is made."""
+  return terms.SITES[statement['mechanism']['noise_site']]
+
+
 def principle(statement: dict[str, Any]) -> str:
   """What clients and server do, in general."""
   if 'parts' in statement['mechanism']:
     return _principle_of_parts(by_part(statement))
-  noise, site = noise_of(statement), site_of(statement)
+  noise = noise_of(statement)
   name = _capitalized(noise)
-  if site.principle is not None:
-    return site.principle.format(noise=name)
+  said = site_terms_of(statement).principle
+  if said is not None:
+    return said.format(noise=name)
   return _MATRIX_MECHANISM if noise.is_gaussian else _INDEPENDENT.format(name)
 
 

@@ -13,6 +13,7 @@ from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
 from tff_dp_aggregators.accounting.reports import nbafl_report
 from tff_dp_aggregators.accounting.reports import statement as statement_lib
+from tff_dp_aggregators.accounting.reports import terms
 from tff_dp_aggregators.accounting.reports.rendering import document
 from tff_dp_aggregators.accounting.reports.rendering import how_to_verify
 from tff_dp_aggregators.accounting.reports.rendering import joint_section
@@ -132,7 +133,7 @@ def _kind(statement: dict[str, Any]) -> str:
   """Local or distributed, if it is."""
   if any(_other_releases(statement)):
     return ''  # Who is trusted with those, nobody states.
-  found = {mechanism_section.site_of(part).kind for _, part in _runs(statement)}
+  found = {mechanism_section.site_terms_of(part).kind for _, part in _runs(statement)}
   (kind,) = found if len(found) == 1 else ('',)
   return kind and f'{kind} '
 
@@ -238,7 +239,7 @@ def _meaning(statement: dict[str, Any]) -> str:
 def _seen(statement: dict[str, Any]) -> str:
   runs: dict[str, list[str]] = {}
   for number, part in _runs(statement):
-    seen = mechanism_section.site_of(part).seen
+    seen = mechanism_section.site_terms_of(part).seen
     if schemas.is_sampled(schemas.of_report(part['participation'])):
       seen = f'{seen}, but not who was drawn'
     runs.setdefault(seen, []).append(number)
@@ -274,7 +275,7 @@ def _assumptions(statement: dict[str, Any]) -> Iterator[str]:
     generators = ledger_words.generators(part['run'])
     generator = f' Its generator: {generators}.' if generators else ''
     yield f'Noise{run} that nobody can predict. Its source: {source}.{generator}'
-    for assumption in mechanism_section.site_of(part).assumptions:
+    for assumption in mechanism_section.site_terms_of(part).assumptions:
       text = assumption.format(**mechanism)
       yield f'{f"Run {number}: " if number else ""}{text}.'
     if _varies_without_paying(part):
@@ -516,7 +517,7 @@ def _by_accountant(guarantee: dict[str, Any]) -> document.Table:
 def _label(listed: dict[str, Any]) -> str:
   """An accountant's name, and whose bound it states if not its own."""
   other = listed['instead']
-  return accountants.label(listed['name'], other and accountants.parts.Instead(**other))
+  return terms.label(listed['name'], other and accountants.Instead(**other))
 
 
 def _by_delta(statement: dict[str, Any]) -> document.Table:
@@ -579,7 +580,7 @@ def _how_composed(statement: dict[str, Any]) -> str:
     for run in runs
     for part in mechanism_section.by_part(run)
   )
-  costs = [each.cost for each in kinds if each.cost is not None]
+  costs = [cost for cost in (terms.NOISES[k.name].cost for k in kinds) if cost]
   if costs and len(kinds) > len(costs):
     costs.append(
       'What has Gaussian noise is one Gaussian mechanism in all rounds together, and '
@@ -614,7 +615,7 @@ def _how_composed(statement: dict[str, Any]) -> str:
 def _why_they_differ(statement: dict[str, Any]) -> tuple[document.Block, ...]:
   kind = 'bound' if statement_lib.is_bound(statement) else 'exact'
   kept = tuple(
-    accountants.entry_of(each['name']).of_sensitivity(kind).keeps
+    terms.of_accountant(each['name']).of_sensitivity(kind).keeps
     for each in statement['guarantee']['accountants']
   )
   return (

@@ -15,12 +15,13 @@ from tff_dp_aggregators import aggregators
 from tff_dp_aggregators import noise
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import joint_mechanism
+from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting import noise_to_signal
 from tff_dp_aggregators.accounting import spent_by_round
-from tff_dp_aggregators.accounting import whole_model
 from tff_dp_aggregators.accounting.records import ledger
 from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
 from tff_dp_aggregators.accounting.reports import nbafl_report
+from tff_dp_aggregators.accounting.reports import terms
 from tff_dp_aggregators.base import machine
 from tff_dp_aggregators.base import version
 from tff_dp_aggregators.learning import fed_avg
@@ -103,7 +104,7 @@ class Plan:
   schedule: schedules.Schedule
   clip_norm: Optional[float]
   delta: float
-  target: Optional[whole_model.Target]
+  target: Optional[mechanism_lib.Target]
   seed: int
   noise_seed: Optional[int]
   evaluate_every: int
@@ -495,7 +496,7 @@ class Plan:
       'accountant': None if self.target is None else self.target.accountant,
       'delta': self.delta,
       'epsilon_by_round': (
-        accountants.ACCOUNTANTS[accountants.EXACT]
+        terms.of_accountant(accountants.EXACT)
         .of_sensitivity(self.mechanism.sensitivity_kind)
         .kind
         if self.mechanism.is_one_gaussian

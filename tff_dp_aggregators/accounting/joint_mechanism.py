@@ -1,9 +1,24 @@
-"""The mechanisms of all parts, under one accountant."""
+"""Parts of a model with mechanisms of their own, under one name and one accountant.
+
+A client takes part in all parts of a model at once, so what its rounds cost is the
+composition of what the parts cost. Each part bounds what a client contributes to it by
+a clip norm of its own, and has its own strategy and noise. Gaussian parts together are
+one Gaussian, whose mu^2 is the sum of theirs; with Laplace noise among them, epsilon is
+composed numerically.
+
+A target for all of them does not say how to divide it: `JointMechanism.for_target`
+takes shares.
+"""
 
 import dataclasses
+import fnmatch
+import hashlib
+import io
+import json
 import math
+import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Optional
+from typing import Any, ClassVar, NoReturn, Optional, Union, cast
 
 import dp_accounting
 import numpy as np
@@ -15,10 +30,205 @@ from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting import sites
-from tff_dp_aggregators.accounting import whole_model
-from tff_dp_aggregators.accounting.joint_mechanism import part as part_lib
-from tff_dp_aggregators.accounting.joint_mechanism import strategy as strategy_lib
 from tff_dp_aggregators.base import checks
+
+# Names of parts are parts of names of metrics and of lines of a ledger.
+_PART_NAME = re.compile(r'[A-Za-z][A-Za-z0-9_]*')
+
+
+@dataclasses.dataclass(frozen=True)
+class JointPart:
+  """A part of a model, with the mechanism for it.
+
+  Attributes:
+    name: Of the part: letters, digits and underscores.
+    weights: Patterns of the names of the weights that are of it, as `fnmatch` reads
+      them; a text has them with blanks between.
+    mechanism: Strategy, participation and noise: of real numbers, made by the server,
+      without sampling and adaptive clipping.
+    clip_norm: Bound of one client's contribution to the part in one round, of its L2
+      norm, and with Laplace noise of its L1 norm.
+
+  Raises:
+    TypeError: If an attribute is not of its type.
+    ValueError: If one is out of range, or there is no analysis of such a mechanism
+      beside others.
+
+  Example:
+    >>> from tff_dp_aggregators import strategies
+    >>> participation = strategies.Participation(8, min_separation=4)
+    >>> tree = mechanism_lib.Mechanism('tree', participation, 2.0)
+    >>> JointPart('embedding', '0', tree, clip_norm=0.3).weights
+    ('0',)
+  """
+
+  name: str
+  weights: tuple[str, ...]
+  mechanism: mechanism_lib.Mechanism
+  clip_norm: float
+
+  def __post_init__(self) -> None:
+    if not isinstance(self.name, str):
+      raise TypeError(f'the name of a part must be a text; got {self.name!r}.')
+    if not _PART_NAME.fullmatch(self.name):
+      raise ValueError(
+        'the name of a part must be letters, digits and underscores, such as body; '
+        f'got {self.name!r}.'
+      )
+    object.__setattr__(self, 'weights', _patterns(self.name, self.weights))
+    if not isinstance(self.mechanism, mechanism_lib.Mechanism):
+      raise TypeError(
+        f'the mechanism of part {self.name} must be an accounting.Mechanism; got '
+        f'{type(self.mechanism).__name__}.'
+      )
+    checks.check_number(f'clip_norm of part {self.name}', self.clip_norm)
+    if not 0 < self.clip_norm < math.inf:
+      raise ValueError(
+        f'clip_norm of part {self.name} must be positive and finite; got '
+        f'{self.clip_norm}.'
+      )
+    object.__setattr__(self, 'clip_norm', float(self.clip_norm))
+    _check_beside_others(self.name, self.mechanism)
+
+  def with_noise(self, noise_multiplier: float) -> 'JointPart':
+    """The part with other noise."""
+    other = dataclasses.replace(self.mechanism, noise_multiplier=noise_multiplier)
+    return dataclasses.replace(self, mechanism=other)
+
+  def matches(self, weight: str) -> bool:
+    """Whether a pattern is for the name of a weight."""
+    return any(is_for(pattern, weight) for pattern in self.weights)
+
+  def to_json(self) -> dict[str, Any]:
+    """JSON-ready values."""
+    return {
+      'name': self.name,
+      'weights': list(self.weights),
+      'clip_norm': self.clip_norm,
+      'mechanism': self.mechanism.to_json(),
+    }
+
+
+def is_for(pattern: str, weight: str) -> bool:
+  """Whether a pattern is for the name of a weight.
+
+  Example:
+    >>> [is_for(pattern, '0 dense/kernel:0') for pattern in ('0', 'dense/*', '1')]
+    [True, True, False]
+  """
+  names = (weight, *weight.split(' ', 1))
+  return any(fnmatch.fnmatchcase(name, pattern) for name in names)
+
+
+def _patterns(part: str, given: Any) -> tuple[str, ...]:
+  patterns = tuple(given.split() if isinstance(given, str) else given)
+  if not patterns or not all(isinstance(each, str) and each for each in patterns):
+    raise ValueError(
+      f"weights of part {part} must be patterns of names, such as '0' or 'embedding/*';"
+      f' got {given!r}.'
+    )
+  return patterns
+
+
+def _check_beside_others(name: str, mechanism: mechanism_lib.Mechanism) -> None:
+  """Refuses a mechanism of which no composition with others is known here."""
+
+  def refuse(what: str, why: str) -> NoReturn:
+    raise ValueError(f'part {name} has {what}, and a joint mechanism cannot: {why}')
+
+  if mechanism.is_sampled:
+    refuse(
+      f'{mechanism.participation}',
+      'all parts of a client are in the same sample, for which the guarantees of the '
+      'parts do not compose. Plan with limits on participation, or with one mechanism '
+      'for all weights.',
+    )
+  if mechanism.noise.plan is not None:
+    refuse(
+      f'{mechanism.name} noise',
+      'its grid and modulus are those of one sum of all weights. Take noise of real '
+      'numbers, or one mechanism for all weights.',
+    )
+  if mechanism.site is not sites.SERVER:
+    refuse(
+      f'noise_site={mechanism.noise_site}',
+      'what others than the server see of a client is stated of one mechanism alone. '
+      'Leave noise_site out, or take one mechanism for all weights.',
+    )
+  if mechanism.clipped_count_stddev is not None:
+    refuse(
+      'adaptive clipping',
+      'its clip norm would be that of the part alone, and no line of a ledger has '
+      'several that change. Give a fixed clip_norm, or one mechanism for all weights.',
+    )
+  if not mechanism.noise_multiplier:
+    refuse(
+      'no noise',
+      'what it releases would have no privacy, nor would all parts together. Give it a '
+      'noise_multiplier.',
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class JointStrategy:
+  """The strategies of all parts.
+
+  Attributes:
+    parts: By name of the part, in the order of the parts.
+  """
+
+  parts: Mapping[str, strategies.Strategy]
+
+  @property
+  def num_rounds(self) -> int:
+    """Rounds that they are for."""
+    return next(iter(self.parts.values())).num_rounds
+
+  @property
+  def checksum(self) -> str:
+    """SHA-256 over the names of the parts and the checksums of their strategies."""
+    content = [[name, strategy.checksum] for name, strategy in self.parts.items()]
+    return f'sha256:{hashlib.sha256(json.dumps(content).encode()).hexdigest()}'
+
+  def sensitivity_kind(self, limits: Optional[strategies.Participation] = None) -> str:
+    """Whether that of all parts together is known exactly, or by an upper bound.
+
+    Each part is taken for the rounds of a client that are the worst for it; these are
+    the same for all parts if the strategies are.
+
+    Returns:
+      'exact' or 'bound'.
+    """
+    each = list(self.parts.values())
+    kinds = {strategy.sensitivity_kind(limits) for strategy in each}
+    are_same = len({strategy.checksum for strategy in each}) == 1
+    return 'exact' if are_same and kinds == {'exact'} else 'bound'
+
+  def to_npz(self) -> bytes:
+    """The content of a NumPy .npz archive that `load` reads back exactly."""
+    arrays = {
+      name: np.frombuffer(strategy.to_npz(), np.uint8)
+      for name, strategy in self.parts.items()
+    }
+    buffer = io.BytesIO()
+    np.savez(buffer, **arrays)
+    return buffer.getvalue()
+
+  @classmethod
+  def load(cls, path: str, names: Sequence[str]) -> 'JointStrategy':
+    """Reads a file with what `to_npz` wrote."""
+    try:
+      with np.load(path, allow_pickle=False) as archive:
+        found = {name: archive[name].tobytes() for name in archive.files}
+    except (ValueError, EOFError, KeyError) as e:
+      raise ValueError(f'{path} does not have the strategies of parts: {e}') from e
+    if set(found) != set(names):
+      raise ValueError(
+        f'{path} has the strategies of the parts {sorted(found)}, and the parts are '
+        f'{sorted(names)}: it is of another mechanism.'
+      )
+    return cls({name: strategies.Strategy.from_npz(found[name]) for name in names})
+
 
 NAME = 'joint'
 # How far the sum of shares may be from 1.
@@ -28,7 +238,7 @@ _COMPOSING = 1e-13
 
 
 @dataclasses.dataclass(frozen=True)
-class JointMechanism(whole_model.Guaranteed):
+class JointMechanism(mechanism_lib.Guaranteed):
   """Mechanisms of parts of a model, in all of which a client takes part.
 
   What asks a `Mechanism` for its guarantee asks this in the same way. There is no noise
@@ -58,12 +268,12 @@ class JointMechanism(whole_model.Guaranteed):
     (1.4142, 2.9432)
   """
 
-  parts: tuple[part_lib.JointPart, ...]
+  parts: tuple[JointPart, ...]
 
   def __post_init__(self) -> None:
     object.__setattr__(self, 'parts', tuple(self.parts))
     for part in self.parts:
-      if not isinstance(part, part_lib.JointPart):
+      if not isinstance(part, JointPart):
         raise TypeError(
           f'parts must be JointParts; got one of type {type(part).__name__}.'
         )
@@ -90,7 +300,7 @@ class JointMechanism(whole_model.Guaranteed):
   @classmethod
   def for_target(
     cls,
-    parts: Sequence[part_lib.JointPart],
+    parts: Sequence[JointPart],
     target_epsilon: float,
     target_delta: float,
     *,
@@ -135,7 +345,7 @@ class JointMechanism(whole_model.Guaranteed):
     planned = cls(tuple(parts))
     divided = _check_shares(planned, shares)
 
-    def noise_of(part: part_lib.JointPart, noise: float) -> float:
+    def noise_of(part: JointPart, noise: float) -> float:
       effective = noise / math.sqrt(divided[part.name])
       return effective * part.mechanism.sensitivity
 
@@ -149,13 +359,18 @@ class JointMechanism(whole_model.Guaranteed):
       relation=planned.relation,
     )
     made = cls(tuple(part.with_noise(noise_of(part, noise)) for part in parts))
-    made._made_for(whole_model.Target(target_epsilon, target_delta, accountant))
+    made._made_for(mechanism_lib.Target(target_epsilon, target_delta, accountant))
     return made
 
-  @property
-  def name(self) -> str:
-    """'joint'."""
-    return NAME
+  # What asks a `Mechanism` asks this as well: no sampling, and noise of the server.
+  name = NAME
+  is_sampled = has_integer_noise = adds_noise_on_clients = False
+  has_noise = is_private = True  # Each part has some.
+  noise_site = sites.SERVER.name
+  site = sites.SERVER
+  # Options of strategies are of the parts, and their clip norms are fixed.
+  options: ClassVar[tuple[tuple[str, int], ...]] = ()
+  server_noise_multiplier = clipped_count_stddev = None
 
   @property
   def participation(self) -> schemas.Schema:
@@ -172,34 +387,9 @@ class JointMechanism(whole_model.Guaranteed):
     """In which rounds a client can take part at all."""
     return self.parts[0].mechanism.limits
 
-  @property
-  def is_sampled(self) -> bool:
-    """Whether the guarantee rests on sampling: no."""
-    return False
-
-  @property
-  def has_noise(self) -> bool:
-    """Whether there is noise, which each part has."""
-    return True
-
-  @property
-  def is_private(self) -> bool:
-    """Whether there is noise, which each part has."""
-    return True
-
-  @property
-  def has_integer_noise(self) -> bool:
-    """Whether what is summed are integers of a mechanism: no."""
-    return False
-
   def clips_in_words(self) -> str:
     """In which norm clients are clipped."""
     return "each part in the norm of its mechanism's noise"
-
-  @property
-  def adds_noise_on_clients(self) -> bool:
-    """Whether clients add the noise: the server does."""
-    return False
 
   @property
   def is_one_gaussian(self) -> bool:
@@ -212,36 +402,9 @@ class JointMechanism(whole_model.Guaranteed):
     return all(part.mechanism.is_one_gaussian for part in self.parts)
 
   @property
-  def noise_site(self) -> str:
-    """A key of `sites.SITES`: the server makes the noise."""
-    return sites.SERVER.name
-
-  @property
-  def site(self) -> sites.Site:
-    """Where the noise is made."""
-    return sites.SERVER
-
-  @property
-  def options(self) -> tuple[tuple[str, int], ...]:
-    """None: those of strategies are of the parts."""
-    return ()
-
-  @property
-  def server_noise_multiplier(self) -> None:
-    """None: there is no noise of clients that the server would add to."""
-    return None
-
-  @property
-  def clipped_count_stddev(self) -> None:
-    """None: parts have fixed clip norms."""
-    return None
-
-  @property
-  def strategy(self) -> strategy_lib.JointStrategy:
+  def strategy(self) -> JointStrategy:
     """The strategies of the parts."""
-    return strategy_lib.JointStrategy(
-      {part.name: part.mechanism.strategy for part in self.parts}
-    )
+    return JointStrategy({part.name: part.mechanism.strategy for part in self.parts})
 
   @property
   def effective_noise_multiplier(self) -> Optional[float]:
@@ -267,7 +430,7 @@ class JointMechanism(whole_model.Guaranteed):
     )
 
   @staticmethod
-  def _shares_of(parts: Sequence[part_lib.JointPart]) -> dict[str, float]:
+  def _shares_of(parts: Sequence[JointPart]) -> dict[str, float]:
     squares = {
       part.name: part.mechanism.effective_noise_multiplier**-2 for part in parts
     }
@@ -298,11 +461,7 @@ class JointMechanism(whole_model.Guaranteed):
     )
 
   def event_of_turns(self, turns: int) -> dp_accounting.DpEvent:
-    """What is spent at most by the round before a client may have one more turn.
-
-    Args:
-      turns: Rounds that a client has been in, from 1 to the most that it may be in.
-    """
+    """What is spent at most by the round before a client may have one more turn."""
     if turns == self.limits.possible_participations:
       return self.event
     rounds = min(turns * self.limits.min_separation, self.participation.num_rounds)
@@ -347,7 +506,7 @@ class JointMechanism(whole_model.Guaranteed):
           f'leave the part out; {listed}.'
         )
       for pattern in part.weights:
-        if not any(part_lib.is_for(pattern, name) for name in names):
+        if not any(is_for(pattern, name) for name in names):
           raise ValueError(
             f'the pattern {pattern} of part {part.name} is for no weight; {listed}.'
           )
@@ -364,11 +523,7 @@ class JointMechanism(whole_model.Guaranteed):
     return f'noise multipliers {of_parts}'
 
   def line(self, clip_norm: Optional[float]) -> dict[str, Any]:
-    """What a line of a ledger has of the mechanism.
-
-    Args:
-      clip_norm: `None`: each part has its own.
-    """
+    """What a line of a ledger has of the mechanism."""
     if clip_norm is not None:
       raise ValueError(
         f'clip_norm is {clip_norm}, and each part has its own; leave it out.'
@@ -400,23 +555,14 @@ class JointMechanism(whole_model.Guaranteed):
 
   @classmethod
   def from_json(
-    cls, data: dict[str, Any], strategy: Optional[strategy_lib.JointStrategy] = None
+    cls, data: dict[str, Any], strategy: Optional[JointStrategy] = None
   ) -> 'JointMechanism':
-    """Reads what `to_json` wrote.
-
-    Args:
-      data: As written.
-      strategy: The strategies, if they were stored as well; else they are found anew.
-
-    Raises:
-      ValueError: If something is missing or contradicts the rest, or the strategies are
-        not those whose checksums were stored.
-    """
+    """Reads what `to_json` wrote."""
     try:
       by_part = {} if strategy is None else strategy.parts
       made = cls(
         tuple(
-          part_lib.JointPart(
+          JointPart(
             part['name'],
             tuple(part['weights']),
             mechanism_lib.Mechanism.from_json(
@@ -447,9 +593,7 @@ def _together(by_part: Mapping[str, dp_accounting.DpEvent]) -> dp_accounting.DpE
   return events.simplify(dp_accounting.ComposedDpEvent(ordered))
 
 
-def _why_empty(
-  part: part_lib.JointPart, names: Sequence[str], part_of: Sequence[str]
-) -> str:
+def _why_empty(part: JointPart, names: Sequence[str], part_of: Sequence[str]) -> str:
   """Why a part has no weight, and what would give it some."""
   pattern = ' '.join(part.weights)
   taken = [name for name in names if part.matches(name)]
@@ -483,3 +627,45 @@ def _check_shares(
   if abs(total - 1) > _ROUND_OFF:
     raise ValueError(f'shares must be 1 in sum; got {dict(shares)}, {total:g} in sum.')
   return {name: float(shares[name]) for name in names}
+
+
+# What a run may have.
+AnyMechanism = Union[mechanism_lib.Mechanism, JointMechanism]
+
+
+# Of which it has a strategy, or strategies.
+AnyStrategy = Union[strategies.Strategy, JointStrategy]
+
+
+def stored(
+  data: dict[str, Any], strategy: Optional[AnyStrategy] = None
+) -> AnyMechanism:
+  """The mechanism that a configuration or a report has, joint or not."""
+  if _is_joint(data):
+    return JointMechanism.from_json(data, cast(Optional[JointStrategy], strategy))
+  return mechanism_lib.Mechanism.from_json(
+    data, cast(Optional[strategies.Strategy], strategy)
+  )
+
+
+def load_strategy(data: dict[str, Any], path: str) -> AnyStrategy:
+  """The strategy, or strategies, of a stored mechanism, from a file of a run."""
+  if _is_joint(data):
+    return JointStrategy.load(path, [part['name'] for part in data['parts']])
+  return strategies.Strategy.load(path)
+
+
+def strategy_from_json(data: dict[str, Any], written: dict[str, Any]) -> AnyStrategy:
+  """The strategy, or strategies, that a report has of a mechanism in it."""
+  if not _is_joint(data):
+    return strategies.Strategy.from_json(json.dumps(written))
+  return JointStrategy(
+    {
+      part['name']: strategies.Strategy.from_json(json.dumps(written[part['name']]))
+      for part in data['parts']
+    }
+  )
+
+
+def _is_joint(data: dict[str, Any]) -> bool:
+  return data.get('name') == NAME

@@ -1,9 +1,9 @@
-"""Parts: what an event is made of, in the one form in which all accountants read it.
+"""What all accountants share: how they take an event apart, and what they answer.
 
-`parts` checks that an event means something under a neighbouring relation and takes it
-apart: composed Gaussians are one, what was sampled is sampled from one Gaussian,
-degenerate parameters (no noise, infinite noise, nobody sampled, everybody sampled) are
-gone, and equal parts are counted. `Accountant` is the base of all that read parts.
+`components` checks that an event means something under a neighbouring relation and
+takes it apart: composed Gaussians are one, what was sampled is sampled from one
+Gaussian, degenerate parameters (no noise, infinite noise, nobody sampled, everybody
+sampled) are gone, and equal components are counted. `Accountant` is the base class.
 
 Sampling amplifies privacy for some relations only:
 
@@ -14,7 +14,7 @@ Sampling amplifies privacy for some relations only:
 | `SingleEpochTreeAggregationDpEvent` | `REPLACE_SPECIAL` |
 | `events.AllocatedDpEvent`, `BallsInBinsDpEvent`, `BMinSepDpEvent` | \
 `ADD_OR_REMOVE_ONE`, `REPLACE_SPECIAL` |
-| `discrete_events` | `REPLACE_SPECIAL`, `REPLACE_ONE` |
+| `events.INTEGER_NOISE` | `REPLACE_SPECIAL`, `REPLACE_ONE` |
 
 The last are of noise that clients add: who is removed takes a share of it along.
 
@@ -35,12 +35,15 @@ from typing import Any, NamedTuple, Optional
 import dp_accounting
 from dp_accounting import NeighboringRelation as Relation
 
-from tff_dp_aggregators.accounting import discrete_events
 from tff_dp_aggregators.accounting import events
 
 # An event, and how many times it happened.
-Part = tuple[dp_accounting.DpEvent, int]
+Component = tuple[dp_accounting.DpEvent, int]
 
+# What closed forms are rounded up by, relative: more than their round-off.
+_ROUND_OFF = 1e-14
+# Larger powers of e are not computed, as float64 ends soon after.
+_LARGEST_EXPONENT = 700.0
 _ONLY_UNDER = {
   dp_accounting.PoissonSampledDpEvent: (Relation.ADD_OR_REMOVE_ONE,),
   dp_accounting.SampledWithoutReplacementDpEvent: (
@@ -53,17 +56,13 @@ _ONLY_UNDER = {
     (Relation.ADD_OR_REMOVE_ONE, Relation.REPLACE_SPECIAL),
   ),
   **dict.fromkeys(
-    discrete_events.KINDS, (Relation.REPLACE_SPECIAL, Relation.REPLACE_ONE)
+    events.INTEGER_NOISE, (Relation.REPLACE_SPECIAL, Relation.REPLACE_ONE)
   ),
 }
 
 
-def parts(event: dp_accounting.DpEvent, relation: Relation) -> list[Part]:
-  """Takes an event apart.
-
-  Args:
-    event: Any event.
-    relation: Neighbouring relation it is to be read under.
+def components(event: dp_accounting.DpEvent, relation: Relation) -> list[Component]:
+  """Takes an event apart, as it is to be read under a neighbouring relation.
 
   Returns:
     Distinct events and how often each is composed; empty if nothing is learnt, one
@@ -71,14 +70,14 @@ def parts(event: dp_accounting.DpEvent, relation: Relation) -> list[Part]:
     not sampled are one.
 
   Raises:
-    dp_accounting.UnsupportedEventError: If a part is not valid under `relation`.
+    dp_accounting.UnsupportedEventError: If a component is not valid under `relation`.
     ValueError: If a parameter of the event is out of range.
 
   Example:
     >>> gaussian = dp_accounting.GaussianDpEvent(2.0)
     >>> sampled = dp_accounting.PoissonSampledDpEvent(1.0, gaussian)
     >>> event = dp_accounting.ComposedDpEvent([sampled] * 4)
-    >>> parts(event, Relation.ADD_OR_REMOVE_ONE)
+    >>> components(event, Relation.ADD_OR_REMOVE_ONE)
     [(GaussianDpEvent(noise_multiplier=1.0), 1)]
   """
   for each in nested(event):
@@ -89,7 +88,7 @@ def parts(event: dp_accounting.DpEvent, relation: Relation) -> list[Part]:
         f'{type(each).__name__} is valid under the neighbouring relation {names} '
         f'alone, and {relation.name} was asked for.'
       )
-  counted: dict[str, Part] = {}
+  counted: dict[str, Component] = {}
   for part, count in _flat(events.simplify(_normal(event))):
     key = repr(part)  # Some events hold lists and have no hash.
     counted[key] = (part, count + counted.get(key, (part, 0))[1])
@@ -109,7 +108,7 @@ class Instead(NamedTuple):
 
 
 class Accountant(dp_accounting.PrivacyAccountant):
-  """Collects the parts of what it composes; subclasses say which ones they read."""
+  """Collects what it composes; subclasses say which components they read."""
 
   reads = 'events'  # For messages: "Only ... are supported."
   # Whether it reads mixtures by their bounds; only if all that it says is of a bound.
@@ -123,61 +122,58 @@ class Accountant(dp_accounting.PrivacyAccountant):
     """Whose bound `get_epsilon` returns, if not this accountant's own, and why."""
     return None
 
-  def _read(self, event: dp_accounting.DpEvent) -> list[Part]:
-    """The parts; of mixtures the bound, where that is tight or all there is."""
+  def _read(self, event: dp_accounting.DpEvent) -> list[Component]:
+    """The components; of mixtures the bound, where that is tight or all there is."""
     found = []
-    for part, count in parts(event, self.neighboring_relation):
+    for part, count in components(event, self.neighboring_relation):
       if (
         self.reads_bounds
         and isinstance(part, events.MixtureDpEvent)
         and (part.bound_is_tight or part.strategy is None)
       ):
-        bound = parts(part.bound, self.neighboring_relation)
+        bound = components(part.bound, self.neighboring_relation)
         found += [(each, times * count) for each, times in bound]
       else:
         found.append((part, count))
     return found
 
-  def doubt(self, target_delta: float) -> float:
-    """Probability that what `get_epsilon` returns is too small; 0 unless it is drawn.
+  def failure_probability(self, target_delta: float) -> float:
+    """Probability that `get_epsilon` is too small, which is a part of its delta.
 
-    Args:
-      target_delta: As for `get_epsilon`, of whose delta it is a part already.
+    It is 0 unless outcomes are drawn.
     """
     del target_delta
     return 0.0
 
   @abc.abstractmethod
   def _can_read(self, part: dp_accounting.DpEvent) -> bool:
-    """Whether the accountant knows what this part means."""
+    """Whether the accountant knows what this component means."""
 
   def _add(self, part: dp_accounting.DpEvent, count: int) -> None:
     self._composed.append(dp_accounting.SelfComposedDpEvent(part, count))
 
   def _maybe_compose(
     self, event: dp_accounting.DpEvent, count: int, do_compose: bool
-  ) -> Optional['dp_accounting.PrivacyAccountant.CompositionErrorDetails']:
+  ) -> Optional[Any]:
     try:
       found = self._read(event)
     except dp_accounting.UnsupportedEventError as error:
       return self.CompositionErrorDetails(event, str(error))
     for part, _ in found:
-      if not isinstance(part, dp_accounting.NonPrivateDpEvent) and not self._can_read(
-        part
-      ):
+      is_non_private = isinstance(part, dp_accounting.NonPrivateDpEvent)
+      if not is_non_private and not self._can_read(part):
         return self.CompositionErrorDetails(part, f'Only {self.reads} are supported.')
     if do_compose:
       for part, times in found:
         self._add(part, times * count)
     return None
 
-  def _parts(self) -> list[Part]:
-    return parts(
-      dp_accounting.ComposedDpEvent(self._composed), self.neighboring_relation
-    )
+  def _components(self) -> list[Component]:
+    everything = dp_accounting.ComposedDpEvent(self._composed)
+    return components(everything, self.neighboring_relation)
 
 
-def is_non_private(found: list[Part]) -> bool:
+def is_non_private(found: list[Component]) -> bool:
   """Whether something was released without noise."""
   return any(isinstance(part, dp_accounting.NonPrivateDpEvent) for part, _ in found)
 
@@ -189,23 +185,100 @@ def is_noise(part: Any) -> bool:
 
 def is_poisson(part: Any, noise: type) -> bool:
   """Whether it is such noise on a Poisson sample."""
-  return isinstance(part, dp_accounting.PoissonSampledDpEvent) and isinstance(
-    part.event, noise
-  )
+  return _is_of(part, dp_accounting.PoissonSampledDpEvent, noise)
 
 
 def is_allocated(part: Any) -> bool:
   """Whether it is Gaussian noise in a step that is drawn at random."""
-  return isinstance(part, events.AllocatedDpEvent) and isinstance(
-    part.event, dp_accounting.GaussianDpEvent
-  )
+  return _is_of(part, events.AllocatedDpEvent)
 
 
 def is_without_replacement(part: Any) -> bool:
   """Whether it is Gaussian noise on a sample of fixed size."""
-  return isinstance(
-    part, dp_accounting.SampledWithoutReplacementDpEvent
-  ) and isinstance(part.event, dp_accounting.GaussianDpEvent)
+  return _is_of(part, dp_accounting.SampledWithoutReplacementDpEvent)
+
+
+def _is_of(
+  part: Any, sampling: type, noise: type = dp_accounting.GaussianDpEvent
+) -> bool:
+  return isinstance(part, sampling) and isinstance(part.event, noise)
+
+
+def pure_epsilon(
+  event: dp_accounting.DpEvent, relation: Relation = Relation.REPLACE_SPECIAL
+) -> float:
+  """Epsilon with delta 0 of everything that is composed.
+
+  Args:
+    event: Any event.
+    relation: Neighbouring relation it is to be read under.
+
+  Returns:
+    The sum over its uses of Laplace noise and what is stated to be pure, rounded up in
+    its last digits; infinite if anything else is among them, for of Gaussian noise
+    there is none. (Laplace noise that is made ends after some 88 scales, at a
+    probability of 2^-128 a number: `noise.laplace`.)
+
+  Raises:
+    dp_accounting.UnsupportedEventError: If a component is not valid under `relation`.
+    ValueError: If a parameter of the event is out of range.
+
+  Example:
+    >>> once = dp_accounting.LaplaceDpEvent(2.0)
+    >>> pure_epsilon(dp_accounting.SelfComposedDpEvent(once, 3))
+    1.5
+    >>> both = dp_accounting.ComposedDpEvent([once, dp_accounting.GaussianDpEvent(1.0)])
+    >>> pure_epsilon(both)
+    inf
+  """
+  return pure_epsilon_of(components(event, relation))
+
+
+def pure_epsilon_of(found: list[Component]) -> float:
+  """`pure_epsilon` of components.
+
+  No accountant needs to state more than this at any delta, for at it delta is 0. Those
+  which compose losses may: a grid, or a Renyi divergence of finite order, loses a bit.
+  """
+  exact = fractions.Fraction(0)
+  for part, count in found:
+    cost = _pure_epsilon_of_one(part)
+    if cost is None:
+      return math.inf
+    exact += count * cost
+  return up(exact)
+
+
+def _pure_epsilon_of_one(part: dp_accounting.DpEvent) -> Optional[fractions.Fraction]:
+  """Epsilon of one use, exact but for sampling; `None` if there is none."""
+  if isinstance(part, dp_accounting.LaplaceDpEvent):
+    return 1 / fractions.Fraction(part.noise_multiplier)
+  if is_poisson(part, dp_accounting.LaplaceDpEvent):
+    sampled = laplace_epsilon(part.event.noise_multiplier, part.sampling_probability)
+    return fractions.Fraction(sampled)
+  if isinstance(part, events.EpsilonDeltaDpEvent) and part.delta == 0:
+    return fractions.Fraction(part.epsilon)
+  return None
+
+
+def laplace_epsilon(noise_multiplier: float, sampling_probability: float) -> float:
+  """Epsilon of one use of Laplace noise, with delta 0, rounded up in its last digits.
+
+  1 / noise_multiplier (Dwork et al. 2006, theorem 1); on a Poisson sample, to add or
+  remove one, ln(1 + q (e^that - 1)).
+
+  Example:
+    >>> round(laplace_epsilon(2.0, 1.0), 12), round(laplace_epsilon(2.0, 0.01), 6)
+    (0.5, 0.006466)
+  """
+  q = sampling_probability
+  before = math.nextafter(1 / noise_multiplier, math.inf)
+  if before > _LARGEST_EXPONENT:  # Both terms may be large and their sum small.
+    one = before * (1 + _ROUND_OFF)
+    one += math.log(q + (1 - q) * math.exp(-before))
+  else:
+    one = math.log1p(q * math.expm1(before))
+  return one * (1 + _ROUND_OFF)
 
 
 def up(exact: fractions.Fraction) -> float:
@@ -231,8 +304,8 @@ def nested(event: dp_accounting.DpEvent) -> Iterator[dp_accounting.DpEvent]:
     yield from nested(event.event)
 
 
-def _flat(event: dp_accounting.DpEvent) -> Iterator[Part]:
-  """The parts of a simplified event."""
+def _flat(event: dp_accounting.DpEvent) -> Iterator[Component]:
+  """The components of a simplified event."""
   if isinstance(event, dp_accounting.ComposedDpEvent):
     for sub_event in event.events:
       yield from _flat(sub_event)
