@@ -6,6 +6,7 @@ stand-ins, which import them when they are first used. Others see nothing of thi
 """
 
 import importlib
+import pkgutil
 import sys
 import types
 from typing import Any
@@ -14,15 +15,17 @@ _POSTPONED = ('scipy.signal', 'scipy.stats')
 
 
 class _StandIn(types.ModuleType):
-  """A module that is imported when something of it is wanted."""
+  """Stands for what a dotted name names, and finds it when something of it is used."""
 
   def __getattr__(self, name: str) -> Any:
-    return getattr(importlib.import_module(self.__name__), name)
+    if sys.modules.get(self.__name__) is self:
+      # dp-accounting is being imported, and 0.6 keeps `scipy.stats.norm` then.
+      return _StandIn(f'{self.__name__}.{name}')
+    return getattr(pkgutil.resolve_name(self.__name__), name)
 
 
 def _import() -> None:
-  new = [name for name in _POSTPONED if name not in sys.modules]
-  stand_ins = {name: _StandIn(name) for name in new}
+  stand_ins = {name: _StandIn(name) for name in _POSTPONED if name not in sys.modules}
   sys.modules.update(stand_ins)
   try:
     importlib.import_module('dp_accounting')

@@ -3,8 +3,9 @@
 Orders, composition and the conversion to epsilon (arXiv:2004.00010, Proposition 12) are
 dp-accounting's. Sampled Gaussians have their moments from here, because dp-accounting
 0.4.3 loses them to round-off where sampling is rare (Poisson, fractional orders) or
-noise large (without replacement), and may then come out too small. Moments here are
-sums of positive terms, or differences taken with as many digits as they need.
+noise large (without replacement), and may then come out too small; and 0.6 is looser at
+fractional orders. Moments here are sums of positive terms, alternating series whose
+rest is bounded, or differences taken with as many digits as they need.
 """
 
 import decimal
@@ -31,8 +32,9 @@ SAMPLED_ORDERS = ORDERS + (64, 80, 96, 128, 160, 192, 256, 384, 512, 1024)
 
 # Round-off of a moment, relative, upwards.
 _SAFETY = 1e-11
-# dp-accounting's series for fractional orders ends where terms are below e^-30, and is
-# long for much noise and large samples.
+# Lengths of the series for fractional orders, tried in turn. It is long for much noise
+# and large samples.
+_SERIES_TERMS = (64, 1024, 16_384, 262_144)
 _SERIES_ERROR = 1e-12
 _SERIES_MAX_NOISE = 20.0
 # Differences of a higher order have no bound but the plain one (O(order^2) otherwise).
@@ -158,9 +160,9 @@ def poisson(
   """Renyi divergences of a Gaussian on a Poisson sample, add-or-remove.
 
   arXiv:1908.10530, Section 3.3, with the constant term taken out of its equation for
-  whole orders, so that what is left are positive terms. Fractional orders have
-  dp-accounting's series where it holds, and lie between their neighbours otherwise:
-  (order - 1) times the divergence is convex (arXiv:1808.00087, Corollary 10).
+  whole orders, so that what is left are positive terms. Fractional orders have its
+  series, where that is short, and lie between their neighbours otherwise: (order - 1)
+  times the divergence is convex (arXiv:1808.00087, Corollary 10).
 
   Args:
     probability: That a client is in the sample, between 0 and 1, exclusive.
@@ -175,28 +177,15 @@ def poisson(
   )
   if noise_multiplier > _SERIES_MAX_NOISE:
     return between
-  event = dp_accounting.PoissonSampledDpEvent(
-    probability, dp_accounting.GaussianDpEvent(noise_multiplier)
-  )
   divergences = between.copy()
   below = 0.0  # Divergences grow with the order.
   for i, order in enumerate(orders):
     if float(order).is_integer():
       below = between[i]
       continue
-    series = _series(event, order) + _SERIES_ERROR / (order - 1)
-    divergences[i] = min(between[i], max(series, below))
+    moment = _fractional_poisson_moment(probability, noise_multiplier, order)
+    divergences[i] = min(between[i], max(moment / (order - 1), below))
   return divergences
-
-
-def _series(event: dp_accounting.DpEvent, order: float) -> float:
-  """dp-accounting's divergence, or infinity where it fails."""
-  peer = dp_accounting.rdp.RdpAccountant([order], Relation.ADD_OR_REMOVE_ONE)
-  try:
-    divergence = float(peer.compose(event).rdp[0])
-  except (ArithmeticError, ValueError):
-    return math.inf
-  return divergence if divergence >= 0 else math.inf
 
 
 def without_replacement(
@@ -260,6 +249,39 @@ def _poisson_moment(probability: float, noise_multiplier: float, order: int) -> 
     + gaussian
     + np.log(-np.expm1(-gaussian))
   )
+
+
+def _fractional_poisson_moment(
+  probability: float, noise_multiplier: float, order: float
+) -> float:
+  """Log E (1 - q + q e^((2 z - 1) / (2 s^2)))^order, z of N(0, s^2), rounded up.
+
+  Two binomial series, for z below and above the point where both summands are equal.
+  After `order` terms each alternates in sign and its terms get smaller, so that what is
+  left out is less than the last term. dp-accounting 0.6 takes all terms as positive,
+  which is looser for low orders.
+  """
+  variance = noise_multiplier**2
+  log_q, log_rest = math.log(probability), math.log1p(-probability)
+  middle = variance * (log_rest - log_q) + 0.5
+  for num_terms in _SERIES_TERMS:
+    i = np.arange(float(num_terms))
+    j = order - i
+    binomials = np.cumprod(np.append(1.0, j[:-1] / (i[:-1] + 1)))
+    with np.errstate(all='ignore'):
+      logs = np.logaddexp(
+        (i * log_q + j * log_rest + i * (i - 1) / (2 * variance))
+        + special.log_ndtr((middle - i) / noise_multiplier),
+        (j * log_q + i * log_rest + j * (j - 1) / (2 * variance))
+        + special.log_ndtr((j - middle) / noise_multiplier),
+      )
+      scale = logs.max()
+      terms = binomials * np.exp(logs - scale)
+    last = abs(terms[-1])
+    total = terms.sum() + last
+    if not last > _SERIES_ERROR / 10 * total:
+      break
+  return scale + math.log(total) + _SERIES_ERROR if total > 0 else math.inf
 
 
 def _without_replacement_moment(
