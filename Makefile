@@ -4,21 +4,24 @@
 MAKEFLAGS += --no-print-directory
 PYTHON ?=
 ARGS ?=
-TESTS ?= $(foreach layer,base strategies accounting,tests/$(layer) tff_dp_aggregators/$(layer))
+# What make test-core runs.
+TESTS ?= tests/core_test.py $(foreach layer,base strategies accounting,\
+  tests/$(layer) tff_dp_aggregators/$(layer))
 bin := .venv/bin
 # Files in the order of conftest.py: by their number of tests, as is the default, those
 # with few and long ones would come last, and one process would wait for the other.
 # With bytecode, also where a user's shell says otherwise: tests start many programs, and
 # each would compile the package anew.
-pytest := PYTHONDONTWRITEBYTECODE= $(bin)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+in_two := -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+pytest := PYTHONDONTWRITEBYTECODE= $(bin)/python $(in_two)
 compile := $(bin)/uv pip compile --quiet --no-python-downloads --system-certs \
   --python-version 3.9 --universal --generate-hashes --no-header --no-annotate
 # What does not go together with TensorFlow Federated has an environment of its own.
 peers := $(basename $(notdir $(wildcard requirements/peers/*.in)))
 
 .DEFAULT_GOAL := help
-.PHONY: help venv simulate test test-core slow-test moving coverage lint package docs lock lock-peers \
-  bazel-test clean
+.PHONY: help venv simulate test test-core slow-test moving coverage lint package docs lock \
+  lock-peers bazel-test clean
 
 help: ## Say what there is
 	@echo 'Usage: make TARGET [ARGS="..."] [PYTHON=python3.X]'
@@ -36,8 +39,7 @@ test: venv ## Run the tests, but for the slow ones (ARGS go to pytest)
 
 test-core: ## Run the tests of what needs no TensorFlow, without it (PYTHON= may be 3.9 to 3.14)
 	@PYTHON='$(PYTHON)' tools/python/make_venv.sh core
-	@PYTHONDONTWRITEBYTECODE= build/core/bin/python -m pytest -n 2 --dist loadfile \
-	  --no-loadscope-reorder $(TESTS) $(ARGS)
+	@PYTHONDONTWRITEBYTECODE= build/core/bin/python $(in_two) $(TESTS) $(ARGS)
 
 slow-test: venv ## Run the slow tests only (ARGS go to pytest)
 	@$(pytest) -m slow $(ARGS)

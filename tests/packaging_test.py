@@ -375,6 +375,13 @@ class TestMake:
     assert named <= _make_targets()
 
 
+def test_continuous_integration_names_tests_that_exist():
+  text = (ROOT / '.ci' / 'run').read_text(encoding='utf-8')
+  named = re.findall(r'\btests/[/\w]+\.py\b', text)
+  assert len(named) > 5
+  assert [name for name in named if not (ROOT / name).is_file()] == []
+
+
 class TestSetUp:
   @pytest.fixture
   def make_venv(self, tmp_path):
