@@ -5,8 +5,8 @@ MAKEFLAGS += --no-print-directory
 PYTHON ?=
 ARGS ?=
 # What make test-core runs.
-TESTS ?= tests/core_test.py $(foreach layer,base strategies accounting,\
-  tests/$(layer) tff_dp_aggregators/$(layer))
+TESTS ?= tests/core_test.py $(foreach layer,base strategies sampling accounting,\
+  $(wildcard tests/$(layer) tff_dp_aggregators/$(layer)))
 bin := .venv/bin
 # Files in the order of conftest.py: by their number of tests, as is the default, those
 # with few and long ones would come last, and one process would wait for the other.
