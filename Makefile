@@ -4,18 +4,24 @@
 MAKEFLAGS += --no-print-directory
 PYTHON ?=
 ARGS ?=
+# What make test-core runs.
+TESTS ?= tests/core_test.py $(foreach layer,base strategies sampling accounting,\
+  $(wildcard tests/$(layer) tff_dp_aggregators/$(layer)))
 bin := .venv/bin
 # Files in the order of conftest.py: by their number of tests, as is the default, those
 # with few and long ones would come last, and one process would wait for the other.
 # With bytecode, also where a user's shell says otherwise: tests start many programs, and
 # each would compile the package anew.
-pytest := PYTHONDONTWRITEBYTECODE= $(bin)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+in_two := -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+pytest := PYTHONDONTWRITEBYTECODE= $(bin)/python $(in_two)
+compile := $(bin)/uv pip compile --quiet --no-python-downloads --system-certs \
+  --python-version 3.9 --universal --generate-hashes --no-header --no-annotate
 # What does not go together with TensorFlow Federated has an environment of its own.
 peers := $(basename $(notdir $(wildcard requirements/peers/*.in)))
 
 .DEFAULT_GOAL := help
-.PHONY: help venv simulate test slow-test moving coverage lint package docs lock lock-peers \
-  bazel-test clean
+.PHONY: help venv simulate test test-core slow-test moving coverage lint package docs lock \
+  lock-peers bazel-test clean
 
 help: ## Say what there is
 	@echo 'Usage: make TARGET [ARGS="..."] [PYTHON=python3.X]'
@@ -30,6 +36,10 @@ simulate: venv ## Train with differential privacy, simulated (ARGS="--help" list
 
 test: venv ## Run the tests, but for the slow ones (ARGS go to pytest)
 	@$(pytest) $(ARGS)
+
+test-core: ## Run the tests of what needs no TensorFlow, without it (PYTHON= may be 3.9 to 3.14)
+	@PYTHON='$(PYTHON)' tools/python/make_venv.sh core
+	@PYTHONDONTWRITEBYTECODE= build/core/bin/python $(in_two) $(TESTS) $(ARGS)
 
 slow-test: venv ## Run the slow tests only (ARGS go to pytest)
 	@$(pytest) -m slow $(ARGS)
@@ -54,13 +64,12 @@ package: venv ## Build sdist and wheel into dist/, and try each in a new environ
 docs: venv ## Build the documentation site into site/ (ARGS go to mkdocs)
 	@NO_MKDOCS_2_WARNING=1 $(bin)/python -m mkdocs build --strict $(ARGS)
 
-lock: venv ## Renew requirements.lock from setup.py (ARGS=--upgrade moves to new releases)
-	$(bin)/uv pip compile --quiet --no-python-downloads --system-certs \
-	  --python-version 3.9 --universal --all-extras \
+lock: venv ## Renew both locks from setup.py (ARGS=--upgrade moves to new releases)
+	$(compile) --all-extras \
 	  --override requirements/overrides.txt \
 	  --constraint requirements/constraints.txt \
-	  --generate-hashes --no-header --no-annotate \
 	  $(ARGS) setup.py -o requirements.lock
+	$(compile) $(ARGS) setup.py requirements/core.in -o requirements/core.lock
 
 lock-peers: venv ## Renew the locks in requirements/peers (ARGS=--upgrade as above)
 	@for peer in $(peers); do \

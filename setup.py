@@ -1,7 +1,7 @@
 """Metadata and dependencies of tff_dp_aggregators; tool settings are in pyproject.toml.
 
-Dependencies are stated here and nowhere else: requirements.lock is compiled from
-this file (`make lock`).
+Dependencies are stated here and nowhere else: requirements.lock and
+requirements/core.lock are compiled from this file (`make lock`).
 """
 
 import ast
@@ -112,8 +112,7 @@ setuptools.setup(
   long_description_content_type='text/markdown',
   license='Apache-2.0',
   license_files=['LICENSE'],
-  # The versions of Python that TensorFlow Federated 0.87 has wheels for.
-  python_requires='>=3.9,<3.12',
+  python_requires='>=3.9',
   # Said so that an editable installation is a path, which Python searches after the
   # current folder and finds the package on, although there may be a folder of the same
   # name before, such as the clone; an import hook, the other way, is asked too late.
@@ -131,32 +130,37 @@ setuptools.setup(
     'editable_wheel': _EditableWheel,
     'sdist': _Sdist,
   },
+  # What strategies, accounting and reports need, on any Python.
   install_requires=[
-    # Exact, because installers that find no solution for this version fall back
-    # to releases of 2019 without a word.
-    'tensorflow-federated==0.87.0',
-    # TensorFlow Federated decides on the versions of what it pins itself.
-    'tensorflow',
-    'tensorflow-privacy',
-    'dp-accounting',
     'absl-py',
-    # Several processes and machines; the former is how those of one are encrypted.
-    'cryptography',
-    'dask[distributed]',
-    'grpcio',
+    'dp-accounting>=0.4.3,<0.7',
     'jinja2',
     'matplotlib',
     'mpmath',
-    'numpy',
+    'numpy>=1.25,<3',
     'prv-accountant',
-    'psutil>=6',
-    # The data of the simulations that need no files.
-    'scikit-learn',
-    'scipy',
-    'tensorboard',
+    'scipy>=1.9',
     'tqdm',
   ],
   extras_require={
+    # Noise, queries, aggregators, learning and the simulations, on Linux on x86-64 and
+    # the Pythons that TensorFlow Federated 0.87 has wheels for, 3.9 to 3.11.
+    'tff': [
+      # Exact, because installers that find no solution for this version fall back
+      # to releases of 2019 without a word.
+      'tensorflow-federated==0.87.0',
+      # TensorFlow Federated decides on the versions of what it pins itself.
+      'tensorflow',
+      'tensorflow-privacy',
+      # Several processes and machines; the former is how those of one are encrypted.
+      'cryptography',
+      'dask[distributed]',
+      'grpcio',
+      'psutil>=6',
+      # The data of the simulations that need no files.
+      'scikit-learn',
+      'tensorboard',
+    ],
     'docs': ['mkdocs-material', 'mkdocstrings-python'],
     'test': [
       'coverage',
@@ -182,6 +186,9 @@ setuptools.setup(
     'Programming Language :: Python :: 3.9',
     'Programming Language :: Python :: 3.10',
     'Programming Language :: Python :: 3.11',
+    'Programming Language :: Python :: 3.12',
+    'Programming Language :: Python :: 3.13',
+    'Programming Language :: Python :: 3.14',
     'Topic :: Scientific/Engineering :: Artificial Intelligence',
     'Topic :: Security',
     'Typing :: Typed',

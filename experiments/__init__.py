@@ -6,6 +6,15 @@ commands `tff-dp-simulate` and so on; so imports in here are relative.
 """
 
 import os
+import sys
+
+from tff_dp_aggregators.base import tff_extra
+
+try:
+  tff_extra.require('This program', 'tensorflow', 'tensorflow_federated')
+except ModuleNotFoundError as e:
+  print(f'error: {e}', file=sys.stderr)
+  raise SystemExit(2) from None
 
 # Quiet TensorFlow's start-up notices, before `tff_dp_aggregators.learning` lets through
 # what are errors to TensorFlow and to nobody else.

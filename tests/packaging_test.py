@@ -1,5 +1,6 @@
 """Claims about the lock, the metadata, the Makefile and the set-up."""
 
+import ast
 import os
 import pathlib
 import re
@@ -19,8 +20,16 @@ from packaging import utils
 import tff_dp_aggregators
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-LOCK = (ROOT / 'requirements.lock').read_text(encoding='utf-8')
-PYTHONS = ('3.9', '3.10', '3.11')
+# Those of a plain installation, and those that TensorFlow Federated has wheels for.
+PYTHONS = ('3.9', '3.10', '3.11', '3.12', '3.13', '3.14')
+TFF_PYTHONS = PYTHONS[:3]
+LOCKS = {'requirements.lock': TFF_PYTHONS, 'requirements/core.lock': PYTHONS}
+each_lock = pytest.mark.parametrize('lock', LOCKS)
+each_lock_and_python = pytest.mark.parametrize(
+  'lock, python', [(lock, python) for lock, found in LOCKS.items() for python in found]
+)
+# Modules that are named otherwise than what brings them.
+DISTRIBUTIONS = {'absl': 'absl-py', 'markupsafe': 'jinja2'}
 
 
 def _metadata():
@@ -30,10 +39,11 @@ def _metadata():
   return setup.call_args.kwargs
 
 
-def _locked():
-  """Returns (requirement, number of hashes) for each entry of the lock."""
+def _locked(lock):
+  """Returns (requirement, number of hashes) for each entry of a lock."""
   entries = []
-  for entry in re.split(r'\n(?=\S)', LOCK.strip()):
+  text = (ROOT / lock).read_text(encoding='utf-8')
+  for entry in re.split(r'\n(?=\S)', text.strip()):
     requirement, *rest = entry.replace('\\\n', ' ').split(' --hash=')
     for item in rest:
       assert re.fullmatch(r'sha256:[0-9a-f]{64}\s*', item), f'{requirement}: {item}'
@@ -41,8 +51,8 @@ def _locked():
   return entries
 
 
-def _locked_for(python):
-  """Returns {name: version} of what the lock installs on Linux for one Python."""
+def _locked_for(lock, python):
+  """Returns {name: version} of what a lock installs on Linux for one Python."""
   environment = {
     'python_version': python,
     'python_full_version': f'{python}.1',
@@ -53,7 +63,7 @@ def _locked_for(python):
     'implementation_name': 'cpython',
   }
   versions = {}
-  for requirement, _ in _locked():
+  for requirement, _ in _locked(lock):
     if requirement.marker is None or requirement.marker.evaluate(environment):
       name = utils.canonicalize_name(requirement.name)
       assert name not in versions, f'{name} is locked twice for Python {python}'
@@ -67,40 +77,59 @@ def _make_targets():
 
 
 class TestLock:
-  def test_pins_every_requirement_with_hashes(self):
-    for requirement, num_hashes in _locked():
+  @each_lock
+  def test_pins_every_requirement_with_hashes(self, lock):
+    for requirement, num_hashes in _locked(lock):
       pins = list(requirement.specifier)
       assert [pin.operator for pin in pins] == ['=='], requirement
       assert '*' not in pins[0].version, requirement
       assert num_hashes >= 1, requirement
 
-  def test_names_no_host_and_no_path(self):
-    assert '://' not in LOCK
-    assert not re.search(r'^-', LOCK, re.MULTILINE), 'an installer option in the lock'
-    assert ' @ ' not in LOCK
-    assert not [requirement for requirement, _ in _locked() if requirement.url]
+  @each_lock
+  def test_names_no_host_and_no_path(self, lock):
+    text = (ROOT / lock).read_text(encoding='utf-8')
+    assert '://' not in text
+    assert not re.search(r'^-', text, re.MULTILINE), 'an installer option in the lock'
+    assert ' @ ' not in text
+    assert not [requirement for requirement, _ in _locked(lock) if requirement.url]
 
-  @pytest.mark.parametrize('python', PYTHONS)
-  def test_satisfies_setup_py(self, python):
+  @each_lock_and_python
+  def test_satisfies_setup_py(self, lock, python):
     metadata = _metadata()
     wanted = list(metadata['install_requires'])
-    for extra in metadata['extras_require'].values():
-      wanted += extra
-    versions = _locked_for(python)
+    if lock == 'requirements.lock':
+      for extra in metadata['extras_require'].values():
+        wanted += extra
+    else:
+      wanted += _lines('core.in')
+    versions = _locked_for(lock, python)
     for item in map(requirements.Requirement, wanted):
       name = utils.canonicalize_name(item.name)
       assert name in versions, f'{name} is not locked for Python {python}: make lock'
       assert item.specifier.contains(versions[name]), f'{item}: make lock'
 
-  @pytest.mark.parametrize('python', PYTHONS)
+  @pytest.mark.parametrize('python', TFF_PYTHONS)
   @pytest.mark.parametrize('file', ['overrides.txt', 'constraints.txt'])
   def test_obeys_overrides_and_constraints(self, python, file):
-    lines = (ROOT / 'requirements' / file).read_text(encoding='utf-8').splitlines()
-    rules = [line for line in lines if line and not line.startswith('#')]
+    rules = _lines(file)
     assert rules
-    versions = _locked_for(python)
+    versions = _locked_for('requirements.lock', python)
     for rule in map(requirements.Requirement, rules):
       assert rule.specifier.contains(versions[rule.name]), rule
+
+  def test_without_tensorflow_nothing_is_installed_that_comes_with_it_alone(self):
+    extra = map(requirements.Requirement, _metadata()['extras_require']['tff'])
+    tests_need = {'psutil'}
+    with_tff = {utils.canonicalize_name(each.name) for each in extra} - tests_need
+    assert 'tensorflow-federated' in with_tff
+    for python in PYTHONS:
+      assert not with_tff & set(_locked_for('requirements/core.lock', python))
+
+
+def _lines(file):
+  """Requirements of a file in requirements/."""
+  lines = (ROOT / 'requirements' / file).read_text(encoding='utf-8').splitlines()
+  return [line for line in lines if line and not line.startswith('#')]
 
 
 class TestMetadata:
@@ -127,14 +156,31 @@ class TestMetadata:
     assert {f'tff_dp_aggregators.{path.parent.name}' for path in layers} <= packages
     assert {name.split('.')[0] for name in packages} == {'tff_dp_aggregators'}
 
-  def test_classifiers_name_the_pythons_that_python_requires_allows(self):
+  def test_classifiers_name_the_pythons_that_are_tested(self):
     metadata = _metadata()
     prefix = 'Programming Language :: Python :: 3.'
     named = [c for c in metadata['classifiers'] if c.startswith(prefix)]
-    allowed = specifiers.SpecifierSet(metadata['python_requires'])
-    possible = [f'{prefix}{minor}' for minor in range(30) if f'3.{minor}.1' in allowed]
-    assert named == possible
     assert [name[len(prefix) - 2 :] for name in named] == list(PYTHONS)
+    allowed = specifiers.SpecifierSet(metadata['python_requires'])
+    assert '3.8.20' not in allowed
+    assert all(f'{python}.1' in allowed for python in PYTHONS)
+
+  @pytest.mark.skipif(sys.version_info < (3, 10), reason='lists no standard modules')
+  def test_layers_without_tensorflow_import_what_a_plain_installation_brings(self):
+    package = ROOT / 'tff_dp_aggregators'
+    imported = set()
+    for layer in ('base', 'strategies', 'sampling', 'accounting'):
+      for path in (package / layer).rglob('*.py'):
+        for node in ast.walk(ast.parse(path.read_text(encoding='utf-8'))):
+          if isinstance(node, ast.Import):
+            imported |= {alias.name.partition('.')[0] for alias in node.names}
+          elif isinstance(node, ast.ImportFrom):
+            imported.add(node.module.partition('.')[0])
+    others = imported - {package.name, *sys.stdlib_module_names}
+    brought = map(requirements.Requirement, _metadata()['install_requires'])
+    assert {DISTRIBUTIONS.get(name, name.replace('_', '-')) for name in others} == {
+      each.name for each in brought
+    }
 
   def test_wheel_has_code_and_data_and_license(self, tmp_path):
     source = _copy_of_the_source(tmp_path / 'source')
@@ -327,6 +373,13 @@ class TestMake:
       target for piece in code for target in re.findall(command, piece, re.MULTILINE)
     }
     assert named <= _make_targets()
+
+
+def test_continuous_integration_names_tests_that_exist():
+  text = (ROOT / '.ci' / 'run').read_text(encoding='utf-8')
+  named = re.findall(r'\btests/[/\w]+\.py\b', text)
+  assert len(named) > 5
+  assert [name for name in named if not (ROOT / name).is_file()] == []
 
 
 class TestSetUp:

@@ -1,5 +1,9 @@
 """`tff.aggregators` factories: private means to plug into a federated process."""
 
+from tff_dp_aggregators.base import tff_extra
+
+tff_extra.require(__name__, 'tensorflow', 'tensorflow_federated')
+
 from tff_dp_aggregators.aggregators.adaptive import adaptive
 from tff_dp_aggregators.aggregators.builders import banded
 from tff_dp_aggregators.aggregators.builders import from_strategy

@@ -8,6 +8,10 @@ import os
 import warnings
 from typing import Any
 
+from tff_dp_aggregators.base import tff_extra
+
+tff_extra.require(__name__, 'tensorflow', 'tensorflow_federated')
+
 # TensorFlow has notices at its start and for each new computation, between the lines of
 # a run. Its warnings and errors are shown. What users have set counts; and where they
 # imported TensorFlow before, it has read their setting.

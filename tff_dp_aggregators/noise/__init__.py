@@ -5,6 +5,10 @@ of its iid Gaussians, with a secret key or of a `Seed`; `storage` says where the
 is: in the state, in files, or drawn again.
 """
 
+from tff_dp_aggregators.base import tff_extra
+
+tff_extra.require(__name__, 'tensorflow')
+
 from tff_dp_aggregators.noise.build import Storage
 from tff_dp_aggregators.noise.build import build
 from tff_dp_aggregators.noise.files import Files

@@ -1,5 +1,9 @@
 """`DPQuery` implementations: clip, sum, add noise, and say what it cost."""
 
+from tff_dp_aggregators.base import tff_extra
+
+tff_extra.require(__name__, 'tensorflow', 'tensorflow_privacy')
+
 from tff_dp_aggregators.queries.adaptive_clipping import AdaptiveClippingQuery
 from tff_dp_aggregators.queries.adaptive_clipping import AdaptiveGaussianSumQuery
 from tff_dp_aggregators.queries.banded import BandedMatrixFactorizationQuery

@@ -12,7 +12,6 @@ earlier releases wrote, is replaced without. Privacy does not rest on what is re
 noise and sensitivity both follow from it.
 """
 
-import fcntl
 import hashlib
 import io
 import json
@@ -118,6 +117,10 @@ def _write(path: str, strategy: strategy_lib.Strategy, request: bytes) -> None:
 def _lock(path: str) -> IO[str]:
   """Waits for an exclusive lock, which lasts until the file is closed."""
   file = open(path, 'a', encoding='utf-8')
+  try:
+    import fcntl
+  except ImportError:  # Windows has none: several processes may optimise the same.
+    return file
   try:
     fcntl.flock(file, fcntl.LOCK_EX)
   except OSError:

@@ -1,18 +1,30 @@
 #!/bin/sh
 # Makes .venv exactly what requirements.lock says, with this package installed from the
-# checkout. Does nothing when that is already so, and starts over when an earlier run
-# was interrupted: the stamp, which says what is installed, is written last.
+# checkout; or, as `make_venv.sh core`, makes build/core what requirements/core.lock says,
+# which has no TensorFlow. Does nothing when that is already so, and starts over when an
+# earlier run was interrupted: the stamp, which says what is installed, is written last.
 #
 # Environment: PYTHON, the interpreter to use instead of searching for one.
 set -eu
 
 cd "$(dirname "$0")/../.."
-venv=.venv
+case ${1:-} in
+  core)
+    target=test-core venv=build/core lock=requirements/core.lock newest=14
+    supported='3.9 to 3.14'
+    reason='its packages are locked for no other'
+    ;;
+  *)
+    target=venv venv=.venv lock=requirements.lock newest=11
+    supported='3.9, 3.10 or 3.11'
+    reason='TensorFlow Federated 0.87 supports no other'
+    ;;
+esac
 stamp=$venv/.installed
 
 # Runs it rather than looking for it: pyenv's python3.9 exists and yet may not run.
-supported='import sys; sys.exit(not (3, 9) <= sys.version_info[:2] <= (3, 11))'
-runs() { "$1" -c "$supported" >/dev/null 2>&1; }
+is_supported="import sys; sys.exit(not (3, 9) <= sys.version_info[:2] <= (3, $newest))"
+runs() { "$1" -c "$is_supported" >/dev/null 2>&1; }
 can_make_venv() { "$1" -c 'import ensurepip, venv' >/dev/null 2>&1; }
 version_of() { "$1" -c 'import platform; print(platform.python_version())'; }
 
@@ -21,6 +33,7 @@ find_python() {
     candidates=$PYTHON
   else
     candidates='python3.11 python3.10 python3.9 python3 python'
+    [ "$newest" = 11 ] || candidates="python3.14 python3.13 python3.12 $candidates"
   fi
   without_venv=
   for candidate in $candidates; do
@@ -41,18 +54,18 @@ venv or ensurepip module. On Debian and Ubuntu:
 END
   elif [ -n "${PYTHON:-}" ]; then
     cat >&2 <<END
-error: PYTHON=$PYTHON is not a Python 3.9, 3.10 or 3.11 that runs, and TensorFlow
-Federated 0.87 supports no other. Name one of these, or leave PYTHON out to search
-for one.
+error: PYTHON=$PYTHON is not a Python $supported that runs, and
+$reason. Name one of these, or leave PYTHON out to
+search for one.
 END
   else
     cat >&2 <<END
-error: no Python 3.9, 3.10 or 3.11 found (tried: $candidates), and
-TensorFlow Federated 0.87 supports no other. On Debian:
+error: no Python $supported found (tried: $candidates), and
+$reason. On Debian:
 
     apt-get install python3.11 python3.11-venv
 
-or name one that is installed elsewhere: make venv PYTHON=/path/to/python3.11
+or name one that is installed elsewhere: make $target PYTHON=/path/to/python3.11
 END
   fi
   return 1
@@ -61,7 +74,7 @@ END
 # What the stamp must say: the files that decide what is installed, the interpreter,
 # and the folder, since neither a virtual environment nor an editable install can move.
 wanted() {
-  cksum requirements.lock setup.py
+  cksum "$lock" setup.py
   grep '^__version__' tff_dp_aggregators/__init__.py
   version_of "$1"
   pwd
@@ -72,7 +85,7 @@ locked() {
   awk -v name="$1" '
     /^[^ ]/ { wanted = index($0, name "==") == 1 }
     wanted { print }
-  ' requirements.lock
+  ' "$lock"
 }
 
 # Compiled now, as pip does it, because TensorFlow and TFF are 5,000 modules: where
@@ -81,7 +94,7 @@ install_with_uv() {
   locked uv >"$venv/uv.lock" &&
     "$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
       --no-deps --require-hashes -r "$venv/uv.lock" &&
-    uv_install --compile-bytecode --require-hashes -r requirements.lock &&
+    uv_install --compile-bytecode --require-hashes -r "$lock" &&
     uv_install --no-build-isolation -e .
 }
 
@@ -92,7 +105,7 @@ uv_install() {
 }
 
 install_with_pip() {
-  pip_install --require-hashes -r requirements.lock &&
+  pip_install --require-hashes -r "$lock" &&
     pip_install --no-build-isolation -e .
 }
 
@@ -123,7 +136,7 @@ if [ -n "${PYTHON:-}" ] && [ "$PYTHON" -ef "$current" ]; then
   exit 1
 fi
 python=$(find_python)
-echo "Making $venv from requirements.lock with Python $(version_of "$python")."
+echo "Making $venv from $lock with Python $(version_of "$python")."
 rm -rf "$venv"
 "$python" -m venv "$venv"
 if ! install_with_uv; then

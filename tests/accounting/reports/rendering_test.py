@@ -10,6 +10,7 @@
 import dataclasses
 import re
 import shlex
+from importlib import metadata
 
 import numpy as np
 import pytest
@@ -60,7 +61,7 @@ def test_every_format_says_what_a_reviewer_asks_for(output_format):
     'upper bound: Renyi DP',  # Accounting.
     'mu',
     'rho',
-    'dp-accounting 0.4.3',
+    f'dp-accounting {metadata.version("dp-accounting")}',
     'program --rounds=20',  # Verification.
     'runs/a_b/ledger.jsonl',
     '0f' * 32,

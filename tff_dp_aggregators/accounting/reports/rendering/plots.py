@@ -126,7 +126,7 @@ def place(
     >>> rising = np.array([[0.0, 0.0], [100.0, 100.0]])
     >>> frame = np.array([0.0, 0.0, 110.0, 110.0])
     >>> left, bottom = place((40, 8), rising[1], rising, frame)
-    >>> left + 40 < bottom or left > bottom + 8
+    >>> bool(left + 40 < bottom or left > bottom + 8)
     True
   """
   extent = np.array(size, np.float64)

@@ -1,0 +1,60 @@
+"""Without TensorFlow, what needs none works, and all else says how to get it.
+
+`make test-core` runs these in an environment without TensorFlow. Where it is installed,
+the interpreters that are started here are kept from finding it.
+"""
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+_TFF = ['tensorflow', 'tensorflow_federated', 'tensorflow_privacy']
+
+
+def _without(missing, code):
+  """Runs code in an interpreter that finds none of some modules."""
+  hide = f'import sys\nsys.modules.update(dict.fromkeys({missing}))\n'
+  return subprocess.run(
+    [sys.executable, '-c', hide + code],
+    cwd=ROOT,
+    env={**os.environ, 'PYTHONPATH': str(ROOT)},
+    capture_output=True,
+    text=True,
+    timeout=120,
+  )
+
+
+@pytest.mark.parametrize('layer', ['noise', 'queries', 'aggregators', 'learning'])
+def test_layers_that_need_tensorflow_say_how_to_get_it(layer):
+  result = _without(_TFF, f'from tff_dp_aggregators import {layer}')
+  last = result.stderr.splitlines()[-1]
+  assert re.fullmatch(
+    f'ModuleNotFoundError: tff_dp_aggregators.{layer} needs tensorflow.*: install '
+    r"tff-dp-aggregators\[tff\], .* as README says under 'Installing it'\.",
+    last,
+  )
+  assert '## Installing it\n' in (ROOT / 'README.md').read_text(encoding='utf-8')
+
+
+@pytest.mark.parametrize('name', ['compare', 'plot', 'predict', 'simulate'])
+def test_programs_that_need_tensorflow_say_so_and_no_more(name):
+  code = f"import runpy; runpy.run_module('experiments.{name}', run_name='__main__')"
+  result = _without(_TFF, code)
+  assert (result.returncode, result.stdout) == (2, '')
+  assert re.fullmatch(r'error: This program needs tensorflow .*\n', result.stderr)
+
+
+def test_a_published_report_needs_no_tensorflow():
+  flags = '--mechanism=tree --num_rounds=2000 --rounds_between=313 '
+  flags += '--max_participations=6 --noise_multiplier=7 --target_delta=1e-10'
+  code = (
+    f'import runpy; sys.argv[1:] = {flags.split()}\n'
+    "runpy.run_module('tff_dp_aggregators.accounting.report', run_name='__main__')"
+  )
+  result = _without(_TFF, code)
+  assert '(8.5261, 1e-10)' in result.stdout, result.stderr
