@@ -143,6 +143,7 @@ setuptools.setup(
     # Several processes and machines; the former is how those of one are encrypted.
     'cryptography',
     'dask[distributed]',
+    'duckdb',
     'grpcio',
     'jinja2',
     'matplotlib',
