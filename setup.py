@@ -134,9 +134,11 @@ setuptools.setup(
   install_requires=[
     'absl-py',
     'dp-accounting>=0.4.3,<0.7',
+    'duckdb',
     'jinja2',
     'matplotlib',
     'mpmath',
+    'msgspec',
     'numpy>=1.25,<3',
     'prv-accountant',
     'scipy>=1.9',

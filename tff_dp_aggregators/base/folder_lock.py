@@ -13,12 +13,39 @@ ends, with NFSv4 after 90 seconds mostly; with NFSv3, until it is back.
 """
 
 import errno
-import fcntl
 import os
-from typing import Optional
+from typing import Any, Optional
+
+fcntl: Any
+try:
+  import fcntl
+except ImportError:  # There is none on Windows, where files are read all the same.
+  fcntl = None
 
 FILE = '.lock'
 _CANNOT = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+
+
+def take(descriptor: int) -> None:
+  """Locks an open file or folder for this process alone, and does not wait.
+
+  Raises:
+    BlockingIOError: If another process has it.
+    OSError: If it cannot be locked.
+  """
+  if fcntl is None:
+    raise OSError(
+      errno.ENOSYS,
+      'this system has no fcntl, so nothing keeps two processes from writing the same '
+      'file; write on Linux or macOS, and read anywhere',
+    )
+  fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def give_back(descriptor: int) -> None:
+  """Unlocks what `take` locked; processes forked meanwhile would keep it."""
+  if fcntl is not None:
+    fcntl.flock(descriptor, fcntl.LOCK_UN)
 
 
 class FolderLock:
@@ -34,10 +61,12 @@ class FolderLock:
       BlockingIOError: If another process has it, here or on another machine.
       OSError: If it cannot be locked.
     """
-    self._folder: Optional[int] = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    self._folder: Optional[int] = os.open(
+      path, os.O_RDONLY | getattr(os, 'O_DIRECTORY', 0)
+    )
     self._file: Optional[int] = None
     try:
-      fcntl.flock(self._folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+      take(self._folder)
       self._file = _opened(path)
       if self._file is not None:
         _lock(self._file, path)
@@ -74,7 +103,7 @@ def _opened(path: str) -> Optional[int]:
 
 def _lock(descriptor: int, path: str) -> None:
   try:
-    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    take(descriptor)
   except OSError as e:
     if e.errno not in _CANNOT:
       raise

@@ -129,10 +129,13 @@ def test_where_clients_make_noise_is_in_each_line_and_stays_the_same(path):
   assert [entry.noise_site for entry in ledger.read(path).entries] == [site] * 2
   with ledger.LedgerWriter(f'{path}.other', ledgers.DELTA) as writer:
     for wrong, message in (
-      ({'name': 'local'}, 'noise_site has'),
-      ({**site, 'name': ''}, 'must be a text'),
-      ({**site, 'min_clients': 1.5}, 'min_clients of noise_site'),
-      ({**site, 'server_noise_multiplier': -1.0}, 'server_noise_multiplier of noise'),
+      ({'name': 'local'}, 'noise_site must be .*missing required field'),
+      ({**site, 'name': ''}, 'length >= 1 - at .*name'),
+      ({**site, 'min_clients': 1.5}, 'noise_site must be .*min_clients'),
+      (
+        {**site, 'server_noise_multiplier': -1.0},
+        'noise_site .*>= 0.0 - at .*server_noise',
+      ),
     ):
       with pytest.raises(ValueError, match=message):
         ledgers.append(writer, noise_site=wrong)

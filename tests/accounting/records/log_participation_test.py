@@ -14,6 +14,7 @@ import gzip
 import itertools
 import json
 import random
+import tempfile
 
 import numpy as np
 import pytest
@@ -26,7 +27,6 @@ from tff_dp_aggregators.accounting.programs import (
 )
 from tff_dp_aggregators.accounting.records import log_participation as participation
 from tff_dp_aggregators.accounting.records import round_log
-from tff_dp_aggregators.accounting.records import times as times_lib
 
 HOUR = 3600 * 10**9
 YEAR_2020 = 1_577_836_800 * 10**9
@@ -42,13 +42,10 @@ def make_log(completions, starts=None, clients=None, first_number=0):
 
   who = None
   if clients is not None:
-    pairs = [(c, r) for r, present in enumerate(clients) for c in present]
-    names = sorted({c for c, _ in pairs})
-    who = round_log.Clients(
-      tuple(names),
-      np.array([names.index(c) for c, _ in pairs], np.int32),
-      np.array([r for _, r in pairs], np.int64),
-    )
+    with tempfile.NamedTemporaryFile('w') as file:
+      file.writelines(json.dumps({'client_ids': each}) + '\n' for each in clients)
+      file.flush()
+      who = round_log.read(file.name).clients
   return round_log.RoundLog(
     num_rounds=len(clients if completions is None else completions),
     first_number=first_number,
@@ -56,7 +53,7 @@ def make_log(completions, starts=None, clients=None, first_number=0):
     starts=times(starts),
     cohort_sizes=None,
     clients=who,
-    time_format=times_lib.WITH_ZONE,
+    time_format='ISO 8601 with a zone',
     notes=(),
   )
 
@@ -103,7 +100,7 @@ def random_completions(rng):
 
 def test_nothing_more_and_nothing_less_is_possible_without_start_times():
   rng = random.Random(1)
-  for _ in range(250):
+  for _ in range(100):
     completions = random_completions(rng)
     wait, first = rng.randrange(1, 9), rng.randrange(-4, completions[0] + 1)
     text = (datetime.datetime(2020, 1, 1) + hours(first)).isoformat() + 'Z'
@@ -149,7 +146,7 @@ def test_nothing_more_and_nothing_less_if_the_wait_begins_with_the_completion():
 
 def test_fewest_rounds_are_those_of_all_windows_within_the_log():
   rng = random.Random(5)
-  for _ in range(300):
+  for _ in range(60):
     completions = sorted(rng.randrange(40) for _ in range(rng.randrange(1, 30)))
     wait = rng.randrange(1, 12)
     counts = [
@@ -248,7 +245,7 @@ def observed_by_brute_force(clients):
 
 def test_observed_values_are_exact():
   rng = random.Random(7)
-  for _ in range(200):
+  for _ in range(60):
     clients = [
       rng.choices('abcdefg', k=rng.randrange(4)) for _ in range(rng.randrange(1, 12))
     ]

@@ -57,17 +57,15 @@ Who knows the head of the ledger finds each of these. With it nothing can be cha
 what comes after that many lines: those that were appended since, and a half line.
 """
 
-import collections
 import dataclasses
 import datetime
 import errno
-import fcntl
 import hashlib
 import io
 import itertools
 import logging
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, Optional
 
 import dp_accounting
@@ -75,52 +73,25 @@ import numpy as np
 
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting.accountants import gaussian
-from tff_dp_aggregators.accounting.records import aborted_attempt
 from tff_dp_aggregators.accounting.records import ledger_entry
-from tff_dp_aggregators.accounting.records import ledger_line
 from tff_dp_aggregators.accounting.records import ledger_rules
-from tff_dp_aggregators.accounting.records import ledger_spent
-from tff_dp_aggregators.accounting.records.aborted_attempt import AbortedAttempt
+from tff_dp_aggregators.accounting.records.ledger_entry import AbortedAttempt
 from tff_dp_aggregators.accounting.records.ledger_entry import Head
 from tff_dp_aggregators.accounting.records.ledger_entry import LedgerEntry
 from tff_dp_aggregators.base import checks
+from tff_dp_aggregators.base import folder_lock
 from tff_dp_aggregators.base import new_files
 
 SECRET, SEED, FILE = ledger_entry.SECRET, ledger_entry.SEED, ledger_entry.FILE
+Ledger, total_event = ledger_rules.Ledger, ledger_rules.total_event
 GUESSABLE, tag_of_seed = ledger_entry.GUESSABLE, ledger_entry.tag_of_seed
 _logger = logging.getLogger(__name__)
 # Fields of a line that need not be stated.
 _NOT_STATED = {
-  name: field.default
-  for name, field in ledger_entry.FIELDS.items()
+  field.name: field.default
+  for field in dataclasses.fields(LedgerEntry)
   if field.default is not dataclasses.MISSING
 }
-
-
-@dataclasses.dataclass(frozen=True)
-class Ledger:
-  """What a ledger file says, verified.
-
-  Attributes:
-    entries: One per round, in order; of a round released again, the first.
-    repeated: The rounds released again, in the order of their lines.
-    cut: Length in bytes of the half line at the end; 0 if there is none.
-    sha256: Of the whole file, as `sha256sum` prints it.
-    head: Of the complete lines.
-    aborted: Attempts at rounds that were aborted, in order.
-  """
-
-  entries: tuple[LedgerEntry, ...]
-  repeated: tuple[int, ...]
-  cut: int
-  sha256: str
-  head: Head
-  aborted: tuple[AbortedAttempt, ...] = ()
-
-  @property
-  def total_event(self) -> dp_accounting.DpEvent:
-    """What all rounds and aborted attempts spent together, as one event."""
-    return total_event([*self.entries, *self.aborted])
 
 
 class LedgerWriter:
@@ -336,7 +307,7 @@ class LedgerWriter:
     """
     self._mend()
     aborted = self._aborted_of(**what)
-    aborted_attempt.check_next(self._state.rounds, self._state.attempts, aborted)
+    ledger_rules.check_next_attempt(self._state.rounds, self._state.attempts, aborted)
     self._commit(aborted, self._state.spent)
     return aborted
 
@@ -362,7 +333,7 @@ class LedgerWriter:
       )
     earlier = self._line((number, again.attempt))
     assert isinstance(earlier, AbortedAttempt)
-    aborted_attempt.check_same(earlier, again)
+    ledger_rules.check_same_attempt(earlier, again)
     return earlier
 
   def aborted_attempts(self, round: int) -> int:
@@ -400,7 +371,7 @@ class LedgerWriter:
       cohort_requested=checks.check_int('cohort_requested', cohort_requested, 0),
       cohort_reported=checks.check_int('cohort_reported', cohort_reported, 0),
       reporting_goal=reporting_goal,
-      event=dict(aborted_attempt.NOTHING),
+      event=dict(ledger_entry.NOTHING),
       time=_now(),
       previous_line_sha256=self._state.head.sha256,
     )
@@ -442,7 +413,7 @@ class LedgerWriter:
     noise_multiplier: Optional[float],
     strategy_checksum: Optional[str],
     **stated: Any,
-  ) -> tuple[LedgerEntry, ledger_spent.Spent]:
+  ) -> tuple[LedgerEntry, ledger_rules.Spent]:
     """The next line for a round, checked, and what is spent with it."""
     state = self._state
     given: dict[str, Any] = {
@@ -481,8 +452,7 @@ class LedgerWriter:
   def close(self) -> None:
     """Closes the file and gives the lock back."""
     if not self._file.closed:
-      # Processes forked meanwhile would keep it otherwise.
-      fcntl.flock(self._file, fcntl.LOCK_UN)
+      folder_lock.give_back(self._file.fileno())
     self._file.close()
 
   def __enter__(self) -> 'LedgerWriter':
@@ -520,13 +490,13 @@ class LedgerWriter:
     assert isinstance(entry, LedgerEntry)
     return entry
 
-  def _line(self, key: ledger_rules.Key) -> ledger_line.Line:
+  def _line(self, key: ledger_rules.Key) -> ledger_entry.Line:
     start, end = self._spans[key]
-    return ledger_line.parse(os.pread(self._file.fileno(), end - start, start))
+    return ledger_entry.parse(os.pread(self._file.fileno(), end - start, start))
 
-  def _commit(self, entry: ledger_line.Line, spent: ledger_spent.Spent) -> None:
+  def _commit(self, entry: ledger_entry.Line, spent: ledger_rules.Spent) -> None:
     """Writes the line, and only then counts it."""
-    line = ledger_line.write(entry)
+    line = ledger_entry.write(entry)
     key, before = ledger_rules.key(entry), self._state
     is_new = key not in self._spans
     self._torn = True
@@ -594,15 +564,6 @@ def read(path: str, expected: Optional[Head] = None) -> Ledger:
   )
 
 
-def total_event(entries: Sequence[ledger_line.Line]) -> dp_accounting.DpEvent:
-  """What rounds, and attempts that were aborted, spent together, as one event."""
-  split = [ledger_spent.split(entry.dp_event) for entry in entries]
-  samples = collections.Counter(part for parts, _ in split for part in parts)
-  counted = [dp_accounting.SelfComposedDpEvent(*sample) for sample in samples.items()]
-  others = [rest for _, rest in split]
-  return events.simplify(dp_accounting.ComposedDpEvent([*counted, *others]))
-
-
 def checksum_of(arrays: Iterable[Any]) -> str:
   """SHA-256 of arrays: their types, shapes and values, bit by bit.
 
@@ -663,7 +624,7 @@ def _open(path: str, new: bool) -> io.FileIO:
 
 def _lock(file: io.FileIO, path: str) -> None:
   try:
-    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    folder_lock.take(file.fileno())
   except BlockingIOError as e:
     raise BlockingIOError(
       errno.EWOULDBLOCK, 'another writer has the ledger open', path

@@ -1,4 +1,14 @@
-"""A line of a ledger for a round: what it released, and how it is written.
+"""The lines of a ledger: that of a round, and that of an attempt which was aborted.
+
+Too few clients reported, say, so the round was tried again. No sum of that attempt was
+released, and so nothing follows from it for privacy: its event is `NoOpDpEvent`, and
+who took part in aborted attempts alone has not taken part. The line is there so that
+nobody has to believe it: an attempt has no result, clip norm or noise.
+
+Two numbers in it are of clients. How many reported is exact, as in the lines of rounds,
+and with it that the attempt was aborted: no guarantee covers either. In simulations
+here they depend on no client's data; whether they do elsewhere is for the runner to
+know (`docs/threat_model.md`).
 
 `ledger` has the rules that lines together keep.
 """
@@ -7,34 +17,114 @@ import dataclasses
 import datetime
 import functools
 import hashlib
+import json
 import math
-import re
-from typing import Any, NamedTuple, Optional
+import sys
+import typing
+from typing import Annotated, Any, Literal, NamedTuple, Optional, Union
 
 import dp_accounting
+import msgspec
 
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting.accountants import gaussian
+from tff_dp_aggregators.base import strict_json
 
-# The field that has the hash of the line before.
-CHAIN = 'previous_line_sha256'
-_CHECKSUM = re.compile(r'sha256:[0-9a-f]{64}')
-_SHA256 = re.compile(r'[0-9a-f]{64}')
-# Where the key of the noise, or secret draws, come from.
+# The fields that differ when a line is written again.
+OF_THE_LINE = ('time', 'previous_line_sha256', 'notes')
+# What the key of the noise, or secret draws, can come from.
 SECRET, SEED, FILE = 'secret', 'seed', 'file'
-# What each field that names a source may be, besides not stated.
-SOURCES = {'noise_source': (SECRET, SEED), 'sampling_source': (SECRET, SEED, FILE)}
 # Seeds below it are taken to be guessed.
 GUESSABLE = 2**64
+# What an aborted attempt spends, as lines have it.
+NOTHING = events.to_json(dp_accounting.NoOpDpEvent())
+
 _OF_SEEDS = 'philox'
-_OF_A_PART = {'name', 'clip_norm', 'noise_multiplier'}
-_OF_A_SITE = {'name', 'min_clients', 'server_noise_multiplier'}
 _OF_NOTHING = hashlib.sha256().hexdigest()
+# In lines that have some.
+_IF_ANY = ('parts', 'noise_site', 'notes', 'sampling_source', 'sampling_tag')
+
+# What fields may be. The descriptions are for error messages.
+_Meta = msgspec.Meta
+_LARGEST = sys.float_info.max
+_Count = Annotated[int, _Meta(ge=0, description='a whole number from 0')]
+_Number = Annotated[
+  float, _Meta(ge=0, le=_LARGEST, description='a finite number from 0')
+]
+_Positive = Annotated[float, _Meta(gt=0, le=_LARGEST)]
+_Text = Annotated[str, _Meta(min_length=1, description='a text')]
+_Sha256 = Annotated[
+  str, _Meta(pattern=r'^[0-9a-f]{64}\Z', description='64 hexadecimal digits')
+]
+_Checksum = Annotated[
+  str, _Meta(pattern=r'^sha256:[0-9a-f]{64}\Z', description='what checksum_of returns')
+]
+_Event = Annotated[dict[str, Any], _Meta(description='what events.to_json writes')]
+_Notes = Annotated[list[_Text], _Meta(min_length=1, description='a list of texts')]
+
+
+class _Part(msgspec.Struct, forbid_unknown_fields=True):
+  name: _Text
+  clip_norm: _Positive
+  noise_multiplier: _Positive
+
+
+class _Site(msgspec.Struct, forbid_unknown_fields=True):
+  name: _Text
+  min_clients: Optional[_Count]
+  server_noise_multiplier: Optional[_Number]
+
+
+_Parts = Annotated[
+  list[_Part],
+  _Meta(
+    min_length=2,
+    description='a list of two or more with name, clip_norm and noise_multiplier',
+  ),
+]
+_NoiseSite = Annotated[
+  _Site, _Meta(description='name, min_clients and server_noise_multiplier')
+]
+
+
+@functools.cache
+def _kinds(line: type) -> dict[str, tuple[Any, str]]:
+  """What each field may be, and how to say so."""
+  kinds = {}
+  for name, kind in typing.get_type_hints(line, include_extras=True).items():
+    main, *none = (
+      typing.get_args(kind) if type(None) in typing.get_args(kind) else [kind]
+    )
+    metas = [m for m in getattr(main, '__metadata__', ()) if isinstance(m, _Meta)]
+    words = metas[0].description if metas else ' or '.join(typing.get_args(main))
+    kinds[name] = kind, f'{words} or none' if none else f'{words}'
+  return kinds
+
+
+class _Line:
+  """What both kinds of lines have in common."""
+
+  event: dict[str, Any]
+  time: str
+
+  def __post_init__(self) -> None:
+    for name, (kind, words) in _kinds(type(self)).items():
+      value = getattr(self, name)
+      try:
+        msgspec.convert(value, kind)
+      except msgspec.ValidationError as e:
+        raise ValueError(f'{name} must be {words}; got {value!r}: {e}') from e
+    _check_time(self.time)
+
+  @property
+  def dp_event(self) -> dp_accounting.DpEvent:
+    """What was spent."""
+    return events.from_json(self.event)
 
 
 @dataclasses.dataclass(frozen=True)
-class LedgerEntry:
+class LedgerEntry(_Line):
   """What one round released.
 
   Attributes:
@@ -80,69 +170,45 @@ class LedgerEntry:
     ValueError: If a field is of another type or out of range.
   """
 
-  round: int
-  cohort_requested: Optional[int]
-  cohort_reported: Optional[int]
-  clip_norm: Optional[float]
-  noise_multiplier: Optional[float]
-  strategy_checksum: Optional[str]
-  event: dict[str, Any]
-  effective_noise_multiplier: Optional[float]
-  epsilon: Optional[float]
-  delta: float
-  time: str
-  previous_line_sha256: str
-  result_checksum: Optional[str] = None
-  noise_generator: Optional[str] = None
-  noise_key_tag: Optional[str] = None
-  parts: Optional[list[dict[str, Any]]] = None
-  noise_site: Optional[dict[str, Any]] = None
-  notes: Optional[list[str]] = None
-  noise_source: Optional[str] = None
-  sampling_source: Optional[str] = None
-  sampling_tag: Optional[str] = None
+  round: _Count
+  cohort_requested: Optional[_Count]
+  cohort_reported: Optional[_Count]
+  clip_norm: Optional[_Number]
+  noise_multiplier: Optional[_Number]
+  strategy_checksum: Optional[_Text]
+  event: _Event
+  effective_noise_multiplier: Optional[_Number]
+  epsilon: Optional[_Number]
+  delta: _Number
+  time: _Text
+  previous_line_sha256: _Sha256
+  result_checksum: Optional[_Checksum] = None
+  noise_generator: Optional[_Text] = None
+  noise_key_tag: Optional[_Text] = None
+  parts: Optional[_Parts] = None
+  noise_site: Optional[_NoiseSite] = None
+  notes: Optional[_Notes] = None
+  noise_source: Optional[Literal['secret', 'seed']] = None
+  sampling_source: Optional[Literal['secret', 'seed', 'file']] = None
+  sampling_tag: Optional[_Text] = None
 
   def __post_init__(self) -> None:
-    check_count('round', self.round)
-    for name in ('cohort_requested', 'cohort_reported'):
-      if getattr(self, name) is not None:
-        check_count(name, getattr(self, name))
-    for name in ('clip_norm', 'effective_noise_multiplier', 'epsilon'):
-      if getattr(self, name) is not None:
-        _check_number(name, getattr(self, name))
-    _check_parts(self.parts, self.clip_norm, self.noise_multiplier)
-    _check_site(self.noise_site)
-    _check_notes(self.notes)
-    _check_number('delta', self.delta)
+    super().__post_init__()
     gaussian.check_delta(self.delta)
-    for name, known in SOURCES.items():
-      if getattr(self, name) not in (None, *known):
-        raise ValueError(
-          f'{name} must be one of {", ".join(known)}, or none; got '
-          f'{getattr(self, name)!r}.'
-        )
-    texts = ('strategy_checksum', 'noise_generator', 'noise_key_tag', 'sampling_tag')
-    for name in texts:
-      text = getattr(self, name)
-      if text is not None and not (isinstance(text, str) and text):
-        raise ValueError(f'{name} must be a text or none; got {text!r}.')
-    check_chain(self.previous_line_sha256)
-    checksum = self.result_checksum
-    if checksum is not None and not (
-      isinstance(checksum, str) and _CHECKSUM.fullmatch(checksum)
-    ):
-      raise ValueError(
-        f'result_checksum must be what checksum_of returns, or none; got {checksum!r}.'
-      )
-    event = events.from_json(self.event)
-    if self.noise_multiplier is not None:  # Each part has noise and a clip norm.
+    event = self.dp_event
+    if self.parts is None:
+      if self.noise_multiplier is None:
+        raise ValueError('noise_multiplier must be a finite number from 0; got None.')
       _check_hidden(self.clip_norm, self.noise_multiplier, event)
-    check_time(self.time)
-
-  @property
-  def dp_event(self) -> dp_accounting.DpEvent:
-    """The round's event."""
-    return events.from_json(self.event)
+    elif self.clip_norm is not None or self.noise_multiplier is not None:
+      raise ValueError(
+        f'clip_norm is {self.clip_norm} and noise_multiplier {self.noise_multiplier}, '
+        'but each of the parts has its own; both must be null with parts.'
+      )
+    else:
+      names = [part['name'] for part in self.parts]
+      if len(set(names)) < len(names):
+        raise ValueError(f'parts must have names of their own; got {names}.')
 
   @property
   def has_seeded_noise(self) -> bool:
@@ -152,8 +218,51 @@ class LedgerEntry:
     return self.noise_source == SEED
 
 
-# The fields of a line by name.
-FIELDS = {field.name: field for field in dataclasses.fields(LedgerEntry)}
+@dataclasses.dataclass(frozen=True)
+class AbortedAttempt(_Line):
+  """An attempt at a round of which nothing was released.
+
+  Attributes:
+    round: The round that was attempted, from 0.
+    attempt: Which attempt at it, from 0.
+    cohort_requested: Clients that were asked.
+    cohort_reported: Clients whose updates arrived, in vain.
+    reporting_goal: Least number of updates that the round needs, more than arrived;
+      `None` if it is not known, or was not the reason.
+    event: What was spent, as `events.to_json` writes it: nothing.
+    time: When the line was written, ISO 8601 in UTC.
+    previous_line_sha256: SHA-256 of the line before, with its line feed; of nothing in
+      the first line.
+
+  Raises:
+    ValueError: If a field is of another type or out of range.
+  """
+
+  round: _Count
+  attempt: _Count
+  cohort_requested: _Count
+  cohort_reported: _Count
+  reporting_goal: Optional[_Count]
+  event: _Event
+  time: _Text
+  previous_line_sha256: _Sha256
+
+  def __post_init__(self) -> None:
+    super().__post_init__()
+    if self.reporting_goal is not None and self.cohort_reported >= self.reporting_goal:
+      raise ValueError(
+        f'cohort_reported is {self.cohort_reported}, which reaches reporting_goal='
+        f'{self.reporting_goal}: such an attempt is not aborted for it. State null '
+        'as the goal if it was aborted for another reason.'
+      )
+    if self.event != NOTHING:
+      raise ValueError(
+        f'event must be {NOTHING}: nothing is released of an aborted attempt; got '
+        f'{self.event!r}. What was released is a round.'
+      )
+
+
+Line = Union[LedgerEntry, AbortedAttempt]
 
 
 class Head(NamedTuple):
@@ -177,26 +286,52 @@ class Head(NamedTuple):
     return Head(self.lines + 1, hashlib.sha256(line).hexdigest())
 
 
-def check_count(name: str, value: Any) -> None:
-  """Refuses what is no whole number from 0.
+def parse(line: bytes) -> Line:
+  """Reads a complete line.
 
   Raises:
-    ValueError: If it is none.
+    ValueError: If it is no entry.
   """
-  if type(value) is not int or value < 0:
-    raise ValueError(f'{name} must be a whole number from 0; got {value!r}.')
+  try:
+    data = strict_json.loads(line.decode())
+    if not isinstance(data, dict):
+      raise ValueError(f'an entry is written as an object, got {data!r}.')
+    kind: Any = AbortedAttempt if 'attempt' in data else LedgerEntry
+    fields = {field.name: field for field in dataclasses.fields(kind)}
+    unknown = [name for name in data if name not in fields]
+    if unknown:
+      raise ValueError(f'unknown {unknown}: another release wrote this.')
+    missing = [
+      name
+      for name, field in fields.items()
+      if name not in data and field.default is dataclasses.MISSING
+    ]
+    if 'previous_line_sha256' in missing:
+      raise ValueError(
+        f'missing {missing}; its lines are not chained, as those of this release are, '
+        'so nothing shows that none was removed. Start another ledger.'
+      )
+    if missing:
+      raise ValueError(f'missing {missing}.')
+    return kind(**data)
+  except (ValueError, OverflowError, RecursionError) as e:
+    raise ValueError(f'not a ledger entry: {e}') from e
 
 
-def check_chain(previous: Any) -> None:
-  """Refuses what is no hash of the line before.
+def write(entry: Line) -> bytes:
+  """The line of an entry, with its line feed."""
+  values = dataclasses.asdict(entry)
+  for name in _IF_ANY:
+    if values.get(name, ()) is None:
+      del values[name]
+  return (json.dumps(values, allow_nan=False) + '\n').encode()
 
-  Raises:
-    ValueError: If it is none.
-  """
-  if not (isinstance(previous, str) and _SHA256.fullmatch(previous)):
-    raise ValueError(
-      f'previous_line_sha256 must be 64 hexadecimal digits; got {previous!r}.'
-    )
+
+def changed(earlier: Line, again: Line) -> dict[str, tuple[Any, Any]]:
+  """What differs between two lines for the same, by the names of the fields."""
+  names = [field.name for field in dataclasses.fields(earlier)]
+  both = ((name, (getattr(earlier, name), getattr(again, name))) for name in names)
+  return {n: pair for n, pair in both if n not in OF_THE_LINE and pair[0] != pair[1]}
 
 
 def _check_hidden(
@@ -222,76 +357,13 @@ def _check_hidden(
     )
 
 
-def _check_parts(
-  parts: Any, clip_norm: Optional[float], noise_multiplier: Optional[float]
-) -> None:
-  """Refuses parts that are none, and numbers of all where each part has its own."""
-  if parts is None:
-    _check_number('noise_multiplier', noise_multiplier)
-    return
-  if clip_norm is not None or noise_multiplier is not None:
-    raise ValueError(
-      f'clip_norm is {clip_norm} and noise_multiplier {noise_multiplier}, but each of '
-      'the parts has its own; both must be null with parts.'
-    )
-  if not (isinstance(parts, list) and len(parts) > 1):
-    raise ValueError(f'parts must be a list of two or more, or none; got {parts!r}.')
-  for part in parts:
-    if not isinstance(part, dict) or set(part) != _OF_A_PART:
-      raise ValueError(f'a part has {sorted(_OF_A_PART)}; got {part!r}.')
-    if not (isinstance(part['name'], str) and part['name']):
-      raise ValueError(f'the name of a part must be a text; got {part["name"]!r}.')
-    for name in ('clip_norm', 'noise_multiplier'):
-      _check_number(f'{name} of part {part["name"]}', part[name])
-      if not part[name]:
-        raise ValueError(f'{name} of part {part["name"]} must be positive; got 0.')
-  names = [part['name'] for part in parts]
-  if len(set(names)) < len(names):
-    raise ValueError(f'parts must have names of their own; got {names}.')
-
-
-def _check_site(site: Any) -> None:
-  """Refuses what does not say where noise is made."""
-  if site is None:
-    return
-  if not isinstance(site, dict) or set(site) != _OF_A_SITE:
-    raise ValueError(f'noise_site has {sorted(_OF_A_SITE)}, or is none; got {site!r}.')
-  if not (isinstance(site['name'], str) and site['name']):
-    raise ValueError(f'the name of noise_site must be a text; got {site["name"]!r}.')
-  if site['min_clients'] is not None:
-    check_count('min_clients of noise_site', site['min_clients'])
-  if site['server_noise_multiplier'] is not None:
-    _check_number(
-      'server_noise_multiplier of noise_site', site['server_noise_multiplier']
-    )
-
-
-def _check_notes(notes: Any) -> None:
-  """Refuses what are no sentences."""
-  if notes is not None and not (
-    isinstance(notes, list)
-    and notes
-    and all(isinstance(note, str) and note for note in notes)
-  ):
-    raise ValueError(f'notes must be a list of texts, or none; got {notes!r}.')
-
-
-def _check_number(name: str, value: Any) -> None:
-  if type(value) not in (int, float) or not (value >= 0 and math.isfinite(value)):
-    raise ValueError(f'{name} must be a finite number from 0; got {value!r}.')
-
-
-def check_time(text: Any) -> None:
-  """Refuses what is no time as lines have it.
-
-  Raises:
-    ValueError: If it is none.
-  """
+def _check_time(text: str) -> None:
+  """Refuses what is no time as lines have it."""
   try:
     time = datetime.datetime.fromisoformat(text)
     # Later Pythons read more forms than earlier ones; all write the same one.
     right = time.isoformat() == text and time.utcoffset() == datetime.timedelta(0)
-  except (TypeError, ValueError):
+  except ValueError:
     right = False
   if not right:
     raise ValueError(

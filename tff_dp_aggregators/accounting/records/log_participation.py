@@ -46,13 +46,14 @@ promised, and against the wait if one is given.
 import bisect
 import dataclasses
 import datetime
+from collections.abc import Iterator
 from typing import Any, Optional, Union
 
 import numpy as np
 
 from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting.records import ledger_rules
 from tff_dp_aggregators.accounting.records import round_log
-from tff_dp_aggregators.accounting.records import times as times_lib
 
 # What a device may start to wait from: its own contribution, or the end of the round.
 WAIT_FROM = ('contribution', 'completion')
@@ -60,8 +61,8 @@ WAIT_FROM = ('contribution', 'completion')
 DEFAULT_MIN_WAIT = datetime.timedelta(hours=24)
 # Strategies of so many rounds have a dense matrix.
 _MAX_DENSE = 2048
-# Clients with more rounds are looked at as whole rows, so many at once.
-_OFTEN, _AT_ONCE = 32, 512
+# Contributions that are in memory at once.
+_AT_ONCE = 2**22
 _MAX_WAIT = datetime.timedelta(days=3660)
 
 
@@ -197,24 +198,12 @@ class Summary:
     clients = self.log.clients
     if clients is None:
       return []
-    order = np.lexsort((clients.round, clients.client))
-    client, rounds = clients.client[order], clients.round[order]
-    times = np.bincount(client, minlength=len(clients.names))
-    far = np.iinfo(np.int64).max
-    closest = np.full(len(clients.names), far)
-    again = client[1:] == client[:-1]
-    np.minimum.at(closest, client[1:][again], np.diff(rounds)[again])
-    wrong = closest < (1 if min_separation is None else min_separation)
-    if max_participations is not None:
-      wrong |= times > max_participations
-    return [
-      (
-        clients.names[i],
-        int(times[i]),
-        None if closest[i] == far else int(closest[i]),
-      )
-      for i in np.flatnonzero(wrong)
-    ]
+    return clients.query(
+      'select name, times, closest from by_client join names using (client) where '
+      'closest < $1 or times > $2 order by client',
+      1 if min_separation is None else min_separation,
+      2**62 if max_participations is None else max_participations,
+    )
 
   def broken_in_short(
     self, min_separation: int, max_participations: Optional[int] = None
@@ -255,24 +244,19 @@ class Summary:
       return None
     matrix = strategy.materialize()
     products = np.abs(matrix.T @ matrix)
-    order = np.lexsort((clients.round, clients.client))
-    client, rounds = clients.client[order], clients.round[order]
-    times = np.bincount(client)
-    often = times[client] > _OFTEN
-    largest = _of_often(client[often], rounds[often], products)
-    client, rounds = client[~often], rounds[~often]
-    if not len(client):
-      return largest
-    sums = np.bincount(client, products[rounds, rounds])
-    first = np.arange(len(client))
-    for apart in range(1, _OFTEN):  # Participations of one client.
-      first = first[: np.searchsorted(first, len(client) - apart)]
-      first = first[client[first] == client[first + apart]]
-      if not len(first):
-        break
-      pairs = 2 * products[rounds[first], rounds[first + apart]]
-      sums += np.bincount(client[first], pairs, minlength=len(sums))
-    return max(largest, float(sums.max()))
+    ((num_clients, total),) = clients.query(
+      'select count(*), sum(times) from by_client'
+    )
+    largest = 0.0
+    for part in range(parts := min(num_clients, -(-total // _AT_ONCE))):
+      bounds = (part * num_clients // parts, (part + 1) * num_clients // parts)
+      found = clients.arrays(
+        'select client - $1 as client, round from contributions where client >= $1 and '
+        'client < $2 order by client, round',
+        *bounds,
+      )
+      largest = max(largest, _largest_sum(found['client'], found['round'], products))
+    return largest
 
   @property
   def _basis(self) -> Union[Waiting, Observed]:
@@ -575,7 +559,7 @@ def _begins(
     'The log has all rounds whose results were released, and no others.',
     'No device takes part before its wait is over, by true time, or twice in a round.',
   ]
-  if log.time_format == times_lib.WITHOUT_ZONE:
+  if log.time_format == round_log.WITHOUT_ZONE:
     assumptions.append('Times have no zone; their clock was never set back.')
   if wait_from == 'completion':
     assumptions.append('A device waits from the completion of its round.')
@@ -600,7 +584,7 @@ def _begins(
 
 
 def _parse_first_start(log: round_log.RoundLog, first_start: str) -> int:
-  time, time_format = times_lib.parse_time(first_start)
+  time, time_format = round_log.parse_time(first_start)
   assert log.completions is not None
   if time_format != log.time_format:
     raise ValueError(
@@ -645,38 +629,48 @@ def _most_rounds(
 
 
 def _observe(clients: round_log.Clients, num_rounds: int) -> Observed:
-  """Exact values from everyone's rounds."""
-  order = np.lexsort((clients.round, clients.client))
-  client, rounds = clients.client[order], clients.round[order]
-  again = np.flatnonzero(client[1:] == client[:-1])
-  separations = rounds[again + 1] - rounds[again]
+  """Exact values of everyone's rounds."""
+
+  def first(order: str) -> tuple[str, tuple[int, ...]]:
+    """The first client in an order, and its rounds."""
+    ((client, name),) = clients.query(
+      f'select client, name from by_client join names using (client) order by {order}, '
+      'client limit 1'
+    )
+    rounds = clients.query(
+      'select round from contributions where client = $1 order by round', client
+    )
+    return name, tuple(number for (number,) in rounds)
+
+  ((num_clients,),) = clients.query('select count(*) from by_client')
+  most_active, rounds_of_most_active = first('times desc')
+  name, rounds = first('closest nulls last')
   closest = None
-  if len(again):
-    i = again[np.argmin(separations)]
-    closest = (clients.names[client[i]], int(rounds[i]), int(rounds[i + 1]))
-  most_active = int(np.argmax(np.bincount(client)))
-  rounds_of_most_active = tuple(rounds[client == most_active].tolist())
+  if len(rounds) > 1:
+    i = int(np.argmin(np.diff(rounds)))
+    closest = (name, rounds[i], rounds[i + 1])
   return Observed(
-    num_clients=len(clients.names),
+    num_clients=num_clients,
     min_separation=num_rounds if closest is None else closest[2] - closest[1],
     max_participations=len(rounds_of_most_active),
     closest=closest,
-    most_active=clients.names[most_active],
+    most_active=most_active,
     rounds_of_most_active=rounds_of_most_active,
   )
 
 
-def _of_often(client: np.ndarray, rounds: np.ndarray, products: np.ndarray) -> float:
-  """Largest sum of products of pairs of rounds of one client, many at a time."""
-  largest = 0.0
-  _, client = np.unique(client, return_inverse=True)
-  for begin in range(0, int(client.max(initial=-1)) + 1, _AT_ONCE):
-    chosen = (client >= begin) & (client < begin + _AT_ONCE)
-    here = np.zeros((_AT_ONCE, len(products)))
-    here[client[chosen] - begin, rounds[chosen]] = 1.0
-    sums = np.einsum('ij,ij->i', here @ products, here)
-    largest = max(largest, float(sums.max()))
-  return largest
+def _largest_sum(client: np.ndarray, rounds: np.ndarray, products: np.ndarray) -> float:
+  """Largest sum of products of pairs of rounds of one client, sorted by client."""
+  sums = np.bincount(client, products[rounds, rounds])
+  first = np.arange(len(client))
+  for apart in range(1, len(client)):
+    first = first[: np.searchsorted(first, len(client) - apart)]
+    first = first[client[first] == client[first + apart]]
+    if not len(first):
+      break
+    pairs = 2 * products[rounds[first], rounds[first + apart]]
+    sums += np.bincount(client[first], pairs, minlength=len(sums))
+  return float(sums.max())
 
 
 def _format_wait(wait: datetime.timedelta) -> str:
@@ -715,3 +709,79 @@ def in_longer_run(
     num_rounds=num_rounds,
     max_participations=limits.possible_participations,
   )
+
+
+def check_agreement(
+  summary: Summary,
+  ledger: ledger_rules.Ledger,
+  limits: strategies.Participation,
+) -> None:
+  """Refuses a ledger and a round log that are not of the same run.
+
+  The ledger knows which noise was added and which limits on participation its events
+  are for, the log when rounds were complete, and so which limits devices that wait
+  have kept. Together they show more than each alone, if they are of the same run: the
+  same rounds, of as many clients, and limits that were kept.
+
+  Args:
+    summary: What the log says.
+    ledger: The ledger.
+    limits: Those that the ledger's events are for.
+
+  Raises:
+    ValueError: If they disagree; the message names the first round that shows it, by
+      the ledger's number.
+  """
+  for disagreement in _disagreements(summary, ledger):
+    raise ValueError(
+      f'the ledger and the round log are not of the same run: {disagreement}.'
+    )
+  if limits.fixed_epoch:
+    raise ValueError(
+      'a round log shows how far apart rounds of a device are, not that they are fixed '
+      'epochs apart, which the events of the ledger are for; leave out the round log.'
+    )
+  broken = summary.broken_in_short(limits.min_separation, limits.max_participations)
+  if broken:
+    raise ValueError(
+      'the round log shows that the limits were not kept which the events of the '
+      f'ledger are for: {"; ".join(broken)}. Leave out the ledger to account for what '
+      'the log shows.'
+    )
+
+
+def _disagreements(summary: Summary, ledger: ledger_rules.Ledger) -> Iterator[str]:
+  log, entries = summary.log, ledger.entries
+  # Where they differ, both numbers: logs may count from 1.
+  shift = log.first_number
+  counts = []
+  if log.cohort_sizes is not None:
+    counts.append(('clients', log.cohort_sizes))
+  if log.clients is not None:
+    listed = dict.fromkeys(range(log.num_rounds), 0)
+    listed.update(
+      log.clients.query('select round, count(*) from contributions group by round')
+    )
+    counts.append(('client ids', listed))
+  for entry in entries[: log.num_rounds]:
+    for what, numbers in counts:
+      if entry.cohort_reported not in (None, numbers[entry.round]):
+        yield (
+          f'in round {_numbered(entry.round, shift)} the ledger has '
+          f'{entry.cohort_reported} clients that reported, the round log '
+          f'{numbers[entry.round]} {what}'
+        )
+  if len(entries) > log.num_rounds:
+    yield (
+      f'round {_numbered(log.num_rounds, shift)} of the ledger is not in the round '
+      f'log, which has {log.num_rounds} rounds'
+    )
+  if len(entries) < log.num_rounds:
+    yield (
+      f'round {_numbered(len(entries), shift)} of the round log is not in the ledger, '
+      f'which has {len(entries)} rounds'
+    )
+
+
+def _numbered(number: int, shift: int) -> str:
+  return f'{number} (number {number + shift} in the log)' if shift else f'{number}'

@@ -16,13 +16,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Optional
 
 from tff_dp_aggregators.accounting import sites
-from tff_dp_aggregators.accounting.records import strict_json
 from tff_dp_aggregators.accounting.reports import commands
 from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
 from tff_dp_aggregators.accounting.reports import nbafl_report
 from tff_dp_aggregators.accounting.reports import sources
 from tff_dp_aggregators.accounting.reports import statement as statement_lib
 from tff_dp_aggregators.accounting.reports import verification
+from tff_dp_aggregators.base import strict_json
 
 
 @dataclasses.dataclass(frozen=True)

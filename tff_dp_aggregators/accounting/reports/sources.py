@@ -24,16 +24,14 @@ from tff_dp_aggregators.accounting import joint_mechanism
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting import nbafl
 from tff_dp_aggregators.accounting import schemas
-from tff_dp_aggregators.accounting.records import agreement
-from tff_dp_aggregators.accounting.records import attempts
 from tff_dp_aggregators.accounting.records import ledger as ledger_lib
-from tff_dp_aggregators.accounting.records import ledger_spent
+from tff_dp_aggregators.accounting.records import ledger_rules
 from tff_dp_aggregators.accounting.records import log_participation
 from tff_dp_aggregators.accounting.records import round_log as round_log_lib
-from tff_dp_aggregators.accounting.records import strict_json
 from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
 from tff_dp_aggregators.accounting.reports import nbafl_report
 from tff_dp_aggregators.accounting.reports import provenance
+from tff_dp_aggregators.base import strict_json
 from tff_dp_aggregators.base import version
 
 # The command that makes a report, as reports name it.
@@ -146,7 +144,7 @@ def _from_config(
       read.append(file_of('strategy', path))
   ledger_path = os.path.join(run_dir, 'ledger.jsonl')
   ledger = ledger_lib.read(ledger_path)
-  attempts.check(ledger, _training_of(config).get('schedule'))
+  ledger_rules.check_schedule(ledger, _training_of(config).get('schedule'))
   read.append(file_of('ledger', ledger_path))
   arguments = [f'--run_dir={run_dir}']
   planned_by = privacy.get('accountant')
@@ -293,8 +291,8 @@ def _drawn_sizes(entries: Sequence[Any]) -> list[int]:
   """Clients of each round, if it drew each by itself; those of one cycle, of bins."""
   if any(entry.cohort_requested is None for entry in entries):
     return []  # Their draws are told apart by tags.
-  together, _ = ledger_spent.split(entries[0].dp_event)
-  if any(ledger_spent.is_allocated(each) for each in together):
+  together, _ = ledger_rules.split(entries[0].dp_event)
+  if any(ledger_rules.is_allocated(each) for each in together):
     sizes = [entry.cohort_requested for entry in entries]
     cycles = range(1, len(sizes) + 1)
     return sizes[: next(c for c in cycles if sizes[c:] == sizes[: len(sizes) - c])]
@@ -441,7 +439,7 @@ class _Draw(NamedTuple):
 def _draw_of(path: str, entries: Sequence[ledger_lib.LedgerEntry]) -> Optional[_Draw]:
   """How a ledger's clients were drawn; `None` if nothing rests on that."""
   first = entries[0]
-  if not ledger_spent.is_drawn(first.dp_event):
+  if not ledger_rules.is_drawn(first.dp_event):
     return None
   is_file = first.sampling_source == ledger_lib.FILE
   return _Draw(
@@ -586,7 +584,7 @@ def check_log(
     ValueError: If they are not.
   """
   if ledger is not None:
-    agreement.check(log.proved, ledger, mechanism.limits)
+    log_participation.check_agreement(log.proved, ledger, mechanism.limits)
     return
   shown = log_participation.in_longer_run(log.limits, mechanism.limits.num_rounds)
   if shown != mechanism.participation:

@@ -34,7 +34,6 @@ from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting import sites
 from tff_dp_aggregators.accounting.records import ledger as ledger_lib
-from tff_dp_aggregators.accounting.records import strict_json
 from tff_dp_aggregators.accounting.reports import commands
 from tff_dp_aggregators.accounting.reports import comparing
 from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
@@ -44,6 +43,7 @@ from tff_dp_aggregators.accounting.reports import schema as schema_lib
 from tff_dp_aggregators.accounting.reports import sources
 from tff_dp_aggregators.accounting.reports import statement as statement_lib
 from tff_dp_aggregators.accounting.reports import terms
+from tff_dp_aggregators.base import strict_json
 from tff_dp_aggregators.base import version
 
 # What the other method may be above the exact epsilon, relative above 1.

@@ -20,8 +20,8 @@ from typing import Any, Optional
 import numpy as np
 
 from tff_dp_aggregators.accounting import schemas
-from tff_dp_aggregators.accounting.records import strict_json
 from tff_dp_aggregators.base import checks
+from tff_dp_aggregators.base import strict_json
 
 _FORMAT = 'tff_dp_aggregators schedule'
 _VERSION = 1
