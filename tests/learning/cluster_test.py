@@ -60,6 +60,7 @@ _AGGREGATORS = {
   ),
   'local': _noise_of_clients,
 }
+_AGGREGATORS['large'] = _AGGREGATORS['banded']  # With another model.
 
 
 @pytest.fixture(scope='module')
@@ -83,9 +84,8 @@ def _cluster(client, **kwargs):
 
 
 def _simulation(data, used=None, name='banded', model=None):
-  training = packed.LocalTraining(
-    model or populations.model(), tff.learning.optimizers.build_sgdm(0.3), 4
-  )
+  model = model or populations.model(units=22000 if name == 'large' else 0)
+  training = packed.LocalTraining(model, tff.learning.optimizers.build_sgdm(0.3), 4)
   return packed.PackedFedAvg(
     training,
     _AGGREGATORS[name](noise.Seed(4)),

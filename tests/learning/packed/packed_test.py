@@ -237,20 +237,12 @@ def test_a_client_that_ends_in_nan_is_counted_and_adds_nothing(tmp_path):
 
 @pytest.mark.parametrize('name', ['banded', 'adaptive'])
 def test_large_models_are_added_several_at_once_to_the_same_bits(tmp_path, name):
-  rng = np.random.default_rng(1)
-  x = rng.normal(size=[7, 4, 2]).astype(np.float32)
-  x[5, 0] = 3e38  # Finite; what comes of it is not.
-  clients = {str(i): (x[i], np.ones([4, 1], np.float32)) for i in range(7)}
-  data = packed.lay_out(learning.Clients.of(clients), str(tmp_path / 'data'))
-  tf.keras.utils.set_random_seed(1)
-  layers = [tf.keras.layers.Dense(n, input_shape=[2]) for n in (33000, 1)]
-  spec = (tf.TensorSpec([None, 2]), tf.TensorSpec([None, 1]))
-  model = tff.learning.models.functional_model_from_keras(
-    tf.keras.Sequential(layers), tf.keras.losses.MeanSquaredError(), spec
-  )
+  data = packed.lay_out(_OneIsBroken(7), str(tmp_path / 'data'))
   states, metrics = [], []
   for num_packs in (1, 2, 7):  # Of 7, of 3 and 4, and of 1.
-    simulation = _packed(data, _aggregator(name), model, num_packs=num_packs)
+    simulation = _packed(
+      data, _aggregator(name), populations.model(units=22000), num_packs=num_packs
+    )
     assert simulation.one_by_one is not None
     state = simulation.initialize()
     for this_round in range(2):

@@ -44,19 +44,22 @@ class Population:
     )
 
 
-def model(weighted=True, metrics=False):
-  """Softmax regression.
+def model(weighted=True, metrics=False, units=0):
+  """Softmax regression, or a perceptron.
 
   Args:
     weighted: Whether its loss heeds sample weights.
     metrics: Whether it measures accuracy.
+    units: Of a hidden layer; 0 for none.
   """
   rng = np.random.default_rng(5)
 
   @tf.function
   def predict(weights, x, training):
     del training
-    (kernel, bias), _ = weights
+    (*hidden, kernel, bias), _ = weights
+    for each in hidden:
+      x = tf.nn.relu(x @ each)
     return x @ kernel + bias
 
   @tf.function
@@ -73,9 +76,12 @@ def model(weighted=True, metrics=False):
         accuracy=tf.keras.metrics.SparseCategoricalAccuracy()
       )
     )
-  kernel = rng.normal(size=[NUM_FEATURES, NUM_CLASSES]).astype(np.float32)
+  sizes = [NUM_FEATURES, *[units] * bool(units), NUM_CLASSES]
+  kernels = [
+    rng.normal(size=shape).astype(np.float32) for shape in zip(sizes, sizes[1:])
+  ]
   return tff.learning.models.FunctionalModel(
-    initial_weights=((kernel, np.zeros(NUM_CLASSES, np.float32)), ()),
+    initial_weights=((*kernels, np.zeros(NUM_CLASSES, np.float32)), ()),
     predict_on_batch_fn=predict,
     loss_fn=loss,
     input_spec=SPEC,
