@@ -483,7 +483,7 @@ def train(
       checkpoint_seconds=checkpoint_seconds,
       timeout_seconds=timeout_seconds,
     )
-    if run.standing().is_finished:
+    if run.found().is_finished:
       rounds = f'{run.plan.num_rounds} of {run.plan.num_rounds} rounds'
       progress.say(
         f'{run_dir}: finished before, with {rounds}; nothing was trained.', sys.stderr
@@ -727,8 +727,8 @@ def _result(run: run_lib.Run, make: Optional[Callable[[], Any]]) -> Result:
   rows = metrics_file.read(directory.file(run_directory.METRICS))
   if not rows:
     raise KeyboardInterrupt  # Before the first round: there is nothing to report.
-  standing = run.standing()
-  if standing.is_finished:
+  found = run.found()
+  if found.is_finished:
     statement = reporting.read(directory)
   else:
     statement = reporting.write(
@@ -754,7 +754,7 @@ def _result(run: run_lib.Run, make: Optional[Callable[[], Any]]) -> Result:
     )
   return Result(
     run_dir=directory.path,
-    rounds=standing.rounds,
+    rounds=found.rounds,
     num_rounds=plan.num_rounds,
     epsilon=_infinite_if_none(epsilon),
     delta=plan.delta,

@@ -11,7 +11,6 @@ import shutil
 
 import pytest
 
-from tff_dp_aggregators.learning.runs import original
 from tff_dp_aggregators.learning.runs import run_directory
 
 
@@ -20,15 +19,15 @@ def marked(tmp_path):
   with run_directory.RunDirectory(str(tmp_path / 'run')) as directory:
     directory.write('config.json', '{}')
     os.makedirs(directory.file('checkpoints'))
-    original.check(directory)  # Not marked yet.
-    original.mark(directory)
+    directory.check_is_original()  # Not marked yet.
+    directory.mark_as_original()
   return tmp_path / 'run'
 
 
 def _check(path):
   with run_directory.RunDirectory(str(path)) as directory:
-    original.check(directory)
-    original.mark(directory)
+    directory.check_is_original()
+    directory.mark_as_original()
 
 
 def test_the_original_goes_on_also_where_it_was_moved_to(marked, tmp_path):

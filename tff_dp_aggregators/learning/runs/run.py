@@ -19,7 +19,7 @@ How a run that was stopped goes on, at whatever moment that was:
    machines train, which may come to other last digits than those that go on; without
    it, they are run again.
 4. `metrics.csv` is cut to the rounds of the checkpoint, and written on. Before that,
-   `standing` refuses if something knows of a round that the ledger has no line of.
+   `resumption` refuses if something knows of a round that the ledger has no line of.
 """
 
 import contextlib
@@ -52,16 +52,13 @@ from tff_dp_aggregators.learning.runs import attempts as attempts_lib
 from tff_dp_aggregators.learning.runs import checkpoints as checkpoints_lib
 from tff_dp_aggregators.learning.runs import engines
 from tff_dp_aggregators.learning.runs import evaluation as evaluation_lib
-from tff_dp_aggregators.learning.runs import events as events_lib
 from tff_dp_aggregators.learning.runs import kept_rounds
 from tff_dp_aggregators.learning.runs import larger_cohort as larger_cohort_lib
-from tff_dp_aggregators.learning.runs import loudness as loudness_lib
 from tff_dp_aggregators.learning.runs import metrics_file
 from tff_dp_aggregators.learning.runs import not_finite
-from tff_dp_aggregators.learning.runs import original
 from tff_dp_aggregators.learning.runs import progress as progress_lib
+from tff_dp_aggregators.learning.runs import resumption
 from tff_dp_aggregators.learning.runs import run_directory
-from tff_dp_aggregators.learning.runs import standing as standing_lib
 from tff_dp_aggregators.learning.runs.plans import plan as plan_lib
 from tff_dp_aggregators.learning.schedules import checking
 
@@ -104,9 +101,9 @@ class Run:
     self._checkpointed, self._checkpoint_took = time.monotonic(), 0.0
     # Results of rounds that cannot be run again, if there are such.
     self._kept_rounds: Optional[kept_rounds.KeptRounds] = None
-    self._loudness: Optional[loudness_lib.Loudness] = None
+    self._signal_to_noise: Optional[metrics_file.SignalToNoiseColumns] = None
     if plan.aggregation.not_private_signal_to_noise:
-      self._loudness = loudness_lib.Loudness(NOT_PRIVATE)
+      self._signal_to_noise = metrics_file.SignalToNoiseColumns(NOT_PRIVATE)
     self._watch = checking.Watch(plan.schedule)
     if directory.config is not None:
       directory.forget_untrained(plan.config())
@@ -116,7 +113,7 @@ class Run:
       if plan.mechanism is not None:
         strategy = plan.mechanism.strategy.to_npz()
         directory.write(run_directory.STRATEGY, strategy)
-    original.check(directory)
+    directory.check_is_original()
     if laid_out:
       os.rename(laid_out, directory.file(run_directory.DATA))
 
@@ -141,7 +138,7 @@ class Run:
 
     Clients that are not packed need a runtime of TFF's around it.
 
-    Files that are lost are found by `standing`, which is to be asked before.
+    Files that are lost are found by `found`, which is to be asked before.
 
     `cluster`: Who trains packs; `None` for this process.
     """
@@ -157,12 +154,12 @@ class Run:
         directory.file(run_directory.METRICS), self._columns(), rounds
       )
       earlier = metrics_file.read(directory.file(run_directory.METRICS))
-      if self._loudness is not None:
-        self._loudness.take_up(earlier)
+      if self._signal_to_noise is not None:
+        self._signal_to_noise.take_up(earlier)
       self._say_where_it_is(rounds, ledger.rounds)
       if not rounds:
         self._remark_on_noise()
-      events = events_lib.EventFile(directory.file(run_directory.EVENTS), rounds)
+      events = metrics_file.EventFile(directory.file(run_directory.EVENTS), rounds)
       stack.callback(events.close)
       progress = progress_lib.Progress(plan.num_rounds, rounds)
       stack.callback(progress.close)
@@ -204,7 +201,7 @@ class Run:
         'another run_dir, or go on with the version that its config.json names.'
       )
     checkpoints = checkpoints_lib.Checkpoints(directory.file(run_directory.CHECKPOINTS))
-    original.mark(directory)
+    directory.mark_as_original()
     state = engine.initialize()
     initial = engine.release(state)
     latest = checkpoints.latest(initial)
@@ -318,8 +315,8 @@ class Run:
       tested = self._evaluation.measure(released.global_model_weights)
       row.update({f'test_{name}': value for name, value in tested.items()})
     row.update(measured['row'])
-    if self._loudness is not None:
-      row.update(self._loudness.after(measured['loudness']))
+    if self._signal_to_noise is not None:
+      row.update(self._signal_to_noise.after(measured['signal_and_noise']))
     return state, released, row
 
   def _kept(
@@ -460,13 +457,13 @@ class Run:
       finalized = model.finalize_metrics(model.initialize_metrics_state())
     columns += [f'{NOT_PRIVATE}train_{name}' for name in finalized]
     columns += [f'{NOT_PRIVATE}nonfinite_count']
-    if self._loudness is not None:
-      columns += self._loudness.columns
+    if self._signal_to_noise is not None:
+      columns += self._signal_to_noise.columns
     return [*columns, 'round_seconds', 'clients_per_second']
 
-  def standing(self) -> standing_lib.Standing:
+  def found(self) -> resumption.Found:
     """How far it is by now, by its files."""
-    return standing_lib.of(self.directory, self.plan.num_rounds)
+    return resumption.find(self.directory, self.plan.num_rounds)
 
   def finish(self) -> None:
     """Removes what a run needs to go on: checkpoints, with the key, and data.
@@ -505,7 +502,7 @@ def _measured(metrics: Any) -> dict[str, Any]:
   return {
     'row': row,
     'noise_key_tag': _key_tag(of_query),
-    'loudness': loudness_lib.of_metrics(of_query),
+    'signal_and_noise': metrics_file.signal_and_noise(of_query),
   }
 
 

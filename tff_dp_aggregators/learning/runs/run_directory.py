@@ -48,6 +48,8 @@ CONFIG, PRIVATE = 'config.json', 'private.json'
 METRICS, LEDGER = 'metrics.csv', 'ledger.jsonl'
 STRATEGY, MODEL, REPORT = 'strategy.npz', 'model.npz', 'report.json'
 CHECKPOINTS, DATA, EVENTS = 'checkpoints', 'data', 'events'
+# Which directory the run began in; beside the checkpoints, which have the key.
+ORIGINAL = os.path.join(CHECKPOINTS, 'original.json')
 # Of a Keras model, and of a functional one; and what makes inputs for either.
 KERAS_ARCHITECTURE, ARCHITECTURE = 'architecture.keras', 'architecture'
 PREPROCESSING = 'preprocessing.json'
@@ -208,6 +210,36 @@ class RunDirectory:
     if not changed:
       return ''
     return f' Since the run was begun, these changed as well: {"; ".join(changed)}.'
+
+  def mark_as_original(self) -> None:
+    """Marks a directory with checkpoints as the one that its run began in.
+
+    The mark is the number of the directory's inode: it stays in a move within a file
+    system, and not in a copy. Some network file systems number anew when they are
+    mounted; there a run has to be told that its directory is the original.
+    """
+    if not self.has(ORIGINAL):
+      self.check_in_place()
+      self.write(ORIGINAL, json.dumps({'inode': os.stat(self.path).st_ino}) + '\n')
+
+  def check_is_original(self) -> None:
+    """Refuses a copy of a directory that was marked.
+
+    A copy has the key of the noise. If original and copy both go on, on other data,
+    what one released takes the noise away from what the other did, and no ledger shows
+    it.
+    """
+    if self.has(ORIGINAL):
+      with open(self.file(ORIGINAL), encoding='utf-8') as file:
+        marked = json.load(file)
+      if marked != {'inode': os.stat(self.path).st_ino}:
+        raise ValueError(
+          f'{self.path} is a copy of the directory that its run began in, or was moved '
+          'to another file system. A copy has the key of the noise: if the original '
+          'goes on as well, the noise of both cancels. If the original is gone, as '
+          f'after a backup was restored, remove {self.file(ORIGINAL)}, and the same '
+          'call goes on here. Otherwise begin another run in another run_dir.'
+        )
 
   def check_in_place(self) -> None:
     """Checks that the directory is where it was, before a file in it is written."""
@@ -397,7 +429,7 @@ def _names(path: str) -> set[str]:
 
 
 def looks_finished(path: str) -> bool:
-  """Whether a run in `path` seems to be finished; `standing` proves it."""
+  """Whether a run in `path` seems to be finished; `resumption` proves it."""
   names = set(os.listdir(path)) if os.path.isdir(path) else set()
   return REPORT in names and CHECKPOINTS not in names
 

@@ -19,8 +19,8 @@ import numpy as np
 import pytest
 
 from tff_dp_aggregators.accounting.records import ledger as ledger_lib
+from tff_dp_aggregators.learning.runs import resumption
 from tff_dp_aggregators.learning.runs import run_directory
-from tff_dp_aggregators.learning.runs import standing
 
 _ROUNDS = 4
 
@@ -70,7 +70,7 @@ def _directory(path, *, ledger=None, metrics=None, report=None, checkpoint=None)
 )
 def test_how_far_a_run_is(files, rounds, is_finished, tmp_path):
   with _directory(tmp_path / 'run', **files) as directory:
-    assert standing.of(directory, _ROUNDS) == (rounds, is_finished)
+    assert resumption.find(directory, _ROUNDS) == (rounds, is_finished)
 
 
 @pytest.mark.parametrize(
@@ -97,18 +97,18 @@ def test_how_far_a_run_is(files, rounds, is_finished, tmp_path):
 def test_files_that_contradict_each_other_are_refused(files, match, tmp_path):
   with _directory(tmp_path / 'run', **files) as directory:
     with pytest.raises(ValueError, match=match):
-      standing.of(directory, _ROUNDS)
+      resumption.find(directory, _ROUNDS)
 
 
 def test_half_a_line_of_metrics_is_no_round(tmp_path):
   with _directory(tmp_path / 'run', ledger=2, metrics=2, checkpoint=1) as directory:
     with open(directory.file('metrics.csv'), 'a') as file:
       file.write('2,0.')
-    assert standing.of(directory, _ROUNDS).rounds == 2
+    assert resumption.find(directory, _ROUNDS).rounds == 2
 
 
 def test_an_empty_folder_of_checkpoints_is_none(tmp_path):
   with _directory(tmp_path / 'run', ledger=1, checkpoint=1) as directory:
     shutil.rmtree(directory.file('checkpoints/after_round_1'))
     with pytest.raises(ValueError, match='no checkpoint'):
-      standing.of(directory, _ROUNDS)
+      resumption.find(directory, _ROUNDS)

@@ -17,7 +17,7 @@ from tff_dp_aggregators.learning.runs import run_directory
 _REMEDY = 'Put it back, or begin another run in another run_dir.'
 
 
-class Standing(NamedTuple):
+class Found(NamedTuple):
   """How far a run is.
 
   Attributes:
@@ -29,7 +29,7 @@ class Standing(NamedTuple):
   is_finished: bool
 
 
-def of(directory: run_directory.RunDirectory, num_rounds: int) -> Standing:
+def find(directory: run_directory.RunDirectory, num_rounds: int) -> Found:
   """How far the run in a directory is."""
   path = directory.file(run_directory.LEDGER)
   left = _left(directory)
@@ -39,7 +39,7 @@ def of(directory: run_directory.RunDirectory, num_rounds: int) -> Standing:
         f'{path} is gone, but there is {", ".join(left)}: the run had begun, and '
         f'without it nobody can tell which rounds were released. {_REMEDY}'
       )
-    return Standing(0, is_finished=False)
+    return Found(0, is_finished=False)
   rounds = len(ledger_lib.read(path).entries)
   told = _rounds_told(directory)
   for name, more in told.items():
@@ -50,13 +50,13 @@ def of(directory: run_directory.RunDirectory, num_rounds: int) -> Standing:
         f'used again. {_REMEDY}'
       )
   if _checkpoint_there(directory):
-    return Standing(rounds, is_finished=False)
+    return Found(rounds, is_finished=False)
   if not rounds and not left:
-    return Standing(0, is_finished=False)  # Stopped before the first checkpoint.
+    return Found(0, is_finished=False)  # Stopped before the first checkpoint.
   if {run_directory.METRICS, run_directory.REPORT} <= set(left):
     # Without privacy the report does not tell rounds.
     if {rounds, *told.values()} == {num_rounds}:
-      return Standing(rounds, is_finished=True)
+      return Found(rounds, is_finished=True)
   raise ValueError(
     f'there is no checkpoint in {directory.file(run_directory.CHECKPOINTS)} to go on '
     f'from, and the run is not finished: {path} has {rounds} of {num_rounds} rounds'
