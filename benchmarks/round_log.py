@@ -1,33 +1,37 @@
 """Time of reading a production system's round log, against reading its text alone.
 
     python -m benchmarks.round_log
+    python -m benchmarks.round_log --participations=100000000 --memory=2GB
 
 Writes logs of 10^6 rounds, reads them with `records.round_log`, summarizes them with
 `records.log_participation`, and prints the ratio to what only splitting the same lines
-takes: the csv module for CSV, the json module for JSON lines. The last log is the
-export of a warehouse: 10^7 lines, each a participation of one of 1.7 million devices.
+takes in one thread: the csv module for CSV, the json module for JSON lines. The last
+log is the export of a warehouse: 10^7 lines, each a participation of one of some
+million devices. Each is read by a process of its own, whose peak memory is printed;
+DuckDB keeps on disk what does not fit into its memory.
 """
 
 import csv
 import datetime
 import json
+import multiprocessing
 import os
 import resource
 import tempfile
 import time
 from collections.abc import Iterator
-from typing import Callable
 
 from benchmarks import _arguments
 
 if __name__ == '__main__':
-  _arguments.parse(__doc__ or '')
+  _FLAGS = _arguments.parse(__doc__ or '', participations=10**7, memory='1GB')
 
+from tff_dp_aggregators.accounting.records import log_file
 from tff_dp_aggregators.accounting.records import log_participation as participation
 from tff_dp_aggregators.accounting.records import round_log
 
 _ROUNDS = 10**6
-_PARTICIPATIONS, _DEVICES, _A_ROUND = 10**7, 1_700_000, 5000
+_A_ROUND = 5000
 _COLUMNS = ('round', 'completion_time', 'cohort_size')
 
 
@@ -38,13 +42,14 @@ def _rounds() -> Iterator[tuple[int, str, int]]:
     yield number, time_of_round.isoformat(), 5000 + number % 1000
 
 
-def _write(path: str) -> None:
+def _write(path: str, participations: int) -> None:
+  devices = participations // 6 + 1
   with open(path, 'w', encoding='utf-8') as file:
     if path.endswith('participations.csv'):
       file.write('device,round\n')
       file.writelines(
-        f'device-{i * 7919 % _DEVICES:08d},{i // _A_ROUND}\n'
-        for i in range(_PARTICIPATIONS)
+        f'device-{i * 7919 % devices:08d},{i // _A_ROUND}\n'
+        for i in range(participations)
       )
     elif path.endswith('.csv'):
       file.write(','.join(_COLUMNS) + '\n')
@@ -61,27 +66,31 @@ def _split(path: str) -> None:
       pass
 
 
-def _seconds(work: Callable[[], object]) -> float:
-  start = time.process_time()
-  work()
-  return time.process_time() - start
+def _measure(path: str, memory: str) -> str:
+  """Times of one log, and the peak memory of this process, which reads no other."""
+  log_file.MEMORY = memory
+  seconds = [time.perf_counter()]
+  _split(path)
+  seconds.append(time.perf_counter())
+  log = round_log.read(path)
+  seconds.append(time.perf_counter())
+  participation.summarize(log)
+  seconds.append(time.perf_counter())
+  split, read, summarize = (b - a for a, b in zip(seconds, seconds[1:]))
+  peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+  return f'{split:9.2f} {read:8.2f} {read / split:6.1f} {summarize:12.2f} {peak:8.0f}'
 
 
 def main() -> None:
   """Prints one line for each format."""
-  print(f'{_ROUNDS} rounds       split s   read s  ratio  summarize s  peak MB so far')
+  print(f'{_ROUNDS} rounds       split s   read s  ratio  summarize s  peak MB')
+  processes = multiprocessing.get_context('spawn')
   with tempfile.TemporaryDirectory() as folder:
     for name in ('log.csv', 'log.jsonl', 'participations.csv'):
       path = os.path.join(folder, name)
-      _write(path)
-      split = _seconds(lambda path=path: _split(path))  # type: ignore[misc]
-      start = time.process_time()
-      log = round_log.read(path)
-      read = time.process_time() - start
-      summarize = _seconds(lambda log=log: participation.summarize(log))  # type: ignore[misc]
-      peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-      times = f'{split:9.2f} {read:8.2f} {read / split:6.1f} {summarize:12.2f}'
-      print(f'{name:18} {times} {peak:15.0f}', flush=True)
+      _write(path, _FLAGS.participations)
+      with processes.Pool(1) as pool:
+        print(f'{name:18} {pool.apply(_measure, (path, _FLAGS.memory))}', flush=True)
 
 
 if __name__ == '__main__':

@@ -3,8 +3,9 @@
 Claims: times mean what Python's own reader says, in every form and zone, many at once
 as one by one; a log means the same as CSV and as JSON lines, in any order of lines,
 with repeated lines and under other names of columns, packed or not, with commas or
-tabs; whatever could make a guarantee too good is refused with the line, and so are
-rounds of several populations taken for those of one.
+tabs, or as Parquet, and whether it fits into memory or not; whatever could make a
+guarantee too good is refused with the line, and so are rounds of several populations
+taken for those of one.
 """
 
 import datetime
@@ -14,10 +15,12 @@ import json
 import random
 import re
 
+import duckdb
 import numpy as np
 import pytest
 
 from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting.records import log_file
 from tff_dp_aggregators.accounting.records import log_participation
 from tff_dp_aggregators.accounting.records import round_log
 
@@ -427,6 +430,82 @@ def test_gzipped_logs_and_tabs_say_the_same(read, tmp_path, write):
   assert contents(round_log.read(str(path))) == expected
   path.write_bytes(gzip.compress(text[:50]) + gzip.compress(text[50:]))
   assert contents(round_log.read(str(path))) == expected
+
+
+@pytest.fixture
+def write_parquet(tmp_path):
+  def write(values):
+    path = str(tmp_path / 'rounds[1].parquet')  # No pattern.
+    duckdb.execute(f"copy ({values}) to '{path}' (format parquet)")
+    return path
+
+  return write
+
+
+def test_parquet_says_the_same(read, write_parquet):
+  expected = contents(read(to_json(ROUNDS)))
+  rows = ', '.join(str((*values, list(map(str, ids)))) for *values, ids in ROUNDS)
+  table = f'(values {rows}) as t({", ".join(NAMES)})'
+  numbers = 'epoch_us(completion_time::timestamptz)::double / 1e6 as completion_time'
+  for columns in (
+    '*',
+    '* replace (completion_time::timestamptz as completion_time, '
+    'start_time::timestamptz as start_time)',
+    '* replace (completion_time::timestamp_ns as completion_time, '
+    'start_time::timestamp_ns as start_time, round::utinyint as round)',
+    f'* replace ({numbers}, epoch_ms(start_time::timestamptz)::double / 1e3 as '
+    'start_time)',
+    "* replace (array_to_string(client_ids, ' ') as client_ids)",
+  ):
+    log = round_log.read(write_parquet(f'select {columns} from {table}'))
+    assert contents(log) == expected, columns
+
+
+def test_what_is_wrong_in_parquet_is_refused_with_the_row(write_parquet):
+  for values, message in (
+    (
+      'select 0 as round, 5 as "time" union all select 1, null',
+      'row 2: there is no com',
+    ),
+    ('select 1.5::float as client_id, 0 as round', 'client_id has floats of 32 bits'),
+    (
+      'select unnest([1.0, 1.5]) as client_id, 0 as round',
+      "client '1.5' is a fraction",
+    ),
+    ('select 5 as when', 'no column of completion times'),
+  ):
+    with pytest.raises(ValueError, match=message):
+      round_log.read(write_parquet(values))
+  path = write_parquet('select range as "time" from range(1000)')
+  with open(path, 'r+b') as file:
+    file.truncate(500)
+  with pytest.raises(ValueError, match='is not Parquet that can be read'):
+    round_log.read(path)
+
+
+def test_values_are_text_until_they_are_checked(read):
+  # What is guessed elsewhere: numbers, missing values, quotes and separators.
+  text = 'round,client_id\n0,007\n0,7\n1,"a,b"\n1,"a""b"\n1,a b\n1,1_0\n1,1e5\n1, "c"\n'
+  names = {'007', '7', 'a,b', 'a"b', 'a b', '1_0', '1e5', 'c'}
+  assert {name for _, name in contents(read(text))[3]} == names
+  for value in ('0x1', '1_0', '+1', '1e0', '１'):
+    with pytest.raises(ValueError, match='line 2: round must be a whole number'):
+      read(f'round,time\n{value},5\n')
+
+
+def test_a_log_that_exceeds_the_memory_is_on_disk(tmp_path, monkeypatch):
+  path = tmp_path / 'log.csv'
+  with open(path, 'w') as file:
+    file.write('client,round\n')
+    for r in range(40):
+      file.writelines(f'a-client-with-a-long-name-{c:09d},{r}\n' for c in range(10_000))
+  summaries = []
+  for memory in ('1GB', '45MB'):
+    monkeypatch.setattr(log_file, 'MEMORY', memory)
+    log = round_log.read(str(path))
+    summaries.append(log_participation.summarize(log).to_json())
+  assert summaries[0] == summaries[1]
+  assert summaries[0]['max_participations'] == 40
 
 
 def test_damaged_gzip_is_refused_with_the_line(tmp_path):

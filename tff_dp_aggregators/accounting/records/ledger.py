@@ -189,65 +189,28 @@ class LedgerWriter:
     """Of the lines so far; a checkpoint that keeps it can tell that none is lost."""
     return self._state.head
 
-  def append(
-    self,
-    *,
-    event: dp_accounting.DpEvent,
-    cohort_requested: Optional[int],
-    cohort_reported: Optional[int],
-    clip_norm: Optional[float],
-    noise_multiplier: Optional[float],
-    strategy_checksum: Optional[str],
-    result_checksum: Optional[str] = None,
-    noise_generator: Optional[str] = None,
-    noise_key_tag: Optional[str] = None,
-    parts: Optional[list[dict[str, Any]]] = None,
-    noise_site: Optional[dict[str, Any]] = None,
-    notes: Optional[list[str]] = None,
-    noise_source: Optional[str] = None,
-    sampling_source: Optional[str] = None,
-    sampling_tag: Optional[str] = None,
-    round: Optional[int] = None,
-  ) -> LedgerEntry:
+  def append(self, *, round: Optional[int] = None, **what: Any) -> LedgerEntry:
     """Writes a round's line and waits until it is on disk.
 
     If it fails, the ledger and what was spent are as before.
 
     Args:
-      event: Of this round alone: `aggregators.extract_dp_event(state).last_round_only`,
-        or what a query returned; of a sampled mechanism, which neither of them knows
-        about, its `round_events[round]`.
-      cohort_requested: Clients the round was planned for; `None` where clients are
-        drawn in secret and chance decides how many.
-      cohort_reported: Clients whose updates arrived; `None` likewise.
-      clip_norm: L2 bound of one contribution; `None` without clipping, for events
-        without privacy.
-      noise_multiplier: Standard deviation of z over the clip norm; `None` if each part
-        has its own.
-      strategy_checksum: `Strategy.checksum`; `None` without a mechanism.
-      result_checksum: `checksum_of` what the round releases; without it the round
-        cannot be repeated.
-      noise_generator: What drew the noise, such as 'chacha20' or 'philox'.
-      noise_key_tag: Measurement of this name, or `tag_of_seed` of a seed: by
-        it, runs are found that share noise.
-      parts: Name, clip norm and noise multiplier of each part of a joint mechanism;
-        `None` of another mechanism.
-      noise_site: Where clients make noise, as `LedgerEntry` has it; `None` for noise of
-        the server. `Mechanism.line` has this and the other numbers of a mechanism.
-      notes: Sentences for people on how the round was computed; a round that is run
-        again may have others.
-      noise_source: `SECRET` or `SEED`: whether anybody knows what the noise is from.
-      sampling_source: `SECRET`, `SEED` or `FILE`: what clients are drawn by in secret.
-      sampling_tag: `tag_of_seed` of it: by that, runs are found with the
-        same draws.
       round: Round number; by default the one after the last line's. A run that
         resumes should give it: its state may be older than the ledger.
+      **what: Fields of `LedgerEntry`: `cohort_requested`, `cohort_reported`,
+        `clip_norm`, `noise_multiplier` and `strategy_checksum`; `result_checksum`,
+        without which the round cannot be repeated; and the others that have a default.
+        `Mechanism.line` has those that are a mechanism's. And `event`, the privacy
+        event of this round alone: `aggregators.extract_dp_event(state)` with its
+        `last_round_only`, or what a query returned; for a sampled mechanism, which
+        neither of them knows about, its `round_events[round]`.
 
     Returns:
       The entry, with the privacy spent so far; for a repeated round, by then.
 
     Raises:
-      TypeError: If a count is not a whole number.
+      TypeError: If a field is missing, or there is none of that name, or a count is
+        not a whole number.
       ValueError: If an argument is out of range, or the round is not the next, or was
         released with other content, or is of another mechanism, or its event neither
         Gaussian nor Laplace nor a sample of one, or there is no clip norm and yet
@@ -257,24 +220,7 @@ class LedgerWriter:
     self._mend()
     if round is None:
       round = self._state.last_round + 1
-    entry, spent = self._entry_of(
-      round=round,
-      event=event,
-      cohort_requested=cohort_requested,
-      cohort_reported=cohort_reported,
-      clip_norm=clip_norm,
-      noise_multiplier=noise_multiplier,
-      strategy_checksum=strategy_checksum,
-      result_checksum=result_checksum,
-      noise_generator=noise_generator,
-      noise_key_tag=noise_key_tag,
-      parts=parts,
-      noise_site=noise_site,
-      notes=notes,
-      noise_source=noise_source,
-      sampling_source=sampling_source,
-      sampling_tag=sampling_tag,
-    )
+    entry, spent = self._entry_of(round=round, **what)
     self._commit(entry, spent)
     return entry
 
@@ -353,24 +299,10 @@ class LedgerWriter:
       count for count in itertools.count() if (number, count) not in self._spans
     )
 
-  def _aborted_of(
-    self,
-    *,
-    round: int,
-    attempt: int,
-    cohort_requested: int,
-    cohort_reported: int,
-    reporting_goal: Optional[int],
-  ) -> AbortedAttempt:
+  def _aborted_of(self, **what: Any) -> AbortedAttempt:
     """The next line for an attempt."""
-    if reporting_goal is not None:
-      reporting_goal = checks.check_int('reporting_goal', reporting_goal, 0)
     return AbortedAttempt(
-      round=checks.check_int('round', round, 0),
-      attempt=checks.check_int('attempt', attempt, 0),
-      cohort_requested=checks.check_int('cohort_requested', cohort_requested, 0),
-      cohort_reported=checks.check_int('cohort_reported', cohort_reported, 0),
-      reporting_goal=reporting_goal,
+      **_with_counts(what),
       event=dict(ledger_entry.NOTHING),
       time=_now(),
       previous_line_sha256=self._state.head.sha256,
@@ -405,36 +337,36 @@ class LedgerWriter:
   def _entry_of(
     self,
     *,
-    round: int,
     event: dp_accounting.DpEvent,
-    cohort_requested: Optional[int],
-    cohort_reported: Optional[int],
     clip_norm: Optional[float],
     noise_multiplier: Optional[float],
     strategy_checksum: Optional[str],
-    **stated: Any,
+    cohort_requested: Optional[int],
+    cohort_reported: Optional[int],
+    **others: Any,
   ) -> tuple[LedgerEntry, ledger_rules.Spent]:
     """The next line for a round, checked, and what is spent with it."""
     state = self._state
-    given: dict[str, Any] = {
-      'round': checks.check_int('round', round, 0),
-      'cohort_requested': _check_size('cohort_requested', cohort_requested),
-      'cohort_reported': _check_size('cohort_reported', cohort_reported),
-      'clip_norm': None if clip_norm is None else float(clip_norm),
-      'noise_multiplier': (
-        None
-        if noise_multiplier is None
-        else events.check_noise_multiplier(noise_multiplier)
+    if noise_multiplier is not None:
+      noise_multiplier = events.check_noise_multiplier(noise_multiplier)
+    given: dict[str, Any] = dict(
+      **_with_counts(
+        {
+          **others,
+          'cohort_requested': cohort_requested,
+          'cohort_reported': cohort_reported,
+        }
       ),
-      'strategy_checksum': strategy_checksum,
-      'event': events.to_json(event),
-      'delta': self._delta,
-      'time': _now(),
-      'previous_line_sha256': state.head.sha256,
-      # What is not stated now is not what a line has that was written before.
-      **_NOT_STATED,
-      **stated,
-    }
+      clip_norm=None if clip_norm is None else float(clip_norm),
+      noise_multiplier=noise_multiplier,
+      strategy_checksum=strategy_checksum,
+      event=events.to_json(event),
+      delta=self._delta,
+      time=_now(),
+      previous_line_sha256=state.head.sha256,
+    )
+    # What is not stated now is not what a line has that was written before.
+    given = {**_NOT_STATED, **given}
     if given['round'] < state.rounds:
       earlier = self._entry(given['round'])
       entry = dataclasses.replace(earlier, **given)
@@ -589,8 +521,15 @@ def checksum_of(arrays: Iterable[Any]) -> str:
   return 'sha256:' + digest.hexdigest()
 
 
-def _check_size(name: str, size: Optional[int]) -> Optional[int]:
-  return None if size is None else checks.check_int(name, size, 0)
+def _with_counts(values: dict[str, Any]) -> dict[str, Any]:
+  """The fields of a line, of which counts may be NumPy's."""
+  names = ('round', 'attempt', 'cohort_requested', 'cohort_reported', 'reporting_goal')
+  return {
+    name: checks.check_int(name, value, 0)
+    if name in names and value is not None
+    else value
+    for name, value in values.items()
+  }
 
 
 def _now() -> str:
