@@ -253,7 +253,7 @@ class LedgerWriter:
     """
     self._mend()
     aborted = self._aborted_of(**what)
-    ledger_rules.check_next_attempt(self._state.rounds, self._state.attempts, aborted)
+    ledger_rules.check_next_attempt(self._state, aborted)
     self._commit(aborted, self._state.spent)
     return aborted
 
@@ -378,7 +378,7 @@ class LedgerWriter:
       epsilon=spent.epsilon(self._delta),
       **given,
     )
-    ledger_rules.check_next(state.first, state.rounds, entry)
+    ledger_rules.check_next(state, entry)
     return entry, spent
 
   def close(self) -> None:
@@ -485,15 +485,7 @@ def read(path: str, expected: Optional[Head] = None) -> Ledger:
   if expected is not None:
     expected = _check_head(expected)
   with open(path, 'rb') as file:
-    reading = ledger_rules.Reading(path, file, expected)
-  return Ledger(
-    entries=tuple(reading.entries),
-    aborted=tuple(reading.aborted),
-    repeated=tuple(reading.repeated),
-    cut=len(reading.cut),
-    sha256=reading.sha256,
-    head=reading.state.head,
-  )
+    return ledger_rules.Reading(path, file, expected).ledger
 
 
 def checksum_of(arrays: Iterable[Any]) -> str:

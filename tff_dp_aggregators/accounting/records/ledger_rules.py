@@ -283,13 +283,7 @@ class State(NamedTuple):
   head: Head = Head()
 
   def after(self, entry: ledger_entry.Line, line: bytes, spent: Spent) -> 'State':
-    """With one line more, which is checked already.
-
-    Args:
-      entry: What the line says.
-      line: The line itself.
-      spent: By then.
-    """
+    """With one line more, which is checked already, and what is spent by then."""
     then = self._replace(size=self.size + len(line), head=self.head.after(line))
     if isinstance(entry, AbortedAttempt):  # The round that comes next is its own.
       return then._replace(attempts=self.attempts + 1, last_round=entry.round - 1)
@@ -303,29 +297,15 @@ class State(NamedTuple):
 
 
 class Reading:
-  """A ledger file read line by line.
+  """The lines of a ledger file, read and verified; some attributes are as in `Ledger`.
 
   Attributes:
-    entries: One per round, in order; of a round released again, the first.
-    aborted: Attempts at rounds that were aborted, in order.
-    repeated: The rounds released again, in the order of their lines.
     spans: From where to where each line is in the file, but for repetitions.
     state: What all complete lines come to.
     cut: The half line at the end; empty if there is none.
-    sha256: Of the whole file.
   """
 
   def __init__(self, path: str, file: Iterable[bytes], expected: Optional[Head] = None):
-    """Reads and verifies a file.
-
-    Args:
-      path: Of the file, for messages.
-      file: Its lines.
-      expected: A head that it had once; `None` if none is known.
-
-    Raises:
-      ValueError: If a line breaks a rule, or the head is another.
-    """
     self.entries: list[LedgerEntry] = []
     self.aborted: list[AbortedAttempt] = []
     self.repeated: list[int] = []
@@ -347,21 +327,33 @@ class Reading:
         once = self.state.head
     self.sha256 = digest.hexdigest()
     if expected is not None and once != expected:
-      raise ValueError(_not_expected(path, self.state.head, expected))
+      raise ValueError(f'{path}: {_not_expected(self.state.head.lines, expected)}')
+
+  @property
+  def ledger(self) -> Ledger:
+    """What the file says."""
+    return Ledger(
+      entries=tuple(self.entries),
+      aborted=tuple(self.aborted),
+      repeated=tuple(self.repeated),
+      cut=len(self.cut),
+      sha256=self.sha256,
+      head=self.state.head,
+    )
 
   def _add(self, line: bytes) -> None:
     entry = ledger_entry.parse(line)
     state, spent = self.state, self.state.spent
     is_new = True
     if isinstance(entry, AbortedAttempt):
-      check_next_attempt(state.rounds, state.attempts, entry)
+      check_next_attempt(state, entry)
       self.aborted.append(entry)
     elif entry.round < state.rounds:
       check_repetition(self.entries[entry.round], entry)
       self.repeated.append(entry.round)
       is_new = False
     else:
-      check_next(state.first, state.rounds, entry)
+      check_next(state, entry)
       spent = spent.plus(entry.dp_event)
       check_stated(entry, spent)
       self.entries.append(entry)
@@ -376,12 +368,13 @@ def key(entry: ledger_entry.Line) -> Key:
   return entry.round, entry.attempt if isinstance(entry, AbortedAttempt) else None
 
 
-def check_next(first: Optional[LedgerEntry], rounds: int, entry: LedgerEntry) -> None:
-  """Checks that the entry is of round `rounds` and of round 0's mechanism.
+def check_next(state: State, entry: LedgerEntry) -> None:
+  """Checks that the entry is of the next round and of round 0's mechanism.
 
   Raises:
     ValueError: If it is not.
   """
+  first, rounds = state.first, state.rounds
   if entry.round != rounds:
     raise ValueError(
       f'expected round {rounds}, or an earlier one released again; found round '
@@ -426,17 +419,13 @@ def check_repetition(earlier: LedgerEntry, again: LedgerEntry) -> None:
     )
 
 
-def check_next_attempt(rounds: int, attempts: int, aborted: AbortedAttempt) -> None:
+def check_next_attempt(state: State, aborted: AbortedAttempt) -> None:
   """Checks that an attempt is the next one.
-
-  Args:
-    rounds: Rounds released by then.
-    attempts: Aborted attempts at the round after them by then.
-    aborted: What comes next.
 
   Raises:
     ValueError: If it is not.
   """
+  rounds, attempts = state.rounds, state.attempts
   if aborted.round < rounds:
     raise ValueError(
       f'an attempt at round {aborted.round} was aborted after that round was released: '
@@ -476,17 +465,17 @@ def total_event(entries: Sequence[ledger_entry.Line]) -> dp_accounting.DpEvent:
   return events.simplify(dp_accounting.ComposedDpEvent([*counted, *others]))
 
 
-def _not_expected(path: str, found: Head, expected: Head) -> str:
-  if found.lines < expected.lines:
+def _not_expected(lines: int, expected: Head) -> str:
+  if lines < expected.lines:
     return (
-      f'{path} has {found.lines} complete lines, but had {expected.lines} once: '
-      f'{expected.lines - found.lines} were removed from its end. What they spent is '
-      'spent; find the ledger that has them.'
+      f'the ledger has {lines} complete lines, but had {expected.lines} once: '
+      f'{expected.lines - lines} were removed from its end. What they spent is spent; '
+      'find the ledger that has them.'
     )
   return (
-    f'the first {expected.lines} lines of {path} are not those that were there once, '
-    f'whose last had the SHA-256 {expected.sha256}: something was changed, or it is '
-    'another ledger.'
+    f'its first {expected.lines} lines are not those that were there once, whose last '
+    f'had the SHA-256 {expected.sha256}: something was changed, or it is another '
+    'ledger.'
   )
 
 

@@ -96,11 +96,11 @@ class LogFile:
     with self._refusals():
       source = self._parquet() if is_parquet else self._text()
       chosen = self._chosen(source) if 'population' in self.found else 'true'
-      self.database.execute(
+      self.query(
         f'create table entries as select no, {", ".join(self.names)} from ({source}) '
         f'where {chosen}'
       )
-    if not self.number('select count(*) from entries'):
+    if not self.query('from entries limit 1'):
       raise self.error('has no rounds.')
 
   @property
@@ -127,10 +127,19 @@ class LogFile:
         '--columns=client_id=.'
       )
 
-  def number(self, sql: str) -> Any:
-    """The only value of a query."""
-    (row,) = self.database.execute(sql).fetchall()
-    return row[0]
+  def query(self, sql: str, *parameters: Any) -> list[tuple]:
+    """The rows of a query, or of the last of several."""
+    return self.database.execute(sql, parameters or None).fetchall()
+
+  def arrays(self, sql: str, *parameters: Any) -> dict[str, Any]:
+    """The columns of a query that has no NULL, as NumPy arrays."""
+    return self.database.execute(sql, parameters or None).fetchnumpy()
+
+  def rows(self, sql: str) -> list[dict[str, Any]]:
+    """The rows of a query by the names of columns."""
+    found = self.database.execute(sql)
+    names = [name for name, *_ in found.description]
+    return [dict(zip(names, row)) for row in found.fetchall()]
 
   def value(self, number: int, name: str) -> Any:
     """The value of a column in an entry as it is in the file."""
@@ -138,7 +147,7 @@ class LogFile:
       with open(self._file, encoding='utf-8-sig') as file:
         line = next(itertools.islice(file, number - 1, None))
       return json.loads(line).get(self.found[name])
-    return self.number(f'select {name} from entries where no = {number}')
+    return self.query(f'select {name} from entries where no = {number}')[0][0]
 
   def line(self, number: int) -> int:
     """The line of an entry, or its row in a Parquet file."""
@@ -208,7 +217,7 @@ class LogFile:
     )
     types = {
       name: kind
-      for name, kind, *_ in self.database.execute(f'describe from {table}').fetchall()
+      for name, kind, *_ in self.query(f'describe from {table}')
       if name != 'file_row_number'
     }
     self._find_columns(list(types), 1)
@@ -309,12 +318,12 @@ class LogFile:
 
   def _check_objects(self, lines: str) -> None:
     """Refuses lines that are no object, have a name twice, or columns of their own."""
-    groups = self.database.execute(
+    groups = self.query(
       'select min(no), keys, any_value(bad) from (select no, case when '
       "json_valid(line) and json_type(line) = 'OBJECT' then json_keys(line) end as "
       f'keys, case when keys is null then line end as bad from ({lines})) group by '
       'keys order by 1'
-    ).fetchall()
+    )
     for line, keys, bad in groups:
       if keys is None:
         try:
@@ -334,10 +343,10 @@ class LogFile:
   def _chosen(self, source: str) -> str:
     """The condition for entries of the population that is asked for."""
     name_of = "trim(population, e' \\t')"
-    groups = self.database.execute(
+    groups = self.query(
       f'select {name_of} as name, min(no), count(*) from ({source}) group by name '
       'order by 2'
-    ).fetchall()
+    )
     for name, number, _ in groups:
       if not name:
         raise self.refusal(number, 'there is no population.')

@@ -46,7 +46,7 @@ promised, and against the wait if one is given.
 import bisect
 import dataclasses
 import datetime
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Optional, Union
 
 import numpy as np
@@ -188,43 +188,117 @@ class Summary:
     """Clients that took part too often or too soon, in the order of the log.
 
     Args:
-      min_separation: What was promised, a difference of rounds.
-      max_participations: What was promised.
+      min_separation: The promised least difference of rounds.
+      max_participations: The promised number.
 
     Returns:
       For each its name, its contributions, and the smallest difference of two of its
       rounds, `None` if it has one contribution; nothing if the log names no clients.
     """
-    clients = self.log.clients
-    if clients is None:
+    if self.log.clients is None:
       return []
-    return clients.query(
+    return self.log.clients.query(
       'select name, times, closest from by_client join names using (client) where '
       'closest < $1 or times > $2 order by client',
       1 if min_separation is None else min_separation,
       2**62 if max_participations is None else max_participations,
     )
 
+  def broken(
+    self,
+    min_separation: Optional[int] = None,
+    max_participations: Optional[int] = None,
+  ) -> list[str]:
+    """In which ways the log breaks a promise; none if it is kept.
+
+    Args:
+      min_separation: The promised least difference of rounds.
+      max_participations: The promised number.
+
+    Returns:
+      A sentence for each promise broken, with the rounds and the client if known. If
+      clients and their wait are known, so is whether they waited.
+    """
+    broken = []
+    if self.min_separation == 0:
+      broken.append(f'{self._closest_observed()}; no schema allows this')
+    broken += self._broken_by_waiting(min_separation, max_participations)
+    broken += self._broken_by_clients(
+      min_separation, max_participations, 'what was promised'
+    )
+    if self.waiting is not None:
+      broken += self._broken_by_clients(
+        self.waiting.min_separation,
+        self.waiting.max_participations,
+        'what the wait allows',
+      )
+    return broken
+
   def broken_in_short(
     self, min_separation: int, max_participations: Optional[int] = None
   ) -> list[str]:
-    """The same as `broken`, for who may not see clients: how many there were.
-
-    Args:
-      min_separation: What was promised, a difference of rounds.
-      max_participations: What was promised.
-    """
-    broken = []
-    if self.waiting is not None:
-      broken += self._broken_by_waiting(min_separation, max_participations)
+    """The same as `broken`, for who may not see clients: how many there were."""
+    broken = self._broken_by_waiting(min_separation, max_participations)
     offenders = self.offenders(min_separation, max_participations)
-    if offenders:
-      assert self.observed is not None
+    if self.observed is not None and offenders:
       broken.append(
         f'{len(offenders)} of {self.observed.num_clients} clients took part sooner or '
         f'more often, {sum(times for _, times, _ in offenders)} times in all'
       )
     return broken
+
+  def _broken_by_waiting(
+    self, min_separation: Optional[int], max_participations: Optional[int]
+  ) -> list[str]:
+    waiting, broken = self.waiting, []
+    if waiting is None:
+      return []
+    device = f'a device that waits {_format_wait(waiting.min_wait)} can be in'
+    if waiting.closest is not None and waiting.min_separation < (min_separation or 0):
+      broken.append(
+        f'{device} {self._rounds_apart(*waiting.closest)}; promised: at least '
+        f'{min_separation}'
+      )
+    most = waiting.max_participations
+    if max_participations is not None and most > max_participations:
+      broken.append(f'{device} {most} rounds; promised: at most {max_participations}')
+    return broken
+
+  def _broken_by_clients(
+    self,
+    min_separation: Optional[int],
+    max_participations: Optional[int],
+    standard: str,
+  ) -> list[str]:
+    observed, broken = self.observed, []
+    if observed is None:
+      return []
+    if observed.closest is not None and observed.min_separation < (min_separation or 0):
+      broken.append(
+        f'{self._closest_observed()}; {standard}: at least {min_separation}'
+      )
+    most = observed.max_participations
+    if max_participations is not None and most > max_participations:
+      rounds = self._numbers(observed.rounds_of_most_active)
+      shown = ', '.join(map(str, rounds[:20])) + (', ...' if len(rounds) > 20 else '')
+      broken.append(
+        f'client {observed.most_active!r} took part {most} times, in rounds {shown}; '
+        f'{standard}: at most {max_participations}'
+      )
+    return broken
+
+  def _closest_observed(self) -> str:
+    assert self.observed is not None and self.observed.closest is not None
+    client, first, second = self.observed.closest
+    if first == second:
+      return f'client {client!r} is twice in round {first + self.log.first_number}'
+    return f'client {client!r} took part in {self._rounds_apart(first, second)}'
+
+  def _rounds_apart(self, first: int, second: int) -> str:
+    number = self.log.first_number
+    return (
+      f'rounds {first + number} and {second + number}, which are {second - first} apart'
+    )
 
   def sensitivity_squared(self, strategy: strategies.Strategy) -> Optional[float]:
     """Largest ||C u||^2 over what single clients of the log did, or above it.
@@ -264,112 +338,18 @@ class Summary:
     assert basis is not None  # `summarize` finds one or the other.
     return basis
 
-  def broken(
-    self,
-    min_separation: Optional[int] = None,
-    max_participations: Optional[int] = None,
-  ) -> list[str]:
-    """In which ways the log breaks a promise; none if it is kept.
-
-    Args:
-      min_separation: What was promised, a difference of rounds.
-      max_participations: What was promised.
-
-    Returns:
-      A sentence for each promise broken, with the rounds and the client if known. If
-      clients and their wait are known, so is whether they waited.
-    """
-    broken = []
-    if self.min_separation == 0:
-      broken.append(f'{self._closest_observed()}; no schema allows this')
-    if self.waiting is not None:
-      broken += self._broken_by_waiting(min_separation, max_participations)
-    if self.observed is not None:
-      broken += self._broken_by_clients(
-        min_separation, max_participations, 'what was promised'
-      )
-    if self.observed is not None and self.waiting is not None:
-      broken += self._broken_by_clients(
-        self.waiting.min_separation,
-        self.waiting.max_participations,
-        'what the wait allows',
-      )
-    return broken
-
-  def _broken_by_waiting(
-    self, min_separation: Optional[int], max_participations: Optional[int]
-  ) -> list[str]:
-    assert self.waiting is not None
-    wait = _format_wait(self.waiting.min_wait)
-    broken = []
-    if min_separation is not None and self.waiting.min_separation < min_separation:
-      if self.waiting.closest is not None:
-        broken.append(
-          f'a device that waits {wait} can be in '
-          f'{self._rounds_apart(*self.waiting.closest)}; promised: at least '
-          f'{min_separation}'
-        )
-    if (
-      max_participations is not None
-      and self.waiting.max_participations > max_participations
-    ):
-      broken.append(
-        f'a device that waits {wait} can be in {self.waiting.max_participations} '
-        f'rounds; promised: at most {max_participations}'
-      )
-    return broken
-
-  def _broken_by_clients(
-    self,
-    min_separation: Optional[int],
-    max_participations: Optional[int],
-    standard: str,
-  ) -> list[str]:
-    assert self.observed is not None
-    broken = []
-    if (
-      min_separation is not None
-      and self.observed.closest is not None
-      and self.observed.min_separation < min_separation
-    ):
-      broken.append(
-        f'{self._closest_observed()}; {standard}: at least {min_separation}'
-      )
-    if (
-      max_participations is not None
-      and self.observed.max_participations > max_participations
-    ):
-      rounds = [r + self.log.first_number for r in self.observed.rounds_of_most_active]
-      shown = ', '.join(map(str, rounds[:20])) + (', ...' if len(rounds) > 20 else '')
-      broken.append(
-        f'client {self.observed.most_active!r} took part '
-        f'{self.observed.max_participations} times, in rounds {shown}; {standard}: at '
-        f'most {max_participations}'
-      )
-    return broken
-
-  def _closest_observed(self) -> str:
-    assert self.observed is not None and self.observed.closest is not None
-    client, first, second = self.observed.closest
-    if first == second:
-      return f'client {client!r} is twice in round {first + self.log.first_number}'
-    return f'client {client!r} took part in {self._rounds_apart(first, second)}'
-
-  def _rounds_apart(self, first: int, second: int) -> str:
-    number = self.log.first_number
-    return (
-      f'rounds {first + number} and {second + number}, which are {second - first} apart'
-    )
+  def _numbers(self, rounds: Sequence[int]) -> list[int]:
+    return [r + self.log.first_number for r in rounds]
 
   def to_json(self) -> dict[str, Any]:
     """JSON-ready values; rounds have the numbers that the log gives them."""
-    log = self.log
+    log, waiting, observed = self.log, self.waiting, self.observed
     result: dict[str, Any] = {
       'num_rounds': self.num_rounds,
       'min_separation': self.min_separation,
       'rounds_between': self.rounds_between,
       'max_participations': self.max_participations,
-      'basis': 'client_ids' if self.waiting is None else 'min_wait',
+      'basis': 'client_ids' if waiting is None else 'min_wait',
       'first_round': log.first_number,
     }
     if log.completions is not None:
@@ -379,75 +359,57 @@ class Summary:
     if log.cohort_sizes is not None:
       result['smallest_cohort'] = int(log.cohort_sizes.min())
       result['largest_cohort'] = int(log.cohort_sizes.max())
-    if self.waiting is not None:
-      result['waiting'] = self._waiting_json(self.waiting)
-    if self.observed is not None:
-      result['observed'] = self._observed_json(self.observed)
+    if waiting is not None:
+      said = result['waiting'] = dataclasses.asdict(waiting)
+      said['min_wait_hours'] = said.pop('min_wait') / datetime.timedelta(hours=1)
+      said['closest'] = waiting.closest and self._numbers(waiting.closest)
+      said['assumptions'] = list(waiting.assumptions)
+    if observed is not None:
+      said = result['observed'] = dataclasses.asdict(observed)
+      said['rounds_of_most_active'] = self._numbers(observed.rounds_of_most_active)
+      if observed.closest is not None:
+        client, *rounds = observed.closest
+        said['closest'] = {'client': client, 'rounds': self._numbers(rounds)}
     result['notes'] = list(log.notes)
     return result
 
-  def _waiting_json(self, waiting: Waiting) -> dict[str, Any]:
-    result = dataclasses.asdict(waiting)
-    result['min_wait_hours'] = result.pop('min_wait') / datetime.timedelta(hours=1)
-    result['closest'] = waiting.closest and self._numbers(waiting.closest)
-    result['assumptions'] = list(waiting.assumptions)
-    return result
-
-  def _observed_json(self, observed: Observed) -> dict[str, Any]:
-    result = dataclasses.asdict(observed)
-    result['rounds_of_most_active'] = self._numbers(observed.rounds_of_most_active)
-    if observed.closest is not None:
-      client, *rounds = observed.closest
-      result['closest'] = {'client': client, 'rounds': self._numbers(tuple(rounds))}
-    return result
-
-  def _numbers(self, rounds: tuple[int, ...]) -> list[int]:
-    return [r + self.log.first_number for r in rounds]
-
   def to_text(self) -> str:
     """For people."""
-    values = self.to_json()
+    said, waiting, observed = self.to_json(), self.waiting, self.observed
     rows = [('rounds', f'{self.num_rounds}')]
-    if 'first_completion' in values:
+    if 'first_completion' in said:
       rows.append(
-        ('completed', f'{values["first_completion"]} to {values["last_completion"]}')
+        ('completed', f'{said["first_completion"]} to {said["last_completion"]}')
       )
-    if 'smallest_cohort' in values:
+    if 'smallest_cohort' in said:
       rows.append(
-        ('cohort', f'{values["smallest_cohort"]} to {values["largest_cohort"]} clients')
+        ('cohort', f'{said["smallest_cohort"]} to {said["largest_cohort"]} clients')
       )
     rows += [
       ('min separation', f'{self.min_separation} ({self.rounds_between} between)'),
       ('max participations', f'{self.max_participations}'),
     ]
-    if self.waiting is not None:
-      rows += self._waiting_rows(self.waiting)
-    if self.observed is not None:
-      rows += self._observed_rows(self.observed)
+    if waiting is not None:
+      if waiting.closest is None:
+        rows.append(('', 'The log is too short for a device to be in two rounds.'))
+      else:
+        rows.append(('for example', self._rounds_apart(*waiting.closest)))
+      if waiting.fewest_rounds_in_wait is not None:
+        wait = _format_wait(waiting.min_wait)
+        rows.append(
+          ('fewest rounds', f'{waiting.fewest_rounds_in_wait} complete within {wait}')
+        )
+      rows += [('assumed', assumption) for assumption in waiting.assumptions]
+    if observed is not None:
+      rows.append(('clients seen', f'{observed.num_clients}'))
+      if observed.closest is None:
+        rows.append(('', 'No client took part twice.'))
+      else:
+        rows.append(('closest seen', self._closest_observed()))
+      most = f'client {observed.most_active!r}, {observed.max_participations} times'
+      rows.append(('most active', most))
     rows += [('note', note) for note in self.log.notes]
     return ''.join(f'{name:<20}{value}\n' for name, value in rows)
-
-  def _waiting_rows(self, waiting: Waiting) -> list[tuple[str, str]]:
-    rows = []
-    if waiting.closest is None:
-      rows.append(('', 'The log is too short for a device to be in two rounds.'))
-    else:
-      rows.append(('for example', self._rounds_apart(*waiting.closest)))
-    if waiting.fewest_rounds_in_wait is not None:
-      wait = _format_wait(waiting.min_wait)
-      rows.append(
-        ('fewest rounds', f'{waiting.fewest_rounds_in_wait} complete within {wait}')
-      )
-    return rows + [('assumed', assumption) for assumption in waiting.assumptions]
-
-  def _observed_rows(self, observed: Observed) -> list[tuple[str, str]]:
-    rows = [('clients seen', f'{observed.num_clients}')]
-    if observed.closest is None:
-      rows.append(('', 'No client took part twice.'))
-    else:
-      rows.append(('closest seen', self._closest_observed()))
-    most = f'client {observed.most_active!r}, {observed.max_participations} times'
-    return [*rows, ('most active', most)]
 
 
 def summarize(

@@ -113,6 +113,37 @@ create macro listed(t) as
     for x in string_split_regex(t, '[;\s\x0b\x1c-\x1f\x{85}\p{Z}]+') if x <> ''
   ] end;
 """
+# What a round in its order must not be: columns, condition, words.
+_RULES = (
+  (
+    {'round'},
+    'number = 0 and round > 1',
+    'the first round is number {round}, not 0 or 1. Add the rounds before it, which '
+    'count as well; if they were of another run, number this one anew.',
+  ),
+  (
+    {'round'},
+    'round - round_before > 1',
+    'round {round} follows on round {round_before}. Add what is missing; if no result '
+    'of it was ever released, number the rounds without it.',
+  ),
+  (
+    {'round', 'completion_time'},
+    'completion_time < completion_time_before',
+    'this round is complete before the one before it, in line {line_before}.',
+  ),
+  (
+    {'completion_time', 'start_time'},
+    'start_time > completion_time',
+    'this round starts after its completion.',
+  ),
+  (
+    {'client_ids', 'cohort_size'},
+    'client_ids <> cohort_size',
+    'cohort_size is {cohort_size}, but client_ids has {client_ids}. Add who is '
+    'missing, or say that the column is something else (--columns=cohort_size=).',
+  ),
+)
 
 
 class Clients:
@@ -126,7 +157,7 @@ class Clients:
 
   def __init__(self, file: log_file.LogFile):
     self._file = file  # Which has the folder of what is on disk.
-    file.database.execute("""
+    file.query("""
       drop table entries;
       drop table ids;
       create table by_client as
@@ -137,14 +168,7 @@ class Clients:
         from contributions
       ) group by client
     """)
-
-  def query(self, sql: str, *parameters: Any) -> list[tuple]:
-    """The rows of a query."""
-    return self._file.database.execute(sql, parameters).fetchall()
-
-  def arrays(self, sql: str, *parameters: Any) -> dict[str, np.ndarray]:
-    """The columns of a query, which has no NULL."""
-    return self._file.database.execute(sql, parameters).fetchnumpy()
+    self.query, self.arrays = file.query, file.arrays
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -246,26 +270,18 @@ def parse_time(text: str) -> tuple[int, str]:
 
 
 def _converted(names: Sequence[str], entries: str) -> str:
-  """The query for numbers instead of texts, with how times are written.
-
-  Args:
-    names: The columns.
-    entries: The table.
-  """
-  values = {'no': 'no'}
-  texts = []
+  """The query for numbers instead of texts, with how times are written."""
+  values, texts = {'no': 'no'}, []
   for name in names:
+    values[name] = f'whole({name})'
+    if name == 'client_ids':
+      values[name] = 'len(listed(client_ids))'
     if name in _TIMES:
-      text = f"trim({name}, e' \\t')"
+      text, parts = f"trim({name}, e' \\t')", f'iso_{name}, unix_{name}'
       texts.append(f', iso({text}) as iso_{name}, unix({text}) as unix_{name}')
-      parts = f'iso_{name}, unix_{name}'
       values[name] = f'in_range(nanoseconds({parts}))'
       values[f'format_of_{name}'] = f'time_format({parts})'
       values[f'in_powers_{name}'] = f"contains(lower({name}), 'e')"
-    else:
-      values[name] = (
-        'len(listed(client_ids))' if name == 'client_ids' else f'whole({name})'
-      )
   return (
     f'select {log_file.named(values)} from (select *{"".join(texts)} from {entries})'
   )
@@ -275,98 +291,110 @@ class _Reader:
   """Orders and checks what the entries of a file say together."""
 
   def __init__(self, file: log_file.LogFile):
-    self._file, self._database = file, file.database
-    file.database.execute(_MACROS)
-    file.database.execute(
-      f'create {"view" if "client_id" in file.found else "table"} rounds as '
-      f'{_converted([n for n in file.names if n != "client_id"], "entries")}'
-    )
+    self._file, self._query = file, file.query
+    self._names = [name for name in file.names if name != 'client_id']
+    self._key = next((n for n in ('round', 'completion_time') if n in file.names), 'no')
+    self._query(_MACROS)
 
   def of_rounds(self) -> RoundLog:
     """The log of which each line is a round."""
-    names = self._file.names
-    self._check_converted(names)
+    self._query(f'create table rounds as {_converted(self._names, "entries")}')
+    self._check_converted()
     time_format, is_in_powers = self._time_format()
-    values = self._database.execute(
-      f'select no, {", ".join(names)} from rounds order by no'
-    ).fetchnumpy()
-    lines = values.pop('no')
-    resolution = _resolution(values) if is_in_powers else 0
-    if 'client_ids' in names:
-      self._number_clients(
+    if 'client_ids' in self._names:
+      named = (
         'select no, unnest(listed(client_ids)) as raw, '
         'generate_subscripts(listed(client_ids), 1) as place from entries'
       )
-    order = self._order(values, lines)
-    columns = {name: each[order] for name, each in values.items()}
-    lines = lines[order]
-    self._check_order(columns, lines)
-    if 'client_ids' in names and 'cohort_size' in names:
-      for i in np.flatnonzero(columns['client_ids'] != columns['cohort_size'])[:1]:
-        raise self._file.refusal(
-          lines[i],
-          f'cohort_size is {columns["cohort_size"][i]}, but client_ids has '
-          f'{columns["client_ids"][i]}. Add who is missing, or say that the column '
-          'is something else (--columns=cohort_size=).',
-        )
-    return RoundLog(
-      num_rounds=len(order),
-      first_number=int(columns['round'][0]) if 'round' in columns else 0,
-      completions=columns.get('completion_time'),
-      starts=columns.get('start_time'),
-      cohort_sizes=columns.get('cohort_size'),
-      clients=self._clients_in(lines) if 'client_ids' in names else None,
+      self._number_clients(named)
+      self._query(
+        f'create table members as select no, client from ({named}) join ids using '
+        '(raw) join names using (name)'
+      )
+    if self._query(
+      f'from (select no, lag(no) over (order by {self._key}, no) as before from rounds)'
+      ' where before > no limit 1'
+    ):
+      self._file.notes.append('the lines were not in order and have been sorted.')
+    if self._key != 'no':
+      self._leave_out_repeated()
+    self._put_in_order()
+    clients = None
+    if 'client_ids' in self._names:
+      if not self._query('from names limit 1'):
+        raise self._file.error('names no client in any round.')
+      self._query(
+        'create table contributions as select client, number as round from members '
+        'join ordered using (no); drop table members'
+      )
+      clients = Clients(self._file)
+    columns = [name for name in self._names if name not in ('round', 'client_ids')]
+    values = self._file.arrays(
+      f'select {", ".join(["number", *columns])} from ordered order by number'
+    )
+    return self._log(
+      completions=values.get('completion_time'),
+      starts=values.get('start_time'),
+      cohort_sizes=values.get('cohort_size'),
+      clients=clients,
       time_format=time_format,
-      notes=tuple(self._file.notes),
-      resolution=resolution,
+      resolution=_resolution(values) if is_in_powers else 0,
     )
 
   def of_participations(self) -> RoundLog:
     """The log of which each line is one client in one round."""
-    self._check_converted(['round'])
-    found = self._database.execute(
-      'select round, min(no) as line, count(*) as times from rounds group by round '
-      'order by round'
-    ).fetchnumpy()
+    self._query(
+      'create table rounds as select whole(round) as round, min(no) as no, count(*) as '
+      'times from entries group by 1'
+    )
+    self._check_converted()
     self._number_clients('select no, client_id as raw, 0 as place from entries')
-    self._file.check_client_id(int(found['times'].max()))
+    ((most,),) = self._query('select max(times) from rounds')
+    self._file.check_client_id(most)
     try:
-      self._check_order({'round': found['round']}, found['line'])
+      self._put_in_order()
     except ValueError as e:
       raise ValueError(
         f'{e} A round that nobody took part in has no line here: give a log with a '
         'line for each round, whose client_ids may be empty.'
       ) from e
     self._file.notes.append('each line is one participation of one client.')
-    first, last = int(found['round'][0]), int(found['round'][-1])
-    self._database.execute(
-      f'create table contributions as select client, whole(round) - {first} as round '
-      'from entries join ids on client_id = raw join names using (name)'
+    self._query(
+      'create table contributions as select client, number as round from entries '
+      'join ids on client_id = raw join names using (name) join ordered on '
+      'whole(entries.round) = ordered.round'
+    )
+    return self._log(clients=Clients(self._file))
+
+  def _log(self, **values: Any) -> RoundLog:
+    first = 'min(round)' if 'round' in self._names else '0'
+    ((num_rounds, first_number),) = self._query(
+      f'select count(*), {first} from ordered'
+    )
+    empty = dict.fromkeys(
+      ('completions', 'starts', 'cohort_sizes', 'clients', 'time_format')
     )
     return RoundLog(
-      num_rounds=last - first + 1,
-      first_number=first,
-      completions=None,
-      starts=None,
-      cohort_sizes=None,
-      clients=Clients(self._file),
-      time_format=None,
+      num_rounds=num_rounds,
+      first_number=first_number,
       notes=tuple(self._file.notes),
+      **{**empty, **values},
     )
 
-  def _check_converted(self, names: Sequence[str]) -> None:
+  def _check_converted(self) -> None:
     """Refuses the first value that is not what its column is for."""
-    wrong = []
-    for place, name in enumerate(names):
-      number = self._file.number(f'select min(no) from rounds where {name} is null')
-      if number is not None:
-        wrong.append((number, place, name))
+    wrong = [
+      (number, place, name)
+      for place, name in enumerate(self._names)
+      for (number,) in self._query(f'select min(no) from rounds where {name} is null')
+      if number is not None
+    ]
     for number, _, name in sorted(wrong)[:1]:
       raise self._file.refusal(number, _reason(name, self._file.value(number, name)))
 
   def _time_format(self) -> tuple[Optional[str], bool]:
     """How times are written, and whether in powers of ten, which may lack digits."""
-    columns = [name for name in _TIMES if name in self._file.found]
+    columns = [name for name in _TIMES if name in self._names]
     if not columns:
       return None, False
     every = ' union all '.join(
@@ -374,10 +402,10 @@ class _Reader:
       'in_powers from rounds'
       for place, name in enumerate(columns)
     )
-    formats = self._database.execute(
+    formats = self._query(
       f'select format, min((no, place)) as first, bool_or(in_powers) from ({every}) '
       'group by format order by first'
-    ).fetchall()
+    )
     for other, (number, place), _ in formats[1:2]:
       first, (first_number, _), _ = formats[0]
       raise self._file.refusal(
@@ -394,148 +422,90 @@ class _Reader:
     Args:
       named: The query for `no`, `raw` and `place` within the entry of each client.
     """
-    self._database.create_function(
-      'client_of',
-      self._client_of,
-      ['VARCHAR'],
-      'VARCHAR',
-      exception_handling='return_null',
+
+    def client_of(raw: str) -> str:
+      return _client_id(json.loads(raw) if self._file.has_json_ids else raw)
+
+    self._file.database.create_function(
+      'client_of', client_of, ['VARCHAR'], 'VARCHAR', exception_handling='return_null'
     )
-    self._database.execute(
+    self._query(
       'create table ids as select raw, client_of(raw) as name, first from (select raw, '
       f'min(no * {2**32} + place) as first from ({named}) group by raw)'
     )
-    for raw, first in self._database.execute(
+    for raw, first in self._query(
       'select raw, first from ids where name is null order by first limit 1'
-    ).fetchall():
-      number = first // 2**32 if first is not None else None
-      if not (raw or '').strip():
-        raise self._file.refusal(number, 'there is no client_id.')
+    ):
       try:
-        self._client_of(raw)
+        if not (raw or '').strip():
+          raise ValueError('there is no client_id.')
+        client_of(raw)
       except ValueError as e:
-        raise self._file.refusal(number, str(e)) from e
-    self._database.execute(
+        raise self._file.refusal(first // 2**32, str(e)) from e
+    self._query(
       'create table names as select (row_number() over (order by min(first)) - 1)::int '
       'as client, name from ids group by name'
     )
-    if 'client_ids' in self._file.found:
-      self._database.execute(
-        f'create table members as select no, client from ({named}) join ids using '
-        '(raw) join names using (name)'
-      )
 
-  def _client_of(self, raw: str) -> str:
-    """The one way to write a client, whose id is as JSON in lists and in JSON lines."""
-    is_json = self._file.has_json_ids or 'client_ids' in self._file.found
-    return _client_id(json.loads(raw) if is_json else raw)
-
-  def _clients_in(self, lines: np.ndarray) -> Clients:
-    """Who took part in the rounds that are in these lines, in their order."""
-    if not self._file.number('select count(*) from names'):
-      raise self._file.error('names no client in any round.')
-    self._database.register('positions', {'no': lines, 'round': np.arange(len(lines))})
-    self._database.execute(
-      'create table contributions as select client, round from members join positions '
-      'using (no); drop table members'
+  def _leave_out_repeated(self) -> None:
+    """Leaves out entries that say the same of the same round as one before."""
+    clients = '(select list_sort(list(client)) from members where no = twice.no)'
+    rows = self._query(
+      'with twice as (from rounds qualify count(*) over (partition by '
+      f'{self._key}) > 1) select {self._key}, no, {", ".join(self._names)}, '
+      f'{clients if "client_ids" in self._names else 0} from twice order by 1, 2'
     )
-    return Clients(self._file)
-
-  def _order(self, values: dict[str, np.ndarray], lines: np.ndarray) -> np.ndarray:
-    """The entries to keep, as indices, in the order of rounds."""
-    keys = values.get('round', values.get('completion_time'))
-    if keys is None:
-      return np.arange(len(lines))
-    order = np.argsort(keys, kind='stable')
-    if np.any(np.diff(order) < 0):
-      self._file.notes.append('the lines were not in order and have been sorted.')
-    repeated = self._repeated(values, keys, order, lines)
-    if repeated:
-      self._file.notes.append(
-        f'{len(repeated)} lines are there twice and were counted once, line '
-        f'{self._file.line(lines[min(repeated)])} for example.'
-      )
-      order = order[~np.isin(order, repeated)]
-    return order
-
-  def _repeated(
-    self,
-    values: dict[str, np.ndarray],
-    keys: np.ndarray,
-    order: np.ndarray,
-    lines: np.ndarray,
-  ) -> list[int]:
-    """Entries that say the same of the same round as one before."""
-    equal = np.diff(keys[order]) == 0
-    candidates = order[np.append(equal, False) | np.append(False, equal)]
-    members = {}
-    if len(candidates) and 'client_ids' in values:
-      self._database.register('candidates', {'no': lines[candidates]})
-      members = dict(
-        self._database.execute(
-          'select no, list_sort(list(client)) from members join candidates using (no) '
-          'group by no'
-        ).fetchall()
-      )
+    has_number, repeated = 'round' in self._names, []
     seen: dict[Any, tuple[int, Any]] = {}
-    repeated = []
-    for i in candidates.tolist():
-      content = *(int(each[i]) for each in values.values()), *members.get(lines[i], ())
-      has_number = 'round' in values
-      key = int(keys[i]) if has_number else content
-      before, same_as = seen.setdefault(key, (i, content))
-      if before == i:
+    for key, number, *values in rows:
+      content = repr(values)
+      before, same_as = seen.setdefault(
+        key if has_number else content, (number, content)
+      )
+      if before == number:
         continue
       if not has_number:
         raise self._file.refusal(
-          lines[i],
-          f'the same as line {self._file.line(lines[before])}. Is it one round or two? '
-          'Remove the line, or add a column with the number of the round.',
+          number,
+          f'the same as line {self._file.line(before)}. Is it one round or two? Remove '
+          'the line, or add a column with the number of the round.',
         )
       if content != same_as or self._file.ignored:
         other = 'with other values'
         if content == same_as:
           other = f'and {", ".join(self._file.ignored)} may differ, which is not read'
         raise self._file.refusal(
-          lines[i],
-          f'round {key} is also in line {self._file.line(lines[before])}, {other}. If '
-          'each line is one participation, name the column of the client '
+          number,
+          f'round {key} is also in line {self._file.line(before)}, {other}. If each '
+          'line is one participation, name the column of the client '
           '(--columns=client_id=NAME); if the log is of several populations, the '
           'column that tells them apart (--columns=population=NAME); else keep one of '
           'them.',
         )
-      repeated.append(i)
-    return repeated
+      repeated.append(number)
+    if repeated:
+      self._file.notes.append(
+        f'{len(repeated)} lines are there twice and were counted once, line '
+        f'{self._file.line(min(repeated))} for example.'
+      )
+      self._query('delete from rounds where no in (select unnest($1))', repeated)
 
-  def _check_order(self, columns: dict[str, np.ndarray], lines: np.ndarray) -> None:
-    rounds = columns.get('round')
-    completions = columns.get('completion_time')
-    starts = columns.get('start_time')
-    if rounds is not None:
-      if rounds[0] > 1:
-        raise self._file.refusal(
-          lines[0],
-          f'the first round is number {rounds[0]}, not 0 or 1. Add the rounds before '
-          'it, which count as well; if they were of another run, number this one anew.',
-        )
-      if len(gaps := np.flatnonzero(np.diff(rounds) > 1)):
-        before, after = rounds[gaps[0]], rounds[gaps[0] + 1]
-        raise self._file.refusal(
-          lines[gaps[0] + 1],
-          f'round {after} follows on round {before}. Add what is missing; if no result '
-          'of it was ever released, number the rounds without it.',
-        )
-    if completions is not None:
-      if len(back := np.flatnonzero(np.diff(completions) < 0)):
-        raise self._file.refusal(
-          lines[back[0] + 1],
-          f'this round is complete before the one before it, in line '
-          f'{self._file.line(lines[back[0]])}.',
-        )
-      if starts is not None and len(late := np.flatnonzero(starts > completions)):
-        raise self._file.refusal(
-          lines[late[0]], 'this round starts after its completion.'
-        )
+  def _put_in_order(self) -> None:
+    """Makes the table of rounds in their order, which has to make sense."""
+    lags = ''.join(
+      f', lag({name}) over w as {name}_before' for name in ('no', *self._names)
+    )
+    self._query(
+      f'create table ordered as select *, row_number() over w - 1 as number{lags} from '
+      f'rounds window w as (order by {self._key}, no)'
+    )
+    for columns, broken, words in _RULES:
+      if columns <= {*self._names}:
+        for row in self._file.rows(
+          f'from ordered where {broken} order by number limit 1'
+        ):
+          row['line_before'] = self._file.line(row['no_before'] or row['no'])
+          raise self._file.refusal(row['no'], words.format(**row))
 
 
 def _reason(name: str, value: Any) -> str:
