@@ -269,19 +269,9 @@ def plan(
 ) -> DistributedNoise:
   """The mechanism with the least noise that keeps a privacy target.
 
-  Args:
-    noise: 'skellam' or 'discrete_gaussian'.
-    target_epsilon: Positive and finite; of all rounds, zeroing out a client.
-    target_delta: Between 0 and 1, exclusive.
-    participations: In how many rounds a client takes part at most.
-    clip_norm: As this and the others for `design`.
-    min_clients: As for `design`.
-    dimension: As for `design`.
-    bits: Of the secure sum; `None` for the fewest with which the noise is within 1% of
-      that with 30.
-    max_clients: As for `design`.
-    max_wrap_probability: As for `design`.
-    beta: As for `design`.
+  The target is of all rounds, zeroing out a client, which takes part in `participations`
+  of them at most. `bits` are by default the fewest with which the noise is within 1% of
+  that with 30. Other arguments are those of `design`.
 
   Returns:
     The mechanism; its `epsilon` is at most the target.
@@ -362,12 +352,7 @@ def check(
   max_wrap_probability: float = 1e-6,
   beta: float = 1e-6,
 ) -> None:
-  """Refuses arguments of `design` that are right for no dimension.
-
-  Raises:
-    TypeError: If an argument is not of its type.
-    ValueError: If a number is out of range.
-  """
+  """Refuses arguments of `design` that are right for no dimension."""
   if noise not in NOISES:
     raise ValueError(f'noise must be one of {sorted(NOISES)}; got {noise!r}.')
   checks.check_positive('clip_norm', clip_norm)

@@ -143,7 +143,7 @@ def _check_beside_others(name: str, mechanism: mechanism_lib.Mechanism) -> None:
       'parts do not compose. Plan with limits on participation, or with one mechanism '
       'for all weights.',
     )
-  if mechanism.noise.plan is not None:
+  if mechanism.noise.is_integer:
     refuse(
       f'{mechanism.name} noise',
       'its grid and modulus are those of one sum of all weights. Take noise of real '
@@ -320,10 +320,6 @@ class JointMechanism(mechanism_lib.Guaranteed):
       target_delta: Between 0 and 1, exclusive.
       shares: By name of the part, positive, 1 in sum; `None` for equal ones.
       accountant: A key of `accountants.ACCOUNTANTS`; `None` for the tightest.
-
-    Raises:
-      TypeError: As for the class.
-      ValueError: If an argument is out of range, or no noise keeps the target.
 
     Example:
       >>> from tff_dp_aggregators.accounting import JointPart

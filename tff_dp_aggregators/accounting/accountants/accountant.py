@@ -219,10 +219,6 @@ def pure_epsilon(
     there is none. (Laplace noise that is made ends after some 88 scales, at a
     probability of 2^-128 a number: `noise.laplace`.)
 
-  Raises:
-    dp_accounting.UnsupportedEventError: If a component is not valid under `relation`.
-    ValueError: If a parameter of the event is out of range.
-
   Example:
     >>> once = dp_accounting.LaplaceDpEvent(2.0)
     >>> pure_epsilon(dp_accounting.SelfComposedDpEvent(once, 3))
