@@ -269,9 +269,9 @@ def plan(
 ) -> DistributedNoise:
   """The mechanism with the least noise that keeps a privacy target.
 
-  The target is of all rounds, zeroing out a client, which takes part in `participations`
-  of them at most. `bits` are by default the fewest with which the noise is within 1% of
-  that with 30. Other arguments are those of `design`.
+  The target is of all rounds, zeroing out a client, which takes part in
+  `participations` of them at most. `bits` are by default the fewest with which the
+  noise is within 1% of that with 30. Other arguments are those of `design`.
 
   Returns:
     The mechanism; its `epsilon` is at most the target.
