@@ -22,7 +22,7 @@ import math
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.base import checks
 
-# Of the budget, what the default noise of the count takes at most;
+# The part of the budget that the default noise of the count takes at most;
 DEFAULT_SHARE = 0.1
 # and that noise beside the number of clients, where it takes less.
 DEFAULT_FRACTION = 0.05

@@ -116,8 +116,8 @@ class Budget:
     num_compositions: How often it is used.
     sampling_probability: With which each client is drawn each time, independently, and
       unknown to all; 1 if everybody takes part.
-    epsilon: Of all uses together.
-    delta: Of all uses together; 0 for Laplace noise at its pure epsilon.
+    epsilon: The cost of all uses together.
+    delta: The delta of all uses together; 0 for Laplace noise at its pure epsilon.
     noise_multiplier: Noise over the sensitivity: the standard deviation of Gaussian
       noise over the L2 bound, the scale of Laplace noise over the L1 bound.
     noise_scale: Which part of the noise the run adds; above 0, at most 1.

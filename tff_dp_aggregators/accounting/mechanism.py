@@ -352,7 +352,7 @@ class Mechanism(Guaranteed):
 
   @property
   def noise(self) -> noises.Noise:
-    """Of which kind the noise is, with its numbers."""
+    """The kind of noise, with its numbers."""
     return noises.of_mechanism(self.name).with_numbers(dict(self.options))
 
   @property

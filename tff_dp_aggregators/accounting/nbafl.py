@@ -55,7 +55,7 @@ from tff_dp_aggregators.base import rounding
 
 # Formulas as published, or the least noise for what they promise.
 CALIBRATIONS = ('published', 'exact')
-# Of numbers of rounds that are less likely, relative to delta, all count as delta.
+# Numbers of rounds that are less likely than this, relative to delta, count as delta.
 _UNLIKELY = 1e-9
 _SAFETY = 1e-12
 
@@ -169,7 +169,8 @@ class Nbafl:
   """NbAFL from its inputs: noise for an aggregator, and guarantees for a report.
 
   Attributes:
-    epsilon: Of all exposures, and of all rounds; below 1 for the published formulas.
+    epsilon: The target for all exposures, and for all rounds; below 1 for the published
+      formulas.
     delta: Between 0 and 1, exclusive.
     clip_norm: C, the L2 bound of an upload.
     num_exposures: L, how often a client's uploads are seen; at most `num_rounds`.
@@ -426,7 +427,7 @@ def _rounds_over_b(
 
 
 def _log_likelihoods(rounds: int, fraction: float) -> np.ndarray:
-  """Of being in 0 to `rounds` of them, in logarithms."""
+  """Log probabilities of being in 0 to `rounds` of the rounds."""
   k = np.arange(rounds + 1)
   return np.asarray(
     special.gammaln(rounds + 1)

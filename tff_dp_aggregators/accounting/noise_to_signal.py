@@ -1,4 +1,4 @@
-"""How loud the noise of a round is beside what clients can say, for a model of a size.
+"""The noise of a round over what clients can say, for a model of a size.
 
 In round t a server releases the sum of the clients' clipped updates with noise of
 standard deviation

@@ -40,7 +40,7 @@ class Noise:
   """A kind of noise.
 
   Attributes:
-    name: Of it, and of the mechanism that adds it independently in each round.
+    name: Its name, and that of the mechanism that adds it independently in each round.
     order: The p-norm that a client's contribution is clipped in.
     one_round: The event of one round, from the scale of the noise over what one client
       changes the sum by in that norm, and the numbers of `options` by name.

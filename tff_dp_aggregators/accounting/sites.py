@@ -44,7 +44,7 @@ class Site:
   adds_on_server: bool = False
 
   def times_that_of_sums(self, clients: float, numbers: Mapping[str, int]) -> float:
-    """How loud the noise of a sum is beside what `noise_multiplier` says.
+    """The noise of a sum over what `noise_multiplier` says.
 
     Example:
       >>> (
@@ -213,8 +213,9 @@ def check_server_noise(
 
 def options() -> tuple[str, ...]:
   """Names of the options of all kinds of noise and sites."""
-  everything = (*noises.OTHERS.values(), *SITES.values())
-  return tuple(dict.fromkeys(name for each in everything for name in each.options))
+  of_noises = (name for each in noises.OTHERS.values() for name in each.options)
+  of_sites = (name for each in SITES.values() for name in each.options)
+  return tuple(dict.fromkeys((*of_noises, *of_sites)))
 
 
 def options_of(noise: noises.Noise, name: Optional[str] = None) -> tuple[str, ...]:

@@ -554,7 +554,7 @@ _ABOVE = {
   'gaussian_delta': 1e-9,
   'gaussian_epsilon': 1e-9,
   'noise_multiplier': 1e-9,
-  # Of a privacy loss distribution, whose losses are rounded up.
+  # Losses of a privacy loss distribution are rounded up.
   'sampled_gaussian_delta': 1e-5,
   'sampled_gaussian_epsilon': 1e-4,
 }
@@ -655,7 +655,7 @@ def _sampled_event(inputs: dict[str, Any]) -> dp_accounting.DpEvent:
 
 
 _SAMPLED = Relation.ADD_OR_REMOVE_ONE
-# Of inputs: this package's figure, and whether it is an upper bound.
+# From inputs to this package's figure, and whether it is an upper bound.
 _OURS: dict[str, Callable[[dict[str, Any]], tuple[float, bool]]] = {
   'squared_sensitivity': _our_sensitivity,
   'mean_squared_error': lambda inputs: (float(_our_errors(inputs).mean()), False),

@@ -201,7 +201,7 @@ def is_without_replacement(part: Any) -> bool:
 def _is_of(
   part: Any, sampling: type, noise: type = dp_accounting.GaussianDpEvent
 ) -> bool:
-  return isinstance(part, sampling) and isinstance(part.event, noise)
+  return isinstance(part, sampling) and isinstance(getattr(part, 'event', None), noise)
 
 
 def pure_epsilon(
