@@ -363,7 +363,7 @@ def _set_numbers(
     site = sites.of_noise(noise, values.noise_site)
   except ValueError as e:
     raise ValueError(flags_lib.spelled(str(e))) from e
-  required = {each.name for each in (*noise.required, *site.required)}
+  required = {*noise.required, *site.required}
   cohort = math.ceil(participation.clients_per_round)
   if noises.MIN_CLIENTS in required:
     values.set_default(noises.MIN_CLIENTS, participation.reporting_goal or cohort)

@@ -1,18 +1,18 @@
 """Privacy accounting: from what ran, or will, to a guarantee that can be checked.
 
 At the top, in the order in which they build on each other: `events` say what happened
-as inert data, `accountants` what that means,
-`noises` which kinds of noise there are, `schemas` who takes part when, `calibration`
-how much noise a target needs, `budget` any two of epsilon, delta and noise, `nbafl`
-published formulas for noise on clients and on the server, `distributed_noise` how
-clients share noise under secure aggregation, `adaptive_clipping` what it takes of the
-noise, `local` what noise of clients hides, `mechanism` all of it under one name,
-`joint_mechanism` several of these for parts of a model, `noise_to_signal` how loud
-that noise is, `spent_by_round` what one has spent whose rounds compose. Then the rooms:
-`records` (ledgers and logs), `planning` (comparing mechanisms), `reports` (statements,
-their rendering and verification), `vectors` (exact figures to check against; imported
-by those who need them), `programs` (`report`, `plan`, `participation`, from flags).
-Nothing here imports TensorFlow.
+as inert data, `accountants` what that means, `noises` which kinds of noise there are,
+`schemas` who takes part when, `calibration` how much noise a target needs, `budget` any
+two of epsilon, delta and noise, `nbafl` published formulas for noise on clients and on
+the server, `distributed_noise` how clients share noise under secure aggregation,
+`adaptive_clipping` what it takes of the noise, `local` what noise of clients hides,
+`mechanism` all of it under one name, `joint_mechanism` several of these for parts of a
+model, `noise_to_signal` the noise over what clients can say, `spent_by_round` what one
+has spent whose rounds compose. Then the folders: `records` (ledgers and logs),
+`planning` (comparing mechanisms), `reports` (statements, their rendering and
+verification), `vectors` (exact figures to check against; imported by those who need
+them), `programs` (`report`, `plan`, `participation`, from flags). Nothing here imports
+TensorFlow.
 """
 
 # Before anything that imports dp-accounting.

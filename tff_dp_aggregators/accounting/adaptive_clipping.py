@@ -22,7 +22,7 @@ import math
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.base import checks
 
-# Of the budget, what the default noise of the count takes at most;
+# The part of the budget that the default noise of the count takes at most;
 DEFAULT_SHARE = 0.1
 # and that noise beside the number of clients, where it takes less.
 DEFAULT_FRACTION = 0.05
@@ -33,16 +33,8 @@ def values_noise_multiplier(
 ) -> float:
   """z_delta: the noise of the updates that is left when the count has its noise.
 
-  Args:
-    noise_multiplier: z of both together.
-    clipped_count_stddev: sigma_b, in clients.
-
-  Returns:
-    (z^-2 - (2 sigma_b)^-2)^(-1/2), or 0 if z is 0.
-
-  Raises:
-    ValueError: If a number is out of range, or the count alone would cost more than
-      both together.
+  It is (z^-2 - (2 sigma_b)^-2)^(-1/2) for z = `noise_multiplier` of both together and
+  sigma_b = `clipped_count_stddev`, in clients; 0 if z is 0.
 
   Example:
     >>> round(values_noise_multiplier(1.0, 5.0), 6)
@@ -73,15 +65,7 @@ def values_noise_multiplier(
 def share(noise_multiplier: float, clipped_count_stddev: float) -> float:
   """Which part of the budget the count of small norms takes: of mu^2.
 
-  Args:
-    noise_multiplier: z of both together.
-    clipped_count_stddev: sigma_b, in clients.
-
-  Returns:
-    (z / (2 sigma_b))^2, below 1; 0 if z is 0.
-
-  Raises:
-    ValueError: As `values_noise_multiplier` does.
+  It is (z / (2 sigma_b))^2.
 
   Example:
     >>> share(noise_multiplier=1.0, clipped_count_stddev=5.0)
@@ -96,15 +80,7 @@ def share(noise_multiplier: float, clipped_count_stddev: float) -> float:
 def stddev_of_share(noise_multiplier: float, count_share: float) -> float:
   """sigma_b for which the count takes a part of the budget: `share` the other way.
 
-  Args:
-    noise_multiplier: z of both together.
-    count_share: Above 0 and below 1.
-
-  Returns:
-    z / (2 sqrt(share)), in clients.
-
-  Raises:
-    ValueError: If a number is out of range.
+  It is z / (2 sqrt(share)), in clients.
 
   Example:
     >>> round(stddev_of_share(noise_multiplier=8.0, count_share=0.1), 4)
@@ -123,16 +99,8 @@ def stddev_of_share(noise_multiplier: float, count_share: float) -> float:
 def default_stddev(noise_multiplier: float, clients_per_round: float) -> float:
   """sigma_b where none is given: it fits every cohort.
 
-  Args:
-    noise_multiplier: z of both together.
-    clients_per_round: How many clients are expected in a round.
-
-  Returns:
-    A twentieth of the clients, or more where that would take more than a tenth of the
-    budget; 0 if z is 0.
-
-  Raises:
-    ValueError: If a number is out of range.
+  A twentieth of the clients, or more where that would take more than a tenth of the
+  budget; 0 if z is 0.
 
   Example:
     >>> default_stddev(noise_multiplier=1.0, clients_per_round=100)

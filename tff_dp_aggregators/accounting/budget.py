@@ -35,15 +35,8 @@ _ROUND_OFF = 1e-14
 def gaussian_noise_multiplier(epsilon: float, delta: float) -> float:
   """The least noise of one use of the Gaussian mechanism (arXiv:1805.06530).
 
-  Args:
-    epsilon: Positive and finite; it may be above 1.
-    delta: Between 0 and 1, exclusive.
-
-  Returns:
-    Standard deviation over L2 sensitivity, rounded up in its last digits.
-
-  Raises:
-    ValueError: If a number is out of range.
+  It is the standard deviation over the L2 sensitivity, rounded up in its last digits;
+  epsilon may be above 1.
 
   Example:
     >>> round(gaussian_noise_multiplier(epsilon=1.0, delta=1e-5), 5)
@@ -61,17 +54,7 @@ def laplace_noise_multiplier(
   One use costs 1 / noise_multiplier (Dwork et al. 2006, theorem 1); on a Poisson
   sample, to add or remove one, ln(1 + q (e^that - 1)), and all uses their sum.
 
-  Args:
-    epsilon: Of all uses together; positive and finite.
-    num_compositions: How many uses, at least 1.
-    sampling_probability: q, above 0 and at most 1; 1 for everybody.
-
-  Returns:
-    Scale of the noise over L1 sensitivity, rounded up in its last digits.
-
-  Raises:
-    TypeError: If an argument is not of its type.
-    ValueError: If a number is out of range.
+  It is the scale over the L1 sensitivity, rounded up in its last digits.
 
   Example:
     >>> round(laplace_noise_multiplier(epsilon=0.5, num_compositions=4), 12)
@@ -133,8 +116,8 @@ class Budget:
     num_compositions: How often it is used.
     sampling_probability: With which each client is drawn each time, independently, and
       unknown to all; 1 if everybody takes part.
-    epsilon: Of all uses together.
-    delta: Of all uses together; 0 for Laplace noise at its pure epsilon.
+    epsilon: The cost of all uses together.
+    delta: The delta of all uses together; 0 for Laplace noise at its pure epsilon.
     noise_multiplier: Noise over the sensitivity: the standard deviation of Gaussian
       noise over the L2 bound, the scale of Laplace noise over the L1 bound.
     noise_scale: Which part of the noise the run adds; above 0, at most 1.

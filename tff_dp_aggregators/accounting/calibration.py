@@ -39,17 +39,10 @@ def noise_multiplier(
 ) -> float:
   """The least noise multiplier that keeps a privacy target.
 
-  Args:
-    make_event: From a noise multiplier to the event of everything that runs, less
-      private for less noise.
-    target_epsilon: Positive and finite.
-    target_delta: Between 0 and 1, exclusive.
-    accountant: A key of `accountants.ACCOUNTANTS`; `None` for the tightest.
-    relation: Neighbouring relation.
-
-  Returns:
-    The noise multiplier, rounded up: within 1e-4 of the least one, relative, and to
-    round-off for accountants that are closed forms.
+  `make_event` leads from a noise multiplier to the event of everything that runs, less
+  private for less noise. What is found is rounded up: within 1e-4 of the least one,
+  relative, and to round-off for accountants that are closed forms. `accountant` is a
+  key of `accountants.ACCOUNTANTS`, `None` for the tightest.
 
   Raises:
     ValueError: If a target is out of range, or no amount of noise keeps it.
@@ -130,17 +123,9 @@ def largest(
 ) -> int:
   """The largest number, of rounds or participations, that keeps a privacy target.
 
-  Args:
-    make_event: From a number, from 1, to the event of everything that runs; not more
-      private for more of them.
-    target_epsilon: As for `noise_multiplier`.
-    target_delta: As for `noise_multiplier`.
-    at_most: Where to stop looking.
-    accountant: As for `noise_multiplier`.
-    relation: As for `noise_multiplier`.
-
-  Returns:
-    A number that keeps the target; one more does not, or is more than `at_most`.
+  `make_event` leads from a number, from 1, to the event of everything that runs; not
+  more private for more of them. One more than what is found does not keep the target,
+  or is more than `at_most`.
 
   Raises:
     ValueError: If a target is out of range, 1 is too many already, or the accountant

@@ -62,7 +62,7 @@ TRIES = 8
 MAX_BITS = 30
 # Finer grids than this much noise needs gain nothing, and tables of it become long.
 MAX_LOCAL_STDDEV = 4096.0
-# Of the integers before rounding: their squares are summed in 63 bits.
+# Largest norm before rounding: squares of integers are summed in 63 bits.
 _MAX_NORM = 2.0**30
 # Relative, for what is computed here in float64, upwards.
 _SAFETY = 1 + 1e-9
@@ -86,7 +86,7 @@ class DistributedNoise:
     bits: The sum is modulo 2^bits.
     scaled_clip_norm: The clip norm in steps of the grid: C. All that accounting reads
       follows from it, so that an event is the same for every clip norm.
-    local_stddev: Of a client's share, in steps.
+    local_stddev: Standard deviation of a client's share, in steps.
     beta: Probability at most that a client rounds again; 0 for never.
   """
 
@@ -102,7 +102,7 @@ class DistributedNoise:
 
   @property
   def modulus(self) -> int:
-    """Of the secure sum."""
+    """Modulus of the secure sum."""
     return 2**self.bits
 
   @property
@@ -198,7 +198,7 @@ def design(
       clients, over `clip_norm`.
     min_clients: The fewest clients that report in a round.
     dimension: Entries of a contribution; padded here to a power of two.
-    bits: Of the secure sum, from 2 to 30.
+    bits: Bits of the secure sum, from 2 to 30.
     max_clients: The most clients that report; `None` for `min_clients`.
     max_wrap_probability: That an entry of a round's sum wraps, at most.
     beta: Probability at most that a client rounds again. Small ones cost next to
@@ -269,19 +269,9 @@ def plan(
 ) -> DistributedNoise:
   """The mechanism with the least noise that keeps a privacy target.
 
-  Args:
-    noise: 'skellam' or 'discrete_gaussian'.
-    target_epsilon: Positive and finite; of all rounds, zeroing out a client.
-    target_delta: Between 0 and 1, exclusive.
-    participations: In how many rounds a client takes part at most.
-    clip_norm: As this and the others for `design`.
-    min_clients: As for `design`.
-    dimension: As for `design`.
-    bits: Of the secure sum; `None` for the fewest with which the noise is within 1% of
-      that with 30.
-    max_clients: As for `design`.
-    max_wrap_probability: As for `design`.
-    beta: As for `design`.
+  The target is of all rounds, zeroing out a client, which takes part in
+  `participations` of them at most. `bits` are by default the fewest with which the
+  noise is within 1% of that with 30. Other arguments are those of `design`.
 
   Returns:
     The mechanism; its `epsilon` is at most the target.
@@ -362,12 +352,7 @@ def check(
   max_wrap_probability: float = 1e-6,
   beta: float = 1e-6,
 ) -> None:
-  """Refuses arguments of `design` that are right for no dimension.
-
-  Raises:
-    TypeError: If an argument is not of its type.
-    ValueError: If a number is out of range.
-  """
+  """Refuses arguments of `design` that are right for no dimension."""
   if noise not in NOISES:
     raise ValueError(f'noise must be one of {sorted(NOISES)}; got {noise!r}.')
   checks.check_positive('clip_norm', clip_norm)

@@ -320,19 +320,12 @@ def run_event(
 ) -> dp_accounting.DpEvent:
   """The event of all rounds of a matrix mechanism.
 
-  Args:
-    strategy: Its strategy matrix C.
-    participation: Who may take part when.
-    noise_multiplier: Standard deviation of z over the clip norm.
-
   Returns:
     A `GaussianDpEvent` with the effective noise multiplier, or `NonPrivateDpEvent`
     if `noise_multiplier` is 0.
 
   Raises:
     TypeError: If `participation` is none; `None` is refused as well.
-    ValueError: If `noise_multiplier` is out of range, or `participation` is for other
-      rounds than the strategy.
 
   Example:
     >>> event = run_event(strategies.Identity(8), strategies.Participation(8, 2), 6.0)
@@ -353,20 +346,10 @@ def round_noise_multipliers(
 ) -> tuple[np.ndarray, np.ndarray]:
   """Noise multipliers of each round's event, and of all events so far together.
 
-  Args:
-    strategy: Its strategy matrix C.
-    participation: Who may take part when.
-    noise_multiplier: Standard deviation of z over the clip norm.
-
   Returns:
     Two float64 arrays of shape [num_rounds]. The first holds each round's own noise
     multiplier, infinite where the round adds nothing to the worst case; the second
     the effective noise multiplier of rounds 0 to t, non-increasing.
-
-  Raises:
-    TypeError: If `participation` is none; `None` is refused as well.
-    ValueError: If `noise_multiplier` is out of range, or `participation` is for other
-      rounds than the strategy.
   """
   noise_multiplier = check_noise_multiplier(noise_multiplier)
   participation = strategies.participation.require(participation)
@@ -425,10 +408,6 @@ def leaves(
 ) -> Iterator[tuple[dp_accounting.DpEvent, int]]:
   """What an event is composed of, and how often.
 
-  Args:
-    event: Any event.
-    count: How often all of it is composed.
-
   Raises:
     ValueError: If a count of repetitions is not a whole number from 0.
   """
@@ -476,11 +455,7 @@ def _to_json(event: dp_accounting.DpEvent) -> dict[str, Any]:
 
 
 def from_json(data: Any) -> dp_accounting.DpEvent:
-  """Reads what `to_json` wrote.
-
-  Raises:
-    ValueError: If `data` is no such event, or a number is out of range.
-  """
+  """Reads what `to_json` wrote."""
   if not isinstance(data, dict):
     raise ValueError(f'an event is written as an object, got {data!r}.')
   kind = _KINDS.get(data.get('type'))

@@ -41,7 +41,7 @@ class JointPart:
   """A part of a model, with the mechanism for it.
 
   Attributes:
-    name: Of the part: letters, digits and underscores.
+    name: Letters, digits and underscores.
     weights: Patterns of the names of the weights that are of it, as `fnmatch` reads
       them; a text has them with blanks between.
     mechanism: Strategy, participation and noise: of real numbers, made by the server,
@@ -143,7 +143,7 @@ def _check_beside_others(name: str, mechanism: mechanism_lib.Mechanism) -> None:
       'parts do not compose. Plan with limits on participation, or with one mechanism '
       'for all weights.',
     )
-  if mechanism.noise.plan is not None:
+  if mechanism.noise.is_integer:
     refuse(
       f'{mechanism.name} noise',
       'its grid and modulus are those of one sum of all weights. Take noise of real '
@@ -321,10 +321,6 @@ class JointMechanism(mechanism_lib.Guaranteed):
       shares: By name of the part, positive, 1 in sum; `None` for equal ones.
       accountant: A key of `accountants.ACCOUNTANTS`; `None` for the tightest.
 
-    Raises:
-      TypeError: As for the class.
-      ValueError: If an argument is out of range, or no noise keeps the target.
-
     Example:
       >>> from tff_dp_aggregators.accounting import JointPart
       >>> participation = strategies.Participation(8, min_separation=4)
@@ -408,7 +404,7 @@ class JointMechanism(mechanism_lib.Guaranteed):
 
   @property
   def effective_noise_multiplier(self) -> Optional[float]:
-    """Of the Gaussian that all parts are together, 1 / mu; `None` if they are none."""
+    """1 / mu of the Gaussian that all parts are; `None` if they are not one."""
     if not self.is_one_gaussian:
       return None
     return 1 / float(accountants.gdp_mu(self.event))
@@ -482,7 +478,7 @@ class JointMechanism(mechanism_lib.Guaranteed):
     """The name of the part that each weight is of: the first with a pattern for it.
 
     Args:
-      names: Of the weights of a model that are trained.
+      names: Names of the weights of a model that are trained.
       described: What messages call them; `None` for their names.
 
     Raises:
@@ -633,7 +629,7 @@ def _check_shares(
 AnyMechanism = Union[mechanism_lib.Mechanism, JointMechanism]
 
 
-# Of which it has a strategy, or strategies.
+# The strategy, or strategies, of what a run may have.
 AnyStrategy = Union[strategies.Strategy, JointStrategy]
 
 

@@ -68,17 +68,9 @@ def local_event(
 ) -> dp_accounting.DpEvent:
   """The event of what one client sends, against everybody.
 
-  Args:
-    noise_multiplier: Of the client's own noise: the standard deviation of Gaussian
-      noise, or the scale of Laplace noise, over its clip norm.
-    noise: 'gaussian', of records clipped in L2 norm, or 'laplace', in L1 norm.
-    adjacency: 'replace_one' or 'zero_out'.
-    participations: How often it reports.
-
-  Raises:
-    TypeError: If a number is none.
-    ValueError: If a number is out of range, the noise is of another kind, or the
-      relation is one without a guarantee.
+  The noise multiplier is that of the client's own noise: the standard deviation of
+  Gaussian noise, for records clipped in L2 norm, or the scale of Laplace noise, in L1
+  norm, over its clip norm. `participations` is how often it reports.
 
   Example:
     >>> local_event(8.0, participations=4)  # 8 / 2 for any two, / sqrt(4).
@@ -108,20 +100,11 @@ def central_event(
   It is for those who see no more than the sum. (Of Laplace noise no such event is known
   here that is better than the local one, which holds for the sum as well.)
 
-  Args:
-    noise_multiplier: Standard deviation of *one* client's noise over the clip norm.
-    min_clients: How many report at least; a round with fewer is not released.
-    server_noise_multiplier: Standard deviation of noise that the server adds, over the
-      clip norm.
-    known_shares: How many other clients' noise is known to who sees the sum: 1 for a
-      client of the round, more for several that pool what they know.
-    adjacency: 'zero_out' or 'replace_one'.
-    participations: In how many sums the client is.
-
-  Raises:
-    TypeError: If a number is none.
-    ValueError: If a number is out of range, as many shares are known as there are
-      clients, or the relation is one without a guarantee.
+  `noise_multiplier` is the standard deviation of *one* client's noise over the clip
+  norm, `server_noise_multiplier` of noise that the server adds. A round with fewer than
+  `min_clients` is not released. `known_shares` is how many other clients' noise is
+  known to who sees the sum: 1 for a client of the round, more for several that pool
+  what they know.
 
   Example:
     >>> central_event(0.2, min_clients=100)
@@ -150,14 +133,6 @@ def central_event(
 def share(noise_multiplier: float, min_clients: int) -> float:
   """The noise multiplier of each client's share of central Gaussian noise.
 
-  Args:
-    noise_multiplier: Of the sum's noise, over the clip norm.
-    min_clients: How many shares there are at least.
-
-  Raises:
-    TypeError: If a number is none.
-    ValueError: If a number is out of range.
-
   Example:
     >>> share(2.0, min_clients=100)
     0.2
@@ -168,14 +143,7 @@ def share(noise_multiplier: float, min_clients: int) -> float:
 
 
 def noise_of(noise: str) -> noises.Noise:
-  """The kind of noise of a name, if clients can add it.
-
-  Args:
-    noise: What the caller passed.
-
-  Raises:
-    ValueError: If it is not one of `NOISES`.
-  """
+  """The kind of noise of a name, if clients can add it."""
   if noise not in NOISES:
     names = ' or '.join(map(repr, NOISES))
     raise ValueError(f'noise must be {names}, got {noise!r}.')
@@ -185,16 +153,7 @@ def noise_of(noise: str) -> noises.Noise:
 def check_strategy(
   strategy: strategies.Strategy, noise_site: str = 'clients'
 ) -> strategies.Strategy:
-  """Returns a strategy if its noise can be made on clients: that of the identity.
-
-  Args:
-    strategy: Strategy matrix C of a mechanism.
-    noise_site: The name of where it is to be made, for messages.
-
-  Raises:
-    TypeError: If it is no strategy.
-    ValueError: If the noise of its rounds is correlated.
-  """
+  """Returns a strategy if its noise can be made on clients: that of the identity."""
   strategies.strategy.require(strategy)
   if strategy != strategies.Identity(strategy.num_rounds):
     raise ValueError(

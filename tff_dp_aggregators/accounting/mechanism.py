@@ -18,6 +18,7 @@ from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import adaptive_clipping
 from tff_dp_aggregators.accounting import calibration
+from tff_dp_aggregators.accounting import distributed_noise
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import noises
 from tff_dp_aggregators.accounting import schemas
@@ -307,7 +308,7 @@ class Mechanism(Guaranteed):
         f'clipped_count_share={clipped_count_share} say the same; give one of them.'
       )
     _check_name(name)
-    if noises.of_mechanism(name).plan is not None:
+    if noises.of_mechanism(name).is_integer:
       if clipped_count_share is not None:
         raise ValueError(
           f'clipped_count_share={clipped_count_share} is for Gaussian noise, which can '
@@ -351,7 +352,7 @@ class Mechanism(Guaranteed):
 
   @property
   def noise(self) -> noises.Noise:
-    """Of which kind the noise is, with its numbers."""
+    """The kind of noise, with its numbers."""
     return noises.of_mechanism(self.name).with_numbers(dict(self.options))
 
   @property
@@ -414,9 +415,6 @@ class Mechanism(Guaranteed):
 
     Where clients make the noise it grows with their number; with clipping that adapts
     it is that of the values.
-
-    Args:
-      clients: How many are in the sum.
 
     Example:
       >>> participation = strategies.Participation(10)
@@ -503,7 +501,7 @@ class Mechanism(Guaranteed):
   @property
   def has_integer_noise(self) -> bool:
     """Whether what is summed are integers, whose sums may wrap around."""
-    return self.noise.plan is not None
+    return self.noise.is_integer
 
   @property
   def adds_noise_on_clients(self) -> bool:
@@ -575,16 +573,7 @@ class Mechanism(Guaranteed):
   def from_json(
     cls, data: dict[str, Any], strategy: Optional[strategies.Strategy] = None
   ) -> 'Mechanism':
-    """Reads what `to_json` wrote.
-
-    Args:
-      data: As written.
-      strategy: The strategy, if it was stored as well; else it is found anew.
-
-    Raises:
-      ValueError: If something is missing, or the strategy is not the one whose checksum
-        was stored.
-    """
+    """Reads what `to_json` wrote."""
     try:
       values = dict(data)
       stored = values.pop('strategy_checksum')
@@ -615,16 +604,6 @@ def strategy_for(
 ) -> strategies.Strategy:
   """The strategy of a named mechanism: of its kind, the one with the least RMSE.
 
-  Args:
-    name: One of `names()`.
-    participation: Who takes part when.
-    **options: As for `Mechanism`.
-
-  Raises:
-    TypeError: If there is no such option, or a number is not whole.
-    ValueError: If the name is unknown, an option is out of range or not one of this
-      mechanism, or clients are sampled and columns of different lengths.
-
   Example:
     >>> participation = strategies.Participation(64, min_separation=8)
     >>> strategy_for('toeplitz', participation).num_bands
@@ -647,16 +626,7 @@ def _built(
 
 
 def kind_for(name: str, participation: schemas.Schema) -> registry.Kind:
-  """The kind of a name, if strategies are to be made of it for a schema.
-
-  Args:
-    name: Of a kind.
-    participation: Who takes part when.
-
-  Raises:
-    ValueError: If there is none, or clients are sampled and its columns are of
-      different lengths.
-  """
+  """The kind of a name, if strategies are to be made of it for a schema."""
   kind = registry.kind(name)
   if kind.unscaled is not None and not schemas.kind_of(participation).composes:
     return kind  # All columns of a client's rounds count together, each as it is.
@@ -670,13 +640,6 @@ def kind_for(name: str, participation: schemas.Schema) -> registry.Kind:
 
 def check_numbers(given: Mapping[str, Optional[int]]) -> dict[str, int]:
   """The options that are given, in the order of their names.
-
-  Args:
-    given: By name; what is `None` is not given.
-
-  Raises:
-    TypeError: If there is no such option, or a number is not whole.
-    ValueError: If a number is less than 1.
 
   Example:
     >>> check_numbers({'num_bands': 4, 'bits': None})
@@ -699,7 +662,7 @@ def _check_noise(
   noise: noises.Noise, relation: Relation, noise_multiplier: float
 ) -> None:
   """Refuses integer noise that does not fit its bits, or is looked at otherwise."""
-  if noise.plan is None:
+  if not noise.is_integer:
     return
   if relation is Relation.REPLACE_ONE:
     raise ValueError(
@@ -725,23 +688,27 @@ def _planned(
 ) -> Mechanism:
   """The mechanism of integer noise, whose grid is found together with its scale."""
   noise = noises.of_mechanism(name)
-  numbers = {key: value for key, value in options.items() if key in noise.options}
+  numbers = check_numbers(
+    {key: value for key, value in options.items() if key in noise.options}
+  )
   more = {key: value for key, value in options.items() if key not in noise.options}
   for required in noise.required:
-    if required != noises.BITS and numbers.get(required) is None:
+    if required != noises.BITS and required not in numbers:
       raise ValueError(
         f'{required} is missing, which {name} needs: {noises.MEANINGS[required]}.'
       )
-  assert noise.plan is not None
-  found = noise.plan(
+  found = distributed_noise.plan(
+    name,
     target_epsilon,
     target_delta,
-    schemas.limits(participation).possible_participations,
-    **check_numbers(numbers),
+    participations=schemas.limits(participation).possible_participations,
+    clip_norm=1.0,  # No event depends on it, for the grid is relative to it.
+    **numbers,
   )
+  numbers['bits'] = found.bits
 
   def make(noise_multiplier: float) -> Mechanism:
-    return cls(name, participation, noise_multiplier, options=found.numbers, **more)
+    return cls(name, participation, noise_multiplier, options=numbers, **more)
 
   made = make(found.noise_multiplier)
   # Its grid is found anew, and so is the last digit of epsilon.
@@ -758,11 +725,7 @@ def _of_independent(
   strategy: Optional[strategies.Strategy] = None,
   clipped_count_stddev: Optional[float] = None,
 ) -> strategies.Strategy:
-  """The strategy of noise that is not Gaussian: the identity, without options.
-
-  Raises:
-    ValueError: If there is more to it.
-  """
+  """The strategy of noise that is not Gaussian: the identity, without options."""
   for option, value in options.items():
     having = ', '.join(registry.options()[option])
     raise ValueError(f'{option}={value} is for {having}, not for {name}.')

@@ -55,7 +55,7 @@ from tff_dp_aggregators.base import rounding
 
 # Formulas as published, or the least noise for what they promise.
 CALIBRATIONS = ('published', 'exact')
-# Of numbers of rounds that are less likely, relative to delta, all count as delta.
+# Numbers of rounds that are less likely than this, relative to delta, count as delta.
 _UNLIKELY = 1e-9
 _SAFETY = 1e-12
 
@@ -63,13 +63,7 @@ _SAFETY = 1e-12
 def gaussian_constant(epsilon: float, delta: float) -> float:
   """C of the textbook's Gaussian mechanism: its noise is c / epsilon sensitivities.
 
-  Args:
-    epsilon: Above 0 and below 1, where the constant holds (Dwork and Roth 2014, theorem
-      A.1).
-    delta: Between 0 and 1, exclusive.
-
-  Raises:
-    ValueError: If a number is out of range.
+  Epsilon is below 1, where the constant holds (Dwork and Roth 2014, theorem A.1).
 
   Example:
     >>> round(gaussian_constant(epsilon=0.8, delta=2e-5), 6)
@@ -97,27 +91,16 @@ def uplink_stddev(
 ) -> float:
   """sigma_u: noise that each client adds to each coordinate of its upload.
 
-  Args:
-    epsilon: Of all exposures together, above 0 and below 1.
-    delta: Between 0 and 1, exclusive.
-    clip_norm: C, the L2 bound of an upload.
-    num_exposures: L, how often a client's uploads are seen.
-    min_examples: m, how many examples every client has at least.
-
-  Raises:
-    TypeError: If an argument is not of its type.
-    ValueError: If a number is out of range.
+  Arguments are those of `Nbafl`.
 
   Example:
     >>> sigma_u = uplink_stddev(0.8, 1e-5, 1.5, num_exposures=2, min_examples=10_000)
     >>> round(sigma_u, 9)
     0.003633604
   """
-  constant = gaussian_constant(epsilon, delta)
-  checks.check_positive('clip_norm', clip_norm)
-  exposures = checks.check_positive_int('num_exposures', num_exposures)
-  examples = checks.check_positive_int('min_examples', min_examples)
-  return constant * exposures * (2 * clip_norm / examples) / epsilon
+  rounds = num_exposures  # It does not depend on them, nor on the number of clients.
+  made = Nbafl(epsilon, delta, clip_norm, num_exposures, rounds, 1, min_examples)
+  return made.uplink_stddev
 
 
 def downlink_stddev(
@@ -133,30 +116,24 @@ def downlink_stddev(
 ) -> float:
   """sigma_d: noise that the server adds to each coordinate of the mean; 0 for none.
 
-  Arguments and errors are those of `Nbafl`; epsilon is below 1, of all rounds together.
+  Arguments are those of `Nbafl`.
 
   Example:
-    >>> sigma_d = downlink_stddev(
-    ...   0.8,
-    ...   1e-5,
-    ...   1.5,
-    ...   num_exposures=2,
-    ...   num_rounds=3,
-    ...   num_clients=2,
-    ...   min_examples=10_000,
-    ... )
+    >>> numbers = dict(num_exposures=2, num_rounds=3, num_clients=2)
+    >>> sigma_d = downlink_stddev(0.8, 1e-5, 1.5, min_examples=10_000, **numbers)
     >>> round(sigma_d, 9)
     0.000908401
   """
-  constant = gaussian_constant(epsilon, delta)
-  checks.check_positive('clip_norm', clip_norm)
-  cohort = _check_counts(num_exposures, num_rounds, num_clients, clients_per_round)
-  examples = checks.check_positive_int('min_examples', min_examples)
-  needed = _rounds_over_b(epsilon, num_rounds, num_clients / cohort)
-  beyond = needed * needed - num_exposures * num_exposures * cohort
-  if beyond <= 0:
-    return 0.0
-  return 2 * constant * clip_norm * math.sqrt(beyond) / (examples * cohort * epsilon)
+  return Nbafl(
+    epsilon,
+    delta,
+    clip_norm,
+    num_exposures,
+    num_rounds,
+    num_clients,
+    min_examples,
+    clients_per_round,
+  ).downlink_stddev
 
 
 class Guarantee(NamedTuple):
@@ -192,7 +169,8 @@ class Nbafl:
   """NbAFL from its inputs: noise for an aggregator, and guarantees for a report.
 
   Attributes:
-    epsilon: Of all exposures, and of all rounds; below 1 for the published formulas.
+    epsilon: The target for all exposures, and for all rounds; below 1 for the published
+      formulas.
     delta: Between 0 and 1, exclusive.
     clip_norm: C, the L2 bound of an upload.
     num_exposures: L, how often a client's uploads are seen; at most `num_rounds`.
@@ -265,13 +243,8 @@ class Nbafl:
   def uplink_stddev(self) -> float:
     """sigma_u: noise that each client adds to each coordinate of its upload."""
     if self.calibration == 'published':
-      return uplink_stddev(
-        self.epsilon,
-        self.delta,
-        self.clip_norm,
-        num_exposures=self.num_exposures,
-        min_examples=self.min_examples,
-      )
+      constant = gaussian_constant(self.epsilon, self.delta)
+      return constant * self.num_exposures * self.uplink_sensitivity / self.epsilon
     mu = gaussian.mu_of(self.epsilon, self.delta) * (1 - _SAFETY)
     return self.uplink_sensitivity * math.sqrt(self.num_exposures) / mu
 
@@ -279,16 +252,12 @@ class Nbafl:
   def downlink_stddev(self) -> float:
     """sigma_d: noise that the server adds to each coordinate of a mean; 0 for none."""
     if self.calibration == 'published':
-      return downlink_stddev(
-        self.epsilon,
-        self.delta,
-        self.clip_norm,
-        num_exposures=self.num_exposures,
-        num_rounds=self.num_rounds,
-        num_clients=self.num_clients,
-        min_examples=self.min_examples,
-        clients_per_round=self.clients_per_round,
-      )
+      constant, cohort = gaussian_constant(self.epsilon, self.delta), self.cohort
+      needed = _rounds_over_b(self.epsilon, self.num_rounds, self.num_clients / cohort)
+      beyond = needed * needed - self.num_exposures * self.num_exposures * cohort
+      rounds = math.sqrt(max(0.0, beyond))
+      divisor = self.min_examples * cohort * self.epsilon
+      return 2 * constant * self.clip_norm * rounds / divisor
     mu = _largest_mu(
       self.epsilon, self.delta, self.num_rounds, self.cohort / self.num_clients
     )
@@ -458,7 +427,7 @@ def _rounds_over_b(
 
 
 def _log_likelihoods(rounds: int, fraction: float) -> np.ndarray:
-  """Of being in 0 to `rounds` of them, in logarithms."""
+  """Log probabilities of being in 0 to `rounds` of the rounds."""
   k = np.arange(rounds + 1)
   return np.asarray(
     special.gammaln(rounds + 1)
@@ -546,8 +515,7 @@ def _check_counts(
   num_rounds: int,
   num_clients: int,
   clients_per_round: Optional[int],
-) -> int:
-  """Returns how many clients are in a round."""
+) -> None:
   checks.check_positive_int('num_exposures', num_exposures)
   checks.check_positive_int('num_rounds', num_rounds)
   checks.check_positive_int('num_clients', num_clients)
@@ -557,11 +525,10 @@ def _check_counts(
       f'once in a round; got {num_exposures}.'
     )
   if clients_per_round is None:
-    return num_clients
+    return
   checks.check_positive_int('clients_per_round', clients_per_round)
   if clients_per_round > num_clients:
     raise ValueError(
       f'clients_per_round must be at most num_clients, {num_clients}; got '
       f'{clients_per_round}.'
     )
-  return clients_per_round

@@ -1,4 +1,4 @@
-"""How loud the noise of a round is beside what clients can say, for a model of a size.
+"""The noise of a round over what clients can say, for a model of a size.
 
 In round t a server releases the sum of the clients' clipped updates with noise of
 standard deviation
@@ -68,12 +68,7 @@ def per_coordinate(
 ) -> np.ndarray:
   """Standard deviation of the noise in a coordinate of each round's sum.
 
-  Args:
-    mechanism: Strategy and noise.
-    clients_per_round: Clients of a round, whose noise is in the sum where they make it.
-
-  Returns:
-    In clip norms; float64 of shape [n].
+  It is in clip norms, [n]. Where clients make the noise, that of so many is in the sum.
 
   Example:
     >>> from tff_dp_aggregators import strategies
@@ -94,17 +89,11 @@ def by_round(
 ) -> np.ndarray:
   """Norm of each round's noise over the largest norm that the clients' sum can have.
 
-  Args:
-    mechanism: Strategy and noise.
-    model_size: Number of trainable parameters, d; with parts, of each by name.
-    clients_per_round: Clients of a round, m; the expected number with Poisson sampling.
+  `model_size` is the number of trainable parameters, d; with parts, of each by name.
+  `clients_per_round` is m; the expected number with Poisson sampling.
 
   Returns:
     Root mean square norm of the noise over the bound; float64 of shape [n].
-
-  Raises:
-    TypeError: If a number is not one.
-    ValueError: If one is not positive.
 
   Example:
     >>> from tff_dp_aggregators import strategies
@@ -125,18 +114,9 @@ def of_sums(
 ) -> np.ndarray:
   """The same of the sums over rounds 0 to t, as cumulative mechanisms release them.
 
-  Args:
-    mechanism: Strategy and noise.
-    model_size: Number of trainable parameters, d; with parts, of each by name.
-    clients_per_round: Clients of a round, m; the expected number with Poisson sampling.
-
   Returns:
     Root mean square norm of a sum's noise over (t + 1) m clip norms; float64 of shape
     [n].
-
-  Raises:
-    TypeError: If a number is not one.
-    ValueError: If one is not positive.
   """
   if mechanism.parts:
     return _of_parts(of_sums, mechanism, model_size, clients_per_round)
@@ -155,15 +135,7 @@ def summary(
 ) -> Points:
   """`by_round` in the first, the worst and the last round, and the last of `of_sums`.
 
-  Args:
-    mechanism: Strategy and noise.
-    model_size: Number of trainable parameters, d; 1 for a single coordinate. With
-      parts, of each by name.
-    clients_per_round: Clients of a round, m; 1 for the noise of the sum in clip norms.
-
-  Raises:
-    TypeError: If a number is not one.
-    ValueError: If one is not positive.
+  With a model size of 1 and one client it is the noise of the sum in clip norms.
 
   Example:
     >>> from tff_dp_aggregators import strategies
@@ -187,17 +159,6 @@ def remark(
   It is a warning if that of the sum of all rounds is longer, too: then the model cannot
   get further than its noise.
 
-  Args:
-    mechanism: Strategy and noise.
-    model_size: Number of trainable parameters, d; with parts, of each by name.
-    clients_per_round: Clients of a round, m; the expected number with Poisson sampling.
-
-  Returns:
-    The line, or `None`.
-
-  Raises:
-    TypeError: If a number is not one.
-    ValueError: If one is not positive.
   """
   noise = summary(mechanism, model_size, clients_per_round)
   if noise.first_round <= 1:

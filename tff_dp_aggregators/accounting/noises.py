@@ -12,7 +12,7 @@ follows from them, and so does its event (`distributed_noise`).
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Any, Callable, NamedTuple, Optional
+from typing import Callable
 
 import dp_accounting
 
@@ -35,24 +35,12 @@ MEANINGS = {
 }
 
 
-class Planned(NamedTuple):
-  """What a search for noise found.
-
-  Attributes:
-    noise_multiplier: The least.
-    numbers: Of all options.
-  """
-
-  noise_multiplier: float
-  numbers: dict[str, int]
-
-
 @dataclasses.dataclass(frozen=True)
 class Noise:
   """A kind of noise.
 
   Attributes:
-    name: Of it, and of the mechanism that adds it independently in each round.
+    name: Its name, and that of the mechanism that adds it independently in each round.
     order: The p-norm that a client's contribution is clipped in.
     one_round: The event of one round, from the scale of the noise over what one client
       changes the sum by in that norm, and the numbers of `options` by name.
@@ -60,8 +48,6 @@ class Noise:
     sites: Where it can be made, the usual place first.
     options: More numbers that it takes, by name.
     required: Those of them that there have to be.
-    plan: What finds the least noise, given those numbers that are known, where it has
-      to be found together with others; `None` for noise that has a scale alone.
     numbers: Values of `options`, in noise that is fully known.
   """
 
@@ -72,13 +58,17 @@ class Noise:
   sites: tuple[str, ...]
   options: tuple[str, ...] = ()
   required: tuple[str, ...] = ()
-  plan: Optional[Callable[..., Planned]] = None
   numbers: tuple[tuple[str, int], ...] = ()
 
   @property
   def is_gaussian(self) -> bool:
     """Whether rounds may share it, and all of them together are one Gaussian."""
     return self is GAUSSIAN
+
+  @property
+  def is_integer(self) -> bool:
+    """Whether what is summed are integers, on a grid that is found with the noise."""
+    return bool(self.options)
 
   def with_numbers(self, numbers: Mapping[str, int]) -> 'Noise':
     """This noise with values for its options; those of others are left aside."""
@@ -114,25 +104,6 @@ def _integers(name: str) -> Noise:
       name, clip_norm=1.0, noise_multiplier=noise_multiplier, **numbers
     ).event()
 
-  def plan(
-    target_epsilon: float, target_delta: float, participations: int, **numbers: Any
-  ) -> Planned:
-    found = distributed_noise.plan(
-      name,
-      target_epsilon,
-      target_delta,
-      participations=participations,
-      clip_norm=1.0,
-      **numbers,
-    )
-    return Planned(
-      found.noise_multiplier,
-      {
-        **{key: value for key, value in numbers.items() if value is not None},
-        'bits': found.bits,
-      },
-    )
-
   return Noise(
     name,
     2,
@@ -141,7 +112,6 @@ def _integers(name: str) -> Noise:
     sites=('clients',),
     options=(MIN_CLIENTS, MAX_CLIENTS, DIMENSION, BITS),
     required=(MIN_CLIENTS, DIMENSION, BITS),
-    plan=plan,
   )
 
 

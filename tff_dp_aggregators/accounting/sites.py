@@ -44,11 +44,7 @@ class Site:
   adds_on_server: bool = False
 
   def times_that_of_sums(self, clients: float, numbers: Mapping[str, int]) -> float:
-    """How loud the noise of a sum is beside what `noise_multiplier` says.
-
-    Args:
-      clients: How many are in the sum.
-      numbers: Of the mechanism, by name.
+    """The noise of a sum over what `noise_multiplier` says.
 
     Example:
       >>> (
@@ -109,13 +105,6 @@ SERVER_NOISE = 'server_noise_multiplier'
 def of_noise(noise: noises.Noise, name: Optional[str]) -> Site:
   """The site of a name, by default the usual one of the noise.
 
-  Args:
-    noise: What is made there.
-    name: A key of `SITES`, or `None`.
-
-  Raises:
-    ValueError: If there is no such site, or this noise cannot be made there.
-
   Example:
     >>> of_noise(noises.GAUSSIAN, None).name, of_noise(noises.SKELLAM, None).name
     ('server', 'clients')
@@ -144,17 +133,7 @@ def check(
   participation: schemas.Schema,
   clipped_count_stddev: Optional[float],
 ) -> None:
-  """Refuses what has no analysis where noise is not made by the server.
-
-  Args:
-    site: Where the noise is made.
-    strategy: Strategy matrix C.
-    participation: Who takes part when.
-    clipped_count_stddev: With adaptive clipping, the noise of its count.
-
-  Raises:
-    ValueError: If noise of the site cannot be correlated, sampled, or cover a count.
-  """
+  """Refuses what has no analysis where noise is not made by the server."""
   if site is SERVER:
     return
   if schemas.is_sampled(participation):
@@ -177,17 +156,7 @@ def check(
 def check_numbers(
   name: str, noise: noises.Noise, site: Site, given: Mapping[str, int]
 ) -> dict[str, int]:
-  """The numbers of noise and site.
-
-  Args:
-    name: Of the mechanism, for messages.
-    noise: Its kind of noise.
-    site: Where that is made.
-    given: By name; each at least 1.
-
-  Raises:
-    ValueError: If one is missing, or is for other mechanisms.
-  """
+  """The numbers of noise and site."""
   own = {*noise.options, *site.options}
   for option, value in given.items():
     if option not in own:
@@ -209,17 +178,8 @@ def check_server_noise(
 ) -> Optional[float]:
   """The noise multiplier of the server's noise on top of that of clients.
 
-  Args:
-    site: Where the noise is made.
-    noise_multiplier: Of the clients' noise.
-    server_noise_multiplier: Of the server's; `None` if it is not given.
-
   Returns:
     It as a float; `None` where the server adds nothing on top.
-
-  Raises:
-    TypeError: If it is no number.
-    ValueError: If it is missing, for other sites, or out of range, or clients add none.
 
   Example:
     >>> check_server_noise(CLIENTS_AND_SERVER, 4.0, 10)
@@ -253,19 +213,13 @@ def check_server_noise(
 
 def options() -> tuple[str, ...]:
   """Names of the options of all kinds of noise and sites."""
-  everything = (*noises.OTHERS.values(), *SITES.values())
-  return tuple(dict.fromkeys(name for each in everything for name in each.options))
+  of_noises = (name for each in noises.OTHERS.values() for name in each.options)
+  of_sites = (name for each in SITES.values() for name in each.options)
+  return tuple(dict.fromkeys((*of_noises, *of_sites)))
 
 
 def options_of(noise: noises.Noise, name: Optional[str] = None) -> tuple[str, ...]:
   """Names of the numbers that a kind of noise takes at a site.
-
-  Args:
-    noise: What is made.
-    name: Of the site; `None` for the usual one.
-
-  Raises:
-    ValueError: If this noise cannot be made there.
 
   Example:
     >>> options_of(noises.GAUSSIAN), options_of(noises.GAUSSIAN, 'clients')

@@ -56,9 +56,6 @@ def compute_rdp_tree_restart(
     A float for a single order, otherwise an array with one for each. Infinite at
     infinite orders. Without noise, infinity alone, whatever `orders` is.
 
-  Raises:
-    ValueError: If an argument is negative, NaN or not whole, or there is no epoch.
-
   Example:
     >>> compute_rdp_tree_restart(2.0, [8, 8], orders=3.0)  # 3 (4 + 4) / (2 * 2^2)
     3.0
@@ -80,19 +77,11 @@ def compute_rdp_single_tree(
   """RDP of a single tree in which a client takes part several times.
 
   Args:
-    noise_multiplier: Standard deviation of a node's noise over the clip norm, from 0.
+    noise_multiplier: As for `compute_rdp_tree_restart`.
     total_steps: Rounds, the tree's leaves.
     max_participation: Most rounds of one client.
     min_separation: Fewest rounds strictly *between* two rounds of one client.
-    orders: RDP orders, or a single one.
-
-  Returns:
-    A float for a single order, otherwise an array with one for each. Infinite at
-    infinite orders. Without noise, infinity alone, whatever `orders` is.
-
-  Raises:
-    ValueError: If an argument is negative, NaN or not whole, or there are no rounds
-      or no participations.
+    orders: As for `compute_rdp_tree_restart`, which has the same returns.
   """
   if _is_without_noise(noise_multiplier):
     return np.inf
@@ -108,20 +97,7 @@ def compute_zcdp_single_tree(
   max_participation: int,
   min_separation: int,
 ) -> float:
-  """ZCDP of a single tree in which a client takes part several times.
-
-  Args:
-    noise_multiplier: Standard deviation of a tree node's noise over the clip norm.
-    total_steps: Rounds, the tree's leaves.
-    max_participation: Most rounds of one client.
-    min_separation: Fewest rounds strictly *between* two rounds of one client.
-
-  Returns:
-    rho; infinite without noise.
-
-  Raises:
-    ValueError: If an argument is negative, NaN or not whole, or there are no rounds
-      or no participations.
+  """Rho of `compute_rdp_single_tree`'s tree, zCDP; infinite without noise.
 
   Example:
     >>> round(compute_zcdp_single_tree(7.0, 2000, 6, 313), 4)  # Gboard.

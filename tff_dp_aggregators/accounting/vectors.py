@@ -297,13 +297,7 @@ def to_json(vectors: list[Vector]) -> str:
 
 
 def read(path: Optional[str] = None) -> list[Vector]:
-  """The vectors of a file; of the package's own by default.
-
-  Raises:
-    OSError: If it cannot be read.
-    ValueError: If it is no file of this format and version, has no vectors, or one that
-      is not as it should be, which is named.
-  """
+  """The vectors of a file; of the package's own by default."""
   chosen = PATH if path is None else pathlib.Path(path)
   try:
     content = json.loads(chosen.read_text(encoding='utf-8'))
@@ -334,11 +328,7 @@ def read(path: Optional[str] = None) -> list[Vector]:
 
 
 def _vector(content: Any) -> Vector:
-  """A vector, of its JSON.
-
-  Raises:
-    ValueError: If something is missing, too much, or of another type.
-  """
+  """A vector, of its JSON."""
   if not isinstance(content, dict):
     raise ValueError(f'it is {content!r}, not an object.')
   fields = {field.name for field in dataclasses.fields(Vector)}
@@ -564,7 +554,7 @@ _ABOVE = {
   'gaussian_delta': 1e-9,
   'gaussian_epsilon': 1e-9,
   'noise_multiplier': 1e-9,
-  # Of a privacy loss distribution, whose losses are rounded up.
+  # Losses of a privacy loss distribution are rounded up.
   'sampled_gaussian_delta': 1e-5,
   'sampled_gaussian_epsilon': 1e-4,
 }
@@ -599,11 +589,7 @@ class Checked:
 
 
 def check(vectors: Iterable[Vector]) -> list[Checked]:
-  """What this package has for vectors.
-
-  Raises:
-    ValueError: If one cannot be computed; it is named.
-  """
+  """What this package has for vectors."""
   return [_checked(each) for each in vectors]
 
 
@@ -669,7 +655,7 @@ def _sampled_event(inputs: dict[str, Any]) -> dp_accounting.DpEvent:
 
 
 _SAMPLED = Relation.ADD_OR_REMOVE_ONE
-# Of inputs: this package's figure, and whether it is an upper bound.
+# From inputs to this package's figure, and whether it is an upper bound.
 _OURS: dict[str, Callable[[dict[str, Any]], tuple[float, bool]]] = {
   'squared_sensitivity': _our_sensitivity,
   'mean_squared_error': lambda inputs: (float(_our_errors(inputs).mean()), False),

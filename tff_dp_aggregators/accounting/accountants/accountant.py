@@ -201,7 +201,7 @@ def is_without_replacement(part: Any) -> bool:
 def _is_of(
   part: Any, sampling: type, noise: type = dp_accounting.GaussianDpEvent
 ) -> bool:
-  return isinstance(part, sampling) and isinstance(part.event, noise)
+  return isinstance(part, sampling) and isinstance(getattr(part, 'event', None), noise)
 
 
 def pure_epsilon(
@@ -218,10 +218,6 @@ def pure_epsilon(
     its last digits; infinite if anything else is among them, for of Gaussian noise
     there is none. (Laplace noise that is made ends after some 88 scales, at a
     probability of 2^-128 a number: `noise.laplace`.)
-
-  Raises:
-    dp_accounting.UnsupportedEventError: If a component is not valid under `relation`.
-    ValueError: If a parameter of the event is out of range.
 
   Example:
     >>> once = dp_accounting.LaplaceDpEvent(2.0)

@@ -95,12 +95,7 @@ def _log_delta(mu: float, epsilon: float) -> float:
 def doubt_of_delta(delta: float, num_clients: float) -> Optional[str]:
   """What is wrong with a delta that is not below one over the number of clients.
 
-  Args:
-    delta: Between 0 and 1, exclusive.
-    num_clients: How many there are; positive.
-
-  Returns:
-    A sentence to warn with; `None` if nothing is wrong.
+  Returns a sentence to warn with; `None` if nothing is wrong.
 
   Example:
     >>> doubt_of_delta(1e-6, 1000) is None
@@ -118,13 +113,8 @@ def doubt_of_delta(delta: float, num_clients: float) -> Optional[str]:
 def delta_of(mu: float, epsilon: float) -> float:
   """Smallest delta for which mu-Gaussian-DP gives (epsilon, delta)-DP.
 
-  Args:
-    mu: Total sensitivity over noise standard deviation; 0 is perfect privacy,
-      infinity none.
-    epsilon: At which point of the curve.
-
-  Raises:
-    ValueError: If an argument is negative or NaN.
+  mu is the total sensitivity over the standard deviation of the noise: 0 is perfect
+  privacy, infinity none.
 
   Example:
     >>> round(delta_of(mu=1.0, epsilon=0.0), 6)  # Total variation: 2 Phi(1/2) - 1.
@@ -140,14 +130,6 @@ def delta_of(mu: float, epsilon: float) -> float:
 
 def epsilon_of(mu: float, delta: float) -> float:
   """Smallest epsilon for which mu-Gaussian-DP gives (epsilon, delta)-DP.
-
-  Args:
-    mu: Total sensitivity over noise standard deviation; 0 is perfect privacy,
-      infinity none.
-    delta: Between 0 and 1, exclusive.
-
-  Raises:
-    ValueError: If `mu` is negative or NaN, or `delta` not between 0 and 1.
 
   Example:
     >>> round(epsilon_of(mu=79**0.5 / 7, delta=1e-10), 4)  # Gboard, exactly.
@@ -178,13 +160,6 @@ def epsilon_of(mu: float, delta: float) -> float:
 
 def mu_of(epsilon: float, delta: float) -> float:
   """Largest mu for which mu-Gaussian-DP gives (epsilon, delta)-DP.
-
-  Args:
-    epsilon: Target, finite and not negative.
-    delta: Target, between 0 and 1, exclusive.
-
-  Raises:
-    ValueError: If a target is out of range.
 
   Example:
     >>> mu = mu_of(epsilon=8.0, delta=1e-6)
@@ -278,18 +253,10 @@ class ZCdpAccountant(_ComposedGaussians):
 
 
 def gdp_mu(event: dp_accounting.DpEvent) -> float:
-  """The mu of an event that is a composition of Gaussians: mu-Gaussian-DP.
-
-  Raises:
-    dp_accounting.UnsupportedEventError: If it is not.
-  """
+  """The mu of an event that is a composition of Gaussians: mu-Gaussian-DP."""
   return GaussianAccountant().compose(event).mu
 
 
 def zcdp_rho(event: dp_accounting.DpEvent) -> float:
-  """The rho of an event that is a composition of Gaussians: rho-zCDP, mu^2 / 2.
-
-  Raises:
-    dp_accounting.UnsupportedEventError: If it is not.
-  """
+  """The rho of an event that is a composition of Gaussians: rho-zCDP, mu^2 / 2."""
   return ZCdpAccountant().compose(event).rho

@@ -334,7 +334,7 @@ class BallsInBinsMixture(Mixture):
   def log_ratios(
     self, inner: np.ndarray, stretch: float = 1.0, tilt: float = 0.0
   ) -> np.ndarray:
-    """Of the mean over all bins."""
+    """The mean over all bins."""
     if not len(inner):
       return np.zeros(0)
     exponents = stretch * inner - (stretch**2 - tilt) * self._norms / 2
@@ -439,12 +439,12 @@ class OverlappingSets:
       at = was[some] + d
       sums = self._both[at] if d == b else one[at, d]
       self._stays[some, d] = d * self._skip + sums
-    # Of both, the same from round 0 on; and that both are in a round if one is.
+    # The same of both from round 0 on; and that both are in a round if one is.
     self._two = special.expit(
       [self._of_two(t) - self._of_one(one, t) for t in range(rounds)]
     )
     self._both_stay = 2 * self._skip * np.arange(rounds + 1) + self._both[: rounds + 1]
-    # Of all clients: the first one that is free, and how much later the other is.
+    # The first client that is free, and how much later the other is.
     log_first = np.log(first)
     i, j = np.indices((b, b))
     apart = np.abs(i - j)
@@ -659,7 +659,7 @@ class BMinSepMixture(Mixture):
     skip = math.log1p(-p) if p < 1 else -math.inf
     if (b - 1) * skip < -_MAX_WEIGHT / 2:
       return self._by_logarithms(inner, stretch, norms)
-    # Of the next b suffixes, in a circle, over the common factor exp(scale).
+    # The next b suffixes, in a circle, over the common factor exp(scale).
     sums = np.ones((b, size))
     scale, last, weight = np.zeros(size), np.ones(size), np.empty(size)
     above = below = 0.0  # Logarithms of bounds on the sums, which begin with 1.
@@ -753,7 +753,7 @@ class NormalTail(NamedTuple):
   """A bound on the losses of Q: z(c) <= (mean - c) / deviation, from c = `start` on.
 
   Attributes:
-    mean: Of the normal distribution that has this tail.
+    mean: Mean of the normal distribution that has this tail.
     deviation: Its standard deviation.
     start: The c_1.
   """
@@ -886,7 +886,7 @@ class Tails(NamedTuple):
   Attributes:
     losses: Privacy losses above the least epsilon, falling.
     log_weights: Logarithms of how much each counts.
-    size: Of the sample.
+    size: Size of the sample.
     log_bound: Logarithm of what one outcome adds at most.
   """
 

@@ -122,7 +122,7 @@ _INTERVAL, _PER_DEVIATION = 1e-4, 16
 MIN_INTERVAL = 1e-12
 # Logarithm of what is cut off, relative to delta.
 _CUT = 18.0
-# Of what may come round the circle of a Fourier transform, relative to what is there.
+# The same of what may come round the circle of a Fourier transform.
 _WRAPPED = 22.0
 # Points of a standard distribution at which moments are estimated.
 _POINTS = 1201
@@ -132,7 +132,7 @@ _ROUNDING = 2.0**-53
 _HALVING_ERROR = 16 * _ROUNDING
 # Round-off of a logarithm, product or exponential, relative.
 _STEP_ERROR = 8 * _ROUNDING
-# Of a place in the noise, relative; of a normal probability there, at a place of 1.
+# Errors of a place in the noise, relative, and of a normal probability at place 1.
 _PLACE_ERROR, _CELL_ERROR = 8 * _ROUNDING, 1e-14
 # Gauss-Legendre nodes for narrow cells, exact to round-off there.
 _NODES, _WEIGHTS = special.roots_legendre(4)
@@ -395,7 +395,7 @@ class Plan:
     tilt: The t of e^(t L).
     tail: Another, whose moment bounds what is above the window.
     deviations: How far the noise is looked at.
-    interval: Of the grid.
+    interval: Interval of the grid.
     least: Least loss of the window.
     largest: Largest.
     coarseness: Interval over the standard deviation of the narrowest round's loss.
@@ -467,7 +467,7 @@ def plan(
   largest = min(largest, sum(n * r[1] for r, (_, n) in zip(ranges, losses)))
   least = max(least, sum(n * r[0] for r, (_, n) in zip(ranges, losses)))
   least = min(least, largest)
-  # Of very many rounds, round-off of places is most of the window.
+  # With very many rounds, round-off of places is most of the window.
   displaced = sum(n * loss.displacement(deviations) for loss, n in losses)
   width = largest - least + displaced
   width = max(width, max(high - low for low, high in ranges))
@@ -507,7 +507,7 @@ class Composition:
   """The distribution of the sum of all losses, as a curve of delta over epsilon.
 
   Attributes:
-    interval: Of the grid.
+    interval: Interval of the grid.
     coarseness: That of the plan.
   """
 
@@ -645,7 +645,7 @@ _MAX_RATIO_CELLS = 2**15
 _MAX_LOG = 300.0
 # Points at which moments are estimated.
 _RATIO_POINTS = 1200
-# Of a value on the grid, relative, in each sum.
+# Relative error of a value on the grid, in each sum.
 _VALUE_ERROR = 2.0**-48
 
 
@@ -654,7 +654,7 @@ class Ratios:
   """A distribution of sums of ratios, on the points `exp(interval * i)` and at 0.
 
   Attributes:
-    interval: Of the logarithms.
+    interval: Interval of the logarithms.
     first: The i that `masses` begins with.
     masses: Probabilities under Q, float64.
     zero: Probability of 0.
@@ -946,9 +946,9 @@ _ERROR = 1e-6
 _SMALL_EPSILON = 0.05
 # So coarse a grid, over the width of a round's losses, may lose to Renyi's bound.
 _COARSE = 0.25
-# Of a grid for those: a second or two.
+# Cells of a grid for those: a second or two.
 _MORE_CELLS = 4 * MAX_CELLS
-# Of a sum of losses, relative, and more.
+# Round-off of a sum of losses, relative, and more.
 _ROUND_OFF = 1e-12
 # Below it float64 has no room for what is cut off.
 _MIN_DELTA = 1e-280

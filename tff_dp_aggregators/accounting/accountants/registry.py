@@ -105,11 +105,7 @@ ACCOUNTANTS: dict[str, Entry] = {}
 
 
 def register(entry: Entry) -> None:
-  """Adds an accountant; from then on flags, reports and calibration know it.
-
-  Raises:
-    ValueError: If there is one of that name.
-  """
+  """Adds an accountant; from then on flags, reports and calibration know it."""
   if entry.name in ACCOUNTANTS:
     raise ValueError(f'there is an accountant {entry.name!r} already.')
   ACCOUNTANTS[entry.name] = entry
@@ -137,11 +133,7 @@ for _each in (
 
 
 def entry_of(name: str) -> Entry:
-  """The accountant of a name.
-
-  Raises:
-    ValueError: If there is none.
-  """
+  """The accountant of a name."""
   if not isinstance(name, str) or name not in ACCOUNTANTS:
     raise ValueError(f'unknown accountant {name!r}; known: {sorted(ACCOUNTANTS)}.')
   return ACCOUNTANTS[name]

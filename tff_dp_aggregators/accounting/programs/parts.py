@@ -251,7 +251,7 @@ def joint(
 def _check_noise(parts: Sequence[Part], target: Optional[mechanism_lib.Target]) -> None:
   """Refuses integers, noise beside a target, and parts without either."""
   for part in parts:
-    if noises.of_mechanism(part.mechanism).plan is not None:
+    if noises.of_mechanism(part.mechanism).is_integer:
       raise ValueError(
         f'--{FLAG}: {part.name} has {part.mechanism} noise, whose grid and modulus are '
         'those of one sum of all weights. Give noise of real numbers, or one '

@@ -36,7 +36,7 @@ def of(inputs: inputs_lib.Inputs) -> Optional[dict[str, Any]]:
   """
   mechanism = cast(mechanism_lib.Mechanism, inputs.mechanism)
   noise = mechanism.noise
-  if noise.plan is None:
+  if not noise.is_integer:
     return None
   grid = distributed_noise.design(
     noise.name,

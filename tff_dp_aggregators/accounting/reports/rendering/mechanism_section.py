@@ -103,7 +103,7 @@ def facts_of_noise(
   )
   noise = noise_of(statement)
   z = site_terms_of(statement).z
-  whose = '' if noise.plan is not None or z is None else f' (z: {z})'
+  whose = '' if noise.is_integer or z is None else f' (z: {z})'
   yield Fact(
     f'clip norm (L{noise.order})',
     marked(statement, 'clip_norm', _clip_norm(statement)),

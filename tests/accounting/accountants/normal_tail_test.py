@@ -238,7 +238,7 @@ def test_epsilon_of_many_rounds_is_that_of_poisson_sampling():
   assert known <= stated <= 1.03 * known
 
 
-def test_bins_have_light_tails_as_well():
+def test_bins_have_normal_tails_as_well():
   strategy = strategies.BandedToeplitz.square_root(64, num_bands=16)
   mixture = monte_carlo.BallsInBinsMixture(strategy, 16, 2.0)
   rng = np.random.default_rng(4)
