@@ -136,6 +136,8 @@ setuptools.setup(
     'dp-accounting>=0.4.3,<0.7',
     'duckdb',
     'jinja2',
+    'jsonschema',
+    'markdown',
     'matplotlib',
     'mpmath',
     'msgspec',

@@ -21,7 +21,6 @@ import dp_accounting
 import numpy as np
 import pytest
 
-from tests import json_schema
 from tests.accounting.programs import reporting
 from tff_dp_aggregators import accounting
 from tff_dp_aggregators import strategies
@@ -256,7 +255,7 @@ def test_what_is_stated_is_marked_so_in_every_format(tmp_path):
   assert report['mechanism']['clip_norm'] == FACTS['clip_norm']
   assert report['code_version'] == FACTS['code_version']
   assert report['guarantee'] == reporting.json_of(*capped)['guarantee']
-  assert not list(json_schema.violations(report, schema_lib.load()))
+  assert not list(schema_lib.violations(report))
   arguments = shlex.split(report['verification']['command'].split('report ', 1)[1])
   assert reporting.json_of(*arguments) == report
   for output_format in ('text', 'markdown', 'html'):
@@ -314,7 +313,7 @@ def test_what_a_file_of_the_run_shows_is_not_marked(tmp_path):
   unstated = reporting.json_of(*reporting.OF_TREE_OF_20, *files)
   assert unstated['provenance']['enforced_by'] == 'recorded'
   for each in (run, report, unstated):
-    assert not list(json_schema.violations(each, schema_lib.load()))
+    assert not list(schema_lib.violations(each))
     path = tmp_path / 'report.json'
     path.write_text(json.dumps(each))
     verified = reporting.execute(f'--verify={path}')
@@ -429,7 +428,7 @@ def test_planned_limits_that_were_kept_are_what_is_accounted_for(tmp_path, name)
   assert 'happened to keep the limits' in participation['enforced_by']
   assert participation['cap_enforced_by'].startswith('the log has 45 rounds')
   text = reporting.execute(*arguments, *flags, *by).stdout
-  assert '| what occurred | epsilon = ' in text and 'no guarantee' in text
+  assert '- **what occurred**: epsilon = ' in text and 'no guarantee' in text
   path = tmp_path / 'report.json'
   path.write_text(json.dumps(report))
   assert reporting.execute(f'--verify={path}').returncode == 0

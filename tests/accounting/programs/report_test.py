@@ -64,7 +64,7 @@ def test_the_printed_noise_keeps_the_target(target):
   arguments = ('--mechanism=tree', '--num_rounds=200', '--min_separation=20')
   arguments += (f'--target_epsilon={target}', '--target_delta=1e-6')
   shown = reporting.execute(*arguments, '--format=text').stdout
-  (noise,) = re.findall(r'^  noise multiplier +(\S+)$', shown, re.MULTILINE)
+  (noise,) = re.findall(r'^- \*\*noise multiplier\*\*: (\S+)', shown, re.MULTILINE)
   again = reporting.execute(*arguments, f'--noise_multiplier={noise}')
   assert again.returncode == 0, again.stderr
 

@@ -25,8 +25,6 @@ from tff_dp_aggregators.accounting.reports import learning_curves
 from tff_dp_aggregators.accounting.reports import rendering
 from tff_dp_aggregators.accounting.reports import sources
 from tff_dp_aggregators.accounting.reports import statement
-from tff_dp_aggregators.accounting.reports.rendering import document
-from tff_dp_aggregators.accounting.reports.rendering import learning_section
 
 _HEADER = 'round,not_private_clients,epsilon,test_loss,test_accuracy,'
 _HEADER += 'not_private_train_loss,round_seconds'
@@ -64,10 +62,9 @@ def test_curves_are_those_of_the_file(run_dir):
 def test_the_page_draws_them_and_nothing_of_clients(run_dir):
   stated = statement.build(sources.from_run_dir(run_dir))
   curves = learning_curves.of_run(run_dir)
-  section = learning_section.section(stated, curves)
-  (drawn,) = [each for each in section.blocks if isinstance(each, document.Plots)]
-  by_title = {plot.title: plot for plot in drawn.plots}
-  assert list(by_title) == [
+  drawn = rendering.plots_of(stated, curves)
+  by_title = {plot.title: plot for plot in drawn}
+  assert list(by_title)[:4] == [
     'Test accuracy against rounds',
     'Test loss against rounds',
     'Epsilon over the training',
@@ -125,9 +122,10 @@ def test_runs_without_a_guarantee_say_so_beside_their_curves(tmp_path):
   curves = learning_curves.of_run(run_dir)._replace(
     simulated_epsilon=learning_curves.Curve()
   )
-  (plot,) = learning_section.section(without, curves).blocks[-1].plots
+  (plot,) = rendering.plots_of(without, curves)
   assert plot.title == 'Test accuracy against rounds'
-  assert learning_section.section(without, curves._replace(test={})) is None
+  page = rendering.render(without, 'html', curves._replace(test={}))
+  assert page == rendering.render(without, 'html')
 
 
 def test_a_half_line_is_no_round(run_dir):
@@ -168,7 +166,6 @@ def test_names_of_metrics_are_shown_as_they_are(run_dir):
 def test_long_runs_are_thinned_with_both_ends():
   points = tuple((number, 1 / number) for number in range(1, 5001))
   curves = learning_curves.Curves(5000, {'loss': learning_curves.Curve(points)})
-  section = learning_section.section(statement.build_without_privacy(), curves)
-  (plot,) = section.blocks[-1].plots
+  (plot,) = rendering.plots_of(statement.build_without_privacy(), curves)
   assert len(plot.points) == 400
   assert (plot.points[0], plot.points[-1]) == (points[0], points[-1])

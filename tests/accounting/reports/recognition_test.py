@@ -9,20 +9,19 @@ import pytest
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import schemas
-from tff_dp_aggregators.accounting.reports import recognition
-from tff_dp_aggregators.accounting.reports import statement
+from tff_dp_aggregators.accounting.reports import guarantees
 
 
 def best_test(log_ratio, p, q):
   """Power of the likelihood-ratio test with `FALSE_ALARMS`, P suspected wrongly."""
   order = np.argsort(-log_ratio)
   alarms, power = (np.concatenate([[0], np.cumsum(each[order])]) for each in (p, q))
-  return float(np.interp(recognition.FALSE_ALARMS, alarms, power))
+  return float(np.interp(guarantees.FALSE_ALARMS, alarms, power))
 
 
 def of_event(event):
   composed = accountants.composed(event)
-  return recognition.of(composed, None, accountants.pure_epsilon(event))
+  return guarantees.recognised_by(composed, None, accountants.pure_epsilon(event))
 
 
 @pytest.mark.parametrize('rounds, noise_multiplier', [(1, 1.0), (1, 5.0), (3, 3.0)])
@@ -53,18 +52,18 @@ def test_no_test_of_laplace_noise_has_more_power_and_one_has_nearly_as_much(
 
 @pytest.mark.parametrize('mu', [0.1, 1.0, 3.0])
 def test_points_of_the_exact_curve_say_nearly_what_the_closed_form_does(mu):
-  exact = recognition.of_gaussian(mu)
+  exact = guarantees.recognised_of_gaussian(mu)
   found = of_event(dp_accounting.GaussianDpEvent(1 / mu))
   assert exact <= found <= exact * 1.05
 
 
 def test_without_a_guarantee_everybody_is_recognised():
-  assert recognition.of_gaussian(math.inf) == 1.0
+  assert guarantees.recognised_of_gaussian(math.inf) == 1.0
   assert of_event(dp_accounting.NonPrivateDpEvent()) == 1.0
 
 
 def test_nothing_that_is_released_leaves_guessing():
-  assert of_event(dp_accounting.NoOpDpEvent()) == recognition.FALSE_ALARMS
+  assert of_event(dp_accounting.NoOpDpEvent()) == guarantees.FALSE_ALARMS
 
 
 def test_an_accountant_without_an_answer_is_asked_elsewhere():
@@ -75,8 +74,8 @@ def test_an_accountant_without_an_answer_is_asked_elsewhere():
       return super().get_epsilon(target_delta)
 
   narrow = Narrow().compose(dp_accounting.GaussianDpEvent(1.0))
-  exact = recognition.of_gaussian(1.0)
-  assert exact <= recognition.of(narrow, None, math.inf) <= 1.05 * exact
+  exact = guarantees.recognised_of_gaussian(1.0)
+  assert exact <= guarantees.recognised_by(narrow, None, math.inf) <= 1.05 * exact
 
 
 def test_a_guarantee_by_prv_has_it_of_the_tightest():
@@ -86,10 +85,10 @@ def test_a_guarantee_by_prv_has_it_of_the_tightest():
   event = dp_accounting.SelfComposedDpEvent(sampled, 20)
   relation = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
   by_prv, by_pld = (
-    statement.guarantee(event, 1e-5, relation, name) for name in ('prv', None)
+    guarantees.of_event(event, 1e-5, relation, name) for name in ('prv', None)
   )
-  assert by_prv['accountant'] == 'prv'
-  assert by_prv['recognised'] == by_pld['recognised']
+  assert by_prv.accountant == 'prv'
+  assert by_prv.recognised == by_pld.recognised
 
 
 def test_drawn_points_have_to_be_right_all_at_once():
@@ -98,11 +97,13 @@ def test_drawn_points_have_to_be_right_all_at_once():
   event = schemas.event(strategy, schemas.BMinSepSampling(8, 0.3, 2), 1.0)
   relation = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
   drawn = accountants.composed(event, 'monte_carlo', relation)
-  deltas = recognition._DRAWN_DELTAS
+  deltas = guarantees._DRAWN_DELTAS
   points = [(drawn.get_epsilon(float(delta)), float(delta)) for delta in deltas]
   doubts = [drawn.failure_probability(float(delta)) for delta in deltas]
   # For one of 64 questions, in units of delta.
   assert doubts == pytest.approx([0.01 * delta / 64 for delta in deltas], rel=1e-9)
-  found = recognition.of_event({}, event, relation, None, math.inf)
-  assert found == pytest.approx(recognition.of_points(points) + sum(doubts), rel=1e-9)
+  found = guarantees.recognised({}, event, relation, None, math.inf)
+  assert found == pytest.approx(
+    guarantees.recognised_of_points(points) + sum(doubts), rel=1e-9
+  )
   assert 0.01 < found < 0.5

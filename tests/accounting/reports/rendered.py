@@ -74,13 +74,19 @@ def plain(text):
   return ''.join(text.split())
 
 
+def unescaped(text):
+  """Markdown as a reader sees it, but for its lists and tables."""
+  text = re.sub(r'(?<!\\)(`|\*\*)', '', text)
+  return re.sub(r'\\([\\`*_<>|\[\]&~$-])', r'\1', text)
+
+
 def read(built, output_format):
   """What a reader of a format sees, without white space."""
   text = rendering.render(built, output_format)
   if output_format == 'html':
     text = ''.join(Page(text).words)
-  elif output_format == 'markdown':
-    text = re.sub(r'\\([\\`*_<>|\[\]&~$])', r'\1', re.sub(r'(?<!\\)`', '', text))
+  else:
+    text = unescaped(text)
   return plain(text)
 
 

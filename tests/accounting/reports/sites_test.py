@@ -210,7 +210,7 @@ def test_what_else_holds_of_noise_on_both_sides(tmp_path):
 def test_the_server_s_noise_is_told_and_said_not_to_be_in_the_guarantee():
   text = ' '.join(rendering.render(_build(BOTH), 'text').split())
   for said in (
-    "noise multiplier of the server 40 (standard deviation of an entry of the server's",
+    'noise multiplier of the server**: 40 (standard deviation of an entry of the',
     'is in what else holds alone',
     'hides a client in the sums alone: the guarantee does not have it',
     'with the noise of 20 clients and that of the server in each round',

@@ -273,15 +273,19 @@ def test_missing_and_additional_fields_are_found(tmp_path):
 @pytest.mark.parametrize(
   'software, expected',
   [
-    (None, 'software is None, which is no object'),
-    (['numpy'], "software is ['numpy'], which is no object"),
-    ({'numpy': None, 'perl': [5]}, 'software.perl is [5], which is no string'),
+    (None, "software is None, which is not of type 'object'"),
+    (['numpy'], "software is ['numpy'], which is not of type 'object'"),
+    (
+      {'numpy': None, 'perl': [5]},
+      "software.perl is [5], which is not of type 'string'",
+    ),
   ],
 )
 def test_software_that_no_report_says_is_a_difference(tmp_path, software, expected):
   report = statement.build(reports.Inputs(statements.TREE, 1e-6))
   report['software'] = software
-  assert expected in statements.verify(tmp_path, report).differences
+  differences = statements.verify(tmp_path, report).differences
+  assert any(each.startswith(expected) for each in differences)
 
 
 @pytest.mark.parametrize('parts', [None, 0])
@@ -295,7 +299,7 @@ def test_a_report_of_an_accountant_that_is_gone_is_refused(tmp_path):
   report = statement.build(reports.Inputs(statements.TREE, 1e-6, accountant='exact'))
   report['verification']['inputs']['accountant'] = 'gdp'
   (difference,) = statements.verify(tmp_path, report).differences
-  assert "inputs.accountant is 'gdp', not one of ['exact'" in difference
+  assert "inputs.accountant is 'gdp', which is not one of ['exact'" in difference
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,15 @@
 """Privacy reports: what they are made of, what they say, and whether that is so.
 
-`inputs` is what a statement is made of, `sources` reads it from files, `provenance`
-says which of it nothing but somebody's word stands for, `statement`
-assembles it, `composition` puts several together, `schema` describes the result,
-`rendering` writes it for people, with what `learning_curves` found beside it;
-`verification` computes it again.
+`model` has the types of a statement, and `schema` its JSON schema. `inputs` is what a
+statement is made of, `sources` reads it from files, `statement` assembles it with what
+`guarantees` hold, and `composition` puts several together. `rendering` writes it for
+people, in the words of `templates/`; `verification` computes it again.
 """
 
 from tff_dp_aggregators.accounting.reports import composition
 from tff_dp_aggregators.accounting.reports import inputs
 from tff_dp_aggregators.accounting.reports import learning_curves
-from tff_dp_aggregators.accounting.reports import provenance
+from tff_dp_aggregators.accounting.reports import model
 from tff_dp_aggregators.accounting.reports import rendering
 from tff_dp_aggregators.accounting.reports import schema
 from tff_dp_aggregators.accounting.reports import sources
@@ -25,9 +24,9 @@ __all__ = [
   'composition',
   'inputs',
   'learning_curves',
-  'provenance',
   'rendering',
   'schema',
+  'model',
   'sources',
   'statement',
   'verification',

@@ -16,7 +16,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Optional
 
 from tff_dp_aggregators.accounting import sites
-from tff_dp_aggregators.accounting.reports import commands
 from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
 from tff_dp_aggregators.accounting.reports import nbafl_report
 from tff_dp_aggregators.accounting.reports import sources
@@ -95,7 +94,7 @@ def compose(
 
 
 def from_report(
-  path: str, statement_of: Optional[commands.StatementOf] = None
+  path: str, statement_of: Optional[verification.StatementOf] = None
 ) -> dict[str, Any]:
   """A JSON report that is right, with its files where they are found.
 

@@ -14,6 +14,7 @@ from tff_dp_aggregators.accounting import joint_mechanism
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting import nbafl
 from tff_dp_aggregators.accounting import noises
+from tff_dp_aggregators.accounting.reports import model
 
 # What the mechanism of such a statement is called.
 NAME = 'nbafl'
@@ -43,76 +44,58 @@ def is_one(statement: dict[str, Any]) -> bool:
 
 
 def of(
-  plan: nbafl.Nbafl, software: dict[str, Any], command: Optional[str] = None
-) -> dict[str, Any]:
-  """What a statement says of a plan, but for format and version.
+  plan: nbafl.Nbafl, software: model.Software, command: Optional[str] = None
+) -> model.Nbafl:
+  """What a statement says of a plan.
 
   Args:
     plan: With all its inputs.
     software: Which computes it.
     command: A command that prints the same numbers again.
-
-  Returns:
-    A JSON-ready dict, described by `schema.load`; infinities are `None`.
   """
-  rows = rows_of(plan)
-  central = central_of(rows)
-  return {
-    'mechanism': figures_of(plan),
-    'guarantee': {
-      'epsilon': central['epsilon'],
-      'delta': plan.delta,
-      'is_private': central['epsilon'] is not None,
-      'adjacency': central['adjacency'],
-    },
-    'guarantees': rows,
-    'parts': [],
-    'software': software,
-    'verification': {
-      'command': command,
-      'files': [],
-      'inputs': {'plan': to_json(plan)},
-    },
-  }
+  rows = _rows_of(plan)
+  central = central_of([model.to_json(row) for row in rows])
+  return model.Nbafl(
+    mechanism=_figures_of(plan),
+    guarantee=model.GuaranteeOfPlan(
+      epsilon=central['epsilon'],
+      delta=plan.delta,
+      is_private=central['epsilon'] is not None,
+      adjacency=central['adjacency'],
+    ),
+    guarantees=rows,
+    software=software,
+    verification=model.VerificationOfPlan(
+      command=command,
+      inputs=model.PlanInputs(plan=model.NbaflInputs(**to_json(plan))),
+    ),
+  )
 
 
-def of_run(plan: Optional[nbafl.Nbafl]) -> Optional[dict[str, Any]]:
+def of_run(plan: Optional[nbafl.Nbafl]) -> Optional[model.NbaflOfRun]:
   """What the statement of a run says of the plan that its noise is from.
 
   Args:
     plan: With all its inputs; `None` if there is none.
-
-  Returns:
-    A JSON-ready dict, described by `schema.load`; `None` without a plan.
   """
   if plan is None:
     return None
-  return {'plan': figures_of(plan), 'guarantees': rows_of(plan)}
+  return model.NbaflOfRun(plan=_figures_of(plan), guarantees=_rows_of(plan))
 
 
-def figures_of(plan: nbafl.Nbafl) -> dict[str, Any]:
-  """Inputs of a plan and the noise that follows, JSON-ready.
-
-  Args:
-    plan: With all its inputs.
-  """
-  return {
-    'name': NAME,
-    **to_json(plan),
-    **{name: getattr(plan, name) for name in _FIGURES},
-  }
+def _figures_of(plan: nbafl.Nbafl) -> model.NbaflPlan:
+  """Inputs of a plan and the noise that follows."""
+  figures = {name: getattr(plan, name) for name in _FIGURES}
+  return model.NbaflPlan(name='nbafl', **to_json(plan), **figures)
 
 
-def rows_of(plan: nbafl.Nbafl) -> list[dict[str, Any]]:
-  """What is claimed beside what holds, JSON-ready.
-
-  Args:
-    plan: With all its inputs.
-  """
-  return [
-    {**{name: getattr(each, name) for name in _ROW}, 'epsilon': _finite(each.epsilon)}
-    for each in plan.guarantees()
-  ]
+def _rows_of(plan: nbafl.Nbafl) -> list[model.NbaflGuarantee]:
+  """What is claimed beside what holds."""
+  rows = []
+  for each in plan.guarantees():
+    row = {name: getattr(each, name) for name in _ROW}
+    rows.append(model.NbaflGuarantee(**{**row, 'epsilon': _finite(each.epsilon)}))
+  return rows
 
 
 def central_of(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -121,7 +104,7 @@ def central_of(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
   Zeroed out if all clients take part in every round, and else replaced.
 
   Args:
-    rows: As `rows_of` returned them.
+    rows: JSON-ready.
   """
   return next(each for each in rows if (each['seen'], each['unit']) == _CENTRAL)
 
@@ -130,7 +113,7 @@ def local_of(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
   """The row of what a client sends in all rounds: the guarantee of a run.
 
   Args:
-    rows: As `rows_of` returned them.
+    rows: JSON-ready.
   """
   sent = [each for each in rows if tuple(each[name] for name in _WHICH) == _LOCAL]
   return max(sent, key=lambda each: int(each['releases']))

@@ -1,114 +1,120 @@
-"""The JSON schema of reports.
+"""The JSON schema of reports, and where a report is something else.
 
-What follows from registries is put in when the schema is loaded: mechanisms and their
-options, participation schemas with their numbers, accountants. All else is in
-`report_schema.json`. The whole is printed by
-`python -m tff_dp_aggregators.accounting.report --schema`.
+It follows from the structs of `model` and from registries: mechanisms and their
+options, participation schemas with their numbers, accountants.
+`tff-dp-report --schema` prints it.
 """
 
-import json
-import pathlib
+import copy
+import inspect
+import re
+from collections.abc import Iterator
 from typing import Any
+
+import msgspec
 
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting import sites
-from tff_dp_aggregators.accounting.reports import other_guarantees
+from tff_dp_aggregators.accounting.reports import model
 from tff_dp_aggregators.accounting.reports import terms
 from tff_dp_aggregators.strategies import registry
 
-_PATH = pathlib.Path(__file__).parent / 'report_schema.json'
-
 
 def load() -> dict[str, Any]:
-  """The schema (draft 2020-12) of every report that `statement` makes.
+  """The JSON schema (draft 2020-12) of every report.
 
   Example:
-    >>> 'tree' in load()['$defs']['mechanism']['properties']['name']['enum']
+    >>> 'tree' in load()['$defs']['Mechanism']['properties']['name']['enum']
     True
-    >>> load()['$defs']['guarantee']['properties']['accountant']['enum']
+    >>> load()['$defs']['Guarantee']['properties']['accountant']['enum']
     ['exact', 'pld', 'prv', 'rdp', 'zcdp', 'monte_carlo']
   """
-  schema: dict[str, Any] = json.loads(_PATH.read_text(encoding='utf-8'))
-  definitions = schema['$defs']
+  refs, definitions = msgspec.json.schema_components(
+    model.REPORTS, ref_template='#/$defs/{name}'
+  )
+  for name, each in definitions.items():
+    _add_descriptions(getattr(model, name), each)
+    each['properties'].pop('registered', None)
+    if name != 'Software':  # Reports have all fields, also those with a default.
+      each['required'] = list(each['properties'])
   _add_mechanisms(definitions)
   _add_schemas(definitions)
-  _add_joint(schema)
   _add_accountants(definitions)
-  return schema
+  definitions['NoGuarantee']['properties']['is_private']['enum'] = [False]
+  definitions['Software']['additionalProperties'] = {'type': 'string'}
+  composed = definitions['Composition']['properties']['parts']
+  composed['items'] = {'anyOf': list(refs[:3])}
+  return {
+    '$schema': 'https://json-schema.org/draft/2020-12/schema',
+    '$id': f'urn:tff_dp_aggregators:privacy_report:{model.VERSION}',
+    'title': 'Privacy report of tff_dp_aggregators',
+    'description': 'A differential privacy guarantee with everything it rests on. '
+    'Infinite numbers are null.',
+    'anyOf': list(refs),
+    '$defs': definitions,
+  }
+
+
+def _add_descriptions(struct: type, definition: dict[str, Any]) -> None:
+  """What docstrings say of a struct and its fields."""
+  for each in reversed(struct.__mro__[: struct.__mro__.index(msgspec.Struct)]):
+    summary, _, attributes = (inspect.getdoc(each) or '').partition('\n\nAttributes:\n')
+    for entry in re.split(r'\n  (?! )', '\n' + attributes)[1:]:
+      name, _, said = entry.partition(': ')
+      definition['properties'][name]['description'] = ' '.join(said.split())
+  definition['description'] = ' '.join(summary.split())
 
 
 def _add_mechanisms(definitions: dict[str, Any]) -> None:
   """Names of mechanisms, and the fields of their options."""
-  mechanism = definitions['mechanism']
   names = [*mechanism_lib.names(), mechanism_lib.FROM_FILE]
-  mechanism['properties']['name']['enum'] = names
+  options: dict[str, Any] = {}
   for name, by_kind in registry.options().items():
     said = {kind: f'{each.title}, {each.meaning}' for kind, each in by_kind.items()}
-    mechanism['properties'][name] = {
+    options[name] = {
       'description': f'{registry.describe(said)} Null for others.',
       'type': ['integer', 'null'],
     }
-    mechanism['required'].append(name)
   for name, option in terms.OPTIONS.items():
-    mechanism['properties'][name] = {
+    options[name] = {
       'description': f'{option.title}: {option.meaning}. Null for others.',
       'type': ['integer', 'null'],
       'minimum': 1,
     }
-    mechanism['required'].append(name)
-  mechanism['properties']['noise_site']['enum'] = list(sites.SITES)
-
-
-def _add_joint(schema: dict[str, Any]) -> None:
-  """Reports of joint mechanisms, which say of each part what others say of all."""
-  definitions = schema['$defs']
-  mechanism, part = definitions['mechanism'], definitions['part']
-  definitions['part'] = {
-    **part,
-    'required': [*part['required'], *mechanism['required']],
-    'properties': {**part['properties'], **mechanism['properties']},
-  }
-  single = definitions['single']
-  of_joint = {'mechanism': {'$ref': '#/$defs/joint_mechanism'}}
-  definitions['joint'] = {
-    **single,
-    'description': 'A joint mechanism, or one run of it.',
-    'properties': {**single['properties'], **of_joint},
-  }
-  composed = definitions['composition']['properties']['parts']['items']
-  for each in (schema, composed):
-    each['oneOf'] = [*each['oneOf'], {'$ref': '#/$defs/joint'}]
+  for each in (definitions['Mechanism'], definitions['Part']):
+    each['properties'].update(options)
+    each['properties']['name']['enum'] = names
+    each['properties']['noise_site']['enum'] = list(sites.SITES)
+    each['required'] += options
 
 
 def _add_schemas(definitions: dict[str, Any]) -> None:
   """One form of `participation` for each kind of schema."""
-  every = definitions['participation']
+  every = definitions['Participation']
   forms = []
   for kind in schemas.KINDS.values():
-    name = {**every['properties']['schema'], 'type': 'string', 'const': kind.name}
-    form = {
-      **every,
-      'description': kind.description,
-      'required': list(dict.fromkeys([*every['required'], *kind.properties])),
-      'properties': {**every['properties'], **kind.properties, 'schema': name},
-    }
-    forms.append(form)
-  definitions['participation'] = {'description': every['description'], 'oneOf': forms}
+    form = copy.deepcopy(every)
+    form['properties'].update(kind.properties)
+    form['properties']['schema']['const'] = kind.name
+    form['required'] = list(dict.fromkeys([*every['required'], *kind.properties]))
+    forms.append({**form, 'description': kind.description})
+  definitions['Participation'] = {'description': every['description'], 'anyOf': forms}
 
 
 def _add_accountants(definitions: dict[str, Any]) -> None:
   """Names of accountants, and the fields that some have in every guarantee."""
-  guarantee = definitions['guarantee']
   names = list(accountants.ACCOUNTANTS)
-  guarantee['properties']['accountant']['enum'] = names
-  listed = guarantee['properties']['accountants']['items']
-  listed['properties']['name']['enum'] = names
-  other = definitions['other_guarantee']['properties']
-  other['accountant']['enum'] = names
-  other['against']['enum'] = list(other_guarantees.AGAINST)
-  definitions['asked_accountant']['enum'] = [*names, None]
+  for name, field, known in (
+    ('Guarantee', 'accountant', names),
+    ('AccountantsEpsilon', 'name', names),
+    ('OtherGuarantee', 'accountant', names),
+    ('VerificationInputs', 'accountant', [*names, None]),
+    ('InputsWithoutPrivacy', 'accountant', [*names, None]),
+  ):
+    definitions[name]['properties'][field]['enum'] = known
+  guarantee = definitions['Guarantee']
   for name in names:
     entry = terms.of_accountant(name)
     if entry.in_guarantee:
@@ -118,3 +124,59 @@ def _add_accountants(definitions: dict[str, Any]) -> None:
         'description': f'By {entry.title}; null where not computed, or infinite.',
         'type': ['number', 'null'],
       }
+
+
+def violations(report: Any) -> Iterator[str]:
+  """Where a value is not what the JSON schema says.
+
+  Args:
+    report: What `json.loads` returned.
+
+  Yields:
+    A line for each violation, with the name of the value.
+
+  Example:
+    >>> list(violations([]))
+    ["the report is [], which is not of type 'object'"]
+  """
+  # Only reading a report takes this.
+  import jsonschema
+
+  validator = jsonschema.Draft202012Validator(load())
+  for error in validator.iter_errors(report):
+    yield from _in_words(error)
+
+
+def _in_words(error: Any) -> Iterator[str]:
+  """A violation; where there are alternatives, those of the one that comes closest."""
+  if error.context:
+    alternatives: dict[Any, list[Any]] = {}
+    for each in error.context:
+      alternatives.setdefault(each.schema_path[0], []).append(each)
+    closest = min(
+      alternatives.values(), key=lambda errors: (_is_other(errors[0]), len(errors))
+    )
+    for each in closest:
+      yield from _in_words(each)
+    return
+  name = ''.join(
+    f'[{each}]' if isinstance(each, int) else f'.{each}' for each in error.absolute_path
+  ).lstrip('.')
+  inner = f'{name}.' if name else ''
+  if error.validator == 'required':
+    for each in error.validator_value:
+      if each not in error.instance:
+        if error.message.startswith(repr(each)):
+          yield f'{inner}{each} is missing'
+  elif error.validator == 'additionalProperties':
+    for each in error.instance:
+      if each not in error.schema['properties']:
+        yield f'{inner}{each} is in no report'
+  else:
+    said = error.message.removeprefix(repr(error.instance)).strip()
+    yield f'{name or "the report"} is {error.instance!r}, which {said}'
+
+
+def _is_other(error: Any) -> bool:
+  """Whether a value is of another type than an alternative takes."""
+  return error.validator == 'type' and len(error.relative_path) == 0

@@ -22,19 +22,17 @@ from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
+from tff_dp_aggregators.accounting.reports import model
 
 # The event of each round: nothing composes it into a guarantee.
 _NOT_PRIVATE = dp_accounting.NonPrivateDpEvent()
 
 
-def of(inputs: inputs_lib.Inputs) -> dict[str, Any]:
+def of(inputs: inputs_lib.Inputs) -> model.SimulatedCohort:
   """What a statement says of the larger cohort.
 
   Args:
     inputs: Those of a run that simulates one, with its ledger.
-
-  Returns:
-    A JSON-ready dict, described by `schema.load`; infinities are `None`.
 
   Raises:
     ValueError: If the ledger is not of such a run.
@@ -54,30 +52,31 @@ def of(inputs: inputs_lib.Inputs) -> dict[str, Any]:
   rounds = len(ledger.entries)
   accountant, epsilon = _spent(mechanism, rounds, inputs.delta, inputs.accountant)
   stddev = mechanism.clipped_count_stddev
-  return {
-    'scale': cohort.scale,
-    'clients_per_round': cohort.clients_per_round,
-    'simulated_clients_per_round': cohort.simulated_clients_per_round,
-    'num_clients': cohort.num_clients,
-    'simulated_num_clients': cohort.simulated_num_clients,
-    'mechanism': mechanism.name,
-    'strategy_checksum': mechanism.strategy.checksum,
-    'noise_multiplier': mechanism.noise_multiplier / cohort.scale,
-    'simulated_noise_multiplier': mechanism.noise_multiplier,
-    'clipped_count_stddev': None if stddev is None else stddev / cohort.scale,
-    'simulated_clipped_count_stddev': stddev,
-    'participation': schemas.kind_of(mechanism.participation).sentence(
+  adjacency: Any = mechanism.adjacency
+  return model.SimulatedCohort(
+    scale=cohort.scale,
+    clients_per_round=cohort.clients_per_round,
+    simulated_clients_per_round=cohort.simulated_clients_per_round,
+    num_clients=cohort.num_clients,
+    simulated_num_clients=cohort.simulated_num_clients,
+    mechanism=mechanism.name,
+    strategy_checksum=mechanism.strategy.checksum,
+    noise_multiplier=mechanism.noise_multiplier / cohort.scale,
+    simulated_noise_multiplier=mechanism.noise_multiplier,
+    clipped_count_stddev=None if stddev is None else stddev / cohort.scale,
+    simulated_clipped_count_stddev=stddev,
+    participation=schemas.kind_of(mechanism.participation).sentence(
       mechanism.participation
     ),
-    'rounds_completed': rounds,
-    'rounds_planned': mechanism.participation.num_rounds,
-    'ledger_head': ledger.head._asdict(),
-    'simulated_epsilon': epsilon,
-    'delta': inputs.delta,
-    'accountant': accountant,
-    'adjacency': mechanism.adjacency,
-    'target_epsilon': inputs.target_epsilon,
-  }
+    rounds_completed=rounds,
+    rounds_planned=mechanism.participation.num_rounds,
+    ledger_head=model.LedgerHead(**ledger.head._asdict()),
+    simulated_epsilon=epsilon,
+    delta=inputs.delta,
+    accountant=accountant,
+    adjacency=adjacency,
+    target_epsilon=inputs.target_epsilon,
+  )
 
 
 def event_of_rounds(

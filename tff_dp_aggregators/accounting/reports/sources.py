@@ -30,7 +30,6 @@ from tff_dp_aggregators.accounting.records import log_participation
 from tff_dp_aggregators.accounting.records import round_log as round_log_lib
 from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
 from tff_dp_aggregators.accounting.reports import nbafl_report
-from tff_dp_aggregators.accounting.reports import provenance
 from tff_dp_aggregators.base import strict_json
 from tff_dp_aggregators.base import version
 
@@ -74,19 +73,19 @@ def from_plan(
     read = ledger_lib.read(ledger)
     plan = dataclasses.replace(plan, ledger=read)
     if plan.noise_source == inputs_lib.Inputs.noise_source:
-      said = provenance.noise_source_of(read) or plan.noise_source
+      said = inputs_lib.noise_source_of(read) or plan.noise_source
       plan = dataclasses.replace(plan, noise_source=said)
   if round_log is not None:
     check_log(round_log, plan.mechanism, plan.ledger)
     summary = summary_of(round_log, plan)
     enforced_by = functools.partial(
-      provenance.enforced_by,
+      inputs_lib.enforced_by,
       summary['basis'],
-      provenance.which_limits(summary, plan.ledger is not None),
+      inputs_lib.which_limits(summary, plan.ledger is not None),
     )
     cap_enforced_by = enforced_by(plan.cap_enforced_by)
     if round_log.has_no_more_rounds:
-      cap_enforced_by = provenance.capped_by(summary)
+      cap_enforced_by = inputs_lib.capped_by(summary)
     plan = dataclasses.replace(
       plan,
       enforced_by=enforced_by(plan.enforced_by),

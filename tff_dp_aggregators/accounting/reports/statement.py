@@ -1,11 +1,11 @@
 """The privacy statement: a guarantee with everything it rests on, as data.
 
 `build` turns `Inputs` (a mechanism, a delta, what a run's ledger says) into one
-JSON-ready dict, and `compose` several of those into one. The headings
-follow section 5.3 of "How to DP-fy ML" (arXiv:2303.00654): setting, definition (unit,
-adjacency, outputs, data accesses), accounting (type, assumptions, formal statement),
-verification. `schema.load` describes the dict; `rendering` writes it out for people;
-`verification` computes it again.
+statement, and `compose` several of those into one. The headings follow section 5.3 of
+"How to DP-fy ML" (arXiv:2303.00654): setting, definition (unit, adjacency, outputs,
+data accesses), accounting (type, assumptions, formal statement), verification. `model`
+has the types of all of it; `rendering` writes it out for people; `verification`
+computes it again.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ import json
 import math
 import platform
 from collections.abc import Sequence
-from typing import Any, Optional
+from typing import Any, Optional, TypeVar, Union, cast
 
 import dp_accounting
 import numpy as np
@@ -23,32 +23,25 @@ from dp_accounting import NeighboringRelation as Relation
 
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
+from tff_dp_aggregators.accounting import distributed_noise
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import joint_mechanism as joint_lib
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting import nbafl
+from tff_dp_aggregators.accounting import noises
 from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.accounting.records import ledger as ledger_lib
-from tff_dp_aggregators.accounting.reports import curves as curves_lib
+from tff_dp_aggregators.accounting.reports import guarantees
 from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
-from tff_dp_aggregators.accounting.reports import integer_noise
 from tff_dp_aggregators.accounting.reports import ledger_checks
+from tff_dp_aggregators.accounting.reports import model
 from tff_dp_aggregators.accounting.reports import nbafl_report
-from tff_dp_aggregators.accounting.reports import other_guarantees
-from tff_dp_aggregators.accounting.reports import parts as parts_lib
-from tff_dp_aggregators.accounting.reports import provenance
-from tff_dp_aggregators.accounting.reports import recognition
 from tff_dp_aggregators.accounting.reports import simulated_cohorts
 from tff_dp_aggregators.accounting.reports import terms
 from tff_dp_aggregators.base import rounding
 from tff_dp_aggregators.base import version
 from tff_dp_aggregators.strategies import registry
-
-# What a JSON report says that it is.
-FORMAT = 'tff_dp_aggregators.privacy_report'
-# Of that format; a report of another version is refused.
-VERSION = 7
 
 _UNIT = (
   'one client with all its data: the guarantee is about everything that a client '
@@ -91,10 +84,16 @@ _TRUSTED = (
   '; and who made other releases is trusted with what these were made of, and shows '
   'nothing of it but them'
 )
-_ADDED = '; with what other releases state added to it, an upper bound'
+M = TypeVar('M', bound=model.Mechanism)
+# Of the curves.
+_POINTS = 200  # Of a curve over rounds.
+_SAMPLED_POINTS = 20  # Of one that takes a composition each.
+_DELTAS = 33  # Of the curve over delta.
+_DRAWN_DELTAS = 7  # The same, where outcomes are drawn for each.
+_LAGS = 64  # Of the noise's correlation, and for how many rounds it may be dense.
+_MAX_DENSE = 2048
 # Strategies of at most so many numbers are part of the report.
 _MAX_NUMBERS = 10_000
-_STATED_DELTAS = tuple(10.0**-power for power in range(4, 11, 2))
 
 
 def build(inputs: inputs_lib.Inputs, *, with_curves: bool = True) -> dict[str, Any]:
@@ -105,7 +104,7 @@ def build(inputs: inputs_lib.Inputs, *, with_curves: bool = True) -> dict[str, A
     with_curves: Whether to compute the points of plots; else `curves` is `None`.
 
   Returns:
-    A JSON-ready dict, described by `schema.load`; infinities are `None`. Of a run that
+    A JSON-ready dict, described by `model.schema`; infinities are `None`. Of a run that
     simulates a larger cohort it is one without privacy.
 
   Raises:
@@ -128,49 +127,61 @@ def build(inputs: inputs_lib.Inputs, *, with_curves: bool = True) -> dict[str, A
     event, run = _event_of(inputs, inputs.ledger), _run(inputs, inputs.ledger)
     if mechanism.clipped_count_stddev is None:
       clip_norm = _only_clip_norm(inputs.ledger.entries)
-  target = None
-  if inputs.target_epsilon is not None:
-    target = {'epsilon': inputs.target_epsilon, 'found': inputs.found}
   curves = None
   if with_curves:
-    curves = curves_lib.of_mechanism(mechanism, event, delta, inputs.accountant, run)
-  return {
-    'format': FORMAT,
-    'version': VERSION,
-    'warnings': provenance.warnings(inputs),
-    'setting': terms.SITES[mechanism.noise_site].setting,
-    'definition': _definition(mechanism, inputs.not_covered),
-    'mechanism': parts_lib.mechanism_of(inputs, clip_norm, _mechanism),
-    'participation': _participation(inputs),
-    'run': run,
-    'target': target,
-    'tuning': None if inputs.tuning is None else inputs.tuning.to_json(),
-    'guarantee': guarantee(
-      event, delta, mechanism.relation, inputs.accountant, mechanism.sensitivity_kind
-    ),
-    'other_guarantees': other_guarantees.of(inputs),
-    'nbafl': nbafl_report.of_run(inputs.nbafl),
-    'parts': [],
-    'curves': curves,
-    'code_version': inputs.code_version,
-    'provenance': provenance.of(inputs),
-    'software': _software(),
-    'verification': {
-      'command': inputs.command,
-      'files': [dict(file) for file in inputs.files],
-      'inputs': {
-        'mechanism': mechanism.to_json(),
-        'strategy': parts_lib.strategy_of(mechanism, _small),
-        'event': events.to_json(event),
-        'delta': delta,
-        'accountant': inputs.accountant,
-        'target_epsilon': inputs.target_epsilon,
-        'found': inputs.found,
-        'clip_norm': clip_norm,
-        'with_curves': with_curves,
-      },
-    },
-  }
+    curves = _curves(mechanism, event, delta, inputs.accountant, run)
+  single = model.Joint if mechanism.parts else model.Single
+  return model.to_json(
+    single(
+      warnings=inputs_lib.warnings(inputs),
+      setting=terms.SITES[mechanism.noise_site].setting,
+      definition=_definition(mechanism, inputs.not_covered),
+      mechanism=_mechanisms(inputs, clip_norm),
+      participation=_participation(inputs),
+      run=run,
+      target=_target(inputs),
+      tuning=_tuning(inputs.tuning),
+      guarantee=guarantees.of_event(
+        event, delta, mechanism.relation, inputs.accountant, mechanism.sensitivity_kind
+      ),
+      other_guarantees=guarantees.others(inputs),
+      nbafl=nbafl_report.of_run(inputs.nbafl),
+      curves=curves,
+      code_version=inputs.code_version,
+      provenance=inputs_lib.provenance(inputs),
+      software=_software(),
+      verification=model.Verification(
+        command=inputs.command,
+        files=_files(inputs.files),
+        inputs=model.VerificationInputs(
+          mechanism=mechanism.to_json(),
+          strategy=_strategy(mechanism),
+          event=events.to_json(event),
+          delta=delta,
+          accountant=inputs.accountant,
+          target_epsilon=inputs.target_epsilon,
+          found=inputs.found,  # type: ignore[arg-type]
+          clip_norm=clip_norm,
+          with_curves=with_curves,
+        ),
+      ),
+    )
+  )
+
+
+def _target(inputs: inputs_lib.Inputs) -> Optional[model.Target]:
+  if inputs.target_epsilon is None:
+    return None
+  found: Any = inputs.found
+  return model.Target(epsilon=inputs.target_epsilon, found=found)
+
+
+def _tuning(tuning: Optional[inputs_lib.Tuning]) -> Optional[model.Tuning]:
+  return None if tuning is None else model.Tuning(**tuning.to_json())
+
+
+def _files(files: Sequence[dict[str, Any]]) -> list[model.File]:
+  return [model.File(**file) for file in files]
 
 
 def compose(
@@ -210,74 +221,60 @@ def compose(
   event = dp_accounting.ComposedDpEvent(
     [*map(_event_of_part, parts), *(each.to_event() for each in other_releases)]
   )
-  outputs = [part['definition']['outputs'] for part in parts]
-  definition = dict(
-    parts[0]['definition'],
-    outputs=_outputs_of(outputs) + ('; and other releases' if other_releases else ''),
-    covered=_union(part['definition']['covered'] for part in parts),
-    not_covered=_union(part['definition']['not_covered'] for part in parts),
-  )
+  definitions = [part['definition'] for part in parts]
+  outputs = _outputs_of([each['outputs'] for each in definitions])
   kind = 'bound' if is_bound(*parts) else 'exact'
-  total = guarantee(event, delta, relation, accountant, kind)
-  mu = total['gdp_mu']
+  total = guarantees.of_event(event, delta, relation, accountant, kind)
   curves = None
   if all(part['curves'] is not None for part in parts):
-    curves = {
-      'epsilon_by_delta': curves_lib.by_delta(event, delta, relation, accountant),
-      'epsilon_by_round': [],
-      'epsilon_by_round_accountant': None,
-      'error_by_round': [],
-      'noise_correlation': [],
-    }
-  return {
-    'format': FORMAT,
-    'version': VERSION,
-    'warnings': [
-      f'Run {number}: {warning}'
-      for number, part in enumerate(parts, start=1)
-      for warning in part.get('warnings', ())
-    ],
-    'setting': _setting_of(parts) + (_TRUSTED if other_releases else ''),
-    'definition': definition,
-    'mechanism': {
-      'name': 'composition',
-      'noise_multiplier': None,
-      'sensitivity_squared': None,
-      'effective_noise_multiplier': 1 / mu if mu else None,
-    },
-    'participation': None,
-    'run': None,
-    'target': None,
-    'tuning': None,
-    'guarantee': total,
-    # Of another observer, or other neighbours, other releases state nothing.
-    'other_guarantees': (
-      []
-      if accountants.has_stated(event)
-      else other_guarantees.composed(parts, accountant)
-    ),
-    'parts': list(parts),
-    'other_releases': [each.to_json() for each in other_releases],
-    'curves': curves,
-    'code_version': None,
-    'provenance': None,
-    'software': _software(),
-    'verification': {
-      'command': command,
-      'files': [file for part in parts for file in part['verification']['files']],
-      'inputs': {
-        'mechanism': None,
-        'strategy': None,
-        'event': events.to_json(event),
-        'delta': delta,
-        'accountant': accountant,
-        'target_epsilon': None,
-        'found': None,
-        'clip_norm': None,
-        'with_curves': curves is not None,
-      },
-    },
-  }
+    curves = model.Curves(
+      epsilon_by_delta=by_delta(event, delta, relation, accountant),
+      epsilon_by_round=[],
+      epsilon_by_round_accountant=None,
+      error_by_round=[],
+      noise_correlation=[],
+    )
+  # Towards another observer, or for other neighbours, other releases state nothing.
+  others = []
+  if not accountants.has_stated(event):
+    others = guarantees.others_composed(parts, accountant)
+  return model.to_json(
+    model.Composition(
+      warnings=[
+        f'Run {number}: {warning}'
+        for number, part in enumerate(parts, start=1)
+        for warning in part.get('warnings', ())
+      ],
+      setting=_setting_of(parts) + (_TRUSTED if other_releases else ''),
+      definition=model.Definition(
+        privacy_unit=definitions[0]['privacy_unit'],
+        adjacency=model.NamedAdjacency(**definitions[0]['adjacency']),
+        outputs=outputs + ('; and other releases' if other_releases else ''),
+        covered=_union(each['covered'] for each in definitions),
+        not_covered=_union(each['not_covered'] for each in definitions),
+      ),
+      mechanism=model.Composed(
+        name='composition',
+        effective_noise_multiplier=1 / total.gdp_mu if total.gdp_mu else None,
+      ),
+      guarantee=total,
+      other_guarantees=others,
+      parts=list(parts),
+      other_releases=[model.OtherRelease(**e._asdict()) for e in other_releases],
+      curves=curves,
+      software=_software(),
+      verification=model.Verification(
+        command=command,
+        files=_files([f for part in parts for f in part['verification']['files']]),
+        inputs=model.VerificationInputs(
+          event=events.to_json(event),
+          delta=delta,
+          accountant=accountant,
+          with_curves=curves is not None,
+        ),
+      ),
+    )
+  )
 
 
 def _event_of_part(part: dict[str, Any]) -> dp_accounting.DpEvent:
@@ -313,8 +310,7 @@ def build_nbafl(plan: nbafl.Nbafl, *, command: Optional[str] = None) -> dict[str
     0.4 0.276
     0.8 0.403
   """
-  said = nbafl_report.of(plan, _software(), command)
-  return {'format': FORMAT, 'version': VERSION, **said}
+  return model.to_json(nbafl_report.of(plan, _software(), command))
 
 
 def build_without_privacy(
@@ -334,29 +330,28 @@ def build_without_privacy(
   """
   verification = None
   if files:
-    verification = {
-      'command': None,
-      'files': [dict(file) for file in files],
-      'inputs': {'accountant': None},
-    }
-  return {
-    'format': FORMAT,
-    'version': VERSION,
-    'mechanism': None,
-    'simulation': simulation,
-    'simulated_cohort': None,
-    'not_covered': list(not_covered),
-    'tuning': None if tuning is None else tuning.to_json(),
-    'guarantee': {
-      'epsilon': None,
-      'delta': None,
-      'is_private': False,
-      'epsilon_rdp': None,
-      'zcdp_rho': None,
-      'gdp_mu': None,
-    },
-    'verification': verification,
-  }
+    verification = model.VerificationWithoutPrivacy(
+      files=_files(files), inputs=model.InputsWithoutPrivacy()
+    )
+  return _without_privacy(simulation, not_covered, tuning, verification)
+
+
+def _without_privacy(
+  simulation: Any,
+  not_covered: Sequence[str],
+  tuning: Optional[inputs_lib.Tuning],
+  verification: Optional[model.VerificationWithoutPrivacy],
+  cohort: Optional[model.SimulatedCohort] = None,
+) -> dict[str, Any]:
+  return model.to_json(
+    model.WithoutPrivacy(
+      simulation=simulation,
+      simulated_cohort=cohort,
+      not_covered=list(not_covered),
+      tuning=_tuning(tuning),
+      verification=verification,
+    )
+  )
 
 
 def _of_simulated_cohort(inputs: inputs_lib.Inputs) -> dict[str, Any]:
@@ -367,100 +362,17 @@ def _of_simulated_cohort(inputs: inputs_lib.Inputs) -> dict[str, Any]:
   """
   entries = () if inputs.ledger is None else inputs.ledger.entries
   ledger_checks.check_clip_norm(inputs.mechanism, inputs.clip_norm, entries)
-  nothing = build_without_privacy(
-    inputs.simulation, not_covered=inputs.not_covered, tuning=inputs.tuning
+  return _without_privacy(
+    inputs.simulation,
+    inputs.not_covered,
+    inputs.tuning,
+    model.VerificationWithoutPrivacy(
+      command=inputs.command,
+      files=_files(inputs.files),
+      inputs=model.InputsWithoutPrivacy(accountant=inputs.accountant),
+    ),
+    simulated_cohorts.of(inputs),
   )
-  return dict(
-    nothing,
-    simulated_cohort=simulated_cohorts.of(inputs),
-    verification={
-      'command': inputs.command,
-      'files': [dict(file) for file in inputs.files],
-      'inputs': {'accountant': inputs.accountant},
-    },
-  )
-
-
-def guarantee(
-  event: dp_accounting.DpEvent,
-  delta: float,
-  relation: Relation,
-  accountant: Optional[str] = None,
-  sensitivity_kind: str = 'exact',
-) -> dict[str, Any]:
-  """What an event guarantees, by all accountants that can read it.
-
-  Args:
-    event: Everything that ran.
-    delta: At which delta epsilon is stated.
-    relation: Neighbouring relation.
-    accountant: Whose epsilon is `epsilon`; `None` for the tightest.
-    sensitivity_kind: Whether the sensitivity that the event is made by is 'exact', or a
-      'bound', and so every epsilon.
-
-  Returns:
-    `epsilon` (of `accountant`), `delta`, the epsilons of others under their names
-    (`epsilon_rdp`, ...), `zcdp_rho` and `gdp_mu` where there are such, and
-    `accountants`, a list that says what each number is; `epsilon_by_delta` has epsilon
-    for customary deltas, `pure_epsilon` for delta 0, and `recognised` what it means for
-    an observer. Infinities are `None`.
-  """
-  gaussian.check_delta(delta)
-  chosen = accountant or accountants.tightest(event, relation)
-  names = dict.fromkeys((chosen, *terms.of_accountant(chosen).beside))
-  composed, listed = {}, []
-  for name in names:
-    try:
-      composed[name] = accountants.composed(event, name, relation)
-      value = composed[name].get_epsilon(delta)
-    except (dp_accounting.UnsupportedEventError, ValueError):
-      if name == chosen:
-        raise
-      continue
-    other = composed[name].instead(delta)
-    said = terms.of_accountant(other.accountant if other else name)
-    kind = said.of_sensitivity(sensitivity_kind).kind
-    listed.append(
-      {
-        'name': name,
-        'epsilon': _finite(value),
-        'kind': kind + (_ADDED if accountants.has_stated(event) else ''),
-        'instead': other and other._asdict(),
-      }
-    )
-  by_name = {each['name']: each['epsilon'] for each in listed}
-  try:
-    mu = accountants.gdp_mu(event)
-  except dp_accounting.UnsupportedEventError:
-    mu = None
-  pure = accountants.pure_epsilon(event, relation)
-  return {
-    'epsilon': by_name[chosen],
-    'delta': delta,
-    'is_private': by_name[chosen] is not None,
-    'accountant': chosen,
-    **{
-      f'epsilon_{name}': by_name.get(name)
-      for name in accountants.ACCOUNTANTS
-      if terms.of_accountant(name).in_guarantee
-    },
-    'zcdp_rho': None if mu is None else _finite(mu * mu / 2),
-    'gdp_mu': None if mu is None else _finite(mu),
-    'pure_epsilon': _finite(pure),
-    'recognised': {
-      'false_alarms': recognition.FALSE_ALARMS,
-      'share': recognition.of_event(composed, event, relation, mu, pure),
-    },
-    'accountants': listed,
-    'epsilon_by_delta': [
-      {
-        'delta': each,
-        'epsilon': _finite(composed[chosen].get_epsilon(each)),
-        'accountant': getattr(composed[chosen].instead(each), 'accountant', chosen),
-      }
-      for each in sorted({delta, *_STATED_DELTAS}, reverse=True)
-    ],
-  }
 
 
 def is_bound(*statements: dict[str, Any]) -> bool:
@@ -498,69 +410,148 @@ def _outputs_of(outputs: Sequence[str]) -> str:
 
 def _definition(
   mechanism: joint_lib.AnyMechanism, not_covered: Sequence[str]
-) -> dict[str, Any]:
-  assert mechanism.adjacency is not None
+) -> model.Definition:
+  adjacency: Any = mechanism.adjacency
   adaptive = mechanism.clipped_count_stddev is not None
-  return {
-    'privacy_unit': _UNIT,
-    'adjacency': {
-      'name': mechanism.adjacency,
-      'meaning': _ADJACENCIES[mechanism.adjacency],
-    },
-    'outputs': terms.SITES[mechanism.noise_site].outputs
+  return model.Definition(
+    privacy_unit=_UNIT,
+    adjacency=model.NamedAdjacency(name=adjacency, meaning=_ADJACENCIES[adjacency]),
+    outputs=terms.SITES[mechanism.noise_site].outputs
     + (_SECRET if mechanism.is_sampled else ''),
-    'covered': [*_COVERED, *([_ADAPTIVE] if adaptive else [])],
-    'not_covered': [
+    covered=[*_COVERED, *([_ADAPTIVE] if adaptive else [])],
+    not_covered=[
       *_NOT_COVERED,
-      *([_POPULATION] if mechanism.adjacency == 'add_or_remove' else []),
+      *([_POPULATION] if adjacency == 'add_or_remove' else []),
       *not_covered,
     ],
-  }
+  )
+
+
+def _mechanisms(
+  inputs: inputs_lib.Inputs, clip_norm: Optional[float]
+) -> Union[model.Mechanism, model.JointMechanism]:
+  """What is said of the mechanism, or of those of the parts and of all together."""
+  if not inputs.mechanism.parts:
+    alone = cast(mechanism_lib.Mechanism, inputs.mechanism)
+    return _mechanism(alone, clip_norm, inputs)
+  joint = cast(joint_lib.JointMechanism, inputs.mechanism)
+  shares, of_mu_squared = joint.shares, joint.shares_of_mu_squared
+  parts = []
+  for part in joint.parts:
+    weights = (inputs.weights_of_parts or {}).get(part.name)
+    shapes = None if weights is None else list(weights.values())
+    of_part = dataclasses.replace(inputs, mechanism=part.mechanism, ledger=None)
+    parts.append(
+      _mechanism(
+        part.mechanism,
+        part.clip_norm,
+        of_part,
+        model.Part,
+        part=part.name,
+        patterns=list(part.weights),
+        weights=None if weights is None else list(weights),
+        shapes=shapes,
+        num_parameters=None if shapes is None else sum(map(math.prod, shapes)),
+        share=shares[part.name],
+        share_of_mu_squared=of_mu_squared.get(part.name),
+      )
+    )
+  kind: Any = joint.sensitivity_kind
+  return model.JointMechanism(
+    name='joint',
+    num_rounds=joint.participation.num_rounds,
+    noise_site='server',
+    strategy_checksum=joint.strategy.checksum,
+    sensitivity_kind=kind,
+    effective_noise_multiplier=joint.effective_noise_multiplier,
+    noise_source=inputs.noise_source,
+    parts=parts,
+  )
 
 
 def _mechanism(
   mechanism: mechanism_lib.Mechanism,
   clip_norm: Optional[float],
   inputs: inputs_lib.Inputs,
-) -> dict[str, Any]:
+  kind: type[M] = model.Mechanism,  # type: ignore[assignment]
+  **of_part: Any,
+) -> M:
   strategy = mechanism.strategy
   error = strategy.per_query_error()
-  integers = integer_noise.of(inputs)
-  factor = 1.0 if integers is None else integers['rounding_factor']
+  integers = _integer_noise(inputs)
+  factor = 1.0 if integers is None else integers.rounding_factor
   sensitivity = factor * mechanism.sensitivity
-  noise = curves_lib.error_multiplier(mechanism)
+  noise = error_multiplier(mechanism)
+  kind_of_sensitivity: Any = mechanism.sensitivity_kind
+  error_of: Any = _error_of(mechanism)
   adaptive = None
   if mechanism.clipped_count_stddev is not None:
-    adaptive = {
-      'clipped_count_stddev': mechanism.clipped_count_stddev,
-      'values_noise_multiplier': mechanism.values_noise_multiplier,
-    }
-  return {
-    'name': mechanism.name,
-    'strategy': strategy.kind,
-    'strategy_checksum': strategy.checksum,
-    'num_rounds': strategy.num_rounds,
-    'noise_site': mechanism.noise_site,
-    **dict.fromkeys(mechanism_lib.options()),
-    **dict(mechanism.options),
-    **registry.options_of(strategy),
-    'noise_buffers': strategy.noise_buffers,
-    'clip_norm': clip_norm,
-    'adaptive_clipping': adaptive,
-    'noise_multiplier': mechanism.noise_multiplier,
-    'server_noise_multiplier': mechanism.server_noise_multiplier,
-    'sensitivity': sensitivity,
-    'sensitivity_squared': factor**2 * mechanism.sensitivity_squared,
-    'sensitivity_kind': mechanism.sensitivity_kind,
-    'effective_noise_multiplier': mechanism.noise_multiplier / sensitivity,
-    'integer_noise': integers,
-    'simulated_epsilon': _simulated_epsilon(mechanism, inputs),
-    'noise_source': inputs.noise_source,
-    # Of the noise in prefix sums, in clip norms.
-    'error_of': curves_lib.error_of(mechanism),
-    'rmse': noise * math.sqrt(float(error.mean())),
-    'max_error': noise * math.sqrt(float(error.max())),
-  }
+    adaptive = model.AdaptiveClipping(
+      clipped_count_stddev=mechanism.clipped_count_stddev,
+      values_noise_multiplier=mechanism.values_noise_multiplier,
+    )
+  return kind(
+    name=mechanism.name,
+    strategy=strategy.kind,
+    strategy_checksum=strategy.checksum,
+    num_rounds=strategy.num_rounds,
+    noise_site=mechanism.noise_site,
+    registered={
+      **dict.fromkeys(mechanism_lib.options()),
+      **dict(mechanism.options),
+      **registry.options_of(strategy),
+    },
+    noise_buffers=strategy.noise_buffers,
+    clip_norm=clip_norm,
+    adaptive_clipping=adaptive,
+    noise_multiplier=mechanism.noise_multiplier,
+    server_noise_multiplier=mechanism.server_noise_multiplier,
+    sensitivity=sensitivity,
+    sensitivity_squared=factor**2 * mechanism.sensitivity_squared,
+    sensitivity_kind=kind_of_sensitivity,
+    effective_noise_multiplier=mechanism.noise_multiplier / sensitivity,
+    integer_noise=integers,
+    simulated_epsilon=_simulated_epsilon(mechanism, inputs),
+    noise_source=inputs.noise_source,
+    # The noise in prefix sums, in clip norms.
+    error_of=error_of,
+    rmse=noise * math.sqrt(float(error.mean())),
+    max_error=noise * math.sqrt(float(error.max())),
+    **of_part,
+  )
+
+
+def _integer_noise(inputs: inputs_lib.Inputs) -> Optional[model.IntegerNoise]:
+  """Grid, rounding and wrapping of integer noise; `None` for noise of real numbers.
+
+  All of it follows from the mechanism (`accounting.distributed_noise`), and is relative
+  to the clip norm: the grid is. A ledger's rounds may have had more clients than the
+  grid was planned for.
+  """
+  mechanism = cast(mechanism_lib.Mechanism, inputs.mechanism)
+  noise = mechanism.noise
+  if not noise.is_integer:
+    return None
+  grid = distributed_noise.design(
+    noise.name,
+    clip_norm=1.0,
+    noise_multiplier=mechanism.noise_multiplier,
+    **dict(noise.numbers),
+  )
+  entries = () if inputs.ledger is None else inputs.ledger.entries
+  clients = max([grid.max_clients, *(each.cohort_reported or 0 for each in entries)])
+  return model.IntegerNoise(
+    padded_dimension=grid.dimension,
+    steps=grid.scaled_clip_norm,
+    local_stddev=grid.local_stddev,
+    l2_sensitivity=grid.l2_sensitivity,
+    l1_sensitivity=grid.l1_sensitivity,
+    rounding_factor=grid.l2_sensitivity / grid.scaled_clip_norm,
+    rounding_error=math.sqrt(clients) / 2 / grid.scaled_clip_norm,
+    beta=grid.beta,
+    clients=clients,
+    wrap_probability=grid.wrap_probability_with(clients),
+  )
 
 
 def _simulated_epsilon(
@@ -577,23 +568,33 @@ def _simulated_epsilon(
   )
 
 
-def _participation(inputs: inputs_lib.Inputs) -> dict[str, Any]:
+def _participation(inputs: inputs_lib.Inputs) -> model.Participation:
   schema, limits = inputs.mechanism.participation, inputs.mechanism.limits
   assumed, cap_enforced_by = limits.assumed_at_most, None
   if assumed is not None:
     cap_enforced_by = inputs.cap_enforced_by or inputs_lib.NOT_STATED
-  return {
-    **schemas.to_json(schema),
-    'assumption': schemas.kind_of(schema).assumption(schema),
-    'min_separation': limits.min_separation,
-    'rounds_between': limits.min_separation - 1,
-    'max_participations': limits.max_participations,
-    'possible_by_separation': limits.possible_by_separation,
-    'assumed_at_most': assumed,
-    'enforced_by': inputs.enforced_by,
-    'cap_enforced_by': cap_enforced_by,
-    'source': inputs.participation_source,
-  }
+  return model.Participation(
+    schema=schemas.kind_of(schema).name,
+    num_rounds=limits.num_rounds,
+    registered=schemas.to_json(schema),
+    assumption=schemas.kind_of(schema).assumption(schema),
+    min_separation=limits.min_separation,
+    rounds_between=limits.min_separation - 1,
+    max_participations=cast(int, limits.max_participations),
+    possible_by_separation=limits.possible_by_separation,
+    assumed_at_most=assumed,
+    enforced_by=inputs.enforced_by,
+    cap_enforced_by=cap_enforced_by,
+    source=inputs.participation_source,
+  )
+
+
+def _strategy(mechanism: joint_lib.AnyMechanism) -> Optional[dict[str, Any]]:
+  """The strategy, or those of parts by name; `None` if one of them is large."""
+  if not mechanism.parts:
+    return _small(cast(mechanism_lib.Mechanism, mechanism).strategy)
+  found = {part.name: _small(part.mechanism.strategy) for part in mechanism.parts}
+  return None if None in found.values() else found
 
 
 def _small(strategy: strategies.Strategy) -> Optional[dict[str, Any]]:
@@ -604,36 +605,39 @@ def _small(strategy: strategies.Strategy) -> Optional[dict[str, Any]]:
   return json.loads(strategy.to_json()) if numbers <= _MAX_NUMBERS else None
 
 
-def _run(inputs: inputs_lib.Inputs, ledger: ledger_lib.Ledger) -> dict[str, Any]:
-  return {
-    'rounds_completed': len(ledger.entries),
-    'rounds_released_again': list(ledger.repeated),
-    'bytes_cut_off': ledger.cut,
-    'aborted_attempts': _aborted(inputs, ledger),
-    'simulation': inputs.simulation,
-    'reporting': inputs.reporting,
-    'before_clipping': inputs.before_clipping,
-    'ledger_head': ledger.head._asdict(),
-    'clip_norms': _clip_norms(ledger.entries),
-    'noise_generators': _generators(ledger.entries),
-    'rounds_planned': inputs.mechanism.participation.num_rounds,
-    'epsilon_planned': _finite(_epsilon_planned(inputs, ledger)),
-  }
+def _run(inputs: inputs_lib.Inputs, ledger: ledger_lib.Ledger) -> model.Run:
+  simulation: Any = inputs.simulation
+  reporting, before = inputs.reporting, inputs.before_clipping
+  return model.Run(
+    rounds_completed=len(ledger.entries),
+    rounds_released_again=list(ledger.repeated),
+    bytes_cut_off=ledger.cut,
+    aborted_attempts=_aborted(inputs, ledger),
+    simulation=simulation,
+    reporting=None if reporting is None else model.Reporting(**reporting),
+    before_clipping=None if before is None else model.BeforeClipping(**before),
+    ledger_head=model.LedgerHead(**ledger.head._asdict()),
+    clip_norms=_clip_norms(ledger.entries),
+    noise_generators=_generators(ledger.entries),
+    rounds_planned=inputs.mechanism.participation.num_rounds,
+    epsilon_planned=_finite(_epsilon_planned(inputs, ledger)),
+  )
 
 
-def _aborted(inputs: inputs_lib.Inputs, ledger: ledger_lib.Ledger) -> dict[str, Any]:
+def _aborted(
+  inputs: inputs_lib.Inputs, ledger: ledger_lib.Ledger
+) -> model.AbortedAttempts:
   """Attempts that were aborted, with what they spent together."""
-  return {
-    'count': len(ledger.aborted),
-    'rounds': list(dict.fromkeys(attempt.round for attempt in ledger.aborted)),
-    'epsilon': _finite(
-      accountants.epsilon(
-        _aborted_event(inputs.mechanism, ledger),
-        inputs.delta,
-        relation=inputs.mechanism.relation,
-      )
-    ),
-  }
+  spent = accountants.epsilon(
+    _aborted_event(inputs.mechanism, ledger),
+    inputs.delta,
+    relation=inputs.mechanism.relation,
+  )
+  return model.AbortedAttempts(
+    count=len(ledger.aborted),
+    rounds=list(dict.fromkeys(attempt.round for attempt in ledger.aborted)),
+    epsilon=_finite(spent),
+  )
 
 
 def _aborted_event(
@@ -683,19 +687,19 @@ def _epsilon_planned(inputs: inputs_lib.Inputs, ledger: ledger_lib.Ledger) -> fl
   )
 
 
-def _clip_norms(entries: Sequence[ledger_lib.LedgerEntry]) -> dict[str, Any]:
+def _clip_norms(entries: Sequence[ledger_lib.LedgerEntry]) -> model.ClipNorms:
   """Between which numbers the clip norms of the rounds are; `None` if one has none."""
   found = [entry.clip_norm for entry in entries]
   norms = [norm for norm in found if norm is not None]
   if len(norms) < len(found):
-    return {'smallest': None, 'largest': None}
-  return {'smallest': min(norms), 'largest': max(norms)}
+    return model.ClipNorms(smallest=None, largest=None)
+  return model.ClipNorms(smallest=min(norms), largest=max(norms))
 
 
 def _only_clip_norm(entries: Sequence[ledger_lib.LedgerEntry]) -> Optional[float]:
   """The clip norm of all rounds; `None` if they have different ones, or none."""
   norms = _clip_norms(entries)
-  return norms['largest'] if norms['smallest'] == norms['largest'] else None
+  return norms.largest if norms.smallest == norms.largest else None
 
 
 def _generators(entries: Sequence[ledger_lib.LedgerEntry]) -> list[Optional[str]]:
@@ -719,14 +723,15 @@ def _check_target(inputs: inputs_lib.Inputs) -> None:
 _version_of = functools.cache(importlib.metadata.version)
 
 
-def _software() -> dict[str, Any]:
-  return {
+def _software() -> model.Software:
+  # The commit and what was modified are there where they are known.
+  return model.Software(
     **version.current().to_json(),
-    'dp-accounting': _version_of('dp-accounting'),
-    'numpy': _version_of('numpy'),
-    'scipy': _version_of('scipy'),
-    'python': platform.python_version(),
-  }
+    dp_accounting=_version_of('dp-accounting'),
+    numpy=_version_of('numpy'),
+    scipy=_version_of('scipy'),
+    python=platform.python_version(),
+  )
 
 
 def _union(lists: Any) -> list[str]:
@@ -735,3 +740,134 @@ def _union(lists: Any) -> list[str]:
 
 def _finite(value: float) -> Optional[float]:
   return float(value) if math.isfinite(value) else None
+
+
+def _curves(
+  mechanism: joint_lib.AnyMechanism,
+  event: dp_accounting.DpEvent,
+  delta: float,
+  accountant: Optional[str],
+  run: Optional[model.Run],
+) -> model.Curves:
+  """Points of a report's plots; infinite epsilons are left out."""
+  num_rounds = mechanism.participation.num_rounds
+  rounds = np.unique(np.linspace(0, num_rounds - 1, _POINTS).astype(int))
+  completed = num_rounds if run is None else run.rounds_completed
+  spent: list[list[float]] = []
+  spends_otherwise = mechanism.site.is_of_client and bool(
+    run is not None and run.aborted_attempts.count
+  )
+  if not mechanism.is_private or spends_otherwise:
+    pass  # Without privacy, or if rounds alone do not say it.
+  elif not mechanism.is_one_gaussian:
+    spent = _composed_by_round(mechanism, delta, completed)
+  else:
+    spent = _by_round(mechanism, delta, rounds[rounds < completed])
+  error, correlation = _error_and_correlation(mechanism, rounds)
+  return model.Curves(
+    epsilon_by_delta=by_delta(event, delta, mechanism.relation, accountant),
+    epsilon_by_round=[point for point in spent if math.isfinite(point[1])],
+    epsilon_by_round_accountant=(
+      accountants.EXACT if mechanism.is_one_gaussian else _composed_by(mechanism)
+    ),
+    error_by_round=error,
+    noise_correlation=correlation,
+  )
+
+
+def _error_and_correlation(
+  mechanism: joint_lib.AnyMechanism, rounds: np.ndarray
+) -> tuple[list[list[float]], list[list[float]]]:
+  """Error and correlation of the noise; nothing of parts that each have their own."""
+  if mechanism.parts:
+    return [], []
+  alone = cast(mechanism_lib.Mechanism, mechanism)
+  error = error_multiplier(alone) * np.sqrt(alone.strategy.per_query_error())
+  points = [[int(each) + 1, float(error[each])] for each in rounds]
+  return points, _noise_correlation(alone.strategy)
+
+
+def _error_of(mechanism: mechanism_lib.Mechanism) -> str:
+  """Whose noise the error is of: the 'sum', or one 'client' alone."""
+  is_known = noises.MIN_CLIENTS in dict(mechanism.options)
+  return 'sum' if is_known or not mechanism.site.is_of_client else 'client'
+
+
+def error_multiplier(mechanism: mechanism_lib.Mechanism) -> float:
+  """Standard deviation of the noise in a round's sum, in clip norms.
+
+  Where each client makes noise of its own that is of the fewest clients, or of one if
+  it is not known how many there are (`error_of`).
+
+  Args:
+    mechanism: Which one.
+  """
+  fewest = dict(mechanism.options).get(noises.MIN_CLIENTS, 1)
+  return mechanism.sum_noise_multiplier(fewest)
+
+
+def _by_round(
+  mechanism: joint_lib.AnyMechanism, delta: float, rounds: np.ndarray
+) -> list[list[float]]:
+  """Exact epsilon after some rounds, from 0."""
+  so_far = mechanism.noise_multipliers_so_far
+  return [
+    [int(each) + 1, gaussian.epsilon_of(1 / float(so_far[each]), delta)]
+    for each in rounds
+  ]
+
+
+def _composed_by(mechanism: joint_lib.AnyMechanism) -> str:
+  """Who composes rounds for a curve: the quick bound, if it can."""
+  event, relation = mechanism.event, mechanism.relation
+  return accountants.quick_bound(event, relation) or accountants.tightest(
+    event, relation
+  )
+
+
+def _composed_by_round(
+  mechanism: joint_lib.AnyMechanism, delta: float, completed: int
+) -> list[list[float]]:
+  """Epsilon by the quick bound when the first group had its turns."""
+  limits = mechanism.limits
+  most = min(-(-completed // limits.min_separation), limits.possible_participations)
+  points = []
+  by = _composed_by(mechanism)
+  for turns in np.unique(np.linspace(1, most, _SAMPLED_POINTS).astype(int)):
+    so_far = mechanism.event_of_turns(int(turns))
+    spent = accountants.epsilon(so_far, delta, by, mechanism.relation)
+    points.append([(int(turns) - 1) * mechanism.limits.min_separation + 1, spent])
+  return points
+
+
+def by_delta(
+  event: dp_accounting.DpEvent,
+  delta: float,
+  relation: Relation,
+  accountant: Optional[str],
+) -> list[list[float]]:
+  """Epsilon over delta, around the one that is told.
+
+  Args:
+    event: What is accounted for.
+    delta: The one that is told.
+    relation: Which data sets are neighbours.
+    accountant: Whose epsilon counts; `None` for the tightest.
+  """
+  name = accountant or accountants.tightest(event, relation)
+  if accountants.ACCOUNTANTS[name].is_drawn:
+    powers = np.linspace(math.log10(delta) - 1, -2, _DRAWN_DELTAS)
+  else:
+    powers = np.linspace(math.log10(min(1e-12, delta)), -2, _DELTAS)
+  deltas = sorted({delta, *(float(10.0**power) for power in powers)}, reverse=True)
+  composed = accountants.composed(event, name, relation)
+  points = [[each, float(composed.get_epsilon(each))] for each in deltas]
+  return [point for point in points if math.isfinite(point[1])]
+
+
+def _noise_correlation(strategy: strategies.Strategy) -> list[list[float]]:
+  """Correlation of the noise of the last round with that of earlier ones, by lag."""
+  if strategy.num_rounds > _MAX_DENSE and not strategy.needs_no_matrix:
+    return []
+  correlation = strategy.noise_correlation(_LAGS)
+  return [[lag, float(value)] for lag, value in enumerate(correlation)]

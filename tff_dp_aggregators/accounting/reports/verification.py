@@ -3,7 +3,7 @@
 A report lists its inputs: mechanism, strategy, events, delta, and the files they came
 from with their checksums. `verify` holds the report against the JSON schema, reads the
 files again, builds the statement again from the inputs, and compares all of it. Then it
-does what the command in the report says, and compares that as well (`commands`). Where
+does what the command in the report says, and compares that as well. Where
 the stated epsilon is one of the exact curve, privacy loss distributions, which share
 no code with it, have to come to the same.
 
@@ -20,9 +20,11 @@ inputs and results together has written another report, which is right for what 
 import dataclasses
 import datetime
 import json
+import math
 import os
+import shlex
 from collections.abc import Iterator, Sequence
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 import dp_accounting
 
@@ -34,10 +36,8 @@ from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting import sites
 from tff_dp_aggregators.accounting.records import ledger as ledger_lib
-from tff_dp_aggregators.accounting.reports import commands
-from tff_dp_aggregators.accounting.reports import comparing
 from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
-from tff_dp_aggregators.accounting.reports import json_schema
+from tff_dp_aggregators.accounting.reports import model
 from tff_dp_aggregators.accounting.reports import nbafl_report
 from tff_dp_aggregators.accounting.reports import schema as schema_lib
 from tff_dp_aggregators.accounting.reports import sources
@@ -46,6 +46,16 @@ from tff_dp_aggregators.accounting.reports import terms
 from tff_dp_aggregators.base import strict_json
 from tff_dp_aggregators.base import version
 
+# Numbers may differ by so much, relative: another machine's last digits.
+_TOLERANCE = 1e-9
+# Makes a statement of the arguments of the report program; files that they name are
+# where the second argument says, to which it gives each path and whether that is of a
+# run directory. Raises ValueError or OSError if the program would refuse them.
+StatementOf = Callable[[Sequence[str], Callable[[str, bool], str]], dict[str, Any]]
+# Strategies that were optimised on another machine give figures this close.
+_ALIKE = 1e-6
+_UNCHECKED = 'the command in the report was not tried, as the report program does'
+_NO_COMMAND = 'the report states no command that leads to it'
 # What the other method may be above the exact epsilon, relative above 1.
 _AGREEMENT = 1e-3
 _MIN_MU, _MAX_MU, _MIN_DELTA = 0.1, 10.0, 1e-13
@@ -102,7 +112,7 @@ def _in_a_line(text: str) -> str:
   return ''.join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
 
 
-def verify(path: str, statement_of: Optional[commands.StatementOf] = None) -> Result:
+def verify(path: str, statement_of: Optional[StatementOf] = None) -> Result:
   """Computes a JSON report again and compares.
 
   Args:
@@ -131,7 +141,7 @@ def verify(path: str, statement_of: Optional[commands.StatementOf] = None) -> Re
     _being_verified.remove(place)
 
 
-def _verify(path: str, statement_of: Optional[commands.StatementOf]) -> Result:
+def _verify(path: str, statement_of: Optional[StatementOf]) -> Result:
   with open(path, encoding='utf-8') as file:
     try:
       report = strict_json.loads(file.read())
@@ -141,15 +151,15 @@ def _verify(path: str, statement_of: Optional[commands.StatementOf]) -> Result:
         'report.json of a run, which is beside its report.md, or what --format=json '
         'prints.'
       ) from e
-  if not isinstance(report, dict) or report.get('format') != statement_lib.FORMAT:
+  if not isinstance(report, dict) or report.get('format') != model.FORMAT:
     raise ValueError(f'{path} is not a privacy report of this package.')
-  if report.get('version') != statement_lib.VERSION:
+  if report.get('version') != model.VERSION:
     raise ValueError(
       f'{path} has version {report.get("version")!r}; this release verifies version '
-      f'{statement_lib.VERSION}.'
+      f'{model.VERSION}.'
     )
   _add_options(report)
-  broken = tuple(json_schema.violations(report, schema_lib.load()))
+  broken = tuple(schema_lib.violations(report))
   if broken:
     return Result(broken, ('the report is not what its JSON schema says',))
   folder = os.path.dirname(path)
@@ -160,8 +170,8 @@ def _verify(path: str, statement_of: Optional[commands.StatementOf]) -> Result:
     notes = tuple(_notes_on_software(report.get('software'), again.get('software')))
     for each in (report, again):
       _drop_software(each)
-    differences = tuple(comparing.differences(report, again))
-    led_to, said = commands.check(report, lambda path: find(path, folder), statement_of)
+    differences = tuple(_differences(report, again))
+    led_to, said = _check_command(report, lambda path: find(path, folder), statement_of)
   except _FAILURES as e:
     failure = f'it cannot be computed again: {type(e).__name__}: {e}'
     return Result((*_other_files(report, folder), failure), ())
@@ -465,3 +475,205 @@ def _strategy(
   if within is not None and within.checksum != loaded.checksum:
     raise ValueError(f'the strategy in the report is not that of {path}.')
   return loaded
+
+
+# Where two statements differ.
+
+
+def _differences(
+  stated: Any, found: Any, name: str = '', tolerance: float = _TOLERANCE
+) -> Iterator[str]:
+  """One line for each value that is not the same, naming it and both values."""
+  if isinstance(stated, dict) and isinstance(found, dict):
+    options = mechanism_lib.options()
+    for key in dict.fromkeys([*stated, *found]):
+      inner = f'{name}.{key}' if name else key
+      if key not in stated or key not in found:
+        if key in options and stated.get(key) is found.get(key) is None:
+          continue  # One of a kind of strategy that came later.
+        where = 'missing' if key not in stated else 'not computed here'
+        yield f'{inner} is {where}'
+      else:
+        yield from _differences(stated[key], found[key], inner, tolerance)
+  elif isinstance(stated, list) and isinstance(found, list):
+    if len(stated) != len(found):
+      yield f'{name} has {len(stated)} entries, computed {len(found)}'
+      return
+    for index, (one, other) in enumerate(zip(stated, found)):
+      yield from _differences(one, other, f'{name}[{index}]', tolerance)
+  elif not _same(stated, found, tolerance):
+    yield f'{name} is {stated!r}, computed {found!r}'
+
+
+def _same(stated: Any, found: Any, tolerance: float) -> bool:
+  numbers = (int, float)
+  if isinstance(stated, bool) or isinstance(found, bool):
+    return stated is found
+  if isinstance(stated, numbers) and isinstance(found, numbers):
+    return math.isclose(stated, found, rel_tol=tolerance, abs_tol=1e-300)
+  return bool(stated == found) and type(stated) is type(found)
+
+
+# The command that a report prints.
+
+
+class WrongCommand(ValueError):
+  """A command that is not one of the report program."""
+
+
+def _check_command(
+  report: dict[str, Any],
+  find: Callable[[str], str],
+  statement_of: Optional[StatementOf],
+) -> tuple[list[str], list[str]]:
+  """Differences and notes from doing what the command in a report says."""
+  if report['mechanism'] is None and not (report['verification'] or {}).get('command'):
+    return [], []
+  command = report['verification']['command']
+  if command is None:
+    by_part = [_check_command(part, find, statement_of) for part in report['parts']]
+    found = [each for differences, _ in by_part for each in differences]
+    return found, [_NO_COMMAND]
+  if statement_of is None:
+    return [], [_UNCHECKED]
+  files = _Files(find)
+  try:
+    led_to = statement_of(_arguments_of(command), files.locate)
+  except Exception as e:  # A text from a file may lead to anything.
+    return [f'verification.command does not work: {type(e).__name__}: {e}'], []
+  return _compared(report, led_to, files.moved)
+
+
+def _arguments_of(command: str) -> list[str]:
+  """The arguments of a command line of the report program."""
+  start = sources.command_of([])
+  try:
+    words = shlex.split(command)
+  except ValueError as e:
+    raise WrongCommand(f'{command!r} is no command line: {e}') from e
+  program = shlex.split(start)
+  if words[: len(program)] != program:
+    raise WrongCommand(f'{command!r} does not begin with {start.strip()!r}.')
+  arguments = words[len(program) :]
+  written = sources.command_of(arguments)
+  if command != written:
+    raise WrongCommand(f'{command!r} is not written as reports do it, {written!r}.')
+  return arguments
+
+
+class _Files:
+  """Where the files of a command are, and whether they had moved."""
+
+  def __init__(self, find: Callable[[str], str]):
+    self._find = find
+    self.moved = False
+
+  def locate(self, path: str, is_run_dir: bool) -> str:
+    """Where a file or a run directory is."""
+    if is_run_dir:
+      config = self._find(os.path.join(path, 'config.json'))
+      found = path if os.path.dirname(config) == path else os.path.dirname(config)
+    else:
+      found = self._find(path)
+    if found != path and os.path.normpath(found or '.') != os.path.normpath(path):
+      self.moved = True
+    return found or '.'
+
+
+def _compared(
+  report: dict[str, Any], led_to: dict[str, Any], moved: bool
+) -> tuple[list[str], list[str]]:
+  notes = []
+  tolerance = _TOLERANCE
+  optimised_again = _checksums(report) != _checksums(led_to)
+  if optimised_again:
+    tolerance = _ALIKE
+    notes.append(
+      'the command finds a strategy that is not the same to the last bit, as another '
+      'machine or version may; figures were compared to six digits'
+    )
+  stated = _comparable(report, led_to, moved, optimised_again)
+  found = _comparable(led_to, led_to, moved, optimised_again)
+  differences = [
+    f'verification.command leads to something else: {each}'
+    for each in _differences(stated, found, tolerance=tolerance)
+  ]
+  return differences, notes
+
+
+def _checksums(statement: dict[str, Any]) -> list[Any]:
+  """Of the strategies, in their order."""
+  if statement['mechanism'] is None or nbafl_report.is_one(statement):
+    return []
+  if not statement['parts']:
+    return [statement['mechanism']['strategy_checksum']]
+  return [each for part in statement['parts'] for each in _checksums(part)]
+
+
+def _comparable(
+  statement: dict[str, Any], led_to: Any, moved: bool, optimised_again: bool
+) -> dict[str, Any]:
+  """What of a statement a command has to lead to.
+
+  Where files have moved, paths and other commands differ; where strategies were
+  optimised again, they may be slightly different ones.
+  """
+  if statement['mechanism'] is None:
+    return _comparable_without_privacy(statement, moved)
+  kept = {
+    key: value
+    for key, value in statement.items()
+    if key not in ('curves', 'software', 'verification', 'parts')
+  }
+  verification = statement['verification']
+  not_compared = {'with_curves', *(('strategy', 'event') if optimised_again else ())}
+  inputs = {k: v for k, v in verification['inputs'].items() if k not in not_compared}
+  if optimised_again and statement['mechanism'].get('strategy_checksum'):
+    kept['mechanism'] = dict(statement['mechanism'], strategy_checksum=None)
+    inputs['mechanism'] = dict(inputs['mechanism'], strategy_checksum=None)
+  kept['inputs'] = inputs
+  kept['files'] = _files(verification, moved)
+  for group, field in _not_said(led_to):
+    kept[group] = {key: each for key, each in kept[group].items() if key != field}
+  stated, found = statement['parts'], led_to['parts']
+  kept['parts'] = [
+    dict(
+      _comparable(part, found[index], moved, optimised_again)
+      if index < len(found)
+      else {},
+      command=None if moved else part['verification']['command'],
+    )
+    for index, part in enumerate(stated)
+  ]
+  return kept
+
+
+def _comparable_without_privacy(
+  statement: dict[str, Any], moved: bool
+) -> dict[str, Any]:
+  verification = statement['verification'] or {'files': [], 'inputs': None}
+  return dict(
+    statement, verification=verification['inputs'], files=_files(verification, moved)
+  )
+
+
+def _files(verification: dict[str, Any], moved: bool) -> list[dict[str, Any]]:
+  return [
+    {key: file[key] for key in ('role', 'sha256', *(() if moved else ('path',)))}
+    for file in verification['files']
+  ]
+
+
+def _not_said(led_to: dict[str, Any]) -> Iterator[tuple[str, str]]:
+  """Texts that a command says nothing about, and a report has from elsewhere."""
+  if led_to.get('participation') is None:
+    return
+  unsaid = {
+    ('participation', 'enforced_by'): (inputs_lib.NOT_STATED,),
+    ('participation', 'cap_enforced_by'): (inputs_lib.NOT_STATED, None),
+    ('mechanism', 'noise_source'): (inputs_lib.Inputs.noise_source,),
+  }
+  for (group, field), texts in unsaid.items():
+    if led_to[group][field] in texts:
+      yield group, field
+      yield 'provenance', field

@@ -1,18 +1,26 @@
-"""What else holds: the same noise, looked at by others, or for other neighbours.
+"""What a mechanism guarantees: epsilon by all accountants, and what else holds.
+
+`of_event` is the guarantee. What it means for an observer is how many clients are
+recognised at most: somebody who tells two neighbouring data sets apart is wrong at
+times, and if they wrongly suspect a part alpha of those of one kind, they recognise at
+most a part of the other, by the trade-off function of the mechanism (arXiv:1905.02383).
 
 Where clients make the noise, one epsilon is not the whole answer. Of shares of noise,
 a client of the round knows its own, and a server that sees more than the sum sees one
 share alone. Of noise that hides each report, the sum has more. `accounting.local` has
-the reasons; here each such event is stated with its epsilon, as the guarantee is, and
-is computed again when a report is verified.
+the reasons; `others` states each such event with its epsilon, as the guarantee is,
+which is computed again when a report is verified.
 """
 
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+import statistics
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Callable, NamedTuple, Optional, cast
 
 import dp_accounting
+import numpy as np
+from dp_accounting import NeighboringRelation as Relation
 
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import events
@@ -21,16 +29,20 @@ from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting import noises
 from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting import sites
+from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
+from tff_dp_aggregators.accounting.reports import model
+from tff_dp_aggregators.accounting.reports import terms
 
-# Who looks, by the name that reports have for them.
-AGAINST = {
-  'released': 'whoever sees the sums that are released, and no more',
-  'other_client': 'one other client of the same rounds, who knows the noise that it '
-  'added itself, and sees the sums',
-  'server': 'a server that sees what each client sends, as if there were no secure sum',
-  'everybody': 'everybody, the server too: whoever sees what one client sends',
-}
+_ADDED = '; with what other releases state added to it, an upper bound'
+# Deltas at which every report states epsilon.
+_STATED_DELTAS = tuple(10.0**-power for power in range(4, 11, 2))
+# Wrong suspicions for which it is stated.
+FALSE_ALARMS = 0.01
+# Where the privacy curve is looked at; the larger deltas serve where epsilon is small.
+_DELTAS = (*np.logspace(-12, -1, 23), *np.linspace(0.15, 0.95, 17), 0.99)
+# The same, where outcomes are drawn for each: few, of which none takes millions.
+_DRAWN_DELTAS = (*np.logspace(-4, -1, 4), *np.linspace(0.2, 0.9, 8))
 # Who sees all that another one sees, the least first.
 _SEE_MORE = {
   'released': ('other_client', 'server', 'everybody'),
@@ -50,11 +62,180 @@ _OTHER = {'zero_out': 'replace_one', 'replace_one': 'zero_out'}
 _FEWEST = 'at least {} honest clients in each round'
 
 
+def of_event(
+  event: dp_accounting.DpEvent,
+  delta: float,
+  relation: Relation,
+  accountant: Optional[str] = None,
+  sensitivity_kind: str = 'exact',
+) -> model.Guarantee:
+  """What an event guarantees, by all accountants that can read it.
+
+  Args:
+    event: Everything that ran.
+    delta: At which delta epsilon is stated.
+    relation: Neighbouring relation.
+    accountant: Whose epsilon is `epsilon`; `None` for the tightest.
+    sensitivity_kind: Whether the sensitivity that the event is made by is 'exact', or a
+      'bound', and so every epsilon.
+  """
+  gaussian.check_delta(delta)
+  chosen = accountant or accountants.tightest(event, relation)
+  names = dict.fromkeys((chosen, *terms.of_accountant(chosen).beside))
+  composed, listed = {}, []
+  for name in names:
+    try:
+      composed[name] = accountants.composed(event, name, relation)
+      value = composed[name].get_epsilon(delta)
+    except (dp_accounting.UnsupportedEventError, ValueError):
+      if name == chosen:
+        raise
+      continue
+    other = composed[name].instead(delta)
+    said = terms.of_accountant(other.accountant if other else name)
+    kind = said.of_sensitivity(sensitivity_kind).kind
+    listed.append(
+      model.AccountantsEpsilon(
+        name=name,
+        epsilon=_finite(value),
+        kind=kind + (_ADDED if accountants.has_stated(event) else ''),
+        instead=None if other is None else model.Instead(**other._asdict()),
+      )
+    )
+  by_name = {each.name: each.epsilon for each in listed}
+  try:
+    mu = accountants.gdp_mu(event)
+  except dp_accounting.UnsupportedEventError:
+    mu = None
+  pure = accountants.pure_epsilon(event, relation)
+  return model.Guarantee(
+    epsilon=by_name[chosen],
+    delta=delta,
+    is_private=by_name[chosen] is not None,
+    accountant=chosen,
+    registered={
+      f'epsilon_{name}': by_name.get(name)
+      for name in accountants.ACCOUNTANTS
+      if terms.of_accountant(name).in_guarantee
+    },
+    zcdp_rho=None if mu is None else _finite(mu * mu / 2),
+    gdp_mu=None if mu is None else _finite(mu),
+    pure_epsilon=_finite(pure),
+    recognised=model.Recognised(
+      false_alarms=FALSE_ALARMS,
+      share=recognised(composed, event, relation, mu, pure),
+    ),
+    accountants=listed,
+    epsilon_by_delta=[
+      model.DeltasEpsilon(
+        delta=each,
+        epsilon=_finite(composed[chosen].get_epsilon(each)),
+        accountant=getattr(composed[chosen].instead(each), 'accountant', chosen),
+      )
+      for each in sorted({delta, *_STATED_DELTAS}, reverse=True)
+    ],
+  )
+
+
+def recognised_by(
+  accountant: Any,
+  mu: Optional[float],
+  pure_epsilon: float,
+  is_drawn: bool = False,
+) -> float:
+  """The largest part that is recognised with `FALSE_ALARMS`; 1 without a guarantee.
+
+  It is the least that any point of the privacy curve gives, so all of them have to be
+  right: where they are drawn, the probabilities that one is not are added to it.
+
+  Args:
+    accountant: That composed everything, one of `accountants`.
+    mu: If all of it is mu-Gaussian-DP; then nothing else is looked at.
+    pure_epsilon: With delta 0; may be infinite.
+    is_drawn: Whether the accountant draws outcomes for each answer.
+
+  Example:
+    >>> import dp_accounting
+    >>> from tff_dp_aggregators.accounting import accountants
+    >>> once = accountants.GaussianAccountant().compose(
+    ...   dp_accounting.GaussianDpEvent(1.0)
+    ... )
+    >>> (
+    ...   round(recognised_by(once, 1.0, math.inf), 4),
+    ...   round(recognised_by(once, None, math.inf), 4),
+    ... )
+    (0.0924, 0.0924)
+  """
+  if mu is not None:
+    return recognised_of_gaussian(mu)
+  points, doubt = [(pure_epsilon, 0.0)], 0.0
+  for delta in map(float, _DRAWN_DELTAS if is_drawn else _DELTAS):
+    try:
+      points.append((accountant.get_epsilon(delta), delta))
+    except ValueError:
+      continue  # Where it has no answer; fewer points are a bound as well.
+    if is_drawn:
+      doubt += accountant.failure_probability(delta)
+  return min(recognised_of_points(points) + doubt, 1.0)
+
+
+def recognised(
+  composed: dict[str, Any],
+  event: dp_accounting.DpEvent,
+  relation: dp_accounting.NeighboringRelation,
+  mu: Optional[float],
+  pure_epsilon: float,
+) -> float:
+  """By the tightest accountant, or one that was asked for outcomes if that is less.
+
+  Args:
+    composed: Accountants by name that have composed the event.
+    event: What ran.
+    relation: Which data sets are neighbours.
+    mu: As for `recognised_by`.
+    pure_epsilon: As for `recognised_by`.
+  """
+  drawn = [name for name in composed if accountants.ACCOUNTANTS[name].is_drawn]
+  shares = []
+  for name in dict.fromkeys([accountants.tightest(event, relation), *drawn]):
+    accountant = composed.get(name) or accountants.composed(event, name, relation)
+    is_drawn = accountants.ACCOUNTANTS[name].is_drawn
+    shares.append(recognised_by(accountant, mu, pure_epsilon, is_drawn))
+  return min(shares)
+
+
+def recognised_of_gaussian(mu: float) -> float:
+  """By the trade-off function of mu-Gaussian-DP (equation 6)."""
+  if mu == math.inf:
+    return 1.0
+  normal = statistics.NormalDist()
+  return normal.cdf(mu + normal.inv_cdf(FALSE_ALARMS))
+
+
+def recognised_of_points(points: Iterable[tuple[float, float]]) -> float:
+  """By those of points of a privacy curve, the least that one of them gives.
+
+  Args:
+    points: Pairs of epsilon, which may be infinite, and delta (equation 5).
+
+  Example:
+    >>> recognised_of_points([(0.0, 0.25)]), recognised_of_points([(math.inf, 0.0)])
+    (0.26, 1.0)
+  """
+  return min(_of_point(epsilon, delta) for epsilon, delta in points)
+
+
+def _of_point(epsilon: float, delta: float) -> float:
+  few = math.exp(min(epsilon, 100.0)) * FALSE_ALARMS + delta  # Above 1 long before.
+  most = 1 - math.exp(-epsilon) * (1 - delta - FALSE_ALARMS)
+  return min(few, most, 1.0)
+
+
 class _Row(NamedTuple):
   """A guarantee before an accountant is asked.
 
   Attributes:
-    against: A key of `AGAINST`.
+    against: Who looks, as `model.OtherGuarantee` has it.
     adjacency: A key of `schemas.ADJACENCIES`.
     event: Of all rounds of a client.
     rests_on: What has to be true besides.
@@ -66,15 +247,14 @@ class _Row(NamedTuple):
   rests_on: str
 
 
-def of(inputs: inputs_lib.Inputs) -> list[dict[str, Any]]:
+def others(inputs: inputs_lib.Inputs) -> list[model.OtherGuarantee]:
   """What else holds of a mechanism, or of a run of it.
 
   Args:
     inputs: As for `statement.build`.
 
   Returns:
-    JSON-ready dicts, described by `schema.load`; none where noise is of the server, or
-    there is no guarantee.
+    None where noise is of the server, or there is no guarantee.
 
   Raises:
     ValueError: If `delta` is out of range.
@@ -89,8 +269,8 @@ def of(inputs: inputs_lib.Inputs) -> list[dict[str, Any]]:
     ...   noise_site='clients',
     ...   min_clients=100,
     ... )
-    >>> for each in of(inputs_lib.Inputs(shares, 1e-6)):
-    ...   print(each['against'], each['adjacency'], f'{each["epsilon"]:.2f}')
+    >>> for each in others(inputs_lib.Inputs(shares, 1e-6)):
+    ...   print(each.against, each.adjacency, f'{each.epsilon:.2f}')
     other_client zero_out 1.07
     released replace_one 2.25
     server zero_out 14.45
@@ -105,9 +285,9 @@ def of(inputs: inputs_lib.Inputs) -> list[dict[str, Any]]:
   ]
 
 
-def composed(
+def others_composed(
   parts: Sequence[dict[str, Any]], accountant: Optional[str]
-) -> list[dict[str, Any]]:
+) -> list[model.OtherGuarantee]:
   """What else holds of several runs together: towards somebody who looks at all.
 
   Of a run where nothing is stated for that observer, what is stated for a stronger one
@@ -185,19 +365,21 @@ def _reports(inputs: inputs_lib.Inputs) -> tuple[int, int]:
   return released, released + sum(each.cohort_reported > 0 for each in attempts)
 
 
-def _stated(row: _Row, delta: float, accountant: Optional[str]) -> dict[str, Any]:
+def _stated(row: _Row, delta: float, accountant: Optional[str]) -> model.OtherGuarantee:
   relation = schemas.ADJACENCIES[row.adjacency]
   event = events.simplify(row.event)
   epsilon = accountants.epsilon(event, delta, accountant, relation)
-  return {
-    'against': row.against,
-    'adjacency': row.adjacency,
-    'event': events.to_json(event),
-    'epsilon': epsilon if math.isfinite(epsilon) else None,
-    'delta': delta,
-    'accountant': accountant or accountants.tightest(event, relation),
-    'rests_on': row.rests_on,
-  }
+  against: Any = row.against
+  adjacency: Any = row.adjacency
+  return model.OtherGuarantee(
+    against=against,
+    adjacency=adjacency,
+    event=events.to_json(event),
+    epsilon=epsilon if math.isfinite(epsilon) else None,
+    delta=delta,
+    accountant=accountant or accountants.tightest(event, relation),
+    rests_on=row.rests_on,
+  )
 
 
 def _of_shares(
@@ -339,3 +521,7 @@ _ROWS: dict[str, Callable[[mechanism_lib.Mechanism, int, int], Iterator[_Row]]] 
   sites.LOCAL.name: _of_local,
   sites.CLIENTS_AND_SERVER.name: _of_both,
 }
+
+
+def _finite(value: float) -> Optional[float]:
+  return float(value) if math.isfinite(value) else None

@@ -1,13 +1,13 @@
 """The plots of a report, as SVG."""
 
+import dataclasses
 import io
 import itertools
 import textwrap
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 
-from tff_dp_aggregators.accounting.reports.rendering import document
 from tff_dp_aggregators.base import rounding
 
 _FONT_SIZE = 10
@@ -21,7 +21,39 @@ _LABEL_WIDTH = 32
 _LINE, _TEXT, _GRID = '#1f5fa8', '#333333', '#dddddd'
 
 
-def to_svg(plot: document.Plot) -> str:
+@dataclasses.dataclass(frozen=True)
+class Plot:
+  """One curve; only pages show it.
+
+  Attributes:
+    title: What the curve shows.
+    caption: How to read it, in a sentence or two.
+    x_label: With the unit.
+    y_label: With the unit.
+    points: (x, y) of the curve, at least one.
+    log_x: Whether the x axis is logarithmic.
+    is_bars: Whether to draw bars, for values that belong to whole numbers.
+    mark: The point to which the report's own number belongs.
+    mark_text: What stands at the mark; `None` for its y, rounded up.
+  """
+
+  title: str
+  caption: str
+  x_label: str
+  y_label: str
+  points: tuple[tuple[float, float], ...]
+  log_x: bool = False
+  is_bars: bool = False
+  mark: Optional[tuple[float, float]] = None
+  mark_text: Optional[str] = None
+
+  @property
+  def alternative(self) -> str:
+    """What stands for the picture where it is not seen."""
+    return f'{self.title}: {self.y_label} over {self.x_label}'
+
+
+def to_svg(plot: Plot) -> str:
   """A plot as an SVG file; the same for the same plot.
 
   Args:
@@ -51,7 +83,7 @@ def to_svg(plot: document.Plot) -> str:
   return file.getvalue()
 
 
-def _draw(axes: Any, plot: document.Plot) -> None:
+def _draw(axes: Any, plot: Plot) -> None:
   x, y = zip(*plot.points)
   if plot.is_bars:
     axes.bar(x, y, width=0.8, color=_LINE)
