@@ -296,9 +296,6 @@ EXCEPTIONS = {
   'tff_dp_aggregators/accounting/reports/verification.py': {
     'participation',  # A part of a report, not the kind of a schema.
   },
-  'tff_dp_aggregators/accounting/reports/rendering.py': {
-    'exact',  # A kind of sensitivity, not the accountant.
-  },
   'tff_dp_aggregators/accounting/reports/statement.py': {
     'exact',  # A kind of sensitivity, not the accountant.
   },

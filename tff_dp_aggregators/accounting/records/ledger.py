@@ -78,12 +78,13 @@ from tff_dp_aggregators.accounting.records import ledger_rules
 from tff_dp_aggregators.accounting.records.ledger_entry import AbortedAttempt
 from tff_dp_aggregators.accounting.records.ledger_entry import Head
 from tff_dp_aggregators.accounting.records.ledger_entry import LedgerEntry
+from tff_dp_aggregators.accounting.records.ledger_rules import Ledger
 from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.base import folder_lock
 from tff_dp_aggregators.base import new_files
 
+total_event = ledger_rules.total_event
 SECRET, SEED, FILE = ledger_entry.SECRET, ledger_entry.SEED, ledger_entry.FILE
-Ledger, total_event = ledger_rules.Ledger, ledger_rules.total_event
 GUESSABLE, tag_of_seed = ledger_entry.GUESSABLE, ledger_entry.tag_of_seed
 _logger = logging.getLogger(__name__)
 # Fields of a line that need not be stated.

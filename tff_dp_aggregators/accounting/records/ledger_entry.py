@@ -109,7 +109,7 @@ class _Line:
   time: str
 
   def __post_init__(self) -> None:
-    for name, (kind, words) in _kinds(type(self)).items():
+    for name, (kind, words) in _kinds(typing.cast(Any, type(self))).items():
       value = getattr(self, name)
       try:
         msgspec.convert(value, kind)
@@ -206,7 +206,7 @@ class LedgerEntry(_Line):
         'but each of the parts has its own; both must be null with parts.'
       )
     else:
-      names = [part['name'] for part in self.parts]
+      names = [part['name'] for part in typing.cast(Any, self.parts)]
       if len(set(names)) < len(names):
         raise ValueError(f'parts must have names of their own; got {names}.')
 

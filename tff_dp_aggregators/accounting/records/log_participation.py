@@ -716,7 +716,7 @@ def _disagreements(summary: Summary, ledger: ledger_rules.Ledger) -> Iterator[st
   log, entries = summary.log, ledger.entries
   # Where they differ, both numbers: logs may count from 1.
   shift = log.first_number
-  counts = []
+  counts: list[tuple[str, Any]] = []
   if log.cohort_sizes is not None:
     counts.append(('clients', log.cohort_sizes))
   if log.clients is not None:

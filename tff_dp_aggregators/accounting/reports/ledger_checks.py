@@ -5,7 +5,7 @@ against what was planned.
 """
 
 from collections.abc import Sequence
-from typing import Any, Optional
+from typing import Any, Optional, cast
 
 from dp_accounting import NeighboringRelation as Relation
 
@@ -91,7 +91,7 @@ def _check_parts(
 ) -> None:
   """Refuses a ledger of parts for a mechanism of all weights, and the other way."""
   if entry.parts is not None and not mechanism.parts:
-    names = ', '.join(part['name'] for part in entry.parts)
+    names = ', '.join(part['name'] for part in cast(Any, entry.parts))
     raise ValueError(
       f'the ledger is of a run whose parts {names} have mechanisms of their own, and '
       'the mechanism is one of all weights. State that of each part as in the run: a '
