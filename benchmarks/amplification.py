@@ -42,8 +42,8 @@ if __name__ == '__main__':
 from matplotlib import figure
 
 from tff_dp_aggregators import accounting
+from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
-from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.planning import separations
 
 _EPSILON, _DELTA = 8.0, 1e-6
@@ -94,7 +94,7 @@ class Row(NamedTuple):
 
 def _fit(
   name: str,
-  schema: schemas.Schema,
+  schema: sampling.Schema,
   accountant: Optional[str] = None,
   num_bands: Optional[int] = None,
   adjacency: Optional[str] = None,
@@ -117,7 +117,7 @@ def _rmse(mechanism: accounting.Mechanism) -> float:
 
 
 def _best_bands(
-  largest: int, schema_of: Callable[[int], schemas.Schema]
+  largest: int, schema_of: Callable[[int], sampling.Schema]
 ) -> tuple[accounting.Mechanism, int]:
   """The Toeplitz matrix with the least error, of those with powers of 2 bands."""
   bands = [2**i for i in range(1, largest.bit_length())]
@@ -134,17 +134,18 @@ def measure(
   for name in ('gaussian', 'toeplitz', 'windowed_blt'):
     bands = most if name == 'toeplitz' else None
     yield 'no sampling', _fit(name, limits, None, bands), bands, None
-  poisson = schemas.PoissonSampling.of_cohort(*setting.clients)
+  poisson = sampling.PoissonSampling.of_cohort(*setting.clients)
   yield 'Poisson', _fit('gaussian', poisson), None, None
   best, bands = _best_bands(
-    most, lambda b: schemas.PoissonSampling.of_cohort(*setting.clients, num_groups=b)
+    most,
+    lambda b: sampling.PoissonSampling.of_cohort(*setting.clients, num_groups=b),
   )
   yield 'cyclic Poisson', best, bands, None
-  fixed = schemas.FixedSizeSampling(rounds, setting.population, setting.cohort)
+  fixed = sampling.FixedSizeSampling(rounds, setting.population, setting.cohort)
   yield 'fixed size', _fit('gaussian', fixed, adjacency='add_or_remove'), None, None
-  allocation = schemas.RandomAllocation.of_cohort(*setting.clients)
+  allocation = sampling.RandomAllocation.of_cohort(*setting.clients)
   yield 'random allocation', _fit('gaussian', allocation), None, None
-  bins = schemas.BallsInBins.of_cohort(*setting.clients)
+  bins = sampling.BallsInBins.of_cohort(*setting.clients)
   yield 'balls in bins', _fit('gaussian', bins), None, None
   best, bands = _best_bands(most, lambda _: bins)
   yield 'balls in bins', best, bands, None
@@ -162,7 +163,7 @@ def measure(
 def rows_of(setting: Setting, with_monte_carlo: bool) -> Iterator[Row]:
   """All rows of a setting, as they are found."""
   unsampled: dict[str, float] = {}
-  for sampling, mechanism, bands, accountant in measure(setting, with_monte_carlo):
+  for scheme, mechanism, bands, accountant in measure(setting, with_monte_carlo):
     rmse = _rmse(mechanism)
     unsampled.setdefault(mechanism.name, rmse)
     used = accountant or accounting.accountants.tightest(
@@ -170,7 +171,7 @@ def rows_of(setting: Setting, with_monte_carlo: bool) -> Iterator[Row]:
     )
     yield Row(
       setting.name,
-      sampling,
+      scheme,
       mechanism.name,
       bands,
       used,

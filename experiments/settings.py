@@ -12,11 +12,10 @@ from typing import Any, Optional
 
 from absl import flags
 
+from tff_dp_aggregators import sampling
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
-from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.programs import flags as flags_lib
 from tff_dp_aggregators.accounting.programs import program
-from tff_dp_aggregators.learning import schedules
 from tff_dp_aggregators.learning.runs import run_directory
 from tff_dp_aggregators.learning.runs.plans import aggregation as aggregation_lib
 from tff_dp_aggregators.learning.runs.plans import fitting
@@ -192,7 +191,7 @@ def _size(
 
 
 def check_cohorts(
-  privacy: privacy_options.Privacy, schedule: schedules.Schedule
+  privacy: privacy_options.Privacy, schedule: sampling.Schedule
 ) -> None:
   """Refuses cohorts that the mechanism's noise is not for."""
   mechanism = privacy.mechanism
@@ -251,7 +250,7 @@ def _check_packing(
 
 def _draws_clients(values: flags.FlagValues) -> bool:
   """Whether clients are drawn at random, which saves privacy while it is secret."""
-  return bool(values.nbafl) or values.sampling != schemas.LIMITS.flag
+  return bool(values.nbafl) or values.sampling != sampling.Limits.flag
 
 
 def _draws_in_secret(values: flags.FlagValues) -> bool:

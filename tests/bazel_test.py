@@ -14,6 +14,7 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 LAYERS = (
   'strategies',
+  'sampling',
   'accounting',
   'noise',
   'queries',

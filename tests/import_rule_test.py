@@ -18,6 +18,7 @@ PACKAGE = 'tff_dp_aggregators'
 BASE = 'base'  # Below all layers.
 LAYERS = (
   'strategies',
+  'sampling',
   'accounting',
   'noise',
   'queries',
@@ -29,6 +30,7 @@ HEAVY = ('tensorflow', 'tensorflow_federated', 'tensorflow_privacy', 'keras', 'j
 FORBIDDEN = {
   BASE: ('numpy', 'scipy', 'dp_accounting', *HEAVY),
   'strategies': ('dp_accounting', *HEAVY),
+  'sampling': HEAVY,
   'accounting': HEAVY,
   'noise': ('tensorflow_federated', 'tensorflow_privacy'),
   'queries': ('tensorflow_federated',),
@@ -50,14 +52,13 @@ FLOORS = {
     ('registry',),
   ),
   'accounting': (
-    ('dp_accounting_import',),
     ('events',),
     ('accountants',),
     ('calibration',),
     ('distributed_noise',),
     ('noises',),
     (
-      'schemas',
+      'run_events',
       'budget',
       'nbafl',
       'adaptive_clipping',
@@ -231,7 +232,8 @@ def test_accounting_and_strategies_leave_tensorflow_unloaded():
   modules = [
     '.'.join(path.relative_to(ROOT).with_suffix('').parts)
     for path in FILES
-    if layer_of(path) in ('strategies', 'accounting') and path.stem != '__main__'
+    if layer_of(path) in ('strategies', 'sampling', 'accounting')
+    and path.stem != '__main__'
   ]
   assert f'{PACKAGE}.accounting.records.ledger' in modules
   result = run_python(

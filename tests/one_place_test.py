@@ -23,6 +23,8 @@ EXCEPTIONS = {
   'tff_dp_aggregators/aggregators/builders.py': 'aggregators.banded is for one kind',
   'tff_dp_aggregators/queries/adaptive_clipping.py': 'clip norms change with a tree',
   'tff_dp_aggregators/queries/banded.py': 'a query that is for banded matrices',
+  'tff_dp_aggregators/sampling/poisson.py': 'a kind of noise has that name, too',
+  'tff_dp_aggregators/sampling/scheme.py': 'a kind of noise has that name, too',
 }
 FILES = sorted(
   path

@@ -9,11 +9,10 @@ from typing import Any
 
 from absl import flags
 
+from tff_dp_aggregators import sampling
 from tff_dp_aggregators.accounting import nbafl
 from tff_dp_aggregators.accounting import noises
-from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.programs import nbafl_flags
-from tff_dp_aggregators.learning import schedules
 
 # What other options define.
 _KNOWN = ('num_clients', 'clients_per_round')
@@ -25,11 +24,11 @@ _SO_ANYWAY: dict[str, tuple[Any, ...]] = {
   'clipping': ('fixed',),
   'workload': ('prefix_sums',),
   'simulated_cohort_scale': (1.0,),
-  'sampling': (schemas.LIMITS.flag,),
+  'sampling': (sampling.Limits.flag,),
   'min_separation': (1,),
   'rounds_between': (0,),
   'fixed_epoch': (False,),
-  'schedule': (schedules.RandomEligible.kind,),
+  'schedule': (sampling.RandomEligible.kind,),
 }
 
 

@@ -10,17 +10,20 @@ from typing import Any, Optional
 
 from absl import flags
 
-from tff_dp_aggregators.accounting import schemas
+from tff_dp_aggregators import sampling
 from tff_dp_aggregators.accounting.programs import flags as flags_lib
+from tff_dp_aggregators.accounting.programs import scheme_flags
 from tff_dp_aggregators.accounting.programs import spelling
-from tff_dp_aggregators.learning import schedules
+from tff_dp_aggregators.accounting.reports import schemes
 
 from . import of_task
 
-_POPULATION, _COHORT = schemas.base.POPULATION.name, schemas.base.COHORT.name
-# What the flags of schemas are called here.
-_KNOWN = {_POPULATION: 'num_clients', _COHORT: 'clients_per_round'}
-_OF_FILES = schedules.Replay.kind
+# What the flags of schemes are called here.
+_KNOWN = {
+  scheme_flags.POPULATION.name: 'num_clients',
+  scheme_flags.COHORT.name: 'clients_per_round',
+}
+_OF_FILES = sampling.Replay.kind
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +35,7 @@ class Participation:
       accounting assumes.
     clients_per_round: Clients asked for a round; with Poisson sampling in the mean.
     seed: Of cohorts and drop-outs.
-    schedule_kind: Of `schedules.KINDS`; `None` for the one that has the schema.
+    schedule_kind: One of `sampling.schedule_kinds()`; `None` for the scheme's own.
     schedule_file: File that has the cohorts; `None` to draw them.
     dropouts: Who does not report; `None` if everybody does.
     reporting_goal: Clients that have to report in a round; `None` for any number.
@@ -40,12 +43,12 @@ class Participation:
       number of clients.
   """
 
-  schema: schemas.Schema
+  schema: sampling.Schema
   clients_per_round: float
   seed: int
   schedule_kind: Optional[str] = None
   schedule_file: Optional[str] = None
-  dropouts: Optional[schedules.Dropouts] = None
+  dropouts: Optional[sampling.Dropouts] = None
   reporting_goal: Optional[int] = None
   denominator: Optional[float] = None
 
@@ -54,7 +57,7 @@ class Participation:
     """Rounds in all."""
     return self.schema.num_rounds
 
-  def schedule(self, num_clients: int) -> schedules.Schedule:
+  def schedule(self, num_clients: int) -> sampling.Schedule:
     """The cohorts of all rounds.
 
     Args:
@@ -64,36 +67,36 @@ class Participation:
       OSError: If the file cannot be read.
       ValueError: If these clients are too few, or the file is wrong.
     """
-    kind = schemas.kind_of(self.schema)
-    of_schema = spelling.of_schema(kind, _KNOWN)
+    scheme = sampling.of(self.schema)
+    of_schema = spelling.of_schema(type(scheme), _KNOWN)
     own = spelling.of_flags((*_KNOWN.values(), 'reporting_goal'))
     with spelling.as_flags({**of_schema, **own}):
-      return self._schedule(num_clients, kind.cohort(self.schema, num_clients))
+      return self._schedule(num_clients, scheme.expected_cohort(num_clients))
 
-  def _schedule(self, num_clients: int, cohort: Optional[float]) -> schedules.Schedule:
+  def _schedule(self, num_clients: int, cohort: Optional[float]) -> sampling.Schedule:
     if cohort is None or self.denominator is not None:
       cohort = self.clients_per_round
     if self.schedule_file is not None:
-      return schedules.Replay(
-        self.schedule_file, schedules.Header(self.schema, num_clients, cohort)
+      return sampling.Replay(
+        self.schedule_file, sampling.Header(self.schema, num_clients, cohort)
       )
-    arguments = (self.schema, num_clients, cohort, self.seed)
-    options: dict[str, Any] = {
-      'dropouts': self.dropouts,
-      'reporting_goal': self.reporting_goal,
-    }
-    if self.schedule_kind is None:
-      return schedules.for_schema(*arguments, **options)
-    return schedules.KINDS[self.schedule_kind].of_schema(*arguments, **options)
+    return sampling.for_scheme(
+      self.schema,
+      num_clients,
+      cohort,
+      self.seed,
+      dropouts=self.dropouts,
+      reporting_goal=self.reporting_goal,
+    )
 
 
 def names() -> tuple[str, ...]:
-  """The flags, which schemas that are registered later add to."""
-  sampling = (name for name in flags_lib.sampling_flags() if name not in _KNOWN)
+  """The flags, which schemes that are registered later add to."""
+  drawing = (name for name in flags_lib.sampling_flags() if name not in _KNOWN)
   return (
     *flags_lib.participation_flags(),
     'clients_per_round',
-    *sampling,
+    *drawing,
     'schedule',
     'schedule_file',
     'dropout_probability',
@@ -128,14 +131,14 @@ def define(values: flags.FlagValues, tasks: Mapping[str, Any]) -> None:
   flags.DEFINE_enum(
     'schedule',
     None,
-    list(schedules.KINDS),
+    list(sampling.schedule_kinds()),
     'How cohorts are made. Default: in the way that keeps the limits, or samples so.',
     flag_values=values,
   )
   flags.DEFINE_string(
     'schedule_file',
     None,
-    'File with the cohorts of all rounds, as learning.schedules writes it; it says '
+    'File with the cohorts of all rounds, as `Schedule.save` writes it; it says '
     'rounds, limits and cohorts as well, or these flags say what it keeps.',
     flag_values=values,
   )
@@ -176,7 +179,7 @@ def from_flags(values: flags.FlagValues) -> Participation:
   schema, clients_per_round, denominator = _schema(values)
   dropouts = None
   if values.dropout_probability is not None:
-    dropouts = schedules.Dropouts(values.dropout_probability, values.seed)
+    dropouts = sampling.Dropouts(values.dropout_probability, values.seed)
   made = Participation(
     schema,
     clients_per_round,
@@ -197,7 +200,7 @@ def _from_file(values: flags.FlagValues) -> Optional[Participation]:
   own = ('schedule', 'schedule_file', 'dropout_probability', 'reporting_goal')
   stating = [name for name in names() if name not in own and values[name].present]
   try:
-    schedule = schedules.Replay(values.schedule_file)
+    schedule = sampling.Replay(values.schedule_file)
   except ValueError as e:
     if stating:
       return None
@@ -250,7 +253,7 @@ def _check_together(values: flags.FlagValues) -> None:
       raise ValueError(
         '--reporting_goal needs --dropout_probability: without it, all report.'
       )
-    if schemas.kind_for_flag(values.sampling).is_sampled:
+    if sampling.for_flag(values.sampling).is_sampled:
       raise ValueError(
         f'--reporting_goal does not go with --sampling={values.sampling}: to draw '
         'again until enough report makes each of them more likely to be in the round '
@@ -260,10 +263,10 @@ def _check_together(values: flags.FlagValues) -> None:
 
 def _schema(
   values: flags.FlagValues,
-) -> tuple[schemas.Schema, float, Optional[float]]:
+) -> tuple[sampling.Schema, float, Optional[float]]:
   """What accounting assumes, the clients of a round, and a denominator if stated."""
-  kind = schemas.kind_for_flag(values.sampling)
-  if kind is not schemas.LIMITS and not values['min_separation'].present:
+  kind = sampling.for_flag(values.sampling)
+  if kind is not sampling.Limits and not values['min_separation'].present:
     values['min_separation'].value = None  # The task's; sampling decides.
   said_by = flags_lib.cohort_flag(values)
   both = said_by is not None and values['clients_per_round'].present
@@ -278,7 +281,7 @@ def _schema(
       'give one of them.'
     )
   if kind.is_sampled and said_by is None and values.num_clients is None:
-    others = ''.join(f' or --{flag.name}' for flag in kind.cohort_flags)
+    others = ''.join(f' or --{flag.name}' for flag in scheme_flags.STATED[kind].own)
     raise ValueError(
       f'--sampling={kind.flag} needs the number of clients, which is not known before '
       f'the data are read; give --num_clients{others}.'
@@ -287,7 +290,7 @@ def _schema(
   _check_kind(values, schema)
   cohort = None
   if values.num_clients is not None:
-    cohort = kind.cohort(schema, values.num_clients)
+    cohort = sampling.of(schema).expected_cohort(values.num_clients)
   if cohort is None:
     return schema, values.clients_per_round, None
   if said_by is not None:
@@ -295,14 +298,13 @@ def _schema(
   return schema, cohort, None
 
 
-def _check_kind(values: flags.FlagValues, schema: schemas.Schema) -> None:
+def _check_kind(values: flags.FlagValues, schema: sampling.Schema) -> None:
   """Refuses a kind of schedule that has another schema."""
-  name = values.schedule
-  if name in (None, _OF_FILES) or schedules.KINDS[name].serves(schema):
+  name, fitting = values.schedule, sampling.of(schema).schedule_kind
+  if name in (None, _OF_FILES, fitting):
     return
-  fitting = [each for each, kind in schedules.KINDS.items() if kind.serves(schema)]
   raise ValueError(
     f'--schedule={name} does not keep what --sampling={values.sampling} and the limits '
-    f'say ({schemas.kind_of(schema).assumption(schema)}); {" or ".join(fitting)} does. '
+    f'say ({schemes.assumption(schema)}); {fitting} does. '
     'Leave it out, or change --sampling or --fixed_epoch.'
   )

@@ -15,13 +15,13 @@ from typing import Any, Callable, Optional
 from absl import flags
 from dp_accounting import NeighboringRelation as Relation
 
+from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import adaptive_clipping
 from tff_dp_aggregators.accounting import joint_mechanism
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting import nbafl as nbafl_lib
 from tff_dp_aggregators.accounting import noises
-from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting import sites
 from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.accounting.programs import flags as flags_lib
@@ -444,12 +444,12 @@ def _mechanism(
   return dataclasses.replace(found, clipped_count_stddev=stddev)
 
 
-def _check_adjacency(values: flags.FlagValues, schema: schemas.Schema) -> None:
+def _check_adjacency(values: flags.FlagValues, schema: sampling.Schema) -> None:
   """Refuses neighbours that a run's ledger without sampling has no events for."""
-  adjacency, replace = values.adjacency, schemas.adjacency(Relation.REPLACE_ONE)
-  if adjacency is None or schemas.is_sampled(schema):
+  adjacency, replace = values.adjacency, sampling.adjacency(Relation.REPLACE_ONE)
+  if adjacency is None or sampling.is_sampled(schema):
     return
-  own = schemas.adjacency(schemas.relations(schema)[0])
+  own = sampling.adjacency(sampling.check_relation(schema))
   if adjacency == own:
     return
   instead = 'for a plan, tff-dp-report takes it'
@@ -466,7 +466,7 @@ def _check_adjacency(values: flags.FlagValues, schema: schemas.Schema) -> None:
 
 def _strategy_for_server(
   values: flags.FlagValues,
-  schema: schemas.Schema,
+  schema: sampling.Schema,
   optimization: optimization_options.Optimization,
 ) -> strategies.Strategy:
   """The best strategy for the server's momentum and learning rates."""
@@ -495,11 +495,11 @@ def _strategy_for_server(
 
 
 def _built_for(
-  values: flags.FlagValues, schema: schemas.Schema, workload: Any
+  values: flags.FlagValues, schema: sampling.Schema, workload: Any
 ) -> strategies.Strategy:
   options = registry.check_options(values.mechanism, flags_lib.options_from(values))
   kind = mechanism_lib.kind_for(values.mechanism, schema)
-  return kind.build_for(schemas.limits(schema), workload, **options)
+  return kind.build_for(sampling.limits_of(schema), workload, **options)
 
 
 def _target_epsilon(

@@ -19,11 +19,12 @@ import numpy as np
 import pytest
 from dp_accounting import NeighboringRelation as Relation
 
+from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import events
-from tff_dp_aggregators.accounting import schemas
-from tff_dp_aggregators.accounting.schemas import allocation
+from tff_dp_aggregators.accounting import run_events
+from tff_dp_aggregators.sampling import balls_in_bins
 
 BOTH = Relation.ADD_OR_REMOVE_ONE
 _POINTS, _REACH = 71, 7.0
@@ -68,14 +69,16 @@ def _worst(matrix, num_bins, sigma, epsilon):
 @pytest.mark.parametrize('num_bins', [2, 3, 4])
 def test_no_contributions_are_told_better_than_stated(seed, num_bins):
   strategy, sigma = _strategy(seed), 1.0
-  event = schemas.event(strategy, schemas.BallsInBins(3, num_bins), sigma)
+  event = run_events.event(strategy, sampling.BallsInBins(3, num_bins), sigma)
   for epsilon in (0.1, 0.6):
     worst = _worst(strategy.materialize(), num_bins, sigma, epsilon)
     stated = accountants.delta(event, epsilon, 'pld', BOTH)
     assert worst * (1 - 1e-4) <= stated <= 1
     aligned = _worst(np.abs(strategy.materialize()), num_bins, sigma, epsilon)
     assert worst * (1 - 1e-4) <= aligned <= stated * (1 + 1e-4)
-    split_events = [each.event(sigma) for each in allocation.splits(strategy, num_bins)]
+    split_events = [
+      each.event(sigma) for each in balls_in_bins.splits(strategy, num_bins)
+    ]
     for each in split_events:
       assert aligned * (1 - 1e-4) <= accountants.delta(each, epsilon, 'pld', BOTH)
 
@@ -91,7 +94,7 @@ def test_splits_are_those_of_all_rotations(num_rounds, num_bins):
   for this_round in range(num_rounds):
     added[:, this_round % num_bins] += np.abs(matrix[:, this_round])
   products = added.T @ added
-  found = allocation.splits(strategies.Banded.from_matrix(matrix), num_bins)
+  found = balls_in_bins.splits(strategies.Banded.from_matrix(matrix), num_bins)
   assert found[0].separation == 1
   for split in found:
     most_steps = largest = shared = 0
@@ -118,9 +121,9 @@ def test_the_split_that_is_taken_is_about_the_best(sigma):
   toeplitz = strategies.BandedToeplitz.square_root(96, num_bands=12)
   found = [
     accountants.epsilon(each.event(sigma), 1e-6, 'pld', BOTH)
-    for each in allocation.splits(toeplitz, 32)
+    for each in balls_in_bins.splits(toeplitz, 32)
   ]
-  event = schemas.event(toeplitz, schemas.BallsInBins(96, 32), sigma)
+  event = run_events.event(toeplitz, sampling.BallsInBins(96, 32), sigma)
   assert isinstance(event, events.BallsInBinsDpEvent)
   taken = accountants.epsilon(event, 1e-6, 'pld', BOTH)
   assert min(found) <= taken <= 1.02 * min(found)
@@ -130,19 +133,19 @@ def test_the_split_that_is_taken_is_about_the_best(sigma):
 
 
 def test_of_many_rounds_only_bands_are_known():
-  toeplitz = strategies.BandedToeplitz.square_root(allocation.MAX_ROUNDS + 4, 6)
-  few = strategies.BandedToeplitz.square_root(allocation.MAX_ROUNDS - 4, 6)
-  (split,) = allocation.splits(toeplitz, 100)
+  toeplitz = strategies.BandedToeplitz.square_root(balls_in_bins.MAX_ROUNDS + 4, 6)
+  few = strategies.BandedToeplitz.square_root(balls_in_bins.MAX_ROUNDS - 4, 6)
+  (split,) = balls_in_bins.splits(toeplitz, 100)
   assert (split.separation, split.num_places, split.shared) == (6, 16, 0.0)
-  of_few = next(each for each in allocation.splits(few, 100) if each.separation == 6)
+  of_few = next(each for each in balls_in_bins.splits(few, 100) if each.separation == 6)
   # One round of a client more or less.
   assert split.largest == pytest.approx(of_few.largest, rel=0.03)
-  (known,) = allocation.splits(toeplitz, 10)
+  (known,) = balls_in_bins.splits(toeplitz, 10)
   assert (known.num_places, known.num_steps) == (1, 1)
 
 
 def test_independent_noise_has_the_pair_itself():
-  one = schemas.event(strategies.Identity(30), schemas.BallsInBins(30, 10), 2.0)
+  one = run_events.event(strategies.Identity(30), sampling.BallsInBins(30, 10), 2.0)
   assert one == events.AllocatedDpEvent(
     10, 10, dp_accounting.GaussianDpEvent(one.event.noise_multiplier)
   )
@@ -152,11 +155,11 @@ def test_independent_noise_has_the_pair_itself():
 def test_huge_cycles_are_answered_and_impossible_ones_refused():
   toeplitz = strategies.BandedToeplitz.square_root(12, num_bands=3)
   for b in (10**12, 2**62):
-    event = schemas.event(toeplitz, schemas.BallsInBins(12, b), 1.0)
+    event = run_events.event(toeplitz, sampling.BallsInBins(12, b), 1.0)
     # Hardly anybody is in a round.
     for name in ('pld', 'monte_carlo'):
       assert accountants.epsilon(event, 1e-3, name, BOTH) < 1e-2
   for b in (2**62 + 1, 2**70, 10**400):
     for strategy in (toeplitz, strategies.Identity(12)):
       with pytest.raises(ValueError, match='cycle_length must be at most 46116860184'):
-        schemas.event(strategy, schemas.BallsInBins(12, b), 1.0)
+        run_events.event(strategy, sampling.BallsInBins(12, b), 1.0)

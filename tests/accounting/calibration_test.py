@@ -19,12 +19,13 @@ import pytest
 from dp_accounting import NeighboringRelation as Relation
 from scipy import stats
 
+from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import calibration
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import mechanism
-from tff_dp_aggregators.accounting import schemas
+from tff_dp_aggregators.accounting import run_events
 from tff_dp_aggregators.accounting.accountants import gaussian
 
 BOTH = Relation.ADD_OR_REMOVE_ONE
@@ -255,13 +256,13 @@ def test_errors_that_are_not_expected_are_not_swallowed(monkeypatch):
 
 
 @pytest.mark.parametrize('schema', [
-  schemas.RandomAllocation(60, 4),
-  schemas.PoissonSampling(60, 0.1),
+  sampling.RandomAllocation(60, 4),
+  sampling.PoissonSampling(60, 0.1),
   strategies.Participation(60, 10),
 ])  # fmt: skip
 def test_an_accountant_that_does_not_read_the_event_says_so(schema):
   def event_of(noise):
-    return schemas.event(strategies.Identity(60), schema, noise)
+    return run_events.event(strategies.Identity(60), schema, noise)
 
   refused = pytest.raises(
     dp_accounting.UnsupportedEventError,
@@ -279,8 +280,8 @@ def test_an_accountant_that_does_not_read_the_event_says_so(schema):
 def test_the_most_rounds_are_not_looked_for_by_outcomes():
   # A number took minutes to try, and the search never ended.
   def event(num_rounds):
-    sampling = schemas.BMinSepSampling(num_rounds, 0.01, min_separation=50)
-    return mechanism.Mechanism('gaussian', sampling, 1.2).event
+    scheme = sampling.BMinSepSampling(num_rounds, 0.01, min_separation=50)
+    return mechanism.Mechanism('gaussian', scheme, 1.2).event
 
   with pytest.raises(ValueError, match='accountant=pld, whose bound is quick'):
     calibration.largest(event, 8.0, 1e-6, at_most=10**6, relation=BOTH)

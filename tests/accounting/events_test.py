@@ -12,10 +12,11 @@ import dp_accounting
 import numpy as np
 import pytest
 
+from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import events
-from tff_dp_aggregators.accounting import schemas
+from tff_dp_aggregators.accounting import run_events
 
 Gaussian = dp_accounting.GaussianDpEvent
 Composed = dp_accounting.ComposedDpEvent
@@ -227,11 +228,11 @@ def test_json_round_trip_is_exact(event):
 
 
 @pytest.mark.parametrize(
-  'schema', [schemas.BallsInBins(12, 4), schemas.BMinSepSampling(12, 0.2, 3)], ids=str
+  'schema', [sampling.BallsInBins(12, 4), sampling.BMinSepSampling(12, 0.2, 3)], ids=str
 )
 def test_of_a_mixture_all_but_the_strategy_is_written(schema):
   strategy = strategies.BandedToeplitz.square_root(12, 3)
-  event = schemas.event(strategy, schema, 1.5)
+  event = run_events.event(strategy, schema, 1.5)
   written = json.loads(json.dumps(events.to_json(event)))
   assert written['strategy_checksum'] == strategy.checksum
   read = events.from_json(written)

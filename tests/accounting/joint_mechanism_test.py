@@ -23,10 +23,10 @@ import pytest
 from dp_accounting.pld import privacy_loss_distribution as pld_lib
 
 from tff_dp_aggregators import accounting
+from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import joint_mechanism
-from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.accountants import gaussian
 
 DELTA = 1e-5
@@ -269,7 +269,7 @@ def test_what_was_altered_is_refused(change, message):
   [
     (
       'gaussian',
-      schemas.PoissonSampling(8, sampling_probability=0.1),
+      sampling.PoissonSampling(8, sampling_probability=0.1),
       {},
       'same sample.*Plan with limits',
     ),

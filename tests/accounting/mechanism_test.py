@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tff_dp_aggregators import accounting
+from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import mechanism
@@ -388,15 +389,13 @@ def test_where_nobody_comes_back_no_epoch_is_scaled(name):
 
 @pytest.mark.parametrize('name', ['epoch_banded', 'epoch_toeplitz'])
 def test_of_a_sampled_round_the_longest_column_counts(name):
-  sampling = accounting.schemas.PoissonSampling(24, 1 / 100, num_groups=6)
+  scheme = sampling.PoissonSampling(24, 1 / 100, num_groups=6)
   with pytest.raises(
     ValueError, match=f'{name} is of no use where clients are sampled'
   ):
-    accounting.Mechanism(name, sampling, 2.0)
-  strategy = accounting.mechanism.strategy_for(
-    name, accounting.schemas.limits(sampling)
-  )
-  made = accounting.Mechanism('file', sampling, 2.0, strategy=strategy)
+    accounting.Mechanism(name, scheme, 2.0)
+  strategy = accounting.mechanism.strategy_for(name, sampling.limits_of(scheme))
+  made = accounting.Mechanism('file', scheme, 2.0, strategy=strategy)
   longest = np.linalg.norm(made.strategy.materialize(), axis=0).max()
   assert longest > 1.05
   assert made.sensitivity == pytest.approx(longest, rel=1e-12)

@@ -18,10 +18,10 @@ import numpy as np
 import pytest
 
 from tff_dp_aggregators import accounting
+from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting import noise_to_signal
-from tff_dp_aggregators.accounting import schemas
 
 LIMITS = strategies.Participation(24, min_separation=6)
 
@@ -146,8 +146,8 @@ def test_noise_that_is_longer_than_the_signal_is_remarked(noise_multiplier, expe
 
 
 def test_sampled_mechanisms_have_a_row_for_each_round():
-  sampling = schemas.PoissonSampling(7, sampling_probability=0.1)
-  mechanism = mechanism_lib.Mechanism('gaussian', sampling, noise_multiplier=1.5)
+  scheme = sampling.PoissonSampling(7, sampling_probability=0.1)
+  mechanism = mechanism_lib.Mechanism('gaussian', scheme, noise_multiplier=1.5)
   found = noise_to_signal.by_round(mechanism, 100, clients_per_round=2.5)
   np.testing.assert_allclose(found, np.full(7, 1.5 * 10 / 2.5), rtol=1e-12)
 

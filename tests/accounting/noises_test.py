@@ -23,11 +23,11 @@ import pytest
 from dp_accounting import NeighboringRelation as Relation
 from dp_accounting import pld
 
+from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting import noises
-from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting import spent_by_round
 
 _LIMITS = strategies.Participation(11, min_separation=4)
@@ -102,7 +102,8 @@ def test_a_change_that_is_spread_is_no_easier_to_see():
 
 
 @pytest.mark.parametrize(
-  'schema', [_LIMITS, schemas.PoissonSampling(20, 0.1), schemas.PoissonSampling(4, 1.0)]
+  'schema',
+  [_LIMITS, sampling.PoissonSampling(20, 0.1), sampling.PoissonSampling(4, 1.0)],
 )
 def test_a_target_is_kept_with_the_least_noise(schema):
   made = mechanism_lib.Mechanism.for_target('laplace', schema, 4.0, 1e-5)
@@ -115,7 +116,7 @@ def test_a_target_is_kept_with_the_least_noise(schema):
 
 
 def test_sampling_amplifies_and_replacing_costs_twice():
-  sampled = _laplace(schemas.PoissonSampling(11, 0.1))
+  sampled = _laplace(sampling.PoissonSampling(11, 0.1))
   everybody = _laplace(strategies.Participation(11))
   assert sampled.epsilon(1e-6) < 0.5 * everybody.epsilon(1e-6)
   replaced = _laplace(strategies.Participation(11), adjacency='replace_one')
@@ -126,7 +127,7 @@ def test_sampling_amplifies_and_replacing_costs_twice():
 
 @pytest.mark.parametrize(
   'schema',
-  [_LIMITS, strategies.Participation(30, 3, 4), schemas.PoissonSampling(9, 0.2)],
+  [_LIMITS, strategies.Participation(30, 3, 4), sampling.PoissonSampling(9, 0.2)],
 )
 def test_what_is_said_round_by_round_is_at_least_what_was_spent(schema):
   mechanism = _laplace(schema)
@@ -144,7 +145,7 @@ def test_what_is_said_round_by_round_is_at_least_what_was_spent(schema):
   ('make', 'message'),
   [
     (
-      lambda: _laplace(schemas.FixedSizeSampling(5, 100, 10)),
+      lambda: _laplace(sampling.FixedSizeSampling(5, 100, 10)),
       'no accountant here reads laplace noise under FixedSizeSampling.*Poisson',
     ),
     (lambda: _laplace(num_bands=2), 'num_bands=2 is for banded.* not for laplace'),
@@ -171,7 +172,7 @@ def test_without_noise_there_is_no_privacy():
 @pytest.mark.parametrize('delta', [1e-2, 1e-6])
 def test_sampled_laplace_noise_has_the_epsilon_of_dp_accounting(rounds, delta):
   # Losses that end: a grid that saw their end alone said up to nine times as much.
-  event = _laplace(schemas.PoissonSampling(rounds, 0.1)).event
+  event = _laplace(sampling.PoissonSampling(rounds, 0.1)).event
   peer = pld.PLDAccountant(Relation.ADD_OR_REMOVE_ONE).compose(event)
   ours = accountants.epsilon(event, delta, relation=Relation.ADD_OR_REMOVE_ONE)
   # The peer's grid is of 1e-4, rounded up.

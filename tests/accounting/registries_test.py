@@ -1,9 +1,10 @@
-"""Accountants and participation schemas are described once; all else follows.
+"""Accountants and schemes of participation are described once; all else follows.
 
 Claims:
 
 * An accountant that is registered is found by flags, calibration, statements with their
-  JSON schema, reports and verification; so is a schema, and by comparisons as well.
+  JSON schema, reports and verification; so is a scheme, with its words, flags and
+  rows of comparisons.
 * What is registered twice, or contradicts what is there, is refused.
 * No file outside of their rooms asks of which kind a schema is, or decides by the name
   of an accountant or a schema, but for those listed with the reason.
@@ -20,16 +21,20 @@ import pytest
 from absl import flags as absl_flags
 
 from tff_dp_aggregators import accounting
+from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import reports
-from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.planning import comparison as planning
+from tff_dp_aggregators.accounting.planning import offers
 from tff_dp_aggregators.accounting.planning import views
 from tff_dp_aggregators.accounting.programs import flags as flags_lib
+from tff_dp_aggregators.accounting.programs import scheme_flags
 from tff_dp_aggregators.accounting.reports import schema as schema_lib
+from tff_dp_aggregators.accounting.reports import schemes
 from tff_dp_aggregators.accounting.reports import terms
 from tff_dp_aggregators.base import checks
+from tff_dp_aggregators.sampling import scheme
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -45,8 +50,12 @@ DOUBLED = accountants.Entry('doubled', _Doubled, tolerance=1e-9)
 
 
 @dataclasses.dataclass(frozen=True)
-class DiceSampling:
+class DiceSampling(scheme.RoundSampling):
   """A client takes part if a die of its own, with so many sides, shows one."""
+
+  name = 'dice_sampling'
+  flag = 'dice'
+  relations = (dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE,)
 
   num_rounds: int
   sides: int
@@ -54,47 +63,11 @@ class DiceSampling:
   def __post_init__(self):
     checks.check_positive_int('sides', self.sides)
 
+  def sampled(self, on_everybody):
+    return dp_accounting.PoissonSampledDpEvent(1 / self.sides, on_everybody)
 
-class _Dice(schemas.base.Sampling):
-  name = 'dice_sampling'
-  schema = DiceSampling
-  relations = (dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE,)
-  flag = 'dice'
-  flag_help = 'dice of --sides'
-  drawn = 'each by a die'
-  flags = (schemas.base.Flag('sides', int, 'Sides of the dice.'),)
-  description = 'Each client drawn by a die.'
-  properties = {
-    'sides': {'description': 'Of the die.', 'type': 'integer', 'minimum': 1}
-  }
-  offers = (
-    schemas.base.Offer(
-      'dice',
-      'sampling by dice',
-      (0, (1, 5)),
-      lambda cohorts: DiceSampling(
-        cohorts.num_rounds, cohorts.population // cohorts.cohort
-      ),
-    ),
-  )
-
-  def groups(self, schema):
-    return 1
-
-  def sampled(self, schema, gaussian):
-    return dp_accounting.PoissonSampledDpEvent(1 / schema.sides, gaussian)
-
-  def from_flags(self, num_rounds, given):
-    return DiceSampling(num_rounds, given['sides'])
-
-  def assumption(self, schema):
-    return f'each client rolls a die with {schema.sides} sides, in secret'
-
-  def facts(self, schema):
-    return (schemas.base.Fact('sides of the die', schema.sides, 'of every client'),)
-
-  def heading(self, schema):
-    return f'If each client rolls a die with {schema.sides} sides:'
+  def drawing(self, seed, keys):
+    raise NotImplementedError
 
 
 @pytest.fixture
@@ -108,10 +81,31 @@ def doubled():
 
 
 @pytest.fixture
-def dice():
-  schemas.register(_Dice())
-  yield
-  del schemas.KINDS['dice_sampling']
+def dice(monkeypatch):
+  monkeypatch.setitem(sampling.KINDS, 'dice_sampling', DiceSampling)
+  stated = scheme_flags.Stated(
+    'dice of --sides',
+    'each by a die',
+    (scheme_flags.Flag('sides', int, 'Sides of the dice.'),),
+    own=(scheme_flags.Flag('sides', int, 'Sides of the dice.'),),
+  )
+  monkeypatch.setitem(scheme_flags.STATED, DiceSampling, stated)
+  words = schemes.Words(
+    'each client rolls a die with {sides} sides, in secret',
+    'If each client rolls a die with {sides} sides:',
+    'rolls a die',
+    (('sides of the die', 'sides', 'of every client'),),
+  )
+  monkeypatch.setitem(schemes.WORDS, DiceSampling, words)
+  offer = offers.Offer(
+    'dice',
+    'sampling by dice',
+    (0, (1, 5)),
+    lambda cohorts: DiceSampling(
+      cohorts.num_rounds, cohorts.population // cohorts.cohort
+    ),
+  )
+  monkeypatch.setitem(offers.OFFERS, DiceSampling, (offer,))
 
 
 def _from_flags(*arguments):
@@ -191,8 +185,8 @@ def test_a_schema_is_found_everywhere(dice, tmp_path):
   assert 'dice of --sides' in values['sampling'].help
   schema = inputs.mechanism.participation
   assert schema == DiceSampling(20, 50)
-  assert schemas.from_json(schemas.to_json(schema)) == schema
-  poisson = accounting.Mechanism('gaussian', schemas.PoissonSampling(20, 1 / 50), 2.0)
+  assert sampling.from_json(sampling.to_json(schema)) == schema
+  poisson = accounting.Mechanism('gaussian', sampling.PoissonSampling(20, 1 / 50), 2.0)
   assert inputs.mechanism.epsilon(1e-6) == poisson.epsilon(1e-6)
   built = _statement(inputs, tmp_path)
   assert built['participation']['schema'] == 'dice_sampling'
@@ -252,27 +246,21 @@ def test_sampling_with_correlated_noise_is_refused_for_every_schema(dice):
     accounting.Mechanism('tree', DiceSampling(20, 50), 2.0)
 
 
+def test_a_scheme_without_words_is_reported_by_its_numbers(monkeypatch):
+  monkeypatch.setitem(sampling.KINDS, 'dice_sampling', DiceSampling)
+  schema = DiceSampling(20, 50)
+  assert schemes.assumption(schema) == 'DiceSampling(num_rounds=20, sides=50)'
+  assert schemes.facts(schema) == (schemes.Fact('sides', 50),)
+  assert schemes.heading(schema) == 'With dice sampling:'
+
+
 def test_names_are_taken_once(doubled, dice):
   with pytest.raises(ValueError, match="an accountant 'doubled' already"):
     accountants.register(DOUBLED)
   with pytest.raises(ValueError, match="the name 'dice_sampling' is taken"):
-    schemas.register(_Dice())
-
-  for changes, message in (
-    ({'flag': 'poisson', 'offers': ()}, "the flag 'poisson' is taken"),
-    ({'flag': 'other'}, "the offer 'dice' is one of another kind"),
-    (
-      {
-        'flag': 'other',
-        'offers': (),
-        'flags': (schemas.base.Flag('sides', float, 'Else.'),),
-      },
-      '--sides has another meaning already',
-    ),
-  ):
-    other = type('Other', (_Dice,), {'name': 'other', **changes})
-    with pytest.raises(ValueError, match=message):
-      schemas.register(other())
+    sampling.register(DiceSampling)
+  with pytest.raises(ValueError, match="the flag 'poisson' is taken"):
+    sampling.register(type('Other', (DiceSampling,), {'name': 'o', 'flag': 'poisson'}))
 
 
 def test_what_is_no_schema_is_refused_with_those_known():
@@ -314,9 +302,9 @@ EXCEPTIONS = {
 }
 ROOMS = (
   'tff_dp_aggregators/accounting/accountants/',
-  'tff_dp_aggregators/accounting/schemas/',
-  # Kinds as well, each of which keeps a kind of schema.
-  'tff_dp_aggregators/learning/schedules/',
+  'tff_dp_aggregators/sampling/',
+  # Words.
+  'tff_dp_aggregators/accounting/reports/schemes.py',
 )
 FILES = sorted(
   path
@@ -328,9 +316,9 @@ FILES = sorted(
 
 def switches(source):
   """What a source decides by: classes of schemas, names of accountants and schemas."""
-  names = {*accountants.ACCOUNTANTS, *schemas.KINDS}
-  names |= {kind.flag for kind in schemas.KINDS.values() if kind.is_sampled}
-  classes = {kind.schema.__name__ for kind in schemas.KINDS.values()}
+  names = {*accountants.ACCOUNTANTS, *sampling.KINDS}
+  names |= {kind.flag for kind in sampling.KINDS.values() if kind.is_sampled}
+  classes = {kind.data.__name__ for kind in sampling.KINDS.values()}
   for node in ast.walk(ast.parse(source)):
     if isinstance(node, ast.Call) and getattr(node.func, 'id', '') == 'isinstance':
       for each in ast.walk(node.args[1]):

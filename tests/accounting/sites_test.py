@@ -21,12 +21,12 @@ import math
 import dp_accounting
 import pytest
 
+from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import distributed_noise
 from tff_dp_aggregators.accounting import local
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
-from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting import sites
 
 _LIMITS = strategies.Participation(9, min_separation=3)
@@ -211,8 +211,8 @@ def test_what_has_no_analysis_is_refused_with_the_reason(given, why):
 
 
 _SAMPLED = (
-  schemas.PoissonSampling(9, sampling_probability=0.1),
-  schemas.FixedSizeSampling(9, population=100, cohort=10),
+  sampling.PoissonSampling(9, sampling_probability=0.1),
+  sampling.FixedSizeSampling(9, population=100, cohort=10),
 )
 
 

@@ -16,29 +16,29 @@ import dp_accounting
 import pytest
 
 from tff_dp_aggregators import accounting
+from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
-from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting import spent_by_round
 
 DELTA = 1e-6
 _LIMITS = strategies.Participation(20, min_separation=4)
 MECHANISMS = {
-  'poisson': accounting.Mechanism('gaussian', schemas.PoissonSampling(20, 0.1), 1.5),
+  'poisson': accounting.Mechanism('gaussian', sampling.PoissonSampling(20, 0.1), 1.5),
   'cyclic': accounting.Mechanism(
-    'toeplitz', schemas.PoissonSampling(20, 0.2, num_groups=3), 1.0, num_bands=3
+    'toeplitz', sampling.PoissonSampling(20, 0.2, num_groups=3), 1.0, num_bands=3
   ),
   'replace_one': accounting.Mechanism(
-    'gaussian', schemas.FixedSizeSampling(20, 500, 20), 2.0
+    'gaussian', sampling.FixedSizeSampling(20, 500, 20), 2.0
   ),
   'add_or_remove': accounting.Mechanism(
     'gaussian',
-    schemas.FixedSizeSampling(20, 500, 20),
+    sampling.FixedSizeSampling(20, 500, 20),
     2.0,
     adjacency='add_or_remove',
   ),
   'adaptive': accounting.Mechanism(
-    'gaussian', schemas.PoissonSampling(20, 0.1), 1.5, clipped_count_stddev=2.0
+    'gaussian', sampling.PoissonSampling(20, 0.1), 1.5, clipped_count_stddev=2.0
   ),
   'parts': accounting.JointMechanism(
     (
@@ -101,8 +101,8 @@ def test_it_depends_on_nothing_but_the_round(mechanism, by_round):
 
 
 def test_no_round_is_above_the_target():
-  sampling = schemas.PoissonSampling(50, 0.05)
-  mechanism = accounting.Mechanism.for_target('gaussian', sampling, 2.0, DELTA)
+  scheme = sampling.PoissonSampling(50, 0.05)
+  mechanism = accounting.Mechanism.for_target('gaussian', scheme, 2.0, DELTA)
   spent = spent_by_round.SpentByRound(mechanism, DELTA)
   assert spent.after(49) <= spent.after(50) <= 2.0
   assert spent.after(50) == pytest.approx(2.0, rel=1e-3)
@@ -117,7 +117,7 @@ def test_a_thousand_rounds_have_few_marks_close_enough():
 
 
 def test_without_noise_it_is_infinite():
-  bare = accounting.Mechanism('gaussian', schemas.PoissonSampling(5, 0.1), 0.0)
+  bare = accounting.Mechanism('gaussian', sampling.PoissonSampling(5, 0.1), 0.0)
   spent = spent_by_round.SpentByRound(bare, DELTA)
   assert [spent.after(rounds) for rounds in (0, 1, 5)] == [0, math.inf, math.inf]
 

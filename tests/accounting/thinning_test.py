@@ -24,11 +24,12 @@ import numpy as np
 import pytest
 from dp_accounting import NeighboringRelation as Relation
 
+from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import events
-from tff_dp_aggregators.accounting import schemas
-from tff_dp_aggregators.accounting.schemas import thinning
+from tff_dp_aggregators.accounting import run_events
+from tff_dp_aggregators.sampling import b_min_sep
 
 BOTH, ZERO_OUT = Relation.ADD_OR_REMOVE_ONE, Relation.REPLACE_SPECIAL
 PROBABILITIES = [1e-4, 0.003, 0.02, 0.1, 0.3, 0.7, 0.95]
@@ -37,16 +38,16 @@ PROBABILITIES = [1e-4, 0.003, 0.02, 0.1, 0.3, 0.7, 0.95]
 @pytest.mark.parametrize('b', [1, 2, 3, 5, 16, 64, 300])
 @pytest.mark.parametrize('p', PROBABILITIES)
 def test_gaps_have_a_distribution(p, b):
-  m = thinning.places(p, b)
-  found = thinning.gaps(p, b, m, 40 * b)
+  m = b_min_sep.places(p, b)
+  found = b_min_sep.gaps(p, b, m, 40 * b)
   assert np.all(found >= -1e-18)
   # Half a million terms, where no more are needed.
   if 40 * b / p < 2**19:
-    found = thinning.gaps(p, b, m, int(40 * b / p))
+    found = b_min_sep.gaps(p, b, m, int(40 * b / p))
     assert np.all(found >= -1e-18)
     assert found.sum() == pytest.approx(1.0, abs=1e-9)
   if b > 1 and m > 20:  # The condition is about as weak as it can be.
-    assert thinning.gaps(p, b, math.ceil(1.3 * m) + 1, 40 * b).min() < 0
+    assert b_min_sep.gaps(p, b, math.ceil(1.3 * m) + 1, 40 * b).min() < 0
 
 
 def test_long_breaks_lose_no_digits():
@@ -55,7 +56,7 @@ def test_long_breaks_lose_no_digits():
     p = 1e-3 / b
     kappa = math.exp(-1) * (1 + 1 / (2 * b)) / b
     expected = 1 + kappa * math.exp(-1e-3) / p
-    assert abs(thinning.places(p, b) - expected) <= 1
+    assert abs(b_min_sep.places(p, b) - expected) <= 1
 
 
 def _sets(n, b, p, first, gap):
@@ -79,7 +80,7 @@ def _sets(n, b, p, first, gap):
   [(5, 1, 0.2), (6, 2, 0.1), (7, 2, 0.04), (7, 3, 0.02), (8, 4, 0.3), (6, 5, 0.01)],
 )
 def test_a_thinned_set_is_that_of_b_min_sep_sampling(n, b, p):
-  m = thinning.places(p, b)
+  m = b_min_sep.places(p, b)
   free = np.array([1.0, *(p for _ in range(b - 1))]) / (1 + (b - 1) * p)
 
   def waits(law):
@@ -87,7 +88,7 @@ def test_a_thinned_set_is_that_of_b_min_sep_sampling(n, b, p):
 
   geometric = p * (1 - p) ** np.arange(n)
   expected = _sets(n, b, p, waits(geometric), geometric)
-  larger = thinning.gaps(p, b, m, n)
+  larger = b_min_sep.gaps(p, b, m, n)
   thinned = collections.Counter()
   for rounds, chance in _sets(n, b, p, waits(larger), larger).items():
     for kept in itertools.product([False, True], repeat=len(rounds)):
@@ -100,13 +101,15 @@ def test_a_thinned_set_is_that_of_b_min_sep_sampling(n, b, p):
 
 
 def test_separation_one_is_poisson_sampling():
-  assert [thinning.places(1 / m, 1) for m in (2, 3, 7, 100, 3424)] == [
+  assert [b_min_sep.places(1 / m, 1) for m in (2, 3, 7, 100, 3424)] == [
     2, 3, 7, 100, 3424
   ]  # fmt: skip
-  event = schemas.event(
-    strategies.Identity(30), schemas.BMinSepSampling(30, 0.01, 1), 1.0
+  event = run_events.event(
+    strategies.Identity(30), sampling.BMinSepSampling(30, 0.01, 1), 1.0
   )
-  poisson = schemas.event(strategies.Identity(30), schemas.PoissonSampling(30, 0.01), 1)
+  poisson = run_events.event(
+    strategies.Identity(30), sampling.PoissonSampling(30, 0.01), 1
+  )
   for delta in (1e-3, 1e-6):
     bound = accountants.epsilon(event.bound, delta, 'pld', BOTH)
     known = accountants.epsilon(poisson, delta, 'pld', BOTH)
@@ -122,8 +125,8 @@ PAIR = strategies.Banded.from_matrix(
 @pytest.mark.parametrize('p', [0.003, 0.02, 0.2])
 @pytest.mark.parametrize('noise', [0.5, 1.0])
 def test_three_rounds_are_not_below_integration(p, noise):
-  schema = schemas.BMinSepSampling(3, p, 2)
-  event = schemas.event(PAIR, schema, noise)
+  schema = sampling.BMinSepSampling(3, p, 2)
+  event = run_events.event(PAIR, schema, noise)
   columns = np.abs(PAIR.materialize()).T / noise
   chances = {
     (0,): p * (1 - p) / (1 + p),
@@ -151,9 +154,9 @@ def test_three_rounds_are_not_below_integration(p, noise):
   ('n', 'b', 'cohort', 'below'), [(2000, 4, 20, 0.1), (2000, 16, 2, 0.1)]
 )
 def test_it_is_far_below_the_bound_without_sampling(n, b, cohort, below):
-  schema = schemas.BMinSepSampling.of_cohort(n, 10_000, cohort, b)
+  schema = sampling.BMinSepSampling.of_cohort(n, 10_000, cohort, b)
   strategy = strategies.BandedToeplitz.square_root(n, num_bands=b)
-  event = schemas.event(strategy, schema, 1.0)
+  event = run_events.event(strategy, schema, 1.0)
   limits = strategies.Participation(n, b)
   unsampled = events.run_event(strategy, limits, 1.0)
   for relation in (BOTH, ZERO_OUT):
@@ -163,18 +166,18 @@ def test_it_is_far_below_the_bound_without_sampling(n, b, cohort, below):
 
 def test_all_who_are_free_are_not_sampled():
   strategy = strategies.BandedToeplitz.square_root(40, num_bands=4)
-  always = schemas.event(strategy, schemas.BMinSepSampling(40, 1.0, 4), 2.0)
+  always = run_events.event(strategy, sampling.BMinSepSampling(40, 1.0, 4), 2.0)
   limits = strategies.Participation(40, 4)
   assert always.bound == events.run_event(strategy, limits, 2.0)
   # As where there is no place but one.
-  often = schemas.event(strategy, schemas.BMinSepSampling(40, 0.5, 4), 2.0)
+  often = run_events.event(strategy, sampling.BMinSepSampling(40, 0.5, 4), 2.0)
   assert often.bound == always.bound
 
 
 def test_monte_carlo_says_less():
-  schema = schemas.BMinSepSampling.of_cohort(64, 1000, 4, 8)
+  schema = sampling.BMinSepSampling.of_cohort(64, 1000, 4, 8)
   strategy = strategies.BandedToeplitz.square_root(64, num_bands=8)
-  event = schemas.event(strategy, schema, 1.0)
+  event = run_events.event(strategy, schema, 1.0)
   for delta in (1e-3, 1e-5):
     drawn = accountants.epsilon(event, delta, 'monte_carlo', BOTH)
     bound = accountants.epsilon(event.bound, delta, 'pld', BOTH)
@@ -192,7 +195,7 @@ def test_places_are_not_rounded_up(b):
     for p in (edge, math.nextafter(edge, 1), math.nextafter(edge, 0), rng.random()):
       exact = fractions.Fraction(p)
       allowed = math.floor(1 + kappa * (1 - exact) ** b / exact)
-      found = thinning.places(p, b)
+      found = b_min_sep.places(p, b)
       assert allowed - 1 <= found <= allowed + (b == 1 and p == 1 / (allowed + 1))
 
 
@@ -211,7 +214,7 @@ def _edge(kappa, b, m):
 @pytest.mark.parametrize('p', [5e-324, 1e-300, 1e-17])
 def test_the_least_probabilities_are_answered(p, b):
   """By a bound of as many places as accountants can tell from infinitely many."""
-  assert 10**12 - 1 <= thinning.places(p, b) <= 10**12
+  assert 10**12 - 1 <= b_min_sep.places(p, b) <= 10**12
   strategy = strategies.BandedToeplitz.square_root(20, num_bands=min(b, 8))
-  made = thinning.event(strategy, b, p, 1.0)
-  assert accountants.epsilon(made, 1e-6, 'pld', BOTH) < 1e-2
+  made = run_events.event(strategy, sampling.BMinSepSampling(20, p, b), 1.0)
+  assert accountants.epsilon(made.bound, 1e-6, 'pld', BOTH) < 1e-2

@@ -5,8 +5,8 @@ import tracemalloc
 import pytest
 
 from tff_dp_aggregators import accounting
+from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
-from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.planning import comparison
 from tff_dp_aggregators.strategies import registry
 from tff_dp_aggregators.strategies import size
@@ -38,7 +38,7 @@ def test_too_many_rounds_are_refused_by_every_kind(name, separation):
 @pytest.mark.usefixtures('little_memory')
 def test_too_many_rounds_are_refused_with_sampling_and_in_comparisons():
   with pytest.raises(ValueError, match=REFUSED):
-    accounting.Mechanism('gaussian', schemas.PoissonSampling(TOO_MANY, 0.1), 1.0)
+    accounting.Mechanism('gaussian', sampling.PoissonSampling(TOO_MANY, 0.1), 1.0)
   with pytest.raises(ValueError, match=REFUSED):
     comparison.compare(
       comparison.Task(

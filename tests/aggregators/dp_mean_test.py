@@ -27,6 +27,7 @@ from tff_dp_aggregators import accounting
 from tff_dp_aggregators import aggregators
 from tff_dp_aggregators import noise
 from tff_dp_aggregators import queries
+from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.strategies import registry
@@ -435,8 +436,8 @@ def test_numbers_out_of_range_are_refused_by_the_builder(
 
 
 def test_mechanisms_that_no_factory_keeps_are_refused():
-  sampling = accounting.schemas.PoissonSampling(8, 0.1)
-  sampled = accounting.Mechanism('gaussian', sampling, 1.0)
+  scheme = sampling.PoissonSampling(8, 0.1)
+  sampled = accounting.Mechanism('gaussian', scheme, 1.0)
   with pytest.raises(ValueError, match='nothing here draws the clients'):
     aggregators.from_mechanism(sampled, clip_norm=1.0, clients_per_round=4)
   adaptive = accounting.Mechanism(

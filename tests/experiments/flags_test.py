@@ -32,12 +32,13 @@ from experiments.options import privacy as privacy_options
 from experiments.options import run as run_options
 from experiments.options import scheduler as scheduler_options
 from tests import executing
+from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
-from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.programs import flags as flags_lib
 from tff_dp_aggregators.accounting.programs import program
-from tff_dp_aggregators.learning import schedules
+from tff_dp_aggregators.accounting.programs import scheme_flags
+from tff_dp_aggregators.sampling import scheme
 from tff_dp_aggregators.strategies import registry
 
 TINY = ('--num_clients=24', '--clients_per_round=4', '--num_rounds=12')
@@ -135,7 +136,7 @@ def test_every_sampling_is_the_one_that_report_plans(name):
 
 def test_every_kind_of_schema_has_its_flag():
   tried = {flags[0] for flags, _ in SAMPLINGS.values()}
-  sampled = {f'--sampling={k.flag}' for k in schemas.KINDS.values() if k.is_sampled}
+  sampled = {f'--sampling={k.flag}' for k in sampling.KINDS.values() if k.is_sampled}
   assert tried == sampled
 
 
@@ -465,7 +466,7 @@ def test_documented_commands_have_every_mechanism_and_flag():
 def saved(tmp_path):
   limits = strategies.Participation(7, min_separation=2)
   path = tmp_path / 'cohorts'
-  schedules.RandomEligible(limits, 20, 5, seed=9).save(str(path))
+  sampling.RandomEligible(limits, 20, 5, seed=9).save(str(path))
   return path
 
 
@@ -533,64 +534,34 @@ def test_a_search_that_takes_long_is_announced(monkeypatch):
 
 
 @dataclasses.dataclass(frozen=True)
-class Coins:
+class Coins(scheme.RoundSampling):
   """A client takes part if it throws heads so many times."""
+
+  name = 'coin_sampling'
+  flag = 'coins'
+  relations = (dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE,)
 
   num_rounds: int
   throws: int
 
+  def sampled(self, on_everybody):
+    return dp_accounting.PoissonSampledDpEvent(0.5**self.throws, on_everybody)
 
-class _Coins(schemas.base.Sampling):
-  name = 'coin_sampling'
-  schema = Coins
-  relations = (dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE,)
-  flag = 'coins'
-  flag_help = 'coins of --throws'
-  drawn = 'each by coins'
-  flags = (schemas.base.Flag('throws', int, 'Throws of a coin.'),)
-  cohort_flags = flags
-  description = 'Each client drawn by coins.'
-  properties = {'throws': {'description': 'Of a coin.', 'type': 'integer'}}
-  offers = ()
+  def expected_cohort(self, num_clients):
+    return num_clients * 0.5**self.throws
 
-  def groups(self, schema):
-    return 1
-
-  def sampled(self, schema, gaussian):
-    return dp_accounting.PoissonSampledDpEvent(0.5**schema.throws, gaussian)
-
-  def from_flags(self, num_rounds, given):
-    return Coins(num_rounds, given['throws'])
-
-  def cohort(self, schema, population):
-    return population * 0.5**schema.throws
-
-  def assumption(self, schema):
-    return f'each client throws heads {schema.throws} times'
-
-  def facts(self, schema):
-    return ()
-
-  def heading(self, schema):
-    return 'Coins:'
+  def drawing(self, seed, keys):
+    poisson = sampling.PoissonSampling(self.num_rounds, 0.5**self.throws)
+    return poisson.drawing(seed, keys)
 
 
-class CoinSchedule(schedules.Poisson):
-  kind = 'coins'
-
-  @classmethod
-  def serves(cls, schema):
-    return isinstance(schema, Coins)
-
-  @classmethod
-  def of_schema(cls, schema, num_clients, clients_per_round, seed, **options):
-    sampling = schemas.PoissonSampling(schema.num_rounds, 0.5**schema.throws)
-    return schedules.Poisson(sampling, num_clients, seed)
-
-
-def test_a_schema_that_is_registered_can_be_simulated(monkeypatch):
-  monkeypatch.setitem(schemas.KINDS, 'coin_sampling', _Coins())
-  monkeypatch.setitem(schedules.KINDS, 'coins', CoinSchedule)
+def test_a_scheme_that_is_registered_can_be_simulated(monkeypatch):
+  throws = scheme_flags.Flag('throws', int, 'Throws of a coin.')
+  stated = scheme_flags.Stated(
+    'coins of --throws', 'each by coins', (throws,), own=(throws,)
+  )
+  monkeypatch.setitem(sampling.KINDS, 'coin_sampling', Coins)
+  monkeypatch.setitem(scheme_flags.STATED, Coins, stated)
   chosen = _settings(
     '--num_clients=24',
     '--num_rounds=12',

@@ -18,7 +18,7 @@ import pytest
 
 from experiments import simulate
 from tests import executing
-from tff_dp_aggregators.accounting import schemas
+from tff_dp_aggregators import sampling
 from tff_dp_aggregators.accounting.programs import report as report_program
 from tff_dp_aggregators.strategies import registry
 
@@ -29,7 +29,7 @@ SHARED = ('--num_rounds=2', '--noise_multiplier=3', '--target_delta=1e-3')
 LIMITS = ('--min_separation=2',)
 SAMPLED = {
   kind.flag: (f'--sampling={kind.flag}', '--mechanism=gaussian')
-  for kind in schemas.KINDS.values()
+  for kind in sampling.KINDS.values()
   if kind.is_sampled
 }
 

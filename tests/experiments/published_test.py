@@ -32,8 +32,8 @@ from experiments.options import participation as participation_options
 from experiments.options import privacy as privacy_options
 from tests import executing
 from tff_dp_aggregators import accounting
+from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
-from tff_dp_aggregators.accounting import schemas
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FOLDER = ROOT / 'experiments' / 'published'
@@ -208,8 +208,8 @@ def test_pfl_research_finds_the_same_noise(names, rounds, cohort, scale):
   )
   composed = losses.self_compose(rounds)
   assert composed.get_delta_for_epsilon(2.0) == pytest.approx(1e-6, rel=5e-3)
-  sampling = schemas.PoissonSampling(rounds, sampling_probability=cohort / 1e6)
-  ours = accounting.Mechanism('gaussian', sampling, noise_multiplier=noise)
+  scheme = sampling.PoissonSampling(rounds, sampling_probability=cohort / 1e6)
+  ours = accounting.Mechanism('gaussian', scheme, noise_multiplier=noise)
   assert 1.999 < ours.epsilon(1e-6) <= 2
   for name in names:
     given, said = _flags(name), _said(name)['Published epsilon']
@@ -222,10 +222,10 @@ def test_pfl_research_finds_the_same_noise(names, rounds, cohort, scale):
   'rounds, noise, epsilon', [(1500, 0.53197, 11.93), (3000, 0.54703, 13.82)]
 )
 def test_what_readme_says_of_banded_matrices_in_pfl_research(rounds, noise, epsilon):
-  few = schemas.PoissonSampling(-(-rounds // 48), sampling_probability=0.001)
+  few = sampling.PoissonSampling(-(-rounds // 48), sampling_probability=0.001)
   theirs = accounting.Mechanism('gaussian', few, noise)
   assert theirs.epsilon(1e-6) == pytest.approx(2, abs=1e-3)
-  cyclic = schemas.PoissonSampling(rounds, sampling_probability=0.048, num_groups=48)
+  cyclic = sampling.PoissonSampling(rounds, sampling_probability=0.048, num_groups=48)
   ours = accounting.Mechanism('toeplitz', cyclic, noise)
   assert ours.epsilon(1e-6) == pytest.approx(epsilon, abs=5e-3)
   assert f'{epsilon:g}' in README

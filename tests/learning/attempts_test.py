@@ -20,16 +20,16 @@ import pytest
 
 from tests.learning import training_runs
 from tff_dp_aggregators import learning
+from tff_dp_aggregators import sampling
 from tff_dp_aggregators.accounting.programs import report as report_program
 from tff_dp_aggregators.accounting.records import ledger
 from tff_dp_aggregators.accounting.reports import verification
-from tff_dp_aggregators.learning import schedules
 from tff_dp_aggregators.learning.runs import attempts
 
 
 def _schedule(seed, goal=3):
-  return schedules.RandomEligible(
-    training_runs.PARTICIPATION, 12, 3, 7, schedules.Dropouts(0.4, seed), goal
+  return sampling.RandomEligible(
+    training_runs.PARTICIPATION, 12, 3, 7, sampling.Dropouts(0.4, seed), goal
   )
 
 
@@ -182,7 +182,7 @@ def test_a_ledger_of_the_schedule_is_accepted_wherever_it_stopped(
 
 
 def test_where_nobody_drops_out_nothing_is_aborted(tmp_path):
-  made = schedules.RandomEligible(training_runs.PARTICIPATION, 12, 3, seed=7)
+  made = sampling.RandomEligible(training_runs.PARTICIPATION, 12, 3, seed=7)
   read = _write(tmp_path, made, rounds=11)
   assert read.aborted == ()
   attempts.check(read, made)
@@ -201,11 +201,11 @@ def test_where_nobody_drops_out_nothing_is_aborted(tmp_path):
       r'3 of 3 clients reported, but in the schedule 2 of 3: they',
     ),
     (
-      schedules.RandomEligible(training_runs.PARTICIPATION, 12, 3, 7),
+      sampling.RandomEligible(training_runs.PARTICIPATION, 12, 3, 7),
       r'at round 0 .* but the schedule 0 \(none\): they are not of the same run',
     ),
     (
-      schedules.RandomEligible(training_runs.PARTICIPATION, 12, 2, 7),
+      sampling.RandomEligible(training_runs.PARTICIPATION, 12, 2, 7),
       r'in round 0 of the ledger 3 of 3 clients reported, but in the schedule 2 of 2',
     ),
   ],

@@ -19,11 +19,10 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_dp_aggregators import learning
+from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
-from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.learning import clients as clients_lib
 from tff_dp_aggregators.learning import packed
-from tff_dp_aggregators.learning import schedules
 
 _SPEC = collections.OrderedDict(
   x=tf.TensorSpec([None, 2], tf.float32), y=tf.TensorSpec([None], tf.int32)
@@ -242,7 +241,7 @@ def test_two_clients_that_would_be_drawn_together_are_refused(alike):
 
   with pytest.raises(ValueError, match='draw_id has .* for two clients'):
     _ = learning.Clients.of(Places()).draw_ids
-  schedule = schedules.Poisson(schemas.PoissonSampling(4, 0.5), 2, 1)
+  schedule = sampling.SampledSchedule(sampling.PoissonSampling(4, 0.5), 2, 1)
   with pytest.raises(ValueError, match='ids has .* for two clients'):
     schedule.for_clients(alike)
 
@@ -288,7 +287,7 @@ def test_numbers_that_are_not_finite_are_refused_by_client_place_and_row(
   with pytest.raises(ValueError, match=said):
     packed.data.checksum(clients)
   limits = strategies.Participation(num_rounds=2, min_separation=1)
-  schedule = schedules.RandomEligible(limits, 3, clients_per_round=3, seed=1)
+  schedule = sampling.RandomEligible(limits, 3, clients_per_round=3, seed=1)
   with pytest.raises(ValueError, match=said):
     learning.ClientSource(kept, schedule, batch_size=2).round_data(0)
 
@@ -413,7 +412,7 @@ def test_client_data_and_objects_that_draw_anew_are_refused():
       return rng.normal(size=[1 + id_ % 2, 2])
 
   limits = strategies.Participation(num_rounds=2, min_separation=1)
-  schedule = schedules.RandomEligible(limits, 50, clients_per_round=3, seed=1)
+  schedule = sampling.RandomEligible(limits, 50, clients_per_round=3, seed=1)
   with pytest.raises(ValueError, match='client 0 are others when .* a second time'):
     learning.ClientSource(Drawn(), schedule, batch_size=2)
 

@@ -23,7 +23,7 @@ from tests import executing
 from tests.learning import training_runs
 from tff_dp_aggregators import accounting
 from tff_dp_aggregators import learning
-from tff_dp_aggregators.accounting import schemas
+from tff_dp_aggregators import sampling
 from tff_dp_aggregators.accounting.programs import report as report_program
 from tff_dp_aggregators.accounting.records import ledger
 from tff_dp_aggregators.accounting.reports import inputs
@@ -117,8 +117,8 @@ def test_it_goes_on_with_the_same_scale_only_to_the_same_end(
 
 @pytest.mark.slow
 def test_adaptive_clipping_of_samples_has_less_noise_in_its_count_too(tmp_path):
-  sampling = schemas.PoissonSampling(4, sampling_probability=0.25)
-  mechanism = accounting.Mechanism('gaussian', sampling, 2.0, clipped_count_stddev=5.0)
+  scheme = sampling.PoissonSampling(4, sampling_probability=0.25)
+  mechanism = accounting.Mechanism('gaussian', scheme, 2.0, clipped_count_stddev=5.0)
   result = _train(tmp_path / 'run', mechanism=mechanism, simulated_cohort_scale=4)
   assert result.simulated_epsilon == pytest.approx(mechanism.epsilon(1e-3), rel=1e-9)
   rows = training_runs.lasting(tmp_path / 'run')['metrics']

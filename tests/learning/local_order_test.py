@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from tff_dp_aggregators.learning import local_order
+from tff_dp_aggregators.sampling import draws
 
 
 def test_it_is_a_permutation_and_repeats():
@@ -66,10 +67,10 @@ def test_who_undoes_the_hash_finds_sha_256_and_no_seed():
         result = number ^ (result >> shift)
       return result
 
-    number = unshifted(int(number), local_order.SHIFTS[2])
-    for shift, factor in zip(local_order.SHIFTS[1::-1], local_order.FACTORS[::-1]):
+    number = unshifted(int(number), draws.SHIFTS[2])
+    for shift, factor in zip(draws.SHIFTS[1::-1], draws.FACTORS[::-1]):
       number = unshifted(number * pow(factor, -1, 2**64) % 2**64, shift)
-    return (number - local_order.INCREMENT) % 2**64
+    return (number - draws.INCREMENT) % 2**64
 
   seed, clients = 2**63 + 12345, np.array([0, 7, 2**40])
   starts, differences = [], set()

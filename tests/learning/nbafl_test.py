@@ -17,9 +17,9 @@ import pytest
 from tests.learning import training_runs
 from tff_dp_aggregators import accounting
 from tff_dp_aggregators import learning
+from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.learning import packed
-from tff_dp_aggregators.learning import schedules
 
 _PLAN = accounting.nbafl.Nbafl(
   0.8, 1e-3, 0.5, num_exposures=1, num_rounds=6, num_clients=12, min_examples=2
@@ -120,8 +120,8 @@ def test_packed_data_are_counted_as_well(tmp_path):
       _PLAN,
       {
         'clients_per_round': None,
-        'schedule': schedules.RandomEligible(
-          _ROUNDS, 12, 12, seed=7, dropouts=schedules.Dropouts(rate=0.1, seed=4)
+        'schedule': sampling.RandomEligible(
+          _ROUNDS, 12, 12, seed=7, dropouts=sampling.Dropouts(rate=0.1, seed=4)
         ),
       },
       'clients that drop out do not go with NbAFL',
@@ -141,9 +141,9 @@ def test_a_run_that_is_not_the_plan_s_is_refused(plan, changes, message, tmp_pat
 
 
 def test_cohorts_of_a_file_may_be_others(tmp_path):
-  drawn = schedules.RandomEligible(_ROUNDS, 12, 3, seed=7)
+  drawn = sampling.RandomEligible(_ROUNDS, 12, 3, seed=7)
   path = str(tmp_path / 'cohorts')
   drawn.save(path)
-  given = {'clients_per_round': None, 'schedule': schedules.Replay(path)}
+  given = {'clients_per_round': None, 'schedule': sampling.Replay(path)}
   with pytest.raises(ValueError, match='cohorts of this one, replay, may be others'):
     _train(tmp_path / 'run', _DRAWN, **given)

@@ -23,9 +23,9 @@ import tensorflow as tf
 from tests.learning import training_runs
 from tff_dp_aggregators import accounting
 from tff_dp_aggregators import learning
+from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting.records import ledger as ledger_lib
-from tff_dp_aggregators.learning import schedules
 from tff_dp_aggregators.learning.runs import metrics_file
 
 _ROUNDS = 6
@@ -323,8 +323,8 @@ def test_what_does_not_go_together_is_refused_before_anything_is_written(
 
 @pytest.mark.slow
 def test_a_local_run_with_drop_outs_needs_no_goal(tmp_path):
-  without_goal = schedules.RandomEligible(
-    _LIMITS, 12, 3, seed=7, dropouts=schedules.Dropouts(rate=0.3, seed=4)
+  without_goal = sampling.RandomEligible(
+    _LIMITS, 12, 3, seed=7, dropouts=sampling.Dropouts(rate=0.3, seed=4)
   )
   result = _train(
     tmp_path / 'run', mechanism=_LOCAL, clients_per_round=None, schedule=without_goal

@@ -18,33 +18,32 @@ import tensorflow_federated as tff
 from tff_dp_aggregators import accounting
 from tff_dp_aggregators import aggregators
 from tff_dp_aggregators import noise
+from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import reports
-from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.records import ledger as ledger_lib
-from tff_dp_aggregators.learning import schedules
 
 _MECHANISMS = {
-  'poisson': accounting.Mechanism('gaussian', schemas.PoissonSampling(6, 0.25), 2.0),
+  'poisson': accounting.Mechanism('gaussian', sampling.PoissonSampling(6, 0.25), 2.0),
   'cyclic': accounting.Mechanism(
-    'toeplitz', schemas.PoissonSampling(6, 0.5, num_groups=2), 2.0, num_bands=2
+    'toeplitz', sampling.PoissonSampling(6, 0.5, num_groups=2), 2.0, num_bands=2
   ),
   'fixed_size': accounting.Mechanism(
-    'gaussian', schemas.FixedSizeSampling(6, 40, 10), 2.0
+    'gaussian', sampling.FixedSizeSampling(6, 40, 10), 2.0
   ),
   'adaptive': accounting.Mechanism(
     'tree', strategies.Participation(6, 3), 2.0, clipped_count_stddev=1.5
   ),
   'adaptive_poisson': accounting.Mechanism(
-    'gaussian', schemas.PoissonSampling(6, 0.25), 2.0, clipped_count_stddev=1.5
+    'gaussian', sampling.PoissonSampling(6, 0.25), 2.0, clipped_count_stddev=1.5
   ),
-  'balls_in_bins': accounting.Mechanism('blt', schemas.BallsInBins(6, 4), 2.0),
+  'balls_in_bins': accounting.Mechanism('blt', sampling.BallsInBins(6, 4), 2.0),
   'random_allocation': accounting.Mechanism(
-    'gaussian', schemas.RandomAllocation(8, 2), 2.0
+    'gaussian', sampling.RandomAllocation(8, 2), 2.0
   ),
   'b_min_sep': accounting.Mechanism(
-    'toeplitz', schemas.BMinSepSampling(6, 1 / 3, 2), 2.0, num_bands=2
+    'toeplitz', sampling.BMinSepSampling(6, 1 / 3, 2), 2.0, num_bands=2
   ),
 }
 
@@ -57,7 +56,7 @@ def _factory(mechanism, schedule, **kwargs):
 
 
 def _schedule(mechanism, seed=1):
-  return schedules.for_mechanism(mechanism, 40, 10, seed)
+  return sampling.for_mechanism(mechanism, 40, 10, seed)
 
 
 @pytest.mark.parametrize('name', _MECHANISMS)
@@ -73,19 +72,19 @@ def test_the_factory_has_the_strategy_and_noise_of_the_mechanism(name):
 
 @pytest.mark.parametrize('name', _MECHANISMS)
 def test_without_its_schedule_it_is_refused(name):
-  with pytest.raises(ValueError, match='schedule=learning.schedules.for_mechanism'):
+  with pytest.raises(ValueError, match='schedule=sampling.for_mechanism'):
     _factory(_MECHANISMS[name], None)
 
 
 @pytest.mark.parametrize('name', _MECHANISMS)
 def test_with_a_schedule_of_another_it_is_refused(name):
   mechanism = _MECHANISMS[name]
-  other = schedules.RandomEligible(strategies.Participation(6, 2), 40, 10, 1)
+  other = sampling.RandomEligible(strategies.Participation(6, 2), 40, 10, 1)
   with pytest.raises(ValueError, match='keeps Participation.* but the mechanism rests'):
     _factory(mechanism, other)
   with pytest.raises(ValueError, match='clients_per_round is 11, but the schedule'):
     _factory(mechanism, _schedule(mechanism), clients_per_round=11)
-  with pytest.raises(TypeError, match='must be one of learning.schedules'):
+  with pytest.raises(TypeError, match='must be a sampling.Schedule'):
     _factory(mechanism, mechanism.participation)
 
 
@@ -94,7 +93,7 @@ def test_a_mechanism_of_limits_may_have_its_schedule_as_well():
   mechanism = accounting.Mechanism('tree', limits, 2.0)
   assert _factory(mechanism, _schedule(mechanism)).participation == limits
   with pytest.raises(ValueError, match='but the mechanism rests on'):
-    other = schedules.RandomEligible(strategies.Participation(6, 2), 40, 10, 1)
+    other = sampling.RandomEligible(strategies.Participation(6, 2), 40, 10, 1)
     _factory(mechanism, other)
 
 

@@ -21,12 +21,11 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_dp_aggregators import learning
+from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
-from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.learning import local_order
-from tff_dp_aggregators.learning import schedules
 from tff_dp_aggregators.learning import sources
-from tff_dp_aggregators.learning.schedules import draws
+from tff_dp_aggregators.sampling import draws
 
 _NUM_ROUNDS = 6
 _LIMITS = strategies.Participation(_NUM_ROUNDS, min_separation=2)
@@ -43,7 +42,7 @@ _DATA = {f'{number:02}': _examples(number) for number in range(12)}
 
 def _source(schedule=None, data=None, **kwargs):
   if schedule is None:
-    schedule = schedules.RandomEligible(_LIMITS, 12, 3, seed=1)
+    schedule = sampling.RandomEligible(_LIMITS, 12, 3, seed=1)
   arguments = {'batch_size': 2, 'local_epochs': 2, 'seed': 5, **kwargs}
   return learning.ClientSource(data or _DATA, schedule, **arguments)
 
@@ -135,7 +134,7 @@ def test_a_saved_iterator_finds_a_source_that_was_made_again():
     ({'batch_size': 4}, 'batch_size 4 instead of 2'),
     ({'seed': 6}, 'seed 6 instead of 5'),
     (
-      {'schedule': schedules.RandomEligible(_LIMITS, 12, 3, seed=2)},
+      {'schedule': sampling.RandomEligible(_LIMITS, 12, 3, seed=2)},
       'schedule .* instead of',
     ),
     (
@@ -161,19 +160,19 @@ def test_other_bytes_are_refused():
 
 def test_a_schedule_for_other_clients_is_refused():
   with pytest.raises(ValueError, match='num_clients=11, but there are 12 clients'):
-    _source(schedules.RandomEligible(_LIMITS, 11, 3, seed=1))
-  with pytest.raises(TypeError, match='schedule must be one of learning.schedules'):
+    _source(sampling.RandomEligible(_LIMITS, 11, 3, seed=1))
+  with pytest.raises(TypeError, match='schedule must be a sampling.Schedule'):
     _source(_LIMITS)
   with pytest.raises(ValueError, match='batch_size must be at least 1'):
     _source(batch_size=0)
 
 
 def test_without_a_client_all_others_train_in_the_same_rounds_in_the_same_order():
-  sampling = schemas.PoissonSampling(_NUM_ROUNDS, 0.5, num_groups=2)
+  scheme = sampling.PoissonSampling(_NUM_ROUNDS, 0.5, num_groups=2)
   rounds = []
   for removed in ('', '00', '07'):
     data = {id_: examples for id_, examples in _DATA.items() if id_ != removed}
-    source = _source(schedules.Poisson(sampling, len(data), 1), data)
+    source = _source(sampling.SampledSchedule(scheme, len(data), 1), data)
     ids = source.clients.ids
     for this_round in range(_NUM_ROUNDS):
       names = [ids[client] for client in source.schedule.cohort(this_round)]
@@ -186,7 +185,7 @@ def test_without_a_client_all_others_train_in_the_same_rounds_in_the_same_order(
 
 def test_drop_outs_send_no_data():
   limits = strategies.Participation(1)
-  schedule = schedules.RandomEligible(limits, 12, 12, 1, schedules.Dropouts(0.5, 1))
+  schedule = sampling.RandomEligible(limits, 12, 12, 1, sampling.Dropouts(0.5, 1))
   assert len(_source(schedule).round_data(0)) == len(schedule.cohort(0)) < 12
 
 
@@ -233,8 +232,8 @@ def test_the_type_is_that_of_a_learning_process(process):
 
 
 def test_an_empty_cohort_is_a_round(process):
-  sampling = schemas.PoissonSampling(40, 0.05)
-  source = _source(schedules.Poisson(sampling, 12, seed=1))
+  scheme = sampling.PoissonSampling(40, 0.05)
+  source = _source(sampling.SampledSchedule(scheme, 12, seed=1))
   sizes = [len(source.schedule.cohort(t)) for t in range(40)]
   empty = sizes.index(0)
   state = process.initialize()

@@ -15,8 +15,8 @@ import tensorflow_federated as tff
 
 from tff_dp_aggregators import accounting
 from tff_dp_aggregators import learning
+from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
-from tff_dp_aggregators.learning import schedules
 
 NUM_ROUNDS = 12
 PARTICIPATION = strategies.Participation(NUM_ROUNDS, min_separation=3)
@@ -131,12 +131,12 @@ def mechanism(num_rounds=NUM_ROUNDS):
 
 def schedule(num_rounds=NUM_ROUNDS):
   """Of clients that drop out, so that one round in five is tried again."""
-  return schedules.RandomEligible(
+  return sampling.RandomEligible(
     strategies.Participation(num_rounds, min_separation=3),
     num_clients=12,
     clients_per_round=3,
     seed=7,
-    dropouts=schedules.Dropouts(rate=0.3, seed=4),
+    dropouts=sampling.Dropouts(rate=0.3, seed=4),
     reporting_goal=2,
   )
 

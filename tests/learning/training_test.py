@@ -36,16 +36,15 @@ from tests import executing
 from tests.learning import training_runs
 from tff_dp_aggregators import accounting
 from tff_dp_aggregators import learning
+from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import noise_to_signal
-from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting import spent_by_round
 from tff_dp_aggregators.accounting.programs import report as report_program
 from tff_dp_aggregators.accounting.records import ledger
 from tff_dp_aggregators.accounting.reports import sources
 from tff_dp_aggregators.accounting.reports import verification
 from tff_dp_aggregators.learning import packed
-from tff_dp_aggregators.learning import schedules
 
 FILES = {
   '.lock',
@@ -344,8 +343,8 @@ def _remarks(capfd):
 def test_sampled_and_adaptive_mechanisms_train_report_and_say_if_noise_is_loud(
   tmp_path, capfd
 ):
-  sampling = schemas.PoissonSampling(6, sampling_probability=0.25)
-  mechanism = accounting.Mechanism('gaussian', sampling, noise_multiplier=3.0)
+  scheme = sampling.PoissonSampling(6, sampling_probability=0.25)
+  mechanism = accounting.Mechanism('gaussian', scheme, noise_multiplier=3.0)
   poisson = {'mechanism': mechanism, 'checkpoint_seconds': 0.0}
   with pytest.raises(training_runs.Killed):
     _train(tmp_path / 'poisson', test_metrics=training_runs.killing(3), **poisson)
@@ -377,7 +376,7 @@ def test_sampled_and_adaptive_mechanisms_train_report_and_say_if_noise_is_loud(
 
 def test_a_run_is_reported_by_the_accountant_that_its_noise_was_found_by(tmp_path):
   made = functools.partial(
-    accounting.Mechanism.for_target, 'blt', schemas.BallsInBins(6, 4), 6.0, 1e-3
+    accounting.Mechanism.for_target, 'blt', sampling.BallsInBins(6, 4), 6.0, 1e-3
   )
   drawn, composed = made(accountant='monte_carlo'), made()
   assert drawn.noise_multiplier < 0.95 * composed.noise_multiplier
@@ -507,7 +506,7 @@ def test_a_label_out_of_range_names_the_round_and_its_clients(tmp_path):
 
 
 @dataclasses.dataclass(frozen=True)
-class _OneTooSoon(schedules.RandomEligible):
+class _OneTooSoon(sampling.RandomEligible):
   """Asks the clients of round 1 in round 2 again."""
 
   def attempts(self, round_num):
@@ -517,8 +516,8 @@ class _OneTooSoon(schedules.RandomEligible):
 def test_a_run_draws_by_ids_however_data_are_laid_out_and_goes_on_with_no_others(
   tmp_path,
 ):
-  sampling = schemas.PoissonSampling(training_runs.NUM_ROUNDS, 0.25)
-  mechanism = accounting.Mechanism('gaussian', sampling, noise_multiplier=2.0)
+  scheme = sampling.PoissonSampling(training_runs.NUM_ROUNDS, 0.25)
+  mechanism = accounting.Mechanism('gaussian', scheme, noise_multiplier=2.0)
   own = training_runs.clients()
   other = {f'x{id_}': examples for id_, examples in own.items()}
   laid_out = packed.lay_out(learning.Clients.of(own), str(tmp_path / 'data'))
@@ -599,7 +598,7 @@ def test_a_schedule_that_does_not_keep_its_schema_ends_the_run(tmp_path):
     ({'test_data': (np.zeros([0, 2]), np.zeros([0, 1]))}, 'test_data has no examples'),
     (
       {
-        'schedule': schedules.RandomEligible(
+        'schedule': sampling.RandomEligible(
           strategies.Participation(12, min_separation=2), 12, 3, seed=1
         )
       },

@@ -15,8 +15,8 @@ import pytest
 import tensorflow as tf
 
 from tff_dp_aggregators import queries
+from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
-from tff_dp_aggregators.accounting import schemas
 
 _ROUNDS = 8
 _BANDED = strategies.BandedToeplitz.square_root(_ROUNDS, 2)
@@ -177,7 +177,7 @@ def test_numbers_by_position_are_refused(name):
   ],
 )
 @pytest.mark.parametrize(
-  'participation', [None, 0, _ROUNDS, schemas.PoissonSampling(_ROUNDS, 0.1)]
+  'participation', [None, 0, _ROUNDS, sampling.PoissonSampling(_ROUNDS, 0.1)]
 )
 def test_a_participation_has_to_be_given(name, participation):
   first = _ALL[name][0]

@@ -2,21 +2,21 @@
 
 At the top, in the order in which they build on each other: `events` say what happened
 as inert data, `accountants` what that means, `noises` which kinds of noise there are,
-`schemas` who takes part when, `calibration` how much noise a target needs, `budget` any
-two of epsilon, delta and noise, `nbafl` published formulas for noise on clients and on
-the server, `distributed_noise` how clients share noise under secure aggregation,
-`adaptive_clipping` what it takes of the noise, `local` what noise of clients hides,
-`mechanism` all of it under one name, `joint_mechanism` several of these for parts of a
-model, `noise_to_signal` the noise over what clients can say, `spent_by_round` what one
-has spent whose rounds compose. Then the folders: `records` (ledgers and logs),
-`planning` (comparing mechanisms), `reports` (statements, their rendering and
-verification), `vectors` (exact figures to check against; imported by those who need
-them), `programs` (`report`, `plan`, `participation`, from flags). Nothing here imports
-TensorFlow.
+`run_events` the events of a mechanism under a scheme of `sampling`, `calibration` how
+much noise a target needs, `budget` any two of epsilon, delta and noise, `nbafl`
+published formulas for noise on clients and on the server, `distributed_noise` how
+clients share noise under secure aggregation, `adaptive_clipping` what it takes of the
+noise, `local` what noise of clients hides, `mechanism` all of it under one name,
+`joint_mechanism` several of these for parts of a model, `noise_to_signal` the noise
+over what clients can say, `spent_by_round` what one has spent whose rounds compose.
+Then the folders: `records` (ledgers and logs), `planning` (comparing mechanisms),
+`reports` (statements, their rendering and verification), `vectors` (exact figures to
+check against; imported by those who need them), `programs` (`report`, `plan`,
+`participation`, from flags). Nothing here imports TensorFlow.
 """
 
 # Before anything that imports dp-accounting.
-from tff_dp_aggregators.accounting import dp_accounting_import  # noqa: F401
+from tff_dp_aggregators.sampling import dp_accounting_import  # noqa: F401
 
 # isort: split
 from tff_dp_aggregators.accounting import accountants
@@ -34,7 +34,7 @@ from tff_dp_aggregators.accounting import noises
 from tff_dp_aggregators.accounting import planning
 from tff_dp_aggregators.accounting import records
 from tff_dp_aggregators.accounting import reports
-from tff_dp_aggregators.accounting import schemas
+from tff_dp_aggregators.accounting import run_events
 from tff_dp_aggregators.accounting import spent_by_round
 from tff_dp_aggregators.accounting import tree_aggregation_accountant
 from tff_dp_aggregators.accounting.budget import Budget
@@ -62,7 +62,7 @@ __all__ = [
   'planning',
   'records',
   'reports',
-  'schemas',
+  'run_events',
   'spent_by_round',
   'tree_aggregation_accountant',
 ]

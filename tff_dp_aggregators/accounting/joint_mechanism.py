@@ -23,12 +23,12 @@ from typing import Any, ClassVar, NoReturn, Optional, Union, cast
 import dp_accounting
 import numpy as np
 
+from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import calibration
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
-from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting import sites
 from tff_dp_aggregators.base import checks
 
@@ -369,13 +369,13 @@ class JointMechanism(mechanism_lib.Guaranteed):
   server_noise_multiplier = clipped_count_stddev = None
 
   @property
-  def participation(self) -> schemas.Schema:
+  def participation(self) -> sampling.Schema:
     """Who takes part when, in all parts."""
     return self.parts[0].mechanism.participation
 
   @property
   def adjacency(self) -> str:
-    """A key of `schemas.ADJACENCIES`."""
+    """A key of `sampling.ADJACENCIES`."""
     return self.parts[0].mechanism.adjacency
 
   @property
@@ -543,7 +543,7 @@ class JointMechanism(mechanism_lib.Guaranteed):
     """JSON-ready values that `from_json` reads back exactly."""
     return {
       'name': NAME,
-      'participation': schemas.to_json(self.participation),
+      'participation': sampling.to_json(self.participation),
       'adjacency': self.adjacency,
       'strategy_checksum': self.strategy.checksum,
       'parts': [part.to_json() for part in self.parts],

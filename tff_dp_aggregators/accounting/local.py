@@ -47,10 +47,10 @@ import math
 
 import dp_accounting
 
+from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import noises
-from tff_dp_aggregators.accounting.schemas import base
 from tff_dp_aggregators.base import checks
 
 # Kinds of noise that clients can add, by name.
@@ -167,9 +167,9 @@ def check_strategy(
 
 
 def _moves(adjacency: str) -> int:
-  if adjacency not in base.ADJACENCIES:
+  if adjacency not in sampling.ADJACENCIES:
     raise ValueError(
-      f'adjacency must be one of {", ".join(base.ADJACENCIES)}; got {adjacency!r}.'
+      f'adjacency must be one of {", ".join(sampling.ADJACENCIES)}; got {adjacency!r}.'
     )
   if adjacency not in _MOVES:
     raise ValueError(

@@ -14,6 +14,7 @@ import dp_accounting
 import numpy as np
 from dp_accounting import NeighboringRelation as Relation
 
+from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import adaptive_clipping
@@ -21,7 +22,7 @@ from tff_dp_aggregators.accounting import calibration
 from tff_dp_aggregators.accounting import distributed_noise
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import noises
-from tff_dp_aggregators.accounting import schemas
+from tff_dp_aggregators.accounting import run_events
 from tff_dp_aggregators.accounting import sites
 from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.strategies import registry
@@ -68,7 +69,7 @@ class Guaranteed:
   @property
   def relation(self: Any) -> Relation:
     """The neighbouring relation of `adjacency`."""
-    return schemas.ADJACENCIES[self.adjacency]
+    return sampling.ADJACENCIES[self.adjacency]
 
   @property
   def sensitivity_kind(self: Any) -> str:
@@ -157,7 +158,7 @@ class Mechanism(Guaranteed):
       `strategies.registry` and `sites` list them, with their defaults.
     clipped_count_stddev: With adaptive clipping, the standard deviation of z for the
       count of small norms, more than half of `noise_multiplier`; that covers both then.
-    adjacency: A key of `schemas.ADJACENCIES`; by default the schema's own.
+    adjacency: A key of `sampling.ADJACENCIES`; by default the schema's own.
     noise_site: A key of `sites.SITES`: who makes the noise; by default the server, but
       of integers the clients. With 'local', 'clients_and_server' and
       'local_approximate', `noise_multiplier` is that of the noise of one client, and
@@ -188,7 +189,7 @@ class Mechanism(Guaranteed):
   """
 
   name: str
-  participation: schemas.Schema
+  participation: sampling.Schema
   noise_multiplier: float
   options: tuple[tuple[str, int], ...]
   clipped_count_stddev: Optional[float]
@@ -200,7 +201,7 @@ class Mechanism(Guaranteed):
   def __init__(
     self,
     name: str,
-    participation: schemas.Schema,
+    participation: sampling.Schema,
     noise_multiplier: float,
     *,
     clipped_count_stddev: Optional[float] = None,
@@ -214,7 +215,7 @@ class Mechanism(Guaranteed):
     noise_multiplier = events.check_noise_multiplier(noise_multiplier)
     if clipped_count_stddev is not None:
       adaptive_clipping.values_noise_multiplier(noise_multiplier, clipped_count_stddev)
-    relation = schemas.check_relation(participation, _relation(adjacency))
+    relation = sampling.check_relation(participation, _relation(adjacency))
     # Both, for `dataclasses.replace` hands on `options`, and one may change.
     numbers = check_numbers({**dict(options), **given})
     if isinstance(name, strategies.Strategy):
@@ -250,7 +251,7 @@ class Mechanism(Guaranteed):
       else:
         registry.check_strategy(name, of_strategy, strategy)
     sites.check(site, strategy, participation, clipped_count_stddev)
-    schemas.check(strategy, participation, noise)
+    run_events.check(strategy, participation, noise)
     _check_noise(noise, relation, noise_multiplier)
     values = {
       'name': name,
@@ -258,7 +259,7 @@ class Mechanism(Guaranteed):
       'noise_multiplier': noise_multiplier,
       'options': (*of_strategy.items(), *of_site.items()),
       'clipped_count_stddev': clipped_count_stddev,
-      'adjacency': schemas.adjacency(relation),
+      'adjacency': sampling.adjacency(relation),
       'noise_site': site.name,
       'server_noise_multiplier': server_noise_multiplier,
       'strategy': strategy,
@@ -270,7 +271,7 @@ class Mechanism(Guaranteed):
   def for_target(
     cls,
     name: str,
-    participation: schemas.Schema,
+    participation: sampling.Schema,
     target_epsilon: float,
     target_delta: float,
     *,
@@ -343,12 +344,12 @@ class Mechanism(Guaranteed):
   @property
   def limits(self) -> strategies.Participation:
     """In which rounds a client can take part at all."""
-    return schemas.limits(self.participation)
+    return sampling.limits_of(self.participation)
 
   @property
   def is_sampled(self) -> bool:
     """Whether the guarantee rests on sampling."""
-    return schemas.is_sampled(self.participation)
+    return sampling.is_sampled(self.participation)
 
   @property
   def noise(self) -> noises.Noise:
@@ -376,7 +377,7 @@ class Mechanism(Guaranteed):
     sens(C) where one client is replaced by another.
     """
     limits = None if self.is_sampled else self.limits
-    kind = schemas.kind_of(self.participation)
+    kind = sampling.of(self.participation)
     factor = kind.sensitivity_factor(self.relation)
     if self.noise.order == 1 and limits is not None:
       return float(factor * limits.possible_participations)
@@ -460,14 +461,14 @@ class Mechanism(Guaranteed):
     """The event of each round, for a ledger; together they are `event`.
 
     Example:
-      >>> sampling = schemas.PoissonSampling(4, sampling_probability=0.1)
-      >>> fed_avg = Mechanism('gaussian', sampling, noise_multiplier=1.0)
+      >>> drawn = sampling.PoissonSampling(4, sampling_probability=0.1)
+      >>> fed_avg = Mechanism('gaussian', drawn, noise_multiplier=1.0)
       >>> fed_avg.round_events[3].sampling_probability
       0.1
     """
     if self.site.is_simulation:
       return (dp_accounting.NonPrivateDpEvent(),) * self.participation.num_rounds
-    return schemas.round_events(
+    return run_events.round_events(
       self.strategy,
       self.participation,
       self.noise_multiplier,
@@ -477,7 +478,7 @@ class Mechanism(Guaranteed):
 
   def event_with(self, noise_multiplier: float) -> dp_accounting.DpEvent:
     """The event of all rounds, if the noise were another, and no simulation."""
-    return schemas.event(
+    return run_events.event(
       self.strategy, self.participation, noise_multiplier, self.relation, self.noise
     )
 
@@ -514,7 +515,7 @@ class Mechanism(Guaranteed):
     _, so_far = events.round_noise_multipliers(
       self.strategy,
       self.limits,
-      schemas.run_noise_multiplier(self.noise_multiplier, self.relation),
+      run_events.over_what_changes(self.noise_multiplier, self.relation),
     )
     return so_far
 
@@ -523,7 +524,7 @@ class Mechanism(Guaranteed):
 
     A turn is a round that it has been in, or, with sampling, may have been in.
     """
-    if not schemas.kind_of(self.participation).composes:
+    if not sampling.of(self.participation).composes:
       return self.event
     return dp_accounting.SelfComposedDpEvent(self.round_events[0], turns)
 
@@ -558,7 +559,7 @@ class Mechanism(Guaranteed):
     """
     return {
       'name': self.name,
-      'participation': schemas.to_json(self.participation),
+      'participation': sampling.to_json(self.participation),
       'adjacency': self.adjacency,
       'noise_multiplier': self.noise_multiplier,
       'noise_site': self.noise_site,
@@ -577,7 +578,7 @@ class Mechanism(Guaranteed):
     try:
       values = dict(data)
       stored = values.pop('strategy_checksum')
-      values['participation'] = schemas.from_json(values['participation'])
+      values['participation'] = sampling.from_json(values['participation'])
       # No default stands for these: epsilon is for the adjacency that was meant.
       for name in ('adjacency', 'clipped_count_stddev', 'noise_site'):
         if name not in values:
@@ -600,7 +601,7 @@ class Mechanism(Guaranteed):
 
 
 def strategy_for(
-  name: str, participation: schemas.Schema, **options: Optional[int]
+  name: str, participation: sampling.Schema, **options: Optional[int]
 ) -> strategies.Strategy:
   """The strategy of a named mechanism: of its kind, the one with the least RMSE.
 
@@ -616,21 +617,21 @@ def strategy_for(
 
 
 def _built(
-  name: str, participation: schemas.Schema, given: Mapping[str, int]
+  name: str, participation: sampling.Schema, given: Mapping[str, int]
 ) -> strategies.Strategy:
   kind = kind_for(name, participation)
   if kind.bands is not None and kind.bands in given:
     # Where clients are sampled, more bands than these allow are no option.
-    schemas.check_bands(participation, kind.bands, given[kind.bands])
-  return kind.build(schemas.limits(participation), **given)
+    sampling.of(participation).check_bands(kind.bands, given[kind.bands])
+  return kind.build(sampling.limits_of(participation), **given)
 
 
-def kind_for(name: str, participation: schemas.Schema) -> registry.Kind:
+def kind_for(name: str, participation: sampling.Schema) -> registry.Kind:
   """The kind of a name, if strategies are to be made of it for a schema."""
   kind = registry.kind(name)
-  if kind.unscaled is not None and not schemas.kind_of(participation).composes:
+  if kind.unscaled is not None and not sampling.of(participation).composes:
     return kind  # All columns of a client's rounds count together, each as it is.
-  if kind.unscaled is not None and schemas.is_sampled(participation):
+  if kind.unscaled is not None and sampling.is_sampled(participation):
     raise ValueError(
       f'{name} is of no use where clients are sampled: of columns of different lengths '
       f'the longest would count for all. Take {kind.unscaled}.'
@@ -680,7 +681,7 @@ def _check_noise(
 def _planned(
   cls: type[Mechanism],
   name: str,
-  participation: schemas.Schema,
+  participation: sampling.Schema,
   target_epsilon: float,
   target_delta: float,
   accountant: Optional[str],
@@ -701,7 +702,7 @@ def _planned(
     name,
     target_epsilon,
     target_delta,
-    participations=schemas.limits(participation).possible_participations,
+    participations=sampling.limits_of(participation).possible_participations,
     clip_norm=1.0,  # No event depends on it, for the grid is relative to it.
     **numbers,
   )
@@ -720,7 +721,7 @@ def _planned(
 
 def _of_independent(
   name: str,
-  participation: schemas.Schema,
+  participation: sampling.Schema,
   options: Mapping[str, int],
   strategy: Optional[strategies.Strategy] = None,
   clipped_count_stddev: Optional[float] = None,
@@ -740,8 +741,8 @@ def _of_independent(
 def _relation(adjacency: Optional[str]) -> Optional[Relation]:
   if adjacency is None:
     return None
-  if adjacency not in schemas.ADJACENCIES:
+  if adjacency not in sampling.ADJACENCIES:
     raise ValueError(
-      f'unknown adjacency {adjacency!r}; known: {", ".join(schemas.ADJACENCIES)}.'
+      f'unknown adjacency {adjacency!r}; known: {", ".join(sampling.ADJACENCIES)}.'
     )
-  return schemas.ADJACENCIES[adjacency]
+  return sampling.ADJACENCIES[adjacency]

@@ -11,10 +11,10 @@ import math
 from collections.abc import Mapping
 from typing import Optional
 
+from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import local
 from tff_dp_aggregators.accounting import noises
-from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.base import checks
 
 
@@ -130,13 +130,13 @@ def of_noise(noise: noises.Noise, name: Optional[str]) -> Site:
 def check(
   site: Site,
   strategy: strategies.Strategy,
-  participation: schemas.Schema,
+  participation: sampling.Schema,
   clipped_count_stddev: Optional[float],
 ) -> None:
   """Refuses what has no analysis where noise is not made by the server."""
   if site is SERVER:
     return
-  if schemas.is_sampled(participation):
+  if sampling.is_sampled(participation):
     raise ValueError(
       f'noise_site={site.name} does not go with sampling: a client that is not drawn '
       'adds no noise either, so what it would have hidden shows who was drawn, and '

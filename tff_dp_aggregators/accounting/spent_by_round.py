@@ -45,9 +45,10 @@ class SpentByRound:
   order and in another process, the same comes out.
 
   Example:
-    >>> from tff_dp_aggregators.accounting import Mechanism, schemas
-    >>> sampling = schemas.PoissonSampling(100, sampling_probability=0.01)
-    >>> mechanism = Mechanism('gaussian', sampling, noise_multiplier=1.0)
+    >>> from tff_dp_aggregators import sampling
+    >>> from tff_dp_aggregators.accounting import Mechanism
+    >>> drawn = sampling.PoissonSampling(100, sampling_probability=0.01)
+    >>> mechanism = Mechanism('gaussian', drawn, noise_multiplier=1.0)
     >>> spent = SpentByRound(mechanism, delta=1e-6)
     >>> [f'{spent.after(rounds):.2f}' for rounds in (0, 10, 50, 100)]
     ['0.00', '0.67', '0.95', '0.95']

@@ -39,7 +39,7 @@ def from_joint_mechanism(
     part_of: The part of each tensor of a value, in the order of `tf.nest.flatten`: of a
       model's trainable weights `mechanism.part_of(learning.weight_names(model))`.
     clients_per_round: Denominator of the mean.
-    schedule: Who takes part, of `learning.schedules`; `None` if it is not known here.
+    schedule: Who takes part, a `sampling.Schedule`; `None` if it is not known here.
     storage: Where the noise of earlier rounds is: see `noise.build`.
     seed: Reproducible noise, for simulations; `None` for secret noise. Each part has a
       stream of its own: of an int the next ones in this process, of a `noise.Seed` that

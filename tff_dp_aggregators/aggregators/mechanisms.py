@@ -24,7 +24,7 @@ from tff_dp_aggregators.base import checks
 
 
 class Schedule(Protocol):
-  """Who takes part when, as far as it has to fit a mechanism: `learning.schedules`."""
+  """Who takes part when, as far as it has to fit a mechanism: a `sampling.Schedule`."""
 
   @property
   def schema(self) -> Any:
@@ -72,7 +72,7 @@ def from_mechanism(
       privacy target by `accounting.Mechanism.for_target`.
     clip_norm: L2 bound of one client's contribution to one round.
     clients_per_round: Denominator of the mean.
-    schedule: Who takes part, of `learning.schedules`: the one that the clients are
+    schedule: Who takes part, a `sampling.Schedule`: the one that the clients are
       drawn from. A mechanism that rests on sampling, or pays for adaptive clipping,
       needs it; it has to have the mechanism's schema and this denominator.
     storage: Where the noise of earlier rounds is: see `noise.build`.
@@ -192,8 +192,7 @@ def _check_schedule(
 ) -> None:
   """Refuses a schedule that is not what the mechanism's privacy rests on."""
   made = (
-    'schedule=learning.schedules.for_mechanism(mechanism, num_clients, '
-    'clients_per_round, seed)'
+    'schedule=sampling.for_mechanism(mechanism, num_clients, clients_per_round, seed)'
   )
   if schedule is None:
     if mechanism.is_sampled:
@@ -211,8 +210,7 @@ def _check_schedule(
   for name in ('schema', 'clients_per_round'):
     if not hasattr(schedule, name):
       raise TypeError(
-        f'schedule must be one of learning.schedules; got {schedule!r}, which has no '
-        f'{name}.'
+        f'schedule must be a sampling.Schedule; got {schedule!r}, which has no {name}.'
       )
   if schedule.schema != mechanism.participation:
     raise ValueError(

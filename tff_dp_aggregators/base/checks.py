@@ -43,6 +43,13 @@ def check_positive(name: str, value: Any) -> float:
   return float(value)
 
 
+def check_probability(name: str, value: Any) -> float:
+  """Returns `value` as a float, or raises unless it is above 0 and at most 1."""
+  if not 0 < check_number(name, value) <= 1:
+    raise ValueError(f'{name} must be above 0 and at most 1; got {value}.')
+  return float(value)
+
+
 def check_objective(objective: str) -> str:
   """Returns it if it is 'mean' (of squared errors) or 'max', or raises ValueError."""
   if objective not in ('mean', 'max'):

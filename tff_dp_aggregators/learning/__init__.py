@@ -1,6 +1,6 @@
 """Private federated training: all of it in `train`, and what it is made of.
 
-Loads on first use: `learning.schedules` needs no TensorFlow.
+Loads on first use.
 """
 
 import importlib
@@ -35,7 +35,6 @@ _MODULES = (
   'optimizers',
   'packed',
   'runtime',
-  'schedules',
   'sources',
   'training',
 )
@@ -68,7 +67,6 @@ __all__ = [
   'load',
   'packed',
   'runtime',
-  'schedules',
   'train',
   'weight_names',
 ]

@@ -17,7 +17,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_dp_aggregators.base import checks
-from tff_dp_aggregators.learning.schedules import draws
+from tff_dp_aggregators.sampling import draws
 
 # Examples that a dataset hands over at a time.
 _BATCH = 1024

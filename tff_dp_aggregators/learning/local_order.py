@@ -5,22 +5,14 @@ whether NumPy or TensorFlow orders them. So the order comes from a hash of numbe
 from a generator's state. It is for shuffling alone, and no noise is made of it.
 
 Workers are sent what orders the examples of a round, and the seed also draws cohorts
-and, in simulations, noise. So each round begins with SHA-256 of seed and round, from
-which neither the seed nor another round follows; who guesses a seed can see that it
-fits. From there on the hash is the finaliser of SplitMix64 (Steele, Lea, Flood, OOPSLA
-2014), a bijection of 64 bits: clients of a round have different keys. It is applied
-twice, with secret numbers of the round before each: applied once, what workers are sent
-would tell by how much the keys of two clients differ, in all rounds.
+and, in simulations, noise. From the hash (`sampling.draws.of_step`) neither the seed
+nor another round follows; who guesses a seed can see that it fits.
 """
-
-import hashlib
 
 import numpy as np
 
-# Of the finaliser; `learning.packed` computes the same in TensorFlow.
-INCREMENT = 0x9E3779B97F4A7C15
-FACTORS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
-SHIFTS = (30, 27, 31)
+from tff_dp_aggregators.sampling import draws
+
 # An example's number in what is hashed; epochs come above.
 EPOCH_BITS = 32
 
@@ -35,12 +27,7 @@ def keys(
   Returns keys for `permutation`, uint64 of shape [cohort], all different if the clients
   are.
   """
-  hashed = f'tff_dp_aggregators {purpose} {int(seed)} {int(this_round)}'.encode()
-  first, second = np.frombuffer(hashlib.sha256(hashed).digest()[:16], '<u8')
-  clients = np.asarray(clients)
-  if clients.dtype != np.uint64:
-    clients = clients.astype(np.int64).astype(np.uint64)
-  return _mix(_mix(clients + np.uint64(first)) ^ np.uint64(second))
+  return draws.of_step(seed, this_round, clients, purpose)
 
 
 def permutation(key: int, num_examples: int, epoch: int = 0) -> np.ndarray:
@@ -55,15 +42,6 @@ def permutation(key: int, num_examples: int, epoch: int = 0) -> np.ndarray:
   """
   position = np.arange(num_examples, dtype=np.uint64)
   position += np.uint64(epoch << EPOCH_BITS)
-  hashed = _mix(np.uint64(key) + position)
+  hashed = draws.mix(np.uint64(key) + position)
   # As TensorFlow sorts them: without the last bit, equal ones by position.
   return np.argsort(hashed >> np.uint64(1), kind='stable')
-
-
-def _mix(numbers: np.ndarray) -> np.ndarray:
-  mixed = numbers + np.uint64(INCREMENT)
-  for shift, factor in zip(SHIFTS[:2], FACTORS):
-    mixed ^= mixed >> np.uint64(shift)
-    mixed *= np.uint64(factor)
-  mixed ^= mixed >> np.uint64(SHIFTS[2])
-  return mixed

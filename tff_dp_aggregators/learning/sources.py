@@ -18,10 +18,10 @@ import tensorflow_federated as tff
 from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.learning import clients as clients_lib
 from tff_dp_aggregators.learning import local_order
-from tff_dp_aggregators.learning.schedules import base
-from tff_dp_aggregators.learning.schedules import checking
-from tff_dp_aggregators.learning.schedules import draws
-from tff_dp_aggregators.learning.schedules import dropouts
+from tff_dp_aggregators.sampling import draws
+from tff_dp_aggregators.sampling import dropouts
+from tff_dp_aggregators.sampling import schedule as schedule_lib
+from tff_dp_aggregators.sampling import watch
 
 # Sources that saved iterators may belong to; the newest is last.
 _LIVE: 'list[weakref.ref[ClientSource]]' = []
@@ -44,11 +44,10 @@ class ClientSource(tff.program.FederatedDataSource):
   iterator is read, as a program does that is started again.
 
   Example:
-    >>> from tff_dp_aggregators import strategies
-    >>> from tff_dp_aggregators.learning import schedules
+    >>> from tff_dp_aggregators import sampling, strategies
     >>> data = {f'client {i}': np.full([3, 2], i, np.float32) for i in range(6)}
     >>> limits = strategies.Participation(num_rounds=10, min_separation=3)
-    >>> schedule = schedules.RandomEligible(limits, 6, clients_per_round=2, seed=1)
+    >>> schedule = sampling.RandomEligible(limits, 6, clients_per_round=2, seed=1)
     >>> source = ClientSource(data, schedule, batch_size=2, seed=1)
     >>> print(source.federated_type)
     {float32[?,2]*}@CLIENTS
@@ -59,7 +58,7 @@ class ClientSource(tff.program.FederatedDataSource):
   def __init__(
     self,
     clients: Any,
-    schedule: base.Schedule,
+    schedule: schedule_lib.Schedule,
     *,
     batch_size: int,
     local_epochs: int = 1,
@@ -81,9 +80,9 @@ class ClientSource(tff.program.FederatedDataSource):
       ValueError: If a number is out of range, the schedule is for other clients, or
         their examples are others when they are read again.
     """
-    if not isinstance(schedule, base.Schedule):
+    if not isinstance(schedule, schedule_lib.Schedule):
       raise TypeError(
-        f'schedule must be one of learning.schedules; got {type(schedule).__name__}.'
+        f'schedule must be a sampling.Schedule; got {type(schedule).__name__}.'
       )
     self._clients = clients_lib.Clients.of(clients, input_spec)
     self._batch_size = checks.check_positive_int('batch_size', batch_size)
@@ -107,7 +106,7 @@ class ClientSource(tff.program.FederatedDataSource):
     return self._clients
 
   @property
-  def schedule(self) -> base.Schedule:
+  def schedule(self) -> schedule_lib.Schedule:
     """Who takes part in which round; the accountant reads its `schema`."""
     return self._schedule
 
@@ -150,7 +149,7 @@ class ClientSource(tff.program.FederatedDataSource):
         others'.
     """
     where = f'the cohort of round {round_num}'
-    cohort = checking.check_cohort(where, cohort, len(self._clients))
+    cohort = watch.check_cohort(where, cohort, len(self._clients))
     keys = local_order.keys(self._seed, round_num, self._keys[cohort])
     return [self._dataset(*each) for each in zip(cohort, keys)]
 
@@ -205,7 +204,7 @@ class ClientIterator(tff.program.FederatedDataSourceIterator):
     self._round_num = checks.check_int('round_num', round_num, at_least=0)
 
   @property
-  def schedule(self) -> base.Schedule:
+  def schedule(self) -> schedule_lib.Schedule:
     """Who takes part in which round; the accountant reads its `schema`."""
     return self._source.schedule
 

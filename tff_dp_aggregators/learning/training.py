@@ -1,6 +1,6 @@
 """Private federated training, from clients to a report that can be checked.
 
-`train` is all of it. What it is made of can be used alone: a schedule (`schedules`),
+`train` is all of it. What it is made of can be used alone: a schedule (`sampling`),
 clients' data (`clients`, `sources`), processes (`fed_avg`, `packed`), the runtime
 (`runtime`), and the files of a run (`run_directory` and those it names).
 """
@@ -24,6 +24,7 @@ from tensorflow_federated.python.core.impl.execution_contexts import compiler_pi
 from tensorflow_federated.python.learning.models import functional
 
 from tff_dp_aggregators import accounting
+from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import joint_mechanism
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
@@ -42,7 +43,6 @@ from tff_dp_aggregators.learning import packed
 from tff_dp_aggregators.learning import population as population_lib
 from tff_dp_aggregators.learning import process_parts
 from tff_dp_aggregators.learning import runtime
-from tff_dp_aggregators.learning import schedules
 from tff_dp_aggregators.learning.optimizers import client_schedule
 from tff_dp_aggregators.learning.optimizers import ftrl
 from tff_dp_aggregators.learning.optimizers import ftrl_on_means
@@ -176,7 +176,7 @@ def train(
   clip_order: Optional[float] = None,
   clients_per_round: Optional[int] = None,
   num_rounds: Optional[int] = None,
-  schedule: Optional[schedules.Schedule] = None,
+  schedule: Optional[sampling.Schedule] = None,
   loss: Optional[models.Loss] = None,
   batch_size: int = 16,
   local_epochs: int = 1,
@@ -251,7 +251,7 @@ def train(
       sampling the expected number. A `schedule` says it as well, and no other.
     num_rounds: Rounds to train. Mechanism and schedule say it as well, and no other.
     schedule: Who takes part when; `None` for the one that keeps what the mechanism's
-      privacy rests on, see `schedules.for_mechanism`.
+      privacy rests on, see `sampling.for_mechanism`.
     loss: Of a Keras model, or its name; `None` for the one it was compiled with.
     batch_size: Examples of a batch of local training.
     local_epochs: Passes over a client's examples in a round.
@@ -663,7 +663,7 @@ def _schedule(
   clients_per_round: Optional[float],
   num_rounds: Optional[int],
   seed: int,
-) -> schedules.Schedule:
+) -> sampling.Schedule:
   """The schedule that keeps what privacy rests on; without it, anybody in any round."""
   if clients_per_round is None:
     raise ValueError(
@@ -671,20 +671,18 @@ def _schedule(
       'schedule.'
     )
   if mechanism is not None:
-    return schedules.for_mechanism(mechanism, num_clients, clients_per_round, seed)
+    return sampling.for_mechanism(mechanism, num_clients, clients_per_round, seed)
   if num_rounds is None:
     raise ValueError(
       'num_rounds is missing: without mechanism and schedule nothing says how many '
       'rounds there are.'
     )
   anybody = strategies.Participation(num_rounds)
-  return schedules.RandomEligible(
-    anybody, num_clients, schedules.base.check_cohort(clients_per_round), seed
-  )
+  return sampling.for_scheme(anybody, num_clients, clients_per_round, seed)
 
 
 def _check_schedule(
-  schedule: schedules.Schedule,
+  schedule: sampling.Schedule,
   mechanism: Optional[joint_mechanism.AnyMechanism],
   population: population_lib.Population,
   clients_per_round: Optional[float],
@@ -696,7 +694,7 @@ def _check_schedule(
     raise ValueError(
       f'the schedule keeps {schedule.schema}, but the mechanism is for '
       f'{mechanism.participation}: epsilon would be that of other rounds than those '
-      'that are run. Use schedules.for_mechanism.'
+      'that are run. Use sampling.for_mechanism.'
     )
   for name, given, said in (
     ('clients', len(population), schedule.num_clients),
@@ -711,11 +709,11 @@ def _check_adjacency(mechanism: Optional[joint_mechanism.AnyMechanism]) -> None:
   """Refuses neighbours that states, and so the ledger, have no events for."""
   if mechanism is None or mechanism.is_sampled:
     return
-  own = accounting.schemas.relations(mechanism.participation)[0]
+  own = sampling.check_relation(mechanism.participation)
   if mechanism.relation is not own:
     raise ValueError(
       f'the mechanism is for adjacency {mechanism.adjacency}, and the events of rounds '
-      f'without sampling are for {accounting.schemas.adjacency(own)}: what was spent '
+      f'without sampling are for {sampling.adjacency(own)}: what was spent '
       'would be told too low. Leave adjacency out; a plan can be reported for any.'
     )
 

@@ -55,7 +55,7 @@ class MatrixMechanismQuery(records.GridSumQuery):
   The sensitivity belongs to the strategy and the participation that the query was
   made from and cannot be given otherwise. That clients really take part no more
   often than the participation says is the caller's to enforce
-  (`learning.schedules` does).
+  (`sampling` does).
 
   Records are structures of float tensors; half precision is summed, and released, in
   float32. A record with an entry that is NaN or infinite counts as zero.

@@ -25,8 +25,9 @@ from dp_accounting import NeighboringRelation as Relation
 
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
-from tff_dp_aggregators.accounting import schemas
+from tff_dp_aggregators.accounting import run_events
 from tff_dp_aggregators.accounting.accountants import monte_carlo
+from tff_dp_aggregators.sampling import balls_in_bins
 
 _HERE = pathlib.Path(__file__)
 _FILE = json.loads(_HERE.with_name('jax_privacy.json').read_text(encoding='utf-8'))
@@ -44,28 +45,26 @@ def _strategy(setting):
 
 
 def _event(setting):
-  sampling, rounds = setting['sampling'], setting['rounds']
-  if 'cycle_length' in sampling:
-    schema = schemas.BallsInBins(rounds, sampling['cycle_length'])
+  scheme, rounds = setting['sampling'], setting['rounds']
+  if 'cycle_length' in scheme:
+    schema = scheme.BallsInBins(rounds, scheme['cycle_length'])
   else:
-    schema = schemas.BMinSepSampling(
-      rounds, sampling['sampling_prob'], sampling['min_sep']
-    )
-  return schemas.event(_strategy(setting), schema, setting['noise'])
+    schema = scheme.BMinSepSampling(rounds, scheme['sampling_prob'], scheme['min_sep'])
+  return run_events.event(_strategy(setting), schema, setting['noise'])
 
 
 def _losses(setting):
   """Our losses of its outcomes: of removing, whichever they were drawn for."""
   strategy, noise = _strategy(setting), setting['noise']
-  sampling, outcomes = setting['sampling'], np.array(setting['outcomes']) / noise
-  if 'cycle_length' in sampling:
-    bins = sampling['cycle_length']
-    columns = monte_carlo.bins_of(strategy, bins)
+  scheme, outcomes = setting['sampling'], np.array(setting['outcomes']) / noise
+  if 'cycle_length' in scheme:
+    bins = scheme['cycle_length']
+    columns = balls_in_bins.bins_of(strategy, bins)
     mixture: monte_carlo.Mixture = monte_carlo.BallsInBinsMixture(strategy, bins, noise)
   else:
     columns = np.abs(strategy.materialize())
     mixture = monte_carlo.BMinSepMixture(
-      strategy, sampling['min_sep'], sampling['sampling_prob'], noise
+      strategy, scheme['min_sep'], scheme['sampling_prob'], noise
     )
   return mixture.log_ratios(outcomes @ columns / noise)
 

@@ -29,12 +29,13 @@ from dp_accounting import NeighboringRelation as Relation
 from scipy import special
 from scipy import stats
 
+from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import events
-from tff_dp_aggregators.accounting import schemas
+from tff_dp_aggregators.accounting import run_events
 from tff_dp_aggregators.accounting.accountants import monte_carlo
-from tff_dp_aggregators.accounting.schemas import thinning
+from tff_dp_aggregators.sampling import balls_in_bins
 
 BOTH = Relation.ADD_OR_REMOVE_ONE
 # Stretch and tilt: of P, of both directions at a = 1.3 and 4, and arbitrary ones.
@@ -164,7 +165,7 @@ def test_moments_are_those_of_enumeration(mixture, means, probabilities, columns
 def test_every_round_of_a_renewal_has_the_same_probability():
   for n, b, p in SAMPLINGS:
     sets = _sets(n, b, p)
-    rate = schemas.BMinSepSampling(n, p, b).rate
+    rate = sampling.BMinSepSampling(n, p, b).rate
     for t in range(n):
       total = sum(q for rounds, q in sets.items() if t in rounds)
       assert total == pytest.approx(rate, rel=1e-12)
@@ -233,7 +234,7 @@ def test_bins_are_drawn_as_often_as_enumeration_says(n, b, tilt):
 def test_bins_add_up_their_columns_and_noise_is_that_of_outcomes(num_bins):
   strategy = _signed(6, 6)
   matrix = np.abs(strategy.materialize())
-  added = monte_carlo.bins_of(strategy, num_bins)
+  added = balls_in_bins.bins_of(strategy, num_bins)
   assert added.shape == (6, min(num_bins, 6))
   for j, column in enumerate(added.T):
     np.testing.assert_allclose(column, matrix[:, j::num_bins].sum(axis=1), rtol=1e-14)
@@ -508,6 +509,11 @@ def test_pairs_of_bins_are_drawn_as_often_as_enumeration_says(n, b):
   _check_frequencies(counts, size * expected / expected.sum())
 
 
+def _event(strategy, b, p, noise_multiplier):
+  schema = sampling.BMinSepSampling(strategy.num_rounds, p, b)
+  return run_events.event(strategy, schema, noise_multiplier)
+
+
 def test_rounds_that_share_noise_are_refused():
   """Their likelihoods do not multiply, and epsilon would be too small."""
   pair = strategies.BandedToeplitz(6, (1.0, 1.0))
@@ -521,7 +527,7 @@ def test_rounds_that_share_noise_are_refused():
     with pytest.raises(ValueError, match=match):
       monte_carlo.BMinSepMixture(strategy, b, 0.3, 1.0)
     with pytest.raises(ValueError, match=match):
-      thinning.event(strategy, b, 0.3, 1.0)
+      _event(strategy, b, 0.3, 1.0)
     event = events.BMinSepDpEvent(strategy, b, 0.3, 1.0, bound)
     for ask in (accountants.epsilon, accountants.delta):
       with pytest.raises(ValueError, match=match):
@@ -532,10 +538,10 @@ def test_rounds_that_share_noise_are_refused():
 
 def test_a_break_out_of_range_is_refused():
   for p in (0.0, -0.1, 1.1, math.nan):
-    for make in (monte_carlo.BMinSepMixture, thinning.event):
+    for make in (monte_carlo.BMinSepMixture, _event):
       with pytest.raises(ValueError, match='sampling_probability must be above 0'):
         make(_toeplitz(6, 2), 2, p, 1.0)
   for b, match in ((0, 'at least 1, got 0'), (2**70, 'at most 4611686018427387904')):
-    for make in (monte_carlo.BMinSepMixture, thinning.event):
+    for make in (monte_carlo.BMinSepMixture, _event):
       with pytest.raises(ValueError, match=match):
         make(strategies.Identity(6), b, 0.3, 1.0)

@@ -32,10 +32,11 @@ from dp_accounting import NeighboringRelation as Relation
 from scipy import optimize
 from scipy import stats
 
+from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import events
-from tff_dp_aggregators.accounting import schemas
+from tff_dp_aggregators.accounting import run_events
 from tff_dp_aggregators.accounting.accountants import monte_carlo
 
 BOTH = Relation.ADD_OR_REMOVE_ONE
@@ -51,19 +52,19 @@ PAIR = strategies.Banded.from_matrix(
 # A schema, its strategy, and sets of rounds with their probabilities.
 THREE_ROUNDS = {
   'bins': (
-    schemas.BallsInBins(3, 3),
+    sampling.BallsInBins(3, 3),
     TRIPLE,
     {(0,): 1 / 3, (1,): 1 / 3, (2,): 1 / 3},
   ),
-  'two bins': (schemas.BallsInBins(3, 2), TRIPLE, {(0, 2): 1 / 2, (1,): 1 / 2}),
+  'two bins': (sampling.BallsInBins(3, 2), TRIPLE, {(0, 2): 1 / 2, (1,): 1 / 2}),
   'five bins': (
-    schemas.BallsInBins(3, 5),
+    sampling.BallsInBins(3, 5),
     TRIPLE,
     {(0,): 1 / 5, (1,): 1 / 5, (2,): 1 / 5, (): 2 / 5},
   ),
   # Free in round 0 with probability 1 / (1 + P), else in round 1.
   'b-min-sep': (
-    schemas.BMinSepSampling(3, P, 2),
+    sampling.BMinSepSampling(3, P, 2),
     PAIR,
     {
       (0,): P * (1 - P) / (1 + P),
@@ -81,7 +82,7 @@ class _Integrated:
 
   def __init__(self, name, noise):
     self.schema, self.strategy, sets = THREE_ROUNDS[name]
-    self.event = schemas.event(self.strategy, self.schema, noise)
+    self.event = run_events.event(self.strategy, self.schema, noise)
     assert sum(sets.values()) == pytest.approx(1.0, rel=1e-12)
     columns = np.abs(self.strategy.materialize()).T / noise
     means = np.array([columns[list(rounds)].sum(axis=0) for rounds in sets])
@@ -135,17 +136,17 @@ def test_three_rounds_are_what_integration_says(name, noise, delta):
 
 
 def _five_bins(noise=1.0):
-  return schemas.event(
+  return run_events.event(
     strategies.BandedToeplitz.square_root(12, num_bands=4),
-    schemas.BallsInBins(12, 5),
+    sampling.BallsInBins(12, 5),
     noise,
   )
 
 
 def _breaks(noise=1.0, p=0.2):
-  return schemas.event(
+  return run_events.event(
     strategies.BandedToeplitz.square_root(12, num_bands=4),
-    schemas.BMinSepSampling(12, p, 4),
+    sampling.BMinSepSampling(12, p, 4),
     noise,
   )
 
@@ -190,16 +191,17 @@ _ASKED = """
 import sys
 from dp_accounting import NeighboringRelation as Relation
 from tff_dp_aggregators import strategies
-from tff_dp_aggregators.accounting import accountants, schemas
+from tff_dp_aggregators import sampling
+from tff_dp_aggregators.accounting import accountants, run_events
 strategy = strategies.BandedToeplitz.square_root(60, num_bands=7)
 # Bins of one column each have equal norms.
 equal = strategies.BandedToeplitz(60, (1.0,) * 7)
 for strategy, schema, noise in (
-  (strategy, schemas.BallsInBins(60, 20), 2.0),
-  (equal, schemas.BallsInBins(60, 60), 2.0),
-  (strategy, schemas.BMinSepSampling(60, 0.05, 10), 1.5),
+  (strategy, sampling.BallsInBins(60, 20), 2.0),
+  (equal, sampling.BallsInBins(60, 60), 2.0),
+  (strategy, sampling.BMinSepSampling(60, 0.05, 10), 1.5),
 ):
-  event = schemas.event(strategy, schema, noise)
+  event = run_events.event(strategy, schema, noise)
   for ask, at in ((accountants.epsilon, 1e-3), (accountants.delta, 0.5)):
     print(repr(ask(event, at, 'monte_carlo', Relation.ADD_OR_REMOVE_ONE)))
 """
@@ -232,10 +234,10 @@ def test_other_processors_have_the_same_answers():
 def test_each_question_has_outcomes_of_its_own():
   asked = [_five_bins(), _five_bins(1.0 + 1e-12), _breaks(), _breaks(p=0.2 + 1e-12)]
   other = strategies.BandedToeplitz(12, (1.0, 0.25))
-  asked.append(schemas.event(other, schemas.BallsInBins(12, 5), 1.0))
-  asked.append(schemas.event(other, schemas.BallsInBins(12, 6), 1.0))
-  asked.append(schemas.event(other, schemas.BMinSepSampling(12, 0.2, 4), 1.0))
-  asked.append(schemas.event(other, schemas.BMinSepSampling(12, 0.2, 5), 1.0))
+  asked.append(run_events.event(other, sampling.BallsInBins(12, 5), 1.0))
+  asked.append(run_events.event(other, sampling.BallsInBins(12, 6), 1.0))
+  asked.append(run_events.event(other, sampling.BMinSepSampling(12, 0.2, 4), 1.0))
+  asked.append(run_events.event(other, sampling.BMinSepSampling(12, 0.2, 5), 1.0))
   seeds = {
     monte_carlo._seed(event, at, side)
     for event in asked
@@ -266,10 +268,10 @@ def test_answers_are_not_above_the_deterministic_bound(make, noise):
 def test_without_sampling_the_answer_is_that_of_the_gaussian():
   """But for the part of delta that is for the confidence."""
   identity = strategies.Identity(4)
-  certain = schemas.event(identity, schemas.BMinSepSampling(4, 1.0, 1), 0.9)
-  one = schemas.event(
+  certain = run_events.event(identity, sampling.BMinSepSampling(4, 1.0, 1), 0.9)
+  one = run_events.event(
     strategies.BandedToeplitz.square_root(4, num_bands=2),
-    schemas.BallsInBins(4, 1),
+    sampling.BallsInBins(4, 1),
     0.9,
   )
   for event in (certain, one):
@@ -298,7 +300,9 @@ def test_less_sampling_less_noise_and_smaller_delta_have_their_order():
   ('n', 'p', 'noise', 'delta'), [(10, 0.1, 1.0, 1e-4), (30, 0.2, 2.0, 1e-5)]
 )
 def test_separation_one_is_poisson_sampling(n, p, noise, delta):
-  event = schemas.event(strategies.Identity(n), schemas.BMinSepSampling(n, p, 1), noise)
+  event = run_events.event(
+    strategies.Identity(n), sampling.BMinSepSampling(n, p, 1), noise
+  )
   assert isinstance(event, events.BMinSepDpEvent)
   one = dp_accounting.PoissonSampledDpEvent(p, dp_accounting.GaussianDpEvent(noise))
   poisson = dp_accounting.SelfComposedDpEvent(one, n)
@@ -364,8 +368,11 @@ def test_bounds_beyond_float64_do_not_pass_and_are_answered():
   tails = _tails(np.full(10, 1e-320), 3000, log_bound=700.0)
   assert 0 < tails.delta(1.0) < 1e-15
   strategy = strategies.BandedToeplitz.square_root(40, num_bands=8)
-  for schema in (schemas.BMinSepSampling(40, 0.1, 8), schemas.BallsInBins(40, 8)):
-    event = schemas.event(strategy, schema, 1e-3)
+  for schema in (
+    sampling.BMinSepSampling(40, 0.1, 8),
+    sampling.BallsInBins(40, 8),
+  ):
+    event = run_events.event(strategy, schema, 1e-3)
     for epsilon in (0.0, 1.0):
       assert accountants.delta(event, epsilon, NAME, BOTH) == 1.0
     assert 1e6 < accountants.epsilon(event, 1e-6, NAME, BOTH) < 1e7
@@ -438,8 +445,11 @@ def test_the_best_proposal_has_the_least_bound(removed):
 
 def test_no_noise_is_infinite():
   strategy = strategies.BandedToeplitz.square_root(6, num_bands=2)
-  for schema in (schemas.BallsInBins(6, 3), schemas.BMinSepSampling(6, 0.2, 2)):
-    event = schemas.event(strategy, schema, 0.0)
+  for schema in (
+    sampling.BallsInBins(6, 3),
+    sampling.BMinSepSampling(6, 0.2, 2),
+  ):
+    event = run_events.event(strategy, schema, 0.0)
     assert accountants.epsilon(event, 1e-6, NAME, BOTH) == math.inf
     assert accountants.delta(event, 3.0, NAME, BOTH) == 1.0
   nothing = monte_carlo.MonteCarloAccountant(BOTH)
@@ -498,39 +508,41 @@ def test_other_events_and_relations_are_refused():
 @pytest.mark.parametrize('noise', [0.5, 1.0])
 def test_huge_breaks_are_answered(noise, p):
   n, b = 5, 10**12
-  event = schemas.event(strategies.Identity(n), schemas.BMinSepSampling(n, p, b), noise)
+  event = run_events.event(
+    strategies.Identity(n), sampling.BMinSepSampling(n, p, b), noise
+  )
   # All but never in a round: with probability n / b at most.
   assert 0 <= accountants.epsilon(event, 1e-6, NAME, BOTH) <= 0.05
   assert 0 <= accountants.delta(event, 2.0, NAME, BOTH) <= 5 * n / b
 
 
 @pytest.mark.few(6)
-@pytest.mark.parametrize('sampling', [
-  schemas.BMinSepSampling(20, 1e-9, 1),
-  schemas.BMinSepSampling(3, 1.0, 1),
-  schemas.BallsInBins(3, 3),
-  schemas.BallsInBins(3, 1),
+@pytest.mark.parametrize('scheme', [
+  sampling.BMinSepSampling(20, 1e-9, 1),
+  sampling.BMinSepSampling(3, 1.0, 1),
+  sampling.BallsInBins(3, 3),
+  sampling.BallsInBins(3, 1),
 ])  # fmt: skip
 @pytest.mark.parametrize('noise', [0.01, 0.02, 0.3, 1.5, 50.0])
-def test_little_and_much_noise_is_answered(sampling, noise):
-  strategy = strategies.BandedToeplitz.square_root(sampling.num_rounds, 1)
-  if isinstance(sampling, schemas.BallsInBins):
+def test_little_and_much_noise_is_answered(scheme, noise):
+  strategy = strategies.BandedToeplitz.square_root(scheme.num_rounds, 1)
+  if isinstance(scheme, sampling.BallsInBins):
     strategy = strategies.BandedToeplitz.square_root(3, 2)
-  event = schemas.event(strategy, sampling, noise)
+  event = run_events.event(strategy, scheme, noise)
   bound = accountants.epsilon(event.bound, 1e-5, 'pld', BOTH)
   assert 0 <= accountants.epsilon(event, 1e-5, NAME, BOTH) <= bound
 
 
 def test_what_is_too_large_is_refused_before_it_is_begun():
   for n, b, schema in (
-    (10_000, 10_000, schemas.BMinSepSampling(10_000, 0.001, 10_000)),
-    (10_000, 10_000, schemas.BallsInBins(10_000, 10_000)),
-    (4097, 4097, schemas.BallsInBins(4097, 4097)),
-    (20_000, 9, schemas.BallsInBins(20_000, 9)),
+    (10_000, 10_000, sampling.BMinSepSampling(10_000, 0.001, 10_000)),
+    (10_000, 10_000, sampling.BallsInBins(10_000, 10_000)),
+    (4097, 4097, sampling.BallsInBins(4097, 4097)),
+    (20_000, 9, sampling.BallsInBins(20_000, 9)),
   ):
     strategy = strategies.BandedToeplitz.square_root(n, num_bands=9)
     noise, says = 0.5, f'num_rounds={n} with {b} bins.*accountant=pld'
-    event = schemas.event(strategy, schema, noise)
+    event = run_events.event(strategy, schema, noise)
     for ask in (accountants.epsilon, accountants.delta):
       with pytest.raises(ValueError, match=says):
         ask(event, 1e-6, NAME, BOTH)

@@ -23,9 +23,10 @@ from scipy import integrate
 from scipy import special
 from scipy import stats
 
+from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
-from tff_dp_aggregators.accounting import schemas
+from tff_dp_aggregators.accounting import run_events
 from tff_dp_aggregators.accounting.accountants import monte_carlo
 
 BOTH = Relation.ADD_OR_REMOVE_ONE
@@ -230,9 +231,11 @@ def test_added_clients_of_many_rounds_are_bounded(n, p, noise):
 
 def test_epsilon_of_many_rounds_is_that_of_poisson_sampling():
   n, p, noise = 200, 0.1, 1.0
-  schema = schemas.BMinSepSampling(n, p, 1)
-  event = schemas.event(strategies.Identity(n), schema, noise)
-  poisson = schemas.event(strategies.Identity(n), schemas.PoissonSampling(n, p), noise)
+  schema = sampling.BMinSepSampling(n, p, 1)
+  event = run_events.event(strategies.Identity(n), schema, noise)
+  poisson = run_events.event(
+    strategies.Identity(n), sampling.PoissonSampling(n, p), noise
+  )
   known = accountants.epsilon(poisson, 1e-6, 'pld', BOTH)
   stated = accountants.epsilon(event, 1e-6, 'monte_carlo', BOTH)
   assert known <= stated <= 1.03 * known

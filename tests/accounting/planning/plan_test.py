@@ -28,11 +28,12 @@ import dp_accounting
 import numpy as np
 import pytest
 
+from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
-from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.planning import comparison as planning
+from tff_dp_aggregators.accounting.planning import offers
 from tff_dp_aggregators.accounting.planning import views as plan_views
 from tff_dp_aggregators.base import rounding
 from tff_dp_aggregators.strategies import noise_cost
@@ -64,8 +65,8 @@ def sampled():
   return planning.compare(_task(population=4000, cohort=40, mechanisms=names))
 
 
-def _rows(comparison, sampling):
-  return [row for row in comparison.rows if row.sampling == sampling]
+def _rows(comparison, scheme):
+  return [row for row in comparison.rows if row.sampling == scheme]
 
 
 def _unsampled_strategies():
@@ -224,7 +225,7 @@ def test_groups_are_about_the_best_power_of_2():
   (chosen,) = _rows(planning.compare(task), 'cyclic_poisson')
   errors = {}
   for groups in (2**i for i in range(1, 8)):
-    schema = schemas.PoissonSampling.of_cohort(300, 8000, 50, groups)
+    schema = sampling.PoissonSampling.of_cohort(300, 8000, 50, groups)
     made = mechanism_lib.Mechanism.for_target(
       'toeplitz', schema, 6.0, DELTA, num_bands=groups, accountant='rdp'
     )
@@ -239,7 +240,7 @@ def test_there_are_no_rows_with_sampling_without_a_population(targeted, noised):
 
 
 @pytest.mark.parametrize(
-  ('sampling', 'allowed'),
+  ('scheme', 'allowed'),
   [
     ('none', {'none'}),
     ('poisson', {'none', 'poisson', 'cyclic_poisson'}),
@@ -247,21 +248,21 @@ def test_there_are_no_rows_with_sampling_without_a_population(targeted, noised):
   ],
 )
 def test_sampling_is_advised_only_where_the_user_says_that_it_happens(
-  sampled, sampling, allowed
+  sampled, scheme, allowed
 ):
-  task = dataclasses.replace(sampled.task, sampling=sampling)
+  task = dataclasses.replace(sampled.task, sampling=scheme)
   comparison = dataclasses.replace(sampled, task=task)
   may_be = {row.sampling for row in sampled.rows if comparison.may_be_advised(row)}
   assert may_be == allowed
   assert comparison.advised.sampling in allowed
   # All samplings are there, and all would be better than none.
   assert {row.sampling for row in sampled.rows} == set(itertools.chain(*_ALLOWED))
-  if sampling == 'poisson':
+  if scheme == 'poisson':
     assert comparison.advised.sampling == 'cyclic_poisson'
     assert 'Poisson sampling' in plan_views.advice(comparison)
 
 
-_ALLOWED = planning.samplings().values()
+_ALLOWED = offers.samplings().values()
 
 
 @pytest.mark.slow

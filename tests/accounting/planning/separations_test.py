@@ -17,10 +17,11 @@ import pytest
 from dp_accounting import NeighboringRelation as Relation
 
 from tff_dp_aggregators import accounting
+from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import calibration
-from tff_dp_aggregators.accounting import schemas
+from tff_dp_aggregators.accounting import run_events
 from tff_dp_aggregators.accounting.accountants import monte_carlo
 from tff_dp_aggregators.accounting.planning import separations
 
@@ -34,7 +35,7 @@ def test_the_chosen_separation_has_about_the_least_error():
   assert chosen.num_rounds == 64 and chosen.rate == pytest.approx(0.05, rel=1e-12)
   errors = {}
   for b in (2, 4, 8, 16):
-    schema = schemas.BMinSepSampling.of_cohort(*clients, b)
+    schema = sampling.BMinSepSampling.of_cohort(*clients, b)
     made = accounting.Mechanism.for_target(
       'toeplitz', schema, epsilon, delta, num_bands=b
     )
@@ -44,7 +45,7 @@ def test_the_chosen_separation_has_about_the_least_error():
   # No error of the others would do as well: the choice is one.
   assert max(errors.values()) > 1.15 * min(errors.values())
   assert separations.best_separation(*clients, epsilon, delta, largest=3) == (
-    schemas.BMinSepSampling.of_cohort(*clients, 2)
+    sampling.BMinSepSampling.of_cohort(*clients, 2)
   )
 
 
@@ -71,9 +72,9 @@ def test_a_target_that_hardly_any_noise_keeps_is_refused():
 
 def _event_of(noise):
   """Whose bound without sampling error is some times the answer."""
-  schema = schemas.BMinSepSampling.of_cohort(128, 1000, 20, 4)
+  schema = sampling.BMinSepSampling.of_cohort(128, 1000, 20, 4)
   strategy = strategies.BandedToeplitz.square_root(128, num_bands=4)
-  return schemas.event(strategy, schema, noise)
+  return run_events.event(strategy, schema, noise)
 
 
 def test_a_search_asks_few_questions(monkeypatch):

@@ -15,9 +15,9 @@ import pytest
 from absl import flags as absl_flags
 
 from tests import executing
+from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
-from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.programs import flags as flags_lib
 from tff_dp_aggregators.accounting.programs import program
 from tff_dp_aggregators.accounting.programs import report
@@ -96,22 +96,22 @@ def test_limits_may_come_from_elsewhere():
     ),
     (
       ('--sampling=poisson', '--sampling_probability=0.1'),
-      schemas.PoissonSampling(20, 0.1),
+      sampling.PoissonSampling(20, 0.1),
     ),
     (
       ('--sampling=poisson', '--population=200', '--cohort=7', '--num_groups=4'),
-      schemas.PoissonSampling(20, 7 / 50, 4),
+      sampling.PoissonSampling(20, 7 / 50, 4),
     ),
     (
       ('--sampling=fixed_size', '--population=200', '--cohort=7'),
-      schemas.FixedSizeSampling(20, 200, 7),
+      sampling.FixedSizeSampling(20, 200, 7),
     ),
   ],
 )
 def test_every_schema_can_be_asked_for(arguments, schema):
   plan = _plan(*GAUSSIAN, '--num_rounds=20', '--noise_multiplier=2', *arguments)
   assert plan.mechanism.participation == schema
-  assert plan.mechanism.relation == schemas.relations(schema)[0]
+  assert plan.mechanism.relation == sampling.check_relation(schema)
 
 
 @pytest.mark.parametrize(
@@ -552,7 +552,7 @@ def test_the_next_cohort_that_is_named_is_taken():
   plan = _plan(
     *_OF_GAUSSIAN, '--sampling=random_allocation', '--population=361', '--cohort=24'
   )
-  assert plan.mechanism.participation == schemas.RandomAllocation(60, 4)
+  assert plan.mechanism.participation == sampling.RandomAllocation(60, 4)
 
 
 @pytest.mark.parametrize('target', [(), ('--target_epsilon=3',)])

@@ -20,9 +20,9 @@ import pytest
 
 from tests.accounting.programs import reporting
 from tff_dp_aggregators import accounting
+from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import events
-from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.records import ledger
 from tff_dp_aggregators.accounting.reports import sources
 
@@ -186,8 +186,8 @@ def test_runs_that_share_their_noise_do_not_compose(tmp_path):
 def test_runs_that_drew_the_same_clients_do_not_compose(tmp_path):
   # Accountants compose independent draws: 20 rounds of noise 0.838, drawn with 1/18,
   # spend 3.27, twice that 4.04, and with the same clients in both 7.38.
-  sampling = schemas.PoissonSampling(20, sampling_probability=1 / 18)
-  sampled = accounting.Mechanism('gaussian', sampling, 0.838)
+  scheme = sampling.PoissonSampling(20, sampling_probability=1 / 18)
+  sampled = accounting.Mechanism('gaussian', scheme, 0.838)
 
   def write(name, file=None, **said):
     (tmp_path / name).mkdir()

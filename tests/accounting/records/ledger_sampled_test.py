@@ -17,31 +17,31 @@ import pytest
 
 from tests.accounting.records import ledgers
 from tff_dp_aggregators import accounting
+from tff_dp_aggregators import sampling
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import events
-from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.records import ledger
 
 MECHANISMS = {
-  'poisson': accounting.Mechanism('gaussian', schemas.PoissonSampling(8, 0.1), 2.0),
+  'poisson': accounting.Mechanism('gaussian', sampling.PoissonSampling(8, 0.1), 2.0),
   'cyclic': accounting.Mechanism(
-    'toeplitz', schemas.PoissonSampling(8, 0.1, num_groups=3), 2.0, num_bands=3
+    'toeplitz', sampling.PoissonSampling(8, 0.1, num_groups=3), 2.0, num_bands=3
   ),
   'fixed_size': accounting.Mechanism(
-    'gaussian', schemas.FixedSizeSampling(8, 100, 10), 2.0
+    'gaussian', sampling.FixedSizeSampling(8, 100, 10), 2.0
   ),
 }
 
 
 # Rounds of a client are drawn together: what they cost is in the first line.
 TOGETHER = {
-  'balls_in_bins': accounting.Mechanism('gaussian', schemas.BallsInBins(8, 3), 2.0),
-  'correlated': accounting.Mechanism('blt', schemas.BallsInBins(8, 3), 2.0),
+  'balls_in_bins': accounting.Mechanism('gaussian', sampling.BallsInBins(8, 3), 2.0),
+  'correlated': accounting.Mechanism('blt', sampling.BallsInBins(8, 3), 2.0),
   'random_allocation': accounting.Mechanism(
-    'gaussian', schemas.RandomAllocation(8, 2), 2.0
+    'gaussian', sampling.RandomAllocation(8, 2), 2.0
   ),
   'b_min_sep': accounting.Mechanism(
-    'toeplitz', schemas.BMinSepSampling(8, 0.25, 3), 2.0, num_bands=3
+    'toeplitz', sampling.BMinSepSampling(8, 0.25, 3), 2.0, num_bands=3
   ),
 }
 

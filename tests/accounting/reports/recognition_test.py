@@ -6,9 +6,10 @@ import dp_accounting
 import numpy as np
 import pytest
 
+from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
-from tff_dp_aggregators.accounting import schemas
+from tff_dp_aggregators.accounting import run_events
 from tff_dp_aggregators.accounting.reports import guarantees
 
 
@@ -94,7 +95,7 @@ def test_a_guarantee_by_prv_has_it_of_the_tightest():
 def test_drawn_points_have_to_be_right_all_at_once():
   """What is said with a probability each is said of all but for their sum."""
   strategy = strategies.BandedToeplitz.square_root(8, num_bands=2)
-  event = schemas.event(strategy, schemas.BMinSepSampling(8, 0.3, 2), 1.0)
+  event = run_events.event(strategy, sampling.BMinSepSampling(8, 0.3, 2), 1.0)
   relation = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
   drawn = accountants.composed(event, 'monte_carlo', relation)
   deltas = guarantees._DRAWN_DELTAS

@@ -18,18 +18,18 @@ import pytest
 from tests.accounting.reports import rendered
 from tests.accounting.reports import statements
 from tff_dp_aggregators import accounting
+from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import reports
-from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.reports import rendering
 from tff_dp_aggregators.accounting.reports import statement
 from tff_dp_aggregators.base import rounding
 
 POISSON = accounting.Mechanism(
-  'gaussian', schemas.PoissonSampling(20, sampling_probability=0.01), 1.0
+  'gaussian', sampling.PoissonSampling(20, sampling_probability=0.01), 1.0
 )
 FIXED_SIZE = accounting.Mechanism(
-  'gaussian', schemas.FixedSizeSampling(2, population=1000, cohort=10), 2.0
+  'gaussian', sampling.FixedSizeSampling(2, population=1000, cohort=10), 2.0
 )
 
 

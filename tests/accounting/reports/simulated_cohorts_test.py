@@ -22,9 +22,9 @@ import pytest
 from tests.accounting.programs import reporting
 from tests.accounting.reports import statements
 from tff_dp_aggregators import accounting
+from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import reports
-from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.records import ledger
 from tff_dp_aggregators.accounting.reports import rendering
 from tff_dp_aggregators.accounting.reports import schema as schema_lib
@@ -161,8 +161,8 @@ _LIMITS = strategies.Participation(9, min_separation=3)
   [
     accounting.Mechanism('tree', _LIMITS, 2.0),
     accounting.Mechanism('banded', _LIMITS, 2.0, clipped_count_stddev=4.0),
-    accounting.Mechanism('gaussian', schemas.PoissonSampling(9, 0.1), 1.0),
-    accounting.Mechanism('gaussian', schemas.FixedSizeSampling(9, 100, 10), 1.0),
+    accounting.Mechanism('gaussian', sampling.PoissonSampling(9, 0.1), 1.0),
+    accounting.Mechanism('gaussian', sampling.FixedSizeSampling(9, 100, 10), 1.0),
   ],
   ids=lambda value: getattr(value, 'name', None),
 )

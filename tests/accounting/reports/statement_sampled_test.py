@@ -16,11 +16,11 @@ import dp_accounting
 import pytest
 
 from tff_dp_aggregators import accounting
+from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import reports
-from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.programs import report as report_program
 from tff_dp_aggregators.accounting.records import ledger
 from tff_dp_aggregators.accounting.reports import inputs
@@ -29,10 +29,10 @@ from tff_dp_aggregators.accounting.reports import sources
 from tff_dp_aggregators.accounting.reports import statement
 from tff_dp_aggregators.accounting.reports import verification
 
-POISSON = accounting.Mechanism('gaussian', schemas.PoissonSampling(20, 0.1), 2.0)
-FIXED = accounting.Mechanism('gaussian', schemas.FixedSizeSampling(20, 100, 10), 2.0)
+POISSON = accounting.Mechanism('gaussian', sampling.PoissonSampling(20, 0.1), 2.0)
+FIXED = accounting.Mechanism('gaussian', sampling.FixedSizeSampling(20, 100, 10), 2.0)
 CYCLIC = accounting.Mechanism(
-  'toeplitz', schemas.PoissonSampling(20, 0.1, num_groups=3), 2.0, num_bands=3
+  'toeplitz', sampling.PoissonSampling(20, 0.1, num_groups=3), 2.0, num_bands=3
 )
 
 # What a run's configuration says of privacy besides.
@@ -44,9 +44,9 @@ _BESIDES = {
   'noise_source': 'a seed',
 }
 # Rounds of a client that are drawn together, with noise that is correlated.
-BINS = accounting.Mechanism('toeplitz', schemas.BallsInBins(20, 10), 2.0, num_bands=3)
+BINS = accounting.Mechanism('toeplitz', sampling.BallsInBins(20, 10), 2.0, num_bands=3)
 B_MIN_SEP = accounting.Mechanism(
-  'toeplitz', schemas.BMinSepSampling(20, 0.2, 4), 2.0, num_bands=3
+  'toeplitz', sampling.BMinSepSampling(20, 0.2, 4), 2.0, num_bands=3
 )
 
 
@@ -116,11 +116,11 @@ def test_a_ledger_of_rounds_drawn_together_is_as_planned(
 @pytest.mark.parametrize(
   'stated',
   [
-    schemas.BMinSepSampling(20, 0.19, 4),
-    schemas.BMinSepSampling(20, 0.21, 4),
-    schemas.BMinSepSampling(20, 0.2, 5),
-    schemas.BallsInBins(20, 10),
-    schemas.PoissonSampling(20, 0.2, num_groups=4),
+    sampling.BMinSepSampling(20, 0.19, 4),
+    sampling.BMinSepSampling(20, 0.21, 4),
+    sampling.BMinSepSampling(20, 0.2, 5),
+    sampling.BallsInBins(20, 10),
+    sampling.PoissonSampling(20, 0.2, num_groups=4),
   ],
 )
 def test_a_ledger_of_rounds_drawn_together_is_of_one_sampling(stated, tmp_path):
@@ -174,15 +174,15 @@ def _check_schedule(folder, mechanism, schedule, is_one):
   'mechanism', [B_MIN_SEP, POISSON], ids=['b_min_sep', 'poisson']
 )
 def test_a_schedule_of_a_sampled_run_draws_by_the_sampling(mechanism, tmp_path):
-  sampling = schemas.to_json(mechanism.participation)
-  limits = schemas.to_json(mechanism.limits)
+  scheme = sampling.to_json(mechanism.participation)
+  limits = sampling.to_json(mechanism.limits)
   for number, (schedule, is_one) in enumerate(
     (
-      ({'schedule': 'x', 'sampling': sampling}, True),
-      (_replayed(sampling), True),
+      ({'schedule': 'x', 'sampling': scheme}, True),
+      (_replayed(scheme), True),
       (_replayed(None), True),  # As its file says.
       (_replayed(limits), False),
-      ({'schedule': 'x', 'sampling': {**sampling, 'sampling_probability': 0.9}}, False),
+      ({'schedule': 'x', 'sampling': {**scheme, 'sampling_probability': 0.9}}, False),
       ({'schedule': 'x', 'sampling': None}, False),
       ({'schedule': 'x', 'participation': limits}, False),
     )
@@ -196,7 +196,7 @@ def test_a_schedule_keeps_the_limits_and_the_denominator_that_are_accounted_for(
   tmp_path,
 ):
   mechanism = accounting.Mechanism('gaussian', strategies.Participation(7, 3), 2.0)
-  limits = schemas.to_json(mechanism.participation)
+  limits = sampling.to_json(mechanism.participation)
   closer = {**limits, 'min_separation': 2}
   oftener = {**limits, 'max_participations': 7}
   for number, (schedule, is_one) in enumerate(
@@ -224,7 +224,7 @@ def test_an_accountant_that_says_more_than_the_target_has_none(tmp_path):
   planned = accounting.Mechanism.for_target(
     'toeplitz', BINS.participation, 3.0, 1e-6, accountant='monte_carlo', num_bands=3
   )
-  schedule = {'schedule': 'x', 'sampling': schemas.to_json(BINS.participation)}
+  schedule = {'schedule': 'x', 'sampling': sampling.to_json(BINS.participation)}
   stated = {'target_epsilon': 3.0, 'accountant': 'monte_carlo'}
   run_dir = _run_dir(tmp_path, planned, schedule, **stated)
   by_name = {
@@ -239,14 +239,17 @@ def test_an_accountant_that_says_more_than_the_target_has_none(tmp_path):
 
 @pytest.mark.parametrize('accountant', [[], 5, 'bogus'], ids=str)
 def test_an_accountant_that_is_none_is_refused(accountant, tmp_path):
-  schedule = {'schedule': 'x', 'sampling': schemas.to_json(BINS.participation)}
+  schedule = {'schedule': 'x', 'sampling': sampling.to_json(BINS.participation)}
   run_dir = _run_dir(tmp_path, BINS, schedule, accountant=accountant)
   with pytest.raises(ValueError, match='unknown accountant'):
     sources.from_run_dir(run_dir)
 
 
 def test_a_run_of_rounds_drawn_together_is_reported_as_planned(tmp_path):
-  schedule = {'schedule': 'x', 'sampling': schemas.to_json(B_MIN_SEP.participation)}
+  schedule = {
+    'schedule': 'x',
+    'sampling': sampling.to_json(B_MIN_SEP.participation),
+  }
   inputs = sources.from_run_dir(_run_dir(tmp_path, B_MIN_SEP, schedule))
   built = statement.build(inputs, with_curves=False)
   assert built['guarantee']['epsilon'] == B_MIN_SEP.epsilon(1e-6)
@@ -290,7 +293,7 @@ def test_a_sampled_round_that_was_tried_again_is_refused(mechanism, tmp_path):
 def test_a_ledger_of_samples_is_of_no_mechanism_without_sampling(tmp_path):
   run = _write(tmp_path / 'ledger.jsonl', POISSON)
   limits = accounting.Mechanism(
-    'gaussian', accounting.schemas.limits(POISSON.participation), 2.0
+    'gaussian', sampling.limits_of(POISSON.participation), 2.0
   )
   with pytest.raises(ValueError, match='has the effective noise multiplier None'):
     statement.build(reports.Inputs(limits, 1e-6, ledger=run))
@@ -321,8 +324,8 @@ def test_the_report_of_a_run_directory_and_of_a_ledger_agree(tmp_path):
 
 @pytest.mark.slow
 def test_another_release_leaves_a_mixture_its_own_accountant():
-  sampling = schemas.BMinSepSampling(20, 0.05, 2)
-  mechanism = accounting.Mechanism('banded', sampling, 2.0, options={'num_bands': 2})
+  scheme = sampling.BMinSepSampling(20, 0.05, 2)
+  mechanism = accounting.Mechanism('banded', scheme, 2.0, options={'num_bands': 2})
   part = statement.build(reports.Inputs(mechanism, 1e-6), with_curves=False)
   part = json.loads(json.dumps(part))  # As verification has it.
   release = inputs.OtherRelease('survey', 0.5, 1e-7)

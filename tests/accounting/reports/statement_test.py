@@ -11,11 +11,12 @@ import pytest
 
 from tests.accounting.reports import statements
 from tff_dp_aggregators import accounting
+from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import reports
-from tff_dp_aggregators.accounting import schemas
+from tff_dp_aggregators.accounting import run_events
 from tff_dp_aggregators.accounting.records import ledger
 from tff_dp_aggregators.accounting.reports import inputs
 from tff_dp_aggregators.accounting.reports import model
@@ -264,7 +265,7 @@ def test_curves_end_where_the_guarantee_is():
 
 
 def test_a_sampled_curve_is_that_of_ever_more_turns_of_the_first_group():
-  schema = schemas.PoissonSampling(30, sampling_probability=0.02, num_groups=5)
+  schema = sampling.PoissonSampling(30, sampling_probability=0.02, num_groups=5)
   mechanism = accounting.Mechanism('banded', schema, 1.0, num_bands=4)
   built = statement.build(reports.Inputs(mechanism, 1e-5))
   curve = built['curves']['epsilon_by_round']
@@ -273,10 +274,10 @@ def test_a_sampled_curve_is_that_of_ever_more_turns_of_the_first_group():
   assert curve[-1][1] == pytest.approx(built['guarantee']['epsilon_rdp'], rel=1e-12)
   for rounds, spent in curve[:3]:
     shorter = dataclasses.replace(schema, num_rounds=rounds + 4)
-    event = schemas.event(
+    event = run_events.event(
       strategies.Identity(rounds + 4), shorter, 1 / mechanism.strategy.sensitivity(None)
     )
-    relation = schemas.relations(shorter)[0]
+    relation = sampling.check_relation(shorter)
     expected = accountants.epsilon(event, 1e-5, 'rdp', relation)
     assert spent == pytest.approx(expected, rel=1e-9)
 
@@ -391,8 +392,8 @@ def _statements(tmp_path):
   composition = statement.compose([plan, run])
   adaptive = dataclasses.replace(MECHANISM, clipped_count_stddev=5.0)
   replace_one = dataclasses.replace(MECHANISM, adjacency='replace_one')
-  poisson = schemas.PoissonSampling(4, sampling_probability=0.01)
-  fixed_size = schemas.FixedSizeSampling(2, population=1000, cohort=10)
+  poisson = sampling.PoissonSampling(4, sampling_probability=0.01)
+  fixed_size = sampling.FixedSizeSampling(2, population=1000, cohort=10)
   yield plan
   yield run
   yield composition

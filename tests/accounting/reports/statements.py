@@ -7,10 +7,10 @@ import os
 import dp_accounting
 
 from tff_dp_aggregators import accounting
+from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import reports
-from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.programs import report as report_program
 from tff_dp_aggregators.accounting.records import ledger
 from tff_dp_aggregators.accounting.reports import inputs
@@ -249,7 +249,7 @@ def _toeplitz():
 
 
 def _sampled():
-  fixed = schemas.FixedSizeSampling(6, 1000, 10)
+  fixed = sampling.FixedSizeSampling(6, 1000, 10)
   return _plan(accounting.Mechanism('gaussian', fixed, 2.0))
 
 

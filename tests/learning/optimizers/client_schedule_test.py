@@ -17,8 +17,10 @@ import tensorflow_federated as tff
 
 from tests.learning import training_runs
 from tff_dp_aggregators import learning
+from tff_dp_aggregators import sampling
 from tff_dp_aggregators.learning.optimizers import client_schedule
 from tff_dp_aggregators.learning.runs import metrics_file
+from tff_dp_aggregators.sampling import draws
 
 _ROUNDS = 4
 _RATES = [0.4, 0.2, 0.1, 0.05]
@@ -55,7 +57,7 @@ def packed(tmp_path_factory):
 def _by_hand(cohorts):
   """The same rounds in NumPy: two examples a batch, in the order of `local_order`."""
   clients = learning.Clients.of(training_runs.clients())
-  keys = learning.schedules.draws.keys_of_ids(clients.draw_ids, 7)
+  keys = draws.keys_of_ids(clients.draw_ids, 7)
   kernel = np.zeros([2, 1])
   for number, cohort in enumerate(cohorts):
     updates = []
@@ -77,7 +79,7 @@ def test_rounds_are_those_of_optimizers_with_their_rates(packed):
   run_dir, result = packed
   rows = metrics_file.read(str(run_dir / 'metrics.csv'))
   assert [float(row['client_learning_rate']) for row in rows] == _RATES
-  schedule = learning.schedules.RandomEligible(
+  schedule = sampling.RandomEligible(
     learning.training.strategies.Participation(_ROUNDS), 12, 3, 7
   ).for_clients(learning.Clients.of(training_runs.clients()).draw_ids)
   cohorts = [schedule.cohort(number) for number in range(_ROUNDS)]

@@ -24,31 +24,30 @@ import pytest
 from tests.learning import training_runs
 from tff_dp_aggregators import accounting
 from tff_dp_aggregators import learning
+from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
-from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.records import ledger
 from tff_dp_aggregators.accounting.reports import sources
 from tff_dp_aggregators.accounting.reports import verification
 from tff_dp_aggregators.base import rounding
-from tff_dp_aggregators.learning import schedules
 from tff_dp_aggregators.learning.packed import data
 from tff_dp_aggregators.learning.runs import run_directory
 
 # Seeds and numbers of examples of which no other number in the files is a part.
 _SEED, _NOISE_SEED, _EXAMPLES = 907318462735, 615284739054, 486205791373
 _ROUNDS = 4
-_POISSON = schemas.PoissonSampling(_ROUNDS, sampling_probability=0.5)
-_BINS = schemas.BallsInBins(_ROUNDS, cycle_length=2)
+_POISSON = sampling.PoissonSampling(_ROUNDS, sampling_probability=0.5)
+_BINS = sampling.BallsInBins(_ROUNDS, cycle_length=2)
 
 
-def _train(folder, sampling=_POISSON, clients=None, **changes):
+def _train(folder, scheme=_POISSON, clients=None, **changes):
   """A run of 12 clients, or others, in a directory that always has the same name."""
-  mechanism = accounting.Mechanism('gaussian', sampling, 1.0)
+  mechanism = accounting.Mechanism('gaussian', scheme, 1.0)
   clients = training_runs.clients() if clients is None else clients
   arguments = {
     'mechanism': mechanism,
     'clients': clients,
-    'schedule': schedules.for_mechanism(mechanism, 12, 12 * _share(sampling), _SEED),
+    'schedule': sampling.for_mechanism(mechanism, 12, 12 * _share(scheme), _SEED),
     'clients_per_round': None,
     'num_rounds': None,
     'seed': _SEED,
@@ -63,9 +62,9 @@ def _train(folder, sampling=_POISSON, clients=None, **changes):
   return run_dir
 
 
-def _share(sampling):
+def _share(scheme):
   """Of the clients in a round."""
-  return 1 / sampling.cycle_length if sampling != _POISSON else 0.5
+  return 1 / scheme.cycle_length if scheme != _POISSON else 0.5
 
 
 def _handed_on(run_dir):
@@ -143,10 +142,10 @@ def seeded(tmp_path_factory):
       folder / 'other',
       noise_seed=_NOISE_SEED,
       clients=training_runs.clients(12, 2.0),
-      schedule=schedules.Poisson(_POISSON, 12, seed=5),
+      schedule=sampling.SampledSchedule(_POISSON, 12, seed=5),
     ),
     'bins': _train(folder / 'bins', _BINS),
-    'other bins': _train(folder / 'more', schemas.BallsInBins(_ROUNDS, 4)),
+    'other bins': _train(folder / 'more', sampling.BallsInBins(_ROUNDS, 4)),
   }
 
 
@@ -194,8 +193,8 @@ def test_trying_a_seed_by_its_tag_takes_memory_and_time():
 def test_a_schedule_from_a_file_is_told_by_no_hash(tmp_path):
   mechanism = accounting.Mechanism('gaussian', _POISSON, 1.0)
   file = str(tmp_path / 'schedule.jsonl')
-  schedules.for_mechanism(mechanism, 12, 6, 3).save(file)
-  replay = schedules.Replay(file)
+  sampling.for_mechanism(mechanism, 12, 6, 3).save(file)
+  replay = sampling.Replay(file)
   runs = [_train(tmp_path / name, schedule=replay) for name in ('a', 'b')]
   for name, content in _handed_on(runs[0]).items():
     for what in (replay.sha256, replay.checksum.removeprefix('sha256:'), file):
@@ -209,14 +208,14 @@ def test_files_of_one_draw_are_known_however_they_are_written(tmp_path):
   def cohorts(rounds, write=json.dumps):
     path = tmp_path / f'{len(list(tmp_path.iterdir()))}.jsonl'
     path.write_text(''.join(f'{write(each)}\n' for each in rounds))
-    stated = schedules.Header(
-      schemas.PoissonSampling(len(rounds), sampling_probability=0.1), 300, 30.0
+    stated = sampling.Header(
+      sampling.PoissonSampling(len(rounds), sampling_probability=0.1), 300, 30.0
     )
-    return set(schedules.Replay(str(path), stated).to_json()['cohorts'])
+    return set(sampling.Replay(str(path), stated).to_json()['cohorts'])
 
-  sampling = schemas.PoissonSampling(12, sampling_probability=0.1)
+  scheme = sampling.PoissonSampling(12, sampling_probability=0.1)
   drawn = [
-    [schedules.Poisson(sampling, 300, seed).cohort(t).tolist() for t in range(12)]
+    [sampling.SampledSchedule(scheme, 300, seed).cohort(t).tolist() for t in range(12)]
     for seed in range(30)
   ]
   one = cohorts(drawn[0])
@@ -231,9 +230,9 @@ def test_files_of_one_draw_are_known_however_they_are_written(tmp_path):
   for other in drawn[1:]:
     assert one.isdisjoint(cohorts(other))
   # Rare draws are known by several rounds together.
-  rare = schemas.PoissonSampling(400, sampling_probability=0.002)
+  rare = sampling.PoissonSampling(400, sampling_probability=0.002)
   few = [
-    [schedules.Poisson(rare, 300, seed).cohort(t).tolist() for t in range(400)]
+    [sampling.SampledSchedule(rare, 300, seed).cohort(t).tolist() for t in range(400)]
     for seed in range(10)
   ]
   known = cohorts(few[0])

@@ -15,20 +15,19 @@ import pytest
 from tests.learning import training_runs
 from tff_dp_aggregators import accounting
 from tff_dp_aggregators import learning
+from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
-from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.reports import sources
 from tff_dp_aggregators.accounting.reports import statement
-from tff_dp_aggregators.learning import schedules
 
 _ROUNDS = 8
 _GONE = object()
 _RUNS = {
   'limits': ('banded', strategies.Participation(_ROUNDS, 4)),
-  'poisson': ('gaussian', schemas.PoissonSampling(_ROUNDS, 0.25)),
-  'cyclic': ('banded', schemas.PoissonSampling(_ROUNDS, 0.5, num_groups=2)),
-  'fixed size': ('gaussian', schemas.FixedSizeSampling(_ROUNDS, 12, 3)),
-  'bins': ('gaussian', schemas.BallsInBins(_ROUNDS, cycle_length=4)),
+  'poisson': ('gaussian', sampling.PoissonSampling(_ROUNDS, 0.25)),
+  'cyclic': ('banded', sampling.PoissonSampling(_ROUNDS, 0.5, num_groups=2)),
+  'fixed size': ('gaussian', sampling.FixedSizeSampling(_ROUNDS, 12, 3)),
+  'bins': ('gaussian', sampling.BallsInBins(_ROUNDS, cycle_length=4)),
 }
 _QUICK = ('limits', 'poisson')
 # What a report says nothing of.
@@ -47,7 +46,7 @@ def run(request, tmp_path_factory):
   name, participation = _RUNS[request.param]
   options = {'num_bands': 2} if name == 'banded' else {}
   mechanism = accounting.Mechanism(name, participation, 1.5, options=options)
-  schedule = schedules.for_mechanism(mechanism, 12, 3, 2**70 + 1)
+  schedule = sampling.for_mechanism(mechanism, 12, 3, 2**70 + 1)
   folder = tmp_path_factory.mktemp('tampering')
   arguments = training_runs.arguments(
     str(folder / 'run'),

@@ -1,8 +1,8 @@
 """Monte Carlo accounting, with a confidence that is counted in delta.
 
 **Mixtures.** A client draws its rounds S. P draws them too and is N(m_S, I) then, with
-m_S the sum of the columns of |C| / sigma in S; Q is N(0, I). `accounting.schemas` says
-why this pair dominates. The likelihood ratio of an outcome y,
+m_S the sum of the columns of |C| / sigma in S; Q is N(0, I). `sampling.balls_in_bins`
+says why this pair dominates. The likelihood ratio of an outcome y,
 
     L(y) = E_S exp(<m_S, y> - |m_S|^2 / 2),
 
@@ -102,8 +102,9 @@ from scipy import special
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting.accountants import accountant
-from tff_dp_aggregators.accounting.accountants import bands
 from tff_dp_aggregators.accounting.accountants import pld
+from tff_dp_aggregators.sampling import balls_in_bins
+from tff_dp_aggregators.sampling import bands
 
 # Numbers that are held at once at most, 4 GiB of them: some 6,000 rounds and places.
 MAX_NUMBERS = 2**29
@@ -125,20 +126,6 @@ def check_size(numbers: int, num_rounds: int, places: int, most: float) -> None:
       f'a break, would take {numbers:.3g}. Take accountant=pld, which has a bound '
       'without drawn outcomes for any number of rounds.'
     )
-
-
-def bins_of(strategy: strategies.Strategy, num_bins: int) -> np.ndarray:
-  """Sums of the columns of |C| in each bin; bin j has the rounds j, j + b, ...
-
-  Returns:
-    Shape [num_rounds, min(num_bins, num_rounds)].
-  """
-  matrix = np.abs(strategy.materialize())
-  added = np.zeros((len(matrix), min(num_bins, matrix.shape[1])))
-  for first in range(0, matrix.shape[1], num_bins):
-    columns = matrix[:, first : first + num_bins]
-    added[:, : columns.shape[1]] += columns
-  return added
 
 
 class Stretched(NamedTuple):
@@ -294,7 +281,7 @@ class BallsInBinsMixture(Mixture):
     # C twice, its sums twice; inner products, their root and what that is made of.
     numbers = 2 * rounds**2 + 2 * rounds * columns + 6 * columns**2
     check_size(numbers, rounds, columns, MAX_BINS)
-    added = bins_of(strategy, num_bins) / noise
+    added = balls_in_bins.bins_of(strategy, num_bins) / noise
     self._products = added.T @ added
     self._norms = self._products.diagonal().copy()
     self._added = added
@@ -1062,16 +1049,17 @@ class MonteCarloAccountant(accountant.Accountant):
   """Accountant of mixtures of Gaussians that nothing composes with.
 
   Example:
-    >>> from tff_dp_aggregators import strategies
-    >>> from tff_dp_aggregators.accounting import schemas
-    >>> toeplitz = strategies.BandedToeplitz.square_root(40, num_bands=5)
-    >>> event = schemas.event(toeplitz, schemas.BallsInBins(40, 10), 1.0)
-    >>> relation = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
-    >>> accountant = MonteCarloAccountant(relation)
-    >>> epsilon = accountant.compose(event).get_epsilon(1e-3)
-    >>> bound = pld.PldAccountant(relation).compose(event)
-    >>> round(epsilon, 1), round(bound.get_epsilon(1e-3), 1)
-    (5.5, 5.9)
+      >>> from tff_dp_aggregators import sampling, strategies
+      >>> from tff_dp_aggregators.accounting import run_events
+  from tff_dp_aggregators.accounting import run_events
+      >>> toeplitz = strategies.BandedToeplitz.square_root(40, num_bands=5)
+      >>> event = run_events.event(toeplitz, sampling.BallsInBins(40, 10), 1.0)
+      >>> relation = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
+      >>> accountant = MonteCarloAccountant(relation)
+      >>> epsilon = accountant.compose(event).get_epsilon(1e-3)
+      >>> bound = pld.PldAccountant(relation).compose(event)
+      >>> round(epsilon, 1), round(bound.get_epsilon(1e-3), 1)
+      (5.5, 5.9)
   """
 
   reads = 'events of balls in bins and of b-min-sep sampling, one alone,'
@@ -1175,10 +1163,10 @@ def estimate_epsilon(event: dp_accounting.DpEvent, delta: float) -> float:
   too small as often as too large.
 
   Example:
-    >>> from tff_dp_aggregators import strategies
-    >>> from tff_dp_aggregators.accounting import schemas
+    >>> from tff_dp_aggregators import sampling, strategies
+    >>> from tff_dp_aggregators.accounting import run_events
     >>> toeplitz = strategies.BandedToeplitz.square_root(40, num_bands=5)
-    >>> event = schemas.event(toeplitz, schemas.BallsInBins(40, 10), 1.0)
+    >>> event = run_events.event(toeplitz, sampling.BallsInBins(40, 10), 1.0)
     >>> round(estimate_epsilon(event, 1e-3))
     5
   """

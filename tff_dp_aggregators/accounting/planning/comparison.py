@@ -21,14 +21,15 @@ from typing import Any, Callable, NamedTuple, Optional, Union
 import dp_accounting
 import numpy as np
 
+from tff_dp_aggregators import sampling as sampling_lib
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import calibration
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting import noise_to_signal as noise_to_signal_lib
-from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.accountants import gaussian
+from tff_dp_aggregators.accounting.planning import offers as offers_lib
 from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.base import messages
 from tff_dp_aggregators.strategies import noise_cost
@@ -39,22 +40,6 @@ SLOW = 2.0  # So many times the time of a close one are not worth what is kept l
 MAX_SECONDS = 10.0  # Rows that take longer are computed only if asked for.
 _BYTES = 4  # Of a float32.
 _FORMAT, _VERSION = 'tff_dp_aggregators.plan', 1
-
-
-def offers() -> dict[str, schemas.base.Offer]:
-  """What rows may assume about how clients are drawn, by name, in their order."""
-  kinds = schemas.KINDS.values()
-  return {offer.name: offer for kind in kinds for offer in kind.offers}
-
-
-def samplings() -> dict[str, tuple[str, ...]]:
-  """How a server can draw clients, and the names of `offers` which that allows."""
-  always = tuple(offer.name for offer in schemas.LIMITS.offers)
-  allowed = {schemas.LIMITS.flag: always}
-  for kind in schemas.KINDS.values():
-    if kind.is_sampled and kind.offers:
-      allowed[kind.flag] = (*always, *(offer.name for offer in kind.offers))
-  return allowed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,9 +54,9 @@ class Task:
     noise_multiplier: Of all rows, over the clip norm; or give `target_epsilon`.
     population: Clients there are; `None` for no sampled rows.
     cohort: Clients of a round; `None` for no sampled rows.
-    sampling: A key of `samplings()`: how the server can really draw clients. Rows that
-      need no more may be advised, with the tightest epsilon; others have a quick upper
-      bound.
+    sampling: A key of `offers.samplings()`: how the server can draw clients. Rows that
+      need no more may be advised, with the tightest epsilon; others have a quick
+      upper bound.
     num_groups: For cyclic Poisson sampling; by default about the best power of 2.
     options: Names and values of the options of mechanisms that were given, such as
       num_bands; a mapping will do. `strategies.registry` lists them.
@@ -114,7 +99,7 @@ class Task:
       strategies.participation.check_population(
         self.population, self.cohort, self.limits
       )
-    _check_choice('sampling', self.sampling, samplings())
+    _check_choice('sampling', self.sampling, offers_lib.samplings())
     if self.population is None and (self.sampling != 'none' or self.num_groups):
       given = f'sampling={self.sampling}'
       if self.sampling == 'none':
@@ -150,7 +135,7 @@ class Row:
 
   Attributes:
     mechanism: With its noise.
-    sampling: What its guarantee assumes: a key of `offers()`.
+    sampling: What its guarantee assumes: a key of `offers.offers()`.
     accountant: Whose epsilon it is.
     epsilon: At the task's delta.
     equal_noise_multiplier: Noise with which the epsilon is the same in all rows.
@@ -283,7 +268,7 @@ class Comparison:
 
   def may_be_advised(self, row: Row) -> bool:
     """Whether the server can do what a row assumes, as far as is known."""
-    return row.sampling in samplings()[self.task.sampling]
+    return row.sampling in offers_lib.samplings()[self.task.sampling]
 
   @property
   def advised(self) -> Row:
@@ -311,7 +296,11 @@ class Comparison:
     return {
       'format': _FORMAT,
       'version': _VERSION,
-      'task': {'participation': schemas.to_json(self.task.limits), **task, **options},
+      'task': {
+        'participation': sampling_lib.to_json(self.task.limits),
+        **task,
+        **options,
+      },
       'equal_epsilon': self.equal_epsilon,
       'rows': [self._row_to_json(row) for row in self.rows],
       'left_out': [each._asdict() for each in self.left_out],
@@ -326,7 +315,7 @@ class Comparison:
       **dict.fromkeys(registry.options()),
       **registry.options_of(strategy),
       'sampling': row.sampling,
-      'participation': schemas.to_json(mechanism.participation),
+      'participation': sampling_lib.to_json(mechanism.participation),
       'adjacency': mechanism.adjacency,
       'may_be_advised': self.may_be_advised(row),
       'noise_multiplier': mechanism.noise_multiplier,
@@ -407,7 +396,7 @@ def compare(
       left_out.append(LeftOut(candidate.mechanism, candidate.sampling, reason))
   if not any(row.sampling == 'none' for row in rows):
     raise _nothing_left(left_out)
-  order = list(offers())
+  order = list(offers_lib.offers())
   rows.sort(key=lambda row: (order.index(row.sampling), row.equal_rmse))
   return Comparison(task, equal_epsilon, tuple(rows), tuple(left_out))
 
@@ -427,14 +416,14 @@ class _Candidate(NamedTuple):
   mechanism: str
   variant: int
   sampling: str
-  schema: schemas.Schema
+  schema: sampling_lib.Schema
   options: dict[str, Any]
   seconds_of_groups: float = 0.0
 
   @property
   def seconds(self) -> float:
     """About how long it takes to find the strategy."""
-    own = self._kind.seconds(schemas.limits(self.schema), **self.options)
+    own = self._kind.seconds(sampling_lib.limits_of(self.schema), **self.options)
     return own + self.seconds_of_groups
 
   def describe(self) -> str:
@@ -445,7 +434,7 @@ class _Candidate(NamedTuple):
 
   def reason_against(self, task: Task) -> Optional[str]:
     """Why it is not to be built."""
-    needless = self._kind.needless(schemas.limits(self.schema), self.options)
+    needless = self._kind.needless(sampling_lib.limits_of(self.schema), self.options)
     if needless is not None:
       return needless
     if self.seconds > MAX_SECONDS and task.mechanisms is None:
@@ -497,10 +486,10 @@ def _candidates(task: Task) -> list[_Candidate]:
 def _sampled_candidates(task: Task, kinds: list[registry.Kind]) -> list[_Candidate]:
   if task.population is None or task.cohort is None:
     return []
-  cohorts = schemas.base.Cohorts(task.limits.num_rounds, task.population, task.cohort)
+  cohorts = offers_lib.Cohorts(task.limits.num_rounds, task.population, task.cohort)
   candidates: list[_Candidate] = []
   cyclic: list[_Candidate] = []
-  for sampling, offer in offers().items():
+  for sampling, offer in offers_lib.offers().items():
     if offer.make is None:
       continue
     if offer.noise_for is None:
@@ -510,7 +499,7 @@ def _sampled_candidates(task: Task, kinds: list[registry.Kind]) -> list[_Candida
         for kind in kinds
         if kind.is_independent
       )
-      if offer.any_noise and sampling in samplings()[task.sampling]:
+      if offer.any_noise and sampling in offers_lib.samplings()[task.sampling]:
         bands = _best_bands(task, schema)
         candidates.extend(
           _Candidate(kind.name, 0, sampling, schema, _with_bands(task, kind, bands))
@@ -533,7 +522,7 @@ def _sampled_candidates(task: Task, kinds: list[registry.Kind]) -> list[_Candida
 
 
 def _groups(
-  task: Task, offer: schemas.base.Offer, cohorts: schemas.base.Cohorts
+  task: Task, offer: offers_lib.Offer, cohorts: offers_lib.Cohorts
 ) -> tuple[int, float]:
   """About the best number of groups, and the seconds that it would take to find it.
 
@@ -547,20 +536,20 @@ def _groups(
       assert offer.make is not None
       schema = offer.make(dataclasses.replace(cohorts, num_groups=groups))
       options = _in_groups(task, quickest, schema)
-      seconds += quickest.seconds(schemas.limits(schema), **options)
+      seconds += quickest.seconds(sampling_lib.limits_of(schema), **options)
     if seconds > MAX_SECONDS:
       return powers[-1], seconds
   return _best_groups(task, offer, cohorts), 0.0
 
 
-def _powers_of_2(cohorts: schemas.base.Cohorts) -> list[int]:
+def _powers_of_2(cohorts: offers_lib.Cohorts) -> list[int]:
   """Numbers of groups that are looked at."""
   largest = min(cohorts.population // cohorts.cohort, cohorts.num_rounds)
   return [2**i for i in range(largest.bit_length())]
 
 
 def _best_groups(
-  task: Task, offer: schemas.base.Offer, cohorts: schemas.base.Cohorts
+  task: Task, offer: offers_lib.Offer, cohorts: offers_lib.Cohorts
 ) -> int:
   """The number of groups, a power of 2, with about the least RMSE.
 
@@ -588,13 +577,13 @@ def _best_groups(
   return min(_powers_of_2(cohorts), key=error)
 
 
-def _best_bands(task: Task, schema: schemas.Schema) -> int:
+def _best_bands(task: Task, schema: sampling_lib.Schema) -> int:
   """The number of bands, a power of 2, with about the least RMSE under a schema.
 
   Of the kind that is found in the least time, as in `_best_groups`. More bands have
   less error for the same noise, and leave less to sampling.
   """
-  limits = schemas.limits(schema)
+  limits = sampling_lib.limits_of(schema)
   quickest = quickest_with_bands(limits)
   assert quickest.bands is not None
   if quickest.bands in task.given:
@@ -639,18 +628,18 @@ def _with_bands(task: Task, kind: registry.Kind, bands: int) -> dict[str, int]:
 
 
 def _in_groups(
-  task: Task, kind: registry.Kind, schema: schemas.Schema
+  task: Task, kind: registry.Kind, schema: sampling_lib.Schema
 ) -> dict[str, int]:
   """At most as many bands as there are groups: a client's rounds share no noise."""
   assert kind.bands is not None
-  free = registry.free_bands(schemas.limits(schema))
+  free = registry.free_bands(sampling_lib.limits_of(schema))
   return {kind.bands: min(task.given.get(kind.bands, free), free)}
 
 
 def _accountant(task: Task, sampling: str, mechanism: mechanism_lib.Mechanism) -> str:
   if task.accountant is not None:
     return task.accountant
-  if sampling not in samplings()[task.sampling]:
+  if sampling not in offers_lib.samplings()[task.sampling]:
     quick = accountants.quick_bound(mechanism.event, mechanism.relation)
     if quick is not None:
       return quick

@@ -7,10 +7,10 @@ to a minute, separations are compared by what a few outcomes say of each.
 
 from typing import Optional
 
+from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import calibration
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
-from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.planning import comparison
 from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.strategies import registry
@@ -28,7 +28,7 @@ def best_separation(
   *,
   mechanism: Optional[str] = None,
   largest: Optional[int] = None,
-) -> schemas.BMinSepSampling:
+) -> sampling.BMinSepSampling:
   """The b-min-sep sampling whose strategy with as many bands has about the least RMSE.
 
   Separations are powers of 2, from 2 on. About, as a few outcomes say of each how much
@@ -51,8 +51,8 @@ def best_separation(
       mechanism has no bands, or no or hardly any noise keeps the target.
 
   Example:
-    >>> sampling = best_separation(32, 1000, 50, 8.0, 1e-4)
-    >>> sampling.min_separation, round(sampling.rate, 4)
+    >>> drawn = best_separation(32, 1000, 50, 8.0, 1e-4)
+    >>> drawn.min_separation, round(drawn.rate, 4)
     (16, 0.05)
   """
   num_rounds = checks.check_positive_int('num_rounds', num_rounds)
@@ -76,9 +76,9 @@ def best_separation(
   if mechanism is not None:
     kind = registry.kind(mechanism)
   assert kind.bands is not None
-  tried: list[tuple[float, schemas.BMinSepSampling]] = []
+  tried: list[tuple[float, sampling.BMinSepSampling]] = []
   for separation in (2**i for i in range(1, most.bit_length())):
-    schema = schemas.BMinSepSampling.of_cohort(
+    schema = sampling.BMinSepSampling.of_cohort(
       num_rounds, population, cohort, separation
     )
     bands = {kind.bands: separation}

@@ -7,9 +7,11 @@ from typing import Any, Callable, NamedTuple, Optional
 
 import numpy as np
 
+from tff_dp_aggregators import sampling as sampling_lib
 from tff_dp_aggregators.accounting import accountants
-from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.planning import comparison as planning
+from tff_dp_aggregators.accounting.planning import offers
+from tff_dp_aggregators.accounting.reports import schemes
 from tff_dp_aggregators.accounting.reports import terms
 from tff_dp_aggregators.base import rounding
 from tff_dp_aggregators.strategies import registry
@@ -97,7 +99,7 @@ def draw(comparison: planning.Comparison, file_format: str) -> bytes:
       rounds,
       scale * row.error_by_round,
       color=_color(row),
-      linestyle=planning.offers()[row.sampling].line,
+      linestyle=offers.offers()[row.sampling].line,
       linewidth=2.2 if row is comparison.advised else 1.2,
       # It would hide what is below it.
       alpha=0.5 if _leaps(row) else 1.0,
@@ -298,12 +300,12 @@ def _rounds(task: planning.Task) -> str:
 def _assumption(row: planning.Row) -> str:
   """What a row's epsilon is for, and what it rests on."""
   schema = row.mechanism.participation
-  return schemas.kind_of(schema).heading(schema)
+  return schemes.heading(schema)
 
 
 def _drawn(row: planning.Row) -> str:
   """How clients are drawn, in short."""
-  title = planning.offers()[row.sampling].title
+  title = offers.offers()[row.sampling].title
   return f'With {title}:' if title else 'Without sampling:'
 
 
@@ -320,7 +322,7 @@ def _notes(comparison: planning.Comparison) -> list[str]:
       'unobserved; --sampling says that it does.'
     )
   quick = dict.fromkeys(
-    planning.offers()[row.sampling].title
+    offers.offers()[row.sampling].title
     for row in comparison.rows
     if row.accountant == accountants.QUICK_BOUND and not comparison.may_be_advised(row)
   )
@@ -360,10 +362,10 @@ def _other_cohorts(comparison: planning.Comparison) -> list[str]:
   drawn = {row.sampling: row.mechanism.participation for row in comparison.rows}
   notes = []
   for sampling, schema in drawn.items():
-    has = schemas.kind_of(schema).other_cohort(schema, population, cohort)
+    has = sampling_lib.of(schema).other_cohort(population, cohort)
     if has is not None:
       notes.append(
-        f'With {planning.offers()[sampling].title}, clients have whole numbers of '
+        f'With {offers.offers()[sampling].title}, clients have whole numbers of '
         f'rounds: noise and epsilon are for rounds of {has:.4g} clients in the mean, '
         f'not {cohort:,}.'
       )
@@ -372,7 +374,7 @@ def _other_cohorts(comparison: planning.Comparison) -> list[str]:
 
 def _title(row: planning.Row) -> str:
   """Name and sampling of a row."""
-  title = planning.offers()[row.sampling].title
+  title = offers.offers()[row.sampling].title
   return f'{row.name}, {title}' if title else row.name
 
 

@@ -15,16 +15,17 @@ from typing import Any, Callable, Optional, cast
 import dp_accounting
 from absl import flags
 
+from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import calibration
 from tff_dp_aggregators.accounting import joint_mechanism
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
-from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting import sites
 from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.accounting.programs import parts as parts_lib
 from tff_dp_aggregators.accounting.programs import program
+from tff_dp_aggregators.accounting.programs import scheme_flags
 from tff_dp_aggregators.accounting.programs import spelling
 from tff_dp_aggregators.accounting.records import log_participation
 from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
@@ -50,12 +51,14 @@ TARGET_FLAGS = (
 
 def participation_flags() -> tuple[str, ...]:
   """Names of the flags that state rounds and limits on participation."""
-  return ('num_rounds', *(flag.name for flag in schemas.LIMITS.flags))
+  return ('num_rounds', *(flag.name for flag in scheme_flags.limits_flags()))
 
 
 def sampling_flags() -> tuple[str, ...]:
   """Names of the flags that state how clients are drawn."""
-  others = (name for name in schemas.flags() if name not in participation_flags())
+  others = (
+    name for name in scheme_flags.all_flags() if name not in participation_flags()
+  )
   return ('sampling', *others)
 
 
@@ -214,7 +217,7 @@ def define_limits(
     defaults: What the program puts where one is left out, in words, if it is not the
       usual.
   """
-  for flag in schemas.LIMITS.flags:
+  for flag in scheme_flags.limits_flags():
     _define(flag, values, (defaults or {}).get(flag.name))
 
 
@@ -229,26 +232,25 @@ def define_sampling(
       with that name; as for `schema_from`.
   """
   called = called or {}
-  kinds = schemas.KINDS.values()
-  *first, last = (kind.flag_help for kind in kinds)
+  *first, last = (stated.help for stated in scheme_flags.STATED.values())
   text = (
     f'What may be assumed about how clients are drawn: {"; ".join(first)}; or {last}.'
   )
   text = spelling.spelled(text, {f'--{name}': f'--{c}' for name, c in called.items()})
   flags.DEFINE_enum(
     'sampling',
-    schemas.LIMITS.flag,
-    [kind.flag for kind in kinds],
+    sampling.Limits.flag,
+    [kind.flag for kind in scheme_flags.STATED],
     text,
     flag_values=values,
   )
   for name in sampling_flags()[1:]:
     if name not in called:
-      _define(schemas.flags()[name], values)
+      _define(scheme_flags.all_flags()[name], values)
 
 
 def _define(
-  flag: schemas.base.Flag, values: flags.FlagValues, default: Optional[str] = None
+  flag: scheme_flags.Flag, values: flags.FlagValues, default: Optional[str] = None
 ) -> None:
   default = flag.default if default is None else default
   text = f'{flag.help} Default: {default}.' if default else flag.help
@@ -320,7 +322,7 @@ def define_accounting(values: flags.FlagValues) -> None:
   flags.DEFINE_enum(
     'adjacency',
     None,
-    sorted(schemas.ADJACENCIES),
+    sorted(sampling.ADJACENCIES),
     'Neighbouring relation. Default: that of the schema, zero_out without sampling.',
     flag_values=values,
   )
@@ -522,7 +524,7 @@ def schema_from(
   values: flags.FlagValues,
   num_rounds: Optional[int] = None,
   called: Optional[Mapping[str, str]] = None,
-) -> schemas.Schema:
+) -> sampling.Schema:
   """The participation schema that the flags state.
 
   Args:
@@ -534,10 +536,11 @@ def schema_from(
   Raises:
     ValueError: If flags contradict each other or are out of range.
   """
-  kind = schemas.kind_for_flag(values.sampling)
+  kind = sampling.for_flag(values.sampling)
   _check_flags_of(kind, values)
   with spelling.as_flags(spelling.of_schema(kind, called)):
-    return kind.from_flags(
+    return scheme_flags.scheme_from(
+      kind,
       values.num_rounds if num_rounds is None else num_rounds,
       _given(kind, values, called or {}),
     )
@@ -545,23 +548,23 @@ def schema_from(
 
 def cohort_flag(values: flags.FlagValues) -> Optional[str]:
   """The flag that is given and says how many clients a round has, if there is one."""
-  return _cohort_flag(schemas.kind_for_flag(values.sampling), values)
+  return _cohort_flag(sampling.for_flag(values.sampling), values)
 
 
 def _cohort_flag(
-  kind: schemas.base.Kind[Any], values: flags.FlagValues
+  kind: type[sampling.Scheme], values: flags.FlagValues
 ) -> Optional[str]:
-  names = (flag.name for flag in kind.cohort_flags)
+  names = (flag.name for flag in scheme_flags.STATED[kind].own)
   return next((each for each in names if each in values and values[each].present), None)
 
 
 def _given(
-  kind: schemas.base.Kind[Any], values: flags.FlagValues, called: Mapping[str, str]
+  kind: type[sampling.Scheme], values: flags.FlagValues, called: Mapping[str, str]
 ) -> dict[str, Any]:
-  of_cohorts = (schemas.base.POPULATION.name, schemas.base.COHORT.name)
+  of_cohorts = (scheme_flags.POPULATION.name, scheme_flags.COHORT.name)
   is_said = _cohort_flag(kind, values) is not None
   stated = {}
-  for flag in kind.flags:
+  for flag in scheme_flags.STATED[kind].flags:
     if flag.name in values:
       stated[flag.name] = values[flag.name].value
     elif flag.name in called and not (is_said and flag.name in of_cohorts):
@@ -569,9 +572,9 @@ def _given(
   return {name: value for name, value in stated.items() if value is not None}
 
 
-def _check_flags_of(kind: schemas.base.Kind[Any], values: flags.FlagValues) -> None:
+def _check_flags_of(kind: type[sampling.Scheme], values: flags.FlagValues) -> None:
   """Refuses flags of other kinds of schema."""
-  own = {flag.name for flag in kind.flags}
+  own = {flag.name for flag in scheme_flags.STATED[kind].flags}
   for name in (*participation_flags()[1:], *sampling_flags()[1:]):
     if name in own or name not in values or not values[name].present:
       continue
@@ -582,8 +585,8 @@ def _check_flags_of(kind: schemas.base.Kind[Any], values: flags.FlagValues) -> N
       )
     having = ' or '.join(
       each.flag
-      for each in schemas.KINDS.values()
-      if name in [flag.name for flag in each.flags]
+      for each, stated in scheme_flags.STATED.items()
+      if name in [flag.name for flag in stated.flags]
     )
     if kind.is_sampled:
       raise ValueError(f'--{name} is for --sampling={having}.')
@@ -608,11 +611,14 @@ def limits_from(
   Raises:
     ValueError: If flags contradict each other or are out of range.
   """
-  given = _given(schemas.LIMITS, values, {})
+  given = _given(sampling.Limits, values, {})
   if max_participations is not None:
     given['max_participations'] = max_participations
-  with spelling.as_flags(spelling.of_schema(schemas.LIMITS)):
-    return schemas.LIMITS.from_flags(num_rounds, given)
+  with spelling.as_flags(spelling.of_schema(sampling.Limits)):
+    limits: strategies.Participation = scheme_flags.scheme_from(  # type: ignore[assignment]
+      sampling.Limits, num_rounds, given
+    )
+    return limits
 
 
 def _check_two_of_three(
@@ -652,7 +658,7 @@ def _check_guarantee(values: flags.FlagValues) -> None:
 
 def mechanism_from(
   values: flags.FlagValues,
-  schema: schemas.Schema,
+  schema: sampling.Schema,
   strategy: Optional[strategies.Strategy] = None,
 ) -> mechanism_lib.Mechanism:
   """The mechanism that the flags state, with its noise or the least for the target.
@@ -697,7 +703,7 @@ def spelled(message: str, more: Iterable[str] = ()) -> str:
 
 def _mechanism(
   values: flags.FlagValues,
-  schema: schemas.Schema,
+  schema: sampling.Schema,
   noise_multiplier: float,
   **more: Any,
 ) -> mechanism_lib.Mechanism:
@@ -734,7 +740,7 @@ def _max_rounds(values: flags.FlagValues) -> mechanism_lib.Mechanism:
   if values.strategy_file is not None:
     raise ValueError('--num_rounds is missing: a strategy is for a number of rounds.')
 
-  def schema(num_rounds: int) -> schemas.Schema:
+  def schema(num_rounds: int) -> sampling.Schema:
     return schema_from(values, num_rounds)
 
   try:
@@ -766,12 +772,12 @@ def _max_rounds(values: flags.FlagValues) -> mechanism_lib.Mechanism:
 
 
 def _max_participations(values: flags.FlagValues) -> mechanism_lib.Mechanism:
-  if values.sampling != schemas.LIMITS.flag:
+  if values.sampling != sampling.Limits.flag:
     raise ValueError(
-      f'--find=max_participations is for --sampling={schemas.LIMITS.flag}.'
+      f'--find=max_participations is for --sampling={sampling.Limits.flag}.'
     )
 
-  def schema(max_participations: int) -> schemas.Schema:
+  def schema(max_participations: int) -> sampling.Schema:
     return limits_from(values, values.num_rounds, max_participations)
 
   possible = limits_from(values, values.num_rounds).possible_participations
@@ -780,7 +786,7 @@ def _max_participations(values: flags.FlagValues) -> mechanism_lib.Mechanism:
 
 
 def _largest(
-  values: flags.FlagValues, schema: Callable[[int], schemas.Schema], at_most: int
+  values: flags.FlagValues, schema: Callable[[int], sampling.Schema], at_most: int
 ) -> int:
   """The largest number whose schema keeps the target."""
   first = _mechanism(values, schema(1), values.noise_multiplier)
@@ -809,21 +815,21 @@ def _largest(
   )
 
 
-def _is_free(values: flags.FlagValues, schema: schemas.Schema) -> bool:
+def _is_free(values: flags.FlagValues, schema: sampling.Schema) -> bool:
   """Whether the guarantee is that of independent noise, whatever the strategy."""
   kind = registry.KINDS.get(values.mechanism)
-  if kind is None or schemas.is_sampled(schema):
+  if kind is None or sampling.is_sampled(schema):
     return False
-  limits = schemas.limits(schema)
+  limits = sampling.limits_of(schema)
   return kind.is_free(limits, **_of_kind(values, kind, limits.num_rounds))
 
 
-def _seconds(values: flags.FlagValues, schema: schemas.Schema) -> float:
+def _seconds(values: flags.FlagValues, schema: sampling.Schema) -> float:
   """About how long the strategy for a schema takes to find."""
   kind = registry.KINDS.get(values.mechanism)
   if kind is None:
     return 0.0
-  limits = schemas.limits(schema)
+  limits = sampling.limits_of(schema)
   return kind.seconds(limits, **_of_kind(values, kind, limits.num_rounds))
 
 

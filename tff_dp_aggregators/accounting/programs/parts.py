@@ -12,10 +12,10 @@ from typing import Any, NamedTuple, Optional
 
 from absl import flags
 
+from tff_dp_aggregators import sampling
 from tff_dp_aggregators.accounting import joint_mechanism
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting import noises
-from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting import sites
 from tff_dp_aggregators.strategies import registry
 
@@ -184,7 +184,7 @@ def have_noise(parts: Sequence[Part]) -> bool:
 
 def joint(
   parts: Sequence[Part],
-  schema: schemas.Schema,
+  schema: sampling.Schema,
   target: Optional[mechanism_lib.Target],
   accountant: Optional[str],
   adjacency: Optional[str],
@@ -209,7 +209,7 @@ def joint(
       f'--{_CLIP_NORM} for all of them.'
     )
   _check_noise(parts, target)
-  if schemas.is_sampled(schema):
+  if sampling.is_sampled(schema):
     raise ValueError(
       f'--{FLAG} does not go with --sampling: all parts of a client are in the same '
       'sample, for which their guarantees do not compose. Leave --sampling out, or '

@@ -40,13 +40,15 @@ from typing import Optional
 
 from absl import flags
 
+from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
-from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.planning import comparison as planning
+from tff_dp_aggregators.accounting.planning import offers
 from tff_dp_aggregators.accounting.planning import views
 from tff_dp_aggregators.accounting.programs import flags as flags_lib
 from tff_dp_aggregators.accounting.programs import program
+from tff_dp_aggregators.accounting.programs import scheme_flags
 from tff_dp_aggregators.accounting.programs import spelling
 from tff_dp_aggregators.base import new_files
 from tff_dp_aggregators.strategies import registry
@@ -77,16 +79,16 @@ def define(values: flags.FlagValues) -> None:
     flag_values=values,
   )
   flags.DEFINE_integer('cohort', None, 'Clients of a round.', flag_values=values)
-  sampling = flags.EnumFlag(
+  drawing = flags.EnumFlag(
     'sampling',
-    schemas.LIMITS.flag,
+    sampling.Limits.flag,
     f'How the server can really draw clients, keeping secret whom: {_drawn()}. '
     'Mechanisms that need this may be advised then, and get their tightest epsilon, '
     'which takes up to a minute each.',
-    list(planning.samplings()),
+    list(offers.samplings()),
   )
-  sampling.parser = _Sampling(list(planning.samplings()))
-  flags.DEFINE_flag(sampling, values)
+  drawing.parser = _Sampling(list(offers.samplings()))
+  flags.DEFINE_flag(drawing, values)
   flags.DEFINE_integer(
     'num_groups',
     None,
@@ -148,9 +150,9 @@ class _Sampling(flags.EnumParser):
   """Says what plans with a kind of sampling that other programs have."""
 
   def parse(self, argument: str) -> str:
-    for kind in schemas.KINDS.values():
+    for kind in sampling.KINDS.values():
       if argument == kind.flag and kind.flag not in self.enum_values:
-        why = f': {kind.not_offered}' if kind.not_offered else ''
+        why = f': {offers.NOT_OFFERED[kind]}' if kind in offers.NOT_OFFERED else ''
         known = ', '.join(self.enum_values)
         raise ValueError(f'no comparison has it{why}. Values here are {known}')
     return str(super().parse(argument))
@@ -158,11 +160,12 @@ class _Sampling(flags.EnumParser):
 
 def _drawn() -> str:
   """Every way of drawing clients, with the value of --sampling that says so."""
-  allowed = planning.samplings()
-  kinds = [
-    kind for kind in schemas.KINDS.values() if kind.is_sampled and kind.flag in allowed
-  ]
-  return ', or '.join(f'{kind.drawn} ({kind.flag})' for kind in kinds)
+  allowed = offers.samplings()
+  return ', or '.join(
+    f'{stated.drawn} ({kind.flag})'
+    for kind, stated in scheme_flags.STATED.items()
+    if kind.is_sampled and kind.flag in allowed
+  )
 
 
 def task_from(values: flags.FlagValues) -> planning.Task:
@@ -198,7 +201,7 @@ def task_from(values: flags.FlagValues) -> planning.Task:
 
 def _flags(*names: str) -> dict[str, str]:
   """How these arguments, and those of limits and of mechanisms, are spelled."""
-  limits = (flag.name for flag in schemas.LIMITS.flags)
+  limits = (flag.name for flag in scheme_flags.limits_flags())
   return spelling.of_flags((*names, *limits, *registry.options()))
 
 

@@ -8,10 +8,11 @@ those: `spelled` puts them in, by what each kind of schema says of its own
 import contextlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Optional
+from typing import Optional
 
-from tff_dp_aggregators.accounting import schemas
+from tff_dp_aggregators import sampling
 from tff_dp_aggregators.accounting import sites
+from tff_dp_aggregators.accounting.programs import scheme_flags
 from tff_dp_aggregators.strategies import registry
 
 # Arguments that mechanisms name where they refuse one, and never mean otherwise.
@@ -19,26 +20,26 @@ _OF_NOISE = ('noise_multiplier', 'target_epsilon', 'target_delta')
 
 
 def of_schema(
-  kind: schemas.base.Kind[Any], called: Optional[Mapping[str, str]] = None
+  kind: type[sampling.Scheme], called: Optional[Mapping[str, str]] = None
 ) -> dict[str, str]:
   """How a program spells the arguments of a kind of schema.
 
   Args:
-    kind: Of which the schema is.
+    kind: The scheme.
     called: Flags that have another name in this program, with that.
 
   Returns:
     What stands for an argument, or for the name of the class, by name.
 
   Example:
-    >>> of_schema(schemas.kind_for_flag('b_min_sep'))['min_separation']
+    >>> of_schema(sampling.for_flag('b_min_sep'))['min_separation']
     '--sampled_separation'
   """
   flags = of_flags(('num_rounds', 'adjacency'))
-  for argument, name in kind.spellings().items():
+  for argument, name in scheme_flags.spellings(kind).items():
     flags[argument] = f'--{(called or {}).get(name, name)}'
   flags.update((f'--{name}', f'--{other}') for name, other in (called or {}).items())
-  flags[kind.schema.__name__] = f'--sampling={kind.flag}'
+  flags[kind.data.__name__] = f'--sampling={kind.flag}'
   return flags
 
 
@@ -49,15 +50,15 @@ def of_sites() -> dict[str, str]:
   )
 
 
-def of_mechanism(schema: schemas.Schema) -> dict[str, str]:
+def of_mechanism(schema: sampling.Schema) -> dict[str, str]:
   """How the arguments of a mechanism under a schema are spelled.
 
   Args:
     schema: Who takes part when. Its population and cohort are no arguments here, but
       words.
   """
-  cohorts = (schemas.base.POPULATION.name, schemas.base.COHORT.name)
-  of_its_schema = of_schema(schemas.kind_of(schema))
+  cohorts = (scheme_flags.POPULATION.name, scheme_flags.COHORT.name)
+  of_its_schema = of_schema(type(sampling.of(schema)))
   return {
     **of_flags((*registry.options(), *_OF_NOISE)),
     **of_sites(),

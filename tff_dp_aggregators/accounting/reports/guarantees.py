@@ -22,12 +22,12 @@ import dp_accounting
 import numpy as np
 from dp_accounting import NeighboringRelation as Relation
 
+from tff_dp_aggregators import sampling
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import local
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting import noises
-from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting import sites
 from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
@@ -236,7 +236,7 @@ class _Row(NamedTuple):
 
   Attributes:
     against: Who looks, as `model.OtherGuarantee` has it.
-    adjacency: A key of `schemas.ADJACENCIES`.
+    adjacency: A key of `sampling.ADJACENCIES`.
     event: Of all rounds of a client.
     rests_on: What has to be true besides.
   """
@@ -366,7 +366,7 @@ def _reports(inputs: inputs_lib.Inputs) -> tuple[int, int]:
 
 
 def _stated(row: _Row, delta: float, accountant: Optional[str]) -> model.OtherGuarantee:
-  relation = schemas.ADJACENCIES[row.adjacency]
+  relation = sampling.ADJACENCIES[row.adjacency]
   event = events.simplify(row.event)
   epsilon = accountants.epsilon(event, delta, accountant, relation)
   against: Any = row.against

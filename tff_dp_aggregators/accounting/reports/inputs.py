@@ -17,12 +17,13 @@ from typing import Any, NamedTuple, Optional
 
 from dp_accounting import NeighboringRelation as Relation
 
+from tff_dp_aggregators import sampling
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import joint_mechanism
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting import nbafl as nbafl_lib
-from tff_dp_aggregators.accounting import schemas
+from tff_dp_aggregators.accounting import run_events
 from tff_dp_aggregators.accounting.records import ledger as ledger_lib
 from tff_dp_aggregators.accounting.reports import model
 from tff_dp_aggregators.base import checks
@@ -495,7 +496,7 @@ def warnings(inputs: Inputs) -> list[str]:
     if any(entry.sampling_source == ledger_lib.SEED for entry in entries):
       found.append(_SEEDED_DRAWS.format(_without_sampling(inputs)))
     told = any(entry.cohort_requested is not None for entry in entries)
-    if told and not schemas.kind_of(mechanism.participation).has_public_sizes:
+    if told and not sampling.of(mechanism.participation).has_public_sizes:
       found.append(_SIZES)
   return found
 
@@ -506,10 +507,10 @@ def _without_sampling(inputs: Inputs) -> str:
   if not isinstance(mechanism, mechanism_lib.Mechanism):
     return ''  # Parts have events of their own.
   replaced = mechanism.relation is Relation.REPLACE_ONE
-  relation = schemas.check_relation(
+  relation = sampling.check_relation(
     mechanism.limits, Relation.REPLACE_ONE if replaced else None
   )
-  event = schemas.event(
+  event = run_events.event(
     mechanism.strategy,
     mechanism.limits,
     mechanism.noise_multiplier,

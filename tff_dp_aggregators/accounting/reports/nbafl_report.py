@@ -200,7 +200,7 @@ def check_cohorts(plan: nbafl.Nbafl, schedule: Mapping[str, Any]) -> None:
 
   Args:
     plan: With all its inputs.
-    schedule: Who takes part when, as `learning.schedules` write it.
+    schedule: Who takes part when, as a `sampling.Schedule` writes it.
 
   Raises:
     ValueError: If clients are others, drop out, or are not drawn at random.

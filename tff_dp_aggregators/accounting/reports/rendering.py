@@ -18,14 +18,15 @@ import markdown
 import markupsafe
 import numpy as np
 
+from tff_dp_aggregators import sampling
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import noises
-from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting import sites
 from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
 from tff_dp_aggregators.accounting.reports import learning_curves
 from tff_dp_aggregators.accounting.reports import nbafl_report
 from tff_dp_aggregators.accounting.reports import plots as plots_lib
+from tff_dp_aggregators.accounting.reports import schemes
 from tff_dp_aggregators.accounting.reports import sources
 from tff_dp_aggregators.accounting.reports import statement as statement_lib
 from tff_dp_aggregators.accounting.reports import terms
@@ -315,25 +316,23 @@ def _costs(runs: Sequence[dict[str, Any]]) -> list[Optional[str]]:
 
 
 def _schema(statement: dict[str, Any]) -> Any:
-  return schemas.of_report(statement['participation'])
+  return sampling.of_report(statement['participation'])
 
 
 def _is_sampled(statement: dict[str, Any]) -> bool:
-  return schemas.is_sampled(_schema(statement))
+  return sampling.is_sampled(_schema(statement))
 
 
 def _composes(statement: dict[str, Any]) -> bool:
-  return schemas.kind_of(_schema(statement)).composes
+  return sampling.of(_schema(statement)).composes
 
 
 def _participates(statement: dict[str, Any]) -> str:
-  schema = _schema(statement)
-  return schemas.kind_of(schema).sentence(schema)
+  return schemes.sentence(_schema(statement))
 
 
 def _schema_facts(statement: dict[str, Any]) -> Any:
-  schema = _schema(statement)
-  return schemas.kind_of(schema).facts(schema)
+  return schemes.facts(_schema(statement))
 
 
 def _is_simulation(statement: dict[str, Any]) -> bool:

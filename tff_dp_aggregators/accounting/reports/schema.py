@@ -6,6 +6,7 @@ options, participation schemas with their numbers, accountants.
 """
 
 import copy
+import dataclasses
 import inspect
 import re
 from collections.abc import Iterator
@@ -13,9 +14,9 @@ from typing import Any
 
 import msgspec
 
+from tff_dp_aggregators import sampling
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
-from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting import sites
 from tff_dp_aggregators.accounting.reports import model
 from tff_dp_aggregators.accounting.reports import terms
@@ -94,13 +95,28 @@ def _add_schemas(definitions: dict[str, Any]) -> None:
   """One form of `participation` for each kind of schema."""
   every = definitions['Participation']
   forms = []
-  for kind in schemas.KINDS.values():
+  for kind in sampling.KINDS.values():
     form = copy.deepcopy(every)
-    form['properties'].update(kind.properties)
+    numbers = {
+      field.name: _number(field)
+      for field in dataclasses.fields(kind.data)
+      if field.name != 'num_rounds'
+    }
+    form['properties'].update(numbers)
     form['properties']['schema']['const'] = kind.name
-    form['required'] = list(dict.fromkeys([*every['required'], *kind.properties]))
-    forms.append({**form, 'description': kind.description})
+    form['required'] = list(dict.fromkeys([*every['required'], *numbers]))
+    forms.append({**form, 'description': f'As of --sampling={kind.flag}.'})
   definitions['Participation'] = {'description': every['description'], 'anyOf': forms}
+
+
+def _number(field: dataclasses.Field[Any]) -> dict[str, Any]:
+  """The JSON schema of a scheme's number: a count, a probability, or whether."""
+  described = {'description': f'As the flag, or argument, {field.name}.'}
+  if 'bool' in str(field.type):
+    return {**described, 'type': 'boolean'}
+  if 'float' in str(field.type):
+    return {**described, 'type': 'number', 'exclusiveMinimum': 0, 'maximum': 1}
+  return {**described, 'type': 'integer', 'minimum': 1}
 
 
 def _add_accountants(definitions: dict[str, Any]) -> None:

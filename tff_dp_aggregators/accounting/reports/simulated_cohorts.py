@@ -19,10 +19,10 @@ import dp_accounting
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
-from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
 from tff_dp_aggregators.accounting.reports import model
+from tff_dp_aggregators.accounting.reports import schemes
 
 # The event of each round: nothing composes it into a guarantee.
 _NOT_PRIVATE = dp_accounting.NonPrivateDpEvent()
@@ -65,9 +65,7 @@ def of(inputs: inputs_lib.Inputs) -> model.SimulatedCohort:
     simulated_noise_multiplier=mechanism.noise_multiplier,
     clipped_count_stddev=None if stddev is None else stddev / cohort.scale,
     simulated_clipped_count_stddev=stddev,
-    participation=schemas.kind_of(mechanism.participation).sentence(
-      mechanism.participation
-    ),
+    participation=schemes.sentence(mechanism.participation),
     rounds_completed=rounds,
     rounds_planned=mechanism.participation.num_rounds,
     ledger_head=model.LedgerHead(**ledger.head._asdict()),

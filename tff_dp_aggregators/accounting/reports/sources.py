@@ -18,12 +18,12 @@ from typing import Any, NamedTuple, Optional
 
 import dp_accounting
 
+from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import joint_mechanism
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting import nbafl
-from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.records import ledger as ledger_lib
 from tff_dp_aggregators.accounting.records import ledger_rules
 from tff_dp_aggregators.accounting.records import log_participation
@@ -197,7 +197,7 @@ def _check_schedule(
   """Refuses a configuration whose schedule is not that which it accounts for."""
   if not isinstance(schedule, dict):
     return
-  stated = schemas.to_json(mechanism.participation)
+  stated = sampling.to_json(mechanism.participation)
   if schedule.get('schedule') == _REPLAY:
     said = schedule.get('stated')
     kept = stated if said is None else said.get('schema')  # Or its file says it.

@@ -21,6 +21,7 @@ import dp_accounting
 import numpy as np
 from dp_accounting import NeighboringRelation as Relation
 
+from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import distributed_noise
@@ -29,7 +30,6 @@ from tff_dp_aggregators.accounting import joint_mechanism as joint_lib
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting import nbafl
 from tff_dp_aggregators.accounting import noises
-from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.accounting.records import ledger as ledger_lib
 from tff_dp_aggregators.accounting.reports import guarantees
@@ -37,6 +37,7 @@ from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
 from tff_dp_aggregators.accounting.reports import ledger_checks
 from tff_dp_aggregators.accounting.reports import model
 from tff_dp_aggregators.accounting.reports import nbafl_report
+from tff_dp_aggregators.accounting.reports import schemes
 from tff_dp_aggregators.accounting.reports import simulated_cohorts
 from tff_dp_aggregators.accounting.reports import terms
 from tff_dp_aggregators.base import rounding
@@ -216,7 +217,7 @@ def compose(
       raise ValueError(f'parts of a composition need the same {name}; got {values}.')
   (delta,) = deltas
   (adjacency,) = adjacencies
-  relation = schemas.ADJACENCIES[adjacency]
+  relation = sampling.ADJACENCIES[adjacency]
   inputs_lib.check_releases(other_releases, delta, adjacency)
   event = dp_accounting.ComposedDpEvent(
     [*map(_event_of_part, parts), *(each.to_event() for each in other_releases)]
@@ -574,10 +575,10 @@ def _participation(inputs: inputs_lib.Inputs) -> model.Participation:
   if assumed is not None:
     cap_enforced_by = inputs.cap_enforced_by or inputs_lib.NOT_STATED
   return model.Participation(
-    schema=schemas.kind_of(schema).name,
+    schema=sampling.of(schema).name,
     num_rounds=limits.num_rounds,
-    registered=schemas.to_json(schema),
-    assumption=schemas.kind_of(schema).assumption(schema),
+    registered=sampling.to_json(schema),
+    assumption=schemes.assumption(schema),
     min_separation=limits.min_separation,
     rounds_between=limits.min_separation - 1,
     max_participations=cast(int, limits.max_participations),

@@ -28,12 +28,12 @@ from typing import Any, Callable, Optional
 
 import dp_accounting
 
+from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import joint_mechanism
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
-from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting import sites
 from tff_dp_aggregators.accounting.records import ledger as ledger_lib
 from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
@@ -256,7 +256,7 @@ def _by_another_method(statement: dict[str, Any]) -> Optional[tuple[str, float]]
     events.from_json(inputs['event']),
     inputs['delta'],
     checked_by,
-    schemas.ADJACENCIES[adjacency['adjacency']['name']],
+    sampling.ADJACENCIES[adjacency['adjacency']['name']],
   )
   return terms.of_accountant(checked_by).title, epsilon
 

@@ -13,8 +13,8 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_dp_aggregators import aggregators
+from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
-from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.learning.optimizers import ftrl
 from tff_dp_aggregators.strategies import registry
@@ -76,7 +76,7 @@ class ServerSchedule:
     return ftrl.FTRL(self.learning_rate, workload=self.workload)
 
   def strategy(
-    self, name: str, participation: schemas.Schema, **options: Optional[int]
+    self, name: str, participation: sampling.Schema, **options: Optional[int]
   ) -> strategies.Strategy:
     """The strategy with the least RMSE under this workload.
 
@@ -96,7 +96,7 @@ class ServerSchedule:
         not optimised for such a workload.
     """
     given = registry.check_options(name, options)
-    limits = schemas.limits(participation)
+    limits = sampling.limits_of(participation)
     return registry.kind(name).build_for(limits, self.workload, **given)
 
 

@@ -19,6 +19,7 @@ import tensorflow_federated as tff
 from tff_dp_aggregators.aggregators import tracing
 from tff_dp_aggregators.learning import local_order
 from tff_dp_aggregators.learning.optimizers import client_schedule
+from tff_dp_aggregators.sampling import draws
 
 # Examples of all clients, client after client: a tensor for each feature.
 Examples = Sequence[tf.Tensor]
@@ -138,10 +139,10 @@ def _mix(numbers: tf.Tensor) -> tf.Tensor:
   def fold(value: tf.Tensor, shift: int) -> tf.Tensor:
     return tf.bitwise.bitwise_xor(value, tf.bitwise.right_shift(value, constant(shift)))
 
-  mixed = numbers + constant(local_order.INCREMENT)
-  for shift, factor in zip(local_order.SHIFTS, local_order.FACTORS):
+  mixed = numbers + constant(draws.INCREMENT)
+  for shift, factor in zip(draws.SHIFTS, draws.FACTORS):
     mixed = fold(mixed, shift) * constant(factor)
-  return fold(mixed, local_order.SHIFTS[-1])
+  return fold(mixed, draws.SHIFTS[-1])
 
 
 class Batches:

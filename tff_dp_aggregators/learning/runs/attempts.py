@@ -8,14 +8,14 @@ have lines in the ledger before the round is run, and a run that goes on confirm
 from collections.abc import Iterator, Sequence
 from typing import Any, Optional
 
+from tff_dp_aggregators import sampling
 from tff_dp_aggregators.accounting.records import ledger as ledger_lib
-from tff_dp_aggregators.learning import schedules
 
 
 def write_aborted(
   ledger: ledger_lib.LedgerWriter,
   number: int,
-  attempts: Sequence[schedules.Attempt],
+  attempts: Sequence[sampling.Attempt],
   reporting_goal: Optional[int],
 ) -> None:
   """Writes the lines of a round's aborted attempts, or confirms those that are there.
@@ -44,7 +44,7 @@ def write_aborted(
       ledger.append_aborted(**line)
 
 
-def check(ledger: ledger_lib.Ledger, schedule: schedules.Schedule) -> None:
+def check(ledger: ledger_lib.Ledger, schedule: sampling.Schedule) -> None:
   """Checks that the cohorts of all rounds and attempts are those of a schedule.
 
   Args:
@@ -87,7 +87,7 @@ _NAMES = (
 
 
 def _aborted(
-  number: int, attempts: Sequence[schedules.Attempt], reporting_goal: Optional[int]
+  number: int, attempts: Sequence[sampling.Attempt], reporting_goal: Optional[int]
 ) -> Iterator[dict[str, Any]]:
   """What the lines of a round's aborted attempts say."""
   for index, attempt in enumerate(attempts):

@@ -14,7 +14,7 @@ from tff_dp_aggregators.learning import local_order
 from tff_dp_aggregators.learning import packed
 from tff_dp_aggregators.learning import sources
 from tff_dp_aggregators.learning.packed import simulation as simulation_lib
-from tff_dp_aggregators.learning.schedules import draws
+from tff_dp_aggregators.sampling import draws
 
 
 class Round(NamedTuple):

@@ -3,12 +3,12 @@
 import json
 from typing import Any
 
+from tff_dp_aggregators import sampling
 from tff_dp_aggregators.accounting.records import ledger as ledger_lib
 from tff_dp_aggregators.accounting.reports import learning_curves
 from tff_dp_aggregators.accounting.reports import rendering
 from tff_dp_aggregators.accounting.reports import sources
 from tff_dp_aggregators.accounting.reports import statement
-from tff_dp_aggregators.learning import schedules
 from tff_dp_aggregators.learning.runs import attempts
 from tff_dp_aggregators.learning.runs import run_directory
 
@@ -17,7 +17,7 @@ _FORMS = {'md': 'markdown', 'json': 'json', 'html': 'html'}
 
 def write(
   directory: run_directory.RunDirectory,
-  schedule: schedules.Schedule,
+  schedule: sampling.Schedule,
   *,
   has_mechanism: bool,
 ) -> dict[str, Any]:

@@ -39,6 +39,7 @@ import tensorflow_federated as tff
 
 from tff_dp_aggregators import accounting
 from tff_dp_aggregators import aggregators
+from tff_dp_aggregators import sampling
 from tff_dp_aggregators.accounting import noise_to_signal
 from tff_dp_aggregators.accounting.records import ledger as ledger_lib
 from tff_dp_aggregators.base import new_files
@@ -46,7 +47,6 @@ from tff_dp_aggregators.learning import cluster as cluster_lib
 from tff_dp_aggregators.learning import failures
 from tff_dp_aggregators.learning import interrupts
 from tff_dp_aggregators.learning import runtime
-from tff_dp_aggregators.learning import schedules
 from tff_dp_aggregators.learning.packed import simulation
 from tff_dp_aggregators.learning.runs import attempts as attempts_lib
 from tff_dp_aggregators.learning.runs import checkpoints as checkpoints_lib
@@ -60,7 +60,7 @@ from tff_dp_aggregators.learning.runs import progress as progress_lib
 from tff_dp_aggregators.learning.runs import resumption
 from tff_dp_aggregators.learning.runs import run_directory
 from tff_dp_aggregators.learning.runs.plans import plan as plan_lib
-from tff_dp_aggregators.learning.schedules import checking
+from tff_dp_aggregators.sampling import watch
 
 _REMOVED = '.removed'
 _MOST_OF_THE_TIME = 0.05  # For checkpoints.
@@ -104,7 +104,7 @@ class Run:
     self._signal_to_noise: Optional[metrics_file.SignalToNoiseColumns] = None
     if plan.aggregation.not_private_signal_to_noise:
       self._signal_to_noise = metrics_file.SignalToNoiseColumns(NOT_PRIVATE)
-    self._watch = checking.Watch(plan.schedule)
+    self._watch = watch.Watch(plan.schedule)
     if directory.config is not None:
       directory.forget_untrained(plan.config())
     laid_out = self._lay_out()
@@ -340,7 +340,7 @@ class Run:
     self,
     ledger: ledger_lib.LedgerWriter,
     number: int,
-    attempt: schedules.Attempt,
+    attempt: sampling.Attempt,
     clip_norm: Optional[float],
     state: Any,
     measured: dict[str, Any],

@@ -3,9 +3,9 @@
 from typing import Any, Optional, Protocol
 
 from tff_dp_aggregators import accounting
+from tff_dp_aggregators import sampling
 from tff_dp_aggregators.accounting import joint_mechanism
 from tff_dp_aggregators.accounting.reports import nbafl_report
-from tff_dp_aggregators.learning import schedules
 
 
 class TooFewExamplesError(ValueError):
@@ -88,7 +88,7 @@ def refuse_seed(noise_seed: int, *, can_be_packed: bool) -> None:
 def check_clients(
   mechanism: joint_mechanism.AnyMechanism,
   min_clients: int,
-  schedule: schedules.Schedule,
+  schedule: sampling.Schedule,
 ) -> None:
   """Refuses cohorts for which the noise is not, or which show what is hidden."""
   dropouts = getattr(schedule, 'dropouts', None)
@@ -133,7 +133,7 @@ def check_nbafl(
   mechanism: Optional[joint_mechanism.AnyMechanism],
   clip_norm: Optional[float],
   delta: float,
-  schedule: schedules.Schedule,
+  schedule: sampling.Schedule,
   clients: Clients,
 ) -> None:
   """Refuses a run that is not the one that NbAFL plans.
@@ -160,7 +160,7 @@ def check_nbafl(
 
 
 def _check_sent_once(
-  noise_site: str, dropouts: Any, schedule: schedules.Schedule
+  noise_site: str, dropouts: Any, schedule: sampling.Schedule
 ) -> None:
   """Refuses rounds in which a client may send two updates, each with noise."""
   found = None

@@ -13,6 +13,7 @@ import tensorflow_federated as tff
 from tff_dp_aggregators import accounting
 from tff_dp_aggregators import aggregators
 from tff_dp_aggregators import noise
+from tff_dp_aggregators import sampling as sampling_lib
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import joint_mechanism
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
@@ -21,6 +22,7 @@ from tff_dp_aggregators.accounting import spent_by_round
 from tff_dp_aggregators.accounting.records import ledger
 from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
 from tff_dp_aggregators.accounting.reports import nbafl_report
+from tff_dp_aggregators.accounting.reports import schemes
 from tff_dp_aggregators.accounting.reports import terms
 from tff_dp_aggregators.base import machine
 from tff_dp_aggregators.base import version
@@ -28,7 +30,6 @@ from tff_dp_aggregators.learning import fed_avg
 from tff_dp_aggregators.learning import models
 from tff_dp_aggregators.learning import packed
 from tff_dp_aggregators.learning import population
-from tff_dp_aggregators.learning import schedules
 from tff_dp_aggregators.learning import sources
 from tff_dp_aggregators.learning.packed import function
 from tff_dp_aggregators.learning.packed import simulation
@@ -101,7 +102,7 @@ class Plan:
   server_optimizer: tff.learning.optimizers.Optimizer
   clients: population.Population
   mechanism: Optional[joint_mechanism.AnyMechanism]
-  schedule: schedules.Schedule
+  schedule: sampling_lib.Schedule
   clip_norm: Optional[float]
   delta: float
   target: Optional[mechanism_lib.Target]
@@ -505,8 +506,8 @@ class Plan:
       'clip_norm': self.clip_norm,
       'weights_of_parts': self.weights_of_parts,
       'clients_per_round': self.schedule.clients_per_round,
-      'enforced_by': self.schedule.enforced_by,
-      'cap_enforced_by': self.schedule.enforced_by,
+      'enforced_by': schemes.enforced_by(self.schedule),
+      'cap_enforced_by': schemes.enforced_by(self.schedule),
       'noise_source': noise_source,
       'noise_generator': self.noise_generator,
       'noise_seed': self.noise_seed,

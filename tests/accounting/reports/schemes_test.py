@@ -1,0 +1,56 @@
+"""What reports say of schemes and schedules, in words.
+
+Claims:
+
+* What enforces a scheme is said of every schedule, and who is not to know the seed.
+* Of a file of cohorts no hash is told, by which draws could be tried.
+* The statement of limits counts rounds between and says what is assumed besides.
+"""
+
+import pytest
+
+from tff_dp_aggregators import sampling
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting.reports import schemes
+
+_EPOCHS = strategies.Participation(12, min_separation=4, fixed_epoch=True)
+
+
+@pytest.mark.parametrize(
+  'schema, words',
+  [
+    (strategies.Participation(12, 3), 'draws a client again only within these limits'),
+    (_EPOCHS, 'gives each client the same place in every epoch'),
+    (sampling.PoissonSampling(12, 0.2, 3), 'each client by itself, in one of 3 groups'),
+    (sampling.FixedSizeSampling(12, 24, 4), 'uniformly without replacement'),
+    (sampling.BallsInBins(12, 4), 'the place of each client in the cycle by itself'),
+    (sampling.RandomAllocation(12, 3), 'draws the rounds of each client by itself'),
+    (sampling.BMinSepSampling(12, 0.2, 3), 'draws each free client by itself'),
+  ],
+)
+def test_what_enforces_a_scheme_is_said(schema, words, tmp_path):
+  schedule = sampling.for_scheme(schema, 24, 4, 1)
+  said = schemes.enforced_by(schedule)
+  assert words in said
+  assert ('do not know its seed' in said) == sampling.is_sampled(schema)
+  schedule.save(str(tmp_path / 'cohorts.jsonl'))
+  replay = sampling.Replay(str(tmp_path / 'cohorts.jsonl'))
+  said = schemes.enforced_by(replay)
+  assert 'made beforehand' in said and replay.sha256 not in said
+  assert ('kept secret, is assumed' in said) == sampling.is_sampled(schema)
+
+
+@pytest.mark.parametrize(
+  'separation, between',
+  [(1, '0 rounds between'), (2, '1 round between'), (3, '2 rounds between')],
+)
+def test_limits_are_told_in_words(separation, between):
+  limits = strategies.Participation(6, separation, 3)
+  assert f'({between} them)' in schemes.sentence(limits)
+  facts = {fact.term: fact for fact in schemes.facts(limits)}
+  assert facts['min separation'].value == f'{separation} ({between})'
+  (often,) = [
+    fact.value
+    for fact in schemes.facts(strategies.Participation(6, 6))
+    if fact.term == 'possible by separation'
+  ]

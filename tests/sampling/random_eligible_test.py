@@ -1,0 +1,251 @@
+"""Random eligible cohorts keep the limits, and are as random as these allow.
+
+Claims:
+
+* No client is twice in a round, comes back before `min_separation` rounds, or takes
+  part more than `max_participations` times; every round is full.
+* A population is refused exactly when `check_population` refuses it.
+* Where the separation alone decides, all eligible clients are equally likely; where
+  `max_participations` does, they take turns.
+* A round is the same whenever, and from whichever object of the seed, it is asked for.
+* Ten million clients are drawn from in seconds.
+* Attempts: limits hold for those that counted, an aborted one does not take a client's
+  turn, and a goal that is never reached is an error at once.
+"""
+
+import itertools
+import time
+
+import numpy as np
+import pytest
+
+from tff_dp_aggregators import sampling
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.strategies.participation import check_population
+
+# Rounds, min_separation, max_participations, clients per round.
+_GRID = list(
+  itertools.product(
+    (1, 2, 3, 7, 16, 30), (1, 2, 3, 5, 8), (None, 1, 2, 3, 6), (1, 2, 5)
+  )
+)
+
+
+def _cohorts(schedule):
+  return np.array([schedule.cohort(t) for t in range(schedule.num_rounds)])
+
+
+def _smallest_population(participation, clients_per_round):
+  """The smallest population that is accepted."""
+  most = participation.num_rounds * clients_per_round
+  for num_clients in range(1, most + 1):
+    try:
+      check_population(num_clients, clients_per_round, participation)
+    except sampling.PopulationTooSmallError:
+      continue
+    return num_clients
+  raise AssertionError('one client for each place must always do.')
+
+
+def _assert_within_limits(cohorts, num_clients, clients_per_round, participation):
+  assert cohorts.shape == (participation.num_rounds, clients_per_round)
+  assert cohorts.dtype == np.int64
+  assert cohorts.min() >= 0 and cohorts.max() < num_clients
+  for client in np.unique(cohorts):
+    rounds, _ = np.nonzero(cohorts == client)
+    # A difference of 0 is a client that is twice in one round.
+    assert np.all(np.diff(rounds) >= participation.min_separation)
+    assert len(rounds) <= participation.max_participations
+
+
+@pytest.mark.parametrize('extra', [0, 1, 2, 10])
+def test_cohorts_keep_the_limits_down_to_the_smallest_population(extra):
+  for num_rounds, separation, most, clients_per_round in _GRID:
+    participation = strategies.Participation(num_rounds, separation, most)
+    num_clients = _smallest_population(participation, clients_per_round) + extra
+    schedule = sampling.RandomEligible(
+      participation, num_clients, clients_per_round, seed=extra
+    )
+    _assert_within_limits(
+      _cohorts(schedule), num_clients, clients_per_round, participation
+    )
+
+
+@pytest.mark.parametrize(
+  'num_clients, clients_per_round, num_rounds, separation, most',
+  [
+    (50, 5, 100, 10, None),  # Exactly clients_per_round * min_separation.
+    (50, 5, 100, 10, 10),  # And every client exactly as often as it may.
+    (100, 10, 40, 7, 4),  # Every client four times, with room between.
+    (314 * 2, 2, 2000, 314, None),
+    (667, 2, 2000, 314, 6),  # 2000 * 2 / 6 = 666.7.
+  ],
+)
+def test_tight_populations_fill_every_round(
+  num_clients, clients_per_round, num_rounds, separation, most
+):
+  participation = strategies.Participation(num_rounds, separation, most)
+  for seed in range(3):
+    schedule = sampling.RandomEligible(
+      participation, num_clients, clients_per_round, seed
+    )
+    _assert_within_limits(
+      _cohorts(schedule), num_clients, clients_per_round, participation
+    )
+
+
+def test_too_small_a_population_is_refused_in_the_words_of_the_arguments():
+  limits = strategies.Participation(100, min_separation=10)
+  with pytest.raises(sampling.PopulationTooSmallError) as error:
+    sampling.RandomEligible(limits, 49, 5, seed=1)
+  assert 'num_clients of at least 50' in str(error.value)
+  assert 'clients_per_round of at most 4' in str(error.value)
+
+
+@pytest.mark.slow
+def test_all_eligible_clients_are_equally_likely():
+  # Pairs of successive cohorts: 10 for the first, 3 of those left for the second.
+  limits = strategies.Participation(2, min_separation=2)
+  counts = {}
+  draws = 15_000
+  for seed in range(draws):
+    schedule = sampling.RandomEligible(limits, 5, 2, seed)
+    pair = tuple(frozenset(schedule.cohort(t).tolist()) for t in range(2))
+    counts[pair] = counts.get(pair, 0) + 1
+  assert len(counts) == 30
+  expected = draws / 30
+  chi_squared = sum((count - expected) ** 2 / expected for count in counts.values())
+  assert chi_squared < 90.0  # 29 degrees of freedom: exceeded less than once in 10^7.
+
+
+def test_clients_take_turns_where_their_number_of_rounds_is_limited():
+  # Nobody is drawn twice more often than anybody else.
+  participation = strategies.Participation(50, min_separation=2, max_participations=20)
+  schedule = sampling.RandomEligible(participation, 30, 4, seed=1)
+  times = np.bincount(_cohorts(schedule).ravel(), minlength=30)
+  assert times.max() - times.min() <= 1
+  # And without that limit they do not.
+  limits = strategies.Participation(50, min_separation=2)
+  schedule = sampling.RandomEligible(limits, 30, 4, seed=1)
+  times = np.bincount(_cohorts(schedule).ravel(), minlength=30)
+  assert times.max() - times.min() > 2
+
+
+def test_a_round_is_a_function_of_seed_and_number():
+  limits = strategies.Participation(20, min_separation=3)
+  one, same, other = (
+    sampling.RandomEligible(limits, 60, 4, seed) for seed in (1, 1, 2)
+  )
+  backwards = [same.cohort(t) for t in reversed(range(20))][::-1]
+  np.testing.assert_array_equal(_cohorts(one), backwards)
+  assert not np.array_equal(_cohorts(one), _cohorts(other))
+  assert one == same and one != other
+  one.cohort(3)[:] = 0  # Theirs who asked.
+  np.testing.assert_array_equal(one.cohort(3), same.cohort(3))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('most', [None, 2])
+def test_ten_million_clients_take_seconds(most):
+  limits = strategies.Participation(2000, 314, most)
+  start = time.monotonic()
+  schedule = sampling.RandomEligible(limits, 10**7, 6500, seed=1)
+  cohorts = _cohorts(schedule)
+  assert time.monotonic() - start < 10
+  assert all(len(np.unique(cohort)) == 6500 for cohort in cohorts[::100])
+
+
+def test_fixed_epochs_are_refused_and_not_taken_for_min_separation():
+  epochs = strategies.Participation(4, 2, fixed_epoch=True)
+  with pytest.raises(ValueError, match='leave out fixed_epoch, or use ShuffledEpochs'):
+    sampling.RandomEligible(epochs, 4, 2, seed=1)
+
+
+def test_arguments_in_another_order_are_refused():
+  limits = strategies.Participation(4, 2)
+  with pytest.raises(TypeError, match='participation must be a strategies.Particip'):
+    sampling.RandomEligible(4, limits, 1, 0)
+  with pytest.raises(ValueError, match='seed must be at least 0, got -1'):
+    sampling.RandomEligible(limits, 4, 2, seed=-1)
+  with pytest.raises(
+    ValueError, match='at most 3: the schedule is for 4 rounds; got 4'
+  ):
+    sampling.RandomEligible(limits, 4, 2, seed=1).cohort(4)
+
+
+# Attempts.
+
+_DROPOUTS = sampling.Dropouts(rate=0.3, seed=5)
+
+
+def _tried(num_clients=200, separation=4, most=None, goal=8):
+  limits = strategies.Participation(40, separation, most)
+  return sampling.RandomEligible(
+    limits, num_clients, 10, 1, dropouts=_DROPOUTS, reporting_goal=goal
+  )
+
+
+@pytest.mark.parametrize('num_clients', [40, 45, 200])
+@pytest.mark.parametrize('most', [None, 10])
+def test_limits_hold_for_all_who_were_asked_in_attempts_that_counted(num_clients, most):
+  schedule = _tried(num_clients, most=most)
+  counted = np.array([schedule.attempts(t)[-1].requested for t in range(40)])
+  _assert_within_limits(counted, num_clients, 10, schedule.participation)
+  attempts = [schedule.attempts(t) for t in range(40)]
+  assert sum(map(len, attempts)) > 60  # Else there is nothing to see here.
+  for each in attempts:
+    assert [attempt.completed for attempt in each] == [False] * (len(each) - 1) + [True]
+    assert all((len(attempt.reporting) >= 8) == attempt.completed for attempt in each)
+    assert all(set(a.reporting) <= set(a.requested) for a in each)
+
+
+def test_another_attempt_asks_others_while_there_are_enough():
+  for this_round in range(40):
+    attempts = _tried().attempts(this_round)
+    asked = np.concatenate([attempt.requested for attempt in attempts])
+    if len(attempts) <= 16:  # 200 clients, less the 30 who took part in 3 rounds.
+      assert len(np.unique(asked)) == len(asked)
+
+
+def test_who_was_asked_in_vain_may_take_part_in_the_next_round():
+  schedule = _tried(num_clients=45)
+  soon = 0
+  for this_round in range(39):
+    aborted = [a.requested for a in schedule.attempts(this_round)[:-1]]
+    if aborted:
+      soon += len(np.intersect1d(aborted, schedule.cohort(this_round + 1)))
+  assert soon > 0
+
+
+def test_what_drops_out_is_a_function_of_the_seeds_alone():
+  one, same = _tried(), _tried()
+  for this_round in reversed(range(40)):
+    for mine, theirs in zip(one.attempts(this_round), same.attempts(this_round)):
+      np.testing.assert_array_equal(mine.requested, theirs.requested)
+      np.testing.assert_array_equal(mine.reporting, theirs.reporting)
+
+
+def test_a_goal_out_of_reach_is_an_error_when_the_schedule_is_made():
+  limits = strategies.Participation(40, 4)
+  with pytest.raises(sampling.ReportingGoalError) as error:
+    sampling.RandomEligible(limits, 1000, 100, 1, dropouts=_DROPOUTS, reporting_goal=95)
+  assert 'reporting_goal of at most 70 would do' in str(error.value)
+  assert 'clients_per_round of at least 159' in str(error.value)
+  # What it says is so.
+  for cohort, goal in ((100, 70), (159, 95)):
+    sampling.RandomEligible(
+      limits, 1000, cohort, 1, dropouts=_DROPOUTS, reporting_goal=goal
+    )
+  with pytest.raises(ValueError, match='at most clients_per_round=100'):
+    sampling.RandomEligible(
+      limits, 1000, 100, 1, dropouts=_DROPOUTS, reporting_goal=101
+    )
+
+
+def test_the_largest_cohort_is_one_of_them():
+  schedule = _tried()
+  sizes = [len(schedule.cohort(t)) for t in range(40)]
+  assert schedule.max_cohort == max(sizes)
+  assert schedule.clients_per_round == 10
+  full = sampling.RandomEligible(schedule.participation, 200, 10, 1)
+  assert full.max_cohort == 10

@@ -1,0 +1,121 @@
+"""What a comparison of mechanisms offers of each scheme of participation.
+
+`OFFERS` has the rows by scheme, with the words and the line of a plot that they have.
+"""
+
+import dataclasses
+from typing import Any, Callable, Optional
+
+from tff_dp_aggregators import sampling
+
+
+@dataclasses.dataclass(frozen=True)
+class Cohorts:
+  """What a comparison knows of how clients may be drawn.
+
+  Attributes:
+    num_rounds: Rounds in all.
+    population: Clients there are.
+    cohort: Clients of a round.
+    num_groups: Groups of clients that take turns, where they do.
+  """
+
+  num_rounds: int
+  population: int
+  cohort: int
+  num_groups: int = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Offer:
+  """Rows that a comparison has for a scheme.
+
+  Attributes:
+    name: What the comparison's JSON calls the assumption.
+    title: The same after a mechanism's name; empty for none.
+    line: Matplotlib's style of line: a name, or an offset with lengths of dashes.
+    make: The scheme for given cohorts; `None` for the limits of the task itself, which
+      every comparison has.
+    any_noise: Whether there are rows of all mechanisms, and not of those alone whose
+      noise is independent.
+    noise_for: With groups that take turns, so that banded noise may be used: about the
+      noise multiplier, over the largest column norm, with which a scheme is
+      mu-Gaussian-DP, to choose the number of groups by; `None` without groups.
+  """
+
+  name: str
+  title: str
+  line: Any
+  make: Optional[Callable[[Cohorts], Any]] = None
+  any_noise: bool = False
+  noise_for: Optional[Callable[[Any, float], float]] = None
+
+
+def _of_cohort(make: Any) -> Callable[[Cohorts], Any]:
+  return lambda cohorts: make.of_cohort(
+    cohorts.num_rounds, cohorts.population, cohorts.cohort
+  )
+
+
+OFFERS: dict[type[sampling.Scheme], tuple[Offer, ...]] = {
+  sampling.Limits: (Offer('none', '', '-'),),
+  sampling.PoissonSampling: (
+    Offer('poisson', 'Poisson sampling', ':', _of_cohort(sampling.PoissonSampling)),
+    Offer(
+      'cyclic_poisson',
+      'cyclic Poisson sampling',
+      '--',
+      lambda cohorts: sampling.PoissonSampling.of_cohort(**dataclasses.asdict(cohorts)),
+      noise_for=sampling.PoissonSampling.rough_noise_multiplier,
+    ),
+  ),
+  sampling.FixedSizeSampling: (
+    Offer(
+      'fixed_size',
+      'sampling of fixed size',
+      '-.',
+      lambda cohorts: sampling.FixedSizeSampling(
+        cohorts.num_rounds, cohorts.population, cohorts.cohort
+      ),
+    ),
+  ),
+  sampling.BallsInBins: (
+    Offer(
+      'balls_in_bins',
+      'balls in bins',
+      (0, (3, 1, 1, 1)),
+      _of_cohort(sampling.BallsInBins),
+      any_noise=True,
+    ),
+  ),
+  sampling.RandomAllocation: (
+    Offer(
+      'random_allocation',
+      'random allocation',
+      (0, (5, 1)),
+      _of_cohort(sampling.RandomAllocation),
+    ),
+  ),
+}
+# What plans with a scheme instead, of which a comparison has no rows.
+NOT_OFFERED: dict[type[sampling.Scheme], str] = {
+  sampling.BMinSepSampling: (
+    'its separation is chosen together with the bands, which takes '
+    'tff_dp_aggregators.accounting.planning.separations.best_separation; tff-dp-report '
+    'and tff-dp-simulate take what it finds as --sampled_separation and --num_bands'
+  ),
+}
+
+
+def offers() -> dict[str, Offer]:
+  """What rows may assume about how clients are drawn, by name, in their order."""
+  return {offer.name: offer for each in OFFERS.values() for offer in each}
+
+
+def samplings() -> dict[str, tuple[str, ...]]:
+  """How a server can draw clients, and the names of `offers` which that allows."""
+  always = tuple(offer.name for offer in OFFERS[sampling.Limits])
+  return {
+    kind.flag: tuple(dict.fromkeys((*always, *(offer.name for offer in of_kind))))
+    for kind, of_kind in OFFERS.items()
+  }

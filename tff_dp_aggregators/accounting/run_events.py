@@ -1,0 +1,188 @@
+"""The events of a matrix mechanism under a scheme of participation.
+
+Limits make all rounds one Gaussian (`events.run_event`). A scheme of `sampling` has
+events of its own; where it knows several bounds, the one with the least epsilon is
+taken, which holds for all deltas as each of them does.
+"""
+
+from typing import Optional
+
+import dp_accounting
+from dp_accounting import NeighboringRelation as Relation
+
+from tff_dp_aggregators import sampling
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting import accountants
+from tff_dp_aggregators.accounting import events
+from tff_dp_aggregators.accounting import noises
+from tff_dp_aggregators.strategies import registry
+
+# At which delta one bound is preferred to another.
+_DELTA = 1e-6
+
+
+def event(
+  strategy: strategies.Strategy,
+  schema: sampling.Schema,
+  noise_multiplier: float,
+  relation: Optional[Relation] = None,
+  noise: noises.Noise = noises.GAUSSIAN,
+) -> dp_accounting.DpEvent:
+  """The event of all rounds of a matrix mechanism under a scheme.
+
+  Args:
+    strategy: Its strategy matrix C.
+    schema: Who takes part when.
+    noise_multiplier: Scale of z over the clip norm: of Gaussian noise its standard
+      deviation.
+    relation: Neighbouring relation; `None` for the scheme's own.
+    noise: Of z; if it is not Gaussian, the strategy is the identity.
+
+  Returns:
+    * Limits: the Gaussian of `events.run_event`. If one client is replaced by another,
+      both within the clip norm, sums differ by twice as much, and so the event has half
+      the noise multiplier.
+    * Poisson sampling: one Poisson-sampled Gaussian for each round that a client may be
+      drawn for, relative to the largest column norm of C.
+    * Cohorts of fixed size: one sampled Gaussian a round, with half the noise
+      multiplier, as one client for another changes a sum by up to two clip norms.
+    * Balls in bins, random allocation: `AllocatedDpEvent`; with correlated noise
+      `BallsInBinsDpEvent`, whose bound is one and a Gaussian.
+    * b-min-sep sampling: `BMinSepDpEvent`.
+
+  Raises:
+    ValueError: If `noise_multiplier` is out of range, `schema` for other rounds than
+      the strategy, the relation not valid for the scheme, or the noise of rounds that
+      one client may be drawn for correlated.
+
+  Example:
+    >>> schema = sampling.PoissonSampling(100, sampling_probability=0.01)
+    >>> event(strategies.Identity(100), schema, noise_multiplier=1.5).count
+    100
+  """
+  own = _relative(strategy, schema, noise_multiplier, relation, noise)
+  if own == 0:
+    return dp_accounting.NonPrivateDpEvent()
+  scheme = sampling.of(schema)
+  if scheme.is_sampled:
+    sampled: dp_accounting.DpEvent = scheme.event(strategy, own, noise.event, _epsilon)
+    return sampled
+  if noise.is_gaussian:
+    return events.run_event(strategy, scheme.limits, own)
+  return noise.repeated(own, scheme.limits.possible_participations)
+
+
+def round_events(
+  strategy: strategies.Strategy,
+  schema: sampling.Schema,
+  noise_multiplier: float,
+  relation: Optional[Relation] = None,
+  noise: noises.Noise = noises.GAUSSIAN,
+) -> tuple[dp_accounting.DpEvent, ...]:
+  """The event of each round; those up to any round compose to what all of them spent.
+
+  Arguments and errors are those of `event`.
+
+  Returns:
+    * Limits: Gaussians, of infinite noise (`NoOpDpEvent`) where a round adds nothing to
+      the worst case.
+    * Sampling: a sampled Gaussian in each round that the first group has its turn in,
+      and `NoOpDpEvent` in those of others, which add nothing for its clients.
+    * Rounds of a client that are drawn together: all in the first.
+
+  Example:
+    >>> cyclic = sampling.PoissonSampling(4, sampling_probability=0.1, num_groups=2)
+    >>> for each in round_events(strategies.Identity(4), cyclic, noise_multiplier=1.5):
+    ...   print(type(each).__name__)
+    PoissonSampledDpEvent
+    NoOpDpEvent
+    PoissonSampledDpEvent
+    NoOpDpEvent
+  """
+  own = _relative(strategy, schema, noise_multiplier, relation, noise)
+  if own == 0:
+    return (dp_accounting.NonPrivateDpEvent(),) * schema.num_rounds
+  scheme = sampling.of(schema)
+  if scheme.is_sampled:
+    sampled: tuple[dp_accounting.DpEvent, ...] = scheme.round_events(
+      strategy, own, noise.event, _epsilon
+    )
+    return sampled
+  if not noise.is_gaussian:
+    # The densest pattern has the most of them after any round.
+    rounds = set(scheme.limits.rounds)
+    one, nothing = noise.event(own), dp_accounting.NoOpDpEvent()
+    return tuple(one if t in rounds else nothing for t in range(schema.num_rounds))
+  each, _ = events.round_noise_multipliers(strategy, scheme.limits, own)
+  return tuple(
+    events.simplify(dp_accounting.GaussianDpEvent(float(multiplier)))
+    for multiplier in each
+  )
+
+
+def check(
+  strategy: strategies.Strategy,
+  schema: sampling.Schema,
+  noise: noises.Noise = noises.GAUSSIAN,
+) -> None:
+  """Checks that a strategy's events are known under a scheme.
+
+  Raises:
+    ValueError: If they are for other rounds, or if sampling does not help because the
+      noise of rounds that one client may be drawn for is correlated; or of noise that
+      is correlated, or of which nothing is known under the scheme.
+  """
+  if schema.num_rounds != strategy.num_rounds:
+    raise ValueError(
+      f'the schema is for {schema.num_rounds} rounds, the strategy for '
+      f'{strategy.num_rounds}; build both for the same number.'
+    )
+  scheme = sampling.of(schema)
+  known = scheme.known_noises
+  if known is not None and noise.name not in known:
+    raise ValueError(
+      f'no accountant here reads {noise.name} noise under {type(schema).__name__}, '
+      f'only {" and ".join(known)} noise. Use Poisson sampling, or no sampling '
+      'assumption.'
+    )
+  identity = strategies.Identity(strategy.num_rounds)
+  if not noise.is_gaussian and strategy != identity:
+    raise ValueError(
+      f'{noise.name} noise is independent in each round, and its strategy the '
+      f'identity; got {registry.name_of(strategy)}.'
+    )
+  scheme.check(strategy)
+
+
+def over_what_changes(noise_multiplier: float, relation: Relation) -> float:
+  """The noise multiplier relative to what a client changes under a relation.
+
+  Args:
+    noise_multiplier: Standard deviation of z over the clip norm.
+    relation: Neighbouring relation.
+
+  Raises:
+    ValueError: If `noise_multiplier` is out of range.
+  """
+  checked = events.check_noise_multiplier(noise_multiplier)
+  return checked / sampling.sensitivity_factor(relation)
+
+
+def _relative(
+  strategy: strategies.Strategy,
+  schema: sampling.Schema,
+  noise_multiplier: float,
+  relation: Optional[Relation],
+  noise: noises.Noise,
+) -> float:
+  """The noise multiplier over what one client changes, of what is checked."""
+  relation = sampling.check_relation(schema, relation)
+  checked = events.check_noise_multiplier(noise_multiplier)
+  check(strategy, schema, noise)
+  factor: float = sampling.of(schema).sensitivity_factor(relation)
+  return checked / factor
+
+
+def _epsilon(each: dp_accounting.DpEvent) -> float:
+  """By which one of several bounds is taken."""
+  return accountants.epsilon(each, _DELTA, 'pld', Relation.ADD_OR_REMOVE_ONE)

@@ -1,0 +1,94 @@
+"""Cohorts of fixed size, drawn uniformly without replacement, in secret.
+
+Replacing a client keeps the number of clients, which is public, so the neighbouring
+relation is replace-one unless add-or-remove is asked for. Under both a sum moves by up
+to two clip norms: a client that is drawn takes the place of another.
+"""
+
+import dataclasses
+from typing import Any, Callable
+
+import dp_accounting
+import numpy as np
+from dp_accounting import NeighboringRelation as Relation
+
+from tff_dp_aggregators.base import checks
+from tff_dp_aggregators.sampling import draws
+from tff_dp_aggregators.sampling import scheme
+
+
+@dataclasses.dataclass(frozen=True)
+class FixedSizeSampling(scheme.RoundSampling):
+  """Each round draws a cohort of the same size, uniformly without replacement.
+
+  Attributes:
+    num_rounds: Rounds in all, n.
+    population: Clients to draw from, the same in all rounds; public. Under
+      add-or-remove, the fewest that there may be.
+    cohort: Clients drawn for a round, at most `population`.
+
+  Raises:
+    TypeError: If a number is not whole.
+    ValueError: If a number is out of range.
+  """
+
+  name = 'fixed_size_sampling'
+  flag = 'fixed_size'
+  relations = (Relation.REPLACE_ONE, Relation.ADD_OR_REMOVE_ONE)
+  has_public_sizes = True
+
+  num_rounds: int
+  population: int
+  cohort: int
+
+  def __post_init__(self) -> None:
+    for name in ('num_rounds', 'population', 'cohort'):
+      value = checks.check_positive_int(name, getattr(self, name))
+      object.__setattr__(self, name, value)
+    if self.cohort > self.population:
+      raise ValueError(
+        f'cohort must be at most population={self.population}; got {self.cohort}.'
+      )
+
+  def sensitivity_factor(self, relation: Relation) -> int:
+    """Two: another's contribution goes where the client's comes."""
+    return 2
+
+  def sampled(self, on_everybody: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
+    """The noise on a sample without replacement."""
+    return dp_accounting.SampledWithoutReplacementDpEvent(
+      self.population, self.cohort, on_everybody
+    )
+
+  def expected_cohort(self, num_clients: int) -> float:
+    """The cohort, whatever the number of clients."""
+    return self.cohort
+
+  @property
+  def schedule_fields(self) -> dict[str, Any]:
+    """Clients and cohort, which the scheme states."""
+    return {'num_clients': self.population, 'clients_per_round': self.cohort}
+
+  def check_clients(self, num_clients: int, clients_per_round: Any) -> None:
+    """Refuses another population or cohort than the scheme states."""
+    given = {'num_clients': num_clients, 'clients_per_round': clients_per_round}
+    for name, assumed in self.schedule_fields.items():
+      if given[name] not in (None, assumed):
+        raise ValueError(
+          f'{name} must be {assumed}, which the sampling assumes; got {given[name]}. '
+          'Or plan the mechanism for another FixedSizeSampling.'
+        )
+
+  def drawing(self, seed: int, keys: np.ndarray) -> Callable[[int], np.ndarray]:
+    """What draws a cohort, all cohorts of its size being equally likely.
+
+    A cohort has the clients with the smallest hashes of their keys: a client that is
+    replaced by another leaves all others' hashes as they are.
+    """
+
+    def of_round(round_num: int) -> np.ndarray:
+      hashed = draws.hashed(self, seed, keys, 'round', round_num)
+      drawn = np.argpartition(hashed, self.cohort - 1)[: self.cohort]
+      return drawn[np.argsort(hashed[drawn])]
+
+    return of_round

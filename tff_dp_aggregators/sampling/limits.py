@@ -1,0 +1,336 @@
+"""Limits on participation, `strategies.Participation`: no assumption about sampling.
+
+Limits hold for each client for itself, so the rounds of all others stay as they are
+when one client's contributions become zeros or another's. When a client is added or
+removed they need not: cohorts of fixed size change.
+
+Two schedules keep them: `RandomEligible`, as production systems do, and
+`ShuffledEpochs`, for fixed epochs.
+"""
+
+import abc
+import collections
+import dataclasses
+import functools
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar, Optional
+
+import numpy as np
+from dp_accounting import NeighboringRelation as Relation
+
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.sampling import draws
+from tff_dp_aggregators.sampling import dropouts as dropouts_lib
+from tff_dp_aggregators.sampling import schedule as schedule_lib
+from tff_dp_aggregators.sampling import scheme
+from tff_dp_aggregators.strategies import participation as participation_lib
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits(scheme.Scheme):
+  """`strategies.Participation` as a scheme.
+
+  Attributes:
+    participation: The limits.
+  """
+
+  name = 'participation'
+  flag = 'none'
+  data = strategies.Participation
+  relations = (Relation.REPLACE_SPECIAL, Relation.REPLACE_ONE)
+  is_sampled = False
+  known_noises = None
+
+  participation: strategies.Participation
+
+  @property
+  def num_rounds(self) -> int:  # type: ignore[override]
+    """Rounds in all, n."""
+    return self.participation.num_rounds
+
+  @property
+  def limits(self) -> strategies.Participation:
+    """The limits themselves."""
+    return self.participation
+
+  @property
+  def schedule_kind(self) -> str:
+    """Fixed epochs are shuffled once; else clients are drawn from the eligible ones."""
+    kind = ShuffledEpochs if self.participation.fixed_epoch else RandomEligible
+    return kind.kind
+
+  def check(self, strategy: strategies.Strategy) -> None:
+    """Nothing to check: every strategy has a sensitivity under limits."""
+
+  def to_json(self) -> dict[str, Any]:
+    """The numbers of the limits."""
+    return {'schema': self.name, **dataclasses.asdict(self.participation)}
+
+
+@dataclasses.dataclass(frozen=True)
+class LimitsSchedule(schedule_lib.Schedule):
+  """A schedule whose scheme is a `strategies.Participation`.
+
+  Nothing is assumed about chance, so a round that too few clients report for may be
+  tried again, as long as the attempt that counts keeps the limits.
+
+  Attributes:
+    participation: The limits to keep, and how many rounds.
+    num_clients: Clients to choose from.
+    clients_per_round: Clients asked for a round.
+    seed: Same seed, same cohorts.
+    dropouts: Who does not report; `None` if everybody does.
+    reporting_goal: Least number of clients that have to report; `None` for any.
+
+  Raises:
+    PopulationTooSmallError: If the rounds cannot be filled; the message says what would
+      fit.
+    ReportingGoalError: If a round never reaches its goal.
+    TypeError: If `participation` is none, or another argument no whole number.
+    ValueError: If a number is out of range, or the limits are of another kind.
+  """
+
+  participation: strategies.Participation
+  num_clients: int
+  clients_per_round: int
+  seed: int
+  dropouts: Optional[dropouts_lib.Dropouts] = None
+  reporting_goal: Optional[int] = None
+
+  def __post_init__(self) -> None:
+    participation_lib.require(self.participation)
+    self._check_kind()
+    size = schedule_lib.check_cohort(self.clients_per_round)
+    participation_lib.check_population(
+      self.num_clients, size, self.participation, ('num_clients', 'clients_per_round')
+    )
+    dropouts_lib.check_dropouts(self.dropouts)
+    checked = {
+      'num_clients': int(self.num_clients),
+      'clients_per_round': size,
+      'seed': dropouts_lib.check_seed(self.seed),
+      'reporting_goal': dropouts_lib.check_reporting_goal(self.reporting_goal, size),
+    }
+    for name, value in checked.items():
+      object.__setattr__(self, name, value)
+    if self.dropouts is not None and self.reporting_goal is not None:
+      for this_round in range(self.num_rounds):
+        self._requested_in(this_round)  # Says now if one would not come to its goal.
+
+  @abc.abstractmethod
+  def _check_kind(self) -> None:
+    """Refuses limits that this kind of schedule does not keep."""
+
+  @abc.abstractmethod
+  def _requested_in(self, round_num: int) -> list[np.ndarray]:
+    """Cohorts that are asked in a round, attempt by attempt."""
+
+  @property
+  def schema(self) -> strategies.Participation:
+    """The limits."""
+    return self.participation
+
+  @functools.cached_property
+  def max_cohort(self) -> int:
+    """Clients asked for a round; the largest number that report, with drop-outs."""
+    return self.clients_per_round if self.dropouts is None else self._largest_cohort()
+
+  def for_clients(self, ids: Sequence[Any]) -> 'LimitsSchedule':
+    """Itself: cohorts of one size, which are the same if a client sends zeros."""
+    return self
+
+  def attempts(self, round_num: int) -> tuple[schedule_lib.Attempt, ...]:
+    """All attempts at a round; the last one is completed, and no other.
+
+    Raises:
+      TypeError: If it is no whole number.
+      ValueError: If it is out of range.
+    """
+    round_num = self.check_round(round_num)
+    requested = self._requested_in(round_num)
+    return schedule_lib.attempts_of(round_num, requested, self.dropouts)
+
+
+@dataclasses.dataclass(frozen=True)
+class RandomEligible(LimitsSchedule):
+  """Each round draws at random from the clients whose limits allow them to take part.
+
+  Which of them depends on the limits:
+
+  * If the separation alone decides how often a client can take part, all eligible
+    clients are equally likely.
+  * If `max_participations` is less than that, those that took part least often go
+    first, in random order. Drawn uniformly, the clients left for the last rounds could
+    be too few; so they never are, if there are enough in all.
+
+  A round that misses its reporting goal is tried again. Its next attempt draws from
+  those eligible in the round and not asked yet, as long as these are enough; where
+  those go first that took part least often, from all eligible ones. Who was asked in
+  the attempt that counts has taken part, whether it reported or not; who was asked in
+  aborted attempts alone has not, for nothing of them is released.
+
+  Attributes and errors are those of `LimitsSchedule`.
+
+  Example:
+    >>> limits = strategies.Participation(num_rounds=4, min_separation=2)
+    >>> schedule = RandomEligible(limits, num_clients=4, clients_per_round=2, seed=1)
+    >>> [sorted(schedule.cohort(round_num).tolist()) for round_num in range(4)]
+    [[1, 2], [0, 3], [1, 2], [0, 3]]
+  """
+
+  kind: ClassVar[str] = 'random_eligible'
+
+  def _check_kind(self) -> None:
+    if self.participation.fixed_epoch:
+      raise ValueError(
+        'RandomEligible draws for min-separation limits, not for fixed epochs: leave '
+        'out fixed_epoch, or use ShuffledEpochs.'
+      )
+
+  def _requested_in(self, round_num: int) -> list[np.ndarray]:
+    return self._requested[round_num]
+
+  @functools.cached_property
+  def _requested(self) -> list[list[np.ndarray]]:
+    """Cohorts asked, by round and attempt: all are drawn when the first is needed."""
+    return list(_draw_all(self))
+
+
+class _Eligible:
+  """Clients that may take part, by how often they did where that decides."""
+
+  def __init__(self, schedule: RandomEligible):
+    dtype = draws.number_type(schedule.num_clients)
+    self._rng = draws.generator(schedule.seed)
+    self._size = schedule.clients_per_round
+    self._cap = schedule.participation.assumed_at_most
+    # How often each took part, where that decides.
+    self._times: Optional[np.ndarray] = None
+    if self._cap is not None:
+      self._times = np.zeros(schedule.num_clients, dtype)
+    self._pools = [draws.Pool(np.arange(schedule.num_clients, dtype=dtype))]
+    for _ in range(1, self._cap or 1):
+      self._pools.append(draws.Pool(np.empty(0, dtype)))
+    self._asked: list[np.ndarray] = []  # In this round, and taken out of the pools.
+
+  def ask(self) -> np.ndarray:
+    """Draws the cohort of the round's next attempt."""
+    if self._cap is not None or sum(map(len, self._pools)) < self._size:
+      while self._asked:  # They may be drawn again.
+        self.come_back(self._asked.pop())
+    parts, missing = [], self._size
+    for pool in filter(len, self._pools):
+      parts.append(pool.draw(min(missing, len(pool)), self._rng))
+      missing -= len(parts[-1])
+      if not missing:
+        break
+    if missing:  # Checked when the schedule was made, and so never true.
+      raise participation_lib.PopulationTooSmallError(
+        f'a round found only {self._size - missing} of {self._size} clients; use more '
+        'clients or fewer of them a round.'
+      )
+    self._asked.append(np.concatenate(parts))
+    return self._asked[-1]
+
+  def end_round(self) -> np.ndarray:
+    """Returns the last cohort, which took part; those asked in vain come back."""
+    counted = self._asked.pop()
+    while self._asked:
+      self.come_back(self._asked.pop())
+    if self._times is not None:
+      self._times[counted] += 1
+    return counted
+
+  def come_back(self, clients: np.ndarray) -> None:
+    """Those of them may be drawn that may take part once more."""
+    if self._times is None:
+      self._pools[0].add(clients)
+      return
+    times = self._times[clients]
+    for number in np.unique(times):
+      if number < len(self._pools):
+        self._pools[number].add(clients[times == number])
+
+
+def _draw_all(schedule: RandomEligible) -> Iterator[list[np.ndarray]]:
+  """Draws round after round, as who is eligible depends on those before."""
+  eligible = _Eligible(schedule)
+  away: collections.deque[np.ndarray] = collections.deque()
+  for this_round in range(schedule.num_rounds):
+    if len(away) == schedule.participation.min_separation:
+      eligible.come_back(away.popleft())
+    yield dropouts_lib.requested(
+      this_round,
+      lambda attempt: eligible.ask(),
+      schedule.dropouts,
+      schedule.reporting_goal,
+    )
+    away.append(eligible.end_round())
+
+
+@dataclasses.dataclass(frozen=True)
+class ShuffledEpochs(LimitsSchedule):
+  """Clients are shuffled once, and every epoch goes through them in that order.
+
+  `Participation(fixed_epoch=True)` says that rounds of a client differ by multiples of
+  `min_separation`, the rounds of an epoch. That is true only if each client has the
+  same place in every epoch. A new shuffle for each epoch would let a client come last
+  in one and first in the next, and so keep no separation at all.
+
+  `min_separation * clients_per_round` clients fill an epoch. Where there are more,
+  those that share a place take turns, so that each comes about equally often. A round
+  that misses its reporting goal asks the same clients again.
+
+  Attributes and errors are those of `LimitsSchedule`.
+
+  Example:
+    >>> epochs = strategies.Participation(4, min_separation=2, fixed_epoch=True)
+    >>> schedule = ShuffledEpochs(epochs, num_clients=4, clients_per_round=2, seed=1)
+    >>> [sorted(schedule.cohort(round_num).tolist()) for round_num in range(4)]
+    [[0, 1], [2, 3], [0, 1], [2, 3]]
+  """
+
+  kind: ClassVar[str] = 'shuffled_epochs'
+
+  def _check_kind(self) -> None:
+    if not self.participation.fixed_epoch:
+      raise ValueError(
+        'ShuffledEpochs keeps fixed epochs; give strategies.Participation(..., '
+        f'fixed_epoch=True), or use RandomEligible. Got {self.participation}.'
+      )
+
+  def _requested_in(self, round_num: int) -> list[np.ndarray]:
+    cohort = self._cohort(round_num)
+    return dropouts_lib.requested(
+      round_num, lambda attempt: cohort, self.dropouts, self.reporting_goal
+    )
+
+  def _cohort(self, round_num: int) -> np.ndarray:
+    epoch, place = divmod(round_num, self._epoch)
+    start, end = self._bounds[place : place + 2]
+    turn = np.arange(self.clients_per_round) + epoch * self.clients_per_round
+    return self._order[start + turn % (end - start)]
+
+  @property
+  def _epoch(self) -> int:
+    return min(self.participation.min_separation, self.num_rounds)
+
+  @functools.cached_property
+  def _order(self) -> np.ndarray:
+    dtype = draws.number_type(self.num_clients)
+    order: np.ndarray = np.arange(self.num_clients, dtype=dtype)
+    draws.generator(self.seed).shuffle(order)
+    return order
+
+  @functools.cached_property
+  def _bounds(self) -> np.ndarray:
+    """Where in the order the clients of each place of an epoch begin, and the end."""
+    epochs = -(-(self.num_rounds - np.arange(self._epoch)) // self._epoch)
+    times = np.minimum(epochs, self.participation.possible_participations)
+    needed = np.maximum(
+      self.clients_per_round, -(-self.clients_per_round * epochs // times)
+    )
+    # Those left over are spread over all places, the first having one more.
+    share, more = divmod(self.num_clients - int(needed.sum()), self._epoch)
+    sizes = needed + share + (np.arange(self._epoch) < more)
+    return np.concatenate([[0], np.cumsum(sizes)])

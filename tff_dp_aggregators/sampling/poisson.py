@@ -1,0 +1,144 @@
+"""Poisson sampling: every client of a group is drawn by itself, in secret.
+
+Clients are drawn independently, so one more of them changes nothing for the others: the
+neighbouring relation is add-or-remove.
+"""
+
+import dataclasses
+import math
+from typing import Any, Callable
+
+import dp_accounting
+import numpy as np
+from dp_accounting import NeighboringRelation as Relation
+
+from tff_dp_aggregators.base import checks
+from tff_dp_aggregators.sampling import draws
+from tff_dp_aggregators.sampling import scheme
+from tff_dp_aggregators.strategies import participation as participation_lib
+
+
+@dataclasses.dataclass(frozen=True)
+class PoissonSampling(scheme.RoundSampling):
+  """Every client is drawn for a round independently of everything else.
+
+  With `num_groups` above 1 it is cyclic: clients are put into groups of their own,
+  once and independently of their data, and round t draws from group `t % num_groups`
+  alone (arXiv:2306.08153, Algorithm 2).
+
+  Attributes:
+    num_rounds: Rounds in all, n.
+    sampling_probability: Of a client of the round's group, in (0, 1].
+    num_groups: Groups that take turns; 1 draws from everybody in every round.
+
+  Raises:
+    TypeError: If a number is not whole.
+    ValueError: If a number is out of range.
+
+  Example:
+    >>> PoissonSampling.of_cohort(1000, population=50_000, cohort=100, num_groups=10)
+    PoissonSampling(num_rounds=1000, sampling_probability=0.02, num_groups=10)
+  """
+
+  name = 'poisson_sampling'
+  flag = 'poisson'
+  relations = (Relation.ADD_OR_REMOVE_ONE,)
+  separation = 'num_groups'
+  known_noises = ('gaussian', 'laplace')
+
+  num_rounds: int
+  sampling_probability: float
+  num_groups: int = 1
+
+  def __post_init__(self) -> None:
+    for name in ('num_rounds', 'num_groups'):
+      value = checks.check_positive_int(name, getattr(self, name))
+      object.__setattr__(self, name, value)
+    probability = checks.check_probability(
+      'sampling_probability', self.sampling_probability
+    )
+    object.__setattr__(self, 'sampling_probability', probability)
+
+  @classmethod
+  def of_cohort(
+    cls, num_rounds: int, population: int, cohort: float, num_groups: int = 1
+  ) -> 'PoissonSampling':
+    """The sampling that draws `cohort` clients a round in the mean.
+
+    Args:
+      num_rounds: Rounds in all.
+      population: Clients in all groups together, of which the smallest has at least
+        `population // num_groups`.
+      cohort: Mean number of clients in a round.
+      num_groups: Groups that take turns.
+
+    Raises:
+      TypeError: If a number is not whole.
+      ValueError: If a number is out of range, or a group has fewer clients than
+        `cohort`.
+    """
+    population = checks.check_positive_int('population', population)
+    num_groups = checks.check_positive_int('num_groups', num_groups)
+    smallest = population // num_groups
+    if not 0 < cohort <= smallest:
+      most = f'population={population}'
+      if num_groups > 1:
+        most = (
+          f'{smallest}, the clients of the smallest of num_groups={num_groups} groups '
+          f'of {most}'
+        )
+      raise ValueError(f'cohort must be positive and at most {most}; got {cohort:g}.')
+    return cls(num_rounds, cohort / smallest, num_groups)
+
+  def rough_noise_multiplier(self, mu: float) -> float:
+    """About the noise with which all rounds together are mu-Gaussian-DP.
+
+    By the central limit, mu = q sqrt(T (exp(1 / sigma^2) - 1)) for T rounds that sample
+    with probability q (arXiv:1911.11607). Good enough to choose by, and no guarantee.
+    """
+    per_round = (mu / self.sampling_probability) ** 2 / self.rounds_of_a_client
+    return 1 / math.sqrt(math.log1p(per_round))
+
+  def sampled(self, on_everybody: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
+    """The noise on a Poisson sample."""
+    return dp_accounting.PoissonSampledDpEvent(self.sampling_probability, on_everybody)
+
+  def expected_cohort(self, num_clients: int) -> float:
+    """Clients of the smallest group that are expected to be drawn."""
+    return self.sampling_probability * (num_clients // self.num_groups)
+
+  def check_clients(self, num_clients: int, clients_per_round: Any) -> None:
+    """Refuses groups without clients."""
+    if num_clients < self.num_groups:
+      raise participation_lib.PopulationTooSmallError(
+        f'num_clients={num_clients} leaves some of {self.num_groups} groups empty. '
+        f'What would fit: num_clients of at least {self.num_groups}, or num_groups of '
+        f'at most {num_clients}.'
+      )
+
+  def drawing(self, seed: int, keys: np.ndarray) -> Callable[[int], np.ndarray]:
+    """What draws each client of the round's group by itself: cohorts vary in size.
+
+    With several groups, which of them a client is in follows from its own key and the
+    seed alone, so groups differ in size. A cohort may be empty.
+    """
+    groups = self._groups(seed, keys)
+    # The probability, rounded down to a multiple of 2^-53.
+    probability = math.floor(self.sampling_probability * 2**53) / 2**53
+
+    def of_round(round_num: int) -> np.ndarray:
+      clients, their_keys = groups[round_num % self.num_groups]
+      hashed = draws.hashed(self, seed, their_keys, 'round', round_num)
+      return clients[draws.uniform(hashed) < probability]
+
+    return of_round
+
+  def _groups(self, seed: int, keys: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Numbers and keys of each group's clients."""
+    if self.num_groups == 1:
+      return [(np.arange(len(keys)), keys)]
+    hashed = draws.hashed(self, seed, keys, 'group')
+    group = (hashed % np.uint64(self.num_groups)).astype(np.int64)
+    by_group = np.argsort(group, kind='stable')
+    ends = np.cumsum(np.bincount(group, minlength=self.num_groups))[:-1]
+    return [(each, keys[each]) for each in np.split(by_group, ends)]

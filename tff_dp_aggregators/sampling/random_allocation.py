@@ -1,0 +1,136 @@
+"""Random allocation: each client is in so many rounds, drawn in secret."""
+
+import dataclasses
+import math
+from collections.abc import Iterator
+from typing import Callable
+
+import dp_accounting
+import numpy as np
+
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.base import checks
+from tff_dp_aggregators.sampling import balls_in_bins
+from tff_dp_aggregators.sampling import draws
+from tff_dp_aggregators.sampling import events
+from tff_dp_aggregators.sampling import scheme
+from tff_dp_aggregators.strategies import registry
+
+
+@dataclasses.dataclass(frozen=True)
+class RandomAllocation(scheme.Allocation):
+  """Every client is in k of n rounds; all sets of k rounds are equally likely.
+
+  (arXiv:2502.08202, 2602.17284.) Clients draw independently of each other, and nobody
+  learns what they drew.
+
+  With independent noise, k of n rounds are at most as easy to tell as k times one of
+  floor(n / k): a uniform set of k rounds is one of each of k blocks of so many rounds,
+  which are a random partition; to know the partition makes telling no harder, as H_a is
+  jointly convex (arXiv:2502.08202, Lemma 3.2). With k = 1 any noise will do.
+
+  Attributes:
+    num_rounds: Rounds in all, n.
+    rounds_of_a_client: Rounds of each client, k, at most `num_rounds`.
+
+  Raises:
+    TypeError: If a number is not whole.
+    ValueError: If a number is out of range.
+
+  Example:
+    >>> RandomAllocation.of_cohort(1000, population=50_000, cohort=100)
+    RandomAllocation(num_rounds=1000, rounds_of_a_client=2)
+  """
+
+  name = 'random_allocation'
+  flag = 'random_allocation'
+
+  num_rounds: int
+  rounds_of_a_client: int
+
+  def __post_init__(self) -> None:
+    for name in ('num_rounds', 'rounds_of_a_client'):
+      value = checks.check_positive_int(name, getattr(self, name))
+      object.__setattr__(self, name, value)
+    if self.rounds_of_a_client > self.num_rounds:
+      raise ValueError(
+        f'rounds_of_a_client must be at most num_rounds={self.num_rounds}; got '
+        f'{self.rounds_of_a_client}.'
+      )
+
+  @classmethod
+  def of_cohort(
+    cls, num_rounds: int, population: int, cohort: float
+  ) -> 'RandomAllocation':
+    """The fewest rounds of a client with `cohort` clients a round in the mean, or more.
+
+    Args:
+      num_rounds: Rounds in all.
+      population: Clients there are.
+      cohort: Mean number of clients in a round, at least.
+
+    Raises:
+      TypeError: If a number is not whole.
+      ValueError: If a number is out of range.
+    """
+    num_rounds = checks.check_positive_int('num_rounds', num_rounds)
+    population = checks.check_positive_int('population', population)
+    if not 0 < cohort <= population:
+      raise ValueError(
+        f'cohort must be positive and at most population={population}; got {cohort:g}.'
+      )
+    return cls(num_rounds, math.ceil(num_rounds * cohort / population))
+
+  @property
+  def limits(self) -> strategies.Participation:
+    """Any rounds, as many as a client has."""
+    return strategies.Participation(self.num_rounds, 1, self.rounds_of_a_client)
+
+  def check(self, strategy: strategies.Strategy) -> None:
+    """Checks that noise is independent, or a client in one round."""
+    independent = strategy == strategies.Identity(strategy.num_rounds)
+    if self.rounds_of_a_client > 1 and not independent:
+      raise ValueError(
+        f'with {self.rounds_of_a_client} rounds of a client, drawn independently of '
+        'each other, nothing is known of correlated noise '
+        f'({registry.name_of(strategy)}): the same noise may be in two of them. Take '
+        '--sampling=balls_in_bins (sampling.BallsInBins), whose rounds are a cycle '
+        'apart, or independent noise (gaussian).'
+      )
+
+  def event(
+    self,
+    strategy: strategies.Strategy,
+    noise_multiplier: float,
+    noise: scheme.NoiseEvent,
+    epsilon: scheme.Epsilon,
+  ) -> dp_accounting.DpEvent:
+    """As often as a client has rounds: one of so many."""
+    times = self.rounds_of_a_client
+    if times == 1:
+      return balls_in_bins.event(strategy, self.num_rounds, noise_multiplier, epsilon)
+    places = self.num_rounds // times
+    one = noise(noise_multiplier / strategy.sensitivity(None))
+    each = events.AllocatedDpEvent(places, places, one)
+    return dp_accounting.SelfComposedDpEvent(each, times)
+
+  def expected_cohort(self, num_clients: int) -> float:
+    """All clients' rounds, spread over the run."""
+    return num_clients * self.rounds_of_a_client / self.num_rounds
+
+  def _draw(
+    self, num_clients: int, hashed: Callable[..., np.ndarray]
+  ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """By Floyd's algorithm, for all clients at once.
+
+    (Bentley, Floyd, CACM 1987.) Each step draws from one round more than that before,
+    and takes the new one where what it drew is taken.
+    """
+    times, dtype = self.rounds_of_a_client, draws.number_type(self.num_rounds)
+    clients = np.arange(num_clients)
+    drawn: np.ndarray = np.empty((times, num_clients), dtype)
+    for step, new in enumerate(range(self.num_rounds - times, self.num_rounds)):
+      drawn[step] = hashed('round', step) % np.uint64(new + 1)
+      taken = (drawn[:step] == drawn[step]).any(axis=0)
+      drawn[step, taken] = new
+      yield clients, drawn[step]

@@ -1,0 +1,343 @@
+"""Who takes part in which round: what a run draws, and the accountant reads the same.
+
+The accountant reads a schedule's `schema`; the run draws its cohorts from it. So they
+cannot disagree. A cohort is a function of seed and round alone: whoever makes the same
+schedule again, after a crash for instance, gets the same clients.
+"""
+
+import abc
+import dataclasses
+import functools
+import hashlib
+import json
+import math
+from collections.abc import Sequence
+from typing import Any, Callable, ClassVar, NamedTuple, Optional
+
+import numpy as np
+
+from tff_dp_aggregators.base import checks
+from tff_dp_aggregators.base import new_files
+from tff_dp_aggregators.sampling import draws
+from tff_dp_aggregators.sampling import dropouts as dropouts_lib
+from tff_dp_aggregators.sampling import files
+from tff_dp_aggregators.sampling import scheme
+
+
+class Attempt(NamedTuple):
+  """One attempt at a round.
+
+  Attributes:
+    requested: Clients asked to take part, int64 of shape [cohort].
+    reporting: Those of them that sent an update, in the same order.
+    completed: Whether enough did, so that the round is made of it. Of an attempt that
+      was aborted nothing is released.
+  """
+
+  requested: np.ndarray
+  reporting: np.ndarray
+  completed: bool
+
+
+class Schedule(abc.ABC):
+  """Who takes part when: what the accountant reads, and what the run draws.
+
+  A schedule is a frozen dataclass, and its fields say everything about it: `to_json`
+  writes them, and another object made from them names the same clients. Clients are
+  numbers from 0 to `num_clients - 1`. A number is its client's own: who takes a client
+  out of the data leaves its number unused, so that nobody else's changes.
+
+  Numbers stand for clients that have no ids. Those of a data set have: `for_clients`
+  makes the schedule whose draws for a client follow from its id, as `learning.train`
+  and `learning.ClientSource` do. Then a client that comes or goes, and with it the
+  numbers of others, changes nobody else's draws where the guarantee rests on sampling.
+  Schedules that keep limits draw from all who may take part; there the guarantee is for
+  a client whose contributions are zeros, with the same clients in every round.
+
+  Attributes:
+    kind: What JSON calls schedules of this class.
+    num_clients: Clients to choose from.
+    clients_per_round: The mean's denominator, which is public: the clients asked for a
+      round, or where chance decides how many, the expected number of them.
+    reporting_goal: Least number of clients that have to report in a round; `None` for
+      any, or if it is not known.
+  """
+
+  kind: ClassVar[str]
+  num_clients: int
+  clients_per_round: float
+  reporting_goal: Optional[int] = None
+
+  @property
+  @abc.abstractmethod
+  def schema(self) -> Any:
+    """What the accountant reads: limits on participation, or a scheme of sampling."""
+
+  @abc.abstractmethod
+  def attempts(self, round_num: int) -> tuple[Attempt, ...]:
+    """All attempts at a round; the last one is completed, and no other.
+
+    Args:
+      round_num: The round, from 0.
+
+    Raises:
+      TypeError: If it is no whole number.
+      ValueError: If it is out of range.
+    """
+
+  def for_clients(self, ids: Sequence[Any]) -> 'Schedule':
+    """The schedule whose draws for a client follow from its id and the seed.
+
+    Args:
+      ids: Of all clients, by number: texts or numbers.
+
+    Raises:
+      ValueError: If there are not `num_clients` of them, or two are written alike.
+    """
+    if len(ids) != self.num_clients:
+      raise ValueError(
+        f'ids must be of all num_clients={self.num_clients} clients; got {len(ids)}.'
+      )
+    draws.check_ids(ids)
+    # Another object with the same fields, and nothing drawn yet.
+    bound = object.__new__(type(self))
+    for field in dataclasses.fields(self):  # type: ignore[arg-type]
+      bound.__dict__[field.name] = getattr(self, field.name)
+    bound.__dict__['keys'] = draws.keys_of_ids(ids, getattr(self, 'seed', 0))
+    return bound
+
+  @functools.cached_property
+  def keys(self) -> np.ndarray:
+    """What tells clients apart in draws, by number: uint64 of shape [num_clients]."""
+    return draws.keys_of_ids(range(self.num_clients), getattr(self, 'seed', 0))
+
+  @property
+  def num_rounds(self) -> int:
+    """Rounds in all, n."""
+    num_rounds: int = self.schema.num_rounds
+    return num_rounds
+
+  def cohort(self, round_num: int) -> np.ndarray:
+    """The clients whose updates a round is made of: the same whenever it is asked for.
+
+    Without drop-outs these are all that were asked.
+
+    Args:
+      round_num: The round, from 0.
+
+    Returns:
+      Client numbers, int64 of shape [cohort]; none is twice among them.
+
+    Raises:
+      TypeError: If `round_num` is no whole number.
+      ValueError: If it is out of range.
+    """
+    return self.attempts(round_num)[-1].reporting
+
+  @functools.cached_property
+  def max_cohort(self) -> int:
+    """Size of the largest cohort of all rounds."""
+    return self._largest_cohort()
+
+  def _largest_cohort(self) -> int:
+    return max(len(self.cohort(this_round)) for this_round in range(self.num_rounds))
+
+  def to_json(self) -> dict[str, Any]:
+    """JSON-ready values that `sampling.schedule_from_json` reads back."""
+    return {'schedule': self.kind, **self._fields_to_json()}
+
+  def _fields_to_json(self) -> dict[str, Any]:
+    assert dataclasses.is_dataclass(self)
+    return {
+      field.name: _value_to_json(getattr(self, field.name))
+      for field in dataclasses.fields(self)
+      if field.init
+    }
+
+  @classmethod
+  def from_fields(cls, values: dict[str, Any]) -> 'Schedule':
+    """Makes the schedule of what `to_json` wrote besides the kind."""
+    read = dict(values)
+    for name in ('participation', 'sampling'):
+      if name in read:
+        read[name] = scheme.from_json(read[name])
+    if read.get('dropouts') is not None:
+      read['dropouts'] = dropouts_lib.Dropouts(**read['dropouts'])
+    return cls(**read)
+
+  @property
+  def checksum(self) -> str:
+    """SHA-256 over `to_json`: two schedules with it name the same clients."""
+    text = json.dumps(self.to_json(), sort_keys=True, separators=(',', ':'))
+    return 'sha256:' + hashlib.sha256(text.encode()).hexdigest()
+
+  def save(self, path: str) -> None:
+    """Writes all rounds to a file that `Replay` reads.
+
+    Args:
+      path: Where; a file that is there already is not overwritten.
+
+    Raises:
+      FileExistsError: If there is a file already.
+    """
+    header = files.Header(self.schema, self.num_clients, float(self.clients_per_round))
+    rounds = (
+      [(each.requested, each.reporting) for each in self.attempts(this_round)]
+      for this_round in range(self.num_rounds)
+    )
+    new_files.write_new(path, files.to_text(header, rounds))
+
+  def check_round(self, round_num: int) -> int:
+    """Returns the number of a round, or says which there are."""
+    round_num = checks.check_int('round_num', round_num, at_least=0)
+    if round_num >= self.num_rounds:
+      raise ValueError(
+        f'round_num must be at most {self.num_rounds - 1}: the schedule is for '
+        f'{self.num_rounds} rounds; got {round_num}.'
+      )
+    return round_num
+
+  def __copy__(self) -> 'Schedule':
+    return self  # Nothing of it changes.
+
+  def __deepcopy__(self, memo: dict[int, Any]) -> 'Schedule':
+    return self
+
+
+@dataclasses.dataclass(frozen=True)
+class SampledSchedule(Schedule):
+  """The cohorts that a scheme of sampling draws.
+
+  Every client is drawn by its own key, as the scheme says, and one that drops out was
+  drawn all the same. The mean is divided by a public constant, and not by the cohort's
+  own size. Who knows the seed knows who was drawn: the guarantee, which rests on the
+  sampling, is towards those who do not.
+
+  Attributes:
+    sampling: How clients are drawn, as the accountant assumes it.
+    num_clients: Clients to draw from; of a population that the scheme states it has to
+      be that.
+    seed: Same seed, same cohorts.
+    dropouts: Who does not report; `None` if everybody does.
+    clients_per_round: The mean's denominator, a public constant; `None` for the
+      expected size of a cohort, which tells who knows the sampling how many clients
+      there are.
+
+  Raises:
+    PopulationTooSmallError: If there are more groups than clients.
+    TypeError: If an argument is not of its type.
+    ValueError: If a number is out of range, or is not what the scheme states.
+
+  Example:
+    >>> from tff_dp_aggregators import sampling
+    >>> poisson = sampling.PoissonSampling(3, sampling_probability=0.2, num_groups=2)
+    >>> schedule = SampledSchedule(poisson, num_clients=20, seed=1)
+    >>> schedule.clients_per_round
+    2.0
+    >>> [sorted(schedule.cohort(round_num).tolist()) for round_num in range(3)]
+    [[5, 7], [15], [1, 2, 5, 7, 9]]
+  """
+
+  sampling: Any
+  num_clients: int
+  seed: int
+  dropouts: Optional[dropouts_lib.Dropouts] = None
+  clients_per_round: Optional[float] = None  # type: ignore[assignment]
+
+  def __post_init__(self) -> None:
+    if not isinstance(self.sampling, scheme.SampledScheme):
+      raise TypeError(f'sampling must be a scheme of sampling; got {self.sampling!r}.')
+    dropouts_lib.check_dropouts(self.dropouts)
+    num_clients = checks.check_positive_int('num_clients', self.num_clients)
+    self.sampling.check_clients(num_clients, self.clients_per_round)
+    object.__setattr__(self, 'num_clients', num_clients)
+    object.__setattr__(self, 'seed', dropouts_lib.check_seed(self.seed))
+    stated: Any = self.clients_per_round
+    if stated is None:
+      stated = self.sampling.expected_cohort(num_clients)
+    checks.check_number('clients_per_round', stated)
+    if not 0 < stated < math.inf:
+      raise ValueError(
+        'clients_per_round must be positive and finite: the mean is divided by it; got '
+        f'{stated}.'
+      )
+    whole = self.sampling.has_public_sizes
+    denominator = int(stated) if whole else float(stated)
+    object.__setattr__(self, 'clients_per_round', denominator)
+
+  @property
+  def kind(self) -> str:  # type: ignore[override]
+    """That of the scheme."""
+    kind: str = self.sampling.schedule_kind
+    return kind
+
+  @property
+  def schema(self) -> Any:
+    """The sampling."""
+    return self.sampling
+
+  @functools.cached_property
+  def max_cohort(self) -> int:
+    """Size of the largest cohort of all rounds."""
+    if self.sampling.has_public_sizes and self.dropouts is None:
+      return int(self.clients_per_round or 0)
+    return self._largest_cohort()
+
+  @functools.cached_property
+  def _drawing(self) -> Callable[[int], np.ndarray]:
+    """What gives a round's clients: made when the first round is asked for."""
+    drawing: Callable[[int], np.ndarray] = self.sampling.drawing(self.seed, self.keys)
+    return drawing
+
+  def attempts(self, round_num: int) -> tuple[Attempt, ...]:
+    """The one attempt at a round."""
+    drawn = self._drawing(self.check_round(round_num))
+    return attempts_of(round_num, [drawn], self.dropouts, self.keys)
+
+  def _fields_to_json(self) -> dict[str, Any]:
+    values = super()._fields_to_json()
+    for name in self.sampling.schedule_fields:
+      del values[name]  # They follow from the scheme.
+    return values
+
+  @classmethod
+  def from_fields(cls, values: dict[str, Any]) -> 'Schedule':
+    """As for all schedules; what the scheme states is not written twice."""
+    stated = scheme.from_json(values['sampling']).schedule_fields
+    return super().from_fields({**stated, **values})
+
+
+def _value_to_json(value: Any) -> Any:
+  if isinstance(value, dropouts_lib.Dropouts):
+    return dataclasses.asdict(value)
+  return scheme.to_json(value) if dataclasses.is_dataclass(value) else value
+
+
+def attempts_of(
+  round_num: int,
+  requested: Sequence[np.ndarray],
+  dropouts: Optional[dropouts_lib.Dropouts],
+  keys: Optional[np.ndarray] = None,
+) -> tuple[Attempt, ...]:
+  """Attempts, from the cohorts that were asked in each, the last of which counts."""
+  made = []
+  for attempt, cohort in enumerate(requested):
+    asked = cohort.astype(np.int64)  # A copy: what is kept stays as it is.
+    reporting = asked
+    if dropouts is not None:
+      known = None if keys is None else keys[asked]
+      reporting = dropouts.reporting(round_num, attempt, asked, known)
+    made.append(Attempt(asked, reporting, attempt == len(requested) - 1))
+  return tuple(made)
+
+
+def check_cohort(clients_per_round: float) -> int:
+  """Returns a cohort's size where it is a whole number."""
+  checks.check_number('clients_per_round', clients_per_round)
+  if isinstance(clients_per_round, float):
+    if not clients_per_round.is_integer():
+      raise ValueError(
+        f'clients_per_round must be a whole number; got {clients_per_round}.'
+      )
+    clients_per_round = int(clients_per_round)
+  return checks.check_positive_int('clients_per_round', clients_per_round)

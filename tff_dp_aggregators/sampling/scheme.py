@@ -1,0 +1,447 @@
+"""What every scheme of participation says about itself.
+
+A scheme is plain data, a frozen dataclass, and its class says what the data means: in
+which rounds a client can take part, which events describe a mechanism under it, for
+which neighbouring relations these are right, and, for the schemes with sampling, which
+clients a round draws. `strategies.Participation`, the limits without sampling, is data
+of another layer; `of` puts it into `limits.Limits`, so that all schemes answer alike.
+"""
+
+import abc
+import dataclasses
+from collections.abc import Iterator
+from typing import Any, Callable, ClassVar, Optional, Union
+
+import dp_accounting
+import numpy as np
+from dp_accounting import NeighboringRelation as Relation
+
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.sampling import bands
+from tff_dp_aggregators.sampling import draws
+
+# Neighbouring relations by the names that flags and reports have for them.
+ADJACENCIES = {
+  'zero_out': Relation.REPLACE_SPECIAL,
+  'add_or_remove': Relation.ADD_OR_REMOVE_ONE,
+  'replace_one': Relation.REPLACE_ONE,
+}
+# A cohort this much larger than one that was asked for is as good, relative.
+_COHORT_TOLERANCE = 0.01
+
+# The event of one round, by the scale of its noise over what one client changes.
+NoiseEvent = Callable[[float], dp_accounting.DpEvent]
+# An epsilon of an event, by which one of several bounds is chosen.
+Epsilon = Callable[[dp_accounting.DpEvent], float]
+
+
+class Scheme(abc.ABC):
+  """Who takes part when, and what an accountant may assume about it.
+
+  Attributes:
+    name: What JSON calls the scheme.
+    flag: What `--sampling` calls it, and JSON a schedule that draws from it.
+    data: The dataclass that users make, by default the scheme's own.
+    relations: Neighbouring relations that its events are valid for, its own first.
+    is_sampled: Whether its guarantee rests on sampling. A sampled scheme is accounted
+      for round by round, limits as one Gaussian.
+    has_public_sizes: Whether all cohorts have one size that anybody may know, though
+      they are drawn in secret.
+    composes: Whether rounds add up; else what all of them cost is one event.
+    separation: The field that says how far apart rounds of a client are, with which a
+      sampled scheme may have as many bands; empty if none does.
+    known_noises: Names of the kinds of noise whose events accountants read under it;
+      `None` for all.
+    num_rounds: Rounds in all, n.
+  """
+
+  name: ClassVar[str]
+  flag: ClassVar[str]
+  data: ClassVar[type]
+  relations: ClassVar[tuple[Relation, ...]]
+  is_sampled: ClassVar[bool] = True
+  has_public_sizes: ClassVar[bool] = False
+  composes: ClassVar[bool] = True
+  separation: ClassVar[str] = ''
+  known_noises: ClassVar[Optional[tuple[str, ...]]] = ('gaussian',)
+
+  num_rounds: int
+
+  def __init_subclass__(cls) -> None:
+    cls.data = cls.__dict__.get('data', cls)
+
+  @property
+  @abc.abstractmethod
+  def limits(self) -> strategies.Participation:
+    """In which rounds a client can take part at all, sampled or not."""
+
+  @property
+  def free_bands(self) -> Optional[int]:
+    """Most bands with which rounds of a client share no noise, where they must not."""
+    return None
+
+  @property
+  def schedule_kind(self) -> str:
+    """The kind of schedule that draws the cohorts."""
+    return self.flag
+
+  def sensitivity_factor(self, relation: Relation) -> int:
+    """How many clip norms a round's sum moves by if one client's data change."""
+    return sensitivity_factor(relation)
+
+  @abc.abstractmethod
+  def check(self, strategy: strategies.Strategy) -> None:
+    """Checks that a strategy's events are known, given the same number of rounds.
+
+    Raises:
+      ValueError: If they are not.
+    """
+
+  def check_bands(self, option: str, num_bands: int) -> None:
+    """Checks that the scheme allows so many bands.
+
+    Raises:
+      ValueError: If rounds of a client would share noise.
+    """
+    if self.free_bands is not None:
+      bands.check_bands(option, num_bands, self.free_bands, self.separation)
+
+  def expected_cohort(self, num_clients: int) -> Optional[float]:
+    """Clients that a round is expected to have; `None` if a scheme leaves it open."""
+    del num_clients
+    return None
+
+  def other_cohort(self, num_clients: int, cohort: float) -> Optional[float]:
+    """Clients of a round, where they are not those that a scheme was made for."""
+    has = self.expected_cohort(num_clients)
+    if has is None or abs(has - cohort) <= _COHORT_TOLERANCE * cohort:
+      return None
+    return has
+
+  def to_json(self) -> dict[str, Any]:
+    """JSON-ready values that `from_json` reads back."""
+    return {'schema': self.name, **dataclasses.asdict(self)}  # type: ignore[call-overload]
+
+
+# Who takes part when, as users state it: limits, or a scheme with sampling.
+Schema = Union[strategies.Participation, Scheme]
+
+
+class SampledScheme(Scheme):
+  """A scheme whose rounds draw clients in secret, and whose guarantee rests on it."""
+
+  @abc.abstractmethod
+  def event(
+    self,
+    strategy: strategies.Strategy,
+    noise_multiplier: float,
+    noise: NoiseEvent,
+    epsilon: Epsilon,
+  ) -> dp_accounting.DpEvent:
+    """The event of all rounds of a strategy that `check` has let pass.
+
+    Args:
+      strategy: Its strategy matrix C; the identity unless the noise is Gaussian.
+      noise_multiplier: Scale of z over what one client changes a sum by, above 0: the
+        clip norm, or twice that where it is replaced by another.
+      noise: The event of one round with this noise on everybody.
+      epsilon: By which one of several bounds is chosen, all of which hold.
+    """
+
+  @abc.abstractmethod
+  def round_events(
+    self,
+    strategy: strategies.Strategy,
+    noise_multiplier: float,
+    noise: NoiseEvent,
+    epsilon: Epsilon,
+  ) -> tuple[dp_accounting.DpEvent, ...]:
+    """The event of each round, such that those up to any round compose to all of them.
+
+    Arguments are those of `event`.
+    """
+
+  @abc.abstractmethod
+  def drawing(self, seed: int, keys: np.ndarray) -> Callable[[int], np.ndarray]:
+    """What gives the clients of a round, by number.
+
+    A client's draws follow from its own key, the seed and the scheme, so that a client
+    that comes or goes changes nobody else's.
+
+    Args:
+      seed: Same seed, same cohorts.
+      keys: Keys of all clients, by number: uint64 of shape [clients].
+    """
+
+  @property
+  def schedule_fields(self) -> dict[str, Any]:
+    """Fields of a schedule that the scheme states, which its JSON leaves out."""
+    return {}
+
+  def check_clients(self, num_clients: int, clients_per_round: Any) -> None:
+    """Refuses clients, or a stated denominator, that the scheme excludes."""
+
+
+class RoundSampling(SampledScheme):
+  """A scheme in which every round is a mechanism on a random sample of its own.
+
+  Sampling amplifies privacy only where the rounds of a client do not share noise: a
+  sampled round of independent Gaussian noise is an event of its own. With correlated
+  noise that needs a banded strategy and groups that take turns, at least as many as
+  bands: the columns of C for a client's rounds then share no row, so what it adds in
+  one of them is hidden by noise of its own (arXiv:2306.08153, Theorem 4).
+
+  Attributes:
+    num_groups: Groups that take turns; 1 if a client may be drawn for every round.
+  """
+
+  num_groups: int = 1
+
+  @abc.abstractmethod
+  def sampled(self, on_everybody: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
+    """The event of one round, from that of its noise on everybody."""
+
+  @property
+  def limits(self) -> strategies.Participation:
+    """The rounds of a client's group, in which it may be drawn."""
+    return strategies.Participation(
+      self.num_rounds, self.num_groups, fixed_epoch=self.num_groups > 1
+    )
+
+  @property
+  def rounds_of_a_client(self) -> int:
+    """Rounds in which one client may be drawn, at most."""
+    return -(-self.num_rounds // self.num_groups)
+
+  @property
+  def free_bands(self) -> Optional[int]:
+    """As many as there are groups."""
+    return self.num_groups
+
+  def check(self, strategy: strategies.Strategy) -> None:
+    """Checks that rounds that one client may be drawn for share no noise."""
+    bands.check_groups(strategy, self.num_groups, self.separation)
+
+  def event(
+    self,
+    strategy: strategies.Strategy,
+    noise_multiplier: float,
+    noise: NoiseEvent,
+    epsilon: Epsilon,
+  ) -> dp_accounting.DpEvent:
+    """The event of a sampled round for each that a client may be drawn for.
+
+    Its noise is relative to the largest column norm of C.
+    """
+    del epsilon
+    one = self.sampled(noise(noise_multiplier / strategy.sensitivity(None)))
+    return dp_accounting.SelfComposedDpEvent(one, self.rounds_of_a_client)
+
+  def round_events(
+    self,
+    strategy: strategies.Strategy,
+    noise_multiplier: float,
+    noise: NoiseEvent,
+    epsilon: Epsilon,
+  ) -> tuple[dp_accounting.DpEvent, ...]:
+    """A sampled round where the first group has its turn, nothing elsewhere.
+
+    Groups have no client in common, so it is one group's turns that add up; the first
+    has had the most of them after any round.
+    """
+    one = self.event(strategy, noise_multiplier, noise, epsilon).event
+    nothing = dp_accounting.NoOpDpEvent()
+    return tuple(
+      nothing if this_round % self.num_groups else one
+      for this_round in range(self.num_rounds)
+    )
+
+
+class Allocation(SampledScheme):
+  """A scheme in which a client's rounds are drawn together, before the first.
+
+  What all rounds cost is one event that is not made of theirs: after the first one,
+  all of it counts as spent, which holds as what follows only adds.
+  """
+
+  composes = False
+  relations = (Relation.ADD_OR_REMOVE_ONE, Relation.REPLACE_SPECIAL)
+
+  def round_events(
+    self,
+    strategy: strategies.Strategy,
+    noise_multiplier: float,
+    noise: NoiseEvent,
+    epsilon: Epsilon,
+  ) -> tuple[dp_accounting.DpEvent, ...]:
+    """All of it in the first round, nothing in those that follow."""
+    all_of_it = self.event(strategy, noise_multiplier, noise, epsilon)
+    return (all_of_it, *[dp_accounting.NoOpDpEvent()] * (self.num_rounds - 1))
+
+  @property
+  def num_places(self) -> int:
+    """Places that have rounds, in turn: the first round has place 0."""
+    return self.num_rounds
+
+  @abc.abstractmethod
+  def _draw(
+    self, num_clients: int, hashed: Callable[..., np.ndarray]
+  ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Clients with a place of each, again and again until all have all of theirs.
+
+    Places from `num_places` on are in no round. `hashed(purpose, step, clients)` is
+    what clients draw.
+    """
+
+  def drawing(self, seed: int, keys: np.ndarray) -> Callable[[int], np.ndarray]:
+    """What gives the clients of a round, in the order of their numbers.
+
+    All draws are made and sorted here; from then on a round costs its cohort.
+    """
+    num_places, num_clients = self.num_places, len(keys)
+
+    def hashed(purpose: str, step: int = 0, clients: Any = slice(None)) -> np.ndarray:
+      return draws.hashed(self, seed, keys[clients], purpose, step)
+
+    drawn = []  # One number for place and client: faster to sort than pairs.
+    for clients, places in self._draw(num_clients, hashed):
+      placed = places < num_places
+      drawn.append(places[placed].astype(np.int64) * num_clients + clients[placed])
+    by_place = np.concatenate(drawn)
+    by_place.sort()  # And within a place by client.
+    starts = np.searchsorted(by_place, np.arange(num_places + 1) * num_clients)
+    by_place %= num_clients
+    numbers = by_place.astype(draws.number_type(num_clients))
+
+    def of_round(round_num: int) -> np.ndarray:
+      place = round_num % num_places
+      return numbers[starts[place] : starts[place + 1]]
+
+    return of_round
+
+
+# Every scheme, by name; `register` adds to them.
+KINDS: dict[str, type[Scheme]] = {}
+
+
+def register(kind: type[Scheme]) -> type[Scheme]:
+  """Adds a scheme, which `of` and `from_json` know from then on.
+
+  Args:
+    kind: Its class. It can decorate that.
+
+  Raises:
+    ValueError: If its name, or its value of `--sampling`, is taken.
+  """
+  for what in ('name', 'flag'):
+    if getattr(kind, what) in [getattr(each, what) for each in KINDS.values()]:
+      raise ValueError(
+        f'the {what} {getattr(kind, what)!r} is taken by another scheme.'
+      )
+  KINDS[kind.name] = kind
+  return kind
+
+
+def of(schema: Schema) -> Any:
+  """The scheme that is stated: itself, or limits, as a scheme without sampling.
+
+  Raises:
+    TypeError: If it is none.
+
+  Example:
+    >>> of(strategies.Participation(8, min_separation=2)).is_sampled
+    False
+  """
+  for kind in KINDS.values():
+    if isinstance(schema, kind.data):
+      return schema if isinstance(schema, Scheme) else kind(schema)  # type: ignore[call-arg]
+  known = ', '.join(kind.data.__name__ for kind in KINDS.values())
+  raise TypeError(f'participation must be one of {known}; got {schema!r}.')
+
+
+def for_flag(value: str) -> type[Scheme]:
+  """The scheme that a value of `--sampling` asks for.
+
+  Raises:
+    ValueError: If none does.
+  """
+  for kind in KINDS.values():
+    if kind.flag == value:
+      return kind
+  known = ', '.join(kind.flag for kind in KINDS.values())
+  raise ValueError(f'unknown sampling {value!r}; known: {known}.')
+
+
+def limits_of(schema: Schema) -> strategies.Participation:
+  """In which rounds a client can take part at all, sampled or not."""
+  found: strategies.Participation = of(schema).limits
+  return found
+
+
+def is_sampled(schema: Schema) -> bool:
+  """Whether a guarantee under a scheme rests on sampling."""
+  return bool(of(schema).is_sampled)
+
+
+def check_relation(schema: Schema, relation: Optional[Relation] = None) -> Relation:
+  """Returns the relation, by default the scheme's own.
+
+  Raises:
+    ValueError: If the scheme's events are not valid for it.
+  """
+  valid: tuple[Relation, ...] = of(schema).relations
+  if relation is None:
+    return valid[0]
+  if relation not in valid:
+    names = ' or '.join(f'adjacency={adjacency(each)}' for each in valid)
+    raise ValueError(
+      f'{type(schema).__name__} is not valid for adjacency={adjacency(relation)}; '
+      f'take {names}.'
+    )
+  return relation
+
+
+def sensitivity_factor(relation: Relation) -> int:
+  """How many clip norms a sum moves by if one client's data change.
+
+  Two where one client is replaced by another: one contribution goes, another comes.
+  """
+  return 2 if relation is Relation.REPLACE_ONE else 1
+
+
+def adjacency(relation: Relation) -> str:
+  """The name of a neighbouring relation, a key of `ADJACENCIES`."""
+  return next(name for name, each in ADJACENCIES.items() if each is relation)
+
+
+def to_json(schema: Schema) -> dict[str, Any]:
+  """JSON-ready values that `from_json` reads back."""
+  written: dict[str, Any] = of(schema).to_json()
+  return written
+
+
+def from_json(data: dict[str, Any]) -> Any:
+  """Reads what `to_json` wrote.
+
+  Raises:
+    ValueError: If it is none of the schemes, or its numbers are out of range.
+  """
+  if not isinstance(data, dict) or data.get('schema') not in KINDS:
+    raise ValueError(f'not a participation scheme, of {sorted(KINDS)}: {data!r}.')
+  values = {name: value for name, value in data.items() if name != 'schema'}
+  try:
+    return KINDS[data['schema']].data(**values)
+  except TypeError as e:
+    raise ValueError(f'the stored {data["schema"]} is not one: {e}') from e
+
+
+def of_report(participation: dict[str, Any]) -> Any:
+  """The scheme in a report's `participation`, which says more than its fields.
+
+  Raises:
+    ValueError: If it is none of the schemes, or its numbers are out of range.
+  """
+  kind = KINDS.get(participation.get('schema', ''))
+  fields = dataclasses.fields(kind.data) if kind else ()
+  own = ('schema', *(field.name for field in fields))
+  return from_json({name: participation[name] for name in own if name in participation})

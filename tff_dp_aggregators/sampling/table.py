@@ -1,0 +1,160 @@
+"""The schemes and schedules that there are, and which schedule keeps a scheme."""
+
+from typing import Any, Optional
+
+from tff_dp_aggregators.sampling import b_min_sep
+from tff_dp_aggregators.sampling import balls_in_bins
+from tff_dp_aggregators.sampling import dropouts as dropouts_lib
+from tff_dp_aggregators.sampling import fixed_size
+from tff_dp_aggregators.sampling import limits
+from tff_dp_aggregators.sampling import poisson
+from tff_dp_aggregators.sampling import random_allocation
+from tff_dp_aggregators.sampling import replay
+from tff_dp_aggregators.sampling import schedule as schedule_lib
+from tff_dp_aggregators.sampling import scheme
+
+_SCHEMES: tuple[type[scheme.Scheme], ...] = (
+  limits.Limits,
+  poisson.PoissonSampling,
+  fixed_size.FixedSizeSampling,
+  balls_in_bins.BallsInBins,
+  random_allocation.RandomAllocation,
+  b_min_sep.BMinSepSampling,
+)
+for _scheme in _SCHEMES:
+  scheme.register(_scheme)
+
+# Schedules that are no `SampledSchedule`, by what JSON calls them.
+SCHEDULES: dict[str, type[schedule_lib.Schedule]] = {
+  limits.RandomEligible.kind: limits.RandomEligible,
+  limits.ShuffledEpochs.kind: limits.ShuffledEpochs,
+  replay.Replay.kind: replay.Replay,
+}
+
+
+def schedule_kinds() -> tuple[str, ...]:
+  """What JSON and `--schedule` call the kinds of schedules."""
+  sampled = (kind.flag for kind in scheme.KINDS.values() if kind.is_sampled)
+  random_eligible, shuffled_epochs, *others = SCHEDULES
+  return (random_eligible, shuffled_epochs, *sampled, *others)
+
+
+def schedule_from_json(data: dict[str, Any]) -> schedule_lib.Schedule:
+  """Reads what `Schedule.to_json` wrote.
+
+  Raises:
+    ValueError: If it is none of the schedules, or a value is out of range.
+
+  Example:
+    >>> from tff_dp_aggregators import strategies
+    >>> within = strategies.Participation(num_rounds=4, min_separation=2)
+    >>> schedule = limits.RandomEligible(within, 9, 2, seed=1)
+    >>> schedule_from_json(schedule.to_json()) == schedule
+    True
+  """
+  kinds = sorted(schedule_kinds())
+  if not isinstance(data, dict) or data.get('schedule') not in kinds:
+    raise ValueError(f'not a schedule, of {kinds}: {data!r}.')
+  values = dict(data)
+  kind = values.pop('schedule')
+  try:
+    read = SCHEDULES.get(kind, schedule_lib.SampledSchedule).from_fields(values)
+  except (KeyError, TypeError) as e:
+    raise ValueError(f'the stored {kind} is not one: {e}') from e
+  if read.kind != kind:
+    raise ValueError(f'the stored {kind} is a schedule of the kind {read.kind}.')
+  return read
+
+
+def for_mechanism(
+  mechanism: Any,
+  num_clients: int,
+  clients_per_round: float,
+  seed: int,
+  *,
+  dropouts: Optional[dropouts_lib.Dropouts] = None,
+  reporting_goal: Optional[int] = None,
+) -> schedule_lib.Schedule:
+  """The schedule that keeps what a mechanism's privacy rests on.
+
+  Args:
+    mechanism: An `accounting.Mechanism`, or one of several parts; its `participation`
+      says which schedule it is.
+    num_clients: Clients to choose from.
+    clients_per_round: The mean's denominator: clients asked for a round; where chance
+      decides how many, the expected number of them.
+    seed: Same seed, same cohorts.
+    dropouts: Who does not report; `None` if everybody does.
+    reporting_goal: Least number of clients that have to report; `None` for any.
+
+  Raises:
+    PopulationTooSmallError: If the clients are too few; the message says what would
+      fit.
+    ReportingGoalError: If a round never reaches its goal.
+    TypeError: If an argument is not of its type.
+    ValueError: If an argument does not fit the mechanism.
+
+  Example:
+    >>> from tff_dp_aggregators import accounting
+    >>> drawn = poisson.PoissonSampling(100, sampling_probability=0.01)
+    >>> fed_avg = accounting.Mechanism('gaussian', drawn, noise_multiplier=1.0)
+    >>> for_mechanism(fed_avg, 5000, clients_per_round=50, seed=1).kind
+    'poisson'
+  """
+  if not hasattr(mechanism, 'participation'):
+    raise TypeError(f'mechanism must be an accounting.Mechanism; got {mechanism!r}.')
+  return for_scheme(
+    mechanism.participation,
+    num_clients,
+    clients_per_round,
+    seed,
+    dropouts=dropouts,
+    reporting_goal=reporting_goal,
+  )
+
+
+def for_scheme(
+  schema: scheme.Schema,
+  num_clients: int,
+  clients_per_round: float,
+  seed: int,
+  *,
+  dropouts: Optional[dropouts_lib.Dropouts] = None,
+  reporting_goal: Optional[int] = None,
+) -> schedule_lib.Schedule:
+  """The schedule that keeps a scheme.
+
+  So training without privacy can ask the same clients in the same rounds. Errors are
+  those of `for_mechanism`.
+
+  Args:
+    schema: Limits on participation, or a scheme of sampling.
+    num_clients: As for `for_mechanism`.
+    clients_per_round: As for `for_mechanism`.
+    seed: As for `for_mechanism`.
+    dropouts: As for `for_mechanism`.
+    reporting_goal: As for `for_mechanism`.
+
+  Example:
+    >>> from tff_dp_aggregators import strategies
+    >>> epochs = strategies.Participation(10, min_separation=5, fixed_epoch=True)
+    >>> for_scheme(epochs, num_clients=50, clients_per_round=10, seed=1).kind
+    'shuffled_epochs'
+  """
+  stated = scheme.of(schema)
+  if not stated.is_sampled:
+    kind: Any = SCHEDULES[stated.schedule_kind]
+    kept: schedule_lib.Schedule = kind(
+      schema, num_clients, clients_per_round, seed, dropouts, reporting_goal
+    )
+    return kept
+  if reporting_goal is not None:
+    raise ValueError(
+      f'reporting_goal={reporting_goal} does not go with sampling: to draw again '
+      'until enough clients report makes each of them more likely to be in the round '
+      'than the sampling that epsilon is for. Leave it out (drop-outs alone are '
+      'fine), or plan with limits, strategies.Participation.'
+    )
+  return schedule_lib.SampledSchedule(
+    stated, num_clients, seed, dropouts, clients_per_round
+  )
