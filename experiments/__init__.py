@@ -1,8 +1,8 @@
 """Programs that simulate private federated learning.
 
-`python -m experiments.simulate` runs from the repository's root. Where the package is
-installed, this folder is `tff_dp_aggregators.experiments`, and the programs are the
-commands `tff-dp-simulate` and so on; so imports in here are relative.
+They are the commands `tff-dp-simulate` and so on. `python -m experiments.simulate` runs
+from the repository's root as well. Where the package is installed, this folder is
+`tff_dp_aggregators.experiments`, so imports in here are relative.
 """
 
 import os

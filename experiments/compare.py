@@ -1,6 +1,6 @@
 r"""Compares settings of a simulation: a grid of runs, in one table and one picture.
 
-    python -m experiments.compare --grid mechanism=gaussian,tree,banded,blt,none \
+    tff-dp-compare --grid mechanism=gaussian,tree,banded,blt,none \
       --grid target_epsilon=2,4,8 --seeds=5 --jobs=2 --output=runs/mechanisms
 
 --grid varies any flag of experiments.simulate, several are crossed; all other flags are
@@ -21,7 +21,7 @@ With --scheduler instead of --jobs, the workers of a Dask cluster run them.
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from absl import flags
 
@@ -29,7 +29,6 @@ from tff_dp_aggregators.accounting.programs import program
 from tff_dp_aggregators.learning import cluster
 from tff_dp_aggregators.learning.runs import progress
 
-from . import commands
 from . import settings as settings_lib
 from .comparing import cells as cells_lib
 from .comparing import comparison
@@ -63,52 +62,55 @@ _REFUSALS = (
 )
 
 
-def define(values: flags.FlagValues) -> None:
-  """Defines the flags of a comparison, and those of the simulations."""
-  flags.DEFINE_multi_string(
-    'grid',
-    None,
-    r'FLAG=V1,V2: a flag to vary, with its values; a comma in a value is written "\,". '
-    'Give it once for each flag.',
-    flag_values=values,
+def groups() -> tuple[program.Group, ...]:
+  """The flags of a comparison, and those of the simulations."""
+  own = (
+    program.Flag(
+      'grid',
+      program.MANY,
+      r'FLAG=V1,V2: a flag to vary, with its values; a comma in a value is written '
+      r'"\,". Give it once for each flag.',
+      is_basic=True,
+    ),
+    program.Flag(
+      'tune',
+      program.MANY,
+      'FLAG=V1,V2: a flag whose best value is chosen for each point of the grid, by '
+      'the metric on test data, in runs with seeds that are not reported. Give it once '
+      'for each flag; all combinations are tried.',
+      is_basic=True,
+    ),
+    program.Flag(
+      'seeds',
+      int,
+      'Runs of each point, with seeds 1, 2 and so on.',
+      default=3,
+      is_basic=True,
+    ),
+    program.Flag(
+      'tuning_seeds',
+      int,
+      'With --tune: runs of each combination that is tried.',
+      default=1,
+    ),
+    program.Flag(
+      'jobs',
+      int,
+      'Runs at the same time, each in a process that takes about a gigabyte.',
+      default=1,
+      is_basic=True,
+    ),
+    program.Flag(
+      'output',
+      str,
+      'Where to leave the results: a directory that does not exist or is empty, or one '
+      'of a comparison with the same flags, which goes on; values of --grid and '
+      '--seeds may be added.',
+      unset='a new directory under runs',
+      is_basic=True,
+    ),
   )
-  flags.DEFINE_multi_string(
-    'tune',
-    None,
-    'FLAG=V1,V2: a flag whose best value is chosen for each point of the grid, by the '
-    'metric on test data, in runs with seeds that are not reported. Give it once for '
-    'each flag; all combinations are tried.',
-    flag_values=values,
-  )
-  flags.DEFINE_integer(
-    'seeds', 3, 'Runs of each point, with seeds 1, 2 and so on.', flag_values=values
-  )
-  flags.DEFINE_integer(
-    'tuning_seeds',
-    1,
-    'With --tune: runs of each combination that is tried.',
-    flag_values=values,
-  )
-  flags.DEFINE_integer(
-    'jobs',
-    1,
-    'Runs at the same time, each in a process that takes about a gigabyte.',
-    flag_values=values,
-  )
-  flags.DEFINE_string(
-    'output',
-    None,
-    'Where to leave the results: a directory that does not exist or is empty, or one '
-    'of a comparison with the same flags, which goes on; values of --grid and --seeds '
-    'may be added. Default: a new directory under runs.',
-    flag_values=values,
-  )
-  settings_lib.define(values)
-
-
-def groups() -> Sequence[program.Group]:
-  """The flags under the headings under which `--help` shows them."""
-  return (('Comparison', _OWN), *settings_lib.groups())
+  return (('Comparison', own), *settings_lib.groups())
 
 
 def main(values: flags.FlagValues) -> int:
@@ -198,10 +200,9 @@ def _new_name() -> str:
 # Errors of the comparison itself are shown with where they happened.
 PROGRAM = program.Program(
   'tff-dp-compare',
-  commands.in_words(__doc__ or ''),
-  define,
+  __doc__ or '',
+  groups,
   main,
-  groups=groups,
   refusals=(program.WrongUsage,),
 )
 execute, run = PROGRAM.execute, PROGRAM.run

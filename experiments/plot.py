@@ -1,8 +1,8 @@
 r"""Draws runs of experiments.simulate, or the picture of a comparison again.
 
-    python -m experiments.plot runs/digits-tree
-    python -m experiments.plot runs/mechanisms/cells/*seed=1 --x=epsilon --output=a.svg
-    python -m experiments.plot runs/mechanisms
+    tff-dp-plot runs/digits-tree
+    tff-dp-plot runs/mechanisms/cells/*seed=1 --x=epsilon --output=a.svg
+    tff-dp-plot runs/mechanisms
 
 One run: its metric over rounds, and epsilon beside it. Several: one upon another, named
 by the flags in which they differ. The directory of a comparison: its table, as
@@ -15,7 +15,6 @@ from absl import flags
 from tff_dp_aggregators.accounting.programs import program
 from tff_dp_aggregators.learning.runs import progress
 
-from . import commands
 from .comparing import pictures
 from .comparing import record as record_lib
 from .plotting import charts
@@ -24,34 +23,33 @@ from .plotting import runs as runs_lib
 _DEFAULT_OUTPUT = 'plot.png'
 
 
-def define(values: flags.FlagValues) -> None:
-  """Defines the flags."""
-  flags.DEFINE_multi_string(
-    'run_dir',
-    [],
-    'Directory of a run, or of a comparison; so is what is given without a flag.',
-    flag_values=values,
+def groups() -> tuple[program.Group, ...]:
+  """The program's flags."""
+  rows = (
+    program.Flag(
+      'run_dir',
+      program.MANY,
+      'Directory of a run, or of a comparison; so is what is given without a flag.',
+      default=[],
+    ),
+    program.Flag(
+      'output',
+      str,
+      'Picture to write, ending in .png or .svg; one that is there is replaced.',
+      unset=f'{_DEFAULT_OUTPUT}; of a comparison, {" and ".join(pictures.NAMES)} in '
+      'its directory',
+    ),
+    program.Flag(
+      'x',
+      str,
+      'What is on the horizontal axis: round, epsilon, seconds, or another column.',
+      default=runs_lib.ROUND,
+    ),
+    program.Flag(
+      'y', str, 'What is on the vertical axis.', unset='the metric of the runs'
+    ),
   )
-  flags.DEFINE_string(
-    'output',
-    None,
-    'Picture to write, ending in .png or .svg; one that is there is replaced. Default: '
-    f'{_DEFAULT_OUTPUT}; of a comparison, {" and ".join(pictures.NAMES)} in its '
-    'directory.',
-    flag_values=values,
-  )
-  flags.DEFINE_string(
-    'x',
-    runs_lib.ROUND,
-    'What is on the horizontal axis: round, epsilon, seconds, or another column.',
-    flag_values=values,
-  )
-  flags.DEFINE_string(
-    'y',
-    None,
-    'What is on the vertical axis. Default: the metric of the runs.',
-    flag_values=values,
-  )
+  return (('Flags', rows),)
 
 
 def main(values: flags.FlagValues) -> int:
@@ -88,7 +86,7 @@ def _draw_comparison(values: flags.FlagValues, directories: list[str]) -> list[s
 
 
 PROGRAM = program.Program(
-  'tff-dp-plot', commands.in_words(__doc__ or ''), define, main, positional='run_dir'
+  'tff-dp-plot', __doc__ or '', groups, main, positional='run_dir'
 )
 execute, run = PROGRAM.execute, PROGRAM.run
 

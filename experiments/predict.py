@@ -1,8 +1,8 @@
 r"""Predicts what a model that experiments.simulate trained says of new data.
 
-    python -m experiments.predict --run_dir=runs/visits --data=new.csv \
+    tff-dp-predict --run_dir=runs/visits --data=new.csv \
       --output=predictions.csv
-    python -m experiments.predict --run_dir=runs/visits --export=served
+    tff-dp-predict --run_dir=runs/visits --export=served
 
 The data are prepared as those of the training were. A line of the output is for a row,
 in the order of the file: whose it is, if the data say so, the prediction, and for
@@ -26,7 +26,6 @@ from tff_dp_aggregators.accounting.programs import program
 from tff_dp_aggregators.base import new_files
 from tff_dp_aggregators.learning.runs import progress
 
-from . import commands
 from .data import preprocessing as preprocessing_lib
 from .data import problems
 from .options import data as data_options
@@ -39,9 +38,9 @@ _WRITING = ('missing_values', 'separator', 'decimal', 'thousands')
 _OF_DATA = ('output', 'data_format', 'data_split', *_WRITING)
 
 
-def define(values: flags.FlagValues) -> None:
-  """Defines the flags."""
-  for name, text in (
+def groups() -> tuple[program.Group, ...]:
+  """The program's flags."""
+  own = (
     ('run_dir', 'Directory of a run on --data of your own.'),
     ('data', 'File or folder with the same columns; that of the label may be missing.'),
     ('output', 'CSV file to write; one that is there is not overwritten.'),
@@ -50,9 +49,9 @@ def define(values: flags.FlagValues) -> None:
       'export',
       'Folder to leave a SavedModel in; one that is there is not overwritten.',
     ),
-  ):
-    flags.DEFINE_string(name, None, text, flag_values=values)
-  data_options.define_writing(values)
+  )
+  rows = (program.Flag(name, str, text) for name, text in own)
+  return (('Flags', (*rows, *data_options.writing_rows())),)
 
 
 def main(values: flags.FlagValues) -> int:
@@ -186,9 +185,7 @@ def _say_metric(
   progress.say(f'Of {len(data)} rows: {name} {measured:.4f}.')
 
 
-PROGRAM = program.Program(
-  'tff-dp-predict', commands.in_words(__doc__ or ''), define, main
-)
+PROGRAM = program.Program('tff-dp-predict', __doc__ or '', groups, main)
 execute, run = PROGRAM.execute, PROGRAM.run
 
 

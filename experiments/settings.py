@@ -14,14 +14,13 @@ from absl import flags
 
 from tff_dp_aggregators import sampling
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
-from tff_dp_aggregators.accounting.programs import flags as flags_lib
 from tff_dp_aggregators.accounting.programs import program
+from tff_dp_aggregators.accounting.programs import table
 from tff_dp_aggregators.learning.runs import run_directory
 from tff_dp_aggregators.learning.runs.plans import aggregation as aggregation_lib
 from tff_dp_aggregators.learning.runs.plans import fitting
 from tff_dp_aggregators.strategies import registry
 
-from . import commands
 from . import making
 from . import tasks
 from .options import aggregation as aggregation_options
@@ -84,41 +83,41 @@ class Settings:
     return f'{self.task.name}-{self.privacy.name}'
 
 
-def define(values: flags.FlagValues) -> None:
-  """Defines the flags of a simulation."""
-  flags.DEFINE_enum(
+def groups() -> tuple[program.Group, ...]:
+  """The flags of a simulation."""
+  task = program.Flag(
     'task',
-    next(iter(tasks.TASKS)),
     list(tasks.TASKS),
     'What to train: '
     + '; '.join(f'{task.name}, {task.summary}' for task in tasks.TASKS.values())
     + '. With --data, that of your own data.',
-    flag_values=values,
+    default=next(iter(tasks.TASKS)),
+    is_basic=True,
   )
-  data_options.define(values, tasks.TASKS)
-  model_options.define(values, tasks.TASKS)
-  participation_options.define(values, tasks.TASKS)
-  privacy_options.define(values, tasks.TASKS)
-  nbafl_options.define(values)
-  aggregation_options.define(values)
-  optimization_options.define(values, tasks.TASKS)
-  run_options.define(values)
-  scheduler_options.define(values)
-
-
-def groups() -> tuple[program.Group, ...]:
-  """The flags under the headings under which `--help` shows them."""
   return (
-    ('Data', ('task', *data_options.NAMES)),
-    ('Model', model_options.NAMES),
-    ('Participation', participation_options.names()),
-    ('Privacy', privacy_options.names()),
-    ('Where noise is made', flags_lib.site_flags()),
-    ('NbAFL', nbafl_options.NAMES),
-    ('Aggregation', aggregation_options.NAMES),
-    ('Training', optimization_options.NAMES),
-    ('Run', run_options.NAMES),
-    ('Cluster', scheduler_options.NAMES),
+    ('Data', (task, *data_options.rows(_unset))),
+    ('Model', model_options.rows(_unset)),
+    ('Participation', participation_options.rows(_unset)),
+    ('Privacy', privacy_options.rows(_unset)),
+    ('Where noise is made', privacy_options.site_rows()),
+    ('NbAFL', nbafl_options.rows()),
+    ('Aggregation', aggregation_options.ROWS),
+    ('Training', optimization_options.rows(_unset)),
+    ('Run', run_options.ROWS),
+    ('Cluster', scheduler_options.ROWS),
+  )
+
+
+def define(values: flags.FlagValues) -> None:
+  """Defines the flags of a simulation."""
+  program.define(values, groups())
+
+
+def _unset(name: str) -> str:
+  """What the tasks put where a flag is left out."""
+  defaults = {key: getattr(each.defaults, name) for key, each in tasks.TASKS.items()}
+  return '; '.join(
+    f'{value} for {key}' for key, value in defaults.items() if value is not None
   )
 
 
@@ -135,7 +134,7 @@ def from_flags(values: flags.FlagValues) -> Settings:
     nbafl_options.prepare(
       values,
       participation_options.names(),
-      (*privacy_options.names(), *flags_lib.site_flags()),
+      (*privacy_options.names(), *table.names(table.site())),
     )
   participation = participation_options.from_flags(values)
   model = model_options.from_flags(values)
@@ -211,10 +210,7 @@ def check_cohorts(
       f'--max_clients={most}, and rounds ask for {cohort:g} clients, whose sum may '
       f'wrap around; give --max_clients={math.ceil(cohort)} or more, or leave it out.'
     )
-  try:
-    fitting.check_clients(mechanism, fewest, schedule)
-  except ValueError as e:
-    raise ValueError(flags_lib.spelled(str(e), ['reporting_goal'])) from e
+  fitting.check_clients(mechanism, fewest, schedule)
 
 
 def _check_packing(
@@ -267,7 +263,7 @@ def _command(values: flags.FlagValues) -> str:
     if not (name == 'seed' and values.secret_noise and _draws_clients(values))
     for argument in values[name].serialize().splitlines()  # One for each of several.
   )
-  return ' '.join([commands.of('simulate'), *map(shlex.quote, given)])
+  return ' '.join(['tff-dp-simulate', *map(shlex.quote, given)])
 
 
 def _task_and_data(

@@ -1,8 +1,8 @@
 r"""Trains a federated model with differential privacy, on simulated clients.
 
-    python -m experiments.simulate
-    python -m experiments.simulate --mechanism=tree --target_epsilon=4
-    python -m experiments.simulate --mechanism=none --num_rounds=50
+    tff-dp-simulate
+    tff-dp-simulate --mechanism=tree --target_epsilon=4
+    tff-dp-simulate --mechanism=none --num_rounds=50
 
 Without flags: logistic regression on handwritten digits, 300 clients with skewed
 labels, banded matrix factorization, and the noise that (8, 1e-5)-DP needs. Leaves a
@@ -20,7 +20,6 @@ from absl import flags
 
 from tff_dp_aggregators.accounting.programs import program
 
-from . import commands
 from . import settings as settings_lib
 
 
@@ -58,10 +57,9 @@ def _make(run_dir: str) -> None:
 # Errors of the training itself are shown with where they happened.
 PROGRAM = program.Program(
   'tff-dp-simulate',
-  commands.in_words(__doc__ or ''),
-  settings_lib.define,
+  __doc__ or '',
+  settings_lib.groups,
   main,
-  groups=settings_lib.groups,
   refusals=(program.WrongUsage,),
 )
 execute, run = PROGRAM.execute, PROGRAM.run

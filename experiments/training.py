@@ -16,7 +16,6 @@ import tensorflow_federated as tff
 
 from tff_dp_aggregators import learning
 from tff_dp_aggregators.accounting import accountants
-from tff_dp_aggregators.accounting.programs import flags as flags_lib
 from tff_dp_aggregators.accounting.programs import program
 from tff_dp_aggregators.accounting.reports import terms
 from tff_dp_aggregators.base import rounding
@@ -60,7 +59,7 @@ def run(settings: settings_lib.Settings) -> int:
     progress.say(f'{said} This goes on:\n    {going_on}', sys.stderr)
     return _NO_CLUSTER
   except fitting.TooFewExamplesError as e:
-    raise program.WrongUsage(flags_lib.spelled(str(e), ['min_examples'])) from e
+    raise program.WrongUsage(str(e)) from e
   _say_how_it_went(settings, population, result)
   return 0 if result.is_finished else _INTERRUPTED
 

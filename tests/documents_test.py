@@ -180,7 +180,7 @@ def test_the_comparison_is_what_is_said_of_it():
     shown['none', ''],
   ]
   said = DOCS['experiments.md'].split('### All mechanisms on digits')[1]
-  command = re.search(r'(?m)^    (python -m experiments.compare(?:.*\\\n)*.*)\n', said)
+  command = re.search(r'(?m)^    (tff-dp-compare(?:.*\\\n)*.*)\n', said)
   words = shlex.split(command.group(1).replace('\\\n', ''))
   grids = [words[number + 1] for number, word in enumerate(words) if word == '--grid']
   mechanisms, epsilons = (grid.partition('=')[2].split(',') for grid in grids)

@@ -19,7 +19,7 @@ from tff_dp_aggregators.strategies import registry
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 EXCEPTIONS = {
   'tff_dp_aggregators/accounting/noises.py': 'a kind of noise has that name, too',
-  'tff_dp_aggregators/accounting/programs/parts.py': 'the default, of a part as well',
+  'tff_dp_aggregators/accounting/programs/table.py': 'the default, of a part as well',
   'tff_dp_aggregators/aggregators/builders.py': 'aggregators.banded is for one kind',
   'tff_dp_aggregators/queries/adaptive_clipping.py': 'clip norms change with a tree',
   'tff_dp_aggregators/queries/banded.py': 'a query that is for banded matrices',

@@ -259,8 +259,7 @@ class TestMetadata:
 
     assert said_by('experiments.simulate') == 'my own\n'
     text = said_by('tff_dp_aggregators.experiments.simulate')
-    assert 'python -m tff_dp_aggregators.experiments.simulate --mechanism' in text
-    assert 'python -m experiments' not in text
+    assert 'tff-dp-simulate --mechanism' in text
 
   def test_an_editable_installation_is_a_path_with_commands_of_the_checkout(
     self, tmp_path

@@ -128,7 +128,7 @@ def _value(
     if flag in refused:
       raise ValueError(f'{where}: --{flag} cannot be varied: {refused[flag]}.')
     if flag not in values:
-      raise ValueError(f'{where}: there is no flag --{flag}; --help lists all.')
+      raise ValueError(f'{where}: there is no flag --{flag}; --helpfull lists all.')
     if value and isinstance(values[flag], flags.MultiFlag):
       raise ValueError(
         f'{where}: --{flag} cannot be varied: it is given several times, and here '

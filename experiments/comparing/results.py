@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Optional, cast
 
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
-from tff_dp_aggregators.accounting.reports import curves
+from tff_dp_aggregators.accounting.reports import statement
 from tff_dp_aggregators.learning.runs import metrics_file
 from tff_dp_aggregators.learning.runs import run_directory
 
@@ -132,7 +132,7 @@ def _rmse(privacy: privacy_options.Privacy) -> Optional[float]:
     return None
   mechanism = cast(mechanism_lib.Mechanism, privacy.mechanism)
   error = mechanism.strategy.per_query_error()
-  noise = curves.error_multiplier(mechanism) / privacy.simulated_cohort_scale
+  noise = statement.error_multiplier(mechanism) / privacy.simulated_cohort_scale
   return noise * math.sqrt(float(error.mean()))
 
 

@@ -3,17 +3,17 @@
 import dataclasses
 import math
 import os
-from collections.abc import Mapping
-from typing import Any, Optional
+from typing import Callable, Optional
 
 from absl import flags
 
+from tff_dp_aggregators.accounting.programs import program
 from tff_dp_aggregators.base import ids
 
 from ..data import formats
 from ..data import numerals
-from . import of_task
 
+Flag = program.Flag
 # What only goes with --data, and what only with clients that are made, or with text.
 _OF_FILES = (
   'data_format',
@@ -43,16 +43,9 @@ _OF_FILES = (
   'data_scratch',
 )
 _OF_PARTITIONS = ('partition', 'dirichlet_alpha', 'num_clients')
+# Flags that list columns or classes.
+_LISTS = ('feature_columns', 'one_hot_columns', 'embedding_columns', 'class_weights')
 _HELD_OUT = ('test_clients', 'test_examples', 'test_data')
-NAMES = (
-  'data',
-  *_OF_FILES,
-  'partition',
-  'num_clients',
-  'dirichlet_alpha',
-  'cache_dir',
-  'split_seed',
-)
 # Between a run and its continuation: files may be moved. What is in them is compared.
 MAY_DIFFER = ('data', 'test_data', 'vocabulary', 'data_scratch', 'cache_dir')
 _DEFAULT_ALPHA = 0.5
@@ -120,266 +113,243 @@ class Files:
   scratch: str = dataclasses.field(default='.', compare=False)
 
 
-def define(values: flags.FlagValues, tasks: Mapping[str, Any]) -> None:
-  """Defines the flags.
+def rows(unset: Callable[[str], str]) -> tuple[Flag, ...]:
+  """The flags.
 
   Args:
-    values: Where to define them.
-    tasks: The tasks by name, for defaults.
+    unset: What the tasks put where a flag is left out, by its name.
   """
-  _define_files(values)
-  define_writing(values)
-  _define_columns(values)
-  _define_label_scaling(values)
-  _define_held_out(values)
-  _define_text(values)
-  _define_partition(values, tasks)
-
-
-def _define_files(values: flags.FlagValues) -> None:
   said = '; '.join(f'{each.name}, {each.summary}' for each in formats.FORMATS.values())
-  flags.DEFINE_string(
-    'data',
-    None,
-    'Your own data: a file, or a folder with a file or a folder for each client. '
-    f'Formats: {said}.',
-    flag_values=values,
-  )
-  flags.DEFINE_string(
-    'data_split',
-    None,
-    'Which split of a database in the format of TensorFlow Federated is read.',
-    flag_values=values,
-  )
-  flags.DEFINE_string(
-    'data_scratch',
-    None,
-    'Folder with room for what is read: in files without names, of which nothing is '
-    'left. Default: where the run directory is.',
-    flag_values=values,
-  )
-
-
-def define_writing(values: flags.FlagValues) -> None:
-  """Defines flags of how files, and values in them, are written.
-
-  Args:
-    values: Where to define them.
-  """
-  flags.DEFINE_enum(
-    'data_format',
-    None,
-    list(formats.FORMATS),
-    'Format of the files of --data. Default: by the ending of their names.',
-    flag_values=values,
-  )
-  flags.DEFINE_list(
-    'missing_values',
-    None,
-    'Texts that say that a value of --data is missing, which is refused; empty for '
-    'none. Default: those of pandas.read_csv: '
-    f'{", ".join(each for each in ids.MISSING if each)}.',
-    flag_values=values,
-  )
-  flags.DEFINE_string(
-    'separator',
-    None,
-    'What is between the fields of CSV: a character, or tab. Default: a comma, and a '
-    'tab in .tsv.',
-    flag_values=values,
-  )
-  flags.DEFINE_enum(
-    'decimal',
-    None,
-    list(numerals.DECIMALS),
-    'Decimal sign of numbers that are text, as in CSV. Default: a point.',
-    flag_values=values,
-  )
-  flags.DEFINE_enum(
-    'thousands',
-    None,
-    ['', *numerals.THOUSANDS],
-    'What groups the digits of numbers that are text, as in CSV; empty for nothing, '
-    'which is the default.',
-    flag_values=values,
+  return (
+    Flag(
+      'data',
+      str,
+      'Your own data: a file, or a folder with a file or a folder for each client. '
+      f'Formats: {said}.',
+      is_basic=True,
+    ),
+    Flag(
+      'data_split',
+      str,
+      'Which split of a database in the format of TensorFlow Federated is read.',
+    ),
+    Flag(
+      'data_scratch',
+      str,
+      'Folder with room for what is read: in files without names, of which nothing is '
+      'left.',
+      unset='where the run directory is',
+    ),
+    *writing_rows(),
+    *_columns(),
+    *_held_out(),
+    *_text(),
+    Flag(
+      'num_clients',
+      int,
+      'Clients in the population.',
+      unset=unset('num_clients'),
+      is_basic=True,
+    ),
+    Flag(
+      'partition',
+      PARTITIONS,
+      'How the rows of --data are dealt out to --num_clients if they have no clients: '
+      'evenly, with skewed labels, or with skewed sizes.',
+      unset='iid',
+    ),
+    Flag(
+      'dirichlet_alpha',
+      float,
+      'Skew of labels, or of sizes, between clients (arXiv:1909.06335); small is more '
+      'skewed.',
+      default=_DEFAULT_ALPHA,
+    ),
+    Flag(
+      'split_seed',
+      int,
+      'Seed of what is held out for testing, and of the split into clients. Apart from '
+      '--seed, so that runs that are compared train and test on the same people.',
+      default=1,
+    ),
+    Flag(
+      'cache_dir',
+      str,
+      'Folder with the files that the loaders of tff.simulation.datasets keep, for '
+      'tasks that read them. Nothing is downloaded.',
+    ),
   )
 
 
-def _define_columns(values: flags.FlagValues) -> None:
-  flags.DEFINE_string(
-    'client_column',
-    None,
-    'Column of --data that says whose a row is. Without it, rows are dealt out by '
-    '--partition.',
-    flag_values=values,
-  )
-  flags.DEFINE_string(
-    'label_column',
-    None,
-    'Column of --data to predict; or several, with commas between them: numbers, or '
-    'tags, each of which is 0 or 1.',
-    flag_values=values,
-  )
-  flags.DEFINE_list(
-    'feature_columns',
-    None,
-    'Columns of --data to predict from. Default: all others.',
-    flag_values=values,
-  )
-  flags.DEFINE_list(
-    'one_hot_columns',
-    None,
-    'Columns of --data with numbers that are names, such as postcodes: a feature for '
-    'each value. Columns of text always are.',
-    flag_values=values,
-  )
-  flags.DEFINE_list(
-    'embedding_columns',
-    None,
-    'Columns of --data with names of which there are many, such as cities: a vector of '
-    '--embedding_size for each value, which is learnt, instead of a feature.',
-    flag_values=values,
-  )
-  flags.DEFINE_enum(
-    'label_kind',
-    None,
-    ['class', 'number'],
-    'What labels are; several of a row that are classes are tags. Default: classes if '
-    'they are text or few whole numbers, tags if all of several are 0 or 1.',
-    flag_values=values,
-  )
-  flags.DEFINE_list(
-    'class_weights',
-    None,
-    'What the loss of an example counts times, by its class: no:1,yes:5, and 1 for '
-    'classes that are not named; or balanced, where each class counts the same in all, '
-    'from how many examples it has, without noise. Default: 1 for all.',
-    flag_values=values,
-  )
-  flags.DEFINE_enum(
-    'scaling',
-    None,
-    ['standard', 'none'],
-    'What is done to features that are numbers: standard brings them to mean 0 and '
-    'standard deviation 1, without noise. Default: standard for columns, none for '
-    'images and the like.',
-    flag_values=values,
+def writing_rows() -> tuple[Flag, ...]:
+  """How files, and values in them, are written."""
+  return (
+    Flag(
+      'data_format',
+      list(formats.FORMATS),
+      'Format of the files of --data.',
+      unset='by the ending of their names',
+    ),
+    Flag(
+      'missing_values',
+      program.LIST,
+      'Texts that say that a value of --data is missing, which is refused; empty for '
+      'none.',
+      unset='those of pandas.read_csv: '
+      f'{", ".join(each for each in ids.MISSING if each)}',
+    ),
+    Flag(
+      'separator',
+      str,
+      'What is between the fields of CSV: a character, or tab.',
+      unset='a comma, and a tab in .tsv',
+    ),
+    Flag(
+      'decimal',
+      list(numerals.DECIMALS),
+      'Decimal sign of numbers that are text, as in CSV.',
+      unset='a point',
+    ),
+    Flag(
+      'thousands',
+      ['', *numerals.THOUSANDS],
+      'What groups the digits of numbers that are text, as in CSV; empty for nothing, '
+      'which is the default.',
+    ),
   )
 
 
-def _define_label_scaling(values: flags.FlagValues) -> None:
-  flags.DEFINE_enum(
-    'label_scaling',
-    None,
-    ['standard', 'none'],
-    'What is done to labels that are numbers before they are trained on: standard '
-    'brings them to mean 0 and standard deviation 1, without noise. Metrics are in '
-    'their own unit all the same. Default: standard.',
-    flag_values=values,
+def _columns() -> tuple[Flag, ...]:
+  return (
+    Flag(
+      'client_column',
+      str,
+      'Column of --data that says whose a row is. Without it, rows are dealt out by '
+      '--partition.',
+      is_basic=True,
+    ),
+    Flag(
+      'label_column',
+      str,
+      'Column of --data to predict; or several, with commas between them: numbers, or '
+      'tags, each of which is 0 or 1.',
+      is_basic=True,
+    ),
+    Flag(
+      'feature_columns',
+      program.LIST,
+      'Columns of --data to predict from.',
+      unset='all others',
+    ),
+    Flag(
+      'one_hot_columns',
+      program.LIST,
+      'Columns of --data with numbers that are names, such as postcodes: a feature for '
+      'each value. Columns of text always are.',
+    ),
+    Flag(
+      'embedding_columns',
+      program.LIST,
+      'Columns of --data with names of which there are many, such as cities: a vector '
+      'of --embedding_size for each value, which is learnt, instead of a feature.',
+    ),
+    Flag(
+      'label_kind',
+      ['class', 'number'],
+      'What labels are; several of a row that are classes are tags.',
+      unset='classes if they are text or few whole numbers, tags if all of several are '
+      '0 or 1',
+    ),
+    Flag(
+      'class_weights',
+      program.LIST,
+      'What the loss of an example counts times, by its class: no:1,yes:5, and 1 for '
+      'classes that are not named; or balanced, where each class counts the same in '
+      'all, from how many examples it has, without noise.',
+      unset='1 for all',
+    ),
+    Flag(
+      'scaling',
+      ['standard', 'none'],
+      'What is done to features that are numbers: standard brings them to mean 0 and '
+      'standard deviation 1, without noise.',
+      unset='standard for columns, none for images and the like',
+    ),
+    Flag(
+      'label_scaling',
+      ['standard', 'none'],
+      'What is done to labels that are numbers before they are trained on: standard '
+      'brings them to mean 0 and standard deviation 1, without noise. Metrics are in '
+      'their own unit all the same.',
+      unset='standard',
+    ),
   )
 
 
-def _define_held_out(values: flags.FlagValues) -> None:
-  flags.DEFINE_float(
-    'test_clients',
-    None,
-    'Share of the clients whose examples are for testing; they never take part, and '
-    'no privacy is claimed for them. Default: 0.1 if the data have clients.',
-    flag_values=values,
-  )
-  flags.DEFINE_float(
-    'test_examples',
-    None,
-    "Share of each client's examples, or of all if the data have no clients, that is "
-    'for testing; no privacy is claimed for them. Default: 0.2 if the data have no '
-    'clients.',
-    flag_values=values,
-  )
-  flags.DEFINE_string(
-    'test_data',
-    None,
-    'File or folder like --data with examples for testing; no privacy is claimed for '
-    'them.',
-    flag_values=values,
-  )
-  flags.DEFINE_string(
-    'test_split',
-    None,
-    'Which split of --test_data is for testing, or of --data without that.',
-    flag_values=values,
-  )
-
-
-def _define_text(values: flags.FlagValues) -> None:
-  flags.DEFINE_string(
-    'text_column',
-    None,
-    'Column of --data with text, of which the next character or word is predicted.',
-    flag_values=values,
-  )
-  flags.DEFINE_enum(
-    'text_unit',
-    None,
-    ['character', 'word'],
-    'What a text is cut into. Default: character.',
-    flag_values=values,
-  )
-  flags.DEFINE_integer(
-    'sequence_length',
-    None,
-    'Tokens of an example of text. Default: 80 characters, or 20 words.',
-    flag_values=values,
-    lower_bound=1,
-  )
-  flags.DEFINE_integer(
-    'vocabulary_size',
-    None,
-    'How many of the most frequent characters or words are known. Default: 256 '
-    'characters, or 10000 words.',
-    flag_values=values,
-    lower_bound=1,
-  )
-  flags.DEFINE_string(
-    'vocabulary',
-    None,
-    'File with a public vocabulary, one word a line, or all characters as they are; '
-    'then none is made of the data.',
-    flag_values=values,
+def _held_out() -> tuple[Flag, ...]:
+  return (
+    Flag(
+      'test_clients',
+      float,
+      'Share of the clients whose examples are for testing; they never take part, and '
+      'no privacy is claimed for them.',
+      unset='0.1 if the data have clients',
+    ),
+    Flag(
+      'test_examples',
+      float,
+      "Share of each client's examples, or of all if the data have no clients, that is "
+      'for testing; no privacy is claimed for them.',
+      unset='0.2 if the data have no clients',
+    ),
+    Flag(
+      'test_data',
+      str,
+      'File or folder like --data with examples for testing; no privacy is claimed for '
+      'them.',
+    ),
+    Flag(
+      'test_split',
+      str,
+      'Which split of --test_data is for testing, or of --data without that.',
+    ),
   )
 
 
-def _define_partition(values: flags.FlagValues, tasks: Mapping[str, Any]) -> None:
-  of_task.define(
-    values, tasks, flags.DEFINE_integer, 'num_clients', 'Clients in the population.'
-  )
-  flags.DEFINE_enum(
-    'partition',
-    None,
-    PARTITIONS,
-    'How the rows of --data are dealt out to --num_clients if they have no clients: '
-    'evenly, with skewed labels, or with skewed sizes. Default: iid.',
-    flag_values=values,
-  )
-  flags.DEFINE_float(
-    'dirichlet_alpha',
-    _DEFAULT_ALPHA,
-    'Skew of labels, or of sizes, between clients (arXiv:1909.06335); small is more '
-    'skewed.',
-    flag_values=values,
-  )
-  flags.DEFINE_integer(
-    'split_seed',
-    1,
-    'Of what is held out for testing, and of the split into clients. Apart from '
-    '--seed, so that runs that are compared train and test on the same people.',
-    flag_values=values,
-  )
-  flags.DEFINE_string(
-    'cache_dir',
-    None,
-    'Folder with the files that the loaders of tff.simulation.datasets keep, for tasks '
-    'that read them. Nothing is downloaded.',
-    flag_values=values,
+def _text() -> tuple[Flag, ...]:
+  return (
+    Flag(
+      'text_column',
+      str,
+      'Column of --data with text, of which the next character or word is predicted.',
+      is_basic=True,
+    ),
+    Flag(
+      'text_unit',
+      ['character', 'word'],
+      'What a text is cut into.',
+      unset='character',
+    ),
+    Flag(
+      'sequence_length',
+      int,
+      'Tokens of an example of text.',
+      unset='80 characters, or 20 words',
+      at_least=1,
+    ),
+    Flag(
+      'vocabulary_size',
+      int,
+      'How many of the most frequent characters or words are known.',
+      unset='256 characters, or 10000 words',
+      at_least=1,
+    ),
+    Flag(
+      'vocabulary',
+      str,
+      'File with a public vocabulary, one word a line, or all characters as they are; '
+      'then none is made of the data.',
+    ),
   )
 
 
@@ -484,35 +454,23 @@ def _files(values: flags.FlagValues) -> Files:
     raise ValueError('--partition=label_skew needs labels, which texts do not have.')
   if partition == 'iid':
     _refuse(values, ('dirichlet_alpha',), 'says how skewed clients are; iid is not')
-  return Files(
+  names = {field.name for field in dataclasses.fields(Files)}
+  given = {name: values[name].value for name in names if name in values}
+  for name in _LISTS:
+    given[name] = _listed(values, name)
+  given.update(
     path=path,
-    data_format=values.data_format,
-    data_split=values.data_split,
-    client_column=values.client_column,
-    label_column=values.label_column,
-    feature_columns=_listed(values, 'feature_columns') or None,
-    one_hot_columns=_listed(values, 'one_hot_columns'),
-    embedding_columns=_listed(values, 'embedding_columns'),
-    text_column=values.text_column,
-    label_kind=values.label_kind,
-    class_weights=_listed(values, 'class_weights'),
-    scaling=values.scaling,
-    label_scaling=values.label_scaling,
+    feature_columns=given['feature_columns'] or None,
     missing_values=_listed(values, 'missing_values') if lists_missing else None,
     separator=separator(values),
-    decimal=values.decimal,
-    thousands=values.thousands,
     partition=partition,
     test_clients=_test_clients(values, has_clients),
     test_examples=_test_examples(values, has_clients),
     test_data=values.test_data or (path if values.test_split else None),
-    test_split=values.test_split,
     text_unit=(values.text_unit or 'character') if has_text else None,
-    sequence_length=values.sequence_length,
-    vocabulary_size=values.vocabulary_size,
-    vocabulary=values.vocabulary,
     scratch=_scratch(values),
   )
+  return Files(**given)
 
 
 def _is_database(path: str, values: flags.FlagValues) -> bool:

@@ -1,11 +1,11 @@
 """Which model, what it minimises, and what is measured of it."""
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any, Callable, Optional
+from typing import Callable, Optional
 
 from absl import flags
 
+from tff_dp_aggregators.accounting.programs import program
 from tff_dp_aggregators.base import checks
 
 from .. import losses
@@ -13,10 +13,9 @@ from .. import metrics
 from .. import models
 from ..models import kind as kind_lib
 from ..models import own
-from . import of_task
 
+Flag = program.Flag
 _WIDTHS = ('hidden_units', 'embedding_size')
-NAMES = ('model', *_WIDTHS, 'loss', 'metric')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,49 +42,47 @@ class Model:
     return ':' in self.kind.name
 
 
-def define(values: flags.FlagValues, tasks: Mapping[str, Any]) -> None:
-  """Defines the flags.
+def rows(unset: Callable[[str], str]) -> tuple[Flag, ...]:
+  """The flags.
 
   Args:
-    values: Where to define them.
-    tasks: The tasks by name, for defaults.
+    unset: What the tasks put where a flag is left out, by its name.
   """
   said = '; '.join(f'{kind.name}, {kind.summary}' for kind in models.KINDS.values())
-  of_task.define(
-    values,
-    tasks,
-    flags.DEFINE_string,
-    'model',
-    f'Model: {said}; or package.module:function, which makes your own Keras or '
-    'functional model, from the current directory or an installed package.',
-  )
-  of_task.define(
-    values,
-    tasks,
-    flags.DEFINE_integer,
-    'hidden_units',
-    f'Width of hidden layers. {_widths("hidden_units")}',
-  )
-  flags.DEFINE_integer(
-    'embedding_size',
-    None,
-    'Size of the embedding of a token, or of a value of --embedding_columns. '
-    + _widths('embedding_size'),
-    flag_values=values,
-  )
-  flags.DEFINE_string(
-    'loss',
-    None,
-    f'What is minimised: {", ".join(losses.LOSSES)}; for your own Keras model also '
-    'the name of one of its losses. Default: what goes with the labels.',
-    flag_values=values,
-  )
-  of_task.define(
-    values,
-    tasks,
-    _one_of(metrics.METRICS),
-    'metric',
-    'What is measured on test data, beside the loss.',
+  return (
+    Flag(
+      'model',
+      str,
+      f'Model: {said}; or package.module:function, which makes your own Keras or '
+      'functional model, from the current directory or an installed package.',
+      unset=unset('model'),
+      is_basic=True,
+    ),
+    Flag(
+      'hidden_units',
+      int,
+      f'Width of hidden layers. {_widths("hidden_units")}',
+      unset=unset('hidden_units'),
+    ),
+    Flag(
+      'embedding_size',
+      int,
+      'Size of the embedding of a token, or of a value of --embedding_columns. '
+      + _widths('embedding_size'),
+    ),
+    Flag(
+      'loss',
+      str,
+      f'What is minimised: {", ".join(losses.LOSSES)}; for your own Keras model also '
+      'the name of one of its losses.',
+      unset='what goes with the labels',
+    ),
+    Flag(
+      'metric',
+      list(metrics.METRICS),
+      'What is measured on test data, beside the loss.',
+      unset=unset('metric'),
+    ),
   )
 
 
@@ -96,15 +93,6 @@ def _widths(name: str) -> str:
     if name in kind.widths
   )
   return f'Without it, the model has its own: {", ".join(own_widths)}.'
-
-
-def _one_of(known: Mapping[str, Any]) -> Callable[..., Any]:
-  """Defines a flag that is one of some names."""
-
-  def define_flag(name: str, default: None, text: str, **where: Any) -> None:
-    flags.DEFINE_enum(name, default, list(known), text, **where)
-
-  return define_flag
 
 
 def from_flags(values: flags.FlagValues) -> Model:

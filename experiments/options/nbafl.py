@@ -12,12 +12,18 @@ from absl import flags
 from tff_dp_aggregators import sampling
 from tff_dp_aggregators.accounting import nbafl
 from tff_dp_aggregators.accounting import noises
-from tff_dp_aggregators.accounting.programs import nbafl_flags
+from tff_dp_aggregators.accounting.programs import flags as flags_lib
+from tff_dp_aggregators.accounting.programs import table
 
-# What other options define.
-_KNOWN = ('num_clients', 'clients_per_round')
-NAMES = tuple(name for name in nbafl_flags.NAMES if name not in _KNOWN)
-_TAKEN = ('target_epsilon', 'target_delta', 'clip_norm', 'num_rounds', *_KNOWN)
+NAMES = table.names(table.nbafl())
+_TAKEN = (
+  'target_epsilon',
+  'target_delta',
+  'clip_norm',
+  'num_rounds',
+  'num_clients',
+  'clients_per_round',
+)
 # What may be said as well, as it is so anyway.
 _SO_ANYWAY: dict[str, tuple[Any, ...]] = {
   'mechanism': (noises.GAUSSIAN.name,),
@@ -32,22 +38,19 @@ _SO_ANYWAY: dict[str, tuple[Any, ...]] = {
 }
 
 
-def define(values: flags.FlagValues) -> None:
-  """Defines the flags.
-
-  Args:
-    values: Where to define them; those of the other options are there.
-  """
-  nbafl_flags.define(
-    values,
-    'Noise of each client and of the server by NbAFL (arXiv:1911.00222), from '
-    '--target_epsilon, --target_delta, --clip_norm, --num_rounds, --num_clients, '
-    '--clients_per_round and the flags below. The report says what the formulas claim '
-    'of an example beside what holds of a client. All clients take part in each round, '
-    'or are drawn at random anew for each.',
-    known=_KNOWN,
-    defaults={'num_exposures': '--num_rounds, for a client may be in each of them'},
-  )
+def rows() -> table.Rows:
+  """The flags."""
+  changes = {
+    'nbafl': {
+      'help': 'Noise of each client and of the server by NbAFL (arXiv:1911.00222), '
+      'from --target_epsilon, --target_delta, --clip_norm, --num_rounds, '
+      '--num_clients, --clients_per_round and the flags below. The report says what '
+      'the formulas claim of an example beside what holds of a client. All clients '
+      'take part in each round, or are drawn at random anew for each.'
+    },
+    'num_exposures': {'unset': '--num_rounds, for a client may be in each of them'},
+  }
+  return table.change(table.nbafl(), changes)
 
 
 def prepare(
@@ -63,7 +66,7 @@ def prepare(
   Raises:
     ValueError: If a flag says something else than NbAFL, or is for it alone.
   """
-  nbafl_flags.check(values, _KNOWN)
+  flags_lib.check_nbafl(values)
   if not values.nbafl:
     return
   for names, why in (
@@ -100,7 +103,7 @@ def from_flags(values: flags.FlagValues) -> nbafl.Nbafl:
   Raises:
     ValueError: If one is missing, or out of range.
   """
-  plan = nbafl_flags.plan(values)
+  plan = flags_lib.nbafl(values)
   arguments = plan.mechanism_arguments()
   for name in ('noise_site', 'server_noise_multiplier', 'min_clients'):
     if name in arguments:

@@ -2,32 +2,19 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping
-from typing import Any, Optional
+from typing import Callable, Optional
 
 from absl import flags
 
 from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting.programs import program
 from tff_dp_aggregators.base import checks
 
 from .. import optimizers
-from . import of_task
 
+Flag = program.Flag
 _DEFAULT_SERVER_MOMENTUM = 0.9
 _CONSTANT, _COOLDOWN = 'constant', 'cooldown'
-NAMES = (
-  'client_optimizer',
-  'client_learning_rate',
-  'client_learning_rate_schedule',
-  'proximal_strength',
-  'batch_size',
-  'local_epochs',
-  'server_optimizer',
-  'server_learning_rate',
-  'server_learning_rate_schedule',
-  'server_momentum',
-  'server_adaptivity',
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,86 +56,92 @@ class Optimization:
     return strategies.Workload(num_rounds, self.server_momentum)
 
 
-def define(values: flags.FlagValues, tasks: Mapping[str, Any]) -> None:
-  """Defines the flags.
+def rows(unset: Callable[[str], str]) -> tuple[Flag, ...]:
+  """The flags.
 
   Args:
-    values: Where to define them.
-    tasks: The tasks by name, for defaults.
+    unset: What the tasks put where a flag is left out, by its name.
   """
-
-  def define_of_task(define_flag: Any, name: str, text: str) -> None:
-    of_task.define(values, tasks, define_flag, name, text)
-
-  flags.DEFINE_enum(
-    'client_optimizer',
-    'sgd',
-    optimizers.OF_CLIENTS,
-    'Optimizer of local training.',
-    flag_values=values,
-  )
-  define_of_task(
-    flags.DEFINE_float, 'client_learning_rate', 'Learning rate of local training.'
-  )
-  flags.DEFINE_enum(
-    'client_learning_rate_schedule',
-    _CONSTANT,
-    list(optimizers.CLIENT_SCHEDULES),
-    'What becomes of the learning rate of local training from round to round: nothing, '
-    'or it falls towards 0 in a line or as a cosine does, or to a hundredth by the '
-    'same factor in each round.',
-    flag_values=values,
-  )
-  flags.DEFINE_float(
-    'proximal_strength',
-    None,
-    'How strongly local training is pulled towards the global model (FedProx, '
-    'arXiv:1812.06127). Default: not at all.',
-    flag_values=values,
-  )
-  flags.DEFINE_enum(
-    'server_optimizer',
-    'sgd',
-    list(optimizers.KINDS),
-    'Optimizer of the global model; ftrl is DP-FTRL(M), on the sum of all rounds.',
-    flag_values=values,
-  )
-  define_of_task(
-    flags.DEFINE_float, 'server_learning_rate', 'Learning rate of the global model.'
-  )
-  flags.DEFINE_enum(
-    'server_learning_rate_schedule',
-    _CONSTANT,
-    [_CONSTANT, _COOLDOWN],
-    'What becomes of the learning rate of sgd: nothing, or it falls to a twentieth '
-    'over the last quarter of the rounds (arXiv:2211.06530).',
-    flag_values=values,
-  )
-  with_momentum = ' and '.join(
-    name for name, kind in optimizers.KINDS.items() if kind.has_momentum
-  )
-  flags.DEFINE_float(
-    'server_momentum',
-    None,
-    f'Momentum of the server optimizers {with_momentum}. Default: 0.9.',
-    flag_values=values,
-  )
-  adaptive = ', '.join(
-    name for name, kind in optimizers.KINDS.items() if kind.adaptivity
-  )
-  flags.DEFINE_float(
-    'server_adaptivity',
-    None,
-    f'Of the server optimizers {adaptive}: what is added to the denominator of a step, '
-    'tau in arXiv:2003.00295. With noise it is better not too small. Default: that of '
-    'TensorFlow Federated.',
-    flag_values=values,
-  )
-  define_of_task(
-    flags.DEFINE_integer, 'batch_size', 'Examples in a batch of local training.'
-  )
-  define_of_task(
-    flags.DEFINE_integer, 'local_epochs', "Passes over a client's data in a round."
+  kinds = optimizers.KINDS.values()
+  with_momentum = ' and '.join(kind.name for kind in kinds if kind.has_momentum)
+  adaptive = ', '.join(kind.name for kind in kinds if kind.adaptivity)
+  return (
+    Flag(
+      'client_optimizer',
+      optimizers.OF_CLIENTS,
+      'Optimizer of local training.',
+      default='sgd',
+    ),
+    Flag(
+      'client_learning_rate',
+      float,
+      'Learning rate of local training.',
+      unset=unset('client_learning_rate'),
+      is_basic=True,
+    ),
+    Flag(
+      'client_learning_rate_schedule',
+      list(optimizers.CLIENT_SCHEDULES),
+      'What becomes of the learning rate of local training from round to round: '
+      'nothing, or it falls towards 0 in a line or as a cosine does, or to a hundredth '
+      'by the same factor in each round.',
+      default=_CONSTANT,
+    ),
+    Flag(
+      'proximal_strength',
+      float,
+      'How strongly local training is pulled towards the global model (FedProx, '
+      'arXiv:1812.06127).',
+      unset='not at all',
+    ),
+    Flag(
+      'server_optimizer',
+      list(optimizers.KINDS),
+      'Optimizer of the global model; ftrl is DP-FTRL(M), on the sum of all rounds.',
+      default='sgd',
+      is_basic=True,
+    ),
+    Flag(
+      'server_learning_rate',
+      float,
+      'Learning rate of the global model.',
+      unset=unset('server_learning_rate'),
+      is_basic=True,
+    ),
+    Flag(
+      'server_learning_rate_schedule',
+      [_CONSTANT, _COOLDOWN],
+      'What becomes of the learning rate of sgd: nothing, or it falls to a twentieth '
+      'over the last quarter of the rounds (arXiv:2211.06530).',
+      default=_CONSTANT,
+    ),
+    Flag(
+      'server_momentum',
+      float,
+      f'Momentum of the server optimizers {with_momentum}.',
+      unset='0.9',
+    ),
+    Flag(
+      'server_adaptivity',
+      float,
+      f'What the server optimizers {adaptive} add to the denominator of a step, tau in '
+      'arXiv:2003.00295. With noise it is better not too small.',
+      unset='that of TensorFlow Federated',
+    ),
+    Flag(
+      'batch_size',
+      int,
+      'Examples in a batch of local training.',
+      unset=unset('batch_size'),
+      is_basic=True,
+    ),
+    Flag(
+      'local_epochs',
+      int,
+      "Passes over a client's data in a round.",
+      unset=unset('local_epochs'),
+      is_basic=True,
+    ),
   )
 
 
@@ -176,19 +169,9 @@ def from_flags(values: flags.FlagValues) -> Optimization:
   server_momentum = values.server_momentum
   if server_momentum is None and optimizers.KINDS[values.server_optimizer].has_momentum:
     server_momentum = _DEFAULT_SERVER_MOMENTUM
-  return Optimization(
-    client_optimizer=values.client_optimizer,
-    client_learning_rate=values.client_learning_rate,
-    client_learning_rate_schedule=values.client_learning_rate_schedule,
-    proximal_strength=strength,
-    batch_size=values.batch_size,
-    local_epochs=values.local_epochs,
-    server_optimizer=values.server_optimizer,
-    server_learning_rate=values.server_learning_rate,
-    server_learning_rate_schedule=values.server_learning_rate_schedule,
-    server_momentum=server_momentum or 0.0,
-    server_adaptivity=values.server_adaptivity,
-  )
+  names = (field.name for field in dataclasses.fields(Optimization))
+  given = {name: values[name].value for name in names}
+  return Optimization(**{**given, 'server_momentum': server_momentum or 0.0})
 
 
 def _check_server(values: flags.FlagValues) -> None:

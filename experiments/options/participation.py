@@ -1,28 +1,21 @@
 """Who takes part in which round: rounds, cohorts, limits or sampling, and drop-outs.
 
-The flags of limits and sampling are those of `report` and `plan`. What these call
-population and cohort are here --num_clients and --clients_per_round.
+The flags of limits and sampling are those of `report` and `plan`.
 """
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any, Optional
+from typing import Callable, Optional
 
 from absl import flags
 
 from tff_dp_aggregators import sampling
 from tff_dp_aggregators.accounting.programs import flags as flags_lib
 from tff_dp_aggregators.accounting.programs import scheme_flags
-from tff_dp_aggregators.accounting.programs import spelling
+from tff_dp_aggregators.accounting.programs import table
 from tff_dp_aggregators.accounting.reports import schemes
 
-from . import of_task
-
-# What the flags of schemes are called here.
-_KNOWN = {
-  scheme_flags.POPULATION.name: 'num_clients',
-  scheme_flags.COHORT.name: 'clients_per_round',
-}
+# Which simulations have without sampling as well.
+_KNOWN = ('num_clients', 'clients_per_round')
 _OF_FILES = sampling.Replay.kind
 
 
@@ -67,13 +60,7 @@ class Participation:
       OSError: If the file cannot be read.
       ValueError: If these clients are too few, or the file is wrong.
     """
-    scheme = sampling.of(self.schema)
-    of_schema = spelling.of_schema(type(scheme), _KNOWN)
-    own = spelling.of_flags((*_KNOWN.values(), 'reporting_goal'))
-    with spelling.as_flags({**of_schema, **own}):
-      return self._schedule(num_clients, scheme.expected_cohort(num_clients))
-
-  def _schedule(self, num_clients: int, cohort: Optional[float]) -> sampling.Schedule:
+    cohort = sampling.of(self.schema).expected_cohort(num_clients)
     if cohort is None or self.denominator is not None:
       cohort = self.clients_per_round
     if self.schedule_file is not None:
@@ -90,71 +77,57 @@ class Participation:
     )
 
 
-def names() -> tuple[str, ...]:
-  """The flags, which schemes that are registered later add to."""
-  drawing = (name for name in flags_lib.sampling_flags() if name not in _KNOWN)
-  return (
-    *flags_lib.participation_flags(),
-    'clients_per_round',
-    *drawing,
-    'schedule',
-    'schedule_file',
-    'dropout_probability',
-    'reporting_goal',
-  )
-
-
-def define(values: flags.FlagValues, tasks: Mapping[str, Any]) -> None:
-  """Defines the flags.
+def rows(unset: Callable[[str], str]) -> table.Rows:
+  """The flags, which schemes that are registered later add to.
 
   Args:
-    values: Where to define them.
-    tasks: The tasks by name, for defaults.
+    unset: What the tasks put where a flag is left out, by its name.
   """
-  of_task.define(values, tasks, flags.DEFINE_integer, 'num_rounds', 'Rounds to train.')
-  of_task.define(
-    values,
-    tasks,
-    flags.DEFINE_integer,
-    'clients_per_round',
-    'Clients in a round; with --sampling=poisson in the mean.',
-  )
-  separation = of_task.in_words(tasks, 'min_separation')
-  flags_lib.define_limits(
-    values,
-    defaults={
-      'min_separation': f'{separation}. Larger is better for privacy, and needs '
+  changes = {
+    'num_rounds': {'help': 'Rounds to train.', 'unset': unset('num_rounds')},
+    'clients_per_round': {
+      'help': 'Clients in a round; with --sampling=poisson in the mean.',
+      'unset': unset('clients_per_round'),
+    },
+    'min_separation': {
+      'unset': f'{unset("min_separation")}. Larger is better for privacy, and needs '
       'clients_per_round * min_separation clients'
     },
+  }
+  shared = (*table.participation(), *table.sampling())
+  return (
+    *table.change((row for row in shared if row.name != 'num_clients'), changes),
+    table.Flag(
+      'schedule',
+      sampling.schedule_kinds(),
+      'How cohorts are made.',
+      unset='in the way that keeps the limits, or samples so',
+    ),
+    table.Flag(
+      'schedule_file',
+      str,
+      'File with the cohorts of all rounds, as sampling.Schedule.save writes it; it '
+      'says '
+      'rounds, limits and cohorts as well, or these flags say what it keeps.',
+    ),
+    table.Flag(
+      'dropout_probability',
+      float,
+      'Probability that a client that is asked does not report.',
+      unset='all report',
+    ),
+    table.Flag(
+      'reporting_goal',
+      int,
+      'Clients that have to report; a round that fewer report in is tried again.',
+      unset='any number will do',
+    ),
   )
-  flags_lib.define_sampling(values, called=_KNOWN)
-  flags.DEFINE_enum(
-    'schedule',
-    None,
-    list(sampling.schedule_kinds()),
-    'How cohorts are made. Default: in the way that keeps the limits, or samples so.',
-    flag_values=values,
-  )
-  flags.DEFINE_string(
-    'schedule_file',
-    None,
-    'File with the cohorts of all rounds, as `Schedule.save` writes it; it says '
-    'rounds, limits and cohorts as well, or these flags say what it keeps.',
-    flag_values=values,
-  )
-  flags.DEFINE_float(
-    'dropout_probability',
-    None,
-    'Probability that a client that is asked does not report. Default: all report.',
-    flag_values=values,
-  )
-  flags.DEFINE_integer(
-    'reporting_goal',
-    None,
-    'Clients that have to report; a round that fewer report in is tried again. '
-    'Default: any number will do.',
-    flag_values=values,
-  )
+
+
+def names() -> tuple[str, ...]:
+  """Names of the flags."""
+  return table.names(rows(str))
 
 
 def from_flags(values: flags.FlagValues) -> Participation:
@@ -266,13 +239,15 @@ def _schema(
 ) -> tuple[sampling.Schema, float, Optional[float]]:
   """What accounting assumes, the clients of a round, and a denominator if stated."""
   kind = sampling.for_flag(values.sampling)
+  if not kind.is_sampled:
+    flags_lib.whole(values, 'clients_per_round')
   if kind is not sampling.Limits and not values['min_separation'].present:
     values['min_separation'].value = None  # The task's; sampling decides.
   said_by = flags_lib.cohort_flag(values)
   both = said_by is not None and values['clients_per_round'].present
   is_drawn = kind.is_sampled and not kind.has_public_sizes
   if both and is_drawn:  # One says who is drawn, the other what the mean is over.
-    schema = flags_lib.schema_from(values, called=_KNOWN)
+    schema = flags_lib.schema_from(values, known=_KNOWN)
     _check_kind(values, schema)
     return schema, values.clients_per_round, values.clients_per_round
   if both:
@@ -286,7 +261,7 @@ def _schema(
       f'--sampling={kind.flag} needs the number of clients, which is not known before '
       f'the data are read; give --num_clients{others}.'
     )
-  schema = flags_lib.schema_from(values, called=_KNOWN)
+  schema = flags_lib.schema_from(values, known=_KNOWN)
   _check_kind(values, schema)
   cohort = None
   if values.num_clients is not None:

@@ -9,7 +9,7 @@ import dataclasses
 import math
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, Callable, Optional
 
 from absl import flags
@@ -26,29 +26,20 @@ from tff_dp_aggregators.accounting import sites
 from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.accounting.programs import flags as flags_lib
 from tff_dp_aggregators.accounting.programs import parts as parts_lib
-from tff_dp_aggregators.accounting.programs import spelling
+from tff_dp_aggregators.accounting.programs import table
 from tff_dp_aggregators.accounting.reports import nbafl_report
 from tff_dp_aggregators.learning.runs.plans import fitting
 from tff_dp_aggregators.strategies import registry
 
 from . import nbafl as nbafl_options
-from . import of_task
 from . import optimization as optimization_options
 from . import participation as participation_options
 
 NONE = 'none'  # The mechanism of training without privacy, and clipping that is not.
 FIXED, ADAPTIVE = 'fixed', 'adaptive'
-_DEFAULT = parts_lib.DEFAULT
+_DEFAULT = table.DEFAULT_OF_PARTS
 _DEFAULT_TARGET_EPSILON = 8.0
 _PREFIX_SUMS, _SERVER = 'prefix_sums', 'server'
-# After the mechanism, of which they are a part.
-_OF_CLIPPING = (
-  'clipping',
-  'clip_norm',
-  'clip_order',
-  'target_quantile',
-  'clip_learning_rate',
-)
 # Sites of which a report says what holds for any two data of a client.
 _SAID_OF_ANY_TWO = tuple(
   name
@@ -94,20 +85,106 @@ class Privacy:
     return self.mechanism is not None and self.mechanism.has_integer_noise
 
 
-def names() -> tuple[str, ...]:
-  """The flags, which mechanisms that are registered later add to."""
+def rows(unset: Callable[[str], str]) -> table.Rows:
+  """The flags but for those of where noise is made.
+
+  Args:
+    unset: What the tasks put where a flag is left out, by its name.
+  """
+  changes = {
+    'mechanism': {
+      'help': f'Privacy mechanism, {NONE} for no privacy; or give --strategy_file.',
+      'unset': _DEFAULT,
+    },
+    'target_epsilon': {
+      'unset': f'{_DEFAULT_TARGET_EPSILON:g}, if --noise_multiplier is not given either'
+    },
+    'target_delta': {
+      'help': 'Delta of the guarantee; well below 1 / num_clients.',
+      'unset': unset('target_delta'),
+    },
+  }
   return (
-    *flags_lib.mechanism_flags(),
-    parts_lib.FLAG,
-    'workload',
-    *_OF_CLIPPING,
-    'noise_multiplier',
-    'target_epsilon',
-    'target_delta',
-    'accountant',
-    'adjacency',
-    'simulated_cohort_scale',
+    *table.change(table.mechanism(none=NONE), changes),
+    table.Flag(
+      'workload',
+      [_PREFIX_SUMS, _SERVER],
+      "What the mechanism's strategy is the best for: sums of all rounds, or what "
+      '--server_optimizer makes of them with its momentum and learning rates. Gaussian '
+      'noise and trees are the same for both.',
+      default=_PREFIX_SUMS,
+    ),
+    *_clipping(unset('clip_norm')),
+    *table.change(table.target(), changes),
+    table.Flag(
+      'simulated_cohort_scale',
+      float,
+      'Add noise as if cohort and population were so many times larger. Above 1 the '
+      'run carries no guarantee: it shows what training with so many clients would '
+      'come to.',
+      default=1.0,
+    ),
   )
+
+
+def _clipping(clip_norm: str) -> table.Rows:
+  return (
+    table.Flag(
+      'clipping',
+      [FIXED, ADAPTIVE, NONE],
+      f'How updates are clipped. {FIXED}: to --clip_norm, with --mechanism={NONE} '
+      f'without any noise; {ADAPTIVE}: to a norm that moves from there to a quantile '
+      "of the clients' norms, found with a small part of the budget (or with "
+      f'--clipped_count_stddev); {NONE}: not at all, with --mechanism={NONE} only.',
+      unset=f'{FIXED}; with --clipped_count_stddev {ADAPTIVE}, with --mechanism={NONE} '
+      f'{NONE}',
+      is_basic=True,
+    ),
+    dataclasses.replace(
+      table.CLIP_NORM,
+      help="L2 bound of one client's contribution to one round, with "
+      f'--mechanism=laplace L1 bound; with --clipping={ADAPTIVE} that of the first.',
+      unset=clip_norm,
+    ),
+    table.Flag(
+      'clip_order',
+      float,
+      f'With --mechanism={NONE} --clipping={FIXED}: in which p-norm, at least 1, inf '
+      'for each entry.',
+      unset='2',
+    ),
+    table.Flag(
+      'target_quantile',
+      float,
+      f'With --clipping={ADAPTIVE}: which part of the clients is to be left unclipped.',
+      unset='0.5',
+    ),
+    table.Flag(
+      'clip_learning_rate',
+      float,
+      f'With --clipping={ADAPTIVE}: the norm changes by a factor of at most exp(this) '
+      'a round.',
+      unset='0.2',
+    ),
+  )
+
+
+def site_rows() -> table.Rows:
+  """Who makes the noise."""
+  changes = {
+    'min_clients': 'that of --reporting_goal, or of --clients_per_round, where it is '
+    'needed',
+    'max_clients': 'that of --clients_per_round',
+    'dimension': 'as many as the model has',
+  }
+  return table.change(
+    table.site(), {name: {'unset': text} for name, text in changes.items()}
+  )
+
+
+def names() -> tuple[str, ...]:
+  """Names of the flags, which mechanisms that are registered later add to."""
+  return table.names(rows(str))
 
 
 def not_without(clipping: Optional[str] = None) -> tuple[str, ...]:
@@ -121,105 +198,12 @@ def not_without(clipping: Optional[str] = None) -> tuple[str, ...]:
     goes |= {'clip_norm', 'clip_order'}
   others = (
     *names(),
-    *flags_lib.site_flags(),
+    *table.names(table.site()),
     *nbafl_options.NAMES,
     'not_private_signal_to_noise',
     'secret_noise',
   )
   return tuple(name for name in others if name not in goes)
-
-
-def define(values: flags.FlagValues, tasks: Mapping[str, Any]) -> None:
-  """Defines the flags.
-
-  Args:
-    values: Where to define them.
-    tasks: The tasks by name, for defaults.
-  """
-  flags_lib.define_mechanism(
-    values,
-    f'Privacy mechanism, {NONE} for no privacy; or give --strategy_file. Default: '
-    f'{_DEFAULT}.',
-    none=NONE,
-  )
-  parts_lib.define(values)
-  flags.DEFINE_enum(
-    'workload',
-    _PREFIX_SUMS,
-    [_PREFIX_SUMS, _SERVER],
-    "What the mechanism's strategy is the best for: sums of all rounds, or what "
-    '--server_optimizer makes of them with its momentum and learning rates. Gaussian '
-    'noise and trees are the same for both.',
-    flag_values=values,
-  )
-  _define_clipping(values, tasks)
-  flags_lib.define_site(
-    values,
-    {
-      'min_clients': 'that of --reporting_goal, or of --clients_per_round, where it is '
-      'needed',
-      'max_clients': 'that of --clients_per_round',
-      'dimension': 'as many as the model has',
-    },
-  )
-  deltas = of_task.in_words(tasks, 'target_delta')
-  flags_lib.define_noise(
-    values,
-    f'Default, if --noise_multiplier is not given either: {_DEFAULT_TARGET_EPSILON:g}.',
-    delta=f'; well below 1 / num_clients. Default: {deltas}',
-  )
-  flags_lib.define_accounting(values)
-  flags.DEFINE_float(
-    'simulated_cohort_scale',
-    1.0,
-    'Add noise as if cohort and population were so many times larger. Above 1 the run '
-    'carries no guarantee: it shows what training with so many clients would come to.',
-    flag_values=values,
-  )
-
-
-def _define_clipping(values: flags.FlagValues, tasks: Mapping[str, Any]) -> None:
-  flags.DEFINE_enum(
-    'clipping',
-    None,
-    [FIXED, ADAPTIVE, NONE],
-    f'How updates are clipped. {FIXED}: to --clip_norm, with --mechanism={NONE} '
-    f'without any noise; {ADAPTIVE}: to a norm that moves from there to a quantile of '
-    "the clients' norms, found with a small part of the budget (or with "
-    f'--clipped_count_stddev); {NONE}: not at all, with --mechanism={NONE} only. '
-    f'Default: {FIXED}; with --clipped_count_stddev {ADAPTIVE}, with --mechanism='
-    f'{NONE} {NONE}.',
-    flag_values=values,
-  )
-  of_task.define(
-    values,
-    tasks,
-    flags.DEFINE_float,
-    'clip_norm',
-    "L2 bound of one client's contribution to one round, with --mechanism=laplace L1 "
-    f'bound; with --clipping={ADAPTIVE} that of the first.',
-  )
-  flags.DEFINE_float(
-    'clip_order',
-    None,
-    f'With --mechanism={NONE} --clipping={FIXED}: in which p-norm, at least 1, inf for '
-    'each entry. Default: 2.',
-    flag_values=values,
-  )
-  flags.DEFINE_float(
-    'target_quantile',
-    None,
-    f'With --clipping={ADAPTIVE}: which part of the clients is to be left unclipped. '
-    'Default: 0.5.',
-    flag_values=values,
-  )
-  flags.DEFINE_float(
-    'clip_learning_rate',
-    None,
-    f'With --clipping={ADAPTIVE}: the norm changes by a factor of at most exp(this) a '
-    'round. Default: 0.2.',
-    flag_values=values,
-  )
 
 
 def from_flags(
@@ -252,7 +236,7 @@ def from_flags(
       simulated_cohort_scale=1.0,
       nbafl=planned,
     )
-  if values[parts_lib.FLAG].present and values.mechanism != NONE:
+  if values['part'].present and values.mechanism != NONE:
     return _of_parts(values, participation)
   _check_together(values)
   _check_clipping(values)
@@ -271,10 +255,7 @@ def from_flags(
     _set_numbers(values, participation, model_size)
     mechanism = _mechanism(values, participation, optimization)
     target_epsilon = _target_epsilon(values, mechanism)
-  try:
-    fitting.check_scale(scale, mechanism)
-  except ValueError as e:
-    raise ValueError(flags_lib.spelled(str(e), ['simulated_cohort_scale'])) from e
+  fitting.check_scale(scale, mechanism)
   return Privacy(
     mechanism=mechanism,
     clip_norm=None if values.clipping == NONE else values.clip_norm,
@@ -288,11 +269,11 @@ def _of_parts(
   values: flags.FlagValues, participation: participation_options.Participation
 ) -> Privacy:
   """What the flags say where parts of the model have mechanisms of their own."""
-  parts_lib.check_others(values, (*names(), *flags_lib.site_flags()))
+  parts_lib.check_others(values, (*names(), *table.names(table.site())))
   gaussian.check_delta(values.target_delta, '--target_delta')
   schema = participation.schema
   _check_adjacency(values, schema)
-  parts = parts_lib.parse(values[parts_lib.FLAG].value)
+  parts = parts_lib.parse(values.part)
   target = None
   if not parts_lib.have_noise(parts):
     values.set_default('target_epsilon', _DEFAULT_TARGET_EPSILON)
@@ -300,7 +281,7 @@ def _of_parts(
   elif values.target_epsilon is not None or values.accountant is not None:
     name = 'accountant' if values.target_epsilon is None else 'target_epsilon'
     raise ValueError(
-      f'--{name} is for noise that is found, and a --{parts_lib.FLAG} has a '
+      f'--{name} is for noise that is found, and a --part has a '
       'noise_multiplier; leave one of them out.'
     )
   values['clip_norm'].value = None  # Each part has its own.
@@ -359,10 +340,7 @@ def _set_numbers(
 ) -> None:
   """Puts the numbers of clients and of the model that the noise depends on."""
   noise = noises.of_mechanism(values.mechanism or mechanism_lib.FROM_FILE)
-  try:
-    site = sites.of_noise(noise, values.noise_site)
-  except ValueError as e:
-    raise ValueError(flags_lib.spelled(str(e))) from e
+  site = sites.of_noise(noise, values.noise_site)
   required = {*noise.required, *site.required}
   cohort = math.ceil(participation.clients_per_round)
   if noises.MIN_CLIENTS in required:
@@ -482,8 +460,7 @@ def _strategy_for_server(
       'noise is independent and the same for every workload; leave it out.'
     )
   try:
-    with spelling.as_flags(spelling.of_mechanism(schema)):
-      return _built_for(values, schema, workload)
+    return _built_for(values, schema, workload)
   except ValueError as e:
     if not optimization.has_schedule:
       raise

@@ -5,18 +5,11 @@ from typing import Optional
 
 from absl import flags
 
+from tff_dp_aggregators.accounting.programs import program
 from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.learning.runs import run_directory
 
-NAMES = (
-  'seed',
-  'secret_noise',
-  'evaluate_every',
-  'packed_simulation',
-  'checkpoint_seconds',
-  'timeout_seconds',
-  'run_dir',
-)
+Flag = program.Flag
 # Between a run and its continuation: files and directories may be moved (the strategy
 # itself is compared), a machine be slower. Packed clients' sums are rounded otherwise,
 # so that packing may not.
@@ -41,60 +34,58 @@ class Run:
   run_dir: Optional[str]
 
 
-def define(values: flags.FlagValues) -> None:
-  """Defines the flags.
-
-  Args:
-    values: Where to define them.
-  """
-  flags.DEFINE_integer(
+ROWS = (
+  Flag(
     'seed',
-    1,
-    'Of the model, the selection of clients and their order, and the noise: same seed, '
-    'same result. Noise from a known seed protects nobody, which is right for a '
+    int,
+    'Seed of the model, the selection of clients and their order, and the noise: same '
+    'seed, same result. Noise from a known seed protects nobody, which is right for a '
     'simulation; see --secret_noise.',
-    flag_values=values,
-  )
-  flags.DEFINE_bool(
+    default=1,
+    is_basic=True,
+  ),
+  Flag(
     'secret_noise',
-    False,
+    bool,
     'Draw the noise from a secret key instead of --seed. The run can then not be '
     'repeated exactly. Integer noise, which clients draw, is secret in any case.',
-    flag_values=values,
-  )
-  flags.DEFINE_integer(
+    default=False,
+  ),
+  Flag(
     'evaluate_every',
-    1,
+    int,
     'Rounds between two measurements on test data; after the last round there is one.',
-    flag_values=values,
-  )
-  flags.DEFINE_bool(
+    default=1,
+  ),
+  Flag(
     'packed_simulation',
-    None,
+    bool,
     'Train many clients in one computation, or each by itself, as TensorFlow Federated '
-    'does. Default: packed, where mechanism and --inner_aggregator allow it.',
-    flag_values=values,
-  )
-  flags.DEFINE_float(
+    'does.',
+    unset='packed, where mechanism and --inner_aggregator allow it',
+  ),
+  Flag(
     'checkpoint_seconds',
-    30.0,
+    float,
     'Least time between two checkpoints, after which a run that was killed goes on.',
-    flag_values=values,
-  )
-  flags.DEFINE_float(
+    default=30.0,
+  ),
+  Flag(
     'timeout_seconds',
-    3600.0,
+    float,
     'How long a round may take; one that takes longer ends the program with an error, '
     'and the same command goes on.',
-    flag_values=values,
-  )
-  flags.DEFINE_string(
+    default=3600.0,
+  ),
+  Flag(
     'run_dir',
-    None,
+    str,
     'Where to leave the results: a directory that does not exist or is empty, or one '
-    'of a run with the same flags, which goes on. Default: a new directory under runs.',
-    flag_values=values,
-  )
+    'of a run with the same flags, which goes on.',
+    unset='a new directory under runs',
+    is_basic=True,
+  ),
+)
 
 
 def from_flags(values: flags.FlagValues) -> Run:
@@ -120,12 +111,5 @@ def from_flags(values: flags.FlagValues) -> Run:
     )
   if values.run_dir is not None:
     run_directory.check_usable(values.run_dir)
-  return Run(
-    seed=values.seed,
-    secret_noise=values.secret_noise,
-    evaluate_every=values.evaluate_every,
-    packed_simulation=values.packed_simulation,
-    checkpoint_seconds=values.checkpoint_seconds,
-    timeout_seconds=values.timeout_seconds,
-    run_dir=values.run_dir,
-  )
+  names = (field.name for field in dataclasses.fields(Run))
+  return Run(**{name: values[name].value for name in names})

@@ -4,6 +4,7 @@ from typing import Optional
 
 from absl import flags
 
+from tff_dp_aggregators.accounting.programs import program
 from tff_dp_aggregators.learning import cluster
 
 NAMES = ('scheduler', 'trusted_network')
@@ -11,28 +12,23 @@ NAMES = ('scheduler', 'trusted_network')
 MAY_DIFFER = NAMES
 
 
-def define(values: flags.FlagValues) -> None:
-  """Defines the flags.
-
-  Args:
-    values: Where to define them.
-  """
-  flags.DEFINE_string(
+ROWS = (
+  program.Flag(
     'scheduler',
-    None,
+    str,
     'Compute on the workers of a Dask cluster, to the same result: local:4 for four '
     'processes of this machine, or what `dask scheduler` prints, tcp://HOST:PORT or '
     "tls://HOST:PORT, with keys and certificates of Dask's configuration "
     '(distributed.comm.tls). Workers need the environment of this program.',
-    flag_values=values,
-  )
-  flags.DEFINE_bool(
+  ),
+  program.Flag(
     'trusted_network',
-    False,
+    bool,
     'Reach a --scheduler=tcp://HOST:PORT of another machine. Whoever is on that '
     'network can run code on all of its workers, and read model and data.',
-    flag_values=values,
-  )
+    default=False,
+  ),
+)
 
 
 def from_flags(values: flags.FlagValues) -> Optional[str]:

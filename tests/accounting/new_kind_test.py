@@ -21,6 +21,8 @@ from tff_dp_aggregators.accounting import reports
 from tff_dp_aggregators.accounting.planning import comparison as planning
 from tff_dp_aggregators.accounting.planning import views
 from tff_dp_aggregators.accounting.programs import flags as flags_lib
+from tff_dp_aggregators.accounting.programs import program
+from tff_dp_aggregators.accounting.programs import table
 from tff_dp_aggregators.accounting.reports import rendering
 from tff_dp_aggregators.accounting.reports import schema as schema_lib
 from tff_dp_aggregators.accounting.reports import sources
@@ -84,9 +86,9 @@ def removed():
   strategies.Strategy._kinds.pop('echo')
 
 
-def _values(*arguments, define=flags_lib.define):
+def _values(*arguments, groups=flags_lib.groups):
   values = absl_flags.FlagValues()
-  define(values)
+  program.define(values, groups())
   values(['program', *arguments])
   return values
 
@@ -120,7 +122,7 @@ def test_flags_have_its_name_and_its_option(echo):
   plan = _planned('--mechanism=echo', '--num_delays=4', '--target_epsilon=3')
   assert plan.mechanism.strategy.delay == 4
   assert 'num_delays' in flags_lib.all_names()
-  values = _values(define=lambda values: flags_lib.define_options(values, True))
+  values = _values(groups=lambda: [('', table.options(is_comparison=True))])
   assert values['num_delays'].help == 'For echo: rounds until the echo, by default 2.'
   # Of what a comparison does not pass on, its flags say nothing.
   assert 'inverse' in _values()['num_bands'].help

@@ -29,6 +29,7 @@ from tff_dp_aggregators.accounting.planning import comparison as planning
 from tff_dp_aggregators.accounting.planning import offers
 from tff_dp_aggregators.accounting.planning import views
 from tff_dp_aggregators.accounting.programs import flags as flags_lib
+from tff_dp_aggregators.accounting.programs import program
 from tff_dp_aggregators.accounting.programs import scheme_flags
 from tff_dp_aggregators.accounting.reports import schema as schema_lib
 from tff_dp_aggregators.accounting.reports import schemes
@@ -102,7 +103,7 @@ def dice(monkeypatch):
     'sampling by dice',
     (0, (1, 5)),
     lambda cohorts: DiceSampling(
-      cohorts.num_rounds, cohorts.population // cohorts.cohort
+      cohorts.num_rounds, cohorts.num_clients // cohorts.clients_per_round
     ),
   )
   monkeypatch.setitem(offers.OFFERS, DiceSampling, (offer,))
@@ -110,7 +111,7 @@ def dice(monkeypatch):
 
 def _from_flags(*arguments):
   values = absl_flags.FlagValues()
-  flags_lib.define(values)
+  program.define(values, flags_lib.groups())
   values(['program', '--target_delta=1e-6', '--num_rounds=20', *arguments])
   return values, flags_lib.planned(values)
 
@@ -218,8 +219,8 @@ def test_a_comparison_offers_a_schema(dice):
     model_size=1000,
     target_delta=1e-6,
     noise_multiplier=2.0,
-    population=1000,
-    cohort=10,
+    num_clients=1000,
+    clients_per_round=10,
     sampling='dice',
     mechanisms=('gaussian',),
   )

@@ -113,7 +113,7 @@ def test_always_drawn_is_no_sampling():
 
 
 def test_cohorts_of_fixed_size_have_twice_the_sensitivity():
-  schema = sampling.FixedSizeSampling(7, population=1000, cohort=50)
+  schema = sampling.FixedSizeSampling(7, num_clients=1000, clients_per_round=50)
   event = run_events.event(strategies.Identity(7), schema, 3.0)
   sampled = event.event
   assert (event.count, sampled.sample_size, sampled.source_dataset_size) == (
@@ -217,11 +217,11 @@ def test_no_noise_is_not_private():
     (lambda: sampling.PoissonSampling(4, 0.5, 0), 'num_groups must be at least 1'),
     (
       lambda: sampling.FixedSizeSampling(4, 10, 11),
-      'cohort must be at most population',
+      'clients_per_round must be at most num_clients',
     ),
     (
       lambda: sampling.PoissonSampling.of_cohort(4, 100, 30, num_groups=4),
-      'cohort must be positive and at most 25',
+      'clients_per_round must be positive and at most 25',
     ),
     (
       lambda: run_events.event(
@@ -237,7 +237,9 @@ def test_what_is_wrong_is_named(make, message):
 
 
 def test_the_smallest_group_decides_on_the_probability():
-  schema = sampling.PoissonSampling.of_cohort(9, population=103, cohort=5, num_groups=4)
+  schema = sampling.PoissonSampling.of_cohort(
+    9, num_clients=103, clients_per_round=5, num_groups=4
+  )
   assert schema.sampling_probability == 5 / 25
   assert schema.rounds_of_a_client == 3
 

@@ -212,7 +212,7 @@ def test_what_has_no_analysis_is_refused_with_the_reason(given, why):
 
 _SAMPLED = (
   sampling.PoissonSampling(9, sampling_probability=0.1),
-  sampling.FixedSizeSampling(9, population=100, cohort=10),
+  sampling.FixedSizeSampling(9, num_clients=100, clients_per_round=10),
 )
 
 

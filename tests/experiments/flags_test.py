@@ -22,6 +22,7 @@ import dp_accounting
 import pytest
 from absl import flags as absl_flags
 
+from experiments import compare
 from experiments import optimizers
 from experiments import settings
 from experiments import simulate
@@ -38,6 +39,7 @@ from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting.programs import flags as flags_lib
 from tff_dp_aggregators.accounting.programs import program
 from tff_dp_aggregators.accounting.programs import scheme_flags
+from tff_dp_aggregators.accounting.programs import table
 from tff_dp_aggregators.sampling import scheme
 from tff_dp_aggregators.strategies import registry
 
@@ -46,21 +48,27 @@ LIMITS = ('--min_separation=3', '--max_participations=3')
 CYCLIC = ('--sampling=poisson', '--num_groups=3')
 # Ways to draw clients, and what `report` has to be told of them besides the flags.
 SAMPLINGS = {
-  'poisson': (('--sampling=poisson',), ('--population=24', '--cohort=4')),
+  'poisson': (('--sampling=poisson',), ('--num_clients=24', '--clients_per_round=4')),
   'poisson by its probability': (
     ('--sampling=poisson', '--sampling_probability=0.25'),
     (),
   ),
-  'cyclic poisson': (CYCLIC, ('--population=24', '--cohort=4')),
-  'fixed_size': (('--sampling=fixed_size',), ('--population=24', '--cohort=4')),
-  'balls_in_bins': (('--sampling=balls_in_bins',), ('--population=24', '--cohort=4')),
+  'cyclic poisson': (CYCLIC, ('--num_clients=24', '--clients_per_round=4')),
+  'fixed_size': (
+    ('--sampling=fixed_size',),
+    ('--num_clients=24', '--clients_per_round=4'),
+  ),
+  'balls_in_bins': (
+    ('--sampling=balls_in_bins',),
+    ('--num_clients=24', '--clients_per_round=4'),
+  ),
   'random_allocation': (
     ('--sampling=random_allocation',),
-    ('--population=24', '--cohort=4'),
+    ('--num_clients=24', '--clients_per_round=4'),
   ),
   'b_min_sep': (
-    ('--sampling=b_min_sep', '--sampled_separation=3'),
-    ('--population=24', '--cohort=4'),
+    ('--sampling=b_min_sep', '--min_separation=3'),
+    ('--num_clients=24', '--clients_per_round=4'),
   ),
 }
 
@@ -87,7 +95,7 @@ def _tiny(*arguments):
 def _planned(*arguments):
   """What `report` makes of flags."""
   values = absl_flags.FlagValues()
-  flags_lib.define(values)
+  program.define(values, flags_lib.groups())
   values(['report', *arguments])
   return flags_lib.planned(values)
 
@@ -131,7 +139,7 @@ def test_every_sampling_is_the_one_that_report_plans(name):
   assert chosen.participation.clients_per_round == pytest.approx(expected)
   assert schedule.clients_per_round == pytest.approx(expected)
   # The default of the task is for limits, and the record does not have it.
-  assert chosen.flags['min_separation'] is None
+  assert chosen.flags['min_separation'] == (3 if name == 'b_min_sep' else None)
 
 
 def test_every_kind_of_schema_has_its_flag():
@@ -331,14 +339,14 @@ def test_training_without_privacy_refuses_flags_of_privacy(name):
     (['--clients_per_round=500'], 'rounds of --clients_per_round=500 need'),
     (['--target_delta=2'], '--target_delta must be between 0 and 1, exclusive; got 2'),
     (['--clip_norm=-2'], '--clip_norm must be positive and finite'),
-    (['--sampling=b_min_sep'], '--sampling=b_min_sep needs --sampled_separation.\n'),
+    (['--sampling=b_min_sep'], '--sampling=b_min_sep needs --min_separation.\n'),
     (
-      ['--sampling=b_min_sep', '--sampled_separation=0'],
-      '--sampled_separation must be at least 1, got 0.',
+      ['--sampling=b_min_sep', '--min_separation=0'],
+      '--min_separation must be at least 1, got 0.',
     ),
     (
-      ['--sampling=b_min_sep', '--sampled_separation=5', '--num_bands=8'],
-      'Use --num_bands of at most 5, or --sampled_separation=8.',
+      ['--sampling=b_min_sep', '--min_separation=5', '--num_bands=8'],
+      'Use --num_bands of at most 5, or --min_separation=8.',
     ),
     (
       ['--sampling=poisson', '--mechanism=banded', '--num_bands=4'],
@@ -424,7 +432,8 @@ def test_training_without_privacy_refuses_flags_of_privacy(name):
 def test_contradictions_are_refused_by_their_names(arguments, message, tmp_path):
   result = executing.execute(simulate, *arguments, f'--run_dir={tmp_path}/run')
   assert result.returncode == 2
-  assert message in result.stderr
+  # Arguments are called like their flags.
+  assert message.replace('--', '') in result.stderr.replace('--', '')
   # Before it stands at most that the noise is looked for, on a slow machine.
   assert result.stderr.splitlines()[-1].startswith('error: ')
   assert not (tmp_path / 'run').exists()
@@ -454,8 +463,8 @@ def test_documented_commands_have_every_mechanism_and_flag():
   flags = {
     *privacy_options.names(),
     *participation_options.names(),
-    *flags_lib.site_flags(),
-    *aggregation_options.NAMES,
+    *table.names(table.site()),
+    *table.names(aggregation_options.ROWS),
   }
   for name in flags:
     if name not in registry.options():
@@ -517,7 +526,7 @@ def test_the_command_to_go_on_with_is_that_which_was_given(tmp_path):
     f'--flagfile={flagfile}', '--fixed_epoch', '--min_separation=6', '--run_dir=a b'
   ).command
   start, *given = command.split()
-  assert command.startswith('python -m experiments.simulate --')
+  assert command.startswith('tff-dp-simulate --')
   assert {'--noise_multiplier=1.0', '--fixed_epoch', '--num_rounds=12'} < set(given)
   assert 'run_dir' not in command
 
@@ -573,7 +582,7 @@ def test_a_scheme_that_is_registered_can_be_simulated(monkeypatch):
   assert chosen.privacy.mechanism.participation == Coins(12, 2)
   assert chosen.participation.clients_per_round == 6
   assert 'throws' in participation_options.names()
-  text = ' '.join(executing.execute(simulate, '--help').stdout.split())
+  text = ' '.join(executing.execute(simulate, '--helpfull').stdout.split())
   assert '--throws: Throws of a coin.' in text and 'coins of --throws' in text
 
 
@@ -597,16 +606,27 @@ def test_a_mechanism_that_is_registered_can_be_simulated(monkeypatch):
   flags = ('--mechanism=echo', '--num_echos=2', '--noise_multiplier=1')
   chosen = _tiny(*flags, *LIMITS)
   assert chosen.privacy.mechanism.strategy.num_bands == 3
-  assert '--num_echos: For echo: echos' in executing.execute(simulate, '--help').stdout
+  assert (
+    '--num_echos: For echo: echos' in executing.execute(simulate, '--helpfull').stdout
+  )
 
 
 def test_flags_of_simulations_are_those_of_report():
   ours, theirs = _values(), absl_flags.FlagValues()
-  flags_lib.define(theirs)
-  of_clients = {'population', 'cohort'}  # Here, --num_clients and --clients_per_round.
-  assert set(flags_lib.all_names()) - set(ours) == {*of_clients, 'find'}
+  program.define(theirs, flags_lib.groups())
+  assert set(flags_lib.all_names()) - set(ours) == {'find'}
   for name in set(flags_lib.all_names()) & set(ours):
     assert ours[name].flag_type() == theirs[name].flag_type(), name
+
+
+@pytest.mark.parametrize('of', [simulate, compare], ids=['simulate', 'compare'])
+def test_help_shows_the_flags_that_most_need(of):
+  rows = [row for _, rows in of.PROGRAM.groups() for row in rows]
+  assert len({row.name for row in rows}) == len(rows) > 100
+  shown = executing.execute(of, '--help').stdout
+  basic = [row.name for row in rows if row.is_basic]
+  assert 20 <= len(basic) <= 30
+  assert re.findall(r'^  --(?:\[no\])?(\w+)', shown, re.M)[: len(basic)] == basic
 
 
 def test_all_optimizers_of_tensorflow_federated_can_be_asked_for():

@@ -24,7 +24,7 @@ from tff_dp_aggregators.strategies import registry
 
 # Of clients, whose number `report` calls otherwise; and of what both programs take.
 CLIENTS = ('--num_clients=24', '--clients_per_round=4')
-COHORTS = ('--population=24', '--cohort=4')
+COHORTS = ('--num_clients=24', '--clients_per_round=4')
 SHARED = ('--num_rounds=2', '--noise_multiplier=3', '--target_delta=1e-3')
 LIMITS = ('--min_separation=2',)
 SAMPLED = {

@@ -218,7 +218,7 @@ def test_without_noise_of_the_server_the_site_is_local():
 
 
 def test_from_epsilon_1_on_the_exact_noise_is_offered_and_found():
-  with pytest.raises(ValueError, match=r'< 1 only. --calibration=exact has the least'):
+  with pytest.raises(ValueError, match="< 1 only. calibration='exact' has the least"):
     _settings(*ALL, *TARGET[1:], *SIZES, '--target_epsilon=4')
   chosen = _settings(
     *ALL, *TARGET[1:], *SIZES, '--target_epsilon=4', '--calibration=exact'
@@ -263,7 +263,7 @@ def test_clients_that_are_drawn_are_drawn_from_all_in_each_round(tmp_path):
   ('arguments', 'message'),
   [
     (('--num_exposures=1',), '--nbafl needs --min_examples as well'),
-    ((*SIZES, '--num_exposures=4'), '--num_exposures must be at most --num_rounds'),
+    ((*SIZES, '--num_exposures=4'), 'num_exposures must be at most num_rounds'),
     ((*SIZES, '--mechanism=tree'), '--mechanism=tree does not go with --nbafl: mech'),
     ((*SIZES, '--noise_multiplier=2'), '--noise_multiplier=2.0 does not go with'),
     ((*SIZES, '--noise_site=local'), '--noise_site=local does not go with --nbafl'),
@@ -304,5 +304,5 @@ def test_what_is_so_anyway_may_be_said():
 def test_a_client_with_too_few_examples_is_refused_before_training(tmp_path):
   result = _run(tmp_path / 'run', *ALL, *TARGET, '--min_examples=60')
   assert result.returncode == 2
-  assert 'and NbAFL counts on --min_examples=60 or more of each' in result.stderr
+  assert 'and NbAFL counts on min_examples=60 or more of each' in result.stderr
   assert not list((tmp_path / 'run').iterdir())

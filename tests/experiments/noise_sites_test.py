@@ -319,12 +319,12 @@ def test_adaptive_clipping_takes_the_default_noise_of_its_count():
     ((SKELLAM, '--noise_site=local'), 'made in shares, for a secure sum of integers'),
     (
       ('--mechanism=laplace', '--noise_site=clients'),
-      '--noise_site=clients does not go with laplace noise: the sum of Laplace shares',
+      'noise_site=clients does not go with laplace noise: the sum of Laplace shares',
     ),
     (('--mechanism=tree', '--noise_site=local'), 'Take the mechanism gaussian'),
     (
       (GAUSSIAN, '--noise_site=local', '--sampling=poisson'),
-      '--noise_site=local does not go with sampling',
+      'noise_site=local does not go with sampling',
     ),
     (
       (GAUSSIAN, '--noise_site=clients', '--clipping=adaptive'),
@@ -336,17 +336,17 @@ def test_adaptive_clipping_takes_the_default_noise_of_its_count():
       ('--clipping=fixed', '--clipped_count_stddev=3'),
       '--clipped_count_stddev is the noise of adaptive clipping',
     ),
-    (('--target_quantile=0.9',), '--target_quantile=0.9 is for adaptive clipping'),
-    (('--clip_order=1',), '--clip_order=1 is for clipping without noise'),
+    (('--target_quantile=0.9',), 'target_quantile=0.9 is for adaptive clipping'),
+    (('--clip_order=1',), 'clip_order=1 is for clipping without noise'),
     ((NONE, '--clipping=adaptive'), 'counts of clients, which noise has to cover'),
     ((NONE, '--clip_norm=1'), 'Give --clipping=fixed as well'),
     ((NONE, '--inner_aggregator=secure_sum'), 'updates that are not clipped'),
     ((NONE, '--noise_site=local'), '--noise_site does not go with --mechanism=none'),
-    ((GAUSSIAN, '--bits=16'), '--bits=16 is for skellam or discrete_gaussian'),
+    ((GAUSSIAN, '--bits=16'), 'bits=16 is for skellam or discrete_gaussian'),
     ((GAUSSIAN, '--noise_site=clients', '--min_clients=5'), 'rounds ask for 4 clients'),
     (
       (GAUSSIAN, '--noise_site=clients', '--dropout_probability=0.2'),
-      'Give the schedule --reporting_goal=4 or more',
+      'Give the schedule reporting_goal=4 or more',
     ),
     (
       (
@@ -356,7 +356,7 @@ def test_adaptive_clipping_takes_the_default_noise_of_its_count():
         '--reporting_goal=2',
         '--min_clients=3',
       ),
-      'Give the schedule --reporting_goal=3 or more',
+      'Give the schedule reporting_goal=3 or more',
     ),
     (
       (
@@ -369,7 +369,7 @@ def test_adaptive_clipping_takes_the_default_noise_of_its_count():
     ),
     (
       ('--inner_aggregator=secure_modular_sum',),
-      '--inner_aggregator=secure_modular_sum is for integer noise',
+      'inner_aggregator=secure_modular_sum is for integer noise',
     ),
     (
       ('--inner_aggregator=secure_sum', '--packed_simulation'),
@@ -381,7 +381,7 @@ def test_adaptive_clipping_takes_the_default_noise_of_its_count():
     ),
     (
       (GAUSSIAN, '--noise_site=local', '--simulated_cohort_scale=10'),
-      '--simulated_cohort_scale=10 does not go with --noise_site=local',
+      'simulated_cohort_scale=10 does not go with noise_site=local',
     ),
     (
       (GAUSSIAN, '--noise_site=local', '--not_private_signal_to_noise'),
@@ -389,15 +389,15 @@ def test_adaptive_clipping_takes_the_default_noise_of_its_count():
     ),
     (
       (GAUSSIAN, '--noise_site=clients_and_server'),
-      '--server_noise_multiplier is missing, which --noise_site=clients_and_server',
+      'server_noise_multiplier is missing, which noise_site=clients_and_server',
     ),
     (
       (GAUSSIAN, '--server_noise_multiplier=2'),
-      '--server_noise_multiplier=2.0 is for --noise_site=clients_and_server, not for',
+      'server_noise_multiplier=2.0 is for noise_site=clients_and_server, not for',
     ),
     ((NONE, '--server_noise_multiplier=2'), 'does not go with --mechanism=none'),
-    (('--zeroing_norm=-1',), '--zeroing_norm must be positive and finite; got -1.0'),
-    (('--coordinate_bound=inf',), '--coordinate_bound must be positive and finite'),
+    (('--zeroing_norm=-1',), 'zeroing_norm must be positive and finite; got -1.0'),
+    (('--coordinate_bound=inf',), 'coordinate_bound must be positive and finite'),
   ],
   ids=lambda each: ' '.join(each) if isinstance(each, tuple) else None,
 )
@@ -418,7 +418,7 @@ def test_what_does_not_go_together_is_refused_with_the_reason(
   ('arguments', 'message'),
   [
     (('--dimension=100',), 'give --dimension=650'),
-    (('--noise_multiplier=2',), '--bits is missing, which skellam'),
+    (('--noise_multiplier=2',), 'bits is missing, which skellam'),
     (('--max_clients=3', '--min_clients=2'), 'give --max_clients=4 or more'),
     (
       ('--noise_multiplier=2', '--bits=16', '--packed_simulation'),

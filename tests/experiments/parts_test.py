@@ -24,8 +24,8 @@ from experiments.comparing import grid
 from experiments.comparing import results
 from experiments.options import privacy as privacy_options
 from tests import executing
-from tff_dp_aggregators.accounting.programs import flags as flags_lib
 from tff_dp_aggregators.accounting.programs import report as report_program
+from tff_dp_aggregators.accounting.programs import table
 from tff_dp_aggregators.strategies import registry
 
 CLIENTS = ('--num_clients=24', '--clients_per_round=4', '--num_rounds=2')
@@ -231,7 +231,7 @@ def test_flags_of_one_mechanism_for_all_weights_are_refused(name):
 
 def test_those_are_all_flags_of_one_mechanism():
   go = {'part', 'target_epsilon', 'target_delta', 'accountant', 'adjacency'}
-  others = {*privacy_options.names(), *flags_lib.site_flags()} - go
+  others = {*privacy_options.names(), *table.names(table.site())} - go
   assert others - set(registry.options()) == set(_ONE_FOR_ALL) - {'num_bands'}
 
 

@@ -12,7 +12,9 @@ import pytest
 
 from tff_dp_aggregators import sampling
 
-_SAMPLING = sampling.FixedSizeSampling(num_rounds=20_000, population=5, cohort=2)
+_SAMPLING = sampling.FixedSizeSampling(
+  num_rounds=20_000, num_clients=5, clients_per_round=2
+)
 
 
 def test_pairs_of_successive_cohorts_are_equally_likely():

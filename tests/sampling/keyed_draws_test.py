@@ -51,7 +51,7 @@ def test_a_client_that_is_removed_changes_nobody_elses_rounds(scheme, rate):
 
 
 def test_a_client_that_is_replaced_changes_only_its_own_place():
-  scheme = sampling.FixedSizeSampling(40, population=60, cohort=7)
+  scheme = sampling.FixedSizeSampling(40, num_clients=60, clients_per_round=7)
   other = [*_IDS[:30], 'somebody else', *_IDS[31:]]
   for old, new in zip(_named(scheme, _IDS, 3), _named(scheme, other, 3)):
     assert len(new) == 7

@@ -102,8 +102,8 @@ def test_every_suggestion_of_the_error_fits():
       suggestions = message[:-1].split('What would fit: ')[1].split(', or ')
       for suggestion in suggestions:
         changed = {
-          'population': num_clients,
-          'cohort': clients_per_round,
+          'num_clients': num_clients,
+          'clients_per_round': clients_per_round,
           'min_separation': separation,
           # As the object has it, with None replaced by what fitted.
           'max_participations': participation.max_participations,
@@ -112,8 +112,8 @@ def test_every_suggestion_of_the_error_fits():
         assert found, suggestion
         changed.update({name: int(value) for name, value in found})
         check_population(
-          changed['population'],
-          changed['cohort'],
+          changed['num_clients'],
+          changed['clients_per_round'],
           Participation(
             num_rounds, changed['min_separation'], changed['max_participations']
           ),
@@ -126,17 +126,17 @@ def test_the_error_names_the_smallest_population_and_the_largest_cohort():
   participation = Participation(100, min_separation=10)
   with pytest.raises(PopulationTooSmallError) as error:
     check_population(49, 5, participation)
-  assert 'population of at least 50' in str(error.value)
-  assert 'cohort of at most 4' in str(error.value)
+  assert 'num_clients of at least 50' in str(error.value)
+  assert 'clients_per_round of at most 4' in str(error.value)
   check_population(50, 5, participation)
 
 
-@pytest.mark.parametrize('name', ['population', 'cohort'])
+@pytest.mark.parametrize('name', ['num_clients', 'clients_per_round'])
 @pytest.mark.parametrize(
   'value, error', [(0, ValueError), (-1, ValueError), (1.5, TypeError)]
 )
 def test_numbers_that_are_no_counts_are_refused(name, value, error):
-  arguments = {'population': 10, 'cohort': 2}
+  arguments = {'num_clients': 10, 'clients_per_round': 2}
   arguments[name] = value
   with pytest.raises(error, match=name):
     check_population(participation=Participation(4), **arguments)
@@ -190,5 +190,7 @@ def test_the_separation_that_a_population_allows_is_the_largest_that_fills_round
     check_population(population, cohort, Participation(200, b))
     with pytest.raises(ValueError, match='is too few'):
       check_population(population, cohort, Participation(200, b + 1))
-  with pytest.raises(ValueError, match='cohort=6 is larger than population=5'):
+  with pytest.raises(
+    ValueError, match='clients_per_round=6 is larger than num_clients=5'
+  ):
     allowed_separation(5, 6)

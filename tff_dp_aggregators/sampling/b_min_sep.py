@@ -79,7 +79,7 @@ class BMinSepSampling(scheme.Allocation):
 
   Example:
     >>> sampling = BMinSepSampling.of_cohort(
-    ...   1000, population=50_000, cohort=100, min_separation=101
+    ...   1000, num_clients=50_000, clients_per_round=100, min_separation=101
     ... )
     >>> sampling.sampling_probability, sampling.rate
     (0.0025, 0.002)
@@ -105,30 +105,35 @@ class BMinSepSampling(scheme.Allocation):
 
   @classmethod
   def of_cohort(
-    cls, num_rounds: int, population: int, cohort: float, min_separation: int
+    cls,
+    num_rounds: int,
+    num_clients: int,
+    clients_per_round: float,
+    min_separation: int,
   ) -> 'BMinSepSampling':
-    """The sampling that has `cohort` clients a round in the mean.
+    """The sampling that has so many clients a round in the mean.
 
     Args:
       num_rounds: Rounds in all.
-      population: Clients there are.
-      cohort: Mean number of clients in a round.
+      num_clients: Clients there are.
+      clients_per_round: Mean number of clients in a round.
       min_separation: Smallest difference of two rounds of a client.
 
     Raises:
       TypeError: If a number is not whole.
       ValueError: If a number is out of range, or clients cannot be in so many rounds.
     """
-    population = checks.check_positive_int('population', population)
+    num_clients = checks.check_positive_int('num_clients', num_clients)
     min_separation = checks.check_positive_int('min_separation', min_separation)
-    if not 0 < cohort * min_separation <= population:
+    if not 0 < clients_per_round * min_separation <= num_clients:
       raise ValueError(
-        f'cohort must be positive and at most {population // min_separation}, as each '
-        f'of population={population} clients is in one of min_separation='
-        f'{min_separation} rounds at most; got {cohort:g}.'
+        f'clients_per_round must be positive and at most '
+        f'{num_clients // min_separation}, as each '
+        f'of num_clients={num_clients} clients is in one of min_separation='
+        f'{min_separation} rounds at most; got {clients_per_round:g}.'
       )
-    free = population - (min_separation - 1) * cohort
-    return cls(num_rounds, cohort / free, min_separation)
+    free = num_clients - (min_separation - 1) * clients_per_round
+    return cls(num_rounds, clients_per_round / free, min_separation)
 
   @property
   def rate(self) -> float:

@@ -76,7 +76,7 @@ class BallsInBins(scheme.Allocation):
     ValueError: If a number is less than 1.
 
   Example:
-    >>> BallsInBins.of_cohort(1000, population=50_000, cohort=100)
+    >>> BallsInBins.of_cohort(1000, num_clients=50_000, clients_per_round=100)
     BallsInBins(num_rounds=1000, cycle_length=500)
   """
 
@@ -93,24 +93,27 @@ class BallsInBins(scheme.Allocation):
     bands.check_cycle('cycle_length', self.cycle_length)
 
   @classmethod
-  def of_cohort(cls, num_rounds: int, population: int, cohort: float) -> 'BallsInBins':
-    """The longest cycle whose rounds have `cohort` clients in the mean, or more.
+  def of_cohort(
+    cls, num_rounds: int, num_clients: int, clients_per_round: float
+  ) -> 'BallsInBins':
+    """The longest cycle whose rounds have so many clients in the mean, or more.
 
     Args:
       num_rounds: Rounds in all.
-      population: Clients there are.
-      cohort: Mean number of clients in a round, at least.
+      num_clients: Clients there are.
+      clients_per_round: Mean number of clients in a round, at least.
 
     Raises:
       TypeError: If a number is not whole.
       ValueError: If a number is out of range.
     """
-    population = checks.check_positive_int('population', population)
-    if not 0 < cohort <= population:
+    num_clients = checks.check_positive_int('num_clients', num_clients)
+    if not 0 < clients_per_round <= num_clients:
       raise ValueError(
-        f'cohort must be positive and at most population={population}; got {cohort:g}.'
+        f'clients_per_round must be positive and at most num_clients={num_clients}; '
+        f'got {clients_per_round:g}.'
       )
-    return cls(num_rounds, int(population // cohort))
+    return cls(num_rounds, int(num_clients // clients_per_round))
 
   @property
   def rounds_of_a_client(self) -> int:

@@ -23,9 +23,9 @@ class FixedSizeSampling(scheme.RoundSampling):
 
   Attributes:
     num_rounds: Rounds in all, n.
-    population: Clients to draw from, the same in all rounds; public. Under
+    num_clients: Clients to draw from, the same in all rounds; public. Under
       add-or-remove, the fewest that there may be.
-    cohort: Clients drawn for a round, at most `population`.
+    clients_per_round: Clients drawn for a round, at most `num_clients`.
 
   Raises:
     TypeError: If a number is not whole.
@@ -36,18 +36,20 @@ class FixedSizeSampling(scheme.RoundSampling):
   flag = 'fixed_size'
   relations = (Relation.REPLACE_ONE, Relation.ADD_OR_REMOVE_ONE)
   has_public_sizes = True
+  json_names = {'num_clients': 'population', 'clients_per_round': 'cohort'}
 
   num_rounds: int
-  population: int
-  cohort: int
+  num_clients: int
+  clients_per_round: int
 
   def __post_init__(self) -> None:
-    for name in ('num_rounds', 'population', 'cohort'):
+    for name in ('num_rounds', 'num_clients', 'clients_per_round'):
       value = checks.check_positive_int(name, getattr(self, name))
       object.__setattr__(self, name, value)
-    if self.cohort > self.population:
+    if self.clients_per_round > self.num_clients:
       raise ValueError(
-        f'cohort must be at most population={self.population}; got {self.cohort}.'
+        f'clients_per_round must be at most num_clients={self.num_clients}; got '
+        f'{self.clients_per_round}.'
       )
 
   def sensitivity_factor(self, relation: Relation) -> int:
@@ -57,17 +59,20 @@ class FixedSizeSampling(scheme.RoundSampling):
   def sampled(self, on_everybody: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
     """The noise on a sample without replacement."""
     return dp_accounting.SampledWithoutReplacementDpEvent(
-      self.population, self.cohort, on_everybody
+      self.num_clients, self.clients_per_round, on_everybody
     )
 
   def expected_cohort(self, num_clients: int) -> float:
     """The cohort, whatever the number of clients."""
-    return self.cohort
+    return self.clients_per_round
 
   @property
   def schedule_fields(self) -> dict[str, Any]:
     """Clients and cohort, which the scheme states."""
-    return {'num_clients': self.population, 'clients_per_round': self.cohort}
+    return {
+      'num_clients': self.num_clients,
+      'clients_per_round': self.clients_per_round,
+    }
 
   def check_clients(self, num_clients: int, clients_per_round: Any) -> None:
     """Refuses another population or cohort than the scheme states."""
@@ -88,7 +93,9 @@ class FixedSizeSampling(scheme.RoundSampling):
 
     def of_round(round_num: int) -> np.ndarray:
       hashed = draws.hashed(self, seed, keys, 'round', round_num)
-      drawn = np.argpartition(hashed, self.cohort - 1)[: self.cohort]
+      drawn = np.argpartition(hashed, self.clients_per_round - 1)[
+        : self.clients_per_round
+      ]
       return drawn[np.argsort(hashed[drawn])]
 
     return of_round

@@ -101,9 +101,7 @@ class LimitsSchedule(schedule_lib.Schedule):
     participation_lib.require(self.participation)
     self._check_kind()
     size = schedule_lib.check_cohort(self.clients_per_round)
-    participation_lib.check_population(
-      self.num_clients, size, self.participation, ('num_clients', 'clients_per_round')
-    )
+    participation_lib.check_population(self.num_clients, size, self.participation)
     dropouts_lib.check_dropouts(self.dropouts)
     checked = {
       'num_clients': int(self.num_clients),

@@ -36,7 +36,9 @@ class PoissonSampling(scheme.RoundSampling):
     ValueError: If a number is out of range.
 
   Example:
-    >>> PoissonSampling.of_cohort(1000, population=50_000, cohort=100, num_groups=10)
+    >>> PoissonSampling.of_cohort(
+    ...   1000, num_clients=50_000, clients_per_round=100, num_groups=10
+    ... )
     PoissonSampling(num_rounds=1000, sampling_probability=0.02, num_groups=10)
   """
 
@@ -61,34 +63,41 @@ class PoissonSampling(scheme.RoundSampling):
 
   @classmethod
   def of_cohort(
-    cls, num_rounds: int, population: int, cohort: float, num_groups: int = 1
+    cls,
+    num_rounds: int,
+    num_clients: int,
+    clients_per_round: float,
+    num_groups: int = 1,
   ) -> 'PoissonSampling':
-    """The sampling that draws `cohort` clients a round in the mean.
+    """The sampling that draws so many clients a round in the mean.
 
     Args:
       num_rounds: Rounds in all.
-      population: Clients in all groups together, of which the smallest has at least
-        `population // num_groups`.
-      cohort: Mean number of clients in a round.
+      num_clients: Clients in all groups together, of which the smallest has at least
+        `num_clients // num_groups`.
+      clients_per_round: Mean number of clients in a round.
       num_groups: Groups that take turns.
 
     Raises:
       TypeError: If a number is not whole.
       ValueError: If a number is out of range, or a group has fewer clients than
-        `cohort`.
+        `clients_per_round`.
     """
-    population = checks.check_positive_int('population', population)
+    num_clients = checks.check_positive_int('num_clients', num_clients)
     num_groups = checks.check_positive_int('num_groups', num_groups)
-    smallest = population // num_groups
-    if not 0 < cohort <= smallest:
-      most = f'population={population}'
+    smallest = num_clients // num_groups
+    if not 0 < clients_per_round <= smallest:
+      most = f'num_clients={num_clients}'
       if num_groups > 1:
         most = (
           f'{smallest}, the clients of the smallest of num_groups={num_groups} groups '
           f'of {most}'
         )
-      raise ValueError(f'cohort must be positive and at most {most}; got {cohort:g}.')
-    return cls(num_rounds, cohort / smallest, num_groups)
+      raise ValueError(
+        f'clients_per_round must be positive and at most {most}; got '
+        f'{clients_per_round:g}.'
+      )
+    return cls(num_rounds, clients_per_round / smallest, num_groups)
 
   def rough_noise_multiplier(self, mu: float) -> float:
     """About the noise with which all rounds together are mu-Gaussian-DP.

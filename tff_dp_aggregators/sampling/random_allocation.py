@@ -38,7 +38,7 @@ class RandomAllocation(scheme.Allocation):
     ValueError: If a number is out of range.
 
   Example:
-    >>> RandomAllocation.of_cohort(1000, population=50_000, cohort=100)
+    >>> RandomAllocation.of_cohort(1000, num_clients=50_000, clients_per_round=100)
     RandomAllocation(num_rounds=1000, rounds_of_a_client=2)
   """
 
@@ -60,26 +60,27 @@ class RandomAllocation(scheme.Allocation):
 
   @classmethod
   def of_cohort(
-    cls, num_rounds: int, population: int, cohort: float
+    cls, num_rounds: int, num_clients: int, clients_per_round: float
   ) -> 'RandomAllocation':
-    """The fewest rounds of a client with `cohort` clients a round in the mean, or more.
+    """The fewest rounds of a client with so many clients a round in the mean, or more.
 
     Args:
       num_rounds: Rounds in all.
-      population: Clients there are.
-      cohort: Mean number of clients in a round, at least.
+      num_clients: Clients there are.
+      clients_per_round: Mean number of clients in a round, at least.
 
     Raises:
       TypeError: If a number is not whole.
       ValueError: If a number is out of range.
     """
     num_rounds = checks.check_positive_int('num_rounds', num_rounds)
-    population = checks.check_positive_int('population', population)
-    if not 0 < cohort <= population:
+    num_clients = checks.check_positive_int('num_clients', num_clients)
+    if not 0 < clients_per_round <= num_clients:
       raise ValueError(
-        f'cohort must be positive and at most population={population}; got {cohort:g}.'
+        f'clients_per_round must be positive and at most num_clients={num_clients}; '
+        f'got {clients_per_round:g}.'
       )
-    return cls(num_rounds, math.ceil(num_rounds * cohort / population))
+    return cls(num_rounds, math.ceil(num_rounds * clients_per_round / num_clients))
 
   @property
   def limits(self) -> strategies.Participation:

@@ -48,6 +48,7 @@ class Scheme(abc.ABC):
     has_public_sizes: Whether all cohorts have one size that anybody may know, though
       they are drawn in secret.
     composes: Whether rounds add up; else what all of them cost is one event.
+    json_names: Names in JSON of fields that have another one there.
     separation: The field that says how far apart rounds of a client are, with which a
       sampled scheme may have as many bands; empty if none does.
     known_noises: Names of the kinds of noise whose events accountants read under it;
@@ -62,6 +63,7 @@ class Scheme(abc.ABC):
   is_sampled: ClassVar[bool] = True
   has_public_sizes: ClassVar[bool] = False
   composes: ClassVar[bool] = True
+  json_names: ClassVar[dict[str, str]] = {}
   separation: ClassVar[str] = ''
   known_noises: ClassVar[Optional[tuple[str, ...]]] = ('gaussian',)
 
@@ -120,7 +122,9 @@ class Scheme(abc.ABC):
 
   def to_json(self) -> dict[str, Any]:
     """JSON-ready values that `from_json` reads back."""
-    return {'schema': self.name, **dataclasses.asdict(self)}  # type: ignore[call-overload]
+    fields: dict[str, Any] = dataclasses.asdict(self)  # type: ignore[call-overload]
+    named = {self.json_names.get(name, name): each for name, each in fields.items()}
+    return {'schema': self.name, **named}
 
 
 # Who takes part when, as users state it: limits, or a scheme with sampling.
@@ -428,9 +432,13 @@ def from_json(data: dict[str, Any]) -> Any:
   """
   if not isinstance(data, dict) or data.get('schema') not in KINDS:
     raise ValueError(f'not a participation scheme, of {sorted(KINDS)}: {data!r}.')
-  values = {name: value for name, value in data.items() if name != 'schema'}
+  kind = KINDS[data['schema']]
+  fields = {written: field for field, written in kind.json_names.items()}
+  values = {
+    fields.get(name, name): value for name, value in data.items() if name != 'schema'
+  }
   try:
-    return KINDS[data['schema']].data(**values)
+    return kind.data(**values)
   except TypeError as e:
     raise ValueError(f'the stored {data["schema"]} is not one: {e}') from e
 
@@ -443,5 +451,6 @@ def of_report(participation: dict[str, Any]) -> Any:
   """
   kind = KINDS.get(participation.get('schema', ''))
   fields = dataclasses.fields(kind.data) if kind else ()
-  own = ('schema', *(field.name for field in fields))
+  names = kind.json_names if kind else {}
+  own = ('schema', *(names.get(field.name, field.name) for field in fields))
   return from_json({name: participation[name] for name in own if name in participation})

@@ -192,24 +192,23 @@ class PopulationTooSmallError(ValueError):
 
 
 def check_population(
-  population: int,
-  cohort: int,
+  num_clients: int,
+  clients_per_round: int,
   participation: Participation,
-  names: tuple[str, str] = ('population', 'cohort'),
 ) -> None:
   """Checks that the clients there are can fill every round within limits.
 
   Any `min_separation` successive rounds have no client in common, so they need
-  `cohort * min_separation` clients; and all rounds together need `cohort * num_rounds`
-  participations, at most `max_participations` of each client. Taking turns shows that
-  nothing more is needed. In fixed epochs, rounds a multiple of `min_separation` apart
-  share clients with no others, so each such group of rounds needs clients of its own.
+  `clients_per_round * min_separation` clients; and all rounds together need
+  `clients_per_round * num_rounds` participations, at most
+  `max_participations` of each client. Taking turns shows that nothing more is needed.
+  In fixed epochs, rounds a multiple of `min_separation` apart share clients with no
+  others, so each such group of rounds needs clients of its own.
 
   Args:
-    population: Clients there are.
-    cohort: Clients of a round.
+    num_clients: Clients there are.
+    clients_per_round: Clients of a round.
     participation: The limits to keep.
-    names: What the caller calls the first two, for messages.
 
   Raises:
     PopulationTooSmallError: If the clients are too few; the message says what would
@@ -220,31 +219,32 @@ def check_population(
   Example:
     >>> check_population(400, 4, Participation(1000, min_separation=100))
   """
-  checks.check_positive_int(names[0], population)
-  checks.check_positive_int(names[1], cohort)
-  needed = _clients_needed(cohort, participation)
-  if population >= needed:
+  checks.check_positive_int('num_clients', num_clients)
+  checks.check_positive_int('clients_per_round', clients_per_round)
+  needed = _clients_needed(clients_per_round, participation)
+  if num_clients >= needed:
     return
-  fits = [f'{names[0]} of at least {needed}']
-  fitting_cohort = _fitting_cohort(population, participation)
+  fits = [f'num_clients of at least {needed}']
+  fitting_cohort = _fitting_cohort(num_clients, participation)
   if fitting_cohort:
-    fits.append(f'{names[1]} of at most {fitting_cohort}')
-  if population >= cohort:
-    fits.append(_looser_limits(population, cohort, participation))
+    fits.append(f'clients_per_round of at most {fitting_cohort}')
+  if num_clients >= clients_per_round:
+    fits.append(_looser_limits(num_clients, clients_per_round, participation))
   raise PopulationTooSmallError(
-    f'{participation.num_rounds} rounds of {names[1]}={cohort} need {needed} clients '
+    f'{participation.num_rounds} rounds of clients_per_round={clients_per_round} '
+    f'need {needed} clients '
     f'if a client may return only after {participation.min_separation} rounds and take '
     f'part at most {participation.possible_participations} times; '
-    f'{names[0]}={population} is too few. What would fit: {", or ".join(fits)}.'
+    f'num_clients={num_clients} is too few. What would fit: {", or ".join(fits)}.'
   )
 
 
-def allowed_separation(population: int, cohort: int) -> int:
+def allowed_separation(num_clients: int, clients_per_round: int) -> int:
   """The largest min_separation with which a population fills every cohort.
 
   Args:
-    population: Clients there are.
-    cohort: Clients of a round.
+    num_clients: Clients there are.
+    clients_per_round: Clients of a round.
 
   Raises:
     TypeError: If a number is not whole.
@@ -254,14 +254,14 @@ def allowed_separation(population: int, cohort: int) -> int:
     >>> allowed_separation(1000, 30)
     33
   """
-  checks.check_positive_int('population', population)
-  checks.check_positive_int('cohort', cohort)
-  if cohort > population:
+  checks.check_positive_int('num_clients', num_clients)
+  checks.check_positive_int('clients_per_round', clients_per_round)
+  if clients_per_round > num_clients:
     raise ValueError(
-      f'cohort={cohort} is larger than population={population}. Lower it, or raise '
-      'population.'
+      f'clients_per_round={clients_per_round} is larger than num_clients='
+      f'{num_clients}. Lower it, or raise num_clients.'
     )
-  return population // cohort
+  return num_clients // clients_per_round
 
 
 def _clients_needed(cohort: int, limits: Participation) -> int:

@@ -304,7 +304,7 @@ def _programs() -> str:
 
 def _flags(of: program.Program) -> str:
   values = flags.FlagValues()
-  of.define(values)
+  program.define(values, of.groups())
   lines = []
   for name in program.names_of(values):
     flag = values[name]

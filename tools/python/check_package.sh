@@ -50,7 +50,7 @@ for file in dist/*.tar.gz dist/*.whl; do
       "$command" --help >/dev/null
     done
     simulate="$environment/bin/python -m tff_dp_aggregators.experiments.simulate"
-    $simulate --help | grep -qF 'python -m tff_dp_aggregators.experiments.simulate'
+    $simulate --help | grep -qF 'tff-dp-simulate --mechanism'
     # To a file, which a worker process may hold.
     "$environment/bin/tff-dp-simulate" --num_rounds=2 --run_dir=run >log 2>&1 ||
       { cat log >&2; exit 1; }

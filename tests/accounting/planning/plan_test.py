@@ -62,7 +62,9 @@ def noised():
 @pytest.fixture(scope='module')
 def sampled():
   names = ('gaussian', 'toeplitz')
-  return planning.compare(_task(population=4000, cohort=40, mechanisms=names))
+  return planning.compare(
+    _task(num_clients=4000, clients_per_round=40, mechanisms=names)
+  )
 
 
 def _rows(comparison, scheme):
@@ -218,8 +220,8 @@ def test_groups_are_about_the_best_power_of_2():
     SIZE,
     DELTA,
     target_epsilon=6.0,
-    population=8000,
-    cohort=50,
+    num_clients=8000,
+    clients_per_round=50,
     mechanisms=('gaussian', 'toeplitz'),
   )
   (chosen,) = _rows(planning.compare(task), 'cyclic_poisson')
@@ -267,7 +269,7 @@ _ALLOWED = offers.samplings().values()
 
 @pytest.mark.slow
 def test_who_can_sample_gets_the_tightest_epsilon_and_less_noise(sampled):
-  options = {'population': 4000, 'cohort': 40, 'mechanisms': ('gaussian',)}
+  options = {'num_clients': 4000, 'clients_per_round': 40, 'mechanisms': ('gaussian',)}
   comparison = planning.compare(_task(sampling='poisson', **options))
   (row,) = _rows(comparison, 'poisson')
   (quick,) = _rows(sampled, 'poisson')
@@ -473,7 +475,7 @@ def test_finding_groups_that_takes_long_is_left_out_unless_asked_for(monkeypatch
   limits = strategies.Participation(200, 100)
   seconds = registry.kind('toeplitz').seconds(limits)
   monkeypatch.setattr(planning, 'MAX_SECONDS', 2 * seconds)
-  given = {'population': 12_800, 'cohort': 100, 'sampling': 'poisson'}
+  given = {'num_clients': 12_800, 'clients_per_round': 100, 'sampling': 'poisson'}
   task = dataclasses.replace(_task(), limits=limits, **given)
   with monkeypatch.context() as patch:
     patch.setattr(planning, '_best_groups', no_search)
@@ -509,10 +511,13 @@ def test_what_cannot_be_built_is_left_out_with_the_reason():
     ({'target_epsilon': -1.0}, 'target_epsilon must be finite and not negative'),
     ({'target_epsilon': 0.0}, 'target_epsilon must be positive'),
     ({'target_epsilon': None, 'noise_multiplier': 0.0}, 'must be positive'),
-    ({'population': 4000}, 'population and cohort go together'),
-    ({'population': 100, 'cohort': 40}, 'need 600 clients.*population=100 is too few'),
-    ({'sampling': 'poisson'}, 'sampling=poisson is described by population and cohort'),
-    ({'num_groups': 3}, 'num_groups=3 is described by population and cohort'),
+    ({'num_clients': 4000}, 'num_clients and clients_per_round go together'),
+    (
+      {'num_clients': 100, 'clients_per_round': 40},
+      'need 600 clients.*num_clients=100 is too few',
+    ),
+    ({'sampling': 'poisson'}, 'sampling=poisson is described by num_clients'),
+    ({'num_groups': 3}, 'num_groups=3 is described by num_clients'),
     ({'sampling': 'shuffled'}, "unknown sampling 'shuffled'; known: none"),
     ({'mechanisms': ('trees',)}, "unknown mechanism 'trees'; known: gaussian"),
     ({'accountant': 'best'}, "unknown accountant 'best'"),
@@ -527,7 +532,7 @@ def test_what_cannot_be_built_is_left_out_with_the_reason():
     ),
     ({'options': {'num_bands': 0}}, 'num_bands must be at least 1'),
     (
-      {'population': 4000, 'cohort': 40, 'num_groups': 101},
+      {'num_clients': 4000, 'clients_per_round': 40, 'num_groups': 101},
       'the clients of the smallest of num_groups=101 groups',
     ),
   ],

@@ -50,7 +50,7 @@ def test_the_chosen_separation_has_about_the_least_error():
 
 
 def test_what_has_no_separation_is_refused():
-  with pytest.raises(ValueError, match='at most population=10; got 20'):
+  with pytest.raises(ValueError, match='at most num_clients=10; got 20'):
     separations.best_separation(64, 10, 20, 8.0, 1e-3)
   for mechanism in ('gaussian', 'bandd'):
     said = f"which '{mechanism}' is not; known: banded, toeplitz."

@@ -28,7 +28,7 @@ GAUSSIAN = ('--mechanism=gaussian', '--target_delta=1e-6')
 
 def _plan(*arguments, limits=None):
   values = absl_flags.FlagValues()
-  flags_lib.define(values)
+  program.define(values, flags_lib.groups())
   values(['program', *arguments])
   return flags_lib.planned(values, limits)
 
@@ -99,11 +99,16 @@ def test_limits_may_come_from_elsewhere():
       sampling.PoissonSampling(20, 0.1),
     ),
     (
-      ('--sampling=poisson', '--population=200', '--cohort=7', '--num_groups=4'),
+      (
+        '--sampling=poisson',
+        '--num_clients=200',
+        '--clients_per_round=7',
+        '--num_groups=4',
+      ),
       sampling.PoissonSampling(20, 7 / 50, 4),
     ),
     (
-      ('--sampling=fixed_size', '--population=200', '--cohort=7'),
+      ('--sampling=fixed_size', '--num_clients=200', '--clients_per_round=7'),
       sampling.FixedSizeSampling(20, 200, 7),
     ),
   ],
@@ -165,7 +170,7 @@ def test_adjacency_can_be_chosen_where_it_is_valid():
   replace = _plan(*arguments, '--adjacency=replace_one').mechanism
   assert replace.relation is dp_accounting.NeighboringRelation.REPLACE_ONE
   assert replace.sensitivity == 2 * zero_out.sensitivity
-  with pytest.raises(ValueError, match='--sampling=none is not valid for --adj'):
+  with pytest.raises(ValueError, match='Participation is not valid for adj'):
     _plan(*arguments, '--adjacency=add_or_remove')
 
 
@@ -233,7 +238,7 @@ def test_a_target_that_is_none_is_refused(target):
     (
       (*TREE, '--num_rounds=5', '--noise_multiplier=1', '--min_separation=2')
       + ('--rounds_between=1',),
-      '--min_separation = --rounds_between \\+ 1',
+      'min_separation = rounds_between \\+ 1',
     ),
     (
       (*TREE, '--num_rounds=5', '--noise_multiplier=1', '--min_separation=0'),
@@ -244,22 +249,22 @@ def test_a_target_that_is_none_is_refused(target):
       'num_bands=2 is for banded, toeplitz, banded_inverse, .*, not for tree',
     ),
     (
-      (*TREE, '--num_rounds=5', '--noise_multiplier=1', '--cohort=2'),
-      '--cohort needs --sampling=poisson or fixed_size',
+      (*TREE, '--num_rounds=5', '--noise_multiplier=1', '--clients_per_round=2'),
+      '--clients_per_round needs --sampling=poisson or fixed_size',
     ),
     (
       (*GAUSSIAN, '--num_rounds=5', '--noise_multiplier=1', '--sampling=poisson'),
-      'needs --sampling_probability, or --population and --cohort',
+      'needs --sampling_probability, or --num_clients and --clients_per_round',
     ),
     (
       (*GAUSSIAN, '--num_rounds=5', '--noise_multiplier=1', '--sampling=fixed_size')
-      + ('--cohort=3',),
-      '--population is missing',
+      + ('--clients_per_round=3',),
+      '--num_clients is missing',
     ),
     (
       (*GAUSSIAN, '--num_rounds=5', '--noise_multiplier=1', '--sampling=fixed_size')
-      + ('--population=9', '--cohort=2.5'),
-      '--cohort must be a whole number',
+      + ('--num_clients=9', '--clients_per_round=2.5'),
+      '--clients_per_round must be a whole number',
     ),
     (
       (*GAUSSIAN, '--num_rounds=5', '--noise_multiplier=1', '--sampling=poisson')
@@ -278,8 +283,8 @@ def test_a_target_that_is_none_is_refused(target):
     ),
     (
       (*GAUSSIAN, '--num_rounds=5', '--noise_multiplier=1', '--sampling=fixed_size')
-      + ('--population=9', '--cohort=inf'),
-      '--cohort must be a whole number',
+      + ('--num_clients=9', '--clients_per_round=inf'),
+      '--clients_per_round must be a whole number',
     ),
     (
       (*TREE, '--noise_multiplier=0.1', '--target_epsilon=1'),
@@ -288,7 +293,7 @@ def test_a_target_that_is_none_is_refused(target):
     (
       (*TREE, '--num_rounds=5', '--noise_multiplier=1')
       + ('--clipped_count_stddev=0.5',),
-      'must be more than 0.5, half of --noise_multiplier',
+      'must be more than 0.5, half of noise_multiplier',
     ),
   ],
 )
@@ -332,7 +337,7 @@ def test_a_search_for_rounds_ends_where_strategies_take_long(arguments, refusal)
 
 def test_a_delta_above_one_over_the_population_is_warned_of(capsys):
   arguments = ('--mechanism=gaussian', '--noise_multiplier=3', '--num_rounds=9')
-  arguments += ('--sampling=poisson', '--population=900', '--cohort=100')
+  arguments += ('--sampling=poisson', '--num_clients=900', '--clients_per_round=100')
   _plan(*arguments, '--target_delta=0.002')
   assert 'warning: --target_delta: delta is 0.002' in capsys.readouterr().err
   _plan(*arguments, '--target_delta=1e-6')
@@ -371,24 +376,24 @@ def test_rounds_and_participations_of_integer_noise_are_found():
   ('arguments', 'message'),
   [
     (('--noise_site=local_approximate',), 'has no guarantee that could be stated'),
-    (('--noise_site=clients',), '^--min_clients is missing, which gaussian'),
-    (('--bits=4',), '^--bits=4 is for skellam or discrete_gaussian'),
+    (('--noise_site=clients',), '^min_clients is missing, which gaussian'),
+    (('--bits=4',), '^bits=4 is for skellam or discrete_gaussian'),
     (('--mechanism=tree', '--noise_site=local'), 'Take the mechanism gaussian'),
     (
       ('--noise_site=local', '--sampling=poisson', '--sampling_probability=0.1'),
-      '^--noise_site=local does not go with sampling',
+      '^noise_site=local does not go with sampling',
     ),
     (
       ('--noise_site=local', '--clipped_count_stddev=40'),
-      '^--clipped_count_stddev=40 does not go with --noise_site=local',
+      '^clipped_count_stddev=40 does not go with noise_site=local',
     ),
     (
       (*INTEGERS, '--clipped_count_stddev=3'),
-      '^--clipped_count_stddev=3.0 is for Gaussian noise',
+      '^clipped_count_stddev=3.0 is for Gaussian noise',
     ),
   ],
 )
-def test_sites_without_an_analysis_are_refused_as_the_flags_are_spelled(
+def test_sites_without_an_analysis_are_refused_by_the_names_of_flags(
   arguments, message
 ):
   target = ('--num_rounds=5', '--target_epsilon=4')
@@ -398,18 +403,18 @@ def test_sites_without_an_analysis_are_refused_as_the_flags_are_spelled(
 
 _OF_GAUSSIAN = (*GAUSSIAN, '--num_rounds=60', '--noise_multiplier=3')
 _OF_BANDED = ('--mechanism=banded', *_OF_GAUSSIAN[1:])
-_B_MIN_SEP = ('--sampling=b_min_sep', '--sampled_separation=5')
-_TEN = ('--population=10', '--cohort=20')
+_B_MIN_SEP = ('--sampling=b_min_sep', '--min_separation=5')
+_TEN = ('--num_clients=10', '--clients_per_round=20')
 
 
 @pytest.mark.parametrize(
   ('arguments', 'message'),
   [
     (
-      (*_OF_BANDED, *_B_MIN_SEP, '--free_probability=0.1', '--num_bands=8'),
-      '--num_bands=8 is more than --sampled_separation=5: sampling amplifies privacy '
+      (*_OF_BANDED, *_B_MIN_SEP, '--sampling_probability=0.1', '--num_bands=8'),
+      '--num_bands=8 is more than --min_separation=5: sampling amplifies privacy '
       'only if the rounds of a client do not share noise. Use --num_bands of at most '
-      '5, or --sampled_separation=8.',
+      '5, or --min_separation=8.',
     ),
     (
       (*_OF_BANDED, '--sampling=poisson', '--sampling_probability=0.1')
@@ -419,34 +424,39 @@ _TEN = ('--population=10', '--cohort=20')
       '--num_groups=4.',
     ),
     (
-      (*_OF_BANDED, '--sampling=fixed_size', '--population=90', '--cohort=9')
+      (
+        *_OF_BANDED,
+        '--sampling=fixed_size',
+        '--num_clients=90',
+        '--clients_per_round=9',
+      )
       + ('--num_bands=4',),
       '--num_bands=4 is too many where a client may be drawn in the next round: '
       'sampling amplifies privacy only if the rounds of a client do not share noise. '
       'Use --num_bands of at most 1, or cyclic Poisson sampling in as many groups '
-      '(--sampling=poisson --num_groups).',
+      '(sampling=poisson num_groups).',
     ),
     (
       (*_OF_BANDED, '--sampling=balls_in_bins', '--cycle_length=3', '--num_bands=4'),
-      '--num_bands=4 is more than --cycle_length=3: columns of one client would '
+      '--num_bands=4 is more than --min_separation=3: columns of one client would '
       'overlap. Use at most 3 bands.',
     ),
     (
-      ('--mechanism=tree', *_OF_BANDED[1:], *_B_MIN_SEP, '--free_probability=0.1'),
+      ('--mechanism=tree', *_OF_BANDED[1:], *_B_MIN_SEP, '--sampling_probability=0.1'),
       'sampling amplifies privacy only if the rounds of a client do not share noise; '
       'the tree strategy has no bands and a client may be drawn again 5 round(s) '
       'later. Use independent noise (gaussian), banded or toeplitz with --num_bands '
-      'of at most --sampled_separation (5 here), balls in bins, or no sampling '
+      'of at most --min_separation (5 here), balls in bins, or no sampling '
       'assumption.',
     ),
     (
-      (*_OF_BANDED, '--sampling=b_min_sep', '--sampled_separation=0')
-      + ('--free_probability=0.1',),
-      '--sampled_separation must be at least 1, got 0.',
+      (*_OF_BANDED, '--sampling=b_min_sep', '--min_separation=0')
+      + ('--sampling_probability=0.1',),
+      '--min_separation must be at least 1, got 0.',
     ),
     (
-      (*_OF_BANDED, *_B_MIN_SEP, '--free_probability=1.5'),
-      '--free_probability must be above 0 and at most 1; got 1.5.',
+      (*_OF_BANDED, *_B_MIN_SEP, '--sampling_probability=1.5'),
+      '--sampling_probability must be above 0 and at most 1; got 1.5.',
     ),
     (
       (*_OF_GAUSSIAN, '--sampling=poisson', '--sampling_probability=0'),
@@ -466,73 +476,83 @@ _TEN = ('--population=10', '--cohort=20')
     ),
     (
       (*_OF_GAUSSIAN, '--sampling=poisson', *_TEN),
-      '--cohort must be positive and at most --population=10; got 20.',
+      '--clients_per_round must be positive and at most --num_clients=10; got 20.',
     ),
     (
       (*_OF_GAUSSIAN, '--sampling=poisson', '--num_groups=3', *_TEN),
-      '--cohort must be positive and at most 3, the clients of the smallest of '
-      '--num_groups=3 groups of --population=10; got 20.',
+      '--clients_per_round must be positive and at most 3, the clients of the smallest '
+      'of '
+      '--num_groups=3 groups of --num_clients=10; got 20.',
     ),
     (
       (*_OF_GAUSSIAN, '--sampling=fixed_size', *_TEN),
-      '--cohort must be at most --population=10; got 20.',
+      '--clients_per_round must be at most --num_clients=10; got 20.',
     ),
     (
       (*_OF_GAUSSIAN, '--sampling=balls_in_bins', *_TEN),
-      '--cohort must be positive and at most --population=10; got 20.',
+      '--clients_per_round must be positive and at most --num_clients=10; got 20.',
     ),
     (
       (*_OF_GAUSSIAN, '--sampling=random_allocation', *_TEN),
-      '--cohort must be positive and at most --population=10; got 20.',
+      '--clients_per_round must be positive and at most --num_clients=10; got 20.',
     ),
     (
       (*_OF_GAUSSIAN, *_B_MIN_SEP, *_TEN),
-      '--cohort must be positive and at most 2, as each of --population=10 clients is '
-      'in one of --sampled_separation=5 rounds at most; got 20.',
+      '--clients_per_round must be positive and at most 2, as each of --num_clients=10 '
+      'clients is '
+      'in one of --min_separation=5 rounds at most; got 20.',
     ),
     (
-      (*_OF_GAUSSIAN, *_B_MIN_SEP, '--free_probability=0.1', '--adjacency=replace_one'),
-      '--sampling=b_min_sep is not valid for --adjacency=replace_one; take '
+      (
+        *_OF_GAUSSIAN,
+        *_B_MIN_SEP,
+        '--sampling_probability=0.1',
+        '--adjacency=replace_one',
+      ),
+      'BMinSepSampling is not valid for --adjacency=replace_one; take '
       '--adjacency=add_or_remove or --adjacency=zero_out.',
     ),
     (
       ('--mechanism=laplace', *_OF_GAUSSIAN[1:], *_B_MIN_SEP)
-      + ('--free_probability=0.1',),
-      'no accountant here reads laplace noise under --sampling=b_min_sep, only '
+      + ('--sampling_probability=0.1',),
+      'no accountant here reads laplace noise under BMinSepSampling, only '
       'gaussian noise. Use Poisson sampling, or no sampling assumption.',
     ),
     (
       (*_OF_GAUSSIAN, '--sampling=b_min_sep'),
-      '--sampling=b_min_sep needs --sampled_separation; and --free_probability, or '
-      '--population and --cohort.',
+      '--sampling=b_min_sep needs --min_separation; and --sampling_probability, or '
+      '--num_clients and --clients_per_round.',
     ),
     (
-      (*_OF_GAUSSIAN, '--sampling=b_min_sep', '--free_probability=0.1'),
-      '--sampling=b_min_sep needs --sampled_separation.',
+      (*_OF_GAUSSIAN, '--sampling=b_min_sep', '--sampling_probability=0.1'),
+      '--sampling=b_min_sep needs --min_separation.',
     ),
     (
       (*_OF_GAUSSIAN, *_B_MIN_SEP),
-      '--sampling=b_min_sep needs --free_probability, or --population and --cohort.',
+      '--sampling=b_min_sep needs --sampling_probability, or --num_clients and '
+      '--clients_per_round.',
     ),
     (
-      (*_OF_GAUSSIAN, *_B_MIN_SEP, '--cohort=3'),
-      '--sampling=b_min_sep needs --population, which goes with --cohort.',
+      (*_OF_GAUSSIAN, *_B_MIN_SEP, '--clients_per_round=3'),
+      '--sampling=b_min_sep needs --num_clients, which goes with --clients_per_round.',
     ),
     (
-      (*_OF_GAUSSIAN, '--sampling=random_allocation', '--population=9'),
-      '--sampling=random_allocation needs --cohort, which goes with --population.',
+      (*_OF_GAUSSIAN, '--sampling=random_allocation', '--num_clients=9'),
+      '--sampling=random_allocation needs --clients_per_round, which goes with '
+      '--num_clients.',
     ),
     (
       (*_OF_GAUSSIAN, '--sampling=balls_in_bins', '--cycle_length=9', *_TEN),
-      '--cycle_length does not go with --population: --sampling=balls_in_bins takes '
-      '--cycle_length, or --population and --cohort. Leave one of them out.',
+      '--cycle_length does not go with --num_clients: --sampling=balls_in_bins takes '
+      '--cycle_length, or --num_clients and --clients_per_round. Leave one of them '
+      'out.',
     ),
     (
-      (*_OF_GAUSSIAN, '--sampling=random_allocation', '--population=361')
-      + ('--cohort=20',),
-      '--cohort=20 of --population=361 clients in 60 rounds does not fit '
+      (*_OF_GAUSSIAN, '--sampling=random_allocation', '--num_clients=361')
+      + ('--clients_per_round=20',),
+      '--clients_per_round=20 of --num_clients=361 clients in 60 rounds does not fit '
       '--sampling=random_allocation, where a client has whole numbers of rounds: the '
-      'next larger one is --cohort=24, which is --rounds_of_a_client=4.',
+      'next larger one is --clients_per_round=24, which is --rounds_of_a_client=4.',
     ),
     (
       (*_OF_GAUSSIAN, '--target_epsilon=1'),
@@ -542,15 +562,18 @@ _TEN = ('--population=10', '--cohort=20')
     ),
   ],
 )
-def test_what_is_refused_is_said_of_the_flags(arguments, message):
+def test_what_is_refused_is_said_by_the_names_of_flags(arguments, message):
   with pytest.raises(ValueError) as error:
     _plan(*arguments)
-  assert str(error.value) == message
+  assert str(error.value).replace('--', '') == message.replace('--', '')
 
 
 def test_the_next_cohort_that_is_named_is_taken():
   plan = _plan(
-    *_OF_GAUSSIAN, '--sampling=random_allocation', '--population=361', '--cohort=24'
+    *_OF_GAUSSIAN,
+    '--sampling=random_allocation',
+    '--num_clients=361',
+    '--clients_per_round=24',
   )
   assert plan.mechanism.participation == sampling.RandomAllocation(60, 4)
 
@@ -559,7 +582,7 @@ def test_the_next_cohort_that_is_named_is_taken():
 @pytest.mark.parametrize(
   ('accountant', 'sampling', 'others'),
   [
-    ('exact', (*_B_MIN_SEP, '--free_probability=0.1'), 'pld or monte_carlo'),
+    ('exact', (*_B_MIN_SEP, '--sampling_probability=0.1'), 'pld or monte_carlo'),
     ('exact', ('--sampling=balls_in_bins', '--cycle_length=5'), 'pld'),
     ('rdp', ('--sampling=balls_in_bins', '--cycle_length=5'), 'pld'),
     (
@@ -580,6 +603,6 @@ def test_who_cannot_read_an_event_is_refused_without_its_numbers(
   )
   assert result.returncode == 2
   assert result.stderr == (
-    f'error: --accountant={accountant} does not read this event; leave it out, or take '
+    f'error: accountant={accountant} does not read this event; leave it out, or take '
     f'{others}.\n'
   )

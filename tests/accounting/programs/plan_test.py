@@ -40,7 +40,7 @@ def _plan(*arguments):
 
 def test_a_delta_above_one_over_the_population_is_warned_of():
   arguments = ('--num_rounds=9', '--model_size=9', '--target_epsilon=3')
-  arguments += ('--population=900', '--cohort=100', '--mechanisms=gaussian')
+  arguments += ('--num_clients=900', '--clients_per_round=100', '--mechanisms=gaussian')
   warned = _plan(*arguments, '--target_delta=0.002')
   assert warned.returncode == 0, warned.stderr
   assert 'warning: --target_delta: delta is 0.002' in warned.stderr
@@ -123,7 +123,7 @@ def test_json_has_the_same_numbers_under_stable_keys(tmp_path):
 def test_separation_follows_from_the_population_and_is_said(tmp_path):
   flagfile = tmp_path / 'flags.txt'
   flagfile.write_text(
-    '--num_rounds=60\n--population=430\n--cohort=40\n--model_size=1000\n'
+    '--num_rounds=60\n--num_clients=430\n--clients_per_round=40\n--model_size=1000\n'
     '--target_delta=1e-6\n--target_epsilon=3\n--mechanisms=tree\n'
   )
   result = _plan(f'--flagfile={flagfile}')
@@ -151,31 +151,33 @@ _FREE = ('--num_rounds=60', '--model_size=9', '--target_delta=1e-6')
   [
     ((), '--num_rounds: how many rounds'),
     (('--num_rounds=5', '--model_size=3'), '--target_delta: at which delta'),
-    (FLAGS, 'give either --target_epsilon'),
-    ((*FLAGS, '--rounds_between=3'), '--min_separation = --rounds_between + 1'),
+    (FLAGS, 'give either target_epsilon'),
+    ((*FLAGS, '--rounds_between=3'), 'min_separation = rounds_between + 1'),
     ((*FLAGS, '--target_epsilon=1', '--plot=a.gif'), '--plot must end in'),
     ((*FLAGS, '--target_epsilon=1', 'more'), "unexpected arguments ['more']"),
     ((*FLAGS, '--target_epsilon=1', '--mechanisms=oak'), "unknown mechanism 'oak'"),
     (
-      (*FLAGS, '--target_epsilon=1', '--population=100', '--cohort=10'),
-      '--population=100 is too few. What would fit: --population of at least',
+      (*FLAGS, '--target_epsilon=1', '--num_clients=100', '--clients_per_round=10'),
+      'num_clients=100 is too few. What would fit: num_clients of at least',
     ),
     (
-      (*FLAGS, '--target_epsilon=1', '--population=100'),
-      '--population and --cohort go together',
+      (*FLAGS, '--target_epsilon=1', '--num_clients=100'),
+      'num_clients and clients_per_round go together',
     ),
     (
-      (*_FREE, '--target_epsilon=1', '--population=10', '--cohort=20'),
-      '--cohort=20 is larger than --population=10. Lower it, or raise --population.',
+      (*_FREE, '--target_epsilon=1', '--num_clients=10', '--clients_per_round=20'),
+      'clients_per_round=20 is larger than num_clients=10. Lower it, or raise '
+      'num_clients.',
     ),
     (
       (*FLAGS, '--target_epsilon=1', '--sampling=balls_in_bins'),
-      '--sampling=balls_in_bins is described by --population and --cohort; give them.',
+      'sampling=balls_in_bins is described by num_clients and clients_per_round; '
+      'give them.',
     ),
     (
       (*FLAGS, '--target_epsilon=1', '--sampling=b_min_sep'),
       'planning.separations.best_separation; tff-dp-report and tff-dp-simulate take '
-      'what it finds as --sampled_separation and --num_bands. Values here are none, ',
+      'what it finds as --min_separation and --num_bands. Values here are none, ',
     ),
     (('--model_size=many',), '--model_size=many'),
   ],
@@ -193,7 +195,7 @@ def test_what_no_mechanism_can_do_is_said_of_the_flags():
   given = ('--target_epsilon=1', '--mechanisms=banded', '--num_bands=20')
   result = _plan(*FLAGS, *given)
   assert result.returncode == 2
-  said = 'error: no mechanism can do it. banded: --num_bands=20 is more than --min_sep'
+  said = 'error: no mechanism can do it. banded: num_bands=20 is more than min_sep'
   assert said in result.stderr
 
 
@@ -211,7 +213,7 @@ def test_a_cohort_that_a_sampling_cannot_have_is_said():
   said = 'noise and epsilon are for rounds of 24 clients in the mean, not 20'
   arguments = (*_FREE, '--target_epsilon=8', '--mechanisms=gaussian')
   for cohort in (20, 24):
-    result = _plan(*arguments, '--population=360', f'--cohort={cohort}')
+    result = _plan(*arguments, '--num_clients=360', f'--clients_per_round={cohort}')
     assert result.returncode == 0, result.stderr
     text = ' '.join(result.stdout.split())
     assert 'If each client draws 4 of 60 rounds' in text

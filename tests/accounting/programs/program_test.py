@@ -29,16 +29,19 @@ from tff_dp_aggregators.base import version
 PROGRAMS = {'report': report, 'plan': plan, 'participation': participation}
 
 
-def _define(values):
-  flags.DEFINE_integer('number', 3, 'How many.', flag_values=values)
-  flags.DEFINE_float('share', None, 'Of all.', flag_values=values)
-  flags.DEFINE_enum('shape', None, ['round', 'square'], 'Of it.', flag_values=values)
-  flags.DEFINE_bool('shown', False, 'Whether to show it.', flag_values=values)
-
-
 def _program(main=lambda values: 0, **changes):
-  given = {'groups': lambda: [('Looks', ('shape', 'colour'))], **changes}
-  return program.Program('a-program', '\nDoes it.\n\nOften.\n', _define, main, **given)
+  shape = program.Flag('shape', ['round', 'square'], 'Of it.', is_basic=True)
+  rows = (
+    program.Flag('number', int, 'How many.', default=3, is_basic=True),
+    program.Flag('share', float, 'Of all.', unset='half'),
+    program.Flag('shown', bool, 'Whether to show it.', default=False),
+    program.Flag('mean', program.NUMBER, 'Of all.'),
+  )
+
+  def groups():
+    return (('Flags', rows), ('Looks', (shape,)))
+
+  return program.Program('a-program', '\nDoes it.\n\nOften.\n', groups, main, **changes)
 
 
 def test_main_gets_the_values_and_gives_the_exit_code():
@@ -62,15 +65,44 @@ def test_help_is_the_description_and_the_flags_under_their_headings():
     'Does it.\n\nOften.\n\n'
     'Flags:\n'
     "  --number: How many. (default: '3')\n"
-    '  --share: Of all.\n'
-    "  --[no]shown: Whether to show it. (default: 'false')\n\n"
+    '  --share: Of all. Default: half.\n'
+    "  --[no]shown: Whether to show it. (default: 'false')\n"
+    '  --mean: Of all.\n\n'
     'Looks:\n'
     '  --shape: <round|square>: Of it.\n\n'
     'Of every program:\n'
-    '  --flagfile: Take flags from this file as well, one a line.\n'
-    '  --help: Show this.\n'
+    '  --flagfile: Take flags from this file, one a line; those that follow it count\n'
+    '      more.\n'
+    '  --help: Show the flags that most need.\n'
+    '  --helpfull: Show all flags.\n'
     '  --version: Show the version, and its commit where it is known.\n'
   )
+
+
+def test_help_shows_the_flags_that_most_need_where_there_are_many(monkeypatch):
+  monkeypatch.setattr(program, '_FEW', 4)
+  short = executing.execute(_program(), '--help').stdout
+  assert '--number:' in short and '--shape:' in short
+  assert '--share:' not in short and '--mean:' not in short
+  assert short.endswith('--helpfull shows all 5 flags.\n')
+  full = executing.execute(_program(), '--helpfull').stdout
+  assert '--share:' in full and '--mean:' in full and 'shows all 5' not in full
+
+
+@pytest.mark.parametrize('name', ['report', 'plan'])
+def test_two_dozen_flags_are_those_that_most_need(name):
+  rows = [row for _, rows in PROGRAMS[name].PROGRAM.groups() for row in rows]
+  assert 12 <= sum(row.is_basic for row in rows) <= 24
+  assert len({row.name for row in rows}) == len(rows)
+
+
+def test_a_number_is_whole_if_it_can_be():
+  seen = []
+  of_numbers = _program(lambda values: seen.append(values.mean) or 0)
+  for text in ('7', '7.0', '2.5', '1e3'):
+    assert of_numbers.execute([f'--mean={text}']) == 0
+  assert seen == [7, 7, 2.5, 1000]
+  assert [type(each) for each in seen] == [int, int, float, int]
 
 
 def test_version_names_the_commit():
@@ -88,22 +120,24 @@ def test_flags_come_from_files_too(tmp_path):
     return 0
 
   assert _program(main).execute([f'--flagfile={path}', '--shape=round']) == 0
-  assert seen == [(8, True, ['number', 'share', 'shape', 'shown'])]
+  names = ['number', 'share', 'shown', 'mean', 'shape']
+  assert seen == [(8, True, names)]
+  assert _program(main).execute([f'--flagfile={path}', '--number=5', '--noshown']) == 0
+  assert _program(main).execute(['--number=5', f'--flagfile={path}']) == 0
+  assert seen[1:] == [(5, False, names), (8, True, names)]  # Later wins.
 
 
 @pytest.mark.parametrize(
   'arguments, named',
   [
-    (('--number=4', '--number=5'), '--number is given twice, as 4 and as 5;'),
-    (('--number=4', '--number', '4'), '--number is given twice, as 4 and as 4;'),
-    (('-number=4', '--number', '5'), '--number is given twice, as 4 and as 5;'),
-    (('--shape=round', '--shape=square'), '--shape is given twice, as round and as'),
-    (('--shown', '--noshown'), '--shown is given twice, as true and as false;'),
-    (('--noshown', '--shown=true'), '--shown is given twice, as false and as true;'),
-    (('--shown', '--shown'), '--shown is given twice, as true and as true;'),
-    (('--number=3', '--number=4'), '--number is given twice, as 3 and as 4;'),
-    (('--flagfile={}', '--number=5'), '--number is given twice, as 8 and as 5;'),
-    (('--shape=round', '--flagfile={}', '--flagfile={}'), '--number is given twice'),
+    (('--number=4', '--number=5'), '--number is given twice; give it once'),
+    (('--number=4', '--number', '4'), '--number is given twice; give it once'),
+    (('-number=4', '--number', '5'), '--number is given twice; give it once'),
+    (('--shape=round', '--shape=square'), '--shape is given twice; give it once'),
+    (('--shown', '--noshown'), '--shown is given twice; give it once'),
+    (('--noshown', '--shown=true'), '--shown is given twice; give it once'),
+    (('--shown', '--shown'), '--shown is given twice; give it once'),
+    (('--flagfile={}', '--number=5', '--number=6'), '--number is given twice; give'),
   ],
 )
 def test_a_flag_is_given_once_however_it_is_written(tmp_path, arguments, named):
@@ -121,11 +155,11 @@ def test_a_flag_is_given_once_however_it_is_written(tmp_path, arguments, named):
 
 
 def test_flags_that_collect_values_take_as_many_as_there_are():
-  def define(values):
-    flags.DEFINE_multi_string('path', None, 'Which.', flag_values=values)
-
+  rows = (program.Flag('path', program.MANY, 'Which.'),)
   seen = []
-  collecting = program.Program('p', '', define, lambda v: seen.append(v.path) or 0)
+  collecting = program.Program(
+    'p', '', lambda: [('Flags', rows)], lambda v: seen.append(v.path) or 0
+  )
   assert collecting.execute(['--path=a', '--path', 'a', '--path=b']) == 0
   assert collecting.execute(['--path=c']) == 0
   assert seen == [['a', 'a', 'b'], ['c']]
@@ -135,16 +169,16 @@ def test_flags_that_collect_values_take_as_many_as_there_are():
 def test_every_program_refuses_a_flag_given_twice(name):
   result = executing.execute(PROGRAMS[name], '--output=a', '--output=b')
   assert result.returncode == 2
-  assert '--output is given twice, as a and as b; give it once' in result.stderr
+  assert '--output is given twice; give it once' in result.stderr
 
 
 @pytest.mark.parametrize(
   'arguments, message',
   [
     (('--nmber=3',), "Unknown command line flag 'nmber'. Did you mean: number ?"),
-    (('--number=many',), "flag --number=many: 'many' is no integer; --help lists"),
-    (('--number=2.5',), "flag --number=2.5: '2.5' is no integer; --help lists"),
-    (('--share=half',), "flag --share=half: 'half' is no number; --help lists"),
+    (('--number=many',), "flag --number=many: 'many' is no integer; --helpfull lists"),
+    (('--number=2.5',), "flag --number=2.5: '2.5' is no integer; --helpfull lists"),
+    (('--share=half',), "flag --share=half: 'half' is no number; --helpfull lists"),
     (('--number',), 'Missing value for flag --number'),
     (('--shape=oval',), 'should be one of <round|square>'),
     (('--flagfile=/nowhere',), 'Unable to open flagfile'),
@@ -190,6 +224,16 @@ def test_what_is_no_refusal_is_raised():
     _program(lambda values: {}[values.number]).execute([])
 
 
+@pytest.mark.parametrize('old, new', program.RENAMED.items())
+def test_an_old_name_is_refused_with_the_new_one(old, new):
+  result = executing.execute(report, f'--{old}=9')
+  assert (result.returncode, result.stdout) == (2, '')
+  assert f'--{old} is called --{new}' in result.stderr
+  assert "Unknown command line flag 'cohort'" in (
+    executing.execute(PROGRAMS['participation'], '--cohort=9').stderr
+  )
+
+
 @pytest.mark.parametrize('name', PROGRAMS)
 def test_python_m_is_the_program_without_tensorflow(name):
   code = (
@@ -219,7 +263,7 @@ def test_python_m_is_the_program_without_tensorflow(name):
       'error: noise multiplier 1 spends epsilon = ',
     ),
     ('plan', ('--no_such_flag',), 2, "error: Unknown command line flag 'no_such_flag'"),
-    ('participation', (), 2, 'error: --round_log is missing; --help lists all flags.'),
+    ('participation', (), 2, 'error: --round_log is missing'),
   ],
 )
 def test_exit_codes_reach_the_shell(name, arguments, code, message):

@@ -79,8 +79,8 @@ def test_the_printed_command_gives_the_same_numbers_again():
     '--target_delta=1e-7',
     '--adjacency=replace_one',
   )
-  program, arguments = report['verification']['command'].split('report ', 1)
-  assert program == 'python -m tff_dp_aggregators.accounting.'
+  program, arguments = report['verification']['command'].split(' ', 1)
+  assert program == 'tff-dp-report'
   assert reporting.json_of(*shlex.split(arguments)) == report
 
 
@@ -138,16 +138,16 @@ def test_output_file_is_written_whole_and_never_overwritten(tmp_path):
     (('--verify=x', '--min_wait_hours=3'), 2, '--min_wait_hours does not go with'),
     (
       ('--mechanism=gaussian', '--num_rounds=3', '--noise_multiplier=1')
-      + ('--target_delta=1e-6', '--sampling=fixed_size', '--population=99')
-      + ('--cohort=9', '--accountant=prv'),
+      + ('--target_delta=1e-6', '--sampling=fixed_size', '--num_clients=99')
+      + ('--clients_per_round=9', '--accountant=prv'),
       2,
-      '--accountant=prv does not read this event; leave it out, or take pld or rdp.\n',
+      'accountant=prv does not read this event; leave it out, or take pld or rdp.\n',
     ),
     (
       ('--mechanism=laplace', '--num_rounds=3', '--target_epsilon=1')
       + ('--target_delta=1e-6', '--accountant=zcdp'),
       2,
-      '--accountant=zcdp does not read this event; leave it out, or take pld or ',
+      'accountant=zcdp does not read this event; leave it out, or take pld or ',
     ),
     (
       (*GBOARD, '--noise_multiplier=1', '--ledger=/nowhere'),
@@ -159,7 +159,7 @@ def test_output_file_is_written_whole_and_never_overwritten(tmp_path):
         ('--mechanism=gaussian', '--num_rounds=60', '--target_epsilon=6')
         + ('--target_delta=1e-4', '--accountant=monte_carlo', *sampling),
         2,
-        '--accountant=monte_carlo does not read this event; leave it out, or take ',
+        'accountant=monte_carlo does not read this event; leave it out, or take ',
       )
       for sampling in (
         ('--sampling=random_allocation', '--rounds_of_a_client=4'),

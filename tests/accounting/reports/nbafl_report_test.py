@@ -38,7 +38,7 @@ PLAN = nbafl.Nbafl(
   num_clients=50,
   min_examples=1000,
 )
-OFFERED = '--target_epsilon=4 is not below 1, and the constant sqrt(2 ln(1.25 / delta))'
+OFFERED = 'epsilon=4 is not below 1, and the constant sqrt(2 ln(1.25 / delta))'
 FEW = ('--clients_per_round=10', '--calibration=exact')
 
 
@@ -100,7 +100,7 @@ def test_every_form_shows_claims_beside_what_holds(output_format):
     (statements.OF_NBAFL[1:], '--num_exposures is for --nbafl'),
     ((*statements.OF_NBAFL, '--mechanism=tree'), '--mechanism does not go with'),
     ((*statements.OF_NBAFL, '--run_dir=x'), '--run_dir does not go with --nbafl'),
-    ((*statements.OF_NBAFL, '--clients_per_round=51'), 'at most --num_clients, 50'),
+    ((*statements.OF_NBAFL, '--clients_per_round=51'), 'at most num_clients, 50'),
     (('--nbafl', '--target_epsilon=4', *statements.OF_NBAFL[2:]), OFFERED),
   ],
 )

@@ -29,7 +29,7 @@ POISSON = accounting.Mechanism(
   'gaussian', sampling.PoissonSampling(20, sampling_probability=0.01), 1.0
 )
 FIXED_SIZE = accounting.Mechanism(
-  'gaussian', sampling.FixedSizeSampling(2, population=1000, cohort=10), 2.0
+  'gaussian', sampling.FixedSizeSampling(2, num_clients=1000, clients_per_round=10), 2.0
 )
 
 

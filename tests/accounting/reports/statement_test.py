@@ -393,7 +393,7 @@ def _statements(tmp_path):
   adaptive = dataclasses.replace(MECHANISM, clipped_count_stddev=5.0)
   replace_one = dataclasses.replace(MECHANISM, adjacency='replace_one')
   poisson = sampling.PoissonSampling(4, sampling_probability=0.01)
-  fixed_size = sampling.FixedSizeSampling(2, population=1000, cohort=10)
+  fixed_size = sampling.FixedSizeSampling(2, num_clients=1000, clients_per_round=10)
   yield plan
   yield run
   yield composition

@@ -52,7 +52,7 @@ def test_a_command_that_leads_to_the_report_is_right(tmp_path):
     (('--target_epsilon=9',), 'leads to something else: target is None, computed'),
     (('--mechanism=oak',), 'does not work: ValueError: flag --mechanism=oak'),
     (('--num_rounds=many',), 'does not work: ValueError: flag --num_rounds=many'),
-    (('--min_separation=0',), 'does not work: ValueError: --min_separation'),
+    (('--min_separation=0',), 'does not work: ValueError: min_separation'),
     (('--num_bands=3',), 'does not work: ValueError: '),
     (('--ledger=/nowhere',), 'does not work: FileNotFoundError'),
     (
@@ -88,10 +88,11 @@ def test_a_command_that_does_not_lead_to_the_report_is_found(
   [
     'a command',
     '',
+    'tff-dp-plan --num_rounds=3',
+    "tff-dp-report 'open",
+    'tff-dp-reports',
+    'rm -rf /; tff-dp-report',
     'python -m tff_dp_aggregators.accounting.plan --num_rounds=3',
-    "python -m tff_dp_aggregators.accounting.report 'open",
-    'python -m tff_dp_aggregators.accounting.reports',
-    'rm -rf /; python -m tff_dp_aggregators.accounting.report',
   ],
 )
 def test_what_is_no_command_of_the_report_program_is_found(tmp_path, command):

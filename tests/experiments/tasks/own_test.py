@@ -220,9 +220,7 @@ def test_examples_without_clients_are_dealt_out(tmp_path):
 
 def test_the_command_of_the_documentation_runs(tmp_path):
   text = DOCS.read_text(encoding='utf-8').replace('\\\n', ' ')
-  (command,) = re.findall(
-    r'^ +python -m experiments\.simulate (--data=.*)$', text, re.M
-  )
+  (command,) = re.findall(r'^ +tff-dp-simulate (--data=.*)$', text, re.M)
   rows = [
     {'patient': i % 60, 'age': i % 50, 'returned': ['no', 'yes'][i % 50 > 25]}
     for i in range(900)

@@ -52,8 +52,8 @@ class Task:
     target_delta: At which delta epsilons are stated.
     target_epsilon: Privacy target; or give `noise_multiplier`.
     noise_multiplier: Of all rows, over the clip norm; or give `target_epsilon`.
-    population: Clients there are; `None` for no sampled rows.
-    cohort: Clients of a round; `None` for no sampled rows.
+    num_clients: Clients there are; `None` for no sampled rows.
+    clients_per_round: Clients of a round; `None` for no sampled rows.
     sampling: A key of `offers.samplings()`: how the server can draw clients. Rows that
       need no more may be advised, with the tightest epsilon; others have a quick
       upper bound.
@@ -77,8 +77,8 @@ class Task:
   target_delta: float
   target_epsilon: Optional[float] = None
   noise_multiplier: Optional[float] = None
-  population: Optional[int] = None
-  cohort: Optional[int] = None
+  num_clients: Optional[int] = None
+  clients_per_round: Optional[int] = None
   sampling: str = 'none'
   num_groups: Optional[int] = None
   options: Union[Mapping[str, Optional[int]], tuple[tuple[str, int], ...]] = ()
@@ -93,18 +93,22 @@ class Task:
     object.__setattr__(self, 'options', tuple(self.given.items()))
     gaussian.check_delta(self.target_delta, 'target_delta')
     _check_target_or_noise(self.target_epsilon, self.noise_multiplier)
-    if (self.population is None) != (self.cohort is None):
-      raise ValueError('population and cohort go together; give both or neither.')
-    if self.population is not None and self.cohort is not None:
+    if (self.num_clients is None) != (self.clients_per_round is None):
+      raise ValueError(
+        'num_clients and clients_per_round go together; give both or neither.'
+      )
+    if self.num_clients is not None and self.clients_per_round is not None:
       strategies.participation.check_population(
-        self.population, self.cohort, self.limits
+        self.num_clients, self.clients_per_round, self.limits
       )
     _check_choice('sampling', self.sampling, offers_lib.samplings())
-    if self.population is None and (self.sampling != 'none' or self.num_groups):
+    if self.num_clients is None and (self.sampling != 'none' or self.num_groups):
       given = f'sampling={self.sampling}'
       if self.sampling == 'none':
         given = f'num_groups={self.num_groups}'
-      raise ValueError(f'{given} is described by population and cohort; give them.')
+      raise ValueError(
+        f'{given} is described by num_clients and clients_per_round; give them.'
+      )
     for name in self.mechanisms or ():
       _check_choice('mechanism', name, registry.KINDS, f'mechanisms={name}: ')
     _check_options_are_used(self.given, self.mechanisms or registry.KINDS)
@@ -262,9 +266,9 @@ class Comparison:
 
     See `accounting.noise_to_signal` for what it means.
     """
-    if self.task.cohort is None:
+    if self.task.clients_per_round is None:
       return None
-    return self.noise_norm(row).times(1 / self.task.cohort)
+    return self.noise_norm(row).times(1 / self.task.clients_per_round)
 
   def may_be_advised(self, row: Row) -> bool:
     """Whether the server can do what a row assumes, as far as is known."""
@@ -287,8 +291,9 @@ class Comparison:
 
   def to_json(self) -> dict[str, Any]:
     """JSON-ready values; infinite numbers are None."""
+    stored = {'num_clients': 'population', 'clients_per_round': 'cohort'}
     task = {
-      field.name: getattr(self.task, field.name)
+      stored.get(field.name, field.name): getattr(self.task, field.name)
       for field in dataclasses.fields(self.task)
       if field.name not in ('limits', 'options')
     }
@@ -484,9 +489,11 @@ def _candidates(task: Task) -> list[_Candidate]:
 
 
 def _sampled_candidates(task: Task, kinds: list[registry.Kind]) -> list[_Candidate]:
-  if task.population is None or task.cohort is None:
+  if task.num_clients is None or task.clients_per_round is None:
     return []
-  cohorts = offers_lib.Cohorts(task.limits.num_rounds, task.population, task.cohort)
+  cohorts = offers_lib.Cohorts(
+    task.limits.num_rounds, task.num_clients, task.clients_per_round
+  )
   candidates: list[_Candidate] = []
   cyclic: list[_Candidate] = []
   for sampling, offer in offers_lib.offers().items():
@@ -544,7 +551,7 @@ def _groups(
 
 def _powers_of_2(cohorts: offers_lib.Cohorts) -> list[int]:
   """Numbers of groups that are looked at."""
-  largest = min(cohorts.population // cohorts.cohort, cohorts.num_rounds)
+  largest = min(cohorts.num_clients // cohorts.clients_per_round, cohorts.num_rounds)
   return [2**i for i in range(largest.bit_length())]
 
 

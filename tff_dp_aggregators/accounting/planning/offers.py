@@ -15,14 +15,14 @@ class Cohorts:
 
   Attributes:
     num_rounds: Rounds in all.
-    population: Clients there are.
-    cohort: Clients of a round.
+    num_clients: Clients there are.
+    clients_per_round: Clients of a round.
     num_groups: Groups of clients that take turns, where they do.
   """
 
   num_rounds: int
-  population: int
-  cohort: int
+  num_clients: int
+  clients_per_round: int
   num_groups: int = 1
 
 
@@ -53,7 +53,7 @@ class Offer:
 
 def _of_cohort(make: Any) -> Callable[[Cohorts], Any]:
   return lambda cohorts: make.of_cohort(
-    cohorts.num_rounds, cohorts.population, cohorts.cohort
+    cohorts.num_rounds, cohorts.num_clients, cohorts.clients_per_round
   )
 
 
@@ -75,7 +75,7 @@ OFFERS: dict[type[sampling.Scheme], tuple[Offer, ...]] = {
       'sampling of fixed size',
       '-.',
       lambda cohorts: sampling.FixedSizeSampling(
-        cohorts.num_rounds, cohorts.population, cohorts.cohort
+        cohorts.num_rounds, cohorts.num_clients, cohorts.clients_per_round
       ),
     ),
   ),
@@ -102,7 +102,7 @@ NOT_OFFERED: dict[type[sampling.Scheme], str] = {
   sampling.BMinSepSampling: (
     'its separation is chosen together with the bands, which takes '
     'tff_dp_aggregators.accounting.planning.separations.best_separation; tff-dp-report '
-    'and tff-dp-simulate take what it finds as --sampled_separation and --num_bands'
+    'and tff-dp-simulate take what it finds as --min_separation and --num_bands'
   ),
 }
 

@@ -21,8 +21,8 @@ _ENOUGH = 1.05
 
 def best_separation(
   num_rounds: int,
-  population: int,
-  cohort: float,
+  num_clients: int,
+  clients_per_round: float,
   target_epsilon: float,
   target_delta: float,
   *,
@@ -38,8 +38,8 @@ def best_separation(
 
   Args:
     num_rounds: Rounds in all.
-    population: Clients there are.
-    cohort: Mean number of clients in a round.
+    num_clients: Clients there are.
+    clients_per_round: Mean number of clients in a round.
     target_epsilon: Positive.
     target_delta: Between 0 and 1, exclusive.
     mechanism: A kind of strategy with bands; by default that found in the least time.
@@ -56,20 +56,22 @@ def best_separation(
     (16, 0.05)
   """
   num_rounds = checks.check_positive_int('num_rounds', num_rounds)
-  population = checks.check_positive_int('population', population)
-  checks.check_number('cohort', cohort)
-  if not 0 < cohort <= population:
+  num_clients = checks.check_positive_int('num_clients', num_clients)
+  checks.check_number('clients_per_round', clients_per_round)
+  if not 0 < clients_per_round <= num_clients:
     raise ValueError(
-      f'cohort must be positive and at most population={population}; got {cohort:g}.'
+      f'clients_per_round must be positive and at most num_clients={num_clients}; got '
+      f'{clients_per_round:g}.'
     )
   if mechanism is not None:
     _check_has_bands(mechanism)
-  most = min(num_rounds, int(population // cohort))
+  most = min(num_rounds, int(num_clients // clients_per_round))
   if largest is not None:
     most = min(most, largest)
   if most < 2:
     raise ValueError(
-      f'with num_rounds={num_rounds}, population={population}, cohort={cohort} and '
+      f'with num_rounds={num_rounds}, num_clients={num_clients}, '
+      f'clients_per_round={clients_per_round} and '
       f'largest={largest} no separation above 1 is left; take Poisson sampling.'
     )
   kind = comparison.quickest_with_bands(strategies.Participation(num_rounds, most))
@@ -79,7 +81,7 @@ def best_separation(
   tried: list[tuple[float, sampling.BMinSepSampling]] = []
   for separation in (2**i for i in range(1, most.bit_length())):
     schema = sampling.BMinSepSampling.of_cohort(
-      num_rounds, population, cohort, separation
+      num_rounds, num_clients, clients_per_round, separation
     )
     bands = {kind.bands: separation}
     made = mechanism_lib.Mechanism(kind.name, schema, 1.0, options=bands)

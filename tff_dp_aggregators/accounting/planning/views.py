@@ -205,17 +205,22 @@ def _columns(comparison: planning.Comparison) -> list[_Column]:
 
 def _noise_heading(task: planning.Task) -> list[str]:
   """What the table of a round's noise is about."""
-  of = 'sum of updates' if task.cohort is None else f'mean of {task.cohort:,} updates'
+  of = (
+    'sum of updates'
+    if task.clients_per_round is None
+    else f'mean of {task.clients_per_round:,} updates'
+  )
   heading = (
     f'Noise that a round adds to the {of}, in clip norms: in one parameter, in the '
     f'worst round; in the model, all {task.model_size:,} as the length of a vector, in '
     'the first, worst and last round; and in the sum of all rounds, divided by their '
     'number.'
   )
-  if task.cohort is None:
+  if task.clients_per_round is None:
     return [
       f'{heading} That of the model is also how many clients a round takes for the sum '
-      'of their updates to be as long as the noise, at most; --population and --cohort '
+      'of their updates to be as long as the noise, at most; --num_clients and '
+      '--clients_per_round '
       'give the ratio.'
     ]
   return [
@@ -226,7 +231,7 @@ def _noise_heading(task: planning.Task) -> list[str]:
 
 
 def _noise_columns(comparison: planning.Comparison) -> list[_Column]:
-  cohort = comparison.task.cohort or 1
+  cohort = comparison.task.clients_per_round or 1
 
   def of_model(field: str) -> Callable[[planning.Row], str]:
     return lambda row: _short(getattr(comparison.noise_norm(row), field) / cohort)
@@ -268,8 +273,9 @@ def _heading(comparison: planning.Comparison) -> list[str]:
   limits = task.limits
   if task.separation_is_derived:
     lines.append(
-      f'min_separation={limits.min_separation} is the most that {task.population:,} '
-      f'clients in cohorts of {task.cohort:,} allow; the server must keep to it.'
+      f'min_separation={limits.min_separation} is the most that {task.num_clients:,} '
+      f'clients in cohorts of {task.clients_per_round:,} allow; the server must keep '
+      'to it.'
     )
   elif (
     limits.min_separation == 1
@@ -356,7 +362,7 @@ def _notes(comparison: planning.Comparison) -> list[str]:
 
 def _other_cohorts(comparison: planning.Comparison) -> list[str]:
   """Where a sampling cannot have the cohort that was asked for, and what it has."""
-  population, cohort = comparison.task.population, comparison.task.cohort
+  population, cohort = comparison.task.num_clients, comparison.task.clients_per_round
   if population is None or cohort is None:
     return []
   drawn = {row.sampling: row.mechanism.participation for row in comparison.rows}

@@ -1,15 +1,13 @@
-"""The flags of mechanism, participation and target, checked together.
+"""What the flags that programs share ask for, checked together.
 
-The programs of this package share them, so that a mechanism is spelled the same
-everywhere. `define` defines them, `planned` turns their values into the inputs
-of a statement. A program with defaults of its own, or which knows some of it from
-elsewhere, as a simulation knows its clients, defines them group by group, and takes
-`schema_from` and `mechanism_from`; nothing else reads them.
+`table` has the flags; `planned` turns their values into the inputs of a statement. A
+program that knows some of it from elsewhere, as a simulation knows its clients, takes
+`schema_from` and `mechanism_from`.
 """
 
 import dataclasses
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Callable, Optional, cast
 
 import dp_accounting
@@ -17,16 +15,16 @@ from absl import flags
 
 from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
-from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import calibration
 from tff_dp_aggregators.accounting import joint_mechanism
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
+from tff_dp_aggregators.accounting import nbafl as nbafl_lib
 from tff_dp_aggregators.accounting import sites
 from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.accounting.programs import parts as parts_lib
 from tff_dp_aggregators.accounting.programs import program
 from tff_dp_aggregators.accounting.programs import scheme_flags
-from tff_dp_aggregators.accounting.programs import spelling
+from tff_dp_aggregators.accounting.programs import table
 from tff_dp_aggregators.accounting.records import log_participation
 from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
 from tff_dp_aggregators.accounting.reports import terms
@@ -38,294 +36,52 @@ from tff_dp_aggregators.strategies import size
 _MAX_SECONDS = 60.0
 # Relative, of a sensitivity that is computed from a strategy.
 _ROUND_OFF = 1e-12
-
-TARGET_FLAGS = (
-  'noise_multiplier',
-  'target_epsilon',
-  'target_delta',
+FIND = table.Flag(
   'find',
-  'accountant',
-  'adjacency',
+  ['max_participations'],
+  'Find the largest --max_participations that keeps the target with this noise and '
+  'number of rounds.',
 )
 
 
-def participation_flags() -> tuple[str, ...]:
-  """Names of the flags that state rounds and limits on participation."""
-  return ('num_rounds', *(flag.name for flag in scheme_flags.limits_flags()))
-
-
-def sampling_flags() -> tuple[str, ...]:
-  """Names of the flags that state how clients are drawn."""
-  others = (
-    name for name in scheme_flags.all_flags() if name not in participation_flags()
+def groups() -> tuple[program.Group, ...]:
+  """The flags that `planned` reads."""
+  rounds = {'num_rounds': {'unset': 'the most that keep the target'}}
+  target = {
+    'target_epsilon': {
+      'help': 'Privacy target. With it, one of --noise_multiplier and --num_rounds may '
+      'be left out; if both are given, they are checked against it.'
+    }
+  }
+  return (
+    ('Participation', table.change(table.participation(), rounds)),
+    ('Sampling', table.sampling()),
+    ('Mechanism', table.mechanism()),
+    ('Where noise is made', table.site()),
+    ('Target', (*table.change(table.target(), target), FIND)),
   )
-  return ('sampling', *others)
 
 
 def all_names() -> tuple[str, ...]:
-  """Of all flags that `define` defines."""
-  return tuple(name for _, names in groups() for name in names)
-
-
-def groups() -> tuple[program.Group, ...]:
-  """All flags, under the headings under which `--help` shows them."""
-  return (
-    ('Participation', participation_flags()),
-    ('Sampling', sampling_flags()),
-    ('Mechanism', (*mechanism_flags(), parts_lib.FLAG)),
-    ('Where noise is made', site_flags()),
-    ('Target', TARGET_FLAGS),
-  )
-
-
-def define(values: flags.FlagValues) -> None:
-  """Defines the flags.
-
-  Args:
-    values: Where to define them.
-  """
-  define_participation(values)
-  define_mechanism(values)
-  parts_lib.define(values)
-  define_site(values)
-  define_sampling(values)
-  define_target(values)
-
-
-def mechanism_flags() -> tuple[str, ...]:
-  """Names of the flags that state a mechanism, but for its noise."""
-  options = registry.options()
-  return ('mechanism', 'strategy_file', *options, 'clipped_count_stddev')
-
-
-def all_mechanism_flags() -> tuple[str, ...]:
-  """Names of the flags that state a mechanism, its noise and its target."""
-  return (*mechanism_flags(), *site_flags(), *TARGET_FLAGS)
-
-
-def site_flags() -> tuple[str, ...]:
-  """Names of the flags that state who makes the noise, and the numbers of that."""
-  return ('noise_site', *sites.options(), sites.SERVER_NOISE)
-
-
-def define_mechanism(
-  values: flags.FlagValues,
-  text: str = 'Which mechanism; or give --strategy_file.',
-  none: Optional[str] = None,
-) -> None:
-  """Defines the flags of the mechanism, but for its noise.
-
-  Args:
-    values: Where to define them.
-    text: What --help says of --mechanism.
-    none: Its value that asks for no mechanism, where that may be.
-  """
-  names = list(mechanism_lib.names()) + ([] if none is None else [none])
-  flags.DEFINE_enum('mechanism', None, names, text, flag_values=values)
-  flags.DEFINE_string(
-    'strategy_file',
-    None,
-    'A strategy saved by Strategy.save (.json or .npz), instead of --mechanism.',
-    flag_values=values,
-  )
-  define_options(values)
-  flags.DEFINE_float(
-    'clipped_count_stddev',
-    None,
-    'With adaptive clipping: standard deviation of the noise of the count of small '
-    'norms, in clients. --noise_multiplier then covers count and values.',
-    flag_values=values,
-  )
-
-
-def define_options(values: flags.FlagValues, is_comparison: bool = False) -> None:
-  """Defines a flag for each option of mechanisms.
-
-  Args:
-    values: Where to define them.
-    is_comparison: Whether the program compares mechanisms, and so leaves out what a
-      comparison does not pass on.
-  """
-  for name, by_kind in registry.options().items():
-    said = {
-      kind: option.help
-      for kind, option in by_kind.items()
-      if option.is_compared or not is_comparison
-    }
-    if said:
-      flags.DEFINE_integer(name, None, registry.describe(said), flag_values=values)
+  """Names of the flags that `planned` reads."""
+  return tuple(row.name for _, rows in groups() for row in rows)
 
 
 def options_from(values: flags.FlagValues) -> dict[str, Optional[int]]:
-  """The values of the flags that `define_options` defined; `None` where not given."""
+  """The options of mechanisms that are flags; `None` where not given."""
   return {name: values[name].value for name in registry.options() if name in values}
 
 
-def define_site(
-  values: flags.FlagValues, defaults: Optional[Mapping[str, str]] = None
-) -> None:
-  """Defines the flags that state who makes the noise.
+def whole(values: flags.FlagValues, name: str) -> Optional[int]:
+  """The value of a flag that may be a mean elsewhere, and counts something here.
 
-  Args:
-    values: Where to define them.
-    defaults: What the program puts where one of the numbers is left out, in words, if
-      it is not what `terms.describe` says.
+  Raises:
+    ValueError: If it is not whole.
   """
-  kinds = '; '.join(f'{name}: {site.help}' for name, site in terms.SITES.items())
-  flags.DEFINE_enum(
-    'noise_site',
-    None,
-    list(sites.SITES),
-    f'Who makes the noise. {kinds}. Default: {sites.SERVER.name}; of integers '
-    f'{sites.CLIENTS.name}.',
-    flag_values=values,
-  )
-  defaults = defaults or {}
-  for name in sites.options():
-    text = terms.describe(name)
-    if name in defaults:
-      text = f'{text.split(" Default: ")[0].rstrip(".")}. Default: {defaults[name]}.'
-    flags.DEFINE_integer(name, None, text, flag_values=values)
-  flags.DEFINE_float(
-    sites.SERVER_NOISE,
-    None,
-    f'With --noise_site={sites.CLIENTS_AND_SERVER.name}: standard deviation of the '
-    "server's noise of the sum over the clip norm, 0 for none. --noise_multiplier is "
-    "that of one client's noise.",
-    flag_values=values,
-  )
-
-
-def define_participation(values: flags.FlagValues) -> None:
-  """Defines the number of rounds and the limits on participation."""
-  flags.DEFINE_integer(
-    'num_rounds',
-    None,
-    'Rounds in all. Left out, the most that keep a target.',
-    flag_values=values,
-  )
-  define_limits(values)
-
-
-def define_limits(
-  values: flags.FlagValues, defaults: Optional[Mapping[str, str]] = None
-) -> None:
-  """Defines the flags of limits on participation, but for the number of rounds.
-
-  Args:
-    values: Where to define them.
-    defaults: What the program puts where one is left out, in words, if it is not the
-      usual.
-  """
-  for flag in scheme_flags.limits_flags():
-    _define(flag, values, (defaults or {}).get(flag.name))
-
-
-def define_sampling(
-  values: flags.FlagValues, called: Optional[Mapping[str, str]] = None
-) -> None:
-  """Defines the flags that state how clients are drawn.
-
-  Args:
-    values: Where to define them.
-    called: Flags that have another name in this program, and are defined elsewhere,
-      with that name; as for `schema_from`.
-  """
-  called = called or {}
-  *first, last = (stated.help for stated in scheme_flags.STATED.values())
-  text = (
-    f'What may be assumed about how clients are drawn: {"; ".join(first)}; or {last}.'
-  )
-  text = spelling.spelled(text, {f'--{name}': f'--{c}' for name, c in called.items()})
-  flags.DEFINE_enum(
-    'sampling',
-    sampling.Limits.flag,
-    [kind.flag for kind in scheme_flags.STATED],
-    text,
-    flag_values=values,
-  )
-  for name in sampling_flags()[1:]:
-    if name not in called:
-      _define(scheme_flags.all_flags()[name], values)
-
-
-def _define(
-  flag: scheme_flags.Flag, values: flags.FlagValues, default: Optional[str] = None
-) -> None:
-  default = flag.default if default is None else default
-  text = f'{flag.help} Default: {default}.' if default else flag.help
-  if flag.type is bool:
-    flags.DEFINE_bool(flag.name, False, text, flag_values=values)
-  else:
-    define = {int: flags.DEFINE_integer, float: flags.DEFINE_float}[flag.type]
-    define(flag.name, None, text, flag_values=values)
-
-
-def define_target(values: flags.FlagValues) -> None:
-  """Defines the flags of noise, target, accountant, and what is looked for."""
-  define_noise(
-    values,
-    'With it, one of --noise_multiplier and --num_rounds may be left out; if both are '
-    'given, they are checked against it.',
-  )
-  define_accounting(values)
-  flags.DEFINE_enum(
-    'find',
-    None,
-    ['max_participations'],
-    'Find the largest --max_participations that keeps the target with this noise and '
-    'number of rounds.',
-    flag_values=values,
-  )
-
-
-def define_noise(
-  values: flags.FlagValues,
-  epsilon: str,
-  delta: str = '',
-) -> None:
-  """Defines the flags of noise and target.
-
-  Args:
-    values: Where to define them.
-    epsilon: What --help says of the target besides that it is one.
-    delta: What it says of its delta besides what that is.
-  """
-  flags.DEFINE_float(
-    'noise_multiplier',
-    None,
-    'Standard deviation of the noise over the clip norm. Left out, the least that '
-    'keeps a target.',
-    flag_values=values,
-  )
-  flags.DEFINE_float(
-    'target_epsilon', None, f'Privacy target. {epsilon}', flag_values=values
-  )
-  flags.DEFINE_float(
-    'target_delta',
-    None,
-    f'Delta of the guarantee{delta}.',
-    flag_values=values,
-  )
-
-
-def define_accounting(values: flags.FlagValues) -> None:
-  """Defines the flags of whose epsilon counts, and for which neighbours."""
-  flags.DEFINE_enum(
-    'accountant',
-    None,
-    sorted(accountants.ACCOUNTANTS),
-    'Whose epsilon counts. Default: the tightest sound one, for limits on '
-    'participation the exact one.',
-    flag_values=values,
-  )
-  flags.DEFINE_enum(
-    'adjacency',
-    None,
-    sorted(sampling.ADJACENCIES),
-    'Neighbouring relation. Default: that of the schema, zero_out without sampling.',
-    flag_values=values,
-  )
+  value = values[name].value
+  if value is not None and not isinstance(value, int):
+    raise ValueError(f'--{name} must be a whole number; got {value}.')
+  return value
 
 
 def planned(
@@ -351,21 +107,23 @@ def planned(
     gaussian.check_epsilon(values.target_epsilon, '--target_epsilon')
     if values.target_epsilon == 0:
       raise ValueError('--target_epsilon must be positive; got 0.')
-  if values[parts_lib.FLAG].present:
-    parts_lib.check_others(values, all_mechanism_flags())
+  if values['part'].present:
+    parts_lib.check_others(
+      values, table.names((*table.mechanism(), *table.site(), *table.target(), FIND))
+    )
   elif (values.mechanism is None) == (values.strategy_file is None):
     raise ValueError(
       '--mechanism is missing (or give --strategy_file, but not both; of parts of a '
-      f'model, --{parts_lib.FLAG} for each); known are '
+      f'model, --part for each); known are '
       f'{", ".join(mechanism_lib.names())}.'
     )
   if limits is not None:
-    for name in (*sampling_flags(), 'find'):
+    for name in (*table.names(table.sampling()), 'find'):
       if values[name].present:
         raise ValueError(
           f'--{name} does not go with a round log, {_of_log(name)}. Leave it out.'
         )
-  if values[parts_lib.FLAG].present:
+  if values['part'].present:
     mechanism, found = _of_parts(values, limits)
   else:
     mechanism, found = _of_all_weights(values, limits)
@@ -382,16 +140,16 @@ def planned(
 
 def warn_of_large_delta(values: flags.FlagValues) -> None:
   """Warns of a delta that is not below one over the population, if both are given."""
-  if values.target_delta is None or values.population is None:
+  if values.target_delta is None or values.num_clients is None:
     return
-  doubt = gaussian.doubt_of_delta(values.target_delta, values.population)
+  doubt = gaussian.doubt_of_delta(values.target_delta, values.num_clients)
   if doubt is not None:
     print(f'warning: --target_delta: {doubt}', file=sys.stderr)
 
 
 def _of_log(name: str) -> str:
   """What a round log says of a flag."""
-  if name in sampling_flags():
+  if name in table.names(table.sampling()):
     return (
       'which shows who was in which round, and sampling helps only where that is '
       'kept secret; from a log, limits on participation are taken'
@@ -427,7 +185,9 @@ def _strategy_that_ran(values: flags.FlagValues) -> Optional[strategies.Strategy
   Raises:
     ValueError: If the flags do not tell which one ran.
   """
-  planned = [name for name in participation_flags() if values[name].present]
+  planned = [
+    name for name in table.names(table.participation()) if values[name].present
+  ]
   if planned and values.num_rounds is None:
     raise ValueError(
       f'--{planned[0]} needs --num_rounds as well: with --round_log both say for which '
@@ -457,8 +217,8 @@ def _has_separation(values: flags.FlagValues) -> bool:
 def planned_limits(values: flags.FlagValues) -> Optional[strategies.Participation]:
   """Limits that were planned for what a round log is of; `None` if none are stated.
 
-  Of fixed epochs only how far rounds are apart, and how many there are: no log shows
-  that differences are multiples in the rounds that others might have had.
+  Fixed epochs are not among them: no log shows that differences are multiples in the
+  rounds that others might have had.
 
   Args:
     values: Parsed flags.
@@ -494,9 +254,9 @@ def _of_parts(
   if limits is None and values.num_rounds is None:
     raise ValueError(
       '--num_rounds is missing: the most rounds are looked for with one '
-      f'--noise_multiplier, and with --{parts_lib.FLAG} each part has its own.'
+      '--noise_multiplier, and with --part each part has its own.'
     )
-  parts = parts_lib.parse(values[parts_lib.FLAG].value)
+  parts = parts_lib.parse(values.part)
   if limits is not None:
     _check_parts_of_log(values, parts)
   target, found = None, None
@@ -510,40 +270,39 @@ def _of_parts(
 
 def _check_parts_of_log(values: flags.FlagValues, parts: Sequence[Any]) -> None:
   """Refuses a log where it does not tell which strategies of parts ran."""
-  for name in participation_flags():
+  for name in table.names(table.participation()):
     if values[name].present:
       raise ValueError(
-        f'--{name} does not go with --{parts_lib.FLAG} and --round_log. Give the '
+        f'--{name} does not go with --part and --round_log. Give the '
         'ledger of the run as well, whose events are for the planned limits.'
       )
   for part in parts:
-    _check_needs_no_plan(f'--{parts_lib.FLAG}={part.name}', part.mechanism)
+    _check_needs_no_plan(f'--part={part.name}', part.mechanism)
 
 
 def schema_from(
   values: flags.FlagValues,
   num_rounds: Optional[int] = None,
-  called: Optional[Mapping[str, str]] = None,
+  known: Collection[str] = (),
 ) -> sampling.Schema:
   """The participation schema that the flags state.
 
   Args:
     values: Parsed flags.
     num_rounds: Instead of --num_rounds.
-    called: Flags that have another name in this program, with that name. Population
-      and cohort count unless a flag says otherwise how many clients a round has.
+    known: Those of numbers of clients, where the program has them without sampling as
+      well. They count unless a flag says otherwise how many clients a round has.
 
   Raises:
     ValueError: If flags contradict each other or are out of range.
   """
   kind = sampling.for_flag(values.sampling)
-  _check_flags_of(kind, values)
-  with spelling.as_flags(spelling.of_schema(kind, called)):
-    return scheme_flags.scheme_from(
-      kind,
-      values.num_rounds if num_rounds is None else num_rounds,
-      _given(kind, values, called or {}),
-    )
+  _check_flags_of(kind, values, known)
+  return scheme_flags.scheme_from(
+    kind,
+    values.num_rounds if num_rounds is None else num_rounds,
+    _given(kind, values, known),
+  )
 
 
 def cohort_flag(values: flags.FlagValues) -> Optional[str]:
@@ -559,26 +318,27 @@ def _cohort_flag(
 
 
 def _given(
-  kind: type[sampling.Scheme], values: flags.FlagValues, called: Mapping[str, str]
+  kind: type[sampling.Scheme], values: flags.FlagValues, known: Collection[str]
 ) -> dict[str, Any]:
-  of_cohorts = (scheme_flags.POPULATION.name, scheme_flags.COHORT.name)
-  is_said = _cohort_flag(kind, values) is not None
-  stated = {}
-  for flag in scheme_flags.STATED[kind].flags:
-    if flag.name in values:
-      stated[flag.name] = values[flag.name].value
-    elif flag.name in called and not (is_said and flag.name in of_cohorts):
-      stated[flag.name] = values[called[flag.name]].value
+  left_out = known if _cohort_flag(kind, values) is not None else ()
+  stated = {
+    flag.name: values[flag.name].value
+    for flag in scheme_flags.STATED[kind].flags
+    if flag.name in values and flag.name not in left_out
+  }
   return {name: value for name, value in stated.items() if value is not None}
 
 
-def _check_flags_of(kind: type[sampling.Scheme], values: flags.FlagValues) -> None:
+def _check_flags_of(
+  kind: type[sampling.Scheme], values: flags.FlagValues, known: Collection[str]
+) -> None:
   """Refuses flags of other kinds of schema."""
-  own = {flag.name for flag in scheme_flags.STATED[kind].flags}
-  for name in (*participation_flags()[1:], *sampling_flags()[1:]):
+  own = {*known, *table.names(scheme_flags.STATED[kind].flags)}
+  limits = table.names(table.participation())[1:]
+  for name in (*limits, *table.names(table.sampling())[1:]):
     if name in own or name not in values or not values[name].present:
       continue
-    if name in participation_flags():
+    if name in limits:
       raise ValueError(
         f'--{name} does not go with --sampling={values.sampling}: sampling decides in '
         'which rounds a client takes part.'
@@ -586,7 +346,7 @@ def _check_flags_of(kind: type[sampling.Scheme], values: flags.FlagValues) -> No
     having = ' or '.join(
       each.flag
       for each, stated in scheme_flags.STATED.items()
-      if name in [flag.name for flag in stated.flags]
+      if name in table.names(stated.flags)
     )
     if kind.is_sampled:
       raise ValueError(f'--{name} is for --sampling={having}.')
@@ -611,14 +371,13 @@ def limits_from(
   Raises:
     ValueError: If flags contradict each other or are out of range.
   """
-  given = _given(sampling.Limits, values, {})
+  given = _given(sampling.Limits, values, ())
   if max_participations is not None:
     given['max_participations'] = max_participations
-  with spelling.as_flags(spelling.of_schema(sampling.Limits)):
-    limits: strategies.Participation = scheme_flags.scheme_from(  # type: ignore[assignment]
-      sampling.Limits, num_rounds, given
-    )
-    return limits
+  return cast(
+    strategies.Participation,
+    scheme_flags.scheme_from(sampling.Limits, num_rounds, given),
+  )
 
 
 def _check_two_of_three(
@@ -676,29 +435,14 @@ def mechanism_from(
   given = {} if strategy is None else {'strategy': strategy}
   if values.noise_multiplier is not None:
     return _mechanism(values, schema, values.noise_multiplier, **given)
-  with spelling.as_flags(spelling.of_mechanism(schema)):
-    return mechanism_lib.Mechanism.for_target(
-      values.mechanism or mechanism_lib.FROM_FILE,
-      schema,
-      values.target_epsilon,
-      values.target_delta,
-      accountant=values.accountant,
-      **{**_options(values), **given},
-    )
-
-
-def spelled(message: str, more: Iterable[str] = ()) -> str:
-  """A message with the names of arguments as the flags are spelled.
-
-  Args:
-    message: Which one.
-    more: Names of flags besides those of who makes the noise.
-
-  Example:
-    >>> spelled('noise_site=local does not go with skellam noise.')
-    '--noise_site=local does not go with skellam noise.'
-  """
-  return spelling.spelled(message, {**spelling.of_sites(), **spelling.of_flags(more)})
+  return mechanism_lib.Mechanism.for_target(
+    values.mechanism or mechanism_lib.FROM_FILE,
+    schema,
+    values.target_epsilon,
+    values.target_delta,
+    accountant=values.accountant,
+    **{**_options(values), **given},
+  )
 
 
 def _mechanism(
@@ -712,15 +456,14 @@ def _mechanism(
     # While rounds are looked for there may be fewer of them than bands.
     kind = registry.kind(values.mechanism)
     options.update(_of_kind(values, kind, schema.num_rounds))
-  with spelling.as_flags(spelling.of_mechanism(schema)):
-    return mechanism_lib.Mechanism(
-      values.mechanism or mechanism_lib.FROM_FILE, schema, noise_multiplier, **options
-    )
+  return mechanism_lib.Mechanism(
+    values.mechanism or mechanism_lib.FROM_FILE, schema, noise_multiplier, **options
+  )
 
 
 def _options(values: flags.FlagValues) -> dict[str, Any]:
   options: dict[str, Any] = dict(options_from(values))
-  for name in site_flags():
+  for name in table.names(table.site()):
     options[name] = values[name].value
   options['clipped_count_stddev'] = values.clipped_count_stddev
   options['adjacency'] = values.adjacency
@@ -868,4 +611,37 @@ def _check_target(plan: inputs_lib.Inputs, remedy: str) -> None:
   raise program.CheckFailed(
     f'{noise} spends epsilon = {rounding.up(spent)} at delta = {plan.delta:g}, more '
     f'than --target_epsilon={plan.target_epsilon!r}. {remedy}'
+  )
+
+
+def check_nbafl(values: flags.FlagValues) -> None:
+  """Refuses flags of NbAFL without --nbafl.
+
+  Raises:
+    ValueError: If there are any.
+  """
+  for row in table.nbafl():
+    if values[row.name].present and not values.nbafl:
+      raise ValueError(f'--{row.name} is for --nbafl.')
+
+
+def nbafl(values: flags.FlagValues) -> nbafl_lib.Nbafl:
+  """The plan of NbAFL that the flags state.
+
+  Raises:
+    ValueError: If one is missing, or out of range.
+  """
+  own = ('num_rounds', 'clip_norm', 'num_exposures', 'num_clients', 'min_examples')
+  needed = ('target_epsilon', 'target_delta', *own)
+  missing = [f'--{name}' for name in needed if values[name].value is None]
+  if missing:
+    raise ValueError(f'--nbafl needs {", ".join(missing)} as well.')
+  gaussian.check_delta(values.target_delta, 'target_delta')
+  gaussian.check_epsilon(values.target_epsilon, 'target_epsilon')
+  return nbafl_lib.Nbafl(
+    epsilon=values.target_epsilon,
+    delta=values.target_delta,
+    clients_per_round=whole(values, 'clients_per_round'),
+    calibration=values.calibration,
+    **{name: values[name].value for name in own},
   )

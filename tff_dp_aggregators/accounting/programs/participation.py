@@ -1,6 +1,6 @@
 r"""Says how often one device can have taken part, from a production system's log.
 
-    python -m tff_dp_aggregators.accounting.participation --round_log=rounds.csv
+    tff-dp-participation --round_log=rounds.csv
 
 A log has a line for each round whose result was released:
 
@@ -25,107 +25,43 @@ from typing import Optional
 from absl import flags
 
 from tff_dp_aggregators.accounting.programs import program
-from tff_dp_aggregators.accounting.programs import spelling
+from tff_dp_aggregators.accounting.programs import table
 from tff_dp_aggregators.accounting.records import log_participation
 from tff_dp_aggregators.accounting.records import round_log
 from tff_dp_aggregators.base import new_files
 
-# Flags that say how a round log is to be read, and what its devices do.
-LOG_FLAGS = (
-  'columns',
-  'population_name',
-  'min_wait_hours',
-  'wait_from',
-  'first_start',
-)
-# How arguments of `log_participation.summarize` are spelled.
-SPELLINGS = {
-  'min_wait': '--min_wait_hours',
-  **spelling.of_flags(('wait_from', 'first_start')),
-}
 
-
-def define(values: flags.FlagValues) -> None:
-  """Defines the program's flags."""
-  flags.DEFINE_string(
-    'round_log',
-    None,
-    'The log: CSV or TSV with a header, or JSON lines; plain or gzipped.',
-    required=True,
-    flag_values=values,
+def groups() -> tuple[program.Group, ...]:
+  """The program's flags."""
+  rows = (
+    program.Flag(
+      'round_log',
+      str,
+      'The log: CSV or TSV with a header, or JSON lines; plain or gzipped.',
+    ),
+    *table.round_log_rows(),
+    program.Flag(
+      'promised_min_separation',
+      int,
+      'Fail if rounds of one device can be, or are, closer than this difference.',
+      at_least=1,
+    ),
+    program.Flag(
+      'promised_max_participations',
+      int,
+      'Fail if one device can take part, or does, more often.',
+      at_least=1,
+    ),
+    program.Flag(
+      'offenders',
+      str,
+      'File to write clients to that broke a promise, if the log names clients: CSV, '
+      'with their participations, smallest separation, and which promise they broke. '
+      'It is private: mode 0600. Must not exist.',
+    ),
+    *table.printed('text', 'json'),
   )
-  define_log(values)
-  flags.DEFINE_integer(
-    'promised_min_separation',
-    None,
-    'Fail if rounds of one device can be, or are, closer than this difference.',
-    lower_bound=1,
-    flag_values=values,
-  )
-  flags.DEFINE_integer(
-    'promised_max_participations',
-    None,
-    'Fail if one device can take part, or does, more often.',
-    lower_bound=1,
-    flag_values=values,
-  )
-  flags.DEFINE_string(
-    'offenders',
-    None,
-    'File to write clients to that broke a promise, if the log names clients: CSV, '
-    'with their participations, smallest separation, and which promise they broke. It '
-    'is private: mode 0600. Must not exist.',
-    flag_values=values,
-  )
-  flags.DEFINE_enum(
-    'format', 'text', ('text', 'json'), 'What to print.', flag_values=values
-  )
-  flags.DEFINE_string(
-    'output',
-    None,
-    'File to write instead of printing; must not exist.',
-    flag_values=values,
-  )
-
-
-def define_log(values: flags.FlagValues) -> None:
-  """Defines `LOG_FLAGS`."""
-  flags.DEFINE_list(
-    'columns',
-    [],
-    'Names of columns in the log where they are unusual, such as '
-    'completion_time=done,round=nr; empty, as in population=, for a column that is '
-    f'something else. Columns: {", ".join(round_log.COLUMNS)}.',
-    flag_values=values,
-  )
-  flags.DEFINE_string(
-    'population_name',
-    None,
-    'Read the rounds of this population alone, as the column population says it.',
-    flag_values=values,
-  )
-  flags.DEFINE_float(
-    'min_wait_hours',
-    None,
-    'Least hours between two contributions of a device. Default: 24, or no such rule '
-    'if the log names the clients.',
-    flag_values=values,
-  )
-  flags.DEFINE_enum(
-    'wait_from',
-    'contribution',
-    log_participation.WAIT_FROM,
-    "With what the wait begins: a device's contribution, which is safe, or the "
-    'completion of its round, as in the published Gboard accounting.',
-    flag_values=values,
-  )
-  flags.DEFINE_string(
-    'first_start',
-    None,
-    'When the first round started, for logs without start times. Default: the longest '
-    'other round before its completion.',
-    flag_values=values,
-  )
+  return (('Flags', rows),)
 
 
 def columns_from_flags(values: flags.FlagValues) -> dict[str, str]:
@@ -173,12 +109,13 @@ def from_flags(values: flags.FlagValues) -> log_participation.Summary:
   """
   columns = columns_from_flags(values)
   log = round_log.read(values.round_log, columns, values.population_name)
-  with spelling.as_flags(SPELLINGS):
-    return log_participation.summarize(log, *wait_from_flags(values))
+  return log_participation.summarize(log, *wait_from_flags(values))
 
 
 def main(values: flags.FlagValues) -> int:
   """Prints or writes the summary; returns the exit code."""
+  if values.round_log is None:
+    raise ValueError('--round_log is missing: the file that says the rounds.')
   promised = (values.promised_min_separation, values.promised_max_participations)
   if values.offenders is not None and promised == (None, None):
     raise ValueError(
@@ -242,7 +179,7 @@ def _write_offenders(
 PROGRAM = program.Program(
   'tff-dp-participation',
   f'{__doc__}\n{log_participation.__doc__}',
-  define,
+  groups,
   main,
 )
 execute, run = PROGRAM.execute, PROGRAM.run

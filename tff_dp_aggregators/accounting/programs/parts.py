@@ -17,13 +17,11 @@ from tff_dp_aggregators.accounting import joint_mechanism
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting import noises
 from tff_dp_aggregators.accounting import sites
+from tff_dp_aggregators.accounting.programs import table
 from tff_dp_aggregators.strategies import registry
 
-FLAG = 'part'
-# The mechanism of a part that names none.
-DEFAULT = 'banded'
 # Flags that are of all parts together.
-GO_WITH = (FLAG, 'target_epsilon', 'target_delta', 'accountant', 'adjacency')
+GO_WITH = ('part', 'target_epsilon', 'target_delta', 'accountant', 'adjacency')
 _WEIGHTS, _MECHANISM, _CLIP_NORM = 'weights', 'mechanism', 'clip_norm'
 _SHARE, _NOISE = 'share', 'noise_multiplier'
 # Why flags of one mechanism do not go with parts, if there is more to say than that.
@@ -38,7 +36,7 @@ _REASONS = {
     'the noise of parts is made by the server alone',
   ),
 }
-_EXAMPLE = f"--{FLAG}='head: weights=2 3, mechanism=tree, clip_norm=0.3'"
+_EXAMPLE = "--part='head: weights=2 3, mechanism=tree, clip_norm=0.3'"
 
 
 class Part(NamedTuple):
@@ -61,24 +59,6 @@ class Part(NamedTuple):
   share: Optional[float]
   noise_multiplier: Optional[float]
   options: dict[str, int]
-
-
-def define(values: flags.FlagValues) -> None:
-  """Defines the flag."""
-  flags.DEFINE_multi_string(
-    FLAG,
-    None,
-    'Repeated: a part of the model with a mechanism of its own, instead of --mechanism '
-    f'for all weights: NAME: {_WEIGHTS}=PATTERN, {_MECHANISM}=..., {_CLIP_NORM}=..., '
-    'with the options of the mechanism, such as restart_every=8. A weight is of the '
-    'first part with a pattern for its name (* and ? stand for anything, blanks '
-    'between several patterns); names are 0, 1 and so on in the order of the weights, '
-    'and an error lists them. '
-    f'{_SHARE}=0.25 is the fraction of mu^2 that --target_epsilon is divided by, the '
-    f'same for all parts if left out; or each part has a {_NOISE}. The guarantee is of '
-    f'all parts together. Default of {_MECHANISM}: {DEFAULT}.',
-    flag_values=values,
-  )
 
 
 def parse(texts: Sequence[str]) -> list[Part]:
@@ -105,26 +85,26 @@ def _parse(text: str) -> Part:
     key, equals, value = (each.strip() for each in setting.partition('='))
     if not (colon and equals and key and value):
       raise ValueError(
-        f'--{FLAG}={text!r} is not a name, a colon, and settings with commas between '
+        f'--part={text!r} is not a name, a colon, and settings with commas between '
         f'them, as in {_EXAMPLE}.'
       )
     if key in given:
-      raise ValueError(f'--{FLAG}={text!r} has {key} twice.')
+      raise ValueError(f'--part={text!r} has {key} twice.')
     given[key] = value
   numbers = (_CLIP_NORM, _SHARE, _NOISE)
   known = (_WEIGHTS, _MECHANISM, *numbers, *registry.options())
   for key in given:
     if key not in known:
       raise ValueError(
-        f'--{FLAG}={text!r} has {key}, which parts do not; known: {", ".join(known)}.'
+        f'--part={text!r} has {key}, which parts do not; known: {", ".join(known)}.'
       )
   for key in (_WEIGHTS, _CLIP_NORM):
     if key not in given:
-      raise ValueError(f'--{FLAG}={text!r} has no {key}, as in {_EXAMPLE}.')
+      raise ValueError(f'--part={text!r} has no {key}, as in {_EXAMPLE}.')
   for pattern in given[_WEIGHTS].split():
     if '=' in pattern:
       raise ValueError(
-        f'--{FLAG}={text!r}: {pattern} stands among the patterns of {_WEIGHTS}, where '
+        f'--part={text!r}: {pattern} stands among the patterns of {_WEIGHTS}, where '
         'names have no equals sign; put a comma before it.'
       )
   found = {
@@ -133,7 +113,7 @@ def _parse(text: str) -> Part:
   return Part(
     name.strip(),
     tuple(given[_WEIGHTS].split()),
-    given.get(_MECHANISM, DEFAULT),
+    given.get(_MECHANISM, table.DEFAULT_OF_PARTS),
     found[_CLIP_NORM],
     found.get(_SHARE),
     found.get(_NOISE),
@@ -150,9 +130,9 @@ def _number(text: str, key: str, value: str, kind: Any) -> Any:
     number = kind(value)
   except ValueError as e:
     words = 'whole number' if kind is int else 'number'
-    raise ValueError(f'--{FLAG}={text!r}: {key}={value} is no {words}.') from e
+    raise ValueError(f'--part={text!r}: {key}={value} is no {words}.') from e
   if not math.isfinite(number):
-    raise ValueError(f'--{FLAG}={text!r}: {key} must be finite; got {value}.')
+    raise ValueError(f'--part={text!r}: {key} must be finite; got {value}.')
   return number
 
 
@@ -173,7 +153,7 @@ def check_others(values: flags.FlagValues, names: Iterable[str]) -> None:
     where = f', where it stands as {name}=...' if name in in_a_part else ''
     reason = _REASONS.get(name, 'it is of one mechanism for all weights')
     raise ValueError(
-      f'--{name} does not go with --{FLAG}{where}: {reason}. Leave one of them out.'
+      f'--{name} does not go with --part{where}: {reason}. Leave one of them out.'
     )
 
 
@@ -204,14 +184,14 @@ def joint(
   """
   if len(parts) < 2:
     raise ValueError(
-      f'--{FLAG} is given once, for {parts[0].name}, and parts are two or more. Give '
+      f'--part is given once, for {parts[0].name}, and parts are two or more. Give '
       'one for the other weights as well, or instead of it --mechanism and '
       f'--{_CLIP_NORM} for all of them.'
     )
   _check_noise(parts, target)
   if sampling.is_sampled(schema):
     raise ValueError(
-      f'--{FLAG} does not go with --sampling: all parts of a client are in the same '
+      '--part does not go with --sampling: all parts of a client are in the same '
       'sample, for which their guarantees do not compose. Leave --sampling out, or '
       'give one --mechanism for all weights.'
     )
@@ -235,7 +215,7 @@ def joint(
   having = [part.name for part in parts if part.share is not None]
   if having and len(having) < len(parts):
     raise ValueError(
-      f'--{FLAG}: {_SHARE} is given for {", ".join(having)} alone; give one for each '
+      f'--part: {_SHARE} is given for {", ".join(having)} alone; give one for each '
       'part, or for none.'
     )
   shares = {part.name: part.share for part in parts if part.share is not None}
@@ -253,7 +233,7 @@ def _check_noise(parts: Sequence[Part], target: Optional[mechanism_lib.Target]) 
   for part in parts:
     if noises.of_mechanism(part.mechanism).is_integer:
       raise ValueError(
-        f'--{FLAG}: {part.name} has {part.mechanism} noise, whose grid and modulus are '
+        f'--part: {part.name} has {part.mechanism} noise, whose grid and modulus are '
         'those of one sum of all weights. Give noise of real numbers, or one '
         '--mechanism for all weights.'
       )
@@ -262,12 +242,12 @@ def _check_noise(parts: Sequence[Part], target: Optional[mechanism_lib.Target]) 
   for part in parts:
     if part.share is not None:
       raise ValueError(
-        f'--{FLAG}: {_SHARE} of {part.name} divides a target, and none is to be kept. '
+        f'--part: {_SHARE} of {part.name} divides a target, and none is to be kept. '
         f'Give --target_epsilon, and no part a {_NOISE}; or each part its {_NOISE} '
         f'and none a {_SHARE}.'
       )
     if part.noise_multiplier is None:
       raise ValueError(
-        f'--{FLAG}: {part.name} has no {_NOISE}. Give one to each part, or '
+        f'--part: {part.name} has no {_NOISE}. Give one to each part, or '
         '--target_epsilon and one to none.'
       )

@@ -3,8 +3,8 @@ r"""Compares every mechanism for a task, before anything is trained.
 With a privacy target, each mechanism gets the least noise that keeps it; with a noise
 level, all get the same, and their epsilons differ:
 
-    python -m tff_dp_aggregators.accounting.plan --num_rounds=2000 \
-        --population=3000000 --cohort=6500 --rounds_between=313 \
+    tff-dp-plan --num_rounds=2000 \
+        --num_clients=3000000 --clients_per_round=6500 --rounds_between=313 \
         --max_participations=6 --model_size=4000000 \
         --target_epsilon=8.5 --target_delta=1e-10
 
@@ -12,9 +12,9 @@ The table shows, for each mechanism, its noise multiplier and epsilon; the root 
 square error (RMSE) and the largest error of prefix sums, which are what a model is
 made of, relative to the best; and what the server keeps and how long the noise of a
 round takes. A second table has the noise that a round adds to a model of --model_size
-parameters: in one of them, and in all as a vector. With --cohort it is relative to the
-largest norm that the clients' updates can have together: the ratio of noise to signal
-(tff_dp_aggregators.accounting.noise_to_signal).
+parameters: in one of them, and in all as a vector. With --clients_per_round it is
+relative to the largest norm that the clients' updates can have together: the ratio of
+noise to signal (tff_dp_aggregators.accounting.noise_to_signal).
 
 The advice: of the mechanisms whose RMSE at equal epsilon is within 5% of the least, and
 which take at most twice the time of the fastest of these, the one that keeps least from
@@ -36,20 +36,19 @@ usage. Starts without TensorFlow.
 import json
 import os
 import sys
-from typing import Optional
+from typing import Any, Optional
 
 from absl import flags
 
 from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
-from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting.planning import comparison as planning
 from tff_dp_aggregators.accounting.planning import offers
 from tff_dp_aggregators.accounting.planning import views
 from tff_dp_aggregators.accounting.programs import flags as flags_lib
 from tff_dp_aggregators.accounting.programs import program
 from tff_dp_aggregators.accounting.programs import scheme_flags
-from tff_dp_aggregators.accounting.programs import spelling
+from tff_dp_aggregators.accounting.programs import table
 from tff_dp_aggregators.base import new_files
 from tff_dp_aggregators.strategies import registry
 
@@ -59,112 +58,110 @@ _REQUIRED = {
   'target_delta': 'at which delta is epsilon wanted?',
 }
 
-
-def define(values: flags.FlagValues) -> None:
-  """Defines the program's flags."""
-  flags.DEFINE_integer('num_rounds', None, 'Rounds in all.', flag_values=values)
-  flags_lib.define_limits(values)
-  flags.DEFINE_integer(
-    'model_size',
-    None,
-    'Number of float32 parameters that are trained. Size of the noise, and of what is '
-    'kept of it, follow.',
-    flag_values=values,
-  )
-  flags.DEFINE_integer(
-    'population',
-    None,
-    'Clients there are. With --cohort, the limits on participation are checked against '
-    'it; without --min_separation, the largest that it allows is taken.',
-    flag_values=values,
-  )
-  flags.DEFINE_integer('cohort', None, 'Clients of a round.', flag_values=values)
-  drawing = flags.EnumFlag(
-    'sampling',
-    sampling.Limits.flag,
-    f'How the server can really draw clients, keeping secret whom: {_drawn()}. '
-    'Mechanisms that need this may be advised then, and get their tightest epsilon, '
-    'which takes up to a minute each.',
-    list(offers.samplings()),
-  )
-  drawing.parser = _Sampling(list(offers.samplings()))
-  flags.DEFINE_flag(drawing, values)
-  flags.DEFINE_integer(
-    'num_groups',
-    None,
-    'Groups of clients that take turns, for cyclic Poisson sampling of mechanisms that '
-    'have as few bands. Default: about the best power of 2.',
-    flag_values=values,
-  )
-  flags.DEFINE_float(
-    'target_epsilon',
-    None,
-    'Privacy target; or give --noise_multiplier.',
-    flag_values=values,
-  )
-  flags.DEFINE_float(
-    'noise_multiplier',
-    None,
-    'Standard deviation of the noise over the clip norm, of all mechanisms; or give '
-    '--target_epsilon.',
-    flag_values=values,
-  )
-  flags.DEFINE_float(
-    'target_delta', None, 'Delta of all guarantees.', flag_values=values
-  )
-  flags.DEFINE_enum(
-    'accountant',
-    None,
-    sorted(accountants.ACCOUNTANTS),
-    'Whose epsilon counts, for all mechanisms. Default: the exact one without '
-    'sampling; with it, see --sampling.',
-    flag_values=values,
-  )
-  flags.DEFINE_list(
-    'mechanisms',
-    None,
-    f'Of {", ".join(registry.KINDS)}, separated by commas; or all. Default: all '
-    f'but those that take more than about {planning.MAX_SECONDS:.0f} s.',
-    flag_values=values,
-  )
-  flags_lib.define_options(values, is_comparison=True)
-  flags.DEFINE_enum(
-    'format', 'text', ['text', 'json'], 'What to print.', flag_values=values
-  )
-  flags.DEFINE_string(
-    'output',
-    None,
-    'File to write instead of printing; must not exist.',
-    flag_values=values,
-  )
-  flags.DEFINE_string(
-    'plot',
-    None,
-    f'Draw errors against rounds into this file, one of {", ".join(views.PLOTS)} by '
-    'its suffix; must not exist.',
-    flag_values=values,
-  )
+_TASK_FLAGS = (
+  'model_size',
+  'target_delta',
+  'target_epsilon',
+  'noise_multiplier',
+  'num_clients',
+  'clients_per_round',
+  'sampling',
+  'num_groups',
+  'accountant',
+)
 
 
-class _Sampling(flags.EnumParser):
-  """Says what plans with a kind of sampling that other programs have."""
+def groups() -> tuple[program.Group, ...]:
+  """The program's flags."""
+  task = (
+    *table.participation(),
+    program.Flag(
+      'model_size',
+      int,
+      'Number of float32 parameters that are trained. Size of the noise, and of what '
+      'is kept of it, follow.',
+      is_basic=True,
+    ),
+    *table.change(
+      (row for row in table.sampling() if row.name in _TASK_FLAGS), _sampling()
+    ),
+    *table.change(
+      (row for row in table.target() if row.name in _TASK_FLAGS),
+      {
+        'target_epsilon': {'help': 'Privacy target; or give --noise_multiplier.'},
+        'noise_multiplier': {
+          'help': 'Standard deviation of the noise over the clip norm, of all '
+          'mechanisms; or give --target_epsilon.',
+          'unset': '',
+        },
+        'target_delta': {'help': 'Delta of all guarantees.'},
+        'accountant': {
+          'help': 'Whose epsilon counts, for all mechanisms.',
+          'unset': 'the exact one without sampling; with it, see --sampling',
+        },
+      },
+    ),
+  )
+  compared = (
+    program.Flag(
+      'mechanisms',
+      program.LIST,
+      f'Mechanisms, of {", ".join(registry.KINDS)}, separated by commas; or all.',
+      unset=f'all but those that take more than about {planning.MAX_SECONDS:.0f} s',
+      is_basic=True,
+    ),
+    *table.options(is_comparison=True),
+  )
+  printed = (
+    *table.printed('text', 'json'),
+    program.Flag(
+      'plot',
+      str,
+      f'Draw errors against rounds into this file, one of {", ".join(views.PLOTS)} by '
+      'its suffix; must not exist.',
+      is_basic=True,
+    ),
+  )
+  return (('Task', task), ('Mechanisms', compared), ('What is printed', printed))
 
-  def parse(self, argument: str) -> str:
-    for kind in sampling.KINDS.values():
-      if argument == kind.flag and kind.flag not in self.enum_values:
-        why = f': {offers.NOT_OFFERED[kind]}' if kind in offers.NOT_OFFERED else ''
-        known = ', '.join(self.enum_values)
-        raise ValueError(f'no comparison has it{why}. Values here are {known}')
-    return str(super().parse(argument))
 
-
-def _drawn() -> str:
-  """Every way of drawing clients, with the value of --sampling that says so."""
+def _sampling() -> dict[str, dict[str, Any]]:
+  """What plans say of flags of sampling."""
   allowed = offers.samplings()
-  return ', or '.join(
+  drawn = ', or '.join(
     f'{stated.drawn} ({kind.flag})'
     for kind, stated in scheme_flags.STATED.items()
     if kind.is_sampled and kind.flag in allowed
+  )
+  return {
+    'sampling': {
+      'type': str,
+      'help': f'How the server can really draw clients, keeping secret whom: {drawn}. '
+      'Mechanisms that need this may be advised then, and get their tightest epsilon, '
+      'which takes up to a minute each.',
+    },
+    'num_clients': {
+      'help': 'Clients there are. With --clients_per_round, the limits on '
+      'participation are checked against it; without --min_separation, the largest '
+      'that it allows is taken.'
+    },
+    'num_groups': {
+      'help': 'Groups of clients that take turns, for cyclic Poisson sampling of '
+      'mechanisms that have as few bands.',
+      'unset': 'about the best power of 2',
+    },
+  }
+
+
+def _check_sampling(value: str) -> None:
+  """Says what plans with a kind of sampling that other programs have."""
+  if value in offers.samplings():
+    return
+  kind = sampling.for_flag(value)
+  why = f': {offers.NOT_OFFERED[kind]}' if kind in offers.NOT_OFFERED else ''
+  raise ValueError(
+    f'--sampling={value} is in no comparison{why}. Values here are '
+    f'{", ".join(offers.samplings())}.'
   )
 
 
@@ -178,6 +175,8 @@ def task_from(values: flags.FlagValues) -> planning.Task:
   if missing:
     questions = ' '.join(f'--{name}: {_REQUIRED[name]}' for name in missing)
     raise ValueError(f'missing are {questions}')
+  _check_sampling(values.sampling)
+  flags_lib.whole(values, 'clients_per_round')
   mechanisms = values.mechanisms
   if mechanisms is not None:
     mechanisms = tuple(registry.KINDS if mechanisms == ['all'] else mechanisms)
@@ -185,7 +184,7 @@ def task_from(values: flags.FlagValues) -> planning.Task:
   is_derived = _is_derived(values)
   if is_derived:
     separation = strategies.participation.allowed_separation(
-      values.population, values.cohort
+      values.num_clients, values.clients_per_round
     )
     limits = strategies.Participation(
       values.num_rounds, separation, values.max_participations, values.fixed_epoch
@@ -199,42 +198,19 @@ def task_from(values: flags.FlagValues) -> planning.Task:
   )
 
 
-def _flags(*names: str) -> dict[str, str]:
-  """How these arguments, and those of limits and of mechanisms, are spelled."""
-  limits = (flag.name for flag in scheme_flags.limits_flags())
-  return spelling.of_flags((*names, *limits, *registry.options()))
-
-
-_TASK_FLAGS = (
-  'model_size',
-  'target_delta',
-  'target_epsilon',
-  'noise_multiplier',
-  'population',
-  'cohort',
-  'sampling',
-  'num_groups',
-  'accountant',
-)
-
-
 def _is_derived(values: flags.FlagValues) -> bool:
   """Whether the separation follows from the population."""
   given = ('min_separation', 'rounds_between')
-  both = values.population is not None and values.cohort is not None
+  both = values.num_clients is not None and values.clients_per_round is not None
   return both and all(values[name].value is None for name in given)
 
 
 def main(values: flags.FlagValues) -> int:
   """Prints or writes the comparison; returns the exit code."""
-  # What is said of an accountant is spelled by `program`.
-  of_task = (name for name in _TASK_FLAGS if name != 'accountant')
-  with spelling.as_flags(_flags('num_rounds', 'mechanisms', *of_task)):
-    task = task_from(values)
+  task = task_from(values)
   flags_lib.warn_of_large_delta(values)
   _check_new(values.output, values.plot)
-  with spelling.as_flags(_flags()):
-    comparison = planning.compare(task, _report)
+  comparison = planning.compare(task, _report)
   if values.plot is not None:
     new_files.write_new(values.plot, views.draw(comparison, _suffix(values.plot)))
   text = _render(comparison, values.format)
@@ -270,5 +246,5 @@ def _suffix(path: str) -> str:
   return os.path.splitext(path)[1][1:].lower()
 
 
-PROGRAM = program.Program('tff-dp-plan', __doc__ or '', define, main, flags_lib.groups)
+PROGRAM = program.Program('tff-dp-plan', __doc__ or '', groups, main)
 execute, run = PROGRAM.execute, PROGRAM.run

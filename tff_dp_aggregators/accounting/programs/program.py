@@ -3,19 +3,20 @@
 A program makes its own flag values each time it is executed and touches none of absl's
 global ones, so that it can be executed any number of times in one process.
 
-A flag can be given once; a second value would silently take the place of the first.
-Flags that collect values (`DEFINE_multi_string`) can be given as often as wanted. Flag
-files, and --no in front of a switch, count like the flags that they stand for.
+A command line says a flag once; a second value would silently take the place of the
+first. A flag file (`--flagfile`) stands for the flags that are in it, in its place:
+what the command line says after it counts instead. Flags of the type `MANY` collect
+values.
 
 Exit codes: 0 fine, 1 a check failed, 2 wrong usage, also for flags that absl refuses.
 """
 
 import dataclasses
-import functools
+import itertools
 import re
 import sys
-from collections.abc import Sequence
-from typing import Any, Callable, Optional
+from collections.abc import Iterable, Sequence
+from typing import Any, Callable, Optional, Union
 
 import dp_accounting
 from absl import flags
@@ -26,10 +27,86 @@ from tff_dp_aggregators.strategies.numerics import series_optimization
 
 CHECK_FAILED = 1
 WRONG_USAGE = 2
-# Flags under a heading: the heading and the names.
-Group = tuple[str, Sequence[str]]
 # Where flags of all programs say that they are defined.
 _EVERY_PROGRAM = 'every program'
+# So many flags `--help` shows all of.
+_FEW = 24
+# Flags that had another name, by that; who gives it is told.
+RENAMED = {
+  'population': 'num_clients',
+  'cohort': 'clients_per_round',
+  'sampled_separation': 'min_separation',
+  'free_probability': 'sampling_probability',
+}
+
+# Types of flags besides Python's: whole or not; texts between commas; repeated texts.
+NUMBER, LIST, MANY = 'number', 'list', 'many'
+
+
+@dataclasses.dataclass(frozen=True)
+class Flag:
+  """A row of the table of flags.
+
+  Attributes:
+    name: The name without dashes; the argument of Python functions has the same.
+    type: `int`, `float`, `bool`, `str`, `NUMBER`, `LIST`, `MANY`, or all values that
+      there are.
+    help: What `--help` says.
+    unset: What stands for the flag where it is left out, in words.
+    default: The value where it is left out.
+    at_least: Bound of an `int`.
+    is_basic: Whether `--help` shows it, as `--helpfull` shows all.
+  """
+
+  name: str
+  type: Union[type, str, Sequence[str]]
+  help: str
+  unset: str = ''
+  default: Any = None
+  at_least: Optional[int] = None
+  is_basic: bool = False
+
+  def define(self, values: flags.FlagValues) -> None:
+    """Defines the flag."""
+    text = f'{self.help} Default: {self.unset}.' if self.unset else self.help
+    given = (self.name, self.default, text)
+    if isinstance(self.type, (list, tuple)):
+      flags.DEFINE_enum(self.name, self.default, self.type, text, values)
+    elif self.type is int:
+      bound = {} if self.at_least is None else {'lower_bound': self.at_least}
+      flags.DEFINE_integer(*given, flag_values=values, **bound)
+    elif self.type == NUMBER:
+      flags.DEFINE(_NumberParser(), *given, values, flags.ArgumentSerializer())
+    else:
+      _DEFINERS[self.type](*given, flag_values=values)
+
+
+_DEFINERS: dict[Any, Callable[..., Any]] = {
+  float: flags.DEFINE_float,
+  bool: flags.DEFINE_bool,
+  str: flags.DEFINE_string,
+  LIST: flags.DEFINE_list,
+  MANY: flags.DEFINE_multi_string,
+}
+
+
+class _NumberParser(flags.FloatParser):
+  """Reads a whole number as an `int`."""
+
+  def convert(self, argument: Any) -> Any:
+    number = super().convert(argument)
+    return int(number) if number.is_integer() else number
+
+
+# Flags under a heading: the heading and the rows.
+Group = tuple[str, Sequence[Flag]]
+
+
+def define(values: flags.FlagValues, groups: Iterable[Group]) -> None:
+  """Defines all flags of groups."""
+  for _, rows in groups:
+    for row in rows:
+      row.define(values)
 
 
 class CheckFailed(ValueError):
@@ -51,13 +128,10 @@ _REFUSALS = (
 )
 # What checking of flags may raise, in programs that import no dp-accounting themselves.
 BAD_INPUT = (ValueError, OSError, dp_accounting.UnsupportedEventError)
-# The argument in refusals of accountants, which is the flag.
-_ACCOUNTANT = re.compile(r'(?<![-.\w])accountant=')
 # What Python and absl say of a value, and how it is said to people.
 _IN_WORDS = (
   (re.compile(r'invalid literal for int\(\) with base 10: (.*)'), r'\1 is no integer'),
   (re.compile(r'could not convert string to float: (.*)'), r'\1 is no number'),
-  (re.compile(r'flag --(\w+)=None: Flag --\1 must have .*'), r'--\1 is missing'),
 )
 
 
@@ -68,10 +142,8 @@ class Program:
   Attributes:
     name: What the program is called where it is installed.
     description: What `--help` says above the flags; the program's docstring.
-    define: Defines the program's flags in the values that it gets.
+    groups: Gives the program's flags, under the headings that `--help` has.
     main: Does what the values say, and returns the exit code.
-    groups: Gives the flags that `--help` shows under a heading of their own, below the
-      others; those that the program does not have are passed over.
     refusals: Errors that a line says all about. A `CheckFailed` always is one, and
       makes the exit code 1; so is a `WrongUsage`, and like the others makes it 2.
     positional: A flag that collects values, also those that are given without a flag;
@@ -80,9 +152,8 @@ class Program:
 
   name: str
   description: str
-  define: Callable[[flags.FlagValues], None]
+  groups: Callable[[], Sequence[Group]]
   main: Callable[[flags.FlagValues], int]
-  groups: Callable[[], Sequence[Group]] = tuple
   refusals: tuple[type[Exception], ...] = _REFUSALS
   positional: Optional[str] = None
 
@@ -96,18 +167,21 @@ class Program:
       The exit code.
     """
     values = flags.FlagValues()
-    self.define(values)
+    define(values, self.groups())
     self._define_of_every_program(values)
-    for name in values:
-      _only_once(values[name])
     if self.positional is not None:
       values.set_gnu_getopt(True)  # Flags may follow what has none.
     try:
+      _check_once(arguments, values)
       rest = values([self.name, *arguments])[1:]
     except _Shown:
       return 0
+    except flags.UnrecognizedFlagError as e:
+      new = RENAMED.get(e.flagname, '')
+      said_so = f'--{e.flagname} is called --{new}' if new in values else str(e)
+      return _refuse(f'{_in_words(said_so)}; --helpfull lists all flags.')
     except flags.Error as e:
-      return _refuse(f'{_in_words(str(e))}; --help lists all flags.')
+      return _refuse(f'{_in_words(str(e))}; --helpfull lists all flags.')
     if rest and self.positional is not None:
       values[self.positional].parse(rest)
     elif rest:
@@ -127,30 +201,35 @@ class Program:
 
   def _define_of_every_program(self, values: flags.FlagValues) -> None:
     of_every = {'flag_values': values, 'module_name': _EVERY_PROGRAM}
-    flags.DEFINE_string(
-      'flagfile', None, 'Take flags from this file as well, one a line.', **of_every
-    )
+    text = 'Take flags from this file, one a line; those that follow it count more.'
+    flags.DEFINE_string('flagfile', None, text, **of_every)
     shows: tuple[tuple[str, str, Callable[[], str]], ...] = (
-      ('help', 'Show this.', functools.partial(self._help, values)),
-      ('version', 'Show the version, and its commit where it is known.', _version),
+      ('help', 'Show the flags that most need.', lambda: self._help(values)),
+      ('helpfull', 'Show all flags.', lambda: self._help(values, is_full=True)),
+      (
+        'version',
+        'Show the version, and its commit where it is known.',
+        lambda: str(version.current()),
+      ),
     )
     for name, text, show in shows:
       flags.DEFINE_flag(_Shows(name, text, show), **of_every)
 
-  def _help(self, values: flags.FlagValues) -> str:
-    of_every = [flag.name for flag in values.get_flags_for_module(_EVERY_PROGRAM)]
+  def _help(self, values: flags.FlagValues, is_full: bool = False) -> str:
     groups = self.groups()
-    grouped = {name for _, names in groups for name in names}
-    others = [name for name in names_of(values) if name not in grouped]
+    number = sum(len(rows) for _, rows in groups)
+    is_full = is_full or number <= _FEW
+    of_every = [flag.name for flag in values.get_flags_for_module(_EVERY_PROGRAM)]
+    shown = [
+      (heading, [row.name for row in rows if is_full or row.is_basic])
+      for heading, rows in groups
+    ]
     parts = [self.description.strip()]
-    for heading, names in (
-      ('Flags', others),
-      *groups,
-      ('Of every program', of_every),
-    ):
-      entries = [_entry(values[name]) for name in names if name in values]
-      if entries:
-        parts.append('\n'.join((f'{heading}:', *entries)))
+    for heading, names in (*shown, ('Of every program', of_every)):
+      if names:
+        parts.append('\n'.join((f'{heading}:', *(_entry(values[n]) for n in names))))
+    if not is_full:
+      parts.append(f'--helpfull shows all {number} flags.')
     return '\n\n'.join(parts)
 
 
@@ -172,7 +251,7 @@ def said(error: BaseException, values: flags.FlagValues) -> str:
   message = str(error)
   if isinstance(error, dp_accounting.UnsupportedEventError):
     message = messages.without_cause(error)  # That has all numbers of the event.
-  return _ACCOUNTANT.sub('--accountant=', message) or type(error).__name__
+  return message or type(error).__name__
 
 
 def names_of(values: flags.FlagValues) -> list[str]:
@@ -181,28 +260,18 @@ def names_of(values: flags.FlagValues) -> list[str]:
   return [name for name in values if name not in of_every]
 
 
-def _only_once(flag: flags.Flag) -> None:
-  """Makes the flag refuse a second value, unless it collects them."""
-  if isinstance(flag, flags.MultiFlag):
-    return
-  parse = flag.parse
-
-  def parse_once(argument: Any) -> None:
-    if flag.present:
-      raise flags.IllegalFlagValueError(
-        f'--{flag.name} is given twice, as {_written(flag.value)} and as '
-        f'{_written(argument)}; give it once'
-      )
-    parse(argument)
-
-  flag.parse = parse_once
-
-
-def _written(value: Any) -> str:
-  """A value as it stands on the command line."""
-  if isinstance(value, list):
-    return ','.join(map(str, value))
-  return str(value).lower() if isinstance(value, bool) else str(value)
+def _check_once(arguments: Sequence[str], values: flags.FlagValues) -> None:
+  """Refuses a flag that the command line has twice, unless it collects values."""
+  seen = set()
+  for argument in itertools.takewhile(lambda each: each != '--', arguments):
+    name = argument.lstrip('-').split('=', 1)[0] if argument.startswith('-') else ''
+    if name not in values and name.startswith('no'):
+      name = name[2:]  # As in --noshown.
+    if name not in values or isinstance(values[name], flags.MultiFlag):
+      continue
+    if name in seen and name != 'flagfile':
+      raise flags.Error(f'--{name} is given twice; give it once')
+    seen.add(name)
 
 
 def _entry(flag: flags.Flag) -> str:
@@ -230,10 +299,6 @@ class _Shows(flags.BooleanFlag):
     if self.value:
       sys.stdout.write(self._show() + '\n')
       raise _Shown
-
-
-def _version() -> str:
-  return str(version.current())
 
 
 def _in_words(message: str) -> str:

@@ -2,17 +2,17 @@ r"""Prints a privacy report: what a mechanism, or a run of it, guarantees and wh
 
 From flags, which give two of noise, target and number of rounds:
 
-    python -m tff_dp_aggregators.accounting.report --mechanism=tree \
+    tff-dp-report --mechanism=tree \
         --num_rounds=2000 --rounds_between=313 --max_participations=6 \
         --noise_multiplier=7 --target_delta=1e-10
 
 from what a run left, from a ledger or from the round log of a production system:
 
-    python -m tff_dp_aggregators.accounting.report --run_dir=runs/digits-banded
-    python -m tff_dp_aggregators.accounting.report --ledger=ledger.jsonl \
+    tff-dp-report --run_dir=runs/digits-banded
+    tff-dp-report --ledger=ledger.jsonl \
         --mechanism=tree --num_rounds=2000 --min_separation=314 \
         --noise_multiplier=7 --target_delta=1e-10
-    python -m tff_dp_aggregators.accounting.report --round_log=rounds.csv \
+    tff-dp-report --round_log=rounds.csv \
         --mechanism=tree --noise_multiplier=7 --target_delta=1e-10 \
         --enforced_by='the job scheduler of the app' --clip_norm=0.5
 
@@ -20,33 +20,33 @@ Several of these, in any mixture, are what they spent together, on the same clie
 The flags state one mechanism, which all ledgers and round logs are of; what had another
 one comes in as a run directory, or as the JSON report that was made of it:
 
-    python -m tff_dp_aggregators.accounting.report --ledger=first.jsonl \
+    tff-dp-report --ledger=first.jsonl \
         --ledger=second.jsonl --report=pilot.json --mechanism=tree \
         --num_rounds=2000 --min_separation=314 --noise_multiplier=7 \
         --target_delta=1e-10
 
 What another system released of the same clients is composed with them as it is stated:
 
-    python -m tff_dp_aggregators.accounting.report --run_dir=runs/digits-banded \
+    tff-dp-report --run_dir=runs/digits-banded \
         --other_release='survey of March: epsilon=0.5, delta=1e-7'
 
 Where parts of a model have mechanisms of their own, --part is given for each, as to the
 run, for a plan or with a ledger:
 
-    python -m tff_dp_aggregators.accounting.report --num_rounds=2000 \
+    tff-dp-report --num_rounds=2000 \
         --min_separation=314 --target_epsilon=8 --target_delta=1e-10 \
         --part='body: weights=0 1, mechanism=tree, clip_norm=0.5, share=0.75' \
         --part='head: weights=*, mechanism=gaussian, clip_norm=0.1, share=0.25'
 
 What the formulas of NbAFL claim, beside what holds, is a report of its own:
 
-    python -m tff_dp_aggregators.accounting.report --nbafl --target_epsilon=0.8 \
+    tff-dp-report --nbafl --target_epsilon=0.8 \
         --target_delta=1e-5 --clip_norm=1.5 --num_rounds=30 --num_exposures=2 \
         --num_clients=50 --min_examples=10000
 
 and computed again, to find any difference:
 
-    python -m tff_dp_aggregators.accounting.report --verify=report.json
+    tff-dp-report --verify=report.json
 
 Exit codes: 0 fine, 1 verification failed or target missed, 2 wrong usage. Starts
 without TensorFlow.
@@ -64,11 +64,10 @@ from absl import flags
 
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting.programs import flags as flags_lib
-from tff_dp_aggregators.accounting.programs import nbafl_flags
 from tff_dp_aggregators.accounting.programs import participation
 from tff_dp_aggregators.accounting.programs import parts as parts_lib
 from tff_dp_aggregators.accounting.programs import program
-from tff_dp_aggregators.accounting.programs import spelling
+from tff_dp_aggregators.accounting.programs import table
 from tff_dp_aggregators.accounting.reports import composition
 from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
 from tff_dp_aggregators.accounting.reports import learning_curves
@@ -79,113 +78,112 @@ from tff_dp_aggregators.accounting.reports import statement as statement_lib
 from tff_dp_aggregators.accounting.reports import verification
 from tff_dp_aggregators.base import new_files
 
-# Flags that state what no program can know of the mechanism in flags and its run.
-_STATED = (
-  'enforced_by',
-  'cap_enforced_by',
-  'noise_source',
-  'clip_norm',
-  'code_version',
-)
 # Flags that say what to report, and can be given several times and together.
 _SOURCES = ('run_dir', 'report', 'ledger', 'round_log')
 OTHER_RELEASE = 'other_release'
+# Flags that a plan of NbAFL takes of those that every mechanism has.
+_OF_NBAFL = (
+  'num_clients',
+  'clients_per_round',
+  'target_epsilon',
+  'target_delta',
+  'num_rounds',
+  'clip_norm',
+)
 # Flags that name what is read.
 _FILE_FLAGS = (*_SOURCES, 'strategy_file')
 
 
-def define(values: flags.FlagValues) -> None:
-  """Defines the program's flags."""
-  flags_lib.define(values)
-  flags.DEFINE_multi_string(
-    'run_dir',
-    None,
-    'Report what the run in this directory spent. This flag and the next three can be '
-    'given several times and together; the report is then of what all spent together, '
-    'on the same clients.',
-    flag_values=values,
+def groups() -> tuple[program.Group, ...]:
+  """The program's flags."""
+  own = (
+    program.Flag(
+      'run_dir',
+      program.MANY,
+      'Report what the run in this directory spent. This flag and the next three can '
+      'be given several times and together; the report is then of what all spent '
+      'together, on the same clients.',
+      is_basic=True,
+    ),
+    program.Flag(
+      'report',
+      program.MANY,
+      'Report what this JSON report states, once it is verified.',
+      is_basic=True,
+    ),
+    program.Flag(
+      'ledger',
+      program.MANY,
+      "Report what this ledger's rounds spent, of the mechanism in flags.",
+      is_basic=True,
+    ),
+    program.Flag(
+      'round_log',
+      program.MANY,
+      'Take the number of rounds and the limits on participation from this log of a '
+      "production system's rounds; see tff-dp-participation. A strategy that is "
+      'optimised for limits is given by --strategy_file, or built from --num_rounds '
+      'and --min_separation as they were planned. With --ledger, of the same run: '
+      'check that both have the same rounds with as many clients, and that the limits '
+      'in flags, which the run was planned for, were kept.',
+      is_basic=True,
+    ),
+    program.Flag(
+      OTHER_RELEASE,
+      program.MANY,
+      'Repeated: what another system released of the same clients, and what is stated '
+      "of it, as in 'survey of March: epsilon=0.5, delta=1e-7'. It is added to what "
+      'the runs spent, and --target_delta is of all together. '
+      'adjacency=add_or_remove, or another one, may follow.',
+    ),
+    program.Flag(
+      'verify',
+      str,
+      'Compute this JSON report again and fail on any difference.',
+      is_basic=True,
+    ),
+    program.Flag(
+      'schema',
+      bool,
+      'Print the JSON schema of the reports of --format=json.',
+      default=False,
+    ),
+    *table.printed('markdown', *(f for f in rendering.FORMATS if f != 'markdown')),
   )
-  flags.DEFINE_multi_string(
-    'report',
-    None,
-    'Report what this JSON report states, once it is verified.',
-    flag_values=values,
-  )
-  flags.DEFINE_multi_string(
-    'ledger',
-    None,
-    "Report what this ledger's rounds spent, of the mechanism in flags.",
-    flag_values=values,
-  )
-  flags.DEFINE_multi_string(
-    'round_log',
-    None,
-    'Take the number of rounds and the limits on participation from this log of a '
-    "production system's rounds; see tff_dp_aggregators.accounting.participation. A "
-    'strategy that is optimised for limits is given by --strategy_file, or built from '
-    '--num_rounds and --min_separation as they were planned. With --ledger, of the '
-    'same run: check that both have the same rounds with as many clients, and that the '
-    'limits in flags, which the run was planned for, were kept.',
-    flag_values=values,
-  )
-  flags.DEFINE_multi_string(
-    OTHER_RELEASE,
-    None,
-    'Repeated: what another system released of the same clients, and what is stated of '
-    "it, as in 'survey of March: epsilon=0.5, delta=1e-7'. It is added to what the "
-    'runs spent, and --target_delta is of all together. adjacency=add_or_remove, or '
-    'another one, may follow.',
-    flag_values=values,
-  )
-  participation.define_log(values)
-  _define_stated(values)
-  nbafl_flags.define(values)
-  flags.DEFINE_string(
-    'verify',
-    None,
-    'Compute this JSON report again and fail on any difference.',
-    flag_values=values,
-  )
-  flags.DEFINE_bool(
-    'schema',
-    False,
-    'Print the JSON schema of the reports of --format=json.',
-    flag_values=values,
-  )
-  flags.DEFINE_enum(
-    'format', 'markdown', rendering.FORMATS, 'What to print.', flag_values=values
-  )
-  flags.DEFINE_string(
-    'output',
-    None,
-    'File to write instead of printing; must not exist.',
-    flag_values=values,
+  return (
+    ('What is reported', own),
+    ('Round log', table.round_log_rows()),
+    *flags_lib.groups(),
+    ('Stated, and marked as not verified', _stated_rows()),
+    ('NbAFL', table.nbafl()),
   )
 
 
-def _define_stated(values: flags.FlagValues) -> None:
-  """Defines the flags of what is stated, which reports mark as not verified."""
-  for name, text in (
-    (
-      'enforced_by',
-      'what keeps rounds of a client so far apart, or draws clients so.',
+def _stated_rows() -> table.Rows:
+  """What no program can know of the mechanism in flags and its run."""
+  said = {
+    'enforced_by': 'what keeps rounds of a client so far apart, or draws clients so.',
+    'cap_enforced_by': 'what keeps a client within --max_participations, where the '
+    'separation leaves more possible.',
+    'noise_source': 'where the noise comes from.',
+    'code_version': 'the version of the code that trained.',
+  }
+  clip_norm = dataclasses.replace(
+    table.CLIP_NORM,
+    help=f'{table.CLIP_NORM.help} Not verified without a ledger; that it is the one of '
+    'the ledger is.',
+  )
+  return (
+    *(
+      program.Flag(
+        name,
+        str,
+        f'State, for the report and not verified, {text}',
+        is_basic=name != 'code_version',
+      )
+      for name, text in said.items()
     ),
-    (
-      'cap_enforced_by',
-      'what keeps a client within --max_participations, where the separation leaves '
-      'more possible.',
-    ),
-    ('noise_source', 'where the noise comes from.'),
-    ('code_version', 'the version of the code that trained.'),
-  ):
-    text = f'State, for the report and not verified, {text}'
-    flags.DEFINE_string(name, None, text, flag_values=values)
-  flags.DEFINE_float(
-    'clip_norm',
-    None,
-    "State, for the report, the L2 bound of a client's contribution to a round. Not "
-    'verified without a ledger; that it is the one of the ledger is.',
-    flag_values=values,
+    clip_norm,
   )
 
 
@@ -193,9 +191,9 @@ def _of_mechanism_flags() -> tuple[str, ...]:
   """Flags that decide on the numbers of a mechanism, but for what a run of it left."""
   return (
     *flags_lib.all_names(),
-    *participation.LOG_FLAGS,
-    *_STATED,
-    *nbafl_flags.NAMES,
+    *table.names(table.round_log_rows()),
+    *table.names(_stated_rows()),
+    *table.names(table.nbafl()),
     OTHER_RELEASE,
   )
 
@@ -208,7 +206,7 @@ def build(values: flags.FlagValues) -> dict[str, Any]:
     ValueError: If flags are missing, contradict each other or are out of range, or a
       file is wrong.
   """
-  nbafl_flags.check(values)
+  flags_lib.check_nbafl(values)
   if values.nbafl:
     return _nbafl(values)
   _check_together(values)
@@ -229,17 +227,18 @@ def _release(text: str) -> inputs_lib.OtherRelease:
 
 def _nbafl(values: flags.FlagValues) -> dict[str, Any]:
   """The statement of the NbAFL plan in flags."""
+  deciding = (*table.names(table.nbafl()), *_OF_NBAFL)
   for name in (*_of_mechanism_flags(), *_SOURCES):
-    if values[name].present and name not in nbafl_flags.DECIDING:
+    if values[name].present and name not in deciding:
       raise ValueError(f'--{name} does not go with --nbafl.')
-  command = sources.command_of(_given(values, nbafl_flags.DECIDING))
-  return statement_lib.build_nbafl(nbafl_flags.plan(values), command=command)
+  command = sources.command_of(_given(values, deciding))
+  return statement_lib.build_nbafl(flags_lib.nbafl(values), command=command)
 
 
 def _check_together(values: flags.FlagValues) -> None:
   """Refuses flags that say nothing about the sources that are given."""
   if values.round_log is None:
-    for name in participation.LOG_FLAGS:
+    for name in table.names(table.round_log_rows()):
       if values[name].present:
         raise ValueError(f'--{name} is for --round_log.')
   if _is_of_mechanism(values):
@@ -252,7 +251,7 @@ def _check_together(values: flags.FlagValues) -> None:
       )
     return
   given = 'run_dir' if values.run_dir is not None else 'report'
-  for name in (*flags_lib.all_names(), *_STATED):
+  for name in (*flags_lib.all_names(), *table.names(_stated_rows())):
     if values[name].present and name != 'accountant':
       raise ValueError(f'--{name} does not go with --{given}, which has it all.')
   if values.accountant is not None and values.run_dir is None:
@@ -265,13 +264,13 @@ def _check_together(values: flags.FlagValues) -> None:
 
 def _stated(values: flags.FlagValues) -> dict[str, Any]:
   """Fields of `Inputs` that flags state."""
-  stated = {name: values[name].value for name in _STATED}
+  stated = {name: values[name].value for name in table.names(_stated_rows())}
   stated = {name: value for name, value in stated.items() if value is not None}
   for name, value in stated.items():
     if isinstance(value, str) and not value.strip():
       raise ValueError(f'--{name} is empty; leave it out if there is nothing to state.')
   if 'clip_norm' in stated:
-    if values[parts_lib.FLAG].present:
+    if values['part'].present:
       parts_lib.check_others(values, ['clip_norm'])
     if not 0 < stated['clip_norm'] < math.inf:
       raise ValueError(
@@ -347,17 +346,16 @@ def _of_mechanism(
   log = limits = None
   # A ledger's events are for the limits of its plan, which the log may show kept.
   of_ledger = 'ledger' in files and any(
-    values[name].present for name in flags_lib.participation_flags()
+    values[name].present for name in table.names(table.participation())
   )
   if 'round_log' in files:
-    with spelling.as_flags(participation.SPELLINGS):
-      log = sources.from_round_log(
-        files['round_log'],
-        *participation.wait_from_flags(values),
-        columns=participation.columns_from_flags(values),
-        population=values.population_name,
-        planned=None if of_ledger else flags_lib.planned_limits(values),
-      )
+    log = sources.from_round_log(
+      files['round_log'],
+      *participation.wait_from_flags(values),
+      columns=participation.columns_from_flags(values),
+      population=values.population_name,
+      planned=None if of_ledger else flags_lib.planned_limits(values),
+    )
     if not of_ledger:
       limits = log.limits
   if 'ledger' in files:
@@ -376,7 +374,7 @@ def _check_has_plan(
   values: flags.FlagValues, limits: Optional[strategies.Participation]
 ) -> None:
   """Refuses a ledger without the plan of its run."""
-  if values[parts_lib.FLAG].present:
+  if values['part'].present:
     return  # Parts have their noise, and say what is missing.
   missing = [
     f'--{name}'
@@ -387,7 +385,7 @@ def _check_has_plan(
     raise ValueError(
       f'--ledger needs {" and ".join(missing)} as well: it says what each round '
       'released, and its events hold for the noise, rounds and limits that the run was '
-      f'planned for. Of a run with parts, give --{parts_lib.FLAG} for each as the run '
+      f'planned for. Of a run with parts, give --part for each as the run '
       'had it, instead of --mechanism and --noise_multiplier.'
     )
 
@@ -407,13 +405,15 @@ def statement_of(
     ValueError: If the program would refuse these flags, or they do something else.
   """
   values = flags.FlagValues()
-  define(values)
+  program.define(values, groups())
   deciding, given = (*_of_mechanism_flags(), *_SOURCES), set()
   for argument in arguments:
     # No abbreviation, and no flag file: absl would read that before anything else.
     name = argument[2:].split('=', 1)[0] if argument.startswith('--') else ''
     if name not in deciding and name.startswith('no'):
       name = name[2:]  # As in --nofixed_epoch.
+    if name in program.RENAMED:
+      raise ValueError(f'--{name} is called --{program.RENAMED[name]}.')
     if name not in deciding:
       raise ValueError(f'{argument!r} does not decide on the numbers of a report.')
     if name in given and not isinstance(values[name], flags.MultiFlag):
@@ -484,9 +484,5 @@ def _verify(values: flags.FlagValues) -> int:
   return 0 if result.ok else program.CHECK_FAILED
 
 
-def _groups() -> tuple[program.Group, ...]:
-  return (*flags_lib.groups(), ('NbAFL', nbafl_flags.NAMES))
-
-
-PROGRAM = program.Program('tff-dp-report', __doc__ or '', define, main, _groups)
+PROGRAM = program.Program('tff-dp-report', __doc__ or '', groups, main)
 execute, run = PROGRAM.execute, PROGRAM.run

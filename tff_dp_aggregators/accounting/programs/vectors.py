@@ -23,26 +23,23 @@ from tff_dp_aggregators.accounting.programs import program
 from tff_dp_aggregators.base import new_files
 
 
-def define(values: flags.FlagValues) -> None:
-  """Defines the program's flags."""
-  flags.DEFINE_string(
-    'file',
-    None,
-    "Test vectors to be checked. Default: the package's own.",
-    flag_values=values,
+def groups() -> tuple[program.Group, ...]:
+  """The program's flags."""
+  rows = (
+    program.Flag('file', str, 'Test vectors to be checked.', unset="the package's own"),
+    program.Flag(
+      'remake',
+      bool,
+      'Make the figures anew, and fail unless the file has the same; some seconds.',
+      default=False,
+    ),
+    program.Flag(
+      'output',
+      str,
+      'Make the figures anew and write them to this new file, instead of checking.',
+    ),
   )
-  flags.DEFINE_bool(
-    'remake',
-    False,
-    'Make the figures anew, and fail unless the file has the same; some seconds.',
-    flag_values=values,
-  )
-  flags.DEFINE_string(
-    'output',
-    None,
-    'Make the figures anew and write them to this new file, instead of checking.',
-    flag_values=values,
-  )
+  return (('Flags', rows),)
 
 
 def main(values: flags.FlagValues) -> int:
@@ -91,5 +88,5 @@ def _table(checked: list[vectors.Checked]) -> str:
   return '\n'.join(lines) + '\n'
 
 
-PROGRAM = program.Program('tff-dp-vectors', __doc__ or '', define, main)
+PROGRAM = program.Program('tff-dp-vectors', __doc__ or '', groups, main)
 execute, run = PROGRAM.execute, PROGRAM.run

@@ -56,14 +56,14 @@ WORDS: dict[type[sampling.Scheme], Words] = {
     ),
   ),
   sampling.FixedSizeSampling: Words(
-    'sampling of fixed size: each round draws {cohort} of {population} clients '
-    'uniformly without replacement, and keeps secret who was drawn',
-    'If {cohort:,} of {population:,} clients are drawn each round, without replacement '
-    'and in secret; epsilon is for replacing one:',
+    'sampling of fixed size: each round draws {clients_per_round} of {num_clients} '
+    'clients uniformly without replacement, and keeps secret who was drawn',
+    'If {clients_per_round:,} of {num_clients:,} clients are drawn each round, without '
+    'replacement and in secret; epsilon is for replacing one:',
     'draws each cohort uniformly without replacement',
     (
-      ('population', 'population', ''),
-      ('cohort', 'cohort', ''),
+      ('population', 'num_clients', ''),
+      ('cohort', 'clients_per_round', ''),
       ('rounds that one client may be drawn for', '{num_rounds}', ''),
     ),
   ),

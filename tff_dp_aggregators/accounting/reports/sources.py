@@ -34,7 +34,7 @@ from tff_dp_aggregators.base import strict_json
 from tff_dp_aggregators.base import version
 
 # The command that makes a report, as reports name it.
-PROGRAM = 'python -m tff_dp_aggregators.accounting.report'
+PROGRAM = 'tff-dp-report'
 # What files are to a statement.
 ROLES = ('config', 'strategy', 'ledger', 'round_log')
 # Schedules from a file, as configurations call them; which file, is private.

@@ -1,0 +1,277 @@
+"""The table of flags: one name for one thing, in all programs.
+
+Programs take rows of it, some with other words for what stands where a flag is left
+out, and add those that are theirs alone. Mechanisms with their options, ways to draw
+clients, accountants and neighbouring relations that are registered are among the rows.
+Python's arguments have the same names, so that what refuses one names the flag.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import Any, Optional
+
+from tff_dp_aggregators import sampling as sampling_lib
+from tff_dp_aggregators.accounting import accountants
+from tff_dp_aggregators.accounting import mechanism as mechanism_lib
+from tff_dp_aggregators.accounting import nbafl as nbafl_lib
+from tff_dp_aggregators.accounting import sites
+from tff_dp_aggregators.accounting.programs import program
+from tff_dp_aggregators.accounting.programs import scheme_flags
+from tff_dp_aggregators.accounting.records import log_participation
+from tff_dp_aggregators.accounting.records import round_log
+from tff_dp_aggregators.accounting.reports import terms
+from tff_dp_aggregators.strategies import registry
+
+Flag = program.Flag
+Rows = tuple[Flag, ...]
+# The mechanism of a part of a model that names none.
+DEFAULT_OF_PARTS = 'banded'
+
+
+def names(rows: Iterable[Flag]) -> tuple[str, ...]:
+  """Names of flags."""
+  return tuple(row.name for row in rows)
+
+
+def change(rows: Iterable[Flag], changes: Mapping[str, Mapping[str, Any]]) -> Rows:
+  """Rows with other fields, by the flag's name.
+
+  Example:
+    >>> change((Flag('seed', int, 'Seed.'),), {'seed': {'unset': '1'}})[0].unset
+    '1'
+  """
+  return tuple(dataclasses.replace(row, **changes.get(row.name, {})) for row in rows)
+
+
+def participation() -> Rows:
+  """Rounds, and limits on participation."""
+  num_rounds = Flag('num_rounds', int, 'Rounds in all.', is_basic=True)
+  return (num_rounds, *scheme_flags.limits_flags())
+
+
+def sampling() -> Rows:
+  """How clients are drawn."""
+  *first, last = (stated.help for stated in scheme_flags.STATED.values())
+  text = (
+    f'What may be assumed about how clients are drawn: {"; ".join(first)}; or {last}.'
+  )
+  limits = names(participation())
+  return (
+    Flag(
+      'sampling',
+      [kind.flag for kind in scheme_flags.STATED],
+      text,
+      default=sampling_lib.Limits.flag,
+      is_basic=True,
+    ),
+    *(row for name, row in scheme_flags.all_flags().items() if name not in limits),
+  )
+
+
+def mechanism(none: Optional[str] = None) -> Rows:
+  """The mechanism, but for its noise.
+
+  Args:
+    none: Value of --mechanism that asks for no mechanism, where that may be.
+  """
+  known = [*mechanism_lib.names(), *([] if none is None else [none])]
+  return (
+    Flag(
+      'mechanism', known, 'Which mechanism; or give --strategy_file.', is_basic=True
+    ),
+    Flag(
+      'strategy_file',
+      str,
+      'A strategy saved by Strategy.save (.json or .npz), instead of --mechanism.',
+    ),
+    *options(),
+    Flag(
+      'clipped_count_stddev',
+      float,
+      'With adaptive clipping: standard deviation of the noise of the count of small '
+      'norms, in clients. --noise_multiplier then covers count and values.',
+    ),
+    Flag(
+      'part',
+      program.MANY,
+      'Repeated: a part of the model with a mechanism of its own, instead of '
+      '--mechanism for all weights: NAME: weights=PATTERN, mechanism=..., '
+      'clip_norm=..., with the options of the mechanism, such as restart_every=8. A '
+      'weight is of the first part with a pattern for its name (* and ? stand for '
+      'anything, blanks between several patterns); names are 0, 1 and so on in the '
+      'order of the weights, and an error lists them. share=0.25 is the fraction of '
+      'mu^2 that --target_epsilon is divided by, the same for all parts if left out; '
+      'or each part has a noise_multiplier. The guarantee is of all parts together. '
+      f'Default of mechanism: {DEFAULT_OF_PARTS}.',
+    ),
+  )
+
+
+def options(is_comparison: bool = False) -> Rows:
+  """The options of mechanisms.
+
+  Args:
+    is_comparison: Whether mechanisms are compared; options that a comparison does not
+      pass on are left out.
+  """
+  said = {
+    name: {
+      kind: option.help
+      for kind, option in by_kind.items()
+      if option.is_compared or not is_comparison
+    }
+    for name, by_kind in registry.options().items()
+  }
+  return tuple(
+    Flag(name, int, registry.describe(by_kind))
+    for name, by_kind in said.items()
+    if by_kind
+  )
+
+
+def site() -> Rows:
+  """Who makes the noise."""
+  kinds = '; '.join(f'{name}: {each.help}' for name, each in terms.SITES.items())
+  return (
+    Flag(
+      'noise_site',
+      list(sites.SITES),
+      f'Who makes the noise. {kinds}.',
+      unset=f'{sites.SERVER.name}; of integers {sites.CLIENTS.name}',
+    ),
+    *(Flag(name, int, *_described(name)) for name in sites.options()),
+    Flag(
+      sites.SERVER_NOISE,
+      float,
+      f'With --noise_site={sites.CLIENTS_AND_SERVER.name}: standard deviation of the '
+      "server's noise of the sum over the clip norm, 0 for none. --noise_multiplier is "
+      "that of one client's noise.",
+    ),
+  )
+
+
+def _described(option: str) -> tuple[str, str]:
+  text, _, unset = terms.describe(option).partition(' Default: ')
+  return f'{text.rstrip(".")}.', unset.rstrip('.')
+
+
+def target() -> Rows:
+  """Noise, privacy target, and whose epsilon counts."""
+  return (
+    Flag(
+      'noise_multiplier',
+      float,
+      'Standard deviation of the noise over the clip norm.',
+      unset='the least that keeps the target',
+      is_basic=True,
+    ),
+    Flag('target_epsilon', float, 'Privacy target.', is_basic=True),
+    Flag('target_delta', float, 'Delta of the guarantee.', is_basic=True),
+    Flag(
+      'accountant',
+      sorted(accountants.ACCOUNTANTS),
+      'Whose epsilon counts.',
+      unset='the tightest sound one, for limits on participation the exact one',
+    ),
+    Flag(
+      'adjacency',
+      sorted(sampling_lib.ADJACENCIES),
+      'Neighbouring relation.',
+      unset='that of the schema, zero_out without sampling',
+    ),
+  )
+
+
+CLIP_NORM = Flag(
+  'clip_norm',
+  float,
+  "L2 bound of one client's contribution to one round.",
+  is_basic=True,
+)
+
+
+def nbafl() -> Rows:
+  """NbAFL, which takes clients, rounds, target and clip norm of other groups."""
+  return (
+    Flag(
+      'nbafl',
+      bool,
+      'A plan of NbAFL (arXiv:1911.00222): what its formulas claim beside what the '
+      'accountants say of the same noise. It takes --target_epsilon, --target_delta, '
+      '--num_rounds, --clip_norm, --num_clients, --clients_per_round and the flags '
+      'below.',
+      default=False,
+    ),
+    Flag(
+      'num_exposures',
+      int,
+      "With --nbafl: How often a client's uploads are seen; L.",
+    ),
+    Flag(
+      'min_examples',
+      int,
+      'With --nbafl: How many examples every client has at least; m.',
+    ),
+    Flag(
+      'calibration',
+      nbafl_lib.CALIBRATIONS,
+      'With --nbafl: noise by the published formulas, or the least that keeps what '
+      'they promise.',
+      default='published',
+    ),
+  )
+
+
+def round_log_rows() -> Rows:
+  """How a round log is to be read, and what its devices do."""
+  return (
+    Flag(
+      'columns',
+      program.LIST,
+      'Names of columns in the log where they are unusual, such as '
+      'completion_time=done,round=nr; empty, as in population=, for a column that is '
+      f'something else. Columns: {", ".join(round_log.COLUMNS)}.',
+      default=[],
+    ),
+    Flag(
+      'population_name',
+      str,
+      'Read the rounds of this population alone, as the column population says it.',
+    ),
+    Flag(
+      'min_wait_hours',
+      float,
+      'Least hours between two contributions of a device.',
+      unset='24, or no such rule if the log names the clients',
+    ),
+    Flag(
+      'wait_from',
+      log_participation.WAIT_FROM,
+      "With what the wait begins: a device's contribution, which is safe, or the "
+      'completion of its round, as in the published Gboard accounting.',
+      default='contribution',
+    ),
+    Flag(
+      'first_start',
+      str,
+      'When the first round started, for logs without start times.',
+      unset='the longest other round before its completion',
+    ),
+  )
+
+
+def printed(*formats: str) -> Rows:
+  """What is printed, and where it goes.
+
+  Args:
+    *formats: Values of --format, the default first.
+  """
+  return (
+    Flag('format', formats, 'What to print.', default=formats[0], is_basic=True),
+    Flag(
+      'output',
+      str,
+      'File to write instead of printing; must not exist.',
+      is_basic=True,
+    ),
+  )
