@@ -24,6 +24,7 @@ from scipy import special
 from tff_dp_aggregators import accounting
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import local
+from tff_dp_aggregators.accounting import noises
 
 _MOVES = {'zero_out': 1, 'replace_one': 2}
 relations = pytest.mark.parametrize('adjacency', _MOVES)
@@ -99,7 +100,7 @@ def test_one_clients_laplace_noise_costs_what_the_local_event_says(
   assert _delta(masses, shift, 0.9 * epsilon) > 1e-3
 
 
-@pytest.mark.parametrize('noise', local.NOISES)
+@pytest.mark.parametrize('noise', noises.REAL)
 def test_reports_of_a_client_compose(noise):
   clip_norm = 8
   make = {'gaussian': _rounded_gaussian, 'laplace': _rounded_laplace}[noise]

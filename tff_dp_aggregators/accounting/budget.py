@@ -26,8 +26,6 @@ from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.base import rounding
 
-# Kinds of noise, by name.
-NOISES = {each.name: each for each in (noises.GAUSSIAN, noises.LAPLACE)}
 # What closed forms are rounded up by, relative: more than their round-off.
 _ROUND_OFF = 1e-14
 
@@ -160,8 +158,8 @@ class Budget:
     noise_scale: float = 1.0,
     accountant: Optional[str] = None,
   ) -> None:
-    if noise not in NOISES:
-      raise ValueError(f'noise must be one of {", ".join(NOISES)}; got {noise!r}.')
+    if noise not in noises.REAL:
+      raise ValueError(f'noise must be one of {", ".join(noises.REAL)}; got {noise!r}.')
     self._set('noise', noise)
     checked = checks.check_positive_int('num_compositions', num_compositions)
     self._set('num_compositions', checked)
@@ -235,7 +233,7 @@ class Budget:
 
   def event_with(self, noise_multiplier: float) -> dp_accounting.DpEvent:
     """The event of all uses, if the noise were another."""
-    once = NOISES[self.noise].event(noise_multiplier)
+    once = noises.REAL[self.noise].event(noise_multiplier)
     if self.sampling_probability < 1:
       once = dp_accounting.PoissonSampledDpEvent(self.sampling_probability, once)
     return dp_accounting.SelfComposedDpEvent(once, self.num_compositions)

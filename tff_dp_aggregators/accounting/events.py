@@ -174,6 +174,7 @@ class DistributedDiscreteGaussianDpEvent(_Shares):
       )
 
 
+# Both kinds of integer noise.
 INTEGER_NOISE = (SkellamDpEvent, DistributedDiscreteGaussianDpEvent)
 
 

@@ -230,6 +230,7 @@ class JointStrategy:
     return cls({name: strategies.Strategy.from_npz(found[name]) for name in names})
 
 
+# The name of every joint mechanism.
 NAME = 'joint'
 # How far the sum of shares may be from 1.
 _ROUND_OFF = 1e-9
@@ -358,15 +359,28 @@ class JointMechanism(mechanism_lib.Guaranteed):
     made._made_for(mechanism_lib.Target(target_epsilon, target_delta, accountant))
     return made
 
-  # What asks a `Mechanism` asks this as well: no sampling, and noise of the server.
+  # That of every joint mechanism.
   name = NAME
-  is_sampled = has_integer_noise = adds_noise_on_clients = False
-  has_noise = is_private = True  # Each part has some.
+  # The guarantee rests on limits alone, never on sampling.
+  is_sampled = False
+  # Each part has noise,
+  has_noise = True
+  # and so privacy,
+  is_private = True
+  # of real numbers,
+  has_integer_noise = False
+  # made by the server.
+  adds_noise_on_clients = False
+  # A key of `sites.SITES`.
   noise_site = sites.SERVER.name
+  # Where the noise is made.
   site = sites.SERVER
-  # Options of strategies are of the parts, and their clip norms are fixed.
+  # Options of strategies are of the parts.
   options: ClassVar[tuple[tuple[str, int], ...]] = ()
-  server_noise_multiplier = clipped_count_stddev = None
+  # No noise of clients is there that the server would add to.
+  server_noise_multiplier = None
+  # Parts have fixed clip norms.
+  clipped_count_stddev = None
 
   @property
   def participation(self) -> sampling.Schema:

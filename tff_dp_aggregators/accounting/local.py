@@ -53,8 +53,6 @@ from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import noises
 from tff_dp_aggregators.base import checks
 
-# Kinds of noise that clients can add, by name.
-NOISES = {each.name: each for each in (noises.GAUSSIAN, noises.LAPLACE)}
 # By how many clip norms what a client sends moves at most.
 _MOVES = {'zero_out': 1, 'replace_one': 2}
 
@@ -144,10 +142,10 @@ def share(noise_multiplier: float, min_clients: int) -> float:
 
 def noise_of(noise: str) -> noises.Noise:
   """The kind of noise of a name, if clients can add it."""
-  if noise not in NOISES:
-    names = ' or '.join(map(repr, NOISES))
+  if noise not in noises.REAL:
+    names = ' or '.join(map(repr, noises.REAL))
     raise ValueError(f'noise must be {names}, got {noise!r}.')
-  return NOISES[noise]
+  return noises.REAL[noise]
 
 
 def check_strategy(

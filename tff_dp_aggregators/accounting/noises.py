@@ -131,9 +131,12 @@ LAPLACE = Noise(
   stddev=math.sqrt(2),
   sites=('server', 'local', 'local_approximate'),
 )
-# Integers in shares, for secure aggregation; on coarse grids the second has less noise.
+# Integers in shares, for secure aggregation.
 SKELLAM = _integers('skellam')
+# The same, with less noise on coarse grids.
 DISCRETE_GAUSSIAN = _integers('discrete_gaussian')
+# Noise of real numbers, which needs no grid, by name.
+REAL: dict[str, Noise] = {each.name: each for each in (GAUSSIAN, LAPLACE)}
 # Mechanisms whose noise is not Gaussian, by name.
 OTHERS: dict[str, Noise] = {
   each.name: each for each in (LAPLACE, SKELLAM, DISCRETE_GAUSSIAN)

@@ -195,6 +195,7 @@ class Squared(NamedTuple):
     return 2 * log_ratios - mixture.log_second_moment()
 
 
+# What outcomes are drawn from.
 Proposal = Union[Stretched, Squared]
 
 

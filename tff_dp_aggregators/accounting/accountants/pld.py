@@ -119,6 +119,7 @@ from tff_dp_aggregators.accounting.accountants import rdp
 MAX_CELLS = 2**19
 # A grid this fine, or so many times finer than one round's losses are wide, is enough.
 _INTERVAL, _PER_DEVIATION = 1e-4, 16
+# The finest grid that there is.
 MIN_INTERVAL = 1e-12
 # Logarithm of what is cut off, relative to delta.
 _CUT = 18.0
@@ -145,8 +146,11 @@ _LEAST = math.log(_SMALLEST)
 class Side(enum.Enum):
   """Which of two neighbouring data sets the loss is measured from."""
 
+  # From the one with the client.
   REMOVED = 'removed'
+  # From the one without it.
   ADDED = 'added'
+  # From either one, at its worst.
   REPLACED = 'replaced'
 
 
@@ -382,8 +386,9 @@ class Cells:
   infinite: float
 
 
-# Distributions of rounds, and how many there are of each.
+# The distribution of a round, or of a random allocation.
 AnyLoss = Union[Loss, 'AllocatedLoss']
+# Distributions, and how many there are of each.
 Losses = tuple[tuple[AnyLoss, int], ...]
 
 
