@@ -129,12 +129,6 @@ def _add_accountants(definitions: dict[str, Any]) -> None:
 def violations(report: Any) -> Iterator[str]:
   """Where a value is not what the JSON schema says.
 
-  Args:
-    report: What `json.loads` returned.
-
-  Yields:
-    A line for each violation, with the name of the value.
-
   Example:
     >>> list(violations([]))
     ["the report is [], which is not of type 'object'"]
