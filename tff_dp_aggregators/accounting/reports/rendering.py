@@ -163,6 +163,11 @@ def _code(text: str) -> markupsafe.Markup:
   return escaped
 
 
+def _verbatim(text: str) -> markupsafe.Markup:
+  """Lines to be copied as they are, of a block that is indented."""
+  return markupsafe.Markup('\n    '.join(text.splitlines()))
+
+
 @functools.cache
 def _environment() -> jinja2.Environment:
   """Templates in which values are text, never markup."""
@@ -217,7 +222,7 @@ def _environment() -> jinja2.Environment:
     site=_site,
     software=lambda stated: _listed(version.in_words(stated)),
     source_values=_source_values,
-    verbatim=markupsafe.Markup,
+    verbatim=_verbatim,
     verify_command=_verify_command,
     weights_with_shapes=_weights_with_shapes,
   )
