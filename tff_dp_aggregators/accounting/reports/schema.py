@@ -136,7 +136,10 @@ def violations(report: Any) -> Iterator[str]:
   # Only reading a report takes this.
   import jsonschema
 
-  validator = jsonschema.Draft202012Validator(load())
+  draft = jsonschema.Draft202012Validator
+  # A float is no integer here, whatever its value: reports have none where these stand.
+  types = draft.TYPE_CHECKER.redefine('integer', lambda _, value: type(value) is int)
+  validator = jsonschema.validators.extend(draft, type_checker=types)(load())
   for error in validator.iter_errors(report):
     yield from _in_words(error)
 
