@@ -14,6 +14,7 @@ def test_violations_name_the_value_in_the_alternative_it_comes_closest_to():
   built['guarantee']['accountants'][0]['epsilon'] = '8'
   built['mechanism']['adaptive_clipping'] = {'clipped_count_stddev': 1.0}
   built['mechanism']['num_rounds'] = True
+  built['participation']['num_rounds'] = 12.0
   del built['participation']['assumed_at_most']
   built['extra'] = 1
   assert set(schema.violations(built)) == {
@@ -21,6 +22,7 @@ def test_violations_name_the_value_in_the_alternative_it_comes_closest_to():
     'mechanism.adaptive_clipping.values_noise_multiplier is missing',
     "mechanism.num_rounds is True, which is not of type 'integer'",
     'participation.assumed_at_most is missing',
+    "participation.num_rounds is 12.0, which is not of type 'integer'",
     'extra is in no report',
   }
   assert list(schema.violations([])) == [

@@ -37,6 +37,7 @@ from tff_dp_aggregators.accounting.reports import terms
 from tff_dp_aggregators.base import rounding
 
 DELTA = 1e-6
+WORDS = rendering.template('words.md.j2').module
 SHARES, INTEGERS = statements.OF_CLIENTS['shares'], statements.OF_CLIENTS['integers']
 LAPLACE = statements.OF_CLIENTS['local']
 LOCAL = statements.OF_CLIENTS['local_ledger']
@@ -326,14 +327,14 @@ def test_every_form_says_where_the_noise_is_made(kind, output_format, tmp_path):
   built = statements.of_clients(tmp_path, kind)
   text = html.unescape(re.sub('<[^>]*>', '', rendering.render(built, output_format)))
   text = ' '.join(text.split())
-  site = terms.SITES[statements.OF_CLIENTS[kind].noise_site]
-  assert site.made_by in text
+  site = statements.OF_CLIENTS[kind].noise_site
+  assert WORDS.made_by[site] in text
   if kind == 'simulated':
     return
-  assert f'{site.kind} differential privacy for each client' in text
-  for assumption in site.assumptions:
-    said = assumption.format(min_clients=20)[:50]
-    assert said in text
+  assert f'{terms.SITES[site].kind} differential privacy for each client' in text
+  assumptions = WORDS.assumptions({'noise_site': site, 'min_clients': 20})
+  for assumption in assumptions.strip('\n- ').split('\n- '):
+    assert ' '.join(assumption.split()) in text
   for each in built['other_guarantees']:
     assert rounding.up(each['epsilon']) in text
 
@@ -413,11 +414,11 @@ def test_runs_at_different_sites_are_not_seen_by_one_adversary():
   text = ' '.join(rendering.render(built, 'text').split())
   # A share alone hides little: the epsilon is not against who sees what run 1 sends.
   assert (
-    f'who sees of run 1 and 3 {terms.SITES["clients"].seen}; and of run 2 '
-    f'{terms.SITES["local"].seen}, '
+    f'who sees of run 1 and 3 {WORDS.seen["clients"]}; and of run 2 '
+    f'{WORDS.seen["local"]}, '
     'and knows' in text
   )
-  assert 'neither what single clients send nor the noise' in terms.SITES['clients'].seen
+  assert 'neither what single clients send nor the noise' in WORDS.seen['clients']
 
 
 def test_who_sees_single_reports_of_all_runs_has_a_row():

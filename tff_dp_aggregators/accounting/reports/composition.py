@@ -96,16 +96,7 @@ def compose(
 def from_report(
   path: str, statement_of: Optional[verification.StatementOf] = None
 ) -> dict[str, Any]:
-  """A JSON report that is right, with its files where they are found.
-
-  Args:
-    path: Of the report; its files are looked for as `verification.verify` does.
-    statement_of: As for `verification.verify`.
-
-  Raises:
-    OSError: If the report cannot be read.
-    ValueError: If it is not a report, or computing it again gives something else.
-  """
+  """A JSON report that is right, with its files where they are found."""
   result = verification.verify(path, statement_of)
   if not result.ok:
     more = len(result.differences) - 1

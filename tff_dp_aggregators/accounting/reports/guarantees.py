@@ -71,13 +71,7 @@ def of_event(
 ) -> model.Guarantee:
   """What an event guarantees, by all accountants that can read it.
 
-  Args:
-    event: Everything that ran.
-    delta: At which delta epsilon is stated.
-    relation: Neighbouring relation.
-    accountant: Whose epsilon is `epsilon`; `None` for the tightest.
-    sensitivity_kind: Whether the sensitivity that the event is made by is 'exact', or a
-      'bound', and so every epsilon.
+  A sensitivity that is known by a 'bound' makes every epsilon one.
   """
   gaussian.check_delta(delta)
   chosen = accountant or accountants.tightest(event, relation)
@@ -148,12 +142,6 @@ def recognised_by(
   It is the least that any point of the privacy curve gives, so all of them have to be
   right: where they are drawn, the probabilities that one is not are added to it.
 
-  Args:
-    accountant: That composed everything, one of `accountants`.
-    mu: If all of it is mu-Gaussian-DP; then nothing else is looked at.
-    pure_epsilon: With delta 0; may be infinite.
-    is_drawn: Whether the accountant draws outcomes for each answer.
-
   Example:
     >>> import dp_accounting
     >>> from tff_dp_aggregators.accounting import accountants
@@ -186,15 +174,7 @@ def recognised(
   mu: Optional[float],
   pure_epsilon: float,
 ) -> float:
-  """By the tightest accountant, or one that was asked for outcomes if that is less.
-
-  Args:
-    composed: Accountants by name that have composed the event.
-    event: What ran.
-    relation: Which data sets are neighbours.
-    mu: As for `recognised_by`.
-    pure_epsilon: As for `recognised_by`.
-  """
+  """By the tightest accountant, or one that was asked for outcomes if that is less."""
   drawn = [name for name in composed if accountants.ACCOUNTANTS[name].is_drawn]
   shares = []
   for name in dict.fromkeys([accountants.tightest(event, relation), *drawn]):
@@ -214,9 +194,6 @@ def recognised_of_gaussian(mu: float) -> float:
 
 def recognised_of_points(points: Iterable[tuple[float, float]]) -> float:
   """By those of points of a privacy curve, the least that one of them gives.
-
-  Args:
-    points: Pairs of epsilon, which may be infinite, and delta (equation 5).
 
   Example:
     >>> recognised_of_points([(0.0, 0.25)]), recognised_of_points([(math.inf, 0.0)])
@@ -248,17 +225,7 @@ class _Row(NamedTuple):
 
 
 def others(inputs: inputs_lib.Inputs) -> list[model.OtherGuarantee]:
-  """What else holds of a mechanism, or of a run of it.
-
-  Args:
-    inputs: As for `statement.build`.
-
-  Returns:
-    None where noise is of the server, or there is no guarantee.
-
-  Raises:
-    ValueError: If `delta` is out of range.
-    dp_accounting.UnsupportedEventError: If the accountant cannot read an event.
+  """What else holds of a mechanism, or of a run of it; nothing with the server's noise.
 
   Example:
     >>> from tff_dp_aggregators import accounting, strategies
@@ -293,10 +260,6 @@ def others_composed(
   Of a run where nothing is stated for that observer, what is stated for a stronger one
   holds: a client's own noise hides it from everybody, and noise of the server from a
   client of the round. Where nothing holds of one run, nothing does of all.
-
-  Args:
-    parts: Their statements, at the same delta.
-    accountant: Whose epsilon counts; `None` for the tightest.
   """
   runs = [run for part in parts for run in _runs(part)]
   stated = [each for run in runs for each in run['other_guarantees']]

@@ -107,12 +107,7 @@ class OtherRelease(NamedTuple):
   adjacency: Optional[str] = None
 
   def to_event(self) -> events.EpsilonDeltaDpEvent:
-    """For accountants.
-
-    Raises:
-      TypeError: If epsilon or delta is no number.
-      ValueError: If one is out of range.
-    """
+    """For accountants."""
     return events.EpsilonDeltaDpEvent(self.epsilon, self.delta)
 
   def to_json(self) -> dict[str, Any]:
@@ -122,12 +117,6 @@ class OtherRelease(NamedTuple):
   @classmethod
   def parse(cls, text: str) -> 'OtherRelease':
     """Reads 'NAME: epsilon=0.5, delta=1e-7', which may end with adjacency=....
-
-    Args:
-      text: As it stands in a flag.
-
-    Raises:
-      ValueError: If it is not written so, or a number is out of range.
 
     Example:
       >>> OtherRelease.parse('survey: epsilon=0.5, delta=1e-7').delta
@@ -178,11 +167,7 @@ class Tuning(NamedTuple):
 
   @classmethod
   def from_json(cls, data: Any) -> Optional['Tuning']:
-    """Reads what `to_json` wrote; `None` for none.
-
-    Raises:
-      ValueError: If it is something else.
-    """
+    """Reads what `to_json` wrote; `None` for none."""
     if data is None:
       return None
     try:
@@ -321,15 +306,7 @@ class WithoutPrivacy:
 
 
 def check_not_covered(not_covered: Any) -> tuple[str, ...]:
-  """Returns the sentences, each in one line.
-
-  Args:
-    not_covered: What the caller passed.
-
-  Raises:
-    TypeError: If it is no sequence of texts; a single text is none.
-    ValueError: If one is empty or has several lines.
-  """
+  """Returns the sentences, each in one line."""
   if isinstance(not_covered, (str, bytes)) or not isinstance(not_covered, Sequence):
     raise TypeError(
       'not_covered must be a sequence of sentences, such as '
@@ -346,15 +323,7 @@ def check_not_covered(not_covered: Any) -> tuple[str, ...]:
 
 
 def check_tuning(tuning: Any) -> Optional[Tuning]:
-  """Returns it, if it says among how many runs one was chosen and what they spent.
-
-  Args:
-    tuning: What the caller passed.
-
-  Raises:
-    TypeError: If it is no `Tuning`, or a number is none.
-    ValueError: If a number is out of range.
-  """
+  """Returns it, if it says among how many runs one was chosen and what they spent."""
   if tuning is None:
     return None
   if not isinstance(tuning, Tuning):
@@ -373,17 +342,7 @@ def check_tuning(tuning: Any) -> Optional[Tuning]:
 def check_releases(
   releases: Sequence[OtherRelease], delta: float, adjacency: str
 ) -> None:
-  """Refuses other releases that cannot be composed with runs.
-
-  Args:
-    releases: Which ones.
-    delta: At which epsilon of all together is stated.
-    adjacency: Of the runs.
-
-  Raises:
-    ValueError: If two have one name, an adjacency does not imply that of the runs, or
-      their deltas leave nothing of `delta`.
-  """
+  """Refuses other releases that cannot be composed with runs."""
   names = [release.name for release in releases]
   for name in names:
     if names.count(name) > 1:
@@ -411,12 +370,7 @@ _DEFAULTS = {field.name: field.default for field in dataclasses.fields(Inputs)}
 
 
 def which_limits(summary: Mapping[str, Any], has_ledger: bool) -> str:
-  """Which limits a report with a log is for: `SHOWN`, `KEPT` or `WIDENED`.
-
-  Args:
-    summary: Of the log.
-    has_ledger: Whether the limits are those of a ledger.
-  """
+  """Which limits a report with a log is for: `SHOWN`, `KEPT` or `WIDENED`."""
   planned = summary.get('planned')
   if has_ledger:
     return KEPT
@@ -426,22 +380,13 @@ def which_limits(summary: Mapping[str, Any], has_ledger: bool) -> str:
 
 
 def capped_by(summary: Mapping[str, Any]) -> str:
-  """What caps participations where a log has fewer rounds than were planned.
-
-  Args:
-    summary: Of the log.
-  """
+  """What caps participations where a log has fewer rounds than were planned."""
   number = summary['num_rounds']
   return f'the log has {number} rounds, in which the separation leaves no more possible'
 
 
 def enforced_by(basis: str, which: str, stated: Optional[str] = None) -> str:
   """What enforces limits that a round log shows.
-
-  Args:
-    basis: Of the log's summary, 'min_wait' or 'client_ids'.
-    which: From `which_limits`.
-    stated: What is said to enforce them, which no log can know; `None` if nothing is.
 
   Example:
     >>> said = enforced_by('min_wait', SHOWN, 'the app')
@@ -458,11 +403,7 @@ def enforced_by(basis: str, which: str, stated: Optional[str] = None) -> str:
 
 
 def noise_source_of(ledger: Optional[ledger_lib.Ledger]) -> Optional[str]:
-  """What a ledger says of where the noise is from; `None` if it does not say.
-
-  Args:
-    ledger: Of a run; `None` without one.
-  """
+  """What a ledger says of where the noise is from; `None` if it does not say."""
   entries = () if ledger is None else ledger.entries
   if any(entry.has_seeded_noise for entry in entries):
     return SEEDED_NOISE
@@ -472,11 +413,7 @@ def noise_source_of(ledger: Optional[ledger_lib.Ledger]) -> Optional[str]:
 
 
 def warnings(inputs: Inputs) -> list[str]:
-  """Towards whom the guarantee does not hold, for the top of a report.
-
-  Args:
-    inputs: What the report is made of.
-  """
+  """Towards whom the guarantee does not hold, for the top of a report."""
   mechanism, ledger = inputs.mechanism, inputs.ledger
   entries = () if ledger is None else ledger.entries
   found = []

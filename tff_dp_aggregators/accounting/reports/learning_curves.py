@@ -46,18 +46,7 @@ class Curves(NamedTuple):
 
 
 def of_run(run_dir: str) -> Optional[Curves]:
-  """The curves of a run.
-
-  Args:
-    run_dir: Its directory.
-
-  Returns:
-    `None` if it has no metrics.
-
-  Raises:
-    OSError: If the file cannot be read.
-    ValueError: If it is no file of metrics; the message names the line.
-  """
+  """The curves of a run."""
   path = os.path.join(run_dir, FILE)
   if not os.path.exists(path):
     return None

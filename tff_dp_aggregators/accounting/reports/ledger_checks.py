@@ -23,16 +23,7 @@ def check_clip_norm(
   clip_norm: Optional[float],
   entries: Sequence[ledger_lib.LedgerEntry],
 ) -> None:
-  """Refuses a ledger with another clip norm than is stated.
-
-  Args:
-    mechanism: As planned; one that pays for adaptive clipping has many.
-    clip_norm: As stated; `None` if none is.
-    entries: Of the ledger.
-
-  Raises:
-    ValueError: If a round has another one.
-  """
+  """Refuses a ledger with another clip norm than is stated."""
   if clip_norm is None or mechanism.clipped_count_stddev is not None:
     return
   for entry in entries:
@@ -44,16 +35,7 @@ def check_clip_norm(
 
 
 def check(mechanism: joint_mechanism.AnyMechanism, ledger: ledger_lib.Ledger) -> None:
-  """Refuses a ledger whose rounds were not this mechanism's, under its schema.
-
-  Args:
-    mechanism: As planned.
-    ledger: Of a run.
-
-  Raises:
-    ValueError: If the ledger is of another mechanism, other limits on participation or
-      sampling, or a round in it had fewer clients than there have to be.
-  """
+  """Refuses a ledger whose rounds were not this mechanism's, under its schema."""
   entries = ledger.entries
   if not mechanism.is_sampled and mechanism.relation is not Relation.REPLACE_SPECIAL:
     raise ValueError(

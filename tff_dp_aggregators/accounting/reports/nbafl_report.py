@@ -34,11 +34,7 @@ _FIGURES = (
 
 
 def is_one(statement: dict[str, Any]) -> bool:
-  """Whether a statement is of an NbAFL plan.
-
-  Args:
-    statement: Of any kind.
-  """
+  """Whether a statement is of an NbAFL plan."""
   mechanism = statement['mechanism']
   return mechanism is not None and mechanism['name'] == NAME
 
@@ -46,13 +42,7 @@ def is_one(statement: dict[str, Any]) -> bool:
 def of(
   plan: nbafl.Nbafl, software: model.Software, command: Optional[str] = None
 ) -> model.Nbafl:
-  """What a statement says of a plan.
-
-  Args:
-    plan: With all its inputs.
-    software: Which computes it.
-    command: A command that prints the same numbers again.
-  """
+  """What a statement says of a plan."""
   rows = _rows_of(plan)
   central = central_of([model.to_json(row) for row in rows])
   return model.Nbafl(
@@ -73,11 +63,7 @@ def of(
 
 
 def of_run(plan: Optional[nbafl.Nbafl]) -> Optional[model.NbaflOfRun]:
-  """What the statement of a run says of the plan that its noise is from.
-
-  Args:
-    plan: With all its inputs; `None` if there is none.
-  """
+  """What the statement of a run says of the plan that its noise is from."""
   if plan is None:
     return None
   return model.NbaflOfRun(plan=_figures_of(plan), guarantees=_rows_of(plan))
@@ -102,41 +88,23 @@ def central_of(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
   """The row of a client towards who sees the models: the guarantee of a plan.
 
   Zeroed out if all clients take part in every round, and else replaced.
-
-  Args:
-    rows: JSON-ready.
   """
   return next(each for each in rows if (each['seen'], each['unit']) == _CENTRAL)
 
 
 def local_of(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-  """The row of what a client sends in all rounds: the guarantee of a run.
-
-  Args:
-    rows: JSON-ready.
-  """
+  """The row of what a client sends in all rounds: the guarantee of a run."""
   sent = [each for each in rows if tuple(each[name] for name in _WHICH) == _LOCAL]
   return max(sent, key=lambda each: int(each['releases']))
 
 
 def to_json(plan: nbafl.Nbafl) -> dict[str, Any]:
-  """Inputs of a plan, which `from_json` reads back exactly.
-
-  Args:
-    plan: With all its inputs.
-  """
+  """Inputs of a plan, which `from_json` reads back exactly."""
   return {name: getattr(plan, name) for name in _PLAN}
 
 
 def from_json(data: Any) -> Optional[nbafl.Nbafl]:
-  """Reads what `to_json` wrote; `None` for none.
-
-  Args:
-    data: As written.
-
-  Raises:
-    ValueError: If it is something else, or a number is out of range.
-  """
+  """Reads what `to_json` wrote; `None` for none."""
   if data is None:
     return None
   try:
@@ -152,17 +120,7 @@ def check(
   delta: float,
   clip_norm: Optional[float],
 ) -> None:
-  """Refuses a mechanism that is not the one of a plan.
-
-  Args:
-    plan: With all its inputs.
-    mechanism: Of a run.
-    delta: At which epsilon of the run is told.
-    clip_norm: Of the run; `None` if it is not known.
-
-  Raises:
-    ValueError: If they differ; the message says in what.
-  """
+  """Refuses a mechanism that is not the one of a plan."""
   if mechanism.parts:
     raise ValueError(
       'NbAFL plans noise for all weights of a model, and this mechanism has parts; '
@@ -196,15 +154,7 @@ def check(
 
 
 def check_cohorts(plan: nbafl.Nbafl, schedule: Mapping[str, Any]) -> None:
-  """Refuses cohorts that are not those of a plan.
-
-  Args:
-    plan: With all its inputs.
-    schedule: Who takes part when, as a `sampling.Schedule` writes it.
-
-  Raises:
-    ValueError: If clients are others, drop out, or are not drawn at random.
-  """
+  """Refuses cohorts that are not those of a plan."""
   kind = schedule.get('schedule')
   if kind != _AT_RANDOM:
     raise ValueError(
@@ -230,15 +180,7 @@ def check_cohorts(plan: nbafl.Nbafl, schedule: Mapping[str, Any]) -> None:
 
 
 def plan_of(statement: dict[str, Any]) -> nbafl.Nbafl:
-  """The plan that a statement is of.
-
-  Args:
-    statement: As `of` returned it, or as read from a JSON report.
-
-  Raises:
-    TypeError: If an input is missing or not of its type.
-    ValueError: If a number is out of range.
-  """
+  """The plan that a statement is of."""
   return nbafl.Nbafl(**statement['verification']['inputs']['plan'])
 
 

@@ -54,11 +54,7 @@ class Plot:
 
 
 def to_svg(plot: Plot) -> str:
-  """A plot as an SVG file; the same for the same plot.
-
-  Args:
-    plot: What to draw.
-  """
+  """A plot as an SVG file; the same for the same plot."""
   # Matplotlib takes longer to import than all the rest of a report.
   import matplotlib
   from matplotlib import figure
@@ -142,17 +138,11 @@ def _mark(axes: Any, mark: tuple[float, float], text: str) -> None:
 def place(
   size: tuple[float, float], mark: np.ndarray, curve: np.ndarray, frame: np.ndarray
 ) -> np.ndarray:
-  """Where a label near a mark lies on no curve.
+  """The lower left corner of a label that lies on no curve, near a mark [x, y].
 
-  Args:
-    size: Width and height of the label, in points, as all that follows.
-    mark: What it belongs to, [x, y].
-    curve: What it must not lie on, float64 of shape [n, 2], joined by lines.
-    frame: What it must lie in: left, bottom, right, top.
-
-  Returns:
-    The lower left corner: of those that are clear of curve and mark the first, and
-    else the one that is farthest from them.
+  All is in points: `size` is width and height of the label, `curve` float64 of shape
+  [n, 2], and `frame` left, bottom, right and top, within which the label has to be.
+  Where no place is clear of curve and mark, it is the one that is farthest from them.
 
   Example:
     >>> rising = np.array([[0.0, 0.0], [100.0, 100.0]])

@@ -86,12 +86,7 @@ def render(
 def plots_of(
   statement: dict[str, Any], learned: Optional[learning_curves.Curves] = None
 ) -> list[plots_lib.Plot]:
-  """The plots of a page.
-
-  Args:
-    statement: As for `render`.
-    learned: As for `render`.
-  """
+  """The plots of a page."""
   found: list[plots_lib.Plot] = []
   _markdown(statement, learned, found)
   return found
@@ -126,8 +121,12 @@ def _markdown(
 
   if learned is not None and not _has_curves(learned):
     learned = None
-  template = _environment().get_template(name)
-  return _tidy(template.render(s=statement, learned=learned, plot=plot))
+  return _tidy(template(name).render(s=statement, learned=learned, plot=plot))
+
+
+def template(name: str) -> jinja2.Template:
+  """A file of `templates/`."""
+  return _environment().get_template(name)
 
 
 def _tidy(text: str) -> str:
@@ -165,6 +164,11 @@ def _code(text: str) -> markupsafe.Markup:
   return escaped
 
 
+def _verbatim(text: str) -> markupsafe.Markup:
+  """Lines to be copied as they are, of a block that is indented."""
+  return markupsafe.Markup('\n    '.join(text.splitlines()))
+
+
 @functools.cache
 def _environment() -> jinja2.Environment:
   """Templates in which values are text, never markup."""
@@ -193,19 +197,20 @@ def _environment() -> jinja2.Environment:
     central_of=nbafl_report.central_of,
     code=_code,
     composes=_composes,
-    costs=_costs,
     is_bound=statement_lib.is_bound,
     is_cut_short=_is_cut_short,
     is_one_gaussian=_is_one_gaussian,
     is_sampled=_is_sampled,
     is_simulation=_is_simulation,
     keeps=_keeps,
+    kind_of_strategy=_kind_of_strategy,
     kind_of_privacy=_kind_of_privacy,
     label=_label,
     local_of=nbafl_report.local_of,
     measured=_measured,
     needs_what_nobody_states=_needs_what_nobody_states,
     noise=_noise,
+    noises=_noises,
     options=_options,
     other_releases=_other_releases,
     participates=_participates,
@@ -215,15 +220,12 @@ def _environment() -> jinja2.Environment:
     runs=_runs,
     schema_facts=_schema_facts,
     seen=_seen,
-    noise_terms=_noise_terms,
     site=_site,
-    site_terms=_site_terms,
     software=lambda stated: _listed(version.in_words(stated)),
     source_values=_source_values,
-    verbatim=markupsafe.Markup,
+    verbatim=_verbatim,
     verify_command=_verify_command,
     weights_with_shapes=_weights_with_shapes,
-    words=_words,
   )
   return environment
 
@@ -297,22 +299,15 @@ def _site(statement: dict[str, Any]) -> sites.Site:
   return sites.SITES[statement['mechanism']['noise_site']]
 
 
-def _site_terms(statement: dict[str, Any]) -> terms.SiteTerms:
-  return terms.SITES[statement['mechanism']['noise_site']]
-
-
-def _noise_terms(statement: dict[str, Any]) -> terms.NoiseTerms:
-  return terms.NOISES[_noise(statement).name]
-
-
 def _noise(statement: dict[str, Any]) -> noises.Noise:
   return noises.of_mechanism(statement['mechanism']['name'])
 
 
-def _costs(runs: Sequence[dict[str, Any]]) -> list[Optional[str]]:
-  """What the kinds of noise of runs cost, in words; `None` for Gaussian noise."""
-  kinds = [_noise(part) for run in runs for part in _by_part(run)]
-  return [terms.NOISES[kind.name].cost for kind in dict.fromkeys(kinds)]
+def _noises(runs: Sequence[dict[str, Any]]) -> list[str]:
+  """The kinds of noise of runs, each once."""
+  return list(
+    dict.fromkeys(_noise(part).name for run in runs for part in _by_part(run))
+  )
 
 
 def _schema(statement: dict[str, Any]) -> Any:
@@ -365,16 +360,18 @@ def _kind_of_privacy(statement: dict[str, Any]) -> str:
   """Local or distributed, if it is."""
   if any(_other_releases(statement)):
     return ''  # Who is trusted with those, nobody states.
-  found = {_site_terms(part).kind for _, part in _runs(statement)}
+  found = {
+    terms.SITES[part['mechanism']['noise_site']].kind for _, part in _runs(statement)
+  }
   (kind,) = found if len(found) == 1 else ('',)
   return kind and f'{kind} '
 
 
-def _seen(statement: dict[str, Any]) -> str:
-  """What an adversary sees of all runs."""
+def _seen(statement: dict[str, Any], words: dict[str, str]) -> str:
+  """What an adversary sees of all runs, from words for each place of noise."""
   runs: dict[str, list[str]] = {}
   for number, part in _runs(statement):
-    seen = _site_terms(part).seen
+    seen = words[part['mechanism']['noise_site']]
     if _is_sampled(part):
       seen = f'{seen}, but not who was drawn'
     runs.setdefault(seen, []).append(number)
@@ -420,11 +417,9 @@ def _weights_with_shapes(part: dict[str, Any]) -> str:
   )
 
 
-def _words(name: str) -> str:
-  """What a mechanism's noise is like, with its papers; '' for a matrix of a file."""
-  kind: Any = registry.KINDS.get(name)
-  if name in noises.OTHERS:
-    kind = terms.NOISES[name]
+def _kind_of_strategy(name: str) -> str:
+  """What a kind of strategy is, with its papers; '' for a matrix of a file."""
+  kind = registry.KINDS.get(name)
   if kind is None:
     return ''
   papers = ', '.join(kind.citations)

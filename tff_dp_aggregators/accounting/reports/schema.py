@@ -145,12 +145,6 @@ def _add_accountants(definitions: dict[str, Any]) -> None:
 def violations(report: Any) -> Iterator[str]:
   """Where a value is not what the JSON schema says.
 
-  Args:
-    report: What `json.loads` returned.
-
-  Yields:
-    A line for each violation, with the name of the value.
-
   Example:
     >>> list(violations([]))
     ["the report is [], which is not of type 'object'"]
@@ -158,7 +152,10 @@ def violations(report: Any) -> Iterator[str]:
   # Only reading a report takes this.
   import jsonschema
 
-  validator = jsonschema.Draft202012Validator(load())
+  draft = jsonschema.Draft202012Validator
+  # A float is no integer here, whatever its value: reports have none where these stand.
+  types = draft.TYPE_CHECKER.redefine('integer', lambda _, value: type(value) is int)
+  validator = jsonschema.validators.extend(draft, type_checker=types)(load())
   for error in validator.iter_errors(report):
     yield from _in_words(error)
 

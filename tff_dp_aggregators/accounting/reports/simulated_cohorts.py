@@ -29,14 +29,7 @@ _NOT_PRIVATE = dp_accounting.NonPrivateDpEvent()
 
 
 def of(inputs: inputs_lib.Inputs) -> model.SimulatedCohort:
-  """What a statement says of the larger cohort.
-
-  Args:
-    inputs: Those of a run that simulates one, with its ledger.
-
-  Raises:
-    ValueError: If the ledger is not of such a run.
-  """
+  """What a statement says of the larger cohort."""
   if inputs.mechanism.parts:
     raise ValueError(
       'a larger cohort is simulated with one mechanism for all weights; this one has '
@@ -81,10 +74,6 @@ def event_of_rounds(
   mechanism: mechanism_lib.Mechanism, rounds: int
 ) -> dp_accounting.DpEvent:
   """The event of the first rounds of a mechanism, as a ledger of them would have it.
-
-  Args:
-    mechanism: With noise.
-    rounds: At least one.
 
   Example:
     >>> from tff_dp_aggregators import strategies

@@ -264,15 +264,7 @@ def _check_noise_source(
 
 
 def without_privacy(run_dir: str) -> inputs_lib.WithoutPrivacy:
-  """What is to be said of a run without a mechanism, by its configuration.
-
-  Args:
-    run_dir: Its directory.
-
-  Raises:
-    OSError: If a file cannot be read.
-    ValueError: If it is not the directory of such a run.
-  """
+  """What is to be said of a run without a mechanism, by its configuration."""
   run_dir = os.path.normpath(run_dir)
   config_path = os.path.join(run_dir, 'config.json')
   config = _config_of(run_dir, config_path)
@@ -325,13 +317,6 @@ def check_not_forked(ledgers: Sequence[str]) -> None:
   Nor, where privacy rests on sampling, of who was drawn for others: accountants compose
   draws that are independent, and from one seed or file the same clients are in both.
   Ledgers with it name one seed, or have cohorts of the same sizes.
-
-  Args:
-    ledgers: Paths.
-
-  Raises:
-    OSError: If one cannot be read.
-    ValueError: If one is wrong, or two are of runs with the same noise or clients.
   """
   drawn: dict[str, list[int]] = {}
   draws: dict[str, _Draw] = {}
@@ -571,17 +556,7 @@ def check_log(
   mechanism: joint_mechanism.AnyMechanism,
   ledger: Optional[ledger_lib.Ledger],
 ) -> None:
-  """Checks that a round log is one of a mechanism, and of a ledger if there is one.
-
-  Args:
-    log: The log.
-    mechanism: Under the limits that the log proves; with a ledger, under those that
-      its events are for.
-    ledger: Of the same run; `None` if there is none.
-
-  Raises:
-    ValueError: If they are not.
-  """
+  """Checks that a round log is one of a mechanism, and of a ledger if there is one."""
   if ledger is not None:
     log_participation.check_agreement(log.proved, ledger, mechanism.limits)
     return
@@ -593,16 +568,11 @@ def check_log(
 
 
 def summary_of(log: RoundLog, plan: inputs_lib.Inputs) -> dict[str, Any]:
-  """What a report says of a round log: its summary, and the epsilon of what occurred.
+  """What a report says of a round log: its summary, and what occurred.
 
-  Args:
-    log: The log.
-    plan: Mechanism, delta and accountant.
-
-  Returns:
-    With `occurred`: epsilon of the participations in the log, by the client with the
-    largest one. It is `None` if the log names no clients, the strategy is too large, or
-    the mechanism is not one Gaussian with noise of the server.
+  That is epsilon of the participations in the log, by the client with the largest one;
+  `None` if the log names no clients, the strategy is too large, or the mechanism is not
+  one Gaussian with noise of the server.
   """
   nothing = {**log.summary, 'occurred': None}
   mechanism = plan.mechanism
@@ -655,10 +625,6 @@ def simulation_of(config: Mapping[str, Any]) -> Optional[str]:
 def reporting_of(config: Mapping[str, Any]) -> Optional[dict[str, Any]]:
   """Which clients that were asked reported, by a run's configuration.
 
-  Returns:
-    `dropout_rate`, `reporting_goal` and `denominator`, that of the mean; `None` if
-    there were neither drop-outs nor a goal, or the configuration does not say.
-
   Example:
     >>> schedule = {'dropouts': {'rate': 0.1, 'seed': 1}, 'reporting_goal': 8}
     >>> config = {'training': {'schedule': schedule}}
@@ -680,10 +646,6 @@ def reporting_of(config: Mapping[str, Any]) -> Optional[dict[str, Any]]:
 
 def before_clipping_of(config: Mapping[str, Any]) -> Optional[dict[str, Any]]:
   """What a run did with an update before it was clipped.
-
-  Returns:
-    `zeroing_norm` and `coordinate_bound`; `None` if there was neither, or the
-    configuration does not say.
 
   Example:
     >>> before_clipping_of({'training': {'aggregation': {'zeroing_norm': 9.0}}})
@@ -755,11 +717,7 @@ def _weights_of_parts(
   mechanism: joint_mechanism.AnyMechanism,
   privacy: Mapping[str, Any],
 ) -> Optional[dict[str, dict[str, list[int]]]]:
-  """The weights that a configuration says each part has, if the patterns say so too.
-
-  Returns:
-    Their shapes, by name of the part and of the weight; `None` if there are no parts.
-  """
+  """The weights that a configuration says each part has, if the patterns say so too."""
   if not mechanism.parts:
     return None
   stated: dict[str, dict[str, list[int]]] = privacy['weights_of_parts']

@@ -356,11 +356,7 @@ def _without_privacy(
 
 
 def _of_simulated_cohort(inputs: inputs_lib.Inputs) -> dict[str, Any]:
-  """The statement of a run with the noise of a larger cohort: that it has no privacy.
-
-  Raises:
-    ValueError: If the ledger is not of such a run.
-  """
+  """The statement that a run with the noise of a larger cohort has no privacy."""
   entries = () if inputs.ledger is None else inputs.ledger.entries
   ledger_checks.check_clip_norm(inputs.mechanism, inputs.clip_norm, entries)
   return _without_privacy(
@@ -377,11 +373,7 @@ def _of_simulated_cohort(inputs: inputs_lib.Inputs) -> dict[str, Any]:
 
 
 def is_bound(*statements: dict[str, Any]) -> bool:
-  """Whether a sensitivity that the statements rest on is known by an upper bound.
-
-  Args:
-    *statements: As `build` or `compose` returned them.
-  """
+  """Whether a sensitivity that the statements rest on is known by an upper bound."""
   return any(
     is_bound(*each['parts'])
     if each['parts']
@@ -799,9 +791,6 @@ def error_multiplier(mechanism: mechanism_lib.Mechanism) -> float:
 
   Where each client makes noise of its own that is of the fewest clients, or of one if
   it is not known how many there are (`error_of`).
-
-  Args:
-    mechanism: Which one.
   """
   fewest = dict(mechanism.options).get(noises.MIN_CLIENTS, 1)
   return mechanism.sum_noise_multiplier(fewest)
@@ -847,14 +836,7 @@ def by_delta(
   relation: Relation,
   accountant: Optional[str],
 ) -> list[list[float]]:
-  """Epsilon over delta, around the one that is told.
-
-  Args:
-    event: What is accounted for.
-    delta: The one that is told.
-    relation: Which data sets are neighbours.
-    accountant: Whose epsilon counts; `None` for the tightest.
-  """
+  """Epsilon over delta, around the one that is told."""
   name = accountant or accountants.tightest(event, relation)
   if accountants.ACCOUNTANTS[name].is_drawn:
     powers = np.linspace(math.log10(delta) - 1, -2, _DRAWN_DELTAS)

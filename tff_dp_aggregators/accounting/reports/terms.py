@@ -7,7 +7,6 @@ by name. Of an accountant that was registered from outside its name is said.
 from typing import NamedTuple, Optional
 
 from tff_dp_aggregators.accounting import accountants
-from tff_dp_aggregators.accounting import noises
 from tff_dp_aggregators.accounting import sites
 from tff_dp_aggregators.accounting.accountants import monte_carlo
 
@@ -164,61 +163,6 @@ OPTIONS = {
 }
 
 
-class NoiseTerms(NamedTuple):
-  """What is said of a kind of noise.
-
-  Attributes:
-    scale: What the noise multiplier is relative to the clip norm.
-    words: What the mechanism is, for readers who never saw this package.
-    citations: Papers that it is from.
-    cost: What a round costs; `None` if all rounds are one Gaussian.
-  """
-
-  scale: str
-  words: str
-  citations: tuple[str, ...] = ()
-  cost: Optional[str] = None
-
-
-def _of_integers(name: str, words: str, paper: str) -> NoiseTerms:
-  return NoiseTerms(
-    'standard deviation of an entry of the sum of min_clients shares, before rounding,',
-    words,
-    (paper,),
-    f'What a round with {name} noise costs is known by its Renyi divergences '
-    f'({paper}): of the sum of the shares of the fewest clients, against the longest '
-    'contribution that rounding may make of a clipped one. They add up over the rounds '
-    'of a client, and epsilon follows from them.',
-  )
-
-
-NOISES = {
-  noises.GAUSSIAN.name: NoiseTerms(
-    'standard deviation of an entry of z',
-    'independent Gaussian noise in each round, as in DP-FedAvg',
-  ),
-  noises.LAPLACE.name: NoiseTerms(
-    'scale of an entry of z, whose standard deviation is sqrt(2) times that,',
-    'independent Laplace noise in each round (Dwork et al. 2006, theorem 1)',
-    cost='A round with Laplace noise costs a client who is in it epsilon = 1 / the '
-    'noise multiplier, with delta = 0; one who is in several of them at most the sum. '
-    'The accountants compose the privacy loss of the rounds, which at a positive delta '
-    'is less than that.',
-  ),
-  noises.SKELLAM.name: _of_integers(
-    'skellam',
-    'integers with Skellam noise that clients make in shares, under a secure sum',
-    'arXiv:2110.04995',
-  ),
-  noises.DISCRETE_GAUSSIAN.name: _of_integers(
-    'discrete gaussian',
-    'integers with discrete Gaussian noise that clients make in shares, under a secure '
-    'sum',
-    'arXiv:2102.06387',
-  ),
-}
-
-
 class SiteTerms(NamedTuple):
   """What is said of a place where noise is made.
 
@@ -226,28 +170,16 @@ class SiteTerms(NamedTuple):
     help: What that is, for the help of `--noise_site`.
     setting: Who has to be trusted with what.
     kind: Of differential privacy, if it is not that of the server's noise.
-    made_by: Who makes the noise.
-    z: Whose noise the noise multiplier is of; `None` if that is clear.
-    seen: What the adversary sees, in short,
-    outputs: and in full.
-    principle: What clients and server do, with the kind of noise as {noise}; `None` for
-      what the kind of noise says.
-    assumptions: What it rests on besides participation and the source of noise, with
-      {min_clients}.
+    outputs: What the adversary sees.
   """
 
   help: str
   setting: str
   kind: str = ''
-  made_by: str = 'the server'
-  z: Optional[str] = None
-  seen: str = 'all that is released'
   outputs: str = (
     'all intermediate models: the adversary may see the noised aggregate of every '
     'round and everything computed from it, so the last model as well'
   )
-  principle: Optional[str] = None
-  assumptions: tuple[str, ...] = ()
 
 
 _SERVER = SiteTerms(
@@ -263,21 +195,6 @@ _CLIENTS = SiteTerms(
   'the guarantee is of the sum, and rests on a secure sum (or a server that looks at '
   'nothing else), and on as many honest clients in each round as are stated below',
   kind='distributed',
-  made_by='clients, each a share of that of the sum',
-  z='the sum of the shares of the fewest clients',
-  seen='all that is released, but neither what single clients send nor the noise that '
-  'they add',
-  principle='Each client clips its update, and adds a share of the {noise} noise that '
-  'is drawn anew in each round. What is released is the sum of what they send, in '
-  'which as many shares make the noise as there are clients.',
-  assumptions=(
-    'At least {min_clients} honest clients report in each round: each adds its share '
-    'of the noise and keeps it to itself. A round with fewer is not released',
-    'A secure sum, or a server that looks at nothing but the sum: a single share hides '
-    'little (what else holds, below)',
-    'A round that is run again has other noise, so it is another release, and counts '
-    'as one more participation of its clients',
-  ),
 )
 _LOCAL = SiteTerms(
   'each client adds all that hides it from the server as well: --noise_multiplier is '
@@ -286,19 +203,9 @@ _LOCAL = SiteTerms(
   'before it sends anything, and the guarantee is of what it sends, towards everybody; '
   'neither the server nor other clients are trusted',
   kind='local',
-  made_by='each client, for what it sends',
-  z='the noise of one client',
-  seen='all that a client sends',
   outputs='everything that a client sends: the adversary may be the server, and see '
   "each client's noised update of every round, so all that is computed from them as "
   'well, such as the models',
-  principle='Each client clips its update, and adds {noise} noise of its own before it '
-  'sends anything, drawn anew in each round. The server adds up what clients send.',
-  assumptions=(
-    'Each client adds its noise itself: the guarantee of a client rests on no other',
-    'What a client sends again with other noise, as in a round that is run again, is '
-    'another report, and counts as one more participation',
-  ),
 )
 _CLIENTS_AND_SERVER = SiteTerms(
   'as local, and the server adds noise of --server_noise_multiplier to the sum, as '
@@ -309,29 +216,13 @@ _CLIENTS_AND_SERVER = SiteTerms(
   'more noise to the sum: for those who see no more than sums there is more privacy '
   '(what else holds), and they have to trust it with that noise',
   kind='local',
-  made_by='each client, for what it sends, and the server, on the sum',
-  z='the noise of one client',
-  seen=_LOCAL.seen,
   outputs=_LOCAL.outputs,
-  principle='Each client clips its update, and adds {noise} noise of its own before it '
-  'sends anything, drawn anew in each round. The server adds up what clients send, and '
-  'adds {noise} noise of its own to the sum.',
-  assumptions=(
-    *_LOCAL.assumptions,
-    'Noise of the server hides a client in the sums alone: the guarantee does not have '
-    'it',
-  ),
 )
 _LOCAL_APPROXIMATE = SiteTerms(
   'the server adds Gaussian noise of the same squared error as that of local, quickly; '
   'a simulation without a guarantee',
   'none: the server adds noise of the same squared error that noise of each client '
   'would have, which is a simulation of local differential privacy and gives none',
-  made_by='the server, as loud as that of clients would be',
-  z='the noise that one client would add',
-  principle="The server adds up the clipped updates of a round's clients and adds "
-  'Gaussian noise that is as loud as {noise} noise of each client would be in the sum: '
-  'quick to simulate, and known to nobody as noise of theirs.',
 )
 SITES = {
   sites.SERVER.name: _SERVER,

@@ -446,15 +446,7 @@ def _drop_software(report: dict[str, Any]) -> None:
 
 
 def find(path: str, folder: str) -> str:
-  """Where a file of a report is: where it was, or else beside the report.
-
-  Args:
-    path: As the report states it.
-    folder: Where the report is.
-
-  Raises:
-    ValueError: If it is there and no regular file.
-  """
+  """Where a file of a report is: where it was, or else beside the report."""
   beside = os.path.join(folder, os.path.basename(path))
   found = path if os.path.exists(path) or not os.path.exists(beside) else beside
   # A pipe or a device may never end, and reading it may do something.
