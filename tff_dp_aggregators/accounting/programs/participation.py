@@ -50,7 +50,7 @@ def define(values: flags.FlagValues) -> None:
   flags.DEFINE_string(
     'round_log',
     None,
-    'The log: CSV or TSV with a header, or JSON lines; plain or gzipped.',
+    'The log: CSV or TSV with a header, JSON lines or Parquet; plain or gzipped.',
     required=True,
     flag_values=values,
   )
