@@ -37,7 +37,7 @@ def groups() -> tuple[program.Group, ...]:
     program.Flag(
       'round_log',
       str,
-      'The log: CSV or TSV with a header, or JSON lines; plain or gzipped.',
+      'The log: CSV or TSV with a header, JSON lines or Parquet; plain or gzipped.',
     ),
     *table.round_log_rows(),
     program.Flag(
