@@ -390,13 +390,14 @@ class TestSetUp:
     shutil.copy(ROOT / 'tools/python/make_venv.sh', checkout / 'tools/python')
     programs = tmp_path / 'bin'
     programs.mkdir()
-    for name in ('cat', 'dirname'):
+    for name in ('cat', 'dirname', 'rm'):
       (programs / name).symlink_to(shutil.which(name))
 
     def run(scripts=None, **environment):
       for name, text in (scripts or {}).items():
         (programs / name).write_text(f'#!/bin/sh\n{text}\n', encoding='utf-8')
         (programs / name).chmod(0o755)
+      existed = (checkout / '.venv').exists()
       result = subprocess.run(
         ['/bin/sh', 'tools/python/make_venv.sh'],
         cwd=checkout,
@@ -404,7 +405,7 @@ class TestSetUp:
         capture_output=True,
         text=True,
       )
-      assert not (checkout / '.venv').exists()
+      assert existed or not (checkout / '.venv').exists()
       return result
 
     return run
@@ -434,6 +435,19 @@ class TestSetUp:
     result = make_venv({'python3.12': 'exit 1'}, PYTHON='python3.12')
     assert result.returncode == 1
     assert 'PYTHON=python3.12 is not a Python 3.9, 3.10 or 3.11' in result.stderr
+
+  @pytest.mark.parametrize('python', ['../bin/python3.11', '.venv/bin/python'])
+  def test_starts_over_with_the_python_that_made_it_but_not_with_itself(
+    self, make_venv, tmp_path, python
+  ):
+    environment = tmp_path / 'checkout' / '.venv' / 'bin'
+    environment.mkdir(parents=True)
+    (environment / 'python').symlink_to(tmp_path / 'bin' / 'python3.11')
+    result = make_venv({'python3.11': 'exit 0'}, PYTHON=python)
+    assert result.returncode != 0  # There is nothing to install.
+    itself = '.venv/bin/python is the environment to be made' in result.stderr
+    assert itself == (python == '.venv/bin/python')
+    assert ('Making .venv' in result.stdout) != itself
 
 
 def test_no_worker_outlives_the_tests(tmp_path):

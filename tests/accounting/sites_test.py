@@ -45,7 +45,7 @@ def _most_rounds(limits):
     len(pattern)
     for size in range(limits.num_rounds + 1)
     for pattern in itertools.combinations(rounds, size)
-    if all(b - a >= limits.min_separation for a, b in itertools.pairwise(pattern))
+    if all(b - a >= limits.min_separation for a, b in zip(pattern, pattern[1:]))
   )
 
 

@@ -131,7 +131,8 @@ if [ -f "$stamp" ] && runs "$current" &&
   exit 0
 fi
 
-if [ -n "${PYTHON:-}" ] && [ "$PYTHON" -ef "$current" ]; then
+# Not whether they are one file: that of an environment is a link to what made it.
+if [ -n "${PYTHON:-}" ] && [ "$(dirname "$PYTHON")" -ef "$venv/bin" ]; then
   echo "error: PYTHON=$PYTHON is the environment to be made; name another one." >&2
   exit 1
 fi
