@@ -9,7 +9,6 @@ people, in the words of `templates/`; `verification` computes it again.
 from tff_dp_aggregators.accounting.reports import composition
 from tff_dp_aggregators.accounting.reports import inputs
 from tff_dp_aggregators.accounting.reports import learning_curves
-from tff_dp_aggregators.accounting.reports import model
 from tff_dp_aggregators.accounting.reports import rendering
 from tff_dp_aggregators.accounting.reports import schema
 from tff_dp_aggregators.accounting.reports import sources
@@ -26,7 +25,6 @@ __all__ = [
   'learning_curves',
   'rendering',
   'schema',
-  'model',
   'sources',
   'statement',
   'verification',

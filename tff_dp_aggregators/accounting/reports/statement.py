@@ -85,7 +85,7 @@ _TRUSTED = (
   '; and who made other releases is trusted with what these were made of, and shows '
   'nothing of it but them'
 )
-M = TypeVar('M', bound=model.Mechanism)
+_M = TypeVar('_M', bound=model.Mechanism)
 # Of the curves.
 _POINTS = 200  # Of a curve over rounds.
 _SAMPLED_POINTS = 20  # Of one that takes a composition each.
@@ -466,9 +466,9 @@ def _mechanism(
   mechanism: mechanism_lib.Mechanism,
   clip_norm: Optional[float],
   inputs: inputs_lib.Inputs,
-  kind: type[M] = model.Mechanism,  # type: ignore[assignment]
+  kind: type[_M] = model.Mechanism,  # type: ignore[assignment]
   **of_part: Any,
-) -> M:
+) -> _M:
   strategy = mechanism.strategy
   error = strategy.per_query_error()
   integers = _integer_noise(inputs)
