@@ -500,7 +500,7 @@ def test_a_log_that_exceeds_the_memory_is_on_disk(tmp_path, monkeypatch):
     for r in range(40):
       file.writelines(f'a-client-with-a-long-name-{c:09d},{r}\n' for c in range(10_000))
   summaries = []
-  for memory in ('1GB', '45MB'):
+  for memory in ('2GB', '45MB'):
     monkeypatch.setattr(log_file, 'MEMORY', memory)
     log = round_log.read(str(path))
     summaries.append(log_participation.summarize(log).to_json())
