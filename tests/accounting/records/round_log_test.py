@@ -344,6 +344,7 @@ Z = '2023-11-15T12:00:00Z'
     (f'{{"time": "{Z}"}}\n{{"time": "{Z}", "round": 1}}\n', 2, 'round is here but not'),
     (f'{{"time": "{Z}"}}\n{{"time": "2023-11', 2, 'not a JSON object'),
     (f'time,note\n{Z},"half', 2, 'not CSV'),
+    (f'round,time\n0,{Z}\r\n', 2, 'ends in another way than the first'),
     # Clocks.
     (
       f'round,time\n0,{Z}\n1,2023-11-15T11:59:59Z\n',
