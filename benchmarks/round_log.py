@@ -1,7 +1,7 @@
 """Time of reading a production system's round log, against reading its text alone.
 
     python -m benchmarks.round_log
-    python -m benchmarks.round_log --participations=100000000 --memory=2GB
+    python -m benchmarks.round_log --participations=100000000 --memory=1GB
 
 Writes logs of 10^6 rounds, reads them with `records.round_log`, summarizes them with
 `records.log_participation`, and prints the ratio to what only splitting the same lines
@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from benchmarks import _arguments
 
 if __name__ == '__main__':
-  _FLAGS = _arguments.parse(__doc__ or '', participations=10**7, memory='1GB')
+  _FLAGS = _arguments.parse(__doc__ or '', participations=10**7, memory='2GB')
 
 from tff_dp_aggregators.accounting.records import log_file
 from tff_dp_aggregators.accounting.records import log_participation as participation

@@ -344,6 +344,7 @@ Z = '2023-11-15T12:00:00Z'
     (f'{{"time": "{Z}"}}\n{{"time": "{Z}", "round": 1}}\n', 2, 'round is here but not'),
     (f'{{"time": "{Z}"}}\n{{"time": "2023-11', 2, 'not a JSON object'),
     (f'time,note\n{Z},"half', 2, 'not CSV'),
+    (f'round,time\n0,{Z}\r\n', 2, 'ends in another way than the first'),
     # Clocks.
     (
       f'round,time\n0,{Z}\n1,2023-11-15T11:59:59Z\n',
@@ -500,7 +501,7 @@ def test_a_log_that_exceeds_the_memory_is_on_disk(tmp_path, monkeypatch):
     for r in range(40):
       file.writelines(f'a-client-with-a-long-name-{c:09d},{r}\n' for c in range(10_000))
   summaries = []
-  for memory in ('1GB', '45MB'):
+  for memory in ('2GB', '45MB'):
     monkeypatch.setattr(log_file, 'MEMORY', memory)
     log = round_log.read(str(path))
     summaries.append(log_participation.summarize(log).to_json())

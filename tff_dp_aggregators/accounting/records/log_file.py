@@ -36,7 +36,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
   'client_id': ('client_id', 'client', 'device_id', 'device', 'user_id', 'user'),
   'population': ('population', 'population_name'),
 }
-MEMORY = '1GB'  # What exceeds it is on disk.
+MEMORY = '2GB'  # What exceeds it is on disk: 10^8 participations take 2.3 GB in all.
 TIMES = ('completion_time', 'start_time')
 _LONGEST_LINE = 2**24  # Bytes.
 _SHOWN_POPULATIONS = 10
@@ -202,6 +202,13 @@ class LogFile:
       reason, _, _ = str(e).partition('Possible')
       found = re.search(r'CSV Error on Line: (\d+)\n(.*)', reason, re.DOTALL)
       if not found:
+        with open(self._file, 'rb') as file:
+          ends = [line.endswith(b'\r\n') for line in file if line.endswith(b'\n')]
+        if len(set(ends)) > 1:
+          line = ends.index(not ends[0]) + 1
+          raise self._refusal(
+            line, 'this line ends in another way than the first; write all alike.'
+          ) from e
         raise self.error(f'is not {self._kind} that can be read: {e}') from e
       shown = ' '.join(line[:200] for line in found[2].splitlines() if line)
       raise self._refusal(
