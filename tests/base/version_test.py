@@ -1,8 +1,8 @@
+import os
 import pathlib
 import shutil
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -219,9 +219,10 @@ def test_it_takes_a_moment(package):
   commit_all(package.parent)
   seconds = []
   for _ in range(5):
-    start = time.perf_counter()
+    start = os.times()
     version.commit_of(package)
-    seconds.append(time.perf_counter() - start)
+    # Of processors, here and in git, whatever else the machine does.
+    seconds.append(sum(os.times()[:4]) - sum(start[:4]))
   assert min(seconds) < 0.05
 
 
