@@ -18,12 +18,7 @@ from .options import model as model_options
 def check(model: model_options.Model, shape: population.Shape) -> None:
   """Checks that model, loss and metric go with the data; loads no TensorFlow.
 
-  Args:
-    model: What was asked for.
-    shape: What examples are like.
-
-  Raises:
-    WrongUsage: If something does not; the message names the flag.
+  `shape`: What examples are like.
   """
   why_not = model.kind.why_not(shape)
   if why_not is not None:
@@ -55,13 +50,7 @@ def check_measured(model: model_options.Model, found: population.Population) -> 
 def make(model: model_options.Model, shape: population.Shape, seed: int) -> Any:
   """A functional model with its loss.
 
-  Args:
-    model: What was asked for.
-    shape: What examples are like.
-    seed: Of the initial weights.
-
-  Raises:
-    WrongUsage: If it does not go with the data.
+  `shape`: What examples are like.
   """
   check(model, shape)
   options = kind.Options(seed, model.loss, model.hidden_units, model.embedding_size)

@@ -80,11 +80,7 @@ class Record:
 
 
 def read(output: str) -> Record:
-  """The record of a folder.
-
-  Raises:
-    ValueError: If there is none, or it cannot be read.
-  """
+  """The record of a folder."""
   path = os.path.join(output, FILE)
   try:
     with open(path, encoding='utf-8') as file:

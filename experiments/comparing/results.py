@@ -70,14 +70,7 @@ class Result:
 
 
 def read(cell: cells_lib.Cell) -> Result:
-  """What a cell came to.
-
-  Args:
-    cell: Which; it need not have begun.
-
-  Raises:
-    UnreadableError: If its files cannot be read.
-  """
+  """What a cell came to."""
   path = os.path.join(cell.directory, run_directory.METRICS)
   error = cell.error
   if not os.path.exists(path):

@@ -151,11 +151,7 @@ def to_csv(rows: Sequence[Row]) -> str:
 
 
 def read(output: str) -> list[dict[str, str]]:
-  """The lines of the table in a folder, as text.
-
-  Raises:
-    ValueError: If there is none.
-  """
+  """The lines of the table in a folder, as text."""
   path = os.path.join(output, TABLE)
   try:
     with open(path, newline='', encoding='utf-8') as file:

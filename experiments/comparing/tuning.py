@@ -97,13 +97,7 @@ def choose(
 ) -> Optional[Choice]:
   """The best settings of a point; the first ones where several are.
 
-  Args:
-    results: Of all runs that tried some for the point.
-    axes: What is tuned.
-    make: Makes the run that is to be reported.
-
-  Returns:
-    `None` unless all runs are finished: another choice would be made later.
+  Returns `None` unless all runs are finished: another choice would be made later.
   """
   if not results or not all(each.is_finished for each in results):
     return None

@@ -96,12 +96,7 @@ def load(options: data_options.Data) -> population.Population:
 
 
 def check(options: data_options.Data) -> None:
-  """Refuses data whose head is wrong, without reading all.
-
-  Raises:
-    DataError: If a column is missing, say.
-    OSError: If the data cannot be read.
-  """
+  """Refuses data whose head is wrong, without reading all."""
   assert options.files is not None
   opened, _ = _opened(options.files.path, options.files)
   _check_test_data(opened, options.files)

@@ -109,12 +109,7 @@ def build(name: str, shape: population.Shape, options: kind_lib.Options) -> Any:
 def make(name: str, shape: population.Shape) -> Any:
   """What the function makes.
 
-  Args:
-    name: Value of `--model`.
-    shape: What examples are like.
-
-  Raises:
-    WrongUsage: If there is no such function, or it fails; the message says where.
+  `shape`: What examples are like.
   """
   function = _function(name)
   takes_shape = _takes_shape(name, function)

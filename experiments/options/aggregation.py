@@ -54,13 +54,8 @@ def from_flags(
 ) -> aggregation_lib.Aggregation:
   """What the flags say.
 
-  Args:
-    values: Parsed flags.
-    mechanism: Of the run; `None` for none.
-    clip_norm: Bound of one client's update; `None` for none.
-
-  Raises:
-    ValueError: If a value is out of range, or does not go with the mechanism.
+  `mechanism`: Of the run; `None` for none.
+  `clip_norm`: Bound of one client's update; `None` for none.
   """
   names = (*(row.name for row in ROWS), *_OF_CLIPPING)
   made = aggregation_lib.Aggregation(**{name: values[name].value for name in names})

@@ -114,11 +114,7 @@ class Files:
 
 
 def rows(unset: Callable[[str], str]) -> tuple[Flag, ...]:
-  """The flags.
-
-  Args:
-    unset: What the tasks put where a flag is left out, by its name.
-  """
+  """The flags."""
   said = '; '.join(f'{each.name}, {each.summary}' for each in formats.FORMATS.values())
   return (
     Flag(
@@ -354,15 +350,7 @@ def _text() -> tuple[Flag, ...]:
 
 
 def from_flags(values: flags.FlagValues) -> Data:
-  """What the flags say.
-
-  Args:
-    values: Parsed flags, with the task's defaults.
-
-  Raises:
-    ValueError: If a value is out of range, or flags contradict each other.
-    OSError: If there is no such file.
-  """
+  """What the flags say."""
   alpha = values.dirichlet_alpha
   if not alpha > 0:
     raise ValueError(f'dirichlet_alpha must be positive; got {alpha}.')
@@ -478,14 +466,7 @@ def _is_database(path: str, values: flags.FlagValues) -> bool:
 
 
 def separator(values: flags.FlagValues) -> Optional[str]:
-  """The character between fields of CSV; `None` to go by the ending.
-
-  Args:
-    values: Parsed flags.
-
-  Raises:
-    ValueError: If it is none, or no file is CSV.
-  """
+  """The character between fields of CSV; `None` to go by the ending."""
   given = values.separator
   if given is None:
     return None
@@ -575,9 +556,6 @@ def _check_columns(values: flags.FlagValues, has_text: bool) -> None:
 
 def label_columns(stated: str) -> tuple[str, ...]:
   """The columns that `--label_column` names, if no column has all of it as its name.
-
-  Raises:
-    ValueError: If one is named twice.
 
   Example:
     >>> label_columns('price,"rooms, total"')

@@ -43,11 +43,7 @@ class Model:
 
 
 def rows(unset: Callable[[str], str]) -> tuple[Flag, ...]:
-  """The flags.
-
-  Args:
-    unset: What the tasks put where a flag is left out, by its name.
-  """
+  """The flags."""
   said = '; '.join(f'{kind.name}, {kind.summary}' for kind in models.KINDS.values())
   return (
     Flag(
@@ -96,14 +92,7 @@ def _widths(name: str) -> str:
 
 
 def from_flags(values: flags.FlagValues) -> Model:
-  """What the flags say.
-
-  Args:
-    values: Parsed flags, with the task's defaults.
-
-  Raises:
-    ValueError: If there is no such model or loss, or flags contradict each other.
-  """
+  """What the flags say."""
   kind = _kind(values.model)
   for name in _WIDTHS:
     if values[name].value is None:

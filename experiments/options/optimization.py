@@ -44,11 +44,7 @@ class Optimization:
     return self.server_learning_rate_schedule != _CONSTANT
 
   def workload(self, num_rounds: int) -> Optional[strategies.Workload]:
-    """What the server makes of the rounds' means; `None` if that is not linear.
-
-    Args:
-      num_rounds: Rounds in all.
-    """
+    """What the server makes of the rounds' means; `None` if that is not linear."""
     if not optimizers.KINDS[self.server_optimizer].is_linear:
       return None
     if self.has_schedule:
@@ -57,11 +53,7 @@ class Optimization:
 
 
 def rows(unset: Callable[[str], str]) -> tuple[Flag, ...]:
-  """The flags.
-
-  Args:
-    unset: What the tasks put where a flag is left out, by its name.
-  """
+  """The flags."""
   kinds = optimizers.KINDS.values()
   with_momentum = ' and '.join(kind.name for kind in kinds if kind.has_momentum)
   adaptive = ', '.join(kind.name for kind in kinds if kind.adaptivity)
@@ -146,14 +138,7 @@ def rows(unset: Callable[[str], str]) -> tuple[Flag, ...]:
 
 
 def from_flags(values: flags.FlagValues) -> Optimization:
-  """What the flags say.
-
-  Args:
-    values: Parsed flags, with the task's defaults.
-
-  Raises:
-    ValueError: If a value is out of range, or flags contradict each other.
-  """
+  """What the flags say."""
   for name in ('batch_size', 'local_epochs'):
     checks.check_positive_int(name, values[name].value)
   for name in ('client_learning_rate', 'server_learning_rate', 'server_adaptivity'):

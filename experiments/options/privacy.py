@@ -86,11 +86,7 @@ class Privacy:
 
 
 def rows(unset: Callable[[str], str]) -> table.Rows:
-  """The flags but for those of where noise is made.
-
-  Args:
-    unset: What the tasks put where a flag is left out, by its name.
-  """
+  """The flags but for those of where noise is made."""
   changes = {
     'mechanism': {
       'help': f'Privacy mechanism, {NONE} for no privacy; or give --strategy_file.',
@@ -188,11 +184,7 @@ def names() -> tuple[str, ...]:
 
 
 def not_without(clipping: Optional[str] = None) -> tuple[str, ...]:
-  """The flags that say nothing of training without privacy, which refuses them.
-
-  Args:
-    clipping: How updates are clipped then, if it is said.
-  """
+  """The flags that say nothing of training without privacy, which refuses them."""
   goes = {'mechanism', 'clipping'}
   if clipping == FIXED:
     goes |= {'clip_norm', 'clip_order'}
@@ -212,20 +204,7 @@ def from_flags(
   optimization: optimization_options.Optimization,
   model_size: Callable[[], int],
 ) -> Privacy:
-  """What the flags say, with the noise multiplier that the privacy target needs.
-
-  Args:
-    values: Parsed flags, with the task's defaults. Numbers of clients and of the model
-      that a mechanism needs are put there.
-    participation: Who takes part when.
-    optimization: What the server makes of the rounds.
-    model_size: Tells how many trainable parameters the model has; it may have to be
-      built for that, and is only asked if the mechanism depends on it.
-
-  Raises:
-    ValueError: If a value is out of range, or flags contradict each other; the message
-      says what would be right.
-  """
+  """What the flags say, with the noise multiplier that the privacy target needs."""
   if values.nbafl and values.mechanism != NONE:
     planned = nbafl_options.from_flags(values)
     return Privacy(

@@ -89,15 +89,7 @@ ROWS = (
 
 
 def from_flags(values: flags.FlagValues) -> Run:
-  """What the flags say.
-
-  Args:
-    values: Parsed flags.
-
-  Raises:
-    ValueError: If a value is out of range.
-    FileExistsError: If the run directory holds something that is not of a run.
-  """
+  """What the flags say."""
   if values.seed < 0:
     raise ValueError(f'--seed must not be negative; got {values.seed}.')
   checks.check_positive_int('evaluate_every', values.evaluate_every)

@@ -32,14 +32,7 @@ ROWS = (
 
 
 def from_flags(values: flags.FlagValues) -> Optional[str]:
-  """The scheduler that the flags say; `None` if there is none.
-
-  Args:
-    values: Parsed flags.
-
-  Raises:
-    ValueError: If it is no address, or not one for a trusted network or its absence.
-  """
+  """The scheduler that the flags say; `None` if there is none."""
   if values.scheduler is not None:
     cluster.check(values.scheduler, values.trusted_network, '--scheduler')
   elif values.trusted_network:

@@ -88,14 +88,7 @@ class Run:
 
 
 def read(directory: str) -> Run:
-  """Reads a run, finished or not.
-
-  Args:
-    directory: Of the run.
-
-  Raises:
-    ValueError: If it is none, or has completed no round.
-  """
+  """Reads a run, finished or not."""
   paths = [
     os.path.join(directory, name)
     for name in (run_directory.CONFIG, run_directory.METRICS)

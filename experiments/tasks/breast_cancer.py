@@ -18,11 +18,7 @@ MAX_CLIENTS = _NUM_EXAMPLES - _NUM_TEST_EXAMPLES
 
 
 def check(options: data_options.Data) -> None:
-  """Checks that there is data for so many clients, without loading it.
-
-  Raises:
-    ValueError: If there is not.
-  """
+  """Checks that there is data for so many clients, without loading it."""
   task.refuse_cache_dir('breast_cancer', options)
   task.check_num_clients(options, MAX_CLIENTS)
 

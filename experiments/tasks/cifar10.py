@@ -38,12 +38,7 @@ MAX_CLIENTS = 50_000
 
 
 def check(options: data_options.Data) -> None:
-  """Checks that there are files, and images for so many clients.
-
-  Raises:
-    ValueError: If there are too few, or no folder was given.
-    FileNotFoundError: If a file is missing.
-  """
+  """Checks that there are files, and images for so many clients."""
   path = _path(options)
   task.check_num_clients(options, MAX_CLIENTS)
   if os.path.isdir(path):

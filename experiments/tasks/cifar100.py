@@ -20,12 +20,7 @@ _SPLITS = ('train', 'test')
 
 
 def check(options: data_options.Data) -> None:
-  """Checks that the file is there.
-
-  Raises:
-    ValueError: If no folder was given, or it is another file.
-    FileNotFoundError: If it is not.
-  """
+  """Checks that the file is there."""
   cached.database(options, 'cifar100', _FILE, _SPLITS)
 
 

@@ -18,11 +18,7 @@ MAX_CLIENTS = _NUM_IMAGES - _NUM_TEST_IMAGES
 
 
 def check(options: data_options.Data) -> None:
-  """Checks that there is data for so many clients, without loading it.
-
-  Raises:
-    ValueError: If there is not.
-  """
+  """Checks that there is data for so many clients, without loading it."""
   task.refuse_cache_dir('digits', options)
   task.check_num_clients(options, MAX_CLIENTS)
 

@@ -18,12 +18,7 @@ _SPLITS = ('digits_only_train', 'digits_only_test')
 
 
 def check(options: data_options.Data) -> None:
-  """Checks that the file is there.
-
-  Raises:
-    ValueError: If no folder was given, or it is another file.
-    FileNotFoundError: If it is not.
-  """
+  """Checks that the file is there."""
   cached.database(options, 'emnist', _FILE, _SPLITS)
 
 

@@ -26,12 +26,7 @@ VOCABULARY = tokens.Vocabulary(
 
 
 def check(options: data_options.Data) -> None:
-  """Checks that the file is there.
-
-  Raises:
-    ValueError: If no folder was given, or it is another file.
-    FileNotFoundError: If it is not.
-  """
+  """Checks that the file is there."""
   cached.database(options, 'shakespeare', _FILE, _SPLITS)
 
 

@@ -34,12 +34,7 @@ _NUM_TEST_SENTENCES = 10_000
 
 
 def check(options: data_options.Data) -> None:
-  """Checks that the files are there.
-
-  Raises:
-    ValueError: If no folder was given, or they are other files.
-    FileNotFoundError: If one is not.
-  """
+  """Checks that the files are there."""
   cached.database(options, 'stackoverflow', _FILE, _SPLITS)
   _path_of_words(options)
 

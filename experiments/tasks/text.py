@@ -55,12 +55,7 @@ def _is_held_out(name: str) -> bool:
 
 
 def check(options: data_options.Data) -> None:
-  """Checks that there are texts.
-
-  Raises:
-    ValueError: If there is a folder of other files.
-    FileNotFoundError: If there are none.
-  """
+  """Checks that there are texts."""
   task.refuse_cache_dir('text', options)
   files()
 

@@ -108,10 +108,6 @@ class _Shares(dp_accounting.DpEvent):
     num_clients: The fewest clients whose shares are in the sum.
     l2_sensitivity: L2 norm of what one client changes the sum of integers by.
     l1_sensitivity: L1 norm of it.
-
-  Raises:
-    TypeError: If one of them is no number.
-    ValueError: If one of them is out of range.
   """
 
   local_stddev: float

@@ -178,8 +178,7 @@ def check_server_noise(
 ) -> Optional[float]:
   """The noise multiplier of the server's noise on top of that of clients.
 
-  Returns:
-    It as a float; `None` where the server adds nothing on top.
+  Returns it as a float; `None` where the server adds nothing on top.
 
   Example:
     >>> check_server_noise(CLIENTS_AND_SERVER, 4.0, 10)

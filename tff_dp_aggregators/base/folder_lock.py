@@ -27,12 +27,7 @@ _CANNOT = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 def take(descriptor: int) -> None:
-  """Locks an open file or folder for this process alone, and does not wait.
-
-  Raises:
-    BlockingIOError: If another process has it.
-    OSError: If it cannot be locked.
-  """
+  """Locks an open file or folder for this process alone, and does not wait."""
   if fcntl is None:
     raise OSError(
       errno.ENOSYS,
@@ -52,15 +47,7 @@ class FolderLock:
   """Holds a folder, until closed."""
 
   def __init__(self, path: str):
-    """Takes it, and does not wait for it.
-
-    Args:
-      path: Of the folder, which is there.
-
-    Raises:
-      BlockingIOError: If another process has it, here or on another machine.
-      OSError: If it cannot be locked.
-    """
+    """Takes it, and does not wait for it."""
     self._folder: Optional[int] = os.open(
       path, os.O_RDONLY | getattr(os, 'O_DIRECTORY', 0)
     )

@@ -10,10 +10,6 @@ from typing import Any
 def loads(text: str) -> Any:
   """Reads a JSON text.
 
-  Raises:
-    ValueError: If it is not JSON, a name stands twice in an object, or a number is
-      infinite or NaN.
-
   Example:
     >>> loads('{"epsilon": 1.0, "epsilon": 8.0}')
     Traceback (most recent call last):
@@ -24,14 +20,7 @@ def loads(text: str) -> Any:
 
 
 def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-  """An object, of which two values under one name would be read in two ways.
-
-  Args:
-    pairs: Of names and values, as decoders give them.
-
-  Raises:
-    ValueError: If a name stands twice.
-  """
+  """An object, of which two values under one name would be read in two ways."""
   data = dict(pairs)
   if len(data) != len(pairs):
     raise ValueError(f'a name stands twice in {[name for name, _ in pairs]}.')

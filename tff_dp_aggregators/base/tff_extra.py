@@ -4,15 +4,7 @@ import importlib.util
 
 
 def require(user: str, *modules: str) -> None:
-  """Tells how to get modules that are not installed; imports none of them.
-
-  Args:
-    user: What needs them, as the subject of the error's sentence.
-    *modules: Names of top-level modules.
-
-  Raises:
-    ModuleNotFoundError: If one of them is not installed.
-  """
+  """Tells how to get modules that are not installed; imports none of them."""
   missing = [name for name in modules if importlib.util.find_spec(name) is None]
   if missing:
     raise ModuleNotFoundError(

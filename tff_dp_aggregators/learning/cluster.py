@@ -83,18 +83,7 @@ class ClusterError(RuntimeError):
 def check(
   scheduler: str, trusted_network: bool = False, name: str = 'scheduler'
 ) -> None:
-  """Checks where a scheduler is; nothing is connected to.
-
-  Args:
-    scheduler: As for `connect`.
-    trusted_network: As for `connect`.
-    name: What `scheduler` is called in messages: a flag with its dashes, or an
-      argument.
-
-  Raises:
-    ValueError: If it is no address, or one for `tls://` or a trusted network, or a
-      trusted network that allows nothing.
-  """
+  """Checks where a scheduler is; nothing is connected to."""
   trust = '--trusted_network' if name.startswith('-') else 'trusted_network'
   found, host = _ADDRESS.fullmatch(scheduler), ''
   if found is not None and 0 < int(found.group(3)) <= _MAX_PORT:

@@ -29,17 +29,7 @@ def inputs_and_labels(structure: Any, owner: str) -> tuple[Any, Any]:
 
 
 def check(given: Any, wanted: Any, owner: str, *, dtypes: bool = True) -> None:
-  """Checks that examples are what a model takes.
-
-  Args:
-    given: Structure of `tf.TensorSpec` of one example, inputs and labels.
-    wanted: The model's, likewise.
-    owner: Whose they are, for messages.
-    dtypes: Whether dtypes have to be the same as well.
-
-  Raises:
-    ValueError: If they are not; the message names what differs.
-  """
+  """Checks that examples are what a model takes."""
   parts = zip(
     'xy', inputs_and_labels(given, owner), inputs_and_labels(wanted, 'the model')
   )

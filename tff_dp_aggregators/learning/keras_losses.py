@@ -262,12 +262,7 @@ def names_of_outputs(model: Any, outputs: Any) -> list[str]:
 
 
 def parts(structure: Any, names: Sequence[str]) -> dict[str, Any]:
-  """Outputs, or labels of several, by name.
-
-  Args:
-    structure: One, a sequence or a mapping of them.
-    names: Of all of them.
-  """
+  """Outputs, or labels of several, by name."""
   if isinstance(structure, Mapping):
     return {name: structure[name] for name in names}
   if isinstance(structure, (list, tuple)):

@@ -168,17 +168,8 @@ def make(
 ) -> tf.keras.Model:
   """A Keras model with its weights.
 
-  Args:
-    model: A Keras model, or a function that makes one: with weights of the seed, and
-      names of layers that do not depend on what was made before.
-    x: Inputs of a batch: structure of `tf.TensorSpec`; `None` for models that know
-      what they take.
-    seed: Of the weights.
-    owner: Whose inputs these are, for messages.
-
-  Raises:
-    TypeError: If a function makes something else.
-    ValueError: If it has no weights until it is called, and fails on such inputs.
+  `x`: Inputs of a batch: structure of `tf.TensorSpec`; `None` for models that know what
+  they take.
   """
   with as_in_a_new_process(seed):
     made = model if isinstance(model, tf.keras.Model) else model()

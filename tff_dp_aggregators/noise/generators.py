@@ -122,16 +122,7 @@ class Philox(Generator):
 
 
 def choose(generator: Any, secret: bool) -> Generator:
-  """The generator of a name.
-
-  Args:
-    generator: 'auto' for ChaCha20 where keys are secret, and Philox where they are not;
-      or one of `NAMES`.
-    secret: Whether they are.
-
-  Raises:
-    ValueError: If there is no such generator.
-  """
+  """The generator of a name."""
   if generator == 'auto':
     generator = 'chacha20' if secret else 'philox'
   for known in (ChaCha20(), Philox()):

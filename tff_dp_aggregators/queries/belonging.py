@@ -26,16 +26,7 @@ def text_of(mechanism: dict[str, Any]) -> str:
 
 
 def check(belongs_to: Any, mechanism: str, this_round: tf.Tensor) -> tf.Tensor:
-  """Returns the round, after making sure that the state is of this mechanism.
-
-  Args:
-    belongs_to: The state's text, string scalar.
-    mechanism: The text of the mechanism at hand.
-    this_round: The state's round.
-
-  Raises:
-    tf.errors.InvalidArgumentError: If it is of another; both are named.
-  """
+  """Returns the round, after making sure that the state is of this mechanism."""
   same = tf.debugging.Assert(
     tf.equal(belongs_to, mechanism),
     [

@@ -308,8 +308,8 @@ def _inner_products(
 ) -> tuple[np.ndarray, np.ndarray]:
   """Squared norms of what bins add, and the largest inner product at each lag.
 
-  Returns:
-    Both of shape [bins with rounds]; at larger lags there is none. Lag 0 is left out.
+  Returns both of shape [bins with rounds]; at larger lags there is none. Lag 0 is left
+  out.
   """
   added = bins_of(strategy, num_bins)
   size = added.shape[1]
@@ -319,13 +319,7 @@ def _inner_products(
 
 
 def _largest_shared(by_lag: np.ndarray, separation: int, num_bins: int) -> float:
-  """Largest inner product of two bins of a set, those of a circle that are w apart.
-
-  Args:
-    by_lag: Of two bins that have rounds, by the difference of their numbers.
-    separation: Of the bins of a set, w; they are floor(num_bins / w).
-    num_bins: Bins in all.
-  """
+  """Largest inner product of two bins of a set, those of a circle that are w apart."""
   lags = np.arange(1, len(by_lag))
   # Counted from the one or from the other bin, a multiple of w, and of places - 1 w.
   farthest = (num_bins // separation - 1) * separation
@@ -338,8 +332,7 @@ def _largest_shared(by_lag: np.ndarray, separation: int, num_bins: int) -> float
 def bins_of(strategy: strategies.Strategy, num_bins: int) -> np.ndarray:
   """What the rounds of each bin add: sums of columns of |C|.
 
-  Returns:
-    Shape [num_rounds, min(num_bins, num_rounds)].
+  Returns shape [num_rounds, min(num_bins, num_rounds)].
   """
   matrix = np.abs(strategy.materialize())
   added = np.zeros((len(matrix), min(num_bins, matrix.shape[1])))

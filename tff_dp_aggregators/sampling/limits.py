@@ -81,13 +81,6 @@ class LimitsSchedule(schedule_lib.Schedule):
     seed: Same seed, same cohorts.
     dropouts: Who does not report; `None` if everybody does.
     reporting_goal: Least number of clients that have to report; `None` for any.
-
-  Raises:
-    PopulationTooSmallError: If the rounds cannot be filled; the message says what would
-      fit.
-    ReportingGoalError: If a round never reaches its goal.
-    TypeError: If `participation` is none, or another argument no whole number.
-    ValueError: If a number is out of range, or the limits are of another kind.
   """
 
   participation: strategies.Participation
@@ -138,12 +131,7 @@ class LimitsSchedule(schedule_lib.Schedule):
     return self
 
   def attempts(self, round_num: int) -> tuple[schedule_lib.Attempt, ...]:
-    """All attempts at a round; the last one is completed, and no other.
-
-    Raises:
-      TypeError: If it is no whole number.
-      ValueError: If it is out of range.
-    """
+    """All attempts at a round; the last one is completed, and no other."""
     round_num = self.check_round(round_num)
     requested = self._requested_in(round_num)
     return schedule_lib.attempts_of(round_num, requested, self.dropouts)

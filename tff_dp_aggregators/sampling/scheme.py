@@ -142,15 +142,7 @@ class SampledScheme(Scheme):
     noise: NoiseEvent,
     epsilon: Epsilon,
   ) -> dp_accounting.DpEvent:
-    """The event of all rounds of a strategy that `check` has let pass.
-
-    Args:
-      strategy: Its strategy matrix C; the identity unless the noise is Gaussian.
-      noise_multiplier: Scale of z over what one client changes a sum by, above 0: the
-        clip norm, or twice that where it is replaced by another.
-      noise: The event of one round with this noise on everybody.
-      epsilon: By which one of several bounds is chosen, all of which hold.
-    """
+    """The event of all rounds of a strategy that `check` has let pass."""
 
   @abc.abstractmethod
   def round_events(
@@ -172,9 +164,7 @@ class SampledScheme(Scheme):
     A client's draws follow from its own key, the seed and the scheme, so that a client
     that comes or goes changes nobody else's.
 
-    Args:
-      seed: Same seed, same cohorts.
-      keys: Keys of all clients, by number: uint64 of shape [clients].
+    `keys`: Keys of all clients, by number: uint64 of shape [clients].
     """
 
   @property

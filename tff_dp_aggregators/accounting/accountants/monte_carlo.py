@@ -485,11 +485,7 @@ class OverlappingSets:
   def _next_of_both(
     self, rng: np.random.Generator, free: np.ndarray
   ) -> tuple[np.ndarray, np.ndarray]:
-    """When one of two free clients is in a round, and whether both are.
-
-    Returns:
-      Rounds, `num_rounds` for none.
-    """
+    """When one of two free clients is in a round, and whether both are."""
     least = self._both_stay[free] - rng.standard_exponential(len(free))
     at = np.searchsorted(-self._both_stay[1:], -least, side='right')
     both = rng.random(len(free)) < np.append(self._two, 0.0)[at]
@@ -498,11 +494,7 @@ class OverlappingSets:
   def _next_of_one(
     self, rng: np.random.Generator, was: np.ndarray, free: np.ndarray
   ) -> np.ndarray:
-    """When a free client is in a round, before the other one is free.
-
-    Returns:
-      How long after `was`, b for not before.
-    """
+    """When a free client is in a round, before the other one is free."""
     rows = self._stays[was + self._b]
     low = free - was
     least = np.take_along_axis(rows, low[:, None], 1)[:, 0]
@@ -593,11 +585,7 @@ class BMinSepMixture(Mixture):
     return self._pairs.log_total
 
   def _suffixes(self, log_weights: np.ndarray) -> np.ndarray:
-    """Logarithms of sums over all sets from each round on, for a client free in it.
-
-    Returns:
-      Of n + b rounds.
-    """
+    """Logarithms of sums over all sets from each round on, for a client free in it."""
     rounds, b = len(log_weights), len(self._first)
     sums = np.zeros((rounds + b, *log_weights.shape[1:]))
     with np.errstate(divide='ignore'):  # If p = 1.

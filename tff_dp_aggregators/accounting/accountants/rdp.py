@@ -333,8 +333,7 @@ def _log_differences(noise_multiplier: float) -> np.ndarray:
   B(l) is the l-th forward difference of exp(x (x - 1) mu^2 / 2) at x = 0. The terms of
   that sum are up to 2^l times, and for mu < 1 up to (2 / mu^2)^l times larger.
 
-  Returns:
-    Float64 of shape [_MAX_DIFFERENCES + 1]; NaN at odd l.
+  Returns float64 of shape [_MAX_DIFFERENCES + 1]; NaN at odd l.
   """
   logs = np.full(_MAX_DIFFERENCES + 1, math.nan)
   if noise_multiplier < 1e-3:  # exp(x^2 / 2e-6): no sampling helps here.

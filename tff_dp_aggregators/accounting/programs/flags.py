@@ -73,11 +73,7 @@ def options_from(values: flags.FlagValues) -> dict[str, Optional[int]]:
 
 
 def whole(values: flags.FlagValues, name: str) -> Optional[int]:
-  """The value of a flag that may be a mean elsewhere, and counts something here.
-
-  Raises:
-    ValueError: If it is not whole.
-  """
+  """The value of a flag that may be a mean elsewhere, and counts something here."""
   value = values[name].value
   if value is not None and not isinstance(value, int):
     raise ValueError(f'--{name} must be a whole number; got {value}.')
@@ -87,18 +83,7 @@ def whole(values: flags.FlagValues, name: str) -> Optional[int]:
 def planned(
   values: flags.FlagValues, limits: Optional[strategies.Participation] = None
 ) -> inputs_lib.Inputs:
-  """What the flags ask for.
-
-  Args:
-    values: Parsed flags.
-    limits: Rounds and limits on participation that a round log shows. Those in flags
-      are then the planned ones: the strategy is the best for them, and accounted for
-      under those that the log shows.
-
-  Raises:
-    program.CheckFailed: If noise, rounds and target are given and do not fit.
-    ValueError: If flags are missing, contradict each other or are out of range.
-  """
+  """What the flags ask for."""
   delta = values.target_delta
   if delta is None:
     raise ValueError('--target_delta is missing: at which delta is epsilon wanted?')
@@ -181,9 +166,6 @@ def _strategy_that_ran(values: flags.FlagValues) -> Optional[strategies.Strategy
 
   The best strategy for the limits that a log shows is another one than the best for
   those that were planned, and its noise hides another number of rounds.
-
-  Raises:
-    ValueError: If the flags do not tell which one ran.
   """
   planned = [
     name for name in table.names(table.participation()) if values[name].present
@@ -219,12 +201,6 @@ def planned_limits(values: flags.FlagValues) -> Optional[strategies.Participatio
 
   Fixed epochs are not among them: no log shows that differences are multiples in the
   rounds that others might have had.
-
-  Args:
-    values: Parsed flags.
-
-  Raises:
-    ValueError: If flags contradict each other or are out of range.
   """
   stated = _has_separation(values) or values.max_participations is not None
   if not stated or values.num_rounds is None:
@@ -285,17 +261,7 @@ def schema_from(
   num_rounds: Optional[int] = None,
   known: Collection[str] = (),
 ) -> sampling.Schema:
-  """The participation schema that the flags state.
-
-  Args:
-    values: Parsed flags.
-    num_rounds: Instead of --num_rounds.
-    known: Those of numbers of clients, where the program has them without sampling as
-      well. They count unless a flag says otherwise how many clients a round has.
-
-  Raises:
-    ValueError: If flags contradict each other or are out of range.
-  """
+  """The participation schema that the flags state."""
   kind = sampling.for_flag(values.sampling)
   _check_flags_of(kind, values, known)
   return scheme_flags.scheme_from(
@@ -361,16 +327,7 @@ def limits_from(
   num_rounds: int,
   max_participations: Optional[int] = None,
 ) -> strategies.Participation:
-  """The limits on participation that flags state.
-
-  Args:
-    values: Parsed flags.
-    num_rounds: Rounds in all.
-    max_participations: Instead of --max_participations.
-
-  Raises:
-    ValueError: If flags contradict each other or are out of range.
-  """
+  """The limits on participation that flags state."""
   given = _given(sampling.Limits, values, ())
   if max_participations is not None:
     given['max_participations'] = max_participations
@@ -420,18 +377,7 @@ def mechanism_from(
   schema: sampling.Schema,
   strategy: Optional[strategies.Strategy] = None,
 ) -> mechanism_lib.Mechanism:
-  """The mechanism that the flags state, with its noise or the least for the target.
-
-  Args:
-    values: Parsed flags, among them --noise_multiplier, or --target_epsilon and
-      --target_delta.
-    schema: Who takes part when.
-    strategy: The mechanism's strategy, if it is another than the best for prefix sums.
-
-  Raises:
-    ValueError: If flags contradict each other or are out of range, or a file cannot be
-      read.
-  """
+  """The mechanism that the flags state, with its noise or the least for the target."""
   given = {} if strategy is None else {'strategy': strategy}
   if values.noise_multiplier is not None:
     return _mechanism(values, schema, values.noise_multiplier, **given)
@@ -615,11 +561,7 @@ def _check_target(plan: inputs_lib.Inputs, remedy: str) -> None:
 
 
 def check_nbafl(values: flags.FlagValues) -> None:
-  """Refuses flags of NbAFL without --nbafl.
-
-  Raises:
-    ValueError: If there are any.
-  """
+  """Refuses flags of NbAFL without --nbafl."""
   for row in table.nbafl():
     if values[row.name].present and not values.nbafl:
       raise ValueError(f'--{row.name} is for --nbafl.')

@@ -153,11 +153,7 @@ def _write_offenders(
   summary: log_participation.Summary,
   promised: tuple[Optional[int], Optional[int]],
 ) -> None:
-  """Writes who broke a promise, for whoever may see clients.
-
-  Raises:
-    ValueError: If the log names no clients.
-  """
+  """Writes who broke a promise, for whoever may see clients."""
   if summary.observed is None:
     raise ValueError(
       '--offenders needs a log that names clients, in a column client_ids.'

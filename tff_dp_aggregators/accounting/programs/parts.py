@@ -64,12 +64,6 @@ class Part(NamedTuple):
 def parse(texts: Sequence[str]) -> list[Part]:
   """What the flags say, each by itself.
 
-  Args:
-    texts: Their values.
-
-  Raises:
-    ValueError: If one is not written as they are.
-
   Example:
     >>> parse(['head: weights=2 3, clip_norm=0.3, num_bands=4'])
     [Part(name='head', weights=('2', '3'), mechanism='banded', clip_norm=0.3,
@@ -137,15 +131,7 @@ def _number(text: str, key: str, value: str, kind: Any) -> Any:
 
 
 def check_others(values: flags.FlagValues, names: Iterable[str]) -> None:
-  """Refuses flags of one mechanism for all weights.
-
-  Args:
-    values: Parsed flags, with a part.
-    names: Of the flags of privacy.
-
-  Raises:
-    ValueError: If one is given that is not of all parts together.
-  """
+  """Refuses flags of one mechanism for all weights."""
   in_a_part = (_MECHANISM, _NOISE, _CLIP_NORM, *registry.options())
   for name in names:
     if name in GO_WITH or not values[name].present:

@@ -166,11 +166,7 @@ def _check_sampling(value: str) -> None:
 
 
 def task_from(values: flags.FlagValues) -> planning.Task:
-  """What the flags ask for.
-
-  Raises:
-    ValueError: If flags are missing, contradict each other or are out of range.
-  """
+  """What the flags ask for."""
   missing = [name for name in _REQUIRED if values[name].value is None]
   if missing:
     questions = ' '.join(f'--{name}: {_REQUIRED[name]}' for name in missing)

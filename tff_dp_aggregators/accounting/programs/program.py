@@ -158,14 +158,7 @@ class Program:
   positional: Optional[str] = None
 
   def execute(self, arguments: Sequence[str]) -> int:
-    """Parses flags and does what they say.
-
-    Args:
-      arguments: Flags as on the command line, without the name of the program.
-
-    Returns:
-      The exit code.
-    """
+    """Parses flags and does what they say."""
     values = flags.FlagValues()
     define(values, self.groups())
     self._define_of_every_program(values)
@@ -234,12 +227,7 @@ class Program:
 
 
 def said(error: BaseException, values: flags.FlagValues) -> str:
-  """What a program says of an error: of files and accountants with their flags.
-
-  Args:
-    error: One that a line says all about.
-    values: The program's flags.
-  """
+  """What a program says of an error: of files and accountants with their flags."""
   if isinstance(error, OSError) and error.filename is not None:
     for name in names_of(values):
       given = values[name].value

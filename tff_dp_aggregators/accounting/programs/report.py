@@ -393,17 +393,7 @@ def _check_has_plan(
 def statement_of(
   arguments: Sequence[str], locate: Callable[[str, bool], str]
 ) -> dict[str, Any]:
-  """The statement that flags of this program ask for, which must be those it prints.
-
-  Args:
-    arguments: Flags that decide on the numbers, as --name=value.
-    locate: Where a file or a run directory is that a flag names; the second argument
-      is whether it is a directory.
-
-  Raises:
-    OSError: If a file cannot be read.
-    ValueError: If the program would refuse these flags, or they do something else.
-  """
+  """The statement that flags of this program ask for, which must be those it prints."""
   values = flags.FlagValues()
   program.define(values, groups())
   deciding, given = (*_of_mechanism_flags(), *_SOURCES), set()

@@ -108,12 +108,7 @@ def mechanism(none: Optional[str] = None) -> Rows:
 
 
 def options(is_comparison: bool = False) -> Rows:
-  """The options of mechanisms.
-
-  Args:
-    is_comparison: Whether mechanisms are compared; options that a comparison does not
-      pass on are left out.
-  """
+  """The options of mechanisms."""
   said = {
     name: {
       kind: option.help
@@ -261,11 +256,7 @@ def round_log_rows() -> Rows:
 
 
 def printed(*formats: str) -> Rows:
-  """What is printed, and where it goes.
-
-  Args:
-    *formats: Values of --format, the default first.
-  """
+  """What is printed, and where it goes."""
   return (
     Flag('format', formats, 'What to print.', default=formats[0], is_basic=True),
     Flag(

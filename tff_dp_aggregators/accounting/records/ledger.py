@@ -83,6 +83,7 @@ from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.base import folder_lock
 from tff_dp_aggregators.base import new_files
 
+# What rounds spent together, and what identifies their seeds.
 total_event = ledger_rules.total_event
 SECRET, SEED, FILE = ledger_entry.SECRET, ledger_entry.SEED, ledger_entry.FILE
 GUESSABLE, tag_of_seed = ledger_entry.GUESSABLE, ledger_entry.tag_of_seed

@@ -262,6 +262,7 @@ class AbortedAttempt(_Line):
       )
 
 
+# What a line of the file holds.
 Line = Union[LedgerEntry, AbortedAttempt]
 
 

@@ -300,6 +300,10 @@ class Reading:
   """The lines of a ledger file, read and verified; some attributes are as in `Ledger`.
 
   Attributes:
+    entries: The rounds.
+    aborted: Attempts at rounds that were aborted.
+    repeated: Rounds that were run again.
+    sha256: Of the file.
     spans: From where to where each line is in the file, but for repetitions.
     state: What all complete lines come to.
     cut: The half line at the end; empty if there is none.

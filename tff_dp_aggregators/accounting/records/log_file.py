@@ -37,6 +37,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
   'population': ('population', 'population_name'),
 }
 MEMORY = '2GB'  # What exceeds it is on disk: 10^8 participations take 2.3 GB in all.
+# Columns of times.
 TIMES = ('completion_time', 'start_time')
 _LONGEST_LINE = 2**24  # Bytes.
 _SHOWN_POPULATIONS = 10

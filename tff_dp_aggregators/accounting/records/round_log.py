@@ -61,7 +61,9 @@ import numpy as np
 from tff_dp_aggregators.accounting.records import log_file
 from tff_dp_aggregators.base import ids
 
+# The names of columns.
 COLUMNS = log_file.COLUMNS
+# What times without an offset are called.
 WITHOUT_ZONE = 'ISO 8601 without a zone'
 
 _TIMES = log_file.TIMES
@@ -417,11 +419,7 @@ class _Reader:
     return formats[0][0], formats[0][2]
 
   def _number_clients(self, named: str) -> None:
-    """Makes the tables of clients, by their ids in the one way to write each.
-
-    Args:
-      named: The query for `no`, `raw` and `place` within the entry of each client.
-    """
+    """Makes the tables of clients, by their ids in the one way to write each."""
 
     def client_of(raw: str) -> str:
       return _client_id(json.loads(raw) if self._file.has_json_ids else raw)

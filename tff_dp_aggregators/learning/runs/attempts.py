@@ -18,18 +18,7 @@ def write_aborted(
   attempts: Sequence[sampling.Attempt],
   reporting_goal: Optional[int],
 ) -> None:
-  """Writes the lines of a round's aborted attempts, or confirms those that are there.
-
-  Args:
-    ledger: Of the run.
-    number: The round, which is about to be run, for the first time or again.
-    attempts: All attempts at it, as the schedule has them.
-    reporting_goal: The schedule's.
-
-  Raises:
-    ValueError: If a line that is there has other content.
-    OSError: If a line cannot be written.
-  """
+  """Writes the lines of the aborted attempts at a round, or confirms those there."""
   written = ledger.aborted_attempts(number)
   made = list(_aborted(number, attempts, reporting_goal))
   if written > len(made):
@@ -45,15 +34,7 @@ def write_aborted(
 
 
 def check(ledger: ledger_lib.Ledger, schedule: sampling.Schedule) -> None:
-  """Checks that the cohorts of all rounds and attempts are those of a schedule.
-
-  Args:
-    ledger: Of a run, which may have stopped anywhere.
-    schedule: Of that run.
-
-  Raises:
-    ValueError: If they are not; the message names the first round that shows it.
-  """
+  """Checks that the cohorts of all rounds and attempts are those of a schedule."""
   found: list[list[dict[str, Any]]] = [[] for _ in range(len(ledger.entries) + 1)]
   for aborted in ledger.aborted:
     found[aborted.round].append(

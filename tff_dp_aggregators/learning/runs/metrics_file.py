@@ -1,20 +1,12 @@
-"""The metrics of a run by round: lines of CSV, and events for TensorBoard."""
+"""The metrics of a run: one line of CSV for each round, in the order of rounds."""
 
 import csv
 import io
 import os
-import time
-from collections.abc import Mapping, Sequence
-from typing import Any, Optional
+from collections.abc import Sequence
+from typing import Any
 
-from tensorboard.compat.proto import event_pb2
-from tensorboard.compat.proto import summary_pb2
-from tensorboard.summary.writer import event_file_writer
-
-from tff_dp_aggregators.aggregators import signal_to_noise
 from tff_dp_aggregators.base import new_files
-
-_SIGNAL, _NOISE = 'signal_norm', 'squared_noise_norm'
 
 
 class MetricsFile:
@@ -81,91 +73,3 @@ def count(path: str) -> int:
   """How many rounds a metrics file has; half a line at its end is none."""
   with open(path, 'rb') as file:
     return max(0, sum(line.endswith(b'\n') for line in file) - 1)
-
-
-class EventFile:
-  """A new file of events for TensorBoard beside those that are there.
-
-  TensorFlow's summaries cost half a millisecond a number; here all of a round are one
-  record, which a thread writes.
-  """
-
-  def __init__(self, directory: str, rounds: int = 0):
-    """Makes the file.
-
-    Args:
-      directory: Where; made if it is not there.
-      rounds: How many rounds are kept of those that earlier files tell of; TensorBoard
-        leaves out the others, which are run again.
-    """
-    self._writer = event_file_writer.EventFileWriter(directory)
-    start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
-    self._writer.add_event(
-      event_pb2.Event(wall_time=time.time(), step=rounds, session_log=start)
-    )
-
-  def append(self, row: dict[str, Any]) -> None:
-    """Appends the numbers of a round.
-
-    Args:
-      row: Its metrics, of which `round` is the step.
-    """
-    values = [
-      summary_pb2.Summary.Value(tag=name, simple_value=value)
-      for name, value in row.items()
-      if name != 'round' and isinstance(value, (int, float))
-    ]
-    self._writer.add_event(
-      event_pb2.Event(
-        wall_time=time.time(),
-        step=row['round'],
-        summary=summary_pb2.Summary(value=values),
-      )
-    )
-
-  def flush(self) -> None:
-    """Writes what is left, before a checkpoint that goes on after it."""
-    self._writer.flush()
-
-  def close(self) -> None:
-    """Writes what is left, and closes the file."""
-    self._writer.close()
-
-
-def signal_and_noise(of_query: Mapping[str, Any]) -> Optional[tuple[float, float]]:
-  """Norm of the signal and squared norm of the noise; `None` if not measured."""
-  if 'not_private_signal_norm' not in of_query:
-    return None
-  return float(of_query['not_private_signal_norm']), float(of_query[_NOISE])
-
-
-class SignalToNoiseColumns:
-  """Columns of metrics: the signal-to-noise ratio by round, and of all rounds so far.
-
-  They are of the exact sums of clients, and so not private.
-  """
-
-  def __init__(self, prefix: str):
-    """Initializes it, before any round."""
-    self._signal, self._noise = f'{prefix}{_SIGNAL}', _NOISE
-    self._ratio = f'{prefix}signal_to_noise'
-    self._so_far = signal_to_noise.SignalToNoise()
-
-  @property
-  def columns(self) -> list[str]:
-    """Their names."""
-    return [self._signal, self._noise, self._ratio, f'{self._ratio}_so_far']
-
-  def take_up(self, rows: Sequence[Mapping[str, str]]) -> None:
-    """Adds up the rounds of a run that goes on."""
-    for row in rows:
-      self._so_far += signal_to_noise.SignalToNoise(
-        float(row[self._signal]), float(row[self._noise])
-      )
-
-  def after(self, measured: Sequence[float]) -> dict[str, float]:
-    """The columns of the next round."""
-    this_round = signal_to_noise.SignalToNoise(*measured)
-    self._so_far += this_round
-    values = (*measured, this_round.ratio, self._so_far.ratio)
-    return dict(zip(self.columns, values))

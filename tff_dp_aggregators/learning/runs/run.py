@@ -52,6 +52,7 @@ from tff_dp_aggregators.learning.runs import attempts as attempts_lib
 from tff_dp_aggregators.learning.runs import checkpoints as checkpoints_lib
 from tff_dp_aggregators.learning.runs import engines
 from tff_dp_aggregators.learning.runs import evaluation as evaluation_lib
+from tff_dp_aggregators.learning.runs import events as events_lib
 from tff_dp_aggregators.learning.runs import kept_rounds
 from tff_dp_aggregators.learning.runs import larger_cohort as larger_cohort_lib
 from tff_dp_aggregators.learning.runs import metrics_file
@@ -59,6 +60,7 @@ from tff_dp_aggregators.learning.runs import not_finite
 from tff_dp_aggregators.learning.runs import progress as progress_lib
 from tff_dp_aggregators.learning.runs import resumption
 from tff_dp_aggregators.learning.runs import run_directory
+from tff_dp_aggregators.learning.runs import signal_to_noise
 from tff_dp_aggregators.learning.runs.plans import plan as plan_lib
 from tff_dp_aggregators.sampling import watch
 
@@ -101,9 +103,9 @@ class Run:
     self._checkpointed, self._checkpoint_took = time.monotonic(), 0.0
     # Results of rounds that cannot be run again, if there are such.
     self._kept_rounds: Optional[kept_rounds.KeptRounds] = None
-    self._signal_to_noise: Optional[metrics_file.SignalToNoiseColumns] = None
+    self._signal_to_noise: Optional[signal_to_noise.SignalToNoiseColumns] = None
     if plan.aggregation.not_private_signal_to_noise:
-      self._signal_to_noise = metrics_file.SignalToNoiseColumns(NOT_PRIVATE)
+      self._signal_to_noise = signal_to_noise.SignalToNoiseColumns(NOT_PRIVATE)
     self._watch = watch.Watch(plan.schedule)
     if directory.config is not None:
       directory.forget_untrained(plan.config())
@@ -159,7 +161,7 @@ class Run:
       self._say_where_it_is(rounds, ledger.rounds)
       if not rounds:
         self._remark_on_noise()
-      events = metrics_file.EventFile(directory.file(run_directory.EVENTS), rounds)
+      events = events_lib.EventFile(directory.file(run_directory.EVENTS), rounds)
       stack.callback(events.close)
       progress = progress_lib.Progress(plan.num_rounds, rounds)
       stack.callback(progress.close)
@@ -502,7 +504,7 @@ def _measured(metrics: Any) -> dict[str, Any]:
   return {
     'row': row,
     'noise_key_tag': _key_tag(of_query),
-    'signal_and_noise': metrics_file.signal_and_noise(of_query),
+    'signal_and_noise': signal_to_noise.signal_and_noise(of_query),
   }
 
 

@@ -192,12 +192,7 @@ def check(
   participation: Optional[participation_lib.Participation],
   workload: workload_lib.WorkloadLike,
 ) -> ToeplitzProblem:
-  """The problem that an optimiser's arguments pose.
-
-  Raises:
-    TypeError: If a number is not whole.
-    ValueError: If an argument is out of range, or for other rounds.
-  """
+  """The problem that an optimiser's arguments pose."""
   num_rounds = checks.check_positive_int('num_rounds', num_rounds)
   size.check_rounds(num_rounds)
   num_bands = checks.check_positive_int('num_bands', num_bands)
