@@ -63,13 +63,9 @@ def adaptive(
     workload: `None` to return the mean of each round; a `Workload` to return its rows
       applied to all means so far.
     storage: Where the noise of earlier rounds is: see `noise.build`.
-    seed: Reproducible noise, for simulations; `None` for secret noise. An int takes the
-      seed's next stream in this process: a program that makes the same things in the
-      same order gets the same bits, and no two of these things the same. A `noise.Seed`
-      says which stream.
-    generator: What random words the noise is made of: 'chacha20', a cipher's; 'philox',
-      faster, and no cipher; 'auto' for the first in secret noise and the second with a
-      seed.
+    seed: Reproducible noise, for simulations; `None` for secret noise: see
+      `noise.Seed`.
+    generator: 'chacha20', 'philox' or 'auto': see `noise.Seed`.
     record_aggregation_factory: Sums the clipped values, each with its count of -1/2 or
       1/2; `None` for `tff.aggregators.SumFactory`. It must not make either larger.
 

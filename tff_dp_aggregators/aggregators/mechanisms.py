@@ -76,13 +76,9 @@ def from_mechanism(
       drawn from. A mechanism that rests on sampling, or pays for adaptive clipping,
       needs it; it has to have the mechanism's schema and this denominator.
     storage: Where the noise of earlier rounds is: see `noise.build`.
-    seed: Reproducible noise, for simulations; `None` for secret noise. An int takes the
-      seed's next stream in this process: a program that makes the same things in the
-      same order gets the same bits, and no two of these things the same. A `noise.Seed`
-      says which stream.
-    generator: What random words the noise is made of: 'chacha20', a cipher's; 'philox',
-      faster, and no cipher; 'auto' for the first in secret noise and the second with a
-      seed.
+    seed: Reproducible noise, for simulations; `None` for secret noise: see
+      `noise.Seed`.
+    generator: 'chacha20', 'philox' or 'auto': see `noise.Seed`.
     target_quantile: With adaptive clipping, which fraction of clients is to be left
       unclipped; `None` for that of `aggregators.adaptive`.
     clip_learning_rate: With adaptive clipping, `learning_rate` of

@@ -20,6 +20,15 @@ class Seed:
   Noise of equal seeds is equal; noise of two that differ in anything is independent, as
   far as a simulation can tell.
 
+  Arguments `seed` take `None` for secret noise, an int or a `Seed`. An int takes the
+  seed's next stream in this process: a program that makes the same things in the same
+  order gets the same bits, and no two of these things the same. A `Seed` says which
+  stream.
+
+  Arguments `generator` say what random words the noise is made of: 'chacha20', a
+  cipher's; 'philox', faster, and no cipher; 'auto' for the first in secret noise and
+  the second with a seed.
+
   Example:
     >>> Seed(7), str(Seed(7, stream=2))
     (Seed(value=7, stream=0, part=0), 'seed 7, stream 2')

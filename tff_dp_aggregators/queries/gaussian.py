@@ -56,13 +56,9 @@ class GaussianSumQuery(matrix_mechanism.MatrixMechanismQuery):
       clip_norm: L2 bound of one record.
       noise_multiplier: Standard deviation of the noise over `clip_norm`; 0 adds none.
       record_specs: Structure of float tensor specs like a record.
-      seed: Reproducible noise, for simulations; `None` for secret noise. An int takes
-        the seed's next stream in this process: a program that makes the same things in
-        the same order gets the same bits, and no two of these things the same. A
-        `noise.Seed` says which stream.
-      generator: What random words the noise is made of: 'chacha20', a cipher's;
-        'philox', faster, and no cipher; 'auto' for the first in secret noise and the
-        second with a seed.
+      seed: Reproducible noise, for simulations; `None` for secret noise: see
+        `noise.Seed`.
+      generator: 'chacha20', 'philox' or 'auto': see `noise.Seed`.
 
     Raises:
       TypeError: If a record tensor is not of a float dtype, or another argument not of

@@ -99,13 +99,9 @@ class MatrixMechanismQuery(records.GridSumQuery):
         `Workload(num_rounds)` for prefix sums, with momentum, learning rates or weight
         decay if it has them.
       storage: Where the noise of earlier rounds is: see `noise.build`.
-      seed: Reproducible noise, for simulations; `None` for secret noise. An int takes
-        the seed's next stream in this process: a program that makes the same things in
-        the same order gets the same bits, and no two of these things the same. A
-        `noise.Seed` says which stream.
-      generator: What random words the noise is made of: 'chacha20', a cipher's;
-        'philox', faster, and no cipher; 'auto' for the first in secret noise and the
-        second with a seed.
+      seed: Reproducible noise, for simulations; `None` for secret noise: see
+        `noise.Seed`.
+      generator: 'chacha20', 'philox' or 'auto': see `noise.Seed`.
 
     Raises:
       OSError: If `storage` names a directory that cannot be used.

@@ -45,13 +45,9 @@ def approximate_local_gaussian(
     noise_multiplier: Standard deviation of the noise of *one client* that is stood for
       over `clip_norm`.
     clients_per_round: Denominator of the mean.
-    seed: Reproducible noise, for simulations; `None` for secret noise. An int takes the
-      seed's next stream in this process: a program that makes the same things in the
-      same order gets the same bits, and no two of these things the same. A `noise.Seed`
-      says which stream.
-    generator: What random words the noise is made of: 'chacha20', a cipher's; 'philox',
-      faster, and no cipher; 'auto' for the first in secret noise and the second with a
-      seed.
+    seed: Reproducible noise, for simulations; `None` for secret noise: see
+      `noise.Seed`.
+    generator: 'chacha20', 'philox' or 'auto': see `noise.Seed`.
     record_aggregation_factory: Sums the clipped values; `None` for
       `tff.aggregators.SumFactory`.
 
@@ -110,13 +106,9 @@ def approximate_local_laplace(
     noise_multiplier: Scale of the Laplace noise of *one client* that is stood for over
       `clip_norm`; its standard deviation is sqrt(2) times that.
     clients_per_round: Denominator of the mean.
-    seed: Reproducible noise, for simulations; `None` for secret noise. An int takes the
-      seed's next stream in this process: a program that makes the same things in the
-      same order gets the same bits, and no two of these things the same. A `noise.Seed`
-      says which stream.
-    generator: What random words the noise is made of: 'chacha20', a cipher's; 'philox',
-      faster, and no cipher; 'auto' for the first in secret noise and the second with a
-      seed.
+    seed: Reproducible noise, for simulations; `None` for secret noise: see
+      `noise.Seed`.
+    generator: 'chacha20', 'philox' or 'auto': see `noise.Seed`.
     record_aggregation_factory: Sums the clipped values; `None` for
       `tff.aggregators.SumFactory`.
 

@@ -54,13 +54,9 @@ def gaussian_shares(
     clients_per_round: Denominator of the mean.
     min_clients: How many clients have to report; a round with fewer fails, and what
       they sent is discarded. `None` for all of `clients_per_round`.
-    seed: Reproducible noise, for simulations; `None` for secret noise. An int takes the
-      seed's next stream in this process: a program that makes the same things in the
-      same order gets the same bits, and no two of these things the same. A `noise.Seed`
-      says which stream.
-    generator: What random words the noise is made of: 'chacha20', a cipher's; 'philox',
-      faster, and no cipher; 'auto' for the first in secret noise and the second with a
-      seed.
+    seed: Reproducible noise, for simulations; `None` for secret noise: see
+      `noise.Seed`.
+    generator: 'chacha20', 'philox' or 'auto': see `noise.Seed`.
     record_aggregation_factory: Sums the clipped values; `None` for
       `tff.aggregators.SumFactory`.
 

@@ -41,13 +41,9 @@ def two_sided_gaussian(
     server_noise_multiplier: Standard deviation of the server's noise of the *sum* over
       `clip_norm`; 0 for none.
     clients_per_round: Denominator of the mean.
-    seed: Reproducible noise, for simulations; `None` for secret noise. An int takes the
-      seed's next stream in this process: a program that makes the same things in the
-      same order gets the same bits, and no two of these things the same. A `noise.Seed`
-      says which stream.
-    generator: What random words the noise is made of: 'chacha20', a cipher's; 'philox',
-      faster, and no cipher; 'auto' for the first in secret noise and the second with a
-      seed.
+    seed: Reproducible noise, for simulations; `None` for secret noise: see
+      `noise.Seed`.
+    generator: 'chacha20', 'philox' or 'auto': see `noise.Seed`.
     record_aggregation_factory: Sums the clipped values; `None` for
       `tff.aggregators.SumFactory`.
 

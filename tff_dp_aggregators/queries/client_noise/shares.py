@@ -62,9 +62,7 @@ class GaussianSharesSumQuery(base.ClientNoiseSumQuery):
       record_specs: Structure of float tensor specs like a record.
       seed: Reproducible noise, for packed simulations alone; `None` for secret noise.
         An int takes the seed's next stream in this process; a `noise.Seed` says which.
-      generator: What random words the noise is made of: 'chacha20', a cipher's;
-        'philox', faster, and no cipher; 'auto' for the first in secret noise and the
-        second with a seed.
+      generator: 'chacha20', 'philox' or 'auto': see `noise.Seed`.
 
     Raises:
       TypeError: If a record tensor is not of a float dtype, or another argument not of
