@@ -17,6 +17,7 @@ from typing import Any, Optional
 
 from tff_dp_aggregators.accounting import sites
 from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
+from tff_dp_aggregators.accounting.reports import model
 from tff_dp_aggregators.accounting.reports import nbafl_report
 from tff_dp_aggregators.accounting.reports import sources
 from tff_dp_aggregators.accounting.reports import statement as statement_lib
@@ -172,20 +173,14 @@ def _check_distinct(parts: Sequence[Part]) -> None:
 
 def _told_by(statement: dict[str, Any]) -> Iterator[tuple[str, str, Optional[str]]]:
   """By what each run in a statement is told from others."""
-  if statement['mechanism'] is None:
-    return
-  for part in statement['parts']:
-    yield from _told_by(part)
-  if statement['parts']:
-    return
-  by_role = {
-    file['role']: file['sha256'] for file in statement['verification']['files']
-  }
-  if 'ledger' in by_role:
-    yield 'ledger', by_role['ledger'], None
-  elif 'round_log' in by_role:
-    source = statement['participation']['source']
-    yield 'round_log', by_role['round_log'], source['arguments'].get('population')
+  for _, run in model.runs(statement):
+    files = run['verification']['files'] if run['mechanism'] else ()
+    by_role = {file['role']: file['sha256'] for file in files}
+    if 'ledger' in by_role:
+      yield 'ledger', by_role['ledger'], None
+    elif 'round_log' in by_role:
+      source = run['participation']['source']
+      yield 'round_log', by_role['round_log'], source['arguments'].get('population')
 
 
 def _paths(parts: Sequence[Part], role: str) -> list[str]:

@@ -91,7 +91,7 @@ def of_event(
     listed.append(
       model.AccountantsEpsilon(
         name=name,
-        epsilon=_finite(value),
+        epsilon=value,
         kind=kind + (_ADDED if accountants.has_stated(event) else ''),
         instead=None if other is None else model.Instead(**other._asdict()),
       )
@@ -105,16 +105,16 @@ def of_event(
   return model.Guarantee(
     epsilon=by_name[chosen],
     delta=delta,
-    is_private=by_name[chosen] is not None,
+    is_private=math.isfinite(by_name[chosen]),
     accountant=chosen,
     registered={
       f'epsilon_{name}': by_name.get(name)
       for name in accountants.ACCOUNTANTS
       if terms.of_accountant(name).in_guarantee
     },
-    zcdp_rho=None if mu is None else _finite(mu * mu / 2),
-    gdp_mu=None if mu is None else _finite(mu),
-    pure_epsilon=_finite(pure),
+    zcdp_rho=None if mu is None else mu * mu / 2,
+    gdp_mu=mu,
+    pure_epsilon=pure,
     recognised=model.Recognised(
       false_alarms=FALSE_ALARMS,
       share=recognised(composed, event, relation, mu, pure),
@@ -123,7 +123,7 @@ def of_event(
     epsilon_by_delta=[
       model.DeltasEpsilon(
         delta=each,
-        epsilon=_finite(composed[chosen].get_epsilon(each)),
+        epsilon=composed[chosen].get_epsilon(each),
         accountant=getattr(composed[chosen].instead(each), 'accountant', chosen),
       )
       for each in sorted({delta, *_STATED_DELTAS}, reverse=True)
@@ -261,7 +261,7 @@ def others_composed(
   holds: a client's own noise hides it from everybody, and noise of the server from a
   client of the round. Where nothing holds of one run, nothing does of all.
   """
-  runs = [run for part in parts for run in _runs(part)]
+  runs = [run for part in parts for _, run in model.runs(part)]
   stated = [each for run in runs for each in run['other_guarantees']]
   found = []
   for against, adjacency in dict.fromkeys(
@@ -305,14 +305,6 @@ def _towards(run: dict[str, Any], against: str, adjacency: str) -> Optional[_Hel
   return None
 
 
-def _runs(part: dict[str, Any]) -> Iterator[dict[str, Any]]:
-  """The statements of single runs."""
-  if not part['parts']:
-    yield part
-  for each in part['parts']:
-    yield from _runs(each)
-
-
 def _reports(inputs: inputs_lib.Inputs) -> tuple[int, int]:
   """How often a client is in a sum that is released at most, and how often it reports.
 
@@ -338,7 +330,7 @@ def _stated(row: _Row, delta: float, accountant: Optional[str]) -> model.OtherGu
     against=against,
     adjacency=adjacency,
     event=events.to_json(event),
-    epsilon=epsilon if math.isfinite(epsilon) else None,
+    epsilon=epsilon,
     delta=delta,
     accountant=accountant or accountants.tightest(event, relation),
     rests_on=row.rests_on,
@@ -484,7 +476,3 @@ _ROWS: dict[str, Callable[[mechanism_lib.Mechanism, int, int], Iterator[_Row]]] 
   sites.LOCAL.name: _of_local,
   sites.CLIENTS_AND_SERVER.name: _of_both,
 }
-
-
-def _finite(value: float) -> Optional[float]:
-  return float(value) if math.isfinite(value) else None

@@ -2,9 +2,11 @@
 
 `statement` makes these structs, and `to_json` writes them as JSON-ready values.
 `schema` describes them to others: it takes the sentences of their docstrings, and adds
-what registries have. Infinite numbers are `None`.
+what registries have.
 """
 
+import math
+from collections.abc import Iterator
 from typing import Annotated, Any, Final, Literal, Optional, Union
 
 import msgspec
@@ -884,8 +886,19 @@ class WithoutPrivacy(Report, frozen=True, kw_only=True):
 REPORTS = (Single, Joint, Composition, Nbafl, WithoutPrivacy)
 
 
+def runs(
+  statement: dict[str, Any], number: str = ''
+) -> Iterator[tuple[str, dict[str, Any]]]:
+  """The statements of single runs, with numbers such as 2 or 2.1 if they are parts."""
+  if not statement.get('parts'):
+    yield number, statement
+    return
+  for index, part in enumerate(statement['parts'], start=1):
+    yield from runs(part, f'{number}.{index}' if number else f'{index}')
+
+
 def to_json(statement: msgspec.Struct) -> dict[str, Any]:
-  """A struct as JSON-ready values."""
+  """A struct as JSON-ready values; infinite numbers are `None`."""
   written: dict[str, Any] = _flat(msgspec.to_builtins(statement, enc_hook=float))
   return written
 
@@ -894,6 +907,7 @@ def _flat(value: Any) -> Any:
   if isinstance(value, list):
     return [_flat(each) for each in value]
   if not isinstance(value, dict):
-    return value
-  flat = {key: _flat(each) for key, each in value.items() if key != 'registered'}
-  return {**flat, **value.get('registered', {})}
+    return None if isinstance(value, float) and math.isinf(value) else value
+  flat = {key: _flat(each) for key, each in value.items()}
+  registered = flat.pop('registered', {})
+  return {**flat, **registered}

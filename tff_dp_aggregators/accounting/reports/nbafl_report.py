@@ -19,18 +19,6 @@ from tff_dp_aggregators.accounting.reports import model
 # What the mechanism of such a statement is called.
 NAME = 'nbafl'
 _PLAN = tuple(field.name for field in dataclasses.fields(nbafl.Nbafl))
-# Of a guarantee; its sentence has rounded numbers.
-_ROW = nbafl.Guarantee._fields
-_FIGURES = (
-  'cohort',
-  'uplink_sensitivity',
-  'downlink_sensitivity',
-  'uplink_stddev',
-  'downlink_stddev',
-  'client_noise_multiplier',
-  'server_noise_multiplier',
-  'sum_noise_multiplier',
-)
 
 
 def is_one(statement: dict[str, Any]) -> bool:
@@ -71,17 +59,18 @@ def of_run(plan: Optional[nbafl.Nbafl]) -> Optional[model.NbaflOfRun]:
 
 def _figures_of(plan: nbafl.Nbafl) -> model.NbaflPlan:
   """Inputs of a plan and the noise that follows."""
-  figures = {name: getattr(plan, name) for name in _FIGURES}
-  return model.NbaflPlan(name='nbafl', **to_json(plan), **figures)
+  names = model.NbaflPlan.__struct_fields__
+  figures = {name: getattr(plan, name) for name in names if name != 'name'}
+  return model.NbaflPlan(name='nbafl', **figures)
 
 
 def _rows_of(plan: nbafl.Nbafl) -> list[model.NbaflGuarantee]:
   """What is claimed beside what holds."""
-  rows = []
-  for each in plan.guarantees():
-    row = {name: getattr(each, name) for name in _ROW}
-    rows.append(model.NbaflGuarantee(**{**row, 'epsilon': _finite(each.epsilon)}))
-  return rows
+  names = model.NbaflGuarantee.__struct_fields__
+  return [
+    model.NbaflGuarantee(**{name: getattr(each, name) for name in names})
+    for each in plan.guarantees()
+  ]
 
 
 def central_of(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -193,7 +182,3 @@ _CENTRAL = ('downlink', 'client')
 # And towards who sees what it sends.
 _WHICH = ('seen', 'unit', 'adjacency')
 _LOCAL = ('uplink', 'client', 'zero_out')
-
-
-def _finite(value: float) -> Optional[float]:
-  return float(value) if math.isfinite(value) else None

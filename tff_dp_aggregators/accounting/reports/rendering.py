@@ -24,6 +24,7 @@ from tff_dp_aggregators.accounting import noises
 from tff_dp_aggregators.accounting import sites
 from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
 from tff_dp_aggregators.accounting.reports import learning_curves
+from tff_dp_aggregators.accounting.reports import model
 from tff_dp_aggregators.accounting.reports import nbafl_report
 from tff_dp_aggregators.accounting.reports import plots as plots_lib
 from tff_dp_aggregators.accounting.reports import schemes
@@ -217,7 +218,7 @@ def _environment() -> jinja2.Environment:
     parts_by_noise=_parts_by_noise,
     principles=_principles,
     run_directory=_run_directory,
-    runs=_runs,
+    runs=model.runs,
     schema_facts=_schema_facts,
     seen=_seen,
     site=_site,
@@ -276,17 +277,6 @@ def _image(plot: plots_lib.Plot) -> str:
 # What templates ask of a statement.
 
 
-def _runs(
-  statement: dict[str, Any], number: str = ''
-) -> Iterator[tuple[str, dict[str, Any]]]:
-  """The statements of single runs, with numbers such as 2 or 2.1 if they are parts."""
-  if not statement.get('parts'):
-    yield number, statement
-    return
-  for index, part in enumerate(statement['parts'], start=1):
-    yield from _runs(part, f'{number}.{index}' if number else f'{index}')
-
-
 def _by_part(statement: dict[str, Any]) -> list[dict[str, Any]]:
   """The statement, or with a joint mechanism what it says of each part."""
   parts = statement['mechanism'].get('parts')
@@ -332,7 +322,7 @@ def _schema_facts(statement: dict[str, Any]) -> Any:
 
 def _is_simulation(statement: dict[str, Any]) -> bool:
   """Whether the noise is one that is made elsewhere, without the guarantee of that."""
-  return any(_site(part).is_simulation for _, part in _runs(statement))
+  return any(_site(part).is_simulation for _, part in model.runs(statement))
 
 
 def _is_cut_short(statement: dict[str, Any]) -> bool:
@@ -352,7 +342,7 @@ def _needs_what_nobody_states(statement: dict[str, Any]) -> bool:
     return False
   return any(
     inputs_lib.NOT_STATED in (each['enforced_by'], each['cap_enforced_by'])
-    for each in (run['participation'] for _, run in _runs(statement))
+    for each in (run['participation'] for _, run in model.runs(statement))
   )
 
 
@@ -361,7 +351,8 @@ def _kind_of_privacy(statement: dict[str, Any]) -> str:
   if any(_other_releases(statement)):
     return ''  # Who is trusted with those, nobody states.
   found = {
-    terms.SITES[part['mechanism']['noise_site']].kind for _, part in _runs(statement)
+    terms.SITES[part['mechanism']['noise_site']].kind
+    for _, part in model.runs(statement)
   }
   (kind,) = found if len(found) == 1 else ('',)
   return kind and f'{kind} '
@@ -370,7 +361,7 @@ def _kind_of_privacy(statement: dict[str, Any]) -> str:
 def _seen(statement: dict[str, Any], words: dict[str, str]) -> str:
   """What an adversary sees of all runs, from words for each place of noise."""
   runs: dict[str, list[str]] = {}
-  for number, part in _runs(statement):
+  for number, part in model.runs(statement):
     seen = words[part['mechanism']['noise_site']]
     if _is_sampled(part):
       seen = f'{seen}, but not who was drawn'
@@ -394,7 +385,7 @@ def _principles(
   principle: Callable[[dict[str, Any]], str], statement: dict[str, Any]
 ) -> list[str]:
   """What a template says of the mechanisms of all runs, each once."""
-  return list(dict.fromkeys(principle(part) for _, part in _runs(statement)))
+  return list(dict.fromkeys(principle(part) for _, part in model.runs(statement)))
 
 
 def _parts_by_noise(parts: Sequence[dict[str, Any]]) -> list[tuple[noises.Noise, str]]:

@@ -11,7 +11,6 @@ of a population s times as large, which leaves the schema as it is.
 """
 
 import collections
-import math
 from typing import Any, Optional, cast
 
 import dp_accounting
@@ -108,7 +107,7 @@ def _spent(
   event = event_of_rounds(mechanism, rounds)
   chosen = accountant or accountants.tightest(event, mechanism.relation)
   epsilon = accountants.epsilon(event, delta, chosen, mechanism.relation)
-  return chosen, epsilon if math.isfinite(epsilon) else None
+  return chosen, epsilon
 
 
 def _check_ledger(inputs: inputs_lib.Inputs) -> None:

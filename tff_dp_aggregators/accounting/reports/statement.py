@@ -178,7 +178,7 @@ def _target(inputs: inputs_lib.Inputs) -> Optional[model.Target]:
 
 
 def _tuning(tuning: Optional[inputs_lib.Tuning]) -> Optional[model.Tuning]:
-  return None if tuning is None else model.Tuning(**tuning.to_json())
+  return None if tuning is None else model.Tuning(**tuning._asdict())
 
 
 def _files(files: Sequence[dict[str, Any]]) -> list[model.File]:
@@ -256,7 +256,9 @@ def compose(
       ),
       mechanism=model.Composed(
         name='composition',
-        effective_noise_multiplier=1 / total.gdp_mu if total.gdp_mu else None,
+        effective_noise_multiplier=(
+          1 / total.gdp_mu if 0 < (total.gdp_mu or 0) < math.inf else None
+        ),
       ),
       guarantee=total,
       other_guarantees=others,
@@ -375,10 +377,9 @@ def _of_simulated_cohort(inputs: inputs_lib.Inputs) -> dict[str, Any]:
 def is_bound(*statements: dict[str, Any]) -> bool:
   """Whether a sensitivity that the statements rest on is known by an upper bound."""
   return any(
-    is_bound(*each['parts'])
-    if each['parts']
-    else each['mechanism']['sensitivity_kind'] != 'exact'
+    run['mechanism']['sensitivity_kind'] != 'exact'
     for each in statements
+    for _, run in model.runs(each)
   )
 
 
@@ -550,14 +551,12 @@ def _integer_noise(inputs: inputs_lib.Inputs) -> Optional[model.IntegerNoise]:
 def _simulated_epsilon(
   mechanism: mechanism_lib.Mechanism, inputs: inputs_lib.Inputs
 ) -> Optional[float]:
-  """Epsilon of noise that is only simulated; `None` if it is made, or infinite."""
+  """Epsilon of noise that is only simulated; `None` if it is made."""
   if not mechanism.site.is_simulation:
     return None
   would_be = mechanism.event_with(mechanism.noise_multiplier)
-  return _finite(
-    accountants.epsilon(
-      would_be, inputs.delta, inputs.accountant, relation=mechanism.relation
-    )
+  return accountants.epsilon(
+    would_be, inputs.delta, inputs.accountant, mechanism.relation
   )
 
 
@@ -613,7 +612,7 @@ def _run(inputs: inputs_lib.Inputs, ledger: ledger_lib.Ledger) -> model.Run:
     clip_norms=_clip_norms(ledger.entries),
     noise_generators=_generators(ledger.entries),
     rounds_planned=inputs.mechanism.participation.num_rounds,
-    epsilon_planned=_finite(_epsilon_planned(inputs, ledger)),
+    epsilon_planned=_epsilon_planned(inputs, ledger),
   )
 
 
@@ -629,7 +628,7 @@ def _aborted(
   return model.AbortedAttempts(
     count=len(ledger.aborted),
     rounds=list(dict.fromkeys(attempt.round for attempt in ledger.aborted)),
-    epsilon=_finite(spent),
+    epsilon=spent,
   )
 
 
@@ -729,10 +728,6 @@ def _software() -> model.Software:
 
 def _union(lists: Any) -> list[str]:
   return list(dict.fromkeys(each for items in lists for each in items))
-
-
-def _finite(value: float) -> Optional[float]:
-  return float(value) if math.isfinite(value) else None
 
 
 def _curves(

@@ -595,11 +595,8 @@ def _compared(
 
 def _checksums(statement: dict[str, Any]) -> list[Any]:
   """Of the strategies, in their order."""
-  if statement['mechanism'] is None or nbafl_report.is_one(statement):
-    return []
-  if not statement['parts']:
-    return [statement['mechanism']['strategy_checksum']]
-  return [each for part in statement['parts'] for each in _checksums(part)]
+  found = [run['mechanism'] or {} for _, run in model.runs(statement)]
+  return [each.get('strategy_checksum') for each in found]
 
 
 def _comparable(
