@@ -98,7 +98,7 @@ def _add_schemas(definitions: dict[str, Any]) -> None:
   for kind in sampling.KINDS.values():
     form = copy.deepcopy(every)
     numbers = {
-      field.name: _number(field)
+      kind.json_names.get(field.name, field.name): _number(field)
       for field in dataclasses.fields(kind.data)
       if field.name != 'num_rounds'
     }
