@@ -174,12 +174,14 @@ def test_what_is_done_before_clipping_is_told(output_format):
 def test_packed_simulation_is_marked_as_that(output_format):
   with_privacy, without = (
     rendered.build(cut=True),
-    statement.build_without_privacy('packed'),
+    statement.build_without_privacy(reports.inputs.WithoutPrivacy('packed')),
   )
   for built in (with_privacy, without):
     rendered.says(built, output_format, 'packed', 'a technique of simulation')
   with_privacy['run']['simulation'] = None
-  one_by_one = statement.build_without_privacy('one_by_one')
+  one_by_one = statement.build_without_privacy(
+    reports.inputs.WithoutPrivacy('one_by_one')
+  )
   for built in (with_privacy, one_by_one):
     assert 'techniqueofsimulation' not in rendered.read(built, output_format)
   rendered.says(one_by_one, output_format, 'one by one', 'simulated', 'no security')

@@ -274,12 +274,7 @@ def _run(folder, name):
 
 def _run_without_privacy(folder):
   without = sources.without_privacy(run_without_privacy(folder / 'without'))
-  return statement.build_without_privacy(
-    without.simulation,
-    not_covered=without.not_covered,
-    tuning=without.tuning,
-    files=without.files,
-  )
+  return statement.build_without_privacy(without)
 
 
 _OF_KINDS = {

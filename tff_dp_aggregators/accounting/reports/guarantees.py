@@ -16,7 +16,7 @@ import dataclasses
 import math
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Callable, NamedTuple, Optional, cast
+from typing import Any, Callable, Optional, cast
 
 import dp_accounting
 import numpy as np
@@ -208,20 +208,9 @@ def _of_point(epsilon: float, delta: float) -> float:
   return min(few, most, 1.0)
 
 
-class _Row(NamedTuple):
-  """A guarantee before an accountant is asked.
-
-  Attributes:
-    against: Who looks, as `model.OtherGuarantee` has it.
-    adjacency: A key of `sampling.ADJACENCIES`.
-    event: Of all rounds of a client.
-    rests_on: What has to be true besides.
-  """
-
-  against: str
-  adjacency: str
-  event: dp_accounting.DpEvent
-  rests_on: str
+# A guarantee before an accountant is asked: against whom, for which adjacency, the
+# event of all rounds of a client, and what it rests on.
+_Row = tuple[str, str, dp_accounting.DpEvent, str]
 
 
 def others(inputs: inputs_lib.Inputs) -> list[model.OtherGuarantee]:
@@ -247,7 +236,7 @@ def others(inputs: inputs_lib.Inputs) -> list[model.OtherGuarantee]:
     return []
   mechanism = cast(mechanism_lib.Mechanism, inputs.mechanism)
   return [
-    _stated(row, inputs.delta, inputs.accountant)
+    _stated(*row, inputs.delta, inputs.accountant)
     for row in rows(mechanism, *_reports(inputs))
   ]
 
@@ -270,38 +259,24 @@ def others_composed(
     towards = [_towards(run, against, adjacency) for run in runs]
     held = [each for each in towards if each is not None]
     if len(held) == len(runs):
-      row = _Row(
-        against,
-        adjacency,
-        dp_accounting.ComposedDpEvent([events.from_json(each.event) for each in held]),
-        '; '.join(dict.fromkeys(each.rests_on for each in held)),
-      )
-      found.append(_stated(row, stated[0]['delta'], accountant))
+      event = dp_accounting.ComposedDpEvent([events.from_json(e) for e, _ in held])
+      rests_on = '; '.join(dict.fromkeys(said for _, said in held))
+      delta = stated[0]['delta']
+      found.append(_stated(against, adjacency, event, rests_on, delta, accountant))
   return found
 
 
-class _Held(NamedTuple):
-  """What holds of a run towards an observer.
-
-  Attributes:
-    event: As JSON-ready values.
-    rests_on: What has to be true besides.
-  """
-
-  event: Any
-  rests_on: str
-
-
-def _towards(run: dict[str, Any], against: str, adjacency: str) -> Optional[_Held]:
-  """What is stated of a run for an observer, or for one who sees as much and more."""
+def _towards(
+  run: dict[str, Any], against: str, adjacency: str
+) -> Optional[tuple[Any, str]]:
+  """Event of a run for an observer, or one who sees more, and what that rests on."""
   for each in (against, *_SEE_MORE[against]):
     for row in run['other_guarantees']:
       if (row['against'], row['adjacency']) == (each, adjacency):
-        return _Held(row['event'], row['rests_on'])
+        return row['event'], row['rests_on']
     if each in _HOLDS_AGAINST[run['mechanism']['noise_site']]:
       if run['definition']['adjacency']['name'] == adjacency:
-        event = run['verification']['inputs']['event']
-        return _Held(event, 'what the guarantee rests on')
+        return run['verification']['inputs']['event'], 'what the guarantee rests on'
   return None
 
 
@@ -320,20 +295,23 @@ def _reports(inputs: inputs_lib.Inputs) -> tuple[int, int]:
   return released, released + sum(each.cohort_reported > 0 for each in attempts)
 
 
-def _stated(row: _Row, delta: float, accountant: Optional[str]) -> model.OtherGuarantee:
-  relation = sampling.ADJACENCIES[row.adjacency]
-  event = events.simplify(row.event)
-  epsilon = accountants.epsilon(event, delta, accountant, relation)
-  against: Any = row.against
-  adjacency: Any = row.adjacency
+def _stated(
+  against: Any,
+  adjacency: Any,
+  event: dp_accounting.DpEvent,
+  rests_on: str,
+  delta: float,
+  accountant: Optional[str],
+) -> model.OtherGuarantee:
+  relation, event = sampling.ADJACENCIES[adjacency], events.simplify(event)
   return model.OtherGuarantee(
     against=against,
     adjacency=adjacency,
     event=events.to_json(event),
-    epsilon=epsilon,
+    epsilon=accountants.epsilon(event, delta, accountant, relation),
     delta=delta,
     accountant=accountant or accountants.tightest(event, relation),
-    rests_on=row.rests_on,
+    rests_on=rests_on,
   )
 
 
@@ -345,7 +323,7 @@ def _of_shares(
   honest, own = mechanism.adjacency, _event_of_shares(mechanism)
   # With another client in the round there are two; it takes its own share away.
   left = max(fewest - 1, 1)
-  yield _Row(
+  yield (
     'other_client',
     honest,
     own(left, honest, released),
@@ -353,8 +331,8 @@ def _of_shares(
     'they know there is less noise, by the share of each',
   )
   other = _OTHER[honest]
-  yield _Row('released', other, own(fewest, other, released), _FEWEST.format(fewest))
-  yield _Row(
+  yield ('released', other, own(fewest, other, released), _FEWEST.format(fewest))
+  yield (
     'server',
     honest,
     own(1, honest, reports),
@@ -396,7 +374,7 @@ def _of_local(
 ) -> Iterator[_Row]:
   """Of noise of each client that hides what it sends."""
   other = _OTHER[mechanism.adjacency]
-  yield _Row(
+  yield (
     'everybody',
     other,
     local.local_event(
@@ -412,7 +390,7 @@ def _of_local(
     return  # Of Laplace noise nothing better is known of the sum.
   for against, others in (('released', fewest), ('other_client', max(fewest - 1, 1))):
     besides = ' besides the one that looks' if against == 'other_client' else ''
-    yield _Row(
+    yield (
       against,
       mechanism.adjacency,
       local.central_event(
@@ -433,7 +411,7 @@ def _of_both(
   honest, other = mechanism.adjacency, _OTHER[mechanism.adjacency]
   assert mechanism.server_noise_multiplier is not None
   server: float = mechanism.server_noise_multiplier
-  yield _Row(
+  yield (
     'everybody',
     other,
     local.local_event(
@@ -450,7 +428,7 @@ def _of_both(
       adjacency=adjacency,
       participations=released,
     )
-    return _Row(
+    return (
       against,
       adjacency,
       event,

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Optional
 
 import dp_accounting
+import msgspec
 
 from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
@@ -29,6 +30,7 @@ from tff_dp_aggregators.accounting.records import ledger_rules
 from tff_dp_aggregators.accounting.records import log_participation
 from tff_dp_aggregators.accounting.records import round_log as round_log_lib
 from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
+from tff_dp_aggregators.accounting.reports import model
 from tff_dp_aggregators.accounting.reports import nbafl_report
 from tff_dp_aggregators.base import strict_json
 from tff_dp_aggregators.base import version
@@ -318,41 +320,19 @@ def check_not_forked(ledgers: Sequence[str]) -> None:
   draws that are independent, and from one seed or file the same clients are in both.
   Ledgers with it name one seed, or have cohorts of the same sizes.
   """
-  drawn: dict[str, list[int]] = {}
-  draws: dict[str, _Draw] = {}
-  found: dict[tuple[str, Any], str] = {}
-  in_part: dict[str, dict[str, Optional[str]]] = {}
+  runs: dict[str, _Run] = {}
   for path in ledgers:
     entries = ledger_lib.read(path).entries
     if not entries:
       continue
-    told = _told_apart_by(entries)
-    for alike in told:
-      if alike in found:
-        raise ValueError(f'{found[alike]} and {path} {alike[0]}')
-    found.update(dict.fromkeys(told, path))
-    # Two of which one does not tell are as two that are the same.
-    unsure = _told_in_part_by(path, entries[0])
-    for other, others in in_part.items():
-      for what in unsure.keys() & others.keys():
-        if unsure[what] == others[what] or None in (unsure[what], others[what]):
-          raise ValueError(f'{other} and {path} {what}')
-    in_part[path] = unsure
-    draw = _draw_of(path, entries)
-    if draw is not None:
-      for other, other_draw in draws.items():
-        if _may_be_one_draw(draw, other_draw):
-          raise ValueError(f'{other} and {path} {_ONE_FILE}')
-      draws[path] = draw
-    sizes = _drawn_sizes(entries)
-    for other, other_sizes in drawn.items():
-      if _are_of_one_draw(sizes, other_sizes):
-        raise ValueError(
-          f'{other} and {path} have cohorts of the same sizes, drawn at random: they '
-          'drew the same clients, and epsilon is for draws that are independent. Give '
-          'each run with sampling a seed of its own.'
-        )
-    drawn[path] = sizes
+    run = _Run(
+      entries[0], _alone(entries), _drawn_sizes(entries), _cohorts(path, entries[0])
+    )
+    for other, before in runs.items():
+      why = _why_one(before, run)
+      if why is not None:
+        raise ValueError(f'{other} and {path} {why}')
+    runs[path] = run
 
 
 _OF_ONE_RUN = (
@@ -379,10 +359,55 @@ _ONE_FILE = (
 )
 
 
-def _told_apart_by(
-  entries: Sequence[ledger_lib.LedgerEntry],
-) -> list[tuple[str, Any]]:
-  """What no two runs have in common, each with what is wrong if they do."""
+_SAME_SIZES = (
+  'have cohorts of the same sizes, drawn at random: they drew the same clients, and '
+  'epsilon is for draws that are independent. Give each run with sampling a seed of '
+  'its own.'
+)
+
+
+class _Run(NamedTuple):
+  """What a ledger tells, by which runs are told apart.
+
+  Attributes:
+    first: Its first line.
+    alone: What no two runs have in common, each with what is wrong if they do.
+    sizes: Clients of each round, as far as chance drew them.
+    cohorts: Of a file, hashes of those of so many rounds together that no two draws
+      have them by chance.
+  """
+
+  first: ledger_lib.LedgerEntry
+  alone: dict[tuple[str, Any], None]
+  sizes: Sequence[int]
+  cohorts: Sequence[str]
+
+
+def _why_one(one: _Run, other: _Run) -> Optional[str]:
+  """Why two ledgers may be of one run, or of one draw; `None` if they are not.
+
+  Two of which one does not tell are as two that are the same.
+  """
+  for what in other.alone:
+    if what in one.alone:
+      return what[0]
+  both = (one.first, other.first)
+  tags = {each.noise_key_tag for each in both}
+  if all(each.has_seeded_noise for each in both) and (None in tags or len(tags) == 1):
+    return _ONE_SEED
+  if all(ledger_rules.is_drawn(each.dp_event) for each in both):
+    tagged = all(each.sampling_tag is not None for each in both)
+    from_files = any(each.sampling_source == ledger_lib.FILE for each in both)
+    # Seeds that both tell are compared above, and sizes below.
+    told = not from_files and (tagged or (one.sizes and other.sizes))
+    if not told and not (one.cohorts and other.cohorts):
+      return _ONE_FILE
+    if not told and not set(one.cohorts).isdisjoint(other.cohorts):
+      return _ONE_FILE
+  return _SAME_SIZES if _are_of_one_draw(one.sizes, other.sizes) else None
+
+
+def _alone(entries: Sequence[ledger_lib.LedgerEntry]) -> dict[tuple[str, Any], None]:
   first = entries[0]
   line = json.dumps(dataclasses.asdict(first), sort_keys=True)
   told: list[tuple[str, Any]] = [(f'begin with the same line{_OF_ONE_RUN}', line)]
@@ -392,63 +417,13 @@ def _told_apart_by(
     told.append((_ONE_DRAW, first.sampling_tag))
   results = {entry.result_checksum for entry in entries} - {None}
   told += [(f'have the same result{_OF_ONE_RUN}', each) for each in results]
-  return told
+  return dict.fromkeys(told)
 
 
-def _told_in_part_by(
-  path: str, first: ledger_lib.LedgerEntry
-) -> dict[str, Optional[str]]:
-  """The same, where a ledger may have it and not tell what it is, or `None`."""
-  told = {}
-  if first.has_seeded_noise:
-    told[_ONE_SEED] = first.noise_key_tag
-  return told
-
-
-class _Draw(NamedTuple):
-  """What is known of how a run drew its clients in secret.
-
-  Attributes:
-    cohorts: Hashes of those of a file, of so many rounds together that no two draws
-      have them by chance.
-    has_tag: Whether the ledger has the tag of a seed.
-    has_sizes: Whether it tells how many a seed drew in each round, by chance.
-  """
-
-  cohorts: Sequence[str]
-  has_tag: bool
-  has_sizes: bool
-
-
-def _draw_of(path: str, entries: Sequence[ledger_lib.LedgerEntry]) -> Optional[_Draw]:
-  """How a ledger's clients were drawn; `None` if nothing rests on that."""
-  first = entries[0]
-  if not ledger_rules.is_drawn(first.dp_event):
-    return None
-  is_file = first.sampling_source == ledger_lib.FILE
-  return _Draw(
-    _cohorts_drawn(path) if is_file else (),
-    not is_file and first.sampling_tag is not None,
-    not is_file and bool(_drawn_sizes(entries)),
-  )
-
-
-def _may_be_one_draw(one: _Draw, other: _Draw) -> bool:
-  """Whether two runs may have drawn the same clients, by what their ledgers tell.
-
-  Seeds that both tell are compared for themselves, and so are sizes.
-  """
-  if (one.has_tag and other.has_tag) or (one.has_sizes and other.has_sizes):
-    return False
-  if not (one.cohorts and other.cohorts):
-    return True
-  return not set(one.cohorts).isdisjoint(other.cohorts)
-
-
-def _cohorts_drawn(ledger: str) -> Sequence[str]:
+def _cohorts(ledger: str, first: ledger_lib.LedgerEntry) -> Sequence[str]:
   """Hashes of cohorts of a file, where a run's private settings are there to see."""
   path = os.path.join(os.path.dirname(ledger), _PRIVATE)
-  if not os.path.exists(path):
+  if first.sampling_source != ledger_lib.FILE or not os.path.exists(path):
     return ()
   with open(path, encoding='utf-8') as file:
     private = json.load(file)
@@ -721,11 +696,13 @@ def _weights_of_parts(
   if not mechanism.parts:
     return None
   stated: dict[str, dict[str, list[int]]] = privacy['weights_of_parts']
-  if not _are_shapes(stated):
+  try:
+    msgspec.convert(stated, dict[str, dict[str, list[model.Count]]])
+  except msgspec.ValidationError as e:
     raise ValueError(
       f'{config_path}: weights_of_parts is {stated}, and not shapes by the names of '
       'part and weight.'
-    )
+    ) from e
   names = [name for weights in stated.values() for name in weights]
   parts = tuple(part for part, weights in stated.items() for _ in weights)
   if mechanism.part_of(names) != parts:
@@ -734,18 +711,6 @@ def _weights_of_parts(
       'do not give: something was altered.'
     )
   return stated
-
-
-def _are_shapes(stated: Any) -> bool:
-  """Whether it has shapes by name of the part and of the weight."""
-  return isinstance(stated, dict) and all(
-    isinstance(weights, dict)
-    and all(
-      isinstance(shape, list) and all(type(each) is int and each >= 0 for each in shape)
-      for shape in weights.values()
-    )
-    for weights in stated.values()
-  )
 
 
 def _training_of(config: Mapping[str, Any]) -> dict[str, Any]:

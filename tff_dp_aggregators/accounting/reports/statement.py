@@ -317,41 +317,31 @@ def build_nbafl(plan: nbafl.Nbafl, *, command: Optional[str] = None) -> dict[str
 
 
 def build_without_privacy(
-  simulation: Optional[str] = None,
-  *,
-  not_covered: Sequence[str] = (),
-  tuning: Optional[inputs_lib.Tuning] = None,
-  files: Sequence[dict[str, Any]] = (),
+  run: Optional[inputs_lib.WithoutPrivacy] = None,
 ) -> dict[str, Any]:
-  """The statement of a run without any privacy mechanism: that there is none.
-
-  Args:
-    simulation: As in `Inputs`.
-    not_covered: As in `Inputs`.
-    tuning: As in `Inputs`.
-    files: As in `Inputs`.
-  """
-  verification = None
-  if files:
-    verification = model.VerificationWithoutPrivacy(
-      files=_files(files), inputs=model.InputsWithoutPrivacy()
-    )
-  return _without_privacy(simulation, not_covered, tuning, verification)
+  """The statement of a run without any privacy mechanism: that there is none."""
+  return _without_privacy(run or inputs_lib.WithoutPrivacy())
 
 
 def _without_privacy(
-  simulation: Any,
-  not_covered: Sequence[str],
-  tuning: Optional[inputs_lib.Tuning],
-  verification: Optional[model.VerificationWithoutPrivacy],
+  run: Union[inputs_lib.WithoutPrivacy, inputs_lib.Inputs],
   cohort: Optional[model.SimulatedCohort] = None,
+  command: Any = None,
+  accountant: Optional[str] = None,
 ) -> dict[str, Any]:
+  verification = None
+  if run.files or cohort is not None:
+    verification = model.VerificationWithoutPrivacy(
+      command=command,
+      files=_files(run.files),
+      inputs=model.InputsWithoutPrivacy(accountant=accountant),
+    )
   return model.to_json(
     model.WithoutPrivacy(
-      simulation=simulation,
+      simulation=run.simulation,  # type: ignore[arg-type]
       simulated_cohort=cohort,
-      not_covered=list(not_covered),
-      tuning=_tuning(tuning),
+      not_covered=list(run.not_covered),
+      tuning=_tuning(run.tuning),
       verification=verification,
     )
   )
@@ -361,17 +351,8 @@ def _of_simulated_cohort(inputs: inputs_lib.Inputs) -> dict[str, Any]:
   """The statement that a run with the noise of a larger cohort has no privacy."""
   entries = () if inputs.ledger is None else inputs.ledger.entries
   ledger_checks.check_clip_norm(inputs.mechanism, inputs.clip_norm, entries)
-  return _without_privacy(
-    inputs.simulation,
-    inputs.not_covered,
-    inputs.tuning,
-    model.VerificationWithoutPrivacy(
-      command=inputs.command,
-      files=_files(inputs.files),
-      inputs=model.InputsWithoutPrivacy(accountant=inputs.accountant),
-    ),
-    simulated_cohorts.of(inputs),
-  )
+  cohort = simulated_cohorts.of(inputs)
+  return _without_privacy(inputs, cohort, inputs.command, inputs.accountant)
 
 
 def is_bound(*statements: dict[str, Any]) -> bool:

@@ -35,7 +35,6 @@ from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import joint_mechanism
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting import sites
-from tff_dp_aggregators.accounting.records import ledger as ledger_lib
 from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
 from tff_dp_aggregators.accounting.reports import model
 from tff_dp_aggregators.accounting.reports import nbafl_report
@@ -287,7 +286,9 @@ def _build_again(report: dict[str, Any], folder: str) -> dict[str, Any]:
 def _without_privacy_again(report: dict[str, Any], folder: str) -> dict[str, Any]:
   """The statement of a run without a guarantee, from its files where there are any."""
   if report['verification'] is None:
-    return statement_lib.build_without_privacy(report['simulation'])
+    return statement_lib.build_without_privacy(
+      inputs_lib.WithoutPrivacy(report['simulation'])
+    )
   paths = _paths_by_role(report, folder)
   if 'config' not in paths:
     raise ValueError('the report of a run names no configuration of it.')
@@ -298,10 +299,7 @@ def _without_privacy_again(report: dict[str, Any], folder: str) -> dict[str, Any
     return statement_lib.build(_of_run(report, run_dir), with_curves=False)
   found = sources.without_privacy(run_dir)
   return statement_lib.build_without_privacy(
-    found.simulation,
-    not_covered=found.not_covered,
-    tuning=found.tuning,
-    files=_as_stated(report, found.files),
+    dataclasses.replace(found, files=_as_stated(report, found.files))
   )
 
 
@@ -315,28 +313,29 @@ def _inputs(report: dict[str, Any], folder: str) -> inputs_lib.Inputs:
   )
   if 'config' in paths:
     return _of_run(report, os.path.dirname(paths['config']) or '.')
-  inputs = report['verification']['inputs']
+  inputs, said = report['verification']['inputs'], report['participation']
   stored = inputs['mechanism']
   mechanism = joint_mechanism.stored(
     stored, _strategy(stored, inputs['strategy'], paths.get('strategy'))
   )
-  ledger = ledger_lib.read(paths['ledger']) if 'ledger' in paths else None
-  source = None
-  if 'round_log' in paths:
-    source = _of_log(report, mechanism, paths['round_log'], ledger)
-  return inputs_lib.Inputs(
+  plan = inputs_lib.Inputs(
     mechanism,
     inputs['delta'],
     target_epsilon=inputs['target_epsilon'],
     found=inputs['found'],
     accountant=inputs['accountant'],
     clip_norm=inputs['clip_norm'],
-    ledger=ledger,
-    enforced_by=report['participation']['enforced_by'],
-    cap_enforced_by=report['participation']['cap_enforced_by'],
-    noise_source=report['mechanism']['noise_source'],
     code_version=report['code_version'],
-    participation_source=source,
+  )
+  log = None
+  if 'round_log' in paths:
+    log = _log(said['source'], paths['round_log'])
+  found = sources.from_plan(plan, ledger=paths.get('ledger'), round_log=log)
+  return dataclasses.replace(
+    found,
+    enforced_by=said['enforced_by'],
+    cap_enforced_by=said['cap_enforced_by'],
+    noise_source=report['mechanism']['noise_source'],
     command=report['verification']['command'],
     files=files,
   )
@@ -386,38 +385,21 @@ def _as_stated(
   )
 
 
-def _of_log(
-  report: dict[str, Any],
-  mechanism: joint_mechanism.AnyMechanism,
-  path: str,
-  ledger: Optional[ledger_lib.Ledger],
-) -> dict[str, Any]:
-  """The summary of a round log, if it gives or keeps the mechanism's limits."""
-  arguments = report['participation']['source']['arguments']
+def _log(source: dict[str, Any], path: str) -> sources.RoundLog:
+  """A round log, read with the arguments that a report has."""
+  arguments, planned = source['arguments'], source.get('planned')
   hours = arguments['min_wait_hours']
-  log = sources.from_round_log(
+  return sources.from_round_log(
     path,
     None if hours is None else datetime.timedelta(hours=hours),
     arguments['wait_from'],
     arguments['first_start'],
     arguments['columns'],
     arguments['population'],
-    _planned_of(report['participation']['source']),
-  )
-  sources.check_log(log, mechanism, ledger)
-  inputs = report['verification']['inputs']
-  return sources.summary_of(
-    log, inputs_lib.Inputs(mechanism, inputs['delta'], accountant=inputs['accountant'])
-  )
-
-
-def _planned_of(source: dict[str, Any]) -> Optional[strategies.Participation]:
-  """The limits that a report says were planned."""
-  stated = source.get('planned')
-  if stated is None:
-    return None
-  return strategies.Participation(
-    stated['num_rounds'], stated['min_separation'], stated['max_participations']
+    planned
+    and strategies.Participation(
+      planned['num_rounds'], planned['min_separation'], planned['max_participations']
+    ),
   )
 
 

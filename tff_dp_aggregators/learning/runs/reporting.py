@@ -32,12 +32,7 @@ def write(
     stated = statement.build(sources.from_run_dir(directory.path))
   else:
     found = sources.without_privacy(directory.path)
-    stated = statement.build_without_privacy(
-      found.simulation,
-      not_covered=found.not_covered,
-      tuning=found.tuning,
-      files=found.files,
-    )
+    stated = statement.build_without_privacy(found)
   learned = learning_curves.of_run(directory.path)
   for suffix, form in _FORMS.items():
     directory.write(f'report.{suffix}', rendering.render(stated, form, learned))
