@@ -71,26 +71,25 @@ def compose(
         f'{part.name} is of an NbAFL plan, which has several guarantees, of examples '
         'and of clients; it stands alone.'
       )
-    if _is_simulation(part.statement):
+    site = part.statement['mechanism'].get('noise_site')
+    if site is not None and sites.SITES[site].is_simulation:
       raise ValueError(
         f'{part.name} only simulates local privacy; with it nothing has a guarantee.'
       )
-  _check_same('delta', parts, [part.statement['guarantee'] for part in parts], 'delta')
-  adjacencies = [part.statement['definition']['adjacency'] for part in parts]
-  _check_same(
-    'adjacency',
-    parts,
-    adjacencies,
-    'name',
-    ' Epsilons for different neighbours say nothing together; --adjacency gives a '
-    'mechanism another one, where it has several.',
+  sources.check_not_forked(
+    [
+      file['path']
+      for part in parts
+      for file in part.statement['verification']['files']
+      if file['role'] == 'ledger'
+    ]
   )
-  sources.check_not_forked(_paths(parts, 'ledger'))
   return statement_lib.compose(
     [part.statement for part in parts],
     accountant=accountant,
     command=command,
     other_releases=other_releases,
+    names=[part.name for part in parts],
   )
 
 
@@ -135,29 +134,6 @@ def _located(statement: dict[str, Any], folder: str) -> dict[str, Any]:
   )
 
 
-def _is_simulation(statement: dict[str, Any]) -> bool:
-  """Whether its noise is not where its guarantee would come from."""
-  if statement['parts']:
-    return False  # Such parts were refused.
-  return sites.SITES[statement['mechanism']['noise_site']].is_simulation
-
-
-def _check_same(
-  what: str,
-  parts: Sequence[Part],
-  stated: Sequence[dict[str, Any]],
-  key: str,
-  remedy: str = '',
-) -> None:
-  first = stated[0][key]
-  for part, values in zip(parts, stated):
-    if values[key] != first:
-      raise ValueError(
-        f'what is composed needs the same {what}; {parts[0].name} has {first}, '
-        f'{part.name} has {values[key]}.{remedy}'
-      )
-
-
 def _check_distinct(parts: Sequence[Part]) -> None:
   """Refuses a run that is given twice."""
   seen: dict[Any, str] = {}
@@ -181,12 +157,3 @@ def _told_by(statement: dict[str, Any]) -> Iterator[tuple[str, str, Optional[str
     elif 'round_log' in by_role:
       source = run['participation']['source']
       yield 'round_log', by_role['round_log'], source['arguments'].get('population')
-
-
-def _paths(parts: Sequence[Part], role: str) -> list[str]:
-  return [
-    file['path']
-    for part in parts
-    for file in part.statement['verification']['files']
-    if file['role'] == role
-  ]

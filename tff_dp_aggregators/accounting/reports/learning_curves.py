@@ -8,7 +8,6 @@ without it. Nothing of it is a part of the statement, and no one verifies it.
 import csv
 import math
 import os
-from collections.abc import Iterator
 from typing import NamedTuple, Optional
 
 # What a run calls it.
@@ -64,10 +63,11 @@ def _of_rows(reader: 'csv.DictReader[str]') -> Curves:
   names = list(reader.fieldnames or ())
   if names[:1] != [_ROUND]:
     raise ValueError(f'its first column must be {_ROUND}, got {names[:1]}.')
-  shown = [
-    name for name in names if name in (_EPSILON, _SIMULATED) or name.startswith(_TEST)
-  ]
-  found: dict[str, list[tuple[int, float]]] = {name: [] for name in shown}
+  found: dict[str, list[tuple[int, float]]] = {
+    name: []
+    for name in names
+    if name in (_EPSILON, _SIMULATED) or name.startswith(_TEST)
+  }
   rounds = 0
   for row in reader:
     if _number(row, _ROUND, reader.line_num) != rounds:
@@ -75,21 +75,17 @@ def _of_rows(reader: 'csv.DictReader[str]') -> Curves:
         f'line {reader.line_num} must be of round {rounds}, got {row[_ROUND]!r}.'
       )
     rounds += 1
-    for name in shown:
+    for name, points in found.items():
       value = _number(row, name, reader.line_num)
       if value is not None:
-        found[name].append((rounds, value))
-  curves = dict(_curves(found))
-  return Curves(
-    rounds,
-    {
-      name[len(_TEST) :]: each
-      for name, each in curves.items()
-      if name.startswith(_TEST)
-    },
-    curves.get(_EPSILON, Curve()),
-    curves.get(_SIMULATED, Curve()),
-  )
+        points.append((rounds, value))
+  curves = {}
+  for name, points in found.items():
+    finite = tuple(point for point in points if math.isfinite(point[1]))
+    curves[name] = Curve(finite, len(points) - len(finite))
+  epsilon, simulated = (curves.pop(each, Curve()) for each in (_EPSILON, _SIMULATED))
+  test = {name[len(_TEST) :]: curve for name, curve in curves.items()}
+  return Curves(rounds, test, epsilon, simulated)
 
 
 def _number(row: dict[str, str], name: str, line: int) -> Optional[float]:
@@ -101,11 +97,3 @@ def _number(row: dict[str, str], name: str, line: int) -> Optional[float]:
     return float(text)
   except (TypeError, ValueError) as e:
     raise ValueError(f'line {line} has {text!r} as {name}, which is no number.') from e
-
-
-def _curves(
-  found: dict[str, list[tuple[int, float]]],
-) -> Iterator[tuple[str, Curve]]:
-  for name, values in found.items():
-    finite = tuple(point for point in values if math.isfinite(point[1]))
-    yield name, Curve(finite, len(values) - len(finite))

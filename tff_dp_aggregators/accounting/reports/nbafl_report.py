@@ -18,7 +18,6 @@ from tff_dp_aggregators.accounting.reports import model
 
 # What the mechanism of such a statement is called.
 NAME = 'nbafl'
-_PLAN = tuple(field.name for field in dataclasses.fields(nbafl.Nbafl))
 
 
 def is_one(statement: dict[str, Any]) -> bool:
@@ -89,7 +88,7 @@ def local_of(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 def to_json(plan: nbafl.Nbafl) -> dict[str, Any]:
   """Inputs of a plan, which `from_json` reads back exactly."""
-  return {name: getattr(plan, name) for name in _PLAN}
+  return dataclasses.asdict(plan)
 
 
 def from_json(data: Any) -> Optional[nbafl.Nbafl]:
@@ -166,11 +165,6 @@ def check_cohorts(plan: nbafl.Nbafl, schedule: Mapping[str, Any]) -> None:
       f'the noise of all {plan.cohort} clients of a round. Leave drop-outs and '
       'reporting goal out.'
     )
-
-
-def plan_of(statement: dict[str, Any]) -> nbafl.Nbafl:
-  """The plan that a statement is of."""
-  return nbafl.Nbafl(**statement['verification']['inputs']['plan'])
 
 
 # The schedule that draws each round from all clients, if limits keep none back.

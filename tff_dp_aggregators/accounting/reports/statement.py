@@ -191,6 +191,7 @@ def compose(
   accountant: Optional[str] = None,
   command: Optional[str] = None,
   other_releases: Sequence[inputs_lib.OtherRelease] = (),
+  names: Sequence[str] = (),
 ) -> dict[str, Any]:
   """The statement of several runs or phases on the same clients together.
 
@@ -200,6 +201,7 @@ def compose(
     accountant: Whose epsilon the guarantee states; `None` for the tightest.
     command: A command that prints the same numbers again.
     other_releases: What other systems released of these clients, as it is stated.
+    names: Where the parts come from, for messages.
 
   Raises:
     ValueError: If there is nothing to compose, parts are for different deltas or
@@ -210,13 +212,15 @@ def compose(
       f'a composition has two parts or more; got {len(parts)}, and '
       f'{len(other_releases)} other releases.'
     )
-  adjacencies = {part['definition']['adjacency']['name'] for part in parts}
-  deltas = {part['guarantee']['delta'] for part in parts}
-  for name, values in (('adjacency', adjacencies), ('delta', deltas)):
-    if len(values) > 1:
-      raise ValueError(f'parts of a composition need the same {name}; got {values}.')
-  (delta,) = deltas
-  (adjacency,) = adjacencies
+  names = names or [f'part {number}' for number, _ in enumerate(parts, start=1)]
+  delta = _same('delta', [part['guarantee']['delta'] for part in parts], names)
+  adjacency = _same(
+    'adjacency',
+    [part['definition']['adjacency']['name'] for part in parts],
+    names,
+    ' Epsilons for different neighbours say nothing together; --adjacency gives a '
+    'mechanism another one, where it has several.',
+  )
   relation = sampling.ADJACENCIES[adjacency]
   inputs_lib.check_releases(other_releases, delta, adjacency)
   event = dp_accounting.ComposedDpEvent(
@@ -278,6 +282,19 @@ def compose(
       ),
     )
   )
+
+
+def _same(
+  what: str, values: Sequence[Any], names: Sequence[str], remedy: str = ''
+) -> Any:
+  """What all parts have; refuses two that have not the same."""
+  for name, value in zip(names, values):
+    if value != values[0]:
+      raise ValueError(
+        f'what is composed needs the same {what}; {names[0]} has {values[0]}, {name} '
+        f'has {value}.{remedy}'
+      )
+  return values[0]
 
 
 def _event_of_part(part: dict[str, Any]) -> dp_accounting.DpEvent:

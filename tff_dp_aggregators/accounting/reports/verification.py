@@ -34,6 +34,7 @@ from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import joint_mechanism
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
+from tff_dp_aggregators.accounting import nbafl
 from tff_dp_aggregators.accounting import sites
 from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
 from tff_dp_aggregators.accounting.reports import model
@@ -264,9 +265,9 @@ def _build_again(report: dict[str, Any], folder: str) -> dict[str, Any]:
   if report['mechanism'] is None:
     return _without_privacy_again(report, folder)
   if nbafl_report.is_one(report):
-    return statement_lib.build_nbafl(
-      nbafl_report.plan_of(report), command=report['verification']['command']
-    )
+    stated = report['verification']
+    plan = nbafl.Nbafl(**stated['inputs']['plan'])
+    return statement_lib.build_nbafl(plan, command=stated['command'])
   if report['parts']:
     sources.check_not_forked(_paths(report, folder, 'ledger'))
     return statement_lib.compose(
