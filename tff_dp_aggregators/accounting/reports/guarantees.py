@@ -199,13 +199,12 @@ def recognised_of_points(points: Iterable[tuple[float, float]]) -> float:
     >>> recognised_of_points([(0.0, 0.25)]), recognised_of_points([(math.inf, 0.0)])
     (0.26, 1.0)
   """
-  return min(_of_point(epsilon, delta) for epsilon, delta in points)
-
-
-def _of_point(epsilon: float, delta: float) -> float:
-  few = math.exp(min(epsilon, 100.0)) * FALSE_ALARMS + delta  # Above 1 long before.
-  most = 1 - math.exp(-epsilon) * (1 - delta - FALSE_ALARMS)
-  return min(few, most, 1.0)
+  least = 1.0
+  for epsilon, delta in points:
+    few = math.exp(min(epsilon, 100.0)) * FALSE_ALARMS + delta  # Above 1 long before.
+    most = 1 - math.exp(-epsilon) * (1 - delta - FALSE_ALARMS)
+    least = min(least, few, most)
+  return least
 
 
 # A guarantee before an accountant is asked: against whom, for which adjacency, the

@@ -13,7 +13,7 @@ import dataclasses
 import math
 import numbers
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Optional
+from typing import Any, Optional
 
 from dp_accounting import NeighboringRelation as Relation
 
@@ -91,28 +91,12 @@ _IMPLY = {'zero_out': ('zero_out', 'add_or_remove', 'replace_one')}
 SIMULATIONS = ('packed', 'one_by_one')
 
 
-class OtherRelease(NamedTuple):
-  """What another system released of the same clients, and what is stated of it.
-
-  Attributes:
-    name: In a few words, such as 'the survey of March'.
-    epsilon: Of all that it released, for all data of a client together.
-    delta: To that epsilon.
-    adjacency: Which data sets are neighbours; `None` if it is not stated.
-  """
-
-  name: str
-  epsilon: float
-  delta: float
-  adjacency: Optional[str] = None
+class OtherRelease(model.OtherRelease, frozen=True):
+  """What another system released of the same clients, and what is stated of it."""
 
   def to_event(self) -> events.EpsilonDeltaDpEvent:
     """For accountants."""
     return events.EpsilonDeltaDpEvent(self.epsilon, self.delta)
-
-  def to_json(self) -> dict[str, Any]:
-    """JSON-ready."""
-    return self._asdict()
 
   @classmethod
   def parse(cls, text: str) -> 'OtherRelease':
@@ -132,7 +116,7 @@ class OtherRelease(NamedTuple):
       epsilon, delta = float(given['epsilon']), float(given['delta'])
     except ValueError as e:
       raise ValueError(f'{_NO_RELEASE.format(text)} {e}') from e
-    release = cls(name.strip(), epsilon, delta, given.get('adjacency'))
+    release = cls(name.strip(), epsilon, delta, given.get('adjacency'))  # type: ignore[arg-type]
     if not release.name:
       raise ValueError(_NO_RELEASE.format(text))
     try:
@@ -148,22 +132,16 @@ _NO_RELEASE = (
 )
 
 
-class Tuning(NamedTuple):
-  """Runs on the same clients among which one was chosen.
+class Tuning(model.Tuning, frozen=True):
+  """Runs on the same clients among which one was chosen, itself among them.
 
-  Attributes:
-    num_runs: How many there were, the chosen one among them.
-    epsilon: Of all of them composed, at the delta of the chosen one; infinite if one of
-      them had no privacy.
+  Its epsilon is that of all of them composed, at the delta of the chosen one; infinite
+  if one of them had no privacy.
   """
-
-  num_runs: int
-  epsilon: float
 
   def to_json(self) -> dict[str, Any]:
     """JSON-ready; infinity is `None`."""
-    finite = math.isfinite(self.epsilon)
-    return {'num_runs': self.num_runs, 'epsilon': self.epsilon if finite else None}
+    return model.to_json(self)
 
   @classmethod
   def from_json(cls, data: Any) -> Optional['Tuning']:
@@ -243,11 +221,10 @@ class Inputs:
     participation_source: Where the participation limits come from, such as the summary
       of a round log.
     simulation: A key of `SIMULATIONS`, if it is known how clients were simulated.
-    reporting: Which clients that were asked reported, as `sources.reporting_of` tells
-      it of a run; `None` if all did, or nothing is known.
-    before_clipping: What was done with an update before it was clipped, as
-      `sources.before_clipping_of` tells it of a run; `None` if nothing was, or nothing
-      is known.
+    reporting: Which clients that were asked reported; `None` if all did, or nothing is
+      known.
+    before_clipping: What was done with an update before it was clipped; `None` if
+      nothing was, or nothing is known.
     simulated_cohort: Of a run whose noise is less than the mechanism's, as if its
       cohort were larger; the mechanism is then what that cohort would have had. `None`
       for all other runs.
@@ -273,8 +250,8 @@ class Inputs:
   code_version: Optional[str] = None
   participation_source: Optional[dict[str, Any]] = None
   simulation: Optional[str] = None
-  reporting: Optional[dict[str, Any]] = None
-  before_clipping: Optional[dict[str, Any]] = None
+  reporting: Optional[model.Reporting] = None
+  before_clipping: Optional[model.BeforeClipping] = None
   simulated_cohort: Optional[SimulatedCohort] = None
   nbafl: Optional[nbafl_lib.Nbafl] = None
   not_covered: tuple[str, ...] = ()

@@ -382,7 +382,7 @@ class Target(Model, frozen=True, kw_only=True):
   found: Found
 
 
-class Tuning(Model, frozen=True, kw_only=True):
+class Tuning(Model, frozen=True):
   """Runs on the same clients among which this one was chosen."""
 
   num_runs: Annotated[Positive, _said('How many there were.')]
@@ -484,7 +484,7 @@ class OtherGuarantee(Model, frozen=True, kw_only=True):
   rests_on: str
 
 
-class OtherRelease(Model, frozen=True, kw_only=True):
+class OtherRelease(Model, frozen=True):
   """What another system released of the same clients, as stated and not verified.
 
   Attributes:
@@ -497,7 +497,7 @@ class OtherRelease(Model, frozen=True, kw_only=True):
   name: str
   epsilon: NonNegative
   delta: StatedDelta
-  adjacency: Literal['zero_out', 'add_or_remove', 'replace_one', None]
+  adjacency: Literal['zero_out', 'add_or_remove', 'replace_one', None] = None
 
 
 class NbaflInputs(Model, frozen=True, kw_only=True):

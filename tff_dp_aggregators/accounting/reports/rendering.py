@@ -184,13 +184,11 @@ def _environment() -> jinja2.Environment:
   for function in (rounding.up, rounding.down, rounding.exact, rounding.percent):
     environment.filters[function.__name__] = function
   environment.filters.update(
-    capitalized=_capitalized,
     composes=_composes,
     is_sampled=_is_sampled,
     measure=_measure,
     noise=_noise,
     number=_number,
-    sentence=_sentence,
   )
   environment.globals.update(
     bought=_bought,
@@ -222,11 +220,10 @@ def _environment() -> jinja2.Environment:
     schema_facts=_schema_facts,
     seen=_seen,
     site=_site,
-    software=lambda stated: _listed(version.in_words(stated)),
+    software=version.in_words,
     source_values=_source_values,
     verbatim=_verbatim,
     verify_command=_verify_command,
-    weights_with_shapes=_weights_with_shapes,
   )
   return environment
 
@@ -399,15 +396,6 @@ def _parts_by_noise(parts: Sequence[dict[str, Any]]) -> list[tuple[noises.Noise,
   ]
 
 
-def _weights_with_shapes(part: dict[str, Any]) -> str:
-  """The names of the weights, or where no model is known their patterns."""
-  if part['weights'] is None:
-    return ' '.join(part['patterns'])
-  return ', '.join(
-    f'{name} {shape}' for name, shape in zip(part['weights'], part['shapes'])
-  )
-
-
 def _kind_of_strategy(name: str) -> str:
   """What a kind of strategy is, with its papers; '' for a matrix of a file."""
   kind = registry.KINDS.get(name)
@@ -483,18 +471,6 @@ def _run_directory(statement: dict[str, Any]) -> Optional[str]:
 def _verify_command(run_dir: Optional[str]) -> str:
   report = posixpath.join(run_dir or '', 'report.json')
   return sources.command_of([f'--verify={report}'])
-
-
-def _listed(words: dict[str, str]) -> str:
-  return ', '.join(f'{name} {each}' for name, each in words.items())
-
-
-def _sentence(text: str) -> str:
-  return text[:1].upper() + text[1:]
-
-
-def _capitalized(name: str) -> str:
-  return ' '.join(word.capitalize() for word in name.split('_'))
 
 
 def _number(value: float) -> str:

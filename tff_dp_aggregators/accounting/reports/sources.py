@@ -178,9 +178,9 @@ def _from_config(
     cap_enforced_by=privacy.get('cap_enforced_by'),
     noise_source=privacy['noise_source'],
     code_version=_code_version(config.get('software')),
-    simulation=simulation_of(config),
-    reporting=reporting_of(config),
-    before_clipping=before_clipping_of(config),
+    simulation=_simulation_of(config),
+    reporting=_reporting_of(config),
+    before_clipping=_before_clipping_of(config),
     simulated_cohort=cohort,
     nbafl=_nbafl_of(config_path, config),
     not_covered=_not_covered_of(config_path, config),
@@ -273,7 +273,7 @@ def without_privacy(run_dir: str) -> inputs_lib.WithoutPrivacy:
   if config['privacy'] is not None or config.get('simulated_cohort') is not None:
     raise ValueError(f'the run in {run_dir} had a mechanism.')
   return inputs_lib.WithoutPrivacy(
-    simulation_of(config),
+    _simulation_of(config),
     _not_covered_of(config_path, config),
     inputs_lib.Tuning.from_json(config.get('tuning')),
     (file_of('config', config_path),),
@@ -584,53 +584,36 @@ def command_of(arguments: list[str]) -> str:
   return f'{PROGRAM} {shlex.join(arguments)}'
 
 
-def simulation_of(config: Mapping[str, Any]) -> Optional[str]:
-  """How clients were simulated, by a run's configuration; `None` if it does not say.
-
-  Example:
-    >>> simulation_of({'training': {'simulation': 'packed'}})
-    'packed'
-  """
+def _simulation_of(config: Mapping[str, Any]) -> Optional[str]:
+  """How clients were simulated, by a run's configuration; `None` if it does not say."""
   stated = _training_of(config).get('simulation')
   if stated is None:
     return None
   return 'packed' if stated == 'packed' else 'one_by_one'
 
 
-def reporting_of(config: Mapping[str, Any]) -> Optional[dict[str, Any]]:
-  """Which clients that were asked reported, by a run's configuration.
-
-  Example:
-    >>> schedule = {'dropouts': {'rate': 0.1, 'seed': 1}, 'reporting_goal': 8}
-    >>> config = {'training': {'schedule': schedule}}
-    >>> reporting_of({**config, 'privacy': {'clients_per_round': 10}})
-    {'dropout_rate': 0.1, 'reporting_goal': 8, 'denominator': 10}
-  """
+def _reporting_of(config: Mapping[str, Any]) -> Optional[model.Reporting]:
+  """Which clients that were asked reported, by a run's configuration."""
   schedule = _training_of(config).get('schedule')
   if not isinstance(schedule, dict):
     return None
   dropouts, goal = schedule.get('dropouts'), schedule.get('reporting_goal')
   if dropouts is None and goal is None:
     return None
-  return {
-    'dropout_rate': None if dropouts is None else dropouts['rate'],
-    'reporting_goal': goal,
-    'denominator': (config.get('privacy') or {}).get('clients_per_round'),
-  }
+  return model.Reporting(
+    dropout_rate=None if dropouts is None else dropouts['rate'],
+    reporting_goal=goal,
+    denominator=(config.get('privacy') or {}).get('clients_per_round'),
+  )
 
 
-def before_clipping_of(config: Mapping[str, Any]) -> Optional[dict[str, Any]]:
-  """What a run did with an update before it was clipped.
-
-  Example:
-    >>> before_clipping_of({'training': {'aggregation': {'zeroing_norm': 9.0}}})
-    {'zeroing_norm': 9.0, 'coordinate_bound': None}
-  """
+def _before_clipping_of(config: Mapping[str, Any]) -> Optional[model.BeforeClipping]:
+  """What a run did with an update before it was clipped."""
   stated = _training_of(config).get('aggregation')
   if not isinstance(stated, dict):
     return None
-  found = {name: stated.get(name) for name in ('zeroing_norm', 'coordinate_bound')}
-  return None if found == dict.fromkeys(found) else found
+  found = {name: stated.get(name) for name in model.BeforeClipping.__struct_fields__}
+  return None if found == dict.fromkeys(found) else model.BeforeClipping(**found)
 
 
 def _config_of(run_dir: str, config_path: str) -> dict[str, Any]:

@@ -141,7 +141,7 @@ def build(inputs: inputs_lib.Inputs, *, with_curves: bool = True) -> dict[str, A
       participation=_participation(inputs),
       run=run,
       target=_target(inputs),
-      tuning=_tuning(inputs.tuning),
+      tuning=inputs.tuning,
       guarantee=guarantees.of_event(
         event, delta, mechanism.relation, inputs.accountant, mechanism.sensitivity_kind
       ),
@@ -175,10 +175,6 @@ def _target(inputs: inputs_lib.Inputs) -> Optional[model.Target]:
     return None
   found: Any = inputs.found
   return model.Target(epsilon=inputs.target_epsilon, found=found)
-
-
-def _tuning(tuning: Optional[inputs_lib.Tuning]) -> Optional[model.Tuning]:
-  return None if tuning is None else model.Tuning(**tuning._asdict())
 
 
 def _files(files: Sequence[dict[str, Any]]) -> list[model.File]:
@@ -267,7 +263,7 @@ def compose(
       guarantee=total,
       other_guarantees=others,
       parts=list(parts),
-      other_releases=[model.OtherRelease(**e._asdict()) for e in other_releases],
+      other_releases=list(other_releases),
       curves=curves,
       software=_software(),
       verification=model.Verification(
@@ -358,7 +354,7 @@ def _without_privacy(
       simulation=run.simulation,  # type: ignore[arg-type]
       simulated_cohort=cohort,
       not_covered=list(run.not_covered),
-      tuning=_tuning(run.tuning),
+      tuning=run.tuning,
       verification=verification,
     )
   )
@@ -597,18 +593,17 @@ def _small(strategy: strategies.Strategy) -> Optional[dict[str, Any]]:
 
 def _run(inputs: inputs_lib.Inputs, ledger: ledger_lib.Ledger) -> model.Run:
   simulation: Any = inputs.simulation
-  reporting, before = inputs.reporting, inputs.before_clipping
   return model.Run(
     rounds_completed=len(ledger.entries),
     rounds_released_again=list(ledger.repeated),
     bytes_cut_off=ledger.cut,
     aborted_attempts=_aborted(inputs, ledger),
     simulation=simulation,
-    reporting=None if reporting is None else model.Reporting(**reporting),
-    before_clipping=None if before is None else model.BeforeClipping(**before),
+    reporting=inputs.reporting,
+    before_clipping=inputs.before_clipping,
     ledger_head=model.LedgerHead(**ledger.head._asdict()),
     clip_norms=_clip_norms(ledger.entries),
-    noise_generators=_generators(ledger.entries),
+    noise_generators=list(dict.fromkeys(e.noise_generator for e in ledger.entries)),
     rounds_planned=inputs.mechanism.participation.num_rounds,
     epsilon_planned=_epsilon_planned(inputs, ledger),
   )
@@ -692,11 +687,6 @@ def _only_clip_norm(entries: Sequence[ledger_lib.LedgerEntry]) -> Optional[float
   return norms.largest if norms.smallest == norms.largest else None
 
 
-def _generators(entries: Sequence[ledger_lib.LedgerEntry]) -> list[Optional[str]]:
-  """What drew the noise, in the order of the first round of each."""
-  return list(dict.fromkeys(entry.noise_generator for entry in entries))
-
-
 def _check_target(inputs: inputs_lib.Inputs) -> None:
   if inputs.target_epsilon is None:
     return
@@ -748,7 +738,11 @@ def _curves(
   elif not mechanism.is_one_gaussian:
     spent = _composed_by_round(mechanism, delta, completed)
   else:
-    spent = _by_round(mechanism, delta, rounds[rounds < completed])
+    so_far = mechanism.noise_multipliers_so_far
+    spent = [
+      [int(each) + 1, gaussian.epsilon_of(1 / float(so_far[each]), delta)]
+      for each in rounds[rounds < completed]
+    ]
   error, correlation = _error_and_correlation(mechanism, rounds)
   return model.Curves(
     epsilon_by_delta=by_delta(event, delta, mechanism.relation, accountant),
@@ -787,17 +781,6 @@ def error_multiplier(mechanism: mechanism_lib.Mechanism) -> float:
   """
   fewest = dict(mechanism.options).get(noises.MIN_CLIENTS, 1)
   return mechanism.sum_noise_multiplier(fewest)
-
-
-def _by_round(
-  mechanism: joint_lib.AnyMechanism, delta: float, rounds: np.ndarray
-) -> list[list[float]]:
-  """Exact epsilon after some rounds, from 0."""
-  so_far = mechanism.noise_multipliers_so_far
-  return [
-    [int(each) + 1, gaussian.epsilon_of(1 / float(so_far[each]), delta)]
-    for each in rounds
-  ]
 
 
 def _composed_by(mechanism: joint_lib.AnyMechanism) -> str:

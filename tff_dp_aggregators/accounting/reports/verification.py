@@ -269,7 +269,10 @@ def _build_again(report: dict[str, Any], folder: str) -> dict[str, Any]:
     plan = nbafl.Nbafl(**stated['inputs']['plan'])
     return statement_lib.build_nbafl(plan, command=stated['command'])
   if report['parts']:
-    sources.check_not_forked(_paths(report, folder, 'ledger'))
+    files = report['verification']['files']
+    sources.check_not_forked(
+      [find(file['path'], folder) for file in files if file['role'] == 'ledger']
+    )
     return statement_lib.compose(
       [_build_again(part, folder) for part in report['parts']],
       accountant=report['verification']['inputs']['accountant'],
@@ -356,14 +359,6 @@ def _paths_by_role(report: dict[str, Any], folder: str) -> dict[str, str]:
   stated = report['verification']['files']
   _check_roles([file['role'] for file in stated])
   return {file['role']: find(file['path'], folder) for file in stated}
-
-
-def _paths(report: dict[str, Any], folder: str, role: str) -> list[str]:
-  return [
-    find(file['path'], folder)
-    for file in report['verification']['files']
-    if file['role'] == role
-  ]
 
 
 def _of_run(report: dict[str, Any], run_dir: str) -> inputs_lib.Inputs:
