@@ -96,7 +96,7 @@ def of_event(
         instead=None if other is None else model.Instead(**other._asdict()),
       )
     )
-  by_name = {each.name: each.epsilon for each in listed}
+  by_name: dict[str, Any] = {each.name: each.epsilon for each in listed}
   try:
     mu = accountants.gdp_mu(event)
   except dp_accounting.UnsupportedEventError:

@@ -306,14 +306,14 @@ def check_tuning(tuning: Any) -> Optional[Tuning]:
   if not isinstance(tuning, Tuning):
     raise TypeError(f'tuning must be a Tuning(num_runs, epsilon); got {tuning!r}.')
   checks.check_positive_int('num_runs of tuning', tuning.num_runs)
-  if isinstance(checks.check_number('epsilon of tuning', tuning.epsilon), bool):
-    raise TypeError(f'epsilon of tuning must be a number, got {tuning.epsilon}.')
-  if not tuning.epsilon >= 0:
+  epsilon: Any = checks.check_number('epsilon of tuning', tuning.epsilon)
+  if isinstance(epsilon, bool):
+    raise TypeError(f'epsilon of tuning must be a number, got {epsilon}.')
+  if not epsilon >= 0:
     raise ValueError(
-      'epsilon of tuning must be at least 0, that of all runs composed; got '
-      f'{tuning.epsilon}.'
+      f'epsilon of tuning must be at least 0, that of all runs composed; got {epsilon}.'
     )
-  return Tuning(int(tuning.num_runs), float(tuning.epsilon))
+  return Tuning(int(tuning.num_runs), float(epsilon))
 
 
 def check_releases(

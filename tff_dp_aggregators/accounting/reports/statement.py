@@ -226,6 +226,7 @@ def compose(
   outputs = _outputs_of([each['outputs'] for each in definitions])
   kind = 'bound' if is_bound(*parts) else 'exact'
   total = guarantees.of_event(event, delta, relation, accountant, kind)
+  mu = total.gdp_mu or math.inf
   curves = None
   if all(part['curves'] is not None for part in parts):
     curves = model.Curves(
@@ -256,9 +257,7 @@ def compose(
       ),
       mechanism=model.Composed(
         name='composition',
-        effective_noise_multiplier=(
-          1 / total.gdp_mu if 0 < (total.gdp_mu or 0) < math.inf else None
-        ),
+        effective_noise_multiplier=1 / mu if math.isfinite(mu) else None,
       ),
       guarantee=total,
       other_guarantees=others,
