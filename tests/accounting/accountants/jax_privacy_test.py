@@ -23,6 +23,7 @@ import numpy as np
 import pytest
 from dp_accounting import NeighboringRelation as Relation
 
+from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import run_events
@@ -47,9 +48,11 @@ def _strategy(setting):
 def _event(setting):
   scheme, rounds = setting['sampling'], setting['rounds']
   if 'cycle_length' in scheme:
-    schema = scheme.BallsInBins(rounds, scheme['cycle_length'])
+    schema = sampling.BallsInBins(rounds, scheme['cycle_length'])
   else:
-    schema = scheme.BMinSepSampling(rounds, scheme['sampling_prob'], scheme['min_sep'])
+    schema = sampling.BMinSepSampling(
+      rounds, scheme['sampling_prob'], scheme['min_sep']
+    )
   return run_events.event(_strategy(setting), schema, setting['noise'])
 
 

@@ -1040,7 +1040,6 @@ class MonteCarloAccountant(accountant.Accountant):
   Example:
       >>> from tff_dp_aggregators import sampling, strategies
       >>> from tff_dp_aggregators.accounting import run_events
-  from tff_dp_aggregators.accounting import run_events
       >>> toeplitz = strategies.BandedToeplitz.square_root(40, num_bands=5)
       >>> event = run_events.event(toeplitz, sampling.BallsInBins(40, 10), 1.0)
       >>> relation = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
