@@ -346,6 +346,8 @@ class AdaptiveClippingQuery(matrix_mechanism.MatrixMechanismQuery):
       TypeError: As `encode_record`.
       ValueError: As `encode_record`.
     """
+    if not self._encodes_as(AdaptiveClippingQuery):
+      return super().add_without_noise(params, sample_state, several)
     added = clipping.add_clipped(
       sample_state.record,
       [self._check(record) for record in several],

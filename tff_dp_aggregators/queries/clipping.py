@@ -141,13 +141,13 @@ def add_clipped(
 ) -> Added:
   """Adds to a sum what `clip_to_grid` makes of some records, bit for bit.
 
-  Large records are scaled, rounded and added in one pass over them and the sum, which
-  XLA compiles: two fifths of the time. An entry is one product and one conversion to an
-  integer, which no compiler may round differently.
+  Several large records are scaled, rounded and added in one pass over them and the sum,
+  which XLA compiles: two fifths of the time. An entry is one product and one conversion
+  to an integer, which no compiler may round differently.
   """
   flat = [tf.nest.flatten(records.as_tensors(each)) for each in several]
-  dtypes = {tensor.dtype for tensor in flat[0]}
-  if dtypes != {tf.float32} or not is_large(flat[0]):
+  dtypes = {tensor.dtype for tensors in flat for tensor in tensors}
+  if len(flat) == 1 or dtypes != {tf.float32} or not is_large(flat[0]):
     clipped = [clip_to_grid(each, clip_norm, steps) for each in several]
     for each in clipped:
       total = tf.nest.map_structure(tf.add, total, each.integers)

@@ -247,6 +247,8 @@ class MatrixMechanismQuery(records.GridSumQuery):
       TypeError: As `encode_record`.
       ValueError: As `encode_record`.
     """
+    if not self._encodes_as(MatrixMechanismQuery):
+      return super().add_without_noise(params, sample_state, several)
     several = [self._check(record) for record in several]
     added = clipping.add_clipped(sample_state, several, params, self._steps(params))
     return added.integers, added.finite

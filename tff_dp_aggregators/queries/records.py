@@ -280,6 +280,11 @@ class GridSumQuery(RecordSumQuery):
       finite.append(is_finite)
     return sample_state, tf.stack(finite)
 
+  def _encodes_as(self, query: 'type[GridSumQuery]') -> bool:
+    """Whether a subclass has left alone how this one of its bases encodes."""
+    names = ('encode_record', 'encode_without_noise', 'preprocess_record')
+    return all(getattr(type(self), each) is getattr(query, each) for each in names)
+
   def round_key(self, global_state: Any) -> Any:
     """What the noise of a round's clients follows from; empty if they add none.
 

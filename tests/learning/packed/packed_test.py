@@ -17,6 +17,8 @@ Claims, with clients of uneven sizes, short batches and several epochs:
 
 import collections
 import logging
+import signal
+import threading
 
 import numpy as np
 import pytest
@@ -27,11 +29,14 @@ from tests.learning.packed import populations
 from tff_dp_aggregators import aggregators
 from tff_dp_aggregators import learning
 from tff_dp_aggregators import noise
+from tff_dp_aggregators import queries
 from tff_dp_aggregators import strategies
+from tff_dp_aggregators.aggregators import factory
 from tff_dp_aggregators.learning import failures
 from tff_dp_aggregators.learning import local_order
 from tff_dp_aggregators.learning import models
 from tff_dp_aggregators.learning import packed
+from tff_dp_aggregators.learning.packed import server
 from tff_dp_aggregators.learning.packed import simulation as packed_lib
 
 _PARTICIPATION = strategies.Participation(8, min_separation=2)
@@ -257,6 +262,48 @@ def test_large_models_are_added_several_at_once_to_the_same_bits(tmp_path, name)
   _assert_close(metrics[0], metrics[2])
 
 
+class _OnlyTheFirst(queries.GaussianSumQuery):
+  """Sums nothing of the other tensors."""
+
+  def encode_record(self, params, record):
+    first, *others = record
+    return super().encode_record(params, (first, *map(tf.zeros_like, others)))
+
+
+def test_what_a_query_of_ones_own_encodes_is_what_is_added(data):
+  aggregator = factory.from_query(
+    _OnlyTheFirst,
+    clip_norm=0.4,
+    noise_multiplier=0.0,
+    clients_per_round=5,
+    record_aggregation_factory=None,
+  )
+  model = populations.model(units=22000)
+  simulation = _packed(data, aggregator, model)
+  assert simulation.one_by_one is not None
+  state, _ = simulation.next(simulation.initialize(), *_round(0))
+  weights = zip(state.global_model_weights.trainable, model.initial_weights[0])
+  changed = [np.any(np.asarray(after) != before) for after, before in weights]
+  assert changed == [True, False, False]
+
+
+def test_models_of_many_tensors_are_added_one_by_one(data):
+  aggregator = _aggregator('gaussian')
+  counts = []
+  for tensors in (1, 50):
+    weights = tuple(np.zeros([2**16 // tensors, 2], np.float32) for _ in range(tensors))
+    model = populations.model()
+    model = tff.learning.models.FunctionalModel(
+      initial_weights=(weights, ()),
+      predict_on_batch_fn=model.predict_on_batch,
+      loss_fn=model.loss,
+      input_spec=model.input_spec,
+    )
+    training = packed.LocalTraining(model, _CLIENT, _BATCH_SIZE)
+    counts.append(server.Server(training, aggregator, _SERVER).added_at_once)
+  assert counts == [4, 1]
+
+
 @pytest.mark.slow
 def test_a_state_of_another_process_is_refused(data):
   private, plain = _packed(data, _aggregator('gaussian')), _packed(data, None)
@@ -394,3 +441,18 @@ def test_a_round_that_takes_too_long_ends_with_an_error(data):
   state = simulation.initialize()
   with pytest.raises(failures.RoundTimeoutError, match='timeout_seconds=1e-06'):
     simulation.next(state, *_round(0))
+
+
+def test_a_round_after_two_interrupts_does_not_wait_for_the_one_that_was_stopped(data):
+  simulation, stuck = _packed(data, None, timeout_seconds=60), threading.Event()
+  state, whole = simulation.initialize(), simulation._whole
+  simulation._whole = lambda *unused: stuck.wait()
+  for seconds in (0.3, 0.6):
+    threading.Timer(seconds, signal.raise_signal, [signal.SIGINT]).start()
+  try:
+    with pytest.raises(KeyboardInterrupt):
+      simulation.next(state, *_round(0))
+    simulation._whole = whole
+    simulation.next(state, *_round(0))
+  finally:
+    stuck.set()

@@ -1,6 +1,5 @@
 """The work of a pack: its clients, some at a time, and the sum of what they return."""
 
-import functools
 from typing import Any
 
 import tensorflow as tf
@@ -122,17 +121,27 @@ class Pack:
       parallel_iterations=1,
     )
 
-    def add(number: int) -> Any:
-      trained = [
-        tf.nest.map_structure(lambda array, place=place: array.read(place), several)
-        for place in range(number)
-      ]
+    def read(place: Any) -> training_lib.Trained:
+      return tf.nest.map_structure(lambda array: array.read(place), several)
+
+    def add_together() -> Any:
+      trained = [read(place) for place in range(self._at_once)]
       return self._server.add(params, sums, trained)
 
-    return tf.switch_case(
-      tf.shape(rows)[0] - 1,
-      [functools.partial(add, number) for number in range(1, self._at_once + 1)],
-    )
+    def add_each() -> Any:
+      _, added = tf.while_loop(
+        lambda place, unused_added: place < tf.shape(rows)[0],
+        lambda place, added: (
+          place + 1,
+          self._server.add(params, added, [read(place)]),
+        ),
+        (tf.constant(0), sums),
+        parallel_iterations=1,
+      )
+      return added
+
+    are_all = tf.equal(tf.shape(rows)[0], self._at_once)
+    return tf.cond(are_all, add_together, add_each)
 
   def _of_several(
     self, weights: training_lib.Weights, params: Any, batches: training_lib.Batches

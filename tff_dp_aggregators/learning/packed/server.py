@@ -15,11 +15,15 @@ from tff_dp_aggregators.aggregators import clientwise
 from tff_dp_aggregators.aggregators import factory
 from tff_dp_aggregators.aggregators import nonfinite
 from tff_dp_aggregators.aggregators import tracing
+from tff_dp_aggregators.base import machine
 from tff_dp_aggregators.learning.packed import training as training_lib
 from tff_dp_aggregators.queries import clipping
 
-# Updates that wait to be added to a sum in one pass; more of them save little.
+# Updates that wait to be added to a sum in one pass, and their bytes in all packs that
+# may run at once; more of them save little.
 _ADDED_AT_ONCE, _BYTES_ADDED_AT_ONCE = 4, 256 * 2**20
+# That pass is compiled, which for more tensors takes longer than it saves.
+_MOST_TENSORS = 40
 
 
 class Mean(Protocol):
@@ -97,10 +101,14 @@ class Server:
   @property
   def added_at_once(self) -> int:
     """How many clients `add` adds best: large private sums are read once for all."""
-    if not isinstance(self._mean, _PrivateMean) or not clipping.is_large(self._specs):
+    is_private = isinstance(self._mean, _PrivateMean)
+    if not (is_private and clipping.is_large(self._specs)):
+      return 1
+    if len(self._specs) > _MOST_TENSORS:
       return 1
     num_bytes = sum(spec.shape.num_elements() * spec.dtype.size for spec in self._specs)
-    return max(1, min(_ADDED_AT_ONCE, _BYTES_ADDED_AT_ONCE // num_bytes))
+    at_most = _BYTES_ADDED_AT_ONCE // machine.usable_processors()
+    return max(1, min(_ADDED_AT_ONCE, at_most // num_bytes))
 
   def initial_state(self) -> tff.learning.templates.LearningAlgorithmState:
     """The state before the first round."""

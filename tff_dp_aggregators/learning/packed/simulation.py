@@ -61,7 +61,7 @@ class Cluster(Protocol):
 
 
 class PackedFedAvg:
-  """Federated averaging of clients in packs.
+  """Federated averaging of clients in packs, for one thread at a time.
 
   Attributes:
     one_by_one: Why clients are trained one after the other; `None` if side by side.
@@ -260,9 +260,10 @@ class PackedFedAvg:
       ended, _ = concurrent.futures.wait([result], self._timeout_seconds)
     finally:
       if not result.done():
+        self._thread = interrupts.CallingThread()  # The old one may never be done.
+        result.cancel()  # If it has not begun.
         manager.start_cancel()
         concurrent.futures.wait([result], _PATIENCE_SECONDS)
-        self._thread = interrupts.CallingThread()  # The old one may never be done.
     if not ended:
       raise failures.RoundTimeoutError(
         f'a round took longer than timeout_seconds={self._timeout_seconds:g}; nothing '
