@@ -6,7 +6,7 @@ the training examples, which is computed without noise, so reports say that no p
 covers it.
 """
 
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 
@@ -33,7 +33,8 @@ def _task(name: str, num_examples: int, **said: Any) -> task.Task:
     rng = np.random.default_rng([options.seed, 0])
     order = rng.permutation(len(labels))
     test, train = order[:num_test], order[num_test:]
-    names, not_covered = None, ()
+    names: Optional[tuple[str, ...]] = None
+    not_covered: tuple[str, ...] = ()
     if name == 'digits':
       inputs = (found.images[..., np.newaxis] / 16.0).astype(np.float32)
     else:
