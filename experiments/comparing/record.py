@@ -49,8 +49,10 @@ class Record:
 
   def to_json(self) -> dict[str, Any]:
     """JSON-ready values."""
-    points = [{**msgspec.to_builtins(p), 'settings': p.values} for p in self.points]
-    return {'version': _VERSION, **msgspec.to_builtins(self), 'points': points}
+    found = msgspec.json.decode(msgspec.json.encode(self))
+    for point in found['points']:
+      point['settings'] = dict(point['settings'])
+    return {'version': _VERSION, **found}
 
   @classmethod
   def from_json(cls, data: Mapping[str, Any]) -> 'Record':
