@@ -18,9 +18,7 @@ that fails has its reason in error.txt in its directory, and is tried again.
 With --scheduler instead of --jobs, the workers of a Dask cluster run them.
 """
 
-import os
 import sys
-import time
 from collections.abc import Mapping
 
 from absl import flags
@@ -34,13 +32,12 @@ from .comparing import cells as cells_lib
 from .comparing import comparison
 from .comparing import grid
 from .comparing import record as record_lib
-from .comparing import results as results_lib
 from .comparing import running
-from .options import scheduler as scheduler_options
+from .options import run as run_options
 
 _OWN = ('grid', 'tune', 'seeds', 'tuning_seeds', 'jobs', 'output')
 # A cluster runs cells, and not packs of theirs.
-NAMES = (*_OWN, *scheduler_options.NAMES)
+NAMES = (*_OWN, *(flag.name for flag in run_options.CLUSTER_ROWS))
 # Values that are measured by other metrics, or on other data, are not better or worse.
 _WHAT_IS_BEST = (
   'metric',
@@ -49,16 +46,6 @@ _WHAT_IS_BEST = (
   'test_data',
   'test_split',
   'split_seed',
-)
-
-
-# What is wrong with the folder, or with what was put there.
-_REFUSALS = (
-  BlockingIOError,
-  cells_lib.RefusedError,
-  record_lib.FolderError,
-  results_lib.UnreadableError,
-  cluster.ClusterError,
 )
 
 
@@ -135,7 +122,7 @@ def main(values: flags.FlagValues) -> int:
     planned = _planned(values, refused, runner)
     with runner:
       return planned.run()
-  except _REFUSALS as e:
+  except (BlockingIOError, cluster.ClusterError) as e:
     raise program.WrongUsage(str(e)) from e
   except OSError as e:  # A disk that is full, say.
     progress.say(
@@ -148,7 +135,7 @@ def main(values: flags.FlagValues) -> int:
 def _runner(values: flags.FlagValues) -> running.Cluster:
   """What is to run the cells."""
   try:
-    scheduler = scheduler_options.from_flags(values)
+    scheduler = run_options.scheduler_from(values)
   except ValueError as e:
     raise program.WrongUsage(str(e)) from e
   if scheduler is not None and values['jobs'].present:
@@ -182,19 +169,10 @@ def _planned(
       tuned={axis.flag: comparison.values_of(axis) for axis in tuned},
       tuning_seeds=values.tuning_seeds,
     )
-    output = values.output or _new_name()
+    output = values.output or run_options.new_directory('compare')
     return comparison.Comparison(output, record, tuned, runner)
   except program.BAD_INPUT as e:
     raise program.WrongUsage(program.said(e, values)) from e
-
-
-def _new_name() -> str:
-  path = os.path.join('runs', f'compare-{time.strftime("%Y%m%d-%H%M%S")}')
-  number, chosen = 1, path
-  while os.path.exists(chosen):
-    number += 1
-    chosen = f'{path}-{number}'
-  return chosen
 
 
 # Errors of the comparison itself are shown with where they happened.

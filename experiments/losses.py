@@ -14,32 +14,12 @@ With `--class_weights` an example's loss counts times the weight of its class in
 upper sum, and not in the lower one, as Keras's class_weight does.
 """
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, Callable, Optional
 
 import numpy as np
 
 from .data import population
-
-
-@dataclasses.dataclass(frozen=True)
-class Loss:
-  """A loss.
-
-  Attributes:
-    name: Value of `--loss`.
-    of_labels: By the kind of labels that it is for: of outputs and labels, the loss at
-      each label.
-  """
-
-  name: str
-  of_labels: Mapping[population.LabelKind, Callable[[Any, Any], Any]]
-
-  @property
-  def label_kinds(self) -> tuple[population.LabelKind, ...]:
-    """For which labels it is."""
-    return tuple(self.of_labels)
 
 
 def _cross_entropy(outputs: Any, labels: Any) -> Any:
@@ -56,43 +36,43 @@ def _of_tags(outputs: Any, labels: Any) -> Any:
   )
 
 
-def _squared(outputs: Any, labels: Any) -> Any:
-  import tensorflow as tf
+def _of_numbers(function: str) -> Callable[[Any, Any], Any]:
+  def of_difference(outputs: Any, labels: Any) -> Any:
+    import tensorflow as tf
 
-  return tf.square(tf.reshape(outputs, tf.shape(labels)) - labels)
+    return getattr(tf, function)(tf.reshape(outputs, tf.shape(labels)) - labels)
 
-
-def _absolute(outputs: Any, labels: Any) -> Any:
-  import tensorflow as tf
-
-  return tf.abs(tf.reshape(outputs, tf.shape(labels)) - labels)
+  return of_difference
 
 
-LOSSES = {
-  each.name: each
-  for each in (
-    Loss(
-      'cross_entropy',
-      {'class': _cross_entropy, 'tokens': _cross_entropy, 'tags': _of_tags},
-    ),
-    Loss('mean_squared_error', {'number': _squared}),
-    Loss('mean_absolute_error', {'number': _absolute}),
-  )
+# By name and the kind of labels: of outputs and labels, the loss at each label.
+_OfLabels = Mapping[population.LabelKind, Callable[[Any, Any], Any]]
+LOSSES: dict[str, _OfLabels] = {
+  'cross_entropy': {
+    'class': _cross_entropy,
+    'tokens': _cross_entropy,
+    'tags': _of_tags,
+  },
+  'mean_squared_error': {'number': _of_numbers('square')},
+  'mean_absolute_error': {'number': _of_numbers('abs')},
 }
 
 
-def name_for(shape: population.Shape, given: Optional[str]) -> str:
-  """The loss that was asked for, or the one that goes with the labels."""
-  fitting = [
-    each.name for each in LOSSES.values() if shape.label_kind in each.label_kinds
-  ]
-  if given is None:
-    return fitting[0]
+def check(given: str) -> None:
+  """Refuses a loss that is none of these."""
   if given not in LOSSES:
     raise ValueError(
       f'--loss={given} is none of {", ".join(LOSSES)}; other losses of Keras are for '
       'Keras models of your own, --model=package.module:function.'
     )
+
+
+def name_for(shape: population.Shape, given: Optional[str]) -> str:
+  """The loss that was asked for, or the one that goes with the labels."""
+  fitting = [name for name, kinds in LOSSES.items() if shape.label_kind in kinds]
+  if given is None:
+    return fitting[0]
+  check(given)
   if given not in fitting:
     raise ValueError(
       f'--loss={given} is not for labels of the kind {shape.label_kind!r}; give '
@@ -109,7 +89,7 @@ def function(shape: population.Shape, name: Optional[str]) -> Callable[..., Any]
   """
   import tensorflow as tf
 
-  of_labels = LOSSES[name_for(shape, name)].of_labels[shape.label_kind]
+  of_labels = LOSSES[name_for(shape, name)][shape.label_kind]
   rank = len(shape.labels)
 
   def of_batch(outputs: Any, labels: Any, sample_weight: Any = None) -> Any:

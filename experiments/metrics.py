@@ -63,25 +63,19 @@ class Metric:
     labels = found.test_examples[1]
     if found.shape.label_kind == 'tags':
       assert found.shape.names is not None
-      alike = [
-        name for name, column in zip(found.shape.names, labels.T) if np.ptp(column) == 0
-      ]
-      if not alike:
-        return None
-      return (
-        f'all test examples have the same value of the tag {", ".join(alike)}. Hold '
-        'out others, by a larger --test_clients or --test_examples or another '
-        '--split_seed; or give another metric'
-      )
-    names = found.shape.names or tuple(map(str, range(found.shape.num_classes or 0)))
-    present = np.unique(labels)
-    if len(present) == len(names):
+      columns = zip(found.shape.names, labels.T)
+      lacking = [name for name, column in columns if np.ptp(column) == 0]
+      lacks = 'all test examples have the same value of the tag'
+    else:
+      names = found.shape.names or tuple(map(str, range(found.shape.num_classes or 0)))
+      present = np.unique(labels)
+      lacking = [name for number, name in enumerate(names) if number not in present]
+      lacks = 'the test data have no example of the class'
+    if not lacking:
       return None
-    lacks = (names[i] for i in range(len(names)) if i not in present)
     return (
-      f'the test data have no example of the class {", ".join(lacks)}. Hold out '
-      'others, by a larger --test_clients or --test_examples or another --split_seed; '
-      'or give another metric'
+      f'{lacks} {", ".join(lacking)}. Hold out others, by a larger --test_clients or '
+      '--test_examples or another --split_seed; or give another metric'
     )
 
 
@@ -166,14 +160,14 @@ def _error(of_difference: Callable[[np.ndarray], np.ndarray]) -> Callable[..., A
   return make
 
 
-def _best_for_squares(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-  best = np.mean(labels, axis=0)
-  return best, np.square(labels - best)
+def _best(
+  center: Callable[..., Any], of_difference: Callable[[np.ndarray], np.ndarray]
+) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:
+  def best_constant(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    best = center(labels, axis=0)
+    return best, of_difference(labels - best)
 
-
-def _best_for_differences(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-  best = np.median(labels, axis=0)
-  return best, np.abs(labels - best)
+  return best_constant
 
 
 def _auc(shape: population.Shape) -> Any:
@@ -223,7 +217,7 @@ METRICS = {
       _error(np.square),
       (0, None),
       False,
-      best_constant=_best_for_squares,
+      best_constant=_best(np.mean, np.square),
     ),
     Metric(
       'mean_absolute_error',
@@ -231,7 +225,7 @@ METRICS = {
       _error(np.abs),
       (0, None),
       False,
-      best_constant=_best_for_differences,
+      best_constant=_best(np.median, np.abs),
     ),
   )
 }

@@ -16,7 +16,8 @@ class Kind:
     name: Value of the flags.
     build: The function of `tff.learning.optimizers` that makes it; `None` for DP-FTRL,
       which is this package's, and for the server alone.
-    has_momentum: Whether it takes a momentum.
+    has_momentum: Whether it takes a momentum. Then the model is a linear function of
+      the rounds' means: a workload, for which a strategy can be the best.
     has_schedule: Whether its learning rate may change from round to round.
     adaptivity: What it calls the small number that keeps its steps finite; `None` if it
       has none.
@@ -27,14 +28,6 @@ class Kind:
   has_momentum: bool = False
   has_schedule: bool = False
   adaptivity: Optional[str] = None
-
-  @property
-  def is_linear(self) -> bool:
-    """Whether the model is a linear function of the rounds' means.
-
-    Then it is a workload, for which a strategy can be the best.
-    """
-    return self.has_momentum
 
   def make(
     self,

@@ -31,18 +31,11 @@ from .options import optimization as optimization_options
 from .options import participation as participation_options
 from .options import privacy as privacy_options
 from .options import run as run_options
-from .options import scheduler as scheduler_options
 from .tasks import own
 from .tasks import task as task_lib
 
 # Between a run and its continuation.
-_MAY_DIFFER = frozenset(
-  [
-    *run_options.MAY_DIFFER,
-    *data_options.MAY_DIFFER,
-    *scheduler_options.MAY_DIFFER,
-  ]
-)
+_MAY_DIFFER = frozenset([*run_options.MAY_DIFFER, *data_options.MAY_DIFFER])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,7 +97,7 @@ def groups() -> tuple[program.Group, ...]:
     ('Aggregation', aggregation_options.ROWS),
     ('Training', optimization_options.rows(_unset)),
     ('Run', run_options.ROWS),
-    ('Cluster', scheduler_options.ROWS),
+    ('Cluster', run_options.CLUSTER_ROWS),
   )
 
 
@@ -123,13 +116,14 @@ def _unset(name: str) -> str:
 
 def from_flags(values: flags.FlagValues) -> Settings:
   """Checks the flags of a simulation together."""
-  if _draws_in_secret(values):
+  # The seed by which clients are drawn is then a secret that nobody gave.
+  if values.secret_noise and not values['seed'].present and _draws_clients(values):
     values['seed'].value = run_directory.secret_seed(values.run_dir)
   task, data = _task_and_data(values)
   task.check(data)  # Before strategies are looked for, which may take long.
   optimization = optimization_options.from_flags(values)
   run = run_options.from_flags(values)
-  scheduler = scheduler_options.from_flags(values)
+  scheduler = run_options.scheduler_from(values)
   if values.mechanism != privacy_options.NONE:  # Which refuses all flags of privacy.
     nbafl_options.prepare(
       values,
@@ -170,7 +164,7 @@ def from_flags(values: flags.FlagValues) -> Settings:
       if name not in _MAY_DIFFER
     },
     command=_command(values),
-    remarks=(*_remarks(values), *_remarks_on_bands(values, privacy)),
+    remarks=tuple(_remarks(values, privacy)),
     facts=facts,
   )
 
@@ -249,11 +243,6 @@ def _draws_clients(values: flags.FlagValues) -> bool:
   return bool(values.nbafl) or values.sampling != sampling.Limits.flag
 
 
-def _draws_in_secret(values: flags.FlagValues) -> bool:
-  """Whether the seed by which clients are drawn is to be a secret that nobody gave."""
-  return values.secret_noise and not values['seed'].present and _draws_clients(values)
-
-
 def _command(values: flags.FlagValues) -> str:
   given = (
     argument
@@ -298,10 +287,13 @@ def _set_defaults(task: task_lib.Task, values: flags.FlagValues) -> None:
     values.set_default(name, value)
 
 
-def _remarks_on_bands(
+def _remarks(
   values: flags.FlagValues, privacy: privacy_options.Privacy
 ) -> Iterator[str]:
-  """Says so where sampling leaves a mechanism with bands but one of them."""
+  """Which flags follow from data, and where sampling leaves bands but one of them."""
+  said = '' if values.task is not None else own.chosen(values, values.num_clients)
+  if said:
+    yield said
   mechanism = privacy.mechanism
   if not isinstance(mechanism, mechanism_lib.Mechanism) or not mechanism.is_sampled:
     return
@@ -314,10 +306,3 @@ def _remarks_on_bands(
       f'--sampling={values.sampling} rounds of a client share no noise unless they are '
       'kept apart. --num_groups lets clients take turns, and gives as many bands.'
     )
-
-
-def _remarks(values: flags.FlagValues) -> tuple[str, ...]:
-  if values.task is not None:
-    return ()
-  said = own.chosen(values, values.num_clients)
-  return (said,) if said else ()

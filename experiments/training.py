@@ -6,7 +6,6 @@ import math
 import os
 import shlex
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -29,6 +28,7 @@ from . import metrics
 from . import optimizers
 from . import settings as settings_lib
 from .data import population as population_lib
+from .options import run as run_options
 from .plotting import charts
 from .plotting import runs as run_pictures
 
@@ -46,7 +46,7 @@ def run(settings: settings_lib.Settings) -> int:
   population = settings.task.load(settings.data)
   _say_what_there_is(settings, population)
   making.check(settings.model, population.shape)
-  run_dir = settings.run.run_dir or _new_name(settings.name)
+  run_dir = settings.run.run_dir or run_options.new_directory(settings.name)
   progress.say(_headline(settings, run_dir))
   try:
     result = train(settings, population, run_dir)
@@ -202,16 +202,6 @@ def _say_what_there_is(
     progress.say(remark)
 
 
-def _new_name(name: str) -> str:
-  """A directory under `runs` that is not there yet."""
-  path = os.path.join('runs', f'{name}-{time.strftime("%Y%m%d-%H%M%S")}')
-  number, chosen = 1, path
-  while os.path.exists(chosen):
-    number += 1
-    chosen = f'{path}-{number}'
-  return chosen
-
-
 def _draw(settings: settings_lib.Settings, run_dir: str, num_clients: int) -> None:
   """Leaves the picture of the metric and of epsilon, if anything was measured."""
   name = settings.model.metric.name
@@ -334,34 +324,28 @@ def remark_on_chance(accuracy: float, labels: np.ndarray) -> str:
     >>> remark_on_chance(0.87, np.repeat([0, 1], [830, 170]))
     ''
   """
-  if labels.ndim > 1:
-    return _remark_on_tags(accuracy, labels)
-  _, counts = np.unique(labels, return_counts=True)
-  chance = float(counts.max() / counts.sum())
-  standard_error = math.sqrt(chance * (1 - chance) / len(labels))
-  if accuracy > chance + 2 * standard_error:
-    return ''
-  two = ' or --metric=auc, which does not depend on that' if len(counts) == 2 else ''
-  return (
-    f'Note: {chance:.4f} of the test examples are of one class, so the same answer to '
-    f'all would be about as accurate. Look at the loss{two}; {_WHAT_TO_TRY}'
-  )
-
-
-def _remark_on_tags(accuracy: float, labels: np.ndarray) -> str:
-  """The same of tags, each of which has an answer of its own."""
-  shares = labels.mean(axis=0)
-  most = np.maximum(shares, 1 - shares)
+  if labels.ndim > 1:  # Tags, each of which has an answer of its own.
+    shares = labels.mean(axis=0)
+    most = np.maximum(shares, 1 - shares)
+  else:
+    _, counts = np.unique(labels, return_counts=True)
+    most = np.array([counts.max() / counts.sum()])
   chance = float(most.mean())
   # Tags of one example may go together: as if all of them did.
   standard_error = float(np.sqrt(most * (1 - most) / len(labels)).mean())
   if accuracy > chance + 2 * standard_error:
     return ''
+  auc = '--metric=auc, which does not depend on that'
+  if labels.ndim > 1:
+    return (
+      f'Note: the more frequent answer for each tag is right {chance:.4f} of the time, '
+      'so the same answers to all would be about as accurate. Look at the loss or '
+      f'{auc}; {_WHAT_TO_TRY}'
+    )
+  two = f' or {auc}' if len(counts) == 2 else ''
   return (
-    f'Note: the more frequent answer for each tag is right {chance:.4f} of the time, '
-    'so the same answers to all would be about as accurate. Look at the loss or '
-    '--metric=auc, which does not depend on that; docs/experiments.md tells what to '
-    'try if a model does not learn.'
+    f'Note: {chance:.4f} of the test examples are of one class, so the same answer to '
+    f'all would be about as accurate. Look at the loss{two}; {_WHAT_TO_TRY}'
   )
 
 

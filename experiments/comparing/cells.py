@@ -7,6 +7,7 @@ from typing import Any
 
 from absl import flags
 
+from tff_dp_aggregators.accounting.programs import program
 from tff_dp_aggregators.learning.runs import run_directory
 
 from .. import settings as settings_lib
@@ -20,10 +21,6 @@ REFUSED = {
 }
 _CHANGE_NOTHING = ('checkpoint_seconds', 'timeout_seconds')
 UNVARIED = {**REFUSED, **dict.fromkeys(_CHANGE_NOTHING, 'it changes no result')}
-
-
-class RefusedError(ValueError):
-  """A cell that cannot be run; the message names it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,7 +117,7 @@ class Maker:
       run_directory.check_flags(directory, checked.flags, checked.facts)
       self._check_facts(checked)
     except (ValueError, OSError) as e:
-      raise RefusedError(f'{grid.name_of(in_name)}: {e}') from e
+      raise program.WrongUsage(f'{grid.name_of(in_name)}: {e}') from e
     return Cell(point, seed, directory, arguments, checked, tuned)
 
   def _check_facts(self, settings: settings_lib.Settings) -> None:

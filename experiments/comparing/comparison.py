@@ -40,32 +40,22 @@ def check_apart(
   for axis in tuned:
     if any(not value for each in axis.values for _, value in each):
       raise ValueError(f'--tune {axis.flag} has an empty value; leave it out.')
-  in_tune = [{flag for each in axis.values for flag, _ in each} for axis in tuned]
-  twice = sorted(
-    a for one, two in itertools.combinations(in_tune, 2) for a in one & two
-  )
-  if twice:
-    raise ValueError(
-      f'--{twice[0]} is set by --tune twice; leave it out of one of them.'
-    )
-  of_tune = set().union(*in_tune)
-  places = (
-    ('--grid', {axis.flag for axis in axes}),
-    ('--tune', of_tune),
+  places = [
+    *(('--grid', {axis.flag}) for axis in axes),
+    *(('--tune', {f for each in axis.values for f, _ in each}) for axis in tuned),
     ('the command line', set(given)),
-  )
+  ]
+  for (place, names), (other, others) in itertools.combinations(places, 2):
+    for name in sorted(names & others):
+      where = f'{place} twice' if other == place else f'{place} and by {other}'
+      raise ValueError(f'--{name} is set by {where}; leave it out of one of them.')
   along = {flag for axis in axes for each in axis.values for flag, _ in each[1:]}
+  of_tune = {flag for place, names in places if place == '--tune' for flag in names}
   for name in sorted(along & of_tune):
     raise ValueError(
       f'--{name} is brought along by a value of --grid, and set by --tune; leave it '
       'out of one of them.'
     )
-  for number, (place, names) in enumerate(places):
-    for other, others in places[number + 1 :]:
-      for name in sorted(names & others):
-        raise ValueError(
-          f'--{name} is set by {place} and by {other}; leave it out of one of them.'
-        )
 
 
 def values_of(axis: grid.Axis) -> tuple[str, ...]:
@@ -188,11 +178,17 @@ class Comparison:
       progress.say(
         f'{len(asked) - len(left)} of {len(asked)} {kind}runs were finished before.'
       )
-    teller = _Teller(len(left), kind)
+    before, begun = len(outcomes), time.monotonic()
 
     def tell(outcome: running.Outcome) -> None:
       outcomes.append(outcome)
-      teller.tell(outcome)
+      done = len(outcomes) - before
+      text = f'{kind}{done}/{len(left)} {outcome.cell.name}: {_in_words(outcome)}'
+      waiting = len(left) - done
+      if waiting:
+        seconds = (time.monotonic() - begun) / done * waiting
+        text += f'; {waiting} left, about {_duration(seconds)}'
+      progress.say(text)
 
     self._cluster.run(left, stop, tell)
 
@@ -331,26 +327,6 @@ class Comparison:
 
 def _s(number: int) -> str:
   return '' if number == 1 else 's'
-
-
-class _Teller:
-  """Says what became of each run, and how long the others will take."""
-
-  def __init__(self, num_cells: int, kind: str):
-    self._num_cells, self._kind = num_cells, kind
-    self._done = 0
-    self._begun = time.monotonic()
-
-  def tell(self, outcome: running.Outcome) -> None:
-    """Says it."""
-    self._done += 1
-    left = self._num_cells - self._done
-    seconds = (time.monotonic() - self._begun) / self._done * left
-    text = f'{self._kind}{self._done}/{self._num_cells} {outcome.cell.name}: '
-    text += _in_words(outcome)
-    if left:
-      text += f'; {left} left, about {_duration(seconds)}'
-    progress.say(text)
 
 
 def _in_words(outcome: running.Outcome) -> str:

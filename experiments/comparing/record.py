@@ -11,6 +11,9 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
+
+from tff_dp_aggregators.accounting.programs import program
 from tff_dp_aggregators.base import folder_lock
 from tff_dp_aggregators.base import new_files
 
@@ -46,37 +49,18 @@ class Record:
 
   def to_json(self) -> dict[str, Any]:
     """JSON-ready values."""
-    return {
-      'version': _VERSION,
-      'given': {name: list(each) for name, each in self.given.items()},
-      'varied': list(self.varied),
-      'points': [
-        {'settings': point.values, 'left_out': list(point.left_out)}
-        for point in self.points
-      ],
-      'tasks': list(self.tasks),
-      'seeds': self.seeds,
-      'tuned': {name: list(values) for name, values in self.tuned.items()},
-      'tuning_seeds': self.tuning_seeds,
-    }
+    found = msgspec.json.decode(msgspec.json.encode(self))
+    for point in found['points']:
+      point['settings'] = dict(point['settings'])
+    return {'version': _VERSION, **found}
 
   @classmethod
   def from_json(cls, data: Mapping[str, Any]) -> 'Record':
     """Reads what `to_json` gives."""
     if data['version'] != _VERSION:
       raise ValueError(f'it is of version {data["version"]}, not {_VERSION}')
-    return cls(
-      given={name: tuple(each) for name, each in data['given'].items()},
-      varied=data['varied'],
-      points=[
-        grid.Point(tuple(each['settings'].items()), tuple(each['left_out']))
-        for each in data['points']
-      ],
-      tasks=data['tasks'],
-      seeds=int(data['seeds']),
-      tuned=data['tuned'],
-      tuning_seeds=int(data['tuning_seeds']),
-    )
+    points = [{**p, 'settings': [*p['settings'].items()]} for p in data['points']]
+    return msgspec.convert({**data, 'points': points}, cls)
 
 
 def read(output: str) -> Record:
@@ -101,7 +85,12 @@ def taken_up(output: str, record: Record) -> tuple[Record, Record]:
   order of the first command.
   """
   if not is_any(output):
-    if os.path.lexists(output) and not (os.path.isdir(output) and _is_empty(output)):
+    names = os.listdir(output) if os.path.isdir(output) else ()
+    has_more = any(
+      not name.startswith(new_files.HALF_WRITTEN) and name != folder_lock.FILE
+      for name in names
+    )
+    if has_more or (os.path.lexists(output) and not os.path.isdir(output)):
       raise FileExistsError(
         f'{output} exists, is not empty, and is not of a comparison; nothing is '
         'overwritten. Give another --output.'
@@ -138,13 +127,6 @@ def taken_up(output: str, record: Record) -> tuple[Record, Record]:
   )
 
 
-def _is_empty(folder: str) -> bool:
-  return all(
-    name.startswith(new_files.HALF_WRITTEN) or name == folder_lock.FILE
-    for name in os.listdir(folder)
-  )
-
-
 def _differences(begun: Record, now: Record) -> list[str]:
   found = []
   for name in dict.fromkeys([*begun.given, *now.given]):
@@ -165,10 +147,6 @@ def _differences(begun: Record, now: Record) -> list[str]:
   return found
 
 
-class FolderError(ValueError):
-  """A folder that cannot be made."""
-
-
 class Folder:
   """The folder of a comparison, which one process at a time works in."""
 
@@ -177,7 +155,7 @@ class Folder:
     try:
       os.makedirs(output, exist_ok=True)
     except OSError as e:
-      raise FolderError(
+      raise program.WrongUsage(
         f'--output={output} cannot be made: {e.strerror}. Give another directory.'
       ) from e
     try:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Optional, cast
 
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
+from tff_dp_aggregators.accounting.programs import program
 from tff_dp_aggregators.accounting.reports import statement
 from tff_dp_aggregators.learning.runs import metrics_file
 from tff_dp_aggregators.learning.runs import run_directory
@@ -17,10 +18,6 @@ from . import cells as cells_lib
 
 FINISHED, FAILED, BEGUN, WAITING = 'finished', 'failed', 'begun', 'not begun'
 _TEST = 'test_'
-
-
-class UnreadableError(ValueError):
-  """Files of a run that are not what a run leaves; the message names its directory."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,13 +81,11 @@ def read(cell: cells_lib.Cell) -> Result:
       for name, text in rows[-1].items()
       if text and (name.startswith(_TEST) or name.startswith('simulated_'))
     }
-    is_finished = _is_finished(cell, len(rows))
+    is_finished = len(rows) == cell.settings.flags['num_rounds']
+    is_finished &= run_directory.looks_finished(cell.directory)
+    epsilon, warnings = _of_report(cell.directory) if is_finished else (None, ())
     privacy = cell.settings.privacy
-    mechanism = privacy.mechanism
-    epsilon: Optional[float] = None
-    warnings: tuple[str, ...] = ()
-    if is_finished:
-      epsilon, warnings = _of_report(cell.directory)
+    noise_multiplier, rmse = _noise(privacy)
     return Result(
       cell,
       FINISHED if is_finished else FAILED if error else BEGUN,
@@ -98,43 +93,33 @@ def read(cell: cells_lib.Cell) -> Result:
       measures=measures,
       epsilon=epsilon,
       warnings=warnings,
-      delta=None if mechanism is None else privacy.delta,
-      noise_multiplier=_noise_multiplier(privacy),
-      rmse=_rmse(privacy),
+      delta=None if privacy.mechanism is None else privacy.delta,
+      noise_multiplier=noise_multiplier,
+      rmse=rmse,
       seconds=sum(float(row.get('round_seconds') or 0) for row in rows),
       error='' if is_finished else error,
     )
   except (OSError, KeyError, TypeError, AttributeError, ValueError) as e:
-    raise UnreadableError(
+    raise program.WrongUsage(
       f'{cell.directory} cannot be read as a run: {e}. Remove it, and the same command '
       'runs it again.'
     ) from e
 
 
-def _noise_multiplier(privacy: privacy_options.Privacy) -> Optional[float]:
-  """That of a run; `None` without noise, and where each part has its own."""
+def _noise(
+  privacy: privacy_options.Privacy,
+) -> tuple[Optional[float], Optional[float]]:
+  """A run's multiplier, and its error; `None` without noise, or where parts have it."""
   if privacy.mechanism is None or privacy.mechanism.parts:
-    return None
+    return None, None
   mechanism = cast(mechanism_lib.Mechanism, privacy.mechanism)
-  return mechanism.noise_multiplier / privacy.simulated_cohort_scale
+  error = math.sqrt(float(mechanism.strategy.per_query_error().mean()))
+  scale = privacy.simulated_cohort_scale
+  noise = statement.error_multiplier(mechanism) / scale
+  return mechanism.noise_multiplier / scale, noise * error
 
 
-def _rmse(privacy: privacy_options.Privacy) -> Optional[float]:
-  """That of a run's noise on sums over rounds, in clip norms."""
-  if privacy.mechanism is None or privacy.mechanism.parts:
-    return None
-  mechanism = cast(mechanism_lib.Mechanism, privacy.mechanism)
-  error = mechanism.strategy.per_query_error()
-  noise = statement.error_multiplier(mechanism) / privacy.simulated_cohort_scale
-  return noise * math.sqrt(float(error.mean()))
-
-
-def _is_finished(cell: cells_lib.Cell, rounds: int) -> bool:
-  planned = cell.settings.flags['num_rounds']
-  return rounds == planned and run_directory.looks_finished(cell.directory)
-
-
-def _of_report(directory: str) -> tuple[float, tuple[str, ...]]:
+def _of_report(directory: str) -> tuple[Optional[float], tuple[str, ...]]:
   """Epsilon, and what the report warns of."""
   path = os.path.join(directory, run_directory.REPORT)
   with open(path, encoding='utf-8') as file:

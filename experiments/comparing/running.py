@@ -27,6 +27,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Callable, NamedTuple, Optional
 
+from tff_dp_aggregators.accounting.programs import program
 from tff_dp_aggregators.base import new_files
 from tff_dp_aggregators.learning import cluster
 from tff_dp_aggregators.learning import failures
@@ -377,7 +378,7 @@ def _is_seen(cell: cells_lib.Cell) -> bool:
   """Whether the files of a cell that is finished elsewhere are seen here, soon."""
   deadline = time.monotonic() + _LATE_FILES_SECONDS
   while True:
-    with contextlib.suppress(OSError, results.UnreadableError):
+    with contextlib.suppress(OSError, program.WrongUsage):
       os.listdir(os.path.dirname(cell.directory))  # Makes NFS look again.
       if results.read(cell).is_finished:
         return True

@@ -141,12 +141,11 @@ def _cell_rows(
 
 def to_csv(rows: Sequence[Row]) -> str:
   """Rows of the same columns as CSV; `None` is empty, and numbers are exact."""
-  if not rows:  # Nothing is tuned yet.
-    return ''
   text = io.StringIO()
-  writer = csv.DictWriter(text, list(rows[0]), lineterminator='\n')
-  writer.writeheader()
-  writer.writerows(rows)
+  if rows:  # Else nothing is tuned yet.
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator='\n')
+    writer.writeheader()
+    writer.writerows(rows)
   return text.getvalue()
 
 
@@ -273,10 +272,8 @@ def seeds_in_words(numbers: Iterable[int]) -> str:
 
 
 def _is_shown(name: str, rows: Sequence[Row]) -> bool:
-  if name.endswith(ERROR):  # Beside its mean.
+  if name.endswith(ERROR) or name == 'seeds_missing':  # Beside mean, and number.
     return False
-  if name == 'seeds_missing':
-    return False  # Beside the number that there is.
   return any(row[name] not in (None, '') for row in rows)
 
 
@@ -296,10 +293,6 @@ def _cell(row: Row, name: str) -> str:
     return f'{value:.4f}' + ('' if error is None else f' ± {error:.4f}')
   if name.startswith('epsilon'):
     return rounding.up(value)
-  if name == 'seconds':
-    return f'{value:.1f}'
-  if name == 'noise_multiplier':
-    return f'{value:.4f}'
   if isinstance(value, float):
-    return f'{value:g}'
+    return format(value, {'seconds': '.1f', 'noise_multiplier': '.4f'}.get(name, 'g'))
   return str(value).replace('|', '\\|')

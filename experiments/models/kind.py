@@ -1,13 +1,12 @@
 """What a model says about itself."""
 
 import dataclasses
-import math
 from typing import Any, Callable, Optional
 
 from ..data import population
 
-# Of values of a column.
-EMBEDDING_SIZE = 8
+# Two convolutions without padding, of `networks.simple_cnn`, take a pixel on each side.
+LOST_PIXELS = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,27 +34,23 @@ class Kind:
     name: Value of `--model`.
     summary: One line, for `--help`.
     why_not: Says why the model is not for examples of such a shape; `None` if it is.
-    build: Makes a `tff.learning.models.FunctionalModel`.
-    embeds_columns: Whether it has embeddings of columns, of `embedding_size`.
     widths: Which of `hidden_units` and `embedding_size` it has, with its own values.
+    embeds_columns: Whether it has embeddings of columns, of `embedding_size`.
   """
 
   name: str
   summary: str
   why_not: Callable[[population.Shape], Optional[str]]
-  build: Callable[[population.Shape, Options], Any]
-  embeds_columns: bool = False
   widths: dict[str, int] = dataclasses.field(default_factory=dict)
+  embeds_columns: bool = False
 
-  def width(self, options: Options, name: str) -> int:
-    """A width that was asked for, or the model's own."""
-    given = getattr(options, name)
-    return self.widths[name] if given is None else int(given)
+  def build(self, shape: population.Shape, options: Options) -> Any:
+    """Makes a `tff.learning.models.FunctionalModel`: the network of that name."""
+    from . import networks  # Flags are checked without TensorFlow.
 
-
-def num_features(shape: population.Shape, embedding_size: int) -> int:
-  """Numbers of an example, with the embeddings that stand for codes of its columns."""
-  return math.prod(shape.inputs) + len(shape.embedded) * (embedding_size - 1)
+    asked = {name: getattr(options, name) for name in self.widths}
+    given = {name: width for name, width in asked.items() if width is not None}
+    return networks.build(self.name, shape, options, **{**self.widths, **given})
 
 
 def why_not_images(shape: population.Shape) -> Optional[str]:
@@ -76,6 +71,24 @@ def why_not_classes(shape: population.Shape) -> Optional[str]:
 def why_not_logits(shape: population.Shape) -> Optional[str]:
   """Why a model of numbers that are of classes, or have tags, is not for them."""
   return _why_not(shape, 'tags' if shape.label_kind == 'tags' else 'class', 'float32')
+
+
+def why_not_larger_images(shape: population.Shape) -> Optional[str]:
+  """The same of images that lose some pixels on each side."""
+  found = why_not_images(shape)
+  if found is None and min(shape.inputs[:2]) < LOST_PIXELS + 2:
+    return (
+      f'its images have at least {LOST_PIXELS + 2} pixels on each side, and these are '
+      f'{shape.inputs[0]} x {shape.inputs[1]}'
+    )
+  return found
+
+
+def why_not_outputs(shape: population.Shape) -> Optional[str]:
+  """Why a model of numbers is not for classes, tags or numbers."""
+  if shape.label_kind == 'number':
+    return why_not_numbers(shape)
+  return why_not_logits(shape)
 
 
 def why_not_numbers(shape: population.Shape) -> Optional[str]:

@@ -32,12 +32,7 @@ def kind(name: str) -> kind_lib.Kind:
   if os.getcwd() not in sys.path:  # Where `python -m` looks, too.
     sys.path.insert(0, os.getcwd())
   _check_module(name, module)
-  return kind_lib.Kind(
-    name=name,
-    summary='your own',
-    why_not=lambda shape: None,
-    build=lambda shape, options: build(name, shape, options),
-  )
+  return _Own(name, 'your own', lambda shape: None)
 
 
 def _check_module(name: str, module: str) -> None:
@@ -55,55 +50,53 @@ def _check_module(name: str, module: str) -> None:
     )
 
 
-def build(name: str, shape: population.Shape, options: kind_lib.Options) -> Any:
-  """Calls the function, and makes a functional model of what it returns.
+class _Own(kind_lib.Kind):
+  def build(self, shape: population.Shape, options: kind_lib.Options) -> Any:
+    """Calls the function, and makes a functional model of what it returns.
 
-  Args:
-    name: Value of `--model`.
-    shape: What examples are like.
-    options: The loss, and the seed of Keras's initial weights.
+    `options`: The loss, and the seed of Keras's initial weights.
 
-  Raises:
-    WrongUsage: If there is no such function, it fails or returns something else, or the
-      model does not fit the data; the message says where.
-  """
-  import tensorflow as tf
-  import tensorflow_federated as tff
+    Raises:
+      WrongUsage: If there is no such function, it fails or returns something else, or
+        the model does not fit the data; the message says where.
+    """
+    import tensorflow as tf
+    import tensorflow_federated as tff
 
-  from tff_dp_aggregators.learning import keras_models
-  from tff_dp_aggregators.learning import models as models_lib
-  from tff_dp_aggregators.learning import packed
-  from tff_dp_aggregators.learning.packed import trial
+    from tff_dp_aggregators.learning import keras_models
+    from tff_dp_aggregators.learning import models as models_lib
+    from tff_dp_aggregators.learning import packed
+    from tff_dp_aggregators.learning.packed import trial
 
-  from .parts import functional
+    from . import networks
 
-  with keras_models.as_in_a_new_process(options.seed):
-    made = make(name, shape)
-  spec = functional.input_spec(shape)
-  of_one = tf.nest.map_structure(
-    lambda each: tf.TensorSpec(each.shape[1:], each.dtype), spec
-  )
-  try:
-    if isinstance(made, tff.learning.models.FunctionalModel):
-      if options.loss is not None:
+    with keras_models.as_in_a_new_process(options.seed):
+      made = make(self.name, shape)
+    spec = networks.input_spec(shape)
+    of_one = tf.nest.map_structure(
+      lambda each: tf.TensorSpec(each.shape[1:], each.dtype), spec
+    )
+    try:
+      if isinstance(made, tff.learning.models.FunctionalModel):
+        if options.loss is not None:
+          raise ValueError(
+            f'--loss={options.loss} is for Keras models; this one is functional and '
+            'has its own.'
+          )
+        model = models_lib.functional(made, None, of_one, owner='the data')
+      elif isinstance(made, tf.keras.Model):
+        model = _of_keras(made, shape, options, of_one)
+      else:
         raise ValueError(
-          f'--loss={options.loss} is for Keras models; this one is functional and has '
-          'its own.'
+          f'it returned {type(made).__name__}, and must return a Keras model or a '
+          'tff.learning.models.FunctionalModel.'
         )
-      model = models_lib.functional(made, None, of_one, owner='the data')
-    elif isinstance(made, tf.keras.Model):
-      model = _of_keras(made, shape, options, of_one)
-    else:
-      raise ValueError(
-        f'it returned {type(made).__name__}, and must return a Keras model or a '
-        'tff.learning.models.FunctionalModel.'
-      )
-    _check_outputs(model, shape)
-    plain = tff.learning.optimizers.build_sgdm(1.0)
-    trial.refuse_random_models(packed.LocalTraining(model, plain, batch_size=1))
-  except (ValueError, TypeError) as e:
-    raise program.WrongUsage(f'--model={name}: {e}') from e
-  return model
+      _check_outputs(model, shape)
+      plain = tff.learning.optimizers.build_sgdm(1.0)
+      trial.refuse_random_models(packed.LocalTraining(model, plain, batch_size=1))
+    except (ValueError, TypeError) as e:
+      raise program.WrongUsage(f'--model={self.name}: {e}') from e
+    return model
 
 
 def make(name: str, shape: population.Shape) -> Any:

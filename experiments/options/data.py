@@ -14,34 +14,7 @@ from ..data import formats
 from ..data import numerals
 
 Flag = program.Flag
-# What only goes with --data, and what only with clients that are made, or with text.
-_OF_FILES = (
-  'data_format',
-  'data_split',
-  'client_column',
-  'label_column',
-  'feature_columns',
-  'one_hot_columns',
-  'embedding_columns',
-  'text_column',
-  'label_kind',
-  'class_weights',
-  'scaling',
-  'label_scaling',
-  'missing_values',
-  'separator',
-  'decimal',
-  'thousands',
-  'test_clients',
-  'test_examples',
-  'test_data',
-  'test_split',
-  'text_unit',
-  'sequence_length',
-  'vocabulary_size',
-  'vocabulary',
-  'data_scratch',
-)
+# What only goes with clients that are made.
 _OF_PARTITIONS = ('partition', 'dirichlet_alpha', 'num_clients')
 # Flags that list columns or classes.
 _LISTS = ('feature_columns', 'one_hot_columns', 'embedding_columns', 'class_weights')
@@ -111,6 +84,17 @@ class Files:
   vocabulary_size: Optional[int] = None
   vocabulary: Optional[str] = None
   scratch: str = dataclasses.field(default='.', compare=False)
+
+
+# What only goes with --data.
+_OF_FILES = (
+  *(
+    field.name
+    for field in dataclasses.fields(Files)
+    if field.name not in ('path', 'partition', 'scratch')
+  ),
+  'data_scratch',
+)
 
 
 def rows(unset: Callable[[str], str]) -> tuple[Flag, ...]:
@@ -446,14 +430,14 @@ def _files(values: flags.FlagValues) -> Files:
   given = {name: values[name].value for name in names if name in values}
   for name in _LISTS:
     given[name] = _listed(values, name)
+  if not any(is_given(values, name) for name in (*_HELD_OUT, 'test_split')):
+    given |= {'test_clients': 0.1} if has_clients else {'test_examples': 0.2}
   given.update(
     path=path,
     feature_columns=given['feature_columns'] or None,
     missing_values=_listed(values, 'missing_values') if lists_missing else None,
     separator=separator(values),
     partition=partition,
-    test_clients=_test_clients(values, has_clients),
-    test_examples=_test_examples(values, has_clients),
     test_data=values.test_data or (path if values.test_split else None),
     text_unit=(values.text_unit or 'character') if has_text else None,
     scratch=_scratch(values),
@@ -593,22 +577,6 @@ def _check_shares(values: flags.FlagValues) -> None:
       )
   if values.test_data is not None:
     _check_path('test_data', values.test_data)
-
-
-def _test_clients(values: flags.FlagValues, has_clients: bool) -> Optional[float]:
-  if has_clients and not any(
-    is_given(values, name) for name in (*_HELD_OUT, 'test_split')
-  ):
-    return 0.1
-  return values.test_clients
-
-
-def _test_examples(values: flags.FlagValues, has_clients: bool) -> Optional[float]:
-  if not has_clients and not any(
-    is_given(values, name) for name in (*_HELD_OUT, 'test_split')
-  ):
-    return 0.2
-  return values.test_examples
 
 
 def _scratch(values: flags.FlagValues) -> str:

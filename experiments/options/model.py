@@ -114,11 +114,7 @@ def from_flags(values: flags.FlagValues) -> Model:
       )
     checks.check_positive_int(name, values[name].value)
   if values.loss is not None and ':' not in values.model:
-    if values.loss not in losses.LOSSES:
-      raise ValueError(
-        f'--loss={values.loss} is none of {", ".join(losses.LOSSES)}; other losses of '
-        'Keras are for Keras models of your own, --model=package.module:function.'
-      )
+    losses.check(values.loss)
   return Model(
     kind,
     metrics.METRICS[values.metric],

@@ -45,7 +45,7 @@ class Optimization:
 
   def workload(self, num_rounds: int) -> Optional[strategies.Workload]:
     """What the server makes of the rounds' means; `None` if that is not linear."""
-    if not optimizers.KINDS[self.server_optimizer].is_linear:
+    if not optimizers.KINDS[self.server_optimizer].has_momentum:
       return None
     if self.has_schedule:
       return strategies.Workload.cooldown(num_rounds, self.server_momentum)

@@ -1,23 +1,29 @@
-"""What a run is repeated by, and where it is left."""
+"""What a run is repeated by, where it is left, and which Dask cluster computes it."""
 
 import dataclasses
+import itertools
+import os
+import time
 from typing import Optional
 
 from absl import flags
 
 from tff_dp_aggregators.accounting.programs import program
 from tff_dp_aggregators.base import checks
+from tff_dp_aggregators.learning import cluster
 from tff_dp_aggregators.learning.runs import run_directory
 
 Flag = program.Flag
 # Between a run and its continuation: files and directories may be moved (the strategy
-# itself is compared), a machine be slower. Packed clients' sums are rounded otherwise,
-# so that packing may not.
+# itself is compared), a machine be slower, the cluster be another one. Packed clients'
+# sums are rounded otherwise, so that packing may not.
 MAY_DIFFER = (
   'run_dir',
   'strategy_file',
   'checkpoint_seconds',
   'timeout_seconds',
+  'scheduler',
+  'trusted_network',
 )
 
 
@@ -88,6 +94,25 @@ ROWS = (
 )
 
 
+CLUSTER_ROWS = (
+  Flag(
+    'scheduler',
+    str,
+    'Compute on the workers of a Dask cluster, to the same result: local:4 for four '
+    'processes of this machine, or what `dask scheduler` prints, tcp://HOST:PORT or '
+    "tls://HOST:PORT, with keys and certificates of Dask's configuration "
+    '(distributed.comm.tls). Workers need the environment of this program.',
+  ),
+  Flag(
+    'trusted_network',
+    bool,
+    'Reach a --scheduler=tcp://HOST:PORT of another machine. Whoever is on that '
+    'network can run code on all of its workers, and read model and data.',
+    default=False,
+  ),
+)
+
+
 def from_flags(values: flags.FlagValues) -> Run:
   """What the flags say."""
   if values.seed < 0:
@@ -105,3 +130,21 @@ def from_flags(values: flags.FlagValues) -> Run:
     run_directory.check_usable(values.run_dir)
   names = (field.name for field in dataclasses.fields(Run))
   return Run(**{name: values[name].value for name in names})
+
+
+def scheduler_from(values: flags.FlagValues) -> Optional[str]:
+  """The scheduler that the flags say; `None` if there is none."""
+  if values.scheduler is not None:
+    cluster.check(values.scheduler, values.trusted_network, '--scheduler')
+  elif values.trusted_network:
+    raise ValueError('--trusted_network is for --scheduler, which is not given.')
+  return values.scheduler
+
+
+def new_directory(name: str) -> str:
+  """A directory under `runs` that is not there yet."""
+  path = os.path.join('runs', f'{name}-{time.strftime("%Y%m%d-%H%M%S")}')
+  numbered = (f'{path}-{number}' for number in itertools.count(2))
+  return next(
+    each for each in itertools.chain([path], numbered) if not os.path.exists(each)
+  )

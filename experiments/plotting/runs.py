@@ -169,9 +169,9 @@ def labels(runs: Sequence[Run]) -> list[str]:
   # A value that is not given says nothing: of none, that it has no target.
   found = [
     ', '.join(
-      f'{name}={_written(run.shown[name])}'
+      f'{name}={value:g}' if isinstance(value, float) else f'{name}={value}'
       for name in differing
-      if run.shown.get(name) is not None
+      if (value := run.shown.get(name)) is not None
     )
     for run in runs
   ]
@@ -182,10 +182,6 @@ def labels(runs: Sequence[Run]) -> list[str]:
     f'{each} ({run.directory})' if each else run.directory
     for each, run in zip(found, runs)
   ]
-
-
-def _written(value: Any) -> str:
-  return f'{value:g}' if isinstance(value, float) else str(value)
 
 
 def _measure_of_all(runs: Sequence[Run]) -> str:

@@ -16,10 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from ..data import partition
 from ..data import population
 from ..options import data as data_options
-from . import cached
+from . import databases
 from . import task
 
 _FOLDER = 'cifar-10-batches-py'
@@ -53,7 +52,7 @@ def _path(options: data_options.Data) -> str:
     'tf.keras.datasets.cifar10.load_data() unpacks under ~/.keras; an .npz has '
     'x_train, y_train, x_test and y_test'
   )
-  return cached.path_of(options, 'cifar10', _NAMES, source)
+  return databases.path_of(options, 'cifar10', _NAMES, source)
 
 
 class _Unpickler(pickle.Unpickler):
@@ -84,29 +83,26 @@ def _batch(content: bytes, where: str) -> tuple[np.ndarray, np.ndarray]:
 
 def _read(path: str) -> dict[str, tuple[np.ndarray, np.ndarray]]:
   """Training and test images as they are kept."""
-  if path.endswith('.npz'):
-    try:
+  contents = {}
+  try:
+    if path.endswith('.npz'):
       with np.load(path, allow_pickle=False) as arrays:
         return {
           split: (arrays[f'x_{split}'], arrays[f'y_{split}'].reshape(-1))
           for split in ('train', 'test')
         }
-    except (KeyError, OSError, ValueError) as e:
-      raise ValueError(f'{path} is not CIFAR-10: {e}.') from e
-  contents = {}
-  if os.path.isdir(path):
-    for name in (*_TRAIN, _TEST):
-      with open(os.path.join(path, name), 'rb') as file:
-        contents[name] = file.read()
-  else:
-    try:
+    if os.path.isdir(path):
+      for name in (*_TRAIN, _TEST):
+        with open(os.path.join(path, name), 'rb') as file:
+          contents[name] = file.read()
+    else:
       with tarfile.open(path) as archive:
         for name in (*_TRAIN, _TEST):
           member = archive.extractfile(f'{_FOLDER}/{name}')
           assert member is not None
           contents[name] = member.read()
-    except (tarfile.TarError, KeyError, EOFError, OSError) as e:
-      raise ValueError(f'{path} is not CIFAR-10: {e}.') from e
+  except (tarfile.TarError, KeyError, EOFError, OSError, ValueError) as e:
+    raise ValueError(f'{path} is not CIFAR-10: {e}.') from e
   batches = {
     name: _batch(content, f'{path}: {name}') for name, content in contents.items()
   }
@@ -136,26 +132,13 @@ def load(options: data_options.Data) -> population.Population:
   """
   path = _path(options)
   data = _read(path)
-  inputs, labels = _scaled(path, *data['train'])
-  test_examples = _scaled(path, *data['test'])
   rng = np.random.default_rng([options.seed, 0])
-  assert options.num_clients is not None
-  parts = partition.split_with_label_skew(
-    labels, options.num_clients, options.dirichlet_alpha, rng
-  )
-  clients = [{'x': inputs[part], 'y': labels[part]} for part in parts]
-  return population.Population(
-    clients=dict(enumerate(clients)),
-    num_clients=len(clients),
-    test_examples=test_examples,
-    shape=population.Shape(
-      inputs=(32, 32, 3),
-      input_dtype='float32',
-      labels=(),
-      label_kind='class',
-      num_classes=10,
-    ),
-    facts={'training examples': len(labels), 'test examples': len(test_examples[1])},
+  return task.dealt_out(
+    _scaled(path, *data['train']),
+    _scaled(path, *data['test']),
+    options,
+    rng,
+    num_classes=10,
   )
 
 
@@ -174,7 +157,6 @@ TASK = task.Task(
     min_separation=20,
     clip_norm=0.4,
     batch_size=10,
-    local_epochs=1,
     client_learning_rate=0.1,
     server_learning_rate=1.0,
   ),

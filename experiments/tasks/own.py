@@ -12,7 +12,6 @@ from typing import Any
 
 from absl import flags
 
-from .. import metrics
 from .. import models
 from ..data import loading
 from ..data import population as population_lib
@@ -92,14 +91,12 @@ def task_for(values: flags.FlagValues, data: data_options.Data) -> task.Task:
     load=load,
     defaults=task.Defaults(
       model=_model(shape, data.files.text_unit),
-      metric=_metric(shape),
+      metric=_METRICS[shape.label_kind],
       num_rounds=_NUM_ROUNDS,
       num_clients=num_clients,
       clients_per_round=cohort,
       min_separation=max(1, min(num_clients // max(1, cohort), num_rounds)),
-      clip_norm=1.0,
       batch_size=16,
-      local_epochs=1,
       # As those of --task=text, with which recurrent models learn in so few rounds.
       client_learning_rate=1.0 if is_text else 0.1,
       server_learning_rate=0.5 if is_text else 0.2,
@@ -141,18 +138,9 @@ def _model(shape: population_lib.Shape, text_unit: Any) -> str:
   if text_unit == 'word':
     preferred.reverse()
   for name in [*preferred, *models.KINDS]:
-    if name in models.KINDS and models.KINDS[name].why_not(shape) is None:
+    if models.KINDS[name].why_not(shape) is None:
       return name
   raise ValueError(
     f'there is no model for labels of kind {shape.label_kind} and inputs of shape '
     f'{list(shape.inputs)}.'
   )
-
-
-def _metric(shape: population_lib.Shape) -> str:
-  preferred = _METRICS[shape.label_kind]
-  for name in [preferred, *metrics.METRICS]:
-    if name in metrics.METRICS:
-      if shape.label_kind in metrics.METRICS[name].label_kinds:
-        return name
-  raise ValueError(f'there is no metric for labels of kind {shape.label_kind}.')

@@ -1,9 +1,13 @@
 """What a task says about itself; flags, help and the simulation follow from it."""
 
 import dataclasses
-from typing import Callable, Optional
+from typing import Any, Callable, Optional
 
+import numpy as np
+
+from ..data import partition
 from ..data import population
+from ..data import tokens
 from ..options import data as data_options
 
 
@@ -18,14 +22,14 @@ class Defaults:
   model: str
   metric: str
   num_rounds: int
-  num_clients: Optional[int]
   clients_per_round: int
   min_separation: int
-  clip_norm: float
   batch_size: int
-  local_epochs: int
   client_learning_rate: float
   server_learning_rate: float
+  num_clients: Optional[int] = None
+  clip_norm: float = 1.0
+  local_epochs: int = 1
   hidden_units: Optional[int] = None
   target_delta: float = 1e-5
 
@@ -68,3 +72,57 @@ def check_num_clients(options: data_options.Data, most: int) -> None:
       f'num_clients must be at most {most}, the number of training examples; got '
       f'{options.num_clients}.'
     )
+
+
+def dealt_out(
+  train: tuple[np.ndarray, np.ndarray],
+  test: tuple[np.ndarray, np.ndarray],
+  options: data_options.Data,
+  rng: np.random.Generator,
+  *,
+  num_classes: int,
+  names: Optional[tuple[str, ...]] = None,
+  not_covered: tuple[str, ...] = (),
+) -> population.Population:
+  """Examples of classes that belong to nobody, split over clients with label skew.
+
+  Raises:
+    ValueError: If there are more clients than training examples.
+  """
+  inputs, labels = train
+  assert options.num_clients is not None
+  parts = partition.split_with_label_skew(
+    labels, options.num_clients, options.dirichlet_alpha, rng
+  )
+  clients = [{'x': inputs[part], 'y': labels[part]} for part in parts]
+  return population.Population(
+    clients=dict(enumerate(clients)),
+    num_clients=len(clients),
+    test_examples=test,
+    shape=shape_of_classes(inputs.shape[1:], num_classes, names),
+    facts={'training examples': len(labels), 'test examples': len(test[1])},
+    not_covered=not_covered,
+  )
+
+
+def shape_of_classes(
+  inputs: tuple[int, ...], num_classes: int, names: Optional[tuple[str, ...]] = None
+) -> population.Shape:
+  """Numbers of one of so many classes."""
+  return population.Shape(inputs, 'float32', (), 'class', num_classes, names)
+
+
+def shape_of_tokens(
+  vocabulary: tokens.Vocabulary, length: int, **unscored: Any
+) -> population.Shape:
+  """Sequences of tokens, of which each is to be predicted."""
+  return population.Shape(
+    (length,),
+    'int32',
+    (length,),
+    'tokens',
+    vocabulary.num_tokens,
+    vocabulary.names,
+    ignored_labels=(tokens.PADDING,),
+    **unscored,
+  )

@@ -26,7 +26,7 @@ from experiments import models
 from experiments import simulate
 from experiments.data import population
 from experiments.data import problems
-from experiments.models.parts import functional
+from experiments.models import networks
 from experiments.options import model as model_options
 from tests import executing
 from tests.experiments.data import own_data
@@ -50,7 +50,7 @@ def _model(loss):
     initial_weights=((np.zeros(1, np.float32),), ()),
     predict_on_batch_fn=predict,
     loss_fn=tf.function(loss),
-    input_spec=functional.input_spec(SHAPE),
+    input_spec=networks.input_spec(SHAPE),
   )
 
 

@@ -23,7 +23,7 @@ from experiments import simulate
 from experiments.data import population
 from experiments.data import problems
 from experiments.models import kind
-from experiments.models.parts import layers
+from experiments.models import layers
 from experiments.options import model as model_options
 from tests import executing
 from tests.experiments.data import own_data

@@ -31,7 +31,6 @@ from experiments.options import data as data_options
 from experiments.options import participation as participation_options
 from experiments.options import privacy as privacy_options
 from experiments.options import run as run_options
-from experiments.options import scheduler as scheduler_options
 from tests import executing
 from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
@@ -509,11 +508,7 @@ def test_flags_say_what_cohorts_of_a_file_keep(saved):
 def test_what_may_differ_when_a_run_goes_on():
   chosen = _tiny('--noise_multiplier=1', *LIMITS)
   left_out = set(program.names_of(_values())) - set(chosen.flags)
-  assert left_out == {
-    *run_options.MAY_DIFFER,
-    *data_options.MAY_DIFFER,
-    *scheduler_options.MAY_DIFFER,
-  }
+  assert left_out == {*run_options.MAY_DIFFER, *data_options.MAY_DIFFER}
   assert left_out >= {'checkpoint_seconds', 'timeout_seconds', 'run_dir'}
   # Sums of packed clients are rounded otherwise.
   assert 'packed_simulation' in chosen.flags

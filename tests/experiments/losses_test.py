@@ -46,7 +46,7 @@ def test_padded_examples_weigh_nothing_in_any_loss():
     labels = labels.astype(np.float32 if shape is NUMBERS else np.int32)
     outputs = _logits(3, 6) if shape is CLASSES else _logits(3, 1)
     for name in losses.LOSSES:
-      if shape.label_kind not in losses.LOSSES[name].label_kinds:
+      if shape.label_kind not in losses.LOSSES[name]:
         continue
       loss = losses.function(shape, name)
       padded = loss(outputs, labels, np.array([1.5, 1.5, 0.0], np.float32))

@@ -11,9 +11,9 @@ import tensorflow_federated as tff
 
 from experiments import models
 from experiments.data import population
+from experiments.models import initial
 from experiments.models import kind
-from experiments.models.parts import initial
-from experiments.models.parts import layers
+from experiments.models import layers
 from tff_dp_aggregators import learning
 from tff_dp_aggregators.learning import packed
 

@@ -3,7 +3,6 @@ flags follow from what a task says of itself.
 """
 
 import dataclasses
-import importlib
 import re
 
 import numpy as np
@@ -12,12 +11,11 @@ from absl import flags
 
 from experiments import metrics
 from experiments import models
-from experiments import registry
 from experiments import settings
 from experiments import simulate
 from experiments import tasks
 from experiments.options import data as data_options
-from experiments.tasks import digits
+from experiments.tasks import tables
 from tests import executing
 
 
@@ -28,7 +26,7 @@ def _entropy(labels):
 
 
 def _load(num_clients, dirichlet_alpha, seed):
-  return digits.load(data_options.Data(num_clients, dirichlet_alpha, seed))
+  return tables.DIGITS.load(data_options.Data(num_clients, dirichlet_alpha, seed))
 
 
 def _examples(population):
@@ -87,8 +85,8 @@ def test_more_clients_than_images_are_refused():
   with pytest.raises(ValueError, match='num_clients must be between 1 and 1438'):
     _load(1439, 0.5, seed=1)
   with pytest.raises(ValueError, match='at most 1438'):
-    digits.TASK.check(data_options.Data(1439, 0.5, seed=1))
-  digits.TASK.check(data_options.Data(1438, 0.5, seed=1))
+    tables.DIGITS.check(data_options.Data(1439, 0.5, seed=1))
+  tables.DIGITS.check(data_options.Data(1438, 0.5, seed=1))
 
 
 def _at_most_80(options):
@@ -98,12 +96,12 @@ def _at_most_80(options):
 
 def test_what_a_task_says_of_itself_is_in_the_help_and_in_the_flags():
   other = dataclasses.replace(
-    digits.TASK,
+    tables.DIGITS,
     name='other',
     summary='something else',
     check=_at_most_80,
     defaults=dataclasses.replace(
-      digits.TASK.defaults, num_clients=77, min_separation=2
+      tables.DIGITS.defaults, num_clients=77, min_separation=2
     ),
   )
   tasks.TASKS['other'] = other
@@ -251,24 +249,6 @@ def test_a_width_of_a_task_is_for_the_model_that_the_task_names():
   settings.define(values)
   values(['simulate', '--task=text', '--model=logistic', '--mechanism=none'])
   assert settings.from_flags(values).flags['hidden_units'] is None
-
-
-def test_a_new_task_or_model_needs_its_file_alone(tmp_path, monkeypatch):
-  package = tmp_path / 'some_tasks'
-  package.mkdir()
-  (package / '__init__.py').write_text('')
-  (package / 'helper.py').write_text('')
-  for name in ('apples', 'pears'):
-    (package / f'{name}.py').write_text(
-      f'import types\nTASK = types.SimpleNamespace(name={name!r})\n'
-    )
-  monkeypatch.syspath_prepend(str(tmp_path))
-  found = registry.found('some_tasks', [str(package)], 'TASK', first='pears')
-  assert list(found) == ['pears', 'apples']
-  (package / 'more.py').write_text('from some_tasks.pears import TASK\n')
-  importlib.invalidate_caches()
-  with pytest.raises(ValueError, match="some_tasks.pears: there is a 'pears' already"):
-    registry.found('some_tasks', [str(package)], 'TASK', first='pears')
 
 
 def test_no_default_of_delta_is_as_large_as_one_over_the_clients():

@@ -14,7 +14,7 @@ from tensorflow_federated.python.simulation.baselines.stackoverflow import (
 )
 
 from experiments.data import tokens
-from experiments.tasks import shakespeare
+from experiments.tasks import databases
 
 SPEC = client_spec.ClientSpec(num_epochs=1, batch_size=100, shuffle_buffer_size=1)
 
@@ -49,12 +49,12 @@ def test_sequences_are_those_of_the_baseline_of_shakespeare():
   preprocess = shakespeare_baseline.create_preprocess_fn(SPEC, 80)
   x, y = _of_baseline(preprocess, 'snippets', texts)
   sequences = [
-    shakespeare.VOCABULARY.sequences(each.decode('latin-1'), 80) for each in texts
+    databases.CHARACTERS.sequences(each.decode('latin-1'), 80) for each in texts
   ]
   found = tokens.examples(np.concatenate(sequences))
   assert np.array_equal(found['x'], x)
   assert np.array_equal(found['y'], y)
-  assert list(shakespeare.VOCABULARY.entries) == shakespeare_baseline.CHAR_VOCAB
+  assert list(databases.CHARACTERS.entries) == shakespeare_baseline.CHAR_VOCAB
 
 
 def test_names_are_those_of_the_tokens():

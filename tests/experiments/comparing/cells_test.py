@@ -12,6 +12,7 @@ from experiments.comparing import grid
 from experiments.comparing import results
 from experiments.comparing import running
 from tests.experiments.data import own_data
+from tff_dp_aggregators.accounting.programs import program
 from tff_dp_aggregators.learning.runs import run_directory
 
 POINT = grid.Point((('mechanism', 'gaussian'),))
@@ -45,7 +46,7 @@ def test_runs_on_data_that_changed_are_not_joined_with_others(data, tmp_path):
   open(os.path.join(begun.directory, run_directory.LEDGER), 'w').close()
   assert _make(data, output).cell(POINT, 1).directory == begun.directory
   _change(data)
-  with pytest.raises(cells.RefusedError) as error:
+  with pytest.raises(program.WrongUsage) as error:
     _make(data, output).cell(POINT, 1)
   assert 'seed=1: ' in str(error.value)
   assert 'data_facts.checksum of all rows: ' in str(error.value)
@@ -55,7 +56,7 @@ def test_data_that_change_while_a_comparison_runs_are_noticed(data, tmp_path):
   make = _make(data, tmp_path / 'output')
   cell = make.cell(POINT, 1)
   _change(data)
-  with pytest.raises(cells.RefusedError, match='have changed since the comparison beg'):
+  with pytest.raises(program.WrongUsage, match='have changed since the comparison beg'):
     make.cell(POINT, 2)
   job = {'arguments': cell.arguments, 'facts': cell.settings.facts}
   with pytest.raises(ValueError, match='have changed since the comparison began'):
@@ -95,7 +96,5 @@ def test_a_run_that_cannot_be_read_is_named_with_the_remedy(data, tmp_path):
   ):
     with open(os.path.join(cell.directory, name), 'w') as file:
       file.write(content)
-  with pytest.raises(
-    results.UnreadableError, match='seed=1 cannot be read .* Remove it'
-  ):
+  with pytest.raises(program.WrongUsage, match='seed=1 cannot be read .* Remove it'):
     results.read(cell)

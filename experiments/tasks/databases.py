@@ -1,0 +1,433 @@
+"""Data of clients in databases that the loaders of `tff.simulation.datasets` keep.
+
+The loaders download what is missing to their `cache_dir`. Here nothing ever is: what is
+not there is refused by name, before TensorFlow is loaded. A client's examples are read
+when they are needed, as `SqlClientData` reads them, so a population needs no memory.
+Test examples are those of a split of its own.
+"""
+
+import contextlib
+import dataclasses
+import os
+import sqlite3
+import tarfile
+import threading
+import urllib.parse
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Callable, Optional
+
+import numpy as np
+
+from ..data import population
+from ..data import tokens
+from ..options import data as data_options
+from . import task
+
+_SERVER = 'https://storage.googleapis.com/tff-datasets-public/'
+_TABLES = {
+  'examples': ('client_id', 'split_name', 'serialized_example_proto'),
+  'client_metadata': ('client_id', 'split_name'),
+}
+
+
+def path_of(
+  options: data_options.Data, task_name: str, names: Sequence[str], source: str
+) -> str:
+  """Where a file is."""
+  said = f'It comes from {source}; nothing is downloaded here.'
+  if options.cache_dir is None:
+    raise ValueError(
+      f'--task={task_name} reads {names[0]} in the folder --cache_dir; give that. '
+      f'{said}'
+    )
+  paths = [os.path.join(os.path.abspath(options.cache_dir), name) for name in names]
+  for path in paths:
+    if os.path.exists(path):
+      return path
+  raise FileNotFoundError(f'--task={task_name} needs {" or ".join(paths)}. {said}')
+
+
+def _database(options: data_options.Data, task_name: str, splits: Sequence[str]) -> str:
+  """Where a database of clients is, if it is one."""
+  name = 'emnist_all.sqlite' if task_name == 'emnist' else f'{task_name}.sqlite'
+  loader = f'tff.simulation.datasets.{task_name}.load_data(cache_dir=...)'
+  source = f'{loader}, which unpacks {_SERVER}{name}.lzma'
+  path = path_of(options, task_name, [name], source)
+  try:
+    with contextlib.closing(_connect(path)) as connection:
+      for table, columns in _TABLES.items():
+        found = {row[1] for row in connection.execute(f'PRAGMA table_info({table})')}
+        missing = sorted(set(columns) - found)
+        if missing:
+          raise ValueError(
+            f'{path} is not the database of {loader}: its table {table!r} has no '
+            f'{", ".join(missing)}.'
+          )
+      for split in splits:
+        query = 'SELECT 1 FROM client_metadata WHERE split_name = ? LIMIT 1'
+        if connection.execute(query, [split]).fetchone() is None:
+          raise ValueError(f'{path} has no clients in the split {split!r}.')
+  except sqlite3.Error as e:
+    raise ValueError(f'{path} cannot be read as a database of clients: {e}.') from e
+  return path
+
+
+class _Split:
+  """The clients of a split; what `learning.train` takes, read when it is needed.
+
+  Attributes:
+    ids: Of the clients, sorted.
+  """
+
+  def __init__(
+    self,
+    path: str,
+    name: str,
+    parse: Callable[[list[bytes]], dict[str, np.ndarray]],
+    most: Optional[int] = None,
+  ):
+    """Initializes it.
+
+    `most`: How many of a client's examples are read at most; `None` for all.
+    """
+    self._path, self._name, self._parse = path, name, parse
+    self._most = -1 if most is None else most
+    self._local = threading.local()
+    query = 'SELECT DISTINCT client_id FROM client_metadata WHERE split_name = ?'
+    self.ids = tuple(sorted(row[0] for row in self._rows(query, name)))
+
+  def __len__(self) -> int:
+    return len(self.ids)
+
+  def examples(self, id_: str) -> dict[str, np.ndarray]:
+    """A client's, in the order of the database."""
+    query = (
+      'SELECT serialized_example_proto FROM examples '
+      'WHERE client_id = ? AND split_name = ? LIMIT ?'
+    )
+    found = [row[0] for row in self._rows(query, id_, self._name, self._most)]
+    return self._parsed(found, f'of client {id_!r}')
+
+  def first(self, most: Optional[int] = None) -> dict[str, np.ndarray]:
+    """Examples of all clients, of one after the other.
+
+    `most`: How many at most; `None` for all.
+    """
+    parts, count = [], 0
+    for id_ in self.ids:
+      if most is not None and count >= most:
+        break
+      parts.append(self.examples(id_))
+      count += len(parts[-1]['x'])
+    return {key: np.concatenate([part[key] for part in parts])[:most] for key in 'xy'}
+
+  def _parsed(self, serialized: list[bytes], whose: str) -> dict[str, np.ndarray]:
+    import tensorflow as tf
+
+    try:
+      return self._parse(serialized)
+    except tf.errors.InvalidArgumentError as e:
+      raise ValueError(
+        f'{self._path}: examples {whose} are not those of this task: {e.message}'
+      ) from e
+
+  def _rows(self, query: str, *arguments: Any) -> Iterator[tuple[Any, ...]]:
+    if not hasattr(self._local, 'connection'):
+      self._local.connection = _connect(self._path)
+    return iter(self._local.connection.execute(query, arguments))
+
+
+def _features(serialized: list[bytes], **wanted: Any) -> Mapping[str, np.ndarray]:
+  """Features of serialised `tf.train.Example`s.
+
+  `**wanted`: For each feature its dtype and shape.
+  """
+  import tensorflow as tf
+
+  specs = {
+    name: tf.io.FixedLenFeature(shape, tf.as_dtype(dtype))
+    for name, (dtype, shape) in wanted.items()
+  }
+  found = tf.io.parse_example(tf.constant(serialized, tf.string), specs)
+  return {name: tensor.numpy() for name, tensor in found.items()}
+
+
+def _connect(path: str) -> sqlite3.Connection:
+  """Opens a database that is only read."""
+  uri = f'file:{urllib.parse.quote(os.path.abspath(path))}?mode=ro&immutable=1'
+  return sqlite3.connect(uri, uri=True)
+
+
+_Parse = Callable[[list[bytes]], dict[str, np.ndarray]]
+
+
+def _task(
+  name: str,
+  shape: population.Shape,
+  parse: _Parse,
+  splits: Sequence[str] = ('train', 'test'),
+  not_covered: tuple[str, ...] = (),
+  **said: Any,
+) -> task.Task:
+  """A task whose examples are serialised, and are made of that by `parse`."""
+
+  def check(options: data_options.Data) -> None:
+    """Checks that the file is there."""
+    _database(options, name, splits)
+
+  def load(options: data_options.Data) -> population.Population:
+    """The clients, and the test examples."""
+    path = _database(options, name, splits)
+    return _population(path, splits, parse, shape, not_covered)
+
+  return task.Task(name=name, check=check, load=load, **said)
+
+
+def _population(
+  path: str,
+  splits: Sequence[str],
+  parse: _Parse,
+  shape: population.Shape,
+  not_covered: tuple[str, ...],
+  most: Optional[int] = None,
+  most_tested: Optional[int] = None,
+) -> population.Population:
+  """Clients and test examples; at most so many of a client, and for testing."""
+  clients, test = (_Split(path, name, parse, most) for name in splits)
+  found = test.first(most_tested)
+  return population.Population(
+    clients=clients,
+    num_clients=len(clients),
+    test_examples=(found['x'], found['y']),
+    shape=shape,
+    facts={'clients': len(clients), 'test examples': len(found['y'])},
+    not_covered=not_covered,
+  )
+
+
+# Digits by writer: the EMNIST experiment of DP-FTRL (arXiv:2103.00039). 3,383 writers
+# with 341,873 training images of 28 x 28 pixels in 10 classes, and 40,832 test images
+# of the same writers: `only_digits`, as in google-research/federated,
+# dp_ftrl/run_emnist.py. Pixels are as they are, with 1 for the background; batches of
+# 16, one local epoch.
+
+
+def _digits(serialized: list[bytes]) -> dict[str, np.ndarray]:
+  found = _features(serialized, pixels=('float32', [28, 28, 1]), label=('int64', []))
+  return {'x': found['pixels'], 'y': found['label'].astype(np.int32)}
+
+
+EMNIST = _task(
+  'emnist',
+  task.shape_of_classes((28, 28, 1), 10),
+  _digits,
+  splits=('digits_only_train', 'digits_only_test'),
+  not_covered=(population.HELD_OUT_OF_CLIENTS,),
+  summary='digits by writer with the convolutional network of DP-FTRL (needs '
+  '--cache_dir)',
+  defaults=task.Defaults(
+    model='cnn',
+    metric='accuracy',
+    num_rounds=300,
+    clients_per_round=100,
+    min_separation=30,
+    batch_size=16,
+    client_learning_rate=0.02,
+    server_learning_rate=1.0,
+  ),
+)
+
+
+# CIFAR-100 over 500 clients, split by Pachinko allocation (arXiv:2003.00295): 100
+# training images each, and 10,000 test images of other clients. Each image is brought
+# to mean 0 and standard deviation 1 by itself, as in
+# `tff.simulation.baselines.cifar100`; it is not cropped at random. The papers train
+# ResNet-18 with group normalisation, 11 million weights, which takes hours a round
+# without an accelerator; here it is a small network by default, and theirs is for
+# --model=package.module:function.
+
+
+def _images(serialized: list[bytes]) -> dict[str, np.ndarray]:
+  found = _features(serialized, image=('int64', [32, 32, 3]), label=('int64', []))
+  return {'x': standardized(found['image']), 'y': found['label'].astype(np.int32)}
+
+
+def standardized(images: np.ndarray) -> np.ndarray:
+  """Each image with mean 0 and standard deviation 1, as TensorFlow does it.
+
+  The standard deviation is taken for at least 1 / sqrt(pixels), which keeps images of
+  one colour finite.
+  """
+  images = images.astype(np.float32)
+  axes = tuple(range(1, images.ndim))
+  mean = images.mean(axis=axes, keepdims=True, dtype=np.float64)
+  stddev = images.std(axis=axes, keepdims=True, dtype=np.float64)
+  least = 1 / np.sqrt(np.prod(images.shape[1:]))
+  return ((images - mean) / np.maximum(stddev, least)).astype(np.float32)
+
+
+CIFAR100 = _task(
+  'cifar100',
+  task.shape_of_classes((32, 32, 3), 100),
+  _images,
+  summary='small images in 100 classes over 500 clients: too few for much privacy '
+  '(needs --cache_dir)',
+  defaults=task.Defaults(
+    model='simple_cnn',
+    metric='accuracy',
+    num_rounds=300,
+    clients_per_round=50,
+    min_separation=10,
+    batch_size=20,
+    client_learning_rate=0.1,
+    server_learning_rate=0.5,
+  ),
+)
+
+
+# The next character in Shakespeare's plays, by role (arXiv:1602.05629, 2003.00295):
+# 715 roles with 16,068 training snippets, and 2,356 test snippets of the same roles.
+# As in `tff.simulation.baselines.shakespeare`, a snippet becomes sequences of 80
+# characters and their successors, the last one padded; 86 characters have tokens, and
+# with those for padding, all others, beginning and end there are 90. All tokens but
+# padding count in loss and accuracy. The characters are in the order of that
+# baseline.
+CHARACTERS = tokens.Vocabulary(
+  'dhlptx@DHLPTX $(,048cgkoswCGKOSW[_#\'/37;?bfjnrvzBFJNRVZ"&*.26:\naeimquyAEIMQUY]!'
+  '%)-159\r'
+)
+
+
+def _snippets(serialized: list[bytes]) -> dict[str, np.ndarray]:
+  snippets = _features(serialized, snippets=('string', []))['snippets']
+  # A character is a byte, as there; those beyond ASCII are out of vocabulary.
+  sequences = [CHARACTERS.sequences(each.decode('latin-1'), 80) for each in snippets]
+  return tokens.examples(np.concatenate(sequences))
+
+
+SHAKESPEARE = _task(
+  'shakespeare',
+  task.shape_of_tokens(CHARACTERS, 80),
+  _snippets,
+  not_covered=(population.HELD_OUT_OF_CLIENTS,),
+  summary="the next character of a role's lines with two LSTMs: few clients, so "
+  'privacy costs much (needs --cache_dir)',
+  defaults=task.Defaults(
+    model='char_lstm',
+    metric='token_accuracy',
+    num_rounds=1200,
+    clients_per_round=50,
+    min_separation=14,
+    batch_size=4,
+    client_learning_rate=1.0,
+    server_learning_rate=1.0,
+  ),
+)
+
+
+# The next word in answers on StackOverflow, by user: the experiment of DP-FTRL.
+# 342,477 users with 135.8 million training sentences. As in google-research/federated
+# (dp_ftrl, dp_matrix_factorization), and so in arXiv:2103.00039, 2202.08312 and
+# 2306.08153: the 10,000 most frequent words, 20 tokens a sentence, at most 256
+# sentences of a user (the first of them), batches of 16, one local epoch; a sentence
+# that is cut has no end. After each round the model is measured on 10,000 sentences
+# of the test split, which is of the same users at later dates. `token_accuracy`
+# leaves out padding, words out of vocabulary and ends of sentences
+# (`accuracy_no_oov_or_eos` there). The words are those of `load_word_counts`: counted
+# over the training users, without noise.
+_WORDS = 'stackoverflow.word_count'
+_NUM_WORDS = 10_000
+_LENGTH = 20
+_MOST_SENTENCES = 256
+_NUM_TEST_SENTENCES = 10_000
+
+
+def _paths(options: data_options.Data) -> tuple[str, str]:
+  """Of the database and of the words, which are there."""
+  database = _database(options, 'stackoverflow', ('train', 'test'))
+  # Keras, which TFF has fetch it, keeps it in a folder of its own.
+  names = [
+    os.path.join(folder, _WORDS + ending)
+    for folder in ('datasets', '')
+    for ending in ('.tar.bz2', '')
+  ]
+  source = 'tff.simulation.datasets.stackoverflow.load_word_counts(cache_dir=...)'
+  return database, path_of(options, 'stackoverflow', names, source)
+
+
+def _check_paths(options: data_options.Data) -> None:
+  _paths(options)
+
+
+def _vocabulary(path: str) -> tokens.Vocabulary:
+  """The most frequent words, in the order of the file."""
+  try:
+    if path.endswith('.tar.bz2'):
+      with tarfile.open(path) as archive:
+        content = archive.extractfile(_WORDS)
+        assert content is not None
+        text = content.read().decode('utf-8')
+    else:
+      with open(path, encoding='utf-8') as file:
+        text = file.read()
+  except (tarfile.TarError, KeyError, EOFError, UnicodeDecodeError) as e:
+    raise ValueError(f'{path} cannot be read: {e}') from e
+  words = []
+  for number, line in enumerate(text.splitlines()[:_NUM_WORDS], start=1):
+    parts = line.split()
+    if len(parts) != 2 or not parts[1].isdigit():
+      raise ValueError(f'{path}, line {number}: {line!r} is not a word and its count.')
+    words.append(parts[0])
+  if not words:
+    raise ValueError(f'{path} has no words.')
+  return tokens.Vocabulary(words)
+
+
+def _stackoverflow(options: data_options.Data) -> population.Population:
+  """Users and their sentences; test sentences are of later dates."""
+  path, path_of_words = _paths(options)
+  vocabulary = _vocabulary(path_of_words)
+  known = len(vocabulary.entries)
+
+  def parse(serialized: list[bytes]) -> dict[str, np.ndarray]:
+    found = _features(serialized, tokens=('string', []))['tokens']
+    sentences = (each.decode('utf-8', 'replace').split(' ') for each in found)
+    rows = [vocabulary.sentence(words, _LENGTH) for words in sentences]
+    return tokens.examples(np.stack(rows))
+
+  unscored = (vocabulary.unknown, vocabulary.begin, vocabulary.end)
+  made = _population(
+    path,
+    ('train', 'test'),
+    parse,
+    task.shape_of_tokens(vocabulary, _LENGTH, unscored_labels=unscored),
+    (
+      f"The vocabulary of {known} words was counted over the training clients' "
+      'sentences, by those who published the data.',
+      'Test metrics are computed from later sentences, many of the same clients.',
+    ),
+    _MOST_SENTENCES,
+    _NUM_TEST_SENTENCES,
+  )
+  facts = {**made.facts, 'words in the vocabulary': known}
+  return dataclasses.replace(made, facts=facts)
+
+
+STACKOVERFLOW = task.Task(
+  name='stackoverflow',
+  summary='the next word with the LSTM of the papers on DP-FTRL and matrix '
+  'factorization (needs --cache_dir)',
+  check=_check_paths,
+  load=_stackoverflow,
+  defaults=task.Defaults(
+    model='word_lstm',
+    metric='token_accuracy',
+    num_rounds=1600,
+    clients_per_round=100,
+    min_separation=342,
+    batch_size=16,
+    client_learning_rate=0.5,
+    server_learning_rate=0.5,
+    target_delta=1e-6,  # 1e-5 is more than one over the clients.
+  ),
+)
