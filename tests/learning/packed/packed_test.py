@@ -16,8 +16,8 @@ Claims, with clients of uneven sizes, short batches and several epochs:
 """
 
 import collections
+import concurrent.futures
 import logging
-import signal
 import threading
 
 import numpy as np
@@ -443,15 +443,21 @@ def test_a_round_that_takes_too_long_ends_with_an_error(data):
     simulation.next(state, *_round(0))
 
 
-def test_a_round_after_two_interrupts_does_not_wait_for_the_one_that_was_stopped(data):
+def test_a_round_after_two_interrupts_does_not_wait_for_the_one_that_was_stopped(
+  data, monkeypatch
+):
   simulation, stuck = _packed(data, None, timeout_seconds=60), threading.Event()
   state, whole = simulation.initialize(), simulation._whole
   simulation._whole = lambda *unused: stuck.wait()
-  for seconds in (0.3, 0.6):
-    threading.Timer(seconds, signal.raise_signal, [signal.SIGINT]).start()
+
+  def interrupted(*unused):
+    raise KeyboardInterrupt
+
   try:
-    with pytest.raises(KeyboardInterrupt):
-      simulation.next(state, *_round(0))
+    with monkeypatch.context() as patch:
+      patch.setattr(concurrent.futures, 'wait', interrupted)
+      with pytest.raises(KeyboardInterrupt):
+        simulation.next(state, *_round(0))
     simulation._whole = whole
     simulation.next(state, *_round(0))
   finally:
