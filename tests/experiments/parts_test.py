@@ -133,7 +133,7 @@ def test_each_run_of_a_comparison_has_the_parts(tmp_path):
   chosen = cells.settings_of((*SHARED, *cell.arguments)).privacy
   assert [part.name for part in chosen.mechanism.parts] == ['body', 'rest']
   assert chosen.target_epsilon == 3
-  assert results._noise_multiplier(chosen) is None
+  assert results._noise(chosen) == (None, None)
 
 
 NOISY = (
