@@ -83,6 +83,9 @@ def taken_up(output: str, record: Record) -> tuple[Record, Record]:
 
   Flags of `--grid` in another order are the same points, whose runs have names in the
   order of the first command.
+
+  Returns that, with points as the comparison that goes on has them; and, of a
+  comparison that goes on, all that it has, with what is added.
   """
   if not is_any(output):
     names = os.listdir(output) if os.path.isdir(output) else ()

@@ -408,7 +408,11 @@ class DPMean:
   def release(
     self, query_state: Any, total: Any, counts: Counts
   ) -> tuple[Any, Any, Any, Any]:
-    """The server's part of a round."""
+    """The server's part of a round.
+
+    Returns the mean; the query's state after the round; what all rounds so far have
+    spent; and the query's metrics.
+    """
     checked = [
       tf.debugging.Assert(
         counts.clients <= grid.MAX_CLIENTS,

@@ -155,7 +155,11 @@ def check_value_type(value_type: Any, path: str = '') -> None:
 
 
 def add_nonfinite_count(measurements: Any, count: Any) -> Any:
-  """Adds a count to measurements, inside a federated computation."""
+  """Adds a count to measurements, inside a federated computation.
+
+  Returns the measurements as an ordered dict in which `nonfinite_count` is `count`,
+  plus what stood there before. Measurements without names go under `aggregation`.
+  """
 
   @tff.tensorflow.computation(
     measurements.type_signature.member, count.type_signature.member

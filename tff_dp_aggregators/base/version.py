@@ -137,7 +137,14 @@ def in_words(software: Mapping[str, Any]) -> dict[str, str]:
 
 
 def commit_of(package: pathlib.Path) -> tuple[Optional[str], Optional[bool]]:
-  """Returns commit and whether files were changed, of a package's own checkout."""
+  """Returns commit and whether files were changed, of a package's own checkout.
+
+  Returns the full hash of the commit that is checked out, and whether tracked files in
+  `package` differ from it. `(None, None)` if the folder above `package` is not the top
+  of a checkout of this project that has the package in it (an installed package is not,
+  even if its environment lies in some repository), if nothing is committed yet, or if
+  git is missing or refuses.
+  """
   top = package.parent
   if not (top / '.git').exists() or not _is_own(top / 'setup.py'):
     return None, None

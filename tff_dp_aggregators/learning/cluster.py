@@ -369,6 +369,9 @@ def ask(
   """Has workers call a function, besides their tasks.
 
   `workers`: Their addresses; `None` for all.
+
+  Returns what each says that answers, by address; one may be gone by now. One that
+  cannot load the function says so.
   """
   answers = client.run(
     function,
@@ -495,7 +498,10 @@ class Cluster:
   def sums(
     self, function: Any, broadcast: Sequence[np.ndarray], cohort: Sequence[np.ndarray]
   ) -> list[np.ndarray]:
-    """Has packs computed, and adds up what they come to."""
+    """Has packs computed, and adds up what they come to.
+
+    Returns the sums of groups of packs, and of these groups, in the order of the packs.
+    """
     begun = time.monotonic()
     failed: set[str] = set()  # Workers on which packs did.
     while True:

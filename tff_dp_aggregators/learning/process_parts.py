@@ -41,7 +41,11 @@ class CountZeroWeights(tff.aggregators.WeightedAggregationFactory):
     self._inner = inner
 
   def create(self, value_type: Any, weight_type: Any) -> Any:
-    """Creates the process."""
+    """Creates the process.
+
+    Returns A process with the result of the inner one, and in its measurement
+    `nonfinite_count` the clients of weight zero as well.
+    """
     nonfinite.check_value_type(value_type)
     inner = self._inner.create(value_type)
 

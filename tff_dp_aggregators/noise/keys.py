@@ -50,6 +50,8 @@ def words_of(key: tf.Tensor) -> tf.Tensor:
 def tag_of(key: tf.Tensor) -> tf.Tensor:
   """A number that follows from a key, and from which the key does not follow.
 
+  It is of a block of the cipher that no noise is made of.
+
   `key`: int64 of shape [4].
   """
   nonce = tf.constant([0, 0, _TAG_VECTOR], tf.uint32)

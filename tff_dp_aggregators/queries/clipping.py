@@ -48,7 +48,10 @@ def all_finite(record: Any) -> tf.Tensor:
 
 
 def zero_unless_finite(record: Any) -> tuple[Any, tf.Tensor]:
-  """Zeroes a whole record if any of its entries is NaN or infinite."""
+  """Zeroes a whole record if any of its entries is NaN or infinite.
+
+  Returns the record or zeros in its place, and whether it was finite, a bool scalar.
+  """
   finite = all_finite(record)
   # A choice, not a product: 0 x NaN is NaN.
   kept = tf.nest.map_structure(
@@ -69,6 +72,11 @@ def clip_to_grid(
 
   A record with an entry that is NaN or infinite counts as zero: there is no scaling
   that makes it safe to add up.
+
+  Returns the clipped record in steps, what its norm was, and whether it was finite. The
+  p-norm of the integers is at most `clip_norm * steps`. Each is at most a step nearer
+  to zero than the entry was, or, if the record was too long, than the entry scaled to
+  (1 - 3e-7) of the bound (1 - 1e-15 for float64).
 
   Example:
     >>> record = [tf.constant([3.0, -4.0])]

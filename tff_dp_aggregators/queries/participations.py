@@ -62,7 +62,11 @@ class Participations:
   def event_of(
     self, this_round: tf.Tensor, event: dp_accounting.DpEvent
   ) -> dp_accounting.DpEvent:
-    """What a round adds to what the worst client has spent."""
+    """What a round adds to what the worst client has spent.
+
+    Returns the event, with a noise multiplier that is infinite in rounds that add
+    nothing: those of all rounds so far compose to what they spent.
+    """
     if isinstance(event, dp_accounting.NonPrivateDpEvent):
       return event
     more = self.in_last(this_round + 1) > 0

@@ -64,6 +64,10 @@ def by_storage(
 ) -> dict[str, Cost]:
   """What each place for the noise of earlier rounds costs.
 
+  Returns costs by `storage`, as `noise.build` takes it: 'state' carries the past in the
+  state of the process, 'files' keeps it in files, 'redraw' draws it again. Only those
+  that are offered; only 'redraw' if there is nothing to keep.
+
   Example:
     >>> from tff_dp_aggregators import strategies
     >>> costs = by_storage(strategies.BinaryTree(1000), num_bytes=4 * 10**6)

@@ -21,7 +21,11 @@ _CALLED = {'lr': 'learning_rate'}
 
 
 def model(functional: tff.learning.models.FunctionalModel) -> dict[str, Any]:
-  """A model: its weights, and the graph of a step of training with its loss."""
+  """A model: its weights, and the graph of a step of training with its loss.
+
+  Returns JSON-ready. `initial_weights` is the checksum of those that a new run begins
+  with.
+  """
   weights = functional.initial_weights
   flat = [np.asarray(each) for each in tf.nest.flatten(weights)]
   # The simplest optimizer: the step is then that of the model.

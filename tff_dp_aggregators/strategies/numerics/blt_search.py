@@ -160,6 +160,9 @@ def _columns(
   In round m b + s, 0 < s <= b, all of m + 1 participations act: exponential j is
   r_j^(s-1) S(m + 1), S the sum of m + 1 powers of r_j^b. In the first round of
   participation m + 1 the entry 1 of the diagonal meets r_j^(b-1) S(m).
+
+  Returns the coefficients of scales_i scales_j in ||C u||^2, and of 2 scales_j, each
+  followed by its derivative with respect to p_i or p_j.
   """
   n, b, k = problem.num_rounds, problem.min_separation, problem.participations
   ratios = 1.0 - complements

@@ -94,6 +94,9 @@ def minimize_max(
   At a minimum of the smooth loss, its gradient is that of `new weights @ errors`. If
   errors are convex functions of some other variable, no point has a smaller weighted
   sum, and hence none a smaller maximum, than `new weights @ errors`.
+
+  Returns the best point seen; if rounding keeps it from the tolerance, with a larger
+  gap, and a warning in the log.
   """
   counter = _Counter(progress)
   values = _errors_at(errors, start)

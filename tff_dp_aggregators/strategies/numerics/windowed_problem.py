@@ -208,7 +208,10 @@ def reporting(name: str) -> Iterator[Callable[[float], None]]:
 
 
 def coefficients_of(parameters: np.ndarray, window: int) -> _Column:
-  """The coefficients of a windowed BLT as a function of what is searched."""
+  """The coefficients of a windowed BLT as a function of what is searched.
+
+  Returns the coefficients, and what makes of a gradient by them that by the parameters.
+  """
   complements, scales = np.split(np.exp(parameters), 2)
   steps = np.arange(window - 1)
   powers = np.exp(steps * np.log1p(-complements)[:, np.newaxis])
