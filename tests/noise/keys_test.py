@@ -83,56 +83,48 @@ def test_reads_of_a_graph_are_not_merged():
 
 
 _FORKS = """
-import os, sys
+import os, sys, traceback
 import numpy as np
 import tensorflow as tf
 from tff_dp_aggregators.noise import keys
+
+def printed_by_children(run):
+  # A child that fails ends at once: an exit would wait for threads that are not there.
+  for _ in range(3):
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+      try:
+        os.write(writing, run().hex().encode() + b'\\n')
+      except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+      os._exit(0)
+    os.close(writing)
+    if os.waitpid(child, 0)[1]:
+      sys.exit('A child failed.')
+    print(os.read(reading, 1000).decode(), end='')
 
 # Nothing of TensorFlow has run yet but what its import does: after a fork its threads
 # are gone. Graphs that were made before serve all.
 with tf.Graph().as_default() as graph:
   key = tf.stack([keys.new(), keys.new(), keys.new('/nowhere/uuid')])
-pipes = []
-for _ in range(3):
-  reading, writing = os.pipe()
-  child = os.fork()
-  if not child:
-    with tf.compat.v1.Session(graph=graph) as session:
-      os.write(writing, session.run(key).tobytes())
-    os._exit(0)
-  os.close(writing)
-  pipes.append((child, reading))
-for child, reading in pipes:
-  os.waitpid(child, 0)
-  sys.stdout.write(os.read(reading, 1000).hex() + '\\n')
-"""
 
+def of_one_graph():
+  with tf.compat.v1.Session(graph=graph) as session:
+    return session.run(key).tobytes()
 
-def _python(program, *args):
-  return subprocess.run(
-    [sys.executable, '-c', program, *args],
-    env={**os.environ, 'PYTHONPATH': os.pathsep.join(sys.path)},
-    stdout=subprocess.PIPE,
-    text=True,
-    check=True,
-    timeout=300,
-  ).stdout.split()
-
-
-_SERIALISED = """
 # Processes that share nothing but the graph in the file, and the import of TensorFlow.
-for _ in range(3):
-  child = os.fork()
-  if child:
-    os.waitpid(child, 0)
-    continue
+def of_a_file():
   with open(sys.argv[1], 'rb') as file:
     graph_def = tf.compat.v1.GraphDef.FromString(file.read())
-  with tf.compat.v1.Session() as session:
-    tf.import_graph_def(graph_def, name='')
-    for _ in range(2):
-      print(session.run('key:0').tobytes().hex(), flush=True)
-  os._exit(0)
+  with tf.compat.v1.Session(graph=tf.Graph()) as session:
+    with session.graph.as_default():
+      tf.import_graph_def(graph_def, name='')
+    return b''.join(session.run('key:0').tobytes() for _ in range(2))
+
+printed_by_children(of_one_graph)
+printed_by_children(of_a_file)
 """
 
 
@@ -146,7 +138,14 @@ def keys_of_processes(tmp_path_factory):
     tf.identity(keys.new(), name='key')
   path = tmp_path_factory.mktemp('graphs') / 'graph'
   path.write_bytes(graph.as_graph_def().SerializeToString())
-  lines = _python(_FORKS + 'sys.stdout.flush()\n' + _SERIALISED, str(path))
+  lines = subprocess.run(
+    [sys.executable, '-c', _FORKS, str(path)],
+    env={**os.environ, 'PYTHONPATH': os.pathsep.join(sys.path)},
+    stdout=subprocess.PIPE,
+    text=True,
+    check=True,
+    timeout=300,
+  ).stdout.split()
   drawn = [np.frombuffer(bytes.fromhex(line), np.int64) for line in lines]
   return drawn[:3], drawn[3:]
 
@@ -161,7 +160,7 @@ def test_processes_that_run_one_serialised_graph_have_keys_of_their_own(
   keys_of_processes,
 ):
   _, drawn = keys_of_processes
-  assert [len(words) for words in drawn] == [4] * 6
+  assert [len(words) for words in drawn] == [8] * 3
   assert _all_new(drawn)
 
 

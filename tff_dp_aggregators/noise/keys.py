@@ -135,13 +135,10 @@ def _from_clock(none: tf.Tensor) -> tf.Tensor:
   process = tf.strings.to_hash_bucket_fast(tf.strings.reduce_join(threads), 2**63 - 1)
   facts = tf.reshape(tf.bitcast(tf.stack([process, _clock()]), tf.uint32), [4])
   state = _absorb(tf.reshape(tf.bitcast(_numbers(4), tf.uint32), [8]), facts)
-  _, state = tf.while_loop(
-    lambda number, _: number < _CLOCK_READINGS,
-    lambda number, state: (number + 1, _absorb(state, _clock_and_numbers())),
-    (tf.constant(0), state),
-    parallel_iterations=1,
-  )
-  return state
+  # A data set takes the steps: a loop of the graph, within a condition, is now and then
+  # rewritten by TensorFlow into one that it refuses to run.
+  steps = tf.data.Dataset.range(_CLOCK_READINGS)
+  return steps.reduce(state, lambda state, _: _absorb(state, _clock_and_numbers()))
 
 
 def _absorb(state: tf.Tensor, words: tf.Tensor) -> tf.Tensor:
