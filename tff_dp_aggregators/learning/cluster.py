@@ -315,7 +315,7 @@ def software() -> dict[str, str]:
   """Versions that decide what is sent, how it is read, and the last digits, by name."""
   return {
     'Python': '.'.join(map(str, sys.version_info[:2])),
-    'tff_dp_aggregators': str(version.current()),
+    'tff_dp_aggregators': f'{version.current()}, modules {version.checksum()}',
     **version.of_libraries(),
   }
 
