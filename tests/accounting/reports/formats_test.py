@@ -141,8 +141,7 @@ def _overlaps(axes):
   """Whether a plot's label lies on its curve or mark, or leaves the frame."""
   canvas = backend_agg.FigureCanvasAgg(axes.figure)
   canvas.draw()
-  (label,) = axes.texts
-  box = label.get_window_extent(canvas.get_renderer())
+  box = axes.get_legend().get_window_extent(canvas.get_renderer())
   curve, mark = axes.lines[:2]
   at = axes.transData.transform(curve.get_xydata())
   steps = [np.linspace(start, end, 500) for start, end in zip(at, at[1:])]

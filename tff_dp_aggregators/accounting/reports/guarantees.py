@@ -75,7 +75,7 @@ def of_event(
   """
   gaussian.check_delta(delta)
   chosen = accountant or accountants.tightest(event, relation)
-  names = dict.fromkeys((chosen, *terms.of_accountant(chosen).beside))
+  names = dict.fromkeys((chosen, *terms.beside(chosen)))
   composed, listed = {}, []
   for name in names:
     try:
@@ -107,11 +107,7 @@ def of_event(
     delta=delta,
     is_private=math.isfinite(by_name[chosen]),
     accountant=chosen,
-    registered={
-      f'epsilon_{name}': by_name.get(name)
-      for name in accountants.ACCOUNTANTS
-      if terms.of_accountant(name).in_guarantee
-    },
+    registered={f'epsilon_{name}': by_name.get(name) for name in terms.IN_GUARANTEE},
     zcdp_rho=None if mu is None else mu * mu / 2,
     gdp_mu=mu,
     pure_epsilon=pure,

@@ -159,6 +159,15 @@ class Tuning(model.Tuning, frozen=True):
 class SimulatedCohort:
   """A run with the noise of a larger cohort, for which no guarantee holds.
 
+  Experiments on few clients often add the noise that a cohort s times as large would
+  have, which is 1/s of what the mechanism says, in clip norms of the sum: after the
+  division by the number of clients the mean has the noise of the mean over the larger
+  cohort (`noise_cohort_size` in pfl-research; the StackOverflow runs of DP-FTRL,
+  arXiv:2103.00039, with 100 clients a round for 1,000). It shows what such a training
+  would come to. To the clients that are in it, it promises nothing. So what is said of
+  epsilon is conditional: a run would have had it whose rounds have s times the clients,
+  of a population s times as large, which leaves the schema as it is.
+
   Attributes:
     scale: How many times larger that cohort is, and the population it is drawn from.
     clients_per_round: Clients of a round in the run itself.

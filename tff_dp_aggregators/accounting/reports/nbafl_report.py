@@ -8,7 +8,7 @@ models: it rests on no assumption about single examples.
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Optional
+from typing import Any, Final, Optional
 
 from tff_dp_aggregators.accounting import joint_mechanism
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
@@ -17,7 +17,11 @@ from tff_dp_aggregators.accounting import noises
 from tff_dp_aggregators.accounting.reports import model
 
 # What the mechanism of such a statement is called.
-NAME = 'nbafl'
+NAME: Final = 'nbafl'
+# The schedule that draws each round from all clients, if limits keep none back.
+_AT_RANDOM = 'random_eligible'
+# Noise multipliers of one plan, found on two machines.
+_ALIKE = 1e-9
 
 
 def is_one(statement: dict[str, Any]) -> bool:
@@ -30,21 +34,22 @@ def of(
   plan: nbafl.Nbafl, software: model.Software, command: Optional[str] = None
 ) -> model.Nbafl:
   """What a statement says of a plan."""
-  rows = _rows_of(plan)
-  central = central_of([model.to_json(row) for row in rows])
+  said = of_run(plan)
+  assert said is not None
+  central = central_of([model.to_json(row) for row in said.guarantees])
   return model.Nbafl(
-    mechanism=_figures_of(plan),
+    mechanism=said.plan,
     guarantee=model.GuaranteeOfPlan(
       epsilon=central['epsilon'],
       delta=plan.delta,
       is_private=central['epsilon'] is not None,
       adjacency=central['adjacency'],
     ),
-    guarantees=rows,
+    guarantees=said.guarantees,
     software=software,
     verification=model.VerificationOfPlan(
       command=command,
-      inputs=model.PlanInputs(plan=model.NbaflInputs(**to_json(plan))),
+      inputs=model.PlanInputs(plan=model.NbaflInputs(**dataclasses.asdict(plan))),
     ),
   )
 
@@ -53,23 +58,13 @@ def of_run(plan: Optional[nbafl.Nbafl]) -> Optional[model.NbaflOfRun]:
   """What the statement of a run says of the plan that its noise is from."""
   if plan is None:
     return None
-  return model.NbaflOfRun(plan=_figures_of(plan), guarantees=_rows_of(plan))
-
-
-def _figures_of(plan: nbafl.Nbafl) -> model.NbaflPlan:
-  """Inputs of a plan and the noise that follows."""
   names = model.NbaflPlan.__struct_fields__
   figures = {name: getattr(plan, name) for name in names if name != 'name'}
-  return model.NbaflPlan(name='nbafl', **figures)
-
-
-def _rows_of(plan: nbafl.Nbafl) -> list[model.NbaflGuarantee]:
-  """What is claimed beside what holds."""
-  names = model.NbaflGuarantee.__struct_fields__
-  return [
-    model.NbaflGuarantee(**{name: getattr(each, name) for name in names})
-    for each in plan.guarantees()
-  ]
+  rows: list[Any] = [each._asdict() for each in plan.guarantees()]
+  return model.NbaflOfRun(
+    plan=model.NbaflPlan(name=NAME, **figures),
+    guarantees=[model.NbaflGuarantee(**row) for row in rows],
+  )
 
 
 def central_of(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -77,22 +72,24 @@ def central_of(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
   Zeroed out if all clients take part in every round, and else replaced.
   """
-  return next(each for each in rows if (each['seen'], each['unit']) == _CENTRAL)
+  return next(
+    each for each in rows if (each['seen'], each['unit']) == ('downlink', 'client')
+  )
 
 
 def local_of(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
   """The row of what a client sends in all rounds: the guarantee of a run."""
-  sent = [each for each in rows if tuple(each[name] for name in _WHICH) == _LOCAL]
+  sent = [
+    each
+    for each in rows
+    if (each['seen'], each['unit']) == ('uplink', 'client')
+    and each['adjacency'] == 'zero_out'
+  ]
   return max(sent, key=lambda each: int(each['releases']))
 
 
-def to_json(plan: nbafl.Nbafl) -> dict[str, Any]:
-  """Inputs of a plan, which `from_json` reads back exactly."""
-  return dataclasses.asdict(plan)
-
-
 def from_json(data: Any) -> Optional[nbafl.Nbafl]:
-  """Reads what `to_json` wrote; `None` for none."""
+  """The plan with these inputs, as a run's configuration has them; `None` for none."""
   if data is None:
     return None
   try:
@@ -165,14 +162,3 @@ def check_cohorts(plan: nbafl.Nbafl, schedule: Mapping[str, Any]) -> None:
       f'the noise of all {plan.cohort} clients of a round. Leave drop-outs and '
       'reporting goal out.'
     )
-
-
-# The schedule that draws each round from all clients, if limits keep none back.
-_AT_RANDOM = 'random_eligible'
-# Noise multipliers of one plan, found on two machines.
-_ALIKE = 1e-9
-# Of one client, towards who sees the means of all rounds.
-_CENTRAL = ('downlink', 'client')
-# And towards who sees what it sends.
-_WHICH = ('seen', 'unit', 'adjacency')
-_LOCAL = ('uplink', 'client', 'zero_out')

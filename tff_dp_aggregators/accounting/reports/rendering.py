@@ -27,7 +27,6 @@ from tff_dp_aggregators.accounting.reports import learning_curves
 from tff_dp_aggregators.accounting.reports import model
 from tff_dp_aggregators.accounting.reports import nbafl_report
 from tff_dp_aggregators.accounting.reports import plots as plots_lib
-from tff_dp_aggregators.accounting.reports import schemes
 from tff_dp_aggregators.accounting.reports import sources
 from tff_dp_aggregators.accounting.reports import statement as statement_lib
 from tff_dp_aggregators.accounting.reports import terms
@@ -212,12 +211,11 @@ def _environment() -> jinja2.Environment:
     noises=_noises,
     options=_options,
     other_releases=_other_releases,
-    participates=_participates,
     parts_by_noise=_parts_by_noise,
     principles=_principles,
     run_directory=_run_directory,
     runs=model.runs,
-    schema_facts=_schema_facts,
+    scheme=_scheme,
     seen=_seen,
     site=_site,
     software=version.in_words,
@@ -297,24 +295,16 @@ def _noises(runs: Sequence[dict[str, Any]]) -> list[str]:
   )
 
 
-def _schema(statement: dict[str, Any]) -> Any:
-  return sampling.of_report(statement['participation'])
+def _scheme(statement: dict[str, Any]) -> sampling.Scheme:
+  return sampling.of(sampling.of_report(statement['participation']))
 
 
 def _is_sampled(statement: dict[str, Any]) -> bool:
-  return sampling.is_sampled(_schema(statement))
+  return _scheme(statement).is_sampled
 
 
 def _composes(statement: dict[str, Any]) -> bool:
-  return sampling.of(_schema(statement)).composes
-
-
-def _participates(statement: dict[str, Any]) -> str:
-  return schemes.sentence(_schema(statement))
-
-
-def _schema_facts(statement: dict[str, Any]) -> Any:
-  return schemes.facts(_schema(statement))
+  return _scheme(statement).composes
 
 
 def _is_simulation(statement: dict[str, Any]) -> bool:

@@ -8,13 +8,14 @@ has the types of all of it; `rendering` writes it out for people; `verification`
 computes it again.
 """
 
+import collections
 import dataclasses
 import functools
 import importlib.metadata
 import json
 import math
 import platform
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Optional, TypeVar, Union, cast
 
 import dp_accounting
@@ -38,7 +39,6 @@ from tff_dp_aggregators.accounting.reports import ledger_checks
 from tff_dp_aggregators.accounting.reports import model
 from tff_dp_aggregators.accounting.reports import nbafl_report
 from tff_dp_aggregators.accounting.reports import schemes
-from tff_dp_aggregators.accounting.reports import simulated_cohorts
 from tff_dp_aggregators.accounting.reports import terms
 from tff_dp_aggregators.base import rounding
 from tff_dp_aggregators.base import version
@@ -81,6 +81,10 @@ _POPULATION = (
   'how many clients there are in all, unless the sampling and what the mean is divided '
   'by were chosen without knowing it'
 )
+_NOT_THE_SAME = (
+  'not the same in all runs, and what holds of all together holds towards those whom '
+  'each of these protects from: '
+)
 _TRUSTED = (
   '; and who made other releases is trusted with what these were made of, and shows '
   'nothing of it but them'
@@ -105,7 +109,7 @@ def build(inputs: inputs_lib.Inputs, *, with_curves: bool = True) -> dict[str, A
     with_curves: Whether to compute the points of plots; else `curves` is `None`.
 
   Returns:
-    A JSON-ready dict, described by `model.schema`; infinities are `None`. Of a run that
+    A JSON-ready dict, described by `schema.load`; infinities are `None`. Of a run that
     simulates a larger cohort it is one without privacy.
 
   Raises:
@@ -116,31 +120,34 @@ def build(inputs: inputs_lib.Inputs, *, with_curves: bool = True) -> dict[str, A
   """
   mechanism, delta = inputs.mechanism, inputs.delta
   gaussian.check_delta(delta)
-  event, run, clip_norm = mechanism.event, None, inputs.clip_norm
   _check_target(inputs)
   if inputs.nbafl is not None:
-    nbafl_report.check(inputs.nbafl, mechanism, delta=delta, clip_norm=clip_norm)
+    nbafl_report.check(inputs.nbafl, mechanism, delta=delta, clip_norm=inputs.clip_norm)
   if inputs.simulated_cohort is not None:
-    return _of_simulated_cohort(inputs)
+    cohort = _simulated_cohort(inputs)
+    return _without_privacy(inputs, cohort, inputs.command, inputs.accountant)
+  event, run, clip_norm = mechanism.event, None, inputs.clip_norm
   if inputs.ledger is not None:
-    ledger_checks.check(mechanism, inputs.ledger)
-    ledger_checks.check_clip_norm(mechanism, inputs.clip_norm, inputs.ledger.entries)
-    event, run = _event_of(inputs, inputs.ledger), _run(inputs, inputs.ledger)
+    ledger_checks.check(mechanism, inputs.ledger, clip_norm)
+    event, run = _ran(inputs, inputs.ledger)
+    norms = run.clip_norms
     if mechanism.clipped_count_stddev is None:
-      clip_norm = _only_clip_norm(inputs.ledger.entries)
+      clip_norm = norms.largest if norms.smallest == norms.largest else None
   curves = None
   if with_curves:
     curves = _curves(mechanism, event, delta, inputs.accountant, run)
-  single = model.Joint if mechanism.parts else model.Single
+  target, found = None, cast(Any, inputs.found)
+  if inputs.target_epsilon is not None:
+    target = model.Target(epsilon=inputs.target_epsilon, found=found)
   return model.to_json(
-    single(
+    (model.Joint if mechanism.parts else model.Single)(
       warnings=inputs_lib.warnings(inputs),
       setting=terms.SITES[mechanism.noise_site].setting,
       definition=_definition(mechanism, inputs.not_covered),
       mechanism=_mechanisms(inputs, clip_norm),
       participation=_participation(inputs),
       run=run,
-      target=_target(inputs),
+      target=target,
       tuning=inputs.tuning,
       guarantee=guarantees.of_event(
         event, delta, mechanism.relation, inputs.accountant, mechanism.sensitivity_kind
@@ -161,24 +168,13 @@ def build(inputs: inputs_lib.Inputs, *, with_curves: bool = True) -> dict[str, A
           delta=delta,
           accountant=inputs.accountant,
           target_epsilon=inputs.target_epsilon,
-          found=inputs.found,  # type: ignore[arg-type]
+          found=found,
           clip_norm=clip_norm,
           with_curves=with_curves,
         ),
       ),
     )
   )
-
-
-def _target(inputs: inputs_lib.Inputs) -> Optional[model.Target]:
-  if inputs.target_epsilon is None:
-    return None
-  found: Any = inputs.found
-  return model.Target(epsilon=inputs.target_epsilon, found=found)
-
-
-def _files(files: Sequence[dict[str, Any]]) -> list[model.File]:
-  return [model.File(**file) for file in files]
 
 
 def compose(
@@ -210,9 +206,10 @@ def compose(
     )
   names = names or [f'part {number}' for number, _ in enumerate(parts, start=1)]
   delta = _same('delta', [part['guarantee']['delta'] for part in parts], names)
+  definitions = [part['definition'] for part in parts]
   adjacency = _same(
     'adjacency',
-    [part['definition']['adjacency']['name'] for part in parts],
+    [each['adjacency']['name'] for each in definitions],
     names,
     ' Epsilons for different neighbours say nothing together; --adjacency gives a '
     'mechanism another one, where it has several.',
@@ -222,8 +219,6 @@ def compose(
   event = dp_accounting.ComposedDpEvent(
     [*map(_event_of_part, parts), *(each.to_event() for each in other_releases)]
   )
-  definitions = [part['definition'] for part in parts]
-  outputs = _outputs_of([each['outputs'] for each in definitions])
   kind = 'bound' if is_bound(*parts) else 'exact'
   total = guarantees.of_event(event, delta, relation, accountant, kind)
   mu = total.gdp_mu or math.inf
@@ -240,6 +235,15 @@ def compose(
   others = []
   if not accountants.has_stated(event):
     others = guarantees.others_composed(parts, accountant)
+  settings = _union([part['setting']] for part in parts)
+  setting = settings[0]
+  if len(settings) > 1:
+    numbered = (f'({i}) {each}' for i, each in enumerate(settings, start=1))
+    setting = _NOT_THE_SAME + '; '.join(numbered)
+  seen = _union([each['outputs'].removesuffix(_SECRET)] for each in definitions)
+  outputs = '; and '.join(seen)
+  if any(each['outputs'].endswith(_SECRET) for each in definitions):
+    outputs += _SECRET
   return model.to_json(
     model.Composition(
       warnings=[
@@ -247,7 +251,7 @@ def compose(
         for number, part in enumerate(parts, start=1)
         for warning in part.get('warnings', ())
       ],
-      setting=_setting_of(parts) + (_TRUSTED if other_releases else ''),
+      setting=setting + (_TRUSTED if other_releases else ''),
       definition=model.Definition(
         privacy_unit=definitions[0]['privacy_unit'],
         adjacency=model.NamedAdjacency(**definitions[0]['adjacency']),
@@ -292,6 +296,10 @@ def _same(
   return values[0]
 
 
+def _union(lists: Iterable[list[str]]) -> list[str]:
+  return list(dict.fromkeys(each for items in lists for each in items))
+
+
 def _event_of_part(part: dict[str, Any]) -> dp_accounting.DpEvent:
   """What a part spent, with the strategy of a mixture if the report has it."""
   inputs = part['verification']['inputs']
@@ -301,6 +309,15 @@ def _event_of_part(part: dict[str, Any]) -> dp_accounting.DpEvent:
     if strategy.checksum == event.strategy_checksum:
       return dataclasses.replace(event, strategy=strategy)
   return event
+
+
+def is_bound(*statements: dict[str, Any]) -> bool:
+  """Whether a sensitivity that the statements rest on is known by an upper bound."""
+  return any(
+    run['mechanism']['sensitivity_kind'] != 'exact'
+    for each in statements
+    for _, run in model.runs(each)
+  )
 
 
 def build_nbafl(plan: nbafl.Nbafl, *, command: Optional[str] = None) -> dict[str, Any]:
@@ -350,7 +367,7 @@ def _without_privacy(
     )
   return model.to_json(
     model.WithoutPrivacy(
-      simulation=run.simulation,  # type: ignore[arg-type]
+      simulation=cast(Any, run.simulation),
       simulated_cohort=cohort,
       not_covered=list(run.not_covered),
       tuning=run.tuning,
@@ -359,40 +376,68 @@ def _without_privacy(
   )
 
 
-def _of_simulated_cohort(inputs: inputs_lib.Inputs) -> dict[str, Any]:
-  """The statement that a run with the noise of a larger cohort has no privacy."""
-  entries = () if inputs.ledger is None else inputs.ledger.entries
-  ledger_checks.check_clip_norm(inputs.mechanism, inputs.clip_norm, entries)
-  cohort = simulated_cohorts.of(inputs)
-  return _without_privacy(inputs, cohort, inputs.command, inputs.accountant)
-
-
-def is_bound(*statements: dict[str, Any]) -> bool:
-  """Whether a sensitivity that the statements rest on is known by an upper bound."""
-  return any(
-    run['mechanism']['sensitivity_kind'] != 'exact'
-    for each in statements
-    for _, run in model.runs(each)
+def _simulated_cohort(inputs: inputs_lib.Inputs) -> model.SimulatedCohort:
+  """What is said of a larger cohort, whose noise a run without privacy has."""
+  ledger_checks.check_simulated(inputs)
+  mechanism = cast(mechanism_lib.Mechanism, inputs.mechanism)
+  cohort, ledger = inputs.simulated_cohort, inputs.ledger
+  assert cohort is not None and ledger is not None
+  rounds, accountant, epsilon = len(ledger.entries), None, None
+  if mechanism.noise_multiplier:
+    event, relation = event_of_rounds(mechanism, rounds), mechanism.relation
+    accountant = inputs.accountant or accountants.tightest(event, relation)
+    epsilon = accountants.epsilon(event, inputs.delta, accountant, relation)
+  stddev = mechanism.clipped_count_stddev
+  return model.SimulatedCohort(
+    scale=cohort.scale,
+    clients_per_round=cohort.clients_per_round,
+    simulated_clients_per_round=cohort.simulated_clients_per_round,
+    num_clients=cohort.num_clients,
+    simulated_num_clients=cohort.simulated_num_clients,
+    mechanism=mechanism.name,
+    strategy_checksum=mechanism.strategy.checksum,
+    noise_multiplier=mechanism.noise_multiplier / cohort.scale,
+    simulated_noise_multiplier=mechanism.noise_multiplier,
+    clipped_count_stddev=None if stddev is None else stddev / cohort.scale,
+    simulated_clipped_count_stddev=stddev,
+    participation=schemes.sentence(mechanism.participation),
+    rounds_completed=rounds,
+    rounds_planned=mechanism.participation.num_rounds,
+    ledger_head=model.LedgerHead(**ledger.head._asdict()),
+    simulated_epsilon=epsilon,
+    delta=inputs.delta,
+    accountant=accountant,
+    adjacency=cast(Any, mechanism.adjacency),
+    target_epsilon=inputs.target_epsilon,
   )
 
 
-def _setting_of(parts: Sequence[dict[str, Any]]) -> str:
-  """Who is trusted with what in several runs."""
-  settings = list(dict.fromkeys(part['setting'] for part in parts))
-  if len(settings) == 1:
-    return str(settings[0])
-  of_runs = '; '.join(f'({i}) {each}' for i, each in enumerate(settings, start=1))
-  return (
-    'not the same in all runs, and what holds of all together holds towards those whom '
-    f'each of these protects from: {of_runs}'
+def event_of_rounds(
+  mechanism: mechanism_lib.Mechanism, rounds: int
+) -> dp_accounting.DpEvent:
+  """The event of the first rounds of a mechanism, as a ledger of them would have it.
+
+  Example:
+    >>> limits = strategies.Participation(4, min_separation=1)
+    >>> mechanism = mechanism_lib.Mechanism('gaussian', limits, noise_multiplier=2.0)
+    >>> event_of_rounds(mechanism, 1)
+    GaussianDpEvent(noise_multiplier=2.0)
+  """
+  if rounds == mechanism.participation.num_rounds:
+    return mechanism.event
+  if not mechanism.is_one_gaussian:
+    counted = collections.Counter(mechanism.round_events[:rounds])
+    return events.simplify(
+      dp_accounting.ComposedDpEvent(
+        [dp_accounting.SelfComposedDpEvent(*each) for each in counted.items()]
+      )
+    )
+  return dp_accounting.GaussianDpEvent(
+    float(mechanism.noise_multipliers_so_far[rounds - 1])
   )
 
 
-def _outputs_of(outputs: Sequence[str]) -> str:
-  """What the adversary sees of several runs."""
-  seen = dict.fromkeys(each.removesuffix(_SECRET) for each in outputs)
-  secret = any(each.endswith(_SECRET) for each in outputs)
-  return '; and '.join(seen) + (_SECRET if secret else '')
+# What is said of a mechanism.
 
 
 def _definition(
@@ -419,37 +464,32 @@ def _mechanisms(
 ) -> Union[model.Mechanism, model.JointMechanism]:
   """What is said of the mechanism, or of those of the parts and of all together."""
   if not inputs.mechanism.parts:
-    alone = cast(mechanism_lib.Mechanism, inputs.mechanism)
-    return _mechanism(alone, clip_norm, inputs)
+    return _mechanism(inputs, clip_norm)
   joint = cast(joint_lib.JointMechanism, inputs.mechanism)
-  shares, of_mu_squared = joint.shares, joint.shares_of_mu_squared
   parts = []
   for part in joint.parts:
     weights = (inputs.weights_of_parts or {}).get(part.name)
     shapes = None if weights is None else list(weights.values())
-    of_part = dataclasses.replace(inputs, mechanism=part.mechanism, ledger=None)
     parts.append(
       _mechanism(
-        part.mechanism,
+        dataclasses.replace(inputs, mechanism=part.mechanism, ledger=None),
         part.clip_norm,
-        of_part,
         model.Part,
         part=part.name,
         patterns=list(part.weights),
         weights=None if weights is None else list(weights),
         shapes=shapes,
         num_parameters=None if shapes is None else sum(map(math.prod, shapes)),
-        share=shares[part.name],
-        share_of_mu_squared=of_mu_squared.get(part.name),
+        share=joint.shares[part.name],
+        share_of_mu_squared=joint.shares_of_mu_squared.get(part.name),
       )
     )
-  kind: Any = joint.sensitivity_kind
   return model.JointMechanism(
     name='joint',
     num_rounds=joint.participation.num_rounds,
     noise_site='server',
     strategy_checksum=joint.strategy.checksum,
-    sensitivity_kind=kind,
+    sensitivity_kind=cast(Any, joint.sensitivity_kind),
     effective_noise_multiplier=joint.effective_noise_multiplier,
     noise_source=inputs.noise_source,
     parts=parts,
@@ -457,26 +497,29 @@ def _mechanisms(
 
 
 def _mechanism(
-  mechanism: mechanism_lib.Mechanism,
-  clip_norm: Optional[float],
   inputs: inputs_lib.Inputs,
+  clip_norm: Optional[float],
   kind: type[_M] = model.Mechanism,  # type: ignore[assignment]
   **of_part: Any,
 ) -> _M:
-  strategy = mechanism.strategy
-  error = strategy.per_query_error()
-  integers = _integer_noise(inputs)
+  mechanism = cast(mechanism_lib.Mechanism, inputs.mechanism)
+  strategy, site = mechanism.strategy, mechanism.site
+  integers = _integer_noise(mechanism, inputs.ledger)
   factor = 1.0 if integers is None else integers.rounding_factor
   sensitivity = factor * mechanism.sensitivity
-  noise = error_multiplier(mechanism)
-  kind_of_sensitivity: Any = mechanism.sensitivity_kind
-  error_of: Any = _error_of(mechanism)
-  adaptive = None
+  adaptive = simulated_epsilon = None
   if mechanism.clipped_count_stddev is not None:
     adaptive = model.AdaptiveClipping(
       clipped_count_stddev=mechanism.clipped_count_stddev,
       values_noise_multiplier=mechanism.values_noise_multiplier,
     )
+  if site.is_simulation:
+    would_be = mechanism.event_with(mechanism.noise_multiplier)
+    simulated_epsilon = accountants.epsilon(
+      would_be, inputs.delta, inputs.accountant, mechanism.relation
+    )
+  error, noise = strategy.per_query_error(), error_multiplier(mechanism)
+  of_sum = noises.MIN_CLIENTS in dict(mechanism.options) or not site.is_of_client
   return kind(
     name=mechanism.name,
     strategy=strategy.kind,
@@ -495,27 +538,38 @@ def _mechanism(
     server_noise_multiplier=mechanism.server_noise_multiplier,
     sensitivity=sensitivity,
     sensitivity_squared=factor**2 * mechanism.sensitivity_squared,
-    sensitivity_kind=kind_of_sensitivity,
+    sensitivity_kind=cast(Any, mechanism.sensitivity_kind),
     effective_noise_multiplier=mechanism.noise_multiplier / sensitivity,
     integer_noise=integers,
-    simulated_epsilon=_simulated_epsilon(mechanism, inputs),
+    simulated_epsilon=simulated_epsilon,
     noise_source=inputs.noise_source,
     # The noise in prefix sums, in clip norms.
-    error_of=error_of,
+    error_of='sum' if of_sum else 'client',
     rmse=noise * math.sqrt(float(error.mean())),
     max_error=noise * math.sqrt(float(error.max())),
     **of_part,
   )
 
 
-def _integer_noise(inputs: inputs_lib.Inputs) -> Optional[model.IntegerNoise]:
+def error_multiplier(mechanism: mechanism_lib.Mechanism) -> float:
+  """Standard deviation of the noise in a round's sum, in clip norms.
+
+  Where each client makes noise of its own that is of the fewest clients, or of one if
+  it is not known how many there are (`error_of`).
+  """
+  fewest = dict(mechanism.options).get(noises.MIN_CLIENTS, 1)
+  return mechanism.sum_noise_multiplier(fewest)
+
+
+def _integer_noise(
+  mechanism: mechanism_lib.Mechanism, ledger: Optional[ledger_lib.Ledger]
+) -> Optional[model.IntegerNoise]:
   """Grid, rounding and wrapping of integer noise; `None` for noise of real numbers.
 
   All of it follows from the mechanism (`accounting.distributed_noise`), and is relative
   to the clip norm: the grid is. A ledger's rounds may have had more clients than the
   grid was planned for.
   """
-  mechanism = cast(mechanism_lib.Mechanism, inputs.mechanism)
   noise = mechanism.noise
   if not noise.is_integer:
     return None
@@ -525,7 +579,7 @@ def _integer_noise(inputs: inputs_lib.Inputs) -> Optional[model.IntegerNoise]:
     noise_multiplier=mechanism.noise_multiplier,
     **dict(noise.numbers),
   )
-  entries = () if inputs.ledger is None else inputs.ledger.entries
+  entries = () if ledger is None else ledger.entries
   clients = max([grid.max_clients, *(each.cohort_reported or 0 for each in entries)])
   return model.IntegerNoise(
     padded_dimension=grid.dimension,
@@ -538,18 +592,6 @@ def _integer_noise(inputs: inputs_lib.Inputs) -> Optional[model.IntegerNoise]:
     beta=grid.beta,
     clients=clients,
     wrap_probability=grid.wrap_probability_with(clients),
-  )
-
-
-def _simulated_epsilon(
-  mechanism: mechanism_lib.Mechanism, inputs: inputs_lib.Inputs
-) -> Optional[float]:
-  """Epsilon of noise that is only simulated; `None` if it is made."""
-  if not mechanism.site.is_simulation:
-    return None
-  would_be = mechanism.event_with(mechanism.noise_multiplier)
-  return accountants.epsilon(
-    would_be, inputs.delta, inputs.accountant, mechanism.relation
   )
 
 
@@ -576,114 +618,71 @@ def _participation(inputs: inputs_lib.Inputs) -> model.Participation:
 
 def _strategy(mechanism: joint_lib.AnyMechanism) -> Optional[dict[str, Any]]:
   """The strategy, or those of parts by name; `None` if one of them is large."""
+
+  def small(strategy: strategies.Strategy) -> Optional[dict[str, Any]]:
+    values = strategy.parameters().values()
+    numbers = sum(np.size(value) for value in values if value is not None)
+    return json.loads(strategy.to_json()) if numbers <= _MAX_NUMBERS else None
+
   if not mechanism.parts:
-    return _small(cast(mechanism_lib.Mechanism, mechanism).strategy)
-  found = {part.name: _small(part.mechanism.strategy) for part in mechanism.parts}
+    return small(cast(mechanism_lib.Mechanism, mechanism).strategy)
+  found = {part.name: small(part.mechanism.strategy) for part in mechanism.parts}
   return None if None in found.values() else found
 
 
-def _small(strategy: strategies.Strategy) -> Optional[dict[str, Any]]:
-  """The strategy as JSON-ready values, unless it has too many numbers."""
-  numbers = sum(
-    np.size(value) for value in strategy.parameters().values() if value is not None
-  )
-  return json.loads(strategy.to_json()) if numbers <= _MAX_NUMBERS else None
+# What is said of a run.
 
 
-def _run(inputs: inputs_lib.Inputs, ledger: ledger_lib.Ledger) -> model.Run:
-  simulation: Any = inputs.simulation
-  return model.Run(
-    rounds_completed=len(ledger.entries),
-    rounds_released_again=list(ledger.repeated),
-    bytes_cut_off=ledger.cut,
-    aborted_attempts=_aborted(inputs, ledger),
-    simulation=simulation,
-    reporting=inputs.reporting,
-    before_clipping=inputs.before_clipping,
-    ledger_head=model.LedgerHead(**ledger.head._asdict()),
-    clip_norms=_clip_norms(ledger.entries),
-    noise_generators=list(dict.fromkeys(e.noise_generator for e in ledger.entries)),
-    rounds_planned=inputs.mechanism.participation.num_rounds,
-    epsilon_planned=_epsilon_planned(inputs, ledger),
-  )
-
-
-def _aborted(
+def _ran(
   inputs: inputs_lib.Inputs, ledger: ledger_lib.Ledger
-) -> model.AbortedAttempts:
-  """Attempts that were aborted, with what they spent together."""
-  spent = accountants.epsilon(
-    _aborted_event(inputs.mechanism, ledger),
-    inputs.delta,
-    relation=inputs.mechanism.relation,
-  )
-  return model.AbortedAttempts(
-    count=len(ledger.aborted),
-    rounds=list(dict.fromkeys(attempt.round for attempt in ledger.aborted)),
-    epsilon=spent,
-  )
+) -> tuple[dp_accounting.DpEvent, model.Run]:
+  """What all rounds and attempts of a ledger spent together, and what ran.
 
-
-def _aborted_event(
-  mechanism: joint_lib.AnyMechanism, ledger: ledger_lib.Ledger
-) -> dp_accounting.DpEvent:
-  """What aborted attempts spent together.
-
-  Nothing, for nothing of them was released; but whom noise of its own hides has sent a
-  report in each, at most, and the server has it.
+  Aborted attempts spent nothing, for nothing of them was released; but whom noise of
+  its own hides has sent a report in each, at most, and the server has it.
   """
-  attempts = [each for each in ledger.aborted if each.cohort_reported]
-  if not (mechanism.site.is_of_client and attempts):
-    return ledger_lib.total_event(ledger.aborted)
-  report = mechanism.round_events[0]  # Of a client who has its first turn there.
-  return dp_accounting.SelfComposedDpEvent(report, len(attempts))
+  mechanism, planned = inputs.mechanism, inputs.mechanism.event
+  spent, attempts = ledger.total_event, ledger_lib.total_event(ledger.aborted)
+  reported = sum(1 for each in ledger.aborted if each.cohort_reported)
+  if mechanism.site.is_of_client and reported:
+    # That of a client who has its first turn there.
+    attempts = dp_accounting.SelfComposedDpEvent(mechanism.round_events[0], reported)
 
+  def epsilon(event: dp_accounting.DpEvent, accountant: Optional[str] = None) -> float:
+    return accountants.epsilon(event, inputs.delta, accountant, mechanism.relation)
 
-def _event_of(
-  inputs: inputs_lib.Inputs, ledger: ledger_lib.Ledger
-) -> dp_accounting.DpEvent:
-  """What all rounds and attempts of a ledger spent together."""
-  mechanism = inputs.mechanism
-  attempts = _aborted_event(mechanism, ledger)
-  if isinstance(attempts, dp_accounting.NoOpDpEvent):
-    spent = ledger.total_event
-    planned = mechanism.event
-    if not isinstance(planned, events.MixtureDpEvent):
-      return spent
+  epsilon_planned = epsilon(planned, inputs.accountant)
+  if not isinstance(attempts, dp_accounting.NoOpDpEvent):
+    spent = events.simplify(dp_accounting.ComposedDpEvent([spent, attempts]))
+    epsilon_planned = epsilon(
+      dp_accounting.ComposedDpEvent([planned, attempts]), inputs.accountant
+    )
+  elif isinstance(planned, events.MixtureDpEvent):
     # It is the one that was planned (`ledger_checks`), which has its strategy as well;
     # or a bound that others have, too, and then no more is known.
     known = isinstance(spent, events.MixtureDpEvent)
-    return planned if known else dataclasses.replace(planned, strategy=None)
-  return events.simplify(dp_accounting.ComposedDpEvent([ledger.total_event, attempts]))
-
-
-def _epsilon_planned(inputs: inputs_lib.Inputs, ledger: ledger_lib.Ledger) -> float:
-  """Epsilon of all rounds planned, with the attempts that were aborted so far."""
-  mechanism = inputs.mechanism
-  attempts = _aborted_event(mechanism, ledger)
-  if isinstance(attempts, dp_accounting.NoOpDpEvent):
-    return inputs.epsilon_planned
-  return accountants.epsilon(
-    dp_accounting.ComposedDpEvent([mechanism.event, attempts]),
-    inputs.delta,
-    inputs.accountant,
-    mechanism.relation,
+    spent = planned if known else dataclasses.replace(planned, strategy=None)
+  norms: list[Any] = [entry.clip_norm for entry in ledger.entries]
+  norms = [None] if None in norms else norms
+  generators = dict.fromkeys(entry.noise_generator for entry in ledger.entries)
+  return spent, model.Run(
+    rounds_completed=len(ledger.entries),
+    rounds_released_again=list(ledger.repeated),
+    bytes_cut_off=ledger.cut,
+    aborted_attempts=model.AbortedAttempts(
+      count=len(ledger.aborted),
+      rounds=list(dict.fromkeys(attempt.round for attempt in ledger.aborted)),
+      epsilon=epsilon(attempts),
+    ),
+    simulation=cast(Any, inputs.simulation),
+    reporting=inputs.reporting,
+    before_clipping=inputs.before_clipping,
+    ledger_head=model.LedgerHead(**ledger.head._asdict()),
+    clip_norms=model.ClipNorms(smallest=min(norms), largest=max(norms)),
+    noise_generators=list(generators),
+    rounds_planned=mechanism.participation.num_rounds,
+    epsilon_planned=epsilon_planned,
   )
-
-
-def _clip_norms(entries: Sequence[ledger_lib.LedgerEntry]) -> model.ClipNorms:
-  """Between which numbers the clip norms of the rounds are; `None` if one has none."""
-  found = [entry.clip_norm for entry in entries]
-  norms = [norm for norm in found if norm is not None]
-  if len(norms) < len(found):
-    return model.ClipNorms(smallest=None, largest=None)
-  return model.ClipNorms(smallest=min(norms), largest=max(norms))
-
-
-def _only_clip_norm(entries: Sequence[ledger_lib.LedgerEntry]) -> Optional[float]:
-  """The clip norm of all rounds; `None` if they have different ones, or none."""
-  norms = _clip_norms(entries)
-  return norms.largest if norms.smallest == norms.largest else None
 
 
 def _check_target(inputs: inputs_lib.Inputs) -> None:
@@ -696,6 +695,10 @@ def _check_target(inputs: inputs_lib.Inputs) -> None:
       f'the mechanism spends epsilon = {rounding.up(spent)}, more than target_epsilon='
       f'{inputs.target_epsilon:g}.'
     )
+
+
+def _files(files: Sequence[dict[str, Any]]) -> list[model.File]:
+  return [model.File(**file) for file in files]
 
 
 # Of what is imported, which stays what it was. Reading it takes a third of a statement.
@@ -713,8 +716,7 @@ def _software() -> model.Software:
   )
 
 
-def _union(lists: Any) -> list[str]:
-  return list(dict.fromkeys(each for items in lists for each in items))
+# Points of plots.
 
 
 def _curves(
@@ -725,84 +727,48 @@ def _curves(
   run: Optional[model.Run],
 ) -> model.Curves:
   """Points of a report's plots; infinite epsilons are left out."""
-  num_rounds = mechanism.participation.num_rounds
+  num_rounds, relation = mechanism.participation.num_rounds, mechanism.relation
   rounds = np.unique(np.linspace(0, num_rounds - 1, _POINTS).astype(int))
-  completed = num_rounds if run is None else run.rounds_completed
+  completed, by = num_rounds if run is None else run.rounds_completed, accountants.EXACT
+  if not mechanism.is_one_gaussian:
+    planned = mechanism.event
+    by = accountants.quick_bound(planned, relation) or accountants.tightest(
+      planned, relation
+    )
   spent: list[list[float]] = []
-  spends_otherwise = mechanism.site.is_of_client and bool(
-    run is not None and run.aborted_attempts.count
-  )
-  if not mechanism.is_private or spends_otherwise:
+  aborted = run is not None and bool(run.aborted_attempts.count)
+  if not mechanism.is_private or (mechanism.site.is_of_client and aborted):
     pass  # Without privacy, or if rounds alone do not say it.
-  elif not mechanism.is_one_gaussian:
-    spent = _composed_by_round(mechanism, delta, completed)
-  else:
+  elif mechanism.is_one_gaussian:
     so_far = mechanism.noise_multipliers_so_far
     spent = [
       [int(each) + 1, gaussian.epsilon_of(1 / float(so_far[each]), delta)]
       for each in rounds[rounds < completed]
     ]
-  error, correlation = _error_and_correlation(mechanism, rounds)
+  else:  # When the first group had its turns.
+    limits = mechanism.limits
+    most = min(-(-completed // limits.min_separation), limits.possible_participations)
+    for turns in np.unique(np.linspace(1, most, _SAMPLED_POINTS).astype(int)):
+      of_turns = mechanism.event_of_turns(int(turns))
+      epsilon = accountants.epsilon(of_turns, delta, by, relation)
+      spent.append([(int(turns) - 1) * limits.min_separation + 1, epsilon])
+  error: list[list[float]] = []
+  correlation: list[list[float]] = []
+  if not mechanism.parts:  # These each have their own.
+    alone = cast(mechanism_lib.Mechanism, mechanism)
+    strategy = alone.strategy
+    errors = error_multiplier(alone) * np.sqrt(strategy.per_query_error())
+    error = [[int(each) + 1, float(errors[each])] for each in rounds]
+    if strategy.num_rounds <= _MAX_DENSE or strategy.needs_no_matrix:
+      by_lag = enumerate(strategy.noise_correlation(_LAGS))
+      correlation = [[lag, float(value)] for lag, value in by_lag]
   return model.Curves(
-    epsilon_by_delta=by_delta(event, delta, mechanism.relation, accountant),
+    epsilon_by_delta=by_delta(event, delta, relation, accountant),
     epsilon_by_round=[point for point in spent if math.isfinite(point[1])],
-    epsilon_by_round_accountant=(
-      accountants.EXACT if mechanism.is_one_gaussian else _composed_by(mechanism)
-    ),
+    epsilon_by_round_accountant=by,
     error_by_round=error,
     noise_correlation=correlation,
   )
-
-
-def _error_and_correlation(
-  mechanism: joint_lib.AnyMechanism, rounds: np.ndarray
-) -> tuple[list[list[float]], list[list[float]]]:
-  """Error and correlation of the noise; nothing of parts that each have their own."""
-  if mechanism.parts:
-    return [], []
-  alone = cast(mechanism_lib.Mechanism, mechanism)
-  error = error_multiplier(alone) * np.sqrt(alone.strategy.per_query_error())
-  points = [[int(each) + 1, float(error[each])] for each in rounds]
-  return points, _noise_correlation(alone.strategy)
-
-
-def _error_of(mechanism: mechanism_lib.Mechanism) -> str:
-  """Whose noise the error is of: the 'sum', or one 'client' alone."""
-  is_known = noises.MIN_CLIENTS in dict(mechanism.options)
-  return 'sum' if is_known or not mechanism.site.is_of_client else 'client'
-
-
-def error_multiplier(mechanism: mechanism_lib.Mechanism) -> float:
-  """Standard deviation of the noise in a round's sum, in clip norms.
-
-  Where each client makes noise of its own that is of the fewest clients, or of one if
-  it is not known how many there are (`error_of`).
-  """
-  fewest = dict(mechanism.options).get(noises.MIN_CLIENTS, 1)
-  return mechanism.sum_noise_multiplier(fewest)
-
-
-def _composed_by(mechanism: joint_lib.AnyMechanism) -> str:
-  """Who composes rounds for a curve: the quick bound, if it can."""
-  event, relation = mechanism.event, mechanism.relation
-  return accountants.quick_bound(event, relation) or accountants.tightest(
-    event, relation
-  )
-
-
-def _composed_by_round(
-  mechanism: joint_lib.AnyMechanism, delta: float, completed: int
-) -> list[list[float]]:
-  """Epsilon by the quick bound when the first group had its turns."""
-  limits = mechanism.limits
-  most = min(-(-completed // limits.min_separation), limits.possible_participations)
-  points = []
-  by = _composed_by(mechanism)
-  for turns in np.unique(np.linspace(1, most, _SAMPLED_POINTS).astype(int)):
-    so_far = mechanism.event_of_turns(int(turns))
-    spent = accountants.epsilon(so_far, delta, by, mechanism.relation)
-    points.append([(int(turns) - 1) * mechanism.limits.min_separation + 1, spent])
-  return points
 
 
 def by_delta(
@@ -821,11 +787,3 @@ def by_delta(
   composed = accountants.composed(event, name, relation)
   points = [[each, float(composed.get_epsilon(each))] for each in deltas]
   return [point for point in points if math.isfinite(point[1])]
-
-
-def _noise_correlation(strategy: strategies.Strategy) -> list[list[float]]:
-  """Correlation of the noise of the last round with that of earlier ones, by lag."""
-  if strategy.num_rounds > _MAX_DENSE and not strategy.needs_no_matrix:
-    return []
-  correlation = strategy.noise_correlation(_LAGS)
-  return [[lag, float(value)] for lag, value in enumerate(correlation)]
