@@ -72,13 +72,12 @@ def from_plan(
   if round_log is not None:
     check_log(round_log, found.mechanism, found.ledger)
     summary = summary_of(round_log, found)
-    which = inputs_lib.which_limits(summary, ledger is not None)
     enforced_by, cap_enforced_by = (
-      inputs_lib.enforced_by(summary['basis'], which, stated)
+      inputs_lib.enforced_by_log(summary, ledger is not None, stated)
       for stated in (found.enforced_by, found.cap_enforced_by)
     )
     if round_log.has_no_more_rounds:
-      cap_enforced_by = inputs_lib.capped_by(summary)
+      cap_enforced_by = inputs_lib.capped_by_log(summary)
     found = dataclasses.replace(
       found,
       enforced_by=enforced_by,

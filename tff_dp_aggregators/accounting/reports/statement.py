@@ -44,51 +44,7 @@ from tff_dp_aggregators.base import rounding
 from tff_dp_aggregators.base import version
 from tff_dp_aggregators.strategies import registry
 
-_UNIT = (
-  'one client with all its data: the guarantee is about everything that a client '
-  'contributes in all rounds together'
-)
-_ADJACENCIES = {
-  'zero_out': (
-    'zeroing out: two data sets are neighbours if they differ in one client, all of '
-    'whose contributions are replaced by zeros (arXiv:2103.00039, Definition 1.1)'
-  ),
-  'add_or_remove': (
-    'add or remove: two data sets are neighbours if one of them has one client more'
-  ),
-  'replace_one': (
-    'replace one: two data sets are neighbours if they differ in the data of one '
-    'client, which may be any other data; epsilon is about twice that of the other '
-    'two adjacencies and not comparable with it'
-  ),
-}
-_SECRET = ', but not who took part in which round'
-_COVERED = (
-  'client updates (model deltas), as far as they reach the model through the '
-  'private aggregator',
-)
-_ADAPTIVE = 'the norms of client updates, as far as they decide on the clip norm'
-_NOT_COVERED = (
-  'choosing hyperparameters (learning rates, clip norm, rounds) on the same clients',
-  'other runs on the same clients, unless this report says that it composes them',
-  'metrics computed on client data, such as training loss, and exact counts such as '
-  'the number of non-finite updates',
-  'test accuracy, if the test data is private as well',
-  'the number and identity of clients in a round, attempts at it that were aborted, '
-  'and timing',
-)
-_POPULATION = (
-  'how many clients there are in all, unless the sampling and what the mean is divided '
-  'by were chosen without knowing it'
-)
-_NOT_THE_SAME = (
-  'not the same in all runs, and what holds of all together holds towards those whom '
-  'each of these protects from: '
-)
-_TRUSTED = (
-  '; and who made other releases is trusted with what these were made of, and shows '
-  'nothing of it but them'
-)
+_SAID = terms.sentences('statement.j2')
 _M = TypeVar('_M', bound=model.Mechanism)
 # Of the curves.
 _POINTS = 200  # Of a curve over rounds.
@@ -236,14 +192,10 @@ def compose(
   if not accountants.has_stated(event):
     others = guarantees.others_composed(parts, accountant)
   settings = _union([part['setting']] for part in parts)
-  setting = settings[0]
-  if len(settings) > 1:
-    numbered = (f'({i}) {each}' for i, each in enumerate(settings, start=1))
-    setting = _NOT_THE_SAME + '; '.join(numbered)
-  seen = _union([each['outputs'].removesuffix(_SECRET)] for each in definitions)
+  seen = _union([each['outputs'].removesuffix(_SAID.secret)] for each in definitions)
   outputs = '; and '.join(seen)
-  if any(each['outputs'].endswith(_SECRET) for each in definitions):
-    outputs += _SECRET
+  if any(each['outputs'].endswith(_SAID.secret) for each in definitions):
+    outputs += _SAID.secret
   return model.to_json(
     model.Composition(
       warnings=[
@@ -251,7 +203,7 @@ def compose(
         for number, part in enumerate(parts, start=1)
         for warning in part.get('warnings', ())
       ],
-      setting=setting + (_TRUSTED if other_releases else ''),
+      setting=terms.in_a_line(_SAID.setting(settings, bool(other_releases))),
       definition=model.Definition(
         privacy_unit=definitions[0]['privacy_unit'],
         adjacency=model.NamedAdjacency(**definitions[0]['adjacency']),
@@ -445,17 +397,18 @@ def _definition(
 ) -> model.Definition:
   adjacency: Any = mechanism.adjacency
   adaptive = mechanism.clipped_count_stddev is not None
+  counted = adjacency == 'add_or_remove'
   return model.Definition(
-    privacy_unit=_UNIT,
-    adjacency=model.NamedAdjacency(name=adjacency, meaning=_ADJACENCIES[adjacency]),
+    privacy_unit=_SAID.privacy_unit,
+    adjacency=model.NamedAdjacency(
+      name=adjacency, meaning=_SAID.adjacencies[adjacency]
+    ),
     outputs=terms.SITES[mechanism.noise_site].outputs
-    + (_SECRET if mechanism.is_sampled else ''),
-    covered=[*_COVERED, *([_ADAPTIVE] if adaptive else [])],
-    not_covered=[
-      *_NOT_COVERED,
-      *([_POPULATION] if adjacency == 'add_or_remove' else []),
-      *not_covered,
-    ],
+    + (_SAID.secret if mechanism.is_sampled else ''),
+    covered=_SAID.covered + (_SAID.covered_if_adaptive if adaptive else []),
+    not_covered=_SAID.not_covered
+    + (_SAID.not_covered_if_counted if counted else [])
+    + list(not_covered),
   )
 
 
