@@ -92,7 +92,7 @@ def of_event(
         name=name,
         epsilon=value,
         kind=kind + (_ADDED if accountants.has_stated(event) else ''),
-        instead=None if other is None else model.Instead(**other._asdict()),
+        instead=None if other is None else model.Instead.of(other),
       )
     )
   by_name: dict[str, Any] = {each.name: each.epsilon for each in listed}

@@ -5,7 +5,6 @@ each other, and as the guarantee of the whole that of one client towards who see
 models: it rests on no assumption about single examples.
 """
 
-import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Optional
@@ -49,7 +48,7 @@ def of(
     software=software,
     verification=model.VerificationOfPlan(
       command=command,
-      inputs=model.PlanInputs(plan=model.NbaflInputs(**dataclasses.asdict(plan))),
+      inputs=model.PlanInputs(plan=model.NbaflInputs.of(plan)),
     ),
   )
 
@@ -58,12 +57,9 @@ def of_run(plan: Optional[nbafl.Nbafl]) -> Optional[model.NbaflOfRun]:
   """What the statement of a run says of the plan that its noise is from."""
   if plan is None:
     return None
-  names = model.NbaflPlan.__struct_fields__
-  figures = {name: getattr(plan, name) for name in names if name != 'name'}
-  rows: list[Any] = [each._asdict() for each in plan.guarantees()]
   return model.NbaflOfRun(
-    plan=model.NbaflPlan(name=NAME, **figures),
-    guarantees=[model.NbaflGuarantee(**row) for row in rows],
+    plan=model.NbaflPlan.of(plan, name=NAME),
+    guarantees=[model.NbaflGuarantee.of(each) for each in plan.guarantees()],
   )
 
 

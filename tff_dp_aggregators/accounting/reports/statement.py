@@ -92,11 +92,12 @@ def build(inputs: inputs_lib.Inputs, *, with_curves: bool = True) -> dict[str, A
   curves = None
   if with_curves:
     curves = _curves(mechanism, event, delta, inputs.accountant, run)
-  target, found = None, cast(Any, inputs.found)
+  target = None
   if inputs.target_epsilon is not None:
-    target = model.Target(epsilon=inputs.target_epsilon, found=found)
+    target = model.Target.of(inputs, epsilon=inputs.target_epsilon)
   return model.to_json(
-    (model.Joint if mechanism.parts else model.Single)(
+    (model.Joint if mechanism.parts else model.Single).of(
+      inputs,
       warnings=inputs_lib.warnings(inputs),
       setting=terms.SITES[mechanism.noise_site].setting,
       definition=_definition(mechanism, inputs.not_covered),
@@ -104,27 +105,22 @@ def build(inputs: inputs_lib.Inputs, *, with_curves: bool = True) -> dict[str, A
       participation=_participation(inputs),
       run=run,
       target=target,
-      tuning=inputs.tuning,
       guarantee=guarantees.of_event(
         event, delta, mechanism.relation, inputs.accountant, mechanism.sensitivity_kind
       ),
       other_guarantees=guarantees.others(inputs),
       nbafl=nbafl_report.of_run(inputs.nbafl),
       curves=curves,
-      code_version=inputs.code_version,
       provenance=inputs_lib.provenance(inputs),
       software=_software(),
       verification=model.Verification(
         command=inputs.command,
         files=_files(inputs.files),
-        inputs=model.VerificationInputs(
+        inputs=model.VerificationInputs.of(
+          inputs,
           mechanism=mechanism.to_json(),
           strategy=_strategy(mechanism),
           event=events.to_json(event),
-          delta=delta,
-          accountant=inputs.accountant,
-          target_epsilon=inputs.target_epsilon,
-          found=found,
           clip_norm=clip_norm,
           with_curves=with_curves,
         ),
@@ -318,11 +314,11 @@ def _without_privacy(
       inputs=model.InputsWithoutPrivacy(accountant=accountant),
     )
   return model.to_json(
-    model.WithoutPrivacy(
-      simulation=cast(Any, run.simulation),
+    model.WithoutPrivacy.of(
+      run,
+      mechanism=None,
       simulated_cohort=cohort,
       not_covered=list(run.not_covered),
-      tuning=run.tuning,
       verification=verification,
     )
   )
@@ -340,12 +336,9 @@ def _simulated_cohort(inputs: inputs_lib.Inputs) -> model.SimulatedCohort:
     accountant = inputs.accountant or accountants.tightest(event, relation)
     epsilon = accountants.epsilon(event, inputs.delta, accountant, relation)
   stddev = mechanism.clipped_count_stddev
-  return model.SimulatedCohort(
-    scale=cohort.scale,
-    clients_per_round=cohort.clients_per_round,
-    simulated_clients_per_round=cohort.simulated_clients_per_round,
-    num_clients=cohort.num_clients,
-    simulated_num_clients=cohort.simulated_num_clients,
+  return model.SimulatedCohort.of(
+    cohort,
+    inputs,
     mechanism=mechanism.name,
     strategy_checksum=mechanism.strategy.checksum,
     noise_multiplier=mechanism.noise_multiplier / cohort.scale,
@@ -355,12 +348,10 @@ def _simulated_cohort(inputs: inputs_lib.Inputs) -> model.SimulatedCohort:
     participation=schemes.sentence(mechanism.participation),
     rounds_completed=rounds,
     rounds_planned=mechanism.participation.num_rounds,
-    ledger_head=model.LedgerHead(**ledger.head._asdict()),
+    ledger_head=model.LedgerHead.of(ledger.head),
     simulated_epsilon=epsilon,
-    delta=inputs.delta,
     accountant=accountant,
-    adjacency=cast(Any, mechanism.adjacency),
-    target_epsilon=inputs.target_epsilon,
+    adjacency=mechanism.adjacency,
   )
 
 
@@ -437,14 +428,16 @@ def _mechanisms(
         share_of_mu_squared=joint.shares_of_mu_squared.get(part.name),
       )
     )
-  return model.JointMechanism(
+  return model.JointMechanism.of(
+    joint,
+    inputs,
     name='joint',
     num_rounds=joint.participation.num_rounds,
     noise_site='server',
     strategy_checksum=joint.strategy.checksum,
-    sensitivity_kind=cast(Any, joint.sensitivity_kind),
-    effective_noise_multiplier=joint.effective_noise_multiplier,
-    noise_source=inputs.noise_source,
+    adaptive_clipping=None,
+    noise_multiplier=None,
+    sensitivity_squared=None,
     parts=parts,
   )
 
@@ -462,10 +455,7 @@ def _mechanism(
   sensitivity = factor * mechanism.sensitivity
   adaptive = simulated_epsilon = None
   if mechanism.clipped_count_stddev is not None:
-    adaptive = model.AdaptiveClipping(
-      clipped_count_stddev=mechanism.clipped_count_stddev,
-      values_noise_multiplier=mechanism.values_noise_multiplier,
-    )
+    adaptive = model.AdaptiveClipping.of(mechanism)
   if site.is_simulation:
     would_be = mechanism.event_with(mechanism.noise_multiplier)
     simulated_epsilon = accountants.epsilon(
@@ -473,29 +463,24 @@ def _mechanism(
     )
   error, noise = strategy.per_query_error(), error_multiplier(mechanism)
   of_sum = noises.MIN_CLIENTS in dict(mechanism.options) or not site.is_of_client
-  return kind(
-    name=mechanism.name,
+  return kind.of(
+    mechanism,
+    strategy,
+    inputs,
     strategy=strategy.kind,
     strategy_checksum=strategy.checksum,
-    num_rounds=strategy.num_rounds,
-    noise_site=mechanism.noise_site,
     registered={
       **dict.fromkeys(mechanism_lib.options()),
       **dict(mechanism.options),
       **registry.options_of(strategy),
     },
-    noise_buffers=strategy.noise_buffers,
     clip_norm=clip_norm,
     adaptive_clipping=adaptive,
-    noise_multiplier=mechanism.noise_multiplier,
-    server_noise_multiplier=mechanism.server_noise_multiplier,
     sensitivity=sensitivity,
     sensitivity_squared=factor**2 * mechanism.sensitivity_squared,
-    sensitivity_kind=cast(Any, mechanism.sensitivity_kind),
     effective_noise_multiplier=mechanism.noise_multiplier / sensitivity,
     integer_noise=integers,
     simulated_epsilon=simulated_epsilon,
-    noise_source=inputs.noise_source,
     # The noise in prefix sums, in clip norms.
     error_of='sum' if of_sum else 'client',
     rmse=noise * math.sqrt(float(error.mean())),
@@ -534,15 +519,12 @@ def _integer_noise(
   )
   entries = () if ledger is None else ledger.entries
   clients = max([grid.max_clients, *(each.cohort_reported or 0 for each in entries)])
-  return model.IntegerNoise(
+  return model.IntegerNoise.of(
+    grid,
     padded_dimension=grid.dimension,
     steps=grid.scaled_clip_norm,
-    local_stddev=grid.local_stddev,
-    l2_sensitivity=grid.l2_sensitivity,
-    l1_sensitivity=grid.l1_sensitivity,
     rounding_factor=grid.l2_sensitivity / grid.scaled_clip_norm,
     rounding_error=math.sqrt(clients) / 2 / grid.scaled_clip_norm,
-    beta=grid.beta,
     clients=clients,
     wrap_probability=grid.wrap_probability_with(clients),
   )
@@ -550,20 +532,16 @@ def _integer_noise(
 
 def _participation(inputs: inputs_lib.Inputs) -> model.Participation:
   schema, limits = inputs.mechanism.participation, inputs.mechanism.limits
-  assumed, cap_enforced_by = limits.assumed_at_most, None
-  if assumed is not None:
+  cap_enforced_by = None
+  if limits.assumed_at_most is not None:
     cap_enforced_by = inputs.cap_enforced_by or inputs_lib.NOT_STATED
-  return model.Participation(
+  return model.Participation.of(
+    limits,
+    inputs,
     schema=sampling.of(schema).name,
-    num_rounds=limits.num_rounds,
     registered=sampling.to_json(schema),
     assumption=schemes.assumption(schema),
-    min_separation=limits.min_separation,
     rounds_between=limits.min_separation - 1,
-    max_participations=cast(int, limits.max_participations),
-    possible_by_separation=limits.possible_by_separation,
-    assumed_at_most=assumed,
-    enforced_by=inputs.enforced_by,
     cap_enforced_by=cap_enforced_by,
     source=inputs.participation_source,
   )
@@ -618,7 +596,8 @@ def _ran(
   norms: list[Any] = [entry.clip_norm for entry in ledger.entries]
   norms = [None] if None in norms else norms
   generators = dict.fromkeys(entry.noise_generator for entry in ledger.entries)
-  return spent, model.Run(
+  return spent, model.Run.of(
+    inputs,
     rounds_completed=len(ledger.entries),
     rounds_released_again=list(ledger.repeated),
     bytes_cut_off=ledger.cut,
@@ -627,10 +606,7 @@ def _ran(
       rounds=list(dict.fromkeys(attempt.round for attempt in ledger.aborted)),
       epsilon=epsilon(attempts),
     ),
-    simulation=cast(Any, inputs.simulation),
-    reporting=inputs.reporting,
-    before_clipping=inputs.before_clipping,
-    ledger_head=model.LedgerHead(**ledger.head._asdict()),
+    ledger_head=model.LedgerHead.of(ledger.head),
     clip_norms=model.ClipNorms(smallest=min(norms), largest=max(norms)),
     noise_generators=list(generators),
     rounds_planned=mechanism.participation.num_rounds,

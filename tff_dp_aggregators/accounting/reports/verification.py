@@ -437,7 +437,9 @@ def statement_of_report(
       f'{path} is not what is computed from its inputs: {result.differences[0]}'
       f'{others}; --verify={path} shows all.'
     )
-  return _located(_read(path), os.path.dirname(path))
+  report, folder = _read(path), os.path.dirname(path)
+  located = _located(report, folder)
+  return report if located == report else _build_again(located, '')
 
 
 def _located(statement: dict[str, Any], folder: str) -> dict[str, Any]:
@@ -446,19 +448,12 @@ def _located(statement: dict[str, Any], folder: str) -> dict[str, Any]:
   if stated is None:
     return statement
   files = [{**file, 'path': find(file['path'], folder)} for file in stated['files']]
-  if files == stated['files']:
-    return statement
-  config = [file['path'] for file in files if file['role'] == 'config']
-  if statement['mechanism'] is not None and config and not statement['parts']:
-    found = sources.from_run_dir(
-      os.path.dirname(config[0]) or '.', stated['inputs']['accountant']
-    )
-    return statement_lib.build(found, with_curves=statement['curves'] is not None)
   # The command was right where the files were.
-  moved = {**statement, 'verification': {**stated, 'files': files, 'command': None}}
+  command = stated['command'] if files == stated['files'] else None
+  located = {'verification': {**stated, 'files': files, 'command': command}}
   if statement.get('parts'):
-    moved['parts'] = [_located(part, folder) for part in statement['parts']]
-  return moved
+    located['parts'] = [_located(part, folder) for part in statement['parts']]
+  return {**statement, **located}
 
 
 # Where two statements differ.
