@@ -153,29 +153,6 @@ def _overlaps(axes):
   return bool(inside.any()) or leaves
 
 
-_X = np.linspace(1, 100, 200)
-_SHAPES = {
-  'straight': _X,
-  'early': np.sqrt(_X),
-  'late': _X**8 / 1e12,
-  'steps': np.floor(_X / 20) + 1,
-  'flat': np.full(200, 3.0),
-  'falling': 100 / _X,
-  'valley': np.abs(_X - 50) + 5,
-}
-
-
-@pytest.mark.parametrize('at', [0, 50, 199])
-@pytest.mark.parametrize('log_x', [False, True])
-@pytest.mark.parametrize('shape', _SHAPES)
-def test_no_label_lies_on_a_curve(shape, log_x, at):
-  points = tuple(zip(_X.tolist(), _SHAPES[shape].tolist()))
-  plot = plots.Plot('', '', '', '', points, log_x, mark=points[at])
-  axes = figure.Figure(figsize=(5.2, 3.3)).add_axes((0.155, 0.15, 0.815, 0.81))
-  plots._draw(axes, plot)
-  assert not _overlaps(axes)
-
-
 @pytest.mark.parametrize('noise_multiplier', [0.2, 1.0, 30.0, 1e4])
 def test_no_label_of_a_report_lies_on_its_curve(noise_multiplier):
   mechanism = accounting.Mechanism(

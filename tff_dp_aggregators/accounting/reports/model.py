@@ -92,7 +92,7 @@ class Model(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=Tru
 
   @classmethod
   def of(cls: type[_Model], *objects: Any, **given: Any) -> _Model:
-    """One with what is given; what is not, is as the first object has it that has it."""
+    """One with what is given; what is not, as the first object has it that has it."""
     for name in set(cls.__struct_fields__) - set(given):
       for each in objects:
         if hasattr(each, name):
