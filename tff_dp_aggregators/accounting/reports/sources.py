@@ -4,13 +4,14 @@ Each function reads its files and keeps their checksums; `statement.build` makes
 statement of what it returns.
 """
 
+import contextlib
 import dataclasses
 import datetime
 import hashlib
 import math
 import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Optional, Union
 
 import dp_accounting
@@ -194,12 +195,20 @@ def without_privacy(run_dir: str) -> inputs_lib.WithoutPrivacy:
   path, config = _config_of(run_dir)
   if config.privacy is not None or config.simulated_cohort is not None:
     raise ValueError(f'the run in {os.path.normpath(run_dir)} had a mechanism.')
-  return inputs_lib.WithoutPrivacy(
-    config.simulation,
-    _not_covered_of(path, config),
-    inputs_lib.Tuning.from_json(config.tuning),
-    (file_of('config', path),),
-  )
+  with _naming(path):
+    not_covered = inputs_lib.check_not_covered(config.not_covered)
+    tuning = inputs_lib.Tuning.from_json(config.tuning)
+  files = (file_of('config', path),)
+  return inputs_lib.WithoutPrivacy(config.simulation, not_covered, tuning, files)
+
+
+@contextlib.contextmanager
+def _naming(path: str) -> Iterator[None]:
+  """Names the file in errors of what is in it."""
+  try:
+    yield
+  except (TypeError, ValueError) as e:
+    raise ValueError(f'{path}: {e}') from e
 
 
 def _config_of(run_dir: str) -> tuple[str, _Config]:
@@ -247,8 +256,15 @@ def _from_config(
     arguments.append(f'--accountant={accountant}')
   mechanism = joint_mechanism.stored(privacy.mechanism, strategy)
   _check_ledger(config_path, privacy, ledger)
-  if cohort is None and config.schedule:
-    _check_schedule(config_path, mechanism, privacy, config.schedule)
+  with _naming(config_path):
+    if cohort is None and config.schedule:
+      _check_schedule(mechanism, privacy, config.schedule)
+    plan = nbafl_report.from_json(config.nbafl)
+    if plan is not None:
+      nbafl_report.check_cohorts(plan, config.schedule)
+    weights_of_parts = _weights_of_parts(mechanism, privacy)
+    not_covered = inputs_lib.check_not_covered(config.not_covered)
+    tuning = inputs_lib.Tuning.from_json(config.tuning)
   target = privacy.target_epsilon
   if target is not None and is_asked:
     # Another accountant may say more; then it is no target of its report.
@@ -261,7 +277,7 @@ def _from_config(
     found=None if target is None else 'noise_multiplier',
     accountant=planned_by if accountant is None else accountant,
     clip_norm=privacy.clip_norm,
-    weights_of_parts=_weights_of_parts(config_path, mechanism, privacy),
+    weights_of_parts=weights_of_parts,
     ledger=ledger,
     enforced_by=privacy.enforced_by,
     cap_enforced_by=privacy.cap_enforced_by,
@@ -271,16 +287,15 @@ def _from_config(
     reporting=config.reporting,
     before_clipping=config.before_clipping,
     simulated_cohort=cohort,
-    nbafl=_nbafl_of(config_path, config),
-    not_covered=_not_covered_of(config_path, config),
-    tuning=inputs_lib.Tuning.from_json(config.tuning),
+    nbafl=plan,
+    not_covered=not_covered,
+    tuning=tuning,
     command=command_of(arguments),
     files=tuple(files),
   )
 
 
 def _check_schedule(
-  config_path: str,
   mechanism: joint_mechanism.AnyMechanism,
   privacy: _Privacy,
   schedule: Mapping[str, Any],
@@ -295,14 +310,13 @@ def _check_schedule(
     kept = schedule.get('sampling', schedule.get('participation', unknown))
   if kept != stated:
     raise ValueError(
-      f'{config_path}: its schedule keeps {kept}, but its mechanism counts on '
-      f'{stated}: {_ALTERED}.'
+      f'its schedule keeps {kept}, but its mechanism counts on {stated}: {_ALTERED}.'
     )
   denominator, said = privacy.clients_per_round, schedule.get('clients_per_round')
   if None not in (denominator, said) and denominator != said:
     raise ValueError(
-      f'{config_path}: its schedule has clients_per_round={said}, but the mean is '
-      f'divided by {denominator}: {_ALTERED}.'
+      f'its schedule has clients_per_round={said}, but the mean is divided by '
+      f'{denominator}: {_ALTERED}.'
     )
 
 
@@ -333,27 +347,8 @@ def _check_ledger(
       )
 
 
-def _nbafl_of(config_path: str, config: _Config) -> Any:
-  """The plan of NbAFL that a configuration says its noise is from, if it does."""
-  try:
-    plan = nbafl_report.from_json(config.nbafl)
-    if plan is not None:
-      nbafl_report.check_cohorts(plan, config.schedule)
-    return plan
-  except ValueError as e:
-    raise ValueError(f'{config_path}: {e}') from e
-
-
-def _not_covered_of(config_path: str, config: _Config) -> tuple[str, ...]:
-  """What a configuration says was computed from clients' data besides."""
-  try:
-    return inputs_lib.check_not_covered(config.not_covered)
-  except (TypeError, ValueError) as e:
-    raise ValueError(f'{config_path}: {e}') from e
-
-
 def _weights_of_parts(
-  config_path: str, mechanism: joint_mechanism.AnyMechanism, privacy: _Privacy
+  mechanism: joint_mechanism.AnyMechanism, privacy: _Privacy
 ) -> Optional[dict[str, dict[str, list[int]]]]:
   """The weights that a configuration says each part has, if the patterns say so too."""
   if not mechanism.parts:
@@ -363,8 +358,8 @@ def _weights_of_parts(
   parts = tuple(part for part, weights in stated.items() for _ in weights)
   if not stated or mechanism.part_of(names) != parts:
     raise ValueError(
-      f'{config_path}: weights_of_parts is {stated}, which the patterns of the parts '
-      'do not give: something was altered.'
+      f'weights_of_parts is {stated}, which the patterns of the parts do not give: '
+      'something was altered.'
     )
   return stated
 
