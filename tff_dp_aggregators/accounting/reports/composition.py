@@ -61,14 +61,9 @@ _SAME_SIZES = (
 
 
 class Part(NamedTuple):
-  """A statement to be composed with others.
+  """A statement to be composed with others, as `statement` returned it."""
 
-  Attributes:
-    name: Where it comes from, for messages, such as '--ledger=ledger.jsonl'.
-    statement: As `statement.build` or `statement.compose` returned it.
-  """
-
-  name: str
+  name: str  # Where it comes from, for messages, such as '--ledger=ledger.jsonl'.
   statement: dict[str, Any]
 
 
@@ -79,13 +74,7 @@ def compose(
   command: Optional[str] = None,
   other_releases: Sequence[inputs_lib.OtherRelease] = (),
 ) -> dict[str, Any]:
-  """The statement of all parts together; of a single one, that itself.
-
-  Args:
-    parts: One or more.
-    accountant: Whose epsilon the guarantee states; `None` for the tightest.
-    command: A command that prints the same numbers again.
-    other_releases: As for `statement.compose`.
+  """`statement.compose` of parts, one or more, that are checked; of one, that itself.
 
   Raises:
     OSError: If the ledger of a run cannot be read.
@@ -144,19 +133,13 @@ def _check_distinct(parts: Sequence[Part]) -> None:
 
 
 class _Run(NamedTuple):
-  """What a ledger tells, by which runs are told apart.
-
-  Attributes:
-    first: Its first line.
-    alone: What no two runs have in common, each with what is wrong if they do.
-    sizes: Clients of each round, as far as chance drew them.
-    cohorts: Of a file, hashes of those of so many rounds together that no two draws
-      have them by chance.
-  """
+  """What a ledger tells, by which runs are told apart."""
 
   first: ledger_lib.LedgerEntry
+  # What no two runs have in common, each with what is wrong if they do.
   alone: dict[tuple[str, Any], None]
-  sizes: Sequence[int]
+  sizes: Sequence[int]  # Clients of each round, as far as chance drew them.
+  # Hashes of those of so many rounds of a file that no two draws have them by chance.
   cohorts: Sequence[str]
 
 

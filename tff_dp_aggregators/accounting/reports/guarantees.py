@@ -136,18 +136,6 @@ def recognised_by(
 
   It is the least that any point of the privacy curve gives, so all of them have to be
   right: where they are drawn, the probabilities that one is not are added to it.
-
-  Example:
-    >>> import dp_accounting
-    >>> from tff_dp_aggregators.accounting import accountants
-    >>> once = accountants.GaussianAccountant().compose(
-    ...   dp_accounting.GaussianDpEvent(1.0)
-    ... )
-    >>> (
-    ...   round(recognised_by(once, 1.0, math.inf), 4),
-    ...   round(recognised_by(once, None, math.inf), 4),
-    ... )
-    (0.0924, 0.0924)
   """
   if mu is not None:
     return recognised_of_gaussian(mu)
@@ -188,12 +176,7 @@ def recognised_of_gaussian(mu: float) -> float:
 
 
 def recognised_of_points(points: Iterable[tuple[float, float]]) -> float:
-  """By those of points of a privacy curve, the least that one of them gives.
-
-  Example:
-    >>> recognised_of_points([(0.0, 0.25)]), recognised_of_points([(math.inf, 0.0)])
-    (0.26, 1.0)
-  """
+  """By those of points of a privacy curve, the least that one of them gives."""
   least = 1.0
   for epsilon, delta in points:
     few = math.exp(min(epsilon, 100.0)) * FALSE_ALARMS + delta  # Above 1 long before.

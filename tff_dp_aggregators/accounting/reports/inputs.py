@@ -235,14 +235,7 @@ class Inputs:
 
 @dataclasses.dataclass(frozen=True)
 class WithoutPrivacy:
-  """What is to be said of a run that had no mechanism.
-
-  Attributes:
-    simulation: As in `Inputs`.
-    not_covered: As in `Inputs`.
-    tuning: As in `Inputs`.
-    files: As in `Inputs`.
-  """
+  """What is to be said of a run that had no mechanism; fields are those of `Inputs`."""
 
   simulation: Optional[str] = None
   not_covered: tuple[str, ...] = ()
@@ -322,13 +315,7 @@ def capped_by_log(source: Mapping[str, Any]) -> str:
 def enforced_by_log(
   source: Mapping[str, Any], has_ledger: bool, stated: Optional[str] = None
 ) -> str:
-  """What enforces limits that a round log shows, or shows that they were kept.
-
-  Example:
-    >>> said = enforced_by_log({'basis': 'min_wait'}, False, 'the app')
-    >>> said.endswith('rounds were complete; what enforces the wait: the app')
-    True
-  """
+  """What enforces limits that a round log shows, or shows that they were kept."""
   planned = source.get('planned')
   which = 'shown' if planned is None else 'widened' if planned['broken'] else 'kept'
   return terms.in_a_line(

@@ -6,7 +6,7 @@ models: it rests on no assumption about single examples.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final, Optional
 
 from tff_dp_aggregators.accounting import joint_mechanism
@@ -35,15 +35,16 @@ def of(
   """What a statement says of a plan."""
   said = of_run(plan)
   assert said is not None
-  central = central_of([model.to_json(row) for row in said.guarantees])
+  # That of a client towards who sees the models: zeroed out if all clients take part in
+  # every round, and else replaced.
+  central = next(
+    row for row in said.guarantees if (row.seen, row.unit) == ('downlink', 'client')
+  )
+  epsilon = central.epsilon
+  is_private = epsilon is not None and math.isfinite(epsilon)
   return model.Nbafl(
     mechanism=said.plan,
-    guarantee=model.GuaranteeOfPlan(
-      epsilon=central['epsilon'],
-      delta=plan.delta,
-      is_private=central['epsilon'] is not None,
-      adjacency=central['adjacency'],
-    ),
+    guarantee=model.GuaranteeOfPlan.of(central, is_private=is_private),
     guarantees=said.guarantees,
     software=software,
     verification=model.VerificationOfPlan(
@@ -61,27 +62,6 @@ def of_run(plan: Optional[nbafl.Nbafl]) -> Optional[model.NbaflOfRun]:
     plan=model.NbaflPlan.of(plan, name=NAME),
     guarantees=[model.NbaflGuarantee.of(each) for each in plan.guarantees()],
   )
-
-
-def central_of(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-  """The row of a client towards who sees the models: the guarantee of a plan.
-
-  Zeroed out if all clients take part in every round, and else replaced.
-  """
-  return next(
-    each for each in rows if (each['seen'], each['unit']) == ('downlink', 'client')
-  )
-
-
-def local_of(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-  """The row of what a client sends in all rounds: the guarantee of a run."""
-  sent = [
-    each
-    for each in rows
-    if (each['seen'], each['unit']) == ('uplink', 'client')
-    and each['adjacency'] == 'zero_out'
-  ]
-  return max(sent, key=lambda each: int(each['releases']))
 
 
 def from_json(data: Any) -> Optional[nbafl.Nbafl]:

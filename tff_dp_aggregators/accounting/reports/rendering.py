@@ -193,7 +193,6 @@ def _environment() -> jinja2.Environment:
   environment.globals.update(
     bought=_bought,
     by_part=_by_part,
-    central_of=nbafl_report.central_of,
     code=_code,
     command_of=sources.command_of,
     dirname=posixpath.dirname,
@@ -205,7 +204,6 @@ def _environment() -> jinja2.Environment:
     kind_of_strategy=_kind_of_strategy,
     kind_of_privacy=_kind_of_privacy,
     label=_label,
-    local_of=nbafl_report.local_of,
     measured=_measured,
     needs_what_nobody_states=_needs_what_nobody_states,
     noise=_noise,

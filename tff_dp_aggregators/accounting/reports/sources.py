@@ -52,13 +52,8 @@ def from_plan(
 ) -> inputs_lib.Inputs:
   """The statement's inputs for a plan, or for the rounds of it that a ledger lists.
 
-  Args:
-    plan: Mechanism and target, and what else is stated.
-    ledger: Path of a ledger of a run of this mechanism.
-    strategy_file: Where the strategy was loaded from, if it was.
-    round_log: Where the limits on participation come from, if from a log; with a
-      ledger, what shows that they were kept.
-    command: A command that gives the same numbers again.
+  The limits of the plan are those of the round log, if there is one; with a ledger, the
+  log shows that they were kept.
 
   Raises:
     OSError: If a file cannot be read.
@@ -378,21 +373,14 @@ def _code_version(software: Any) -> Optional[str]:
 
 @dataclasses.dataclass(frozen=True)
 class RoundLog:
-  """What a production system's round log says about participation.
+  """What a production system's round log says about participation."""
 
-  Attributes:
-    limits: The planned limits if it shows that they were kept, or else those that it
-      shows.
-    proved: All that it says.
-    summary: JSON-ready, with the arguments of `from_round_log` and without who took
-      part.
-    file: As `file_of` describes it.
-  """
-
+  # The planned limits if it shows that they were kept, or else those that it shows.
   limits: strategies.Participation
-  proved: log_participation.Summary
+  proved: log_participation.Summary  # All that it says.
+  # JSON-ready, with the arguments of `from_round_log` and without who took part.
   summary: dict[str, Any]
-  file: dict[str, Any]
+  file: dict[str, Any]  # As of `file_of`.
 
   @property
   def has_no_more_rounds(self) -> bool:
@@ -417,15 +405,8 @@ def from_round_log(
 ) -> RoundLog:
   """Limits on participation that a production system's round log proves.
 
-  Args:
-    path: The log; `records.round_log` says what it looks like.
-    min_wait: Least time between two contributions of a device; `None` for 24 hours, or
-      for no such rule if the log names the clients.
-    wait_from: With what the wait begins: 'contribution' or 'completion'.
-    first_start: When the first round started, for logs without start times.
-    columns: The log's own names of columns, as for `records.round_log.read`.
-    population: Of which population, in a log of several.
-    planned: Limits that were planned, of at least as many rounds.
+  Or those that were planned, of at least as many rounds, as far as they were kept.
+  Other arguments are those of `round_log.read` and `log_participation.summarize`.
 
   Raises:
     OSError: If the file cannot be read.

@@ -271,10 +271,6 @@ def is_bound(*statements: dict[str, Any]) -> bool:
 def build_nbafl(plan: nbafl.Nbafl, *, command: Optional[str] = None) -> dict[str, Any]:
   """The statement of an NbAFL plan: what its formulas claim, and what holds.
 
-  Args:
-    plan: With all its inputs.
-    command: A command that prints the same numbers again.
-
   Example:
     >>> plan = nbafl.Nbafl(
     ...   0.8,
@@ -358,14 +354,7 @@ def _simulated_cohort(inputs: inputs_lib.Inputs) -> model.SimulatedCohort:
 def event_of_rounds(
   mechanism: mechanism_lib.Mechanism, rounds: int
 ) -> dp_accounting.DpEvent:
-  """The event of the first rounds of a mechanism, as a ledger of them would have it.
-
-  Example:
-    >>> limits = strategies.Participation(4, min_separation=1)
-    >>> mechanism = mechanism_lib.Mechanism('gaussian', limits, noise_multiplier=2.0)
-    >>> event_of_rounds(mechanism, 1)
-    GaussianDpEvent(noise_multiplier=2.0)
-  """
+  """The event of the first rounds of a mechanism, as a ledger of them would have it."""
   if rounds == mechanism.participation.num_rounds:
     return mechanism.event
   if not mechanism.is_one_gaussian:

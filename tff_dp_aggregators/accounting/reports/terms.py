@@ -34,20 +34,12 @@ def in_a_line(text: Any) -> str:
 
 
 class AccountantTerms(NamedTuple):
-  """What is said of an accountant.
+  """What is said of an accountant."""
 
-  Attributes:
-    kind: What its epsilon is: exact or a bound, numerical or not, and the citation.
-    keeps: What it keeps of a mechanism, beginning with the name.
-    title: The method in a few words.
-    kind_of_bound: `kind` where the sensitivity, by which the event is made, is known by
-      an upper bound; `None` if it is the same.
-    keeps_of_bound: `keeps` there.
-  """
-
-  kind: str
-  keeps: str
-  title: str
+  kind: str  # What its epsilon is: exact or a bound, numerical or not; the citation.
+  keeps: str  # What it keeps of a mechanism, beginning with the name.
+  title: str  # The method in a few words.
+  # The same where the sensitivity, by which the event is made, is known by a bound.
   kind_of_bound: Optional[str] = None
   keeps_of_bound: Optional[str] = None
 
@@ -61,33 +53,20 @@ class AccountantTerms(NamedTuple):
 
 
 class OptionTerms(NamedTuple):
-  """What is said of a number that noise or its site takes.
+  """What is said of a number that noise or its site takes."""
 
-  Attributes:
-    help: What it is and its default, to stand after 'For skellam: '.
-    title: What it is called,
-    meaning: and what it means.
-  """
-
-  help: str
+  help: str  # What it is and its default, to stand after 'For skellam: '.
   title: str
   meaning: str
 
 
 class SiteTerms(NamedTuple):
-  """What is said of a place where noise is made.
+  """What is said of a place where noise is made."""
 
-  Attributes:
-    help: What that is, for the help of `--noise_site`.
-    setting: Who has to be trusted with what.
-    outputs: What the adversary sees.
-    kind: Of differential privacy, if it is not that of the server's noise.
-  """
-
-  help: str
-  setting: str
-  outputs: str
-  kind: str = ''
+  help: str  # What that is, for the help of `--noise_site`.
+  setting: str  # Who has to be trusted with what.
+  outputs: str  # What the adversary sees.
+  kind: str = ''  # Of differential privacy, if it is not that of the server's noise.
 
 
 _WORDS = sentences('terms.j2')
@@ -113,22 +92,12 @@ def beside(name: str) -> tuple[str, ...]:
 
 
 def label(name: str, other: Optional[accountants.Instead]) -> str:
-  """An accountant's name for a table, with whose bound it states if not its own.
-
-  Example:
-    >>> label('pld', accountants.Instead('rdp', 'the noise is too small'))
-    "pld (rdp's bound, as the noise is too small)"
-  """
-  return (
-    name if other is None else f"{name} ({other.accountant}'s bound, as {other.reason})"
-  )
+  """An accountant's name for a table, with whose bound it states if not its own."""
+  if other is None:
+    return name
+  return f"{name} ({other.accountant}'s bound, as {other.reason})"
 
 
 def describe(option: str) -> str:
-  """What is said of an option of noise or its site, for the help of its flag.
-
-  Example:
-    >>> describe('max_clients')[:39]
-    'For skellam and discrete_gaussian: how '
-  """
+  """What is said of an option of noise or its site, for the help of its flag."""
   return f'For {sites.having(option, " and ")}: {OPTIONS[option].help}.'
