@@ -3,7 +3,7 @@
 Claims:
 
 * An accountant that is registered is found by flags, calibration, statements with their
-  JSON schema, reports and verification; so is a scheme, with its words, flags and
+  JSON schema, reports and verification; so is a scheme, with its flags and
   rows of comparisons.
 * What is registered twice, or contradicts what is there, is refused.
 * No file outside of their rooms asks of which kind a schema is, or decides by the name
@@ -91,13 +91,6 @@ def dice(monkeypatch):
     own=(scheme_flags.Flag('sides', int, 'Sides of the dice.'),),
   )
   monkeypatch.setitem(scheme_flags.STATED, DiceSampling, stated)
-  words = schemes.Words(
-    'each client rolls a die with {sides} sides, in secret',
-    'If each client rolls a die with {sides} sides:',
-    'rolls a die',
-    (('sides of the die', 'sides', 'of every client'),),
-  )
-  monkeypatch.setitem(schemes.WORDS, DiceSampling, words)
   offer = offers.Offer(
     'dice',
     'sampling by dice',
@@ -195,8 +188,7 @@ def test_a_schema_is_found_everywhere(dice, tmp_path):
   for output_format in ('text', 'markdown', 'html'):
     text = reports.rendering.render(built, output_format)
     text = re.sub('</?span[^>]*>', '', text)  # Around numbers, on a page.
-    assert 'each client rolls a die with 50 sides, in secret' in text
-    assert 'sides of the die' in text
+    assert 'rounds=20, sides=50)' in text
     assert 'sampling is accounted for round by round' in text
 
 
@@ -237,7 +229,7 @@ def test_a_comparison_offers_a_schema(dice):
   assert row.mechanism.participation == DiceSampling(20, 100)
   assert comparison.advised is row and row.accountant == 'pld'
   text = views.to_text(comparison)
-  assert 'If each client rolls a die with 100 sides:' in text
+  assert 'With dice sampling:' in text
   assert 'Advice: gaussian, sampling by dice' in text
   assert views.draw(comparison, 'svg').startswith(b'<?xml')
 
@@ -247,12 +239,13 @@ def test_sampling_with_correlated_noise_is_refused_for_every_schema(dice):
     accounting.Mechanism('tree', DiceSampling(20, 50), 2.0)
 
 
-def test_a_scheme_without_words_is_reported_by_its_numbers(monkeypatch):
-  monkeypatch.setitem(sampling.KINDS, 'dice_sampling', DiceSampling)
+def test_a_scheme_without_words_is_reported_by_its_numbers(dice):
   schema = DiceSampling(20, 50)
   assert schemes.assumption(schema) == 'DiceSampling(num_rounds=20, sides=50)'
-  assert schemes.facts(schema) == (schemes.Fact('sides', 50),)
   assert schemes.heading(schema) == 'With dice sampling:'
+  mechanism = accounting.Mechanism('gaussian', schema, 2.0)
+  built = reports.statement.build(reports.Inputs(mechanism, 1e-6), with_curves=False)
+  assert '- **sides**: 50\n' in reports.rendering.render(built, 'markdown')
 
 
 def test_names_are_taken_once(doubled, dice):
@@ -272,12 +265,10 @@ def test_what_is_no_schema_is_refused_with_those_known():
 # Where names of accountants or schemas decide something, and why.
 EXCEPTIONS = {
   'tff_dp_aggregators/accounting/reports/terms.py': {
-    # What reports say of each, by its name; and a kind of sensitivity.
+    # A kind of sensitivity, not the accountant; and whom reports list beside whom.
     'exact',
     'monte_carlo',
     'pld',
-    'prv',
-    'zcdp',
   },
   'tff_dp_aggregators/accounting/joint_mechanism.py': {
     'exact',  # A kind of sensitivity, not the accountant.

@@ -245,7 +245,7 @@ def test_what_was_changed_in_a_part_of_the_report_is_found(field, run, tmp_path)
     (
       'config.json',
       ('"weights_of_parts": {', '"weights_of_parts": {"more": [],'),
-      'weights_of_parts is .* and not shapes by the names',
+      'Expected `object`, got `array` - at `.*weights_of_parts',
     ),
   ],
 )

@@ -9,9 +9,13 @@ Claims:
 
 import pytest
 
+from tff_dp_aggregators import accounting
 from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting import reports
+from tff_dp_aggregators.accounting.reports import rendering
 from tff_dp_aggregators.accounting.reports import schemes
+from tff_dp_aggregators.accounting.reports import statement
 
 _EPOCHS = strategies.Participation(12, min_separation=4, fixed_epoch=True)
 
@@ -47,10 +51,7 @@ def test_what_enforces_a_scheme_is_said(schema, words, tmp_path):
 def test_limits_are_told_in_words(separation, between):
   limits = strategies.Participation(6, separation, 3)
   assert f'({between} them)' in schemes.sentence(limits)
-  facts = {fact.term: fact for fact in schemes.facts(limits)}
-  assert facts['min separation'].value == f'{separation} ({between})'
-  (often,) = [
-    fact.value
-    for fact in schemes.facts(strategies.Participation(6, 6))
-    if fact.term == 'possible by separation'
-  ]
+  mechanism = accounting.Mechanism('gaussian', limits, 2.0)
+  built = statement.build(reports.Inputs(mechanism, 1e-6), with_curves=False)
+  text = rendering.render(built, 'markdown')
+  assert f'**min separation**: {separation} ({between})' in text

@@ -28,7 +28,6 @@ from tff_dp_aggregators.accounting import reports
 from tff_dp_aggregators.accounting.records import ledger
 from tff_dp_aggregators.accounting.reports import rendering
 from tff_dp_aggregators.accounting.reports import schema as schema_lib
-from tff_dp_aggregators.accounting.reports import simulated_cohorts
 from tff_dp_aggregators.accounting.reports import sources
 from tff_dp_aggregators.accounting.reports import statement
 
@@ -181,7 +180,7 @@ def test_rounds_spend_what_a_ledger_of_a_private_run_adds_up(
         strategy_checksum=mechanism.strategy.checksum,
       )
   total = ledger.read(path).total_event
-  event = simulated_cohorts.event_of_rounds(mechanism, rounds)
+  event = statement.event_of_rounds(mechanism, rounds)
   epsilons = [
     accounting.accountants.epsilon(each, 1e-6, relation=mechanism.relation)
     for each in (event, total)

@@ -3,6 +3,7 @@
 Claims:
 
 * It is done from the same files, also where they moved, and has to lead to the report.
+* The name that the program had before is as right as the one that it has.
 * It can neither write nor read a flag file, a pipe or a device, nor lead to itself.
 * A strategy that comes out otherwise in the last bits is compared by its figures.
 """
@@ -101,6 +102,23 @@ def test_what_is_no_command_of_the_report_program_is_found(tmp_path, command):
   )
   (difference,) = statements.verify(tmp_path, report).differences
   assert 'does not work: WrongCommand' in difference
+
+
+@pytest.mark.parametrize('kind', ['flags', 'run_dir', 'run_dirs'])
+def test_the_name_that_the_program_had_before_is_as_right(tmp_path, kind):
+  report = statements.of_kind(tmp_path, kind)
+  old = 'python -m tff_dp_aggregators.accounting.report '
+  for each in (report, *report['parts']):
+    stated = each['verification']
+    stated['command'] = stated['command'].replace('tff-dp-report ', old)
+    assert stated['command'].startswith(old)
+  result = statements.verify(tmp_path, report)
+  assert result.ok, result.text
+  path = tmp_path / 'report.json'
+  located = verification.statement_of_report(str(path), report_program.statement_of)
+  assert located['verification']['command'].startswith('tff-dp-report ')
+  report['verification']['command'] += ' --accountant=zcdp'
+  assert 'verification.command' in statements.verify(tmp_path, report).text
 
 
 def test_a_flag_that_stands_twice_in_a_command_is_found(tmp_path):

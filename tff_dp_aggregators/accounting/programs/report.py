@@ -320,7 +320,7 @@ def _parts(values: flags.FlagValues, with_curves: bool) -> Iterator[composition.
     for files in _ledgers_and_logs(values):
       yield part(_of_mechanism(values, files, planned), files)
   for path in values.report or ():
-    verified = composition.from_report(path, statement_of)
+    verified = verification.statement_of_report(path, statement_of)
     yield composition.Part(f'--report={path}', verified)
 
 

@@ -10,31 +10,60 @@ neither: nothing shows whether the same plan again is a mistake or a second run 
 so it counts as often as it is given.
 """
 
+import collections
 import dataclasses
+import json
 import os
-from collections.abc import Iterator, Sequence
-from typing import Any, Optional
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Optional
+
+import dp_accounting
 
 from tff_dp_aggregators.accounting import sites
+from tff_dp_aggregators.accounting.records import ledger as ledger_lib
+from tff_dp_aggregators.accounting.records import ledger_rules
 from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
 from tff_dp_aggregators.accounting.reports import model
 from tff_dp_aggregators.accounting.reports import nbafl_report
-from tff_dp_aggregators.accounting.reports import sources
 from tff_dp_aggregators.accounting.reports import statement as statement_lib
-from tff_dp_aggregators.accounting.reports import verification
-from tff_dp_aggregators.base import strict_json
+
+# Probability of what is taken for no chance: cohorts of two runs alike in all rounds.
+_HARDLY_EVER = 1e-9
+# What a run keeps from others, beside its configuration.
+_PRIVATE = 'private.json'
+_OF_ONE_RUN = (
+  ': they are of one run, or of two that went on from one state with the same noise, '
+  'so that what they released together has no guarantee that is known. If one is the '
+  'beginning of the other, give the longer one alone.'
+)
+_ONE_SEED = (
+  'have their noise from the same seed, or from seeds that no noise_key_tag tells '
+  'apart, so what they released together has no guarantee that is known. Runs compose '
+  'if their noise is independent: secret, or of different seeds.'
+)
+_ONE_DRAW = (
+  'drew their clients from the same seed, so that they had the same ones, where '
+  'epsilon is for draws that are independent: what they released together has no '
+  'guarantee that is known. Give each run with sampling a seed of its own.'
+)
+_ONE_FILE = (
+  'drew their clients from the same file, or from what nothing tells apart, so that '
+  'they may have had the same ones, where epsilon is for draws that are independent. '
+  'Files are told apart where the run directories are, by private.json; a file and a '
+  'seed by nothing. The ledger of a loop of your own says by sampling_tag from which '
+  'seed it drew.'
+)
+_SAME_SIZES = (
+  'have cohorts of the same sizes, drawn at random: they drew the same clients, and '
+  'epsilon is for draws that are independent. Give each run with sampling a seed of '
+  'its own.'
+)
 
 
-@dataclasses.dataclass(frozen=True)
-class Part:
-  """A statement to be composed with others.
+class Part(NamedTuple):
+  """A statement to be composed with others, as `statement` returned it."""
 
-  Attributes:
-    name: Where it comes from, for messages, such as '--ledger=ledger.jsonl'.
-    statement: As `statement.build` or `statement.compose` returned it.
-  """
-
-  name: str
+  name: str  # Where it comes from, for messages, such as '--ledger=ledger.jsonl'.
   statement: dict[str, Any]
 
 
@@ -45,13 +74,7 @@ def compose(
   command: Optional[str] = None,
   other_releases: Sequence[inputs_lib.OtherRelease] = (),
 ) -> dict[str, Any]:
-  """The statement of all parts together; of a single one, that itself.
-
-  Args:
-    parts: One or more.
-    accountant: Whose epsilon the guarantee states; `None` for the tightest.
-    command: A command that prints the same numbers again.
-    other_releases: As for `statement.compose`.
+  """`statement.compose` of parts, one or more, that are checked; of one, that itself.
 
   Raises:
     OSError: If the ledger of a run cannot be read.
@@ -60,100 +83,163 @@ def compose(
   _check_distinct(parts)
   if len(parts) == 1 and not other_releases:
     return parts[0].statement
-  for part in parts:
-    if part.statement['mechanism'] is None:
+  for name, part in parts:
+    if part['mechanism'] is None:
       why = 'had no privacy mechanism'
-      if part.statement['simulated_cohort'] is not None:
+      if part['simulated_cohort'] is not None:
         why = 'simulates a larger cohort and has no guarantee'
-      raise ValueError(f'{part.name} {why}; with it nothing has a guarantee.')
-    if nbafl_report.is_one(part.statement):
+      raise ValueError(f'{name} {why}; with it nothing has a guarantee.')
+    if nbafl_report.is_one(part):
       raise ValueError(
-        f'{part.name} is of an NbAFL plan, which has several guarantees, of examples '
-        'and of clients; it stands alone.'
+        f'{name} is of an NbAFL plan, which has several guarantees, of examples and of '
+        'clients; it stands alone.'
       )
-    site = part.statement['mechanism'].get('noise_site')
+    site = part['mechanism'].get('noise_site')
     if site is not None and sites.SITES[site].is_simulation:
       raise ValueError(
-        f'{part.name} only simulates local privacy; with it nothing has a guarantee.'
+        f'{name} only simulates local privacy; with it nothing has a guarantee.'
       )
-  sources.check_not_forked(
-    [
-      file['path']
-      for part in parts
-      for file in part.statement['verification']['files']
-      if file['role'] == 'ledger'
-    ]
-  )
+  files = [file for _, part in parts for file in part['verification']['files']]
+  check_not_forked([file['path'] for file in files if file['role'] == 'ledger'])
   return statement_lib.compose(
-    [part.statement for part in parts],
+    [part for _, part in parts],
     accountant=accountant,
     command=command,
     other_releases=other_releases,
-    names=[part.name for part in parts],
-  )
-
-
-def from_report(
-  path: str, statement_of: Optional[verification.StatementOf] = None
-) -> dict[str, Any]:
-  """A JSON report that is right, with its files where they are found."""
-  result = verification.verify(path, statement_of)
-  if not result.ok:
-    more = len(result.differences) - 1
-    others = f' (and {more} more)' if more else ''
-    raise ValueError(
-      f'{path} is not what is computed from its inputs: {result.differences[0]}'
-      f'{others}; --verify={path} shows all.'
-    )
-  with open(path, encoding='utf-8') as file:
-    return _located(strict_json.loads(file.read()), os.path.dirname(path))
-
-
-def _located(statement: dict[str, Any], folder: str) -> dict[str, Any]:
-  """The statement, with files named as they are found from here."""
-  stated = statement['verification']
-  if stated is None:
-    return statement
-  parts = [_located(part, folder) for part in statement.get('parts', ())]
-  files = [
-    dict(file, path=verification.find(file['path'], folder)) for file in stated['files']
-  ]
-  if files == stated['files']:
-    return statement
-  config = [file['path'] for file in files if file['role'] == 'config']
-  if statement['mechanism'] is None:
-    return dict(statement, verification=dict(stated, files=files, command=None))
-  if config and not parts:
-    found = sources.from_run_dir(
-      os.path.dirname(config[0]) or '.', stated['inputs']['accountant']
-    )
-    return statement_lib.build(found, with_curves=statement['curves'] is not None)
-  # The command was right where the files were.
-  return dict(
-    statement, parts=parts, verification=dict(stated, files=files, command=None)
+    names=[name for name, _ in parts],
   )
 
 
 def _check_distinct(parts: Sequence[Part]) -> None:
   """Refuses a run that is given twice."""
   seen: dict[Any, str] = {}
-  for part in parts:
-    for run in _told_by(part.statement):
-      if run in seen:
+  for name, part in parts:
+    for _, run in model.runs(part):
+      files = run['verification']['files'] if run['mechanism'] else ()
+      by_role = {file['role']: file['sha256'] for file in files}
+      if 'ledger' in by_role:
+        told_by = ('ledger', by_role['ledger'], None)
+      elif 'round_log' in by_role:
+        population = run['participation']['source']['arguments'].get('population')
+        told_by = ('round log', by_role['round_log'], population)
+      else:
+        continue
+      if told_by in seen:
         raise ValueError(
-          f'a run is given twice, in {seen[run]} and in {part.name}: the same '
-          f'{run[0].replace("_", " ")} (sha256 {run[1]}). Give each run once.'
+          f'a run is given twice, in {seen[told_by]} and in {name}: the same '
+          f'{told_by[0]} (sha256 {told_by[1]}). Give each run once.'
         )
-      seen[run] = part.name
+      seen[told_by] = name
 
 
-def _told_by(statement: dict[str, Any]) -> Iterator[tuple[str, str, Optional[str]]]:
-  """By what each run in a statement is told from others."""
-  for _, run in model.runs(statement):
-    files = run['verification']['files'] if run['mechanism'] else ()
-    by_role = {file['role']: file['sha256'] for file in files}
-    if 'ledger' in by_role:
-      yield 'ledger', by_role['ledger'], None
-    elif 'round_log' in by_role:
-      source = run['participation']['source']
-      yield 'round_log', by_role['round_log'], source['arguments'].get('population')
+class _Run(NamedTuple):
+  """What a ledger tells, by which runs are told apart."""
+
+  first: ledger_lib.LedgerEntry
+  # What no two runs have in common, each with what is wrong if they do.
+  alone: dict[tuple[str, Any], None]
+  sizes: Sequence[int]  # Clients of each round, as far as chance drew them.
+  # Hashes of those of so many rounds of a file that no two draws have them by chance.
+  cohorts: Sequence[str]
+
+
+def check_not_forked(ledgers: Sequence[str]) -> None:
+  """Checks that runs compose: that what one released tells nothing of others' noise.
+
+  Noise from one key, or one seed, is the same for two data sets, whose difference then
+  has none. Ledgers with it name one key, begin alike, or have a result in common: with
+  noise of its own no run releases what another did.
+
+  Nor, where privacy rests on sampling, of who was drawn for others: accountants compose
+  draws that are independent, and from one seed or file the same clients are in both.
+  Ledgers with it name one seed, or have cohorts of the same sizes.
+  """
+  runs: dict[str, _Run] = {}
+  for path in ledgers:
+    entries = ledger_lib.read(path).entries
+    if not entries:
+      continue
+    run = _Run(
+      entries[0], _alone(entries), _drawn_sizes(entries), _cohorts(path, entries[0])
+    )
+    for other, before in runs.items():
+      why = _why_one(before, run)
+      if why is not None:
+        raise ValueError(f'{other} and {path} {why}')
+    runs[path] = run
+
+
+def _why_one(one: _Run, other: _Run) -> Optional[str]:
+  """Why two ledgers may be of one run, or of one draw; `None` if they are not.
+
+  Two of which one does not tell are as two that are the same.
+  """
+  for what in other.alone:
+    if what in one.alone:
+      return what[0]
+  both = (one.first, other.first)
+  tags = {each.noise_key_tag for each in both}
+  if all(each.has_seeded_noise for each in both) and (None in tags or len(tags) == 1):
+    return _ONE_SEED
+  if all(ledger_rules.is_drawn(each.dp_event) for each in both):
+    tagged = all(each.sampling_tag is not None for each in both)
+    from_files = any(each.sampling_source == ledger_lib.FILE for each in both)
+    # Seeds that both tell are compared above, and sizes below.
+    told = not from_files and (tagged or (one.sizes and other.sizes))
+    told_by_files = one.cohorts and set(one.cohorts).isdisjoint(other.cohorts)
+    if not told and not (told_by_files and other.cohorts):
+      return _ONE_FILE
+  return _SAME_SIZES if _are_of_one_draw(one.sizes, other.sizes) else None
+
+
+def _alone(entries: Sequence[ledger_lib.LedgerEntry]) -> dict[tuple[str, Any], None]:
+  first = entries[0]
+  line = json.dumps(dataclasses.asdict(first), sort_keys=True)
+  told: list[tuple[str, Any]] = [(f'begin with the same line{_OF_ONE_RUN}', line)]
+  if first.noise_key_tag is not None and not first.has_seeded_noise:
+    told.append((f'have noise of the same key{_OF_ONE_RUN}', first.noise_key_tag))
+  if first.sampling_tag is not None:
+    told.append((_ONE_DRAW, first.sampling_tag))
+  results = {entry.result_checksum for entry in entries} - {None}
+  told += [(f'have the same result{_OF_ONE_RUN}', each) for each in results]
+  return dict.fromkeys(told)
+
+
+def _cohorts(ledger: str, first: ledger_lib.LedgerEntry) -> Sequence[str]:
+  """Hashes of cohorts of a file, where a run's private settings are there to see."""
+  path = os.path.join(os.path.dirname(ledger), _PRIVATE)
+  if first.sampling_source != ledger_lib.FILE or not os.path.exists(path):
+    return ()
+  with open(path, encoding='utf-8') as file:
+    private = json.load(file)
+  found: Sequence[str] = private['training']['schedule'].get('cohorts', ())
+  return found
+
+
+def _drawn_sizes(entries: Sequence[Any]) -> list[int]:
+  """Clients of each round, if it drew each by itself; those of one cycle, of bins."""
+  if any(entry.cohort_requested is None for entry in entries):
+    return []  # Their draws are told apart by tags.
+  together, _ = ledger_rules.split(entries[0].dp_event)
+  if any(ledger_rules.is_allocated(each) for each in together):
+    sizes = [entry.cohort_requested for entry in entries]
+    cycles = range(1, len(sizes) + 1)
+    return sizes[: next(c for c in cycles if sizes[c:] == sizes[: len(sizes) - c])]
+  return [
+    entry.cohort_requested
+    for entry in entries
+    if entry.event.get('type') == dp_accounting.PoissonSampledDpEvent.__name__
+  ]
+
+
+def _are_of_one_draw(sizes: Sequence[int], others: Sequence[int]) -> bool:
+  """Whether sizes are the same by more than chance.
+
+  Two rounds of a run have the same size as often as rounds of two runs would by chance.
+  """
+  common = min(len(sizes), len(others))
+  if not common or sizes[:common] != others[:common]:
+    return False
+  counts = collections.Counter(sizes[:common]).values()
+  by_chance = sum((count / common) ** 2 for count in counts)
+  return bool(by_chance**common < _HARDLY_EVER)

@@ -15,8 +15,8 @@ which is computed again when a report is verified.
 import dataclasses
 import math
 import statistics
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Callable, Optional, cast
+from collections.abc import Iterable, Sequence
+from typing import Any, Optional, cast
 
 import dp_accounting
 import numpy as np
@@ -59,7 +59,6 @@ _HOLDS_AGAINST = {
   sites.LOCAL_APPROXIMATE.name: (),
 }
 _OTHER = {'zero_out': 'replace_one', 'replace_one': 'zero_out'}
-_FEWEST = 'at least {} honest clients in each round'
 
 
 def of_event(
@@ -75,7 +74,7 @@ def of_event(
   """
   gaussian.check_delta(delta)
   chosen = accountant or accountants.tightest(event, relation)
-  names = dict.fromkeys((chosen, *terms.of_accountant(chosen).beside))
+  names = dict.fromkeys((chosen, *terms.beside(chosen)))
   composed, listed = {}, []
   for name in names:
     try:
@@ -93,7 +92,7 @@ def of_event(
         name=name,
         epsilon=value,
         kind=kind + (_ADDED if accountants.has_stated(event) else ''),
-        instead=None if other is None else model.Instead(**other._asdict()),
+        instead=None if other is None else model.Instead.of(other),
       )
     )
   by_name: dict[str, Any] = {each.name: each.epsilon for each in listed}
@@ -107,11 +106,7 @@ def of_event(
     delta=delta,
     is_private=math.isfinite(by_name[chosen]),
     accountant=chosen,
-    registered={
-      f'epsilon_{name}': by_name.get(name)
-      for name in accountants.ACCOUNTANTS
-      if terms.of_accountant(name).in_guarantee
-    },
+    registered={f'epsilon_{name}': by_name.get(name) for name in terms.IN_GUARANTEE},
     zcdp_rho=None if mu is None else mu * mu / 2,
     gdp_mu=mu,
     pure_epsilon=pure,
@@ -141,18 +136,6 @@ def recognised_by(
 
   It is the least that any point of the privacy curve gives, so all of them have to be
   right: where they are drawn, the probabilities that one is not are added to it.
-
-  Example:
-    >>> import dp_accounting
-    >>> from tff_dp_aggregators.accounting import accountants
-    >>> once = accountants.GaussianAccountant().compose(
-    ...   dp_accounting.GaussianDpEvent(1.0)
-    ... )
-    >>> (
-    ...   round(recognised_by(once, 1.0, math.inf), 4),
-    ...   round(recognised_by(once, None, math.inf), 4),
-    ... )
-    (0.0924, 0.0924)
   """
   if mu is not None:
     return recognised_of_gaussian(mu)
@@ -193,23 +176,13 @@ def recognised_of_gaussian(mu: float) -> float:
 
 
 def recognised_of_points(points: Iterable[tuple[float, float]]) -> float:
-  """By those of points of a privacy curve, the least that one of them gives.
-
-  Example:
-    >>> recognised_of_points([(0.0, 0.25)]), recognised_of_points([(math.inf, 0.0)])
-    (0.26, 1.0)
-  """
+  """By those of points of a privacy curve, the least that one of them gives."""
   least = 1.0
   for epsilon, delta in points:
     few = math.exp(min(epsilon, 100.0)) * FALSE_ALARMS + delta  # Above 1 long before.
     most = 1 - math.exp(-epsilon) * (1 - delta - FALSE_ALARMS)
     least = min(least, few, most)
   return least
-
-
-# A guarantee before an accountant is asked: against whom, for which adjacency, the
-# event of all rounds of a client, and what it rests on.
-_Row = tuple[str, str, dp_accounting.DpEvent, str]
 
 
 def others(inputs: inputs_lib.Inputs) -> list[model.OtherGuarantee]:
@@ -230,14 +203,77 @@ def others(inputs: inputs_lib.Inputs) -> list[model.OtherGuarantee]:
     released replace_one 2.25
     server zero_out 14.45
   """
-  rows = _ROWS.get(inputs.mechanism.noise_site)
-  if rows is None or not inputs.mechanism.is_private:
-    return []
   mechanism = cast(mechanism_lib.Mechanism, inputs.mechanism)
-  return [
-    _stated(*row, inputs.delta, inputs.accountant)
-    for row in rows(mechanism, *_reports(inputs))
+  site, of_gaussians = mechanism.site, mechanism.noise.is_gaussian
+  if not site.is_on_clients or not mechanism.is_private:
+    return []
+  honest, other = mechanism.adjacency, _OTHER[mechanism.adjacency]
+  fewest = dict(mechanism.options).get(noises.MIN_CLIENTS)
+  # With another client in the round there are two; it takes its own noise away.
+  left = None if fewest is None else max(fewest - 1, 1)
+  # Against whom, for which adjacency, and with the noise of at least how many clients.
+  rows: list[tuple[str, str, Optional[int]]] = [
+    ('other_client', honest, left),
+    ('released', other, fewest),
+    ('server', honest, 1),
   ]
+  if site.is_of_client:
+    rows = [('everybody', other, 1)]
+    if site.adds_on_server:
+      rows += [('released', honest, fewest), ('released', other, fewest)]
+    elif fewest is not None and of_gaussians:
+      rows.append(('released', honest, fewest))
+    # Of Laplace noise nothing better is known of the sum.
+    if fewest is not None and of_gaussians:
+      rows.append(('other_client', honest, left))
+  released, reports = _reports(inputs)
+  found = []
+  for against, adjacency, clients in rows:
+    if against == 'everybody':
+      event = local.local_event(
+        mechanism.noise_multiplier,
+        noise=mechanism.noise.name,
+        adjacency=adjacency,
+        participations=reports,
+      )
+    else:
+      rounds = reports if against == 'server' else released
+      event = _of_sums(mechanism, clients, adjacency, rounds)
+    said = terms.sentences('statement.j2').rests_on(against, site.name, clients)
+    rests_on = terms.in_a_line(said)
+    found.append(
+      _stated(against, adjacency, event, rests_on, inputs.delta, inputs.accountant)
+    )
+  return found
+
+
+def _of_sums(
+  mechanism: mechanism_lib.Mechanism,
+  clients: Optional[int],
+  adjacency: str,
+  rounds: int,
+) -> dp_accounting.DpEvent:
+  """The event of so many sums with the noise of so many clients, one if not known."""
+  noise = mechanism.noise_multiplier
+  if mechanism.noise.is_gaussian:
+    if not mechanism.site.is_of_client:
+      noise = local.share(noise, dict(mechanism.options)[noises.MIN_CLIENTS])
+    return local.central_event(
+      noise,
+      min_clients=clients or 1,
+      server_noise_multiplier=mechanism.server_noise_multiplier or 0.0,
+      adjacency=adjacency,
+      participations=rounds,
+    )
+  one: Any = mechanism.noise.event(noise)
+  moved = 2.0 if adjacency == 'replace_one' else 1.0
+  event = dataclasses.replace(
+    one,
+    num_clients=clients,
+    l2_sensitivity=one.l2_sensitivity * moved,
+    l1_sensitivity=one.l1_sensitivity * moved,
+  )
+  return dp_accounting.SelfComposedDpEvent(event, rounds)
 
 
 def others_composed(
@@ -312,144 +348,3 @@ def _stated(
     accountant=accountant or accountants.tightest(event, relation),
     rests_on=rests_on,
   )
-
-
-def _of_shares(
-  mechanism: mechanism_lib.Mechanism, released: int, reports: int
-) -> Iterator[_Row]:
-  """Of noise that clients make in shares, for the sum."""
-  fewest = dict(mechanism.options)[noises.MIN_CLIENTS]
-  honest, own = mechanism.adjacency, _event_of_shares(mechanism)
-  # With another client in the round there are two; it takes its own share away.
-  left = max(fewest - 1, 1)
-  yield (
-    'other_client',
-    honest,
-    own(left, honest, released),
-    f'{_FEWEST.format(left)} besides the one that looks; for several that pool what '
-    'they know there is less noise, by the share of each',
-  )
-  other = _OTHER[honest]
-  yield ('released', other, own(fewest, other, released), _FEWEST.format(fewest))
-  yield (
-    'server',
-    honest,
-    own(1, honest, reports),
-    "the client's own share alone: what the guarantee would be without the secure sum "
-    'that it needs',
-  )
-
-
-def _event_of_shares(
-  mechanism: mechanism_lib.Mechanism,
-) -> Callable[[int, str, int], dp_accounting.DpEvent]:
-  """From how many shares there are, adjacency and number of rounds to an event."""
-  fewest = dict(mechanism.options)[noises.MIN_CLIENTS]
-
-  def of_gaussians(shares: int, adjacency: str, rounds: int) -> dp_accounting.DpEvent:
-    return local.central_event(
-      local.share(mechanism.noise_multiplier, fewest),
-      min_clients=shares,
-      adjacency=adjacency,
-      participations=rounds,
-    )
-
-  def of_integers(shares: int, adjacency: str, rounds: int) -> dp_accounting.DpEvent:
-    one: Any = mechanism.noise.event(mechanism.noise_multiplier)
-    moved = 2.0 if adjacency == 'replace_one' else 1.0
-    event = dataclasses.replace(
-      one,
-      num_clients=shares,
-      l2_sensitivity=one.l2_sensitivity * moved,
-      l1_sensitivity=one.l1_sensitivity * moved,
-    )
-    return dp_accounting.SelfComposedDpEvent(event, rounds)
-
-  return of_gaussians if mechanism.noise.is_gaussian else of_integers
-
-
-def _of_local(
-  mechanism: mechanism_lib.Mechanism, released: int, reports: int
-) -> Iterator[_Row]:
-  """Of noise of each client that hides what it sends."""
-  other = _OTHER[mechanism.adjacency]
-  yield (
-    'everybody',
-    other,
-    local.local_event(
-      mechanism.noise_multiplier,
-      noise=mechanism.noise.name,
-      adjacency=other,
-      participations=reports,
-    ),
-    "the client's own noise alone",
-  )
-  fewest = dict(mechanism.options).get(noises.MIN_CLIENTS)
-  if fewest is None or not mechanism.noise.is_gaussian:
-    return  # Of Laplace noise nothing better is known of the sum.
-  for against, others in (('released', fewest), ('other_client', max(fewest - 1, 1))):
-    besides = ' besides the one that looks' if against == 'other_client' else ''
-    yield (
-      against,
-      mechanism.adjacency,
-      local.central_event(
-        mechanism.noise_multiplier,
-        min_clients=others,
-        adjacency=mechanism.adjacency,
-        participations=released,
-      ),
-      f'{_FEWEST.format(others)}{besides}, who keep their noise to themselves, and a '
-      'secure sum',
-    )
-
-
-def _of_both(
-  mechanism: mechanism_lib.Mechanism, released: int, reports: int
-) -> Iterator[_Row]:
-  """Of noise of each client that hides what it sends, and the server's on top."""
-  honest, other = mechanism.adjacency, _OTHER[mechanism.adjacency]
-  assert mechanism.server_noise_multiplier is not None
-  server: float = mechanism.server_noise_multiplier
-  yield (
-    'everybody',
-    other,
-    local.local_event(
-      mechanism.noise_multiplier, adjacency=other, participations=reports
-    ),
-    "the client's own noise alone",
-  )
-
-  def of_sums(against: str, adjacency: str, clients: int, rests_on: str) -> _Row:
-    event = local.central_event(
-      mechanism.noise_multiplier,
-      min_clients=clients,
-      server_noise_multiplier=server,
-      adjacency=adjacency,
-      participations=released,
-    )
-    return (
-      against,
-      adjacency,
-      event,
-      f'{rests_on}, and a server that adds its noise, keeps it to itself and shows '
-      'nothing but the sums',
-    )
-
-  known = dict(mechanism.options).get(noises.MIN_CLIENTS)
-  who = "the client's own noise, whatever others do"
-  if known is not None:
-    who = f'{_FEWEST.format(known)}, who keep their noise to themselves'
-  for adjacency in (honest, other):
-    yield of_sums('released', adjacency, known or 1, who)
-  if known is not None:
-    left = max(known - 1, 1)
-    who = f'{_FEWEST.format(left)} besides the one that looks, who keep their noise to '
-    yield of_sums('other_client', honest, left, f'{who}themselves')
-
-
-# Where noise is made by clients, what else is to be said of it.
-_ROWS: dict[str, Callable[[mechanism_lib.Mechanism, int, int], Iterator[_Row]]] = {
-  sites.CLIENTS.name: _of_shares,
-  sites.LOCAL.name: _of_local,
-  sites.CLIENTS_AND_SERVER.name: _of_both,
-}

@@ -26,16 +26,15 @@ from tff_dp_aggregators.accounting import nbafl as nbafl_lib
 from tff_dp_aggregators.accounting import run_events
 from tff_dp_aggregators.accounting.records import ledger as ledger_lib
 from tff_dp_aggregators.accounting.reports import model
+from tff_dp_aggregators.accounting.reports import terms
 from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.base import rounding
 
+_SAID = terms.sentences('statement.j2')
 # What is said of limits if it is not stated what enforces them.
-NOT_STATED = 'not stated; whoever runs the training must see to it'
+NOT_STATED: str = _SAID.not_stated
 # What a run's configuration says of noise that it draws from a seed.
-SEEDED_NOISE = (
-  'a given seed, so that the simulation can be repeated; the guarantee holds only '
-  'towards those who do not know it'
-)
+SEEDED_NOISE: str = _SAID.seeded_noise
 # Fields of `Inputs` that are such facts, and files that record each.
 _FACTS = {
   'enforced_by': ('config',),
@@ -44,51 +43,10 @@ _FACTS = {
   'clip_norm': ('config', 'ledger'),
   'code_version': ('config',),
 }
-_SEEDED_NOISE = (
-  'Noise from a known seed: no guarantee against who knows it. What follows is what a '
-  'run with secret noise would have.'
-)
-_SEEDED_DRAWS = (
-  'Clients drawn from a seed of 64 bits or less: whoever guesses it knows who was '
-  'drawn, and towards them sampling saves nothing{}. What follows is what a secret '
-  'seed would have.'
-)
-_SIZES = (
-  'The ledger tells how many clients were drawn in each round, which follows from who '
-  'was drawn: what follows holds towards those who do not see these numbers.'
-)
 _NOTHING_STATED = (None, NOT_STATED)
-# Limits of a report with a log: those that it shows; those of a plan, or a ledger, that
-# it shows were kept; or those of a plan, widened by what it shows.
-SHOWN, KEPT, WIDENED = 'shown', 'kept', 'widened'
-_LIMITS = {
-  ('min_wait', SHOWN): 'the limits follow from it and from when rounds were complete',
-  ('min_wait', KEPT): (
-    'that the limits were kept follows from it and from when rounds were complete'
-  ),
-  ('min_wait', WIDENED): (
-    'the limits are the planned ones, widened to what it and the times at which rounds '
-    'were complete leave possible'
-  ),
-  ('client_ids', SHOWN): (
-    'the limits are what the clients of this log happened to keep, and say nothing of '
-    'what they might have done'
-  ),
-  ('client_ids', KEPT): (
-    'the clients of this log happened to keep the limits, which says nothing of what '
-    'they might have done'
-  ),
-  ('client_ids', WIDENED): (
-    'the limits are the planned ones, widened to what the clients of this log did, '
-    'which says nothing of what they might have done'
-  ),
-}
 # Stated adjacencies that imply the one of a report: who is removed from a table, or
 # replaced in it by a client without data, has its contributions replaced by zeros.
 _IMPLY = {'zero_out': ('zero_out', 'add_or_remove', 'replace_one')}
-# How clients may be simulated, as reports call it: many in one computation, or each in
-# one of its own.
-SIMULATIONS = ('packed', 'one_by_one')
 
 
 class OtherRelease(model.OtherRelease, frozen=True):
@@ -159,6 +117,15 @@ class Tuning(model.Tuning, frozen=True):
 class SimulatedCohort:
   """A run with the noise of a larger cohort, for which no guarantee holds.
 
+  Experiments on few clients often add the noise that a cohort s times as large would
+  have, which is 1/s of what the mechanism says, in clip norms of the sum: after the
+  division by the number of clients the mean has the noise of the mean over the larger
+  cohort (`noise_cohort_size` in pfl-research; the StackOverflow runs of DP-FTRL,
+  arXiv:2103.00039, with 100 clients a round for 1,000). It shows what such a training
+  would come to. To the clients that are in it, it promises nothing. So what is said of
+  epsilon is conditional: a run would have had it whose rounds have s times the clients,
+  of a population s times as large, which leaves the schema as it is.
+
   Attributes:
     scale: How many times larger that cohort is, and the population it is drawn from.
     clients_per_round: Clients of a round in the run itself.
@@ -220,7 +187,8 @@ class Inputs:
     code_version: Of the code that trained.
     participation_source: Where the participation limits come from, such as the summary
       of a round log.
-    simulation: A key of `SIMULATIONS`, if it is known how clients were simulated.
+    simulation: 'packed' if many clients were trained in one computation, 'one_by_one'
+      if each in one of its own; `None` if that is not known.
     reporting: Which clients that were asked reported; `None` if all did, or nothing is
       known.
     before_clipping: What was done with an update before it was clipped; `None` if
@@ -267,14 +235,7 @@ class Inputs:
 
 @dataclasses.dataclass(frozen=True)
 class WithoutPrivacy:
-  """What is to be said of a run that had no mechanism.
-
-  Attributes:
-    simulation: As in `Inputs`.
-    not_covered: As in `Inputs`.
-    tuning: As in `Inputs`.
-    files: As in `Inputs`.
-  """
+  """What is to be said of a run that had no mechanism; fields are those of `Inputs`."""
 
   simulation: Optional[str] = None
   not_covered: tuple[str, ...] = ()
@@ -346,37 +307,24 @@ def check_releases(
 _DEFAULTS = {field.name: field.default for field in dataclasses.fields(Inputs)}
 
 
-def which_limits(summary: Mapping[str, Any], has_ledger: bool) -> str:
-  """Which limits a report with a log is for: `SHOWN`, `KEPT` or `WIDENED`."""
-  planned = summary.get('planned')
-  if has_ledger:
-    return KEPT
-  if planned is None:
-    return SHOWN
-  return WIDENED if planned['broken'] else KEPT
-
-
-def capped_by(summary: Mapping[str, Any]) -> str:
+def capped_by_log(source: Mapping[str, Any]) -> str:
   """What caps participations where a log has fewer rounds than were planned."""
-  number = summary['num_rounds']
-  return f'the log has {number} rounds, in which the separation leaves no more possible'
+  return terms.in_a_line(_SAID.capped_by_log(source.get('num_rounds')))
 
 
-def enforced_by(basis: str, which: str, stated: Optional[str] = None) -> str:
-  """What enforces limits that a round log shows.
-
-  Example:
-    >>> said = enforced_by('min_wait', SHOWN, 'the app')
-    >>> said.endswith('rounds were complete; what enforces the wait: the app')
-    True
-  """
-  limits, is_stated = _LIMITS[basis, which], stated not in _NOTHING_STATED
-  if basis == 'min_wait':
-    by = f'the wait between two rounds of a device; {limits}'
-    return f'{by}; what enforces the wait: {stated}' if is_stated else by
-  if not is_stated:
-    return f'nothing that is known: {limits}'
-  return f'{limits}; what enforces them: {stated}'
+def enforced_by_log(
+  source: Mapping[str, Any], has_ledger: bool, stated: Optional[str] = None
+) -> str:
+  """What enforces limits that a round log shows, or shows that they were kept."""
+  planned = source.get('planned')
+  which = 'shown' if planned is None else 'widened' if planned['broken'] else 'kept'
+  return terms.in_a_line(
+    _SAID.enforced_by_log(
+      source['basis'],
+      'kept' if has_ledger else which,
+      None if stated in _NOTHING_STATED else stated,
+    )
+  )
 
 
 def noise_source_of(ledger: Optional[ledger_lib.Ledger]) -> Optional[str]:
@@ -385,7 +333,7 @@ def noise_source_of(ledger: Optional[ledger_lib.Ledger]) -> Optional[str]:
   if any(entry.has_seeded_noise for entry in entries):
     return SEEDED_NOISE
   if any(entry.noise_source for entry in entries):
-    return 'a secret key, as the ledger says'
+    return str(_SAID.secret_noise)
   return None
 
 
@@ -396,27 +344,21 @@ def warnings(inputs: Inputs) -> list[str]:
   found = []
   planned = (inputs.participation_source or {}).get('planned') or {}
   if planned.get('broken'):
-    cap = planned['max_participations']
-    found.append(
-      'The planned limits on participation, rounds of a client at least '
-      f'{planned["min_separation"]} apart{f" and at most {cap} of them" if cap else ""}'
-      f', were not kept: {"; ".join(planned["broken"])}. What follows is of what was '
-      'planned and of what the round log shows together, and costs as much or more.'
-    )
+    found.append(_SAID.broken_limits(planned))
   seeded = noise_source_of(ledger) == SEEDED_NOISE
   if mechanism.has_noise and (seeded or inputs.noise_source == SEEDED_NOISE):
-    found.append(_SEEDED_NOISE)
+    found.append(_SAID.known_noise)
   if mechanism.is_sampled:
     if any(entry.sampling_source == ledger_lib.SEED for entry in entries):
-      found.append(_SEEDED_DRAWS.format(_without_sampling(inputs)))
+      found.append(_SAID.known_draws(_without_sampling(inputs)))
     told = any(entry.cohort_requested is not None for entry in entries)
     if told and not sampling.of(mechanism.participation).has_public_sizes:
-      found.append(_SIZES)
-  return found
+      found.append(_SAID.known_sizes)
+  return [terms.in_a_line(each) for each in found]
 
 
 def _without_sampling(inputs: Inputs) -> str:
-  """Epsilon of all planned rounds towards whoever knows the draws, in words."""
+  """Epsilon of all planned rounds towards whoever knows the draws; '' if infinite."""
   mechanism = inputs.mechanism
   if not isinstance(mechanism, mechanism_lib.Mechanism):
     return ''  # Parts have events of their own.
@@ -432,9 +374,7 @@ def _without_sampling(inputs: Inputs) -> str:
     mechanism.noise,
   )
   epsilon = accountants.epsilon(event, inputs.delta, relation=relation)
-  if math.isinf(epsilon):
-    return ''
-  return f': epsilon of all planned rounds is {rounding.up(epsilon)}'
+  return '' if math.isinf(epsilon) else rounding.up(epsilon)
 
 
 def provenance(inputs: Inputs) -> model.Provenance:
@@ -461,9 +401,9 @@ def _origin(name: str, inputs: Inputs, roles: set[str]) -> str:
     return 'not_stated'  # There is no such assumption.
   if recording:
     return 'recorded'
-  if name in ('enforced_by', 'cap_enforced_by'):
-    source = inputs.participation_source or {}
-    key = source.get('basis', ''), which_limits(source, inputs.ledger is not None)
-    if key in _LIMITS and value in (enforced_by(*key), capped_by(source)):
+  source = inputs.participation_source or {}
+  if name in ('enforced_by', 'cap_enforced_by') and 'basis' in source:
+    by_log = enforced_by_log(source, inputs.ledger is not None)
+    if value in (by_log, capped_by_log(source)):
       return 'recorded'
   return 'stated'

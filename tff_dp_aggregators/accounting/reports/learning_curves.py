@@ -17,31 +17,19 @@ _TEST = 'test_'
 
 
 class Curve(NamedTuple):
-  """A measure over rounds.
+  """A measure over rounds."""
 
-  Attributes:
-    points: Rounds completed, and the value then, where it is finite.
-    left_out: How many values are infinite or no number.
-  """
-
-  points: tuple[tuple[int, float], ...] = ()
-  left_out: int = 0
+  points: tuple[tuple[int, float], ...] = ()  # Rounds completed, and the value then.
+  left_out: int = 0  # How many values are infinite or no number.
 
 
 class Curves(NamedTuple):
-  """What `metrics.csv` tells.
-
-  Attributes:
-    rounds: Rounds that it has.
-    test: Measures on test data by name, in the order of the file.
-    epsilon: Spent by then; no points without privacy.
-    simulated_epsilon: What a larger cohort would have spent, if one was simulated.
-  """
+  """What `metrics.csv` tells."""
 
   rounds: int
-  test: dict[str, Curve]
-  epsilon: Curve = Curve()
-  simulated_epsilon: Curve = Curve()
+  test: dict[str, Curve]  # Measures on test data, in the order of the file.
+  epsilon: Curve = Curve()  # Spent by then; no points without privacy.
+  simulated_epsilon: Curve = Curve()  # Of a larger cohort, if one was simulated.
 
 
 def of_run(run_dir: str) -> Optional[Curves]:

@@ -7,34 +7,25 @@ against what was planned.
 from collections.abc import Sequence
 from typing import Any, Optional, cast
 
+import dp_accounting
 from dp_accounting import NeighboringRelation as Relation
 
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import joint_mechanism
 from tff_dp_aggregators.accounting import noises
 from tff_dp_aggregators.accounting.records import ledger as ledger_lib
+from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
 
-# How far figures of a ledger may be below those planned, and above, relative.
-_SAME, _ROUND_OFF = 1e-6, 1e-9
+# How far figures of a ledger may be below those planned, and above, relative. More
+# noise than planned would be privacy that nothing shows.
+_BELOW, _ABOVE = 1 - 1e-6, 1 + 1e-9
 
 
-def check_clip_norm(
+def check(
   mechanism: joint_mechanism.AnyMechanism,
-  clip_norm: Optional[float],
-  entries: Sequence[ledger_lib.LedgerEntry],
+  ledger: ledger_lib.Ledger,
+  clip_norm: Optional[float] = None,
 ) -> None:
-  """Refuses a ledger with another clip norm than is stated."""
-  if clip_norm is None or mechanism.clipped_count_stddev is not None:
-    return
-  for entry in entries:
-    if entry.clip_norm != clip_norm:
-      raise ValueError(
-        f'clip_norm is {clip_norm}, but {entry.clip_norm} in round {entry.round} of '
-        'the ledger.'
-      )
-
-
-def check(mechanism: joint_mechanism.AnyMechanism, ledger: ledger_lib.Ledger) -> None:
   """Refuses a ledger whose rounds were not this mechanism's, under its schema."""
   entries = ledger.entries
   if not mechanism.is_sampled and mechanism.relation is not Relation.REPLACE_SPECIAL:
@@ -42,11 +33,7 @@ def check(mechanism: joint_mechanism.AnyMechanism, ledger: ledger_lib.Ledger) ->
       'ledgers of rounds without sampling hold events for zero-out adjacency; state '
       f'the mechanism with it, not with {mechanism.adjacency}.'
     )
-  planned = mechanism.participation.num_rounds
-  if not 0 < len(entries) <= planned:
-    raise ValueError(
-      f'the ledger lists {len(entries)} rounds; the mechanism is for 1 to {planned}.'
-    )
+  _check_length(mechanism, entries)
   _check_parts(mechanism, entries[0])
   line = mechanism.line(None)
   of_rounds = {name: line[name] for name in line if name != 'clip_norm'}
@@ -60,12 +47,66 @@ def check(mechanism: joint_mechanism.AnyMechanism, ledger: ledger_lib.Ledger) ->
         'its JSON report, --report.'
       )
   _check_clients(mechanism, entries)
-  if not mechanism.has_noise:
-    return
-  if mechanism.is_private and mechanism.is_one_gaussian:
+  if mechanism.has_noise and mechanism.is_private and mechanism.is_one_gaussian:
     _check_limits(mechanism, entries)
-  else:
+  elif mechanism.has_noise:
     _check_events(mechanism, ledger)
+  _check_clip_norm(mechanism, entries, clip_norm)
+
+
+def check_simulated(inputs: inputs_lib.Inputs) -> None:
+  """Refuses a ledger of other noise than a larger cohort's, or that states privacy."""
+  mechanism, cohort = cast(Any, inputs.mechanism), inputs.simulated_cohort
+  assert cohort is not None
+  if mechanism.parts:
+    raise ValueError(
+      'a larger cohort is simulated with one mechanism for all weights; this one has '
+      'parts, so something was altered.'
+    )
+  if inputs.ledger is None:
+    raise ValueError('a run that simulates a larger cohort is told by its ledger.')
+  entries = inputs.ledger.entries
+  _check_clip_norm(mechanism, entries, inputs.clip_norm)
+  _check_length(mechanism, entries)
+  expected = (mechanism.strategy.checksum, mechanism.noise_multiplier / cohort.scale)
+  for entry in entries:
+    if (entry.strategy_checksum, entry.noise_multiplier) != expected:
+      raise ValueError(
+        f'round {entry.round} of the ledger used strategy {entry.strategy_checksum} '
+        f'with noise multiplier {entry.noise_multiplier}, but with the noise of a '
+        f'cohort {cohort.scale:g} times as large it is {expected[0]} with '
+        f'{expected[1]}: they are not of the same run.'
+      )
+    if entry.dp_event != dp_accounting.NonPrivateDpEvent():
+      raise ValueError(
+        f'round {entry.round} of the ledger has the event {entry.dp_event}, but the '
+        'run simulates a larger cohort, and no round of it is private.'
+      )
+
+
+def _check_length(
+  mechanism: joint_mechanism.AnyMechanism, entries: Sequence[ledger_lib.LedgerEntry]
+) -> None:
+  planned = mechanism.participation.num_rounds
+  if not 0 < len(entries) <= planned:
+    raise ValueError(
+      f'the ledger lists {len(entries)} rounds; the mechanism is for 1 to {planned}.'
+    )
+
+
+def _check_clip_norm(
+  mechanism: joint_mechanism.AnyMechanism,
+  entries: Sequence[ledger_lib.LedgerEntry],
+  clip_norm: Optional[float],
+) -> None:
+  if clip_norm is None or mechanism.clipped_count_stddev is not None:
+    return
+  for entry in entries:
+    if entry.clip_norm != clip_norm:
+      raise ValueError(
+        f'clip_norm is {clip_norm}, but {entry.clip_norm} in round {entry.round} of '
+        'the ledger.'
+      )
 
 
 def _check_parts(
@@ -163,8 +204,7 @@ def _is_as_planned(stated: Any, planned: Any) -> bool:
     return False
   for name, value in planned.items():
     if name == 'noise_multiplier':
-      # More noise than planned would be privacy that nothing shows.
-      same = value * (1 - _SAME) <= stated[name] <= value * (1 + _ROUND_OFF)
+      same = value * _BELOW <= stated[name] <= value * _ABOVE
     elif name in ('event', 'bound'):
       same = _is_as_planned(stated[name], value)
     elif name == 'events':
@@ -184,10 +224,7 @@ def _check_limits(
   """Refuses a ledger whose events are for other limits on participation."""
   for entry, planned in zip(entries, mechanism.noise_multipliers_so_far):
     stated = entry.effective_noise_multiplier
-    # More noise than planned would be privacy that nothing shows.
-    if stated is None or not (
-      planned * (1 - _SAME) <= stated <= planned * (1 + _ROUND_OFF)
-    ):
+    if stated is None or not planned * _BELOW <= stated <= planned * _ABOVE:
       raise ValueError(
         f'round {entry.round} of the ledger has the effective noise multiplier '
         f'{stated}, but under these limits on participation it is {float(planned)}: '

@@ -7,7 +7,7 @@ what registries have.
 
 import math
 from collections.abc import Iterator
-from typing import Annotated, Any, Final, Literal, Optional, Union
+from typing import Annotated, Any, Final, Literal, Optional, TypeVar, Union
 
 import msgspec
 from msgspec import Meta
@@ -84,8 +84,21 @@ Infinite = Annotated[None, _said('Infinite.')]
 Registered = dict[str, Any]
 
 
+_Model = TypeVar('_Model', bound='Model')
+
+
 class Model(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
   """What all structs of a statement have in common."""
+
+  @classmethod
+  def of(cls: type[_Model], *objects: Any, **given: Any) -> _Model:
+    """One with what is given; what is not, as the first object has it that has it."""
+    for name in set(cls.__struct_fields__) - set(given):
+      for each in objects:
+        if hasattr(each, name):
+          given[name] = getattr(each, name)
+          break
+    return cls(**given)
 
 
 class NamedAdjacency(Model, frozen=True, kw_only=True):

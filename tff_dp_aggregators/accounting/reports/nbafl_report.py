@@ -5,10 +5,9 @@ each other, and as the guarantee of the whole that of one client towards who see
 models: it rests on no assumption about single examples.
 """
 
-import dataclasses
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, Optional
+from collections.abc import Mapping
+from typing import Any, Final, Optional
 
 from tff_dp_aggregators.accounting import joint_mechanism
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
@@ -17,7 +16,11 @@ from tff_dp_aggregators.accounting import noises
 from tff_dp_aggregators.accounting.reports import model
 
 # What the mechanism of such a statement is called.
-NAME = 'nbafl'
+NAME: Final = 'nbafl'
+# The schedule that draws each round from all clients, if limits keep none back.
+_AT_RANDOM = 'random_eligible'
+# Noise multipliers of one plan, found on two machines.
+_ALIKE = 1e-9
 
 
 def is_one(statement: dict[str, Any]) -> bool:
@@ -30,21 +33,23 @@ def of(
   plan: nbafl.Nbafl, software: model.Software, command: Optional[str] = None
 ) -> model.Nbafl:
   """What a statement says of a plan."""
-  rows = _rows_of(plan)
-  central = central_of([model.to_json(row) for row in rows])
+  said = of_run(plan)
+  assert said is not None
+  # That of a client towards who sees the models: zeroed out if all clients take part in
+  # every round, and else replaced.
+  central = next(
+    row for row in said.guarantees if (row.seen, row.unit) == ('downlink', 'client')
+  )
+  epsilon = central.epsilon
+  is_private = epsilon is not None and math.isfinite(epsilon)
   return model.Nbafl(
-    mechanism=_figures_of(plan),
-    guarantee=model.GuaranteeOfPlan(
-      epsilon=central['epsilon'],
-      delta=plan.delta,
-      is_private=central['epsilon'] is not None,
-      adjacency=central['adjacency'],
-    ),
-    guarantees=rows,
+    mechanism=said.plan,
+    guarantee=model.GuaranteeOfPlan.of(central, is_private=is_private),
+    guarantees=said.guarantees,
     software=software,
     verification=model.VerificationOfPlan(
       command=command,
-      inputs=model.PlanInputs(plan=model.NbaflInputs(**to_json(plan))),
+      inputs=model.PlanInputs(plan=model.NbaflInputs.of(plan)),
     ),
   )
 
@@ -53,46 +58,14 @@ def of_run(plan: Optional[nbafl.Nbafl]) -> Optional[model.NbaflOfRun]:
   """What the statement of a run says of the plan that its noise is from."""
   if plan is None:
     return None
-  return model.NbaflOfRun(plan=_figures_of(plan), guarantees=_rows_of(plan))
-
-
-def _figures_of(plan: nbafl.Nbafl) -> model.NbaflPlan:
-  """Inputs of a plan and the noise that follows."""
-  names = model.NbaflPlan.__struct_fields__
-  figures = {name: getattr(plan, name) for name in names if name != 'name'}
-  return model.NbaflPlan(name='nbafl', **figures)
-
-
-def _rows_of(plan: nbafl.Nbafl) -> list[model.NbaflGuarantee]:
-  """What is claimed beside what holds."""
-  names = model.NbaflGuarantee.__struct_fields__
-  return [
-    model.NbaflGuarantee(**{name: getattr(each, name) for name in names})
-    for each in plan.guarantees()
-  ]
-
-
-def central_of(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-  """The row of a client towards who sees the models: the guarantee of a plan.
-
-  Zeroed out if all clients take part in every round, and else replaced.
-  """
-  return next(each for each in rows if (each['seen'], each['unit']) == _CENTRAL)
-
-
-def local_of(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-  """The row of what a client sends in all rounds: the guarantee of a run."""
-  sent = [each for each in rows if tuple(each[name] for name in _WHICH) == _LOCAL]
-  return max(sent, key=lambda each: int(each['releases']))
-
-
-def to_json(plan: nbafl.Nbafl) -> dict[str, Any]:
-  """Inputs of a plan, which `from_json` reads back exactly."""
-  return dataclasses.asdict(plan)
+  return model.NbaflOfRun(
+    plan=model.NbaflPlan.of(plan, name=NAME),
+    guarantees=[model.NbaflGuarantee.of(each) for each in plan.guarantees()],
+  )
 
 
 def from_json(data: Any) -> Optional[nbafl.Nbafl]:
-  """Reads what `to_json` wrote; `None` for none."""
+  """The plan with these inputs, as a run's configuration has them; `None` for none."""
   if data is None:
     return None
   try:
@@ -165,14 +138,3 @@ def check_cohorts(plan: nbafl.Nbafl, schedule: Mapping[str, Any]) -> None:
       f'the noise of all {plan.cohort} clients of a round. Leave drop-outs and '
       'reporting goal out.'
     )
-
-
-# The schedule that draws each round from all clients, if limits keep none back.
-_AT_RANDOM = 'random_eligible'
-# Noise multipliers of one plan, found on two machines.
-_ALIKE = 1e-9
-# Of one client, towards who sees the means of all rounds.
-_CENTRAL = ('downlink', 'client')
-# And towards who sees what it sends.
-_WHICH = ('seen', 'unit', 'adjacency')
-_LOCAL = ('uplink', 'client', 'zero_out')

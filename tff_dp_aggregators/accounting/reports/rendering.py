@@ -27,7 +27,6 @@ from tff_dp_aggregators.accounting.reports import learning_curves
 from tff_dp_aggregators.accounting.reports import model
 from tff_dp_aggregators.accounting.reports import nbafl_report
 from tff_dp_aggregators.accounting.reports import plots as plots_lib
-from tff_dp_aggregators.accounting.reports import schemes
 from tff_dp_aggregators.accounting.reports import sources
 from tff_dp_aggregators.accounting.reports import statement as statement_lib
 from tff_dp_aggregators.accounting.reports import terms
@@ -181,49 +180,45 @@ def _environment() -> jinja2.Environment:
     autoescape=True,
     finalize=_escaped,
   )
-  for function in (rounding.up, rounding.down, rounding.exact, rounding.percent):
-    environment.filters[function.__name__] = function
   environment.filters.update(
-    composes=_composes,
-    is_sampled=_is_sampled,
+    down=rounding.down,
+    exact=rounding.exact,
     measure=_measure,
     noise=_noise,
     number=_number,
+    percent=rounding.percent,
+    scheme=_scheme,
+    up=rounding.up,
   )
   environment.globals.update(
     bought=_bought,
     by_part=_by_part,
-    central_of=nbafl_report.central_of,
     code=_code,
-    composes=_composes,
+    command_of=sources.command_of,
+    dirname=posixpath.dirname,
     is_bound=statement_lib.is_bound,
     is_cut_short=_is_cut_short,
     is_one_gaussian=_is_one_gaussian,
-    is_sampled=_is_sampled,
     is_simulation=_is_simulation,
     keeps=_keeps,
     kind_of_strategy=_kind_of_strategy,
     kind_of_privacy=_kind_of_privacy,
     label=_label,
-    local_of=nbafl_report.local_of,
     measured=_measured,
     needs_what_nobody_states=_needs_what_nobody_states,
     noise=_noise,
     noises=_noises,
     options=_options,
     other_releases=_other_releases,
-    participates=_participates,
     parts_by_noise=_parts_by_noise,
     principles=_principles,
-    run_directory=_run_directory,
     runs=model.runs,
-    schema_facts=_schema_facts,
+    scheme=_scheme,
     seen=_seen,
     site=_site,
     software=version.in_words,
     source_values=_source_values,
     verbatim=_verbatim,
-    verify_command=_verify_command,
   )
   return environment
 
@@ -297,24 +292,8 @@ def _noises(runs: Sequence[dict[str, Any]]) -> list[str]:
   )
 
 
-def _schema(statement: dict[str, Any]) -> Any:
-  return sampling.of_report(statement['participation'])
-
-
-def _is_sampled(statement: dict[str, Any]) -> bool:
-  return sampling.is_sampled(_schema(statement))
-
-
-def _composes(statement: dict[str, Any]) -> bool:
-  return sampling.of(_schema(statement)).composes
-
-
-def _participates(statement: dict[str, Any]) -> str:
-  return schemes.sentence(_schema(statement))
-
-
-def _schema_facts(statement: dict[str, Any]) -> Any:
-  return schemes.facts(_schema(statement))
+def _scheme(statement: dict[str, Any]) -> sampling.Scheme:
+  return sampling.of(sampling.of_report(statement['participation']))
 
 
 def _is_simulation(statement: dict[str, Any]) -> bool:
@@ -330,7 +309,7 @@ def _is_cut_short(statement: dict[str, Any]) -> bool:
 def _is_one_gaussian(statement: dict[str, Any]) -> bool:
   """Whether epsilon after each round of a run is exact."""
   gaussian = [_noise(part).is_gaussian for part in _by_part(statement)]
-  return all(gaussian) and not _is_sampled(statement)
+  return all(gaussian) and not _scheme(statement).is_sampled
 
 
 def _needs_what_nobody_states(statement: dict[str, Any]) -> bool:
@@ -360,7 +339,7 @@ def _seen(statement: dict[str, Any], words: dict[str, str]) -> str:
   runs: dict[str, list[str]] = {}
   for number, part in model.runs(statement):
     seen = words[part['mechanism']['noise_site']]
-    if _is_sampled(part):
+    if _scheme(part).is_sampled:
       seen = f'{seen}, but not who was drawn'
     runs.setdefault(seen, []).append(number)
   if len(runs) == 1:
@@ -454,23 +433,6 @@ def _written(value: Any) -> str:
     sentences = all(isinstance(each, str) for each in value)
     return (' ' if sentences else ', ').join(_written(each) for each in value)
   return rounding.exact(value) if isinstance(value, float) else str(value)
-
-
-def _run_directory(statement: dict[str, Any]) -> Optional[str]:
-  """Where the report of a single run is; `None` if it is of no run directory."""
-  configs = [
-    file['path']
-    for file in statement['verification']['files']
-    if file['role'] == 'config'
-  ]
-  if not configs or statement.get('parts'):
-    return None
-  return posixpath.dirname(configs[0])
-
-
-def _verify_command(run_dir: Optional[str]) -> str:
-  report = posixpath.join(run_dir or '', 'report.json')
-  return sources.command_of([f'--verify={report}'])
 
 
 def _number(value: float) -> str:

@@ -131,15 +131,13 @@ def _add_accountants(definitions: dict[str, Any]) -> None:
   ):
     definitions[name]['properties'][field]['enum'] = known
   guarantee = definitions['Guarantee']
-  for name in names:
-    entry = terms.of_accountant(name)
-    if entry.in_guarantee:
-      field = f'epsilon_{name}'
-      guarantee['required'].append(field)
-      guarantee['properties'][field] = {
-        'description': f'By {entry.title}; null where not computed, or infinite.',
-        'type': ['number', 'null'],
-      }
+  for name in terms.IN_GUARANTEE:
+    title = terms.of_accountant(name).title
+    guarantee['required'].append(f'epsilon_{name}')
+    guarantee['properties'][f'epsilon_{name}'] = {
+      'description': f'By {title}; null where not computed, or infinite.',
+      'type': ['number', 'null'],
+    }
 
 
 def violations(report: Any) -> Iterator[str]:

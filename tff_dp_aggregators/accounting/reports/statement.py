@@ -8,13 +8,14 @@ has the types of all of it; `rendering` writes it out for people; `verification`
 computes it again.
 """
 
+import collections
 import dataclasses
 import functools
 import importlib.metadata
 import json
 import math
 import platform
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Optional, TypeVar, Union, cast
 
 import dp_accounting
@@ -38,53 +39,12 @@ from tff_dp_aggregators.accounting.reports import ledger_checks
 from tff_dp_aggregators.accounting.reports import model
 from tff_dp_aggregators.accounting.reports import nbafl_report
 from tff_dp_aggregators.accounting.reports import schemes
-from tff_dp_aggregators.accounting.reports import simulated_cohorts
 from tff_dp_aggregators.accounting.reports import terms
 from tff_dp_aggregators.base import rounding
 from tff_dp_aggregators.base import version
 from tff_dp_aggregators.strategies import registry
 
-_UNIT = (
-  'one client with all its data: the guarantee is about everything that a client '
-  'contributes in all rounds together'
-)
-_ADJACENCIES = {
-  'zero_out': (
-    'zeroing out: two data sets are neighbours if they differ in one client, all of '
-    'whose contributions are replaced by zeros (arXiv:2103.00039, Definition 1.1)'
-  ),
-  'add_or_remove': (
-    'add or remove: two data sets are neighbours if one of them has one client more'
-  ),
-  'replace_one': (
-    'replace one: two data sets are neighbours if they differ in the data of one '
-    'client, which may be any other data; epsilon is about twice that of the other '
-    'two adjacencies and not comparable with it'
-  ),
-}
-_SECRET = ', but not who took part in which round'
-_COVERED = (
-  'client updates (model deltas), as far as they reach the model through the '
-  'private aggregator',
-)
-_ADAPTIVE = 'the norms of client updates, as far as they decide on the clip norm'
-_NOT_COVERED = (
-  'choosing hyperparameters (learning rates, clip norm, rounds) on the same clients',
-  'other runs on the same clients, unless this report says that it composes them',
-  'metrics computed on client data, such as training loss, and exact counts such as '
-  'the number of non-finite updates',
-  'test accuracy, if the test data is private as well',
-  'the number and identity of clients in a round, attempts at it that were aborted, '
-  'and timing',
-)
-_POPULATION = (
-  'how many clients there are in all, unless the sampling and what the mean is divided '
-  'by were chosen without knowing it'
-)
-_TRUSTED = (
-  '; and who made other releases is trusted with what these were made of, and shows '
-  'nothing of it but them'
-)
+_SAID = terms.sentences('statement.j2')
 _M = TypeVar('_M', bound=model.Mechanism)
 # Of the curves.
 _POINTS = 200  # Of a curve over rounds.
@@ -105,7 +65,7 @@ def build(inputs: inputs_lib.Inputs, *, with_curves: bool = True) -> dict[str, A
     with_curves: Whether to compute the points of plots; else `curves` is `None`.
 
   Returns:
-    A JSON-ready dict, described by `model.schema`; infinities are `None`. Of a run that
+    A JSON-ready dict, described by `schema.load`; infinities are `None`. Of a run that
     simulates a larger cohort it is one without privacy.
 
   Raises:
@@ -116,69 +76,58 @@ def build(inputs: inputs_lib.Inputs, *, with_curves: bool = True) -> dict[str, A
   """
   mechanism, delta = inputs.mechanism, inputs.delta
   gaussian.check_delta(delta)
-  event, run, clip_norm = mechanism.event, None, inputs.clip_norm
   _check_target(inputs)
   if inputs.nbafl is not None:
-    nbafl_report.check(inputs.nbafl, mechanism, delta=delta, clip_norm=clip_norm)
+    nbafl_report.check(inputs.nbafl, mechanism, delta=delta, clip_norm=inputs.clip_norm)
   if inputs.simulated_cohort is not None:
-    return _of_simulated_cohort(inputs)
+    cohort = _simulated_cohort(inputs)
+    return _without_privacy(inputs, cohort, inputs.command, inputs.accountant)
+  event, run, clip_norm = mechanism.event, None, inputs.clip_norm
   if inputs.ledger is not None:
-    ledger_checks.check(mechanism, inputs.ledger)
-    ledger_checks.check_clip_norm(mechanism, inputs.clip_norm, inputs.ledger.entries)
-    event, run = _event_of(inputs, inputs.ledger), _run(inputs, inputs.ledger)
+    ledger_checks.check(mechanism, inputs.ledger, clip_norm)
+    event, run = _ran(inputs, inputs.ledger)
+    norms = run.clip_norms
     if mechanism.clipped_count_stddev is None:
-      clip_norm = _only_clip_norm(inputs.ledger.entries)
+      clip_norm = norms.largest if norms.smallest == norms.largest else None
   curves = None
   if with_curves:
     curves = _curves(mechanism, event, delta, inputs.accountant, run)
-  single = model.Joint if mechanism.parts else model.Single
+  target = None
+  if inputs.target_epsilon is not None:
+    target = model.Target.of(inputs, epsilon=inputs.target_epsilon)
+  kind: type[model.Single] = model.Joint if mechanism.parts else model.Single
   return model.to_json(
-    single(
+    kind.of(
+      inputs,
       warnings=inputs_lib.warnings(inputs),
       setting=terms.SITES[mechanism.noise_site].setting,
       definition=_definition(mechanism, inputs.not_covered),
       mechanism=_mechanisms(inputs, clip_norm),
       participation=_participation(inputs),
       run=run,
-      target=_target(inputs),
-      tuning=inputs.tuning,
+      target=target,
       guarantee=guarantees.of_event(
         event, delta, mechanism.relation, inputs.accountant, mechanism.sensitivity_kind
       ),
       other_guarantees=guarantees.others(inputs),
       nbafl=nbafl_report.of_run(inputs.nbafl),
       curves=curves,
-      code_version=inputs.code_version,
       provenance=inputs_lib.provenance(inputs),
       software=_software(),
       verification=model.Verification(
         command=inputs.command,
         files=_files(inputs.files),
-        inputs=model.VerificationInputs(
+        inputs=model.VerificationInputs.of(
+          inputs,
           mechanism=mechanism.to_json(),
           strategy=_strategy(mechanism),
           event=events.to_json(event),
-          delta=delta,
-          accountant=inputs.accountant,
-          target_epsilon=inputs.target_epsilon,
-          found=inputs.found,  # type: ignore[arg-type]
           clip_norm=clip_norm,
           with_curves=with_curves,
         ),
       ),
     )
   )
-
-
-def _target(inputs: inputs_lib.Inputs) -> Optional[model.Target]:
-  if inputs.target_epsilon is None:
-    return None
-  found: Any = inputs.found
-  return model.Target(epsilon=inputs.target_epsilon, found=found)
-
-
-def _files(files: Sequence[dict[str, Any]]) -> list[model.File]:
-  return [model.File(**file) for file in files]
 
 
 def compose(
@@ -210,9 +159,10 @@ def compose(
     )
   names = names or [f'part {number}' for number, _ in enumerate(parts, start=1)]
   delta = _same('delta', [part['guarantee']['delta'] for part in parts], names)
+  definitions = [part['definition'] for part in parts]
   adjacency = _same(
     'adjacency',
-    [part['definition']['adjacency']['name'] for part in parts],
+    [each['adjacency']['name'] for each in definitions],
     names,
     ' Epsilons for different neighbours say nothing together; --adjacency gives a '
     'mechanism another one, where it has several.',
@@ -222,8 +172,6 @@ def compose(
   event = dp_accounting.ComposedDpEvent(
     [*map(_event_of_part, parts), *(each.to_event() for each in other_releases)]
   )
-  definitions = [part['definition'] for part in parts]
-  outputs = _outputs_of([each['outputs'] for each in definitions])
   kind = 'bound' if is_bound(*parts) else 'exact'
   total = guarantees.of_event(event, delta, relation, accountant, kind)
   mu = total.gdp_mu or math.inf
@@ -240,6 +188,11 @@ def compose(
   others = []
   if not accountants.has_stated(event):
     others = guarantees.others_composed(parts, accountant)
+  settings = _union([part['setting']] for part in parts)
+  seen = _union([each['outputs'].removesuffix(_SAID.secret)] for each in definitions)
+  outputs = '; and '.join(seen)
+  if any(each['outputs'].endswith(_SAID.secret) for each in definitions):
+    outputs += _SAID.secret
   return model.to_json(
     model.Composition(
       warnings=[
@@ -247,7 +200,7 @@ def compose(
         for number, part in enumerate(parts, start=1)
         for warning in part.get('warnings', ())
       ],
-      setting=_setting_of(parts) + (_TRUSTED if other_releases else ''),
+      setting=terms.in_a_line(_SAID.setting(settings, bool(other_releases))),
       definition=model.Definition(
         privacy_unit=definitions[0]['privacy_unit'],
         adjacency=model.NamedAdjacency(**definitions[0]['adjacency']),
@@ -292,6 +245,10 @@ def _same(
   return values[0]
 
 
+def _union(lists: Iterable[list[str]]) -> list[str]:
+  return list(dict.fromkeys(each for items in lists for each in items))
+
+
 def _event_of_part(part: dict[str, Any]) -> dp_accounting.DpEvent:
   """What a part spent, with the strategy of a mixture if the report has it."""
   inputs = part['verification']['inputs']
@@ -303,12 +260,17 @@ def _event_of_part(part: dict[str, Any]) -> dp_accounting.DpEvent:
   return event
 
 
+def is_bound(*statements: dict[str, Any]) -> bool:
+  """Whether a sensitivity that the statements rest on is known by an upper bound."""
+  return any(
+    run['mechanism']['sensitivity_kind'] != 'exact'
+    for each in statements
+    for _, run in model.runs(each)
+  )
+
+
 def build_nbafl(plan: nbafl.Nbafl, *, command: Optional[str] = None) -> dict[str, Any]:
   """The statement of an NbAFL plan: what its formulas claim, and what holds.
-
-  Args:
-    plan: With all its inputs.
-    command: A command that prints the same numbers again.
 
   Example:
     >>> plan = nbafl.Nbafl(
@@ -349,50 +311,66 @@ def _without_privacy(
       inputs=model.InputsWithoutPrivacy(accountant=accountant),
     )
   return model.to_json(
-    model.WithoutPrivacy(
-      simulation=run.simulation,  # type: ignore[arg-type]
+    model.WithoutPrivacy.of(
+      run,
+      mechanism=None,
       simulated_cohort=cohort,
       not_covered=list(run.not_covered),
-      tuning=run.tuning,
       verification=verification,
     )
   )
 
 
-def _of_simulated_cohort(inputs: inputs_lib.Inputs) -> dict[str, Any]:
-  """The statement that a run with the noise of a larger cohort has no privacy."""
-  entries = () if inputs.ledger is None else inputs.ledger.entries
-  ledger_checks.check_clip_norm(inputs.mechanism, inputs.clip_norm, entries)
-  cohort = simulated_cohorts.of(inputs)
-  return _without_privacy(inputs, cohort, inputs.command, inputs.accountant)
-
-
-def is_bound(*statements: dict[str, Any]) -> bool:
-  """Whether a sensitivity that the statements rest on is known by an upper bound."""
-  return any(
-    run['mechanism']['sensitivity_kind'] != 'exact'
-    for each in statements
-    for _, run in model.runs(each)
+def _simulated_cohort(inputs: inputs_lib.Inputs) -> model.SimulatedCohort:
+  """What is said of a larger cohort, whose noise a run without privacy has."""
+  ledger_checks.check_simulated(inputs)
+  mechanism = cast(mechanism_lib.Mechanism, inputs.mechanism)
+  cohort, ledger = inputs.simulated_cohort, inputs.ledger
+  assert cohort is not None and ledger is not None
+  rounds, accountant, epsilon = len(ledger.entries), None, None
+  if mechanism.noise_multiplier:
+    event, relation = event_of_rounds(mechanism, rounds), mechanism.relation
+    accountant = inputs.accountant or accountants.tightest(event, relation)
+    epsilon = accountants.epsilon(event, inputs.delta, accountant, relation)
+  stddev = mechanism.clipped_count_stddev
+  return model.SimulatedCohort.of(
+    cohort,
+    inputs,
+    mechanism=mechanism.name,
+    strategy_checksum=mechanism.strategy.checksum,
+    noise_multiplier=mechanism.noise_multiplier / cohort.scale,
+    simulated_noise_multiplier=mechanism.noise_multiplier,
+    clipped_count_stddev=None if stddev is None else stddev / cohort.scale,
+    simulated_clipped_count_stddev=stddev,
+    participation=schemes.sentence(mechanism.participation),
+    rounds_completed=rounds,
+    rounds_planned=mechanism.participation.num_rounds,
+    ledger_head=model.LedgerHead.of(ledger.head),
+    simulated_epsilon=epsilon,
+    accountant=accountant,
+    adjacency=mechanism.adjacency,
   )
 
 
-def _setting_of(parts: Sequence[dict[str, Any]]) -> str:
-  """Who is trusted with what in several runs."""
-  settings = list(dict.fromkeys(part['setting'] for part in parts))
-  if len(settings) == 1:
-    return str(settings[0])
-  of_runs = '; '.join(f'({i}) {each}' for i, each in enumerate(settings, start=1))
-  return (
-    'not the same in all runs, and what holds of all together holds towards those whom '
-    f'each of these protects from: {of_runs}'
+def event_of_rounds(
+  mechanism: mechanism_lib.Mechanism, rounds: int
+) -> dp_accounting.DpEvent:
+  """The event of the first rounds of a mechanism, as a ledger of them would have it."""
+  if rounds == mechanism.participation.num_rounds:
+    return mechanism.event
+  if not mechanism.is_one_gaussian:
+    counted = collections.Counter(mechanism.round_events[:rounds])
+    return events.simplify(
+      dp_accounting.ComposedDpEvent(
+        [dp_accounting.SelfComposedDpEvent(*each) for each in counted.items()]
+      )
+    )
+  return dp_accounting.GaussianDpEvent(
+    float(mechanism.noise_multipliers_so_far[rounds - 1])
   )
 
 
-def _outputs_of(outputs: Sequence[str]) -> str:
-  """What the adversary sees of several runs."""
-  seen = dict.fromkeys(each.removesuffix(_SECRET) for each in outputs)
-  secret = any(each.endswith(_SECRET) for each in outputs)
-  return '; and '.join(seen) + (_SECRET if secret else '')
+# What is said of a mechanism.
 
 
 def _definition(
@@ -400,17 +378,18 @@ def _definition(
 ) -> model.Definition:
   adjacency: Any = mechanism.adjacency
   adaptive = mechanism.clipped_count_stddev is not None
+  counted = adjacency == 'add_or_remove'
   return model.Definition(
-    privacy_unit=_UNIT,
-    adjacency=model.NamedAdjacency(name=adjacency, meaning=_ADJACENCIES[adjacency]),
+    privacy_unit=_SAID.privacy_unit,
+    adjacency=model.NamedAdjacency(
+      name=adjacency, meaning=_SAID.adjacencies[adjacency]
+    ),
     outputs=terms.SITES[mechanism.noise_site].outputs
-    + (_SECRET if mechanism.is_sampled else ''),
-    covered=[*_COVERED, *([_ADAPTIVE] if adaptive else [])],
-    not_covered=[
-      *_NOT_COVERED,
-      *([_POPULATION] if adjacency == 'add_or_remove' else []),
-      *not_covered,
-    ],
+    + (_SAID.secret if mechanism.is_sampled else ''),
+    covered=_SAID.covered + (_SAID.covered_if_adaptive if adaptive else []),
+    not_covered=_SAID.not_covered
+    + (_SAID.not_covered_if_counted if counted else [])
+    + list(not_covered),
   )
 
 
@@ -419,103 +398,106 @@ def _mechanisms(
 ) -> Union[model.Mechanism, model.JointMechanism]:
   """What is said of the mechanism, or of those of the parts and of all together."""
   if not inputs.mechanism.parts:
-    alone = cast(mechanism_lib.Mechanism, inputs.mechanism)
-    return _mechanism(alone, clip_norm, inputs)
+    return _mechanism(inputs, clip_norm)
   joint = cast(joint_lib.JointMechanism, inputs.mechanism)
-  shares, of_mu_squared = joint.shares, joint.shares_of_mu_squared
   parts = []
   for part in joint.parts:
     weights = (inputs.weights_of_parts or {}).get(part.name)
     shapes = None if weights is None else list(weights.values())
-    of_part = dataclasses.replace(inputs, mechanism=part.mechanism, ledger=None)
     parts.append(
       _mechanism(
-        part.mechanism,
+        dataclasses.replace(inputs, mechanism=part.mechanism, ledger=None),
         part.clip_norm,
-        of_part,
         model.Part,
         part=part.name,
         patterns=list(part.weights),
         weights=None if weights is None else list(weights),
         shapes=shapes,
         num_parameters=None if shapes is None else sum(map(math.prod, shapes)),
-        share=shares[part.name],
-        share_of_mu_squared=of_mu_squared.get(part.name),
+        share=joint.shares[part.name],
+        share_of_mu_squared=joint.shares_of_mu_squared.get(part.name),
       )
     )
-  kind: Any = joint.sensitivity_kind
-  return model.JointMechanism(
+  return model.JointMechanism.of(
+    joint,
+    inputs,
     name='joint',
     num_rounds=joint.participation.num_rounds,
     noise_site='server',
     strategy_checksum=joint.strategy.checksum,
-    sensitivity_kind=kind,
-    effective_noise_multiplier=joint.effective_noise_multiplier,
-    noise_source=inputs.noise_source,
+    adaptive_clipping=None,
+    noise_multiplier=None,
+    sensitivity_squared=None,
     parts=parts,
   )
 
 
 def _mechanism(
-  mechanism: mechanism_lib.Mechanism,
-  clip_norm: Optional[float],
   inputs: inputs_lib.Inputs,
+  clip_norm: Optional[float],
   kind: type[_M] = model.Mechanism,  # type: ignore[assignment]
   **of_part: Any,
 ) -> _M:
-  strategy = mechanism.strategy
-  error = strategy.per_query_error()
-  integers = _integer_noise(inputs)
+  mechanism = cast(mechanism_lib.Mechanism, inputs.mechanism)
+  strategy, site = mechanism.strategy, mechanism.site
+  integers = _integer_noise(mechanism, inputs.ledger)
   factor = 1.0 if integers is None else integers.rounding_factor
   sensitivity = factor * mechanism.sensitivity
-  noise = error_multiplier(mechanism)
-  kind_of_sensitivity: Any = mechanism.sensitivity_kind
-  error_of: Any = _error_of(mechanism)
-  adaptive = None
+  adaptive = simulated_epsilon = None
   if mechanism.clipped_count_stddev is not None:
-    adaptive = model.AdaptiveClipping(
-      clipped_count_stddev=mechanism.clipped_count_stddev,
-      values_noise_multiplier=mechanism.values_noise_multiplier,
+    adaptive = model.AdaptiveClipping.of(mechanism)
+  if site.is_simulation:
+    would_be = mechanism.event_with(mechanism.noise_multiplier)
+    simulated_epsilon = accountants.epsilon(
+      would_be, inputs.delta, inputs.accountant, mechanism.relation
     )
-  return kind(
-    name=mechanism.name,
+  error, noise = strategy.per_query_error(), error_multiplier(mechanism)
+  of_sum = noises.MIN_CLIENTS in dict(mechanism.options) or not site.is_of_client
+  return kind.of(
+    mechanism,
+    strategy,
+    inputs,
     strategy=strategy.kind,
     strategy_checksum=strategy.checksum,
-    num_rounds=strategy.num_rounds,
-    noise_site=mechanism.noise_site,
     registered={
       **dict.fromkeys(mechanism_lib.options()),
       **dict(mechanism.options),
       **registry.options_of(strategy),
     },
-    noise_buffers=strategy.noise_buffers,
     clip_norm=clip_norm,
     adaptive_clipping=adaptive,
-    noise_multiplier=mechanism.noise_multiplier,
-    server_noise_multiplier=mechanism.server_noise_multiplier,
     sensitivity=sensitivity,
     sensitivity_squared=factor**2 * mechanism.sensitivity_squared,
-    sensitivity_kind=kind_of_sensitivity,
     effective_noise_multiplier=mechanism.noise_multiplier / sensitivity,
     integer_noise=integers,
-    simulated_epsilon=_simulated_epsilon(mechanism, inputs),
-    noise_source=inputs.noise_source,
+    simulated_epsilon=simulated_epsilon,
     # The noise in prefix sums, in clip norms.
-    error_of=error_of,
+    error_of='sum' if of_sum else 'client',
     rmse=noise * math.sqrt(float(error.mean())),
     max_error=noise * math.sqrt(float(error.max())),
     **of_part,
   )
 
 
-def _integer_noise(inputs: inputs_lib.Inputs) -> Optional[model.IntegerNoise]:
+def error_multiplier(mechanism: mechanism_lib.Mechanism) -> float:
+  """Standard deviation of the noise in a round's sum, in clip norms.
+
+  Where each client makes noise of its own that is of the fewest clients, or of one if
+  it is not known how many there are (`error_of`).
+  """
+  fewest = dict(mechanism.options).get(noises.MIN_CLIENTS, 1)
+  return mechanism.sum_noise_multiplier(fewest)
+
+
+def _integer_noise(
+  mechanism: mechanism_lib.Mechanism, ledger: Optional[ledger_lib.Ledger]
+) -> Optional[model.IntegerNoise]:
   """Grid, rounding and wrapping of integer noise; `None` for noise of real numbers.
 
   All of it follows from the mechanism (`accounting.distributed_noise`), and is relative
   to the clip norm: the grid is. A ledger's rounds may have had more clients than the
   grid was planned for.
   """
-  mechanism = cast(mechanism_lib.Mechanism, inputs.mechanism)
   noise = mechanism.noise
   if not noise.is_integer:
     return None
@@ -525,50 +507,31 @@ def _integer_noise(inputs: inputs_lib.Inputs) -> Optional[model.IntegerNoise]:
     noise_multiplier=mechanism.noise_multiplier,
     **dict(noise.numbers),
   )
-  entries = () if inputs.ledger is None else inputs.ledger.entries
+  entries = () if ledger is None else ledger.entries
   clients = max([grid.max_clients, *(each.cohort_reported or 0 for each in entries)])
-  return model.IntegerNoise(
+  return model.IntegerNoise.of(
+    grid,
     padded_dimension=grid.dimension,
     steps=grid.scaled_clip_norm,
-    local_stddev=grid.local_stddev,
-    l2_sensitivity=grid.l2_sensitivity,
-    l1_sensitivity=grid.l1_sensitivity,
     rounding_factor=grid.l2_sensitivity / grid.scaled_clip_norm,
     rounding_error=math.sqrt(clients) / 2 / grid.scaled_clip_norm,
-    beta=grid.beta,
     clients=clients,
     wrap_probability=grid.wrap_probability_with(clients),
   )
 
 
-def _simulated_epsilon(
-  mechanism: mechanism_lib.Mechanism, inputs: inputs_lib.Inputs
-) -> Optional[float]:
-  """Epsilon of noise that is only simulated; `None` if it is made."""
-  if not mechanism.site.is_simulation:
-    return None
-  would_be = mechanism.event_with(mechanism.noise_multiplier)
-  return accountants.epsilon(
-    would_be, inputs.delta, inputs.accountant, mechanism.relation
-  )
-
-
 def _participation(inputs: inputs_lib.Inputs) -> model.Participation:
   schema, limits = inputs.mechanism.participation, inputs.mechanism.limits
-  assumed, cap_enforced_by = limits.assumed_at_most, None
-  if assumed is not None:
+  cap_enforced_by = None
+  if limits.assumed_at_most is not None:
     cap_enforced_by = inputs.cap_enforced_by or inputs_lib.NOT_STATED
-  return model.Participation(
+  return model.Participation.of(
+    limits,
+    inputs,
     schema=sampling.of(schema).name,
-    num_rounds=limits.num_rounds,
     registered=sampling.to_json(schema),
     assumption=schemes.assumption(schema),
-    min_separation=limits.min_separation,
     rounds_between=limits.min_separation - 1,
-    max_participations=cast(int, limits.max_participations),
-    possible_by_separation=limits.possible_by_separation,
-    assumed_at_most=assumed,
-    enforced_by=inputs.enforced_by,
     cap_enforced_by=cap_enforced_by,
     source=inputs.participation_source,
   )
@@ -576,114 +539,69 @@ def _participation(inputs: inputs_lib.Inputs) -> model.Participation:
 
 def _strategy(mechanism: joint_lib.AnyMechanism) -> Optional[dict[str, Any]]:
   """The strategy, or those of parts by name; `None` if one of them is large."""
+
+  def small(strategy: strategies.Strategy) -> Optional[dict[str, Any]]:
+    values = strategy.parameters().values()
+    numbers = sum(np.size(value) for value in values if value is not None)
+    return json.loads(strategy.to_json()) if numbers <= _MAX_NUMBERS else None
+
   if not mechanism.parts:
-    return _small(cast(mechanism_lib.Mechanism, mechanism).strategy)
-  found = {part.name: _small(part.mechanism.strategy) for part in mechanism.parts}
+    return small(cast(mechanism_lib.Mechanism, mechanism).strategy)
+  found = {part.name: small(part.mechanism.strategy) for part in mechanism.parts}
   return None if None in found.values() else found
 
 
-def _small(strategy: strategies.Strategy) -> Optional[dict[str, Any]]:
-  """The strategy as JSON-ready values, unless it has too many numbers."""
-  numbers = sum(
-    np.size(value) for value in strategy.parameters().values() if value is not None
-  )
-  return json.loads(strategy.to_json()) if numbers <= _MAX_NUMBERS else None
+# What is said of a run.
 
 
-def _run(inputs: inputs_lib.Inputs, ledger: ledger_lib.Ledger) -> model.Run:
-  simulation: Any = inputs.simulation
-  return model.Run(
-    rounds_completed=len(ledger.entries),
-    rounds_released_again=list(ledger.repeated),
-    bytes_cut_off=ledger.cut,
-    aborted_attempts=_aborted(inputs, ledger),
-    simulation=simulation,
-    reporting=inputs.reporting,
-    before_clipping=inputs.before_clipping,
-    ledger_head=model.LedgerHead(**ledger.head._asdict()),
-    clip_norms=_clip_norms(ledger.entries),
-    noise_generators=list(dict.fromkeys(e.noise_generator for e in ledger.entries)),
-    rounds_planned=inputs.mechanism.participation.num_rounds,
-    epsilon_planned=_epsilon_planned(inputs, ledger),
-  )
-
-
-def _aborted(
+def _ran(
   inputs: inputs_lib.Inputs, ledger: ledger_lib.Ledger
-) -> model.AbortedAttempts:
-  """Attempts that were aborted, with what they spent together."""
-  spent = accountants.epsilon(
-    _aborted_event(inputs.mechanism, ledger),
-    inputs.delta,
-    relation=inputs.mechanism.relation,
-  )
-  return model.AbortedAttempts(
-    count=len(ledger.aborted),
-    rounds=list(dict.fromkeys(attempt.round for attempt in ledger.aborted)),
-    epsilon=spent,
-  )
+) -> tuple[dp_accounting.DpEvent, model.Run]:
+  """What all rounds and attempts of a ledger spent together, and what ran.
 
-
-def _aborted_event(
-  mechanism: joint_lib.AnyMechanism, ledger: ledger_lib.Ledger
-) -> dp_accounting.DpEvent:
-  """What aborted attempts spent together.
-
-  Nothing, for nothing of them was released; but whom noise of its own hides has sent a
-  report in each, at most, and the server has it.
+  Aborted attempts spent nothing, for nothing of them was released; but whom noise of
+  its own hides has sent a report in each, at most, and the server has it.
   """
-  attempts = [each for each in ledger.aborted if each.cohort_reported]
-  if not (mechanism.site.is_of_client and attempts):
-    return ledger_lib.total_event(ledger.aborted)
-  report = mechanism.round_events[0]  # Of a client who has its first turn there.
-  return dp_accounting.SelfComposedDpEvent(report, len(attempts))
+  mechanism, planned = inputs.mechanism, inputs.mechanism.event
+  spent, attempts = ledger.total_event, ledger_lib.total_event(ledger.aborted)
+  reported = sum(1 for each in ledger.aborted if each.cohort_reported)
+  if mechanism.site.is_of_client and reported:
+    # That of a client who has its first turn there.
+    attempts = dp_accounting.SelfComposedDpEvent(mechanism.round_events[0], reported)
 
+  def epsilon(event: dp_accounting.DpEvent, accountant: Optional[str] = None) -> float:
+    return accountants.epsilon(event, inputs.delta, accountant, mechanism.relation)
 
-def _event_of(
-  inputs: inputs_lib.Inputs, ledger: ledger_lib.Ledger
-) -> dp_accounting.DpEvent:
-  """What all rounds and attempts of a ledger spent together."""
-  mechanism = inputs.mechanism
-  attempts = _aborted_event(mechanism, ledger)
-  if isinstance(attempts, dp_accounting.NoOpDpEvent):
-    spent = ledger.total_event
-    planned = mechanism.event
-    if not isinstance(planned, events.MixtureDpEvent):
-      return spent
+  epsilon_planned = epsilon(planned, inputs.accountant)
+  if not isinstance(attempts, dp_accounting.NoOpDpEvent):
+    spent = events.simplify(dp_accounting.ComposedDpEvent([spent, attempts]))
+    epsilon_planned = epsilon(
+      dp_accounting.ComposedDpEvent([planned, attempts]), inputs.accountant
+    )
+  elif isinstance(planned, events.MixtureDpEvent):
     # It is the one that was planned (`ledger_checks`), which has its strategy as well;
     # or a bound that others have, too, and then no more is known.
     known = isinstance(spent, events.MixtureDpEvent)
-    return planned if known else dataclasses.replace(planned, strategy=None)
-  return events.simplify(dp_accounting.ComposedDpEvent([ledger.total_event, attempts]))
-
-
-def _epsilon_planned(inputs: inputs_lib.Inputs, ledger: ledger_lib.Ledger) -> float:
-  """Epsilon of all rounds planned, with the attempts that were aborted so far."""
-  mechanism = inputs.mechanism
-  attempts = _aborted_event(mechanism, ledger)
-  if isinstance(attempts, dp_accounting.NoOpDpEvent):
-    return inputs.epsilon_planned
-  return accountants.epsilon(
-    dp_accounting.ComposedDpEvent([mechanism.event, attempts]),
-    inputs.delta,
-    inputs.accountant,
-    mechanism.relation,
+    spent = planned if known else dataclasses.replace(planned, strategy=None)
+  norms: list[Any] = [entry.clip_norm for entry in ledger.entries]
+  norms = [None] if None in norms else norms
+  generators = dict.fromkeys(entry.noise_generator for entry in ledger.entries)
+  return spent, model.Run.of(
+    inputs,
+    rounds_completed=len(ledger.entries),
+    rounds_released_again=list(ledger.repeated),
+    bytes_cut_off=ledger.cut,
+    aborted_attempts=model.AbortedAttempts(
+      count=len(ledger.aborted),
+      rounds=list(dict.fromkeys(attempt.round for attempt in ledger.aborted)),
+      epsilon=epsilon(attempts),
+    ),
+    ledger_head=model.LedgerHead.of(ledger.head),
+    clip_norms=model.ClipNorms(smallest=min(norms), largest=max(norms)),
+    noise_generators=list(generators),
+    rounds_planned=mechanism.participation.num_rounds,
+    epsilon_planned=epsilon_planned,
   )
-
-
-def _clip_norms(entries: Sequence[ledger_lib.LedgerEntry]) -> model.ClipNorms:
-  """Between which numbers the clip norms of the rounds are; `None` if one has none."""
-  found = [entry.clip_norm for entry in entries]
-  norms = [norm for norm in found if norm is not None]
-  if len(norms) < len(found):
-    return model.ClipNorms(smallest=None, largest=None)
-  return model.ClipNorms(smallest=min(norms), largest=max(norms))
-
-
-def _only_clip_norm(entries: Sequence[ledger_lib.LedgerEntry]) -> Optional[float]:
-  """The clip norm of all rounds; `None` if they have different ones, or none."""
-  norms = _clip_norms(entries)
-  return norms.largest if norms.smallest == norms.largest else None
 
 
 def _check_target(inputs: inputs_lib.Inputs) -> None:
@@ -696,6 +614,10 @@ def _check_target(inputs: inputs_lib.Inputs) -> None:
       f'the mechanism spends epsilon = {rounding.up(spent)}, more than target_epsilon='
       f'{inputs.target_epsilon:g}.'
     )
+
+
+def _files(files: Sequence[dict[str, Any]]) -> list[model.File]:
+  return [model.File(**file) for file in files]
 
 
 # Of what is imported, which stays what it was. Reading it takes a third of a statement.
@@ -713,8 +635,7 @@ def _software() -> model.Software:
   )
 
 
-def _union(lists: Any) -> list[str]:
-  return list(dict.fromkeys(each for items in lists for each in items))
+# Points of plots.
 
 
 def _curves(
@@ -725,84 +646,48 @@ def _curves(
   run: Optional[model.Run],
 ) -> model.Curves:
   """Points of a report's plots; infinite epsilons are left out."""
-  num_rounds = mechanism.participation.num_rounds
+  num_rounds, relation = mechanism.participation.num_rounds, mechanism.relation
   rounds = np.unique(np.linspace(0, num_rounds - 1, _POINTS).astype(int))
-  completed = num_rounds if run is None else run.rounds_completed
+  completed, by = num_rounds if run is None else run.rounds_completed, accountants.EXACT
+  if not mechanism.is_one_gaussian:
+    planned = mechanism.event
+    by = accountants.quick_bound(planned, relation) or accountants.tightest(
+      planned, relation
+    )
   spent: list[list[float]] = []
-  spends_otherwise = mechanism.site.is_of_client and bool(
-    run is not None and run.aborted_attempts.count
-  )
-  if not mechanism.is_private or spends_otherwise:
+  aborted = run is not None and bool(run.aborted_attempts.count)
+  if not mechanism.is_private or (mechanism.site.is_of_client and aborted):
     pass  # Without privacy, or if rounds alone do not say it.
-  elif not mechanism.is_one_gaussian:
-    spent = _composed_by_round(mechanism, delta, completed)
-  else:
+  elif mechanism.is_one_gaussian:
     so_far = mechanism.noise_multipliers_so_far
     spent = [
       [int(each) + 1, gaussian.epsilon_of(1 / float(so_far[each]), delta)]
       for each in rounds[rounds < completed]
     ]
-  error, correlation = _error_and_correlation(mechanism, rounds)
+  else:  # When the first group had its turns.
+    limits = mechanism.limits
+    most = min(-(-completed // limits.min_separation), limits.possible_participations)
+    for turns in np.unique(np.linspace(1, most, _SAMPLED_POINTS).astype(int)):
+      of_turns = mechanism.event_of_turns(int(turns))
+      epsilon = accountants.epsilon(of_turns, delta, by, relation)
+      spent.append([(int(turns) - 1) * limits.min_separation + 1, epsilon])
+  error: list[list[float]] = []
+  correlation: list[list[float]] = []
+  if not mechanism.parts:  # These each have their own.
+    alone = cast(mechanism_lib.Mechanism, mechanism)
+    strategy = alone.strategy
+    errors = error_multiplier(alone) * np.sqrt(strategy.per_query_error())
+    error = [[int(each) + 1, float(errors[each])] for each in rounds]
+    if strategy.num_rounds <= _MAX_DENSE or strategy.needs_no_matrix:
+      by_lag = enumerate(strategy.noise_correlation(_LAGS))
+      correlation = [[lag, float(value)] for lag, value in by_lag]
   return model.Curves(
-    epsilon_by_delta=by_delta(event, delta, mechanism.relation, accountant),
+    epsilon_by_delta=by_delta(event, delta, relation, accountant),
     epsilon_by_round=[point for point in spent if math.isfinite(point[1])],
-    epsilon_by_round_accountant=(
-      accountants.EXACT if mechanism.is_one_gaussian else _composed_by(mechanism)
-    ),
+    epsilon_by_round_accountant=by,
     error_by_round=error,
     noise_correlation=correlation,
   )
-
-
-def _error_and_correlation(
-  mechanism: joint_lib.AnyMechanism, rounds: np.ndarray
-) -> tuple[list[list[float]], list[list[float]]]:
-  """Error and correlation of the noise; nothing of parts that each have their own."""
-  if mechanism.parts:
-    return [], []
-  alone = cast(mechanism_lib.Mechanism, mechanism)
-  error = error_multiplier(alone) * np.sqrt(alone.strategy.per_query_error())
-  points = [[int(each) + 1, float(error[each])] for each in rounds]
-  return points, _noise_correlation(alone.strategy)
-
-
-def _error_of(mechanism: mechanism_lib.Mechanism) -> str:
-  """Whose noise the error is of: the 'sum', or one 'client' alone."""
-  is_known = noises.MIN_CLIENTS in dict(mechanism.options)
-  return 'sum' if is_known or not mechanism.site.is_of_client else 'client'
-
-
-def error_multiplier(mechanism: mechanism_lib.Mechanism) -> float:
-  """Standard deviation of the noise in a round's sum, in clip norms.
-
-  Where each client makes noise of its own that is of the fewest clients, or of one if
-  it is not known how many there are (`error_of`).
-  """
-  fewest = dict(mechanism.options).get(noises.MIN_CLIENTS, 1)
-  return mechanism.sum_noise_multiplier(fewest)
-
-
-def _composed_by(mechanism: joint_lib.AnyMechanism) -> str:
-  """Who composes rounds for a curve: the quick bound, if it can."""
-  event, relation = mechanism.event, mechanism.relation
-  return accountants.quick_bound(event, relation) or accountants.tightest(
-    event, relation
-  )
-
-
-def _composed_by_round(
-  mechanism: joint_lib.AnyMechanism, delta: float, completed: int
-) -> list[list[float]]:
-  """Epsilon by the quick bound when the first group had its turns."""
-  limits = mechanism.limits
-  most = min(-(-completed // limits.min_separation), limits.possible_participations)
-  points = []
-  by = _composed_by(mechanism)
-  for turns in np.unique(np.linspace(1, most, _SAMPLED_POINTS).astype(int)):
-    so_far = mechanism.event_of_turns(int(turns))
-    spent = accountants.epsilon(so_far, delta, by, mechanism.relation)
-    points.append([(int(turns) - 1) * mechanism.limits.min_separation + 1, spent])
-  return points
 
 
 def by_delta(
@@ -821,11 +706,3 @@ def by_delta(
   composed = accountants.composed(event, name, relation)
   points = [[each, float(composed.get_epsilon(each))] for each in deltas]
   return [point for point in points if math.isfinite(point[1])]
-
-
-def _noise_correlation(strategy: strategies.Strategy) -> list[list[float]]:
-  """Correlation of the noise of the last round with that of earlier ones, by lag."""
-  if strategy.num_rounds > _MAX_DENSE and not strategy.needs_no_matrix:
-    return []
-  correlation = strategy.noise_correlation(_LAGS)
-  return [[lag, float(value)] for lag, value in enumerate(correlation)]

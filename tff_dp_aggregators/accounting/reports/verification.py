@@ -22,6 +22,7 @@ import datetime
 import json
 import math
 import os
+import re
 import shlex
 from collections.abc import Iterator, Sequence
 from typing import Any, Callable, Optional
@@ -36,6 +37,7 @@ from tff_dp_aggregators.accounting import joint_mechanism
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting import nbafl
 from tff_dp_aggregators.accounting import sites
+from tff_dp_aggregators.accounting.reports import composition
 from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
 from tff_dp_aggregators.accounting.reports import model
 from tff_dp_aggregators.accounting.reports import nbafl_report
@@ -56,6 +58,16 @@ StatementOf = Callable[[Sequence[str], Callable[[str, bool], str]], dict[str, An
 _ALIKE = 1e-6
 _UNCHECKED = 'the command in the report was not tried, as the report program does'
 _NO_COMMAND = 'the report states no command that leads to it'
+_OTHER_STRATEGY = (
+  'the command finds a strategy that is not the same to the last bit, as another '
+  'machine or version may; figures were compared to six digits'
+)
+# Which software made a report, of which the result has notes.
+_SOFTWARE = re.compile(r'(parts\[\d+\]\.)*software')
+# What commands of reports began with before the program had a name.
+_OLD_PROGRAM = 'python -m tff_dp_aggregators.accounting.report '
+# An accountant that shares no code with the exact one has to come to the same.
+_OTHER_METHOD = 'pld'
 # What the other method may be above the exact epsilon, relative above 1.
 _AGREEMENT = 1e-3
 _MIN_MU, _MAX_MU, _MIN_DELTA = 0.1, 10.0, 1e-13
@@ -142,6 +154,38 @@ def verify(path: str, statement_of: Optional[StatementOf] = None) -> Result:
 
 
 def _verify(path: str, statement_of: Optional[StatementOf]) -> Result:
+  report = _read(path)
+  broken = tuple(schema_lib.violations(report))
+  if broken:
+    return Result(broken, ('the report is not what its JSON schema says',))
+  folder = os.path.dirname(path)
+  try:
+    again = _build_again(report, folder)
+    other = _by_another_method(again)
+    again = json.loads(json.dumps(again))
+    notes = [*_notes_on_software(report.get('software'), again.get('software'))]
+    differences = [*_differences(report, again, _SOFTWARE)]
+    led_to, said = _check_command(report, lambda path: find(path, folder), statement_of)
+  except _FAILURES as e:
+    failure = f'it cannot be computed again: {type(e).__name__}: {e}'
+    return Result((*_other_files(report, folder), failure), ())
+  differences += led_to
+  notes += said
+  if differences:
+    notes += _notes_on_outcomes(again)
+  if other is not None:
+    method, epsilon = other
+    notes.append(f'{method}, another method, give epsilon = {epsilon!r}')
+    stated = again['guarantee']['epsilon']
+    if not 0 <= epsilon - stated <= _AGREEMENT * max(1.0, stated):
+      differences.append(
+        f'guarantee.epsilon is {stated!r}, by another method {epsilon!r}'
+      )
+  return Result(tuple(differences), tuple(notes))
+
+
+def _read(path: str) -> dict[str, Any]:
+  """A report as this release writes it."""
   with open(path, encoding='utf-8') as file:
     try:
       report = strict_json.loads(file.read())
@@ -158,46 +202,45 @@ def _verify(path: str, statement_of: Optional[StatementOf]) -> Result:
       f'{path} has version {report.get("version")!r}; this release verifies version '
       f'{model.VERSION}.'
     )
-  _add_options(report)
-  broken = tuple(schema_lib.violations(report))
-  if broken:
-    return Result(broken, ('the report is not what its JSON schema says',))
-  folder = os.path.dirname(path)
-  try:
-    again = _build_again(report, folder)
-    other = _by_another_method(again)
-    again = json.loads(json.dumps(again))
-    notes = tuple(_notes_on_software(report.get('software'), again.get('software')))
-    for each in (report, again):
-      _drop_software(each)
-    differences = tuple(_differences(report, again))
-    led_to, said = _check_command(report, lambda path: find(path, folder), statement_of)
-  except _FAILURES as e:
-    failure = f'it cannot be computed again: {type(e).__name__}: {e}'
-    return Result((*_other_files(report, folder), failure), ())
-  differences, notes = (*differences, *led_to), (*notes, *said)
-  notes += _notes_on_outcomes(again) if differences else ()
-  if other is not None:
-    method, epsilon = other
-    notes += (f'{method}, another method, give epsilon = {epsilon!r}',)
-    stated = again['guarantee']['epsilon']
-    if not 0 <= epsilon - stated <= _AGREEMENT * max(1.0, stated):
-      differences += (
-        f'guarantee.epsilon is {stated!r}, by another method {epsilon!r}',
-      )
-  return Result(differences, notes)
+  _bring_up_to_date(report)
+  return report
 
 
-def _notes_on_outcomes(statement: dict[str, Any]) -> tuple[str, ...]:
+def _bring_up_to_date(report: dict[str, Any]) -> None:
+  """Adds what came after a report was made: options, and the name of the program."""
+  mechanism, parts = report.get('mechanism'), report.get('parts')
+  stated = report.get('verification')
+  command = stated.get('command') if isinstance(stated, dict) else None
+  if isinstance(command, str) and command.startswith(_OLD_PROGRAM):
+    assert isinstance(stated, dict)
+    stated['command'] = f'{sources.PROGRAM} {command[len(_OLD_PROGRAM) :]}'
+  later: dict[str, Any] = {}
+  if parts:
+    later = {'warnings': [], 'other_releases': []}
+  if isinstance(mechanism, dict) and 'strategy' in mechanism:
+    for name in (*mechanism_lib.options(), sites.SERVER_NOISE):
+      mechanism.setdefault(name, None)
+    later = {'nbafl': None, 'warnings': []}
+  for name, value in later.items():
+    report.setdefault(name, value)
+  of_parts = mechanism.get('parts') if isinstance(mechanism, dict) else None
+  for part in of_parts if isinstance(of_parts, list) else ():
+    _bring_up_to_date({'mechanism': part})
+  for part in parts if isinstance(parts, list) else ():
+    if isinstance(part, dict):
+      _bring_up_to_date(part)
+
+
+def _notes_on_outcomes(statement: dict[str, Any]) -> list[str]:
   """What another processor may do to figures of drawn outcomes."""
   entry = accountants.ACCOUNTANTS.get(statement['guarantee'].get('accountant'))
   if entry is None or not entry.is_drawn:
-    return ()
-  return (
+    return []
+  return [
     f'{terms.of_accountant(entry.name).title} has the same outcomes on any machine, to '
     'round-off; where that decides, a figure is a step of 0.2% beside the one of '
     'another processor, which is as right',
-  )
+  ]
 
 
 def _other_files(report: dict[str, Any], folder: str) -> Iterator[str]:
@@ -221,128 +264,62 @@ def _other_files(report: dict[str, Any], folder: str) -> Iterator[str]:
         )
 
 
-def _add_options(report: dict[str, Any]) -> None:
-  """Adds options of kinds of strategies that came after the report was made."""
-  mechanism, parts = report.get('mechanism'), report.get('parts')
-  if parts:
-    report.setdefault('warnings', [])
-    report.setdefault('other_releases', [])
-  if isinstance(mechanism, dict) and 'strategy' in mechanism:
-    for name in (*mechanism_lib.options(), sites.SERVER_NOISE):
-      mechanism.setdefault(name, None)
-    report.setdefault('nbafl', None)
-    report.setdefault('warnings', [])
-  if isinstance(mechanism, dict) and isinstance(mechanism.get('parts'), list):
-    for part in mechanism['parts']:
-      _add_options({'mechanism': part})
-  for part in parts if isinstance(parts, list) else ():
-    if isinstance(part, dict):
-      _add_options(part)
-
-
 def _by_another_method(statement: dict[str, Any]) -> Optional[tuple[str, float]]:
-  """Epsilon by an accountant that shares no code with the statement's, if one can."""
+  """Epsilon by `_OTHER_METHOD`, where it can say it."""
   guarantee = statement['guarantee']
-  name = guarantee.get('accountant')
-  checked_by = terms.of_accountant(name).checked_by
-  if checked_by is None:
+  if guarantee.get('accountant') != accountants.EXACT or guarantee['gdp_mu'] is None:
     return None
-  if guarantee['delta'] < _MIN_DELTA or guarantee['gdp_mu'] is None:
-    return None
-  if not _MIN_MU <= guarantee['gdp_mu'] <= _MAX_MU:
-    return None  # Where that method is a bound.
+  if guarantee['delta'] < _MIN_DELTA or not _MIN_MU <= guarantee['gdp_mu'] <= _MAX_MU:
+    return None  # There that method is a bound.
   inputs, adjacency = statement['verification']['inputs'], statement['definition']
   epsilon = accountants.epsilon(
     events.from_json(inputs['event']),
     inputs['delta'],
-    checked_by,
+    _OTHER_METHOD,
     sampling.ADJACENCIES[adjacency['adjacency']['name']],
   )
-  return terms.of_accountant(checked_by).title, epsilon
+  return terms.of_accountant(_OTHER_METHOD).title, epsilon
 
 
 def _build_again(report: dict[str, Any], folder: str) -> dict[str, Any]:
-  if report['mechanism'] is None:
-    return _without_privacy_again(report, folder)
+  """The statement of what a report says that it was made of, from its files."""
+  stated = report['verification']
+  if stated is None:  # Without privacy, and of no run.
+    return statement_lib.build_without_privacy(
+      inputs_lib.WithoutPrivacy(report['simulation'])
+    )
   if nbafl_report.is_one(report):
-    stated = report['verification']
     plan = nbafl.Nbafl(**stated['inputs']['plan'])
     return statement_lib.build_nbafl(plan, command=stated['command'])
-  if report['parts']:
-    files = report['verification']['files']
-    sources.check_not_forked(
-      [find(file['path'], folder) for file in files if file['role'] == 'ledger']
+  if report.get('parts'):
+    composition.check_not_forked(
+      [find(each['path'], folder) for each in stated['files'] if _is_ledger(each)]
     )
     return statement_lib.compose(
       [_build_again(part, folder) for part in report['parts']],
-      accountant=report['verification']['inputs']['accountant'],
-      command=report['verification']['command'],
+      accountant=stated['inputs']['accountant'],
+      command=stated['command'],
       other_releases=[
         inputs_lib.OtherRelease(**release) for release in report['other_releases']
       ],
     )
-  return statement_lib.build(
-    _inputs(report, folder),
-    with_curves=report['verification']['inputs']['with_curves'],
-  )
-
-
-def _without_privacy_again(report: dict[str, Any], folder: str) -> dict[str, Any]:
-  """The statement of a run without a guarantee, from its files where there are any."""
-  if report['verification'] is None:
-    return statement_lib.build_without_privacy(
-      inputs_lib.WithoutPrivacy(report['simulation'])
-    )
-  paths = _paths_by_role(report, folder)
-  if 'config' not in paths:
-    raise ValueError('the report of a run names no configuration of it.')
-  for role, path in paths.items():
-    sources.file_of(role, path)  # Each has to be there under its own name.
-  run_dir = os.path.dirname(paths['config']) or '.'
-  if report['simulated_cohort'] is not None:
-    return statement_lib.build(_of_run(report, run_dir), with_curves=False)
-  found = sources.without_privacy(run_dir)
-  return statement_lib.build_without_privacy(
-    dataclasses.replace(found, files=_as_stated(report, found.files))
-  )
-
-
-def _inputs(report: dict[str, Any], folder: str) -> inputs_lib.Inputs:
-  """What a report says that it was made of, from its files where it names any."""
-  stated = report['verification']['files']
-  paths = _paths_by_role(report, folder)
+  _check_roles([file['role'] for file in stated['files']])
+  paths = {file['role']: find(file['path'], folder) for file in stated['files']}
   files = tuple(
-    dict(sources.file_of(file['role'], paths[file['role']]), path=file['path'])
-    for file in stated
+    {**sources.file_of(file['role'], paths[file['role']]), 'path': file['path']}
+    for file in stated['files']
   )
+  with_curves = stated['inputs'].get('with_curves', False)
   if 'config' in paths:
-    return _of_run(report, os.path.dirname(paths['config']) or '.')
-  inputs, said = report['verification']['inputs'], report['participation']
-  stored = inputs['mechanism']
-  mechanism = joint_mechanism.stored(
-    stored, _strategy(stored, inputs['strategy'], paths.get('strategy'))
-  )
-  plan = inputs_lib.Inputs(
-    mechanism,
-    inputs['delta'],
-    target_epsilon=inputs['target_epsilon'],
-    found=inputs['found'],
-    accountant=inputs['accountant'],
-    clip_norm=inputs['clip_norm'],
-    code_version=report['code_version'],
-  )
-  log = None
-  if 'round_log' in paths:
-    log = _log(said['source'], paths['round_log'])
-  found = sources.from_plan(plan, ledger=paths.get('ledger'), round_log=log)
-  return dataclasses.replace(
-    found,
-    enforced_by=said['enforced_by'],
-    cap_enforced_by=said['cap_enforced_by'],
-    noise_source=report['mechanism']['noise_source'],
-    command=report['verification']['command'],
-    files=files,
-  )
+    return _of_run(report, os.path.dirname(paths['config']) or '.', with_curves)
+  if report['mechanism'] is None:
+    raise ValueError('the report of a run names no configuration of it.')
+  inputs = dataclasses.replace(_of_plan(report, paths), files=files)
+  return statement_lib.build(inputs, with_curves=with_curves)
+
+
+def _is_ledger(file: dict[str, Any]) -> bool:
+  return bool(file['role'] == 'ledger')
 
 
 def _check_roles(roles: list[str]) -> None:
@@ -355,55 +332,86 @@ def _check_roles(roles: list[str]) -> None:
       )
 
 
-def _paths_by_role(report: dict[str, Any], folder: str) -> dict[str, str]:
-  stated = report['verification']['files']
-  _check_roles([file['role'] for file in stated])
-  return {file['role']: find(file['path'], folder) for file in stated}
+def _of_run(
+  report: dict[str, Any], run_dir: str, with_curves: bool = False
+) -> dict[str, Any]:
+  """The statement of a run directory, with files under the paths that a report has."""
+  stated = report['verification']
+  paths = {file['role']: file['path'] for file in stated['files']}
+
+  def as_stated(files: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], ...]:
+    return tuple(
+      {**each, 'path': paths.get(each['role'], each['path'])} for each in files
+    )
+
+  if report['mechanism'] is None and report['simulated_cohort'] is None:
+    without = sources.without_privacy(run_dir)
+    return statement_lib.build_without_privacy(
+      dataclasses.replace(without, files=as_stated(without.files))
+    )
+  found = sources.from_run_dir(run_dir, stated['inputs']['accountant'])
+  files = as_stated(found.files)
+  command = stated['command'] if files != found.files else found.command
+  found = dataclasses.replace(found, files=files, command=command)
+  return statement_lib.build(found, with_curves=with_curves)
 
 
-def _of_run(report: dict[str, Any], run_dir: str) -> inputs_lib.Inputs:
-  """The inputs that a run directory gives, under the paths that the report states."""
-  verification = report['verification']
-  found = sources.from_run_dir(run_dir, verification['inputs']['accountant'])
-  files = _as_stated(report, found.files)
-  moved = files != found.files
-  command = verification['command'] if moved else found.command
-  return dataclasses.replace(found, files=files, command=command)
-
-
-def _as_stated(
-  report: dict[str, Any], files: Sequence[dict[str, Any]]
-) -> tuple[dict[str, Any], ...]:
-  """Files that were found, under the paths that the report states."""
-  stated = {file['role']: file['path'] for file in report['verification']['files']}
-  return tuple(
-    dict(file, path=stated.get(file['role'], file['path'])) for file in files
+def _of_plan(report: dict[str, Any], paths: dict[str, str]) -> inputs_lib.Inputs:
+  """What a report of no run directory was made of."""
+  inputs, said = report['verification']['inputs'], report['participation']
+  stored = inputs['mechanism']
+  strategy = None
+  if inputs['strategy'] is not None:
+    strategy = joint_mechanism.strategy_from_json(stored, inputs['strategy'])
+  if 'strategy' in paths:
+    path, within = paths['strategy'], strategy
+    strategy = joint_mechanism.load_strategy(stored, path)
+    if within is not None and within.checksum != strategy.checksum:
+      raise ValueError(f'the strategy in the report is not that of {path}.')
+  plan = inputs_lib.Inputs(
+    joint_mechanism.stored(stored, strategy),
+    inputs['delta'],
+    target_epsilon=inputs['target_epsilon'],
+    found=inputs['found'],
+    accountant=inputs['accountant'],
+    clip_norm=inputs['clip_norm'],
+    code_version=report['code_version'],
+  )
+  log = None
+  if 'round_log' in paths:
+    log = _log(said['source'], paths['round_log'])
+  return dataclasses.replace(
+    sources.from_plan(plan, ledger=paths.get('ledger'), round_log=log),
+    enforced_by=said['enforced_by'],
+    cap_enforced_by=said['cap_enforced_by'],
+    noise_source=report['mechanism']['noise_source'],
+    command=report['verification']['command'],
   )
 
 
 def _log(source: dict[str, Any], path: str) -> sources.RoundLog:
   """A round log, read with the arguments that a report has."""
-  arguments, planned = source['arguments'], source.get('planned')
-  hours = arguments['min_wait_hours']
-  return sources.from_round_log(
-    path,
-    None if hours is None else datetime.timedelta(hours=hours),
-    arguments['wait_from'],
-    arguments['first_start'],
-    arguments['columns'],
-    arguments['population'],
-    planned
-    and strategies.Participation(
-      planned['num_rounds'], planned['min_separation'], planned['max_participations']
-    ),
-  )
+  arguments, planned = dict(source['arguments']), source.get('planned')
+  hours = arguments.pop('min_wait_hours')
+  if planned:
+    names = ('num_rounds', 'min_separation', 'max_participations')
+    planned = strategies.Participation(*(planned[name] for name in names))
+  wait = None if hours is None else datetime.timedelta(hours=hours)
+  return sources.from_round_log(path, wait, planned=planned, **arguments)
+
+
+def find(path: str, folder: str) -> str:
+  """Where a file of a report is: where it was, or else beside the report."""
+  beside = os.path.join(folder, os.path.basename(path))
+  found = path if os.path.exists(path) or not os.path.exists(beside) else beside
+  # A pipe or a device may never end, and reading it may do something.
+  if os.path.exists(found) and not os.path.isfile(found):
+    raise ValueError(f'{found!r}, which the report names, is no regular file.')
+  return found
 
 
 def _notes_on_software(stated: Any, found: Any) -> Iterator[str]:
   if found is None:  # Nothing was computed: there is no privacy.
-    return
-  if not isinstance(stated, dict):
-    yield 'the report does not say which software made it'
     return
   theirs, ours = version.in_words(stated), version.in_words(found)
   for name in dict.fromkeys([*theirs, *ours]):
@@ -417,60 +425,70 @@ def _notes_on_software(stated: Any, found: Any) -> Iterator[str]:
     yield 'files of the package had been changed when the report was made'
 
 
-def _drop_software(report: dict[str, Any]) -> None:
-  report.pop('software', None)
-  for part in report.get('parts', ()):
-    _drop_software(part)
+def statement_of_report(
+  path: str, statement_of: Optional[StatementOf] = None
+) -> dict[str, Any]:
+  """A JSON report that is right, with its files where they are found."""
+  result = verify(path, statement_of)
+  if not result.ok:
+    more = len(result.differences) - 1
+    others = f' (and {more} more)' if more else ''
+    raise ValueError(
+      f'{path} is not what is computed from its inputs: {result.differences[0]}'
+      f'{others}; --verify={path} shows all.'
+    )
+  report, folder = _read(path), os.path.dirname(path)
+  located = _located(report, folder)
+  return report if located == report else _build_again(located, '')
 
 
-def find(path: str, folder: str) -> str:
-  """Where a file of a report is: where it was, or else beside the report."""
-  beside = os.path.join(folder, os.path.basename(path))
-  found = path if os.path.exists(path) or not os.path.exists(beside) else beside
-  # A pipe or a device may never end, and reading it may do something.
-  if os.path.exists(found) and not os.path.isfile(found):
-    raise ValueError(f'{found!r}, which the report names, is no regular file.')
-  return found
-
-
-def _strategy(
-  mechanism: dict[str, Any], data: Optional[dict[str, Any]], path: Optional[str]
-) -> Optional[joint_mechanism.AnyStrategy]:
-  within = None
-  if data is not None:
-    within = joint_mechanism.strategy_from_json(mechanism, data)
-  if path is None:
-    return within
-  loaded = joint_mechanism.load_strategy(mechanism, path)
-  if within is not None and within.checksum != loaded.checksum:
-    raise ValueError(f'the strategy in the report is not that of {path}.')
-  return loaded
+def _located(statement: dict[str, Any], folder: str) -> dict[str, Any]:
+  """The statement, with files named as they are found from here."""
+  stated = statement['verification']
+  if stated is None:
+    return statement
+  files = [{**file, 'path': find(file['path'], folder)} for file in stated['files']]
+  # The command was right where the files were.
+  command = stated['command'] if files == stated['files'] else None
+  located: dict[str, Any] = {
+    'verification': {**stated, 'files': files, 'command': command}
+  }
+  if statement.get('parts'):
+    located['parts'] = [_located(part, folder) for part in statement['parts']]
+  return {**statement, **located}
 
 
 # Where two statements differ.
 
 
 def _differences(
-  stated: Any, found: Any, name: str = '', tolerance: float = _TOLERANCE
+  stated: Any,
+  found: Any,
+  not_compared: re.Pattern[str],
+  name: str = '',
+  tolerance: float = _TOLERANCE,
 ) -> Iterator[str]:
-  """One line for each value that is not the same, naming it and both values."""
+  """One line for each value that is not the same, naming it and both values.
+
+  What has a name that is `not_compared` may be anything.
+  """
   if isinstance(stated, dict) and isinstance(found, dict):
-    options = mechanism_lib.options()
     for key in dict.fromkeys([*stated, *found]):
       inner = f'{name}.{key}' if name else key
-      if key not in stated or key not in found:
-        if key in options and stated.get(key) is found.get(key) is None:
-          continue  # One of a kind of strategy that came later.
+      if not_compared.fullmatch(inner):
+        continue
+      if key in stated and key in found:
+        yield from _differences(stated[key], found[key], not_compared, inner, tolerance)
+      # `None` are options of a kind of strategy that came later.
+      elif key not in mechanism_lib.options() or {**stated, **found}[key] is not None:
         where = 'missing' if key not in stated else 'not computed here'
         yield f'{inner} is {where}'
-      else:
-        yield from _differences(stated[key], found[key], inner, tolerance)
   elif isinstance(stated, list) and isinstance(found, list):
     if len(stated) != len(found):
       yield f'{name} has {len(stated)} entries, computed {len(found)}'
       return
     for index, (one, other) in enumerate(zip(stated, found)):
-      yield from _differences(one, other, f'{name}[{index}]', tolerance)
+      yield from _differences(one, other, not_compared, f'{name}[{index}]', tolerance)
   elif not _same(stated, found, tolerance):
     yield f'{name} is {stated!r}, computed {found!r}'
 
@@ -497,21 +515,41 @@ def _check_command(
   statement_of: Optional[StatementOf],
 ) -> tuple[list[str], list[str]]:
   """Differences and notes from doing what the command in a report says."""
-  if report['mechanism'] is None and not (report['verification'] or {}).get('command'):
-    return [], []
-  command = report['verification']['command']
+  command = (report['verification'] or {}).get('command')
   if command is None:
+    if report['mechanism'] is None:
+      return [], []
     by_part = [_check_command(part, find, statement_of) for part in report['parts']]
     found = [each for differences, _ in by_part for each in differences]
     return found, [_NO_COMMAND]
   if statement_of is None:
     return [], [_UNCHECKED]
-  files = _Files(find)
+  moved = []
+
+  def locate(path: str, is_run_dir: bool) -> str:
+    """Where a file or a run directory is."""
+    if is_run_dir:
+      config = find(os.path.join(path, 'config.json'))
+      place = path if os.path.dirname(config) == path else os.path.dirname(config)
+    else:
+      place = find(path)
+    if place != path and os.path.normpath(place or '.') != os.path.normpath(path):
+      moved.append(path)
+    return place or '.'
+
   try:
-    led_to = statement_of(_arguments_of(command), files.locate)
+    led_to = statement_of(_arguments_of(command), locate)
   except Exception as e:  # A text from a file may lead to anything.
     return [f'verification.command does not work: {type(e).__name__}: {e}'], []
-  return _compared(report, led_to, files.moved)
+  # Another machine may have optimised strategies otherwise in their last bits.
+  is_other = _checksums(report) != _checksums(led_to)
+  not_compared = re.compile('|'.join(_not_compared(led_to, bool(moved), is_other)))
+  tolerance = _ALIKE if is_other else _TOLERANCE
+  differences = [
+    f'verification.command leads to something else: {each}'
+    for each in _differences(report, led_to, not_compared, tolerance=tolerance)
+  ]
+  return differences, [_OTHER_STRATEGY] if is_other else []
 
 
 def _arguments_of(command: str) -> list[str]:
@@ -521,126 +559,44 @@ def _arguments_of(command: str) -> list[str]:
     words = shlex.split(command)
   except ValueError as e:
     raise WrongCommand(f'{command!r} is no command line: {e}') from e
-  program = shlex.split(start)
-  if words[: len(program)] != program:
+  if words[:1] != [sources.PROGRAM]:
     raise WrongCommand(f'{command!r} does not begin with {start.strip()!r}.')
-  arguments = words[len(program) :]
-  written = sources.command_of(arguments)
+  written = sources.command_of(words[1:])
   if command != written:
     raise WrongCommand(f'{command!r} is not written as reports do it, {written!r}.')
-  return arguments
-
-
-class _Files:
-  """Where the files of a command are, and whether they had moved."""
-
-  def __init__(self, find: Callable[[str], str]):
-    self._find = find
-    self.moved = False
-
-  def locate(self, path: str, is_run_dir: bool) -> str:
-    """Where a file or a run directory is."""
-    if is_run_dir:
-      config = self._find(os.path.join(path, 'config.json'))
-      found = path if os.path.dirname(config) == path else os.path.dirname(config)
-    else:
-      found = self._find(path)
-    if found != path and os.path.normpath(found or '.') != os.path.normpath(path):
-      self.moved = True
-    return found or '.'
-
-
-def _compared(
-  report: dict[str, Any], led_to: dict[str, Any], moved: bool
-) -> tuple[list[str], list[str]]:
-  notes = []
-  tolerance = _TOLERANCE
-  optimised_again = _checksums(report) != _checksums(led_to)
-  if optimised_again:
-    tolerance = _ALIKE
-    notes.append(
-      'the command finds a strategy that is not the same to the last bit, as another '
-      'machine or version may; figures were compared to six digits'
-    )
-  stated = _comparable(report, led_to, moved, optimised_again)
-  found = _comparable(led_to, led_to, moved, optimised_again)
-  differences = [
-    f'verification.command leads to something else: {each}'
-    for each in _differences(stated, found, tolerance=tolerance)
-  ]
-  return differences, notes
+  return words[1:]
 
 
 def _checksums(statement: dict[str, Any]) -> list[Any]:
-  """Of the strategies, in their order."""
+  """Those of the strategies, in their order."""
   found = [run['mechanism'] or {} for _, run in model.runs(statement)]
   return [each.get('strategy_checksum') for each in found]
 
 
-def _comparable(
-  statement: dict[str, Any], led_to: Any, moved: bool, optimised_again: bool
-) -> dict[str, Any]:
-  """What of a statement a command has to lead to.
+def _not_compared(
+  led_to: dict[str, Any], moved: bool, is_other: bool, place: str = ''
+) -> Iterator[str]:
+  """Patterns of the names of what a command need not lead to, `place` before them.
 
   Where files have moved, paths and other commands differ; where strategies were
   optimised again, they may be slightly different ones.
   """
-  if statement['mechanism'] is None:
-    return _comparable_without_privacy(statement, moved)
-  kept = {
-    key: value
-    for key, value in statement.items()
-    if key not in ('curves', 'software', 'verification', 'parts')
-  }
-  verification = statement['verification']
-  not_compared = {'with_curves', *(('strategy', 'event') if optimised_again else ())}
-  inputs = {k: v for k, v in verification['inputs'].items() if k not in not_compared}
-  if optimised_again and statement['mechanism'].get('strategy_checksum'):
-    kept['mechanism'] = dict(statement['mechanism'], strategy_checksum=None)
-    inputs['mechanism'] = dict(inputs['mechanism'], strategy_checksum=None)
-  kept['inputs'] = inputs
-  kept['files'] = _files(verification, moved)
-  for group, field in _not_said(led_to):
-    kept[group] = {key: each for key, each in kept[group].items() if key != field}
-  stated, found = statement['parts'], led_to['parts']
-  kept['parts'] = [
-    dict(
-      _comparable(part, found[index], moved, optimised_again)
-      if index < len(found)
-      else {},
-      command=None if moved else part['verification']['command'],
-    )
-    for index, part in enumerate(stated)
-  ]
-  return kept
-
-
-def _comparable_without_privacy(
-  statement: dict[str, Any], moved: bool
-) -> dict[str, Any]:
-  verification = statement['verification'] or {'files': [], 'inputs': None}
-  return dict(
-    statement, verification=verification['inputs'], files=_files(verification, moved)
-  )
-
-
-def _files(verification: dict[str, Any], moved: bool) -> list[dict[str, Any]]:
-  return [
-    {key: file[key] for key in ('role', 'sha256', *(() if moved else ('path',)))}
-    for file in verification['files']
-  ]
-
-
-def _not_said(led_to: dict[str, Any]) -> Iterator[tuple[str, str]]:
-  """Texts that a command says nothing about, and a report has from elsewhere."""
-  if led_to.get('participation') is None:
-    return
-  unsaid = {
-    ('participation', 'enforced_by'): (inputs_lib.NOT_STATED,),
-    ('participation', 'cap_enforced_by'): (inputs_lib.NOT_STATED, None),
-    ('mechanism', 'noise_source'): (inputs_lib.Inputs.noise_source,),
-  }
-  for (group, field), texts in unsaid.items():
-    if led_to[group][field] in texts:
-      yield group, field
-      yield 'provenance', field
+  yield rf'{place}(curves|software|verification\.inputs\.with_curves)'
+  if moved or not place:
+    yield rf'{place}verification\.command'
+  if moved:
+    yield rf'{place}verification\.files\[\d+\]\.path'
+  if is_other:
+    yield rf'{place}verification\.inputs\.(strategy|event)'
+    yield rf'{place}(mechanism|verification\.inputs)\..*strategy_checksum'
+  # Texts that a command says nothing about, and a report has from elsewhere.
+  if led_to.get('participation') is not None:
+    for group, field, texts in (
+      ('participation', 'enforced_by', (inputs_lib.NOT_STATED,)),
+      ('participation', 'cap_enforced_by', (inputs_lib.NOT_STATED, None)),
+      ('mechanism', 'noise_source', (inputs_lib.Inputs.noise_source,)),
+    ):
+      if led_to[group][field] in texts:
+        yield rf'{place}({group}|provenance)\.{field}'
+  for index, part in enumerate(led_to.get('parts') or ()):
+    yield from _not_compared(part, moved, is_other, rf'{place}parts\[{index}\]\.')

@@ -2,7 +2,7 @@
 
 The noise is less by the factor `scale`, and so the run has no guarantee; what epsilon a
 run would have had whose cohort and population are that many times larger is told beside
-it, under a name of its own. `accounting.reports.simulated_cohorts` says more.
+it, under a name of its own. `accounting.reports.inputs.SimulatedCohort` says more.
 """
 
 import dataclasses

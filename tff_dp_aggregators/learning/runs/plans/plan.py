@@ -21,7 +21,6 @@ from tff_dp_aggregators.accounting import noise_to_signal
 from tff_dp_aggregators.accounting import spent_by_round
 from tff_dp_aggregators.accounting.records import ledger
 from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
-from tff_dp_aggregators.accounting.reports import nbafl_report
 from tff_dp_aggregators.accounting.reports import schemes
 from tff_dp_aggregators.accounting.reports import terms
 from tff_dp_aggregators.base import machine
@@ -455,7 +454,7 @@ class Plan:
       },
       'privacy': self._privacy() if self.larger_cohort is None else None,
       'simulated_cohort': self._simulated_cohort(),
-      'nbafl': None if self.nbafl is None else nbafl_report.to_json(self.nbafl),
+      'nbafl': None if self.nbafl is None else dataclasses.asdict(self.nbafl),
       'not_covered': list(self.not_covered),
       'tuning': None if self.tuning is None else self.tuning.to_json(),
       'software': {
