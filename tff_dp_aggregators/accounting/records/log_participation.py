@@ -52,7 +52,7 @@ from typing import Any, Optional, Union
 import numpy as np
 
 from tff_dp_aggregators import strategies
-from tff_dp_aggregators.accounting.records import ledger_rules
+from tff_dp_aggregators.accounting.records import ledger as ledger_lib
 from tff_dp_aggregators.accounting.records import round_log
 
 # What a device may start to wait from: its own contribution, or the end of the round.
@@ -675,7 +675,7 @@ def in_longer_run(
 
 def check_agreement(
   summary: Summary,
-  ledger: ledger_rules.Ledger,
+  ledger: ledger_lib.Ledger,
   limits: strategies.Participation,
 ) -> None:
   """Refuses a ledger and a round log that are not of the same run.
@@ -712,7 +712,7 @@ def check_agreement(
     )
 
 
-def _disagreements(summary: Summary, ledger: ledger_rules.Ledger) -> Iterator[str]:
+def _disagreements(summary: Summary, ledger: ledger_lib.Ledger) -> Iterator[str]:
   log, entries = summary.log, ledger.entries
   # Where they differ, both numbers: logs may count from 1.
   shift = log.first_number
