@@ -37,7 +37,7 @@ and checks them. Nothing here needs TensorFlow.
 """
 
 # Before anything that imports dp-accounting.
-from tff_dp_aggregators.sampling import dp_accounting_import  # noqa: F401
+from tff_dp_aggregators.base import dp_accounting_import  # noqa: F401
 
 # isort: split
 from tff_dp_aggregators.sampling.b_min_sep import BMinSepSampling
