@@ -26,7 +26,6 @@ from benchmarks import _arguments
 if __name__ == '__main__':
   _FLAGS = _arguments.parse(__doc__ or '', participations=10**7, memory='2GB')
 
-from tff_dp_aggregators.accounting.records import log_file
 from tff_dp_aggregators.accounting.records import log_participation as participation
 from tff_dp_aggregators.accounting.records import round_log
 
@@ -68,7 +67,7 @@ def _split(path: str) -> None:
 
 def _measure(path: str, memory: str) -> str:
   """Times of one log, and the peak memory of this process, which reads no other."""
-  log_file.MEMORY = memory
+  round_log.MEMORY = memory
   seconds = [time.perf_counter()]
   _split(path)
   seconds.append(time.perf_counter())

@@ -13,7 +13,7 @@ from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import mechanism
-from tff_dp_aggregators.accounting.records import ledger_rules
+from tff_dp_aggregators.accounting.records import ledger
 from tff_dp_aggregators.strategies import registry
 
 PARTICIPATION = strategies.Participation(60, min_separation=12, max_participations=4)
@@ -116,7 +116,7 @@ def test_rounds_added_up_one_by_one_keep_the_target_to_the_last_digit(
 ):
   participation = strategies.Participation(num_rounds, min_separation=10)
   found = accounting.Mechanism.for_target(name, participation, target, 1e-5)
-  spent = ledger_rules.Spent()
+  spent = ledger.Spent()
   for event in found.round_events:
     spent = spent.plus(event)
   assert target * (1 - 1e-10) < spent.epsilon(1e-5) <= target

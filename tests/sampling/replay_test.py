@@ -148,11 +148,14 @@ def test_limits_are_on_those_who_reported_in_the_attempt_that_counted(tmp_path):
   'line, message',
   [
     ('[1, 2', 'line 2 of .* is not the cohort of a round'),
-    ('[1, 2.0]', 'line 2 .* 2.0 is no client number'),
-    ('[1, true]', 'line 2 .* True is no client number'),
+    ('[1, 2.0]', r'line 2 .* got `float` - at `.\[1\]`; got \[1, 2.0\]'),
+    ('[1, true]', 'line 2 .* got `bool`'),
     (f'[{2**70}]', 'line 2 of .* is not the cohort of a round'),
-    ('{"attempts": []}', 'line 2 .* neither a list nor an object of attempts'),
-    ('{"attempts": [{"requested": [1]}]}', 'line 2 .* requested and reporting'),
+    ('{"attempts": []}', r'line 2 .* length >= 1 - at `.\.attempts'),
+    (
+      '{"attempts": [{"requested": [1]}]}',
+      'line 2 .* missing required field `reporting`',
+    ),
     ('{"attempts": 3}', 'line 2 of .* is not the cohort of a round'),
     ('', 'line 2 of .* is not the cohort of a round'),
   ],

@@ -16,7 +16,7 @@ check against; imported by those who need them), `programs` (`report`, `plan`,
 """
 
 # Before anything that imports dp-accounting.
-from tff_dp_aggregators.sampling import dp_accounting_import  # noqa: F401
+from tff_dp_aggregators.base import dp_accounting_import  # noqa: F401
 
 # isort: split
 from tff_dp_aggregators.accounting import accountants

@@ -15,6 +15,7 @@ from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import noises
+from tff_dp_aggregators.sampling import scheme as scheme_lib
 from tff_dp_aggregators.strategies import registry
 
 # At which delta one bound is preferred to another.
@@ -61,15 +62,15 @@ def event(
     100
   """
   own = _relative(strategy, schema, noise_multiplier, relation, noise)
-  if own == 0:
+  if own.multiplier == 0:
     return dp_accounting.NonPrivateDpEvent()
   scheme = sampling.of(schema)
   if scheme.is_sampled:
-    sampled: dp_accounting.DpEvent = scheme.event(strategy, own, noise.event, _epsilon)
+    sampled: dp_accounting.DpEvent = scheme.event(strategy, own)
     return sampled
   if noise.is_gaussian:
-    return events.run_event(strategy, scheme.limits, own)
-  return noise.repeated(own, scheme.limits.possible_participations)
+    return events.run_event(strategy, scheme.limits, own.multiplier)
+  return noise.repeated(own.multiplier, scheme.limits.possible_participations)
 
 
 def round_events(
@@ -100,24 +101,19 @@ def round_events(
     NoOpDpEvent
   """
   own = _relative(strategy, schema, noise_multiplier, relation, noise)
-  if own == 0:
+  nothing = dp_accounting.NoOpDpEvent()
+  if own.multiplier == 0:
     return (dp_accounting.NonPrivateDpEvent(),) * schema.num_rounds
   scheme = sampling.of(schema)
   if scheme.is_sampled:
-    sampled: tuple[dp_accounting.DpEvent, ...] = scheme.round_events(
-      strategy, own, noise.event, _epsilon
-    )
+    sampled: tuple[dp_accounting.DpEvent, ...] = scheme.round_events(strategy, own)
     return sampled
   if not noise.is_gaussian:
     # The densest pattern has the most of them after any round.
-    rounds = set(scheme.limits.rounds)
-    one, nothing = noise.event(own), dp_accounting.NoOpDpEvent()
+    rounds, one = set(scheme.limits.rounds), noise.event(own.multiplier)
     return tuple(one if t in rounds else nothing for t in range(schema.num_rounds))
-  each, _ = events.round_noise_multipliers(strategy, scheme.limits, own)
-  return tuple(
-    events.simplify(dp_accounting.GaussianDpEvent(float(multiplier)))
-    for multiplier in each
-  )
+  each, _ = events.round_noise_multipliers(strategy, scheme.limits, own.multiplier)
+  return tuple(events.simplify(dp_accounting.GaussianDpEvent(float(m))) for m in each)
 
 
 def check(
@@ -125,12 +121,12 @@ def check(
   schema: sampling.Schema,
   noise: noises.Noise = noises.GAUSSIAN,
 ) -> None:
-  """Checks that a strategy's events are known under a scheme.
+  """Refuses a strategy or noise whose events are not known under a scheme.
 
   Raises:
-    ValueError: If they are for other rounds, or if sampling does not help because the
-      noise of rounds that one client may be drawn for is correlated; or of noise that
-      is correlated, or of which nothing is known under the scheme.
+    ValueError: If they are for other rounds; if sampling does not help because the
+      noise of rounds that one client may be drawn for is correlated; or if nothing is
+      known of the noise under the scheme, or it is correlated and not Gaussian.
   """
   if schema.num_rounds != strategy.num_rounds:
     raise ValueError(
@@ -155,15 +151,7 @@ def check(
 
 
 def over_what_changes(noise_multiplier: float, relation: Relation) -> float:
-  """The noise multiplier relative to what a client changes under a relation.
-
-  Args:
-    noise_multiplier: Standard deviation of z over the clip norm.
-    relation: Neighbouring relation.
-
-  Raises:
-    ValueError: If `noise_multiplier` is out of range.
-  """
+  """The noise multiplier relative to what a client changes under a relation."""
   checked = events.check_noise_multiplier(noise_multiplier)
   return checked / sampling.sensitivity_factor(relation)
 
@@ -174,13 +162,13 @@ def _relative(
   noise_multiplier: float,
   relation: Optional[Relation],
   noise: noises.Noise,
-) -> float:
-  """The noise multiplier over what one client changes, of what is checked."""
+) -> scheme_lib.Noise:
+  """The noise over what one client changes, of what is checked."""
   relation = sampling.check_relation(schema, relation)
   checked = events.check_noise_multiplier(noise_multiplier)
   check(strategy, schema, noise)
   factor: float = sampling.of(schema).sensitivity_factor(relation)
-  return checked / factor
+  return scheme_lib.Noise(checked / factor, noise.event, _epsilon)
 
 
 def _epsilon(each: dp_accounting.DpEvent) -> float:

@@ -19,7 +19,6 @@ from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.learning import clients as clients_lib
 from tff_dp_aggregators.learning import local_order
 from tff_dp_aggregators.sampling import draws
-from tff_dp_aggregators.sampling import dropouts
 from tff_dp_aggregators.sampling import schedule as schedule_lib
 from tff_dp_aggregators.sampling import watch
 
@@ -87,7 +86,7 @@ class ClientSource(tff.program.FederatedDataSource):
     self._clients = clients_lib.Clients.of(clients, input_spec)
     self._batch_size = checks.check_positive_int('batch_size', batch_size)
     self._local_epochs = checks.check_positive_int('local_epochs', local_epochs)
-    self._seed = dropouts.check_seed(seed)
+    self._seed = schedule_lib.check_seed(seed)
     if len(self._clients) != schedule.num_clients:
       raise ValueError(
         f'the schedule draws from num_clients={schedule.num_clients}, but there are '

@@ -37,22 +37,22 @@ and checks them. Nothing here needs TensorFlow.
 """
 
 # Before anything that imports dp-accounting.
-from tff_dp_aggregators.sampling import dp_accounting_import  # noqa: F401
+from tff_dp_aggregators.base import dp_accounting_import  # noqa: F401
 
 # isort: split
 from tff_dp_aggregators.sampling.b_min_sep import BMinSepSampling
 from tff_dp_aggregators.sampling.balls_in_bins import BallsInBins
-from tff_dp_aggregators.sampling.dropouts import Dropouts
-from tff_dp_aggregators.sampling.dropouts import ReportingGoalError
-from tff_dp_aggregators.sampling.files import Header
 from tff_dp_aggregators.sampling.fixed_size import FixedSizeSampling
 from tff_dp_aggregators.sampling.limits import Limits
 from tff_dp_aggregators.sampling.limits import RandomEligible
+from tff_dp_aggregators.sampling.limits import ReportingGoalError
 from tff_dp_aggregators.sampling.limits import ShuffledEpochs
 from tff_dp_aggregators.sampling.poisson import PoissonSampling
 from tff_dp_aggregators.sampling.random_allocation import RandomAllocation
 from tff_dp_aggregators.sampling.replay import Replay
 from tff_dp_aggregators.sampling.schedule import Attempt
+from tff_dp_aggregators.sampling.schedule import Dropouts
+from tff_dp_aggregators.sampling.schedule import Header
 from tff_dp_aggregators.sampling.schedule import SampledSchedule
 from tff_dp_aggregators.sampling.schedule import Schedule
 from tff_dp_aggregators.sampling.scheme import ADJACENCIES

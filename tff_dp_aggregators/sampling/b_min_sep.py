@@ -48,7 +48,6 @@ import numpy as np
 
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.base import checks
-from tff_dp_aggregators.sampling import bands
 from tff_dp_aggregators.sampling import draws
 from tff_dp_aggregators.sampling import events
 from tff_dp_aggregators.sampling import scheme
@@ -94,14 +93,8 @@ class BMinSepSampling(scheme.Allocation):
   min_separation: int
 
   def __post_init__(self) -> None:
-    for name in ('num_rounds', 'min_separation'):
-      value = checks.check_positive_int(name, getattr(self, name))
-      object.__setattr__(self, name, value)
-    bands.check_cycle('min_separation', self.min_separation)
-    probability = checks.check_probability(
-      'sampling_probability', self.sampling_probability
-    )
-    object.__setattr__(self, 'sampling_probability', probability)
+    super().__post_init__()
+    scheme.check_cycle('min_separation', self.min_separation)
 
   @classmethod
   def of_cohort(
@@ -118,20 +111,15 @@ class BMinSepSampling(scheme.Allocation):
       num_clients: Clients there are.
       clients_per_round: Mean number of clients in a round.
       min_separation: Smallest difference of two rounds of a client.
-
-    Raises:
-      TypeError: If a number is not whole.
-      ValueError: If a number is out of range, or clients cannot be in so many rounds.
     """
     num_clients = checks.check_positive_int('num_clients', num_clients)
     min_separation = checks.check_positive_int('min_separation', min_separation)
-    if not 0 < clients_per_round * min_separation <= num_clients:
-      raise ValueError(
-        f'clients_per_round must be positive and at most '
-        f'{num_clients // min_separation}, as each '
-        f'of num_clients={num_clients} clients is in one of min_separation='
-        f'{min_separation} rounds at most; got {clients_per_round:g}.'
-      )
+    at_most = (
+      f'{num_clients // min_separation}, as each of num_clients={num_clients} clients '
+      f'is in one of min_separation={min_separation} rounds at most'
+    )
+    most = num_clients / min_separation
+    scheme.check_mean_cohort(clients_per_round, most, at_most)
     free = num_clients - (min_separation - 1) * clients_per_round
     return cls(num_rounds, clients_per_round / free, min_separation)
 
@@ -152,24 +140,15 @@ class BMinSepSampling(scheme.Allocation):
     return self.min_separation
 
   def check(self, strategy: strategies.Strategy) -> None:
-    """Checks that the rounds of a client share no noise.
-
-    Raises:
-      ValueError: If they do.
-    """
-    bands.check_groups(strategy, self.min_separation, self.separation)
+    """Checks that the rounds of a client share no noise."""
+    scheme.check_groups(strategy, self.min_separation, self.separation)
 
   def event(
-    self,
-    strategy: strategies.Strategy,
-    noise_multiplier: float,
-    noise: scheme.NoiseEvent,
-    epsilon: scheme.Epsilon,
+    self, strategy: strategies.Strategy, noise: scheme.Noise
   ) -> dp_accounting.DpEvent:
     """The mixture over sets of rounds, with its bound; the noise is Gaussian."""
-    del noise
-    numbers = (self.min_separation, self.sampling_probability, noise_multiplier)
-    bound = thinned(strategy, *numbers, epsilon)
+    numbers = (self.min_separation, self.sampling_probability, noise.multiplier)
+    bound = _thinned(strategy, *numbers, noise.epsilon)
     return events.BMinSepDpEvent(strategy, *numbers, bound)
 
   def expected_cohort(self, num_clients: int) -> float:
@@ -214,7 +193,7 @@ def places(probability: float, min_separation: int) -> int:
   """The largest m for which rounds are a set, each of it with probability 1 / m.
 
   A smaller one is as right and says less: it is rounded down, and at most
-  `bands.MAX_PLACES`.
+  `events.MAX_PLACES`.
 
   Example:
     >>> places(0.01, min_separation=1), places(0.01, min_separation=8), places(0.5, 8)
@@ -227,12 +206,12 @@ def places(probability: float, min_separation: int) -> int:
     whole = math.floor(1 / fractions.Fraction(probability))
     # A float64 that is the nearest to 1 / m says 1 / m.
     whole += 1 / (whole + 1) == probability
-    return min(whole, bands.MAX_PLACES)
+    return min(whole, events.MAX_PLACES)
   # It is m - 1 <= kappa (1 - p)^b / p.
   log_kappa = (b - 1) * math.log1p(-1 / b) - math.log(b)
   log_allowed = log_kappa + b * math.log1p(-probability) - math.log(probability)
-  allowed = math.exp(min(log_allowed, math.log(bands.MAX_PLACES)))
-  return min(math.floor(1 + allowed * (1 - _ROUND_OFF)), bands.MAX_PLACES)
+  allowed = math.exp(min(log_allowed, math.log(events.MAX_PLACES)))
+  return min(math.floor(1 + allowed * (1 - _ROUND_OFF)), events.MAX_PLACES)
 
 
 def gaps(
@@ -248,16 +227,14 @@ def gaps(
 
 
 @functools.lru_cache(maxsize=256)
-def thinned(
+def _thinned(
   strategy: strategies.Strategy,
   min_separation: int,
   probability: float,
   noise_multiplier: float,
-  epsilon: scheme.Epsilon,
+  epsilon: Callable[[dp_accounting.DpEvent], float],
 ) -> dp_accounting.DpEvent:
   """The better of this bound and that without sampling."""
-  bands.check_break(min_separation, probability)
-  bands.check_groups(strategy, min_separation)
   rounds = strategy.num_rounds
   limits = strategies.Participation(rounds, min_separation)
   unsampled = dp_accounting.GaussianDpEvent(

@@ -43,7 +43,6 @@ import numpy as np
 
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.base import checks
-from tff_dp_aggregators.sampling import bands
 from tff_dp_aggregators.sampling import events
 from tff_dp_aggregators.sampling import scheme
 
@@ -87,10 +86,8 @@ class BallsInBins(scheme.Allocation):
   cycle_length: int
 
   def __post_init__(self) -> None:
-    for name in ('num_rounds', 'cycle_length'):
-      value = checks.check_positive_int(name, getattr(self, name))
-      object.__setattr__(self, name, value)
-    bands.check_cycle('cycle_length', self.cycle_length)
+    super().__post_init__()
+    scheme.check_cycle('cycle_length', self.cycle_length)
 
   @classmethod
   def of_cohort(
@@ -102,17 +99,10 @@ class BallsInBins(scheme.Allocation):
       num_rounds: Rounds in all.
       num_clients: Clients there are.
       clients_per_round: Mean number of clients in a round, at least.
-
-    Raises:
-      TypeError: If a number is not whole.
-      ValueError: If a number is out of range.
     """
     num_clients = checks.check_positive_int('num_clients', num_clients)
-    if not 0 < clients_per_round <= num_clients:
-      raise ValueError(
-        f'clients_per_round must be positive and at most num_clients={num_clients}; '
-        f'got {clients_per_round:g}.'
-      )
+    at_most = f'num_clients={num_clients}'
+    scheme.check_mean_cohort(clients_per_round, num_clients, at_most)
     return cls(num_rounds, int(num_clients // clients_per_round))
 
   @property
@@ -129,15 +119,10 @@ class BallsInBins(scheme.Allocation):
     """Nothing to check: there is a bound for every strategy."""
 
   def event(
-    self,
-    strategy: strategies.Strategy,
-    noise_multiplier: float,
-    noise: scheme.NoiseEvent,
-    epsilon: scheme.Epsilon,
+    self, strategy: strategies.Strategy, noise: scheme.Noise
   ) -> dp_accounting.DpEvent:
     """The pair of the module's docstring, or its bound; the noise is Gaussian."""
-    del noise
-    return event(strategy, self.cycle_length, noise_multiplier, epsilon)
+    return event(strategy, self.cycle_length, noise)
 
   def expected_cohort(self, num_clients: int) -> float:
     """The clients of one place."""
@@ -182,7 +167,7 @@ class Split:
       parts.append(dp_accounting.GaussianDpEvent(noise_multiplier / self.shared**0.5))
     if own > 0:
       one = dp_accounting.GaussianDpEvent(noise_multiplier / math.sqrt(own))
-      known, places = self.num_places == 1, min(self.num_places, bands.MAX_PLACES)
+      known, places = self.num_places == 1, min(self.num_places, events.MAX_PLACES)
       parts.append(
         one if known else events.AllocatedDpEvent(places, self.num_steps, one)
       )
@@ -190,10 +175,7 @@ class Split:
 
 
 def event(
-  strategy: strategies.Strategy,
-  num_bins: int,
-  noise_multiplier: float,
-  epsilon: scheme.Epsilon,
+  strategy: strategies.Strategy, num_bins: int, noise: scheme.Noise
 ) -> dp_accounting.DpEvent:
   """The event of all rounds of a client whose bin is drawn at random.
 
@@ -201,40 +183,32 @@ def event(
   draws outcomes, and for all others the bound: of all separations, that with the least
   epsilon; every one of them is right for all deltas.
   """
-  split = best_split(strategy, num_bins, noise_multiplier, epsilon)
-  bound = split.event(noise_multiplier)
+  bound = _best_split(strategy, num_bins, noise).event(noise.multiplier)
   if strategy == strategies.Identity(strategy.num_rounds):
     return bound
-  return events.BallsInBinsDpEvent(strategy, num_bins, noise_multiplier, bound)
+  return events.BallsInBinsDpEvent(strategy, num_bins, noise.multiplier, bound)
 
 
-def best_split(
-  strategy: strategies.Strategy,
-  num_bins: int,
-  noise_multiplier: float,
-  epsilon: scheme.Epsilon,
+def _best_split(
+  strategy: strategies.Strategy, num_bins: int, noise: scheme.Noise
 ) -> Split:
-  """The split whose event is taken; arguments are those of `event`."""
   candidates = splits(strategy, num_bins)
   if len(candidates) == 1:
     return candidates[0]
-  step = round(math.log(noise_multiplier) / math.log(_STEP))
+  step = round(math.log(noise.multiplier) / math.log(_STEP))
 
   def find() -> Split:
-    rounded = _STEP**step
-
     @functools.cache
     def epsilon_of(at: int) -> float:
-      return epsilon(candidates[at].event(rounded))
+      return noise.epsilon(candidates[at].event(_STEP**step))
 
     # From the middle downhill; at worst it is the one without sampling.
     at = len(candidates) // 2
     while True:
       near = [i for i in (at - 1, at, at + 1) if 0 <= i < len(candidates)]
-      best = min(near, key=epsilon_of)
-      if best == at:
+      before, at = at, min(near, key=epsilon_of)
+      if at == before:
         break
-      at = best
     return candidates[min((at, len(candidates) - 1), key=epsilon_of)]
 
   return _remembered(('best', strategy.checksum, num_bins, step), find)

@@ -12,9 +12,25 @@ import dp_accounting
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.base import checks
 
+# Of a client's places: fewer are less private, so that so many are a bound; with more,
+# what accountants add for round-off would be more than the loss.
+MAX_PLACES = 10**12
+
+
+class _DrawnDpEvent(dp_accounting.DpEvent):
+  """An event of which dp-accounting would leave out the fields, writing it."""
+
+  def to_named_tuple(self) -> NoReturn:
+    """Not for this kind of event.
+
+    Raises:
+      ValueError: Always.
+    """
+    raise ValueError(f'write it with accounting.events.to_json: {self}.')
+
 
 @dataclasses.dataclass(frozen=True)
-class AllocatedDpEvent(dp_accounting.DpEvent):
+class AllocatedDpEvent(_DrawnDpEvent):
   """A client is in one of many steps, drawn uniformly, and nobody learns in which.
 
   Random allocation of 1 in t steps (arXiv:2502.08202), to steps with independent noise.
@@ -49,16 +65,8 @@ class AllocatedDpEvent(dp_accounting.DpEvent):
         f'{self.num_steps}.'
       )
 
-  def to_named_tuple(self) -> NoReturn:
-    """Not for this kind of event: dp-accounting would leave out its fields.
 
-    Raises:
-      ValueError: Always.
-    """
-    raise ValueError(f'write it with accounting.events.to_json: {self}.')
-
-
-class MixtureDpEvent(dp_accounting.DpEvent):
+class MixtureDpEvent(_DrawnDpEvent):
   """All rounds of a matrix mechanism, of which a client is in some that it draws.
 
   A file has all of it but the strategy, for which it has the checksum. What is read
@@ -91,25 +99,13 @@ class MixtureDpEvent(dp_accounting.DpEvent):
       )
     object.__setattr__(self, 'strategy_checksum', known)
 
-  def to_named_tuple(self) -> NoReturn:
-    """Not for this kind of event: dp-accounting would leave out its fields.
-
-    Raises:
-      ValueError: Always.
-    """
-    raise ValueError(f'write it with accounting.events.to_json: {self}.')
-
 
 @dataclasses.dataclass(frozen=True)
 class BallsInBinsDpEvent(MixtureDpEvent):
   """A client is in the rounds of a bin, drawn uniformly.
 
-  Attributes:
-    strategy: As in `MixtureDpEvent`.
+  Attributes, besides those of `MixtureDpEvent`:
     num_bins: Bins, b; bin j has the rounds j, j + b, ...
-    noise_multiplier: As in `MixtureDpEvent`.
-    bound: As in `MixtureDpEvent`.
-    strategy_checksum: As in `MixtureDpEvent`.
   """
 
   bound_is_tight = True
@@ -124,13 +120,10 @@ class BallsInBinsDpEvent(MixtureDpEvent):
 class BMinSepDpEvent(MixtureDpEvent):
   """A client that is free is in a round at random.
 
-  Attributes:
-    strategy: As in `MixtureDpEvent`, of at most `min_separation` bands.
-    min_separation: Rounds after which a client is free again, b.
+  Attributes, besides those of `MixtureDpEvent`:
+    min_separation: Rounds after which a client is free again, b, and no fewer than the
+      strategy has bands.
     sampling_probability: Of a free client, p.
-    noise_multiplier: As in `MixtureDpEvent`.
-    bound: As in `MixtureDpEvent`, by `b_min_sep.thinned`.
-    strategy_checksum: As in `MixtureDpEvent`.
   """
 
   bound_is_tight = False

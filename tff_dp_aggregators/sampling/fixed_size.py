@@ -12,7 +12,6 @@ import dp_accounting
 import numpy as np
 from dp_accounting import NeighboringRelation as Relation
 
-from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.sampling import draws
 from tff_dp_aggregators.sampling import scheme
 
@@ -43,9 +42,7 @@ class FixedSizeSampling(scheme.RoundSampling):
   clients_per_round: int
 
   def __post_init__(self) -> None:
-    for name in ('num_rounds', 'num_clients', 'clients_per_round'):
-      value = checks.check_positive_int(name, getattr(self, name))
-      object.__setattr__(self, name, value)
+    super().__post_init__()
     if self.clients_per_round > self.num_clients:
       raise ValueError(
         f'clients_per_round must be at most num_clients={self.num_clients}; got '
@@ -69,10 +66,7 @@ class FixedSizeSampling(scheme.RoundSampling):
   @property
   def schedule_fields(self) -> dict[str, Any]:
     """Clients and cohort, which the scheme states."""
-    return {
-      'num_clients': self.num_clients,
-      'clients_per_round': self.clients_per_round,
-    }
+    return {name: getattr(self, name) for name in self.json_names}
 
   def check_clients(self, num_clients: int, clients_per_round: Any) -> None:
     """Refuses another population or cohort than the scheme states."""
@@ -90,12 +84,11 @@ class FixedSizeSampling(scheme.RoundSampling):
     A cohort has the clients with the smallest hashes of their keys: a client that is
     replaced by another leaves all others' hashes as they are.
     """
+    size = self.clients_per_round
 
     def of_round(round_num: int) -> np.ndarray:
       hashed = draws.hashed(self, seed, keys, 'round', round_num)
-      drawn = np.argpartition(hashed, self.clients_per_round - 1)[
-        : self.clients_per_round
-      ]
+      drawn = np.argpartition(hashed, size - 1)[:size]
       return drawn[np.argsort(hashed[drawn])]
 
     return of_round

@@ -12,18 +12,26 @@ import abc
 import collections
 import dataclasses
 import functools
+import math
 from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar, Optional
+from typing import Any, Callable, ClassVar, Optional
 
 import numpy as np
 from dp_accounting import NeighboringRelation as Relation
 
 from tff_dp_aggregators import strategies
+from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.sampling import draws
-from tff_dp_aggregators.sampling import dropouts as dropouts_lib
 from tff_dp_aggregators.sampling import schedule as schedule_lib
 from tff_dp_aggregators.sampling import scheme
 from tff_dp_aggregators.strategies import participation as participation_lib
+
+# Attempts at one round, after which it is given up.
+MAX_ATTEMPTS = 100
+
+
+class ReportingGoalError(ValueError):
+  """A round does not reach its reporting goal, however often it is tried."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,20 +95,28 @@ class LimitsSchedule(schedule_lib.Schedule):
   num_clients: int
   clients_per_round: int
   seed: int
-  dropouts: Optional[dropouts_lib.Dropouts] = None
+  dropouts: Optional[schedule_lib.Dropouts] = None
   reporting_goal: Optional[int] = None
 
   def __post_init__(self) -> None:
     participation_lib.require(self.participation)
     self._check_kind()
-    size = schedule_lib.check_cohort(self.clients_per_round)
+    size = _check_cohort(self.clients_per_round)
     participation_lib.check_population(self.num_clients, size, self.participation)
-    dropouts_lib.check_dropouts(self.dropouts)
+    schedule_lib.check_dropouts(self.dropouts)
+    goal = self.reporting_goal
+    if goal is not None:
+      goal = checks.check_positive_int('reporting_goal', goal)
+      if goal > size:
+        raise ValueError(
+          f'reporting_goal must be at most clients_per_round={size}, for no more are '
+          f'asked; got {goal}.'
+        )
     checked = {
       'num_clients': int(self.num_clients),
       'clients_per_round': size,
-      'seed': dropouts_lib.check_seed(self.seed),
-      'reporting_goal': dropouts_lib.check_reporting_goal(self.reporting_goal, size),
+      'seed': schedule_lib.check_seed(self.seed),
+      'reporting_goal': goal,
     }
     for name, value in checked.items():
       object.__setattr__(self, name, value)
@@ -135,6 +151,31 @@ class LimitsSchedule(schedule_lib.Schedule):
     round_num = self.check_round(round_num)
     requested = self._requested_in(round_num)
     return schedule_lib.attempts_of(round_num, requested, self.dropouts)
+
+  def _until_enough_report(
+    self, round_num: int, ask: Callable[[], np.ndarray]
+  ) -> list[np.ndarray]:
+    """Cohorts that are asked, attempt by attempt, until enough of one report."""
+    dropouts, goal = self.dropouts, self.reporting_goal
+    if dropouts is None or goal is None:
+      return [ask()]
+    cohorts: list[np.ndarray] = []
+    most = 0
+    for attempt in range(MAX_ATTEMPTS):
+      cohorts.append(ask())
+      reporting = len(dropouts.reporting(round_num, attempt, cohorts[-1]))
+      if reporting >= goal:
+        return cohorts
+      most = max(most, reporting)
+    size, share = len(cohorts[-1]), 1 - dropouts.rate
+    enough = (goal + 3 * math.sqrt(goal * dropouts.rate)) / share
+    raise ReportingGoalError(
+      f'round {round_num} would not reach reporting_goal={goal} in {MAX_ATTEMPTS} '
+      f'attempts: of {size} clients asked, at most {most} report. With a drop-out rate '
+      f'of {dropouts.rate:g}, a reporting_goal of at most '
+      f'{max(1, math.floor(size * share))} would do, or clients_per_round of at least '
+      f'{math.ceil(enough)}.'
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -245,12 +286,7 @@ def _draw_all(schedule: RandomEligible) -> Iterator[list[np.ndarray]]:
   for this_round in range(schedule.num_rounds):
     if len(away) == schedule.participation.min_separation:
       eligible.come_back(away.popleft())
-    yield dropouts_lib.requested(
-      this_round,
-      lambda attempt: eligible.ask(),
-      schedule.dropouts,
-      schedule.reporting_goal,
-    )
+    yield schedule._until_enough_report(this_round, eligible.ask)
     away.append(eligible.end_round())
 
 
@@ -287,9 +323,7 @@ class ShuffledEpochs(LimitsSchedule):
 
   def _requested_in(self, round_num: int) -> list[np.ndarray]:
     cohort = self._cohort(round_num)
-    return dropouts_lib.requested(
-      round_num, lambda attempt: cohort, self.dropouts, self.reporting_goal
-    )
+    return self._until_enough_report(round_num, lambda: cohort)
 
   def _cohort(self, round_num: int) -> np.ndarray:
     epoch, place = divmod(round_num, self._epoch)
@@ -320,3 +354,15 @@ class ShuffledEpochs(LimitsSchedule):
     share, more = divmod(self.num_clients - int(needed.sum()), self._epoch)
     sizes = needed + share + (np.arange(self._epoch) < more)
     return np.concatenate([[0], np.cumsum(sizes)])
+
+
+def _check_cohort(clients_per_round: float) -> int:
+  """Returns a cohort's size, which is a whole number."""
+  checks.check_number('clients_per_round', clients_per_round)
+  if isinstance(clients_per_round, float):
+    if not clients_per_round.is_integer():
+      raise ValueError(
+        f'clients_per_round must be a whole number; got {clients_per_round}.'
+      )
+    clients_per_round = int(clients_per_round)
+  return checks.check_positive_int('clients_per_round', clients_per_round)

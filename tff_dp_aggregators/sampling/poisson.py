@@ -52,15 +52,6 @@ class PoissonSampling(scheme.RoundSampling):
   sampling_probability: float
   num_groups: int = 1
 
-  def __post_init__(self) -> None:
-    for name in ('num_rounds', 'num_groups'):
-      value = checks.check_positive_int(name, getattr(self, name))
-      object.__setattr__(self, name, value)
-    probability = checks.check_probability(
-      'sampling_probability', self.sampling_probability
-    )
-    object.__setattr__(self, 'sampling_probability', probability)
-
   @classmethod
   def of_cohort(
     cls,
@@ -77,26 +68,17 @@ class PoissonSampling(scheme.RoundSampling):
         `num_clients // num_groups`.
       clients_per_round: Mean number of clients in a round.
       num_groups: Groups that take turns.
-
-    Raises:
-      TypeError: If a number is not whole.
-      ValueError: If a number is out of range, or a group has fewer clients than
-        `clients_per_round`.
     """
     num_clients = checks.check_positive_int('num_clients', num_clients)
     num_groups = checks.check_positive_int('num_groups', num_groups)
     smallest = num_clients // num_groups
-    if not 0 < clients_per_round <= smallest:
-      most = f'num_clients={num_clients}'
-      if num_groups > 1:
-        most = (
-          f'{smallest}, the clients of the smallest of num_groups={num_groups} groups '
-          f'of {most}'
-        )
-      raise ValueError(
-        f'clients_per_round must be positive and at most {most}; got '
-        f'{clients_per_round:g}.'
+    at_most = f'num_clients={num_clients}'
+    if num_groups > 1:
+      at_most = (
+        f'{smallest}, the clients of the smallest of num_groups={num_groups} groups '
+        f'of {at_most}'
       )
+    scheme.check_mean_cohort(clients_per_round, smallest, at_most)
     return cls(num_rounds, clients_per_round / smallest, num_groups)
 
   def rough_noise_multiplier(self, mu: float) -> float:

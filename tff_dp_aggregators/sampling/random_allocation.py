@@ -49,9 +49,7 @@ class RandomAllocation(scheme.Allocation):
   rounds_of_a_client: int
 
   def __post_init__(self) -> None:
-    for name in ('num_rounds', 'rounds_of_a_client'):
-      value = checks.check_positive_int(name, getattr(self, name))
-      object.__setattr__(self, name, value)
+    super().__post_init__()
     if self.rounds_of_a_client > self.num_rounds:
       raise ValueError(
         f'rounds_of_a_client must be at most num_rounds={self.num_rounds}; got '
@@ -68,18 +66,11 @@ class RandomAllocation(scheme.Allocation):
       num_rounds: Rounds in all.
       num_clients: Clients there are.
       clients_per_round: Mean number of clients in a round, at least.
-
-    Raises:
-      TypeError: If a number is not whole.
-      ValueError: If a number is out of range.
     """
     num_rounds = checks.check_positive_int('num_rounds', num_rounds)
     num_clients = checks.check_positive_int('num_clients', num_clients)
-    if not 0 < clients_per_round <= num_clients:
-      raise ValueError(
-        f'clients_per_round must be positive and at most num_clients={num_clients}; '
-        f'got {clients_per_round:g}.'
-      )
+    at_most = f'num_clients={num_clients}'
+    scheme.check_mean_cohort(clients_per_round, num_clients, at_most)
     return cls(num_rounds, math.ceil(num_rounds * clients_per_round / num_clients))
 
   @property
@@ -100,18 +91,14 @@ class RandomAllocation(scheme.Allocation):
       )
 
   def event(
-    self,
-    strategy: strategies.Strategy,
-    noise_multiplier: float,
-    noise: scheme.NoiseEvent,
-    epsilon: scheme.Epsilon,
+    self, strategy: strategies.Strategy, noise: scheme.Noise
   ) -> dp_accounting.DpEvent:
     """As often as a client has rounds: one of so many."""
     times = self.rounds_of_a_client
     if times == 1:
-      return balls_in_bins.event(strategy, self.num_rounds, noise_multiplier, epsilon)
+      return balls_in_bins.event(strategy, self.num_rounds, noise)
     places = self.num_rounds // times
-    one = noise(noise_multiplier / strategy.sensitivity(None))
+    one = noise.event(noise.multiplier / strategy.sensitivity(None))
     each = events.AllocatedDpEvent(places, places, one)
     return dp_accounting.SelfComposedDpEvent(each, times)
 

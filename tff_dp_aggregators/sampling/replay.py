@@ -1,4 +1,17 @@
-"""Cohorts from a file, held against the schema that they are stated to keep."""
+"""Cohorts from a file, held against the schema that they are stated to keep.
+
+A file has a line that states the schema, and a line for each round.
+
+    {"format": "tff_dp_aggregators schedule", "version": 1, "schema": {...},
+     "num_clients": 100, "clients_per_round": 3.0}
+    [17, 4, 99]
+    {"attempts": [{"requested": [5, 0, 8], "reporting": [8]},
+                  {"requested": [1, 7, 2], "reporting": [1, 2]}]}
+
+The first line is one line. A round is a list of client numbers, where all that were
+asked reported, or an object with all attempts, the last of which counted. A file of
+another source may leave out the first line, if the reader knows what it would state.
+"""
 
 import dataclasses
 import functools
@@ -6,23 +19,37 @@ import hashlib
 import json
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar, NamedTuple, Optional
+from typing import Annotated, Any, ClassVar, NamedTuple, Optional, Union
 
-from tff_dp_aggregators.sampling import files
+import msgspec
+import numpy as np
+
+from tff_dp_aggregators.base import strict_json
 from tff_dp_aggregators.sampling import schedule as schedule_lib
 from tff_dp_aggregators.sampling import watch
 
 # So many bits tell draws apart: cohorts that are as rare are the same by no chance.
 _BITS = 40.0
 
+_Round = list[schedule_lib.Attempt]
+
+
+class _Asked(msgspec.Struct, forbid_unknown_fields=True):
+  requested: list[int]
+  reporting: list[int]
+
+
+class _Attempts(msgspec.Struct, forbid_unknown_fields=True):
+  attempts: Annotated[list[_Asked], msgspec.Meta(min_length=1)]
+
 
 @dataclasses.dataclass(frozen=True)
 class Replay(schedule_lib.Schedule):
   """The cohorts of a file that `Schedule.save` wrote, or that comes from elsewhere.
 
-  `sampling.files` has the format. What the schema says of each client, and
-  of the size of cohorts, is checked. That cohorts were drawn by chance, as a schema of
-  sampling has it, and that nobody else knows the file, no check can tell.
+  What the schema says of each client, and of the size of cohorts, is checked. That
+  cohorts were drawn by chance, as a schema of sampling has it, and that nobody else
+  knows the file, no check can tell.
 
   Attributes:
     path: Of the file.
@@ -39,13 +66,13 @@ class Replay(schedule_lib.Schedule):
   kind: ClassVar[str] = 'replay'
 
   path: str
-  stated: Optional[files.Header] = None
+  stated: Optional[schedule_lib.Header] = None
   num_clients: int = dataclasses.field(init=False)
   clients_per_round: float = dataclasses.field(init=False)
   sha256: str = dataclasses.field(init=False)
 
   def __post_init__(self) -> None:
-    if not (self.stated is None or isinstance(self.stated, files.Header)):
+    if not (self.stated is None or isinstance(self.stated, schedule_lib.Header)):
       raise TypeError(f'stated must be a sampling.Header; got {self.stated!r}.')
     object.__setattr__(self, 'path', str(self.path))
     read = self._read
@@ -61,12 +88,19 @@ class Replay(schedule_lib.Schedule):
       text = content.decode()
     except UnicodeDecodeError as e:
       raise ValueError(f'{self.path} is not a text in UTF-8: {e}.') from e
-    found, rounds = files.from_text(text, self.path)
+    found, rounds = _from_text(text, self.path)
     header = self._agree(found)
-    watch.check(self.path, header, rounds)
+    if len(rounds) != header.schema.num_rounds:
+      raise ValueError(
+        f'{self.path} has {len(rounds)} rounds, but its schema is for '
+        f'{header.schema.num_rounds}.'
+      )
+    checked = watch.Rounds(f'of {self.path}', header)
+    for attempts in rounds:
+      checked.add(attempts)
     return _Read(header, rounds, hashlib.sha256(content).hexdigest())
 
-  def _agree(self, found: Optional[files.Header]) -> files.Header:
+  def _agree(self, found: Optional[schedule_lib.Header]) -> schedule_lib.Header:
     """What is stated, in the file or beside it."""
     header = self.stated or found
     if header is None:
@@ -95,11 +129,11 @@ class Replay(schedule_lib.Schedule):
 
   def attempts(self, round_num: int) -> tuple[schedule_lib.Attempt, ...]:
     """All attempts at a round; the last one is completed, and no other."""
-    asked = self._read.rounds[self.check_round(round_num)]
-    last = len(asked) - 1
     return tuple(
-      schedule_lib.Attempt(requested.copy(), reporting.copy(), attempt == last)
-      for attempt, (requested, reporting) in enumerate(asked)
+      schedule_lib.Attempt(requested.copy(), reporting.copy(), completed)
+      for requested, reporting, completed in self._read.rounds[
+        self.check_round(round_num)
+      ]
     )
 
   def _fields_to_json(self) -> dict[str, Any]:
@@ -118,7 +152,7 @@ class Replay(schedule_lib.Schedule):
     sha256 = read.pop('sha256', None)
     read.pop('cohorts', None)  # They follow from the file.
     if read.get('stated') is not None:
-      read['stated'] = files.Header.from_json(read['stated'])
+      read['stated'] = schedule_lib.Header.from_json(read['stated'])
     made = cls(**read)
     if made.sha256 != sha256:
       raise ValueError(
@@ -128,13 +162,13 @@ class Replay(schedule_lib.Schedule):
     return made
 
 
-def _hashes(rounds: Sequence[Sequence[files.Asked]], num_clients: int) -> Iterator[str]:
+def _hashes(rounds: Sequence[_Round], num_clients: int) -> Iterator[str]:
   """Of who was asked from each round on, in so many rounds that no chance repeats them.
 
   By one that they share, files are found that have rounds of the same draw, wherever
   they begin and in whatever order they name clients.
   """
-  cohorts = [[sorted(requested.tolist()) for requested, _ in each] for each in rounds]
+  cohorts = [[sorted(a.requested.tolist()) for a in attempts] for attempts in rounds]
   bits = [sum(_bits(len(each), num_clients) for each in asked) for asked in cohorts]
   end, known = 0, 0.0
   for begin in range(len(cohorts)):
@@ -161,6 +195,52 @@ def _bits(size: int, num_clients: int) -> float:
 class _Read(NamedTuple):
   """What a file says: its header, attempts by round, and SHA-256."""
 
-  header: files.Header
-  rounds: list[list[files.Asked]]
+  header: schedule_lib.Header
+  rounds: list[_Round]
   sha256: str
+
+
+def _from_text(
+  text: str, path: str
+) -> tuple[Optional[schedule_lib.Header], list[_Round]]:
+  """The header of a file, if it has one, and the attempts of its rounds."""
+  lines = text.splitlines()
+  header: Optional[schedule_lib.Header] = None
+  if lines and lines[0].startswith('{"format"'):
+    header = _read_header(lines[0], path)
+  rounds = []
+  for number, line in enumerate(lines[header is not None :], 1 + (header is not None)):
+    try:
+      rounds.append(_attempts(strict_json.loads(line)))
+    except (TypeError, ValueError, OverflowError) as e:
+      raise ValueError(
+        f'line {number} of {path} is not the cohort of a round, a list of client '
+        f'numbers: {e}; got {line:.200}'
+      ) from e
+  if not rounds:
+    raise ValueError(f'{path} has no rounds.')
+  return header, rounds
+
+
+def _read_header(line: str, path: str) -> schedule_lib.Header:
+  try:
+    data = strict_json.loads(line)
+    stated = {name: data.pop(name, None) for name in schedule_lib.FILE_FORMAT}
+    if stated != schedule_lib.FILE_FORMAT:
+      raise ValueError(f'it is of format {stated}, which is not known here.')
+    return schedule_lib.Header.from_json(data)
+  except (TypeError, ValueError) as e:
+    raise ValueError(f'line 1 of {path} does not state a schedule: {e}') from e
+
+
+def _attempts(data: Any) -> _Round:
+  read = msgspec.convert(data, Union[list[int], _Attempts])
+  if isinstance(read, list):
+    clients = np.array(read, np.int64)
+    return [schedule_lib.Attempt(clients, clients, True)]
+  asked = [
+    (np.array(each.requested, np.int64), np.array(each.reporting, np.int64))
+    for each in read.attempts
+  ]
+  last = len(asked) - 1
+  return [schedule_lib.Attempt(*each, i == last) for i, each in enumerate(asked)]

@@ -19,9 +19,10 @@ import numpy as np
 from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.base import new_files
 from tff_dp_aggregators.sampling import draws
-from tff_dp_aggregators.sampling import dropouts as dropouts_lib
-from tff_dp_aggregators.sampling import files
 from tff_dp_aggregators.sampling import scheme
+
+# What the first line of a schedule's file says of its format.
+FILE_FORMAT = {'format': 'tff_dp_aggregators schedule', 'version': 1}
 
 
 class Attempt(NamedTuple):
@@ -37,6 +38,116 @@ class Attempt(NamedTuple):
   requested: np.ndarray
   reporting: np.ndarray
   completed: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Dropouts:
+  """A share of clients, by chance, that are asked and do not report.
+
+  Whether one does is decided by seed, round, attempt and client alone, and so by no
+  data: a client that is removed changes it for nobody else.
+
+  Attributes:
+    rate: Probability that a client does not report, at least 0 and below 1.
+    seed: Same seed, same drop-outs.
+
+  Raises:
+    TypeError: If `seed` is no whole number, or `rate` no number.
+    ValueError: If a number is out of range.
+
+  Example:
+    >>> drop = Dropouts(rate=0.25, seed=1)
+    >>> drop.reporting(0, 0, np.arange(8)).tolist()
+    [0, 3, 4, 5, 6, 7]
+  """
+
+  rate: float
+  seed: int
+
+  def __post_init__(self) -> None:
+    checks.check_number('rate', self.rate)
+    if not 0 <= self.rate < 1:
+      raise ValueError(f'rate must be at least 0 and below 1; got {self.rate}.')
+    object.__setattr__(self, 'rate', float(self.rate))
+    object.__setattr__(self, 'seed', check_seed(self.seed))
+
+  def reporting(
+    self,
+    round_num: int,
+    attempt: int,
+    cohort: np.ndarray,
+    keys: Optional[np.ndarray] = None,
+  ) -> np.ndarray:
+    """Those of a cohort that report, in the same order."""
+    known = cohort if keys is None else keys
+    purpose = f'drop-outs of attempt {int(attempt)}'
+    hashed = draws.of_step(self.seed, round_num, known, purpose)
+    return cohort[draws.uniform(hashed) >= self.rate]
+
+
+def check_seed(seed: int, name: str = 'seed') -> int:
+  """Returns a seed: a whole number from 0 that fits into 128 bits."""
+  seed = checks.check_int(name, seed, at_least=0)
+  if seed >= 2**128:
+    raise ValueError(f'{name} must be below 2^128; got {seed}.')
+  return seed
+
+
+def check_dropouts(dropouts: Optional[Dropouts]) -> None:
+  """Refuses what is no drop-outs."""
+  if dropouts is not None and not isinstance(dropouts, Dropouts):
+    raise TypeError(
+      f'dropouts must be a Dropouts(rate, seed) or None; got {dropouts!r}.'
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Header:
+  """What a file of a schedule is stated to be.
+
+  Attributes:
+    schema: What the accountant reads.
+    num_clients: Clients to choose from.
+    clients_per_round: The mean's denominator.
+
+  Raises:
+    TypeError: If an argument is not of its type.
+    ValueError: If a number is out of range.
+  """
+
+  schema: scheme.Schema
+  num_clients: int
+  clients_per_round: float
+
+  def __post_init__(self) -> None:
+    scheme.of(self.schema)
+    num_clients = checks.check_positive_int('num_clients', self.num_clients)
+    object.__setattr__(self, 'num_clients', num_clients)
+    checks.check_number('clients_per_round', self.clients_per_round)
+    # Of secret draws it is a public number, which must not tell how many there are.
+    most = math.inf if scheme.is_sampled(self.schema) else num_clients
+    if not (0 < self.clients_per_round <= most and self.clients_per_round < math.inf):
+      at_most = '' if most == math.inf else f' and at most num_clients={num_clients}'
+      raise ValueError(
+        f'clients_per_round must be positive{at_most}; got {self.clients_per_round}.'
+      )
+    object.__setattr__(self, 'clients_per_round', float(self.clients_per_round))
+
+  def to_json(self) -> dict[str, Any]:
+    """JSON-ready values that `from_json` reads back."""
+    return {
+      'schema': scheme.to_json(self.schema),
+      'num_clients': self.num_clients,
+      'clients_per_round': self.clients_per_round,
+    }
+
+  @classmethod
+  def from_json(cls, data: dict[str, Any]) -> 'Header':
+    """Reads what `to_json` wrote."""
+    values = dict(data)
+    if 'schema' in values:
+      values['schema'] = scheme.from_json(values['schema'])
+    return cls(**values)
 
 
 class Schedule(abc.ABC):
@@ -162,7 +273,7 @@ class Schedule(abc.ABC):
       if name in read:
         read[name] = scheme.from_json(read[name])
     if read.get('dropouts') is not None:
-      read['dropouts'] = dropouts_lib.Dropouts(**read['dropouts'])
+      read['dropouts'] = Dropouts(**read['dropouts'])
     return cls(**read)
 
   @property
@@ -180,12 +291,20 @@ class Schedule(abc.ABC):
     Raises:
       FileExistsError: If there is a file already.
     """
-    header = files.Header(self.schema, self.num_clients, float(self.clients_per_round))
-    rounds = (
-      [(each.requested, each.reporting) for each in self.attempts(this_round)]
-      for this_round in range(self.num_rounds)
-    )
-    new_files.write_new(path, files.to_text(header, rounds))
+    header = Header(self.schema, self.num_clients, float(self.clients_per_round))
+    lines: list[Any] = [{**FILE_FORMAT, **header.to_json()}]
+    for this_round in range(self.num_rounds):
+      attempts = self.attempts(this_round)
+      requested, reporting, _ = attempts[-1]
+      if len(attempts) == 1 and len(requested) == len(reporting):
+        lines.append(requested.tolist())
+        continue
+      written = [
+        {'requested': each.requested.tolist(), 'reporting': each.reporting.tolist()}
+        for each in attempts
+      ]
+      lines.append({'attempts': written})
+    new_files.write_new(path, ''.join(json.dumps(line) + '\n' for line in lines))
 
   def check_round(self, round_num: int) -> int:
     """Returns the number of a round, or says which there are."""
@@ -241,17 +360,17 @@ class SampledSchedule(Schedule):
   sampling: Any
   num_clients: int
   seed: int
-  dropouts: Optional[dropouts_lib.Dropouts] = None
+  dropouts: Optional[Dropouts] = None
   clients_per_round: Optional[float] = None  # type: ignore[assignment]
 
   def __post_init__(self) -> None:
     if not isinstance(self.sampling, scheme.SampledScheme):
       raise TypeError(f'sampling must be a scheme of sampling; got {self.sampling!r}.')
-    dropouts_lib.check_dropouts(self.dropouts)
+    check_dropouts(self.dropouts)
     num_clients = checks.check_positive_int('num_clients', self.num_clients)
     self.sampling.check_clients(num_clients, self.clients_per_round)
     object.__setattr__(self, 'num_clients', num_clients)
-    object.__setattr__(self, 'seed', dropouts_lib.check_seed(self.seed))
+    object.__setattr__(self, 'seed', check_seed(self.seed))
     stated: Any = self.clients_per_round
     if stated is None:
       stated = self.sampling.expected_cohort(num_clients)
@@ -308,7 +427,7 @@ class SampledSchedule(Schedule):
 
 
 def _value_to_json(value: Any) -> Any:
-  if isinstance(value, dropouts_lib.Dropouts):
+  if isinstance(value, Dropouts):
     return dataclasses.asdict(value)
   return scheme.to_json(value) if dataclasses.is_dataclass(value) else value
 
@@ -316,7 +435,7 @@ def _value_to_json(value: Any) -> Any:
 def attempts_of(
   round_num: int,
   requested: Sequence[np.ndarray],
-  dropouts: Optional[dropouts_lib.Dropouts],
+  dropouts: Optional[Dropouts],
   keys: Optional[np.ndarray] = None,
 ) -> tuple[Attempt, ...]:
   """Attempts, from the cohorts that were asked in each, the last of which counts."""
@@ -329,15 +448,3 @@ def attempts_of(
       reporting = dropouts.reporting(round_num, attempt, asked, known)
     made.append(Attempt(asked, reporting, attempt == len(requested) - 1))
   return tuple(made)
-
-
-def check_cohort(clients_per_round: float) -> int:
-  """Returns a cohort's size where it is a whole number."""
-  checks.check_number('clients_per_round', clients_per_round)
-  if isinstance(clients_per_round, float):
-    if not clients_per_round.is_integer():
-      raise ValueError(
-        f'clients_per_round must be a whole number; got {clients_per_round}.'
-      )
-    clients_per_round = int(clients_per_round)
-  return checks.check_positive_int('clients_per_round', clients_per_round)

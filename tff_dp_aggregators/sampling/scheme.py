@@ -9,16 +9,18 @@ of another layer; `of` puts it into `limits.Limits`, so that all schemes answer 
 
 import abc
 import dataclasses
+import math
 from collections.abc import Iterator
-from typing import Any, Callable, ClassVar, Optional, Union
+from typing import Any, Callable, ClassVar, NamedTuple, Optional, Union
 
 import dp_accounting
 import numpy as np
 from dp_accounting import NeighboringRelation as Relation
 
 from tff_dp_aggregators import strategies
-from tff_dp_aggregators.sampling import bands
+from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.sampling import draws
+from tff_dp_aggregators.strategies import registry
 
 # Neighbouring relations by the names that flags and reports have for them.
 ADJACENCIES = {
@@ -28,11 +30,29 @@ ADJACENCIES = {
 }
 # A cohort this much larger than one that was asked for is as good, relative.
 _COHORT_TOLERANCE = 0.01
+# Longest break or cycle: sums of two such numbers are 64-bit integers.
+_MAX_CYCLE = 2**62
+# Rounds up to which a matrix is held against what is said of it.
+_MAX_LOOKED_AT = 1024
+_NOT_SHARED = (
+  'sampling amplifies privacy only if the rounds of a client do not share noise'
+)
+# What a sampling without separation is exchanged for.
+_GROUPED = 'cyclic Poisson sampling in as many groups (--sampling=poisson --num_groups)'
 
-# The event of one round, by the scale of its noise over what one client changes.
-NoiseEvent = Callable[[float], dp_accounting.DpEvent]
-# An epsilon of an event, by which one of several bounds is chosen.
-Epsilon = Callable[[dp_accounting.DpEvent], float]
+
+class Noise(NamedTuple):
+  """The noise of a mechanism, as far as the events of a scheme depend on it.
+
+  Attributes:
+    multiplier: Its scale over what one client changes.
+    event: The event of one round with noise of a scale.
+    epsilon: An epsilon of an event, by which one of several bounds is chosen.
+  """
+
+  multiplier: float
+  event: Callable[[float], dp_accounting.DpEvent]
+  epsilon: Callable[[dp_accounting.DpEvent], float]
 
 
 class Scheme(abc.ABC):
@@ -93,20 +113,21 @@ class Scheme(abc.ABC):
 
   @abc.abstractmethod
   def check(self, strategy: strategies.Strategy) -> None:
-    """Checks that a strategy's events are known, given the same number of rounds.
-
-    Raises:
-      ValueError: If they are not.
-    """
+    """Refuses a strategy, of as many rounds, whose events are not known."""
 
   def check_bands(self, option: str, num_bands: int) -> None:
-    """Checks that the scheme allows so many bands.
-
-    Raises:
-      ValueError: If rounds of a client would share noise.
-    """
-    if self.free_bands is not None:
-      bands.check_bands(option, num_bands, self.free_bands, self.separation)
+    """Refuses so many bands if rounds of a client would share noise."""
+    free, separation = self.free_bands, self.separation
+    if free is None or num_bands <= free:
+      return
+    if separation:
+      why, instead = f'more than {separation}={free}', f'{separation}={num_bands}'
+    else:
+      why, instead = 'too many where a client may be drawn in the next round', _GROUPED
+    raise ValueError(
+      f'{option}={num_bands} is {why}: {_NOT_SHARED}. Use {option} of at most {free}, '
+      f'or {instead}.'
+    )
 
   def expected_cohort(self, num_clients: int) -> Optional[float]:
     """Clients that a round is expected to have; `None` if a scheme leaves it open."""
@@ -132,30 +153,28 @@ Schema = Union[strategies.Participation, Scheme]
 
 
 class SampledScheme(Scheme):
-  """A scheme whose rounds draw clients in secret, and whose guarantee rests on it."""
+  """A scheme whose rounds draw clients in secret, and whose guarantee rests on it.
+
+  Its fields are whole numbers from 1, and probabilities.
+  """
+
+  def __post_init__(self) -> None:
+    for field in dataclasses.fields(self):  # type: ignore[arg-type]
+      check: Any = checks.check_positive_int
+      if field.type in (float, 'float'):
+        check = checks.check_probability
+      value = check(field.name, getattr(self, field.name))
+      object.__setattr__(self, field.name, value)
 
   @abc.abstractmethod
-  def event(
-    self,
-    strategy: strategies.Strategy,
-    noise_multiplier: float,
-    noise: NoiseEvent,
-    epsilon: Epsilon,
-  ) -> dp_accounting.DpEvent:
+  def event(self, strategy: strategies.Strategy, noise: Noise) -> dp_accounting.DpEvent:
     """The event of all rounds of a strategy that `check` has let pass."""
 
   @abc.abstractmethod
   def round_events(
-    self,
-    strategy: strategies.Strategy,
-    noise_multiplier: float,
-    noise: NoiseEvent,
-    epsilon: Epsilon,
+    self, strategy: strategies.Strategy, noise: Noise
   ) -> tuple[dp_accounting.DpEvent, ...]:
-    """The event of each round, such that those up to any round compose to all of them.
-
-    Arguments are those of `event`.
-    """
+    """The event of each round: those up to any round compose to what they cost."""
 
   @abc.abstractmethod
   def drawing(self, seed: int, keys: np.ndarray) -> Callable[[int], np.ndarray]:
@@ -214,37 +233,25 @@ class RoundSampling(SampledScheme):
 
   def check(self, strategy: strategies.Strategy) -> None:
     """Checks that rounds that one client may be drawn for share no noise."""
-    bands.check_groups(strategy, self.num_groups, self.separation)
+    check_groups(strategy, self.num_groups, self.separation)
 
-  def event(
-    self,
-    strategy: strategies.Strategy,
-    noise_multiplier: float,
-    noise: NoiseEvent,
-    epsilon: Epsilon,
-  ) -> dp_accounting.DpEvent:
+  def event(self, strategy: strategies.Strategy, noise: Noise) -> dp_accounting.DpEvent:
     """The event of a sampled round for each that a client may be drawn for.
 
     Its noise is relative to the largest column norm of C.
     """
-    del epsilon
-    one = self.sampled(noise(noise_multiplier / strategy.sensitivity(None)))
+    one = self.sampled(noise.event(noise.multiplier / strategy.sensitivity(None)))
     return dp_accounting.SelfComposedDpEvent(one, self.rounds_of_a_client)
 
   def round_events(
-    self,
-    strategy: strategies.Strategy,
-    noise_multiplier: float,
-    noise: NoiseEvent,
-    epsilon: Epsilon,
+    self, strategy: strategies.Strategy, noise: Noise
   ) -> tuple[dp_accounting.DpEvent, ...]:
     """A sampled round where the first group has its turn, nothing elsewhere.
 
     Groups have no client in common, so it is one group's turns that add up; the first
     has had the most of them after any round.
     """
-    one = self.event(strategy, noise_multiplier, noise, epsilon).event
-    nothing = dp_accounting.NoOpDpEvent()
+    one, nothing = self.event(strategy, noise).event, dp_accounting.NoOpDpEvent()
     return tuple(
       nothing if this_round % self.num_groups else one
       for this_round in range(self.num_rounds)
@@ -262,15 +269,11 @@ class Allocation(SampledScheme):
   relations = (Relation.ADD_OR_REMOVE_ONE, Relation.REPLACE_SPECIAL)
 
   def round_events(
-    self,
-    strategy: strategies.Strategy,
-    noise_multiplier: float,
-    noise: NoiseEvent,
-    epsilon: Epsilon,
+    self, strategy: strategies.Strategy, noise: Noise
   ) -> tuple[dp_accounting.DpEvent, ...]:
     """All of it in the first round, nothing in those that follow."""
-    all_of_it = self.event(strategy, noise_multiplier, noise, epsilon)
-    return (all_of_it, *[dp_accounting.NoOpDpEvent()] * (self.num_rounds - 1))
+    nothing = dp_accounting.NoOpDpEvent()
+    return (self.event(strategy, noise), *[nothing] * (self.num_rounds - 1))
 
   @property
   def num_places(self) -> int:
@@ -314,15 +317,63 @@ class Allocation(SampledScheme):
     return of_round
 
 
+def check_groups(
+  strategy: strategies.Strategy, groups: int, separation: str = ''
+) -> None:
+  """Checks that rounds which are so far apart share no noise, by the bands of C.
+
+  What is said of a client that is drawn again and again rests on it: likelihoods of its
+  rounds multiply only where the columns of C share no row.
+
+  A `num_bands` that means something else, such as bands of `C^-1`, would pass for one
+  that makes the noise of a client's rounds independent. So C is looked at, where it is
+  small enough.
+  """
+  num_bands = getattr(strategy, 'num_bands', math.inf)  # Infinite unless banded.
+  if num_bands > groups:
+    bands = 'no bands' if math.isinf(num_bands) else f'{int(num_bands)} bands'
+    kinds = registry.KINDS.values()
+    with_bands = ' or '.join(kind.name for kind in kinds if kind.bands is not None)
+    instead = f'{with_bands} with {_GROUPED}'
+    if separation:
+      instead = f'{with_bands} with num_bands of at most {separation} ({groups} here)'
+    raise ValueError(
+      f'{_NOT_SHARED}; the {registry.name_of(strategy)} strategy has {bands} and a '
+      f'client may be drawn again {groups} round(s) later. Use independent noise '
+      f'(gaussian), {instead}, balls in bins, or no sampling assumption.'
+    )
+  if strategy.num_rounds <= _MAX_LOOKED_AT:
+    matrix = strategy.materialize()
+    if len(matrix) != strategy.num_rounds or np.tril(matrix, -int(num_bands)).any():
+      raise ValueError(
+        f'the {strategy.kind} strategy has num_bands={num_bands}, but its C has '
+        'entries further from the diagonal; num_bands must count the bands of C.'
+      )
+
+
+def check_cycle(name: str, value: int) -> None:
+  """Checks a number of rounds that may be more than there are, such as of a break."""
+  if checks.check_positive_int(name, value) > _MAX_CYCLE:
+    raise ValueError(
+      f'{name} must be at most {_MAX_CYCLE}, for computations with it; got {value}.'
+    )
+
+
+def check_mean_cohort(clients_per_round: float, most: float, at_most: str) -> None:
+  """Checks a mean number of clients in a round, of which there are so many."""
+  if not 0 < clients_per_round <= most:
+    raise ValueError(
+      f'clients_per_round must be positive and at most {at_most}; got '
+      f'{clients_per_round:g}.'
+    )
+
+
 # Every scheme, by name; `register` adds to them.
 KINDS: dict[str, type[Scheme]] = {}
 
 
 def register(kind: type[Scheme]) -> type[Scheme]:
-  """Adds a scheme, which `of` and `from_json` know from then on.
-
-  Args:
-    kind: Its class. It can decorate that.
+  """Adds a scheme, whose class it decorates, for `of` and `from_json` to know.
 
   Raises:
     ValueError: If its name, or its value of `--sampling`, is taken.

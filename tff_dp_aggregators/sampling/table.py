@@ -4,7 +4,6 @@ from typing import Any, Optional
 
 from tff_dp_aggregators.sampling import b_min_sep
 from tff_dp_aggregators.sampling import balls_in_bins
-from tff_dp_aggregators.sampling import dropouts as dropouts_lib
 from tff_dp_aggregators.sampling import fixed_size
 from tff_dp_aggregators.sampling import limits
 from tff_dp_aggregators.sampling import poisson
@@ -72,27 +71,12 @@ def for_mechanism(
   clients_per_round: float,
   seed: int,
   *,
-  dropouts: Optional[dropouts_lib.Dropouts] = None,
+  dropouts: Optional[schedule_lib.Dropouts] = None,
   reporting_goal: Optional[int] = None,
 ) -> schedule_lib.Schedule:
   """The schedule that keeps what a mechanism's privacy rests on.
 
-  Args:
-    mechanism: An `accounting.Mechanism`, or one of several parts; its `participation`
-      says which schedule it is.
-    num_clients: Clients to choose from.
-    clients_per_round: The mean's denominator: clients asked for a round; where chance
-      decides how many, the expected number of them.
-    seed: Same seed, same cohorts.
-    dropouts: Who does not report; `None` if everybody does.
-    reporting_goal: Least number of clients that have to report; `None` for any.
-
-  Raises:
-    PopulationTooSmallError: If the clients are too few; the message says what would
-      fit.
-    ReportingGoalError: If a round never reaches its goal.
-    TypeError: If an argument is not of its type.
-    ValueError: If an argument does not fit the mechanism.
+  It is `for_scheme` of its `participation`, with the same arguments and errors.
 
   Example:
     >>> from tff_dp_aggregators import accounting
@@ -119,21 +103,28 @@ def for_scheme(
   clients_per_round: float,
   seed: int,
   *,
-  dropouts: Optional[dropouts_lib.Dropouts] = None,
+  dropouts: Optional[schedule_lib.Dropouts] = None,
   reporting_goal: Optional[int] = None,
 ) -> schedule_lib.Schedule:
   """The schedule that keeps a scheme.
 
-  So training without privacy can ask the same clients in the same rounds. Errors are
-  those of `for_mechanism`.
+  So training without privacy can ask the same clients in the same rounds.
 
   Args:
     schema: Limits on participation, or a scheme of sampling.
-    num_clients: As for `for_mechanism`.
-    clients_per_round: As for `for_mechanism`.
-    seed: As for `for_mechanism`.
-    dropouts: As for `for_mechanism`.
-    reporting_goal: As for `for_mechanism`.
+    num_clients: Clients to choose from.
+    clients_per_round: The mean's denominator: clients asked for a round; where chance
+      decides how many, the expected number of them.
+    seed: Same seed, same cohorts.
+    dropouts: Who does not report; `None` if everybody does.
+    reporting_goal: Least number of clients that have to report; `None` for any.
+
+  Raises:
+    PopulationTooSmallError: If the clients are too few; the message says what would
+      fit.
+    ReportingGoalError: If a round never reaches its goal.
+    TypeError: If an argument is not of its type.
+    ValueError: If an argument does not fit the scheme.
 
   Example:
     >>> from tff_dp_aggregators import strategies

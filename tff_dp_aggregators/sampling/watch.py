@@ -1,15 +1,20 @@
 """Whether cohorts keep the schema that they are stated to keep."""
 
+import collections
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.base import checks
-from tff_dp_aggregators.sampling import files
 from tff_dp_aggregators.sampling import schedule as schedule_lib
 from tff_dp_aggregators.sampling import scheme
+
+_TWICE = (
+  '; a client that takes part twice in a round is counted with twice its clip norm, '
+  'which no epsilon covers.'
+)
 
 
 class Watch:
@@ -21,26 +26,21 @@ class Watch:
   def __init__(self, schedule: schedule_lib.Schedule):
     """Initializes it."""
     self._schedule = schedule
-    self._header = files.Header(
-      schedule.schema, schedule.num_clients, float(schedule.clients_per_round)
+    self._rounds = Rounds(
+      f'of {type(schedule).__name__}',
+      schedule_lib.Header(
+        schedule.schema, schedule.num_clients, float(schedule.clients_per_round)
+      ),
     )
-    self._taken_part = _TakenPart(self._header)
-    self._next = 0
 
   def attempts(self, round_num: int) -> tuple[schedule_lib.Attempt, ...]:
     """The attempts at a round, if they keep the schema, with all before it."""
-    for earlier in range(self._next, round_num):  # Of a run that goes on.
-      self._check(earlier, self._schedule.attempts(earlier))
+    for earlier in range(self._rounds.checked, round_num):  # Of a run that goes on.
+      self._rounds.add(self._schedule.attempts(earlier))
     attempts = self._schedule.attempts(round_num)
-    self._check(round_num, attempts)
+    self._rounds.checked = round_num
+    self._rounds.add(attempts)
     return attempts
-
-  def _check(self, this_round: int, attempts: Sequence[schedule_lib.Attempt]) -> None:
-    where = f'round {this_round} of {type(self._schedule).__name__}'
-    asked = [(each.requested, each.reporting) for each in attempts]
-    _check_attempts(where, self._header, asked)
-    self._taken_part.add(where, this_round, asked[-1][1])
-    self._next = this_round + 1
 
 
 class ParticipationWatch:
@@ -79,7 +79,8 @@ class ParticipationWatch:
         f'sampling.for_mechanism. Got {participation!r}.'
       )
     self._limits = participation
-    self._seen: dict[Any, tuple[int, int]] = {}
+    self._numbers: dict[Any, int] = {}  # Of clients, as they come.
+    self._taken_part = _TakenPart(participation, 0)
     self._next = 0
 
   def check(self, round_num: int, clients: Iterable[Any]) -> list[Any]:
@@ -106,50 +107,19 @@ class ParticipationWatch:
     where = f'round {round_num}'
     if round_num >= limits.num_rounds:
       raise ValueError(f'{where} is not one of the {limits.num_rounds} planned ones.')
-    found = {}
-    for client in cohort:
-      if client in found:
-        raise ValueError(
-          f'{where} has client {client!r} twice; a client that takes part twice in a '
-          'round is counted with twice its clip norm, which no epsilon covers.'
-        )
-      last, times = self._seen.get(client, (None, 0))
-      if last is not None and _too_near(np.asarray(round_num - last), limits):
-        raise _took_part(where, repr(client), last, limits)
-      if times == limits.possible_participations:
-        raise _takes_part_often(where, repr(client), limits)
-      found[client] = (round_num, times + 1)
-    self._seen.update(found)
+    times = collections.Counter(cohort)
+    client, most = times.most_common(1)[0] if cohort else (None, 1)
+    if most > 1:
+      raise ValueError(f'{where} has client {client!r} twice{_TWICE}')
+    numbers = [self._numbers.setdefault(each, len(self._numbers)) for each in cohort]
+    self._taken_part.grow(len(self._numbers))
+    self._taken_part.add(where, round_num, np.array(numbers, np.int64), cohort)
     self._next = round_num + 1
     return cohort
 
 
-def check(
-  path: str, header: files.Header, rounds: Sequence[Sequence[files.Asked]]
-) -> None:
-  """Checks a file's rounds against what it states.
-
-  Limits are those on clients whose updates count: those that reported in the attempt
-  that counted.
-  """
-  num_rounds = header.schema.num_rounds
-  if len(rounds) != num_rounds:
-    raise ValueError(
-      f'{path} has {len(rounds)} rounds, but its schema is for {num_rounds}.'
-    )
-  taken_part = _TakenPart(header)
-  for this_round, attempts in enumerate(rounds):
-    where = f'round {this_round} of {path}'
-    _check_attempts(where, header, attempts)
-    taken_part.add(where, this_round, attempts[-1][1])
-
-
 def check_cohort(where: str, clients: Any, num_clients: int) -> np.ndarray:
-  """Returns the clients of a cohort, if each is one of them, and none there twice.
-
-  The sensitivity is that of a cohort whose clients differ: twice the same client is
-  twice its clip norm.
-  """
+  """Returns the clients of a cohort, if each is one of them, and none there twice."""
   clients = np.asarray(clients)
   if clients.ndim != 1 or (clients.size and clients.dtype.kind not in 'iu'):
     raise TypeError(
@@ -166,82 +136,98 @@ def check_cohort(where: str, clients: Any, num_clients: int) -> np.ndarray:
     )
   twice = ordered[1:][ordered[1:] == ordered[:-1]]
   if len(twice):
-    raise ValueError(
-      f'{where} has client {twice[0]} twice; a client that takes part '
-      'twice in a round is counted with twice its clip norm, which no epsilon covers.'
-    )
+    raise ValueError(f'{where} has client {twice[0]} twice{_TWICE}')
   return clients
 
 
-def _check_attempts(
-  where: str, header: files.Header, attempts: Sequence[files.Asked]
-) -> None:
-  if len(attempts) > 1 and scheme.is_sampled(header.schema):
-    raise ValueError(
-      f'{where} was tried {len(attempts)} times, and a schema of sampling allows one '
-      'attempt: another makes its clients more likely than the sampling says.'
+class Rounds:
+  """Rounds in their order, each held against what is stated, with all before it.
+
+  Limits are those on clients whose updates count: those that reported in the attempt
+  that counted.
+
+  Attributes:
+    checked: How many there were.
+  """
+
+  def __init__(self, source: str, header: schedule_lib.Header):
+    """Initializes it, with words for where the rounds are from."""
+    self._source, self._header = source, header
+    self._scheme = scheme.of(header.schema)
+    self._taken_part = _TakenPart(self._scheme.limits, header.num_clients)
+    self.checked = 0
+
+  def add(self, attempts: Sequence[schedule_lib.Attempt]) -> None:
+    """Checks the attempts at the next round."""
+    where, num_clients = (
+      f'round {self.checked} {self._source}',
+      self._header.num_clients,
     )
-  stated = scheme.of(header.schema)
-  for requested, reporting in attempts:
-    check_cohort(where, requested, header.num_clients)
-    if reporting is not requested:  # Without drop-outs, they are the same.
-      check_cohort(where, reporting, header.num_clients)
-      unasked = np.setdiff1d(reporting, requested)
-      if len(unasked):
-        raise ValueError(
-          f'{where}: client {unasked[0]} reported and was not requested.'
-        )
-    size = stated.expected_cohort(header.num_clients)
-    if stated.has_public_sizes and len(requested) != size:
+    if len(attempts) > 1 and self._scheme.is_sampled:
       raise ValueError(
-        f'{where} has {len(requested)} clients; its schema has cohorts of {size}.'
+        f'{where} was tried {len(attempts)} times, and a schema of sampling allows one '
+        'attempt: another makes its clients more likely than the sampling says.'
       )
+    for requested, reporting, _ in attempts:
+      check_cohort(where, requested, num_clients)
+      if reporting is not requested:  # Without drop-outs, they are the same.
+        check_cohort(where, reporting, num_clients)
+        unasked = np.setdiff1d(reporting, requested)
+        if len(unasked):
+          raise ValueError(
+            f'{where}: client {unasked[0]} reported and was not requested.'
+          )
+      size = self._scheme.expected_cohort(num_clients)
+      if self._scheme.has_public_sizes and len(requested) != size:
+        raise ValueError(
+          f'{where} has {len(requested)} clients; its schema has cohorts of {size}.'
+        )
+    self._taken_part.add(where, self.checked, attempts[-1].reporting)
+    self.checked += 1
 
 
 class _TakenPart:
   """In which rounds clients took part, as far as limits are about it."""
 
-  def __init__(self, header: files.Header):
-    self._limits = scheme.limits_of(header.schema)
-    self._last = np.full(header.num_clients, -1, np.int32)
-    self._times = np.zeros(header.num_clients, np.int32)
+  def __init__(self, limits: strategies.Participation, num_clients: int):
+    self._limits = limits
+    self._last = np.full(num_clients, -1, np.int32)
+    self._times = np.zeros(num_clients, np.int32)
 
-  def add(self, where: str, this_round: int, clients: np.ndarray) -> None:
+  def grow(self, num_clients: int) -> None:
+    """Makes room for clients that were not known."""
+    more = num_clients - len(self._last)
+    self._last = np.append(self._last, np.full(more, -1, np.int32))
+    self._times = np.append(self._times, np.zeros(more, np.int32))
+
+  def add(
+    self,
+    where: str,
+    this_round: int,
+    clients: np.ndarray,
+    names: Optional[Sequence[Any]] = None,
+  ) -> None:
     """Adds the clients of a round, unless one breaks the limits."""
     clients, limits = np.asarray(clients, np.int64), self._limits
     last = self._last[clients]
-    wrong = (last >= 0) & _too_near(this_round - last, limits)
-    if wrong.any():
-      first = np.argmax(wrong)
-      raise _took_part(where, clients[first], last[first], limits)
+    gaps = this_round - last
+    near = gaps < limits.min_separation
+    if limits.fixed_epoch:
+      near = gaps % limits.min_separation != 0
+    often = self._times[clients] >= limits.possible_participations
+    for wrong in ((last >= 0) & near, often):
+      if wrong.any():
+        first = int(np.argmax(wrong))
+        client = clients[first] if names is None else repr(names[first])
+        if wrong is often:
+          raise ValueError(
+            f'{where}: client {client} takes part once more than '
+            f'max_participations={limits.possible_participations} times.'
+          )
+        wanted = 'a multiple of' if limits.fixed_epoch else 'at least'
+        raise ValueError(
+          f'{where}: client {client} took part in round {last[first]} as well; the '
+          f'difference must be {wanted} {limits.min_separation}.'
+        )
     self._times[clients] += 1
-    often = self._times[clients] > limits.possible_participations
-    if often.any():
-      raise _takes_part_often(where, clients[np.argmax(often)], limits)
     self._last[clients] = this_round
-
-
-def _too_near(gaps: np.ndarray, limits: strategies.Participation) -> np.ndarray:
-  """Which differences of two rounds of a client the limits do not allow."""
-  if limits.fixed_epoch:
-    return gaps % limits.min_separation != 0
-  return gaps < limits.min_separation
-
-
-def _took_part(
-  where: str, client: Any, before: int, limits: strategies.Participation
-) -> ValueError:
-  wanted = 'a multiple of' if limits.fixed_epoch else 'at least'
-  return ValueError(
-    f'{where}: client {client} took part in round {before} as well; the difference '
-    f'must be {wanted} {limits.min_separation}.'
-  )
-
-
-def _takes_part_often(
-  where: str, client: Any, limits: strategies.Participation
-) -> ValueError:
-  return ValueError(
-    f'{where}: client {client} takes part once more than '
-    f'max_participations={limits.possible_participations} times.'
-  )

@@ -9,7 +9,6 @@ import pytest
 
 from tests.accounting.records import ledgers
 from tff_dp_aggregators.accounting.records import ledger
-from tff_dp_aggregators.accounting.records import ledger_rules
 
 
 @pytest.fixture
@@ -29,13 +28,13 @@ def read(tmp_path):
   'schedule', [{'reporting_goal': 8}, {'schedule': 'replay'}, {}, None, 'unknown']
 )
 def test_what_the_schedule_says_is_accepted(read, schedule):
-  ledger_rules.check_schedule(read, schedule)
+  ledger.check_schedule(read, schedule)
 
 
 def test_another_goal_or_none_is_refused(read):
   for goal in (7, None):
     with pytest.raises(ValueError, match=f'at round 1 .* 8, but that of .* is {goal}:'):
-      ledger_rules.check_schedule(read, {'reporting_goal': goal})
+      ledger.check_schedule(read, {'reporting_goal': goal})
 
 
 def test_a_round_that_should_have_been_aborted_is_refused(tmp_path):
@@ -43,4 +42,4 @@ def test_a_round_that_should_have_been_aborted_is_refused(tmp_path):
   with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
     ledgers.append(writer, cohort_reported=7)
   with pytest.raises(ValueError, match='in round 0 of the ledger 7 clients reported'):
-    ledger_rules.check_schedule(ledger.read(path), {'reporting_goal': 8})
+    ledger.check_schedule(ledger.read(path), {'reporting_goal': 8})

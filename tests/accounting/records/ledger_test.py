@@ -200,7 +200,7 @@ _ONLY_GAUSSIAN = 'cannot be written|are of one mechanism'
     ({'cohort_requested': -1}, ValueError, 'cohort_requested must be at least 0'),
     ({'clip_norm': -0.5}, ValueError, 'clip_norm must be a finite number'),
     ({'clip_norm': float('nan')}, ValueError, 'clip_norm must be a finite number'),
-    ({'noise_multiplier': float('inf')}, ValueError, 'noise_multiplier must be fin'),
+    ({'noise_multiplier': float('inf')}, ValueError, 'noise_multiplier must be a fin'),
     ({'noise_multiplier': 3.0}, ValueError, 'noise_multiplier is 3.0 .* was 2.0'),
     ({'strategy_checksum': 'a'}, ValueError, "strategy_checksum is 'a' .* was None"),
     ({'strategy_checksum': 7}, ValueError, 'strategy_checksum must be a text'),

@@ -20,7 +20,6 @@ import numpy as np
 import pytest
 
 from tff_dp_aggregators import strategies
-from tff_dp_aggregators.accounting.records import log_file
 from tff_dp_aggregators.accounting.records import log_participation
 from tff_dp_aggregators.accounting.records import round_log
 
@@ -502,7 +501,7 @@ def test_a_log_that_exceeds_the_memory_is_on_disk(tmp_path, monkeypatch):
       file.writelines(f'a-client-with-a-long-name-{c:09d},{r}\n' for c in range(10_000))
   summaries = []
   for memory in ('2GB', '45MB'):
-    monkeypatch.setattr(log_file, 'MEMORY', memory)
+    monkeypatch.setattr(round_log, 'MEMORY', memory)
     log = round_log.read(str(path))
     summaries.append(log_participation.summarize(log).to_json())
   assert summaries[0] == summaries[1]

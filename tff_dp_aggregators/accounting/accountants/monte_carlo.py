@@ -103,8 +103,9 @@ from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting.accountants import accountant
 from tff_dp_aggregators.accounting.accountants import pld
+from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.sampling import balls_in_bins
-from tff_dp_aggregators.sampling import bands
+from tff_dp_aggregators.sampling import scheme
 
 # Numbers that are held at once at most, 4 GiB of them: some 6,000 rounds and places.
 MAX_NUMBERS = 2**29
@@ -276,7 +277,7 @@ class BallsInBinsMixture(Mixture):
   """
 
   def __init__(self, strategy: strategies.Strategy, num_bins: int, noise: float):
-    bands.check_cycle('num_bins', num_bins)
+    scheme.check_cycle('num_bins', num_bins)
     rounds = strategy.num_rounds
     columns = min(num_bins, rounds)
     # C twice, its sums twice; inner products, their root and what that is made of.
@@ -556,13 +557,14 @@ class BMinSepMixture(Mixture):
     probability: float,
     noise: float,
   ):
-    bands.check_break(min_separation, probability)
+    scheme.check_cycle('min_separation', min_separation)
+    checks.check_probability('sampling_probability', probability)
     rounds, free = strategy.num_rounds, min(min_separation, strategy.num_rounds + 1)
     # C three times; its inner products and their indices; `OverlappingSets`.
     numbers = 3 * rounds**2 + 12 * rounds * _bands(strategy)
     numbers += 2 * (rounds + free) * free + 6 * free**2
     check_size(numbers, rounds, free, math.inf)
-    bands.check_groups(strategy, min_separation)
+    scheme.check_groups(strategy, min_separation)
     self._lags = _inner_products(strategy) / noise**2
     self._norms = self._lags[:, 0].copy()
     self._blocks = _blocks(np.abs(strategy.materialize()) / noise, _bands(strategy))

@@ -1,23 +1,18 @@
 """What was written down while training ran, read back with suspicion.
 
-`ledger` is what a run of this package released, line by line (`ledger_entry`), by rules
-that the lines keep together (`ledger_rules`). `round_log` is what a production system
-says of its rounds, in a file (`log_file`), and `log_participation` how often one device
-can have taken part in them.
+`ledger` is what a run of this package released, line by line (`ledger_entry`).
+`round_log` is what a production system says of its rounds, and `log_participation` how
+often one device can have taken part in them.
 """
 
 from tff_dp_aggregators.accounting.records import ledger
 from tff_dp_aggregators.accounting.records import ledger_entry
-from tff_dp_aggregators.accounting.records import ledger_rules
-from tff_dp_aggregators.accounting.records import log_file
 from tff_dp_aggregators.accounting.records import log_participation
 from tff_dp_aggregators.accounting.records import round_log
 
 __all__ = [
   'ledger',
   'ledger_entry',
-  'ledger_rules',
-  'log_file',
   'log_participation',
   'round_log',
 ]

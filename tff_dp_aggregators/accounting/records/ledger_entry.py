@@ -31,8 +31,6 @@ from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.base import strict_json
 
-# The fields that differ when a line is written again.
-OF_THE_LINE = ('time', 'previous_line_sha256', 'notes')
 # What the key of the noise, or secret draws, can come from.
 SECRET, SEED, FILE = 'secret', 'seed', 'file'
 # Seeds below it are taken to be guessed.
@@ -41,8 +39,8 @@ GUESSABLE = 2**64
 NOTHING = events.to_json(dp_accounting.NoOpDpEvent())
 
 _OF_SEEDS = 'philox'
-_OF_NOTHING = hashlib.sha256().hexdigest()
-# In lines that have some.
+# Fields that differ when a line is written again, and those that a line may lack.
+_OF_THE_LINE = ('time', 'previous_line_sha256', 'notes')
 _IF_ANY = ('parts', 'noise_site', 'notes', 'sampling_source', 'sampling_tag')
 
 # What fields may be. The descriptions are for error messages.
@@ -89,17 +87,8 @@ _NoiseSite = Annotated[
 
 
 @functools.cache
-def _kinds(line: type) -> dict[str, tuple[Any, str]]:
-  """What each field may be, and how to say so."""
-  kinds = {}
-  for name, kind in typing.get_type_hints(line, include_extras=True).items():
-    main, *none = (
-      typing.get_args(kind) if type(None) in typing.get_args(kind) else [kind]
-    )
-    metas = [m for m in getattr(main, '__metadata__', ()) if isinstance(m, _Meta)]
-    words = metas[0].description if metas else ' or '.join(typing.get_args(main))
-    kinds[name] = kind, f'{words} or none' if none else f'{words}'
-  return kinds
+def _hints(line: type) -> dict[str, Any]:
+  return typing.get_type_hints(line, include_extras=True)
 
 
 class _Line:
@@ -109,13 +98,28 @@ class _Line:
   time: str
 
   def __post_init__(self) -> None:
-    for name, (kind, words) in _kinds(typing.cast(Any, type(self))).items():
+    for name, hint in _hints(typing.cast(Any, type(self))).items():
       value = getattr(self, name)
       try:
-        msgspec.convert(value, kind)
+        msgspec.convert(value, hint)
       except msgspec.ValidationError as e:
+        either = typing.get_args(hint)
+        main = either[0] if type(None) in either else hint
+        metas = getattr(main, '__metadata__', ())
+        words = metas[0].description if metas else ' or '.join(typing.get_args(main))
+        words += '' if main is hint else ' or none'
         raise ValueError(f'{name} must be {words}; got {value!r}: {e}') from e
-    _check_time(self.time)
+    try:
+      time = datetime.datetime.fromisoformat(self.time)
+      # Later Pythons read more forms than earlier ones; all write the same one.
+      offset = time.utcoffset() if time.isoformat() == self.time else None
+    except ValueError:
+      offset = None
+    if offset != datetime.timedelta(0):
+      raise ValueError(
+        'time must be ISO 8601 in UTC, as in 2024-05-06T07:08:09+00:00; got '
+        f'{self.time!r}.'
+      )
 
   @property
   def dp_event(self) -> dp_accounting.DpEvent:
@@ -280,7 +284,7 @@ class Head(NamedTuple):
   """
 
   lines: int = 0
-  sha256: str = _OF_NOTHING
+  sha256: str = hashlib.sha256().hexdigest()
 
   def after(self, line: bytes) -> 'Head':
     """The head once this line is there."""
@@ -288,25 +292,18 @@ class Head(NamedTuple):
 
 
 def parse(line: bytes) -> Line:
-  """Reads a complete line.
-
-  Raises:
-    ValueError: If it is no entry.
-  """
+  """Reads a complete line, or raises ValueError if it is no entry."""
   try:
     data = strict_json.loads(line.decode())
     if not isinstance(data, dict):
       raise ValueError(f'an entry is written as an object, got {data!r}.')
     kind: Any = AbortedAttempt if 'attempt' in data else LedgerEntry
-    fields = {field.name: field for field in dataclasses.fields(kind)}
-    unknown = [name for name in data if name not in fields]
+    fields = dataclasses.fields(kind)
+    unknown = data.keys() - {field.name for field in fields}
     if unknown:
-      raise ValueError(f'unknown {unknown}: another release wrote this.')
-    missing = [
-      name
-      for name, field in fields.items()
-      if name not in data and field.default is dataclasses.MISSING
-    ]
+      raise ValueError(f'unknown {sorted(unknown)}: another release wrote this.')
+    needed = [f.name for f in fields if f.default is dataclasses.MISSING]
+    missing = [name for name in needed if name not in data]
     if 'previous_line_sha256' in missing:
       raise ValueError(
         f'missing {missing}; its lines are not chained, as those of this release are, '
@@ -322,17 +319,15 @@ def parse(line: bytes) -> Line:
 def write(entry: Line) -> bytes:
   """The line of an entry, with its line feed."""
   values = dataclasses.asdict(entry)
-  for name in _IF_ANY:
-    if values.get(name, ()) is None:
-      del values[name]
+  values = {n: v for n, v in values.items() if v is not None or n not in _IF_ANY}
   return (json.dumps(values, allow_nan=False) + '\n').encode()
 
 
 def changed(earlier: Line, again: Line) -> dict[str, tuple[Any, Any]]:
   """What differs between two lines for the same, by the names of the fields."""
   names = [field.name for field in dataclasses.fields(earlier)]
-  both = ((name, (getattr(earlier, name), getattr(again, name))) for name in names)
-  return {n: pair for n, pair in both if n not in OF_THE_LINE and pair[0] != pair[1]}
+  both = {name: (getattr(earlier, name), getattr(again, name)) for name in names}
+  return {n: (a, b) for n, (a, b) in both.items() if n not in _OF_THE_LINE and a != b}
 
 
 def _check_hidden(
@@ -358,30 +353,12 @@ def _check_hidden(
     )
 
 
-def _check_time(text: str) -> None:
-  """Refuses what is no time as lines have it."""
-  try:
-    time = datetime.datetime.fromisoformat(text)
-    # Later Pythons read more forms than earlier ones; all write the same one.
-    right = time.isoformat() == text and time.utcoffset() == datetime.timedelta(0)
-  except ValueError:
-    right = False
-  if not right:
-    raise ValueError(
-      f'time must be ISO 8601 in UTC, as in 2024-05-06T07:08:09+00:00; got {text!r}.'
-    )
-
-
 @functools.cache
 def tag_of_seed(purpose: str, seed: int) -> str:
-  """What tells a seed from others: equal for equal ones, and slow to try.
+  """What tells a seed of 'noise' or 'sampling' from others, and is slow to try.
 
   Whoever guesses the seed can see by it that they are right, at 64 MiB and some tenths
   of a second a guess; so it hides seeds of 128 bits, and small ones hardly.
-
-  Args:
-    purpose: What it is the seed of, 'noise' or 'sampling'.
-    seed: The seed.
 
   Example:
     >>> tag_of_seed('noise', 1) == tag_of_seed('noise', 1)

@@ -46,13 +46,13 @@ promised, and against the wait if one is given.
 import bisect
 import dataclasses
 import datetime
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Optional, Union
 
 import numpy as np
 
 from tff_dp_aggregators import strategies
-from tff_dp_aggregators.accounting.records import ledger_rules
+from tff_dp_aggregators.accounting.records import ledger as ledger_lib
 from tff_dp_aggregators.accounting.records import round_log
 
 # What a device may start to wait from: its own contribution, or the end of the round.
@@ -91,6 +91,11 @@ class Waiting:
   fewest_rounds_in_wait: Optional[int]
   closest: Optional[tuple[int, int]]
   assumptions: tuple[str, ...]
+
+  @property
+  def hours(self) -> str:
+    """The wait, in words."""
+    return f'{self.min_wait / datetime.timedelta(hours=1):g} h'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -165,19 +170,12 @@ class Summary:
     )
 
   def without_names(self, instead: str) -> 'Summary':
-    """The same summary, in which no client is named.
-
-    Args:
-      instead: What stands for a name.
-    """
+    """The same summary, in which something stands instead of each client's name."""
     observed = self.observed
-    if observed is not None:
-      closest = observed.closest
-      observed = dataclasses.replace(
-        observed,
-        closest=closest and (instead, *closest[1:]),
-        most_active=instead,
-      )
+    if observed is None:
+      return self
+    closest = observed.closest and (instead, *observed.closest[1:])
+    observed = dataclasses.replace(observed, closest=closest, most_active=instead)
     return dataclasses.replace(self, observed=observed)
 
   def offenders(
@@ -187,13 +185,8 @@ class Summary:
   ) -> list[tuple[str, int, Optional[int]]]:
     """Clients that took part too often or too soon, in the order of the log.
 
-    Args:
-      min_separation: The promised least difference of rounds.
-      max_participations: The promised number.
-
-    Returns:
-      For each its name, its contributions, and the smallest difference of two of its
-      rounds, `None` if it has one contribution; nothing if the log names no clients.
+    For each its name, its contributions, and the smallest difference of two of its
+    rounds, `None` if it has one contribution; nothing if the log names no clients.
     """
     if self.log.clients is None:
       return []
@@ -209,15 +202,9 @@ class Summary:
     min_separation: Optional[int] = None,
     max_participations: Optional[int] = None,
   ) -> list[str]:
-    """In which ways the log breaks a promise; none if it is kept.
+    """A sentence for each promise that the log breaks, with rounds and client if known.
 
-    Args:
-      min_separation: The promised least difference of rounds.
-      max_participations: The promised number.
-
-    Returns:
-      A sentence for each promise broken, with the rounds and the client if known. If
-      clients and their wait are known, so is whether they waited.
+    If clients and their wait are known, so is whether they waited.
     """
     broken = []
     if self.min_separation == 0:
@@ -253,7 +240,7 @@ class Summary:
     waiting, broken = self.waiting, []
     if waiting is None:
       return []
-    device = f'a device that waits {_format_wait(waiting.min_wait)} can be in'
+    device = f'a device that waits {waiting.hours} can be in'
     if waiting.closest is not None and waiting.min_separation < (min_separation or 0):
       broken.append(
         f'{device} {self._rounds_apart(*waiting.closest)}; promised: at least '
@@ -305,13 +292,8 @@ class Summary:
 
     u has the rounds of one client, with any signs or directions: pairs of rounds count
     with the absolute value of their entry of C^T C, which is exact where none that
-    counts is negative.
-
-    Args:
-      strategy: Of at least as many rounds as the log has.
-
-    Returns:
-      `None` if the log names no clients, or the strategy is too large for C^T C.
+    counts is negative. `None` if the log names no clients, or the strategy, of at least
+    as many rounds, is too large for C^T C.
     """
     clients = self.log.clients
     if clients is None or strategy.num_rounds > _MAX_DENSE:
@@ -395,10 +377,8 @@ class Summary:
       else:
         rows.append(('for example', self._rounds_apart(*waiting.closest)))
       if waiting.fewest_rounds_in_wait is not None:
-        wait = _format_wait(waiting.min_wait)
-        rows.append(
-          ('fewest rounds', f'{waiting.fewest_rounds_in_wait} complete within {wait}')
-        )
+        fewest = f'{waiting.fewest_rounds_in_wait} complete within {waiting.hours}'
+        rows.append(('fewest rounds', fewest))
       rows += [('assumed', assumption) for assumption in waiting.assumptions]
     if observed is not None:
       rows.append(('clients seen', f'{observed.num_clients}'))
@@ -440,7 +420,7 @@ def summarize(
     again at the end of round 23, 24 hours later.
 
     >>> hours = 3600 * 10**9 * np.arange(1, 101)
-    >>> log = round_log.RoundLog(100, 0, hours, None, None, None, None, ())
+    >>> log = round_log.RoundLog(100, 0, completions=hours)
     >>> summarize(log).participation
     Participation(num_rounds=100, min_separation=23, max_participations=5, \
 fixed_epoch=False)
@@ -590,7 +570,7 @@ def _most_rounds(
     back_at = begin + wait
 
 
-def _observe(clients: round_log.Clients, num_rounds: int) -> Observed:
+def _observe(clients: round_log.Database, num_rounds: int) -> Observed:
   """Exact values of everyone's rounds."""
 
   def first(order: str) -> tuple[str, tuple[int, ...]]:
@@ -635,10 +615,6 @@ def _largest_sum(client: np.ndarray, rounds: np.ndarray, products: np.ndarray) -
   return float(sums.max())
 
 
-def _format_wait(wait: datetime.timedelta) -> str:
-  return f'{wait / datetime.timedelta(hours=1):g} h'
-
-
 def in_longer_run(
   limits: strategies.Participation, num_rounds: int
 ) -> strategies.Participation:
@@ -646,18 +622,6 @@ def in_longer_run(
 
   What a strategy costs depends on the rounds that it was built for. Who took part in
   the first of them alone took part in no later one, so their number is the same.
-
-  Args:
-    limits: Of the first rounds.
-    num_rounds: All rounds that were planned.
-
-  Raises:
-    ValueError: If there are fewer than the first ones.
-
-  Example:
-    >>> limits = in_longer_run(strategies.Participation(20, min_separation=5), 100)
-    >>> limits.num_rounds, limits.possible_participations
-    (100, 4)
   """
   if limits.num_rounds > num_rounds:
     raise ValueError(
@@ -666,16 +630,13 @@ def in_longer_run(
     )
   if limits.num_rounds == num_rounds:
     return limits
-  return dataclasses.replace(
-    limits,
-    num_rounds=num_rounds,
-    max_participations=limits.possible_participations,
-  )
+  most = limits.possible_participations
+  return dataclasses.replace(limits, num_rounds=num_rounds, max_participations=most)
 
 
 def check_agreement(
   summary: Summary,
-  ledger: ledger_rules.Ledger,
+  ledger: ledger_lib.Ledger,
   limits: strategies.Participation,
 ) -> None:
   """Refuses a ledger and a round log that are not of the same run.
@@ -684,19 +645,39 @@ def check_agreement(
   are for, the log when rounds were complete, and so which limits devices that wait
   have kept. Together they show more than each alone, if they are of the same run: the
   same rounds, of as many clients, and limits that were kept.
-
-  Args:
-    summary: What the log says.
-    ledger: The ledger.
-    limits: Those that the ledger's events are for.
-
-  Raises:
-    ValueError: If they disagree; the message names the first round that shows it, by
-      the ledger's number.
   """
-  for disagreement in _disagreements(summary, ledger):
+  log, entries = summary.log, ledger.entries
+
+  def numbered(number: int) -> str:
+    # Where they differ, both numbers: logs may count from 1.
+    shift = log.first_number
+    return f'{number} (number {number + shift} in the log)' if shift else f'{number}'
+
+  counts: dict[str, Any] = {'clients': log.cohort_sizes}
+  if log.clients is not None:
+    listed = 'select round, count(*) from contributions group by round'
+    zeros = dict.fromkeys(range(log.num_rounds), 0)
+    counts['client ids'] = {**zeros, **dict(log.clients.query(listed))}
+  differing = [
+    f'in round {numbered(entry.round)} the ledger has {entry.cohort_reported} clients '
+    f'that reported, the round log {numbers[entry.round]} {what}'
+    for entry in entries[: log.num_rounds]
+    for what, numbers in counts.items()
+    if numbers is not None and entry.cohort_reported not in (None, numbers[entry.round])
+  ]
+  if len(entries) > log.num_rounds:
+    differing.append(
+      f'round {numbered(log.num_rounds)} of the ledger is not in the round log, which '
+      f'has {log.num_rounds} rounds'
+    )
+  if len(entries) < log.num_rounds:
+    differing.append(
+      f'round {numbered(len(entries))} of the round log is not in the ledger, which has '
+      f'{len(entries)} rounds'
+    )
+  if differing:
     raise ValueError(
-      f'the ledger and the round log are not of the same run: {disagreement}.'
+      f'the ledger and the round log are not of the same run: {differing[0]}.'
     )
   if limits.fixed_epoch:
     raise ValueError(
@@ -710,40 +691,3 @@ def check_agreement(
       f'ledger are for: {"; ".join(broken)}. Leave out the ledger to account for what '
       'the log shows.'
     )
-
-
-def _disagreements(summary: Summary, ledger: ledger_rules.Ledger) -> Iterator[str]:
-  log, entries = summary.log, ledger.entries
-  # Where they differ, both numbers: logs may count from 1.
-  shift = log.first_number
-  counts: list[tuple[str, Any]] = []
-  if log.cohort_sizes is not None:
-    counts.append(('clients', log.cohort_sizes))
-  if log.clients is not None:
-    listed = dict.fromkeys(range(log.num_rounds), 0)
-    listed.update(
-      log.clients.query('select round, count(*) from contributions group by round')
-    )
-    counts.append(('client ids', listed))
-  for entry in entries[: log.num_rounds]:
-    for what, numbers in counts:
-      if entry.cohort_reported not in (None, numbers[entry.round]):
-        yield (
-          f'in round {_numbered(entry.round, shift)} the ledger has '
-          f'{entry.cohort_reported} clients that reported, the round log '
-          f'{numbers[entry.round]} {what}'
-        )
-  if len(entries) > log.num_rounds:
-    yield (
-      f'round {_numbered(log.num_rounds, shift)} of the ledger is not in the round '
-      f'log, which has {log.num_rounds} rounds'
-    )
-  if len(entries) < log.num_rounds:
-    yield (
-      f'round {_numbered(len(entries), shift)} of the round log is not in the ledger, '
-      f'which has {len(entries)} rounds'
-    )
-
-
-def _numbered(number: int, shift: int) -> str:
-  return f'{number} (number {number + shift} in the log)' if shift else f'{number}'

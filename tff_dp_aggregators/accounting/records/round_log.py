@@ -50,25 +50,54 @@ DuckDB reads the file, every value as text, and keeps what exceeds its memory on
 `log_participation` says what follows from a log.
 """
 
+import contextlib
+import csv
 import dataclasses
 import datetime
+import glob
+import gzip
+import itertools
 import json
-from collections.abc import Mapping, Sequence
+import os
+import re
+import tempfile
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Optional
 
 import numpy as np
 
-from tff_dp_aggregators.accounting.records import log_file
 from tff_dp_aggregators.base import ids
+from tff_dp_aggregators.base import strict_json
 
-# The names of columns.
-COLUMNS = log_file.COLUMNS
+# The names under which a column is recognised, whatever their case.
+COLUMNS: dict[str, tuple[str, ...]] = {
+  'completion_time': (
+    'completion_time',
+    'completed_at',
+    'completed',
+    'end_time',
+    'finished_at',
+    'time',
+    'timestamp',
+  ),
+  'start_time': ('start_time', 'started_at', 'started'),
+  'round': ('round', 'round_number', 'round_num', 'step'),
+  'cohort_size': ('cohort_size', 'cohort', 'cohort_reported', 'num_clients'),
+  'client_ids': ('client_ids', 'participants'),
+  'client_id': ('client_id', 'client', 'device_id', 'device', 'user_id', 'user'),
+  'population': ('population', 'population_name'),
+}
+MEMORY = '2GB'  # What exceeds it is on disk: 10^8 participations take 2.3 GB in all.
 # What times without an offset are called.
 WITHOUT_ZONE = 'ISO 8601 without a zone'
 
-_TIMES = log_file.TIMES
+_TIMES = ('completion_time', 'start_time')
 _SECOND = 10**9  # In nanoseconds, which all times are counted in.
 _END_OF_TIMES = 7_258_118_400 * _SECOND  # The year 2200, which keeps sums within int64.
+_LONGEST_LINE = 2**24  # Bytes.
+_SHOWN_POPULATIONS = 10
+_DECODER = json.JSONDecoder(object_pairs_hook=strict_json.unique)
 # Text to numbers, NULL for what is none. DuckDB's own casts take more forms than are
 # meant here, such as '1_0'.
 _MACROS = r"""
@@ -148,8 +177,10 @@ _RULES = (
 )
 
 
-class Clients:
-  """Who took part when, in tables of a database that is on disk where it is large.
+class Database:
+  """DuckDB in memory, and on disk what exceeds that.
+
+  That of a log which names its clients has in the end
 
   * `contributions(client, round)`: one row for each; rounds count from 0.
   * `names(client, name)`: the clients, numbered in the order of the log.
@@ -157,20 +188,22 @@ class Clients:
     difference of two of its rounds, NULL if it has one.
   """
 
-  def __init__(self, file: log_file.LogFile):
-    self._file = file  # Which has the folder of what is on disk.
-    file.query("""
-      drop table entries;
-      drop table ids;
-      create table by_client as
-      select client, count(*) as times, min(apart) as closest from (
-        select
-          client,
-          round - lag(round) over (partition by client order by round) as apart
-        from contributions
-      ) group by client
-    """)
-    self.query, self.arrays = file.query, file.arrays
+  def __init__(self) -> None:
+    import duckdb  # Here, because most reports need no log.
+
+    self._folder = tempfile.TemporaryDirectory(prefix='round_log')
+    config = {'memory_limit': MEMORY, 'temp_directory': self._folder.name}
+    self._connection = duckdb.connect(config=config)
+    self._connection.execute("set TimeZone = 'UTC'")
+    self._connection.execute(_MACROS)
+
+  def query(self, sql: str, *parameters: Any) -> list[tuple]:
+    """The rows of a query, or of the last of several."""
+    return self._connection.execute(sql, parameters or None).fetchall()
+
+  def arrays(self, sql: str, *parameters: Any) -> dict[str, Any]:
+    """The columns of a query that has no NULL, as NumPy arrays."""
+    return self._connection.execute(sql, parameters or None).fetchnumpy()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -183,7 +216,7 @@ class RoundLog:
     completions: int64 nanoseconds since 1970, shape [n], never falling; or `None`.
     starts: The same for starts, in no particular order; or `None`.
     cohort_sizes: int64, shape [n]; or `None`.
-    clients: Who took part; or `None`.
+    clients: Who took part, as tables; or `None`.
     time_format: How the log writes times.
     notes: What was repaired or left out, for people.
     resolution: Nanoseconds to which the times are rounded, where they are written in
@@ -192,19 +225,16 @@ class RoundLog:
 
   num_rounds: int
   first_number: int
-  completions: Optional[np.ndarray]
-  starts: Optional[np.ndarray]
-  cohort_sizes: Optional[np.ndarray]
-  clients: Optional[Clients]
-  time_format: Optional[str]
-  notes: tuple[str, ...]
+  completions: Optional[np.ndarray] = None
+  starts: Optional[np.ndarray] = None
+  cohort_sizes: Optional[np.ndarray] = None
+  clients: Optional[Database] = None
+  time_format: Optional[str] = None
+  notes: tuple[str, ...] = ()
   resolution: int = 0
 
   def format_time(self, nanoseconds: int) -> str:
-    """A time of this log as ISO 8601, in UTC if the log's times have a zone.
-
-    An instant in the second is cut down to microseconds.
-    """
+    """A time of this log to microseconds, in UTC if the log's times have a zone."""
     epoch = datetime.datetime(1970, 1, 1)
     time = epoch + datetime.timedelta(microseconds=int(nanoseconds) // 1000)
     return time.isoformat() + ('' if self.time_format == WITHOUT_ZONE else 'Z')
@@ -237,9 +267,8 @@ def read(
     >>> log.num_rounds, log.format_time(log.completions[-1])
     (2, '2023-05-30T13:30:00Z')
   """
-  file = log_file.LogFile(path, dict(columns or {}), population)
-  reader = _Reader(file)
-  return reader.of_participations() if 'client_id' in file.found else reader.of_rounds()
+  file = _File(path, dict(columns or {}), population)
+  return file.of_participations() if 'client_id' in file.found else file.of_rounds()
 
 
 def parse_time(text: str) -> tuple[int, str]:
@@ -261,14 +290,592 @@ def parse_time(text: str) -> tuple[int, str]:
     >>> parse_time('1.70000000025e9')
     (1700000000250000000, 'Unix time in s')
   """
-  with log_file.connect() as database:
-    database.execute(_MACROS)
-    ((_, time, time_format, _),) = database.execute(
-      _converted(['start_time'], '(select 0 as no, $1 as start_time)'), [text]
-    ).fetchall()
+  query = _converted(['start_time'], '(select 0 as no, $1 as start_time)')
+  ((_, time, time_format, _),) = Database().query(query, text)
   if time is None:
     raise ValueError(_no_time(text))
   return time, time_format
+
+
+class _File(Database):
+  """A log's file, read and checked step by step.
+
+  First the table `entries` has the columns that mean something, as text. NULL is what
+  is missing or cannot be meant, such as a list where a time should be; `no` numbers the
+  entries of the file, from 1. Then `rounds` has numbers, and `ordered` as well the
+  round's number in its order, and what the round before has.
+
+  Attributes:
+    found: The file's name of each column.
+    ignored: The file's other columns.
+    notes: What was left out or repaired, for people.
+  """
+
+  def __init__(self, path: str, columns: dict[str, str], population: Optional[str]):
+    super().__init__()
+    for name in columns:
+      if name not in COLUMNS:
+        raise ValueError(f'{name!r} is no column of a round log: {", ".join(COLUMNS)}.')
+    self._path, self._columns, self._population = path, columns, population
+    self._kind, self._delimiter = 'CSV', ','
+    self._header = 0  # Lines before the first entry.
+    self.found: dict[str, str] = {}
+    self.ignored: list[str] = []
+    self.notes: list[str] = []
+    self._file = self._unpacked()
+    with open(self._file, 'rb') as file:
+      is_parquet = file.read(4) == b'PAR1'
+    with self._refusals():
+      source = self._parquet() if is_parquet else self._text()
+      chosen = self._chosen(source) if 'population' in self.found else 'true'
+      names = [name for name in self.found if name != 'population']
+      self.query(
+        f'create table entries as select no, {", ".join(names)} from ({source}) '
+        f'where {chosen}'
+      )
+    if not self.query('from entries limit 1'):
+      raise self.error('has no rounds.')
+    # Those of rounds, and by which they are in order.
+    self._names = [name for name in names if name != 'client_id']
+    self._key = next((n for n in ('round', 'completion_time') if n in names), 'no')
+
+  def value(self, number: int, name: str) -> Any:
+    """The value of a column in an entry as it is in the file."""
+    if self._kind == 'JSON lines':
+      with open(self._file, encoding='utf-8-sig') as file:
+        line = next(itertools.islice(file, number - 1, None))
+      return json.loads(line).get(self.found[name])
+    return self.query(f'select {name} from entries where no = {number}')[0][0]
+
+  def line(self, number: int) -> int:
+    """The line of an entry, or its row in a Parquet file."""
+    if self._kind not in ('CSV', 'TSV'):
+      return number
+    with open(self._file, encoding='utf-8-sig', newline='') as file:
+      rows = self._rows(itertools.islice(file, self._header, None))
+      next(itertools.islice(filter(None, rows), int(number) - 1, None))
+      return self._header + rows.line_num
+
+  def error(self, reason: str) -> ValueError:
+    """What is wrong with the file."""
+    return ValueError(f'{self._path} {reason}')
+
+  def refusal(self, number: int, reason: str) -> ValueError:
+    """What is wrong with an entry."""
+    return self._refusal(self.line(number), reason)
+
+  def _refusal(self, line: int, reason: str) -> ValueError:
+    what = 'row' if self._kind == 'Parquet' else 'line'
+    return ValueError(f'{self._path}, {what} {line}: {reason}')
+
+  def _unpacked(self) -> str:
+    """The file, or what is in it if it is gzipped.
+
+    DuckDB would unpack it as well, but does not verify its checksum.
+    """
+    with open(self._path, 'rb') as file:
+      if file.read(2) != b'\x1f\x8b':
+        return self._path
+    unpacked = os.path.join(self._folder.name, 'unpacked')
+    try:
+      with gzip.open(self._path) as packed, open(unpacked, 'wb') as file:
+        for block in iter(lambda: packed.read1(2**20), b''):
+          file.write(block)
+    except (EOFError, gzip.BadGzipFile, zlib.error) as e:
+      with open(unpacked, 'rb') as file:
+        line = 1 + sum(1 for text in file if text.endswith(b'\n'))
+      raise self._refusal(
+        line, f'at or after it the gzipped file is damaged or cut off: {e}.'
+      ) from e
+    return unpacked
+
+  @contextlib.contextmanager
+  def _refusals(self) -> Iterator[None]:
+    """Says in which line something is that DuckDB does not read."""
+    import duckdb
+
+    try:
+      yield
+    except duckdb.Error as e:
+      reason, _, _ = str(e).partition('Possible')
+      found = re.search(r'CSV Error on Line: (\d+)\n(.*)', reason, re.DOTALL)
+      if not found:
+        with open(self._file, 'rb') as file:
+          ends = [line.endswith(b'\r\n') for line in file if line.endswith(b'\n')]
+        if len(set(ends)) > 1:
+          line = ends.index(not ends[0]) + 1
+          raise self._refusal(
+            line, 'this line ends in another way than the first; write all alike.'
+          ) from e
+        raise self.error(f'is not {self._kind} that can be read: {e}') from e
+      shown = ' '.join(line[:200] for line in found[2].splitlines() if line)
+      raise self._refusal(
+        int(found[1]), f'this is not {self._kind} in UTF-8: {shown}'
+      ) from e
+
+  def _parquet(self) -> str:
+    """The query for the values of a Parquet file."""
+    self._kind = 'Parquet'
+    table = (
+      f'read_parquet({_literal(glob.escape(self._file))}, file_row_number=true, '
+      'hive_partitioning=false)'
+    )
+    types = {
+      name: kind
+      for name, kind, *_ in self.query(f'describe from {table}')
+      if name != 'file_row_number'
+    }
+    self._find_columns(list(types), 1)
+    values = {}
+    for name, found in self.found.items():
+      if types[found].startswith('FLOAT'):
+        raise ValueError(
+          f'{self._path}: {found} has floats of 32 bits, which tell neither ids nor '
+          'times apart; write it as text, as whole numbers or with 64 bits.'
+        )
+      column = '"' + found.replace('"', '""') + '"'
+      if types[found].endswith(']'):
+        column = f'to_json({column})'
+      values[name] = f'{column}::varchar'
+    return f'select file_row_number + 1 as no, {_named(values)} from {table}'
+
+  def _text(self) -> str:
+    """The query for the values of a text."""
+    with open(
+      self._file, encoding='utf-8-sig', errors='surrogateescape', newline=''
+    ) as file:
+      for first in file:
+        if first.strip():
+          break
+        self._header += 1
+      else:
+        raise self.error('has no rounds.')
+      if first.lstrip()[0] == '[':
+        raise self._refusal(
+          self._header + 1, 'write one JSON object a line, without a list.'
+        )
+      is_json = first.lstrip()[0] == '{'
+      source = self._json(first) if is_json else self._csv(first, file)
+    with open(self._file, 'rb') as end:
+      end.seek(-1, os.SEEK_END)
+      if end.read() not in b'\n\r':
+        self.notes.append('the last line has no end; see that it was not cut off.')
+    return source
+
+  def _read_csv(self, options: str, columns: Sequence[str]) -> str:
+    names = ', '.join(f"'{name}': 'VARCHAR'" for name in columns)
+    return (
+      f'read_csv({_literal(glob.escape(self._file))}, auto_detect=false, '
+      f'header=false, strict_mode=true, max_line_size={_LONGEST_LINE}, '
+      f"compression='none', hive_partitioning=false, {options}, columns={{{names}}})"
+    )
+
+  def _csv(self, first: str, rest: Iterator[str]) -> str:
+    """The query for the values of a table whose header is the first line."""
+    if first.count('\t') > first.count(','):
+      self._kind, self._delimiter = 'TSV', '\t'
+    rows = self._rows(itertools.chain([first], rest))
+    try:
+      header = next(rows)
+      ''.join(header).encode()
+    except (csv.Error, UnicodeEncodeError) as e:
+      raise self._refusal(
+        self._header + 1, f'this is not {self._kind} in UTF-8: {e}.'
+      ) from e
+    self._find_columns(header, self._header + 1)
+    self._header += rows.line_num
+    columns = [f'c{i}' for i in range(len(header))]
+    table = self._read_csv(
+      f"delim='{self._delimiter}', quote='\"', escape='\"', skip={self._header}, "
+      'allow_quoted_nulls=false',
+      columns,
+    )
+    if len(columns) == 1:  # Then a blank line is a value that is missing.
+      table = f'(from {table} where c0 is not null)'
+    values = {name: f'c{header.index(found)}' for name, found in self.found.items()}
+    if 'client_ids' in values:  # Nobody took part.
+      values['client_ids'] = f"coalesce({values['client_ids']}, '')"
+    return f'select row_number() over () as no, {_named(values)} from {table}'
+
+  def _rows(self, lines: Iterator[str]) -> Any:
+    csv.field_size_limit(max(csv.field_size_limit(), _LONGEST_LINE))
+    return csv.reader(
+      lines, delimiter=self._delimiter, strict=True, skipinitialspace=True
+    )
+
+  def _json(self, first: str) -> str:
+    """The query for the values of JSON lines, the first of which has all columns."""
+    self._kind = 'JSON lines'
+    line = self._header + 1
+    try:
+      names = list(_DECODER.decode(first))
+    except ValueError as e:
+      raise self._refusal(line, f'this is not a JSON object: {e}.') from e
+    self._find_columns(names, line)
+    table = self._read_csv("delim='\x01', quote='', escape=''", ['line'])
+    lines = (
+      f'select * from (select row_number() over () as no, line from {table}) where '
+      "trim(line, e' \\t') <> ''"
+    )
+    self._check_objects(lines)
+    values = {name: _json_value(name, found) for name, found in self.found.items()}
+    return f'select no, {_named(values)} from ({lines})'
+
+  def _check_objects(self, lines: str) -> None:
+    """Refuses lines that are no object, have a name twice, or columns of their own."""
+    groups = self.query(
+      'select min(no), keys, any_value(bad) from (select no, case when '
+      "json_valid(line) and json_type(line) = 'OBJECT' then json_keys(line) end as "
+      f'keys, case when keys is null then line end as bad from ({lines})) group by '
+      'keys order by 1'
+    )
+    for line, keys, bad in groups:
+      if keys is None:
+        try:
+          reason = f'{json.loads(bad)!r:.200} is not a JSON object'
+        except ValueError as e:
+          reason = f'this is not a JSON object: {e}'
+        raise self._refusal(line, f'{reason}.')
+      if len(set(keys)) < len(keys):
+        raise self._refusal(line, f'a name stands twice in {keys}.')
+      recognised = self._recognise(keys, line) if groups[0][1] != keys else {}
+      late = set(recognised.values()) - {*self.found.values(), *self.ignored}
+      if late:
+        raise self._refusal(
+          line, f'{", ".join(sorted(late))} is here but not in the first line.'
+        )
+
+  def _chosen(self, source: str) -> str:
+    """The condition for entries of the population that is asked for."""
+    name_of = "trim(population, e' \\t')"
+    groups = self.query(
+      f'select {name_of} as name, min(no), count(*) from ({source}) group by name '
+      'order by 2'
+    )
+    for name, number, _ in groups:
+      if not name:
+        raise self.refusal(number, 'there is no population.')
+    if self._population is None:
+      if len(groups) > 1:
+        (first, first_number, _), (name, number, _) = groups[:2]
+        raise self.refusal(
+          number,
+          f'this round is of the population {name!r}, but line '
+          f'{self.line(first_number)} has {first!r}. Say which is meant '
+          '(--population_name), for each has rounds of its own; or that this is no '
+          'such column (--columns=population=).',
+        )
+      return 'true'
+    others = {name: count for name, _, count in groups if name != self._population}
+    shown = ', '.join(map(repr, sorted(others)[:_SHOWN_POPULATIONS]))
+    if len(others) > _SHOWN_POPULATIONS:
+      shown += f' and {len(others) - _SHOWN_POPULATIONS} more'
+    if others and len(others) == len(groups):
+      raise self.error(
+        f'has no rounds of the population {self._population!r}; it has '
+        f'those of {shown}.'
+      )
+    if others:
+      self.notes.append(
+        f'of the population {self._population!r} alone; {sum(others.values())} lines '
+        f'of others were left out: {shown}.'
+      )
+    return f'{name_of} = {_literal(self._population)}'
+
+  def _find_columns(self, names: list[str], line: int) -> None:
+    """Finds the file's name of each column to read."""
+    found = self._recognise(names, line)
+    by_participation = {'round', 'client_id'} <= found.keys()
+    if not (found.keys() & {'completion_time', 'client_ids'} or by_participation):
+      raise self._refusal(
+        line,
+        f'no column of completion times among {", ".join(map(repr, names))}; '
+        'call it completion_time, or say which it is '
+        '(--columns=completion_time=NAME).',
+      )
+    if self._population is not None and 'population' not in found:
+      raise self._refusal(
+        line,
+        f'no column of populations among {", ".join(map(repr, names))}; call it '
+        'population, or say which it is (--columns=population=NAME).',
+      )
+    if 'client_ids' in found:
+      found.pop('client_id', None)
+    if 'client_id' in found and 'round' not in found:
+      raise self._refusal(
+        line,
+        f'{found["client_id"]} says whose a participation was, but no column has the '
+        'number of its round; add one. If each line is a round, say that this is no '
+        'such column (--columns=client_id=).',
+      )
+    if 'client_id' in found:  # Times are of participations, not of rounds.
+      for name in _TIMES:
+        if self._columns.get(name):
+          raise self._refusal(
+            line,
+            f'each line is one participation, in column {found["client_id"]}, and its '
+            f'time does not tell when the round was complete. Leave {name} out of '
+            '--columns, or give a log with a line for each round.',
+          )
+      found = {
+        name: found[name]
+        for name in ('round', 'client_id', 'population')
+        if name in found
+      }
+    self.found = found
+    self.ignored = [name for name in names if name not in found.values()]
+    if self.ignored:
+      self.notes.append(f'columns left alone: {", ".join(self.ignored)}.')
+
+  def _recognise(self, names: list[str], line: int) -> dict[str, str]:
+    """The file's name of each column that is there."""
+    by_spelling = {name.strip().lower(): name for name in names}
+    if len(by_spelling) < len(names):
+      raise self._refusal(line, 'two columns have the same name.')
+    found = {}
+    for column, spellings in COLUMNS.items():
+      if column in self._columns:
+        if not self._columns[column]:
+          continue
+        if self._columns[column] not in names:
+          raise self._refusal(
+            line, f'there is no column {self._columns[column]!r} for {column}.'
+          )
+        found[column] = self._columns[column]
+        continue
+      present = [by_spelling[s] for s in spellings if s in by_spelling]
+      present = [name for name in present if name not in self._columns.values()]
+      if len(present) > 1 and present[0].strip().lower() != column:
+        raise self._refusal(
+          line, f'{" and ".join(present)} could both be {column}; say which it is.'
+        )
+      if present:
+        found[column] = present[0]
+    return found
+
+  def of_rounds(self) -> RoundLog:
+    """The log of which each line is a round."""
+    self.query(f'create table rounds as {_converted(self._names, "entries")}')
+    self._check_converted()
+    time_format, is_in_powers = self._time_format()
+    if 'client_ids' in self._names:
+      named = (
+        'select no, unnest(listed(client_ids)) as raw, '
+        'generate_subscripts(listed(client_ids), 1) as place from entries'
+      )
+      self._number_clients(named)
+      self.query(
+        f'create table members as select no, client from ({named}) join ids using '
+        '(raw) join names using (name)'
+      )
+    if self.query(
+      f'from (select no, lag(no) over (order by {self._key}, no) as before from rounds)'
+      ' where before > no limit 1'
+    ):
+      self.notes.append('the lines were not in order and have been sorted.')
+    if self._key != 'no':
+      self._leave_out_repeated()
+    self._put_in_order()
+    clients = None
+    if 'client_ids' in self._names:
+      if not self.query('from names limit 1'):
+        raise self.error('names no client in any round.')
+      self.query(
+        'create table contributions as select client, number as round from members '
+        'join ordered using (no); drop table members'
+      )
+      clients = self._with_clients()
+    columns = [name for name in self._names if name not in ('round', 'client_ids')]
+    values = self.arrays(
+      f'select {", ".join(["number", *columns])} from ordered order by number'
+    )
+    return self._log(
+      completions=values.get('completion_time'),
+      starts=values.get('start_time'),
+      cohort_sizes=values.get('cohort_size'),
+      clients=clients,
+      time_format=time_format,
+      resolution=_resolution(values) if is_in_powers else 0,
+    )
+
+  def of_participations(self) -> RoundLog:
+    """The log of which each line is one client in one round."""
+    self.query(
+      'create table rounds as select whole(round) as round, min(no) as no, count(*) as '
+      'times from entries group by 1'
+    )
+    self._check_converted()
+    self._number_clients('select no, client_id as raw, 0 as place from entries')
+    name = self.found['client_id']
+    if 'client_id' not in self._columns and not self.query(
+      'from rounds where times > 1'
+    ):
+      raise ValueError(
+        f'{self._path}: {name} may say whose the only participation of each round was, '
+        f'or something else of the round; say which: --columns=client_id={name} or '
+        '--columns=client_id=.'
+      )
+    try:
+      self._put_in_order()
+    except ValueError as e:
+      raise ValueError(
+        f'{e} A round that nobody took part in has no line here: give a log with a '
+        'line for each round, whose client_ids may be empty.'
+      ) from e
+    self.notes.append('each line is one participation of one client.')
+    self.query(
+      'create table contributions as select client, number as round from entries '
+      'join ids on client_id = raw join names using (name) join ordered on '
+      'whole(entries.round) = ordered.round'
+    )
+    return self._log(clients=self._with_clients())
+
+  def _with_clients(self) -> Database:
+    self.query("""
+      drop table entries;
+      drop table ids;
+      create table by_client as
+      select client, count(*) as times, min(apart) as closest from (
+        select
+          client,
+          round - lag(round) over (partition by client order by round) as apart
+        from contributions
+      ) group by client
+    """)
+    return self
+
+  def _log(self, **values: Any) -> RoundLog:
+    first = 'min(round)' if 'round' in self._names else '0'
+    ((rounds, number),) = self.query(f'select count(*), {first} from ordered')
+    return RoundLog(rounds, number, notes=tuple(self.notes), **values)
+
+  def _check_converted(self) -> None:
+    """Refuses the first value that is not what its column is for."""
+    wrong = [
+      (number, place, name)
+      for place, name in enumerate(self._names)
+      for (number,) in self.query(f'select min(no) from rounds where {name} is null')
+      if number is not None
+    ]
+    for number, _, name in sorted(wrong)[:1]:
+      raise self.refusal(number, _reason(name, self.value(number, name)))
+
+  def _time_format(self) -> tuple[Optional[str], bool]:
+    """How times are written, and whether in powers of ten, which may lack digits."""
+    columns = [name for name in _TIMES if name in self._names]
+    if not columns:
+      return None, False
+    every = ' union all '.join(
+      f'select no, {place} as place, format_of_{name} as format, in_powers_{name} as '
+      'in_powers from rounds'
+      for place, name in enumerate(columns)
+    )
+    formats = self.query(
+      f'select format, min((no, place)) as first, bool_or(in_powers) from ({every}) '
+      'group by format order by first'
+    )
+    for other, (number, place), _ in formats[1:2]:
+      first, (first_number, _), _ = formats[0]
+      raise self.refusal(
+        number,
+        f'{self.value(number, columns[place])!r} is {other}, but line '
+        f'{self.line(first_number)} has {first}; write all times of a log in one '
+        'way.',
+      )
+    return formats[0][0], formats[0][2]
+
+  def _number_clients(self, named: str) -> None:
+    """Makes the tables of clients, by their ids in the one way to write each."""
+    is_json = self._kind == 'JSON lines' or 'client_ids' in self.found
+
+    def client_of(raw: str) -> str:
+      return _client_id(json.loads(raw) if is_json else raw)
+
+    self._connection.create_function(
+      'client_of', client_of, ['VARCHAR'], 'VARCHAR', exception_handling='return_null'
+    )
+    self.query(
+      'create table ids as select raw, client_of(raw) as name, first from (select raw, '
+      f'min(no * {2**32} + place) as first from ({named}) group by raw)'
+    )
+    for raw, first in self.query(
+      'select raw, first from ids where name is null order by first limit 1'
+    ):
+      try:
+        if not (raw or '').strip():
+          raise ValueError('there is no client_id.')
+        client_of(raw)
+      except ValueError as e:
+        raise self.refusal(first // 2**32, str(e)) from e
+    self.query(
+      'create table names as select (row_number() over (order by min(first)) - 1)::int '
+      'as client, name from ids group by name'
+    )
+
+  def _leave_out_repeated(self) -> None:
+    """Leaves out entries that say the same of the same round as one before."""
+    has_number, clients = 'round' in self._names, '0'
+    if 'client_ids' in self._names:
+      clients = '(select list_sort(list(client)) from members where no = twice.no)'
+    repeated = self.query(f"""
+      with twice as (from rounds qualify count(*) over (partition by {self._key}) > 1),
+      said as (
+        select {self._key} as key, no, ({', '.join(self._names)}, {clients}) as content
+        from twice
+      )
+      select
+        key, no, first_value(no) over same as before,
+        content is not distinct from first_value(content) over same as is_same
+      from said
+      window same as (partition by {'key' if has_number else 'content'} order by no)
+      qualify row_number() over same > 1
+      order by key, no
+    """)
+    for key, number, before, is_same in repeated:
+      if not has_number:
+        raise self.refusal(
+          number,
+          f'the same as line {self.line(before)}. Is it one round or two? Remove the '
+          'line, or add a column with the number of the round.',
+        )
+      if not is_same or self.ignored:
+        other = 'with other values'
+        if is_same:
+          other = f'and {", ".join(self.ignored)} may differ, which is not read'
+        raise self.refusal(
+          number,
+          f'round {key} is also in line {self.line(before)}, {other}. If each line is '
+          'one participation, name the column of the client (--columns=client_id=NAME)'
+          '; if the log is of several populations, the column that tells them apart '
+          '(--columns=population=NAME); else keep one of them.',
+        )
+    if repeated:
+      numbers = [number for _, number, *_ in repeated]
+      self.notes.append(
+        f'{len(numbers)} lines are there twice and were counted once, line '
+        f'{self.line(min(numbers))} for example.'
+      )
+      self.query('delete from rounds where no in (select unnest($1))', numbers)
+
+  def _put_in_order(self) -> None:
+    """Makes the table of rounds in their order, which has to make sense."""
+    lags = ''.join(
+      f', lag({name}) over w as {name}_before' for name in ('no', *self._names)
+    )
+    self.query(
+      f'create table ordered as select *, row_number() over w - 1 as number{lags} from '
+      f'rounds window w as (order by {self._key}, no)'
+    )
+    for columns, broken, words in _RULES:
+      if columns <= {*self._names}:
+        found = self._connection.execute(
+          f'from ordered where {broken} order by number limit 1'
+        )
+        names = [name for name, *_ in found.description]
+        for values in found.fetchall():
+          row = dict(zip(names, values))
+          row['line_before'] = self.line(row['no_before'] or row['no'])
+          raise self.refusal(row['no'], words.format(**row))
 
 
 def _converted(names: Sequence[str], entries: str) -> str:
@@ -284,226 +891,38 @@ def _converted(names: Sequence[str], entries: str) -> str:
       values[name] = f'in_range(nanoseconds({parts}))'
       values[f'format_of_{name}'] = f'time_format({parts})'
       values[f'in_powers_{name}'] = f"contains(lower({name}), 'e')"
+  return f'select {_named(values)} from (select *{"".join(texts)} from {entries})'
+
+
+def _literal(text: str) -> str:
+  return "'" + text.replace("'", "''") + "'"
+
+
+def _named(values: Mapping[str, str]) -> str:
+  """A list of SQL's, of values by name."""
+  return ', '.join(f'{value} as {name}' for name, value in values.items())
+
+
+def _json_value(name: str, source: str) -> str:
+  """The text of a value in the object that is a line; NULL if it is of another kind."""
+  pointer = _literal('/' + source.replace('~', '~0').replace('/', '~1'))
+  kind, text = f'json_type(line, {pointer})', f'json_extract_string(line, {pointer})'
+  json_text = f'json_extract(line, {pointer})::varchar'
+  if name == 'client_id':
+    return f"case when {kind} <> 'NULL' then {json_text} end"
+  if name == 'client_ids':
+    return f"case {kind} when 'ARRAY' then {json_text} when 'VARCHAR' then {text} end"
+  # DuckDB writes a float anew. What counts is which digits the line has of it; if they
+  # are not found, some may be missing.
+  key = re.escape(json.dumps(source, ensure_ascii=False))
+  pattern = _literal(key + r'\s*:\s*([-+.0-9eE]+)')
+  written = f'regexp_extract(line, {pattern}, 1)'
   return (
-    f'select {log_file.named(values)} from (select *{"".join(texts)} from {entries})'
+    f"case when {kind} in ('VARCHAR', 'BIGINT', 'UBIGINT') then {text} "
+    f"when {kind} = 'DOUBLE' then case when try_cast({written} as double) = "
+    f"{text}::double then {written} when contains({text}, 'e') then {text} else {text} "
+    "|| 'e0' end end"
   )
-
-
-class _Reader:
-  """Orders and checks what the entries of a file say together."""
-
-  def __init__(self, file: log_file.LogFile):
-    self._file, self._query = file, file.query
-    self._names = [name for name in file.names if name != 'client_id']
-    self._key = next((n for n in ('round', 'completion_time') if n in file.names), 'no')
-    self._query(_MACROS)
-
-  def of_rounds(self) -> RoundLog:
-    """The log of which each line is a round."""
-    self._query(f'create table rounds as {_converted(self._names, "entries")}')
-    self._check_converted()
-    time_format, is_in_powers = self._time_format()
-    if 'client_ids' in self._names:
-      named = (
-        'select no, unnest(listed(client_ids)) as raw, '
-        'generate_subscripts(listed(client_ids), 1) as place from entries'
-      )
-      self._number_clients(named)
-      self._query(
-        f'create table members as select no, client from ({named}) join ids using '
-        '(raw) join names using (name)'
-      )
-    if self._query(
-      f'from (select no, lag(no) over (order by {self._key}, no) as before from rounds)'
-      ' where before > no limit 1'
-    ):
-      self._file.notes.append('the lines were not in order and have been sorted.')
-    if self._key != 'no':
-      self._leave_out_repeated()
-    self._put_in_order()
-    clients = None
-    if 'client_ids' in self._names:
-      if not self._query('from names limit 1'):
-        raise self._file.error('names no client in any round.')
-      self._query(
-        'create table contributions as select client, number as round from members '
-        'join ordered using (no); drop table members'
-      )
-      clients = Clients(self._file)
-    columns = [name for name in self._names if name not in ('round', 'client_ids')]
-    values = self._file.arrays(
-      f'select {", ".join(["number", *columns])} from ordered order by number'
-    )
-    return self._log(
-      completions=values.get('completion_time'),
-      starts=values.get('start_time'),
-      cohort_sizes=values.get('cohort_size'),
-      clients=clients,
-      time_format=time_format,
-      resolution=_resolution(values) if is_in_powers else 0,
-    )
-
-  def of_participations(self) -> RoundLog:
-    """The log of which each line is one client in one round."""
-    self._query(
-      'create table rounds as select whole(round) as round, min(no) as no, count(*) as '
-      'times from entries group by 1'
-    )
-    self._check_converted()
-    self._number_clients('select no, client_id as raw, 0 as place from entries')
-    ((most,),) = self._query('select max(times) from rounds')
-    self._file.check_client_id(most)
-    try:
-      self._put_in_order()
-    except ValueError as e:
-      raise ValueError(
-        f'{e} A round that nobody took part in has no line here: give a log with a '
-        'line for each round, whose client_ids may be empty.'
-      ) from e
-    self._file.notes.append('each line is one participation of one client.')
-    self._query(
-      'create table contributions as select client, number as round from entries '
-      'join ids on client_id = raw join names using (name) join ordered on '
-      'whole(entries.round) = ordered.round'
-    )
-    return self._log(clients=Clients(self._file))
-
-  def _log(self, **values: Any) -> RoundLog:
-    first = 'min(round)' if 'round' in self._names else '0'
-    ((num_rounds, first_number),) = self._query(
-      f'select count(*), {first} from ordered'
-    )
-    empty = dict.fromkeys(
-      ('completions', 'starts', 'cohort_sizes', 'clients', 'time_format')
-    )
-    return RoundLog(
-      num_rounds=num_rounds,
-      first_number=first_number,
-      notes=tuple(self._file.notes),
-      **{**empty, **values},
-    )
-
-  def _check_converted(self) -> None:
-    """Refuses the first value that is not what its column is for."""
-    wrong = [
-      (number, place, name)
-      for place, name in enumerate(self._names)
-      for (number,) in self._query(f'select min(no) from rounds where {name} is null')
-      if number is not None
-    ]
-    for number, _, name in sorted(wrong)[:1]:
-      raise self._file.refusal(number, _reason(name, self._file.value(number, name)))
-
-  def _time_format(self) -> tuple[Optional[str], bool]:
-    """How times are written, and whether in powers of ten, which may lack digits."""
-    columns = [name for name in _TIMES if name in self._names]
-    if not columns:
-      return None, False
-    every = ' union all '.join(
-      f'select no, {place} as place, format_of_{name} as format, in_powers_{name} as '
-      'in_powers from rounds'
-      for place, name in enumerate(columns)
-    )
-    formats = self._query(
-      f'select format, min((no, place)) as first, bool_or(in_powers) from ({every}) '
-      'group by format order by first'
-    )
-    for other, (number, place), _ in formats[1:2]:
-      first, (first_number, _), _ = formats[0]
-      raise self._file.refusal(
-        number,
-        f'{self._file.value(number, columns[place])!r} is {other}, but line '
-        f'{self._file.line(first_number)} has {first}; write all times of a log in one '
-        'way.',
-      )
-    return formats[0][0], formats[0][2]
-
-  def _number_clients(self, named: str) -> None:
-    """Makes the tables of clients, by their ids in the one way to write each."""
-
-    def client_of(raw: str) -> str:
-      return _client_id(json.loads(raw) if self._file.has_json_ids else raw)
-
-    self._file.database.create_function(
-      'client_of', client_of, ['VARCHAR'], 'VARCHAR', exception_handling='return_null'
-    )
-    self._query(
-      'create table ids as select raw, client_of(raw) as name, first from (select raw, '
-      f'min(no * {2**32} + place) as first from ({named}) group by raw)'
-    )
-    for raw, first in self._query(
-      'select raw, first from ids where name is null order by first limit 1'
-    ):
-      try:
-        if not (raw or '').strip():
-          raise ValueError('there is no client_id.')
-        client_of(raw)
-      except ValueError as e:
-        raise self._file.refusal(first // 2**32, str(e)) from e
-    self._query(
-      'create table names as select (row_number() over (order by min(first)) - 1)::int '
-      'as client, name from ids group by name'
-    )
-
-  def _leave_out_repeated(self) -> None:
-    """Leaves out entries that say the same of the same round as one before."""
-    clients = '(select list_sort(list(client)) from members where no = twice.no)'
-    rows = self._query(
-      'with twice as (from rounds qualify count(*) over (partition by '
-      f'{self._key}) > 1) select {self._key}, no, {", ".join(self._names)}, '
-      f'{clients if "client_ids" in self._names else 0} from twice order by 1, 2'
-    )
-    has_number, repeated = 'round' in self._names, []
-    seen: dict[Any, tuple[int, Any]] = {}
-    for key, number, *values in rows:
-      content = repr(values)
-      before, same_as = seen.setdefault(
-        key if has_number else content, (number, content)
-      )
-      if before == number:
-        continue
-      if not has_number:
-        raise self._file.refusal(
-          number,
-          f'the same as line {self._file.line(before)}. Is it one round or two? Remove '
-          'the line, or add a column with the number of the round.',
-        )
-      if content != same_as or self._file.ignored:
-        other = 'with other values'
-        if content == same_as:
-          other = f'and {", ".join(self._file.ignored)} may differ, which is not read'
-        raise self._file.refusal(
-          number,
-          f'round {key} is also in line {self._file.line(before)}, {other}. If each '
-          'line is one participation, name the column of the client '
-          '(--columns=client_id=NAME); if the log is of several populations, the '
-          'column that tells them apart (--columns=population=NAME); else keep one of '
-          'them.',
-        )
-      repeated.append(number)
-    if repeated:
-      self._file.notes.append(
-        f'{len(repeated)} lines are there twice and were counted once, line '
-        f'{self._file.line(min(repeated))} for example.'
-      )
-      self._query('delete from rounds where no in (select unnest($1))', repeated)
-
-  def _put_in_order(self) -> None:
-    """Makes the table of rounds in their order, which has to make sense."""
-    lags = ''.join(
-      f', lag({name}) over w as {name}_before' for name in ('no', *self._names)
-    )
-    self._query(
-      f'create table ordered as select *, row_number() over w - 1 as number{lags} from '
-      f'rounds window w as (order by {self._key}, no)'
-    )
-    for columns, broken, words in _RULES:
-      if columns <= {*self._names}:
-        for row in self._file.rows(
-          f'from ordered where {broken} order by number limit 1'
-        ):
-          row['line_before'] = self._file.line(row['no_before'] or row['no'])
-          raise self._file.refusal(row['no'], words.format(**row))
 
 
 def _reason(name: str, value: Any) -> str:

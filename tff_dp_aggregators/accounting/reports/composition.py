@@ -21,7 +21,6 @@ import dp_accounting
 
 from tff_dp_aggregators.accounting import sites
 from tff_dp_aggregators.accounting.records import ledger as ledger_lib
-from tff_dp_aggregators.accounting.records import ledger_rules
 from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
 from tff_dp_aggregators.accounting.reports import model
 from tff_dp_aggregators.accounting.reports import nbafl_report
@@ -181,7 +180,7 @@ def _why_one(one: _Run, other: _Run) -> Optional[str]:
   tags = {each.noise_key_tag for each in both}
   if all(each.has_seeded_noise for each in both) and (None in tags or len(tags) == 1):
     return _ONE_SEED
-  if all(ledger_rules.is_drawn(each.dp_event) for each in both):
+  if all(ledger_lib.is_drawn(each.dp_event) for each in both):
     tagged = all(each.sampling_tag is not None for each in both)
     from_files = any(each.sampling_source == ledger_lib.FILE for each in both)
     # Seeds that both tell are compared above, and sizes below.
@@ -220,8 +219,8 @@ def _drawn_sizes(entries: Sequence[Any]) -> list[int]:
   """Clients of each round, if it drew each by itself; those of one cycle, of bins."""
   if any(entry.cohort_requested is None for entry in entries):
     return []  # Their draws are told apart by tags.
-  together, _ = ledger_rules.split(entries[0].dp_event)
-  if any(ledger_rules.is_allocated(each) for each in together):
+  together, _ = ledger_lib.split(entries[0].dp_event)
+  if any(ledger_lib.is_allocated(each) for each in together):
     sizes = [entry.cohort_requested for entry in entries]
     cycles = range(1, len(sizes) + 1)
     return sizes[: next(c for c in cycles if sizes[c:] == sizes[: len(sizes) - c])]

@@ -23,7 +23,6 @@ from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import joint_mechanism
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting.records import ledger as ledger_lib
-from tff_dp_aggregators.accounting.records import ledger_rules
 from tff_dp_aggregators.accounting.records import log_participation
 from tff_dp_aggregators.accounting.records import round_log as round_log_lib
 from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
@@ -241,7 +240,7 @@ def _from_config(
       files.append(file_of('strategy', path))
   ledger_path = os.path.join(run_dir, 'ledger.jsonl')
   ledger = ledger_lib.read(ledger_path)
-  ledger_rules.check_schedule(ledger, config.of_training('schedule'))
+  ledger_lib.check_schedule(ledger, config.of_training('schedule'))
   files.append(file_of('ledger', ledger_path))
   arguments, planned_by = [f'--run_dir={run_dir or "."}'], privacy.accountant
   if planned_by is not None:
