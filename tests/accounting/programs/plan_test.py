@@ -205,7 +205,7 @@ def test_help_says_what_the_advice_goes_by_and_lists_all_flags():
   for words in ('within 5% of the least', '--min_separation', '--model_size', '--plot'):
     assert words in result.stdout
   said = ' '.join(result.stdout.split())
-  assert 'each for so many rounds (random_allocation)' in said
+  assert 'random allocation (random_allocation)' in said
   assert 'b_min_sep' not in said  # Which --sampling does not take here.
 
 
