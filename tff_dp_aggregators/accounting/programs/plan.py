@@ -33,7 +33,6 @@ measurements (tff_dp_aggregators.strategies.noise_cost). Exit codes: 0 fine, 2 w
 usage. Starts without TensorFlow.
 """
 
-import dataclasses
 import json
 import os
 import sys
@@ -166,7 +165,9 @@ def task_from(values: flags.FlagValues) -> planning.Task:
     separation = strategies.participation.allowed_separation(
       values.num_clients, values.clients_per_round
     )
-    limits = dataclasses.replace(limits, min_separation=separation)
+    limits = strategies.Participation(
+      values.num_rounds, separation, values.max_participations, values.fixed_epoch
+    )
   return planning.Task(
     limits,
     mechanisms=mechanisms,
