@@ -37,7 +37,7 @@ from .options import run as run_options
 
 _OWN = ('grid', 'tune', 'seeds', 'tuning_seeds', 'jobs', 'output')
 # A cluster runs cells, and not packs of theirs.
-NAMES = (*_OWN, *(flag.name for flag in run_options.CLUSTER_ROWS))
+NAMES = (*_OWN, *(flag.name for flag in program.rows_of(run_options.Cluster)))
 # Values that are measured by other metrics, or on other data, are not better or worse.
 _WHAT_IS_BEST = (
   'metric',
@@ -57,7 +57,6 @@ def groups() -> tuple[program.Group, ...]:
       program.MANY,
       r'FLAG=V1,V2: a flag to vary, with its values; a comma in a value is written '
       r'"\,". Give it once for each flag.',
-      is_basic=True,
     ),
     program.Flag(
       'tune',
@@ -65,27 +64,27 @@ def groups() -> tuple[program.Group, ...]:
       'FLAG=V1,V2: a flag whose best value is chosen for each point of the grid, by '
       'the metric on test data, in runs with seeds that are not reported. Give it once '
       'for each flag; all combinations are tried.',
-      is_basic=True,
     ),
     program.Flag(
       'seeds',
       int,
       'Runs of each point, with seeds 1, 2 and so on.',
       default=3,
-      is_basic=True,
+      at_least=1,
     ),
     program.Flag(
       'tuning_seeds',
       int,
       'With --tune: runs of each combination that is tried.',
       default=1,
+      at_least=1,
     ),
     program.Flag(
       'jobs',
       int,
       'Runs at the same time, each in a process that takes about a gigabyte.',
       default=1,
-      is_basic=True,
+      at_least=1,
     ),
     program.Flag(
       'output',
@@ -94,7 +93,6 @@ def groups() -> tuple[program.Group, ...]:
       'of a comparison with the same flags, which goes on; values of --grid and '
       '--seeds may be added.',
       unset='a new directory under runs',
-      is_basic=True,
     ),
   )
   return (('Comparison', own), *settings_lib.groups())
@@ -102,11 +100,6 @@ def groups() -> tuple[program.Group, ...]:
 
 def main(values: flags.FlagValues) -> int:
   """Runs the comparison; returns the exit code."""
-  for name in ('seeds', 'tuning_seeds', 'jobs'):
-    if values[name].value < 1:
-      raise program.WrongUsage(
-        f'--{name} must be at least 1; got {values[name].value}.'
-      )
   if values.tuning_seeds > 1 and not values.tune:
     raise program.WrongUsage('--tuning_seeds needs --tune.')
   for name, reason in cells_lib.REFUSED.items():
@@ -184,6 +177,7 @@ PROGRAM = program.Program(
   groups,
   main,
   refusals=(program.WrongUsage,),
+  basic=(*settings_lib.BASIC, 'grid', 'tune', 'seeds', 'jobs'),
 )
 execute, run = PROGRAM.execute, PROGRAM.run
 

@@ -34,6 +34,13 @@ from .options import run as run_options
 from .tasks import own
 from .tasks import task as task_lib
 
+# The flags that most need.
+BASIC = (
+  *table.BASIC,
+  *'task data client_column label_column text_column model clipping batch_size'.split(),
+  *'local_epochs client_learning_rate server_learning_rate server_optimizer'.split(),
+  *('seed', 'run_dir'),
+)
 # Between a run and its continuation.
 _MAY_DIFFER = frozenset([*run_options.MAY_DIFFER, *data_options.MAY_DIFFER])
 
@@ -85,33 +92,37 @@ def groups() -> tuple[program.Group, ...]:
     + '; '.join(f'{task.name}, {task.summary}' for task in tasks.TASKS.values())
     + '. With --data, that of your own data.',
     default=next(iter(tasks.TASKS)),
-    is_basic=True,
   )
-  return (
-    ('Data', (task, *data_options.rows(_unset))),
-    ('Model', model_options.rows(_unset)),
-    ('Participation', participation_options.rows(_unset)),
-    ('Privacy', privacy_options.rows(_unset)),
+  all_groups = (
+    ('Data', (task, *data_options.rows())),
+    ('Model', model_options.rows()),
+    ('Participation', participation_options.rows()),
+    ('Privacy', privacy_options.rows()),
     ('Where noise is made', privacy_options.site_rows()),
     ('NbAFL', nbafl_options.rows()),
     ('Aggregation', aggregation_options.ROWS),
-    ('Training', optimization_options.rows(_unset)),
-    ('Run', run_options.ROWS),
-    ('Cluster', run_options.CLUSTER_ROWS),
+    ('Training', program.rows_of(optimization_options.Optimization)),
+    ('Run', program.rows_of(run_options.Run)),
+    ('Cluster', program.rows_of(run_options.Cluster)),
   )
+  return tuple((name, tuple(map(_with_defaults, rows))) for name, rows in all_groups)
+
+
+def _with_defaults(row: program.Flag) -> program.Flag:
+  """A flag with what the tasks put where it is left out, if they put something."""
+  defaults = {
+    key: getattr(each.defaults, row.name, None) for key, each in tasks.TASKS.items()
+  }
+  said = '; '.join(
+    f'{value} for {key}' for key, value in defaults.items() if value is not None
+  )
+  unset = row.unset.format(said) if '{}' in row.unset else said
+  return dataclasses.replace(row, unset=unset) if said else row
 
 
 def define(values: flags.FlagValues) -> None:
   """Defines the flags of a simulation."""
   program.define(values, groups())
-
-
-def _unset(name: str) -> str:
-  """What the tasks put where a flag is left out."""
-  defaults = {key: getattr(each.defaults, name) for key, each in tasks.TASKS.items()}
-  return '; '.join(
-    f'{value} for {key}' for key, value in defaults.items() if value is not None
-  )
 
 
 def from_flags(values: flags.FlagValues) -> Settings:

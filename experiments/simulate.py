@@ -61,6 +61,7 @@ PROGRAM = program.Program(
   settings_lib.groups,
   main,
   refusals=(program.WrongUsage,),
+  basic=settings_lib.BASIC,
 )
 execute, run = PROGRAM.execute, PROGRAM.run
 

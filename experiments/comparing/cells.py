@@ -132,12 +132,7 @@ class Maker:
 
 def settings_of(arguments: Sequence[str]) -> settings_lib.Settings:
   """What flags of the simulation come to, without TensorFlow."""
-  values = flags.FlagValues()
-  settings_lib.define(values)
-  try:
-    values(['simulate', *arguments])
-  except flags.Error as e:
-    raise ValueError(' '.join(str(e).split())) from e
+  values = program.values_of(settings_lib.groups(), arguments)
   return settings_lib.from_flags(values)
 
 

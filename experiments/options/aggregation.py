@@ -1,5 +1,6 @@
 """What is done with clients' updates, besides what the mechanism says."""
 
+import dataclasses
 from typing import Optional
 
 from absl import flags
@@ -10,41 +11,37 @@ from tff_dp_aggregators.learning.runs.plans import aggregation as aggregation_li
 
 # Of clipping, which belongs to the mechanism.
 _OF_CLIPPING = ('clip_order', 'target_quantile', 'clip_learning_rate')
+_INNER = '; '.join(
+  f'{name}: {each.help}' for name, each in aggregation_lib.INNER.items()
+)
 
 
-ROWS = (
-  program.Flag(
-    'inner_aggregator',
+@dataclasses.dataclass
+class _Own:
+  inner_aggregator: str = program.flag(
+    f'What sums the clipped updates inside of the mechanism. {_INNER}. Secure sums are '
+    'simulated, with the same result and no security.',
     list(aggregation_lib.INNER),
-    'What sums the clipped updates inside of the mechanism. '
-    + '; '.join(
-      f'{name}: {inner.help}' for name, inner in aggregation_lib.INNER.items()
-    )
-    + '. Secure sums are simulated, with the same result and no security.',
     default=aggregation_lib.SUM,
-  ),
-  program.Flag(
-    'zeroing_norm',
-    float,
+  )
+  zeroing_norm: Optional[float] = program.flag(
     'Updates of a larger L2 norm count as zeros, before they are clipped. It is not to '
     'be chosen by looking at updates, and changes no privacy.',
     unset='none do',
-  ),
-  program.Flag(
-    'coordinate_bound',
-    float,
+  )
+  coordinate_bound: Optional[float] = program.flag(
     'Largest magnitude of a coordinate of an update, before it is clipped; it is not '
     'to be chosen by looking at updates either.',
     unset='any',
-  ),
-  program.Flag(
-    'not_private_signal_to_noise',
-    bool,
+  )
+  not_private_signal_to_noise: bool = program.flag(
     'Measure in each round how loud the exact sum of updates is beside the noise, in '
     'columns of metrics.csv. That is not private, and the report says so.',
     default=False,
-  ),
-)
+  )
+
+
+ROWS = program.rows_of(_Own)
 
 
 def from_flags(
@@ -52,11 +49,7 @@ def from_flags(
   mechanism: Optional[joint_mechanism.AnyMechanism],
   clip_norm: Optional[float],
 ) -> aggregation_lib.Aggregation:
-  """What the flags say.
-
-  `mechanism`: Of the run; `None` for none.
-  `clip_norm`: Bound of one client's update; `None` for none.
-  """
+  """What the flags say, for the mechanism and the bound of one client's update."""
   names = (*(row.name for row in ROWS), *_OF_CLIPPING)
   made = aggregation_lib.Aggregation(**{name: values[name].value for name in names})
   made.check(mechanism, clip_norm)

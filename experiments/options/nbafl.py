@@ -15,15 +15,7 @@ from tff_dp_aggregators.accounting import noises
 from tff_dp_aggregators.accounting.programs import flags as flags_lib
 from tff_dp_aggregators.accounting.programs import table
 
-NAMES = table.names(table.nbafl())
-_TAKEN = (
-  'target_epsilon',
-  'target_delta',
-  'clip_norm',
-  'num_rounds',
-  'num_clients',
-  'clients_per_round',
-)
+NAMES = table.names(table.NBAFL)
 # What may be said as well, as it is so anyway.
 _SO_ANYWAY: dict[str, tuple[Any, ...]] = {
   'mechanism': (noises.GAUSSIAN.name,),
@@ -50,7 +42,7 @@ def rows() -> table.Rows:
     },
     'num_exposures': {'unset': '--num_rounds, for a client may be in each of them'},
   }
-  return table.change(table.nbafl(), changes)
+  return table.change(table.NBAFL, changes)
 
 
 def prepare(
@@ -58,13 +50,7 @@ def prepare(
 ) -> None:
   """Refuses what does not go with the flags, and puts what follows from them.
 
-  Args:
-    values: Parsed flags, with the task's defaults.
-    of_participation: Names of the flags that say who takes part when.
-    of_noise: Names of the flags that say what noise there is.
-
-  Raises:
-    ValueError: If a flag says something else than NbAFL, or is for it alone.
+  `of_participation` says who takes part when, and `of_noise` what noise there is.
   """
   flags_lib.check_nbafl(values)
   if not values.nbafl:
@@ -79,7 +65,7 @@ def prepare(
   ):
     for name in names:
       flag = values[name]
-      if name in (*NAMES, *_TAKEN) or not flag.present:
+      if name in (*NAMES, *table.OF_NBAFL) or not flag.present:
         continue
       if flag.value not in _SO_ANYWAY.get(name, ()):
         raise ValueError(f'{flag.serialize()} does not go with --nbafl: {why}.')
@@ -95,14 +81,7 @@ def prepare(
 
 
 def from_flags(values: flags.FlagValues) -> nbafl.Nbafl:
-  """The plan that the flags state.
-
-  Args:
-    values: Parsed flags with --nbafl, which were prepared.
-
-  Raises:
-    ValueError: If one is missing, or out of range.
-  """
+  """The plan that the flags state, which were prepared."""
   plan = flags_lib.nbafl(values)
   arguments = plan.mechanism_arguments()
   for name in ('noise_site', 'server_noise_multiplier', 'min_clients'):

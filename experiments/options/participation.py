@@ -4,12 +4,12 @@ The flags of limits and sampling are those of `report` and `plan`.
 """
 
 import dataclasses
-from typing import Callable, Optional
+from typing import Optional
 
 from absl import flags
 
 from tff_dp_aggregators import sampling
-from tff_dp_aggregators.accounting.programs import flags as flags_lib
+from tff_dp_aggregators.accounting.programs import program
 from tff_dp_aggregators.accounting.programs import scheme_flags
 from tff_dp_aggregators.accounting.programs import table
 from tff_dp_aggregators.accounting.reports import schemes
@@ -28,7 +28,6 @@ class Participation:
       accounting assumes.
     clients_per_round: Clients asked for a round; with Poisson sampling in the mean.
     seed: Of cohorts and drop-outs.
-    schedule_kind: One of `sampling.schedule_kinds()`; `None` for the scheme's own.
     schedule_file: File that has the cohorts; `None` to draw them.
     dropouts: Who does not report; `None` if everybody does.
     reporting_goal: Clients that have to report in a round; `None` for any number.
@@ -39,7 +38,6 @@ class Participation:
   schema: sampling.Schema
   clients_per_round: float
   seed: int
-  schedule_kind: Optional[str] = None
   schedule_file: Optional[str] = None
   dropouts: Optional[sampling.Dropouts] = None
   reporting_goal: Optional[int] = None
@@ -51,15 +49,7 @@ class Participation:
     return self.schema.num_rounds
 
   def schedule(self, num_clients: int) -> sampling.Schedule:
-    """The cohorts of all rounds.
-
-    Args:
-      num_clients: Clients to choose from.
-
-    Raises:
-      OSError: If the file cannot be read.
-      ValueError: If these clients are too few, or the file is wrong.
-    """
+    """The cohorts of all rounds, of so many clients to choose from."""
     cohort = sampling.of(self.schema).expected_cohort(num_clients)
     if cohort is None or self.denominator is not None:
       cohort = self.clients_per_round
@@ -77,21 +67,34 @@ class Participation:
     )
 
 
-def rows(unset: Callable[[str], str]) -> table.Rows:
-  """The flags, which schemes that are registered later add to.
+@dataclasses.dataclass
+class _Cohorts:
+  schedule_file: Optional[str] = program.flag(
+    'File with the cohorts of all rounds, as sampling.Schedule.save writes it; it says '
+    'rounds, limits and cohorts as well, or these flags say what it keeps.'
+  )
+  dropout_probability: Optional[float] = program.flag(
+    'Probability that a client that is asked does not report.',
+    unset='all report',
+    at_least=0,
+    below=1,
+  )
+  reporting_goal: Optional[int] = program.flag(
+    'Clients that have to report; a round that fewer report in is tried again.',
+    unset='any number will do',
+  )
 
-  Args:
-    unset: What the tasks put where a flag is left out, by its name.
-  """
+
+def rows() -> table.Rows:
+  """The flags, which schemes that are registered later add to."""
   changes = {
-    'num_rounds': {'help': 'Rounds to train.', 'unset': unset('num_rounds')},
+    'num_rounds': {'help': 'Rounds to train.'},
     'clients_per_round': {
-      'help': 'Clients in a round; with --sampling=poisson in the mean.',
-      'unset': unset('clients_per_round'),
+      'help': 'Clients in a round; with --sampling=poisson in the mean.'
     },
     'min_separation': {
-      'unset': f'{unset("min_separation")}. Larger is better for privacy, and needs '
-      'clients_per_round * min_separation clients'
+      'unset': '{}. Larger is better for privacy, and needs clients_per_round * '
+      'min_separation clients'
     },
   }
   shared = (*table.participation(), *table.sampling())
@@ -103,44 +106,19 @@ def rows(unset: Callable[[str], str]) -> table.Rows:
       'How cohorts are made.',
       unset='in the way that keeps the limits, or samples so',
     ),
-    table.Flag(
-      'schedule_file',
-      str,
-      'File with the cohorts of all rounds, as sampling.Schedule.save writes it; it '
-      'says '
-      'rounds, limits and cohorts as well, or these flags say what it keeps.',
-    ),
-    table.Flag(
-      'dropout_probability',
-      float,
-      'Probability that a client that is asked does not report.',
-      unset='all report',
-    ),
-    table.Flag(
-      'reporting_goal',
-      int,
-      'Clients that have to report; a round that fewer report in is tried again.',
-      unset='any number will do',
-    ),
+    *program.rows_of(_Cohorts),
   )
 
 
 def names() -> tuple[str, ...]:
   """Names of the flags."""
-  return table.names(rows(str))
+  return table.names(rows())
 
 
 def from_flags(values: flags.FlagValues) -> Participation:
-  """What the flags say.
+  """What the flags say, with the task's defaults.
 
-  Args:
-    values: Parsed flags, with the task's defaults. Number of rounds and cohort of a
-      file of cohorts are put there.
-
-  Raises:
-    OSError: If the file of cohorts cannot be read.
-    ValueError: If a value is out of range, flags contradict each other, or the
-      population cannot fill the rounds; the message says what would be right.
+  Number of rounds and cohort of a file of cohorts are put there.
   """
   _check_together(values)
   if values['rounds_between'].present and not values['min_separation'].present:
@@ -157,7 +135,6 @@ def from_flags(values: flags.FlagValues) -> Participation:
     schema,
     clients_per_round,
     values.seed,
-    schedule_kind=values.schedule if values.schedule != _OF_FILES else None,
     schedule_file=values.schedule_file,
     dropouts=dropouts,
     reporting_goal=values.reporting_goal,
@@ -211,18 +188,13 @@ def _check_together(values: flags.FlagValues) -> None:
         f'--schedule={values.schedule} draws cohorts, and --schedule_file has them; '
         'give one of the two.'
       )
-    for name in ('dropout_probability', 'reporting_goal'):
-      if values[name].present:
-        raise ValueError(
-          f'--{name} does not go with --schedule_file, which says who reported.'
-        )
-  rate = values.dropout_probability
-  if rate is not None and not 0 <= rate < 1:
-    raise ValueError(
-      f'--dropout_probability must be at least 0 and below 1; got {rate}.'
+    program.refuse(
+      values,
+      ('dropout_probability', 'reporting_goal'),
+      'does not go with --schedule_file, which says who reported.',
     )
   if values.reporting_goal is not None:
-    if rate is None:
+    if values.dropout_probability is None:
       raise ValueError(
         '--reporting_goal needs --dropout_probability: without it, all report.'
       )
@@ -240,14 +212,14 @@ def _schema(
   """What accounting assumes, the clients of a round, and a denominator if stated."""
   kind = sampling.for_flag(values.sampling)
   if not kind.is_sampled:
-    flags_lib.whole(values, 'clients_per_round')
+    scheme_flags.whole(values, 'clients_per_round')
   if kind is not sampling.Limits and not values['min_separation'].present:
     values['min_separation'].value = None  # The task's; sampling decides.
-  said_by = flags_lib.cohort_flag(values)
+  said_by = scheme_flags.cohort_flag(values)
   both = said_by is not None and values['clients_per_round'].present
   is_drawn = kind.is_sampled and not kind.has_public_sizes
   if both and is_drawn:  # One says who is drawn, the other what the mean is over.
-    schema = flags_lib.schema_from(values, known=_KNOWN)
+    schema = scheme_flags.schema_from(values, known=_KNOWN)
     _check_kind(values, schema)
     return schema, values.clients_per_round, values.clients_per_round
   if both:
@@ -256,12 +228,12 @@ def _schema(
       'give one of them.'
     )
   if kind.is_sampled and said_by is None and values.num_clients is None:
-    others = ''.join(f' or --{flag.name}' for flag in scheme_flags.STATED[kind].own)
+    others = ''.join(f' or --{name}' for name in scheme_flags.own_flags(kind))
     raise ValueError(
       f'--sampling={kind.flag} needs the number of clients, which is not known before '
       f'the data are read; give --num_clients{others}.'
     )
-  schema = flags_lib.schema_from(values, known=_KNOWN)
+  schema = scheme_flags.schema_from(values, known=_KNOWN)
   _check_kind(values, schema)
   cohort = None
   if values.num_clients is not None:

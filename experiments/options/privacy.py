@@ -10,7 +10,7 @@ import math
 import sys
 import threading
 from collections.abc import Iterator
-from typing import Any, Callable, Optional
+from typing import Callable, Optional
 
 from absl import flags
 from dp_accounting import NeighboringRelation as Relation
@@ -23,9 +23,9 @@ from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting import nbafl as nbafl_lib
 from tff_dp_aggregators.accounting import noises
 from tff_dp_aggregators.accounting import sites
-from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.accounting.programs import flags as flags_lib
 from tff_dp_aggregators.accounting.programs import parts as parts_lib
+from tff_dp_aggregators.accounting.programs import program
 from tff_dp_aggregators.accounting.programs import table
 from tff_dp_aggregators.accounting.reports import nbafl_report
 from tff_dp_aggregators.learning.runs.plans import fitting
@@ -67,9 +67,9 @@ class Privacy:
 
   mechanism: Optional[joint_mechanism.AnyMechanism]
   clip_norm: Optional[float]
-  target_epsilon: Optional[float]
   delta: float
-  simulated_cohort_scale: float
+  target_epsilon: Optional[float] = None
+  simulated_cohort_scale: float = 1.0
   nbafl: Optional[nbafl_lib.Nbafl] = None
 
   @property
@@ -85,7 +85,51 @@ class Privacy:
     return self.mechanism is not None and self.mechanism.has_integer_noise
 
 
-def rows(unset: Callable[[str], str]) -> table.Rows:
+@dataclasses.dataclass
+class _Clipping:
+  clipping: str = program.flag(
+    f'How updates are clipped. {FIXED}: to --clip_norm, with --mechanism={NONE} '
+    f'without any noise; {ADAPTIVE}: to a norm that moves from there to a quantile '
+    "of the clients' norms, found with a small part of the budget (or with "
+    f'--clipped_count_stddev); {NONE}: not at all, with --mechanism={NONE} only.',
+    [FIXED, ADAPTIVE, NONE],
+    unset=f'{FIXED}; with --clipped_count_stddev {ADAPTIVE}, with --mechanism={NONE} '
+    f'{NONE}',
+  )
+  clip_order: float = program.flag(
+    f'With --mechanism={NONE} --clipping={FIXED}: in which p-norm, at least 1, inf '
+    'for each entry.',
+    unset='2',
+  )
+  target_quantile: float = program.flag(
+    f'With --clipping={ADAPTIVE}: which part of the clients is to be left unclipped.',
+    unset='0.5',
+  )
+  clip_learning_rate: float = program.flag(
+    f'With --clipping={ADAPTIVE}: the norm changes by a factor of at most exp(this) a '
+    'round.',
+    unset='0.2',
+  )
+
+
+@dataclasses.dataclass
+class _Own:
+  workload: str = program.flag(
+    "What the mechanism's strategy is the best for: sums of all rounds, or what "
+    '--server_optimizer makes of them with its momentum and learning rates. Gaussian '
+    'noise and trees are the same for both.',
+    [_PREFIX_SUMS, _SERVER],
+    default=_PREFIX_SUMS,
+  )
+  simulated_cohort_scale: float = program.flag(
+    'Add noise as if cohort and population were so many times larger. Above 1 the run '
+    'carries no guarantee: it shows what training with so many clients would come to.',
+    default=1.0,
+    at_least=1,
+  )
+
+
+def rows() -> table.Rows:
   """The flags but for those of where noise is made."""
   changes = {
     'mechanism': {
@@ -95,92 +139,35 @@ def rows(unset: Callable[[str], str]) -> table.Rows:
     'target_epsilon': {
       'unset': f'{_DEFAULT_TARGET_EPSILON:g}, if --noise_multiplier is not given either'
     },
-    'target_delta': {
-      'help': 'Delta of the guarantee; well below 1 / num_clients.',
-      'unset': unset('target_delta'),
-    },
+    'target_delta': {'help': 'Delta of the guarantee; well below 1 / num_clients.'},
   }
   return (
     *table.change(table.mechanism(none=NONE), changes),
-    table.Flag(
-      'workload',
-      [_PREFIX_SUMS, _SERVER],
-      "What the mechanism's strategy is the best for: sums of all rounds, or what "
-      '--server_optimizer makes of them with its momentum and learning rates. Gaussian '
-      'noise and trees are the same for both.',
-      default=_PREFIX_SUMS,
-    ),
-    *_clipping(unset('clip_norm')),
-    *table.change(table.target(), changes),
-    table.Flag(
-      'simulated_cohort_scale',
-      float,
-      'Add noise as if cohort and population were so many times larger. Above 1 the '
-      'run carries no guarantee: it shows what training with so many clients would '
-      'come to.',
-      default=1.0,
-    ),
-  )
-
-
-def _clipping(clip_norm: str) -> table.Rows:
-  return (
-    table.Flag(
-      'clipping',
-      [FIXED, ADAPTIVE, NONE],
-      f'How updates are clipped. {FIXED}: to --clip_norm, with --mechanism={NONE} '
-      f'without any noise; {ADAPTIVE}: to a norm that moves from there to a quantile '
-      "of the clients' norms, found with a small part of the budget (or with "
-      f'--clipped_count_stddev); {NONE}: not at all, with --mechanism={NONE} only.',
-      unset=f'{FIXED}; with --clipped_count_stddev {ADAPTIVE}, with --mechanism={NONE} '
-      f'{NONE}',
-      is_basic=True,
-    ),
+    *program.rows_of(_Clipping),
     dataclasses.replace(
       table.CLIP_NORM,
       help="L2 bound of one client's contribution to one round, with "
       f'--mechanism=laplace L1 bound; with --clipping={ADAPTIVE} that of the first.',
-      unset=clip_norm,
     ),
-    table.Flag(
-      'clip_order',
-      float,
-      f'With --mechanism={NONE} --clipping={FIXED}: in which p-norm, at least 1, inf '
-      'for each entry.',
-      unset='2',
-    ),
-    table.Flag(
-      'target_quantile',
-      float,
-      f'With --clipping={ADAPTIVE}: which part of the clients is to be left unclipped.',
-      unset='0.5',
-    ),
-    table.Flag(
-      'clip_learning_rate',
-      float,
-      f'With --clipping={ADAPTIVE}: the norm changes by a factor of at most exp(this) '
-      'a round.',
-      unset='0.2',
-    ),
+    *table.change(table.target(), changes),
+    *program.rows_of(_Own),
   )
 
 
 def site_rows() -> table.Rows:
   """Who makes the noise."""
-  changes = {
+  unset = {
     'min_clients': 'that of --reporting_goal, or of --clients_per_round, where it is '
     'needed',
     'max_clients': 'that of --clients_per_round',
     'dimension': 'as many as the model has',
   }
-  return table.change(
-    table.site(), {name: {'unset': text} for name, text in changes.items()}
-  )
+  return table.change(table.site(), {name: {'unset': unset[name]} for name in unset})
 
 
 def names() -> tuple[str, ...]:
   """Names of the flags, which mechanisms that are registered later add to."""
-  return table.names(rows(str))
+  return table.names(rows())
 
 
 def not_without(clipping: Optional[str] = None) -> tuple[str, ...]:
@@ -188,13 +175,8 @@ def not_without(clipping: Optional[str] = None) -> tuple[str, ...]:
   goes = {'mechanism', 'clipping'}
   if clipping == FIXED:
     goes |= {'clip_norm', 'clip_order'}
-  others = (
-    *names(),
-    *table.names(table.site()),
-    *nbafl_options.NAMES,
-    'not_private_signal_to_noise',
-    'secret_noise',
-  )
+  others = (*names(), *table.names(table.site()), *nbafl_options.NAMES)
+  others += ('not_private_signal_to_noise', 'secret_noise')
   return tuple(name for name in others if name not in goes)
 
 
@@ -210,37 +192,26 @@ def from_flags(
     return Privacy(
       mechanism_lib.Mechanism(**planned.mechanism_arguments()),
       clip_norm=planned.clip_norm,
-      target_epsilon=None,  # Of an example, which the noise was not found for.
       delta=planned.delta,
-      simulated_cohort_scale=1.0,
       nbafl=planned,
     )
   if values['part'].present and values.mechanism != NONE:
     return _of_parts(values, participation)
   _check_together(values)
   _check_clipping(values)
-  if not 0 < values.clip_norm < math.inf:
-    raise ValueError(
-      f'--clip_norm must be positive and finite; got {values.clip_norm}.'
-    )
-  gaussian.check_delta(values.target_delta, '--target_delta')
-  scale = values.simulated_cohort_scale
-  if not 1 <= scale < math.inf:
-    raise ValueError(
-      f'--simulated_cohort_scale must be finite and at least 1; got {scale}.'
-    )
   mechanism = target_epsilon = None
   if values.mechanism != NONE:
     _set_numbers(values, participation, model_size)
     mechanism = _mechanism(values, participation, optimization)
-    target_epsilon = _target_epsilon(values, mechanism)
-  fitting.check_scale(scale, mechanism)
+    if values.noise_multiplier is None and not mechanism.site.is_simulation:
+      target_epsilon = values.target_epsilon  # Which a simulation does not keep.
+  fitting.check_scale(values.simulated_cohort_scale, mechanism)
   return Privacy(
     mechanism=mechanism,
     clip_norm=None if values.clipping == NONE else values.clip_norm,
     target_epsilon=target_epsilon,
     delta=values.target_delta,
-    simulated_cohort_scale=scale,
+    simulated_cohort_scale=values.simulated_cohort_scale,
   )
 
 
@@ -249,7 +220,6 @@ def _of_parts(
 ) -> Privacy:
   """What the flags say where parts of the model have mechanisms of their own."""
   parts_lib.check_others(values, (*names(), *table.names(table.site())))
-  gaussian.check_delta(values.target_delta, '--target_delta')
   schema = participation.schema
   _check_adjacency(values, schema)
   parts = parts_lib.parse(values.part)
@@ -269,9 +239,8 @@ def _of_parts(
   return Privacy(
     mechanism=found,
     clip_norm=None,
-    target_epsilon=None if target is None else target.epsilon,
     delta=values.target_delta,
-    simulated_cohort_scale=1.0,
+    target_epsilon=None if target is None else target.epsilon,
   )
 
 
@@ -341,21 +310,20 @@ def _set_numbers(
 def _check_together(values: flags.FlagValues) -> None:
   """Refuses flags that contradict each other, and puts the defaults of the others."""
   if values.mechanism == NONE:
-    for name in not_without(values.clipping):
-      if values[name].present:
-        more = ''
-        if name in ('clip_norm', 'clip_order'):
-          more = f' Give --clipping={FIXED} as well to clip without noise.'
-        raise ValueError(f'--{name} does not go with --mechanism={NONE}.{more}')
+    names, why = not_without(values.clipping), f'does not go with --mechanism={NONE}.'
+    clips = [name for name in ('clip_norm', 'clip_order') if name in names]
+    more = f' Give --clipping={FIXED} as well to clip without noise.'
+    program.refuse(values, clips, why + more)
+    program.refuse(values, names, why)
     return
   if values.strategy_file is None:
     values.set_default('mechanism', _DEFAULT)
   else:
-    for name in ('mechanism', *registry.options()):
-      if values[name].present:
-        raise ValueError(
-          f'--{name} does not go with --strategy_file, which has the strategy.'
-        )
+    program.refuse(
+      values,
+      ('mechanism', *registry.options()),
+      'does not go with --strategy_file, which has the strategy.',
+    )
     if values.workload != _PREFIX_SUMS:
       raise ValueError(
         f'--workload={values.workload} does not go with --strategy_file, which has the '
@@ -438,8 +406,10 @@ def _strategy_for_server(
       f'--workload={_SERVER} does not go with --mechanism={values.mechanism}, whose '
       'noise is independent and the same for every workload; leave it out.'
     )
+  options = registry.check_options(values.mechanism, flags_lib.options_from(values))
+  kind = mechanism_lib.kind_for(values.mechanism, schema)
   try:
-    return _built_for(values, schema, workload)
+    return kind.build_for(sampling.limits_of(schema), workload, **options)
   except ValueError as e:
     if not optimization.has_schedule:
       raise
@@ -448,25 +418,6 @@ def _strategy_for_server(
       '--server_learning_rate_schedule='
       f'{optimization.server_learning_rate_schedule}: {e}'
     ) from e
-
-
-def _built_for(
-  values: flags.FlagValues, schema: sampling.Schema, workload: Any
-) -> strategies.Strategy:
-  options = registry.check_options(values.mechanism, flags_lib.options_from(values))
-  kind = mechanism_lib.kind_for(values.mechanism, schema)
-  return kind.build_for(sampling.limits_of(schema), workload, **options)
-
-
-def _target_epsilon(
-  values: flags.FlagValues, mechanism: mechanism_lib.Mechanism
-) -> Optional[float]:
-  """The target that the noise was found for, unless the run does not keep it."""
-  if values.noise_multiplier is not None:
-    return None
-  if mechanism.site.is_simulation:
-    return None  # No target is kept.
-  return float(values.target_epsilon)
 
 
 @contextlib.contextmanager

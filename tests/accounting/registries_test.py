@@ -84,19 +84,15 @@ def doubled():
 @pytest.fixture
 def dice(monkeypatch):
   monkeypatch.setitem(sampling.KINDS, 'dice_sampling', DiceSampling)
-  stated = scheme_flags.Stated(
-    'dice of --sides',
-    'each by a die',
-    (scheme_flags.Flag('sides', int, 'Sides of the dice.'),),
-    own=(scheme_flags.Flag('sides', int, 'Sides of the dice.'),),
-  )
-  monkeypatch.setitem(scheme_flags.STATED, DiceSampling, stated)
+  sides = program.Flag('sides', int, 'Sides of the dice.')
+  monkeypatch.setitem(scheme_flags.ASSUMED, DiceSampling, 'dice')
+  monkeypatch.setitem(scheme_flags.FLAGS, 'sides', sides)
   offer = offers.Offer(
     'dice',
     'sampling by dice',
     (0, (1, 5)),
-    lambda cohorts: DiceSampling(
-      cohorts.num_rounds, cohorts.num_clients // cohorts.clients_per_round
+    lambda num_rounds, num_clients, clients_per_round: DiceSampling(
+      num_rounds, num_clients // clients_per_round
     ),
   )
   monkeypatch.setitem(offers.OFFERS, DiceSampling, (offer,))
@@ -176,7 +172,7 @@ def test_a_schema_is_found_everywhere(dice, tmp_path):
   values, inputs = _from_flags(
     '--mechanism=gaussian', '--noise_multiplier=2', '--sampling=dice', '--sides=50'
   )
-  assert 'dice of --sides' in values['sampling'].help
+  assert 'dice, with --sides' in values['sampling'].help
   schema = inputs.mechanism.participation
   assert schema == DiceSampling(20, 50)
   assert sampling.from_json(sampling.to_json(schema)) == schema

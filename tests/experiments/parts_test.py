@@ -24,6 +24,7 @@ from experiments.comparing import grid
 from experiments.comparing import results
 from experiments.options import privacy as privacy_options
 from tests import executing
+from tff_dp_aggregators.accounting.programs import program
 from tff_dp_aggregators.accounting.programs import report as report_program
 from tff_dp_aggregators.accounting.programs import table
 from tff_dp_aggregators.strategies import registry
@@ -35,9 +36,9 @@ REST = '--part=rest: weights=*, mechanism=laplace, clip_norm=0.1, share=0.25'
 
 
 def _settings(*arguments):
-  values = absl_flags.FlagValues()
-  settings.define(values)
-  values(['simulate', *SHARED, *arguments])
+  given = {each.split('=')[0] for each in arguments}
+  shared = [each for each in SHARED if each.split('=')[0] not in given]
+  values = program.values_of(settings.groups(), [*shared, *arguments])
   return settings.from_flags(values)
 
 
@@ -128,7 +129,7 @@ def test_each_run_of_a_comparison_has_the_parts(tmp_path):
   values = absl_flags.FlagValues()
   settings.define(values)
   values(['compare', *SHARED, BODY, REST])
-  make = cells.Maker(str(tmp_path), cells.given(values, ['part', 'num_rounds']))
+  make = cells.Maker(str(tmp_path), cells.given(values, ['part']))
   (cell,) = make.cells([grid.Point((('target_epsilon', '3'),), ())], [5])
   chosen = cells.settings_of((*SHARED, *cell.arguments)).privacy
   assert [part.name for part in chosen.mechanism.parts] == ['body', 'rest']
@@ -145,7 +146,7 @@ NOISY = (
 @pytest.mark.parametrize(
   ('arguments', 'message'),
   [
-    ((BODY,), '--part is given once, for body, and parts are two or more'),
+    ((BODY,), '--part: a joint mechanism has two parts or more'),
     ((BODY, BODY), "two parts are called 'body'"),
     (('--part=weights=0, clip_norm=1', REST), 'is not a name, a colon'),
     (('--part=a: weights, clip_norm=1', REST), 'is not a name, a colon'),
@@ -159,7 +160,10 @@ NOISY = (
     ),
     (('--part=a: weights=0, weights=1, clip_norm=1', REST), 'has weights twice'),
     (('--part=a: weights=0, clip_norm=x', REST), 'clip_norm=x is no number'),
-    (('--part=a: weights=0, clip_norm=inf', REST), 'clip_norm must be finite'),
+    (
+      ('--part=a: weights=0, clip_norm=inf', REST),
+      'clip_norm of part a must be positive and finite',
+    ),
     (('--part=a: weights=0, clip_norm=-1, share=0.7', REST), 'clip_norm of part a'),
     (
       ('--part=a: weights=0, clip_norm=1, bits=9', REST),
@@ -177,7 +181,7 @@ NOISY = (
       ('--part=a: weights=0, clip_norm=1, mechanism=skellam', REST),
       'a has skellam noise.*Give noise of real numbers',
     ),
-    (('--part=a: weights=0, clip_norm=1', REST), 'share is given for rest alone'),
+    (('--part=a: weights=0, clip_norm=1', REST), 'shares must be given for each part'),
     ((BODY.replace('0.75', '0.8'), REST), '1.05 in sum'),
     ((NOISY[0], REST), 'share of rest divides a target'),
     ((NOISY[0], '--part=b: weights=*, clip_norm=1'), 'b has no noise_multiplier'),

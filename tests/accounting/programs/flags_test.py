@@ -12,7 +12,6 @@ import time
 
 import dp_accounting
 import pytest
-from absl import flags as absl_flags
 
 from tests import executing
 from tff_dp_aggregators import sampling
@@ -27,9 +26,7 @@ GAUSSIAN = ('--mechanism=gaussian', '--target_delta=1e-6')
 
 
 def _plan(*arguments, limits=None):
-  values = absl_flags.FlagValues()
-  program.define(values, flags_lib.groups())
-  values(['program', *arguments])
+  values = program.values_of(flags_lib.groups(), arguments)
   return flags_lib.planned(values, limits)
 
 
@@ -259,7 +256,7 @@ def test_a_target_that_is_none_is_refused(target):
     (
       (*GAUSSIAN, '--num_rounds=5', '--noise_multiplier=1', '--sampling=fixed_size')
       + ('--clients_per_round=3',),
-      '--num_clients is missing',
+      '--sampling=fixed_size needs --num_clients and --clients_per_round',
     ),
     (
       (*GAUSSIAN, '--num_rounds=5', '--noise_multiplier=1', '--sampling=fixed_size')
@@ -520,26 +517,28 @@ _TEN = ('--num_clients=10', '--clients_per_round=20')
     ),
     (
       (*_OF_GAUSSIAN, '--sampling=b_min_sep'),
-      '--sampling=b_min_sep needs --min_separation; and --sampling_probability, or '
-      '--num_clients and --clients_per_round.',
+      '--sampling=b_min_sep needs --sampling_probability and --min_separation, or '
+      '--num_clients and --clients_per_round and --min_separation.',
     ),
     (
       (*_OF_GAUSSIAN, '--sampling=b_min_sep', '--sampling_probability=0.1'),
-      '--sampling=b_min_sep needs --min_separation.',
+      '--sampling=b_min_sep needs --sampling_probability and --min_separation, or '
+      '--num_clients and --clients_per_round and --min_separation.',
     ),
     (
       (*_OF_GAUSSIAN, *_B_MIN_SEP),
-      '--sampling=b_min_sep needs --sampling_probability, or --num_clients and '
-      '--clients_per_round.',
+      '--sampling=b_min_sep needs --sampling_probability and --min_separation, or '
+      '--num_clients and --clients_per_round and --min_separation.',
     ),
     (
       (*_OF_GAUSSIAN, *_B_MIN_SEP, '--clients_per_round=3'),
-      '--sampling=b_min_sep needs --num_clients, which goes with --clients_per_round.',
+      '--sampling=b_min_sep needs --sampling_probability and --min_separation, or '
+      '--num_clients and --clients_per_round and --min_separation.',
     ),
     (
       (*_OF_GAUSSIAN, '--sampling=random_allocation', '--num_clients=9'),
-      '--sampling=random_allocation needs --clients_per_round, which goes with '
-      '--num_clients.',
+      '--sampling=random_allocation needs --rounds_of_a_client, or --num_clients and '
+      '--clients_per_round.',
     ),
     (
       (*_OF_GAUSSIAN, '--sampling=balls_in_bins', '--cycle_length=9', *_TEN),

@@ -18,6 +18,7 @@ from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting.planning import comparison as planning
 from tff_dp_aggregators.accounting.planning import views as plan_views
 from tff_dp_aggregators.accounting.programs import plan as plan_program
+from tff_dp_aggregators.accounting.programs import program
 
 LIMITS = strategies.Participation(60, min_separation=12, max_participations=4)
 FLAGS = (
@@ -130,6 +131,8 @@ def test_separation_follows_from_the_population_and_is_said(tmp_path):
   assert result.returncode == 0, result.stderr
   assert 'min_separation=10 is the most that 430 clients' in result.stdout
   assert 'at most 6, which are at least 10 apart' in result.stdout
+  values = program.values_of(plan_program.groups(), [f'--flagfile={flagfile}'])
+  assert plan_program.task_from(values).limits == strategies.Participation(60, 10)
 
 
 def test_rounds_between_is_separation_less_one():
@@ -205,7 +208,7 @@ def test_help_says_what_the_advice_goes_by_and_lists_all_flags():
   for words in ('within 5% of the least', '--min_separation', '--model_size', '--plot'):
     assert words in result.stdout
   said = ' '.join(result.stdout.split())
-  assert 'each for so many rounds (random_allocation)' in said
+  assert 'random allocation (random_allocation)' in said
   assert 'b_min_sep' not in said  # Which --sampling does not take here.
 
 

@@ -198,7 +198,7 @@ def test_a_ledger_of_all_weights_is_refused_with_parts(tmp_path):
 @pytest.mark.parametrize(
   ('arguments', 'message'),
   [
-    ((*SHARED, BODY), '--part is given once, for body, and parts are two or more'),
+    ((*SHARED, BODY), '--part: a joint mechanism has two parts or more'),
     (('--target_delta=1e-6', BODY, HEAD), '--num_rounds is missing: the most rounds'),
     ((*LIMITS, BODY, HEAD), '--target_delta is missing'),
     ((*SHARED, *SHARES), 'share of body divides a target, and none is to be kept'),

@@ -34,8 +34,8 @@ COLUMNS = ('--client_column=who', '--label_column=bought')
     ([*COLUMNS, '--num_clients=3'], '--num_clients is for data without clients'),
     ([*COLUMNS, '--partition=iid'], '--partition is for data without clients'),
     ([*COLUMNS, '--dirichlet_alpha=1'], '--dirichlet_alpha is for data without'),
-    ([*COLUMNS, '--test_clients=1'], '--test_clients is a share between 0 and 1'),
-    ([*COLUMNS, '--test_examples=0'], '--test_examples is a share between 0 and 1'),
+    ([*COLUMNS, '--test_clients=1'], '--test_clients must be positive and below 1'),
+    ([*COLUMNS, '--test_examples=0'], '--test_examples must be positive and below 1'),
     (
       [*COLUMNS, '--test_clients=0.1', '--test_examples=0.1'],
       '--test_clients and --test_examples both say what is for testing',

@@ -16,7 +16,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any, Callable, NamedTuple, Optional, Union
+from typing import Any, Callable, NamedTuple, Optional
 
 import dp_accounting
 import numpy as np
@@ -39,7 +39,6 @@ CLOSE = 1.05  # Errors this near the least one count as equal in advice.
 SLOW = 2.0  # So many times the time of a close one are not worth what is kept less.
 MAX_SECONDS = 10.0  # Rows that take longer are computed only if asked for.
 _BYTES = 4  # Of a float32.
-_FORMAT, _VERSION = 'tff_dp_aggregators.plan', 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,8 +57,7 @@ class Task:
       need no more may be advised, with the tightest epsilon; others have a quick
       upper bound.
     num_groups: For cyclic Poisson sampling; by default about the best power of 2.
-    options: Names and values of the options of mechanisms that were given, such as
-      num_bands; a mapping will do. `strategies.registry` lists them.
+    options: Those of mechanisms that were given, such as num_bands, by name.
     mechanisms: Names of mechanisms; `None` for all, but those that take long.
     accountant: A key of `accountants.ACCOUNTANTS` for all rows; `None` for the tightest
       (see `sampling`).
@@ -81,7 +79,7 @@ class Task:
   clients_per_round: Optional[int] = None
   sampling: str = 'none'
   num_groups: Optional[int] = None
-  options: Union[Mapping[str, Optional[int]], tuple[tuple[str, int], ...]] = ()
+  options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   mechanisms: Optional[tuple[str, ...]] = None
   accountant: Optional[str] = None
   separation_is_derived: bool = False
@@ -90,9 +88,9 @@ class Task:
     checks.check_positive_int('model_size', self.model_size)
     if self.num_groups is not None:
       checks.check_positive_int('num_groups', self.num_groups)
-    object.__setattr__(self, 'options', tuple(self.given.items()))
+    object.__setattr__(self, 'options', registry.check_numbers(self.options))
     gaussian.check_delta(self.target_delta, 'target_delta')
-    _check_target_or_noise(self.target_epsilon, self.noise_multiplier)
+    self._check_target_or_noise()
     if (self.num_clients is None) != (self.clients_per_round is None):
       raise ValueError(
         'num_clients and clients_per_round go together; give both or neither.'
@@ -101,7 +99,7 @@ class Task:
       strategies.participation.check_population(
         self.num_clients, self.clients_per_round, self.limits
       )
-    _check_choice('sampling', self.sampling, offers_lib.samplings())
+    offers_lib.check(self.sampling)
     if self.num_clients is None and (self.sampling != 'none' or self.num_groups):
       given = f'sampling={self.sampling}'
       if self.sampling == 'none':
@@ -110,22 +108,41 @@ class Task:
         f'{given} is described by num_clients and clients_per_round; give them.'
       )
     for name in self.mechanisms or ():
-      _check_choice('mechanism', name, registry.KINDS, f'mechanisms={name}: ')
-    _check_options_are_used(self.given, self.mechanisms or registry.KINDS)
-    if self.accountant is not None:
-      _check_choice('accountant', self.accountant, accountants.ACCOUNTANTS)
-      if accountants.ACCOUNTANTS[self.accountant].is_drawn:
-        raise ValueError(
-          f'accountant={self.accountant} reads the events of few rows, and its '
-          'confidence covers one calibration: leave it out, and find the noise of the '
-          'row that you choose with tff-dp-report --accountant='
-          f'{self.accountant}.'
-        )
+      registry.kind(name)
+    self._check_options_are_used()
+    if self.accountant is None:
+      return
+    if accountants.entry_of(self.accountant).is_drawn:
+      raise ValueError(
+        f'accountant={self.accountant} reads the events of few rows, and its '
+        'confidence covers one calibration: leave it out, and find the noise of the '
+        f'row that you choose with tff-dp-report --accountant={self.accountant}.'
+      )
 
-  @property
-  def given(self) -> dict[str, int]:
-    """The `options` by name."""
-    return registry.check_numbers(dict(self.options))
+  def _check_target_or_noise(self) -> None:
+    if (self.target_epsilon is None) == (self.noise_multiplier is None):
+      raise ValueError(
+        'give either target_epsilon, a privacy target, or noise_multiplier, the same '
+        'noise for all.'
+      )
+    if self.target_epsilon is not None:
+      if gaussian.check_epsilon(self.target_epsilon, 'target_epsilon') == 0:
+        raise ValueError('target_epsilon must be positive; got 0.')
+    elif events.check_noise_multiplier(self.noise_multiplier) == 0:
+      raise ValueError('noise_multiplier must be positive: without noise, no privacy.')
+
+  def _check_options_are_used(self) -> None:
+    """Refuses an option that no row would have."""
+    names = self.mechanisms or tuple(registry.KINDS)
+    for option, value in self.options.items():
+      having = [
+        name for name, kind in registry.options()[option].items() if kind.is_compared
+      ]
+      if not set(having) & set(names):
+        raise ValueError(
+          f'{option}={value} is for {", ".join(having)}, not for {", ".join(names)}; '
+          'leave it out, or compare one of them.'
+        )
 
   @property
   def num_bytes(self) -> int:
@@ -208,13 +225,7 @@ class Row:
 
 
 class LeftOut(NamedTuple):
-  """A row that is not there, and why.
-
-  Attributes:
-    mechanism: Its name.
-    sampling: How clients would be chosen.
-    reason: Why it is left out, as a sentence.
-  """
+  """A row that is not there, and the reason, as a sentence."""
 
   mechanism: str
   sampling: str
@@ -289,64 +300,6 @@ class Comparison:
     close = [row for row in close if row.cost.seconds <= SLOW * fastest]
     return min(close, key=lambda r: (r.cost.num_bytes, r.cost.seconds, r.equal_rmse))
 
-  def to_json(self) -> dict[str, Any]:
-    """JSON-ready values; infinite numbers are None."""
-    stored = {'num_clients': 'population', 'clients_per_round': 'cohort'}
-    task = {
-      stored.get(field.name, field.name): getattr(self.task, field.name)
-      for field in dataclasses.fields(self.task)
-      if field.name not in ('limits', 'options')
-    }
-    options = {**dict.fromkeys(registry.options()), **self.task.given}
-    return {
-      'format': _FORMAT,
-      'version': _VERSION,
-      'task': {
-        'participation': sampling_lib.to_json(self.task.limits),
-        **task,
-        **options,
-      },
-      'equal_epsilon': self.equal_epsilon,
-      'rows': [self._row_to_json(row) for row in self.rows],
-      'left_out': [each._asdict() for each in self.left_out],
-      'advised': self.rows.index(self.advised),
-    }
-
-  def _row_to_json(self, row: Row) -> dict[str, Any]:
-    mechanism, strategy = row.mechanism, row.mechanism.strategy
-    ratio = self.noise_to_signal(row)
-    return {
-      'mechanism': mechanism.name,
-      **dict.fromkeys(registry.options()),
-      **registry.options_of(strategy),
-      'sampling': row.sampling,
-      'participation': sampling_lib.to_json(mechanism.participation),
-      'adjacency': mechanism.adjacency,
-      'may_be_advised': self.may_be_advised(row),
-      'noise_multiplier': mechanism.noise_multiplier,
-      'sensitivity': mechanism.sensitivity,
-      'effective_noise_multiplier': mechanism.effective_noise_multiplier,
-      'epsilon': row.epsilon if math.isfinite(row.epsilon) else None,
-      'delta': self.task.target_delta,
-      'accountant': row.accountant,
-      'instead': row.instead and row.instead._asdict(),
-      'rmse': row.rmse,
-      'max_error': row.max_error,
-      'relative_rmse': self.relative(row, 'rmse'),
-      'relative_max_error': self.relative(row, 'max_error'),
-      'relative_rmse_at_equal_epsilon': self.relative(row, 'equal_rmse'),
-      'noise_per_coordinate': row.noise_per_coordinate._asdict(),
-      'noise_norm': self.noise_norm(row)._asdict(),
-      'noise_to_signal': ratio and ratio._asdict(),
-      'storage': row.storage,
-      'noise_bytes': row.cost.num_bytes,
-      'seconds_per_round': row.cost.seconds,
-      'storages': {
-        storage: {'noise_bytes': cost.num_bytes, 'seconds_per_round': cost.seconds}
-        for storage, cost in row.costs.items()
-      },
-    }
-
 
 def compare(
   task: Task, report: Callable[[str], None] = lambda message: None
@@ -375,213 +328,185 @@ def compare(
     'blt, 3 buffers'
   """
   left_out: list[LeftOut] = []
-  built: list[tuple[_Candidate, mechanism_lib.Mechanism]] = []
+  built: list[_Built] = []
+
+  def leave_out(candidate: _Candidate, reason: str) -> None:
+    left_out.append(LeftOut(candidate.kind.name, candidate.sampling, reason))
+
   for candidate in _candidates(task):
     reason = candidate.reason_against(task)
-    if reason is None:
-      report(candidate.describe())
-      try:
-        mechanism = candidate.build(task.noise_multiplier or 1.0)
-      except (ValueError, RuntimeError) as e:  # Or it did not converge.
-        reason = str(e)
-      else:
-        if not _is_variant_of(candidate, mechanism, built):
-          built.append((candidate, mechanism))
     if reason is not None:
-      left_out.append(LeftOut(candidate.mechanism, candidate.sampling, reason))
-  equal_epsilon = task.target_epsilon or _epsilon_of_best(task, built, left_out)
-  rows: list[Row] = []
-  for candidate, mechanism in built:
-    if candidate.sampling != 'none':
-      report(f'noise of {candidate.describe()}')
+      leave_out(candidate, reason)
+      continue
+    report(candidate.describe())
     try:
-      rows.append(_row(task, candidate, mechanism, equal_epsilon))
-    except (ValueError, dp_accounting.UnsupportedEventError) as e:
-      reason = messages.without_cause(e)
-      left_out.append(LeftOut(candidate.mechanism, candidate.sampling, reason))
+      mechanism = candidate.build(task.noise_multiplier or 1.0)
+    except (ValueError, RuntimeError) as e:  # Or it did not converge.
+      leave_out(candidate, str(e))
+      continue
+    # More bands may come to the same as fewer.
+    if not candidate.variant or mechanism.strategy not in [
+      made.strategy
+      for other, made in built
+      if (other.kind, other.sampling) == (candidate.kind, candidate.sampling)
+    ]:
+      built.append((candidate, mechanism))
+  unsampled = [made for candidate, made in built if candidate.sampling == 'none']
+  rows: list[Row] = []
+  if unsampled:
+    equal_epsilon = task.target_epsilon or _epsilon_of_best(task, unsampled)
+    for candidate, mechanism in built:
+      if candidate.sampling != 'none':
+        report(f'noise of {candidate.describe()}')
+      try:
+        rows.append(_row(task, candidate, mechanism, equal_epsilon))
+      except (ValueError, dp_accounting.UnsupportedEventError) as e:
+        leave_out(candidate, messages.without_cause(e))
   if not any(row.sampling == 'none' for row in rows):
-    raise _nothing_left(left_out)
+    reasons = ' '.join(f'{each.mechanism}: {each.reason}' for each in left_out)
+    raise ValueError(f'no mechanism can do it. {reasons}')
   order = list(offers_lib.offers())
   rows.sort(key=lambda row: (order.index(row.sampling), row.equal_rmse))
   return Comparison(task, equal_epsilon, tuple(rows), tuple(left_out))
 
 
 class _Candidate(NamedTuple):
-  """A row that may come to be.
+  """A row that may come to be; finding the number of groups takes time as well."""
 
-  Attributes:
-    mechanism: Its name.
-    variant: The how manieth row of its mechanism it is, from 0.
-    sampling: How clients are chosen.
-    schema: The same, with all numbers.
-    options: Of the mechanism.
-    seconds_of_groups: About how long it takes to find how many groups there are.
-  """
-
-  mechanism: str
-  variant: int
+  kind: registry.Kind
   sampling: str
   schema: sampling_lib.Schema
   options: dict[str, Any]
+  variant: int = 0
   seconds_of_groups: float = 0.0
 
   @property
   def seconds(self) -> float:
     """About how long it takes to find the strategy."""
-    own = self._kind.seconds(sampling_lib.limits_of(self.schema), **self.options)
+    own = self.kind.seconds(sampling_lib.limits_of(self.schema), **self.options)
     return own + self.seconds_of_groups
 
   def describe(self) -> str:
     about = f' (about {self.seconds:.0f} s)' if self.seconds >= 2 else ''
     options = ''.join(f', {key}={value}' for key, value in self.options.items())
     sampled = '' if self.sampling == 'none' else f', sampling: {self.sampling}'
-    return f'{self.mechanism}{options}{sampled}{about}'
+    return f'{self.kind.name}{options}{sampled}{about}'
 
   def reason_against(self, task: Task) -> Optional[str]:
     """Why it is not to be built."""
-    needless = self._kind.needless(sampling_lib.limits_of(self.schema), self.options)
+    needless = self.kind.needless(sampling_lib.limits_of(self.schema), self.options)
     if needless is not None:
       return needless
-    if self.seconds > MAX_SECONDS and task.mechanisms is None:
-      quicker = ['--mechanisms=all']
-      if self._kind.quicker_with is not None:
-        quicker.append(self._kind.quicker_with)
-      if self.seconds_of_groups:
-        quicker.append('--num_groups')
-      return (
-        f'it would take about {self.seconds:,.0f} s; have it with '
-        f'{" or ".join(quicker)}.'
-      )
-    return None
+    if self.seconds <= MAX_SECONDS or task.mechanisms is not None:
+      return None
+    quicker = ['--mechanisms=all', self.kind.quicker_with]
+    if self.seconds_of_groups:
+      quicker.append('--num_groups')
+    return (
+      f'it would take about {self.seconds:,.0f} s; have it with '
+      f'{" or ".join(filter(None, quicker))}.'
+    )
 
   def build(self, noise_multiplier: float) -> mechanism_lib.Mechanism:
     return mechanism_lib.Mechanism(
-      self.mechanism, self.schema, noise_multiplier, options=self.options
+      self.kind.name, self.schema, noise_multiplier, options=self.options
     )
 
-  @property
-  def _kind(self) -> registry.Kind:
-    return registry.kind(self.mechanism)
 
-
-def _is_variant_of(
-  candidate: _Candidate,
-  mechanism: mechanism_lib.Mechanism,
-  built: list[tuple[_Candidate, mechanism_lib.Mechanism]],
-) -> bool:
-  """Whether a variant came to the same as another one, as more bands may."""
-  return candidate.variant > 0 and any(
-    mechanism.strategy == other.strategy
-    for its, other in built
-    if (its.mechanism, its.sampling) == (candidate.mechanism, candidate.sampling)
-  )
+_Built = tuple[_Candidate, mechanism_lib.Mechanism]
 
 
 def _candidates(task: Task) -> list[_Candidate]:
   names = task.mechanisms or registry.KINDS
   kinds = [kind for kind in registry.KINDS.values() if kind.name in names]
   candidates = [
-    _Candidate(kind.name, variant, 'none', task.limits, options)
+    _Candidate(kind, 'none', task.limits, options, variant)
     for kind in kinds
-    for variant, options in enumerate(kind.compared(task.limits, task.given))
+    for variant, options in enumerate(kind.compared(task.limits, task.options))
   ]
-  return candidates + _sampled_candidates(task, kinds)
-
-
-def _sampled_candidates(task: Task, kinds: list[registry.Kind]) -> list[_Candidate]:
   if task.num_clients is None or task.clients_per_round is None:
-    return []
-  cohorts = offers_lib.Cohorts(
-    task.limits.num_rounds, task.num_clients, task.clients_per_round
-  )
-  candidates: list[_Candidate] = []
-  cyclic: list[_Candidate] = []
+    return candidates
+  cohort = {
+    'num_rounds': task.limits.num_rounds,
+    'num_clients': task.num_clients,
+    'clients_per_round': task.clients_per_round,
+  }
   for sampling, offer in offers_lib.offers().items():
-    if offer.make is None:
-      continue
-    if offer.noise_for is None:
-      schema = offer.make(cohorts)
-      candidates.extend(
-        _Candidate(kind.name, 0, sampling, schema, {})
-        for kind in kinds
-        if kind.is_independent
-      )
+    if offer.make is not None and offer.noise_for is None:
+      schema = offer.make(**cohort)
+      bands = 0
       if offer.any_noise and sampling in offers_lib.samplings()[task.sampling]:
         bands = _best_bands(task, schema)
-        candidates.extend(
-          _Candidate(kind.name, 0, sampling, schema, _with_bands(task, kind, bands))
-          for kind in kinds
-          if not kind.is_independent
-        )
-      continue
-    groups, seconds = task.num_groups, 0.0
-    if groups is None:
-      groups, seconds = _groups(task, offer, cohorts)
-    schema = offer.make(dataclasses.replace(cohorts, num_groups=groups))
-    cyclic.extend(
-      _Candidate(
-        kind.name, 0, sampling, schema, _in_groups(task, kind, schema), seconds
+      for kind in kinds:
+        if kind.is_independent or bands:
+          options = {} if kind.bands is None else _bands(task, kind, bands)
+          candidates.append(_Candidate(kind, sampling, schema, options))
+  for sampling, offer in offers_lib.offers().items():
+    if offer.noise_for is not None:
+      schema, seconds = _in_groups(task, offer, cohort)
+      candidates.extend(
+        _Candidate(kind, sampling, schema, _free_bands(task, kind, schema), 0, seconds)
+        for kind in kinds
+        if kind.bands is not None
       )
-      for kind in kinds
-      if kind.bands is not None
-    )
-  return candidates + cyclic
+  return candidates
 
 
-def _groups(
-  task: Task, offer: offers_lib.Offer, cohorts: offers_lib.Cohorts
-) -> tuple[int, float]:
-  """About the best number of groups, and the seconds that it would take to find it.
+def least_error(numbers: Iterable[int], error: Callable[[int], float]) -> int:
+  """The number with the least error, of those before it grows."""
+  errors: dict[int, float] = {}
+  for number in numbers:
+    errors[number] = error(number)
+    if errors[number] > CLOSE * min(errors.values()):
+      break  # It gets no better.
+  return min(errors, key=lambda number: errors[number])
+
+
+def _in_groups(
+  task: Task, offer: offers_lib.Offer, cohort: dict[str, int]
+) -> tuple[Any, float]:
+  """A scheme with about the best number of groups, and seconds that finding it takes.
 
   These are 0 of what is found; what would take long is looked for only if asked for.
   """
-  powers = _powers_of_2(cohorts)
-  if task.mechanisms is None:
-    quickest = quickest_with_bands(task.limits)
-    seconds = 0.0
-    for groups in powers:
-      assert offer.make is not None
-      schema = offer.make(dataclasses.replace(cohorts, num_groups=groups))
-      options = _in_groups(task, quickest, schema)
-      seconds += quickest.seconds(sampling_lib.limits_of(schema), **options)
-    if seconds > MAX_SECONDS:
-      return powers[-1], seconds
-  return _best_groups(task, offer, cohorts), 0.0
-
-
-def _powers_of_2(cohorts: offers_lib.Cohorts) -> list[int]:
-  """Numbers of groups that are looked at."""
-  largest = min(cohorts.num_clients // cohorts.clients_per_round, cohorts.num_rounds)
-  return [2**i for i in range(largest.bit_length())]
+  assert offer.make is not None
+  make = functools.partial(offer.make, **cohort)
+  if task.num_groups is not None:
+    return make(num_groups=task.num_groups), 0.0
+  largest = min(
+    cohort['num_clients'] // cohort['clients_per_round'], cohort['num_rounds']
+  )
+  powers = [2**i for i in range(largest.bit_length())]
+  quickest, seconds = quickest_with_bands(task.limits), 0.0
+  for schema in (make(num_groups=groups) for groups in powers):
+    options = _free_bands(task, quickest, schema)
+    seconds += quickest.seconds(sampling_lib.limits_of(schema), **options)
+  if task.mechanisms is None and seconds > MAX_SECONDS:
+    return make(num_groups=powers[-1]), seconds
+  return make(num_groups=_best_groups(task, offer, make, powers)), 0.0
 
 
 def _best_groups(
-  task: Task, offer: offers_lib.Offer, cohorts: offers_lib.Cohorts
+  task: Task, offer: offers_lib.Offer, make: Callable[..., Any], numbers: list[int]
 ) -> int:
-  """The number of groups, a power of 2, with about the least RMSE.
+  """The number of groups with about the least RMSE.
 
   Of the kind that is found in the least time, which stands for all that have bands.
   More groups allow more bands, and leave less to sampling. The noise that privacy needs
   is the offer's rough one, which is good enough to choose by; accountants then find the
-  real one. A target of mu stands in for a level of noise: that of the Gaussian
-  mechanism with it.
+  real one.
   """
-  if task.target_epsilon is not None:
-    mu = gaussian.mu_of(task.target_epsilon, task.target_delta)
-  else:
-    assert task.noise_multiplier is not None
-    mu = math.sqrt(task.limits.possible_participations) / task.noise_multiplier
-  quickest = quickest_with_bands(task.limits)
+  quickest, mu = quickest_with_bands(task.limits), _mu(task)
 
   def error(groups: int) -> float:
-    assert offer.make is not None and offer.noise_for is not None
-    schema = offer.make(dataclasses.replace(cohorts, num_groups=groups))
+    assert offer.noise_for is not None
+    schema = make(num_groups=groups)
     strategy = mechanism_lib.strategy_for(
-      quickest.name, schema, **_in_groups(task, quickest, schema)
+      quickest.name, schema, **_free_bands(task, quickest, schema)
     )
     return strategy.rmse() * offer.noise_for(schema, mu)
 
-  return min(_powers_of_2(cohorts), key=error)
+  return least_error(numbers, error)
 
 
 def _best_bands(task: Task, schema: sampling_lib.Schema) -> int:
@@ -592,17 +517,11 @@ def _best_bands(task: Task, schema: sampling_lib.Schema) -> int:
   """
   limits = sampling_lib.limits_of(schema)
   quickest = quickest_with_bands(limits)
-  assert quickest.bands is not None
-  if quickest.bands in task.given:
-    return task.given[quickest.bands]
-  epsilon = task.target_epsilon
-  if epsilon is None:
-    mu = math.sqrt(task.limits.possible_participations) / float(
-      task.noise_multiplier or 1.0
-    )
-    epsilon = gaussian.epsilon_of(mu, task.target_delta)
-  errors: dict[int, float] = {}
-  for bands in (2**i for i in range(registry.free_bands(limits).bit_length())):
+  if quickest.bands in task.options:
+    return task.options[quickest.bands]
+  epsilon = task.target_epsilon or gaussian.epsilon_of(_mu(task), task.target_delta)
+
+  def error(bands: int) -> float:
     made = mechanism_lib.Mechanism.for_target(
       quickest.name,
       schema,
@@ -611,36 +530,40 @@ def _best_bands(task: Task, schema: sampling_lib.Schema) -> int:
       accountant=task.accountant,
       options={quickest.bands: bands},
     )
-    errors[bands] = made.strategy.rmse() * made.noise_multiplier
-    if errors[bands] > CLOSE * min(errors.values()):
-      break  # It gets no better.
-  return min(errors, key=lambda bands: errors[bands])
+    return made.strategy.rmse() * made.noise_multiplier
+
+  most = registry.free_bands(limits)
+  return least_error((2**i for i in range(most.bit_length())), error)
+
+
+def _mu(task: Task) -> float:
+  """That of the target, or of the Gaussian mechanism with the given level of noise."""
+  if task.target_epsilon is not None:
+    return gaussian.mu_of(task.target_epsilon, task.target_delta)
+  assert task.noise_multiplier is not None
+  return math.sqrt(task.limits.possible_participations) / task.noise_multiplier
 
 
 def quickest_with_bands(limits: strategies.Participation) -> registry.Kind:
-  """Of the kinds that have bands, the one that is found in the least time.
-
-  Args:
-    limits: In which rounds a client may take part.
-  """
+  """Of the kinds that have bands, the one that is found in the least time."""
   return min(
     (kind for kind in registry.KINDS.values() if kind.bands is not None),
     key=lambda kind: kind.seconds(limits),
   )
 
 
-def _with_bands(task: Task, kind: registry.Kind, bands: int) -> dict[str, int]:
-  """So many bands, where the kind has them, unless the task says how many."""
-  return {} if kind.bands is None else {kind.bands: task.given.get(kind.bands, bands)}
+def _bands(task: Task, kind: registry.Kind, bands: int) -> dict[str, int]:
+  """So many bands, unless the task says how many."""
+  assert kind.bands is not None
+  return {kind.bands: task.options.get(kind.bands, bands)}
 
 
-def _in_groups(
+def _free_bands(
   task: Task, kind: registry.Kind, schema: sampling_lib.Schema
 ) -> dict[str, int]:
   """At most as many bands as there are groups: a client's rounds share no noise."""
-  assert kind.bands is not None
   free = registry.free_bands(sampling_lib.limits_of(schema))
-  return {kind.bands: min(task.given.get(kind.bands, free), free)}
+  return {name: min(each, free) for name, each in _bands(task, kind, free).items()}
 
 
 def _accountant(task: Task, sampling: str, mechanism: mechanism_lib.Mechanism) -> str:
@@ -653,15 +576,8 @@ def _accountant(task: Task, sampling: str, mechanism: mechanism_lib.Mechanism) -
   return accountants.tightest(mechanism.event, mechanism.relation)
 
 
-def _epsilon_of_best(
-  task: Task,
-  built: list[tuple[_Candidate, mechanism_lib.Mechanism]],
-  left_out: list[LeftOut],
-) -> float:
+def _epsilon_of_best(task: Task, unsampled: list[mechanism_lib.Mechanism]) -> float:
   """Epsilon of the mechanism without sampling that adds least, at the task's noise."""
-  unsampled = [made for candidate, made in built if candidate.sampling == 'none']
-  if not unsampled:
-    raise _nothing_left(left_out)
   best = min(unsampled, key=lambda made: made.strategy.rmse(task.limits))
   accountant = _accountant(task, 'none', best)
   return best.epsilon(task.target_delta, accountant=accountant)
@@ -696,45 +612,3 @@ def _row(
       mechanism.event, task.target_delta, accountant, mechanism.relation
     ),
   )
-
-
-def _nothing_left(left_out: list[LeftOut]) -> ValueError:
-  reasons = ' '.join(f'{each.mechanism}: {each.reason}' for each in left_out)
-  return ValueError(f'no mechanism can do it. {reasons}')
-
-
-def _check_target_or_noise(
-  target_epsilon: Optional[float], noise_multiplier: Optional[float]
-) -> None:
-  if (target_epsilon is None) == (noise_multiplier is None):
-    raise ValueError(
-      'give either target_epsilon, a privacy target, or noise_multiplier, the same '
-      'noise for all.'
-    )
-  if target_epsilon is not None:
-    gaussian.check_epsilon(target_epsilon, 'target_epsilon')
-    if target_epsilon == 0:
-      raise ValueError('target_epsilon must be positive; got 0.')
-  if noise_multiplier is not None:
-    if events.check_noise_multiplier(noise_multiplier) == 0:
-      raise ValueError('noise_multiplier must be positive: without noise, no privacy.')
-
-
-def _check_options_are_used(given: dict[str, int], names: Iterable[str]) -> None:
-  """Refuses an option that no row would have."""
-  for option, value in given.items():
-    having = {
-      name: kind
-      for name, kind in registry.options()[option].items()
-      if kind.is_compared
-    }
-    if not set(having) & set(names):
-      raise ValueError(
-        f'{option}={value} is for {", ".join(having)}, not for {", ".join(names)}; '
-        'leave it out, or compare one of them.'
-      )
-
-
-def _check_choice(name: str, value: str, known: Iterable[str], where: str = '') -> None:
-  if value not in known:
-    raise ValueError(f'{where}unknown {name} {value!r}; known: {", ".join(known)}.')

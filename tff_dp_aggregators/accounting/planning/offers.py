@@ -10,23 +10,6 @@ from tff_dp_aggregators import sampling
 
 
 @dataclasses.dataclass(frozen=True)
-class Cohorts:
-  """What a comparison knows of how clients may be drawn.
-
-  Attributes:
-    num_rounds: Rounds in all.
-    num_clients: Clients there are.
-    clients_per_round: Clients of a round.
-    num_groups: Groups of clients that take turns, where they do.
-  """
-
-  num_rounds: int
-  num_clients: int
-  clients_per_round: int
-  num_groups: int = 1
-
-
-@dataclasses.dataclass(frozen=True)
 class Offer:
   """Rows that a comparison has for a scheme.
 
@@ -34,8 +17,8 @@ class Offer:
     name: What the comparison's JSON calls the assumption.
     title: The same after a mechanism's name; empty for none.
     line: Matplotlib's style of line: a name, or an offset with lengths of dashes.
-    make: The scheme for given cohorts; `None` for the limits of the task itself, which
-      every comparison has.
+    make: The scheme for num_rounds, num_clients and clients_per_round, and num_groups
+      with groups; `None` for the limits of the task itself, which every comparison has.
     any_noise: Whether there are rows of all mechanisms, and not of those alone whose
       noise is independent.
     noise_for: With groups that take turns, so that banded noise may be used: about the
@@ -46,45 +29,32 @@ class Offer:
   name: str
   title: str
   line: Any
-  make: Optional[Callable[[Cohorts], Any]] = None
+  make: Optional[Callable[..., Any]] = None
   any_noise: bool = False
   noise_for: Optional[Callable[[Any, float], float]] = None
-
-
-def _of_cohort(make: Any) -> Callable[[Cohorts], Any]:
-  return lambda cohorts: make.of_cohort(
-    cohorts.num_rounds, cohorts.num_clients, cohorts.clients_per_round
-  )
 
 
 OFFERS: dict[type[sampling.Scheme], tuple[Offer, ...]] = {
   sampling.Limits: (Offer('none', '', '-'),),
   sampling.PoissonSampling: (
-    Offer('poisson', 'Poisson sampling', ':', _of_cohort(sampling.PoissonSampling)),
+    Offer('poisson', 'Poisson sampling', ':', sampling.PoissonSampling.of_cohort),
     Offer(
       'cyclic_poisson',
       'cyclic Poisson sampling',
       '--',
-      lambda cohorts: sampling.PoissonSampling.of_cohort(**dataclasses.asdict(cohorts)),
+      sampling.PoissonSampling.of_cohort,
       noise_for=sampling.PoissonSampling.rough_noise_multiplier,
     ),
   ),
   sampling.FixedSizeSampling: (
-    Offer(
-      'fixed_size',
-      'sampling of fixed size',
-      '-.',
-      lambda cohorts: sampling.FixedSizeSampling(
-        cohorts.num_rounds, cohorts.num_clients, cohorts.clients_per_round
-      ),
-    ),
+    Offer('fixed_size', 'sampling of fixed size', '-.', sampling.FixedSizeSampling),
   ),
   sampling.BallsInBins: (
     Offer(
       'balls_in_bins',
       'balls in bins',
       (0, (3, 1, 1, 1)),
-      _of_cohort(sampling.BallsInBins),
+      sampling.BallsInBins.of_cohort,
       any_noise=True,
     ),
   ),
@@ -93,7 +63,7 @@ OFFERS: dict[type[sampling.Scheme], tuple[Offer, ...]] = {
       'random_allocation',
       'random allocation',
       (0, (5, 1)),
-      _of_cohort(sampling.RandomAllocation),
+      sampling.RandomAllocation.of_cohort,
     ),
   ),
 }
@@ -119,3 +89,14 @@ def samplings() -> dict[str, tuple[str, ...]]:
     kind.flag: tuple(dict.fromkeys((*always, *(offer.name for offer in of_kind))))
     for kind, of_kind in OFFERS.items()
   }
+
+
+def check(name: str) -> None:
+  """Refuses what is no key of `samplings`; says what plans with a scheme instead."""
+  if name in samplings():
+    return
+  instead = {kind.flag: f': {text}' for kind, text in NOT_OFFERED.items()}
+  raise ValueError(
+    f'sampling={name} is in no comparison{instead.get(name, "")}. Values here are '
+    f'{", ".join(samplings())}.'
+  )

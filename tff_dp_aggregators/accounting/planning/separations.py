@@ -15,9 +15,6 @@ from tff_dp_aggregators.accounting.planning import comparison
 from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.strategies import registry
 
-# So far above the least error of smaller separations, larger ones are no better.
-_ENOUGH = 1.05
-
 
 def best_separation(
   num_rounds: int,
@@ -63,8 +60,12 @@ def best_separation(
       f'clients_per_round must be positive and at most num_clients={num_clients}; got '
       f'{clients_per_round:g}.'
     )
-  if mechanism is not None:
-    _check_has_bands(mechanism)
+  known = [kind.name for kind in registry.KINDS.values() if kind.bands is not None]
+  if mechanism not in (None, *known):
+    raise ValueError(
+      f'mechanism must be a kind with bands, which {mechanism!r} is not; known: '
+      f'{", ".join(known)}.'
+    )
   most = min(num_rounds, int(num_clients // clients_per_round))
   if largest is not None:
     most = min(most, largest)
@@ -77,28 +78,20 @@ def best_separation(
   kind = comparison.quickest_with_bands(strategies.Participation(num_rounds, most))
   if mechanism is not None:
     kind = registry.kind(mechanism)
-  assert kind.bands is not None
-  tried: list[tuple[float, sampling.BMinSepSampling]] = []
-  for separation in (2**i for i in range(1, most.bit_length())):
-    schema = sampling.BMinSepSampling.of_cohort(
+
+  def schema(separation: int) -> sampling.BMinSepSampling:
+    return sampling.BMinSepSampling.of_cohort(
       num_rounds, num_clients, clients_per_round, separation
     )
+
+  def error(separation: int) -> float:
+    assert kind.bands is not None
     bands = {kind.bands: separation}
-    made = mechanism_lib.Mechanism(kind.name, schema, 1.0, options=bands)
+    made = mechanism_lib.Mechanism(kind.name, schema(separation), 1.0, options=bands)
     noise = calibration.about_noise_multiplier(
       made.event_with, target_epsilon, target_delta, accountant='monte_carlo'
     )
-    error = made.strategy.rmse() * noise
-    if tried and error > _ENOUGH * min(each[0] for each in tried):
-      break
-    tried.append((error, schema))
-  return min(tried, key=lambda each: each[0])[1]
+    return made.strategy.rmse() * noise
 
-
-def _check_has_bands(mechanism: str) -> None:
-  known = [each.name for each in registry.KINDS.values() if each.bands is not None]
-  if mechanism not in known:
-    raise ValueError(
-      f'mechanism must be a kind with bands, which {mechanism!r} is not; known: '
-      f'{", ".join(known)}.'
-    )
+  separations = (2**i for i in range(1, most.bit_length()))
+  return schema(comparison.least_error(separations, error))

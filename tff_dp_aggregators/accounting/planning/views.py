@@ -1,10 +1,18 @@
-"""A comparison of mechanisms (`planning`) for people: a table, advice and a plot."""
+"""A comparison of mechanisms (`planning`) for people: a table, advice and a plot.
 
+Sentences stand in `templates/`.
+"""
+
+import dataclasses
+import functools
 import io
+import math
+import re
 import textwrap
-from collections.abc import Sequence
-from typing import Any, Callable, NamedTuple, Optional
+from collections.abc import Mapping, Sequence
+from typing import Any, Callable, Optional
 
+import jinja2
 import numpy as np
 
 from tff_dp_aggregators import sampling as sampling_lib
@@ -18,6 +26,7 @@ from tff_dp_aggregators.strategies import registry
 
 # File formats of the picture.
 PLOTS = ('pdf', 'png', 'svg')
+_FORMAT, _VERSION = 'tff_dp_aggregators.plan', 1
 _WIDTH = 79  # Of a terminal that nobody made wider.
 # Of what the advised mechanism keeps and errs, for another one to be worth a word.
 _MUCH_LESS, _LITTLE_MORE = 0.1, 1.5
@@ -25,26 +34,27 @@ _MANY_LEAPS = 3  # How often a curve goes through the range of its values.
 
 
 def to_text(comparison: planning.Comparison) -> str:
-  """The comparison as a table with notes and advice, for 100 columns."""
-  lines = [
-    *map(_wrap, _heading(comparison)),
-    '',
-    *_table(comparison, _columns(comparison), _assumption),
-    '',
-    *map(_wrap, _notes(comparison)),
-    '',
-    *map(_wrap, _noise_heading(comparison.task)),
-    '',
-    *_table(comparison, _noise_columns(comparison), _drawn),
-    '',
-    _wrap(f'Advice: {advice(comparison)}'),
-  ]
-  return '\n'.join(lines) + '\n'
-
-
-def to_json(comparison: planning.Comparison) -> dict[str, Any]:
-  """JSON-ready values: `Comparison.to_json` and the advice."""
-  return {**comparison.to_json(), 'advice': advice(comparison)}
+  """The comparison as tables with notes and advice, for 100 columns."""
+  rendered = _environment().get_template('plan.txt.j2')
+  task = comparison.task
+  other_cohorts = {}
+  if task.num_clients is not None and task.clients_per_round is not None:
+    for row in comparison.rows:
+      scheme = sampling_lib.of(row.mechanism.participation)
+      has = scheme.other_cohort(task.num_clients, task.clients_per_round)
+      if has is not None:
+        other_cohorts[_sampling(row)] = has
+  text = rendered.render(
+    c=comparison,
+    errors_table=_errors_table(comparison),
+    noise_table=_noise_table(comparison),
+    not_advised=[r for r in comparison.rows if not comparison.may_be_advised(r)],
+    quick_bound=accountants.QUICK_BOUND,
+    quick_bound_title=terms.of_accountant(accountants.QUICK_BOUND).title,
+    other_cohorts=other_cohorts,
+    advice=advice(comparison),
+  )
+  return text.strip('\n') + '\n'
 
 
 def advice(comparison: planning.Comparison) -> str:
@@ -55,28 +65,77 @@ def advice(comparison: planning.Comparison) -> str:
     for row in comparison.rows
     if row is not chosen and comparison.may_be_advised(row)
   ]
-  text = f'{_title(chosen)}, which keeps {_kept(chosen)}.'
-  if not others:
-    return text
-  best = min(others, key=lambda row: row.equal_rmse)
-  if best.equal_rmse < chosen.equal_rmse:
-    text += (
-      f' Its RMSE is {chosen.equal_rmse / best.equal_rmse:.2f} times the least, that '
-      f'of {_title(best)}, which keeps {_kept(best)}.'
-    )
-  else:
-    text += f' It has the least RMSE; the next is {_alternative(best, chosen)}.'
   lighter = [
     row
     for row in others
     if row.cost.num_bytes <= _MUCH_LESS * chosen.cost.num_bytes
     and row.equal_rmse <= _LITTLE_MORE * chosen.equal_rmse
   ]
-  if lighter:
-    light = min(lighter, key=lambda row: row.equal_rmse)
-    if light is not best:
-      text += f' To keep less: {_alternative(light, chosen)}.'
-  return text
+  best, light = (
+    min(rows, key=lambda row: row.equal_rmse, default=None)
+    for rows in (others, lighter)
+  )
+  return _words('advice', chosen, best, None if light is best else light)
+
+
+def to_json(comparison: planning.Comparison) -> dict[str, Any]:
+  """JSON-ready values; infinite numbers are None."""
+  stored = {'num_clients': 'population', 'clients_per_round': 'cohort'}
+  task = {
+    stored.get(field.name, field.name): getattr(comparison.task, field.name)
+    for field in dataclasses.fields(comparison.task)
+    if field.name not in ('limits', 'options')
+  }
+  return {
+    'format': _FORMAT,
+    'version': _VERSION,
+    'task': {
+      'participation': sampling_lib.to_json(comparison.task.limits),
+      **task,
+      **dict.fromkeys(registry.options()),
+      **comparison.task.options,
+    },
+    'equal_epsilon': comparison.equal_epsilon,
+    'rows': [_row_to_json(comparison, row) for row in comparison.rows],
+    'left_out': [each._asdict() for each in comparison.left_out],
+    'advised': comparison.rows.index(comparison.advised),
+    'advice': advice(comparison),
+  }
+
+
+def _row_to_json(comparison: planning.Comparison, row: planning.Row) -> dict[str, Any]:
+  mechanism, ratio = row.mechanism, comparison.noise_to_signal(row)
+  return {
+    'mechanism': mechanism.name,
+    **dict.fromkeys(registry.options()),
+    **registry.options_of(mechanism.strategy),
+    'sampling': row.sampling,
+    'participation': sampling_lib.to_json(mechanism.participation),
+    'adjacency': mechanism.adjacency,
+    'may_be_advised': comparison.may_be_advised(row),
+    'noise_multiplier': mechanism.noise_multiplier,
+    'sensitivity': mechanism.sensitivity,
+    'effective_noise_multiplier': mechanism.effective_noise_multiplier,
+    'epsilon': row.epsilon if math.isfinite(row.epsilon) else None,
+    'delta': comparison.task.target_delta,
+    'accountant': row.accountant,
+    'instead': row.instead and row.instead._asdict(),
+    'rmse': row.rmse,
+    'max_error': row.max_error,
+    'relative_rmse': comparison.relative(row, 'rmse'),
+    'relative_max_error': comparison.relative(row, 'max_error'),
+    'relative_rmse_at_equal_epsilon': comparison.relative(row, 'equal_rmse'),
+    'noise_per_coordinate': row.noise_per_coordinate._asdict(),
+    'noise_norm': comparison.noise_norm(row)._asdict(),
+    'noise_to_signal': ratio and ratio._asdict(),
+    'storage': row.storage,
+    'noise_bytes': row.cost.num_bytes,
+    'seconds_per_round': row.cost.seconds,
+    'storages': {
+      storage: {'noise_bytes': cost.num_bytes, 'seconds_per_round': cost.seconds}
+      for storage, cost in row.costs.items()
+    },
+  }
 
 
 def draw(comparison: planning.Comparison, file_format: str) -> bytes:
@@ -114,7 +173,7 @@ def draw(comparison: planning.Comparison, file_format: str) -> bytes:
   axes.set_ylabel('standard deviation of the noise in a prefix sum, in clip norms')
   axes.set_title(
     f'With noise for epsilon = {rounding.up(comparison.equal_epsilon)} at delta = '
-    f'{task.target_delta:g}\n{_rounds(task)}',
+    f'{task.target_delta:g}\n{_words("rounds", task.limits)}',
     fontsize='medium',
   )
   axes.grid(which='major', alpha=0.4)
@@ -150,243 +209,124 @@ def _leaps(row: planning.Row) -> bool:
   return bool(ups_and_downs > _MANY_LEAPS * (errors.max() - errors.min()))
 
 
-class _Column(NamedTuple):
-  """A column of the table.
-
-  Attributes:
-    title: Two lines.
-    cell: What a row has there.
-  """
-
-  title: tuple[str, str]
-  cell: Callable[[planning.Row], str]
-
-
 def _table(
   comparison: planning.Comparison,
-  columns: list[_Column],
+  columns: Mapping[str, Callable[[planning.Row], str]],
   heading: Callable[[planning.Row], str],
-) -> list[str]:
-  table = [[column.cell(row) for column in columns] for row in comparison.rows]
-  titles = [list(line) for line in zip(*(column.title for column in columns))]
+) -> str:
+  """Cells of rows under titles of two lines, with a heading above each sampling."""
+  table = [[cell(row) for cell in columns.values()] for row in comparison.rows]
+  titles = [list(line) for line in zip(*(title.split('\n') for title in columns))]
   widths = [max(map(len, cells)) for cells in zip(*titles, *table)]
-  lines = [_line(cells, widths) for cells in titles]
-  assumed = None
+
+  def line(cells: Sequence[str]) -> str:
+    rest = (cell.rjust(width) for cell, width in zip(cells[1:], widths[1:]))
+    return '  '.join([cells[0].ljust(widths[0]), *rest]).rstrip()
+
+  lines, assumed = [line(cells) for cells in titles], None
   for row, cells in zip(comparison.rows, table):
     if row.sampling != assumed:
       lines.append(_wrap(heading(row)))
       assumed = row.sampling
-    lines.append(_line(cells, widths))
-  return lines
+    lines.append(line(cells))
+  return '\n'.join(lines)
 
 
-def _columns(comparison: planning.Comparison) -> list[_Column]:
+def _errors_table(comparison: planning.Comparison) -> str:
   def relative(what: str) -> Callable[[planning.Row], str]:
     return lambda row: f'{comparison.relative(row, what):.3f}'
 
-  columns = [
-    _Column(('', 'mechanism'), lambda row: f'  {row.name}'),
-    _Column(('', 'RMSE'), relative('rmse')),
-    _Column(('max', 'error'), relative('max_error')),
-    _Column(('keeps', 'and where'), _kept),
-    _Column(('time', 'a round'), lambda row: _seconds(row.cost.seconds)),
-  ]
+  columns = {
+    '\nmechanism': lambda row: f'  {row.name}',
+    'noise\nmult.': lambda row: f'{row.mechanism.noise_multiplier:.5g}',
+    '\nepsilon': lambda row: rounding.up(row.epsilon),
+    '\nRMSE': relative('rmse'),
+    'at equal\nepsilon': relative('equal_rmse'),
+    'max\nerror': relative('max_error'),
+    'keeps\nand where': _kept,
+    'time\na round': lambda row: _seconds(row.cost.seconds),
+  }
   # What is the same for all rows is said above the table.
-  if comparison.task.noise_multiplier is None:
-    title = ('noise', 'mult.')
-    columns.insert(
-      1, _Column(title, lambda row: f'{row.mechanism.noise_multiplier:.5g}')
-    )
-  else:
-    columns.insert(1, _Column(('', 'epsilon'), lambda row: rounding.up(row.epsilon)))
-    columns.insert(3, _Column(('at equal', 'epsilon'), relative('equal_rmse')))
-  return columns
-
-
-def _noise_heading(task: planning.Task) -> list[str]:
-  """What the table of a round's noise is about."""
-  of = (
-    'sum of updates'
-    if task.clients_per_round is None
-    else f'mean of {task.clients_per_round:,} updates'
+  same = ['\nepsilon', 'at equal\nepsilon']
+  if comparison.task.noise_multiplier is not None:
+    same = ['noise\nmult.']
+  shown = {title: cell for title, cell in columns.items() if title not in same}
+  # What a row's epsilon is for, and what it rests on, is above it.
+  return _table(
+    comparison, shown, lambda row: schemes.heading(row.mechanism.participation)
   )
-  heading = (
-    f'Noise that a round adds to the {of}, in clip norms: in one parameter, in the '
-    f'worst round; in the model, all {task.model_size:,} as the length of a vector, in '
-    'the first, worst and last round; and in the sum of all rounds, divided by their '
-    'number.'
-  )
-  if task.clients_per_round is None:
-    return [
-      f'{heading} That of the model is also how many clients a round takes for the sum '
-      'of their updates to be as long as the noise, at most; --num_clients and '
-      '--clients_per_round '
-      'give the ratio.'
-    ]
-  return [
-    f'{heading} As the mean itself is at most 1 long, that of the model is the ratio '
-    'of noise to signal. Above 1 a single round teaches little, and learning rests on '
-    'many that agree.'
-  ]
 
 
-def _noise_columns(comparison: planning.Comparison) -> list[_Column]:
+def _noise_table(comparison: planning.Comparison) -> str:
   cohort = comparison.task.clients_per_round or 1
 
   def of_model(field: str) -> Callable[[planning.Row], str]:
-    return lambda row: _short(getattr(comparison.noise_norm(row), field) / cohort)
+    return lambda row: _digits(getattr(comparison.noise_norm(row), field) / cohort)
 
-  def of_parameter(row: planning.Row) -> str:
-    return _short(row.noise_per_coordinate.worst_round / cohort)
-
-  return [
-    _Column(('', 'mechanism'), lambda row: f'  {row.name}'),
-    _Column(('parameter,', 'worst'), of_parameter),
-    _Column(('model,', 'first'), of_model('first_round')),
-    _Column(('model,', 'worst'), of_model('worst_round')),
-    _Column(('model,', 'last'), of_model('last_round')),
-    _Column(('model,', 'all'), of_model('all_rounds')),
-  ]
-
-
-def _short(value: float) -> str:
-  """Three digits, or the whole number if it has more."""
-  return f'{value:,.0f}' if value >= 1000 else f'{value:.3g}'
-
-
-def _line(cells: list[str], widths: list[int]) -> str:
-  first = cells[0].ljust(widths[0])
-  rest = [cell.rjust(width) for cell, width in zip(cells[1:], widths[1:])]
-  return '  '.join([first, *rest]).rstrip()
-
-
-def _heading(comparison: planning.Comparison) -> list[str]:
-  task = comparison.task
-  if task.target_epsilon is not None:
-    noise = f'the least noise for epsilon = {task.target_epsilon:g}'
-  else:
-    noise = f'noise multiplier {task.noise_multiplier:g}; epsilon is'
-  lines = [
-    f'{_rounds(task)}. A model of {task.model_size:,} parameters, '
-    f'{_size(task.num_bytes)}. All have {noise} at delta = {task.target_delta:g}.'
-  ]
-  limits = task.limits
-  if task.separation_is_derived:
-    lines.append(
-      f'min_separation={limits.min_separation} is the most that {task.num_clients:,} '
-      f'clients in cohorts of {task.clients_per_round:,} allow; the server must keep '
-      'to it.'
-    )
-  elif (
-    limits.min_separation == 1
-    and limits.num_rounds <= 2 * limits.possible_participations > 2
-  ):
-    lines.append(
-      'With min_separation=1 correlated noise has little to gain; state what the '
-      'server keeps to.'
-    )
-  return lines
-
-
-def _rounds(task: planning.Task) -> str:
-  limits = task.limits
-  rounds = f'{limits.num_rounds:,} rounds'
-  times = limits.possible_participations
-  if times == 1:
-    return f'{rounds}, a client in at most one'
-  if limits.min_separation == 1:
-    return f'{rounds}, a client in at most {times:,}'
-  apart = 'a multiple of' if limits.fixed_epoch else 'at least'
-  return (
-    f'{rounds}, a client in at most {times:,}, which are {apart} '
-    f'{limits.min_separation:,} apart'
+  columns = {
+    '\nmechanism': lambda row: f'  {row.name}',
+    'parameter,\nworst': lambda row: _digits(
+      row.noise_per_coordinate.worst_round / cohort
+    ),
+    'model,\nfirst': of_model('first_round'),
+    'model,\nworst': of_model('worst_round'),
+    'model,\nlast': of_model('last_round'),
+    'model,\nall': of_model('all_rounds'),
+  }
+  return _table(
+    comparison,
+    columns,
+    lambda row: f'With {_sampling(row)}:' if _sampling(row) else 'Without sampling:',
   )
 
 
-def _assumption(row: planning.Row) -> str:
-  """What a row's epsilon is for, and what it rests on."""
-  schema = row.mechanism.participation
-  return schemes.heading(schema)
+# What templates ask of rows and numbers.
 
 
-def _drawn(row: planning.Row) -> str:
-  """How clients are drawn, in short."""
-  title = offers.offers()[row.sampling].title
-  return f'With {title}:' if title else 'Without sampling:'
-
-
-def _notes(comparison: planning.Comparison) -> list[str]:
-  unsampled = comparison.unsampled
-  notes = [
-    'Errors are of the noise in prefix sums, relative to the least without sampling: '
-    f'RMSE {min(row.rmse for row in unsampled):.4g}, max error '
-    f'{min(row.max_error for row in unsampled):.4g} clip norms.'
-  ]
-  if any(not comparison.may_be_advised(row) for row in comparison.rows):
-    notes.append(
-      'Rows with sampling hold only if the server really samples so, every round and '
-      'unobserved; --sampling says that it does.'
-    )
-  quick = dict.fromkeys(
-    offers.offers()[row.sampling].title
-    for row in comparison.rows
-    if row.accountant == accountants.QUICK_BOUND and not comparison.may_be_advised(row)
+@functools.cache
+def _environment() -> jinja2.Environment:
+  environment = jinja2.Environment(
+    loader=jinja2.PackageLoader('tff_dp_aggregators.accounting.planning'),
+    undefined=jinja2.StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
   )
-  if comparison.task.accountant is None and quick:
-    notes.append(
-      f'With {", ".join(quick)}, noise and epsilon are upper bounds by '
-      f'{terms.of_accountant(accountants.QUICK_BOUND).title}; --sampling gives the '
-      'tightest, in up to a minute each.'
-    )
-  notes.extend(_other_cohorts(comparison))
-  for label in dict.fromkeys(
-    terms.label(row.accountant, row.instead) for row in comparison.rows if row.instead
-  ):
-    notes.append(f'Some noise and epsilon are by {label}.')
-  for row in comparison.unsampled:
-    redrawn = row.costs.get('redraw')
-    if (
-      redrawn is not None
-      and 0 < row.cost.num_bytes
-      and (redrawn.seconds <= 5 * row.cost.seconds)
-    ):
-      notes.append(
-        f"{row.name}: with storage='redraw' nothing is kept, and a round takes "
-        f'{_seconds(redrawn.seconds)}.'
-      )
-  for each in comparison.left_out:
-    sampled = '' if each.sampling == 'none' else f' ({each.sampling})'
-    notes.append(f'Left out: {each.mechanism}{sampled}: {each.reason}')
-  return notes
+  environment.filters.update(
+    called=_title,
+    kept=_kept,
+    label=lambda row: terms.label(row.accountant, row.instead),
+    sampling=_sampling,
+    seconds=_seconds,
+    short='{:g}'.format,
+    size=_size,
+    thousands='{:,}'.format,
+    wrap=lambda text: f'{_wrap(text)}\n',
+  )
+  return environment
 
 
-def _other_cohorts(comparison: planning.Comparison) -> list[str]:
-  """Where a sampling cannot have the cohort that was asked for, and what it has."""
-  population, cohort = comparison.task.num_clients, comparison.task.clients_per_round
-  if population is None or cohort is None:
-    return []
-  drawn = {row.sampling: row.mechanism.participation for row in comparison.rows}
-  notes = []
-  for sampling, schema in drawn.items():
-    has = sampling_lib.of(schema).other_cohort(population, cohort)
-    if has is not None:
-      notes.append(
-        f'With {offers.offers()[sampling].title}, clients have whole numbers of '
-        f'rounds: noise and epsilon are for rounds of {has:.4g} clients in the mean, '
-        f'not {cohort:,}.'
-      )
-  return notes
+def _words(macro: str, *arguments: Any) -> str:
+  """What a macro of `words.txt.j2` says, in one line."""
+  module = _environment().get_template('words.txt.j2').module
+  return ' '.join(getattr(module, macro)(*arguments).split())
+
+
+def _wrap(text: str) -> str:
+  """Blocks between blank lines, each of them wrapped, in lines below each other."""
+  blocks = (' '.join(each.split()) for each in re.split(r'\n\s*\n', text))
+  return '\n'.join(
+    textwrap.fill(each, _WIDTH, subsequent_indent='  ') for each in blocks if each
+  )
+
+
+def _sampling(row: planning.Row) -> str:
+  """How clients are drawn, in short; empty for without sampling."""
+  return offers.offers()[row.sampling].title
 
 
 def _title(row: planning.Row) -> str:
   """Name and sampling of a row."""
-  title = offers.offers()[row.sampling].title
-  return f'{row.name}, {title}' if title else row.name
-
-
-def _alternative(row: planning.Row, chosen: planning.Row) -> str:
-  factor = row.equal_rmse / chosen.equal_rmse
-  return f'{_title(row)}, with {factor:.2f} times its RMSE and {_kept(row)} kept'
+  return ', '.join(filter(None, (row.name, _sampling(row))))
 
 
 def _kept(row: planning.Row) -> str:
@@ -408,5 +348,6 @@ def _seconds(seconds: float) -> str:
   return f'{seconds:.0f} s' if seconds >= 10 else f'{seconds:.2g} s'
 
 
-def _wrap(text: str) -> str:
-  return textwrap.fill(text, _WIDTH, subsequent_indent='  ')
+def _digits(value: float) -> str:
+  """Three digits, or the whole number if it has more."""
+  return f'{value:,.0f}' if value >= 1000 else f'{value:.3g}'

@@ -1,13 +1,11 @@
 """What the flags that programs share ask for, checked together.
 
 `table` has the flags; `planned` turns their values into the inputs of a statement. A
-program that knows some of it from elsewhere, as a simulation knows its clients, takes
-`schema_from` and `mechanism_from`.
+simulation, which knows its clients, takes `mechanism_from`.
 """
 
 import dataclasses
 import sys
-from collections.abc import Collection, Sequence
 from typing import Any, Callable, Optional, cast
 
 import dp_accounting
@@ -72,14 +70,6 @@ def options_from(values: flags.FlagValues) -> dict[str, Optional[int]]:
   return {name: values[name].value for name in registry.options() if name in values}
 
 
-def whole(values: flags.FlagValues, name: str) -> Optional[int]:
-  """The value of a flag that may be a mean elsewhere, and counts something here."""
-  value = values[name].value
-  if value is not None and not isinstance(value, int):
-    raise ValueError(f'--{name} must be a whole number; got {value}.')
-  return value
-
-
 def planned(
   values: flags.FlagValues, limits: Optional[strategies.Participation] = None
 ) -> inputs_lib.Inputs:
@@ -87,11 +77,6 @@ def planned(
   delta = values.target_delta
   if delta is None:
     raise ValueError('--target_delta is missing: at which delta is epsilon wanted?')
-  gaussian.check_delta(delta, '--target_delta')
-  if values.target_epsilon is not None:
-    gaussian.check_epsilon(values.target_epsilon, '--target_epsilon')
-    if values.target_epsilon == 0:
-      raise ValueError('--target_epsilon must be positive; got 0.')
   if values['part'].present:
     parts_lib.check_others(
       values, table.names((*table.mechanism(), *table.site(), *table.target(), FIND))
@@ -103,11 +88,18 @@ def planned(
       f'{", ".join(mechanism_lib.names())}.'
     )
   if limits is not None:
-    for name in (*table.names(table.sampling()), 'find'):
-      if values[name].present:
-        raise ValueError(
-          f'--{name} does not go with a round log, {_of_log(name)}. Leave it out.'
-        )
+    program.refuse(
+      values,
+      table.names(table.sampling()),
+      'does not go with a round log, which shows who was in which round, and sampling '
+      'helps only where that is kept secret; from a log, limits on participation are '
+      'taken. Leave it out.',
+    )
+    program.refuse(
+      values,
+      ('find',),
+      'does not go with a round log, whose rounds are what was run. Leave it out.',
+    )
   if values['part'].present:
     mechanism, found = _of_parts(values, limits)
   else:
@@ -118,7 +110,12 @@ def planned(
   if target is not None and found is None:
     remedy = 'Leave out --target_epsilon for a report of what these rounds spent.'
     if limits is None:
-      remedy = _leave_out(plan, values.strategy_file is None)
+      left_out = '--noise_multiplier or --num_rounds'
+      if mechanism.parts:
+        left_out = 'noise_multiplier in each part'
+      elif values.strategy_file is not None:
+        left_out = '--noise_multiplier'
+      remedy = f'Leave out {left_out} to have it found.'
     _check_target(plan, remedy)
   return plan
 
@@ -130,16 +127,6 @@ def warn_of_large_delta(values: flags.FlagValues) -> None:
   doubt = gaussian.doubt_of_delta(values.target_delta, values.num_clients)
   if doubt is not None:
     print(f'warning: --target_delta: {doubt}', file=sys.stderr)
-
-
-def _of_log(name: str) -> str:
-  """What a round log says of a flag."""
-  if name in table.names(table.sampling()):
-    return (
-      'which shows who was in which round, and sampling helps only where that is '
-      'kept secret; from a log, limits on participation are taken'
-    )
-  return 'whose rounds are what was run'
 
 
 def _of_all_weights(
@@ -154,7 +141,7 @@ def _of_all_weights(
     return _max_rounds(values), 'num_rounds'
   found = 'noise_multiplier' if values.noise_multiplier is None else None
   if limits is None:
-    return mechanism_from(values, schema_from(values)), found
+    return mechanism_from(values, scheme_flags.schema_from(values)), found
   strategy = _strategy_that_ran(values)
   if strategy is not None:
     limits = log_participation.in_longer_run(limits, strategy.num_rounds)
@@ -189,7 +176,7 @@ def _strategy_that_ran(values: flags.FlagValues) -> Optional[strategies.Strategy
     _check_needs_no_plan('--mechanism', values.mechanism)
   if not planned or kind is None:
     return None
-  return _mechanism(values, schema_from(values), 1.0).strategy
+  return _mechanism(values, scheme_flags.schema_from(values), 1.0).strategy
 
 
 def _has_separation(values: flags.FlagValues) -> bool:
@@ -205,7 +192,7 @@ def planned_limits(values: flags.FlagValues) -> Optional[strategies.Participatio
   stated = _has_separation(values) or values.max_participations is not None
   if not stated or values.num_rounds is None:
     return None
-  limits = limits_from(values, values.num_rounds)
+  limits = scheme_flags.limits_from(values, values.num_rounds)
   return dataclasses.replace(limits, fixed_epoch=False)
 
 
@@ -234,130 +221,41 @@ def _of_parts(
     )
   parts = parts_lib.parse(values.part)
   if limits is not None:
-    _check_parts_of_log(values, parts)
+    program.refuse(
+      values,
+      table.names(table.participation()),
+      'does not go with --part and --round_log. Give the ledger of the run as well, '
+      'whose events are for the planned limits.',
+    )
+    for part in parts:
+      _check_needs_no_plan(f'--part={part.name}', part.mechanism)
   target, found = None, None
   if values.target_epsilon is not None and not parts_lib.have_noise(parts):
     target = mechanism_lib.Target(values.target_epsilon, values.target_delta)
     found = 'noise_multiplier'
-  schema = limits or schema_from(values)
+  schema = limits or scheme_flags.schema_from(values)
   joint = parts_lib.joint(parts, schema, target, values.accountant, values.adjacency)
   return joint, found
-
-
-def _check_parts_of_log(values: flags.FlagValues, parts: Sequence[Any]) -> None:
-  """Refuses a log where it does not tell which strategies of parts ran."""
-  for name in table.names(table.participation()):
-    if values[name].present:
-      raise ValueError(
-        f'--{name} does not go with --part and --round_log. Give the '
-        'ledger of the run as well, whose events are for the planned limits.'
-      )
-  for part in parts:
-    _check_needs_no_plan(f'--part={part.name}', part.mechanism)
-
-
-def schema_from(
-  values: flags.FlagValues,
-  num_rounds: Optional[int] = None,
-  known: Collection[str] = (),
-) -> sampling.Schema:
-  """The participation schema that the flags state."""
-  kind = sampling.for_flag(values.sampling)
-  _check_flags_of(kind, values, known)
-  return scheme_flags.scheme_from(
-    kind,
-    values.num_rounds if num_rounds is None else num_rounds,
-    _given(kind, values, known),
-  )
-
-
-def cohort_flag(values: flags.FlagValues) -> Optional[str]:
-  """The flag that is given and says how many clients a round has, if there is one."""
-  return _cohort_flag(sampling.for_flag(values.sampling), values)
-
-
-def _cohort_flag(
-  kind: type[sampling.Scheme], values: flags.FlagValues
-) -> Optional[str]:
-  names = (flag.name for flag in scheme_flags.STATED[kind].own)
-  return next((each for each in names if each in values and values[each].present), None)
-
-
-def _given(
-  kind: type[sampling.Scheme], values: flags.FlagValues, known: Collection[str]
-) -> dict[str, Any]:
-  left_out = known if _cohort_flag(kind, values) is not None else ()
-  stated = {
-    flag.name: values[flag.name].value
-    for flag in scheme_flags.STATED[kind].flags
-    if flag.name in values and flag.name not in left_out
-  }
-  return {name: value for name, value in stated.items() if value is not None}
-
-
-def _check_flags_of(
-  kind: type[sampling.Scheme], values: flags.FlagValues, known: Collection[str]
-) -> None:
-  """Refuses flags of other kinds of schema."""
-  own = {*known, *table.names(scheme_flags.STATED[kind].flags)}
-  limits = table.names(table.participation())[1:]
-  for name in (*limits, *table.names(table.sampling())[1:]):
-    if name in own or name not in values or not values[name].present:
-      continue
-    if name in limits:
-      raise ValueError(
-        f'--{name} does not go with --sampling={values.sampling}: sampling decides in '
-        'which rounds a client takes part.'
-      )
-    having = ' or '.join(
-      each.flag
-      for each, stated in scheme_flags.STATED.items()
-      if name in table.names(stated.flags)
-    )
-    if kind.is_sampled:
-      raise ValueError(f'--{name} is for --sampling={having}.')
-    raise ValueError(
-      f'--{name} needs --sampling={having}: without it nothing is assumed about how '
-      'clients are drawn.'
-    )
-
-
-def limits_from(
-  values: flags.FlagValues,
-  num_rounds: int,
-  max_participations: Optional[int] = None,
-) -> strategies.Participation:
-  """The limits on participation that flags state."""
-  given = _given(sampling.Limits, values, ())
-  if max_participations is not None:
-    given['max_participations'] = max_participations
-  return cast(
-    strategies.Participation,
-    scheme_flags.scheme_from(sampling.Limits, num_rounds, given),
-  )
 
 
 def _check_two_of_three(
   values: flags.FlagValues, limits: Optional[strategies.Participation]
 ) -> None:
-  missing = [
-    name
-    for name in ('noise_multiplier', 'target_epsilon', 'num_rounds')
-    if values[name].value is None and not (name == 'num_rounds' and limits is not None)
-  ]
+  names = ('noise_multiplier', 'target_epsilon', 'num_rounds')
+  given = {name for name in names if values[name].value is not None}
+  if limits is not None:
+    given.add('num_rounds')
+  missing = ', '.join(f'--{name}' for name in names if name not in given)
+  of_three = '--noise_multiplier, --target_epsilon and --num_rounds'
   if values.find is not None and missing:
-    raise ValueError(
-      f'--find={values.find} needs --noise_multiplier, --target_epsilon and '
-      f'--num_rounds; missing: {", ".join("--" + name for name in missing)}.'
-    )
+    raise ValueError(f'--find={values.find} needs {of_three}; missing: {missing}.')
   if values.find is not None and values.max_participations is not None:
     raise ValueError(
       '--max_participations is what --find looks for; leave one of them out.'
     )
-  if len(missing) > 1:
+  if len(given) < 2:
     raise ValueError(
-      'give two of --noise_multiplier, --target_epsilon and --num_rounds, and the '
-      f'third is found; missing: {", ".join("--" + name for name in missing)}.'
+      f'give two of {of_three}, and the third is found; missing: {missing}.'
     )
 
 
@@ -408,11 +306,9 @@ def _mechanism(
 
 
 def _options(values: flags.FlagValues) -> dict[str, Any]:
+  names = (*table.names(table.site()), 'clipped_count_stddev', 'adjacency')
   options: dict[str, Any] = dict(options_from(values))
-  for name in table.names(table.site()):
-    options[name] = values[name].value
-  options['clipped_count_stddev'] = values.clipped_count_stddev
-  options['adjacency'] = values.adjacency
+  options |= {name: values[name].value for name in names}
   if values.strategy_file is not None:
     options['strategy'] = _load(values.strategy_file)
   return options
@@ -430,7 +326,7 @@ def _max_rounds(values: flags.FlagValues) -> mechanism_lib.Mechanism:
     raise ValueError('--num_rounds is missing: a strategy is for a number of rounds.')
 
   def schema(num_rounds: int) -> sampling.Schema:
-    return schema_from(values, num_rounds)
+    return scheme_flags.schema_from(values, num_rounds)
 
   try:
     schema(1)
@@ -440,19 +336,15 @@ def _max_rounds(values: flags.FlagValues) -> mechanism_lib.Mechanism:
     ) from e
 
   def is_slow(num_rounds: int) -> bool:
-    seconds, builds = _seconds(values, schema(num_rounds)), 1
-    if not _is_free(values, schema(num_rounds)):
-      builds = num_rounds.bit_length()
-    return seconds * builds > _MAX_SECONDS
+    seconds, is_free = _search(values, schema(num_rounds))
+    return seconds * (1 if is_free else num_rounds.bit_length()) > _MAX_SECONDS
 
   most = 1
   while most < size.MAX_ROUNDS and not is_slow(2 * most):
     most = min(2 * most, size.MAX_ROUNDS)
   found = _largest(values, schema, most)
   if found == most:
-    slow = ''
-    if most < size.MAX_ROUNDS:
-      slow = ', as strategies for more take long to find'
+    slow = ', as strategies for more take long to find' * (most < size.MAX_ROUNDS)
     raise ValueError(
       f'{most} rounds keep --target_epsilon={values.target_epsilon:g} and more may; '
       f'they are not looked for{slow}. Give --num_rounds.'
@@ -467,9 +359,9 @@ def _max_participations(values: flags.FlagValues) -> mechanism_lib.Mechanism:
     )
 
   def schema(max_participations: int) -> sampling.Schema:
-    return limits_from(values, values.num_rounds, max_participations)
+    return scheme_flags.limits_from(values, values.num_rounds, max_participations)
 
-  possible = limits_from(values, values.num_rounds).possible_participations
+  possible = scheme_flags.limits_from(values, values.num_rounds).possible_participations
   found = _largest(values, schema, possible)
   return _mechanism(values, schema(found), values.noise_multiplier)
 
@@ -479,19 +371,17 @@ def _largest(
 ) -> int:
   """The largest number whose schema keeps the target."""
   first = _mechanism(values, schema(1), values.noise_multiplier)
+  independent = next(k.name for k in registry.KINDS.values() if k.is_independent)
 
   def event(number: int) -> dp_accounting.DpEvent:
-    limits = schema(number)
-    if not _is_free(values, limits):
-      return _mechanism(values, limits, values.noise_multiplier).event
+    _, is_free = _search(values, schema(number))
+    if not is_free:
+      return _mechanism(values, schema(number), values.noise_multiplier).event
     # That of independent noise, and of a little less for the strategy's round-off.
     options = {**_options(values), **dict.fromkeys(registry.options())}
     noise_multiplier = values.noise_multiplier * (1 - _ROUND_OFF)
-    independent = next(
-      name for name, kind in registry.KINDS.items() if kind.is_independent
-    )
     return mechanism_lib.Mechanism(
-      independent, limits, noise_multiplier, **options
+      independent, schema(number), noise_multiplier, **options
     ).event
 
   return calibration.largest(
@@ -504,22 +394,18 @@ def _largest(
   )
 
 
-def _is_free(values: flags.FlagValues, schema: sampling.Schema) -> bool:
-  """Whether the guarantee is that of independent noise, whatever the strategy."""
-  kind = registry.KINDS.get(values.mechanism)
-  if kind is None or sampling.is_sampled(schema):
-    return False
-  limits = sampling.limits_of(schema)
-  return kind.is_free(limits, **_of_kind(values, kind, limits.num_rounds))
+def _search(values: flags.FlagValues, schema: sampling.Schema) -> tuple[float, bool]:
+  """About how many seconds a strategy takes to find, and whether none has to be.
 
-
-def _seconds(values: flags.FlagValues, schema: sampling.Schema) -> float:
-  """About how long the strategy for a schema takes to find."""
+  So where the guarantee is that of independent noise, whatever the strategy.
+  """
   kind = registry.KINDS.get(values.mechanism)
   if kind is None:
-    return 0.0
+    return 0.0, False
   limits = sampling.limits_of(schema)
-  return kind.seconds(limits, **_of_kind(values, kind, limits.num_rounds))
+  options = _of_kind(values, kind, limits.num_rounds)
+  is_free = not sampling.is_sampled(schema) and kind.is_free(limits, **options)
+  return kind.seconds(limits, **options), is_free
 
 
 def _of_kind(
@@ -535,55 +421,33 @@ def _of_kind(
   return given
 
 
-def _leave_out(plan: inputs_lib.Inputs, may_have_fewer_rounds: bool) -> str:
-  """What to leave out, to have it found for a target that is missed."""
-  found = '--noise_multiplier'
-  if plan.mechanism.parts:
-    found = 'noise_multiplier in each part'
-  elif may_have_fewer_rounds:
-    found += ' or --num_rounds'
-  return f'Leave out {found} to have it found.'
-
-
 def _check_target(plan: inputs_lib.Inputs, remedy: str) -> None:
-  spent = plan.epsilon_planned
+  spent, noise = plan.epsilon_planned, 'the noise of the parts'
   assert plan.target_epsilon is not None
-  if spent <= plan.target_epsilon:
-    return
-  noise = 'the noise of the parts'
   if not plan.mechanism.parts:
     alone = cast(mechanism_lib.Mechanism, plan.mechanism)
     noise = f'noise multiplier {alone.noise_multiplier:g}'
-  raise program.CheckFailed(
-    f'{noise} spends epsilon = {rounding.up(spent)} at delta = {plan.delta:g}, more '
-    f'than --target_epsilon={plan.target_epsilon!r}. {remedy}'
-  )
+  if spent > plan.target_epsilon:
+    raise program.CheckFailed(
+      f'{noise} spends epsilon = {rounding.up(spent)} at delta = {plan.delta:g}, more '
+      f'than --target_epsilon={plan.target_epsilon!r}. {remedy}'
+    )
 
 
 def check_nbafl(values: flags.FlagValues) -> None:
   """Refuses flags of NbAFL without --nbafl."""
-  for row in table.nbafl():
-    if values[row.name].present and not values.nbafl:
-      raise ValueError(f'--{row.name} is for --nbafl.')
+  if not values.nbafl:
+    program.refuse(values, table.names(table.NBAFL), 'is for --nbafl.')
 
 
 def nbafl(values: flags.FlagValues) -> nbafl_lib.Nbafl:
-  """The plan of NbAFL that the flags state.
-
-  Raises:
-    ValueError: If one is missing, or out of range.
-  """
-  own = ('num_rounds', 'clip_norm', 'num_exposures', 'num_clients', 'min_examples')
-  needed = ('target_epsilon', 'target_delta', *own)
-  missing = [f'--{name}' for name in needed if values[name].value is None]
+  """The plan of NbAFL that the flags state."""
+  names = (*table.OF_NBAFL, 'num_exposures', 'min_examples', 'calibration')
+  given = {name: values[name].value for name in names}
+  needed = (name for name in names if name != 'clients_per_round')
+  missing = [f'--{name}' for name in needed if given[name] is None]
   if missing:
     raise ValueError(f'--nbafl needs {", ".join(missing)} as well.')
-  gaussian.check_delta(values.target_delta, 'target_delta')
-  gaussian.check_epsilon(values.target_epsilon, 'target_epsilon')
-  return nbafl_lib.Nbafl(
-    epsilon=values.target_epsilon,
-    delta=values.target_delta,
-    clients_per_round=whole(values, 'clients_per_round'),
-    calibration=values.calibration,
-    **{name: values[name].value for name in own},
-  )
+  scheme_flags.whole(values, 'clients_per_round')
+  epsilon, delta = given.pop('target_epsilon'), given.pop('target_delta')
+  return nbafl_lib.Nbafl(epsilon, delta, **given)

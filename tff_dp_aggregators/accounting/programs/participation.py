@@ -16,6 +16,7 @@ Exit codes: 0 fine; 1 the log breaks the promise; 2 the log or a flag is refused
 """
 
 import csv
+import dataclasses
 import datetime
 import io
 import json
@@ -31,45 +32,36 @@ from tff_dp_aggregators.accounting.records import round_log
 from tff_dp_aggregators.base import new_files
 
 
+@dataclasses.dataclass
+class _Promised:
+  promised_min_separation: Optional[int] = program.flag(
+    'Fail if rounds of one device can be, or are, closer than this difference.',
+    at_least=1,
+  )
+  promised_max_participations: Optional[int] = program.flag(
+    'Fail if one device can take part, or does, more often.', at_least=1
+  )
+  offenders: Optional[str] = program.flag(
+    'File to write clients to that broke a promise, if the log names clients: CSV, '
+    'with their participations, smallest separation, and which promise they broke. It '
+    'is private: mode 0600. Must not exist.'
+  )
+
+
 def groups() -> tuple[program.Group, ...]:
   """The program's flags."""
-  rows = (
-    program.Flag(
-      'round_log',
-      str,
-      'The log: CSV or TSV with a header, JSON lines or Parquet; plain or gzipped.',
-    ),
-    *table.round_log_rows(),
-    program.Flag(
-      'promised_min_separation',
-      int,
-      'Fail if rounds of one device can be, or are, closer than this difference.',
-      at_least=1,
-    ),
-    program.Flag(
-      'promised_max_participations',
-      int,
-      'Fail if one device can take part, or does, more often.',
-      at_least=1,
-    ),
-    program.Flag(
-      'offenders',
-      str,
-      'File to write clients to that broke a promise, if the log names clients: CSV, '
-      'with their participations, smallest separation, and which promise they broke. '
-      'It is private: mode 0600. Must not exist.',
-    ),
-    *table.printed('text', 'json'),
+  log = program.Flag(
+    'round_log',
+    str,
+    'The log: CSV or TSV with a header, JSON lines or Parquet; plain or gzipped.',
   )
+  printed = table.printed('text', 'json')
+  rows = (log, *table.ROUND_LOG, *program.rows_of(_Promised), *printed)
   return (('Flags', rows),)
 
 
 def columns_from_flags(values: flags.FlagValues) -> dict[str, str]:
-  """The log's own names of columns.
-
-  Raises:
-    ValueError: If --columns has something else.
-  """
+  """The log's own names of columns."""
   columns: dict[str, str] = {}
   for entry in values.columns:
     name, separator, source = entry.partition('=')
@@ -85,31 +77,10 @@ def columns_from_flags(values: flags.FlagValues) -> dict[str, str]:
 def wait_from_flags(
   values: flags.FlagValues,
 ) -> tuple[Optional[datetime.timedelta], str, Optional[str]]:
-  """Arguments of `log_participation.summarize` but the first.
-
-  Raises:
-    ValueError: If --min_wait_hours is out of range.
-  """
-  min_wait = None
-  if values.min_wait_hours is not None:
-    if not 0 < values.min_wait_hours < 10**6:
-      raise ValueError(
-        f'--min_wait_hours must be positive and finite, got {values.min_wait_hours}.'
-      )
-    min_wait = datetime.timedelta(hours=values.min_wait_hours)
+  """Arguments of `log_participation.summarize` but the first."""
+  hours = values.min_wait_hours
+  min_wait = None if hours is None else datetime.timedelta(hours=hours)
   return min_wait, values.wait_from, values.first_start
-
-
-def from_flags(values: flags.FlagValues) -> log_participation.Summary:
-  """The summary that the flags ask for.
-
-  Raises:
-    OSError: If the log cannot be read.
-    ValueError: If a flag or the log is refused.
-  """
-  columns = columns_from_flags(values)
-  log = round_log.read(values.round_log, columns, values.population_name)
-  return log_participation.summarize(log, *wait_from_flags(values))
 
 
 def main(values: flags.FlagValues) -> int:
@@ -122,7 +93,9 @@ def main(values: flags.FlagValues) -> int:
       '--offenders needs what was promised: --promised_min_separation, '
       '--promised_max_participations, or both.'
     )
-  summary = from_flags(values)
+  columns = columns_from_flags(values)
+  log = round_log.read(values.round_log, columns, values.population_name)
+  summary = log_participation.summarize(log, *wait_from_flags(values))
   offenders = summary.offenders(*promised)
   if values.offenders is not None:
     _write_offenders(values.offenders, summary, promised)
@@ -139,10 +112,7 @@ def main(values: flags.FlagValues) -> int:
     text = json.dumps(result, indent=2, allow_nan=False) + '\n'
   else:
     text = summary.to_text() + ''.join(f'{"BROKEN":<20}{b}\n' for b in broken)
-  if values.output is None:
-    sys.stdout.write(text)
-  else:
-    new_files.write_new(values.output, text)
+  program.print_or_write(text, values.output)
   for sentence in broken:
     print(f'broken: {sentence}', file=sys.stderr)
   return program.CHECK_FAILED if broken else 0

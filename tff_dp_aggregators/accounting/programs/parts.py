@@ -6,7 +6,6 @@
 The text of a run means the same to the report of a plan or of a ledger.
 """
 
-import math
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, Optional
 
@@ -17,6 +16,7 @@ from tff_dp_aggregators.accounting import joint_mechanism
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting import noises
 from tff_dp_aggregators.accounting import sites
+from tff_dp_aggregators.accounting.programs import program
 from tff_dp_aggregators.accounting.programs import table
 from tff_dp_aggregators.strategies import registry
 
@@ -40,17 +40,7 @@ _EXAMPLE = "--part='head: weights=2 3, mechanism=tree, clip_norm=0.3'"
 
 
 class Part(NamedTuple):
-  """What a flag says of a part.
-
-  Attributes:
-    name: Of the part.
-    weights: Patterns of the names of its weights.
-    mechanism: Name of its mechanism.
-    clip_norm: Bound of a client's contribution to it.
-    share: Of the budget; `None` if not given.
-    noise_multiplier: `None` if it is to be found.
-    options: Of the mechanism.
-  """
+  """What a flag says of a part; weights are patterns, a share is of the budget."""
 
   name: str
   weights: tuple[str, ...]
@@ -73,8 +63,12 @@ def parse(texts: Sequence[str]) -> list[Part]:
 
 
 def _parse(text: str) -> Part:
+  options = registry.options()
+  types: dict[str, Any] = {_WEIGHTS: str, _MECHANISM: str, _CLIP_NORM: float}
+  types |= {_SHARE: float, _NOISE: float, **dict.fromkeys(options, int)}
+  given: dict[str, Any] = {_MECHANISM: table.DEFAULT_OF_PARTS, _SHARE: None}
   name, colon, rest = text.partition(':')
-  given: dict[str, str] = {}
+  seen = set()
   for setting in rest.split(','):
     key, equals, value = (each.strip() for each in setting.partition('='))
     if not (colon and equals and key and value):
@@ -82,65 +76,51 @@ def _parse(text: str) -> Part:
         f'--part={text!r} is not a name, a colon, and settings with commas between '
         f'them, as in {_EXAMPLE}.'
       )
-    if key in given:
+    if key in seen:
       raise ValueError(f'--part={text!r} has {key} twice.')
-    given[key] = value
-  numbers = (_CLIP_NORM, _SHARE, _NOISE)
-  known = (_WEIGHTS, _MECHANISM, *numbers, *registry.options())
-  for key in given:
-    if key not in known:
+    if key not in types:
       raise ValueError(
-        f'--part={text!r} has {key}, which parts do not; known: {", ".join(known)}.'
+        f'--part={text!r} has {key}, which parts do not; known: {", ".join(types)}.'
       )
+    seen.add(key)
+    given[key] = _value(text, key, value, types[key])
   for key in (_WEIGHTS, _CLIP_NORM):
     if key not in given:
       raise ValueError(f'--part={text!r} has no {key}, as in {_EXAMPLE}.')
-  for pattern in given[_WEIGHTS].split():
+  patterns = tuple(given[_WEIGHTS].split())
+  for pattern in patterns:
     if '=' in pattern:
       raise ValueError(
         f'--part={text!r}: {pattern} stands among the patterns of {_WEIGHTS}, where '
         'names have no equals sign; put a comma before it.'
       )
-  found = {
-    key: _number(text, key, given[key], float) for key in numbers if key in given
-  }
   return Part(
     name.strip(),
-    tuple(given[_WEIGHTS].split()),
-    given.get(_MECHANISM, table.DEFAULT_OF_PARTS),
-    found[_CLIP_NORM],
-    found.get(_SHARE),
-    found.get(_NOISE),
-    {
-      key: _number(text, key, given[key], int)
-      for key in registry.options()
-      if key in given
-    },
+    patterns,
+    given[_MECHANISM],
+    given[_CLIP_NORM],
+    given[_SHARE],
+    given.get(_NOISE),
+    {key: value for key, value in given.items() if key in options},
   )
 
 
-def _number(text: str, key: str, value: str, kind: Any) -> Any:
+def _value(text: str, key: str, value: str, kind: type) -> Any:
   try:
-    number = kind(value)
+    return kind(value)
   except ValueError as e:
     words = 'whole number' if kind is int else 'number'
     raise ValueError(f'--part={text!r}: {key}={value} is no {words}.') from e
-  if not math.isfinite(number):
-    raise ValueError(f'--part={text!r}: {key} must be finite; got {value}.')
-  return number
 
 
 def check_others(values: flags.FlagValues, names: Iterable[str]) -> None:
   """Refuses flags of one mechanism for all weights."""
   in_a_part = (_MECHANISM, _NOISE, _CLIP_NORM, *registry.options())
   for name in names:
-    if name in GO_WITH or not values[name].present:
-      continue
     where = f', where it stands as {name}=...' if name in in_a_part else ''
     reason = _REASONS.get(name, 'it is of one mechanism for all weights')
-    raise ValueError(
-      f'--{name} does not go with --part{where}: {reason}. Leave one of them out.'
-    )
+    why = f'does not go with --part{where}: {reason}. Leave one of them out.'
+    program.refuse(values, [name], why, but=GO_WITH)
 
 
 def have_noise(parts: Sequence[Part]) -> bool:
@@ -155,25 +135,7 @@ def joint(
   accountant: Optional[str],
   adjacency: Optional[str],
 ) -> joint_mechanism.JointMechanism:
-  """The joint mechanism of parts, with their noise or the least for a target.
-
-  Args:
-    parts: As the flags say.
-    schema: Who takes part when.
-    target: Privacy target; `None` if each part has its noise.
-    accountant: By whose epsilon noise is found; `None` for the tightest.
-    adjacency: Which data sets are neighbours; `None` for that of the schema.
-
-  Raises:
-    ValueError: If parts contradict each other, a number is out of range, or there is no
-      analysis of such parts together.
-  """
-  if len(parts) < 2:
-    raise ValueError(
-      f'--part is given once, for {parts[0].name}, and parts are two or more. Give '
-      'one for the other weights as well, or instead of it --mechanism and '
-      f'--{_CLIP_NORM} for all of them.'
-    )
+  """The joint mechanism of parts, with their noise or the least for a target."""
   _check_noise(parts, target)
   if sampling.is_sampled(schema):
     raise ValueError(
@@ -181,37 +143,34 @@ def joint(
       'sample, for which their guarantees do not compose. Leave --sampling out, or '
       'give one --mechanism for all weights.'
     )
-  made = [
-    joint_mechanism.JointPart(
-      part.name,
-      part.weights,
-      mechanism_lib.Mechanism(
-        part.mechanism,
-        schema,
-        1.0 if part.noise_multiplier is None else part.noise_multiplier,
-        adjacency=adjacency,
-        options=part.options,
-      ),
-      part.clip_norm,
+  try:
+    made = [
+      joint_mechanism.JointPart(
+        part.name,
+        part.weights,
+        mechanism_lib.Mechanism(
+          part.mechanism,
+          schema,
+          1.0 if part.noise_multiplier is None else part.noise_multiplier,
+          adjacency=adjacency,
+          options=part.options,
+        ),
+        part.clip_norm,
+      )
+      for part in parts
+    ]
+    if target is None:
+      return joint_mechanism.JointMechanism(tuple(made))
+    shares = {part.name: part.share for part in parts if part.share is not None}
+    return joint_mechanism.JointMechanism.for_target(
+      made,
+      target.epsilon,
+      target.delta,
+      shares=shares or None,
+      accountant=accountant,
     )
-    for part in parts
-  ]
-  if target is None:
-    return joint_mechanism.JointMechanism(tuple(made))
-  having = [part.name for part in parts if part.share is not None]
-  if having and len(having) < len(parts):
-    raise ValueError(
-      f'--part: {_SHARE} is given for {", ".join(having)} alone; give one for each '
-      'part, or for none.'
-    )
-  shares = {part.name: part.share for part in parts if part.share is not None}
-  return joint_mechanism.JointMechanism.for_target(
-    made,
-    target.epsilon,
-    target.delta,
-    shares=shares or None,
-    accountant=accountant,
-  )
+  except ValueError as e:
+    raise ValueError(f'--part: {e}') from e
 
 
 def _check_noise(parts: Sequence[Part], target: Optional[mechanism_lib.Target]) -> None:

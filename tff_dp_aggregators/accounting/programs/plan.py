@@ -36,11 +36,10 @@ usage. Starts without TensorFlow.
 import json
 import os
 import sys
-from typing import Any, Optional
+from typing import Any
 
 from absl import flags
 
-from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting.planning import comparison as planning
 from tff_dp_aggregators.accounting.planning import offers
@@ -80,7 +79,6 @@ def groups() -> tuple[program.Group, ...]:
       int,
       'Number of float32 parameters that are trained. Size of the noise, and of what '
       'is kept of it, follow.',
-      is_basic=True,
     ),
     *table.change(
       (row for row in table.sampling() if row.name in _TASK_FLAGS), _sampling()
@@ -108,7 +106,6 @@ def groups() -> tuple[program.Group, ...]:
       program.LIST,
       f'Mechanisms, of {", ".join(registry.KINDS)}, separated by commas; or all.',
       unset=f'all but those that take more than about {planning.MAX_SECONDS:.0f} s',
-      is_basic=True,
     ),
     *table.options(is_comparison=True),
   )
@@ -119,7 +116,6 @@ def groups() -> tuple[program.Group, ...]:
       str,
       f'Draw errors against rounds into this file, one of {", ".join(views.PLOTS)} by '
       'its suffix; must not exist.',
-      is_basic=True,
     ),
   )
   return (('Task', task), ('Mechanisms', compared), ('What is printed', printed))
@@ -127,11 +123,9 @@ def groups() -> tuple[program.Group, ...]:
 
 def _sampling() -> dict[str, dict[str, Any]]:
   """What plans say of flags of sampling."""
-  allowed = offers.samplings()
-  drawn = ', or '.join(
-    f'{stated.drawn} ({kind.flag})'
-    for kind, stated in scheme_flags.STATED.items()
-    if kind.is_sampled and kind.flag in allowed
+  titles = {offer.name: offer.title for offer in offers.offers().values()}
+  drawn = ', '.join(
+    f'{titles[name]} ({name})' for name in offers.samplings() if titles[name]
   )
   return {
     'sampling': {
@@ -153,31 +147,20 @@ def _sampling() -> dict[str, dict[str, Any]]:
   }
 
 
-def _check_sampling(value: str) -> None:
-  """Says what plans with a kind of sampling that other programs have."""
-  if value in offers.samplings():
-    return
-  kind = sampling.for_flag(value)
-  why = f': {offers.NOT_OFFERED[kind]}' if kind in offers.NOT_OFFERED else ''
-  raise ValueError(
-    f'--sampling={value} is in no comparison{why}. Values here are '
-    f'{", ".join(offers.samplings())}.'
-  )
-
-
 def task_from(values: flags.FlagValues) -> planning.Task:
   """What the flags ask for."""
   missing = [name for name in _REQUIRED if values[name].value is None]
   if missing:
     questions = ' '.join(f'--{name}: {_REQUIRED[name]}' for name in missing)
     raise ValueError(f'missing are {questions}')
-  _check_sampling(values.sampling)
-  flags_lib.whole(values, 'clients_per_round')
+  scheme_flags.whole(values, 'clients_per_round')
   mechanisms = values.mechanisms
   if mechanisms is not None:
     mechanisms = tuple(registry.KINDS if mechanisms == ['all'] else mechanisms)
-  limits = flags_lib.limits_from(values, values.num_rounds, values.max_participations)
-  is_derived = _is_derived(values)
+  limits = scheme_flags.limits_from(values, values.num_rounds)
+  is_derived = None not in (values.num_clients, values.clients_per_round) and (
+    values.min_separation is values.rounds_between is None
+  )
   if is_derived:
     separation = strategies.participation.allowed_separation(
       values.num_clients, values.clients_per_round
@@ -194,52 +177,29 @@ def task_from(values: flags.FlagValues) -> planning.Task:
   )
 
 
-def _is_derived(values: flags.FlagValues) -> bool:
-  """Whether the separation follows from the population."""
-  given = ('min_separation', 'rounds_between')
-  both = values.num_clients is not None and values.clients_per_round is not None
-  return both and all(values[name].value is None for name in given)
-
-
 def main(values: flags.FlagValues) -> int:
   """Prints or writes the comparison; returns the exit code."""
   task = task_from(values)
   flags_lib.warn_of_large_delta(values)
-  _check_new(values.output, values.plot)
-  comparison = planning.compare(task, _report)
-  if values.plot is not None:
-    new_files.write_new(values.plot, views.draw(comparison, _suffix(values.plot)))
-  text = _render(comparison, values.format)
-  if values.output is None:
-    sys.stdout.write(text)
-  else:
-    new_files.write_new(values.output, text)
-  return 0
-
-
-def _render(comparison: planning.Comparison, output_format: str) -> str:
-  if output_format == 'json':
-    return json.dumps(views.to_json(comparison), indent=2, allow_nan=False) + '\n'
-  return views.to_text(comparison)
-
-
-def _report(message: str) -> None:
-  print(f'computing {message}', file=sys.stderr, flush=True)
-
-
-def _check_new(output: Optional[str], plot: Optional[str]) -> None:
-  """Refuses files that cannot be written before anything is computed."""
-  if plot is not None and _suffix(plot) not in views.PLOTS:
+  suffix = os.path.splitext(values.plot or '')[1][1:].lower()
+  if values.plot is not None and suffix not in views.PLOTS:
     raise ValueError(
-      f'--plot must end in {", ".join(f".{each}" for each in views.PLOTS)}; got {plot}.'
+      f'--plot must end in {", ".join(f".{each}" for each in views.PLOTS)}; got '
+      f'{values.plot}.'
     )
-  for path in (output, plot):
+  for path in (values.output, values.plot):  # Before anything is computed.
     if path is not None and os.path.lexists(path):
       raise ValueError(f'{path} exists and is not overwritten; choose another name.')
-
-
-def _suffix(path: str) -> str:
-  return os.path.splitext(path)[1][1:].lower()
+  comparison = planning.compare(
+    task, lambda message: print(f'computing {message}', file=sys.stderr, flush=True)
+  )
+  if values.plot is not None:
+    new_files.write_new(values.plot, views.draw(comparison, suffix))
+  text = views.to_text(comparison)
+  if values.format == 'json':
+    text = json.dumps(views.to_json(comparison), indent=2, allow_nan=False) + '\n'
+  program.print_or_write(text, values.output)
+  return 0
 
 
 PROGRAM = program.Program('tff-dp-plan', __doc__ or '', groups, main)

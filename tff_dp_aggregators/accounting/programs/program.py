@@ -13,15 +13,18 @@ Exit codes: 0 fine, 1 a check failed, 2 wrong usage, also for flags that absl re
 
 import dataclasses
 import itertools
+import math
 import re
 import sys
-from collections.abc import Iterable, Sequence
+import typing
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Callable, Optional, Union
 
 import dp_accounting
 from absl import flags
 
 from tff_dp_aggregators.base import messages
+from tff_dp_aggregators.base import new_files
 from tff_dp_aggregators.base import version
 from tff_dp_aggregators.strategies.numerics import series_optimization
 
@@ -54,8 +57,9 @@ class Flag:
     help: What `--help` says.
     unset: What stands for the flag where it is left out, in words.
     default: The value where it is left out.
-    at_least: Bound of an `int`.
-    is_basic: Whether `--help` shows it, as `--helpfull` shows all.
+    at_least: Least value of a number.
+    above: What a number is to be above.
+    below: What a number is to be below; one with a bound is finite in any case.
   """
 
   name: str
@@ -63,8 +67,9 @@ class Flag:
   help: str
   unset: str = ''
   default: Any = None
-  at_least: Optional[int] = None
-  is_basic: bool = False
+  at_least: Optional[float] = None
+  above: Optional[float] = None
+  below: float = math.inf
 
   def define(self, values: flags.FlagValues) -> None:
     """Defines the flag."""
@@ -72,16 +77,31 @@ class Flag:
     given = (self.name, self.default, text)
     if isinstance(self.type, (list, tuple)):
       flags.DEFINE_enum(self.name, self.default, self.type, text, values)
-    elif self.type is int:
-      bound = {} if self.at_least is None else {'lower_bound': self.at_least}
-      flags.DEFINE_integer(*given, flag_values=values, **bound)
     elif self.type == NUMBER:
       flags.DEFINE(_NumberParser(), *given, values, flags.ArgumentSerializer())
     else:
       _DEFINERS[self.type](*given, flag_values=values)
 
+  def check(self, value: Any) -> None:
+    """Refuses a number out of its bounds."""
+    least, above = self.at_least, self.above
+    if value is None or (least is None and above is None):
+      return
+    words = f'at least {least:g}' if above is None else f'above {above:g}'
+    if above == 0:
+      words = 'positive'
+    if self.below < math.inf:
+      words += f' and below {self.below:g}'
+    elif self.type is float:
+      words += ' and finite'
+    is_low = least is not None and not value >= least
+    is_low |= above is not None and not value > above
+    if is_low or not value < self.below:
+      raise WrongUsage(f'--{self.name} must be {words}; got {value}.')
+
 
 _DEFINERS: dict[Any, Callable[..., Any]] = {
+  int: flags.DEFINE_integer,
   float: flags.DEFINE_float,
   bool: flags.DEFINE_bool,
   str: flags.DEFINE_string,
@@ -107,6 +127,104 @@ def define(values: flags.FlagValues, groups: Iterable[Group]) -> None:
   for _, rows in groups:
     for row in rows:
       row.define(values)
+
+
+def parse(values: flags.FlagValues, arguments: Sequence[str]) -> list[str]:
+  """Reads a command line, and returns what of it is no flag."""
+  try:
+    _check_once(arguments, values)
+    return list(values(['program', *arguments])[1:])
+  except flags.Error as e:
+    message = ' '.join(str(e).split())
+    if isinstance(e, flags.UnrecognizedFlagError) and e.flagname in RENAMED:
+      new = RENAMED[e.flagname]
+      message = f'--{e.flagname} is called --{new}' if new in values else message
+    for pattern, words in _IN_WORDS:
+      message = pattern.sub(words, message)
+    raise WrongUsage(f'{message.rstrip(".")}; --helpfull lists all flags.') from e
+
+
+def _check_once(arguments: Sequence[str], values: flags.FlagValues) -> None:
+  """Refuses a flag that the command line has twice, unless it collects values."""
+  seen = set()
+  for argument in itertools.takewhile(lambda each: each != '--', arguments):
+    name = argument.lstrip('-').split('=', 1)[0] if argument.startswith('-') else ''
+    if name not in values and name.startswith('no'):
+      name = name[2:]  # As in --noshown.
+    if name not in values or isinstance(values[name], flags.MultiFlag):
+      continue
+    if name in seen and name != 'flagfile':
+      raise flags.Error(f'--{name} is given twice; give it once')
+    seen.add(name)
+
+
+def values_of(groups: Sequence[Group], arguments: Sequence[str]) -> flags.FlagValues:
+  """Values of flags, of which arguments are all."""
+  values = flags.FlagValues()
+  define(values, groups)
+  parse(values, arguments)
+  check_bounds(values, groups)
+  return values
+
+
+def check_bounds(values: flags.FlagValues, groups: Iterable[Group]) -> None:
+  """Refuses numbers out of the bounds of their flags."""
+  for _, rows in groups:
+    for row in rows:
+      row.check(values[row.name].value)
+
+
+def refuse(
+  values: flags.FlagValues, names: Iterable[str], why: str, but: Collection[str] = ()
+) -> None:
+  """Refuses flags that are given; the reason follows the name of one that is."""
+  for name in names:
+    if name in values and values[name].present and name not in but:
+      raise ValueError(f'--{name} {why}')
+
+
+def print_or_write(text: str, output: Optional[str]) -> None:
+  """Prints a text, or writes it to a new file."""
+  if output is None:
+    sys.stdout.write(text)
+  else:
+    new_files.write_new(output, text)
+
+
+# A dataclass may be a table of flags: a field of `flag` is one of its name and type.
+
+
+def flag(text: str, type: Any = None, **more: Any) -> Any:
+  """A field that is a flag, with the attributes of `Flag`.
+
+  `type`: Where the annotation does not say it.
+  """
+  described = {'flag': {'help': text, **more}, 'type': type}
+  return dataclasses.field(default=more.get('default'), metadata=described)
+
+
+def rows_of(record: type) -> tuple[Flag, ...]:
+  """The flags that are fields of a dataclass."""
+  return tuple(
+    Flag(
+      each.name,
+      each.metadata['type'] or _type_of(each.type),
+      **each.metadata['flag'],
+    )
+    for each in dataclasses.fields(record)
+    if each.metadata
+  )
+
+
+def read(record: type, values: flags.FlagValues) -> dict[str, Any]:
+  """The values of the flags that are fields of a dataclass, by their names."""
+  return {row.name: values[row.name].value for row in rows_of(record)}
+
+
+def _type_of(annotation: Any) -> Any:
+  kinds = [annotation, *typing.get_args(annotation)]  # Of Optional[float], say.
+  found = [{tuple: LIST, list: MANY}.get(typing.get_origin(k), k) for k in kinds]
+  return next(each for each in found if each in _DEFINERS)
 
 
 class CheckFailed(ValueError):
@@ -146,6 +264,7 @@ class Program:
     main: Does what the values say, and returns the exit code.
     refusals: Errors that a line says all about. A `CheckFailed` always is one, and
       makes the exit code 1; so is a `WrongUsage`, and like the others makes it 2.
+    basic: Names of the flags that most need: `--help` shows them, or all if few.
     positional: A flag that collects values, also those that are given without a flag;
       `None` if everything is to have one.
   """
@@ -155,38 +274,33 @@ class Program:
   groups: Callable[[], Sequence[Group]]
   main: Callable[[flags.FlagValues], int]
   refusals: tuple[type[Exception], ...] = _REFUSALS
+  basic: Collection[str] = ()
   positional: Optional[str] = None
 
   def execute(self, arguments: Sequence[str]) -> int:
     """Parses flags and does what they say."""
-    values = flags.FlagValues()
-    define(values, self.groups())
+    values, groups = flags.FlagValues(), self.groups()
+    define(values, groups)
     self._define_of_every_program(values)
     if self.positional is not None:
       values.set_gnu_getopt(True)  # Flags may follow what has none.
-    try:
-      _check_once(arguments, values)
-      rest = values([self.name, *arguments])[1:]
-    except _Shown:
-      return 0
-    except flags.UnrecognizedFlagError as e:
-      new = RENAMED.get(e.flagname, '')
-      said_so = f'--{e.flagname} is called --{new}' if new in values else str(e)
-      return _refuse(f'{_in_words(said_so)}; --helpfull lists all flags.')
-    except flags.Error as e:
-      return _refuse(f'{_in_words(str(e))}; --helpfull lists all flags.')
-    if rest and self.positional is not None:
-      values[self.positional].parse(rest)
-    elif rest:
-      return _refuse(f'unexpected arguments {rest}; all are flags.')
     refusals: tuple[type[Exception], ...] = (WrongUsage, *self.refusals)
     try:
+      rest = parse(values, arguments)
+      if rest and self.positional is not None:
+        values[self.positional].parse(rest)
+      elif rest:
+        raise WrongUsage(f'unexpected arguments {rest}; all are flags.')
+      check_bounds(values, groups)
       return self.main(values)
+    except _Shown:
+      return 0
     except CheckFailed as e:
-      _refuse(str(e))
+      print(f'error: {e}', file=sys.stderr)
       return CHECK_FAILED
     except refusals as e:
-      return _refuse(said(e, values))
+      print(f'error: {said(e, values)}', file=sys.stderr)
+      return WRONG_USAGE
 
   def run(self) -> None:
     """Executes the command line and ends the process with the exit code."""
@@ -214,7 +328,7 @@ class Program:
     is_full = is_full or number <= _FEW
     of_every = [flag.name for flag in values.get_flags_for_module(_EVERY_PROGRAM)]
     shown = [
-      (heading, [row.name for row in rows if is_full or row.is_basic])
+      (heading, [row.name for row in rows if is_full or row.name in self.basic])
       for heading, rows in groups
     ]
     parts = [self.description.strip()]
@@ -248,20 +362,6 @@ def names_of(values: flags.FlagValues) -> list[str]:
   return [name for name in values if name not in of_every]
 
 
-def _check_once(arguments: Sequence[str], values: flags.FlagValues) -> None:
-  """Refuses a flag that the command line has twice, unless it collects values."""
-  seen = set()
-  for argument in itertools.takewhile(lambda each: each != '--', arguments):
-    name = argument.lstrip('-').split('=', 1)[0] if argument.startswith('-') else ''
-    if name not in values and name.startswith('no'):
-      name = name[2:]  # As in --noshown.
-    if name not in values or isinstance(values[name], flags.MultiFlag):
-      continue
-    if name in seen and name != 'flagfile':
-      raise flags.Error(f'--{name} is given twice; give it once')
-    seen.add(name)
-
-
 def _entry(flag: flags.Flag) -> str:
   """What `--help` says about one flag."""
   is_switch = flag.boolean and not isinstance(flag, _Shows)
@@ -287,16 +387,3 @@ class _Shows(flags.BooleanFlag):
     if self.value:
       sys.stdout.write(self._show() + '\n')
       raise _Shown
-
-
-def _in_words(message: str) -> str:
-  """What absl says of a flag, on one line."""
-  message = ' '.join(message.split())
-  for pattern, words in _IN_WORDS:
-    message = pattern.sub(words, message)
-  return message.rstrip('.')
-
-
-def _refuse(message: str) -> int:
-  print(f'error: {message}', file=sys.stderr)
-  return WRONG_USAGE

@@ -55,7 +55,6 @@ without TensorFlow.
 import dataclasses
 import functools
 import json
-import math
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Callable, Optional
@@ -76,114 +75,80 @@ from tff_dp_aggregators.accounting.reports import schema as schema_lib
 from tff_dp_aggregators.accounting.reports import sources
 from tff_dp_aggregators.accounting.reports import statement as statement_lib
 from tff_dp_aggregators.accounting.reports import verification
-from tff_dp_aggregators.base import new_files
 
 # Flags that say what to report, and can be given several times and together.
 _SOURCES = ('run_dir', 'report', 'ledger', 'round_log')
 OTHER_RELEASE = 'other_release'
-# Flags that a plan of NbAFL takes of those that every mechanism has.
-_OF_NBAFL = (
-  'num_clients',
-  'clients_per_round',
-  'target_epsilon',
-  'target_delta',
-  'num_rounds',
-  'clip_norm',
-)
-# Flags that name what is read.
-_FILE_FLAGS = (*_SOURCES, 'strategy_file')
+
+
+@dataclasses.dataclass
+class _Reported:
+  run_dir: Optional[list[str]] = program.flag(
+    'Report what the run in this directory spent. This flag and the next three can be '
+    'given several times and together; the report is then of what all spent together, '
+    'on the same clients.'
+  )
+  report: Optional[list[str]] = program.flag(
+    'Report what this JSON report states, once it is verified.'
+  )
+  ledger: Optional[list[str]] = program.flag(
+    "Report what this ledger's rounds spent, of the mechanism in flags."
+  )
+  round_log: Optional[list[str]] = program.flag(
+    'Take the number of rounds and the limits on participation from this log of a '
+    "production system's rounds; see tff-dp-participation. A strategy that is "
+    'optimised for limits is given by --strategy_file, or built from --num_rounds and '
+    '--min_separation as they were planned. With --ledger, of the same run: check that '
+    'both have the same rounds with as many clients, and that the limits in flags, '
+    'which the run was planned for, were kept.'
+  )
+  other_release: Optional[list[str]] = program.flag(
+    'Repeated: what another system released of the same clients, and what is stated of '
+    "it, as in 'survey of March: epsilon=0.5, delta=1e-7'. It is added to what the "
+    'runs spent, and --target_delta is of all together. adjacency=add_or_remove, or '
+    'another one, may follow.'
+  )
+  verify: Optional[str] = program.flag(
+    'Compute this JSON report again and fail on any difference.'
+  )
+  schema: bool = program.flag(
+    'Print the JSON schema of the reports of --format=json.', default=False
+  )
 
 
 def groups() -> tuple[program.Group, ...]:
   """The program's flags."""
-  own = (
-    program.Flag(
-      'run_dir',
-      program.MANY,
-      'Report what the run in this directory spent. This flag and the next three can '
-      'be given several times and together; the report is then of what all spent '
-      'together, on the same clients.',
-      is_basic=True,
-    ),
-    program.Flag(
-      'report',
-      program.MANY,
-      'Report what this JSON report states, once it is verified.',
-      is_basic=True,
-    ),
-    program.Flag(
-      'ledger',
-      program.MANY,
-      "Report what this ledger's rounds spent, of the mechanism in flags.",
-      is_basic=True,
-    ),
-    program.Flag(
-      'round_log',
-      program.MANY,
-      'Take the number of rounds and the limits on participation from this log of a '
-      "production system's rounds; see tff-dp-participation. A strategy that is "
-      'optimised for limits is given by --strategy_file, or built from --num_rounds '
-      'and --min_separation as they were planned. With --ledger, of the same run: '
-      'check that both have the same rounds with as many clients, and that the limits '
-      'in flags, which the run was planned for, were kept.',
-      is_basic=True,
-    ),
-    program.Flag(
-      OTHER_RELEASE,
-      program.MANY,
-      'Repeated: what another system released of the same clients, and what is stated '
-      "of it, as in 'survey of March: epsilon=0.5, delta=1e-7'. It is added to what "
-      'the runs spent, and --target_delta is of all together. '
-      'adjacency=add_or_remove, or another one, may follow.',
-    ),
-    program.Flag(
-      'verify',
-      str,
-      'Compute this JSON report again and fail on any difference.',
-      is_basic=True,
-    ),
-    program.Flag(
-      'schema',
-      bool,
-      'Print the JSON schema of the reports of --format=json.',
-      default=False,
-    ),
-    *table.printed('markdown', *(f for f in rendering.FORMATS if f != 'markdown')),
-  )
+  formats = ('markdown', *(f for f in rendering.FORMATS if f != 'markdown'))
+  own = (*program.rows_of(_Reported), *table.printed(*formats))
   return (
     ('What is reported', own),
-    ('Round log', table.round_log_rows()),
+    ('Round log', table.ROUND_LOG),
     *flags_lib.groups(),
-    ('Stated, and marked as not verified', _stated_rows()),
-    ('NbAFL', table.nbafl()),
+    ('Stated, and marked as not verified', program.rows_of(_Stated)),
+    ('NbAFL', table.NBAFL),
   )
 
 
-def _stated_rows() -> table.Rows:
+_STATE = 'State, for the report and not verified, what'
+
+
+@dataclasses.dataclass
+class _Stated:
   """What no program can know of the mechanism in flags and its run."""
-  said = {
-    'enforced_by': 'what keeps rounds of a client so far apart, or draws clients so.',
-    'cap_enforced_by': 'what keeps a client within --max_participations, where the '
-    'separation leaves more possible.',
-    'noise_source': 'where the noise comes from.',
-    'code_version': 'the version of the code that trained.',
-  }
-  clip_norm = dataclasses.replace(
-    table.CLIP_NORM,
-    help=f'{table.CLIP_NORM.help} Not verified without a ledger; that it is the one of '
-    'the ledger is.',
+
+  enforced_by: Optional[str] = program.flag(
+    f'{_STATE} keeps rounds of a client so far apart, or draws clients so.'
   )
-  return (
-    *(
-      program.Flag(
-        name,
-        str,
-        f'State, for the report and not verified, {text}',
-        is_basic=name != 'code_version',
-      )
-      for name, text in said.items()
-    ),
-    clip_norm,
+  cap_enforced_by: Optional[str] = program.flag(
+    f'{_STATE} keeps a client within --max_participations, where the separation leaves '
+    'more possible.'
+  )
+  noise_source: Optional[str] = program.flag(f'{_STATE} the noise comes from.')
+  code_version: Optional[str] = program.flag(
+    f'{_STATE} version the code that trained has.'
+  )
+  clip_norm: Optional[float] = program.flag(
+    f'{table.CLIP_NORM.help} Not verified without a ledger.', above=0
   )
 
 
@@ -191,21 +156,15 @@ def _of_mechanism_flags() -> tuple[str, ...]:
   """Flags that decide on the numbers of a mechanism, but for what a run of it left."""
   return (
     *flags_lib.all_names(),
-    *table.names(table.round_log_rows()),
-    *table.names(_stated_rows()),
-    *table.names(table.nbafl()),
+    *table.names(table.ROUND_LOG),
+    *table.names(program.rows_of(_Stated)),
+    *table.names(table.NBAFL),
     OTHER_RELEASE,
   )
 
 
 def build(values: flags.FlagValues) -> dict[str, Any]:
-  """The statement that the flags ask for.
-
-  Raises:
-    OSError: If a file cannot be read.
-    ValueError: If flags are missing, contradict each other or are out of range, or a
-      file is wrong.
-  """
+  """The statement that the flags ask for."""
   flags_lib.check_nbafl(values)
   if values.nbafl:
     return _nbafl(values)
@@ -227,10 +186,9 @@ def _release(text: str) -> inputs_lib.OtherRelease:
 
 def _nbafl(values: flags.FlagValues) -> dict[str, Any]:
   """The statement of the NbAFL plan in flags."""
-  deciding = (*table.names(table.nbafl()), *_OF_NBAFL)
-  for name in (*_of_mechanism_flags(), *_SOURCES):
-    if values[name].present and name not in deciding:
-      raise ValueError(f'--{name} does not go with --nbafl.')
+  deciding = (*table.names(table.NBAFL), *table.OF_NBAFL)
+  others = (*_of_mechanism_flags(), *_SOURCES)
+  program.refuse(values, others, 'does not go with --nbafl.', but=deciding)
   command = sources.command_of(_given(values, deciding))
   return statement_lib.build_nbafl(flags_lib.nbafl(values), command=command)
 
@@ -238,9 +196,7 @@ def _nbafl(values: flags.FlagValues) -> dict[str, Any]:
 def _check_together(values: flags.FlagValues) -> None:
   """Refuses flags that say nothing about the sources that are given."""
   if values.round_log is None:
-    for name in table.names(table.round_log_rows()):
-      if values[name].present:
-        raise ValueError(f'--{name} is for --round_log.')
+    program.refuse(values, table.names(table.ROUND_LOG), 'is for --round_log.')
   if _is_of_mechanism(values):
     composed = _num_sources(values) > 1 or values[OTHER_RELEASE].present
     if values.target_epsilon is not None and composed:
@@ -251,31 +207,29 @@ def _check_together(values: flags.FlagValues) -> None:
       )
     return
   given = 'run_dir' if values.run_dir is not None else 'report'
-  for name in (*flags_lib.all_names(), *table.names(_stated_rows())):
-    if values[name].present and name != 'accountant':
-      raise ValueError(f'--{name} does not go with --{given}, which has it all.')
-  if values.accountant is not None and values.run_dir is None:
-    if _num_sources(values) == 1 and not values[OTHER_RELEASE].present:
-      raise ValueError(
-        '--accountant does not go with a single --report, which is printed as it is; '
-        'make it again with another one.'
-      )
+  others = (*flags_lib.all_names(), *table.names(program.rows_of(_Stated)))
+  why = f'does not go with --{given}, which has it all.'
+  program.refuse(values, others, why, but=('accountant',))
+  one_report = values.run_dir is None and _num_sources(values) == 1
+  if one_report and not values[OTHER_RELEASE].present:
+    program.refuse(
+      values,
+      ['accountant'],
+      'does not go with a single --report, which is printed as it is; make it again '
+      'with another one.',
+    )
 
 
 def _stated(values: flags.FlagValues) -> dict[str, Any]:
   """Fields of `Inputs` that flags state."""
-  stated = {name: values[name].value for name in table.names(_stated_rows())}
-  stated = {name: value for name, value in stated.items() if value is not None}
+  read = program.read(_Stated, values)
+  stated = {name: value for name, value in read.items() if value is not None}
   for name, value in stated.items():
     if isinstance(value, str) and not value.strip():
       raise ValueError(f'--{name} is empty; leave it out if there is nothing to state.')
   if 'clip_norm' in stated:
     if values['part'].present:
       parts_lib.check_others(values, ['clip_norm'])
-    if not 0 < stated['clip_norm'] < math.inf:
-      raise ValueError(
-        f'--clip_norm must be positive and finite; got {stated["clip_norm"]}.'
-      )
     if values.clipped_count_stddev is not None:
       raise ValueError(
         '--clip_norm does not go with --clipped_count_stddev: with adaptive clipping '
@@ -394,26 +348,15 @@ def statement_of(
   arguments: Sequence[str], locate: Callable[[str, bool], str]
 ) -> dict[str, Any]:
   """The statement that flags of this program ask for, which must be those it prints."""
-  values = flags.FlagValues()
-  program.define(values, groups())
-  deciding, given = (*_of_mechanism_flags(), *_SOURCES), set()
+  deciding = (*_of_mechanism_flags(), *_SOURCES)
   for argument in arguments:
     # No abbreviation, and no flag file: absl would read that before anything else.
     name = argument[2:].split('=', 1)[0] if argument.startswith('--') else ''
-    if name not in deciding and name.startswith('no'):
-      name = name[2:]  # As in --nofixed_epoch.
-    if name in program.RENAMED:
-      raise ValueError(f'--{name} is called --{program.RENAMED[name]}.')
-    if name not in deciding:
+    positive = name[2:] if name.startswith('no') else name  # As in --nofixed_epoch.
+    if not {name, positive} & {*deciding, *program.RENAMED}:
       raise ValueError(f'{argument!r} does not decide on the numbers of a report.')
-    if name in given and not isinstance(values[name], flags.MultiFlag):
-      raise ValueError(f'--{name} is given twice.')
-    given.add(name)
-  try:
-    values(['report', *arguments])
-  except flags.Error as e:
-    raise ValueError(' '.join(str(e).split())) from e
-  for name in _FILE_FLAGS:
+  values = program.values_of(groups(), arguments)
+  for name in (*_SOURCES, 'strategy_file'):
     value, is_run_dir = values[name].value, name == 'run_dir'
     if isinstance(value, list):
       values[name].value = [locate(each, is_run_dir) for each in value]
@@ -444,10 +387,7 @@ def main(values: flags.FlagValues) -> int:
     text = json.dumps(schema_lib.load(), indent=2) + '\n'
   else:
     text = rendering.render(build(values), values.format, _learned(values))
-  if values.output is None:
-    sys.stdout.write(text)
-  else:
-    new_files.write_new(values.output, text)
+  program.print_or_write(text, values.output)
   return 0
 
 
@@ -460,11 +400,9 @@ def _learned(values: flags.FlagValues) -> Optional[learning_curves.Curves]:
 
 def _check_alone(values: flags.FlagValues, alone: str, *more: str) -> None:
   """Refuses flags that say what to report, and `more`, beside one that needs none."""
-  for name in (*_of_mechanism_flags(), *_SOURCES, 'format', *more):
-    if values[name].present:
-      raise ValueError(
-        f'--{name} does not go with --{alone}, which needs no other flag.'
-      )
+  names = (*_of_mechanism_flags(), *_SOURCES, 'format', *more)
+  why = f'does not go with --{alone}, which needs no other flag.'
+  program.refuse(values, names, why)
 
 
 def _verify(values: flags.FlagValues) -> int:
@@ -474,5 +412,10 @@ def _verify(values: flags.FlagValues) -> int:
   return 0 if result.ok else program.CHECK_FAILED
 
 
-PROGRAM = program.Program('tff-dp-report', __doc__ or '', groups, main)
+_BASIC = (
+  *table.BASIC,
+  *_SOURCES,
+  *('verify', 'enforced_by', 'cap_enforced_by', 'noise_source'),
+)
+PROGRAM = program.Program('tff-dp-report', __doc__ or '', groups, main, basic=_BASIC)
 execute, run = PROGRAM.execute, PROGRAM.run

@@ -26,6 +26,12 @@ Flag = program.Flag
 Rows = tuple[Flag, ...]
 # The mechanism of a part of a model that names none.
 DEFAULT_OF_PARTS = 'banded'
+# What most need to say of a mechanism.
+BASIC = (
+  *'num_rounds num_clients clients_per_round min_separation max_participations'.split(),
+  *'sampling mechanism clip_norm noise_multiplier target_epsilon target_delta'.split(),
+  *('format', 'output'),
+)
 
 
 def names(rows: Iterable[Flag]) -> tuple[str, ...]:
@@ -45,26 +51,22 @@ def change(rows: Iterable[Flag], changes: Mapping[str, Mapping[str, Any]]) -> Ro
 
 def participation() -> Rows:
   """Rounds, and limits on participation."""
-  num_rounds = Flag('num_rounds', int, 'Rounds in all.', is_basic=True)
-  return (num_rounds, *scheme_flags.limits_flags())
+  num_rounds = Flag('num_rounds', int, 'Rounds in all.')
+  own = scheme_flags.flags_of(sampling_lib.Limits)
+  return (num_rounds, *(scheme_flags.FLAGS[name] for name in own))
 
 
 def sampling() -> Rows:
   """How clients are drawn."""
-  *first, last = (stated.help for stated in scheme_flags.STATED.values())
-  text = (
-    f'What may be assumed about how clients are drawn: {"; ".join(first)}; or {last}.'
-  )
   limits = names(participation())
   return (
     Flag(
       'sampling',
-      [kind.flag for kind in scheme_flags.STATED],
-      text,
+      [kind.flag for kind in scheme_flags.ASSUMED],
+      scheme_flags.help_of_sampling(),
       default=sampling_lib.Limits.flag,
-      is_basic=True,
     ),
-    *(row for name, row in scheme_flags.all_flags().items() if name not in limits),
+    *(row for name, row in scheme_flags.FLAGS.items() if name not in limits),
   )
 
 
@@ -76,9 +78,7 @@ def mechanism(none: Optional[str] = None) -> Rows:
   """
   known = [*mechanism_lib.names(), *([] if none is None else [none])]
   return (
-    Flag(
-      'mechanism', known, 'Which mechanism; or give --strategy_file.', is_basic=True
-    ),
+    Flag('mechanism', known, 'Which mechanism; or give --strategy_file.'),
     Flag(
       'strategy_file',
       str,
@@ -158,10 +158,9 @@ def target() -> Rows:
       float,
       'Standard deviation of the noise over the clip norm.',
       unset='the least that keeps the target',
-      is_basic=True,
     ),
-    Flag('target_epsilon', float, 'Privacy target.', is_basic=True),
-    Flag('target_delta', float, 'Delta of the guarantee.', is_basic=True),
+    Flag('target_epsilon', float, 'Privacy target.', above=0),
+    Flag('target_delta', float, 'Delta of the guarantee.', above=0, below=1),
     Flag(
       'accountant',
       sorted(accountants.ACCOUNTANTS),
@@ -178,91 +177,77 @@ def target() -> Rows:
 
 
 CLIP_NORM = Flag(
-  'clip_norm',
-  float,
-  "L2 bound of one client's contribution to one round.",
-  is_basic=True,
+  'clip_norm', float, "L2 bound of one client's contribution to one round.", above=0
 )
 
 
-def nbafl() -> Rows:
+@dataclasses.dataclass
+class Nbafl:
   """NbAFL, which takes clients, rounds, target and clip norm of other groups."""
-  return (
-    Flag(
-      'nbafl',
-      bool,
-      'A plan of NbAFL (arXiv:1911.00222): what its formulas claim beside what the '
-      'accountants say of the same noise. It takes --target_epsilon, --target_delta, '
-      '--num_rounds, --clip_norm, --num_clients, --clients_per_round and the flags '
-      'below.',
-      default=False,
-    ),
-    Flag(
-      'num_exposures',
-      int,
-      "With --nbafl: How often a client's uploads are seen; L.",
-    ),
-    Flag(
-      'min_examples',
-      int,
-      'With --nbafl: How many examples every client has at least; m.',
-    ),
-    Flag(
-      'calibration',
-      nbafl_lib.CALIBRATIONS,
-      'With --nbafl: noise by the published formulas, or the least that keeps what '
-      'they promise.',
-      default='published',
-    ),
+
+  nbafl: bool = program.flag(
+    'A plan of NbAFL (arXiv:1911.00222): what its formulas claim beside what the '
+    'accountants say of the same noise. It takes --target_epsilon, --target_delta, '
+    '--num_rounds, --clip_norm, --num_clients, --clients_per_round and the flags '
+    'below.',
+    default=False,
+  )
+  num_exposures: Optional[int] = program.flag(
+    "With --nbafl: How often a client's uploads are seen; L."
+  )
+  min_examples: Optional[int] = program.flag(
+    'With --nbafl: How many examples every client has at least; m.'
+  )
+  calibration: str = program.flag(
+    'With --nbafl: noise by the published formulas, or the least that keeps what they '
+    'promise.',
+    nbafl_lib.CALIBRATIONS,
+    default='published',
   )
 
 
-def round_log_rows() -> Rows:
+@dataclasses.dataclass
+class RoundLog:
   """How a round log is to be read, and what its devices do."""
-  return (
-    Flag(
-      'columns',
-      program.LIST,
-      'Names of columns in the log where they are unusual, such as '
-      'completion_time=done,round=nr; empty, as in population=, for a column that is '
-      f'something else. Columns: {", ".join(round_log.COLUMNS)}.',
-      default=[],
-    ),
-    Flag(
-      'population_name',
-      str,
-      'Read the rounds of this population alone, as the column population says it.',
-    ),
-    Flag(
-      'min_wait_hours',
-      float,
-      'Least hours between two contributions of a device.',
-      unset='24, or no such rule if the log names the clients',
-    ),
-    Flag(
-      'wait_from',
-      log_participation.WAIT_FROM,
-      "With what the wait begins: a device's contribution, which is safe, or the "
-      'completion of its round, as in the published Gboard accounting.',
-      default='contribution',
-    ),
-    Flag(
-      'first_start',
-      str,
-      'When the first round started, for logs without start times.',
-      unset='the longest other round before its completion',
-    ),
+
+  columns: tuple[str, ...] = program.flag(
+    'Names of columns in the log where they are unusual, such as '
+    'completion_time=done,round=nr; empty, as in population=, for a column that is '
+    f'something else. Columns: {", ".join(round_log.COLUMNS)}.',
+    default=(),
   )
+  population_name: Optional[str] = program.flag(
+    'Read the rounds of this population alone, as the column population says it.'
+  )
+  min_wait_hours: Optional[float] = program.flag(
+    'Least hours between two contributions of a device.',
+    above=0,
+    below=1e6,
+    unset='24, or no such rule if the log names the clients',
+  )
+  wait_from: str = program.flag(
+    "With what the wait begins: a device's contribution, which is safe, or the "
+    'completion of its round, as in the published Gboard accounting.',
+    log_participation.WAIT_FROM,
+    default='contribution',
+  )
+  first_start: Optional[str] = program.flag(
+    'When the first round started, for logs without start times.',
+    unset='the longest other round before its completion',
+  )
+
+
+# What NbAFL takes of the flags that every mechanism has.
+OF_NBAFL = (
+  *('target_epsilon', 'target_delta', 'num_rounds', 'clip_norm', 'num_clients'),
+  'clients_per_round',
+)
+NBAFL, ROUND_LOG = program.rows_of(Nbafl), program.rows_of(RoundLog)
 
 
 def printed(*formats: str) -> Rows:
   """What is printed, and where it goes."""
   return (
-    Flag('format', formats, 'What to print.', default=formats[0], is_basic=True),
-    Flag(
-      'output',
-      str,
-      'File to write instead of printing; must not exist.',
-      is_basic=True,
-    ),
+    Flag('format', formats, 'What to print.', default=formats[0]),
+    Flag('output', str, 'File to write instead of printing; must not exist.'),
   )
