@@ -8,13 +8,13 @@ Claims:
   that was changed, and one of another format are refused, with the exit codes stated.
 """
 
-import dataclasses
 import json
 import math
 import pathlib
 from fractions import Fraction
 
 import pytest
+from msgspec import structs
 
 from tests import executing
 from tff_dp_aggregators.accounting import vectors
@@ -38,7 +38,7 @@ def test_the_file_is_what_is_made_anew(found):
 
 
 def test_figures_are_of_all_kinds_with_names_of_their_own(found):
-  assert {each.kind for each in found} == set(vectors.DEFINITIONS)
+  assert {each.kind for each in found} == set(vectors.KINDS)
   assert len({each.id for each in found}) == len(found) >= 150
   for each in found:
     assert each.digits == 30 and each.method
@@ -90,7 +90,7 @@ def test_a_figure_that_is_too_small_is_wrong_and_one_too_large_unless_it_is_a_bo
     (1 + 1e-9, True, True),
     (2.5, True, False),
   ):
-    other = dataclasses.replace(checked, ours=checked.ours * factor, is_bound=is_bound)
+    other = checked._replace(ours=checked.ours * factor, is_bound=is_bound)
     assert other.is_right == is_right
 
 
@@ -99,7 +99,7 @@ def test_the_program_counts_figures_of_each_kind(found):
   assert result.returncode == 0, result.stderr
   lines = [line.split() for line in result.stdout.splitlines()[1:]]
   counts = {kind: int(count) for kind, count, *_ in lines}
-  assert list(counts) == list(vectors.DEFINITIONS)
+  assert list(counts) == list(vectors.KINDS)
   assert sum(counts.values()) == len(found)
   # The documented table, but for differences, whose last bits are those of a machine.
   document_text = DOCUMENT.read_text(encoding='utf-8')
@@ -110,18 +110,20 @@ def test_the_program_counts_figures_of_each_kind(found):
 def _changed(found, tmp_path, **changes):
   first, *others = found
   path = tmp_path / 'vectors.json'
-  path.write_text(vectors.to_json([dataclasses.replace(first, **changes), *others]))
+  path.write_text(vectors.to_json([structs.replace(first, **changes), *others]))
   return path
 
 
 def _content(each):
   content = json.loads(vectors.to_json([]))
-  made = [vars(one) if isinstance(one, vectors.Vector) else one for one in each]
+  made = [
+    structs.asdict(one) if isinstance(one, vectors.Vector) else one for one in each
+  ]
   return json.dumps({**content, 'vectors': made})
 
 
 def _with_inputs(vector, **inputs):
-  return dataclasses.replace(vector, inputs={**vector.inputs, **inputs})
+  return structs.replace(vector, inputs={**vector.inputs, **inputs})
 
 
 @pytest.mark.slow
@@ -154,12 +156,15 @@ def test_wrong_figures_and_other_files_end_with_what_is_wrong(found, tmp_path):
     ('[1]', 'is a JSON list, not an object'),
     (_content([]), 'has no list of vectors, or an empty one'),
     (_content([found[0], found[0]]), f'has the id {found[0].id} twice'),
-    (_content([3]), 'vector number 0: it is 3'),
-    (_content([{**vars(found[0]), 'sign': 1}]), 'sign is missing or unknown'),
-    (_content([_with_inputs(found[0], num_rounds=2.5)]), 'num_rounds is 2.5; numbers'),
+    (_content([3]), 'vector number 0: Expected `object`, got `int`'),
+    (_content([{**structs.asdict(found[0]), 'sign': 1}]), 'unknown field `sign`'),
+    (
+      _content([_with_inputs(found[0], num_rounds=2.5)]),
+      'Expected `bool | int | str | array`, got `float`',
+    ),
     (_content([_with_inputs(found[0], num_rounds=-3)]), f'{found[0].id} cannot be com'),
     (
-      _content([dataclasses.replace(found[0], inputs={})]),
+      _content([structs.replace(found[0], inputs={})]),
       'its inputs need fixed_epoch, max_participations',
     ),
   ):

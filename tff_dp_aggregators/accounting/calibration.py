@@ -190,7 +190,7 @@ class _Spent:
     self._relation = relation
     self._known: dict[float, float] = {}
 
-  def accountant_for(self, parameter: float) -> accountants.Entry:
+  def accountant_for(self, parameter: float) -> type[accountants.Accountant]:
     """The accountant that is asked."""
     event = self._make_event(parameter)
     return accountants.entry_of(

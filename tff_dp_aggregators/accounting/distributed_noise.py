@@ -41,7 +41,7 @@ deviations of a normal sum as `modclip_prob` has for *one* entry.)
 import dataclasses
 import functools
 import math
-from typing import Callable, Optional
+from typing import Any, Optional
 
 import dp_accounting
 import numpy as np
@@ -69,6 +69,8 @@ _SAFETY = 1 + 1e-9
 _EXPONENTS = np.geomspace(1e-10, 20.0, 3000)
 # Where a search ends, relative to what a Gaussian needs.
 _MOST_NOISE = 20.0
+# By default, that an entry of a sum wraps, and that a client rounds again.
+_UNLIKELY = 1e-6
 # How much more noise than with `MAX_BITS` is worth a bit.
 _WORTH_A_BIT = 1.01
 
@@ -186,8 +188,8 @@ def design(
   dimension: int,
   bits: int,
   max_clients: Optional[int] = None,
-  max_wrap_probability: float = 1e-6,
-  beta: float = 1e-6,
+  max_wrap_probability: float = _UNLIKELY,
+  beta: float = _UNLIKELY,
 ) -> DistributedNoise:
   """The mechanism of a noise multiplier, on the finest grid that the bits allow.
 
@@ -228,7 +230,7 @@ def design(
   finest = functools.partial(
     _finest,
     noise,
-    noise_multiplier=noise_multiplier,
+    noise_multiplier,
     clip_norm=clip_norm,
     min_clients=min_clients,
     dimension=dimension,
@@ -259,13 +261,9 @@ def plan(
   target_delta: float,
   *,
   participations: int,
-  clip_norm: float,
-  min_clients: int,
-  dimension: int,
   bits: Optional[int] = None,
-  max_clients: Optional[int] = None,
-  max_wrap_probability: float = 1e-6,
-  beta: float = 1e-6,
+  max_wrap_probability: float = _UNLIKELY,
+  **numbers: Any,
 ) -> DistributedNoise:
   """The mechanism with the least noise that keeps a privacy target.
 
@@ -295,30 +293,59 @@ def plan(
     (14, 2.22, 8.0)
   """
   checks.check_positive_int('participations', participations)
+  gaussians = calibration.noise_multiplier(
+    lambda noise_multiplier: dp_accounting.SelfComposedDpEvent(
+      dp_accounting.GaussianDpEvent(noise_multiplier), participations
+    ),
+    target_epsilon,
+    target_delta,
+  )
 
   def least(bits: int) -> Optional[DistributedNoise]:
-    finest = functools.partial(
-      _finest,
-      noise,
-      bits=bits,
-      clip_norm=clip_norm,
-      min_clients=min_clients,
-      dimension=dimension,
-      max_clients=max_clients,
-      max_wrap_probability=max_wrap_probability,
-      beta=beta,
-    )
-    return _least_noise(finest, target_epsilon, target_delta, participations)
+    """The mechanism of the least noise multiplier that keeps the target, if any does.
+
+    More noise takes a coarser grid, and may cost more than it gives: noise is raised in
+    small steps from what a Gaussian needs, below which nothing keeps the target.
+    """
+
+    def keeps(noise_multiplier: float) -> Optional[DistributedNoise]:
+      made = _finest(
+        noise,
+        noise_multiplier,
+        bits=bits,
+        max_wrap_probability=max_wrap_probability,
+        **numbers,
+      )
+      if made is None or made.epsilon(target_delta, participations) > target_epsilon:
+        return None
+      return made
+
+    low = high = gaussians
+    found = keeps(low)
+    while found is None:
+      if high > gaussians * _MOST_NOISE:
+        return None
+      low, high = high, high * 1.05
+      found = keeps(high)
+    while high / low > 1 + 1e-4:
+      middle = math.sqrt(low * high)
+      better = keeps(middle)
+      if better is None:
+        low = middle
+      else:
+        high, found = middle, better
+    return found
 
   if bits is not None:
     found = least(bits)
     if found is not None:
       return found
   best = least(MAX_BITS)
+  clients = numbers.get('max_clients') or numbers['min_clients']
   if best is None:
     raise ValueError(
       f'target_epsilon={target_epsilon:g} at target_delta={target_delta:g} cannot be '
-      f'kept with sums of {max_clients or min_clients} clients in {MAX_BITS} bits. '
+      f'kept with sums of {clients} clients in {MAX_BITS} bits. '
       'Raise the target, or take fewer participations.'
     )
   # The fewest bits whose noise is hardly more.
@@ -333,7 +360,7 @@ def plan(
   if bits is not None:
     raise ValueError(
       f'bits={bits} are too few for target_epsilon={target_epsilon:g}: with the noise '
-      f'that it needs, sums of {max_clients or min_clients} clients wrap around with a '
+      f'that it needs, sums of {clients} clients wrap around with a '
       f'probability above {max_wrap_probability:g}, or the grid is so coarse that '
       f'rounding costs more than noise gives. Take bits={enough.bits}, with '
       f'noise_multiplier={enough.noise_multiplier:.4g}.'
@@ -349,8 +376,8 @@ def check(
   min_clients: int,
   bits: int,
   max_clients: Optional[int] = None,
-  max_wrap_probability: float = 1e-6,
-  beta: float = 1e-6,
+  max_wrap_probability: float = _UNLIKELY,
+  beta: float = _UNLIKELY,
 ) -> None:
   """Refuses arguments of `design` that are right for no dimension."""
   if noise not in NOISES:
@@ -363,8 +390,13 @@ def check(
   checks.check_int('bits', bits, at_least=2)
   if bits > MAX_BITS:
     raise ValueError(f'bits must be at most {MAX_BITS}; got {bits}.')
-  _check_probability('max_wrap_probability', max_wrap_probability)
-  _check_probability('beta', beta, zero=True)
+  for name, value, zero in (
+    ('max_wrap_probability', max_wrap_probability, ''),
+    ('beta', beta, '0, or '),
+  ):
+    checks.check_number(name, value)
+    if not (0 < value < 1 or (zero and value == 0)):
+      raise ValueError(f'{name} must be {zero}between 0 and 1, exclusive; got {value}.')
 
 
 def padded(dimension: int) -> int:
@@ -372,112 +404,36 @@ def padded(dimension: int) -> int:
   return 1 << (checks.check_positive_int('dimension', dimension) - 1).bit_length()
 
 
-def _check_probability(name: str, value: float, zero: bool = False) -> float:
-  checks.check_number(name, value)
-  if not (0 < value < 1 or (zero and value == 0)):
-    raise ValueError(
-      f'{name} must be {"0, or " if zero else ""}between 0 and 1, exclusive; '
-      f'got {value}.'
-    )
-  return float(value)
-
-
 def _finest(
-  noise: str,
-  noise_multiplier: float,
-  *,
-  bits: int,
-  clip_norm: float,
-  min_clients: int,
-  dimension: int,
-  max_clients: Optional[int],
-  max_wrap_probability: float,
-  beta: float,
+  noise: str, noise_multiplier: float, *, dimension: int, bits: int, **numbers: Any
 ) -> Optional[DistributedNoise]:
   """The mechanism on the finest grid, or `None` if the bits are too few for any."""
-  check(
-    noise,
-    clip_norm=clip_norm,
-    noise_multiplier=noise_multiplier,
-    min_clients=min_clients,
-    bits=bits,
-    max_clients=max_clients,
-    max_wrap_probability=max_wrap_probability,
-    beta=beta,
-  )
-  most = min_clients if max_clients is None else max_clients
+  check(noise, noise_multiplier=noise_multiplier, bits=bits, **numbers)
+  clip_norm, min_clients = numbers['clip_norm'], numbers['min_clients']
+  most = numbers.get('max_clients') or min_clients
+  at_most = numbers.get('max_wrap_probability', _UNLIKELY)
   size = padded(dimension)
   local = noise_multiplier / math.sqrt(min_clients)  # Over the scaled clip norm.
 
   def on_grid(scaled: float) -> DistributedNoise:
+    share = max(local * scaled, events.LEAST_DISCRETE_GAUSSIAN)
+    beta = numbers.get('beta', _UNLIKELY)
     return DistributedNoise(
-      noise,
-      clip_norm,
-      min_clients,
-      most,
-      size,
-      bits,
-      scaled,
-      max(local * scaled, events.LEAST_DISCRETE_GAUSSIAN),
-      beta,
+      noise, clip_norm, min_clients, most, size, bits, scaled, share, beta
     )
-
-  def wraps(scaled: float) -> float:
-    return on_grid(scaled).wrap_probability
 
   finest = min(_MAX_NORM - math.sqrt(size), MAX_LOCAL_STDDEV / local)
   coarsest = events.LEAST_DISCRETE_GAUSSIAN / local
   if 2**bits <= most:  # Clients count themselves in the same sum.
     return None
-  if coarsest > finest or wraps(coarsest) > max_wrap_probability:
+  if coarsest > finest or on_grid(coarsest).wrap_probability > at_most:
     return None
-  if wraps(finest) > max_wrap_probability:
-    low, high = coarsest, finest
-    while high / low > 1 + 1e-6:
-      middle = math.sqrt(low * high)
-      low, high = (
-        (middle, high) if wraps(middle) <= max_wrap_probability else (low, middle)
-      )
-    finest = low
-  return on_grid(finest)
-
-
-def _least_noise(
-  make: Callable[[float], Optional[DistributedNoise]],
-  target_epsilon: float,
-  target_delta: float,
-  participations: int,
-) -> Optional[DistributedNoise]:
-  """The mechanism of the least noise multiplier that keeps the target, if any does.
-
-  More noise takes a coarser grid, and may cost more than it gives: noise is raised in
-  small steps from what a Gaussian needs, below which nothing keeps the target.
-  """
-
-  def keeps(noise_multiplier: float) -> Optional[DistributedNoise]:
-    made = make(noise_multiplier)
-    if made is None or made.epsilon(target_delta, participations) > target_epsilon:
-      return None
-    return made
-
-  def gaussians(noise_multiplier: float) -> dp_accounting.DpEvent:
-    return dp_accounting.SelfComposedDpEvent(
-      dp_accounting.GaussianDpEvent(noise_multiplier), participations
-    )
-
-  low = calibration.noise_multiplier(gaussians, target_epsilon, target_delta)
-  high, found = low, keeps(low)
-  at_most = low * _MOST_NOISE
-  while found is None:
-    if high > at_most:
-      return None
-    low, high = high, high * 1.05
-    found = keeps(high)
-  while high / low > 1 + 1e-4:
-    middle = math.sqrt(low * high)
-    better = keeps(middle)
-    if better is None:
-      low = middle
+  if on_grid(finest).wrap_probability <= at_most:
+    return on_grid(finest)
+  while finest / coarsest > 1 + 1e-6:
+    middle = math.sqrt(coarsest * finest)
+    if on_grid(middle).wrap_probability <= at_most:
+      coarsest = middle
     else:
-      high, found = middle, better
-  return found
+      finest = middle
+  return on_grid(coarsest)

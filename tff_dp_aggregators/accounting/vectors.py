@@ -8,7 +8,6 @@ bisection, with 50 digits. That is slow and short, and uses nothing of what it i
 check. `check` compares what this package computes. `tff-dp-vectors` is the program.
 """
 
-import dataclasses
 import functools
 import itertools
 import json
@@ -16,10 +15,11 @@ import math
 import pathlib
 from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
-from typing import Any, Callable, Optional, Union
+from typing import Any, Callable, NamedTuple, Optional, Union
 
 import dp_accounting
 import mpmath
+import msgspec
 import numpy as np
 from dp_accounting import NeighboringRelation as Relation
 
@@ -60,13 +60,11 @@ def toeplitz(
   column_scales: Optional[Sequence[Fraction]] = None,
 ) -> Matrix:
   """C[i, j] = coefficients[i - j] column_scales[j], 0 where there is no coefficient."""
-  scales = column_scales or [Fraction(1)] * num_rounds
+  n, scales = num_rounds, column_scales or [Fraction(1)] * num_rounds
+  padded = [*coefficients, *[Fraction(0)] * n]
   return [
-    [
-      coefficients[i - j] * scales[j] if 0 <= i - j < len(coefficients) else Fraction(0)
-      for j in range(num_rounds)
-    ]
-    for i in range(num_rounds)
+    [padded[i - j] * scales[j] if i >= j else Fraction(0) for j in range(n)]
+    for i in range(n)
   ]
 
 
@@ -91,22 +89,20 @@ def squared_sensitivity(
   Contributions of norm 1 that point in one direction are the worst then.
   """
   return max(
-    sum(
-      (sum((row[j] for j in rounds), Fraction(0)) ** 2 for row in matrix), Fraction(0)
-    )
+    _total(_total(row[j] for j in rounds) ** 2 for row in matrix)
     for rounds in all_patterns
   )
 
 
 def workload(num_rounds: int, momentum: Fraction, weight_decay: Fraction) -> Matrix:
   """A[t, j] = sum_{s = j..t} (1 - weight_decay)^(t - s) momentum^(s - j)."""
-  kept = 1 - weight_decay
+  kept, rounds = 1 - weight_decay, range(num_rounds)
   return [
     [
-      sum((kept ** (t - s) * momentum ** (s - j) for s in range(j, t + 1)), Fraction(0))
-      for j in range(num_rounds)
+      _total(kept ** (t - s) * momentum ** (s - j) for s in range(j, t + 1))
+      for j in rounds
     ]
-    for t in range(num_rounds)
+    for t in rounds
   ]
 
 
@@ -117,16 +113,18 @@ def squared_errors(matrix: Matrix, queries: Matrix) -> list[Fraction]:
   for j in range(size):
     inverse[j][j] = 1 / matrix[j][j]
     for i in range(j + 1, size):
-      total = sum((matrix[i][k] * inverse[k][j] for k in range(j, i)), Fraction(0))
-      inverse[i][j] = -total / matrix[i][i]
-  rows = [
-    [
-      sum((query[k] * inverse[k][j] for k in range(j, size)), Fraction(0))
-      for j in range(size)
-    ]
+      above = _total(matrix[i][k] * inverse[k][j] for k in range(j, i))
+      inverse[i][j] = -above / matrix[i][i]
+  return [
+    _total(
+      _total(query[k] * inverse[k][j] for k in range(j, size)) ** 2 for j in range(size)
+    )
     for query in queries
   ]
-  return [sum((entry**2 for entry in row), Fraction(0)) for row in rows]
+
+
+def _total(values: Iterable[Fraction]) -> Fraction:
+  return sum(values, Fraction(0))
 
 
 def _normal_cdf(x: mpmath.mpf) -> mpmath.mpf:
@@ -166,81 +164,26 @@ def sampled_gaussian_delta(
   return max(removed, added)
 
 
-def root(
-  function: Callable[[mpmath.mpf], mpmath.mpf], lower: float, upper: float
+def smallest(
+  delta_of: Callable[[mpmath.mpf], mpmath.mpf], delta: mpmath.mpf
 ) -> mpmath.mpf:
-  """Where a decreasing function is 0, between the two, by bisection."""
-  low, high = mpmath.mpf(lower), mpmath.mpf(upper)
-  while function(high) > 0:
+  """The least argument, from 0, at which a decreasing delta is not above this one."""
+  low, high = mpmath.mpf(0), mpmath.mpf(1)
+  while delta_of(high) > delta:
     low, high = high, 2 * high
   for _ in range(4 * DIGITS):
     middle = (low + high) / 2
-    if function(middle) > 0:
+    if delta_of(middle) > delta:
       low = middle
     else:
       high = middle
   return high
 
 
-def decimal_of(value: Union[Fraction, mpmath.mpf]) -> str:
-  """A number with 30 digits."""
-  with mpmath.workdps(DIGITS):
-    if isinstance(value, Fraction):
-      value = mpmath.mpf(value.numerator) / value.denominator
-    return mpmath.nstr(value, _SHOWN, strip_zeros=False)
-
-
 # The file, and how it is made.
 
 PATH = pathlib.Path(__file__).with_name('test_vectors.json')
 FORMAT, VERSION = 'tff_dp_aggregators.test_vectors', 1
-_DIGITS = 30
-
-DEFINITIONS = {
-  'squared_sensitivity': (
-    'max ||C u||^2 over the rounds u that one client may take part in, with '
-    'contributions of norm at most 1 in each: rounds differ by min_separation at '
-    'least (with fixed_epoch, by multiples of it), and are max_participations at '
-    'most. Columns of C are rounds of participation.'
-  ),
-  'mean_squared_error': (
-    'Mean of the squared row norms of A C^-1: A[t, j] is the sum of (1 - '
-    'weight_decay)^(t - s) momentum^(s - j) over s from j to t, prefix sums '
-    'without both. The noise in the queries of round t has this variance if that '
-    'of C X + z is 1.'
-  ),
-  'max_squared_error': 'The largest of these squared row norms.',
-  'gaussian_delta': (
-    'The smallest delta at this epsilon of N(mu, 1) against N(0, 1): mu is the '
-    'sensitivity over the standard deviation of the noise.'
-  ),
-  'gaussian_epsilon': 'The smallest epsilon at this delta, of the same.',
-  'noise_multiplier': (
-    'The smallest standard deviation, in clip norms, of z in C X + z for '
-    '(epsilon, delta)-DP: the root of squared_sensitivity over the largest mu '
-    'whose gaussian_delta at epsilon is not above delta.'
-  ),
-  'sampled_gaussian_delta': (
-    'The smallest delta at this epsilon of one round in which each client takes '
-    'part with this probability, under addition and removal of one: the larger '
-    'one of the two directions.'
-  ),
-  'sampled_gaussian_epsilon': 'The smallest epsilon at this delta, of the same.',
-}
-_LIMITS = {'num_rounds', 'min_separation', 'max_participations', 'fixed_epoch'}
-_ERROR = {'num_rounds', 'coefficients', 'momentum', 'weight_decay'}
-_SAMPLED = {'sampling_probability', 'noise_multiplier'}
-# What a vector of each kind has at least; a matrix is coefficients or a binary tree.
-_INPUTS: dict[str, set[str]] = {
-  'squared_sensitivity': _LIMITS,
-  'mean_squared_error': _ERROR,
-  'max_squared_error': _ERROR,
-  'gaussian_delta': {'mu', 'epsilon'},
-  'gaussian_epsilon': {'mu', 'delta'},
-  'noise_multiplier': {'squared_sensitivity', 'epsilon', 'delta'},
-  'sampled_gaussian_delta': {*_SAMPLED, 'epsilon'},
-  'sampled_gaussian_epsilon': {*_SAMPLED, 'delta'},
-}
 _MATRIX = (
   'C: coefficients are the first column of a lower-triangular Toeplitz matrix, 0 where '
   'none is given, and column_scales what its columns are multiplied by; '
@@ -251,14 +194,15 @@ _BY_FRACTIONS = 'rational arithmetic, C inverted by forward substitution'
 _BY_CDF = 'normal distribution with 50 digits'
 _BY_BISECTION = 'normal distribution with 50 digits, bisection'
 
+Inputs = dict[str, Union[bool, int, str, list[Union[int, str]]]]
 
-@dataclasses.dataclass(frozen=True)
-class Vector:
+
+class Vector(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
   """One figure.
 
   Attributes:
     id: Unlike that of any other; it never stands for anything else.
-    kind: One of `DEFINITIONS`.
+    kind: A key of `KINDS`.
     inputs: Numbers that are no integers are text: decimals, or fractions 'p/q'.
     value: A decimal.
     digits: How many of its digits are right.
@@ -268,7 +212,7 @@ class Vector:
 
   id: str
   kind: str
-  inputs: dict[str, Any]
+  inputs: Inputs
   value: str
   digits: int
   method: str
@@ -287,9 +231,9 @@ def to_json(vectors: list[Vector]) -> str:
     'format': FORMAT,
     'version': VERSION,
     'matrix': _MATRIX,
-    'definitions': DEFINITIONS,
+    'definitions': {name: kind.definition for name, kind in KINDS.items()},
     'vectors': [
-      {name: value for name, value in vars(each).items() if value is not None}
+      {k: v for k, v in msgspec.structs.asdict(each).items() if v is not None}
       for each in vectors
     ],
   }
@@ -317,8 +261,9 @@ def read(path: Optional[str] = None) -> list[Vector]:
   read_so_far: dict[str, Vector] = {}
   for number, each in enumerate(vectors):
     try:
-      vector = _vector(each)
-    except ValueError as e:
+      vector = msgspec.convert(each, Vector)
+      _check_kind(vector)
+    except (msgspec.ValidationError, ValueError) as e:
       name = each.get('id') if isinstance(each, dict) else None
       raise ValueError(f'{chosen}: vector {name or f"number {number}"}: {e}') from e
     if vector.id in read_so_far:
@@ -327,51 +272,12 @@ def read(path: Optional[str] = None) -> list[Vector]:
   return list(read_so_far.values())
 
 
-def _vector(content: Any) -> Vector:
-  """A vector, of its JSON."""
-  if not isinstance(content, dict):
-    raise ValueError(f'it is {content!r}, not an object.')
-  fields = {field.name for field in dataclasses.fields(Vector)}
-  unlike = {*fields - {'exact'}} - {*content} or {*content} - fields
-  if unlike:
-    raise ValueError(f'{", ".join(sorted(unlike))} is missing or unknown.')
-  vector = Vector(**content)
-  if vector.kind not in DEFINITIONS:
-    raise ValueError(
-      f'it is of kind {vector.kind!r}; known are {", ".join(DEFINITIONS)}.'
-    )
-  needed = _INPUTS[vector.kind]
-  if not isinstance(vector.inputs, dict) or not needed <= {*vector.inputs}:
+def _check_kind(vector: Vector) -> None:
+  if vector.kind not in KINDS:
+    raise ValueError(f'it is of kind {vector.kind!r}; known are {", ".join(KINDS)}.')
+  needed = KINDS[vector.kind].inputs
+  if not needed <= {*vector.inputs}:
     raise ValueError(f'its inputs need {", ".join(sorted(needed))}.')
-  for name, value in vector.inputs.items():
-    for each in value if isinstance(value, list) else [value]:
-      if not isinstance(each, (int, str)):
-        raise ValueError(
-          f'the input {name} is {each!r}; numbers that are no integers are text.'
-        )
-  return vector
-
-
-def matrix_of(inputs: dict[str, Any]) -> Matrix:
-  """C, of the inputs of a vector."""
-  if 'binary_tree' in inputs:
-    return tree(inputs['num_rounds'])
-  scales = inputs.get('column_scales')
-  return toeplitz(
-    [Fraction(each) for each in inputs['coefficients']],
-    inputs['num_rounds'],
-    scales and [Fraction(each) for each in scales],
-  )
-
-
-def patterns_of(inputs: dict[str, Any]) -> Iterator[tuple[int, ...]]:
-  """A client's rounds, of the inputs of a vector."""
-  return patterns(
-    inputs['num_rounds'],
-    inputs['min_separation'],
-    inputs['max_participations'],
-    inputs['fixed_epoch'],
-  )
 
 
 _BANDS = ['1', '1/2', '3/8', '5/16']
@@ -404,12 +310,34 @@ _PARTICIPATIONS: tuple[tuple[int, int, bool], ...] = (
 )
 
 
+def _vector(
+  name: str,
+  kind: str,
+  inputs: Inputs,
+  value: Union[Fraction, mpmath.mpf],
+  method: str,
+) -> Vector:
+  """The figure, with 30 digits."""
+  exact = None
+  if isinstance(value, Fraction):
+    exact = str(value)
+    value = mpmath.mpf(value.numerator) / value.denominator
+  decimal = mpmath.nstr(value, _SHOWN, strip_zeros=False)
+  return Vector(name, kind, inputs, decimal, _SHOWN, method, exact)
+
+
+def _matrix(inputs: Any) -> Matrix:
+  """C, of the inputs of a vector."""
+  if 'binary_tree' in inputs:
+    return tree(inputs['num_rounds'])
+  coefficients = [Fraction(each) for each in inputs['coefficients']]
+  scales = [Fraction(each) for each in inputs.get('column_scales', ())]
+  return toeplitz(coefficients, inputs['num_rounds'], scales)
+
+
 def _sensitivities() -> Iterator[Vector]:
-  matrices = {
-    **_MATRICES,
-    'binary_tree': {'binary_tree': 'completed nodes', 'num_rounds': 10},
-  }
-  for name, matrix in matrices.items():
+  tree_of_10 = {'binary_tree': 'completed nodes', 'num_rounds': 10}
+  for name, matrix in {**_MATRICES, 'binary_tree': tree_of_10}.items():
     for separation, most, fixed in _PARTICIPATIONS:
       inputs = {
         **matrix,
@@ -417,22 +345,14 @@ def _sensitivities() -> Iterator[Vector]:
         'max_participations': most,
         'fixed_epoch': fixed,
       }
-      value = squared_sensitivity(matrix_of(inputs), patterns_of(inputs))
-      where = f'{separation}-{most}{"-fixed" if fixed else ""}'
-      yield _rational(
-        f'sensitivity/{name}/{where}', 'squared_sensitivity', inputs, value
+      rounds = patterns(matrix['num_rounds'], separation, most, fixed)
+      yield _vector(
+        f'sensitivity/{name}/{separation}-{most}{"-fixed" if fixed else ""}',
+        'squared_sensitivity',
+        inputs,
+        squared_sensitivity(_matrix(inputs), rounds),
+        _BY_ENUMERATION,
       )
-
-
-def _rational(
-  name: str,
-  kind: str,
-  inputs: dict[str, Any],
-  value: Fraction,
-  method: str = _BY_ENUMERATION,
-) -> Vector:
-  decimal = decimal_of(value)
-  return Vector(name, kind, inputs, decimal, _DIGITS, method, exact=str(value))
 
 
 def _errors() -> Iterator[Vector]:
@@ -446,55 +366,26 @@ def _errors() -> Iterator[Vector]:
     for of_workload, (momentum, decay) in workloads.items():
       inputs = {**matrix, 'momentum': momentum, 'weight_decay': decay}
       queries = workload(matrix['num_rounds'], Fraction(momentum), Fraction(decay))
-      errors = squared_errors(matrix_of(inputs), queries)
-      for what, value in (
-        ('mean', sum(errors, Fraction(0)) / len(errors)),
-        ('max', max(errors)),
-      ):
+      errors = squared_errors(_matrix(inputs), queries)
+      where = f'error/{name}/{of_workload}'
+      for what, value in ('mean', _total(errors) / len(errors)), ('max', max(errors)):
         kind = f'{what}_squared_error'
-        where = f'error/{name}/{of_workload}/{what}'
-        yield _rational(where, kind, inputs, value, _BY_FRACTIONS)
-
-
-def _real(
-  name: str, kind: str, inputs: dict[str, Any], value: mpmath.mpf, method: str
-) -> Vector:
-  return Vector(name, kind, inputs, decimal_of(value), _DIGITS, method)
+        yield _vector(f'{where}/{what}', kind, inputs, value, _BY_FRACTIONS)
 
 
 def _curves() -> Iterator[Vector]:
   for mu in ('0.01', '0.5', '1', '1.269726', '4', '20'):
+    delta_of = functools.partial(gaussian_delta, mpmath.mpf(mu))
     for epsilon in ('0', '0.1', '1', '8', '30'):
-      value = gaussian_delta(mpmath.mpf(mu), mpmath.mpf(epsilon))
+      value = delta_of(mpmath.mpf(epsilon))
       if value > mpmath.mpf(10) ** -300:
-        inputs = {'mu': mu, 'epsilon': epsilon}
-        yield _real(
-          f'curve/delta/{mu}/{epsilon}', 'gaussian_delta', inputs, value, _BY_CDF
-        )
+        name, inputs = f'curve/delta/{mu}/{epsilon}', {'mu': mu, 'epsilon': epsilon}
+        yield _vector(name, 'gaussian_delta', inputs, value, _BY_CDF)
     for delta in ('1e-5', '1e-10'):
-      value = _gaussian_epsilon(mpmath.mpf(mu), mpmath.mpf(delta))
-      if value > 0:
-        inputs = {'mu': mu, 'delta': delta}
-        yield _real(
-          f'curve/epsilon/{mu}/{delta}',
-          'gaussian_epsilon',
-          inputs,
-          value,
-          _BY_BISECTION,
-        )
-
-
-def _gaussian_epsilon(mu: mpmath.mpf, delta: mpmath.mpf) -> mpmath.mpf:
-  if gaussian_delta(mu, mpmath.mpf(0)) <= delta:
-    return mpmath.mpf(0)
-  return _smallest(functools.partial(gaussian_delta, mu), delta)
-
-
-def _smallest(
-  delta_of: Callable[[mpmath.mpf], mpmath.mpf], delta: mpmath.mpf
-) -> mpmath.mpf:
-  """The smallest argument at which a decreasing delta is not above this one."""
-  return root(lambda value: delta_of(value) - delta, 0, 1)
+      if delta_of(mpmath.mpf(0)) > mpmath.mpf(delta):
+        value = smallest(delta_of, mpmath.mpf(delta))
+        name, inputs = f'curve/epsilon/{mu}/{delta}', {'mu': mu, 'delta': delta}
+        yield _vector(name, 'gaussian_epsilon', inputs, value, _BY_BISECTION)
 
 
 def _calibrations() -> Iterator[Vector]:
@@ -506,41 +397,38 @@ def _calibrations() -> Iterator[Vector]:
       def delta_of(
         noise: mpmath.mpf, sensitivity: mpmath.mpf = sensitivity, epsilon: str = epsilon
       ) -> mpmath.mpf:
-        if noise == 0:
-          return mpmath.mpf(1)
         return gaussian_delta(sensitivity / noise, mpmath.mpf(epsilon))
 
-      yield _real(
+      yield _vector(
         f'calibration/{squared.replace("/", "_")}/{epsilon}/{delta}',
         'noise_multiplier',
         {'squared_sensitivity': squared, 'epsilon': epsilon, 'delta': delta},
-        _smallest(delta_of, mpmath.mpf(delta)),
+        smallest(delta_of, mpmath.mpf(delta)),
         _BY_BISECTION,
       )
 
 
 def _sampled() -> Iterator[Vector]:
   for probability, noise in (('0.01', '1'), ('0.1', '0.8'), ('0.5', '2')):
-    arguments = mpmath.mpf(probability), mpmath.mpf(noise)
+    delta_of = functools.partial(
+      sampled_gaussian_delta, mpmath.mpf(probability), mpmath.mpf(noise)
+    )
+    where = f'{probability}/{noise}'
     inputs = {'sampling_probability': probability, 'noise_multiplier': noise}
     for epsilon in ('0.1', '1', '3'):
-      value = sampled_gaussian_delta(*arguments, mpmath.mpf(epsilon))
-      yield _real(
-        f'sampled/delta/{probability}/{noise}/{epsilon}',
+      yield _vector(
+        f'sampled/delta/{where}/{epsilon}',
         'sampled_gaussian_delta',
         {**inputs, 'epsilon': epsilon},
-        value,
+        delta_of(mpmath.mpf(epsilon)),
         _BY_CDF,
       )
     for delta in ('1e-3', '1e-6'):
-      value = _smallest(
-        functools.partial(sampled_gaussian_delta, *arguments), mpmath.mpf(delta)
-      )
-      yield _real(
-        f'sampled/epsilon/{probability}/{noise}/{delta}',
+      yield _vector(
+        f'sampled/epsilon/{where}/{delta}',
         'sampled_gaussian_epsilon',
         {**inputs, 'delta': delta},
-        value,
+        smallest(delta_of, mpmath.mpf(delta)),
         _BY_BISECTION,
       )
 
@@ -550,18 +438,9 @@ def _sampled() -> Iterator[Vector]:
 # By how much a figure may be below the exact one, by rounding, and above it.
 _ROUNDING = 1e-12
 _BOUND = 1.0  # The same of what is said to be a bound: a larger one is of no use.
-_ABOVE = {
-  'gaussian_delta': 1e-9,
-  'gaussian_epsilon': 1e-9,
-  'noise_multiplier': 1e-9,
-  # Losses of a privacy loss distribution are rounded up.
-  'sampled_gaussian_delta': 1e-5,
-  'sampled_gaussian_epsilon': 1e-4,
-}
 
 
-@dataclasses.dataclass(frozen=True)
-class Checked:
+class Checked(NamedTuple):
   """A vector and what this package has for it.
 
   Attributes:
@@ -584,7 +463,7 @@ class Checked:
   @property
   def is_right(self) -> bool:
     """Whether it is not below the exact figure, nor above it; a bound to its double."""
-    above = _BOUND if self.is_bound else _ABOVE.get(self.vector.kind, _ROUNDING)
+    above = _BOUND if self.is_bound else KINDS[self.vector.kind].above
     return -_ROUNDING <= self.difference <= above
 
 
@@ -595,7 +474,8 @@ def check(vectors: Iterable[Vector]) -> list[Checked]:
 
 def _checked(vector: Vector) -> Checked:
   try:
-    return Checked(vector, *_OURS[vector.kind](vector.inputs))
+    ours = KINDS[vector.kind].ours(vector.inputs)
+    return Checked(vector, *(ours if isinstance(ours, tuple) else (float(ours), False)))
   except (KeyError, TypeError, ValueError, ZeroDivisionError) as e:
     raise ValueError(f'{vector.id} cannot be computed: {e!r}.') from e
 
@@ -634,8 +514,8 @@ def _our_errors(inputs: dict[str, Any]) -> np.ndarray:
   return _strategy(inputs).per_query_error(workload)
 
 
-def _gaussian(mu: str) -> dp_accounting.DpEvent:
-  return dp_accounting.GaussianDpEvent(1 / float(mu))
+def _gaussian(inputs: dict[str, Any]) -> dp_accounting.DpEvent:
+  return dp_accounting.GaussianDpEvent(1 / float(inputs['mu']))
 
 
 def _noise_multiplier(inputs: dict[str, Any]) -> float:
@@ -654,27 +534,87 @@ def _sampled_event(inputs: dict[str, Any]) -> dp_accounting.DpEvent:
   )
 
 
-_SAMPLED = Relation.ADD_OR_REMOVE_ONE
-# From inputs to this package's figure, and whether it is an upper bound.
-_OURS: dict[str, Callable[[dict[str, Any]], tuple[float, bool]]] = {
-  'squared_sensitivity': _our_sensitivity,
-  'mean_squared_error': lambda inputs: (float(_our_errors(inputs).mean()), False),
-  'max_squared_error': lambda inputs: (float(_our_errors(inputs).max()), False),
-  'gaussian_delta': lambda inputs: (
-    accountants.delta(_gaussian(inputs['mu']), float(inputs['epsilon'])),
-    False,
+_BOTH = Relation.ADD_OR_REMOVE_ONE
+
+
+class Kind(NamedTuple):
+  """A kind of figure.
+
+  Attributes:
+    definition: What it is, for the file.
+    inputs: What a vector has at least; a matrix is coefficients or a binary tree.
+    ours: From inputs to this package's figure; and whether it is a bound, if it may be.
+    above: By how much that may be above the exact one, relative.
+  """
+
+  definition: str
+  inputs: set[str]
+  ours: Callable[[dict[str, Any]], Union[float, tuple[float, bool]]]
+  above: float = _ROUNDING
+
+
+_ERROR = {'num_rounds', 'coefficients', 'momentum', 'weight_decay'}
+_SAMPLE = {'sampling_probability', 'noise_multiplier'}
+KINDS = {
+  'squared_sensitivity': Kind(
+    'max ||C u||^2 over the rounds u that one client may take part in, with '
+    'contributions of norm at most 1 in each: rounds differ by min_separation at '
+    'least (with fixed_epoch, by multiples of it), and are max_participations at '
+    'most. Columns of C are rounds of participation.',
+    {'num_rounds', 'min_separation', 'max_participations', 'fixed_epoch'},
+    _our_sensitivity,
   ),
-  'gaussian_epsilon': lambda inputs: (
-    accountants.epsilon(_gaussian(inputs['mu']), float(inputs['delta'])),
-    False,
+  'mean_squared_error': Kind(
+    'Mean of the squared row norms of A C^-1: A[t, j] is the sum of (1 - '
+    'weight_decay)^(t - s) momentum^(s - j) over s from j to t, prefix sums '
+    'without both. The noise in the queries of round t has this variance if that '
+    'of C X + z is 1.',
+    _ERROR,
+    lambda inputs: _our_errors(inputs).mean(),
   ),
-  'noise_multiplier': lambda inputs: (_noise_multiplier(inputs), False),
-  'sampled_gaussian_delta': lambda inputs: (
-    accountants.delta(_sampled_event(inputs), float(inputs['epsilon']), None, _SAMPLED),
-    False,
+  'max_squared_error': Kind(
+    'The largest of these squared row norms.',
+    _ERROR,
+    lambda inputs: _our_errors(inputs).max(),
   ),
-  'sampled_gaussian_epsilon': lambda inputs: (
-    accountants.epsilon(_sampled_event(inputs), float(inputs['delta']), None, _SAMPLED),
-    False,
+  'gaussian_delta': Kind(
+    'The smallest delta at this epsilon of N(mu, 1) against N(0, 1): mu is the '
+    'sensitivity over the standard deviation of the noise.',
+    {'mu', 'epsilon'},
+    lambda inputs: accountants.delta(_gaussian(inputs), float(inputs['epsilon'])),
+    1e-9,
+  ),
+  'gaussian_epsilon': Kind(
+    'The smallest epsilon at this delta, of the same.',
+    {'mu', 'delta'},
+    lambda inputs: accountants.epsilon(_gaussian(inputs), float(inputs['delta'])),
+    1e-9,
+  ),
+  'noise_multiplier': Kind(
+    'The smallest standard deviation, in clip norms, of z in C X + z for '
+    '(epsilon, delta)-DP: the root of squared_sensitivity over the largest mu '
+    'whose gaussian_delta at epsilon is not above delta.',
+    {'squared_sensitivity', 'epsilon', 'delta'},
+    _noise_multiplier,
+    1e-9,
+  ),
+  # Losses of a privacy loss distribution are rounded up.
+  'sampled_gaussian_delta': Kind(
+    'The smallest delta at this epsilon of one round in which each client takes '
+    'part with this probability, under addition and removal of one: the larger '
+    'one of the two directions.',
+    {*_SAMPLE, 'epsilon'},
+    lambda inputs: accountants.delta(
+      _sampled_event(inputs), float(inputs['epsilon']), relation=_BOTH
+    ),
+    1e-5,
+  ),
+  'sampled_gaussian_epsilon': Kind(
+    'The smallest epsilon at this delta, of the same.',
+    {*_SAMPLE, 'delta'},
+    lambda inputs: accountants.epsilon(
+      _sampled_event(inputs), float(inputs['delta']), relation=_BOTH
+    ),
+    1e-4,
   ),
 }

@@ -404,7 +404,7 @@ def test_a_refused_event_leaves_the_accountant_as_it_was():
 
 @pytest.mark.parametrize('name', ['exact', 'zcdp'])
 def test_composing_several_times_adds_up(name):
-  accountant = accountants.ACCOUNTANTS[name].make(Relation.REPLACE_SPECIAL)
+  accountant = accountants.ACCOUNTANTS[name](Relation.REPLACE_SPECIAL)
   accountant.compose(Gaussian(3.0), 8).compose(Gaussian(3.0))
   assert accountant.mu == pytest.approx(1.0, rel=1e-14)
 
@@ -413,7 +413,7 @@ def test_composing_several_times_adds_up(name):
 @pytest.mark.parametrize('name', ['exact', 'zcdp'])
 def test_composing_less_than_once_is_refused(name, count):
   # -1 would take privacy loss away.
-  accountant = accountants.ACCOUNTANTS[name].make(Relation.REPLACE_SPECIAL)
+  accountant = accountants.ACCOUNTANTS[name](Relation.REPLACE_SPECIAL)
   with pytest.raises(ValueError, match=f'must be positive. Found {count}'):
     accountant.compose(Gaussian(1.0), count)
   assert accountant.mu == 0.0

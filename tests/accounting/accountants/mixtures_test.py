@@ -533,7 +533,7 @@ def test_rounds_that_share_noise_are_refused():
       with pytest.raises(ValueError, match=match):
         ask(event, 0.05, 'monte_carlo', BOTH)
     with pytest.raises(ValueError, match=match):
-      monte_carlo.estimate_epsilon(event, 0.05)
+      monte_carlo.MonteCarloAccountant.estimate(event, 0.05)
 
 
 def test_a_break_out_of_range_is_refused():

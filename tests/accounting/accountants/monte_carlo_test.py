@@ -547,7 +547,7 @@ def test_what_is_too_large_is_refused_before_it_is_begun():
       with pytest.raises(ValueError, match=says):
         ask(event, 1e-6, NAME, BOTH)
     with pytest.raises(ValueError, match=says):
-      monte_carlo.estimate_epsilon(event, 1e-6)
+      monte_carlo.MonteCarloAccountant.estimate(event, 1e-6)
     assert 0 < accountants.epsilon(event, 1e-6, 'pld', BOTH) < math.inf
 
 

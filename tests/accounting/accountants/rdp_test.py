@@ -220,8 +220,7 @@ def test_a_delta_of_a_finite_order_is_never_0():
 @pytest.mark.parametrize('accountant', sorted(accountants.ACCOUNTANTS))
 @pytest.mark.parametrize('epsilon', [0.0, 1.0, 1e300])
 def test_what_has_no_privacy_has_a_delta_of_1(accountant, epsilon):
-  entry = accountants.entry_of(accountant)
-  made = entry.make(Relation.ADD_OR_REMOVE_ONE)
+  made = accountants.entry_of(accountant)(Relation.ADD_OR_REMOVE_ONE)
   made.compose(dp_accounting.NonPrivateDpEvent())
   assert made.get_epsilon(1e-6) == math.inf
   assert made.get_delta(epsilon) == 1

@@ -104,7 +104,7 @@ def test_more_questions_than_the_confidence_is_for_are_refused(monkeypatch):
       return 6.0 + 1.0 / next(answers)
 
   monkeypatch.setattr(
-    accountants.entry_of('monte_carlo').make, 'get_epsilon', Restless.get_epsilon
+    accountants.entry_of('monte_carlo'), 'get_epsilon', Restless.get_epsilon
   )
   with pytest.raises(ValueError, match='more than 64 epsilons.*or state the noise'):
     calibration.noise_multiplier(
@@ -124,5 +124,5 @@ def test_about_is_about():
   exact = calibration.noise_multiplier(dp_accounting.GaussianDpEvent, 6.0, 1e-6)
   assert exact <= gaussian <= 1.1 * exact
   with pytest.raises(dp_accounting.UnsupportedEventError, match='one alone'):
-    monte_carlo.estimate_epsilon(dp_accounting.GaussianDpEvent(1.0), 1e-6)
-  assert monte_carlo.estimate_epsilon(_event_of(0.0), 1e-6) == math.inf
+    monte_carlo.MonteCarloAccountant.estimate(dp_accounting.GaussianDpEvent(1.0), 1e-6)
+  assert monte_carlo.MonteCarloAccountant.estimate(_event_of(0.0), 1e-6) == math.inf

@@ -24,7 +24,6 @@ from tff_dp_aggregators.accounting.accountants.registry import ACCOUNTANTS
 from tff_dp_aggregators.accounting.accountants.registry import EXACT
 from tff_dp_aggregators.accounting.accountants.registry import QUICK_BOUND
 from tff_dp_aggregators.accounting.accountants.registry import RDP_ORDERS
-from tff_dp_aggregators.accounting.accountants.registry import Entry
 from tff_dp_aggregators.accounting.accountants.registry import composed
 from tff_dp_aggregators.accounting.accountants.registry import delta
 from tff_dp_aggregators.accounting.accountants.registry import entry_of
@@ -39,7 +38,6 @@ __all__ = [
   'ACCOUNTANTS',
   'Accountant',
   'EXACT',
-  'Entry',
   'GaussianAccountant',
   'Instead',
   'QUICK_BOUND',

@@ -30,7 +30,7 @@ import abc
 import fractions
 import math
 from collections.abc import Iterator
-from typing import Any, NamedTuple, Optional
+from typing import Any, Callable, ClassVar, NamedTuple, Optional
 
 import dp_accounting
 from dp_accounting import NeighboringRelation as Relation
@@ -39,6 +39,8 @@ from tff_dp_aggregators.accounting import events
 
 # An event, and how many times it happened.
 Component = tuple[dp_accounting.DpEvent, int]
+# Sums of epsilons and deltas that are only stated, exactly.
+Stated = tuple[fractions.Fraction, fractions.Fraction]
 
 # What closed forms are rounded up by, relative: more than their round-off.
 _ROUND_OFF = 1e-14
@@ -96,31 +98,120 @@ def components(event: dp_accounting.DpEvent, relation: Relation) -> list[Compone
 
 
 class Instead(NamedTuple):
-  """The bound that stands where an accountant has none of its own.
-
-  Attributes:
-    accountant: Whose it is.
-    reason: Why, in a few words.
-  """
+  """Whose bound stands where an accountant has none of its own, and why, in words."""
 
   accountant: str
   reason: str
 
 
 class Accountant(dp_accounting.PrivacyAccountant):
-  """Collects what it composes; subclasses say which components they read."""
+  """Composes the events that a subclass reads, and says what they cost together.
 
-  reads = 'events'  # For messages: "Only ... are supported."
-  # Whether it reads mixtures by their bounds; only if all that it says is of a bound.
+  What is only stated to be (epsilon, delta)-DP stands beside them. Epsilons and deltas
+  add up (basic composition; Dwork and Roth 2014, theorem 3.16), which holds whatever
+  the rest is, and which a reader of a report can do by hand. Many releases that are
+  stated so would compose better together; who knows more of them than epsilon and delta
+  states their noise instead.
+
+  Attributes:
+    name: What flags, arguments and reports call it.
+    reads: The events that it reads, for messages: "Only ... are supported."
+    reads_bounds: Whether it reads mixtures by their bounds; only if all that it says is
+      of a bound.
+    rank: Place among those that are asked when none is named, the tightest first;
+      `None` for one that is never tighter than another.
+    tolerance: How far above the least noise a search may end, relative; the finest that
+      is worth the time.
+    is_numerical: Whether it takes up to seconds, so that searches start from the quick
+      bound's answer.
+    is_drawn: Whether outcomes are drawn for each answer, which takes up to minutes:
+      curves have few points.
+    estimate: From an event and delta to about the epsilon, which nobody vouches for:
+      where searches start, instead of at the quick bound's answer.
+    max_questions: Epsilons that one search may ask for, if its confidence is for so
+      many.
+  """
+
+  name: ClassVar[str]
+  reads = 'events'
   reads_bounds = False
+  rank: ClassVar[Optional[int]] = None
+  tolerance = 5e-5
+  is_numerical = False
+  is_drawn = False
+  estimate: ClassVar[Optional[Callable[[dp_accounting.DpEvent, float], float]]] = None
+  max_questions: ClassVar[Optional[int]] = None
 
   def __init__(self, relation: Relation = Relation.REPLACE_SPECIAL) -> None:
     super().__init__(relation)
-    self._composed: list[dp_accounting.DpEvent] = []
+    self._composed: list[dp_accounting.SelfComposedDpEvent] = []
+
+  @abc.abstractmethod
+  def _can_read(self, part: dp_accounting.DpEvent) -> bool:
+    """Whether the accountant knows what this component means."""
+
+  @abc.abstractmethod
+  def _epsilon(self, found: list[Component], delta: float) -> float:
+    """Epsilon of components, of which there are some, and all private; rounded up."""
+
+  @abc.abstractmethod
+  def _delta(self, found: list[Component], epsilon: float) -> float:
+    """The same the other way."""
+
+  def _instead(self, found: list[Component], delta: float) -> Optional[Instead]:
+    """Whose bound `_epsilon` returns, if not this accountant's own."""
+    return None
+
+  def _failure(self, delta: float) -> float:
+    """Probability that `_epsilon` is too small."""
+    return 0.0
+
+  @classmethod
+  def can_read(cls, event: dp_accounting.DpEvent, relation: Relation) -> bool:
+    """Whether it says anything about an event under a neighbouring relation."""
+    return bool(cls(relation).supports(event))
+
+  def get_epsilon(self, target_delta: float) -> float:
+    """The smallest epsilon at `target_delta` for which it can vouch."""
+    found, stated = self._found()
+    left = _left(target_delta, stated)
+    if not left > 0 or is_non_private(found):
+      return math.inf
+    epsilon = 0.0
+    if found:
+      epsilon = min(self._epsilon(found, left), pure_epsilon_of(found))
+    return (epsilon + up(stated[0])) * (1 + _ROUND_OFF) if any(stated) else epsilon
+
+  def get_delta(self, target_epsilon: float) -> float:
+    """The smallest delta at `target_epsilon` for which it can vouch."""
+    found, stated = self._found()
+    left = target_epsilon
+    if any(stated):
+      left = target_epsilon * (1 - _ROUND_OFF) - up(stated[0])
+    if left < 0 or is_non_private(found):
+      return 1.0
+    delta = 0.0
+    if not left >= pure_epsilon_of(found):
+      delta = self._delta(found, left)
+    if any(stated):
+      delta = (delta + up(stated[1])) * (1 + _ROUND_OFF)
+    return min(delta, 1.0)
 
   def instead(self, target_delta: float) -> Optional[Instead]:
     """Whose bound `get_epsilon` returns, if not this accountant's own, and why."""
-    return None
+    found, stated = self._found()
+    left = _left(target_delta, stated)
+    if not (found and left > 0) or is_non_private(found):
+      return None
+    return self._instead(found, left)
+
+  def failure_probability(self, target_delta: float) -> float:
+    """Probability that `get_epsilon` is too small, which is a part of its delta.
+
+    It is 0 unless outcomes are drawn.
+    """
+    left = _left(target_delta, self._found()[1])
+    return self._failure(left) if left > 0 else 0.0
 
   def _read(self, event: dp_accounting.DpEvent) -> list[Component]:
     """The components; of mixtures the bound, where that is tight or all there is."""
@@ -137,21 +228,6 @@ class Accountant(dp_accounting.PrivacyAccountant):
         found.append((part, count))
     return found
 
-  def failure_probability(self, target_delta: float) -> float:
-    """Probability that `get_epsilon` is too small, which is a part of its delta.
-
-    It is 0 unless outcomes are drawn.
-    """
-    del target_delta
-    return 0.0
-
-  @abc.abstractmethod
-  def _can_read(self, part: dp_accounting.DpEvent) -> bool:
-    """Whether the accountant knows what this component means."""
-
-  def _add(self, part: dp_accounting.DpEvent, count: int) -> None:
-    self._composed.append(dp_accounting.SelfComposedDpEvent(part, count))
-
   def _maybe_compose(
     self, event: dp_accounting.DpEvent, count: int, do_compose: bool
   ) -> Optional[Any]:
@@ -159,18 +235,34 @@ class Accountant(dp_accounting.PrivacyAccountant):
       found = self._read(event)
     except dp_accounting.UnsupportedEventError as error:
       return self.CompositionErrorDetails(event, str(error))
+    always = (dp_accounting.NonPrivateDpEvent, events.EpsilonDeltaDpEvent)
     for part, _ in found:
-      is_non_private = isinstance(part, dp_accounting.NonPrivateDpEvent)
-      if not is_non_private and not self._can_read(part):
+      if not isinstance(part, always) and not self._can_read(part):
         return self.CompositionErrorDetails(part, f'Only {self.reads} are supported.')
     if do_compose:
       for part, times in found:
-        self._add(part, times * count)
+        self._composed.append(dp_accounting.SelfComposedDpEvent(part, times * count))
     return None
 
-  def _components(self) -> list[Component]:
+  def _found(self) -> tuple[list[Component], Stated]:
+    """What is composed, and the sums of what is stated beside it."""
     everything = dp_accounting.ComposedDpEvent(self._composed)
-    return components(everything, self.neighboring_relation)
+    found = []
+    epsilon = delta = fractions.Fraction(0)
+    for part, count in components(everything, self.neighboring_relation):
+      if isinstance(part, events.EpsilonDeltaDpEvent):
+        epsilon += count * fractions.Fraction(part.epsilon)
+        delta += count * fractions.Fraction(part.delta)
+      else:
+        found.append((part, count))
+    return found, (epsilon, delta)
+
+
+def _left(delta: float, stated: Stated) -> float:
+  """What is left of a delta beside what is stated, rounded down."""
+  if not any(stated):
+    return delta
+  return math.nextafter(float(fractions.Fraction(delta) - stated[1]), -math.inf)
 
 
 def is_non_private(found: list[Component]) -> bool:
@@ -183,24 +275,10 @@ def is_noise(part: Any) -> bool:
   return isinstance(part, (dp_accounting.GaussianDpEvent, dp_accounting.LaplaceDpEvent))
 
 
-def is_poisson(part: Any, noise: type) -> bool:
-  """Whether it is such noise on a Poisson sample."""
-  return _is_of(part, dp_accounting.PoissonSampledDpEvent, noise)
-
-
-def is_allocated(part: Any) -> bool:
-  """Whether it is Gaussian noise in a step that is drawn at random."""
-  return _is_of(part, events.AllocatedDpEvent)
-
-
-def is_without_replacement(part: Any) -> bool:
-  """Whether it is Gaussian noise on a sample of fixed size."""
-  return _is_of(part, dp_accounting.SampledWithoutReplacementDpEvent)
-
-
-def _is_of(
-  part: Any, sampling: type, noise: type = dp_accounting.GaussianDpEvent
+def is_sampled(
+  part: Any, *sampling: type, noise: type = dp_accounting.GaussianDpEvent
 ) -> bool:
+  """Whether it is such noise on clients that are sampled in one of these ways."""
   return isinstance(part, sampling) and isinstance(getattr(part, 'event', None), noise)
 
 
@@ -208,10 +286,6 @@ def pure_epsilon(
   event: dp_accounting.DpEvent, relation: Relation = Relation.REPLACE_SPECIAL
 ) -> float:
   """Epsilon with delta 0 of everything that is composed.
-
-  Args:
-    event: Any event.
-    relation: Neighbouring relation it is to be read under.
 
   Returns:
     The sum over its uses of Laplace noise and what is stated to be pure, rounded up in
@@ -238,23 +312,19 @@ def pure_epsilon_of(found: list[Component]) -> float:
   """
   exact = fractions.Fraction(0)
   for part, count in found:
-    cost = _pure_epsilon_of_one(part)
-    if cost is None:
+    if isinstance(part, dp_accounting.LaplaceDpEvent):
+      cost = 1 / fractions.Fraction(part.noise_multiplier)
+    elif is_sampled(
+      part, dp_accounting.PoissonSampledDpEvent, noise=dp_accounting.LaplaceDpEvent
+    ):
+      sampled = laplace_epsilon(part.event.noise_multiplier, part.sampling_probability)
+      cost = fractions.Fraction(sampled)
+    elif isinstance(part, events.EpsilonDeltaDpEvent) and part.delta == 0:
+      cost = fractions.Fraction(part.epsilon)
+    else:
       return math.inf
     exact += count * cost
   return up(exact)
-
-
-def _pure_epsilon_of_one(part: dp_accounting.DpEvent) -> Optional[fractions.Fraction]:
-  """Epsilon of one use, exact but for sampling; `None` if there is none."""
-  if isinstance(part, dp_accounting.LaplaceDpEvent):
-    return 1 / fractions.Fraction(part.noise_multiplier)
-  if is_poisson(part, dp_accounting.LaplaceDpEvent):
-    sampled = laplace_epsilon(part.event.noise_multiplier, part.sampling_probability)
-    return fractions.Fraction(sampled)
-  if isinstance(part, events.EpsilonDeltaDpEvent) and part.delta == 0:
-    return fractions.Fraction(part.epsilon)
-  return None
 
 
 def laplace_epsilon(noise_multiplier: float, sampling_probability: float) -> float:
@@ -262,10 +332,6 @@ def laplace_epsilon(noise_multiplier: float, sampling_probability: float) -> flo
 
   1 / noise_multiplier (Dwork et al. 2006, theorem 1); on a Poisson sample, to add or
   remove one, ln(1 + q (e^that - 1)).
-
-  Example:
-    >>> round(laplace_epsilon(2.0, 1.0), 12), round(laplace_epsilon(2.0, 0.01), 6)
-    (0.5, 0.006466)
   """
   q = sampling_probability
   before = math.nextafter(1 / noise_multiplier, math.inf)
@@ -278,12 +344,7 @@ def laplace_epsilon(noise_multiplier: float, sampling_probability: float) -> flo
 
 
 def up(exact: fractions.Fraction) -> float:
-  """The smallest float that is not below an exact number.
-
-  Example:
-    >>> up(fractions.Fraction(1, 2)), up(fractions.Fraction(1, 10)) * 10 >= 1
-    (0.5, True)
-  """
+  """The smallest float that is not below an exact number."""
   try:
     rounded = float(exact)
   except OverflowError:

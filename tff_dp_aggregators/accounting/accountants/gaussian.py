@@ -17,10 +17,10 @@ import math
 from typing import Any, Optional
 
 import dp_accounting
-from dp_accounting import NeighboringRelation as Relation
 from scipy import optimize
 from scipy import special
 
+from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting.accountants import accountant
 from tff_dp_aggregators.base import checks
 
@@ -184,37 +184,7 @@ def mu_of(epsilon: float, delta: float) -> float:
   return float(mu)
 
 
-class _ComposedGaussians(accountant.Accountant):
-  """Adds up Gaussian events: mu^2 = sum of 1 / noise_multiplier^2."""
-
-  reads = 'Gaussian events'
-
-  def __init__(self, relation: Relation = Relation.REPLACE_SPECIAL) -> None:
-    super().__init__(relation)
-    self._mu_squared = 0.0
-
-  def _can_read(self, part: dp_accounting.DpEvent) -> bool:
-    return isinstance(part, dp_accounting.GaussianDpEvent)
-
-  def _add(self, part: dp_accounting.DpEvent, count: int) -> None:
-    if isinstance(part, dp_accounting.NonPrivateDpEvent):
-      self._mu_squared = math.inf
-    else:
-      inverse = 1 / part.noise_multiplier  # Squaring first would overflow sooner.
-      self._mu_squared += count * (inverse * inverse)
-
-  @property
-  def mu(self) -> float:
-    """The composition is mu-Gaussian-DP."""
-    return math.sqrt(self._mu_squared)
-
-  @property
-  def rho(self) -> float:
-    """The composition is rho-zCDP."""
-    return self._mu_squared / 2
-
-
-class GaussianAccountant(_ComposedGaussians):
+class GaussianAccountant(accountant.Accountant):
   """Exact accountant of composed Gaussian mechanisms.
 
   Example:
@@ -224,39 +194,60 @@ class GaussianAccountant(_ComposedGaussians):
     8.5261
   """
 
-  def get_epsilon(self, target_delta: float) -> float:
-    """Smallest epsilon at `target_delta`, exact."""
-    return epsilon_of(self.mu, target_delta)
+  name = 'exact'
+  rank = 0
+  tolerance = 1e-13
+  reads = 'Gaussian events'
 
-  def get_delta(self, target_epsilon: float) -> float:
-    """Smallest delta at `target_epsilon`, exact."""
-    return delta_of(self.mu, target_epsilon)
+  def _can_read(self, part: dp_accounting.DpEvent) -> bool:
+    return isinstance(part, dp_accounting.GaussianDpEvent)
+
+  @property
+  def mu(self) -> float:
+    """The composition is mu-Gaussian-DP, where nothing is only stated."""
+    squared = 0.0
+    for each in self._composed:
+      if isinstance(each.event, dp_accounting.GaussianDpEvent):
+        inverse = 1 / each.event.noise_multiplier  # Squaring it would overflow sooner.
+        squared += each.count * (inverse * inverse)
+      elif isinstance(each.event, dp_accounting.NonPrivateDpEvent):
+        return math.inf
+    return math.sqrt(squared)
+
+  def _epsilon(self, found: list[accountant.Component], delta: float) -> float:
+    return epsilon_of(self.mu, delta)
+
+  def _delta(self, found: list[accountant.Component], epsilon: float) -> float:
+    return delta_of(self.mu, epsilon)
 
 
-class ZCdpAccountant(_ComposedGaussians):
-  """zCDP and its closed-form conversion, an upper bound."""
+class ZCdpAccountant(GaussianAccountant):
+  """zCDP and its closed-form conversion, an upper bound: rho = mu^2 / 2."""
 
-  def get_epsilon(self, target_delta: float) -> float:
-    """Rho + 2 sqrt(rho ln(1 / delta))."""
-    check_delta(target_delta)
-    return self.rho + 2 * math.sqrt(self.rho * -math.log(target_delta))
+  name = 'zcdp'
+  rank = None
 
-  def get_delta(self, target_epsilon: float) -> float:
-    """exp(-(epsilon - rho)^2 / (4 rho)) for epsilon >= rho, else 1."""
-    check_epsilon(target_epsilon)
-    if self.rho == 0:
-      return 0.0
-    if target_epsilon <= self.rho:
+  def _epsilon(self, found: list[accountant.Component], delta: float) -> float:
+    rho = self.mu**2 / 2
+    return rho + 2 * math.sqrt(rho * -math.log(check_delta(delta)))
+
+  def _delta(self, found: list[accountant.Component], epsilon: float) -> float:
+    rho = self.mu**2 / 2
+    if check_epsilon(epsilon) <= rho:
       return 1.0
-    delta = math.exp(-((target_epsilon - self.rho) ** 2) / (4 * self.rho))
+    delta = math.exp(-((epsilon - rho) ** 2) / (4 * rho))
     return max(delta, math.ulp(0.0))  # 0 would be pure differential privacy.
 
 
 def gdp_mu(event: dp_accounting.DpEvent) -> float:
   """The mu of an event that is a composition of Gaussians: mu-Gaussian-DP."""
+  if any(isinstance(e, events.EpsilonDeltaDpEvent) for e in accountant.nested(event)):
+    raise dp_accounting.UnsupportedEventError(
+      'what is only stated to be (epsilon, delta)-DP is no composition of Gaussians.'
+    )
   return GaussianAccountant().compose(event).mu
 
 
 def zcdp_rho(event: dp_accounting.DpEvent) -> float:
   """The rho of an event that is a composition of Gaussians: rho-zCDP, mu^2 / 2."""
-  return ZCdpAccountant().compose(event).rho
+  return gdp_mu(event) ** 2 / 2

@@ -1052,6 +1052,12 @@ class MonteCarloAccountant(accountant.Accountant):
       (5.5, 5.9)
   """
 
+  name = 'monte_carlo'
+  rank = 3  # Asked where nothing else reads the event.
+  tolerance = 4e-3
+  is_numerical = True
+  is_drawn = True
+  max_questions = MAX_QUESTIONS
   reads = 'events of balls in bins and of b-min-sep sampling, one alone,'
 
   def _can_read(self, part: dp_accounting.DpEvent) -> bool:
@@ -1060,53 +1066,50 @@ class MonteCarloAccountant(accountant.Accountant):
   def _maybe_compose(
     self, event: dp_accounting.DpEvent, count: int, do_compose: bool
   ) -> Optional[Any]:
-    found = super()._maybe_compose(event, count, False)
-    if found is None:
+    error = super()._maybe_compose(event, count, False)
+    if error is None:
       # Whether an event is supported is asked with a count of 0.
       once = dp_accounting.SelfComposedDpEvent(event, max(count, 1))
-      together = [*self._composed, once]
-      read = accountant.components(
-        dp_accounting.ComposedDpEvent(together), self.neighboring_relation
-      )
-      if read and not (self._is_alone(read) or accountant.is_non_private(read)):
+      together = dp_accounting.ComposedDpEvent([*self._composed, once])
+      read = [
+        (part, times)
+        for part, times in accountant.components(together, self.neighboring_relation)
+        if not isinstance(part, events.EpsilonDeltaDpEvent)
+      ]
+      if (len(read) > 1 or any(n > 1 for _, n in read)) and not (
+        accountant.is_non_private(read)
+      ):
         return self.CompositionErrorDetails(event, f'Only {self.reads} are supported.')
-    return super()._maybe_compose(event, count, do_compose)
+    return error or super()._maybe_compose(event, count, do_compose)
 
-  def _is_alone(self, read: list[accountant.Component]) -> bool:
-    ((part, times), *others) = read
-    return not others and times == 1 and self._can_read(part)
+  def _failure(self, delta: float) -> float:
+    return 2 * math.exp(_log_beta(delta))  # In one of both directions.
 
-  def get_epsilon(self, target_delta: float) -> float:
-    """Smallest epsilon at `target_delta`, which has the confidence in it."""
-    return self._remembered('epsilon', target_delta, self._get_epsilon)
+  def _epsilon(self, found: list[accountant.Component], delta: float) -> float:
+    return self._remembered('epsilon', delta, self._new_epsilon, found)
 
-  def failure_probability(self, target_delta: float) -> float:
-    """Probability that `get_epsilon` is too small, in one of both directions."""
-    return 2 * math.exp(_log_beta(target_delta))
+  def _delta(self, found: list[accountant.Component], epsilon: float) -> float:
+    return self._remembered('delta', epsilon, self._new_delta, found)
 
-  def get_delta(self, target_epsilon: float) -> float:
-    """Smallest delta at `target_epsilon`, with the confidence in it."""
-    return self._remembered('delta', target_epsilon, self._get_delta)
-
-  def _remembered(self, what: str, at: float, find: Callable[[float], float]) -> float:
-    key = f'{what} {at!r} {self.neighboring_relation} {self._event()!r}'
+  def _remembered(
+    self, what: str, at: float, find: Callable[[Any, float], float], found: Any
+  ) -> float:
+    event = found[0][0]
+    key = f'{what} {at!r} {self.neighboring_relation} {event!r}'
     if key not in _known:
-      _known[key] = find(at)
+      _known[key] = find(event, at)
       if len(_known) > _MOST_KNOWN:
         _known.popitem(last=False)
     return _known[key]
 
-  def _get_epsilon(self, target_delta: float) -> float:
-    event = self._event()
-    if not isinstance(event, (events.BallsInBinsDpEvent, events.BMinSepDpEvent)):
-      return event
+  def _new_epsilon(self, event: events.MixtureDpEvent, target_delta: float) -> float:
     # Without sampling, or by the deterministic bound, this much is certain.
     known = pld.PldAccountant(self.neighboring_relation).compose(event.bound)
-    certain = known.get_epsilon(target_delta * (1 - FAILURE_SHARE))
+    delta = target_delta * (1 - FAILURE_SHARE)
+    certain = known.get_epsilon(delta)
     if not math.isfinite(certain) or certain <= _LEAST_EPSILON:
       return certain
     mixture, log_beta = _mixture(event), _log_beta(target_delta)
-    delta = target_delta * (1 - FAILURE_SHARE)
     least = _LEAST_EPSILON
     for side, find in ((_REMOVED, _Search.removed), (_ADDED, _Search.added)):
       rng = np.random.default_rng(_seed(event, target_delta, side))
@@ -1115,10 +1118,7 @@ class MonteCarloAccountant(accountant.Accountant):
       return known.get_epsilon(target_delta)
     return least
 
-  def _get_delta(self, target_epsilon: float) -> float:
-    event = self._event()
-    if not isinstance(event, (events.BallsInBinsDpEvent, events.BMinSepDpEvent)):
-      return 1.0 if event else 0.0
+  def _new_delta(self, event: events.MixtureDpEvent, target_epsilon: float) -> float:
     known = pld.PldAccountant(self.neighboring_relation).compose(event.bound)
     certain = known.get_delta(target_epsilon)
     mixture = _mixture(event)
@@ -1138,37 +1138,23 @@ class MonteCarloAccountant(accountant.Accountant):
     failure = FAILURE_SHARE * max(estimate, removed)
     return min(certain, max(removed, added) + failure, 1.0)
 
-  def _event(self) -> Any:
-    """The one event; or the epsilon that is known without it, 0 or infinite."""
-    found = self._components()
-    if not found:
-      return 0.0
-    return math.inf if accountant.is_non_private(found) else found[0][0]
+  @staticmethod
+  def estimate(event: dp_accounting.DpEvent, delta: float) -> float:
+    """About the epsilon of an event, without a confidence: to choose strategies by.
 
-
-def estimate_epsilon(event: dp_accounting.DpEvent, delta: float) -> float:
-  """About the epsilon of an event, without a confidence: to choose strategies by.
-
-  A few thousand outcomes say it, in a fraction of the time that an answer takes. It is
-  too small as often as too large.
-
-  Example:
-    >>> from tff_dp_aggregators import sampling, strategies
-    >>> from tff_dp_aggregators.accounting import run_events
-    >>> toeplitz = strategies.BandedToeplitz.square_root(40, num_bands=5)
-    >>> event = run_events.event(toeplitz, sampling.BallsInBins(40, 10), 1.0)
-    >>> round(estimate_epsilon(event, 1e-3))
-    5
-  """
-  relation = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
-  one = MonteCarloAccountant(relation).compose(event)._event()
-  if not isinstance(one, (events.BallsInBinsDpEvent, events.BMinSepDpEvent)):
-    return float(one)
-  certain = pld.PldAccountant(relation).compose(one.bound).get_epsilon(delta)
-  if not math.isfinite(certain) or certain <= _LEAST_EPSILON:
-    return certain
-  rng = np.random.default_rng(_seed(one, delta, 'about'))
-  return _about(_mixture(one), rng, delta, certain)
+    A few thousand outcomes say it, in a fraction of the time that an answer takes. It
+    is too small as often as too large.
+    """
+    relation = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
+    found, _ = MonteCarloAccountant(relation).compose(event)._found()
+    if not found or accountant.is_non_private(found):
+      return math.inf if found else 0.0
+    one: Any = found[0][0]
+    certain = pld.PldAccountant(relation).compose(one.bound).get_epsilon(delta)
+    if not math.isfinite(certain) or certain <= _LEAST_EPSILON:
+      return certain
+    rng = np.random.default_rng(_seed(one, delta, 'about'))
+    return _about(_mixture(one), rng, delta, certain)
 
 
 def _log_beta(delta: float) -> float:

@@ -104,7 +104,8 @@ import dataclasses
 import enum
 import functools
 import math
-from typing import Any, NamedTuple, Optional, Union
+from collections.abc import Iterable
+from typing import Any, Optional, Union
 
 import dp_accounting
 import numpy as np
@@ -112,6 +113,7 @@ import scipy.fft
 from dp_accounting import NeighboringRelation as Relation
 from scipy import special
 
+from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting.accountants import accountant
 from tff_dp_aggregators.accounting.accountants import rdp
 
@@ -141,6 +143,9 @@ _NARROW = 0.1
 _SMALLEST = 1e-300
 # Logarithm of it: of coefficients that are 0 as well.
 _LEAST = math.log(_SMALLEST)
+
+
+_FIXED_SIZE = dp_accounting.SampledWithoutReplacementDpEvent
 
 
 class Side(enum.Enum):
@@ -959,13 +964,6 @@ _ROUND_OFF = 1e-12
 _MIN_DELTA = 1e-280
 
 
-class _Answer(NamedTuple):
-  """An epsilon or delta, and why it is the Renyi bound if it is."""
-
-  value: float
-  reason: str = ''
-
-
 class PldAccountant(accountant.Accountant):
   """Numerical accountant of sampled and unsampled Gaussian and Laplace mechanisms.
 
@@ -978,6 +976,9 @@ class PldAccountant(accountant.Accountant):
     2.125
   """
 
+  name = 'pld'
+  rank = 1
+  is_numerical = True
   reads_bounds = True
   reads = (
     'Gaussian and Laplace events, Poisson-sampled or not, and Gaussian events sampled '
@@ -985,53 +986,38 @@ class PldAccountant(accountant.Accountant):
   )
 
   def _can_read(self, part: dp_accounting.DpEvent) -> bool:
+    poisson = dp_accounting.PoissonSampledDpEvent
+    laplace = dp_accounting.LaplaceDpEvent
     return (
       accountant.is_noise(part)
-      or accountant.is_poisson(part, dp_accounting.GaussianDpEvent)
-      or accountant.is_poisson(part, dp_accounting.LaplaceDpEvent)
-      or accountant.is_without_replacement(part)
-      or accountant.is_allocated(part)
+      or accountant.is_sampled(part, poisson, _FIXED_SIZE, events.AllocatedDpEvent)
+      or accountant.is_sampled(part, poisson, noise=laplace)
     )
 
-  def get_epsilon(self, target_delta: float) -> float:
-    """Smallest epsilon at `target_delta`, rounded up."""
-    return self._epsilon(target_delta).value
+  def _epsilon(self, found: list[accountant.Component], delta: float) -> float:
+    return _answer(tuple(found), self.neighboring_relation, delta)[0]
 
-  def get_delta(self, target_epsilon: float) -> float:
-    """Smallest delta at `target_epsilon`, rounded up."""
-    found = self._components()
-    if not found or accountant.is_non_private(found):
-      return 1.0 if found else 0.0
-    if target_epsilon >= accountant.pure_epsilon_of(found):
-      return 0.0
+  def _delta(self, found: list[accountant.Component], epsilon: float) -> float:
+    relation = self.neighboring_relation
     if not _is_in_range(found):
-      bound = _renyi(tuple(found), self.neighboring_relation)
-      return bound.get_delta(target_epsilon)
-    deltas = [math.ulp(0.0)]
-    for side in _sides(found, self.neighboring_relation):
-      deltas.append(_delta_of_side(side, target_epsilon))
-    bounds = [1.0, max(deltas), _total_variation(found)]
-    if _is_replaced(found, self.neighboring_relation):
-      renyi = _renyi(tuple(found), self.neighboring_relation)
-      bounds.append(renyi.get_delta(target_epsilon))
+      return _renyi(found, relation).get_delta(epsilon)
+    deltas = [_delta_of_side(side, epsilon) for side in _sides(found, relation)]
+    bounds = [1.0, max(math.ulp(0.0), *deltas), _total_variation(found)]
+    if _is_replaced(found, relation):
+      bounds.append(_renyi(found, relation).get_delta(epsilon))
     return min(bounds)
 
-  def instead(self, target_delta: float) -> Optional[accountant.Instead]:
-    """Whose bound `get_epsilon` returns where the grid has no smaller one."""
-    reason = self._epsilon(target_delta).reason
-    return accountant.Instead('rdp', reason) if reason else None
-
-  def _epsilon(self, target_delta: float) -> _Answer:
-    found = self._components()
-    if not found or accountant.is_non_private(found):
-      return _Answer(math.inf if found else 0.0)
-    answer = _epsilon(tuple(found), self.neighboring_relation, target_delta)
-    most = accountant.pure_epsilon_of(found)
-    return _Answer(most) if answer.value > most else answer
+  def _instead(
+    self, found: list[accountant.Component], delta: float
+  ) -> Optional[accountant.Instead]:
+    epsilon, reason = _answer(tuple(found), self.neighboring_relation, delta)
+    if not reason or epsilon > accountant.pure_epsilon_of(found):
+      return None
+    return accountant.Instead(rdp.RdpAccountant.name, reason)
 
 
 def _renyi(
-  found: tuple[accountant.Component, ...], relation: Relation
+  found: Iterable[accountant.Component], relation: Relation
 ) -> rdp.RdpAccountant:
   """Renyi's bound; what it does not read counts as if it were noise on everybody."""
   bound = rdp.RdpAccountant(relation)
@@ -1040,47 +1026,58 @@ def _renyi(
   return bound
 
 
-def _is_in_range(found: list[accountant.Component]) -> bool:
+def _is_in_range(found: Iterable[accountant.Component]) -> bool:
   return all(
     getattr(part, 'event', part).noise_multiplier >= _MIN_NOISE for part, _ in found
   )
 
 
 @functools.lru_cache(maxsize=64)
-def _epsilon(
+def _answer(
   found: tuple[accountant.Component, ...], relation: Relation, delta: float
-) -> _Answer:
-  if _total_variation(list(found)) <= delta:
-    return _Answer(0.0)
+) -> tuple[float, str]:
+  """Epsilon, and the reason if it is Renyi's bound."""
+  if _total_variation(found) <= delta:
+    return 0.0, ''
   bound = _renyi(found, relation)
-  if not (_is_in_range(list(found)) and delta >= _MIN_DELTA):
+  if not (_is_in_range(found) and delta >= _MIN_DELTA):
     reason = f"pld's grid does not reach noise this small at delta = {delta:g}"
-    return _Answer(bound.get_epsilon(delta), reason)
+    return bound.get_epsilon(delta), reason
   epsilon, coarse = 0.0, False
-  for side in _sides(list(found), relation):
+  for side in _sides(found, relation):
     one, wide = _of_side(side, delta)
-    one = min(one, _end(side))
-    epsilon, coarse = max(epsilon, one), coarse or wide
+    epsilon, coarse = max(epsilon, min(one, _end(side))), coarse or wide
   reason = ''
   if coarse or not math.isfinite(epsilon):
     reason = f"pld's grid could not reach delta = {delta:g} any closer"
-  elif _is_replaced(list(found), relation):
+  elif _is_replaced(found, relation):
     reason = 'the pair that stands for replacing a client has both sides at their worst'
   if reason:
     renyi = bound.get_epsilon(delta)
     if not epsilon <= renyi:
-      return _Answer(renyi, reason)
-  return _Answer(epsilon)
+      return renyi, reason
+  return epsilon, ''
 
 
-def _is_replaced(found: list[accountant.Component], relation: Relation) -> bool:
+def _is_replaced(found: Iterable[accountant.Component], relation: Relation) -> bool:
   """Whether rounds have the pair of `REPLACED`, which many rounds make loose."""
   return relation is Relation.REPLACE_ONE and any(
-    accountant.is_without_replacement(part) for part, _ in found
+    isinstance(part, _FIXED_SIZE) for part, _ in found
   )
 
 
-def _total_variation(found: list[accountant.Component]) -> float:
+def _fraction(part: dp_accounting.DpEvent) -> float:
+  """The probability that a client is in a round, or in one of those allocated."""
+  if accountant.is_noise(part):
+    return 1.0
+  if isinstance(part, events.AllocatedDpEvent):
+    return float(part.num_steps / part.num_places)
+  if isinstance(part, _FIXED_SIZE):
+    return float(part.sample_size / part.source_dataset_size)
+  return float(part.sampling_probability)
+
+
+def _total_variation(found: Iterable[accountant.Component]) -> float:
   """At least the delta at epsilon 0: the sum over rounds, each by how many it hides.
 
   A round on a sample of fraction q has q times that of its noise, for its distributions
@@ -1088,20 +1085,13 @@ def _total_variation(found: list[accountant.Component]) -> float:
   """
   total = 0.0
   for part, count in found:
-    fraction = 1.0
-    if accountant.is_allocated(part):
-      fraction = part.num_steps / part.num_places
-    elif accountant.is_without_replacement(part):
-      fraction = part.sample_size / part.source_dataset_size
-    elif not accountant.is_noise(part):
-      fraction = part.sampling_probability
     noise = getattr(part, 'event', part)
     mu = 1 / max(noise.noise_multiplier, 1e-300)
     if isinstance(noise, dp_accounting.LaplaceDpEvent):
       one = -math.expm1(-mu / 2)
     else:
       one = math.erf(mu / math.sqrt(8))
-    total += count * fraction * one
+    total += count * _fraction(part) * one
   return total * (1 + 1e-9)
 
 
@@ -1166,8 +1156,9 @@ def _end(side: Losses) -> float:
 _composition = functools.lru_cache(maxsize=8)(Composition)
 
 
-def _sides(found: list[accountant.Component], relation: Relation) -> list[Losses]:
+def _sides(found: Iterable[accountant.Component], relation: Relation) -> list[Losses]:
   """What is composed: one list, or two where adding differs from removing."""
+  found = list(found)
   sides = [
     tuple((_loss(part, relation, side), count) for part, count in found)
     for side in (Side.REMOVED, Side.ADDED)
@@ -1179,18 +1170,10 @@ def _loss(part: dp_accounting.DpEvent, relation: Relation, side: Side) -> AnyLos
   noise = getattr(part, 'event', part)
   is_laplace = isinstance(noise, dp_accounting.LaplaceDpEvent)
   mu = 1 / min(noise.noise_multiplier, _MAX_NOISE)
-  if accountant.is_noise(part):  # Symmetric: both sides are the same.
-    return Loss(is_laplace, mu, 1.0, Side.REMOVED)
-  if (
-    accountant.is_allocated(part) and part.num_steps == 1
-  ):  # It is in that one, or in none.
-    return Loss(is_laplace, mu, 1 / part.num_places, side)
-  if accountant.is_allocated(part):
+  if isinstance(part, events.AllocatedDpEvent) and part.num_steps > 1:
     return AllocatedLoss(mu, part.num_places, part.num_steps, side)
-  if not accountant.is_without_replacement(part):
-    probability = max(part.sampling_probability, _LEAST_PROBABILITY)
-    return Loss(is_laplace, mu, probability, side)
-  fraction = part.sample_size / part.source_dataset_size
-  if relation is Relation.REPLACE_ONE:
+  if accountant.is_noise(part):
+    side = Side.REMOVED  # Symmetric: both sides are the same.
+  elif isinstance(part, _FIXED_SIZE) and relation is Relation.REPLACE_ONE:
     side = Side.REPLACED
-  return Loss(is_laplace, mu, fraction, side)
+  return Loss(is_laplace, mu, max(_fraction(part), _LEAST_PROBABILITY), side)

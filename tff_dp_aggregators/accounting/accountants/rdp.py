@@ -47,7 +47,7 @@ import decimal
 import functools
 import math
 from collections.abc import Sequence
-from typing import Callable
+from typing import Callable, Union
 
 import dp_accounting
 import numpy as np
@@ -92,6 +92,10 @@ _KNOWN = (
   dp_accounting.SingleEpochTreeAggregationDpEvent,
   dp_accounting.dp_event.RepeatAndSelectDpEvent,
 )
+_SAMPLED = (
+  dp_accounting.PoissonSampledDpEvent,
+  dp_accounting.SampledWithoutReplacementDpEvent,
+)
 # A smaller divergence rounds to 0 in dp-accounting's conversion, which fails there.
 _MIN_DIVERGENCE = 1e-15
 
@@ -106,13 +110,16 @@ class RdpAccountant(accountant.Accountant):
     8.8986
   """
 
+  name = 'rdp'
+  rank = 2
+  tolerance = 1e-9
   reads = (
     'events that dp-accounting has a Renyi divergence for, and integer noise in shares,'
   )
 
   def _can_read(self, part: dp_accounting.DpEvent) -> bool:
     return (
-      accountant.is_without_replacement(part)
+      accountant.is_sampled(part, dp_accounting.SampledWithoutReplacementDpEvent)
       or isinstance(part, events.INTEGER_NOISE)
       or (_is_known(part) and self._peer(ORDERS).supports(part))
     )
@@ -122,13 +129,15 @@ class RdpAccountant(accountant.Accountant):
 
   def divergences(self) -> tuple[tuple[float, ...], np.ndarray]:
     """Orders, and the Renyi divergence of all that is composed at each of them."""
-    found = self._components()
-    more = any(_is_sampled(p) or isinstance(p, events.INTEGER_NOISE) for p, _ in found)
+    found, _ = self._found()
+    more = any(
+      isinstance(part, (*_SAMPLED, *events.INTEGER_NOISE)) for part, _ in found
+    )
     orders = SAMPLED_ORDERS if more else ORDERS
     rest = self._peer(orders)
     total = np.zeros(len(orders))
     for part, count in found:
-      if _is_sampled(part):
+      if isinstance(part, _SAMPLED):
         total += count * _sampled_divergence(part, orders, self.neighboring_relation)
       elif isinstance(part, dp_accounting.GaussianDpEvent):
         mu = 1 / part.noise_multiplier
@@ -139,43 +148,21 @@ class RdpAccountant(accountant.Accountant):
         rest.compose(part, count)
     return orders, total + rest.rdp
 
-  def get_epsilon(self, target_delta: float) -> float:
-    """An upper bound on the smallest epsilon at `target_delta`."""
-    found = self._components()
-    if accountant.is_non_private(found):
-      return math.inf
+  def _epsilon(self, found: list[accountant.Component], delta: float) -> float:
     orders, divergences = self.divergences()
-    epsilon, _ = dp_accounting.rdp.compute_epsilon(orders, divergences, target_delta)
-    # Which is the divergence of order infinity.
-    return min(accountant.pure_epsilon_of(found), float(epsilon))
+    return float(dp_accounting.rdp.compute_epsilon(orders, divergences, delta)[0])
 
-  def get_delta(self, target_epsilon: float) -> float:
-    """An upper bound on the smallest delta at `target_epsilon`."""
-    found = self._components()
-    if accountant.is_non_private(found):
-      return 1.0
-    if target_epsilon >= accountant.pure_epsilon_of(found):
-      return 0.0
+  def _delta(self, found: list[accountant.Component], epsilon: float) -> float:
     orders, divergences = self.divergences()
     tiny = (divergences > 0) & (divergences < _MIN_DIVERGENCE)
     divergences[tiny] = _MIN_DIVERGENCE
-    delta, _ = rdp_privacy_accountant.compute_delta(orders, divergences, target_epsilon)
+    delta, _ = rdp_privacy_accountant.compute_delta(orders, divergences, epsilon)
     return max(float(delta), math.ulp(0.0))  # 0 would be pure differential privacy.
 
 
 def _is_known(part: dp_accounting.DpEvent) -> bool:
   """Whether it and all that it holds are of kinds that are read whole."""
   return all(type(each) in _KNOWN for each in accountant.nested(part))
-
-
-def _is_sampled(part: dp_accounting.DpEvent) -> bool:
-  return isinstance(
-    part,
-    (
-      dp_accounting.PoissonSampledDpEvent,
-      dp_accounting.SampledWithoutReplacementDpEvent,
-    ),
-  )
 
 
 @functools.lru_cache(maxsize=16)  # A curve asks for the same again and again.
@@ -201,8 +188,7 @@ def poisson(
   series, where that is short, and lie between their neighbours otherwise: (order - 1)
   times the divergence is convex (arXiv:1808.00087, Corollary 10).
 
-  Returns:
-    Float64 of shape [len(orders)], rounded up.
+  They are rounded up, [len(orders)].
   """
   between = _at_orders(
     orders, lambda order: _poisson_moment(probability, noise_multiplier, order)
@@ -228,8 +214,7 @@ def without_replacement(
   arXiv:1808.00087, Theorem 27, whose differences B(l) are taken with as many digits as
   they lose; fractional orders lie between their neighbours (Corollary 10).
 
-  Returns:
-    Float64 of shape [len(orders)], rounded up.
+  They are rounded up, [len(orders)].
   """
   return _at_orders(
     orders,
@@ -333,7 +318,7 @@ def _log_differences(noise_multiplier: float) -> np.ndarray:
   B(l) is the l-th forward difference of exp(x (x - 1) mu^2 / 2) at x = 0. The terms of
   that sum are up to 2^l times, and for mu < 1 up to (2 / mu^2)^l times larger.
 
-  Returns float64 of shape [_MAX_DIFFERENCES + 1]; NaN at odd l.
+  They have shape [_MAX_DIFFERENCES + 1], and are NaN at odd l.
   """
   logs = np.full(_MAX_DIFFERENCES + 1, math.nan)
   if noise_multiplier < 1e-3:  # exp(x^2 / 2e-6): no sampling helps here.
@@ -363,11 +348,11 @@ def _log(value: decimal.Decimal) -> float:
   return math.log(float(value.scaleb(-exponent))) + exponent * math.log(10)
 
 
-def integer_noise(event: object, orders: tuple[float, ...]) -> np.ndarray:
-  """Upper bounds on the Renyi divergences of an event.
-
-  Returns:
-    Float64 of shape [len(orders)].
+def integer_noise(
+  event: Union[events.SkellamDpEvent, events.DistributedDiscreteGaussianDpEvent],
+  orders: tuple[float, ...],
+) -> np.ndarray:
+  """Upper bounds on the Renyi divergences of an event, [len(orders)].
 
   Example:
     >>> event = events.SkellamDpEvent(10.0, 4, 20.0, 100.0)
@@ -375,17 +360,16 @@ def integer_noise(event: object, orders: tuple[float, ...]) -> np.ndarray:
     array([1.0028])
   """
   if isinstance(event, events.SkellamDpEvent):
-    return _skellam(event, orders)
-  if isinstance(event, events.DistributedDiscreteGaussianDpEvent):
-    return _discrete_gaussian(event, orders)
-  raise TypeError(f'event must be one of {events.INTEGER_NOISE}, got {event!r}.')
+    bounds = _at_orders(orders, lambda order: _skellam_moment(event, order))
+  else:
+    bounds = _discrete_gaussian(event, orders)
+  return bounds * _INTEGER_SAFETY
 
 
 def tau(local_stddev: float, num_clients: int) -> float:
   """How far the sum of discrete Gaussian shares is from one discrete Gaussian.
 
-  Returns:
-    tau, rounded up: probabilities are within factors exp(-tau / 2) and exp(tau / 2).
+  It is rounded up: probabilities are within factors exp(-tau / 2) and exp(tau / 2).
 
   Example:
     >>> f'{tau(1.0, 100):.2e}', f'{tau(3.0, 100):.2e}'
@@ -400,23 +384,12 @@ def tau(local_stddev: float, num_clients: int) -> float:
   return 10 * total * _INTEGER_SAFETY
 
 
-def _skellam(event: events.SkellamDpEvent, orders: tuple[float, ...]) -> np.ndarray:
-  at = np.array(orders, np.float64)
-  low, high = np.floor(at), np.ceil(at)
-  weight = at - low
-  moments = (1 - weight) * _skellam_moment(event, low)
-  moments += weight * _skellam_moment(event, high)
-  return moments / (at - 1) * _INTEGER_SAFETY
-
-
-def _skellam_moment(event: events.SkellamDpEvent, orders: np.ndarray) -> np.ndarray:
-  """(order - 1) times the divergence, at whole orders; 0 at order 1."""
+def _skellam_moment(event: events.SkellamDpEvent, order: int) -> float:
+  """(order - 1) times the divergence, at a whole order."""
   mu, l1 = event.variance, event.l1_sensitivity
   l2_squared = event.l2_sensitivity**2
-  more = np.minimum(
-    ((2 * orders - 1) * l2_squared + 6 * l1) / (4 * mu**2), 3 * l1 / (2 * mu)
-  )
-  return (orders - 1) * (orders * l2_squared / (2 * mu) + more)
+  more = min(((2 * order - 1) * l2_squared + 6 * l1) / (4 * mu**2), 3 * l1 / (2 * mu))
+  return (order - 1) * (order * l2_squared / (2 * mu) + more)
 
 
 def _discrete_gaussian(
@@ -435,4 +408,4 @@ def _discrete_gaussian(
   by_moment = at / 2 * gaussian + moved * off / 2 * (2 * at - 1) / (at - 1)
   by_coordinate = at / 2 * (gaussian + 2 * l1 * off / stddev + off**2 * moved)
   as_a_whole = at / 2 * (l2 / stddev + off * math.sqrt(moved)) ** 2
-  return np.minimum(np.minimum(by_moment, by_coordinate), as_a_whole) * _INTEGER_SAFETY
+  return np.minimum(np.minimum(by_moment, by_coordinate), as_a_whole)

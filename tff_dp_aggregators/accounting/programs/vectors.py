@@ -79,7 +79,7 @@ def _compare(found: list[vectors.Vector]) -> None:
 
 def _table(checked: list[vectors.Checked]) -> str:
   lines = [f'{"kind":26}{"figures":>8}{"bounds":>8}{"below":>10}{"above":>10}']
-  for kind in vectors.DEFINITIONS:
+  for kind in vectors.KINDS:
     rows = [each for each in checked if each.vector.kind == kind]
     exact = [each.difference for each in rows if not each.is_bound]
     below, above = max(0.0, -min(exact, default=0.0)), max(0.0, max(exact, default=0.0))
