@@ -15,7 +15,7 @@ which is computed again when a report is verified.
 import dataclasses
 import math
 import statistics
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Optional, cast
 
 import dp_accounting
@@ -205,56 +205,46 @@ def others(inputs: inputs_lib.Inputs) -> list[model.OtherGuarantee]:
   """
   if not inputs.mechanism.site.is_on_clients or not inputs.mechanism.is_private:
     return []
-  rests_on = terms.sentences('statement.j2').rests_on
-  return [
-    _stated(
-      against,
-      adjacency,
-      event,
-      terms.in_a_line(rests_on(against, inputs.mechanism.noise_site, clients)),
-      inputs.delta,
-      inputs.accountant,
-    )
-    for against, adjacency, event, clients in _others_of(inputs)
-  ]
-
-
-def _others_of(
-  inputs: inputs_lib.Inputs,
-) -> Iterator[tuple[str, str, dp_accounting.DpEvent, Optional[int]]]:
-  """Against whom, for which adjacency, by which event, and with whose noise."""
   mechanism = cast(mechanism_lib.Mechanism, inputs.mechanism)
-  site, gaussian_noise = mechanism.site, mechanism.noise.is_gaussian
+  site, of_gaussians = mechanism.site, mechanism.noise.is_gaussian
   honest, other = mechanism.adjacency, _OTHER[mechanism.adjacency]
   fewest = dict(mechanism.options).get(noises.MIN_CLIENTS)
   # With another client in the round there are two; it takes its own noise away.
   left = None if fewest is None else max(fewest - 1, 1)
-  released, reports = _reports(inputs)
+  # Against whom, for which adjacency, and with the noise of at least how many clients.
+  rows: list[tuple[str, str, Optional[int]]] = [
+    ('other_client', honest, left),
+    ('released', other, fewest),
+    ('server', honest, 1),
+  ]
   if site.is_of_client:
-    own = local.local_event(
-      mechanism.noise_multiplier,
-      noise=mechanism.noise.name,
-      adjacency=other,
-      participations=reports,
-    )
-    yield 'everybody', other, own, 1
+    rows = [('everybody', other, 1)]
     if site.adds_on_server:
-      for adjacency in (honest, other):
-        yield (
-          'released',
-          adjacency,
-          _of_sums(mechanism, fewest, adjacency, released),
-          fewest,
-        )
-    elif fewest is not None and gaussian_noise:
-      yield 'released', honest, _of_sums(mechanism, fewest, honest, released), fewest
+      rows += [('released', honest, fewest), ('released', other, fewest)]
+    elif fewest is not None and of_gaussians:
+      rows.append(('released', honest, fewest))
     # Of Laplace noise nothing better is known of the sum.
-    if left is not None and gaussian_noise:
-      yield 'other_client', honest, _of_sums(mechanism, left, honest, released), left
-  else:
-    yield 'other_client', honest, _of_sums(mechanism, left, honest, released), left
-    yield 'released', other, _of_sums(mechanism, fewest, other, released), fewest
-    yield 'server', honest, _of_sums(mechanism, 1, honest, reports), 1
+    if fewest is not None and of_gaussians:
+      rows.append(('other_client', honest, left))
+  released, reports = _reports(inputs)
+  found = []
+  for against, adjacency, clients in rows:
+    if against == 'everybody':
+      event = local.local_event(
+        mechanism.noise_multiplier,
+        noise=mechanism.noise.name,
+        adjacency=adjacency,
+        participations=reports,
+      )
+    else:
+      rounds = reports if against == 'server' else released
+      event = _of_sums(mechanism, clients, adjacency, rounds)
+    said = terms.sentences('statement.j2').rests_on(against, site.name, clients)
+    rests_on = terms.in_a_line(said)
+    found.append(
+      _stated(against, adjacency, event, rests_on, inputs.delta, inputs.accountant)
+    )
+  return found
 
 
 def _of_sums(

@@ -95,8 +95,9 @@ def build(inputs: inputs_lib.Inputs, *, with_curves: bool = True) -> dict[str, A
   target = None
   if inputs.target_epsilon is not None:
     target = model.Target.of(inputs, epsilon=inputs.target_epsilon)
+  kind: type[model.Single] = model.Joint if mechanism.parts else model.Single
   return model.to_json(
-    (model.Joint if mechanism.parts else model.Single).of(
+    kind.of(
       inputs,
       warnings=inputs_lib.warnings(inputs),
       setting=terms.SITES[mechanism.noise_site].setting,

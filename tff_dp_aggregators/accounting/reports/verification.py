@@ -450,7 +450,9 @@ def _located(statement: dict[str, Any], folder: str) -> dict[str, Any]:
   files = [{**file, 'path': find(file['path'], folder)} for file in stated['files']]
   # The command was right where the files were.
   command = stated['command'] if files == stated['files'] else None
-  located = {'verification': {**stated, 'files': files, 'command': command}}
+  located: dict[str, Any] = {
+    'verification': {**stated, 'files': files, 'command': command}
+  }
   if statement.get('parts'):
     located['parts'] = [_located(part, folder) for part in statement['parts']]
   return {**statement, **located}
