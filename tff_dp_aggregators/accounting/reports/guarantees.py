@@ -203,10 +203,10 @@ def others(inputs: inputs_lib.Inputs) -> list[model.OtherGuarantee]:
     released replace_one 2.25
     server zero_out 14.45
   """
+  if not inputs.mechanism.site.is_on_clients or not inputs.mechanism.is_private:
+    return []
   mechanism = cast(mechanism_lib.Mechanism, inputs.mechanism)
   site, of_gaussians = mechanism.site, mechanism.noise.is_gaussian
-  if not site.is_on_clients or not mechanism.is_private:
-    return []
   honest, other = mechanism.adjacency, _OTHER[mechanism.adjacency]
   fewest = dict(mechanism.options).get(noises.MIN_CLIENTS)
   # With another client in the round there are two; it takes its own noise away.
