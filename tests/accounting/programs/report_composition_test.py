@@ -24,7 +24,7 @@ from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting.records import ledger
-from tff_dp_aggregators.accounting.reports import sources
+from tff_dp_aggregators.accounting.reports import composition
 
 
 def _mu(mechanism, num_rounds):
@@ -235,9 +235,9 @@ def test_runs_that_drew_the_same_clients_do_not_compose(tmp_path):
     ([untold, sizes], 'file'),
   ):
     with pytest.raises(ValueError, match=f'drew their clients from the same {what}'):
-      sources.check_not_forked(runs)
-  sources.check_not_forked([one, other])
-  sources.check_not_forked([file, another])
+      composition.check_not_forked(runs)
+  composition.check_not_forked([one, other])
+  composition.check_not_forked([file, another])
 
 
 @pytest.mark.parametrize('kind', ['poisson', 'fixed size'])
@@ -273,11 +273,11 @@ def test_a_tag_and_sizes_of_draws_tell_nothing_of_each_other(tmp_path, kind):
   unsure += [(sizes, others), (sizes, both)] if kind == 'fixed size' else []
   for runs in unsure:
     with pytest.raises(ValueError, match='or from what nothing tells apart'):
-      sources.check_not_forked(runs)
-  sources.check_not_forked([tag, both])
+      composition.check_not_forked(runs)
+  composition.check_not_forked([tag, both])
   if kind == 'poisson':
-    sources.check_not_forked([sizes, others])
-    sources.check_not_forked([sizes, both])
+    composition.check_not_forked([sizes, others])
+    composition.check_not_forked([sizes, both])
 
 
 def test_ledgers_with_noise_of_one_seed_do_not_compose(tmp_path):
@@ -304,9 +304,9 @@ def test_ledgers_with_noise_of_one_seed_do_not_compose(tmp_path):
     ('one', 'of before'),
   ):
     with pytest.raises(ValueError, match='have their noise from the same seed'):
-      sources.check_not_forked([paths[name] for name in names])
+      composition.check_not_forked([paths[name] for name in names])
   together = ('one', 'other seed', 'secret', 'secret as well')
-  sources.check_not_forked([paths[name] for name in together])
+  composition.check_not_forked([paths[name] for name in together])
 
 
 def test_ledgers_with_the_cohorts_of_one_draw_do_not_compose(tmp_path):
@@ -328,12 +328,12 @@ def test_ledgers_with_the_cohorts_of_one_draw_do_not_compose(tmp_path):
   rng = np.random.default_rng(1)
   one, other = (rng.binomial(400, 0.05, 20).tolist() for _ in range(2))
   paths = write('one', one), write('other', other), write('same', one[:15])
-  sources.check_not_forked(paths[:2])
+  composition.check_not_forked(paths[:2])
   with pytest.raises(ValueError, match='cohorts of the same sizes, drawn at random'):
-    sources.check_not_forked(paths)
+    composition.check_not_forked(paths)
   # Where everybody is drawn, sizes are always the same.
   everybody = [write(name, [400] * 20, 1.0) for name in ('all', 'all as well')]
-  sources.check_not_forked(everybody)
+  composition.check_not_forked(everybody)
 
 
 @pytest.mark.parametrize('kind', ['bins', 'correlated', 'k rounds'])
@@ -364,12 +364,12 @@ def test_ledgers_whose_clients_drew_the_same_rounds_do_not_compose(kind, tmp_pat
   rng = np.random.default_rng(1)
   sizes, others = (rng.binomial(400, 0.1, 10).tolist() * 3 for _ in range(2))
   paths = write('one', sizes), write('other', others), write('same', sizes[:25])
-  sources.check_not_forked(paths[:2])
+  composition.check_not_forked(paths[:2])
   with pytest.raises(ValueError, match='cohorts of the same sizes, drawn at random'):
-    sources.check_not_forked(paths)
+    composition.check_not_forked(paths)
   # A few rounds have the same sizes by chance, however often they come back.
   few = [write(f'few {i}', [40, 40, 39] * 10) for i in range(2)]
-  sources.check_not_forked(few)
+  composition.check_not_forked(few)
 
 
 def test_a_run_given_twice_is_refused_whatever_it_comes_as(tmp_path):

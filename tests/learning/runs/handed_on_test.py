@@ -27,6 +27,7 @@ from tff_dp_aggregators import learning
 from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting.records import ledger
+from tff_dp_aggregators.accounting.reports import composition
 from tff_dp_aggregators.accounting.reports import sources
 from tff_dp_aggregators.accounting.reports import verification
 from tff_dp_aggregators.base import rounding
@@ -201,7 +202,7 @@ def test_a_schedule_from_a_file_is_told_by_no_hash(tmp_path):
       assert what.encode() not in content, (name, what)
   ledgers = [str(run / 'ledger.jsonl') for run in runs]
   with pytest.raises(ValueError, match='drew their clients from the same file'):
-    sources.check_not_forked(ledgers)
+    composition.check_not_forked(ledgers)
 
 
 def test_files_of_one_draw_are_known_however_they_are_written(tmp_path):
@@ -261,10 +262,10 @@ def test_two_runs_from_one_seed_are_refused_by_their_ledgers_alone(seeded, tmp_p
   for name, run_dir in seeded.items():
     alone[name] = shutil.copy(run_dir / 'ledger.jsonl', tmp_path / f'{name}.jsonl')
   with pytest.raises(ValueError, match='have their noise from the same seed'):
-    sources.check_not_forked([alone['one'], alone['other data']])
+    composition.check_not_forked([alone['one'], alone['other data']])
   # Other cycles from one seed draw almost the same places.
   with pytest.raises(ValueError, match='drew their clients from the same seed'):
-    sources.check_not_forked([alone['bins'], alone['other bins']])
+    composition.check_not_forked([alone['bins'], alone['other bins']])
 
 
 def test_a_report_of_noise_from_a_seed_begins_with_that(seeded):

@@ -12,7 +12,7 @@ import math
 import os
 import shlex
 from collections.abc import Iterator, Mapping
-from typing import Any, Optional, Union
+from typing import Any, Optional, Union, cast
 
 import dp_accounting
 import msgspec
@@ -474,14 +474,12 @@ def summary_of(log: RoundLog, plan: inputs_lib.Inputs) -> dict[str, Any]:
   `None` if the log names no clients, the strategy is too large, or the mechanism is not
   one Gaussian with noise of the server.
   """
-  mechanism, squared = plan.mechanism, None
-  if isinstance(mechanism, mechanism_lib.Mechanism):
-    if mechanism.is_one_gaussian and mechanism.is_private:
-      if not mechanism.site.is_of_client:
-        squared = log.proved.sensitivity_squared(mechanism.strategy)
+  mechanism, squared = cast(mechanism_lib.Mechanism, plan.mechanism), None
+  if not mechanism.parts and mechanism.is_one_gaussian and mechanism.is_private:
+    if not mechanism.site.is_of_client:
+      squared = log.proved.sensitivity_squared(mechanism.strategy)
   if squared is None:
     return {**log.summary, 'occurred': None}
-  assert isinstance(mechanism, mechanism_lib.Mechanism)
   # Of contributions alone, which replacing one moves twice as far. Either may be known
   # by a bound.
   allowed = mechanism.strategy.sensitivity_squared(mechanism.limits)

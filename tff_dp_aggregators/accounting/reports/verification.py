@@ -292,9 +292,8 @@ def _build_again(report: dict[str, Any], folder: str) -> dict[str, Any]:
     plan = nbafl.Nbafl(**stated['inputs']['plan'])
     return statement_lib.build_nbafl(plan, command=stated['command'])
   if report.get('parts'):
-    composition.check_not_forked(
-      [find(each['path'], folder) for each in stated['files'] if _is_ledger(each)]
-    )
+    ledgers = [file['path'] for file in stated['files'] if file['role'] == 'ledger']
+    composition.check_not_forked([find(path, folder) for path in ledgers])
     return statement_lib.compose(
       [_build_again(part, folder) for part in report['parts']],
       accountant=stated['inputs']['accountant'],
@@ -303,7 +302,13 @@ def _build_again(report: dict[str, Any], folder: str) -> dict[str, Any]:
         inputs_lib.OtherRelease(**release) for release in report['other_releases']
       ],
     )
-  _check_roles([file['role'] for file in stated['files']])
+  roles = [file['role'] for file in stated['files']]
+  if not set(roles) <= set(sources.ROLES) or len(set(roles)) < len(roles):
+    # A run's configuration that is called otherwise would not be read.
+    raise ValueError(
+      f'a report rests on at most one file of each role, {", ".join(sources.ROLES)}; '
+      f'this one says {", ".join(map(str, roles))}.'
+    )
   paths = {file['role']: find(file['path'], folder) for file in stated['files']}
   files = tuple(
     {**sources.file_of(file['role'], paths[file['role']]), 'path': file['path']}
@@ -316,20 +321,6 @@ def _build_again(report: dict[str, Any], folder: str) -> dict[str, Any]:
     raise ValueError('the report of a run names no configuration of it.')
   inputs = dataclasses.replace(_of_plan(report, paths), files=files)
   return statement_lib.build(inputs, with_curves=with_curves)
-
-
-def _is_ledger(file: dict[str, Any]) -> bool:
-  return bool(file['role'] == 'ledger')
-
-
-def _check_roles(roles: list[str]) -> None:
-  """Refuses a file that would not be read: a run's configuration called otherwise."""
-  for role in roles:
-    if role not in sources.ROLES or roles.count(role) > 1:
-      raise ValueError(
-        f'a report rests on at most one file of each role, {", ".join(sources.ROLES)}; '
-        f'this one says {", ".join(map(str, roles))}.'
-      )
 
 
 def _of_run(
@@ -368,14 +359,11 @@ def _of_plan(report: dict[str, Any], paths: dict[str, str]) -> inputs_lib.Inputs
     strategy = joint_mechanism.load_strategy(stored, path)
     if within is not None and within.checksum != strategy.checksum:
       raise ValueError(f'the strategy in the report is not that of {path}.')
+  names = ('delta', 'target_epsilon', 'found', 'accountant', 'clip_norm')
   plan = inputs_lib.Inputs(
     joint_mechanism.stored(stored, strategy),
-    inputs['delta'],
-    target_epsilon=inputs['target_epsilon'],
-    found=inputs['found'],
-    accountant=inputs['accountant'],
-    clip_norm=inputs['clip_norm'],
     code_version=report['code_version'],
+    **{name: inputs[name] for name in names},
   )
   log = None
   if 'round_log' in paths:
