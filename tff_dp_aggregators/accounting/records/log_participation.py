@@ -672,8 +672,8 @@ def check_agreement(
     )
   if len(entries) < log.num_rounds:
     differing.append(
-      f'round {numbered(len(entries))} of the round log is not in the ledger, which has '
-      f'{len(entries)} rounds'
+      f'round {numbered(len(entries))} of the round log is not in the ledger, which '
+      f'has {len(entries)} rounds'
     )
   if differing:
     raise ValueError(
