@@ -275,3 +275,15 @@ class TestRecord:
   def test_a_broken_one_is_none(self, built, text):
     (built / 'base' / 'commit.json').write_text(text)
     assert version._recorded(built) == (None, None)
+
+
+def test_the_checksum_follows_every_module(tmp_path, monkeypatch):
+  package = make_package(tmp_path)
+  monkeypatch.setattr(version, '_PACKAGE', package)
+  found = set()
+  for content in ('x = 1\n', 'x = 2\n', 'y = 1\n'):
+    (package / 'code.py').write_text(content)
+    found.add(version.checksum.__wrapped__())
+  (package / 'code.py').rename(package / 'other.py')
+  found.add(version.checksum.__wrapped__())
+  assert len(found) == 4
