@@ -8,7 +8,6 @@ Claims:
   number of clients, the first ones too.
 * With b = 1 it is Poisson sampling; with p = 1 every b-th round, from a uniform one on.
 * The denominator is the expected size, and is not the cohort's own.
-* Drop-outs take clients out of cohorts, and change nothing else: no break is shorter.
 """
 
 import numpy as np
@@ -31,9 +30,9 @@ _SMALL = [
 ]
 
 
-def _schedule(num_rounds, probability, separation, num_clients, seed=1, dropouts=None):
+def _schedule(num_rounds, probability, separation, num_clients, seed=1):
   scheme = sampling.BMinSepSampling(num_rounds, probability, separation)
-  return sampling.SampledSchedule(scheme, num_clients, seed, dropouts)
+  return sampling.SampledSchedule(scheme, num_clients, seed)
 
 
 def _sets(schedule):
@@ -177,41 +176,9 @@ def test_nobody_takes_part_where_that_is_unlikely(probability, separation):
   assert not _sizes(_schedule(50, probability, separation, 100_000)).any()
 
 
-def test_empty_cohorts_are_cohorts():
-  schedule = _schedule(50, 0.1, 20, 10)
-  assert _sizes(schedule).min() == 0 < _sizes(schedule).max()
-  assert all(schedule.cohort(t).dtype == np.int64 for t in range(50))
-
-
-def test_a_round_is_a_function_of_seed_and_number():
-  one, same, other = (_schedule(50, 0.2, 4, 100, seed) for seed in (1, 1, 2))
-  backwards = [same.cohort(t) for t in range(50)[::-1]][::-1]
-  for this_round, cohort in enumerate(backwards):
-    np.testing.assert_array_equal(one.cohort(this_round), cohort)
-  assert not np.array_equal(_sets(one), _sets(other))
-  one.cohort(0)[:] = -1  # It is the caller's own.
-  np.testing.assert_array_equal(one.cohort(0), backwards[0])
-
-
 def test_nothing_is_drawn_before_a_round_is_asked_for():
   many = _schedule(50, 0.2, 6, 10**15)  # More than memory holds.
   assert many.clients_per_round == 10**14
-
-
-def test_drop_outs_make_cohorts_smaller_and_no_break_shorter():
-  everybody = _schedule(40, 0.25, 5, 1600)
-  schedule = _schedule(40, 0.25, 5, 1600, dropouts=sampling.Dropouts(0.2, 1))
-  requested, reporting = [], []
-  for this_round in range(40):
-    (attempt,) = schedule.attempts(this_round)
-    np.testing.assert_array_equal(attempt.requested, everybody.cohort(this_round))
-    assert set(attempt.reporting) < set(attempt.requested)
-    requested.append(len(attempt.requested))
-    reporting.append(len(attempt.reporting))
-  # 5.3 standard deviations: a false alarm once in 10^7.
-  asked = sum(requested)
-  assert abs(sum(reporting) - 0.8 * asked) < 5.3 * (asked * 0.2 * 0.8) ** 0.5
-  assert schedule.max_cohort == max(reporting) < everybody.max_cohort
 
 
 def test_numbers_beyond_64_bits_are_refused():

@@ -6,7 +6,6 @@ Claims:
 * For every client all sets of so many rounds are equally likely, whatever those of
   other clients are.
 * The denominator is the expected size, and is not the cohort's own.
-* Drop-outs take clients out of cohorts, and change nothing else.
 """
 
 import math
@@ -17,9 +16,9 @@ import pytest
 from tff_dp_aggregators import sampling
 
 
-def _schedule(num_rounds, times, num_clients, seed=1, dropouts=None):
+def _schedule(num_rounds, times, num_clients, seed=1):
   scheme = sampling.RandomAllocation(num_rounds, times)
-  return sampling.SampledSchedule(scheme, num_clients, seed, dropouts)
+  return sampling.SampledSchedule(scheme, num_clients, seed)
 
 
 def _sets(schedule):
@@ -88,34 +87,3 @@ def test_sizes_of_cohorts_differ_as_chance_has_it():
   # freedom less than sizes: outside of either bound once in 10^7; equal ones have 0.
   assert 42 < _chi_squared(sizes) * 0.99 / 0.98 < 191
   assert schedule.clients_per_round == 10_000
-
-
-def test_empty_cohorts_are_cohorts():
-  schedule = _schedule(50, 2, 5)
-  sizes = [len(schedule.cohort(t)) for t in range(50)]
-  assert min(sizes) == 0 and sum(sizes) == 10
-  assert all(schedule.cohort(t).dtype == np.int64 for t in range(50))
-
-
-def test_a_round_is_a_function_of_seed_and_number():
-  one, same, other = (_schedule(50, 3, 100, seed) for seed in (1, 1, 2))
-  backwards = [same.cohort(t) for t in range(50)[::-1]][::-1]
-  for this_round, cohort in enumerate(backwards):
-    np.testing.assert_array_equal(one.cohort(this_round), cohort)
-  assert not np.array_equal(_sets(one), _sets(other))
-  one.cohort(0)[:] = -1  # It is the caller's own.
-  np.testing.assert_array_equal(one.cohort(0), backwards[0])
-
-
-def test_drop_outs_make_cohorts_smaller_and_never_others():
-  everybody = _schedule(40, 4, 1000)
-  schedule = _schedule(40, 4, 1000, dropouts=sampling.Dropouts(0.2, 1))
-  reporting = []
-  for this_round in range(40):
-    (attempt,) = schedule.attempts(this_round)
-    np.testing.assert_array_equal(attempt.requested, everybody.cohort(this_round))
-    assert set(attempt.reporting) < set(attempt.requested)
-    reporting.append(len(attempt.reporting))
-  # 5.3 standard deviations: a false alarm once in 10^7.
-  assert abs(sum(reporting) - 3200) < 5.3 * (4000 * 0.2 * 0.8) ** 0.5
-  assert schedule.max_cohort == max(reporting) < everybody.max_cohort

@@ -67,9 +67,6 @@ class SpentByRound:
         parts at least.
       delta: At which epsilon is told.
       accountant: Whose it is after the last round; `None` for the tightest.
-
-    Raises:
-      ValueError: If all rounds are one Gaussian, or `delta` is out of range.
     """
     if mechanism.is_one_gaussian:
       raise ValueError(
@@ -86,15 +83,7 @@ class SpentByRound:
     self._known: dict[tuple[int, Optional[str]], float] = {}
 
   def after(self, rounds: int) -> float:
-    """A bound on epsilon after so many rounds; infinite without noise.
-
-    Args:
-      rounds: From 0 to all of them.
-
-    Raises:
-      TypeError: If it is no whole number.
-      ValueError: If it is out of range.
-    """
+    """A bound on epsilon after so many rounds; infinite without noise."""
     rounds = checks.check_int('rounds', rounds, at_least=0)
     if rounds > self._num_rounds:
       raise ValueError(

@@ -72,10 +72,6 @@ class BMinSepSampling(scheme.Allocation):
     sampling_probability: Of a free client, p in (0, 1].
     min_separation: Smallest difference b of two rounds of a client.
 
-  Raises:
-    TypeError: If a number is not whole.
-    ValueError: If a number is out of range.
-
   Example:
     >>> sampling = BMinSepSampling.of_cohort(
     ...   1000, num_clients=50_000, clients_per_round=100, min_separation=101

@@ -70,10 +70,6 @@ class BallsInBins(scheme.Allocation):
     cycle_length: Rounds of a cycle, b. If they are more than `num_rounds`, some clients
       are in no round.
 
-  Raises:
-    TypeError: If a number is not whole.
-    ValueError: If a number is less than 1.
-
   Example:
     >>> BallsInBins.of_cohort(1000, num_clients=50_000, clients_per_round=100)
     BallsInBins(num_rounds=1000, cycle_length=500)

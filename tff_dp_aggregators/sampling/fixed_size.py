@@ -25,10 +25,6 @@ class FixedSizeSampling(scheme.RoundSampling):
     num_clients: Clients to draw from, the same in all rounds; public. Under
       add-or-remove, the fewest that there may be.
     clients_per_round: Clients drawn for a round, at most `num_clients`.
-
-  Raises:
-    TypeError: If a number is not whole.
-    ValueError: If a number is out of range.
   """
 
   name = 'fixed_size_sampling'

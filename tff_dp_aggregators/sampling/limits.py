@@ -13,7 +13,7 @@ import collections
 import dataclasses
 import functools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Callable, ClassVar, Optional
 
 import numpy as np
@@ -219,8 +219,18 @@ class RandomEligible(LimitsSchedule):
 
   @functools.cached_property
   def _requested(self) -> list[list[np.ndarray]]:
-    """Cohorts asked, by round and attempt: all are drawn when the first is needed."""
-    return list(_draw_all(self))
+    """Cohorts asked, by round and attempt: all are drawn when the first is needed.
+
+    Round after round, as who is eligible depends on those before.
+    """
+    eligible, drawn = _Eligible(self), []
+    away: collections.deque[np.ndarray] = collections.deque()
+    for this_round in range(self.num_rounds):
+      if len(away) == self.participation.min_separation:
+        eligible.come_back(away.popleft())
+      drawn.append(self._until_enough_report(this_round, eligible.ask))
+      away.append(eligible.end_round())
+    return drawn
 
 
 class _Eligible:
@@ -277,17 +287,6 @@ class _Eligible:
     for number in np.unique(times):
       if number < len(self._pools):
         self._pools[number].add(clients[times == number])
-
-
-def _draw_all(schedule: RandomEligible) -> Iterator[list[np.ndarray]]:
-  """Draws round after round, as who is eligible depends on those before."""
-  eligible = _Eligible(schedule)
-  away: collections.deque[np.ndarray] = collections.deque()
-  for this_round in range(schedule.num_rounds):
-    if len(away) == schedule.participation.min_separation:
-      eligible.come_back(away.popleft())
-    yield schedule._until_enough_report(this_round, eligible.ask)
-    away.append(eligible.end_round())
 
 
 @dataclasses.dataclass(frozen=True)

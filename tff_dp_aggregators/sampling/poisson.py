@@ -31,10 +31,6 @@ class PoissonSampling(scheme.RoundSampling):
     sampling_probability: Of a client of the round's group, in (0, 1].
     num_groups: Groups that take turns; 1 draws from everybody in every round.
 
-  Raises:
-    TypeError: If a number is not whole.
-    ValueError: If a number is out of range.
-
   Example:
     >>> PoissonSampling.of_cohort(
     ...   1000, num_clients=50_000, clients_per_round=100, num_groups=10

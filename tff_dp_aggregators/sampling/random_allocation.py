@@ -33,10 +33,6 @@ class RandomAllocation(scheme.Allocation):
     num_rounds: Rounds in all, n.
     rounds_of_a_client: Rounds of each client, k, at most `num_rounds`.
 
-  Raises:
-    TypeError: If a number is not whole.
-    ValueError: If a number is out of range.
-
   Example:
     >>> RandomAllocation.of_cohort(1000, num_clients=50_000, clients_per_round=100)
     RandomAllocation(num_rounds=1000, rounds_of_a_client=2)

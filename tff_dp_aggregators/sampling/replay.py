@@ -57,8 +57,6 @@ class Replay(schedule_lib.Schedule):
     sha256: Of the file's content.
 
   Raises:
-    FileNotFoundError: If there is no such file.
-    TypeError: If `stated` is something else.
     ValueError: If the file cannot be read, or does not keep the schema; the message
       names round and client.
   """

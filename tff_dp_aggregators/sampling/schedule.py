@@ -51,10 +51,6 @@ class Dropouts:
     rate: Probability that a client does not report, at least 0 and below 1.
     seed: Same seed, same drop-outs.
 
-  Raises:
-    TypeError: If `seed` is no whole number, or `rate` no number.
-    ValueError: If a number is out of range.
-
   Example:
     >>> drop = Dropouts(rate=0.25, seed=1)
     >>> drop.reporting(0, 0, np.arange(8)).tolist()
@@ -109,10 +105,6 @@ class Header:
     schema: What the accountant reads.
     num_clients: Clients to choose from.
     clients_per_round: The mean's denominator.
-
-  Raises:
-    TypeError: If an argument is not of its type.
-    ValueError: If a number is out of range.
   """
 
   schema: scheme.Schema
@@ -186,24 +178,13 @@ class Schedule(abc.ABC):
 
   @abc.abstractmethod
   def attempts(self, round_num: int) -> tuple[Attempt, ...]:
-    """All attempts at a round; the last one is completed, and no other.
-
-    Args:
-      round_num: The round, from 0.
-
-    Raises:
-      TypeError: If it is no whole number.
-      ValueError: If it is out of range.
-    """
+    """All attempts at a round, from 0; the last one is completed, and no other."""
 
   def for_clients(self, ids: Sequence[Any]) -> 'Schedule':
     """The schedule whose draws for a client follow from its id and the seed.
 
     Args:
-      ids: Of all clients, by number: texts or numbers.
-
-    Raises:
-      ValueError: If there are not `num_clients` of them, or two are written alike.
+      ids: Texts or numbers of all clients, by number; no two may be written alike.
     """
     if len(ids) != self.num_clients:
       raise ValueError(
@@ -233,15 +214,8 @@ class Schedule(abc.ABC):
 
     Without drop-outs these are all that were asked.
 
-    Args:
-      round_num: The round, from 0.
-
     Returns:
       Client numbers, int64 of shape [cohort]; none is twice among them.
-
-    Raises:
-      TypeError: If `round_num` is no whole number.
-      ValueError: If it is out of range.
     """
     return self.attempts(round_num)[-1].reporting
 
@@ -283,14 +257,7 @@ class Schedule(abc.ABC):
     return 'sha256:' + hashlib.sha256(text.encode()).hexdigest()
 
   def save(self, path: str) -> None:
-    """Writes all rounds to a file that `Replay` reads.
-
-    Args:
-      path: Where; a file that is there already is not overwritten.
-
-    Raises:
-      FileExistsError: If there is a file already.
-    """
+    """Writes all rounds to a new file that `Replay` reads."""
     header = Header(self.schema, self.num_clients, float(self.clients_per_round))
     lines: list[Any] = [{**FILE_FORMAT, **header.to_json()}]
     for this_round in range(self.num_rounds):
@@ -344,7 +311,6 @@ class SampledSchedule(Schedule):
 
   Raises:
     PopulationTooSmallError: If there are more groups than clients.
-    TypeError: If an argument is not of its type.
     ValueError: If a number is out of range, or is not what the scheme states.
 
   Example:

@@ -373,11 +373,7 @@ KINDS: dict[str, type[Scheme]] = {}
 
 
 def register(kind: type[Scheme]) -> type[Scheme]:
-  """Adds a scheme, whose class it decorates, for `of` and `from_json` to know.
-
-  Raises:
-    ValueError: If its name, or its value of `--sampling`, is taken.
-  """
+  """Adds a scheme, for `of` and `from_json` to know; it can decorate its class."""
   for what in ('name', 'flag'):
     if getattr(kind, what) in [getattr(each, what) for each in KINDS.values()]:
       raise ValueError(
@@ -389,9 +385,6 @@ def register(kind: type[Scheme]) -> type[Scheme]:
 
 def of(schema: Schema) -> Any:
   """The scheme that is stated: itself, or limits, as a scheme without sampling.
-
-  Raises:
-    TypeError: If it is none.
 
   Example:
     >>> of(strategies.Participation(8, min_separation=2)).is_sampled
@@ -405,11 +398,7 @@ def of(schema: Schema) -> Any:
 
 
 def for_flag(value: str) -> type[Scheme]:
-  """The scheme that a value of `--sampling` asks for.
-
-  Raises:
-    ValueError: If none does.
-  """
+  """The scheme that a value of `--sampling` asks for, or ValueError if none does."""
   for kind in KINDS.values():
     if kind.flag == value:
       return kind
@@ -429,11 +418,7 @@ def is_sampled(schema: Schema) -> bool:
 
 
 def check_relation(schema: Schema, relation: Optional[Relation] = None) -> Relation:
-  """Returns the relation, by default the scheme's own.
-
-  Raises:
-    ValueError: If the scheme's events are not valid for it.
-  """
+  """Returns the relation, by default the scheme's own, if its events hold under it."""
   valid: tuple[Relation, ...] = of(schema).relations
   if relation is None:
     return valid[0]
@@ -466,11 +451,7 @@ def to_json(schema: Schema) -> dict[str, Any]:
 
 
 def from_json(data: dict[str, Any]) -> Any:
-  """Reads what `to_json` wrote.
-
-  Raises:
-    ValueError: If it is none of the schemes, or its numbers are out of range.
-  """
+  """Reads what `to_json` wrote, or raises ValueError if it is none of the schemes."""
   if not isinstance(data, dict) or data.get('schema') not in KINDS:
     raise ValueError(f'not a participation scheme, of {sorted(KINDS)}: {data!r}.')
   kind = KINDS[data['schema']]
@@ -485,11 +466,7 @@ def from_json(data: dict[str, Any]) -> Any:
 
 
 def of_report(participation: dict[str, Any]) -> Any:
-  """The scheme in a report's `participation`, which says more than its fields.
-
-  Raises:
-    ValueError: If it is none of the schemes, or its numbers are out of range.
-  """
+  """The scheme in a report's `participation`, which says more than its fields."""
   kind = KINDS.get(participation.get('schema', ''))
   fields = dataclasses.fields(kind.data) if kind else ()
   names = kind.json_names if kind else {}

@@ -66,11 +66,8 @@ class ParticipationWatch:
     """Initializes it.
 
     Args:
-      participation: The limits that the mechanism was planned for.
-
-    Raises:
-      TypeError: If they are no limits. Sampling is not kept by looking at it: draw
-        from the schedule of `for_mechanism`.
+      participation: The limits that the mechanism was planned for. Sampling is not kept
+        by looking at it: draw from the schedule of `for_mechanism`.
     """
     if not isinstance(participation, strategies.Participation):
       raise TypeError(
@@ -91,7 +88,6 @@ class ParticipationWatch:
       clients: Their ids.
 
     Raises:
-      TypeError: If `round_num` is no whole number, or `clients` are a text.
       ValueError: If a client is there twice, or would break the limits; or if the round
         is out of range. Then nothing is remembered of it.
     """

@@ -520,9 +520,7 @@ class LedgerWriter:
     Raises:
       FileExistsError: If there is a file already, without `resume`; a ledger is never
         overwritten.
-      FileNotFoundError: If there is none, with `resume`.
       BlockingIOError: If another writer has the ledger open.
-      TypeError: If `expected` is not a number of lines and a text.
       ValueError: If `delta` is not between 0 and 1 or not the ledger's, or `read`
         refuses the ledger or it is not the `expected` one. It is left as it is.
     """
@@ -546,13 +544,11 @@ class LedgerWriter:
         self._take_up(path, expected)
       else:
         new_files.sync(os.path.dirname(os.path.abspath(path)))
-    except BlockingIOError as e:
-      self._file.close()
-      raise BlockingIOError(
-        errno.EWOULDBLOCK, 'another writer has the ledger open', path
-      ) from e
-    except BaseException:
+    except BaseException as e:
       self.close()
+      if isinstance(e, BlockingIOError):
+        why = 'another writer has the ledger open'
+        raise BlockingIOError(errno.EWOULDBLOCK, why, path) from e
       raise
 
   @property
@@ -603,20 +599,12 @@ class LedgerWriter:
   def append_aborted(self, **what: Any) -> AbortedAttempt:
     """Writes the line of an aborted attempt and waits until it is on disk.
 
-    The round's own line comes after those of its aborted attempts. If it fails, the
-    ledger is as before.
+    The round's own line comes after those of its aborted attempts. Errors are those of
+    `append`.
 
     Args:
       **what: `round`, `attempt`, `cohort_requested`, `cohort_reported` and
         `reporting_goal` of `AbortedAttempt`.
-
-    Returns:
-      The line's content.
-
-    Raises:
-      TypeError: If one is missing, or no whole number.
-      ValueError: If one is out of range, or the attempt is not the next one.
-      OSError: If the line cannot be written, or something else changed the file.
 
     Example:
       >>> import tempfile
@@ -633,18 +621,7 @@ class LedgerWriter:
     return aborted
 
   def confirm_aborted(self, **what: Any) -> AbortedAttempt:
-    """Checks that an attempt of a round which is run again is what its line says.
-
-    Args:
-      **what: As for `append_aborted`.
-
-    Returns:
-      The line's content.
-
-    Raises:
-      TypeError: As for `append_aborted`.
-      ValueError: If it has no line, or one with other content.
-    """
+    """Returns the line of an attempt at a round run again, if it says `what`."""
     again = self._aborted_of(**what)
     earlier = self._aborted_at(again.round)
     if again.attempt >= len(earlier):
@@ -665,15 +642,7 @@ class LedgerWriter:
     return then
 
   def aborted_attempts(self, round: int) -> int:
-    """How many aborted attempts at a round have a line.
-
-    Args:
-      round: From 0; released already or not.
-
-    Raises:
-      TypeError: If it is no whole number.
-      ValueError: If it is out of range.
-    """
+    """How many aborted attempts at a round, released already or not, have a line."""
     return len(self._aborted_at(checks.check_int('round', round, 0)))
 
   def _aborted_at(self, round: int) -> list[AbortedAttempt]:
@@ -690,22 +659,12 @@ class LedgerWriter:
     )
 
   def confirm(self, *, round: int, **what: Any) -> LedgerEntry:
-    """Checks that a round which is run again came to what its line says.
+    """Returns the first line of a round that is run again, if it says `what`.
 
     Nothing is written: a run that resumes from a checkpoint before its last line leaves
-    the ledger of one that was never interrupted.
-
-    Args:
-      round: A round that is in the ledger.
-      **what: As for `append`.
-
-    Returns:
-      The round's first line.
-
-    Raises:
-      TypeError: As for `append`.
-      ValueError: If the round is not there yet, or was released with other content: its
-        noise would cover two data sets, and the result must not be used.
+    the ledger of one that was never interrupted. If the round was released with other
+    content, it is a ValueError: its noise would cover two data sets, and the result
+    must not be used.
     """
     if checks.check_int('round', round, 0) >= self.rounds:
       raise ValueError(
@@ -817,7 +776,6 @@ def read(path: str, expected: Optional[Head] = None) -> Ledger:
     What it says. A half line at the end is no error, but reported as `cut`.
 
   Raises:
-    TypeError: If `expected` is not a number of lines and a text.
     ValueError: If a complete line is not an entry, or breaks one of the rules that the
       module states, and the message names the line; or if the ledger does not begin
       with the lines that are `expected`.

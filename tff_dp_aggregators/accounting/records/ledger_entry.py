@@ -169,9 +169,6 @@ class LedgerEntry(_Line):
       for noise of the server.
     notes: Sentences for people on how the round was computed, such as that a worker
       was lost; they are no part of what was released. `None` if there are none.
-
-  Raises:
-    ValueError: If a field is of another type or out of range.
   """
 
   round: _Count
@@ -237,9 +234,6 @@ class AbortedAttempt(_Line):
     time: When the line was written, ISO 8601 in UTC.
     previous_line_sha256: SHA-256 of the line before, with its line feed; of nothing in
       the first line.
-
-  Raises:
-    ValueError: If a field is of another type or out of range.
   """
 
   round: _Count
