@@ -26,7 +26,8 @@ GAUSSIAN = ('--mechanism=gaussian', '--target_delta=1e-6')
 
 
 def _plan(*arguments, limits=None):
-  values = program.values_of(flags_lib.groups(), arguments)
+  once = {each.split('=')[0]: each for each in arguments}  # The last one counts.
+  values = program.values_of(flags_lib.groups(), list(once.values()))
   return flags_lib.planned(values, limits)
 
 

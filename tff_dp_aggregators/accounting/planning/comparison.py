@@ -128,7 +128,8 @@ class Task:
     if self.target_epsilon is not None:
       if gaussian.check_epsilon(self.target_epsilon, 'target_epsilon') == 0:
         raise ValueError('target_epsilon must be positive; got 0.')
-    elif events.check_noise_multiplier(self.noise_multiplier) == 0:
+    noise = self.noise_multiplier
+    if noise is not None and events.check_noise_multiplier(noise) == 0:
       raise ValueError('noise_multiplier must be positive: without noise, no privacy.')
 
   def _check_options_are_used(self) -> None:
@@ -517,6 +518,7 @@ def _best_bands(task: Task, schema: sampling_lib.Schema) -> int:
   """
   limits = sampling_lib.limits_of(schema)
   quickest = quickest_with_bands(limits)
+  assert quickest.bands is not None
   if quickest.bands in task.options:
     return task.options[quickest.bands]
   epsilon = task.target_epsilon or gaussian.epsilon_of(_mu(task), task.target_delta)

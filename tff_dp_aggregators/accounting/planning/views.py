@@ -71,10 +71,11 @@ def advice(comparison: planning.Comparison) -> str:
     if row.cost.num_bytes <= _MUCH_LESS * chosen.cost.num_bytes
     and row.equal_rmse <= _LITTLE_MORE * chosen.equal_rmse
   ]
-  best, light = (
-    min(rows, key=lambda row: row.equal_rmse, default=None)
-    for rows in (others, lighter)
-  )
+
+  def least(rows: Sequence[planning.Row]) -> Optional[planning.Row]:
+    return min(rows, key=lambda row: row.equal_rmse) if rows else None
+
+  best, light = least(others), least(lighter)
   return _words('advice', chosen, best, None if light is best else light)
 
 
