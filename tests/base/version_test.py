@@ -215,17 +215,6 @@ def test_current_is_of_the_package_that_is_imported():
   assert (found.commit, found.modified) == version.commit_of(package)
 
 
-def test_it_takes_a_moment(package):
-  commit_all(package.parent)
-  seconds = []
-  for _ in range(5):
-    start = os.times()
-    version.commit_of(package)
-    # Of processors, here and in git, whatever else the machine does.
-    seconds.append(sum(os.times()[:4]) - sum(start[:4]))
-  assert min(seconds) < 0.05
-
-
 def test_an_installed_package_starts_no_process(package, monkeypatch):
   monkeypatch.setattr(subprocess, 'run', None)
   assert version.commit_of(package) == (None, None)
