@@ -358,15 +358,11 @@ def event_of_rounds(
   """The event of the first rounds of a mechanism, as a ledger of them would have it."""
   if rounds == mechanism.participation.num_rounds:
     return mechanism.event
-  if not mechanism.is_one_gaussian:
-    counted = collections.Counter(mechanism.round_events[:rounds])
-    return events.simplify(
-      dp_accounting.ComposedDpEvent(
-        [dp_accounting.SelfComposedDpEvent(*each) for each in counted.items()]
-      )
+  counted = collections.Counter(mechanism.round_events[:rounds])
+  return events.simplify(
+    dp_accounting.ComposedDpEvent(
+      [dp_accounting.SelfComposedDpEvent(*each) for each in counted.items()]
     )
-  return dp_accounting.GaussianDpEvent(
-    float(mechanism.noise_multipliers_so_far[rounds - 1])
   )
 
 
