@@ -358,9 +358,9 @@ def _without_sampling(inputs: Inputs) -> str:
   mechanism = inputs.mechanism
   if not isinstance(mechanism, mechanism_lib.Mechanism):
     return ''  # Parts have events of their own.
-  replaced = 'replace_one' if mechanism.adjacency == 'replace_one' else None
+  adjacency = 'replace_one' if mechanism.adjacency == 'replace_one' else 'zero_out'
   epsilon = dataclasses.replace(
-    mechanism, participation=mechanism.limits, adjacency=replaced
+    mechanism, participation=mechanism.limits, adjacency=adjacency
   ).epsilon(inputs.delta)
   return '' if math.isinf(epsilon) else rounding.up(epsilon)
 

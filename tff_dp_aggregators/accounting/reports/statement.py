@@ -95,7 +95,9 @@ def build(inputs: inputs_lib.Inputs, *, with_curves: bool = True) -> dict[str, A
   target = None
   if inputs.target_epsilon is not None:
     target = model.Target.of(inputs, epsilon=inputs.target_epsilon)
-  kind: type[model.Single] = model.Joint if mechanism.parts else model.Single
+  kind = model.Single
+  if mechanism.parts:
+    kind = model.Joint
   return model.to_json(
     kind.of(
       inputs,
