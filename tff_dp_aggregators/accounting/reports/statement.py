@@ -95,7 +95,7 @@ def build(inputs: inputs_lib.Inputs, *, with_curves: bool = True) -> dict[str, A
   target = None
   if inputs.target_epsilon is not None:
     target = model.Target.of(inputs, epsilon=inputs.target_epsilon)
-  kind = model.Single
+  kind: type[model.Single] = model.Single
   if mechanism.parts:
     kind = model.Joint
   return model.to_json(
