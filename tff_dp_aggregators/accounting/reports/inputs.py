@@ -15,15 +15,11 @@ import numbers
 from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
-from dp_accounting import NeighboringRelation as Relation
-
 from tff_dp_aggregators import sampling
-from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import joint_mechanism
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting import nbafl as nbafl_lib
-from tff_dp_aggregators.accounting import run_events
 from tff_dp_aggregators.accounting.records import ledger as ledger_lib
 from tff_dp_aggregators.accounting.reports import model
 from tff_dp_aggregators.accounting.reports import terms
@@ -362,18 +358,10 @@ def _without_sampling(inputs: Inputs) -> str:
   mechanism = inputs.mechanism
   if not isinstance(mechanism, mechanism_lib.Mechanism):
     return ''  # Parts have events of their own.
-  replaced = mechanism.relation is Relation.REPLACE_ONE
-  relation = sampling.check_relation(
-    mechanism.limits, Relation.REPLACE_ONE if replaced else None
-  )
-  event = run_events.event(
-    mechanism.strategy,
-    mechanism.limits,
-    mechanism.noise_multiplier,
-    relation,
-    mechanism.noise,
-  )
-  epsilon = accountants.epsilon(event, inputs.delta, relation=relation)
+  adjacency = 'replace_one' if mechanism.adjacency == 'replace_one' else 'zero_out'
+  epsilon = dataclasses.replace(
+    mechanism, participation=mechanism.limits, adjacency=adjacency
+  ).epsilon(inputs.delta)
   return '' if math.isinf(epsilon) else rounding.up(epsilon)
 
 

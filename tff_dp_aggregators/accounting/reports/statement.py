@@ -95,7 +95,9 @@ def build(inputs: inputs_lib.Inputs, *, with_curves: bool = True) -> dict[str, A
   target = None
   if inputs.target_epsilon is not None:
     target = model.Target.of(inputs, epsilon=inputs.target_epsilon)
-  kind: type[model.Single] = model.Joint if mechanism.parts else model.Single
+  kind: type[model.Single] = model.Single
+  if mechanism.parts:
+    kind = model.Joint
   return model.to_json(
     kind.of(
       inputs,
@@ -358,15 +360,11 @@ def event_of_rounds(
   """The event of the first rounds of a mechanism, as a ledger of them would have it."""
   if rounds == mechanism.participation.num_rounds:
     return mechanism.event
-  if not mechanism.is_one_gaussian:
-    counted = collections.Counter(mechanism.round_events[:rounds])
-    return events.simplify(
-      dp_accounting.ComposedDpEvent(
-        [dp_accounting.SelfComposedDpEvent(*each) for each in counted.items()]
-      )
+  counted = collections.Counter(mechanism.round_events[:rounds])
+  return events.simplify(
+    dp_accounting.ComposedDpEvent(
+      [dp_accounting.SelfComposedDpEvent(*each) for each in counted.items()]
     )
-  return dp_accounting.GaussianDpEvent(
-    float(mechanism.noise_multipliers_so_far[rounds - 1])
   )
 
 
