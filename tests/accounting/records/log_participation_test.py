@@ -490,7 +490,7 @@ def test_output_is_a_new_file(hourly, tmp_path):
     (('--columns=round',), 'write column=name_in_the_log'),
     (('--columns=round=a,round=b',), '--columns has round twice'),
     (('--population_name=es',), 'no column of populations among'),
-    (('--min_wait_hours=nan',), '--min_wait_hours must be above 0'),
+    (('--min_wait_hours=nan',), '--min_wait_hours must be positive'),
     (('--first_start=soon',), "'soon' is not a time"),
     (('--format=html',), 'html'),
   ],
