@@ -194,13 +194,14 @@ def print_or_write(text: str, output: Optional[str]) -> None:
 # A dataclass may be a table of flags: a field of `flag` is one of its name and type.
 
 
-def flag(text: str, type: Any = None, **more: Any) -> Any:
+def flag(text: str, type: Any = None, empty: Any = None, **more: Any) -> Any:
   """A field that is a flag, with the attributes of `Flag`.
 
   `type`: Where the annotation does not say it.
+  `empty`: What the field is where neither a flag nor Python's caller says it.
   """
   described = {'flag': {'help': text, **more}, 'type': type}
-  return dataclasses.field(default=more.get('default'), metadata=described)
+  return dataclasses.field(default=more.get('default', empty), metadata=described)
 
 
 def rows_of(record: type) -> tuple[Flag, ...]:
