@@ -167,8 +167,8 @@ def _opened(
     client=client,
     labels=labels,
     features=() if text else features,
-    one_hot=frozenset(files.one_hot_columns or ()),
-    embedded=frozenset(files.embedding_columns or ()),
+    one_hot=frozenset(files.one_hot_columns),
+    embedded=frozenset(files.embedding_columns),
     text=text,
     label_kind=files.label_kind,
     reading=columns.Reading(
@@ -228,7 +228,7 @@ def _of_table(
   if label_scaling is not None:
     scaled = label_scaling.done
   weights = class_weights.of(
-    files.class_weights or (), schema.classes, labels, arranged.is_test
+    files.class_weights, schema.classes, labels, arranged.is_test
   )
 
   def examples(first: int, end: int) -> tuple[np.ndarray, np.ndarray]:

@@ -86,13 +86,15 @@ class Files:
   feature_columns: Optional[tuple[str, ...]] = program.flag(
     'Columns of --data to predict from.', unset='all others'
   )
-  one_hot_columns: Optional[tuple[str, ...]] = program.flag(
+  one_hot_columns: tuple[str, ...] = program.flag(
     'Columns of --data with numbers that are names, such as postcodes: a feature for '
-    'each value. Columns of text always are.'
+    'each value. Columns of text always are.',
+    empty=(),
   )
-  embedding_columns: Optional[tuple[str, ...]] = program.flag(
+  embedding_columns: tuple[str, ...] = program.flag(
     'Columns of --data with names of which there are many, such as cities: a vector '
-    'of --embedding_size for each value, which is learnt, instead of a feature.'
+    'of --embedding_size for each value, which is learnt, instead of a feature.',
+    empty=(),
   )
   text_column: Optional[str] = program.flag(
     'Column of --data with text, of which the next character or word is predicted.'
@@ -103,11 +105,12 @@ class Files:
     unset='classes if they are text or few whole numbers, tags if all of several are '
     '0 or 1',
   )
-  class_weights: Optional[tuple[str, ...]] = program.flag(
+  class_weights: tuple[str, ...] = program.flag(
     'What the loss of an example counts times, by its class: no:1,yes:5, and 1 for '
     'classes that are not named; or balanced, where each class counts the same in all, '
     'from how many examples it has, without noise.',
     unset='1 for all',
+    empty=(),
   )
   scaling: Optional[str] = program.flag(
     'What is done to features that are numbers: standard brings them to mean 0 and '

@@ -55,12 +55,14 @@ class Run:
     'Least time between two checkpoints, after which a run that was killed goes on.',
     default=30.0,
     at_least=0,
+    below=None,
   )
   timeout_seconds: float = program.flag(
     'How long a round may take; one that takes longer ends the program with an error, '
     'and the same command goes on.',
     default=3600.0,
     above=0,
+    below=None,
   )
   run_dir: Optional[str] = program.flag(
     'Where to leave the results: a directory that does not exist or is empty, or one '

@@ -158,24 +158,10 @@ _FREE = ('--num_rounds=60', '--model_size=9', '--target_delta=1e-6')
     ((*FLAGS, '--rounds_between=3'), 'min_separation = rounds_between + 1'),
     ((*FLAGS, '--target_epsilon=1', '--plot=a.gif'), '--plot must end in'),
     ((*FLAGS, '--target_epsilon=1', 'more'), "unexpected arguments ['more']"),
-    ((*FLAGS, '--target_epsilon=1', '--mechanisms=oak'), "unknown mechanism 'oak'"),
-    (
-      (*FLAGS, '--target_epsilon=1', '--num_clients=100', '--clients_per_round=10'),
-      'num_clients=100 is too few. What would fit: num_clients of at least',
-    ),
-    (
-      (*FLAGS, '--target_epsilon=1', '--num_clients=100'),
-      'num_clients and clients_per_round go together',
-    ),
     (
       (*_FREE, '--target_epsilon=1', '--num_clients=10', '--clients_per_round=20'),
       'clients_per_round=20 is larger than num_clients=10. Lower it, or raise '
       'num_clients.',
-    ),
-    (
-      (*FLAGS, '--target_epsilon=1', '--sampling=balls_in_bins'),
-      'sampling=balls_in_bins is described by num_clients and clients_per_round; '
-      'give them.',
     ),
     (
       (*FLAGS, '--target_epsilon=1', '--sampling=b_min_sep'),

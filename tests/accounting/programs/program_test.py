@@ -10,12 +10,15 @@ Claims:
   help, their exit codes reach the shell, and they start without TensorFlow.
 """
 
+import dataclasses
 import importlib.metadata
+import math
 import os
 import pathlib
 import re
 import subprocess
 import sys
+from typing import Optional
 
 import pytest
 from absl import flags
@@ -106,6 +109,49 @@ def test_a_number_is_whole_if_it_can_be():
     assert of_numbers.execute([f'--mean={text}']) == 0
   assert seen == [7, 7, 2.5, 1000]
   assert [type(each) for each in seen] == [int, int, float, int]
+
+
+@pytest.mark.parametrize(
+  ('bounds', 'fine', 'wrong', 'words'),
+  [
+    ({'at_least': 1}, (1, 7), (0.5, -1, math.nan, math.inf), 'at least 1 and finite'),
+    ({'above': 0}, (1e-9,), (0, math.nan, math.inf), 'positive and finite'),
+    ({'above': 0, 'below': 1}, (0.5,), (0, 1, math.nan), 'positive and below 1'),
+    ({'at_least': 0, 'below': None}, (0, math.inf), (-1, math.nan), 'at least 0'),
+    ({}, (-1, math.inf), (), ''),
+  ],
+)
+def test_numbers_keep_the_bounds_of_their_flag(bounds, fine, wrong, words):
+  groups = [('Flags', [program.Flag('rate', float, 'Of it.', **bounds)])]
+  for value in fine:
+    assert program.values_of(groups, [f'--rate={value}']).rate == value
+  for value in wrong:
+    with pytest.raises(program.WrongUsage) as error:
+      program.values_of(groups, [f'--rate={value}'])
+    assert str(error.value) == f'--rate must be {words}; got {float(value)}.'
+
+
+def test_fields_of_a_dataclass_are_flags():
+  @dataclasses.dataclass
+  class Shape:
+    area: float
+    sides: Optional[int] = program.flag('How many.', at_least=3)
+    names: Optional[tuple[str, ...]] = program.flag('Of corners.')
+    colors: Optional[list[str]] = program.flag('Of sides.')
+    kind: str = program.flag('Of it.', ['flat', 'solid'], default='flat')
+    is_shown: bool = program.flag('Whether to show it.', default=False)
+
+  arguments = [
+    '--sides=3',
+    '--names=a,b',
+    '--colors=red',
+    '--colors=blue',
+    '--is_shown',
+  ]
+  values = program.values_of([('Flags', program.rows_of(Shape))], arguments)
+  assert Shape(2.0, **program.read(Shape, values)) == Shape(
+    2.0, 3, ['a', 'b'], ['red', 'blue'], 'flat', True
+  )
 
 
 def test_version_names_the_commit():

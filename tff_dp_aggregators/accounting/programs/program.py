@@ -59,7 +59,7 @@ class Flag:
     default: The value where it is left out.
     at_least: Least value of a number.
     above: What a number is to be above.
-    below: What a number is to be below; one with a bound is finite in any case.
+    below: What a number with a bound is to be below; `None` if it may be infinite.
   """
 
   name: str
@@ -69,7 +69,7 @@ class Flag:
   default: Any = None
   at_least: Optional[float] = None
   above: Optional[float] = None
-  below: float = math.inf
+  below: Optional[float] = math.inf
 
   def define(self, values: flags.FlagValues) -> None:
     """Defines the flag."""
@@ -90,13 +90,13 @@ class Flag:
     words = f'at least {least:g}' if above is None else f'above {above:g}'
     if above == 0:
       words = 'positive'
-    if self.below < math.inf:
+    if self.below is not None and self.below < math.inf:
       words += f' and below {self.below:g}'
-    elif self.type is float:
+    elif self.type is float and self.below is not None:
       words += ' and finite'
     is_low = least is not None and not value >= least
     is_low |= above is not None and not value > above
-    if is_low or not value < self.below:
+    if is_low or (self.below is not None and value >= self.below):
       raise WrongUsage(f'--{self.name} must be {words}; got {value}.')
 
 
@@ -194,13 +194,14 @@ def print_or_write(text: str, output: Optional[str]) -> None:
 # A dataclass may be a table of flags: a field of `flag` is one of its name and type.
 
 
-def flag(text: str, type: Any = None, **more: Any) -> Any:
+def flag(text: str, type: Any = None, empty: Any = None, **more: Any) -> Any:
   """A field that is a flag, with the attributes of `Flag`.
 
   `type`: Where the annotation does not say it.
+  `empty`: What the field is where neither a flag nor Python's caller says it.
   """
   described = {'flag': {'help': text, **more}, 'type': type}
-  return dataclasses.field(default=more.get('default'), metadata=described)
+  return dataclasses.field(default=more.get('default', empty), metadata=described)
 
 
 def rows_of(record: type) -> tuple[Flag, ...]:
