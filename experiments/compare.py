@@ -136,16 +136,18 @@ def _runner(values: flags.FlagValues) -> running.Cluster:
   """What is to run the cells."""
   try:
     scheduler = run_options.scheduler_from(values)
+    if scheduler is None:
+      scheduler, flag = f'local:{values.jobs}', f'--jobs={values.jobs}, or --scheduler'
+      cluster.check(scheduler, name=flag)
+      return running.Cluster(scheduler, flag=flag)
   except ValueError as e:
     raise program.WrongUsage(str(e)) from e
-  if scheduler is not None and values['jobs'].present:
+  if values['jobs'].present:
     raise program.WrongUsage(
       f'--jobs={values.jobs} is of runs here, and --scheduler={scheduler} of runs on a '
       'Dask cluster; give one of them.'
     )
-  return running.Cluster(
-    scheduler or f'local:{values.jobs}', trusted_network=values.trusted_network
-  )
+  return running.Cluster(scheduler, trusted_network=values.trusted_network)
 
 
 def _planned(

@@ -129,7 +129,10 @@ class Cluster:
     *,
     trusted_network: bool = False,
     absence_seconds: float = 600.0,
+    flag: str = '--scheduler',
   ):
+    """Nothing is connected to yet; `flag` is what errors name."""
+    self._flag = flag
     self._address, self._trusted_network = scheduler.rstrip('/'), trusted_network
     self._is_local = scheduler.startswith('local:')
     self._absence_seconds = absence_seconds
@@ -229,7 +232,7 @@ class Cluster:
   def _connect(self) -> None:
     self._client = self._held.enter_context(
       cluster.connect(
-        self._address, trusted_network=self._trusted_network, name='--scheduler'
+        self._address, trusted_network=self._trusted_network, name=self._flag
       )
     )
     self._look_at_all()
@@ -244,7 +247,7 @@ class Cluster:
     if unfit:
       more = len(unfit) - _MOST_NAMED
       raise cluster.ClusterError(
-        f'--scheduler={self._address} has workers on which runs cannot be run: '
+        f'{self._flag}={self._address} has workers on which runs cannot be run: '
         f'{"; ".join(unfit[:_MOST_NAMED])}{f"; and {more} more" if more > 0 else ""}. '
         f'{_NEEDED}'
       )

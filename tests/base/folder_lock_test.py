@@ -7,6 +7,7 @@ Claims:
 * A process that was killed holds nothing.
 * The lock moves with the folder, and is no lock of what comes in its place.
 * Where nothing can be written, a folder is taken all the same.
+* Temporary folders that killed processes left are removed by the next, and no others.
 """
 
 import contextlib
@@ -14,6 +15,7 @@ import fcntl
 import os
 import subprocess
 import sys
+import tempfile
 
 import pytest
 
@@ -142,3 +144,23 @@ def test_no_folder(tmp_path):
   (tmp_path / 'file').touch()
   with pytest.raises(NotADirectoryError):
     folder_lock.FolderLock(str(tmp_path / 'file'))
+
+
+def test_temporary_folders_of_killed_processes_are_removed(tmp_path, monkeypatch):
+  monkeypatch.setattr(tempfile, 'tempdir', str(tmp_path))
+  in_use, lock = folder_lock.temporary('mine-')
+  (tmp_path / 'mine-left').mkdir(0o700)
+  (tmp_path / 'mine-left' / 'content').write_text('')
+  (tmp_path / 'mine-link').symlink_to(tmp_path / 'theirs')
+  (tmp_path / 'theirs').mkdir()
+  path, other = folder_lock.temporary('mine-')
+  left = {each.name for each in tmp_path.iterdir()}
+  assert left == {
+    os.path.basename(in_use),
+    os.path.basename(path),
+    'mine-link',
+    'theirs',
+  }
+  assert os.stat(path).st_mode & 0o777 == 0o700
+  other.close()
+  lock.close()

@@ -310,6 +310,7 @@ def test_another_comparison_is_refused_naming_what_differs(shared, arguments, me
     (('--run_dir=x',), '--run_dir is not for comparisons'),
     (('--seeds=0',), '--seeds must be at least 1; got 0'),
     (('--jobs=0',), '--jobs must be at least 1; got 0'),
+    (('--jobs=1000',), '--jobs=1000, or --scheduler=local:1000 is more than'),
     (('--tuning_seeds=2',), '--tuning_seeds needs --tune'),
     (('--grid=jobs=1,2',), '--jobs cannot be varied: it is of the comparison'),
   ],

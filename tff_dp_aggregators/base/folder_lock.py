@@ -12,8 +12,13 @@ here as well. A machine that is cut off from its server has its locks until thei
 ends, with NFSv4 after 90 seconds mostly; with NFSv3, until it is back.
 """
 
+import contextlib
 import errno
+import glob
 import os
+import shutil
+import stat
+import tempfile
 from typing import Any, Optional
 
 fcntl: Any
@@ -75,6 +80,27 @@ class FolderLock:
       if descriptor is not None:
         os.close(descriptor)
     self._file = self._folder = None
+
+
+def temporary(prefix: str) -> tuple[str, FolderLock]:
+  """A new folder below TMPDIR, for this user alone, and held; its name has the prefix.
+
+  Such folders of processes that were killed are removed.
+  """
+  parent = tempfile.gettempdir()
+  for left in glob.glob(os.path.join(glob.escape(parent), glob.escape(prefix) + '*')):
+    with contextlib.suppress(OSError):  # In use, or another user's.
+      found = os.lstat(left)
+      if (found.st_uid, found.st_mode) == (os.geteuid(), stat.S_IFDIR | 0o700):
+        lock = FolderLock(left)
+        shutil.rmtree(left, ignore_errors=True)
+        lock.close()
+  # Whoever finds a folder under its final name finds it held, or left.
+  making = tempfile.mkdtemp(prefix='.', dir=parent)
+  lock = FolderLock(making)
+  path = os.path.join(parent, prefix + os.path.basename(making)[1:])
+  os.rename(making, path)
+  return path, lock
 
 
 def _opened(path: str) -> Optional[int]:

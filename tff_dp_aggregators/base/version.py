@@ -10,6 +10,7 @@ file with the commit.
 
 import dataclasses
 import functools
+import hashlib
 import json
 import os
 import pathlib
@@ -80,6 +81,16 @@ def current() -> Version:
   if commit is None:
     commit, modified = _recorded(_PACKAGE)
   return Version(tff_dp_aggregators.__version__, commit, modified)
+
+
+@functools.cache
+def checksum() -> str:
+  """That of the package's modules: two changed checkouts of a commit have two."""
+  digest = hashlib.sha256()
+  for path in sorted(_PACKAGE.rglob('*.py')):
+    digest.update(str(path.relative_to(_PACKAGE)).encode() + b'\0')
+    digest.update(hashlib.sha256(path.read_bytes()).digest())
+  return digest.hexdigest()[:12]
 
 
 def record(source: pathlib.Path, target: pathlib.Path) -> None:

@@ -24,10 +24,10 @@ import pickle
 import queue
 import re
 import secrets
+import shutil
 import signal
 import socket
 import sys
-import tempfile
 import threading
 import time
 import warnings
@@ -36,6 +36,7 @@ from typing import TYPE_CHECKING, Any, Callable, Optional, Union
 
 import numpy as np
 
+from tff_dp_aggregators.base import folder_lock
 from tff_dp_aggregators.base import machine
 from tff_dp_aggregators.base import version
 from tff_dp_aggregators.learning import failures
@@ -193,7 +194,9 @@ def _local(processes: int, refused: _Refused) -> Iterator[Any]:
     # Dask sets variables for workers in this process, and leaves them.
     for each in _LOCAL_CONFIGURATION['distributed.nanny.pre-spawn-environ']:
       stack.callback(_set_variable, each, os.environ.get(each))
-    folder = stack.enter_context(tempfile.TemporaryDirectory(prefix='tff-dp-dask-'))
+    folder, lock = folder_lock.temporary('tff-dp-dask-')
+    stack.callback(lock.close)
+    stack.callback(shutil.rmtree, folder, ignore_errors=True)
     try:
       cluster = distributed.LocalCluster(
         n_workers=processes,
@@ -312,7 +315,7 @@ def software() -> dict[str, str]:
   """Versions that decide what is sent, how it is read, and the last digits, by name."""
   return {
     'Python': '.'.join(map(str, sys.version_info[:2])),
-    'tff_dp_aggregators': str(version.current()),
+    'tff_dp_aggregators': f'{version.current()}, modules {version.checksum()}',
     **version.of_libraries(),
   }
 

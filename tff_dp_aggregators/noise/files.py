@@ -8,17 +8,14 @@ as secret as the key.
 """
 
 import atexit
-import contextlib
 import dataclasses
 import functools
-import glob
 import hashlib
 import itertools
 import os
 import re
 import shutil
 import stat
-import tempfile
 from typing import Any, Optional
 
 import tensorflow as tf
@@ -67,25 +64,16 @@ class Files:
 
 
 @functools.lru_cache
-def _temporary(process: int) -> str:
-  """The directory of a process; what killed ones have left is removed."""
-  parent = tempfile.gettempdir()
-  for left in glob.glob(os.path.join(glob.escape(parent), _TEMPORARY + '*')):
-    with contextlib.suppress(OSError, RuntimeError):  # Another user's, or in use.
-      _lock(left)
-      shutil.rmtree(left, ignore_errors=True)
-  # Who finds a directory under its final name finds a lock, or one who has ended.
-  making = tempfile.mkdtemp(prefix='.', dir=parent)
-  _lock(making)
-  path = os.path.join(parent, _TEMPORARY + os.path.basename(making)[1:])
-  os.rename(making, path)
+def _temporary(process: int) -> tuple[str, folder_lock.FolderLock]:
+  """The directory of a process, which is held until it and its forks have ended."""
+  path, lock = folder_lock.temporary(_TEMPORARY)
 
   def remove() -> None:
     if os.getpid() == process:  # A fork is not the owner.
       shutil.rmtree(path, ignore_errors=True)
 
   atexit.register(remove)
-  return path
+  return path, lock
 
 
 def _lock(path: str) -> None:
@@ -129,7 +117,7 @@ class FilesNoise(streaming.StreamingNoise):
     if directory is not None:
       os.makedirs(directory, mode=0o700, exist_ok=True)
       _lock(directory)
-    self.directory = directory or _temporary(os.getpid())
+    self.directory = directory or _temporary(os.getpid())[0]
 
   def next(self, state: streaming.NoiseState) -> tuple[Any, streaming.NoiseState]:
     """As `StreamingNoise.next`; a `tf.errors.OpError` if a file cannot be written."""

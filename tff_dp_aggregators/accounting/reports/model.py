@@ -61,7 +61,7 @@ Kind = Annotated[
 ]
 NoiseSource = Annotated[str, _said('Where the randomness comes from.')]
 Found = Annotated[
-  Literal['noise_multiplier', 'num_rounds', 'max_participations', None],
+  Optional[Literal['noise_multiplier', 'num_rounds', 'max_participations']],
   _said('What was found from the target; null if everything was given.'),
 ]
 Origin = Annotated[
@@ -69,7 +69,7 @@ Origin = Annotated[
   _said('In a file of the run, by who made the report and not verified, or nowhere.'),
 ]
 Simulation = Annotated[
-  Literal['packed', 'one_by_one', None],
+  Optional[Literal['packed', 'one_by_one']],
   _said('Many clients in one computation, or one by one; null if that is not known.'),
 ]
 Command = Annotated[Optional[str], _said('A command that prints the same numbers.')]
@@ -497,7 +497,7 @@ class OtherRelease(Model, frozen=True):
   name: str
   epsilon: NonNegative
   delta: StatedDelta
-  adjacency: Literal['zero_out', 'add_or_remove', 'replace_one', None] = None
+  adjacency: Optional[Literal['zero_out', 'add_or_remove', 'replace_one']] = None
 
 
 class NbaflInputs(Model, frozen=True, kw_only=True):

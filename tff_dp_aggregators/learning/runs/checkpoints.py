@@ -1,7 +1,8 @@
-"""Checkpoints of a run: the state after some rounds, a file each."""
+"""Checkpoints of a run, a file each; and results of rounds that no other run gives."""
 
 import io
 import itertools
+import json
 import logging
 import os
 from typing import Any, NamedTuple, Optional
@@ -13,7 +14,7 @@ from tff_dp_aggregators.accounting.records import ledger
 from tff_dp_aggregators.base import new_files
 
 _logger = logging.getLogger(__name__)
-_PREFIX = 'after_round_'
+_PREFIX, _RESULT_PREFIX = 'after_round_', 'result_of_round_'
 _KEPT = 2
 _BYTES = 'bytes_'  # Of what is no array.
 
@@ -106,6 +107,63 @@ class Checkpoints:
 
   def _path(self, rounds: int) -> str:
     return os.path.join(self._directory, f'{_PREFIX}{rounds}')
+
+
+class KeptRound(NamedTuple):
+  """What a round came to.
+
+  Attributes:
+    state: That of the learning process after it.
+    measured: JSON-ready: what its line and its row of metrics are made of besides.
+  """
+
+  state: Any
+  measured: dict[str, Any]
+
+
+class KeptRounds:
+  """Results of rounds that cannot be run again, kept until a checkpoint has them.
+
+  A server's noise is a function of its key, which checkpoints have: a round that is run
+  again comes to the same bits. Noise that clients draw, each for itself, is in no
+  state: run again, the round would be another release of the same clients, with other
+  noise, and nothing would tell. Nor may what a cluster trained come to the same last
+  digits on those that go on. So the result is on disk before its line is in the ledger,
+  and who goes on takes it from there.
+  """
+
+  def __init__(self, directory: str):
+    """Takes up what is there."""
+    self._directory = directory
+
+  @property
+  def is_any(self) -> bool:
+    """Whether the result of any round is there."""
+    return any(name.startswith(_RESULT_PREFIX) for name in os.listdir(self._directory))
+
+  def save(self, number: int, kept: KeptRound) -> None:
+    """Keeps the result of a round; when it returns, it is on disk."""
+    content = to_bytes((kept.state, json.dumps(kept.measured)))
+    new_files.replace(self._path(number), content, is_private=True)
+
+  def load(self, number: int, like: Any) -> Optional[KeptRound]:
+    """The result of a round; `None` if it is not there, or not whole."""
+    try:
+      with open(self._path(number), 'rb') as file:
+        state, measured = from_bytes(file.read(), (like, ''))
+    except (FileNotFoundError, ValueError):
+      return None
+    return KeptRound(state, json.loads(measured))
+
+  def remove_before(self, number: int) -> None:
+    """Removes the results of rounds that checkpoints have."""
+    for name in os.listdir(self._directory):
+      kept = name.removeprefix(_RESULT_PREFIX)
+      if name.startswith(_RESULT_PREFIX) and kept.isdigit() and int(kept) < number:
+        os.unlink(os.path.join(self._directory, name))
+
+  def _path(self, number: int) -> str:
+    return os.path.join(self._directory, f'{_RESULT_PREFIX}{number}')
 
 
 def is_any(directory: str) -> bool:

@@ -69,7 +69,7 @@ class Progress:
       left = seconds * (self._num_rounds - self._done)
       say(
         f'round {self._done} of {self._num_rounds}: {in_words(self._shown)}; '
-        f'{left:.0f} s left',
+        f'{tqdm.tqdm.format_interval(left)} left',
         self._file,
       )
 

@@ -15,9 +15,9 @@ How a run that was stopped goes on, at whatever moment that was:
    Aborted attempts that have a line are compared with it as well.
    Noise that clients draw is in no state, and cannot be had again. Rounds with it leave
    their result on disk before their line, and who goes on takes it from there
-   (`kept_rounds`); without it, the run ends with an error. So do rounds that other
-   machines train, which may come to other last digits than those that go on; without
-   it, they are run again.
+   (`checkpoints.KeptRounds`); without it, the run ends with an error. So do rounds that
+   other machines train, which may come to other last digits than those that go on;
+   without it, they are run again.
 4. `metrics.csv` is cut to the rounds of the checkpoint, and written on. Before that,
    `resumption` refuses if something knows of a round that the ledger has no line of.
 """
@@ -29,7 +29,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
 import dp_accounting
@@ -52,15 +52,12 @@ from tff_dp_aggregators.learning.runs import attempts as attempts_lib
 from tff_dp_aggregators.learning.runs import checkpoints as checkpoints_lib
 from tff_dp_aggregators.learning.runs import engines
 from tff_dp_aggregators.learning.runs import evaluation as evaluation_lib
-from tff_dp_aggregators.learning.runs import events as events_lib
-from tff_dp_aggregators.learning.runs import kept_rounds
 from tff_dp_aggregators.learning.runs import larger_cohort as larger_cohort_lib
 from tff_dp_aggregators.learning.runs import metrics_file
 from tff_dp_aggregators.learning.runs import not_finite
 from tff_dp_aggregators.learning.runs import progress as progress_lib
 from tff_dp_aggregators.learning.runs import resumption
 from tff_dp_aggregators.learning.runs import run_directory
-from tff_dp_aggregators.learning.runs import signal_to_noise
 from tff_dp_aggregators.learning.runs.plans import plan as plan_lib
 from tff_dp_aggregators.sampling import watch
 
@@ -76,6 +73,7 @@ _NOTHING_CAME_OF_IT = (
 )
 # With sampling, their number tells something of who was drawn.
 _CLIENTS = f'{NOT_PRIVATE}clients'
+_SIGNAL, _NOISE = 'signal_norm', 'squared_noise_norm'
 
 
 class Run:
@@ -102,10 +100,10 @@ class Run:
     self._cluster: Optional[simulation.Cluster] = None
     self._checkpointed, self._checkpoint_took = time.monotonic(), 0.0
     # Results of rounds that cannot be run again, if there are such.
-    self._kept_rounds: Optional[kept_rounds.KeptRounds] = None
-    self._signal_to_noise: Optional[signal_to_noise.SignalToNoiseColumns] = None
+    self._kept_rounds: Optional[checkpoints_lib.KeptRounds] = None
+    self._signal_to_noise: Optional[_SignalToNoiseColumns] = None
     if plan.aggregation.not_private_signal_to_noise:
-      self._signal_to_noise = signal_to_noise.SignalToNoiseColumns(NOT_PRIVATE)
+      self._signal_to_noise = _SignalToNoiseColumns(NOT_PRIVATE)
     self._watch = watch.Watch(plan.schedule)
     if directory.config is not None:
       directory.forget_untrained(plan.config())
@@ -161,7 +159,7 @@ class Run:
       self._say_where_it_is(rounds, ledger.rounds)
       if not rounds:
         self._remark_on_noise()
-      events = events_lib.EventFile(directory.file(run_directory.EVENTS), rounds)
+      events = metrics_file.EventFile(directory.file(run_directory.EVENTS), rounds)
       stack.callback(events.close)
       progress = progress_lib.Progress(plan.num_rounds, rounds)
       stack.callback(progress.close)
@@ -208,7 +206,7 @@ class Run:
     initial = engine.release(state)
     latest = checkpoints.latest(initial)
     path = directory.file(run_directory.LEDGER)
-    kept = kept_rounds.KeptRounds(directory.file(run_directory.CHECKPOINTS))
+    kept = checkpoints_lib.KeptRounds(directory.file(run_directory.CHECKPOINTS))
     if self.plan.draws_anew or kept.is_any:
       self._kept_rounds = kept
     self._checkpointed_rounds = 0 if latest is None else latest.rounds
@@ -283,11 +281,11 @@ class Run:
         state, metrics = engine.next(state, this_round)
       except failures.ComputationError as e:
         raise e.in_round(number, counted.reporting, self.plan.clients.ids) from None
-      kept = kept_rounds.KeptRound(engine.release(state), _measured(metrics))
+      kept = checkpoints_lib.KeptRound(engine.release(state), _measured(metrics))
       # Workers of other machines may join in any round.
       if self._kept_rounds is None and self._cluster and self._cluster.is_elsewhere:
         path = self.directory.file(run_directory.CHECKPOINTS)
-        self._kept_rounds = kept_rounds.KeptRounds(path)
+        self._kept_rounds = checkpoints_lib.KeptRounds(path)
       # With a line, it is to be confirmed first: what is kept is what is released.
       if self._kept_rounds is not None and number >= ledger.rounds:
         self._kept_rounds.save(number, kept)
@@ -323,7 +321,7 @@ class Run:
 
   def _kept(
     self, number: int, before: Any, ledger: ledger_lib.LedgerWriter
-  ) -> Optional[kept_rounds.KeptRound]:
+  ) -> Optional[checkpoints_lib.KeptRound]:
     """What a round came to that was run before and cannot be run again."""
     if self._kept_rounds is None:
       return None
@@ -481,6 +479,38 @@ class Run:
     shutil.rmtree(removed)
 
 
+class _SignalToNoiseColumns:
+  """Columns of metrics: the signal-to-noise ratio by round, and of all rounds so far.
+
+  They are of the exact sums of clients, and so not private.
+  """
+
+  def __init__(self, prefix: str):
+    """Initializes it, before any round."""
+    self._signal, self._noise = f'{prefix}{_SIGNAL}', _NOISE
+    self._ratio = f'{prefix}signal_to_noise'
+    self._so_far = aggregators.SignalToNoise()
+
+  @property
+  def columns(self) -> list[str]:
+    """Their names."""
+    return [self._signal, self._noise, self._ratio, f'{self._ratio}_so_far']
+
+  def take_up(self, rows: Sequence[Mapping[str, str]]) -> None:
+    """Adds up the rounds of a run that goes on."""
+    for row in rows:
+      self._so_far += aggregators.SignalToNoise(
+        float(row[self._signal]), float(row[self._noise])
+      )
+
+  def after(self, measured: Sequence[float]) -> dict[str, float]:
+    """The columns of the next round."""
+    this_round = aggregators.SignalToNoise(*measured)
+    self._so_far += this_round
+    values = (*measured, this_round.ratio, self._so_far.ratio)
+    return dict(zip(self.columns, values))
+
+
 def _whose(mechanism: accounting.joint_mechanism.AnyMechanism) -> str:
   """Whose noise a noise multiplier is of, if it is not that of the server."""
   site, on_top = mechanism.site, mechanism.server_noise_multiplier
@@ -504,8 +534,15 @@ def _measured(metrics: Any) -> dict[str, Any]:
   return {
     'row': row,
     'noise_key_tag': _key_tag(of_query),
-    'signal_and_noise': signal_to_noise.signal_and_noise(of_query),
+    'signal_and_noise': _signal_and_noise(of_query),
   }
+
+
+def _signal_and_noise(of_query: Mapping[str, Any]) -> Optional[tuple[float, float]]:
+  """Norm of the signal and squared norm of the noise; `None` if not measured."""
+  if 'not_private_signal_norm' not in of_query:
+    return None
+  return float(of_query['not_private_signal_norm']), float(of_query[_NOISE])
 
 
 def _key_tag(of_query: Mapping[str, Any]) -> str:
