@@ -50,13 +50,6 @@ class JointPart:
     TypeError: If an attribute is not of its type.
     ValueError: If one is out of range, or there is no analysis of such a mechanism
       beside others.
-
-  Example:
-    >>> from tff_dp_aggregators import strategies
-    >>> participation = strategies.Participation(8, min_separation=4)
-    >>> tree = mechanism_lib.Mechanism('tree', participation, 2.0)
-    >>> JointPart('embedding', '0', tree, clip_norm=0.3).weights
-    ('0',)
   """
 
   name: str

@@ -108,7 +108,7 @@ def downlink_stddev(
 ) -> float:
   """sigma_d: noise that the server adds to each coordinate of the mean; 0 for none.
 
-  Arguments are those of `Nbafl`.
+  Arguments, of which `numbers` are the others, are those of `Nbafl`.
 
   Example:
     >>> numbers = dict(num_exposures=2, num_rounds=3, num_clients=2)

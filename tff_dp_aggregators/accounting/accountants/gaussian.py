@@ -111,10 +111,6 @@ def delta_of(mu: float, epsilon: float) -> float:
 
   mu is the total sensitivity over the standard deviation of the noise: 0 is perfect
   privacy, infinity none.
-
-  Example:
-    >>> round(delta_of(mu=1.0, epsilon=0.0), 6)  # Total variation: 2 Phi(1/2) - 1.
-    0.382925
   """
   mu, epsilon = _check_mu(mu), check_epsilon(epsilon)
   if mu == 0:
@@ -125,12 +121,7 @@ def delta_of(mu: float, epsilon: float) -> float:
 
 
 def epsilon_of(mu: float, delta: float) -> float:
-  """Smallest epsilon for which mu-Gaussian-DP gives (epsilon, delta)-DP.
-
-  Example:
-    >>> round(epsilon_of(mu=79**0.5 / 7, delta=1e-10), 4)  # Gboard, exactly.
-    8.5261
-  """
+  """Smallest epsilon for which mu-Gaussian-DP gives (epsilon, delta)-DP."""
   mu, delta = _check_mu(mu), check_delta(delta)
   if mu == 0:
     return 0.0
