@@ -300,7 +300,7 @@ def _check_given(
       'delta must be positive: Gaussian noise has no epsilon at delta=0; Laplace noise '
       "has (noise='laplace')."
     )
-  if delta not in (None, 0):
+  if delta is not None and delta != 0:
     gaussian.check_delta(delta)
 
 

@@ -92,11 +92,10 @@ def about_noise_multiplier(
   target_epsilon = _check_target(target_epsilon, target_delta)
   event = make_event(1.0)
   accountants.composed(event, accountant, relation)  # Whether it reads it.
-  name = accountant or accountants.tightest(event, relation)
-  estimate = accountants.entry_of(name).estimate
-  if estimate is not None:
+  kind = accountants.entry_of(accountant or accountants.tightest(event, relation))
+  if kind.is_drawn:
     asked: Callable[[float], float] = functools.cache(
-      lambda noise: estimate(make_event(noise), target_delta)
+      lambda noise: kind.estimate(make_event(noise), target_delta)
     )
     return _smallest(asked, target_epsilon, 1.0, 2.0, _NEAR)
   quick = accountants.quick_bound(event, relation)

@@ -65,13 +65,14 @@ class JointPart:
         'the name of a part must be letters, digits and underscores, such as body; '
         f'got {self.name!r}.'
       )
-    weights = self.weights.split() if isinstance(self.weights, str) else self.weights
+    weights: Any = self.weights
+    weights = tuple(weights.split() if isinstance(weights, str) else weights)
     if not weights or not all(isinstance(each, str) and each for each in weights):
       raise ValueError(
         f'weights of part {self.name} must be patterns of names, such as '
         f"'0' or 'embedding/*'; got {self.weights!r}."
       )
-    object.__setattr__(self, 'weights', tuple(weights))
+    object.__setattr__(self, 'weights', weights)
     if not isinstance(self.mechanism, mechanism_lib.Mechanism):
       raise TypeError(
         f'the mechanism of part {self.name} must be an accounting.Mechanism; got '

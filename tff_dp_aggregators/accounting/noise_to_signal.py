@@ -175,10 +175,10 @@ def _ratio(
       f'model_size must be the number of parameters of each part, {names}; got '
       f'{model_size!r}.'
     )
-  squares = longest = 0.0
+  squares, longest = np.zeros(()), 0.0
   for part in mechanism.parts:
     size = model_size[part.name]
     own = _ratio(noise_of, part.mechanism, size, clients_per_round)
-    squares += (part.clip_norm * own) ** 2
+    squares = squares + (part.clip_norm * own) ** 2
     longest += part.clip_norm**2
   return np.asarray(np.sqrt(squares / longest))

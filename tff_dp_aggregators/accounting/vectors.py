@@ -313,7 +313,7 @@ _PARTICIPATIONS: tuple[tuple[int, int, bool], ...] = (
 def _vector(
   name: str,
   kind: str,
-  inputs: Inputs,
+  inputs: Any,
   value: Union[Fraction, mpmath.mpf],
   method: str,
 ) -> Vector:

@@ -26,11 +26,10 @@ has within `SampledWithoutReplacementDpEvent` under both: who joins a cohort of 
 size takes the place of another.
 """
 
-import abc
 import fractions
 import math
 from collections.abc import Iterator
-from typing import Any, Callable, ClassVar, NamedTuple, Optional
+from typing import Any, ClassVar, NamedTuple, Optional
 
 import dp_accounting
 from dp_accounting import NeighboringRelation as Relation
@@ -132,9 +131,6 @@ class Accountant(dp_accounting.PrivacyAccountant):
   is_numerical = False
   # Whether outcomes are drawn, which takes up to minutes: curves have few points.
   is_drawn = False
-  # From an event and delta to about the epsilon, which nobody vouches for: where
-  # searches start, instead of at the quick bound's answer.
-  estimate: ClassVar[Optional[Callable[[dp_accounting.DpEvent, float], float]]] = None
   # Epsilons that one search may ask for, if its confidence is for so many.
   max_questions: ClassVar[Optional[int]] = None
 
@@ -142,17 +138,17 @@ class Accountant(dp_accounting.PrivacyAccountant):
     super().__init__(relation)
     self._composed: list[dp_accounting.SelfComposedDpEvent] = []
 
-  @abc.abstractmethod
   def _can_read(self, part: dp_accounting.DpEvent) -> bool:
     """Whether the accountant knows what this component means."""
+    raise NotImplementedError
 
-  @abc.abstractmethod
   def _epsilon(self, found: list[Component], delta: float) -> float:
     """Epsilon of components, of which there are some, and all private; rounded up."""
+    raise NotImplementedError
 
-  @abc.abstractmethod
   def _delta(self, found: list[Component], epsilon: float) -> float:
     """The same the other way."""
+    raise NotImplementedError
 
   def _instead(self, found: list[Component], delta: float) -> Optional[Instead]:
     """Whose bound `_epsilon` returns, if not this accountant's own."""
@@ -166,6 +162,14 @@ class Accountant(dp_accounting.PrivacyAccountant):
   def can_read(cls, event: dp_accounting.DpEvent, relation: Relation) -> bool:
     """Whether it says anything about an event under a neighbouring relation."""
     return bool(cls(relation).supports(event))
+
+  @staticmethod
+  def estimate(event: dp_accounting.DpEvent, delta: float) -> float:
+    """About the epsilon, which nobody vouches for, where outcomes are drawn.
+
+    Searches start there, instead of at the quick bound's answer.
+    """
+    raise NotImplementedError
 
   def get_epsilon(self, target_delta: float) -> float:
     """The smallest epsilon at `target_delta` for which it can vouch."""

@@ -14,7 +14,7 @@ never too large.
 """
 
 import math
-from typing import Any, Optional
+from typing import Any, ClassVar, Optional
 
 import dp_accounting
 from scipy import optimize
@@ -182,7 +182,7 @@ class GaussianAccountant(accountant.Accountant):
   """
 
   name = 'exact'
-  rank = 0
+  rank: ClassVar[Optional[int]] = 0
   tolerance = 1e-13
   reads = 'Gaussian events'
 
