@@ -63,14 +63,7 @@ def values_noise_multiplier(
 
 
 def share(noise_multiplier: float, clipped_count_stddev: float) -> float:
-  """Which part of the budget the count of small norms takes: of mu^2.
-
-  It is (z / (2 sigma_b))^2.
-
-  Example:
-    >>> share(noise_multiplier=1.0, clipped_count_stddev=5.0)
-    0.010000000000000002
-  """
+  """Which part of the budget the count takes, of mu^2: (z / (2 sigma_b))^2."""
   values_noise_multiplier(noise_multiplier, clipped_count_stddev)
   if noise_multiplier == 0:
     return 0.0
@@ -78,14 +71,7 @@ def share(noise_multiplier: float, clipped_count_stddev: float) -> float:
 
 
 def stddev_of_share(noise_multiplier: float, count_share: float) -> float:
-  """sigma_b for which the count takes a part of the budget: `share` the other way.
-
-  It is z / (2 sqrt(share)), in clients.
-
-  Example:
-    >>> round(stddev_of_share(noise_multiplier=8.0, count_share=0.1), 4)
-    12.6491
-  """
+  """sigma_b for which the count takes a part of the budget: z / (2 sqrt(share))."""
   noise_multiplier = events.check_noise_multiplier(noise_multiplier)
   checks.check_number('count_share', count_share)
   if not 0 < count_share < 1:

@@ -77,12 +77,7 @@ def laplace_epsilon(
 ) -> float:
   """What Laplace noise costs at delta 0: `laplace_noise_multiplier` the other way.
 
-  Arguments and errors are those of `laplace_noise_multiplier`; epsilon is that of all
-  uses together, rounded up in its last digits.
-
-  Example:
-    >>> round(laplace_epsilon(noise_multiplier=8.0, num_compositions=4), 12)
-    0.5
+  It is rounded up in its last digits.
   """
   checks.check_positive('noise_multiplier', noise_multiplier)
   checks.check_positive_int('num_compositions', num_compositions)
@@ -208,12 +203,7 @@ class Budget:
 
   @property
   def event(self) -> dp_accounting.DpEvent:
-    """The event of all uses with `noise_multiplier`.
-
-    Example:
-      >>> Budget(num_compositions=4, delta=1e-6, noise_multiplier=3.0).event
-      SelfComposedDpEvent(event=GaussianDpEvent(noise_multiplier=3.0), count=4)
-    """
+    """The event of all uses with `noise_multiplier`."""
     return self.event_with(self.noise_multiplier)
 
   @property
@@ -259,14 +249,12 @@ class Budget:
       return laplace_epsilon(
         noise_multiplier, self.num_compositions, self.sampling_probability
       )
-    return accountants.epsilon(
-      self.event_with(noise_multiplier), delta, self.accountant, self.relation
-    )
+    event = self.event_with(noise_multiplier)
+    return accountants.epsilon(event, delta, self.accountant, self.relation)
 
   def _delta_of(self, noise_multiplier: float, epsilon: float) -> float:
-    return accountants.delta(
-      self.event_with(noise_multiplier), epsilon, self.accountant, self.relation
-    )
+    event = self.event_with(noise_multiplier)
+    return accountants.delta(event, epsilon, self.accountant, self.relation)
 
   def _check_kept(self, epsilon: float, delta: float, noise_multiplier: float) -> None:
     """Refuses noise that is too little, with the gap and what would close it."""
@@ -307,14 +295,13 @@ def _check_given(
     gaussian.check_epsilon(epsilon)
     if epsilon == 0 and noise_multiplier is None:
       raise ValueError('no finite noise has epsilon=0; give a positive epsilon.')
-  if delta is None or (delta == 0 and noise == noises.LAPLACE.name):
-    return
-  if delta == 0:
+  if delta == 0 and noise != noises.LAPLACE.name:
     raise ValueError(
       'delta must be positive: Gaussian noise has no epsilon at delta=0; Laplace noise '
       "has (noise='laplace')."
     )
-  gaussian.check_delta(delta)
+  if delta is not None and delta != 0:
+    gaussian.check_delta(delta)
 
 
 def _check_probability(value: float) -> float:

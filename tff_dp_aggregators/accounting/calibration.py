@@ -56,20 +56,21 @@ def noise_multiplier(
   target_epsilon = _check_target(target_epsilon, target_delta)
   spent = _Spent(make_event, target_delta, accountant, relation)
   asked = spent.accountant_for(1.0)
-  if not asked.is_numerical:
-    least = _smallest(spent, target_epsilon, 1.0, 2.0, asked.tolerance)
-    return least * (1 + _ROUND_OFF)
-  try:  # Near what is looked for, mostly a little more, and much faster.
-    start = about_noise_multiplier(
-      make_event,
-      target_epsilon,
-      target_delta,
-      accountant=accountant,
-      relation=relation,
-    )
-  except _NoneFoundError:  # Also of events without one, as sampled Laplace noise.
-    return _smallest(spent, target_epsilon, 1.0, 2.0, asked.tolerance)
-  return _smallest(spent, target_epsilon, start, 1.1, asked.tolerance)
+  start, factor = 1.0, 2.0
+  if asked.is_numerical:
+    try:  # Near what is looked for, mostly a little more, and much faster.
+      start = about_noise_multiplier(
+        make_event,
+        target_epsilon,
+        target_delta,
+        accountant=accountant,
+        relation=relation,
+      )
+      factor = 1.1
+    except _NoneFoundError:  # Also of events without one, as sampled Laplace noise.
+      pass
+  least = _smallest(spent, target_epsilon, start, factor, asked.tolerance)
+  return least if asked.is_numerical else least * (1 + _ROUND_OFF)
 
 
 def about_noise_multiplier(
@@ -87,20 +88,14 @@ def about_noise_multiplier(
 
   Arguments and errors are those of `noise_multiplier`; and without a quick bound it is
   a ValueError.
-
-  Example:
-    >>> gaussian = dp_accounting.GaussianDpEvent
-    >>> round(about_noise_multiplier(gaussian, 1.0, target_delta=1e-6), 1)
-    4.5
   """
   target_epsilon = _check_target(target_epsilon, target_delta)
   event = make_event(1.0)
   accountants.composed(event, accountant, relation)  # Whether it reads it.
-  name = accountant or accountants.tightest(event, relation)
-  estimate = accountants.entry_of(name).estimate
-  if estimate is not None:
+  kind = accountants.entry_of(accountant or accountants.tightest(event, relation))
+  if kind.is_drawn:
     asked: Callable[[float], float] = functools.cache(
-      lambda noise: estimate(make_event(noise), target_delta)
+      lambda noise: kind.estimate(make_event(noise), target_delta)
     )
     return _smallest(asked, target_epsilon, 1.0, 2.0, _NEAR)
   quick = accountants.quick_bound(event, relation)
@@ -247,31 +242,17 @@ def _smallest(
         f'a noise multiplier of {high:g} keeps target_epsilon={target_epsilon:g}; '
         'a smaller one is not looked for. Check the target.'
       )
-  root = _root(spent, target_epsilon, low, high, tolerance)
+  # The ends themselves: exp(log(low)) may be another number, and another question.
+  ends = {math.log(low): low, math.log(high): high}
+
+  def gap(log_noise: float) -> float:
+    epsilon = spent(ends.get(log_noise, math.exp(log_noise)))
+    return math.log(min(max(epsilon, 1e-300), 1e300)) - math.log(target_epsilon)
+
+  log_root = optimize.brentq(gap, *ends, xtol=tolerance / 4, rtol=1e-15)
+  root = ends.get(log_root, math.exp(log_root))
   while spent(root) > target_epsilon:
     root = math.nextafter(root * (1 + tolerance), math.inf)
     if root >= high:  # Which is known to keep it, should answers not fall with noise.
       return high
   return root
-
-
-def _root(
-  spent: Callable[[float], float],
-  target_epsilon: float,
-  lower: float,
-  upper: float,
-  tolerance: float,
-) -> float:
-  """Where the target is just kept, between ends of which the lower one misses it."""
-  # The ends themselves: exp(log(lower)) may be another number, and another question.
-  ends = {math.log(lower): lower, math.log(upper): upper}
-
-  def noise(log_noise: float) -> float:
-    return ends.get(log_noise, math.exp(log_noise))
-
-  def gap(log_noise: float) -> float:
-    epsilon = min(max(spent(noise(log_noise)), 1e-300), 1e300)
-    return math.log(epsilon) - math.log(target_epsilon)
-
-  low, high = ends
-  return noise(optimize.brentq(gap, low, high, xtol=tolerance / 4, rtol=1e-15))

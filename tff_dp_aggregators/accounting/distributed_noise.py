@@ -77,30 +77,19 @@ _WORTH_A_BIT = 1.01
 
 @dataclasses.dataclass(frozen=True)
 class DistributedNoise:
-  """A mechanism of integer noise in shares, with all its numbers.
+  """A mechanism of integer noise in shares, with all its numbers."""
 
-  Attributes:
-    noise: A key of `NOISES`.
-    clip_norm: L2 bound of a contribution.
-    min_clients: The fewest whose shares are in a sum.
-    max_clients: The most for which `wrap_probability` holds.
-    dimension: Entries of a contribution, padded to a power of two.
-    bits: The sum is modulo 2^bits.
-    scaled_clip_norm: The clip norm in steps of the grid: C. All that accounting reads
-      follows from it, so that an event is the same for every clip norm.
-    local_stddev: Standard deviation of a client's share, in steps.
-    beta: Probability at most that a client rounds again; 0 for never.
-  """
-
-  noise: str
-  clip_norm: float
-  min_clients: int
-  max_clients: int
-  dimension: int
-  bits: int
+  noise: str  # A key of `NOISES`.
+  clip_norm: float  # L2 bound of a contribution.
+  min_clients: int  # The fewest whose shares are in a sum.
+  max_clients: int  # The most for which `wrap_probability` holds.
+  dimension: int  # Entries of a contribution, padded to a power of two.
+  bits: int  # The sum is modulo 2^bits.
+  # The clip norm in steps of the grid: C. All that accounting reads follows from it, so
+  # that an event is the same for every clip norm.
   scaled_clip_norm: float
-  local_stddev: float
-  beta: float
+  local_stddev: float  # Standard deviation of a client's share, in steps.
+  beta: float  # Probability at most that a client rounds again; 0 for never.
 
   @property
   def modulus(self) -> int:

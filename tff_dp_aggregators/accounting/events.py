@@ -38,7 +38,7 @@ This module does not interpret events beyond Gaussians; `accountants` does.
 import dataclasses
 import math
 from collections.abc import Iterator
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import dp_accounting
 import numpy as np
@@ -53,23 +53,10 @@ from tff_dp_aggregators.sampling.events import MixtureDpEvent
 
 @dataclasses.dataclass(frozen=True)
 class EpsilonDeltaDpEvent(dp_accounting.DpEvent):
-  """Something of which it is only stated that it is (epsilon, delta)-DP.
+  """Something of which it is only stated that it is (epsilon, delta)-DP."""
 
-  Attributes:
-    epsilon: Finite and not negative.
-    delta: From 0 to below 1.
-
-  Raises:
-    TypeError: If one is no number.
-    ValueError: If one is out of range.
-
-  Example:
-    >>> EpsilonDeltaDpEvent(0.5, 1e-7).epsilon
-    0.5
-  """
-
-  epsilon: float
-  delta: float
+  epsilon: float  # Finite and not negative.
+  delta: float  # From 0 to below 1.
 
   def __post_init__(self) -> None:
     for name, most in (('epsilon', math.inf), ('delta', 1.0)):
@@ -80,11 +67,7 @@ class EpsilonDeltaDpEvent(dp_accounting.DpEvent):
 
 
 def with_bounds(event: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
-  """The event with their bounds in place of mixtures.
-
-  Args:
-    event: A mixture, or composed of some and of others.
-  """
+  """The event with their bounds in place of mixtures."""
   if isinstance(event, MixtureDpEvent):
     return event.bound
   if isinstance(event, dp_accounting.ComposedDpEvent):
@@ -116,14 +99,11 @@ class _Shares(dp_accounting.DpEvent):
   l1_sensitivity: float
 
   def __post_init__(self) -> None:
-    for name in ('local_stddev', 'l2_sensitivity', 'l1_sensitivity'):
-      value = checks.check_positive(name, getattr(self, name))
-      object.__setattr__(self, name, value)
-    self._set_int('num_clients')
-
-  def _set_int(self, name: str) -> None:
-    value = checks.check_positive_int(name, getattr(self, name))
-    object.__setattr__(self, name, value)
+    for field in dataclasses.fields(self):
+      is_count = field.name in ('num_clients', 'dimension')
+      check = checks.check_positive_int if is_count else checks.check_positive
+      value = check(field.name, getattr(self, field.name))
+      object.__setattr__(self, field.name, value)
 
   @property
   def variance(self) -> float:
@@ -160,7 +140,6 @@ class DistributedDiscreteGaussianDpEvent(_Shares):
 
   def __post_init__(self) -> None:
     super().__post_init__()
-    self._set_int('dimension')
     if self.local_stddev < LEAST_DISCRETE_GAUSSIAN:
       raise ValueError(
         f'local_stddev must be at least {LEAST_DISCRETE_GAUSSIAN} for discrete '
@@ -192,12 +171,8 @@ def run_event(
 ) -> dp_accounting.DpEvent:
   """The event of all rounds of a matrix mechanism.
 
-  Returns:
-    A `GaussianDpEvent` with the effective noise multiplier, or `NonPrivateDpEvent`
-    if `noise_multiplier` is 0.
-
-  Raises:
-    TypeError: If `participation` is none; `None` is refused as well.
+  It is a `GaussianDpEvent` with the effective noise multiplier, or `NonPrivateDpEvent`
+  if `noise_multiplier` is 0.
 
   Example:
     >>> event = run_event(strategies.Identity(8), strategies.Participation(8, 2), 6.0)
@@ -278,11 +253,7 @@ def simplify(event: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
 def leaves(
   event: dp_accounting.DpEvent, count: int = 1
 ) -> Iterator[tuple[dp_accounting.DpEvent, int]]:
-  """What an event is composed of, and how often.
-
-  Raises:
-    ValueError: If a count of repetitions is not a whole number from 0.
-  """
+  """What an event is composed of, and how often."""
   if isinstance(event, dp_accounting.ComposedDpEvent):
     for sub_event in event.events:
       yield from leaves(sub_event, count)
@@ -313,12 +284,13 @@ def to_json(event: dp_accounting.DpEvent) -> dict[str, Any]:
 
 def _to_json(event: dp_accounting.DpEvent) -> dict[str, Any]:
   kind = type(event).__name__
-  if kind not in _KINDS or _KINDS[kind].make is not type(event):
+  make, fields = _KINDS.get(kind, (None, ()))
+  if make is not type(event):
     remedy = ''
     if hasattr(event, 'last_round_only'):
       remedy = ' Of what extract_dp_event returns, a round is last_round_only.'
     raise ValueError(f'events of this kind cannot be written: {event}.{remedy}')
-  values = {name: getattr(event, name) for name in _KINDS[kind].fields}
+  values = {name: getattr(event, name) for name in fields}
   for name in _NESTED & set(values):
     values[name] = _to_json(values[name])
   if 'events' in values:
@@ -330,29 +302,24 @@ def from_json(data: Any) -> dp_accounting.DpEvent:
   """Reads what `to_json` wrote."""
   if not isinstance(data, dict):
     raise ValueError(f'an event is written as an object, got {data!r}.')
-  kind = _KINDS.get(data.get('type'))
-  if kind is None:
-    raise ValueError(f'unknown event type {data.get("type")!r} in {data}.')
-  if set(data) != {'type', *kind.fields}:
-    raise ValueError(f'a {data["type"]} has the fields {kind.fields}, got {data}.')
+  kind = data.get('type')
+  if kind not in _KINDS:
+    raise ValueError(f'unknown event type {kind!r} in {data}.')
+  make, fields = _KINDS[kind]
+  if set(data) != {'type', *fields}:
+    raise ValueError(f'a {kind} has the fields {fields}, got {data}.')
   try:
-    values = {name: _field(name, data[name]) for name in kind.fields}
-    if issubclass(kind.make, MixtureDpEvent):
+    values = {name: _field(name, data[name]) for name in fields}
+    if issubclass(make, MixtureDpEvent):
       values['strategy'] = None
-    return kind.make(**values)
+    return make(**values)
   except TypeError as e:
-    raise ValueError(f'a {data["type"]} has a number of another kind: {e}') from e
+    raise ValueError(f'a {kind} has a number of another kind: {e}') from e
 
 
-class _Kind(NamedTuple):
-  """A kind of event that can be written: its class, and what it holds."""
-
-  make: type[dp_accounting.DpEvent]
-  fields: tuple[str, ...]
-
-
-_KINDS: dict[Any, _Kind] = {
-  make.__name__: _Kind(make, tuple(fields))
+# Kinds of events that can be written, by name: their class, and what they hold.
+_KINDS: dict[Any, tuple[type[dp_accounting.DpEvent], tuple[str, ...]]] = {
+  make.__name__: (make, tuple(fields))
   for make, *fields in (
     (dp_accounting.GaussianDpEvent, 'noise_multiplier'),
     (dp_accounting.LaplaceDpEvent, 'noise_multiplier'),
@@ -384,13 +351,9 @@ _KINDS: dict[Any, _Kind] = {
     ),
     (dp_accounting.SelfComposedDpEvent, 'event', 'count'),
     (dp_accounting.ComposedDpEvent, 'events'),
+    *((make, *(f.name for f in dataclasses.fields(make))) for make in INTEGER_NOISE),
   )
 }
-# Those of this package are dataclasses, which know their fields.
-_KINDS.update(
-  (make.__name__, _Kind(make, tuple(field.name for field in dataclasses.fields(make))))
-  for make in INTEGER_NOISE
-)
 # Fields that are an event.
 _NESTED = frozenset({'event', 'bound'})
 # Fields that are numbers and not counts; the events check their range.

@@ -18,7 +18,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, NoReturn, Optional, Union, cast
+from typing import Any, ClassVar, Optional, Union, cast
 
 import dp_accounting
 import numpy as np
@@ -31,9 +31,6 @@ from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting import sites
 from tff_dp_aggregators.base import checks
-
-# Names of parts are parts of names of metrics and of lines of a ledger.
-_PART_NAME = re.compile(r'[A-Za-z][A-Za-z0-9_]*')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,13 +50,6 @@ class JointPart:
     TypeError: If an attribute is not of its type.
     ValueError: If one is out of range, or there is no analysis of such a mechanism
       beside others.
-
-  Example:
-    >>> from tff_dp_aggregators import strategies
-    >>> participation = strategies.Participation(8, min_separation=4)
-    >>> tree = mechanism_lib.Mechanism('tree', participation, 2.0)
-    >>> JointPart('embedding', '0', tree, clip_norm=0.3).weights
-    ('0',)
   """
 
   name: str
@@ -70,24 +60,26 @@ class JointPart:
   def __post_init__(self) -> None:
     if not isinstance(self.name, str):
       raise TypeError(f'the name of a part must be a text; got {self.name!r}.')
-    if not _PART_NAME.fullmatch(self.name):
+    if not re.fullmatch('[A-Za-z][A-Za-z0-9_]*', self.name):
       raise ValueError(
         'the name of a part must be letters, digits and underscores, such as body; '
         f'got {self.name!r}.'
       )
-    object.__setattr__(self, 'weights', _patterns(self.name, self.weights))
+    weights: Any = self.weights
+    weights = tuple(weights.split() if isinstance(weights, str) else weights)
+    if not weights or not all(isinstance(each, str) and each for each in weights):
+      raise ValueError(
+        f'weights of part {self.name} must be patterns of names, such as '
+        f"'0' or 'embedding/*'; got {self.weights!r}."
+      )
+    object.__setattr__(self, 'weights', weights)
     if not isinstance(self.mechanism, mechanism_lib.Mechanism):
       raise TypeError(
         f'the mechanism of part {self.name} must be an accounting.Mechanism; got '
         f'{type(self.mechanism).__name__}.'
       )
-    checks.check_number(f'clip_norm of part {self.name}', self.clip_norm)
-    if not 0 < self.clip_norm < math.inf:
-      raise ValueError(
-        f'clip_norm of part {self.name} must be positive and finite; got '
-        f'{self.clip_norm}.'
-      )
-    object.__setattr__(self, 'clip_norm', float(self.clip_norm))
+    clip_norm = checks.check_positive(f'clip_norm of part {self.name}', self.clip_norm)
+    object.__setattr__(self, 'clip_norm', clip_norm)
     _check_beside_others(self.name, self.mechanism)
 
   def with_noise(self, noise_multiplier: float) -> 'JointPart':
@@ -110,72 +102,54 @@ class JointPart:
 
 
 def is_for(pattern: str, weight: str) -> bool:
-  """Whether a pattern is for the name of a weight.
-
-  Example:
-    >>> [is_for(pattern, '0 dense/kernel:0') for pattern in ('0', 'dense/*', '1')]
-    [True, True, False]
-  """
+  """Whether a pattern is for a weight; '0' and 'dense/*' are for '0 dense/kernel:0'."""
   names = (weight, *weight.split(' ', 1))
   return any(fnmatch.fnmatchcase(name, pattern) for name in names)
 
 
-def _patterns(part: str, given: Any) -> tuple[str, ...]:
-  patterns = tuple(given.split() if isinstance(given, str) else given)
-  if not patterns or not all(isinstance(each, str) and each for each in patterns):
-    raise ValueError(
-      f"weights of part {part} must be patterns of names, such as '0' or 'embedding/*';"
-      f' got {given!r}.'
-    )
-  return patterns
-
-
 def _check_beside_others(name: str, mechanism: mechanism_lib.Mechanism) -> None:
   """Refuses a mechanism of which no composition with others is known here."""
-
-  def refuse(what: str, why: str) -> NoReturn:
-    raise ValueError(f'part {name} has {what}, and a joint mechanism cannot: {why}')
-
-  if mechanism.is_sampled:
-    refuse(
+  refused = (
+    (
+      mechanism.is_sampled,
       f'{mechanism.participation}',
       'all parts of a client are in the same sample, for which the guarantees of the '
       'parts do not compose. Plan with limits on participation, or with one mechanism '
       'for all weights.',
-    )
-  if mechanism.noise.is_integer:
-    refuse(
-      f'{mechanism.name} noise',
+    ),
+    (
+      mechanism.noise.is_integer,
+      f'{mechanism.noise.name} noise',
       'its grid and modulus are those of one sum of all weights. Take noise of real '
       'numbers, or one mechanism for all weights.',
-    )
-  if mechanism.site is not sites.SERVER:
-    refuse(
+    ),
+    (
+      mechanism.site is not sites.SERVER,
       f'noise_site={mechanism.noise_site}',
       'what others than the server see of a client is stated of one mechanism alone. '
       'Leave noise_site out, or take one mechanism for all weights.',
-    )
-  if mechanism.clipped_count_stddev is not None:
-    refuse(
+    ),
+    (
+      mechanism.clipped_count_stddev is not None,
       'adaptive clipping',
       'its clip norm would be that of the part alone, and no line of a ledger has '
       'several that change. Give a fixed clip_norm, or one mechanism for all weights.',
-    )
-  if not mechanism.noise_multiplier:
-    refuse(
+    ),
+    (
+      not mechanism.noise_multiplier,
       'no noise',
       'what it releases would have no privacy, nor would all parts together. Give it a '
       'noise_multiplier.',
-    )
+    ),
+  )
+  for is_so, what, why in refused:
+    if is_so:
+      raise ValueError(f'part {name} has {what}, and a joint mechanism cannot: {why}')
 
 
 @dataclasses.dataclass(frozen=True)
 class JointStrategy:
-  """The strategies of all parts.
-
-  Attributes:
-    parts: By name of the part, in the order of the parts.
-  """
+  """The strategies of all parts, by name of the part, in the order of the parts."""
 
   parts: Mapping[str, strategies.Strategy]
 
@@ -191,13 +165,10 @@ class JointStrategy:
     return f'sha256:{hashlib.sha256(json.dumps(content).encode()).hexdigest()}'
 
   def sensitivity_kind(self, limits: Optional[strategies.Participation] = None) -> str:
-    """Whether that of all parts together is known exactly, or by an upper bound.
+    """Whether that of all parts together is 'exact', or a 'bound'.
 
     Each part is taken for the rounds of a client that are the worst for it; these are
     the same for all parts if the strategies are.
-
-    Returns:
-      'exact' or 'bound'.
     """
     each = list(self.parts.values())
     kinds = {strategy.sensitivity_kind(limits) for strategy in each}
@@ -321,23 +292,6 @@ class JointMechanism(mechanism_lib.Guaranteed):
       target_delta: Between 0 and 1, exclusive.
       shares: By name of the part, positive, 1 in sum; `None` for equal ones.
       accountant: A key of `accountants.ACCOUNTANTS`; `None` for the tightest.
-
-    Example:
-      >>> from tff_dp_aggregators.accounting import JointPart
-      >>> participation = strategies.Participation(8, min_separation=4)
-      >>> tree = mechanism_lib.Mechanism('tree', participation, 1.0)
-      >>> gaussian = mechanism_lib.Mechanism('gaussian', participation, 1.0)
-      >>> joint = JointMechanism.for_target(
-      ...   [JointPart('body', '0', tree, 0.3), JointPart('head', '*', gaussian, 0.1)],
-      ...   target_epsilon=4.0,
-      ...   target_delta=1e-5,
-      ...   shares={'body': 0.75, 'head': 0.25},
-      ... )
-      >>> (
-      ...   round(joint.epsilon(1e-5), 6),
-      ...   {name: round(share, 6) for name, share in joint.shares.items()},
-      ... )
-      (4.0, {'body': 0.75, 'head': 0.25})
     """
     planned = cls(tuple(parts))
     divided = _check_shares(planned, shares)
@@ -359,28 +313,14 @@ class JointMechanism(mechanism_lib.Guaranteed):
     made._made_for(mechanism_lib.Target(target_epsilon, target_delta, accountant))
     return made
 
-  # That of every joint mechanism.
+  # What a `Mechanism` has, too. The guarantee rests on limits alone, never on sampling;
+  # each part has noise of real numbers, which the server makes, and a fixed clip norm.
   name = NAME
-  # The guarantee rests on limits alone, never on sampling.
-  is_sampled = False
-  # Each part has noise,
-  has_noise = True
-  # and so privacy,
-  is_private = True
-  # of real numbers,
-  has_integer_noise = False
-  # made by the server.
-  adds_noise_on_clients = False
-  # A key of `sites.SITES`.
-  noise_site = sites.SERVER.name
-  # Where the noise is made.
-  site = sites.SERVER
-  # Options of strategies are of the parts.
+  is_sampled = has_integer_noise = adds_noise_on_clients = False
+  has_noise = is_private = True
+  noise_site, site = sites.SERVER.name, sites.SERVER
   options: ClassVar[tuple[tuple[str, int], ...]] = ()
-  # No noise of clients is there that the server would add to.
-  server_noise_multiplier = None
-  # Parts have fixed clip norms.
-  clipped_count_stddev = None
+  server_noise_multiplier = clipped_count_stddev = None
 
   @property
   def participation(self) -> sampling.Schema:
@@ -430,22 +370,12 @@ class JointMechanism(mechanism_lib.Guaranteed):
     They are parts of the sum of 1 / effective noise multiplier^2 of all: of Gaussian
     parts alone, parts of mu^2.
     """
-    return self._shares_of(self.parts)
+    return _shares_of(self.parts)
 
   @property
   def shares_of_mu_squared(self) -> dict[str, float]:
     """The part of mu^2 that goes to each Gaussian part, of that of all such parts."""
-    return self._shares_of(
-      [part for part in self.parts if part.mechanism.is_one_gaussian]
-    )
-
-  @staticmethod
-  def _shares_of(parts: Sequence[JointPart]) -> dict[str, float]:
-    squares = {
-      part.name: part.mechanism.effective_noise_multiplier**-2 for part in parts
-    }
-    total = sum(squares.values())
-    return {name: square / total for name, square in squares.items()}
+    return _shares_of([part for part in self.parts if part.mechanism.is_one_gaussian])
 
   @property
   def event(self) -> dp_accounting.DpEvent:
@@ -500,13 +430,14 @@ class JointMechanism(mechanism_lib.Guaranteed):
         none; the message lists all of them.
     """
     listed = f'the weights are {", ".join(described or names)}'
+    patterns = [f'{part.name} ({" ".join(part.weights)})' for part in self.parts]
     found = []
     for name in names:
       own = next((part for part in self.parts if part.matches(name)), None)
       if own is None:
         raise ValueError(
-          f'the weight {name} is of no part: no pattern of {self._in_words()} is one '
-          f'for it. Add a part, or a pattern; {listed}.'
+          f'the weight {name} is of no part: no pattern of {", ".join(patterns)} is '
+          f'one for it. Add a part, or a pattern; {listed}.'
         )
       found.append(own.name)
     for part in self.parts:
@@ -521,9 +452,6 @@ class JointMechanism(mechanism_lib.Guaranteed):
             f'the pattern {pattern} of part {part.name} is for no weight; {listed}.'
           )
     return tuple(found)
-
-  def _in_words(self) -> str:
-    return ', '.join(f'{part.name} ({" ".join(part.weights)})' for part in self.parts)
 
   def noise_in_words(self) -> str:
     """The noise of each part, in a few words."""
@@ -595,6 +523,12 @@ class JointMechanism(mechanism_lib.Guaranteed):
           f'{again[key]}: something was altered.'
         )
     return made
+
+
+def _shares_of(parts: Sequence[JointPart]) -> dict[str, float]:
+  squares = {part.name: part.mechanism.effective_noise_multiplier**-2 for part in parts}
+  total = sum(squares.values())
+  return {name: square / total for name, square in squares.items()}
 
 
 def _together(by_part: Mapping[str, dp_accounting.DpEvent]) -> dp_accounting.DpEvent:

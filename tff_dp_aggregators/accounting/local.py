@@ -129,12 +129,7 @@ def central_event(
 
 
 def share(noise_multiplier: float, min_clients: int) -> float:
-  """The noise multiplier of each client's share of central Gaussian noise.
-
-  Example:
-    >>> share(2.0, min_clients=100)
-    0.2
-  """
+  """The noise multiplier of each client's share of central Gaussian noise."""
   noise_multiplier = events.check_noise_multiplier(noise_multiplier)
   min_clients = checks.check_positive_int('min_clients', min_clients)
   return noise_multiplier / math.sqrt(min_clients)

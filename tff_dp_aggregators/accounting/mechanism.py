@@ -8,7 +8,7 @@ one, a report explains one.
 import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Optional, Union
+from typing import Any, NamedTuple, NoReturn, Optional, Union
 
 import dp_accounting
 import numpy as np
@@ -31,33 +31,21 @@ FROM_FILE = 'file'  # The name of a mechanism whose strategy was made elsewhere.
 
 
 def names() -> tuple[str, ...]:
-  """Names of mechanisms: of kinds of strategies, and of noise that is not Gaussian.
-
-  A kind that is registered later is among them as well.
-  """
+  """Names of mechanisms: of kinds of strategies, and of noise that is not Gaussian."""
   return (*registry.KINDS, *noises.OTHERS)
 
 
 def options() -> tuple[str, ...]:
-  """Names of all options: of kinds of strategies, of noise, and of its sites.
-
-  A kind that is registered later adds its own.
-  """
+  """Names of all options: of kinds of strategies, of noise, and of its sites."""
   return (*registry.options(), *sites.options())
 
 
 class Target(NamedTuple):
-  """A privacy target that a mechanism was made for.
-
-  Attributes:
-    epsilon: At most this.
-    delta: At which delta.
-    accountant: Whose epsilon that is; `None` for the tightest.
-  """
+  """A privacy target that a mechanism was made for."""
 
   epsilon: float
   delta: float
-  accountant: Optional[str] = None
+  accountant: Optional[str] = None  # Whose epsilon that is; `None` for the tightest.
 
 
 class Guaranteed:
@@ -85,12 +73,6 @@ class Guaranteed:
 
     Neither equality nor `to_json` knows of it: it says where the noise came from, and
     not what the mechanism is.
-
-    Example:
-      >>> from tff_dp_aggregators import accounting, strategies
-      >>> participation = strategies.Participation(100, min_separation=25)
-      >>> accounting.Mechanism.for_target('tree', participation, 8.0, 1e-6).target
-      Target(epsilon=8.0, delta=1e-06, accountant=None)
     """
     target: Optional[Target] = self.__dict__.get('_target')
     return target
@@ -215,7 +197,13 @@ class Mechanism(Guaranteed):
     noise_multiplier = events.check_noise_multiplier(noise_multiplier)
     if clipped_count_stddev is not None:
       adaptive_clipping.values_noise_multiplier(noise_multiplier, clipped_count_stddev)
-    relation = sampling.check_relation(participation, _relation(adjacency))
+    if adjacency is not None and adjacency not in sampling.ADJACENCIES:
+      raise ValueError(
+        f'unknown adjacency {adjacency!r}; known: {", ".join(sampling.ADJACENCIES)}.'
+      )
+    relation = sampling.check_relation(
+      participation, None if adjacency is None else sampling.ADJACENCIES[adjacency]
+    )
     # Both, for `dataclasses.replace` hands on `options`, and one may change.
     numbers = check_numbers({**dict(options), **given})
     if isinstance(name, strategies.Strategy):
@@ -253,19 +241,17 @@ class Mechanism(Guaranteed):
     sites.check(site, strategy, participation, clipped_count_stddev)
     run_events.check(strategy, participation, noise)
     _check_noise(noise, relation, noise_multiplier)
-    values = {
-      'name': name,
-      'participation': participation,
-      'noise_multiplier': noise_multiplier,
-      'options': (*of_strategy.items(), *of_site.items()),
-      'clipped_count_stddev': clipped_count_stddev,
-      'adjacency': sampling.adjacency(relation),
-      'noise_site': site.name,
-      'server_noise_multiplier': server_noise_multiplier,
-      'strategy': strategy,
-    }
-    for field, value in values.items():
-      object.__setattr__(self, field, value)
+    self.__dict__.update(
+      name=name,
+      participation=participation,
+      noise_multiplier=noise_multiplier,
+      options=(*of_strategy.items(), *of_site.items()),
+      clipped_count_stddev=clipped_count_stddev,
+      adjacency=sampling.adjacency(relation),
+      noise_site=site.name,
+      server_noise_multiplier=server_noise_multiplier,
+      strategy=strategy,
+    )
 
   @classmethod
   def for_target(
@@ -301,44 +287,37 @@ class Mechanism(Guaranteed):
       >>> round(planned.noise_multiplier, 3)
       1.306
     """
-    clipped_count_stddev = options.pop('clipped_count_stddev', None)
-    clipped_count_share = options.pop('clipped_count_share', None)
-    if None not in (clipped_count_stddev, clipped_count_share):
+    target = Target(target_epsilon, target_delta, accountant)
+    stddev = options.pop('clipped_count_stddev', None)
+    share = options.pop('clipped_count_share', None)
+    if None not in (stddev, share):
       raise ValueError(
-        f'clipped_count_stddev={clipped_count_stddev} and '
-        f'clipped_count_share={clipped_count_share} say the same; give one of them.'
+        f'clipped_count_stddev={stddev} and clipped_count_share={share} say the same; '
+        'give one of them.'
       )
     _check_name(name)
     if noises.of_mechanism(name).is_integer:
-      if clipped_count_share is not None:
-        raise ValueError(
-          f'clipped_count_share={clipped_count_share} is for Gaussian noise, which can '
-          f'cover the count of small norms as well, not for {name}; leave it out.'
-        )
-      options['clipped_count_stddev'] = clipped_count_stddev
-      return _planned(
-        cls, name, participation, target_epsilon, target_delta, accountant, options
+      for what, value in ('stddev', stddev), ('share', share):
+        if value is not None:
+          _refuse_count(f'clipped_count_{what}={value}', name)
+      made = _planned(cls, name, participation, target, options)
+    else:
+      planned = cls(name, participation, 1.0, **options)
+      if accountant is not None:  # Refused here if it does not read the event.
+        accountants.composed(planned.event_with(1.0), accountant, planned.relation)
+      noise_multiplier = calibration.noise_multiplier(
+        planned.event_with,
+        target_epsilon,
+        target_delta,
+        accountant=accountant,
+        relation=planned.relation,
       )
-    planned = cls(name, participation, 1.0, **options)
-    if accountant is not None:  # Refused here if it does not read the event.
-      accountants.composed(planned.event_with(1.0), accountant, planned.relation)
-    noise_multiplier = calibration.noise_multiplier(
-      planned.event_with,
-      target_epsilon,
-      target_delta,
-      accountant=accountant,
-      relation=planned.relation,
-    )
-    if clipped_count_share is not None:
-      clipped_count_stddev = adaptive_clipping.stddev_of_share(
-        noise_multiplier, clipped_count_share
+      if share is not None:
+        stddev = adaptive_clipping.stddev_of_share(noise_multiplier, share)
+      made = dataclasses.replace(
+        planned, noise_multiplier=noise_multiplier, clipped_count_stddev=stddev
       )
-    made = dataclasses.replace(
-      planned,
-      noise_multiplier=noise_multiplier,
-      clipped_count_stddev=clipped_count_stddev,
-    )
-    made._made_for(Target(target_epsilon, target_delta, accountant))
+    made._made_for(target)
     return made
 
   @property
@@ -416,21 +395,6 @@ class Mechanism(Guaranteed):
 
     Where clients make the noise it grows with their number; with clipping that adapts
     it is that of the values.
-
-    Example:
-      >>> participation = strategies.Participation(10)
-      >>> for site, more in [
-      ...   ('server', {}),
-      ...   ('clients', {'min_clients': 25}),
-      ...   ('local', {}),
-      ...   ('clients_and_server', {'server_noise_multiplier': 15.0}),
-      ... ]:
-      ...   made = Mechanism('gaussian', participation, 2.0, noise_site=site, **more)
-      ...   print(site, made.sum_noise_multiplier(100))
-      server 2.0
-      clients 4.0
-      local 20.0
-      clients_and_server 25.0
     """
     made = self.site.times_that_of_sums(clients, dict(self.options))
     return math.hypot(
@@ -603,13 +567,7 @@ class Mechanism(Guaranteed):
 def strategy_for(
   name: str, participation: sampling.Schema, **options: Optional[int]
 ) -> strategies.Strategy:
-  """The strategy of a named mechanism: of its kind, the one with the least RMSE.
-
-  Example:
-    >>> participation = strategies.Participation(64, min_separation=8)
-    >>> strategy_for('toeplitz', participation).num_bands
-    8
-  """
+  """The strategy of a named mechanism: of its kind, the one with the least RMSE."""
   if name in noises.OTHERS:
     return _of_independent(name, participation, registry.check_numbers(options))
   given = registry.check_options(name, options)
@@ -640,12 +598,7 @@ def kind_for(name: str, participation: sampling.Schema) -> registry.Kind:
 
 
 def check_numbers(given: Mapping[str, Optional[int]]) -> dict[str, int]:
-  """The options that are given, in the order of their names.
-
-  Example:
-    >>> check_numbers({'num_bands': 4, 'bits': None})
-    {'num_bands': 4}
-  """
+  """The options that are given, in the order of their names."""
   known = options()
   for name in given:
     if name not in known:
@@ -682,17 +635,13 @@ def _planned(
   cls: type[Mechanism],
   name: str,
   participation: sampling.Schema,
-  target_epsilon: float,
-  target_delta: float,
-  accountant: Optional[str],
+  target: Target,
   options: Mapping[str, Any],
 ) -> Mechanism:
   """The mechanism of integer noise, whose grid is found together with its scale."""
   noise = noises.of_mechanism(name)
-  numbers = check_numbers(
-    {key: value for key, value in options.items() if key in noise.options}
-  )
-  more = {key: value for key, value in options.items() if key not in noise.options}
+  numbers = check_numbers({k: v for k, v in options.items() if k in noise.options})
+  more = {k: v for k, v in options.items() if k not in noise.options}
   for required in noise.required:
     if required != noises.BITS and required not in numbers:
       raise ValueError(
@@ -700,23 +649,27 @@ def _planned(
       )
   found = distributed_noise.plan(
     name,
-    target_epsilon,
-    target_delta,
+    target.epsilon,
+    target.delta,
     participations=sampling.limits_of(participation).possible_participations,
     clip_norm=1.0,  # No event depends on it, for the grid is relative to it.
     **numbers,
   )
   numbers['bits'] = found.bits
-
-  def make(noise_multiplier: float) -> Mechanism:
-    return cls(name, participation, noise_multiplier, options=numbers, **more)
-
-  made = make(found.noise_multiplier)
+  noise_multiplier = found.noise_multiplier
+  made = cls(name, participation, noise_multiplier, options=numbers, **more)
   # Its grid is found anew, and so is the last digit of epsilon.
-  while made.epsilon(target_delta, accountant=accountant) > target_epsilon:
-    made = make(made.noise_multiplier * (1 + 1e-7))
-  made._made_for(Target(target_epsilon, target_delta, accountant))
+  while made.epsilon(target.delta, accountant=target.accountant) > target.epsilon:
+    noise_multiplier *= 1 + 1e-7
+    made = cls(name, participation, noise_multiplier, options=numbers, **more)
   return made
+
+
+def _refuse_count(given: str, name: str) -> NoReturn:
+  raise ValueError(
+    f'{given} is for Gaussian noise, which can cover the count of small norms as well, '
+    f'not for {name}; leave it out.'
+  )
 
 
 def _of_independent(
@@ -731,18 +684,5 @@ def _of_independent(
     having = ', '.join(registry.options()[option])
     raise ValueError(f'{option}={value} is for {having}, not for {name}.')
   if clipped_count_stddev is not None:
-    raise ValueError(
-      f'clipped_count_stddev={clipped_count_stddev} is for Gaussian noise, which can '
-      f'cover the count of small norms as well, not for {name}; leave it out.'
-    )
+    _refuse_count(f'clipped_count_stddev={clipped_count_stddev}', name)
   return strategies.Identity(participation.num_rounds) if strategy is None else strategy
-
-
-def _relation(adjacency: Optional[str]) -> Optional[Relation]:
-  if adjacency is None:
-    return None
-  if adjacency not in sampling.ADJACENCIES:
-    raise ValueError(
-      f'unknown adjacency {adjacency!r}; known: {", ".join(sampling.ADJACENCIES)}.'
-    )
-  return sampling.ADJACENCIES[adjacency]

@@ -42,10 +42,10 @@ from typing import Any, NamedTuple, Optional
 
 import dp_accounting
 import numpy as np
-from dp_accounting import NeighboringRelation as Relation
 from scipy import optimize
 from scipy import special
 
+from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import noises
@@ -104,19 +104,11 @@ def uplink_stddev(
 
 
 def downlink_stddev(
-  epsilon: float,
-  delta: float,
-  clip_norm: float,
-  *,
-  num_exposures: int,
-  num_rounds: int,
-  num_clients: int,
-  min_examples: int,
-  clients_per_round: Optional[int] = None,
+  epsilon: float, delta: float, clip_norm: float, **numbers: Any
 ) -> float:
   """sigma_d: noise that the server adds to each coordinate of the mean; 0 for none.
 
-  Arguments are those of `Nbafl`.
+  Arguments, of which `numbers` are the others, are those of `Nbafl`.
 
   Example:
     >>> numbers = dict(num_exposures=2, num_rounds=3, num_clients=2)
@@ -124,16 +116,7 @@ def downlink_stddev(
     >>> round(sigma_d, 9)
     0.000908401
   """
-  return Nbafl(
-    epsilon,
-    delta,
-    clip_norm,
-    num_exposures,
-    num_rounds,
-    num_clients,
-    min_examples,
-    clients_per_round,
-  ).downlink_stddev
+  return Nbafl(epsilon, delta, clip_norm, **numbers).downlink_stddev
 
 
 class Guarantee(NamedTuple):
@@ -142,25 +125,15 @@ class Guarantee(NamedTuple):
   Of an example it rests on one example changing an upload by no more than 2 C / m; and
   towards who sees the means, on K clients in every round, who added their noise and
   keep it to themselves.
-
-  Attributes:
-    seen: 'uplink' for who sees a client's uploads, 'downlink' for who sees the means.
-    unit: 'example' or 'client': what neighbouring data sets differ in.
-    adjacency: 'replace_one', another in its place, or 'zero_out', nothing.
-    releases: How many are seen.
-    noise_multiplier: Noise of one release over what the unit can change it by.
-    claimed_epsilon: What the formulas promise; `None` if nothing.
-    epsilon: What the accountants of this package say, at `delta`.
-    delta: As given.
   """
 
-  seen: str
-  unit: str
-  adjacency: str
-  releases: int
-  noise_multiplier: float
-  claimed_epsilon: Optional[float]
-  epsilon: float
+  seen: str  # 'uplink' for who sees a client's uploads, 'downlink' for the means.
+  unit: str  # 'example' or 'client': what neighbouring data sets differ in.
+  adjacency: str  # 'replace_one', another in its place, or 'zero_out', nothing.
+  releases: int  # How many are seen.
+  noise_multiplier: float  # Noise of one release over what the unit can change it by.
+  claimed_epsilon: Optional[float]  # What the formulas promise; `None` if nothing.
+  epsilon: float  # What the accountants of this package say, at `delta`.
   delta: float
 
 
@@ -216,10 +189,19 @@ class Nbafl:
     checks.check_positive('epsilon', self.epsilon)
     gaussian.check_delta(self.delta)
     checks.check_positive('clip_norm', self.clip_norm)
-    _check_counts(
-      self.num_exposures, self.num_rounds, self.num_clients, self.clients_per_round
-    )
-    checks.check_positive_int('min_examples', self.min_examples)
+    for name in ('num_exposures', 'num_rounds', 'num_clients', 'min_examples'):
+      checks.check_positive_int(name, getattr(self, name))
+    if self.num_exposures > self.num_rounds:
+      raise ValueError(
+        f'num_exposures must be at most num_rounds, {self.num_rounds}, as a client '
+        f'uploads once in a round; got {self.num_exposures}.'
+      )
+    checks.check_positive_int('clients_per_round', self.cohort)
+    if self.cohort > self.num_clients:
+      raise ValueError(
+        f'clients_per_round must be at most num_clients, {self.num_clients}; got '
+        f'{self.cohort}.'
+      )
     if self.calibration == 'published':
       gaussian_constant(self.epsilon, self.delta)
 
@@ -295,20 +277,6 @@ class Nbafl:
     Noise of clients, and of the server if it adds some; a round in which fewer than K
     report is not released, for the noise of all is counted. A client may be in every
     round, for nothing keeps rounds of one that is drawn at random apart.
-
-    Example:
-      >>> plan = Nbafl(
-      ...   0.8,
-      ...   1e-5,
-      ...   clip_norm=1.5,
-      ...   num_exposures=2,
-      ...   num_rounds=30,
-      ...   num_clients=50,
-      ...   min_examples=10_000,
-      ... )
-      >>> given = plan.mechanism_arguments()
-      >>> given['noise_site'], given['min_clients']
-      ('clients_and_server', 50)
     """
     arguments = {
       'name': noises.GAUSSIAN.name,
@@ -332,7 +300,7 @@ class Nbafl:
       the downlink an example and a client in all rounds, the latter zeroed out only
       where all clients take part.
     """
-    client = self.client_noise_multiplier
+    client, total = self.client_noise_multiplier, self.sum_noise_multiplier
     example = client * self.min_examples / 2
     exposures = self.num_exposures
     rows = [
@@ -345,72 +313,45 @@ class Nbafl:
     ]
     if exposures < self.num_rounds:
       rows.append(self._uplink('client', 'zero_out', self.num_rounds, client))
-    rows.append(self._downlink_example())
+    rows.append(self._downlink('example', 'replace_one', total * self.min_examples / 2))
     if self.cohort == self.num_clients:
-      rows.append(self._downlink_client('zero_out', self.sum_noise_multiplier))
-    rows.append(self._downlink_client('replace_one', self.sum_noise_multiplier / 2))
+      rows.append(self._downlink('client', 'zero_out', total))
+    rows.append(self._downlink('client', 'replace_one', total / 2))
     return tuple(rows)
 
   def _uplink(
-    self, unit: str, adjacency: str, releases: int, noise_multiplier: float
+    self, unit: str, adjacency: str, releases: int, noise: float
   ) -> Guarantee:
     claimed = None
     if unit == 'example' and releases == self.num_exposures:
       claimed = self.epsilon
     elif unit == 'example' and self.calibration == 'published':
       claimed = self.epsilon / self.num_exposures
-    mu = math.sqrt(releases) / noise_multiplier
-    epsilon = gaussian.epsilon_of(mu, self.delta)
+    epsilon = gaussian.epsilon_of(math.sqrt(releases) / noise, self.delta)
     return Guarantee(
-      'uplink',
-      unit,
-      adjacency,
-      releases,
-      noise_multiplier,
-      claimed,
-      epsilon,
-      self.delta,
+      'uplink', unit, adjacency, releases, noise, claimed, epsilon, self.delta
     )
 
-  def _downlink_example(self) -> Guarantee:
-    noise_multiplier = self.sum_noise_multiplier * self.min_examples / 2
-    epsilon = _epsilon_of_random_rounds(
-      1 / noise_multiplier, self.delta, self.num_rounds, self.cohort / self.num_clients
-    )
-    return Guarantee(
-      'downlink',
-      'example',
-      'replace_one',
-      self.num_rounds,
-      noise_multiplier,
-      self.epsilon,
-      epsilon,
-      self.delta,
-    )
-
-  def _downlink_client(self, adjacency: str, noise_multiplier: float) -> Guarantee:
-    event: dp_accounting.DpEvent = dp_accounting.GaussianDpEvent(noise_multiplier)
-    relation = Relation.REPLACE_SPECIAL
-    if adjacency == 'replace_one':
-      relation = Relation.REPLACE_ONE
-    if self.cohort < self.num_clients:
-      event = dp_accounting.SampledWithoutReplacementDpEvent(
-        self.num_clients, self.cohort, event
+  def _downlink(self, unit: str, adjacency: str, noise: float) -> Guarantee:
+    rounds, claimed = self.num_rounds, None
+    if unit == 'example':
+      claimed = self.epsilon
+      epsilon = _epsilon_of_random_rounds(
+        1 / noise, self.delta, rounds, self.cohort / self.num_clients
       )
-    epsilon = accountants.epsilon(
-      dp_accounting.SelfComposedDpEvent(event, self.num_rounds),
-      self.delta,
-      relation=relation,
-    )
+    else:
+      event: dp_accounting.DpEvent = dp_accounting.GaussianDpEvent(noise)
+      if self.cohort < self.num_clients:
+        event = dp_accounting.SampledWithoutReplacementDpEvent(
+          self.num_clients, self.cohort, event
+        )
+      epsilon = accountants.epsilon(
+        dp_accounting.SelfComposedDpEvent(event, rounds),
+        self.delta,
+        relation=sampling.ADJACENCIES[adjacency],
+      )
     return Guarantee(
-      'downlink',
-      'client',
-      adjacency,
-      self.num_rounds,
-      noise_multiplier,
-      None,
-      epsilon,
-      self.delta,
+      'downlink', unit, adjacency, rounds, noise, claimed, epsilon, self.delta
     )
 
 
@@ -508,27 +449,3 @@ def _largest_mu(epsilon: float, delta: float, rounds: int, fraction: float) -> f
   while gap(log_mu) > 0:
     log_mu, step = log_mu - step, 2 * step
   return math.exp(log_mu) * (1 - 10 * _SAFETY)
-
-
-def _check_counts(
-  num_exposures: int,
-  num_rounds: int,
-  num_clients: int,
-  clients_per_round: Optional[int],
-) -> None:
-  checks.check_positive_int('num_exposures', num_exposures)
-  checks.check_positive_int('num_rounds', num_rounds)
-  checks.check_positive_int('num_clients', num_clients)
-  if num_exposures > num_rounds:
-    raise ValueError(
-      f'num_exposures must be at most num_rounds, {num_rounds}, as a client uploads '
-      f'once in a round; got {num_exposures}.'
-    )
-  if clients_per_round is None:
-    return
-  checks.check_positive_int('clients_per_round', clients_per_round)
-  if clients_per_round > num_clients:
-    raise ValueError(
-      f'clients_per_round must be at most num_clients, {num_clients}; got '
-      f'{clients_per_round}.'
-    )

@@ -34,7 +34,7 @@ for. Noise of the server on top adds to the variance.
 
 import math
 from collections.abc import Mapping
-from typing import Callable, NamedTuple, Optional, Union, cast
+from typing import Callable, NamedTuple, Optional, Union
 
 import numpy as np
 
@@ -44,19 +44,12 @@ from tff_dp_aggregators.base import checks
 
 
 class Points(NamedTuple):
-  """What a noise is like over a run, in four numbers.
-
-  Attributes:
-    first_round: In the first round.
-    worst_round: In the round where it is largest.
-    last_round: In the last round.
-    all_rounds: In the sum of all rounds, divided by their number.
-  """
+  """What a noise is like over a run, in four numbers."""
 
   first_round: float
-  worst_round: float
+  worst_round: float  # In the round where it is largest.
   last_round: float
-  all_rounds: float
+  all_rounds: float  # In the sum of all rounds, divided by their number.
 
   def times(self, factor: float) -> 'Points':
     """All of them times a factor: for another size of model, or of cohort."""
@@ -69,12 +62,6 @@ def per_coordinate(
   """Standard deviation of the noise in a coordinate of each round's sum.
 
   It is in clip norms, [n]. Where clients make the noise, that of so many is in the sum.
-
-  Example:
-    >>> from tff_dp_aggregators import strategies
-    >>> limits = strategies.Participation(3, min_separation=3)
-    >>> per_coordinate(mechanism_lib.Mechanism('gaussian', limits, 2.0))
-    array([2., 2., 2.])
   """
   noise = mechanism.sum_noise_multiplier(float(clients_per_round))
   return noise * mechanism.strategy.noise_row_norms()
@@ -102,11 +89,7 @@ def by_round(
     >>> by_round(mechanism, model_size=10_000, clients_per_round=100)
     array([2., 2., 2.])
   """
-  if mechanism.parts:
-    return _of_parts(by_round, mechanism, model_size, clients_per_round)
-  alone = cast(mechanism_lib.Mechanism, mechanism)
-  factor = _factor(model_size, clients_per_round)
-  return factor * per_coordinate(alone, clients_per_round)
+  return _ratio(per_coordinate, mechanism, model_size, clients_per_round)
 
 
 def of_sums(
@@ -118,14 +101,7 @@ def of_sums(
     Root mean square norm of a sum's noise over (t + 1) m clip norms; float64 of shape
     [n].
   """
-  if mechanism.parts:
-    return _of_parts(of_sums, mechanism, model_size, clients_per_round)
-  alone = cast(mechanism_lib.Mechanism, mechanism)
-  factor = _factor(model_size, clients_per_round)
-  noise = alone.sum_noise_multiplier(float(clients_per_round))
-  rounds = np.arange(1, alone.strategy.num_rounds + 1)
-  errors = np.sqrt(alone.strategy.per_query_error())
-  return factor * noise * errors / rounds
+  return _ratio(_per_coordinate_of_sums, mechanism, model_size, clients_per_round)
 
 
 def summary(
@@ -136,13 +112,6 @@ def summary(
   """`by_round` in the first, the worst and the last round, and the last of `of_sums`.
 
   With a model size of 1 and one client it is the noise of the sum in clip norms.
-
-  Example:
-    >>> from tff_dp_aggregators import strategies
-    >>> limits = strategies.Participation(4, min_separation=4)
-    >>> mechanism = mechanism_lib.Mechanism('gaussian', limits, noise_multiplier=2.0)
-    >>> tuple(summary(mechanism, model_size=10_000, clients_per_round=100))
-    (2.0, 2.0, 2.0, 1.0)
   """
   rounds = by_round(mechanism, model_size, clients_per_round)
   sums = of_sums(mechanism, model_size, clients_per_round)
@@ -158,7 +127,6 @@ def remark(
 
   It is a warning if that of the sum of all rounds is longer, too: then the model cannot
   get further than its noise.
-
   """
   noise = summary(mechanism, model_size, clients_per_round)
   if noise.first_round <= 1:
@@ -176,34 +144,41 @@ def remark(
   )
 
 
-def _of_parts(
-  ratio: Callable[..., np.ndarray],
+def _per_coordinate_of_sums(
+  mechanism: mechanism_lib.Mechanism, clients_per_round: float
+) -> np.ndarray:
+  """The same as `per_coordinate` has it, of sums over their number of rounds."""
+  noise = mechanism.sum_noise_multiplier(float(clients_per_round))
+  rounds = np.arange(1, mechanism.strategy.num_rounds + 1)
+  return noise * np.sqrt(mechanism.strategy.per_query_error()) / rounds
+
+
+def _ratio(
+  noise_of: Callable[[mechanism_lib.Mechanism, float], np.ndarray],
   mechanism: joint_mechanism.AnyMechanism,
   model_size: Size,
   clients_per_round: float,
 ) -> np.ndarray:
-  """A ratio of all parts, from those of each in its own clip norm."""
+  """A coordinate's noise as a ratio; of parts, from those of each in its clip norm."""
+  if isinstance(mechanism, mechanism_lib.Mechanism):
+    model_size = checks.check_positive_int('model_size', model_size)
+    checks.check_number('clients_per_round', clients_per_round)
+    if not 0 < clients_per_round < math.inf:
+      raise ValueError(
+        f'clients_per_round must be positive and finite, got {clients_per_round}.'
+      )
+    factor = math.sqrt(model_size) / float(clients_per_round)
+    return factor * noise_of(mechanism, clients_per_round)
   names = [part.name for part in mechanism.parts]
   if not isinstance(model_size, Mapping) or set(model_size) != set(names):
     raise TypeError(
       f'model_size must be the number of parameters of each part, {names}; got '
       f'{model_size!r}.'
     )
-  squares = sum(
-    (part.clip_norm * ratio(part.mechanism, model_size[part.name], clients_per_round))
-    ** 2
-    for part in mechanism.parts
-  )
-  longest = sum(part.clip_norm**2 for part in mechanism.parts)
-  return np.sqrt(squares / longest)
-
-
-def _factor(model_size: Size, clients_per_round: float) -> float:
-  """From a coordinate's noise in clip norms to the ratio."""
-  model_size = checks.check_positive_int('model_size', model_size)
-  checks.check_number('clients_per_round', clients_per_round)
-  if not (0 < clients_per_round < math.inf):
-    raise ValueError(
-      f'clients_per_round must be positive and finite, got {clients_per_round}.'
-    )
-  return math.sqrt(model_size) / float(clients_per_round)
+  squares, longest = np.zeros(()), 0.0
+  for part in mechanism.parts:
+    size = model_size[part.name]
+    own = _ratio(noise_of, part.mechanism, size, clients_per_round)
+    squares = squares + (part.clip_norm * own) ** 2
+    longest += part.clip_norm**2
+  return np.asarray(np.sqrt(squares / longest))

@@ -37,28 +37,18 @@ MEANINGS = {
 
 @dataclasses.dataclass(frozen=True)
 class Noise:
-  """A kind of noise.
+  """A kind of noise."""
 
-  Attributes:
-    name: Its name, and that of the mechanism that adds it independently in each round.
-    order: The p-norm that a client's contribution is clipped in.
-    one_round: The event of one round, from the scale of the noise over what one client
-      changes the sum by in that norm, and the numbers of `options` by name.
-    stddev: Standard deviation of noise whose scale is 1.
-    sites: Where it can be made, the usual place first.
-    options: More numbers that it takes, by name.
-    required: Those of them that there have to be.
-    numbers: Values of `options`, in noise that is fully known.
-  """
-
-  name: str
-  order: int
+  name: str  # And that of the mechanism that adds it independently in each round.
+  order: int  # The p-norm that a client's contribution is clipped in.
+  # The event of one round, from the scale of the noise over what one client changes the
+  # sum by in that norm, and the numbers of `options` by name.
   one_round: Callable[..., dp_accounting.DpEvent]
-  stddev: float
-  sites: tuple[str, ...]
-  options: tuple[str, ...] = ()
-  required: tuple[str, ...] = ()
-  numbers: tuple[tuple[str, int], ...] = ()
+  stddev: float  # Standard deviation of noise whose scale is 1.
+  sites: tuple[str, ...]  # Where it can be made, the usual place first.
+  options: tuple[str, ...] = ()  # More numbers that it takes, by name.
+  required: tuple[str, ...] = ()  # Those of them that there have to be.
+  numbers: tuple[tuple[str, int], ...] = ()  # Values of them, if it is fully known.
 
   @property
   def is_gaussian(self) -> bool:
@@ -78,20 +68,11 @@ class Noise:
     return dataclasses.replace(self, numbers=kept)
 
   def event(self, noise_multiplier: float) -> dp_accounting.DpEvent:
-    """The event of one round; a ValueError if there is none, as bits are too few.
-
-    The noise multiplier is the scale of the noise over what one client changes the sum
-    by.
-    """
+    """The event of one round; a ValueError if there is none, as bits are too few."""
     return self.one_round(noise_multiplier, **dict(self.numbers))
 
   def repeated(self, noise_multiplier: float, count: int) -> dp_accounting.DpEvent:
-    """The event of several rounds of one client, with independent noise.
-
-    Example:
-      >>> LAPLACE.repeated(2.0, 3).count
-      3
-    """
+    """The event of several rounds of one client, with independent noise."""
     return dp_accounting.SelfComposedDpEvent(self.event(noise_multiplier), count)
 
 
@@ -131,10 +112,8 @@ LAPLACE = Noise(
   stddev=math.sqrt(2),
   sites=('server', 'local', 'local_approximate'),
 )
-# Integers in shares, for secure aggregation.
-SKELLAM = _integers('skellam')
-# The same, with less noise on coarse grids.
-DISCRETE_GAUSSIAN = _integers('discrete_gaussian')
+# Integers in shares, for secure aggregation; the second has less noise on coarse grids.
+SKELLAM, DISCRETE_GAUSSIAN = map(_integers, ('skellam', 'discrete_gaussian'))
 # Noise of real numbers, which needs no grid, by name.
 REAL: dict[str, Noise] = {each.name: each for each in (GAUSSIAN, LAPLACE)}
 # Mechanisms whose noise is not Gaussian, by name.
@@ -144,10 +123,5 @@ OTHERS: dict[str, Noise] = {
 
 
 def of_mechanism(name: str) -> Noise:
-  """The noise of a mechanism of a name; Gaussian but for `OTHERS`.
-
-  Example:
-    >>> of_mechanism('banded').name, of_mechanism('laplace').order
-    ('gaussian', 1)
-  """
+  """The noise of a mechanism of a name; Gaussian but for `OTHERS`."""
   return OTHERS.get(name, GAUSSIAN)

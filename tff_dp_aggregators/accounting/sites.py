@@ -20,39 +20,21 @@ from tff_dp_aggregators.base import checks
 
 @dataclasses.dataclass(frozen=True)
 class Site:
-  """A place where noise is made.
+  """A place where noise is made."""
 
-  Attributes:
-    name: As an argument of `accounting.Mechanism`, and a value of `--noise_site`.
-    options: Numbers that it takes, by name.
-    required: Those of them that there have to be.
-    is_simulation: Whether it shows what another site would come to, without its
-      guarantee.
-    is_on_clients: Whether clients draw it, each for itself.
-    is_of_client: Whether `noise_multiplier` is that of one client's noise, and not
-      of the sum.
-    adds_on_server: Whether the server adds Gaussian noise to the sum as well, of a
-      `server_noise_multiplier`; `noise_multiplier` is that of one client then.
-  """
-
-  name: str
-  options: tuple[str, ...] = ()
-  required: tuple[str, ...] = ()
+  name: str  # As an argument of `accounting.Mechanism`, and a value of `--noise_site`.
+  options: tuple[str, ...] = ()  # Numbers that it takes, by name.
+  required: tuple[str, ...] = ()  # Those of them that there have to be.
+  # Whether it shows what another site would come to, without its guarantee.
   is_simulation: bool = False
-  is_on_clients: bool = False
+  is_on_clients: bool = False  # Whether clients draw it, each for itself.
+  # Whether `noise_multiplier` is that of one client's noise, and not of the sum.
   is_of_client: bool = False
+  # Whether the server adds Gaussian noise of `server_noise_multiplier` to the sum.
   adds_on_server: bool = False
 
   def times_that_of_sums(self, clients: float, numbers: Mapping[str, int]) -> float:
-    """The noise of a sum over what `noise_multiplier` says.
-
-    Example:
-      >>> (
-      ...   LOCAL.times_that_of_sums(100, {}),
-      ...   CLIENTS.times_that_of_sums(100, {'min_clients': 25}),
-      ... )
-      (10.0, 2.0)
-    """
+    """The noise of a sum over what `noise_multiplier` says."""
     if self.is_of_client:
       return math.sqrt(clients)
     if not self.is_on_clients:
@@ -60,38 +42,19 @@ class Site:
     return math.sqrt(max(1.0, clients / numbers[noises.MIN_CLIENTS]))
 
 
+_FEWEST = (noises.MIN_CLIENTS,)
 # The usual one.
-SERVER = Site(
-  'server',
-)
+SERVER = Site('server')
 # Shares, for the sum.
-CLIENTS = Site(
-  'clients',
-  options=(noises.MIN_CLIENTS,),
-  required=(noises.MIN_CLIENTS,),
-  is_on_clients=True,
-)
+CLIENTS = Site('clients', options=_FEWEST, required=_FEWEST, is_on_clients=True)
 # Noise that hides each client.
-LOCAL = Site(
-  'local',
-  options=(noises.MIN_CLIENTS,),
-  is_on_clients=True,
-  is_of_client=True,
-)
+LOCAL = Site('local', options=_FEWEST, is_on_clients=True, is_of_client=True)
 # Noise that hides each client, and more of the server for those who see sums.
-CLIENTS_AND_SERVER = Site(
-  'clients_and_server',
-  options=(noises.MIN_CLIENTS,),
-  is_on_clients=True,
-  is_of_client=True,
-  adds_on_server=True,
+CLIENTS_AND_SERVER = dataclasses.replace(
+  LOCAL, name='clients_and_server', adds_on_server=True
 )
 # In its place, where nothing is to be hidden.
-LOCAL_APPROXIMATE = Site(
-  'local_approximate',
-  is_simulation=True,
-  is_of_client=True,
-)
+LOCAL_APPROXIMATE = Site('local_approximate', is_simulation=True, is_of_client=True)
 # All of them, by name; the server is where noise is made unless something else is said.
 SITES = {
   each.name: each
@@ -103,12 +66,7 @@ SERVER_NOISE = 'server_noise_multiplier'
 
 
 def of_noise(noise: noises.Noise, name: Optional[str]) -> Site:
-  """The site of a name, by default the usual one of the noise.
-
-  Example:
-    >>> of_noise(noises.GAUSSIAN, None).name, of_noise(noises.SKELLAM, None).name
-    ('server', 'clients')
-  """
+  """The site of a name, by default the usual one of the noise."""
   if name is None:
     return SITES[noise.sites[0]]
   if name not in SITES:
@@ -176,14 +134,7 @@ def check_numbers(
 def check_server_noise(
   site: Site, noise_multiplier: float, server_noise_multiplier: Optional[float]
 ) -> Optional[float]:
-  """The noise multiplier of the server's noise on top of that of clients.
-
-  Returns it as a float; `None` where the server adds nothing on top.
-
-  Example:
-    >>> check_server_noise(CLIENTS_AND_SERVER, 4.0, 10)
-    10.0
-  """
+  """Returns the noise multiplier of the server's noise on top of that of clients."""
   if not site.adds_on_server:
     if server_noise_multiplier is not None:
       raise ValueError(
@@ -218,12 +169,7 @@ def options() -> tuple[str, ...]:
 
 
 def options_of(noise: noises.Noise, name: Optional[str] = None) -> tuple[str, ...]:
-  """Names of the numbers that a kind of noise takes at a site.
-
-  Example:
-    >>> options_of(noises.GAUSSIAN), options_of(noises.GAUSSIAN, 'clients')
-    ((), ('min_clients',))
-  """
+  """Names of the numbers that a kind of noise takes at a site."""
   return tuple(dict.fromkeys((*noise.options, *of_noise(noise, name).options)))
 
 

@@ -313,7 +313,7 @@ _PARTICIPATIONS: tuple[tuple[int, int, bool], ...] = (
 def _vector(
   name: str,
   kind: str,
-  inputs: Inputs,
+  inputs: Any,
   value: Union[Fraction, mpmath.mpf],
   method: str,
 ) -> Vector:
@@ -441,17 +441,11 @@ _BOUND = 1.0  # The same of what is said to be a bound: a larger one is of no us
 
 
 class Checked(NamedTuple):
-  """A vector and what this package has for it.
-
-  Attributes:
-    vector: The vector.
-    ours: This package's figure.
-    is_bound: Whether it is said to be an upper bound, which may be larger.
-  """
+  """A vector and what this package has for it."""
 
   vector: Vector
   ours: float
-  is_bound: bool
+  is_bound: bool  # Whether it is said to be an upper bound, which may be larger.
 
   @property
   def difference(self) -> float:
@@ -538,19 +532,13 @@ _BOTH = Relation.ADD_OR_REMOVE_ONE
 
 
 class Kind(NamedTuple):
-  """A kind of figure.
+  """A kind of figure."""
 
-  Attributes:
-    definition: What it is, for the file.
-    inputs: What a vector has at least; a matrix is coefficients or a binary tree.
-    ours: From inputs to this package's figure; and whether it is a bound, if it may be.
-    above: By how much that may be above the exact one, relative.
-  """
-
-  definition: str
-  inputs: set[str]
+  definition: str  # What it is, for the file.
+  inputs: set[str]  # Of a vector at least; a matrix is coefficients or a binary tree.
+  # From inputs to this package's figure; and whether it is a bound, if it may be.
   ours: Callable[[dict[str, Any]], Union[float, tuple[float, bool]]]
-  above: float = _ROUNDING
+  above: float = _ROUNDING  # By how much that may be above the exact one, relative.
 
 
 _ERROR = {'num_rounds', 'coefficients', 'momentum', 'weight_decay'}

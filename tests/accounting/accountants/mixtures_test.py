@@ -300,9 +300,8 @@ def test_weights_have_the_mean_one(name, proposal, monkeypatch):
   mixture, size = _weighed()[name], 40_000
   # Several batches, the last of them smaller.
   monkeypatch.setattr(monte_carlo, '_BATCH', 17_000 * mixture.cells)
-  losses, log_weights = mixture.losses(
-    np.random.default_rng(7), size, proposal, -math.inf
-  )
+  rng = np.random.default_rng(7)
+  losses, log_weights, *_ = monte_carlo.draw(mixture, rng, size, proposal, -math.inf)
   assert losses.shape == log_weights.shape == (size,)
   weights = np.exp(log_weights)
   error = weights.std() / math.sqrt(size)
@@ -325,8 +324,10 @@ def test_weights_have_the_mean_one(name, proposal, monkeypatch):
 )
 def test_small_losses_are_left_out_and_nothing_else(proposal):
   mixture = _weighed()['renewals']
-  every = mixture.losses(np.random.default_rng(8), 5000, proposal, -math.inf)
-  some = mixture.losses(np.random.default_rng(8), 5000, proposal, 0.1)
+  every, some = (
+    monte_carlo.draw(mixture, np.random.default_rng(8), 5000, proposal, least)
+    for least in (-math.inf, 0.1)
+  )
   above = every[0] > 0.1
   assert 100 < above.sum() < 4900
   np.testing.assert_allclose(some[0], every[0][above], rtol=1e-12)

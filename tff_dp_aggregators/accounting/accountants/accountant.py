@@ -26,11 +26,10 @@ has within `SampledWithoutReplacementDpEvent` under both: who joins a cohort of 
 size takes the place of another.
 """
 
-import abc
 import fractions
 import math
 from collections.abc import Iterator
-from typing import Any, Callable, ClassVar, NamedTuple, Optional
+from typing import Any, ClassVar, NamedTuple, Optional
 
 import dp_accounting
 from dp_accounting import NeighboringRelation as Relation
@@ -91,7 +90,9 @@ def components(event: dp_accounting.DpEvent, relation: Relation) -> list[Compone
         f'alone, and {relation.name} was asked for.'
       )
   counted: dict[str, Component] = {}
-  for part, count in _flat(events.simplify(_normal(event))):
+  for part, count in events.leaves(_normal(event)):
+    if isinstance(part, dp_accounting.NoOpDpEvent):
+      continue
     key = repr(part)  # Some events hold lists and have no hash.
     counted[key] = (part, count + counted.get(key, (part, 0))[1])
   return list(counted.values())
@@ -112,51 +113,42 @@ class Accountant(dp_accounting.PrivacyAccountant):
   the rest is, and which a reader of a report can do by hand. Many releases that are
   stated so would compose better together; who knows more of them than epsilon and delta
   states their noise instead.
-
-  Attributes:
-    name: What flags, arguments and reports call it.
-    reads: The events that it reads, for messages: "Only ... are supported."
-    reads_bounds: Whether it reads mixtures by their bounds; only if all that it says is
-      of a bound.
-    rank: Place among those that are asked when none is named, the tightest first;
-      `None` for one that is never tighter than another.
-    tolerance: How far above the least noise a search may end, relative; the finest that
-      is worth the time.
-    is_numerical: Whether it takes up to seconds, so that searches start from the quick
-      bound's answer.
-    is_drawn: Whether outcomes are drawn for each answer, which takes up to minutes:
-      curves have few points.
-    estimate: From an event and delta to about the epsilon, which nobody vouches for:
-      where searches start, instead of at the quick bound's answer.
-    max_questions: Epsilons that one search may ask for, if its confidence is for so
-      many.
   """
 
+  # What flags, arguments and reports call it.
   name: ClassVar[str]
+  # The events that it reads, for messages: "Only ... are supported."
   reads = 'events'
+  # Whether it reads mixtures by their bounds; only if all that it says is of a bound.
   reads_bounds = False
+  # Place among those that are asked when none is named, the tightest first; `None` for
+  # one that is never tighter than another.
   rank: ClassVar[Optional[int]] = None
+  # How far above the least noise a search may end, relative; the finest that is worth
+  # the time.
   tolerance = 5e-5
+  # Whether it takes up to seconds: searches start from the quick bound's answer.
   is_numerical = False
+  # Whether outcomes are drawn, which takes up to minutes: curves have few points.
   is_drawn = False
-  estimate: ClassVar[Optional[Callable[[dp_accounting.DpEvent, float], float]]] = None
+  # Epsilons that one search may ask for, if its confidence is for so many.
   max_questions: ClassVar[Optional[int]] = None
 
   def __init__(self, relation: Relation = Relation.REPLACE_SPECIAL) -> None:
     super().__init__(relation)
     self._composed: list[dp_accounting.SelfComposedDpEvent] = []
 
-  @abc.abstractmethod
   def _can_read(self, part: dp_accounting.DpEvent) -> bool:
     """Whether the accountant knows what this component means."""
+    raise NotImplementedError
 
-  @abc.abstractmethod
   def _epsilon(self, found: list[Component], delta: float) -> float:
     """Epsilon of components, of which there are some, and all private; rounded up."""
+    raise NotImplementedError
 
-  @abc.abstractmethod
   def _delta(self, found: list[Component], epsilon: float) -> float:
     """The same the other way."""
+    raise NotImplementedError
 
   def _instead(self, found: list[Component], delta: float) -> Optional[Instead]:
     """Whose bound `_epsilon` returns, if not this accountant's own."""
@@ -170,6 +162,14 @@ class Accountant(dp_accounting.PrivacyAccountant):
   def can_read(cls, event: dp_accounting.DpEvent, relation: Relation) -> bool:
     """Whether it says anything about an event under a neighbouring relation."""
     return bool(cls(relation).supports(event))
+
+  @staticmethod
+  def estimate(event: dp_accounting.DpEvent, delta: float) -> float:
+    """About the epsilon, which nobody vouches for, where outcomes are drawn.
+
+    Searches start there, instead of at the quick bound's answer.
+    """
+    raise NotImplementedError
 
   def get_epsilon(self, target_delta: float) -> float:
     """The smallest epsilon at `target_delta` for which it can vouch."""
@@ -361,25 +361,28 @@ def nested(event: dp_accounting.DpEvent) -> Iterator[dp_accounting.DpEvent]:
     yield from nested(event.event)
 
 
-def _flat(event: dp_accounting.DpEvent) -> Iterator[Component]:
-  """The components of a simplified event."""
-  if isinstance(event, dp_accounting.ComposedDpEvent):
-    for sub_event in event.events:
-      yield from _flat(sub_event)
-  elif isinstance(event, dp_accounting.SelfComposedDpEvent):
-    yield event.event, event.count
-  elif not isinstance(event, dp_accounting.NoOpDpEvent):
-    yield event, 1
-
-
 def _normal(event: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
   """An equivalent event, or one less private, without degenerate parameters."""
-  if isinstance(event, dp_accounting.ComposedDpEvent):
-    return dp_accounting.ComposedDpEvent([_normal(each) for each in event.events])
-  if isinstance(event, dp_accounting.SelfComposedDpEvent):
-    return dp_accounting.SelfComposedDpEvent(_normal(event.event), event.count)
+  return events.simplify(
+    dp_accounting.ComposedDpEvent(
+      [
+        dp_accounting.SelfComposedDpEvent(_normal_leaf(leaf), count)
+        for leaf, count in events.leaves(event)
+      ]
+    )
+  )
+
+
+def _normal_leaf(event: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
   if isinstance(event, dp_accounting.LaplaceDpEvent):
-    return _normal_laplace(event)
+    noise_multiplier = float(event.noise_multiplier)
+    if not noise_multiplier >= 0:
+      raise ValueError(f'the noise multiplier of {event} is negative or NaN.')
+    if noise_multiplier == 0 or math.isinf(1 / noise_multiplier):
+      return dp_accounting.NonPrivateDpEvent()
+    if math.isinf(noise_multiplier):
+      return dp_accounting.NoOpDpEvent()
+    return dp_accounting.LaplaceDpEvent(noise_multiplier)
   if isinstance(event, dp_accounting.PoissonSampledDpEvent):
     probability = float(event.sampling_probability)
     if not 0 <= probability <= 1:
@@ -396,22 +399,11 @@ def _normal(event: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
   return event
 
 
-def _normal_laplace(event: dp_accounting.LaplaceDpEvent) -> dp_accounting.DpEvent:
-  noise_multiplier = float(event.noise_multiplier)
-  if not noise_multiplier >= 0:
-    raise ValueError(f'the noise multiplier of {event} is negative or NaN.')
-  if noise_multiplier == 0 or math.isinf(1 / noise_multiplier):
-    return dp_accounting.NonPrivateDpEvent()
-  if math.isinf(noise_multiplier):
-    return dp_accounting.NoOpDpEvent()
-  return dp_accounting.LaplaceDpEvent(noise_multiplier)
-
-
 def _sampled(
   event: dp_accounting.DpEvent, fraction: float, *parameters: Any
 ) -> dp_accounting.DpEvent:
   """The same sampling of a simpler event."""
-  inner = events.simplify(_normal(event.event))
+  inner = _normal(event.event)
   if fraction == 0 or isinstance(inner, dp_accounting.NoOpDpEvent):
     return dp_accounting.NoOpDpEvent()
   if fraction == 1 or isinstance(inner, dp_accounting.NonPrivateDpEvent):

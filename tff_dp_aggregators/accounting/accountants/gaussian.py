@@ -14,7 +14,7 @@ never too large.
 """
 
 import math
-from typing import Any, Optional
+from typing import Any, ClassVar, Optional
 
 import dp_accounting
 from scipy import optimize
@@ -96,10 +96,6 @@ def doubt_of_delta(delta: float, num_clients: float) -> Optional[str]:
   """What is wrong with a delta that is not below one over the number of clients.
 
   Returns a sentence to warn with; `None` if nothing is wrong.
-
-  Example:
-    >>> doubt_of_delta(1e-6, 1000) is None
-    True
   """
   if delta < 1 / num_clients:
     return None
@@ -115,10 +111,6 @@ def delta_of(mu: float, epsilon: float) -> float:
 
   mu is the total sensitivity over the standard deviation of the noise: 0 is perfect
   privacy, infinity none.
-
-  Example:
-    >>> round(delta_of(mu=1.0, epsilon=0.0), 6)  # Total variation: 2 Phi(1/2) - 1.
-    0.382925
   """
   mu, epsilon = _check_mu(mu), check_epsilon(epsilon)
   if mu == 0:
@@ -129,12 +121,7 @@ def delta_of(mu: float, epsilon: float) -> float:
 
 
 def epsilon_of(mu: float, delta: float) -> float:
-  """Smallest epsilon for which mu-Gaussian-DP gives (epsilon, delta)-DP.
-
-  Example:
-    >>> round(epsilon_of(mu=79**0.5 / 7, delta=1e-10), 4)  # Gboard, exactly.
-    8.5261
-  """
+  """Smallest epsilon for which mu-Gaussian-DP gives (epsilon, delta)-DP."""
   mu, delta = _check_mu(mu), check_delta(delta)
   if mu == 0:
     return 0.0
@@ -195,7 +182,7 @@ class GaussianAccountant(accountant.Accountant):
   """
 
   name = 'exact'
-  rank = 0
+  rank: ClassVar[Optional[int]] = 0
   tolerance = 1e-13
   reads = 'Gaussian events'
 

@@ -130,15 +130,10 @@ def check_size(numbers: int, num_rounds: int, places: int, most: float) -> None:
 
 
 class Stretched(NamedTuple):
-  """Outcomes of means that are stretched, away from Q or to its other side.
+  """Outcomes of means that are stretched by w, away from Q or to its other side."""
 
-  Attributes:
-    a: How far from Q, above 1.
-    removed: Whether P is told from Q, or Q from P.
-  """
-
-  a: float
-  removed: bool
+  a: float  # How far from Q, above 1.
+  removed: bool  # Whether P is told from Q, or Q from P.
 
   @property
   def stretch(self) -> float:
@@ -166,33 +161,27 @@ class Stretched(NamedTuple):
     self, mixture: 'Mixture', inner: np.ndarray, log_ratios: np.ndarray
   ) -> np.ndarray:
     """Logarithms of the densities over Q, of the distribution that is drawn from."""
-    del log_ratios
     total = mixture.log_ratios(inner, self.stretch, self.tilt)
     return total - mixture.log_moment(self.tilt)
 
 
 class Squared(NamedTuple):
-  """Outcomes in proportion to the square of their likelihood ratio, to tell P from Q.
-
-  Attributes:
-    removed: Whether P is told from Q; always.
-  """
+  """Outcomes in proportion to the square of their L, to tell P from Q."""
 
   removed: bool = True
 
   def log_bound(self, mixture: 'Mixture', epsilon: float) -> float:
-    """Logarithm of what one outcome adds to a delta at most."""
+    """As `Stretched` has it."""
     return mixture.log_second_moment() - math.log(4) - epsilon
 
   def draw(self, mixture: 'Mixture', rng: np.random.Generator, size: int) -> np.ndarray:
-    """Outcomes, as `Mixture.draw` has them."""
+    """As `Stretched` has it."""
     return mixture.draw_squared(rng, size)
 
   def log_densities(
     self, mixture: 'Mixture', inner: np.ndarray, log_ratios: np.ndarray
   ) -> np.ndarray:
-    """Logarithms of the densities over Q, of the distribution that is drawn from."""
-    del inner
+    """As `Stretched` has it."""
     return 2 * log_ratios - mixture.log_second_moment()
 
 
@@ -203,10 +192,8 @@ Proposal = Union[Stretched, Squared]
 class Mixture(abc.ABC):
   """A pair (P, Q), from which outcomes can be drawn.
 
-  An outcome is known by its inner products with the columns, or with sums of them.
-
-  Attributes:
-    cells: Numbers that one outcome takes.
+  An outcome is known by its inner products with the columns, or with sums of them;
+  `cells` are the numbers that it takes.
   """
 
   cells: int
@@ -243,26 +230,6 @@ class Mixture(abc.ABC):
     batch = max(1, _BATCH // self.cells)
     return [min(batch, size - start) for start in range(0, size, batch)]
 
-  def losses(
-    self, rng: np.random.Generator, size: int, proposal: Proposal, least: float
-  ) -> tuple[np.ndarray, np.ndarray]:
-    """Draws outcomes of a proposal, in batches.
-
-    Returns:
-      Losses, log L of P or -log L of Q, and the logarithms of their weights: the
-      densities of P, or of Q, over that of what was drawn.
-    """
-    losses, weights = [], []
-    for part in self.batches(size):
-      inner = proposal.draw(self, rng, part)
-      log_ratios = self.log_ratios(inner)
-      own: np.ndarray = log_ratios if proposal.removed else -log_ratios
-      some = own > least
-      drawn = proposal.log_densities(self, inner[some], log_ratios[some])
-      losses.append(own[some])
-      weights.append(log_ratios[some] - drawn if proposal.removed else -drawn)
-    return np.concatenate(losses), np.concatenate(weights)
-
   def log_ratios_of_absent(self, rng: np.random.Generator, size: int) -> np.ndarray:
     """Draws log L of outcomes of Q."""
     return np.concatenate(
@@ -287,9 +254,10 @@ class BallsInBinsMixture(Mixture):
     self._products = added.T @ added
     self._norms = self._products.diagonal().copy()
     self._added = added
-    self._empty = num_bins - len(self._norms)
-    self._num_bins = num_bins
-    self.cells = len(self._norms)
+    self._num_bins, self.cells = num_bins, len(self._norms)
+    self._empty = num_bins - self.cells
+    with np.errstate(divide='ignore'):  # If none is empty.
+      self._log_counts = np.log(np.append(np.ones(self.cells), self._empty))
 
   @functools.cached_property
   def _root(self) -> np.ndarray:
@@ -304,21 +272,17 @@ class BallsInBinsMixture(Mixture):
 
   def log_moment(self, tilt: float) -> float:
     """The mean over all bins."""
-    return self._mean_of(tilt * self._norms / 2)
+    return float(self._mean_of(tilt * self._norms / 2))
 
-  def _mean_of(self, logs: np.ndarray) -> float:
-    """Logarithm of the mean of exponentials; those of empty bins are 1."""
-    total = float(special.logsumexp(logs))
-    if self._empty:
-      total = float(np.logaddexp(total, math.log(self._empty)))
-    return total - math.log(self._num_bins)
+  def _mean_of(self, logs: np.ndarray) -> np.ndarray:
+    """Logarithms of means of exponentials over bins; those of empty bins are 1."""
+    with_empty = np.append(logs, np.zeros((*logs.shape[:-1], 1)), axis=-1)
+    total = special.logsumexp(with_empty + self._log_counts, axis=-1)
+    return np.asarray(total - math.log(self._num_bins))
 
   def log_second_moment(self) -> float:
     """The mean over pairs of bins, of the exponentials of their inner products."""
-    rows = special.logsumexp(self._products, axis=1)
-    if self._empty:
-      rows = np.logaddexp(rows, math.log(self._empty))
-    return self._mean_of(rows - math.log(self._num_bins))
+    return float(self._mean_of(self._mean_of(self._products)))
 
   def log_ratios(
     self, inner: np.ndarray, stretch: float = 1.0, tilt: float = 0.0
@@ -343,10 +307,8 @@ class BallsInBinsMixture(Mixture):
     self, rng: np.random.Generator, size: int, stretch: float, tilt: float
   ) -> np.ndarray:
     """Draws bins, and the outcomes' inner products with all of them."""
-    log_moment = self.log_moment(tilt)
-    weights = np.exp(tilt * self._norms / 2 - log_moment)
-    rest = math.exp(math.log(self._empty) - log_moment) if self._empty else 0.0
-    weights = np.append(weights, rest)
+    logs = np.append(tilt * self._norms / 2, 0.0) - self.log_moment(tilt)
+    weights = np.exp(logs + self._log_counts)
     chosen = rng.choice(len(weights), size=size, p=weights / weights.sum())
     inner = self._noise(rng, size)
     some = chosen < self.cells
@@ -389,10 +351,8 @@ class OverlappingSets:
 
   `lags` has the inner products of columns t and t - d at t and d, [num_rounds, bands];
   `first` the probabilities of the round from which on a client is free, [b], where b is
-  at most num_rounds + 1, and more rounds than there are stand for never.
-
-  Attributes:
-    log_total: Logarithm of the sum over all pairs, the mean of exp(<m_S, m_S'>).
+  at most num_rounds + 1, and more rounds than there are stand for never. `log_total` is
+  the logarithm of the sum over all pairs, the mean of exp(<m_S, m_S'>).
   """
 
   log_total: float
@@ -454,11 +414,7 @@ class OverlappingSets:
     return float(2 * self._take + self._lags[t, 0] + self._both[t + self._b])
 
   def draw(self, rng: np.random.Generator, size: int) -> sparse.csc_matrix:
-    """Draws pairs of sets.
-
-    Returns:
-      In how many of both sets each round is, [num_rounds, size].
-    """
+    """Draws pairs: in how many of both sets each round is, [num_rounds, size]."""
     rounds, b = self._rounds, self._b
     weights = np.exp(self._starts - self.log_total).ravel()
     i, j = np.divmod(rng.choice(len(weights), size=size, p=weights / weights.sum()), b)
@@ -520,18 +476,13 @@ _BLOCK = 64
 
 def _inner_products(strategy: strategies.Strategy) -> np.ndarray:
   """At t and d, the inner product of columns t and t - d of |C|; [rounds, bands]."""
-  matrix = np.abs(strategy.materialize())
-  rounds, num_bands = len(matrix), _bands(strategy)
-  found = np.zeros((rounds, num_bands))
-  width = max(num_bands, _BLOCK)
-  for start in range(0, rounds, width):
-    first = max(start - num_bands + 1, 0)
-    rows = slice(start, min(start + width + num_bands - 1, rounds))
-    products = (
-      matrix[rows, start : start + width].T @ matrix[rows, first : start + width]
-    )
+  matrix, num_bands = np.abs(strategy.materialize()), _bands(strategy)
+  found = np.zeros((len(matrix), num_bands))
+  for columns, rows, block in _blocks(matrix, num_bands):
+    first = max(columns.start - num_bands + 1, 0)
+    products = block @ matrix[rows, first : columns.stop]
     t, u = np.indices(products.shape)
-    t, lag = t + start, t + start - (u + first)
+    t, lag = t + columns.start, t + columns.start - (u + first)
     near = (lag >= 0) & (lag < num_bands)
     found[t[near], lag[near]] = products[near]
   return found
@@ -710,15 +661,9 @@ def _blocks(
 
 def _symmetric(lags: np.ndarray) -> sparse.csr_matrix:
   """All inner products of columns, of those by distance."""
-  rounds, num_bands = lags.shape
-  t = np.repeat(np.arange(rounds), num_bands)
-  u = t - np.tile(np.arange(num_bands), rounds)
-  values, below = lags.ravel(), u < t
-  values, t, u, below = (each[u >= 0] for each in (values, t, u, below))
-  rows, columns = np.append(t, u[below]), np.append(u, t[below])
-  return sparse.csr_matrix(
-    (np.append(values, values[below]), (rows, columns)), (rounds, rounds)
-  )
+  apart = [lags[lag:, lag] for lag in range(lags.shape[1])]
+  offsets = range(1 - len(apart), len(apart))
+  return sparse.diags([*apart[:0:-1], *apart], offsets, format='csr')
 
 
 # Shares of outcomes beyond c_0, and least numbers of outcomes beyond c_1.
@@ -730,10 +675,7 @@ _ROUNDING = 1e-13
 class NormalTail(NamedTuple):
   """A bound on the losses of Q: z(c) <= (mean - c) / deviation, from c = `start` on.
 
-  Attributes:
-    mean: Mean of the normal distribution that has this tail.
-    deviation: Its standard deviation.
-    start: The c_1.
+  So it has the tail of a normal distribution, from c_1 on.
   """
 
   mean: float
@@ -812,11 +754,8 @@ def counting_points(
 ) -> tuple[float, Optional[tuple[float, float]]]:
   """Where to count, of so many outcomes, such that the bound at `epsilon` is small.
 
-  `pilot` are losses of outcomes that are not counted.
-
-  Returns:
-    About the logarithm of the bound on delta, and c_0 and c_1; 0 and `None` if too many
-    losses are above `epsilon`.
+  `pilot` are losses of outcomes that are not counted. It is about the logarithm of the
+  bound on delta, and c_0 and c_1; 0 and `None` if too many losses are above `epsilon`.
   """
   falling, times = -np.sort(-pilot), size / len(pilot)
   tried: list[tuple[float, tuple[float, float]]] = []
@@ -859,19 +798,12 @@ _MOST_KNOWN = 256
 
 
 class Tails(NamedTuple):
-  """Drawn outcomes of one direction: all that is needed for every epsilon from one on.
+  """Drawn outcomes of one direction: all that epsilons from a least one on need."""
 
-  Attributes:
-    losses: Privacy losses above the least epsilon, falling.
-    log_weights: Logarithms of how much each counts.
-    size: Size of the sample.
-    log_bound: Logarithm of what one outcome adds at most.
-  """
-
-  losses: np.ndarray
-  log_weights: np.ndarray
-  size: int
-  log_bound: float
+  losses: np.ndarray  # Above the least epsilon, falling.
+  log_weights: np.ndarray  # Logarithms of how much each counts.
+  size: int  # Size of the sample.
+  log_bound: float  # Logarithm of what one outcome adds at most.
 
   def outcomes(self, epsilon: float, log_unit: float = 0.0) -> np.ndarray:
     """Those of what is averaged that are not 0."""
@@ -932,8 +864,18 @@ def draw(
   proposal: Proposal,
   epsilon: float,
 ) -> Tails:
-  """Outcomes for the deltas of epsilons from a least one on."""
-  losses, log_weights = mixture.losses(rng, size, proposal, epsilon)
+  """Outcomes for the deltas of epsilons from a least one on, drawn in batches."""
+  all_losses, all_weights = [], []
+  for part in mixture.batches(size):
+    inner = proposal.draw(mixture, rng, part)
+    log_ratios = mixture.log_ratios(inner)
+    losses: np.ndarray = log_ratios if proposal.removed else -log_ratios
+    some = losses > epsilon
+    drawn = proposal.log_densities(mixture, inner[some], log_ratios[some])
+    all_losses.append(losses[some])
+    # Of the density of P, or of Q, over that of what was drawn.
+    all_weights.append(log_ratios[some] - drawn if proposal.removed else -drawn)
+  losses, log_weights = np.concatenate(all_losses), np.concatenate(all_weights)
   order = np.argsort(-losses)
   bound = proposal.log_bound(mixture, epsilon)
   return Tails(losses[order], log_weights[order], size, bound)
@@ -1037,20 +979,7 @@ class _Search(NamedTuple):
 
 
 class MonteCarloAccountant(accountant.Accountant):
-  """Accountant of mixtures of Gaussians that nothing composes with.
-
-  Example:
-      >>> from tff_dp_aggregators import sampling, strategies
-      >>> from tff_dp_aggregators.accounting import run_events
-      >>> toeplitz = strategies.BandedToeplitz.square_root(40, num_bands=5)
-      >>> event = run_events.event(toeplitz, sampling.BallsInBins(40, 10), 1.0)
-      >>> relation = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
-      >>> accountant = MonteCarloAccountant(relation)
-      >>> epsilon = accountant.compose(event).get_epsilon(1e-3)
-      >>> bound = pld.PldAccountant(relation).compose(event)
-      >>> round(epsilon, 1), round(bound.get_epsilon(1e-3), 1)
-      (5.5, 5.9)
-  """
+  """Accountant of mixtures of Gaussians that nothing composes with."""
 
   name = 'monte_carlo'
   rank = 3  # Asked where nothing else reads the event.

@@ -100,12 +100,13 @@ rounds of `REPLACED`. Where losses are rare and delta is below some 1e-11, the b
 round-off is a part of delta that may cost a percent of epsilon.
 """
 
+import abc
 import dataclasses
 import enum
 import functools
 import math
 from collections.abc import Iterable
-from typing import Any, Optional, Union
+from typing import Any, NamedTuple, Optional, Union
 
 import dp_accounting
 import numpy as np
@@ -159,22 +160,48 @@ class Side(enum.Enum):
   REPLACED = 'replaced'
 
 
-@dataclasses.dataclass(frozen=True)
-class Loss:
-  """The privacy loss of one round.
+class _Estimated(abc.ABC):
+  """What a grid is chosen by."""
 
-  Attributes:
-    is_laplace: Laplace noise, or Gaussian.
-    mu: What one client changes the sum by, over the standard deviation of Gaussian
-      noise or the scale of Laplace noise.
-    fraction: Probability q that the client is in the round, above 0.
-    side: What is told from what.
+  @abc.abstractmethod
+  def _points(self, deviations: float) -> tuple[np.ndarray, np.ndarray]:
+    """About the distribution: logarithms of probabilities, and losses."""
+
+  def moments(self, tilts: np.ndarray, deviations: float) -> np.ndarray:
+    """About log E e^(tilt * loss)."""
+    logs, values = self._points(deviations)
+    exponents = np.multiply.outer(tilts, values)
+    exponents += logs
+    largest = exponents.max(axis=1)
+    exponents -= largest[:, np.newaxis]
+    np.exp(exponents, out=exponents)
+    return np.asarray(np.log(exponents.sum(axis=1)) + largest)
+
+  def deviation(self, deviations: float) -> float:
+    """About the standard deviation of the loss, positive."""
+    logs, values = self._points(deviations)
+    weights = np.exp(logs)
+    weights /= weights.sum()
+    mean = float(weights @ values)
+    return max(math.sqrt(float(weights @ (values - mean) ** 2)), MIN_INTERVAL)
+
+
+@dataclasses.dataclass(frozen=True)
+class Loss(_Estimated):
+  """The privacy loss of one round, in which a client is with probability `fraction`.
+
+  `mu` is what one client changes the sum by, over the standard deviation of Gaussian
+  noise or the scale of Laplace noise.
   """
 
   is_laplace: bool
   mu: float
   fraction: float
   side: Side
+
+  def at(self, deviations: float) -> 'Loss':
+    """What stands for it where the noise is looked at so far: itself."""
+    return self
 
   def _reached(self, epsilon: Any) -> Any:
     """The loss of the noise alone where that of the sample, removed, is epsilon."""
@@ -206,9 +233,8 @@ class Loss:
   def masses(self, epsilon: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Probabilities of losses up to the first, between, and above, removed.
 
-    Returns:
-      Under the mixture and under the plain noise, each of shape [len(epsilon) + 1],
-      and the relative error of those between, of shape [len(epsilon) - 1].
+    They are those under the mixture and under the plain noise, [len(epsilon) + 1]; then
+    comes the relative error of those between, [len(epsilon) - 1].
     """
     from_q, from_p = self._places(self._reached(epsilon))
     far = np.maximum(np.abs(from_q), np.abs(from_p))
@@ -292,11 +318,8 @@ class Loss:
     return masses, float(p[0]), float(p[-1])
 
   def _points(self, deviations: float) -> tuple[np.ndarray, np.ndarray]:
-    """About the distribution: logarithms of probabilities, and losses.
-
-    Gaussian noise is looked at as far as the grid reaches, which ends `mu` beyond the
-    deviations of the plain noise. At strong tilts what is there counts.
-    """
+    # Gaussian noise is looked at as far as the grid reaches, which ends `mu` beyond the
+    # deviations of the plain noise. At strong tilts what is there counts.
     z = np.linspace(-deviations, deviations, _POINTS)
     if not self.is_laplace:
       step = z[1] - z[0]
@@ -326,23 +349,6 @@ class Loss:
       np.concatenate([logs[above], log_density[below], [level]]),
       np.concatenate([values[above], -from_q[below], [0.0]]),
     )
-
-  def moments(self, tilts: np.ndarray, deviations: float) -> np.ndarray:
-    """About log E e^(tilt * loss), for choosing a grid by."""
-    logs, values = self._points(deviations)
-    exponents = np.multiply.outer(tilts, values)
-    exponents += logs
-    largest = exponents.max(axis=1)
-    exponents -= largest[:, np.newaxis]
-    np.exp(exponents, out=exponents)
-    return np.log(exponents.sum(axis=1)) + largest
-
-  def deviation(self, deviations: float) -> float:
-    """About the standard deviation of the loss, positive."""
-    logs, values = self._points(deviations)
-    weights = np.exp(logs)
-    mean = float(weights @ values)
-    return max(math.sqrt(float(weights @ (values - mean) ** 2)), MIN_INTERVAL)
 
 
 def _normal_mass(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -376,17 +382,10 @@ def _laplace_mass(a: np.ndarray, b: np.ndarray) -> np.ndarray:
   return positive(a, b) + positive(-b, -a)
 
 
-@dataclasses.dataclass(frozen=True)
-class Cells:
-  """A distribution of losses on multiples of an interval.
+class Cells(NamedTuple):
+  """A distribution of losses on multiples of an interval, and of an infinite one."""
 
-  Attributes:
-    first: The multiple that `masses` begins with.
-    masses: Probabilities, float64.
-    infinite: Probability of an infinite loss.
-  """
-
-  first: int
+  first: int  # The multiple that `masses` begins with.
   masses: np.ndarray
   infinite: float
 
@@ -397,27 +396,18 @@ AnyLoss = Union[Loss, 'AllocatedLoss']
 Losses = tuple[tuple[AnyLoss, int], ...]
 
 
-@dataclasses.dataclass(frozen=True)
-class Plan:
-  """How a composition is computed, for the losses around an epsilon.
+class Plan(NamedTuple):
+  """How a composition is computed, for the losses around an epsilon."""
 
-  Attributes:
-    tilt: The t of e^(t L).
-    tail: Another, whose moment bounds what is above the window.
-    deviations: How far the noise is looked at.
-    interval: Interval of the grid.
-    least: Least loss of the window.
-    largest: Largest.
-    coarseness: Interval over the standard deviation of the narrowest round's loss.
-  """
-
-  tilt: float
-  tail: float
-  deviations: float
-  interval: float
-  least: float
+  tilt: float  # The t of e^(t L).
+  tail: float  # Another, whose moment bounds what is above the window.
+  deviations: float  # How far the noise is looked at.
+  interval: float  # Interval of the grid.
+  least: float  # Ends of the window.
   largest: float
-  coarseness: float
+  coarseness: (
+    float  # Interval over the standard deviation of the narrowest round's loss.
+  )
 
 
 @functools.lru_cache(maxsize=64)
@@ -433,6 +423,7 @@ def plan(
   """
   count = sum(times for _, times in losses)
   deviations = math.sqrt(2 * (math.log(count) + _CUT - log_delta))
+  losses = tuple((loss.at(deviations), times) for loss, times in losses)
 
   def moments(tilts: np.ndarray) -> np.ndarray:
     return sum(
@@ -514,16 +505,12 @@ def _log1p(less_one: np.ndarray) -> np.ndarray:
 
 
 class Composition:
-  """The distribution of the sum of all losses, as a curve of delta over epsilon.
-
-  Attributes:
-    interval: Interval of the grid.
-    coarseness: That of the plan.
-  """
+  """The distribution of the sum of all losses, as a curve of delta over epsilon."""
 
   def __init__(self, losses: Losses, how: Plan) -> None:
     self.interval = interval = how.interval
     self.coarseness, tilt = how.coarseness, how.tilt
+    losses = tuple((loss.at(how.deviations), n) for loss, n in losses)
     rounds = [(loss.on_grid(interval, how.deviations), n) for loss, n in losses]
     displaced = sum(n * loss.displacement(how.deviations) for loss, n in losses)
     first = math.floor((how.least - displaced) / interval) - 1
@@ -659,23 +646,14 @@ _RATIO_POINTS = 1200
 _VALUE_ERROR = 2.0**-48
 
 
-@dataclasses.dataclass(frozen=True)
-class Ratios:
-  """A distribution of sums of ratios, on the points `exp(interval * i)` and at 0.
-
-  Attributes:
-    interval: Interval of the logarithms.
-    first: The i that `masses` begins with.
-    masses: Probabilities under Q, float64.
-    zero: Probability of 0.
-    lost: What the mean has lost at the upper end, at most.
-  """
+class Ratios(NamedTuple):
+  """A distribution of sums of ratios, on the points `exp(interval * i)` and at 0."""
 
   interval: float
-  first: int
-  masses: np.ndarray
-  zero: float = 0.0
-  lost: float = 0.0
+  first: int  # The i that `masses` begins with.
+  masses: np.ndarray  # Probabilities under Q.
+  zero: float = 0.0  # Probability of 0.
+  lost: float = 0.0  # What the mean has lost at the upper end, at most.
 
   @property
   def logs(self) -> np.ndarray:
@@ -839,33 +817,24 @@ def ratios(mu: float, num_places: int, num_steps: int, deviations: float) -> Rat
 
 
 @dataclasses.dataclass(frozen=True)
-class AllocatedLoss:
+class AllocatedLoss(_Estimated):
   """The privacy loss of all steps of a random allocation together.
 
-  Attributes:
-    mu: One over the noise multiplier of a step.
-    num_places: Places that are equally likely.
-    num_steps: How many of them are steps.
-    side: `REMOVED` or `ADDED`.
+  `mu` is one over the noise multiplier of a step. Of `num_places`, which are equally
+  likely, `num_steps` are steps. The side is `REMOVED` or `ADDED`.
   """
 
+  is_laplace = False
   mu: float
   num_places: int
   num_steps: int
   side: Side
 
-  @property
-  def is_laplace(self) -> bool:
-    """No: the noise is Gaussian."""
-    return False
-
-  def _plain(self, deviations: float) -> bool:
-    """Whether there is so little noise that the step may as well be known."""
-    return self.mu * deviations + self.mu * self.mu / 2 > _MAX_LOG
-
-  @property
-  def _known(self) -> Loss:
-    return Loss(False, self.mu, 1.0, Side.REMOVED)
+  def at(self, deviations: float) -> AnyLoss:
+    """What stands for it: with so little noise, a step that is known is no worse."""
+    if self.mu * deviations + self.mu * self.mu / 2 > _MAX_LOG:
+      return Loss(False, self.mu, 1.0, Side.REMOVED)
+    return self
 
   def _ratios(self, deviations: float) -> tuple[np.ndarray, np.ndarray, Ratios]:
     """Logarithms of S, and their probabilities under Q."""
@@ -873,16 +842,10 @@ class AllocatedLoss:
     # Probabilities are sums and products of positive numbers.
     sums = 2 * math.log2(2 * self.num_places) * (len(found.masses) + 8)
     wrong = 2 * self.num_places * sums * _ROUNDING
-    return (
-      found.logs - math.log(self.num_places),
-      found.masses * (1 + wrong),
-      found,
-    )
+    return found.logs - math.log(self.num_places), found.masses * (1 + wrong), found
 
   def range(self, deviations: float) -> tuple[float, float]:
     """Least and largest loss within so many deviations of the noise."""
-    if self._plain(deviations):
-      return self._known.range(deviations)
     logs, _, _ = self._ratios(deviations)
     if self.side is Side.ADDED:
       return -float(logs[-1]), -float(logs[0])
@@ -890,14 +853,10 @@ class AllocatedLoss:
 
   def displacement(self, deviations: float) -> float:
     """How far from its loss the place of a grid point may be, by round-off."""
-    if self._plain(deviations):
-      return self._known.displacement(deviations)
     return _VALUE_ERROR * (4 + 2 * math.log2(self.num_places)) * (1 + _MAX_LOG)
 
   def on_grid(self, interval: float, deviations: float) -> Cells:
     """Its distribution on the multiples of `interval`, rounded up."""
-    if self._plain(deviations):
-      return self._known.on_grid(interval, deviations)
     logs, masses, found = self._ratios(deviations)
     below = np.floor(logs / interval).astype(np.int64)
     part = np.expm1(logs - below * interval) / math.expm1(interval)
@@ -912,7 +871,6 @@ class AllocatedLoss:
     return Cells(first, p, min(found.lost / self.num_places, 1.0))
 
   def _points(self, deviations: float) -> tuple[np.ndarray, np.ndarray]:
-    """About the distribution: probabilities, and losses."""
     logs, masses, _ = self._ratios(deviations)
     if self.side is Side.ADDED:
       logs = -logs
@@ -923,25 +881,7 @@ class AllocatedLoss:
     weights = np.add.reduceat(masses, starts)
     means = np.add.reduceat(masses * logs, starts)
     some = weights > 0
-    return weights[some], means[some] / weights[some]
-
-  def moments(self, tilts: np.ndarray, deviations: float) -> np.ndarray:
-    """About log E e^(tilt * loss), for choosing a grid by."""
-    if self._plain(deviations):
-      return self._known.moments(tilts, deviations)
-    weights, values = self._points(deviations)
-    exponents = np.multiply.outer(tilts, values) + np.log(weights)
-    return np.asarray(special.logsumexp(exponents, axis=1))
-
-  def deviation(self, deviations: float) -> float:
-    """About the standard deviation of the loss, positive."""
-    if self._plain(deviations):
-      return self._known.deviation(deviations)
-    weights, values = self._points(deviations)
-    weights = weights / weights.sum()
-    mean = float(weights @ values)
-    variance = float(weights @ (values - mean) ** 2)
-    return max(math.sqrt(variance), MIN_INTERVAL)
+    return np.log(weights[some]), means[some] / weights[some]
 
 
 # More noise is read as that much: as nothing for every delta that matters.

@@ -352,13 +352,7 @@ def integer_noise(
   event: Union[events.SkellamDpEvent, events.DistributedDiscreteGaussianDpEvent],
   orders: tuple[float, ...],
 ) -> np.ndarray:
-  """Upper bounds on the Renyi divergences of an event, [len(orders)].
-
-  Example:
-    >>> event = events.SkellamDpEvent(10.0, 4, 20.0, 100.0)
-    >>> integer_noise(event, (2.0,)).round(4)  # A Gaussian's is 1.
-    array([1.0028])
-  """
+  """Upper bounds on the Renyi divergences of an event, [len(orders)]."""
   if isinstance(event, events.SkellamDpEvent):
     bounds = _at_orders(orders, lambda order: _skellam_moment(event, order))
   else:
@@ -370,10 +364,6 @@ def tau(local_stddev: float, num_clients: int) -> float:
   """How far the sum of discrete Gaussian shares is from one discrete Gaussian.
 
   It is rounded up: probabilities are within factors exp(-tau / 2) and exp(tau / 2).
-
-  Example:
-    >>> f'{tau(1.0, 100):.2e}', f'{tau(3.0, 100):.2e}'
-    ('5.48e-04', '2.65e-38')
   """
   k = np.arange(1.0, min(num_clients, _TERMS))
   exponents = 2 * math.pi**2 * local_stddev**2 * k / (k + 1)

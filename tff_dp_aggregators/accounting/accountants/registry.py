@@ -190,16 +190,7 @@ def delta(
 def quick_bound(
   event: dp_accounting.DpEvent, relation: Relation = _ZERO_OUT
 ) -> Optional[str]:
-  """`QUICK_BOUND` if that reads the event; `None` if it does not.
-
-  Example:
-    >>> laplace = dp_accounting.LaplaceDpEvent(1.0)
-    >>> quick_bound(laplace)
-    'rdp'
-    >>> sampled = dp_accounting.PoissonSampledDpEvent(0.1, laplace)
-    >>> quick_bound(sampled, Relation.ADD_OR_REMOVE_ONE) is None
-    True
-  """
+  """`QUICK_BOUND` if that reads the event; `None` if it does not."""
   can = entry_of(QUICK_BOUND).can_read(event, relation)
   return QUICK_BOUND if can else None
 
@@ -216,13 +207,6 @@ def instead(
 
   Returns:
     The accountant it is of, and the reason; `None` if it is the one that was asked.
-
-  Example:
-    >>> little = dp_accounting.PoissonSampledDpEvent(
-    ...   0.01, dp_accounting.GaussianDpEvent(1e-8)
-    ... )
-    >>> instead(little, 1e-6, 'pld', Relation.ADD_OR_REMOVE_ONE).accountant
-    'rdp'
   """
   gaussian.check_delta(delta)
   return composed(event, accountant, relation).instead(delta)
