@@ -40,16 +40,9 @@ def event(
     noise: Of z; if it is not Gaussian, the strategy is the identity.
 
   Returns:
-    * Limits: the Gaussian of `events.run_event`. If one client is replaced by another,
-      both within the clip norm, sums differ by twice as much, and so the event has half
-      the noise multiplier.
-    * Poisson sampling: one Poisson-sampled Gaussian for each round that a client may be
-      drawn for, relative to the largest column norm of C.
-    * Cohorts of fixed size: one sampled Gaussian a round, with half the noise
-      multiplier, as one client for another changes a sum by up to two clip norms.
-    * Balls in bins, random allocation: `AllocatedDpEvent`; with correlated noise
-      `BallsInBinsDpEvent`, whose bound is one and a Gaussian.
-    * b-min-sep sampling: `BMinSepDpEvent`.
+    That of the scheme's `event`; of limits the Gaussian of `events.run_event`. Where a
+    sum moves by two clip norms if one client's data change, the noise multiplier counts
+    half.
 
   Raises:
     ValueError: If `noise_multiplier` is out of range, `schema` for other rounds than
@@ -85,11 +78,8 @@ def round_events(
   Arguments and errors are those of `event`.
 
   Returns:
-    * Limits: Gaussians, of infinite noise (`NoOpDpEvent`) where a round adds nothing to
-      the worst case.
-    * Sampling: a sampled Gaussian in each round that the first group has its turn in,
-      and `NoOpDpEvent` in those of others, which add nothing for its clients.
-    * Rounds of a client that are drawn together: all in the first.
+    Those of the scheme's `round_events`; of limits Gaussians, of infinite noise
+    (`NoOpDpEvent`) where a round adds nothing to the worst case.
 
   Example:
     >>> cyclic = sampling.PoissonSampling(4, sampling_probability=0.1, num_groups=2)

@@ -210,18 +210,6 @@ def places(probability: float, min_separation: int) -> int:
   return min(math.floor(1 + allowed * (1 - _ROUND_OFF)), events.MAX_PLACES)
 
 
-def gaps(
-  probability: float, min_separation: int, num_places: int, count: int
-) -> np.ndarray:
-  """Probabilities of the gaps of U, from b on."""
-  found = np.ones(count)
-  for k in range(1, count):
-    found[k] = (1 - probability) * found[k - 1]
-    if k >= min_separation:
-      found[k] -= probability * (num_places - 1) * found[k - min_separation]
-  return probability * num_places * found
-
-
 @functools.lru_cache(maxsize=256)
 def _thinned(
   strategy: strategies.Strategy,

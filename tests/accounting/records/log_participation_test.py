@@ -104,9 +104,7 @@ def test_nothing_more_and_nothing_less_is_possible_without_start_times():
     completions = random_completions(rng)
     wait, first = rng.randrange(1, 9), rng.randrange(-4, completions[0] + 1)
     text = (datetime.datetime(2020, 1, 1) + hours(first)).isoformat() + 'Z'
-    summary = participation.summarize(
-      make_log(completions), hours(wait), first_start=text
-    )
+    summary = participation.summarize(make_log(completions), wait, first_start=text)
     check(summary, behaviours([first, *completions[:-1]], completions, wait))
 
 
@@ -117,7 +115,7 @@ def test_unless_told_the_first_round_is_taken_to_be_as_long_as_the_longest():
     wait = rng.randrange(1, 9)
     longest = max(np.diff(completions), default=0)
     starts = [completions[0] - longest, *completions[:-1]]
-    summary = participation.summarize(make_log(completions), hours(wait))
+    summary = participation.summarize(make_log(completions), wait)
     check(summary, behaviours(starts, completions, wait))
 
 
@@ -130,7 +128,7 @@ def test_nothing_more_is_possible_with_start_times_and_nothing_less_in_order(in_
     starts = [rng.randrange(-2, completion + 1) for completion in completions]
     if in_order:
       starts.sort()
-    summary = participation.summarize(make_log(completions, starts), hours(wait))
+    summary = participation.summarize(make_log(completions, starts), wait)
     check(summary, behaviours(starts, completions, wait), exact=in_order)
 
 
@@ -139,7 +137,7 @@ def test_nothing_more_and_nothing_less_if_the_wait_begins_with_the_completion():
   for _ in range(250):
     completions = random_completions(rng)
     wait = rng.randrange(1, 9)
-    summary = participation.summarize(make_log(completions), hours(wait), 'completion')
+    summary = participation.summarize(make_log(completions), wait, 'completion')
     starts = [-10, *completions[:-1]]  # The first one's does not matter.
     check(summary, behaviours(starts, completions, wait, 'completion'))
 
@@ -154,13 +152,13 @@ def test_fewest_rounds_are_those_of_all_windows_within_the_log():
       for begin in np.arange(completions[0], completions[-1] - wait + 0.1, 0.25)
     ]
     log = make_log(completions)
-    published = participation.summarize(log, hours(wait), 'completion')
+    published = participation.summarize(log, wait, 'completion')
     assert published.waiting.fewest_rounds_in_wait == min(counts, default=None)
     if counts:
       assert published.rounds_between == min(counts)
       # From the contribution, one fewer; if the first round took no time, exactly.
       text = log.format_time(log.completions[0])
-      safe = participation.summarize(log, hours(wait), first_start=text)
+      safe = participation.summarize(log, wait, first_start=text)
       assert safe.min_separation == max(1, min(counts))
 
 
@@ -168,8 +166,8 @@ def test_borders_are_on_the_safe_side_of_times_that_are_cut_down():
   rng = random.Random(6)
   for _ in range(200):
     exact = np.cumsum([rng.uniform(0.05, 1.5) for _ in range(30)])
-    fine = participation.summarize(make_log(exact), hours(6), 'completion')
-    coarse = participation.summarize(make_log(np.floor(exact)), hours(6), 'completion')
+    fine = participation.summarize(make_log(exact), 6, 'completion')
+    coarse = participation.summarize(make_log(np.floor(exact)), 6, 'completion')
     assert coarse.min_separation <= fine.min_separation
     assert coarse.max_participations >= fine.max_participations
 
@@ -182,7 +180,7 @@ def test_rounds_every_hour():
   assert summary.waiting.fewest_rounds_in_wait == 23
   assert summary.waiting.closest == (0, 23)
   # A minute more, and 24 rounds are complete.
-  longer = participation.summarize(make_log(range(1, 101)), hours(24 + 1 / 60))
+  longer = participation.summarize(make_log(range(1, 101)), 24 + 1 / 60)
   assert (longer.min_separation, longer.waiting.fewest_rounds_in_wait) == (24, 24)
 
 
@@ -297,9 +295,9 @@ def test_clients_are_checked_against_the_wait_if_there_is_one():
   clients = [['a'], ['b'], ['a'], ['b']]
   log = make_log([10, 20, 30, 40], clients=clients)
   assert participation.summarize(log).waiting is None
-  assert participation.summarize(log, hours(25)).broken() == []
-  assert participation.summarize(log, hours(25)).min_separation == 2
-  summary = participation.summarize(log, hours(35))
+  assert participation.summarize(log, 25).broken() == []
+  assert participation.summarize(log, 25).min_separation == 2
+  summary = participation.summarize(log, 35)
   assert summary.min_separation == 3
   assert summary.broken() == [
     "client 'a' took part in rounds 0 and 2, which are 2 apart; what the wait allows: "
@@ -323,14 +321,14 @@ def test_a_wait_that_breaks_the_promise_is_found_without_clients():
 @pytest.mark.parametrize(
   ('arguments', 'message'),
   [
-    ((hours(0),), 'min_wait must be positive'),
-    ((hours(-1),), 'min_wait must be positive'),
-    ((hours(10**6),), 'at most ten years'),
-    ((hours(24), 'start'), 'wait_from must be one of'),
-    ((hours(24), 'contribution', '2020-01-01T00:00:00'), 'without a zone, but the log'),
-    ((hours(24), 'contribution', 'monday'), "'monday' is not a time"),
-    ((hours(24), 'contribution', '2020-01-02T00:00:00Z'), 'after the first round was'),
-    ((hours(24), 'completion', '2020-01-01T00:00:00Z'), 'first_start is for logs'),
+    ((0,), 'min_wait_hours must be positive'),
+    ((-1,), 'min_wait_hours must be positive'),
+    ((10**6,), 'at most 87840, ten years'),
+    ((24, 'start'), 'wait_from must be one of'),
+    ((24, 'contribution', '2020-01-01T00:00:00'), 'without a zone, but the log'),
+    ((24, 'contribution', 'monday'), "'monday' is not a time"),
+    ((24, 'contribution', '2020-01-02T00:00:00Z'), 'after the first round was'),
+    ((24, 'completion', '2020-01-01T00:00:00Z'), 'first_start is for logs'),
   ],
 )
 def test_wrong_arguments_are_refused(arguments, message):
@@ -344,9 +342,9 @@ def test_what_a_log_lacks_or_has_already_is_refused():
     participation.summarize(make_log([1], [0]), first_start=start)
   clients = make_log(None, clients=[['a']])
   with pytest.raises(ValueError, match='no completion times'):
-    participation.summarize(clients, hours(1))
+    participation.summarize(clients, 1)
   for arguments in ({'first_start': start}, {'wait_from': 'completion'}):
-    with pytest.raises(ValueError, match='give min_wait'):
+    with pytest.raises(ValueError, match='give min_wait_hours'):
       participation.summarize(clients, **arguments)
 
 
@@ -560,7 +558,9 @@ def test_digits_that_times_lack_shorten_the_wait():
   assert 'written to 10000 s' in coarse.waiting.assumptions[-1]
   # The wait is a whole number of hundreds of seconds.
   assert separation(10**11, 10**11).min_separation == exact.min_separation
-  with pytest.raises(ValueError, match='100000 s, which is too coarse for min_wait'):
+  with pytest.raises(
+    ValueError, match='100000 s, which is too coarse for min_wait_hours=24'
+  ):
     separation(10**14, 10**14)
 
 

@@ -17,7 +17,6 @@ Exit codes: 0 fine; 1 the log breaks the promise; 2 the log or a flag is refused
 
 import csv
 import dataclasses
-import datetime
 import io
 import json
 import sys
@@ -76,11 +75,9 @@ def columns_from_flags(values: flags.FlagValues) -> dict[str, str]:
 
 def wait_from_flags(
   values: flags.FlagValues,
-) -> tuple[Optional[datetime.timedelta], str, Optional[str]]:
+) -> tuple[Optional[float], str, Optional[str]]:
   """Arguments of `log_participation.summarize` but the first."""
-  hours = values.min_wait_hours
-  min_wait = None if hours is None else datetime.timedelta(hours=hours)
-  return min_wait, values.wait_from, values.first_start
+  return values.min_wait_hours, values.wait_from, values.first_start
 
 
 def main(values: flags.FlagValues) -> int:

@@ -58,12 +58,12 @@ from tff_dp_aggregators.accounting.records import round_log
 # What a device may start to wait from: its own contribution, or the end of the round.
 WAIT_FROM = ('contribution', 'completion')
 # How long a device waits if nothing else is said.
-DEFAULT_MIN_WAIT = datetime.timedelta(hours=24)
+DEFAULT_MIN_WAIT_HOURS = 24.0
 # Strategies of so many rounds have a dense matrix.
 _MAX_DENSE = 2048
 # Contributions that are in memory at once.
 _AT_ONCE = 2**22
-_MAX_WAIT = datetime.timedelta(days=3660)
+_MAX_WAIT_HOURS = 24 * 3660
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,20 +71,20 @@ class Waiting:
   """What a device can do that waits between two rounds.
 
   Attributes:
-    min_wait: How long.
+    min_wait_hours: How long.
     wait_from: With what the wait begins: the device's own 'contribution', or the
       round's 'completion'.
     min_separation: Smallest difference of two rounds of one device; `num_rounds` if
       it can be in one round only.
     max_participations: Most rounds of one device.
     fewest_rounds_in_wait: Smallest number of rounds completed in any open window of
-      length `min_wait` of the log; `None` if the log is shorter.
+      that length of the log; `None` if the log is shorter.
     closest: Two rounds, from 0, that one device can be in, `min_separation` apart;
       `None` if there are none.
     assumptions: What was assumed, sentence by sentence.
   """
 
-  min_wait: datetime.timedelta
+  min_wait_hours: float
   wait_from: str
   min_separation: int
   max_participations: int
@@ -95,7 +95,7 @@ class Waiting:
   @property
   def hours(self) -> str:
     """The wait, in words."""
-    return f'{self.min_wait / datetime.timedelta(hours=1):g} h'
+    return f'{self.min_wait_hours:g} h'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -343,7 +343,6 @@ class Summary:
       result['largest_cohort'] = int(log.cohort_sizes.max())
     if waiting is not None:
       said = result['waiting'] = dataclasses.asdict(waiting)
-      said['min_wait_hours'] = said.pop('min_wait') / datetime.timedelta(hours=1)
       said['closest'] = waiting.closest and self._numbers(waiting.closest)
       said['assumptions'] = list(waiting.assumptions)
     if observed is not None:
@@ -394,7 +393,7 @@ class Summary:
 
 def summarize(
   log: round_log.RoundLog,
-  min_wait: Optional[datetime.timedelta] = None,
+  min_wait_hours: Optional[float] = None,
   wait_from: str = 'contribution',
   first_start: Optional[str] = None,
 ) -> Summary:
@@ -402,7 +401,7 @@ def summarize(
 
   Args:
     log: From `round_log.read`.
-    min_wait: How long a device waits at least between two rounds. `None` for 24 hours,
+    min_wait_hours: How long a device waits at least between two rounds. `None` for 24,
       or, if the log names its clients, for no such rule.
     wait_from: 'contribution' or 'completion'; see the module's description.
     first_start: When the first round started, written as the log's times are; only for
@@ -412,8 +411,8 @@ def summarize(
     The summary.
 
   Raises:
-    ValueError: If `min_wait` is not positive or above ten years, needs times the log
-      does not have, or `first_start` does not fit the log.
+    ValueError: If `min_wait_hours` is not positive or above ten years, needs times that
+      the log does not have, or `first_start` does not fit the log.
 
   Example:
     A round an hour. A device that contributes at the start of round 0 can contribute
@@ -427,33 +426,39 @@ fixed_epoch=False)
   """
   observed = None if log.clients is None else _observe(log.clients, log.num_rounds)
   waiting = None
-  if min_wait is None and observed is None:
-    min_wait = DEFAULT_MIN_WAIT
-  if min_wait is not None:
-    waiting = _wait(log, min_wait, wait_from, first_start)
+  if min_wait_hours is None and observed is None:
+    min_wait_hours = DEFAULT_MIN_WAIT_HOURS
+  if min_wait_hours is not None:
+    waiting = _wait(log, min_wait_hours, wait_from, first_start)
   elif first_start is not None or wait_from != 'contribution':
-    raise ValueError('the log names its clients; give min_wait to look at waits too.')
+    raise ValueError(
+      'the log names its clients; give min_wait_hours to look at waits too.'
+    )
   return Summary(log, waiting, observed)
 
 
 def _wait(
   log: round_log.RoundLog,
-  min_wait: datetime.timedelta,
+  min_wait_hours: float,
   wait_from: str,
   first_start: Optional[str],
 ) -> Waiting:
-  if not datetime.timedelta(0) < min_wait <= _MAX_WAIT:
+  if not 0 < min_wait_hours <= _MAX_WAIT_HOURS:
     raise ValueError(
-      f'min_wait must be positive and at most ten years, got {min_wait}.'
+      f'min_wait_hours must be positive and at most {_MAX_WAIT_HOURS}, ten years; got '
+      f'{min_wait_hours}.'
     )
   if wait_from not in WAIT_FROM:
     raise ValueError(f'wait_from must be one of {WAIT_FROM}, got {wait_from!r}.')
   if log.completions is None:
     raise ValueError(
-      'the log has no completion times of rounds, which min_wait needs; leave it out, '
-      'or give a log with a line for each round and its completion_time.'
+      'the log has no completion times of rounds, which min_wait_hours needs; leave it '
+      'out, or give a log with a line for each round and its completion_time.'
     )
-  wait = min_wait // datetime.timedelta(microseconds=1) * 1000
+  microseconds = datetime.timedelta(hours=min_wait_hours) // datetime.timedelta(
+    microseconds=1
+  )
+  wait = microseconds * 1000
   begins, assumptions = _begins(log, wait_from, first_start)
   if log.resolution and wait % log.resolution:
     # Rounding can have brought two times closer by so much.
@@ -461,7 +466,7 @@ def _wait(
     if wait <= log.resolution:
       raise ValueError(
         f'the times of the log are written to {seconds}, which is too coarse for '
-        f'min_wait, {min_wait}; write them out with all digits.'
+        f'min_wait_hours={min_wait_hours:g}; write them out with all digits.'
       )
     wait -= log.resolution
     assumptions += (
@@ -476,7 +481,7 @@ def _wait(
   within = _first_round_back(log.completions, log.completions, wait)
   within = (within - np.arange(log.num_rounds) - 1)[within < log.num_rounds]
   return Waiting(
-    min_wait=min_wait,
+    min_wait_hours=float(min_wait_hours),
     wait_from=wait_from,
     min_separation=log.num_rounds if closest is None else closest[1] - closest[0],
     max_participations=_most_rounds(log.completions, begins, wait, wait_from),

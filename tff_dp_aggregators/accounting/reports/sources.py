@@ -6,7 +6,6 @@ statement of what it returns.
 
 import contextlib
 import dataclasses
-import datetime
 import hashlib
 import math
 import os
@@ -395,7 +394,7 @@ class RoundLog:
 
 def from_round_log(
   path: str,
-  min_wait: Optional[datetime.timedelta] = None,
+  min_wait_hours: Optional[float] = None,
   wait_from: str = 'contribution',
   first_start: Optional[str] = None,
   columns: Optional[Mapping[str, str]] = None,
@@ -412,13 +411,12 @@ def from_round_log(
     ValueError: If an entry is wrong; the message names the line.
   """
   log = round_log_lib.read(path, columns, population)
-  summary = log_participation.summarize(log, min_wait, wait_from, first_start)
+  summary = log_participation.summarize(log, min_wait_hours, wait_from, first_start)
   said = summary.to_json()
   for name in ('closest', 'most_active', 'rounds_of_most_active'):
     said.get('observed', {}).pop(name, None)
-  hours = None if min_wait is None else min_wait / datetime.timedelta(hours=1)
   said['arguments'] = {
-    'min_wait_hours': hours,
+    'min_wait_hours': min_wait_hours,
     'wait_from': wait_from,
     'first_start': first_start,
     'columns': dict(columns or {}),

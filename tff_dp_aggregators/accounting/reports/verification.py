@@ -18,7 +18,6 @@ inputs and results together has written another report, which is right for what 
 """
 
 import dataclasses
-import datetime
 import json
 import math
 import os
@@ -380,12 +379,10 @@ def _of_plan(report: dict[str, Any], paths: dict[str, str]) -> inputs_lib.Inputs
 def _log(source: dict[str, Any], path: str) -> sources.RoundLog:
   """A round log, read with the arguments that a report has."""
   arguments, planned = dict(source['arguments']), source.get('planned')
-  hours = arguments.pop('min_wait_hours')
   if planned:
     names = ('num_rounds', 'min_separation', 'max_participations')
     planned = strategies.Participation(*(planned[name] for name in names))
-  wait = None if hours is None else datetime.timedelta(hours=hours)
-  return sources.from_round_log(path, wait, planned=planned, **arguments)
+  return sources.from_round_log(path, planned=planned, **arguments)
 
 
 def find(path: str, folder: str) -> str:
