@@ -14,8 +14,8 @@ Claims, with a real cluster of processes of this machine:
 """
 
 import contextlib
-import gc
 import functools
+import gc
 import os
 import signal
 import socket
