@@ -161,8 +161,8 @@ def deferred() -> Iterator[None]:
     for each, handler in handlers.items():
       if callable(handler):
         signal.signal(each, handler)
-    for each in dict.fromkeys(came):
-      signal.raise_signal(each)
+    for number in dict.fromkeys(came):
+      signal.raise_signal(number)
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
