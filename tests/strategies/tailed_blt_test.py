@@ -19,9 +19,7 @@ from tff_dp_aggregators.strategies import WindowedBLT
 from tff_dp_aggregators.strategies import Workload
 from tff_dp_aggregators.strategies import blt
 from tff_dp_aggregators.strategies import recursion
-from tff_dp_aggregators.strategies import tailed_blt
 from tff_dp_aggregators.strategies import toeplitz
-from tff_dp_aggregators.strategies import windowed_blt
 from tff_dp_aggregators.strategies.numerics import blt_search
 from tff_dp_aggregators.strategies.numerics import windowed_problem
 
@@ -29,7 +27,7 @@ SCALES, DECAYS = (0.2, 0.4), (0.95, 0.5)
 
 
 def optimize(*args, **kwargs):
-  return tailed_blt.optimize(*args, **kwargs, cache=False)
+  return blt.optimize_windowed(*args, **kwargs, tail=True, cache=False)
 
 
 def error(strategy, objective, participation, workload=None):
@@ -118,7 +116,7 @@ def test_no_other_kind_is_as_good_where_clients_are_done_early(
   assert (value <= most, strategy.noise_buffers) == (True, buffers)
   others = [
     blt.optimize(2000, num_buffers=6, cache=False, **arguments),
-    windowed_blt.optimize(2000, cache=False, **arguments),
+    blt.optimize_windowed(2000, cache=False, **arguments),
     toeplitz.optimize(2000, num_bands=b, cache=False, **arguments),
     toeplitz.optimize(2000, num_bands=400, cache=False, **arguments),
   ]
@@ -174,7 +172,7 @@ def test_never_a_failure_nor_worse_than_a_window_alone(n, objective):
     strategy = optimize(n, participation=participation, **arguments)
     value = error(strategy, objective, participation)
     assert strategy.sensitivity_kind(participation) == 'exact'
-    windowed = windowed_blt.optimize(
+    windowed = blt.optimize_windowed(
       n, participation=participation, cache=False, **arguments
     )
     assert value <= error(windowed, objective, participation) * (1 + 1e-12)

@@ -18,7 +18,6 @@ from tff_dp_aggregators.strategies import WindowedBLT
 from tff_dp_aggregators.strategies import Workload
 from tff_dp_aggregators.strategies import blt
 from tff_dp_aggregators.strategies import recursion
-from tff_dp_aggregators.strategies import windowed_blt
 from tff_dp_aggregators.strategies.numerics import blt_search
 from tff_dp_aggregators.strategies.numerics import windowed_problem
 
@@ -26,7 +25,7 @@ SCALES, DECAYS = (0.2, 0.4), (0.95, 0.5)
 
 
 def optimize(*args, **kwargs):
-  return windowed_blt.optimize(*args, **kwargs, cache=False)
+  return blt.optimize_windowed(*args, **kwargs, cache=False)
 
 
 def error(strategy, objective, participation, workload=None):

@@ -52,6 +52,7 @@ from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.strategies import cache as cache_lib
 from tff_dp_aggregators.strategies import participation as participation_lib
 from tff_dp_aggregators.strategies import recursion as recursion_lib
+from tff_dp_aggregators.strategies import registry
 from tff_dp_aggregators.strategies import toeplitz
 from tff_dp_aggregators.strategies import workload as workload_lib
 from tff_dp_aggregators.strategies.numerics import banded_errors
@@ -224,7 +225,7 @@ class BandedInverse(toeplitz.LowerToeplitz):
       [1.0, -0.9]
     """
     bands = _root_bands(num_rounds, num_bands, exponent, workload)
-    return _with_unit_columns(num_rounds, bands)
+    return with_unit_columns(num_rounds, bands)
 
   @property
   def num_inverse_bands(self) -> int:
@@ -500,7 +501,7 @@ def _optimize(problem: toeplitz_problem.ToeplitzProblem) -> BandedInverse:
     bands = problem.minimize(start, None, report)
     if not _is_earliest_worst(problem, bands):
       bands = _constrained(problem, start, report)
-  return _with_unit_columns(problem.num_rounds, bands)
+  return with_unit_columns(problem.num_rounds, bands)
 
 
 def _constrained(
@@ -561,6 +562,46 @@ def _root_bands(
   return inverse_root_coefficients(num_bands, exponent, workload)
 
 
-def _with_unit_columns(num_rounds: int, bands: np.ndarray) -> BandedInverse:
+def with_unit_columns(num_rounds: int, bands: np.ndarray) -> BandedInverse:
+  """The strategy with these bands up to a factor, its first column of norm 1."""
   norm = np.linalg.norm(power_series.inverse(bands, num_rounds))
   return BandedInverse(num_rounds, tuple(bands * norm))
+
+
+_DEFAULT_BANDS = 16
+
+
+def _seconds(
+  limits: participation_lib.Participation, num_bands: int = _DEFAULT_BANDS
+) -> float:
+  """It looks for the best constraints if clients come back within its bands."""
+  often = limits.possible_participations > 1 and limits.min_separation < num_bands
+  return (1e-3 if often else 2e-5) * limits.num_rounds
+
+
+registry.register(
+  registry.Kind(
+    'banded_inverse',
+    BandedInverse,
+    registry.optimizing(
+      optimize, num_bands=lambda limits: min(_DEFAULT_BANDS, limits.num_rounds)
+    ),
+    adapts=True,
+    words='noise correlated over rounds by a matrix whose inverse is banded',
+    citations=('arXiv:2405.13763', 'arXiv:2505.12128'),
+    options=(
+      registry.Option(
+        'num_bands',
+        help=f'bands of the inverse of the matrix, by default {_DEFAULT_BANDS}',
+        read=lambda strategy: strategy.num_inverse_bands,
+        words=('1 band', '{} bands'),
+        title='bands of the inverse of C',
+        meaning='diagonals that are not 0',
+        # What is asked of all is bands of C; those of the inverse are another thing.
+        is_compared=False,
+        is_within_rounds=True,
+      ),
+    ),
+    seconds=_seconds,
+  )
+)

@@ -362,20 +362,20 @@ def _fixed_point(workload: np.ndarray, progress: progress_lib.Progress) -> _Opti
   says when to stop.
   """
   multipliers = np.ones(len(workload))
-  best_gap, step, stalled = np.inf, 0, 0
+  best_gap, stalled = np.inf, 0
   while best_gap > _FIXED_POINT_TOLERANCE and stalled < _MAX_STALLED_STEPS:
     _, singular, right = np.linalg.svd(workload * np.sqrt(multipliers))
     target = singular @ np.square(right)
     diagonal = target / multipliers
     gap = float(diagonal.max() * multipliers.sum() / singular.sum()) - 1.0
-    step, stalled = step + 1, stalled + 1
+    stalled += 1
     if gap < best_gap:
       scales = np.sqrt(target)
       best = (right.T * singular) @ right / np.outer(scales, scales)
       best_gap, stalled = gap, 0
     multipliers = target
     mean_error = singular.sum() * diagonal.max() / len(workload)
-    progress.update(step, float(np.sqrt(mean_error)))
+    progress(float(np.sqrt(mean_error)))
   return _Optimum(best, np.full(len(workload), 1.0 / len(workload)))
 
 

@@ -401,7 +401,7 @@ class DecayingSums(Recursion):
   In general there are several copies c of this, each some rounds later than the one
   before, with rows of z drawn again; the first one's noise is the strategy's. The noise
   of a copy can also end what it once began in the sums of the copy before it, so that
-  those are of a window (`strategies.windowed_blt`):
+  those are of a window (`strategies.blt`):
 
       w_c = z[t - c delay] + sum_j outputs[j] s_cj,
       s_cj <- decays[j] s_cj + w_c + ends[j] w_{c + 1},

@@ -18,6 +18,7 @@ from tff_dp_aggregators.strategies import cache as cache_lib
 from tff_dp_aggregators.strategies import participation as participation_lib
 from tff_dp_aggregators.strategies import real
 from tff_dp_aggregators.strategies import recursion as recursion_lib
+from tff_dp_aggregators.strategies import registry
 from tff_dp_aggregators.strategies import sensitivity as sensitivity_lib
 from tff_dp_aggregators.strategies import strategy as strategy_lib
 from tff_dp_aggregators.strategies import workload as workload_lib
@@ -507,3 +508,75 @@ def _more_bands_are_useless(
 
 def _lower_toeplitz(column: np.ndarray) -> np.ndarray:
   return scipy.linalg.toeplitz(column, np.zeros_like(column))
+
+
+def _seconds(
+  limits: participation_lib.Participation, num_bands: Optional[int] = None
+) -> float:
+  """Bands that cost sensitivity are constrained, which takes many steps."""
+  if num_bands is None or num_bands <= registry.free_bands(limits):
+    return 2e-5 * limits.num_rounds
+  return 8e-9 * num_bands**3 + 8e-7 * num_bands * limits.num_rounds
+
+
+def free_bands_unless_given(
+  limits: participation_lib.Participation, given: dict[str, int]
+) -> list[dict[str, int]]:
+  """Options of the row of a comparison."""
+  return [{'num_bands': registry.free_bands(limits), **given}]
+
+
+def _free_bands_and_more(
+  limits: participation_lib.Participation, given: dict[str, int]
+) -> list[dict[str, int]]:
+  """As many bands as cost no sensitivity, and more if they may help."""
+  free = free_bands_unless_given(limits, given)
+  more = None if given else registry.more_bands(limits)
+  return free if more is None else [*free, {'num_bands': more}]
+
+
+def needless_bands(
+  limits: participation_lib.Participation, given: dict[str, int]
+) -> Optional[str]:
+  """Why a comparison does without a banded strategy, if it should."""
+  if given.get('num_bands', registry.free_bands(limits)) > 1:
+    return None
+  return 'with one band, the most that costs nothing, it is the gaussian mechanism.'
+
+
+BANDS = registry.Option(
+  'num_bands',
+  help='bands of the matrix, by default as many as cost no sensitivity, the '
+  'separation; a plan has toeplitz with more as well where clients are done early',
+  read=lambda strategy: strategy.num_bands,
+  words=('1 band', '{} bands'),
+  title='bands of C',
+  meaning='diagonals that are not 0',
+  is_within_rounds=True,
+)
+registry.register(
+  registry.Kind(
+    'gaussian',
+    Identity,
+    lambda limits: Identity(limits.num_rounds),
+    words='independent Gaussian noise in each round, as in DP-FedAvg',
+    citations=('arXiv:1710.06963',),
+    is_independent=True,
+  )
+)
+registry.register(
+  registry.Kind(
+    'toeplitz',
+    BandedToeplitz,
+    registry.optimizing(optimize, num_bands=registry.free_bands),
+    adapts=True,
+    words='noise correlated over rounds by a banded Toeplitz matrix',
+    citations=('arXiv:2405.15913',),
+    options=(BANDS,),
+    seconds=_seconds,
+    quicker_with='fewer bands',
+    variants=_free_bands_and_more,
+    needless=needless_bands,
+    bands='num_bands',
+  )
+)

@@ -32,6 +32,8 @@ import numpy as np
 from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.strategies import participation as participation_lib
 from tff_dp_aggregators.strategies import recursion as recursion_lib
+from tff_dp_aggregators.strategies import registry
+from tff_dp_aggregators.strategies import size
 from tff_dp_aggregators.strategies import strategy as strategy_lib
 from tff_dp_aggregators.strategies import workload as workload_lib
 from tff_dp_aggregators.strategies.numerics import tree_patterns
@@ -470,3 +472,43 @@ def _check_restart_every(restart_every: Optional[int]) -> Optional[int]:
   if restart_every is None:
     return None
   return checks.check_positive_int('restart_every', restart_every)
+
+
+def _build(
+  limits: participation_lib.Participation, restart_every: Optional[int] = None
+) -> BinaryTree:
+  """A tree, fresh after so many rounds."""
+  size.check_rounds(limits.num_rounds)  # Sensitivities alone have no need of it.
+  return BinaryTree(limits.num_rounds, restart_every=restart_every)
+
+
+def _variants(
+  limits: participation_lib.Participation, given: dict[str, int]
+) -> list[dict[str, int]]:
+  """Without restarts, and with those asked for or the best, if they help."""
+  restart_every = given.get('restart_every') or best_restart(limits)
+  return [{}] if restart_every is None else [{}, {'restart_every': restart_every}]
+
+
+registry.register(
+  registry.Kind(
+    'tree',
+    BinaryTree,
+    _build,
+    words='noise of a binary tree over the rounds, as in DP-FTRL',
+    citations=('arXiv:2103.00039',),
+    options=(
+      registry.Option(
+        'restart_every',
+        help='rounds after which the tree begins anew, by default never; a plan has '
+        'one tree without, and one with the best restarts unless they are given',
+        read=lambda strategy: strategy.restart_every,
+        words=('a new one each round', 'a new one every {}'),
+        title='restarts',
+        written='every {} rounds',
+        meaning='the tree begins anew',
+      ),
+    ),
+    variants=_variants,
+  )
+)

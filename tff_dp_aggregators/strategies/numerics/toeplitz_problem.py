@@ -222,12 +222,5 @@ def check(
 def reporting(name: str) -> Iterator[series_optimization.Report]:
   """Shows the values of a long optimisation as errors."""
   with progress_lib.Progress(name) as progress:
-    iteration = 0
-
-    def report(value: float) -> None:
-      nonlocal iteration
-      iteration += 1
-      # The sum of two numbers that come out equal, and whose product is the error^2.
-      progress.update(iteration, value / 2)
-
-    yield report
+    # The sum of two numbers that come out equal, and whose product is the error^2.
+    yield lambda value: progress(value / 2)
