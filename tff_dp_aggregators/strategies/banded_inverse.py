@@ -77,18 +77,12 @@ def inverse_root_coefficients(
   of ((1 - momentum x) (1 - (1 - weight_decay) x))^exponent; a constant learning rate
   is left out.
 
-  Args:
-    num_coefficients: How many to return.
-    exponent: From 0 to 1.
-    workload: A Toeplitz workload; `None` means prefix sums.
+  `num_coefficients`: How many to return.
+  `exponent`: From 0 to 1.
+  `workload`: A Toeplitz workload; `None` means prefix sums.
 
-  Returns:
-    A float64 array of shape [num_coefficients]; of prefix sums, negative after the
-    first.
-
-  Raises:
-    TypeError: If a number is not one.
-    ValueError: If one is out of range, or the workload is not Toeplitz.
+  Returns a float64 array of shape [num_coefficients]; of prefix sums, negative after
+  the first.
 
   Example:
     >>> inverse_root_coefficients(4).tolist()
@@ -302,10 +296,7 @@ class UnitBandedInverse(toeplitz.ScaledToeplitz):
 
   @classmethod
   def of(cls, unscaled: BandedInverse) -> 'UnitBandedInverse':
-    """The strategy with these bands.
-
-    Args:
-      unscaled: Whose columns are brought to one norm.
+    """The strategy with the bands of another, whose columns are brought to one norm.
 
     Example:
       >>> UnitBandedInverse.of(BandedInverse(8, (2.0, -1.0)))
@@ -425,9 +416,7 @@ def best_root(
     return kind.root(num_rounds, num_bands, exponent=exponent, workload=workload)
 
   def error(exponent: float) -> float:
-    strategy = made(exponent)
-    measure = strategy.rmse if objective == 'mean' else strategy.max_error
-    return measure(participation, workload)
+    return made(exponent).error(objective, participation, workload)
 
   import scipy.optimize  # Slow to import, and few callers optimise.
 

@@ -81,7 +81,7 @@ is not offered here.
 import dataclasses
 import logging
 import math
-from typing import Any, Optional, Union
+from typing import Optional, Union
 
 import numpy as np
 
@@ -146,8 +146,8 @@ class BLT(toeplitz.LowerToeplitz):
 
   def __post_init__(self) -> None:
     super().__post_init__()
-    scales = _check_numbers('output_scales', self.output_scales)
-    decays = _check_numbers('buffer_decays', self.buffer_decays)
+    scales = real.numbers('output_scales', self.output_scales)
+    decays = real.numbers('buffer_decays', self.buffer_decays)
     if len(scales) != len(decays):
       raise ValueError(
         f'there must be as many output_scales as buffer_decays, got {len(scales)} and '
@@ -207,55 +207,20 @@ class BLT(toeplitz.LowerToeplitz):
     """First column of `C^-1`, float64 of shape [n]; O(n d)."""
     return self.inverse().matrix_coefficients()
 
-  def sensitivity_squared(
-    self, participation: Optional[participation_lib.Participation] = None
-  ) -> float:
-    """sens(C)^2, the last entry of `sensitivity_squared_by_round`.
-
-    Without the matrix where it is exact.
+  def squared_or_bound(
+    self, participation: participation_lib.Participation
+  ) -> tuple[float, bool]:
+    """sens(C)^2, without the matrix where it is exact.
 
     It is exact for a single participation, and if the scales are positive and sum to at
     most 1, and decays are not negative: then c does not increase.
     """
-    participation = self._participation(participation)
     if participation.possible_participations > 1 and not self._is_non_increasing:
-      return super().sensitivity_squared(participation)
+      return super().squared_or_bound(participation)
     value, _, _ = blt_search.squared_sensitivity(
       np.array(self.output_scales), self._poles, self._problem('max', participation)
     )
-    return float(value)
-
-  def sensitivity_kind(
-    self, participation: Optional[participation_lib.Participation] = None
-  ) -> str:
-    """'exact', or 'bound' if `sensitivity` may be too large."""
-    if self._is_non_increasing:
-      self._participation(participation)
-      return 'exact'
-    return super().sensitivity_kind(participation)
-
-  def rmse(
-    self,
-    participation: Optional[participation_lib.Participation] = None,
-    workload: workload_lib.WorkloadLike = None,
-  ) -> float:
-    """Root mean square of `error_by_round`.
-
-    At a cost independent of n for prefix sums.
-    """
-    if not self._has_closed_error(workload):
-      return super().rmse(participation, workload)
-    return self.sensitivity(participation) * math.sqrt(self._squared_error('mean'))
-
-  def max_error(
-    self,
-    participation: Optional[participation_lib.Participation] = None,
-    workload: workload_lib.WorkloadLike = None,
-  ) -> float:
-    """Largest of `error_by_round`; at a cost independent of n for prefix sums."""
-    if not self._has_closed_error(workload):
-      return super().max_error(participation, workload)
-    return self.sensitivity(participation) * math.sqrt(self._squared_error('max'))
+    return float(value), True
 
   def _has_closed_error(self, workload: workload_lib.WorkloadLike) -> bool:
     workload = workload_lib.check(self.num_rounds, workload)
@@ -264,12 +229,16 @@ class BLT(toeplitz.LowerToeplitz):
     # The closed form is of powers that do not grow; `inverse` refuses those that do.
     return bool(np.all(self._zeros.values(self._poles) <= 2.0))
 
-  def _squared_error(self, objective: str) -> float:
-    """The mean or largest `per_query_error` of prefix sums.
+  def squared_error(
+    self, objective: str, workload: workload_lib.WorkloadLike = None
+  ) -> float:
+    """The mean or largest `per_query_error`, for prefix sums whatever n at one cost.
 
     The estimator's coefficients are a sum of exponentials: those of the inverse, and a
     constant. With positive scales their weights are positive, so nothing cancels.
     """
+    if not self._has_closed_error(workload):
+      return super().squared_error(objective, workload)
     poles, zeros = self._poles, self._zeros
     # Rows are the zeros of B, the decays of C; columns its poles: 1, and the inverse's.
     to_poles = np.hstack([poles[:, np.newaxis], -zeros.to_poles(poles).T])
@@ -640,8 +609,8 @@ def optimize_windowed(
     tail,
   )
   limits = (max_decays, float(min_gain))
-  kind = TailedBLT if tail else WindowedBLT
-  strategy: Union[WindowedBLT, TailedBLT] = cache_lib.fetch(
+  kind: type[Union[WindowedBLT, TailedBLT]] = TailedBLT if tail else WindowedBLT
+  strategy = cache_lib.fetch(
     kind,
     f'{kind.kind}.optimize',
     1,
@@ -769,17 +738,6 @@ def _powers(base: float, count: int) -> np.ndarray:
   low = np.power(base, np.arange(width))
   high = np.power(base, width * np.arange(-(-count // width)))
   return np.outer(high, low).ravel()[:count]
-
-
-def _check_numbers(name: str, values: Any) -> tuple[float, ...]:
-  real.refuse_complex(name, values)
-  try:
-    numbers = tuple(float(value) for value in values)
-  except (TypeError, ValueError) as e:
-    raise TypeError(f'{name} must be a sequence of numbers, got {values!r}.') from e
-  if not all(map(math.isfinite, numbers)):
-    raise ValueError(f'{name} must be finite, got {numbers}.')
-  return numbers
 
 
 def _check_scales(scales: tuple[float, ...]) -> None:

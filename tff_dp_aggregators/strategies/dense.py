@@ -80,26 +80,16 @@ class Dense(strategy_lib.Strategy):
     participation = self._participation(participation)
     return sensitivity_lib.squared_by_round(self.matrix, participation)
 
-  def sensitivity_squared(
-    self, participation: Optional[participation_lib.Participation] = None
-  ) -> float:
-    """sens(C)^2, the last entry of `sensitivity_squared_by_round`."""
-    participation = self._participation(participation)
-    return sensitivity_lib.squared(self.matrix, participation)[0]
-
-  def sensitivity_kind(
-    self, participation: Optional[participation_lib.Participation] = None
-  ) -> str:
-    """'exact', or 'bound' if `sensitivity` may be too large.
-
-    Exact, too, if all columns of one client are orthogonal.
+  def squared_or_bound(
+    self, participation: participation_lib.Participation
+  ) -> tuple[float, bool]:
+    """sens(C)^2, exact, too, if all columns of one client are orthogonal.
 
     That is so for what `optimize` returns: what bounds the products of columns is
     exact if they are zero.
     """
-    participation = self._participation(participation)
-    exact = sensitivity_lib.squared(self.matrix, participation)[1]
-    return 'exact' if exact or self._is_orthogonal(participation) else 'bound'
+    squared, exact = sensitivity_lib.squared(self.matrix, participation)
+    return squared, exact or self._is_orthogonal(participation)
 
   def per_query_error(self, workload: workload_lib.WorkloadLike = None) -> np.ndarray:
     """Variance of each workload row's noise for unit-variance z; O(n^3)."""
@@ -243,8 +233,7 @@ def certify(
   """
   problem = _DenseProblem.check(strategy.num_rounds, objective, participation, workload)
   participation = problem.participation
-  errors = strategy.per_query_error(problem.workload)
-  error = float(errors.mean() if objective == 'mean' else errors.max())
+  error = strategy.squared_error(objective, problem.workload)
   return gram_lib.Certificate(
     error=strategy.sensitivity_squared(participation) * error,
     lower_bound=problem.lower_bound(),

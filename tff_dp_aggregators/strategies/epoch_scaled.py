@@ -167,15 +167,7 @@ class EpochScaled(toeplitz.ScaledToeplitz):
 class EpochToeplitz(EpochScaled):
   """C[i, j] = coefficients[i - j] * scale of j's epoch, for 0 <= i - j < num_bands.
 
-  Attributes:
-    num_rounds: Rounds n; `C` is n x n.
-    epoch_starts: As in `EpochScaled`.
-    epoch_scales: As in `EpochScaled`.
-    coefficients: As in `toeplitz.BandedToeplitz`.
-
-  Raises:
-    TypeError: As `EpochScaled` and `toeplitz.BandedToeplitz`.
-    ValueError: As `EpochScaled` and `toeplitz.BandedToeplitz`.
+  Attributes: those of `EpochScaled`, then those of `toeplitz.BandedToeplitz`.
 
   Example:
     >>> EpochToeplitz(4, (0, 2), (2.0, 1.0), (1.0, 0.5)).materialize()
@@ -194,15 +186,7 @@ class EpochToeplitz(EpochScaled):
 class EpochBandedInverse(EpochScaled):
   """A `banded_inverse.BandedInverse` with a scale for the columns of each epoch.
 
-  Attributes:
-    num_rounds: Rounds n; `C` is n x n.
-    epoch_starts: As in `EpochScaled`.
-    epoch_scales: As in `EpochScaled`.
-    coefficients: As in `banded_inverse.BandedInverse`.
-
-  Raises:
-    TypeError: As `EpochScaled` and `banded_inverse.BandedInverse`.
-    ValueError: As `EpochScaled` and `banded_inverse.BandedInverse`.
+  Attributes: those of `EpochScaled`, then those of `banded_inverse.BandedInverse`.
 
   Example:
     >>> strategy = EpochBandedInverse(4, (0, 2), (2.0, 1.0), (1.0, -0.5))
@@ -229,17 +213,7 @@ class EpochBandedInverse(EpochScaled):
 class EpochWindowedBLT(EpochScaled):
   """A `blt.WindowedBLT` with a scale for the columns of each epoch.
 
-  Attributes:
-    num_rounds: Rounds n; `C` is n x n.
-    epoch_starts: As in `EpochScaled`.
-    epoch_scales: As in `EpochScaled`.
-    window: As in `blt.WindowedBLT`.
-    output_scales: As in `blt.WindowedBLT`.
-    buffer_decays: As in `blt.WindowedBLT`.
-
-  Raises:
-    TypeError: As `EpochScaled` and `blt.WindowedBLT`.
-    ValueError: As `EpochScaled` and `blt.WindowedBLT`.
+  Attributes: those of `EpochScaled`, then those of `blt.WindowedBLT`.
 
   Example:
     >>> strategy = EpochWindowedBLT(6, (0, 3), (2.0, 1.0), 3, (0.5,), (0.8,))
@@ -256,10 +230,12 @@ class EpochWindowedBLT(EpochScaled):
   unscaled_kind = blt.WindowedBLT
 
 
-_KINDS: dict[type[strategy_lib.Strategy], type[EpochScaled]] = {
-  kind.unscaled_kind: kind
-  for kind in (EpochToeplitz, EpochBandedInverse, EpochWindowedBLT)
-}
+_SCALED: tuple[type[EpochScaled], ...] = (
+  EpochToeplitz,
+  EpochBandedInverse,
+  EpochWindowedBLT,
+)
+_KINDS = {kind.unscaled_kind: kind for kind in _SCALED}
 _Unscaled = Union[banded.Banded, toeplitz.LowerToeplitz]
 
 
@@ -412,11 +388,9 @@ def certify(
   problem = epoch_problem.EpochProblem(
     participation, objective, workload_lib.check(num_rounds, workload)
   )
-  errors = strategy.per_query_error(problem.workload)
   diagonals, weights = strategy.diagonals, np.full(num_rounds, 1.0 / num_rounds)
-  error = float(errors.mean())
+  error = strategy.squared_error(objective, problem.workload)
   if objective == 'max':
-    error = float(errors.max())
     diagonals, weights = _scaled_diagonals(problem, diagonals)
   multiplier = banded_problem.multiplier(diagonals, problem.workload, weights)
   return gram.Certificate(
@@ -475,7 +449,7 @@ def _candidates(
   name = f'epochs of a {unscaled.kind}, {unscaled.num_rounds} rounds'
   found = problem.minimize(family.series, family.start, name)
   best = kind.of(*family.made(*found))
-  candidates = [best, kind.of(unscaled)]
+  candidates: list[Union[banded.Banded, EpochScaled]] = [best, kind.of(unscaled)]
   if problem.overlaps and best.sensitivity_kind(problem.participation) != 'exact':
     series = family.series(family.start)
     assert series is not None

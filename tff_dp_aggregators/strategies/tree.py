@@ -158,20 +158,17 @@ class BinaryTree(strategy_lib.Strategy):
     participation = self._participation(participation)
     return _search(participation, self.restart_every).profile(self.num_rounds)
 
-  def sensitivity_squared(
-    self, participation: Optional[participation_lib.Participation] = None
-  ) -> float:
-    """sens(C)^2, the last entry of `sensitivity_squared_by_round`.
-
-    Without the work for shorter prefixes.
-    """
-    participation = self._participation(participation)
-    return float(_search(participation, self.restart_every).value(self.num_rounds))
+  def squared_or_bound(
+    self, participation: participation_lib.Participation
+  ) -> tuple[float, bool]:
+    """sens(C)^2, exact, without the work for shorter prefixes."""
+    search = _search(participation, self.restart_every)
+    return float(search.value(self.num_rounds)), True
 
   def sensitivity_kind(
     self, participation: Optional[participation_lib.Participation] = None
   ) -> str:
-    """'exact', always."""
+    """'exact', always: no search for that."""
     self._participation(participation)
     return 'exact'
 
@@ -422,13 +419,9 @@ def pattern_value(
   It is the squared norm of the sum of these columns of `C`, formed directly from its
   definition, to check by hand what `worst_case_rounds` found.
 
-  Args:
-    rounds: Different rounds, each at least 0 and below `num_rounds`.
-    num_rounds: Leaves of the tree, or of all trees.
-    restart_every: Rounds after which a fresh tree begins; `None` for a single one.
-
-  Raises:
-    ValueError: If a round is not one of `num_rounds`, or occurs twice.
+  `rounds`: Different rounds, each at least 0 and below `num_rounds`.
+  `num_rounds`: Leaves of the tree, or of all trees.
+  `restart_every`: Rounds after which a fresh tree begins; `None` for a single one.
 
   Example:
     Three of five rounds. They are three leaves, two of them below the node of rounds

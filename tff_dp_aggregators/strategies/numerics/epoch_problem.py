@@ -210,8 +210,7 @@ class EpochProblem:
 
   def error(self, strategy: strategy_lib.Strategy) -> float:
     """What is minimised, of a strategy."""
-    measure = strategy.rmse if self.objective == 'mean' else strategy.max_error
-    return measure(self.participation, self.workload)
+    return strategy.error(self.objective, self.participation, self.workload)
 
   def minimize(self, family: Family, start: np.ndarray, name: str) -> Found:
     """The best parameters of a strategy, and scales."""

@@ -58,8 +58,7 @@ class ToeplitzProblem:
 
   def error(self, strategy: strategy_lib.Strategy) -> float:
     """What is minimised, of a strategy."""
-    measure = strategy.rmse if self.objective == 'mean' else strategy.max_error
-    return measure(self.participation, self.workload)
+    return strategy.error(self.objective, self.participation, self.workload)
 
   def minimize(
     self,
