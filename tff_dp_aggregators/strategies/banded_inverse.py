@@ -55,7 +55,6 @@ from tff_dp_aggregators.strategies import recursion as recursion_lib
 from tff_dp_aggregators.strategies import registry
 from tff_dp_aggregators.strategies import toeplitz
 from tff_dp_aggregators.strategies import workload as workload_lib
-from tff_dp_aggregators.strategies.numerics import banded_errors
 from tff_dp_aggregators.strategies.numerics import power_series
 from tff_dp_aggregators.strategies.numerics import series_optimization
 from tff_dp_aggregators.strategies.numerics import toeplitz_problem
@@ -171,15 +170,7 @@ class BandedInverse(toeplitz.LowerToeplitz):
     num_bands: int,
     workload: Optional[workload_lib.Workload] = None,
   ) -> 'BandedInverse':
-    """BISR: the bands of the inverse square root of a workload.
-
-    Args:
-      num_rounds: Rounds n.
-      num_bands: Bands of C^-1.
-      workload: As for `root`.
-
-    Raises:
-      ValueError: As for `root`.
+    """BISR, the bands of a workload's inverse square root: `root` with exponent 0.5.
 
     Example:
       >>> strategy = BandedInverse.square_root(num_rounds=128, num_bands=16)
@@ -370,7 +361,59 @@ class UnitBandedInverse(toeplitz.ScaledToeplitz):
     if not isinstance(workload, workload_lib.Workload):
       return super().per_query_error(workload)
     weights = self._norms[:, np.newaxis] * np.array(self.coefficients)
-    return banded_errors.of_noise(workload, weights)
+    return errors_of_noise(workload, weights)
+
+
+def errors_of_noise(workload: workload_lib.Workload, weights: np.ndarray) -> np.ndarray:
+  """Squared row norms of A N, for noise N z that is made of few rows of z.
+
+  Row t of the noise is sum_i W[t, i] z[t - i] for i below p. So z[j] is in rounds j to
+  j + p - 1 only, where it is followed lag by lag, for all j at once. Later a workload
+  only carries on what it remembers of z[j], two numbers: its decayed sum v and its part
+  y of the answer,
+
+      v <- momentum v,    y <- (1 - weight_decay) y + learning_rate v.
+
+  Their squares and products, summed up over all such j, follow from those of the round
+  before. So all errors take O(n p).
+
+  `weights`: W, float64 of shape [n, p], p at most n. Entries [t, i] with i > t are of
+  no meaning.
+
+  Returns float64 array of shape [n].
+
+  Example:
+    >>> weights = np.array([[1.0, 0.0], [2.0, -0.5], [1.0, -1.0]])
+    >>> errors_of_noise(workload_lib.Workload(3), weights)
+    array([1.  , 4.25, 2.25])
+  """
+  num_rounds, width = weights.shape
+  momentum, kept = workload.momentum, 1.0 - workload.weight_decay
+  rates = np.ones(num_rounds)
+  if workload.learning_rates is not None:
+    rates = np.array(workload.learning_rates)
+  errors = np.zeros(num_rounds)
+  decayed, answers = np.zeros(num_rounds), np.zeros(num_rounds)  # v and y of each j.
+  for lag in range(width):
+    rounds = num_rounds - lag
+    decayed = momentum * decayed[:rounds] + weights[lag:, lag]
+    answers = kept * answers[:rounds] + rates[lag:] * decayed
+    errors[lag:] += np.square(answers)
+  later = [
+    array[: num_rounds - width].tolist()
+    for array in (np.square(decayed), decayed * answers, np.square(answers))
+  ]
+  vv = vy = yy = 0.0
+  carried = []
+  for rate, own_vv, own_vy, own_yy in zip(rates[width:].tolist(), *later):
+    vv, vy, yy = vv + own_vv, vy + own_vy, yy + own_yy
+    step = rate * momentum
+    yy = kept**2 * yy + 2.0 * kept * step * vy + step**2 * vv
+    vy = momentum * (kept * vy + step * vv)
+    vv = momentum**2 * vv
+    carried.append(yy)
+  errors[width:] += carried
+  return errors
 
 
 def best_root(
