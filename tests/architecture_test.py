@@ -127,6 +127,8 @@ def record_calls(monkeypatch, called):
 @pytest.fixture(scope='module')
 def called(tmp_path_factory):
   """The hops that a real training took, by when they were first called."""
+  if sys.version_info < (3, 10):
+    pytest.skip('signatures of wrapped methods have self, and TFF reads them')
   order = {}
   run_dir = tmp_path_factory.mktemp('architecture') / 'run'
   with pytest.MonkeyPatch.context() as monkeypatch:

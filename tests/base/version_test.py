@@ -1,4 +1,3 @@
-import os
 import pathlib
 import shutil
 import subprocess
@@ -213,17 +212,6 @@ def test_current_is_of_the_package_that_is_imported():
   found = version.current()
   assert found.version == tff_dp_aggregators.__version__
   assert (found.commit, found.modified) == version.commit_of(package)
-
-
-def test_it_takes_a_moment(package):
-  commit_all(package.parent)
-  seconds = []
-  for _ in range(5):
-    start = os.times()
-    version.commit_of(package)
-    # Of processors, here and in git, whatever else the machine does.
-    seconds.append(sum(os.times()[:4]) - sum(start[:4]))
-  assert min(seconds) < 0.05
 
 
 def test_an_installed_package_starts_no_process(package, monkeypatch):

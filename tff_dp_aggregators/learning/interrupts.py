@@ -225,6 +225,8 @@ class Signals:
 
   def __exit__(self, *unused: Any) -> None:
     self.ignore()
+    if sys.is_finalizing():
+      return  # Handlers cannot be set any more.
     for number, (request, handler) in self._old.items():
       if request is None:
         signal.signal(number, handler)

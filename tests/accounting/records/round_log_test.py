@@ -456,7 +456,7 @@ def test_parquet_says_the_same(read, write_parquet):
     'start_time::timestamp_ns as start_time, round::utinyint as round)',
     f'* replace ({numbers}, epoch_ms(start_time::timestamptz)::double / 1e3 as '
     'start_time)',
-    "* replace (array_to_string(client_ids, ' ') as client_ids)",
+    "* replace (coalesce(array_to_string(client_ids, ' '), '') as client_ids)",
   ):
     log = round_log.read(write_parquet(f'select {columns} from {table}'))
     assert contents(log) == expected, columns
@@ -494,6 +494,7 @@ def test_values_are_text_until_they_are_checked(read):
       read(f'round,time\n{value},5\n')
 
 
+@pytest.mark.skipif(duckdb.__version__ < '2', reason='reading CSV takes 256 MB there')
 def test_a_log_that_exceeds_the_memory_is_on_disk(tmp_path, monkeypatch):
   path = tmp_path / 'log.csv'
   with open(path, 'w') as file:

@@ -18,7 +18,8 @@ def write_csv(path, rows=None, newline='\n'):
   rows = ROWS if rows is None else rows
   lines = [','.join(rows[0])]
   lines += [','.join(str(value) for value in row.values()) for row in rows]
-  path.write_text(newline.join(lines) + newline, encoding='utf-8', newline='')
+  with open(path, 'w', encoding='utf-8', newline='') as file:
+    file.write(newline.join(lines) + newline)
   return path
 
 

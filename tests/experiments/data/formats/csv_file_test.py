@@ -54,7 +54,7 @@ def test_physical_lines_are_told_whatever_ends_them(tmp_path):
   path = tmp_path / 'data.csv'
   for end in ('\n', '\r\n', '\r'):
     text = (HEAD + GOOD + 'c1,"1","2\n",0\nc1,1,x,0\n').replace('\n', end)
-    path.write_text(text, newline='')
+    path.write_bytes(text.encode())
     with pytest.raises(problems.DataError, match=r"line 24: height is 'x'"):
       own_data.load_rows(path)
 
