@@ -609,26 +609,33 @@ def optimize_windowed(
     tail,
   )
   limits = (max_decays, float(min_gain))
-  kind: type[Union[WindowedBLT, TailedBLT]] = TailedBLT if tail else WindowedBLT
-  strategy = cache_lib.fetch(
-    kind,
-    f'{kind.kind}.optimize',
-    1,
-    dict(
-      dataclasses.asdict(problem),
-      num_decays=max_decays,
-      min_gain=float(min_gain),
-      is_any_window=window is None,
-    ),
-    lambda: (
-      _optimize_tailed(problem, limits, window is None)
-      if tail
-      else _optimize_windowed(problem, limits)
-    ),
-    cache,
+  parameters = dict(
+    dataclasses.asdict(problem),
+    num_decays=max_decays,
+    min_gain=float(min_gain),
+    is_any_window=window is None,
   )
+  strategy: Union[WindowedBLT, TailedBLT]
+  if tail:
+    strategy = cache_lib.fetch(
+      TailedBLT,
+      'tailed_blt.optimize',
+      1,
+      parameters,
+      lambda: _optimize_tailed(problem, limits, window is None),
+      cache,
+    )
+  else:
+    strategy = cache_lib.fetch(
+      WindowedBLT,
+      'windowed_blt.optimize',
+      1,
+      parameters,
+      lambda: _optimize_windowed(problem, limits),
+      cache,
+    )
   asked = (num_decays, objective, min_gain, participation)
-  _warn_if_fewer(len(strategy.buffer_decays), kind.kind, 'decay', *asked)
+  _warn_if_fewer(len(strategy.buffer_decays), strategy.kind, 'decay', *asked)
   return strategy
 
 
@@ -692,7 +699,7 @@ def _optimize_tailed(
 def from_logarithms(
   parameters: np.ndarray, num_rounds: int, window: int
 ) -> WindowedBLT:
-  """That of what `windowed_problem` searches, without a tail."""
+  """The strategy of the logarithms that `windowed_problem` searches, without a tail."""
   complements, scales = np.split(np.exp(parameters), 2)
   return WindowedBLT(num_rounds, window, tuple(scales), tuple(1.0 - complements))
 

@@ -487,7 +487,7 @@ def _family(unscaled: toeplitz.LowerToeplitz) -> _Family:
 
 
 def _toeplitz(unscaled: toeplitz.BandedToeplitz) -> _Family:
-  """Of the first column, which is scaled to norm 1 in the end."""
+  """A search over first columns, which are scaled to norm 1 in the end."""
   n = unscaled.num_rounds
 
   def series(column: np.ndarray) -> Optional[epoch_problem.Series]:
@@ -501,7 +501,7 @@ def _toeplitz(unscaled: toeplitz.BandedToeplitz) -> _Family:
 
 
 def _inverses(unscaled: banded_inverse.BandedInverse) -> _Family:
-  """Of the bands of the inverse; the first column of C has norm 1 in the end."""
+  """A search over bands of the inverse; the first column of C has norm 1 in the end."""
   n = unscaled.num_rounds
 
   def series(bands: np.ndarray) -> Optional[epoch_problem.Series]:
@@ -519,7 +519,7 @@ def _inverses(unscaled: banded_inverse.BandedInverse) -> _Family:
 
 
 def _windowed(unscaled: blt.WindowedBLT) -> _Family:
-  """Of logarithms of the decays' complements and of the scales."""
+  """A search over logarithms of the decays' complements and of the scales."""
   n, window = unscaled.num_rounds, unscaled.window
 
   def series(logarithms: np.ndarray) -> Optional[epoch_problem.Series]:

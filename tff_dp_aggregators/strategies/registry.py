@@ -58,7 +58,7 @@ class Kind:
   """A kind of strategy.
 
   Attributes:
-    name: Of the mechanism with such a strategy.
+    name: The name of the mechanism with such a strategy.
     strategy: The class.
     build: The strategy with the least RMSE, from limits on participation and options;
       and from `workload` if it `adapts`.
@@ -263,7 +263,7 @@ def check_strategy(
 
 # What the limits on participation say to several kinds.
 
-_MORE_BANDS = 512  # Of toeplitz, in comparisons: they take some seconds.
+_MORE_BANDS = 512  # For toeplitz, in comparisons: they take some seconds.
 
 
 def free_bands(limits: _Limits) -> int:

@@ -193,7 +193,9 @@ class EpochProblem:
   @property
   def scales(self) -> Scales:
     """What scales are to be searched."""
-    return (Falling if self.overlaps else Disjoint)(self.participation)
+    if self.overlaps:
+      return Falling(self.participation)
+    return Disjoint(self.participation)
 
   def parameters(self) -> dict[str, Any]:
     """All of it, as the cache takes it."""
