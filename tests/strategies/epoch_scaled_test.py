@@ -357,3 +357,10 @@ def test_bands_may_be_left_out():
 def test_what_has_no_scaled_form_is_refused():
   with pytest.raises(TypeError, match='unscaled must be a Banded, .* got BLT'):
     epoch_scaled.optimize(blt.BLT(24, (0.5,), (0.8,)), participation=_SMALL)
+
+
+def test_workloads_that_take_large_matrices_are_refused():
+  unscaled = toeplitz.BandedToeplitz(5000, (1.0, 0.5))
+  given = {'participation': Participation(5000, 10), 'cache': False}
+  with pytest.raises(ValueError, match='for at most 4096 rounds, got 5000'):
+    epoch_scaled.optimize(unscaled, workload=Workload.cooldown(5000), **given)

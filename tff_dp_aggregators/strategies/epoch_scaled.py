@@ -52,6 +52,7 @@ from tff_dp_aggregators.strategies.numerics import epoch_problem
 from tff_dp_aggregators.strategies.numerics import gram
 from tff_dp_aggregators.strategies.numerics import progress as progress_lib
 from tff_dp_aggregators.strategies.numerics import scaled_errors
+from tff_dp_aggregators.strategies.numerics import toeplitz_problem
 from tff_dp_aggregators.strategies.numerics import windowed_problem
 
 # Where an optimisation of banded strategies stops, relative to the squared error.
@@ -317,12 +318,10 @@ def optimize(
     )
   if isinstance(unscaled, blt.WindowedBLT):
     workload = blt.check_workload(unscaled.num_rounds, workload)
-  problem = epoch_problem.EpochProblem(
-    participation,
-    objective,
-    workload_lib.check(unscaled.num_rounds, workload),
-    overlaps,
-  )
+  workload = workload_lib.check(unscaled.num_rounds, workload)
+  if not isinstance(unscaled, banded.Banded):
+    toeplitz_problem.check_size(workload, unscaled.num_rounds)
+  problem = epoch_problem.EpochProblem(participation, objective, workload, overlaps)
   return cache_lib.fetch(
     banded.Banded if isinstance(unscaled, banded.Banded) else _kind_for(unscaled),
     'epoch_scaled.optimize',

@@ -209,12 +209,20 @@ def check(
     participation,
     workload_lib.check(num_rounds, workload),
   )
-  if problem._toeplitz_workload is None and num_rounds > MAX_BANDS:
+  check_size(problem.workload, num_rounds)
+  return problem
+
+
+def check_size(
+  workload: Union[workload_lib.Workload, np.ndarray], num_rounds: int
+) -> None:
+  """Refuses workloads that take matrices over more rounds than can be optimised."""
+  is_toeplitz = isinstance(workload, workload_lib.Workload) and workload.is_toeplitz
+  if num_rounds > MAX_BANDS and not is_toeplitz:
     raise ValueError(
       'a workload that is an array, or whose learning rate changes, can be optimised '
       f'for at most {MAX_BANDS} rounds, got {num_rounds}.'
     )
-  return problem
 
 
 @contextlib.contextmanager
