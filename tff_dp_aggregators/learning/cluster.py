@@ -40,6 +40,7 @@ from tff_dp_aggregators.base import folder_lock
 from tff_dp_aggregators.base import machine
 from tff_dp_aggregators.base import version
 from tff_dp_aggregators.learning import failures
+from tff_dp_aggregators.learning import interrupts
 from tff_dp_aggregators.learning.runs import progress
 
 if TYPE_CHECKING:  # It takes as long to load as all the rest.
@@ -198,29 +199,32 @@ def _local(processes: int, refused: _Refused) -> Iterator[Any]:
     stack.callback(lock.close)
     stack.callback(shutil.rmtree, folder, ignore_errors=True)
     try:
-      cluster = distributed.LocalCluster(
-        n_workers=processes,
-        threads_per_worker=1,
-        host='127.0.0.1',
-        protocol='tls://',
-        security=distributed.Security.temporary(),
-        dashboard_address='127.0.0.1:0',
-        local_directory=folder,
-        env={'TF_CPP_MIN_LOG_LEVEL': '3'},
-        # Dask's own would be the machine's over its cores, and TensorFlow needs more.
-        memory_limit=0,
-        silence_logs=logging.CRITICAL,
-      )
+      with interrupts.deferred():
+        cluster = distributed.LocalCluster(
+          n_workers=processes,
+          threads_per_worker=1,
+          host='127.0.0.1',
+          protocol='tls://',
+          security=distributed.Security.temporary(),
+          dashboard_address='127.0.0.1:0',
+          local_directory=folder,
+          env={'TF_CPP_MIN_LOG_LEVEL': '3'},
+          # Dask's own would be the machine's over its cores; TensorFlow needs more.
+          memory_limit=0,
+          silence_logs=logging.CRITICAL,
+        )
+        stack.callback(_close_cluster, cluster)
     except Exception as e:
       raise refused(
         f'does not start: {type(e).__name__}: {_line(e)}. A script has to begin below '
         "if __name__ == '__main__': since processes that it starts load it, too."
       ) from e
-    try:
-      yield cluster
-    finally:
-      with contextlib.suppress(Exception):
-        cluster.close(timeout=ANSWER_SECONDS)
+    yield cluster
+
+
+def _close_cluster(cluster: Any) -> None:
+  with interrupts.deferred(), contextlib.suppress(Exception):
+    cluster.close(timeout=ANSWER_SECONDS)
 
 
 def _set_variable(name: str, value: Optional[str]) -> None:

@@ -8,6 +8,7 @@ caller heeds them.
 
 import concurrent.futures
 import contextlib
+import importlib.util
 import os
 import queue
 import signal
@@ -17,12 +18,12 @@ import time
 import types
 import weakref
 from collections.abc import Iterator
+from multiprocessing import resource_tracker
 from typing import Any, Callable, Optional
 
-import tensorflow as tf
-
-# Where TensorFlow's Python files are; `tf` itself is a package made of aliases.
-_TENSORFLOW = os.path.join(tf.sysconfig.get_lib(), '')
+# Where TensorFlow's Python files are. It is found, not loaded, which takes seconds.
+_SPEC = importlib.util.find_spec('tensorflow')
+_TENSORFLOW = os.path.join(os.path.dirname(str(_SPEC and _SPEC.origin)), '')
 _PATIENCE_SECONDS = 5.0
 _INSISTENCE_SECONDS = 1.0
 # What each thread is stopped by.
@@ -125,6 +126,44 @@ def stopped_by(asks: Callable[[], bool]) -> Iterator[None]:
     yield
   finally:
     _THREAD.asks = before
+
+
+@contextlib.contextmanager
+def deferred() -> Iterator[None]:
+  """Lets what must not be left half done end before a signal is heeded.
+
+  Processes that are started inside, by Python, take no Ctrl-C: it is for this one.
+
+  Example:
+    >>> with graceful_interrupts() as stop:
+    ...   with deferred():
+    ...     signal.raise_signal(signal.SIGINT)  # Somebody presses Ctrl-C.
+    ...     stop.requested
+    ...   stop.requested
+    False
+    True
+  """
+  if threading.current_thread() is not threading.main_thread():
+    yield
+    return
+  came: list[int] = []
+  numbers = signal.SIGINT, signal.SIGTERM
+  handlers = {each: signal.getsignal(each) for each in numbers}
+  # Python's tracker of resources unblocks signals where it is started.
+  resource_tracker.ensure_running()
+  mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+  for each, handler in handlers.items():
+    if callable(handler):  # Another thread may get what this one blocks.
+      signal.signal(each, lambda number, unused_frame: came.append(number))
+  try:
+    yield
+  finally:
+    for each, handler in handlers.items():
+      if callable(handler):
+        signal.signal(each, handler)
+    for number in dict.fromkeys(came):
+      signal.raise_signal(number)
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def _ends_the_program(handler: Any) -> bool:
