@@ -9,7 +9,7 @@ which is convex as a product of positive semidefinite matrices, entry by entry. 
 many bands as the separation a client's columns do not overlap, and the squared
 sensitivity is the largest sum of r^-2 over patterns: to be at most 1, and convex too.
 
-**Sensitivity.** Patterns are those of `epoch_scaled.banded.certify`: the corners of
+**Sensitivity.** Patterns are those of `epoch_scaled.certify`: the corners of
 what has sums of at most 1 over b successive rounds, and of at most k in all. By duality
 of linear programs, the largest sum of r^-2 is at most 1 if and only if there are
 shares, positive and with sum 1, of these conditions such that r[j]^-2 is at most the
@@ -21,7 +21,7 @@ F(q) = q^T Q q + sum(v q^-2) is convex, and its derivative g at r is 0 but where
 where it is 2 Q r. So F(q) >= F(r) + g^T (q - r). If the error of q is below E, then
 q[j]^2 <= E (Q^-1)[j, j]; and if its sensitivity is at most 1, sum(v q^-2) is at most
 the smallest number of which v is a mean of patterns, or less than that in some entries,
-which `epoch_scaled.banded.certify` states. What is left is a bound of q^T Q q.
+which `epoch_scaled.certify` states. What is left is a bound of q^T Q q.
 
 **Columns and norms together.** The error of columns with their best norms has, as a
 function of the columns, the derivative of the error with those norms held fixed; so

@@ -101,7 +101,7 @@ _SEVERAL = (
   *_BOTH,
   Line(
     'windowed BLT, 3 decays',
-    lambda n, p: strategies.windowed_blt.optimize(n, num_decays=3, participation=p),
+    lambda n, p: strategies.blt.optimize_windowed(n, num_decays=3, participation=p),
     3 * 10**5,
     'C1-',
   ),

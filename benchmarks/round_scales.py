@@ -12,7 +12,7 @@ fixed epochs, has the RMSE of
     rounds    the best columns with a norm for each round, found together,
 
 and `bound`, which no banded strategy with as many bands is below, whatever its norms:
-the one of `epoch_scaled.banded.certify`. `gap` is by how much the RMSE before it can be
+the one of `epoch_scaled.certify`. `gap` is by how much the RMSE before it can be
 above the least, for given columns and for all; `gain` by how much `rounds` is below
 `epochs`. Sensitivities are exact, and taken from the dense matrix. In the last two
 cases the last epoch is a part of one. `_round_norms` says how it is done.
@@ -57,7 +57,7 @@ def _line(
   columns = _round_norms.Columns(participation)
   rescaled, norms = columns.rescaled(epochs)
   rounds = columns.optimize(epochs)
-  certificate = epoch_scaled.banded.certify(rounds, participation=participation)
+  certificate = epoch_scaled.certify(rounds, participation=participation)
   return (
     f'  {error(equal):8.5f}  {error(epochs):8.5f}  {error(rescaled):8.5f}'
     f'  {math.sqrt(1 + norms.gap) - 1:7.1e}  {error(rounds):8.5f}'
@@ -77,7 +77,7 @@ def main(small: bool) -> None:
     apart = Participation(*case)
     options = {'num_bands': case[1], 'cache': False}
     equal = banded.optimize(case[0], **options)
-    epochs = epoch_scaled.banded.optimize(case[0], participation=apart, **options)
+    epochs = epoch_scaled.optimize(equal, participation=apart, cache=False)
     for schema, fixed in (('apart', False), ('fixed epochs', True)):
       line = _line(equal, epochs, Participation(*case, fixed_epoch=fixed))
       print('{:6d}  {:5d}  {:5d}'.format(*case), f' {schema:12s}{line}', flush=True)

@@ -22,7 +22,6 @@ from benchmarks import _arguments
 from tff_dp_aggregators.strategies import Participation
 from tff_dp_aggregators.strategies import blt
 from tff_dp_aggregators.strategies import toeplitz
-from tff_dp_aggregators.strategies import windowed_blt
 
 # Rounds, min_separation, participations; recorded (rmse, max_error).
 _CASES = {
@@ -45,7 +44,7 @@ def _builds(num_rounds: int, separation: int) -> dict[str, Callable]:
   }
   for buffers in _WINDOWED:
     builds[f'windowed BLT, {buffers}'] = functools.partial(
-      windowed_blt.optimize, num_rounds, num_decays=buffers
+      blt.optimize_windowed, num_rounds, num_decays=buffers
     )
   for buffers in _BLT:
     builds[f'BLT, {buffers}'] = functools.partial(

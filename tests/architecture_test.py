@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from experiments import simulate
+from tff_dp_aggregators.strategies import registry
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 DOCUMENT = ROOT / 'docs' / 'architecture.md'
@@ -117,6 +118,10 @@ def record_calls(monkeypatch, called):
       if getattr(module, '__name__', '').startswith(PACKAGE):
         if module.__dict__.get(function) is original:
           monkeypatch.setattr(module, function, recorded)
+    for kind in registry.KINDS.values():  # Which hold the optimiser that builds them.
+      for cell in kind.build.__closure__ or ():
+        if cell.cell_contents is original:
+          monkeypatch.setattr(cell, 'cell_contents', recorded)
 
 
 @pytest.fixture(scope='module')

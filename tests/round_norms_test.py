@@ -24,6 +24,7 @@ import scipy.optimize
 from benchmarks import _round_norms
 from tff_dp_aggregators.strategies import Banded
 from tff_dp_aggregators.strategies import Participation
+from tff_dp_aggregators.strategies import banded
 from tff_dp_aggregators.strategies import epoch_scaled
 from tff_dp_aggregators.strategies import sensitivity
 from tff_dp_aggregators.strategies.numerics import banded_problem
@@ -119,11 +120,13 @@ def test_columns_and_norms_together_are_certified_to_be_the_best(limits, fixed):
     with pytest.raises(ValueError, match='be able to be in all'):
       _round_norms.Columns(participation)
     return
-  epochs = epoch_scaled.banded.optimize(
-    limits[0], num_bands=limits[1], participation=participation, cache=False
+  epochs = epoch_scaled.optimize(
+    banded.optimize(limits[0], num_bands=limits[1], cache=False),
+    participation=participation,
+    cache=False,
   )
   strategy = _round_norms.Columns(participation).optimize(epochs)
-  certificate = epoch_scaled.banded.certify(strategy, participation=participation)
+  certificate = epoch_scaled.certify(strategy, participation=participation)
   assert -1e-9 < certificate.gap < 1e-5
   assert strategy.rmse(participation) < epochs.rmse(participation) * (1 + 1e-9)
   for schema in {participation, Participation(*limits, fixed_epoch=True)}:

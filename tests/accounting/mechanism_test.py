@@ -42,30 +42,41 @@ NEEDED = {'skellam': _INTEGERS, 'discrete_gaussian': _INTEGERS}
     ),
     (
       'windowed_blt',
-      strategies.windowed_blt.optimize(60, participation=PARTICIPATION),
+      strategies.blt.optimize_windowed(60, participation=PARTICIPATION),
     ),
-    ('tailed_blt', strategies.tailed_blt.optimize(60, participation=PARTICIPATION)),
+    (
+      'tailed_blt',
+      strategies.blt.optimize_windowed(60, tail=True, participation=PARTICIPATION),
+    ),
     (
       'epoch_banded',
-      strategies.epoch_scaled.banded.optimize(
-        60, num_bands=12, participation=PARTICIPATION
+      strategies.epoch_scaled.optimize(
+        strategies.banded.optimize(60, num_bands=12, participation=PARTICIPATION),
+        participation=PARTICIPATION,
       ),
     ),
     (
       'epoch_toeplitz',
-      strategies.epoch_scaled.toeplitz.optimize(
-        60, num_bands=12, participation=PARTICIPATION
+      strategies.epoch_scaled.optimize(
+        strategies.toeplitz.optimize(60, num_bands=12, participation=PARTICIPATION),
+        participation=PARTICIPATION,
       ),
     ),
     (
       'epoch_banded_inverse',
-      strategies.epoch_scaled.banded_inverse.optimize(
-        60, num_bands=16, participation=PARTICIPATION
+      strategies.epoch_scaled.optimize(
+        strategies.banded_inverse.optimize(
+          60, num_bands=16, participation=PARTICIPATION
+        ),
+        participation=PARTICIPATION,
       ),
     ),
     (
       'epoch_windowed_blt',
-      strategies.epoch_scaled.windowed_blt.optimize(60, participation=PARTICIPATION),
+      strategies.epoch_scaled.optimize(
+        strategies.blt.optimize_windowed(60, participation=PARTICIPATION),
+        participation=PARTICIPATION,
+      ),
     ),
   ],
 )

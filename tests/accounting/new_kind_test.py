@@ -75,8 +75,10 @@ KIND = registry.Kind(
 
 
 @pytest.fixture
-def echo(monkeypatch):
-  monkeypatch.setitem(registry.KINDS, KIND.name, KIND)
+def echo():
+  registry.register(KIND)
+  yield
+  del registry.KINDS[KIND.name]
 
 
 @pytest.fixture(scope='module', autouse=True)
@@ -170,14 +172,14 @@ def test_reports_describe_it_and_are_verified(echo, tmp_path):
   assert result.ok, result.differences
 
 
-def test_reports_written_before_are_verified_after(monkeypatch, tmp_path):
+def test_reports_written_before_are_verified_after(request, tmp_path):
   report = statement.build(
     reports.Inputs(accounting.Mechanism('tree', LIMITS, 2.0), 1e-6), with_curves=False
   )
   assert list(schema_lib.violations(report)) == []
   path = tmp_path / 'report.json'
   path.write_text(json.dumps(report))
-  monkeypatch.setitem(registry.KINDS, KIND.name, KIND)
+  request.getfixturevalue('echo')
   result = verification.verify(str(path))
   assert result.ok, result.differences
   report['mechanism']['num_delays'] = 2

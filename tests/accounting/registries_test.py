@@ -282,7 +282,7 @@ EXCEPTIONS = {
   'tff_dp_aggregators/strategies/cache.py': {
     'Participation',  # An argument among others; this layer knows no other schema.
   },
-  'tff_dp_aggregators/strategies/epoch_scaled/banded_inverse.py': {
+  'tff_dp_aggregators/strategies/epoch_scaled.py': {
     'exact',  # A kind of sensitivity, not the accountant.
   },
   'tff_dp_aggregators/strategies/participation.py': {

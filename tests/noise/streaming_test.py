@@ -457,8 +457,8 @@ class _Leaky(strategies.Strategy):
       self.num_rounds, self.materialize()
     ).sensitivity_squared_by_round(participation)
 
-  def sensitivity_kind(self, participation=None):
-    return 'bound'
+  def squared_or_bound(self, participation):
+    return float(self.sensitivity_squared_by_round(participation)[-1]), False
 
   def materialize(self):
     powers = self.keep ** np.arange(self.num_rounds)

@@ -25,7 +25,6 @@ from tff_dp_aggregators.strategies import WindowedBLT
 from tff_dp_aggregators.strategies import Workload
 from tff_dp_aggregators.strategies import blt
 from tff_dp_aggregators.strategies import toeplitz
-from tff_dp_aggregators.strategies import windowed_blt
 from tff_dp_aggregators.strategies.numerics import blt_search
 
 ORACLE = json.loads(
@@ -696,7 +695,7 @@ def test_weight_decay_is_optimised_for(objective, momentum, weight_decay):
   best = blt.optimize(60, num_buffers=2, workload=workload, **arguments)
   assert error(best) <= error(blt.optimize(60, num_buffers=2, **arguments))
   # Windows of all rounds follow other derivatives, by Fourier transforms.
-  whole = windowed_blt.optimize(
+  whole = blt.optimize_windowed(
     60, num_decays=2, window=60, workload=workload, **arguments
   )
   # Their scales may sum to more than 1.

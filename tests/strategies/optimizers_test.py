@@ -16,57 +16,29 @@ import pytest
 
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.strategies import Participation
-from tff_dp_aggregators.strategies import banded
-from tff_dp_aggregators.strategies import banded_inverse
-from tff_dp_aggregators.strategies import blt
-from tff_dp_aggregators.strategies import dense
-from tff_dp_aggregators.strategies import tailed_blt
-from tff_dp_aggregators.strategies import toeplitz
-from tff_dp_aggregators.strategies import windowed_blt
-from tff_dp_aggregators.strategies.epoch_scaled import banded as epoch_banded
-from tff_dp_aggregators.strategies.epoch_scaled import banded_inverse as epoch_inverse
-from tff_dp_aggregators.strategies.epoch_scaled import toeplitz as epoch_toeplitz
-from tff_dp_aggregators.strategies.epoch_scaled import windowed_blt as epoch_windowed
+from tff_dp_aggregators.strategies import epoch_scaled
 
 _ROUNDS = 60
 # How to call each for 60 rounds, and who takes part.
 _OPTIMIZERS = {
-  'banded': (banded.optimize, {'num_bands': 12}, Participation(_ROUNDS, 12)),
-  'banded_inverse': (
-    banded_inverse.optimize,
-    {'num_bands': 4},
-    Participation(_ROUNDS, 12),
+  'banded.optimize': ({'num_bands': 12}, Participation(_ROUNDS, 12)),
+  'banded_inverse.optimize': ({'num_bands': 4}, Participation(_ROUNDS, 12)),
+  'blt.optimize': ({'num_buffers': 3}, Participation(_ROUNDS, 12)),
+  'blt.optimize_windowed': ({'num_decays': 2}, Participation(_ROUNDS, 12)),
+  'blt.optimize_windowed, tail': (
+    {'num_decays': 1, 'tail': True},
+    Participation(_ROUNDS, 6, 2),
   ),
-  'blt': (blt.optimize, {'num_buffers': 3}, Participation(_ROUNDS, 12)),
-  'dense': (dense.optimize, {}, Participation(_ROUNDS, 12, fixed_epoch=True)),
-  'epoch_scaled.banded': (
-    epoch_banded.optimize,
-    {'num_bands': 12},
-    Participation(_ROUNDS, 12),
-  ),
-  'epoch_scaled.banded_inverse': (
-    epoch_inverse.optimize,
-    {'num_bands': 4},
-    Participation(_ROUNDS, 12),
-  ),
-  'epoch_scaled.toeplitz': (
-    epoch_toeplitz.optimize,
-    {'num_bands': 12},
-    Participation(_ROUNDS, 12),
-  ),
-  'epoch_scaled.windowed_blt': (
-    epoch_windowed.optimize,
-    {'num_decays': 2},
-    Participation(_ROUNDS, 12),
-  ),
-  'tailed_blt': (tailed_blt.optimize, {'num_decays': 1}, Participation(_ROUNDS, 6, 2)),
-  'toeplitz': (toeplitz.optimize, {'num_bands': 12}, Participation(_ROUNDS, 12)),
-  'windowed_blt': (
-    windowed_blt.optimize,
-    {'num_decays': 2},
-    Participation(_ROUNDS, 12),
-  ),
+  'dense.optimize': ({}, Participation(_ROUNDS, 12, fixed_epoch=True)),
+  'toeplitz.optimize': ({'num_bands': 12}, Participation(_ROUNDS, 12)),
 }
+# Those whose results may have scales for each epoch.
+_UNSCALED = (
+  'banded.optimize',
+  'banded_inverse.optimize',
+  'blt.optimize_windowed',
+  'toeplitz.optimize',
+)
 _SHARED = {
   'objective': 'mean',
   'participation': None,
@@ -76,30 +48,27 @@ _SHARED = {
 each = pytest.mark.parametrize('name', _OPTIMIZERS)
 
 
+def _named(name):
+  module, function = name.partition(',')[0].split('.')
+  return getattr(getattr(strategies, module), function)
+
+
 def test_these_are_all_optimizers():
-  prefix = strategies.__name__ + '.'
-  rooms = [strategies, strategies.epoch_scaled]
-  modules = [
-    importlib.import_module(f'{room.__name__}.{module.name}')
-    for room in rooms
-    for module in pkgutil.iter_modules(room.__path__)
-    if not module.ispkg
-  ]
   public = {
-    module.__name__[len(prefix) :]: [
-      name for name in vars(module) if name.startswith('optimize')
-    ]
-    for module in modules
+    f'{module.name}.{name}'
+    for module in pkgutil.iter_modules(strategies.__path__)
+    for name in vars(importlib.import_module(f'{strategies.__name__}.{module.name}'))
+    if name.startswith('optimize')
   }
-  assert {name: found for name, found in public.items() if found} == {
-    name: ['optimize'] for name in _OPTIMIZERS
-  }
+  here = {name.partition(',')[0] for name in _OPTIMIZERS}
+  assert public == {*here, 'epoch_scaled.optimize'}
 
 
-@each
+@pytest.mark.parametrize('name', [*_OPTIMIZERS, 'epoch_scaled.optimize'])
 def test_parameters_are_alike(name):
-  first, *others = inspect.signature(_OPTIMIZERS[name][0]).parameters.values()
-  assert (first.name, first.default) == ('num_rounds', inspect.Parameter.empty)
+  first, *others = inspect.signature(_named(name)).parameters.values()
+  expected = 'unscaled' if name == 'epoch_scaled.optimize' else 'num_rounds'
+  assert (first.name, first.default) == (expected, inspect.Parameter.empty)
   assert {other.kind for other in others} == {inspect.Parameter.KEYWORD_ONLY}
   shared = {other.name: other.default for other in others[-len(_SHARED) :]}
   assert list(shared.items()) == list(_SHARED.items())
@@ -111,17 +80,16 @@ def test_parameters_are_alike(name):
 def test_annotations_of_what_is_shared_are_the_same():
   annotations = {
     name: [
-      inspect.signature(optimize).parameters[each].annotation
-      for each in ('num_rounds', *_SHARED)
+      inspect.signature(_named(name)).parameters[each].annotation for each in _SHARED
     ]
-    for name, (optimize, _, _) in _OPTIMIZERS.items()
+    for name in (*_OPTIMIZERS, 'epoch_scaled.optimize')
   }
-  assert all(found == annotations['banded'] for found in annotations.values())
+  assert all(found == annotations['banded.optimize'] for found in annotations.values())
 
 
 @each
 def test_options_by_position_are_refused(name):
-  optimize, options, _ = _OPTIMIZERS[name]
+  optimize, (options, _) = _named(name), _OPTIMIZERS[name]
   with pytest.raises(TypeError, match='positional'):
     optimize(_ROUNDS, *(options.values() or ['mean']))
 
@@ -129,24 +97,39 @@ def test_options_by_position_are_refused(name):
 @pytest.mark.few(4)
 @each
 def test_the_objective_is_the_mean_unless_the_largest_is_asked_for(name):
-  optimize, options, participation = _OPTIMIZERS[name]
+  optimize, (options, participation) = _named(name), _OPTIMIZERS[name]
   arguments = {**options, 'participation': participation, 'cache': False}
   default = optimize(_ROUNDS, **arguments)
   assert default == optimize(_ROUNDS, objective='mean', **arguments)
   largest = optimize(_ROUNDS, objective='max', **arguments)
-  assert default.rmse(participation) < largest.rmse(participation)
-  assert largest.max_error(participation) < default.max_error(participation)
+  pairs = [(default, largest)]
+  if name in _UNSCALED:
+    shared = {'participation': participation, 'cache': False}
+    scaled = epoch_scaled.optimize(default, **shared)
+    assert scaled == epoch_scaled.optimize(default, objective='mean', **shared)
+    pairs.append((scaled, epoch_scaled.optimize(largest, objective='max', **shared)))
+  for mean, largest in pairs:
+    assert mean.rmse(participation) < largest.rmse(participation)
+    assert largest.max_error(participation) < mean.max_error(participation)
 
 
 @each
 def test_another_objective_is_refused(name):
-  optimize, options, participation = _OPTIMIZERS[name]
+  optimize, (options, participation) = _named(name), _OPTIMIZERS[name]
   with pytest.raises(ValueError, match="objective must be 'mean' or 'max', got 'rmse'"):
     optimize(_ROUNDS, **options, objective='rmse', participation=participation)
+  if name in _UNSCALED:
+    unscaled = optimize(_ROUNDS, **options, participation=participation)
+    with pytest.raises(ValueError, match="objective must be 'mean' or 'max', got"):
+      epoch_scaled.optimize(unscaled, objective='rmse', participation=participation)
 
 
 @each
 def test_a_participation_for_other_rounds_is_refused(name):
-  optimize, options, participation = _OPTIMIZERS[name]
+  optimize, (options, participation) = _named(name), _OPTIMIZERS[name]
   with pytest.raises(ValueError, match='participation.num_rounds is 60, but num_round'):
     optimize(_ROUNDS + 1, **options, participation=participation)
+  if name in _UNSCALED:
+    unscaled = optimize(_ROUNDS, **options, participation=participation)
+    with pytest.raises(ValueError, match='participation.num_rounds is 61, but num_'):
+      epoch_scaled.optimize(unscaled, participation=Participation(_ROUNDS + 1, 12))

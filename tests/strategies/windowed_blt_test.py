@@ -1,8 +1,9 @@
-"""Windowed BLTs: banded Toeplitz strategies that few decays describe.
+"""Windowed BLTs: banded Toeplitz strategies that few decays describe; and tailed ones.
 
-Sensitivity is compared with every participation pattern, errors with dense algebra, the
-recursion that makes them worth having with C^-1, optima with those of banded Toeplitz
-strategies (recorded).
+Windows are for clients that come back, a tail is for when they are done. Sensitivity is
+compared with every participation pattern, errors with dense algebra, the recursion that
+makes them worth having with C^-1, optima with those of banded Toeplitz strategies of up
+to all bands, whose tails only must not increase (recorded), and with one another.
 """
 
 import itertools
@@ -14,11 +15,12 @@ import pytest
 from tff_dp_aggregators.strategies import BLT
 from tff_dp_aggregators.strategies import BandedToeplitz
 from tff_dp_aggregators.strategies import Participation
+from tff_dp_aggregators.strategies import TailedBLT
 from tff_dp_aggregators.strategies import WindowedBLT
 from tff_dp_aggregators.strategies import Workload
 from tff_dp_aggregators.strategies import blt
 from tff_dp_aggregators.strategies import recursion
-from tff_dp_aggregators.strategies import windowed_blt
+from tff_dp_aggregators.strategies import toeplitz
 from tff_dp_aggregators.strategies.numerics import blt_search
 from tff_dp_aggregators.strategies.numerics import windowed_problem
 
@@ -26,7 +28,11 @@ SCALES, DECAYS = (0.2, 0.4), (0.95, 0.5)
 
 
 def optimize(*args, **kwargs):
-  return windowed_blt.optimize(*args, **kwargs, cache=False)
+  return blt.optimize_windowed(*args, **kwargs, cache=False)
+
+
+def optimize_tailed(*args, **kwargs):
+  return optimize(*args, **kwargs, tail=True)
 
 
 def error(strategy, objective, participation, workload=None):
@@ -43,24 +49,31 @@ def test_coefficients_are_those_of_a_blt_up_to_the_window():
   np.testing.assert_allclose(whole.matrix_coefficients(), uncut, rtol=1e-15)
 
 
-def test_inverse_coefficients_are_those_of_the_dense_inverse():
-  strategy = WindowedBLT(15, 4, SCALES, DECAYS)
+@pytest.mark.parametrize('window', [1, 2, 4, 15])
+@pytest.mark.parametrize('decay', [None, 0.0, 0.9, 1.0])
+def test_inverse_coefficients_are_those_of_the_dense_inverse(window, decay):
+  strategy = WindowedBLT(15, window, SCALES, DECAYS)
+  if decay is not None:
+    strategy = TailedBLT(**strategy.parameters(), tail_scale=0.05, tail_decay=decay)
   dense = np.linalg.inv(strategy.materialize())
   np.testing.assert_allclose(strategy.inverse_coefficients(), dense[:, 0], atol=1e-14)
 
 
 @pytest.mark.parametrize('window', [1, 2, 3, 5, 9])
-def test_sensitivity_is_that_of_the_worst_pattern(window):
-  strategy = WindowedBLT(9, window, SCALES, DECAYS)
+@pytest.mark.parametrize('tail', [(), (0.05, 0.9), (0.3, 1.0), (0.1, 0.0)])
+def test_sensitivity_is_that_of_the_worst_pattern(window, tail):
+  kind = TailedBLT if tail else WindowedBLT
+  strategy = kind(9, window, SCALES, DECAYS, *tail)
   matrix = strategy.materialize()
-  for b, k in itertools.product(range(1, 10), [1, 2, 9]):
-    participation = Participation(9, b, k)
-    worst = max(
-      np.square(matrix[:, list(rounds)].sum(axis=1)).sum()
-      for rounds in participation.patterns()
-    )
-    assert strategy.sensitivity_kind(participation) == 'exact'
-    assert strategy.sensitivity_squared(participation) == pytest.approx(worst)
+  for b, k in itertools.product(range(1, 10), [1, 2, 3, 9]):
+    for fixed_epoch in (False, True):
+      participation = Participation(9, b, k, fixed_epoch=fixed_epoch)
+      worst = max(
+        np.square(matrix[:, list(rounds)].sum(axis=1)).sum()
+        for rounds in participation.patterns()
+      )
+      assert strategy.sensitivity_kind(participation) == 'exact'
+      assert strategy.sensitivity_squared(participation) == pytest.approx(worst)
 
 
 class Copy:
@@ -280,6 +293,7 @@ def test_impossible_windows_are_refused(arguments, kind, message):
     WindowedBLT(*arguments)
 
 
+@pytest.mark.parametrize('tail', [False, True])
 @pytest.mark.parametrize(
   'kwargs, kind, message',
   [
@@ -291,17 +305,224 @@ def test_impossible_windows_are_refused(arguments, kind, message):
     ({'participation': Participation(99, 9)}, ValueError, 'build both for the same'),
     ({'window': 101}, ValueError, 'window must be at most num_rounds=100'),
     ({'min_gain': 0.0}, ValueError, 'min_gain must be above 0'),
+    ({'min_gain': 1.0}, ValueError, 'min_gain must be above 0'),
     ({'workload': np.tri(100)}, ValueError, 'optimised for prefix sums'),
     ({'workload': Workload.cooldown(100)}, ValueError, 'learning rates'),
   ],
 )
-def test_wrong_arguments_are_refused(kwargs, kind, message):
+def test_wrong_arguments_are_refused(kwargs, kind, message, tail):
   arguments = {
     'num_rounds': 100,
     'num_decays': 1,
     'objective': 'mean',
     'participation': Participation(100, 20),
+    'tail': tail,
     **kwargs,
   }
   with pytest.raises(kind, match=message):
     optimize(**arguments)
+
+
+def test_coefficients_are_those_of_a_window_and_of_a_tail():
+  strategy = TailedBLT(10, 4, SCALES, DECAYS, 0.125, 0.5)
+  windowed = WindowedBLT(10, 4, SCALES, DECAYS).matrix_coefficients()
+  tail = [0.0, *(0.125 * 0.5**i for i in range(9))]
+  np.testing.assert_allclose(strategy.matrix_coefficients(), windowed + tail)
+  alone = TailedBLT(10, 4, (), (), 0.125, 0.5).matrix_coefficients()
+  uncut = BLT(10, (0.125,), (0.5,)).matrix_coefficients()
+  np.testing.assert_allclose(alone, uncut, rtol=1e-15)
+
+
+@pytest.mark.parametrize(
+  'num_rounds, window, num_decays, buffers, kind',
+  [
+    (2000, 50, 2, 50, recursion.LastRounds),
+    (2000, 700, 2, 9, recursion.DecayingSums),  # Three copies.
+    (2000, 2000, 2, 3, recursion.DecayingSums),
+    (2000, 50, 0, 1, recursion.DecayingSums),
+    (2000, 1, 2, 1, recursion.DecayingSums),
+  ],
+)
+def test_buffers_are_those_of_the_recursion_that_keeps_less(
+  num_rounds, window, num_decays, buffers, kind
+):
+  scales, decays = SCALES[:num_decays], DECAYS[:num_decays]
+  strategy = TailedBLT(num_rounds, window, scales, decays, 0.05, 0.999)
+  assert strategy.noise_buffers == buffers
+  assert type(strategy.recursion()) is kind
+  without = TailedBLT(num_rounds, window, scales, decays, 0.0, 0.0)
+  windowed = WindowedBLT(num_rounds, window, scales, decays)
+  assert without.noise_buffers == windowed.noise_buffers
+  np.testing.assert_array_equal(
+    without.matrix_coefficients(), windowed.matrix_coefficients()
+  )
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize(
+  'b, k, objective, most, buffers',
+  [
+    # Banded Toeplitz with as many bands as rounds: 8.7116; with 1200: 8.7493.
+    (50, 4, 'mean', 8.7479, 50),
+    (50, 4, 'max', 9.6466, 50),
+    (300, 2, 'mean', 4.9886, 28),
+  ],
+)
+def test_no_other_kind_is_as_good_where_clients_are_done_early(
+  b, k, objective, most, buffers
+):
+  participation = Participation(2000, b, k)
+  arguments = {'objective': objective, 'participation': participation}
+  strategy = optimize_tailed(2000, **arguments)
+  value = error(strategy, objective, participation)
+  assert strategy.sensitivity_kind(participation) == 'exact'
+  assert (value <= most, strategy.noise_buffers) == (True, buffers)
+  others = [
+    blt.optimize(2000, num_buffers=6, cache=False, **arguments),
+    blt.optimize_windowed(2000, cache=False, **arguments),
+    toeplitz.optimize(2000, num_bands=b, cache=False, **arguments),
+    toeplitz.optimize(2000, num_bands=400, cache=False, **arguments),
+  ]
+  for other in others:
+    assert value < 0.99 * error(other, objective, participation)
+
+
+def test_one_decay_is_nearly_as_good_as_any_tail_that_does_not_increase():
+  participation = Participation(400, 20, 3)
+  best = toeplitz.optimize(400, num_bands=400, participation=participation, cache=False)
+  coefficients = np.array(best.coefficients) / best.coefficients[0]
+  assert 0 < coefficients[20] < 0.3 * coefficients[19]  # What a window cannot do alone.
+  ours = optimize_tailed(400, participation=participation)
+  assert ours.rmse(participation) < 1.006 * best.rmse(participation)
+  assert ours.noise_buffers == 20 < best.noise_buffers == 399
+
+
+@pytest.mark.parametrize('momentum', [0.0, 0.9])
+@pytest.mark.parametrize('objective', ['max', 'mean'])
+@pytest.mark.parametrize(
+  'n, b, k, window', [(50, 10, 3, 10), (50, 20, 2, 30), (41, 10, 2, 5), (9, 1, 4, 2)]
+)
+@pytest.mark.parametrize('has_tail', [True, False])
+def test_loss_is_the_logarithm_of_the_squared_error_with_a_tail(
+  n, b, k, window, objective, momentum, has_tail
+):
+  participation = Participation(n, b, k)
+  problem = windowed_problem.WindowProblem(
+    window, blt_search.BLTProblem(n, b, k, objective, momentum), has_tail
+  )
+  point = np.log([0.05, 0.5, 0.2, 0.4, 0.01, 0.03])
+  strategy = TailedBLT(n, window, (0.2, 0.4), (0.95, 0.5), 0.03, 0.99)
+  if not has_tail:
+    point, strategy = point[:4], WindowedBLT(n, window, (0.2, 0.4), (0.95, 0.5))
+  loss, slope = problem.loss_and_slope(point)
+  value = error(strategy, objective, participation, Workload(n, momentum))
+  assert math.exp(loss / 2) == pytest.approx(value, rel=1e-12)
+  for i, move in enumerate(1e-5 * np.eye(len(point))):
+    ahead, _ = problem.loss_and_slope(point + move)
+    behind, _ = problem.loss_and_slope(point - move)
+    assert (ahead - behind) / 2e-5 == pytest.approx(slope[i], abs=1e-7)
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize(
+  'n', [3, 10, *(pytest.param(n, marks=pytest.mark.slow) for n in (100, 1000))]
+)
+@pytest.mark.parametrize('objective', ['max', 'mean'])
+def test_never_a_failure_nor_worse_than_a_window_alone(n, objective):
+  for b, k in itertools.product(sorted({1, 2, max(1, n // 7), n - 1}), [2, 5, None]):
+    participation = Participation(n, b, k)
+    arguments = {'num_decays': 2, 'objective': objective}
+    strategy = optimize_tailed(n, participation=participation, **arguments)
+    value = error(strategy, objective, participation)
+    assert strategy.sensitivity_kind(participation) == 'exact'
+    windowed = blt.optimize_windowed(
+      n, participation=participation, cache=False, **arguments
+    )
+    assert value <= error(windowed, objective, participation) * (1 + 1e-12)
+    if strategy.tail_scale:  # It is worth what was asked for.
+      assert value <= error(windowed, objective, participation) * (1 - 1e-4)
+
+
+@pytest.mark.few(3)
+@pytest.mark.slow
+@pytest.mark.parametrize('objective', ['max', 'mean'])
+@pytest.mark.parametrize(('b', 'k'), [(1, 4), (2, 4), (4, 8), (8, 2)])
+def test_it_is_never_worse_than_a_blt_of_as_many_decays(b, k, objective):
+  participation = Participation(256, b, k)
+  arguments = {'objective': objective, 'participation': participation}
+  strategy = optimize_tailed(256, num_decays=2, **arguments)
+  uncut = blt.optimize(256, num_buffers=3, min_gain=1e-4, cache=False, **arguments)
+  ours, theirs = (error(each, objective, participation) for each in (strategy, uncut))
+  assert ours <= theirs * (1 + 1e-9)
+  assert strategy.sensitivity_kind(participation) == 'exact'
+  if b <= 2:  # No decay has room in such a window.
+    assert strategy.window == 256
+    assert strategy.noise_buffers == uncut.noise_buffers
+    assert ours == pytest.approx(theirs, rel=1e-6)
+  asked = optimize_tailed(256, num_decays=2, window=b, **arguments)
+  assert asked.window == b
+
+
+def test_there_is_no_tail_where_clients_take_part_until_the_end():
+  participation = Participation(200, 20)
+  strategy = optimize_tailed(200, participation=participation)
+  assert (strategy.tail_scale, strategy.noise_buffers) == (0.0, 19)
+
+
+@pytest.mark.parametrize('objective', ['max', 'mean'])
+def test_momentum_is_optimised_for_with_a_tail(objective):
+  participation, workload = Participation(200, 20, 2), Workload(200, 0.9)
+  arguments = {'num_decays': 2, 'objective': objective}
+  best = optimize_tailed(
+    200, participation=participation, workload=workload, **arguments
+  )
+  value = error(best, objective, participation, workload)
+  other = optimize_tailed(200, participation=participation, **arguments)
+  assert value < error(other, objective, participation, workload) * 0.99
+  rng = np.random.default_rng(5)
+  for size in [1e-3, 1e-2] * 10:
+    near = TailedBLT(
+      200,
+      20,
+      np.array(best.output_scales) * np.exp(size * rng.normal(size=2)),
+      np.minimum(np.array(best.buffer_decays) * np.exp(size * rng.normal(size=2)), 1.0),
+      best.tail_scale * np.exp(size * rng.normal()),
+      min(best.tail_decay * np.exp(size * rng.normal()), 1.0),
+    )
+    assert error(near, objective, participation, workload) >= value * (1 - 1e-9)
+
+
+def test_a_longer_window_may_be_asked_for_and_is_worse():
+  participation = Participation(400, 20, 3)
+  errors = [
+    optimize_tailed(400, participation=participation, window=window).rmse(participation)
+    for window in (20, 40, 400)
+  ]
+  assert errors == sorted(errors)
+
+
+@pytest.mark.parametrize(
+  'arguments, kind, message',
+  [
+    ((10, 11, SCALES, DECAYS, 0.1, 0.9), ValueError, 'window must be at most num_rou'),
+    ((10, 5, (0.1,), DECAYS, 0.1, 0.9), ValueError, 'as many output_scales'),
+    ((10, 5, SCALES, DECAYS, -0.1, 0.9), ValueError, 'tail_scale must be finite and'),
+    ((10, 5, SCALES, DECAYS, math.nan, 0.9), ValueError, 'tail_scale must be finite'),
+    ((10, 5, SCALES, DECAYS, 0.1, 1.1), ValueError, 'tail_decay must be from 0 to 1'),
+    ((10, 5, SCALES, DECAYS, 'x', 0.9), TypeError, 'tail_scale must be a number'),
+    ((10, 5, SCALES, DECAYS, 0.1, None), TypeError, 'tail_decay must be a number'),
+  ],
+)
+def test_impossible_tails_are_refused(arguments, kind, message):
+  with pytest.raises(kind, match=message):
+    TailedBLT(*arguments)
+
+
+def test_tails_are_not_taken_for_bands():
+  strategy = TailedBLT(10, 3, SCALES, DECAYS, 0.1, 0.9)
+  assert strategy.num_bands == 10
+  as_bands = BandedToeplitz(10, tuple(strategy.matrix_coefficients()))
+  participation = Participation(10, 5)
+  assert strategy.sensitivity(participation) == pytest.approx(
+    as_bands.sensitivity(participation), rel=1e-14
+  )

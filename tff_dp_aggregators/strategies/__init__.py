@@ -16,26 +16,24 @@ from tff_dp_aggregators.strategies import registry
 from tff_dp_aggregators.strategies import restarts
 from tff_dp_aggregators.strategies import sensitivity
 from tff_dp_aggregators.strategies import strategy
-from tff_dp_aggregators.strategies import tailed_blt
 from tff_dp_aggregators.strategies import toeplitz
 from tff_dp_aggregators.strategies import tree
-from tff_dp_aggregators.strategies import windowed_blt
 from tff_dp_aggregators.strategies import workload
 from tff_dp_aggregators.strategies.banded import Banded
 from tff_dp_aggregators.strategies.banded_inverse import BandedInverse
 from tff_dp_aggregators.strategies.banded_inverse import UnitBandedInverse
 from tff_dp_aggregators.strategies.blt import BLT
+from tff_dp_aggregators.strategies.blt import TailedBLT
+from tff_dp_aggregators.strategies.blt import WindowedBLT
 from tff_dp_aggregators.strategies.dense import Dense
 from tff_dp_aggregators.strategies.epoch_scaled import EpochBandedInverse
 from tff_dp_aggregators.strategies.epoch_scaled import EpochToeplitz
 from tff_dp_aggregators.strategies.epoch_scaled import EpochWindowedBLT
 from tff_dp_aggregators.strategies.participation import Participation
 from tff_dp_aggregators.strategies.strategy import Strategy
-from tff_dp_aggregators.strategies.tailed_blt import TailedBLT
 from tff_dp_aggregators.strategies.toeplitz import BandedToeplitz
 from tff_dp_aggregators.strategies.toeplitz import Identity
 from tff_dp_aggregators.strategies.tree import BinaryTree
-from tff_dp_aggregators.strategies.windowed_blt import WindowedBLT
 from tff_dp_aggregators.strategies.workload import Workload
 
 __all__ = [
@@ -67,10 +65,8 @@ __all__ = [
   'restarts',
   'sensitivity',
   'strategy',
-  'tailed_blt',
   'toeplitz',
   'tree',
-  'windowed_blt',
   'workload',
 ]
 

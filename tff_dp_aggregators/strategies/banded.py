@@ -12,7 +12,7 @@ norms over a client's rounds that counts. With 64 rounds, 16 bands and 4 partici
 16 apart, the best unit columns have RMSE 4.5852; scaled by 1.114, 1.048, 0.969 and
 0.850 in the four epochs, they have 4.4935 and the same sensitivity. So what `optimize`
 returns, and what `certify` proves, is then about the best columns of one norm, and not
-about all banded strategies. `epoch_scaled.banded` finds columns and norms of epochs
+about all banded strategies. `epoch_scaled.optimize` finds columns and norms of epochs
 together, 4.4880, with a certificate for columns of any norms.
 """
 
@@ -26,6 +26,7 @@ from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.strategies import cache as cache_lib
 from tff_dp_aggregators.strategies import participation as participation_lib
 from tff_dp_aggregators.strategies import recursion as recursion_lib
+from tff_dp_aggregators.strategies import registry
 from tff_dp_aggregators.strategies import sensitivity as sensitivity_lib
 from tff_dp_aggregators.strategies import size
 from tff_dp_aggregators.strategies import strategy as strategy_lib
@@ -77,10 +78,14 @@ class Banded(strategy_lib.Strategy):
         f'diagonals must be of shape [num_bands, {n}] for num_rounds={n}, with 1 to '
         f'{n} bands, got shape {diagonals.shape}.'
       )
-    _refuse(~np.isfinite(diagonals), diagonals, 'must be finite')
+    bands.refuse(~np.isfinite(diagonals), diagonals, 'diagonals must be finite')
     past_the_end = ~bands.mask(self.num_bands, n) & (diagonals != 0)
-    _refuse(past_the_end, diagonals, f'must be zero past row {n - 1} of the matrix')
-    _refuse(diagonals[:1] <= 0, diagonals, 'must be positive on the main diagonal')
+    bands.refuse(
+      past_the_end, diagonals, f'diagonals must be zero past row {n - 1} of the matrix'
+    )
+    bands.refuse(
+      diagonals[:1] <= 0, diagonals, 'diagonals must be positive on the main diagonal'
+    )
 
   @classmethod
   def from_matrix(cls, matrix: Any, num_bands: Optional[int] = None) -> 'Banded':
@@ -144,25 +149,15 @@ class Banded(strategy_lib.Strategy):
       spent[i:] = np.maximum(spent[i:], last)
     return np.maximum.accumulate(spent)
 
-  def sensitivity_squared(
-    self, participation: Optional[participation_lib.Participation] = None
-  ) -> float:
-    """sens(C)^2, the last entry of `sensitivity_squared_by_round`."""
-    participation = self._participation(participation)
+  def squared_or_bound(
+    self, participation: participation_lib.Participation
+  ) -> tuple[float, bool]:
+    """sens(C)^2, and whether it is exact."""
     if not self._is_disjoint(participation):
-      return sensitivity_lib.squared(self.materialize(), participation)[0]
+      return sensitivity_lib.squared(self.materialize(), participation)
     norms = np.square(self.diagonals).sum(axis=0)
-    return float((norms + sensitivity_lib.best_before(norms, participation)).max())
-
-  def sensitivity_kind(
-    self, participation: Optional[participation_lib.Participation] = None
-  ) -> str:
-    """'exact', or 'bound' if `sensitivity` may be too large."""
-    participation = self._participation(participation)
-    if self._is_disjoint(participation):
-      return 'exact'
-    exact = sensitivity_lib.squared(self.materialize(), participation)[1]
-    return 'exact' if exact else 'bound'
+    before = sensitivity_lib.best_before(norms, participation)
+    return float((norms + before).max()), True
 
   def noise_row_norms(self) -> np.ndarray:
     """Standard deviation of the noise that each round adds, for unit-variance z.
@@ -255,7 +250,7 @@ def optimize(
   toeplitz.check_bands(num_rounds, num_bands)
   size.check_bands(num_rounds, num_bands)
   checks.check_objective(objective)
-  _check_separation(num_bands, participation_lib.check(num_rounds, participation))
+  check_separation(num_bands, participation_lib.check(num_rounds, participation))
   workload = workload_lib.check(num_rounds, workload)
   if max_gap is not None and not max_gap > 0:
     raise ValueError(f'max_gap must be positive, such as 1e-3, got {max_gap}.')
@@ -319,20 +314,17 @@ several at least 4 rounds apart, those with columns of equal norm only
   """
   checks.check_objective(objective)
   workload = workload_lib.check(strategy.num_rounds, workload)
-  errors = strategy.per_query_error(workload)
   if objective == 'mean':
-    error = float(errors.mean())
     weights = np.full(strategy.num_rounds, 1.0 / strategy.num_rounds)
     diagonals = strategy.diagonals
   else:
-    error = float(errors.max())
     with progress_lib.Progress(f'weights of {name(strategy.diagonals)}') as progress:
       minimum = _descend(
         strategy.diagonals, objective, workload, _TOLERANCES['max'], progress
       )
     diagonals, weights = banded_problem.unit_columns(minimum.point), minimum.weights
   return gram.Certificate(
-    error=strategy.sensitivity_squared() * error,
+    error=strategy.sensitivity_squared() * strategy.squared_error(objective, workload),
     lower_bound=_lower_bound(diagonals, workload, weights),
     scope=(
       f'strategies of {strategy.num_rounds} rounds with at most {strategy.num_bands} '
@@ -360,11 +352,9 @@ def _optimize(
       strategy = Banded(num_rounds, point)
       if max_gap is None:
         return strategy
-      errors = strategy.per_query_error(workload)
-      error = errors.mean() if objective == 'mean' else errors.max()
       weights = minimum.weights
       bound = _lower_bound(point, workload, weights)
-      gap = float(error) / bound - 1.0
+      gap = strategy.squared_error(objective, workload) / bound - 1.0
       if gap <= max_gap:
         return strategy
       tolerance *= 0.1
@@ -400,7 +390,7 @@ def _lower_bound(
   return gram.lower_bound(multiplier, budget, workload, weights)
 
 
-def _check_separation(
+def check_separation(
   num_bands: int, participation: participation_lib.Participation
 ) -> None:
   """Refuses bands with which columns of one client would overlap."""
@@ -420,10 +410,33 @@ def name(diagonals: np.ndarray) -> str:
   return f'banded {diagonals.shape[1]} x {diagonals.shape[0]}'
 
 
-def _refuse(wrong: np.ndarray, diagonals: np.ndarray, what: str) -> None:
-  """Raises a ValueError about the first entry, by rows, that is wrong."""
-  if np.any(wrong):
-    band, column = np.unravel_index(np.argmax(wrong), wrong.shape)
-    raise ValueError(
-      f'diagonals {what}, but [{band}, {column}] is {diagonals[band, column]}.'
-    )
+def _seconds(
+  limits: participation_lib.Participation, num_bands: Optional[int] = None
+) -> float:
+  """Steps, of which the mean error takes up to about 150."""
+  if num_bands is None:
+    num_bands = registry.free_bands(limits)
+  step = 6e-6 + 0.11e-6 * num_bands + 0.0007e-6 * num_bands**2
+  return 150 * step * limits.num_rounds
+
+
+registry.register(
+  registry.Kind(
+    'banded',
+    Banded,
+    registry.optimizing(optimize, num_bands=registry.free_bands),
+    adapts=True,
+    words='noise correlated over rounds by a banded matrix',
+    citations=('arXiv:2306.08153',),
+    options=(toeplitz.BANDS,),
+    # Columns of norm 1 with so many bands never overlap for one client.
+    is_free=lambda limits, num_bands=None: (
+      num_bands is None or num_bands <= registry.free_bands(limits)
+    ),
+    seconds=_seconds,
+    quicker_with='fewer bands',
+    variants=toeplitz.free_bands_unless_given,
+    needless=toeplitz.needless_bands,
+    bands='num_bands',
+  )
+)

@@ -52,9 +52,9 @@ from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.strategies import cache as cache_lib
 from tff_dp_aggregators.strategies import participation as participation_lib
 from tff_dp_aggregators.strategies import recursion as recursion_lib
+from tff_dp_aggregators.strategies import registry
 from tff_dp_aggregators.strategies import toeplitz
 from tff_dp_aggregators.strategies import workload as workload_lib
-from tff_dp_aggregators.strategies.numerics import banded_errors
 from tff_dp_aggregators.strategies.numerics import power_series
 from tff_dp_aggregators.strategies.numerics import series_optimization
 from tff_dp_aggregators.strategies.numerics import toeplitz_problem
@@ -76,18 +76,12 @@ def inverse_root_coefficients(
   of ((1 - momentum x) (1 - (1 - weight_decay) x))^exponent; a constant learning rate
   is left out.
 
-  Args:
-    num_coefficients: How many to return.
-    exponent: From 0 to 1.
-    workload: A Toeplitz workload; `None` means prefix sums.
+  `num_coefficients`: How many to return.
+  `exponent`: From 0 to 1.
+  `workload`: A Toeplitz workload; `None` means prefix sums.
 
-  Returns:
-    A float64 array of shape [num_coefficients]; of prefix sums, negative after the
-    first.
-
-  Raises:
-    TypeError: If a number is not one.
-    ValueError: If one is out of range, or the workload is not Toeplitz.
+  Returns a float64 array of shape [num_coefficients]; of prefix sums, negative after
+  the first.
 
   Example:
     >>> inverse_root_coefficients(4).tolist()
@@ -176,15 +170,7 @@ class BandedInverse(toeplitz.LowerToeplitz):
     num_bands: int,
     workload: Optional[workload_lib.Workload] = None,
   ) -> 'BandedInverse':
-    """BISR: the bands of the inverse square root of a workload.
-
-    Args:
-      num_rounds: Rounds n.
-      num_bands: Bands of C^-1.
-      workload: As for `root`.
-
-    Raises:
-      ValueError: As for `root`.
+    """BISR, the bands of a workload's inverse square root: `root` with exponent 0.5.
 
     Example:
       >>> strategy = BandedInverse.square_root(num_rounds=128, num_bands=16)
@@ -224,7 +210,7 @@ class BandedInverse(toeplitz.LowerToeplitz):
       [1.0, -0.9]
     """
     bands = _root_bands(num_rounds, num_bands, exponent, workload)
-    return _with_unit_columns(num_rounds, bands)
+    return with_unit_columns(num_rounds, bands)
 
   @property
   def num_inverse_bands(self) -> int:
@@ -301,10 +287,7 @@ class UnitBandedInverse(toeplitz.ScaledToeplitz):
 
   @classmethod
   def of(cls, unscaled: BandedInverse) -> 'UnitBandedInverse':
-    """The strategy with these bands.
-
-    Args:
-      unscaled: Whose columns are brought to one norm.
+    """The strategy with the bands of another, whose columns are brought to one norm.
 
     Example:
       >>> UnitBandedInverse.of(BandedInverse(8, (2.0, -1.0)))
@@ -378,7 +361,59 @@ class UnitBandedInverse(toeplitz.ScaledToeplitz):
     if not isinstance(workload, workload_lib.Workload):
       return super().per_query_error(workload)
     weights = self._norms[:, np.newaxis] * np.array(self.coefficients)
-    return banded_errors.of_noise(workload, weights)
+    return errors_of_noise(workload, weights)
+
+
+def errors_of_noise(workload: workload_lib.Workload, weights: np.ndarray) -> np.ndarray:
+  """Squared row norms of A N, for noise N z that is made of few rows of z.
+
+  Row t of the noise is sum_i W[t, i] z[t - i] for i below p. So z[j] is in rounds j to
+  j + p - 1 only, where it is followed lag by lag, for all j at once. Later a workload
+  only carries on what it remembers of z[j], two numbers: its decayed sum v and its part
+  y of the answer,
+
+      v <- momentum v,    y <- (1 - weight_decay) y + learning_rate v.
+
+  Their squares and products, summed up over all such j, follow from those of the round
+  before. So all errors take O(n p).
+
+  `weights`: W, float64 of shape [n, p], p at most n. Entries [t, i] with i > t are of
+  no meaning.
+
+  Returns float64 array of shape [n].
+
+  Example:
+    >>> weights = np.array([[1.0, 0.0], [2.0, -0.5], [1.0, -1.0]])
+    >>> errors_of_noise(workload_lib.Workload(3), weights)
+    array([1.  , 4.25, 2.25])
+  """
+  num_rounds, width = weights.shape
+  momentum, kept = workload.momentum, 1.0 - workload.weight_decay
+  rates = np.ones(num_rounds)
+  if workload.learning_rates is not None:
+    rates = np.array(workload.learning_rates)
+  errors = np.zeros(num_rounds)
+  decayed, answers = np.zeros(num_rounds), np.zeros(num_rounds)  # v and y of each j.
+  for lag in range(width):
+    rounds = num_rounds - lag
+    decayed = momentum * decayed[:rounds] + weights[lag:, lag]
+    answers = kept * answers[:rounds] + rates[lag:] * decayed
+    errors[lag:] += np.square(answers)
+  later = [
+    array[: num_rounds - width].tolist()
+    for array in (np.square(decayed), decayed * answers, np.square(answers))
+  ]
+  vv = vy = yy = 0.0
+  carried = []
+  for rate, own_vv, own_vy, own_yy in zip(rates[width:].tolist(), *later):
+    vv, vy, yy = vv + own_vv, vy + own_vy, yy + own_yy
+    step = rate * momentum
+    yy = kept**2 * yy + 2.0 * kept * step * vy + step**2 * vv
+    vy = momentum * (kept * vy + step * vv)
+    vv = momentum**2 * vv
+    carried.append(yy)
+  errors[width:] += carried
+  return errors
 
 
 def best_root(
@@ -424,9 +459,7 @@ def best_root(
     return kind.root(num_rounds, num_bands, exponent=exponent, workload=workload)
 
   def error(exponent: float) -> float:
-    strategy = made(exponent)
-    measure = strategy.rmse if objective == 'mean' else strategy.max_error
-    return measure(participation, workload)
+    return made(exponent).error(objective, participation, workload)
 
   import scipy.optimize  # Slow to import, and few callers optimise.
 
@@ -500,7 +533,7 @@ def _optimize(problem: toeplitz_problem.ToeplitzProblem) -> BandedInverse:
     bands = problem.minimize(start, None, report)
     if not _is_earliest_worst(problem, bands):
       bands = _constrained(problem, start, report)
-  return _with_unit_columns(problem.num_rounds, bands)
+  return with_unit_columns(problem.num_rounds, bands)
 
 
 def _constrained(
@@ -561,6 +594,46 @@ def _root_bands(
   return inverse_root_coefficients(num_bands, exponent, workload)
 
 
-def _with_unit_columns(num_rounds: int, bands: np.ndarray) -> BandedInverse:
+def with_unit_columns(num_rounds: int, bands: np.ndarray) -> BandedInverse:
+  """The strategy with these bands up to a factor, its first column of norm 1."""
   norm = np.linalg.norm(power_series.inverse(bands, num_rounds))
   return BandedInverse(num_rounds, tuple(bands * norm))
+
+
+_DEFAULT_BANDS = 16
+
+
+def _seconds(
+  limits: participation_lib.Participation, num_bands: int = _DEFAULT_BANDS
+) -> float:
+  """It looks for the best constraints if clients come back within its bands."""
+  often = limits.possible_participations > 1 and limits.min_separation < num_bands
+  return (1e-3 if often else 2e-5) * limits.num_rounds
+
+
+registry.register(
+  registry.Kind(
+    'banded_inverse',
+    BandedInverse,
+    registry.optimizing(
+      optimize, num_bands=lambda limits: min(_DEFAULT_BANDS, limits.num_rounds)
+    ),
+    adapts=True,
+    words='noise correlated over rounds by a matrix whose inverse is banded',
+    citations=('arXiv:2405.13763', 'arXiv:2505.12128'),
+    options=(
+      registry.Option(
+        'num_bands',
+        help=f'bands of the inverse of the matrix, by default {_DEFAULT_BANDS}',
+        read=lambda strategy: strategy.num_inverse_bands,
+        words=('1 band', '{} bands'),
+        title='bands of the inverse of C',
+        meaning='diagonals that are not 0',
+        # What is asked of all is bands of C; those of the inverse are another thing.
+        is_compared=False,
+        is_within_rounds=True,
+      ),
+    ),
+    seconds=_seconds,
+  )
+)

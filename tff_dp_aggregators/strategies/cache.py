@@ -51,18 +51,16 @@ def fetch(
 ) -> _Kind:
   """The strategy that `compute` returns, from disk if it is there.
 
-  Args:
-    kind: The class of strategy that it is.
-    name: What computes it, such as 'banded.optimize'.
-    version: Of that computation; another one does not read what this one kept.
-    parameters: Everything that the result depends on: JSON-ready values, arrays,
-      `Participation`s and `Workload`s.
-    compute: Called if the strategy is not on disk.
-    use_cache: Whether to look on disk and keep the result there.
+  `kind`: The class of strategy that it is.
+  `name`: What computes it, such as 'banded.optimize'.
+  `version`: Of that computation; another one does not read what this one kept.
+  `parameters`: Everything that the result depends on: JSON-ready values, arrays,
+    `Participation`s and `Workload`s.
+  `compute`: Called if the strategy is not on disk.
+  `use_cache`: Whether to look on disk and keep the result there.
 
-  Returns:
-    The strategy. Trouble with the folder is logged as a warning and does not keep
-    the strategy from being computed.
+  Returns the strategy. Trouble with the folder is logged as a warning and does not keep
+  the strategy from being computed.
   """
   folder = directory() if use_cache else None
   if folder is None:

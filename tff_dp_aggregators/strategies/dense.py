@@ -80,26 +80,16 @@ class Dense(strategy_lib.Strategy):
     participation = self._participation(participation)
     return sensitivity_lib.squared_by_round(self.matrix, participation)
 
-  def sensitivity_squared(
-    self, participation: Optional[participation_lib.Participation] = None
-  ) -> float:
-    """sens(C)^2, the last entry of `sensitivity_squared_by_round`."""
-    participation = self._participation(participation)
-    return sensitivity_lib.squared(self.matrix, participation)[0]
-
-  def sensitivity_kind(
-    self, participation: Optional[participation_lib.Participation] = None
-  ) -> str:
-    """'exact', or 'bound' if `sensitivity` may be too large.
-
-    Exact, too, if all columns of one client are orthogonal.
+  def squared_or_bound(
+    self, participation: participation_lib.Participation
+  ) -> tuple[float, bool]:
+    """sens(C)^2, exact, too, if all columns of one client are orthogonal.
 
     That is so for what `optimize` returns: what bounds the products of columns is
     exact if they are zero.
     """
-    participation = self._participation(participation)
-    exact = sensitivity_lib.squared(self.matrix, participation)[1]
-    return 'exact' if exact or self._is_orthogonal(participation) else 'bound'
+    squared, exact = sensitivity_lib.squared(self.matrix, participation)
+    return squared, exact or self._is_orthogonal(participation)
 
   def per_query_error(self, workload: workload_lib.WorkloadLike = None) -> np.ndarray:
     """Variance of each workload row's noise for unit-variance z; O(n^3)."""
@@ -243,8 +233,7 @@ def certify(
   """
   problem = _DenseProblem.check(strategy.num_rounds, objective, participation, workload)
   participation = problem.participation
-  errors = strategy.per_query_error(problem.workload)
-  error = float(errors.mean() if objective == 'mean' else errors.max())
+  error = strategy.squared_error(objective, problem.workload)
   return gram_lib.Certificate(
     error=strategy.sensitivity_squared(participation) * error,
     lower_bound=problem.lower_bound(),
@@ -362,20 +351,20 @@ def _fixed_point(workload: np.ndarray, progress: progress_lib.Progress) -> _Opti
   says when to stop.
   """
   multipliers = np.ones(len(workload))
-  best_gap, step, stalled = np.inf, 0, 0
+  best_gap, stalled = np.inf, 0
   while best_gap > _FIXED_POINT_TOLERANCE and stalled < _MAX_STALLED_STEPS:
     _, singular, right = np.linalg.svd(workload * np.sqrt(multipliers))
     target = singular @ np.square(right)
     diagonal = target / multipliers
     gap = float(diagonal.max() * multipliers.sum() / singular.sum()) - 1.0
-    step, stalled = step + 1, stalled + 1
+    stalled += 1
     if gap < best_gap:
       scales = np.sqrt(target)
       best = (right.T * singular) @ right / np.outer(scales, scales)
       best_gap, stalled = gap, 0
     multipliers = target
     mean_error = singular.sum() * diagonal.max() / len(workload)
-    progress.update(step, float(np.sqrt(mean_error)))
+    progress(float(np.sqrt(mean_error)))
   return _Optimum(best, np.full(len(workload), 1.0 / len(workload)))
 
 

@@ -158,9 +158,7 @@ class Participation:
 def require(participation: Any) -> Participation:
   """Returns the schema, where noise or epsilon follow from it and it must be given.
 
-  Raises:
-    TypeError: If it is none. `None` is refused as well: whoever means a single
-      participation says so.
+  `None` is refused as well: whoever means a single participation says so.
   """
   if not isinstance(participation, Participation):
     raise TypeError(
@@ -172,11 +170,7 @@ def require(participation: Any) -> Participation:
 
 
 def check(num_rounds: int, participation: Optional[Participation]) -> Participation:
-  """Returns the schema, a single participation for None, if it is for these rounds.
-
-  Raises:
-    ValueError: If it is for another number of rounds.
-  """
+  """Returns the schema, a single participation for None, if it is for these rounds."""
   if participation is None:
     return Participation.single(num_rounds)
   if participation.num_rounds != num_rounds:
@@ -205,16 +199,8 @@ def check_population(
   In fixed epochs, rounds a multiple of `min_separation` apart share clients with no
   others, so each such group of rounds needs clients of its own.
 
-  Args:
-    num_clients: Clients there are.
-    clients_per_round: Clients of a round.
-    participation: The limits to keep.
-
-  Raises:
-    PopulationTooSmallError: If the clients are too few; the message says what would
-      fit.
-    TypeError: If a number is not whole.
-    ValueError: If a number is less than 1.
+  Raises `PopulationTooSmallError`, which says what would fit, if the clients are too
+  few.
 
   Example:
     >>> check_population(400, 4, Participation(1000, min_separation=100))
@@ -241,14 +227,6 @@ def check_population(
 
 def allowed_separation(num_clients: int, clients_per_round: int) -> int:
   """The largest min_separation with which a population fills every cohort.
-
-  Args:
-    num_clients: Clients there are.
-    clients_per_round: Clients of a round.
-
-  Raises:
-    TypeError: If a number is not whole.
-    ValueError: If a number is less than 1, or the population is smaller than a cohort.
 
   Example:
     >>> allowed_separation(1000, 30)

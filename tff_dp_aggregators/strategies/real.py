@@ -29,6 +29,19 @@ that is all there is.
     raise TypeError(f'{name} must be an array of real numbers, got {values!r}.') from e
 
 
+def numbers(name: str, values: Any) -> tuple[float, ...]:
+  """Returns a sequence of finite numbers as floats."""
+  refuse_complex(name, values)
+  try:
+    checked = tuple(float(value) for value in values)
+  except (TypeError, ValueError) as e:
+    raise TypeError(f'{name} must be a sequence of numbers, got {values!r}.') from e
+  if not np.all(np.isfinite(checked)):
+    wrong = next(value for value in checked if not np.isfinite(value))
+    raise ValueError(f'{name} must be finite, but one is {wrong}.')
+  return checked
+
+
 def refuse_complex(name: str, values: Any) -> None:
   """Raises TypeError if the values are complex numbers, even with nothing imaginary."""
   try:

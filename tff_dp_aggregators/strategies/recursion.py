@@ -87,24 +87,21 @@ class Recursion(abc.ABC):
   ) -> np.ndarray:
     """Serves a round: this is what the recursion means.
 
-    Args:
-      this_round: The round t. All earlier ones have been served, in their order.
-      row: Draws the row of z of a round from 0 to t.
-      memory: What is remembered by slot, from 0 to `work.buffers - 1`; it is changed.
-        A slot that is not there holds zeros.
+    `this_round`: The round t. All earlier ones have been served, in their order.
+    `row`: Draws the row of z of a round from 0 to t.
+    `memory`: What is remembered by slot, from 0 to `work.buffers - 1`; it is changed.
+      A slot that is not there holds zeros.
 
-    Returns:
-      The round's noise, of the shape of a row.
+    Returns the round's noise, of the shape of a row.
     """
 
   def noise_rows(self, z: np.ndarray) -> np.ndarray:
     """The noise of all rounds, one after the other.
 
-    Args:
-      z: Float64 array whose rows are those of the rounds.
+    `z`: Float64 array whose rows are those of the rounds.
 
-    Returns:
-      An array of the same shape. Of unit vectors it is the matrix from z to the noise.
+    Returns an array of the same shape. Of unit vectors it is the matrix from z to the
+    noise.
 
     Example:
       >>> recursion = LastRounds([[1.0, -0.5]], remembers='noise')
@@ -142,11 +139,6 @@ class LastRounds(Recursion):
       with i > t are of no meaning.
     remembers: 'noise', 'row' or 'sum'.
     sums: The weights of the value, of the same shape; only with 'sum'.
-
-  Raises:
-    TypeError: If the weights are not real numbers.
-    ValueError: If there are no weights, one is not finite, `remembers` is unknown, or
-      `sums` are missing, needless, or of another shape.
   """
 
   weights: np.ndarray
@@ -184,9 +176,8 @@ class LastRounds(Recursion):
 
         noise[t] = (z[t] - sum_{i >= 1} C[t, t - i] noise[t - i]) / C[t, t]
 
-    Args:
-      entries: C[t, t - i] at [t, i], for as many i as `C` has bands; one line if it is
-        Toeplitz.
+    `entries`: C[t, t - i] at [t, i], for as many i as `C` has bands; one line if it is
+      Toeplitz.
 
     Example:
       >>> LastRounds.solving(np.array([[2.0, 1.0]])).weights
@@ -202,9 +193,8 @@ class LastRounds(Recursion):
 
     Remembered is v = N^-1 z; the noise is M v.
 
-    Args:
-      numerator: First column of `N`, its first entry not 0.
-      denominator: First column of `M`.
+    `numerator`: First column of `N`, its first entry not 0.
+    `denominator`: First column of `M`.
 
     Example:
       >>> halves = LastRounds.of_quotient(np.array([1.0]), np.array([1.0, -0.5]))
@@ -289,11 +279,6 @@ class TreeNodes(Recursion):
       is of no meaning; `None` for nodes as they are drawn.
     tree_rounds: Rounds after which a fresh tree begins, where t counts from 0 again;
       `None` for a single one.
-
-  Raises:
-    TypeError: If weights are not real numbers, or `tree_rounds` is not an int.
-    ValueError: If weights have the wrong shape or are not finite, or `tree_rounds` is
-      less than 1.
   """
 
   weights: np.ndarray
@@ -338,8 +323,7 @@ class TreeNodes(Recursion):
     The u[t - 2^l] are of subtrees without a node in common, so they are independent;
     with combined nodes they are part of u[t] as well, where some of them cancels.
 
-    Returns:
-      Float64 array of shape [levels].
+    Returns float64 array of shape [levels].
     """
     combination = self.combination
     if combination is None:
@@ -401,7 +385,7 @@ class DecayingSums(Recursion):
   In general there are several copies c of this, each some rounds later than the one
   before, with rows of z drawn again; the first one's noise is the strategy's. The noise
   of a copy can also end what it once began in the sums of the copy before it, so that
-  those are of a window (`strategies.windowed_blt`):
+  those are of a window (`strategies.blt`):
 
       w_c = z[t - c delay] + sum_j outputs[j] s_cj,
       s_cj <- decays[j] s_cj + w_c + ends[j] w_{c + 1},
@@ -416,11 +400,6 @@ class DecayingSums(Recursion):
       if there is one copy.
     copies: How many there are.
     delay: How many rounds a copy is later than the one before it.
-
-  Raises:
-    TypeError: If a number is not one.
-    ValueError: If shapes differ, a number is not finite or out of range, there are no
-      sums, or only one of `ends` and further copies.
   """
 
   decays: np.ndarray
@@ -504,11 +483,6 @@ class Scaled(Recursion):
     recursion: Whose noise it is.
     factors: Float64 of shape [factors].
     starts: The round from which on each factor is used, in rising order from 0.
-
-  Raises:
-    TypeError: If a number is not one, or `recursion` is none.
-    ValueError: If there are no factors, one is not finite, or there is not one start
-      for each, in rising order from 0.
   """
 
   recursion: Recursion
@@ -556,15 +530,6 @@ class Scaled(Recursion):
 def check_starts(name: str, starts: Iterable[int]) -> tuple[int, ...]:
   """The rounds in which something begins anew, in rising order from 0.
 
-  Args:
-    name: What they are called in error messages.
-    starts: Of each part, the first round.
-
-  Raises:
-    TypeError: If one is not a whole number.
-    ValueError: If there are none, the first one is not 0, or one is not above the one
-      before.
-
   Example:
     >>> check_starts('starts', [0, 3])
     (0, 3)
@@ -580,13 +545,8 @@ def check_starts(name: str, starts: Iterable[int]) -> tuple[int, ...]:
 def check(recursion: Recursion, noise_matrix: np.ndarray) -> None:
   """Checks that a recursion makes the noise that a strategy accounts for.
 
-  Args:
-    recursion: The strategy's.
-    noise_matrix: Its `D`, of shape [rounds, columns].
-
-  Raises:
-    ValueError: If the covariance over rounds of what `noise_rows` makes of z is not
-      that of `D z`.
+  Refused is a covariance over rounds of what `noise_rows` makes of z that is not that
+  of `D z`, with `D` the noise matrix, of shape [rounds, columns].
 
   Example:
     >>> check(LastRounds([[1.0, -0.5]], 'noise'), np.array([[1.0, 0.0], [-0.5, 1.0]]))

@@ -1,56 +1,169 @@
 """Every kind of strategy under its name: how it is made, told apart and spoken of.
 
-`KINDS` has one entry for each. Mechanisms, flags, plans, reports, the schema of their
-JSON and simulations follow from it: a kind that is added there (`kinds.table`) is in
-all of them, with the options that it brings.
+The module of a strategy registers its kind (`register`), with the options that it has.
+Mechanisms, flags, plans, reports, the schema of their JSON and simulations follow from
+`KINDS`: nothing else needs to know of a new kind.
 """
 
-from collections.abc import Mapping
-from typing import Optional, Union
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import Any, Callable, Optional, Union
 
 from tff_dp_aggregators.base import checks
+from tff_dp_aggregators.strategies import participation as participation_lib
+from tff_dp_aggregators.strategies import size
 from tff_dp_aggregators.strategies import strategy as strategy_lib
-from tff_dp_aggregators.strategies.kinds.builders import are_done_early
-from tff_dp_aggregators.strategies.kinds.builders import free_bands
-from tff_dp_aggregators.strategies.kinds.builders import more_bands
-from tff_dp_aggregators.strategies.kinds.kind import Kind
-from tff_dp_aggregators.strategies.kinds.kind import Option
-from tff_dp_aggregators.strategies.kinds.table import KINDS
+from tff_dp_aggregators.strategies import workload as workload_lib
+from tff_dp_aggregators.strategies.numerics import toeplitz_problem
 
-__all__ = [
-  'KINDS',
-  'Kind',
-  'Option',
-  'are_done_early',
-  'check_numbers',
-  'check_options',
-  'check_strategy',
-  'describe',
-  'free_bands',
-  'kind',
-  'kind_of',
-  'more_bands',
-  'options',
-  'options_of',
-]
+_Limits = participation_lib.Participation
+_Options = dict[str, int]
+
+
+@dataclasses.dataclass(frozen=True)
+class Option:
+  """A whole number, at least 1, that limits the strategy of a kind.
+
+  Attributes:
+    name: As an argument of `accounting.Mechanism`, a flag, and a key of JSON. Kinds may
+      share it: it is one flag then, with the help of each.
+    help: What it is and its default, to stand after 'For banded: '.
+    read: The number that a strategy has; `None` for none.
+    words: That number in a table, if it is 1, and if it is '{}'.
+    title: That number in a report: what it is called,
+    written: how it is written, with '{}' for it,
+    meaning: and what it means.
+    is_compared: Whether a comparison of kinds passes it on to this one.
+    is_within_rounds: Whether there can be no more than there are rounds.
+  """
+
+  name: str
+  help: str
+  read: Callable[[Any], Optional[int]]
+  words: tuple[str, str]
+  title: str
+  meaning: str
+  written: str = '{}'
+  is_compared: bool = True
+  is_within_rounds: bool = False
+
+  def in_words(self, value: int) -> str:
+    """A number of this option, as a table has it."""
+    one, several = self.words
+    return (one if value == 1 else several).format(value)
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+  """A kind of strategy.
+
+  Attributes:
+    name: The name of the mechanism with such a strategy.
+    strategy: The class.
+    build: The strategy with the least RMSE, from limits on participation and options;
+      and from `workload` if it `adapts`.
+    words: What its noise is like, for readers of a report who never saw this package.
+    citations: Papers that it is from.
+    options: What it can be told.
+    seconds: About how long `build` takes on one core, from the same arguments, as
+      benchmarks/planning_seconds.py measures it for 100 to 20000 rounds; 0 where it
+      hardly counts.
+    quicker_with: What else than waiting helps, if that is long.
+    variants: Options of each row of a comparison, from limits and what was asked for.
+    needless: Why a comparison does without it, if it should, from limits and options.
+    bands: The option that bounds the bands of C. With as many groups of clients as
+      bands, the rounds of one client share no noise, and cyclic sampling may be used.
+    is_independent: Whether no rounds share noise, so that any sampling may be used.
+    adapts: Whether the strategy depends on the limits on participation, and on the
+      workload. A log of what happened does not tell which one ran.
+    is_free: Whether, with these options, one client changes C X by just as much as if
+      noise were independent, so that a guarantee is known before it is built.
+    unscaled: The kind to be taken instead where clients are sampled, if this one's
+      columns are of different lengths: the longest of them counts there.
+  """
+
+  name: str
+  strategy: type[strategy_lib.Strategy]
+  build: Callable[..., strategy_lib.Strategy]
+  words: str
+  citations: tuple[str, ...] = ()
+  options: tuple[Option, ...] = ()
+  seconds: Callable[..., float] = lambda limits, **options: 0.0
+  quicker_with: Optional[str] = None
+  variants: Callable[[_Limits, _Options], Iterable[_Options]] = lambda _, given: [given]
+  needless: Callable[[_Limits, _Options], Optional[str]] = lambda limits, options: None
+  bands: Optional[str] = None
+  is_independent: bool = False
+  adapts: bool = False
+  is_free: Callable[..., bool] = lambda limits, **options: False
+  unscaled: Optional[str] = None
+
+  def build_for(
+    self, limits: _Limits, workload: workload_lib.WorkloadLike, **options: int
+  ) -> strategy_lib.Strategy:
+    """The strategy with the least RMSE of a workload; of its kind, so far as it adapts.
+
+    `workload`: `None` for prefix sums.
+    """
+    workload = workload_lib.check(limits.num_rounds, workload)
+    if not self.adapts or workload_lib.is_prefix_sums(workload):
+      return self.build(limits, **options)
+    return self.build(limits, workload=workload, **options)
+
+  def option(self, name: str) -> Optional[Option]:
+    """Its option of this name, if it has one."""
+    return next((each for each in self.options if each.name == name), None)
+
+  def compared(self, limits: _Limits, given: Mapping[str, int]) -> list[_Options]:
+    """Options of each row of a comparison."""
+    size.check_rounds(limits.num_rounds)
+    names = [each.name for each in self.options if each.is_compared]
+    own = {name: given[name] for name in names if name in given}
+    return list(self.variants(limits, own))
+
+
+# All kinds by name, in the order in which tables list them.
+KINDS: dict[str, Kind] = {}
+# The order of the first ones; others follow as they are registered.
+_FIRST = ('gaussian', 'tree', 'banded', 'toeplitz', 'blt', 'banded_inverse')
+
+
+def register(registered: Kind) -> None:
+  """Makes a kind known: mechanisms, flags, plans and reports have it from now on."""
+  KINDS[registered.name] = registered
+  others = [name for name in KINDS if name not in _FIRST]
+  for name in (*_FIRST, *others):
+    if name in KINDS:
+      KINDS[name] = KINDS.pop(name)
+
+
+def optimizing(
+  optimize: Callable[..., strategy_lib.Strategy], **defaults: Callable[[_Limits], int]
+) -> Callable[..., strategy_lib.Strategy]:
+  """Makes the `build` of a kind from its optimiser, and options that are not given."""
+
+  def build(
+    limits: _Limits, workload: workload_lib.WorkloadLike = None, **given: Optional[int]
+  ) -> strategy_lib.Strategy:
+    options = {name: value for name, value in given.items() if value is not None}
+    for name, default in defaults.items():
+      options.setdefault(name, default(limits))
+    return optimize(
+      limits.num_rounds, participation=limits, workload=workload, **options
+    )
+
+  return build
 
 
 def kind(name: str) -> Kind:
-  """The kind of a name.
-
-  Raises:
-    ValueError: If there is none.
-  """
+  """The kind of a name; raises ValueError if there is none."""
   if name not in KINDS:
     raise ValueError(f'unknown mechanism {name!r}; known: {", ".join(KINDS)}.')
   return KINDS[name]
 
 
 def kind_of(strategy: Union[strategy_lib.Strategy, str]) -> Optional[Kind]:
-  """The kind that a strategy is of, or `None` if that has no name here.
-
-  Args:
-    strategy: A strategy, or its `kind` as files and reports have it.
+  """The kind of a strategy, or of its `kind` in files; `None` if that has no name here.
 
   Example:
     >>> from tff_dp_aggregators.strategies import tree
@@ -62,18 +175,12 @@ def kind_of(strategy: Union[strategy_lib.Strategy, str]) -> Optional[Kind]:
 
 
 def name_of(strategy: strategy_lib.Strategy) -> str:
-  """The name of a strategy's kind, or what files call it if it is of no kind.
-
-  Example:
-    >>> from tff_dp_aggregators.strategies import tree
-    >>> name_of(tree.BinaryTree(8))
-    'tree'
-  """
+  """The name of a strategy's kind, or what files call it if it is of no kind."""
   found = kind_of(strategy)
   return strategy.kind if found is None else found.name
 
 
-def options_of(strategy: strategy_lib.Strategy) -> dict[str, int]:
+def options_of(strategy: strategy_lib.Strategy) -> _Options:
   """The numbers that tell strategies of one kind apart, by option.
 
   Example:
@@ -99,9 +206,6 @@ def options() -> dict[str, dict[str, Option]]:
 def describe(texts: Mapping[str, str]) -> str:
   """What is said of an option by several kinds, once for those that say the same.
 
-  Args:
-    texts: By name of kind.
-
   Example:
     >>> describe({'banded': 'bands of C', 'toeplitz': 'bands of C', 'blt': 'buffers'})
     'For banded and toeplitz: bands of C. For blt: buffers.'
@@ -117,15 +221,11 @@ def describe(texts: Mapping[str, str]) -> str:
   return ' '.join(said)
 
 
-def check_numbers(given: Mapping[str, Optional[int]]) -> dict[str, int]:
-  """The options that are given, in the order of their names.
+def check_numbers(given: Mapping[str, Optional[int]]) -> _Options:
+  """The options that are given, those that are not `None`, in the order of their names.
 
-  Args:
-    given: By name; what is `None` is not given.
-
-  Raises:
-    TypeError: If there is no such option, or a number is not whole.
-    ValueError: If a number is less than 1.
+  Raises TypeError if there is no such option or a number is not whole, ValueError if
+  one is less than 1.
   """
   known = options()
   for name in given:
@@ -135,18 +235,8 @@ def check_numbers(given: Mapping[str, Optional[int]]) -> dict[str, int]:
   return {name: checks.check_positive_int(name, each) for name, each in values.items()}
 
 
-def check_options(name: str, given: Mapping[str, Optional[int]]) -> dict[str, int]:
-  """The options that are given to a kind.
-
-  Args:
-    name: Of the kind.
-    given: As for `check_numbers`.
-
-  Raises:
-    TypeError: As for `check_numbers`.
-    ValueError: If there is no such kind, it does not have an option that is given, or
-      a number is less than 1.
-  """
+def check_options(name: str, given: Mapping[str, Optional[int]]) -> _Options:
+  """The options that are given to the kind of a name, which must have them."""
   own = kind(name)
   values = check_numbers(given)
   for option, value in values.items():
@@ -159,12 +249,9 @@ def check_options(name: str, given: Mapping[str, Optional[int]]) -> dict[str, in
 def check_strategy(
   name: str, given: Mapping[str, int], strategy: strategy_lib.Strategy
 ) -> None:
-  """Refuses a strategy that is not what name and options stand for.
+  """Refuses a strategy of another kind, or with more of something than is given.
 
   An optimum may have fewer bands or buffers than were allowed.
-
-  Raises:
-    ValueError: If it is of another kind, or has more of something than is given.
   """
   if not isinstance(strategy, kind(name).strategy):
     raise ValueError(f'the strategy of {name} is not a {type(strategy).__name__}.')
@@ -172,3 +259,56 @@ def check_strategy(
     asked, has = given.get(option.name), option.read(strategy)
     if asked is not None and (has is None or has > asked):
       raise ValueError(f'{option.name} is {asked}, but the strategy given has {has}.')
+
+
+# What the limits on participation say to several kinds.
+
+_MORE_BANDS = 512  # For toeplitz, in comparisons: they take some seconds.
+
+
+def free_bands(limits: _Limits) -> int:
+  """How many bands cost no sensitivity, as columns of one client share no row.
+
+  A single participation is hidden by any number; 4096 are the most that are optimised.
+
+  Example:
+    >>> free_bands(participation_lib.Participation(64, min_separation=8))
+    8
+  """
+  bands = limits.num_rounds
+  if limits.possible_participations > 1:
+    bands = min(bands, limits.min_separation)
+  return min(bands, toeplitz_problem.MAX_BANDS)
+
+
+def more_bands(limits: _Limits) -> Optional[int]:
+  """How many bands to try that cost sensitivity, as columns of one client overlap.
+
+  They lower the error of Toeplitz strategies where clients are done early: in trials
+  with 2 to 10 participations, by 10%, 5%, 2% and 0.3% if `max_participations *
+  min_separation` is 0.2, 0.3, 0.4 and 0.5 of the rounds, and by less than 0.1% from
+  0.6 on. The more bands the better; this is twice that product, up to 512 or, if these
+  are not more, twice the separation. `None` where more bands are of no use.
+
+  Example:
+    >>> more_bands(participation_lib.Participation(2000, 50, 4))
+    400
+    >>> more_bands(participation_lib.Participation(2000, 50)) is None
+    True
+  """
+  if not are_done_early(limits):
+    return None
+  done = limits.possible_participations * limits.min_separation
+  most = max(_MORE_BANDS, 2 * limits.min_separation)
+  bands = min(2 * done, limits.num_rounds, most, toeplitz_problem.MAX_BANDS)
+  return bands if bands > free_bands(limits) else None
+
+
+def are_done_early(limits: _Limits) -> bool:
+  """Whether clients who come back have all their rounds in less than 0.6 of all.
+
+  Then it pays to lower the noise of the rounds after that, at the cost of sensitivity
+  (`more_bands`, tailed BLTs); and not to have shorter columns later (`epoch_scaled`).
+  """
+  done = limits.possible_participations * limits.min_separation
+  return limits.possible_participations > 1 and 5 * done < 3 * limits.num_rounds

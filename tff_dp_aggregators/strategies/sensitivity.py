@@ -24,6 +24,7 @@ classic error, and under-states the sensitivity.
 """
 
 import dataclasses
+from typing import Optional
 
 import numpy as np
 import scipy.linalg
@@ -46,13 +47,8 @@ def worst_sum(
 ) -> np.ndarray:
   """Largest sum of the weights of one client's rounds over all allowed patterns.
 
-  Args:
-    weights: Non-negative array of shape [..., m], a weight for each of the first m
-      rounds.
-    participation: Who may take part when, for at least m rounds.
-
-  Returns:
-    Array of shape [...]. O(m * max_participations) operations for each entry.
+  `weights`: Not negative, [..., m], for the first m rounds of those that
+  `participation` is for. O(m * max_participations) for each entry of the result, [...].
 
   Example:
     >>> schema = participation_lib.Participation(4, min_separation=2)
@@ -85,15 +81,10 @@ def worst_sum(
 def squared(
   matrix: np.ndarray, participation: participation_lib.Participation
 ) -> tuple[float, bool]:
-  """Squared sensitivity, and whether it is exact or an upper bound.
+  """The largest ||C u||^2 of one client's patterns, up to rounding, and True.
 
-  Args:
-    matrix: C, float64 array of shape [m, m], lower-triangular.
-    participation: Who may take part when, for at least m rounds.
-
-  Returns:
-    max ||C u||^2 over one client's patterns or a number above it, and True if it is
-    the maximum itself, up to rounding.
+  Or a number above it and False. `matrix`: C, lower-triangular, [m, m], with at most as
+  many rounds as `participation`.
   """
   found = _squared_of_any(matrix, participation)
   if found[1] or not _is_toeplitz(matrix):
@@ -103,72 +94,42 @@ def squared(
 
 
 def squared_of_toeplitz(
-  coefficients: np.ndarray, participation: participation_lib.Participation
-) -> tuple[float, bool]:
-  """Squared sensitivity of a Toeplitz matrix, and whether it is exact or a bound.
-
-  Args:
-    coefficients: First column of C, float64 of shape [n].
-    participation: Who may take part when, for n rounds.
-  """
-  found = toeplitz_sensitivity.squared(coefficients, participation)
-  if found[1] or len(coefficients) > _MAX_WRITTEN_OUT:
-    return found
-  matrix = scipy.linalg.toeplitz(coefficients, np.zeros_like(coefficients))
-  return _better(found, _squared_of_any(matrix, participation))
-
-
-def squared_of_scaled_toeplitz(
   coefficients: np.ndarray,
-  scales: np.ndarray,
   participation: participation_lib.Participation,
+  scales: Optional[np.ndarray] = None,
 ) -> tuple[float, bool]:
-  """Squared sensitivity of a Toeplitz matrix with scaled columns, and its kind.
+  """As `squared`, of a Toeplitz matrix with this first column, [n].
 
-  Args:
-    coefficients: First column before it is scaled, float64 of shape [n].
-    scales: What each column is multiplied with, positive, of shape [n].
-    participation: Who may take part when, for n rounds.
-
-  Returns:
-    As `squared`.
+  `scales`: What each column is multiplied with, positive, [n], if there are any.
   """
-  if np.all(scales == scales[0]):
+  if scales is not None and np.all(scales == scales[0]):
     squared_unscaled, exact = squared_of_toeplitz(coefficients, participation)
     return float(scales[0]) ** 2 * squared_unscaled, exact
-  found = toeplitz_sensitivity.scaled_squared(coefficients, scales, participation)
+  found = toeplitz_sensitivity.squared(coefficients, participation, scales)
   if found[1]:
     return found
-  if participation.possible_participations == 1 or not np.any(
-    coefficients[participation.min_separation :]
+  if scales is not None and (
+    participation.possible_participations == 1
+    or not np.any(coefficients[participation.min_separation :])
   ):
     norms = np.square(scales) * np.cumsum(np.square(coefficients))[::-1]
     return float((norms + best_before(norms, participation)).max()), True
   if len(coefficients) > _MAX_WRITTEN_OUT:
     return found
-  matrix = scipy.linalg.toeplitz(coefficients, np.zeros_like(coefficients)) * scales
+  matrix = scipy.linalg.toeplitz(coefficients, np.zeros_like(coefficients))
+  if scales is not None:
+    matrix = matrix * scales
   return _better(found, _squared_of_any(matrix, participation))
 
 
-def scaled_toeplitz_by_round(
+def toeplitz_by_round(
   coefficients: np.ndarray,
-  scales: np.ndarray,
   participation: participation_lib.Participation,
+  scales: Optional[np.ndarray] = None,
 ) -> np.ndarray:
-  """The same for the first 1, 2, ..., n rounds: bounds, the last one as above.
-
-  Args:
-    coefficients: As for `squared_of_scaled_toeplitz`.
-    scales: As for `squared_of_scaled_toeplitz`.
-    participation: Who may take part when, for n rounds.
-
-  Returns:
-    Non-decreasing float64 array of shape [n].
-  """
-  bounds = toeplitz_sensitivity.scaled_squared_by_round(
-    coefficients, scales, participation
-  )
-  whole, _ = squared_of_scaled_toeplitz(coefficients, scales, participation)
+  """Bounds for the first 1, 2, ..., n rounds, non-decreasing; the last one as above."""
+  bounds = toeplitz_sensitivity.squared_by_round(coefficients, participation, scales)
+  whole, _ = squared_of_toeplitz(coefficients, participation, scales)
   return np.append(np.minimum(bounds, whole)[:-1], whole)
 
 
@@ -177,14 +138,8 @@ def best_before(
 ) -> np.ndarray:
   """Entry j: the largest sum of norms of earlier rounds of a client that has round j.
 
-  At most `max_participations - 1` rounds.
-
-  Args:
-    norms: Squared norms of columns that do not overlap, not negative, of shape [n].
-    participation: Who may take part when, for n rounds.
-
-  Returns:
-    Array of shape [n]; O(n max_participations).
+  At most `max_participations - 1` rounds. `norms`: Squared norms of columns that do not
+  overlap, [n]. O(n max_participations).
   """
   others = participation.possible_participations - 1
   separation = participation.min_separation
@@ -237,13 +192,6 @@ def squared_by_round(
 
   Where columns of one client do not overlap, every entry is exact. Otherwise the last
   entry is what `squared` returns and the others are bounds, which rise in steps.
-
-  Args:
-    matrix: C, float64 array of shape [n, n], lower-triangular.
-    participation: Who may take part when.
-
-  Returns:
-    Non-decreasing float64 array of shape [n].
   """
   if _columns_are_disjoint(matrix, participation):
     columns_so_far = np.cumsum(np.square(matrix), axis=0)

@@ -119,15 +119,14 @@ class Strategy(abc.ABC):
     """
 
   @abc.abstractmethod
-  def sensitivity_kind(
-    self, participation: Optional[participation_lib.Participation] = None
-  ) -> str:
-    """'exact', or 'bound' if `sensitivity` is an upper bound that may be too large.
+  def squared_or_bound(
+    self, participation: participation_lib.Participation
+  ) -> tuple[float, bool]:
+    """sens(C)^2 and True, or a proven upper bound of it and False.
 
-    Privacy holds in both cases; with a bound, less noise might have done.
-
-    Raises:
-      ValueError: If `participation` is for another number of rounds.
+    It is the last entry of `sensitivity_squared_by_round`, at less cost if there is a
+    way. `participation` is for the strategy's rounds, and what others ask follows:
+    `sensitivity`, `sensitivity_squared`, `sensitivity_kind`.
     """
 
   @abc.abstractmethod
@@ -153,7 +152,20 @@ class Strategy(abc.ABC):
     self, participation: Optional[participation_lib.Participation] = None
   ) -> float:
     """sens(C)^2: the last entry of `sensitivity_squared_by_round`."""
-    return float(self.sensitivity_squared_by_round(participation)[-1])
+    return self.squared_or_bound(self._participation(participation))[0]
+
+  def sensitivity_kind(
+    self, participation: Optional[participation_lib.Participation] = None
+  ) -> str:
+    """'exact', or 'bound' if `sensitivity` is an upper bound that may be too large.
+
+    Privacy holds in both cases; with a bound, less noise might have done.
+
+    Raises:
+      ValueError: If `participation` is for another number of rounds.
+    """
+    is_exact = self.squared_or_bound(self._participation(participation))[1]
+    return 'exact' if is_exact else 'bound'
 
   def sensitivity(
     self, participation: Optional[participation_lib.Participation] = None
@@ -269,14 +281,30 @@ class Strategy(abc.ABC):
     error = self.per_query_error(workload)
     return self.sensitivity(participation) * np.sqrt(error)
 
+  def squared_error(
+    self, objective: str, workload: workload_lib.WorkloadLike = None
+  ) -> float:
+    """The mean ('mean') or the largest ('max') of `per_query_error`."""
+    error = self.per_query_error(workload)
+    return float(error.mean() if objective == 'mean' else error.max())
+
+  def error(
+    self,
+    objective: str,
+    participation: Optional[participation_lib.Participation] = None,
+    workload: workload_lib.WorkloadLike = None,
+  ) -> float:
+    """`rmse` if the objective is 'mean', `max_error` if it is 'max'."""
+    squared = self.squared_error(objective, workload)
+    return self.sensitivity(participation) * math.sqrt(squared)
+
   def rmse(
     self,
     participation: Optional[participation_lib.Participation] = None,
     workload: workload_lib.WorkloadLike = None,
   ) -> float:
     """Root mean square of `error_by_round`: sens(C) x ||B||_F / sqrt(n)."""
-    error = self.per_query_error(workload)
-    return self.sensitivity(participation) * math.sqrt(error.mean())
+    return self.error('mean', participation, workload)
 
   def max_error(
     self,
@@ -284,8 +312,7 @@ class Strategy(abc.ABC):
     workload: workload_lib.WorkloadLike = None,
   ) -> float:
     """Largest of `error_by_round`: sens(C) x the largest row norm of B."""
-    error = self.per_query_error(workload)
-    return self.sensitivity(participation) * math.sqrt(error.max())
+    return self.error('max', participation, workload)
 
   # Saving and loading.
 
@@ -442,11 +469,7 @@ def array_digest(array: np.ndarray) -> dict[str, Any]:
 
 
 def require(strategy: Any) -> Strategy:
-  """Returns the strategy, or says how to make one of what was given.
-
-  Raises:
-    TypeError: If it is none.
-  """
+  """Returns the strategy, or says how to make one of what was given."""
   if not isinstance(strategy, Strategy):
     raise TypeError(
       f'strategy must be a strategies.Strategy, got {reprlib.repr(strategy)}. '

@@ -18,13 +18,13 @@ from tff_dp_aggregators.strategies import cache as cache_lib
 from tff_dp_aggregators.strategies import participation as participation_lib
 from tff_dp_aggregators.strategies import real
 from tff_dp_aggregators.strategies import recursion as recursion_lib
+from tff_dp_aggregators.strategies import registry
 from tff_dp_aggregators.strategies import sensitivity as sensitivity_lib
 from tff_dp_aggregators.strategies import strategy as strategy_lib
 from tff_dp_aggregators.strategies import workload as workload_lib
 from tff_dp_aggregators.strategies.numerics import power_series
 from tff_dp_aggregators.strategies.numerics import series_optimization
 from tff_dp_aggregators.strategies.numerics import toeplitz_problem
-from tff_dp_aggregators.strategies.numerics import toeplitz_sensitivity
 
 
 def square_root_coefficients(num_coefficients: int) -> np.ndarray:
@@ -34,11 +34,9 @@ def square_root_coefficients(num_coefficients: int) -> np.ndarray:
   `(2 i - 1) / (2 i)` times the one before (Fichtenberger, Henzinger and Upadhyay,
   arXiv:2202.11205, "Constant matters"; Toeplitz form in arXiv:2306.08153).
 
-  Args:
-    num_coefficients: How many to return.
+  `num_coefficients`: How many to return.
 
-  Returns:
-    A positive, decreasing float64 array of shape [num_coefficients].
+  Returns a positive, decreasing float64 array of shape [num_coefficients].
 
   Example:
     >>> square_root_coefficients(4).tolist()
@@ -59,40 +57,70 @@ def check_bands(num_rounds: int, num_bands: int) -> None:
 
 
 def check_coefficients(num_rounds: int, coefficients: Any) -> tuple[float, ...]:
-  """Returns the coefficients of a strategy for so many rounds as floats.
-
-  Raises:
-    TypeError: If they are not numbers.
-    ValueError: If there are none or too many, one is not finite, or the first is not
-      positive.
-  """
-  real.refuse_complex('coefficients', coefficients)
-  try:
-    checked = tuple(float(c) for c in coefficients)
-  except (TypeError, ValueError) as e:
-    raise TypeError(
-      f'coefficients must be a sequence of numbers, got {coefficients!r}.'
-    ) from e
+  """Returns the coefficients of a strategy for so many rounds as floats."""
+  checked = real.numbers('coefficients', coefficients)
   if not 1 <= len(checked) <= num_rounds:
     raise ValueError(
       f'coefficients must be 1 to num_rounds={num_rounds} numbers, got {len(checked)}.'
     )
-  if not np.all(np.isfinite(checked)):
-    raise ValueError('coefficients must be finite; one is NaN or infinite.')
   if checked[0] <= 0:
     raise ValueError(f'coefficients[0] must be positive, got {checked[0]}.')
   return checked
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class LowerToeplitz(strategy_lib.Strategy):
+class _Toeplitz(strategy_lib.Strategy):
+  """C[i, j] = T[i, j] * (scale of j), T lower-triangular and Toeplitz.
+
+  Sensitivities of several participations are exact in these cases, among others.
+
+  * num_bands <= min_separation: the columns of one client do not overlap, so the
+    squared sensitivity is the largest sum of their squared norms, whatever scales;
+    without any, that of the earliest columns (arXiv:2306.08153).
+  * non-negative coefficients of `T` that do not increase from index min_separation
+    on, and scales that do not increase, if there are any: the earliest, densest
+    pattern 0, b, 2b, ... is the worst (arXiv:2405.13763; `toeplitz_sensitivity`), also
+    of those that straddle epochs, and for any min_separation, whatever rounds epochs
+    have.
+  * any scales, if of all columns as far apart as two of that pattern, and not before
+    them, these two have the largest product.
+
+  `toeplitz_sensitivity` has the proofs, further cases, and bounds; the module
+  `sensitivity` has others, for matrices that are small.
+  """
+
+  needs_no_matrix = True
+
+  @abc.abstractmethod
+  def _column_and_scales(self) -> tuple[np.ndarray, Optional[np.ndarray]]:
+    """First column of `T`, and the scale of each round, if there are any; both [n]."""
+
+  def sensitivity_squared_by_round(
+    self, participation: Optional[participation_lib.Participation] = None
+  ) -> np.ndarray:
+    """Squared sensitivity of the first 1, 2, ..., n rounds.
+
+    The last entry is exact in the cases of `sensitivity_kind`.
+    """
+    column, scales = self._column_and_scales()
+    participation = self._participation(participation)
+    return sensitivity_lib.toeplitz_by_round(column, participation, scales)
+
+  def squared_or_bound(
+    self, participation: participation_lib.Participation
+  ) -> tuple[float, bool]:
+    """sens(C)^2, and whether it is exact."""
+    column, scales = self._column_and_scales()
+    return sensitivity_lib.squared_of_toeplitz(column, participation, scales)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LowerToeplitz(_Toeplitz):
   """C[i, j] = c[i - j] for i >= j, else 0: all columns are shifts of the first.
 
   A subclass says what c is, and what the first column of `C^-1` is, which is Toeplitz
   as well.
   """
-
-  needs_no_matrix = True
 
   @abc.abstractmethod
   def matrix_coefficients(self) -> np.ndarray:
@@ -102,52 +130,13 @@ class LowerToeplitz(strategy_lib.Strategy):
   def inverse_coefficients(self) -> np.ndarray:
     """First column of `C^-1`, float64 of shape [n]."""
 
+  def _column_and_scales(self) -> tuple[np.ndarray, Optional[np.ndarray]]:
+    return self.matrix_coefficients(), None
+
   @property
   def num_bands(self) -> int:
     """C[i, j] = 0 for i - j >= num_bands."""
     return self.num_rounds
-
-  def sensitivity_squared_by_round(
-    self, participation: Optional[participation_lib.Participation] = None
-  ) -> np.ndarray:
-    """Squared sensitivity of the first 1, 2, ..., n rounds.
-
-    The last entry is exact in the cases of `sensitivity_kind`.
-    """
-    coefficients = self.matrix_coefficients()
-    participation = self._participation(participation)
-    bounds = toeplitz_sensitivity.squared_by_round(coefficients, participation)
-    whole, _ = sensitivity_lib.squared_of_toeplitz(coefficients, participation)
-    return np.minimum(bounds, whole)
-
-  def sensitivity_squared(
-    self, participation: Optional[participation_lib.Participation] = None
-  ) -> float:
-    """sens(C)^2, the last entry of `sensitivity_squared_by_round`."""
-    return sensitivity_lib.squared_of_toeplitz(
-      self.matrix_coefficients(), self._participation(participation)
-    )[0]
-
-  def sensitivity_kind(
-    self, participation: Optional[participation_lib.Participation] = None
-  ) -> str:
-    """'exact', or 'bound' if `sensitivity` may be too large.
-
-    Several participations are exact in these cases, among others.
-
-    * num_bands <= min_separation: the columns of one client do not overlap, so the
-      squared sensitivity is the sum of their squared norms, largest for the earliest
-      columns (arXiv:2306.08153).
-    * non-negative coefficients that do not increase from index min_separation on: the
-      earliest, densest pattern 0, b, 2b, ... is the worst (arXiv:2405.13763).
-
-    `toeplitz_sensitivity` has the proofs, further cases, and bounds; the module
-    `sensitivity` has others, for matrices that are small.
-    """
-    _, exact = sensitivity_lib.squared_of_toeplitz(
-      self.matrix_coefficients(), self._participation(participation)
-    )
-    return 'exact' if exact else 'bound'
 
   def noise_row_norms(self) -> np.ndarray:
     """Standard deviation of the noise that each round adds, for unit-variance z.
@@ -206,14 +195,12 @@ class LowerToeplitz(strategy_lib.Strategy):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class ScaledToeplitz(strategy_lib.Strategy):
+class ScaledToeplitz(_Toeplitz):
   """C[i, j] = T[i, j] * (scale of j), T lower-triangular and Toeplitz.
 
   A round's noise is that of `T` over the scale of the round, so nothing more is
   remembered than `T` needs. A subclass says what `T` and the scales are.
   """
-
-  needs_no_matrix = True
 
   @property
   @abc.abstractmethod
@@ -230,42 +217,8 @@ class ScaledToeplitz(strategy_lib.Strategy):
     """C[i, j] = 0 for i - j >= num_bands."""
     return self.unscaled.num_bands
 
-  def sensitivity_squared_by_round(
-    self, participation: Optional[participation_lib.Participation] = None
-  ) -> np.ndarray:
-    """Squared sensitivity of the first 1, 2, ..., n rounds.
-
-    The last entry is exact in the cases of `sensitivity_kind`.
-    """
-    return sensitivity_lib.scaled_toeplitz_by_round(
-      self.unscaled.matrix_coefficients(),
-      self._scales,
-      self._participation(participation),
-    )
-
-  def sensitivity_squared(
-    self, participation: Optional[participation_lib.Participation] = None
-  ) -> float:
-    """sens(C)^2, the last entry of `sensitivity_squared_by_round`."""
-    return self._squared(participation)[0]
-
-  def sensitivity_kind(
-    self, participation: Optional[participation_lib.Participation] = None
-  ) -> str:
-    """'exact', or 'bound' if `sensitivity` may be too large.
-
-    Several participations are exact in these cases, among others.
-
-    * num_bands <= min_separation: the columns of one client do not overlap, so the
-      squared sensitivity is the largest sum of their squared norms, whatever scales.
-    * non-negative coefficients of `T` that do not increase from index min_separation
-      on, and scales that do not increase: the earliest, densest pattern 0, b, 2b, ...
-      is the worst (`toeplitz_sensitivity`), also of those that straddle epochs, and for
-      any min_separation, whatever rounds epochs have.
-    * any scales, if of all columns as far apart as two of that pattern, and not before
-      them, these two have the largest product.
-    """
-    return 'exact' if self._squared(participation)[1] else 'bound'
+  def _column_and_scales(self) -> tuple[np.ndarray, Optional[np.ndarray]]:
+    return self.unscaled.matrix_coefficients(), self._scales
 
   def noise_row_norms(self) -> np.ndarray:
     """Standard deviation of the noise that each round adds, for unit-variance z.
@@ -286,15 +239,6 @@ class ScaledToeplitz(strategy_lib.Strategy):
     """`A C^-1` for prefix sums A, dense."""
     noise = np.diff(self.unscaled.materialize_estimator(), axis=0, prepend=0.0)
     return np.cumsum(noise / self._scales[:, np.newaxis], axis=0)
-
-  def _squared(
-    self, participation: Optional[participation_lib.Participation]
-  ) -> tuple[float, bool]:
-    return sensitivity_lib.squared_of_scaled_toeplitz(
-      self.unscaled.matrix_coefficients(),
-      self._scales,
-      self._participation(participation),
-    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -382,18 +326,11 @@ class Identity(BandedToeplitz):
         'BandedToeplitz.'
       )
 
-  def sensitivity_squared(
-    self, participation: Optional[participation_lib.Participation] = None
-  ) -> float:
-    """sens(C)^2, how often a client takes part; without a look at its rounds."""
-    return float(self._participation(participation).possible_participations)
-
-  def sensitivity_kind(
-    self, participation: Optional[participation_lib.Participation] = None
-  ) -> str:
-    """'exact': rounds share no noise."""
-    self._participation(participation)
-    return 'exact'
+  def squared_or_bound(
+    self, participation: participation_lib.Participation
+  ) -> tuple[float, bool]:
+    """How often a client takes part; without a look at its rounds."""
+    return float(participation.possible_participations), True
 
 
 def optimize(
@@ -507,3 +444,75 @@ def _more_bands_are_useless(
 
 def _lower_toeplitz(column: np.ndarray) -> np.ndarray:
   return scipy.linalg.toeplitz(column, np.zeros_like(column))
+
+
+def _seconds(
+  limits: participation_lib.Participation, num_bands: Optional[int] = None
+) -> float:
+  """Bands that cost sensitivity are constrained, which takes many steps."""
+  if num_bands is None or num_bands <= registry.free_bands(limits):
+    return 2e-5 * limits.num_rounds
+  return 8e-9 * num_bands**3 + 8e-7 * num_bands * limits.num_rounds
+
+
+def free_bands_unless_given(
+  limits: participation_lib.Participation, given: dict[str, int]
+) -> list[dict[str, int]]:
+  """Options of the row of a comparison."""
+  return [{'num_bands': registry.free_bands(limits), **given}]
+
+
+def _free_bands_and_more(
+  limits: participation_lib.Participation, given: dict[str, int]
+) -> list[dict[str, int]]:
+  """As many bands as cost no sensitivity, and more if they may help."""
+  free = free_bands_unless_given(limits, given)
+  more = None if given else registry.more_bands(limits)
+  return free if more is None else [*free, {'num_bands': more}]
+
+
+def needless_bands(
+  limits: participation_lib.Participation, given: dict[str, int]
+) -> Optional[str]:
+  """Why a comparison does without a banded strategy, if it should."""
+  if given.get('num_bands', registry.free_bands(limits)) > 1:
+    return None
+  return 'with one band, the most that costs nothing, it is the gaussian mechanism.'
+
+
+BANDS = registry.Option(
+  'num_bands',
+  help='bands of the matrix, by default as many as cost no sensitivity, the '
+  'separation; a plan has toeplitz with more as well where clients are done early',
+  read=lambda strategy: strategy.num_bands,
+  words=('1 band', '{} bands'),
+  title='bands of C',
+  meaning='diagonals that are not 0',
+  is_within_rounds=True,
+)
+registry.register(
+  registry.Kind(
+    'gaussian',
+    Identity,
+    lambda limits: Identity(limits.num_rounds),
+    words='independent Gaussian noise in each round, as in DP-FedAvg',
+    citations=('arXiv:1710.06963',),
+    is_independent=True,
+  )
+)
+registry.register(
+  registry.Kind(
+    'toeplitz',
+    BandedToeplitz,
+    registry.optimizing(optimize, num_bands=registry.free_bands),
+    adapts=True,
+    words='noise correlated over rounds by a banded Toeplitz matrix',
+    citations=('arXiv:2405.15913',),
+    options=(BANDS,),
+    seconds=_seconds,
+    quicker_with='fewer bands',
+    variants=_free_bands_and_more,
+    needless=needless_bands,
+    bands='num_bands',
+  )
+)

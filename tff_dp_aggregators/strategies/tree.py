@@ -32,6 +32,8 @@ import numpy as np
 from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.strategies import participation as participation_lib
 from tff_dp_aggregators.strategies import recursion as recursion_lib
+from tff_dp_aggregators.strategies import registry
+from tff_dp_aggregators.strategies import size
 from tff_dp_aggregators.strategies import strategy as strategy_lib
 from tff_dp_aggregators.strategies import workload as workload_lib
 from tff_dp_aggregators.strategies.numerics import tree_patterns
@@ -156,20 +158,17 @@ class BinaryTree(strategy_lib.Strategy):
     participation = self._participation(participation)
     return _search(participation, self.restart_every).profile(self.num_rounds)
 
-  def sensitivity_squared(
-    self, participation: Optional[participation_lib.Participation] = None
-  ) -> float:
-    """sens(C)^2, the last entry of `sensitivity_squared_by_round`.
-
-    Without the work for shorter prefixes.
-    """
-    participation = self._participation(participation)
-    return float(_search(participation, self.restart_every).value(self.num_rounds))
+  def squared_or_bound(
+    self, participation: participation_lib.Participation
+  ) -> tuple[float, bool]:
+    """sens(C)^2, exact, without the work for shorter prefixes."""
+    search = _search(participation, self.restart_every)
+    return float(search.value(self.num_rounds)), True
 
   def sensitivity_kind(
     self, participation: Optional[participation_lib.Participation] = None
   ) -> str:
-    """'exact', always."""
+    """'exact', always: no search for that."""
     self._participation(participation)
     return 'exact'
 
@@ -420,13 +419,9 @@ def pattern_value(
   It is the squared norm of the sum of these columns of `C`, formed directly from its
   definition, to check by hand what `worst_case_rounds` found.
 
-  Args:
-    rounds: Different rounds, each at least 0 and below `num_rounds`.
-    num_rounds: Leaves of the tree, or of all trees.
-    restart_every: Rounds after which a fresh tree begins; `None` for a single one.
-
-  Raises:
-    ValueError: If a round is not one of `num_rounds`, or occurs twice.
+  `rounds`: Different rounds, each at least 0 and below `num_rounds`.
+  `num_rounds`: Leaves of the tree, or of all trees.
+  `restart_every`: Rounds after which a fresh tree begins; `None` for a single one.
 
   Example:
     Three of five rounds. They are three leaves, two of them below the node of rounds
@@ -470,3 +465,43 @@ def _check_restart_every(restart_every: Optional[int]) -> Optional[int]:
   if restart_every is None:
     return None
   return checks.check_positive_int('restart_every', restart_every)
+
+
+def _build(
+  limits: participation_lib.Participation, restart_every: Optional[int] = None
+) -> BinaryTree:
+  """A tree, fresh after so many rounds."""
+  size.check_rounds(limits.num_rounds)  # Sensitivities alone have no need of it.
+  return BinaryTree(limits.num_rounds, restart_every=restart_every)
+
+
+def _variants(
+  limits: participation_lib.Participation, given: dict[str, int]
+) -> list[dict[str, int]]:
+  """Without restarts, and with those asked for or the best, if they help."""
+  restart_every = given.get('restart_every') or best_restart(limits)
+  return [{}] if restart_every is None else [{}, {'restart_every': restart_every}]
+
+
+registry.register(
+  registry.Kind(
+    'tree',
+    BinaryTree,
+    _build,
+    words='noise of a binary tree over the rounds, as in DP-FTRL',
+    citations=('arXiv:2103.00039',),
+    options=(
+      registry.Option(
+        'restart_every',
+        help='rounds after which the tree begins anew, by default never; a plan has '
+        'one tree without, and one with the best restarts unless they are given',
+        read=lambda strategy: strategy.restart_every,
+        words=('a new one each round', 'a new one every {}'),
+        title='restarts',
+        written='every {} rounds',
+        meaning='the tree begins anew',
+      ),
+    ),
+    variants=_variants,
+  )
+)

@@ -212,18 +212,11 @@ WorkloadLike = Union[Workload, np.ndarray, None]
 def check(num_rounds: int, workload: WorkloadLike) -> Union[Workload, np.ndarray]:
   """Returns the workload, prefix sums for None, after looking at shape and entries.
 
-  Args:
-    num_rounds: Rounds n it has to be for.
-    workload: A `Workload`, or a lower-triangular array of shape [n, n] whose rows are
-      linear queries over rounds, or None.
+  `num_rounds`: Rounds n it has to be for.
+  `workload`: A `Workload`, or a lower-triangular array of shape [n, n] whose rows are
+    linear queries over rounds, or None.
 
-  Returns:
-    A `Workload`, or a float64 array of shape [n, n].
-
-  Raises:
-    TypeError: If it is not an array of real numbers.
-    ValueError: If it is for another number of rounds, not lower-triangular, not
-      finite, or zero everywhere.
+  Returns A `Workload`, or a float64 array of shape [n, n].
   """
   if workload is None:
     return Workload(num_rounds)

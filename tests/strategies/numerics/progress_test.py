@@ -17,9 +17,9 @@ def clock(monkeypatch):
 def test_a_short_optimisation_says_nothing(clock, caplog, capfd):
   with caplog.at_level(logging.INFO):
     with progress_lib.Progress('short') as progress:
-      for iteration in range(100):
+      for _ in range(100):
         clock[0] += 0.01
-        progress.update(iteration, 1.0)
+        progress(1.0)
   assert caplog.text == ''
   assert capfd.readouterr() == ('', '')
 
@@ -29,7 +29,7 @@ def test_a_long_one_logs_now_and_then_where_there_is_no_terminal(clock, caplog):
     with progress_lib.Progress('long') as progress:
       for iteration in range(1, 31):
         clock[0] += 1.0
-        progress.update(iteration, 1 / iteration)
+        progress(1 / iteration)
   messages = [record.getMessage() for record in caplog.records]
   assert messages == [
     'long: iteration 3, error 0.333333',

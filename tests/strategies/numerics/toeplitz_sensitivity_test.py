@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tff_dp_aggregators.strategies import Participation
+from tff_dp_aggregators.strategies import sensitivity
 from tff_dp_aggregators.strategies.numerics import toeplitz_sensitivity
 
 
@@ -93,9 +94,9 @@ def test_by_round_covers_every_prefix_and_ends_with_the_whole():
   rng = np.random.default_rng(1)
   for _ in range(100):
     column, schema = random_case(rng)
-    by_round = toeplitz_sensitivity.squared_by_round(column, schema)
+    by_round = sensitivity.toeplitz_by_round(column, schema)
     assert np.all(np.diff(by_round) >= 0)
-    assert by_round[-1] == toeplitz_sensitivity.squared(column, schema)[0]
+    assert by_round[-1] == sensitivity.squared_of_toeplitz(column, schema)[0]
     for m in range(1, len(column)):
       shorter = Participation(
         m, schema.min_separation, schema.max_participations, schema.fixed_epoch
@@ -201,10 +202,10 @@ def test_scaled_columns_are_never_below_the_truth_and_equal_to_it_if_exact(seed)
       scales = 1 / np.sqrt(np.cumsum(np.square(column))[::-1])
     matrix = lower_toeplitz(column) * scales
     truth = [brute_force_of(matrix[:rows], participation) for rows in range(1, n + 1)]
-    bounds = toeplitz_sensitivity.scaled_squared_by_round(column, scales, participation)
+    bounds = toeplitz_sensitivity.squared_by_round(column, participation, scales)
     assert np.all(bounds >= np.array(truth) * (1 - 1e-12)), (column, scales)
     assert np.all(np.diff(bounds) >= 0)
-    bound, exact = toeplitz_sensitivity.scaled_squared(column, scales, participation)
+    bound, exact = toeplitz_sensitivity.squared(column, participation, scales)
     assert bound >= truth[-1] * (1 - 1e-12), (column, scales, participation)
     if exact:
       assert bound == pytest.approx(truth[-1], rel=1e-11)
@@ -217,7 +218,7 @@ def test_coefficients_that_are_left_out_of_pairs_count_with_their_norm(monkeypat
   monkeypatch.setattr(toeplitz_sensitivity, '_NEGLIGIBLE', 0.5)
   column, participation = 0.8 ** np.arange(12), Participation(12, 2)
   scales = 1 / np.sqrt(np.cumsum(np.square(column))[::-1])
-  bound, exact = toeplitz_sensitivity.scaled_squared(column, scales, participation)
+  bound, exact = toeplitz_sensitivity.squared(column, participation, scales)
   truth = brute_force_of(lower_toeplitz(column) * scales, participation)
   assert not exact and truth < bound < 4 * truth
 
@@ -225,9 +226,7 @@ def test_coefficients_that_are_left_out_of_pairs_count_with_their_norm(monkeypat
 def test_rounds_of_scaled_columns_without_the_largest_scale_know_nothing_of_it():
   # Falling scales alone would give the first round that of the last.
   column, scales = 0.5 ** np.arange(6), np.array([1.0, 1.0, 1.0, 1.0, 1.0, 4.0])
-  bounds = toeplitz_sensitivity.scaled_squared_by_round(
-    column, scales, Participation(6, 6)
-  )
+  bounds = toeplitz_sensitivity.squared_by_round(column, Participation(6, 6), scales)
   expected = np.cumsum(np.square(column))
   np.testing.assert_allclose(bounds[:5], expected[:5], rtol=1e-14)
 
@@ -238,7 +237,7 @@ def test_rising_scales_are_exact_where_no_pair_is_worse_than_the_earliest():
   scales = 1 / np.sqrt(np.cumsum(np.square(column))[::-1])
   for separation, times in ((1, 40), (3, 14), (7, 2), (39, 2)):
     participation = Participation(40, separation, times)
-    bound, exact = toeplitz_sensitivity.scaled_squared(column, scales, participation)
+    bound, exact = toeplitz_sensitivity.squared(column, participation, scales)
     pattern = np.zeros(40)
     pattern[list(participation.rounds)] = 1
     attained = np.square((lower_toeplitz(column) * scales) @ pattern).sum()
@@ -250,6 +249,6 @@ def test_scaled_columns_that_alternate_are_exact():
   column = (-0.8) ** np.arange(6)
   scales = 1 / np.sqrt(np.cumsum(np.square(column))[::-1])
   for participation in (Participation(6, 1), Participation(6, 1, 3)):
-    bound, exact = toeplitz_sensitivity.scaled_squared(column, scales, participation)
+    bound, exact = toeplitz_sensitivity.squared(column, participation, scales)
     truth = brute_force_of(lower_toeplitz(column) * scales, participation)
     assert exact and bound == pytest.approx(truth, rel=1e-12)

@@ -1,6 +1,6 @@
 """Errors of banded strategies as functions of their diagonals, and what bounds them.
 
-`banded` optimises columns of one norm, `epoch_scaled.banded` columns whose norms fall
+`banded` optimises columns of one norm, `epoch_scaled` columns whose norms fall
 from epoch to epoch.
 """
 

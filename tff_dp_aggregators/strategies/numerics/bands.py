@@ -203,17 +203,21 @@ def check_matrix(
       f'matrix must be {num_rounds} x {num_rounds} for num_rounds={num_rounds}, got '
       f'shape {shape}.'
     )
-  _refuse(~np.isfinite(matrix), matrix, 'must be finite')
-  _refuse(np.triu(matrix, 1) != 0, matrix, 'must be lower-triangular')
-  _refuse(np.diag(np.diagonal(matrix) <= 0), matrix, 'must be positive on its diagonal')
+  refuse(~np.isfinite(matrix), matrix, 'matrix must be finite')
+  refuse(np.triu(matrix, 1) != 0, matrix, 'matrix must be lower-triangular')
+  refuse(
+    np.diag(np.diagonal(matrix) <= 0),
+    matrix,
+    'matrix must be positive on its diagonal',
+  )
   if num_bands is not None:
     beyond = np.tril(matrix, -num_bands) != 0
-    _refuse(beyond, matrix, f'must be zero beyond num_bands={num_bands} bands')
+    refuse(beyond, matrix, f'matrix must be zero beyond num_bands={num_bands} bands')
   return matrix
 
 
-def _refuse(wrong: np.ndarray, matrix: np.ndarray, what: str) -> None:
+def refuse(wrong: np.ndarray, array: np.ndarray, what: str) -> None:
   """Raises a ValueError about the first entry, by rows, that is wrong."""
   if np.any(wrong):
     row, column = np.unravel_index(np.argmax(wrong), wrong.shape)
-    raise ValueError(f'matrix {what}, but [{row}, {column}] is {matrix[row, column]}.')
+    raise ValueError(f'{what}, but [{row}, {column}] is {array[row, column]}.')

@@ -7,7 +7,7 @@ squared norm be at most the sum of the shares of the runs that it is in. A clien
 each run once at most; so its sum is 1 at most. And no norms that keep to 1 are larger
 in any column than what shares of all runs allow, together with one that is spread over
 all columns, a k-th part each, if a client is in k rounds at most (duality of linear
-programs; `epoch_scaled.banded.certify` has the source).
+programs; `epoch_scaled.certify` has the source).
 
 Few of the runs matter. From rounds 0, b, 2b, ... they are epochs. If clients are done
 before the last of them, shares of the first k - 1, and the one that is spread, do it.

@@ -69,7 +69,7 @@ def minimize_mean(
     values, pull_back = evaluated
     return float(weights @ values), pull_back(weights)
 
-  return Minimum(lbfgs(loss, start, tolerance, _Counter(progress)), weights)
+  return Minimum(lbfgs(loss, start, tolerance, _reporting(progress)), weights)
 
 
 def minimize_max(
@@ -98,7 +98,7 @@ def minimize_max(
   Returns the best point seen; if rounding keeps it from the tolerance, with a larger
   gap, and a warning in the log.
   """
-  counter = _Counter(progress)
+  report = _reporting(progress)
   values = _errors_at(errors, start)
   smoothing = _FIRST_SMOOTHING if weights is None else _LAST_SMOOTHING
   if weights is None:
@@ -107,7 +107,7 @@ def minimize_max(
   while best_gap > tolerance and stalled < _MAX_STALLED_ROUNDS:
     mixed = (1 - _EVEN_SHARE) * weights + _EVEN_SHARE * _even(values)
     smooth = _SmoothMaximum(errors, mixed, smoothing * float(values.max()))
-    point = lbfgs(smooth.loss, point, 0.1 * tolerance * smoothing, counter)
+    point = lbfgs(smooth.loss, point, 0.1 * tolerance * smoothing, report)
     values = _errors_at(errors, point)
     weights = smooth.weights(values)
     gap = 1.0 - float(weights @ values / values.max())
@@ -247,13 +247,6 @@ def _errors_at(errors: Errors, point: np.ndarray) -> np.ndarray:
   return evaluated[0]
 
 
-class _Counter:
-  """Counts steps over several descents, and reports the root of the loss."""
-
-  def __init__(self, progress: progress_lib.Progress):
-    self._progress = progress
-    self._steps = 0
-
-  def __call__(self, loss: float) -> None:
-    self._steps += 1
-    self._progress.update(self._steps, math.sqrt(max(loss, 0.0)))
+def _reporting(progress: progress_lib.Progress) -> Callable[[float], None]:
+  """Shows losses as errors."""
+  return lambda loss: progress(math.sqrt(max(loss, 0.0)))

@@ -18,9 +18,8 @@ What is minimised is the error times the squared sensitivity, which no common fa
 changes.
 """
 
-import abc
 import dataclasses
-from typing import Any, Callable, NamedTuple, Optional
+from typing import Any, Callable, NamedTuple, Optional, Union
 
 import numpy as np
 
@@ -73,7 +72,7 @@ class Chosen(NamedTuple):
   """The scales of a strategy.
 
   Attributes:
-    scales: Shaped as `Scales.starts`.
+    scales: Shaped as `starts`.
     squared_sensitivity: Of the strategy with these scales.
     pull_back: Makes of derivatives by the two the gradients by what is searched and by
       the first column of C.
@@ -84,24 +83,13 @@ class Chosen(NamedTuple):
   pull_back: Callable[[np.ndarray, float], tuple[np.ndarray, np.ndarray]]
 
 
-class Scales(abc.ABC):
-  """Scales as a function of what is searched.
+class Disjoint:
+  """Scales for columns of one client that do not overlap.
 
   Attributes:
     starts: In which rounds another scale begins, in rising order from 0.
     start: Where to begin a search.
   """
-
-  starts: list[int]
-  start: np.ndarray
-
-  @abc.abstractmethod
-  def __call__(self, searched: np.ndarray, column: np.ndarray) -> Chosen:
-    """The scales for the first column of C, as far as it is not 0."""
-
-
-class Disjoint(Scales):
-  """Those for columns of one client that do not overlap."""
 
   def __init__(self, participation: participation_lib.Participation):
     self._norms = column_norms.ColumnNorms(participation)
@@ -125,10 +113,10 @@ class Disjoint(Scales):
     return Chosen(scales, self._times, pull_back)
 
 
-class Falling(Scales):
-  """Those for columns that overlap, one for each epoch or for several of them.
+class Falling:
+  """Scales for columns that overlap, one for each epoch or for several of them.
 
-  Their mean square over a client's rounds is 1.
+  Their mean square over a client's rounds is 1. Attributes as of `Disjoint`.
   """
 
   def __init__(self, participation: participation_lib.Participation):
@@ -162,6 +150,9 @@ class Falling(Scales):
       return by_searched, by_squared * by_column
 
     return Chosen(scales, float(response @ response), pull_back)
+
+
+Scales = Union[Disjoint, Falling]
 
 
 class Found(NamedTuple):
@@ -202,7 +193,9 @@ class EpochProblem:
   @property
   def scales(self) -> Scales:
     """What scales are to be searched."""
-    return (Falling if self.overlaps else Disjoint)(self.participation)
+    if self.overlaps:
+      return Falling(self.participation)
+    return Disjoint(self.participation)
 
   def parameters(self) -> dict[str, Any]:
     """All of it, as the cache takes it."""
@@ -210,8 +203,7 @@ class EpochProblem:
 
   def error(self, strategy: strategy_lib.Strategy) -> float:
     """What is minimised, of a strategy."""
-    measure = strategy.rmse if self.objective == 'mean' else strategy.max_error
-    return measure(self.participation, self.workload)
+    return strategy.error(self.objective, self.participation, self.workload)
 
   def minimize(self, family: Family, start: np.ndarray, name: str) -> Found:
     """The best parameters of a strategy, and scales."""

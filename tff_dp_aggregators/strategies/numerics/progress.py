@@ -16,13 +16,13 @@ class Progress(contextlib.AbstractContextManager):
 
   Example:
     >>> with Progress('banded 64 x 8') as progress:
-    ...   for iteration in range(3):
-    ...     progress.update(iteration, 1.5)
+    ...   for error in (3.0, 2.0, 1.5):
+    ...     progress(error)
   """
 
-  def __init__(self, name: str, total: Optional[int] = None):
+  def __init__(self, name: str):
     self._name = name
-    self._total = total
+    self._iterations = 0
     self._logged = 0.0
 
   def __enter__(self) -> 'Progress':
@@ -30,7 +30,6 @@ class Progress(contextlib.AbstractContextManager):
 
     self._bar = tqdm.tqdm(
       desc=self._name,
-      total=self._total,
       delay=_SHOW_AFTER_SECONDS,
       disable=None,  # Unless standard error is a terminal.
       leave=False,
@@ -38,14 +37,15 @@ class Progress(contextlib.AbstractContextManager):
     self._logged = time.monotonic() + _SHOW_AFTER_SECONDS - _LOG_EVERY_SECONDS
     return self
 
-  def update(self, iteration: int, error: float) -> None:
-    """Says that `iteration` iterations are done, and the error they came to."""
+  def __call__(self, error: float) -> None:
+    """Says that one more iteration is done, and the error that it came to."""
+    self._iterations += 1
     if not self._bar.disable:
       self._bar.set_postfix_str(f'error {error:.6g}', refresh=False)
-      self._bar.update(iteration - self._bar.n)
+      self._bar.update()
     elif time.monotonic() - self._logged > _LOG_EVERY_SECONDS:
       self._logged = time.monotonic()
-      _logger.info('%s: iteration %d, error %.6g', self._name, iteration, error)
+      _logger.info('%s: iteration %d, error %.6g', self._name, self._iterations, error)
 
   def __exit__(
     self,

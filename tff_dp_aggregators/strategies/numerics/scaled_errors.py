@@ -29,7 +29,6 @@ convolutions with W: O(n log n) for each epoch. Derivatives run backwards throug
 decay, and O(n^3) for an array.
 """
 
-import abc
 from collections.abc import Sequence
 from typing import Callable, NamedTuple
 
@@ -44,66 +43,49 @@ from tff_dp_aggregators.strategies.numerics import power_series
 PullBack = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 
-class Errors(abc.ABC):
-  """Squared row norms of A D^-1 G, for one workload and one division into epochs."""
-
-  @abc.abstractmethod
-  def __call__(
-    self, column: np.ndarray, factors: np.ndarray
-  ) -> tuple[np.ndarray, PullBack]:
-    """The squared norms, float64 of shape [n], and how to differentiate them.
-
-    `column`: g, shape [n].
-    """
+# Squared row norms of A D^-1 G, float64 of shape [n], from g, shape [n], and r, for one
+# workload and one division into epochs; and how to differentiate them.
+Errors = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, PullBack]]
 
 
 def of_workload(workload: gram.Checked, starts: Sequence[int]) -> Errors:
   """The errors of a workload, in the way that is best for it."""
-  if (
-    isinstance(workload, workload_lib.Workload)
-    and workload.is_toeplitz
-    and not workload.weight_decay
-  ):
-    return _OfMomentum(workload, starts)
-  if isinstance(workload, workload_lib.Workload):
-    return _Dense(
-      workload.num_rounds, workload.apply, workload.apply_transposed, starts
+  if not isinstance(workload, workload_lib.Workload):
+    return _dense(
+      len(workload),
+      lambda rows: workload @ rows,
+      lambda rows: workload.T @ rows,
+      starts,
     )
-  return _Dense(
-    len(workload), lambda rows: workload @ rows, lambda rows: workload.T @ rows, starts
-  )
+  if workload.is_toeplitz and not workload.weight_decay:
+    return _OfMomentum(workload, starts)
+  return _dense(workload.num_rounds, workload.apply, workload.apply_transposed, starts)
 
 
-class _Dense(Errors):
-  """Of any workload."""
+def _dense(
+  num_rounds: int,
+  apply: Callable[[np.ndarray], np.ndarray],
+  apply_transposed: Callable[[np.ndarray], np.ndarray],
+  starts: Sequence[int],
+) -> Errors:
+  """Those of any workload."""
+  lengths = np.diff([*starts, num_rounds])
 
-  def __init__(
-    self,
-    num_rounds: int,
-    apply: Callable[[np.ndarray], np.ndarray],
-    apply_transposed: Callable[[np.ndarray], np.ndarray],
-    starts: Sequence[int],
-  ):
-    self._apply = apply
-    self._apply_transposed = apply_transposed
-    self._starts = list(starts)
-    self._lengths = np.diff([*starts, num_rounds])
-
-  def __call__(
-    self, column: np.ndarray, factors: np.ndarray
-  ) -> tuple[np.ndarray, PullBack]:
+  def errors(column: np.ndarray, factors: np.ndarray) -> tuple[np.ndarray, PullBack]:
     noise = scipy.linalg.toeplitz(column, np.zeros_like(column))
-    by_round = np.repeat(factors, self._lengths)[:, np.newaxis]
-    estimator = self._apply(by_round * noise)
+    by_round = np.repeat(factors, lengths)[:, np.newaxis]
+    estimator = apply(by_round * noise)
 
     def pull_back(weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-      scaled = self._apply_transposed(2.0 * weights[:, np.newaxis] * estimator)
-      by_factor = np.add.reduceat((scaled * noise).sum(axis=1), self._starts)
+      scaled = apply_transposed(2.0 * weights[:, np.newaxis] * estimator)
+      by_factor = np.add.reduceat((scaled * noise).sum(axis=1), list(starts))
       by_noise = by_round * scaled
       lags = [np.trace(by_noise, offset=-lag) for lag in range(len(column))]
       return np.array(lags), by_factor
 
     return np.square(estimator).sum(axis=1), pull_back
+
+  return errors
 
 
 class _Epoch(NamedTuple):
@@ -122,7 +104,7 @@ class _Epoch(NamedTuple):
   met_fading: np.ndarray
 
 
-class _OfMomentum(Errors):
+class _OfMomentum:
   """Of prefix sums, with or without momentum."""
 
   def __init__(self, workload: workload_lib.Workload, starts: Sequence[int]):

@@ -58,8 +58,7 @@ class ToeplitzProblem:
 
   def error(self, strategy: strategy_lib.Strategy) -> float:
     """What is minimised, of a strategy."""
-    measure = strategy.rmse if self.objective == 'mean' else strategy.max_error
-    return measure(self.participation, self.workload)
+    return strategy.error(self.objective, self.participation, self.workload)
 
   def minimize(
     self,
@@ -210,24 +209,25 @@ def check(
     participation,
     workload_lib.check(num_rounds, workload),
   )
-  if problem._toeplitz_workload is None and num_rounds > MAX_BANDS:
+  check_size(problem.workload, num_rounds)
+  return problem
+
+
+def check_size(
+  workload: Union[workload_lib.Workload, np.ndarray], num_rounds: int
+) -> None:
+  """Refuses workloads that take matrices over more rounds than can be optimised."""
+  is_toeplitz = isinstance(workload, workload_lib.Workload) and workload.is_toeplitz
+  if num_rounds > MAX_BANDS and not is_toeplitz:
     raise ValueError(
       'a workload that is an array, or whose learning rate changes, can be optimised '
       f'for at most {MAX_BANDS} rounds, got {num_rounds}.'
     )
-  return problem
 
 
 @contextlib.contextmanager
 def reporting(name: str) -> Iterator[series_optimization.Report]:
   """Shows the values of a long optimisation as errors."""
   with progress_lib.Progress(name) as progress:
-    iteration = 0
-
-    def report(value: float) -> None:
-      nonlocal iteration
-      iteration += 1
-      # The sum of two numbers that come out equal, and whose product is the error^2.
-      progress.update(iteration, value / 2)
-
-    yield report
+    # The sum of two numbers that come out equal, and whose product is the error^2.
+    yield lambda value: progress(value / 2)

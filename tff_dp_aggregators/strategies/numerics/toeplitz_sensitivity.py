@@ -106,75 +106,46 @@ _NEGLIGIBLE = 1e-18
 
 
 def squared_by_round(
-  coefficients: np.ndarray, participation: participation_lib.Participation
+  coefficients: np.ndarray,
+  participation: participation_lib.Participation,
+  scales: Optional[np.ndarray] = None,
 ) -> np.ndarray:
   """Upper bounds of the squared sensitivity of the first 1, 2, ..., n rounds.
 
-  `coefficients`: c, float64 of shape [n].
-
-  Returns non-decreasing array of shape [n]; its last entry is `squared(...)[0]`.
-  """
-  if participation.possible_participations == 1:
-    return _spent(coefficients, participation)
-  bounds = _spent(majorant(coefficients, participation.min_separation), participation)
-  return np.minimum(bounds, squared(coefficients, participation)[0])
-
-
-def squared(
-  coefficients: np.ndarray, participation: participation_lib.Participation
-) -> tuple[float, bool]:
-  """Squared sensitivity, and whether it is exact (up to rounding) or an upper bound.
-
-  `coefficients`: c, float64 of shape [n].
-  """
-  attained = float(_spent(coefficients, participation)[-1])
-  if participation.possible_participations == 1:
-    return attained, True
-  separation = participation.min_separation
-  bound = float(_spent(majorant(coefficients, separation), participation)[-1])
-  if _meets(bound, attained):
-    return bound, True
-  attained = max(attained, _alternating(coefficients, participation))
-  bound = min(bound, _pair_bound(coefficients, participation))
-  return bound, _meets(bound, attained)
-
-
-def scaled_squared_by_round(
-  coefficients: np.ndarray,
-  scales: np.ndarray,
-  participation: participation_lib.Participation,
-) -> np.ndarray:
-  """Upper bounds for the first 1, 2, ..., n rounds of a matrix with scaled columns.
-
   `coefficients`: c of the matrix T before its columns are scaled, float64 of shape [n].
-  `scales`: d, positive, of shape [n].
+  `scales`: d, positive, of shape [n], if there are any.
 
   Returns non-decreasing array of shape [n].
   """
   if participation.possible_participations > 1:
     coefficients = majorant(coefficients, participation.min_separation)
+  bounds = _spent(coefficients, participation)
+  if scales is None:
+    return bounds
   # Of the first t rounds none has a larger scale than this, and of all of them, none
   # later than round j one than `falling[j]`.
   largest = np.maximum.accumulate(scales)
   falling = np.maximum.accumulate(scales[::-1])[::-1]
   return np.minimum(
-    np.square(largest) * _spent(coefficients, participation),
-    _spent(coefficients, participation, falling),
+    np.square(largest) * bounds, _spent(coefficients, participation, falling)
   )
 
 
-def scaled_squared(
+def squared(
   coefficients: np.ndarray,
-  scales: np.ndarray,
   participation: participation_lib.Participation,
+  scales: Optional[np.ndarray] = None,
 ) -> tuple[float, bool]:
-  """Squared sensitivity with scaled columns, and whether it is exact or a bound."""
-  bound = float(scaled_squared_by_round(coefficients, scales, participation)[-1])
+  """Squared sensitivity, and whether it is exact (up to rounding) or an upper bound."""
+  bound = float(squared_by_round(coefficients, participation, scales)[-1])
   attained = float(_spent(coefficients, participation, scales)[-1])
   if _meets(bound, attained):
     return bound, True
   attained = max(attained, _alternating(coefficients, participation, scales))
-  bound = min(bound, _scaled_pair_bound(coefficients, scales, participation))
+  if scales is None:
+    bound = min(bound, _pair_bound(coefficients, participation))
+  else:
+    bound = min(bound, _scaled_pair_bound(coefficients, scales, participation))
   return bound, _meets(bound, attained)
 
 

@@ -1,4 +1,4 @@
-"""What `windowed_blt` and `tailed_blt` optimise: decays and scales.
+"""What `blt.optimize_windowed` optimises: decays and scales.
 
     c_0 = 1,    c_i = [i < window] sum_j scales_j decays_j^(i - 1) + scale decay^(i - 1)
 
@@ -15,18 +15,15 @@ scales; the complement of the tail's decay, its scale.
 Arguments are not checked here.
 """
 
-import contextlib
 import dataclasses
-import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 
 from tff_dp_aggregators.strategies import workload as workload_lib
 from tff_dp_aggregators.strategies.numerics import blt_search
 from tff_dp_aggregators.strategies.numerics import power_series
-from tff_dp_aggregators.strategies.numerics import progress as progress_lib
 from tff_dp_aggregators.strategies.numerics import series_optimization
 
 # Coefficients, and what makes of a gradient by them one by parameters.
@@ -112,7 +109,7 @@ class WindowProblem:
       if not (math.isfinite(loss) and np.all(np.isfinite(slope))):
         # Of a step that is too long: the noise of such a strategy grows without end.
         return _OUTSIDE, np.zeros_like(parameters)
-      report(loss)
+      report(math.exp(loss / 2))  # As an error.
       return loss, slope
 
     result = scipy.optimize.minimize(
@@ -197,14 +194,6 @@ class WindowProblem:
 def gain(loss: float, other: float) -> float:
   """By which part of another one's error a loss is smaller."""
   return -math.expm1((loss - other) / 2)
-
-
-@contextlib.contextmanager
-def reporting(name: str) -> Iterator[Callable[[float], None]]:
-  """Shows the losses of a long search as errors."""
-  with progress_lib.Progress(name) as progress:
-    counter = itertools.count(1)
-    yield lambda loss: progress.update(next(counter), math.exp(loss / 2))
 
 
 def coefficients_of(parameters: np.ndarray, window: int) -> _Column:

@@ -25,14 +25,13 @@ import scipy.optimize
 from tff_dp_aggregators.strategies import Banded
 from tff_dp_aggregators.strategies import Participation
 from tff_dp_aggregators.strategies import Workload
-from tff_dp_aggregators.strategies import banded as plain_banded
-from tff_dp_aggregators.strategies import banded_inverse as plain_banded_inverse
+from tff_dp_aggregators.strategies import banded
+from tff_dp_aggregators.strategies import banded_inverse
+from tff_dp_aggregators.strategies import blt
 from tff_dp_aggregators.strategies import dense
-from tff_dp_aggregators.strategies import toeplitz as plain_toeplitz
-from tff_dp_aggregators.strategies.epoch_scaled import banded
-from tff_dp_aggregators.strategies.epoch_scaled import banded_inverse
-from tff_dp_aggregators.strategies.epoch_scaled import toeplitz
-from tff_dp_aggregators.strategies.epoch_scaled import windowed_blt
+from tff_dp_aggregators.strategies import epoch_scaled
+from tff_dp_aggregators.strategies import registry
+from tff_dp_aggregators.strategies import toeplitz
 
 _SMALL = Participation(24, min_separation=6)
 _WORKLOADS = {
@@ -43,9 +42,19 @@ _WORKLOADS = {
 }
 
 
-def _optimize(module, participation, **options):
-  return module.optimize(
+def _plain(optimize, participation, **options):
+  return optimize(
     participation.num_rounds, participation=participation, cache=False, **options
+  )
+
+
+def _optimize(optimize, participation, **options):
+  unscaled = _plain(optimize, participation, **options)
+  shared = {
+    name: options[name] for name in options if name in ('objective', 'workload')
+  }
+  return epoch_scaled.optimize(
+    unscaled, participation=participation, cache=False, **shared
   )
 
 
@@ -69,7 +78,7 @@ def _check(strategy, participation):
 def test_banded_is_at_least_as_good_as_plain_trials(limits, without, plain_trials):
   participation = Participation(*limits)
   bands = participation.min_separation
-  strategy = _optimize(banded, participation, num_bands=bands)
+  strategy = _optimize(banded.optimize, participation, num_bands=bands)
   assert strategy.rmse(participation) < plain_trials < without
   _check(strategy, participation)
   assert strategy.noise_buffers == bands - 1
@@ -81,7 +90,7 @@ def test_banded_is_at_least_as_good_as_plain_trials(limits, without, plain_trial
 )
 def test_toeplitz_is_at_least_as_good_as_plain_trials(limits, plain_trials):
   participation = Participation(*limits)
-  strategy = _optimize(toeplitz, participation, num_bands=limits[1])
+  strategy = _optimize(toeplitz.optimize, participation, num_bands=limits[1])
   assert strategy.rmse(participation) < plain_trials
   assert strategy.sensitivity_kind(participation) == 'exact'
   assert np.all(np.diff(strategy.epoch_scales) < 0)
@@ -91,7 +100,7 @@ def test_toeplitz_is_at_least_as_good_as_plain_trials(limits, plain_trials):
 
 def test_windowed_blt_is_at_least_as_good_as_plain_trials():
   participation = Participation(2000, 400, 5)
-  strategy = _optimize(windowed_blt, participation, num_decays=2)
+  strategy = _optimize(blt.optimize_windowed, participation, num_decays=2)
   assert strategy.rmse(participation) < 7.8192
   assert strategy.sensitivity_kind(participation) == 'exact'
   assert strategy.noise_buffers == 12
@@ -111,21 +120,21 @@ def test_where_the_last_epoch_is_a_part_of_one_two_scales_for_each_are_better(
 ):
   # RMSE with one scale for each epoch, as it was found before there could be two.
   participation = Participation(*limits)
-  modules = (
-    (banded, {'num_bands': participation.min_separation}),
-    (toeplitz, {'num_bands': participation.min_separation}),
-    (windowed_blt, {'num_decays': 2}),
+  optimizers = (
+    (banded.optimize, {'num_bands': participation.min_separation}),
+    (toeplitz.optimize, {'num_bands': participation.min_separation}),
+    (blt.optimize_windowed, {'num_decays': 2}),
   )
-  for (module, options), before in zip(modules, one_each):
+  for (optimize, options), before in zip(optimizers, one_each):
     if before is None:
       continue
-    strategy = _optimize(module, participation, **options)
+    strategy = _optimize(optimize, participation, **options)
     assert strategy.rmse(participation) < 0.987 * before
     assert strategy.sensitivity_kind(participation) == 'exact'
     squared = strategy.sensitivity_squared(participation)
     assert squared == pytest.approx(limits[2])
-    if module is banded:
-      gap = banded.certify(strategy, participation=participation).gap
+    if optimize is banded.optimize:
+      gap = epoch_scaled.certify(strategy, participation=participation).gap
       assert math.sqrt(1 + gap) - 1 < 0.0035
 
 
@@ -133,7 +142,7 @@ def test_two_scales_for_each_epoch_are_never_worse_than_one():
   # Four rounds of each epoch are in fewer patterns: what they could gain is small, and
   # longer columns of theirs would take back less of the noise before.
   participation = Participation(2048, 342, 6)
-  strategy = _optimize(toeplitz, participation, num_bands=342)
+  strategy = _optimize(toeplitz.optimize, participation, num_bands=342)
   assert strategy.rmse(participation) < 8.69936
 
 
@@ -142,16 +151,16 @@ def test_two_scales_for_each_epoch_are_never_worse_than_one():
 def test_banded_inverse_is_never_worse_than_without_scales(num_bands, workload):
   # Eight bands reach further than clients wait.
   given = {'num_bands': num_bands, 'workload': _WORKLOADS[workload]}
-  plain = _optimize(plain_banded_inverse, _SMALL, **given)
-  strategy = _optimize(banded_inverse, _SMALL, **given)
+  plain = _plain(banded_inverse.optimize, _SMALL, **given)
+  strategy = _optimize(banded_inverse.optimize, _SMALL, **given)
   error = strategy.rmse(_SMALL, _WORKLOADS[workload])
   assert error <= plain.rmse(_SMALL, _WORKLOADS[workload]) * (1 + 1e-12)
 
 
 def test_banded_inverse_is_better_than_without_scales():
   participation = Participation(2000, 400, 5)
-  plain = plain_banded_inverse.optimize(2000, num_bands=16, participation=participation)
-  strategy = _optimize(banded_inverse, participation, num_bands=16)
+  plain = banded_inverse.optimize(2000, num_bands=16, participation=participation)
+  strategy = _optimize(banded_inverse.optimize, participation, num_bands=16)
   assert strategy.rmse(participation) < 0.99 * plain.rmse(participation)
   assert strategy.sensitivity_kind(participation) == 'exact'
   assert strategy.noise_buffers == 0
@@ -175,27 +184,29 @@ def _parameters(strategy):
 @pytest.mark.slow
 @pytest.mark.parametrize('objective', ['mean', 'max'])
 @pytest.mark.parametrize(
-  'module, options, workload',
+  'optimize, options, workload',
   [
-    pytest.param(module, options, workload, id=f'{name}-{workload}')
-    for name, module, options in (
-      ('toeplitz', toeplitz, {'num_bands': 4}),
-      ('windowed_blt', windowed_blt, {'num_decays': 1}),
-      ('banded_inverse', banded_inverse, {'num_bands': 3}),
+    pytest.param(optimize, options, workload, id=f'{name}-{workload}')
+    for name, optimize, options in (
+      ('toeplitz', toeplitz.optimize, {'num_bands': 4}),
+      ('windowed_blt', blt.optimize_windowed, {'num_decays': 1}),
+      ('banded_inverse', banded_inverse.optimize, {'num_bands': 3}),
     )
     for workload in _WORKLOADS
     # Constraints are not optimised within, which momentum takes for an inverse.
     if (name, workload) != ('banded_inverse', 'momentum')
   ],
 )
-def test_a_general_optimiser_finds_nothing_better(module, options, workload, objective):
-  if module is windowed_blt and workload in ('cooldown', 'array'):
+def test_a_general_optimiser_finds_nothing_better(
+  optimize, options, workload, objective
+):
+  if optimize is blt.optimize_windowed and workload in ('cooldown', 'array'):
     with pytest.raises(ValueError, match='a BLT is optimised for prefix sums'):
-      _optimize(module, _SMALL, workload=_WORKLOADS[workload], **options)
+      _optimize(optimize, _SMALL, workload=_WORKLOADS[workload], **options)
     return
-  overlaps = module is banded_inverse
+  overlaps = optimize is banded_inverse.optimize
   given = {**options, 'workload': _WORKLOADS[workload], 'objective': objective}
-  strategy = _optimize(module, _SMALL, **given)
+  strategy = _optimize(optimize, _SMALL, **given)
   assert strategy.sensitivity_kind(_SMALL) == 'exact'
   start, make = _parameters(strategy)
   measure = 'rmse' if objective == 'mean' else 'max_error'
@@ -222,10 +233,10 @@ def test_banded_has_less_error_than_unit_columns_and_a_small_certified_gap(
 ):
   workload = _WORKLOADS[workload]
   given = {'num_bands': 6, 'workload': workload, 'objective': objective}
-  strategy = _optimize(banded, _SMALL, **given)
-  plain = _optimize(plain_banded, _SMALL, **given)
-  certificate = banded.certify(strategy, objective, _SMALL, workload)
-  of_plain = banded.certify(plain, objective, _SMALL, workload)
+  strategy = _optimize(banded.optimize, _SMALL, **given)
+  plain = _plain(banded.optimize, _SMALL, **given)
+  certificate = epoch_scaled.certify(strategy, objective, _SMALL, workload)
+  of_plain = epoch_scaled.certify(plain, objective, _SMALL, workload)
   error = strategy.rmse if objective == 'mean' else strategy.max_error
   assert math.sqrt(certificate.error) == pytest.approx(error(_SMALL, workload))
   assert certificate.error < of_plain.error
@@ -233,41 +244,41 @@ def test_banded_has_less_error_than_unit_columns_and_a_small_certified_gap(
 
 
 def test_errors_are_those_of_dense_matrices():
-  for module, options in (
-    (toeplitz, {'num_bands': 6}),
-    (windowed_blt, {'num_decays': 2}),
-    (banded_inverse, {'num_bands': 4}),
-    (banded, {'num_bands': 6}),
+  for optimize, options in (
+    (toeplitz.optimize, {'num_bands': 6}),
+    (blt.optimize_windowed, {'num_decays': 2}),
+    (banded_inverse.optimize, {'num_bands': 4}),
+    (banded.optimize, {'num_bands': 6}),
   ):
-    strategy = _optimize(module, _SMALL, **options)
+    strategy = _optimize(optimize, _SMALL, **options)
     estimator = np.tri(24) @ np.linalg.inv(strategy.materialize())
     np.testing.assert_allclose(
       strategy.per_query_error(), np.square(estimator).sum(axis=1), rtol=1e-10
     )
     assert strategy.rmse(_SMALL) == pytest.approx(
       math.sqrt(4 * np.square(estimator).sum() / 24)
-      if module is not banded_inverse
+      if optimize is not banded_inverse.optimize
       else strategy.sensitivity(_SMALL) * np.linalg.norm(estimator) / math.sqrt(24)
     )
 
 
 def test_epochs_after_the_last_of_a_client_have_one_scale():
   participation = Participation(100, 10, 8)
-  strategy = _optimize(toeplitz, participation, num_bands=10)
+  strategy = _optimize(toeplitz.optimize, participation, num_bands=10)
   assert strategy.epoch_starts == tuple(range(0, 80, 10))
   banded_norms = np.linalg.norm(
-    _optimize(banded, participation, num_bands=10).diagonals, axis=0
+    _optimize(banded.optimize, participation, num_bands=10).diagonals, axis=0
   )
   np.testing.assert_allclose(banded_norms[70:], banded_norms[70], rtol=1e-12)
 
 
 def test_many_epochs_share_scales():
   participation = Participation(400, 2, 200)
-  strategy = _optimize(toeplitz, participation, num_bands=2)
+  strategy = _optimize(toeplitz.optimize, participation, num_bands=2)
   assert strategy.epoch_starts == tuple(range(0, 400, 14))
   assert strategy.sensitivity_kind(participation) == 'exact'
   assert strategy.sensitivity_squared(participation) == pytest.approx(200)
-  plain = _optimize(plain_toeplitz, participation, num_bands=2)
+  plain = _plain(toeplitz.optimize, participation, num_bands=2)
   assert strategy.rmse(participation) < 0.97 * plain.rmse(participation)
 
 
@@ -276,11 +287,11 @@ def test_many_epochs_share_scales():
 )
 def test_scales_of_rounds_would_gain_less_than_half_a_hundredth(limits):
   participation = Participation(*limits)
-  strategy = _optimize(banded, participation, num_bands=limits[1])
-  gap = banded.certify(strategy, participation=participation).gap
+  strategy = _optimize(banded.optimize, participation, num_bands=limits[1])
+  gap = epoch_scaled.certify(strategy, participation=participation).gap
   assert math.sqrt(1 + gap) - 1 < 0.0035
-  unit = _optimize(plain_banded, participation, num_bands=limits[1])
-  assert banded.certify(unit, participation=participation).gap > 0.04
+  unit = _plain(banded.optimize, participation, num_bands=limits[1])
+  assert epoch_scaled.certify(unit, participation=participation).gap > 0.04
 
 
 @pytest.mark.few(6)
@@ -290,12 +301,16 @@ def test_scales_of_rounds_would_gain_less_than_half_a_hundredth(limits):
 @pytest.mark.parametrize('limits', [(24, 6, None), (24, 6, 2), (22, 6, 3), (24, 24, 1)])
 def test_certificate_is_below_every_banded_strategy(limits, objective, fixed_epoch):
   participation = Participation(*limits, fixed_epoch=fixed_epoch)
-  start = plain_banded.optimize(24 if limits[0] == 24 else 22, num_bands=4)
-  bound = banded.certify(start, objective, participation).lower_bound
+  start = banded.optimize(24 if limits[0] == 24 else 22, num_bands=4)
+  bound = epoch_scaled.certify(start, objective, participation).lower_bound
   optima = [start]
   if participation.possible_participations > 1:
-    optima.append(_optimize(banded, participation, num_bands=4, objective=objective))
-    bound = max(bound, banded.certify(optima[1], objective, participation).lower_bound)
+    optima.append(
+      _optimize(banded.optimize, participation, num_bands=4, objective=objective)
+    )
+    bound = max(
+      bound, epoch_scaled.certify(optima[1], objective, participation).lower_bound
+    )
   if participation.possible_participations == 1 or fixed_epoch:
     # Of all strategies, and so of fewer than those that are banded.
     assert dense.certify(start, objective, participation).lower_bound <= bound * 1.0001
@@ -313,26 +328,39 @@ def test_certificate_is_below_every_banded_strategy(limits, objective, fixed_epo
 
 
 @pytest.mark.parametrize(
-  'module, options',
+  'optimize, options',
   [
-    (banded, {'num_bands': 4}),
-    (banded_inverse, {'num_bands': 4}),
-    (toeplitz, {'num_bands': 4}),
-    (windowed_blt, {}),
+    (banded.optimize, {'num_bands': 4}),
+    (banded_inverse.optimize, {'num_bands': 4}),
+    (toeplitz.optimize, {'num_bands': 4}),
   ],
-  ids=['banded', 'banded_inverse', 'toeplitz', 'windowed_blt'],
+  ids=['banded', 'banded_inverse', 'toeplitz'],
 )
-def test_a_single_participation_leaves_nothing_to_scale(module, options):
-  name = module.__name__.rpartition('.')[2]
-  with pytest.raises(ValueError, match=f'only once; use {name}.optimize'):
-    _optimize(module, Participation.single(24), **options)
+def test_a_single_participation_leaves_nothing_to_scale(optimize, options):
+  with pytest.raises(ValueError, match='of no use if a client takes part only once'):
+    _optimize(optimize, Participation.single(24), **options)
 
 
-@pytest.mark.parametrize('module', [banded, toeplitz], ids=['banded', 'toeplitz'])
-def test_columns_of_one_client_must_not_overlap(module):
-  with pytest.raises(ValueError, match='num_bands=7 is more than min_separation=6.*at'):
-    _optimize(module, _SMALL, num_bands=7)
+def test_columns_of_one_client_must_not_overlap():
+  for name in ('epoch_banded', 'epoch_toeplitz'):
+    with pytest.raises(ValueError, match='num_bands=7 is more than min_separation=6'):
+      registry.kind(name).build(_SMALL, num_bands=7)
+  longer = blt.WindowedBLT(24, 7, (0.3,), (0.9,))
+  with pytest.raises(ValueError, match='num_bands=7 is more than min_separation=6'):
+    epoch_scaled.optimize(longer, participation=_SMALL)
 
 
 def test_bands_may_be_left_out():
-  assert _optimize(toeplitz, _SMALL, num_bands=None).num_bands == 6
+  assert registry.kind('epoch_toeplitz').build(_SMALL).num_bands == 6
+
+
+def test_what_has_no_scaled_form_is_refused():
+  with pytest.raises(TypeError, match='unscaled must be a Banded, .* got BLT'):
+    epoch_scaled.optimize(blt.BLT(24, (0.5,), (0.8,)), participation=_SMALL)
+
+
+def test_workloads_that_take_large_matrices_are_refused():
+  unscaled = toeplitz.BandedToeplitz(5000, (1.0, 0.5))
+  given = {'participation': Participation(5000, 10), 'cache': False}
+  with pytest.raises(ValueError, match='for at most 4096 rounds, got 5000'):
+    epoch_scaled.optimize(unscaled, workload=Workload.cooldown(5000), **given)

@@ -1,0 +1,652 @@
+"""Strategies whose columns get shorter from epoch to epoch.
+
+If clients come back, a client's squared sensitivity is a sum over its rounds, and a
+large column in the first rounds may be paid for by smaller ones in the last. Early
+noise is in every later prefix sum, so that is worth it: 1 to 3% of the error, for
+nothing in memory, and exact in sensitivity under min-separation and fixed epochs. With
+one scale for each epoch of `min_separation` rounds:
+
+    rounds, separation, times        banded          Toeplitz        windowed BLT
+    64, 16, 4                    4.5852  4.4880   4.7001  4.6165
+    256, 32, 8                   8.5536  8.3450
+    300, 100, 3                  4.6432  4.5854
+    400, 200, 2                  3.8191  3.7895
+    2000, 400, 5                                  7.8491  7.7722   7.8940  7.8170
+    2000, 100, 20                                20.2067 19.7383
+
+(RMSE without and with scales; as many bands as the separation; two decays.) Scales that
+change from round to round gain 0.03 to 0.05% more in the four cases of banded ones, and
+0.13 to 0.29% in fixed epochs; with a last epoch that is cut short and that clients can
+be in, 1.5% (100 rounds, 16 apart) or 3.4% (250, 100). `benchmarks/round_scales.py`
+prints that, and `banded.certify` proves that no norms whatever gain more.
+
+`optimize` finds scales for strategies of four kinds. Banded ones stay `banded.Banded`,
+whose columns may have any norms as it is; `certify` bounds what any norms whatever can
+gain. The Toeplitz ones become an `EpochScaled`.
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Iterable
+from typing import Any, Callable, ClassVar, NamedTuple, Optional, TypeVar, Union
+
+import numpy as np
+
+from tff_dp_aggregators.base import checks
+from tff_dp_aggregators.strategies import banded
+from tff_dp_aggregators.strategies import banded_inverse
+from tff_dp_aggregators.strategies import blt
+from tff_dp_aggregators.strategies import cache as cache_lib
+from tff_dp_aggregators.strategies import participation as participation_lib
+from tff_dp_aggregators.strategies import real
+from tff_dp_aggregators.strategies import recursion as recursion_lib
+from tff_dp_aggregators.strategies import registry
+from tff_dp_aggregators.strategies import strategy as strategy_lib
+from tff_dp_aggregators.strategies import toeplitz
+from tff_dp_aggregators.strategies import workload as workload_lib
+from tff_dp_aggregators.strategies.numerics import banded_problem
+from tff_dp_aggregators.strategies.numerics import column_norms
+from tff_dp_aggregators.strategies.numerics import descent
+from tff_dp_aggregators.strategies.numerics import epoch_problem
+from tff_dp_aggregators.strategies.numerics import gram
+from tff_dp_aggregators.strategies.numerics import progress as progress_lib
+from tff_dp_aggregators.strategies.numerics import scaled_errors
+from tff_dp_aggregators.strategies.numerics import toeplitz_problem
+from tff_dp_aggregators.strategies.numerics import windowed_problem
+
+# Where an optimisation of banded strategies stops, relative to the squared error.
+_TOLERANCES = {'mean': 1e-7, 'max': 1e-4}
+_Scaled = TypeVar('_Scaled', bound='EpochScaled')
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class EpochScaled(toeplitz.ScaledToeplitz):
+  """C[i, j] = T[i, j] * (scale of round j), T lower-triangular and Toeplitz.
+
+  A subclass has the fields of a Toeplitz strategy after these, and says of which.
+
+  Attributes:
+    num_rounds: Rounds n; `C` is n x n.
+    epoch_starts: The rounds in which another scale begins, in rising order from 0.
+    epoch_scales: The scale from each of them on, positive.
+    unscaled_kind: The class of `T`.
+
+  Raises:
+    TypeError: If a number is not one.
+    ValueError: If `epoch_starts` are not rounds in rising order from 0, or there is not
+      one scale for each, positive and finite.
+  """
+
+  epoch_starts: tuple[int, ...]
+  epoch_scales: tuple[float, ...]
+  unscaled_kind: ClassVar[type[toeplitz.LowerToeplitz]]
+
+  def __post_init__(self) -> None:
+    super().__post_init__()
+    starts = recursion_lib.check_starts('epoch_starts', self.epoch_starts)
+    if starts[-1] >= self.num_rounds:
+      raise ValueError(
+        f'epoch_starts must be less than num_rounds={self.num_rounds}, got '
+        f'{starts[-1]}.'
+      )
+    object.__setattr__(self, 'epoch_starts', starts)
+    scales = real.array('epoch_scales', self.epoch_scales)
+    if scales.shape != (len(starts),):
+      raise ValueError(
+        f'epoch_scales must be one for each of {len(starts)} epoch_starts, got shape '
+        f'{scales.shape}.'
+      )
+    if not (np.all(np.isfinite(scales)) and np.all(scales > 0)):
+      wrong = int(np.argmin(np.isfinite(scales) & (scales > 0)))
+      raise ValueError(
+        f'epoch_scales must be positive and finite, but the one from round '
+        f'{starts[wrong]} on is {scales[wrong]}.'
+      )
+    object.__setattr__(self, 'epoch_scales', tuple(scales.tolist()))
+    for name in self._unscaled_names:  # As they are checked.
+      object.__setattr__(self, name, getattr(self.unscaled, name))
+
+  @property
+  def _unscaled_names(self) -> list[str]:
+    return [field.name for field in dataclasses.fields(self.unscaled_kind)]
+
+  @functools.cached_property
+  def unscaled(self) -> toeplitz.LowerToeplitz:
+    """The strategy with the matrix `T`."""
+    return self.unscaled_kind(
+      **{name: getattr(self, name) for name in self._unscaled_names}
+    )
+
+  @classmethod
+  def of(
+    cls: type[_Scaled],
+    unscaled: toeplitz.LowerToeplitz,
+    epoch_starts: Iterable[int] = (0,),
+    epoch_scales: Iterable[float] = (1.0,),
+  ) -> _Scaled:
+    """The strategy with these scales; without any, the unscaled one as this kind.
+
+    Args:
+      unscaled: What is scaled, of the kind that this one is a variant of.
+      epoch_starts: The rounds in which another scale begins, in rising order from 0.
+      epoch_scales: The scale from each of them on.
+
+    Raises:
+      TypeError: If `unscaled` is of another kind.
+      ValueError: As for the class.
+    """
+    return cls(
+      epoch_starts=tuple(epoch_starts),
+      epoch_scales=tuple(epoch_scales),
+      **unscaled.parameters(),
+    )
+
+  @functools.cached_property
+  def _scales(self) -> np.ndarray:
+    """The scale of each round, float64 of shape [n]."""
+    return np.repeat(self.epoch_scales, np.diff([*self.epoch_starts, self.num_rounds]))
+
+  def recursion(self) -> recursion_lib.Recursion:
+    """That of the unscaled strategy, whose noise is divided by the scales."""
+    factors = 1.0 / np.array(self.epoch_scales)
+    return recursion_lib.Scaled(self.unscaled.recursion(), factors, self.epoch_starts)
+
+  def per_query_error(self, workload: workload_lib.WorkloadLike = None) -> np.ndarray:
+    """Variance of each workload row's noise for unit-variance z.
+
+    O(n log n) for each scale, without a matrix. Where learning rates change, or for a
+    workload given as an array, dense.
+    """
+    workload = workload_lib.check(self.num_rounds, workload)
+    errors = scaled_errors.of_workload(workload, self.epoch_starts)
+    column = self.unscaled.inverse_coefficients()
+    return errors(column, 1.0 / np.array(self.epoch_scales))[0]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class EpochToeplitz(EpochScaled):
+  """C[i, j] = coefficients[i - j] * scale of j's epoch, for 0 <= i - j < num_bands.
+
+  Attributes: those of `EpochScaled`, then those of `toeplitz.BandedToeplitz`.
+
+  Example:
+    >>> EpochToeplitz(4, (0, 2), (2.0, 1.0), (1.0, 0.5)).materialize()
+    array([[2. , 0. , 0. , 0. ],
+           [1. , 2. , 0. , 0. ],
+           [0. , 1. , 1. , 0. ],
+           [0. , 0. , 0.5, 1. ]])
+  """
+
+  coefficients: tuple[float, ...]
+  kind = 'epoch_toeplitz'
+  unscaled_kind = toeplitz.BandedToeplitz
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class EpochBandedInverse(EpochScaled):
+  """A `banded_inverse.BandedInverse` with a scale for the columns of each epoch.
+
+  Attributes: those of `EpochScaled`, then those of `banded_inverse.BandedInverse`.
+
+  Example:
+    >>> strategy = EpochBandedInverse(4, (0, 2), (2.0, 1.0), (1.0, -0.5))
+    >>> strategy.materialize()
+    array([[2.  , 0.  , 0.  , 0.  ],
+           [1.  , 2.  , 0.  , 0.  ],
+           [0.5 , 1.  , 1.  , 0.  ],
+           [0.25, 0.5 , 0.5 , 1.  ]])
+    >>> strategy.noise_buffers
+    0
+  """
+
+  coefficients: tuple[float, ...]
+  kind = 'epoch_banded_inverse'
+  unscaled_kind = banded_inverse.BandedInverse
+
+  @property
+  def num_inverse_bands(self) -> int:
+    """C^-1[i, j] = 0 for i - j >= num_inverse_bands."""
+    return len(self.coefficients)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class EpochWindowedBLT(EpochScaled):
+  """A `blt.WindowedBLT` with a scale for the columns of each epoch.
+
+  Attributes: those of `EpochScaled`, then those of `blt.WindowedBLT`.
+
+  Example:
+    >>> strategy = EpochWindowedBLT(6, (0, 3), (2.0, 1.0), 3, (0.5,), (0.8,))
+    >>> strategy.materialize()[:, 2].tolist()
+    [0.0, 0.0, 2.0, 1.0, 0.8, 0.0]
+    >>> strategy.noise_buffers == strategy.unscaled.noise_buffers
+    True
+  """
+
+  window: int
+  output_scales: tuple[float, ...]
+  buffer_decays: tuple[float, ...]
+  kind = 'epoch_windowed_blt'
+  unscaled_kind = blt.WindowedBLT
+
+
+_SCALED: tuple[type[EpochScaled], ...] = (
+  EpochToeplitz,
+  EpochBandedInverse,
+  EpochWindowedBLT,
+)
+_KINDS = {kind.unscaled_kind: kind for kind in _SCALED}
+_Unscaled = Union[banded.Banded, toeplitz.LowerToeplitz]
+
+
+def optimize(
+  unscaled: _Unscaled,
+  *,
+  objective: str = 'mean',
+  participation: Optional[participation_lib.Participation] = None,
+  workload: workload_lib.WorkloadLike = None,
+  cache: bool = True,
+) -> Union[banded.Banded, EpochScaled]:
+  """A strategy with the smallest error, found together with scales for its epochs.
+
+  Its parameters and the scales are found by exact gradients (L-BFGS) from those of
+  `unscaled`, which is best the result of its own `optimize` for the same arguments. An
+  epoch has `min_separation` rounds, so a client is in one round of each at most.
+
+  **Columns of one client that do not overlap**, those of banded, banded Toeplitz and
+  windowed strategies: the squared sensitivity is the sum of the squared norms of the
+  epochs that it can be in. If it cannot be in all, no norm is larger than that of the
+  epoch before; otherwise they are free, and fall all the same for the mean error of
+  prefix sums. Where the last epoch is a part of one that clients can be in once more,
+  each epoch has a norm for as many rounds and another for its later ones, which are in
+  fewer patterns (`numerics.column_norms`). `certify` tells how far from the best a
+  banded one is.
+
+  **Banded inverses**, whose columns overlap: scales fall, so that the earliest, densest
+  pattern of rounds is the worst; if it is not known to be for what is found, because
+  coefficients of C increase after `min_separation` rounds, then the bands of `unscaled`
+  are tried as well, and the sensitivity may be a bound.
+
+  A step takes O(n log n) for each epoch, and of banded strategies as long as without
+  scales. Toeplitz problems are not convex, and what is found is a local minimum.
+
+  Args:
+    unscaled: A `Banded`, `BandedToeplitz`, `WindowedBLT`, or `BandedInverse`; but for
+      the last one, with at most `min_separation` bands.
+    objective: 'mean' for the smallest `rmse`, 'max' for the smallest `max_error`.
+    participation: Who may take part when; more than once, or there is nothing to scale.
+    workload: Whose error it is; `None` means prefix sums. For a windowed BLT, only a
+      `Workload` with a constant learning rate.
+    cache: Whether to look on disk first, and to keep the result there (see `cache`).
+
+  Returns:
+    A `Banded` whose squared column norms are 1 in the mean over a client's rounds, or
+    the strategy as one of the `EpochScaled`, without scales if none help. Its
+    `sensitivity_kind(participation)` is 'exact', unless it is a banded inverse and
+    clients may come back within its bands: then it can be 'bound'.
+
+  Raises:
+    TypeError: If `unscaled` is of another kind.
+    ValueError: If columns of one client would overlap, `participation` is for other
+      rounds or allows one participation only, or as the `optimize` of `unscaled` about
+      the workload.
+
+  Example:
+    >>> participation = participation_lib.Participation(64, min_separation=16)
+    >>> arguments = {'participation': participation, 'cache': False}
+    >>> unscaled = toeplitz.optimize(64, num_bands=16, **arguments)
+    >>> scaled = optimize(unscaled, **arguments)
+    >>> round(unscaled.rmse(participation), 3), round(scaled.rmse(participation), 3)
+    (4.7, 4.617)
+  """
+  if not isinstance(unscaled, (banded.Banded, *_KINDS)):
+    raise TypeError(
+      'unscaled must be a Banded, BandedToeplitz, WindowedBLT or BandedInverse, got '
+      f'{unscaled!r}.'
+    )
+  checks.check_objective(objective)
+  participation = participation_lib.check(unscaled.num_rounds, participation)
+  overlaps = isinstance(unscaled, banded_inverse.BandedInverse)
+  if not overlaps:
+    banded.check_separation(unscaled.num_bands, participation)
+  if participation.possible_participations == 1:
+    raise ValueError(
+      'scales of epochs are of no use if a client takes part only once; use the '
+      'strategy as it is, or give a participation that allows more than '
+      f'{participation}.'
+    )
+  if isinstance(unscaled, blt.WindowedBLT):
+    workload = blt.check_workload(unscaled.num_rounds, workload)
+  workload = workload_lib.check(unscaled.num_rounds, workload)
+  if not isinstance(unscaled, banded.Banded):
+    toeplitz_problem.check_size(workload, unscaled.num_rounds)
+  problem = epoch_problem.EpochProblem(participation, objective, workload, overlaps)
+  return cache_lib.fetch(
+    banded.Banded if isinstance(unscaled, banded.Banded) else _kind_for(unscaled),
+    'epoch_scaled.optimize',
+    1,
+    {**problem.parameters(), 'unscaled': unscaled.checksum},
+    lambda: min(_candidates(problem, unscaled), key=problem.error),
+    cache,
+  )
+
+
+def certify(
+  strategy: banded.Banded,
+  objective: str = 'mean',
+  participation: Optional[participation_lib.Participation] = None,
+  workload: workload_lib.WorkloadLike = None,
+) -> gram.Certificate:
+  """Proves how far a strategy is from the best with as many bands, of any norms.
+
+  The bound is `gram.lower_bound`, of all banded strategies with at most as many bands,
+  whatever the norms of their columns. X = C^T C is zero beyond the bands, so if V is
+  zero within them but for its diagonal v, tr(V X) is the sum of v[j] X[j, j]. As the
+  sum of X[j, j] over one client's rounds is at most sens(C)^2, that is at most
+  sens(C)^2 times the smallest number of which v is a mean of patterns, or less than
+  that in some entries.
+
+  That number is known. Patterns with differences of at least b are the 0/1 vectors with
+  at most one 1 in b successive rounds, and at most k in all. The rows of these
+  conditions are intervals, so their matrix is totally unimodular (Hoffman and Kruskal,
+  "Integral boundary points of convex polyhedra", 1956), and vectors from 0 to 1 that
+  satisfy them are means of patterns. So it is the largest sum of v over b successive
+  rounds, or the k-th part of the whole sum, if that is larger. In fixed epochs each
+  residue class has a share of its own: its largest entry, or the k-th part of its sum.
+
+  V is taken from the strategy, as in `banded.certify`. A second one has rows and
+  columns scaled so that rounds that are multiples of b apart have the same entry, which
+  gives b successive rounds the same sum. The better of the two bounds counts.
+
+  O(n^3) time and O(n^2) memory: for up to a few thousand rounds.
+
+  Args:
+    strategy: Any banded strategy; the bound says most about (nearly) optimal ones.
+    objective: 'mean' or 'max', whichever it was optimised for.
+    participation: Who may take part when; `None` means a single participation.
+    workload: Whose error it is; `None` means prefix sums.
+
+  Returns:
+    The squared error of the strategy, sensitivity included, and a lower bound of that
+    of all strategies with as many bands.
+
+  Raises:
+    ValueError: If an argument is out of range, or `participation` for other rounds.
+
+  Example:
+    >>> participation = participation_lib.Participation(32, min_separation=8)
+    >>> unit_columns = banded.optimize(32, num_bands=8, participation=participation)
+    >>> strategy = optimize(unit_columns, participation=participation)
+    >>> certify(strategy, participation=participation).gap < 0.01
+    True
+  """
+  checks.check_objective(objective)
+  num_rounds = strategy.num_rounds
+  participation = participation_lib.check(num_rounds, participation)
+  problem = epoch_problem.EpochProblem(
+    participation, objective, workload_lib.check(num_rounds, workload)
+  )
+  diagonals, weights = strategy.diagonals, np.full(num_rounds, 1.0 / num_rounds)
+  error = strategy.squared_error(objective, problem.workload)
+  if objective == 'max':
+    diagonals, weights = _scaled_diagonals(problem, diagonals)
+  multiplier = banded_problem.multiplier(diagonals, problem.workload, weights)
+  return gram.Certificate(
+    error=strategy.sensitivity_squared(participation) * error,
+    lower_bound=max(
+      gram.lower_bound(each, _budget(each, participation), problem.workload, weights)
+      for each in (multiplier, _evened(multiplier, participation))
+    ),
+    scope=(
+      f'strategies of {num_rounds} rounds with at most {strategy.num_bands} bands, for '
+      f'{participation}'
+    ),
+  )
+
+
+def _evened(
+  multiplier: np.ndarray, participation: participation_lib.Participation
+) -> np.ndarray:
+  """The same with rows and columns scaled, to a diagonal that epochs have in common."""
+  diagonal = np.diagonal(multiplier)
+  offset = np.arange(len(diagonal)) % participation.min_separation
+  mean = np.bincount(offset, diagonal) / np.bincount(offset)
+  by_round = np.sqrt(mean[offset] / diagonal)
+  return gram.shift_to_positive(multiplier * np.outer(by_round, by_round))
+
+
+def _budget(
+  multiplier: np.ndarray, participation: participation_lib.Participation
+) -> float:
+  """The smallest number of which the diagonal is at most a mean of patterns."""
+  diagonal = np.diagonal(multiplier)
+  times = participation.possible_participations
+  width = min(participation.min_separation, len(diagonal))
+  if not participation.fixed_epoch:
+    successive = np.convolve(diagonal, np.ones(width), 'valid')
+    return max(float(successive.max()), math.fsum(diagonal) / times)
+  offset = np.arange(len(diagonal)) % width
+  largest = np.zeros(width)
+  np.maximum.at(largest, offset, diagonal)
+  return math.fsum(np.maximum(largest, np.bincount(offset, diagonal) / times))
+
+
+def _kind_for(unscaled: strategy_lib.Strategy) -> type[EpochScaled]:
+  """The one that has scales for a strategy."""
+  return next(scaled for kind, scaled in _KINDS.items() if isinstance(unscaled, kind))
+
+
+def _candidates(
+  problem: epoch_problem.EpochProblem, unscaled: _Unscaled
+) -> list[Union[banded.Banded, EpochScaled]]:
+  """What may be the best, from what was found to what is without scales."""
+  if isinstance(unscaled, banded.Banded):
+    diagonals, _ = _scaled_diagonals(problem, unscaled.diagonals)
+    return [banded.Banded(unscaled.num_rounds, diagonals), unscaled]
+  kind, family = _kind_for(unscaled), _family(unscaled)
+  name = f'epochs of a {unscaled.kind}, {unscaled.num_rounds} rounds'
+  found = problem.minimize(family.series, family.start, name)
+  best = kind.of(*family.made(*found))
+  candidates: list[Union[banded.Banded, EpochScaled]] = [best, kind.of(unscaled)]
+  if problem.overlaps and best.sensitivity_kind(problem.participation) != 'exact':
+    series = family.series(family.start)
+    assert series is not None
+    fixed = series.fixed()
+    again = problem.minimize(lambda none: fixed, np.zeros(0), name)
+    made = family.made(family.start, again.starts, again.scales)
+    candidates.insert(1, kind.of(*made))
+  return candidates
+
+
+class _Family(NamedTuple):
+  """The strategies of one kind, as a search sees them.
+
+  Attributes:
+    start: Where the search begins.
+    series: What parameters make, or `None` outside of the domain.
+    made: The strategy of parameters, with epochs and their scales.
+  """
+
+  start: np.ndarray
+  series: epoch_problem.Family
+  made: Callable[
+    [np.ndarray, list[int], np.ndarray],
+    tuple[toeplitz.LowerToeplitz, list[int], np.ndarray],
+  ]
+
+
+def _family(unscaled: toeplitz.LowerToeplitz) -> _Family:
+  if isinstance(unscaled, toeplitz.BandedToeplitz):
+    return _toeplitz(unscaled)
+  if isinstance(unscaled, banded_inverse.BandedInverse):
+    return _inverses(unscaled)
+  assert isinstance(unscaled, blt.WindowedBLT)
+  return _windowed(unscaled)
+
+
+def _toeplitz(unscaled: toeplitz.BandedToeplitz) -> _Family:
+  """A search over first columns, which are scaled to norm 1 in the end."""
+  n = unscaled.num_rounds
+
+  def series(column: np.ndarray) -> Optional[epoch_problem.Series]:
+    return epoch_problem.of_column(column, n) if column[0] > 0 else None
+
+  def made(column: np.ndarray, starts: list[int], scales: np.ndarray) -> Any:
+    norm = np.linalg.norm(column)
+    return toeplitz.BandedToeplitz(n, tuple(column / norm)), starts, scales * norm
+
+  return _Family(np.array(unscaled.coefficients), series, made)
+
+
+def _inverses(unscaled: banded_inverse.BandedInverse) -> _Family:
+  """A search over bands of the inverse; the first column of C has norm 1 in the end."""
+  n = unscaled.num_rounds
+
+  def series(bands: np.ndarray) -> Optional[epoch_problem.Series]:
+    if bands[0] <= 0:
+      return None
+    with np.errstate(over='ignore', invalid='ignore'):
+      found = epoch_problem.of_noise(bands, n)
+      finite = math.isfinite(float(np.abs(found.column).sum()))
+    return found if finite else None
+
+  def made(bands: np.ndarray, starts: list[int], scales: np.ndarray) -> Any:
+    return banded_inverse.with_unit_columns(n, bands), starts, scales
+
+  return _Family(np.array(unscaled.coefficients), series, made)
+
+
+def _windowed(unscaled: blt.WindowedBLT) -> _Family:
+  """A search over logarithms of the decays' complements and of the scales."""
+  n, window = unscaled.num_rounds, unscaled.window
+
+  def series(logarithms: np.ndarray) -> Optional[epoch_problem.Series]:
+    complements, _ = np.split(logarithms, 2)
+    if np.any(complements >= 0.0):
+      return None
+    column, pull_back = windowed_problem.coefficients_of(logarithms, window)
+    made = epoch_problem.of_column(column, n)
+    return epoch_problem.Series(
+      column,
+      made.noise,
+      lambda by_column, by_noise: pull_back(made.pull_back(by_column, by_noise)),
+    )
+
+  def made(logarithms: np.ndarray, starts: list[int], scales: np.ndarray) -> Any:
+    return blt.from_logarithms(logarithms, n, window), starts, scales
+
+  complements = 1.0 - np.array(unscaled.buffer_decays)
+  start = np.log(np.append(complements, unscaled.output_scales))
+  return _Family(start, series, made)
+
+
+def _scaled_diagonals(
+  problem: epoch_problem.EpochProblem, start: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+  """The best diagonals, and the weights of the errors that they minimise."""
+  norms = column_norms.ColumnNorms(problem.participation)
+  lengths = np.diff([*norms.starts, problem.num_rounds])
+  errors_of_diagonals = banded_problem.errors_of_diagonals(problem.workload)
+
+  def split(point: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    searched, columns = np.split(point, [len(norms.start)])
+    return searched, columns.reshape(start.shape)
+
+  def errors(point: np.ndarray) -> Optional[descent.Evaluated]:
+    searched, columns = split(point)
+    if np.any(columns[0] <= 0):
+      return None
+    units = banded_problem.unit_columns(columns)
+    by_round = np.repeat(norms(searched), lengths)
+    values, pull_back_scaled = errors_of_diagonals(units * by_round)
+
+    def pull_back(weights: np.ndarray) -> np.ndarray:
+      by_scaled = pull_back_scaled(weights)
+      by_norm = np.add.reduceat((units * by_scaled).sum(axis=0), norms.starts)
+      by_searched = norms.pull_back(searched, by_norm)
+      by_columns = banded_problem.by_columns(columns, by_scaled * by_round)
+      return np.append(by_searched, by_columns.ravel())
+
+    return values, pull_back
+
+  minimize = getattr(descent, f'minimize_{problem.objective}')
+  with progress_lib.Progress(f'epochs of {banded.name(start)}') as progress:
+    minimum = minimize(
+      errors,
+      np.append(norms.start, start.ravel()),
+      _TOLERANCES[problem.objective],
+      progress,
+    )
+  searched, columns = split(minimum.point)
+  by_round = np.repeat(norms(searched), lengths)
+  return banded_problem.unit_columns(columns) * by_round, minimum.weights
+
+
+def _register(
+  name: str, strategy: type[strategy_lib.Strategy], seconds: Callable[..., float]
+) -> None:
+  """Registers a kind with scales; without any where nobody comes back.
+
+  The best unscaled strategy comes first, and about as many steps from there.
+  """
+  base = registry.kind(name)
+
+  def build(
+    limits: participation_lib.Participation,
+    workload: workload_lib.WorkloadLike = None,
+    **given: int,
+  ) -> strategy_lib.Strategy:
+    several = limits.possible_participations > 1
+    if several and base.bands and given.get(base.bands):
+      banded.check_separation(given[base.bands], limits)
+    unscaled: Any = base.build(limits, workload=workload, **given)
+    if several:
+      return optimize(unscaled, participation=limits, workload=workload)
+    return unscaled if base.strategy is strategy else _kind_for(unscaled).of(unscaled)
+
+  def needless(
+    limits: participation_lib.Participation, given: dict[str, int]
+  ) -> Optional[str]:
+    if limits.possible_participations == 1:
+      return 'a client takes part only once, so that no epoch has a scale of its own.'
+    if registry.are_done_early(limits):
+      return 'clients are done early, and scales of epochs gain next to nothing.'
+    return base.needless(limits, given)
+
+  registry.register(
+    dataclasses.replace(
+      base,
+      name=f'epoch_{name}',
+      strategy=strategy,
+      build=build,
+      words=f'{base.words}, whose columns get shorter from epoch to epoch',
+      seconds=seconds,
+      quicker_with=base.quicker_with if base.strategy is strategy else None,
+      variants=(
+        toeplitz.free_bands_unless_given if base.bands else registry.Kind.variants
+      ),
+      needless=needless,
+      bands=None,
+      is_free=registry.Kind.is_free,
+      unscaled=name,
+    )
+  )
+
+
+def _seconds(limits: participation_lib.Participation, **options: int) -> float:
+  """Steps with a few transforms of all rounds for each scale."""
+  scales = min(limits.possible_participations, epoch_problem.MAX_SCALES)
+  return 0.5 + 2e-4 * limits.num_rounds + 2e-5 * scales * limits.num_rounds
+
+
+_register(
+  'banded',
+  banded.Banded,
+  lambda limits, **given: 1.5 * registry.kind('banded').seconds(limits, **given),
+)
+_register('toeplitz', EpochToeplitz, _seconds)
+_register(
+  'banded_inverse', EpochBandedInverse, lambda limits, **_: 2.5 * _seconds(limits)
+)
+_register('windowed_blt', EpochWindowedBLT, _seconds)
