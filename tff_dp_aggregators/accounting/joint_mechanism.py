@@ -316,11 +316,11 @@ class JointMechanism(mechanism_lib.Guaranteed):
   # What a `Mechanism` has, too. The guarantee rests on limits alone, never on sampling;
   # each part has noise of real numbers, which the server makes, and a fixed clip norm.
   name = NAME
-  is_sampled = has_integer_noise = adds_noise_on_clients = False
-  has_noise = is_private = True
+  is_sampled = has_integer_noise = adds_noise_on_clients = False  # Of no part.
+  has_noise = is_private = True  # Of each part.
   noise_site, site = sites.SERVER.name, sites.SERVER
-  options: ClassVar[tuple[tuple[str, int], ...]] = ()
-  server_noise_multiplier = clipped_count_stddev = None
+  options: ClassVar[tuple[tuple[str, int], ...]] = ()  # There are none.
+  server_noise_multiplier = clipped_count_stddev = None  # There is neither.
 
   @property
   def participation(self) -> sampling.Schema:

@@ -178,7 +178,7 @@ class EpochToeplitz(EpochScaled):
            [0. , 0. , 0.5, 1. ]])
   """
 
-  coefficients: tuple[float, ...]
+  coefficients: tuple[float, ...]  # Of the first column, before scales.
   kind = 'epoch_toeplitz'
   unscaled_kind = toeplitz.BandedToeplitz
 
@@ -200,7 +200,7 @@ class EpochBandedInverse(EpochScaled):
     0
   """
 
-  coefficients: tuple[float, ...]
+  coefficients: tuple[float, ...]  # Of the first column of the unscaled inverse.
   kind = 'epoch_banded_inverse'
   unscaled_kind = banded_inverse.BandedInverse
 
@@ -224,9 +224,9 @@ class EpochWindowedBLT(EpochScaled):
     True
   """
 
-  window: int
-  output_scales: tuple[float, ...]
-  buffer_decays: tuple[float, ...]
+  window: int  # Rows of a column that are not zero.
+  output_scales: tuple[float, ...]  # One for each buffer.
+  buffer_decays: tuple[float, ...]  # One for each buffer.
   kind = 'epoch_windowed_blt'
   unscaled_kind = blt.WindowedBLT
 

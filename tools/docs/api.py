@@ -328,8 +328,8 @@ class Api:
   def undocumented(self) -> list[str]:
     """Names whose docstring is missing, or refers elsewhere and says no more.
 
-    Constants and fields are looked at where users may rely on them; a comment serves
-    as their docstring, and so does a line in that of the class.
+    Constants, and fields of classes, are looked at where a package exports them; a
+    comment serves as their docstring, and so does a line in that of the class.
 
     Returns:
       One sentence each, which begins with the file and line.
@@ -342,13 +342,23 @@ class Api:
       if obj.docstring is None:
         if not isinstance(obj, griffe.Attribute):
           reason = 'has no docstring'
-        elif self.page_of(obj).public and not self._is_explained_field(obj):
+        elif self._is_exported(obj) and not self._is_explained_field(obj):
           reason = 'has neither docstring nor comment'
       elif _says_nothing(obj.docstring.value):
         reason = f'only refers elsewhere: {obj.docstring.value!r}'
       if reason is not None:
         result.append(f'{_place(obj)}: {obj.path} {reason}.')
     return result
+
+  def _is_exported(self, obj: _Found) -> bool:
+    """Whether a package, and not a module alone, offers it, or the class of a field."""
+    offered = obj.parent if isinstance(obj.parent, griffe.Class) else obj
+    return any(
+      offered is item
+      for page in self.pages.values()
+      if page.public and page.module.is_init_module
+      for item in page.exports.values()
+    )
 
   def _is_explained_field(self, obj: _Found) -> bool:
     """Whether it is a field that its class or a base class explains."""

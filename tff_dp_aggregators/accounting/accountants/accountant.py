@@ -101,8 +101,8 @@ def components(event: dp_accounting.DpEvent, relation: Relation) -> list[Compone
 class Instead(NamedTuple):
   """Whose bound stands where an accountant has none of its own, and why, in words."""
 
-  accountant: str
-  reason: str
+  accountant: str  # Its name.
+  reason: str  # In a clause.
 
 
 class Accountant(dp_accounting.PrivacyAccountant):

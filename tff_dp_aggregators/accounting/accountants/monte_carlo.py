@@ -171,17 +171,17 @@ class Squared(NamedTuple):
   removed: bool = True
 
   def log_bound(self, mixture: 'Mixture', epsilon: float) -> float:
-    """As `Stretched` has it."""
+    """Logarithm of what one outcome adds to a delta at most."""
     return mixture.log_second_moment() - math.log(4) - epsilon
 
   def draw(self, mixture: 'Mixture', rng: np.random.Generator, size: int) -> np.ndarray:
-    """As `Stretched` has it."""
+    """Outcomes in proportion to the square of their L."""
     return mixture.draw_squared(rng, size)
 
   def log_densities(
     self, mixture: 'Mixture', inner: np.ndarray, log_ratios: np.ndarray
   ) -> np.ndarray:
-    """As `Stretched` has it."""
+    """Logarithms of the densities over Q, of the distribution that is drawn from."""
     return 2 * log_ratios - mixture.log_second_moment()
 
 

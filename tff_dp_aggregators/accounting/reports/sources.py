@@ -378,7 +378,7 @@ class RoundLog:
   proved: log_participation.Summary  # All that it says.
   # JSON-ready, with the arguments of `from_round_log` and without who took part.
   summary: dict[str, Any]
-  file: dict[str, Any]  # As of `file_of`.
+  file: dict[str, Any]  # Its role, path and checksum, as `file_of` has them.
 
   @property
   def has_no_more_rounds(self) -> bool:
