@@ -291,7 +291,7 @@ def test_another_comparison_is_refused_naming_what_differs(shared, arguments, me
     (('--grid', 'num_clients=300,250'), 'num_clients=250,seed=1: 100 rounds of'),
     (
       ('--grid', 'mechanism=tree,blt', '--clip_norm=-1'),
-      'mechanism=tree,seed=1: --clip_norm must',
+      '--clip_norm must be positive',
     ),
     (('--grid', 'mechanism=tree', '--mechanism=blt'), 'is set by --grid and by the'),
     (('--grid=clip_norm=1', '--tune=clip_norm=1'), 'is set by --grid and by --tune'),
@@ -305,7 +305,7 @@ def test_another_comparison_is_refused_naming_what_differs(shared, arguments, me
     ),
     (('--tune=metric=accuracy,auc',), '--metric cannot be varied: it says what the'),
     (('--tune=split_seed=1,2',), '--split_seed cannot be varied: it says what the'),
-    (('--tune=batch_size=0,5',), 'batch_size=0,seed=1000001: batch_size must be'),
+    (('--tune=batch_size=0,5',), 'batch_size=0,seed=1000001: --batch_size must be'),
     (('--seed=3',), '--seed is not for comparisons: give --seeds=N'),
     (('--run_dir=x',), '--run_dir is not for comparisons'),
     (('--seeds=0',), '--seeds must be at least 1; got 0'),

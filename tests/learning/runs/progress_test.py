@@ -67,5 +67,5 @@ def test_a_file_gets_plain_lines():
   progress.close()
   assert file.getvalue() == (
     'round 1 of 1: loss=0.3183, accuracy=0.9123, epsilon=infinite, '
-    'clients/s=107412; 0 s left\n'
+    'clients/s=107412; 00:00 left\n'
   )
