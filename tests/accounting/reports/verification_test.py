@@ -299,6 +299,20 @@ def test_a_composition_of_runs_that_share_their_noise_is_found(tmp_path):
   assert 'have their noise from the same seed' in difference
 
 
+@pytest.mark.parametrize('role', ['ledger', 'strategy'])
+def test_a_file_that_is_named_is_the_one_of_the_run(tmp_path, role):
+  (tmp_path / 'other').write_text('')
+  for kind in ('run_dir', 'run_dirs'):
+    report = statements.of_kind(tmp_path, kind)
+    for each in (report, *report['parts']):
+      each['verification']['command'] = None
+      for file in each['verification']['files']:
+        if file['role'] == role:
+          file['path'] = str(tmp_path / 'other')
+    differences = statements.verify(tmp_path, report).differences
+    assert 'is not the file that the report was made of' in differences[0]
+
+
 @pytest.mark.parametrize('role', ['configuration', 'ledger'])
 def test_shared_noise_is_not_hidden_by_what_files_are_called(tmp_path, role):
   runs = [statements.run_dir(tmp_path / name, noise_seed=1) for name in ('a', 'b')]

@@ -315,7 +315,7 @@ def _build_again(report: dict[str, Any], folder: str) -> dict[str, Any]:
   )
   with_curves = stated['inputs'].get('with_curves', False)
   if 'config' in paths:
-    return _of_run(report, os.path.dirname(paths['config']) or '.', with_curves)
+    return _of_run(report, os.path.dirname(paths['config']) or '.', files, with_curves)
   if report['mechanism'] is None:
     raise ValueError('the report of a run names no configuration of it.')
   inputs = dataclasses.replace(_of_plan(report, paths), files=files)
@@ -323,16 +323,24 @@ def _build_again(report: dict[str, Any], folder: str) -> dict[str, Any]:
 
 
 def _of_run(
-  report: dict[str, Any], run_dir: str, with_curves: bool = False
+  report: dict[str, Any],
+  run_dir: str,
+  stated_files: Sequence[dict[str, Any]],
+  with_curves: bool,
 ) -> dict[str, Any]:
   """The statement of a run directory, with files under the paths that a report has."""
   stated = report['verification']
-  paths = {file['role']: file['path'] for file in stated['files']}
+  by_role = {file['role']: file for file in stated_files}
 
   def as_stated(files: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], ...]:
-    return tuple(
-      {**each, 'path': paths.get(each['role'], each['path'])} for each in files
-    )
+    for each in files:
+      named = by_role.get(each['role'], each)
+      if named['sha256'] != each['sha256']:
+        raise ValueError(
+          f'the {each["role"]} {named["path"]!r} is not the file that the report was '
+          f'made of: the run directory {run_dir!r} has another one.'
+        )
+    return tuple(by_role.get(each['role'], each) for each in files)
 
   if report['mechanism'] is None and report['simulated_cohort'] is None:
     without = sources.without_privacy(run_dir)
