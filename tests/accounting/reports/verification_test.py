@@ -327,6 +327,34 @@ def test_shared_noise_is_not_hidden_by_what_files_are_called(tmp_path, role):
   assert 'have their noise from the same seed' in difference
 
 
+def test_the_hash_of_a_ledger_is_of_what_was_read(tmp_path, monkeypatch):
+  statements.with_ledger(tmp_path)
+  path, read = tmp_path / 'ledger.jsonl', ledger.read
+  digest = hashlib.sha256(path.read_bytes()).hexdigest()
+
+  def read_and_append(*args):
+    found = read(*args)
+    path.write_bytes(path.read_bytes() + b'{}')
+    return found
+
+  monkeypatch.setattr(ledger, 'read', read_and_append)
+  plan = reports.Inputs(statements.TREE, 1e-6)
+  (file,) = sources.from_plan(plan, ledger=str(path)).files
+  assert file == {'role': 'ledger', 'path': str(path), 'sha256': digest}
+
+
+def test_reports_are_made_of_no_pipe(tmp_path):
+  os.mkfifo(tmp_path / 'pipe')
+  plan, path = reports.Inputs(statements.TREE, 1e-6), str(tmp_path / 'pipe')
+  for make in (
+    lambda: sources.from_plan(plan, ledger=path),
+    lambda: sources.from_plan(plan, strategy_file=path),
+    lambda: sources.from_round_log(path),
+  ):
+    with pytest.raises(ValueError, match='pipe is no regular file.* Give a file'):
+      make()
+
+
 @pytest.mark.parametrize('role', ['ledger', 'strategy', 'round_log', 'config'])
 def test_a_pipe_or_a_device_among_the_files_is_not_read(tmp_path, role):
   os.mkfifo(tmp_path / 'pipe')
