@@ -308,6 +308,7 @@ def test_a_report_of_an_accountant_that_is_gone_is_refused(tmp_path):
     ('{', 'is not a JSON report'),
     ('# Privacy report', 'Give the JSON: report.json of a run, which is beside its'),
     ('[]', 'is not a privacy report'),
+    ('[' * 200_000, 'is not a JSON report .it is nested too deeply.'),
     ('{"format": "tff_dp_aggregators.privacy_report", "version": 1}', 'has version 1'),
   ],
 )
