@@ -299,6 +299,13 @@ def test_a_composition_of_runs_that_share_their_noise_is_found(tmp_path):
   assert 'have their noise from the same seed' in difference
 
 
+def test_a_run_has_one_strategy(tmp_path):
+  run_dir = statements.run_dir(tmp_path / 'run')
+  statements.TREE.strategy.save(tmp_path / 'run' / 'strategy.json')
+  with pytest.raises(ValueError, match='run has both strategy.json and strategy.npz'):
+    sources.from_run_dir(run_dir)
+
+
 @pytest.mark.parametrize('role', ['ledger', 'strategy'])
 def test_a_file_that_is_named_is_the_one_of_the_run(tmp_path, role):
   (tmp_path / 'other').write_text('')

@@ -236,6 +236,11 @@ def _from_config(
   for name in _STRATEGY_FILES:
     path = os.path.join(run_dir, name)
     if os.path.exists(path):
+      if strategy is not None:
+        raise ValueError(
+          f'{run_dir or "."} has both {" and ".join(_STRATEGY_FILES)}, and the run had '
+          'one strategy: remove the file that is not of the run.'
+        )
       strategy = joint_mechanism.load_strategy(privacy.mechanism, path)
       files.append(file_of('strategy', path))
   ledger_file, ledger = _ledger_of(os.path.join(run_dir, 'ledger.jsonl'))
