@@ -44,6 +44,7 @@ from tff_dp_aggregators.accounting.reports import schema as schema_lib
 from tff_dp_aggregators.accounting.reports import sources
 from tff_dp_aggregators.accounting.reports import statement as statement_lib
 from tff_dp_aggregators.accounting.reports import terms
+from tff_dp_aggregators.base import messages
 from tff_dp_aggregators.base import strict_json
 from tff_dp_aggregators.base import version
 
@@ -65,6 +66,7 @@ _OTHER_STRATEGY = (
 _SOFTWARE = re.compile(r'(parts\[\d+\]\.)*software')
 # What commands of reports began with before the program had a name.
 _OLD_PROGRAM = 'python -m tff_dp_aggregators.accounting.report '
+_OLD_FLAG = re.compile(rf"(?<= --)({'|'.join(messages.RENAMED)})(?==)")
 # An accountant that shares no code with the exact one has to come to the same.
 _OTHER_METHOD = 'pld'
 # What the other method may be above the exact epsilon, relative above 1.
@@ -80,6 +82,7 @@ _FAILURES = (
   TypeError,
   AttributeError,
   OverflowError,
+  RecursionError,
   dp_accounting.UnsupportedEventError,
 )
 
@@ -105,8 +108,8 @@ class Result:
   @property
   def text(self) -> str:
     """The result for people."""
-    lines = [f'note: {_in_a_line(note)}' for note in self.notes]
-    lines += [f'difference: {_in_a_line(each)}' for each in self.differences]
+    lines = [f'note: {messages.visible(note)}' for note in self.notes]
+    lines += [f'difference: {messages.visible(each)}' for each in self.differences]
     verdict = (
       'verified: every number was computed again and is the same. Said and not '
       'computed: what enforces the limits, where the noise comes from, which code '
@@ -116,11 +119,6 @@ class Result:
     if self.differences:
       verdict = f'NOT verified: {len(self.differences)} difference(s).'
     return '\n'.join([*lines, verdict]) + '\n'
-
-
-def _in_a_line(text: str) -> str:
-  """A text with parts of a report, which might end the line or move the cursor."""
-  return ''.join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
 
 
 def verify(path: str, statement_of: Optional[StatementOf] = None) -> Result:
@@ -206,13 +204,16 @@ def _read(path: str) -> dict[str, Any]:
 
 
 def _bring_up_to_date(report: dict[str, Any]) -> None:
-  """Adds what came after a report was made: options, and the name of the program."""
+  """Adds what came after a report was made: options, names of program and flags."""
   mechanism, parts = report.get('mechanism'), report.get('parts')
   stated = report.get('verification')
   command = stated.get('command') if isinstance(stated, dict) else None
   if isinstance(command, str) and command.startswith(_OLD_PROGRAM):
     assert isinstance(stated, dict)
-    stated['command'] = f'{sources.PROGRAM} {command[len(_OLD_PROGRAM) :]}'
+    arguments = _OLD_FLAG.sub(
+      lambda old: messages.RENAMED[old[0]], f' {command[len(_OLD_PROGRAM) :]}'
+    )
+    stated['command'] = sources.PROGRAM + arguments
   later: dict[str, Any] = {}
   if parts:
     later = {'warnings': [], 'other_releases': []}
@@ -328,7 +329,10 @@ def _of_run(
   stated_files: Sequence[dict[str, Any]],
   with_curves: bool,
 ) -> dict[str, Any]:
-  """The statement of a run directory, with files under the paths that a report has."""
+  """The statement of a run directory, with the files as they are where a report says.
+
+  Whoever reads the report reads those, such as the ledger for whether noise is shared.
+  """
   stated = report['verification']
   by_role = {file['role']: file for file in stated_files}
 
