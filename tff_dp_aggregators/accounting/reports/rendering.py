@@ -30,6 +30,7 @@ from tff_dp_aggregators.accounting.reports import plots as plots_lib
 from tff_dp_aggregators.accounting.reports import sources
 from tff_dp_aggregators.accounting.reports import statement as statement_lib
 from tff_dp_aggregators.accounting.reports import terms
+from tff_dp_aggregators.base import messages
 from tff_dp_aggregators.base import rounding
 from tff_dp_aggregators.base import version
 from tff_dp_aggregators.strategies import registry
@@ -152,12 +153,13 @@ def _escaped(value: Any) -> Any:
     return value
   if value is None:
     raise TypeError('a template prints a value that is not there.')
-  return markupsafe.Markup(_MARKUP.sub(r'\\\1', re.sub(r'\s+', ' ', str(value))))
+  line = messages.visible(re.sub(r'\s+', ' ', str(value)))
+  return markupsafe.Markup(_MARKUP.sub(r'\\\1', line))
 
 
 def _code(text: str) -> markupsafe.Markup:
   """Text in which every letter counts: a command, a path, a checksum."""
-  line = ' '.join(text.split())
+  line = messages.visible(' '.join(text.split()))
   if line and not set('`|') & set(line):
     return markupsafe.Markup(f'`{line}`')
   escaped: markupsafe.Markup = _escaped(text)
@@ -166,7 +168,7 @@ def _code(text: str) -> markupsafe.Markup:
 
 def _verbatim(text: str) -> markupsafe.Markup:
   """Lines to be copied as they are, of a block that is indented."""
-  return markupsafe.Markup('\n    '.join(text.splitlines()))
+  return markupsafe.Markup('\n    '.join(map(messages.visible, text.splitlines())))
 
 
 @functools.cache
