@@ -318,10 +318,14 @@ def _needs_what_nobody_states(statement: dict[str, Any]) -> bool:
   """Whether nobody states what keeps the limits that a guarantee needs."""
   if statement['guarantee']['epsilon'] is None or nbafl_report.is_one(statement):
     return False
-  return any(
-    inputs_lib.NOT_STATED in (each['enforced_by'], each['cap_enforced_by'])
-    for each in (run['participation'] for _, run in model.runs(statement))
-  )
+  for _, run in model.runs(statement):
+    limits, unstated = run['participation'], {inputs_lib.NOT_STATED}
+    if 'basis' in (limits['source'] or {}):
+      has_ledger = run['run'] is not None
+      unstated.add(inputs_lib.enforced_by_log(limits['source'], has_ledger))
+    if unstated & {limits['enforced_by'], limits['cap_enforced_by']}:
+      return True
+  return False
 
 
 def _kind_of_privacy(statement: dict[str, Any]) -> str:
