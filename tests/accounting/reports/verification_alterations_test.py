@@ -258,6 +258,25 @@ def test_an_altered_epsilon_is_named_with_both_values(tmp_path):
   assert 'NOT verified: 1 difference(s).' in result.text
 
 
+def test_what_others_follow_from_is_shown_first_and_points_are_counted(tmp_path):
+  report = statements.of_kind(tmp_path, 'flags')
+  again = statements.by_flags(
+    tmp_path,
+    *(flag.replace('=12', '=11') for flag in statements.OF_TREE),
+  )
+  again['verification']['command'] = report['verification']['command']
+  result = statements.verify(tmp_path, again)
+  assert 'verification.inputs.' in result.differences[0]
+  report = statements.of_kind(tmp_path, 'curves')
+  for point in report['curves']['epsilon_by_delta']:
+    point[1] += 1
+  result = statements.verify(tmp_path, report)
+  points = len(report['curves']['epsilon_by_delta'])
+  assert len(result.differences) == points
+  assert result.text.count('difference: curves.') == 1
+  assert f'and {points - 1} more differences of curves' in result.text
+
+
 def test_missing_and_additional_fields_are_found(tmp_path):
   report = statement.build(reports.Inputs(statements.TREE, 1e-6))
   del report['guarantee']['gdp_mu']

@@ -66,7 +66,11 @@ _OTHER_STRATEGY = (
 _SOFTWARE = re.compile(r'(parts\[\d+\]\.)*software')
 # What commands of reports began with before the program had a name.
 _OLD_PROGRAM = 'python -m tff_dp_aggregators.accounting.report '
-_OLD_FLAG = re.compile(rf"(?<= --)({'|'.join(messages.RENAMED)})(?==)")
+_OLD_FLAG = re.compile(rf'(?<= --)({"|".join(messages.RENAMED)})(?==)')
+# Differences that are shown first, as others follow from them, and that are counted.
+_LED_TO = 'verification.command leads to something else: '
+_OF_INPUTS = re.compile(rf'({_LED_TO})?(parts\[\d+\]\.)*verification\.(inputs|files)')
+_OF_A_CURVE = re.compile(r'(parts\[\d+\]\.)*curves\.')
 # An accountant that shares no code with the exact one has to come to the same.
 _OTHER_METHOD = 'pld'
 # What the other method may be above the exact epsilon, relative above 1.
@@ -109,12 +113,16 @@ class Result:
   def text(self) -> str:
     """The result for people."""
     lines = [f'note: {messages.visible(note)}' for note in self.notes]
-    lines += [f'difference: {messages.visible(each)}' for each in self.differences]
+    points = [each for each in self.differences if _OF_A_CURVE.match(each)]
+    shown = [each for each in self.differences if each not in points[1:]]
+    lines += [f'difference: {messages.visible(each)}' for each in shown]
+    if points[1:]:
+      lines.append(f'and {len(points) - 1} more differences of curves')
     verdict = (
       'verified: every number was computed again and is the same. Said and not '
-      'computed: what enforces the limits, where the noise comes from, which code '
-      'trained where no file of the run says it, and what was '
-      'asked for.'
+      'computed: what enforces the limits, where the noise comes from, what was asked '
+      'for, and, where no file of the run says it, which code trained and which '
+      'mechanism and noise multiplier it had.'
     )
     if self.differences:
       verdict = f'NOT verified: {len(self.differences)} difference(s).'
@@ -178,6 +186,7 @@ def _verify(path: str, statement_of: Optional[StatementOf]) -> Result:
       differences.append(
         f'guarantee.epsilon is {stated!r}, by another method {epsilon!r}'
       )
+  differences.sort(key=lambda each: not _OF_INPUTS.match(each))
   return Result(tuple(differences), tuple(notes))
 
 
@@ -543,7 +552,7 @@ def _check_command(
   not_compared = re.compile('|'.join(_not_compared(led_to, bool(moved), is_other)))
   tolerance = _ALIKE if is_other else _TOLERANCE
   differences = [
-    f'verification.command leads to something else: {each}'
+    f'{_LED_TO}{each}'
     for each in _differences(report, led_to, not_compared, tolerance=tolerance)
   ]
   return differences, [_OTHER_STRATEGY] if is_other else []
