@@ -22,7 +22,7 @@ def loads(text: str) -> Any:
 class Decoder(json.JSONDecoder):
   """A decoder that raises ValueError for all that it cannot read."""
 
-  def decode(self, *args: Any) -> Any:  # type: ignore[override]
+  def decode(self, *args: Any) -> Any:  # noqa: D102
     try:
       return super().decode(*args)
     except RecursionError:
