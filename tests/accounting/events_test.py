@@ -303,3 +303,8 @@ def test_other_events_are_not_written_as_something_else():
 def test_events_that_cannot_be_read_are_refused(data, message):
   with pytest.raises(ValueError, match=message):
     events.from_json(data)
+
+
+def test_a_type_that_is_no_text_is_of_no_event():
+  with pytest.raises(ValueError, match='unknown event type .*x'):
+    events.from_json({'type': ['x']})

@@ -303,7 +303,7 @@ def from_json(data: Any) -> dp_accounting.DpEvent:
   if not isinstance(data, dict):
     raise ValueError(f'an event is written as an object, got {data!r}.')
   kind = data.get('type')
-  if kind not in _KINDS:
+  if not isinstance(kind, str) or kind not in _KINDS:
     raise ValueError(f'unknown event type {kind!r} in {data}.')
   make, fields = _KINDS[kind]
   if set(data) != {'type', *fields}:

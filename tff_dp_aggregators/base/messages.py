@@ -1,5 +1,23 @@
 """What errors say, as far as it helps who is to put something right."""
 
+# Flags that had another name, by that; who gives it is told.
+RENAMED = {
+  'population': 'num_clients',
+  'cohort': 'clients_per_round',
+  'sampled_separation': 'min_separation',
+  'free_probability': 'sampling_probability',
+}
+
+
+def visible(text: str) -> str:
+  r"""A text in one line, with what might move a cursor or hide a text written out.
+
+  Example:
+    >>> print(visible('a\x1b[2J'))
+    a\x1b[2J
+  """
+  return ''.join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
+
 
 def without_cause(error: BaseException) -> str:
   """The message of an error, without that of its cause if that is its last part.

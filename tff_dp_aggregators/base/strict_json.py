@@ -19,6 +19,16 @@ def loads(text: str) -> Any:
   return _DECODER.decode(text)
 
 
+class Decoder(json.JSONDecoder):
+  """A decoder that raises ValueError for all that it cannot read."""
+
+  def decode(self, *args: Any) -> Any:  # noqa: D102
+    try:
+      return super().decode(*args)
+    except RecursionError:
+      raise ValueError('it is nested too deeply.') from None
+
+
 def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
   """An object, of which two values under one name would be read in two ways."""
   data = dict(pairs)
@@ -31,4 +41,4 @@ def _refuse_constant(name: str) -> Any:
   raise ValueError(f'{name} is not a number in JSON.')
 
 
-_DECODER = json.JSONDecoder(object_pairs_hook=unique, parse_constant=_refuse_constant)
+_DECODER = Decoder(object_pairs_hook=unique, parse_constant=_refuse_constant)

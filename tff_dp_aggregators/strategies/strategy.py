@@ -31,6 +31,7 @@ import numpy as np
 
 from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.base import new_files
+from tff_dp_aggregators.base import strict_json
 from tff_dp_aggregators.strategies import participation as participation_lib
 from tff_dp_aggregators.strategies import recursion as recursion_lib
 from tff_dp_aggregators.strategies import size
@@ -359,8 +360,8 @@ class Strategy(abc.ABC):
         strategy, for instance not lower-triangular, not banded or not finite.
     """
     try:
-      data = json.loads(text)
-    except json.JSONDecodeError as e:
+      data = strict_json.Decoder().decode(text)
+    except ValueError as e:
       raise ValueError(f'not a saved strategy: {e}') from e
     return _from_content(data)
 
@@ -426,7 +427,7 @@ class Strategy(abc.ABC):
     try:
       with np.load(io.BytesIO(data), allow_pickle=False) as archive:
         arrays = {name: archive[name] for name in archive.files}
-      content = json.loads(str(arrays.pop('strategy')))
+      content = strict_json.Decoder().decode(str(arrays.pop('strategy')))
       content['parameters'].update(arrays)
     except (
       AttributeError,

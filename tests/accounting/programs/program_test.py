@@ -28,6 +28,7 @@ from tff_dp_aggregators.accounting.programs import participation
 from tff_dp_aggregators.accounting.programs import plan
 from tff_dp_aggregators.accounting.programs import program
 from tff_dp_aggregators.accounting.programs import report
+from tff_dp_aggregators.base import messages
 from tff_dp_aggregators.base import version
 
 PROGRAMS = {'report': report, 'plan': plan, 'participation': participation}
@@ -273,7 +274,7 @@ def test_what_is_no_refusal_is_raised():
     _program(lambda values: {}[values.number]).execute([])
 
 
-@pytest.mark.parametrize('old, new', program.RENAMED.items())
+@pytest.mark.parametrize('old, new', messages.RENAMED.items())
 def test_an_old_name_is_refused_with_the_new_one(old, new):
   result = executing.execute(report, f'--{old}=9')
   assert (result.returncode, result.stdout) == (2, '')

@@ -202,3 +202,17 @@ for output_format in ('text', 'markdown', 'json'):
 assert not {'matplotlib', 'tensorflow'} & set(sys.modules)
 """
   subprocess.run([sys.executable, '-c', program], check=True, timeout=60)
+
+
+@pytest.mark.parametrize('output_format', ['text', 'html', 'json'])
+def test_no_text_moves_a_cursor(output_format):
+  hostile = inputs.Inputs(
+    accounting.Mechanism('tree', strategies.Participation(12, 4), 5.0),
+    1e-6,
+    enforced_by='a\x1b[2J\u202eb',
+    command='program a\x1b[2J\u202eb',
+    files=({'role': 'a', 'path': 'a\x1b[2J\u202eb', 'sha256': '0' * 64},),
+  )
+  written = rendering.render(statement.build(hostile, with_curves=False), output_format)
+  assert 'u202e' in written
+  assert not {'\x1b', '\u202e'} & set(written)

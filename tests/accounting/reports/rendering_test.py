@@ -21,6 +21,7 @@ from tff_dp_aggregators import accounting
 from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import reports
+from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
 from tff_dp_aggregators.accounting.reports import rendering
 from tff_dp_aggregators.accounting.reports import statement
 from tff_dp_aggregators.base import rounding
@@ -431,3 +432,19 @@ def test_a_banner_is_green_only_where_what_keeps_the_limits_is_stated():
   assert said not in rendering.render(stated, 'html')
   page = rendering.render(nobody, 'html')
   assert said in page and 'class="guarantee open"' in page
+
+
+@pytest.mark.parametrize('stated, is_open', [(None, True), ('a scheduler', False)])
+def test_nobody_states_what_keeps_the_limits_that_a_log_shows(stated, is_open):
+  source = {'basis': 'observed', 'num_rounds': 9}
+  by_log = inputs_lib.enforced_by_log(source, has_ledger=False, stated=stated)
+  built = statement.build(
+    reports.Inputs(
+      statements.mechanism_of('tree', strategies.Participation(9, 3), 4.0),
+      1e-6,
+      enforced_by=by_log,
+      participation_source=source,
+    )
+  )
+  page = rendering.render(built, 'html')
+  assert ('class="guarantee open"' in page) == is_open

@@ -258,6 +258,25 @@ def test_an_altered_epsilon_is_named_with_both_values(tmp_path):
   assert 'NOT verified: 1 difference(s).' in result.text
 
 
+def test_what_others_follow_from_is_shown_first_and_points_are_counted(tmp_path):
+  report = statements.of_kind(tmp_path, 'flags')
+  again = statements.by_flags(
+    tmp_path,
+    *(flag.replace('=12', '=11') for flag in statements.OF_TREE),
+  )
+  again['verification']['command'] = report['verification']['command']
+  result = statements.verify(tmp_path, again)
+  assert 'verification.inputs.' in result.differences[0]
+  report = statements.of_kind(tmp_path, 'curves')
+  for point in report['curves']['epsilon_by_delta']:
+    point[1] += 1
+  result = statements.verify(tmp_path, report)
+  points = len(report['curves']['epsilon_by_delta'])
+  assert len(result.differences) == points
+  assert result.text.count('difference: curves.') == 1
+  assert f'and {points - 1} more differences of curves' in result.text
+
+
 def test_missing_and_additional_fields_are_found(tmp_path):
   report = statement.build(reports.Inputs(statements.TREE, 1e-6))
   del report['guarantee']['gdp_mu']
@@ -308,6 +327,7 @@ def test_a_report_of_an_accountant_that_is_gone_is_refused(tmp_path):
     ('{', 'is not a JSON report'),
     ('# Privacy report', 'Give the JSON: report.json of a run, which is beside its'),
     ('[]', 'is not a privacy report'),
+    ('[' * 200_000, 'is not a JSON report .it is nested too deeply.'),
     ('{"format": "tff_dp_aggregators.privacy_report", "version": 1}', 'has version 1'),
   ],
 )

@@ -121,6 +121,28 @@ def test_the_name_that_the_program_had_before_is_as_right(tmp_path, kind):
   assert 'verification.command' in statements.verify(tmp_path, report).text
 
 
+def test_flags_that_had_other_names_are_as_right(tmp_path):
+  report = statements.by_flags(
+    tmp_path,
+    *('--mechanism=gaussian', '--noise_multiplier=5', '--target_delta=1e-6'),
+    *('--num_rounds=10', '--sampling=poisson'),
+    *('--num_clients=1000', '--clients_per_round=10'),
+  )
+  stated = report['verification']
+  command = stated['command']
+  assert '--num_clients=' in command and '--clients_per_round=' in command
+  for old, new in (
+    ('python -m tff_dp_aggregators.accounting.report ', 'tff-dp-report '),
+    ('--population=', '--num_clients='),
+    ('--cohort=', '--clients_per_round='),
+  ):
+    stated['command'] = stated['command'].replace(new, old)
+  result = statements.verify(tmp_path, report)
+  assert result.ok, result.text
+  located = verification.statement_of_report(str(tmp_path / 'report.json'))
+  assert located['verification']['command'] == command
+
+
 def test_a_flag_that_stands_twice_in_a_command_is_found(tmp_path):
   (difference,) = _by_command(
     tmp_path, '--num_rounds=9', *statements.OF_TREE

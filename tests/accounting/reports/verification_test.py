@@ -299,6 +299,27 @@ def test_a_composition_of_runs_that_share_their_noise_is_found(tmp_path):
   assert 'have their noise from the same seed' in difference
 
 
+def test_a_run_has_one_strategy(tmp_path):
+  run_dir = statements.run_dir(tmp_path / 'run')
+  statements.TREE.strategy.save(tmp_path / 'run' / 'strategy.json')
+  with pytest.raises(ValueError, match='run has both strategy.json and strategy.npz'):
+    sources.from_run_dir(run_dir)
+
+
+@pytest.mark.parametrize('role', ['ledger', 'strategy'])
+def test_a_file_that_is_named_is_the_one_of_the_run(tmp_path, role):
+  (tmp_path / 'other').write_text('')
+  for kind in ('run_dir', 'run_dirs'):
+    report = statements.of_kind(tmp_path, kind)
+    for each in (report, *report['parts']):
+      each['verification']['command'] = None
+      for file in each['verification']['files']:
+        if file['role'] == role:
+          file['path'] = str(tmp_path / 'other')
+    differences = statements.verify(tmp_path, report).differences
+    assert 'is not the file that the report was made of' in differences[0]
+
+
 @pytest.mark.parametrize('role', ['configuration', 'ledger'])
 def test_shared_noise_is_not_hidden_by_what_files_are_called(tmp_path, role):
   runs = [statements.run_dir(tmp_path / name, noise_seed=1) for name in ('a', 'b')]
@@ -311,6 +332,34 @@ def test_shared_noise_is_not_hidden_by_what_files_are_called(tmp_path, role):
         file['role'] = role
   (difference,) = statements.verify(tmp_path, forged).differences
   assert 'have their noise from the same seed' in difference
+
+
+def test_the_hash_of_a_ledger_is_of_what_was_read(tmp_path, monkeypatch):
+  statements.with_ledger(tmp_path)
+  path, read = tmp_path / 'ledger.jsonl', ledger.read
+  digest = hashlib.sha256(path.read_bytes()).hexdigest()
+
+  def read_and_append(*args):
+    found = read(*args)
+    path.write_bytes(path.read_bytes() + b'{}')
+    return found
+
+  monkeypatch.setattr(ledger, 'read', read_and_append)
+  plan = reports.Inputs(statements.TREE, 1e-6)
+  (file,) = sources.from_plan(plan, ledger=str(path)).files
+  assert file == {'role': 'ledger', 'path': str(path), 'sha256': digest}
+
+
+def test_reports_are_made_of_no_pipe(tmp_path):
+  os.mkfifo(tmp_path / 'pipe')
+  plan, path = reports.Inputs(statements.TREE, 1e-6), str(tmp_path / 'pipe')
+  for make in (
+    lambda: sources.from_plan(plan, ledger=path),
+    lambda: sources.from_plan(plan, strategy_file=path),
+    lambda: sources.from_round_log(path),
+  ):
+    with pytest.raises(ValueError, match='pipe is no regular file.* Give a file'):
+      make()
 
 
 @pytest.mark.parametrize('role', ['ledger', 'strategy', 'round_log', 'config'])

@@ -34,13 +34,6 @@ WRONG_USAGE = 2
 _EVERY_PROGRAM = 'every program'
 # So many flags `--help` shows all of.
 _FEW = 24
-# Flags that had another name, by that; who gives it is told.
-RENAMED = {
-  'population': 'num_clients',
-  'cohort': 'clients_per_round',
-  'sampled_separation': 'min_separation',
-  'free_probability': 'sampling_probability',
-}
 
 # Types of flags besides Python's: whole or not; texts between commas; repeated texts.
 NUMBER, LIST, MANY = 'number', 'list', 'many'
@@ -136,8 +129,8 @@ def parse(values: flags.FlagValues, arguments: Sequence[str]) -> list[str]:
     return list(values(['program', *arguments])[1:])
   except flags.Error as e:
     message = ' '.join(str(e).split())
-    if isinstance(e, flags.UnrecognizedFlagError) and e.flagname in RENAMED:
-      new = RENAMED[e.flagname]
+    if isinstance(e, flags.UnrecognizedFlagError) and e.flagname in messages.RENAMED:
+      new = messages.RENAMED[e.flagname]
       message = f'--{e.flagname} is called --{new}' if new in values else message
     for pattern, words in _IN_WORDS:
       message = pattern.sub(words, message)

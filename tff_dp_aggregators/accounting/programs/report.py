@@ -348,12 +348,12 @@ def statement_of(
   arguments: Sequence[str], locate: Callable[[str, bool], str]
 ) -> dict[str, Any]:
   """The statement that flags of this program ask for, which must be those it prints."""
-  deciding = (*_of_mechanism_flags(), *_SOURCES)
+  deciding = {*_of_mechanism_flags(), *_SOURCES}
   for argument in arguments:
     # No abbreviation, and no flag file: absl would read that before anything else.
     name = argument[2:].split('=', 1)[0] if argument.startswith('--') else ''
     positive = name[2:] if name.startswith('no') else name  # As in --nofixed_epoch.
-    if not {name, positive} & {*deciding, *program.RENAMED}:
+    if not {name, positive} & deciding:
       raise ValueError(f'{argument!r} does not decide on the numbers of a report.')
   values = program.values_of(groups(), arguments)
   for name in (*_SOURCES, 'strategy_file'):

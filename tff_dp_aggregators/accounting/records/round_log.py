@@ -97,7 +97,7 @@ _SECOND = 10**9  # In nanoseconds, which all times are counted in.
 _END_OF_TIMES = 7_258_118_400 * _SECOND  # The year 2200, which keeps sums within int64.
 _LONGEST_LINE = 2**24  # Bytes.
 _SHOWN_POPULATIONS = 10
-_DECODER = json.JSONDecoder(object_pairs_hook=strict_json.unique)
+_DECODER = strict_json.Decoder(object_pairs_hook=strict_json.unique)
 # Text to numbers, NULL for what is none. DuckDB's own casts take more forms than are
 # meant here, such as '1_0'.
 _MACROS = r"""
@@ -344,7 +344,7 @@ class _File(Database):
     if self._kind == 'JSON lines':
       with open(self._file, encoding='utf-8-sig') as file:
         line = next(itertools.islice(file, number - 1, None))
-      return json.loads(line).get(self.found[name])
+      return _DECODER.decode(line).get(self.found[name])
     return self.query(f'select {name} from entries where no = {number}')[0][0]
 
   def line(self, number: int) -> int:
@@ -532,7 +532,7 @@ class _File(Database):
     for line, keys, bad in groups:
       if keys is None:
         try:
-          reason = f'{json.loads(bad)!r:.200} is not a JSON object'
+          reason = f'{_DECODER.decode(bad)!r:.200} is not a JSON object'
         except ValueError as e:
           reason = f'this is not a JSON object: {e}'
         raise self._refusal(line, f'{reason}.')
@@ -789,7 +789,7 @@ class _File(Database):
     is_json = self._kind == 'JSON lines' or 'client_ids' in self.found
 
     def client_of(raw: str) -> str:
-      return _client_id(json.loads(raw) if is_json else raw)
+      return _client_id(_DECODER.decode(raw) if is_json else raw)
 
     self._connection.create_function(
       'client_of', client_of, ['VARCHAR'], 'VARCHAR', exception_handling='return_null'

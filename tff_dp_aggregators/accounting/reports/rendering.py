@@ -30,6 +30,7 @@ from tff_dp_aggregators.accounting.reports import plots as plots_lib
 from tff_dp_aggregators.accounting.reports import sources
 from tff_dp_aggregators.accounting.reports import statement as statement_lib
 from tff_dp_aggregators.accounting.reports import terms
+from tff_dp_aggregators.base import messages
 from tff_dp_aggregators.base import rounding
 from tff_dp_aggregators.base import version
 from tff_dp_aggregators.strategies import registry
@@ -152,12 +153,13 @@ def _escaped(value: Any) -> Any:
     return value
   if value is None:
     raise TypeError('a template prints a value that is not there.')
-  return markupsafe.Markup(_MARKUP.sub(r'\\\1', re.sub(r'\s+', ' ', str(value))))
+  line = messages.visible(re.sub(r'\s+', ' ', str(value)))
+  return markupsafe.Markup(_MARKUP.sub(r'\\\1', line))
 
 
 def _code(text: str) -> markupsafe.Markup:
   """Text in which every letter counts: a command, a path, a checksum."""
-  line = ' '.join(text.split())
+  line = messages.visible(' '.join(text.split()))
   if line and not set('`|') & set(line):
     return markupsafe.Markup(f'`{line}`')
   escaped: markupsafe.Markup = _escaped(text)
@@ -166,7 +168,7 @@ def _code(text: str) -> markupsafe.Markup:
 
 def _verbatim(text: str) -> markupsafe.Markup:
   """Lines to be copied as they are, of a block that is indented."""
-  return markupsafe.Markup('\n    '.join(text.splitlines()))
+  return markupsafe.Markup('\n    '.join(map(messages.visible, text.splitlines())))
 
 
 @functools.cache
@@ -316,10 +318,14 @@ def _needs_what_nobody_states(statement: dict[str, Any]) -> bool:
   """Whether nobody states what keeps the limits that a guarantee needs."""
   if statement['guarantee']['epsilon'] is None or nbafl_report.is_one(statement):
     return False
-  return any(
-    inputs_lib.NOT_STATED in (each['enforced_by'], each['cap_enforced_by'])
-    for each in (run['participation'] for _, run in model.runs(statement))
-  )
+  for _, run in model.runs(statement):
+    limits, unstated = run['participation'], {inputs_lib.NOT_STATED}
+    if 'basis' in (limits['source'] or {}):
+      has_ledger = run['run'] is not None
+      unstated.add(inputs_lib.enforced_by_log(limits['source'], has_ledger))
+    if unstated & {limits['enforced_by'], limits['cap_enforced_by']}:
+      return True
+  return False
 
 
 def _kind_of_privacy(statement: dict[str, Any]) -> str:

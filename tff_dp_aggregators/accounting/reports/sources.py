@@ -59,7 +59,9 @@ def from_plan(
   """
   files, found = [], dataclasses.replace(plan, command=command)
   if ledger is not None:
-    found = dataclasses.replace(found, ledger=ledger_lib.read(ledger))
+    file, read = _ledger_of(ledger)
+    files.append(file)
+    found = dataclasses.replace(found, ledger=read)
     if found.noise_source == inputs_lib.Inputs.noise_source:
       said = inputs_lib.noise_source_of(found.ledger) or found.noise_source
       found = dataclasses.replace(found, noise_source=said)
@@ -78,10 +80,9 @@ def from_plan(
       cap_enforced_by=cap_enforced_by,
       participation_source=summary,
     )
-    files.append(round_log.file)
-  for role, path in (('ledger', ledger), ('strategy', strategy_file)):
-    if path is not None:
-      files.append(file_of(role, path))
+    files.insert(0, round_log.file)
+  if strategy_file is not None:
+    files.append(file_of('strategy', strategy_file))
   return dataclasses.replace(found, files=tuple(files))
 
 
@@ -235,12 +236,16 @@ def _from_config(
   for name in _STRATEGY_FILES:
     path = os.path.join(run_dir, name)
     if os.path.exists(path):
+      if strategy is not None:
+        raise ValueError(
+          f'{run_dir or "."} has both {" and ".join(_STRATEGY_FILES)}, and the run had '
+          'one strategy: remove the file that is not of the run.'
+        )
       strategy = joint_mechanism.load_strategy(privacy.mechanism, path)
       files.append(file_of('strategy', path))
-  ledger_path = os.path.join(run_dir, 'ledger.jsonl')
-  ledger = ledger_lib.read(ledger_path)
+  ledger_file, ledger = _ledger_of(os.path.join(run_dir, 'ledger.jsonl'))
   ledger_lib.check_schedule(ledger, config.of_training('schedule'))
-  files.append(file_of('ledger', ledger_path))
+  files.append(ledger_file)
   arguments, planned_by = [f'--run_dir={run_dir or "."}'], privacy.accountant
   if planned_by is not None:
     accountants.entry_of(planned_by)
@@ -410,7 +415,10 @@ def from_round_log(
     OSError: If the file cannot be read.
     ValueError: If an entry is wrong; the message names the line.
   """
+  file = file_of('round_log', path)
   log = round_log_lib.read(path, columns, population)
+  if file_of('round_log', path) != file:
+    raise ValueError(f'{path} was changed while it was read; give a copy of it.')
   summary = log_participation.summarize(log, min_wait_hours, wait_from, first_start)
   said = summary.to_json()
   for name in ('closest', 'most_active', 'rounds_of_most_active'):
@@ -446,7 +454,7 @@ def from_round_log(
         max(allowed.possible_participations, limits.possible_participations),
       )
     limits = allowed
-  return RoundLog(limits, summary, said, file_of('round_log', path))
+  return RoundLog(limits, summary, said, file)
 
 
 def check_log(
@@ -492,11 +500,28 @@ def summary_of(log: RoundLog, plan: inputs_lib.Inputs) -> dict[str, Any]:
 
 def file_of(role: str, path: str) -> dict[str, Any]:
   """A file that a statement rests on: its role, path and SHA-256."""
+  _check_stays(role, path)
   digest = hashlib.sha256()
   with open(path, 'rb') as file:
     for block in iter(lambda: file.read(2**20), b''):
       digest.update(block)
   return {'role': role, 'path': path, 'sha256': digest.hexdigest()}
+
+
+def _ledger_of(path: str) -> tuple[dict[str, Any], ledger_lib.Ledger]:
+  """A ledger and its file, with the SHA-256 of what was read: a run may append more."""
+  _check_stays('ledger', path)
+  ledger = ledger_lib.read(path)
+  return {'role': 'ledger', 'path': path, 'sha256': ledger.sha256}, ledger
+
+
+def _check_stays(role: str, path: str) -> None:
+  """Refuses what can be read once only, where nobody could read the same again."""
+  if os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):
+    raise ValueError(
+      f'the {role.replace("_", " ")} {path} is no regular file: a pipe or a device can '
+      'be read once only, and reports are verified from files. Give a file.'
+    )
 
 
 def command_of(arguments: list[str]) -> str:

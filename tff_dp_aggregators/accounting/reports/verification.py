@@ -44,6 +44,7 @@ from tff_dp_aggregators.accounting.reports import schema as schema_lib
 from tff_dp_aggregators.accounting.reports import sources
 from tff_dp_aggregators.accounting.reports import statement as statement_lib
 from tff_dp_aggregators.accounting.reports import terms
+from tff_dp_aggregators.base import messages
 from tff_dp_aggregators.base import strict_json
 from tff_dp_aggregators.base import version
 
@@ -65,6 +66,11 @@ _OTHER_STRATEGY = (
 _SOFTWARE = re.compile(r'(parts\[\d+\]\.)*software')
 # What commands of reports began with before the program had a name.
 _OLD_PROGRAM = 'python -m tff_dp_aggregators.accounting.report '
+_OLD_FLAG = re.compile(rf'(?<= --)({"|".join(messages.RENAMED)})(?==)')
+# Differences that are shown first, as others follow from them, and that are counted.
+_LED_TO = 'verification.command leads to something else: '
+_OF_INPUTS = re.compile(rf'({_LED_TO})?(parts\[\d+\]\.)*verification\.(inputs|files)')
+_OF_A_CURVE = re.compile(r'(parts\[\d+\]\.)*curves\.')
 # An accountant that shares no code with the exact one has to come to the same.
 _OTHER_METHOD = 'pld'
 # What the other method may be above the exact epsilon, relative above 1.
@@ -80,6 +86,7 @@ _FAILURES = (
   TypeError,
   AttributeError,
   OverflowError,
+  RecursionError,
   dp_accounting.UnsupportedEventError,
 )
 
@@ -105,22 +112,21 @@ class Result:
   @property
   def text(self) -> str:
     """The result for people."""
-    lines = [f'note: {_in_a_line(note)}' for note in self.notes]
-    lines += [f'difference: {_in_a_line(each)}' for each in self.differences]
+    lines = [f'note: {messages.visible(note)}' for note in self.notes]
+    points = [each for each in self.differences if _OF_A_CURVE.match(each)]
+    shown = [each for each in self.differences if each not in points[1:]]
+    lines += [f'difference: {messages.visible(each)}' for each in shown]
+    if points[1:]:
+      lines.append(f'and {len(points) - 1} more differences of curves')
     verdict = (
       'verified: every number was computed again and is the same. Said and not '
-      'computed: what enforces the limits, where the noise comes from, which code '
-      'trained where no file of the run says it, and what was '
-      'asked for.'
+      'computed: what enforces the limits, where the noise comes from, what was asked '
+      'for, and, where no file of the run says it, which code trained and which '
+      'mechanism and noise multiplier it had.'
     )
     if self.differences:
       verdict = f'NOT verified: {len(self.differences)} difference(s).'
     return '\n'.join([*lines, verdict]) + '\n'
-
-
-def _in_a_line(text: str) -> str:
-  """A text with parts of a report, which might end the line or move the cursor."""
-  return ''.join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
 
 
 def verify(path: str, statement_of: Optional[StatementOf] = None) -> Result:
@@ -180,6 +186,7 @@ def _verify(path: str, statement_of: Optional[StatementOf]) -> Result:
       differences.append(
         f'guarantee.epsilon is {stated!r}, by another method {epsilon!r}'
       )
+  differences.sort(key=lambda each: not _OF_INPUTS.match(each))
   return Result(tuple(differences), tuple(notes))
 
 
@@ -206,13 +213,16 @@ def _read(path: str) -> dict[str, Any]:
 
 
 def _bring_up_to_date(report: dict[str, Any]) -> None:
-  """Adds what came after a report was made: options, and the name of the program."""
+  """Adds what came after a report was made: options, names of program and flags."""
   mechanism, parts = report.get('mechanism'), report.get('parts')
   stated = report.get('verification')
   command = stated.get('command') if isinstance(stated, dict) else None
   if isinstance(command, str) and command.startswith(_OLD_PROGRAM):
     assert isinstance(stated, dict)
-    stated['command'] = f'{sources.PROGRAM} {command[len(_OLD_PROGRAM) :]}'
+    arguments = _OLD_FLAG.sub(
+      lambda old: messages.RENAMED[old[0]], f' {command[len(_OLD_PROGRAM) :]}'
+    )
+    stated['command'] = sources.PROGRAM + arguments
   later: dict[str, Any] = {}
   if parts:
     later = {'warnings': [], 'other_releases': []}
@@ -315,7 +325,7 @@ def _build_again(report: dict[str, Any], folder: str) -> dict[str, Any]:
   )
   with_curves = stated['inputs'].get('with_curves', False)
   if 'config' in paths:
-    return _of_run(report, os.path.dirname(paths['config']) or '.', with_curves)
+    return _of_run(report, os.path.dirname(paths['config']) or '.', files, with_curves)
   if report['mechanism'] is None:
     raise ValueError('the report of a run names no configuration of it.')
   inputs = dataclasses.replace(_of_plan(report, paths), files=files)
@@ -323,16 +333,27 @@ def _build_again(report: dict[str, Any], folder: str) -> dict[str, Any]:
 
 
 def _of_run(
-  report: dict[str, Any], run_dir: str, with_curves: bool = False
+  report: dict[str, Any],
+  run_dir: str,
+  stated_files: Sequence[dict[str, Any]],
+  with_curves: bool,
 ) -> dict[str, Any]:
-  """The statement of a run directory, with files under the paths that a report has."""
+  """The statement of a run directory, with the files as they are where a report says.
+
+  Whoever reads the report reads those, such as the ledger for whether noise is shared.
+  """
   stated = report['verification']
-  paths = {file['role']: file['path'] for file in stated['files']}
+  by_role = {file['role']: file for file in stated_files}
 
   def as_stated(files: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], ...]:
-    return tuple(
-      {**each, 'path': paths.get(each['role'], each['path'])} for each in files
-    )
+    for each in files:
+      named = by_role.get(each['role'], each)
+      if named['sha256'] != each['sha256']:
+        raise ValueError(
+          f'the {each["role"]} {named["path"]!r} is not the file that the report was '
+          f'made of: the run directory {run_dir!r} has another one.'
+        )
+    return tuple(by_role.get(each['role'], each) for each in files)
 
   if report['mechanism'] is None and report['simulated_cohort'] is None:
     without = sources.without_privacy(run_dir)
@@ -531,7 +552,7 @@ def _check_command(
   not_compared = re.compile('|'.join(_not_compared(led_to, bool(moved), is_other)))
   tolerance = _ALIKE if is_other else _TOLERANCE
   differences = [
-    f'verification.command leads to something else: {each}'
+    f'{_LED_TO}{each}'
     for each in _differences(report, led_to, not_compared, tolerance=tolerance)
   ]
   return differences, [_OTHER_STRATEGY] if is_other else []
