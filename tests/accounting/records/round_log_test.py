@@ -473,6 +473,14 @@ def test_what_is_wrong_in_parquet_is_refused_with_the_row(write_parquet):
       "client '1.5' is a fraction",
     ),
     ('select 5 as when', 'no column of completion times'),
+    # Lists in which one client is several, or several clients one.
+    ('select 0 as round, map{7: 0.5} as client_ids', r'type MAP\(INTEGER, DEC'),
+    ("select 0 as round, {'id': 5} as client_ids", 'client_ids has .* type STRUCT'),
+    ('select 0 as round, [[7]] as client_ids', 'client_ids has .* type INTEGER'),
+    ('select 0 as round, [7.5::double] as client_ids', 'client 7.5 is a fraction'),
+    ('select 0 as round, [7, 8] as client_id', 'client_id has values of the type INT'),
+    ("select 0 as round, {'id': 5} as client_id", 'client_id has .* type STRUCT'),
+    ('select 0 as round, map{7: 1} as client_id', 'client_id has .* type MAP'),
   ):
     with pytest.raises(ValueError, match=message):
       round_log.read(write_parquet(values))
@@ -485,8 +493,8 @@ def test_what_is_wrong_in_parquet_is_refused_with_the_row(write_parquet):
 
 def test_values_are_text_until_they_are_checked(read):
   # What is guessed elsewhere: numbers, missing values, quotes and separators.
-  text = 'round,client_id\n0,007\n0,7\n1,"a,b"\n1,"a""b"\n1,a b\n1,1_0\n1,1e5\n1, "c"\n'
-  names = {'007', '7', 'a,b', 'a"b', 'a b', '1_0', '1e5', 'c'}
+  text = 'round,client_id\n0,007\n0,7\n1,"a""b"\n1,a b\n1,1_0\n1,1e5\n1, "c"\n'
+  names = {'007', '7', 'a"b', 'a b', '1_0', '1e5', 'c'}
   assert {name for _, name in contents(read(text))[3]} == names
   for value in ('0x1', '1_0', '+1', '1e0', '１'):
     with pytest.raises(ValueError, match='line 2: round must be a whole number'):
@@ -756,6 +764,27 @@ def test_logs_that_name_clients_in_two_ways_are_refused(tmp_path, lines, reason)
   path.write_text('\n'.join([*lines, '']))
   with pytest.raises(ValueError, match=reason):
     round_log.read(str(path))
+
+
+@pytest.mark.parametrize(
+  'several',
+  ['7|8', '{7;8}', '(a;b)', '7;21', '"7,8"', '"[7, 8]"', '[7 8]', '{7 8}', '(a b)'],
+)
+def test_several_clients_are_not_one(read, several):
+  with pytest.raises(ValueError, match='line 3: .*Name the column client_ids .*or wr'):
+    read(f'round,client_id\n0,a\n1,{several}\n1,b\n')
+  if several[0] not in '7"[':
+    with pytest.raises(ValueError, match='line 2: client_ids must be separated'):
+      read(f'round,client_ids\n0,{several}\n')
+
+
+def test_names_that_look_a_little_like_lists_are_names(read):
+  guid = '{6B29FC40-CA47-1067-B31D-00DD010662DA}'
+  names = {guid, 'hospital/7', 'ward-7', 'a:b', 'a b', 'a (Bonn)', '(a) b (c)', '{7}'}
+  text = ''.join(f'0,{name}\n' for name in names)
+  assert {name for _, name in contents(read(f'round,client_id\n{text}'))[3]} == names
+  both = read(f'round,client_ids\n0,{guid};{{7}} hospital/7\n')
+  assert {name for _, name in contents(both)[3]} == {guid, '{7}', 'hospital/7'}
 
 
 def test_a_last_line_without_an_end_is_told(tmp_path):

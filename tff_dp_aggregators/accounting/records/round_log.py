@@ -97,6 +97,9 @@ _SECOND = 10**9  # In nanoseconds, which all times are counted in.
 _END_OF_TIMES = 7_258_118_400 * _SECOND  # The year 2200, which keeps sums within int64.
 _LONGEST_LINE = 2**24  # Bytes.
 _SHOWN_POPULATIONS = 10
+_NESTED = ('MAP', 'STRUCT', 'UNION', 'VARIANT')  # DuckDB's types, but for lists.
+# Several clients where one should be. GUIDs stand in braces.
+_LIST = re.compile(r'[;|,]|^\[.*\]$|^[({][^)}]*\s[^)}]*[)}]$', re.DOTALL)
 _DECODER = json.JSONDecoder(object_pairs_hook=strict_json.unique)
 # Text to numbers, NULL for what is none. DuckDB's own casts take more forms than are
 # meant here, such as '1_0'.
@@ -139,7 +142,7 @@ create macro in_range(moment) as
 create macro listed(t) as
   case when starts_with(ltrim(t), '[') then
     case when json_valid(t) then json_extract(t, '$[*]')::varchar[] end
-  when not contains(t, ',') then [
+  when not regexp_matches(t, '[,|]|^\s*[({][^)}]*[;\s][^)}]*[)}]\s*$') then [
     to_json(x)::varchar
     for x in string_split_regex(t, '[;\s\x0b\x1c-\x1f\x{85}\p{Z}]+') if x <> ''
   ] end;
@@ -434,8 +437,14 @@ class _File(Database):
           'times apart; write it as text, as whole numbers or with 64 bits.'
         )
       column = '"' + found.replace('"', '""') + '"'
-      if types[found].endswith(']'):
-        column = f'to_json({column})'
+      kind = types[found]
+      if name == 'client_ids' and kind.endswith('[]'):
+        column, kind = f'to_json({column})', kind[:-2]
+      if kind.endswith(']') or kind.startswith(_NESTED):
+        raise ValueError(
+          f'{self._path}: {found} has values of the type {types[found]:.100}; write '
+          'client_ids as a list of texts or whole numbers, all else as single values.'
+        )
       values[name] = f'{column}::varchar'
     return f'select file_row_number + 1 as no, {_named(values)} from {table}'
 
@@ -789,7 +798,14 @@ class _File(Database):
     is_json = self._kind == 'JSON lines' or 'client_ids' in self.found
 
     def client_of(raw: str) -> str:
-      return _client_id(json.loads(raw) if is_json else raw)
+      value = json.loads(raw) if is_json else raw
+      is_single = 'client_ids' not in self.found and isinstance(value, str)
+      if is_single and _LIST.search(value.strip()):
+        raise ValueError(
+          f'the client {value!r:.200} looks like several. Name the column client_ids '
+          '(--columns=client_ids=NAME), or write a line for each participation.'
+        )
+      return _client_id(value)
 
     self._connection.create_function(
       'client_of', client_of, ['VARCHAR'], 'VARCHAR', exception_handling='return_null'
@@ -933,7 +949,10 @@ def _reason(name: str, value: Any) -> str:
     if value.lstrip().startswith('['):
       return f'client_ids are no JSON list: {value!r:.200}.'
     # A name would be another one with a comma behind it.
-    return f'client_ids must be separated by spaces or semicolons, got {value!r:.200}.'
+    return (
+      'client_ids must be separated by spaces or semicolons, without brackets, got '
+      f'{value!r:.200}.'
+    )
   if value is None or value == '':
     return f'there is no {name}.'
   if name in _TIMES:
