@@ -223,7 +223,7 @@ NAMES = ('round', 'completion_time', 'start_time', 'cohort_size', 'client_ids')
 def to_csv(rounds, names=NAMES):
   rows = [','.join(names)]
   for *values, clients in rounds:
-    rows.append(','.join(map(str, [*values, ' '.join(clients)])))
+    rows.append(','.join(map(str, [*values, ' '.join(clients) or '[]'])))
   return '\n'.join(rows) + '\n'
 
 
@@ -366,7 +366,14 @@ Z = '2023-11-15T12:00:00Z'
     (f'time,cohort\n{Z},many\n', 2, 'cohort_size must be a whole number'),
     (f'{{"time": "{Z}", "round": true}}\n', 1, 'round must be a whole number'),
     (f'{{"time": "{Z}", "client_ids": "a"}}\n{{"time": "x"}}', 2, 'not a time'),
-    (f'{{"time": "{Z}", "client_ids": null}}\n', 1, 'client_ids must be a list'),
+    (
+      f'{{"time": "{Z}", "client_ids": null}}\n',
+      1,
+      'there are no client_ids; write [] for',
+    ),
+    ('{"round": 0, "client_ids": " "}\n', 1, 'there are no client_ids; write [] for'),
+    ('round,client_ids\n0,a\n1,\n', 3, 'there are no client_ids; write [] for'),
+    ('round,client_ids\n0,a\n1,";"\n', 3, 'client_ids must be separated'),
     (f'{{"time": "{Z}", "client_ids": [15, null]}}\n', 1, 'client None is neither'),
     ('[{"time": 5}]\n', 1, 'without a list'),
     (f'{{"time": "{Z}"}}\n[1]\n', 2, 'is not a JSON object'),
@@ -407,7 +414,7 @@ def test_empty_logs_and_unknown_columns_are_refused(read, tmp_path):
     with pytest.raises(ValueError, match='has no rounds'):
       read(text)
   with pytest.raises(ValueError, match='names no client'):
-    read('client_ids,round\n,0\n')
+    read('client_ids,round\n[],0\n')
   with pytest.raises(ValueError, match="'when' is no column of a round log"):
     read('time\n5\n', {'when': 'time'})
   with pytest.raises(ValueError, match="there is no column 'done'"):
@@ -455,7 +462,8 @@ def test_parquet_says_the_same(read, write_parquet):
     'start_time::timestamp_ns as start_time, round::utinyint as round)',
     f'* replace ({numbers}, epoch_ms(start_time::timestamptz)::double / 1e3 as '
     'start_time)',
-    "* replace (coalesce(array_to_string(client_ids, ' '), '') as client_ids)",
+    "* replace (coalesce(nullif(array_to_string(client_ids, ' '), ''), '[]') as "
+    'client_ids)',
   ):
     log = round_log.read(write_parquet(f'select {columns} from {table}'))
     assert contents(log) == expected, columns

@@ -10,7 +10,7 @@ JSON lines (one object a line, told by the first character) or Parquet, plain or
 | `start_time`      | when its first client could begin |
 | `round`           | its number, counting from 0 or from 1 |
 | `cohort_size`     | how many clients contributed |
-| `client_ids`      | which: a JSON list, or a text, separated by spaces or semicolons |
+| `client_ids`      | which: a JSON list, a text with blanks or semicolons; `[]`: none |
 | `client_id`       | in a log with a line for each participation, whose it was |
 | `population`      | of which clients the round was, where a log has several |
 
@@ -142,10 +142,10 @@ create macro in_range(moment) as
 create macro listed(t) as
   case when starts_with(ltrim(t), '[') then
     case when json_valid(t) then json_extract(t, '$[*]')::varchar[] end
-  when not regexp_matches(t, '[,|]|^\s*[({][^)}]*[;\s][^)}]*[)}]\s*$') then [
+  when not regexp_matches(t, '[,|]|^\s*[({][^)}]*[;\s][^)}]*[)}]\s*$') then nullif([
     to_json(x)::varchar
     for x in string_split_regex(t, '[;\s\x0b\x1c-\x1f\x{85}\p{Z}]+') if x <> ''
-  ] end;
+  ], []) end;
 """
 # What a round in its order must not be: columns, condition, words.
 _RULES = (
@@ -502,8 +502,6 @@ class _File(Database):
     if len(columns) == 1:  # Then a blank line is a value that is missing.
       table = f'(from {table} where c0 is not null)'
     values = {name: f'c{header.index(found)}' for name, found in self.found.items()}
-    if 'client_ids' in values:  # Nobody took part.
-      values['client_ids'] = f"coalesce({values['client_ids']}, '')"
     return f'select row_number() over () as no, {_named(values)} from {table}'
 
   def _rows(self, lines: Iterator[str]) -> Any:
@@ -729,7 +727,7 @@ class _File(Database):
     except ValueError as e:
       raise ValueError(
         f'{e} A round that nobody took part in has no line here: give a log with a '
-        'line for each round, whose client_ids may be empty.'
+        'line for each round, with [] for its client_ids.'
       ) from e
     self.notes.append('each line is one participation of one client.')
     self.query(
@@ -993,3 +991,5 @@ def _client_id(value: Any) -> str:
       'who it was; a client that is really called so needs another name.'
     )
   return name
+    if value is None or not str(value).strip():
+      return 'there are no client_ids; write [] for a round in which nobody took part.'
