@@ -42,6 +42,8 @@ which a guess could make the privacy guarantee too good:
   too few rounds; if it never happened, counting it overstates the separation.
 * Completions that go back while the numbers go up, a start after its completion, a
   time with a zone among some without: refused, a clock is wrong.
+* Times without a zone, and no numbers, in lines that are not in order: refused, as a
+  clock may have been set back.
 * A value missing or unreadable, half a line: refused. So are clients called NA, nan or
   null, which is how a missing id is written, and fractions.
 * A client that is written in several ways, with blanks or as 7.0: one client.
@@ -717,6 +719,12 @@ class _File(Database):
     if 'client_id' not in self._columns and not self.query(
       'from rounds where times > 1'
     ):
+      if self._key == 'completion_time' and time_format == WITHOUT_ZONE:
+        raise self.error(
+          'has times without a zone that go back from one line to the next, as clocks '
+          'do at the end of daylight saving. Write times with their zone, or add the '
+          'numbers of rounds; if no clock was set back, sort the lines by time.'
+        )
       raise ValueError(
         f'{self._path}: {name} may say whose the only participation of each round was, '
         f'or something else of the round; say which: --columns=client_id={name} or '
