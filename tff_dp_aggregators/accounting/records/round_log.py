@@ -62,6 +62,7 @@ import itertools
 import json
 import os
 import re
+import stat
 import tempfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -387,6 +388,8 @@ class _File(Database):
         for block in iter(lambda: packed.read1(2**20), b''):
           file.write(block)
     except (EOFError, gzip.BadGzipFile, zlib.error) as e:
+    if not stat.S_ISREG(os.stat(self._path).st_mode):
+      raise self.error('is no regular file; give the name of a file with the log.')
       with open(unpacked, 'rb') as file:
         line = 1 + sum(1 for text in file if text.endswith(b'\n'))
       raise self._refusal(
@@ -455,7 +458,11 @@ class _File(Database):
     with open(
       self._file, encoding='utf-8-sig', errors='surrogateescape', newline=''
     ) as file:
-      for first in file:
+      for first in iter(lambda: file.readline(_LONGEST_LINE), ''):
+        if len(first) == _LONGEST_LINE:
+          raise self._refusal(
+            self._header + 1, f'the line has {_LONGEST_LINE} letters or more.'
+          )
         if first.strip():
           break
         self._header += 1
