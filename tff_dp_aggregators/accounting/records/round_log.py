@@ -85,10 +85,15 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     'timestamp',
   ),
   'start_time': ('start_time', 'started_at', 'started'),
-  'round': ('round', 'round_number', 'round_num', 'step'),
+  'round': (
+    *('round', 'round_number', 'round_num', 'server_round', 'current_round', 'step'),
+  ),
   'cohort_size': ('cohort_size', 'cohort', 'cohort_reported', 'num_clients'),
   'client_ids': ('client_ids', 'participants'),
-  'client_id': ('client_id', 'client', 'device_id', 'device', 'user_id', 'user'),
+  'client_id': (
+    *('client_id', 'client', 'device_id', 'device', 'user_id', 'user', 'node_id'),
+    *('cid', 'contributor', 'client_name'),
+  ),
   'population': ('population', 'population_name'),
 }
 MEMORY = '2GB'  # What exceeds it is on disk: 10^8 participations take 2.3 GB in all.
@@ -101,6 +106,7 @@ _END_OF_TIMES = 7_258_118_400 * _SECOND  # The year 2200, which keeps sums withi
 _LONGEST_LINE = 2**24  # Bytes.
 _SHOWN_POPULATIONS = 10
 _NESTED = ('MAP', 'STRUCT', 'UNION', 'VARIANT')  # DuckDB's types, but for lists.
+_LIKE_ROUND = re.compile('(?<![A-Za-z])(?i:round)|Round')  # No background.
 # Several clients where one should be. GUIDs stand in braces.
 _LIST = re.compile(r'[;|,]|^\[.*\]$|^[({][^)}]*\s[^)}]*[)}]$', re.DOTALL)
 _DECODER = json.JSONDecoder(object_pairs_hook=strict_json.unique)
@@ -608,6 +614,14 @@ class _File(Database):
         f'no column of completion times among {", ".join(map(repr, names))}; '
         'call it completion_time, or say which it is '
         '(--columns=completion_time=NAME).',
+      )
+    unread = [n for n in names if n not in found.values() and _LIKE_ROUND.search(n)]
+    if unread and 'round' not in {*found, *self._columns}:
+      raise self._refusal(
+        line,
+        f'{unread[0]} may be the number of the round, without which no missing round '
+        f'is found; say which: --columns=round={unread[0]}, or --columns=round= if it '
+        'is something else.',
       )
     if self._population is not None and 'population' not in found:
       raise self._refusal(
