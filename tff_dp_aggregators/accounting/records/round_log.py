@@ -703,6 +703,14 @@ class _File(Database):
       ' where before > no limit 1'
     ):
       self.notes.append('the lines were not in order and have been sorted.')
+      if self._key == 'no' and self.query(
+        'select min(client_ids) = 1 and max(client_ids) = 1 from rounds'
+      ) == [(True,)]:
+        raise self.error(
+          'has one client in every line, and neither rounds nor times. Of a log with a '
+          'line for each participation, name --columns=round=NAME,client_id=NAME; if '
+          'each line is a round, add its number, in a column round.'
+        )
     if self._key != 'no':
       self._leave_out_repeated()
     self._put_in_order()
