@@ -12,6 +12,7 @@ import datetime
 import gzip
 import itertools
 import json
+import os
 import random
 import re
 
@@ -75,9 +76,9 @@ def test_times_are_those_of_pythons_reader_in_all_zones(read):
     naive = time.replace(tzinfo=None)
     plain.append((nanoseconds(naive.replace(tzinfo=UTC)), naive.isoformat()))
   for times, time_format in ((zones, 'with a zone'), (plain, 'without a zone')):
-    log = read('\n'.join(['time', *(text for _, text in times)]))
     if times is plain:
       times.sort()  # Else a clock may have been set back.
+    log = read('\n'.join(['time', *(text for _, text in times)]))
     assert log.completions.tolist() == sorted(time for time, _ in times)
     assert log.time_format == f'ISO 8601 {time_format}'
 
@@ -387,6 +388,10 @@ Z = '2023-11-15T12:00:00Z'
     (f'time, Time\n{Z},{Z}\n', 1, 'two columns have the same name'),
     (f'time\tround\n{Z}\t0\n{Z}\n', 3, 'Expected Number of Columns: 2 Found: 1'),
     (f'time\tround\tnote\n{Z}\t0\t"half', 2, 'not TSV'),
+    (f'time,server_Round_\n{Z},1\n', 1, 'say which: --columns=round=server_Round_'),
+    (f'time,flRound\n{Z},1\n', 1, 'flRound may be the number of the round'),
+    ('nr,who\n1,a\n', 1, 'name --columns=round=NAME,client_id=NAME'),
+    (f'round;time\n1;{Z}\n', 1, 'semicolons between the columns; write commas'),
     # Populations.
     (
       f'time,population\n{Z},es\n{Z},fr\n',
@@ -423,6 +428,49 @@ def test_empty_logs_and_unknown_columns_are_refused(read, tmp_path):
     read('time\n5\n', {'completion_time': 'done'})
   with pytest.raises(FileNotFoundError):
     round_log.read(str(tmp_path / 'nothing'))
+
+
+def test_times_that_a_clock_that_is_set_back_could_have_are_refused(read):
+  text = 'time\n2026-10-25 02:50\n2026-10-25 02:15\n'
+  with pytest.raises(ValueError, match='daylight saving. Write times with their zone'):
+    read(text)
+  assert (
+    read(
+      text.replace('\n2026', ',round\n2026', 1)
+      .replace(':50', ':50,1')
+      .replace('02:15', '03:15,2')
+    ).num_rounds
+    == 2
+  )
+
+
+def test_one_client_in_every_line_is_no_round(read):
+  with pytest.raises(
+    ValueError, match='one client in every line.*round=NAME,client_id'
+  ):
+    read('who\na\nb\na\n', {'client_ids': 'who'})
+
+
+def test_what_has_no_end_is_refused(read, tmp_path, monkeypatch):
+  os.mkfifo(tmp_path / 'pipe')
+  for path in (str(tmp_path / 'pipe'), '/dev/zero', str(tmp_path)):
+    with pytest.raises(ValueError, match='is no regular file'):
+      round_log.read(path)
+  monkeypatch.setattr(round_log, '_LONGEST_LINE', 20)
+  with pytest.raises(ValueError, match='line 2: the line has 20 letters or more'):
+    read('\n' + 'a' * 50)
+
+
+@pytest.mark.parametrize(
+  'names', [('server_round', 'node_id'), ('current_round', 'cid')]
+)
+def test_names_of_other_systems(read, names):
+  assert contents(read(f'{",".join(names)}\n1,a\n1,b\n2,a\n'))[:2] == (2, 1)
+  with pytest.raises(ValueError, match='round 3 follows on round 1'):
+    read(f'{",".join(names)}\n1,a\n1,b\n3,a\n')
+  with open('docs/accounting.md', encoding='utf-8') as file:
+    text = file.read()
+  assert all(f'`{n}`' in text for k in round_log.COLUMNS.values() for n in k)
 
 
 def to_tsv(rounds, names=NAMES):
@@ -827,7 +875,9 @@ def test_a_device_that_is_exported_twice_in_a_round_is_refused(tmp_path):
   path = tmp_path / 'log.csv'
   path.write_text('client,round\na,0\nb,0\na,1\na,1\n')
   summary = log_participation.summarize(round_log.read(str(path)))
-  assert "client 'a' is twice in round 1" in summary.broken()[0]
+  assert (
+    "client 'a' is twice in round 1 (lines of the log: 4, 5)" in summary.broken()[0]
+  )
 
 
 def test_a_column_that_may_be_a_client_is_not_guessed(tmp_path):

@@ -231,6 +231,7 @@ class RoundLog:
     clients: Who took part, as tables; or `None`.
     time_format: How the log writes times.
     notes: What was repaired or left out, for people.
+    twice: The lines of the first client that is twice in a round, if there is one.
     resolution: Nanoseconds to which the times are rounded, where they are written in
       powers of ten and all lack the digits of seconds; else 0.
   """
@@ -244,6 +245,7 @@ class RoundLog:
   time_format: Optional[str] = None
   notes: tuple[str, ...] = ()
   resolution: int = 0
+  twice: tuple[int, ...] = ()
 
   def format_time(self, nanoseconds: int) -> str:
     """A time of this log to microseconds, in UTC if the log's times have a zone."""
@@ -334,6 +336,7 @@ class _File(Database):
     self.found: dict[str, str] = {}
     self.ignored: list[str] = []
     self.notes: list[str] = []
+    self._twice: tuple[int, ...] = ()
     self._file = self._unpacked()
     with open(self._file, 'rb') as file:
       is_parquet = file.read(4) == b'PAR1'
@@ -385,6 +388,8 @@ class _File(Database):
 
     DuckDB would unpack it as well, but does not verify its checksum.
     """
+    if not stat.S_ISREG(os.stat(self._path).st_mode):
+      raise self.error('is no regular file; give the name of a file with the log.')
     with open(self._path, 'rb') as file:
       if file.read(2) != b'\x1f\x8b':
         return self._path
@@ -394,8 +399,6 @@ class _File(Database):
         for block in iter(lambda: packed.read1(2**20), b''):
           file.write(block)
     except (EOFError, gzip.BadGzipFile, zlib.error) as e:
-    if not stat.S_ISREG(os.stat(self._path).st_mode):
-      raise self.error('is no regular file; give the name of a file with the log.')
       with open(unpacked, 'rb') as file:
         line = 1 + sum(1 for text in file if text.endswith(b'\n'))
       raise self._refusal(
@@ -506,6 +509,11 @@ class _File(Database):
       raise self._refusal(
         self._header + 1, f'this is not {self._kind} in UTF-8: {e}.'
       ) from e
+    if len(header) == 1 and ';' in header[0]:
+      raise self._refusal(
+        self._header + 1,
+        'there are semicolons between the columns; write commas or tabs there.',
+      )
     self._find_columns(header, self._header + 1)
     self._header += rows.line_num
     columns = [f'c{i}' for i in range(len(header))]
@@ -607,14 +615,6 @@ class _File(Database):
   def _find_columns(self, names: list[str], line: int) -> None:
     """Finds the file's name of each column to read."""
     found = self._recognise(names, line)
-    by_participation = {'round', 'client_id'} <= found.keys()
-    if not (found.keys() & {'completion_time', 'client_ids'} or by_participation):
-      raise self._refusal(
-        line,
-        f'no column of completion times among {", ".join(map(repr, names))}; '
-        'call it completion_time, or say which it is '
-        '(--columns=completion_time=NAME).',
-      )
     unread = [n for n in names if n not in found.values() and _LIKE_ROUND.search(n)]
     if unread and 'round' not in {*found, *self._columns}:
       raise self._refusal(
@@ -622,6 +622,15 @@ class _File(Database):
         f'{unread[0]} may be the number of the round, without which no missing round '
         f'is found; say which: --columns=round={unread[0]}, or --columns=round= if it '
         'is something else.',
+      )
+    by_participation = {'round', 'client_id'} <= found.keys()
+    if not (found.keys() & {'completion_time', 'client_ids'} or by_participation):
+      raise self._refusal(
+        line,
+        f'no column of completion times among {", ".join(map(repr, names))}; '
+        'call it completion_time, or say which it is '
+        '(--columns=completion_time=NAME). Of a log with a line for each '
+        'participation, name --columns=round=NAME,client_id=NAME.',
       )
     if self._population is not None and 'population' not in found:
       raise self._refusal(
@@ -694,15 +703,6 @@ class _File(Database):
         'generate_subscripts(listed(client_ids), 1) as place from entries'
       )
       self._number_clients(named)
-      self.query(
-        f'create table members as select no, client from ({named}) join ids using '
-        '(raw) join names using (name)'
-      )
-    if self.query(
-      f'from (select no, lag(no) over (order by {self._key}, no) as before from rounds)'
-      ' where before > no limit 1'
-    ):
-      self.notes.append('the lines were not in order and have been sorted.')
       if self._key == 'no' and self.query(
         'select min(client_ids) = 1 and max(client_ids) = 1 from rounds'
       ) == [(True,)]:
@@ -711,6 +711,21 @@ class _File(Database):
           'line for each participation, name --columns=round=NAME,client_id=NAME; if '
           'each line is a round, add its number, in a column round.'
         )
+      self.query(
+        f'create table members as select no, client from ({named}) join ids using '
+        '(raw) join names using (name)'
+      )
+    if self.query(
+      f'from (select no, lag(no) over (order by {self._key}, no) as before from rounds)'
+      ' where before > no limit 1'
+    ):
+      if self._key == 'completion_time' and time_format == WITHOUT_ZONE:
+        raise self.error(
+          'has times without a zone that go back from one line to the next, as clocks '
+          'do at the end of daylight saving. Write times with their zone, or add the '
+          'numbers of rounds; if no clock was set back, sort the lines by time.'
+        )
+      self.notes.append('the lines were not in order and have been sorted.')
     if self._key != 'no':
       self._leave_out_repeated()
     self._put_in_order()
@@ -722,7 +737,9 @@ class _File(Database):
         'create table contributions as select client, number as round from members '
         'join ordered using (no); drop table members'
       )
-      clients = self._with_clients()
+      clients = self._with_clients(
+        'select no from ordered where $1 >= 0 and number = $2'
+      )
     columns = [name for name in self._names if name not in ('round', 'client_ids')]
     values = self.arrays(
       f'select {", ".join(["number", *columns])} from ordered order by number'
@@ -748,12 +765,6 @@ class _File(Database):
     if 'client_id' not in self._columns and not self.query(
       'from rounds where times > 1'
     ):
-      if self._key == 'completion_time' and time_format == WITHOUT_ZONE:
-        raise self.error(
-          'has times without a zone that go back from one line to the next, as clocks '
-          'do at the end of daylight saving. Write times with their zone, or add the '
-          'numbers of rounds; if no clock was set back, sort the lines by time.'
-        )
       raise ValueError(
         f'{self._path}: {name} may say whose the only participation of each round was, '
         f'or something else of the round; say which: --columns=client_id={name} or '
@@ -772,12 +783,16 @@ class _File(Database):
       'join ids on client_id = raw join names using (name) join ordered on '
       'whole(entries.round) = ordered.round'
     )
-    return self._log(clients=self._with_clients())
+    clients = self._with_clients(
+      'select entries.no from entries join ids on client_id = raw join names using '
+      '(name) join ordered on whole(entries.round) = ordered.round where client = $1 '
+      'and number = $2 order by 1'
+    )
+    return self._log(clients=clients)
 
-  def _with_clients(self) -> Database:
+  def _with_clients(self, lines: str) -> Database:
+    """The clients; `lines` finds those of a client in a round."""
     self.query("""
-      drop table entries;
-      drop table ids;
       create table by_client as
       select client, count(*) as times, min(apart) as closest from (
         select
@@ -786,12 +801,20 @@ class _File(Database):
         from contributions
       ) group by client
     """)
+    for client, number in self.query(
+      'select client, round from contributions where client = (select min(client) from '
+      'by_client where closest = 0) group by all having count(*) > 1 order by 2 limit 1'
+    ):
+      self._twice = tuple(self.line(no) for (no,) in self.query(lines, client, number))
+    self.query('drop table entries; drop table ids')
     return self
 
   def _log(self, **values: Any) -> RoundLog:
     first = 'min(round)' if 'round' in self._names else '0'
     ((rounds, number),) = self.query(f'select count(*), {first} from ordered')
-    return RoundLog(rounds, number, notes=tuple(self.notes), **values)
+    return RoundLog(
+      rounds, number, notes=tuple(self.notes), twice=self._twice, **values
+    )
 
   def _check_converted(self) -> None:
     """Refuses the first value that is not what its column is for."""
@@ -979,6 +1002,8 @@ def _json_value(name: str, source: str) -> str:
 def _reason(name: str, value: Any) -> str:
   """Why a value is refused."""
   if name == 'client_ids':
+    if value is None or not str(value).strip():
+      return 'there are no client_ids; write [] for a round in which nobody took part.'
     if not isinstance(value, str):
       return f'client_ids must be a list, got {value!r}.'
     if value.lstrip().startswith('['):
@@ -1028,5 +1053,3 @@ def _client_id(value: Any) -> str:
       'who it was; a client that is really called so needs another name.'
     )
   return name
-    if value is None or not str(value).strip():
-      return 'there are no client_ids; write [] for a round in which nobody took part.'
