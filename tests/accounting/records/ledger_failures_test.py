@@ -9,6 +9,7 @@ import contextlib
 import os
 import pathlib
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -197,13 +198,21 @@ def test_a_file_that_something_else_changed_or_removed_is_not_written_on(path):
     with open(path, 'ab') as file:
       file.write(line)
     for _ in range(2):
-      with pytest.raises(OSError, match='changed or removed'):
+      with pytest.raises(OSError, match='changed, moved or removed'):
         ledgers.release(writer, 1)
     assert ledgers.lines_of(path) == [line, line]
+  with ledger.LedgerWriter(f'{path}.1', ledgers.DELTA) as writer:
+    ledgers.release(writer, 0)
+    os.rename(f'{path}.1', f'{path}.2')
+    for _ in range(2):  # Without a file under the name, and with a copy.
+      with pytest.raises(OSError, match='changed, moved or removed'):
+        ledgers.release(writer, 1)
+      shutil.copy(f'{path}.2', f'{path}.1')
+    assert len(ledgers.lines_of(f'{path}.2')) == 1
   pathlib.Path(path).write_bytes(line)
   with ledger.LedgerWriter(path, ledgers.DELTA, resume=True) as writer:
     os.remove(path)
-    with pytest.raises(OSError, match='changed or removed'):
+    with pytest.raises(OSError, match='changed, moved or removed'):
       ledgers.release(writer, 1)
 
 

@@ -43,7 +43,8 @@ def make_log(completions, starts=None, clients=None, first_number=0):
   who = None
   if clients is not None:
     with tempfile.NamedTemporaryFile('w') as file:
-      file.writelines(json.dumps({'client_ids': each}) + '\n' for each in clients)
+      lines = [{'round': r, 'client_ids': each} for r, each in enumerate(clients)]
+      file.writelines(json.dumps(line) + '\n' for line in lines)
       file.flush()
       who = round_log.read(file.name).clients
   return round_log.RoundLog(
@@ -286,7 +287,11 @@ def test_a_broken_promise_names_the_client_and_the_numbers_of_its_rounds():
 
 def test_a_client_twice_in_one_round_breaks_every_promise():
   summary = participation.summarize(make_log(None, clients=[['a'], ['b', 'b']]))
-  assert summary.broken() == ["client 'b' is twice in round 1; no schema allows this"]
+  assert summary.broken() == [
+    "client 'b' is twice in round 1; no schema allows this: if it took part once, name "
+    'it once'
+  ]
+  assert '0 (a client is twice in a round)' in summary.to_text()
   with pytest.raises(ValueError, match="'b' is twice in round 1"):
     summary.participation  # noqa: B018
 
@@ -321,8 +326,8 @@ def test_a_wait_that_breaks_the_promise_is_found_without_clients():
 @pytest.mark.parametrize(
   ('arguments', 'message'),
   [
-    ((0,), 'min_wait_hours must be positive'),
-    ((-1,), 'min_wait_hours must be positive'),
+    ((0,), '--min_wait_hours. must be positive'),
+    ((-1,), '--min_wait_hours. must be positive'),
     ((10**6,), 'at most 87840, ten years'),
     ((24, 'start'), 'wait_from must be one of'),
     ((24, 'contribution', '2020-01-01T00:00:00'), 'without a zone, but the log'),

@@ -12,6 +12,7 @@ import datetime
 import gzip
 import itertools
 import json
+import os
 import random
 import re
 
@@ -75,6 +76,8 @@ def test_times_are_those_of_pythons_reader_in_all_zones(read):
     naive = time.replace(tzinfo=None)
     plain.append((nanoseconds(naive.replace(tzinfo=UTC)), naive.isoformat()))
   for times, time_format in ((zones, 'with a zone'), (plain, 'without a zone')):
+    if times is plain:
+      times.sort()  # Else a clock may have been set back.
     log = read('\n'.join(['time', *(text for _, text in times)]))
     assert log.completions.tolist() == sorted(time for time, _ in times)
     assert log.time_format == f'ISO 8601 {time_format}'
@@ -169,7 +172,7 @@ def test_many_times_are_as_one_by_one(read):
     lambda: str(rng.randrange(10**18, 7 * 10**18)),
   )
   for form in forms:
-    values = [str(form()) for _ in range(5)]
+    values = sorted(str(form()) for _ in range(5))
     expected = [round_log.parse_time(value) for value in values]
     log = read('\n'.join(['time', *values]))
     assert log.completions.tolist() == sorted(time for time, _ in expected)
@@ -223,7 +226,7 @@ NAMES = ('round', 'completion_time', 'start_time', 'cohort_size', 'client_ids')
 def to_csv(rounds, names=NAMES):
   rows = [','.join(names)]
   for *values, clients in rounds:
-    rows.append(','.join(map(str, [*values, ' '.join(clients)])))
+    rows.append(','.join(map(str, [*values, ' '.join(clients) or '[]'])))
   return '\n'.join(rows) + '\n'
 
 
@@ -366,7 +369,14 @@ Z = '2023-11-15T12:00:00Z'
     (f'time,cohort\n{Z},many\n', 2, 'cohort_size must be a whole number'),
     (f'{{"time": "{Z}", "round": true}}\n', 1, 'round must be a whole number'),
     (f'{{"time": "{Z}", "client_ids": "a"}}\n{{"time": "x"}}', 2, 'not a time'),
-    (f'{{"time": "{Z}", "client_ids": null}}\n', 1, 'client_ids must be a list'),
+    (
+      f'{{"time": "{Z}", "client_ids": null}}\n',
+      1,
+      'there are no client_ids; write [] for',
+    ),
+    ('{"round": 0, "client_ids": " "}\n', 1, 'there are no client_ids; write [] for'),
+    ('round,client_ids\n0,a\n1,\n', 3, 'there are no client_ids; write [] for'),
+    ('round,client_ids\n0,a\n1,";"\n', 3, 'client_ids must be separated'),
     (f'{{"time": "{Z}", "client_ids": [15, null]}}\n', 1, 'client None is neither'),
     ('[{"time": 5}]\n', 1, 'without a list'),
     (f'{{"time": "{Z}"}}\n[1]\n', 2, 'is not a JSON object'),
@@ -378,6 +388,10 @@ Z = '2023-11-15T12:00:00Z'
     (f'time, Time\n{Z},{Z}\n', 1, 'two columns have the same name'),
     (f'time\tround\n{Z}\t0\n{Z}\n', 3, 'Expected Number of Columns: 2 Found: 1'),
     (f'time\tround\tnote\n{Z}\t0\t"half', 2, 'not TSV'),
+    (f'time,server_Round_\n{Z},1\n', 1, 'say which: --columns=round=server_Round_'),
+    (f'time,flRound\n{Z},1\n', 1, 'flRound may be the number of the round'),
+    ('nr,who\n1,a\n', 1, 'name --columns=round=NAME,client_id=NAME'),
+    (f'round;time\n1;{Z}\n', 1, 'semicolons between the columns; write commas'),
     # Populations.
     (
       f'time,population\n{Z},es\n{Z},fr\n',
@@ -407,13 +421,56 @@ def test_empty_logs_and_unknown_columns_are_refused(read, tmp_path):
     with pytest.raises(ValueError, match='has no rounds'):
       read(text)
   with pytest.raises(ValueError, match='names no client'):
-    read('client_ids,round\n,0\n')
+    read('client_ids,round\n[],0\n')
   with pytest.raises(ValueError, match="'when' is no column of a round log"):
     read('time\n5\n', {'when': 'time'})
   with pytest.raises(ValueError, match="there is no column 'done'"):
     read('time\n5\n', {'completion_time': 'done'})
   with pytest.raises(FileNotFoundError):
     round_log.read(str(tmp_path / 'nothing'))
+
+
+def test_times_that_a_clock_that_is_set_back_could_have_are_refused(read):
+  text = 'time\n2026-10-25 02:50\n2026-10-25 02:15\n'
+  with pytest.raises(ValueError, match='daylight saving. Write times with their zone'):
+    read(text)
+  assert (
+    read(
+      text.replace('\n2026', ',round\n2026', 1)
+      .replace(':50', ':50,1')
+      .replace('02:15', '03:15,2')
+    ).num_rounds
+    == 2
+  )
+
+
+def test_one_client_in_every_line_is_no_round(read):
+  with pytest.raises(
+    ValueError, match='one client in every line.*round=NAME,client_id'
+  ):
+    read('who\na\nb\na\n', {'client_ids': 'who'})
+
+
+def test_what_has_no_end_is_refused(read, tmp_path, monkeypatch):
+  os.mkfifo(tmp_path / 'pipe')
+  for path in (str(tmp_path / 'pipe'), '/dev/zero', str(tmp_path)):
+    with pytest.raises(ValueError, match='is no regular file'):
+      round_log.read(path)
+  monkeypatch.setattr(round_log, '_LONGEST_LINE', 20)
+  with pytest.raises(ValueError, match='line 2: the line has 20 letters or more'):
+    read('\n' + 'a' * 50)
+
+
+@pytest.mark.parametrize(
+  'names', [('server_round', 'node_id'), ('current_round', 'cid')]
+)
+def test_names_of_other_systems(read, names):
+  assert contents(read(f'{",".join(names)}\n1,a\n1,b\n2,a\n'))[:2] == (2, 1)
+  with pytest.raises(ValueError, match='round 3 follows on round 1'):
+    read(f'{",".join(names)}\n1,a\n1,b\n3,a\n')
+  with open('docs/accounting.md', encoding='utf-8') as file:
+    text = file.read()
+  assert all(f'`{n}`' in text for k in round_log.COLUMNS.values() for n in k)
 
 
 def to_tsv(rounds, names=NAMES):
@@ -455,7 +512,8 @@ def test_parquet_says_the_same(read, write_parquet):
     'start_time::timestamp_ns as start_time, round::utinyint as round)',
     f'* replace ({numbers}, epoch_ms(start_time::timestamptz)::double / 1e3 as '
     'start_time)',
-    "* replace (coalesce(array_to_string(client_ids, ' '), '') as client_ids)",
+    "* replace (coalesce(nullif(array_to_string(client_ids, ' '), ''), '[]') as "
+    'client_ids)',
   ):
     log = round_log.read(write_parquet(f'select {columns} from {table}'))
     assert contents(log) == expected, columns
@@ -473,6 +531,14 @@ def test_what_is_wrong_in_parquet_is_refused_with_the_row(write_parquet):
       "client '1.5' is a fraction",
     ),
     ('select 5 as when', 'no column of completion times'),
+    # Lists in which one client is several, or several clients one.
+    ('select 0 as round, map{7: 0.5} as client_ids', r'type MAP\(INTEGER, DEC'),
+    ("select 0 as round, {'id': 5} as client_ids", 'client_ids has .* type STRUCT'),
+    ('select 0 as round, [[7]] as client_ids', 'client_ids has .* type INTEGER'),
+    ('select 0 as round, [7.5::double] as client_ids', 'client 7.5 is a fraction'),
+    ('select 0 as round, [7, 8] as client_id', 'client_id has values of the type INT'),
+    ("select 0 as round, {'id': 5} as client_id", 'client_id has .* type STRUCT'),
+    ('select 0 as round, map{7: 1} as client_id', 'client_id has .* type MAP'),
   ):
     with pytest.raises(ValueError, match=message):
       round_log.read(write_parquet(values))
@@ -485,8 +551,8 @@ def test_what_is_wrong_in_parquet_is_refused_with_the_row(write_parquet):
 
 def test_values_are_text_until_they_are_checked(read):
   # What is guessed elsewhere: numbers, missing values, quotes and separators.
-  text = 'round,client_id\n0,007\n0,7\n1,"a,b"\n1,"a""b"\n1,a b\n1,1_0\n1,1e5\n1, "c"\n'
-  names = {'007', '7', 'a,b', 'a"b', 'a b', '1_0', '1e5', 'c'}
+  text = 'round,client_id\n0,007\n0,7\n1,"a""b"\n1,a b\n1,1_0\n1,1e5\n1, "c"\n'
+  names = {'007', '7', 'a"b', 'a b', '1_0', '1e5', 'c'}
   assert {name for _, name in contents(read(text))[3]} == names
   for value in ('0x1', '1_0', '+1', '1e0', '１'):
     with pytest.raises(ValueError, match='line 2: round must be a whole number'):
@@ -758,6 +824,27 @@ def test_logs_that_name_clients_in_two_ways_are_refused(tmp_path, lines, reason)
     round_log.read(str(path))
 
 
+@pytest.mark.parametrize(
+  'several',
+  ['7|8', '{7;8}', '(a;b)', '7;21', '"7,8"', '"[7, 8]"', '[7 8]', '{7 8}', '(a b)'],
+)
+def test_several_clients_are_not_one(read, several):
+  with pytest.raises(ValueError, match='line 3: .*Name the column client_ids .*or wr'):
+    read(f'round,client_id\n0,a\n1,{several}\n1,b\n')
+  if several[0] not in '7"[':
+    with pytest.raises(ValueError, match='line 2: client_ids must be separated'):
+      read(f'round,client_ids\n0,{several}\n')
+
+
+def test_names_that_look_a_little_like_lists_are_names(read):
+  guid = '{6B29FC40-CA47-1067-B31D-00DD010662DA}'
+  names = {guid, 'hospital/7', 'ward-7', 'a:b', 'a b', 'a (Bonn)', '(a) b (c)', '{7}'}
+  text = ''.join(f'0,{name}\n' for name in names)
+  assert {name for _, name in contents(read(f'round,client_id\n{text}'))[3]} == names
+  both = read(f'round,client_ids\n0,{guid};{{7}} hospital/7\n')
+  assert {name for _, name in contents(both)[3]} == {guid, '{7}', 'hospital/7'}
+
+
 def test_a_last_line_without_an_end_is_told(tmp_path):
   path = tmp_path / 'log.csv'
   columns = {'client_id': 'client_id'}
@@ -788,7 +875,9 @@ def test_a_device_that_is_exported_twice_in_a_round_is_refused(tmp_path):
   path = tmp_path / 'log.csv'
   path.write_text('client,round\na,0\nb,0\na,1\na,1\n')
   summary = log_participation.summarize(round_log.read(str(path)))
-  assert "client 'a' is twice in round 1" in summary.broken()[0]
+  assert (
+    "client 'a' is twice in round 1 (lines of the log: 4, 5)" in summary.broken()[0]
+  )
 
 
 def test_a_column_that_may_be_a_client_is_not_guessed(tmp_path):

@@ -93,7 +93,8 @@ def planned(
       table.names(table.sampling()),
       'does not go with a round log, which shows who was in which round, and sampling '
       'helps only where that is kept secret; from a log, limits on participation are '
-      'taken. Leave it out.',
+      'taken. With sampling, leave out --round_log and give --num_rounds; with limits, '
+      'leave out --sampling.',
     )
     program.refuse(
       values,

@@ -96,12 +96,13 @@ def main(values: flags.FlagValues) -> int:
   offenders = summary.offenders(*promised)
   if values.offenders is not None:
     _write_offenders(values.offenders, summary, promised)
-    summary = summary.without_names('in the file')  # What is printed is not private.
+    summary = summary.without_names()  # What is printed is not private.
   broken = summary.broken(*promised)
   if offenders:
     assert summary.observed is not None
+    what = 'were twice in a round' if promised == (None, None) else 'broke a promise'
     broken.append(
-      f'{len(offenders)} of {summary.observed.num_clients} clients broke a promise, '
+      f'{len(offenders)} of {summary.observed.num_clients} clients {what}, '
       f'with {sum(times for _, times, _ in offenders)} contributions'
     )
   if values.format == 'json':

@@ -213,7 +213,8 @@ class RoundLog:
   columns: tuple[str, ...] = program.flag(
     'Names of columns in the log where they are unusual, such as '
     'completion_time=done,round=nr; empty, as in population=, for a column that is '
-    f'something else. Columns: {", ".join(round_log.COLUMNS)}.',
+    'something else. Columns, and the names that are understood: '
+    f'{"; ".join(f"{k}: " + ", ".join(v) for k, v in round_log.COLUMNS.items())}.',
     default=(),
   )
   population_name: Optional[str] = program.flag(

@@ -530,6 +530,7 @@ class LedgerWriter:
         raise ValueError('expected is for resume=True; a new ledger has no lines yet.')
       expected = _check_head(expected)
     self._lines = _Lines()
+    self._path = os.path.abspath(path)
     self._torn = False  # Whether there may be something after the complete lines.
     self.recovered: Optional[str] = None
     flags = os.O_RDWR | os.O_APPEND | (0 if resume else os.O_CREAT | os.O_EXCL)
@@ -758,9 +759,13 @@ class LedgerWriter:
       os.fsync(descriptor)
       self._torn = False
     status = os.fstat(descriptor)
-    if status.st_size != size or not status.st_nlink:
+    try:
+      is_there = os.path.samestat(status, os.stat(self._path))
+    except FileNotFoundError:
+      is_there = False
+    if status.st_size != size or not is_there:
       raise OSError(
-        'the ledger was changed or removed by something else while it was being '
+        'the ledger was changed, moved or removed by something else while it was being '
         f'written: it should have {size} bytes under its name.'
       )
 

@@ -103,7 +103,7 @@ class Observed:
   """What the clients of a log did.
 
   Attributes:
-    num_clients: Clients that took part at all.
+    num_clients: Clients that took part at all. Names are `None` if they were left out.
     min_separation: Smallest difference of two rounds of one client; 0 if one is twice
       in a round, `num_rounds` if none took part twice.
     max_participations: Most contributions of one client.
@@ -116,8 +116,8 @@ class Observed:
   num_clients: int
   min_separation: int
   max_participations: int
-  closest: Optional[tuple[str, int, int]]
-  most_active: str
+  closest: Optional[tuple[Optional[str], int, int]]
+  most_active: Optional[str]
   rounds_of_most_active: tuple[int, ...]
 
 
@@ -169,13 +169,13 @@ class Summary:
       self.num_rounds, self.min_separation, self.max_participations
     )
 
-  def without_names(self, instead: str) -> 'Summary':
-    """The same summary, in which something stands instead of each client's name."""
+  def without_names(self) -> 'Summary':
+    """The same summary, in which clients have no names."""
     observed = self.observed
     if observed is None:
       return self
-    closest = observed.closest and (instead, *observed.closest[1:])
-    observed = dataclasses.replace(observed, closest=closest, most_active=instead)
+    closest = observed.closest and (None, *observed.closest[1:])
+    observed = dataclasses.replace(observed, closest=closest, most_active=None)
     return dataclasses.replace(self, observed=observed)
 
   def offenders(
@@ -208,7 +208,12 @@ class Summary:
     """
     broken = []
     if self.min_separation == 0:
-      broken.append(f'{self._closest_observed()}; no schema allows this')
+      lines = ', '.join(map(str, self.log.twice))
+      lines = f' (lines of the log: {lines})' if lines else ''
+      broken.append(
+        f'{self._closest_observed()}{lines}; no schema allows this: if it took part '
+        'once, name it once'
+      )
     broken += self._broken_by_waiting(min_separation, max_participations)
     broken += self._broken_by_clients(
       min_separation, max_participations, 'what was promised'
@@ -269,7 +274,7 @@ class Summary:
       rounds = self._numbers(observed.rounds_of_most_active)
       shown = ', '.join(map(str, rounds[:20])) + (', ...' if len(rounds) > 20 else '')
       broken.append(
-        f'client {observed.most_active!r} took part {most} times, in rounds {shown}; '
+        f'{_called(observed.most_active)} took part {most} times, in rounds {shown}; '
         f'{standard}: at most {max_participations}'
       )
     return broken
@@ -278,8 +283,8 @@ class Summary:
     assert self.observed is not None and self.observed.closest is not None
     client, first, second = self.observed.closest
     if first == second:
-      return f'client {client!r} is twice in round {first + self.log.first_number}'
-    return f'client {client!r} took part in {self._rounds_apart(first, second)}'
+      return f'{_called(client)} is twice in round {first + self.log.first_number}'
+    return f'{_called(client)} took part in {self._rounds_apart(first, second)}'
 
   def _rounds_apart(self, first: int, second: int) -> str:
     number = self.log.first_number
@@ -367,7 +372,12 @@ class Summary:
         ('cohort', f'{said["smallest_cohort"]} to {said["largest_cohort"]} clients')
       )
     rows += [
-      ('min separation', f'{self.min_separation} ({self.rounds_between} between)'),
+      (
+        'min separation',
+        f'{self.min_separation} ({self.rounds_between} between)'
+        if self.min_separation
+        else '0 (a client is twice in a round)',
+      ),
       ('max participations', f'{self.max_participations}'),
     ]
     if waiting is not None:
@@ -385,10 +395,14 @@ class Summary:
         rows.append(('', 'No client took part twice.'))
       else:
         rows.append(('closest seen', self._closest_observed()))
-      most = f'client {observed.most_active!r}, {observed.max_participations} times'
+      most = f'{_called(observed.most_active)}, {observed.max_participations} times'
       rows.append(('most active', most))
     rows += [('note', note) for note in self.log.notes]
     return ''.join(f'{name:<20}{value}\n' for name, value in rows)
+
+
+def _called(client: Optional[str]) -> str:
+  return 'a client' if client is None else f'client {client!r}'
 
 
 def summarize(
@@ -432,7 +446,8 @@ fixed_epoch=False)
     waiting = _wait(log, min_wait_hours, wait_from, first_start)
   elif first_start is not None or wait_from != 'contribution':
     raise ValueError(
-      'the log names its clients; give min_wait_hours to look at waits too.'
+      'the log names its clients; give min_wait_hours (--min_wait_hours) to look at '
+      'waits too.'
     )
   return Summary(log, waiting, observed)
 
@@ -445,8 +460,8 @@ def _wait(
 ) -> Waiting:
   if not 0 < min_wait_hours <= _MAX_WAIT_HOURS:
     raise ValueError(
-      f'min_wait_hours must be positive and at most {_MAX_WAIT_HOURS}, ten years; got '
-      f'{min_wait_hours}.'
+      f'min_wait_hours (--min_wait_hours) must be positive and at most '
+      f'{_MAX_WAIT_HOURS}, ten years; got {min_wait_hours}.'
     )
   if wait_from not in WAIT_FROM:
     raise ValueError(f'wait_from must be one of {WAIT_FROM}, got {wait_from!r}.')

@@ -10,7 +10,7 @@ JSON lines (one object a line, told by the first character) or Parquet, plain or
 | `start_time`      | when its first client could begin |
 | `round`           | its number, counting from 0 or from 1 |
 | `cohort_size`     | how many clients contributed |
-| `client_ids`      | which: a JSON list, or a text, separated by spaces or semicolons |
+| `client_ids`      | which: a JSON list, a text with blanks or semicolons; `[]`: none |
 | `client_id`       | in a log with a line for each participation, whose it was |
 | `population`      | of which clients the round was, where a log has several |
 
@@ -42,6 +42,8 @@ which a guess could make the privacy guarantee too good:
   too few rounds; if it never happened, counting it overstates the separation.
 * Completions that go back while the numbers go up, a start after its completion, a
   time with a zone among some without: refused, a clock is wrong.
+* Times without a zone, and no numbers, in lines that are not in order: refused, as a
+  clock may have been set back.
 * A value missing or unreadable, half a line: refused. So are clients called NA, nan or
   null, which is how a missing id is written, and fractions.
 * A client that is written in several ways, with blanks or as 7.0: one client.
@@ -60,6 +62,7 @@ import itertools
 import json
 import os
 import re
+import stat
 import tempfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -82,10 +85,15 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     'timestamp',
   ),
   'start_time': ('start_time', 'started_at', 'started'),
-  'round': ('round', 'round_number', 'round_num', 'step'),
+  'round': (
+    *('round', 'round_number', 'round_num', 'server_round', 'current_round', 'step'),
+  ),
   'cohort_size': ('cohort_size', 'cohort', 'cohort_reported', 'num_clients'),
   'client_ids': ('client_ids', 'participants'),
-  'client_id': ('client_id', 'client', 'device_id', 'device', 'user_id', 'user'),
+  'client_id': (
+    *('client_id', 'client', 'device_id', 'device', 'user_id', 'user', 'node_id'),
+    *('cid', 'contributor', 'client_name'),
+  ),
   'population': ('population', 'population_name'),
 }
 MEMORY = '2GB'  # What exceeds it is on disk: 10^8 participations take 2.3 GB in all.
@@ -97,6 +105,10 @@ _SECOND = 10**9  # In nanoseconds, which all times are counted in.
 _END_OF_TIMES = 7_258_118_400 * _SECOND  # The year 2200, which keeps sums within int64.
 _LONGEST_LINE = 2**24  # Bytes.
 _SHOWN_POPULATIONS = 10
+_NESTED = ('MAP', 'STRUCT', 'UNION', 'VARIANT')  # DuckDB's types, but for lists.
+_LIKE_ROUND = re.compile('(?<![A-Za-z])(?i:round)|Round')  # No background.
+# Several clients where one should be. GUIDs stand in braces.
+_LIST = re.compile(r'[;|,]|^\[.*\]$|^[({][^)}]*\s[^)}]*[)}]$', re.DOTALL)
 _DECODER = strict_json.Decoder(object_pairs_hook=strict_json.unique)
 # Text to numbers, NULL for what is none. DuckDB's own casts take more forms than are
 # meant here, such as '1_0'.
@@ -139,10 +151,10 @@ create macro in_range(moment) as
 create macro listed(t) as
   case when starts_with(ltrim(t), '[') then
     case when json_valid(t) then json_extract(t, '$[*]')::varchar[] end
-  when not contains(t, ',') then [
+  when not regexp_matches(t, '[,|]|^\s*[({][^)}]*[;\s][^)}]*[)}]\s*$') then nullif([
     to_json(x)::varchar
     for x in string_split_regex(t, '[;\s\x0b\x1c-\x1f\x{85}\p{Z}]+') if x <> ''
-  ] end;
+  ], []) end;
 """
 # What a round in its order must not be: columns, condition, words.
 _RULES = (
@@ -219,6 +231,7 @@ class RoundLog:
     clients: Who took part, as tables; or `None`.
     time_format: How the log writes times.
     notes: What was repaired or left out, for people.
+    twice: The lines of the first client that is twice in a round, if there is one.
     resolution: Nanoseconds to which the times are rounded, where they are written in
       powers of ten and all lack the digits of seconds; else 0.
   """
@@ -232,6 +245,7 @@ class RoundLog:
   time_format: Optional[str] = None
   notes: tuple[str, ...] = ()
   resolution: int = 0
+  twice: tuple[int, ...] = ()
 
   def format_time(self, nanoseconds: int) -> str:
     """A time of this log to microseconds, in UTC if the log's times have a zone."""
@@ -322,6 +336,7 @@ class _File(Database):
     self.found: dict[str, str] = {}
     self.ignored: list[str] = []
     self.notes: list[str] = []
+    self._twice: tuple[int, ...] = ()
     self._file = self._unpacked()
     with open(self._file, 'rb') as file:
       is_parquet = file.read(4) == b'PAR1'
@@ -373,6 +388,8 @@ class _File(Database):
 
     DuckDB would unpack it as well, but does not verify its checksum.
     """
+    if not stat.S_ISREG(os.stat(self._path).st_mode):
+      raise self.error('is no regular file; give the name of a file with the log.')
     with open(self._path, 'rb') as file:
       if file.read(2) != b'\x1f\x8b':
         return self._path
@@ -434,8 +451,14 @@ class _File(Database):
           'times apart; write it as text, as whole numbers or with 64 bits.'
         )
       column = '"' + found.replace('"', '""') + '"'
-      if types[found].endswith(']'):
-        column = f'to_json({column})'
+      kind = types[found]
+      if name == 'client_ids' and kind.endswith('[]'):
+        column, kind = f'to_json({column})', kind[:-2]
+      if kind.endswith(']') or kind.startswith(_NESTED):
+        raise ValueError(
+          f'{self._path}: {found} has values of the type {types[found]:.100}; write '
+          'client_ids as a list of texts or whole numbers, all else as single values.'
+        )
       values[name] = f'{column}::varchar'
     return f'select file_row_number + 1 as no, {_named(values)} from {table}'
 
@@ -444,7 +467,11 @@ class _File(Database):
     with open(
       self._file, encoding='utf-8-sig', errors='surrogateescape', newline=''
     ) as file:
-      for first in file:
+      for first in iter(lambda: file.readline(_LONGEST_LINE), ''):
+        if len(first) == _LONGEST_LINE:
+          raise self._refusal(
+            self._header + 1, f'the line has {_LONGEST_LINE} letters or more.'
+          )
         if first.strip():
           break
         self._header += 1
@@ -482,6 +509,11 @@ class _File(Database):
       raise self._refusal(
         self._header + 1, f'this is not {self._kind} in UTF-8: {e}.'
       ) from e
+    if len(header) == 1 and ';' in header[0]:
+      raise self._refusal(
+        self._header + 1,
+        'there are semicolons between the columns; write commas or tabs there.',
+      )
     self._find_columns(header, self._header + 1)
     self._header += rows.line_num
     columns = [f'c{i}' for i in range(len(header))]
@@ -493,8 +525,6 @@ class _File(Database):
     if len(columns) == 1:  # Then a blank line is a value that is missing.
       table = f'(from {table} where c0 is not null)'
     values = {name: f'c{header.index(found)}' for name, found in self.found.items()}
-    if 'client_ids' in values:  # Nobody took part.
-      values['client_ids'] = f"coalesce({values['client_ids']}, '')"
     return f'select row_number() over () as no, {_named(values)} from {table}'
 
   def _rows(self, lines: Iterator[str]) -> Any:
@@ -585,13 +615,22 @@ class _File(Database):
   def _find_columns(self, names: list[str], line: int) -> None:
     """Finds the file's name of each column to read."""
     found = self._recognise(names, line)
+    unread = [n for n in names if n not in found.values() and _LIKE_ROUND.search(n)]
+    if unread and 'round' not in {*found, *self._columns}:
+      raise self._refusal(
+        line,
+        f'{unread[0]} may be the number of the round, without which no missing round '
+        f'is found; say which: --columns=round={unread[0]}, or --columns=round= if it '
+        'is something else.',
+      )
     by_participation = {'round', 'client_id'} <= found.keys()
     if not (found.keys() & {'completion_time', 'client_ids'} or by_participation):
       raise self._refusal(
         line,
         f'no column of completion times among {", ".join(map(repr, names))}; '
         'call it completion_time, or say which it is '
-        '(--columns=completion_time=NAME).',
+        '(--columns=completion_time=NAME). Of a log with a line for each '
+        'participation, name --columns=round=NAME,client_id=NAME.',
       )
     if self._population is not None and 'population' not in found:
       raise self._refusal(
@@ -664,6 +703,14 @@ class _File(Database):
         'generate_subscripts(listed(client_ids), 1) as place from entries'
       )
       self._number_clients(named)
+      if self._key == 'no' and self.query(
+        'select min(client_ids) = 1 and max(client_ids) = 1 from rounds'
+      ) == [(True,)]:
+        raise self.error(
+          'has one client in every line, and neither rounds nor times. Of a log with a '
+          'line for each participation, name --columns=round=NAME,client_id=NAME; if '
+          'each line is a round, add its number, in a column round.'
+        )
       self.query(
         f'create table members as select no, client from ({named}) join ids using '
         '(raw) join names using (name)'
@@ -672,6 +719,12 @@ class _File(Database):
       f'from (select no, lag(no) over (order by {self._key}, no) as before from rounds)'
       ' where before > no limit 1'
     ):
+      if self._key == 'completion_time' and time_format == WITHOUT_ZONE:
+        raise self.error(
+          'has times without a zone that go back from one line to the next, as clocks '
+          'do at the end of daylight saving. Write times with their zone, or add the '
+          'numbers of rounds; if no clock was set back, sort the lines by time.'
+        )
       self.notes.append('the lines were not in order and have been sorted.')
     if self._key != 'no':
       self._leave_out_repeated()
@@ -684,7 +737,9 @@ class _File(Database):
         'create table contributions as select client, number as round from members '
         'join ordered using (no); drop table members'
       )
-      clients = self._with_clients()
+      clients = self._with_clients(
+        'select no from ordered where $1 >= 0 and number = $2'
+      )
     columns = [name for name in self._names if name not in ('round', 'client_ids')]
     values = self.arrays(
       f'select {", ".join(["number", *columns])} from ordered order by number'
@@ -720,7 +775,7 @@ class _File(Database):
     except ValueError as e:
       raise ValueError(
         f'{e} A round that nobody took part in has no line here: give a log with a '
-        'line for each round, whose client_ids may be empty.'
+        'line for each round, with [] for its client_ids.'
       ) from e
     self.notes.append('each line is one participation of one client.')
     self.query(
@@ -728,12 +783,16 @@ class _File(Database):
       'join ids on client_id = raw join names using (name) join ordered on '
       'whole(entries.round) = ordered.round'
     )
-    return self._log(clients=self._with_clients())
+    clients = self._with_clients(
+      'select entries.no from entries join ids on client_id = raw join names using '
+      '(name) join ordered on whole(entries.round) = ordered.round where client = $1 '
+      'and number = $2 order by 1'
+    )
+    return self._log(clients=clients)
 
-  def _with_clients(self) -> Database:
+  def _with_clients(self, lines: str) -> Database:
+    """The clients; `lines` finds those of a client in a round."""
     self.query("""
-      drop table entries;
-      drop table ids;
       create table by_client as
       select client, count(*) as times, min(apart) as closest from (
         select
@@ -742,12 +801,20 @@ class _File(Database):
         from contributions
       ) group by client
     """)
+    for client, number in self.query(
+      'select client, round from contributions where client = (select min(client) from '
+      'by_client where closest = 0) group by all having count(*) > 1 order by 2 limit 1'
+    ):
+      self._twice = tuple(self.line(no) for (no,) in self.query(lines, client, number))
+    self.query('drop table entries; drop table ids')
     return self
 
   def _log(self, **values: Any) -> RoundLog:
     first = 'min(round)' if 'round' in self._names else '0'
     ((rounds, number),) = self.query(f'select count(*), {first} from ordered')
-    return RoundLog(rounds, number, notes=tuple(self.notes), **values)
+    return RoundLog(
+      rounds, number, notes=tuple(self.notes), twice=self._twice, **values
+    )
 
   def _check_converted(self) -> None:
     """Refuses the first value that is not what its column is for."""
@@ -789,7 +856,14 @@ class _File(Database):
     is_json = self._kind == 'JSON lines' or 'client_ids' in self.found
 
     def client_of(raw: str) -> str:
-      return _client_id(_DECODER.decode(raw) if is_json else raw)
+      value = _DECODER.decode(raw) if is_json else raw
+      is_single = 'client_ids' not in self.found and isinstance(value, str)
+      if is_single and _LIST.search(value.strip()):
+        raise ValueError(
+          f'the client {value!r:.200} looks like several. Name the column client_ids '
+          '(--columns=client_ids=NAME), or write a line for each participation.'
+        )
+      return _client_id(value)
 
     self._connection.create_function(
       'client_of', client_of, ['VARCHAR'], 'VARCHAR', exception_handling='return_null'
@@ -928,12 +1002,17 @@ def _json_value(name: str, source: str) -> str:
 def _reason(name: str, value: Any) -> str:
   """Why a value is refused."""
   if name == 'client_ids':
+    if value is None or not str(value).strip():
+      return 'there are no client_ids; write [] for a round in which nobody took part.'
     if not isinstance(value, str):
       return f'client_ids must be a list, got {value!r}.'
     if value.lstrip().startswith('['):
       return f'client_ids are no JSON list: {value!r:.200}.'
     # A name would be another one with a comma behind it.
-    return f'client_ids must be separated by spaces or semicolons, got {value!r:.200}.'
+    return (
+      'client_ids must be separated by spaces or semicolons, without brackets, got '
+      f'{value!r:.200}.'
+    )
   if value is None or value == '':
     return f'there is no {name}.'
   if name in _TIMES:
