@@ -152,9 +152,11 @@ def task_from(values: flags.FlagValues) -> planning.Task:
   missing = [name for name in _REQUIRED if values[name].value is None]
   if missing:
     questions = ' '.join(f'--{name}: {_REQUIRED[name]}' for name in missing)
-    raise ValueError(f'missing are {questions}')
+    raise ValueError(f'missing {"are" if missing[1:] else "is"} {questions}')
   scheme_flags.whole(values, 'clients_per_round')
   mechanisms = values.mechanisms
+  if mechanisms == []:
+    raise ValueError('--mechanisms is empty; name some, or leave it out for all.')
   if mechanisms is not None:
     mechanisms = tuple(registry.KINDS if mechanisms == ['all'] else mechanisms)
   limits = scheme_flags.limits_from(values, values.num_rounds)
