@@ -126,6 +126,12 @@ def test_output_file_is_written_whole_and_never_overwritten(tmp_path):
     ((*GBOARD, '--population_name=x'), 2, '--population_name is for --round_log'),
     ((*GBOARD, '--columns=round=x'), 2, '--columns is for --round_log'),
     ((*GBOARD, '--noise_source= '), 2, '--noise_source is empty'),
+    (
+      ('--mechanism=gaussian', '--num_rounds=9', '--noise_multiplier=1')
+      + ('--target_delta=1e-6', '--min_separation=4', '--cap_enforced_by=it'),
+      2,
+      '--cap_enforced_by says what keeps clients within a cap, and there is none',
+    ),
     ((*GBOARD, '--clip_norm=0'), 2, '--clip_norm must be positive and finite; got 0'),
     ((*GBOARD, '--clip_norm=nan'), 2, '--clip_norm must be positive and finite; got'),
     (
