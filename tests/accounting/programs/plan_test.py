@@ -184,6 +184,10 @@ _FREE = ('--num_rounds=60', '--model_size=9', '--target_delta=1e-6')
       'planning.separations.best_separation; tff-dp-report and tff-dp-simulate take '
       'what it finds as --min_separation and --num_bands. Values here are none, ',
     ),
+    (
+      (*FLAGS, '--target_epsilon=1', '--plot=/nowhere/x.png'),
+      '--plot=/nowhere/x.png: there is no folder /nowhere',
+    ),
     (('--model_size=many',), '--model_size=many'),
   ],
 )

@@ -129,9 +129,7 @@ def planned(
   return plan
 
 
-def warn_of_large_delta(
-  values: flags.FlagValues, seen: Optional[int] = None
-) -> None:
+def warn_of_large_delta(values: flags.FlagValues, seen: Optional[int] = None) -> None:
   """Warns of a delta that is not below one over the population, if both are known.
 
   `seen`: Clients in a round log, instead of a flag.
@@ -452,7 +450,8 @@ def _check_target(plan: inputs_lib.Inputs, remedy: str) -> None:
 def check_nbafl(values: flags.FlagValues) -> None:
   """Refuses flags of NbAFL without --nbafl."""
   if not values.nbafl:
-    program.refuse(values, table.names(table.NBAFL), 'is for --nbafl.')
+    names = table.names(table.NBAFL)
+    program.refuse(values, names, 'is for --nbafl.', but=('nbafl',))
 
 
 def nbafl(values: flags.FlagValues) -> nbafl_lib.Nbafl:
@@ -465,4 +464,10 @@ def nbafl(values: flags.FlagValues) -> nbafl_lib.Nbafl:
     raise ValueError(f'--nbafl needs {", ".join(missing)} as well.')
   scheme_flags.whole(values, 'clients_per_round')
   epsilon, delta = given.pop('target_epsilon'), given.pop('target_delta')
+  if epsilon >= 1 and given['calibration'] == 'published':
+    raise ValueError(
+      f'--target_epsilon={epsilon!r} is not below 1, and the published formulas hold '
+      'below 1 alone. Lower it, or give --calibration=exact, which has the least noise '
+      'for any epsilon.'
+    )
   return nbafl_lib.Nbafl(epsilon, delta, **given)

@@ -189,9 +189,7 @@ def main(values: flags.FlagValues) -> int:
       f'--plot must end in {", ".join(f".{each}" for each in views.PLOTS)}; got '
       f'{values.plot}.'
     )
-  for path in (values.output, values.plot):  # Before anything is computed.
-    if path is not None and os.path.lexists(path):
-      raise ValueError(f'{path} exists and is not overwritten; choose another name.')
+  program.check_new(values, 'output', 'plot')
   comparison = planning.compare(
     task, lambda message: print(f'computing {message}', file=sys.stderr, flush=True)
   )

@@ -13,6 +13,7 @@ Exit codes: 0 fine, 1 a check failed, 2 wrong usage, also for flags that absl re
 import dataclasses
 import itertools
 import math
+import os
 import re
 import sys
 import typing
@@ -33,8 +34,10 @@ WRONG_USAGE = 2
 _EVERY_PROGRAM = 'every program'
 # So many flags `--help` shows all of.
 _FEW = 24
-# Flags that had another name, by that; who gives it is told.
+# Flags that had another name, or have one in Python, by that; who gives it is told.
 RENAMED = {
+  'epsilon': 'target_epsilon',
+  'delta': 'target_delta',
   'population': 'num_clients',
   'cohort': 'clients_per_round',
   'sampled_separation': 'min_separation',
@@ -214,6 +217,22 @@ def refuse(
       raise ValueError(f'--{name} {why}')
 
 
+def check_new(values: flags.FlagValues, *names: str) -> None:
+  """Refuses files to write that are there or have no folder, before any work."""
+  for name in names:
+    path = values[name].value
+    if path is None:
+      continue
+    folder = os.path.dirname(path) or '.'
+    if not path or not os.path.isdir(folder):
+      wrong = f'there is no folder {folder}' if path else 'a file has a name'
+      raise ValueError(f'--{name}={path}: {wrong}. Give a file in one that exists.')
+    if os.path.lexists(path):
+      raise ValueError(
+        f'--{name}={path} exists and is not overwritten; choose another name.'
+      )
+
+
 def print_or_write(text: str, output: Optional[str]) -> None:
   """Prints a text, or writes it to a new file."""
   if output is None:
@@ -322,7 +341,9 @@ class Program:
       if rest and self.positional is not None:
         values[self.positional].parse(rest)
       elif rest:
-        raise WrongUsage(f'unexpected arguments {rest}; all are flags.')
+        is_report = 'verify' in values and rest[0].endswith('.json')
+        more = ' A report is given as --report= or --verify=.' if is_report else ''
+        raise WrongUsage(f'unexpected arguments {rest}; all are flags.{more}')
       check_bounds(values, groups)
       return self.main(values)
     except _Shown:

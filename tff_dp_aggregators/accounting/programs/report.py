@@ -391,6 +391,7 @@ def main(values: flags.FlagValues) -> int:
   """Prints or writes the report; returns the exit code."""
   if values.verify is not None:
     return _verify(values)
+  program.check_new(values, 'output')
   if values.schema:
     _check_alone(values, 'schema')
     text = json.dumps(schema_lib.load(), indent=2) + '\n'
