@@ -452,10 +452,11 @@ def test_planned_limits_that_were_kept_are_what_is_accounted_for(tmp_path, name)
   assert source['occurred']['epsilon'] <= report['guarantee']['epsilon']
   participation = report['participation']
   assert participation['enforced_by'].endswith('what enforces them: the app')
-  assert 'happened to keep the limits' in participation['enforced_by']
+  assert participation['enforced_by'].startswith('the log agrees with the limits; ')
   assert participation['cap_enforced_by'].startswith('the log has 45 rounds')
   text = reporting.execute(*arguments, *flags, *by).stdout
-  assert '- **what occurred**: epsilon = ' in text and 'no guarantee' in text
+  assert '- **what occurred**: epsilon = ' in text
+  assert 'The guarantee covers everything that the limits allow.' in text
   path = tmp_path / 'report.json'
   path.write_text(json.dumps(report))
   assert reporting.execute(f'--verify={path}').returncode == 0
