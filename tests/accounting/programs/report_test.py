@@ -210,7 +210,8 @@ def test_wrong_usage_is_one_line_and_a_code(arguments, code, message):
 def test_help_and_flagfile_work(tmp_path):
   shown = reporting.execute('--help')
   assert shown.returncode == 0
-  for flag in ('--mechanism', '--round_log', '--verify', '--strategy_file'):
+  of_log = ('  --columns', '  --min_wait_hours', '  --rounds_between')
+  for flag in ('--mechanism', '--round_log', '--verify', '--strategy_file', *of_log):
     assert flag in shown.stdout
   assert 'Exit codes: 0 fine' in shown.stdout
   flagfile = tmp_path / 'flags'

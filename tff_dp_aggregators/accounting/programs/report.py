@@ -425,6 +425,7 @@ def _verify(values: flags.FlagValues) -> int:
 _BASIC = (
   *table.BASIC,
   *_SOURCES,
+  *('rounds_between', 'columns', 'min_wait_hours'),
   *('verify', 'enforced_by', 'cap_enforced_by', 'noise_source'),
 )
 PROGRAM = program.Program('tff-dp-report', __doc__ or '', groups, main, basic=_BASIC)
