@@ -514,7 +514,7 @@ _TEN = ('--num_clients=10', '--clients_per_round=20')
         '--sampling_probability=0.1',
         '--adjacency=replace_one',
       ),
-      'BMinSepSampling is not valid for --adjacency=replace_one; take '
+      'sampling=b_min_sep is not valid for --adjacency=replace_one; take '
       '--adjacency=add_or_remove or --adjacency=zero_out.',
     ),
     (
