@@ -25,6 +25,7 @@ _NEAR = 0.02
 # More noise than closed forms ask for: rounds that are added up one by one may come to
 # that much more of mu (`records.ledger`), and their epsilon is to keep the target, too.
 _ROUND_OFF = 1e-12
+_MIN_EPSILON = 1e-300
 _MAX_NOISE = 1e9
 _MIN_NOISE = 1e-9
 
@@ -67,7 +68,7 @@ def noise_multiplier(
         relation=relation,
       )
       factor = 1.1
-    except _NoneFoundError:  # Also of events without one, as sampled Laplace noise.
+    except NoneFoundError:  # Also of events without one, as sampled Laplace noise.
       pass
   least = _smallest(spent, target_epsilon, start, factor, asked.tolerance)
   return least if asked.is_numerical else least * (1 + _ROUND_OFF)
@@ -100,7 +101,7 @@ def about_noise_multiplier(
     return _smallest(asked, target_epsilon, 1.0, 2.0, _NEAR)
   quick = accountants.quick_bound(event, relation)
   if quick is None:
-    raise _NoneFoundError(
+    raise NoneFoundError(
       f'there is no quick bound of {event}; ask for noise_multiplier.'
     )
   spent = _Spent(make_event, target_delta, quick, relation)
@@ -165,7 +166,7 @@ def largest(
   return kept
 
 
-class _NoneFoundError(ValueError):
+class NoneFoundError(ValueError):
   """No noise was found, by this accountant; another may find some."""
 
 
@@ -196,7 +197,7 @@ class _Spent:
     if parameter not in self._known:
       asked = self.accountant_for(parameter)
       if asked.max_questions is not None and len(self._known) >= asked.max_questions:
-        raise _NoneFoundError(
+        raise NoneFoundError(
           f'the search took more than {asked.max_questions} epsilons, which is what '
           f'the confidence of accountant={asked.name} is for: the target may hardly '
           'need any noise, or be hard to keep. Check it, or state the noise multiplier.'
@@ -213,8 +214,11 @@ class _Spent:
 def _check_target(epsilon: float, delta: float) -> float:
   gaussian.check_delta(delta, 'target_delta')
   checks.check_number('target_epsilon', epsilon)
-  if not epsilon > 0:
-    raise ValueError(f'target_epsilon must be positive; got {epsilon}.')
+  if not epsilon > _MIN_EPSILON:
+    raise ValueError(
+      f'target_epsilon must be positive and above {_MIN_EPSILON:g}, which is as good '
+      f'as none; got {epsilon}.'
+    )
   return gaussian.check_epsilon(epsilon, 'target_epsilon')
 
 
@@ -230,7 +234,7 @@ def _smallest(
   while spent(high) > target_epsilon:
     low, high = high, high * factor
     if high > _MAX_NOISE:
-      raise _NoneFoundError(
+      raise NoneFoundError(
         f'target_epsilon={target_epsilon:g} is less than the accountant can show at '
         f'this delta: with noise multiplier {_MAX_NOISE:g} it says epsilon = '
         f'{spent(low):.4g}. Raise the target, or choose another accountant.'
@@ -238,7 +242,7 @@ def _smallest(
   while low == high or spent(low) <= target_epsilon:
     low, high = low / factor, low
     if high < _MIN_NOISE:
-      raise _NoneFoundError(
+      raise NoneFoundError(
         f'a noise multiplier of {high:g} keeps target_epsilon={target_epsilon:g}; '
         'a smaller one is not looked for. Check the target.'
       )
@@ -247,7 +251,7 @@ def _smallest(
 
   def gap(log_noise: float) -> float:
     epsilon = spent(ends.get(log_noise, math.exp(log_noise)))
-    return math.log(min(max(epsilon, 1e-300), 1e300)) - math.log(target_epsilon)
+    return math.log(min(max(epsilon, _MIN_EPSILON), 1e300)) - math.log(target_epsilon)
 
   log_root = optimize.brentq(gap, *ends, xtol=tolerance / 4, rtol=1e-15)
   root = ends.get(log_root, math.exp(log_root))

@@ -28,7 +28,7 @@ MAX_CLIENTS = 'max_clients'
 DIMENSION, BITS = 'dimension', 'bits'
 # For errors.
 MEANINGS = {
-  MIN_CLIENTS: 'how many clients report at least',
+  MIN_CLIENTS: 'how many clients report at least; a round with fewer is not released',
   MAX_CLIENTS: 'how many clients report at most',
   DIMENSION: 'how many numbers a client sends',
   BITS: 'those of the secure sum, from 2 to 30',

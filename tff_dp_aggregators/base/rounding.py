@@ -51,16 +51,6 @@ def exact(value: float) -> str:
   return short if float(short) == value else repr(value)
 
 
-def percent(probability: float) -> str:
-  """A probability in percent, rounded up at the first decimal.
-
-  Example:
-    >>> percent(0.14501)
-    '14.6%'
-  """
-  return f'{up(100 * probability, 1)}%'
-
-
 def _rounded(value: Optional[float], decimals: int, rounding: str) -> str:
   if value is None or value == math.inf:
     return 'infinite'

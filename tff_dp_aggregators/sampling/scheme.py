@@ -425,7 +425,7 @@ def check_relation(schema: Schema, relation: Optional[Relation] = None) -> Relat
   if relation not in valid:
     names = ' or '.join(f'adjacency={adjacency(each)}' for each in valid)
     raise ValueError(
-      f'{type(schema).__name__} is not valid for adjacency={adjacency(relation)}; '
+      f'sampling={of(schema).flag} is not valid for adjacency={adjacency(relation)}; '
       f'take {names}.'
     )
   return relation

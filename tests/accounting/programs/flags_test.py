@@ -168,7 +168,7 @@ def test_adjacency_can_be_chosen_where_it_is_valid():
   replace = _plan(*arguments, '--adjacency=replace_one').mechanism
   assert replace.relation is dp_accounting.NeighboringRelation.REPLACE_ONE
   assert replace.sensitivity == 2 * zero_out.sensitivity
-  with pytest.raises(ValueError, match='Participation is not valid for adj'):
+  with pytest.raises(ValueError, match='sampling=none is not valid for adj'):
     _plan(*arguments, '--adjacency=add_or_remove')
 
 
@@ -289,6 +289,10 @@ def test_a_target_that_is_none_is_refused(target):
       'even one spends epsilon',
     ),
     (
+      (*GAUSSIAN, '--num_rounds=5', '--target_epsilon=1e-320'),
+      'target_epsilon must be positive and above 1e-300',
+    ),
+    (
       (*TREE, '--num_rounds=5', '--noise_multiplier=1')
       + ('--clipped_count_stddev=0.5',),
       'must be more than 0.5, half of noise_multiplier',
@@ -374,7 +378,10 @@ def test_rounds_and_participations_of_integer_noise_are_found():
   ('arguments', 'message'),
   [
     (('--noise_site=local_approximate',), 'has no guarantee that could be stated'),
-    (('--noise_site=clients',), '^min_clients is missing, which gaussian'),
+    (
+      ('--noise_site=clients',),
+      '^min_clients is missing, which gaussian .*a round with fewer is not',
+    ),
     (('--bits=4',), '^bits=4 is for skellam or discrete_gaussian'),
     (('--mechanism=tree', '--noise_site=local'), 'Take the mechanism gaussian'),
     (
@@ -507,7 +514,7 @@ _TEN = ('--num_clients=10', '--clients_per_round=20')
         '--sampling_probability=0.1',
         '--adjacency=replace_one',
       ),
-      'BMinSepSampling is not valid for --adjacency=replace_one; take '
+      'sampling=b_min_sep is not valid for --adjacency=replace_one; take '
       '--adjacency=add_or_remove or --adjacency=zero_out.',
     ),
     (

@@ -19,6 +19,7 @@ from tff_dp_aggregators.accounting.planning import comparison as planning
 from tff_dp_aggregators.accounting.planning import views as plan_views
 from tff_dp_aggregators.accounting.programs import plan as plan_program
 from tff_dp_aggregators.accounting.programs import program
+from tff_dp_aggregators.accounting.programs import report as report_program
 
 LIMITS = strategies.Participation(60, min_separation=12, max_participations=4)
 FLAGS = (
@@ -61,6 +62,19 @@ def test_the_program_prints_the_table_and_draws(tmp_path):
   pixels = image.imread(picture)
   assert pixels.shape[0] > 400 and pixels.shape[1] > 800
   assert pixels[..., :3].std() > 0.05  # Not an empty page.
+
+
+def test_a_printed_noise_multiplier_keeps_the_printed_target():
+  target = ('--num_rounds=100', '--min_separation=7', '--target_delta=1e-6')
+  target += ('--target_epsilon=1.2345678',)
+  planned = _plan(*target, '--model_size=1000', '--mechanisms=gaussian').stdout
+  said = 'the least noise for epsilon = 1.2345678 at delta = 1e-06'
+  assert said in ' '.join(planned.split())
+  row = next(line.split() for line in planned.splitlines() if line[:4] == '  ga')
+  kept = executing.execute(
+    report_program, *target, '--mechanism=gaussian', f'--noise_multiplier={row[1]}'
+  )
+  assert kept.returncode == 0, kept.stderr
 
 
 def test_json_has_the_same_numbers_under_stable_keys(tmp_path):
@@ -152,7 +166,9 @@ _FREE = ('--num_rounds=60', '--model_size=9', '--target_delta=1e-6')
 @pytest.mark.parametrize(
   ('arguments', 'message'),
   [
-    ((), '--num_rounds: how many rounds'),
+    ((), 'missing are --num_rounds: how many rounds'),
+    ((*FLAGS[:3], FLAGS[4]), 'missing is --model_size: how many'),
+    ((*FLAGS, '--target_epsilon=1', '--mechanisms='), '--mechanisms is empty; name'),
     (('--num_rounds=5', '--model_size=3'), '--target_delta: at which delta'),
     (FLAGS, 'give either target_epsilon'),
     ((*FLAGS, '--rounds_between=3'), 'min_separation = rounds_between + 1'),
@@ -167,6 +183,10 @@ _FREE = ('--num_rounds=60', '--model_size=9', '--target_delta=1e-6')
       (*FLAGS, '--target_epsilon=1', '--sampling=b_min_sep'),
       'planning.separations.best_separation; tff-dp-report and tff-dp-simulate take '
       'what it finds as --min_separation and --num_bands. Values here are none, ',
+    ),
+    (
+      (*FLAGS, '--target_epsilon=1', '--plot=/nowhere/x.png'),
+      '--plot=/nowhere/x.png: there is no folder /nowhere',
     ),
     (('--model_size=many',), '--model_size=many'),
   ],

@@ -77,7 +77,7 @@ def test_help_is_the_description_and_the_flags_under_their_headings():
     'Looks:\n'
     '  --shape: <round|square>: Of it.\n\n'
     'Of every program:\n'
-    '  --flagfile: Take flags from this file, one a line; those that follow it count\n'
+    '  --flagfile: Take flags from this file, one a line; the command line counts\n'
     '      more.\n'
     '  --help: Show the flags that most need.\n'
     '  --helpfull: Show all flags.\n'
@@ -174,7 +174,7 @@ def test_flags_come_from_files_too(tmp_path):
   assert seen == [(8, True, names)]
   assert _program(main).execute([f'--flagfile={path}', '--number=5', '--noshown']) == 0
   assert _program(main).execute(['--number=5', f'--flagfile={path}']) == 0
-  assert seen[1:] == [(5, False, names), (8, True, names)]  # Later wins.
+  assert seen[1:] == [(5, False, names), (5, True, names)]  # Wherever it is named.
 
 
 @pytest.mark.parametrize(
@@ -188,11 +188,16 @@ def test_flags_come_from_files_too(tmp_path):
     (('--noshown', '--shown=true'), '--shown is given twice; give it once'),
     (('--shown', '--shown'), '--shown is given twice; give it once'),
     (('--flagfile={}', '--number=5', '--number=6'), '--number is given twice; give'),
+    (('--flagfile={}.twice', '--number=5'), '--number is given twice; give it once'),
+    (('--undefok=nmber', '--nmber=4'), '--undefok would let flags that are not known'),
+    (('--flagfile={}.16',), 'flags.16 is no text in UTF-8; save it in that encoding'),
   ],
 )
 def test_a_flag_is_given_once_however_it_is_written(tmp_path, arguments, named):
   path = tmp_path / 'flags'
   path.write_text('--number=8\n')
+  path.with_suffix('.twice').write_text('--number=8\n--number=9\n')
+  path.with_suffix('.16').write_text('--number=8\n', encoding='utf-16')
 
   def main(values):
     raise AssertionError('to be refused before')

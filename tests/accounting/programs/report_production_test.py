@@ -346,6 +346,33 @@ def _log_of_clients(path, num_rounds):
   return path
 
 
+def test_a_delta_that_is_not_below_one_over_the_clients_is_warned_of(tmp_path):
+  log = _log_of_clients(tmp_path / 'rounds.csv', 60)
+  alone = ('--mechanism=gaussian', '--noise_multiplier=6', '--target_delta=0.1')
+  sampled = ('--num_rounds=9', '--sampling=fixed_size', '--num_clients=11')
+  for more in ((f'--round_log={log}',), (*sampled, '--clients_per_round=2')):
+    result = reporting.execute(*alone, *more, '--format=json')
+    (warning,) = json.loads(result.stdout)['warnings']
+    said = 'elta is 0.1, and there are 11 clients: a mechanism that publishes all data'
+    assert said in warning and said in result.stderr
+    path = tmp_path / f'{len(more)}.json'
+    path.write_text(result.stdout)
+    assert reporting.execute(f'--verify={path}').returncode == 0
+    fine = reporting.execute(*alone[:2], *more, '--target_delta=1e-6', '--format=json')
+    assert json.loads(fine.stdout)['warnings'] == [] and fine.stderr == ''
+
+
+def test_fixed_epochs_do_not_go_with_a_log_unless_a_strategy_is_for_them(tmp_path):
+  log = _log_of_clients(tmp_path / 'rounds.csv', 24)
+  plan = (f'--round_log={log}', '--num_rounds=24', '--min_separation=3')
+  plan += ('--fixed_epoch', '--noise_multiplier=6', '--target_delta=1e-6')
+  for name in ('gaussian', 'tree'):
+    refused = reporting.execute(f'--mechanism={name}', *plan)
+    assert refused.returncode == 2
+    assert '--fixed_epoch does not go with a round log' in refused.stderr
+  assert reporting.execute('--mechanism=epoch_banded', *plan).returncode == 0
+
+
 @pytest.mark.parametrize('name', _ADAPTING)
 def test_a_log_alone_does_not_tell_which_optimised_strategy_ran(tmp_path, name):
   log = _log_of_clients(tmp_path / 'rounds.csv', 60)
@@ -425,10 +452,11 @@ def test_planned_limits_that_were_kept_are_what_is_accounted_for(tmp_path, name)
   assert source['occurred']['epsilon'] <= report['guarantee']['epsilon']
   participation = report['participation']
   assert participation['enforced_by'].endswith('what enforces them: the app')
-  assert 'happened to keep the limits' in participation['enforced_by']
+  assert participation['enforced_by'].startswith('the log agrees with the limits; ')
   assert participation['cap_enforced_by'].startswith('the log has 45 rounds')
   text = reporting.execute(*arguments, *flags, *by).stdout
-  assert '- **what occurred**: epsilon = ' in text and 'no guarantee' in text
+  assert '- **what occurred**: epsilon = ' in text
+  assert 'The guarantee covers everything that the limits allow.' in text
   path = tmp_path / 'report.json'
   path.write_text(json.dumps(report))
   assert reporting.execute(f'--verify={path}').returncode == 0

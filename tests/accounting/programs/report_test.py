@@ -106,7 +106,25 @@ def test_output_file_is_written_whole_and_never_overwritten(tmp_path):
     (('--no_such_flag',), 2, "Unknown command line flag 'no_such_flag'"),
     (('--flagfile=/nowhere',), 2, 'Unable to open flagfile'),
     ((*GBOARD, 'more', '--noise_multiplier=1'), 2, "unexpected arguments ['more']"),
-    (('--run_dir=/nowhere',), 2, 'is not a run directory'),
+    (('--run_dir=/nowhere',), 2, 'a run directory: there is no such directory'),
+    (('--run_dir=/dev/null',), 2, 'is not a run directory: there is no such'),
+    (('--delta=1e-6',), 2, '--delta is called --target_delta'),
+    (('report.json',), 2, 'A report is given as --report= or --verify=.'),
+    (('--output=/nowhere/x',), 2, '--output=/nowhere/x: there is no folder /nowhere'),
+    (('--output=',), 2, '--output=: a file has a name'),
+    ((*GBOARD, '--noise_multiplier=1', '--nonbafl', '--ledger=/no'), 2, '/no: No such'),
+    (
+      (*GBOARD, '--noise_multiplier=1', f'--ledger={__file__}'),
+      2,
+      'and this looks like a round log (--round_log) or another file',
+    ),
+    (
+      ('--nbafl', '--target_epsilon=5', '--target_delta=1e-5', '--clip_norm=1')
+      + ('--num_rounds=4', '--num_exposures=2', '--num_clients=5', '--min_examples=9'),
+      2,
+      '--target_epsilon=5.0 is not below 1, and the published formulas hold below 1 '
+      'alone. Lower it, or give --calibration=exact',
+    ),
     (('--run_dir=.', '--num_rounds=3'), 2, '--num_rounds does not go with --run_dir'),
     (('--run_dir=.', '--ledger=x'), 2, '. is not a run directory'),
     (('--report=/nowhere',), 2, '--report=/nowhere: No such file'),
@@ -126,6 +144,12 @@ def test_output_file_is_written_whole_and_never_overwritten(tmp_path):
     ((*GBOARD, '--population_name=x'), 2, '--population_name is for --round_log'),
     ((*GBOARD, '--columns=round=x'), 2, '--columns is for --round_log'),
     ((*GBOARD, '--noise_source= '), 2, '--noise_source is empty'),
+    (
+      ('--mechanism=gaussian', '--num_rounds=9', '--noise_multiplier=1')
+      + ('--target_delta=1e-6', '--min_separation=4', '--cap_enforced_by=it'),
+      2,
+      '--cap_enforced_by says what keeps clients within a cap, and there is none',
+    ),
     ((*GBOARD, '--clip_norm=0'), 2, '--clip_norm must be positive and finite; got 0'),
     ((*GBOARD, '--clip_norm=nan'), 2, '--clip_norm must be positive and finite; got'),
     (
@@ -186,7 +210,8 @@ def test_wrong_usage_is_one_line_and_a_code(arguments, code, message):
 def test_help_and_flagfile_work(tmp_path):
   shown = reporting.execute('--help')
   assert shown.returncode == 0
-  for flag in ('--mechanism', '--round_log', '--verify', '--strategy_file'):
+  of_log = ('  --columns', '  --min_wait_hours', '  --rounds_between')
+  for flag in ('--mechanism', '--round_log', '--verify', '--strategy_file', *of_log):
     assert flag in shown.stdout
   assert 'Exit codes: 0 fine' in shown.stdout
   flagfile = tmp_path / 'flags'

@@ -603,6 +603,9 @@ def test_what_is_not_utf_8_is_refused_with_the_line(tmp_path):
     path.write_bytes(pack(b'\n'.join(lines)))
     with pytest.raises(ValueError, match='line 23457: this is not CSV in UTF-8: '):
       round_log.read(str(path))
+  path.write_bytes(b'\x89PNG\r\n')
+  with pytest.raises(ValueError, match='line 1: this is not CSV in UTF-8: it has byt'):
+    round_log.read(str(path))
 
 
 def test_epoch_seconds_mean_the_same_in_every_notation(read):

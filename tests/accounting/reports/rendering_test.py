@@ -104,7 +104,7 @@ def test_the_share_recognised_is_that_of_the_best_test():
 
 def _recognised(built):
   text = ' '.join(rendering.render(built, 'text').split())
-  return float(re.search(r'recognise at most ([\d.]+)%', text).group(1))
+  return float(re.search(r'catch at most ([\d.]+) in 100', text).group(1))
 
 
 @pytest.mark.parametrize('output_format', rendered.PEOPLE)
@@ -266,7 +266,7 @@ def test_what_is_assumed_is_told_from_what_is_possible(output_format):
     'at most 6 enforced by',
   )
   built = rendered.build(enforced_by='a timer', cap_enforced_by='a counter')
-  assert 'assumedbesides:nothing' in rendered.read(built, output_format)
+  assert 'assumedbesides:nofurtherlimitisassumed' in rendered.read(built, output_format)
   assert 'acounter' not in rendered.read(built, output_format)
 
 

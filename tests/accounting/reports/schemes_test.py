@@ -50,7 +50,10 @@ def test_what_enforces_a_scheme_is_said(schema, words, tmp_path):
 )
 def test_limits_are_told_in_words(separation, between):
   limits = strategies.Participation(6, separation, 3)
-  assert f'({between} them)' in schemes.sentence(limits)
+  said = f'are at least {separation} apart ({between} them), which leaves'
+  if separation == 1:
+    said = 'a client may take part in every round; but, an assumption of its own, in '
+  assert said in schemes.sentence(limits)
   mechanism = accounting.Mechanism('gaussian', limits, 2.0)
   built = statement.build(reports.Inputs(mechanism, 1e-6), with_curves=False)
   text = rendering.render(built, 'markdown')

@@ -145,7 +145,8 @@ class RdpAccountant(accountant.Accountant):
       elif isinstance(part, events.INTEGER_NOISE):
         total += count * integer_noise(part, orders)
       else:
-        rest.compose(part, count)
+        with np.errstate(over='ignore'):  # Infinite if it is more than float64 holds.
+          rest.compose(part, count)
     return orders, total + rest.rdp
 
   def _epsilon(self, found: list[accountant.Component], delta: float) -> float:

@@ -174,7 +174,7 @@ def draw(comparison: planning.Comparison, file_format: str) -> bytes:
   axes.set_ylabel('standard deviation of the noise in a prefix sum, in clip norms')
   axes.set_title(
     f'With noise for epsilon = {rounding.up(comparison.equal_epsilon)} at delta = '
-    f'{task.target_delta:g}\n{_words("rounds", task.limits)}',
+    f'{rounding.exact(task.target_delta)}\n{_words("rounds", task.limits)}',
     fontsize='medium',
   )
   axes.grid(which='major', alpha=0.4)
@@ -235,11 +235,11 @@ def _table(
 
 def _errors_table(comparison: planning.Comparison) -> str:
   def relative(what: str) -> Callable[[planning.Row], str]:
-    return lambda row: f'{comparison.relative(row, what):.3f}'
+    return lambda row: rounding.up(comparison.relative(row, what), 3)
 
   columns = {
     '\nmechanism': lambda row: f'  {row.name}',
-    'noise\nmult.': lambda row: f'{row.mechanism.noise_multiplier:.5g}',
+    'noise\nmult.': lambda row: rounding.up(row.mechanism.noise_multiplier),
     '\nepsilon': lambda row: rounding.up(row.epsilon),
     '\nRMSE': relative('rmse'),
     'at equal\nepsilon': relative('equal_rmse'),
@@ -294,13 +294,14 @@ def _environment() -> jinja2.Environment:
   )
   environment.filters.update(
     called=_title,
+    exact=rounding.exact,
     kept=_kept,
     label=lambda row: terms.label(row.accountant, row.instead),
     sampling=_sampling,
     seconds=_seconds,
-    short='{:g}'.format,
     size=_size,
     thousands='{:,}'.format,
+    up=rounding.up,
     wrap=lambda text: f'{_wrap(text)}\n',
   )
   return environment
@@ -350,5 +351,7 @@ def _seconds(seconds: float) -> str:
 
 
 def _digits(value: float) -> str:
-  """Three digits, or the whole number if it has more."""
-  return f'{value:,.0f}' if value >= 1000 else f'{value:.3g}'
+  """Three digits, or the whole number if it has more; rounded up."""
+  if value >= 1000:
+    return f'{math.ceil(value):,}'
+  return rounding.up(value, 2 - math.floor(math.log10(value)) if value else 0)

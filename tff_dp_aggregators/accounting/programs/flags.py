@@ -101,6 +101,15 @@ def planned(
       ('find',),
       'does not go with a round log, whose rounds are what was run. Leave it out.',
     )
+    kind = registry.KINDS.get(values.mechanism)
+    if kind is None or not kind.adapts:
+      program.refuse(
+        values,
+        ('fixed_epoch',),
+        'does not go with a round log, which cannot show that the rounds of clients '
+        'were to differ by multiples: the guarantee is of any that are so far apart. '
+        'Leave it out.',
+      )
   if values['part'].present:
     mechanism, found = _of_parts(values, limits)
   else:
@@ -121,11 +130,15 @@ def planned(
   return plan
 
 
-def warn_of_large_delta(values: flags.FlagValues) -> None:
-  """Warns of a delta that is not below one over the population, if both are given."""
-  if values.target_delta is None or values.num_clients is None:
+def warn_of_large_delta(values: flags.FlagValues, seen: Optional[int] = None) -> None:
+  """Warns of a delta that is not below one over the population, if both are known.
+
+  `seen`: Clients in a round log, instead of a flag.
+  """
+  num_clients = seen or values.num_clients
+  if values.target_delta is None or num_clients is None:
     return
-  doubt = gaussian.doubt_of_delta(values.target_delta, values.num_clients)
+  doubt = gaussian.doubt_of_delta(values.target_delta, num_clients)
   if doubt is not None:
     print(f'warning: --target_delta: {doubt}', file=sys.stderr)
 
@@ -347,7 +360,7 @@ def _max_rounds(values: flags.FlagValues) -> mechanism_lib.Mechanism:
   if found == most:
     slow = ', as strategies for more take long to find' * (most < size.MAX_ROUNDS)
     raise ValueError(
-      f'{most} rounds keep --target_epsilon={values.target_epsilon:g} and more may; '
+      f'{most} rounds keep --target_epsilon={values.target_epsilon!r} and more may; '
       f'they are not looked for{slow}. Give --num_rounds.'
     )
   return _mechanism(values, schema(found), values.noise_multiplier)
@@ -427,7 +440,7 @@ def _check_target(plan: inputs_lib.Inputs, remedy: str) -> None:
   assert plan.target_epsilon is not None
   if not plan.mechanism.parts:
     alone = cast(mechanism_lib.Mechanism, plan.mechanism)
-    noise = f'noise multiplier {alone.noise_multiplier:g}'
+    noise = f'noise multiplier {rounding.exact(alone.noise_multiplier)}'
   if spent > plan.target_epsilon:
     raise program.CheckFailed(
       f'{noise} spends epsilon = {rounding.up(spent)} at delta = {plan.delta:g}, more '
@@ -438,7 +451,8 @@ def _check_target(plan: inputs_lib.Inputs, remedy: str) -> None:
 def check_nbafl(values: flags.FlagValues) -> None:
   """Refuses flags of NbAFL without --nbafl."""
   if not values.nbafl:
-    program.refuse(values, table.names(table.NBAFL), 'is for --nbafl.')
+    names = table.names(table.NBAFL)
+    program.refuse(values, names, 'is for --nbafl.', but=('nbafl',))
 
 
 def nbafl(values: flags.FlagValues) -> nbafl_lib.Nbafl:
@@ -451,4 +465,10 @@ def nbafl(values: flags.FlagValues) -> nbafl_lib.Nbafl:
     raise ValueError(f'--nbafl needs {", ".join(missing)} as well.')
   scheme_flags.whole(values, 'clients_per_round')
   epsilon, delta = given.pop('target_epsilon'), given.pop('target_delta')
+  if epsilon >= 1 and given['calibration'] == 'published':
+    raise ValueError(
+      f'--target_epsilon={epsilon!r} is not below 1, and the published formulas hold '
+      'below 1 alone. Lower it, or give --calibration=exact, which has the least noise '
+      'for any epsilon.'
+    )
   return nbafl_lib.Nbafl(epsilon, delta, **given)

@@ -90,6 +90,7 @@ def main(values: flags.FlagValues) -> int:
       '--offenders needs what was promised: --promised_min_separation, '
       '--promised_max_participations, or both.'
     )
+  program.check_new(values, 'output', 'offenders')
   columns = columns_from_flags(values)
   log = round_log.read(values.round_log, columns, values.population_name)
   summary = log_participation.summarize(log, *wait_from_flags(values))

@@ -152,9 +152,11 @@ def task_from(values: flags.FlagValues) -> planning.Task:
   missing = [name for name in _REQUIRED if values[name].value is None]
   if missing:
     questions = ' '.join(f'--{name}: {_REQUIRED[name]}' for name in missing)
-    raise ValueError(f'missing are {questions}')
+    raise ValueError(f'missing {"are" if missing[1:] else "is"} {questions}')
   scheme_flags.whole(values, 'clients_per_round')
   mechanisms = values.mechanisms
+  if mechanisms == []:
+    raise ValueError('--mechanisms is empty; name some, or leave it out for all.')
   if mechanisms is not None:
     mechanisms = tuple(registry.KINDS if mechanisms == ['all'] else mechanisms)
   limits = scheme_flags.limits_from(values, values.num_rounds)
@@ -187,9 +189,7 @@ def main(values: flags.FlagValues) -> int:
       f'--plot must end in {", ".join(f".{each}" for each in views.PLOTS)}; got '
       f'{values.plot}.'
     )
-  for path in (values.output, values.plot):  # Before anything is computed.
-    if path is not None and os.path.lexists(path):
-      raise ValueError(f'{path} exists and is not overwritten; choose another name.')
+  program.check_new(values, 'output', 'plot')
   comparison = planning.compare(
     task, lambda message: print(f'computing {message}', file=sys.stderr, flush=True)
   )

@@ -3,10 +3,9 @@
 A program makes its own flag values each time it is executed and touches none of absl's
 global ones, so that it can be executed any number of times in one process.
 
-A command line says a flag once; a second value would silently take the place of the
-first. A flag file (`--flagfile`) stands for the flags that are in it, in its place:
-what the command line says after it counts instead. Flags of the type `MANY` collect
-values.
+A command line says a flag once, and so does a flag file (`--flagfile`); a second value
+would silently take the place of the first. What the command line says counts instead of
+what stands in a file, wherever that is named. Flags of the type `MANY` collect values.
 
 Exit codes: 0 fine, 1 a check failed, 2 wrong usage, also for flags that absl refuses.
 """
@@ -14,6 +13,7 @@ Exit codes: 0 fine, 1 a check failed, 2 wrong usage, also for flags that absl re
 import dataclasses
 import itertools
 import math
+import os
 import re
 import sys
 import typing
@@ -126,7 +126,7 @@ def parse(values: flags.FlagValues, arguments: Sequence[str]) -> list[str]:
   """Reads a command line, and returns what of it is no flag."""
   try:
     _check_once(arguments, values)
-    return list(values(['program', *arguments])[1:])
+    return list(values(['program', *_files_first(arguments, values)])[1:])
   except flags.Error as e:
     message = ' '.join(str(e).split())
     if isinstance(e, flags.UnrecognizedFlagError) and e.flagname in messages.RENAMED:
@@ -141,7 +141,12 @@ def _check_once(arguments: Sequence[str], values: flags.FlagValues) -> None:
   """Refuses a flag that the command line has twice, unless it collects values."""
   seen = set()
   for argument in itertools.takewhile(lambda each: each != '--', arguments):
-    name = argument.lstrip('-').split('=', 1)[0] if argument.startswith('-') else ''
+    name = _name_of(argument)
+    if name == 'undefok':
+      raise flags.Error(
+        '--undefok would let flags that are not known do nothing in silence; leave it '
+        'out'
+      )
     if name not in values and name.startswith('no'):
       name = name[2:]  # As in --noshown.
     if name not in values or isinstance(values[name], flags.MultiFlag):
@@ -149,6 +154,33 @@ def _check_once(arguments: Sequence[str], values: flags.FlagValues) -> None:
     if name in seen and name != 'flagfile':
       raise flags.Error(f'--{name} is given twice; give it once')
     seen.add(name)
+
+
+def _files_first(arguments: Sequence[str], values: flags.FlagValues) -> list[str]:
+  """Arguments after those of flag files, which so count less."""
+  of_files: list[str] = []
+  others, rest = [], iter(arguments)
+  for argument in rest:
+    if argument == '--':
+      others += [argument, *rest]
+    elif _name_of(argument) == 'flagfile':
+      named = [argument, *([] if '=' in argument else itertools.islice(rest, 1))]
+      try:
+        lines = values.read_flags_from_files(named)
+      except UnicodeError as e:
+        raise flags.Error(
+          f'{" ".join(named)} is no text in UTF-8; save it in that encoding'
+        ) from e
+      _check_once(lines, values)
+      of_files += lines
+    else:
+      others.append(argument)
+  return [*of_files, *others]
+
+
+def _name_of(argument: str) -> str:
+  """Name of the flag that an argument gives; '' for another argument."""
+  return argument.lstrip('-').split('=', 1)[0] if argument.startswith('-') else ''
 
 
 def values_of(groups: Sequence[Group], arguments: Sequence[str]) -> flags.FlagValues:
@@ -174,6 +206,22 @@ def refuse(
   for name in names:
     if name in values and values[name].present and name not in but:
       raise ValueError(f'--{name} {why}')
+
+
+def check_new(values: flags.FlagValues, *names: str) -> None:
+  """Refuses files to write that are there or have no folder, before any work."""
+  for name in names:
+    path = values[name].value
+    if path is None:
+      continue
+    folder = os.path.dirname(path) or '.'
+    if not path or not os.path.isdir(folder):
+      wrong = f'there is no folder {folder}' if path else 'a file has a name'
+      raise ValueError(f'--{name}={path}: {wrong}. Give a file in one that exists.')
+    if os.path.lexists(path):
+      raise ValueError(
+        f'--{name}={path} exists and is not overwritten; choose another name.'
+      )
 
 
 def print_or_write(text: str, output: Optional[str]) -> None:
@@ -284,7 +332,9 @@ class Program:
       if rest and self.positional is not None:
         values[self.positional].parse(rest)
       elif rest:
-        raise WrongUsage(f'unexpected arguments {rest}; all are flags.')
+        is_report = 'verify' in values and rest[0].endswith('.json')
+        more = ' A report is given as --report= or --verify=.' if is_report else ''
+        raise WrongUsage(f'unexpected arguments {rest}; all are flags.{more}')
       check_bounds(values, groups)
       return self.main(values)
     except _Shown:
@@ -302,7 +352,7 @@ class Program:
 
   def _define_of_every_program(self, values: flags.FlagValues) -> None:
     of_every = {'flag_values': values, 'module_name': _EVERY_PROGRAM}
-    text = 'Take flags from this file, one a line; those that follow it count more.'
+    text = 'Take flags from this file, one a line; the command line counts more.'
     flags.DEFINE_string('flagfile', None, text, **of_every)
     shows: tuple[tuple[str, str, Callable[[], str]], ...] = (
       ('help', 'Show the flags that most need.', lambda: self._help(values)),

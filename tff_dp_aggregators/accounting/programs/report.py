@@ -269,7 +269,14 @@ def _parts(values: flags.FlagValues, with_curves: bool) -> Iterator[composition.
 
     @functools.cache
     def planned(limits: Optional[strategies.Participation]) -> inputs_lib.Inputs:
-      return dataclasses.replace(flags_lib.planned(values, limits), **stated)
+      plan = flags_lib.planned(values, limits)
+      if 'cap_enforced_by' in stated and plan.mechanism.limits.assumed_at_most is None:
+        raise ValueError(
+          '--cap_enforced_by says what keeps clients within a cap, and there is none '
+          'below what the separation, or sampling, leaves possible. Leave it out, or '
+          'give --max_participations.'
+        )
+      return dataclasses.replace(plan, **stated)
 
     for files in _ledgers_and_logs(values):
       yield part(_of_mechanism(values, files, planned), files)
@@ -310,6 +317,8 @@ def _of_mechanism(
       population=values.population_name,
       planned=None if of_ledger else flags_lib.planned_limits(values),
     )
+    if log.proved.observed is not None:
+      flags_lib.warn_of_large_delta(values, log.proved.observed.num_clients)
     if not of_ledger:
       limits = log.limits
   if 'ledger' in files:
@@ -382,6 +391,7 @@ def main(values: flags.FlagValues) -> int:
   """Prints or writes the report; returns the exit code."""
   if values.verify is not None:
     return _verify(values)
+  program.check_new(values, 'output')
   if values.schema:
     _check_alone(values, 'schema')
     text = json.dumps(schema_lib.load(), indent=2) + '\n'
@@ -415,6 +425,7 @@ def _verify(values: flags.FlagValues) -> int:
 _BASIC = (
   *table.BASIC,
   *_SOURCES,
+  *('rounds_between', 'columns', 'min_wait_hours'),
   *('verify', 'enforced_by', 'cap_enforced_by', 'noise_source'),
 )
 PROGRAM = program.Program('tff-dp-report', __doc__ or '', groups, main, basic=_BASIC)

@@ -47,6 +47,7 @@ def main(values: flags.FlagValues) -> int:
   if values.output is not None:
     if values.file is not None or values.remake:
       raise program.WrongUsage('--output goes with no other flag; it checks nothing.')
+    program.check_new(values, 'output')
     new_files.write_new(values.output, vectors.to_json(vectors.make()))
     return 0
   found = vectors.read(values.file)

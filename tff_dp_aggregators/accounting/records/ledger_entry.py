@@ -307,7 +307,15 @@ def parse(line: bytes) -> Line:
       raise ValueError(f'missing {missing}.')
     return kind(**data)
   except (ValueError, OverflowError, RecursionError) as e:
-    raise ValueError(f'not a ledger entry: {e}') from e
+    hint = (
+      ''
+      if line[:1] in (b'{', b'')
+      else (
+        '. An entry is a JSON object, and this looks like a round log (--round_log) or '
+        'another file'
+      )
+    )
+    raise ValueError(f'not a ledger entry: {e}{hint}') from e
 
 
 def write(entry: Line) -> bytes:

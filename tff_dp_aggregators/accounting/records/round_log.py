@@ -506,8 +506,10 @@ class _File(Database):
       header = next(rows)
       ''.join(header).encode()
     except (csv.Error, UnicodeEncodeError) as e:
+      is_binary = isinstance(e, UnicodeEncodeError)
+      why = 'it has bytes that are no text. Give a log that is one' if is_binary else e
       raise self._refusal(
-        self._header + 1, f'this is not {self._kind} in UTF-8: {e}.'
+        self._header + 1, f'this is not {self._kind} in UTF-8: {why}.'
       ) from e
     if len(header) == 1 and ';' in header[0]:
       raise self._refusal(

@@ -20,6 +20,7 @@ from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import joint_mechanism
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting import nbafl as nbafl_lib
+from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.accounting.records import ledger as ledger_lib
 from tff_dp_aggregators.accounting.reports import model
 from tff_dp_aggregators.accounting.reports import terms
@@ -338,9 +339,14 @@ def warnings(inputs: Inputs) -> list[str]:
   mechanism, ledger = inputs.mechanism, inputs.ledger
   entries = () if ledger is None else ledger.entries
   found = []
-  planned = (inputs.participation_source or {}).get('planned') or {}
+  source = inputs.participation_source or {}
+  planned, seen = source.get('planned') or {}, source.get('observed') or {}
   if planned.get('broken'):
     found.append(_SAID.broken_limits(planned))
+  clients = getattr(mechanism.participation, 'num_clients', seen.get('num_clients'))
+  doubt = clients and gaussian.doubt_of_delta(inputs.delta, clients)
+  if doubt and mechanism.has_noise:
+    found.append(doubt[0].upper() + doubt[1:])
   seeded = noise_source_of(ledger) == SEEDED_NOISE
   if mechanism.has_noise and (seeded or inputs.noise_source == SEEDED_NOISE):
     found.append(_SAID.known_noise)

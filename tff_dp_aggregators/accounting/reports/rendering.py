@@ -188,7 +188,6 @@ def _environment() -> jinja2.Environment:
     measure=_measure,
     noise=_noise,
     number=_number,
-    percent=rounding.percent,
     scheme=_scheme,
     up=rounding.up,
   )

@@ -212,8 +212,9 @@ def _config_of(run_dir: str) -> tuple[str, _Config]:
   try:
     with open(path, encoding='utf-8') as file:
       return path, msgspec.convert(strict_json.loads(file.read()), _Config)
-  except FileNotFoundError as e:
-    raise ValueError(f'{run_dir} is not a run directory: no config.json.') from e
+  except (FileNotFoundError, NotADirectoryError) as e:
+    why = 'no config.json' if os.path.isdir(run_dir) else 'there is no such directory'
+    raise ValueError(f'{run_dir} is not a run directory: {why}.') from e
   except (ValueError, msgspec.ValidationError) as e:
     raise ValueError(f'{path} is not the configuration of a run: {e}') from e
 

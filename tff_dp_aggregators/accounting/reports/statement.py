@@ -610,7 +610,7 @@ def _check_target(inputs: inputs_lib.Inputs) -> None:
   if not spent <= inputs.target_epsilon:
     raise ValueError(
       f'the mechanism spends epsilon = {rounding.up(spent)}, more than target_epsilon='
-      f'{inputs.target_epsilon:g}.'
+      f'{rounding.exact(inputs.target_epsilon)}.'
     )
 
 
