@@ -1,7 +1,9 @@
 """What errors say, as far as it helps who is to put something right."""
 
-# Flags that had another name, by that; who gives it is told.
+# Flags that had another name, or have one in Python, by that; who gives it is told.
 RENAMED = {
+  'epsilon': 'target_epsilon',
+  'delta': 'target_delta',
   'population': 'num_clients',
   'cohort': 'clients_per_round',
   'sampled_separation': 'min_separation',
