@@ -38,7 +38,7 @@ PLAN = nbafl.Nbafl(
   num_clients=50,
   min_examples=1000,
 )
-OFFERED = 'epsilon=4 is not below 1, and the constant sqrt(2 ln(1.25 / delta))'
+OFFERED = '--target_epsilon=4.0 is not below 1, and the published formulas hold below 1'
 FEW = ('--clients_per_round=10', '--calibration=exact')
 
 
