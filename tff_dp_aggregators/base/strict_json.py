@@ -22,7 +22,8 @@ def loads(text: str) -> Any:
 class Decoder(json.JSONDecoder):
   """A decoder that raises ValueError for all that it cannot read."""
 
-  def decode(self, *args: Any) -> Any:  # noqa: D102
+  def decode(self, *args: Any) -> Any:
+    """Reads a text; what is nested too deeply is a ValueError too."""
     try:
       return super().decode(*args)
     except RecursionError:
