@@ -118,7 +118,11 @@ def clip_to_grid(
     make = functools.partial(
       _scale_relative, flat, relative, of_relative, norm, bound, steps, order
     )
-  integers = [tf.where(finite, each, tf.zeros_like(each)) for each in make()]
+  integers = tf.cond(
+    finite, make, lambda: [tf.zeros(tf.shape(t), tf.int64) for t in flat]
+  )
+  for tensor, original in zip(integers, flat):
+    tensor.set_shape(original.shape)
   return Clipped(
     tf.nest.pack_sequence_as(record, integers),
     tf.where(finite, norm, tf.zeros_like(norm)),
