@@ -155,10 +155,8 @@ class Rounds:
 
   def add(self, attempts: Sequence[schedule_lib.Attempt]) -> None:
     """Checks the attempts at the next round."""
-    where, num_clients = (
-      f'round {self.checked} {self._source}',
-      self._header.num_clients,
-    )
+    where = f'round {self.checked} {self._source}'
+    num_clients = self._header.num_clients
     if len(attempts) > 1 and self._scheme.is_sampled:
       raise ValueError(
         f'{where} was tried {len(attempts)} times, and a schema of sampling allows one '
