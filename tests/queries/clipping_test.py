@@ -348,6 +348,49 @@ def test_records_added_to_a_sum_are_those_that_are_clipped(shape, dtype, traced)
     np.testing.assert_array_equal(tensor, total[position] + expected)
 
 
+@both_modes
+@pytest.mark.parametrize('dtype', [tf.float32, tf.float64, tf.float16])
+def test_the_sum_of_stacked_records_is_that_of_records_that_are_clipped(dtype, traced):
+  rng = np.random.default_rng(6)
+  scales = np.array([1e-3, 1.0, 1e-6, 1e3, 0.0, 1.0, 1.0])
+  stacked = [
+    rng.normal(size=[7, *shape]) * scales.reshape([7] + [1] * len(shape))
+    for shape in ([4, 3], [], [5])
+  ]
+  stacked[0][5, 1, 2], stacked[2][6, 3] = np.nan, -np.inf
+  stacked = [tf.constant(each, dtype) for each in stacked]
+  steps = grid.steps_per_unit(3.7, 1.0)
+  for count in (7, 5, 1):  # With records that are not finite, and without.
+    some = [each[:count] for each in stacked]
+    total = tf.function(clipping.sum_clipped) if traced else clipping.sum_clipped
+    added = total(some, 3.7, steps)
+    clipped = [
+      clipping.clip_to_grid([each[i] for each in some], 3.7, steps)
+      for i in range(count)
+    ]
+    assert added.finite.numpy().tolist() == [i < 5 for i in range(count)]
+    np.testing.assert_allclose(added.norms, [each.norm for each in clipped], rtol=1e-14)
+    for position, tensor in enumerate(added.integers):
+      expected = sum(each.integers[position].numpy() for each in clipped)
+      # A norm may be rounded otherwise, and with it an entry of some records.
+      bits = 2.0**-22 if dtype == tf.float32 else 0.0
+      np.testing.assert_allclose(tensor, expected, rtol=bits, atol=count)
+
+
+def test_stacked_records_of_just_the_norm_do_not_exceed_it():
+  rng = np.random.default_rng(12)
+  for _ in range(100):
+    record = tf.constant(rng.normal(size=50), tf.float32)
+    bound = np.float32(_norm(record, 2))
+    for factor in (0.9999999, 1.0, 1.0000001):
+      steps = _steps(tf.constant(bound))
+      added = clipping.sum_clipped(
+        record[tf.newaxis] * tf.constant(factor, tf.float32), tf.constant(bound), steps
+      )
+      clipped = clipping.Clipped(added.integers, added.norms[0], added.finite[0])
+      assert _is_within(clipped, bound, 2)
+
+
 @all_records
 def test_a_finite_record_is_kept_by_the_check_for_non_finite_ones(name):
   kept, finite = clipping.zero_unless_finite(_RECORDS[name])

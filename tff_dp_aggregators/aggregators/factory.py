@@ -447,19 +447,24 @@ class DPMean:
 
   @property
   def noised_by(self) -> Optional[records.GridSumQuery]:
-    """The query, if clients add noise; then they do not simply `encode` there."""
+    """The query, if clients add noise, which sums leave out there."""
     return self._query if self._query.clients_add_noise else None
 
-  def encode_without_noise(self, params: Any, value: Any) -> tuple[Any, Counts]:
-    """What `encode` returns, less the noise of a client; for simulations alone."""
-    if self.noised_by is None:
-      return self.encode(params, value)
-    return _with_counts(*self._query.encode_without_noise(params, value))
+  def no_sum(self) -> Any:
+    """The sum of no clients' values."""
+    return self._query.initial_sample_state()
+
+  def sum_without_noise(self, params: Any, stacked: Any) -> tuple[Any, tf.Tensor]:
+    """The sum of what clients `encode`, less their noise, and whose were finite.
+
+    `stacked`: Structure like a value, with an entry of each tensor for each client.
+    """
+    return self._query.sum_without_noise(params, stacked)
 
   def add_without_noise(
     self, params: Any, total: Any, values: Sequence[Any]
   ) -> tuple[Any, tf.Tensor]:
-    """A sum with more clients' `encode_without_noise`, and whose values were finite."""
+    """A sum with more clients' values, large ones, and whose were finite."""
     return self._query.add_without_noise(params, total, values)
 
   def process(

@@ -357,6 +357,23 @@ class AdaptiveClippingQuery(matrix_mechanism.MatrixMechanismQuery):
     votes = tf.reduce_sum(_votes(params, added.norms))
     return AdaptiveSample(added.integers, sample_state.below + votes), added.finite
 
+  def sum_without_noise(
+    self, params: Any, stacked: Any
+  ) -> tuple[AdaptiveSample, tf.Tensor]:
+    """Returns the sum of records that are stacked, and which of them were finite.
+
+    Args:
+      params: From `derive_sample_params`.
+      stacked: Structure like a record, with an entry of each tensor for each record.
+    """
+    if not self._encodes_as(AdaptiveClippingQuery):
+      return super().sum_without_noise(params, stacked)
+    added = clipping.sum_clipped(
+      stacked, params.clip_norm, self._steps(params.clip_norm)
+    )
+    votes = tf.reduce_sum(_votes(params, added.norms))
+    return AdaptiveSample(added.integers, votes), added.finite
+
   def _steps(self, clip_norm: tf.Tensor) -> tf.Tensor:
     return grid.steps_per_unit(clip_norm, self._value_noise_multiplier)
 

@@ -92,10 +92,7 @@ def clip_to_grid(
   check_order(order)
   record = records.as_tensors(record)
   flat = tf.nest.flatten(record)
-  # TensorFlow would make float32 of a Python number first.
-  if not tf.is_tensor(clip_norm):
-    clip_norm = tf.constant(clip_norm, tf.float64)
-  bound = tf.cast(clip_norm, tf.float64)
+  bound = _float64(clip_norm)
   if not flat:
     return Clipped(record, tf.constant(0.0, tf.float64), tf.constant(True))
   if math.isinf(order):
@@ -161,16 +158,74 @@ def add_clipped(
       total = tf.nest.map_structure(tf.add, total, each.integers)
     norms, finite = ([each[i] for each in clipped] for i in (1, 2))
     return Added(total, tf.stack(norms), tf.stack(finite))
-  bound = tf.cast(clip_norm, tf.float64)
+  bound = _float64(clip_norm)
   norms = [_norm(each, order=2) for each in flat]
   finite = tf.math.is_finite(tf.stack(norms))
-  factors = [_factor(each, norm, bound, steps) for each, norm in zip(flat, norms)]
+  factors = [
+    _factor(norm, _size(each), bound, steps) for each, norm in zip(flat, norms)
+  ]
   added = _add_scaled(tf.nest.flatten(total), flat, tf.stack(factors), finite)
   return Added(
     tf.nest.pack_sequence_as(total, added),
     tf.where(finite, norms, tf.zeros_like(norms)),
     finite,
   )
+
+
+def sum_clipped(stacked: Any, clip_norm: Any, steps: tf.Tensor) -> Added:
+  """The sum of what `clip_to_grid` makes of records that are stacked.
+
+  For float32 it is computed at once: a map of `clip_to_grid` takes four times the
+  operations, and they are what a round of small models costs.
+
+  `stacked`: Structure of float tensors, an entry of each for each record.
+  """
+  flat = tf.nest.flatten(stacked)
+  if {tensor.dtype for tensor in flat} != {tf.float32}:
+    clipped = tf.vectorized_map(
+      lambda record: clip_to_grid(record, clip_norm, steps),
+      stacked,
+      fallback_to_while_loop=False,
+    )
+    integers = tf.nest.map_structure(
+      lambda each: tf.reduce_sum(each, axis=0), clipped.integers
+    )
+    return Added(integers, clipped.norm, clipped.finite)
+  bound = _float64(clip_norm)
+  squares = [tf.square(tf.cast(tensor, tf.float64)) for tensor in flat]
+  norms = tf.sqrt(
+    tf.add_n([tf.reduce_sum(each, range(1, each.shape.rank)) for each in squares])
+  )
+  finite = tf.math.is_finite(norms)
+  size = sum(tensor.shape[1:].num_elements() for tensor in flat)
+  factors = _factor(norms, tf.constant(size, tf.int64), bound, steps)
+  sums = [
+    tf.reduce_sum(tf.cast(tensor * beside(factors, tensor), tf.int64), axis=0)
+    for tensor in zero_rows_unless(finite, flat)
+  ]
+  return Added(
+    tf.nest.pack_sequence_as(stacked, sums),
+    tf.where(finite, norms, tf.zeros_like(norms)),
+    finite,
+  )
+
+
+def zero_rows_unless(kept: tf.Tensor, stacked: Any) -> Any:
+  """Records that are stacked, with zeros for those that are not kept."""
+  # Nearly always all of them are, and a choice would be another pass over the entries.
+  return tf.cond(
+    tf.reduce_all(kept),
+    lambda: stacked,
+    lambda: tf.nest.map_structure(
+      lambda tensor: tf.where(beside(kept, tensor), tensor, tf.zeros_like(tensor)),
+      stacked,
+    ),
+  )
+
+
+def beside(by_record: tf.Tensor, stacked: tf.Tensor) -> tf.Tensor:
+  """A vector with an entry for each record, in a shape for products with `stacked`."""
+  return tf.reshape(by_record, [-1] + [1] * (stacked.shape.rank - 1))
 
 
 def is_large(record: Any) -> bool:
@@ -197,6 +252,13 @@ def _add_scaled(
       total += tf.where(finite[number], integers, tf.zeros_like(integers))
     added.append(total)
   return added
+
+
+def _float64(number: Any) -> tf.Tensor:
+  # TensorFlow would make float32 of a Python number first.
+  if not tf.is_tensor(number):
+    number = tf.constant(number, tf.float64)
+  return tf.cast(number, tf.float64)
 
 
 def check_order(order: float) -> float:
@@ -233,9 +295,12 @@ def _sum_of_squares(tensor: tf.Tensor) -> tf.Tensor:
   return 2.0 * tf.nn.l2_loss(tensor)
 
 
-def _at_most(norm: tf.Tensor, flat: list[tf.Tensor], order: float = 2) -> tf.Tensor:
-  """What the exact norm is not above, given the computed one."""
-  size = tf.add_n([tf.size(tensor, tf.int64) for tensor in flat])
+def _size(flat: list[tf.Tensor]) -> tf.Tensor:
+  return tf.add_n([tf.size(tensor, tf.int64) for tensor in flat])
+
+
+def _at_most(norm: tf.Tensor, size: tf.Tensor, order: float = 2) -> tf.Tensor:
+  """What the exact norm of so many entries is not above, given the computed one."""
   # Sum, and powers and roots: an exponent's rounding counts as often as it is large.
   units = tf.cast(size, tf.float64) + (16.0 + 2.0 * order)
   return norm * (1.0 + units * 2.0**-52)
@@ -244,15 +309,15 @@ def _at_most(norm: tf.Tensor, flat: list[tf.Tensor], order: float = 2) -> tf.Ten
 def _scale(
   flat: list[tf.Tensor], norm: tf.Tensor, bound: tf.Tensor, steps: tf.Tensor
 ) -> list[tf.Tensor]:
-  factor = _factor(flat, norm, bound, steps)
+  factor = _factor(norm, _size(flat), bound, steps)
   return [tf.cast(tensor * factor, tf.int64) for tensor in flat]
 
 
 def _factor(
-  flat: list[tf.Tensor], norm: tf.Tensor, bound: tf.Tensor, steps: tf.Tensor
+  norm: tf.Tensor, size: tf.Tensor, bound: tf.Tensor, steps: tf.Tensor
 ) -> tf.Tensor:
-  """Of an entry, to what is truncated to its steps; float32 scalar."""
-  at_most = _at_most(norm, flat)
+  """What an entry is multiplied with before it is truncated; float32 like `norm`."""
+  at_most = _at_most(norm, size)
   # Not its contrary: no NaN of the bound lets a record through. Without clipping the
   # factor is a power of two and nothing is rounded but towards zero.
   shrunk = steps * (bound / at_most) * (1 - _ROUNDING[tf.float32])
@@ -269,10 +334,11 @@ def _scale_relative(
   steps: tf.Tensor,
   order: float,
 ) -> list[tf.Tensor]:
-  within = _at_most(norm, flat, order) <= bound
+  within = _at_most(norm, _size(flat), order) <= bound
   # Not by way of the norm, which may be infinite.
   shrunk = tf.math.divide_no_nan(
-    bound * steps * (1 - _ROUNDING[tf.float64]), _at_most(of_relative, flat, order)
+    bound * steps * (1 - _ROUNDING[tf.float64]),
+    _at_most(of_relative, _size(flat), order),
   )
   shrunk = tf.where(shrunk >= 0, shrunk, tf.zeros_like(shrunk))
   return [

@@ -253,6 +253,18 @@ class MatrixMechanismQuery(records.GridSumQuery):
     added = clipping.add_clipped(sample_state, several, params, self._steps(params))
     return added.integers, added.finite
 
+  def sum_without_noise(self, params: Any, stacked: Any) -> tuple[Any, tf.Tensor]:
+    """Returns the sum of records that are stacked, and which of them were finite.
+
+    Args:
+      params: The clip norm, from `derive_sample_params`.
+      stacked: Structure like a record, with an entry of each tensor for each record.
+    """
+    if not self._encodes_as(MatrixMechanismQuery):
+      return super().sum_without_noise(params, stacked)
+    added = clipping.sum_clipped(stacked, params, self._steps(params))
+    return added.integers, added.finite
+
   def _steps(self, clip_norm: tf.Tensor) -> tf.Tensor:
     """Steps of the grid in 1, for a clip norm."""
     return grid.steps_per_unit(clip_norm, self._noise_multiplier)

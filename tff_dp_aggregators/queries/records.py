@@ -280,6 +280,25 @@ class GridSumQuery(RecordSumQuery):
       finite.append(is_finite)
     return sample_state, tf.stack(finite)
 
+  def sum_without_noise(self, params: Any, stacked: Any) -> tuple[Any, tf.Tensor]:
+    """Returns the sum of records that are stacked, and which of them were finite.
+
+    Args:
+      params: From `derive_sample_params`.
+      stacked: Structure like a record, with an entry of each tensor for each record.
+
+    Raises:
+      TypeError: As `preprocess_record`.
+      ValueError: As `preprocess_record`.
+    """
+    samples, finite = tf.vectorized_map(
+      lambda record: self.encode_without_noise(params, record),
+      stacked,
+      fallback_to_while_loop=False,
+    )
+    sums = tf.nest.map_structure(lambda each: tf.reduce_sum(each, axis=0), samples)
+    return sums, finite
+
   def _encodes_as(self, query: 'type[GridSumQuery]') -> bool:
     """Whether a subclass has left alone how this one of its bases encodes."""
     names = ('encode_record', 'encode_without_noise', 'preprocess_record')

@@ -55,7 +55,7 @@ class Pack:
 
     `rows`: Of the clients, int64 of shape [clients, 3].
     """
-    zeros = self.zeros(weights, params)
+    zeros = self._server.zeros()
     examples = self._data.tensors()
 
     def body(first: tf.Tensor, sums: Any) -> Any:
@@ -149,16 +149,4 @@ class Pack:
     trained = training_lib.side_by_side(
       self._training, weights, batches, padded=self._padded
     )
-    encoded = tf.vectorized_map(
-      lambda each: self._server.encode(params, each),
-      trained,
-      fallback_to_while_loop=False,
-    )
-    return tf.nest.map_structure(lambda tensor: tf.reduce_sum(tensor, axis=0), encoded)
-
-  def zeros(self, weights: training_lib.Weights, params: Any) -> Any:
-    """What `run` gives of no clients."""
-    trainable = tuple(weights.trainable)
-    metrics = self._training.model.initialize_metrics_state()
-    encoded = self._server.encode(params, training_lib.Trained(trainable, metrics))
-    return tf.nest.map_structure(tf.zeros_like, encoded)
+    return self._server.sum(params, trained)

@@ -42,13 +42,16 @@ class Mean(Protocol):
   def without_key(self, params: Any) -> Any:
     """The same for clients that add no noise."""
 
-  def encode(self, params: Any, value: Any) -> tuple[Any, factory.Counts]:
-    """What is added up of a client."""
+  def zeros(self) -> Any:
+    """The sum of no updates."""
+
+  def sum(self, params: Any, stacked: Any) -> tuple[Any, tf.Tensor]:
+    """The sum of stacked updates, and which of them were finite."""
 
   def add(
     self, params: Any, total: Any, values: Sequence[Any]
   ) -> tuple[Any, tf.Tensor]:
-    """A sum with what `encode` returns of more clients, and whose are finite."""
+    """A sum with more updates, and which of these were finite."""
 
   def add_noise(self, params: Any, total: Any, clients: tf.Tensor) -> Any:
     """What was added up of clients with the noise that these add."""
@@ -86,7 +89,7 @@ class Server:
       _check_keys(mean)
       self._mean = _PrivateMean(mean.mean_of(_type_of(self._specs)))
     elif mean is None or isinstance(mean, tff.aggregators.UnweightedMeanFactory):
-      self._mean = _PlainMean()
+      self._mean = _PlainMean(self._specs)
     else:
       raise TypeError(
         'aggregator must be a mean of this package, which packed simulation knows how '
@@ -139,29 +142,47 @@ class Server:
     weights, params = self.for_clients(state)
     return weights, self._mean.without_key(params)
 
-  def encode(self, params: Any, trained: training_lib.Trained) -> Any:
-    """What is added up of a client: its encoded update, counts, and metrics.
+  def zeros(self) -> Any:
+    """The sums of no clients: of updates, counts, and metrics."""
+    metrics = self._training.model.initialize_metrics_state()
+    none = tf.constant(0, tf.int32)
+    return (
+      self._mean.zeros(),
+      factory.Counts(none, none),
+      tf.nest.map_structure(tf.zeros_like, metrics),
+    )
+
+  def sum(self, params: Any, stacked: training_lib.Trained) -> Any:
+    """The sums of clients that were trained side by side."""
+    update = stacked.update
+    for step in self._first_steps:
+      update = tf.vectorized_map(step, update, fallback_to_while_loop=False)
+    total, told_finite = self._mean.sum(params, update)
+    finite = told_finite
+    if self._first_steps or self.clients_add_noise:
+      finite = _rows_finite(stacked.update)
+    metrics = clipping.zero_rows_unless(finite, stacked.metrics)
+    metrics = tf.nest.map_structure(lambda each: tf.reduce_sum(each, axis=0), metrics)
+    return total, _counts_of(told_finite), metrics
+
+  def add(self, params: Any, sums: Any, trained: Sequence[training_lib.Trained]) -> Any:
+    """Sums with those of some more clients, whose models are large.
 
     Metrics of a training that ended in NaN or infinity are left out, as TFF does.
     """
-    sample, counts = self._mean.encode(params, self._prepared(trained))
-    # Not of the counts: a client that hides itself does not tell.
-    return sample, counts, _metrics_if(_all_finite(trained.update), trained)
-
-  def add(self, params: Any, sums: Any, trained: Sequence[training_lib.Trained]) -> Any:
-    """Sums of what clients encoded, with that of some more."""
     total, counts, metrics = sums
     values = [self._prepared(each) for each in trained]
     total, told_finite = self._mean.add(params, total, values)
-    counts = factory.Counts(
-      counts.clients + len(trained),
-      counts.nonfinite + tf.reduce_sum(tf.cast(tf.logical_not(told_finite), tf.int32)),
-    )
+    counts = tf.nest.map_structure(tf.add, counts, _counts_of(told_finite))
     finite: Sequence[Any] = tf.unstack(told_finite)
+    # The counts do not tell of a client that hides itself.
     if self._first_steps or self.clients_add_noise:
       finite = [_all_finite(each.update) for each in trained]
     for each, is_finite in zip(trained, finite):
-      more = _metrics_if(is_finite, each)
+      more = tf.nest.map_structure(
+        lambda tensor, kept=is_finite: tf.where(kept, tensor, tf.zeros_like(tensor)),
+        each.metrics,
+      )
       metrics = tf.nest.map_structure(tf.add, metrics, more)
     return total, counts, metrics
 
@@ -242,8 +263,11 @@ class _PrivateMean:
   def without_key(self, params: Any) -> Any:
     return params[0], ()
 
-  def encode(self, params: Any, value: Any) -> tuple[Any, factory.Counts]:
-    return self._mean.encode_without_noise(params[0], value)
+  def zeros(self) -> Any:
+    return self._mean.no_sum()
+
+  def sum(self, params: Any, stacked: Any) -> tuple[Any, tf.Tensor]:
+    return self._mean.sum_without_noise(params[0], stacked)
 
   def add(
     self, params: Any, total: Any, values: Sequence[Any]
@@ -290,6 +314,9 @@ class _PlainMean:
 
   clients_add_noise = False
 
+  def __init__(self, specs: tuple[tf.TensorSpec, ...]):
+    self._specs = specs
+
   def initial_state(self) -> Any:
     return (), ()
 
@@ -300,23 +327,27 @@ class _PlainMean:
   def without_key(self, params: Any) -> Any:
     return params
 
-  def encode(self, params: Any, value: Any) -> tuple[Any, factory.Counts]:
+  def zeros(self) -> Any:
+    return tuple(tf.zeros(spec.shape, spec.dtype) for spec in self._specs)
+
+  def sum(self, params: Any, stacked: Any) -> tuple[Any, tf.Tensor]:
     del params
-    finite = _all_finite(value)
-    kept = tf.cond(
-      finite, lambda: value, lambda: tf.nest.map_structure(tf.zeros_like, value)
-    )
-    non_finite = tf.cast(tf.logical_not(finite), tf.int32)
-    return kept, factory.Counts(tf.constant(1, tf.int32), non_finite)
+    finite = _rows_finite(stacked)
+    kept = clipping.zero_rows_unless(finite, stacked)
+    return tf.nest.map_structure(lambda each: tf.reduce_sum(each, axis=0), kept), finite
 
   def add(
     self, params: Any, total: Any, values: Sequence[Any]
   ) -> tuple[Any, tf.Tensor]:
-    finite = []
-    for value in values:
-      kept, counts = self.encode(params, value)
+    del params
+    finite = [_all_finite(value) for value in values]
+    for value, is_finite in zip(values, finite):
+      kept = tf.cond(
+        is_finite,
+        lambda value=value: value,
+        lambda value=value: tf.nest.map_structure(tf.zeros_like, value),
+      )
       total = tf.nest.map_structure(tf.add, total, kept)
-      finite.append(tf.equal(counts.nonfinite, 0))
     return total, tf.stack(finite)
 
   def add_noise(self, params: Any, total: Any, clients: tf.Tensor) -> Any:
@@ -330,10 +361,14 @@ class _PlainMean:
     return mean, state, collections.OrderedDict(mean_value=(), mean_count=())
 
 
-def _metrics_if(is_finite: tf.Tensor, trained: training_lib.Trained) -> Any:
-  return tf.nest.map_structure(
-    lambda tensor: tf.where(is_finite, tensor, tf.zeros_like(tensor)), trained.metrics
-  )
+def _counts_of(finite: tf.Tensor) -> factory.Counts:
+  nonfinite_clients = tf.reduce_sum(tf.cast(tf.logical_not(finite), tf.int32))
+  return factory.Counts(tf.size(finite), nonfinite_clients)
+
+
+def _rows_finite(stacked: Any) -> tf.Tensor:
+  """Which of the updates that are stacked are finite."""
+  return tf.vectorized_map(_all_finite, stacked, fallback_to_while_loop=False)
 
 
 def _all_finite(structure: Any) -> tf.Tensor:

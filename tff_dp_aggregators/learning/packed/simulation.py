@@ -158,7 +158,7 @@ class PackedFedAvg:
     sums = _in_groups(
       lambda number: self._pack.run(weights, params, _rows_of(rows, cuts, number)),
       tf.shape(cuts)[0] - 1,
-      self._pack.zeros(weights, params),
+      self._server.zeros(),
     )
     return self._finish_round(state, sums, rows, cuts)
 
