@@ -234,7 +234,7 @@ def test_guides_come_in_order_of_use():
   pages = sorted(path.name for path in (ROOT / 'docs').glob('*.md'))
   generated = ['programs.md', 'published.md']
   guides = hooks.in_order_of_use([*pages, *generated])
-  assert guides[:2] == ['tutorial.md', 'training.md']
+  assert guides[:2] == ['tutorial.md', 'install.md']
   assert guides[-1] == 'architecture.md'
   assert sorted(guides) == sorted([*pages, *generated])
   with pytest.raises(ValueError, match='gone'):

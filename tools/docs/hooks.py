@@ -29,6 +29,7 @@ PACKAGE = 'tff_dp_aggregators'
 # In the order in which one comes to need them; others follow.
 _GUIDES = (
   'tutorial.md',
+  'install.md',
   'training.md',
   'after_training.md',
   'processes.md',
