@@ -426,28 +426,15 @@ class AdaptiveGaussianSumQuery(AdaptiveClippingQuery):
       participation: Who may take part when, and for how many rounds. `None` assumes
         that a client may take part in every round, and serves any number of them;
         there is no event of a whole run then, only of each round.
-      initial_clip_norm: L2 bound of a record in the first rounds, and the first
-        estimate. Rather too small than too large: noise is in proportion to it.
-      noise_multiplier: Standard deviation of z over the clip norm that would be as
-        private as records and counts together; 0 adds no noise to either.
-      clients_per_round: How many clients are expected in a round: what counts are
-        divided by. It is fixed, so that the number of clients stays private.
-      record_specs: Structure of float tensor specs like a record.
-      target_quantile: Which fraction of records is to be left unclipped.
-      learning_rate: The estimate changes by a factor of at most exp(learning_rate) a
-        round.
-      clipped_count_stddev: Standard deviation of z for the count of small norms;
-        `None` for what fits every cohort: a twentieth of `clients_per_round`, or as
-        much as takes a tenth of the budget (`accounting.adaptive_clipping`).
-      update_every: For how many rounds a clip norm is kept; `None` means 1.
+      initial_clip_norm: As for `AdaptiveClippingQuery`, and so are the others.
+      noise_multiplier: See there.
+      clients_per_round: See there.
+      record_specs: See there.
+      target_quantile: See there.
+      learning_rate: See there.
+      clipped_count_stddev: See there.
+      update_every: See there; `None` means 1.
       **noise_options: See `noise.Options`.
-
-    Raises:
-      TypeError: If a record tensor is not of a float dtype, or another argument not of
-        its type.
-      ValueError: If a number is out of range, a shape is not fully defined, or
-        `clipped_count_stddev` is at most half of `noise_multiplier`, so that the count
-        alone would cost more than all is to cost.
     """
     options.checked(noise_options, noise_lib.IndependentOptions)
     planned = matrix_mechanism.planned_rounds(participation)

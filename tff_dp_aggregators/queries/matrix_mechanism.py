@@ -177,15 +177,6 @@ class RecordSumQuery(SumAggregationDPQuery):
     """Returns zeros like `template`, by default like the query's records.
 
     Half precision becomes float32.
-
-    Args:
-      template: Structure of float tensors or their specs; `None` for `record_specs`.
-
-    Raises:
-      TypeError: If the template is not made of float tensors, or a dtype or container
-        is not that of `record_specs`.
-      ValueError: If its structure or a shape is not that of `record_specs`, or there is
-        neither of the two.
     """
     template = self._record_specs if template is None else template
     if template is None:
@@ -195,17 +186,7 @@ class RecordSumQuery(SumAggregationDPQuery):
     return self._check(super().initial_sample_state(template))
 
   def preprocess_record(self, params: Any, record: Any) -> Any:
-    """Returns the record as tensors, half precision in float32.
-
-    Args:
-      params: Not used.
-      record: Structure of float tensors.
-
-    Raises:
-      TypeError: If the record is not made of float tensors, or its dtypes are not
-        those of `record_specs`.
-      ValueError: If its structure or shapes are not those of `record_specs`.
-    """
+    """Returns the record as tensors, half precision in float32."""
     del params
     return self._check(record)
 
@@ -217,6 +198,11 @@ class RecordSumQuery(SumAggregationDPQuery):
 
 class GridSumQuery(RecordSumQuery):
   """What the queries have in common that bound records: sums of integers (`grid`).
+
+  Methods take `params`, from `derive_sample_params`; `record`, a structure of float
+  tensors, which raises a TypeError or ValueError if it is not like `record_specs`;
+  `sample_state`, a sum of what records became; and `global_state`, the state before the
+  round.
 
   A query sees sums and does not count their records. Who uses it without
   `aggregators`, which count, has to see to it that no sum is of more than
@@ -243,57 +229,20 @@ class GridSumQuery(RecordSumQuery):
     return () if identity == 'secret' else (identity,)
 
   def initial_sample_state(self, template: Any = None) -> Any:
-    """Returns the sum of no records: int64 zeros like `template`.
-
-    Args:
-      template: Structure of float tensors or their specs; `None` for `record_specs`.
-
-    Raises:
-      TypeError: If the template is not made of float tensors, or a dtype or container
-        is not that of `record_specs`.
-      ValueError: If its structure or a shape is not that of `record_specs`, or there is
-        neither of the two.
-    """
+    """Returns the sum of no records: int64 zeros like `template`."""
     return grid.zeros_like(super().initial_sample_state(template))
 
   def preprocess_record(self, params: Any, record: Any) -> Any:
-    """Returns the record clipped, in steps of the grid; zeros if it is not finite.
-
-    Args:
-      params: From `derive_sample_params`.
-      record: Structure of float tensors.
-
-    Raises:
-      TypeError: If the record is not made of float tensors, or its dtypes are not
-        those of `record_specs`.
-      ValueError: If its structure or shapes are not those of `record_specs`.
-    """
+    """Returns the record clipped, in steps of the grid; zeros if it is not finite."""
     sample, _ = self.encode_record(params, record)
     return sample
 
   @abc.abstractmethod
   def encode_record(self, params: Any, record: Any) -> tuple[Any, tf.Tensor]:
-    """Returns what `preprocess_record` does, and whether the record was finite.
-
-    Args:
-      params: From `derive_sample_params`.
-      record: Structure of float tensors.
-
-    Raises:
-      TypeError: As `preprocess_record`.
-      ValueError: As `preprocess_record`.
-    """
+    """Returns what `preprocess_record` does, and whether the record was finite."""
 
   def mean_of(self, result: Any, clients_per_round: float) -> Any:
-    """Returns what a private mean releases of a round.
-
-    Args:
-      result: From `get_noised_result`.
-      clients_per_round: What sums are divided by.
-
-    Returns:
-      A sum divided by that; what is no sum stays as it is.
-    """
+    """Returns what a private mean releases of a round."""
     return tf.nest.map_structure(
       lambda tensor: tensor / tf.cast(clients_per_round, tensor.dtype), result
     )
@@ -301,32 +250,13 @@ class GridSumQuery(RecordSumQuery):
   # For simulations, which have many clients in one computation and number them.
 
   def encode_without_noise(self, params: Any, record: Any) -> tuple[Any, tf.Tensor]:
-    """Returns what `encode_record` does, less the client's noise.
-
-    Args:
-      params: From `derive_sample_params`.
-      record: Structure of float tensors.
-
-    Raises:
-      TypeError: As `preprocess_record`.
-      ValueError: As `preprocess_record`.
-    """
+    """Returns what `encode_record` does, less the client's noise."""
     return self.encode_record(params, record)
 
   def add_without_noise(
     self, params: Any, sample_state: Any, several: Sequence[Any]
   ) -> tuple[Any, tf.Tensor]:
-    """Returns a sum with some more records, and which of these were finite.
-
-    Args:
-      params: From `derive_sample_params`.
-      sample_state: Sum of what `encode_without_noise` returns of records.
-      several: The records, structures of float tensors.
-
-    Raises:
-      TypeError: As `preprocess_record`.
-      ValueError: As `preprocess_record`.
-    """
+    """Returns a sum with some more records, and which of these were finite."""
     finite = []
     for record in several:
       sample, is_finite = self.encode_without_noise(params, record)
@@ -340,11 +270,7 @@ class GridSumQuery(RecordSumQuery):
     return all(getattr(type(self), each) is getattr(query, each) for each in names)
 
   def round_key(self, global_state: Any) -> Any:
-    """What the noise of a round's clients follows from; empty if they add none.
-
-    Args:
-      global_state: State before the round.
-    """
+    """What the noise of a round's clients follows from; empty if they add none."""
     del global_state
     return ()
 
@@ -353,12 +279,8 @@ class GridSumQuery(RecordSumQuery):
   ) -> Any:
     """Returns a sum of records with the noise that one more client adds, if it does.
 
-    Args:
-      params: From `derive_sample_params`.
-      sample_state: Sum of records.
-      round_key: From `round_key`.
-      number: The client's, an int64 scalar of which no two clients of a round have the
-        same.
+    `number`: The client's, an int64 scalar of which no two clients of a round have the
+    same.
     """
     del params, round_key, number
     return sample_state
@@ -368,18 +290,8 @@ class GridSumQuery(RecordSumQuery):
   ) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns how long a round's exact sum is, and how long its noise is to be.
 
-    The first is not private: it is of clients, and exact.
-
-    Args:
-      sample_state: Sum of the round's preprocessed records.
-      global_state: State before the round.
-
-    Returns:
-      The L2 norm of the sum, without noise, and the expected square of that of its
-      noise; float64 scalars.
-
-    Raises:
-      ValueError: If queries of this kind do not tell.
+    The L2 norm of the sum without noise, which is exact, of clients and not private;
+    and the expected square of that of its noise; float64 scalars.
     """
     del sample_state, global_state
     raise ValueError(
@@ -394,11 +306,7 @@ class GridSumQuery(RecordSumQuery):
 
   @abc.abstractmethod
   def spent(self, global_state: Any) -> Spent:
-    """Returns what all rounds that led to a state have spent, and the last of them.
-
-    Args:
-      global_state: State before or after any round.
-    """
+    """Returns what all rounds that led to a state have spent, and the last of them."""
 
 
 class NormalizedQuery(normalized_query.NormalizedQuery):
