@@ -24,7 +24,7 @@ import tensorflow as tf
 
 from tff_dp_aggregators import noise
 from tff_dp_aggregators.noise import generators
-from tff_dp_aggregators.noise import normal
+from tff_dp_aggregators.noise import rows
 
 _TIMED = 10**6
 _CALLS = 51
@@ -54,7 +54,7 @@ def _words(generator: str) -> _Source:
   def draw(num_elements: int, dtype: tf.DType, call: tf.Tensor) -> tf.Tensor:
     source = generators.choose(generator, secret=False)
     key = tf.constant(noise.Seed(1).key(), tf.int64)
-    num_words = num_elements * normal.WORDS // normal.NUMBERS
+    num_words = num_elements * rows._PAIR_WORDS // rows._PAIR_NUMBERS
     num_blocks = -(-num_words // source.block_words)
     zero = tf.constant(0, tf.int64)
     return source.words(key, call, zero, zero, num_blocks)

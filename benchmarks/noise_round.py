@@ -61,9 +61,9 @@ from tff_dp_aggregators import noise
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.learning import runtime
 from tff_dp_aggregators.noise import files as files_lib
-from tff_dp_aggregators.noise import interpreters
-from tff_dp_aggregators.noise.build import KINDS
-from tff_dp_aggregators.noise.build import interpret
+from tff_dp_aggregators.noise import recursions
+from tff_dp_aggregators.noise.streaming import KINDS
+from tff_dp_aggregators.noise.streaming import interpret
 from tff_dp_aggregators.strategies import noise_cost
 
 _ROUNDS = 2048
@@ -154,7 +154,7 @@ class Work(NamedTuple):
 def _work(case: Case) -> Work:
   work = case.strategy.recursion().work
   past = interpret(case.strategy.recursion())
-  if isinstance(past, interpreters.Decays):
+  if isinstance(past, recursions.Decays):
     return Work(work.draws, work.reads + work.writes)
   if not work.buffers:
     return Work(work.draws, 0)

@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from benchmarks import files_walked
 from experiments import simulate
 from tff_dp_aggregators.strategies import registry
 
@@ -59,6 +60,13 @@ def test_every_file_and_folder_that_is_named_exists():
   assert len(named) > 40
   missing = [path for path in named if not (ROOT / path_of(path)).exists()]
   assert not missing
+
+
+def test_the_walk_from_banded_to_noise_is_the_first_table():
+  table = TEXT.split('| file | what it does on the way |\n')[1].split('\n\n')[0]
+  assert TEXT.index(table) == TEXT.index('|---|')
+  named = re.findall(r'^\| `(\S+\.py)` \|', table, re.MULTILINE)
+  assert sorted(files_walked.walk_afresh()) == sorted(named)
 
 
 def test_functions_named_in_the_text_exist():

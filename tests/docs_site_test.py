@@ -218,7 +218,7 @@ def test_links_of_a_built_site_are_followed(tmp_path):
     ('contributing.md', 'README.md', 'index.md'),
     ('noise.md', '../README.md', 'index.md'),
     ('noise.md', '../tff_dp_aggregators/__init__.py', 'api/package.md'),
-    ('noise.md', '../tff_dp_aggregators/noise/build.py', 'api/noise/build.md'),
+    ('noise.md', '../tff_dp_aggregators/noise/streaming.py', 'api/noise/streaming.md'),
     ('noise.md', '../Makefile', 'files/Makefile'),
     ('example_run/report.md', '../noise.md', '../noise.md'),
     ('noise.md', '../gone.py', '../gone.py'),

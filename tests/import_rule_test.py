@@ -171,7 +171,7 @@ def test_tensorflow_privacy_is_imported_in_one_file_alone():
     for path in FILES
     if any(is_in(name, 'tensorflow_privacy') for name in names_imported_by(path))
   }
-  assert importing == {'queries/dp_query.py'}
+  assert importing == {'queries/matrix_mechanism.py'}
 
 
 def test_noise_and_what_it_costs_name_no_kind_of_strategy():

@@ -114,7 +114,7 @@ def _described(name):
   """Arguments and their descriptions, from the docstring."""
   text = inspect.getdoc(getattr(aggregators, name)).split('Args:\n')[1]
   text = re.split(r'\n\n', text)[0]
-  entries = re.findall(r'^  (\w+): (.*(?:\n    .*)*)', text, re.MULTILINE)
+  entries = re.findall(r'^  (?:\*\*)?(\w+): (.*(?:\n    .*)*)', text, re.MULTILINE)
   return {argument: ' '.join(words.split()) for argument, words in entries}
 
 
@@ -191,9 +191,34 @@ def test_an_exact_sum_refuses_what_its_inner_one_does(value_type):
 def test_only_what_is_no_number_has_a_position(name):
   for parameter in _parameters(name).values():
     assert parameter.kind is not inspect.Parameter.VAR_POSITIONAL
-    assert parameter.kind is not inspect.Parameter.VAR_KEYWORD
-    if parameter.kind is not inspect.Parameter.KEYWORD_ONLY:
+    if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+      assert parameter.name == 'noise_options'
+    elif parameter.kind is not inspect.Parameter.KEYWORD_ONLY:
       assert parameter.name in _POSITIONAL
+
+
+_TAKING_OPTIONS = [name for name in _FUNCTIONS if 'noise_options' in _parameters(name)]
+
+
+@pytest.mark.parametrize('name', _TAKING_OPTIONS)
+def test_an_option_of_the_noise_that_there_is_not_is_refused_by_name(name):
+  first, numbers = _BUILDERS[name]
+  remembers = 'IndependentOptions' not in str(_parameters(name)['noise_options'])
+  unsuitable = {} if remembers else {'storage': 'state'}
+  for options in ({'sed': 1}, unsuitable):
+    for option in options:
+      with pytest.raises(TypeError, match=f"'{option}' is no option.*seed, generator"):
+        getattr(aggregators, name)(*first, **numbers, **options)
+  options = {'seed': 1, 'generator': 'chacha20', 'storage': 'auto'}
+  if not remembers:
+    del options['storage']
+  made = getattr(aggregators, name)(*first, **numbers, **options)
+  assert (made.seed_identity[:6], made.generator) == ('seed 1', 'chacha20')
+
+
+def test_no_builder_has_more_than_fifteen_arguments():
+  for name in _FUNCTIONS:
+    assert len(_parameters(name)) <= 15
 
 
 @each
@@ -304,15 +329,12 @@ def test_the_docstring_describes_every_argument_in_order(name):
 def test_what_builders_share_is_the_same_in_all():
   order = [
     *('mechanism', 'strategy', 'participation', 'clip_norm', 'noise_multiplier'),
-    *('clients_per_round', 'workload', 'storage', 'seed', 'generator'),
-    'record_aggregation_factory',
+    *('clients_per_round', 'workload', 'record_aggregation_factory', 'noise_options'),
   ]
   for name in _FUNCTIONS:
     shared = [each for each in _parameters(name) if each in order]
     assert shared == sorted(shared, key=order.index)
-  for argument in (
-    *('clip_norm', 'storage', 'seed', 'generator', 'workload', 'clients_per_round'),
-  ):
+  for argument in (*('clip_norm', 'workload', 'clients_per_round'),):
     having = [name for name in _FUNCTIONS if argument in _parameters(name)]
     assert len(having) >= 2
     defaults = {_parameters(name)[argument].default for name in having}
@@ -326,8 +348,9 @@ def test_what_builders_share_is_the_same_in_all():
       for text in [_described(name)[argument].replace(', in the p-norm of `order`', '')]
     }
     assert len(defaults) == len(annotations) == len(words) == 1
-  last = {list(_parameters(name))[-1] for name in _FUNCTIONS}
-  assert last == {'record_aggregation_factory'}
+  for name in _FUNCTIONS:
+    last = [each for each in _parameters(name) if each != 'noise_options'][-1]
+    assert last == 'record_aggregation_factory'
 
 
 def test_the_query_of_a_factory_is_asked_for_a_record_by_position():

@@ -24,7 +24,7 @@ from tff_dp_aggregators import noise
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.learning import runtime
-from tff_dp_aggregators.queries import belonging
+from tff_dp_aggregators.queries import matrix_mechanism
 
 _ROUNDS = 8
 _TYPE = tff.TensorType(np.float32, [3])
@@ -210,5 +210,5 @@ def test_events_of_a_state_cannot_be_taken_for_one_event():
 
 
 def test_a_state_names_its_format():
-  text = json.loads(belonging.text_of({'clip_norm': 1.0}))
+  text = json.loads(matrix_mechanism.mechanism_text({'clip_norm': 1.0}))
   assert text == {'clip_norm': 1.0, 'state_format': 2}

@@ -23,7 +23,7 @@ from tff_dp_aggregators import noise
 from tff_dp_aggregators import queries
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.learning import runtime
-from tff_dp_aggregators.queries import records
+from tff_dp_aggregators.queries import matrix_mechanism
 
 _ROUNDS = 4
 _LIMITS = strategies.Participation(_ROUNDS, min_separation=2)
@@ -172,7 +172,7 @@ def test_a_process_measures_it_if_asked_and_is_the_same_but_for_that():
     aggregators.SignalToNoise.of_measurements(expected.measurements)
 
 
-class _Silent(records.GridSumQuery):
+class _Silent(matrix_mechanism.GridSumQuery):
   """A query that says no more than it must."""
 
   def encode_record(self, params, record):

@@ -16,7 +16,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_dp_aggregators.learning import runtime
-from tff_dp_aggregators.noise import chacha20
+from tff_dp_aggregators.noise import generators
 
 # Key, counter, nonce and serialised block.
 _VECTORS = {
@@ -70,7 +70,7 @@ def _words(text):
 
 
 def _block(key, counter, nonce, num_blocks=1):
-  return chacha20.blocks(
+  return generators.blocks(
     tf.constant(key), tf.constant(counter, tf.uint32), tf.constant(nonce), num_blocks
   ).numpy()
 
@@ -114,12 +114,12 @@ def test_every_mode_gives_the_same_bits():
     tff.TensorType(np.uint32, [8]), tff.TensorType(np.uint32, [3])
   )
   def in_worker(key, nonce):
-    return chacha20.blocks(key, tf.constant(7, tf.uint32), nonce, 1000)
+    return generators.blocks(key, tf.constant(7, tf.uint32), nonce, 1000)
 
   with runtime.local_runtime():
     np.testing.assert_array_equal(in_worker(key, nonce), eager)
   with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-    blocks = chacha20.blocks(
+    blocks = generators.blocks(
       tf.constant(key), tf.constant(7, tf.uint32), tf.constant(nonce), 1000
     )
     np.testing.assert_array_equal(session.run(blocks), eager)
@@ -135,7 +135,7 @@ def test_more_blocks_than_counters_are_refused():
 def test_a_graph_that_has_blocks_is_not_kept():
   with tf.Graph().as_default() as graph:
     zeros = tf.zeros([11], tf.uint32)
-    chacha20.blocks(zeros[:8], zeros[0], zeros[8:], 1)
+    generators.blocks(zeros[:8], zeros[0], zeros[8:], 1)
     del zeros
   gone = weakref.ref(graph)
   del graph

@@ -28,8 +28,7 @@ from tff_dp_aggregators import noise
 from tff_dp_aggregators import queries
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.learning import runtime
-from tff_dp_aggregators.noise import chacha20
-from tff_dp_aggregators.noise import keys
+from tff_dp_aggregators.noise import generators
 
 pytestmark = pytest.mark.optimized_graphs
 _LIMITS = strategies.Participation(4)
@@ -49,7 +48,7 @@ def _all_new(drawn):
 
 
 def _three():
-  return keys.new(), keys.new(), keys.new()
+  return generators.new_key(), generators.new_key(), generators.new_key()
 
 
 def test_keys_of_one_execution_and_of_the_next_are_all_new():
@@ -75,7 +74,9 @@ def test_processes_of_one_graph_have_keys_of_their_own():
 
 def test_reads_of_a_graph_are_not_merged():
   # Plain reads of the file are: three `tf.io.read_file` give one UUID in the worker.
-  lines = tff.tensorflow.computation(lambda: keys._lines(tf.constant(keys._ENTROPY)))
+  lines = tff.tensorflow.computation(
+    lambda: generators._lines(tf.constant(generators._ENTROPY))
+  )
   read_in_worker = [line for _ in range(3) for line in lines()]
   assert len(set(read_in_worker)) == 9
   for line in read_in_worker:
@@ -86,7 +87,7 @@ _FORKS = """
 import os, sys, traceback
 import numpy as np
 import tensorflow as tf
-from tff_dp_aggregators.noise import keys
+from tff_dp_aggregators.noise import generators
 
 def printed_by_children(run):
   # A child that fails ends at once: an exit would wait for threads that are not there.
@@ -108,7 +109,8 @@ def printed_by_children(run):
 # Nothing of TensorFlow has run yet but what its import does: after a fork its threads
 # are gone. Graphs that were made before serve all.
 with tf.Graph().as_default() as graph:
-  key = tf.stack([keys.new(), keys.new(), keys.new('/nowhere/uuid')])
+  new = generators.new_key
+  key = tf.stack([new(), new(), new('/nowhere/uuid')])
 
 def of_one_graph():
   with tf.compat.v1.Session(graph=graph) as session:
@@ -135,7 +137,7 @@ def keys_of_processes(tmp_path_factory):
   All are forked off one process, which has imported TensorFlow.
   """
   with tf.Graph().as_default() as graph:
-    tf.identity(keys.new(), name='key')
+    tf.identity(generators.new_key(), name='key')
   path = tmp_path_factory.mktemp('graphs') / 'graph'
   path.write_bytes(graph.as_graph_def().SerializeToString())
   lines = subprocess.run(
@@ -169,14 +171,18 @@ def test_the_key_is_the_documented_hash(tmp_path, monkeypatch):
   words = np.frombuffer(b''.join(line.bytes for line in lines), '>u4').astype(np.uint32)
   more = np.array([5, 6, 7, 8], np.uint32)
   # The graph that others have is not to have these lines.
-  monkeypatch.setattr(keys, '_traced_new', keys._traced_new.__wrapped__)
-  monkeypatch.setattr(keys, '_lines', lambda path: tf.constant([str(x) for x in lines]))
-  monkeypatch.setattr(keys, '_clock_and_numbers', lambda: tf.constant(more))
-  first = chacha20.blocks(
+  monkeypatch.setattr(generators, '_traced_key', generators._traced_key.__wrapped__)
+  monkeypatch.setattr(
+    generators, '_lines', lambda path: tf.constant([str(x) for x in lines])
+  )
+  monkeypatch.setattr(generators, '_clock_and_numbers', lambda: tf.constant(more))
+  first = generators.blocks(
     tf.constant(words[:8]), tf.constant(words[8]), tf.constant(words[9:]), 1
   )[:8, 0]
-  second = chacha20.blocks(first, tf.constant(more[0]), tf.constant(more[1:]), 1)[:8, 0]
-  assert keys.new().numpy().tobytes() == second.numpy().tobytes()
+  second = generators.blocks(first, tf.constant(more[0]), tf.constant(more[1:]), 1)[
+    :8, 0
+  ]
+  assert generators.new_key().numpy().tobytes() == second.numpy().tobytes()
 
 
 @pytest.mark.few(2)
@@ -196,8 +202,8 @@ def test_the_key_is_the_documented_hash(tmp_path, monkeypatch):
 def test_a_file_that_is_no_source_of_entropy_is_an_error(content, said, tmp_path):
   path = tmp_path / 'uuid'
   path.write_text(content)
-  traced = tf.function(lambda: keys.new(str(path)))
-  for draw in (lambda: keys.new(str(path)), traced):
+  traced = tf.function(lambda: generators.new_key(str(path)))
+  for draw in (lambda: generators.new_key(str(path)), traced):
     with pytest.raises(tf.errors.OpError, match=said) as error:
       draw()
     for line in content.split():
@@ -206,7 +212,7 @@ def test_a_file_that_is_no_source_of_entropy_is_an_error(content, said, tmp_path
 
 def test_without_the_file_keys_are_new_and_said_to_be_weak(capfd):
   def two():
-    return keys.new('/nowhere/uuid'), keys.new('/nowhere/uuid')
+    return generators.new_key('/nowhere/uuid'), generators.new_key('/nowhere/uuid')
 
   traced = tf.function(two)
   drawn = [np.array(two()), np.array(traced()), np.array(traced())]
@@ -216,11 +222,13 @@ def test_without_the_file_keys_are_new_and_said_to_be_weak(capfd):
 
 def test_the_tag_of_a_key_is_of_no_row():
   key = tf.constant([1, 2, 3, 4], tf.int64)
-  tags = [int(keys.tag_of(tf.constant(k, tf.int64))) for k in np.eye(4, dtype=np.int64)]
+  tags = [
+    int(generators.tag_of(tf.constant(k, tf.int64))) for k in np.eye(4, dtype=np.int64)
+  ]
   assert len(set(tags)) == 4
-  assert int(keys.tag_of(key)) == int(keys.tag_of(key))
+  assert int(generators.tag_of(key)) == int(generators.tag_of(key))
   last = np.frombuffer(b'\xff' * 4, np.uint32)[0]
-  assert keys._TAG_VECTOR == last
+  assert generators._TAG_VECTOR == last
 
 
 def _initialize(name, **arguments):

@@ -17,13 +17,13 @@ import scipy.stats
 import tensorflow as tf
 
 from tff_dp_aggregators import noise
-from tff_dp_aggregators.noise import laplace
+from tff_dp_aggregators.noise import rows
 
 _NUM_SAMPLES = 400_000
 
 
 def _rows(specs, seed=None):
-  return laplace.LaplaceRows(specs, None if seed is None else noise.Seed(seed))
+  return rows.LaplaceRows(specs, None if seed is None else noise.Seed(seed))
 
 
 def _sample(seed):
@@ -36,20 +36,20 @@ def test_numbers_follow_from_the_bits():
   bits = rng.integers(2**64, size=(2, 1000), dtype=np.uint64)
   magnitude = -np.log(bits[0] / 2.0**64)
   expected = np.where(bits[1] % 2, -magnitude, magnitude)
-  numbers = laplace.from_bits(tf.constant(bits))
+  numbers = rows.laplace_of_bits(tf.constant(bits))
   assert numbers.dtype == tf.float64
   # Words of 32 bits, the lower one first.
   words = tf.constant(np.ravel(bits).view(np.uint32))
-  np.testing.assert_array_equal(laplace.from_words(words), numbers)
+  np.testing.assert_array_equal(rows.laplace_of_words(words), numbers)
   np.testing.assert_allclose(numbers, expected, rtol=1e-12, atol=1e-15)
 
 
 def test_numbers_reach_88_scales():
   every_bit = 2**64 - 1
   bits = [[0, 0, 0, 0, every_bit], [0, 1, 2**63, every_bit, every_bit]]
-  numbers = laplace.from_bits(tf.constant(bits, tf.uint64)).numpy()
+  numbers = rows.laplace_of_bits(tf.constant(bits, tf.uint64)).numpy()
   largest = 128 * math.log(2)
-  assert largest == laplace.LARGEST
+  assert largest == rows.LARGEST_LAPLACE
   middle = 65 * math.log(2)  # 64 bits zero, the next one is set.
   least = 64 * math.log(2)
   expected = [largest, -largest, middle, -least, 0]

@@ -19,7 +19,6 @@ import tensorflow as tf
 
 from tff_dp_aggregators import noise
 from tff_dp_aggregators.noise import generators
-from tff_dp_aggregators.noise import normal
 from tff_dp_aggregators.noise import rows
 
 pytestmark = pytest.mark.optimized_graphs
@@ -44,7 +43,7 @@ def _lower_words(rng, size):
 
 def _box_muller(radii, lower, angles):
   """Pairs as complex numbers; angles are of 64 bits."""
-  numbers = normal.box_muller(
+  numbers = rows.box_muller(
     tf.constant(radii, tf.uint64),
     tf.constant(lower, tf.uint32),
     tf.constant(angles, tf.uint64),
@@ -147,7 +146,7 @@ def test_rounding_moves_a_pair_by_no_more_than_is_stated(traced):
 
 def _box_muller_numbers(radii, lower, angles):
   words = map(tf.convert_to_tensor, (radii, lower, angles))
-  return normal.box_muller(*words)
+  return rows.box_muller(*words)
 
 
 @pytest.mark.parametrize('sigmas', [2.0**-20, 2.0**-16, 1.0, 6.5, 7.5, 8.5])
@@ -183,7 +182,7 @@ def test_numbers_follow_from_the_generators_words(rare, traced):
     return tf.constant(more)
 
   def draw():
-    return normal.from_words(tf.constant(words), ask)
+    return rows.gaussians_of_words(tf.constant(words), ask)
 
   numbers = (tf.function(draw) if traced else draw)()
   assert traced or bool(asked) == (rare is not None)
@@ -220,8 +219,8 @@ def test_the_same_words_give_the_same_bits():
   words = rng.integers(2**32, size=120_000, dtype=np.uint32)
   words[:2] = 0
   more = tf.constant(_lower_words(rng, 30_000))
-  traced = tf.function(lambda given: normal.from_words(given, lambda: more))
-  first = normal.from_words(tf.constant(words), lambda: more).numpy()
+  traced = tf.function(lambda given: rows.gaussians_of_words(given, lambda: more))
+  first = rows.gaussians_of_words(tf.constant(words), lambda: more).numpy()
   for _ in range(2):
     assert traced(tf.constant(words)).numpy().tobytes() == first.tobytes()
 

@@ -14,27 +14,27 @@ import numpy as np
 import pytest
 
 from tff_dp_aggregators import noise
-from tff_dp_aggregators.noise import seeds
+from tff_dp_aggregators.noise import options
 
 
 def test_an_int_takes_the_next_stream_of_its_seed():
-  first = [seeds.resolve(seed) for seed in (555, 556, 555, np.int32(555))]
+  first = [options.resolve(seed) for seed in (555, 556, 555, np.int32(555))]
   assert first == [
     noise.Seed(555, 0),
     noise.Seed(556, 0),
     noise.Seed(555, 1),
     noise.Seed(555, 2),
   ]
-  assert seeds.resolve(noise.Seed(555)) == noise.Seed(555, 0)
-  assert seeds.resolve(555) == noise.Seed(555, 3)
-  assert seeds.resolve(None) is None
+  assert options.resolve(noise.Seed(555)) == noise.Seed(555, 0)
+  assert options.resolve(555) == noise.Seed(555, 3)
+  assert options.resolve(None) is None
 
 
 def test_threads_take_streams_of_their_own():
   taken = []
 
   def take():
-    taken.extend(seeds.resolve(557).stream for _ in range(500))
+    taken.extend(options.resolve(557).stream for _ in range(500))
 
   threads = [threading.Thread(target=take) for _ in range(8)]
   for thread in threads:
@@ -58,29 +58,29 @@ def test_keys_are_derived_alike_everywhere():
 
 
 def test_a_factory_has_a_part_for_each_process_after_the_first():
-  following = seeds.for_factory(noise.Seed(7, 3))
+  following = options.for_factory(noise.Seed(7, 3))
   assert [following() for _ in range(4)] == [
     noise.Seed(7, 3),
     noise.Seed(7, 3),
     noise.Seed(7, 3, part=1),
     noise.Seed(7, 3, part=2),
   ]
-  secret = seeds.for_factory(None)
+  secret = options.for_factory(None)
   assert [secret() for _ in range(3)] == [None] * 3
   with pytest.raises(ValueError, match='a whole stream.*seed 7, stream 0, part 1'):
-    seeds.for_factory(noise.Seed(7, 0, part=1))
+    options.for_factory(noise.Seed(7, 0, part=1))
 
 
 def test_identities_are_words():
-  assert seeds.identity(None) == 'secret'
-  assert seeds.identity(noise.Seed(7)) == 'seed 7, stream 0'
-  assert seeds.identity(noise.Seed(7, 2, 1)) == 'seed 7, stream 2, part 1'
+  assert options.identity(None) == 'secret'
+  assert options.identity(noise.Seed(7)) == 'seed 7, stream 0'
+  assert options.identity(noise.Seed(7, 2, 1)) == 'seed 7, stream 2, part 1'
 
 
 @pytest.mark.parametrize('seed', [1.0, '1', True, b'1', (1, 2), np.bool_(True)])
 def test_what_is_no_seed_is_refused(seed):
   with pytest.raises(TypeError, match='seed must be an int, a noise.Seed or None'):
-    seeds.resolve(seed)
+    options.resolve(seed)
   with pytest.raises(TypeError, match='value must be an int'):
     noise.Seed(seed)
   with pytest.raises(TypeError, match='stream must be an int'):

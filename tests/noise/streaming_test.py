@@ -24,9 +24,9 @@ import tensorflow as tf
 
 from tff_dp_aggregators import noise
 from tff_dp_aggregators import strategies
-from tff_dp_aggregators.noise import layout
-from tff_dp_aggregators.noise.build import interpret
-from tff_dp_aggregators.noise.build import terms_of
+from tff_dp_aggregators.noise import rows as layout
+from tff_dp_aggregators.noise.streaming import interpret
+from tff_dp_aggregators.noise.streaming import terms_of
 from tff_dp_aggregators.strategies import noise_cost
 from tff_dp_aggregators.strategies import recursion as recursion_lib
 

@@ -148,9 +148,12 @@ def test_the_sum_of_no_records_needs_no_template_if_the_query_knows_its_records(
 def test_only_what_is_no_number_has_a_position(name):
   for parameter in inspect.signature(getattr(queries, name)).parameters.values():
     assert parameter.kind is not inspect.Parameter.VAR_POSITIONAL
-    assert parameter.kind is not inspect.Parameter.VAR_KEYWORD
-    if parameter.kind is not inspect.Parameter.KEYWORD_ONLY:
+    if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+      assert parameter.name in ('arguments', 'noise_options')
+    elif parameter.kind is not inspect.Parameter.KEYWORD_ONLY:
       assert parameter.name in _POSITIONAL
+  with pytest.raises(TypeError, match="sed'"):
+    _build(name, sed=1)
 
 
 @pytest.mark.parametrize('name', [name for name in _ALL if _ALL[name][1]])

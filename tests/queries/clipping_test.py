@@ -22,7 +22,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tff_dp_aggregators.queries import clipping
 from tff_dp_aggregators.queries import grid
 
 _RNG = np.random.default_rng(20210917)
@@ -91,7 +90,7 @@ def _scaled(record, factor):
 @functools.lru_cache(maxsize=None, typed=True)
 def _clip(traced, order=2):
   def clip(record, clip_norm):
-    return clipping.clip_to_grid(record, clip_norm, _steps(clip_norm), order)
+    return grid.clip_to_grid(record, clip_norm, _steps(clip_norm), order)
 
   return tf.function(clip) if traced else clip
 
@@ -316,7 +315,7 @@ def test_a_record_with_a_non_finite_entry_counts_as_zero(where, bad, traced):
       assert float(clipped.norm) == 0.0
       assert not bool(clipped.finite)
       assert np.array_equal(_flat(clipped.integers), np.zeros(8))
-  kept, finite = clipping.zero_unless_finite(record)
+  kept, finite = grid.zero_unless_finite(record)
   assert not bool(finite)
   assert np.array_equal(_flat(kept), np.zeros(8))
 
@@ -337,9 +336,9 @@ def test_records_added_to_a_sum_are_those_that_are_clipped(shape, dtype, traced)
   total = [
     tf.random.uniform(each, -(2**61), 2**61, tf.int64) for each in (shape, [], [7])
   ]
-  add = tf.function(clipping.add_clipped) if traced else clipping.add_clipped
+  add = tf.function(grid.add_clipped) if traced else grid.add_clipped
   added = add(total, several, 3.7, steps)
-  clipped = [clipping.clip_to_grid(each, 3.7, steps) for each in several]
+  clipped = [grid.clip_to_grid(each, 3.7, steps) for each in several]
   np.testing.assert_array_equal(added.finite, [each.finite for each in clipped])
   np.testing.assert_array_equal(added.norms, [each.norm for each in clipped])
   assert added.finite.numpy().tolist() == [True] * 4 + [False] * 2 + [True]
@@ -362,11 +361,10 @@ def test_the_sum_of_stacked_records_is_that_of_records_that_are_clipped(dtype, t
   steps = grid.steps_per_unit(3.7, 1.0)
   for count in (7, 5, 1):  # With records that are not finite, and without.
     some = [each[:count] for each in stacked]
-    total = tf.function(clipping.sum_clipped) if traced else clipping.sum_clipped
+    total = tf.function(grid.sum_clipped) if traced else grid.sum_clipped
     added = total(some, 3.7, steps)
     clipped = [
-      clipping.clip_to_grid([each[i] for each in some], 3.7, steps)
-      for i in range(count)
+      grid.clip_to_grid([each[i] for each in some], 3.7, steps) for i in range(count)
     ]
     assert added.finite.numpy().tolist() == [i < 5 for i in range(count)]
     np.testing.assert_allclose(added.norms, [each.norm for each in clipped], rtol=1e-14)
@@ -384,16 +382,16 @@ def test_stacked_records_of_just_the_norm_do_not_exceed_it():
     bound = np.float32(_norm(record, 2))
     for factor in (0.9999999, 1.0, 1.0000001):
       steps = _steps(tf.constant(bound))
-      added = clipping.sum_clipped(
+      added = grid.sum_clipped(
         record[tf.newaxis] * tf.constant(factor, tf.float32), tf.constant(bound), steps
       )
-      clipped = clipping.Clipped(added.integers, added.norms[0], added.finite[0])
+      clipped = grid.Clipped(added.integers, added.norms[0], added.finite[0])
       assert _is_within(clipped, bound, 2)
 
 
 @all_records
 def test_a_finite_record_is_kept_by_the_check_for_non_finite_ones(name):
-  kept, finite = clipping.zero_unless_finite(_RECORDS[name])
+  kept, finite = grid.zero_unless_finite(_RECORDS[name])
   assert bool(finite)
   assert _same_bits(kept, _RECORDS[name])
 
@@ -444,7 +442,7 @@ def test_orders_without_a_triangle_inequality_are_refused(order):
 @pytest.mark.parametrize('bad', [math.nan, 0.0, -1.0])
 def test_a_clip_norm_that_turns_out_to_be_none_lets_no_record_through(order, bad):
   clip = tf.function(
-    lambda record, bound: clipping.clip_to_grid(
+    lambda record, bound: grid.clip_to_grid(
       record, bound, tf.constant(2.0**39, tf.float64), order
     )
   )

@@ -12,7 +12,7 @@ import pytest
 import scipy.linalg
 import tensorflow as tf
 
-from tff_dp_aggregators.queries import rotation
+from tff_dp_aggregators.queries import distributed
 
 _KEY = tf.constant([1, 2, 3, 4], tf.int64)
 
@@ -20,20 +20,20 @@ _KEY = tf.constant([1, 2, 3, 4], tf.int64)
 @pytest.mark.parametrize('dimension', [1, 2, 64, 512, 2048])
 def test_the_transform_is_a_hadamard_matrix_and_its_own_inverse(dimension):
   vector = np.random.default_rng(1).normal(size=dimension)
-  rotated = rotation.hadamard(tf.constant(vector)).numpy()
+  rotated = distributed.hadamard(tf.constant(vector)).numpy()
   matrix = scipy.linalg.hadamard(dimension) / math.sqrt(dimension)
   np.testing.assert_allclose(
     np.sort(np.abs(rotated)), np.sort(np.abs(matrix @ vector)), atol=1e-12
   )
   assert np.linalg.norm(rotated) == pytest.approx(np.linalg.norm(vector))
-  again = rotation.hadamard(tf.constant(rotated)).numpy()
+  again = distributed.hadamard(tf.constant(rotated)).numpy()
   np.testing.assert_allclose(again, vector, atol=1e-12)
 
 
 @pytest.mark.parametrize('dimension', [1, 5, 64, 4096])
 def test_signs_are_of_both_kinds_and_others_in_other_rounds(dimension):
   first, second, again = (
-    rotation.signs(_KEY, tf.constant(index, tf.int64), dimension).numpy()
+    distributed.signs(_KEY, tf.constant(index, tf.int64), dimension).numpy()
     for index in (0, 1, 0)
   )
   assert first.shape == (dimension,) and set(first) <= {-1.0, 1.0}
@@ -53,6 +53,6 @@ def test_entries_of_the_worst_vectors_are_short(kind):
   }[kind]
   # 2 d exp(-t^2 / 2) is below 1e-6 a round at t = 6.7.
   for index in range(20):
-    signs = rotation.signs(_KEY, tf.constant(index, tf.int64), dimension)
-    rotated = rotation.hadamard(tf.constant(vector) * signs)
+    signs = distributed.signs(_KEY, tf.constant(index, tf.int64), dimension)
+    rotated = distributed.hadamard(tf.constant(vector) * signs)
     assert float(tf.reduce_max(tf.abs(rotated))) < 6.7

@@ -8,15 +8,16 @@ For secure aggregation pass `secure_sum()` as `record_aggregation_factory`: the 
 of clients and of values that are not finite are summed securely then, too.
 """
 
-from typing import Optional
+from typing import Any, Optional
 
 import tensorflow_federated as tff
+from typing_extensions import Unpack
 
-from tff_dp_aggregators import accounting
 from tff_dp_aggregators import noise
 from tff_dp_aggregators import queries
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.aggregators import factory
+from tff_dp_aggregators.noise import options
 
 
 def gaussian(
@@ -25,11 +26,10 @@ def gaussian(
   clip_norm: float,
   noise_multiplier: float,
   clients_per_round: float,
-  seed: noise.SeedLike = None,
-  generator: str = 'auto',
   record_aggregation_factory: Optional[
     tff.aggregators.UnweightedAggregationFactory
   ] = None,
+  **noise_options: Unpack[noise.IndependentOptions],
 ) -> factory.DPMeanFactory:
   """Independent Gaussian noise in every round (DP-FedAvg, arXiv:1710.06963).
 
@@ -40,18 +40,9 @@ def gaussian(
     clip_norm: L2 bound of one client's contribution to one round.
     noise_multiplier: Standard deviation of the noise of the *sum* over `clip_norm`.
     clients_per_round: Denominator of the mean.
-    seed: Reproducible noise, for simulations; `None` for secret noise: see
-      `noise.Seed`.
-    generator: 'chacha20', 'philox' or 'auto': see `noise.Seed`.
     record_aggregation_factory: Sums the clipped values; `None` for
       `tff.aggregators.SumFactory`.
-
-  Returns:
-    An unweighted aggregation factory.
-
-  Raises:
-    TypeError: If an argument is not of its type.
-    ValueError: If a number is out of range.
+    **noise_options: See `noise.Options`.
 
   Example:
     >>> aggregator = gaussian(
@@ -67,9 +58,8 @@ def gaussian(
     clip_norm=clip_norm,
     noise_multiplier=noise_multiplier,
     clients_per_round=clients_per_round,
-    seed=seed,
-    generator=generator,
     record_aggregation_factory=record_aggregation_factory,
+    **noise_options,
   )
 
 
@@ -82,12 +72,10 @@ def tree(
   honaker: bool = True,
   restart_every: Optional[int] = None,
   cumulative: bool = False,
-  storage: noise.Storage = 'auto',
-  seed: noise.SeedLike = None,
-  generator: str = 'auto',
   record_aggregation_factory: Optional[
     tff.aggregators.UnweightedAggregationFactory
   ] = None,
+  **noise_options: Unpack[noise.Options],
 ) -> factory.DPMeanFactory:
   """Tree-aggregation noise (DP-FTRL, arXiv:2103.00039).
 
@@ -101,19 +89,9 @@ def tree(
     restart_every: Rounds after which a fresh tree begins; `None` for a single one.
     cumulative: Whether each round returns the sum of all means so far, for an optimizer
       that works on sums (FTRL), or the mean of the round, whose noise cancels in sums.
-    storage: Where the noise of earlier rounds is: see `noise.build`.
-    seed: Reproducible noise, for simulations; `None` for secret noise: see
-      `noise.Seed`.
-    generator: 'chacha20', 'philox' or 'auto': see `noise.Seed`.
     record_aggregation_factory: Sums the clipped values; `None` for
       `tff.aggregators.SumFactory`.
-
-  Returns:
-    An unweighted aggregation factory.
-
-  Raises:
-    TypeError: If an argument is not of its type; `participation` may not be `None`.
-    ValueError: If a number is out of range.
+    **noise_options: See `noise.Options`.
 
   Example:
     >>> aggregator = tree(
@@ -133,10 +111,8 @@ def tree(
     clients_per_round=clients_per_round,
     honaker=honaker,
     restart_every=restart_every,
-    storage=storage,
-    seed=seed,
-    generator=generator,
     record_aggregation_factory=record_aggregation_factory,
+    **noise_options,
   )
 
 
@@ -147,12 +123,10 @@ def banded(
   noise_multiplier: float,
   clients_per_round: float,
   num_bands: Optional[int] = None,
-  storage: noise.Storage = 'auto',
-  seed: noise.SeedLike = None,
-  generator: str = 'auto',
   record_aggregation_factory: Optional[
     tff.aggregators.UnweightedAggregationFactory
   ] = None,
+  **noise_options: Unpack[noise.Options],
 ) -> factory.DPMeanFactory:
   """Banded matrix factorization noise (arXiv:2306.08153).
 
@@ -165,19 +139,9 @@ def banded(
     num_bands: Bands of the strategy, the one with the least RMSE of those; the noise of
       `num_bands - 1` rounds is remembered. `None` means `min_separation`, the most
       there can be; they cost no sensitivity.
-    storage: Where the noise of earlier rounds is: see `noise.build`.
-    seed: Reproducible noise, for simulations; `None` for secret noise: see
-      `noise.Seed`.
-    generator: 'chacha20', 'philox' or 'auto': see `noise.Seed`.
     record_aggregation_factory: Sums the clipped values; `None` for
       `tff.aggregators.SumFactory`.
-
-  Returns:
-    An unweighted aggregation factory.
-
-  Raises:
-    TypeError: If an argument is not of its type; `participation` may not be `None`.
-    ValueError: If a number is out of range.
+    **noise_options: See `noise.Options`.
 
   Example:
     >>> aggregator = banded(
@@ -190,16 +154,18 @@ def banded(
     1.0
   """
   strategies.participation.require(participation)
+  if num_bands is None:
+    num_bands = strategies.registry.free_bands(participation)
   return from_strategy(
-    accounting.mechanism.strategy_for('banded', participation, num_bands=num_bands),
+    strategies.banded.optimize(
+      participation.num_rounds, num_bands=num_bands, participation=participation
+    ),
     participation,
     clip_norm=clip_norm,
     noise_multiplier=noise_multiplier,
     clients_per_round=clients_per_round,
-    storage=storage,
-    seed=seed,
-    generator=generator,
     record_aggregation_factory=record_aggregation_factory,
+    **noise_options,
   )
 
 
@@ -211,12 +177,10 @@ def from_strategy(
   noise_multiplier: float,
   clients_per_round: float,
   workload: Optional[strategies.Workload] = None,
-  storage: noise.Storage = 'auto',
-  seed: noise.SeedLike = None,
-  generator: str = 'auto',
   record_aggregation_factory: Optional[
     tff.aggregators.UnweightedAggregationFactory
   ] = None,
+  **noise_options: Unpack[noise.Options],
 ) -> factory.DPMeanFactory:
   """The noise of any strategy: BLT, banded, banded inverse, dense, ...
 
@@ -229,15 +193,9 @@ def from_strategy(
     workload: `None` to return the mean of each round; a `Workload` to return its rows
       applied to all means so far: prefix sums, with momentum, learning rates and weight
       decay if it has them.
-    storage: Where the noise of earlier rounds is: see `noise.build`.
-    seed: Reproducible noise, for simulations; `None` for secret noise: see
-      `noise.Seed`.
-    generator: 'chacha20', 'philox' or 'auto': see `noise.Seed`.
     record_aggregation_factory: Sums the clipped values; `None` for
       `tff.aggregators.SumFactory`.
-
-  Returns:
-    An unweighted aggregation factory.
+    **noise_options: See `noise.Options`.
 
   Raises:
     TypeError: If an argument is not of its type; `participation` may not be `None`.
@@ -265,8 +223,224 @@ def from_strategy(
     noise_multiplier=noise_multiplier,
     clients_per_round=clients_per_round,
     workload=workload,
-    storage=storage,
-    seed=seed,
-    generator=generator,
+    record_aggregation_factory=record_aggregation_factory,
+    **noise_options,
+  )
+
+
+def adaptive(
+  *,
+  strategy: Optional[strategies.Strategy] = None,
+  participation: Optional[strategies.Participation] = None,
+  noise_multiplier: float,
+  clients_per_round: float,
+  initial_clip_norm: float = 0.1,
+  target_quantile: float = 0.5,
+  learning_rate: float = 0.2,
+  clipped_count_stddev: Optional[float] = None,
+  update_every: Optional[int] = None,
+  workload: Optional[strategies.Workload] = None,
+  record_aggregation_factory: Optional[
+    tff.aggregators.UnweightedAggregationFactory
+  ] = None,
+  **noise_options: Unpack[noise.Options],
+) -> factory.DPMeanFactory:
+  """Noise of any strategy, with a clip norm that adapts (arXiv:1905.03871).
+
+  The counterpart of `gaussian_adaptive` and `tree_adaptive` of
+  `tff.aggregators.DifferentiallyPrivateFactory`, whose default numbers it has. What
+  each client says of its norm is one more number beside its value, and covered by
+  `noise_multiplier`.
+
+  The measurements have two more numbers under `dp_query_metrics`, `quantile_estimate`
+  and `fraction_below`, both of them private estimates; `clip_norm` is that of the next
+  round. A client whose value is not finite counts as a zero vector, thus as unclipped.
+
+  Args:
+    strategy: Strategy matrix C, for the number of rounds planned; one more is an error.
+      `None` for independent noise in every round.
+    participation: Who may take part when, and for how many rounds; a strategy needs
+      one. Without a strategy, `None` serves any number of rounds and assumes that a
+      client may take part in all of them.
+    noise_multiplier: Standard deviation of z over the clip norm that would be as
+      private as means and clip norms together; 0 adds no noise to either.
+    clients_per_round: Denominator of the mean, and of the fraction of small norms.
+    initial_clip_norm: L2 bound of one client's contribution in the first rounds, and
+      the first estimate.
+    target_quantile: Which fraction of clients is to be left unclipped.
+    learning_rate: The estimate changes by a factor of at most exp(learning_rate) a
+      round.
+    clipped_count_stddev: Standard deviation of z for the count of small norms; `None`
+      for what fits every cohort: a twentieth of `clients_per_round`, or as much as
+      takes a tenth of the budget (`accounting.adaptive_clipping`).
+    update_every: For how many rounds a clip norm is kept, while the estimate moves on;
+      `None` means until the restart for a tree that restarts, and else 1.
+    workload: `None` to return the mean of each round; a `Workload` to return its rows
+      applied to all means so far.
+    record_aggregation_factory: Sums the clipped values, each with its count of -1/2 or
+      1/2; `None` for `tff.aggregators.SumFactory`. It must not make either larger.
+    **noise_options: See `noise.Options`.
+
+  Raises:
+    TypeError: If an argument is not of its type; `participation` may not be `None`
+      with a strategy.
+    ValueError: If a number is out of range, `clipped_count_stddev` at most half of
+      `noise_multiplier`, `update_every` not a multiple of the tree's restarts, or
+      strategy, participation and workload not for the same rounds.
+
+  Example:
+    >>> aggregator = adaptive(noise_multiplier=1.0, clients_per_round=100)
+    >>> import numpy as np
+    >>> process = aggregator.create(tff.TensorType(np.float32, [2]))
+    >>> values = [np.array([3.0, 4.0], np.float32)] * 100
+    >>> output = process.next(process.initialize(), values)
+    >>> clip_norm = output.measurements['dp_query_metrics']['clip_norm']
+    >>> bool(clip_norm > 0.1)  # It was far too small.
+    True
+  """
+  numbers: dict[str, Any] = {
+    'initial_clip_norm': initial_clip_norm,
+    'noise_multiplier': noise_multiplier,
+    'clients_per_round': clients_per_round,
+    'target_quantile': target_quantile,
+    'learning_rate': learning_rate,
+    'clipped_count_stddev': clipped_count_stddev,
+    'update_every': update_every,
+  }
+  if strategy is None and participation is not None:
+    participation = strategies.participation.require(participation)
+    strategy = strategies.Identity(participation.num_rounds)
+  if strategy is None and workload is not None:
+    raise ValueError(
+      'a workload needs a participation as well: it is for a planned number of rounds; '
+      f'got {workload}.'
+    )
+
+  given = options.checked(noise_options)
+  next_seed = options.for_factory(given.seed)
+
+  def build_query(record_specs: Any) -> queries.AdaptiveClippingQuery:
+    if strategy is None:
+      return queries.AdaptiveGaussianSumQuery(
+        record_specs=record_specs,
+        seed=next_seed(),
+        generator=given.generator,
+        **numbers,
+      )
+    return queries.AdaptiveClippingQuery(
+      strategy,
+      strategies.participation.require(participation),
+      record_specs=record_specs,
+      workload=workload,
+      seed=next_seed(),
+      generator=given.generator,
+      storage=given.storage,
+      **numbers,
+    )
+
+  return factory.DPMeanFactory(
+    build_query,
+    clients_per_round=clients_per_round,
+    record_aggregation_factory=record_aggregation_factory,
+  )
+
+
+def laplace(
+  participation: Optional[strategies.Participation] = None,
+  *,
+  clip_norm: float,
+  noise_multiplier: float,
+  clients_per_round: float,
+  record_aggregation_factory: Optional[
+    tff.aggregators.UnweightedAggregationFactory
+  ] = None,
+  **noise_options: Unpack[noise.IndependentOptions],
+) -> factory.DPMeanFactory:
+  """Independent Laplace noise in every round (Dwork et al. 2006, theorem 1).
+
+  Each round of a client costs epsilon = 1 / `noise_multiplier` with delta = 0. Clients
+  are clipped in L1 norm, which for a vector of d entries is up to sqrt(d) times its L2
+  norm: for models of more than a few numbers, Gaussian noise is the smaller one.
+
+  Args:
+    participation: Who may take part when, and for how many rounds; one more is an
+      error. `None` serves any number and assumes that a client may take part in all of
+      them.
+    clip_norm: L1 bound of one client's contribution to one round.
+    noise_multiplier: Scale of the noise of the *sum* over `clip_norm`; its standard
+      deviation is sqrt(2) times that.
+    clients_per_round: Denominator of the mean.
+    record_aggregation_factory: Sums the clipped values; `None` for
+      `tff.aggregators.SumFactory`.
+    **noise_options: See `noise.Options`.
+
+  Example:
+    >>> import numpy as np
+    >>> from tff_dp_aggregators import aggregators
+    >>> histogram = aggregators.laplace(
+    ...   clip_norm=1.0, noise_multiplier=2.0, clients_per_round=100
+    ... )
+    >>> process = histogram.create(tff.TensorType(np.float32, [10]))
+    >>> votes = [np.eye(10, dtype=np.float32)[3]] * 100
+    >>> output = process.next(process.initialize(), votes)
+    >>> aggregators.extract_dp_event(output.state).all_rounds_so_far
+    LaplaceDpEvent(noise_multiplier=2.0)
+  """
+  return factory.from_query(
+    queries.LaplaceSumQuery,
+    participation,
+    clip_norm=clip_norm,
+    noise_multiplier=noise_multiplier,
+    clients_per_round=clients_per_round,
+    record_aggregation_factory=record_aggregation_factory,
+    **noise_options,
+  )
+
+
+def norm_clip(
+  *,
+  clip_norm: float,
+  clients_per_round: float,
+  order: float = 2.0,
+  record_aggregation_factory: Optional[
+    tff.aggregators.UnweightedAggregationFactory
+  ] = None,
+) -> factory.DPMeanFactory:
+  """The mean of clipped values, without noise and without privacy.
+
+  What is left of a private mean if its noise is taken away: to see what clipping
+  does, and as a sum that no client can move far.
+
+  Args:
+    clip_norm: Bound of one client's contribution to one round, in the p-norm of
+      `order`.
+    clients_per_round: Denominator of the mean.
+    order: Which p-norm: 1 <= order <= infinity (`math.inf` clips each entry).
+    record_aggregation_factory: Sums the clipped values; `None` for
+      `tff.aggregators.SumFactory`.
+    **noise_options: See `noise.Options`.
+
+  Returns:
+    An unweighted aggregation factory. What `extract_dp_event` says of its states is
+    `NonPrivateDpEvent`.
+
+  Example:
+    >>> import numpy as np
+    >>> process = norm_clip(clip_norm=1.0, clients_per_round=2, order=1).create(
+    ...   tff.TensorType(np.float32, [2])
+    ... )
+    >>> values = [np.float32([3.0, -1.0]), np.float32([0.5, 0.0])]
+    >>> process.next(process.initialize(), values).result.round(3)
+    array([ 0.625, -0.125], dtype=float32)
+  """
+
+  def build_query(record_specs: Any) -> queries.NormClipSumQuery:
+    return queries.NormClipSumQuery(
+      order=order, clip_norm=clip_norm, record_specs=record_specs
+    )
+
+  return factory.DPMeanFactory(
+    build_query,
+    clients_per_round=clients_per_round,
     record_aggregation_factory=record_aggregation_factory,
   )

@@ -19,7 +19,6 @@ import tensorflow_federated as tff
 from tff_dp_aggregators import queries
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import distributed_noise
-from tff_dp_aggregators.aggregators import exact_sums
 from tff_dp_aggregators.aggregators import factory
 from tff_dp_aggregators.base import checks
 
@@ -221,7 +220,7 @@ def of_noise(
   if type(record_aggregation_factory) is tff.aggregators.SecureModularSumFactory:
     _check_modulus(record_aggregation_factory, bits)
     # Exact modulo 2^bits, which is all that is asked of it here.
-    record_aggregation_factory = exact_sums.ExactSum(record_aggregation_factory)
+    record_aggregation_factory = factory.ExactSum(record_aggregation_factory)
     count_sum_factory = tff.aggregators.SecureSumFactory(1, 0)
 
   def build_query(record_specs: Any) -> queries.DistributedSumQuery:

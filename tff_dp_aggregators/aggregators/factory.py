@@ -1,25 +1,33 @@
-"""The factory that turns a query into a TFF aggregation process."""
+"""The factory that turns a query into a TFF aggregation process: a value's life.
+
+`DPMeanFactory.create` checks the type of values. In each round `DPMean.encode` clips a
+client's value to the grid; what may add these up is said here; and `DPMean.release`
+has noise added, divides and measures.
+"""
 
 import collections
 import copy
+import dataclasses
 import functools
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any, Callable, NamedTuple, Optional
 
+import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_dp_aggregators import noise
 from tff_dp_aggregators import queries
 from tff_dp_aggregators import strategies
-from tff_dp_aggregators.aggregators import exact_sums
-from tff_dp_aggregators.aggregators import nonfinite
 from tff_dp_aggregators.aggregators import tracing
 from tff_dp_aggregators.base import checks
-from tff_dp_aggregators.noise import seeds
+from tff_dp_aggregators.noise import options
 from tff_dp_aggregators.queries import grid
-from tff_dp_aggregators.queries import records
+from tff_dp_aggregators.queries import matrix_mechanism
 
+# Name of the count in a process's measurements.
+NONFINITE_COUNT = 'nonfinite_count'
 # Of a record that is one number.
 _ONE_NUMBER = tf.TensorSpec([], tf.float32)
 # What TFF's runtime carries in one call; above, it fails or, from 2 GB on, retries
@@ -68,7 +76,7 @@ class DPMeanFactory(tff.aggregators.UnweightedAggregationFactory):
 
   def __init__(
     self,
-    build_query: Callable[[Any], records.GridSumQuery],
+    build_query: Callable[[Any], matrix_mechanism.GridSumQuery],
     *,
     clients_per_round: float,
     min_clients: Optional[int] = None,
@@ -112,9 +120,9 @@ class DPMeanFactory(tff.aggregators.UnweightedAggregationFactory):
     if record_aggregation_factory is None:
       record_aggregation_factory = tff.aggregators.SumFactory()
     if count_sum_factory is None:
-      count_sum_factory = exact_sums.for_counts_beside(record_aggregation_factory)
-    exact_sums.check_exact_sum('record_aggregation_factory', record_aggregation_factory)
-    nonfinite.check_unweighted('count_sum_factory', count_sum_factory)
+      count_sum_factory = for_counts_beside(record_aggregation_factory)
+    check_exact_sum('record_aggregation_factory', record_aggregation_factory)
+    check_unweighted('count_sum_factory', count_sum_factory)
     self._build_query = build_query
     self._clients_per_round = float(clients_per_round)
     self._record_aggregation_factory = record_aggregation_factory
@@ -138,11 +146,11 @@ class DPMeanFactory(tff.aggregators.UnweightedAggregationFactory):
     return self._min_clients
 
   @property
-  def query(self) -> records.GridSumQuery:
+  def query(self) -> matrix_mechanism.GridSumQuery:
     """The query, for records that are one number, mostly."""
     return self._query
 
-  def query_for(self, record_specs: Any) -> records.GridSumQuery:
+  def query_for(self, record_specs: Any) -> matrix_mechanism.GridSumQuery:
     """A query of its own, for records of these specs.
 
     What `create` says of seeds holds as well.
@@ -331,7 +339,7 @@ class DPMeanFactory(tff.aggregators.UnweightedAggregationFactory):
       TypeError: As for `create`.
       ValueError: As for `create`.
     """
-    nonfinite.check_value_type(value_type)
+    check_value_type(value_type)
     mean = DPMean(
       self._build_query(_record_specs(value_type)),
       self._clients_per_round,
@@ -360,7 +368,7 @@ class DPMean:
 
   def __init__(
     self,
-    query: records.GridSumQuery,
+    query: matrix_mechanism.GridSumQuery,
     clients_per_round: float,
     value_type: Any,
     *,
@@ -446,7 +454,7 @@ class DPMean:
   # For simulations, which train many clients in one computation and number them.
 
   @property
-  def noised_by(self) -> Optional[records.GridSumQuery]:
+  def noised_by(self) -> Optional[matrix_mechanism.GridSumQuery]:
     """The query, if clients add noise, which sums leave out there."""
     return self._query if self._query.clients_add_noise else None
 
@@ -523,7 +531,7 @@ class DPMean:
       return tff.templates.MeasuredProcessOutput(
         tff.federated_zip(new_state),
         result,
-        nonfinite.add_nonfinite_count(measurements, counted.result.nonfinite),
+        add_nonfinite_count(measurements, counted.result.nonfinite),
       )
 
     return tff.templates.AggregationProcess(init_fn, next_fn)
@@ -535,7 +543,9 @@ def _with_counts(sample: Any, finite: tf.Tensor) -> tuple[Any, Counts]:
 
 
 def _min_clients_of(
-  query: records.GridSumQuery, min_clients: Optional[int], clients_per_round: float
+  query: matrix_mechanism.GridSumQuery,
+  min_clients: Optional[int],
+  clients_per_round: float,
 ) -> int:
   """How many clients have to report, for the caller and for the query."""
   fewest = getattr(query, 'min_clients', None) or 0
@@ -560,51 +570,21 @@ def _check_sum(process: tff.templates.AggregationProcess, sample_type: Any) -> N
     )
 
 
-def secure_sum() -> tff.aggregators.SecureSumFactory:
-  """Sums clipped records securely: a `record_aggregation_factory`.
-
-  Its bounds are those of the grid, which no entry exceeds; nothing is rounded or
-  clipped by it. It serves adaptive clipping as well.
-
-  Shifted to be positive, as secure sums need them, entries take 41 bits: sums of up to
-  2^22 clients, four million, fit into 63. Larger cohorts need a platform whose sums
-  wrap around at 2^64, as those of the simulation do.
-
-  TFF leaves secure sums to the platform that it is compiled for. Its local runtime, and
-  so `learning.runtime.local_runtime`, has none: a round ends there with "Cannot embed a
-  federated value". `tff.backends.test.set_sync_test_cpp_execution_context()` simulates
-  them, with the same result and no security.
-
-  Example:
-    >>> from tff_dp_aggregators import aggregators
-    >>> factory = aggregators.gaussian(
-    ...   clip_norm=1.0,
-    ...   noise_multiplier=1.0,
-    ...   clients_per_round=100,
-    ...   record_aggregation_factory=secure_sum(),
-    ... )
-  """
-  return tff.aggregators.SecureSumFactory(grid.LARGEST_ENTRY)
-
-
 def from_query(
-  query: Callable[..., records.GridSumQuery],
+  query: Callable[..., matrix_mechanism.GridSumQuery],
   *args: Any,
   clients_per_round: float,
   min_clients: Optional[int] = None,
-  record_aggregation_factory: Optional[tff.aggregators.UnweightedAggregationFactory],
+  record_aggregation_factory: Optional[
+    tff.aggregators.UnweightedAggregationFactory
+  ] = None,
   seed: noise.SeedLike = None,
   **kwargs: Any,
 ) -> DPMeanFactory:
-  """The factory of `query(*args, record_specs=..., **kwargs)`.
+  """The factory of `query(*args, record_specs=..., **kwargs)`; see `DPMeanFactory`."""
+  next_seed = options.for_factory(seed)
 
-  `min_clients`: How many clients have to report; `None` for what the query needs.
-  `record_aggregation_factory`: Sums the clipped records; `None` means
-  `tff.aggregators.SumFactory`.
-  """
-  next_seed = seeds.for_factory(seed)
-
-  def build_query(record_specs: Any) -> records.GridSumQuery:
+  def build_query(record_specs: Any) -> matrix_mechanism.GridSumQuery:
     return query(*args, record_specs=record_specs, seed=next_seed(), **kwargs)
 
   return DPMeanFactory(
@@ -635,3 +615,298 @@ def _num_bytes(value_type: Any) -> int:
     dtype = tf.as_dtype(value_type.dtype)
     return dtype.size * (tf.TensorShape(value_type.shape).num_elements() or 0)
   return sum(_num_bytes(value_type[i]) for i in range(len(value_type)))
+
+
+# What a value may be, and who aggregates.
+
+
+def check_unweighted(name: str, value: Any) -> None:
+  """Refuses what is not an unweighted aggregation factory."""
+  if isinstance(value, tff.aggregators.UnweightedAggregationFactory):
+    return
+  reason = ''
+  if isinstance(value, tff.aggregators.WeightedAggregationFactory):
+    reason = (
+      ' A weighted mean divides by the sum of weights, such as numbers of examples: '
+      'data of clients, released without noise, that no privacy analysis here covers. '
+      'Give the factory of an unweighted mean, such as aggregators.gaussian(...), as '
+      'it is, without tff.aggregators.as_weighted_aggregator.'
+    )
+  raise TypeError(
+    f'{name} must be a tff.aggregators.UnweightedAggregationFactory, got '
+    f'{type(value).__name__}.{reason}'
+  )
+
+
+def check_value_type(value_type: Any, path: str = '') -> None:
+  """Refuses types that are no structures of tensors, as TFF's factories do."""
+  if isinstance(value_type, tff.TensorType):
+    return
+  if not isinstance(value_type, tff.StructType):  # A sequence, or a function.
+    where = f'has {value_type} at {path}' if path else f'is {value_type}'
+    kind = type(value_type).__name__
+    raise TypeError(
+      f'value_type {where}, a {kind}, and must be a structure of tensors: only what '
+      'has the same shape on all clients can be clipped and added up. Make tensors of '
+      "a client's value before it is aggregated: a sum over the sequence, say."
+    )
+  if not isinstance(value_type, tff.StructWithPythonType):
+    where = f' at {path}' if path else ''
+    raise TypeError(
+      f'value_type {value_type}{where} has no Python container, as TensorFlow needs '
+      'one: make it with tff.to_type, of dicts, lists and tuples.'
+    )
+  for number, (name, each) in enumerate(tff.structure.iter_elements(value_type)):
+    key = number if name is None else name
+    check_value_type(each, f'{path}.{key}' if path else str(key))
+
+
+def add_nonfinite_count(measurements: Any, count: Any) -> Any:
+  """Adds a count to measurements, inside a federated computation.
+
+  Returns the measurements as an ordered dict in which `nonfinite_count` is `count`,
+  plus what stood there before. Measurements without names go under `aggregation`.
+  """
+
+  @tff.tensorflow.computation(
+    measurements.type_signature.member, count.type_signature.member
+  )
+  @tracing.as_written
+  def merge(measured: Any, counted: Any) -> Any:
+    if not isinstance(measured, collections.abc.Mapping):
+      measured = {'aggregation': measured} if tf.nest.flatten(measured) else {}
+    merged = collections.OrderedDict(measured)
+    merged[NONFINITE_COUNT] = counted + merged.get(NONFINITE_COUNT, 0)
+    return merged
+
+  return tff.federated_map(merge, (measurements, count))
+
+
+# What may add up records inside a mechanism: only what is known to return the sum.
+#
+# The sensitivity is that of the exact sum of integers (`queries.grid`). An aggregation
+# of the right type may return something else: one that quantizes or compresses draws
+# numbers of its own or follows the values, one that wraps, clips or samples is no sum
+# at all, and then a client moves the result by more than its clip norm, and no noise
+# pays for that.
+#
+# Neither the type of an aggregation nor a trial tells: a process may lose what the
+# trial does not try, and one that sums securely runs nowhere but where it is deployed.
+# So the classes that are exact are listed here, with what they have to be made with,
+# and for all others a caller gives their word, which the code then shows: `ExactSum`.
+
+
+class ExactSum(tff.aggregators.UnweightedAggregationFactory):
+  """Says of a factory that what it returns is the exact sum of the clients' integers.
+
+  For sums that this package does not know, such as those of a system's own secure
+  aggregation. What has to be true of the inner one, or privacy is not what is stated:
+
+  * The result is the sum over all clients that report, in int64, of integers of
+    magnitude at most `queries.grid.LARGEST_ENTRY`, for up to `queries.grid.MAX_CLIENTS`
+    clients: nothing is rounded, clipped, wrapped, compressed, sampled or weighted.
+  * No noise is added, and none is needed: what it measures and remembers depends on no
+    client. (`extract_dp_event` refuses a sum that remembers anything.)
+
+  Example:
+    >>> from tff_dp_aggregators import aggregators
+    >>> measured = tff.aggregators.add_measurements(
+    ...   tff.aggregators.SumFactory(), server_measurement_fn=lambda total: {}
+    ... )
+    >>> factory = aggregators.gaussian(
+    ...   clip_norm=1.0,
+    ...   noise_multiplier=1.0,
+    ...   clients_per_round=100,
+    ...   record_aggregation_factory=ExactSum(measured),
+    ... )
+  """
+
+  def __init__(self, inner: tff.aggregators.UnweightedAggregationFactory):
+    """Initializes the factory.
+
+    Args:
+      inner: What returns the exact sum.
+
+    Raises:
+      TypeError: If it is not an unweighted aggregation factory.
+    """
+    check_unweighted('inner', inner)
+    self._inner = inner
+
+  @property
+  def inner(self) -> tff.aggregators.UnweightedAggregationFactory:
+    """What returns the exact sum."""
+    return self._inner
+
+  def create(self, value_type: Any) -> tff.templates.AggregationProcess:
+    """Creates the inner factory's process.
+
+    Args:
+      value_type: Type of a client's value: a structure of int64 tensors.
+    """
+    return self._inner.create(value_type)
+
+
+def check_exact_sum(name: str, value: Any) -> None:
+  """Refuses what is not known, or said, to return the exact sum of the integers."""
+  check_unweighted(name, value)
+  # Not their subclasses, which may do as they like.
+  if type(value) in (tff.aggregators.SumFactory, ExactSum):
+    return
+  if type(value) is tff.aggregators.SecureSumFactory:
+    _check_thresholds(name, value)
+    return
+  reason = _REASONS.get(type(value), 'nothing here knows that it does')
+  raise ValueError(
+    f'{name} must return the exact sum of the integers that clients send; '
+    f'{type(value).__qualname__}: {reason}. Use tff.aggregators.SumFactory() or '
+    'aggregators.secure_sum(). What is to happen to values before they are clipped, '
+    'such as zeroing, rotation or compression, goes around the factory of the '
+    'mechanism. If it does return the sum, bit for bit, say so: '
+    'aggregators.ExactSum(...).'
+  )
+
+
+def for_counts_beside(
+  record_aggregation_factory: tff.aggregators.UnweightedAggregationFactory,
+) -> tff.aggregators.UnweightedAggregationFactory:
+  """What sums 0s and 1s of clients as records are summed: securely, or plainly."""
+  if isinstance(record_aggregation_factory, tff.aggregators.SecureSumFactory):
+    return tff.aggregators.SecureSumFactory(1, 0)
+  return tff.aggregators.SumFactory()
+
+
+_REASONS: dict[type, str] = {
+  tff.aggregators.EncodedSumFactory: 'it returns what an encoding leaves of the sum',
+  tff.aggregators.SecureModularSumFactory: 'it returns the sum modulo its modulus',
+  tff.aggregators.UnweightedMeanFactory: 'it divides by the number of clients',
+  tff.aggregators.UnweightedReservoirSamplingFactory: 'it returns some of the values',
+  tff.aggregators.DifferentiallyPrivateFactory: 'it clips, and adds noise of its own',
+  tff.aggregators.HadamardTransformFactory: 'it rotates values, and rounds',
+  tff.aggregators.DiscreteFourierTransformFactory: 'it rotates values, and rounds',
+}
+
+
+def _check_thresholds(name: str, secure_sum: tff.aggregators.SecureSumFactory) -> None:
+  """Refuses a secure sum that clips what it sums."""
+  # TFF, of which this package takes one version alone, has no public way to ask.
+  upper: Any = secure_sum._upper_bound_threshold
+  lower: Optional[Any] = secure_sum._lower_bound_threshold
+  if isinstance(upper, (int, np.integer)):
+    lowest = -int(upper) if lower is None else int(lower)
+    if int(upper) >= grid.LARGEST_ENTRY and lowest <= -grid.LARGEST_ENTRY:
+      return
+    found = f'has the integer thresholds {lowest} and {int(upper)}'
+  else:
+    found = 'has thresholds for floats, or that follow the values'
+  raise ValueError(
+    f'{name} is a tff.aggregators.SecureSumFactory that {found}, and clips what it '
+    'sums to them; the integers that clients send have magnitudes up to '
+    f'{grid.LARGEST_ENTRY}. Use aggregators.secure_sum(), which takes them all.'
+  )
+
+
+def secure_sum() -> tff.aggregators.SecureSumFactory:
+  """Sums clipped records securely: a `record_aggregation_factory`.
+
+  Its bounds are those of the grid, which no entry exceeds; nothing is rounded or
+  clipped by it. It serves adaptive clipping as well.
+
+  Shifted to be positive, as secure sums need them, entries take 41 bits: sums of up to
+  2^22 clients, four million, fit into 63. Larger cohorts need a platform whose sums
+  wrap around at 2^64, as those of the simulation do.
+
+  TFF leaves secure sums to the platform that it is compiled for. Its local runtime, and
+  so `learning.runtime.local_runtime`, has none: a round ends there with "Cannot embed a
+  federated value". `tff.backends.test.set_sync_test_cpp_execution_context()` simulates
+  them, with the same result and no security.
+
+  Example:
+    >>> from tff_dp_aggregators import aggregators
+    >>> factory = aggregators.gaussian(
+    ...   clip_norm=1.0,
+    ...   noise_multiplier=1.0,
+    ...   clients_per_round=100,
+    ...   record_aggregation_factory=secure_sum(),
+    ... )
+  """
+  return tff.aggregators.SecureSumFactory(grid.LARGEST_ENTRY)
+
+
+# How loud clients are beside the noise, measured: exact, and so not private.
+#
+# `accounting.noise_to_signal` tells before training how loud the noise is beside the
+# most that clients can say. This is what they said, in a round or in several: for
+# simulations, as pfl-research's `SNRMetric`.
+
+
+@dataclasses.dataclass(frozen=True)
+class SignalToNoise:
+  """The signal and the noise of one round, or of several that are added up.
+
+  A sum is that of both in any order and grouping: norms of signals add up, as if they
+  pointed the same way, and so do squares of noise, as independent noise does. So the
+  ratio of n like rounds is sqrt(n) times that of one. With independent noise that is
+  the most the sum of these rounds can have, for signals may disagree; noise that is
+  correlated cancels in sums, of which `accounting.noise_to_signal` knows.
+
+  **Not private**: `signal_norm` is exact and of clients.
+
+  Attributes:
+    signal_norm: L2 norm of the mean before noise, summed over rounds.
+    squared_noise_norm: Expected square of the L2 norm of the noise in the mean, summed
+      over rounds: number of coordinates times variance.
+
+  Example:
+    >>> first = SignalToNoise(signal_norm=3.0, squared_noise_norm=4.0)
+    >>> second = SignalToNoise(signal_norm=1.0, squared_noise_norm=12.0)
+    >>> first.ratio, (first + second).ratio
+    (1.5, 1.0)
+    >>> sum([second, first], SignalToNoise()) == first + second
+    True
+  """
+
+  signal_norm: float = 0.0
+  squared_noise_norm: float = 0.0
+
+  def __post_init__(self) -> None:
+    for name in ('signal_norm', 'squared_noise_norm'):
+      value = float(getattr(self, name))
+      if not value >= 0:
+        raise ValueError(f'{name} must not be negative or NaN; got {value}.')
+      object.__setattr__(self, name, value)
+
+  @classmethod
+  def of_measurements(cls, measurements: Mapping[str, Any]) -> 'SignalToNoise':
+    """That of a round.
+
+    Args:
+      measurements: Of a process of
+        `DPMeanFactory.with_not_private_signal_to_noise()`.
+
+    Raises:
+      ValueError: If they are of another.
+    """
+    metrics = measurements.get('dp_query_metrics', measurements)
+    try:
+      return cls(metrics['not_private_signal_norm'], metrics['squared_noise_norm'])
+    except KeyError as e:
+      raise ValueError(
+        f'the measurements lack {e}: make the process of '
+        'factory.with_not_private_signal_to_noise().'
+      ) from e
+
+  def __add__(self, other: Any) -> 'SignalToNoise':
+    if not isinstance(other, SignalToNoise):
+      return NotImplemented
+    return SignalToNoise(
+      self.signal_norm + other.signal_norm,
+      self.squared_noise_norm + other.squared_noise_norm,
+    )
+
+  @property
+  def ratio(self) -> float:
+    """Signal over the root of the mean square of the noise; NaN if there is neither."""
+    if self.squared_noise_norm == 0:
+      return math.inf if self.signal_norm else math.nan
+    return self.signal_norm / math.sqrt(self.squared_noise_norm)

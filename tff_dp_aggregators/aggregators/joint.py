@@ -1,14 +1,20 @@
 """Private means whose parts have mechanisms of their own, accounted for together."""
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
 import tensorflow as tf
 import tensorflow_federated as tff
+from typing_extensions import Unpack
 
+from tff_dp_aggregators import accounting
+from tff_dp_aggregators import noise
 from tff_dp_aggregators import queries
 from tff_dp_aggregators.aggregators import factory
-from tff_dp_aggregators.queries import joint as joint_lib
+from tff_dp_aggregators.aggregators import mechanisms
+from tff_dp_aggregators.noise import options
+from tff_dp_aggregators.queries import nested
 
 
 def joint(
@@ -68,11 +74,11 @@ def joint(
     GaussianDpEvent(noise_multiplier=2.0)
   """
   clients_per_round = _check(parts)
-  part_of = joint_lib.check_parts(part_of, parts)
+  part_of = nested.check_parts(part_of, parts)
 
   def build_query(record_specs: Any) -> queries.JointSumQuery:
-    joint_lib.check_parts(part_of, parts, record_specs)
-    specs = joint_lib.by_part(tf.nest.flatten(record_specs), part_of)
+    nested.check_parts(part_of, parts, record_specs)
+    specs = nested.by_part(tf.nest.flatten(record_specs), part_of)
     return queries.JointSumQuery(
       {name: parts[name].query_for(own) for name, own in specs.items()},
       part_of=part_of,
@@ -120,3 +126,83 @@ def _check(parts: Mapping[str, factory.DPMeanFactory]) -> float:
       f'got {sizes}.'
     )
   return next(iter(sizes.values()))
+
+
+def from_joint_mechanism(
+  mechanism: accounting.JointMechanism,
+  part_of: Sequence[str],
+  *,
+  clients_per_round: float,
+  schedule: Optional[mechanisms.Schedule] = None,
+  record_aggregation_factory: Optional[
+    tff.aggregators.UnweightedAggregationFactory
+  ] = None,
+  **noise_options: Unpack[noise.Options],
+) -> factory.DPMeanFactory:
+  """The factory of a joint mechanism that accounting planned.
+
+  Each part has the clip norm, the strategy and the noise of the mechanism, as
+  `from_mechanism` makes them; `joint` says what holds of all of them.
+
+  Args:
+    mechanism: Parts with their mechanisms, for instance calibrated to a privacy target
+      by `accounting.JointMechanism.for_target`.
+    part_of: The part of each tensor of a value, in the order of `tf.nest.flatten`: of a
+      model's trainable weights `mechanism.part_of(learning.weight_names(model))`.
+    clients_per_round: Denominator of the mean.
+    schedule: Who takes part, a `sampling.Schedule`; `None` if it is not known here.
+    record_aggregation_factory: Sums the clipped values; `None` for
+      `tff.aggregators.SumFactory`.
+    **noise_options: See `noise.Options`. Each part has a stream of the seed of its own:
+      of an int the next ones in this process, of a `noise.Seed` that and those after.
+
+  Returns:
+    An unweighted aggregation factory, for values like the whole.
+
+  Raises:
+    TypeError: If an argument is not of its type.
+    ValueError: If a number is out of range, `part_of` does not fit the parts, or the
+      schedule is of another participation.
+
+  Example:
+    >>> from tff_dp_aggregators import aggregators, strategies
+    >>> participation = strategies.Participation(8, min_separation=4)
+    >>> make = accounting.Mechanism
+    >>> mechanism = accounting.JointMechanism(
+    ...   (
+    ...     accounting.JointPart('body', '0', make('tree', participation, 6.0), 0.3),
+    ...     accounting.JointPart('head', '1', make('laplace', participation, 9.0), 1.0),
+    ...   )
+    ... )
+    >>> aggregator = aggregators.from_joint_mechanism(
+    ...   mechanism, mechanism.part_of(['0', '1']), clients_per_round=100
+    ... )
+    >>> aggregator.clients_per_round
+    100.0
+  """
+  if not isinstance(mechanism, accounting.JointMechanism):
+    raise TypeError(
+      'mechanism must be an accounting.JointMechanism, got '
+      f'{type(mechanism).__name__}; from_mechanism takes that of all weights.'
+    )
+  given = options.checked(noise_options)
+  parts = {
+    part.name: mechanisms.from_mechanism(
+      part.mechanism,
+      clip_norm=part.clip_norm,
+      clients_per_round=clients_per_round,
+      schedule=schedule,
+      seed=_seed_of(given.seed, number),
+      generator=given.generator,
+      storage=given.storage,
+    )
+    for number, part in enumerate(mechanism.parts)
+  }
+  return joint(parts, part_of, record_aggregation_factory=record_aggregation_factory)
+
+
+def _seed_of(seed: noise.SeedLike, number: int) -> noise.SeedLike:
+  """The stream of a part; an int has one for whoever asks next."""
+  if not isinstance(seed, noise.Seed):
+    return seed
+  return dataclasses.replace(seed, stream=seed.stream + number)

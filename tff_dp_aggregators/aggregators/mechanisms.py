@@ -4,23 +4,18 @@ import math
 from typing import Any, Callable, Optional, Protocol
 
 import tensorflow_federated as tff
+from typing_extensions import Unpack
 
 from tff_dp_aggregators import accounting
 from tff_dp_aggregators import noise
 from tff_dp_aggregators.accounting import noises
 from tff_dp_aggregators.accounting import sites
+from tff_dp_aggregators.aggregators import builders
+from tff_dp_aggregators.aggregators import client_noise
 from tff_dp_aggregators.aggregators import distributed
 from tff_dp_aggregators.aggregators import factory
-
-# The function has the module's name in the package.
-from tff_dp_aggregators.aggregators.adaptive import adaptive
-from tff_dp_aggregators.aggregators.builders import from_strategy
-from tff_dp_aggregators.aggregators.client_noise import approximate_local
-from tff_dp_aggregators.aggregators.client_noise import local
-from tff_dp_aggregators.aggregators.client_noise import shares
-from tff_dp_aggregators.aggregators.client_noise import two_sided
-from tff_dp_aggregators.aggregators.laplace import laplace
 from tff_dp_aggregators.base import checks
+from tff_dp_aggregators.noise import options
 
 
 class Schedule(Protocol):
@@ -41,14 +36,12 @@ def from_mechanism(
   clip_norm: float,
   clients_per_round: float,
   schedule: Optional[Schedule] = None,
-  storage: noise.Storage = 'auto',
-  seed: noise.SeedLike = None,
-  generator: str = 'auto',
   target_quantile: Optional[float] = None,
   clip_learning_rate: Optional[float] = None,
   record_aggregation_factory: Optional[
     tff.aggregators.UnweightedAggregationFactory
   ] = None,
+  **noise_options: Unpack[noise.Options],
 ) -> factory.DPMeanFactory:
   """The factory of a mechanism that accounting planned.
 
@@ -75,16 +68,13 @@ def from_mechanism(
     schedule: Who takes part, a `sampling.Schedule`: the one that the clients are
       drawn from. A mechanism that rests on sampling, or pays for adaptive clipping,
       needs it; it has to have the mechanism's schema and this denominator.
-    storage: Where the noise of earlier rounds is: see `noise.build`.
-    seed: Reproducible noise, for simulations; `None` for secret noise: see
-      `noise.Seed`.
-    generator: 'chacha20', 'philox' or 'auto': see `noise.Seed`.
     target_quantile: With adaptive clipping, which fraction of clients is to be left
       unclipped; `None` for that of `aggregators.adaptive`.
     clip_learning_rate: With adaptive clipping, `learning_rate` of
       `aggregators.adaptive`; `None` for that.
     record_aggregation_factory: Sums the clipped values; `None` for
       `tff.aggregators.SumFactory`.
+    **noise_options: See `noise.Options`.
 
   Returns:
     An unweighted aggregation factory.
@@ -117,6 +107,7 @@ def from_mechanism(
       'accounting.Mechanism.for_target makes one of a name, and from_strategy takes a '
       'strategy.'
     )
+  given = options.checked(noise_options)
   _check_schedule(mechanism, clients_per_round, schedule)
   adapting = _adapting(mechanism, target_quantile, clip_learning_rate)
   made_by = _MADE_BY.get((mechanism.noise.name, mechanism.noise_site))
@@ -125,34 +116,30 @@ def from_mechanism(
       mechanism,
       clip_norm=clip_norm,
       clients_per_round=clients_per_round,
-      seed=seed,
-      generator=generator,
+      seed=given.seed,
+      generator=given.generator,
       record_aggregation_factory=record_aggregation_factory,
     )
   if mechanism.clipped_count_stddev is not None:
-    return adaptive(
+    return builders.adaptive(
       strategy=mechanism.strategy,
       participation=mechanism.limits,
       noise_multiplier=mechanism.noise_multiplier,
       clients_per_round=clients_per_round,
       initial_clip_norm=clip_norm,
       clipped_count_stddev=mechanism.clipped_count_stddev,
-      storage=storage,
-      seed=seed,
-      generator=generator,
       record_aggregation_factory=record_aggregation_factory,
+      **noise_options,
       **adapting,
     )
-  return from_strategy(
+  return builders.from_strategy(
     mechanism.strategy,
     mechanism.limits,
     clip_norm=clip_norm,
     noise_multiplier=mechanism.noise_multiplier,
     clients_per_round=clients_per_round,
-    storage=storage,
-    seed=seed,
-    generator=generator,
     record_aggregation_factory=record_aggregation_factory,
+    **noise_options,
   )
 
 
@@ -237,7 +224,7 @@ def _independent(
 
 
 def _shares(mechanism: accounting.Mechanism, **given: Any) -> factory.DPMeanFactory:
-  return shares.gaussian_shares(
+  return client_noise.gaussian_shares(
     mechanism.limits,
     noise_multiplier=mechanism.noise_multiplier,
     min_clients=dict(mechanism.options)[noises.MIN_CLIENTS],
@@ -279,18 +266,18 @@ def _integers(
 
 # Noise that is not that of a strategy, by its kind and where it is made.
 _MADE_BY: dict[tuple[str, str], Callable[..., factory.DPMeanFactory]] = {
-  (noises.LAPLACE.name, sites.SERVER.name): _independent(laplace),
+  (noises.LAPLACE.name, sites.SERVER.name): _independent(builders.laplace),
   (noises.GAUSSIAN.name, sites.CLIENTS.name): _shares,
-  (noises.GAUSSIAN.name, sites.LOCAL.name): _independent(local.local_gaussian),
-  (noises.LAPLACE.name, sites.LOCAL.name): _independent(local.local_laplace),
+  (noises.GAUSSIAN.name, sites.LOCAL.name): _independent(client_noise.local_gaussian),
+  (noises.LAPLACE.name, sites.LOCAL.name): _independent(client_noise.local_laplace),
   (noises.GAUSSIAN.name, sites.CLIENTS_AND_SERVER.name): _independent(
-    two_sided.two_sided_gaussian
+    client_noise.two_sided_gaussian
   ),
   (noises.GAUSSIAN.name, sites.LOCAL_APPROXIMATE.name): _independent(
-    approximate_local.approximate_local_gaussian
+    client_noise.approximate_local_gaussian
   ),
   (noises.LAPLACE.name, sites.LOCAL_APPROXIMATE.name): _independent(
-    approximate_local.approximate_local_laplace
+    client_noise.approximate_local_laplace
   ),
   (noises.SKELLAM.name, sites.CLIENTS.name): _integers,
   (noises.DISCRETE_GAUSSIAN.name, sites.CLIENTS.name): _integers,

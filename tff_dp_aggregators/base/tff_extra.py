@@ -9,6 +9,6 @@ def require(user: str, *modules: str) -> None:
   if missing:
     raise ModuleNotFoundError(
       f'{user} needs {" and ".join(missing)}: install tff-dp-aggregators[tff], on '
-      "Linux on x86-64 with Python 3.9 to 3.11, as docs/install.md says.",
+      'Linux on x86-64 with Python 3.9 to 3.11, as docs/install.md says.',
       name=missing[0],
     )

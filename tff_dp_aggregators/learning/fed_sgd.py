@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_dp_aggregators.aggregators import nonfinite
+from tff_dp_aggregators.aggregators import factory
 from tff_dp_aggregators.aggregators import tracing
 from tff_dp_aggregators.learning import process_parts
 
@@ -100,7 +100,7 @@ def _without_empty_clients_counted(
   @tracing.as_written
   def subtract(metrics: Any, num_empty: tf.Tensor) -> Any:
     measured = collections.OrderedDict(metrics['aggregator'])
-    measured[nonfinite.NONFINITE_COUNT] -= num_empty
+    measured[factory.NONFINITE_COUNT] -= num_empty
     return collections.OrderedDict(metrics, aggregator=measured)
 
   @tff.federated_computation(state_type, clients_type)

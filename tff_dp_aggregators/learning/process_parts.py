@@ -14,7 +14,7 @@ import tensorflow_federated as tff
 
 from tff_dp_aggregators import aggregators
 from tff_dp_aggregators.aggregators import clientwise
-from tff_dp_aggregators.aggregators import nonfinite
+from tff_dp_aggregators.aggregators import factory
 from tff_dp_aggregators.aggregators import tracing
 from tff_dp_aggregators.learning import keras_models
 from tff_dp_aggregators.learning.optimizers import adafactor
@@ -46,7 +46,7 @@ class CountZeroWeights(tff.aggregators.WeightedAggregationFactory):
     Returns A process with the result of the inner one, and in its measurement
     `nonfinite_count` the clients of weight zero as well.
     """
-    nonfinite.check_value_type(value_type)
+    factory.check_value_type(value_type)
     inner = self._inner.create(value_type)
 
     @tff.tensorflow.computation(weight_type)
@@ -65,7 +65,7 @@ class CountZeroWeights(tff.aggregators.WeightedAggregationFactory):
       return tff.templates.MeasuredProcessOutput(
         output.state,
         output.result,
-        nonfinite.add_nonfinite_count(output.measurements, count),
+        factory.add_nonfinite_count(output.measurements, count),
       )
 
     return tff.templates.AggregationProcess(inner.initialize, next_fn)
@@ -127,7 +127,7 @@ def private_mean(
   aggregator: Any, server_optimizer: tff.learning.optimizers.Optimizer
 ) -> tff.aggregators.WeightedAggregationFactory:
   """The aggregator as TFF's processes take it, for a server's optimizer."""
-  nonfinite.check_unweighted('aggregator', aggregator)
+  factory.check_unweighted('aggregator', aggregator)
   check_pair(aggregator, server_optimizer)
   return CountZeroWeights(aggregator)
 

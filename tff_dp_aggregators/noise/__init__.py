@@ -9,20 +9,24 @@ from tff_dp_aggregators.base import tff_extra
 
 tff_extra.require(__name__, 'tensorflow')
 
-from tff_dp_aggregators.noise.build import Storage
-from tff_dp_aggregators.noise.build import build
-from tff_dp_aggregators.noise.files import Files
-from tff_dp_aggregators.noise.layout import sum_specs
+from tff_dp_aggregators.noise.options import Files
+from tff_dp_aggregators.noise.options import IndependentOptions
+from tff_dp_aggregators.noise.options import Options
+from tff_dp_aggregators.noise.options import Seed
+from tff_dp_aggregators.noise.options import SeedLike
+from tff_dp_aggregators.noise.options import Storage
+from tff_dp_aggregators.noise.recursions import NoiseState
+from tff_dp_aggregators.noise.recursions import StreamingNoise
 from tff_dp_aggregators.noise.rows import GaussianRows
-from tff_dp_aggregators.noise.seeds import Seed
-from tff_dp_aggregators.noise.seeds import SeedLike
-from tff_dp_aggregators.noise.streaming import NoiseState
-from tff_dp_aggregators.noise.streaming import StreamingNoise
+from tff_dp_aggregators.noise.rows import sum_specs
+from tff_dp_aggregators.noise.streaming import build
 
 __all__ = [
   'Files',
   'GaussianRows',
+  'IndependentOptions',
   'NoiseState',
+  'Options',
   'Seed',
   'SeedLike',
   'Storage',

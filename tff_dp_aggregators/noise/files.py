@@ -20,12 +20,10 @@ from typing import Any, Optional
 
 import tensorflow as tf
 
-from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.base import folder_lock
-from tff_dp_aggregators.noise import interpreters
-from tff_dp_aggregators.noise import keys
+from tff_dp_aggregators.noise import generators
+from tff_dp_aggregators.noise import recursions
 from tff_dp_aggregators.noise import rows as rows_lib
-from tff_dp_aggregators.noise import streaming
 
 _TEMPORARY = 'tff_dp_aggregators-noise-'
 _VALUES = 192  # Bytes of a file before the values: aligned, which saves copying them.
@@ -33,34 +31,6 @@ _locks: dict[Any, folder_lock.FolderLock] = {}  # By process, device and inode.
 _numbers = itertools.count(1)
 _escaped = functools.partial(re.sub, r'([*?[\\])', r'\\\1')  # For TensorFlow's globs.
 _digits = functools.partial(tf.strings.as_string, width=20, fill='0')
-
-
-@dataclasses.dataclass(frozen=True)
-class Files:
-  """Noise is kept in files of a directory on the machine that adds it.
-
-  Attributes:
-    directory: An absolute path on that machine, no symbolic link, for one run. It is
-      made, for its owner alone, and locked by this process. Give one that outlives the
-      process if training is to be resumed without computing all rounds again. `None`
-      makes a temporary one, removed at exit or, if this process is killed, by the next.
-    rewind: How many of the rounds served last can be served again, from an older
-      state, without computing all rounds before them again.
-
-  Raises:
-    TypeError: If `rewind` is not an int.
-    ValueError: If `rewind` is less than 1, or the path not absolute.
-  """
-
-  directory: Optional[str] = None
-  rewind: int = 3
-
-  def __post_init__(self) -> None:
-    checks.check_positive_int('rewind', self.rewind)
-    if self.directory is not None:
-      object.__setattr__(self, 'directory', os.path.normpath(self.directory))
-      if not os.path.isabs(self.directory):
-        raise ValueError(f'directory must be an absolute path, got {self.directory!r}.')
 
 
 @functools.lru_cache
@@ -96,14 +66,14 @@ def _lock(path: str) -> None:
     raise RuntimeError(f'the noise directory {path} {what}.') from e
 
 
-class FilesNoise(streaming.StreamingNoise):
+class FilesNoise(recursions.StreamingNoise):
   """Keeps what a round needs of earlier ones in files, one a slot and vector."""
 
   storage = 'files'
 
   def __init__(
     self,
-    past: interpreters.Past,
+    past: recursions.Past,
     rows: rows_lib.GaussianRows,
     directory: Optional[str],
     identity: str,
@@ -119,7 +89,7 @@ class FilesNoise(streaming.StreamingNoise):
       _lock(directory)
     self.directory = directory or _temporary(os.getpid())[0]
 
-  def next(self, state: streaming.NoiseState) -> tuple[Any, streaming.NoiseState]:
+  def next(self, state: recursions.NoiseState) -> tuple[Any, recursions.NoiseState]:
     """As `StreamingNoise.next`; a `tf.errors.OpError` if a file cannot be written."""
     layout, path = self._rows.layout, self.directory
     # The round is in the path so that what is there is not taken for a constant.
@@ -129,7 +99,9 @@ class FilesNoise(streaming.StreamingNoise):
     message += "Run rounds where they are built, or use storage='state'."
     is_here = tf.debugging.Assert(tf.size(tf.io.matching_files(lock)) > 0, [message])
     with tf.control_dependencies([] if is_here is None else [is_here]):
-      prefix = tf.strings.join([self._identity, _digits(keys.tag_of(state.key))], '.')
+      prefix = tf.strings.join(
+        [self._identity, _digits(generators.tag_of(state.key))], '.'
+      )
 
     def advance(this_round: tf.Tensor, again: tf.Tensor, _: Any) -> Any:
       files = _Memory(path, prefix, self._rows, this_round)
@@ -150,7 +122,7 @@ class FilesNoise(streaming.StreamingNoise):
 
 
 @dataclasses.dataclass
-class _Memory(interpreters.Memory):
+class _Memory(recursions.Memory):
   """The files whose names begin with `prefix`; `found` says which could be read."""
 
   directory: str
@@ -160,7 +132,7 @@ class _Memory(interpreters.Memory):
   found: list[tf.Tensor] = dataclasses.field(default_factory=list)
   kept: list[Any] = dataclasses.field(default_factory=list)
 
-  def weighted(self, position: int, step: interpreters.Step) -> tf.Tensor:
+  def weighted(self, position: int, step: recursions.Step) -> tf.Tensor:
     layout = self.rows.layout
     zeros = tf.zeros([layout.sizes[position]], layout.dtypes[position])
     past = tf.unstack(tf.cast(step.past, zeros.dtype))

@@ -1,21 +1,21 @@
 """The iid Gaussian rows z that every mechanism's noise is made of.
 
 A row of z has a standard Gaussian entry for each element of a record, and lies in the
-vectors of `layout.Layout`. Rows are *random access*: row i of a key can be drawn at any
+vectors of `Layout`. Rows are *random access*: row i of a key can be drawn at any
 time, any number of times, and is always the same. `generators` makes random words of a
 key, the numbers of a row and of a vector, and a place in the vector, each with bits of
 its own, so no two entries of z are made of the same words. Secret noise is ChaCha20's,
 that of a seed Philox's.
 
-`noise.normal` makes Gaussians of the generator's words. TensorFlow's own end at 5.7
+`gaussians_of_words` makes Gaussians of these words. TensorFlow's own end at 5.7
 standard deviations (its uniform numbers are kept above 1e-7), and what happens beyond
 has a probability of 1e-8 a coordinate: in a model of 10^6 parameters, too much for a
 delta of 1e-10. Ours end at 11.5, beyond which a Gaussian has 1e-30.
 `benchmarks/gaussian_rows.py` counts and times both.
 
 **The key is secret.** Who knows it can subtract the noise. It comes from the kernel's
-entropy when `new_key` runs (`keys`), and is part of the state (a checkpoint must be
-guarded like the data) and of nothing else: of no computation and no repr.
+entropy when `new_key` runs (`generators`), and is part of the state (a checkpoint must
+be guarded like the data) and of nothing else: of no computation and no repr.
 
 Entries are float64, whatever the dtype of the records. What is released are integers on
 a grid that is far coarser (`queries.grid`), so that their least significant bits do not
@@ -28,10 +28,202 @@ from typing import Any, Callable, ClassVar
 import tensorflow as tf
 
 from tff_dp_aggregators.noise import generators
-from tff_dp_aggregators.noise import keys
-from tff_dp_aggregators.noise import layout as layout_lib
-from tff_dp_aggregators.noise import normal
-from tff_dp_aggregators.noise import seeds
+from tff_dp_aggregators.noise import options as options_lib
+
+# Records as flat vectors: what noise is drawn and kept as.
+#
+# Noise does not care where one tensor of a model ends and the next begins. Drawing and
+# keeping it in a few pieces costs a half or a third of doing so tensor by tensor, and
+# pieces that fit into the processor's cache cost less than one that does not.
+
+_NOISE_DTYPES = {
+  tf.float16: tf.float32,
+  tf.bfloat16: tf.float32,
+  tf.float32: tf.float32,
+  tf.float64: tf.float64,
+}
+# Of a vector; and vectors of a dtype, for the sake of the size of computations.
+_MAX_ELEMENTS = 2**20
+_MAX_VECTORS = 64
+
+
+def sum_specs(record_specs: Any) -> Any:
+  """Returns the specs of a sum of records, or says what is wrong with them.
+
+  Args:
+    record_specs: Structure of `tf.TensorSpec` (or of anything with shape and dtype).
+
+  Returns:
+    The structure with `tf.TensorSpec`s; half precision is accumulated in float32.
+
+  Raises:
+    TypeError: If a tensor is not of a floating-point dtype.
+    ValueError: If a shape is not fully known.
+  """
+
+  def check(spec: Any) -> tf.TensorSpec:
+    dtype, shape = tf.as_dtype(spec.dtype), tf.TensorShape(spec.shape)
+    if dtype not in _NOISE_DTYPES:
+      raise TypeError(
+        'records must be float16, bfloat16, float32 or float64 tensors, got '
+        f'{dtype.name}; cast them before they are aggregated.'
+      )
+    if not shape.is_fully_defined():
+      raise ValueError(
+        f'record_specs must have fully defined shapes, got {shape}; noise needs to '
+        'know how much of it to draw.'
+      )
+    return tf.TensorSpec(shape, _NOISE_DTYPES[dtype])
+
+  return tf.nest.map_structure(check, record_specs)
+
+
+class Layout:
+  """Where each tensor of a record lies in the vectors.
+
+  The elements of each dtype, float32 and float64, are cut into vectors of nearly the
+  same size: as few as 2^20 elements a vector allow, and at most 64.
+
+  Example:
+    >>> layout = Layout({'a': tf.TensorSpec([2]), 'b': tf.TensorSpec([], tf.float64)})
+    >>> layout.dtypes, layout.sizes
+    ((tf.float32, tf.float64), (2, 1))
+    >>> layout.unflatten([tf.zeros([2]), tf.zeros([1])])['b'].shape
+    TensorShape([])
+  """
+
+  def __init__(self, record_specs: Any):
+    self.specs = sum_specs(record_specs)
+    sizes: dict[tf.DType, int] = {}
+    for spec in tf.nest.flatten(self.specs):
+      sizes[spec.dtype] = sizes.get(spec.dtype, 0) + spec.shape.num_elements()
+    vectors = [
+      (dtype, size)
+      for dtype in (tf.float32, tf.float64)
+      for size in _cut(sizes.get(dtype, 0))
+    ]
+    self.dtypes = tuple(dtype for dtype, _ in vectors)
+    self.sizes = tuple(size for _, size in vectors)
+
+  @property
+  def num_bytes(self) -> int:
+    """Size of all vectors."""
+    return sum(size * dtype.size for dtype, size in zip(self.dtypes, self.sizes))
+
+  @property
+  def vectors(self) -> list[str]:
+    """Size and dtype of each vector, which decide on what a row of noise is."""
+    return [f'{size} {dtype.name}' for size, dtype in zip(self.sizes, self.dtypes)]
+
+  def unflatten(self, vectors: list[tf.Tensor]) -> Any:
+    """The structure of tensors that vectors of noise hold, float64 as these are."""
+    of_dtype = {
+      dtype: tf.concat([v for v, d in zip(vectors, self.dtypes) if d == dtype], axis=0)
+      for dtype in set(self.dtypes)
+    }
+    begins = dict.fromkeys(of_dtype, 0)
+    tensors = []
+    for spec in tf.nest.flatten(self.specs):
+      size = spec.shape.num_elements()
+      if not size:
+        tensors.append(tf.zeros(spec.shape, tf.float64))
+        continue
+      begin = begins[spec.dtype]
+      begins[spec.dtype] += size
+      part = of_dtype[spec.dtype][begin : begin + size]
+      tensors.append(tf.reshape(part, spec.shape))
+    return tf.nest.pack_sequence_as(self.specs, tensors)
+
+  def zeros(self) -> Any:
+    """A record of zeros."""
+    return tf.nest.map_structure(
+      lambda spec: tf.zeros(spec.shape, spec.dtype), self.specs
+    )
+
+
+def _cut(size: int) -> list[int]:
+  """Sizes that add up to `size`."""
+  pieces = min(-(-size // _MAX_ELEMENTS), _MAX_VECTORS)
+  return [size * (i + 1) // pieces - size * i // pieces for i in range(pieces)]
+
+
+# Independent standard Gaussians of uniform bits: fast, with tails to 11.5 sigma.
+#
+# The Box-Muller transform makes two independent Gaussians of two uniform numbers:
+#
+#     r = sqrt(-2 ln u),    x = r cos(2 pi v),    y = r sin(2 pi v).
+#
+# **Bits.** u is the centre of one of 2^96 equal cells of (0, 1). So radii end at sqrt(2
+# ln 2^97) = 11.6, and lie dr = 2^-96 / (u r) apart. Noise is brought to a grid of steps
+# of 2^-42 standard deviations or more (`queries.grid`); where radii are further apart
+# than these, a pair lies on one of circles with gaps between, and who knows a sum could
+# see whether what was added does. That happens beyond 8.9, with probability 2^-57. With
+# 64 bits it would have been 6 and 2^-25: once or more in any training of a model. The
+# last 32 bits matter to the rare pairs only whose u is within 2^-20 of 0 or 1, and are
+# drawn where there are such; elsewhere u is in the middle of its cell of 2^-64. The
+# angle has no tails, and 64 bits are enough of it; with 32, pairs would lie on rays.
+#
+# **Rounding** moves a pair by less than 2^-49 of its length, however short or long it
+# is: near the origin, where u is next to 1, its distance from 1 is kept and not u, of
+# which float64 leaves circles 2^-53 / r apart. As the tail falls by a factor of exp(-t
+# dt) within dt, that changes no tail probability that matters. Numbers are float64 also
+# where records are float32: a spacing of 2^-24 of a number is thousands of steps of the
+# grid, and a sum would show through between them.
+#
+# Which words there are is the generator's business (`generators`), and how many at a
+# time that of `rows`.
+
+# A pair takes four words of 32 bits, and a fifth where its length is a rare one.
+_PAIR_NUMBERS = 2
+_PAIR_WORDS = 4
+_RARE = 2.0**-20
+
+
+def gaussians_of_words(words: tf.Tensor, more: Callable[[], tf.Tensor]) -> tf.Tensor:
+  """Turns uniform words into Gaussians.
+
+  `words`: uint32 of shape [4 n], first those of all radii.
+  `more`: Returns other words, uint32 of shape [n]; called if they matter.
+
+  Returns A float64 tensor of shape [2 n], first every x, then every y.
+  """
+  pairs = tf.bitcast(tf.reshape(words, [2, -1, 2]), tf.uint64)
+  signed = tf.cast(tf.bitcast(pairs[0], tf.int64), tf.float64)
+  lower = tf.cond(
+    tf.reduce_min(tf.abs(signed)) < _RARE * 2.0**64,
+    more,
+    lambda: tf.fill(tf.shape(signed), tf.constant(2**31, tf.uint32)),
+  )
+  return box_muller(pairs[0], lower, pairs[1])
+
+
+def box_muller(radii: tf.Tensor, lower: tf.Tensor, angles: tf.Tensor) -> tf.Tensor:
+  """Turns uniform words into Gaussians.
+
+  `radii`: uint64 of shape [n]: 2^64 u, rounded down.
+  `lower`: uint32 of shape [n]: the next 32 bits of u.
+  `angles`: uint64 of shape [n]: the bits of v.
+
+  Returns A float64 tensor of shape [2 n], first every x, then every y.
+  """
+  radius = tf.sqrt(-2.0 * _log_uniform(radii, lower))
+  # As signed numbers the same angles are in [-pi, pi).
+  angle = tf.cast(tf.bitcast(angles, tf.int64), tf.float64) * (math.pi * 2.0**-63)
+  return tf.concat([radius * tf.cos(angle), radius * tf.sin(angle)], axis=0)
+
+
+def _log_uniform(radii: tf.Tensor, lower: tf.Tensor) -> tf.Tensor:
+  """The logarithm of u, to 2^-50 of itself for every u."""
+  rest = (tf.cast(lower, tf.float64) + 0.5) * 2.0**-32
+  # As signed numbers the upper half of all u is minus their distance from 1.
+  signed = tf.cast(tf.bitcast(radii, tf.int64), tf.float64) + rest
+  distance = tf.abs(signed) * 2.0**-64
+  near_zero = signed > 0
+  uniform = tf.where(near_zero, distance, 1.0 - distance)
+  # What rounding 1 - distance has lost, exactly; the second order is 2^-106.
+  lost = tf.where(near_zero, tf.zeros_like(uniform), (1.0 - uniform) - distance)
+  return tf.math.log(uniform) + lost / uniform
+
 
 # Pairs of Gaussians, or Laplace numbers, that are made at a time. What comes in between
 # then stays in the processor's cache: for 10^7 numbers all at once, four tenths of the
@@ -53,22 +245,18 @@ class GaussianRows:
   """
 
   # Numbers are made so many at a time, of so many words of 32 bits.
-  _numbers: ClassVar[int] = normal.NUMBERS
-  _words: ClassVar[int] = normal.WORDS
+  _numbers: ClassVar[int] = _PAIR_NUMBERS
+  _words: ClassVar[int] = _PAIR_WORDS
 
   def __init__(
-    self, record_specs: Any, seed: seeds.SeedLike = None, generator: str = 'auto'
+    self, record_specs: Any, seed: options_lib.SeedLike = None, generator: str = 'auto'
   ):
     """Initializes the rows.
 
     Args:
       record_specs: Structure of float tensor specs with fully defined shapes.
-      seed: Makes every key the same, for reproducible simulations; whoever knows it
-        can remove the noise. A `seeds.Seed` says exactly which; an int takes the next
-        of its streams. `None`, the default, draws secret keys from the kernel's
-        entropy.
-      generator: 'chacha20', 'philox', or 'auto' for the first with secret keys and the
-        second with a seed.
+      seed: See `Options`.
+      generator: See `Options`.
 
     Raises:
       TypeError: If a tensor is not of a float dtype, or the seed not an int or a Seed.
@@ -76,8 +264,8 @@ class GaussianRows:
         such generator.
     """
     # How the record's tensors lie in one row.
-    self.layout = layout_lib.Layout(record_specs)
-    self._seed = seeds.resolve(seed)
+    self.layout = Layout(record_specs)
+    self._seed = options_lib.resolve(seed)
     self._generator = generators.choose(generator, secret=self._seed is None)
 
   @property
@@ -88,7 +276,7 @@ class GaussianRows:
   @property
   def seed_identity(self) -> str:
     """'secret', or which seed and stream it is: 'seed 7, stream 0'."""
-    return seeds.identity(self._seed)
+    return options_lib.identity(self._seed)
 
   def new_key(self) -> tf.Tensor:
     """Returns a key, an int64 tensor of shape [4].
@@ -100,7 +288,7 @@ class GaussianRows:
       tf.errors.InvalidArgumentError: When run, if the kernel's entropy is not.
     """
     if self._seed is None:
-      return keys.new()
+      return generators.new_key()
     return tf.constant(self._seed.key(), tf.int64)
 
   def key_tag(self, key: tf.Tensor) -> tf.Tensor:
@@ -115,7 +303,7 @@ class GaussianRows:
     """
     if self._seed is not None:
       return tf.constant('')
-    return tf.strings.as_string(keys.tag_of(key))
+    return tf.strings.as_string(generators.tag_of(key))
 
   def row(self, key: tf.Tensor, index: tf.Tensor) -> list[tf.Tensor]:
     """Returns row `index` of z.
@@ -183,7 +371,72 @@ class GaussianRows:
 
   def _from_words(self, words: tf.Tensor, more: Callable[[], tf.Tensor]) -> tf.Tensor:
     """Uniform words as numbers of the distribution, float64."""
-    return normal.from_words(words, more)
+    return gaussians_of_words(words, more)
 
   def __repr__(self) -> str:
     return f'{type(self).__name__}({self.layout.specs!r})'  # Never the seed.
+
+
+# Rows of iid Laplace noise, for mechanisms of pure epsilon.
+#
+# The magnitude of a Laplace number is minus the logarithm of a uniform one. With the 64
+# bits that a Gaussian is made of here it would end at 44 scales, beyond which a Laplace
+# number is with probability 2^-64: for 10^6 coordinates and 1000 rounds, a delta of
+# 5e-11 in what claims to have none. So 128 bits are spent on each. They reach 128 ln 2
+# = 88.7 scales, beyond which lie 2^-128 = 3e-39; d coordinates in n rounds differ from
+# Laplace numbers without an end by no more than d n 2^-128 in total variation, 3e-30
+# for 10^6 and 1000. That is the delta (times 1 + e^epsilon) which truncation costs.
+#
+# What floating point costs is another matter: see `rows`.
+
+LARGEST_LAPLACE = 128 * math.log(2)  # The largest magnitude.
+
+
+def laplace_of_words(words: tf.Tensor) -> tf.Tensor:
+  """Turns uniform words into Laplace numbers of scale 1: density exp(-|x|) / 2.
+
+  Args:
+    words: uint32 of shape [4 n].
+
+  Returns:
+    A float64 tensor of shape [n], of magnitudes up to `LARGEST_LAPLACE`.
+  """
+  return laplace_of_bits(tf.bitcast(tf.reshape(words, [2, -1, 2]), tf.uint64))
+
+
+def laplace_of_bits(bits: tf.Tensor) -> tf.Tensor:
+  """Turns uniform bits into Laplace numbers.
+
+  Args:
+    bits: uint64 of shape [2, n].
+
+  Returns:
+    A float64 tensor of shape [n], of magnitudes up to `LARGEST_LAPLACE`.
+  """
+  one = tf.constant(1, tf.uint64)
+  negative = tf.cast(tf.bitwise.bitwise_and(bits[1], one), tf.bool)
+  # Centres of 2^127 equal cells of (0, 1), rounded. The last 63 bits matter where the
+  # first 64 are few or none.
+  last = (tf.cast(tf.bitwise.right_shift(bits[1], one), tf.float64) + 0.5) * 2.0**-63
+  uniform = (tf.cast(bits[0], tf.float64) + last) * 2.0**-64
+  magnitude = -tf.math.log(uniform)
+  return tf.where(negative, -magnitude, magnitude)
+
+
+class LaplaceRows(GaussianRows):
+  """Rows of independent Laplace numbers of scale 1; keys as for `GaussianRows`.
+
+  Example:
+    >>> rows = LaplaceRows([tf.TensorSpec([3]), tf.TensorSpec([])], seed=1)
+    >>> key = rows.new_key()
+    >>> first, again = rows.row(key, 7), rows.row(key, 7)
+    >>> first[0].shape, bool(tf.reduce_all(first[0] == again[0]))
+    (TensorShape([4]), True)
+  """
+
+  _numbers = 1
+  _words = 4
+
+  def _from_words(self, words: tf.Tensor, more: Callable[[], tf.Tensor]) -> tf.Tensor:
+    del more
+    return laplace_of_words(words)

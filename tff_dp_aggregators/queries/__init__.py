@@ -6,39 +6,37 @@ tff_extra.require(__name__, 'tensorflow', 'tensorflow_privacy')
 
 from tff_dp_aggregators.queries.adaptive_clipping import AdaptiveClippingQuery
 from tff_dp_aggregators.queries.adaptive_clipping import AdaptiveGaussianSumQuery
-from tff_dp_aggregators.queries.banded import BandedMatrixFactorizationQuery
-from tff_dp_aggregators.queries.client_noise.approximate_local import (
-  ApproximateLocalSumQuery,
-)
-from tff_dp_aggregators.queries.client_noise.approximate_local import ApproximateSample
-from tff_dp_aggregators.queries.client_noise.base import ClientNoiseState
-from tff_dp_aggregators.queries.client_noise.base import ClientNoiseSumQuery
-from tff_dp_aggregators.queries.client_noise.local import LocalGaussianSumQuery
-from tff_dp_aggregators.queries.client_noise.local import LocalLaplaceSumQuery
-from tff_dp_aggregators.queries.client_noise.shares import GaussianSharesSumQuery
+from tff_dp_aggregators.queries.client_noise import ApproximateLocalSumQuery
+from tff_dp_aggregators.queries.client_noise import ApproximateSample
+from tff_dp_aggregators.queries.client_noise import ClientNoiseState
+from tff_dp_aggregators.queries.client_noise import ClientNoiseSumQuery
+from tff_dp_aggregators.queries.client_noise import GaussianSharesSumQuery
+from tff_dp_aggregators.queries.client_noise import LocalGaussianSumQuery
+from tff_dp_aggregators.queries.client_noise import LocalLaplaceSumQuery
 from tff_dp_aggregators.queries.distributed import DistributedState
 from tff_dp_aggregators.queries.distributed import DistributedSumQuery
 from tff_dp_aggregators.queries.distributed import Shares
-from tff_dp_aggregators.queries.dp_query import DPQuery
-from tff_dp_aggregators.queries.dp_query import NormalizedQuery
-from tff_dp_aggregators.queries.dp_query import SumAggregationDPQuery
-from tff_dp_aggregators.queries.gaussian import GaussianSumQuery
-from tff_dp_aggregators.queries.joint import JointSumQuery
 from tff_dp_aggregators.queries.laplace import LaplaceState
 from tff_dp_aggregators.queries.laplace import LaplaceSumQuery
+from tff_dp_aggregators.queries.matrix_mechanism import BandedMatrixFactorizationQuery
+from tff_dp_aggregators.queries.matrix_mechanism import DPQuery
+from tff_dp_aggregators.queries.matrix_mechanism import GaussianSumQuery
 from tff_dp_aggregators.queries.matrix_mechanism import GlobalState
 from tff_dp_aggregators.queries.matrix_mechanism import MatrixMechanismQuery
+from tff_dp_aggregators.queries.matrix_mechanism import NormalizedQuery
+from tff_dp_aggregators.queries.matrix_mechanism import SumAggregationDPQuery
+from tff_dp_aggregators.queries.matrix_mechanism import TreeCumulativeSumQuery
+from tff_dp_aggregators.queries.matrix_mechanism import TreeResidualSumQuery
+from tff_dp_aggregators.queries.nested import JointSumQuery
 from tff_dp_aggregators.queries.nested import NestedSumQuery
-from tff_dp_aggregators.queries.no_privacy import NoPrivacyAverageQuery
-from tff_dp_aggregators.queries.no_privacy import NoPrivacySumQuery
-from tff_dp_aggregators.queries.norm_clip import NormClipSumQuery
-from tff_dp_aggregators.queries.statistics.quantile import QuantileParams
-from tff_dp_aggregators.queries.statistics.quantile import QuantileQuery
-from tff_dp_aggregators.queries.statistics.quantile import QuantileState
-from tff_dp_aggregators.queries.statistics.range_sums import RangeSumsQuery
-from tff_dp_aggregators.queries.statistics.range_sums import tree_levels
-from tff_dp_aggregators.queries.tree import TreeCumulativeSumQuery
-from tff_dp_aggregators.queries.tree import TreeResidualSumQuery
+from tff_dp_aggregators.queries.statistics import QuantileParams
+from tff_dp_aggregators.queries.statistics import QuantileQuery
+from tff_dp_aggregators.queries.statistics import QuantileState
+from tff_dp_aggregators.queries.statistics import RangeSumsQuery
+from tff_dp_aggregators.queries.statistics import tree_levels
+from tff_dp_aggregators.queries.without_noise import NoPrivacyAverageQuery
+from tff_dp_aggregators.queries.without_noise import NoPrivacySumQuery
+from tff_dp_aggregators.queries.without_noise import NormClipSumQuery
 
 __all__ = [
   'AdaptiveClippingQuery',

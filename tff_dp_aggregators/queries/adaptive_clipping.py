@@ -60,16 +60,16 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, Optional
 
 import tensorflow as tf
+from typing_extensions import Unpack
 
 from tff_dp_aggregators import noise as noise_lib
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import adaptive_clipping as split
 from tff_dp_aggregators.base import checks
-from tff_dp_aggregators.queries import clipping
-from tff_dp_aggregators.queries import gaussian
+from tff_dp_aggregators.noise import options
 from tff_dp_aggregators.queries import grid
 from tff_dp_aggregators.queries import matrix_mechanism
-from tff_dp_aggregators.queries.statistics import quantile
+from tff_dp_aggregators.queries import statistics
 
 _logger = logging.getLogger(__name__)
 
@@ -166,9 +166,7 @@ class AdaptiveClippingQuery(matrix_mechanism.MatrixMechanismQuery):
     clipped_count_stddev: Optional[float] = None,
     update_every: Optional[int] = None,
     workload: Optional[strategies.Workload] = None,
-    storage: noise_lib.Storage = 'auto',
-    seed: noise_lib.SeedLike = None,
-    generator: str = 'auto',
+    **noise_options: Unpack[noise_lib.Options],
   ):
     """Initializes the query.
 
@@ -192,10 +190,7 @@ class AdaptiveClippingQuery(matrix_mechanism.MatrixMechanismQuery):
         restart for a tree that restarts, and else 1.
       workload: `None` to release the sum of each round; a `Workload` to release its
         rows applied to all sums so far.
-      storage: Where the noise of earlier rounds is: see `noise.build`.
-      seed: Reproducible noise, for simulations; `None` for secret noise: see
-        `noise.Seed`.
-      generator: 'chacha20', 'philox' or 'auto': see `noise.Seed`.
+      **noise_options: See `noise.Options`.
 
     Raises:
       OSError: If `storage` names a directory that cannot be used.
@@ -220,27 +215,19 @@ class AdaptiveClippingQuery(matrix_mechanism.MatrixMechanismQuery):
     )
     grid.check_noise_multiplier(self._value_noise_multiplier)
     grid.check_clip_norm(initial_clip_norm, 'initial_clip_norm')
-    # Not super(): the Gaussian sum below comes next then.
-    matrix_mechanism.MatrixMechanismQuery.__init__(
-      self,
+    super().__init__(
       strategy,
       participation,
       clip_norm=initial_clip_norm,
       noise_multiplier=noise_multiplier,
       record_specs=record_specs,
       workload=workload,
-      storage=storage,
-      seed=seed,
-      generator=generator,
+      **noise_options,
     )
 
   @property
   def clip_norm(self) -> float:
-    """L2 bound of one record, which is not known in advance here.
-
-    Raises:
-      ValueError: Always; see `initial_clip_norm`, and `clip_norm` in the metrics.
-    """
+    """L2 bound of one record, which is not known in advance here."""
     raise ValueError(
       'the clip norm of this query changes from round to round: see clip_norm in its '
       'state or metrics, and initial_clip_norm for the first.'
@@ -286,46 +273,23 @@ class AdaptiveClippingQuery(matrix_mechanism.MatrixMechanismQuery):
     return tuple(sample.record for sample in super()._nothing_released())
 
   def derive_sample_params(self, global_state: matrix_mechanism.GlobalState) -> Any:
-    """Returns `AdaptiveParams`: the clip norm, and the estimate to compare with.
-
-    Args:
-      global_state: State before the round.
-    """
+    """Returns `AdaptiveParams`: the clip norm, and the estimate to compare with."""
     return AdaptiveParams(
       global_state.clip_norm, global_state.adaptation.quantile_estimate
     )
 
   def initial_sample_state(self, template: Any = None) -> AdaptiveSample:
-    """Returns zeros like `template`, a record, and a count of zero.
-
-    Args:
-      template: Structure of float tensors or their specs; `None` for `record_specs`.
-
-    Raises:
-      TypeError: If a dtype or container of the template is not that of `record_specs`.
-      ValueError: If its structure or a shape is not that of `record_specs`.
-    """
+    """Returns zeros like `template`, a record, and a count of zero."""
     return AdaptiveSample(
       super().initial_sample_state(template), tf.zeros([], tf.int64)
     )
 
   def encode_record(self, params: Any, record: Any) -> tuple[AdaptiveSample, tf.Tensor]:
-    """Returns the record clipped and whether its norm is small, and if it was finite.
+    """Returns the record clipped, with its vote, and whether it was finite.
 
-    Args:
-      params: From `derive_sample_params`.
-      record: Structure of float tensors.
-
-    Returns:
-      An `AdaptiveSample`, for a record that is not finite that of a zero record; and
-      whether the record was finite, a bool scalar.
-
-    Raises:
-      TypeError: If the record is not made of float tensors, or its dtypes are not
-        those of `record_specs`.
-      ValueError: If its structure or shapes are not those of `record_specs`.
+    A record that is not finite counts as a zero record.
     """
-    clipped = clipping.clip_to_grid(
+    clipped = grid.clip_to_grid(
       self._check(record), params.clip_norm, self._steps(params.clip_norm)
     )
     return AdaptiveSample(
@@ -335,20 +299,10 @@ class AdaptiveClippingQuery(matrix_mechanism.MatrixMechanismQuery):
   def add_without_noise(
     self, params: Any, sample_state: AdaptiveSample, several: Sequence[Any]
   ) -> tuple[AdaptiveSample, tf.Tensor]:
-    """Returns a sum with some more records, and which of these were finite.
-
-    Args:
-      params: From `derive_sample_params`.
-      sample_state: Sum of what `encode_record` returns of records.
-      several: The records, structures of float tensors.
-
-    Raises:
-      TypeError: As `encode_record`.
-      ValueError: As `encode_record`.
-    """
+    """Returns a sum with some more records, and which of these were finite."""
     if not self._encodes_as(AdaptiveClippingQuery):
       return super().add_without_noise(params, sample_state, several)
-    added = clipping.add_clipped(
+    added = grid.add_clipped(
       sample_state.record,
       [self._check(record) for record in several],
       params.clip_norm,
@@ -368,9 +322,7 @@ class AdaptiveClippingQuery(matrix_mechanism.MatrixMechanismQuery):
     """
     if not self._encodes_as(AdaptiveClippingQuery):
       return super().sum_without_noise(params, stacked)
-    added = clipping.sum_clipped(
-      stacked, params.clip_norm, self._steps(params.clip_norm)
-    )
+    added = grid.sum_clipped(stacked, params.clip_norm, self._steps(params.clip_norm))
     votes = tf.reduce_sum(_votes(params, added.norms))
     return AdaptiveSample(added.integers, votes), added.finite
 
@@ -396,12 +348,7 @@ class AdaptiveClippingQuery(matrix_mechanism.MatrixMechanismQuery):
   def signal_and_noise(
     self, sample_state: Any, global_state: matrix_mechanism.GlobalState
   ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns both of the records, as `MatrixMechanismQuery` does; not of the count.
-
-    Args:
-      sample_state: Sum of the round's preprocessed records; the norm is not private.
-      global_state: State before the round.
-    """
+    """Returns both of the records, as `MatrixMechanismQuery` does; not of the count."""
     return super().signal_and_noise(sample_state.record, global_state)
 
   def _add_noise(
@@ -426,10 +373,10 @@ class AdaptiveClippingQuery(matrix_mechanism.MatrixMechanismQuery):
 
   def _adapt(self, noised_count: tf.Tensor, estimate: tf.Tensor) -> Adaptation:
     """One step of the estimate, from a noised sum of b - 1/2."""
-    fraction = quantile.fraction_below(noised_count, self._clients_per_round)
+    fraction = statistics.fraction_below(noised_count, self._clients_per_round)
     excess = fraction - self._target_quantile
     return Adaptation(
-      quantile_estimate=quantile.moved(estimate, excess, self._learning_rate),
+      quantile_estimate=statistics.moved(estimate, excess, self._learning_rate),
       fraction_below=tf.cast(fraction, tf.float32),
     )
 
@@ -442,9 +389,6 @@ class AdaptiveClippingQuery(matrix_mechanism.MatrixMechanismQuery):
     compared with; `fraction_below` the noised fraction of the last round. They depend
     on data, and what that costs is accounted for; nothing else depends on it. The rest
     is what `MatrixMechanismQuery` tells.
-
-    Args:
-      global_state: State after some rounds.
     """
     metrics = super().derive_metrics(global_state)
     metrics.update(global_state.adaptation._asdict())
@@ -459,7 +403,7 @@ class AdaptiveClippingQuery(matrix_mechanism.MatrixMechanismQuery):
     )
 
 
-class AdaptiveGaussianSumQuery(AdaptiveClippingQuery, gaussian.GaussianSumQuery):
+class AdaptiveGaussianSumQuery(AdaptiveClippingQuery):
   """A Gaussian sum whose clip norm follows a quantile of the norms (1905.03871).
 
   TF Privacy's `QuantileAdaptiveClipSumQuery` with geometric updates, and
@@ -489,8 +433,7 @@ class AdaptiveGaussianSumQuery(AdaptiveClippingQuery, gaussian.GaussianSumQuery)
     learning_rate: float = 0.2,
     clipped_count_stddev: Optional[float] = None,
     update_every: Optional[int] = None,
-    seed: noise_lib.SeedLike = None,
-    generator: str = 'auto',
+    **noise_options: Unpack[noise_lib.IndependentOptions],
   ):
     """Initializes the query.
 
@@ -498,33 +441,18 @@ class AdaptiveGaussianSumQuery(AdaptiveClippingQuery, gaussian.GaussianSumQuery)
       participation: Who may take part when, and for how many rounds. `None` assumes
         that a client may take part in every round, and serves any number of them;
         there is no event of a whole run then, only of each round.
-      initial_clip_norm: L2 bound of a record in the first rounds, and the first
-        estimate. Rather too small than too large: noise is in proportion to it.
-      noise_multiplier: Standard deviation of z over the clip norm that would be as
-        private as records and counts together; 0 adds no noise to either.
-      clients_per_round: How many clients are expected in a round: what counts are
-        divided by. It is fixed, so that the number of clients stays private.
-      record_specs: Structure of float tensor specs like a record.
-      target_quantile: Which fraction of records is to be left unclipped.
-      learning_rate: The estimate changes by a factor of at most exp(learning_rate) a
-        round.
-      clipped_count_stddev: Standard deviation of z for the count of small norms;
-        `None` for what fits every cohort: a twentieth of `clients_per_round`, or as
-        much as takes a tenth of the budget (`accounting.adaptive_clipping`).
-      update_every: For how many rounds a clip norm is kept; `None` means 1.
-      seed: Reproducible noise, for simulations; `None` for secret noise: see
-        `noise.Seed`.
-      generator: 'chacha20', 'philox' or 'auto': see `noise.Seed`.
-
-    Raises:
-      TypeError: If a record tensor is not of a float dtype, or another argument not of
-        its type.
-      ValueError: If a number is out of range, a shape is not fully defined, or
-        `clipped_count_stddev` is at most half of `noise_multiplier`, so that the count
-        alone would cost more than all is to cost.
+      initial_clip_norm: As for `AdaptiveClippingQuery`, and so are the others.
+      noise_multiplier: See there.
+      clients_per_round: See there.
+      record_specs: See there.
+      target_quantile: See there.
+      learning_rate: See there.
+      clipped_count_stddev: See there.
+      update_every: See there; `None` means 1.
+      **noise_options: See `noise.Options`.
     """
-    self._unlimited = participation is None
-    planned = gaussian.planned_rounds(participation)
+    options.checked(noise_options, noise_lib.IndependentOptions)
+    planned = matrix_mechanism.planned_rounds(participation)
     super().__init__(
       strategies.Identity(planned.num_rounds),
       planned,
@@ -536,9 +464,9 @@ class AdaptiveGaussianSumQuery(AdaptiveClippingQuery, gaussian.GaussianSumQuery)
       learning_rate=learning_rate,
       clipped_count_stddev=clipped_count_stddev,
       update_every=update_every,
-      seed=seed,
-      generator=generator,
+      **noise_options,
     )
+    self._unlimited = participation is None
 
 
 def _value_noise_multiplier(

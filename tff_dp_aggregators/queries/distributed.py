@@ -12,7 +12,7 @@ times at most, then towards zero; what is above even then (as float64 might make
 counts as zero. So no record breaks the accounting, and none stops the round.
 
 **The noise is a client's own.** It is made of a key that the client draws from its
-kernel's entropy each time (`noise.keys`) and of tables that are exact to 2^-126
+kernel's entropy each time (`noise.generators`) and of tables that are exact to 2^-126
 (`noise.integers`). There is no seed: clients cannot tell each other apart. They must
 not be traced side by side in one computation (`clients_draw_keys`), for then they
 would share a key.
@@ -28,6 +28,8 @@ import math
 from typing import Any, NamedTuple, Optional
 
 import dp_accounting
+import numpy as np
+import scipy.linalg
 import tensorflow as tf
 
 from tff_dp_aggregators import strategies
@@ -36,17 +38,13 @@ from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.noise import generators
 from tff_dp_aggregators.noise import integers
-from tff_dp_aggregators.noise import keys
-from tff_dp_aggregators.queries import belonging
-from tff_dp_aggregators.queries import clipping
 from tff_dp_aggregators.queries import grid
+from tff_dp_aggregators.queries import matrix_mechanism
 from tff_dp_aggregators.queries import participations as participations_lib
-from tff_dp_aggregators.queries import records
-from tff_dp_aggregators.queries import rotation
-from tff_dp_aggregators.queries import spent as spent_lib
 
 # Numbers that are drawn at a time; a power of two, as the dimension is.
 _CHUNK = 2**17
+_LARGEST_TRANSFORM = 64  # Rows of the matrices that a rotation is made of.
 
 
 class DistributedState(NamedTuple):
@@ -55,7 +53,7 @@ class DistributedState(NamedTuple):
   Attributes:
     rotation_key: What the random signs follow from, int64 of shape [4].
     round: Number of the round to come, int64 scalar.
-    belongs_to: The mechanism, as `belonging` writes it; string scalar.
+    belongs_to: The mechanism, as `mechanism_text` writes it; string scalar.
   """
 
   rotation_key: Any
@@ -75,7 +73,7 @@ class Shares(NamedTuple):
   clients: Any
 
 
-class DistributedSumQuery(records.GridSumQuery):
+class DistributedSumQuery(matrix_mechanism.GridSumQuery):
   """Clips, rotates and rounds records, and adds a share of noise to each.
 
   Example:
@@ -130,12 +128,6 @@ class DistributedSumQuery(records.GridSumQuery):
       max_wrap_probability: That an entry of a sum wraps, at most.
       beta: Probability at most that a record is rounded again.
       record_specs: Structure of float tensor specs like a record.
-
-    Raises:
-      TypeError: If a record tensor is not of a float dtype, or another argument not of
-        its type.
-      ValueError: If a number is out of range, or a shape not fully defined. That bits
-        are too few for records of this size is told by `mechanism`.
     """
     super().__init__(record_specs)
     self._specs = tf.nest.flatten(self._record_specs)
@@ -158,11 +150,7 @@ class DistributedSumQuery(records.GridSumQuery):
 
   @functools.cached_property
   def mechanism(self) -> distributed_noise.DistributedNoise:
-    """Grid, noise and bounds for records of this size.
-
-    Raises:
-      ValueError: If the bits are too few; what fits is said.
-    """
+    """Grid, noise and bounds for records of this size."""
     dimension = max(1, sum(self._sizes))
     return distributed_noise.design(self._noise, dimension=dimension, **self._arguments)
 
@@ -213,32 +201,24 @@ class DistributedSumQuery(records.GridSumQuery):
 
   @property
   def participation(self) -> strategies.Participation:
-    """What the privacy analysis assumes of clients.
-
-    Raises:
-      ValueError: If the number of rounds is not limited.
-    """
+    """What the privacy analysis assumes of clients."""
     return self._participations.limits
 
   def run_event(self) -> dp_accounting.DpEvent:
-    """The event of all rounds together, for a client who is in as many as it may.
-
-    Raises:
-      ValueError: If the number of rounds is not limited.
-    """
+    """The event of all rounds together, for a client who is in as many as it may."""
     most = self._participations.most
     return dp_accounting.SelfComposedDpEvent(self.mechanism.event(), most)
 
   def initial_global_state(self) -> DistributedState:
     """Returns the state before round 0, with a rotation of its own."""
     return DistributedState(
-      rotation_key=keys.new(),
+      rotation_key=generators.new_key(),
       round=tf.constant(0, tf.int64),
       belongs_to=tf.constant(self._belongs_to()),
     )
 
   def _belongs_to(self) -> str:
-    return belonging.text_of(
+    return matrix_mechanism.mechanism_text(
       {
         'mechanism': f'distributed {self._noise}',
         **self._arguments,
@@ -248,23 +228,11 @@ class DistributedSumQuery(records.GridSumQuery):
     )
 
   def derive_sample_params(self, global_state: DistributedState) -> DistributedState:
-    """Returns what clients have to know: the rotation of the round.
-
-    Args:
-      global_state: State before the round.
-    """
+    """Returns what clients have to know: the rotation of the round."""
     return global_state
 
   def initial_sample_state(self, template: Any = None) -> Shares:
-    """Returns the sum of no records.
-
-    Args:
-      template: Structure of float tensors or their specs; `None` for `record_specs`.
-
-    Raises:
-      TypeError: If the template is not like `record_specs`.
-      ValueError: If the template is not like `record_specs`.
-    """
+    """Returns the sum of no records."""
     if template is not None:
       super().initial_sample_state(template)
     zeros = tf.zeros([self.mechanism.dimension], tf.int64)
@@ -273,24 +241,14 @@ class DistributedSumQuery(records.GridSumQuery):
   def encode_record(
     self, params: DistributedState, record: Any
   ) -> tuple[Shares, tf.Tensor]:
-    """Returns what a client sends, with its noise, and whether the record was finite.
-
-    Args:
-      params: From `derive_sample_params`.
-      record: Structure of float tensors.
-
-    Raises:
-      TypeError: If the record is not made of float tensors, or its dtypes are not
-        those of `record_specs`.
-      ValueError: If its structure or shapes are not those of `record_specs`.
-    """
+    """Returns what a client sends, with its noise, and if the record was finite."""
     steps = grid.steps_per_unit(tf.constant(self.clip_norm, tf.float32), 0.0)
-    clipped = clipping.clip_to_grid(
+    clipped = grid.clip_to_grid(
       self._check(record), tf.constant(self.clip_norm, tf.float32), steps
     )
     vector = self._to_vector(clipped.integers) * (self.mechanism.scale / steps)
-    rotated = rotation.hadamard(vector * self._signs(params))
-    key = keys.new()
+    rotated = hadamard(vector * self._signs(params))
+    key = generators.new_key()
     shares = self._round(rotated, key) + self._draw(key)
     shares = tf.math.floormod(shares, self.mechanism.modulus)
     return Shares(shares, tf.constant(1, tf.int64)), clipped.finite
@@ -304,7 +262,7 @@ class DistributedSumQuery(records.GridSumQuery):
     return tf.ensure_shape(tf.pad(vector, [[0, size - sum(self._sizes)]]), [size])
 
   def _signs(self, state: DistributedState) -> tf.Tensor:
-    return rotation.signs(
+    return signs(
       state.rotation_key, tf.cast(state.round, tf.int64), self.mechanism.dimension
     )
 
@@ -379,18 +337,8 @@ class DistributedSumQuery(records.GridSumQuery):
   def get_noised_result(
     self, sample_state: Shares, global_state: DistributedState
   ) -> tuple[Any, DistributedState, dp_accounting.DpEvent]:
-    """Returns the sum, the next state and the event of a round.
-
-    Args:
-      sample_state: Sum of the round's shares, modulo 2^bits or not.
-      global_state: State before the round.
-
-    Raises:
-      tf.errors.InvalidArgumentError: If there were fewer than `min_clients` shares or
-        more than `max_clients`, all rounds were used, or the state belongs to another
-        mechanism.
-    """
-    this_round = belonging.check(
+    """Returns the sum, the next state and the event of a round."""
+    this_round = matrix_mechanism.check_state(
       global_state.belongs_to, self._belongs_to(), global_state.round
     )
     this_round = self._participations.check_round(this_round)
@@ -398,7 +346,7 @@ class DistributedSumQuery(records.GridSumQuery):
       entries = tf.identity(sample_state.entries)
     half = self.mechanism.modulus // 2
     centred = tf.math.floormod(entries + half, self.mechanism.modulus) - half
-    rotated = rotation.hadamard(tf.cast(centred, tf.float64))
+    rotated = hadamard(tf.cast(centred, tf.float64))
     vector = rotated * self._signs(global_state) / self.mechanism.scale
     result = self._to_record(vector)
     return (
@@ -432,23 +380,15 @@ class DistributedSumQuery(records.GridSumQuery):
     ]
     return tf.nest.pack_sequence_as(self._record_specs, flat)
 
-  def spent(self, global_state: DistributedState) -> spent_lib.RepeatedSpent:
-    """Returns how many times a client who was in as many rounds as it may was in one.
-
-    Args:
-      global_state: State after some rounds.
-    """
+  def spent(self, global_state: DistributedState) -> matrix_mechanism.RepeatedSpent:
+    """Returns in how many rounds a client can have been, and what each costs."""
     rounds = tf.cast(global_state.round, tf.int64)
     return self._participations.spent(rounds, self.mechanism.event())
 
   def derive_metrics(
     self, global_state: DistributedState
   ) -> 'collections.OrderedDict[str, tf.Tensor]':
-    """Returns rounds served, clip norm, and noise. Nothing of it depends on data.
-
-    Args:
-      global_state: State after some rounds.
-    """
+    """Returns rounds served, clip norm, and noise. Nothing of it depends on data."""
     made = self.mechanism
     return collections.OrderedDict(
       rounds=global_state.round,
@@ -465,3 +405,52 @@ class DistributedSumQuery(records.GridSumQuery):
       f'{type(self).__name__}({self._participations}, noise={self._noise!r}, '
       f'{", ".join(f"{key}={value}" for key, value in self._arguments.items())})'
     )
+
+
+# Random rotations that spread a vector's length over its entries.
+#
+# Random signs and a Walsh-Hadamard transform: whatever the vector, each entry of the
+# result is a sum of all of them with random signs, over sqrt(d), and so rarely much
+# longer than the length over sqrt(d). It hides nothing: everybody knows the signs. In
+# float64, and by matrices of at most 64 rows, a Kronecker product of which the
+# transform is.
+
+
+def signs(key: tf.Tensor, index: tf.Tensor, dimension: int) -> tf.Tensor:
+  """Random signs, -1.0 or 1.0, float64 of shape [dimension].
+
+  `key`: int64 of shape [4].
+  """
+  philox = generators.Philox()
+  num_words = -(-dimension // 32)
+  num_blocks = -(-num_words // philox.block_words)
+  zero = tf.constant(0, tf.int64)
+  words = philox.words(key, index, zero, zero, num_blocks)
+  places = tf.constant(list(range(32)), tf.uint32)
+  bits = tf.bitwise.bitwise_and(
+    tf.bitwise.right_shift(words[:, tf.newaxis], places), tf.constant(1, tf.uint32)
+  )
+  return 1.0 - 2.0 * tf.cast(tf.reshape(bits, [-1])[:dimension], tf.float64)
+
+
+def hadamard(vector: tf.Tensor) -> tf.Tensor:
+  """The normalised Walsh-Hadamard transform, its own inverse.
+
+  `vector`: float64 of shape [d], d a power of two.
+
+  Returns float64 of shape [d], of the same length.
+
+  Example:
+    >>> hadamard(tf.constant([2.0, 0.0, 0.0, 0.0], tf.float64)).numpy()
+    array([1., 1., 1., 1.])
+  """
+  [dimension] = vector.shape
+  left = dimension
+  while left > 1:
+    size = min(left, _LARGEST_TRANSFORM)
+    left //= size
+    matrix = tf.constant(scipy.linalg.hadamard(size) / np.sqrt(size), tf.float64)
+    # The first digits of the index are transformed and become the last.
+    vector = tf.reshape(vector, [size, dimension // size])
+    vector = tf.reshape(tf.transpose(tf.matmul(matrix, vector)), [dimension])
+  return vector

@@ -6,18 +6,17 @@ from typing import Any, NamedTuple, Optional
 
 import dp_accounting
 import tensorflow as tf
+from typing_extensions import Unpack
 
 from tff_dp_aggregators import noise as noise_lib
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import events
-from tff_dp_aggregators.noise import laplace
-from tff_dp_aggregators.noise import streaming
-from tff_dp_aggregators.queries import belonging
-from tff_dp_aggregators.queries import clipping
+from tff_dp_aggregators.noise import options
+from tff_dp_aggregators.noise import recursions
+from tff_dp_aggregators.noise import rows
 from tff_dp_aggregators.queries import grid
+from tff_dp_aggregators.queries import matrix_mechanism
 from tff_dp_aggregators.queries import participations as participations_lib
-from tff_dp_aggregators.queries import records
-from tff_dp_aggregators.queries import spent as spent_lib
 
 
 class LaplaceState(NamedTuple):
@@ -27,7 +26,7 @@ class LaplaceState(NamedTuple):
     key: Key of the noise, int64 of shape [4]; secret.
     round: Number of the round to come, int64 scalar.
     clip_norm: L1 bound of a record, float32 scalar.
-    belongs_to: The mechanism, as `belonging` writes it; string scalar.
+    belongs_to: The mechanism, as `mechanism_text` writes it; string scalar.
   """
 
   key: Any
@@ -37,18 +36,18 @@ class LaplaceState(NamedTuple):
 
   def __repr__(self) -> str:
     return (
-      f'{type(self).__name__}(key={streaming.hidden(self.key)}, '
+      f'{type(self).__name__}(key={recursions.hidden(self.key)}, '
       f'round={self.round!r}, clip_norm={self.clip_norm!r})'
     )
 
 
-class LaplaceSumQuery(records.GridSumQuery):
+class LaplaceSumQuery(matrix_mechanism.GridSumQuery):
   """Clips records in L1 norm, sums them and adds independent Laplace noise.
 
   A round is epsilon-private with epsilon = 1 / `noise_multiplier` (Dwork et al. 2006,
   theorem 1), and n rounds of a client are n times that. The noise of a coordinate is of
   scale b = `clip_norm * noise_multiplier`, of standard deviation sqrt(2) b, and ends at
-  88 b (`noise.laplace` tells what this costs).
+  88 b (`noise.rows` tells what this costs).
 
   For models this is rarely what one wants: the L1 norm of a vector of d entries is up
   to sqrt(d) times its L2 norm, and so is the noise.
@@ -80,8 +79,7 @@ class LaplaceSumQuery(records.GridSumQuery):
     clip_norm: float,
     noise_multiplier: float,
     record_specs: Any,
-    seed: noise_lib.SeedLike = None,
-    generator: str = 'auto',
+    **noise_options: Unpack[noise_lib.IndependentOptions],
   ):
     """Initializes the query.
 
@@ -92,21 +90,15 @@ class LaplaceSumQuery(records.GridSumQuery):
       clip_norm: L1 bound of one record.
       noise_multiplier: Scale of the noise over `clip_norm`; 0 adds no noise.
       record_specs: Structure of float tensor specs like a record.
-      seed: Reproducible noise, for simulations; `None` for secret noise: see
-        `noise.Seed`.
-      generator: 'chacha20', 'philox' or 'auto': see `noise.Seed`.
-
-    Raises:
-      TypeError: If a record tensor is not of a float dtype, or another argument not of
-        its type.
-      ValueError: If a number is out of range, or a shape not fully defined.
+      **noise_options: See `noise.Options`.
     """
     super().__init__(record_specs)
     self._clip_norm = grid.check_clip_norm(clip_norm)
     self._noise_multiplier = events.check_noise_multiplier(noise_multiplier)
     grid.check_noise_multiplier(noise_multiplier)
     self._participations = participations_lib.Participations(participation)
-    self._rows = laplace.LaplaceRows(record_specs, seed, generator)
+    given = options.checked(noise_options, noise_lib.IndependentOptions)
+    self._rows = rows.LaplaceRows(record_specs, given.seed, given.generator)
 
   @property
   def clip_norm(self) -> float:
@@ -120,11 +112,7 @@ class LaplaceSumQuery(records.GridSumQuery):
 
   @property
   def participation(self) -> strategies.Participation:
-    """What the privacy analysis assumes of clients.
-
-    Raises:
-      ValueError: If the number of rounds is not limited.
-    """
+    """What the privacy analysis assumes of clients."""
     return self._participations.limits
 
   @property
@@ -138,11 +126,7 @@ class LaplaceSumQuery(records.GridSumQuery):
     return self._rows.seed_identity
 
   def run_event(self) -> dp_accounting.DpEvent:
-    """The event of all rounds together, for a client who is in as many as it may.
-
-    Raises:
-      ValueError: If the number of rounds is not limited.
-    """
+    """The event of all rounds together, for a client who is in as many as it may."""
     return dp_accounting.SelfComposedDpEvent(self._event(), self._participations.most)
 
   def _event(self) -> dp_accounting.DpEvent:
@@ -161,7 +145,7 @@ class LaplaceSumQuery(records.GridSumQuery):
     )
 
   def _belongs_to(self) -> str:
-    return belonging.text_of(
+    return matrix_mechanism.mechanism_text(
       {
         'mechanism': 'laplace',
         'clip_norm': self._clip_norm,
@@ -173,26 +157,12 @@ class LaplaceSumQuery(records.GridSumQuery):
     )
 
   def derive_sample_params(self, global_state: LaplaceState) -> tf.Tensor:
-    """Returns the clip norm, all that clients need to know.
-
-    Args:
-      global_state: State before the round.
-    """
+    """Returns the clip norm, all that clients need to know."""
     return global_state.clip_norm
 
   def encode_record(self, params: tf.Tensor, record: Any) -> tuple[Any, tf.Tensor]:
-    """Returns the record clipped, in steps of the grid, and whether it was finite.
-
-    Args:
-      params: The clip norm, from `derive_sample_params`.
-      record: Structure of float tensors.
-
-    Raises:
-      TypeError: If the record is not made of float tensors, or its dtypes are not
-        those of `record_specs`.
-      ValueError: If its structure or shapes are not those of `record_specs`.
-    """
-    clipped = clipping.clip_to_grid(
+    """Returns the record clipped, in steps of the grid, and whether it was finite."""
+    clipped = grid.clip_to_grid(
       self._check(record), params, self._steps(params), order=1
     )
     return clipped.integers, clipped.finite
@@ -207,17 +177,8 @@ class LaplaceSumQuery(records.GridSumQuery):
 
     Its noise multiplier is infinite in rounds that add nothing to the worst case: the
     events of all rounds so far compose to what they spent.
-
-    Args:
-      sample_state: Sum of the round's preprocessed records.
-      global_state: State before the round.
-
-    Raises:
-      tf.errors.InvalidArgumentError: If all rounds were used, or the state belongs to
-        another mechanism.
-      ValueError: If the sum is not like `record_specs`.
     """
-    this_round = belonging.check(
+    this_round = matrix_mechanism.check_state(
       global_state.belongs_to, self._belongs_to(), global_state.round
     )
     this_round = self._participations.check_round(this_round)
@@ -238,21 +199,13 @@ class LaplaceSumQuery(records.GridSumQuery):
     """Returns the L2 norm of a round's exact sum, and the mean square of its noise's.
 
     That of the noise is 2 d b^2, for d coordinates and scale b.
-
-    Args:
-      sample_state: Sum of the round's preprocessed records; the norm is not private.
-      global_state: State before the round.
     """
     signal = grid.norm(sample_state, self._steps(global_state.clip_norm))
     scale = tf.square(self._scale(global_state))
     return signal, 2 * self._num_coordinates() * scale
 
-  def spent(self, global_state: LaplaceState) -> spent_lib.RepeatedSpent:
-    """Returns how many times a client who was in as many rounds as it may was in one.
-
-    Args:
-      global_state: State after some rounds.
-    """
+  def spent(self, global_state: LaplaceState) -> matrix_mechanism.RepeatedSpent:
+    """Returns in how many rounds a client can have been, and what each costs."""
     return self._participations.spent(global_state.round, self._event())
 
   def _scale(self, state: LaplaceState) -> tf.Tensor:
@@ -267,9 +220,6 @@ class LaplaceSumQuery(records.GridSumQuery):
     a client who was in as many of them as it may, with delta = 0. `noise_generator`
     is a string tensor, `generator`, and `noise_key_tag` one that differs where secret
     keys do; it is empty with a seed.
-
-    Args:
-      global_state: State after some rounds.
     """
     rounds = global_state.round
     each = 1 / self._noise_multiplier if self._noise_multiplier else math.inf

@@ -1,26 +1,398 @@
-"""The query that all mechanisms share: clip, sum, add correlated noise, say so.
+"""What a query is here, and the one that all mechanisms share: the matrix mechanism.
 
-A matrix mechanism is told apart from another only by its strategy and by how its
-noise is streamed; each has a small module of its own beside this one.
+A query clips records, sums them, adds noise and says what that cost, by TF Privacy's
+interface. A matrix mechanism is told apart from another by its strategy alone: the
+Gaussian sum, trees and banded matrices are constructors of `MatrixMechanismQuery`.
 """
 
+import abc
 import collections
+import json
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional, Union
 
 import dp_accounting
 import numpy as np
 import tensorflow as tf
 
+# The one place where TensorFlow Privacy is imported. TFF's next releases carry these
+# classes themselves; moving there changes this file alone.
+from tensorflow_privacy.privacy.dp_query import normalized_query
+from tensorflow_privacy.privacy.dp_query.dp_query import DPQuery
+from tensorflow_privacy.privacy.dp_query.dp_query import SumAggregationDPQuery
+from typing_extensions import Unpack
+
 from tff_dp_aggregators import noise as noise_lib
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import events
-from tff_dp_aggregators.queries import belonging
-from tff_dp_aggregators.queries import clipping
+from tff_dp_aggregators.noise import options
 from tff_dp_aggregators.queries import grid
-from tff_dp_aggregators.queries import records
-from tff_dp_aggregators.queries import spent as spent_lib
+
+__all__ = ['DPQuery', 'SumAggregationDPQuery']
+
+
+# What the rounds up to a state have spent, as numbers that the state's reader needs. A
+# state goes through checkpoints and TFF's worker, where there are tensors and no
+# events. So a query says what was spent in one of these forms, from which an event
+# follows without the query: `to_event` and `last_to_event`.
+
+
+class GaussianSpent(NamedTuple):
+  """What a Gaussian mechanism has spent, correlated or not: all rounds are one.
+
+  Attributes:
+    last_round_noise_multiplier: Of the last round's event, float64 scalar; infinite if
+      it added nothing, and before the first round.
+    all_rounds_noise_multiplier: Of the event of all rounds so far together, float64
+      scalar; infinite before the first.
+  """
+
+  last_round_noise_multiplier: Any
+  all_rounds_noise_multiplier: Any
+
+  def to_event(self) -> dp_accounting.DpEvent:
+    """The event of all rounds so far."""
+    return _gaussian(self.all_rounds_noise_multiplier)
+
+  def last_to_event(self) -> dp_accounting.DpEvent:
+    """The event of the last round; those of all rounds compose to `to_event`."""
+    return _gaussian(self.last_round_noise_multiplier)
+
+
+class RepeatedSpent(NamedTuple):
+  """What independent noise of another kind has spent, round by round.
+
+  Attributes:
+    event: Of one round, for a client who is in it: JSON of `accounting.events.to_json`,
+      string scalar.
+    last_round: How many such events the last round added to the worst case, 0 or 1;
+      int64 scalar.
+    all_rounds: How many all rounds so far make for a client who was in as many of them
+      as it may; int64 scalar.
+  """
+
+  event: Any
+  last_round: Any
+  all_rounds: Any
+
+  def to_event(self) -> dp_accounting.DpEvent:
+    """The event of all rounds so far."""
+    return self._times(self.all_rounds)
+
+  def last_to_event(self) -> dp_accounting.DpEvent:
+    """The event of the last round; those of all rounds compose to `to_event`."""
+    return self._times(self.last_round)
+
+  def _times(self, count: Any) -> dp_accounting.DpEvent:
+    one = events.from_json(json.loads(np.asarray(self.event).item()))
+    return events.simplify(dp_accounting.SelfComposedDpEvent(one, int(count)))
+
+
+class ComposedSpent(NamedTuple):
+  """What several mechanisms have spent, in all of which clients took part.
+
+  Attributes:
+    parts: What each of them has; a tuple of any of these forms.
+  """
+
+  parts: Any
+
+  def to_event(self) -> dp_accounting.DpEvent:
+    """The event of all rounds so far."""
+    return _composed([part.to_event() for part in self.parts])
+
+  def last_to_event(self) -> dp_accounting.DpEvent:
+    """The event of the last round; those of all rounds compose to `to_event`."""
+    return _composed([part.last_to_event() for part in self.parts])
+
+
+# Any of them.
+Spent = Union[GaussianSpent, RepeatedSpent, ComposedSpent]
+
+
+def _composed(parts: list[dp_accounting.DpEvent]) -> dp_accounting.DpEvent:
+  return events.simplify(dp_accounting.ComposedDpEvent(parts))
+
+
+def _gaussian(noise_multiplier: Any) -> dp_accounting.DpEvent:
+  return events.simplify(dp_accounting.GaussianDpEvent(float(noise_multiplier)))
+
+
+def event_text(event: dp_accounting.DpEvent) -> str:
+  """The text of an event for `RepeatedSpent`.
+
+  Example:
+    >>> event_text(dp_accounting.LaplaceDpEvent(2.0))
+    '{"type": "LaplaceDpEvent", "noise_multiplier": 2.0}'
+  """
+  return json.dumps(events.to_json(event))
+
+
+def check_round(this_round: tf.Tensor, num_rounds: int) -> tf.Tensor:
+  """Returns the round, after making sure that it is one of those planned."""
+  in_time = tf.debugging.Assert(
+    this_round < tf.constant(num_rounds, tf.int64),
+    [
+      f'This query was built for {num_rounds} rounds and has served them all; another '
+      'round would spend privacy that was not accounted for. What comes after them is '
+      'a run of its own: begin one with `initialize`, and add up what both spend.'
+    ],
+  )
+  with tf.control_dependencies([] if in_time is None else [in_time]):
+    return tf.identity(this_round)
+
+
+def unlimited() -> ValueError:
+  """The error where limits are asked for that were not given."""
+  return ValueError(
+    'this query serves any number of rounds, so there is no limit to what all of them '
+    'spend together. Give a participation, or compose the events that the rounds '
+    'return.'
+  )
+
+
+class RecordSumQuery(SumAggregationDPQuery):
+  """What all queries have in common: records like the ones announced.
+
+  Half precision is summed in float32.
+  """
+
+  def __init__(self, record_specs: Optional[Any] = None):
+    """Initializes the query.
+
+    Args:
+      record_specs: Structure of float tensor specs like a record. `None` takes
+        records as they come; `initial_sample_state` needs a template then.
+
+    Raises:
+      TypeError: If a tensor is not of a float dtype.
+      ValueError: If a shape is not fully defined.
+    """
+    self._record_specs = (
+      None if record_specs is None else noise_lib.sum_specs(record_specs)
+    )
+
+  def initial_sample_state(self, template: Any = None) -> Any:
+    """Returns zeros like `template`, by default like the query's records.
+
+    Half precision becomes float32.
+    """
+    template = self._record_specs if template is None else template
+    if template is None:
+      raise ValueError(
+        'initial_sample_state needs a template, or the query record_specs.'
+      )
+    return self._check(super().initial_sample_state(template))
+
+  def preprocess_record(self, params: Any, record: Any) -> Any:
+    """Returns the record as tensors, half precision in float32."""
+    del params
+    return self._check(record)
+
+  def _check(self, record: Any) -> Any:
+    if self._record_specs is None:
+      return grid.as_tensors(record)
+    return grid.check_record(record, self._record_specs)
+
+
+class GridSumQuery(RecordSumQuery):
+  """What the queries have in common that bound records: sums of integers (`grid`).
+
+  Methods take `params`, from `derive_sample_params`; `record`, a structure of float
+  tensors, which raises a TypeError or ValueError if it is not like `record_specs`;
+  `sample_state`, a sum of what records became; and `global_state`, the state before the
+  round.
+
+  A query sees sums and does not count their records. Who uses it without
+  `aggregators`, which count, has to see to it that no sum is of more than
+  `grid.MAX_CLIENTS`.
+  """
+
+  @property
+  def clients_draw_keys(self) -> bool:
+    """Whether each execution of `encode_record` draws a key of its own.
+
+    Clients that are vectorised in one computation would share it, and their noise.
+    """
+    return False
+
+  @property
+  def clients_add_noise(self) -> bool:
+    """Whether what `encode_record` returns has noise of the client's in it."""
+    return False
+
+  @property
+  def noise_identities(self) -> tuple[str, ...]:
+    """Which streams of which seeds its noise is of; none where it is secret."""
+    identity = getattr(self, 'seed_identity', 'secret')
+    return () if identity == 'secret' else (identity,)
+
+  def initial_sample_state(self, template: Any = None) -> Any:
+    """Returns the sum of no records: int64 zeros like `template`."""
+    return grid.zeros_like(super().initial_sample_state(template))
+
+  def preprocess_record(self, params: Any, record: Any) -> Any:
+    """Returns the record clipped, in steps of the grid; zeros if it is not finite."""
+    sample, _ = self.encode_record(params, record)
+    return sample
+
+  @abc.abstractmethod
+  def encode_record(self, params: Any, record: Any) -> tuple[Any, tf.Tensor]:
+    """Returns what `preprocess_record` does, and whether the record was finite."""
+
+  def mean_of(self, result: Any, clients_per_round: float) -> Any:
+    """Returns what a private mean releases of a round."""
+    return tf.nest.map_structure(
+      lambda tensor: tensor / tf.cast(clients_per_round, tensor.dtype), result
+    )
+
+  # For simulations, which have many clients in one computation and number them.
+
+  def encode_without_noise(self, params: Any, record: Any) -> tuple[Any, tf.Tensor]:
+    """Returns what `encode_record` does, less the client's noise."""
+    return self.encode_record(params, record)
+
+  def add_without_noise(
+    self, params: Any, sample_state: Any, several: Sequence[Any]
+  ) -> tuple[Any, tf.Tensor]:
+    """Returns a sum with some more records, and which of these were finite."""
+    finite = []
+    for record in several:
+      sample, is_finite = self.encode_without_noise(params, record)
+      sample_state = tf.nest.map_structure(tf.add, sample_state, sample)
+      finite.append(is_finite)
+    return sample_state, tf.stack(finite)
+
+  def sum_without_noise(self, params: Any, stacked: Any) -> tuple[Any, tf.Tensor]:
+    """Returns the sum of records that are stacked, and which of them were finite.
+
+    Args:
+      params: From `derive_sample_params`.
+      stacked: Structure like a record, with an entry of each tensor for each record.
+    """
+    samples, finite = tf.vectorized_map(
+      lambda record: self.encode_without_noise(params, record),
+      stacked,
+      fallback_to_while_loop=False,
+    )
+    sums = tf.nest.map_structure(lambda each: tf.reduce_sum(each, axis=0), samples)
+    return sums, finite
+
+  def _encodes_as(self, query: 'type[GridSumQuery]') -> bool:
+    """Whether a subclass has left alone how this one of its bases encodes."""
+    names = ('encode_record', 'encode_without_noise', 'preprocess_record')
+    return all(getattr(type(self), each) is getattr(query, each) for each in names)
+
+  def round_key(self, global_state: Any) -> Any:
+    """What the noise of a round's clients follows from; empty if they add none."""
+    del global_state
+    return ()
+
+  def with_noise_of(
+    self, params: Any, sample_state: Any, round_key: Any, number: tf.Tensor
+  ) -> Any:
+    """Returns a sum of records with the noise that one more client adds, if it does.
+
+    `number`: The client's, an int64 scalar of which no two clients of a round have the
+    same.
+    """
+    del params, round_key, number
+    return sample_state
+
+  def signal_and_noise(
+    self, sample_state: Any, global_state: Any
+  ) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns how long a round's exact sum is, and how long its noise is to be.
+
+    The L2 norm of the sum without noise, which is exact, of clients and not private;
+    and the expected square of that of its noise; float64 scalars.
+    """
+    del sample_state, global_state
+    raise ValueError(
+      f'{type(self).__name__} does not tell its signal from its noise; leave the '
+      'measurement of both out.'
+    )
+
+  def _num_coordinates(self) -> int:
+    """How many numbers a record has."""
+    specs = tf.nest.flatten(self._record_specs)
+    return sum(spec.shape.num_elements() for spec in specs)
+
+  @abc.abstractmethod
+  def spent(self, global_state: Any) -> Spent:
+    """Returns what all rounds that led to a state have spent, and the last of them."""
+
+
+class NormalizedQuery(normalized_query.NormalizedQuery):
+  """TensorFlow Privacy's query of this name: the result of another, divided.
+
+  Records and events are those of the other query.
+  """
+
+  def __init__(self, numerator_query: SumAggregationDPQuery, *, denominator: float):
+    """Initializes the query.
+
+    Args:
+      numerator_query: What sums and adds noise.
+      denominator: What its result is divided by.
+    """
+    super().__init__(numerator_query, denominator)
+
+  def initial_sample_state(self, template: Any = None) -> Any:
+    """Returns the sum of no records of the other query.
+
+    Args:
+      template: Structure of tensors or their specs like a record; `None` for what the
+        other query knows of its records.
+
+    Raises:
+      TypeError: As the other query.
+      ValueError: As the other query, or if there is no template and it needs one.
+    """
+    if template is None:
+      return self._numerator.initial_sample_state()
+    return self._numerator.initial_sample_state(template)
+
+
+# What a state belongs to: the mechanism that its numbers were computed for. A state is
+# a key, a round, and what was spent; noise multiplier, limits and strategy are in the
+# program. A state that goes on under another program would get noise that does not
+# cancel and events that were never paid for, and nothing would look wrong. So each
+# state carries the text of the mechanism it began with, and a round with another one
+# fails.
+
+# What a state consists of. Raised when that changes, so that no older one is continued.
+_STATE_FORMAT = 2
+
+
+def mechanism_text(mechanism: dict[str, Any]) -> str:
+  """The text for a mechanism; equal texts for equal mechanisms.
+
+  Example:
+    >>> mechanism_text({'noise_multiplier': 2.0, 'clip_norm': 1.0})
+    '{"clip_norm": 1.0, "noise_multiplier": 2.0, "state_format": 2}'
+  """
+  return json.dumps({**mechanism, 'state_format': _STATE_FORMAT}, sort_keys=True)
+
+
+def check_state(belongs_to: Any, mechanism: str, this_round: tf.Tensor) -> tf.Tensor:
+  """Returns the round, after making sure that the state is of this mechanism."""
+  same = tf.debugging.Assert(
+    tf.equal(belongs_to, mechanism),
+    [
+      'This state belongs to another mechanism: its noise and what it spent are not '
+      'those of the process at hand. Go on with the mechanism that it began with, or '
+      'begin anew with `initialize`. (Each use of an int as seed takes its next '
+      'stream: if those in "noise" differ, name that of the state, as '
+      '`seed=noise.Seed(7, stream=0, part=0)`.) The state is of',
+      belongs_to,
+      'and the process of',
+      mechanism,
+    ],
+  )
+  with tf.control_dependencies([] if same is None else [same]):
+    return tf.identity(this_round)
 
 
 class GlobalState(NamedTuple):
@@ -32,7 +404,7 @@ class GlobalState(NamedTuple):
     released: Where the query releases the rows of a workload, what it released last, a
       structure like a record, and before it a second one if there is momentum. Empty
       where it releases the sum of each round.
-    belongs_to: The mechanism, as `belonging` writes it; string scalar.
+    belongs_to: The mechanism, as `mechanism_text` writes it; string scalar.
     adaptation: What the next clip norm depends on; empty if it is always the same.
   """
 
@@ -43,7 +415,7 @@ class GlobalState(NamedTuple):
   adaptation: Any = ()
 
 
-class MatrixMechanismQuery(records.GridSumQuery):
+class MatrixMechanismQuery(GridSumQuery):
   """Sums of clipped records with the correlated noise of a strategy.
 
   In round t the query releases the sum of the round's clipped records plus
@@ -83,9 +455,7 @@ class MatrixMechanismQuery(records.GridSumQuery):
     noise_multiplier: float,
     record_specs: Any,
     workload: Optional[strategies.Workload] = None,
-    storage: noise_lib.Storage = 'auto',
-    seed: noise_lib.SeedLike = None,
-    generator: str = 'auto',
+    **noise_options: Unpack[noise_lib.Options],
   ):
     """Initializes the query.
 
@@ -98,10 +468,7 @@ class MatrixMechanismQuery(records.GridSumQuery):
       workload: `None` to release the sum of each round (the residual of a prefix sum);
         `Workload(num_rounds)` for prefix sums, with momentum, learning rates or weight
         decay if it has them.
-      storage: Where the noise of earlier rounds is: see `noise.build`.
-      seed: Reproducible noise, for simulations; `None` for secret noise: see
-        `noise.Seed`.
-      generator: 'chacha20', 'philox' or 'auto': see `noise.Seed`.
+      **noise_options: See `noise.Options`.
 
     Raises:
       OSError: If `storage` names a directory that cannot be used.
@@ -112,6 +479,8 @@ class MatrixMechanismQuery(records.GridSumQuery):
         participation or workload is for other rounds than the strategy.
     """
     super().__init__(record_specs)
+    # Whether the plan is of one round, which is served any number of times.
+    self._unlimited = False
     strategies.strategy.require(strategy)
     self._clip_norm = grid.check_clip_norm(clip_norm)
     self._noise_multiplier = events.check_noise_multiplier(noise_multiplier)
@@ -122,8 +491,9 @@ class MatrixMechanismQuery(records.GridSumQuery):
       strategy, self._participation, self._noise_multiplier
     )
     self._workload = _check_workload(workload, strategy.num_rounds)
-    self._rows = noise_lib.GaussianRows(self._sum_specs(), seed, generator)
-    self._noise = noise_lib.build(strategy, self._rows, storage)
+    given = options.checked(noise_options)
+    self._rows = noise_lib.GaussianRows(self._sum_specs(), given.seed, given.generator)
+    self._noise = noise_lib.build(strategy, self._rows, given.storage)
 
   @property
   def strategy(self) -> strategies.Strategy:
@@ -133,6 +503,7 @@ class MatrixMechanismQuery(records.GridSumQuery):
   @property
   def participation(self) -> strategies.Participation:
     """What the privacy analysis assumes of clients."""
+    self._check_limited()
     return self._participation
 
   @property
@@ -168,11 +539,17 @@ class MatrixMechanismQuery(records.GridSumQuery):
   @property
   def effective_noise_multiplier(self) -> float:
     """`noise_multiplier / sens(C)`: how private all rounds together are."""
+    self._check_limited()
     return float(self._round_noise_multipliers[1][-1])
 
   def run_event(self) -> dp_accounting.DpEvent:
     """The event of all rounds together."""
+    self._check_limited()
     return events.run_event(self._strategy, self._participation, self._noise_multiplier)
+
+  def _check_limited(self) -> None:
+    if self._unlimited:
+      raise unlimited()
 
   # TF Privacy's interface.
 
@@ -182,14 +559,14 @@ class MatrixMechanismQuery(records.GridSumQuery):
       noise=self._noise.initialize(),
       clip_norm=tf.constant(self._clip_norm, tf.float32),
       released=self._nothing_released(),
-      belongs_to=tf.constant(belonging.text_of(self._mechanism())),
+      belongs_to=tf.constant(mechanism_text(self._mechanism())),
     )
 
   def _mechanism(self) -> dict[str, Any]:
     """What a state belongs to; JSON."""
     return {
       'strategy': f'{self._strategy.kind} {self._strategy.checksum}',
-      'num_rounds': self._participation.num_rounds,
+      'num_rounds': None if self._unlimited else self._participation.num_rounds,
       'min_separation': self._participation.min_separation,
       'max_participations': self._participation.max_participations,
       'clip_norm': self._clip_norm,
@@ -211,46 +588,22 @@ class MatrixMechanismQuery(records.GridSumQuery):
     return (zeros(), zeros()) if self._workload.momentum else (zeros(),)
 
   def derive_sample_params(self, global_state: GlobalState) -> tf.Tensor:
-    """Returns the clip norm, all that clients need to know.
-
-    Args:
-      global_state: State before the round.
-    """
+    """Returns the clip norm, all that clients need to know."""
     return global_state.clip_norm
 
   def encode_record(self, params: Any, record: Any) -> tuple[Any, tf.Tensor]:
-    """Returns the record clipped, in steps of the grid, and whether it was finite.
-
-    Args:
-      params: The clip norm, from `derive_sample_params`.
-      record: Structure of float tensors.
-
-    Raises:
-      TypeError: If the record is not made of float tensors, or its dtypes are not
-        those of `record_specs`.
-      ValueError: If its structure or shapes are not those of `record_specs`.
-    """
-    clipped = clipping.clip_to_grid(self._check(record), params, self._steps(params))
+    """Returns the record clipped, in steps of the grid, and whether it was finite."""
+    clipped = grid.clip_to_grid(self._check(record), params, self._steps(params))
     return clipped.integers, clipped.finite
 
   def add_without_noise(
     self, params: Any, sample_state: Any, several: Sequence[Any]
   ) -> tuple[Any, tf.Tensor]:
-    """Returns a sum with some more records, and which of these were finite.
-
-    Args:
-      params: The clip norm, from `derive_sample_params`.
-      sample_state: Sum of what `encode_record` returns of records.
-      several: The records, structures of float tensors.
-
-    Raises:
-      TypeError: As `encode_record`.
-      ValueError: As `encode_record`.
-    """
+    """Returns a sum with some more records, and which of these were finite."""
     if not self._encodes_as(MatrixMechanismQuery):
       return super().add_without_noise(params, sample_state, several)
     several = [self._check(record) for record in several]
-    added = clipping.add_clipped(sample_state, several, params, self._steps(params))
+    added = grid.add_clipped(sample_state, several, params, self._steps(params))
     return added.integers, added.finite
 
   def sum_without_noise(self, params: Any, stacked: Any) -> tuple[Any, tf.Tensor]:
@@ -262,7 +615,7 @@ class MatrixMechanismQuery(records.GridSumQuery):
     """
     if not self._encodes_as(MatrixMechanismQuery):
       return super().sum_without_noise(params, stacked)
-    added = clipping.sum_clipped(stacked, params, self._steps(params))
+    added = grid.sum_clipped(stacked, params, self._steps(params))
     return added.integers, added.finite
 
   def _steps(self, clip_norm: tf.Tensor) -> tf.Tensor:
@@ -272,42 +625,39 @@ class MatrixMechanismQuery(records.GridSumQuery):
   def get_noised_result(
     self, sample_state: Any, global_state: GlobalState
   ) -> tuple[Any, GlobalState, dp_accounting.DpEvent]:
-    """Returns the noised sum, the next state and the round's event.
+    """Returns the noised sum, the next state and the round's `GaussianDpEvent`.
 
-    Args:
-      sample_state: Sum of the round's preprocessed records, integers.
-      global_state: State before the round.
-
-    Returns:
-      The sum with noise; the state after the round; and a `GaussianDpEvent` such
-      that the events of all rounds so far compose to what they really spent (its
-      noise multiplier is infinite in rounds that add nothing to the worst case).
-
-    Raises:
-      tf.errors.InvalidArgumentError: If all rounds of the strategy were used, or the
-        state belongs to another mechanism.
+    The events of all rounds so far compose to what they really spent: the noise
+    multiplier is infinite in rounds that add nothing to the worst case. A state of
+    another mechanism, or after the last round, is an `InvalidArgumentError` when run.
     """
-    this_round = belonging.check(
+    this_round = check_state(
       global_state.belongs_to,
-      belonging.text_of(self._mechanism()),
+      mechanism_text(self._mechanism()),
       global_state.noise.round,
     )
-    this_round = self._check_round(this_round)
+    if not self._unlimited:
+      this_round = check_round(this_round, self._strategy.num_rounds)
     state = global_state._replace(noise=global_state.noise._replace(round=this_round))
     result, state = self._release(sample_state, state)
     event = dp_accounting.GaussianDpEvent(self._noise_multiplier_of(this_round))
     return result, state, event
 
-  def _check_round(self, this_round: tf.Tensor) -> tf.Tensor:
-    """Returns the round, after making sure that the strategy has it."""
-    return check_round(this_round, self._strategy.num_rounds)
-
   def _noise_multiplier_of(self, this_round: tf.Tensor) -> tf.Tensor:
     """Noise multiplier of one round's event."""
+    if self._unlimited:
+      return tf.constant(self._noise_multiplier, tf.float64)
     return tf.gather(self._round_noise_multipliers[0], this_round)
 
   def _effective_noise_multiplier_after(self, rounds: tf.Tensor) -> tf.Tensor:
     """Effective noise multiplier of the first `rounds` rounds together."""
+    if self._unlimited:
+      # Infinite before the first round, also without noise.
+      return tf.where(
+        rounds > 0,
+        self._noise_multiplier / tf.sqrt(tf.cast(rounds, tf.float64)),
+        tf.constant(math.inf, tf.float64),
+      )
     so_far = np.concatenate([[math.inf], self._round_noise_multipliers[1]])
     return tf.gather(so_far, rounds)
 
@@ -359,10 +709,6 @@ class MatrixMechanismQuery(records.GridSumQuery):
 
     That of the noise is d stddev^2 ||row t of C^-1||^2, for d coordinates. With a
     workload both are still of the sum of the round alone.
-
-    Args:
-      sample_state: Sum of the round's preprocessed records; the norm is not private.
-      global_state: State before the round.
     """
     row_norms = self._strategy.noise_row_norms()
     # A Gaussian sum without a plan repeats its one round.
@@ -371,16 +717,12 @@ class MatrixMechanismQuery(records.GridSumQuery):
     signal = grid.norm(sample_state, self._steps(global_state.clip_norm))
     return signal, self._num_coordinates() * tf.square(stddev)
 
-  def spent(self, global_state: GlobalState) -> spent_lib.GaussianSpent:
-    """Returns the noise multipliers of all rounds together, and of the last.
-
-    Args:
-      global_state: State after some rounds.
-    """
+  def spent(self, global_state: GlobalState) -> GaussianSpent:
+    """Returns the noise multipliers of all rounds together, and of the last."""
     rounds = global_state.noise.round
     last = self._noise_multiplier_of(tf.maximum(rounds - 1, 0))
     infinite = tf.constant(math.inf, tf.float64)
-    return spent_lib.GaussianSpent(
+    return GaussianSpent(
       tf.where(rounds > 0, tf.cast(last, tf.float64), infinite),
       self._effective_noise_multiplier_after(rounds),
     )
@@ -395,9 +737,6 @@ class MatrixMechanismQuery(records.GridSumQuery):
     and `noise_generator` are string tensors, `storage` and `generator`; so is
     `noise_key_tag`, which differs where secret keys do, and from which no key follows:
     of two runs with the same one nothing is known together. It is empty with a seed.
-
-    Args:
-      global_state: State after some rounds.
     """
     rounds = global_state.noise.round
     return collections.OrderedDict(
@@ -415,20 +754,6 @@ class MatrixMechanismQuery(records.GridSumQuery):
       f'{type(self).__name__}({self._strategy.kind}, {self._participation}, '
       f'clip_norm={self._clip_norm}, noise_multiplier={self._noise_multiplier})'
     )
-
-
-def check_round(this_round: tf.Tensor, num_rounds: int) -> tf.Tensor:
-  """Returns the round, after making sure that it is one of those planned."""
-  in_time = tf.debugging.Assert(
-    this_round < tf.constant(num_rounds, tf.int64),
-    [
-      f'This query was built for {num_rounds} rounds and has served them all; another '
-      'round would spend privacy that was not accounted for. What comes after them is '
-      'a run of its own: begin one with `initialize`, and add up what both spend.'
-    ],
-  )
-  with tf.control_dependencies([] if in_time is None else [in_time]):
-    return tf.identity(this_round)
 
 
 def _check_workload(
@@ -454,3 +779,178 @@ def _add_scaled(one: Any, other: Any, factor: tf.Tensor) -> Any:
   return tf.nest.map_structure(
     lambda x, y: x + tf.cast(factor, x.dtype) * y, one, other
   )
+
+
+class GaussianSumQuery(MatrixMechanismQuery):
+  """Clips records, sums them and adds independent Gaussian noise (1710.06963).
+
+  The identity strategy: with `participation`, rounds in which a client cannot take
+  part cost it nothing.
+
+  Example:
+    >>> query = GaussianSumQuery(
+    ...   strategies.Participation(num_rounds=10, min_separation=5),
+    ...   clip_norm=1.0,
+    ...   noise_multiplier=2.0,
+    ...   record_specs=tf.TensorSpec([3]),
+    ... )
+    >>> state = query.initial_global_state()
+    >>> params = query.derive_sample_params(state)
+    >>> sample = query.initial_sample_state()
+    >>> for record in [[3.0, 0.0, 4.0], [0.0, 0.5, 0.0]]:
+    ...   sample = query.accumulate_record(params, sample, tf.constant(record))
+    >>> (sample / 2**34).numpy().round(3).tolist()  # In steps: 2^34 are 1 here.
+    [0.6, 0.5, 0.8]
+    >>> noised, state, event = query.get_noised_result(sample, state)
+    >>> float(event.noise_multiplier)
+    2.0
+  """
+
+  def __init__(
+    self,
+    participation: Optional[strategies.Participation] = None,
+    *,
+    clip_norm: float,
+    noise_multiplier: float,
+    record_specs: Any,
+    **noise_options: Unpack[noise_lib.IndependentOptions],
+  ):
+    """Initializes the query.
+
+    Args:
+      participation: Who may take part when, and for how many rounds. `None` assumes
+        that a client may take part in every round, and serves any number of them;
+        there is no event of a whole run then, only of each round.
+      clip_norm: L2 bound of one record.
+      noise_multiplier: Standard deviation of the noise over `clip_norm`; 0 adds none.
+      record_specs: Structure of float tensor specs like a record.
+      **noise_options: See `noise.Options`.
+    """
+    options.checked(noise_options, noise_lib.IndependentOptions)
+    planned = planned_rounds(participation)
+    super().__init__(
+      strategies.Identity(planned.num_rounds),
+      planned,
+      clip_norm=clip_norm,
+      noise_multiplier=noise_multiplier,
+      record_specs=record_specs,
+      **noise_options,
+    )
+    self._unlimited = participation is None
+
+
+def planned_rounds(
+  participation: Optional[strategies.Participation],
+) -> strategies.Participation:
+  """What is planned for; without a participation one round, again and again."""
+  if participation is None:
+    return strategies.Participation(num_rounds=1)
+  return strategies.participation.require(participation)
+
+
+class TreeResidualSumQuery(MatrixMechanismQuery):
+  """Sums of each round, with noise that cancels in their prefix sums (2103.00039).
+
+  TF Privacy's queries of trees return an event that no accountant reads, keep a seed
+  made from the clock, and cannot tell how many rounds they were planned for; these
+  agree with them in distribution (the tests compare).
+
+  Example:
+    >>> query = TreeResidualSumQuery(
+    ...   strategies.Participation.from_rounds_between(2000, 313, 6),
+    ...   clip_norm=1.0,
+    ...   noise_multiplier=7.0,
+    ...   record_specs=tf.TensorSpec([3]),
+    ... )
+    >>> round(query.effective_noise_multiplier, 4)  # 7 / sqrt(79)
+    0.7876
+  """
+
+  def __init__(
+    self,
+    participation: strategies.Participation,
+    *,
+    clip_norm: float,
+    noise_multiplier: float,
+    record_specs: Any,
+    honaker: bool = True,
+    restart_every: Optional[int] = None,
+    workload: Optional[strategies.Workload] = None,
+    **noise_options: Unpack[noise_lib.Options],
+  ):
+    """Initializes the query.
+
+    Args:
+      participation: Who may take part when, and for how many rounds; one more is an
+        error.
+      clip_norm: L2 bound of one record.
+      noise_multiplier: Standard deviation of a node's noise over `clip_norm`; 0 adds
+        no noise.
+      record_specs: Structure of float tensor specs like a record.
+      honaker: Whether to use Honaker's estimator, with less noise, or the plain one,
+        with no noise in the state.
+      restart_every: Rounds after which a fresh tree begins; `None` for a single one.
+      workload: As for `MatrixMechanismQuery`.
+      **noise_options: See `noise.Options`.
+    """
+    strategies.participation.require(participation)
+    super().__init__(
+      strategies.BinaryTree(participation.num_rounds, honaker, restart_every),
+      participation,
+      clip_norm=clip_norm,
+      noise_multiplier=noise_multiplier,
+      record_specs=record_specs,
+      workload=workload,
+      **noise_options,
+    )
+
+
+class TreeCumulativeSumQuery(TreeResidualSumQuery):
+  """Prefix sums over rounds, each with the noise of the tree's estimate.
+
+  The residual sums of the rounds, added up: `workload` is prefix sums unless given.
+  """
+
+  def __init__(
+    self,
+    participation: strategies.Participation,
+    *,
+    workload: Optional[strategies.Workload] = None,
+    **arguments: Any,
+  ):
+    """Initializes the query from the arguments of `TreeResidualSumQuery`."""
+    strategies.participation.require(participation)
+    if workload is None:
+      workload = strategies.Workload(participation.num_rounds)
+    super().__init__(participation, workload=workload, **arguments)
+
+
+class BandedMatrixFactorizationQuery(MatrixMechanismQuery):
+  """Sums with the noise `C^-1 z` of a banded strategy (2306.08153).
+
+  Example:
+    >>> strategy = strategies.BandedToeplitz.square_root(num_rounds=100, num_bands=20)
+    >>> query = BandedMatrixFactorizationQuery(
+    ...   strategy,
+    ...   strategies.Participation(num_rounds=100, min_separation=20),
+    ...   clip_norm=1.0,
+    ...   noise_multiplier=3.0,
+    ...   record_specs=tf.TensorSpec([3]),
+    ... )
+    >>> round(query.effective_noise_multiplier, 4)  # Five participations: 3 / sqrt(5).
+    1.3416
+  """
+
+  def __init__(
+    self,
+    strategy: Union[strategies.Banded, strategies.BandedToeplitz],
+    participation: strategies.Participation,
+    **arguments: Any,
+  ):
+    """Initializes the query from the arguments of `MatrixMechanismQuery`."""
+    if not isinstance(strategy, (strategies.Banded, strategies.BandedToeplitz)):
+      raise TypeError(
+        'strategy must be a Banded or BandedToeplitz, got '
+        f'{type(strategy).__name__}; use MatrixMechanismQuery for others.'
+      )
+    super().__init__(strategy, participation, **arguments)

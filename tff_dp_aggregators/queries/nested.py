@@ -3,20 +3,22 @@
 TF Privacy's `NestedQuery` and `NestedSumQuery` (arXiv:1812.06210), for queries of this
 package: parts have clip norms, kinds of noise and strategies of their own, and what all
 of them cost a client is the composition of their events, which is what a state says.
+
+`JointSumQuery` is for records that are not made of parts already, such as the weights
+of a model.
 """
 
 import collections
-from collections.abc import Mapping
-from typing import Any, Callable
+from collections.abc import Mapping, Sequence
+from typing import Any, Callable, Optional
 
 import dp_accounting
 import tensorflow as tf
 
-from tff_dp_aggregators.queries import records
-from tff_dp_aggregators.queries import spent as spent_lib
+from tff_dp_aggregators.queries import matrix_mechanism
 
 
-class NestedSumQuery(records.GridSumQuery):
+class NestedSumQuery(matrix_mechanism.GridSumQuery):
   """Sums parts of records, each by a query of its own.
 
   A record has the structure of the queries, and deeper structure where a query takes
@@ -66,7 +68,7 @@ class NestedSumQuery(records.GridSumQuery):
     if not flat:
       raise ValueError(f'sub_queries must have a query in it; got {sub_queries!r}.')
     for query in flat:
-      if not isinstance(query, records.GridSumQuery):
+      if not isinstance(query, matrix_mechanism.GridSumQuery):
         raise TypeError(
           'sub_queries must be a structure of queries that bound records and sum them '
           'exactly, such as queries.GaussianSumQuery; got one of type '
@@ -114,26 +116,13 @@ class NestedSumQuery(records.GridSumQuery):
     return self._map(lambda query: query.initial_global_state())
 
   def derive_sample_params(self, global_state: Any) -> Any:
-    """Returns what clients need to know for each part.
-
-    Args:
-      global_state: State before the round.
-    """
+    """Returns what clients need to know for each part."""
     return self._map(
       lambda query, state: query.derive_sample_params(state), state=global_state
     )
 
   def initial_sample_state(self, template: Any = None) -> Any:
-    """Returns the sum of no records.
-
-    Args:
-      template: Structure of float tensors or their specs like a record; `None` for the
-        `record_specs` of the queries.
-
-    Raises:
-      TypeError: If a query refuses its part of the template.
-      ValueError: If a query refuses it, or the template has not the queries' structure.
-    """
+    """Returns the sum of no records."""
     if template is None:
       return self._map(lambda query: query.initial_sample_state())
     return self._map(
@@ -141,16 +130,7 @@ class NestedSumQuery(records.GridSumQuery):
     )
 
   def encode_record(self, params: Any, record: Any) -> tuple[Any, tf.Tensor]:
-    """Returns the record's parts on their grids, and whether all of them were finite.
-
-    Args:
-      params: From `derive_sample_params`.
-      record: Structure of float tensors.
-
-    Raises:
-      TypeError: If a query refuses its part of the record.
-      ValueError: If a query refuses it, or the record has not the queries' structure.
-    """
+    """Returns the record's parts on their grids, and whether all were finite."""
     return self._encoded(
       lambda query, known, part: query.encode_record(known, part), params, record
     )
@@ -169,16 +149,7 @@ class NestedSumQuery(records.GridSumQuery):
     return samples, tf.reduce_all(tf.stack(finite))
 
   def encode_without_noise(self, params: Any, record: Any) -> tuple[Any, tf.Tensor]:
-    """Returns what `encode_record` does, less the noise that clients add.
-
-    Args:
-      params: From `derive_sample_params`.
-      record: Structure of float tensors.
-
-    Raises:
-      TypeError: If a query refuses its part of the record.
-      ValueError: If a query refuses it, or the record has not the queries' structure.
-    """
+    """Returns what `encode_record` does, less the noise that clients add."""
     return self._encoded(
       lambda query, known, part: query.encode_without_noise(known, part), params, record
     )
@@ -188,24 +159,13 @@ class NestedSumQuery(records.GridSumQuery):
 
     Queries have keys of their own, each of its seed or new, so their noise is
     independent.
-
-    Args:
-      global_state: State before the round.
     """
     return self._map(lambda query, state: query.round_key(state), state=global_state)
 
   def with_noise_of(
     self, params: Any, sample_state: Any, round_key: Any, number: tf.Tensor
   ) -> Any:
-    """Returns sums of records with the noise that one more client adds to its parts.
-
-    Args:
-      params: From `derive_sample_params`.
-      sample_state: Sums of records.
-      round_key: From `round_key`.
-      number: The client's, an int64 scalar of which no two clients of a round have the
-        same.
-    """
+    """Returns sums of records with the noise that one more client adds to its parts."""
     return self._map(
       lambda query, *known: query.with_noise_of(*known, number),
       params=params,
@@ -216,18 +176,10 @@ class NestedSumQuery(records.GridSumQuery):
   def get_noised_result(
     self, sample_state: Any, global_state: Any
   ) -> tuple[Any, Any, dp_accounting.DpEvent]:
-    """Returns the noised sums, the next states, and the events composed.
-
-    Args:
-      sample_state: Sum of the round's preprocessed records, integers.
-      global_state: State before the round.
-
-    Raises:
-      tf.errors.InvalidArgumentError: If a query refuses its state.
-    """
+    """Returns the noised sums, the next states, and the events composed."""
     flat: list[Any] = []
 
-    def release(query: records.GridSumQuery, total: Any, state: Any) -> int:
+    def release(query: matrix_mechanism.GridSumQuery, total: Any, state: Any) -> int:
       flat.append(query.get_noised_result(total, state))
       return len(flat) - 1
 
@@ -237,12 +189,7 @@ class NestedSumQuery(records.GridSumQuery):
     return results, states, dp_accounting.ComposedDpEvent([each[2] for each in flat])
 
   def mean_of(self, result: Any, clients_per_round: float) -> Any:
-    """Returns what a private mean releases of a round, of each query.
-
-    Args:
-      result: From `get_noised_result`.
-      clients_per_round: What sums are divided by.
-    """
+    """Returns what a private mean releases of a round, of each query."""
     return self._map(
       lambda query, part: query.mean_of(part, clients_per_round), result=result
     )
@@ -250,19 +197,7 @@ class NestedSumQuery(records.GridSumQuery):
   def signal_and_noise(
     self, sample_state: Any, global_state: Any
   ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns how long the sum of all parts is, and how long their noise is to be.
-
-    Args:
-      sample_state: Sum of the round's preprocessed records; its norm is not private.
-      global_state: State before the round.
-
-    Returns:
-      The L2 norm of the sum over all parts, without noise, and the expected square of
-      that of its noise; float64 scalars.
-
-    Raises:
-      ValueError: If a query does not tell.
-    """
+    """Returns how long the sum of all parts is, and how long their noise is to be."""
     told: list[tuple[tf.Tensor, tf.Tensor]] = []
     self._map(
       lambda query, total, state: told.append(query.signal_and_noise(total, state)),
@@ -272,27 +207,19 @@ class NestedSumQuery(records.GridSumQuery):
     signal = tf.sqrt(tf.add_n([tf.square(norm) for norm, _ in told]))
     return signal, tf.add_n([squared for _, squared in told])
 
-  def spent(self, global_state: Any) -> spent_lib.ComposedSpent:
-    """Returns what each query has spent, to be composed.
-
-    Args:
-      global_state: State before or after any round.
-    """
-    parts: list[spent_lib.Spent] = []
+  def spent(self, global_state: Any) -> matrix_mechanism.ComposedSpent:
+    """Returns what each query has spent, to be composed."""
+    parts: list[matrix_mechanism.Spent] = []
     self._map(lambda query, state: parts.append(query.spent(state)), state=global_state)
-    return spent_lib.ComposedSpent(tuple(parts))
+    return matrix_mechanism.ComposedSpent(tuple(parts))
 
   def derive_metrics(
     self, global_state: Any
   ) -> 'collections.OrderedDict[str, tf.Tensor]':
-    """Returns the metrics of the queries, under `path/name`, as in TF Privacy.
-
-    Args:
-      global_state: State after some rounds.
-    """
+    """Returns the metrics of the queries, under `path/name`, as in TF Privacy."""
     metrics: collections.OrderedDict[str, tf.Tensor] = collections.OrderedDict()
 
-    def add(path: str, query: records.GridSumQuery, state: Any) -> None:
+    def add(path: str, query: matrix_mechanism.GridSumQuery, state: Any) -> None:
       for name, metric in query.derive_metrics(state).items():
         metrics[f'{path}{name}'] = metric
 
@@ -316,7 +243,7 @@ class _Encoded:
     self.sample, self.finite = encoded
 
 
-def _check_independent(flat: list[records.GridSumQuery]) -> None:
+def _check_independent(flat: list[matrix_mechanism.GridSumQuery]) -> None:
   seen = set()
   for noise in [each for query in flat for each in query.noise_identities]:
     if noise in seen:
@@ -377,3 +304,142 @@ def _described(value: Any) -> str:
   if isinstance(value, (list, tuple)):
     return f'a {type(value).__name__} of {len(value)}'
   return f'a {type(value).__name__}'
+
+
+class JointSumQuery(NestedSumQuery):
+  """Sums records of any structure, each tensor by the query of its part.
+
+  A `NestedSumQuery` for records that are not made of parts already, such as the weights
+  of a model: what is released has the structure of a record again. Each part is clipped
+  by itself, and a client takes part in all of them, so events compose.
+
+  Example:
+    >>> from tff_dp_aggregators import queries
+    >>> body, head = tf.TensorSpec([3]), tf.TensorSpec([2])
+    >>> query = JointSumQuery(
+    ...   {
+    ...     'body': queries.GaussianSumQuery(
+    ...       clip_norm=1.0, noise_multiplier=0.0, record_specs=(body,)
+    ...     ),
+    ...     'head': queries.GaussianSumQuery(
+    ...       clip_norm=0.5, noise_multiplier=0.0, record_specs=(head,)
+    ...     ),
+    ...   },
+    ...   part_of=['body', 'head'],
+    ...   record_specs=[body, head],
+    ... )
+    >>> state = query.initial_global_state()
+    >>> params = query.derive_sample_params(state)
+    >>> sums = query.preprocess_record(params, [tf.fill([3], 4.0), tf.fill([2], 3.0)])
+    >>> released, _, _ = query.get_noised_result(sums, state)
+    >>> [float(tf.norm(tensor).numpy().round(4)) for tensor in released]
+    [1.0, 0.5]
+  """
+
+  def __init__(
+    self,
+    sub_queries: Mapping[str, matrix_mechanism.GridSumQuery],
+    *,
+    part_of: Sequence[str],
+    record_specs: Any,
+  ):
+    """Initializes the query.
+
+    Args:
+      sub_queries: Of each part, by name, for records that are tuples of its tensors.
+      part_of: The part of each tensor, in the order of `tf.nest.flatten`.
+      record_specs: Structure of float tensor specs like a record.
+
+    Raises:
+      TypeError: If one of them is no query that sums on the grid.
+      ValueError: If `part_of` does not fit the record or the parts, or two parts have
+        the same noise.
+    """
+    super().__init__(collections.OrderedDict(sorted(sub_queries.items())))
+    self._part_of = check_parts(part_of, sub_queries, record_specs)
+    self._structure = record_specs
+
+  def initial_sample_state(self, template: Any = None) -> Any:
+    """Returns the sum of no records, by part."""
+    return super().initial_sample_state(
+      None if template is None else self._split(template)
+    )
+
+  def encode_record(self, params: Any, record: Any) -> tuple[Any, tf.Tensor]:
+    """Returns the record's parts on their grids, and whether all were finite."""
+    return super().encode_record(params, self._split(record))
+
+  def encode_without_noise(self, params: Any, record: Any) -> tuple[Any, tf.Tensor]:
+    """Returns what `encode_record` does, less the noise that clients add."""
+    return super().encode_without_noise(params, self._split(record))
+
+  def get_noised_result(
+    self, sample_state: Any, global_state: Any
+  ) -> tuple[Any, Any, dp_accounting.DpEvent]:
+    """Returns the noised sum like a record, next states, and the events composed."""
+    results, states, event = super().get_noised_result(sample_state, global_state)
+    return self._together(results), states, event
+
+  def mean_of(self, result: Any, clients_per_round: float) -> Any:
+    """Returns what a private mean releases of a round, of each part."""
+    parts = super().mean_of(self._split(result), clients_per_round)
+    return self._together(parts)
+
+  def _together(self, parts: Mapping[str, Any]) -> Any:
+    """A structure like a record, of its tensors by part."""
+    remaining = {name: iter(part) for name, part in parts.items()}
+    flat = [next(remaining[name]) for name in self._part_of]
+    return tf.nest.pack_sequence_as(self._structure, flat)
+
+  def _split(self, record: Any) -> 'collections.OrderedDict[str, tuple[Any, ...]]':
+    """A record's tensors by part."""
+    flat = tf.nest.flatten(record)
+    if len(flat) != len(self._part_of):
+      raise ValueError(
+        f'a record has {len(self._part_of)} tensors, those of part_of; got {len(flat)}.'
+      )
+    return by_part(flat, self._part_of)
+
+
+def by_part(
+  flat: Sequence[Any], part_of: Sequence[str]
+) -> 'collections.OrderedDict[str, tuple[Any, ...]]':
+  """What belongs to each part, parts in the order of their names.
+
+  Example:
+    >>> list(by_part([1, 2, 3], ['b', 'a', 'b']).items())
+    [('a', (2,)), ('b', (1, 3))]
+  """
+  return collections.OrderedDict(
+    (name, tuple(each for each, part in zip(flat, part_of) if part == name))
+    for name in sorted(set(part_of))
+  )
+
+
+def check_parts(
+  part_of: Sequence[str],
+  parts: Mapping[str, Any],
+  record_specs: Optional[Any] = None,
+) -> tuple[str, ...]:
+  """Returns the part of each tensor, if each is there and has tensors."""
+  if isinstance(part_of, str) or not all(isinstance(name, str) for name in part_of):
+    raise TypeError(
+      f'part_of must be a sequence of names, one for each tensor; got {part_of!r}.'
+    )
+  for name in part_of:
+    if name not in parts:
+      raise ValueError(f'part_of has {name!r}; the parts are {sorted(parts)}.')
+  for name in parts:
+    if name not in part_of:
+      raise ValueError(
+        f'the part {name!r} has no tensor: part_of is {list(part_of)}. Leave it out, '
+        'or say which tensors are of it.'
+      )
+  if record_specs is not None:
+    specs = tf.nest.flatten(record_specs)
+    if len(specs) != len(part_of):
+      raise ValueError(
+        f'part_of has {len(part_of)} names, and a value {len(specs)} tensors: '
+        f'{[tuple(spec.shape) for spec in specs]}. Give the part of each.'
+      )
+  return tuple(part_of)

@@ -12,7 +12,6 @@ import tensorflow as tf
 
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.queries import matrix_mechanism
-from tff_dp_aggregators.queries import spent as spent_lib
 
 
 class Participations:
@@ -35,7 +34,7 @@ class Participations:
   def limits(self) -> strategies.Participation:
     """What is assumed of clients."""
     if self._limits is None:
-      raise unlimited()
+      raise matrix_mechanism.unlimited()
     return self._limits
 
   @property
@@ -76,12 +75,14 @@ class Participations:
 
   def spent(
     self, rounds: tf.Tensor, event: dp_accounting.DpEvent
-  ) -> spent_lib.RepeatedSpent:
+  ) -> matrix_mechanism.RepeatedSpent:
     """What the first `rounds` rounds have spent, and the last of them."""
     last, total = self.in_last(rounds), self.after(rounds)
     if isinstance(event, dp_accounting.NonPrivateDpEvent):
       last, total = tf.minimum(rounds, 1), rounds
-    return spent_lib.RepeatedSpent(tf.constant(spent_lib.text_of(event)), last, total)
+    return matrix_mechanism.RepeatedSpent(
+      tf.constant(matrix_mechanism.event_text(event)), last, total
+    )
 
   def facts(self) -> dict[str, Any]:
     """What a state has to belong to; JSON."""
@@ -95,12 +96,3 @@ class Participations:
 
   def __repr__(self) -> str:
     return repr(self._limits)
-
-
-def unlimited() -> ValueError:
-  """The error where limits are asked for that were not given."""
-  return ValueError(
-    'this query serves any number of rounds, so there is no limit to what all of them '
-    'spend together. Give a participation, or compose the events that the rounds '
-    'return.'
-  )

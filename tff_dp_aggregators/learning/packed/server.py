@@ -13,11 +13,10 @@ import tensorflow_federated as tff
 
 from tff_dp_aggregators.aggregators import clientwise
 from tff_dp_aggregators.aggregators import factory
-from tff_dp_aggregators.aggregators import nonfinite
 from tff_dp_aggregators.aggregators import tracing
 from tff_dp_aggregators.base import machine
 from tff_dp_aggregators.learning.packed import training as training_lib
-from tff_dp_aggregators.queries import clipping
+from tff_dp_aggregators.queries import grid
 
 # Updates that wait to be added to a sum in one pass, and their bytes in all packs that
 # may run at once; more of them save little.
@@ -105,7 +104,7 @@ class Server:
   def added_at_once(self) -> int:
     """How many clients `add` adds best: large private sums are read once for all."""
     is_private = isinstance(self._mean, _PrivateMean)
-    if not (is_private and clipping.is_large(self._specs)):
+    if not (is_private and grid.is_large(self._specs)):
       return 1
     if len(self._specs) > _MOST_TENSORS:
       return 1
@@ -161,7 +160,7 @@ class Server:
     finite = told_finite
     if self._first_steps or self.clients_add_noise:
       finite = _rows_finite(stacked.update)
-    metrics = clipping.zero_rows_unless(finite, stacked.metrics)
+    metrics = grid.zero_rows_unless(finite, stacked.metrics)
     metrics = tf.nest.map_structure(lambda each: tf.reduce_sum(each, axis=0), metrics)
     return total, _counts_of(told_finite), metrics
 
@@ -206,7 +205,7 @@ class Server:
     mean, aggregator_state, measured = self._mean.release(
       state.aggregator, total, counts
     )
-    measured[nonfinite.NONFINITE_COUNT] = counts.nonfinite
+    measured[factory.NONFINITE_COUNT] = counts.nonfinite
     weights, optimizer_state, finalized = self._apply(state, mean)
     train = tracing.converted(self._training.model.finalize_metrics)(metrics)
     client_work, measured_work = state.client_work, collections.OrderedDict(train=train)
@@ -333,7 +332,7 @@ class _PlainMean:
   def sum(self, params: Any, stacked: Any) -> tuple[Any, tf.Tensor]:
     del params
     finite = _rows_finite(stacked)
-    kept = clipping.zero_rows_unless(finite, stacked)
+    kept = grid.zero_rows_unless(finite, stacked)
     return tf.nest.map_structure(lambda each: tf.reduce_sum(each, axis=0), kept), finite
 
   def add(

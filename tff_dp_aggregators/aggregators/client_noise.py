@@ -1,0 +1,347 @@
+"""Noise that clients make: each for itself, each a share, or what stands for it.
+
+`approximate_local_...` are for simulations alone: noise for each of thousands of
+clients is most of the work of simulating local privacy. Of the sum of their noise only
+the variance matters, or nearly so; and that can be drawn at once by the server.
+`benchmarks/local_privacy.py` measures what is saved.
+"""
+
+import functools
+import math
+from typing import Optional
+
+import tensorflow_federated as tff
+from typing_extensions import Unpack
+
+from tff_dp_aggregators import noise
+from tff_dp_aggregators import queries
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting import noises
+from tff_dp_aggregators.aggregators import factory
+from tff_dp_aggregators.base import checks
+
+
+def local_gaussian(
+  participation: Optional[strategies.Participation] = None,
+  *,
+  clip_norm: float,
+  noise_multiplier: float,
+  clients_per_round: float,
+  record_aggregation_factory: Optional[
+    tff.aggregators.UnweightedAggregationFactory
+  ] = None,
+  **noise_options: Unpack[noise.IndependentOptions],
+) -> factory.DPMeanFactory:
+  """Gaussian noise that each client adds to its own update, before it sends anything.
+
+  What a client sends has noise of standard deviation `clip_norm * noise_multiplier` in
+  each coordinate, of a key that nobody else ever has (`queries.client_noise`); the mean
+  of m clients has sqrt(m) / `clients_per_round` times that. So the noise multiplier is
+  relative to *one* client's clip norm, and of a size that hides one client: for the
+  same error in the mean, sqrt(m) times smaller than that of `gaussian`.
+
+  `extract_dp_event` says what a client's own reports cost against everybody, under
+  zero-out neighbours. Local privacy is mostly meant for any two updates of a client,
+  `accounting.local.local_event(..., adjacency='replace_one')`: half the noise
+  multiplier. Against those who see means alone there is more privacy,
+  `accounting.local.central_event`. Clients do not tell whether their update was finite:
+  `nonfinite_count` stays 0.
+
+  A seed is for packed simulations (`learning.packed`), which number clients: `create`
+  refuses it. A round that is run again has other noise; if both results are seen, both
+  are to be accounted for.
+
+  Args:
+    participation: Who may take part when, and for how many rounds; one more is an
+      error. `None` serves any number and assumes that a client may take part in all of
+      them.
+    clip_norm: L2 bound of one client's contribution to one round.
+    noise_multiplier: Standard deviation of *one client's* noise over `clip_norm`.
+    clients_per_round: Denominator of the mean.
+    record_aggregation_factory: Sums the clipped values; `None` for
+      `tff.aggregators.SumFactory`.
+    **noise_options: See `noise.Options`.
+
+  Example:
+    >>> import numpy as np
+    >>> from tff_dp_aggregators import aggregators
+    >>> aggregator = local_gaussian(
+    ...   clip_norm=1.0, noise_multiplier=4.0, clients_per_round=10
+    ... )
+    >>> process = aggregator.create(tff.TensorType(np.float32, [3]))
+    >>> updates = [np.zeros(3, np.float32)] * 10
+    >>> output = process.next(process.initialize(), updates)
+    >>> aggregators.extract_dp_event(output.state).all_rounds_so_far
+    GaussianDpEvent(noise_multiplier=4.0)
+  """
+  return factory.from_query(
+    queries.LocalGaussianSumQuery,
+    participation,
+    clip_norm=clip_norm,
+    noise_multiplier=noise_multiplier,
+    clients_per_round=clients_per_round,
+    record_aggregation_factory=record_aggregation_factory,
+    **noise_options,
+  )
+
+
+def local_laplace(
+  participation: Optional[strategies.Participation] = None,
+  *,
+  clip_norm: float,
+  noise_multiplier: float,
+  clients_per_round: float,
+  record_aggregation_factory: Optional[
+    tff.aggregators.UnweightedAggregationFactory
+  ] = None,
+  **noise_options: Unpack[noise.IndependentOptions],
+) -> factory.DPMeanFactory:
+  """Laplace noise that each client adds to its own update, before it sends anything.
+
+  A report costs a client epsilon = 1 / `noise_multiplier` under zero-out neighbours,
+  and twice that for any two updates of it, with delta = 0, against everybody.
+  Clients are clipped in L1 norm, which for a vector of d entries is up to sqrt(d) times
+  its L2 norm. What `local_gaussian` tells of keys, seeds and rounds holds here.
+
+  Args:
+    participation: Who may take part when, and for how many rounds; one more is an
+      error. `None` serves any number and assumes that a client may take part in all of
+      them.
+    clip_norm: L1 bound of one client's contribution to one round.
+    noise_multiplier: Scale of *one client's* noise over `clip_norm`; its standard
+      deviation is sqrt(2) times that.
+    clients_per_round: Denominator of the mean.
+    record_aggregation_factory: Sums the clipped values; `None` for
+      `tff.aggregators.SumFactory`.
+    **noise_options: See `noise.Options`.
+
+  Example:
+    >>> aggregator = local_laplace(
+    ...   clip_norm=1.0, noise_multiplier=2.0, clients_per_round=10
+    ... )
+  """
+  return factory.from_query(
+    queries.LocalLaplaceSumQuery,
+    participation,
+    clip_norm=clip_norm,
+    noise_multiplier=noise_multiplier,
+    clients_per_round=clients_per_round,
+    record_aggregation_factory=record_aggregation_factory,
+    **noise_options,
+  )
+
+
+def gaussian_shares(
+  participation: Optional[strategies.Participation] = None,
+  *,
+  clip_norm: float,
+  noise_multiplier: float,
+  clients_per_round: float,
+  min_clients: Optional[int] = None,
+  record_aggregation_factory: Optional[
+    tff.aggregators.UnweightedAggregationFactory
+  ] = None,
+  **noise_options: Unpack[noise.IndependentOptions],
+) -> factory.DPMeanFactory:
+  """The Gaussian mechanism with noise that clients make in shares, not the server.
+
+  Each client adds Gaussian noise of standard deviation
+  `clip_norm * noise_multiplier / sqrt(min_clients)` to its update before it sends it.
+  The sum of `min_clients` of them is that of `gaussian` with the same numbers; more
+  clients make more noise. A round with fewer fails: its noise would be too little.
+
+  The guarantee is central, that of `gaussian`, and rests on a sum that is secure, or a
+  server that forgets: one client's share hardly hides what it sent
+  (`accounting.local.local_event` says how little). A client of the round knows its own
+  share: against it the noise is sqrt((m - 1) / m) times as large, m being
+  `min_clients`; `accounting.local.central_event(..., known_shares=1)`. Noise that is
+  correlated over rounds cannot be made like this (`accounting.local.check_strategy`).
+
+  A seed is for packed simulations (`learning.packed`), which number clients: `create`
+  refuses it. A round that is run again has other noise; if both results are seen, both
+  are to be accounted for.
+
+  Args:
+    participation: Who may take part when, and for how many rounds; one more is an
+      error. `None` serves any number and assumes that a client may take part in all of
+      them.
+    clip_norm: L2 bound of one client's contribution to one round.
+    noise_multiplier: Standard deviation of the noise of the *sum* of `min_clients`
+      clients over `clip_norm`.
+    clients_per_round: Denominator of the mean.
+    min_clients: How many clients have to report; a round with fewer fails, and what
+      they sent is discarded. `None` for all of `clients_per_round`.
+    record_aggregation_factory: Sums the clipped values; `None` for
+      `tff.aggregators.SumFactory`.
+    **noise_options: See `noise.Options`.
+
+  Example:
+    >>> aggregator = gaussian_shares(
+    ...   clip_norm=1.0, noise_multiplier=2.0, clients_per_round=100, min_clients=80
+    ... )
+    >>> aggregator.min_clients, round(aggregator.query.client_noise_multiplier, 4)
+    (80, 0.2236)
+  """
+  checks.check_number('clients_per_round', clients_per_round)
+  if min_clients is None:
+    min_clients = max(1, math.floor(clients_per_round))
+  return factory.from_query(
+    functools.partial(queries.GaussianSharesSumQuery, min_clients=min_clients),
+    participation,
+    clip_norm=clip_norm,
+    noise_multiplier=noise_multiplier,
+    clients_per_round=clients_per_round,
+    record_aggregation_factory=record_aggregation_factory,
+    **noise_options,
+  )
+
+
+def two_sided_gaussian(
+  participation: Optional[strategies.Participation] = None,
+  *,
+  clip_norm: float,
+  noise_multiplier: float,
+  server_noise_multiplier: float,
+  clients_per_round: float,
+  record_aggregation_factory: Optional[
+    tff.aggregators.UnweightedAggregationFactory
+  ] = None,
+  **noise_options: Unpack[noise.IndependentOptions],
+) -> factory.DPMeanFactory:
+  """Gaussian noise of each client, on what it sends, and of the server, on the sum.
+
+  That is where NbAFL (arXiv:1911.00222) puts it: uplink noise against whoever reads
+  what a client sends, downlink noise against those who see the mean. The noise of all
+  clients is in the mean as well, so the server's counts for the central guarantee
+  alone, `accounting.local.central_event(..., server_noise_multiplier=...)`, and not for
+  the local one, which is what `extract_dp_event` says. What `local_gaussian` tells of
+  keys, seeds and rounds holds here.
+
+  Args:
+    participation: Who may take part when, and for how many rounds; one more is an
+      error. `None` serves any number and assumes that a client may take part in all of
+      them.
+    clip_norm: L2 bound of one client's contribution to one round.
+    noise_multiplier: Standard deviation of *one client's* noise over `clip_norm`.
+    server_noise_multiplier: Standard deviation of the server's noise of the *sum* over
+      `clip_norm`; 0 for none.
+    clients_per_round: Denominator of the mean.
+    record_aggregation_factory: Sums the clipped values; `None` for
+      `tff.aggregators.SumFactory`.
+    **noise_options: See `noise.Options`.
+
+  Example:
+    >>> aggregator = two_sided_gaussian(
+    ...   clip_norm=1.0,
+    ...   noise_multiplier=4.0,
+    ...   server_noise_multiplier=10.0,
+    ...   clients_per_round=10,
+    ... )
+  """
+  return factory.from_query(
+    queries.LocalGaussianSumQuery,
+    participation,
+    clip_norm=clip_norm,
+    noise_multiplier=noise_multiplier,
+    server_noise_multiplier=server_noise_multiplier,
+    clients_per_round=clients_per_round,
+    record_aggregation_factory=record_aggregation_factory,
+    **noise_options,
+  )
+
+
+def approximate_local_gaussian(
+  participation: Optional[strategies.Participation] = None,
+  *,
+  clip_norm: float,
+  noise_multiplier: float,
+  clients_per_round: float,
+  record_aggregation_factory: Optional[
+    tff.aggregators.UnweightedAggregationFactory
+  ] = None,
+  **noise_options: Unpack[noise.IndependentOptions],
+) -> factory.DPMeanFactory:
+  """SIMULATION ONLY: `local_gaussian` with noise of the server in its place, faster.
+
+  What clients send has no noise, so nothing is hidden from the server, and the events
+  say that (`NonPrivateDpEvent`). The mean has the distribution that it has with noise
+  of the clients who reported, up to rounding on the grid of the sums.
+
+  What the real thing would spend says `accounting.local.local_event`.
+
+  Args:
+    participation: Who may take part when, and for how many rounds; one more is an
+      error. `None` serves any number and assumes that a client may take part in all of
+      them.
+    clip_norm: L2 bound of one client's contribution to one round.
+    noise_multiplier: Standard deviation of the noise of *one client* that is stood for
+      over `clip_norm`.
+    clients_per_round: Denominator of the mean.
+    record_aggregation_factory: Sums the clipped values; `None` for
+      `tff.aggregators.SumFactory`.
+    **noise_options: See `noise.Options`.
+
+  Example:
+    >>> aggregator = approximate_local_gaussian(
+    ...   clip_norm=1.0, noise_multiplier=4.0, clients_per_round=1000
+    ... )
+    >>> aggregator.query.noise_site
+    'local_approximate'
+  """
+  return factory.from_query(
+    functools.partial(queries.ApproximateLocalSumQuery, noise=noises.GAUSSIAN.name),
+    participation,
+    clip_norm=clip_norm,
+    noise_multiplier=noise_multiplier,
+    clients_per_round=clients_per_round,
+    record_aggregation_factory=record_aggregation_factory,
+    **noise_options,
+  )
+
+
+def approximate_local_laplace(
+  participation: Optional[strategies.Participation] = None,
+  *,
+  clip_norm: float,
+  noise_multiplier: float,
+  clients_per_round: float,
+  record_aggregation_factory: Optional[
+    tff.aggregators.UnweightedAggregationFactory
+  ] = None,
+  **noise_options: Unpack[noise.IndependentOptions],
+) -> factory.DPMeanFactory:
+  """SIMULATION ONLY: `local_laplace` with Gaussian noise of the server in its place.
+
+  What clients send has no noise, so nothing is hidden from the server, and the events
+  say that (`NonPrivateDpEvent`). The mean has the mean and covariance that it has with
+  noise of the clients who reported, and their distribution in the limit of many: with m
+  clients the excess kurtosis of their noise is 3 / m, and here it is 0.
+
+  What the real thing would spend says `accounting.local.local_event`.
+
+  Args:
+    participation: Who may take part when, and for how many rounds; one more is an
+      error. `None` serves any number and assumes that a client may take part in all of
+      them.
+    clip_norm: L1 bound of one client's contribution to one round.
+    noise_multiplier: Scale of the Laplace noise of *one client* that is stood for over
+      `clip_norm`; its standard deviation is sqrt(2) times that.
+    clients_per_round: Denominator of the mean.
+    record_aggregation_factory: Sums the clipped values; `None` for
+      `tff.aggregators.SumFactory`.
+    **noise_options: See `noise.Options`.
+
+  Example:
+    >>> aggregator = approximate_local_laplace(
+    ...   clip_norm=1.0, noise_multiplier=4.0, clients_per_round=1000
+    ... )
+  """
+  return factory.from_query(
+    functools.partial(queries.ApproximateLocalSumQuery, noise=noises.LAPLACE.name),
+    participation,
+    clip_norm=clip_norm,
+    noise_multiplier=noise_multiplier,
+    clients_per_round=clients_per_round,
+    record_aggregation_factory=record_aggregation_factory,
+    **noise_options,
+  )

@@ -1,1 +1,0 @@
-"""Factories of means whose noise clients make, or which stand for such."""

@@ -1,0 +1,770 @@
+"""Sums of records to which clients add noise themselves, before anything is sent.
+
+What a client sends are integers on the grid of the sums (`grid`): its clipped record,
+and noise that was brought to the grid by floor(. + 1/2) and added. X being integer,
+that is floor(X + Z + 1/2), post-processing of the mechanism that the accounting is of,
+and sums stay exact. What rounding shares of central noise costs is in
+`accounting.local`. The grid is coarser than that of noise on the server, for an entry
+has to be at most `grid.LARGEST_ENTRY` with its noise, so that 10^7 of them, and secure
+sums, cannot overflow.
+
+**Whose noise is whose.** A client draws a key from its own kernel's entropy
+(`noise.generators`) whenever its computation runs, once for each record: nobody else
+ever has it, no two records share noise, and a round that is run again has other noise
+(it is another release if both are released). Clients know neither each other nor a
+number of their own, so they cannot share a seed. Simulations can, `learning.packed`:
+they train clients by number. There `round_key` makes a key for a round, of the seed or
+new, and `noise_of` the noise of a client, of that key and the client's number in the
+round. So with a seed the noise is the same however clients are packed, and differs
+between clients, rounds and seeds.
+
+`Local...` queries are for clients that hide themselves, `GaussianSharesSumQuery` for
+clients that make the noise of the server together, `ApproximateLocalSumQuery` for
+simulations of the first alone.
+"""
+
+import abc
+import collections
+import math
+from typing import Any, NamedTuple, Optional
+
+import dp_accounting
+import tensorflow as tf
+from typing_extensions import Unpack
+
+from tff_dp_aggregators import noise as noise_lib
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting import events
+from tff_dp_aggregators.accounting import local
+from tff_dp_aggregators.accounting import noises
+from tff_dp_aggregators.base import checks
+from tff_dp_aggregators.noise import generators
+from tff_dp_aggregators.noise import options
+from tff_dp_aggregators.noise import recursions
+from tff_dp_aggregators.noise import rows
+from tff_dp_aggregators.queries import grid
+from tff_dp_aggregators.queries import matrix_mechanism
+from tff_dp_aggregators.queries import participations as participations_lib
+
+# Magnitudes that no number of unit scale is above: Gaussians end at 11.6, Laplace
+# numbers at 88.8.
+_LARGEST = {noises.GAUSSIAN: 12.0, noises.LAPLACE: 89.0}
+_ROWS = {noises.GAUSSIAN: noise_lib.GaussianRows, noises.LAPLACE: rows.LaplaceRows}
+_SMALLEST_NOISE_MULTIPLIER, _LARGEST_NOISE_MULTIPLIER = 2.0**-20, 2.0**20
+# Of one client's noise in steps of the grid: see `accounting.local`.
+_SMALLEST_SCALE = 2.0**16
+# Number of a vector in nonces that no row and no tag has (`generators`, `keys`).
+_ROUND_VECTOR = 2**32 - 2
+
+
+class ClientNoiseState(NamedTuple):
+  """State of a query between rounds.
+
+  Attributes:
+    round: Number of the round to come, int64 scalar.
+    clip_norm: Bound of a record, float32 scalar.
+    server_key: Key of the server's noise, int64 of shape [4], secret; empty where only
+      clients add noise. Keys of clients are in no state.
+    belongs_to: The mechanism, as `mechanism_text` writes it; string scalar.
+  """
+
+  round: Any
+  clip_norm: Any
+  server_key: Any
+  belongs_to: Any
+
+  def __repr__(self) -> str:
+    server_key: Any = ()
+    if not isinstance(self.server_key, tuple):
+      server_key = recursions.hidden(self.server_key)
+    return (
+      f'{type(self).__name__}(round={self.round!r}, clip_norm={self.clip_norm!r}, '
+      f'server_key={server_key})'
+    )
+
+
+class ClientNoiseSumQuery(matrix_mechanism.GridSumQuery):
+  """What queries have in common whose records get noise where they are made.
+
+  Concrete ones say what a round costs, and with which noise.
+  """
+
+  def __init__(
+    self,
+    participation: Optional[strategies.Participation],
+    *,
+    noise: str,
+    clip_norm: float,
+    client_noise_multiplier: float,
+    server_noise_multiplier: float = 0.0,
+    record_specs: Any,
+    **noise_options: Unpack[noise_lib.IndependentOptions],
+  ):
+    """Initializes the query.
+
+    Args:
+      participation: Who may take part when, and for how many rounds; `None` for any
+        number of rounds and a client that is in all of them.
+      noise: Of the clients: 'gaussian', with records clipped in L2 norm, or 'laplace',
+        in L1 norm. The server's is Gaussian.
+      clip_norm: Bound of one record.
+      client_noise_multiplier: Scale of one client's noise over `clip_norm`; 0 for none.
+      server_noise_multiplier: Standard deviation of the server's noise over
+        `clip_norm`; 0 for none.
+      record_specs: Structure of float tensor specs like a record.
+      **noise_options: See `noise.Options`.
+    """
+    super().__init__(record_specs)
+    self._noise = local.noise_of(noise)
+    self._clip_norm = grid.check_clip_norm(clip_norm)
+    self._client_noise_multiplier = _check_client_noise(client_noise_multiplier)
+    checks.check_number('server_noise_multiplier', server_noise_multiplier)
+    self._server_noise_multiplier = events.check_noise_multiplier(
+      server_noise_multiplier
+    )
+    grid.check_noise_multiplier(server_noise_multiplier)
+    self._participations = participations_lib.Participations(participation)
+    given = options.checked(noise_options, noise_lib.IndependentOptions)
+    self._seed = options.resolve(given.seed)
+    self._rows = _ROWS[self._noise](record_specs, self._seed, given.generator)
+    self._server_rows = noise_lib.GaussianRows(
+      record_specs, self._seed, given.generator
+    )
+    self._spare_bits = _spare_bits(self._noise, self._client_noise_multiplier)
+    self._check_scale()
+
+  def _check_scale(self) -> None:
+    """Refuses noise of clients for which the grid is too coarse."""
+    exponent = grid.exponent_of_steps(self._server_noise_multiplier)
+    # A clip norm is more than half of two to the exponent.
+    scale = self._client_noise_multiplier * 2.0 ** (exponent - self._spare_bits - 1)
+    if 0 < scale < _SMALLEST_SCALE:
+      raise ValueError(
+        'the noise of clients is too silent beside that of the server for sums on one '
+        f'grid: noise multipliers of {self._client_noise_multiplier} and '
+        f'{self._server_noise_multiplier}. Leave one of them out.'
+      )
+
+  @property
+  def noise(self) -> str:
+    """Kind of the clients' noise: 'gaussian' or 'laplace'."""
+    return self._noise.name
+
+  @property
+  @abc.abstractmethod
+  def noise_site(self) -> str:
+    """'local' where a client's noise hides it alone, 'clients' where all theirs do."""
+
+  @property
+  def clients_add_noise(self) -> bool:
+    """Whether they do."""
+    return self._client_noise_multiplier > 0
+
+  @property
+  def clip_norm(self) -> float:
+    """Bound of one record, in L2 norm, or in L1 norm for Laplace noise."""
+    return self._clip_norm
+
+  @property
+  def client_noise_multiplier(self) -> float:
+    """Scale of one client's noise over the clip norm."""
+    return self._client_noise_multiplier
+
+  @property
+  def server_noise_multiplier(self) -> float:
+    """Standard deviation of the server's noise over the clip norm."""
+    return self._server_noise_multiplier
+
+  @property
+  def participation(self) -> strategies.Participation:
+    """What the privacy analysis assumes of clients."""
+    return self._participations.limits
+
+  @property
+  def generator(self) -> str:
+    """What random words the noise is made of: 'chacha20' or 'philox'."""
+    return self._rows.generator
+
+  @property
+  def seed_identity(self) -> str:
+    """'secret', or which seed and stream the noise is of: 'seed 7, stream 0'."""
+    return self._rows.seed_identity
+
+  def run_event(self) -> dp_accounting.DpEvent:
+    """The event of all rounds together, for a client who is in as many as it may."""
+    count = self._participations.most
+    return events.simplify(dp_accounting.SelfComposedDpEvent(self._event(), count))
+
+  def _server_adds_noise(self) -> bool:
+    return self._server_noise_multiplier > 0
+
+  @abc.abstractmethod
+  def _event(self) -> dp_accounting.DpEvent:
+    """What a round costs a client who is in it."""
+
+  # TF Privacy's interface.
+
+  def initial_global_state(self) -> ClientNoiseState:
+    """Returns the state before round 0, with a key if the server adds noise."""
+    return ClientNoiseState(
+      round=tf.constant(0, tf.int64),
+      clip_norm=tf.constant(self._clip_norm, tf.float32),
+      server_key=self._server_rows.new_key() if self._server_adds_noise() else (),
+      belongs_to=tf.constant(self._belongs_to()),
+    )
+
+  def _belongs_to(self) -> str:
+    return matrix_mechanism.mechanism_text(
+      {
+        'mechanism': type(self).__name__,
+        'clip_norm': self._clip_norm,
+        'client_noise': self.noise,
+        'client_noise_multiplier': self._client_noise_multiplier,
+        'server_noise_multiplier': self._server_noise_multiplier,
+        **self._more_facts(),
+        **self._participations.facts(),
+        'noise': f'{self.generator}, {self.seed_identity}',
+        'vectors': self._rows.layout.vectors,
+      }
+    )
+
+  def _more_facts(self) -> dict[str, Any]:
+    """What events rest on beside the noise of one client; JSON."""
+    return {}
+
+  def derive_sample_params(self, global_state: ClientNoiseState) -> tf.Tensor:
+    """Returns the clip norm, all that clients need to know."""
+    return global_state.clip_norm
+
+  def encode_record(self, params: Any, record: Any) -> tuple[Any, tf.Tensor]:
+    """Returns the record clipped, in steps of the grid, with noise of a new key.
+
+    Each execution has other noise: see `noise.generators`. Whether the record was
+    finite is said where sums hide clients; a client that hides itself does not tell.
+    """
+    clipped, finite = self.clip_record(params, record)
+    if not self.clients_add_noise:
+      return clipped, finite
+    if self._seed is not None:
+      raise ValueError(
+        f'the noise of clients has a seed ({self.seed_identity}), but clients who do '
+        'not know each other cannot share one: all would add the same noise. Leave '
+        'seed out, or simulate clients in packs (`learning.packed`), which number them.'
+      )
+    noise = self.noise_of(params, generators.new_key(), tf.constant(0, tf.int64))
+    return tf.nest.map_structure(tf.add, clipped, noise), finite
+
+  def clip_record(self, params: Any, record: Any) -> tuple[Any, tf.Tensor]:
+    """Returns what `encode_record` does, without noise."""
+    clipped = grid.clip_to_grid(
+      self._check(record), params, self._steps(params), self._noise.order
+    )
+    finite = clipped.finite
+    if self._hides_each and self._client_noise_multiplier:
+      finite = tf.ones_like(finite)
+    return clipped.integers, finite
+
+  def encode_without_noise(self, params: Any, record: Any) -> tuple[Any, tf.Tensor]:
+    """Returns what `encode_record` does, less the client's noise."""
+    if not self.clients_add_noise:
+      return self.encode_record(params, record)
+    return self.clip_record(params, record)
+
+  @property
+  def _hides_each(self) -> bool:
+    """Whether a client sends nothing of its record but with noise."""
+    return self.noise_site != 'clients'
+
+  def noise_of(self, params: Any, key: tf.Tensor, number: tf.Tensor) -> Any:
+    """One client's noise in steps of the grid, structure of int64 like a record."""
+    steps = self._steps(params)
+    clip_norm = tf.cast(params, tf.float64)
+    unit_noise = self._rows.layout.unflatten(self._rows.row(key, number))
+    return grid.add_noise(
+      grid.zeros_like(self._record_specs),
+      unit_noise,
+      clip_norm * self._client_noise_multiplier * steps,
+    )
+
+  def round_key(self, global_state: ClientNoiseState) -> Any:
+    """A key for the noise of a round's clients, in simulations; int64 of shape [4].
+
+    Of the seed and the round; without a seed a new one in each execution. It is empty
+    if clients add no noise.
+    """
+    if not self.clients_add_noise:
+      return ()
+    if self._seed is None:
+      return generators.new_key()
+    nonce = tf.concat(
+      [
+        tf.bitcast(global_state.round, tf.uint32),
+        tf.constant([_ROUND_VECTOR], tf.uint32),
+      ],
+      axis=0,
+    )
+    key = generators.words_of(self._rows.new_key())
+    block = generators.blocks(key, tf.constant(0, tf.uint32), nonce, 1)
+    return tf.bitcast(tf.reshape(block[:8, 0], [generators.KEY_WORDS, 2]), tf.int64)
+
+  def with_noise_of(
+    self, params: Any, sample_state: Any, round_key: Any, number: tf.Tensor
+  ) -> Any:
+    """Returns a sum of records with the noise that one more client adds, if it does."""
+    if not self.clients_add_noise:
+      return sample_state
+    noise = self.noise_of(params, round_key, number)
+    return tf.nest.map_structure(tf.add, sample_state, noise)
+
+  def _steps(self, clip_norm: tf.Tensor) -> tf.Tensor:
+    return grid.steps_per_unit(
+      clip_norm, self._server_noise_multiplier, self._spare_bits
+    )
+
+  def get_noised_result(
+    self, sample_state: Any, global_state: ClientNoiseState
+  ) -> tuple[Any, ClientNoiseState, dp_accounting.DpEvent]:
+    """Returns the sum, with the server's noise if it adds any; next state; and event.
+
+    The event's noise multiplier is infinite in rounds that add nothing to the worst
+    case: the events of all rounds so far compose to what they spent.
+    """
+    this_round = matrix_mechanism.check_state(
+      global_state.belongs_to, self._belongs_to(), global_state.round
+    )
+    this_round = self._participations.check_round(this_round)
+    with tf.control_dependencies([this_round]):
+      noised = tf.nest.map_structure(tf.identity, sample_state)
+    steps = self._steps(global_state.clip_norm)
+    noised = self._add_server_noise(noised, global_state, this_round, steps)
+    result = grid.to_floats(noised, self._record_specs, steps)
+    state = global_state._replace(round=this_round + 1)
+    return result, state, self._event_of(this_round)
+
+  def _add_server_noise(
+    self,
+    sums: Any,
+    state: ClientNoiseState,
+    this_round: tf.Tensor,
+    steps: tf.Tensor,
+  ) -> Any:
+    """The noised sum of records, in steps of the grid."""
+    if not self._server_adds_noise():
+      return sums
+    multiplier = tf.constant(self._server_noise_multiplier, tf.float64)
+    return self._add_gaussian(sums, multiplier, state, this_round, steps)
+
+  def _add_gaussian(
+    self,
+    sums: Any,
+    noise_multiplier: tf.Tensor,
+    state: ClientNoiseState,
+    this_round: tf.Tensor,
+    steps: tf.Tensor,
+  ) -> Any:
+    row = self._server_rows.row(state.server_key, this_round)
+    unit_noise = self._server_rows.layout.unflatten(row)
+    clip_norm = tf.cast(state.clip_norm, tf.float64)
+    return grid.add_noise(sums, unit_noise, clip_norm * noise_multiplier * steps)
+
+  def _event_of(self, this_round: tf.Tensor) -> dp_accounting.DpEvent:
+    return self._participations.event_of(this_round, self._event())
+
+  def spent(self, global_state: ClientNoiseState) -> matrix_mechanism.Spent:
+    """Returns what all rounds that led to a state have spent, and the last of them."""
+    event = self._event()
+    several = self._participations.spent(global_state.round, event)
+    if not isinstance(event, dp_accounting.GaussianDpEvent):
+      return several
+    own = tf.constant(event.noise_multiplier, tf.float64)
+    infinite = tf.constant(math.inf, tf.float64)
+
+    def repeated(count: tf.Tensor) -> tf.Tensor:
+      return tf.where(count > 0, own / tf.sqrt(tf.cast(count, tf.float64)), infinite)
+
+    return matrix_mechanism.GaussianSpent(
+      repeated(several.last_round), repeated(several.all_rounds)
+    )
+
+  def derive_metrics(
+    self, global_state: ClientNoiseState
+  ) -> 'collections.OrderedDict[str, tf.Tensor]':
+    """Returns rounds served, clip norm, noise, and participations of the worst client.
+
+    Nothing of it depends on data. `noise_site` and `noise_generator` are string
+    tensors; so is `noise_key_tag`, which tells the server's secret keys apart and is
+    empty where there is none.
+    """
+    key_tag = tf.constant('')
+    if self._server_adds_noise():
+      key_tag = self._server_rows.key_tag(global_state.server_key)
+    return collections.OrderedDict(
+      rounds=global_state.round,
+      clip_norm=global_state.clip_norm,
+      client_noise_multiplier=tf.constant(self._client_noise_multiplier, tf.float64),
+      server_noise_multiplier=tf.constant(self._server_noise_multiplier, tf.float64),
+      participations=self._participations.after(global_state.round),
+      noise_site=tf.constant(self.noise_site),
+      noise_generator=tf.constant(self.generator),
+      noise_key_tag=key_tag,
+    )
+
+  def __repr__(self) -> str:
+    return (
+      f'{type(self).__name__}({self._participations}, clip_norm={self._clip_norm}, '
+      f'client_noise_multiplier={self._client_noise_multiplier}, '
+      f'server_noise_multiplier={self._server_noise_multiplier})'
+    )
+
+
+def _check_client_noise(noise_multiplier: float) -> float:
+  """Returns it as a float, if the grid has room for it."""
+  noise_multiplier = events.check_noise_multiplier(noise_multiplier)
+  if noise_multiplier and not (
+    _SMALLEST_NOISE_MULTIPLIER <= noise_multiplier <= _LARGEST_NOISE_MULTIPLIER
+  ):
+    raise ValueError(
+      "a client's noise multiplier must be 0 (no noise), or within 2^-20 and 2^20 "
+      '(9.5e-7 to 1.0e6), so that the grid of the sums has room for it and shows it; '
+      f'got {noise_multiplier}.'
+    )
+  return noise_multiplier
+
+
+def _spare_bits(noise: noises.Noise, noise_multiplier: float) -> int:
+  """Bits that clients' noise takes of an entry."""
+  if not noise_multiplier:
+    return 0
+  return math.ceil(math.log2(1 + _LARGEST[noise] * noise_multiplier))
+
+
+class _LocalSumQuery(ClientNoiseSumQuery):
+  """What both kinds of noise have in common."""
+
+  @property
+  def noise_site(self) -> str:
+    """'local': a client's noise hides it, whatever others do."""
+    return 'local'
+
+  @property
+  def noise_multiplier(self) -> float:
+    """Scale of one client's noise over its clip norm."""
+    return self._client_noise_multiplier
+
+  def _event(self) -> dp_accounting.DpEvent:
+    return local.local_event(
+      self._client_noise_multiplier, noise=self.noise, adjacency='zero_out'
+    )
+
+
+class LocalGaussianSumQuery(_LocalSumQuery):
+  """Sums records each of which has Gaussian noise of its client's.
+
+  What a client sends is clipped in L2 norm and has noise of standard deviation
+  `clip_norm * noise_multiplier` in each coordinate; a sum of m of them has sqrt(m)
+  times that. Whether a client's record was finite is not told.
+
+  Events and what a state says was `spent` are of what one client sent, against
+  everybody: `accounting.local.local_event` under zero-out neighbours. For any two
+  records of a client, which local privacy is mostly stated for, divide the noise
+  multiplier by two (`adjacency='replace_one'`). Against those who see sums only there
+  is more privacy, `accounting.local.central_event`.
+
+  With `server_noise_multiplier` the server adds Gaussian noise to the sum (as NbAFL
+  does, arXiv:1911.00222): it counts for the central guarantee alone.
+
+  Example:
+    >>> query = LocalGaussianSumQuery(
+    ...   clip_norm=1.0, noise_multiplier=5.0, record_specs=tf.TensorSpec([3])
+    ... )
+    >>> state = query.initial_global_state()
+    >>> params = query.derive_sample_params(state)
+    >>> sample = query.initial_sample_state()
+    >>> for _ in range(4):  # Each with noise of a key of its own.
+    ...   sample = query.accumulate_record(params, sample, tf.constant([0.5, 0.0, 0.0]))
+    >>> noised, state, event = query.get_noised_result(sample, state)
+    >>> float(event.noise_multiplier), float(query.spent(state)[1])
+    (5.0, 5.0)
+  """
+
+  def __init__(
+    self,
+    participation: Optional[strategies.Participation] = None,
+    *,
+    clip_norm: float,
+    noise_multiplier: float,
+    server_noise_multiplier: float = 0.0,
+    record_specs: Any,
+    **noise_options: Unpack[noise_lib.IndependentOptions],
+  ):
+    """Initializes the query.
+
+    Args:
+      participation: Who may take part when, and for how many rounds. `None` assumes
+        that a client may take part in every round, and serves any number of them.
+      clip_norm: L2 bound of one record.
+      noise_multiplier: Standard deviation of one client's noise over `clip_norm`; 0
+        adds none.
+      server_noise_multiplier: Standard deviation of the server's noise over
+        `clip_norm`; 0 adds none.
+      record_specs: Structure of float tensor specs like a record.
+      **noise_options: See `noise.Options`.
+    """
+    super().__init__(
+      participation,
+      noise=noises.GAUSSIAN.name,
+      clip_norm=clip_norm,
+      client_noise_multiplier=noise_multiplier,
+      server_noise_multiplier=server_noise_multiplier,
+      record_specs=record_specs,
+      **noise_options,
+    )
+
+  @property
+  def noise_site(self) -> str:
+    """'local', or 'clients_and_server' where the server adds noise on top."""
+    return 'clients_and_server' if self._server_adds_noise() else 'local'
+
+
+class LocalLaplaceSumQuery(_LocalSumQuery):
+  """Sums records each of which has Laplace noise of its client's.
+
+  What a client sends is clipped in L1 norm and has noise of scale
+  `clip_norm * noise_multiplier` in each coordinate: epsilon is 1 / `noise_multiplier`
+  under zero-out neighbours, twice that for any two records of a client, with delta = 0,
+  against everybody. Whether a record was finite is not told.
+
+  Example:
+    >>> query = LocalLaplaceSumQuery(
+    ...   clip_norm=1.0, noise_multiplier=2.0, record_specs=tf.TensorSpec([3])
+    ... )
+    >>> query.spent(query.initial_global_state()).to_event()
+    NoOpDpEvent()
+  """
+
+  def __init__(
+    self,
+    participation: Optional[strategies.Participation] = None,
+    *,
+    clip_norm: float,
+    noise_multiplier: float,
+    record_specs: Any,
+    **noise_options: Unpack[noise_lib.IndependentOptions],
+  ):
+    """Initializes the query.
+
+    Args:
+      participation: Who may take part when, and for how many rounds. `None` assumes
+        that a client may take part in every round, and serves any number of them.
+      clip_norm: L1 bound of one record.
+      noise_multiplier: Scale of one client's noise over `clip_norm`; 0 adds none.
+      record_specs: Structure of float tensor specs like a record.
+      **noise_options: See `noise.Options`.
+    """
+    super().__init__(
+      participation,
+      noise=noises.LAPLACE.name,
+      clip_norm=clip_norm,
+      client_noise_multiplier=noise_multiplier,
+      record_specs=record_specs,
+      **noise_options,
+    )
+
+
+class GaussianSharesSumQuery(ClientNoiseSumQuery):
+  """Sums records whose noise adds up to the central Gaussian mechanism's.
+
+  Each client adds Gaussian noise of standard deviation
+  `clip_norm * noise_multiplier / sqrt(min_clients)`. The sum of `min_clients` clients
+  has the noise of `GaussianSumQuery`, that of more has more. With fewer there is too
+  little, so such a sum must not be released; who counts clients sees to it
+  (`aggregators.DPMeanFactory`).
+
+  Nobody has to be trusted with making noise, but what a single client sends is hardly
+  hidden: sums have to be secure, or the server to forget. A client of the round knows
+  its own share: against it the noise is sqrt((m - 1) / m) times as large, m being
+  `min_clients` (`accounting.local.central_event` with `known_shares`). Clients that add
+  less than they should take from the privacy of all.
+
+  Example:
+    >>> query = GaussianSharesSumQuery(
+    ...   clip_norm=1.0,
+    ...   noise_multiplier=2.0,
+    ...   min_clients=100,
+    ...   record_specs=tf.TensorSpec([3]),
+    ... )
+    >>> query.client_noise_multiplier, query.noise_multiplier
+    (0.2, 2.0)
+  """
+
+  def __init__(
+    self,
+    participation: Optional[strategies.Participation] = None,
+    *,
+    clip_norm: float,
+    noise_multiplier: float,
+    min_clients: int,
+    record_specs: Any,
+    **noise_options: Unpack[noise_lib.IndependentOptions],
+  ):
+    """Initializes the query.
+
+    Args:
+      participation: Who may take part when, and for how many rounds. `None` assumes
+        that a client may take part in every round, and serves any number of them.
+      clip_norm: L2 bound of one record.
+      noise_multiplier: Standard deviation of the noise of a sum of `min_clients`
+        records over `clip_norm`; 0 adds none.
+      min_clients: How many clients report at least.
+      record_specs: Structure of float tensor specs like a record.
+      **noise_options: See `noise.Options`.
+    """
+    self._min_clients = checks.check_positive_int('min_clients', min_clients)
+    super().__init__(
+      participation,
+      noise=noises.GAUSSIAN.name,
+      clip_norm=clip_norm,
+      client_noise_multiplier=local.share(noise_multiplier, self._min_clients),
+      record_specs=record_specs,
+      **noise_options,
+    )
+    self._noise_multiplier = float(noise_multiplier)
+
+  @property
+  def noise_site(self) -> str:
+    """'clients': the noise of all of them hides each."""
+    return 'clients'
+
+  @property
+  def noise_multiplier(self) -> float:
+    """Standard deviation of the noise of `min_clients` clients over the clip norm."""
+    return self._noise_multiplier
+
+  @property
+  def min_clients(self) -> int:
+    """How many clients have to report."""
+    return self._min_clients
+
+  def _event(self) -> dp_accounting.DpEvent:
+    if not self._noise_multiplier:
+      return dp_accounting.NonPrivateDpEvent()
+    return dp_accounting.GaussianDpEvent(self._noise_multiplier)
+
+  def _more_facts(self) -> dict[str, Any]:
+    # Of equal shares more make more noise, and say that they spent less.
+    return {'min_clients': self._min_clients}
+
+
+class ApproximateSample(NamedTuple):
+  """What is summed of a client in the approximation; that of a sum is its sum.
+
+  Attributes:
+    record: The clipped record in steps of the grid, structure of int64.
+    clients: 1, int64.
+  """
+
+  record: Any
+  clients: Any
+
+
+class ApproximateLocalSumQuery(ClientNoiseSumQuery):
+  """SIMULATION ONLY: sums with Gaussian noise of the error that local noise has.
+
+  A sum of m records with noise of m clients has m times the variance of one client's.
+  Here the server adds Gaussian noise of that variance to the sum, for as many clients
+  as reported: drawn once and not m times. Sums have the mean and covariance of those
+  that they stand for (`LocalGaussianSumQuery`, `LocalLaplaceSumQuery`); of Gaussian
+  noise the distribution, but for how it is rounded; of Laplace noise that of large m.
+
+  What clients send has no noise at all, so none is hidden from the server, and `spent`
+  and the events say that: `NonPrivateDpEvent`. What the real thing would spend says
+  `accounting.local.local_event`.
+
+  Example:
+    >>> query = ApproximateLocalSumQuery(
+    ...   noise='laplace',
+    ...   clip_norm=1.0,
+    ...   noise_multiplier=2.0,
+    ...   record_specs=tf.TensorSpec([3]),
+    ... )
+    >>> query.spent(query.initial_global_state()).to_event()
+    NoOpDpEvent()
+  """
+
+  def __init__(
+    self,
+    participation: Optional[strategies.Participation] = None,
+    *,
+    noise: str,
+    clip_norm: float,
+    noise_multiplier: float,
+    record_specs: Any,
+    **noise_options: Unpack[noise_lib.IndependentOptions],
+  ):
+    """Initializes the query.
+
+    Args:
+      participation: Who may take part when, and for how many rounds. `None` assumes
+        that a client may take part in every round, and serves any number of them.
+      noise: What is approximated: 'gaussian', with records clipped in L2 norm, or
+        'laplace', in L1 norm.
+      clip_norm: Bound of one record.
+      noise_multiplier: Scale of one client's noise over `clip_norm`; 0 adds none.
+      record_specs: Structure of float tensor specs like a record.
+      **noise_options: See `noise.Options`.
+    """
+    super().__init__(
+      participation,
+      noise=noise,
+      clip_norm=clip_norm,
+      client_noise_multiplier=noise_multiplier,
+      record_specs=record_specs,
+      **noise_options,
+    )
+
+  @property
+  def noise_site(self) -> str:
+    """'local_approximate': the server, in place of clients. Simulation only."""
+    return 'local_approximate'
+
+  @property
+  def noise_multiplier(self) -> float:
+    """Scale of the noise of one client that is stood for, over its clip norm."""
+    return self._client_noise_multiplier
+
+  @property
+  def clients_add_noise(self) -> bool:
+    """False."""
+    return False
+
+  def _event(self) -> dp_accounting.DpEvent:
+    return dp_accounting.NonPrivateDpEvent()
+
+  def _server_adds_noise(self) -> bool:
+    return self._client_noise_multiplier > 0
+
+  def initial_sample_state(self, template: Any = None) -> ApproximateSample:
+    """Returns the sum of no records: int64 zeros."""
+    return ApproximateSample(
+      super().initial_sample_state(template), tf.constant(0, tf.int64)
+    )
+
+  def encode_record(
+    self, params: Any, record: Any
+  ) -> tuple[ApproximateSample, tf.Tensor]:
+    """Returns the record clipped, on the grid, *without noise*, and a count."""
+    clipped, finite = self.clip_record(params, record)
+    return ApproximateSample(clipped, tf.constant(1, tf.int64)), finite
+
+  def _add_server_noise(
+    self,
+    sums: ApproximateSample,
+    state: ClientNoiseState,
+    this_round: tf.Tensor,
+    steps: tf.Tensor,
+  ) -> Any:
+    if not self._server_adds_noise():
+      return sums.record
+    of_one = self._client_noise_multiplier * self._noise.stddev
+    of_all = of_one * tf.sqrt(tf.cast(sums.clients, tf.float64))
+    return self._add_gaussian(sums.record, of_all, state, this_round, steps)

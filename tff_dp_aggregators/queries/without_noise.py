@@ -1,0 +1,184 @@
+"""Sums without noise, to compare with: of records as they are, and of clipped ones."""
+
+import collections
+from typing import Any
+
+import dp_accounting
+import tensorflow as tf
+
+from tff_dp_aggregators.queries import grid
+from tff_dp_aggregators.queries import matrix_mechanism
+
+
+class NoPrivacySumQuery(matrix_mechanism.RecordSumQuery):
+  """Sums records without bounding them and without noise.
+
+  Nothing is hidden: a NaN or an infinity in a record is in the sum.
+
+  Example:
+    >>> query = NoPrivacySumQuery()
+    >>> sample = query.initial_sample_state(tf.TensorSpec([2]))
+    >>> for record in [[2.0, 0.0], [-1.0, 1.0]]:
+    ...   sample = query.accumulate_record((), sample, tf.constant(record))
+    >>> result, _, event = query.get_noised_result(sample, ())
+    >>> result.numpy(), event
+    (array([1., 1.], dtype=float32), NonPrivateDpEvent())
+  """
+
+  def get_noised_result(
+    self, sample_state: Any, global_state: Any
+  ) -> tuple[Any, Any, dp_accounting.DpEvent]:
+    """Returns the sum, the state as it was, and `NonPrivateDpEvent`."""
+    return sample_state, global_state, dp_accounting.NonPrivateDpEvent()
+
+  def __repr__(self) -> str:
+    return f'{type(self).__name__}()'
+
+
+class NoPrivacyAverageQuery(matrix_mechanism.RecordSumQuery):
+  """Averages records, weighted if wanted, by the sum of their weights.
+
+  The sample state is the weighted sum and the sum of weights, a float32 scalar. The
+  average of nothing, or of weights that add up to zero, is not a number.
+
+  Example:
+    >>> query = NoPrivacyAverageQuery(tf.TensorSpec([2]))
+    >>> sample = query.initial_sample_state()
+    >>> for weight, record in [(1, [4.0, 0.0]), (3, [-1.0, 1.0])]:
+    ...   sample = query.accumulate_record((), sample, tf.constant(record), weight)
+    >>> query.get_noised_result(sample, ())[0].numpy()
+    array([0.25, 0.75], dtype=float32)
+  """
+
+  def initial_sample_state(self, template: Any = None) -> Any:
+    """Returns zeros like `template`, and a sum of weights of 0."""
+    return super().initial_sample_state(template), tf.constant(0.0)
+
+  def preprocess_record(self, params: Any, record: Any) -> Any:
+    """Returns the record and a weight of 1.
+
+    (TFF refuses functions with an optional argument, so the weight is not one here.)
+    """
+    return super().preprocess_record(params, record), tf.constant(1.0)
+
+  def accumulate_record(
+    self, params: Any, sample_state: Any, record: Any, weight: Any = 1
+  ) -> Any:
+    """Returns the sample state with one more record of this weight."""
+    record, _ = self.preprocess_record(params, record)
+    weighted = tf.nest.map_structure(
+      lambda tensor: tf.cast(weight, tensor.dtype) * tensor, record
+    )
+    return self.accumulate_preprocessed_record(
+      sample_state, (weighted, tf.cast(weight, tf.float32))
+    )
+
+  def get_noised_result(
+    self, sample_state: Any, global_state: Any
+  ) -> tuple[Any, Any, dp_accounting.DpEvent]:
+    """Returns the average, the state as it was, and `NonPrivateDpEvent`."""
+    total, weight = sample_state
+    average = tf.nest.map_structure(
+      lambda tensor: tensor / tf.cast(weight, tensor.dtype), total
+    )
+    return average, global_state, dp_accounting.NonPrivateDpEvent()
+
+  def __repr__(self) -> str:
+    return f'{type(self).__name__}()'
+
+
+class NormClipSumQuery(matrix_mechanism.GridSumQuery):
+  """Sums records clipped to a p-norm, without noise and without privacy.
+
+  Records are clipped as `grid.clip_to_grid` does it; one with an entry that is NaN
+  or infinite counts as zero. The global state is the clip norm, a float32 scalar.
+
+  Example:
+    >>> query = NormClipSumQuery(
+    ...   order=1, clip_norm=3.5, record_specs=tf.TensorSpec([2])
+    ... )
+    >>> state = query.initial_global_state()
+    >>> params = query.derive_sample_params(state)
+    >>> sample = query.initial_sample_state()
+    >>> for record in [[3.0, -4.0], [0.5, 0.0]]:
+    ...   sample = query.accumulate_record(params, sample, tf.constant(record))
+    >>> query.get_noised_result(sample, state)[0].numpy().round(6)
+    array([ 2., -2.], dtype=float32)
+  """
+
+  def __init__(self, *, order: float, clip_norm: float, record_specs: Any):
+    """Initializes the query.
+
+    Args:
+      order: Which p-norm: 1 <= order <= infinity (`math.inf` clips each entry).
+      clip_norm: Bound of that norm of one record.
+      record_specs: Structure of float tensor specs like a record.
+
+    Raises:
+      TypeError: If a record tensor is not of a float dtype.
+      ValueError: If a number is out of range, or a shape not fully defined.
+    """
+    super().__init__(record_specs)
+    self._order = grid.check_order(order)
+    self._clip_norm = grid.check_clip_norm(clip_norm)
+
+  @property
+  def noise_multiplier(self) -> float:
+    """0: there is no noise."""
+    return 0.0
+
+  @property
+  def order(self) -> float:
+    """Which norm is bounded."""
+    return self._order
+
+  @property
+  def clip_norm(self) -> float:
+    """Bound of one record."""
+    return self._clip_norm
+
+  def initial_global_state(self) -> tf.Tensor:
+    """Returns the clip norm."""
+    return tf.constant(self._clip_norm, tf.float32)
+
+  def derive_sample_params(self, global_state: tf.Tensor) -> tf.Tensor:
+    """Returns the clip norm, all that clients need to know."""
+    return global_state
+
+  def encode_record(self, params: tf.Tensor, record: Any) -> tuple[Any, tf.Tensor]:
+    """Returns the record clipped, in steps of the grid, and whether it was finite."""
+    steps = grid.steps_per_unit(params, noise_multiplier=0.0)
+    clipped = grid.clip_to_grid(self._check(record), params, steps, self._order)
+    return clipped.integers, clipped.finite
+
+  def get_noised_result(
+    self, sample_state: Any, global_state: tf.Tensor
+  ) -> tuple[Any, tf.Tensor, dp_accounting.DpEvent]:
+    """Returns the sum, the state as it was, and `NonPrivateDpEvent`."""
+    steps = grid.steps_per_unit(global_state, noise_multiplier=0.0)
+    total = grid.to_floats(sample_state, self._record_specs, steps)
+    return total, global_state, dp_accounting.NonPrivateDpEvent()
+
+  def signal_and_noise(
+    self, sample_state: Any, global_state: tf.Tensor
+  ) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the L2 norm of the exact sum, and 0."""
+    steps = grid.steps_per_unit(global_state, noise_multiplier=0.0)
+    return grid.norm(sample_state, steps), tf.constant(0.0, tf.float64)
+
+  def spent(self, global_state: tf.Tensor) -> matrix_mechanism.GaussianSpent:
+    """Returns that there is no noise: everything is told."""
+    del global_state
+    none = tf.constant(0.0, tf.float64)
+    return matrix_mechanism.GaussianSpent(none, none)
+
+  def derive_metrics(
+    self, global_state: tf.Tensor
+  ) -> 'collections.OrderedDict[str, tf.Tensor]':
+    """Returns the clip norm under its name."""
+    return collections.OrderedDict(clip_norm=global_state)
+
+  def __repr__(self) -> str:
+    return (
+      f'{type(self).__name__}(order={self._order:g}, clip_norm={self._clip_norm:g})'
+    )
