@@ -136,7 +136,7 @@ def changed(line, **changes):
       'line 3: previous_line_sha256 is',
     ),
     (lambda a, b, c, d: [a, changed(b, cohort_reported=9)], 'line 2: .*reaches repor'),
-    (lambda a, b, c, d: [a, changed(b, attempt=True)], 'line 2: .*attempt must be a w'),
+    (lambda a, b, c, d: [a, changed(b, attempt=True)], 'line 2: .*attempt must not be'),
     (lambda a, b, c, d: [a, changed(b, reporting_goal='8')], 'line 2: .*reporting_goa'),
     (lambda a, b, c, d: [a, changed(b, time='now')], 'line 2: .*time must be'),
     (lambda a, b, c, d: [a, changed(b, epsilon=0)], r"line 2: .*unknown \['epsilon'\]"),

@@ -88,11 +88,11 @@ def test_lines_with_laplace_noise_state_nothing_of_all_rounds(path):
     ({'clip_norm': 1.0}, 'each of the parts has its own'),
     ({'noise_multiplier': 1.0}, 'each of the parts has its own'),
     ({'parts': None}, 'noise_multiplier must be a finite number'),
-    ({'parts': []}, 'a list of two or more'),
+    ({'parts': []}, 'Expected .array. of length >= 2'),
     ({'parts': [{'name': 'a'}] * 2}, 'missing required field `clip_norm`'),
     (
       {'parts': [{'name': 'a', 'clip_norm': 1.0, 'noise_multiplier': 0.0}] * 2},
-      r'parts must be .*> 0.0 - at .*noise_multiplier',
+      r'parts must not be .*> 0.0 - at .*noise_multiplier',
     ),
     (
       {'parts': [{'name': 'a', 'clip_norm': 1.0, 'noise_multiplier': 2.0}] * 2},

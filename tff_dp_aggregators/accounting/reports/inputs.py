@@ -3,10 +3,11 @@
 Whoever has something to report produces `Inputs` (flags, `sources` from files,
 `verification` from a report), and `statement.build` alone makes a statement of them.
 
-What enforces the limits, where the noise comes from, the clip norm and the version of
-the code that trained are facts that computing a report again cannot confirm. Each is
-recorded in a file of the run that the report rests on, or stated by who made the report
-and verified by nobody, or not stated at all. `provenance` says which.
+Which mechanism and noise multiplier ran, what enforces the limits, where the noise comes
+from, the clip norm and the version of the code that trained are facts that computing a
+report again cannot confirm. Each is recorded in a file of the run that the report rests
+on, or stated by who made the report and verified by nobody, or not stated at all.
+`provenance` says which.
 """
 
 import dataclasses
@@ -32,8 +33,11 @@ _SAID = terms.sentences('statement.j2')
 NOT_STATED: str = _SAID.not_stated
 # What a run's configuration says of noise that it draws from a seed.
 SEEDED_NOISE: str = _SAID.seeded_noise
-# Fields of `Inputs` that are such facts, and files that record each.
+# Such facts, and files that record each; those that are fields of `Inputs`, and those of
+# its mechanism, which is always stated.
+_OF_MECHANISM = ('mechanism', 'noise_multiplier')
 _FACTS = {
+  **dict.fromkeys(_OF_MECHANISM, ('config', 'ledger')),
   'enforced_by': ('config',),
   'cap_enforced_by': ('config',),
   'noise_source': ('config',),
@@ -381,12 +385,14 @@ def provenance(inputs: Inputs) -> model.Provenance:
 
 
 def _origin(name: str, inputs: Inputs, roles: set[str]) -> str:
-  value = getattr(inputs, name)
-  if name == 'clip_norm' and inputs.mechanism.parts:
-    value = [part.clip_norm for part in inputs.mechanism.parts]
   recording = roles & set(_FACTS[name])
   if 'ledger' in recording:
     return 'recorded'
+  if name in _OF_MECHANISM:
+    return 'recorded' if recording else 'stated'
+  value = getattr(inputs, name)
+  if name == 'clip_norm' and inputs.mechanism.parts:
+    value = [part.clip_norm for part in inputs.mechanism.parts]
   if name == 'noise_source' and value == noise_source_of(inputs.ledger):
     return 'recorded'
   if value in (_DEFAULTS[name], NOT_STATED):

@@ -619,8 +619,15 @@ class Curves(Model, frozen=True, kw_only=True):
 
 
 class Provenance(Model, frozen=True, kw_only=True):
-  """From where facts are known that computing the report again does not confirm."""
+  """From where facts are known that computing the report again does not confirm.
 
+  Attributes:
+    mechanism: Which strategy ran.
+    noise_multiplier: How much noise it had.
+  """
+
+  mechanism: Origin
+  noise_multiplier: Origin
   enforced_by: Origin
   cap_enforced_by: Origin
   noise_source: Origin

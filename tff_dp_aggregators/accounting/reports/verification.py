@@ -229,6 +229,12 @@ def _bring_up_to_date(report: dict[str, Any]) -> None:
   if isinstance(mechanism, dict) and 'strategy' in mechanism:
     for name in (*mechanism_lib.options(), sites.SERVER_NOISE):
       mechanism.setdefault(name, None)
+    files = stated.get('files') if isinstance(stated, dict) else None
+    roles = {file.get('role') for file in files or () if isinstance(file, dict)}
+    for name in ('mechanism', 'noise_multiplier'):
+      if isinstance(report.get('provenance'), dict):
+        origin = 'recorded' if roles & {'config', 'ledger'} else 'stated'
+        report['provenance'].setdefault(name, origin)
     later = {'nbafl': None, 'warnings': []}
   for name, value in later.items():
     report.setdefault(name, value)
