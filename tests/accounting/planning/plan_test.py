@@ -33,7 +33,6 @@ from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting.planning import comparison as planning
-from tff_dp_aggregators.accounting.planning import offers
 from tff_dp_aggregators.accounting.planning import views as plan_views
 from tff_dp_aggregators.base import rounding
 from tff_dp_aggregators.strategies import noise_cost
@@ -267,7 +266,7 @@ def test_sampling_is_advised_only_where_the_user_says_that_it_happens(
     assert 'Poisson sampling' in plan_views.advice(comparison)
 
 
-_ALLOWED = offers.samplings().values()
+_ALLOWED = planning.samplings().values()
 
 
 @pytest.mark.slow

@@ -308,7 +308,7 @@ class Head(NamedTuple):
   """The number of complete lines of a ledger, and the hash of the last.
 
   Kept in a checkpoint or a report, it shows later that lines up to there are as they
-  were: none changed, removed or inserted, as each line holds the hash of the one before.
+  were: none changed, removed or inserted, as each holds the hash of the one before.
   """
 
   lines: int = 0

@@ -3,11 +3,11 @@
 Whoever has something to report produces `Inputs` (flags, `sources` from files,
 `verification` from a report), and `statement.build` alone makes a statement of them.
 
-Which mechanism and noise multiplier ran, what enforces the limits, where the noise comes
-from, the clip norm and the version of the code that trained are facts that computing a
-report again cannot confirm. Each is recorded in a file of the run that the report rests
-on, or stated by who made the report and verified by nobody, or not stated at all.
-`provenance` says which.
+Which mechanism and noise multiplier ran, what enforces the limits, where the noise
+comes from, the clip norm and the version of the code that trained are facts that
+computing a report again cannot confirm. Each is recorded in a file of the run that the
+report rests on, or stated by who made the report and verified by nobody, or not stated
+at all. `provenance` says which.
 """
 
 import dataclasses
@@ -33,8 +33,8 @@ _SAID = terms.sentences('statement.j2')
 NOT_STATED: str = _SAID.not_stated
 # What a run's configuration says of noise that it draws from a seed.
 SEEDED_NOISE: str = _SAID.seeded_noise
-# Such facts, and files that record each; those that are fields of `Inputs`, and those of
-# its mechanism, which is always stated.
+# Such facts, and files that record each: those of the mechanism, which are always
+# stated, and fields of `Inputs`.
 _OF_MECHANISM = ('mechanism', 'noise_multiplier')
 _FACTS = {
   **dict.fromkeys(_OF_MECHANISM, ('config', 'ledger')),
@@ -127,17 +127,10 @@ class SimulatedCohort:
   epsilon is conditional: a run would have had it whose rounds have s times the clients,
   of a population s times as large, which leaves the schema as it is.
 
-  Attributes:
-    scale: How many times larger that cohort is, and the population it is drawn from.
-    clients_per_round: Clients of a round in the run itself.
-    num_clients: Clients in the run itself.
-
-  Raises:
-    ValueError: If `scale` is not finite or less than 1, or another number not positive.
   """
 
-  scale: float
-  clients_per_round: float
+  scale: float  # How many times larger cohort and population are, at least 1.
+  clients_per_round: float  # Of the run itself, as the next.
   num_clients: int
 
   def __post_init__(self) -> None:
@@ -153,7 +146,7 @@ class SimulatedCohort:
 
   @property
   def simulated_clients_per_round(self) -> float:
-    """Clients of a round as the noise has it."""
+    """Clients of a round whose noise it is."""
     return self.scale * self.clients_per_round
 
   @property
@@ -265,17 +258,15 @@ def check_tuning(tuning: Any) -> Optional[Tuning]:
   """Returns it, if it says among how many runs one was chosen and what they spent."""
   if tuning is None:
     return None
-  if not isinstance(tuning, Tuning):
+  if not isinstance(tuning, Tuning) or isinstance(tuning.epsilon, bool):
     raise TypeError(f'tuning must be a Tuning(num_runs, epsilon); got {tuning!r}.')
-  checks.check_positive_int('num_runs of tuning', tuning.num_runs)
-  epsilon: Any = checks.check_number('epsilon of tuning', tuning.epsilon)
-  if isinstance(epsilon, bool):
-    raise TypeError(f'epsilon of tuning must be a number, got {epsilon}.')
-  if not epsilon >= 0:
+  num_runs = checks.check_positive_int('num_runs of tuning', tuning.num_runs)
+  if not checks.check_number('epsilon of tuning', tuning.epsilon) >= 0:
     raise ValueError(
-      f'epsilon of tuning must be at least 0, that of all runs composed; got {epsilon}.'
+      'epsilon of tuning must be at least 0, that of all runs composed; got '
+      f'{tuning.epsilon}.'
     )
-  return Tuning(int(tuning.num_runs), float(epsilon))
+  return Tuning(num_runs, float(tuning.epsilon))
 
 
 def check_releases(

@@ -54,18 +54,10 @@ def render(
   output_format: str,
   learned: Optional[learning_curves.Curves] = None,
 ) -> str:
-  """A statement in one of `FORMATS`.
+  """A statement in one of `FORMATS`; HTML is one file, with nothing to load.
 
-  Args:
-    statement: As `statement.build`, `compose` or `build_without_privacy` returned it.
-      For plots it needs its curves.
-    output_format: 'text' or 'markdown', 'html' (one file, with nothing to load), or
-      'json' (described by `schema.load`).
-    learned: What the run learned, which only the page shows beside its privacy; `None`
-      if there is no run, or nothing is known of it.
-
-  Raises:
-    ValueError: If the format is unknown.
+  For plots the statement needs its curves, and `learned`, if a run is known to have
+  learned something.
 
   Example:
     >>> from tff_dp_aggregators.accounting.reports import statement
