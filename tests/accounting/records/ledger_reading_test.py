@@ -337,23 +337,6 @@ def test_what_may_be_changed_in_the_last_line_is_what_the_module_says(path, chan
         ledger.read(path, known)
 
 
-def test_a_changed_order_of_fields_is_found_where_a_line_follows(path):
-  with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
-    ledgers.release(writer, 0)
-    ledgers.release(writer, 1)
-  first, last = ledgers.lines_of(path)
-  for lines, message in (
-    ([first, json.dumps(json.loads(last), sort_keys=True).encode() + b'\n'], None),
-    ([json.dumps(json.loads(first), sort_keys=True).encode() + b'\n', last], 'line 2'),
-  ):
-    pathlib.Path(path).write_bytes(b''.join(lines))
-    if message is None:
-      ledger.read(path)
-      continue
-    with pytest.raises(ValueError, match=message):
-      ledger.read(path)
-
-
 # Heads.
 
 
@@ -400,18 +383,6 @@ def test_a_removed_end_is_found_by_who_knows_the_head(path):
   assert os.listdir(os.path.dirname(path)) == ['ledger.jsonl']
 
 
-def test_another_ledger_is_found_by_who_knows_the_head(path):
-  heads = []
-  for name in (path, path + '-2'):
-    with ledger.LedgerWriter(name, ledgers.DELTA) as writer:
-      for number in range(3):
-        ledgers.release(writer, number)
-      heads.append(writer.head)
-  assert heads[0] != heads[1]
-  with pytest.raises(ValueError, match='it is another ledger'):
-    ledger.LedgerWriter(path, ledgers.DELTA, resume=True, expected=heads[1])
-
-
 @pytest.mark.parametrize('head', [3, [0, 'a'], ('a', 0), (1,), (True, 'a'), 'ab'])
 def test_what_is_no_head_is_refused(path, head):
   ledger.LedgerWriter(path, ledgers.DELTA).close()
@@ -433,14 +404,3 @@ def test_a_head_with_another_hash_is_found(path, lines):
     ledgers.release(writer, 0)
   with pytest.raises(ValueError, match='not those that were there once'):
     ledger.read(path, ledger.Head(lines, 64 * '0'))
-
-
-def test_an_append_that_fails_leaves_the_head(path):
-  with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
-    ledgers.release(writer, 0)
-    head = writer.head
-    with pytest.raises(ValueError):
-      ledgers.release(writer, 7)
-    assert writer.head == head
-    ledgers.release(writer, 1)
-  ledger.read(path, head)

@@ -10,7 +10,6 @@ does what the library does, with the exit codes it states.
 
 import collections
 import datetime
-import gzip
 import itertools
 import json
 import random
@@ -219,16 +218,6 @@ def test_published_gboard_run_follows_from_its_log_in_the_published_way():
   assert participation.summarize(gboard_log()).min_separation == 313
 
 
-def test_a_log_shorter_than_the_wait_allows_one_participation():
-  for log in (make_log([5]), make_log([5, 6, 7]), make_log([5], [1])):
-    summary = participation.summarize(log)
-    assert summary.participation == strategies.Participation(
-      log.num_rounds, log.num_rounds, 1
-    )
-    assert summary.waiting.closest is None
-    assert 'too short' in summary.to_text()
-
-
 def observed_by_brute_force(clients):
   rounds = collections.defaultdict(list)
   for number, present in enumerate(clients):
@@ -394,11 +383,6 @@ def test_long_log(tmp_path):
   check_long_log(tmp_path / 'rounds.csv', 30_000)
 
 
-@pytest.mark.slow
-def test_a_million_rounds(tmp_path):
-  check_long_log(tmp_path / 'rounds.csv', 10**6)
-
-
 # The program.
 
 
@@ -437,19 +421,6 @@ def test_text_and_json_tell_what_was_found_and_assumed(hourly):
   assert result['broken'] == []
 
 
-def test_flags_change_the_wait_and_can_come_from_a_file(hourly, tmp_path):
-  flagfile = tmp_path / 'flags'
-  flagfile.write_text(f'{hourly}\n--wait_from=completion\n--format=json\n')
-  result = json.loads(run(f'--flagfile={flagfile}', '--min_wait_hours=9.5').stdout)
-  assert result['rounds_between'] == 9
-  first = '--first_start=2020-01-01T00:30:00Z'
-  result = json.loads(
-    run(hourly, '--min_wait_hours=9.5', first, '--format=json').stdout
-  )
-  assert result['min_separation'] == 9
-  assert any('00:30:00Z' in words for words in result['waiting']['assumptions'])
-
-
 def test_a_broken_promise_exits_with_one(hourly, tmp_path):
   broken = run(
     hourly,
@@ -470,19 +441,6 @@ def test_a_broken_promise_exits_with_one(hourly, tmp_path):
   assert broken.returncode == 1
   assert "client 'ann' took part in rounds 1 and 3" in broken.stdout
   assert "client 'ann' took part in rounds 1 and 3" in broken.stderr
-
-
-def test_output_is_a_new_file(hourly, tmp_path):
-  path = tmp_path / 'summary.json'
-  arguments = (hourly, '--format=json', f'--output={path}')
-  first = run(*arguments)
-  assert (first.returncode, first.stdout) == (0, '')
-  text = path.read_text()
-  assert json.loads(text)['num_rounds'] == 100
-  again = run(*arguments)
-  assert again.returncode == 2
-  assert 'exists and is not overwritten' in again.stderr
-  assert path.read_text() == text
 
 
 @pytest.mark.parametrize(
@@ -507,45 +465,6 @@ def test_wrong_flags_exit_with_two_and_a_reason(hourly, arguments, message):
   assert result.stdout == ''
 
 
-def test_a_refused_log_exits_with_two_and_the_line(tmp_path):
-  path = tmp_path / 'rounds.csv'
-  path.write_text('time\n2020-01-01T00:00:00Z\n2020-01-01T01:00:00\n')
-  result = run(f'--round_log={path}')
-  assert result.returncode == 2
-  assert f'error: {path}, line 3: ' in result.stderr
-
-
-def test_one_population_of_a_packed_log_is_looked_at(tmp_path):
-  path = tmp_path / 'rounds.tsv.gz'
-  lines = ['number\tdone\tlang']
-  for number in range(40):
-    lines.append(f'{number}\t{1.7e9 + 3600 * number:.7e}\tes')
-    lines.append(f'{number}\t{1.7e9 + 1800 * number:.7e}\tfr')
-  path.write_bytes(gzip.compress('\n'.join(lines).encode()))
-  log = (f'--round_log={path}', '--columns=round=number,completion_time=done')
-  named = (log[0], f'{log[1]},population=lang')
-  result = run(*named)
-  assert result.returncode == 2
-  assert f"{path}, line 3: this round is of the population 'fr', but line 2" in (
-    result.stderr
-  )
-  spanish, french = (
-    json.loads(run(*named, f'--population_name={name}', '--format=json').stdout)
-    for name in ('es', 'fr')
-  )
-  assert (spanish['num_rounds'], spanish['min_separation']) == (40, 23)
-  assert (french['num_rounds'], french['min_separation']) == (40, 40)
-  assert "others were left out: 'fr'" in ' '.join(spanish['notes'])
-  result = run(*named, '--population_name=it')
-  assert result.returncode == 2
-  assert "no rounds of the population 'it'; it has those of 'es', 'fr'." in (
-    result.stderr
-  )
-  result = run(*log)
-  assert result.returncode == 2
-  assert 'line 3: round 0 is also in line 2' in result.stderr
-
-
 def test_digits_that_times_lack_shorten_the_wait():
   def separation(resolution, unit):
     # A round in 5000 s, in the middle of the units in which the times are written.
@@ -567,10 +486,3 @@ def test_digits_that_times_lack_shorten_the_wait():
     ValueError, match='100000 s, which is too coarse for min_wait_hours=24'
   ):
     separation(10**14, 10**14)
-
-
-def test_help_tells_what_is_assumed():
-  result = run('--help')
-  assert result.returncode == 0
-  for words in ('--wait_from', 'Borders are on the safe side', 'Exit codes'):
-    assert words in result.stdout

@@ -110,7 +110,8 @@ def test_drawn_points_have_to_be_right_all_at_once():
   found = guarantees.recognised({}, event, relation, None, math.inf)
   alarms = guarantees.FALSE_ALARMS
   shares = [
-    min(math.exp(e) * alarms + d, 1 - math.exp(-e) * (1 - d - alarms)) for e, d in points
+    min(math.exp(e) * alarms + d, 1 - math.exp(-e) * (1 - d - alarms))
+    for e, d in points
   ]
   assert found == pytest.approx(min(shares) + sum(doubts), rel=1e-9)
   assert 0.01 < found < 0.5

@@ -587,7 +587,7 @@ def _mu(task: Task) -> float:
 
 
 def quickest_with_bands(limits: strategies.Participation) -> registry.Kind:
-  """Of the kinds that have bands, the one that is found in the least time."""
+  """The kind with bands that is found in the least time."""
   return min(
     (kind for kind in registry.KINDS.values() if kind.bands is not None),
     key=lambda kind: kind.seconds(limits),

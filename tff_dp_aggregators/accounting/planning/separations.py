@@ -34,7 +34,7 @@ def best_separation(
   search alone. If two are nearly as good, the other may have been the better one.
 
   `mechanism`: A kind of strategy with bands; by default that found in the least time.
-  `largest`: Of the separations; by default what cohort and rounds allow.
+  `largest`: The largest separation; by default what cohort and rounds allow.
 
   Example:
     >>> drawn = best_separation(32, 1000, 50, 8.0, 1e-4)

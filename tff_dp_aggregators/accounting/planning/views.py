@@ -140,7 +140,7 @@ def _row_to_json(comparison: planning.Comparison, row: planning.Row) -> dict[str
 
 def draw(comparison: planning.Comparison, file_format: str) -> bytes:
   """A plot of error against rounds for each mechanism, at equal epsilon."""
-  # Of matplotlib only what draws into memory: no window, and no state of its own.
+  # Only what draws into memory: no window, and no state of its own.
   from matplotlib import figure
 
   task = comparison.task

@@ -189,7 +189,7 @@ class LedgerEntry(_Line):
     noise_multiplier: Standard deviation of z over the clip norm.
     strategy_checksum: `Strategy.checksum`.
     event: The round's event, as `events.to_json` writes it.
-    effective_noise_multiplier: Of all rounds so far together; `None` if infinite, or if
+    effective_noise_multiplier: That of all rounds so far; `None` if infinite, or if
       rounds are sampled.
     epsilon: Spent after this round at `delta`, exact; `None` likewise.
     time: When the line was written, ISO 8601 in UTC.

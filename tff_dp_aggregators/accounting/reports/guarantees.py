@@ -212,7 +212,7 @@ def others(inputs: inputs_lib.Inputs) -> list[model.OtherGuarantee]:
       rows += [('released', honest, fewest), ('released', other, fewest)]
     elif fewest is not None and of_gaussians:
       rows.append(('released', honest, fewest))
-    # Of Laplace noise nothing better is known of the sum.
+    # Nothing better is known of the sum of Laplace noise.
     if fewest is not None and of_gaussians:
       rows.append(('other_client', honest, left))
   released, reports = _reports(inputs)

@@ -159,41 +159,38 @@ class SimulatedCohort:
 class Inputs:
   """A mechanism, and what is to be said of it or of a run of it.
 
+  What is not known, or is not there, is `None`.
+
   Attributes:
     mechanism: What was planned, with what was found from a target.
     delta: At which delta the guarantee is stated.
-    target_epsilon: What was asked for, if anything was.
-    found: What was found from the target: 'noise_multiplier', 'num_rounds' or
-      'max_participations'; `None` if everything was given.
+    target_epsilon: What was asked for.
+    found: What was found from it: 'noise_multiplier', 'num_rounds' or
+      'max_participations'.
     accountant: Whose epsilon the guarantee states; `None` for the tightest.
-    clip_norm: L2 bound of a client's contribution; it does not change the guarantee. A
-      ledger must have the same in all rounds.
-    weights_of_parts: Of a joint mechanism: the shapes of the weights, by the names of
-      part and weight, as the run's configuration has them, which is to be among the
-      files; `None` if they are not known.
+    clip_norm: L2 bound of a client's contribution, which does not change the guarantee.
+      A ledger must have the same in all rounds.
+    weights_of_parts: Shapes of weights of a joint mechanism, by the names of part and
+      weight, as the run's configuration has them, which is to be among the files.
     ledger: What the run's ledger says. With it the guarantee is of the rounds that ran;
       without it, of all rounds planned.
     enforced_by: What keeps rounds of a client as far apart as they are assumed to be,
       or draws clients as they are assumed to be drawn.
     cap_enforced_by: What keeps a client within `max_participations`, where fewer are
-      assumed than the separation leaves possible; `None` if that is not stated.
+      assumed than the separation allows.
     noise_source: Where the randomness comes from.
-    code_version: Of the code that trained.
+    code_version: Version of the code that trained.
     participation_source: Where the participation limits come from, such as the summary
       of a round log.
     simulation: 'packed' if many clients were trained in one computation, 'one_by_one'
-      if each in one of its own; `None` if that is not known.
-    reporting: Which clients that were asked reported; `None` if all did, or nothing is
-      known.
-    before_clipping: What was done with an update before it was clipped; `None` if
-      nothing was, or nothing is known.
-    simulated_cohort: Of a run whose noise is less than the mechanism's, as if its
-      cohort were larger; the mechanism is then what that cohort would have had. `None`
-      for all other runs.
-    nbafl: The plan of NbAFL that the noise is from; `None` if it is from none.
+      if each in one of its own.
+    reporting: Which clients that were asked reported; `None` if all did as well.
+    before_clipping: What was done with an update before it was clipped.
+    simulated_cohort: The larger cohort whose noise the run has, as its noise is less
+      than the mechanism's; the mechanism is then what that cohort would have had.
+    nbafl: The plan of NbAFL that the noise is from.
     not_covered: Sentences: what else was computed from clients' data without noise.
-    tuning: Among how many runs on the same clients this one was chosen; `None` if that
-      is not known.
+    tuning: Among how many runs on the same clients this one was chosen.
     command: A command that prints the same numbers again.
     files: Files that the statement is made from, each with `role`, `path` and `sha256`.
   """
@@ -261,12 +258,12 @@ def check_tuning(tuning: Any) -> Optional[Tuning]:
   if not isinstance(tuning, Tuning) or isinstance(tuning.epsilon, bool):
     raise TypeError(f'tuning must be a Tuning(num_runs, epsilon); got {tuning!r}.')
   num_runs = checks.check_positive_int('num_runs of tuning', tuning.num_runs)
-  if not checks.check_number('epsilon of tuning', tuning.epsilon) >= 0:
+  epsilon = checks.check_number('epsilon of tuning', tuning.epsilon)
+  if not epsilon >= 0:
     raise ValueError(
-      'epsilon of tuning must be at least 0, that of all runs composed; got '
-      f'{tuning.epsilon}.'
+      f'epsilon of tuning must be at least 0, that of all runs composed; got {epsilon}.'
     )
-  return Tuning(num_runs, float(tuning.epsilon))
+  return Tuning(num_runs, float(epsilon))
 
 
 def check_releases(

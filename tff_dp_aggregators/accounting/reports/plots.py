@@ -71,7 +71,7 @@ def _draw(axes: Any, plot: Plot) -> None:
       axes.set_ylim(-_LEAST_HEIGHT / 2, _LEAST_HEIGHT / 2)
   else:
     axes.plot(x, y, color=_LINE, linewidth=1.8)
-    # Of what may be negative, such as a loss, all is shown.
+    # What may be negative, such as a loss, is shown whole.
     axes.set_ylim(bottom=None if min(y) < 0 else 0)
   if plot.log_x:
     axes.set_xscale('log')

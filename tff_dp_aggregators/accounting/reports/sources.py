@@ -472,7 +472,7 @@ def summary_of(log: RoundLog, plan: inputs_lib.Inputs) -> dict[str, Any]:
       squared = log.proved.sensitivity_squared(mechanism.strategy)
   if squared is None:
     return {**log.summary, 'occurred': None}
-  # Of contributions alone, which replacing one moves twice as far. Either may be known
+  # For contributions alone, which replacing one moves twice as far. Either may be known
   # by a bound.
   allowed = mechanism.strategy.sensitivity_squared(mechanism.limits)
   share = min(squared / allowed, 1.0)
