@@ -48,7 +48,6 @@ _NO_ENTRY = 'not a ledger entry: '
   'change, message',
   [
     (lambda a, b, c: [a, b[:40] + b'\n', c], f'line 2: {_NO_ENTRY}'),
-    (lambda a, b, c: [a, b[:40], c], f'line 2: {_NO_ENTRY}'),
     (lambda a, b, c: [a, b'\n', b, c], f'line 2: {_NO_ENTRY}'),
     (lambda a, b, c: [a, b, c[:-1] + b' x\n'], f'line 3: {_NO_ENTRY}.*Extra data'),
     (lambda a, b, c: [b'[]\n', b], f'line 1: {_NO_ENTRY}.*as an object'),
@@ -67,9 +66,7 @@ _NO_ENTRY = 'not a ledger entry: '
     (lambda a, b, c: [changed(a, cohort_reported=-1)], 'line 1: .*cohort_reported'),
     (lambda a, b, c: [changed(a, delta=1.0)], 'line 1: .*delta must be between'),
     (lambda a, b, c: [changed(a, time='now')], "line 1: .*time must be .*'now'"),
-    (lambda a, b, c: [changed(a, time='2024-01-01T00:00:00')], 'line 1: .*in UTC'),
     (lambda a, b, c: [changed(a, time='2024-01-01T00:00:00Z')], 'line 1: .*in UTC'),
-    (lambda a, b, c: [changed(a, time=7)], 'line 1: .*time must not be'),
     (lambda a, b, c: [changed(a, clip_norm=None)], 'line 1: .*clip_norm is null, but'),
     (
       lambda a, b, c: [changed(a, noise_multiplier=0)],
@@ -92,7 +89,6 @@ _NO_ENTRY = 'not a ledger entry: '
     (lambda a, b, c: [a, b, b, c], 'line 3: .* changed, removed or inserted'),
     (lambda a, b, c: [a, c], 'line 2: expected round 1, .* found round 2'),
     (lambda a, b, c: [b, c], 'line 1: expected round 0, .* found round 1'),
-    (lambda a, b, c: [a, c, b], 'line 2: expected round 1, .* found round 2'),
     (lambda a, b, c: [a, changed(b, round=0)], 'line 2: round 0 was released already'),
     (
       lambda a, b, c: [a, b, c, changed(b, cohort_reported=1)],

@@ -58,40 +58,26 @@ def test_epsilon_so_far_is_exact_after_every_round_and_ends_at_the_runs(
 
 
 def test_entries_read_back_as_they_were_written(path):
-  strategy = strategies.BinaryTree(8)
-  result = ledger.checksum_of([np.ones(2)])
+  what = {
+    'strategy_checksum': strategies.BinaryTree(8).checksum,
+    'result_checksum': ledger.checksum_of([np.ones(2)]),
+    'noise_generator': 'chacha20',
+  }
+  numpys = {'cohort_reported': np.int64(7), 'clip_norm': np.float32(0.25)}
   before = datetime.datetime.now(datetime.timezone.utc)
   with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
     written = [
-      ledgers.append(
-        writer,
-        strategy_checksum=strategy.checksum,
-        cohort_reported=np.int64(7),
-        clip_norm=np.float32(0.25),
-        result_checksum=result,
-        noise_generator='chacha20',
-      ),
-      ledgers.append(
-        writer,
-        dp_accounting.NoOpDpEvent(),
-        strategy_checksum=strategy.checksum,
-        clip_norm=1,
-      ),
+      ledgers.append(writer, **what, **numpys),
+      ledgers.append(writer, dp_accounting.NoOpDpEvent(), **what, clip_norm=1),
     ]
   after = datetime.datetime.now(datetime.timezone.utc)
-  entries = ledger.read(path).entries
+  first, second = entries = ledger.read(path).entries
   assert list(entries) == written
-  assert [entry.round for entry in entries] == [0, 1]
-  first, second = entries
-  assert first.cohort_requested == 10 and first.cohort_reported == 7
-  assert first.clip_norm == 0.25 and second.clip_norm == 1.0
-  assert first.noise_multiplier == 2.0 and first.delta == ledgers.DELTA
-  assert first.strategy_checksum == strategy.checksum
-  assert first.result_checksum == result and second.result_checksum is None
-  assert first.noise_generator == 'chacha20' and second.noise_generator is None
-  assert first.dp_event == Gaussian(2.0)
+  expected = {**what, **numpys, 'round': 0, 'cohort_requested': 10}
+  expected.update(noise_multiplier=2.0, delta=ledgers.DELTA, dp_event=Gaussian(2.0))
+  assert {name: getattr(first, name) for name in expected} == expected
+  assert (second.round, second.clip_norm, second.epsilon) == (1, 1.0, first.epsilon)
   assert second.dp_event == dp_accounting.NoOpDpEvent()
-  assert second.epsilon == first.epsilon
   for entry in entries:
     stamp = datetime.datetime.fromisoformat(entry.time)
     assert stamp.utcoffset() == datetime.timedelta(0)

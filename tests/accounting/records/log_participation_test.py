@@ -98,48 +98,34 @@ def random_completions(rng):
   return sorted(rng.randrange(1, 1 + span) for _ in range(num_rounds))
 
 
-def test_nothing_more_and_nothing_less_is_possible_without_start_times():
+@pytest.mark.parametrize(
+  'known', ['first start', 'nothing', 'starts', 'starts in any order', 'completion']
+)
+def test_nothing_more_and_nothing_less_is_possible(known):
   rng = random.Random(1)
-  for _ in range(100):
+  for _ in range(200):
     completions = random_completions(rng)
-    wait, first = rng.randrange(1, 9), rng.randrange(-4, completions[0] + 1)
-    text = (datetime.datetime(2020, 1, 1) + hours(first)).isoformat() + 'Z'
-    summary = participation.summarize(make_log(completions), wait, first_start=text)
-    check(summary, behaviours([first, *completions[:-1]], completions, wait))
-
-
-def test_unless_told_the_first_round_is_taken_to_be_as_long_as_the_longest():
-  rng = random.Random(2)
-  for _ in range(250):
-    completions = random_completions(rng)
-    wait = rng.randrange(1, 9)
-    longest = max(np.diff(completions), default=0)
-    starts = [completions[0] - longest, *completions[:-1]]
-    summary = participation.summarize(make_log(completions), wait)
-    check(summary, behaviours(starts, completions, wait))
-
-
-@pytest.mark.parametrize('in_order', [True, False])
-def test_nothing_more_is_possible_with_start_times_and_nothing_less_in_order(in_order):
-  rng = random.Random(3)
-  for _ in range(250):
-    completions = random_completions(rng)
-    wait = rng.randrange(1, 9)
-    starts = [rng.randrange(-2, completion + 1) for completion in completions]
-    if in_order:
-      starts.sort()
-    summary = participation.summarize(make_log(completions, starts), wait)
-    check(summary, behaviours(starts, completions, wait), exact=in_order)
-
-
-def test_nothing_more_and_nothing_less_if_the_wait_begins_with_the_completion():
-  rng = random.Random(4)
-  for _ in range(250):
-    completions = random_completions(rng)
-    wait = rng.randrange(1, 9)
-    summary = participation.summarize(make_log(completions), wait, 'completion')
-    starts = [-10, *completions[:-1]]  # The first one's does not matter.
-    check(summary, behaviours(starts, completions, wait, 'completion'))
+    wait, wait_from, options, given = rng.randrange(1, 9), 'contribution', {}, None
+    # Unless told, the first round is taken to be as long as the longest.
+    first = completions[0] - max(np.diff(completions), default=0)
+    if known == 'first start':
+      first = rng.randrange(-4, completions[0] + 1)
+      text = (datetime.datetime(2020, 1, 1) + hours(first)).isoformat() + 'Z'
+      options['first_start'] = text
+    starts = [first, *completions[:-1]]
+    if known.startswith('starts'):
+      starts = given = [rng.randrange(-2, completion + 1) for completion in completions]
+      if known == 'starts':
+        starts.sort()
+    elif known == 'completion':
+      wait_from = 'completion'
+      starts = [-10, *completions[:-1]]  # The first one's does not matter.
+    summary = participation.summarize(
+      make_log(completions, given), wait, wait_from, **options
+    )
+    allowed = behaviours(starts, completions, wait, wait_from)
+    # Without their order, no less is possible than is said.
+    check(summary, allowed, exact=known != 'starts in any order')
 
 
 def test_fewest_rounds_are_those_of_all_windows_within_the_log():

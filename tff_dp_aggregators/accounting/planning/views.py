@@ -280,12 +280,7 @@ def _noise_table(comparison: planning.Comparison) -> str:
 
 @functools.cache
 def _environment() -> jinja2.Environment:
-  environment = jinja2.Environment(
-    loader=jinja2.PackageLoader('tff_dp_aggregators.accounting.planning'),
-    undefined=jinja2.StrictUndefined,
-    trim_blocks=True,
-    lstrip_blocks=True,
-  )
+  environment = terms.environment('planning')
   environment.filters.update(
     called=_title,
     exact=rounding.exact,

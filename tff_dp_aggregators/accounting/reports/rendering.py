@@ -166,14 +166,7 @@ def _verbatim(text: str) -> markupsafe.Markup:
 @functools.cache
 def _environment() -> jinja2.Environment:
   """Templates in which values are text, never markup."""
-  environment = jinja2.Environment(
-    loader=jinja2.PackageLoader('tff_dp_aggregators.accounting.reports'),
-    undefined=jinja2.StrictUndefined,
-    trim_blocks=True,
-    lstrip_blocks=True,
-    autoescape=True,
-    finalize=_escaped,
-  )
+  environment = terms.environment('reports', autoescape=True, finalize=_escaped)
   environment.filters.update(
     down=rounding.down,
     exact=rounding.exact,

@@ -219,12 +219,13 @@ def _bring_up_to_date(report: dict[str, Any]) -> None:
   if isinstance(mechanism, dict) and 'strategy' in mechanism:
     for name in (*mechanism_lib.options(), sites.SERVER_NOISE):
       mechanism.setdefault(name, None)
-    files = stated.get('files') if isinstance(stated, dict) else None
-    roles = {file.get('role') for file in files or () if isinstance(file, dict)}
-    for name in ('mechanism', 'noise_multiplier'):
-      if isinstance(report.get('provenance'), dict):
-        origin = 'recorded' if roles & {'config', 'ledger'} else 'stated'
-        report['provenance'].setdefault(name, origin)
+    provenance, names = report.get('provenance'), ('mechanism', 'noise_multiplier')
+    if isinstance(provenance, dict) and not set(names) & set(provenance):
+      files = stated.get('files') if isinstance(stated, dict) else None
+      files = files if isinstance(files, list) else []
+      roles = [file.get('role') for file in files if isinstance(file, dict)]
+      is_recorded = 'config' in roles or 'ledger' in roles
+      provenance.update(dict.fromkeys(names, 'recorded' if is_recorded else 'stated'))
     later = {'nbafl': None, 'warnings': []}
   for name, value in later.items():
     report.setdefault(name, value)
