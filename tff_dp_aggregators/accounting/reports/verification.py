@@ -219,16 +219,16 @@ def _bring_up_to_date(report: dict[str, Any]) -> None:
   if isinstance(mechanism, dict) and 'strategy' in mechanism:
     for name in (*mechanism_lib.options(), sites.SERVER_NOISE):
       mechanism.setdefault(name, None)
-    provenance, names = report.get('provenance'), ('mechanism', 'noise_multiplier')
-    if isinstance(provenance, dict) and not set(names) & set(provenance):
-      files = stated.get('files') if isinstance(stated, dict) else None
-      files = files if isinstance(files, list) else []
-      roles = [file.get('role') for file in files if isinstance(file, dict)]
-      is_recorded = 'config' in roles or 'ledger' in roles
-      provenance.update(dict.fromkeys(names, 'recorded' if is_recorded else 'stated'))
     later = {'nbafl': None, 'warnings': []}
   for name, value in later.items():
     report.setdefault(name, value)
+  provenance, names = report.get('provenance'), ('mechanism', 'noise_multiplier')
+  if isinstance(provenance, dict) and not set(names) & set(provenance):
+    files = stated.get('files') if isinstance(stated, dict) else None
+    files = files if isinstance(files, list) else []
+    roles = [file.get('role') for file in files if isinstance(file, dict)]
+    is_recorded = 'config' in roles or 'ledger' in roles
+    provenance.update(dict.fromkeys(names, 'recorded' if is_recorded else 'stated'))
   of_parts = mechanism.get('parts') if isinstance(mechanism, dict) else None
   for part in of_parts if isinstance(of_parts, list) else ():
     _bring_up_to_date({'mechanism': part})
