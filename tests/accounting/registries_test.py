@@ -26,7 +26,6 @@ from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import reports
 from tff_dp_aggregators.accounting.planning import comparison as planning
-from tff_dp_aggregators.accounting.planning import offers
 from tff_dp_aggregators.accounting.planning import views
 from tff_dp_aggregators.accounting.programs import flags as flags_lib
 from tff_dp_aggregators.accounting.programs import program
@@ -88,7 +87,7 @@ def dice(monkeypatch):
   sides = program.Flag('sides', int, 'Sides of the dice.')
   monkeypatch.setitem(scheme_flags.ASSUMED, DiceSampling, 'dice')
   monkeypatch.setitem(scheme_flags.FLAGS, 'sides', sides)
-  offer = offers.Offer(
+  offer = planning.Assumption(
     'dice',
     'sampling by dice',
     (0, (1, 5)),
@@ -96,7 +95,7 @@ def dice(monkeypatch):
       num_rounds, num_clients // clients_per_round
     ),
   )
-  monkeypatch.setitem(offers.OFFERS, DiceSampling, (offer,))
+  monkeypatch.setitem(planning.ASSUMPTIONS, DiceSampling, (offer,))
 
 
 def _from_flags(*arguments):

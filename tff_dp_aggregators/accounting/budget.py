@@ -12,6 +12,7 @@ alone and is more than needed there. `laplace_noise_multiplier` is 1 / epsilon.
 """
 
 import dataclasses
+import functools
 import math
 from typing import Optional
 
@@ -115,14 +116,10 @@ class Budget:
       noise over the L2 bound, the scale of Laplace noise over the L1 bound.
     noise_scale: Which part of the noise the run adds; above 0, at most 1.
     accountant: Which accountant was asked, a key of `accountants.ACCOUNTANTS`, or
-      'pure' for Laplace noise with delta 0.
+      'pure' for Laplace noise with delta 0. All but 'pld' refuse sampled Laplace noise.
 
   Raises:
-    TypeError: If an argument is not of its type.
-    ValueError: If fewer than two of the three are given, all three do not fit, a number
-      is out of range, or the accountant is unknown.
-    dp_accounting.UnsupportedEventError: If the accountant cannot read such noise, as
-      all but 'pld' with sampled Laplace noise.
+    ValueError: If fewer than two of the three are given, or all three do not fit.
 
   Example:
     >>> budget = Budget(num_compositions=100, epsilon=8.0, delta=1e-6)
@@ -159,12 +156,7 @@ class Budget:
     checked = checks.check_positive_int('num_compositions', num_compositions)
     self._set('num_compositions', checked)
     self._set('sampling_probability', _check_probability(sampling_probability))
-    scale = _check_fraction(
-      'noise_scale',
-      noise_scale,
-      'the size of the cohort over that of the cohort whose noise is meant',
-    )
-    self._set('noise_scale', scale)
+    self._set('noise_scale', checks.check_probability('noise_scale', noise_scale))
     _check_given(epsilon, delta, noise_multiplier, noise)
     is_pure = delta == 0
     if is_pure and accountant is not None:
@@ -304,12 +296,4 @@ def _check_given(
     gaussian.check_delta(delta)
 
 
-def _check_probability(value: float) -> float:
-  return _check_fraction('sampling_probability', value, '1 if everybody takes part')
-
-
-def _check_fraction(name: str, value: float, meaning: str) -> float:
-  checks.check_number(name, value)
-  if not 0 < value <= 1:
-    raise ValueError(f'{name} must be above 0 and at most 1: {meaning}; got {value}.')
-  return float(value)
+_check_probability = functools.partial(checks.check_probability, 'sampling_probability')

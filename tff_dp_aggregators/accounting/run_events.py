@@ -31,23 +31,9 @@ def event(
 ) -> dp_accounting.DpEvent:
   """The event of all rounds of a matrix mechanism under a scheme.
 
-  Args:
-    strategy: Its strategy matrix C.
-    schema: Who takes part when.
-    noise_multiplier: Scale of z over the clip norm: of Gaussian noise its standard
-      deviation.
-    relation: Neighbouring relation; `None` for the scheme's own.
-    noise: Of z; if it is not Gaussian, the strategy is the identity.
-
-  Returns:
-    That of the scheme's `event`; of limits the Gaussian of `events.run_event`. Where a
-    sum moves by two clip norms if one client's data change, the noise multiplier counts
-    half.
-
-  Raises:
-    ValueError: If `noise_multiplier` is out of range, `schema` for other rounds than
-      the strategy, the relation not valid for the scheme, or the noise of rounds that
-      one client may be drawn for correlated.
+  It is that of the scheme's `event`; of limits the Gaussian of `events.run_event`.
+  Where a sum moves by two clip norms if one client's data change, the noise multiplier,
+  which is the scale of z over the clip norm, counts half.
 
   Example:
     >>> schema = sampling.PoissonSampling(100, sampling_probability=0.01)
@@ -75,11 +61,8 @@ def round_events(
 ) -> tuple[dp_accounting.DpEvent, ...]:
   """The event of each round; those up to any round compose to what all of them spent.
 
-  Arguments and errors are those of `event`.
-
-  Returns:
-    Those of the scheme's `round_events`; of limits Gaussians, of infinite noise
-    (`NoOpDpEvent`) where a round adds nothing to the worst case.
+  They are those of the scheme's `round_events`; of limits Gaussians, of infinite noise
+  (`NoOpDpEvent`) where a round adds nothing to the worst case.
 
   Example:
     >>> cyclic = sampling.PoissonSampling(4, sampling_probability=0.1, num_groups=2)
@@ -111,13 +94,7 @@ def check(
   schema: sampling.Schema,
   noise: noises.Noise = noises.GAUSSIAN,
 ) -> None:
-  """Refuses a strategy or noise whose events are not known under a scheme.
-
-  Raises:
-    ValueError: If they are for other rounds; if sampling does not help because the
-      noise of rounds that one client may be drawn for is correlated; or if nothing is
-      known of the noise under the scheme, or it is correlated and not Gaussian.
-  """
+  """Refuses a strategy or noise whose events are not known under a scheme."""
   if schema.num_rounds != strategy.num_rounds:
     raise ValueError(
       f'the schema is for {schema.num_rounds} rounds, the strategy for '

@@ -60,14 +60,7 @@ class SpentByRound:
     delta: float,
     accountant: Optional[str] = None,
   ):
-    """Initializes it; nothing is computed yet.
-
-    Args:
-      mechanism: What is run, with sampling or with noise that is not Gaussian, of some
-        parts at least.
-      delta: At which epsilon is told.
-      accountant: Whose it is after the last round; `None` for the tightest.
-    """
+    """Computes nothing yet; the accountant is asked for the last round."""
     if mechanism.is_one_gaussian:
       raise ValueError(
         f'the participation is {mechanism.participation}, without sampling; the exact '

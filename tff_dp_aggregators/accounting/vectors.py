@@ -15,7 +15,7 @@ import math
 import pathlib
 from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
-from typing import Any, Callable, NamedTuple, Optional, Union
+from typing import Annotated, Any, Callable, Literal, NamedTuple, Optional, Union
 
 import dp_accounting
 import mpmath
@@ -198,25 +198,23 @@ Inputs = dict[str, Union[bool, int, str, list[Union[int, str]]]]
 
 
 class Vector(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-  """One figure.
+  """One figure."""
 
-  Attributes:
-    id: Unlike that of any other; it never stands for anything else.
-    kind: A key of `KINDS`.
-    inputs: Numbers that are no integers are text: decimals, or fractions 'p/q'.
-    value: A decimal.
-    digits: How many of its digits are right.
-    method: How it was made.
-    exact: The fraction that it is, 'p/q', if it is one.
-  """
+  id: str  # It never stands for anything else.
+  kind: str  # A key of `KINDS`.
+  inputs: Inputs  # Numbers that are no integers are text: decimals, or fractions 'p/q'.
+  value: str  # A decimal.
+  digits: int  # How many of its digits are right.
+  method: str  # How it was made.
+  exact: Optional[str] = None  # The fraction that it is, 'p/q', if it is one.
 
-  id: str
-  kind: str
-  inputs: Inputs
-  value: str
-  digits: int
-  method: str
-  exact: Optional[str] = None
+
+class _File(msgspec.Struct, frozen=True):
+  """What is read of a file."""
+
+  format: Literal['tff_dp_aggregators.test_vectors']
+  version: Literal[1]
+  vectors: Annotated[list[Vector], msgspec.Meta(min_length=1)]
 
 
 def make() -> list[Vector]:
@@ -244,40 +242,26 @@ def read(path: Optional[str] = None) -> list[Vector]:
   """The vectors of a file; of the package's own by default."""
   chosen = PATH if path is None else pathlib.Path(path)
   try:
-    content = json.loads(chosen.read_text(encoding='utf-8'))
-  except ValueError as e:  # Of JSON, or of UTF-8.
-    raise ValueError(f'{chosen} is no JSON: {e}.') from e
-  if not isinstance(content, dict):
-    raise ValueError(f'{chosen} is a JSON {type(content).__name__}, not an object.')
-  found = (content.get('format'), content.get('version'))
-  if found != (FORMAT, VERSION):
+    vectors = msgspec.json.decode(chosen.read_bytes(), type=_File).vectors
+  except (ValueError, msgspec.DecodeError) as e:
     raise ValueError(
-      f'{chosen} has format and version {found}, not {(FORMAT, VERSION)}; it is not a '
-      'file of test vectors that this release reads.'
-    )
-  vectors = content.get('vectors')
-  if not isinstance(vectors, list) or not vectors:
-    raise ValueError(f'{chosen} has no list of vectors, or an empty one.')
-  read_so_far: dict[str, Vector] = {}
-  for number, each in enumerate(vectors):
-    try:
-      vector = msgspec.convert(each, Vector)
-      _check_kind(vector)
-    except (msgspec.ValidationError, ValueError) as e:
-      name = each.get('id') if isinstance(each, dict) else None
-      raise ValueError(f'{chosen}: vector {name or f"number {number}"}: {e}') from e
-    if vector.id in read_so_far:
+      f'{chosen} is not a file of test vectors that this release reads: {e}.'
+    ) from e
+  seen = set()
+  for vector in vectors:
+    kind = KINDS.get(vector.kind)
+    if kind is None:
+      raise ValueError(
+        f'{chosen}: vector {vector.id}: it is of kind {vector.kind!r}; known are '
+        f'{", ".join(KINDS)}.'
+      )
+    if not kind.inputs <= {*vector.inputs}:
+      needed = ', '.join(sorted(kind.inputs))
+      raise ValueError(f'{chosen}: vector {vector.id}: its inputs need {needed}.')
+    if vector.id in seen:
       raise ValueError(f'{chosen} has the id {vector.id} twice.')
-    read_so_far[vector.id] = vector
-  return list(read_so_far.values())
-
-
-def _check_kind(vector: Vector) -> None:
-  if vector.kind not in KINDS:
-    raise ValueError(f'it is of kind {vector.kind!r}; known are {", ".join(KINDS)}.')
-  needed = KINDS[vector.kind].inputs
-  if not needed <= {*vector.inputs}:
-    raise ValueError(f'its inputs need {", ".join(sorted(needed))}.')
+    seen.add(vector.id)
+  return vectors
 
 
 _BANDS = ['1', '1/2', '3/8', '5/16']
@@ -441,7 +425,7 @@ _BOUND = 1.0  # The same of what is said to be a bound: a larger one is of no us
 
 
 class Checked(NamedTuple):
-  """A vector and what this package has for it."""
+  """A vector, and the figure of this package."""
 
   vector: Vector
   ours: float

@@ -33,10 +33,8 @@ from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting.planning import comparison as planning
-from tff_dp_aggregators.accounting.planning import offers
 from tff_dp_aggregators.accounting.planning import views as plan_views
 from tff_dp_aggregators.base import rounding
-from tff_dp_aggregators.strategies import noise_cost
 from tff_dp_aggregators.strategies import registry
 
 LIMITS = strategies.Participation(60, min_separation=12, max_participations=4)
@@ -199,23 +197,6 @@ def test_noise_of_a_round_is_that_of_the_models_size(targeted, sampled):
   assert plan_views.to_json(targeted)['rows'][0]['noise_to_signal'] is None
 
 
-def test_the_table_of_noise_is_of_the_sum_or_with_a_cohort_of_the_mean(
-  targeted, sampled
-):
-  for comparison, cohort in ((targeted, 1), (sampled, 40)):
-    text = plan_views.to_text(comparison)
-    of = 'mean of 40 updates' if cohort > 1 else 'sum of updates'
-    assert f'Noise that a round adds to the {of}, in clip norms' in text
-    lines = text.split('Noise that a round adds')[1].splitlines()
-    for row in comparison.rows:
-      numbers = [row.noise_per_coordinate.worst_round / cohort]
-      numbers += [each / cohort for each in comparison.noise_norm(row)]
-      of_row = [line.split() for line in lines if line.startswith(f'  {row.name} ')]
-      read = [[float(w.replace(',', '')) for w in words[-5:]] for words in of_row]
-      up = [np.array(each) / numbers for each in read]  # Three digits, rounded up.
-      assert any(((1 <= each) & (each <= 1.0101)).all() for each in up)
-
-
 @pytest.mark.slow
 def test_groups_are_about_the_best_power_of_2():
   task = planning.Task(
@@ -237,11 +218,6 @@ def test_groups_are_about_the_best_power_of_2():
     error = made.strategy.per_query_error().mean()
     errors[groups] = made.noise_multiplier * math.sqrt(error)
   assert chosen.rmse <= 1.02 * min(errors.values())
-
-
-def test_there_are_no_rows_with_sampling_without_a_population(targeted, noised):
-  for comparison in (targeted, noised):
-    assert {row.sampling for row in comparison.rows} == {'none'}
 
 
 @pytest.mark.parametrize(
@@ -267,7 +243,7 @@ def test_sampling_is_advised_only_where_the_user_says_that_it_happens(
     assert 'Poisson sampling' in plan_views.advice(comparison)
 
 
-_ALLOWED = offers.samplings().values()
+_ALLOWED = planning.samplings().values()
 
 
 @pytest.mark.slow
@@ -303,19 +279,6 @@ def test_advice_is_the_lightest_within_5_percent_that_is_not_slow(targeted):
   text = plan_views.advice(targeted)
   assert text.startswith(targeted.advised.name)
   assert '\n' not in text
-
-
-def test_costs_are_those_that_the_noise_goes_by(targeted):
-  for row in targeted.rows:
-    assert row.costs == noise_cost.by_storage(row.mechanism.strategy, 4 * SIZE)
-    assert row.cost.seconds == min(cost.seconds for cost in row.costs.values())
-  by_name = {row.name: row for row in targeted.unsampled}
-  # 11 vectors of 10^6 bytes: 0.025 to draw, 0.0006 to read, 0.0025 to write, and
-  # 0.00015 for each of 12 files.
-  banded = by_name['banded, 12 bands']
-  assert banded.costs['files'].num_bytes == 11 * 10**6
-  assert banded.costs['files'].seconds == pytest.approx(0.0359)
-  assert by_name['gaussian'].cost == noise_cost.Cost(0.025, 0)
 
 
 @pytest.mark.parametrize(
@@ -358,17 +321,6 @@ def test_all_kinds_are_compared_and_more_bands_than_the_separation(done_early):
   assert len(colors) == len(done_early.rows)
 
 
-def test_more_bands_are_no_row_where_they_are_of_no_use(monkeypatch, targeted):
-  # The optimum has no more of them, so it would be the same row again.
-  monkeypatch.setattr(registry, 'more_bands', lambda limits: 24)
-  comparison = planning.compare(_task(mechanisms=('toeplitz',)))
-  assert [row.name for row in comparison.rows] == ['toeplitz, 12 bands']
-  assert not comparison.left_out
-  # Nor if a number of bands is asked for.
-  asked = planning.compare(_task(mechanisms=('toeplitz',), options={'num_bands': 6}))
-  assert [row.name for row in asked.rows] == ['toeplitz, 6 bands']
-
-
 @pytest.mark.parametrize('times', [2, 5, 10])
 def test_more_bands_are_tried_where_they_help(times):
   for share in (0.2, 0.3, 0.45, 0.62, 0.8, 1.0):
@@ -384,26 +336,6 @@ def test_more_bands_are_tried_where_they_help(times):
       assert many > 0.999 * few
     else:
       assert more > free and many < 0.9995 * few
-
-
-def test_bands_that_would_take_long_are_left_out_unless_asked_for():
-  limits = strategies.Participation(200_000, 100, 5)
-  toeplitz = registry.kind('toeplitz')
-  free, more = toeplitz.compared(limits, {})
-  assert toeplitz.seconds(limits, **free) <= planning.MAX_SECONDS
-  assert toeplitz.seconds(limits, **more) > planning.MAX_SECONDS
-  assert more == {'num_bands': 512}
-
-
-def test_a_single_participation_may_have_all_bands():
-  task = planning.Task(
-    strategies.Participation.single(40),
-    SIZE,
-    DELTA,
-    target_epsilon=1.0,
-    mechanisms=('toeplitz', 'gaussian'),
-  )
-  assert planning.compare(task).rows[0].name == 'toeplitz, 40 bands'
 
 
 def test_restarts_are_shown_where_they_help():
@@ -468,31 +400,6 @@ def test_what_takes_long_is_left_out_unless_asked_for(monkeypatch):
     assert '--mechanisms=all' in each.reason
   asked = planning.compare(_task(mechanisms=('banded', 'gaussian')))
   assert [row.mechanism.name for row in asked.rows] == ['banded', 'gaussian']
-
-
-def test_finding_groups_that_takes_long_is_left_out_unless_asked_for(monkeypatch):
-  def no_search(*arguments):
-    raise AssertionError('groups were searched')
-
-  # Each is found in time, and all powers of 2 up to 128 are not.
-  limits = strategies.Participation(200, 100)
-  seconds = registry.kind('toeplitz').seconds(limits)
-  monkeypatch.setattr(planning, 'MAX_SECONDS', 2 * seconds)
-  given = {'num_clients': 12_800, 'clients_per_round': 100, 'sampling': 'poisson'}
-  task = dataclasses.replace(_task(), limits=limits, **given)
-  with monkeypatch.context() as patch:
-    patch.setattr(planning, '_best_groups', no_search)
-    left_out = planning.compare(task).left_out
-  reasons = {
-    each.mechanism: each.reason for each in left_out if each.sampling != 'none'
-  }
-  assert '--mechanisms=all' in reasons['toeplitz']
-  assert '--num_groups' in reasons['toeplitz']
-  for more in ({'num_groups': 16}, {'mechanisms': ('toeplitz',)}):
-    rows = planning.compare(dataclasses.replace(task, **more)).rows
-    assert ('toeplitz', 'cyclic_poisson') in {
-      (row.mechanism.name, row.sampling) for row in rows
-    }
 
 
 def test_what_cannot_be_built_is_left_out_with_the_reason():

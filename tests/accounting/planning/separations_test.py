@@ -77,24 +77,6 @@ def _event_of(noise):
   return run_events.event(strategy, schema, noise)
 
 
-def test_a_search_asks_few_questions(monkeypatch):
-  asked = []
-  answer = monte_carlo.MonteCarloAccountant.get_epsilon
-
-  def get_epsilon(self, delta):
-    asked.append(answer(self, delta))
-    return asked[-1]
-
-  monkeypatch.setattr(monte_carlo.MonteCarloAccountant, 'get_epsilon', get_epsilon)
-  noise = calibration.noise_multiplier(
-    _event_of, 6.0, 1e-3, accountant='monte_carlo', relation=BOTH
-  )
-  assert 2 <= len(asked) <= 14
-  assert all(3.0 < each < 12.0 for each in asked)
-  bound = accountants.epsilon(_event_of(noise).bound, 1e-3, 'pld', BOTH)
-  assert bound > 9.0
-
-
 def test_more_questions_than_the_confidence_is_for_are_refused(monkeypatch):
   """Answers that never settle, of an accountant that says what it is told."""
   answers = itertools.count(1)

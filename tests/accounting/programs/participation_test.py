@@ -46,13 +46,3 @@ def test_who_broke_a_promise_is_told_in_numbers_and_in_a_private_file(tmp_path):
     participation, *promised, f'--offenders={tmp_path}/none.csv'
   )
   assert nobody.returncode == 2 and '--offenders needs a log' in nobody.stderr
-
-
-def test_without_promises_none_is_broken(tmp_path):
-  path = tmp_path / 'rounds.csv'
-  path.write_text('client,round\na,0\na,0\nb,0\n')
-  result = executing.execute(participation, f'--round_log={path}')
-  assert result.returncode == 1
-  assert '1 of 2 clients were twice in a round' in result.stderr
-  assert 'promise' not in result.stderr + result.stdout
-  assert '(-1 between)' not in result.stdout

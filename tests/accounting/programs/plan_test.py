@@ -40,16 +40,6 @@ def _plan(*arguments):
   return executing.execute(plan_program, *arguments)
 
 
-def test_a_delta_above_one_over_the_population_is_warned_of():
-  arguments = ('--num_rounds=9', '--model_size=9', '--target_epsilon=3')
-  arguments += ('--num_clients=900', '--clients_per_round=100', '--mechanisms=gaussian')
-  warned = _plan(*arguments, '--target_delta=0.002')
-  assert warned.returncode == 0, warned.stderr
-  assert 'warning: --target_delta: delta is 0.002' in warned.stderr
-  assert 'there are 900 clients' in warned.stderr
-  assert 'warning' not in _plan(*arguments, '--target_delta=1e-6').stderr
-
-
 def test_the_program_prints_the_table_and_draws(tmp_path):
   picture = tmp_path / 'plan.png'
   result = _plan(*FLAGS, '--target_epsilon=3', f'--plot={picture}')
@@ -83,49 +73,20 @@ def test_json_has_the_same_numbers_under_stable_keys(tmp_path):
   result = _plan(*arguments)
   assert (result.returncode, result.stdout) == (0, '')
   data = json.loads(path.read_text())
-  assert list(data) == [
-    'format',
-    'version',
-    'task',
-    'equal_epsilon',
-    'rows',
-    'left_out',
-    'advised',
-    'advice',
-  ]
+  assert ' '.join(data) == (
+    'format version task equal_epsilon rows left_out advised advice'
+  )
   comparison = planning.compare(_task(target_epsilon=None, noise_multiplier=4.0))
   assert data == json.loads(json.dumps(plan_views.to_json(comparison)))
   for row, of_json in zip(comparison.rows, data['rows']):
-    assert list(of_json) == [
-      'mechanism',
-      'num_bands',
-      'num_buffers',
-      'num_decays',
-      'restart_every',
-      'sampling',
-      'participation',
-      'adjacency',
-      'may_be_advised',
-      'noise_multiplier',
-      'sensitivity',
-      'effective_noise_multiplier',
-      'epsilon',
-      'delta',
-      'accountant',
-      'instead',
-      'rmse',
-      'max_error',
-      'relative_rmse',
-      'relative_max_error',
-      'relative_rmse_at_equal_epsilon',
-      'noise_per_coordinate',
-      'noise_norm',
-      'noise_to_signal',
-      'storage',
-      'noise_bytes',
-      'seconds_per_round',
-      'storages',
-    ]
+    assert ' '.join(of_json) == (
+      'mechanism num_bands num_buffers num_decays restart_every sampling participation '
+      'adjacency may_be_advised noise_multiplier sensitivity '
+      'effective_noise_multiplier epsilon delta accountant instead rmse max_error '
+      'relative_rmse relative_max_error relative_rmse_at_equal_epsilon '
+      'noise_per_coordinate noise_norm noise_to_signal storage noise_bytes '
+      'seconds_per_round storages'
+    )
     assert of_json['rmse'] == row.rmse
     assert of_json['sensitivity'] == row.mechanism.strategy.sensitivity(LIMITS)
   assert data['rows'][data['advised']]['mechanism'] == comparison.advised.mechanism.name
@@ -147,16 +108,6 @@ def test_separation_follows_from_the_population_and_is_said(tmp_path):
   assert 'at most 6, which are at least 10 apart' in result.stdout
   values = program.values_of(plan_program.groups(), [f'--flagfile={flagfile}'])
   assert plan_program.task_from(values).limits == strategies.Participation(60, 10)
-
-
-def test_rounds_between_is_separation_less_one():
-  rest = [flag for flag in FLAGS if 'separation' not in flag]
-  common = ('--target_epsilon=3', '--mechanisms=tree', '--format=json')
-  assert (
-    _plan(*rest, *common, '--rounds_between=11').stdout
-    == _plan(*FLAGS, *common).stdout
-    != ''
-  )
 
 
 # Without limits, which follow from a population.
@@ -200,24 +151,6 @@ def test_wrong_flags_are_refused_with_what_to_do(arguments, message):
   assert result.stdout == ''
 
 
-def test_what_no_mechanism_can_do_is_said_of_the_flags():
-  given = ('--target_epsilon=1', '--mechanisms=banded', '--num_bands=20')
-  result = _plan(*FLAGS, *given)
-  assert result.returncode == 2
-  said = 'error: no mechanism can do it. banded: num_bands=20 is more than min_sep'
-  assert said in result.stderr
-
-
-def test_help_says_what_the_advice_goes_by_and_lists_all_flags():
-  result = _plan('--help')
-  assert result.returncode == 0
-  for words in ('within 5% of the least', '--min_separation', '--model_size', '--plot'):
-    assert words in result.stdout
-  said = ' '.join(result.stdout.split())
-  assert 'random allocation (random_allocation)' in said
-  assert 'b_min_sep' not in said  # Which --sampling does not take here.
-
-
 def test_a_cohort_that_a_sampling_cannot_have_is_said():
   said = 'noise and epsilon are for rounds of 24 clients in the mean, not 20'
   arguments = (*_FREE, '--target_epsilon=8', '--mechanisms=gaussian')
@@ -226,5 +159,6 @@ def test_a_cohort_that_a_sampling_cannot_have_is_said():
     assert result.returncode == 0, result.stderr
     text = ' '.join(result.stdout.split())
     assert 'If each client draws 4 of 60 rounds' in text
+    assert 'a sum then moves by two clip norms' in text  # Where one is replaced.
     of_this = f'With random allocation, clients have whole numbers of rounds: {said}'
     assert (of_this in text) == (cohort == 20)

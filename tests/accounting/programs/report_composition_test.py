@@ -49,28 +49,6 @@ def test_runs_on_the_same_clients_compose(tmp_path):
   assert mechanism['effective_noise_multiplier'] == pytest.approx(1 / mu, rel=1e-9)
 
 
-def test_two_ledgers_spend_together(tmp_path):
-  reporting.write_ledger(tmp_path / 'one.jsonl', reporting.TREE_OF_20, 11)
-  reporting.write_ledger(tmp_path / 'two.jsonl', reporting.TREE_OF_20, 20)
-  one, two = (f'--ledger={tmp_path}/{name}.jsonl' for name in ('one', 'two'))
-  report = reporting.json_of(*reporting.OF_TREE_OF_20, one, two)
-  mu = math.hypot(_mu(reporting.TREE_OF_20, 11), _mu(reporting.TREE_OF_20, 20))
-  assert report['guarantee']['gdp_mu'] == pytest.approx(mu, rel=1e-9)
-  for alone in (
-    reporting.json_of(*reporting.OF_TREE_OF_20, one),
-    reporting.json_of(*reporting.OF_TREE_OF_20, two),
-  ):
-    assert report['guarantee']['epsilon'] > 1.1 * alone['guarantee']['epsilon']
-    assert alone in report['parts']
-  assert [file['path'] for file in report['verification']['files']] == [
-    f'{tmp_path}/one.jsonl',
-    f'{tmp_path}/two.jsonl',
-  ]
-  (tmp_path / 'flags').write_text('\n'.join((*reporting.OF_TREE_OF_20, one)))
-  from_file = reporting.json_of(f'--flagfile={tmp_path}/flags', two)
-  assert from_file['guarantee'] == report['guarantee']
-
-
 def test_pairs_of_ledgers_and_logs_compose(tmp_path):
   pairs = []
   for name in ('one', 'two'):

@@ -24,8 +24,6 @@ from tff_dp_aggregators import accounting
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.accounting.programs import parts as parts_lib
-from tff_dp_aggregators.accounting.programs import plan as plan_program
-from tff_dp_aggregators.accounting.programs import report as report_program
 
 LIMITS = ('--num_rounds=20', '--min_separation=5')
 SHARED = (*LIMITS, '--target_delta=1e-6')
@@ -229,14 +227,6 @@ def test_what_does_not_go_with_parts_is_refused_with_the_reason(arguments, messa
   assert message in _refused(*arguments)
 
 
-def test_noise_that_misses_the_target_is_a_check_that_failed():
-  result = reporting.execute(*SHARED, BODY, HEAD, '--target_epsilon=1')
-  assert result.returncode == 1
-  assert 'the noise of the parts spends epsilon = ' in result.stderr
-  assert 'Leave out noise_multiplier in each part' in result.stderr
-  assert reporting.execute(*SHARED, BODY, HEAD, '--target_epsilon=9').returncode == 0
-
-
 def test_other_neighbours_and_accountants_are_those_of_all_parts(tmp_path):
   usual = reporting.json_of(*SHARED, BODY, HEAD)['guarantee']['epsilon']
   replaced = reporting.json_of(*SHARED, BODY, HEAD, '--adjacency=replace_one')
@@ -246,8 +236,3 @@ def test_other_neighbours_and_accountants_are_those_of_all_parts(tmp_path):
   assert by_rdp['guarantee']['epsilon'] > usual
   for report in (replaced, by_rdp):
     assert _verified(tmp_path, report).returncode == 0
-
-
-def test_plan_says_that_it_is_of_all_weights():
-  assert 'one mechanism for all weights' in plan_program.__doc__
-  assert '--part' in report_program.__doc__

@@ -136,7 +136,7 @@ def changed(line, **changes):
       'line 3: previous_line_sha256 is',
     ),
     (lambda a, b, c, d: [a, changed(b, cohort_reported=9)], 'line 2: .*reaches repor'),
-    (lambda a, b, c, d: [a, changed(b, attempt=True)], 'line 2: .*attempt must be a w'),
+    (lambda a, b, c, d: [a, changed(b, attempt=True)], 'line 2: .*attempt must not be'),
     (lambda a, b, c, d: [a, changed(b, reporting_goal='8')], 'line 2: .*reporting_goa'),
     (lambda a, b, c, d: [a, changed(b, time='now')], 'line 2: .*time must be'),
     (lambda a, b, c, d: [a, changed(b, epsilon=0)], r"line 2: .*unknown \['epsilon'\]"),
@@ -228,3 +228,40 @@ def test_a_write_that_fails_leaves_no_trace(path, whole, monkeypatch):
     assert ledgers.lines_of(path) == before and writer.aborted_attempts(3) == 1
     ledgers.release(writer, 3)
     assert writer.aborted_attempts(3) == 1
+
+
+# Against the reporting goal that a schedule states.
+
+
+@pytest.fixture
+def read_with_goal(tmp_path):
+  """Two rounds of 9 clients, the second after an attempt of 5 with a goal of 8."""
+  path = str(tmp_path / 'ledger.jsonl')
+  with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
+    ledgers.append(writer)
+    writer.append_aborted(
+      round=1, attempt=0, cohort_requested=10, cohort_reported=5, reporting_goal=8
+    )
+    ledgers.append(writer)
+  return ledger.read(path)
+
+
+@pytest.mark.parametrize(
+  'schedule', [{'reporting_goal': 8}, {'schedule': 'replay'}, {}, None, 'unknown']
+)
+def test_what_the_schedule_says_is_accepted(read_with_goal, schedule):
+  ledger.check_schedule(read_with_goal, schedule)
+
+
+def test_another_goal_or_none_is_refused(read_with_goal):
+  for goal in (7, None):
+    with pytest.raises(ValueError, match=f'at round 1 .* 8, but that of .* is {goal}:'):
+      ledger.check_schedule(read_with_goal, {'reporting_goal': goal})
+
+
+def test_a_round_that_should_have_been_aborted_is_refused(tmp_path):
+  path = str(tmp_path / 'ledger.jsonl')
+  with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
+    ledgers.append(writer, cohort_reported=7)
+  with pytest.raises(ValueError, match='in round 0 of the ledger 7 clients reported'):
+    ledger.check_schedule(ledger.read(path), {'reporting_goal': 8})

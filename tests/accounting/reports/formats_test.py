@@ -9,7 +9,6 @@
 import base64
 import dataclasses
 import decimal
-import json
 import re
 import subprocess
 import sys
@@ -17,8 +16,6 @@ import xml.etree.ElementTree
 
 import numpy as np
 import pytest
-from matplotlib import figure
-from matplotlib.backends import backend_agg
 
 from tests.accounting.reports import rendered
 from tff_dp_aggregators import accounting
@@ -135,62 +132,6 @@ def test_plots_have_titles_and_labelled_axes_and_are_the_same_each_time():
   assert drawn[0].log_x
   assert drawn[0].mark == (rendered.DELTA, rendered.build()['guarantee']['epsilon'])
   assert 'clip norms' in drawn[2].y_label
-
-
-def _overlaps(axes):
-  """Whether a plot's label lies on its curve or mark, or leaves the frame."""
-  canvas = backend_agg.FigureCanvasAgg(axes.figure)
-  canvas.draw()
-  box = axes.get_legend().get_window_extent(canvas.get_renderer())
-  curve, mark = axes.lines[:2]
-  at = axes.transData.transform(curve.get_xydata())
-  steps = [np.linspace(start, end, 500) for start, end in zip(at, at[1:])]
-  mark = axes.transData.transform(mark.get_xydata())
-  points = np.concatenate([at, mark, *steps])
-  inside = (points > box.min - 1).all(axis=1) & (points < box.max + 1).all(axis=1)
-  frame = axes.bbox.padded(4)
-  leaves = (box.min < frame.min).any() or (box.max > frame.max).any()
-  return bool(inside.any()) or leaves
-
-
-@pytest.mark.parametrize('noise_multiplier', [0.2, 1.0, 30.0, 1e4])
-def test_no_label_of_a_report_lies_on_its_curve(noise_multiplier):
-  mechanism = accounting.Mechanism(
-    'tree', strategies.Participation(300, 7), noise_multiplier
-  )
-  built = statement.build(inputs.Inputs(mechanism, rendered.DELTA))
-  marked = [plot for plot in rendering.plots_of(built) if plot.mark is not None]
-  assert len(marked) == 2
-  for plot in marked:
-    axes = figure.Figure(figsize=(5.2, 3.3)).add_axes((0.155, 0.15, 0.815, 0.81))
-    plots._draw(axes, plot)
-    assert not _overlaps(axes), plot.title
-
-
-def test_no_line_of_a_page_ends_within_a_number():
-  page = rendering.render(rendered.build(with_curves=True), 'html')
-  (style,) = re.findall(r'\.number \{([^}]*)\}', page)
-  assert 'white-space: nowrap' in style
-  body = page[page.index('<body>') :]
-  kept = re.compile(r'<span class="number">[^<]*</span>')
-  assert f'<span class="number">{rendered.DELTA:g}' in body
-  # What is left has no digit but in names and checksums, which may be broken.
-  for text in re.findall(r'>([^<]+)<', kept.sub('<i></i>', body)):
-    assert not re.search(r'(?<![\w#])[-+]?\d[\d.,]*(?:e[-+]?\d+)?(?!\w)', text), text
-
-
-def test_without_curves_there_is_a_page_without_plots():
-  assert 'img' not in rendered.Page(rendering.render(rendered.build(), 'html')).tags
-
-
-def test_json_is_the_statement():
-  built = rendered.build()
-  assert json.loads(rendering.render(built, 'json')) == built
-
-
-def test_unknown_formats_are_refused():
-  with pytest.raises(ValueError, match="unknown format 'pdf'; known: text"):
-    rendering.render(rendered.build(), 'pdf')
 
 
 def test_text_waits_for_no_matplotlib():

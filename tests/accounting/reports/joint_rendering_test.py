@@ -15,7 +15,6 @@ from tests.accounting.reports import rendered
 from tff_dp_aggregators import accounting
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting.reports import rendering
-from tff_dp_aggregators.accounting.reports import statement
 
 LIMITS = rendered.PARTICIPATION
 OF_BOUND = 'upper bound: the exact privacy curve of a Gaussian mechanism'
@@ -62,57 +61,12 @@ def test_epsilon_is_exact_or_a_bound_everywhere(output_format):
   assert rendered.plain('epsilon (exact, of an upper bound') in bound
 
 
-def test_a_composition_is_exact_if_all_runs_are():
-  single = rendered.build()
-  assert EXACT in rendering.render(statement.compose([SAME, single]), 'json')
-  mixed = statement.compose([statement.compose([SAME, OTHER]), single])
-  (listed,) = [e for e in mixed['guarantee']['accountants'] if e['name'] == 'exact']
-  assert listed['kind'].startswith(OF_BOUND)
-  text = rendered.read(mixed, 'text')
-  assert rendered.plain('known by an upper bound, so epsilon is one as well') in text
-
-
 def test_a_bound_of_all_weights_is_called_one():
   assert OF_BOUND_ALONE.sensitivity_kind == 'bound'
   built = rendered.build(OF_BOUND_ALONE)
   (listed,) = [e for e in built['guarantee']['accountants'] if e['name'] == 'exact']
   assert listed['kind'].startswith(OF_BOUND)
   rendered.says(built, 'markdown', 'so that a smaller epsilon may hold', OF_BOUND)
-
-
-def test_each_kind_of_noise_is_told_once_with_its_parts():
-  built = rendered.build(_joint('tree', 'laplace', 'gaussian'))
-  text = rendered.read(built, 'text')
-  assert text.count(rendered.plain('Gaussian noise to p0 and p2, in a matrix')) == 1
-  assert rendered.plain('; and Laplace noise to p1, drawn anew in each round') in text
-  assert text.count(rendered.plain("adds up the parts of a round's clients")) == 1
-  assert 'modelsizes' not in text and 'sizesofthispart' in text
-
-
-@pytest.mark.parametrize('output_format', rendered.PEOPLE)
-def test_shares_that_were_asked_for_are_told(output_format):
-  made = _joint('tree', 'laplace', 'gaussian', shares=(0.7, 0.2, 0.1))
-  built = rendered.build(made, target_epsilon=6.0, found='noise_multiplier')
-  stated = [part['share'] for part in built['mechanism']['parts']]
-  assert stated == pytest.approx([0.7, 0.2, 0.1], rel=1e-12)
-  assert made.shares == pytest.approx({'p0': 0.7, 'p1': 0.2, 'p2': 0.1}, rel=1e-12)
-  rendered.says(built, output_format, 'with more of it there is less noise')
-  if output_format != 'text':
-    rendered.says(built, output_format, '0.7000', '0.2000', '0.1000')
-  rendered.says(built, output_format, 'parts p0 has 0.8750, p2 has 0.1250.')
-  assert 'lessnoise' not in rendered.read(SAME, output_format)
-
-
-@pytest.mark.parametrize('output_format', rendered.PEOPLE)
-def test_weights_are_told_with_their_shapes_where_they_are_known(output_format):
-  weights = {'p0': {'0': [64, 10]}, 'p1': {'1': [10], '1b': []}}
-  built = rendered.build(_joint('tree', 'banded'), weights_of_parts=weights)
-  sizes = [part['num_parameters'] for part in built['mechanism']['parts']]
-  assert sizes == [640, 11]
-  rendered.says(built, output_format, '0 [64, 10]', '1 [10], 1b []', '640')
-  assert 'parameters' not in rendered.read(OTHER, output_format).replace(
-    'hyperparameters', ''
-  )
 
 
 def test_squares_have_no_dust():

@@ -87,14 +87,6 @@ def _texts(page):
   return page + ''.join(base64.b64decode(image).decode() for image in images)
 
 
-@pytest.mark.parametrize('output_format', ['text', 'markdown', 'json'])
-def test_other_forms_are_about_privacy_alone(run_dir, output_format):
-  stated = statement.build(sources.from_run_dir(run_dir))
-  curves = learning_curves.of_run(run_dir)
-  with_curves = rendering.render(stated, output_format, curves)
-  assert with_curves == rendering.render(stated, output_format)
-
-
 def test_the_program_prints_the_page_of_a_single_run(run_dir, tmp_path):
   stated = statement.build(sources.from_run_dir(run_dir))
   page = rendering.render(stated, 'html', learning_curves.of_run(run_dir))
@@ -109,23 +101,6 @@ def test_the_program_prints_the_page_of_a_single_run(run_dir, tmp_path):
   ):
     shown = reporting.execute(*arguments, '--format=html')
     assert _TITLE not in shown.stdout
-
-
-def test_runs_without_a_guarantee_say_so_beside_their_curves(tmp_path):
-  run_dir = statements.run_of_larger_cohort(tmp_path / 'run')
-  header = 'round,epsilon,simulated_epsilon,test_accuracy'
-  _write(run_dir, '0,inf,0.5,0.25', '1,inf,0.75,0.5', header=header)
-  page = reporting.execute(f'--run_dir={run_dir}', '--format=html').stdout
-  assert 'Simulated epsilon over the training' in page
-  assert 'This run has no guarantee.' in page and 'Epsilon over' not in page
-  without = statement.build_without_privacy()
-  curves = learning_curves.of_run(run_dir)._replace(
-    simulated_epsilon=learning_curves.Curve()
-  )
-  (plot,) = rendering.plots_of(without, curves)
-  assert plot.title == 'Test accuracy against rounds'
-  page = rendering.render(without, 'html', curves._replace(test={}))
-  assert page == rendering.render(without, 'html')
 
 
 def test_a_half_line_is_no_round(run_dir):
@@ -148,24 +123,3 @@ def test_files_that_have_no_metrics_are_refused(run_dir, rows, message):
   shown = reporting.execute(f'--run_dir={run_dir}', '--format=html')
   assert shown.returncode == 2 and message in shown.stderr
   assert reporting.execute(f'--run_dir={run_dir}').returncode == 0
-
-
-def test_another_table_is_refused(run_dir):
-  _write(run_dir, '1,2', header='x,y')
-  with pytest.raises(ValueError, match="first column must be round, got .'x'."):
-    learning_curves.of_run(run_dir)
-
-
-def test_names_of_metrics_are_shown_as_they_are(run_dir):
-  _write(run_dir, '0,0.5,0.5', '1,0.75,-0.5', header='round,epsilon,test_a$<b>$_5')
-  page = reporting.execute(f'--run_dir={run_dir}', '--format=html').stdout
-  assert 'Test a$&lt;b&gt;$ <span class="number">5</span> against rounds' in page
-  assert '<b>$' not in page
-
-
-def test_long_runs_are_thinned_with_both_ends():
-  points = tuple((number, 1 / number) for number in range(1, 5001))
-  curves = learning_curves.Curves(5000, {'loss': learning_curves.Curve(points)})
-  (plot,) = rendering.plots_of(statement.build_without_privacy(), curves)
-  assert len(plot.points) == 400
-  assert (plot.points[0], plot.points[-1]) == (points[0], points[-1])

@@ -22,7 +22,11 @@ def best_test(log_ratio, p, q):
 
 def of_event(event):
   composed = accountants.composed(event)
-  return guarantees.recognised_by(composed, None, accountants.pure_epsilon(event))
+  return guarantees.recognised_by(composed, accountants.pure_epsilon(event))
+
+
+def of_gaussian(mu):
+  return guarantees.recognised({}, None, None, mu, math.inf)
 
 
 @pytest.mark.parametrize('rounds, noise_multiplier', [(1, 1.0), (1, 5.0), (3, 3.0)])
@@ -53,13 +57,13 @@ def test_no_test_of_laplace_noise_has_more_power_and_one_has_nearly_as_much(
 
 @pytest.mark.parametrize('mu', [0.1, 1.0, 3.0])
 def test_points_of_the_exact_curve_say_nearly_what_the_closed_form_does(mu):
-  exact = guarantees.recognised_of_gaussian(mu)
+  exact = of_gaussian(mu)
   found = of_event(dp_accounting.GaussianDpEvent(1 / mu))
   assert exact <= found <= exact * 1.05
 
 
 def test_without_a_guarantee_everybody_is_recognised():
-  assert guarantees.recognised_of_gaussian(math.inf) == 1.0
+  assert of_gaussian(math.inf) == 1.0
   assert of_event(dp_accounting.NonPrivateDpEvent()) == 1.0
 
 
@@ -75,8 +79,8 @@ def test_an_accountant_without_an_answer_is_asked_elsewhere():
       return super().get_epsilon(target_delta)
 
   narrow = Narrow().compose(dp_accounting.GaussianDpEvent(1.0))
-  exact = guarantees.recognised_of_gaussian(1.0)
-  assert exact <= guarantees.recognised_by(narrow, None, math.inf) <= 1.05 * exact
+  exact = of_gaussian(1.0)
+  assert exact <= guarantees.recognised_by(narrow, math.inf) <= 1.05 * exact
 
 
 def test_a_guarantee_by_prv_has_it_of_the_tightest():
@@ -104,7 +108,10 @@ def test_drawn_points_have_to_be_right_all_at_once():
   # For one of 64 questions, in units of delta.
   assert doubts == pytest.approx([0.01 * delta / 64 for delta in deltas], rel=1e-9)
   found = guarantees.recognised({}, event, relation, None, math.inf)
-  assert found == pytest.approx(
-    guarantees.recognised_of_points(points) + sum(doubts), rel=1e-9
-  )
+  alarms = guarantees.FALSE_ALARMS
+  shares = [
+    min(math.exp(e) * alarms + d, 1 - math.exp(-e) * (1 - d - alarms))
+    for e, d in points
+  ]
+  assert found == pytest.approx(min(shares) + sum(doubts), rel=1e-9)
   assert 0.01 < found < 0.5

@@ -188,21 +188,6 @@ def test_rounds_spend_what_a_ledger_of_a_private_run_adds_up(
   assert epsilons[0] == pytest.approx(epsilons[1], rel=1e-9)
 
 
-def test_what_was_computed_besides_stands_in_every_form(run_dir, tmp_path):
-  private = statement.build(
-    sources.from_run_dir(statements.run_dir(tmp_path / 'private'))
-  )
-  assert statements.BESIDES['not_covered'][0] in private['definition']['not_covered']
-  assert private['tuning'] == statements.BESIDES['tuning']
-  for stated in (private, statement.build(sources.from_run_dir(run_dir))):
-    for output_format in ('text', 'markdown', 'html', 'json'):
-      text = _words(rendering.render(stated, output_format))
-      assert statements.BESIDES['not_covered'][0] in text
-      if output_format in ('text', 'markdown'):
-        assert 'choosing this run among 5 on the same clients; all of them' in text
-        assert 'epsilon = 20.5000 at the same delta' in text
-
-
 def test_a_composition_has_what_each_part_computed_besides():
   parts = [
     statement.build(

@@ -29,7 +29,6 @@ from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting import noise_to_signal as noise_to_signal_lib
 from tff_dp_aggregators.accounting.accountants import gaussian
-from tff_dp_aggregators.accounting.planning import offers as offers_lib
 from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.base import messages
 from tff_dp_aggregators.strategies import noise_cost
@@ -42,46 +41,116 @@ _BYTES = 4  # Of a float32.
 
 
 @dataclasses.dataclass(frozen=True)
+class Assumption:
+  """What rows of a comparison assume about how clients are drawn."""
+
+  name: str  # As the comparison's JSON has it.
+  title: str  # The same after a mechanism's name; empty for none.
+  line: Any  # Matplotlib's style of line: a name, or an offset with lengths of dashes.
+  # The scheme for num_rounds, num_clients and clients_per_round, and num_groups with
+  # groups; `None` for the limits of the task itself, which every comparison has.
+  make: Optional[Callable[..., Any]] = None
+  # Whether there are rows of all mechanisms, and not of those alone whose noise is
+  # independent.
+  any_noise: bool = False
+  # With groups that take turns, so that banded noise may be used: about the noise
+  # multiplier, over the largest column norm, with which a scheme is mu-Gaussian-DP, to
+  # choose the number of groups by.
+  noise_for: Optional[Callable[[Any, float], float]] = None
+
+
+ASSUMPTIONS: dict[type[sampling_lib.Scheme], tuple[Assumption, ...]] = {
+  sampling_lib.Limits: (Assumption('none', '', '-'),),
+  sampling_lib.PoissonSampling: (
+    Assumption(
+      'poisson', 'Poisson sampling', ':', sampling_lib.PoissonSampling.of_cohort
+    ),
+    Assumption(
+      'cyclic_poisson',
+      'cyclic Poisson sampling',
+      '--',
+      sampling_lib.PoissonSampling.of_cohort,
+      noise_for=sampling_lib.PoissonSampling.rough_noise_multiplier,
+    ),
+  ),
+  sampling_lib.FixedSizeSampling: (
+    Assumption(
+      'fixed_size', 'sampling of fixed size', '-.', sampling_lib.FixedSizeSampling
+    ),
+  ),
+  sampling_lib.BallsInBins: (
+    Assumption(
+      'balls_in_bins',
+      'balls in bins',
+      (0, (3, 1, 1, 1)),
+      sampling_lib.BallsInBins.of_cohort,
+      any_noise=True,
+    ),
+  ),
+  sampling_lib.RandomAllocation: (
+    Assumption(
+      'random_allocation',
+      'random allocation',
+      (0, (5, 1)),
+      sampling_lib.RandomAllocation.of_cohort,
+    ),
+  ),
+}
+# What plans with a scheme instead, of which a comparison has no rows.
+ELSEWHERE: dict[type[sampling_lib.Scheme], str] = {
+  sampling_lib.BMinSepSampling: (
+    'its separation is chosen together with the bands, which takes '
+    'tff_dp_aggregators.accounting.planning.separations.best_separation; tff-dp-report '
+    'and tff-dp-simulate take what it finds as --min_separation and --num_bands'
+  ),
+}
+
+
+def assumptions() -> dict[str, Assumption]:
+  """What rows may assume about how clients are drawn, by name, in their order."""
+  return {one.name: one for each in ASSUMPTIONS.values() for one in each}
+
+
+def samplings() -> dict[str, tuple[str, ...]]:
+  """How a server can draw clients, and the names of `assumptions` which that allows."""
+  always = tuple(one.name for one in ASSUMPTIONS[sampling_lib.Limits])
+  return {
+    kind.flag: tuple(dict.fromkeys((*always, *(one.name for one in of_kind))))
+    for kind, of_kind in ASSUMPTIONS.items()
+  }
+
+
+def check_sampling(name: str) -> None:
+  """Refuses what is no key of `samplings`; says what plans with a scheme instead."""
+  if name in samplings():
+    return
+  instead = {kind.flag: f': {text}' for kind, text in ELSEWHERE.items()}
+  raise ValueError(
+    f'sampling={name} is in no comparison{instead.get(name, "")}. Values here are '
+    f'{", ".join(samplings())}.'
+  )
+
+
+@dataclasses.dataclass(frozen=True)
 class Task:
-  """What is to be planned.
+  """What is to be planned, either with a privacy target or with a noise multiplier."""
 
-  Attributes:
-    limits: Rounds, and in which of them a client may take part without sampling.
-    model_size: Number of float32 parameters.
-    target_delta: At which delta epsilons are stated.
-    target_epsilon: Privacy target; or give `noise_multiplier`.
-    noise_multiplier: Of all rows, over the clip norm; or give `target_epsilon`.
-    num_clients: Clients there are; `None` for no sampled rows.
-    clients_per_round: Clients of a round; `None` for no sampled rows.
-    sampling: A key of `offers.samplings()`: how the server can draw clients. Rows that
-      need no more may be advised, with the tightest epsilon; others have a quick
-      upper bound.
-    num_groups: For cyclic Poisson sampling; by default about the best power of 2.
-    options: Those of mechanisms that were given, such as num_bands, by name.
-    mechanisms: Names of mechanisms; `None` for all, but those that take long.
-    accountant: A key of `accountants.ACCOUNTANTS` for all rows; `None` for the tightest
-      (see `sampling`).
-    separation_is_derived: Whether the separation is not what anybody stated, but what
-      the population allows (`strategies.participation.allowed_separation`).
-
-  Raises:
-    TypeError: If a number that counts something is not whole, or an option is unknown.
-    ValueError: If a number is out of range, something is missing or given twice, or the
-      population cannot fill the rounds within the limits.
-  """
-
-  limits: strategies.Participation
-  model_size: int
+  limits: strategies.Participation  # Who may take part when, without sampling.
+  model_size: int  # Number of float32 parameters.
   target_delta: float
   target_epsilon: Optional[float] = None
-  noise_multiplier: Optional[float] = None
-  num_clients: Optional[int] = None
+  noise_multiplier: Optional[float] = None  # Of all rows, over the clip norm.
+  num_clients: Optional[int] = None  # Without them there are no sampled rows.
   clients_per_round: Optional[int] = None
+  # How the server can draw clients, a key of `samplings()`. Rows that need no more may
+  # be advised, with the tightest epsilon; others have a quick upper bound.
   sampling: str = 'none'
-  num_groups: Optional[int] = None
+  num_groups: Optional[int] = None  # For cyclic Poisson sampling; by default the best.
   options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-  mechanisms: Optional[tuple[str, ...]] = None
-  accountant: Optional[str] = None
+  mechanisms: Optional[tuple[str, ...]] = None  # `None`: all that do not take long.
+  accountant: Optional[str] = None  # For all rows; `None`: the tightest.
+  # Whether nobody stated the separation, and it is what the population allows
+  # (`strategies.participation.allowed_separation`).
   separation_is_derived: bool = False
 
   def __post_init__(self) -> None:
@@ -99,7 +168,7 @@ class Task:
       strategies.participation.check_population(
         self.num_clients, self.clients_per_round, self.limits
       )
-    offers_lib.check(self.sampling)
+    check_sampling(self.sampling)
     if self.num_clients is None and (self.sampling != 'none' or self.num_groups):
       given = f'sampling={self.sampling}'
       if self.sampling == 'none':
@@ -153,27 +222,16 @@ class Task:
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-  """One mechanism.
-
-  Attributes:
-    mechanism: With its noise.
-    sampling: What its guarantee assumes: a key of `offers.offers()`.
-    accountant: Whose epsilon it is.
-    epsilon: At the task's delta.
-    equal_noise_multiplier: Noise with which the epsilon is the same in all rows.
-    costs: What each place for the noise of earlier rounds costs.
-    variant: The how manieth row of its mechanism it is, from 0.
-    instead: Whose bound the accountant states, if not its own.
-  """
+  """One mechanism, with its noise."""
 
   mechanism: mechanism_lib.Mechanism
-  sampling: str
+  sampling: str  # What its guarantee assumes, a key of `assumptions()`.
   accountant: str
-  epsilon: float
-  equal_noise_multiplier: float
-  costs: dict[str, noise_cost.Cost]
-  variant: int = 0
-  instead: Optional[accountants.Instead] = None
+  epsilon: float  # At the task's delta.
+  equal_noise_multiplier: float  # Noise with which epsilon is the same in all rows.
+  costs: dict[str, noise_cost.Cost]  # By where the noise of earlier rounds is kept.
+  variant: int = 0  # Number among the rows of its mechanism.
+  instead: Optional[accountants.Instead] = None  # Whose bound is stated instead.
 
   @property
   def name(self) -> str:
@@ -235,19 +293,13 @@ class LeftOut(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-  """All mechanisms for a task.
-
-  Attributes:
-    task: The task.
-    equal_epsilon: With which mechanisms are compared: the target; or, of a given noise,
-      that of the mechanism that is best without sampling.
-    rows: Without sampling first; among their like, the least error at equal epsilon
-      first.
-    left_out: Rows that are not there.
-  """
+  """All mechanisms for a task."""
 
   task: Task
+  # With which mechanisms are compared: the target; or, of a given noise, that of the
+  # mechanism that is best without sampling.
   equal_epsilon: float
+  # Those without sampling first; among their like, the least error at equal epsilon.
   rows: tuple[Row, ...]
   left_out: tuple[LeftOut, ...]
 
@@ -257,12 +309,7 @@ class Comparison:
     return tuple(row for row in self.rows if row.sampling == 'none')
 
   def relative(self, row: Row, what: str) -> float:
-    """How often a row's error is the least one of those without sampling.
-
-    Args:
-      row: One of `rows`.
-      what: 'rmse', 'max_error' or 'equal_rmse'.
-    """
+    """A row's 'rmse', 'max_error' or 'equal_rmse' over the least without sampling."""
     smallest = min(getattr(each, what) for each in self.unsampled)
     return getattr(row, what) / smallest
 
@@ -284,7 +331,7 @@ class Comparison:
 
   def may_be_advised(self, row: Row) -> bool:
     """Whether the server can do what a row assumes, as far as is known."""
-    return row.sampling in offers_lib.samplings()[self.task.sampling]
+    return row.sampling in samplings()[self.task.sampling]
 
   @property
   def advised(self) -> Row:
@@ -305,14 +352,7 @@ class Comparison:
 def compare(
   task: Task, report: Callable[[str], None] = lambda message: None
 ) -> Comparison:
-  """Builds every mechanism for a task.
-
-  Args:
-    task: What is to be planned.
-    report: Told what is being computed.
-
-  Raises:
-    ValueError: If no mechanism can do it.
+  """Builds every mechanism for a task; `report` is told what is being computed.
 
   Example:
     >>> task = Task(
@@ -366,7 +406,7 @@ def compare(
   if not any(row.sampling == 'none' for row in rows):
     reasons = ' '.join(f'{each.mechanism}: {each.reason}' for each in left_out)
     raise ValueError(f'no mechanism can do it. {reasons}')
-  order = list(offers_lib.offers())
+  order = list(assumptions())
   rows.sort(key=lambda row: (order.index(row.sampling), row.equal_rmse))
   return Comparison(task, equal_epsilon, tuple(rows), tuple(left_out))
 
@@ -432,19 +472,19 @@ def _candidates(task: Task) -> list[_Candidate]:
     'num_clients': task.num_clients,
     'clients_per_round': task.clients_per_round,
   }
-  for sampling, offer in offers_lib.offers().items():
-    if offer.make is not None and offer.noise_for is None:
-      schema = offer.make(**cohort)
+  for sampling, assumed in assumptions().items():
+    if assumed.make is not None and assumed.noise_for is None:
+      schema = assumed.make(**cohort)
       bands = 0
-      if offer.any_noise and sampling in offers_lib.samplings()[task.sampling]:
+      if assumed.any_noise and sampling in samplings()[task.sampling]:
         bands = _best_bands(task, schema)
       for kind in kinds:
         if kind.is_independent or bands:
           options = {} if kind.bands is None else _bands(task, kind, bands)
           candidates.append(_Candidate(kind, sampling, schema, options))
-  for sampling, offer in offers_lib.offers().items():
-    if offer.noise_for is not None:
-      schema, seconds = _in_groups(task, offer, cohort)
+  for sampling, assumed in assumptions().items():
+    if assumed.noise_for is not None:
+      schema, seconds = _in_groups(task, assumed, cohort)
       candidates.extend(
         _Candidate(kind, sampling, schema, _free_bands(task, kind, schema), 0, seconds)
         for kind in kinds
@@ -464,14 +504,14 @@ def least_error(numbers: Iterable[int], error: Callable[[int], float]) -> int:
 
 
 def _in_groups(
-  task: Task, offer: offers_lib.Offer, cohort: dict[str, int]
+  task: Task, assumed: Assumption, cohort: dict[str, int]
 ) -> tuple[Any, float]:
   """A scheme with about the best number of groups, and seconds that finding it takes.
 
   These are 0 of what is found; what would take long is looked for only if asked for.
   """
-  assert offer.make is not None
-  make = functools.partial(offer.make, **cohort)
+  assert assumed.make is not None
+  make = functools.partial(assumed.make, **cohort)
   if task.num_groups is not None:
     return make(num_groups=task.num_groups), 0.0
   largest = min(
@@ -484,28 +524,28 @@ def _in_groups(
     seconds += quickest.seconds(sampling_lib.limits_of(schema), **options)
   if task.mechanisms is None and seconds > MAX_SECONDS:
     return make(num_groups=powers[-1]), seconds
-  return make(num_groups=_best_groups(task, offer, make, powers)), 0.0
+  return make(num_groups=_best_groups(task, assumed, make, powers)), 0.0
 
 
 def _best_groups(
-  task: Task, offer: offers_lib.Offer, make: Callable[..., Any], numbers: list[int]
+  task: Task, assumed: Assumption, make: Callable[..., Any], numbers: list[int]
 ) -> int:
   """The number of groups with about the least RMSE.
 
   Of the kind that is found in the least time, which stands for all that have bands.
   More groups allow more bands, and leave less to sampling. The noise that privacy needs
-  is the offer's rough one, which is good enough to choose by; accountants then find the
+  is a rough one, which is good enough to choose by; accountants then find the
   real one.
   """
   quickest, mu = quickest_with_bands(task.limits), _mu(task)
 
   def error(groups: int) -> float:
-    assert offer.noise_for is not None
+    assert assumed.noise_for is not None
     schema = make(num_groups=groups)
     strategy = mechanism_lib.strategy_for(
       quickest.name, schema, **_free_bands(task, quickest, schema)
     )
-    return strategy.rmse() * offer.noise_for(schema, mu)
+    return strategy.rmse() * assumed.noise_for(schema, mu)
 
   return least_error(numbers, error)
 
@@ -547,7 +587,7 @@ def _mu(task: Task) -> float:
 
 
 def quickest_with_bands(limits: strategies.Participation) -> registry.Kind:
-  """Of the kinds that have bands, the one that is found in the least time."""
+  """The kind with bands that is found in the least time."""
   return min(
     (kind for kind in registry.KINDS.values() if kind.bands is not None),
     key=lambda kind: kind.seconds(limits),
@@ -571,7 +611,7 @@ def _free_bands(
 def _accountant(task: Task, sampling: str, mechanism: mechanism_lib.Mechanism) -> str:
   if task.accountant is not None:
     return task.accountant
-  if sampling not in offers_lib.samplings()[task.sampling]:
+  if sampling not in samplings()[task.sampling]:
     quick = accountants.quick_bound(mechanism.event, mechanism.relation)
     if quick is not None:
       return quick

@@ -33,19 +33,8 @@ def best_separation(
   be calibrated, by a search whose outcomes are others, and whose confidence is for that
   search alone. If two are nearly as good, the other may have been the better one.
 
-  Args:
-    num_rounds: Rounds in all.
-    num_clients: Clients there are.
-    clients_per_round: Mean number of clients in a round.
-    target_epsilon: Positive.
-    target_delta: Between 0 and 1, exclusive.
-    mechanism: A kind of strategy with bands; by default that found in the least time.
-    largest: Of the separations; by default what cohort and rounds allow.
-
-  Raises:
-    TypeError: If a number is not whole.
-    ValueError: If an argument is out of range, clients cannot be in so many rounds, the
-      mechanism has no bands, or no or hardly any noise keeps the target.
+  `mechanism`: A kind of strategy with bands; by default that found in the least time.
+  `largest`: The largest separation; by default what cohort and rounds allow.
 
   Example:
     >>> drawn = best_separation(32, 1000, 50, 8.0, 1e-4)

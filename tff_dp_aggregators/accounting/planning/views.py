@@ -18,7 +18,6 @@ import numpy as np
 from tff_dp_aggregators import sampling as sampling_lib
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting.planning import comparison as planning
-from tff_dp_aggregators.accounting.planning import offers
 from tff_dp_aggregators.accounting.reports import schemes
 from tff_dp_aggregators.accounting.reports import terms
 from tff_dp_aggregators.base import rounding
@@ -140,13 +139,8 @@ def _row_to_json(comparison: planning.Comparison, row: planning.Row) -> dict[str
 
 
 def draw(comparison: planning.Comparison, file_format: str) -> bytes:
-  """A plot of error against rounds for each mechanism, at equal epsilon.
-
-  Args:
-    comparison: Any.
-    file_format: One of `PLOTS`.
-  """
-  # Of matplotlib only what draws into memory: no window, and no state of its own.
+  """A plot of error against rounds for each mechanism, at equal epsilon."""
+  # Only what draws into memory: no window, and no state of its own.
   from matplotlib import figure
 
   task = comparison.task
@@ -159,7 +153,7 @@ def draw(comparison: planning.Comparison, file_format: str) -> bytes:
       rounds,
       scale * row.error_by_round,
       color=_color(row),
-      linestyle=offers.offers()[row.sampling].line,
+      linestyle=planning.assumptions()[row.sampling].line,
       linewidth=2.2 if row is comparison.advised else 1.2,
       # It would hide what is below it.
       alpha=0.5 if _leaps(row) else 1.0,
@@ -286,12 +280,7 @@ def _noise_table(comparison: planning.Comparison) -> str:
 
 @functools.cache
 def _environment() -> jinja2.Environment:
-  environment = jinja2.Environment(
-    loader=jinja2.PackageLoader('tff_dp_aggregators.accounting.planning'),
-    undefined=jinja2.StrictUndefined,
-    trim_blocks=True,
-    lstrip_blocks=True,
-  )
+  environment = terms.environment('planning')
   environment.filters.update(
     called=_title,
     exact=rounding.exact,
@@ -323,7 +312,7 @@ def _wrap(text: str) -> str:
 
 def _sampling(row: planning.Row) -> str:
   """How clients are drawn, in short; empty for without sampling."""
-  return offers.offers()[row.sampling].title
+  return planning.assumptions()[row.sampling].title
 
 
 def _title(row: planning.Row) -> str:

@@ -42,7 +42,6 @@ from absl import flags
 
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting.planning import comparison as planning
-from tff_dp_aggregators.accounting.planning import offers
 from tff_dp_aggregators.accounting.planning import views
 from tff_dp_aggregators.accounting.programs import flags as flags_lib
 from tff_dp_aggregators.accounting.programs import program
@@ -123,9 +122,9 @@ def groups() -> tuple[program.Group, ...]:
 
 def _sampling() -> dict[str, dict[str, Any]]:
   """What plans say of flags of sampling."""
-  titles = {offer.name: offer.title for offer in offers.offers().values()}
+  titles = {each.name: each.title for each in planning.assumptions().values()}
   drawn = ', '.join(
-    f'{titles[name]} ({name})' for name in offers.samplings() if titles[name]
+    f'{titles[name]} ({name})' for name in planning.samplings() if titles[name]
   )
   return {
     'sampling': {

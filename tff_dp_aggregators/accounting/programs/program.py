@@ -41,28 +41,17 @@ NUMBER, LIST, MANY = 'number', 'list', 'many'
 
 @dataclasses.dataclass(frozen=True)
 class Flag:
-  """A row of the table of flags.
+  """A row of the table of flags."""
 
-  Attributes:
-    name: The name without dashes; the argument of Python functions has the same.
-    type: `int`, `float`, `bool`, `str`, `NUMBER`, `LIST`, `MANY`, or all values that
-      there are.
-    help: What `--help` says.
-    unset: What stands for the flag where it is left out, in words.
-    default: The value where it is left out.
-    at_least: Least value of a number.
-    above: What a number is to be above.
-    below: What a number with a bound is to be below; `None` if it may be infinite.
-  """
-
-  name: str
+  name: str  # Without dashes; the argument of Python functions has the same.
+  # `int`, `float`, `bool`, `str`, `NUMBER`, `LIST`, `MANY`, or all values there are.
   type: Union[type, str, Sequence[str]]
   help: str
-  unset: str = ''
+  unset: str = ''  # What stands for the flag where it is left out, in words.
   default: Any = None
   at_least: Optional[float] = None
   above: Optional[float] = None
-  below: Optional[float] = math.inf
+  below: Optional[float] = math.inf  # `None`: a number with a bound may be infinite.
 
   def define(self, values: flags.FlagValues) -> None:
     """Defines the flag."""
@@ -297,26 +286,17 @@ _IN_WORDS = (
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-  """A program of the command line.
+  """A program of the command line."""
 
-  Attributes:
-    name: What the program is called where it is installed.
-    description: What `--help` says above the flags; the program's docstring.
-    groups: Gives the program's flags, under the headings that `--help` has.
-    main: Does what the values say, and returns the exit code.
-    refusals: Errors that a line says all about. A `CheckFailed` always is one, and
-      makes the exit code 1; so is a `WrongUsage`, and like the others makes it 2.
-    basic: Names of the flags that most need: `--help` shows them, or all if few.
-    positional: A flag that collects values, also those that are given without a flag;
-      `None` if everything is to have one.
-  """
-
-  name: str
-  description: str
+  name: str  # What it is called where it is installed.
+  description: str  # What `--help` says above the flags.
   groups: Callable[[], Sequence[Group]]
-  main: Callable[[flags.FlagValues], int]
+  main: Callable[[flags.FlagValues], int]  # Returns the exit code.
+  # Errors that a line says all about, with exit code 2. A `CheckFailed` always is one,
+  # with exit code 1, and so is a `WrongUsage`.
   refusals: tuple[type[Exception], ...] = _REFUSALS
-  basic: Collection[str] = ()
+  basic: Collection[str] = ()  # Flags that `--help` shows; all if they are few.
+  # A flag that collects values, also those that are given without a flag.
   positional: Optional[str] = None
 
   def execute(self, arguments: Sequence[str]) -> int:

@@ -71,11 +71,7 @@ def sampling() -> Rows:
 
 
 def mechanism(none: Optional[str] = None) -> Rows:
-  """The mechanism, but for its noise.
-
-  Args:
-    none: Value of --mechanism that asks for no mechanism, where that may be.
-  """
+  """The mechanism, but for its noise; `none` is a value that asks for no mechanism."""
   known = [*mechanism_lib.names(), *([] if none is None else [none])]
   return (
     Flag('mechanism', known, 'Which mechanism; or give --strategy_file.'),

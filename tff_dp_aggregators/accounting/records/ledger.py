@@ -64,48 +64,46 @@ import errno
 import functools
 import hashlib
 import io
-import itertools
+import json
 import logging
 import math
 import os
+import stat
+import sys
+import typing
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple, Optional
+from typing import Annotated, Any, Literal, NamedTuple, Optional, Union
 
 import dp_accounting
+import msgspec
 import numpy as np
 
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting.accountants import gaussian
-from tff_dp_aggregators.accounting.records import ledger_entry
-from tff_dp_aggregators.accounting.records.ledger_entry import AbortedAttempt
-from tff_dp_aggregators.accounting.records.ledger_entry import Head
-from tff_dp_aggregators.accounting.records.ledger_entry import LedgerEntry
 from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.base import folder_lock
 from tff_dp_aggregators.base import new_files
+from tff_dp_aggregators.base import strict_json
 
-SECRET, SEED, FILE = ledger_entry.SECRET, ledger_entry.SEED, ledger_entry.FILE
-GUESSABLE, tag_of_seed = ledger_entry.GUESSABLE, ledger_entry.tag_of_seed
 _logger = logging.getLogger(__name__)
+# What the key of the noise, or secret draws, can come from.
+SECRET, SEED, FILE = 'secret', 'seed', 'file'
+# Seeds below it are taken to be guessed.
+GUESSABLE = 2**64
+# What an aborted attempt spends, as lines have it.
+NOTHING = events.to_json(dp_accounting.NoOpDpEvent())
+_OF_SEEDS = 'philox'
+# Fields that differ when a line is written again, and those that a line may lack.
+_OF_THE_LINE = ('time', 'previous_line_sha256', 'notes')
+_IF_ANY = ('parts', 'noise_site', 'notes', 'sampling_source', 'sampling_tag')
 # What is the same in all rounds.
 _CONSTANT = (
-  'noise_multiplier',
-  'parts',
-  'noise_site',
-  'strategy_checksum',
-  'delta',
-  'noise_key_tag',
-  'noise_source',
-  'sampling_source',
-  'sampling_tag',
+  *('noise_multiplier', 'parts', 'noise_site', 'strategy_checksum', 'delta'),
+  *('noise_key_tag', 'noise_source', 'sampling_source', 'sampling_tag'),
 )
 _COUNTS = (
-  'round',
-  'attempt',
-  'cohort_requested',
-  'cohort_reported',
-  'reporting_goal',
+  *('round', 'attempt', 'cohort_requested', 'cohort_reported', 'reporting_goal'),
 )
 _SAMPLES = (
   dp_accounting.PoissonSampledDpEvent,
@@ -119,20 +117,314 @@ _TOLERANCE = 1e-9
 _ROUND_OFF = 1e-12
 
 
-class Spent(NamedTuple):
-  """What the rounds so far released together: one Gaussian, or an event repeated.
+# Lines.
+
+_LARGEST = sys.float_info.max
+_Count = Annotated[int, msgspec.Meta(ge=0)]
+_Number = Annotated[float, msgspec.Meta(ge=0, le=_LARGEST)]
+_Positive = Annotated[float, msgspec.Meta(gt=0, le=_LARGEST)]
+_Text = Annotated[str, msgspec.Meta(min_length=1)]
+_Sha256 = Annotated[str, msgspec.Meta(pattern=r'^[0-9a-f]{64}\Z')]
+_Checksum = Annotated[str, msgspec.Meta(pattern=r'^sha256:[0-9a-f]{64}\Z')]
+
+
+class _Part(msgspec.Struct, forbid_unknown_fields=True):
+  name: _Text
+  clip_norm: _Positive
+  noise_multiplier: _Positive
+
+
+class _Site(msgspec.Struct, forbid_unknown_fields=True):
+  name: _Text
+  min_clients: Optional[_Count]
+  server_noise_multiplier: Optional[_Number]
+
+
+@functools.cache
+def _hints(line: type) -> dict[str, Any]:
+  return typing.get_type_hints(line, include_extras=True)
+
+
+class _Line:
+  """What both kinds of lines have in common."""
+
+  event: dict[str, Any]
+  time: str
+
+  def __post_init__(self) -> None:
+    for name, hint in _hints(typing.cast(Any, type(self))).items():
+      value = getattr(self, name)
+      try:
+        msgspec.convert(value, hint)
+      except msgspec.ValidationError as e:
+        raise ValueError(f'{name} must not be {value!r}: {e}.') from e
+    try:
+      time = datetime.datetime.fromisoformat(self.time)
+      # Later Pythons read more forms than earlier ones; all write the same one.
+      offset = time.utcoffset() if time.isoformat() == self.time else None
+    except ValueError:
+      offset = None
+    if offset != datetime.timedelta(0):
+      raise ValueError(
+        'time must be ISO 8601 in UTC, as in 2024-05-06T07:08:09+00:00; got '
+        f'{self.time!r}.'
+      )
+
+  @property
+  def dp_event(self) -> dp_accounting.DpEvent:
+    """What was spent."""
+    return events.from_json(self.event)
+
+
+@dataclasses.dataclass(frozen=True)
+class LedgerEntry(_Line):
+  """What one round released. What is not stated, or not there, is `None`.
 
   Attributes:
-    mu_squared: The sum of the squares of the rounds' mu, if they are Gaussians.
-    repeated: The event of a round, if rounds are samples or their noise is not
-      Gaussian, or that of all of them, if the rounds of a client are drawn together;
-      what they come to is the report's.
-    is_joint: Whether there are both, as parts have noise of several kinds.
+    round: Round number, from 0.
+    cohort_requested: Clients the round was planned for, the mean's denominator; not
+      told where secret chance decides how many.
+    cohort_reported: Clients whose updates arrived; not told likewise.
+    clip_norm: L2 bound of one client's contribution.
+    noise_multiplier: Standard deviation of z over the clip norm.
+    strategy_checksum: `Strategy.checksum`.
+    event: The round's event, as `events.to_json` writes it.
+    effective_noise_multiplier: That of all rounds so far; `None` if infinite, or if
+      rounds are sampled.
+    epsilon: Spent after this round at `delta`, exact; `None` likewise.
+    time: When the line was written, ISO 8601 in UTC.
+    previous_line_sha256: SHA-256 of the line before, with its line feed; of nothing in
+      the first line.
+    result_checksum: `checksum_of` what the round released.
+    noise_generator: What drew the noise, such as 'chacha20' or 'philox'.
+    noise_key_tag: What tells the key of the noise from others, and nothing else of it:
+      as the measurements have it, or `tag_of_seed` of a seed.
+    parts: Name, clip norm and noise multiplier of each part of a joint mechanism, which
+      has none of all parts.
+    noise_site: Name of where the noise is made, if not on the server, how many clients
+      report at least, and the noise multiplier of the server on top.
+    notes: Sentences for people on how the round was computed, such as that a worker
+      was lost; they are no part of what was released.
+    noise_source: Whether the key of the noise is 'secret', or follows from a 'seed',
+      which protects from nobody who knows it.
+    sampling_source: Where clients are drawn in secret: from a 'seed' that can be
+      guessed, from what is 'secret', or from a 'file'.
+    sampling_tag: `tag_of_seed` of the seed that they were drawn by.
   """
 
-  mu_squared: float = 0.0
+  round: _Count
+  cohort_requested: Optional[_Count]
+  cohort_reported: Optional[_Count]
+  clip_norm: Optional[_Number]
+  noise_multiplier: Optional[_Number]
+  strategy_checksum: Optional[_Text]
+  event: dict[str, Any]
+  effective_noise_multiplier: Optional[_Number]
+  epsilon: Optional[_Number]
+  delta: _Number
+  time: _Text
+  previous_line_sha256: _Sha256
+  result_checksum: Optional[_Checksum] = None
+  noise_generator: Optional[_Text] = None
+  noise_key_tag: Optional[_Text] = None
+  parts: Optional[Annotated[list[_Part], msgspec.Meta(min_length=2)]] = None
+  noise_site: Optional[_Site] = None
+  notes: Optional[Annotated[list[_Text], msgspec.Meta(min_length=1)]] = None
+  noise_source: Optional[Literal['secret', 'seed']] = None
+  sampling_source: Optional[Literal['secret', 'seed', 'file']] = None
+  sampling_tag: Optional[_Text] = None
+
+  def __post_init__(self) -> None:
+    super().__post_init__()
+    gaussian.check_delta(self.delta)
+    event = self.dp_event
+    if self.parts is None:
+      if self.noise_multiplier is None:
+        raise ValueError('noise_multiplier must be a finite number from 0; got None.')
+      _check_hidden(self.clip_norm, self.noise_multiplier, event)
+    elif self.clip_norm is not None or self.noise_multiplier is not None:
+      raise ValueError(
+        f'clip_norm is {self.clip_norm} and noise_multiplier {self.noise_multiplier}, '
+        'but each of the parts has its own; both must be null with parts.'
+      )
+    else:
+      names = [part['name'] for part in typing.cast(Any, self.parts)]
+      if len(set(names)) < len(names):
+        raise ValueError(f'parts must have names of their own; got {names}.')
+
+  @property
+  def has_seeded_noise(self) -> bool:
+    """Whether the noise follows from a seed, also in lines of before."""
+    if self.noise_source is None:  # Which named the generator of simulations alone.
+      return self.noise_generator == _OF_SEEDS
+    return self.noise_source == SEED
+
+
+@dataclasses.dataclass(frozen=True)
+class AbortedAttempt(_Line):
+  """An attempt at a round of which nothing was released, such as too few reported.
+
+  No sum of it was released, so nothing follows from it for privacy: its event is
+  `NoOpDpEvent`, and who took part in aborted attempts alone has not taken part. How
+  many reported is exact, as in the lines of rounds, and no guarantee covers it: in
+  simulations here it depends on no client's data; whether it does elsewhere is for the
+  runner to know (`docs/threat_model.md`).
+
+  Attributes:
+    attempt: Which attempt at the round, from 0.
+    reporting_goal: Least number of updates that the round needs, more than arrived;
+      `None` if it is not known, or was not the reason.
+  """
+
+  round: _Count
+  attempt: _Count
+  cohort_requested: _Count
+  cohort_reported: _Count
+  reporting_goal: Optional[_Count]
+  event: dict[str, Any]
+  time: _Text
+  previous_line_sha256: _Sha256
+
+  def __post_init__(self) -> None:
+    super().__post_init__()
+    if self.reporting_goal is not None and self.cohort_reported >= self.reporting_goal:
+      raise ValueError(
+        f'cohort_reported is {self.cohort_reported}, which reaches reporting_goal='
+        f'{self.reporting_goal}: such an attempt is not aborted for it. State null '
+        'as the goal if it was aborted for another reason.'
+      )
+    if self.event != NOTHING:
+      raise ValueError(
+        f'event must be {NOTHING}: nothing is released of an aborted attempt; got '
+        f'{self.event!r}. What was released is a round.'
+      )
+
+
+# What a line of the file holds.
+Line = Union[LedgerEntry, AbortedAttempt]
+
+
+class Head(NamedTuple):
+  """The number of complete lines of a ledger, and the hash of the last.
+
+  Kept in a checkpoint or a report, it shows later that lines up to there are as they
+  were: none changed, removed or inserted, as each holds the hash of the one before.
+  """
+
+  lines: int = 0
+  sha256: str = hashlib.sha256().hexdigest()
+
+  def after(self, line: bytes) -> 'Head':
+    """The head once this line is there."""
+    return Head(self.lines + 1, hashlib.sha256(line).hexdigest())
+
+
+def parse(line: bytes) -> Line:
+  """Reads a complete line, or raises ValueError if it is no entry."""
+  try:
+    data = strict_json.loads(line.decode())
+    if not isinstance(data, dict):
+      raise ValueError(f'an entry is written as an object, got {data!r}.')
+    kind: Any = AbortedAttempt if 'attempt' in data else LedgerEntry
+    fields = dataclasses.fields(kind)
+    unknown = data.keys() - {field.name for field in fields}
+    if unknown:
+      raise ValueError(f'unknown {sorted(unknown)}: another release wrote this.')
+    needed = [f.name for f in fields if f.default is dataclasses.MISSING]
+    missing = [name for name in needed if name not in data]
+    if 'previous_line_sha256' in missing:
+      raise ValueError(
+        f'missing {missing}; its lines are not chained, as those of this release are, '
+        'so nothing shows that none was removed. Start another ledger.'
+      )
+    if missing:
+      raise ValueError(f'missing {missing}.')
+    return kind(**data)
+  except (ValueError, OverflowError, RecursionError) as e:
+    hint = (
+      ''
+      if line[:1] in (b'{', b'')
+      else (
+        '. An entry is a JSON object, and this looks like a round log (--round_log) or '
+        'another file'
+      )
+    )
+    raise ValueError(f'not a ledger entry: {e}{hint}') from e
+
+
+def write(entry: Line) -> bytes:
+  """The line of an entry, with its line feed."""
+  values = dataclasses.asdict(entry)
+  values = {n: v for n, v in values.items() if v is not None or n not in _IF_ANY}
+  return (json.dumps(values, allow_nan=False) + '\n').encode()
+
+
+def changed_fields(earlier: Line, again: Line) -> dict[str, tuple[Any, Any]]:
+  """What differs between two lines for the same, by the names of the fields."""
+  names = [field.name for field in dataclasses.fields(earlier)]
+  both = {name: (getattr(earlier, name), getattr(again, name)) for name in names}
+  return {n: (a, b) for n, (a, b) in both.items() if n not in _OF_THE_LINE and a != b}
+
+
+def _check_hidden(
+  clip_norm: Optional[float], noise_multiplier: float, event: dp_accounting.DpEvent
+) -> None:
+  """Refuses privacy where a contribution may be of any size, or there is no noise."""
+  if clip_norm is not None and noise_multiplier:
+    return
+  try:
+    is_private = not math.isinf(accountants.gdp_mu(event))
+  except dp_accounting.UnsupportedEventError:
+    is_private = True
+  if is_private and clip_norm is not None:
+    raise ValueError(
+      f'noise_multiplier is 0, but the event is {event}, which has noise. State the '
+      'noise multiplier, or dp_accounting.NonPrivateDpEvent() as the event.'
+    )
+  if is_private:
+    raise ValueError(
+      f'clip_norm is null, but the event is {event}: without clipping one client may '
+      'change the sum by any amount, which no noise hides. State the clip norm, or '
+      'dp_accounting.NonPrivateDpEvent() as the event.'
+    )
+
+
+@functools.cache
+def tag_of_seed(purpose: str, seed: int) -> str:
+  """What tells a seed of 'noise' or 'sampling' from others, and is slow to try.
+
+  Whoever guesses the seed can see by it that they are right, at 64 MiB and some tenths
+  of a second a guess; so it hides seeds of 128 bits, and small ones hardly.
+
+  Example:
+    >>> tag_of_seed('noise', 1) == tag_of_seed('noise', 1)
+    True
+    >>> tag_of_seed('noise', 1) == tag_of_seed('sampling', 1)
+    False
+  """
+  digest = hashlib.scrypt(
+    str(int(seed)).encode(),
+    salt=f'tff_dp_aggregators seed of {purpose}'.encode(),
+    n=2**16,
+    r=8,
+    p=1,
+    maxmem=2**27,
+    dklen=16,
+  )
+  return f'scrypt:{digest.hex()}'
+
+
+# What lines come to.
+
+
+class Spent(NamedTuple):
+  """What the rounds so far released together: one Gaussian, or an event repeated."""
+
+  mu_squared: float = 0.0  # Sum over rounds that are Gaussians.
+  # The event of a round, if rounds are samples or their noise is not Gaussian, or that
+  # of all of them, if the rounds of a client are drawn together.
   repeated: Optional[dp_accounting.DpEvent] = None
-  is_joint: bool = False
+  is_joint: bool = False  # Whether there are both, in parts of a joint mechanism.
 
   def plus(self, event: dp_accounting.DpEvent) -> 'Spent':
     """With one round more, or ValueError if it is not of the same mechanism."""
@@ -161,7 +453,7 @@ class Spent(NamedTuple):
 
   @property
   def mu(self) -> float:
-    """Of the Gaussian, as in mu-Gaussian-DP."""
+    """The mu of mu-Gaussian-DP."""
     return math.sqrt(self.mu_squared)
 
   @property
@@ -265,7 +557,7 @@ def split(
   return apart, dp_accounting.ComposedDpEvent(rest)
 
 
-def total_event(entries: Sequence[ledger_entry.Line]) -> dp_accounting.DpEvent:
+def total_event(entries: Sequence[Line]) -> dp_accounting.DpEvent:
   """What rounds, and attempts that were aborted, spent together, as one event."""
   divided = [split(entry.dp_event) for entry in entries]
   samples = collections.Counter(part for parts, _ in divided for part in parts)
@@ -276,22 +568,13 @@ def total_event(entries: Sequence[ledger_entry.Line]) -> dp_accounting.DpEvent:
 
 @dataclasses.dataclass(frozen=True)
 class Ledger:
-  """What a ledger file says, verified.
+  """What a ledger file says, verified."""
 
-  Attributes:
-    entries: One per round, in order; of a round released again, the first.
-    repeated: The rounds released again, in the order of their lines.
-    cut: Length in bytes of the half line at the end; 0 if there is none.
-    sha256: Of the whole file, as `sha256sum` prints it.
-    head: Of the complete lines.
-    aborted: Attempts at rounds that were aborted, in order.
-  """
-
-  entries: tuple[LedgerEntry, ...]
-  repeated: tuple[int, ...]
-  cut: int
-  sha256: str
-  head: Head
+  entries: tuple[LedgerEntry, ...]  # One per round: if released again, the first.
+  repeated: tuple[int, ...]  # Rounds released again, in the order of their lines.
+  cut: int  # Length in bytes of the half line at the end; 0 if there is none.
+  sha256: str  # Of the whole file, as `sha256sum` prints it.
+  head: Head  # Of the complete lines.
   aborted: tuple[AbortedAttempt, ...] = ()
 
   @property
@@ -301,22 +584,13 @@ class Ledger:
 
 
 class _State(NamedTuple):
-  """How many lines there are, and what they come to.
+  """How many lines there are, and what they come to."""
 
-  Attributes:
-    size: Their length in bytes.
-    head: Of all lines.
-    rounds: Rounds released, each counted once.
-    aborted: Aborted attempts at all rounds.
-    last_round: Of the last line; before an aborted attempt's round.
-    spent: What all rounds spent.
-  """
-
-  size: int = 0
+  size: int = 0  # In bytes.
   head: Head = Head()
-  rounds: int = 0
-  aborted: int = 0
-  last_round: int = -1
+  rounds: int = 0  # Released, each counted once.
+  aborted: int = 0  # Attempts, at all rounds.
+  last_round: int = -1  # Round of the last line; before that of an aborted attempt.
   spent: Spent = Spent()
 
 
@@ -345,7 +619,7 @@ class _Lines:
     del self.entries[rounds:], self.aborted[aborted:]
     del self.repeated[head.lines - rounds - aborted :]
 
-  def after(self, entry: ledger_entry.Line, line: bytes) -> _State:
+  def after(self, entry: Line, line: bytes) -> _State:
     """The state with one line more, or ValueError if it breaks a rule."""
     state = self.state
     then = state._replace(
@@ -371,7 +645,7 @@ class _Lines:
       )
     return then
 
-  def add(self, entry: ledger_entry.Line, then: _State) -> None:
+  def add(self, entry: Line, then: _State) -> None:
     """Adds a line that is written, with the state after it."""
     if isinstance(entry, AbortedAttempt):
       self.aborted.append(entry)
@@ -414,7 +688,7 @@ class _Lines:
 
 def _check_repetition(earlier: LedgerEntry, again: LedgerEntry) -> None:
   """Checks that a round that is released again shows nothing new."""
-  changed = ledger_entry.changed(earlier, again)
+  changed = changed_fields(earlier, again)
   if changed:
     raise ValueError(
       f'round {again.round} was released already with other content '
@@ -440,7 +714,7 @@ def _read(
       cut = line
       break
     try:
-      entry = ledger_entry.parse(line)
+      entry = parse(line)
       lines.add(entry, lines.after(entry, line))
     except ValueError as e:
       raise ValueError(f'{path}, line {number}: {e}') from e
@@ -463,13 +737,10 @@ def _read(
 
 
 class LedgerWriter:
-  """Appends entries to a ledger file and knows what has been spent.
-
-  It holds an exclusive lock on the file until it is closed.
+  """Appends entries to a ledger file, under a lock, and knows what has been spent.
 
   Attributes:
-    recovered: Where the half line was put that the ledger ended in when it was
-      resumed; `None` if it did not.
+    recovered: File with the half line that a resumed ledger ended in; `None` if none.
 
   Example:
     >>> import tempfile
@@ -505,24 +776,15 @@ class LedgerWriter:
     resume: bool = False,
     expected: Optional[Head] = None,
   ):
-    """Makes the file, or takes up one that is there.
+    """Makes the file, or takes up one that is there, which is refused as it is.
 
     Args:
-      path: Where.
+      path: File of the ledger.
       delta: At which delta epsilon is reported; a resumed ledger's own.
-      resume: Whether to go on with the ledger at `path`. It is verified as `read`
-        does; a half line at its end is moved to a file of its own beside it,
-        `<path>.cut-<n>`, with a warning in the log.
-      expected: With `resume`, the `head` that the writer had when the checkpoint was
-        written from which the run goes on: the ledger must begin with these lines. It
-        may have more, of rounds after the checkpoint.
-
-    Raises:
-      FileExistsError: If there is a file already, without `resume`; a ledger is never
-        overwritten.
-      BlockingIOError: If another writer has the ledger open.
-      ValueError: If `delta` is not between 0 and 1 or not the ledger's, or `read`
-        refuses the ledger or it is not the `expected` one. It is left as it is.
+      resume: Whether to go on with the ledger at `path`, which is verified. A half line
+        at its end is moved to `<path>.cut-<n>`, with a warning in the log.
+      expected: With `resume`, the `head` that the checkpoint has from which the run
+        goes on: the ledger must begin with these lines.
     """
     self._delta = gaussian.check_delta(delta)
     if expected is not None:
@@ -559,36 +821,24 @@ class LedgerWriter:
 
   @property
   def head(self) -> Head:
-    """Of the lines so far; a checkpoint that keeps it can tell that none is lost."""
+    """Head of the lines so far, by which a checkpoint can tell that none is lost."""
     return self._lines.state.head
 
   def append(self, *, round: Optional[int] = None, **what: Any) -> LedgerEntry:
-    """Writes a round's line and waits until it is on disk.
+    """Writes a round's line, waits until it is on disk, and returns it.
 
-    If it fails, the ledger and what was spent are as before.
+    If it raises, the ledger and what was spent are as before, and the round's result
+    must not be used.
 
     Args:
       round: Round number; by default the one after the last line's. A run that
         resumes should give it: its state may be older than the ledger.
-      **what: Fields of `LedgerEntry`: `cohort_requested`, `cohort_reported`,
-        `clip_norm`, `noise_multiplier` and `strategy_checksum`; `result_checksum`,
-        without which the round cannot be repeated; and the others that have a default.
-        `Mechanism.line` has those that are a mechanism's. And `event`, the privacy
-        event of this round alone: `aggregators.extract_dp_event(state)` with its
-        `last_round_only`, or what a query returned; for a sampled mechanism, which
-        neither of them knows about, its `round_events[round]`.
-
-    Returns:
-      The entry, with the privacy spent so far; for a repeated round, by then.
-
-    Raises:
-      TypeError: If a field is missing, or there is none of that name, or a count is
-        not a whole number.
-      ValueError: If an argument is out of range, or the round is not the next, or was
-        released with other content, or is of another mechanism, or its event neither
-        Gaussian nor Laplace nor a sample of one, or there is no clip norm and yet
-        privacy. The round's result must not be used then.
-      OSError: If the line cannot be written, or something else changed the file.
+      **what: Fields of `LedgerEntry`, of which `Mechanism.line` has those that are a
+        mechanism's; without a `result_checksum` the round cannot be repeated. And
+        `event`, the privacy event of this round alone:
+        `aggregators.extract_dp_event(state)` with its `last_round_only`, or what a
+        query returned; for a sampled mechanism, which neither of them knows about, its
+        `round_events[round]`.
     """
     self._mend()
     if round is None:
@@ -598,14 +848,7 @@ class LedgerWriter:
     return entry
 
   def append_aborted(self, **what: Any) -> AbortedAttempt:
-    """Writes the line of an aborted attempt and waits until it is on disk.
-
-    The round's own line comes after those of its aborted attempts. Errors are those of
-    `append`.
-
-    Args:
-      **what: `round`, `attempt`, `cohort_requested`, `cohort_reported` and
-        `reporting_goal` of `AbortedAttempt`.
+    """As `append`, the line of an aborted attempt, before that of its round.
 
     Example:
       >>> import tempfile
@@ -633,7 +876,7 @@ class LedgerWriter:
     then = earlier[again.attempt]
     changed = [
       f'{name}: {before} then, {now} now'
-      for name, (before, now) in ledger_entry.changed(then, again).items()
+      for name, (before, now) in changed_fields(then, again).items()
     ]
     if changed:
       raise ValueError(
@@ -654,7 +897,7 @@ class LedgerWriter:
     """The next line for an attempt."""
     return AbortedAttempt(
       **_plain(what),
-      event=dict(ledger_entry.NOTHING),
+      event=dict(NOTHING),
       time=_now(),
       previous_line_sha256=self.head.sha256,
     )
@@ -731,9 +974,9 @@ class LedgerWriter:
         lines.state.last_round,
       )
 
-  def _commit(self, entry: ledger_entry.Line) -> None:
+  def _commit(self, entry: Line) -> None:
     """Writes the line, if it keeps the rules, and only then counts it."""
-    line = ledger_entry.write(entry)
+    line = write(entry)
     then = self._lines.after(entry, line)
     self._torn = True
     try:
@@ -771,22 +1014,14 @@ class LedgerWriter:
 
 
 def read(path: str, expected: Optional[Head] = None) -> Ledger:
-  """Reads and verifies a ledger.
+  """Reads and verifies a ledger, by the rules that the module states.
 
-  Args:
-    path: Where.
-    expected: A head that the ledger had once, with which it must begin.
-
-  Returns:
-    What it says. A half line at the end is no error, but reported as `cut`.
-
-  Raises:
-    ValueError: If a complete line is not an entry, or breaks one of the rules that the
-      module states, and the message names the line; or if the ledger does not begin
-      with the lines that are `expected`.
+  `expected`: A head that the ledger had once, with which it must begin.
   """
   if expected is not None:
     expected = _check_head(expected)
+  if not stat.S_ISREG(os.stat(path).st_mode):
+    raise ValueError(f'the ledger {path} is no regular file; give the name of one.')
   with open(path, 'rb') as file:
     lines, cut, sha256 = _read(path, file, expected)
   return Ledger(
@@ -800,13 +1035,7 @@ def read(path: str, expected: Optional[Head] = None) -> Ledger:
 
 
 def checksum_of(arrays: Iterable[Any]) -> str:
-  """SHA-256 of arrays: their types, shapes and values, bit by bit.
-
-  Args:
-    arrays: NumPy arrays, or what `np.asarray` makes some of, such as tensors.
-
-  Raises:
-    ValueError: If an array holds Python objects, or `arrays` is a single one.
+  """SHA-256 of arrays, or tensors: their types, shapes and values, bit by bit.
 
   Example:
     >>> checksum_of([np.arange(3), np.zeros((2, 2), np.float32)])[:20]
@@ -841,30 +1070,22 @@ def _now() -> str:
 
 def _check_head(head: Head) -> Head:
   """Returns what a checkpoint kept, if that can be a head."""
-  if not (
-    isinstance(head, tuple)
-    and len(head) == 2
-    and type(head[0]) is int
-    and isinstance(head[1], str)
-  ):
-    raise TypeError(
-      f'expected must be a ledger.Head(lines, sha256), as LedgerWriter.head is; got '
-      f'{head!r}.'
-    )
-  return Head(*head)
+  if isinstance(head, tuple) and [type(each) for each in head] == [int, str]:
+    return Head(*head)
+  raise TypeError(
+    f'expected must be a ledger.Head(lines, sha256), as LedgerWriter.head is; got '
+    f'{head!r}.'
+  )
 
 
 def _keep(path: str, cut: bytes) -> str:
   """Puts what was cut into a new file beside the ledger and returns its path."""
-  for number in itertools.count(1):
-    kept = f'{path}.cut-{number}'
-    try:
-      new_files.write_new(kept, cut)
-    except FileExistsError:
-      continue
-    new_files.sync(os.path.dirname(os.path.abspath(kept)))
-    return kept
-  raise AssertionError('unreachable')
+  number = 1
+  while os.path.lexists(kept := f'{path}.cut-{number}'):
+    number += 1
+  new_files.write_new(kept, cut)
+  new_files.sync(os.path.dirname(os.path.abspath(kept)))
+  return kept
 
 
 def check_schedule(ledger: Ledger, schedule: Any) -> None:

@@ -68,72 +68,44 @@ _MAX_WAIT_HOURS = 24 * 3660
 
 @dataclasses.dataclass(frozen=True)
 class Waiting:
-  """What a device can do that waits between two rounds.
-
-  Attributes:
-    min_wait_hours: How long.
-    wait_from: With what the wait begins: the device's own 'contribution', or the
-      round's 'completion'.
-    min_separation: Smallest difference of two rounds of one device; `num_rounds` if
-      it can be in one round only.
-    max_participations: Most rounds of one device.
-    fewest_rounds_in_wait: Smallest number of rounds completed in any open window of
-      that length of the log; `None` if the log is shorter.
-    closest: Two rounds, from 0, that one device can be in, `min_separation` apart;
-      `None` if there are none.
-    assumptions: What was assumed, sentence by sentence.
-  """
+  """What a device can do that waits between two rounds."""
 
   min_wait_hours: float
-  wait_from: str
-  min_separation: int
+  wait_from: str  # One of `WAIT_FROM`.
+  min_separation: int  # `num_rounds` if a device can be in one round only.
   max_participations: int
+  # Fewest rounds completed in any open window of that length; `None` if the log is
+  # shorter.
   fewest_rounds_in_wait: Optional[int]
+  # Two rounds, from 0, that one device can be in, `min_separation` apart.
   closest: Optional[tuple[int, int]]
-  assumptions: tuple[str, ...]
-
-  @property
-  def hours(self) -> str:
-    """The wait, in words."""
-    return f'{self.min_wait_hours:g} h'
+  assumptions: tuple[str, ...]  # In sentences.
 
 
 @dataclasses.dataclass(frozen=True)
 class Observed:
-  """What the clients of a log did.
+  """What the clients of a log did, whose names are `None` if they were left out."""
 
-  Attributes:
-    num_clients: Clients that took part at all. Names are `None` if they were left out.
-    min_separation: Smallest difference of two rounds of one client; 0 if one is twice
-      in a round, `num_rounds` if none took part twice.
-    max_participations: Most contributions of one client.
-    closest: A client and two of its rounds, from 0, `min_separation` apart; `None` if
-      none took part twice.
-    most_active: A client with `max_participations` contributions.
-    rounds_of_most_active: Its rounds, from 0.
-  """
-
-  num_clients: int
+  num_clients: int  # Those that took part at all.
+  # 0 if a client is twice in a round, `num_rounds` if none took part twice.
   min_separation: int
   max_participations: int
+  # A client and two of its rounds, from 0, `min_separation` apart.
   closest: Optional[tuple[Optional[str], int, int]]
   most_active: Optional[str]
   rounds_of_most_active: tuple[int, ...]
 
 
+_Basis = Union[Waiting, Observed]
+
+
 @dataclasses.dataclass(frozen=True)
 class Summary:
-  """What a log says about participation.
-
-  Attributes:
-    log: The log.
-    waiting: What its devices can have done; `None` if only what they did is known.
-    observed: What they did; `None` without client ids.
-  """
+  """What a log says about participation."""
 
   log: round_log.RoundLog
-  waiting: Optional[Waiting]
-  observed: Optional[Observed]
+  waiting: Optional[Waiting]  # What devices can have done, if their wait is known.
+  observed: Optional[Observed]  # What clients did, if the log names them.
 
   @property
   def num_rounds(self) -> int:
@@ -157,12 +129,7 @@ class Summary:
 
   @property
   def participation(self) -> strategies.Participation:
-    """The schema to account for.
-
-    Raises:
-      ValueError: If a client was twice in one round, or came back before its wait was
-        over.
-    """
+    """The schema to account for, or ValueError if the log breaks its own promise."""
     if broken := self.broken():
       raise ValueError(f'{"; ".join(broken)}.')
     return strategies.Participation(
@@ -206,32 +173,28 @@ class Summary:
 
     If clients and their wait are known, so is whether they waited.
     """
-    broken = []
+    promised, broken = (min_separation, max_participations), []
     if self.min_separation == 0:
       lines = ', '.join(map(str, self.log.twice))
       lines = f' (lines of the log: {lines})' if lines else ''
       broken.append(
-        f'{self._closest_observed()}{lines}; no schema allows this: if it took part '
-        'once, name it once'
+        f'{self._closest(self.observed)}{lines}; no schema allows this: if it took '
+        'part once, name it once'
       )
-    broken += self._broken_by_waiting(min_separation, max_participations)
-    broken += self._broken_by_clients(
-      min_separation, max_participations, 'what was promised'
-    )
+    broken += self._broken(self.waiting, *promised, 'promised')
+    broken += self._broken(self.observed, *promised, 'what was promised')
     if self.waiting is not None:
-      broken += self._broken_by_clients(
-        self.waiting.min_separation,
-        self.waiting.max_participations,
-        'what the wait allows',
-      )
+      allowed = (self.waiting.min_separation, self.waiting.max_participations)
+      broken += self._broken(self.observed, *allowed, 'what the wait allows')
     return broken
 
   def broken_in_short(
     self, min_separation: int, max_participations: Optional[int] = None
   ) -> list[str]:
     """The same as `broken`, for who may not see clients: how many there were."""
-    broken = self._broken_by_waiting(min_separation, max_participations)
-    offenders = self.offenders(min_separation, max_participations)
+    promised = (min_separation, max_participations)
+    broken = self._broken(self.waiting, *promised, 'promised')
+    offenders = self.offenders(*promised)
     if self.observed is not None and offenders:
       broken.append(
         f'{len(offenders)} of {self.observed.num_clients} clients took part sooner or '
@@ -239,52 +202,38 @@ class Summary:
       )
     return broken
 
-  def _broken_by_waiting(
-    self, min_separation: Optional[int], max_participations: Optional[int]
-  ) -> list[str]:
-    waiting, broken = self.waiting, []
-    if waiting is None:
-      return []
-    device = f'a device that waits {waiting.hours} can be in'
-    if waiting.closest is not None and waiting.min_separation < (min_separation or 0):
-      broken.append(
-        f'{device} {self._rounds_apart(*waiting.closest)}; promised: at least '
-        f'{min_separation}'
-      )
-    most = waiting.max_participations
-    if max_participations is not None and most > max_participations:
-      broken.append(f'{device} {most} rounds; promised: at most {max_participations}')
-    return broken
-
-  def _broken_by_clients(
+  def _broken(
     self,
+    basis: Optional[_Basis],
     min_separation: Optional[int],
     max_participations: Optional[int],
     standard: str,
   ) -> list[str]:
-    observed, broken = self.observed, []
-    if observed is None:
-      return []
-    if observed.closest is not None and observed.min_separation < (min_separation or 0):
-      broken.append(
-        f'{self._closest_observed()}; {standard}: at least {min_separation}'
-      )
-    most = observed.max_participations
-    if max_participations is not None and most > max_participations:
-      rounds = self._numbers(observed.rounds_of_most_active)
-      shown = ', '.join(map(str, rounds[:20])) + (', ...' if len(rounds) > 20 else '')
-      broken.append(
-        f'{_called(observed.most_active)} took part {most} times, in rounds {shown}; '
-        f'{standard}: at most {max_participations}'
-      )
+    broken: list[str] = []
+    if basis is None:
+      return broken
+    if basis.closest is not None and basis.min_separation < (min_separation or 0):
+      broken.append(f'{self._closest(basis)}; {standard}: at least {min_separation}')
+    if max_participations is not None and basis.max_participations > max_participations:
+      broken.append(f'{self._most(basis)}; {standard}: at most {max_participations}')
     return broken
 
-  def _closest_observed(self) -> str:
-    assert self.observed is not None and self.observed.closest is not None
-    client, first, second = self.observed.closest
+  def _closest(self, basis: Optional[_Basis]) -> str:
+    assert basis is not None and basis.closest is not None
+    *client, first, second = basis.closest
+    if isinstance(basis, Waiting):
+      return f'{_device(basis)} {self._rounds_apart(first, second)}'
     if first == second:
-      return f'{_called(client)} is twice in round {first + self.log.first_number}'
-    return f'{_called(client)} took part in {self._rounds_apart(first, second)}'
+      return f'{_called(*client)} is twice in round {first + self.log.first_number}'
+    return f'{_called(*client)} took part in {self._rounds_apart(first, second)}'
+
+  def _most(self, basis: _Basis) -> str:
+    if isinstance(basis, Waiting):
+      return f'{_device(basis)} {basis.max_participations} rounds'
+    rounds = self._numbers(basis.rounds_of_most_active)
+    shown = ', '.join(map(str, rounds[:20])) + (', ...' if len(rounds) > 20 else '')
+    client = _called(basis.most_active)
+    return f'{client} took part {len(rounds)} times, in rounds {shown}'
 
   def _rounds_apart(self, first: int, second: int) -> str:
     number = self.log.first_number
@@ -320,7 +269,7 @@ class Summary:
     return largest
 
   @property
-  def _basis(self) -> Union[Waiting, Observed]:
+  def _basis(self) -> _Basis:
     basis = self.waiting or self.observed
     assert basis is not None  # `summarize` finds one or the other.
     return basis
@@ -386,7 +335,8 @@ class Summary:
       else:
         rows.append(('for example', self._rounds_apart(*waiting.closest)))
       if waiting.fewest_rounds_in_wait is not None:
-        fewest = f'{waiting.fewest_rounds_in_wait} complete within {waiting.hours}'
+        hours = f'{waiting.min_wait_hours:g} h'
+        fewest = f'{waiting.fewest_rounds_in_wait} complete within {hours}'
         rows.append(('fewest rounds', fewest))
       rows += [('assumed', assumption) for assumption in waiting.assumptions]
     if observed is not None:
@@ -394,11 +344,15 @@ class Summary:
       if observed.closest is None:
         rows.append(('', 'No client took part twice.'))
       else:
-        rows.append(('closest seen', self._closest_observed()))
+        rows.append(('closest seen', self._closest(observed)))
       most = f'{_called(observed.most_active)}, {observed.max_participations} times'
       rows.append(('most active', most))
     rows += [('note', note) for note in self.log.notes]
     return ''.join(f'{name:<20}{value}\n' for name, value in rows)
+
+
+def _device(waiting: Waiting) -> str:
+  return f'a device that waits {waiting.min_wait_hours:g} h can be in'
 
 
 def _called(client: Optional[str]) -> str:
@@ -413,20 +367,10 @@ def summarize(
 ) -> Summary:
   """Computes what a log says about participation.
 
-  Args:
-    log: From `round_log.read`.
-    min_wait_hours: How long a device waits at least between two rounds. `None` for 24,
-      or, if the log names its clients, for no such rule.
-    wait_from: 'contribution' or 'completion'; see the module's description.
-    first_start: When the first round started, written as the log's times are; only for
-      logs without starts, with `wait_from='contribution'`.
-
-  Returns:
-    The summary.
-
-  Raises:
-    ValueError: If `min_wait_hours` is not positive or above ten years, needs times that
-      the log does not have, or `first_start` does not fit the log.
+  `min_wait_hours`: How long a device waits at least between two rounds. `None` for 24,
+  or, if the log names its clients, for no such rule.
+  `first_start`: When the first round started, written as the log's times are; only for
+  logs without starts, with `wait_from='contribution'`.
 
   Example:
     A round an hour. A device that contributes at the start of round 0 can contribute

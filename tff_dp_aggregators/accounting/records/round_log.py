@@ -76,13 +76,8 @@ from tff_dp_aggregators.base import strict_json
 # The names under which a column is recognised, whatever their case.
 COLUMNS: dict[str, tuple[str, ...]] = {
   'completion_time': (
-    'completion_time',
-    'completed_at',
-    'completed',
-    'end_time',
-    'finished_at',
-    'time',
-    'timestamp',
+    *('completion_time', 'completed_at', 'completed', 'end_time', 'finished_at'),
+    *('time', 'timestamp'),
   ),
   'start_time': ('start_time', 'started_at', 'started'),
   'round': (
@@ -220,32 +215,21 @@ class Database:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RoundLog:
-  """A log as read and checked, in the order of rounds.
-
-  Attributes:
-    num_rounds: Rounds n.
-    first_number: The number that the log gives to the first round, 0 or 1.
-    completions: int64 nanoseconds since 1970, shape [n], never falling; or `None`.
-    starts: The same for starts, in no particular order; or `None`.
-    cohort_sizes: int64, shape [n]; or `None`.
-    clients: Who took part, as tables; or `None`.
-    time_format: How the log writes times.
-    notes: What was repaired or left out, for people.
-    twice: The lines of the first client that is twice in a round, if there is one.
-    resolution: Nanoseconds to which the times are rounded, where they are written in
-      powers of ten and all lack the digits of seconds; else 0.
-  """
+  """A log as read and checked, in the order of rounds."""
 
   num_rounds: int
-  first_number: int
+  first_number: int  # What the log calls the first round, 0 or 1.
+  # int64 nanoseconds since 1970, shape [n]; completions never fall, starts may.
   completions: Optional[np.ndarray] = None
   starts: Optional[np.ndarray] = None
-  cohort_sizes: Optional[np.ndarray] = None
-  clients: Optional[Database] = None
+  cohort_sizes: Optional[np.ndarray] = None  # int64, shape [n].
+  clients: Optional[Database] = None  # Who took part.
   time_format: Optional[str] = None
-  notes: tuple[str, ...] = ()
+  notes: tuple[str, ...] = ()  # What was repaired or left out, for people.
+  # Nanoseconds to which the times are rounded, where they are written in powers of ten
+  # and all lack the digits of seconds; else 0.
   resolution: int = 0
-  twice: tuple[int, ...] = ()
+  twice: tuple[int, ...] = ()  # Lines of the first client that is twice in a round.
 
   def format_time(self, nanoseconds: int) -> str:
     """A time of this log to microseconds, in UTC if the log's times have a zone."""
@@ -259,18 +243,11 @@ def read(
   columns: Optional[Mapping[str, str]] = None,
   population: Optional[str] = None,
 ) -> RoundLog:
-  r"""Reads and checks a log.
+  r"""Reads and checks a log; what is refused is named with its line.
 
-  Args:
-    path: The file, UTF-8, which may be gzipped.
-    columns: The file's own names of columns, by the names of `COLUMNS`; the empty name
-      for one that it does not have.
-    population: The population whose rounds are to be read; `None` for a log that has
-      one only.
-
-  Raises:
-    OSError: If the file cannot be read.
-    ValueError: If something in it is refused, with the line.
+  `columns`: The file's own names of columns, by the names of `COLUMNS`; the empty name
+  for one that it does not have.
+  `population`: The one whose rounds are to be read; `None` for a log that has one only.
 
   Example:
     >>> import os, tempfile
@@ -286,17 +263,9 @@ def read(
 
 
 def parse_time(text: str) -> tuple[int, str]:
-  """Reads a time.
+  """Nanoseconds since 1970 of a time as logs have it, and how it is written.
 
-  Args:
-    text: In any form that logs have.
-
-  Returns:
-    Nanoseconds since 1970, cut down, and how the time was written; without a zone,
-    those that it would be in UTC.
-
-  Raises:
-    ValueError: If it is not a time between 1970 and 2200.
+  A time without a zone is taken to be in UTC.
 
   Example:
     >>> parse_time('1970-01-01T02:00:00.5+02:00')
@@ -318,11 +287,6 @@ class _File(Database):
   is missing or cannot be meant, such as a list where a time should be; `no` numbers the
   entries of the file, from 1. Then `rounds` has numbers, and `ordered` as well the
   round's number in its order, and what the round before has.
-
-  Attributes:
-    found: The file's name of each column.
-    ignored: The file's other columns.
-    notes: What was left out or repaired, for people.
   """
 
   def __init__(self, path: str, columns: dict[str, str], population: Optional[str]):
@@ -333,8 +297,8 @@ class _File(Database):
     self._path, self._columns, self._population = path, columns, population
     self._kind, self._delimiter = 'CSV', ','
     self._header = 0  # Lines before the first entry.
-    self.found: dict[str, str] = {}
-    self.ignored: list[str] = []
+    self.found: dict[str, str] = {}  # The file's name of each column.
+    self.ignored: list[str] = []  # Its other columns.
     self.notes: list[str] = []
     self._twice: tuple[int, ...] = ()
     self._file = self._unpacked()

@@ -73,12 +73,7 @@ def compose(
   command: Optional[str] = None,
   other_releases: Sequence[inputs_lib.OtherRelease] = (),
 ) -> dict[str, Any]:
-  """`statement.compose` of parts, one or more, that are checked; of one, that itself.
-
-  Raises:
-    OSError: If the ledger of a run cannot be read.
-    ValueError: If the parts do not compose; the message names two that do not.
-  """
+  """`statement.compose` of parts that are checked; of a single one, that itself."""
   _check_distinct(parts)
   if len(parts) == 1 and not other_releases:
     return parts[0].statement
@@ -132,7 +127,7 @@ def _check_distinct(parts: Sequence[Part]) -> None:
 
 
 class _Run(NamedTuple):
-  """What a ledger tells, by which runs are told apart."""
+  """What tells the run of a ledger from others."""
 
   first: ledger_lib.LedgerEntry
   # What no two runs have in common, each with what is wrong if they do.

@@ -15,7 +15,7 @@ which is computed again when a report is verified.
 import dataclasses
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Optional, cast
 
 import dp_accounting
@@ -127,19 +127,14 @@ def of_event(
 
 
 def recognised_by(
-  accountant: Any,
-  mu: Optional[float],
-  pure_epsilon: float,
-  is_drawn: bool = False,
+  accountant: Any, pure_epsilon: float, is_drawn: bool = False
 ) -> float:
   """The largest part that is recognised with `FALSE_ALARMS`; 1 without a guarantee.
 
   It is the least that any point of the privacy curve gives, so all of them have to be
   right: where they are drawn, the probabilities that one is not are added to it.
   """
-  if mu is not None:
-    return recognised_of_gaussian(mu)
-  points, doubt = [(pure_epsilon, 0.0)], 0.0
+  points, least, doubt = [(pure_epsilon, 0.0)], 1.0, 0.0
   for delta in map(float, _DRAWN_DELTAS if is_drawn else _DELTAS):
     try:
       points.append((accountant.get_epsilon(delta), delta))
@@ -147,7 +142,11 @@ def recognised_by(
       continue  # Where it has no answer; fewer points are a bound as well.
     if is_drawn:
       doubt += accountant.failure_probability(delta)
-  return min(recognised_of_points(points) + doubt, 1.0)
+  for epsilon, delta in points:
+    few = math.exp(min(epsilon, 100.0)) * FALSE_ALARMS + delta  # Above 1 long before.
+    most = 1 - math.exp(-epsilon) * (1 - delta - FALSE_ALARMS)
+    least = min(least, few, most)
+  return min(least + doubt, 1.0)
 
 
 def recognised(
@@ -157,32 +156,22 @@ def recognised(
   mu: Optional[float],
   pure_epsilon: float,
 ) -> float:
-  """By the tightest accountant, or one that was asked for outcomes if that is less."""
+  """By the tightest accountant, or one that was asked for outcomes if that is less.
+
+  Of a Gaussian, by its trade-off function (equation 6).
+  """
+  if mu == math.inf:
+    return 1.0
+  if mu is not None:
+    normal = statistics.NormalDist()
+    return normal.cdf(mu + normal.inv_cdf(FALSE_ALARMS))
   drawn = [name for name in composed if accountants.ACCOUNTANTS[name].is_drawn]
   shares = []
   for name in dict.fromkeys([accountants.tightest(event, relation), *drawn]):
     accountant = composed.get(name) or accountants.composed(event, name, relation)
     is_drawn = accountants.ACCOUNTANTS[name].is_drawn
-    shares.append(recognised_by(accountant, mu, pure_epsilon, is_drawn))
+    shares.append(recognised_by(accountant, pure_epsilon, is_drawn))
   return min(shares)
-
-
-def recognised_of_gaussian(mu: float) -> float:
-  """By the trade-off function of mu-Gaussian-DP (equation 6)."""
-  if mu == math.inf:
-    return 1.0
-  normal = statistics.NormalDist()
-  return normal.cdf(mu + normal.inv_cdf(FALSE_ALARMS))
-
-
-def recognised_of_points(points: Iterable[tuple[float, float]]) -> float:
-  """By those of points of a privacy curve, the least that one of them gives."""
-  least = 1.0
-  for epsilon, delta in points:
-    few = math.exp(min(epsilon, 100.0)) * FALSE_ALARMS + delta  # Above 1 long before.
-    most = 1 - math.exp(-epsilon) * (1 - delta - FALSE_ALARMS)
-    least = min(least, few, most)
-  return least
 
 
 def others(inputs: inputs_lib.Inputs) -> list[model.OtherGuarantee]:
@@ -223,7 +212,7 @@ def others(inputs: inputs_lib.Inputs) -> list[model.OtherGuarantee]:
       rows += [('released', honest, fewest), ('released', other, fewest)]
     elif fewest is not None and of_gaussians:
       rows.append(('released', honest, fewest))
-    # Of Laplace noise nothing better is known of the sum.
+    # Nothing better is known of the sum of Laplace noise.
     if fewest is not None and of_gaussians:
       rows.append(('other_client', honest, left))
   released, reports = _reports(inputs)

@@ -3,10 +3,11 @@
 Whoever has something to report produces `Inputs` (flags, `sources` from files,
 `verification` from a report), and `statement.build` alone makes a statement of them.
 
-What enforces the limits, where the noise comes from, the clip norm and the version of
-the code that trained are facts that computing a report again cannot confirm. Each is
-recorded in a file of the run that the report rests on, or stated by who made the report
-and verified by nobody, or not stated at all. `provenance` says which.
+Which mechanism and noise multiplier ran, what enforces the limits, where the noise
+comes from, the clip norm and the version of the code that trained are facts that
+computing a report again cannot confirm. Each is recorded in a file of the run that the
+report rests on, or stated by who made the report and verified by nobody, or not stated
+at all. `provenance` says which.
 """
 
 import dataclasses
@@ -32,8 +33,11 @@ _SAID = terms.sentences('statement.j2')
 NOT_STATED: str = _SAID.not_stated
 # What a run's configuration says of noise that it draws from a seed.
 SEEDED_NOISE: str = _SAID.seeded_noise
-# Fields of `Inputs` that are such facts, and files that record each.
+# Such facts, and files that record each: those of the mechanism, which are always
+# stated, and fields of `Inputs`.
+_OF_MECHANISM = ('mechanism', 'noise_multiplier')
 _FACTS = {
+  **dict.fromkeys(_OF_MECHANISM, ('config', 'ledger')),
   'enforced_by': ('config',),
   'cap_enforced_by': ('config',),
   'noise_source': ('config',),
@@ -123,17 +127,10 @@ class SimulatedCohort:
   epsilon is conditional: a run would have had it whose rounds have s times the clients,
   of a population s times as large, which leaves the schema as it is.
 
-  Attributes:
-    scale: How many times larger that cohort is, and the population it is drawn from.
-    clients_per_round: Clients of a round in the run itself.
-    num_clients: Clients in the run itself.
-
-  Raises:
-    ValueError: If `scale` is not finite or less than 1, or another number not positive.
   """
 
-  scale: float
-  clients_per_round: float
+  scale: float  # How many times larger cohort and population are, at least 1.
+  clients_per_round: float  # Of the run itself, as the next.
   num_clients: int
 
   def __post_init__(self) -> None:
@@ -149,7 +146,7 @@ class SimulatedCohort:
 
   @property
   def simulated_clients_per_round(self) -> float:
-    """Clients of a round as the noise has it."""
+    """Clients of a round whose noise it is."""
     return self.scale * self.clients_per_round
 
   @property
@@ -162,41 +159,38 @@ class SimulatedCohort:
 class Inputs:
   """A mechanism, and what is to be said of it or of a run of it.
 
+  What is not known, or is not there, is `None`.
+
   Attributes:
     mechanism: What was planned, with what was found from a target.
     delta: At which delta the guarantee is stated.
-    target_epsilon: What was asked for, if anything was.
-    found: What was found from the target: 'noise_multiplier', 'num_rounds' or
-      'max_participations'; `None` if everything was given.
+    target_epsilon: What was asked for.
+    found: What was found from it: 'noise_multiplier', 'num_rounds' or
+      'max_participations'.
     accountant: Whose epsilon the guarantee states; `None` for the tightest.
-    clip_norm: L2 bound of a client's contribution; it does not change the guarantee. A
-      ledger must have the same in all rounds.
-    weights_of_parts: Of a joint mechanism: the shapes of the weights, by the names of
-      part and weight, as the run's configuration has them, which is to be among the
-      files; `None` if they are not known.
+    clip_norm: L2 bound of a client's contribution, which does not change the guarantee.
+      A ledger must have the same in all rounds.
+    weights_of_parts: Shapes of weights of a joint mechanism, by the names of part and
+      weight, as the run's configuration has them, which is to be among the files.
     ledger: What the run's ledger says. With it the guarantee is of the rounds that ran;
       without it, of all rounds planned.
     enforced_by: What keeps rounds of a client as far apart as they are assumed to be,
       or draws clients as they are assumed to be drawn.
     cap_enforced_by: What keeps a client within `max_participations`, where fewer are
-      assumed than the separation leaves possible; `None` if that is not stated.
+      assumed than the separation allows.
     noise_source: Where the randomness comes from.
-    code_version: Of the code that trained.
+    code_version: Version of the code that trained.
     participation_source: Where the participation limits come from, such as the summary
       of a round log.
     simulation: 'packed' if many clients were trained in one computation, 'one_by_one'
-      if each in one of its own; `None` if that is not known.
-    reporting: Which clients that were asked reported; `None` if all did, or nothing is
-      known.
-    before_clipping: What was done with an update before it was clipped; `None` if
-      nothing was, or nothing is known.
-    simulated_cohort: Of a run whose noise is less than the mechanism's, as if its
-      cohort were larger; the mechanism is then what that cohort would have had. `None`
-      for all other runs.
-    nbafl: The plan of NbAFL that the noise is from; `None` if it is from none.
+      if each in one of its own.
+    reporting: Which clients that were asked reported; `None` if all did as well.
+    before_clipping: What was done with an update before it was clipped.
+    simulated_cohort: The larger cohort whose noise the run has, as its noise is less
+      than the mechanism's; the mechanism is then what that cohort would have had.
+    nbafl: The plan of NbAFL that the noise is from.
     not_covered: Sentences: what else was computed from clients' data without noise.
-    tuning: Among how many runs on the same clients this one was chosen; `None` if that
-      is not known.
+    tuning: Among how many runs on the same clients this one was chosen.
     command: A command that prints the same numbers again.
     files: Files that the statement is made from, each with `role`, `path` and `sha256`.
   """
@@ -261,17 +255,15 @@ def check_tuning(tuning: Any) -> Optional[Tuning]:
   """Returns it, if it says among how many runs one was chosen and what they spent."""
   if tuning is None:
     return None
-  if not isinstance(tuning, Tuning):
+  if not isinstance(tuning, Tuning) or isinstance(tuning.epsilon, bool):
     raise TypeError(f'tuning must be a Tuning(num_runs, epsilon); got {tuning!r}.')
-  checks.check_positive_int('num_runs of tuning', tuning.num_runs)
-  epsilon: Any = checks.check_number('epsilon of tuning', tuning.epsilon)
-  if isinstance(epsilon, bool):
-    raise TypeError(f'epsilon of tuning must be a number, got {epsilon}.')
+  num_runs = checks.check_positive_int('num_runs of tuning', tuning.num_runs)
+  epsilon = checks.check_number('epsilon of tuning', tuning.epsilon)
   if not epsilon >= 0:
     raise ValueError(
       f'epsilon of tuning must be at least 0, that of all runs composed; got {epsilon}.'
     )
-  return Tuning(int(tuning.num_runs), float(epsilon))
+  return Tuning(num_runs, float(epsilon))
 
 
 def check_releases(
@@ -381,12 +373,14 @@ def provenance(inputs: Inputs) -> model.Provenance:
 
 
 def _origin(name: str, inputs: Inputs, roles: set[str]) -> str:
-  value = getattr(inputs, name)
-  if name == 'clip_norm' and inputs.mechanism.parts:
-    value = [part.clip_norm for part in inputs.mechanism.parts]
   recording = roles & set(_FACTS[name])
   if 'ledger' in recording:
     return 'recorded'
+  if name in _OF_MECHANISM:
+    return 'recorded' if recording else 'stated'
+  value = getattr(inputs, name)
+  if name == 'clip_norm' and inputs.mechanism.parts:
+    value = [part.clip_norm for part in inputs.mechanism.parts]
   if name == 'noise_source' and value == noise_source_of(inputs.ledger):
     return 'recorded'
   if value in (_DEFAULTS[name], NOT_STATED):

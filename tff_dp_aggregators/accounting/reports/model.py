@@ -220,7 +220,7 @@ class Part(Mechanism, frozen=True, kw_only=True):
 
   Attributes:
     part: Name of the part.
-    patterns: Of names of its weights, but for those of earlier parts.
+    patterns: For names of its weights, but for those of earlier parts.
     weights: Names of its weights; null if the report is of no run.
     shapes: Shapes of its weights, or null.
     num_parameters: Numbers in all its weights, or null.
@@ -502,7 +502,7 @@ class OtherRelease(Model, frozen=True):
 
   Attributes:
     name: In a few words.
-    epsilon: Of all that it released, for all data of a client.
+    epsilon: For all that it released, and all data of a client.
     delta: To that epsilon.
     adjacency: Which data sets are neighbours; null if it was not stated.
   """
@@ -619,8 +619,15 @@ class Curves(Model, frozen=True, kw_only=True):
 
 
 class Provenance(Model, frozen=True, kw_only=True):
-  """From where facts are known that computing the report again does not confirm."""
+  """From where facts are known that computing the report again does not confirm.
 
+  Attributes:
+    mechanism: Which strategy ran.
+    noise_multiplier: How much noise it had.
+  """
+
+  mechanism: Origin
+  noise_multiplier: Origin
   enforced_by: Origin
   cap_enforced_by: Origin
   noise_source: Origin
@@ -815,7 +822,7 @@ class SimulatedCohort(Model, frozen=True, kw_only=True):
     simulated_clients_per_round: In the larger cohort.
     num_clients: In the run.
     simulated_num_clients: Population that the larger cohort would be drawn from.
-    noise_multiplier: Of the run: that of the larger cohort over the scale.
+    noise_multiplier: The run's: that of the larger cohort over the scale.
     simulated_noise_multiplier: That of the larger cohort.
     clipped_count_stddev: With adaptive clipping, noise of the count; else null.
     simulated_clipped_count_stddev: The same for the larger cohort.

@@ -17,30 +17,17 @@ _LINE, _MARK, _TEXT, _GRID = '#1f5fa8', '#c0392b', '#333333', '#dddddd'
 
 @dataclasses.dataclass(frozen=True)
 class Plot:
-  """One curve; only pages show it.
-
-  Attributes:
-    title: What the curve shows.
-    caption: How to read it, in a sentence or two.
-    x_label: With the unit.
-    y_label: With the unit.
-    points: (x, y) of the curve, at least one.
-    log_x: Whether the x axis is logarithmic.
-    is_bars: Whether to draw bars, for values that belong to whole numbers.
-    mark: The point to which the report's own number belongs.
-    mark_text: What a dot like that of the mark is said to be; `None` for its y, rounded
-      up.
-  """
+  """One curve; only pages show it."""
 
   title: str
-  caption: str
-  x_label: str
+  caption: str  # How to read it, in a sentence or two.
+  x_label: str  # With the unit, as the next.
   y_label: str
-  points: tuple[tuple[float, float], ...]
+  points: tuple[tuple[float, float], ...]  # At least one.
   log_x: bool = False
-  is_bars: bool = False
-  mark: Optional[tuple[float, float]] = None
-  mark_text: Optional[str] = None
+  is_bars: bool = False  # For values that belong to whole numbers.
+  mark: Optional[tuple[float, float]] = None  # Where the report's own number is.
+  mark_text: Optional[str] = None  # By default its y, rounded up.
 
   @property
   def alternative(self) -> str:
@@ -84,7 +71,7 @@ def _draw(axes: Any, plot: Plot) -> None:
       axes.set_ylim(-_LEAST_HEIGHT / 2, _LEAST_HEIGHT / 2)
   else:
     axes.plot(x, y, color=_LINE, linewidth=1.8)
-    # Of what may be negative, such as a loss, all is shown.
+    # What may be negative, such as a loss, is shown whole.
     axes.set_ylim(bottom=None if min(y) < 0 else 0)
   if plot.log_x:
     axes.set_xscale('log')

@@ -54,18 +54,10 @@ def render(
   output_format: str,
   learned: Optional[learning_curves.Curves] = None,
 ) -> str:
-  """A statement in one of `FORMATS`.
+  """A statement in one of `FORMATS`; HTML is one file, with nothing to load.
 
-  Args:
-    statement: As `statement.build`, `compose` or `build_without_privacy` returned it.
-      For plots it needs its curves.
-    output_format: 'text' or 'markdown', 'html' (one file, with nothing to load), or
-      'json' (described by `schema.load`).
-    learned: What the run learned, which only the page shows beside its privacy; `None`
-      if there is no run, or nothing is known of it.
-
-  Raises:
-    ValueError: If the format is unknown.
+  For plots the statement needs its curves, and `learned`, if a run is known to have
+  learned something.
 
   Example:
     >>> from tff_dp_aggregators.accounting.reports import statement
@@ -174,14 +166,7 @@ def _verbatim(text: str) -> markupsafe.Markup:
 @functools.cache
 def _environment() -> jinja2.Environment:
   """Templates in which values are text, never markup."""
-  environment = jinja2.Environment(
-    loader=jinja2.PackageLoader('tff_dp_aggregators.accounting.reports'),
-    undefined=jinja2.StrictUndefined,
-    trim_blocks=True,
-    lstrip_blocks=True,
-    autoescape=True,
-    finalize=_escaped,
-  )
+  environment = terms.environment('reports', autoescape=True, finalize=_escaped)
   environment.filters.update(
     down=rounding.down,
     exact=rounding.exact,

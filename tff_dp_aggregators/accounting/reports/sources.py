@@ -52,10 +52,6 @@ def from_plan(
 
   The limits of the plan are those of the round log, if there is one; with a ledger, the
   log shows that they were kept.
-
-  Raises:
-    OSError: If a file cannot be read.
-    ValueError: If the ledger is wrong, or does not agree with the round log.
   """
   files, found = [], dataclasses.replace(plan, command=command)
   if ledger is not None:
@@ -167,15 +163,8 @@ class _Config(msgspec.Struct, frozen=True):
 def from_run_dir(run_dir: str, accountant: Optional[str] = None) -> inputs_lib.Inputs:
   """The statement's inputs for what a run left: configuration, strategy and ledger.
 
-  Args:
-    run_dir: Its directory.
-    accountant: Whose epsilon counts; `None` for the one that the run was planned by, if
-      no tighter one has as little, or else the tightest.
-
-  Raises:
-    OSError: If a file cannot be read.
-    ValueError: If the run in the directory had no mechanism, or its files contradict
-      each other.
+  `accountant`: Whose epsilon counts; `None` for the one that the run was planned by, if
+  no tighter one has as little, or else the tightest.
   """
   path, config = _config_of(run_dir)
   try:
@@ -411,10 +400,6 @@ def from_round_log(
 
   Or those that were planned, of at least as many rounds, as far as they were kept.
   Other arguments are those of `round_log.read` and `log_participation.summarize`.
-
-  Raises:
-    OSError: If the file cannot be read.
-    ValueError: If an entry is wrong; the message names the line.
   """
   file = file_of('round_log', path)
   log = round_log_lib.read(path, columns, population)
@@ -487,7 +472,7 @@ def summary_of(log: RoundLog, plan: inputs_lib.Inputs) -> dict[str, Any]:
       squared = log.proved.sensitivity_squared(mechanism.strategy)
   if squared is None:
     return {**log.summary, 'occurred': None}
-  # Of contributions alone, which replacing one moves twice as far. Either may be known
+  # For contributions alone, which replacing one moves twice as far. Either may be known
   # by a bound.
   allowed = mechanism.strategy.sensitivity_squared(mechanism.limits)
   share = min(squared / allowed, 1.0)

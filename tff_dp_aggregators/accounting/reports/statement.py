@@ -58,21 +58,10 @@ _MAX_NUMBERS = 10_000
 
 
 def build(inputs: inputs_lib.Inputs, *, with_curves: bool = True) -> dict[str, Any]:
-  """Builds the statement of a mechanism, and of a run of it.
+  """Builds the statement of a mechanism, and of a run of it, JSON-ready.
 
-  Args:
-    inputs: What it is made of.
-    with_curves: Whether to compute the points of plots; else `curves` is `None`.
-
-  Returns:
-    A JSON-ready dict, described by `schema.load`; infinities are `None`. Of a run that
-    simulates a larger cohort it is one without privacy.
-
-  Raises:
-    ValueError: If `delta` is out of range, the target is missed, or the ledger is of
-      another mechanism, other limits on participation or sampling, or another clip
-      norm.
-    dp_accounting.UnsupportedEventError: If the accountant cannot read the events.
+  Infinities are `None`. Without `with_curves`, so are the points of plots. The
+  statement of a run that simulates a larger cohort is one without privacy.
   """
   mechanism, delta = inputs.mechanism, inputs.delta
   gaussian.check_delta(delta)
@@ -142,17 +131,11 @@ def compose(
 ) -> dict[str, Any]:
   """The statement of several runs or phases on the same clients together.
 
-  Args:
-    parts: What `build` returned for each, at the same delta and for the same adjacency.
-      A client may take part in all of them. Curves are computed if all parts have them.
-    accountant: Whose epsilon the guarantee states; `None` for the tightest.
-    command: A command that prints the same numbers again.
-    other_releases: What other systems released of these clients, as it is stated.
-    names: Where the parts come from, for messages.
+  A client may take part in all of them. Curves are computed if all parts have them.
 
-  Raises:
-    ValueError: If there is nothing to compose, parts are for different deltas or
-      adjacencies, or the deltas of other releases leave nothing of that.
+  `parts`: What `build` returned for each, for the same delta and adjacency.
+  `other_releases`: What other systems released of these clients, as it is stated.
+  `names`: Where the parts come from, for messages.
   """
   if not parts or len(parts) + len(other_releases) < 2:
     raise ValueError(

@@ -15,17 +15,23 @@ from tff_dp_aggregators.accounting import sites
 from tff_dp_aggregators.accounting.accountants import monte_carlo
 
 
-@functools.cache
-def sentences(name: str) -> Any:
-  """What a template of plain text has, as attributes: texts, tables and macros."""
-  environment = jinja2.Environment(
-    loader=jinja2.PackageLoader('tff_dp_aggregators.accounting.reports'),
+def environment(package: str, **options: Any) -> jinja2.Environment:
+  """Templates of 'reports' or 'planning', in which all names have to be known."""
+  return jinja2.Environment(
+    loader=jinja2.PackageLoader(f'tff_dp_aggregators.accounting.{package}'),
     undefined=jinja2.StrictUndefined,
     trim_blocks=True,
     lstrip_blocks=True,
+    **options,
   )
-  environment.globals['monte_carlo'] = monte_carlo
-  return environment.get_template(name).module
+
+
+@functools.cache
+def sentences(name: str) -> Any:
+  """What a template of plain text has, as attributes: texts, tables and macros."""
+  templates = environment('reports')
+  templates.globals['monte_carlo'] = monte_carlo
+  return templates.get_template(name).module
 
 
 def in_a_line(text: Any) -> str:

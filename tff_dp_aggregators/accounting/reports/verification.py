@@ -93,16 +93,11 @@ _FAILURES = (
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-  """What verifying a report found.
+  """What verifying a report found."""
 
-  Attributes:
-    differences: One line for each, naming the field and both values; none if the
-      report is right.
-    notes: What else a reader should know, such as other versions of the software.
-  """
-
+  # A line for each, naming the field and both values; none if the report is right.
   differences: tuple[str, ...]
-  notes: tuple[str, ...]
+  notes: tuple[str, ...]  # Such as other versions of the software.
 
   @property
   def ok(self) -> bool:
@@ -132,17 +127,12 @@ class Result:
 def verify(path: str, statement_of: Optional[StatementOf] = None) -> Result:
   """Computes a JSON report again and compares.
 
-  Args:
-    path: Of the report. Files it was made from are looked for where it says, relative
-      paths from the current directory, and else beside the report.
-    statement_of: What the report program makes of a command line, without printing it:
-      `programs.report.statement_of`. Without it the report's command is not checked,
-      and a note says so.
+  Files it was made from are looked for where it says, relative paths from the current
+  directory, and else beside the report.
 
-  Raises:
-    OSError: If the report cannot be read.
-    ValueError: If it is not a report of this format and version, or its command leads
-      back to itself.
+  `statement_of`: What the report program makes of a command line, without printing it:
+  `programs.report.statement_of`. Without it the report's command is not checked, and a
+  note says so.
   """
   if os.path.isdir(path):
     raise ValueError(
@@ -232,6 +222,13 @@ def _bring_up_to_date(report: dict[str, Any]) -> None:
     later = {'nbafl': None, 'warnings': []}
   for name, value in later.items():
     report.setdefault(name, value)
+  provenance, names = report.get('provenance'), ('mechanism', 'noise_multiplier')
+  if isinstance(provenance, dict) and not set(names) & set(provenance):
+    files = stated.get('files') if isinstance(stated, dict) else None
+    files = files if isinstance(files, list) else []
+    roles = [file.get('role') for file in files if isinstance(file, dict)]
+    is_recorded = 'config' in roles or 'ledger' in roles
+    provenance.update(dict.fromkeys(names, 'recorded' if is_recorded else 'stated'))
   of_parts = mechanism.get('parts') if isinstance(mechanism, dict) else None
   for part in of_parts if isinstance(of_parts, list) else ():
     _bring_up_to_date({'mechanism': part})
