@@ -22,7 +22,6 @@ import pytest
 from scipy import special
 
 from tff_dp_aggregators import accounting
-from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import local
 from tff_dp_aggregators.accounting import noises
 
@@ -224,10 +223,3 @@ def test_without_noise_nothing_is_private():
 def test_what_has_no_guarantee_is_refused(call, message):
   with pytest.raises(ValueError, match=message):
     call()
-
-
-def test_correlated_noise_is_not_made_on_clients():
-  assert local.check_strategy(strategies.Identity(4)) == strategies.Identity(4)
-  banded = strategies.BandedToeplitz.square_root(8, 2)
-  with pytest.raises(ValueError, match='earlier rounds, which clients made'):
-    local.check_strategy(banded)

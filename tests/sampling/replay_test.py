@@ -46,7 +46,7 @@ def test_what_is_saved_is_replayed(name, tmp_path):
   schedule.save(path)
   replay = sampling.Replay(path)
   assert replay.schema == schedule.schema
-  for attribute in ('num_clients', 'clients_per_round', 'max_cohort', 'num_rounds'):
+  for attribute in ('num_clients', 'clients_per_round', 'num_rounds'):
     assert getattr(replay, attribute) == getattr(schedule, attribute), attribute
   for this_round in range(12):
     attempts = schedule.attempts(this_round)

@@ -36,11 +36,7 @@ class ReportingGoalError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class Limits(scheme.Scheme):
-  """`strategies.Participation` as a scheme.
-
-  Attributes:
-    participation: The limits.
-  """
+  """`strategies.Participation` as a scheme."""
 
   name = 'participation'
   flag = 'none'
@@ -136,11 +132,6 @@ class LimitsSchedule(schedule_lib.Schedule):
   def schema(self) -> strategies.Participation:
     """The limits."""
     return self.participation
-
-  @functools.cached_property
-  def max_cohort(self) -> int:
-    """Clients asked for a round; the largest number that report, with drop-outs."""
-    return self.clients_per_round if self.dropouts is None else self._largest_cohort()
 
   def for_clients(self, ids: Sequence[Any]) -> 'LimitsSchedule':
     """Itself: cohorts of one size, which are the same if a client sends zeros."""

@@ -6,7 +6,7 @@ neighbouring relation is add-or-remove.
 
 import dataclasses
 import math
-from typing import Any, Callable
+from typing import Callable
 
 import dp_accounting
 import numpy as np
@@ -94,7 +94,7 @@ class PoissonSampling(scheme.RoundSampling):
     """Clients of the smallest group that are expected to be drawn."""
     return self.sampling_probability * (num_clients // self.num_groups)
 
-  def check_clients(self, num_clients: int, clients_per_round: Any) -> None:
+  def check_clients(self, num_clients: int) -> None:
     """Refuses groups without clients."""
     if num_clients < self.num_groups:
       raise participation_lib.PopulationTooSmallError(

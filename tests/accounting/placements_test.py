@@ -27,7 +27,7 @@ from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import distributed_noise
 from tff_dp_aggregators.accounting import local
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
-from tff_dp_aggregators.accounting import sites
+from tff_dp_aggregators.accounting import noises
 
 _LIMITS = strategies.Participation(9, min_separation=3)
 _ON_TOP = {'server_noise_multiplier': 30.0}
@@ -217,7 +217,9 @@ _SAMPLED = (
 
 
 @pytest.mark.parametrize('schema', _SAMPLED, ids=lambda schema: type(schema).__name__)
-@pytest.mark.parametrize('site', [name for name in sites.SITES if name != 'server'])
+@pytest.mark.parametrize(
+  'site', [name for name in noises.PLACEMENTS if name != 'server']
+)
 @pytest.mark.parametrize('name', ['gaussian', 'laplace', 'skellam'])
 def test_no_noise_of_clients_is_amplified_by_sampling(schema, site, name):
   needed = {'min_clients': 5} if (name, site) == ('gaussian', 'clients') else {}
