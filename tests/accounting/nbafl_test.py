@@ -10,7 +10,6 @@ Claims:
   small indeed; what is calibrated exactly keeps what it promises, and hardly more.
 * Guarantees are those of the accountants; with clients drawn at random, no data sets
   are told apart more easily, and some are told apart as easily.
-* Noise that is drawn by the multipliers has the deviations of the formulas.
 * The mechanism of a run has this noise, and with it the guarantees of a plan in which
   all clients take part; where they are drawn, it states no less.
 """
@@ -21,7 +20,6 @@ import dp_accounting
 import numpy as np
 import pytest
 from dp_accounting import NeighboringRelation as Relation
-from scipy import special
 from scipy import stats
 
 from tff_dp_aggregators.accounting import accountants
@@ -211,20 +209,6 @@ def test_one_round_of_drawn_clients_is_told_as_easily_as_is_said(epsilon):
       assert found == pytest.approx(said, rel=1e-5)
 
 
-def test_three_rounds_of_drawn_clients_are_a_binomial_mixture():
-  mu, fraction, epsilon = 0.9, 0.4, 0.5
-  expected = sum(
-    stats.binom.pmf(k, 3, fraction) * gaussian.delta_of(math.sqrt(k) * mu, epsilon)
-    for k in range(4)
-  )
-  found = nbafl._delta_of_random_rounds(mu, epsilon, 3, fraction, 1e-20)
-  assert found == pytest.approx(expected, rel=1e-9)
-  likely = np.exp(nbafl._log_likelihoods(3, fraction))
-  np.testing.assert_allclose(
-    likely, special.binom(3, range(4)) * 0.4 ** np.arange(4) * 0.6 ** (3 - np.arange(4))
-  )
-
-
 def test_random_rounds_by_simulation_are_within_what_is_said():
   # The loss of 5 drawn rounds whose sums say who is in them, against its tail.
   rng, runs = np.random.default_rng(20261123), 400_000
@@ -236,18 +220,6 @@ def test_random_rounds_by_simulation_are_within_what_is_said():
   # 4.9 standard errors: a false alarm in a million.
   error = 4.9 * found.std() / math.sqrt(runs)
   assert abs(found.mean() - said) < error < 0.02
-
-
-def test_multipliers_give_the_deviations_of_the_formulas():
-  made = _made(num_clients=4, num_rounds=200)
-  rng, size = np.random.default_rng(20261123), 200_000
-  of_client = made.client_noise_multiplier * made.clip_norm
-  of_server = made.server_noise_multiplier * made.clip_norm
-  total = rng.normal(scale=of_client, size=[4, size]).sum(axis=0)
-  total += rng.normal(scale=of_server, size=size)
-  expected = math.sqrt(made.uplink_stddev**2 / 4 + made.downlink_stddev**2)
-  # 4.9 / sqrt(2 size): a false alarm in a million.
-  assert (total / 4).std() == pytest.approx(expected, rel=4.9 / math.sqrt(2 * size))
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,6 @@ import numpy as np
 import pytest
 
 from tff_dp_aggregators import accounting
-from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting import noise_to_signal
@@ -92,22 +91,6 @@ def test_vectors_are_as_long_as_is_said():
   np.testing.assert_allclose(ratios, noise_to_signal.of_sums(*given), rtol=0.03)
 
 
-def test_independent_noise_is_as_loud_in_each_round_and_correlated_cancels_in_sums():
-  found = {
-    name: noise_to_signal.summary(
-      mechanism_lib.Mechanism.for_target(name, LIMITS, 2.0, 1e-6), 10_000, 100
-    )
-    for name in ('gaussian', 'banded')
-  }
-  independent, correlated = found['gaussian'], found['banded']
-  assert independent.first_round == independent.worst_round == independent.last_round
-  assert independent.all_rounds == pytest.approx(
-    independent.first_round / math.sqrt(24), rel=1e-12
-  )
-  assert correlated.worst_round > independent.worst_round
-  assert correlated.all_rounds < independent.all_rounds
-
-
 def test_adaptive_clipping_makes_the_noise_of_values_louder():
   fixed = mechanism_lib.Mechanism('gaussian', LIMITS, 1.0)
   adaptive = mechanism_lib.Mechanism('gaussian', LIMITS, 1.0, clipped_count_stddev=2.0)
@@ -143,13 +126,6 @@ def test_noise_that_is_longer_than_the_signal_is_remarked(noise_multiplier, expe
   over_all = noise_multiplier / 10 / math.sqrt(24)
   assert f'of all 24 rounds together {over_all:.3g} times' in remark
   assert 'More clients a round, fewer than 100 parameters or a larger eps' in remark
-
-
-def test_sampled_mechanisms_have_a_row_for_each_round():
-  scheme = sampling.PoissonSampling(7, sampling_probability=0.1)
-  mechanism = mechanism_lib.Mechanism('gaussian', scheme, noise_multiplier=1.5)
-  found = noise_to_signal.by_round(mechanism, 100, clients_per_round=2.5)
-  np.testing.assert_allclose(found, np.full(7, 1.5 * 10 / 2.5), rtol=1e-12)
 
 
 @pytest.mark.parametrize(

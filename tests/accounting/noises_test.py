@@ -28,7 +28,6 @@ from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting import noises
-from tff_dp_aggregators.accounting import spent_by_round
 
 _LIMITS = strategies.Participation(11, min_separation=4)
 
@@ -123,22 +122,6 @@ def test_sampling_amplifies_and_replacing_costs_twice():
   half = _laplace(strategies.Participation(11), noise_multiplier=1.0)
   assert replaced.epsilon(1e-6) == pytest.approx(half.epsilon(1e-6), rel=1e-9)
   assert replaced.sensitivity == 22.0
-
-
-@pytest.mark.parametrize(
-  'schema',
-  [_LIMITS, strategies.Participation(30, 3, 4), sampling.PoissonSampling(9, 0.2)],
-)
-def test_what_is_said_round_by_round_is_at_least_what_was_spent(schema):
-  mechanism = _laplace(schema)
-  by_round = spent_by_round.SpentByRound(mechanism, delta=1e-5)
-  said = [by_round.after(rounds) for rounds in range(1, schema.num_rounds + 1)]
-  assert said == sorted(said)
-  for rounds in (1, 2, schema.num_rounds // 2, schema.num_rounds):
-    events = dp_accounting.ComposedDpEvent(mechanism.round_events[:rounds])
-    spent = accountants.epsilon(events, 1e-5, relation=mechanism.relation)
-    assert said[rounds - 1] >= spent * (1 - 1e-9)
-  assert said[-1] == pytest.approx(mechanism.epsilon(1e-5), rel=1e-9)
 
 
 @pytest.mark.parametrize(

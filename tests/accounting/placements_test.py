@@ -111,26 +111,6 @@ def test_a_simulation_of_local_noise_has_no_guarantee(name):
   assert stood_for.epsilon(1e-6) <= 3.0
 
 
-def test_integers_are_planned_with_the_fewest_bits_that_hardly_cost_noise():
-  needed = {'min_clients': 40, 'dimension': 100}
-  made = mechanism_lib.Mechanism.for_target('skellam', _LIMITS, 3.0, 1e-6, **needed)
-  bits = dict(made.options)['bits']
-  many = mechanism_lib.Mechanism.for_target(
-    'skellam', _LIMITS, 3.0, 1e-6, bits=30, **needed
-  )
-  assert made.noise_multiplier <= 1.011 * many.noise_multiplier
-  few = mechanism_lib.Mechanism.for_target(
-    'skellam', _LIMITS, 3.0, 1e-6, bits=bits - 1, **needed
-  )
-  assert few.noise_multiplier > 1.009 * many.noise_multiplier
-  assert 2.9 < made.epsilon(1e-6) <= 3.0
-  assert made.target == (3.0, 1e-6, None)
-  # Of one Gaussian, with the same noise: integers cannot be better.
-  assert made.epsilon(1e-6) > _make(noise_multiplier=made.noise_multiplier).epsilon(
-    1e-6, accountant='rdp'
-  )
-
-
 @pytest.mark.parametrize(
   ('given', 'why'),
   [
@@ -227,12 +207,6 @@ def test_no_noise_of_clients_is_amplified_by_sampling(schema, site, name):
   needed = _ON_TOP if (name, site) == ('gaussian', 'clients_and_server') else needed
   with pytest.raises(ValueError, match='does not go with'):
     _make(name, schema, noise_site=site, **needed)
-
-
-@pytest.mark.parametrize('schema', _SAMPLED, ids=lambda schema: type(schema).__name__)
-def test_integers_are_not_amplified_by_sampling_either(schema):
-  with pytest.raises(ValueError, match='noise_site=clients does not go with sampling'):
-    _make('skellam', schema, **_INTEGERS)
 
 
 @pytest.mark.parametrize(

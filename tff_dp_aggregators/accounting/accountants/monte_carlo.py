@@ -86,7 +86,6 @@ or delta.
 """
 
 import abc
-import collections
 import dataclasses
 import functools
 import hashlib
@@ -95,6 +94,7 @@ from typing import Any, Callable, NamedTuple, Optional, Union
 
 import dp_accounting
 import numpy as np
+from dp_accounting import NeighboringRelation as Relation
 from scipy import optimize
 from scipy import sparse
 from scipy import special
@@ -116,10 +116,7 @@ _BATCH = 2**22
 
 
 def check_size(numbers: int, num_rounds: int, places: int, most: float) -> None:
-  """Refuses what would take all memory, or hours, before it does.
-
-  `numbers` are held at once, for `places`: bins, or rounds of a break.
-  """
+  """Refuses what would take all memory, or hours: `places` are bins, or of a break."""
   if numbers > MAX_NUMBERS or places > most:
     raise ValueError(
       f'accountant=monte_carlo is for up to {MAX_BINS} bins and {MAX_NUMBERS:.3g} '
@@ -130,7 +127,11 @@ def check_size(numbers: int, num_rounds: int, places: int, most: float) -> None:
 
 
 class Stretched(NamedTuple):
-  """Outcomes of means that are stretched by w, away from Q or to its other side."""
+  """Outcomes of means that are stretched by w, away from Q or to its other side.
+
+  A proposal bounds what one outcome adds to a delta, draws outcomes, and says the
+  logarithms of their densities over Q.
+  """
 
   a: float  # How far from Q, above 1.
   removed: bool  # Whether P is told from Q, or Q from P.
@@ -146,7 +147,7 @@ class Stretched(NamedTuple):
     return self.a - 1 if self.removed else -self.a
 
   def log_bound(self, mixture: 'Mixture', epsilon: float) -> float:
-    """Logarithm of what one outcome adds to a delta at most."""
+    """Of what one outcome adds to a delta at most."""
     a = self.a
     power = special.xlogy(a - 1, a - 1) - special.xlogy(a, a)
     times = a if self.removed else 1 - a
@@ -171,7 +172,7 @@ class Squared(NamedTuple):
   removed: bool = True
 
   def log_bound(self, mixture: 'Mixture', epsilon: float) -> float:
-    """Logarithm of what one outcome adds to a delta at most."""
+    """Of what one outcome adds to a delta at most."""
     return mixture.log_second_moment() - math.log(4) - epsilon
 
   def draw(self, mixture: 'Mixture', rng: np.random.Generator, size: int) -> np.ndarray:
@@ -190,13 +191,9 @@ Proposal = Union[Stretched, Squared]
 
 
 class Mixture(abc.ABC):
-  """A pair (P, Q), from which outcomes can be drawn.
+  """A pair (P, Q), from which outcomes can be drawn."""
 
-  An outcome is known by its inner products with the columns, or with sums of them;
-  `cells` are the numbers that it takes.
-  """
-
-  cells: int
+  cells: int  # Numbers that an outcome takes: inner products with columns, or sums.
 
   @abc.abstractmethod
   def log_moment(self, tilt: float) -> float:
@@ -210,10 +207,7 @@ class Mixture(abc.ABC):
   def draw(
     self, rng: np.random.Generator, size: int, stretch: float, tilt: float
   ) -> np.ndarray:
-    """Inner products of outcomes with columns, or with sums of them; [size, cells].
-
-    `stretch` is the w, 0 to draw from Q; `tilt` the c.
-    """
+    """Outcomes, [size, cells], for the stretch w, 0 to draw from Q, and the tilt c."""
 
   @abc.abstractmethod
   def draw_squared(self, rng: np.random.Generator, size: int) -> np.ndarray:
@@ -238,10 +232,7 @@ class Mixture(abc.ABC):
 
 
 class BallsInBinsMixture(Mixture):
-  """One of b sets of rounds, each with the same probability.
-
-  `noise` is the standard deviation of z over the clip norm, here and below.
-  """
+  """One of b sets of rounds, each with the same probability."""
 
   def __init__(self, strategy: strategies.Strategy, num_bins: int, noise: float):
     scheme.check_cycle('num_bins', num_bins)
@@ -715,6 +706,7 @@ def probability_at_most(count: int, size: int, log_beta: float) -> float:
     return 1.0
   beta = math.exp(log_beta)
 
+  # `special.betaincinv` is wrong for probabilities as small as beta.
   def rest(logit: float) -> float:
     """The chance of so few, and of fewer, if the probability is p, less beta."""
     p = float(special.expit(logit))
@@ -735,10 +727,9 @@ def probability_at_least(count: int, size: int, log_beta: float) -> float:
 def normal_tail(
   beyond: tuple[int, int], size: int, at: tuple[float, float], log_beta: float
 ) -> Optional[NormalTail]:
-  """The bound that counts give; `None` if they give none.
+  """The bound of how many losses are at least c_0 and c_1; `None` if they give none.
 
-  `beyond` are the numbers of outcomes, of `size`, whose loss is at least c_0, and at
-  least c_1; these are `at`, chosen without looking at the outcomes.
+  `at` are these two, chosen without looking at the outcomes.
   """
   log_half = log_beta - math.log(2)
   lower = float(special.ndtri(probability_at_least(beyond[0], size, log_half)))
@@ -752,10 +743,10 @@ def normal_tail(
 def counting_points(
   pilot: np.ndarray, size: int, epsilon: float, log_beta: float
 ) -> tuple[float, Optional[tuple[float, float]]]:
-  """Where to count, of so many outcomes, such that the bound at `epsilon` is small.
+  """About the logarithm of the bound on delta at `epsilon`, with the best c_0 and c_1.
 
-  `pilot` are losses of outcomes that are not counted. It is about the logarithm of the
-  bound on delta, and c_0 and c_1; 0 and `None` if too many losses are above `epsilon`.
+  `pilot` are losses of outcomes that are not counted. It is 0 and `None` if too many
+  losses are above `epsilon`.
   """
   falling, times = -np.sort(-pilot), size / len(pilot)
   tried: list[tuple[float, tuple[float, float]]] = []
@@ -792,9 +783,6 @@ _STEP = 1 / 512
 _SIZES, _PROPOSALS = 64, 512
 _REMOVED, _ADDED = 'removed', 'added'
 _LEAST_EPSILON = 1e-3
-# Answers, by question: a report asks the same ones several times.
-_known: 'collections.OrderedDict[str, float]' = collections.OrderedDict()
-_MOST_KNOWN = 256
 
 
 class Tails(NamedTuple):
@@ -1015,66 +1003,15 @@ class MonteCarloAccountant(accountant.Accountant):
     return 2 * math.exp(_log_beta(delta))  # In one of both directions.
 
   def _epsilon(self, found: list[accountant.Component], delta: float) -> float:
-    return self._remembered('epsilon', delta, self._new_epsilon, found)
+    return _epsilon_of(found[0][0], delta, self.neighboring_relation)
 
   def _delta(self, found: list[accountant.Component], epsilon: float) -> float:
-    return self._remembered('delta', epsilon, self._new_delta, found)
-
-  def _remembered(
-    self, what: str, at: float, find: Callable[[Any, float], float], found: Any
-  ) -> float:
-    event = found[0][0]
-    key = f'{what} {at!r} {self.neighboring_relation} {event!r}'
-    if key not in _known:
-      _known[key] = find(event, at)
-      if len(_known) > _MOST_KNOWN:
-        _known.popitem(last=False)
-    return _known[key]
-
-  def _new_epsilon(self, event: events.MixtureDpEvent, target_delta: float) -> float:
-    # Without sampling, or by the deterministic bound, this much is certain.
-    known = pld.PldAccountant(self.neighboring_relation).compose(event.bound)
-    delta = target_delta * (1 - FAILURE_SHARE)
-    certain = known.get_epsilon(delta)
-    if not math.isfinite(certain) or certain <= _LEAST_EPSILON:
-      return certain
-    mixture, log_beta = _mixture(event), _log_beta(target_delta)
-    least = _LEAST_EPSILON
-    for side, find in ((_REMOVED, _Search.removed), (_ADDED, _Search.added)):
-      rng = np.random.default_rng(_seed(event, target_delta, side))
-      least = find(_Search(mixture, rng, delta, log_beta), least, certain)
-    if least >= certain:  # No outcome has a part in it.
-      return known.get_epsilon(target_delta)
-    return least
-
-  def _new_delta(self, event: events.MixtureDpEvent, target_epsilon: float) -> float:
-    known = pld.PldAccountant(self.neighboring_relation).compose(event.bound)
-    certain = known.get_delta(target_epsilon)
-    mixture = _mixture(event)
-    rng = np.random.default_rng(_seed(event, target_epsilon, _REMOVED))
-    proposal = best_proposal(mixture, True, target_epsilon)
-    pilot = draw(mixture, rng, _PILOT, proposal, target_epsilon)
-    least = math.exp(min(pilot.log_bound - math.log(MAX_OUTCOMES), 0.0))
-    estimate = max(pilot.delta(target_epsilon), least)
-    aim = min(estimate, 0.5)
-    search = _Search(mixture, rng, aim, _log_beta(aim))
-    tails = search.draw(proposal, target_epsilon)
-    removed = _least_delta(tails, target_epsilon, search.log_beta)
-    # Less than that is as good as nothing.
-    aim = min(max(removed, 1e-30), 0.5)
-    rng = np.random.default_rng(_seed(event, target_epsilon, _ADDED))
-    added = _Search(mixture, rng, aim, _log_beta(aim)).delta_added(target_epsilon)
-    failure = FAILURE_SHARE * max(estimate, removed)
-    return min(certain, max(removed, added) + failure, 1.0)
+    return _delta_of(found[0][0], epsilon, self.neighboring_relation)
 
   @staticmethod
   def estimate(event: dp_accounting.DpEvent, delta: float) -> float:
-    """About the epsilon of an event, without a confidence: to choose strategies by.
-
-    A few thousand outcomes say it, in a fraction of the time that an answer takes. It
-    is too small as often as too large.
-    """
-    relation = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
+    """By a few thousand outcomes, too small as often as too large."""
+    relation = Relation.ADD_OR_REMOVE_ONE
     found, _ = MonteCarloAccountant(relation).compose(event)._found()
     if not found or accountant.is_non_private(found):
       return math.inf if found else 0.0
@@ -1084,6 +1021,50 @@ class MonteCarloAccountant(accountant.Accountant):
       return certain
     rng = np.random.default_rng(_seed(one, delta, 'about'))
     return _about(_mixture(one), rng, delta, certain)
+
+
+# A report asks the same several times.
+@functools.lru_cache(maxsize=256)
+def _epsilon_of(
+  event: events.MixtureDpEvent, target_delta: float, relation: Relation
+) -> float:
+  # Without sampling, or by the deterministic bound, this much is certain.
+  known = pld.PldAccountant(relation).compose(event.bound)
+  delta = target_delta * (1 - FAILURE_SHARE)
+  certain = float(known.get_epsilon(delta))
+  if not math.isfinite(certain) or certain <= _LEAST_EPSILON:
+    return certain
+  mixture, log_beta = _mixture(event), _log_beta(target_delta)
+  least = _LEAST_EPSILON
+  for side, find in ((_REMOVED, _Search.removed), (_ADDED, _Search.added)):
+    rng = np.random.default_rng(_seed(event, target_delta, side))
+    least = find(_Search(mixture, rng, delta, log_beta), least, certain)
+  if least >= certain:  # No outcome has a part in it.
+    return float(known.get_epsilon(target_delta))
+  return least
+
+
+@functools.lru_cache(maxsize=256)
+def _delta_of(
+  event: events.MixtureDpEvent, target_epsilon: float, relation: Relation
+) -> float:
+  certain = pld.PldAccountant(relation).compose(event.bound).get_delta(target_epsilon)
+  mixture = _mixture(event)
+  rng = np.random.default_rng(_seed(event, target_epsilon, _REMOVED))
+  proposal = best_proposal(mixture, True, target_epsilon)
+  pilot = draw(mixture, rng, _PILOT, proposal, target_epsilon)
+  least = math.exp(min(pilot.log_bound - math.log(MAX_OUTCOMES), 0.0))
+  estimate = max(pilot.delta(target_epsilon), least)
+  aim = min(estimate, 0.5)
+  search = _Search(mixture, rng, aim, _log_beta(aim))
+  tails = search.draw(proposal, target_epsilon)
+  removed = _least_delta(tails, target_epsilon, search.log_beta)
+  # Less than that is as good as nothing.
+  aim = min(max(removed, 1e-30), 0.5)
+  rng = np.random.default_rng(_seed(event, target_epsilon, _ADDED))
+  added = _Search(mixture, rng, aim, _log_beta(aim)).delta_added(target_epsilon)
+  failure = FAILURE_SHARE * max(estimate, removed)
+  return min(certain, max(removed, added) + failure, 1.0)
 
 
 def _log_beta(delta: float) -> float:

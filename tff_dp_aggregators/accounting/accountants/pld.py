@@ -405,9 +405,7 @@ class Plan(NamedTuple):
   interval: float  # Interval of the grid.
   least: float  # Ends of the window.
   largest: float
-  coarseness: (
-    float  # Interval over the standard deviation of the narrowest round's loss.
-  )
+  coarseness: float  # Interval over the deviation of the narrowest round's loss.
 
 
 @functools.lru_cache(maxsize=64)
@@ -485,10 +483,7 @@ def plan(
 
 
 def fourier_error(size: int) -> float:
-  """Bound on the round-off of a transform of probabilities, of so many cells.
-
-  Of each coefficient; and of the transform back as a part of its Euclidean norm.
-  """
+  """Bound on the round-off of a coefficient, and back as a part of the norm."""
   return _HALVING_ERROR * (1 + math.log2(size))
 
 
@@ -592,10 +587,7 @@ class Composition:
     self._deltas = np.minimum(1.0, deltas * (1 + relative) + self._errors)
 
   def epsilon(self, delta: float) -> tuple[float, float]:
-    """Smallest epsilon, from 0, at `delta`, and which part of delta is its error.
-
-    Infinite if the grid ends before.
-    """
+    """Smallest epsilon from 0, infinite beyond the grid; its error over delta."""
     enough = np.flatnonzero(self._deltas <= delta)
     enough = enough[self._epsilons[enough] >= 0]
     if not len(enough):
@@ -770,10 +762,7 @@ def _of_one(mu: float, interval: float, deviations: float) -> Ratios:
 
 @functools.lru_cache(maxsize=32)
 def ratios(mu: float, num_places: int, num_steps: int, deviations: float) -> Ratios:
-  """The distribution of m S under Q, rounded so that all there is to tell is in it.
-
-  `mu` is one over the noise multiplier of a step. There are m places, t of them steps.
-  """
+  """The distribution of m S under Q, rounded so that all there is to tell is in it."""
   # Deviation of the logarithm of one, roughly.
   spread = math.sqrt(math.expm1(min(mu * mu, 50.0)))
 
@@ -820,8 +809,7 @@ def ratios(mu: float, num_places: int, num_steps: int, deviations: float) -> Rat
 class AllocatedLoss(_Estimated):
   """The privacy loss of all steps of a random allocation together.
 
-  `mu` is one over the noise multiplier of a step. Of `num_places`, which are equally
-  likely, `num_steps` are steps. The side is `REMOVED` or `ADDED`.
+  Of the places, which are equally likely, some are steps; `mu` is that of one of them.
   """
 
   is_laplace = False
