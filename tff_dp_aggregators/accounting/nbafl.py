@@ -251,12 +251,8 @@ class Nbafl:
   def guarantees(self) -> tuple[Guarantee, ...]:
     """What holds beside what is claimed: one exposure, all, and all rounds.
 
-    Returns:
-      For the uplink an example in one exposure, if there are more, and in all, and a
-      client in all, zeroed out and replaced; and one in all rounds, if these are more
-      than the exposures, zeroed out, which is what a run with this noise states. For
-      the downlink an example and a client in all rounds, the latter zeroed out only
-      where all clients take part.
+    A client in all rounds of the uplink, zeroed out, is what a run with this noise
+    states; of the downlink it is zeroed out only where all clients take part.
     """
     client, total = self.client_noise_multiplier, self.sum_noise_multiplier
     example = client * self.min_examples / 2

@@ -136,21 +136,13 @@ class BallsInBins(scheme.Allocation):
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-  """What a separation of bins makes of a strategy.
+  """What a separation of bins makes of a strategy."""
 
-  Attributes:
-    separation: Of the bins of a set, w.
-    num_places: Bins of a set, t.
-    num_steps: How many of them have rounds, at most.
-    largest: Largest squared norm of what a bin adds, v.
-    shared: Largest inner product of two bins of a set, c.
-  """
-
-  separation: int
-  num_places: int
-  num_steps: int
-  largest: float
-  shared: float
+  separation: int  # Of the bins of a set, w.
+  num_places: int  # Bins of a set, t.
+  num_steps: int  # How many of them have rounds, at most.
+  largest: float  # Largest squared norm of what a bin adds, v.
+  shared: float  # Largest inner product of two bins of a set, c.
 
   def event(self, noise_multiplier: float) -> dp_accounting.DpEvent:
     """The event of all rounds."""

@@ -77,22 +77,14 @@ class LimitsSchedule(schedule_lib.Schedule):
 
   Nothing is assumed about chance, so a round that too few clients report for may be
   tried again, as long as the attempt that counts keeps the limits.
-
-  Attributes:
-    participation: The limits to keep, and how many rounds.
-    num_clients: Clients to choose from.
-    clients_per_round: Clients asked for a round.
-    seed: Same seed, same cohorts.
-    dropouts: Who does not report; `None` if everybody does.
-    reporting_goal: Least number of clients that have to report; `None` for any.
   """
 
-  participation: strategies.Participation
-  num_clients: int
-  clients_per_round: int
-  seed: int
-  dropouts: Optional[schedule_lib.Dropouts] = None
-  reporting_goal: Optional[int] = None
+  participation: strategies.Participation  # The limits to keep, and how many rounds.
+  num_clients: int  # To choose from.
+  clients_per_round: int  # Asked for a round.
+  seed: int  # Same seed, same cohorts.
+  dropouts: Optional[schedule_lib.Dropouts] = None  # `None` if everybody reports.
+  reporting_goal: Optional[int] = None  # Least number that report; `None` for any.
 
   def __post_init__(self) -> None:
     participation_lib.require(self.participation)
@@ -186,8 +178,6 @@ class RandomEligible(LimitsSchedule):
   those go first that took part least often, from all eligible ones. Who was asked in
   the attempt that counts has taken part, whether it reported or not; who was asked in
   aborted attempts alone has not, for nothing of them is released.
-
-  Attributes and errors are those of `LimitsSchedule`.
 
   Example:
     >>> limits = strategies.Participation(num_rounds=4, min_separation=2)
@@ -292,8 +282,6 @@ class ShuffledEpochs(LimitsSchedule):
   `min_separation * clients_per_round` clients fill an epoch. Where there are more,
   those that share a place take turns, so that each comes about equally often. A round
   that misses its reporting goal asks the same clients again.
-
-  Attributes and errors are those of `LimitsSchedule`.
 
   Example:
     >>> epochs = strategies.Participation(4, min_separation=2, fixed_epoch=True)
