@@ -135,14 +135,14 @@ class DistributedNoise:
   def wrap_probability_with(self, clients: int) -> float:
     """The same if another number of clients report."""
     t, beta = _EXPONENTS, self.beta
-    spread = (clients * self.scaled_clip_norm) ** 2 / self.dimension + clients / 4
+    variance = (clients * self.scaled_clip_norm) ** 2 / self.dimension + clients / 4
     if self.noise == 'skellam':
       # cosh(t) - 1 without the loss of digits at small t.
       of_noise = clients * self.local_stddev**2 * 2 * np.sinh(t / 2) ** 2
     else:
       of_noise = clients * self.local_stddev**2 * t**2 / 2
     bias = clients * min(1.0, math.sqrt(beta) / (2 * (1 - beta)) + beta**TRIES)
-    exponents = t**2 / 2 * spread + of_noise + t * (bias - 2.0 ** (self.bits - 1))
+    exponents = t**2 / 2 * variance + of_noise + t * (bias - 2.0 ** (self.bits - 1))
     least = float(exponents.min()) + math.log(2 * self.dimension)
     return min(1.0, math.exp(min(least, 0.0)) * _SAFETY)
 

@@ -206,23 +206,23 @@ def simplify(event: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
   """
   precision = 0.0
   others = []
-  for leaf, count in leaves(event):
-    if isinstance(leaf, dp_accounting.NoOpDpEvent) or count == 0:
+  for part, count in parts_of(event):
+    if isinstance(part, dp_accounting.NoOpDpEvent) or count == 0:
       continue
-    if isinstance(leaf, dp_accounting.GaussianDpEvent):
-      noise_multiplier = float(leaf.noise_multiplier)
+    if isinstance(part, dp_accounting.GaussianDpEvent):
+      noise_multiplier = float(part.noise_multiplier)
       if not noise_multiplier >= 0:
-        raise ValueError(f'the noise multiplier of {leaf} is negative or NaN.')
+        raise ValueError(f'the noise multiplier of {part} is negative or NaN.')
       if noise_multiplier == 0:
         return dp_accounting.NonPrivateDpEvent()
       inverse = 1 / noise_multiplier  # Squaring first would overflow sooner.
       precision += count * (inverse * inverse)
-    elif isinstance(leaf, dp_accounting.NonPrivateDpEvent):
-      return leaf
+    elif isinstance(part, dp_accounting.NonPrivateDpEvent):
+      return part
     elif count == 1:
-      others.append(leaf)
+      others.append(part)
     else:
-      others.append(dp_accounting.SelfComposedDpEvent(leaf, count))
+      others.append(dp_accounting.SelfComposedDpEvent(part, count))
   if math.isinf(precision):
     return dp_accounting.NonPrivateDpEvent()
   if precision:
@@ -232,18 +232,18 @@ def simplify(event: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
   return others[0] if len(others) == 1 else dp_accounting.ComposedDpEvent(others)
 
 
-def leaves(
+def parts_of(
   event: dp_accounting.DpEvent, count: int = 1
 ) -> Iterator[tuple[dp_accounting.DpEvent, int]]:
   """What an event is composed of, and how often."""
   if isinstance(event, dp_accounting.ComposedDpEvent):
     for sub_event in event.events:
-      yield from leaves(sub_event, count)
+      yield from parts_of(sub_event, count)
   elif isinstance(event, dp_accounting.SelfComposedDpEvent):
     # A negative or cut-off count would take privacy loss away.
     if not (event.count >= 0 and event.count == int(event.count)):
       raise ValueError(f'the count of {event} is not a whole number from 0.')
-    yield from leaves(event.event, count * int(event.count))
+    yield from parts_of(event.event, count * int(event.count))
   else:
     yield event, count
 

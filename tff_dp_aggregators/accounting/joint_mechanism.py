@@ -408,15 +408,15 @@ class JointMechanism(mechanism_lib.Guaranteed):
     return _together(spent)
 
   def part_of(
-    self, names: Sequence[str], described: Optional[Sequence[str]] = None
+    self, names: Sequence[str], labels: Optional[Sequence[str]] = None
   ) -> tuple[str, ...]:
     """The name of the part that each weight is of: the first with a pattern for it.
 
     Args:
       names: Names of the weights of a model that are trained.
-      described: What messages call them; `None` for their names.
+      labels: What messages call them; `None` for their names.
     """
-    listed = f'the weights are {", ".join(described or names)}'
+    listed = f'the weights are {", ".join(labels or names)}'
     patterns = [f'{part.name} ({" ".join(part.weights)})' for part in self.parts]
     found = []
     for name in names:

@@ -443,10 +443,10 @@ class Mechanism(Guaranteed):
     return ()
 
   def part_of(
-    self, names: Sequence[str], described: Optional[Sequence[str]] = None
+    self, names: Sequence[str], labels: Optional[Sequence[str]] = None
   ) -> tuple[str, ...]:
     """Nothing: weights are of no part, as there are none."""
-    del names, described
+    del names, labels
     return ()
 
   @property

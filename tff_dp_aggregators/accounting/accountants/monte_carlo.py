@@ -147,7 +147,7 @@ class Stretched(NamedTuple):
     return self.a - 1 if self.removed else -self.a
 
   def log_bound(self, mixture: 'Mixture', epsilon: float) -> float:
-    """Of what one outcome adds to a delta at most."""
+    """Logarithm of the most that one outcome adds to a delta."""
     a = self.a
     power = special.xlogy(a - 1, a - 1) - special.xlogy(a, a)
     times = a if self.removed else 1 - a
@@ -172,7 +172,7 @@ class Squared(NamedTuple):
   removed: bool = True
 
   def log_bound(self, mixture: 'Mixture', epsilon: float) -> float:
-    """Of what one outcome adds to a delta at most."""
+    """Logarithm of the most that one outcome adds to a delta."""
     return mixture.log_second_moment() - math.log(4) - epsilon
 
   def draw(self, mixture: 'Mixture', rng: np.random.Generator, size: int) -> np.ndarray:
@@ -861,7 +861,7 @@ def draw(
     some = losses > epsilon
     drawn = proposal.log_densities(mixture, inner[some], log_ratios[some])
     all_losses.append(losses[some])
-    # Of the density of P, or of Q, over that of what was drawn.
+    # The density of P, or of Q, over that of what was drawn.
     all_weights.append(log_ratios[some] - drawn if proposal.removed else -drawn)
   losses, log_weights = np.concatenate(all_losses), np.concatenate(all_weights)
   order = np.argsort(-losses)

@@ -440,8 +440,8 @@ def plan(
       return int(np.argmin((total - log_delta) / tilts))
     return int(np.argmin(total - tilts * epsilon))
 
-  spread = min(loss.deviation(deviations) for loss, _ in losses)
-  finest = min(_INTERVAL, spread / _PER_DEVIATION)
+  narrowest = min(loss.deviation(deviations) for loss, _ in losses)
+  finest = min(_INTERVAL, narrowest / _PER_DEVIATION)
   # Where losses end, more tilt is better without end; a grid tells no more apart.
   usual = _TILTS[_TILTS * finest <= 1]
   # Finer around the best: moments may grow suddenly beyond.
@@ -478,7 +478,7 @@ def plan(
     interval=interval,
     least=least,
     largest=largest,
-    coarseness=interval / spread,
+    coarseness=interval / narrowest,
   )
 
 
@@ -764,12 +764,12 @@ def _of_one(mu: float, interval: float, deviations: float) -> Ratios:
 def ratios(mu: float, num_places: int, num_steps: int, deviations: float) -> Ratios:
   """The distribution of m S under Q, rounded so that all there is to tell is in it."""
   # Deviation of the logarithm of one, roughly.
-  spread = math.sqrt(math.expm1(min(mu * mu, 50.0)))
+  deviation = math.sqrt(math.expm1(min(mu * mu, 50.0)))
 
   def wanted(steps: int, places: int) -> float:
     """In proportion to the deviation of the logarithm of the mean of so many."""
     return min(
-      _LARGEST_RATIO_INTERVAL, _FINE_RATIOS * spread * math.sqrt(steps) / places
+      _LARGEST_RATIO_INTERVAL, _FINE_RATIOS * deviation * math.sqrt(steps) / places
     )
 
   finest = wanted(num_steps, num_places)
