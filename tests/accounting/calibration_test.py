@@ -100,18 +100,6 @@ def test_target_delta_out_of_range_is_refused(delta):
     _least_noise(strategies.Identity(3), strategies.Participation.single(3), 1.0, delta)
 
 
-def test_a_sensitivity_that_is_a_bound_gives_noise_on_the_safe_side():
-  strategy = strategies.BandedToeplitz(9, (1.0, -1.0, 1.0))
-  participation = strategies.Participation(9, 2)
-  noise_multiplier = _least_noise(strategy, participation, 1.0, 1e-6)
-  # Worst is a client in rounds 0, 2, 4, 6, 8 who always sends the same.
-  worst = np.linalg.norm(strategy.materialize() @ [1, 0, 1, 0, 1, 0, 1, 0, 1])
-  alone = _least_noise(
-    strategies.Identity(9), strategies.Participation.single(9), 1.0, 1e-6
-  )
-  assert noise_multiplier >= alone * worst * (1 - 1e-12)
-
-
 def _sampled(noise_multiplier):
   return dp_accounting.SelfComposedDpEvent(
     dp_accounting.PoissonSampledDpEvent(
@@ -217,15 +205,6 @@ def test_a_lower_end_that_is_one_digit_off_is_not_another_question():
       4e-3,
     )
     assert low < found <= 2 * low
-
-
-def test_errors_that_are_not_expected_are_not_swallowed(monkeypatch):
-  def fail(*_, **__):
-    raise ValueError('a defect')
-
-  monkeypatch.setattr(calibration, 'about_noise_multiplier', fail)
-  with pytest.raises(ValueError, match='a defect'):
-    calibration.noise_multiplier(_sampled, 1.0, 1e-6, relation=BOTH)
 
 
 @pytest.mark.parametrize('schema', [

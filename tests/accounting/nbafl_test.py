@@ -19,7 +19,6 @@ import math
 import dp_accounting
 import numpy as np
 import pytest
-from dp_accounting import NeighboringRelation as Relation
 from scipy import stats
 
 from tff_dp_aggregators.accounting import accountants
@@ -173,19 +172,6 @@ def test_guarantees_are_those_of_the_accountants():
   assert min(each.epsilon for each in found.values() if each.unit == 'client') > 100
 
 
-def test_a_client_among_drawn_ones_is_that_of_the_fixed_size_accountant():
-  made = _made(clients_per_round=10, min_examples=1, num_exposures=1, num_rounds=20)
-  downlink = [each for each in made.guarantees() if each.seen == 'downlink']
-  assert [each.unit for each in downlink] == ['example', 'client']
-  noise = dp_accounting.GaussianDpEvent(made.sum_noise_multiplier / 2)
-  event = dp_accounting.SampledWithoutReplacementDpEvent(50, 10, noise)
-  repeated = dp_accounting.SelfComposedDpEvent(event, 20)
-  of_client = accountants.epsilon(repeated, 1e-5, relation=Relation.REPLACE_ONE)
-  assert downlink[1].epsilon == of_client
-  # With one example each, an example is a client; that clients may be far apart costs.
-  assert downlink[0].epsilon >= of_client
-
-
 def _divergence(log_a, first, second, step):
   return float(np.sum(np.maximum(first - math.exp(log_a) * second, 0.0)) * step)
 
@@ -283,3 +269,16 @@ def test_a_run_s_mechanism_has_the_noise_and_the_guarantees_of_the_plan(changed)
     assert epsilon == pytest.approx(stated.epsilon, rel=1e-9)
   else:
     assert epsilon > stated.epsilon
+
+
+def test_a_client_among_drawn_ones_is_that_of_the_fixed_size_accountant():
+  made = _made(clients_per_round=10, min_examples=1, num_exposures=1, num_rounds=20)
+  downlink = [each for each in made.guarantees() if each.seen == 'downlink']
+  assert [each.unit for each in downlink] == ['example', 'client']
+  noise = dp_accounting.GaussianDpEvent(made.sum_noise_multiplier / 2)
+  event = dp_accounting.SampledWithoutReplacementDpEvent(50, 10, noise)
+  repeated = dp_accounting.SelfComposedDpEvent(event, 20)
+  of_client = accountants.epsilon(repeated, 1e-5, relation=Relation.REPLACE_ONE)
+  assert downlink[1].epsilon == of_client
+  # With one example each, an example is a client; that clients may be far apart costs.
+  assert downlink[0].epsilon >= of_client

@@ -127,19 +127,10 @@ def test_sampling_amplifies_and_replacing_costs_twice():
 @pytest.mark.parametrize(
   ('make', 'message'),
   [
-    (
-      lambda: _laplace(sampling.FixedSizeSampling(5, 100, 10)),
-      'no accountant here reads laplace noise under FixedSizeSampling.*Poisson',
-    ),
-    (lambda: _laplace(num_bands=2), 'num_bands=2 is for banded.* not for laplace'),
-    (
-      lambda: _laplace(clipped_count_stddev=5.0),
-      'clipped_count_stddev=5.0 is for Gaussian noise.*leave it out',
-    ),
-    (
-      lambda: _laplace(strategy=strategies.BinaryTree(11)),
-      'laplace noise is independent.* identity; got',
-    ),
+    (lambda: _laplace(sampling.FixedSizeSampling(5, 100, 10)), 'FixedSizeSampling'),
+    (lambda: _laplace(num_bands=2), 'num_bands=2'),
+    (lambda: _laplace(clipped_count_stddev=5.0), 'clipped_count_stddev=5.0'),
+    (lambda: _laplace(strategy=strategies.BinaryTree(11)), 'identity'),
   ],
 )
 def test_what_has_no_analysis_is_refused(make, message):
