@@ -19,6 +19,7 @@ import math
 import dp_accounting
 import numpy as np
 import pytest
+from dp_accounting import NeighboringRelation as Relation
 from scipy import stats
 
 from tff_dp_aggregators.accounting import accountants

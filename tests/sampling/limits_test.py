@@ -123,7 +123,7 @@ def test_a_round_is_a_function_of_seed_and_number():
 
 def test_fixed_epochs_are_refused_and_not_taken_for_min_separation():
   epochs = strategies.Participation(4, 2, fixed_epoch=True)
-  with pytest.raises(ValueError, match='leave out fixed_epoch, or use ShuffledEpochs'):
+  with pytest.raises(ValueError, match='fixed_epoch=False'):
     sampling.RandomEligible(epochs, 4, 2, seed=1)
 
 

@@ -86,13 +86,7 @@ class BallsInBins(scheme.Allocation):
   def of_cohort(
     cls, num_rounds: int, num_clients: int, clients_per_round: float
   ) -> 'BallsInBins':
-    """The longest cycle whose rounds have so many clients in the mean, or more.
-
-    Args:
-      num_rounds: Rounds in all.
-      num_clients: Clients there are.
-      clients_per_round: Mean number of clients in a round, at least.
-    """
+    """The longest cycle whose rounds have so many clients in the mean, or more."""
     num_clients = checks.check_positive_int('num_clients', num_clients)
     at_most = f'num_clients={num_clients}'
     scheme.check_mean_cohort(clients_per_round, num_clients, at_most)

@@ -79,6 +79,8 @@ class LimitsSchedule(schedule_lib.Schedule):
   tried again, as long as the attempt that counts keeps the limits.
   """
 
+  fixed_epoch: ClassVar[bool]  # Of limits that it keeps.
+
   participation: strategies.Participation  # The limits to keep, and how many rounds.
   num_clients: int  # To choose from.
   clients_per_round: int  # Asked for a round.
@@ -88,7 +90,12 @@ class LimitsSchedule(schedule_lib.Schedule):
 
   def __post_init__(self) -> None:
     participation_lib.require(self.participation)
-    self._check_kind()
+    if self.participation.fixed_epoch != self.fixed_epoch:
+      raise ValueError(
+        f'{type(self).__name__} keeps limits with fixed_epoch={self.fixed_epoch}; got '
+        f'{self.participation}. ShuffledEpochs is for fixed epochs, RandomEligible for '
+        'all others.'
+      )
     size = _check_cohort(self.clients_per_round)
     participation_lib.check_population(self.num_clients, size, self.participation)
     schedule_lib.check_dropouts(self.dropouts)
@@ -111,10 +118,6 @@ class LimitsSchedule(schedule_lib.Schedule):
     if self.dropouts is not None and self.reporting_goal is not None:
       for this_round in range(self.num_rounds):
         self._requested_in(this_round)  # Says now if one would not come to its goal.
-
-  @abc.abstractmethod
-  def _check_kind(self) -> None:
-    """Refuses limits that this kind of schedule does not keep."""
 
   @abc.abstractmethod
   def _requested_in(self, round_num: int) -> list[np.ndarray]:
@@ -187,13 +190,7 @@ class RandomEligible(LimitsSchedule):
   """
 
   kind: ClassVar[str] = 'random_eligible'
-
-  def _check_kind(self) -> None:
-    if self.participation.fixed_epoch:
-      raise ValueError(
-        'RandomEligible draws for min-separation limits, not for fixed epochs: leave '
-        'out fixed_epoch, or use ShuffledEpochs.'
-      )
+  fixed_epoch = False
 
   def _requested_in(self, round_num: int) -> list[np.ndarray]:
     return self._requested[round_num]
@@ -291,13 +288,7 @@ class ShuffledEpochs(LimitsSchedule):
   """
 
   kind: ClassVar[str] = 'shuffled_epochs'
-
-  def _check_kind(self) -> None:
-    if not self.participation.fixed_epoch:
-      raise ValueError(
-        'ShuffledEpochs keeps fixed epochs; give strategies.Participation(..., '
-        f'fixed_epoch=True), or use RandomEligible. Got {self.participation}.'
-      )
+  fixed_epoch = True
 
   def _requested_in(self, round_num: int) -> list[np.ndarray]:
     cohort = self._cohort(round_num)

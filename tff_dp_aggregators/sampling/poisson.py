@@ -58,12 +58,7 @@ class PoissonSampling(scheme.RoundSampling):
   ) -> 'PoissonSampling':
     """The sampling that draws so many clients a round in the mean.
 
-    Args:
-      num_rounds: Rounds in all.
-      num_clients: Clients in all groups together, of which the smallest has at least
-        `num_clients // num_groups`.
-      clients_per_round: Mean number of clients in a round.
-      num_groups: Groups that take turns.
+    Of the clients of all groups the smallest has at least `num_clients // num_groups`.
     """
     num_clients = checks.check_positive_int('num_clients', num_clients)
     num_groups = checks.check_positive_int('num_groups', num_groups)

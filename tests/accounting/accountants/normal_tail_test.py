@@ -230,7 +230,7 @@ def test_bins_have_normal_tails_as_well():
   strategy = strategies.BandedToeplitz.square_root(64, num_bands=16)
   mixture = monte_carlo.BallsInBinsMixture(strategy, 16, 2.0)
   rng = np.random.default_rng(4)
-  losses = -mixture.log_ratios_of_absent(rng, 8192 + 2**16)
+  losses = monte_carlo.losses_of_absent(mixture, rng, 8192 + 2**16)
   bound = _counted(losses, 2**16, 2.0, math.log(1e-9))
   tails = monte_carlo.draw(
     mixture, rng, 2**17, monte_carlo.best_proposal(mixture, False, 2.0), 2.0

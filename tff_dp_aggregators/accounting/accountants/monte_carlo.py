@@ -85,7 +85,6 @@ then decide otherwise whether a point of a grid passes, to a step of it, 0.2% of
 or delta.
 """
 
-import abc
 import dataclasses
 import functools
 import hashlib
@@ -190,48 +189,31 @@ class Squared(NamedTuple):
 Proposal = Union[Stretched, Squared]
 
 
-class Mixture(abc.ABC):
-  """A pair (P, Q), from which outcomes can be drawn."""
-
-  cells: int  # Numbers that an outcome takes: inner products with columns, or sums.
-
-  @abc.abstractmethod
-  def log_moment(self, tilt: float) -> float:
-    """The logarithm of M(c) for a tilt c."""
-
-  @abc.abstractmethod
-  def log_second_moment(self) -> float:
-    """The logarithm of E_Q L^2."""
-
-  @abc.abstractmethod
-  def draw(
-    self, rng: np.random.Generator, size: int, stretch: float, tilt: float
-  ) -> np.ndarray:
-    """Outcomes, [size, cells], for the stretch w, 0 to draw from Q, and the tilt c."""
-
-  @abc.abstractmethod
-  def draw_squared(self, rng: np.random.Generator, size: int) -> np.ndarray:
-    """The same for outcomes whose density over Q is in proportion to L^2."""
-
-  @abc.abstractmethod
-  def log_ratios(
-    self, inner: np.ndarray, stretch: float = 1.0, tilt: float = 0.0
-  ) -> np.ndarray:
-    """Logarithms of E_S exp(w <m_S, y> - (w^2 - c) |m_S|^2 / 2); by default, of L."""
-
-  def batches(self, size: int) -> list[int]:
-    """Sizes of parts of a sample that fit into memory."""
-    batch = max(1, _BATCH // self.cells)
-    return [min(batch, size - start) for start in range(0, size, batch)]
-
-  def log_ratios_of_absent(self, rng: np.random.Generator, size: int) -> np.ndarray:
-    """Draws log L of outcomes of Q."""
-    return np.concatenate(
-      [self.log_ratios(self.draw(rng, part, 0.0, 0.0)) for part in self.batches(size)]
-    )
+# A pair (P, Q), from which outcomes can be drawn. Both kinds have these methods:
+# `log_moment(c)` is the logarithm of M(c), `log_second_moment()` that of E_Q L^2;
+# `draw(rng, size, w, c)` has inner products of outcomes with columns, or with sums of
+# them, [size, cells], of Q for w = 0, and `draw_squared(rng, size)` the same with a
+# density over Q in proportion to L^2; `log_ratios(inner, w, c)` are the logarithms of
+# E_S exp(w <m_S, y> - (w^2 - c) |m_S|^2 / 2), by default of L.
+Mixture = Union['BallsInBinsMixture', 'BMinSepMixture']
 
 
-class BallsInBinsMixture(Mixture):
+def _batches(mixture: Mixture, size: int) -> list[int]:
+  """Sizes of parts of a sample that fit into memory."""
+  batch = max(1, _BATCH // mixture.cells)
+  return [min(batch, size - start) for start in range(0, size, batch)]
+
+
+def losses_of_absent(
+  mixture: Mixture, rng: np.random.Generator, size: int
+) -> np.ndarray:
+  """Draws -log L of outcomes of Q."""
+  parts = _batches(mixture, size)
+  drawn = [mixture.log_ratios(mixture.draw(rng, each, 0.0, 0.0)) for each in parts]
+  return -np.concatenate(drawn)
+
+
+class BallsInBinsMixture:
   """One of b sets of rounds, each with the same probability."""
 
   def __init__(self, strategy: strategies.Strategy, num_bins: int, noise: float):
@@ -484,7 +466,7 @@ def _bands(strategy: strategies.Strategy) -> int:
   return int(min(num_bands, strategy.num_rounds))
 
 
-class BMinSepMixture(Mixture):
+class BMinSepMixture:
   """Sets of rounds that are b or more apart, in each free round with probability p.
 
   A client that was in a round is free again b rounds later. It is free in the first
@@ -854,7 +836,7 @@ def draw(
 ) -> Tails:
   """Outcomes for the deltas of epsilons from a least one on, drawn in batches."""
   all_losses, all_weights = [], []
-  for part in mixture.batches(size):
+  for part in _batches(mixture, size):
     inner = proposal.draw(mixture, rng, part)
     log_ratios = mixture.log_ratios(inner)
     losses: np.ndarray = log_ratios if proposal.removed else -log_ratios
@@ -931,14 +913,14 @@ class _Search(NamedTuple):
 
   def normal_tail(self, epsilon: float) -> Optional[NormalTail]:
     """A bound on losses of Q, of so many outcomes as make delta small at epsilon."""
-    pilot, size = -self.mixture.log_ratios_of_absent(self.rng, _PILOT), _FEWEST
+    pilot, size = losses_of_absent(self.mixture, self.rng, _PILOT), _FEWEST
     log_delta, at = counting_points(pilot, size, epsilon, self.log_beta)
     while size < _MAX_COUNTED and log_delta > math.log(self.delta) - 1:
       size *= 2
       log_delta, at = counting_points(pilot, size, epsilon, self.log_beta)
     if at is None:
       return None
-    losses = -self.mixture.log_ratios_of_absent(self.rng, size)
+    losses = losses_of_absent(self.mixture, self.rng, size)
     beyond = int((losses >= at[0]).sum()), int((losses >= at[1]).sum())
     return normal_tail(beyond, size, at, self.log_beta)
 

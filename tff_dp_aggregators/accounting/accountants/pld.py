@@ -100,7 +100,6 @@ rounds of `REPLACED`. Where losses are rare and delta is below some 1e-11, the b
 round-off is a part of delta that may cost a percent of epsilon.
 """
 
-import abc
 import dataclasses
 import enum
 import functools
@@ -160,34 +159,8 @@ class Side(enum.Enum):
   REPLACED = 'replaced'
 
 
-class _Estimated(abc.ABC):
-  """What a grid is chosen by."""
-
-  @abc.abstractmethod
-  def _points(self, deviations: float) -> tuple[np.ndarray, np.ndarray]:
-    """About the distribution: logarithms of probabilities, and losses."""
-
-  def moments(self, tilts: np.ndarray, deviations: float) -> np.ndarray:
-    """About log E e^(tilt * loss)."""
-    logs, values = self._points(deviations)
-    exponents = np.multiply.outer(tilts, values)
-    exponents += logs
-    largest = exponents.max(axis=1)
-    exponents -= largest[:, np.newaxis]
-    np.exp(exponents, out=exponents)
-    return np.asarray(np.log(exponents.sum(axis=1)) + largest)
-
-  def deviation(self, deviations: float) -> float:
-    """About the standard deviation of the loss, positive."""
-    logs, values = self._points(deviations)
-    weights = np.exp(logs)
-    weights /= weights.sum()
-    mean = float(weights @ values)
-    return max(math.sqrt(float(weights @ (values - mean) ** 2)), MIN_INTERVAL)
-
-
 @dataclasses.dataclass(frozen=True)
-class Loss(_Estimated):
+class Loss:
   """The privacy loss of one round, in which a client is with probability `fraction`.
 
   `mu` is what one client changes the sum by, over the standard deviation of Gaussian
@@ -317,7 +290,8 @@ class Loss(_Estimated):
     masses[:-1] += inner - up
     return masses, float(p[0]), float(p[-1])
 
-  def _points(self, deviations: float) -> tuple[np.ndarray, np.ndarray]:
+  def points(self, deviations: float) -> tuple[np.ndarray, np.ndarray]:
+    """About the distribution, for a plan: logarithms of probabilities, and losses."""
     # Gaussian noise is looked at as far as the grid reaches, which ends `mu` beyond the
     # deviations of the plain noise. At strong tilts what is there counts.
     z = np.linspace(-deviations, deviations, _POINTS)
@@ -408,6 +382,26 @@ class Plan(NamedTuple):
   coarseness: float  # Interval over the deviation of the narrowest round's loss.
 
 
+def _moments(loss: AnyLoss, tilts: np.ndarray, deviations: float) -> np.ndarray:
+  """About log E e^(tilt * loss)."""
+  logs, values = loss.points(deviations)
+  exponents = np.multiply.outer(tilts, values)
+  exponents += logs
+  largest = exponents.max(axis=1)
+  exponents -= largest[:, np.newaxis]
+  np.exp(exponents, out=exponents)
+  return np.asarray(np.log(exponents.sum(axis=1)) + largest)
+
+
+def _deviation(loss: AnyLoss, deviations: float) -> float:
+  """About the standard deviation of a loss, positive."""
+  logs, values = loss.points(deviations)
+  weights = np.exp(logs)
+  weights /= weights.sum()
+  mean = float(weights @ values)
+  return max(math.sqrt(float(weights @ (values - mean) ** 2)), MIN_INTERVAL)
+
+
 @functools.lru_cache(maxsize=64)
 def plan(
   losses: Losses,
@@ -425,7 +419,7 @@ def plan(
 
   def moments(tilts: np.ndarray) -> np.ndarray:
     return sum(
-      (times * loss.moments(tilts, deviations) for loss, times in losses),
+      (times * _moments(loss, tilts, deviations) for loss, times in losses),
       np.zeros(len(tilts)),
     )
 
@@ -440,7 +434,7 @@ def plan(
       return int(np.argmin((total - log_delta) / tilts))
     return int(np.argmin(total - tilts * epsilon))
 
-  narrowest = min(loss.deviation(deviations) for loss, _ in losses)
+  narrowest = min(_deviation(loss, deviations) for loss, _ in losses)
   finest = min(_INTERVAL, narrowest / _PER_DEVIATION)
   # Where losses end, more tilt is better without end; a grid tells no more apart.
   usual = _TILTS[_TILTS * finest <= 1]
@@ -806,7 +800,7 @@ def ratios(mu: float, num_places: int, num_steps: int, deviations: float) -> Rat
 
 
 @dataclasses.dataclass(frozen=True)
-class AllocatedLoss(_Estimated):
+class AllocatedLoss:
   """The privacy loss of all steps of a random allocation together.
 
   Of the places, which are equally likely, some are steps; `mu` is that of one of them.
@@ -858,7 +852,8 @@ class AllocatedLoss(_Estimated):
     p = q * np.exp(interval * (first + np.arange(len(q))))
     return Cells(first, p, min(found.lost / self.num_places, 1.0))
 
-  def _points(self, deviations: float) -> tuple[np.ndarray, np.ndarray]:
+  def points(self, deviations: float) -> tuple[np.ndarray, np.ndarray]:
+    """About the distribution, for a plan: logarithms of probabilities, and losses."""
     logs, masses, _ = self._ratios(deviations)
     if self.side is Side.ADDED:
       logs = -logs
