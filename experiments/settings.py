@@ -237,7 +237,7 @@ def _check_packing(
       f'--packed_simulation does not go with this: {why_not}, so clients are trained '
       'one by one. Leave it out.'
     )
-  if mechanism is None or not mechanism.site.is_on_clients or run.secret_noise:
+  if mechanism is None or not mechanism.placement.is_on_clients or run.secret_noise:
     return
   is_packed = why_not is None and run.packed_simulation is not False
   if not is_packed and not privacy.is_always_secret:

@@ -356,7 +356,7 @@ def _spent(settings: settings_lib.Settings, result: learning.Result) -> str:
     return 'No privacy: epsilon is infinite.'
   if scale != 1:
     return f'No guarantee: {_cohorts(settings)}.'
-  if mechanism.site.is_simulation:
+  if mechanism.placement.is_simulation:
     return (
       f'No guarantee: {terms.SITES[mechanism.noise_site].help}.{_stands_for(result)}'
     )
@@ -406,7 +406,7 @@ def _headline(settings: settings_lib.Settings, run_dir: str) -> str:
       noise += f', {effective:.4f} relative to the sensitivity'
     if mechanism.has_integer_noise:  # Of integers; the report has what rounding costs.
       noise = f'{noise} before rounding'
-    if mechanism.site.is_of_client:
+    if mechanism.placement.is_of_client:
       noise = f'{noise}, of each client'
     if mechanism.server_noise_multiplier is not None:
       on_top = mechanism.server_noise_multiplier

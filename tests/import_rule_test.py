@@ -62,7 +62,6 @@ FLOORS = {
       'tree_aggregation_accountant',
     ),
     ('local',),
-    ('sites',),
     ('mechanism',),
     ('joint_mechanism',),
     ('records', 'noise_to_signal', 'spent_by_round'),

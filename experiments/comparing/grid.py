@@ -21,7 +21,6 @@ from absl import flags
 
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting import noises
-from tff_dp_aggregators.accounting import sites
 from tff_dp_aggregators.strategies import registry
 
 from ..options import privacy as privacy_options
@@ -217,8 +216,8 @@ def needless_for(
   options = registry.options()
   needless = {name for name, having in options.items() if mechanism not in having}
   noise = noises.of_mechanism(mechanism)
-  if noise_site in (None, *noise.sites):  # Else it is refused, and says why.
-    needless |= {*sites.options()} - {*sites.options_of(noise, noise_site)}
-    if not sites.of_noise(noise, noise_site).adds_on_server:
-      needless.add(sites.SERVER_NOISE)
+  if noise_site in (None, *noise.placements):  # Else it is refused, and says why.
+    needless |= {*noises.options()} - {*noises.options_of(noise, noise_site)}
+    if not noise.placement(noise_site).adds_on_server:
+      needless.add(noises.SERVER_NOISE)
   return frozenset(needless)

@@ -22,7 +22,6 @@ from tff_dp_aggregators.accounting import joint_mechanism
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting import nbafl as nbafl_lib
 from tff_dp_aggregators.accounting import noises
-from tff_dp_aggregators.accounting import sites
 from tff_dp_aggregators.accounting.programs import flags as flags_lib
 from tff_dp_aggregators.accounting.programs import parts as parts_lib
 from tff_dp_aggregators.accounting.programs import program
@@ -43,7 +42,7 @@ _PREFIX_SUMS, _SERVER = 'prefix_sums', 'server'
 # Sites of which a report says what holds for any two data of a client.
 _SAID_OF_ANY_TWO = tuple(
   name
-  for name, site in sites.SITES.items()
+  for name, site in noises.PLACEMENTS.items()
   if site.is_of_client and not site.is_simulation
 )
 # Seconds after which the search for the noise is no surprise only if it is announced.
@@ -203,7 +202,7 @@ def from_flags(
   if values.mechanism != NONE:
     _set_numbers(values, participation, model_size)
     mechanism = _mechanism(values, participation, optimization)
-    if values.noise_multiplier is None and not mechanism.site.is_simulation:
+    if values.noise_multiplier is None and not mechanism.placement.is_simulation:
       target_epsilon = values.target_epsilon  # Which a simulation does not keep.
   fitting.check_scale(values.simulated_cohort_scale, mechanism)
   return Privacy(
@@ -271,8 +270,8 @@ def _check_clipping(values: flags.FlagValues) -> None:
   if not is_private or clipping == FIXED:
     return
   noise = noises.of_mechanism(values.mechanism or mechanism_lib.FROM_FILE)
-  site = sites.of_noise(noise, values.noise_site)
-  if not noise.is_gaussian or site is not sites.SERVER:
+  site = noise.placement(values.noise_site)
+  if not noise.is_gaussian or site is not noises.SERVER:
     what = '' if noise.is_gaussian else f' and {noise.name} noise'
     raise ValueError(
       f'--clipping={ADAPTIVE} does not go with --noise_site={site.name}{what}: it '
@@ -288,7 +287,7 @@ def _set_numbers(
 ) -> None:
   """Puts the numbers of clients and of the model that the noise depends on."""
   noise = noises.of_mechanism(values.mechanism or mechanism_lib.FROM_FILE)
-  site = sites.of_noise(noise, values.noise_site)
+  site = noise.placement(values.noise_site)
   required = {*noise.required, *site.required}
   cohort = math.ceil(participation.clients_per_round)
   if noises.MIN_CLIENTS in required:

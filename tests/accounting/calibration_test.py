@@ -86,28 +86,6 @@ def test_target_is_met_by_the_textbook_formula(epsilon, delta):
   assert textbook(noise * 0.9999) > delta
 
 
-def test_noise_scales_with_the_sensitivity():
-  single = _least_noise(
-    strategies.Identity(64), strategies.Participation.single(64), 2.0, 1e-6
-  )
-  for participations in (2, 9, 64):
-    several = _least_noise(
-      strategies.Identity(64),
-      strategies.Participation(64, 1, participations),
-      2.0,
-      1e-6,
-    )
-    assert several == pytest.approx(single * math.sqrt(participations), rel=1e-9)
-
-
-def test_more_privacy_needs_more_noise():
-  noise = [
-    _least_noise(strategies.BinaryTree(9), strategies.Participation.single(9), e, 1e-6)
-    for e in (0.01, 0.1, 1.0, 10.0, 100.0)
-  ]
-  assert noise == sorted(noise, reverse=True) and noise[0] > 50 * noise[2]
-
-
 @pytest.mark.parametrize('epsilon', [0.0, -1.0, math.nan, math.inf])
 def test_target_epsilon_out_of_range_is_refused(epsilon):
   with pytest.raises(ValueError, match='target_epsilon must be'):
@@ -120,23 +98,6 @@ def test_target_epsilon_out_of_range_is_refused(epsilon):
 def test_target_delta_out_of_range_is_refused(delta):
   with pytest.raises(ValueError, match='target_delta must be between 0 and 1'):
     _least_noise(strategies.Identity(3), strategies.Participation.single(3), 1.0, delta)
-
-
-def test_a_sensitivity_that_is_a_bound_gives_noise_on_the_safe_side():
-  strategy = strategies.BandedToeplitz(9, (1.0, -1.0, 1.0))
-  participation = strategies.Participation(9, 2)
-  noise_multiplier = _least_noise(strategy, participation, 1.0, 1e-6)
-  # Worst is a client in rounds 0, 2, 4, 6, 8 who always sends the same.
-  worst = np.linalg.norm(strategy.materialize() @ [1, 0, 1, 0, 1, 0, 1, 0, 1])
-  alone = _least_noise(
-    strategies.Identity(9), strategies.Participation.single(9), 1.0, 1e-6
-  )
-  assert noise_multiplier >= alone * worst * (1 - 1e-12)
-
-
-def test_a_schema_for_other_rounds_is_refused():
-  with pytest.raises(ValueError, match='participation.num_rounds is 8'):
-    _least_noise(strategies.BinaryTree(9), strategies.Participation(8), 1.0, 1e-6)
 
 
 def _sampled(noise_multiplier):
@@ -244,15 +205,6 @@ def test_a_lower_end_that_is_one_digit_off_is_not_another_question():
       4e-3,
     )
     assert low < found <= 2 * low
-
-
-def test_errors_that_are_not_expected_are_not_swallowed(monkeypatch):
-  def fail(*_, **__):
-    raise ValueError('a defect')
-
-  monkeypatch.setattr(calibration, 'about_noise_multiplier', fail)
-  with pytest.raises(ValueError, match='a defect'):
-    calibration.noise_multiplier(_sampled, 1.0, 1e-6, relation=BOTH)
 
 
 @pytest.mark.parametrize('schema', [

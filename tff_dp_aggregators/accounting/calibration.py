@@ -45,18 +45,13 @@ def noise_multiplier(
   relative, and to round-off for accountants that are closed forms. `accountant` is a
   key of `accountants.ACCOUNTANTS`, `None` for the tightest.
 
-  Raises:
-    ValueError: If a target is out of range, or no amount of noise keeps it.
-    dp_accounting.UnsupportedEventError: If the accountant cannot read the event.
-
   Example:
     >>> gaussian = dp_accounting.GaussianDpEvent
     >>> round(noise_multiplier(gaussian, target_epsilon=1.0, target_delta=1e-6), 4)
     4.2247
   """
   target_epsilon = _check_target(target_epsilon, target_delta)
-  spent = _Spent(make_event, target_delta, accountant, relation)
-  asked = spent.accountant_for(1.0)
+  asked, spent = _asking(make_event, 1.0, target_delta, accountant, relation)
   start, factor = 1.0, 2.0
   if asked.is_numerical:
     try:  # Near what is looked for, mostly a little more, and much faster.
@@ -85,10 +80,8 @@ def about_noise_multiplier(
   """About the least noise multiplier that keeps a privacy target, and quickly.
 
   That of the quick bound; or of what an accountant that draws outcomes says of a few of
-  them. To compare by and to begin with: it may keep the target or not.
-
-  Arguments and errors are those of `noise_multiplier`; and without a quick bound it is
-  a ValueError.
+  them. To compare by and to begin with: it may keep the target or not. Arguments are
+  those of `noise_multiplier`.
   """
   target_epsilon = _check_target(target_epsilon, target_delta)
   event = make_event(1.0)
@@ -104,7 +97,7 @@ def about_noise_multiplier(
     raise NoneFoundError(
       f'there is no quick bound of {event}; ask for noise_multiplier.'
     )
-  spent = _Spent(make_event, target_delta, quick, relation)
+  _, spent = _asking(make_event, 1.0, target_delta, quick, relation)
   return _smallest(spent, target_epsilon, 1.0, 2.0, _NEAR)
 
 
@@ -123,10 +116,6 @@ def largest(
   more private for more of them. One more than what is found does not keep the target,
   or is more than `at_most`.
 
-  Raises:
-    ValueError: If a target is out of range, 1 is too many already, or the accountant
-      draws outcomes, which takes minutes for each number that is tried.
-
   Example:
     >>> def rounds(number):
     ...   return dp_accounting.SelfComposedDpEvent(
@@ -136,8 +125,7 @@ def largest(
     5
   """
   target_epsilon = _check_target(target_epsilon, target_delta)
-  spent = _Spent(make_event, target_delta, accountant, relation)
-  asked = spent.accountant_for(1)
+  asked, spent = _asking(make_event, 1, target_delta, accountant, relation)
   if asked.max_questions is not None:
     raise ValueError(
       f'accountant={asked.name} draws outcomes for each number that is tried, which '
@@ -170,45 +158,30 @@ class NoneFoundError(ValueError):
   """No noise was found, by this accountant; another may find some."""
 
 
-class _Spent:
-  """Epsilon as a function of the parameter that is looked for."""
+def _asking(
+  make_event: Callable[..., dp_accounting.DpEvent],
+  first: float,
+  delta: float,
+  accountant: Optional[str],
+  relation: Relation,
+) -> tuple[type[accountants.Accountant], Callable[[float], float]]:
+  """The accountant that is asked, and epsilon as a function of what is looked for."""
+  asked = accountants.entry_of(
+    accountant or accountants.tightest(make_event(first), relation)
+  )
 
-  def __init__(
-    self,
-    make_event: Callable[..., dp_accounting.DpEvent],
-    delta: float,
-    accountant: Optional[str],
-    relation: Relation,
-  ):
-    self._make_event = make_event
-    self._delta = delta
-    self._accountant = accountant
-    self._relation = relation
-    self._known: dict[float, float] = {}
-
-  def accountant_for(self, parameter: float) -> type[accountants.Accountant]:
-    """The accountant that is asked."""
-    event = self._make_event(parameter)
-    return accountants.entry_of(
-      self._accountant or accountants.tightest(event, self._relation)
-    )
-
-  def __call__(self, parameter: float) -> float:
-    if parameter not in self._known:
-      asked = self.accountant_for(parameter)
-      if asked.max_questions is not None and len(self._known) >= asked.max_questions:
-        raise NoneFoundError(
-          f'the search took more than {asked.max_questions} epsilons, which is what '
-          f'the confidence of accountant={asked.name} is for: the target may hardly '
-          'need any noise, or be hard to keep. Check it, or state the noise multiplier.'
-        )
-      self._known[parameter] = accountants.epsilon(
-        self._make_event(parameter),
-        self._delta,
-        self._accountant,
-        self._relation,
+  @functools.cache
+  def spent(parameter: float) -> float:
+    most = asked.max_questions
+    if most is not None and spent.cache_info().misses > most:
+      raise NoneFoundError(
+        f'the search took more than {most} epsilons, which is what the confidence of '
+        f'accountant={asked.name} is for: the target may hardly need any noise, or be '
+        'hard to keep. Check it, or state the noise multiplier.'
       )
-    return self._known[parameter]
+    return accountants.epsilon(make_event(parameter), delta, accountant, relation)
+
+  return asked, spent
 
 
 def _check_target(epsilon: float, delta: float) -> float:

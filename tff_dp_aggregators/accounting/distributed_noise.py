@@ -135,14 +135,14 @@ class DistributedNoise:
   def wrap_probability_with(self, clients: int) -> float:
     """The same if another number of clients report."""
     t, beta = _EXPONENTS, self.beta
-    spread = (clients * self.scaled_clip_norm) ** 2 / self.dimension + clients / 4
+    variance = (clients * self.scaled_clip_norm) ** 2 / self.dimension + clients / 4
     if self.noise == 'skellam':
       # cosh(t) - 1 without the loss of digits at small t.
       of_noise = clients * self.local_stddev**2 * 2 * np.sinh(t / 2) ** 2
     else:
       of_noise = clients * self.local_stddev**2 * t**2 / 2
     bias = clients * min(1.0, math.sqrt(beta) / (2 * (1 - beta)) + beta**TRIES)
-    exponents = t**2 / 2 * spread + of_noise + t * (bias - 2.0 ** (self.bits - 1))
+    exponents = t**2 / 2 * variance + of_noise + t * (bias - 2.0 ** (self.bits - 1))
     least = float(exponents.min()) + math.log(2 * self.dimension)
     return min(1.0, math.exp(min(least, 0.0)) * _SAFETY)
 
@@ -182,25 +182,9 @@ def design(
 ) -> DistributedNoise:
   """The mechanism of a noise multiplier, on the finest grid that the bits allow.
 
-  Args:
-    noise: 'skellam' or 'discrete_gaussian'.
-    clip_norm: L2 bound of a contribution.
-    noise_multiplier: Standard deviation of the noise of the sum, with the fewest
-      clients, over `clip_norm`.
-    min_clients: The fewest clients that report in a round.
-    dimension: Entries of a contribution; padded here to a power of two.
-    bits: Bits of the secure sum, from 2 to 30.
-    max_clients: The most clients that report; `None` for `min_clients`.
-    max_wrap_probability: That an entry of a round's sum wraps, at most.
-    beta: Probability at most that a client rounds again. Small ones cost next to
-      nothing: a thousandth of the noise where C is 30 sqrt(d).
-
-  Returns:
-    The mechanism.
-
-  Raises:
-    TypeError: If an argument is not of its type.
-    ValueError: If a number is out of range, or the bits are too few; what fits is said.
+  Arguments are those of `DistributedNoise`; `max_clients` is by default `min_clients`,
+  the dimension is padded here to a power of two, and bits are from 2 to 30. A small
+  beta costs next to nothing: a thousandth of the noise where C is 30 sqrt(d).
 
   Example:
     >>> made = design(
@@ -259,14 +243,6 @@ def plan(
   The target is of all rounds, zeroing out a client, which takes part in
   `participations` of them at most. `bits` are by default the fewest with which the
   noise is within 1% of that with 30. Other arguments are those of `design`.
-
-  Returns:
-    The mechanism; its `epsilon` is at most the target.
-
-  Raises:
-    TypeError: If an argument is not of its type.
-    ValueError: If a number is out of range, or no noise keeps the target with so few
-      bits; what fits is said.
 
   Example:
     >>> made = plan(

@@ -38,7 +38,7 @@ This module does not interpret events beyond Gaussians; `accountants` does.
 import dataclasses
 import math
 from collections.abc import Iterator
-from typing import Any, NoReturn
+from typing import Any
 
 import dp_accounting
 import numpy as np
@@ -49,6 +49,7 @@ from tff_dp_aggregators.sampling.events import AllocatedDpEvent
 from tff_dp_aggregators.sampling.events import BallsInBinsDpEvent
 from tff_dp_aggregators.sampling.events import BMinSepDpEvent
 from tff_dp_aggregators.sampling.events import MixtureDpEvent
+from tff_dp_aggregators.sampling.events import OwnDpEvent
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,20 +83,14 @@ LEAST_DISCRETE_GAUSSIAN = 0.5
 
 
 @dataclasses.dataclass(frozen=True)
-class _Shares(dp_accounting.DpEvent):
-  """Integer noise that clients add in shares.
+class _Shares(OwnDpEvent):
+  """Integer noise that clients add in shares."""
 
-  Attributes:
-    local_stddev: Standard deviation of a share; of discrete Gaussian noise its
-      parameter, at least 1/2, which the standard deviation is not above.
-    num_clients: The fewest clients whose shares are in the sum.
-    l2_sensitivity: L2 norm of what one client changes the sum of integers by.
-    l1_sensitivity: L1 norm of it.
-  """
-
+  # Standard deviation of a share; of discrete Gaussian noise its parameter, at least
+  # 1/2, which the standard deviation is not above.
   local_stddev: float
-  num_clients: int
-  l2_sensitivity: float
+  num_clients: int  # The fewest clients whose shares are in the sum.
+  l2_sensitivity: float  # Norms of what one client changes the sum of integers by.
   l1_sensitivity: float
 
   def __post_init__(self) -> None:
@@ -109,10 +104,6 @@ class _Shares(dp_accounting.DpEvent):
   def variance(self) -> float:
     """That of the sum of the shares."""
     return self.local_stddev * self.local_stddev * self.num_clients
-
-  def to_named_tuple(self) -> NoReturn:
-    """Not for this kind of event: dp-accounting would leave out its fields."""
-    raise ValueError(f'write it with accounting.events.to_json: {self}.')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,12 +122,9 @@ class DistributedDiscreteGaussianDpEvent(_Shares):
 
   A share of k has a probability proportional to exp(-k^2 / (2 local_stddev^2)). The
   sum of shares is close to a discrete Gaussian, and not one (arXiv:2102.06387).
-
-  Attributes:
-    dimension: How many integers there are.
   """
 
-  dimension: int
+  dimension: int  # How many integers there are.
 
   def __post_init__(self) -> None:
     super().__post_init__()
@@ -193,10 +181,8 @@ def round_noise_multipliers(
 ) -> tuple[np.ndarray, np.ndarray]:
   """Noise multipliers of each round's event, and of all events so far together.
 
-  Returns:
-    Two float64 arrays of shape [num_rounds]. The first holds each round's own noise
-    multiplier, infinite where the round adds nothing to the worst case; the second
-    the effective noise multiplier of rounds 0 to t, non-increasing.
+  Both are of shape [num_rounds]. Those of rounds are infinite where a round adds
+  nothing to the worst case; those of rounds 0 to t together do not increase.
   """
   noise_multiplier = check_noise_multiplier(noise_multiplier)
   participation = strategies.participation.require(participation)
@@ -213,10 +199,6 @@ def simplify(event: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
   Composed Gaussians become one, by adding up `1 / noise_multiplier^2`; infinite noise
   becomes `NoOpDpEvent` and none `NonPrivateDpEvent`. Everything else is kept.
 
-  Raises:
-    ValueError: If a noise multiplier is negative or NaN, or a count of repetitions is
-      not a whole number from 0.
-
   Example:
     >>> gaussian = dp_accounting.GaussianDpEvent
     >>> simplify(dp_accounting.ComposedDpEvent([gaussian(2.0)] * 4))
@@ -224,23 +206,23 @@ def simplify(event: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
   """
   precision = 0.0
   others = []
-  for leaf, count in leaves(event):
-    if isinstance(leaf, dp_accounting.NoOpDpEvent) or count == 0:
+  for part, count in parts_of(event):
+    if isinstance(part, dp_accounting.NoOpDpEvent) or count == 0:
       continue
-    if isinstance(leaf, dp_accounting.GaussianDpEvent):
-      noise_multiplier = float(leaf.noise_multiplier)
+    if isinstance(part, dp_accounting.GaussianDpEvent):
+      noise_multiplier = float(part.noise_multiplier)
       if not noise_multiplier >= 0:
-        raise ValueError(f'the noise multiplier of {leaf} is negative or NaN.')
+        raise ValueError(f'the noise multiplier of {part} is negative or NaN.')
       if noise_multiplier == 0:
         return dp_accounting.NonPrivateDpEvent()
       inverse = 1 / noise_multiplier  # Squaring first would overflow sooner.
       precision += count * (inverse * inverse)
-    elif isinstance(leaf, dp_accounting.NonPrivateDpEvent):
-      return leaf
+    elif isinstance(part, dp_accounting.NonPrivateDpEvent):
+      return part
     elif count == 1:
-      others.append(leaf)
+      others.append(part)
     else:
-      others.append(dp_accounting.SelfComposedDpEvent(leaf, count))
+      others.append(dp_accounting.SelfComposedDpEvent(part, count))
   if math.isinf(precision):
     return dp_accounting.NonPrivateDpEvent()
   if precision:
@@ -250,18 +232,18 @@ def simplify(event: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
   return others[0] if len(others) == 1 else dp_accounting.ComposedDpEvent(others)
 
 
-def leaves(
+def parts_of(
   event: dp_accounting.DpEvent, count: int = 1
 ) -> Iterator[tuple[dp_accounting.DpEvent, int]]:
   """What an event is composed of, and how often."""
   if isinstance(event, dp_accounting.ComposedDpEvent):
     for sub_event in event.events:
-      yield from leaves(sub_event, count)
+      yield from parts_of(sub_event, count)
   elif isinstance(event, dp_accounting.SelfComposedDpEvent):
     # A negative or cut-off count would take privacy loss away.
     if not (event.count >= 0 and event.count == int(event.count)):
       raise ValueError(f'the count of {event} is not a whole number from 0.')
-    yield from leaves(event.event, count * int(event.count))
+    yield from parts_of(event.event, count * int(event.count))
   else:
     yield event, count
 
@@ -270,9 +252,6 @@ def to_json(event: dp_accounting.DpEvent) -> dict[str, Any]:
   """An event as JSON-ready values that `from_json` reads back; Gaussians as one.
 
   Of events that are made of a whole strategy, it has the strategy's checksum.
-
-  Raises:
-    ValueError: If the event, or one within it, is of a kind that is not written.
 
   Example:
     >>> gaussian = dp_accounting.GaussianDpEvent
@@ -334,13 +313,7 @@ _KINDS: dict[Any, tuple[type[dp_accounting.DpEvent], tuple[str, ...]]] = {
     ),
     (AllocatedDpEvent, 'num_places', 'num_steps', 'event'),
     (EpsilonDeltaDpEvent, 'epsilon', 'delta'),
-    (
-      BallsInBinsDpEvent,
-      'strategy_checksum',
-      'num_bins',
-      'noise_multiplier',
-      'bound',
-    ),
+    (BallsInBinsDpEvent, 'strategy_checksum', 'num_bins', 'noise_multiplier', 'bound'),
     (
       BMinSepDpEvent,
       'strategy_checksum',

@@ -29,7 +29,7 @@ from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import calibration
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
-from tff_dp_aggregators.accounting import sites
+from tff_dp_aggregators.accounting import noises
 from tff_dp_aggregators.base import checks
 
 
@@ -45,11 +45,6 @@ class JointPart:
       without sampling and adaptive clipping.
     clip_norm: Bound of one client's contribution to the part in one round, of its L2
       norm, and with Laplace noise of its L1 norm.
-
-  Raises:
-    TypeError: If an attribute is not of its type.
-    ValueError: If one is out of range, or there is no analysis of such a mechanism
-      beside others.
   """
 
   name: str
@@ -124,7 +119,7 @@ def _check_beside_others(name: str, mechanism: mechanism_lib.Mechanism) -> None:
       'numbers, or one mechanism for all weights.',
     ),
     (
-      mechanism.site is not sites.SERVER,
+      mechanism.placement is not noises.SERVER,
       f'noise_site={mechanism.noise_site}',
       'what others than the server see of a client is stated of one mechanism alone. '
       'Leave noise_site out, or take one mechanism for all weights.',
@@ -220,10 +215,6 @@ class JointMechanism(mechanism_lib.Guaranteed):
     parts: Two or more, with names of their own, for the same participation and
       adjacency. A weight is of the first part that has a pattern for its name.
 
-  Raises:
-    TypeError: If one is none.
-    ValueError: If there are fewer than two, or they do not go together.
-
   Example:
     >>> from tff_dp_aggregators.accounting import JointPart
     >>> participation = strategies.Participation(8, min_separation=4)
@@ -318,7 +309,7 @@ class JointMechanism(mechanism_lib.Guaranteed):
   name = NAME
   is_sampled = has_integer_noise = adds_noise_on_clients = False  # Of no part.
   has_noise = is_private = True  # Of each part.
-  noise_site, site = sites.SERVER.name, sites.SERVER
+  noise_site, placement = noises.SERVER.name, noises.SERVER
   options: ClassVar[tuple[tuple[str, int], ...]] = ()  # There are none.
   server_noise_multiplier = clipped_count_stddev = None  # There is neither.
 
@@ -417,40 +408,36 @@ class JointMechanism(mechanism_lib.Guaranteed):
     return _together(spent)
 
   def part_of(
-    self, names: Sequence[str], described: Optional[Sequence[str]] = None
+    self, names: Sequence[str], labels: Optional[Sequence[str]] = None
   ) -> tuple[str, ...]:
     """The name of the part that each weight is of: the first with a pattern for it.
 
     Args:
       names: Names of the weights of a model that are trained.
-      described: What messages call them; `None` for their names.
-
-    Raises:
-      ValueError: If a weight is of no part, a part has no weight, or a pattern is for
-        none; the message lists all of them.
+      labels: What messages call them; `None` for their names.
     """
-    listed = f'the weights are {", ".join(described or names)}'
+    listed = f'the weights are {", ".join(labels or names)}'
     patterns = [f'{part.name} ({" ".join(part.weights)})' for part in self.parts]
     found = []
     for name in names:
-      own = next((part for part in self.parts if part.matches(name)), None)
+      own = next((part.name for part in self.parts if part.matches(name)), None)
       if own is None:
         raise ValueError(
           f'the weight {name} is of no part: no pattern of {", ".join(patterns)} is '
           f'one for it. Add a part, or a pattern; {listed}.'
         )
-      found.append(own.name)
+      found.append(own)
     for part in self.parts:
-      if part.name not in found:
-        raise ValueError(
-          f'the part {part.name} has no weight: {_why_empty(part, names, found)}, or '
-          f'leave the part out; {listed}.'
-        )
       for pattern in part.weights:
         if not any(is_for(pattern, name) for name in names):
           raise ValueError(
             f'the pattern {pattern} of part {part.name} is for no weight; {listed}.'
           )
+      if part.name not in found:
+        raise ValueError(
+          f'the part {part.name} has no weight: all that {" ".join(part.weights)} is '
+          f'for is of parts before it. Put it first, or leave the part out; {listed}.'
+        )
     return tuple(found)
 
   def noise_in_words(self) -> str:
@@ -496,25 +483,20 @@ class JointMechanism(mechanism_lib.Guaranteed):
     cls, data: dict[str, Any], strategy: Optional[JointStrategy] = None
   ) -> 'JointMechanism':
     """Reads what `to_json` wrote."""
-    try:
-      by_part = {} if strategy is None else strategy.parts
+    by_part = {} if strategy is None else strategy.parts
+    read = mechanism_lib.Mechanism.from_json
+    with mechanism_lib.reading('joint mechanism'):
       made = cls(
         tuple(
           JointPart(
             part['name'],
             tuple(part['weights']),
-            mechanism_lib.Mechanism.from_json(
-              part['mechanism'], by_part.get(part['name'])
-            ),
+            read(part['mechanism'], by_part.get(part['name'])),
             part['clip_norm'],
           )
           for part in data['parts']
         )
       )
-    except KeyError as e:
-      raise ValueError(f'the stored joint mechanism lacks {e}.') from e
-    except TypeError as e:
-      raise ValueError(f'the stored joint mechanism is incomplete: {e}') from e
     again = made.to_json()
     for key in ('participation', 'adjacency', 'strategy_checksum'):
       if again[key] != data.get(key):
@@ -535,19 +517,6 @@ def _together(by_part: Mapping[str, dp_accounting.DpEvent]) -> dp_accounting.DpE
   """Events of parts as one, in the order in which states have them: by name."""
   ordered = [by_part[name] for name in sorted(by_part)]
   return events.simplify(dp_accounting.ComposedDpEvent(ordered))
-
-
-def _why_empty(part: JointPart, names: Sequence[str], part_of: Sequence[str]) -> str:
-  """Why a part has no weight, and what would give it some."""
-  pattern = ' '.join(part.weights)
-  taken = [name for name in names if part.matches(name)]
-  if not taken:
-    return f'no weight has a name like {pattern}. Give another pattern'
-  earlier = dict.fromkeys(part_of[names.index(name)] for name in taken)
-  return (
-    f'all that {pattern} is for ({", ".join(taken)}) is of parts before it, '
-    f'{", ".join(earlier)}. Put it before these, give another pattern'
-  )
 
 
 def _check_shares(
@@ -601,14 +570,14 @@ def load_strategy(data: dict[str, Any], path: str) -> AnyStrategy:
 
 def strategy_from_json(data: dict[str, Any], written: dict[str, Any]) -> AnyStrategy:
   """The strategy, or strategies, that a report has of a mechanism in it."""
+
+  def read(one: Any) -> strategies.Strategy:
+    return strategies.Strategy.from_json(json.dumps(one))
+
   if not _is_joint(data):
-    return strategies.Strategy.from_json(json.dumps(written))
-  return JointStrategy(
-    {
-      part['name']: strategies.Strategy.from_json(json.dumps(written[part['name']]))
-      for part in data['parts']
-    }
-  )
+    return read(written)
+  names = [part['name'] for part in data['parts']]
+  return JointStrategy({name: read(written[name]) for name in names})
 
 
 def _is_joint(data: dict[str, Any]) -> bool:

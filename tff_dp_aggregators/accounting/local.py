@@ -48,7 +48,6 @@ import math
 import dp_accounting
 
 from tff_dp_aggregators import sampling
-from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import noises
 from tff_dp_aggregators.base import checks
@@ -77,7 +76,7 @@ def local_event(
     LaplaceDpEvent(noise_multiplier=8.0)
   """
   noise_multiplier = events.check_noise_multiplier(noise_multiplier)
-  kind = noise_of(noise)
+  kind = noises.real(noise)
   relative = noise_multiplier / _moves(adjacency)
   if not relative:
     return dp_accounting.NonPrivateDpEvent()
@@ -133,30 +132,6 @@ def share(noise_multiplier: float, min_clients: int) -> float:
   noise_multiplier = events.check_noise_multiplier(noise_multiplier)
   min_clients = checks.check_positive_int('min_clients', min_clients)
   return noise_multiplier / math.sqrt(min_clients)
-
-
-def noise_of(noise: str) -> noises.Noise:
-  """The kind of noise of a name, if clients can add it."""
-  if noise not in noises.REAL:
-    names = ' or '.join(map(repr, noises.REAL))
-    raise ValueError(f'noise must be {names}, got {noise!r}.')
-  return noises.REAL[noise]
-
-
-def check_strategy(
-  strategy: strategies.Strategy, noise_site: str = 'clients'
-) -> strategies.Strategy:
-  """Returns a strategy if its noise can be made on clients: that of the identity."""
-  strategies.strategy.require(strategy)
-  if strategy != strategies.Identity(strategy.num_rounds):
-    raise ValueError(
-      f'noise_site={noise_site} does not go with a {strategy.kind} strategy, whose '
-      'noise cannot be made on clients: a round takes away a part of the noise of '
-      'earlier rounds, which clients made who are not in this round, and which the '
-      'server must not know. Take the mechanism gaussian, whose noise is independent '
-      'in each round, or noise_site=server.'
-    )
-  return strategy
 
 
 def _moves(adjacency: str) -> int:

@@ -5,10 +5,11 @@ strategy, who may take part, how much noise. Flags become one, a run directory s
 one, a report explains one.
 """
 
+import contextlib
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, NoReturn, Optional, Union
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Optional, Union
 
 import dp_accounting
 import numpy as np
@@ -23,7 +24,6 @@ from tff_dp_aggregators.accounting import distributed_noise
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import noises
 from tff_dp_aggregators.accounting import run_events
-from tff_dp_aggregators.accounting import sites
 from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.strategies import registry
 
@@ -36,8 +36,19 @@ def names() -> tuple[str, ...]:
 
 
 def options() -> tuple[str, ...]:
-  """Names of all options: of kinds of strategies, of noise, and of its sites."""
-  return (*registry.options(), *sites.options())
+  """Names of all options: of kinds of strategies, of noise, and of its placement."""
+  return (*registry.options(), *noises.options())
+
+
+@contextlib.contextmanager
+def reading(what: str) -> Iterator[None]:
+  """Says of what is stored that something is missing, or of another type."""
+  try:
+    yield
+  except KeyError as e:
+    raise ValueError(f'the stored {what} lacks {e}.') from e
+  except TypeError as e:
+    raise ValueError(f'the stored {what} is incomplete: {e}') from e
 
 
 class Target(NamedTuple):
@@ -94,10 +105,6 @@ class Guaranteed:
     Returns:
       The smallest epsilon for which the accountant can vouch; infinite without noise.
 
-    Raises:
-      ValueError: If `delta` is out of range, or the accountant unknown.
-      dp_accounting.UnsupportedEventError: If the accountant cannot read the events.
-
     Example:
       >>> from tff_dp_aggregators import accounting, strategies
       >>> participation = strategies.Participation.from_rounds_between(2000, 313, 6)
@@ -111,17 +118,9 @@ class Guaranteed:
     return accountants.epsilon(self.event, delta, accountant, self.relation)
 
   def delta(self: Any, epsilon: float, *, accountant: Optional[str] = None) -> float:
-    """Delta of all rounds together at `epsilon`: what `epsilon` is, the other way.
+    """Delta of all rounds together at `epsilon`, for which the accountant can vouch.
 
-    Returns:
-      The smallest delta for which the accountant can vouch; 1 without noise.
-
-    Example:
-      >>> from tff_dp_aggregators import accounting, strategies
-      >>> participation = strategies.Participation.from_rounds_between(2000, 313, 6)
-      >>> gboard = accounting.Mechanism('tree', participation, noise_multiplier=7.0)
-      >>> f'{gboard.delta(5.0):.2e}'
-      '1.21e-04'
+    It is 1 without noise.
     """
     return accountants.delta(self.event, epsilon, accountant, self.relation)
 
@@ -137,12 +136,12 @@ class Mechanism(Guaranteed):
       deviation, of Laplace noise that over sqrt(2).
     options: Names and values of the options that were given, such as num_bands, or
       min_clients where clients make the noise. Each is an argument of its own;
-      `strategies.registry` and `sites` list them, with their defaults.
+      `strategies.registry` and `noises` list them, with their defaults.
     clipped_count_stddev: With adaptive clipping, the standard deviation of z for the
       count of small norms, more than half of `noise_multiplier`; that covers both then.
     adjacency: A key of `sampling.ADJACENCIES`; by default the schema's own.
-    noise_site: A key of `sites.SITES`: who makes the noise; by default the server, but
-      of integers the clients. With 'local', 'clients_and_server' and
+    noise_site: A key of `noises.PLACEMENTS`: who makes the noise; by default the
+      server, but of integers the clients. With 'local', 'clients_and_server' and
       'local_approximate', `noise_multiplier` is that of the noise of one client, and
       with 'clients' that of the sum.
     server_noise_multiplier: With 'clients_and_server', standard deviation of the
@@ -155,7 +154,7 @@ class Mechanism(Guaranteed):
     TypeError: If there is no such option, or an argument is not of its type.
     ValueError: If the name is unknown, a number is out of range, an option is given to
       a mechanism that does not have it, or missing, the adjacency is not valid for the
-      schema, or there is no analysis of such noise at such a site.
+      schema, or there is no analysis of such noise in such a placement.
 
   Example:
     >>> participation = strategies.Participation.from_rounds_between(2000, 313, 6)
@@ -212,14 +211,13 @@ class Mechanism(Guaranteed):
       )
     _check_name(name)
     noise = noises.of_mechanism(name)
-    site = sites.of_noise(noise, noise_site)
+    placement = noise.placement(noise_site)
     of_strategy = {key: numbers[key] for key in registry.options() if key in numbers}
-    of_site = sites.check_numbers(
-      name, noise, site, {k: v for k, v in numbers.items() if k not in of_strategy}
-    )
-    noise = noise.with_numbers(of_site)
-    server_noise_multiplier = sites.check_server_noise(
-      site, noise_multiplier, server_noise_multiplier
+    others = {k: v for k, v in numbers.items() if k not in of_strategy}
+    noises.check_numbers(name, noise, placement, others)
+    noise = noise.with_numbers(others)
+    server_noise_multiplier = noises.check_server_noise(
+      placement, noise_multiplier, server_noise_multiplier
     )
     if name == FROM_FILE:
       if strategy is None or of_strategy:
@@ -229,26 +227,25 @@ class Mechanism(Guaranteed):
         )
       strategies.strategy.require(strategy)
     elif name in noises.OTHERS:
-      strategy = _of_independent(
-        name, participation, of_strategy, strategy, clipped_count_stddev
-      )
+      _refuse_for_others(name, **of_strategy, clipped_count_stddev=clipped_count_stddev)
+      strategy = strategy or strategies.Identity(participation.num_rounds)
     else:
       registry.check_options(name, of_strategy)
       if strategy is None:
         strategy = _built(name, participation, of_strategy)
       else:
         registry.check_strategy(name, of_strategy, strategy)
-    sites.check(site, strategy, participation, clipped_count_stddev)
+    noises.check(placement, strategy, participation, clipped_count_stddev)
     run_events.check(strategy, participation, noise)
     _check_noise(noise, relation, noise_multiplier)
     self.__dict__.update(
       name=name,
       participation=participation,
       noise_multiplier=noise_multiplier,
-      options=(*of_strategy.items(), *of_site.items()),
+      options=(*of_strategy.items(), *others.items()),
       clipped_count_stddev=clipped_count_stddev,
       adjacency=sampling.adjacency(relation),
-      noise_site=site.name,
+      noise_site=placement.name,
       server_noise_multiplier=server_noise_multiplier,
       strategy=strategy,
     )
@@ -276,10 +273,6 @@ class Mechanism(Guaranteed):
         of `clipped_count_stddev`, `clipped_count_share`: adaptive clipping whose count
         of small norms takes that part of the budget, such as 0.1, which fits always.
 
-    Raises:
-      TypeError: As for the class.
-      ValueError: If an argument is out of range.
-
     Example:
       >>> participation = strategies.Participation(100, min_separation=25)
       >>> own = strategies.BandedToeplitz.square_root(100, num_bands=25)
@@ -297,9 +290,7 @@ class Mechanism(Guaranteed):
       )
     _check_name(name)
     if noises.of_mechanism(name).is_integer:
-      for what, value in ('stddev', stddev), ('share', share):
-        if value is not None:
-          _refuse_count(f'clipped_count_{what}={value}', name)
+      _refuse_for_others(name, clipped_count_stddev=stddev, clipped_count_share=share)
       made = _planned(cls, name, participation, target, options)
     else:
       planned = cls(name, participation, 1.0, **options)
@@ -336,9 +327,9 @@ class Mechanism(Guaranteed):
     return noises.of_mechanism(self.name).with_numbers(dict(self.options))
 
   @property
-  def site(self) -> sites.Site:
+  def placement(self) -> noises.Placement:
     """Where the noise is made."""
-    return sites.SITES[self.noise_site]
+    return noises.PLACEMENTS[self.noise_site]
 
   @property
   def is_one_gaussian(self) -> bool:
@@ -396,7 +387,7 @@ class Mechanism(Guaranteed):
     Where clients make the noise it grows with their number; with clipping that adapts
     it is that of the values.
     """
-    made = self.site.times_that_of_sums(clients, dict(self.options))
+    made = self.placement.times_that_of_sums(clients, dict(self.options))
     return math.hypot(
       self.values_noise_multiplier * made, self.server_noise_multiplier or 0.0
     )
@@ -410,13 +401,13 @@ class Mechanism(Guaranteed):
 
   @property
   def is_private(self) -> bool:
-    """Whether there is noise, and not only a simulation of it at another site."""
-    return self.noise_multiplier > 0 and not self.site.is_simulation
+    """Whether there is noise, and not only a simulation of it."""
+    return self.noise_multiplier > 0 and not self.placement.is_simulation
 
   @property
   def event(self) -> dp_accounting.DpEvent:
     """The event of all rounds together; of a simulation, that nothing is private."""
-    if self.site.is_simulation:
+    if self.placement.is_simulation:
       return dp_accounting.NonPrivateDpEvent()
     return self.event_with(self.noise_multiplier)
 
@@ -430,7 +421,7 @@ class Mechanism(Guaranteed):
       >>> fed_avg.round_events[3].sampling_probability
       0.1
     """
-    if self.site.is_simulation:
+    if self.placement.is_simulation:
       return (dp_accounting.NonPrivateDpEvent(),) * self.participation.num_rounds
     return run_events.round_events(
       self.strategy,
@@ -452,10 +443,10 @@ class Mechanism(Guaranteed):
     return ()
 
   def part_of(
-    self, names: Sequence[str], described: Optional[Sequence[str]] = None
+    self, names: Sequence[str], labels: Optional[Sequence[str]] = None
   ) -> tuple[str, ...]:
     """Nothing: weights are of no part, as there are none."""
-    del names, described
+    del names, labels
     return ()
 
   @property
@@ -471,7 +462,7 @@ class Mechanism(Guaranteed):
   @property
   def adds_noise_on_clients(self) -> bool:
     """Whether clients add the noise, if there is any."""
-    return bool(self.noise_multiplier) and self.site.is_on_clients
+    return bool(self.noise_multiplier) and self.placement.is_on_clients
 
   @property
   def noise_multipliers_so_far(self) -> np.ndarray:
@@ -502,9 +493,9 @@ class Mechanism(Guaranteed):
 
   def line(self, clip_norm: Optional[float]) -> dict[str, Any]:
     """What a line of a ledger has of the mechanism, in a round of that clip norm."""
-    site = None
-    if self.site is not sites.SERVER:
-      site = {
+    made = None
+    if self.placement is not noises.SERVER:
+      made = {
         'name': self.noise_site,
         'min_clients': dict(self.options).get(noises.MIN_CLIENTS),
         'server_noise_multiplier': self.server_noise_multiplier,
@@ -513,7 +504,7 @@ class Mechanism(Guaranteed):
       'clip_norm': clip_norm,
       'noise_multiplier': self.noise_multiplier,
       'strategy_checksum': self.strategy.checksum,
-      'noise_site': site,
+      'noise_site': made,
     }
 
   def to_json(self) -> dict[str, Any]:
@@ -539,7 +530,7 @@ class Mechanism(Guaranteed):
     cls, data: dict[str, Any], strategy: Optional[strategies.Strategy] = None
   ) -> 'Mechanism':
     """Reads what `to_json` wrote."""
-    try:
+    with reading('mechanism'):
       values = dict(data)
       stored = values.pop('strategy_checksum')
       values['participation'] = sampling.from_json(values['participation'])
@@ -550,10 +541,6 @@ class Mechanism(Guaranteed):
       if values['adjacency'] is None:
         raise ValueError('the stored mechanism has no adjacency.')
       mechanism = cls(strategy=strategy, **values)
-    except KeyError as e:
-      raise ValueError(f'the stored mechanism lacks {e}.') from e
-    except TypeError as e:
-      raise ValueError(f'the stored mechanism is incomplete: {e}') from e
     if mechanism.strategy.checksum != stored:
       raise ValueError(
         f'the stored mechanism used the strategy {stored}, but '
@@ -569,7 +556,8 @@ def strategy_for(
 ) -> strategies.Strategy:
   """The strategy of a named mechanism: of its kind, the one with the least RMSE."""
   if name in noises.OTHERS:
-    return _of_independent(name, participation, registry.check_numbers(options))
+    _refuse_for_others(name, **registry.check_numbers(options))
+    return strategies.Identity(participation.num_rounds)
   given = registry.check_options(name, options)
   return _built(name, participation, given)
 
@@ -665,24 +653,15 @@ def _planned(
   return made
 
 
-def _refuse_count(given: str, name: str) -> NoReturn:
-  raise ValueError(
-    f'{given} is for Gaussian noise, which can cover the count of small norms as well, '
-    f'not for {name}; leave it out.'
-  )
-
-
-def _of_independent(
-  name: str,
-  participation: sampling.Schema,
-  options: Mapping[str, int],
-  strategy: Optional[strategies.Strategy] = None,
-  clipped_count_stddev: Optional[float] = None,
-) -> strategies.Strategy:
-  """The strategy of noise that is not Gaussian: the identity, without options."""
-  for option, value in options.items():
-    having = ', '.join(registry.options()[option])
-    raise ValueError(f'{option}={value} is for {having}, not for {name}.')
-  if clipped_count_stddev is not None:
-    _refuse_count(f'clipped_count_stddev={clipped_count_stddev}', name)
-  return strategies.Identity(participation.num_rounds) if strategy is None else strategy
+def _refuse_for_others(name: str, **given: Optional[float]) -> None:
+  """Refuses options of strategies and clipping where noise is not Gaussian."""
+  for option, value in given.items():
+    if value is None:
+      continue
+    if option in registry.options():
+      having = ', '.join(registry.options()[option])
+      raise ValueError(f'{option}={value} is for {having}, not for {name}.')
+    raise ValueError(
+      f'{option}={value} is for Gaussian noise, which can cover the count of small '
+      f'norms as well, not for {name}; leave it out.'
+    )

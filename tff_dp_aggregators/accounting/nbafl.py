@@ -15,8 +15,8 @@ a round, and L exposures of a client's uploads:
     b       = -(T / epsilon) ln(1 - N/K + (N/K) e^(-epsilon / T))
     gamma   = -ln(1 - K/N + (K/N) e^(-epsilon / (L sqrt(K))))
 
-The last is the third with c T / b for c T: with K = N, b is 1. `uplink_stddev` and
-`downlink_stddev` are these, `Nbafl` has all of it with the guarantees.
+The last is the third with c T / b for c T: with K = N, b is 1. `Nbafl` has them as
+`uplink_stddev` and `downlink_stddev`, with the guarantees.
 
 **What they promise, and what holds.** Both are for one *example* of a client being
 another, under an assumption: one example moves an upload by at most 2 C / m. So it is
@@ -81,44 +81,6 @@ def gaussian_constant(epsilon: float, delta: float) -> float:
   return math.sqrt(2 * math.log(1.25 / delta))
 
 
-def uplink_stddev(
-  epsilon: float,
-  delta: float,
-  clip_norm: float,
-  *,
-  num_exposures: int,
-  min_examples: int,
-) -> float:
-  """sigma_u: noise that each client adds to each coordinate of its upload.
-
-  Arguments are those of `Nbafl`.
-
-  Example:
-    >>> sigma_u = uplink_stddev(0.8, 1e-5, 1.5, num_exposures=2, min_examples=10_000)
-    >>> round(sigma_u, 9)
-    0.003633604
-  """
-  rounds = num_exposures  # It does not depend on them, nor on the number of clients.
-  made = Nbafl(epsilon, delta, clip_norm, num_exposures, rounds, 1, min_examples)
-  return made.uplink_stddev
-
-
-def downlink_stddev(
-  epsilon: float, delta: float, clip_norm: float, **numbers: Any
-) -> float:
-  """sigma_d: noise that the server adds to each coordinate of the mean; 0 for none.
-
-  Arguments, of which `numbers` are the others, are those of `Nbafl`.
-
-  Example:
-    >>> numbers = dict(num_exposures=2, num_rounds=3, num_clients=2)
-    >>> sigma_d = downlink_stddev(0.8, 1e-5, 1.5, min_examples=10_000, **numbers)
-    >>> round(sigma_d, 9)
-    0.000908401
-  """
-  return Nbafl(epsilon, delta, clip_norm, **numbers).downlink_stddev
-
-
 class Guarantee(NamedTuple):
   """What somebody learns of somebody, as claimed and as it is.
 
@@ -154,10 +116,6 @@ class Nbafl:
       replacement; `None` for all.
     calibration: 'published' for the formulas, or 'exact' for the least noise with the
       (epsilon, delta) that they promise, at any epsilon.
-
-  Raises:
-    TypeError: If an argument is not of its type.
-    ValueError: If a number is out of range.
 
   Example:
     >>> numbers = dict(delta=1e-5, clip_norm=1.5, num_exposures=2, num_rounds=30)
@@ -293,12 +251,8 @@ class Nbafl:
   def guarantees(self) -> tuple[Guarantee, ...]:
     """What holds beside what is claimed: one exposure, all, and all rounds.
 
-    Returns:
-      For the uplink an example in one exposure, if there are more, and in all, and a
-      client in all, zeroed out and replaced; and one in all rounds, if these are more
-      than the exposures, zeroed out, which is what a run with this noise states. For
-      the downlink an example and a client in all rounds, the latter zeroed out only
-      where all clients take part.
+    A client in all rounds of the uplink, zeroed out, is what a run with this noise
+    states; of the downlink it is zeroed out only where all clients take part.
     """
     client, total = self.client_noise_multiplier, self.sum_noise_multiplier
     example = client * self.min_examples / 2

@@ -76,11 +76,9 @@ def by_round(
 ) -> np.ndarray:
   """Norm of each round's noise over the largest norm that the clients' sum can have.
 
-  `model_size` is the number of trainable parameters, d; with parts, of each by name.
-  `clients_per_round` is m; the expected number with Poisson sampling.
-
-  Returns:
-    Root mean square norm of the noise over the bound; float64 of shape [n].
+  It is the root mean square norm of the noise over the bound, [n]. `model_size` is the
+  number of trainable parameters, d; with parts, of each by name. `clients_per_round` is
+  m; the expected number with Poisson sampling.
 
   Example:
     >>> from tff_dp_aggregators import strategies
@@ -95,12 +93,7 @@ def by_round(
 def of_sums(
   mechanism: joint_mechanism.AnyMechanism, model_size: Size, clients_per_round: float
 ) -> np.ndarray:
-  """The same of the sums over rounds 0 to t, as cumulative mechanisms release them.
-
-  Returns:
-    Root mean square norm of a sum's noise over (t + 1) m clip norms; float64 of shape
-    [n].
-  """
+  """The same of the sums over rounds 0 to t, which are (t + 1) m clip norms long."""
   return _ratio(_per_coordinate_of_sums, mechanism, model_size, clients_per_round)
 
 

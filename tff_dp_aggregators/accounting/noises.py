@@ -1,4 +1,4 @@
-"""Kinds of noise: what one round's event is, and in which norm a client is clipped.
+"""How noise is made: its kinds, with the event of one round, and its placements.
 
 Gaussian noise may be correlated over rounds by a strategy, and all rounds together are
 one Gaussian. Other noise is drawn anew in each round, and its rounds compose: a client
@@ -7,26 +7,30 @@ themselves, with the identity as their strategy.
 
 Integer noise takes more numbers than its scale, `Noise.options`: how fine its grid is
 follows from them, and so does its event (`distributed_noise`).
+
+A placement says who adds noise: the server to the sum, or clients to what they send.
+What the events say does not depend on it. Of whom they say it does: noise of the server
+hides a client in what is released; a client's own noise hides what it sends, from the
+server too; and shares of noise, which clients make for the sum, hide a client in the
+sum. `accounting.local` has the reasons, and guarantees besides.
 """
 
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Callable
+from typing import Callable, Optional
 
 import dp_accounting
 
+from tff_dp_aggregators import sampling
+from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import distributed_noise
+from tff_dp_aggregators.base import checks
 
-# Whole numbers, at least 1, that integer noise or the site of noise takes: names of
-# arguments of `accounting.Mechanism`, of flags, and keys of JSON. The fewest clients
-# whose noise is in a sum that is released.
-MIN_CLIENTS = 'min_clients'
-# The most whose sum is as good as sure not to wrap around.
-MAX_CLIENTS = 'max_clients'
-# Numbers that a client sends, and bits of the secure sum.
+# Whole numbers, at least 1, that integer noise or a placement takes, and what they are:
+# arguments of `accounting.Mechanism`, flags, and keys of JSON.
+MIN_CLIENTS, MAX_CLIENTS = 'min_clients', 'max_clients'
 DIMENSION, BITS = 'dimension', 'bits'
-# For errors.
 MEANINGS = {
   MIN_CLIENTS: 'how many clients report at least; a round with fewer is not released',
   MAX_CLIENTS: 'how many clients report at most',
@@ -45,7 +49,7 @@ class Noise:
   # sum by in that norm, and the numbers of `options` by name.
   one_round: Callable[..., dp_accounting.DpEvent]
   stddev: float  # Standard deviation of noise whose scale is 1.
-  sites: tuple[str, ...]  # Where it can be made, the usual place first.
+  placements: tuple[str, ...]  # Where it can be made, the usual one first.
   options: tuple[str, ...] = ()  # More numbers that it takes, by name.
   required: tuple[str, ...] = ()  # Those of them that there have to be.
   numbers: tuple[tuple[str, int], ...] = ()  # Values of them, if it is fully known.
@@ -66,6 +70,24 @@ class Noise:
       return self
     kept = tuple((name, n) for name, n in numbers.items() if name in self.options)
     return dataclasses.replace(self, numbers=kept)
+
+  def placement(self, name: Optional[str]) -> 'Placement':
+    """The placement of a name, by default the usual one."""
+    if name is None:
+      return PLACEMENTS[self.placements[0]]
+    if name not in PLACEMENTS:
+      raise ValueError(f'unknown noise_site {name!r}; known: {", ".join(PLACEMENTS)}.')
+    if name not in self.placements:
+      why = 'it is made in shares, for a secure sum of integers'
+      if self is LAPLACE:
+        why = 'the sum of Laplace shares is no Laplace noise'
+        if PLACEMENTS[name].adds_on_server:
+          why = 'of both together no event is known here but that of two Gaussians'
+      raise ValueError(
+        f'noise_site={name} does not go with {self.name} noise: {why}. Its noise_site '
+        f'is {" or ".join(self.placements)}.'
+      )
+    return PLACEMENTS[name]
 
   def event(self, noise_multiplier: float) -> dp_accounting.DpEvent:
     """The event of one round; a ValueError if there is none, as bits are too few."""
@@ -90,7 +112,7 @@ def _integers(name: str) -> Noise:
     2,
     one_round,
     stddev=1.0,
-    sites=('clients',),
+    placements=('clients',),
     options=(MIN_CLIENTS, MAX_CLIENTS, DIMENSION, BITS),
     required=(MIN_CLIENTS, DIMENSION, BITS),
   )
@@ -102,7 +124,7 @@ GAUSSIAN = Noise(
   2,
   dp_accounting.GaussianDpEvent,
   stddev=1.0,
-  sites=('server', 'clients', 'local', 'clients_and_server', 'local_approximate'),
+  placements=('server', 'clients', 'local', 'clients_and_server', 'local_approximate'),
 )
 # Pure epsilon, in L1 norm.
 LAPLACE = Noise(
@@ -110,7 +132,7 @@ LAPLACE = Noise(
   1,
   dp_accounting.LaplaceDpEvent,
   stddev=math.sqrt(2),
-  sites=('server', 'local', 'local_approximate'),
+  placements=('server', 'local', 'local_approximate'),
 )
 # Integers in shares, for secure aggregation; the second has less noise on coarse grids.
 SKELLAM, DISCRETE_GAUSSIAN = map(_integers, ('skellam', 'discrete_gaussian'))
@@ -125,3 +147,172 @@ OTHERS: dict[str, Noise] = {
 def of_mechanism(name: str) -> Noise:
   """The noise of a mechanism of a name; Gaussian but for `OTHERS`."""
   return OTHERS.get(name, GAUSSIAN)
+
+
+def real(noise: str) -> Noise:
+  """The kind of noise of a name, if clients can add it."""
+  if noise not in REAL:
+    names = ' or '.join(map(repr, REAL))
+    raise ValueError(f'noise must be {names}, got {noise!r}.')
+  return REAL[noise]
+
+
+@dataclasses.dataclass(frozen=True)
+class Placement:
+  """Where noise is made: a value of `--noise_site`."""
+
+  name: str
+  options: tuple[str, ...] = ()  # Numbers that it takes, by name.
+  required: tuple[str, ...] = ()  # Those of them that there have to be.
+  # Whether it shows what another one would come to, without its guarantee.
+  is_simulation: bool = False
+  is_on_clients: bool = False  # Whether clients draw it, each for itself.
+  # Whether `noise_multiplier` is that of one client's noise, and not of the sum.
+  is_of_client: bool = False
+  # Whether the server adds Gaussian noise of `server_noise_multiplier` to the sum.
+  adds_on_server: bool = False
+
+  def times_that_of_sums(self, clients: float, numbers: Mapping[str, int]) -> float:
+    """The noise of a sum over what `noise_multiplier` says."""
+    if self.is_of_client:
+      return math.sqrt(clients)
+    if not self.is_on_clients:
+      return 1.0
+    return math.sqrt(max(1.0, clients / numbers[MIN_CLIENTS]))
+
+
+_FEWEST = (MIN_CLIENTS,)
+# The usual one.
+SERVER = Placement('server')
+# Shares, for the sum.
+CLIENTS = Placement('clients', options=_FEWEST, required=_FEWEST, is_on_clients=True)
+# Noise that hides each client.
+LOCAL = Placement('local', options=_FEWEST, is_on_clients=True, is_of_client=True)
+# Noise that hides each client, and more of the server for those who see sums.
+CLIENTS_AND_SERVER = dataclasses.replace(
+  LOCAL, name='clients_and_server', adds_on_server=True
+)
+# In its place, where nothing is to be hidden.
+LOCAL_APPROXIMATE = Placement(
+  'local_approximate', is_simulation=True, is_of_client=True
+)
+# All of them, by name; the server is where noise is made unless something else is said.
+PLACEMENTS = {
+  each.name: each
+  for each in (SERVER, CLIENTS, LOCAL, CLIENTS_AND_SERVER, LOCAL_APPROXIMATE)
+}
+# What the last but one takes besides, as an argument of `accounting.Mechanism`, a flag,
+# and a key of JSON.
+SERVER_NOISE = 'server_noise_multiplier'
+
+
+def check(
+  placement: Placement,
+  strategy: strategies.Strategy,
+  participation: sampling.Schema,
+  clipped_count_stddev: Optional[float],
+) -> None:
+  """Refuses what has no analysis where noise is not made by the server."""
+  if placement is SERVER:
+    return
+  if sampling.is_sampled(participation):
+    raise ValueError(
+      f'noise_site={placement.name} does not go with sampling: a client that is not '
+      'drawn adds no noise either, so what it would have hidden shows who was drawn, '
+      'and nothing is amplified. State limits on participation, or add the noise on '
+      'the server.'
+    )
+  if clipped_count_stddev is not None:
+    raise ValueError(
+      f'clipped_count_stddev={clipped_count_stddev:g} does not go with noise_site='
+      f'{placement.name}: adaptive clipping counts small norms with noise of the '
+      'server, which would see the counts of single clients. Take a fixed clip norm, '
+      'or add the noise on the server.'
+    )
+  if strategy != strategies.Identity(strategy.num_rounds):
+    raise ValueError(
+      f'noise_site={placement.name} does not go with a {strategy.kind} strategy, whose '
+      'noise cannot be made on clients: a round takes away a part of the noise of '
+      'earlier rounds, which clients made who are not in this round, and which the '
+      'server must not know. Take the mechanism gaussian, whose noise is independent '
+      'in each round, or noise_site=server.'
+    )
+
+
+def check_numbers(
+  name: str, noise: Noise, placement: Placement, given: Mapping[str, int]
+) -> dict[str, int]:
+  """The numbers of noise and placement."""
+  own = {*noise.options, *placement.options}
+  for option, value in given.items():
+    if option not in own:
+      raise ValueError(
+        f'{option}={value} is for {having(option)}, not for {name} with noise of '
+        f'{_of(placement)}; leave it out.'
+      )
+  for needed in (*noise.required, *placement.required):
+    if needed not in given:
+      raise ValueError(
+        f'{needed} is missing, which {name} with noise of {_of(placement)} needs: '
+        f'{MEANINGS[needed]}.'
+      )
+  return dict(given)
+
+
+def check_server_noise(
+  placement: Placement,
+  noise_multiplier: float,
+  server_noise_multiplier: Optional[float],
+) -> Optional[float]:
+  """Returns the noise multiplier of the server's noise on top of that of clients."""
+  if not placement.adds_on_server:
+    if server_noise_multiplier is not None:
+      raise ValueError(
+        f'{SERVER_NOISE}={server_noise_multiplier} is for noise_site='
+        f'{CLIENTS_AND_SERVER.name}, not for noise of {_of(placement)}; leave it out.'
+      )
+    return None
+  if server_noise_multiplier is None:
+    raise ValueError(
+      f'{SERVER_NOISE} is missing, which noise_site={placement.name} needs: standard '
+      "deviation of the server's noise of the sum over the clip norm, 0 for none."
+    )
+  checks.check_number(SERVER_NOISE, server_noise_multiplier)
+  if not 0 <= server_noise_multiplier < math.inf:
+    raise ValueError(
+      f'{SERVER_NOISE} must be finite and not negative; got {server_noise_multiplier}.'
+    )
+  if noise_multiplier == 0:
+    raise ValueError(
+      f'noise_multiplier must be positive with noise_site={placement.name}, whose '
+      f"guarantee is of clients' own noise; got 0. Noise of the server alone is "
+      f'noise_site={SERVER.name}.'
+    )
+  return float(server_noise_multiplier)
+
+
+def options() -> tuple[str, ...]:
+  """Names of the options of all kinds of noise and placements."""
+  of_noises = (name for each in OTHERS.values() for name in each.options)
+  of_placements = (name for each in PLACEMENTS.values() for name in each.options)
+  return tuple(dict.fromkeys((*of_noises, *of_placements)))
+
+
+def options_of(noise: Noise, name: Optional[str] = None) -> tuple[str, ...]:
+  """Names of the numbers that a kind of noise takes at a placement."""
+  return tuple(dict.fromkeys((*noise.options, *noise.placement(name).options)))
+
+
+def having(option: str, last: str = ' or ') -> str:
+  """The kinds of noise and the placements that take an option, in words."""
+  *others, final = [
+    *(each.name for each in OTHERS.values() if option in each.options),
+    *(f'noise_site={n}' for n, each in PLACEMENTS.items() if option in each.options),
+  ]
+  return f'{", ".join(others)}{last}{final}' if others else final
+
+
+def _of(placement: Placement) -> str:
+  if placement is SERVER:
+    return 'the server'
+  return f'clients (noise_site={placement.name})'

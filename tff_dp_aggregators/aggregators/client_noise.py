@@ -155,7 +155,7 @@ def gaussian_shares(
   (`accounting.local.local_event` says how little). A client of the round knows its own
   share: against it the noise is sqrt((m - 1) / m) times as large, m being
   `min_clients`; `accounting.local.central_event(..., known_shares=1)`. Noise that is
-  correlated over rounds cannot be made like this (`accounting.local.check_strategy`).
+  correlated over rounds cannot be made like this (`accounting.noises.check`).
 
   A seed is for packed simulations (`learning.packed`), which number clients: `create`
   refuses it. A round that is run again has other noise; if both results are seen, both

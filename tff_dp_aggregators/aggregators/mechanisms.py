@@ -9,7 +9,6 @@ from typing_extensions import Unpack
 from tff_dp_aggregators import accounting
 from tff_dp_aggregators import noise
 from tff_dp_aggregators.accounting import noises
-from tff_dp_aggregators.accounting import sites
 from tff_dp_aggregators.aggregators import builders
 from tff_dp_aggregators.aggregators import client_noise
 from tff_dp_aggregators.aggregators import distributed
@@ -266,19 +265,19 @@ def _integers(
 
 # Noise that is not that of a strategy, by its kind and where it is made.
 _MADE_BY: dict[tuple[str, str], Callable[..., factory.DPMeanFactory]] = {
-  (noises.LAPLACE.name, sites.SERVER.name): _independent(builders.laplace),
-  (noises.GAUSSIAN.name, sites.CLIENTS.name): _shares,
-  (noises.GAUSSIAN.name, sites.LOCAL.name): _independent(client_noise.local_gaussian),
-  (noises.LAPLACE.name, sites.LOCAL.name): _independent(client_noise.local_laplace),
-  (noises.GAUSSIAN.name, sites.CLIENTS_AND_SERVER.name): _independent(
+  (noises.LAPLACE.name, noises.SERVER.name): _independent(builders.laplace),
+  (noises.GAUSSIAN.name, noises.CLIENTS.name): _shares,
+  (noises.GAUSSIAN.name, noises.LOCAL.name): _independent(client_noise.local_gaussian),
+  (noises.LAPLACE.name, noises.LOCAL.name): _independent(client_noise.local_laplace),
+  (noises.GAUSSIAN.name, noises.CLIENTS_AND_SERVER.name): _independent(
     client_noise.two_sided_gaussian
   ),
-  (noises.GAUSSIAN.name, sites.LOCAL_APPROXIMATE.name): _independent(
+  (noises.GAUSSIAN.name, noises.LOCAL_APPROXIMATE.name): _independent(
     client_noise.approximate_local_gaussian
   ),
-  (noises.LAPLACE.name, sites.LOCAL_APPROXIMATE.name): _independent(
+  (noises.LAPLACE.name, noises.LOCAL_APPROXIMATE.name): _independent(
     client_noise.approximate_local_laplace
   ),
-  (noises.SKELLAM.name, sites.CLIENTS.name): _integers,
-  (noises.DISCRETE_GAUSSIAN.name, sites.CLIENTS.name): _integers,
+  (noises.SKELLAM.name, noises.CLIENTS.name): _integers,
+  (noises.DISCRETE_GAUSSIAN.name, noises.CLIENTS.name): _integers,
 }

@@ -37,19 +37,13 @@ _SECONDS = 10.0
 
 @dataclasses.dataclass(frozen=True)
 class Version:
-  """What identifies the code of this package.
+  """What identifies the code of this package, now or when it was built."""
 
-  Attributes:
-    version: The version of the package, as in '0.1.0'.
-    commit: The full hash of the commit that is checked out, or that was when the
-      package was built; `None` where there was no git checkout of the package's own, or
-      git cannot tell.
-    modified: Whether tracked files of the package differ from that commit, or did when
-      the package was built; `None` without a commit.
-  """
-
-  version: str
+  version: str  # As in '0.1.0'.
+  # The full hash of the commit that is checked out; `None` without a git checkout of
+  # the package's own, or if git cannot tell.
   commit: Optional[str] = None
+  # Whether tracked files of the package differ from it; `None` without a commit.
   modified: Optional[bool] = None
 
   def __str__(self) -> str:
@@ -59,11 +53,7 @@ class Version:
     return f'{self.version} (commit {self.commit}{changes})'
 
   def to_json(self) -> dict[str, Any]:
-    """Fields for a record of the software that made something.
-
-    The version under the name of the package, and `commit` and `modified` if there is a
-    commit.
-    """
+    """Fields for a record of the software that made something."""
     fields: dict[str, Any] = {_NAME: self.version}
     if self.commit is not None:
       fields.update(commit=self.commit, modified=self.modified)
@@ -148,13 +138,12 @@ def in_words(software: Mapping[str, Any]) -> dict[str, str]:
 
 
 def commit_of(package: pathlib.Path) -> tuple[Optional[str], Optional[bool]]:
-  """Returns commit and whether files were changed, of a package's own checkout.
+  """The commit of a package's own checkout, and whether its tracked files differ.
 
-  Returns the full hash of the commit that is checked out, and whether tracked files in
-  `package` differ from it. `(None, None)` if the folder above `package` is not the top
-  of a checkout of this project that has the package in it (an installed package is not,
-  even if its environment lies in some repository), if nothing is committed yet, or if
-  git is missing or refuses.
+  `(None, None)` if the folder above `package` is not the top of a checkout of this
+  project that has the package in it (an installed package is not, even if its
+  environment lies in some repository), if nothing is committed yet, or if git is
+  missing or refuses.
   """
   top = package.parent
   if not (top / '.git').exists() or not _is_own(top / 'setup.py'):

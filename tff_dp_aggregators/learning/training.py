@@ -568,7 +568,7 @@ def _target(
   delta: float,
 ) -> Optional[mechanism_lib.Target]:
   """The one that was given, or that the mechanism knows of."""
-  if mechanism is None or mechanism.site.is_simulation:
+  if mechanism is None or mechanism.placement.is_simulation:
     return None  # No target is kept.
   known = mechanism.target
   if known is not None and known.delta == delta and given in (None, known.epsilon):

@@ -35,7 +35,6 @@ from typing_extensions import Unpack
 from tff_dp_aggregators import noise as noise_lib
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import events
-from tff_dp_aggregators.accounting import local
 from tff_dp_aggregators.accounting import noises
 from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.noise import generators
@@ -115,7 +114,7 @@ class ClientNoiseSumQuery(matrix_mechanism.GridSumQuery):
       **noise_options: See `noise.Options`.
     """
     super().__init__(record_specs)
-    self._noise = local.noise_of(noise)
+    self._noise = noises.real(noise)
     self._clip_norm = grid.check_clip_norm(clip_norm)
     self._client_noise_multiplier = _check_client_noise(client_noise_multiplier)
     checks.check_number('server_noise_multiplier', server_noise_multiplier)

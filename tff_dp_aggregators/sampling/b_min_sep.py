@@ -100,14 +100,7 @@ class BMinSepSampling(scheme.Allocation):
     clients_per_round: float,
     min_separation: int,
   ) -> 'BMinSepSampling':
-    """The sampling that has so many clients a round in the mean.
-
-    Args:
-      num_rounds: Rounds in all.
-      num_clients: Clients there are.
-      clients_per_round: Mean number of clients in a round.
-      min_separation: Smallest difference of two rounds of a client.
-    """
+    """The sampling that has so many clients a round in the mean."""
     num_clients = checks.check_positive_int('num_clients', num_clients)
     min_separation = checks.check_positive_int('min_separation', min_separation)
     at_most = (

@@ -31,12 +31,11 @@ without sampling. With independent noise and w = 1 it is no bound but the exact 
 Deterministic bounds by Renyi divergences are in arXiv:2601.21636.
 """
 
-import collections
 import dataclasses
 import functools
 import math
 from collections.abc import Iterator
-from typing import Any, Callable
+from typing import Callable
 
 import dp_accounting
 import numpy as np
@@ -52,8 +51,6 @@ MAX_ROUNDS = 4096
 _ROUND_OFF = 1e-12
 # Noise multipliers are rounded so for that: one separation serves many.
 _STEP = 1.25
-_known: 'collections.OrderedDict[Any, Any]' = collections.OrderedDict()
-_MOST_KNOWN = 256
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,13 +86,7 @@ class BallsInBins(scheme.Allocation):
   def of_cohort(
     cls, num_rounds: int, num_clients: int, clients_per_round: float
   ) -> 'BallsInBins':
-    """The longest cycle whose rounds have so many clients in the mean, or more.
-
-    Args:
-      num_rounds: Rounds in all.
-      num_clients: Clients there are.
-      clients_per_round: Mean number of clients in a round, at least.
-    """
+    """The longest cycle whose rounds have so many clients in the mean, or more."""
     num_clients = checks.check_positive_int('num_clients', num_clients)
     at_most = f'num_clients={num_clients}'
     scheme.check_mean_cohort(clients_per_round, num_clients, at_most)
@@ -139,21 +130,13 @@ class BallsInBins(scheme.Allocation):
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-  """What a separation of bins makes of a strategy.
+  """What a separation of bins makes of a strategy."""
 
-  Attributes:
-    separation: Of the bins of a set, w.
-    num_places: Bins of a set, t.
-    num_steps: How many of them have rounds, at most.
-    largest: Largest squared norm of what a bin adds, v.
-    shared: Largest inner product of two bins of a set, c.
-  """
-
-  separation: int
-  num_places: int
-  num_steps: int
-  largest: float
-  shared: float
+  separation: int  # Of the bins of a set, w.
+  num_places: int  # Bins of a set, t.
+  num_steps: int  # How many of them have rounds, at most.
+  largest: float  # Largest squared norm of what a bin adds, v.
+  shared: float  # Largest inner product of two bins of a set, c.
 
   def event(self, noise_multiplier: float) -> dp_accounting.DpEvent:
     """The event of all rounds."""
@@ -179,52 +162,40 @@ def event(
   draws outcomes, and for all others the bound: of all separations, that with the least
   epsilon; every one of them is right for all deltas.
   """
-  bound = _best_split(strategy, num_bins, noise).event(noise.multiplier)
+  step = round(math.log(noise.multiplier) / math.log(_STEP))
+  bound = _best_split(strategy, num_bins, step, noise.epsilon).event(noise.multiplier)
   if strategy == strategies.Identity(strategy.num_rounds):
     return bound
   return events.BallsInBinsDpEvent(strategy, num_bins, noise.multiplier, bound)
 
 
+@functools.lru_cache(maxsize=256)
 def _best_split(
-  strategy: strategies.Strategy, num_bins: int, noise: scheme.Noise
+  strategy: strategies.Strategy,
+  num_bins: int,
+  step: int,
+  epsilon: Callable[[dp_accounting.DpEvent], float],
 ) -> Split:
   candidates = splits(strategy, num_bins)
   if len(candidates) == 1:
     return candidates[0]
-  step = round(math.log(noise.multiplier) / math.log(_STEP))
 
-  def find() -> Split:
-    @functools.cache
-    def epsilon_of(at: int) -> float:
-      return noise.epsilon(candidates[at].event(_STEP**step))
+  @functools.cache
+  def epsilon_of(at: int) -> float:
+    return epsilon(candidates[at].event(_STEP**step))
 
-    # From the middle downhill; at worst it is the one without sampling.
-    at = len(candidates) // 2
-    while True:
-      near = [i for i in (at - 1, at, at + 1) if 0 <= i < len(candidates)]
-      before, at = at, min(near, key=epsilon_of)
-      if at == before:
-        break
-    return candidates[min((at, len(candidates) - 1), key=epsilon_of)]
-
-  return _remembered(('best', strategy.checksum, num_bins, step), find)
+  # From the middle downhill; at worst it is the one without sampling.
+  at = len(candidates) // 2
+  while True:
+    near = [i for i in (at - 1, at, at + 1) if 0 <= i < len(candidates)]
+    before, at = at, min(near, key=epsilon_of)
+    if at == before:
+      return candidates[min((at, len(candidates) - 1), key=epsilon_of)]
 
 
+@functools.lru_cache(maxsize=256)
 def splits(strategy: strategies.Strategy, num_bins: int) -> tuple[Split, ...]:
   """The splits that are worth to be looked at, with the smallest separation first."""
-  key = ('splits', strategy.checksum, num_bins)
-  return _remembered(key, lambda: _splits(strategy, num_bins))
-
-
-def _remembered(key: Any, find: Any) -> Any:
-  if key not in _known:
-    _known[key] = find()
-    if len(_known) > _MOST_KNOWN:
-      _known.popitem(last=False)
-  return _known[key]
-
-
-def _splits(strategy: strategies.Strategy, num_bins: int) -> tuple[Split, ...]:
   num_rounds = strategy.num_rounds
   if num_rounds > MAX_ROUNDS:
     return _splits_of_bands(strategy, num_bins)

@@ -87,7 +87,7 @@ def mix(numbers: np.ndarray) -> np.ndarray:
 
 
 def uniform(numbers: np.ndarray) -> np.ndarray:
-  """Of hashes, multiples of 2^-53 in [0, 1): float64 of the same shape."""
+  """Numbers from hashes: multiples of 2^-53 in [0, 1): float64 of the same shape."""
   return (numbers >> np.uint64(11)) * 2.0**-53
 
 

@@ -6,7 +6,7 @@ to two clip norms: a client that is drawn takes the place of another.
 """
 
 import dataclasses
-from typing import Any, Callable
+from typing import Callable
 
 import dp_accounting
 import numpy as np
@@ -58,21 +58,6 @@ class FixedSizeSampling(scheme.RoundSampling):
   def expected_cohort(self, num_clients: int) -> float:
     """The cohort, whatever the number of clients."""
     return self.clients_per_round
-
-  @property
-  def schedule_fields(self) -> dict[str, Any]:
-    """Clients and cohort, which the scheme states."""
-    return {name: getattr(self, name) for name in self.json_names}
-
-  def check_clients(self, num_clients: int, clients_per_round: Any) -> None:
-    """Refuses another population or cohort than the scheme states."""
-    given = {'num_clients': num_clients, 'clients_per_round': clients_per_round}
-    for name, assumed in self.schedule_fields.items():
-      if given[name] not in (None, assumed):
-        raise ValueError(
-          f'{name} must be {assumed}, which the sampling assumes; got {given[name]}. '
-          'Or plan the mechanism for another FixedSizeSampling.'
-        )
 
   def drawing(self, seed: int, keys: np.ndarray) -> Callable[[int], np.ndarray]:
     """What draws a cohort, all cohorts of its size being equally likely.

@@ -36,11 +36,7 @@ class ReportingGoalError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class Limits(scheme.Scheme):
-  """`strategies.Participation` as a scheme.
-
-  Attributes:
-    participation: The limits.
-  """
+  """`strategies.Participation` as a scheme."""
 
   name = 'participation'
   flag = 'none'
@@ -81,26 +77,25 @@ class LimitsSchedule(schedule_lib.Schedule):
 
   Nothing is assumed about chance, so a round that too few clients report for may be
   tried again, as long as the attempt that counts keeps the limits.
-
-  Attributes:
-    participation: The limits to keep, and how many rounds.
-    num_clients: Clients to choose from.
-    clients_per_round: Clients asked for a round.
-    seed: Same seed, same cohorts.
-    dropouts: Who does not report; `None` if everybody does.
-    reporting_goal: Least number of clients that have to report; `None` for any.
   """
 
-  participation: strategies.Participation
-  num_clients: int
-  clients_per_round: int
-  seed: int
-  dropouts: Optional[schedule_lib.Dropouts] = None
-  reporting_goal: Optional[int] = None
+  fixed_epoch: ClassVar[bool]  # Of limits that it keeps.
+
+  participation: strategies.Participation  # The limits to keep, and how many rounds.
+  num_clients: int  # To choose from.
+  clients_per_round: int  # Asked for a round.
+  seed: int  # Same seed, same cohorts.
+  dropouts: Optional[schedule_lib.Dropouts] = None  # `None` if everybody reports.
+  reporting_goal: Optional[int] = None  # Least number that report; `None` for any.
 
   def __post_init__(self) -> None:
     participation_lib.require(self.participation)
-    self._check_kind()
+    if self.participation.fixed_epoch != self.fixed_epoch:
+      raise ValueError(
+        f'{type(self).__name__} keeps limits with fixed_epoch={self.fixed_epoch}; got '
+        f'{self.participation}. ShuffledEpochs is for fixed epochs, RandomEligible for '
+        'all others.'
+      )
     size = _check_cohort(self.clients_per_round)
     participation_lib.check_population(self.num_clients, size, self.participation)
     schedule_lib.check_dropouts(self.dropouts)
@@ -125,10 +120,6 @@ class LimitsSchedule(schedule_lib.Schedule):
         self._requested_in(this_round)  # Says now if one would not come to its goal.
 
   @abc.abstractmethod
-  def _check_kind(self) -> None:
-    """Refuses limits that this kind of schedule does not keep."""
-
-  @abc.abstractmethod
   def _requested_in(self, round_num: int) -> list[np.ndarray]:
     """Cohorts that are asked in a round, attempt by attempt."""
 
@@ -136,11 +127,6 @@ class LimitsSchedule(schedule_lib.Schedule):
   def schema(self) -> strategies.Participation:
     """The limits."""
     return self.participation
-
-  @functools.cached_property
-  def max_cohort(self) -> int:
-    """Clients asked for a round; the largest number that report, with drop-outs."""
-    return self.clients_per_round if self.dropouts is None else self._largest_cohort()
 
   def for_clients(self, ids: Sequence[Any]) -> 'LimitsSchedule':
     """Itself: cohorts of one size, which are the same if a client sends zeros."""
@@ -196,8 +182,6 @@ class RandomEligible(LimitsSchedule):
   the attempt that counts has taken part, whether it reported or not; who was asked in
   aborted attempts alone has not, for nothing of them is released.
 
-  Attributes and errors are those of `LimitsSchedule`.
-
   Example:
     >>> limits = strategies.Participation(num_rounds=4, min_separation=2)
     >>> schedule = RandomEligible(limits, num_clients=4, clients_per_round=2, seed=1)
@@ -206,13 +190,7 @@ class RandomEligible(LimitsSchedule):
   """
 
   kind: ClassVar[str] = 'random_eligible'
-
-  def _check_kind(self) -> None:
-    if self.participation.fixed_epoch:
-      raise ValueError(
-        'RandomEligible draws for min-separation limits, not for fixed epochs: leave '
-        'out fixed_epoch, or use ShuffledEpochs.'
-      )
+  fixed_epoch = False
 
   def _requested_in(self, round_num: int) -> list[np.ndarray]:
     return self._requested[round_num]
@@ -302,8 +280,6 @@ class ShuffledEpochs(LimitsSchedule):
   those that share a place take turns, so that each comes about equally often. A round
   that misses its reporting goal asks the same clients again.
 
-  Attributes and errors are those of `LimitsSchedule`.
-
   Example:
     >>> epochs = strategies.Participation(4, min_separation=2, fixed_epoch=True)
     >>> schedule = ShuffledEpochs(epochs, num_clients=4, clients_per_round=2, seed=1)
@@ -312,13 +288,7 @@ class ShuffledEpochs(LimitsSchedule):
   """
 
   kind: ClassVar[str] = 'shuffled_epochs'
-
-  def _check_kind(self) -> None:
-    if not self.participation.fixed_epoch:
-      raise ValueError(
-        'ShuffledEpochs keeps fixed epochs; give strategies.Participation(..., '
-        f'fixed_epoch=True), or use RandomEligible. Got {self.participation}.'
-      )
+  fixed_epoch = True
 
   def _requested_in(self, round_num: int) -> list[np.ndarray]:
     cohort = self._cohort(round_num)

@@ -6,7 +6,7 @@ neighbouring relation is add-or-remove.
 
 import dataclasses
 import math
-from typing import Any, Callable
+from typing import Callable
 
 import dp_accounting
 import numpy as np
@@ -58,12 +58,7 @@ class PoissonSampling(scheme.RoundSampling):
   ) -> 'PoissonSampling':
     """The sampling that draws so many clients a round in the mean.
 
-    Args:
-      num_rounds: Rounds in all.
-      num_clients: Clients in all groups together, of which the smallest has at least
-        `num_clients // num_groups`.
-      clients_per_round: Mean number of clients in a round.
-      num_groups: Groups that take turns.
+    Of the clients of all groups the smallest has at least `num_clients // num_groups`.
     """
     num_clients = checks.check_positive_int('num_clients', num_clients)
     num_groups = checks.check_positive_int('num_groups', num_groups)
@@ -94,7 +89,7 @@ class PoissonSampling(scheme.RoundSampling):
     """Clients of the smallest group that are expected to be drawn."""
     return self.sampling_probability * (num_clients // self.num_groups)
 
-  def check_clients(self, num_clients: int, clients_per_round: Any) -> None:
+  def check_clients(self, num_clients: int) -> None:
     """Refuses groups without clients."""
     if num_clients < self.num_groups:
       raise participation_lib.PopulationTooSmallError(

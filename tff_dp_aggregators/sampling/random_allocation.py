@@ -56,13 +56,7 @@ class RandomAllocation(scheme.Allocation):
   def of_cohort(
     cls, num_rounds: int, num_clients: int, clients_per_round: float
   ) -> 'RandomAllocation':
-    """The fewest rounds of a client with so many clients a round in the mean, or more.
-
-    Args:
-      num_rounds: Rounds in all.
-      num_clients: Clients there are.
-      clients_per_round: Mean number of clients in a round, at least.
-    """
+    """The fewest rounds of a client with so many clients a round in the mean."""
     num_rounds = checks.check_positive_int('num_rounds', num_rounds)
     num_clients = checks.check_positive_int('num_clients', num_clients)
     at_most = f'num_clients={num_clients}'

@@ -161,7 +161,7 @@ class Replay(schedule_lib.Schedule):
 
 
 def _hashes(rounds: Sequence[_Round], num_clients: int) -> Iterator[str]:
-  """Of who was asked from each round on, in so many rounds that no chance repeats them.
+  """Hashes of who was asked from each round on, in as many rounds as tell draws apart.
 
   By one that they share, files are found that have rounds of the same draw, wherever
   they begin and in whatever order they name clients.
@@ -181,7 +181,7 @@ def _hashes(rounds: Sequence[_Round], num_clients: int) -> Iterator[str]:
 
 
 def _bits(size: int, num_clients: int) -> float:
-  """Of which of all cohorts of a size one is."""
+  """How many bits tell which of all cohorts of a size one is."""
   ways = (
     math.lgamma(num_clients + 1)
     - math.lgamma(size + 1)

@@ -26,17 +26,12 @@ FILE_FORMAT = {'format': 'tff_dp_aggregators schedule', 'version': 1}
 
 
 class Attempt(NamedTuple):
-  """One attempt at a round.
+  """One attempt at a round."""
 
-  Attributes:
-    requested: Clients asked to take part, int64 of shape [cohort].
-    reporting: Those of them that sent an update, in the same order.
-    completed: Whether enough did, so that the round is made of it. Of an attempt that
-      was aborted nothing is released.
-  """
-
-  requested: np.ndarray
-  reporting: np.ndarray
+  requested: np.ndarray  # Clients asked to take part, int64 of shape [cohort].
+  reporting: np.ndarray  # Those of them that sent an update, in the same order.
+  # Whether enough did, so that the round is made of it. Of an attempt that was aborted
+  # nothing is released.
   completed: bool
 
 
@@ -99,17 +94,11 @@ def check_dropouts(dropouts: Optional[Dropouts]) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Header:
-  """What a file of a schedule is stated to be.
+  """What a file of a schedule is stated to be."""
 
-  Attributes:
-    schema: What the accountant reads.
-    num_clients: Clients to choose from.
-    clients_per_round: The mean's denominator.
-  """
-
-  schema: scheme.Schema
-  num_clients: int
-  clients_per_round: float
+  schema: scheme.Schema  # What the accountant reads.
+  num_clients: int  # Clients to choose from.
+  clients_per_round: float  # The mean's denominator.
 
   def __post_init__(self) -> None:
     scheme.of(self.schema)
@@ -176,6 +165,11 @@ class Schedule(abc.ABC):
   def schema(self) -> Any:
     """What the accountant reads: limits on participation, or a scheme of sampling."""
 
+  @property
+  def header(self) -> Header:
+    """What a file of the schedule states."""
+    return Header(self.schema, self.num_clients, float(self.clients_per_round))
+
   @abc.abstractmethod
   def attempts(self, round_num: int) -> tuple[Attempt, ...]:
     """All attempts at a round, from 0; the last one is completed, and no other."""
@@ -219,25 +213,18 @@ class Schedule(abc.ABC):
     """
     return self.attempts(round_num)[-1].reporting
 
-  @functools.cached_property
-  def max_cohort(self) -> int:
-    """Size of the largest cohort of all rounds."""
-    return self._largest_cohort()
-
-  def _largest_cohort(self) -> int:
-    return max(len(self.cohort(this_round)) for this_round in range(self.num_rounds))
-
   def to_json(self) -> dict[str, Any]:
     """JSON-ready values that `sampling.schedule_from_json` reads back."""
     return {'schedule': self.kind, **self._fields_to_json()}
 
   def _fields_to_json(self) -> dict[str, Any]:
-    assert dataclasses.is_dataclass(self)
-    return {
-      field.name: _value_to_json(getattr(self, field.name))
-      for field in dataclasses.fields(self)
-      if field.init
-    }
+    def written(value: Any) -> Any:
+      if isinstance(value, Dropouts):
+        return dataclasses.asdict(value)
+      return scheme.to_json(value) if dataclasses.is_dataclass(value) else value
+
+    fields = dataclasses.fields(self)  # type: ignore[arg-type]
+    return {f.name: written(getattr(self, f.name)) for f in fields if f.init}
 
   @classmethod
   def from_fields(cls, values: dict[str, Any]) -> 'Schedule':
@@ -258,8 +245,7 @@ class Schedule(abc.ABC):
 
   def save(self, path: str) -> None:
     """Writes all rounds to a new file that `Replay` reads."""
-    header = Header(self.schema, self.num_clients, float(self.clients_per_round))
-    lines: list[Any] = [{**FILE_FORMAT, **header.to_json()}]
+    lines: list[Any] = [{**FILE_FORMAT, **self.header.to_json()}]
     for this_round in range(self.num_rounds):
       attempts = self.attempts(this_round)
       requested, reporting, _ = attempts[-1]
@@ -301,17 +287,12 @@ class SampledSchedule(Schedule):
 
   Attributes:
     sampling: How clients are drawn, as the accountant assumes it.
-    num_clients: Clients to draw from; of a population that the scheme states it has to
-      be that.
+    num_clients: Clients to draw from, as many as the scheme states, if it does.
     seed: Same seed, same cohorts.
     dropouts: Who does not report; `None` if everybody does.
     clients_per_round: The mean's denominator, a public constant; `None` for the
       expected size of a cohort, which tells who knows the sampling how many clients
       there are.
-
-  Raises:
-    PopulationTooSmallError: If there are more groups than clients.
-    ValueError: If a number is out of range, or is not what the scheme states.
 
   Example:
     >>> from tff_dp_aggregators import sampling
@@ -334,7 +315,14 @@ class SampledSchedule(Schedule):
       raise TypeError(f'sampling must be a scheme of sampling; got {self.sampling!r}.')
     check_dropouts(self.dropouts)
     num_clients = checks.check_positive_int('num_clients', self.num_clients)
-    self.sampling.check_clients(num_clients, self.clients_per_round)
+    self.sampling.check_clients(num_clients)
+    for name, assumed in _stated_by(self.sampling).items():
+      if getattr(self, name) not in (None, assumed):
+        raise ValueError(
+          f'{name} must be {assumed}, which the sampling assumes; got '
+          f'{getattr(self, name)}. Or plan the mechanism for another '
+          f'{type(self.sampling).__name__}.'
+        )
     object.__setattr__(self, 'num_clients', num_clients)
     object.__setattr__(self, 'seed', check_seed(self.seed))
     stated: Any = self.clients_per_round
@@ -362,13 +350,6 @@ class SampledSchedule(Schedule):
     return self.sampling
 
   @functools.cached_property
-  def max_cohort(self) -> int:
-    """Size of the largest cohort of all rounds."""
-    if self.sampling.has_public_sizes and self.dropouts is None:
-      return int(self.clients_per_round or 0)
-    return self._largest_cohort()
-
-  @functools.cached_property
   def _drawing(self) -> Callable[[int], np.ndarray]:
     """What gives a round's clients: made when the first round is asked for."""
     drawing: Callable[[int], np.ndarray] = self.sampling.drawing(self.seed, self.keys)
@@ -380,22 +361,20 @@ class SampledSchedule(Schedule):
     return attempts_of(round_num, [drawn], self.dropouts, self.keys)
 
   def _fields_to_json(self) -> dict[str, Any]:
-    values = super()._fields_to_json()
-    for name in self.sampling.schedule_fields:
-      del values[name]  # They follow from the scheme.
-    return values
+    stated = _stated_by(self.sampling)
+    return {k: v for k, v in super()._fields_to_json().items() if k not in stated}
 
   @classmethod
   def from_fields(cls, values: dict[str, Any]) -> 'Schedule':
     """As for all schedules; what the scheme states is not written twice."""
-    stated = scheme.from_json(values['sampling']).schedule_fields
+    stated = _stated_by(scheme.from_json(values['sampling']))
     return super().from_fields({**stated, **values})
 
 
-def _value_to_json(value: Any) -> Any:
-  if isinstance(value, Dropouts):
-    return dataclasses.asdict(value)
-  return scheme.to_json(value) if dataclasses.is_dataclass(value) else value
+def _stated_by(sampling: scheme.Scheme) -> dict[str, Any]:
+  """Numbers of a schedule that its scheme states."""
+  names = ('num_clients', 'clients_per_round')
+  return {name: getattr(sampling, name) for name in names if hasattr(sampling, name)}
 
 
 def attempts_of(

@@ -42,49 +42,32 @@ _GROUPED = 'cyclic Poisson sampling in as many groups (--sampling=poisson --num_
 
 
 class Noise(NamedTuple):
-  """The noise of a mechanism, as far as the events of a scheme depend on it.
+  """The noise of a mechanism, as far as the events of a scheme depend on it."""
 
-  Attributes:
-    multiplier: Its scale over what one client changes.
-    event: The event of one round with noise of a scale.
-    epsilon: An epsilon of an event, by which one of several bounds is chosen.
-  """
-
-  multiplier: float
-  event: Callable[[float], dp_accounting.DpEvent]
+  multiplier: float  # Its scale over what one client changes.
+  event: Callable[[float], dp_accounting.DpEvent]  # Of one round, by that scale.
+  # By which one of several bounds is chosen.
   epsilon: Callable[[dp_accounting.DpEvent], float]
 
 
 class Scheme(abc.ABC):
-  """Who takes part when, and what an accountant may assume about it.
+  """Who takes part when, and what an accountant may assume about it."""
 
-  Attributes:
-    name: What JSON calls the scheme.
-    flag: What `--sampling` calls it, and JSON a schedule that draws from it.
-    data: The dataclass that users make, by default the scheme's own.
-    relations: Neighbouring relations that its events are valid for, its own first.
-    is_sampled: Whether its guarantee rests on sampling. A sampled scheme is accounted
-      for round by round, limits as one Gaussian.
-    has_public_sizes: Whether all cohorts have one size that anybody may know, though
-      they are drawn in secret.
-    composes: Whether rounds add up; else what all of them cost is one event.
-    json_names: Names in JSON of fields that have another one there.
-    separation: The field that says how far apart rounds of a client are, with which a
-      sampled scheme may have as many bands; empty if none does.
-    known_noises: Names of the kinds of noise whose events accountants read under it;
-      `None` for all.
-    num_rounds: Rounds in all, n.
-  """
-
-  name: ClassVar[str]
-  flag: ClassVar[str]
-  data: ClassVar[type]
+  name: ClassVar[str]  # In JSON.
+  flag: ClassVar[str]  # The value of `--sampling`, and a schedule's kind in JSON.
+  data: ClassVar[type]  # What users make; by default the scheme itself.
+  # Neighbouring relations that its events are valid for, its own first.
   relations: ClassVar[tuple[Relation, ...]]
+  # Whether its guarantee rests on sampling, and is accounted for round by round.
   is_sampled: ClassVar[bool] = True
+  # Whether all cohorts have one public size, though they are drawn in secret.
   has_public_sizes: ClassVar[bool] = False
+  # Whether rounds add up; else what all of them cost is one event.
   composes: ClassVar[bool] = True
-  json_names: ClassVar[dict[str, str]] = {}
+  json_names: ClassVar[dict[str, str]] = {}  # Of fields with another name in JSON.
+  # The field that says how far apart rounds of a client are, if one does.
   separation: ClassVar[str] = ''
+  # Kinds of noise whose events accountants read under it; `None` for all.
   known_noises: ClassVar[Optional[tuple[str, ...]]] = ('gaussian',)
 
   num_rounds: int
@@ -178,37 +161,26 @@ class SampledScheme(Scheme):
 
   @abc.abstractmethod
   def drawing(self, seed: int, keys: np.ndarray) -> Callable[[int], np.ndarray]:
-    """What gives the clients of a round, by number.
+    """What gives the clients of a round, by number, from the keys of all clients.
 
     A client's draws follow from its own key, the seed and the scheme, so that a client
     that comes or goes changes nobody else's.
-
-    `keys`: Keys of all clients, by number: uint64 of shape [clients].
     """
 
-  @property
-  def schedule_fields(self) -> dict[str, Any]:
-    """Fields of a schedule that the scheme states, which its JSON leaves out."""
-    return {}
-
-  def check_clients(self, num_clients: int, clients_per_round: Any) -> None:
-    """Refuses clients, or a stated denominator, that the scheme excludes."""
+  def check_clients(self, num_clients: int) -> None:
+    """Refuses too few clients."""
 
 
 class RoundSampling(SampledScheme):
   """A scheme in which every round is a mechanism on a random sample of its own.
 
-  Sampling amplifies privacy only where the rounds of a client do not share noise: a
-  sampled round of independent Gaussian noise is an event of its own. With correlated
-  noise that needs a banded strategy and groups that take turns, at least as many as
-  bands: the columns of C for a client's rounds then share no row, so what it adds in
-  one of them is hidden by noise of its own (arXiv:2306.08153, Theorem 4).
-
-  Attributes:
-    num_groups: Groups that take turns; 1 if a client may be drawn for every round.
+  With correlated noise that needs a banded strategy and groups that take turns, at
+  least as many as bands: the columns of C for a client's rounds then share no row, so
+  what it adds in one of them is hidden by noise of its own (arXiv:2306.08153, Theorem
+  4).
   """
 
-  num_groups: int = 1
+  num_groups: int = 1  # They take turns; 1 if a client may be drawn for every round.
 
   @abc.abstractmethod
   def sampled(self, on_everybody: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
@@ -246,11 +218,7 @@ class RoundSampling(SampledScheme):
   def round_events(
     self, strategy: strategies.Strategy, noise: Noise
   ) -> tuple[dp_accounting.DpEvent, ...]:
-    """A sampled round where the first group has its turn, nothing elsewhere.
-
-    Groups have no client in common, so it is one group's turns that add up; the first
-    has had the most of them after any round.
-    """
+    """A sampled round where the first group has its turn, nothing elsewhere."""
     one, nothing = self.event(strategy, noise).event, dp_accounting.NoOpDpEvent()
     return tuple(
       nothing if this_round % self.num_groups else one

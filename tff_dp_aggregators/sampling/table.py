@@ -41,9 +41,6 @@ def schedule_kinds() -> tuple[str, ...]:
 def schedule_from_json(data: dict[str, Any]) -> schedule_lib.Schedule:
   """Reads what `Schedule.to_json` wrote.
 
-  Raises:
-    ValueError: If it is none of the schedules, or a value is out of range.
-
   Example:
     >>> from tff_dp_aggregators import strategies
     >>> within = strategies.Participation(num_rounds=4, min_separation=2)
@@ -66,17 +63,12 @@ def schedule_from_json(data: dict[str, Any]) -> schedule_lib.Schedule:
 
 
 def for_mechanism(
-  mechanism: Any,
-  num_clients: int,
-  clients_per_round: float,
-  seed: int,
-  *,
-  dropouts: Optional[schedule_lib.Dropouts] = None,
-  reporting_goal: Optional[int] = None,
+  mechanism: Any, num_clients: int, clients_per_round: float, seed: int, **options: Any
 ) -> schedule_lib.Schedule:
   """The schedule that keeps what a mechanism's privacy rests on.
 
-  It is `for_scheme` of its `participation`, with the same arguments and errors.
+  It is `for_scheme` of its `participation`, with the same arguments and errors; options
+  are `dropouts` and `reporting_goal`.
 
   Example:
     >>> from tff_dp_aggregators import accounting
@@ -88,12 +80,7 @@ def for_mechanism(
   if not hasattr(mechanism, 'participation'):
     raise TypeError(f'mechanism must be an accounting.Mechanism; got {mechanism!r}.')
   return for_scheme(
-    mechanism.participation,
-    num_clients,
-    clients_per_round,
-    seed,
-    dropouts=dropouts,
-    reporting_goal=reporting_goal,
+    mechanism.participation, num_clients, clients_per_round, seed, **options
   )
 
 

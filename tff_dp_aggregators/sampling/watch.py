@@ -17,32 +17,6 @@ _TWICE = (
 )
 
 
-class Watch:
-  """Looks at the rounds of a schedule as they are run, whoever wrote the schedule.
-
-  Privacy rests on what a schedule does, and its schema only states that.
-  """
-
-  def __init__(self, schedule: schedule_lib.Schedule):
-    """Initializes it."""
-    self._schedule = schedule
-    self._rounds = Rounds(
-      f'of {type(schedule).__name__}',
-      schedule_lib.Header(
-        schedule.schema, schedule.num_clients, float(schedule.clients_per_round)
-      ),
-    )
-
-  def attempts(self, round_num: int) -> tuple[schedule_lib.Attempt, ...]:
-    """The attempts at a round, if they keep the schema, with all before it."""
-    for earlier in range(self._rounds.checked, round_num):  # Of a run that goes on.
-      self._rounds.add(self._schedule.attempts(earlier))
-    attempts = self._schedule.attempts(round_num)
-    self._rounds.checked = round_num
-    self._rounds.add(attempts)
-    return attempts
-
-
 class ParticipationWatch:
   """Refuses a round in which a client would take part too often, or too soon.
 
@@ -63,12 +37,6 @@ class ParticipationWatch:
   """
 
   def __init__(self, participation: strategies.Participation):
-    """Initializes it.
-
-    Args:
-      participation: The limits that the mechanism was planned for. Sampling is not kept
-        by looking at it: draw from the schedule of `for_mechanism`.
-    """
     if not isinstance(participation, strategies.Participation):
       raise TypeError(
         'participation must be a strategies.Participation, whose limits can be looked '
@@ -88,8 +56,7 @@ class ParticipationWatch:
       clients: Their ids.
 
     Raises:
-      ValueError: If a client is there twice, or would break the limits; or if the round
-        is out of range. Then nothing is remembered of it.
+      ValueError: If they may not. Then nothing is remembered of the round.
     """
     if isinstance(clients, (str, bytes)):
       raise TypeError(f'clients must be a list of ids; got the text {clients!r}.')
@@ -140,18 +107,14 @@ class Rounds:
   """Rounds in their order, each held against what is stated, with all before it.
 
   Limits are those on clients whose updates count: those that reported in the attempt
-  that counted.
-
-  Attributes:
-    checked: How many there were.
+  that counted. `source` says in messages where the rounds are from.
   """
 
   def __init__(self, source: str, header: schedule_lib.Header):
-    """Initializes it, with words for where the rounds are from."""
     self._source, self._header = source, header
     self._scheme = scheme.of(header.schema)
     self._taken_part = _TakenPart(self._scheme.limits, header.num_clients)
-    self.checked = 0
+    self.checked = 0  # How many there were.
 
   def add(self, attempts: Sequence[schedule_lib.Attempt]) -> None:
     """Checks the attempts at the next round."""
@@ -178,6 +141,26 @@ class Rounds:
         )
     self._taken_part.add(where, self.checked, attempts[-1].reporting)
     self.checked += 1
+
+
+class Watch(Rounds):
+  """Looks at the rounds of a schedule as they are run, whoever wrote the schedule.
+
+  Privacy rests on what a schedule does, and its schema only states that.
+  """
+
+  def __init__(self, schedule: schedule_lib.Schedule):
+    super().__init__(f'of {type(schedule).__name__}', schedule.header)
+    self._schedule = schedule
+
+  def attempts(self, round_num: int) -> tuple[schedule_lib.Attempt, ...]:
+    """The attempts at a round, if they keep the schema, with all before it."""
+    for earlier in range(self.checked, round_num):  # Of a run that goes on.
+      self.add(self._schedule.attempts(earlier))
+    attempts = self._schedule.attempts(round_num)
+    self.checked = round_num
+    self.add(attempts)
+    return attempts
 
 
 class _TakenPart:

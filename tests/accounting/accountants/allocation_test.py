@@ -115,17 +115,6 @@ def test_many_steps_are_what_drawn_outcomes_say(places, steps, sigma):
     assert means[larger] - error <= stated <= means[larger] * 1.01 + error
 
 
-def test_one_step_is_poisson_sampling():
-  for places, sigma in ((4, 0.8), (50, 1.5)):
-    sampled = dp_accounting.PoissonSampledDpEvent(
-      1 / places, dp_accounting.GaussianDpEvent(sigma)
-    )
-    for delta in (1e-3, 1e-7):
-      stated = accountants.epsilon(_event(places, 1, sigma), delta, 'pld', BOTH)
-      poisson = accountants.epsilon(sampled, delta, 'pld', BOTH)
-      assert poisson - 1e-6 <= stated <= poisson * 1.01 + 1e-4
-
-
 def test_more_rounds_cost_at_least_the_mixture_over_all_sets():
   sigma, size, rng = 1.2, 400_000, np.random.default_rng(5)
   sets = [list(each) for each in itertools.combinations(range(6), 2)]
@@ -185,15 +174,4 @@ def test_what_has_no_meaning_is_refused():
       BOTH,
     )
     == math.inf
-  )
-
-
-def test_events_are_written_and_read():
-  event = _event(7, 5, 1.5, times=3)
-  assert events.from_json(events.to_json(event)) == event
-  together = dp_accounting.ComposedDpEvent([dp_accounting.GaussianDpEvent(2.0), event])
-  written = events.to_json(together)
-  again = events.from_json(written)
-  assert accountants.epsilon(again, 1e-6, None, BOTH) == accountants.epsilon(
-    together, 1e-6, None, BOTH
   )

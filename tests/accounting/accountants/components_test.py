@@ -69,6 +69,8 @@ def test_events_have_one_form(event, relation, expected):
     (Poisson(0.0, Gaussian(1.0)), Relation.ADD_OR_REMOVE_ONE),
     (Repeated(Poisson(0.1, Gaussian(1.0)), 0), Relation.ADD_OR_REMOVE_ONE),
     (Laplace(math.inf), Relation.REPLACE_SPECIAL),
+    (Gaussian(math.inf), Relation.REPLACE_SPECIAL),
+    (NoOp(), Relation.REPLACE_SPECIAL),
     (WithoutReplacement(10, 0, Gaussian(1.0)), Relation.REPLACE_ONE),
   ],
 )
@@ -83,6 +85,7 @@ def test_nothing_costs_nothing(accountant, event, relation):
   [
     (Poisson(0.1, Gaussian(0.0)), Relation.ADD_OR_REMOVE_ONE),
     (Composed([Gaussian(5.0), Laplace(0.0)]), Relation.REPLACE_SPECIAL),
+    (Gaussian(0.0), Relation.REPLACE_SPECIAL),
     (WithoutReplacement(10, 1, NonPrivate()), Relation.REPLACE_ONE),
   ],
 )

@@ -47,19 +47,13 @@ def epsilons_of_interest(mu):
 
 
 @pytest.mark.parametrize('mu', [1e-9, 1e-6, *MUS])
-def test_delta_equals_quadrature_of_the_privacy_loss(mu):
+def test_delta_is_that_of_quadrature_and_never_below(mu):
   for epsilon in epsilons_of_interest(mu):
     expected = delta_by_quadrature(mu, epsilon)
     delta = gaussian.delta_of(mu, epsilon)
     assert delta == pytest.approx(expected, rel=1e-10), (mu, epsilon)
-
-
-@pytest.mark.parametrize('mu', [1e-9, 1e-6, *MUS])
-def test_delta_is_never_below_quadrature(mu):
-  for epsilon in epsilons_of_interest(mu):
-    expected = delta_by_quadrature(mu, epsilon)
     # 3e-13 is the quadrature's own round-off; the safety margin is 1e-12.
-    assert gaussian.delta_of(mu, epsilon) >= min(1.0, expected * (1 - 3e-13))
+    assert delta >= min(1.0, expected * (1 - 3e-13))
 
 
 @pytest.mark.parametrize('mu', MUS)
@@ -79,19 +73,6 @@ def test_mu_is_allowed_and_hardly_less_than_allowed(epsilon, delta):
   assert gaussian.epsilon_of(mu, delta) <= epsilon
   assert delta_by_quadrature(mu, epsilon) <= delta * (1 + 3e-13)
   assert delta_by_quadrature(mu * (1 + 1e-8), epsilon) > delta
-
-
-@pytest.mark.parametrize('mu', MUS)
-@pytest.mark.parametrize('delta', DELTAS)
-def test_the_three_functions_are_inverse_to_each_other(mu, delta):
-  epsilon = gaussian.epsilon_of(mu, delta)
-  # Going through the curve and back never ends on the unsafe side.
-  assert gaussian.delta_of(mu, epsilon) <= delta
-  if epsilon > 0:
-    assert gaussian.delta_of(mu, epsilon) == pytest.approx(delta, rel=1e-8)
-    assert gaussian.mu_of(epsilon, delta) == pytest.approx(mu, rel=1e-8)
-  else:
-    assert gaussian.mu_of(0.0, delta) >= mu
 
 
 @functools.cache
@@ -178,13 +159,6 @@ def test_no_signal_is_perfect_privacy_and_no_noise_none():
   assert gaussian.epsilon_of(0.0, 1e-9) == 0.0
   assert gaussian.delta_of(math.inf, 50.0) == 1.0
   assert gaussian.epsilon_of(math.inf, 0.5) == math.inf
-
-
-def test_epsilon_is_zero_where_delta_covers_the_total_variation():
-  covering = gaussian.delta_of(0.1, 0.0)
-  assert gaussian.epsilon_of(0.1, covering) == 0.0
-  assert gaussian.epsilon_of(0.1, covering * 1.001) == 0.0
-  assert gaussian.epsilon_of(0.1, covering * 0.999) > 0.0
 
 
 def test_extremes_stay_on_the_safe_side_and_do_not_overflow():

@@ -10,9 +10,9 @@ Claims:
 * With b = 1 rounds are independent, with one bin there is one Gaussian.
 * Weights have the mean 1, under P as under Q, and batches change nothing about it.
 * No outcome adds more to a delta than the bound says; the bound is attained for equal
-  norms, and the obvious tilt, w^2 - w, has none that is smaller.
+  norms.
 * Second moments of L are those of enumeration, pairs of sets are drawn as often as they
-  should, and bounds of squares are attained; they are smaller where sets are unknown.
+  should, and bounds of squares are attained.
 * Rounds of b-min-sep sampling that share noise are refused, by what C is; as are p and
   b out of range.
 * Many rounds neither overflow nor lose digits; a ratio past float64 is refused.
@@ -162,7 +162,7 @@ def test_moments_are_those_of_enumeration(mixture, means, probabilities, columns
     assert mixture.log_moment(tilt) == pytest.approx(expected, rel=1e-12, abs=1e-13)
 
 
-def test_every_round_of_a_renewal_has_the_same_probability():
+def test_every_round_has_the_same_probability():
   for n, b, p in SAMPLINGS:
     sets = _sets(n, b, p)
     rate = sampling.BMinSepSampling(n, p, b).rate
@@ -280,7 +280,7 @@ def test_separation_one_is_independent_rounds():
 def _weighed():
   """Mixtures of every kind; norms of their sets differ, and some sets are empty."""
   return {
-    'renewals': monte_carlo.BMinSepMixture(_signed(7, 3), 3, 0.3, 2.5),
+    'breaks': monte_carlo.BMinSepMixture(_signed(7, 3), 3, 0.3, 2.5),
     'rare': monte_carlo.BMinSepMixture(_toeplitz(7, 2), 9, 0.2, 1.0),
     'independent': monte_carlo.BMinSepMixture(strategies.Identity(5), 1, 0.2, 1.5),
     'bins': monte_carlo.BallsInBinsMixture(_signed(7, 7), 3, 6.0),
@@ -312,26 +312,6 @@ def test_weights_have_the_mean_one(name, proposal, monkeypatch):
   error = others.std() / math.sqrt(size)
   assert error < 0.05
   assert abs(others.mean() - 1) <= 5 * error
-
-
-@pytest.mark.parametrize(
-  'proposal',
-  [
-    monte_carlo.Squared(),
-    monte_carlo.Stretched(2.0, True),
-    monte_carlo.Stretched(2.0, False),
-  ],
-)
-def test_small_losses_are_left_out_and_nothing_else(proposal):
-  mixture = _weighed()['renewals']
-  every, some = (
-    monte_carlo.draw(mixture, np.random.default_rng(8), 5000, proposal, least)
-    for least in (-math.inf, 0.1)
-  )
-  above = every[0] > 0.1
-  assert 100 < above.sum() < 4900
-  np.testing.assert_allclose(some[0], every[0][above], rtol=1e-12)
-  np.testing.assert_allclose(some[1], every[1][above], rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize('removed', [True, False])
@@ -369,35 +349,6 @@ def test_no_outcome_of_the_square_adds_more_than_the_bound(name):
     logs = np.log(-np.expm1(epsilon - losses[above])) + log_weights[above]
     bound = proposal.log_bound(mixture, epsilon)
     assert bound - 0.01 <= logs.max() <= bound + 1e-9
-
-
-def test_squares_are_bounded_by_less_where_sets_are_not_known():
-  """Twenty rounds of two hundred, whose columns overlap in a few."""
-  strategy = strategies.BandedToeplitz.square_root(200, num_bands=8)
-  mixture = monte_carlo.BMinSepMixture(strategy, 8, 0.2, 1.2)
-  squared = monte_carlo.Squared().log_bound(mixture, 8.0)
-  stretched = min(
-    monte_carlo.Stretched(1 + x, True).log_bound(mixture, 8.0)
-    for x in np.geomspace(1e-3, 100, 300)
-  )
-  assert squared < stretched - 2
-
-
-@pytest.mark.parametrize('removed', [True, False])
-@pytest.mark.parametrize('a', [1.01, 1.3, 2.0, 5.0])
-@pytest.mark.parametrize(('mixture', 'means', 'probabilities', 'columns'), CASES)
-def test_the_bound_is_not_above_that_of_the_obvious_tilt(
-  mixture, means, probabilities, columns, a, removed
-):
-  """With c = w^2 - w it is E_S exp((w^2 - w) |m_S|^2 / 2), by Jensen's inequality."""
-  norms = (means**2).sum(axis=1)
-  w = a if removed else 1 - a
-  other = _log_mean((w * w - w) * norms / 2, probabilities)
-  power = (a - 1) * math.log(a - 1) - a * math.log(a)
-  found = monte_carlo.Stretched(a, removed).log_bound(mixture, 0.7)
-  assert found <= other + power - (a - 1) * 0.7 + 1e-10
-  if len(means) > 1 and a == 5.0 and np.ptp(norms) > 0.1:
-    assert found < other + power - (a - 1) * 0.7 - 1e-4
 
 
 @pytest.mark.parametrize('removed', [True, False])

@@ -65,13 +65,6 @@ def test_repeated_sampling_of_nearly_everybody_is_below_the_gaussian_and_close(r
   assert exact - 1e-6 <= pld <= exact + 0.02
 
 
-def test_rare_sampling_costs_next_to_nothing():
-  # A client is in any round with probability 1e-5, which is a bound on delta.
-  event = Repeated(Poisson(1e-9, Gaussian(1.0)), 10**4)
-  assert accountants.epsilon(event, 1e-5, 'pld', ADD_OR_REMOVE) < 1e-3
-  assert accountants.delta(event, 0.0, 'pld', ADD_OR_REMOVE) <= 1e-5
-
-
 def test_small_epsilons_of_rare_sampling_are_close():
   # A grid that several deltas share said 0.0052 here.
   event = Repeated(Poisson(1e-5, Gaussian(1.0)), 10)
@@ -465,75 +458,6 @@ def test_a_client_that_is_added_costs_no_more_than_its_absence_can():
   assert pld._delta_of_side(side, 0.0031) == 0.0
 
 
-@pytest.mark.slow
-def test_calibration_and_rounds_where_losses_are_rare():
-  def event(noise, num_rounds=1000):
-    return Repeated(Poisson(1e-6, Gaussian(noise)), num_rounds)
-
-  noise = accounting.calibration.noise_multiplier(
-    event, 0.1, 1e-9, relation=ADD_OR_REMOVE
-  )
-  assert 0.47 < noise < 0.49  # It was 1.981 with Renyi's bound.
-  enough = accountants.epsilon(
-    Repeated(Poisson(1e-5, Gaussian(0.5)), 10000), 1e-9, 'pld', ADD_OR_REMOVE
-  )
-  assert enough < 2.0
-
-
-@pytest.mark.few(1)
-@pytest.mark.slow
-@pytest.mark.parametrize('relation', [ADD_OR_REMOVE, REPLACE_ONE])
-def test_rare_losses_of_samples_of_fixed_size(relation):
-  rounds = [100, 600, 800, 3000]
-  found = []
-  for each in rounds:
-    event = Repeated(WithoutReplacement(10**7, 100, Gaussian(0.5)), each)
-    found.append(accountants.epsilon(event, 1e-9, 'pld', relation))
-  assert found == sorted(found)
-  for each, value in zip(rounds, found):
-    case = (1e-5, 0.5, each, 1e-9)
-    assert value >= _peer(*case, pessimistic=False)
-    # Where one is replaced, the pair is of both sides, and not the peer's.
-    if relation is ADD_OR_REMOVE:
-      assert value <= _peer(*case) * 1.001
-
-
-@pytest.mark.slow
-def test_rare_losses_of_mixtures_and_of_laplace_noise():
-  def peer(make, noise, q, num_rounds, pessimistic):
-    one = make(
-      noise,
-      sampling_prob=q,
-      pessimistic_estimate=pessimistic,
-      use_connect_dots=pessimistic,
-    )
-    return one.self_compose(num_rounds)
-
-  gaussian = privacy_loss_distribution.from_gaussian_mechanism
-  laplace = privacy_loss_distribution.from_laplace_mechanism
-  cases = {
-    'mixture': [(gaussian, Gaussian, 0.5, 1e-5), (gaussian, Gaussian, 1.0, 1e-4)],
-    'Laplace': [(laplace, Laplace, 0.5, 1e-4)],
-  }
-  for name, parts in cases.items():
-    found = []
-    for num_rounds in (100, 600, 800):
-      composed = dp_accounting.ComposedDpEvent(
-        [Repeated(Poisson(q, of(s)), num_rounds) for _, of, s, q in parts]
-      )
-      found.append(accountants.epsilon(composed, 1e-9, 'pld', ADD_OR_REMOVE))
-      bounds = {}
-      for pessimistic in (True, False):
-        first, *others = (
-          peer(make, s, q, num_rounds, pessimistic) for make, _, s, q in parts
-        )
-        for other in others:
-          first = first.compose(other)
-        bounds[pessimistic] = first.get_epsilon_for_delta(1e-9)
-      assert bounds[False] <= found[-1] <= bounds[True] * 1.001, (name, num_rounds)
-    assert found == sorted(found), name
-
-
 def test_a_quintillion_rounds_are_answered_within_memory():
   # The round-off of so many places asked for 24.9 TiB.
   budget = accounting.Budget(
@@ -623,18 +547,3 @@ def test_one_step_among_places_is_a_poisson_sample():
         for each in (allocated(noise, places, 1, count), sampled)
       )
       assert one == pytest.approx(other, rel=1e-12)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('noise', [0.3, 0.5, 0.7, 1.0, 1.5, 3.0])
-def test_no_allocation_in_all_the_region_is_renyis(noise):
-  for places in (10, 100, 1000, 10_000):
-    for steps in (1, 2, places // 2, places):
-      before = {}
-      for count in (1, 10, 100):
-        event = allocated(noise, places, steps, count)
-        for delta in (1e-6, 1e-9):
-          assert accountants.instead(event, delta, 'pld', ADD_OR_REMOVE) is None
-          epsilon = accountants.epsilon(event, delta, 'pld', ADD_OR_REMOVE)
-          assert epsilon >= before.get(delta, 0.0)
-          before[delta] = epsilon

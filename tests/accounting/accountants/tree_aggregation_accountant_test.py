@@ -107,12 +107,6 @@ def test_whole_numbers_may_be_floats_and_scalars_of_numpy():
   same(lambda m: m.compute_zcdp_single_tree(np.float64(3), 12.0, np.int32(3), 2))
 
 
-def test_more_than_tf_privacy_can_do():
-  expected = ours.compute_rdp_tree_restart(1.0, [4, 9], ORDERS)
-  actual = ours.compute_rdp_tree_restart(1.0, np.array([4, 9]), ORDERS)
-  np.testing.assert_array_equal(actual, expected)
-
-
 @pytest.mark.parametrize(
   ('name', 'arguments', 'message'),
   [
@@ -176,25 +170,6 @@ def test_stack_overflow_figures_of_the_dp_ftrl_paper_are_kept(noise, published):
   rdp = ours.compute_rdp_tree_restart(noise, 1600, ORDERS)
   epsilon = dp_accounting.rdp.compute_epsilon(ORDERS, rdp, 1e-6)[0]
   assert 0.8 * published < epsilon < published
-
-
-@pytest.mark.parametrize('epochs', [[400] * 4, [800] * 2, [10, 400, 400, 400, 390]])
-def test_restarts_compose_and_more_noise_spends_less(epochs):
-  composed = ours.compute_rdp_tree_restart(0.1, epochs, 1)
-  each = [ours.compute_rdp_tree_restart(0.1, steps, 1) for steps in epochs]
-  assert composed == pytest.approx(sum(each), rel=1e-12)
-  epsilons = []
-  for noise in np.arange(0.1, 10, 0.5):
-    rdp = ours.compute_rdp_tree_restart(noise, epochs, ORDERS)
-    epsilons.append(dp_accounting.rdp.compute_epsilon(ORDERS, rdp, 1e-6)[0])
-  assert np.all(np.diff(epsilons) < 0)
-
-
-def test_trees_of_one_leaf_are_a_sum_of_gaussians():
-  accountant = dp_accounting.rdp.RdpAccountant(ORDERS)
-  accountant.compose(dp_accounting.GaussianDpEvent(0.1), 100)
-  rdp = ours.compute_rdp_tree_restart(0.1, [1] * 100, ORDERS)
-  np.testing.assert_allclose(rdp, accountant._rdp, rtol=1e-12)
 
 
 def sensitivity_squared(max_participation, min_separation, steps):

@@ -25,8 +25,8 @@ from tff_dp_aggregators import accounting
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import distributed_noise
+from tff_dp_aggregators.accounting import noises
 from tff_dp_aggregators.accounting import reports
-from tff_dp_aggregators.accounting import sites
 from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.accounting.reports import composition
 from tff_dp_aggregators.accounting.reports import rendering
@@ -333,7 +333,7 @@ def test_reports_are_verified_and_a_changed_digit_is_found(kind, tmp_path):
 def test_runs_at_one_site_compose_with_what_else_holds():
   parts = [_build(SHARES, with_curves=True), _build(SHARES, with_curves=True)]
   built = statement.compose(parts)
-  assert built['setting'] == terms.SITES[sites.CLIENTS.name].setting
+  assert built['setting'] == terms.SITES[noises.CLIENTS.name].setting
   assert built['guarantee']['epsilon'] == _gaussian(5.0, rounds=2 * TURNS)
   assert _others(built)['released', 'replace_one'] == _gaussian(2.5, rounds=2 * TURNS)
   assert built['curves']['epsilon_by_delta']
@@ -352,8 +352,8 @@ def test_integers_and_gaussians_compose_by_what_reads_both():
 def test_runs_at_different_sites_say_both_settings():
   tree = _build(statements.TREE)
   built = statement.compose([_build(LOCAL), tree])
-  assert terms.SITES[sites.LOCAL.name].setting in built['setting']
-  assert terms.SITES[sites.SERVER.name].setting in built['setting']
+  assert terms.SITES[noises.LOCAL.name].setting in built['setting']
+  assert terms.SITES[noises.SERVER.name].setting in built['setting']
   # Who sees sums alone, also a client of them, has less of the first run; whoever sees
   # single updates has those of the second, which nothing hides.
   squared = tree['guarantee']['gdp_mu'] ** 2

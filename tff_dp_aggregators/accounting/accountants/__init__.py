@@ -1,16 +1,50 @@
 """Accountants: what events mean in terms of epsilon and delta.
 
-`epsilon` and `delta` ask the tightest accountant, or one by name; `registry` says which
-there are. Each reads events in the form that `accountant.components` gives them.
+`epsilon` and `delta` ask the tightest accountant, or one by name. `ACCOUNTANTS` has the
+class of each, which says how tight it is and how it is searched; flags, reports with
+their JSON schema and calibration follow from them. Each reads events in the form that
+`accountant.components` gives them.
+
+| name    | what it is | reads | for one Gaussian |
+|---------|------------|-------|------------------|
+| `exact` | analytic Gaussian, arXiv:1805.06530 | Gaussians | exact |
+| `pld`   | loss distributions, arXiv:2207.04380 (`pld`) | Gaussian, Laplace, \
+Poisson-sampled; Gaussian on samples of fixed size; of b-min-sep sampling a bound | \
+above by < 1e-6 for mu up to 10 |
+| `prv`   | privacy random variables, arXiv:2106.02848 (`prv`) | Gaussian, Laplace, \
+Poisson-sampled Gaussian | above by < 1e-3 for mu up to 10 |
+| `rdp`   | Renyi DP at a grid of orders (`rdp`) | all of dp-accounting's, and \
+integer noise | a bound |
+| `monte_carlo` | drawn outcomes, with a confidence that counts in delta \
+(arXiv:2602.09338; `monte_carlo`) | balls in bins, b-min-sep sampling | - |
+| `zcdp`  | rho and its closed form, arXiv:1605.02065, Proposition 1.3 | Gaussians | \
+a looser bound |
+
+Every mechanism without sampling of this package is one Gaussian, so that `exact` is the
+answer; the others are there to compare with published figures, and for sampling. Who
+names no accountant asks the tightest one that reads the event.
+
+`relation` is a `dp_accounting.NeighboringRelation`, zeroing out one client's
+contributions by default (`REPLACE_SPECIAL`; arXiv:2103.00039, Definition 1.1). A
+Gaussian has the same curve under each relation, at the noise multiplier relative to the
+sensitivity under that relation; sampling amplifies under one only, and is refused under
+others (`accountant` has the table).
+
+No accountant returns too small a number: each rounds up, returns a bound, or raises.
 """
 
+from typing import Optional
+
+import dp_accounting
+from dp_accounting import NeighboringRelation as Relation
+
+from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting.accountants import accountant
 from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.accounting.accountants import monte_carlo
 from tff_dp_aggregators.accounting.accountants import pld
 from tff_dp_aggregators.accounting.accountants import prv
 from tff_dp_aggregators.accounting.accountants import rdp
-from tff_dp_aggregators.accounting.accountants import registry
 from tff_dp_aggregators.accounting.accountants.accountant import Accountant
 from tff_dp_aggregators.accounting.accountants.accountant import Instead
 from tff_dp_aggregators.accounting.accountants.accountant import components
@@ -20,19 +54,6 @@ from tff_dp_aggregators.accounting.accountants.gaussian import GaussianAccountan
 from tff_dp_aggregators.accounting.accountants.gaussian import ZCdpAccountant
 from tff_dp_aggregators.accounting.accountants.gaussian import gdp_mu
 from tff_dp_aggregators.accounting.accountants.gaussian import zcdp_rho
-from tff_dp_aggregators.accounting.accountants.registry import ACCOUNTANTS
-from tff_dp_aggregators.accounting.accountants.registry import EXACT
-from tff_dp_aggregators.accounting.accountants.registry import QUICK_BOUND
-from tff_dp_aggregators.accounting.accountants.registry import RDP_ORDERS
-from tff_dp_aggregators.accounting.accountants.registry import composed
-from tff_dp_aggregators.accounting.accountants.registry import delta
-from tff_dp_aggregators.accounting.accountants.registry import entry_of
-from tff_dp_aggregators.accounting.accountants.registry import epsilon
-from tff_dp_aggregators.accounting.accountants.registry import has_stated
-from tff_dp_aggregators.accounting.accountants.registry import instead
-from tff_dp_aggregators.accounting.accountants.registry import quick_bound
-from tff_dp_aggregators.accounting.accountants.registry import register
-from tff_dp_aggregators.accounting.accountants.registry import tightest
 
 __all__ = [
   'ACCOUNTANTS',
@@ -61,10 +82,203 @@ __all__ = [
   'quick_bound',
   'rdp',
   'register',
-  'registry',
   'tightest',
   'zcdp_rho',
 ]
+
+# At which Renyi DP is computed.
+RDP_ORDERS = rdp.ORDERS
+
+_ZERO_OUT = Relation.REPLACE_SPECIAL
+
+# The curve of a Gaussian itself.
+EXACT = gaussian.GaussianAccountant.name
+# Reads every event of this package, quickly: for searches, and where numbers are many.
+QUICK_BOUND = rdp.RdpAccountant.name
+
+# Every accountant, by name; `register` adds to them.
+ACCOUNTANTS: dict[str, type[Accountant]] = {}
+
+
+def register(kind: type[Accountant]) -> None:
+  """Adds an accountant; from then on flags, reports and calibration know it."""
+  if kind.name in ACCOUNTANTS:
+    raise ValueError(f'there is an accountant {kind.name!r} already.')
+  ACCOUNTANTS[kind.name] = kind
+
+
+for _each in (
+  gaussian.GaussianAccountant,
+  pld.PldAccountant,
+  prv.PrvAccountant,
+  rdp.RdpAccountant,
+  gaussian.ZCdpAccountant,
+  monte_carlo.MonteCarloAccountant,
+):
+  register(_each)
+
+
+def entry_of(name: str) -> type[Accountant]:
+  """The accountant of a name."""
+  if not isinstance(name, str) or name not in ACCOUNTANTS:
+    raise ValueError(f'unknown accountant {name!r}; known: {sorted(ACCOUNTANTS)}.')
+  return ACCOUNTANTS[name]
+
+
+def composed(
+  event: dp_accounting.DpEvent,
+  accountant: Optional[str] = None,
+  relation: Relation = _ZERO_OUT,
+) -> Accountant:
+  """The accountant of an event, to be asked for many epsilons or deltas.
+
+  Arguments and errors are those of `epsilon`.
+  """
+  kind = entry_of(accountant or tightest(event, relation))
+  made = kind(relation)
+  for part, count in components(_as_read(kind, event, relation), relation):
+    try:
+      made.compose(part, count)
+    except dp_accounting.UnsupportedEventError as e:
+      others = [
+        each.name
+        for each in ACCOUNTANTS.values()
+        if each.can_read(_as_read(each, event, relation), relation)
+      ]
+      if accountant is None or not others:
+        raise
+      raise dp_accounting.UnsupportedEventError(
+        f'accountant={accountant} does not read this event; leave it out, or take '
+        f'{" or ".join(others)}. {e}'
+      ) from e
+  return made
+
+
+def has_stated(event: dp_accounting.DpEvent) -> bool:
+  """Whether something of an event is only stated to be (epsilon, delta)-DP."""
+  return any(isinstance(each, events.EpsilonDeltaDpEvent) for each in nested(event))
+
+
+def _as_read(
+  kind: type[Accountant], event: dp_accounting.DpEvent, relation: Relation
+) -> dp_accounting.DpEvent:
+  """The event, or bounds of mixtures, where that is asked for or nothing else is known.
+
+  Alone, b-min-sep sampling is read by who draws outcomes; that composes with nothing.
+  """
+  if not kind.reads_bounds or kind.can_read(event, relation):
+    return event
+  components(event, relation)  # Its bound may be valid where the event is not.
+  bound = events.with_bounds(event)
+  return bound if kind.can_read(bound, relation) else event
+
+
+def epsilon(
+  event: dp_accounting.DpEvent,
+  delta: float,
+  accountant: Optional[str] = None,
+  relation: Relation = _ZERO_OUT,
+) -> float:
+  """Epsilon of an event at `delta`.
+
+  Args:
+    event: What ran. Noise multipliers are relative to the sensitivity under `relation`.
+    delta: Between 0 and 1, exclusive.
+    accountant: A key of `ACCOUNTANTS`; `None` for the tightest.
+    relation: Neighbouring relation.
+
+  Returns:
+    The smallest epsilon for which the accountant can vouch; infinite without noise.
+
+  Raises:
+    ValueError: If `delta` or a parameter of the event is out of range, the accountant
+      unknown, or `prv` asked where float64 ends.
+    dp_accounting.UnsupportedEventError: If the accountant cannot read the event, or the
+      event is not valid under `relation`.
+
+  Example:
+    >>> event = dp_accounting.GaussianDpEvent(7 / 79**0.5)
+    >>> round(epsilon(event, 1e-10), 4), round(epsilon(event, 1e-10, 'rdp'), 4)
+    (8.5261, 8.8986)
+  """
+  gaussian.check_delta(delta)
+  return float(composed(event, accountant, relation).get_epsilon(delta))
+
+
+def delta(
+  event: dp_accounting.DpEvent,
+  epsilon: float,
+  accountant: Optional[str] = None,
+  relation: Relation = _ZERO_OUT,
+) -> float:
+  """Delta of an event at `epsilon`: what `epsilon` is, the other way.
+
+  Returns:
+    The smallest delta for which the accountant can vouch; 1 without noise.
+
+  Example:
+    >>> event = dp_accounting.GaussianDpEvent(7 / 79**0.5)
+    >>> f'{delta(event, epsilon=5.0):.2e}'
+    '1.21e-04'
+  """
+  gaussian.check_epsilon(epsilon)
+  return float(composed(event, accountant, relation).get_delta(epsilon))
+
+
+def quick_bound(
+  event: dp_accounting.DpEvent, relation: Relation = _ZERO_OUT
+) -> Optional[str]:
+  """`QUICK_BOUND` if that reads the event; `None` if it does not."""
+  can = entry_of(QUICK_BOUND).can_read(event, relation)
+  return QUICK_BOUND if can else None
+
+
+def instead(
+  event: dp_accounting.DpEvent,
+  delta: float,
+  accountant: Optional[str] = None,
+  relation: Relation = _ZERO_OUT,
+) -> Optional[Instead]:
+  """Whose bound `epsilon` returns, where the accountant has no smaller one itself.
+
+  Arguments and errors are those of `epsilon`.
+
+  Returns:
+    The accountant it is of, and the reason; `None` if it is the one that was asked.
+  """
+  gaussian.check_delta(delta)
+  return composed(event, accountant, relation).instead(delta)
+
+
+def tightest(event: dp_accounting.DpEvent, relation: Relation = _ZERO_OUT) -> str:
+  """The name of the accountant whose epsilon is the smallest for this kind of event.
+
+  `exact` for Gaussians, `pld` for sampled and Laplace noise, `rdp` for everything that
+  it alone reads, such as dp-accounting's event of a tree.
+
+  Raises:
+    dp_accounting.UnsupportedEventError: If none reads it under `relation`.
+
+  Example:
+    >>> event = dp_accounting.GaussianDpEvent(1.0)
+    >>> tightest(event)
+    'exact'
+    >>> event = dp_accounting.SampledWithoutReplacementDpEvent(1000, 10, event)
+    >>> tightest(event, Relation.REPLACE_ONE)
+    'pld'
+  """
+  components(event, relation)  # Its errors say more.
+  ranked = [
+    (kind.rank, name) for name, kind in ACCOUNTANTS.items() if kind.rank is not None
+  ]
+  kinds = [ACCOUNTANTS[name] for _, name in sorted(ranked)]
+  for read in (lambda kind: event, lambda kind: _as_read(kind, event, relation)):
+    for kind in kinds:
+      if kind.can_read(read(kind), relation):
+        return kind.name
+  raise dp_accounting.UnsupportedEventError(
+    f'no accountant reads {event} under {relation.name}.'
+  )
 
 
 def __dir__() -> list[str]:

@@ -90,7 +90,7 @@ def components(event: dp_accounting.DpEvent, relation: Relation) -> list[Compone
         f'alone, and {relation.name} was asked for.'
       )
   counted: dict[str, Component] = {}
-  for part, count in events.leaves(_normal(event)):
+  for part, count in events.parts_of(_normal(event)):
     if isinstance(part, dp_accounting.NoOpDpEvent):
       continue
     key = repr(part)  # Some events hold lists and have no hash.
@@ -366,14 +366,14 @@ def _normal(event: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
   return events.simplify(
     dp_accounting.ComposedDpEvent(
       [
-        dp_accounting.SelfComposedDpEvent(_normal_leaf(leaf), count)
-        for leaf, count in events.leaves(event)
+        dp_accounting.SelfComposedDpEvent(_normal_part(part), count)
+        for part, count in events.parts_of(event)
       ]
     )
   )
 
 
-def _normal_leaf(event: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
+def _normal_part(event: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
   if isinstance(event, dp_accounting.LaplaceDpEvent):
     noise_multiplier = float(event.noise_multiplier)
     if not noise_multiplier >= 0:

@@ -85,8 +85,6 @@ then decide otherwise whether a point of a grid passes, to a step of it, 0.2% of
 or delta.
 """
 
-import abc
-import collections
 import dataclasses
 import functools
 import hashlib
@@ -95,6 +93,7 @@ from typing import Any, Callable, NamedTuple, Optional, Union
 
 import dp_accounting
 import numpy as np
+from dp_accounting import NeighboringRelation as Relation
 from scipy import optimize
 from scipy import sparse
 from scipy import special
@@ -116,10 +115,7 @@ _BATCH = 2**22
 
 
 def check_size(numbers: int, num_rounds: int, places: int, most: float) -> None:
-  """Refuses what would take all memory, or hours, before it does.
-
-  `numbers` are held at once, for `places`: bins, or rounds of a break.
-  """
+  """Refuses what would take all memory, or hours: `places` are bins, or of a break."""
   if numbers > MAX_NUMBERS or places > most:
     raise ValueError(
       f'accountant=monte_carlo is for up to {MAX_BINS} bins and {MAX_NUMBERS:.3g} '
@@ -130,7 +126,11 @@ def check_size(numbers: int, num_rounds: int, places: int, most: float) -> None:
 
 
 class Stretched(NamedTuple):
-  """Outcomes of means that are stretched by w, away from Q or to its other side."""
+  """Outcomes of means that are stretched by w, away from Q or to its other side.
+
+  A proposal bounds what one outcome adds to a delta, draws outcomes, and says the
+  logarithms of their densities over Q.
+  """
 
   a: float  # How far from Q, above 1.
   removed: bool  # Whether P is told from Q, or Q from P.
@@ -146,7 +146,7 @@ class Stretched(NamedTuple):
     return self.a - 1 if self.removed else -self.a
 
   def log_bound(self, mixture: 'Mixture', epsilon: float) -> float:
-    """Logarithm of what one outcome adds to a delta at most."""
+    """Logarithm of the most that one outcome adds to a delta."""
     a = self.a
     power = special.xlogy(a - 1, a - 1) - special.xlogy(a, a)
     times = a if self.removed else 1 - a
@@ -171,7 +171,7 @@ class Squared(NamedTuple):
   removed: bool = True
 
   def log_bound(self, mixture: 'Mixture', epsilon: float) -> float:
-    """Logarithm of what one outcome adds to a delta at most."""
+    """Logarithm of the most that one outcome adds to a delta."""
     return mixture.log_second_moment() - math.log(4) - epsilon
 
   def draw(self, mixture: 'Mixture', rng: np.random.Generator, size: int) -> np.ndarray:
@@ -189,59 +189,32 @@ class Squared(NamedTuple):
 Proposal = Union[Stretched, Squared]
 
 
-class Mixture(abc.ABC):
-  """A pair (P, Q), from which outcomes can be drawn.
-
-  An outcome is known by its inner products with the columns, or with sums of them;
-  `cells` are the numbers that it takes.
-  """
-
-  cells: int
-
-  @abc.abstractmethod
-  def log_moment(self, tilt: float) -> float:
-    """The logarithm of M(c) for a tilt c."""
-
-  @abc.abstractmethod
-  def log_second_moment(self) -> float:
-    """The logarithm of E_Q L^2."""
-
-  @abc.abstractmethod
-  def draw(
-    self, rng: np.random.Generator, size: int, stretch: float, tilt: float
-  ) -> np.ndarray:
-    """Inner products of outcomes with columns, or with sums of them; [size, cells].
-
-    `stretch` is the w, 0 to draw from Q; `tilt` the c.
-    """
-
-  @abc.abstractmethod
-  def draw_squared(self, rng: np.random.Generator, size: int) -> np.ndarray:
-    """The same for outcomes whose density over Q is in proportion to L^2."""
-
-  @abc.abstractmethod
-  def log_ratios(
-    self, inner: np.ndarray, stretch: float = 1.0, tilt: float = 0.0
-  ) -> np.ndarray:
-    """Logarithms of E_S exp(w <m_S, y> - (w^2 - c) |m_S|^2 / 2); by default, of L."""
-
-  def batches(self, size: int) -> list[int]:
-    """Sizes of parts of a sample that fit into memory."""
-    batch = max(1, _BATCH // self.cells)
-    return [min(batch, size - start) for start in range(0, size, batch)]
-
-  def log_ratios_of_absent(self, rng: np.random.Generator, size: int) -> np.ndarray:
-    """Draws log L of outcomes of Q."""
-    return np.concatenate(
-      [self.log_ratios(self.draw(rng, part, 0.0, 0.0)) for part in self.batches(size)]
-    )
+# A pair (P, Q), from which outcomes can be drawn. Both kinds have these methods:
+# `log_moment(c)` is the logarithm of M(c), `log_second_moment()` that of E_Q L^2;
+# `draw(rng, size, w, c)` has inner products of outcomes with columns, or with sums of
+# them, [size, cells], of Q for w = 0, and `draw_squared(rng, size)` the same with a
+# density over Q in proportion to L^2; `log_ratios(inner, w, c)` are the logarithms of
+# E_S exp(w <m_S, y> - (w^2 - c) |m_S|^2 / 2), by default of L.
+Mixture = Union['BallsInBinsMixture', 'BMinSepMixture']
 
 
-class BallsInBinsMixture(Mixture):
-  """One of b sets of rounds, each with the same probability.
+def _batches(mixture: Mixture, size: int) -> list[int]:
+  """Sizes of parts of a sample that fit into memory."""
+  batch = max(1, _BATCH // mixture.cells)
+  return [min(batch, size - start) for start in range(0, size, batch)]
 
-  `noise` is the standard deviation of z over the clip norm, here and below.
-  """
+
+def losses_of_absent(
+  mixture: Mixture, rng: np.random.Generator, size: int
+) -> np.ndarray:
+  """Draws -log L of outcomes of Q."""
+  parts = _batches(mixture, size)
+  drawn = [mixture.log_ratios(mixture.draw(rng, each, 0.0, 0.0)) for each in parts]
+  return -np.concatenate(drawn)
+
+
+class BallsInBinsMixture:
+  """One of b sets of rounds, each with the same probability."""
 
   def __init__(self, strategy: strategies.Strategy, num_bins: int, noise: float):
     scheme.check_cycle('num_bins', num_bins)
@@ -493,7 +466,7 @@ def _bands(strategy: strategies.Strategy) -> int:
   return int(min(num_bands, strategy.num_rounds))
 
 
-class BMinSepMixture(Mixture):
+class BMinSepMixture:
   """Sets of rounds that are b or more apart, in each free round with probability p.
 
   A client that was in a round is free again b rounds later. It is free in the first
@@ -715,6 +688,7 @@ def probability_at_most(count: int, size: int, log_beta: float) -> float:
     return 1.0
   beta = math.exp(log_beta)
 
+  # `special.betaincinv` is wrong for probabilities as small as beta.
   def rest(logit: float) -> float:
     """The chance of so few, and of fewer, if the probability is p, less beta."""
     p = float(special.expit(logit))
@@ -735,10 +709,9 @@ def probability_at_least(count: int, size: int, log_beta: float) -> float:
 def normal_tail(
   beyond: tuple[int, int], size: int, at: tuple[float, float], log_beta: float
 ) -> Optional[NormalTail]:
-  """The bound that counts give; `None` if they give none.
+  """The bound of how many losses are at least c_0 and c_1; `None` if they give none.
 
-  `beyond` are the numbers of outcomes, of `size`, whose loss is at least c_0, and at
-  least c_1; these are `at`, chosen without looking at the outcomes.
+  `at` are these two, chosen without looking at the outcomes.
   """
   log_half = log_beta - math.log(2)
   lower = float(special.ndtri(probability_at_least(beyond[0], size, log_half)))
@@ -752,10 +725,10 @@ def normal_tail(
 def counting_points(
   pilot: np.ndarray, size: int, epsilon: float, log_beta: float
 ) -> tuple[float, Optional[tuple[float, float]]]:
-  """Where to count, of so many outcomes, such that the bound at `epsilon` is small.
+  """About the logarithm of the bound on delta at `epsilon`, with the best c_0 and c_1.
 
-  `pilot` are losses of outcomes that are not counted. It is about the logarithm of the
-  bound on delta, and c_0 and c_1; 0 and `None` if too many losses are above `epsilon`.
+  `pilot` are losses of outcomes that are not counted. It is 0 and `None` if too many
+  losses are above `epsilon`.
   """
   falling, times = -np.sort(-pilot), size / len(pilot)
   tried: list[tuple[float, tuple[float, float]]] = []
@@ -792,9 +765,6 @@ _STEP = 1 / 512
 _SIZES, _PROPOSALS = 64, 512
 _REMOVED, _ADDED = 'removed', 'added'
 _LEAST_EPSILON = 1e-3
-# Answers, by question: a report asks the same ones several times.
-_known: 'collections.OrderedDict[str, float]' = collections.OrderedDict()
-_MOST_KNOWN = 256
 
 
 class Tails(NamedTuple):
@@ -866,14 +836,14 @@ def draw(
 ) -> Tails:
   """Outcomes for the deltas of epsilons from a least one on, drawn in batches."""
   all_losses, all_weights = [], []
-  for part in mixture.batches(size):
+  for part in _batches(mixture, size):
     inner = proposal.draw(mixture, rng, part)
     log_ratios = mixture.log_ratios(inner)
     losses: np.ndarray = log_ratios if proposal.removed else -log_ratios
     some = losses > epsilon
     drawn = proposal.log_densities(mixture, inner[some], log_ratios[some])
     all_losses.append(losses[some])
-    # Of the density of P, or of Q, over that of what was drawn.
+    # The density of P, or of Q, over that of what was drawn.
     all_weights.append(log_ratios[some] - drawn if proposal.removed else -drawn)
   losses, log_weights = np.concatenate(all_losses), np.concatenate(all_weights)
   order = np.argsort(-losses)
@@ -943,14 +913,14 @@ class _Search(NamedTuple):
 
   def normal_tail(self, epsilon: float) -> Optional[NormalTail]:
     """A bound on losses of Q, of so many outcomes as make delta small at epsilon."""
-    pilot, size = -self.mixture.log_ratios_of_absent(self.rng, _PILOT), _FEWEST
+    pilot, size = losses_of_absent(self.mixture, self.rng, _PILOT), _FEWEST
     log_delta, at = counting_points(pilot, size, epsilon, self.log_beta)
     while size < _MAX_COUNTED and log_delta > math.log(self.delta) - 1:
       size *= 2
       log_delta, at = counting_points(pilot, size, epsilon, self.log_beta)
     if at is None:
       return None
-    losses = -self.mixture.log_ratios_of_absent(self.rng, size)
+    losses = losses_of_absent(self.mixture, self.rng, size)
     beyond = int((losses >= at[0]).sum()), int((losses >= at[1]).sum())
     return normal_tail(beyond, size, at, self.log_beta)
 
@@ -1015,66 +985,15 @@ class MonteCarloAccountant(accountant.Accountant):
     return 2 * math.exp(_log_beta(delta))  # In one of both directions.
 
   def _epsilon(self, found: list[accountant.Component], delta: float) -> float:
-    return self._remembered('epsilon', delta, self._new_epsilon, found)
+    return _epsilon_of(found[0][0], delta, self.neighboring_relation)
 
   def _delta(self, found: list[accountant.Component], epsilon: float) -> float:
-    return self._remembered('delta', epsilon, self._new_delta, found)
-
-  def _remembered(
-    self, what: str, at: float, find: Callable[[Any, float], float], found: Any
-  ) -> float:
-    event = found[0][0]
-    key = f'{what} {at!r} {self.neighboring_relation} {event!r}'
-    if key not in _known:
-      _known[key] = find(event, at)
-      if len(_known) > _MOST_KNOWN:
-        _known.popitem(last=False)
-    return _known[key]
-
-  def _new_epsilon(self, event: events.MixtureDpEvent, target_delta: float) -> float:
-    # Without sampling, or by the deterministic bound, this much is certain.
-    known = pld.PldAccountant(self.neighboring_relation).compose(event.bound)
-    delta = target_delta * (1 - FAILURE_SHARE)
-    certain = known.get_epsilon(delta)
-    if not math.isfinite(certain) or certain <= _LEAST_EPSILON:
-      return certain
-    mixture, log_beta = _mixture(event), _log_beta(target_delta)
-    least = _LEAST_EPSILON
-    for side, find in ((_REMOVED, _Search.removed), (_ADDED, _Search.added)):
-      rng = np.random.default_rng(_seed(event, target_delta, side))
-      least = find(_Search(mixture, rng, delta, log_beta), least, certain)
-    if least >= certain:  # No outcome has a part in it.
-      return known.get_epsilon(target_delta)
-    return least
-
-  def _new_delta(self, event: events.MixtureDpEvent, target_epsilon: float) -> float:
-    known = pld.PldAccountant(self.neighboring_relation).compose(event.bound)
-    certain = known.get_delta(target_epsilon)
-    mixture = _mixture(event)
-    rng = np.random.default_rng(_seed(event, target_epsilon, _REMOVED))
-    proposal = best_proposal(mixture, True, target_epsilon)
-    pilot = draw(mixture, rng, _PILOT, proposal, target_epsilon)
-    least = math.exp(min(pilot.log_bound - math.log(MAX_OUTCOMES), 0.0))
-    estimate = max(pilot.delta(target_epsilon), least)
-    aim = min(estimate, 0.5)
-    search = _Search(mixture, rng, aim, _log_beta(aim))
-    tails = search.draw(proposal, target_epsilon)
-    removed = _least_delta(tails, target_epsilon, search.log_beta)
-    # Less than that is as good as nothing.
-    aim = min(max(removed, 1e-30), 0.5)
-    rng = np.random.default_rng(_seed(event, target_epsilon, _ADDED))
-    added = _Search(mixture, rng, aim, _log_beta(aim)).delta_added(target_epsilon)
-    failure = FAILURE_SHARE * max(estimate, removed)
-    return min(certain, max(removed, added) + failure, 1.0)
+    return _delta_of(found[0][0], epsilon, self.neighboring_relation)
 
   @staticmethod
   def estimate(event: dp_accounting.DpEvent, delta: float) -> float:
-    """About the epsilon of an event, without a confidence: to choose strategies by.
-
-    A few thousand outcomes say it, in a fraction of the time that an answer takes. It
-    is too small as often as too large.
-    """
-    relation = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
+    """By a few thousand outcomes, too small as often as too large."""
+    relation = Relation.ADD_OR_REMOVE_ONE
     found, _ = MonteCarloAccountant(relation).compose(event)._found()
     if not found or accountant.is_non_private(found):
       return math.inf if found else 0.0
@@ -1084,6 +1003,50 @@ class MonteCarloAccountant(accountant.Accountant):
       return certain
     rng = np.random.default_rng(_seed(one, delta, 'about'))
     return _about(_mixture(one), rng, delta, certain)
+
+
+# A report asks the same several times.
+@functools.lru_cache(maxsize=256)
+def _epsilon_of(
+  event: events.MixtureDpEvent, target_delta: float, relation: Relation
+) -> float:
+  # Without sampling, or by the deterministic bound, this much is certain.
+  known = pld.PldAccountant(relation).compose(event.bound)
+  delta = target_delta * (1 - FAILURE_SHARE)
+  certain = float(known.get_epsilon(delta))
+  if not math.isfinite(certain) or certain <= _LEAST_EPSILON:
+    return certain
+  mixture, log_beta = _mixture(event), _log_beta(target_delta)
+  least = _LEAST_EPSILON
+  for side, find in ((_REMOVED, _Search.removed), (_ADDED, _Search.added)):
+    rng = np.random.default_rng(_seed(event, target_delta, side))
+    least = find(_Search(mixture, rng, delta, log_beta), least, certain)
+  if least >= certain:  # No outcome has a part in it.
+    return float(known.get_epsilon(target_delta))
+  return least
+
+
+@functools.lru_cache(maxsize=256)
+def _delta_of(
+  event: events.MixtureDpEvent, target_epsilon: float, relation: Relation
+) -> float:
+  certain = pld.PldAccountant(relation).compose(event.bound).get_delta(target_epsilon)
+  mixture = _mixture(event)
+  rng = np.random.default_rng(_seed(event, target_epsilon, _REMOVED))
+  proposal = best_proposal(mixture, True, target_epsilon)
+  pilot = draw(mixture, rng, _PILOT, proposal, target_epsilon)
+  least = math.exp(min(pilot.log_bound - math.log(MAX_OUTCOMES), 0.0))
+  estimate = max(pilot.delta(target_epsilon), least)
+  aim = min(estimate, 0.5)
+  search = _Search(mixture, rng, aim, _log_beta(aim))
+  tails = search.draw(proposal, target_epsilon)
+  removed = _least_delta(tails, target_epsilon, search.log_beta)
+  # Less than that is as good as nothing.
+  aim = min(max(removed, 1e-30), 0.5)
+  rng = np.random.default_rng(_seed(event, target_epsilon, _ADDED))
+  added = _Search(mixture, rng, aim, _log_beta(aim)).delta_added(target_epsilon)
+  failure = FAILURE_SHARE * max(estimate, removed)
+  return min(certain, max(removed, added) + failure, 1.0)
 
 
 def _log_beta(delta: float) -> float:

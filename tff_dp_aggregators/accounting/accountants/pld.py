@@ -100,7 +100,6 @@ rounds of `REPLACED`. Where losses are rare and delta is below some 1e-11, the b
 round-off is a part of delta that may cost a percent of epsilon.
 """
 
-import abc
 import dataclasses
 import enum
 import functools
@@ -160,34 +159,8 @@ class Side(enum.Enum):
   REPLACED = 'replaced'
 
 
-class _Estimated(abc.ABC):
-  """What a grid is chosen by."""
-
-  @abc.abstractmethod
-  def _points(self, deviations: float) -> tuple[np.ndarray, np.ndarray]:
-    """About the distribution: logarithms of probabilities, and losses."""
-
-  def moments(self, tilts: np.ndarray, deviations: float) -> np.ndarray:
-    """About log E e^(tilt * loss)."""
-    logs, values = self._points(deviations)
-    exponents = np.multiply.outer(tilts, values)
-    exponents += logs
-    largest = exponents.max(axis=1)
-    exponents -= largest[:, np.newaxis]
-    np.exp(exponents, out=exponents)
-    return np.asarray(np.log(exponents.sum(axis=1)) + largest)
-
-  def deviation(self, deviations: float) -> float:
-    """About the standard deviation of the loss, positive."""
-    logs, values = self._points(deviations)
-    weights = np.exp(logs)
-    weights /= weights.sum()
-    mean = float(weights @ values)
-    return max(math.sqrt(float(weights @ (values - mean) ** 2)), MIN_INTERVAL)
-
-
 @dataclasses.dataclass(frozen=True)
-class Loss(_Estimated):
+class Loss:
   """The privacy loss of one round, in which a client is with probability `fraction`.
 
   `mu` is what one client changes the sum by, over the standard deviation of Gaussian
@@ -317,7 +290,8 @@ class Loss(_Estimated):
     masses[:-1] += inner - up
     return masses, float(p[0]), float(p[-1])
 
-  def _points(self, deviations: float) -> tuple[np.ndarray, np.ndarray]:
+  def points(self, deviations: float) -> tuple[np.ndarray, np.ndarray]:
+    """About the distribution, for a plan: logarithms of probabilities, and losses."""
     # Gaussian noise is looked at as far as the grid reaches, which ends `mu` beyond the
     # deviations of the plain noise. At strong tilts what is there counts.
     z = np.linspace(-deviations, deviations, _POINTS)
@@ -405,9 +379,27 @@ class Plan(NamedTuple):
   interval: float  # Interval of the grid.
   least: float  # Ends of the window.
   largest: float
-  coarseness: (
-    float  # Interval over the standard deviation of the narrowest round's loss.
-  )
+  coarseness: float  # Interval over the deviation of the narrowest round's loss.
+
+
+def _moments(loss: AnyLoss, tilts: np.ndarray, deviations: float) -> np.ndarray:
+  """About log E e^(tilt * loss)."""
+  logs, values = loss.points(deviations)
+  exponents = np.multiply.outer(tilts, values)
+  exponents += logs
+  largest = exponents.max(axis=1)
+  exponents -= largest[:, np.newaxis]
+  np.exp(exponents, out=exponents)
+  return np.asarray(np.log(exponents.sum(axis=1)) + largest)
+
+
+def _deviation(loss: AnyLoss, deviations: float) -> float:
+  """About the standard deviation of a loss, positive."""
+  logs, values = loss.points(deviations)
+  weights = np.exp(logs)
+  weights /= weights.sum()
+  mean = float(weights @ values)
+  return max(math.sqrt(float(weights @ (values - mean) ** 2)), MIN_INTERVAL)
 
 
 @functools.lru_cache(maxsize=64)
@@ -427,7 +419,7 @@ def plan(
 
   def moments(tilts: np.ndarray) -> np.ndarray:
     return sum(
-      (times * loss.moments(tilts, deviations) for loss, times in losses),
+      (times * _moments(loss, tilts, deviations) for loss, times in losses),
       np.zeros(len(tilts)),
     )
 
@@ -442,8 +434,8 @@ def plan(
       return int(np.argmin((total - log_delta) / tilts))
     return int(np.argmin(total - tilts * epsilon))
 
-  spread = min(loss.deviation(deviations) for loss, _ in losses)
-  finest = min(_INTERVAL, spread / _PER_DEVIATION)
+  narrowest = min(_deviation(loss, deviations) for loss, _ in losses)
+  finest = min(_INTERVAL, narrowest / _PER_DEVIATION)
   # Where losses end, more tilt is better without end; a grid tells no more apart.
   usual = _TILTS[_TILTS * finest <= 1]
   # Finer around the best: moments may grow suddenly beyond.
@@ -480,15 +472,12 @@ def plan(
     interval=interval,
     least=least,
     largest=largest,
-    coarseness=interval / spread,
+    coarseness=interval / narrowest,
   )
 
 
 def fourier_error(size: int) -> float:
-  """Bound on the round-off of a transform of probabilities, of so many cells.
-
-  Of each coefficient; and of the transform back as a part of its Euclidean norm.
-  """
+  """Bound on the round-off of a coefficient, and back as a part of the norm."""
   return _HALVING_ERROR * (1 + math.log2(size))
 
 
@@ -592,10 +581,7 @@ class Composition:
     self._deltas = np.minimum(1.0, deltas * (1 + relative) + self._errors)
 
   def epsilon(self, delta: float) -> tuple[float, float]:
-    """Smallest epsilon, from 0, at `delta`, and which part of delta is its error.
-
-    Infinite if the grid ends before.
-    """
+    """Smallest epsilon from 0, infinite beyond the grid; its error over delta."""
     enough = np.flatnonzero(self._deltas <= delta)
     enough = enough[self._epsilons[enough] >= 0]
     if not len(enough):
@@ -770,17 +756,14 @@ def _of_one(mu: float, interval: float, deviations: float) -> Ratios:
 
 @functools.lru_cache(maxsize=32)
 def ratios(mu: float, num_places: int, num_steps: int, deviations: float) -> Ratios:
-  """The distribution of m S under Q, rounded so that all there is to tell is in it.
-
-  `mu` is one over the noise multiplier of a step. There are m places, t of them steps.
-  """
+  """The distribution of m S under Q, rounded so that all there is to tell is in it."""
   # Deviation of the logarithm of one, roughly.
-  spread = math.sqrt(math.expm1(min(mu * mu, 50.0)))
+  deviation = math.sqrt(math.expm1(min(mu * mu, 50.0)))
 
   def wanted(steps: int, places: int) -> float:
     """In proportion to the deviation of the logarithm of the mean of so many."""
     return min(
-      _LARGEST_RATIO_INTERVAL, _FINE_RATIOS * spread * math.sqrt(steps) / places
+      _LARGEST_RATIO_INTERVAL, _FINE_RATIOS * deviation * math.sqrt(steps) / places
     )
 
   finest = wanted(num_steps, num_places)
@@ -817,11 +800,10 @@ def ratios(mu: float, num_places: int, num_steps: int, deviations: float) -> Rat
 
 
 @dataclasses.dataclass(frozen=True)
-class AllocatedLoss(_Estimated):
+class AllocatedLoss:
   """The privacy loss of all steps of a random allocation together.
 
-  `mu` is one over the noise multiplier of a step. Of `num_places`, which are equally
-  likely, `num_steps` are steps. The side is `REMOVED` or `ADDED`.
+  Of the places, which are equally likely, some are steps; `mu` is that of one of them.
   """
 
   is_laplace = False
@@ -870,7 +852,8 @@ class AllocatedLoss(_Estimated):
     p = q * np.exp(interval * (first + np.arange(len(q))))
     return Cells(first, p, min(found.lost / self.num_places, 1.0))
 
-  def _points(self, deviations: float) -> tuple[np.ndarray, np.ndarray]:
+  def points(self, deviations: float) -> tuple[np.ndarray, np.ndarray]:
+    """About the distribution, for a plan: logarithms of probabilities, and losses."""
     logs, masses, _ = self._ratios(deviations)
     if self.side is Side.ADDED:
       logs = -logs

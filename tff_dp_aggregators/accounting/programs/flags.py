@@ -17,7 +17,7 @@ from tff_dp_aggregators.accounting import calibration
 from tff_dp_aggregators.accounting import joint_mechanism
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting import nbafl as nbafl_lib
-from tff_dp_aggregators.accounting import sites
+from tff_dp_aggregators.accounting import noises
 from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.accounting.programs import parts as parts_lib
 from tff_dp_aggregators.accounting.programs import program
@@ -275,11 +275,11 @@ def _check_two_of_three(
 
 def _check_guarantee(values: flags.FlagValues) -> None:
   """Refuses a simulation of noise, of which there is nothing to state."""
-  site = sites.SITES.get(values.noise_site or '')
+  site = noises.PLACEMENTS.get(values.noise_site or '')
   if site is not None and site.is_simulation:
     raise ValueError(
       f'--noise_site={site.name} has no guarantee that could be stated: '
-      f'{terms.SITES[site.name].help}. Give --noise_site={sites.LOCAL.name} for the '
+      f'{terms.SITES[site.name].help}. Give --noise_site={noises.LOCAL.name} for the '
       'guarantee of what it simulates.'
     )
 

@@ -15,7 +15,6 @@ from tff_dp_aggregators import sampling
 from tff_dp_aggregators.accounting import joint_mechanism
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting import noises
-from tff_dp_aggregators.accounting import sites
 from tff_dp_aggregators.accounting.programs import program
 from tff_dp_aggregators.accounting.programs import table
 from tff_dp_aggregators.strategies import registry
@@ -32,7 +31,7 @@ _REASONS = {
   'find': 'it is looked for with one --noise_multiplier, and each part has its own; of '
   'parts, noise alone is found',
   **dict.fromkeys(
-    ('noise_site', *sites.options(), sites.SERVER_NOISE),
+    ('noise_site', *noises.options(), noises.SERVER_NOISE),
     'the noise of parts is made by the server alone',
   ),
 }

@@ -14,7 +14,7 @@ from tff_dp_aggregators import sampling as sampling_lib
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting import nbafl as nbafl_lib
-from tff_dp_aggregators.accounting import sites
+from tff_dp_aggregators.accounting import noises
 from tff_dp_aggregators.accounting.programs import program
 from tff_dp_aggregators.accounting.programs import scheme_flags
 from tff_dp_aggregators.accounting.records import log_participation
@@ -126,15 +126,15 @@ def site() -> Rows:
   return (
     Flag(
       'noise_site',
-      list(sites.SITES),
+      list(noises.PLACEMENTS),
       f'Who makes the noise. {kinds}.',
-      unset=f'{sites.SERVER.name}; of integers {sites.CLIENTS.name}',
+      unset=f'{noises.SERVER.name}; of integers {noises.CLIENTS.name}',
     ),
-    *(Flag(name, int, *_described(name)) for name in sites.options()),
+    *(Flag(name, int, *_described(name)) for name in noises.options()),
     Flag(
-      sites.SERVER_NOISE,
+      noises.SERVER_NOISE,
       float,
-      f'With --noise_site={sites.CLIENTS_AND_SERVER.name}: standard deviation of the '
+      f'With --noise_site={noises.CLIENTS_AND_SERVER.name}: standard deviation of the '
       "server's noise of the sum over the clip norm, 0 for none. --noise_multiplier is "
       "that of one client's noise.",
     ),

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Optional
 
 import dp_accounting
 
-from tff_dp_aggregators.accounting import sites
+from tff_dp_aggregators.accounting import noises
 from tff_dp_aggregators.accounting.records import ledger as ledger_lib
 from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
 from tff_dp_aggregators.accounting.reports import model
@@ -89,7 +89,7 @@ def compose(
         'clients; it stands alone.'
       )
     site = part['mechanism'].get('noise_site')
-    if site is not None and sites.SITES[site].is_simulation:
+    if site is not None and noises.PLACEMENTS[site].is_simulation:
       raise ValueError(
         f'{name} only simulates local privacy; with it nothing has a guarantee.'
       )

@@ -28,7 +28,6 @@ from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import local
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting import noises
-from tff_dp_aggregators.accounting import sites
 from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
 from tff_dp_aggregators.accounting.reports import model
@@ -52,11 +51,11 @@ _SEE_MORE = {
 }
 # Whom the guarantee itself holds against, by where the noise is made.
 _HOLDS_AGAINST = {
-  sites.SERVER.name: ('released', 'other_client'),
-  sites.CLIENTS.name: ('released',),
-  sites.LOCAL.name: ('everybody',),
-  sites.CLIENTS_AND_SERVER.name: ('everybody',),
-  sites.LOCAL_APPROXIMATE.name: (),
+  noises.SERVER.name: ('released', 'other_client'),
+  noises.CLIENTS.name: ('released',),
+  noises.LOCAL.name: ('everybody',),
+  noises.CLIENTS_AND_SERVER.name: ('everybody',),
+  noises.LOCAL_APPROXIMATE.name: (),
 }
 _OTHER = {'zero_out': 'replace_one', 'replace_one': 'zero_out'}
 
@@ -192,10 +191,10 @@ def others(inputs: inputs_lib.Inputs) -> list[model.OtherGuarantee]:
     released replace_one 2.25
     server zero_out 14.45
   """
-  if not inputs.mechanism.site.is_on_clients or not inputs.mechanism.is_private:
+  if not inputs.mechanism.placement.is_on_clients or not inputs.mechanism.is_private:
     return []
   mechanism = cast(mechanism_lib.Mechanism, inputs.mechanism)
-  site, of_gaussians = mechanism.site, mechanism.noise.is_gaussian
+  site, of_gaussians = mechanism.placement, mechanism.noise.is_gaussian
   honest, other = mechanism.adjacency, _OTHER[mechanism.adjacency]
   fewest = dict(mechanism.options).get(noises.MIN_CLIENTS)
   # With another client in the round there are two; it takes its own noise away.
@@ -245,7 +244,7 @@ def _of_sums(
   """The event of so many sums with the noise of so many clients, one if not known."""
   noise = mechanism.noise_multiplier
   if mechanism.noise.is_gaussian:
-    if not mechanism.site.is_of_client:
+    if not mechanism.placement.is_of_client:
       noise = local.share(noise, dict(mechanism.options)[noises.MIN_CLIENTS])
     return local.central_event(
       noise,

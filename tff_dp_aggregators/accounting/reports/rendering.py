@@ -21,7 +21,6 @@ import numpy as np
 from tff_dp_aggregators import sampling
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import noises
-from tff_dp_aggregators.accounting import sites
 from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
 from tff_dp_aggregators.accounting.reports import learning_curves
 from tff_dp_aggregators.accounting.reports import model
@@ -263,8 +262,8 @@ def _by_part(statement: dict[str, Any]) -> list[dict[str, Any]]:
   return [{**statement, 'run': None, 'mechanism': part} for part in parts]
 
 
-def _site(statement: dict[str, Any]) -> sites.Site:
-  return sites.SITES[statement['mechanism']['noise_site']]
+def _site(statement: dict[str, Any]) -> noises.Placement:
+  return noises.PLACEMENTS[statement['mechanism']['noise_site']]
 
 
 def _noise(statement: dict[str, Any]) -> noises.Noise:

@@ -17,7 +17,7 @@ import msgspec
 from tff_dp_aggregators import sampling
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
-from tff_dp_aggregators.accounting import sites
+from tff_dp_aggregators.accounting import noises
 from tff_dp_aggregators.accounting.reports import model
 from tff_dp_aggregators.accounting.reports import terms
 from tff_dp_aggregators.strategies import registry
@@ -87,7 +87,7 @@ def _add_mechanisms(definitions: dict[str, Any]) -> None:
   for each in (definitions['Mechanism'], definitions['Part']):
     each['properties'].update(options)
     each['properties']['name']['enum'] = names
-    each['properties']['noise_site']['enum'] = list(sites.SITES)
+    each['properties']['noise_site']['enum'] = list(noises.PLACEMENTS)
     each['required'] += options
 
 

@@ -468,7 +468,7 @@ def summary_of(log: RoundLog, plan: inputs_lib.Inputs) -> dict[str, Any]:
   """
   mechanism, squared = cast(mechanism_lib.Mechanism, plan.mechanism), None
   if not mechanism.parts and mechanism.is_one_gaussian and mechanism.is_private:
-    if not mechanism.site.is_of_client:
+    if not mechanism.placement.is_of_client:
       squared = log.proved.sensitivity_squared(mechanism.strategy)
   if squared is None:
     return {**log.summary, 'occurred': None}

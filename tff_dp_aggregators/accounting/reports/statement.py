@@ -420,7 +420,7 @@ def _mechanism(
   **of_part: Any,
 ) -> _M:
   mechanism = cast(mechanism_lib.Mechanism, inputs.mechanism)
-  strategy, site = mechanism.strategy, mechanism.site
+  strategy, site = mechanism.strategy, mechanism.placement
   integers = _integer_noise(mechanism, inputs.ledger)
   factor = 1.0 if integers is None else integers.rounding_factor
   sensitivity = factor * mechanism.sensitivity
@@ -546,7 +546,7 @@ def _ran(
   mechanism, planned = inputs.mechanism, inputs.mechanism.event
   spent, attempts = ledger.total_event, ledger_lib.total_event(ledger.aborted)
   reported = sum(1 for each in ledger.aborted if each.cohort_reported)
-  if mechanism.site.is_of_client and reported:
+  if mechanism.placement.is_of_client and reported:
     # That of a client who has its first turn there.
     attempts = dp_accounting.SelfComposedDpEvent(mechanism.round_events[0], reported)
 
@@ -637,7 +637,7 @@ def _curves(
     )
   spent: list[list[float]] = []
   aborted = run is not None and bool(run.aborted_attempts.count)
-  if not mechanism.is_private or (mechanism.site.is_of_client and aborted):
+  if not mechanism.is_private or (mechanism.placement.is_of_client and aborted):
     pass  # Without privacy, or if rounds alone do not say it.
   elif mechanism.is_one_gaussian:
     so_far = mechanism.noise_multipliers_so_far

@@ -1,6 +1,6 @@
 """What reports and programs call accountants, kinds of noise and places of noise.
 
-Numbers carry no words (`accountants`, `noises`, `sites`); what is said of each, by
+Numbers carry no words (`accountants`, `noises`); what is said of each, by
 name, stands in `templates/terms.j2`. Of an accountant that was registered from outside
 its name is said.
 """
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Optional
 import jinja2
 
 from tff_dp_aggregators.accounting import accountants
-from tff_dp_aggregators.accounting import sites
+from tff_dp_aggregators.accounting import noises
 from tff_dp_aggregators.accounting.accountants import monte_carlo
 
 
@@ -106,4 +106,4 @@ def label(name: str, other: Optional[accountants.Instead]) -> str:
 
 def describe(option: str) -> str:
   """What is said of an option of noise or its site, for the help of its flag."""
-  return f'For {sites.having(option, " and ")}: {OPTIONS[option].help}.'
+  return f'For {noises.having(option, " and ")}: {OPTIONS[option].help}.'

@@ -35,7 +35,7 @@ from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import joint_mechanism
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting import nbafl
-from tff_dp_aggregators.accounting import sites
+from tff_dp_aggregators.accounting import noises
 from tff_dp_aggregators.accounting.reports import composition
 from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
 from tff_dp_aggregators.accounting.reports import model
@@ -217,7 +217,7 @@ def _bring_up_to_date(report: dict[str, Any]) -> None:
   if parts:
     later = {'warnings': [], 'other_releases': []}
   if isinstance(mechanism, dict) and 'strategy' in mechanism:
-    for name in (*mechanism_lib.options(), sites.SERVER_NOISE):
+    for name in (*mechanism_lib.options(), noises.SERVER_NOISE):
       mechanism.setdefault(name, None)
     later = {'nbafl': None, 'warnings': []}
   for name, value in later.items():

@@ -513,7 +513,7 @@ class _SignalToNoiseColumns:
 
 def _whose(mechanism: accounting.joint_mechanism.AnyMechanism) -> str:
   """Whose noise a noise multiplier is of, if it is not that of the server."""
-  site, on_top = mechanism.site, mechanism.server_noise_multiplier
+  site, on_top = mechanism.placement, mechanism.server_noise_multiplier
   if site.is_simulation:
     return (
       f' of each client, simulated by the server ({larger_cohort_lib.NO_GUARANTEE})'

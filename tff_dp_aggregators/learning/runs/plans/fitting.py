@@ -93,7 +93,7 @@ def check_clients(
   """Refuses cohorts for which the noise is not, or which show what is hidden."""
   dropouts = getattr(schedule, 'dropouts', None)
   goal = schedule.reporting_goal
-  site = mechanism.site
+  site = mechanism.placement
   hides_each = site.is_on_clients and site.is_of_client
   if hides_each:
     _check_sent_once(site.name, dropouts, schedule)

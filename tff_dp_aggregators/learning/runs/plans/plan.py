@@ -143,7 +143,7 @@ class Plan:
   def guaranteed(self) -> Optional[joint_mechanism.AnyMechanism]:
     """The mechanism whose guarantee holds; `None` if there is none."""
     mechanism = self.mechanism
-    if mechanism is None or mechanism.site.is_simulation:
+    if mechanism is None or mechanism.placement.is_simulation:
       return None
     return mechanism if self.larger_cohort is None else None
 

@@ -1,4 +1,4 @@
-"""Random eligible cohorts keep the limits, and are as random as these allow.
+"""Cohorts of both schedules keep their limits, and are as random as these allow.
 
 Claims:
 
@@ -8,13 +8,13 @@ Claims:
 * Where the separation alone decides, all eligible clients are equally likely; where
   `max_participations` does, they take turns.
 * A round is the same whenever, and from whichever object of the seed, it is asked for.
-* Ten million clients are drawn from in seconds.
+* Of fixed epochs, rounds of a client differ by multiples of `min_separation`; nobody is
+  left out, and all come about equally often, in an order that the seed decides.
 * Attempts: limits hold for those that counted, an aborted one does not take a client's
   turn, and a goal that is never reached is an error at once.
 """
 
 import itertools
-import time
 
 import numpy as np
 import pytest
@@ -71,29 +71,6 @@ def test_cohorts_keep_the_limits_down_to_the_smallest_population(extra):
     )
 
 
-@pytest.mark.parametrize(
-  'num_clients, clients_per_round, num_rounds, separation, most',
-  [
-    (50, 5, 100, 10, None),  # Exactly clients_per_round * min_separation.
-    (50, 5, 100, 10, 10),  # And every client exactly as often as it may.
-    (100, 10, 40, 7, 4),  # Every client four times, with room between.
-    (314 * 2, 2, 2000, 314, None),
-    (667, 2, 2000, 314, 6),  # 2000 * 2 / 6 = 666.7.
-  ],
-)
-def test_tight_populations_fill_every_round(
-  num_clients, clients_per_round, num_rounds, separation, most
-):
-  participation = strategies.Participation(num_rounds, separation, most)
-  for seed in range(3):
-    schedule = sampling.RandomEligible(
-      participation, num_clients, clients_per_round, seed
-    )
-    _assert_within_limits(
-      _cohorts(schedule), num_clients, clients_per_round, participation
-    )
-
-
 def test_too_small_a_population_is_refused_in_the_words_of_the_arguments():
   limits = strategies.Participation(100, min_separation=10)
   with pytest.raises(sampling.PopulationTooSmallError) as error:
@@ -144,20 +121,9 @@ def test_a_round_is_a_function_of_seed_and_number():
   np.testing.assert_array_equal(one.cohort(3), same.cohort(3))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize('most', [None, 2])
-def test_ten_million_clients_take_seconds(most):
-  limits = strategies.Participation(2000, 314, most)
-  start = time.monotonic()
-  schedule = sampling.RandomEligible(limits, 10**7, 6500, seed=1)
-  cohorts = _cohorts(schedule)
-  assert time.monotonic() - start < 10
-  assert all(len(np.unique(cohort)) == 6500 for cohort in cohorts[::100])
-
-
 def test_fixed_epochs_are_refused_and_not_taken_for_min_separation():
   epochs = strategies.Participation(4, 2, fixed_epoch=True)
-  with pytest.raises(ValueError, match='leave out fixed_epoch, or use ShuffledEpochs'):
+  with pytest.raises(ValueError, match='fixed_epoch=False'):
     sampling.RandomEligible(epochs, 4, 2, seed=1)
 
 
@@ -217,14 +183,6 @@ def test_who_was_asked_in_vain_may_take_part_in_the_next_round():
   assert soon > 0
 
 
-def test_what_drops_out_is_a_function_of_the_seeds_alone():
-  one, same = _tried(), _tried()
-  for this_round in reversed(range(40)):
-    for mine, theirs in zip(one.attempts(this_round), same.attempts(this_round)):
-      np.testing.assert_array_equal(mine.requested, theirs.requested)
-      np.testing.assert_array_equal(mine.reporting, theirs.reporting)
-
-
 def test_a_goal_out_of_reach_is_an_error_when_the_schedule_is_made():
   limits = strategies.Participation(40, 4)
   with pytest.raises(sampling.ReportingGoalError) as error:
@@ -242,10 +200,71 @@ def test_a_goal_out_of_reach_is_an_error_when_the_schedule_is_made():
     )
 
 
-def test_the_largest_cohort_is_one_of_them():
-  schedule = _tried()
-  sizes = [len(schedule.cohort(t)) for t in range(40)]
-  assert schedule.max_cohort == max(sizes)
-  assert schedule.clients_per_round == 10
-  full = sampling.RandomEligible(schedule.participation, 200, 10, 1)
-  assert full.max_cohort == 10
+# Fixed epochs.
+
+
+def _epochs(num_rounds, separation, most=None):
+  return strategies.Participation(num_rounds, separation, most, fixed_epoch=True)
+
+
+@pytest.mark.parametrize('extra', [0, 1, 7])
+def test_rounds_of_a_client_are_multiples_of_an_epoch_apart(extra):
+  for num_rounds, separation, most, cohort in itertools.product(
+    (1, 3, 16, 31), (1, 2, 5, 40), (None, 1, 2, 6), (1, 5)
+  ):
+    limits = _epochs(num_rounds, separation, most)
+    num_clients = _smallest_population(limits, cohort) + extra
+    schedule = sampling.ShuffledEpochs(limits, num_clients, cohort, seed=extra)
+    cohorts = np.array([schedule.cohort(t) for t in range(num_rounds)])
+    assert cohorts.shape == (num_rounds, cohort)
+    assert cohorts.min() >= 0 and cohorts.max() < num_clients
+    for client in np.unique(cohorts):
+      rounds, places = np.nonzero(cohorts == client)
+      assert len(np.unique(rounds)) == len(places)  # Once in a round.
+      assert limits.allows(tuple(rounds.tolist()))
+
+
+def test_all_clients_come_about_equally_often():
+  schedule = sampling.ShuffledEpochs(_epochs(210, 10), 105, 10, seed=1)
+  cohorts = np.concatenate([schedule.cohort(t) for t in range(210)])
+  times = np.bincount(cohorts, minlength=105)
+  assert times.min() >= 19 and times.max() <= 21  # 20 in the mean.
+
+
+def test_an_epoch_goes_through_a_shuffle_that_the_seed_decides():
+  schedule = sampling.ShuffledEpochs(_epochs(20, 10), 100, 10, seed=1)
+  epochs = [
+    np.concatenate([schedule.cohort(e * 10 + t) for t in range(10)]) for e in (0, 1)
+  ]
+  np.testing.assert_array_equal(*epochs)
+  assert sorted(epochs[0]) == list(range(100)) != epochs[0].tolist()
+  other = sampling.ShuffledEpochs(_epochs(20, 10), 100, 10, seed=2)
+  assert not np.array_equal(other.cohort(0), schedule.cohort(0))
+
+
+def test_a_round_that_misses_its_goal_asks_the_same_clients_again():
+  schedule = sampling.ShuffledEpochs(
+    _epochs(20, 10),
+    100,
+    10,
+    1,
+    dropouts=sampling.Dropouts(0.3, 1),
+    reporting_goal=8,
+  )
+  attempts = [schedule.attempts(t) for t in range(20)]
+  assert max(map(len, attempts)) > 1
+  for each in attempts:
+    assert len(each[-1].reporting) >= 8
+    for attempt in each:
+      np.testing.assert_array_equal(attempt.requested, each[0].requested)
+  with pytest.raises(sampling.ReportingGoalError, match='round 0 would not reach'):
+    sampling.ShuffledEpochs(
+      _epochs(20, 10), 1000, 100, 1, sampling.Dropouts(0.3, 1), 99
+    )
+
+
+def test_limits_that_are_no_fixed_epochs_are_refused():
+  with pytest.raises(ValueError, match='fixed_epoch=True'):
+    sampling.ShuffledEpochs(strategies.Participation(20, 10), 100, 10, seed=1)
+  with pytest.raises(sampling.PopulationTooSmallError, match='num_clients of at least'):
+    sampling.ShuffledEpochs(_epochs(20, 10), 99, 10, seed=1)

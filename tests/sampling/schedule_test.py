@@ -1,0 +1,350 @@
+"""Schedules: found by name, kept by what is drawn, saved, replayed and watched.
+
+Claims:
+
+* `for_mechanism` gives a schedule whose schema is the mechanism's, or says what fits;
+  what `to_json` writes is JSON that makes a schedule of the same cohorts.
+* A schedule of every kind, saved and replayed, has the same attempts in every round,
+  and passes the watch, from the first round or from a later one.
+* What breaks its schema is refused, and the message names round and client: in a file,
+  and in a schedule of a user's own in that round, also if an earlier one is to blame.
+* A file that cannot be read is refused, and the message names the line.
+* In a loop of one's own a breach is refused before its round, and leaves no trace.
+"""
+
+import copy
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from tff_dp_aggregators import accounting
+from tff_dp_aggregators import sampling
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.sampling import watch
+
+_LIMITS = strategies.Participation(12, min_separation=3, max_participations=3)
+_EPOCHS = strategies.Participation(12, min_separation=4, fixed_epoch=True)
+_SCHEMAS = {
+  'random_eligible': _LIMITS,
+  'shuffled_epochs': _EPOCHS,
+  'fixed_size': sampling.FixedSizeSampling(12, 24, 4),
+  'poisson': sampling.PoissonSampling.of_cohort(12, 24, 4, num_groups=3),
+  'balls_in_bins': sampling.BallsInBins.of_cohort(12, 24, 4),
+  'random_allocation': sampling.RandomAllocation.of_cohort(12, 24, 4),
+  'b_min_sep': sampling.BMinSepSampling.of_cohort(12, 24, 4, min_separation=3),
+}
+_SCHEDULES = {
+  name: sampling.for_scheme(schema, 24, 4, 1, dropouts=sampling.Dropouts(0.1, 2))
+  for name, schema in _SCHEMAS.items()
+}
+_SCHEDULES['attempts'] = sampling.RandomEligible(
+  _LIMITS, 60, 5, 1, sampling.Dropouts(0.3, 1), 4
+)
+
+
+def _mechanism(schema):
+  return accounting.Mechanism('gaussian', schema, noise_multiplier=1.0)
+
+
+@pytest.mark.parametrize('name', _SCHEMAS)
+def test_the_schedule_of_a_mechanism_has_its_schema(name):
+  schema = _SCHEMAS[name]
+  dropouts = sampling.Dropouts(0.1, 2)
+  schedule = sampling.for_mechanism(_mechanism(schema), 24, 4, 1, dropouts=dropouts)
+  assert schedule == _SCHEDULES[name]
+  assert (schedule.kind, schedule.schema) == (name, schema)
+  assert (schedule.num_clients, schedule.clients_per_round) == (24, 4)
+  assert copy.deepcopy(schedule) is schedule  # Ten million clients are not copied.
+  other = sampling.for_mechanism(_mechanism(schema), 24, 4, 2, dropouts=dropouts)
+  assert other.checksum != schedule.checksum
+
+
+@pytest.mark.parametrize('name', _SCHEDULES)
+def test_what_is_written_is_read_and_what_is_saved_is_replayed(name, tmp_path):
+  schedule = _SCHEDULES[name]
+  again = sampling.schedule_from_json(json.loads(json.dumps(schedule.to_json())))
+  assert again == schedule and again.checksum == schedule.checksum
+  path = str(tmp_path / 'schedule.jsonl')
+  schedule.save(path)
+  replay = sampling.Replay(path)
+  for attribute in ('schema', 'num_clients', 'clients_per_round', 'num_rounds'):
+    assert getattr(replay, attribute) == getattr(schedule, attribute), attribute
+  for this_round in range(12):
+    attempts = schedule.attempts(this_round)
+    for other in (again, replay):
+      assert len(attempts) == len(other.attempts(this_round))
+      for mine, theirs in zip(attempts, other.attempts(this_round)):
+        np.testing.assert_array_equal(mine.requested, theirs.requested)
+        np.testing.assert_array_equal(mine.reporting, theirs.reporting)
+        assert mine.completed == theirs.completed
+  with pytest.raises(FileExistsError):
+    schedule.save(path)
+
+
+@pytest.mark.parametrize(
+  'name, num_clients, clients_per_round, message',
+  [
+    ('random_eligible', 11, 4, 'num_clients of at least 16'),
+    ('shuffled_epochs', 15, 4, 'num_clients of at least 16'),
+    ('random_eligible', 24, 3.5, 'clients_per_round must be a whole number'),
+    ('fixed_size', 25, 4, 'num_clients must be 24, which the sampling assumes'),
+    ('fixed_size', 24, 5, 'clients_per_round must be 4'),
+  ],
+)
+def test_what_does_not_fit_is_refused(name, num_clients, clients_per_round, message):
+  with pytest.raises(ValueError, match=message):
+    sampling.for_scheme(_SCHEMAS[name], num_clients, clients_per_round, 1)
+
+
+def test_what_is_no_schedule_is_refused():
+  stored = _SCHEDULES['poisson'].to_json()
+  for data, message in (
+    ({'schedule': 'none'}, 'not a schedule'),
+    ({'schedule': 'fixed_size', 'seed': 1}, 'the stored fixed_size'),
+    ({**stored, 'schedule': 'b_min_sep'}, 'of the kind poisson'),
+  ):
+    with pytest.raises(ValueError, match=message):
+      sampling.schedule_from_json(data)
+  with pytest.raises(TypeError, match='mechanism must be'):
+    sampling.for_mechanism(_LIMITS, 24, 4, 1)
+  with pytest.raises(TypeError, match='dropouts must be'):
+    sampling.for_scheme(_LIMITS, 24, 4, 1, dropouts=0.1)
+  with pytest.raises(TypeError, match='sampling must be'):
+    sampling.SampledSchedule(_LIMITS, 24, 1)
+
+
+@pytest.mark.parametrize(
+  'name', [name for name, schema in _SCHEMAS.items() if sampling.is_sampled(schema)]
+)
+def test_sampled_schedules_refuse_what_they_cannot_keep(name):
+  scheme = _SCHEMAS[name]
+  with pytest.raises(ValueError, match='reporting_goal=1 does not go with sampling'):
+    sampling.for_scheme(scheme, 24, 4, 1, reporting_goal=1)
+  with pytest.raises(ValueError, match='num_clients must be at least 1'):
+    sampling.SampledSchedule(scheme, 0, 1)
+  with pytest.raises(TypeError, match='dropouts must be'):
+    sampling.SampledSchedule(scheme, 24, 1, 0.1)
+  with pytest.raises(ValueError, match='round_num must be at most 11'):
+    sampling.SampledSchedule(scheme, 24, 1).cohort(12)
+
+
+@pytest.mark.parametrize('first', [0, 7])
+@pytest.mark.parametrize('name', _SCHEDULES)
+def test_schedules_of_this_package_pass_the_watch(name, first):
+  schedule = _SCHEDULES[name]
+  watching = watch.Watch(schedule)
+  for this_round in range(first, 12):
+    watched = watching.attempts(this_round)[-1].reporting
+    np.testing.assert_array_equal(watched, schedule.cohort(this_round))
+
+
+def test_clients_may_take_part_less_often_than_they_may(tmp_path):
+  schedule = sampling.RandomEligible(
+    strategies.Participation(12), 8, 1, 1, sampling.Dropouts(0.7, 98)
+  )
+  taken_part = sum(len(schedule.cohort(this_round)) for this_round in range(12))
+  assert 0 < taken_part < schedule.schema.possible_participations
+  schedule.save(str(tmp_path / 'schedule.jsonl'))
+  replay = sampling.Replay(str(tmp_path / 'schedule.jsonl'))
+  for this_round in range(12):
+    assert replay.cohort(this_round).tolist() == schedule.cohort(this_round).tolist()
+
+
+@dataclasses.dataclass(frozen=True)
+class Stated(sampling.Schedule):
+  """A schedule of a user's own, which keeps what it states, or does not."""
+
+  kind = 'stated'
+
+  stated: object
+  cohorts: tuple
+  num_clients: int = 10
+  clients_per_round: int = 2
+
+  @property
+  def schema(self):
+    return self.stated
+
+  def attempts(self, round_num):
+    cohort = np.array(self.cohorts[round_num], np.int64)
+    return (sampling.Attempt(cohort, cohort, True),)
+
+
+def _replay(tmp_path, lines, schema, num_clients=10, clients_per_round=2):
+  path = tmp_path / 'cohorts.jsonl'
+  path.write_text('\n'.join(json.dumps(line) for line in lines) + '\n')
+  stated = sampling.Header(schema, num_clients, clients_per_round)
+  return sampling.Replay(str(path), stated)
+
+
+@pytest.mark.parametrize(
+  'cohorts, schema, message',
+  [
+    (
+      [[3, 1], [0, 1]],
+      strategies.Participation(2, 2),
+      'round 1 .* client 1 took part in round 0 .* at least 2',
+    ),
+    (
+      [[1], [0], [1], [2], [1]],
+      strategies.Participation(5, 2, 2),
+      'round 4 .* client 1 takes part once more than max_participations=2',
+    ),
+    (
+      [[1], [0], [2], [1]],
+      strategies.Participation(4, 2, fixed_epoch=True),
+      'round 3 .* client 1 .* a multiple of 2',
+    ),
+    ([[0, 1], [1, 1]], strategies.Participation(2), 'round 1 .* client 1 twice'),
+    ([[1, 10]], strategies.Participation(1), 'client 10; .* from 0 to 9'),
+    ([[1, -1]], strategies.Participation(1), 'client -1; .* from 0 to 9'),
+    (
+      [[1, 2], [1, 2, 3]],
+      sampling.FixedSizeSampling(2, 10, 2),
+      'round 1 .* has 3 clients; its schema has cohorts of 2',
+    ),
+    (
+      [[1, 2], [2]],
+      sampling.PoissonSampling(2, 0.2, num_groups=2),
+      'round 1 .* client 2 .* a multiple of 2',
+    ),
+  ],
+)
+def test_cohorts_that_break_their_schema_are_named(tmp_path, cohorts, schema, message):
+  with pytest.raises(ValueError, match=message):
+    _replay(tmp_path, cohorts, schema)
+  last = len(cohorts) - 1
+  watching = watch.Watch(Stated(schema, tuple(cohorts)))
+  for this_round in range(last):
+    watching.attempts(this_round)
+  for each in (watching, watch.Watch(Stated(schema, tuple(cohorts)))):
+    with pytest.raises(ValueError, match=message):
+      each.attempts(last)
+
+
+def test_an_earlier_round_is_looked_at_where_a_run_goes_on():
+  schedule = Stated(strategies.Participation(3), ((0, 0), (1,), (2,)))
+  with pytest.raises(ValueError, match='round 0 of Stated has client 0 twice'):
+    watch.Watch(schedule).attempts(2)
+
+
+@pytest.mark.parametrize(
+  'lines, schema, message',
+  [
+    ([[1]], strategies.Participation(2), 'has 1 rounds, but its schema is for 2'),
+    (
+      [{'attempts': [{'requested': [1, 2], 'reporting': [1, 3]}]}],
+      strategies.Participation(1),
+      'round 0 .*client 3 reported and was not requested',
+    ),
+    (
+      [{'attempts': [{'requested': [1, 2], 'reporting': []}] * 2}],
+      sampling.FixedSizeSampling(1, 10, 2),
+      'round 0 .* tried 2 times',
+    ),
+  ],
+)
+def test_files_that_break_their_schema_are_refused(tmp_path, lines, schema, message):
+  with pytest.raises(ValueError, match=message):
+    _replay(tmp_path, lines, schema)
+
+
+def test_a_file_of_another_source_needs_only_its_cohorts(tmp_path):
+  # Limits are on those who reported in the attempt that counted.
+  tried = {
+    'attempts': [
+      {'requested': [1, 2], 'reporting': [2]},
+      {'requested': [3, 4], 'reporting': [3]},
+    ]
+  }
+  limits = strategies.Participation(3, min_separation=2)
+  replay = _replay(tmp_path, [tried, [1, 2], [3, 4]], limits)
+  assert [replay.cohort(t).tolist() for t in range(3)] == [[3], [1, 2], [3, 4]]
+  with pytest.raises(ValueError, match='does not state its schema in its first line'):
+    sampling.Replay(replay.path)
+
+
+@pytest.mark.parametrize(
+  'line, message',
+  [
+    ('[1, 2', 'line 2'),
+    ('[1, 2.0]', r'line 2 .* got `float` - at `.\[1\]`; got \[1, 2.0\]'),
+    ('[1, true]', 'line 2 .* got `bool`'),
+    (f'[{2**70}]', 'line 2'),
+    ('{"attempts": []}', 'line 2 .* length'),
+    ('{"attempts": [{"requested": [1]}]}', 'line 2 .* `reporting`'),
+    ('', 'line 2'),
+  ],
+)
+def test_lines_that_are_no_cohorts_are_named(tmp_path, line, message):
+  path = tmp_path / 'cohorts.jsonl'
+  path.write_text(f'[1]\n{line}\n[2]\n')
+  stated = sampling.Header(strategies.Participation(3), 5, 1)
+  with pytest.raises(ValueError, match=message):
+    sampling.Replay(str(path), stated)
+
+
+def test_other_files_are_refused(tmp_path):
+  path = tmp_path / 'cohorts.jsonl'
+  for content, message in [
+    (b'', 'has no rounds'),
+    (b'\xff\xfe[1]', 'is not a text in UTF-8'),
+    (b'{"format": "tff_dp_aggregators schedule", "version": 2}\n[1]', 'of format'),
+    (b'{"format": "tff_dp_aggregators schedule", "version": 1}\n[1]', 'line 1 of'),
+  ]:
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+      sampling.Replay(str(path))
+  with pytest.raises(FileNotFoundError):
+    sampling.Replay(str(tmp_path / 'none'))
+  with pytest.raises(TypeError, match='stated must be'):
+    sampling.Replay(str(path), strategies.Participation(1))
+
+
+def test_a_replay_is_of_what_its_file_states_and_of_the_file_that_was_used(tmp_path):
+  path = tmp_path / 'schedule.jsonl'
+  _SCHEDULES['random_eligible'].save(str(path))
+  with pytest.raises(ValueError, match='states Header.* and not Header'):
+    sampling.Replay(str(path), sampling.Header(_LIMITS, 21, 4))
+  replay = sampling.Replay(str(path))
+  assert sampling.schedule_from_json(json.loads(json.dumps(replay.to_json()))) == replay
+  # The checksum is that of the rounds, wherever the file is.
+  _SCHEDULES['random_eligible'].save(str(tmp_path / 'other'))
+  assert sampling.Replay(str(tmp_path / 'other')).checksum == replay.checksum
+  path.unlink()
+  sampling.RandomEligible(_LIMITS, 20, 4, 2).save(str(path))
+  with pytest.raises(ValueError, match='give the file that was used'):
+    sampling.schedule_from_json(replay.to_json())
+
+
+def test_a_usual_random_selection_is_refused_before_its_round():
+  # rng.choice(client_ids) knows no limits, and an aggregator does not see who it was.
+  limits = strategies.Participation(50, min_separation=10)
+  watching = sampling.ParticipationWatch(limits)
+  rng, ids = np.random.default_rng(1), [f'device {i}' for i in range(20)]
+  with pytest.raises(ValueError, match="client 'device .*must be at least 10"):
+    for round_num in range(50):
+      watching.check(round_num, rng.choice(ids, 8, replace=False).tolist())
+
+
+def test_a_schedule_of_ids_passes_the_watch_and_breaches_leave_no_trace():
+  limits = strategies.Participation(30, min_separation=4, max_participations=3)
+  schedule = sampling.RandomEligible(limits, 60, 5, seed=2)
+  watching = sampling.ParticipationWatch(limits)
+  for t in range(20):
+    assert len(watching.check(t, [f'c{i}' for i in schedule.cohort(t)])) == 5
+  with pytest.raises(ValueError, match="round 20 has client 'new' twice"):
+    watching.check(20, ['new', 'new'])
+  assert watching.check(20, ['new']) == ['new']
+  with pytest.raises(ValueError, match='round 20 is not after round 20'):
+    watching.check(20, ['newer'])
+  for t in (24, 28):
+    watching.check(t, ['new'])
+  with pytest.raises(ValueError, match='round 29: client .new.'):
+    watching.check(29, ['new'])
+  with pytest.raises(ValueError, match='not one of the 30 planned'):
+    watching.check(30, [])
+  with pytest.raises(TypeError, match='for_mechanism'):
+    sampling.ParticipationWatch(sampling.PoissonSampling(10, 0.1))
