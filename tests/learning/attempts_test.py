@@ -66,7 +66,7 @@ def _train(run_dir, after=0, **changes):
     checkpoint_seconds=1e9,
     **changes,
   )
-  return learning.train(**arguments)
+  return learning.train(**training_runs.grouped(**arguments))
 
 
 @pytest.fixture(scope='module')

@@ -434,7 +434,7 @@ def _train(model, run_dir, mechanism=None, clients=None, **arguments):
     clients,
     mechanism,
     str(run_dir),
-    **{**settings, 'batch_size': 2, 'seed': 1, **arguments},
+    **training_runs.grouped(**{**settings, 'batch_size': 2, 'seed': 1, **arguments}),
   )
 
 

@@ -99,7 +99,8 @@ class KerasFunctionalModel(tff.learning.models.FunctionalModel):
     given = [each for each in given if each]
     if len(given) > 1:
       raise ValueError(
-        'the model is compiled with metrics and weighted_metrics; give test_metrics.'
+        'the model is compiled with metrics and weighted_metrics; give metrics of a '
+        'learning.Evaluation.'
       )
     return given[0] if given else None
 

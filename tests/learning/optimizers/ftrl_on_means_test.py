@@ -47,7 +47,7 @@ def test_models_are_those_of_ftrl_on_the_sums(momentum):
 def _train(run_dir, optimizer, name='tree', **changes):
   changes = {'mechanism': accounting.Mechanism(name, _LIMITS, 0.5), **changes}
   arguments = training_runs.arguments(run_dir, server_optimizer=optimizer, **changes)
-  return learning.train(**arguments)
+  return learning.train(**training_runs.grouped(**arguments))
 
 
 @pytest.mark.parametrize(

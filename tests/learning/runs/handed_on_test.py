@@ -59,7 +59,7 @@ def _train(folder, scheme=_POISSON, clients=None, **changes):
   }
   run_dir = pathlib.Path(folder) / 'run'
   run_dir.parent.mkdir(exist_ok=True)
-  learning.train(**training_runs.arguments(str(run_dir), **arguments))
+  training_runs.train(str(run_dir), **arguments)
   return run_dir
 
 

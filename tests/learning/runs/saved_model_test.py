@@ -72,7 +72,7 @@ def _train(run_dir, model, **changes):
     'loss': tf.keras.losses.MeanSquaredError(),
     **changes,
   }
-  return learning.train(**arguments)
+  return learning.train(**training_runs.grouped(**arguments))
 
 
 def _loss(model):

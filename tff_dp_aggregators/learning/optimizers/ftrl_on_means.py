@@ -35,7 +35,7 @@ class FTRLOnMeans(tff.learning.optimizers.Optimizer):
   def __init__(self, on_sums: ftrl.FTRL):
     if not strategies.workload.is_prefix_sums(on_sums.workload):
       raise ValueError(
-        f'server_optimizer is FTRL for the workload {on_sums.workload}, whose '
+        f'server.optimizer is FTRL for the workload {on_sums.workload}, whose '
         'momentum, learning rates or weight decay the aggregator would have to put '
         'into its sums; here it returns the mean of each round. Give optimizer() of '
         'the same learning.ServerSchedule, which comes to the same model.'
@@ -47,7 +47,7 @@ class FTRLOnMeans(tff.learning.optimizers.Optimizer):
     workload = self._on_sums.workload
     if workload is not None and workload.num_rounds != num_rounds:
       raise ValueError(
-        f'server_optimizer is FTRL for {workload.num_rounds} rounds, but the run has '
+        f'server.optimizer is FTRL for {workload.num_rounds} rounds, but the run has '
         f'{num_rounds}; build both for the same number.'
       )
 

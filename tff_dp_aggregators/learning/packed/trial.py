@@ -109,6 +109,6 @@ def _why(error: Exception, batch: Any) -> str:
     f'{each.dtype.name}{each.shape.as_list()}' for each in tf.nest.flatten(batch)
   )
   return (
-    f'model, loss and client_optimizer do not go together, or not with batches of '
+    f'model, loss and local.optimizer do not go together, or not with batches of '
     f'{given}: {type(error).__name__}: {text}'
   )

@@ -42,7 +42,7 @@ from typing import Any, Optional
 from tff_dp_aggregators.accounting.records import ledger
 from tff_dp_aggregators.base import folder_lock
 from tff_dp_aggregators.base import new_files
-from tff_dp_aggregators.learning.runs.plans import aggregation
+from tff_dp_aggregators.learning import options
 
 CONFIG, PRIVATE = 'config.json', 'private.json'
 METRICS, LEDGER = 'metrics.csv', 'ledger.jsonl'
@@ -79,7 +79,7 @@ _MAY_DIFFER = (
 # What configurations of earlier versions did not say, and mean.
 _NOT_SAID: dict[str, Any] = {
   'training.simulated_cohort_scale': 1.0,
-  'training.aggregation': aggregation.Aggregation().to_json(),
+  'training.aggregation': options.aggregation_to_json(options.Server()),
   'not_covered': [],
   'privacy.accountant': None,
   'simulated_cohort.as_planned.accountant': None,
