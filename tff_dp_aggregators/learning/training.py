@@ -45,8 +45,7 @@ from tff_dp_aggregators.learning import process_parts
 from tff_dp_aggregators.learning import runtime
 from tff_dp_aggregators.learning.optimizers import client_schedule
 from tff_dp_aggregators.learning.optimizers import ftrl
-from tff_dp_aggregators.learning.optimizers import ftrl_on_means
-from tff_dp_aggregators.learning.packed import trial
+from tff_dp_aggregators.learning.packed import step_checks
 from tff_dp_aggregators.learning.runs import evaluation
 from tff_dp_aggregators.learning.runs import fitting
 from tff_dp_aggregators.learning.runs import larger_cohort
@@ -328,7 +327,7 @@ def train(
   if isinstance(functional_model, keras_models.KerasFunctionalModel):
     population.check_with(functional_model.check_examples)
   local_training = _local_training(functional_model, local, schedule.num_rounds)
-  trial.refuse_random_models(local_training)
+  step_checks.refuse_random_models(local_training)
   plan = plan_lib.Plan(
     training=local_training,
     server=dataclasses.replace(
@@ -556,7 +555,7 @@ def _server_optimizer(
   )
   if not isinstance(checked, ftrl.FTRL):
     return checked
-  on_means = ftrl_on_means.FTRLOnMeans(checked)
+  on_means = ftrl.FTRLOnMeans(checked)
   on_means.check_num_rounds(num_rounds)
   return on_means
 

@@ -33,8 +33,8 @@ from tff_dp_aggregators.learning import population
 from tff_dp_aggregators.learning import sources
 from tff_dp_aggregators.learning.packed import function
 from tff_dp_aggregators.learning.packed import simulation
-from tff_dp_aggregators.learning.runs import described
 from tff_dp_aggregators.learning.runs import engines
+from tff_dp_aggregators.learning.runs import fingerprints
 from tff_dp_aggregators.learning.runs import fitting
 from tff_dp_aggregators.learning.runs import larger_cohort as larger_cohort_lib
 from tff_dp_aggregators.learning.runs import run_directory
@@ -145,7 +145,7 @@ class Plan:
 
   @functools.cached_property
   def noise_to_signal(self) -> Optional[np.ndarray]:
-    """How loud the noise of each round is: see `accounting.noise_to_signal`.
+    """Noise-to-signal ratio of each round: see `accounting.noise_to_signal`.
 
     Of public numbers only, and so no secret of anybody. `None` without a mechanism.
     """
@@ -405,14 +405,14 @@ class Plan:
       'flags': dict(self.options.settings or {}),
       'data_facts': self._data_facts(),
       'training': {
-        'model': described.model(model),
+        'model': fingerprints.model(model),
         'clients': self.clients.checksum,
         'schedule': self.schedule.to_json(),
         'batch_size': self.training.batch_size,
         'local_epochs': self.training.local_epochs,
-        'client_optimizer': described.optimizer(self.training.optimizer, model),
+        'client_optimizer': fingerprints.optimizer(self.training.optimizer, model),
         'client_learning_rates': self._client_learning_rates(),
-        'server_optimizer': described.optimizer(self.server.optimizer, model),
+        'server_optimizer': fingerprints.optimizer(self.server.optimizer, model),
         'evaluate_every': self.evaluate_every,
         'seed': self.seed,
         'simulation': 'packed' if self.packed else 'one TFF client for each client',
@@ -448,7 +448,7 @@ class Plan:
     rates = self.training.schedule
     if rates is None:
       return None
-    graph = described.graph_of_optimizers(rates.make, self.training.model)
+    graph = fingerprints.graph_of_optimizers(rates.make, self.training.model)
     return {**rates.to_json(), 'graph': graph}
 
   def _data_facts(self) -> Optional[dict[str, Any]]:
