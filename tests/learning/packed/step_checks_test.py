@@ -78,8 +78,6 @@ def test_a_model_without_state_is_let_pass():
   assert step_checks.random_operations(_training(_Stateless)) == []
   plain = _training(lambda: tf.keras.layers.Dense(3))
   assert step_checks.random_operations(plain) == []
-    step_checks.random_operations(_training(lambda: tf.keras.layers.Dense(3))) == []
-  )
 
 
 def test_what_a_model_raises_is_told():

@@ -45,7 +45,7 @@ _LAST = [
 ]
 
 
-@pytest.mark.parametrize('packed', [True, False])
+@pytest.mark.parametrize('packed', [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_the_first_round_and_the_end_say_so(packed, tmp_path, capfd):
   capfd.readouterr()
   result = _diverging(tmp_path / 'run', packed_simulation=packed)
