@@ -181,7 +181,7 @@ class Clients:
     """The same clients, whose examples are looked at whenever they are read.
 
     Args:
-      check: Of examples, and whose they are for messages; raises if they are not right.
+      check: Takes examples, and whose they are for messages; raises if they are wrong.
     """
     other = copy.copy(self)
     other._check = check

@@ -220,11 +220,11 @@ def train(
     num_rounds: Rounds to train. Mechanism and schedule say it as well, and no other.
     schedule: Who takes part when; `None` for the one that keeps what the mechanism's
       privacy rests on, see `sampling.for_mechanism`.
-    loss: Of a Keras model, or its name; `None` for the one it was compiled with.
-    seed: Of cohorts and of the order of examples: same seed, same run. `None` draws
-      one of 128 bits, which `private.json` has. Where privacy rests on secret draws, a
-      seed that can be guessed leaves nothing of what sampling saves, and the report
-      says so of a seed of 64 bits or less.
+    loss: Loss of a Keras model, or its name; `None` for the one it was compiled with.
+    seed: Seed of cohorts and of the order of examples: same seed, same run. `None`
+      draws one of 128 bits, which `private.json` has. Where privacy rests on secret
+      draws, a seed that can be guessed leaves nothing of what sampling saves, and the
+      report says so of a seed of 64 bits or less.
     scheduler: Who trains packs of clients, to the same result: 'local:4' for four
       processes of this machine, the address of a Dask scheduler, such as
       'tcp://10.0.0.1:8786' or 'tls://...', or a `distributed.Client`; `None` for this

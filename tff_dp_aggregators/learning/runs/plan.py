@@ -99,7 +99,7 @@ class Plan:
       self.schedule.clients_per_round,
       self.schedule.num_clients,
     )
-    # Of one mechanism for all weights: `fitting` refuses others.
+    # It is one mechanism for all weights: `fitting` refuses others.
     return larger_cohort_lib.LargerCohort(
       facts, cast(accounting.Mechanism, self.mechanism)
     )
@@ -147,7 +147,7 @@ class Plan:
   def noise_to_signal(self) -> Optional[np.ndarray]:
     """Noise-to-signal ratio of each round: see `accounting.noise_to_signal`.
 
-    Of public numbers only, and so no secret of anybody. `None` without a mechanism.
+    It follows from public numbers only, and is no secret. `None` without a mechanism.
     """
     if self.added_noise is None:
       return None
@@ -417,7 +417,7 @@ class Plan:
         'seed': self.seed,
         'simulation': 'packed' if self.packed else 'one TFF client for each client',
         'simulated_cohort_scale': self.simulated_cohort_scale,
-        # Of a mechanism it is in what is said of privacy.
+        # With a mechanism it is in what is said of privacy.
         'clip_norm_without_mechanism': (
           self.clip_norm if self.mechanism is None else None
         ),

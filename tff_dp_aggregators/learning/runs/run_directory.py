@@ -73,7 +73,7 @@ _SEED_BITS = 128
 _MAY_DIFFER = (
   'software',
   'machine',
-  # Of Keras models they are drawn anew; who goes on has those of the checkpoint.
+  # Those of Keras models are drawn anew; who goes on has those of the checkpoint.
   'training.model.initial_weights',
 )
 # What configurations of earlier versions did not say, and mean.
@@ -377,7 +377,7 @@ def read_config(path: str) -> dict[str, Any]:
 def secret_seed(path: Optional[str]) -> int:
   """The seed of the run that goes on in a directory, or one that nobody can guess.
 
-  `path`: Of the run's directory; `None` if it has none.
+  `path`: The run's directory; `None` if it has none.
   """
   if path is not None and os.path.exists(os.path.join(path, CONFIG)):
     seed = (read_config(path).get('training') or {}).get('seed')
