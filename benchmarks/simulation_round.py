@@ -97,10 +97,9 @@ def _packed(
         clip_norm=1.0 if with_privacy else None,
         clients_per_round=cohort,
         num_rounds=rounds,
-        batch_size=task.batch_size,
-        client_optimizer=_OPTIMIZER,
         seed=1,
-        noise_seed=1,
+        local=learning.ClientTraining(task.batch_size, optimizer=_OPTIMIZER),
+        run=learning.RunOptions(noise_seed=1),
       )
     entries = ledger.read(os.path.join(scratch, 'run', 'ledger.jsonl')).entries
   times = [datetime.datetime.fromisoformat(entry.time) for entry in entries[_UNTIMED:]]

@@ -16,9 +16,9 @@ from tff_dp_aggregators import sampling
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting.programs import program
 from tff_dp_aggregators.accounting.programs import table
+from tff_dp_aggregators.learning import options
+from tff_dp_aggregators.learning.runs import fitting
 from tff_dp_aggregators.learning.runs import run_directory
-from tff_dp_aggregators.learning.runs.plans import aggregation as aggregation_lib
-from tff_dp_aggregators.learning.runs.plans import fitting
 from tff_dp_aggregators.strategies import registry
 
 from . import making
@@ -53,7 +53,7 @@ class Settings:
     task: What the data are, and what suits them.
     flags: All flag values that decide what a run comes to, with the defaults of the
       task, for the record.
-    aggregation: What else is done with clients' updates.
+    server: What the server does with clients' updates, but for its optimizer.
     command: What goes on with the run, but for the directory: the program with the
       flags that were given.
     remarks: What follows from the data and is told, in a sentence each.
@@ -69,7 +69,7 @@ class Settings:
   privacy: privacy_options.Privacy
   optimization: optimization_options.Optimization
   run: run_options.Run
-  aggregation: aggregation_lib.Aggregation
+  server: options.Server
   flags: dict[str, Any]
   command: str
   remarks: tuple[str, ...] = ()
@@ -146,10 +146,8 @@ def from_flags(values: flags.FlagValues) -> Settings:
   privacy = privacy_options.from_flags(
     values, participation, optimization, lambda: _size(task, data, model)
   )
-  aggregation = aggregation_options.from_flags(
-    values, privacy.mechanism, privacy.clip_norm
-  )
-  _check_packing(run, privacy, aggregation, scheduler)
+  server = aggregation_options.from_flags(values, privacy.mechanism, privacy.clip_norm)
+  _check_packing(run, privacy, server, scheduler)
   if values.num_clients is not None:
     check_cohorts(privacy, participation.schedule(values.num_clients))
   facts = None
@@ -166,7 +164,7 @@ def from_flags(values: flags.FlagValues) -> Settings:
     privacy=privacy,
     optimization=optimization,
     run=run,
-    aggregation=aggregation,
+    server=server,
     scheduler=scheduler,
     trusted_network=values.trusted_network,
     flags={
@@ -221,12 +219,12 @@ def check_cohorts(
 def _check_packing(
   run: run_options.Run,
   privacy: privacy_options.Privacy,
-  aggregation: aggregation_lib.Aggregation,
+  server: options.Server,
   scheduler: Optional[str],
 ) -> None:
   """Refuses packs that cannot be, and seeds for noise that has none."""
   mechanism = privacy.mechanism
-  why_not = aggregation.why_one_by_one(mechanism)
+  why_not = fitting.why_one_by_one(server, mechanism)
   if scheduler is not None and (why_not or run.packed_simulation is False):
     raise ValueError(
       f'--scheduler={scheduler} is for packs of clients, and these are not packed: '

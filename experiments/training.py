@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_dp_aggregators import accounting
 from tff_dp_aggregators import learning
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting.programs import program
@@ -20,14 +21,15 @@ from tff_dp_aggregators.accounting.reports import terms
 from tff_dp_aggregators.base import rounding
 from tff_dp_aggregators.learning import cluster
 from tff_dp_aggregators.learning import models as models_lib
+from tff_dp_aggregators.learning.runs import fitting
 from tff_dp_aggregators.learning.runs import progress
-from tff_dp_aggregators.learning.runs.plans import fitting
 
 from . import making
 from . import metrics
 from . import optimizers
 from . import settings as settings_lib
 from .data import population as population_lib
+from .options import privacy as privacy_options
 from .options import run as run_options
 from .plotting import charts
 from .plotting import runs as run_pictures
@@ -102,8 +104,7 @@ def train(
   shape = population.shape
   making.check_measured(settings.model, population)
   model = making.make(settings.model, shape, settings.run.seed)
-  privacy, optimization, run = settings.privacy, settings.optimization, settings.run
-  has_test = population.test_examples is not None
+  privacy, run = settings.privacy, settings.run
   schedule = settings.participation.schedule(population.num_clients)
   try:
     settings_lib.check_cohorts(privacy, schedule)
@@ -113,60 +114,68 @@ def train(
       )
   except ValueError as e:
     raise program.WrongUsage(str(e)) from e
+  measured = None
+  if population.test_examples is not None:
+    measured = making.test_metrics(settings.model, shape, population.label_scaling)
   result = learning.train(
     model,
     population.clients,
-    privacy.mechanism,
+    _mechanism(privacy),
     run_dir,
     delta=privacy.delta,
     clip_norm=privacy.clip_norm,
     schedule=schedule,
-    batch_size=optimization.batch_size,
-    local_epochs=optimization.local_epochs,
-    **_client_optimizer(settings),
-    proximal_strength=optimization.proximal_strength,
-    server_optimizer=_server_optimizer(settings),
-    test_data=population.test_examples,
-    test_metrics=making.test_metrics(settings.model, shape, population.label_scaling)
-    if has_test
-    else None,
-    evaluate_every=run.evaluate_every,
     seed=run.seed,
-    noise_seed=None if run.secret_noise or privacy.is_always_secret else run.seed,
-    target_epsilon=privacy.target_epsilon,
-    packed_simulation='auto'
-    if run.packed_simulation is None
-    else run.packed_simulation,
-    checkpoint_seconds=run.checkpoint_seconds,
-    timeout_seconds=run.timeout_seconds,
-    settings=settings.flags,
-    simulated_cohort_scale=privacy.simulated_cohort_scale,
-    not_covered=(*population.not_covered, *not_covered),
-    data_facts=population.facts or None,
-    preprocessing=population.preprocessing and population.preprocessing.to_json(),
-    nbafl=privacy.nbafl,
     scheduler=settings.scheduler,
-    trusted_network=settings.trusted_network,
-    **dataclasses.asdict(settings.aggregation),
+    local=_client_training(settings),
+    server=dataclasses.replace(settings.server, optimizer=_server_optimizer(settings)),
+    test=learning.Evaluation(population.test_examples, measured, run.evaluate_every),
+    run=learning.RunOptions(
+      noise_seed=None if run.secret_noise or privacy.is_always_secret else run.seed,
+      packed_simulation='auto'
+      if run.packed_simulation is None
+      else run.packed_simulation,
+      checkpoint_seconds=run.checkpoint_seconds,
+      timeout_seconds=run.timeout_seconds,
+      trusted_network=settings.trusted_network,
+      settings=settings.flags,
+      preprocessing=population.preprocessing and population.preprocessing.to_json(),
+      target_epsilon=privacy.target_epsilon,
+      not_covered=(*population.not_covered, *not_covered),
+      data_facts=population.facts or None,
+    ),
   )
   _draw(settings, run_dir, population.num_clients)
   return result
 
 
-def _client_optimizer(settings: settings_lib.Settings) -> dict[str, Any]:
-  """Arguments of `learning.train` for the optimizer of clients."""
+def _mechanism(privacy: privacy_options.Privacy) -> Any:
+  """What `learning.train` takes as its mechanism."""
+  if privacy.simulated_cohort_scale == 1:
+    return privacy.nbafl or privacy.mechanism
+  assert isinstance(privacy.mechanism, accounting.Mechanism)
+  return learning.SimulatedCohort(privacy.mechanism, privacy.simulated_cohort_scale)
+
+
+def _client_training(settings: settings_lib.Settings) -> learning.ClientTraining:
   optimization = settings.optimization
   kind = optimizers.KINDS[optimization.client_optimizer]
-  if not optimization.has_client_schedule:
-    return {'client_optimizer': kind.make(optimization.client_learning_rate)}
-  return {
-    'client_optimizer': kind.make,
-    'client_learning_rate_fn': optimizers.client_learning_rate_fn(
+  optimizer, learning_rate_fn = kind.make, None
+  if optimization.has_client_schedule:
+    learning_rate_fn = optimizers.client_learning_rate_fn(
       optimization.client_learning_rate_schedule,
       optimization.client_learning_rate,
       settings.participation.num_rounds,
-    ),
-  }
+    )
+  else:
+    optimizer = kind.make(optimization.client_learning_rate)
+  return learning.ClientTraining(
+    optimization.batch_size,
+    optimization.local_epochs,
+    optimizer,
+    learning_rate_fn,
+    optimization.proximal_strength,
+  )
 
 
 def _server_optimizer(

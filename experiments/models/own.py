@@ -66,7 +66,7 @@ class _Own(kind_lib.Kind):
     from tff_dp_aggregators.learning import keras_models
     from tff_dp_aggregators.learning import models as models_lib
     from tff_dp_aggregators.learning import packed
-    from tff_dp_aggregators.learning.packed import trial
+    from tff_dp_aggregators.learning.packed import step_checks
 
     from . import networks
 
@@ -93,7 +93,7 @@ class _Own(kind_lib.Kind):
         )
       _check_outputs(model, shape)
       plain = tff.learning.optimizers.build_sgdm(1.0)
-      trial.refuse_random_models(packed.LocalTraining(model, plain, batch_size=1))
+      step_checks.refuse_random_models(packed.LocalTraining(model, plain, batch_size=1))
     except (ValueError, TypeError) as e:
       raise program.WrongUsage(f'--model={self.name}: {e}') from e
     return model

@@ -7,13 +7,12 @@ from absl import flags
 
 from tff_dp_aggregators.accounting import joint_mechanism
 from tff_dp_aggregators.accounting.programs import program
-from tff_dp_aggregators.learning.runs.plans import aggregation as aggregation_lib
+from tff_dp_aggregators.learning import options
+from tff_dp_aggregators.learning.runs import fitting
 
 # Of clipping, which belongs to the mechanism.
 _OF_CLIPPING = ('clip_order', 'target_quantile', 'clip_learning_rate')
-_INNER = '; '.join(
-  f'{name}: {each.help}' for name, each in aggregation_lib.INNER.items()
-)
+_INNER = '; '.join(f'{name}: {each.help}' for name, each in options.INNER.items())
 
 
 @dataclasses.dataclass
@@ -21,8 +20,8 @@ class _Own:
   inner_aggregator: str = program.flag(
     f'What sums the clipped updates inside of the mechanism. {_INNER}. Secure sums are '
     'simulated, with the same result and no security.',
-    list(aggregation_lib.INNER),
-    default=aggregation_lib.SUM,
+    list(options.INNER),
+    default=options.SUM,
   )
   zeroing_norm: Optional[float] = program.flag(
     'Updates of a larger L2 norm count as zeros, before they are clipped. It is not to '
@@ -48,9 +47,9 @@ def from_flags(
   values: flags.FlagValues,
   mechanism: Optional[joint_mechanism.AnyMechanism],
   clip_norm: Optional[float],
-) -> aggregation_lib.Aggregation:
+) -> options.Server:
   """What the flags say, for the mechanism and the bound of one client's update."""
   names = (*(row.name for row in ROWS), *_OF_CLIPPING)
-  made = aggregation_lib.Aggregation(**{name: values[name].value for name in names})
-  made.check(mechanism, clip_norm)
+  made = options.Server(**{name: values[name].value for name in names})
+  fitting.check_server(made, mechanism, clip_norm)
   return made

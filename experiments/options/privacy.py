@@ -27,7 +27,7 @@ from tff_dp_aggregators.accounting.programs import parts as parts_lib
 from tff_dp_aggregators.accounting.programs import program
 from tff_dp_aggregators.accounting.programs import table
 from tff_dp_aggregators.accounting.reports import nbafl_report
-from tff_dp_aggregators.learning.runs.plans import fitting
+from tff_dp_aggregators.learning.runs import fitting
 from tff_dp_aggregators.strategies import registry
 
 from . import nbafl as nbafl_options

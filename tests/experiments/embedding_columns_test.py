@@ -159,13 +159,13 @@ def test_models_learn_what_many_values_say(name, data, tmp_path):
     delta=1e-3,
     clients_per_round=20,
     num_rounds=40,
-    batch_size=16,
-    local_epochs=3,
-    client_optimizer=tff.learning.optimizers.build_sgdm(0.5),
-    test_data=found.test_examples,
-    test_metrics=making.test_metrics(options, found.shape),
-    evaluate_every=40,
     seed=1,
+    local=learning.ClientTraining(
+      epochs=3, optimizer=tff.learning.optimizers.build_sgdm(0.5)
+    ),
+    test=learning.Evaluation(
+      found.test_examples, making.test_metrics(options, found.shape), every=40
+    ),
   )
   assert result.metrics['test_accuracy'] > 0.9
 
@@ -182,9 +182,8 @@ def test_side_by_side_is_as_one_by_one(data, tmp_path):
       delta=1e-3,
       clients_per_round=6,
       num_rounds=2,
-      batch_size=16,
-      packed_simulation=is_packed,
       seed=1,
+      run=learning.RunOptions(packed_simulation=is_packed),
     ).weights.trainable
     for is_packed in (True, False)
   )

@@ -215,10 +215,11 @@ def test_packed_clients_train_to_the_same_weights(name, tmp_path):
       delta=1e-3,
       clients_per_round=3,
       num_rounds=2,
-      batch_size=2,
-      client_optimizer=tff.learning.optimizers.build_sgdm(0.5),
-      packed_simulation=is_packed,
       seed=1,
+      local=learning.ClientTraining(
+        batch_size=2, optimizer=tff.learning.optimizers.build_sgdm(0.5)
+      ),
+      run=learning.RunOptions(packed_simulation=is_packed),
     )
     for is_packed in (True, False)
   ]

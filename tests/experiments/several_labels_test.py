@@ -280,12 +280,11 @@ def test_models_learn_several_labels(model, columns, worst, data, tmp_path):
     delta=1e-3,
     clients_per_round=12,
     num_rounds=30,
-    batch_size=8,
-    local_epochs=2,
-    test_data=found.test_examples,
-    test_metrics=making.test_metrics(options, found.shape),
-    evaluate_every=30,
     seed=1,
+    local=learning.ClientTraining(batch_size=8, epochs=2),
+    test=learning.Evaluation(
+      found.test_examples, making.test_metrics(options, found.shape), every=30
+    ),
   )
   assert result.metrics['test_loss'] < worst
   if 'warm' in columns:

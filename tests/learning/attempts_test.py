@@ -19,7 +19,6 @@ import dp_accounting
 import pytest
 
 from tests.learning import training_runs
-from tff_dp_aggregators import learning
 from tff_dp_aggregators import sampling
 from tff_dp_aggregators.accounting.programs import report as report_program
 from tff_dp_aggregators.accounting.records import ledger
@@ -59,14 +58,13 @@ OTHER = _first(lambda made: _aborted(made)[0] != ABORTED[0])
 
 
 def _train(run_dir, after=0, **changes):
-  arguments = training_runs.arguments(
+  return training_runs.train(
     run_dir,
     schedule=SCHEDULE,
     test_metrics=training_runs.killing(after),
     checkpoint_seconds=1e9,
     **changes,
   )
-  return learning.train(**arguments)
 
 
 @pytest.fixture(scope='module')

@@ -322,7 +322,7 @@ def test_datasets_without_an_end_are_refused_at_once():
       lambda each: each.repeat()
     ),
   ):
-    with pytest.raises(ValueError, match="client 'a' never ends. .*take.*local_epochs"):
+    with pytest.raises(ValueError, match="client 'a' never ends. .*take.*epochs"):
       learning.Clients.of(kept).examples(0)
 
 

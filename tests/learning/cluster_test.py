@@ -34,7 +34,6 @@ from tests.learning import training_runs
 from tests.learning.packed import populations
 from tff_dp_aggregators import accounting
 from tff_dp_aggregators import aggregators
-from tff_dp_aggregators import learning
 from tff_dp_aggregators import noise
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.learning import cluster
@@ -335,13 +334,13 @@ def _lasting(run_dir):
 def straight(tmp_path_factory):
   """What a training leaves that nothing happens to, in this process."""
   run_dir = tmp_path_factory.mktemp('straight') / 'run'
-  learning.train(**training_runs.arguments(run_dir))
+  training_runs.train(run_dir)
   return _lasting(run_dir)
 
 
 def test_a_training_leaves_what_it_leaves_without_a_cluster(client, straight, tmp_path):
   run_dir = tmp_path / 'run'
-  learning.train(**training_runs.arguments(run_dir, scheduler=client))
+  training_runs.train(run_dir, scheduler=client)
   assert _lasting(run_dir) == straight
 
 
@@ -365,9 +364,7 @@ class _Late(dict):
 def test_what_happens_to_workers_is_in_the_ledger(client, straight, tmp_path):
   run_dir = tmp_path / 'run'
   late = _Late(4, lambda: _kill(client))
-  learning.train(
-    **training_runs.arguments(run_dir, scheduler=client, test_metrics=late)
-  )
+  training_runs.train(run_dir, scheduler=client, test_metrics=late)
   left, notes = _lasting(run_dir)
   for a, b in zip(left['ledger'], straight[0]['ledger']):
     assert a == b, {k: (a.get(k), b.get(k)) for k in {*a, *b} if a.get(k) != b.get(k)}
@@ -385,15 +382,11 @@ def test_a_scheduler_that_is_killed_is_an_error_and_the_same_call_goes_on(
     late = _Late(4, several.scheduler.kill)
     begun = time.monotonic()
     with pytest.raises(cluster.ClusterError, match='goes on from the last checkpoint'):
-      learning.train(
-        **training_runs.arguments(
-          run_dir, scheduler=several.address, test_metrics=late, checkpoint_seconds=1e9
-        )
+      training_runs.train(
+        run_dir, scheduler=several.address, test_metrics=late, checkpoint_seconds=1e9
       )
     assert time.monotonic() - begun < 120
-  assert learning.train(
-    **training_runs.arguments(run_dir, test_metrics=_Late(0, None))
-  ).is_finished
+  assert training_runs.train(run_dir, test_metrics=_Late(0, None)).is_finished
   assert _lasting(run_dir)[0]['ledger'] == straight[0]['ledger']
 
 

@@ -84,7 +84,7 @@ def _train(run_dir, mechanism, **changes):
   arguments = training_runs.arguments(
     run_dir, mechanism=mechanism, model=_model(), clip_norm=None, delta=_DELTA
   )
-  return learning.train(**{**arguments, **changes})
+  return learning.train(**training_runs.grouped(**{**arguments, **changes}))
 
 
 @pytest.fixture(scope='module')

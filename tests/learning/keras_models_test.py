@@ -25,6 +25,7 @@ from tff_dp_aggregators import accounting
 from tff_dp_aggregators import learning
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.learning import models
+from tff_dp_aggregators.learning.runs import evaluation
 
 _KERAS = tf.keras
 _LAYERS = tf.keras.layers
@@ -434,29 +435,34 @@ def _train(model, run_dir, mechanism=None, clients=None, **arguments):
     clients,
     mechanism,
     str(run_dir),
-    **{**settings, 'batch_size': 2, 'seed': 1, **arguments},
+    **training_runs.grouped(**{**settings, 'batch_size': 2, 'seed': 1, **arguments}),
   )
 
 
-def test_keras_models_work_as_before_after_a_training(tmp_path):
-  model = _shared()
-  expected = model.predict(_NUMBERS, verbose=0), model.get_weights()
-  _train(_shared, tmp_path / 'run')
-  np.testing.assert_array_equal(model.predict(_NUMBERS, verbose=0), expected[0])
-  for one, other in _pairs(model.get_weights(), expected[1]):
-    np.testing.assert_array_equal(one, other)
-
-
-def test_a_model_that_is_given_keeps_its_weights_and_its_losses(tmp_path):
+@pytest.fixture(scope='module')
+def with_losses(tmp_path_factory):
+  """A model with losses of its own, what it was before a training, and the result."""
   model = _with_losses()
   model(_NUMBERS)
   before = [model.get_weights(), [float(each) for each in model.losses]]
-  result = _train(model, tmp_path / 'run')
+  return model, before, _train(model, tmp_path_factory.mktemp('runs') / 'run')
+
+
+def test_a_model_that_is_given_keeps_its_weights_and_its_losses(with_losses):
+  model, before, result = with_losses
   after = [model.get_weights(), [float(each) for each in model.losses]]
   tf.nest.map_structure(np.testing.assert_array_equal, after, before)
-  result.weights.assign_weights_to(model)
-  for one, other in zip(model.trainable_variables, result.weights.trainable):
+  copy = _with_losses()
+  result.weights.assign_weights_to(copy)
+  for one, other in zip(copy.trainable_variables, result.weights.trainable):
     np.testing.assert_array_equal(one.numpy(), other)
+
+
+def test_clients_one_by_one_are_trained_as_in_packs(with_losses, tmp_path):
+  model, _, result = with_losses
+  alone = _train(model, tmp_path / 'run', packed_simulation=False)
+  for one, other in _pairs(result.weights.trainable, alone.weights.trainable):
+    np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
 
 
 def test_frozen_layers_stay_as_they_are_and_get_no_noise(tmp_path):
@@ -472,9 +478,14 @@ def test_frozen_layers_stay_as_they_are_and_get_no_noise(tmp_path):
   assert (result.weights.trainable[0] != model.trainable_variables[0].numpy()).all()
 
 
-def test_two_calls_with_the_same_seeds_come_to_the_same_weights(tmp_path):
+def test_the_same_seeds_give_the_same_weights_and_keras_works_as_before(tmp_path):
+  model = _shared()
+  expected = model.predict(_NUMBERS, verbose=0), model.get_weights()
   runs = [_train(_shared, tmp_path / name) for name in ('one', 'other')]
   for one, other in _pairs(*(run.weights.trainable for run in runs)):
+    np.testing.assert_array_equal(one, other)
+  np.testing.assert_array_equal(model.predict(_NUMBERS, verbose=0), expected[0])
+  for one, other in _pairs(model.get_weights(), expected[1]):
     np.testing.assert_array_equal(one, other)
 
 
@@ -484,50 +495,44 @@ def test_an_optimizer_that_a_model_was_compiled_with_is_not_ignored(tmp_path, ca
   with pytest.raises(ValueError, match='compiled with the optimizer Adam'):
     _train(model, tmp_path / 'run', loss=None)
   optimizer = tff.learning.optimizers.build_sgdm(0.1)
-  _train(model, tmp_path / 'run', loss=None, client_optimizer=optimizer)
+  given = {'client_optimizer': optimizer, 'inner_aggregator': 'none'}
+  with pytest.raises(ValueError, match='inner_aggregator'):  # Which is refused later.
+    _train(model, tmp_path / 'run', loss=None, **given)
   assert 'optimizer Adam of Keras' in capsys.readouterr().err
 
 
-def test_clients_one_by_one_are_trained_as_in_packs(tmp_path):
-  weights = [
-    _train(_with_losses, tmp_path / f'{packed}', packed_simulation=packed).weights
-    for packed in (True, False)
-  ]
-  for one, other in _pairs(*(each.trainable for each in weights)):
-    np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+def _measured(make, x, y, loss, metrics=None):
+  """What is measured of a model before it is trained, and its weights."""
+  functional = _functional(make, x, y, loss, seed=1)
+  weights = tff.learning.models.ModelWeights(*functional.initial_weights)
+  return evaluation.Evaluator(functional, (x, y), metrics).measure(weights), weights
 
 
-_R2 = 'r2'
-
-
-def test_metrics_are_those_of_keras_and_of_scikit_learn(tmp_path):
+def test_metrics_are_those_of_keras_and_of_scikit_learn():
   from sklearn import metrics as sklearn_metrics
 
   x = np.random.default_rng(3).normal(size=[30, 3]).astype(np.float32)
   y = (x @ [1.0, 2.0, 3.0]).astype(np.float32)
-  clients = {f'{i}': (x[i : i + 3], y[i : i + 3]) for i in range(20)}
-  kept = _KERAS.metrics.MeanSquaredError()
-  result = _train(
+  measured, weights = _measured(
     lambda: _sequential(_LAYERS.Dense(1)),
-    tmp_path / 'run',
-    clients=clients,
-    loss='mse',
-    test_data=(x, y),
-    test_metrics={
-      'object': kept,
+    x,
+    y,
+    'mse',
+    {
+      'object': _KERAS.metrics.MeanSquaredError(),
       'class': _KERAS.metrics.MeanSquaredError,
       'name': 'mse',
       'function': _KERAS.losses.mean_squared_error,
       'mean': learning.MeanMetric(lambda y, outputs: (y - outputs[:, 0]) ** 2),
-      _R2: sklearn_metrics.r2_score,
+      'r2': sklearn_metrics.r2_score,
     },
   )
-  outputs = x @ result.weights.trainable[0] + result.weights.trainable[1]
+  outputs = x @ weights.trainable[0] + weights.trainable[1]
   expected = np.mean((outputs[:, 0] - y) ** 2)
   for name in ('object', 'class', 'name', 'function', 'mean', 'loss'):
-    assert result.metrics[f'test_{name}'] == pytest.approx(expected, rel=1e-4)
+    assert measured[name] == pytest.approx(expected, rel=1e-4)
   r2 = sklearn_metrics.r2_score(y, outputs)
-  assert result.metrics['test_r2'] == pytest.approx(r2, rel=1e-4)
+  assert measured['r2'] == pytest.approx(r2, rel=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -540,7 +545,7 @@ def test_metrics_are_those_of_keras_and_of_scikit_learn(tmp_path):
 )
 @pytest.mark.parametrize('is_compiled', [True, False])
 def test_names_of_metrics_mean_what_they_mean_in_keras(
-  units, activation, loss, y, is_compiled, tmp_path
+  units, activation, loss, y, is_compiled
 ):
   def make():
     model = _ending_in(activation, units)()
@@ -548,22 +553,14 @@ def test_names_of_metrics_mean_what_they_mean_in_keras(
       model.compile(loss=loss, metrics=['accuracy'])
     return model
 
-  clients = {f'{number}': (_NUMBERS, y) for number in range(20)}
-  result = _train(
-    make,
-    tmp_path / 'run',
-    clients=clients,
-    loss=loss,
-    test_data=(_NUMBERS, y),
-    test_metrics=None if is_compiled else ['accuracy'],
-    client_optimizer=tff.learning.optimizers.build_sgdm(0.1),
-  )
+  metrics = None if is_compiled else ['accuracy']
+  measured, weights = _measured(make, _NUMBERS, y, loss, metrics)
   model = make()
-  result.weights.assign_weights_to(model)
+  weights.assign_weights_to(model)
   model.compile(loss=loss, metrics=['accuracy'])
   expected = model.evaluate(_NUMBERS, y, verbose=0, return_dict=True)
-  assert result.metrics['test_accuracy'] == pytest.approx(expected['accuracy'])
-  assert result.metrics['test_loss'] == pytest.approx(expected['loss'], rel=1e-4)
+  assert measured['accuracy'] == pytest.approx(expected['accuracy'])
+  assert measured['loss'] == pytest.approx(expected['loss'], rel=1e-4)
 
 
 def _with_two_outputs(**compiled):
@@ -579,21 +576,14 @@ def _with_two_outputs(**compiled):
   'metrics',
   [['accuracy'], {'one': ['mse'], 'two': 'accuracy'}, [['mse'], ['accuracy']]],
 )
-def test_metrics_of_several_outputs_are_those_of_keras(metrics, tmp_path):
+def test_metrics_of_several_outputs_are_those_of_keras(metrics):
   loss = {'one': 'mse', 'two': _CROSS_ENTROPY}
   labels = {'one': _NUMBERS[:, 0], 'two': _CLASSES}
-  result = _train(
-    _with_two_outputs(loss=loss, metrics=metrics),
-    tmp_path / 'run',
-    clients={f'{number}': (_NUMBERS, labels) for number in range(20)},
-    loss=None,
-    test_data=(_NUMBERS, labels),
-    client_optimizer=tff.learning.optimizers.build_sgdm(0.1),
-  )
-  model = _with_two_outputs(loss=loss, metrics=metrics)()
-  result.weights.assign_weights_to(model)
+  make = _with_two_outputs(loss=loss, metrics=metrics)
+  found, weights = _measured(make, _NUMBERS, labels, None)
+  model = make()
+  weights.assign_weights_to(model)
   expected = model.evaluate(_NUMBERS, labels, verbose=0, return_dict=True)
-  found = {name[5:]: each for name, each in result.metrics.items() if 'test_' in name}
   assert found == pytest.approx(
     {name: each for name, each in expected.items() if name in found}, rel=1e-4
   )
@@ -610,14 +600,9 @@ def test_metrics_of_several_outputs_are_those_of_keras(metrics, tmp_path):
     (lambda y_pred, y_true: 0.0, "calls its first argument 'y_pred'"),
   ],
 )
-def test_what_is_no_metric_is_refused_before_the_training(metric, message, tmp_path):
+def test_what_is_no_metric_is_refused(metric, message):
   with pytest.raises((TypeError, ValueError), match=message):
-    _train(
-      _shared,
-      tmp_path / 'run',
-      test_data=(_NUMBERS, _CLASSES),
-      test_metrics={'it': metric},
-    )
+    _measured(_shared, _NUMBERS, _CLASSES, _CROSS_ENTROPY, {'it': metric})
 
 
 def test_a_model_of_which_all_is_frozen_is_refused():
@@ -635,16 +620,11 @@ def test_a_model_of_which_all_is_frozen_is_refused():
     learning.MeanMetric(lambda labels, outputs: (labels - outputs) ** 2),
   ],
 )
-def test_metrics_that_repeat_labels_along_outputs_are_refused(metric, tmp_path):
+def test_metrics_that_repeat_labels_along_outputs_are_refused(metric):
   y = _NUMBERS.sum(axis=1)
   with pytest.raises(ValueError, match=r'take outputs\[:, 0\]|Take outputs\[:, 0\]'):
-    _train(
-      lambda: _sequential(_LAYERS.Dense(1)),
-      tmp_path / 'run',
-      clients={f'{number}': (_NUMBERS, y) for number in range(20)},
-      loss='mse',
-      test_data=(_NUMBERS, y),
-      test_metrics={'error': metric},
+    _measured(
+      lambda: _sequential(_LAYERS.Dense(1)), _NUMBERS, y, 'mse', {'error': metric}
     )
 
 
@@ -657,36 +637,32 @@ def test_metrics_that_repeat_labels_along_outputs_are_refused(metric, tmp_path):
     ('binary_crossentropy', 'from_logits=True'),
   ],
 )
-def test_metrics_of_probabilities_are_refused_for_logits(metric, remedy, tmp_path):
+def test_metrics_of_probabilities_are_refused_for_logits(metric, remedy):
   with pytest.raises(ValueError, match=remedy):
-    _train(
-      _ending_in(None, 1),
-      tmp_path / 'run',
-      loss=_BINARY(from_logits=True),
-      test_data=(_NUMBERS, _CLASSES),
-      test_metrics={'it': metric},
+    _measured(
+      _ending_in(None, 1), _NUMBERS, _CLASSES, _BINARY(from_logits=True), {'it': metric}
     )
 
 
-def test_metrics_of_logits_are_measured(tmp_path):
+def test_metrics_of_logits_are_measured():
   from sklearn import metrics as sklearn_metrics
 
   x = np.random.default_rng(3).normal(size=[200, 3]).astype(np.float32)
   y = (x[:, 0] + 0.5 * np.random.default_rng(4).normal(size=200) > 0).astype(np.int64)
-  result = _train(
+  measured, weights = _measured(
     _ending_in(None, 1),
-    tmp_path / 'run',
-    loss=_BINARY(from_logits=True),
-    test_data=(x, y),
-    test_metrics={
+    x,
+    y,
+    _BINARY(from_logits=True),
+    {
       'auc': _KERAS.metrics.AUC(2000, from_logits=True),
       'accuracy': _KERAS.metrics.BinaryAccuracy(threshold=0.0),
     },
   )
-  outputs = (x @ result.weights.trainable[0] + result.weights.trainable[1])[:, 0]
+  outputs = (x @ weights.trainable[0] + weights.trainable[1])[:, 0]
   auc = sklearn_metrics.roc_auc_score(y, outputs)
-  assert result.metrics['test_auc'] == pytest.approx(auc, abs=5e-3)
-  assert result.metrics['test_accuracy'] == pytest.approx(np.mean((outputs > 0) == y))
+  assert measured['auc'] == pytest.approx(auc, abs=5e-3)
+  assert measured['accuracy'] == pytest.approx(np.mean((outputs > 0) == y))
 
 
 @pytest.mark.parametrize('number', [-1, 2])
@@ -786,15 +762,16 @@ def test_a_model_that_is_made_again_has_the_constants_that_were_drawn(tmp_path):
     loss = _CROSS_ENTROPY(_CLASSES, model(_NUMBERS))
     assert float(loss) == pytest.approx(result.metrics['test_loss'], rel=1e-4)
 
+  def other():
+    return _sequential(_LAYERS.Dense(20, use_bias=False), _LAYERS.Dense(2))
 
-def test_another_model_of_the_same_shapes_is_refused(tmp_path):
-  def make(activation='relu'):
-    return _sequential(_LAYERS.Dense(4, activation=activation), _LAYERS.Dense(2))
+  def of_the_same_shapes():
+    layer = _LAYERS.Lambda(lambda x: tf.matmul(x, np.ones([3, 20], np.float32)))
+    return _sequential(layer, _LAYERS.Dense(2))
 
-  run_dir = str(tmp_path / 'run')
-  _train(make, run_dir)
-  with pytest.raises(ValueError, match='give the model that was trained'):
-    learning.load(run_dir, model=lambda: make('tanh'))
+  for make in (other, of_the_same_shapes):
+    with pytest.raises(ValueError, match='give the model that was trained'):
+      learning.load(run_dir, model=make)
 
 
 def test_a_run_does_not_go_on_with_other_preprocessing(tmp_path):

@@ -48,7 +48,7 @@ _SECRET = {'mechanism': _LOCAL, 'noise_seed': None}
 
 
 def _train(run_dir, **changes):
-  return learning.train(**training_runs.arguments(run_dir, **changes))
+  return training_runs.train(run_dir, **changes)
 
 
 def _entries(run_dir):

@@ -30,9 +30,9 @@ def _train(run_dir, seed=7):
     loss=tf.keras.losses.MeanSquaredError(),
     clients_per_round=3,
     num_rounds=2,
-    batch_size=2,
     seed=seed,
-    test_data=training_runs.clients()['client 3'],
+    local=learning.ClientTraining(batch_size=2),
+    test=training_runs.clients()['client 3'],
   )
 
 

@@ -5,6 +5,7 @@ checkpoints.
 """
 
 import csv
+import dataclasses
 import json
 import pathlib
 import sys
@@ -83,8 +84,50 @@ def random_model(is_stateless=False):
   )
 
 
+# Fields of the classes that group arguments, with names that tell them apart.
+_FIELDS = {
+  **{
+    field.name: (name, field.name)
+    for name, kind in (
+      ('local', learning.ClientTraining),
+      ('server', learning.Server),
+      ('run', learning.RunOptions),
+    )
+    for field in dataclasses.fields(kind)
+  },
+  'client_optimizer': ('local', 'optimizer'),
+  'server_optimizer': ('server', 'optimizer'),
+  'test_data': ('test', 'data'),
+  'test_metrics': ('test', 'metrics'),
+  'evaluate_every': ('test', 'every'),
+}
+
+
+def grouped(**given):
+  """Arguments of `learning.train` from those, and from fields of what groups them."""
+  groups = {'local': {}, 'server': {}, 'run': {}, 'test': {'data': None}}
+  scale = given.pop('simulated_cohort_scale', None)
+  for name in [name for name in given if name in _FIELDS]:
+    group, field = _FIELDS[name]
+    groups[group][field] = given.pop(name)
+  if scale is not None:
+    given['mechanism'] = learning.SimulatedCohort(given['mechanism'], scale)
+  return {
+    'local': learning.ClientTraining(**groups['local']),
+    'server': learning.Server(**groups['server']),
+    'run': learning.RunOptions(**groups['run']),
+    'test': learning.Evaluation(**groups['test']),
+    **given,
+  }
+
+
+def train(run_dir, **changes):
+  """Trains with a few arguments, or fields of what groups them, that are others."""
+  return learning.train(**grouped(**arguments(run_dir, **changes)))
+
+
 def arguments(run_dir, **changes):
-  """Arguments of `learning.train`."""
+  """Arguments of `grouped`."""
   return {
     'model': model(),
     'clients': clients(),
@@ -160,11 +203,9 @@ def killing(after):
 
 
 if __name__ == '__main__':
-  learning.train(
-    **arguments(
-      sys.argv[1],
-      mechanism=mechanism(int(sys.argv[2])),
-      schedule=schedule(int(sys.argv[2])),
-      checkpoint_seconds=float(sys.argv[3]),
-    )
+  train(
+    sys.argv[1],
+    mechanism=mechanism(int(sys.argv[2])),
+    schedule=schedule(int(sys.argv[2])),
+    checkpoint_seconds=float(sys.argv[3]),
   )

@@ -64,7 +64,7 @@ FILES = {
 
 
 def _train(run_dir, **changes):
-  return learning.train(**training_runs.arguments(run_dir, **changes))
+  return training_runs.train(run_dir, **changes)
 
 
 @pytest.fixture(scope='module')
@@ -478,7 +478,8 @@ def test_random_numbers_made_of_weights_and_batch_are_drawn_again(tmp_path):
 
 def test_optimizers_of_keras_are_refused_by_the_name_of_the_argument(tmp_path):
   for name in ('client_optimizer', 'server_optimizer'):
-    with pytest.raises(TypeError, match=f'{name} must be .* Keras optimizer SGD'):
+    field = name.replace('client', 'local').replace('_', '.')
+    with pytest.raises(TypeError, match=f'{field} must be .* Keras optimizer SGD'):
       _train(tmp_path / 'run', **{name: tf.keras.optimizers.SGD(0.1)})
   assert os.listdir(tmp_path) == []
 
@@ -574,10 +575,10 @@ def test_a_schedule_that_does_not_keep_its_schema_ends_the_run(tmp_path):
       {'clients': {id_: (x, x) for id_, (x, y) in training_runs.clients().items()}},
       "client 'client 0' gives y of shape .2. .* the model takes .1.",
     ),
-    ({'test_data': {'a': [1.0]}}, 'test_data has arrays a;'),
+    ({'test_data': {'a': [1.0]}}, 'test data has arrays a;'),
     (
       {'test_data': ([[1.0, 2.0, 3.0]], [[1.0]])},
-      'test_data gives x of shape .3. .* the model takes .2.',
+      'test data gives x of shape .3. .* the model takes .2.',
     ),
     (
       {
@@ -585,7 +586,7 @@ def test_a_schedule_that_does_not_keep_its_schema_ends_the_run(tmp_path):
           strategies.Workload(12, momentum=0.9)
         ).ftrl()
       },
-      'server_optimizer is FTRL for the workload.*optimizer\\(\\) of the same',
+      'server.optimizer is FTRL for the workload.*optimizer\\(\\) of the same',
     ),
     (
       {'server_optimizer': learning.ServerSchedule(strategies.Workload(9)).ftrl()},
@@ -593,9 +594,9 @@ def test_a_schedule_that_does_not_keep_its_schema_ends_the_run(tmp_path):
     ),
     ({'timeout_seconds': 0}, 'timeout_seconds is 0'),
     ({'model': training_runs.random_model()}, 'random numbers anew'),
-    ({'test_data': None, 'test_metrics': {'a': max}}, 'test_metrics need test_data'),
-    ({'test_metrics': {'max': max}}, r"test_metrics\['max'\] must make a number"),
-    ({'test_data': (np.zeros([0, 2]), np.zeros([0, 1]))}, 'test_data has no examples'),
+    ({'test_data': None, 'test_metrics': {'a': max}}, 'metrics need data'),
+    ({'test_metrics': {'max': max}}, r"metrics\['max'\] must make a number"),
+    ({'test_data': (np.zeros([0, 2]), np.zeros([0, 1]))}, 'test data have no examples'),
     (
       {
         'schedule': sampling.RandomEligible(
@@ -630,7 +631,7 @@ def test_test_data_that_are_not_finite_are_refused(kind, tmp_path):
   y[1, 0] = np.inf
   data = {'x': x, 'y': y} if kind is dict else kind([x, y])
   with pytest.raises(
-    ValueError, match=r'test_data: y\[1, 0\] \(row 1\) is inf, .*loss'
+    ValueError, match=r'test data: y\[1, 0\] \(row 1\) is inf, .*loss'
   ):
     _train(tmp_path / 'run', test_data=data)
   assert os.listdir(tmp_path) == []

@@ -101,7 +101,7 @@ class Budget:
   With a `noise_scale` s below 1 the budget is that of a cohort 1/s times as large, and
   the run adds s times the noise, as pfl-research does where a cohort cannot be as large
   as the one that is meant: after the division by the number of clients the mean has the
-  same noise. It is `learning.train`'s `simulated_cohort_scale` of 1/s. **Such a run is
+  same noise. It is a `learning.SimulatedCohort` of scale 1/s. **Such a run is
   not private**: epsilon and delta are those of the larger cohort, and the clients that
   are in the run are promised nothing.
 

@@ -280,7 +280,7 @@ class DPMeanFactory(tff.aggregators.UnweightedAggregationFactory):
     """This factory, measuring how loud the exact mean of each round is.
 
     **What it measures is exact and of clients: it is not private**, no event covers it,
-    and whoever publishes it says so (`not_covered` of `learning.train`). It is for
+    and whoever publishes it says so (`not_covered` of `learning.RunOptions`). It is for
     simulations and for data that may be looked at.
 
     Among `dp_query_metrics` there are `not_private_signal_norm`, the L2 norm of the

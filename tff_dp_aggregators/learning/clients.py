@@ -181,7 +181,7 @@ class Clients:
     """The same clients, whose examples are looked at whenever they are read.
 
     Args:
-      check: Of examples, and whose they are for messages; raises if they are not right.
+      check: Takes examples, and whose they are for messages; raises if they are wrong.
     """
     other = copy.copy(self)
     other._check = check
@@ -390,7 +390,7 @@ def _from_dataset(dataset: tf.data.Dataset, id_: Any) -> Any:
 def _batches(dataset: tf.data.Dataset, id_: Any) -> Iterator[Any]:
   """A dataset in batches of single examples, as far as it may reach."""
   remedy = (
-    'Give it an end, such as .take(n), and leave out .repeat(): local_epochs says how '
+    'Give it an end, such as .take(n), and leave out .repeat(): the epochs say how '
     'often a client goes through its examples.'
   )
   cardinality = int(dataset.cardinality())

@@ -128,7 +128,7 @@ def _resolve(host: str, name: str) -> list[str]:
     found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
   except (OSError, UnicodeError) as e:
     raise ValueError(
-      f'{name}={host} stands for no address ({getattr(e, "strerror", None) or e}); see '
+      f'{name}={host} does not resolve ({getattr(e, "strerror", None) or e}); see '
       'whether the name is spelled as it is known to this machine, or give an address.'
     ) from e
   return list(dict.fromkeys(str(entry[4][0]) for entry in found))

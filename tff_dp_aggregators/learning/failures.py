@@ -47,7 +47,7 @@ class ComputationError(RuntimeError):
   def in_round(self, number: int, clients: Any, ids: Any) -> 'ComputationError':
     """The same, with the round and who took part.
 
-    `ids`: Of all clients, by number; `None` if they have none.
+    `ids`: Ids of all clients, by number; `None` if they have none.
     """
     numbers = np.asarray(clients)[:_MOST_CLIENTS].tolist()
     named = ', '.join(repr(each if ids is None else ids[each]) for each in numbers)

@@ -50,7 +50,7 @@ class BatchLoss:
   """A loss that needs nothing of Keras.
 
   Attributes:
-    of_batch: Of outputs, labels and, if given, weights of examples.
+    of_batch: Function of outputs, labels and, if given, weights of examples.
   """
 
   of_batch: Callable[..., Any]
@@ -130,7 +130,7 @@ class Losses:
   def __call__(self, output: Any, label: Any, sample_weight: Any = None) -> Any:
     """The loss of a batch.
 
-    `sample_weight`: Of each example; `None` for equal ones.
+    `sample_weight`: Weights of examples; `None` for equal ones.
     """
     outputs = parts(output, self._names)
     labels = _labels_of(label, self._names, self._is_single)
@@ -222,7 +222,7 @@ def check_range(
 def why_no_logits(outputs: np.ndarray, is_binary: bool = False) -> Optional[str]:
   """Why outputs for inputs that are drawn at random are no logits; `None` if they are.
 
-  `outputs`: Of shape [examples, ...]; the last axis is that of classes.
+  `outputs`: Shape [examples, ...]; the last axis is that of classes.
   """
   if is_binary:
     # One number for all inputs, as for tokens of which nothing is known, says nothing.

@@ -105,8 +105,7 @@ def _name_of(metric: Any) -> str:
     if isinstance(found, str):
       return found
   raise ValueError(
-    f'the metric {metric!r} has no name; give test_metrics as a mapping of names to '
-    'metrics.'
+    f'the metric {metric!r} has no name; give metrics as a mapping of names to metrics.'
   )
 
 

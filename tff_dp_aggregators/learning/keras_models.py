@@ -53,7 +53,7 @@ class KerasFunctionalModel(tff.learning.models.FunctionalModel):
     keras_model: The model; its variables keep the weights to begin with.
     output_spec: What it puts out for a batch: structure of `tf.TensorSpec`.
     logits: Names of the outputs that are logits, as far as the loss says so.
-    weight_names: Of the trainable weights, in Keras's order: number and name.
+    weight_names: Names of the trainable weights, in Keras's order: number and name.
   """
 
   def __init__(self, model: tf.keras.Model, loss: Any, input_spec: Any):
@@ -99,7 +99,8 @@ class KerasFunctionalModel(tff.learning.models.FunctionalModel):
     given = [each for each in given if each]
     if len(given) > 1:
       raise ValueError(
-        'the model is compiled with metrics and weighted_metrics; give test_metrics.'
+        'the model is compiled with metrics and weighted_metrics; give metrics of a '
+        'learning.Evaluation.'
       )
     return given[0] if given else None
 

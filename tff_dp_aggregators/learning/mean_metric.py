@@ -106,8 +106,8 @@ class MeanMetric:
     """What a batch adds to the mean.
 
     Args:
-      labels: Of the batch.
-      outputs: Of the model, for the batch.
+      labels: Labels of the batch.
+      outputs: What the model puts out for the batch.
 
     Raises:
       ValueError: If values and weights are not of one shape, or a weight is negative or

@@ -80,9 +80,9 @@ def keras_model_of(model: Any) -> Optional[tf.keras.Model]:
 def weight_names(model: Any) -> tuple[str, ...]:
   """Names of a model's trainable weights, for the parts of joint mechanisms.
 
-  Of a Keras model they are number and name, such as '0 dense/kernel:0', in the order of
-  its `trainable_variables`; a pattern may be for both, or for either. Else they are the
-  paths in the structure of `initial_weights`, with a slash between keys, names of
+  For a Keras model they are number and name, such as '0 dense/kernel:0', in the order
+  of its `trainable_variables`; a pattern may be for both, or for either. Else they are
+  the paths in the structure of `initial_weights`, with a slash between keys, names of
   fields and places in a sequence.
 
   Args:

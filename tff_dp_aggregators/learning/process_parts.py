@@ -5,6 +5,7 @@ update through one aggregator, all clients alike, and look at nothing else of a 
 but what they measure.
 """
 
+import collections
 import contextlib
 from collections.abc import Iterator
 from typing import Any, Callable, Optional, Union
@@ -17,7 +18,6 @@ from tff_dp_aggregators.aggregators import clientwise
 from tff_dp_aggregators.aggregators import factory
 from tff_dp_aggregators.aggregators import tracing
 from tff_dp_aggregators.learning import keras_models
-from tff_dp_aggregators.learning.optimizers import adafactor
 from tff_dp_aggregators.learning.optimizers import ftrl
 from tff_dp_aggregators.learning.optimizers import server_schedule
 
@@ -202,7 +202,7 @@ def check_optimizer(
       'tff.learning.optimizers.build_sgdm(0.1), got '
       f'{"the Keras optimizer " if of_keras else ""}{_name(optimizer)}.'
     )
-  return adafactor.repaired(optimizer)
+  return _Adafactor(optimizer) if isinstance(optimizer, _ADAFACTOR) else optimizer
 
 
 def check_client_optimizer(
@@ -221,3 +221,38 @@ def check_client_optimizer(
 
 def _name(value: Any) -> str:
   return type(value).__name__.lstrip('_')
+
+
+_ADAFACTOR = type(tff.learning.optimizers.build_adafactor(1.0))
+
+
+class _Adafactor(tff.learning.optimizers.Optimizer):
+  """TFF's Adafactor with a state that stays what it is, as TFF's processes ask for.
+
+  In TFF 0.87 its `next` makes a float of the number of steps, which was an integer, and
+  its `set_hparams` returns the hyperparameters instead of the state.
+  """
+
+  def __init__(self, inner: tff.learning.optimizers.Optimizer):
+    self._inner = inner
+
+  def initialize(self, specs: Any) -> Any:
+    return _adafactor_state(self._inner.initialize(specs))
+
+  def next(self, state: Any, weights: Any, gradients: Any) -> Any:
+    state, weights = self._inner.next(state, weights, gradients)
+    return _adafactor_state(state), weights
+
+  def get_hparams(self, state: Any) -> Any:
+    return self._inner.get_hparams(state)
+
+  def set_hparams(self, state: Any, hparams: Any) -> Any:
+    return _adafactor_state({**state, 'hparams': {**state['hparams'], **hparams}})
+
+
+def _adafactor_state(state: Any) -> Any:
+  return collections.OrderedDict(
+    steps=tf.cast(state['steps'], tf.int32),
+    moments=state['moments'],
+    hparams=collections.OrderedDict(sorted(state['hparams'].items())),
+  )

@@ -15,7 +15,7 @@ import multiprocessing
 import sys
 import threading
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Callable, Optional, Union
 
 import tensorflow as tf
@@ -29,7 +29,6 @@ from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import joint_mechanism
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting.accountants import gaussian
-from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
 from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.base import rounding
 from tff_dp_aggregators.learning import clients as clients_lib
@@ -39,35 +38,28 @@ from tff_dp_aggregators.learning import fed_prox
 from tff_dp_aggregators.learning import interrupts
 from tff_dp_aggregators.learning import keras_models
 from tff_dp_aggregators.learning import models
+from tff_dp_aggregators.learning import options
 from tff_dp_aggregators.learning import packed
 from tff_dp_aggregators.learning import population as population_lib
 from tff_dp_aggregators.learning import process_parts
 from tff_dp_aggregators.learning import runtime
 from tff_dp_aggregators.learning.optimizers import client_schedule
 from tff_dp_aggregators.learning.optimizers import ftrl
-from tff_dp_aggregators.learning.optimizers import ftrl_on_means
-from tff_dp_aggregators.learning.packed import trial
-from tff_dp_aggregators.learning.runs import evaluation as evaluation_lib
+from tff_dp_aggregators.learning.packed import step_checks
+from tff_dp_aggregators.learning.runs import evaluation
+from tff_dp_aggregators.learning.runs import fitting
 from tff_dp_aggregators.learning.runs import larger_cohort
 from tff_dp_aggregators.learning.runs import metrics_file
+from tff_dp_aggregators.learning.runs import plan as plan_lib
 from tff_dp_aggregators.learning.runs import progress
 from tff_dp_aggregators.learning.runs import reporting
 from tff_dp_aggregators.learning.runs import run as run_lib
 from tff_dp_aggregators.learning.runs import run_directory
 from tff_dp_aggregators.learning.runs import saved_model
-from tff_dp_aggregators.learning.runs.plans import aggregation as aggregation_lib
-from tff_dp_aggregators.learning.runs.plans import fitting
-from tff_dp_aggregators.learning.runs.plans import plan as plan_lib
 
 if TYPE_CHECKING:  # It takes long to load, and few need it.
   import distributed
 
-# Seconds between two checkpoints, so that not much is lost.
-_CHECKPOINT_SECONDS = 30.0
-# As many as nobody tries.
-_SEED_BITS = 128
-# A round that takes longer hangs, most likely.
-_TIMEOUT_SECONDS = 3600.0
 # What lines of a ledger name where epsilon is infinite at any.
 _WITHOUT_PRIVACY = 1e-5
 
@@ -168,50 +160,23 @@ def _forget_graphs() -> None:
 def train(
   model: Any,
   clients: Any,
-  mechanism: Optional[joint_mechanism.AnyMechanism],
+  mechanism: Union[
+    joint_mechanism.AnyMechanism, options.SimulatedCohort, accounting.nbafl.Nbafl, None
+  ],
   run_dir: str,
   *,
   delta: Optional[float] = None,
   clip_norm: Optional[float] = None,
-  clip_order: Optional[float] = None,
   clients_per_round: Optional[int] = None,
   num_rounds: Optional[int] = None,
   schedule: Optional[sampling.Schedule] = None,
   loss: Optional[models.Loss] = None,
-  batch_size: int = 16,
-  local_epochs: int = 1,
-  client_optimizer: Union[
-    tff.learning.optimizers.Optimizer,
-    Callable[[Any], tff.learning.optimizers.Optimizer],
-    None,
-  ] = None,
-  client_learning_rate_fn: Optional[Callable[[int], float]] = None,
-  proximal_strength: Optional[float] = None,
-  server_optimizer: Optional[tff.learning.optimizers.Optimizer] = None,
-  test_data: Any = None,
-  test_metrics: Optional[evaluation_lib.Metrics] = None,
-  evaluate_every: int = 1,
   seed: Optional[int] = None,
-  noise_seed: Optional[int] = None,
-  target_epsilon: Optional[float] = None,
-  packed_simulation: Union[bool, str] = plan_lib.AUTO,
-  checkpoint_seconds: float = _CHECKPOINT_SECONDS,
-  timeout_seconds: Optional[float] = _TIMEOUT_SECONDS,
-  settings: Optional[Mapping[str, Any]] = None,
-  simulated_cohort_scale: float = 1.0,
-  not_covered: Sequence[str] = (),
-  tuning: Optional[inputs_lib.Tuning] = None,
-  data_facts: Optional[Mapping[str, Any]] = None,
-  inner_aggregator: str = aggregation_lib.SUM,
-  zeroing_norm: Optional[float] = None,
-  coordinate_bound: Optional[float] = None,
-  target_quantile: Optional[float] = None,
-  clip_learning_rate: Optional[float] = None,
-  not_private_signal_to_noise: bool = False,
-  nbafl: Optional[accounting.nbafl.Nbafl] = None,
-  preprocessing: Optional[Mapping[str, Any]] = None,
   scheduler: Union[str, 'distributed.Client', None] = None,
-  trusted_network: bool = False,
+  local: options.ClientTraining = options.ClientTraining(),
+  server: options.Server = options.Server(),
+  test: Any = None,
+  run: options.RunOptions = options.RunOptions(),
 ) -> Result:
   """Trains a federated model with differential privacy and leaves a report of it.
 
@@ -236,7 +201,12 @@ def train(
       or `packed.PackedData`, laid out before.
     mechanism: Strategy, participation and noise; `None` for training without privacy.
       An `accounting.JointMechanism` has them for each part of the model's trainable
-      weights, by the names that `weight_names` has for them.
+      weights, by the names that `weight_names` has for them. A
+      `learning.SimulatedCohort` has less noise than its mechanism, and no guarantee. An
+      `accounting.nbafl.Nbafl` has the noise of that plan (arXiv:1911.00222), and the
+      report says what its formulas claim beside what holds: cohorts, `delta` and
+      `clip_norm` have to be the plan's, and each client has at least its
+      `min_examples`.
     run_dir: Where everything is left: see `run_directory`. A directory that does not
       exist, is empty, or is that of the same run.
     delta: At which delta epsilon is told; well below one over the number of clients.
@@ -245,90 +215,26 @@ def train(
       mechanism adapts it: of its L2 norm, and with Laplace noise of its L1 norm.
       Without mechanism, updates are clipped to it and no noise is added; `None` for
       updates as they are. Parts of a joint mechanism have their own: `None`.
-    clip_order: Of clipping without mechanism: in which p-norm, at least 1, `math.inf`
-      for each entry; `None` for 2.
     clients_per_round: Clients asked for a round, the mean's denominator; with Poisson
       sampling the expected number. A `schedule` says it as well, and no other.
     num_rounds: Rounds to train. Mechanism and schedule say it as well, and no other.
     schedule: Who takes part when; `None` for the one that keeps what the mechanism's
       privacy rests on, see `sampling.for_mechanism`.
-    loss: Of a Keras model, or its name; `None` for the one it was compiled with.
-    batch_size: Examples of a batch of local training.
-    local_epochs: Passes over a client's examples in a round.
-    client_optimizer: Trains on a client; `None` for SGD with learning rate 0.1.
-    client_learning_rate_fn: From the number of a round, from 0, to the learning rate of
-      clients in it, such as `lambda round_num: 0.1 * 0.99**round_num`. With it
-      `client_optimizer` is a function of the learning rate, such as
-      `tff.learning.optimizers.build_sgdm`, the default. A schedule within an optimizer
-      counts the steps of a client, and begins anew in each round. `None` for the
-      optimizer's own learning rate.
-    proximal_strength: How strongly local training is pulled towards the server's
-      model (FedProx, arXiv:1812.06127); `None` for federated averaging.
-    server_optimizer: Applies the mean of updates; `None` for that of
-      `build_dp_fed_avg`, SGD with learning rate 0.2 and momentum 0.9, although the
-      strategies of `Mechanism` are the best for plain sums: `ServerSchedule` has the
-      strategy for momentum, and its optimizer. With `build_ftrl` it is DP-FTRL, and
-      with momentum DP-FTRLM, on the sum of the means so far.
-    test_data: Inputs and labels, `(x, y)` or named `x` and `y`, of nobody whose privacy
-      is to be kept; `None` for no evaluation.
-    test_metrics: Measures besides the loss, by name: functions of the labels of all
-      test examples and the model's outputs, as in scikit-learn and Keras; a
-      `MeanMetric` where outputs are large; metrics of Keras, or their names. One named
-      'loss' is in place of the model's. Or a list of some with names of their own.
-      `None` for those that a Keras model was compiled with.
-    evaluate_every: Rounds between two evaluations; the last round is evaluated.
-    seed: Of cohorts and of the order of examples: same seed, same run. `None` draws
-      one of 128 bits, which `private.json` has. Where privacy rests on secret draws, a
-      seed that can be guessed leaves nothing of what sampling saves, and the report
-      says so of a seed of 64 bits or less.
-    noise_seed: Of the noise, in simulations that are to be repeated; `None` for secret
-      noise. Clients who are trained one by one, and make noise, draw their own keys:
-      they take none.
-    target_epsilon: The target that the mechanism was calibrated to, for the report;
-      `None` for that of `Mechanism.for_target`, if it was at the same `delta`.
-    packed_simulation: Whether to pack clients; 'auto' packs them where that is
-      possible, and says why not where it is not.
-    checkpoint_seconds: Least time between two checkpoints.
-    timeout_seconds: How long a round may take; an hour, unless told otherwise, and
-      `None` for any time. One that takes longer, because it hangs, say, ends with an
-      error, and the same call goes on.
-    settings: What else is to be told in `config.json`, under `flags`; JSON-ready.
-    simulated_cohort_scale: At least 1. Above 1 the noise is as if cohort and population
-      were so many times larger: the mechanism's, divided by it. Such a run shows what
-      training on so many clients would come to. It carries no guarantee, and all that
-      it leaves says so and names both cohorts.
-    not_covered: What else was computed from clients' data without noise, a sentence
-      each, such as 'Features were scaled by the mean of all examples.' The report tells
-      it among what the guarantee does not cover.
-    tuning: Among how many runs on the same clients this one was chosen, and what all of
-      them together spend, for the report; `None` if that is not known.
-    data_facts: What is to be told there of the data, such as numbers of examples:
-      exact, and marked as not private; JSON-ready.
-    inner_aggregator: What sums the clipped updates: 'sum', 'secure_sum', or for integer
-      noise 'secure_modular_sum'. Secure sums are simulated, with the same result.
-    zeroing_norm: Updates of a larger L2 norm count as zeros; `None` for all. It must
-      not be chosen by looking at the clients' updates.
-    coordinate_bound: Largest magnitude of a coordinate of an update, before it is
-      clipped, chosen likewise; `None` for any.
-    target_quantile: Of adaptive clipping: which fraction of clients is to be left
-      unclipped; `None` for that of `aggregators.adaptive`.
-    clip_learning_rate: Of adaptive clipping: its `learning_rate`; `None` likewise.
-    not_private_signal_to_noise: Whether to measure in each round how loud the exact sum
-      is beside the noise, in columns of `metrics.csv`. It is not private, and the
-      report says that it is not covered.
-    nbafl: The plan of NbAFL (arXiv:1911.00222) that the noise is from, whose
-      `mechanism_arguments()` are those of the mechanism: the report says what its
-      formulas claim beside what holds. Cohorts have to be the plan's, and each client
-      has at least its `min_examples`. `None` if the noise is from none.
-    preprocessing: What made the clients' inputs of their data, which new data need as
-      well: JSON-ready, kept as `preprocessing.json`. It may be computed from clients'
-      data, as means are, so it is for nobody else to see.
+    loss: Loss of a Keras model, or its name; `None` for the one it was compiled with.
+    seed: Seed of cohorts and of the order of examples: same seed, same run. `None`
+      draws one of 128 bits, which `private.json` has. Where privacy rests on secret
+      draws, a seed that can be guessed leaves nothing of what sampling saves, and the
+      report says so of a seed of 64 bits or less.
     scheduler: Who trains packs of clients, to the same result: 'local:4' for four
       processes of this machine, the address of a Dask scheduler, such as
       'tcp://10.0.0.1:8786' or 'tls://...', or a `distributed.Client`; `None` for this
       process. State, noise and its keys stay here.
-    trusted_network: Whether a scheduler of another machine may be reached by `tcp://`,
-      as nobody else is on the network.
+    local: How the model is trained on a client: batches, epochs and optimizer.
+    server: What the server does with updates: its optimizer, and how it sums them.
+    test: An `Evaluation`, or only its data, inputs and labels of nobody whose privacy
+      is to be kept; `None` for no evaluation.
+    run: The seed of the noise, how the run is carried out, and what its report is to
+      tell besides.
 
   Returns:
     What the run came to.
@@ -367,7 +273,7 @@ def train(
     ...   delta=1e-3,
     ...   clip_norm=1.0,
     ...   clients_per_round=10,
-    ...   batch_size=3,
+    ...   local=options.ClientTraining(batch_size=3),
     ... )
     >>> result.is_finished, round(result.epsilon, 6)
     (True, 8.0)
@@ -382,30 +288,27 @@ def train(
     raise ValueError(
       'train is called in a graph; call it outside of tf.Graph and tf.function.'
     )
+  for name, given, kind in (
+    ('local', local, options.ClientTraining),
+    ('server', server, options.Server),
+    ('run', run, options.RunOptions),
+  ):
+    if not isinstance(given, kind):
+      raise TypeError(f'{name} must be a learning.{kind.__name__}, got {given!r}.')
+  if not isinstance(test, options.Evaluation):
+    test = options.Evaluation(test)
+  mechanism, scale, nbafl = _mechanism(mechanism)
   delta = _delta(delta, mechanism)
   if isinstance(scheduler, str):
-    cluster_lib.check(scheduler, trusted_network)
-  elif trusted_network:
+    cluster_lib.check(scheduler, run.trusted_network)
+  elif run.trusted_network:
     raise ValueError(
       "trusted_network is for a scheduler='tcp://HOST:PORT' of another machine, and "
       f'here it is {scheduler!r}; leave it out.'
     )
   run_directory.check_usable(run_dir)
-  runtime.check_timeout(timeout_seconds)
-  checks.check_positive_int('evaluate_every', evaluate_every)
+  runtime.check_timeout(run.timeout_seconds)
   fitting.check_clip_norm(mechanism, clip_norm)
-  aggregation = aggregation_lib.Aggregation(
-    inner_aggregator=inner_aggregator,
-    zeroing_norm=zeroing_norm,
-    coordinate_bound=coordinate_bound,
-    clip_order=clip_order,
-    target_quantile=target_quantile,
-    clip_learning_rate=clip_learning_rate,
-    not_private_signal_to_noise=not_private_signal_to_noise,
-  )
-  scale = larger_cohort.check_scale(simulated_cohort_scale, mechanism)
-  not_covered = inputs_lib.check_not_covered(not_covered)
-  tuning = inputs_lib.check_tuning(tuning)
   population = population_lib.Population(clients)
   if seed is None:
     seed = run_directory.secret_seed(run_dir)
@@ -420,94 +323,59 @@ def train(
   functional_model = models.functional(
     model, loss, population.element_spec, population.first, seed
   )
-  _check_compiled_optimizer(functional_model, client_optimizer)
+  _check_compiled_optimizer(functional_model, local.optimizer)
   if isinstance(functional_model, keras_models.KerasFunctionalModel):
     population.check_with(functional_model.check_examples)
-  client_rates = _client_schedule(
-    client_learning_rate_fn, client_optimizer, proximal_strength, schedule.num_rounds
-  )
-  if client_rates is not None:
-    client_optimizer = client_rates.make(float(client_rates.learning_rates[0]))
-  else:
-    client_optimizer = _client_optimizer(client_optimizer, proximal_strength)
-  local_training = packed.LocalTraining(
-    functional_model,
-    client_optimizer,
-    checks.check_positive_int('batch_size', batch_size),
-    checks.check_positive_int('local_epochs', local_epochs),
-    client_rates,
-  )
-  trial.refuse_random_models(local_training)
+  local_training = _local_training(functional_model, local, schedule.num_rounds)
+  step_checks.refuse_random_models(local_training)
   plan = plan_lib.Plan(
     training=local_training,
-    server_optimizer=_server_optimizer(server_optimizer, schedule.num_rounds),
+    server=dataclasses.replace(
+      server, optimizer=_server_optimizer(server.optimizer, schedule.num_rounds)
+    ),
     clients=population,
     mechanism=mechanism,
     schedule=schedule,
     clip_norm=clip_norm,
     delta=delta,
-    target=_target(target_epsilon, mechanism, delta),
+    target=_target(run.target_epsilon, mechanism, delta),
     seed=seed,
-    noise_seed=noise_seed,
-    evaluate_every=evaluate_every,
-    packed_simulation=packed_simulation,
-    flags=dict(settings or {}),
+    evaluate_every=test.every,
+    options=run,
     simulated_cohort_scale=scale,
-    not_covered=(*not_covered, *aggregation.not_covered()),
-    tuning=tuning,
-    data_facts=None if data_facts is None else dict(data_facts),
-    aggregation=aggregation,
     nbafl=nbafl,
   )
   plan.check()
   plan.check_cluster(scheduler)
-  evaluation = None
-  if test_data is not None:
-    clients_lib.check_finite(
-      tuple(test_data) if isinstance(test_data, list) else test_data,
-      'test_data',
-      'No loss can be measured on it.',
-    )
-    evaluation = evaluation_lib.Evaluation(
-      local_training.model, test_data, test_metrics
-    )
-    if not run_directory.looks_finished(run_dir):
-      evaluation.check(local_training.model.initial_weights)
-  elif test_metrics:
-    raise ValueError('test_metrics need test_data to be measured on.')
+  evaluator = _evaluator(local_training.model, test, run_dir)
   with run_directory.RunDirectory(run_dir) as directory:
-    run = run_lib.Run(
-      plan,
-      directory,
-      evaluation,
-      checkpoint_seconds=checkpoint_seconds,
-      timeout_seconds=timeout_seconds,
-    )
-    if run.found().is_finished:
-      rounds = f'{run.plan.num_rounds} of {run.plan.num_rounds} rounds'
+    training = run_lib.Run(plan, directory, evaluator)
+    if training.found().is_finished:
+      rounds = f'{plan.num_rounds} of {plan.num_rounds} rounds'
       progress.say(
         f'{run_dir}: finished before, with {rounds}; nothing was trained.', sys.stderr
       )
     else:
-      _keep(directory, local_training.model, preprocessing)
+      _keep(directory, local_training.model, run.preprocessing)
       cluster = None
       with contextlib.ExitStack() as stack:
         if plan.packed:  # In this process, or on a cluster.
           signals = stack.enter_context(interrupts.Signals())
           if scheduler is not None:
             client = stack.enter_context(
-              cluster_lib.connect(scheduler, trusted_network=trusted_network)
+              cluster_lib.connect(scheduler, trusted_network=run.trusted_network)
             )
             cluster = stack.enter_context(
               contextlib.closing(
-                cluster_lib.Cluster(client, round_seconds=timeout_seconds)
+                cluster_lib.Cluster(client, round_seconds=run.timeout_seconds)
               )
             )
           stack.callback(signals.ignore)
         else:
           stack.enter_context(
             runtime.local_runtime(
-              timeout_seconds=timeout_seconds, simulated_secure_sums=plan.sums_securely
+              timeout_seconds=run.timeout_seconds,
+              simulated_secure_sums=plan.sums_securely,
             )
           )
         stop = stack.enter_context(
@@ -515,11 +383,50 @@ def train(
             'Ending after this round; press Ctrl-C again to end at once.'
           )
         )
-        run.go(stop, cluster)
+        training.go(stop, cluster)
     is_function = not isinstance(
       model, (tf.keras.Model, tff.learning.models.FunctionalModel)
     )
-    return _result(run, functools.partial(_made, model, seed) if is_function else None)
+    make = functools.partial(_made, model, seed) if is_function else None
+    return _result(training, make)
+
+
+def _mechanism(
+  given: Any,
+) -> tuple[
+  Optional[joint_mechanism.AnyMechanism], float, Optional[accounting.nbafl.Nbafl]
+]:
+  """The mechanism, the scale of the cohort that it is for, and its plan of NbAFL."""
+  scale, nbafl = 1.0, None
+  if isinstance(given, options.SimulatedCohort):
+    given, scale = given.mechanism, given.scale
+  elif isinstance(given, accounting.nbafl.Nbafl):
+    nbafl = given
+    given = accounting.Mechanism(**nbafl.mechanism_arguments())
+  known = (accounting.Mechanism, accounting.JointMechanism)
+  if given is not None and not isinstance(given, known):
+    raise TypeError(
+      'mechanism must be an accounting.Mechanism, JointMechanism or nbafl.Nbafl, a '
+      f'learning.SimulatedCohort of a mechanism, or None; got {given!r}.'
+    )
+  return given, larger_cohort.check_scale(scale, given), nbafl
+
+
+def _evaluator(
+  model: tff.learning.models.FunctionalModel, test: options.Evaluation, run_dir: str
+) -> Optional[evaluation.Evaluator]:
+  """What measures the model, tried once where it is to be used."""
+  if test.data is None:
+    return None
+  clients_lib.check_finite(
+    tuple(test.data) if isinstance(test.data, list) else test.data,
+    'test data',
+    'No loss can be measured on it.',
+  )
+  made = evaluation.Evaluator(model, test.data, test.metrics)
+  if not run_directory.looks_finished(run_dir):
+    made.check(model.initial_weights)
+  return made
 
 
 def _made(make: Callable[[], Any], seed: int) -> Any:
@@ -587,28 +494,32 @@ def _target(
   return mechanism_lib.Target(given, delta)
 
 
-def _client_schedule(
-  learning_rate_fn: Optional[Callable[[int], float]],
-  optimizer_fn: Any,
-  proximal_strength: Optional[float],
+def _local_training(
+  model: tff.learning.models.FunctionalModel,
+  local: options.ClientTraining,
   num_rounds: int,
-) -> Optional[client_schedule.ClientSchedule]:
-  """The learning rates of clients by round, if they are not the optimizer's own."""
-  if learning_rate_fn is None:
-    return None
-  make = client_schedule.check_optimizer_fn('client_optimizer', optimizer_fn)
-  return client_schedule.ClientSchedule(
-    learning_rate_fn,
-    lambda learning_rate: _client_optimizer(make(learning_rate), proximal_strength),
-    num_rounds,
+) -> packed.LocalTraining:
+  """Local training with optimizers that are checked."""
+  optimizer, rates = local.optimizer, None
+  if local.learning_rate_fn is None:
+    optimizer = _client_optimizer(optimizer, local.proximal_strength)
+  else:
+    make = client_schedule.check_optimizer_fn('local.optimizer', optimizer)
+    rates = client_schedule.ClientSchedule(
+      local.learning_rate_fn,
+      lambda rate: _client_optimizer(make(rate), local.proximal_strength),
+      num_rounds,
+    )
+    optimizer = rates.make(float(rates.learning_rates[0]))
+  return packed.LocalTraining(
+    model, optimizer, int(local.batch_size), int(local.epochs), rates
   )
 
 
 def _client_optimizer(
-  optimizer: Any,
-  proximal_strength: Optional[float],
+  optimizer: Any, proximal_strength: Optional[float]
 ) -> tff.learning.optimizers.Optimizer:
-  checked = process_parts.check_client_optimizer(optimizer, 'client_optimizer')
+  checked = process_parts.check_client_optimizer(optimizer, 'local.optimizer')
   if proximal_strength is None:
     return checked
   return fed_prox.proximal(checked, proximal_strength)
@@ -629,10 +540,10 @@ def _check_compiled_optimizer(
   )
   if client_optimizer is None:
     raise ValueError(
-      f'{why}: give client_optimizer, such as tff.learning.optimizers.build_sgdm(0.1). '
+      f'{why}: give local.optimizer, such as tff.learning.optimizers.build_sgdm(0.1). '
       '(Keras compiles with RMSprop if no optimizer is named.)'
     )
-  progress.say(f'Note: {why}, client_optimizer; the other is not used.', sys.stderr)
+  progress.say(f'Note: {why}, local.optimizer; the other is not used.', sys.stderr)
 
 
 def _server_optimizer(
@@ -640,11 +551,11 @@ def _server_optimizer(
 ) -> tff.learning.optimizers.Optimizer:
   """What is applied to the mean of each round; FTRL with the sum of them."""
   checked = process_parts.check_optimizer(
-    'server_optimizer', optimizer, fed_avg.default_server_optimizer()
+    'server.optimizer', optimizer, fed_avg.default_server_optimizer()
   )
   if not isinstance(checked, ftrl.FTRL):
     return checked
-  on_means = ftrl_on_means.FTRLOnMeans(checked)
+  on_means = ftrl.FTRLOnMeans(checked)
   on_means.check_num_rounds(num_rounds)
   return on_means
 

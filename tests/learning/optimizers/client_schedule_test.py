@@ -38,10 +38,10 @@ def _train(run_dir, **changes):
     'clip_norm': None,
     'noise_seed': None,
     'server_optimizer': _sgd(1.0),
-    'client_learning_rate_fn': _halving,
+    'learning_rate_fn': _halving,
     **changes,
   }
-  return learning.train(**training_runs.arguments(run_dir, **arguments))
+  return training_runs.train(run_dir, **arguments)
 
 
 def _weights(result):
@@ -105,10 +105,8 @@ def test_it_is_the_same_training_in_each_way(make, tmp_path):
 
 
 def test_one_rate_is_that_of_the_optimizer(tmp_path):
-  one = _train(tmp_path / 'one', client_learning_rate_fn=lambda round_num: 0.3)
-  other = _train(
-    tmp_path / 'other', client_learning_rate_fn=None, client_optimizer=_sgd(0.3)
-  )
+  one = _train(tmp_path / 'one', learning_rate_fn=lambda round_num: 0.3)
+  other = _train(tmp_path / 'other', learning_rate_fn=None, client_optimizer=_sgd(0.3))
   np.testing.assert_array_equal(_weights(one), _weights(other))
 
 
@@ -130,9 +128,9 @@ def test_a_run_that_was_stopped_goes_on_with_the_rates_of_its_rounds(
   }
   for name, other in others.items():
     with pytest.raises(ValueError, match=rf'client_learning_rates\.{name}: '):
-      _train(run_dir, client_learning_rate_fn=other, **kwargs)
+      _train(run_dir, learning_rate_fn=other, **kwargs)
   with pytest.raises(ValueError, match='training.client_learning_rates'):
-    _train(run_dir, client_learning_rate_fn=None, **kwargs)
+    _train(run_dir, learning_rate_fn=None, **kwargs)
   _train(run_dir, test_metrics=training_runs.killing(0), **kwargs)
   if is_packed:
     assert training_runs.lasting(run_dir) == training_runs.lasting(packed[0])
@@ -150,7 +148,7 @@ def test_a_run_that_was_stopped_goes_on_with_the_rates_of_its_rounds(
     (lambda number: 0.1 - number, _sgd, ValueError, r'_fn\(1\) must be .*; got -0.9'),
     (lambda number: math.nan, _sgd, ValueError, r'_fn\(0\) must be .*; got nan'),
     (lambda number: 0.1, _sgd(0.1), TypeError, 'SGD, whose own learning rate would be'),
-    (lambda number: 0.1, 0.1, TypeError, 'client_optimizer must be a .*; got float'),
+    (lambda number: 0.1, 0.1, TypeError, 'local.optimizer must be a .*; got float'),
   ],
 )
 def test_what_is_none_is_refused_by_name(learning_rate_fn, optimizer_fn, error, said):
@@ -159,7 +157,7 @@ def test_what_is_none_is_refused_by_name(learning_rate_fn, optimizer_fn, error, 
 
 
 def test_a_function_that_makes_no_optimizer_is_refused(tmp_path):
-  with pytest.raises(TypeError, match='client_optimizer must be a tff.learning.optim'):
+  with pytest.raises(TypeError, match='local.optimizer must be a tff.learning.optim'):
     _train(tmp_path / 'run', client_optimizer=lambda rate: rate)
-  with pytest.raises(TypeError, match='client_optimizer must be a tff.learning.optim'):
-    _train(tmp_path / 'run', client_optimizer=_sgd, client_learning_rate_fn=None)
+  with pytest.raises(TypeError, match='local.optimizer must be a tff.learning.optim'):
+    _train(tmp_path / 'run', client_optimizer=_sgd, learning_rate_fn=None)

@@ -18,7 +18,7 @@ from tests.learning import training_runs
 from tff_dp_aggregators import accounting
 from tff_dp_aggregators import learning
 from tff_dp_aggregators import strategies
-from tff_dp_aggregators.learning.optimizers import ftrl_on_means
+from tff_dp_aggregators.learning.optimizers import ftrl
 
 _LIMITS = strategies.Participation(5, min_separation=3)
 
@@ -30,7 +30,7 @@ def test_models_are_those_of_ftrl_on_the_sums(momentum):
   weights = tf.nest.map_structure(lambda each: tf.constant(rng.normal(each)), means[0])
   specs = tf.nest.map_structure(tf.TensorSpec.from_tensor, weights)
   on_sums = learning.build_ftrl(0.25, momentum)
-  on_means = ftrl_on_means.FTRLOnMeans(on_sums)
+  on_means = ftrl.FTRLOnMeans(on_sums)
   state, model = on_means.initialize(specs), weights
   expected_state, expected = on_sums.initialize(specs), weights
   total = tf.nest.map_structure(np.zeros_like, means[0])
@@ -46,8 +46,7 @@ def test_models_are_those_of_ftrl_on_the_sums(momentum):
 
 def _train(run_dir, optimizer, name='tree', **changes):
   changes = {'mechanism': accounting.Mechanism(name, _LIMITS, 0.5), **changes}
-  arguments = training_runs.arguments(run_dir, server_optimizer=optimizer, **changes)
-  return learning.train(**arguments)
+  return training_runs.train(run_dir, server_optimizer=optimizer, **changes)
 
 
 @pytest.mark.parametrize(

@@ -166,7 +166,7 @@ def test_functions_of_more_outputs_than_fit_are_refused():
 )
 def test_metrics_that_fail_are_named(per_example, message):
   examples = training_runs.clients(1)['client 0']
-  with pytest.raises(ValueError, match=rf"(?s)test_metrics\['odd'\].*{message}"):
+  with pytest.raises(ValueError, match=rf"(?s)metrics\['odd'\].*{message}"):
     _measure(training_runs.model(), examples, {'odd': learning.MeanMetric(per_example)})
 
 

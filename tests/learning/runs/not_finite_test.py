@@ -13,7 +13,6 @@ import pytest
 import tensorflow_federated as tff
 
 from tests.learning import training_runs
-from tff_dp_aggregators import learning
 from tff_dp_aggregators.learning.runs import not_finite
 
 _ROUNDS = 3
@@ -21,9 +20,7 @@ _ROUNDS = 3
 
 def _train(run_dir, **changes):
   mechanism = training_runs.mechanism(_ROUNDS)
-  return learning.train(
-    **training_runs.arguments(run_dir, mechanism=mechanism, **changes)
-  )
+  return training_runs.train(run_dir, mechanism=mechanism, **changes)
 
 
 def _diverging(run_dir, **changes):
@@ -48,7 +45,7 @@ _LAST = [
 ]
 
 
-@pytest.mark.parametrize('packed', [True, False])
+@pytest.mark.parametrize('packed', [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_the_first_round_and_the_end_say_so(packed, tmp_path, capfd):
   capfd.readouterr()
   result = _diverging(tmp_path / 'run', packed_simulation=packed)

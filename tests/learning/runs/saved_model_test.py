@@ -11,6 +11,7 @@ Claims:
 """
 
 import os
+import shutil
 import stat
 
 import numpy as np
@@ -72,7 +73,7 @@ def _train(run_dir, model, **changes):
     'loss': tf.keras.losses.MeanSquaredError(),
     **changes,
   }
-  return learning.train(**arguments)
+  return learning.train(**training_runs.grouped(**arguments))
 
 
 def _loss(model):
@@ -80,17 +81,23 @@ def _loss(model):
   return float(np.mean(np.square(np.asarray(model(x)) - y)))
 
 
-@pytest.mark.parametrize(
-  'model',
-  [
-    pytest.param(_dense(), id='function'),
-    pytest.param(lambda: _dense()(), id='another'),
-    pytest.param(_dense(Doubled), id='registered layer'),
-  ],
-)
-def test_a_keras_model_is_loaded_with_the_weights_of_the_run(model, tmp_path):
-  run_dir = str(tmp_path / 'run')
-  result = _train(run_dir, model)
+@pytest.fixture(scope='module')
+def plain(tmp_path_factory):
+  """A run of a function that makes a Keras model."""
+  run_dir = str(tmp_path_factory.mktemp('plain') / 'run')
+  return run_dir, _train(run_dir, _dense(), preprocessing={'means': [1.5]})
+
+
+@pytest.fixture(scope='module')
+def functional(tmp_path_factory):
+  """A run of a functional model."""
+  run_dir = str(tmp_path_factory.mktemp('functional') / 'run')
+  model = training_runs.model()
+  return run_dir, _train(run_dir, model, loss=None, preprocessing={'means': [1.5]})
+
+
+def test_a_keras_model_is_loaded_with_the_weights_of_the_run(plain):
+  run_dir, result = plain
   loaded = learning.load(run_dir)
   assert isinstance(loaded, tf.keras.Model)
   assert _loss(loaded) == pytest.approx(result.metrics['test_loss'], rel=1e-6)
@@ -99,10 +106,9 @@ def test_a_keras_model_is_loaded_with_the_weights_of_the_run(model, tmp_path):
     np.testing.assert_array_equal(variable.numpy(), array)
 
 
-def test_an_instance_is_left_as_it_is(tmp_path):
-  run_dir = str(tmp_path / 'run')
-  given = _dense()()
-  result = _train(run_dir, given)
+def test_an_instance_with_a_registered_layer_is_left_as_it_is(tmp_path):
+  given = _dense(Doubled)()
+  result = _train(str(tmp_path / 'run'), given)
   loaded = result.model
   assert loaded is not given
   assert _loss(loaded) == pytest.approx(result.metrics['test_loss'], rel=1e-6)
@@ -125,9 +131,8 @@ def test_a_model_of_several_inputs_takes_them_again(tmp_path):
   assert found == pytest.approx(result.metrics['test_loss'], rel=1e-6)
 
 
-def test_a_functional_model_is_loaded_and_can_be_called(tmp_path):
-  run_dir = str(tmp_path / 'run')
-  result = _train(run_dir, training_runs.model(), loss=None)
+def test_a_functional_model_is_loaded_and_can_be_called(functional, tmp_path):
+  run_dir, result = functional
   loaded = learning.load(run_dir)
   assert isinstance(loaded, tff.learning.models.FunctionalModel)
   assert _loss(loaded) == pytest.approx(result.metrics['test_loss'], rel=1e-6)
@@ -183,14 +188,14 @@ def test_what_cannot_be_made_again_says_what_to_give(layer, objects, tmp_path):
     learning.load(run_dir, model='mine')
 
 
-def test_a_model_that_is_made_again_without_weights_gets_them(tmp_path):
+def test_a_model_that_is_made_again_without_weights_gets_them(plain, tmp_path):
   def without_inputs():
     return tf.keras.Sequential(
       [tf.keras.layers.Dense(3, activation='tanh'), tf.keras.layers.Dense(1)]
     )
 
-  run_dir = tmp_path / 'run'
-  result = _train(str(run_dir), _dense())
+  run_dir, result = tmp_path / 'run', plain[1]
+  shutil.copytree(plain[0], run_dir)
   found = _loss(learning.load(str(run_dir), model=without_inputs))
   assert found == pytest.approx(result.metrics['test_loss'], rel=1e-6)
   (run_dir / run_directory.KERAS_ARCHITECTURE).unlink()
@@ -245,14 +250,13 @@ def test_a_run_that_was_stopped_gives_a_released_round(tmp_path, capfd):
   )
 
 
-def test_what_is_kept_is_for_nobody_else(tmp_path):
-  for name, model, loss in (
-    (run_directory.KERAS_ARCHITECTURE, _dense(), 'mean_squared_error'),
-    (run_directory.ARCHITECTURE, training_runs.model(), None),
+def test_what_is_kept_is_for_nobody_else(plain, functional):
+  for name, (run_dir, _) in (
+    (run_directory.KERAS_ARCHITECTURE, plain),
+    (run_directory.ARCHITECTURE, functional),
   ):
-    run_dir = tmp_path / name
-    _train(str(run_dir), model, loss=loss, preprocessing={'means': [1.5]})
-    shared = set(os.listdir(run_dir / 'share'))
+    shared = set(os.listdir(os.path.join(run_dir, 'share')))
     assert not shared & {name, run_directory.PREPROCESSING}
     for each in (name, run_directory.PREPROCESSING):
-      assert not stat.S_IMODE((run_dir / each).stat().st_mode) & 0o077, each
+      mode = os.stat(os.path.join(run_dir, each)).st_mode
+      assert not stat.S_IMODE(mode) & 0o077, each

@@ -58,7 +58,7 @@ def run(request, tmp_path_factory):
     noise_seed=None,
     seed=2**70 + 2,
   )
-  learning.train(**arguments)
+  learning.train(**training_runs.grouped(**arguments))
   edited = folder / 'edited'
   shutil.copytree(folder / 'run' / 'share', edited)
   config = json.loads((edited / 'config.json').read_text())

@@ -53,7 +53,7 @@ class Pack:
   def run(self, weights: training_lib.Weights, params: Any, rows: tf.Tensor) -> Any:
     """The sum of what the clients send; zeros if there are none.
 
-    `rows`: Of the clients, int64 of shape [clients, 3].
+    `rows`: Rows of the clients, int64 of shape [clients, 3].
     """
     zeros = self._server.zeros()
     examples = self._data.tensors()

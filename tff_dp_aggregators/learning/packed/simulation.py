@@ -28,12 +28,12 @@ from tff_dp_aggregators.base import machine
 from tff_dp_aggregators.learning import failures
 from tff_dp_aggregators.learning import interrupts
 from tff_dp_aggregators.learning import process_parts
-from tff_dp_aggregators.learning.packed import choice
 from tff_dp_aggregators.learning.packed import cohort as cohort_lib
 from tff_dp_aggregators.learning.packed import data as data_lib
 from tff_dp_aggregators.learning.packed import function as function_lib
 from tff_dp_aggregators.learning.packed import pack as pack_lib
 from tff_dp_aggregators.learning.packed import server as server_lib
+from tff_dp_aggregators.learning.packed import step_checks
 from tff_dp_aggregators.learning.packed import training as training_lib
 
 # How what TensorFlow logs begins when it fails to vectorise an operation.
@@ -113,7 +113,7 @@ class PackedFedAvg:
     self._thread = interrupts.CallingThread()
     self._server = server_lib.Server(training, aggregator, server_optimizer)
     self._training = training
-    self.one_by_one = choice.why_one_by_one(training, data)
+    self.one_by_one = step_checks.why_one_by_one(training, data)
     self._specs = function_lib.specs_of(self.initialize())
     try:
       with (

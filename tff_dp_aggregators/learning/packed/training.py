@@ -4,7 +4,7 @@ Clients are trained side by side: one step of all of them is one vectorised step
 which batches that are short are padded, and padded examples weigh nothing. Where that
 is not right (a loss that ignores weights, examples of a batch that see each other) or
 would not fit in memory, they are trained one after the other, on their batches as they
-are. `choice` finds out which.
+are. `step_checks` finds out which.
 
 Both do what TFF's client work for functional models does, batch for batch.
 """

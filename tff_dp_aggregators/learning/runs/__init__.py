@@ -1,5 +1,5 @@
 """A run in a directory: its rounds, what they leave, and how it goes on when stopped.
 
-`plans.plan.Plan` is what is to be done, `run.Run` does it. `run_directory` lists the
+`plan.Plan` is what is to be done, `run.Run` does it. `run_directory` lists the
 files.
 """

@@ -184,7 +184,7 @@ def _rounds(directory: str) -> list[int]:
 def to_bytes(structure: Any) -> bytes:
   """The content of a file, in NumPy's format, whose parts have checksums.
 
-  `structure`: Of arrays, numbers, bytes and texts.
+  `structure`: A structure of arrays, numbers, bytes and texts.
   """
   arrays = {}
   for number, leaf in enumerate(tf.nest.flatten(structure)):

@@ -39,7 +39,7 @@ _BATCH, _BATCH_BYTES = 4096, 2**26
 _WHOLE_BYTES = 2**30
 
 
-class Evaluation:
+class Evaluator:
   """Evaluates functional models, Keras ones among them.
 
   What it measures of a model that was released costs no privacy if the data are of
@@ -61,21 +61,21 @@ class Evaluation:
     named = hasattr(spec, 'keys')
     if isinstance(examples, tf.data.Dataset):
       raise TypeError(
-        'test_data is a dataset; give inputs and labels as arrays, (x, y).'
+        'test data are a dataset; give inputs and labels as arrays, (x, y).'
       )
-    x, y = map(_arrays, examples_lib.inputs_and_labels(examples, 'test_data'))
+    x, y = map(_arrays, examples_lib.inputs_and_labels(examples, 'test data'))
     x_spec, y_spec = (spec['x'], spec['y']) if named else spec
     if isinstance(y, np.ndarray) and isinstance(y_spec, tf.TensorSpec):
       # One number for each example may have an axis of its own, or not.
       of_spec = (len(y), *y_spec.shape[1:])
       y = y.reshape(of_spec) if y.shape in _with_axis(of_spec) else y
     examples_lib.check(
-      _of_one((x, y)), _of_one((x_spec, y_spec)), 'test_data', dtypes=False
+      _of_one((x, y)), _of_one((x_spec, y_spec)), 'test data', dtypes=False
     )
     self._inputs = tf.nest.flatten(x)
     self._labels = y
     if not len(self._inputs[0]):
-      raise ValueError('test_data has no examples; give at least one, or None.')
+      raise ValueError('the test data have no examples; give at least one, or None.')
     by_name = _named(model, metrics)
     self._graph = tf.Graph()
     with self._graph.as_default():
@@ -114,11 +114,11 @@ class Evaluation:
           metric, are_logits=is_of_logits
         )
       elif callable(metric):
-        mean_metric.check_order(f'test_metrics[{name!r}]', metric)
+        mean_metric.check_order(f'metrics[{name!r}]', metric)
         self._whole[name] = metric
       else:
         raise TypeError(
-          f'test_metrics[{name!r}] must be a function of labels and outputs, a '
+          f'metrics[{name!r}] must be a function of labels and outputs, a '
           f'learning.MeanMetric, or a metric of Keras or its name; got {metric!r}.'
         )
     self._names = list(dict.fromkeys([_LOSS, *metrics]))
@@ -197,7 +197,7 @@ class Evaluation:
   def _check_memory(self, whole_bytes: int) -> None:
     if self._whole and whole_bytes > _WHOLE_BYTES:
       raise ValueError(
-        f'test_metrics {", ".join(map(repr, self._whole))} are functions of the '
+        f'metrics {", ".join(map(repr, self._whole))} are functions of the '
         f'outputs of all {len(self._inputs[0])} test examples, which take '
         f'{whole_bytes / 2**30:.1f} GiB; at most {_WHOLE_BYTES / 2**30:g} are kept. '
         'Give learning.MeanMetric(per_example), which takes a batch at a time, or '
@@ -211,7 +211,7 @@ class Evaluation:
     except Exception as e:
       of = ' and outputs '.join(map(_shapes, arrays)) or 'of all batches'
       raise ValueError(
-        f'test_metrics[{name!r}] must make a number of labels {of}, but failed: '
+        f'metrics[{name!r}] must make a number of labels {of}, but failed: '
         f'{type(e).__name__}: {e}'
       ) from e
 
@@ -221,7 +221,7 @@ class Evaluation:
       self.measure(tff.learning.models.ModelWeights(*weights))
     except (tf.errors.OpError, TypeError) as e:
       raise ValueError(
-        f'the model fails on test_data {_shapes((self._inputs, self._labels))}: '
+        f'the model fails on test data {_shapes((self._inputs, self._labels))}: '
         f'{failures.sentence(str(e))}'
       ) from e
 

@@ -18,7 +18,7 @@ from tff_dp_aggregators.accounting import joint_mechanism
 from tff_dp_aggregators.accounting import spent_by_round
 from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.accounting.reports import inputs
-from tff_dp_aggregators.learning.runs.plans import fitting
+from tff_dp_aggregators.learning.runs import fitting
 from tff_dp_aggregators.queries import grid
 
 NO_GUARANTEE = 'no privacy guarantee'
@@ -30,18 +30,18 @@ def check_scale(scale: Any, mechanism: Optional[joint_mechanism.AnyMechanism]) -
   `mechanism`: That of the larger cohort; `None` for training without privacy.
   """
   if isinstance(scale, bool) or not isinstance(scale, numbers.Real):
-    raise TypeError(f'simulated_cohort_scale must be a number, got {scale!r}.')
+    raise TypeError(f'scale must be a number, got {scale!r}.')
   scale = float(scale)
   if not (math.isfinite(scale) and scale >= 1):
     raise ValueError(
-      'simulated_cohort_scale must be finite and at least 1, by which factor the '
-      f'simulated cohort is larger than that of the run; got {scale}.'
+      'scale must be finite and at least 1, by which factor the simulated cohort is '
+      f' larger than that of the run; got {scale}.'
     )
   if scale == 1:
     return scale
   if mechanism is None:
     raise ValueError(
-      f'simulated_cohort_scale is {scale:g}, and there is no mechanism whose noise it '
+      f'scale is {scale:g}, and there is no mechanism whose noise it '
       'could make less; give one, or leave it out.'
     )
   fitting.check_scale(scale, mechanism)
@@ -51,7 +51,7 @@ def check_scale(scale: Any, mechanism: Optional[joint_mechanism.AnyMechanism]) -
     grid.check_noise_multiplier(left)
   except ValueError as e:
     raise ValueError(
-      f'simulated_cohort_scale is {scale:g}, which leaves noise_multiplier '
+      f'scale is {scale:g}, which leaves noise_multiplier '
       f'{noise_multiplier:g} / {scale:g} = {left:g}, and this is out of '
       'range: aggregators add noise with multipliers within 2^-20 and 2^30. Give a '
       'smaller scale.'

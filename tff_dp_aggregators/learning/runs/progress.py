@@ -58,8 +58,8 @@ class Progress:
     if self._bar is not None:
       self._bar.ncols = columns = _columns(self._file)  # It may have been resized.
       taken = len(f'{self._num_rounds}/{self._num_rounds} |  left, ')
-      room = columns - taken - _MIN_BAR - _LONGEST_TIME
-      self._bar.set_postfix_str(in_words(self._shown, room), refresh=False)
+      width = columns - taken - _MIN_BAR - _LONGEST_TIME
+      self._bar.set_postfix_str(in_words(self._shown, width), refresh=False)
       self._bar.update()
     elif (
       time.monotonic() - self._said > _LINE_SECONDS or self._done == self._num_rounds
@@ -81,7 +81,7 @@ class Progress:
       self._bar.write(text, file=self._file)
 
   def close(self) -> None:
-    """Leaves the last state standing."""
+    """Ends the bar, which stays as it was last."""
     if self._bar is not None:
       self._bar.close()
 

@@ -46,6 +46,7 @@ from tff_dp_aggregators.base import new_files
 from tff_dp_aggregators.learning import cluster as cluster_lib
 from tff_dp_aggregators.learning import failures
 from tff_dp_aggregators.learning import interrupts
+from tff_dp_aggregators.learning import options
 from tff_dp_aggregators.learning import runtime
 from tff_dp_aggregators.learning.packed import simulation
 from tff_dp_aggregators.learning.runs import attempts as attempts_lib
@@ -55,10 +56,10 @@ from tff_dp_aggregators.learning.runs import evaluation as evaluation_lib
 from tff_dp_aggregators.learning.runs import larger_cohort as larger_cohort_lib
 from tff_dp_aggregators.learning.runs import metrics_file
 from tff_dp_aggregators.learning.runs import not_finite
+from tff_dp_aggregators.learning.runs import plan as plan_lib
 from tff_dp_aggregators.learning.runs import progress as progress_lib
 from tff_dp_aggregators.learning.runs import resumption
 from tff_dp_aggregators.learning.runs import run_directory
-from tff_dp_aggregators.learning.runs.plans import plan as plan_lib
 from tff_dp_aggregators.sampling import watch
 
 _REMOVED = '.removed'
@@ -83,26 +84,17 @@ class Run:
     self,
     plan: plan_lib.Plan,
     directory: run_directory.RunDirectory,
-    evaluation: Optional[evaluation_lib.Evaluation] = None,
-    *,
-    checkpoint_seconds: float = 30.0,
-    timeout_seconds: Optional[float] = None,
+    evaluator: Optional[evaluation_lib.Evaluator] = None,
   ):
-    """Begins the run, or takes it up.
-
-    `evaluation`: Of the model; `None` for none.
-    `timeout_seconds`: How long a round of packs may take; `None` for any time.
-    """
+    """Begins the run, or takes it up."""
     self.plan, self.directory = plan, directory
-    self._evaluation = evaluation
-    self._checkpoint_seconds = checkpoint_seconds
-    self._timeout_seconds = timeout_seconds
+    self._evaluator = evaluator
     self._cluster: Optional[simulation.Cluster] = None
     self._checkpointed, self._checkpoint_took = time.monotonic(), 0.0
     # Results of rounds that cannot be run again, if there are such.
     self._kept_rounds: Optional[checkpoints_lib.KeptRounds] = None
     self._signal_to_noise: Optional[_SignalToNoiseColumns] = None
-    if plan.aggregation.not_private_signal_to_noise:
+    if plan.server.not_private_signal_to_noise:
       self._signal_to_noise = _SignalToNoiseColumns(NOT_PRIVATE)
     self._watch = watch.Watch(plan.schedule)
     if directory.config is not None:
@@ -143,9 +135,7 @@ class Run:
     `cluster`: Who trains packs; `None` for this process.
     """
     plan, directory = self.plan, self.directory
-    engine = plan.engine(
-      directory.file(run_directory.DATA), cluster, self._timeout_seconds
-    )
+    engine = plan.engine(directory.file(run_directory.DATA), cluster)
     self._cluster = cluster
     with contextlib.ExitStack() as stack:
       state, rounds, ledger, checkpoints = self._take_up(engine, stack)
@@ -233,7 +223,7 @@ class Run:
 
   def _is_due(self) -> bool:
     # Those of large states take long, and are not to take more than a part of the time.
-    seconds = self._checkpoint_seconds
+    seconds = self.plan.options.checkpoint_seconds
     if seconds:
       seconds = max(seconds, self._checkpoint_took / _MOST_OF_THE_TIME)
     return time.monotonic() - self._checkpointed >= seconds
@@ -311,8 +301,8 @@ class Run:
       rate = self.plan.training.schedule.learning_rates[number]
       row['client_learning_rate'] = float(f'{rate:.6g}')
     is_last = number + 1 == self.plan.num_rounds
-    if self._evaluation and (is_last or (number + 1) % self.plan.evaluate_every == 0):
-      tested = self._evaluation.measure(released.global_model_weights)
+    if self._evaluator and (is_last or (number + 1) % self.plan.evaluate_every == 0):
+      tested = self._evaluator.measure(released.global_model_weights)
       row.update({f'test_{name}': value for name, value in tested.items()})
     row.update(measured['row'])
     if self._signal_to_noise is not None:
@@ -423,7 +413,7 @@ class Run:
       )
     if plan.larger_cohort is not None:
       text += f'; {plan.larger_cohort.in_words()}'
-    if plan.packed_simulation == plan_lib.AUTO and not plan.packed:
+    if plan.options.packed_simulation == options.AUTO and not plan.packed:
       text += f'; clients are trained one by one: {plan.why_one_by_one}'
     progress_lib.say(f'{text}.', sys.stderr)
     for part, shapes in (plan.weights_of_parts or {}).items():
@@ -450,8 +440,8 @@ class Run:
       columns.append('noise_to_signal')
     if self.plan.training.schedule is not None:
       columns.append('client_learning_rate')
-    if self._evaluation:
-      columns += [f'test_{name}' for name in self._evaluation.names]
+    if self._evaluator:
+      columns += [f'test_{name}' for name in self._evaluator.names]
     model = self.plan.training.model
     with tf.Graph().as_default():
       finalized = model.finalize_metrics(model.initialize_metrics_state())

@@ -42,7 +42,7 @@ from typing import Any, Optional
 from tff_dp_aggregators.accounting.records import ledger
 from tff_dp_aggregators.base import folder_lock
 from tff_dp_aggregators.base import new_files
-from tff_dp_aggregators.learning.runs.plans import aggregation
+from tff_dp_aggregators.learning import options
 
 CONFIG, PRIVATE = 'config.json', 'private.json'
 METRICS, LEDGER = 'metrics.csv', 'ledger.jsonl'
@@ -73,13 +73,13 @@ _SEED_BITS = 128
 _MAY_DIFFER = (
   'software',
   'machine',
-  # Of Keras models they are drawn anew; who goes on has those of the checkpoint.
+  # Those of Keras models are drawn anew; who goes on has those of the checkpoint.
   'training.model.initial_weights',
 )
 # What configurations of earlier versions did not say, and mean.
 _NOT_SAID: dict[str, Any] = {
   'training.simulated_cohort_scale': 1.0,
-  'training.aggregation': aggregation.Aggregation().to_json(),
+  'training.aggregation': options.aggregation_to_json(options.Server()),
   'not_covered': [],
   'privacy.accountant': None,
   'simulated_cohort.as_planned.accountant': None,
@@ -377,7 +377,7 @@ def read_config(path: str) -> dict[str, Any]:
 def secret_seed(path: Optional[str]) -> int:
   """The seed of the run that goes on in a directory, or one that nobody can guess.
 
-  `path`: Of the run's directory; `None` if it has none.
+  `path`: The run's directory; `None` if it has none.
   """
   if path is not None and os.path.exists(os.path.join(path, CONFIG)):
     seed = (read_config(path).get('training') or {}).get('seed')

@@ -85,7 +85,7 @@ def load(
 ) -> Union[tf.keras.Model, TrainedModel]:
   """The model of a run, with the weights that were released last.
 
-  Of a run that was stopped, these are the weights of its last checkpoint. Where the
+  If the run was stopped, these are the weights of its last checkpoint. Where the
   ledger has later rounds, a line says so.
 
   Args:

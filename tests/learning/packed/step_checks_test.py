@@ -15,7 +15,7 @@ import tensorflow_federated as tff
 
 from tff_dp_aggregators.learning import models
 from tff_dp_aggregators.learning import packed
-from tff_dp_aggregators.learning.packed import trial
+from tff_dp_aggregators.learning.packed import step_checks
 
 _SPEC = (tf.TensorSpec([2]), tf.TensorSpec([1]))
 
@@ -63,20 +63,21 @@ def _training(*layers, spec=_SPEC):
 )
 def test_random_numbers_are_found(layer):
   training = _training(layer)
-  assert trial.random_operations(training)
+  assert step_checks.random_operations(training)
   with pytest.raises(ValueError, match='random.*stateless'):
-    trial.refuse_random_models(training)
+    step_checks.refuse_random_models(training)
 
 
 def test_a_layer_that_draws_is_named():
   training = _training(lambda: tf.keras.layers.Dropout(0.5, name='forgets'))
   with pytest.raises(ValueError, match=r'forgets/.*Dropout does'):
-    trial.refuse_random_models(training)
+    step_checks.refuse_random_models(training)
 
 
 def test_a_model_without_state_is_let_pass():
-  assert trial.random_operations(_training(_Stateless)) == []
-  assert trial.random_operations(_training(lambda: tf.keras.layers.Dense(3))) == []
+  assert step_checks.random_operations(_training(_Stateless)) == []
+  plain = _training(lambda: tf.keras.layers.Dense(3))
+  assert step_checks.random_operations(plain) == []
 
 
 def test_what_a_model_raises_is_told():
@@ -84,7 +85,7 @@ def test_what_a_model_raises_is_told():
     raise RuntimeError('no way')
 
   with pytest.raises(ValueError, match=r'float32\[None, 2\].*no way'):
-    trial.random_operations(_failing(fails))
+    step_checks.random_operations(_failing(fails))
 
 
 def _failing(fails):
@@ -103,4 +104,4 @@ def _failing(fails):
 
 def test_a_layer_with_weights_that_change_by_themselves_is_told():
   with pytest.raises(ValueError, match='changes variables of its own'):
-    trial.random_operations(_training(_Counting))
+    step_checks.random_operations(_training(_Counting))

@@ -27,17 +27,17 @@ from tff_dp_aggregators.base import machine
 from tff_dp_aggregators.base import version
 from tff_dp_aggregators.learning import fed_avg
 from tff_dp_aggregators.learning import models
+from tff_dp_aggregators.learning import options as options_lib
 from tff_dp_aggregators.learning import packed
 from tff_dp_aggregators.learning import population
 from tff_dp_aggregators.learning import sources
 from tff_dp_aggregators.learning.packed import function
 from tff_dp_aggregators.learning.packed import simulation
-from tff_dp_aggregators.learning.runs import described
 from tff_dp_aggregators.learning.runs import engines
+from tff_dp_aggregators.learning.runs import fingerprints
+from tff_dp_aggregators.learning.runs import fitting
 from tff_dp_aggregators.learning.runs import larger_cohort as larger_cohort_lib
 from tff_dp_aggregators.learning.runs import run_directory
-from tff_dp_aggregators.learning.runs.plans import aggregation as aggregation_lib
-from tff_dp_aggregators.learning.runs.plans import fitting
 
 # Settings that tell data or draws to whoever knows all the rest, by names with dots.
 _PRIVATE = (
@@ -65,56 +65,28 @@ _PRIVATE_IF_SAMPLED = (
   'training.schedule.num_clients',
   'training.schedule.stated.num_clients',
 )
-# Packs clients wherever that is possible.
-AUTO = 'auto'
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
   """Everything that decides what a run comes to.
 
-  Attributes:
-    training: What each client does, with the model.
-    server_optimizer: Applies the mean of updates.
-    clients: Who has which examples.
-    mechanism: Strategy, participation and noise; `None` for no privacy.
-    schedule: Who takes part when.
-    clip_norm: L2 bound of one client's update, the first one if it adapts; `None`
-      without mechanism, and with one whose parts have their own.
-    delta: At which epsilon is told.
-    target: What the mechanism was calibrated to, if it was.
-    seed: Of the order of clients' examples.
-    noise_seed: Of the noise; `None` for secret noise.
-    evaluate_every: Rounds between two evaluations.
-    packed_simulation: Whether clients are packed, or 'auto'.
-    flags: What else the configuration is to tell.
-    simulated_cohort_scale: By which factor the cohort is larger that the noise is for;
-      above 1 there is no guarantee.
-    not_covered: Sentences: what else was computed from clients' data without noise.
-    tuning: Among how many runs this one was chosen; `None` if that is not known.
-    data_facts: What it is to tell of the data; not private.
-    aggregation: What else is done with clients' updates.
-    nbafl: The plan of NbAFL that the noise is from; `None` if it is from none.
+  `server` has the optimizer that is used, and `mechanism` is that of the larger cohort
+  if one is simulated.
   """
 
   training: packed.LocalTraining
-  server_optimizer: tff.learning.optimizers.Optimizer
+  server: options_lib.Server
   clients: population.Population
   mechanism: Optional[joint_mechanism.AnyMechanism]
   schedule: sampling_lib.Schedule
   clip_norm: Optional[float]
   delta: float
   target: Optional[mechanism_lib.Target]
-  seed: int
-  noise_seed: Optional[int]
-  evaluate_every: int
-  packed_simulation: Union[bool, str]
-  flags: dict[str, Any]
+  seed: int  # Of the order of clients' examples.
+  evaluate_every: int = 1
+  options: options_lib.RunOptions = options_lib.RunOptions()
   simulated_cohort_scale: float = 1.0
-  not_covered: tuple[str, ...] = ()
-  tuning: Optional[inputs_lib.Tuning] = None
-  data_facts: Optional[dict[str, Any]] = None
-  aggregation: aggregation_lib.Aggregation = aggregation_lib.Aggregation()
   nbafl: Optional[accounting.nbafl.Nbafl] = None
 
   @functools.cached_property
@@ -127,7 +99,7 @@ class Plan:
       self.schedule.clients_per_round,
       self.schedule.num_clients,
     )
-    # Of one mechanism for all weights: `fitting` refuses others.
+    # It is one mechanism for all weights: `fitting` refuses others.
     return larger_cohort_lib.LargerCohort(
       facts, cast(accounting.Mechanism, self.mechanism)
     )
@@ -155,6 +127,11 @@ class Plan:
     return larger_cohort_lib.SpentByLarger(self.larger_cohort.mechanism, self.delta)
 
   @property
+  def noise_seed(self) -> Optional[int]:
+    """Seed of the noise; `None` for secret noise."""
+    return self.options.noise_seed
+
+  @property
   def num_rounds(self) -> int:
     """Rounds in all."""
     return self.schedule.num_rounds
@@ -168,9 +145,9 @@ class Plan:
 
   @functools.cached_property
   def noise_to_signal(self) -> Optional[np.ndarray]:
-    """How loud the noise of each round is: see `accounting.noise_to_signal`.
+    """Noise-to-signal ratio of each round: see `accounting.noise_to_signal`.
 
-    Of public numbers only, and so no secret of anybody. `None` without a mechanism.
+    It follows from public numbers only, and is no secret. `None` without a mechanism.
     """
     if self.added_noise is None:
       return None
@@ -211,14 +188,14 @@ class Plan:
   @property
   def packed(self) -> bool:
     """Whether clients are packed."""
-    if self.packed_simulation == AUTO:
+    if self.options.packed_simulation == options_lib.AUTO:
       return self.why_one_by_one is None
-    return bool(self.packed_simulation)
+    return bool(self.options.packed_simulation)
 
   @property
   def why_one_by_one(self) -> Optional[str]:
     """Why clients cannot be packed; `None` if they can."""
-    return self.aggregation.why_one_by_one(self.mechanism)
+    return fitting.why_one_by_one(self.server, self.mechanism)
 
   @property
   def clients_add_noise(self) -> bool:
@@ -234,7 +211,7 @@ class Plan:
   @property
   def sums_securely(self) -> bool:
     """Whether sums are to be secure, which the runtime has to simulate."""
-    return self.aggregation.inner.is_secure
+    return options_lib.INNER[self.server.inner_aggregator].is_secure
 
   @property
   def generator(self) -> str:
@@ -250,8 +227,9 @@ class Plan:
 
   def check(self) -> None:
     """Refuses what does not go together, before anything is written."""
-    self.aggregation.check(self.mechanism, self.clip_norm)
+    fitting.check_server(self.server, self.mechanism, self.clip_norm)
     if self.nbafl is not None:
+      assert self.mechanism is not None
       fitting.check_nbafl(
         self.nbafl,
         self.mechanism,
@@ -261,7 +239,7 @@ class Plan:
         self.clients,
       )
     fitting.check_clip_norm(self.mechanism, self.clip_norm)
-    fitting.check_packing(self.packed_simulation, self.why_one_by_one)
+    fitting.check_packing(self.options.packed_simulation, self.why_one_by_one)
     if self.clients_add_noise and self.noise_seed is not None and not self.packed:
       fitting.refuse_seed(self.noise_seed, can_be_packed=self.why_one_by_one is None)
     mean = self.mean()
@@ -297,29 +275,27 @@ class Plan:
         storage='in_process' if self.packed else 'auto',
         schedule=self.schedule,
         record_aggregation_factory=self._inner_aggregator(),
-        target_quantile=self.aggregation.target_quantile,
-        clip_learning_rate=self.aggregation.clip_learning_rate,
+        target_quantile=self.server.target_quantile,
+        clip_learning_rate=self.server.clip_learning_rate,
       )
     elif self.clip_norm is not None:
       made = aggregators.norm_clip(
         clip_norm=self.clip_norm,
         clients_per_round=self.schedule.clients_per_round,
-        order=2.0
-        if self.aggregation.clip_order is None
-        else self.aggregation.clip_order,
+        order=2.0 if self.server.clip_order is None else self.server.clip_order,
         record_aggregation_factory=self._inner_aggregator(),
       )
-    if made is not None and self.aggregation.not_private_signal_to_noise:
+    if made is not None and self.server.not_private_signal_to_noise:
       made = made.with_not_private_signal_to_noise()
     return made
 
   def _inner_aggregator(
     self,
   ) -> Optional[tff.aggregators.UnweightedAggregationFactory]:
-    name = self.aggregation.inner_aggregator
-    if name == aggregation_lib.SECURE:
+    name = self.server.inner_aggregator
+    if name == options_lib.SECURE:
       return aggregators.secure_sum()
-    if name == aggregation_lib.MODULAR:
+    if name == options_lib.MODULAR:
       assert self.added_noise is not None
       return aggregators.secure_modular_sum(bits=dict(self.added_noise.options)['bits'])
     return None
@@ -328,13 +304,13 @@ class Plan:
     """What makes one update of those of all clients."""
     made: tff.aggregators.UnweightedAggregationFactory
     made = self.mean() or tff.aggregators.UnweightedMeanFactory()
-    if self.aggregation.coordinate_bound is not None:
+    if self.server.coordinate_bound is not None:
       made = aggregators.CoordinateBoundsFactory(
-        made, bounds=self.aggregation.coordinate_bound
+        made, bounds=self.server.coordinate_bound
       )
     # The outer one is first.
-    if self.aggregation.zeroing_norm is not None:
-      made = aggregators.ZeroLargeFactory(made, norm=self.aggregation.zeroing_norm)
+    if self.server.zeroing_norm is not None:
+      made = aggregators.ZeroLargeFactory(made, norm=self.server.zeroing_norm)
     return made
 
   def check_cluster(self, scheduler: Any) -> None:
@@ -354,22 +330,17 @@ class Plan:
     self,
     data_directory: str,
     cluster: Optional[simulation.Cluster] = None,
-    timeout_seconds: Optional[float] = None,
   ) -> engines.Engine:
-    """What computes the rounds.
-
-    `cluster`: Who trains packs; `None` for this process.
-    `timeout_seconds`: How long a round of packs may take; `None` for any time.
-    """
+    """What computes the rounds; `cluster` trains packs, `None` is this process."""
     aggregator = self.aggregator()
     if self.packed:
       made = packed.PackedFedAvg(
         self.training,
         aggregator,
         self.clients.laid_out(data_directory),
-        server_optimizer=self.server_optimizer,
+        server_optimizer=self.server.optimizer,
         cluster=cluster,
-        timeout_seconds=timeout_seconds,
+        timeout_seconds=self.options.timeout_seconds,
       )
       return engines.PackedEngine(made, self.seed, self.clients.draw_ids, cluster)
     model, rates = self.training.model, self.training.schedule
@@ -378,11 +349,11 @@ class Plan:
         model,
         aggregator,
         client_optimizer_fn=self.training.optimizer,
-        server_optimizer_fn=self.server_optimizer,
+        server_optimizer_fn=self.server.optimizer,
       )
     else:
       process = fed_avg.build_scheduled_dp_fed_avg(
-        model, aggregator, rates, self.server_optimizer
+        model, aggregator, rates, self.server.optimizer
       )
     source = sources.ClientSource(
       self.clients.clients,
@@ -428,35 +399,38 @@ class Plan:
 
   def config(self) -> dict[str, Any]:
     """All of it, JSON-ready."""
-    model = self.training.model
+    model, tuning = self.training.model, self.options.tuning
     return {
       'program': 'tff_dp_aggregators.learning.train',
-      'flags': self.flags,
+      'flags': dict(self.options.settings or {}),
       'data_facts': self._data_facts(),
       'training': {
-        'model': described.model(model),
+        'model': fingerprints.model(model),
         'clients': self.clients.checksum,
         'schedule': self.schedule.to_json(),
         'batch_size': self.training.batch_size,
         'local_epochs': self.training.local_epochs,
-        'client_optimizer': described.optimizer(self.training.optimizer, model),
+        'client_optimizer': fingerprints.optimizer(self.training.optimizer, model),
         'client_learning_rates': self._client_learning_rates(),
-        'server_optimizer': described.optimizer(self.server_optimizer, model),
+        'server_optimizer': fingerprints.optimizer(self.server.optimizer, model),
         'evaluate_every': self.evaluate_every,
         'seed': self.seed,
         'simulation': 'packed' if self.packed else 'one TFF client for each client',
         'simulated_cohort_scale': self.simulated_cohort_scale,
-        # Of a mechanism it is in what is said of privacy.
+        # With a mechanism it is in what is said of privacy.
         'clip_norm_without_mechanism': (
           self.clip_norm if self.mechanism is None else None
         ),
-        'aggregation': self.aggregation.to_json(),
+        'aggregation': options_lib.aggregation_to_json(self.server),
       },
       'privacy': self._privacy() if self.larger_cohort is None else None,
       'simulated_cohort': self._simulated_cohort(),
       'nbafl': None if self.nbafl is None else dataclasses.asdict(self.nbafl),
-      'not_covered': list(self.not_covered),
-      'tuning': None if self.tuning is None else self.tuning.to_json(),
+      'not_covered': [
+        *self.options.not_covered,
+        *fitting.not_covered(self.server),
+      ],
+      'tuning': None if tuning is None else tuning.to_json(),
       'software': {
         **version.current().to_json(),
         'tensorflow': tf.__version__,
@@ -474,13 +448,13 @@ class Plan:
     rates = self.training.schedule
     if rates is None:
       return None
-    graph = described.graph_of_optimizers(rates.make, self.training.model)
+    graph = fingerprints.graph_of_optimizers(rates.make, self.training.model)
     return {**rates.to_json(), 'graph': graph}
 
   def _data_facts(self) -> Optional[dict[str, Any]]:
-    if self.data_facts is None:
+    if self.options.data_facts is None:
       return None
-    return run_directory.told_of_data(self.data_facts)
+    return run_directory.told_of_data(dict(self.options.data_facts))
 
   def _privacy(self) -> Optional[dict[str, Any]]:
     if self.mechanism is None:

@@ -15,8 +15,7 @@ import pytest
 import tensorflow as tf
 
 from tff_dp_aggregators.learning import models
-from tff_dp_aggregators.learning.runs import described
-from tff_dp_aggregators.learning.runs import graphs
+from tff_dp_aggregators.learning.runs import fingerprints
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 _SPEC = tf.TensorSpec([None, 2])
@@ -54,7 +53,7 @@ def test_operations_constants_and_functions_decide():
     lambda x: tf.split(x, 2, axis=1)[0],
     lambda x: tf.split(x, 2, axis=1)[1],
   ]
-  found = {graphs.fingerprint(function, _SPEC) for function in functions}
+  found = {fingerprints.graph_of(function, _SPEC) for function in functions}
   assert len(found) == len(functions)
 
 
@@ -65,15 +64,15 @@ def test_names_do_not():
   def plain(x):
     return tf.identity(_inner(2.0)(x))
 
-  assert graphs.fingerprint(named, _SPEC) == graphs.fingerprint(plain, _SPEC)
+  assert fingerprints.graph_of(named, _SPEC) == fingerprints.graph_of(plain, _SPEC)
 
 
 @pytest.mark.slow
 def test_another_process_makes_the_same_of_a_recurrent_model():
   program = (
     'import tensorflow as tf; tf.keras.layers.Dense(1)(tf.zeros([1, 1]));'
-    'from tests.learning.runs import graphs_test as here;'
-    'print(here.described.model(here._recurrent())["graph"])'
+    'from tests.learning.runs import fingerprints_test as here;'
+    'print(here.fingerprints.model(here._recurrent())["graph"])'
   )
   result = subprocess.run(
     [sys.executable, '-c', program],
@@ -83,4 +82,4 @@ def test_another_process_makes_the_same_of_a_recurrent_model():
     check=True,
     text=True,
   )
-  assert result.stdout.strip() == described.model(_recurrent())['graph']
+  assert result.stdout.strip() == fingerprints.model(_recurrent())['graph']

@@ -1,11 +1,17 @@
-"""Whether a mechanism goes with the cohorts that a schedule makes, and with packing."""
+"""Whether a mechanism goes with the rest of what a run is told.
 
+Loads no TensorFlow, so that programs refuse what does not go together at once.
+"""
+
+import math
 from typing import Any, Optional, Protocol
 
 from tff_dp_aggregators import accounting
 from tff_dp_aggregators import sampling
 from tff_dp_aggregators.accounting import joint_mechanism
 from tff_dp_aggregators.accounting.reports import nbafl_report
+from tff_dp_aggregators.base import checks
+from tff_dp_aggregators.learning import options as options_lib
 
 
 class TooFewExamplesError(ValueError):
@@ -20,10 +26,7 @@ class Clients(Protocol):
 
 
 def check_packing(packed_simulation: Any, why_one_by_one: Optional[str]) -> None:
-  """Refuses to pack clients who cannot be.
-
-  `why_one_by_one`: Why they cannot be; `None` if they can.
-  """
+  """Refuses to pack clients who cannot be."""
   if packed_simulation not in (True, False, 'auto'):
     raise ValueError(
       f"packed_simulation must be True, False or 'auto'; got {packed_simulation!r}."
@@ -38,11 +41,7 @@ def check_packing(packed_simulation: Any, why_one_by_one: Optional[str]) -> None
 def check_clip_norm(
   mechanism: Optional[joint_mechanism.AnyMechanism], clip_norm: Optional[float]
 ) -> None:
-  """Refuses a mechanism without clip norm, and one beside those of its parts.
-
-  `mechanism`: Of the run; `None` for none.
-  `clip_norm`: Bound of one client's update; `None` for none.
-  """
+  """Refuses a mechanism without clip norm, and one beside those of its parts."""
   if mechanism is None:
     return
   if mechanism.parts and clip_norm is not None:
@@ -57,10 +56,7 @@ def check_clip_norm(
 def check_scale(
   scale: float, mechanism: Optional[joint_mechanism.AnyMechanism]
 ) -> None:
-  """Refuses the noise of a larger cohort where that is not less.
-
-  `mechanism`: Of the run; `None` for none.
-  """
+  """Refuses the noise of a larger cohort where that is not less."""
   if scale != 1 and mechanism is not None and mechanism.parts:
     raise ValueError(
       f'simulated_cohort_scale={scale:g} does not go with a joint mechanism: what a '
@@ -129,25 +125,14 @@ def check_clients(
 
 
 def check_nbafl(
-  plan: Any,
-  mechanism: Optional[joint_mechanism.AnyMechanism],
+  plan: accounting.nbafl.Nbafl,
+  mechanism: joint_mechanism.AnyMechanism,
   clip_norm: Optional[float],
   delta: float,
   schedule: sampling.Schedule,
   clients: Clients,
 ) -> None:
-  """Refuses a run that is not the one that NbAFL plans.
-
-  `mechanism`: Of the run; `None` for none.
-  `clip_norm`: Bound of one client's update; `None` for none.
-  """
-  if not isinstance(plan, accounting.nbafl.Nbafl):
-    raise TypeError(f'nbafl must be an accounting.nbafl.Nbafl, got {plan!r}.')
-  if mechanism is None:
-    raise ValueError(
-      'nbafl does not go without a mechanism: give accounting.Mechanism('
-      '**nbafl.mechanism_arguments()), or leave it out.'
-    )
+  """Refuses a run that is not the one that NbAFL plans."""
   nbafl_report.check_cohorts(plan, schedule.to_json())
   nbafl_report.check(plan, mechanism, delta=delta, clip_norm=clip_norm)
   who, fewest = clients.fewest_examples()
@@ -156,6 +141,118 @@ def check_nbafl(
       f'{who} has {fewest} examples, and NbAFL counts on min_examples='
       f'{plan.min_examples} or more of each: its noise is too little for fewer. Leave '
       f'such clients out, or plan with min_examples={fewest}.'
+    )
+
+
+def check_server(
+  server: options_lib.Server,
+  mechanism: Optional[joint_mechanism.AnyMechanism],
+  clip_norm: Optional[float],
+) -> None:
+  """Refuses what does not go with a mechanism, or with none."""
+  for name in ('zeroing_norm', 'coordinate_bound'):
+    value = getattr(server, name)
+    if value is not None:
+      checks.check_number(name, value)
+      if not 0 < value < math.inf:
+        raise ValueError(f'{name} must be positive and finite; got {value}.')
+  _check_clip_order(server.clip_order, mechanism, clip_norm)
+  _check_inner(server.inner_aggregator, mechanism, clip_norm)
+  if server.not_private_signal_to_noise:
+    _check_signal(mechanism)
+  for name in ('target_quantile', 'clip_learning_rate'):
+    value = getattr(server, name)
+    if value is not None and (
+      mechanism is None or mechanism.clipped_count_stddev is None
+    ):
+      raise ValueError(
+        f'{name}={value:g} is for adaptive clipping, and this clip norm is fixed; '
+        'leave it out.'
+      )
+
+
+def why_one_by_one(
+  server: options_lib.Server, mechanism: Optional[joint_mechanism.AnyMechanism]
+) -> Optional[str]:
+  """Why clients cannot be packed; `None` if they can."""
+  if mechanism is not None and mechanism.has_integer_noise:
+    return (
+      f'each client draws its share of {mechanism.name} noise with a key of its own'
+    )
+  if options_lib.INNER[server.inner_aggregator].is_secure:
+    return f'inner_aggregator={server.inner_aggregator} sums what each client sends'
+  return None
+
+
+def not_covered(server: options_lib.Server) -> tuple[str, ...]:
+  """What is computed of clients' data without noise, a sentence each."""
+  if not server.not_private_signal_to_noise:
+    return ()
+  return (
+    "The norm of the clients' exact sum was measured in every round, beside the "
+    'noise: columns of metrics.csv, which are not private.',
+  )
+
+
+def _check_clip_order(
+  order: Optional[float],
+  mechanism: Optional[joint_mechanism.AnyMechanism],
+  clip_norm: Optional[float],
+) -> None:
+  if order is None:
+    return
+  checks.check_number('clip_order', order)
+  if not order >= 1:
+    raise ValueError(f'clip_order must be at least 1, or infinite; got {order}.')
+  if mechanism is not None:
+    raise ValueError(
+      f'clip_order={order:g} is for clipping without noise; {mechanism.name} clips '
+      f'{mechanism.clips_in_words()}, which its noise is for. Leave it out.'
+    )
+  if clip_norm is None:
+    raise ValueError(f'clip_order={order:g} needs a clip_norm.')
+
+
+def _check_inner(
+  name: str,
+  mechanism: Optional[joint_mechanism.AnyMechanism],
+  clip_norm: Optional[float],
+) -> None:
+  plain, secure, modular = options_lib.INNER
+  if name not in options_lib.INNER:
+    known = ', '.join(options_lib.INNER)
+    raise ValueError(f'unknown inner_aggregator {name!r}; known: {known}.')
+  if name == plain:
+    return
+  if mechanism is None and clip_norm is None:
+    raise ValueError(
+      f'inner_aggregator={name} does not go with updates that are not clipped: a '
+      'secure sum is of bounded integers. Give a mechanism or a clip_norm.'
+    )
+  has_integers = mechanism is not None and mechanism.has_integer_noise
+  if mechanism is not None and has_integers and name == secure:
+    raise ValueError(
+      f'inner_aggregator={name} does not go with {mechanism.name} noise, whose '
+      f'sums are modulo two to the bits; take {modular}, or {plain}.'
+    )
+  if not has_integers and name == modular:
+    raise ValueError(
+      f'inner_aggregator={name} is for integer noise (skellam, discrete_gaussian), '
+      f'whose sums may wrap around; take {secure}, or {plain}.'
+    )
+
+
+def _check_signal(mechanism: Optional[joint_mechanism.AnyMechanism]) -> None:
+  """Refuses to measure where there is no noise, or no sum without it."""
+  if mechanism is None:
+    raise ValueError(
+      'not_private_signal_to_noise needs a mechanism: without one there is no noise.'
+    )
+  if mechanism.noise_site != 'server':
+    raise ValueError(
+      'not_private_signal_to_noise does not go with noise_site='
+      f'{mechanism.noise_site}: what clients send has its noise already, and their '
+      'exact sum is nowhere. Measure with noise of the server, or leave it out.'
     )
 
 

@@ -1,0 +1,219 @@
+"""What `train` takes besides model, clients and mechanism, by what it is for.
+
+Loads no TensorFlow, so that programs refuse wrong flags at once. `runs.fitting` checks
+what has to go together with a mechanism.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, Union
+
+from tff_dp_aggregators.accounting import mechanism as mechanism_lib
+from tff_dp_aggregators.accounting.reports import inputs
+from tff_dp_aggregators.base import checks
+
+if TYPE_CHECKING:
+  import tensorflow_federated as tff
+
+# Packs clients wherever that is possible.
+AUTO = 'auto'
+
+
+class Inner(NamedTuple):
+  """What sums the clipped values of a round, with its help for a flag."""
+
+  help: str
+  is_secure: bool  # Secure sums are simulated here.
+
+
+SUM, SECURE, MODULAR = 'sum', 'secure_sum', 'secure_modular_sum'
+INNER = {
+  SUM: Inner('a plain sum', is_secure=False),
+  SECURE: Inner(
+    'a secure sum, with bounds that nothing exceeds; of everything but integer noise',
+    is_secure=True,
+  ),
+  MODULAR: Inner(
+    'a secure sum modulo two to the --bits; of integer noise alone', is_secure=True
+  ),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class ClientTraining:
+  """How the model is trained on each client of a round.
+
+  Attributes:
+    batch_size: Examples of a batch.
+    epochs: Passes over a client's examples in a round.
+    optimizer: One of `tff.learning.optimizers`; `None` for SGD with learning rate 0.1.
+      With `learning_rate_fn` it is a function of the learning rate.
+    learning_rate_fn: From the number of a round, from 0, to the learning rate of
+      clients in it, such as `lambda round_num: 0.1 * 0.99**round_num`. `optimizer` is
+      then a function such as `tff.learning.optimizers.build_sgdm`, the default. (A
+      schedule within an optimizer counts a client's steps, and begins anew in each
+      round.) `None` for the optimizer's own learning rate.
+    proximal_strength: How strongly training is pulled towards the server's model
+      (FedProx, arXiv:1812.06127); `None` for federated averaging.
+
+  Raises:
+    TypeError: If a number of batches or epochs is not an integer.
+    ValueError: If one is below 1.
+  """
+
+  batch_size: int = 16
+  epochs: int = 1
+  optimizer: Union[
+    'tff.learning.optimizers.Optimizer',
+    Callable[[Any], 'tff.learning.optimizers.Optimizer'],
+    None,
+  ] = None
+  learning_rate_fn: Optional[Callable[[int], float]] = None
+  proximal_strength: Optional[float] = None
+
+  def __post_init__(self) -> None:
+    checks.check_positive_int('batch_size', self.batch_size)
+    checks.check_positive_int('epochs', self.epochs)
+
+
+@dataclasses.dataclass(frozen=True)
+class Server:
+  """What the server does with clients' updates, besides what the mechanism says.
+
+  Attributes:
+    optimizer: Applies the mean of updates; `None` for that of `build_dp_fed_avg`, SGD
+      with learning rate 0.2 and momentum 0.9, although the strategies of `Mechanism`
+      are the best for plain sums: `ServerSchedule` has the strategy for momentum, and
+      its optimizer. `build_ftrl` is DP-FTRL, and with momentum DP-FTRLM, on the sum of
+      the means so far.
+    inner_aggregator: What sums the clipped updates: 'sum', 'secure_sum', or for integer
+      noise 'secure_modular_sum'. Secure sums are simulated, with the same result.
+    zeroing_norm: Updates of a larger L2 norm count as zeros; `None` for none. It must
+      not be chosen by looking at the clients' updates.
+    coordinate_bound: Largest magnitude of a coordinate of an update, before it is
+      clipped, chosen likewise; `None` for any.
+    clip_order: Without a mechanism, in which p-norm updates are clipped: at least 1,
+      `math.inf` for each entry, `None` for 2. A mechanism clips in that of its noise.
+    target_quantile: With adaptive clipping, which fraction of clients is to be left
+      unclipped; `None` for that of `aggregators.adaptive`.
+    clip_learning_rate: With adaptive clipping, its `learning_rate`; `None` likewise.
+    not_private_signal_to_noise: Whether to measure in each round how large the exact
+      sum is beside the noise, in columns of `metrics.csv`. It is not private, and the
+      report says that it is not covered.
+  """
+
+  optimizer: Optional['tff.learning.optimizers.Optimizer'] = None
+  inner_aggregator: str = SUM
+  zeroing_norm: Optional[float] = None
+  coordinate_bound: Optional[float] = None
+  clip_order: Optional[float] = None
+  target_quantile: Optional[float] = None
+  clip_learning_rate: Optional[float] = None
+  not_private_signal_to_noise: bool = False
+
+
+def aggregation_to_json(server: Server) -> dict[str, Any]:
+  """JSON-ready values of all but the optimizer."""
+  values = dataclasses.asdict(dataclasses.replace(server, optimizer=None))
+  del values['optimizer']
+  if server.clip_order is not None and math.isinf(server.clip_order):
+    values['clip_order'] = 'infinity'  # JSON has none.
+  return values
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluation:
+  """What the model is measured on while it is trained.
+
+  Attributes:
+    data: Inputs and labels, `(x, y)` or named `x` and `y`, of nobody whose privacy is
+      to be kept; `None` for no evaluation.
+    metrics: Measures besides the loss, by name: functions of the labels of all test
+      examples and the model's outputs, as in scikit-learn and Keras; a `MeanMetric`
+      where outputs are large; metrics of Keras, or their names. One named 'loss' is in
+      place of the model's. Or a list of some with names of their own. `None` for those
+      that a Keras model was compiled with.
+    every: Rounds between two evaluations; the last round is evaluated.
+
+  Raises:
+    TypeError: If `every` is not an integer.
+    ValueError: If it is below 1, or there are metrics and no data.
+  """
+
+  data: Any
+  metrics: Any = None
+  every: int = 1
+
+  def __post_init__(self) -> None:
+    checks.check_positive_int('every', self.every)
+    if self.data is None and self.metrics:
+      raise ValueError('metrics need data to be measured on.')
+
+
+@dataclasses.dataclass(frozen=True)
+class RunOptions:
+  """How a run is carried out, and what else is to be told of it.
+
+  Attributes:
+    noise_seed: Seed of the noise, in simulations that are to be repeated; `None` for
+      secret noise. Clients who are trained one by one, and make noise, draw their own
+      keys: they take none.
+    packed_simulation: Whether to pack clients; 'auto' packs them where that is
+      possible, and says why not where it is not.
+    checkpoint_seconds: Least time between two checkpoints.
+    timeout_seconds: How long a round may take; `None` for any time. One that takes
+      longer, because it hangs, say, ends with an error, and the same call goes on.
+    trusted_network: Whether a scheduler of another machine may be reached by `tcp://`,
+      as nobody else is on the network.
+    settings: What else is to be told in `config.json`, under `flags`; JSON-ready.
+    preprocessing: What made the clients' inputs of their data, which new data need as
+      well: JSON-ready, kept as `preprocessing.json`. It may be computed from clients'
+      data, as means are, so it is for nobody else to see.
+    target_epsilon: The target that the mechanism was calibrated to, for the report;
+      `None` for that of `Mechanism.for_target`, if it was at the same `delta`.
+    not_covered: What else was computed from clients' data without noise, a sentence
+      each, such as 'Features were scaled by the mean of all examples.' The report tells
+      it among what the guarantee does not cover.
+    tuning: Among how many runs on the same clients this one was chosen, and what all of
+      them together spend, for the report; `None` if that is not known.
+    data_facts: What is to be told there of the data, such as numbers of examples:
+      exact, and marked as not private; JSON-ready.
+
+  Raises:
+    TypeError: If `not_covered` or `tuning` is not of its type.
+    ValueError: If a sentence of `not_covered` is empty.
+  """
+
+  noise_seed: Optional[int] = None
+  packed_simulation: Union[bool, str] = AUTO
+  checkpoint_seconds: float = 30.0
+  timeout_seconds: Optional[float] = 3600.0
+  trusted_network: bool = False
+  settings: Optional[Mapping[str, Any]] = None
+  preprocessing: Optional[Mapping[str, Any]] = None
+  target_epsilon: Optional[float] = None
+  not_covered: Sequence[str] = ()
+  tuning: Optional[inputs.Tuning] = None
+  data_facts: Optional[Mapping[str, Any]] = None
+
+  def __post_init__(self) -> None:
+    object.__setattr__(self, 'not_covered', inputs.check_not_covered(self.not_covered))
+    object.__setattr__(self, 'tuning', inputs.check_tuning(self.tuning))
+
+
+@dataclasses.dataclass(frozen=True)
+class SimulatedCohort:
+  """A mechanism whose noise is as if cohort and population were `scale` times larger.
+
+  The noise is the mechanism's, divided by `scale`. Such a run shows what training on
+  so many clients would come to. **It carries no guarantee**, and all that it leaves
+  says so and names both cohorts.
+
+  Attributes:
+    mechanism: That of the larger cohort, with noise of the server.
+    scale: At least 1; with 1 it is the mechanism alone.
+  """
+
+  mechanism: Optional[mechanism_lib.Mechanism]
+  scale: float

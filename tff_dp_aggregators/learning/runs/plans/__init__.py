@@ -1,1 +1,0 @@
-"""What a run is to do, and whether its parts go together."""
