@@ -110,10 +110,7 @@ def from_file(path: str, unit: str) -> Vocabulary:
   """A public vocabulary."""
   where: dict[str, int] = {}
   with lines.opened(path) as file:
-    try:
-      content = file.read()
-    except UnicodeDecodeError as e:
-      raise lines.not_utf8(path) from e
+    content = file.read()
   if unit == 'character':
     entries = list(dict.fromkeys(content))
   else:
