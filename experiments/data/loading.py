@@ -489,7 +489,7 @@ def _of_texts(
   """A population of sequences of tokens."""
   assert rows.texts is not None and files.text_unit is not None
   unit = files.text_unit
-  length = texts_lib.sequence_length(unit, files.sequence_length)
+  length = files.sequence_length or texts_lib.SEQUENCE_LENGTHS[unit]
   if files.vocabulary is not None:
     vocabulary = texts_lib.from_file(files.vocabulary, unit)
   else:

@@ -2,7 +2,8 @@
 
 Tokens are numbered as `tff.simulation.baselines.shakespeare` and `stackoverflow` do: 0
 is padding, then the vocabulary, then one for all that is not in it, beginning of text
-and end of text. An example is `tokens[:-1]`, whose labels are `tokens[1:]`.
+and end of text. A sequence has one token more than an example, whose inputs are all but
+the last, and whose labels all but the first.
 
 A text goes on, where it is longer, in a further sequence, so nothing of it is lost;
 the last sequence is padded. That is what the baseline of Shakespeare does, with 80
@@ -12,9 +13,9 @@ after 20 words instead, and knows the 10,000 most frequent ones.
 
 import collections
 import dataclasses
+import functools
 import os
-from collections.abc import Iterable
-from typing import Optional
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -24,7 +25,6 @@ from .formats import lines
 PADDING = 0
 SEQUENCE_LENGTHS = {'character': 80, 'word': 20}
 VOCABULARY_SIZES = {'character': 256, 'word': 10_000}
-_SPECIAL = ('<pad>', '<oov>', '<bos>', '<eos>')
 _NUM_CHARACTERS = 0x110000
 
 
@@ -42,19 +42,26 @@ class Vocabulary:
     [[4, 1, 2, 3, 5]]
     >>> vocabulary.sequences('to be or', 3).tolist()
     [[4, 1, 2, 3], [5, 0, 0, 0]]
+    >>> vocabulary.sentence(['to', 'be', 'or'], length=2).tolist()
+    [4, 1, 2]
   """
 
   unit: str
   entries: tuple[str, ...]
 
   def __post_init__(self) -> None:
-    places = {entry: place for place, entry in enumerate(self.entries, start=1)}
-    object.__setattr__(self, '_places', places)
-    if self.unit == 'character':
-      by_character = np.full(_NUM_CHARACTERS, self.unknown, np.int32)
-      for entry, place in places.items():
-        by_character[ord(entry)] = place
-      object.__setattr__(self, '_by_character', by_character)
+    if len(self._places) != len(self.entries):
+      raise ValueError('an entry of the vocabulary is there twice.')
+
+  @functools.cached_property
+  def _places(self) -> Mapping[str, int]:
+    return {entry: place for place, entry in enumerate(self.entries, start=1)}
+
+  @functools.cached_property
+  def _by_character(self) -> np.ndarray:
+    found = np.full(_NUM_CHARACTERS, self.unknown, np.int32)
+    found[[ord(entry) for entry in self.entries]] = range(1, self.unknown)
+    return found
 
   @property
   def unknown(self) -> int:
@@ -62,24 +69,34 @@ class Vocabulary:
     return len(self.entries) + 1
 
   @property
+  def begin(self) -> int:
+    """The token before a text."""
+    return len(self.entries) + 2
+
+  @property
+  def end(self) -> int:
+    """The token after a text."""
+    return len(self.entries) + 3
+
+  @property
   def num_tokens(self) -> int:
     """How many tokens there are, special ones included."""
-    return len(self.entries) + len(_SPECIAL)
+    return len(self.entries) + 4
 
   @property
   def names(self) -> tuple[str, ...]:
     """What tokens are called."""
-    return (_SPECIAL[0], *self.entries, *_SPECIAL[1:])
+    return ('<pad>', *self.entries, '<oov>', '<bos>', '<eos>')
 
   def tokens(self, text: str) -> np.ndarray:
     """Tokens of a text with those of its beginning and end; int32."""
+    found: Sequence[int]
     if self.unit == 'character':
-      found = self._by_character[_code_points(text)]  # type: ignore[attr-defined]
+      code_points = text.encode('utf-32-le', 'surrogatepass')
+      found = self._by_character[np.frombuffer(code_points, np.uint32)]
     else:
-      places = self._places  # type: ignore[attr-defined]
-      found = [places.get(word, self.unknown) for word in text.split()]
-    begin, end = self.unknown + 1, self.unknown + 2
-    return np.concatenate([[begin], found, [end]]).astype(np.int32)
+      found = [self._places.get(word, self.unknown) for word in text.split()]
+    return np.concatenate([[self.begin], found, [self.end]]).astype(np.int32)
 
   def sequences(self, text: str, length: int) -> np.ndarray:
     """Tokens of a text cut into sequences, the last one padded.
@@ -92,9 +109,25 @@ class Vocabulary:
     found[: len(tokens)] = tokens
     return found.reshape(count, length + 1)
 
+  def sentence(self, words: Sequence[str], length: int) -> np.ndarray:
+    """A sentence as one sequence; what is longer is cut, and then has no end.
 
-def _code_points(text: str) -> np.ndarray:
-  return np.frombuffer(text.encode('utf-32-le', 'surrogatepass'), np.uint32)
+    Returns int32 of shape [length + 1].
+    """
+    tokens = [self._places.get(word, self.unknown) for word in words[:length]]
+    if len(tokens) < length:
+      tokens.append(self.end)
+    found = np.full(length + 1, PADDING, np.int32)
+    found[0], found[1 : len(tokens) + 1] = self.begin, tokens
+    return found
+
+
+def examples(sequences: np.ndarray) -> dict[str, np.ndarray]:
+  """Inputs and labels of sequences: each token's label is the next."""
+  return {
+    'x': np.ascontiguousarray(sequences[:, :-1]),
+    'y': np.ascontiguousarray(sequences[:, 1:]),
+  }
 
 
 def most_frequent(texts: Iterable[str], unit: str, size: int) -> Vocabulary:
@@ -110,10 +143,7 @@ def from_file(path: str, unit: str) -> Vocabulary:
   """A public vocabulary."""
   where: dict[str, int] = {}
   with lines.opened(path) as file:
-    try:
-      content = file.read()
-    except UnicodeDecodeError as e:
-      raise lines.not_utf8(path) from e
+    content = file.read()
   if unit == 'character':
     entries = list(dict.fromkeys(content))
   else:
@@ -131,8 +161,3 @@ def from_file(path: str, unit: str) -> Vocabulary:
   if not entries:
     raise problems.DataError(f'{os.path.abspath(path)} is empty; it must have entries.')
   return Vocabulary(unit, tuple(entries))
-
-
-def sequence_length(unit: str, given: Optional[int]) -> int:
-  """Tokens of an example."""
-  return SEQUENCE_LENGTHS[unit] if given is None else given

@@ -19,7 +19,7 @@ from typing import Any, Callable, Optional
 import numpy as np
 
 from ..data import population
-from ..data import tokens
+from ..data import texts
 from ..options import data as data_options
 from . import task
 
@@ -292,9 +292,12 @@ CIFAR100 = _task(
 # with those for padding, all others, beginning and end there are 90. All tokens but
 # padding count in loss and accuracy. The characters are in the order of that
 # baseline.
-CHARACTERS = tokens.Vocabulary(
-  'dhlptx@DHLPTX $(,048cgkoswCGKOSW[_#\'/37;?bfjnrvzBFJNRVZ"&*.26:\naeimquyAEIMQUY]!'
-  '%)-159\r'
+CHARACTERS = texts.Vocabulary(
+  'character',
+  tuple(
+    'dhlptx@DHLPTX $(,048cgkoswCGKOSW[_#\'/37;?bfjnrvzBFJNRVZ"&*.26:\naeimquyAEIMQUY]!'
+    '%)-159\r'
+  ),
 )
 
 
@@ -302,7 +305,7 @@ def _snippets(serialized: list[bytes]) -> dict[str, np.ndarray]:
   snippets = _features(serialized, snippets=('string', []))['snippets']
   # A character is a byte, as there; those beyond ASCII are out of vocabulary.
   sequences = [CHARACTERS.sequences(each.decode('latin-1'), 80) for each in snippets]
-  return tokens.examples(np.concatenate(sequences))
+  return texts.examples(np.concatenate(sequences))
 
 
 SHAKESPEARE = _task(
@@ -359,7 +362,7 @@ def _check_paths(options: data_options.Data) -> None:
   _paths(options)
 
 
-def _vocabulary(path: str) -> tokens.Vocabulary:
+def _vocabulary(path: str) -> texts.Vocabulary:
   """The most frequent words, in the order of the file."""
   try:
     if path.endswith('.tar.bz2'):
@@ -380,7 +383,7 @@ def _vocabulary(path: str) -> tokens.Vocabulary:
     words.append(parts[0])
   if not words:
     raise ValueError(f'{path} has no words.')
-  return tokens.Vocabulary(words)
+  return texts.Vocabulary('word', tuple(words))
 
 
 def _stackoverflow(options: data_options.Data) -> population.Population:
@@ -393,7 +396,7 @@ def _stackoverflow(options: data_options.Data) -> population.Population:
     found = _features(serialized, tokens=('string', []))['tokens']
     sentences = (each.decode('utf-8', 'replace').split(' ') for each in found)
     rows = [vocabulary.sentence(words, _LENGTH) for words in sentences]
-    return tokens.examples(np.stack(rows))
+    return texts.examples(np.stack(rows))
 
   unscored = (vocabulary.unknown, vocabulary.begin, vocabulary.end)
   made = _population(

@@ -129,7 +129,8 @@ def chosen(values: flags.FlagValues, num_clients: int) -> str:
 
 def _name(path: str) -> str:
   """The file's name without ending, as it may be in the name of a directory."""
-  stem = os.path.splitext(os.path.basename(os.path.abspath(path)))[0]
+  name = os.path.basename(os.path.abspath(path))
+  stem = os.path.splitext(re.sub(r'\.gz$', '', name, flags=re.IGNORECASE))[0]
   return re.sub(r'[^\w.-]+', '_', stem).strip('._-') or 'data'
 
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from ..data import partition
 from ..data import population
-from ..data import tokens
+from ..data import texts
 from ..options import data as data_options
 
 
@@ -113,7 +113,7 @@ def shape_of_classes(
 
 
 def shape_of_tokens(
-  vocabulary: tokens.Vocabulary, length: int, **unscored: Any
+  vocabulary: texts.Vocabulary, length: int, **unscored: Any
 ) -> population.Shape:
   """Sequences of tokens, of which each is to be predicted."""
   return population.Shape(
@@ -123,6 +123,6 @@ def shape_of_tokens(
     'tokens',
     vocabulary.num_tokens,
     vocabulary.names,
-    ignored_labels=(tokens.PADDING,),
+    ignored_labels=(texts.PADDING,),
     **unscored,
   )

@@ -16,7 +16,7 @@ import sysconfig
 import numpy as np
 
 from ..data import population
-from ..data import tokens
+from ..data import texts
 from ..options import data as data_options
 from . import task
 
@@ -25,7 +25,7 @@ _MOST_SEQUENCES = 24
 _LEAST_CHARACTERS = 1000
 _LEFT_OUT = ('site-packages', 'dist-packages', 'test', 'tests', 'idle_test')
 _HELD_OUT = 10  # One in so many.
-VOCABULARY = tokens.Vocabulary(['\n', *(chr(code) for code in range(32, 127))])
+VOCABULARY = texts.Vocabulary('character', ('\n', *map(chr, range(32, 127))))
 
 
 def files() -> list[str]:
@@ -64,7 +64,7 @@ def _examples(name: str) -> dict[str, np.ndarray]:
   with open(os.path.join(_root(), name), encoding='utf-8', errors='replace') as file:
     text = file.read(_MOST_SEQUENCES * (_LENGTH + 1) - 1)
   sequences = VOCABULARY.sequences(text, _LENGTH)
-  return tokens.examples(sequences[:_MOST_SEQUENCES])
+  return texts.examples(sequences[:_MOST_SEQUENCES])
 
 
 def load(options: data_options.Data) -> population.Population:

@@ -7,24 +7,22 @@ import os
 from typing import Optional
 
 from .. import problems
-from . import csv_file
 from . import folder
-from . import json_lines
+from . import lines
 from . import npz
-from . import parquet
 from . import source
 from . import sqlite_clients
-from . import text
+from . import tables
 
 FORMATS = {
   each.name: each
   for each in (
-    csv_file.FORMAT,
-    json_lines.FORMAT,
+    tables.CSV,
+    lines.JSON,
     npz.FORMAT,
     sqlite_clients.FORMAT,
-    text.FORMAT,
-    parquet.FORMAT,
+    lines.TEXT,
+    tables.PARQUET,
   )
 }
 
@@ -43,7 +41,10 @@ def of(path: str, name: Optional[str] = None) -> source.Format:
     return FORMATS[name]
   file = _some_file(path)
   for each in FORMATS.values():
-    if file.lower().endswith(each.endings):
+    plain = file.lower()
+    if each in (tables.CSV, lines.JSON, lines.TEXT):
+      plain = plain.removesuffix(lines.PACKED)
+    if plain.endswith(each.endings):
       return each
   endings = (ending for each in FORMATS.values() for ending in each.endings)
   raise problems.DataError(
@@ -95,8 +96,8 @@ def open_data(path: str, name: Optional[str], wanted: source.Wanted) -> source.S
 
   def open_file(file: str) -> source.Source:
     file_format = of(file, name)
-    if file_format is text.FORMAT:
-      return text.WholeFile(file, wanted)
+    if file_format is lines.TEXT:
+      return lines.WholeFile(file, wanted)
     return file_format.open(file, wanted)
 
   return folder.Folder(path, open_file)

@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Callable
 
 from .. import problems
+from . import lines
 from . import source
 
 # Opens one of the files.
@@ -70,7 +71,7 @@ class Folder:
       kinds[kind] = entry.name
       if kind == 'file':
         _check_file(entry)
-        yield os.path.splitext(entry.name)[0], entry.path
+        yield os.path.splitext(_unpacked(entry.name))[0], entry.path
         continue
       is_empty = True
       for inner in _entries(entry.path):
@@ -87,6 +88,10 @@ class Folder:
           f'{entry.path}: client {entry.name!r} has no examples; remove the folder, or '
           'fill it in.'
         )
+
+
+def _unpacked(name: str) -> str:
+  return name[: -len(lines.PACKED)] if name.lower().endswith(lines.PACKED) else name
 
 
 def _check_file(entry: 'os.DirEntry[str]') -> None:

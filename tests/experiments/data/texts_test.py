@@ -13,34 +13,55 @@ from tensorflow_federated.python.simulation.baselines.stackoverflow import (
 
 from experiments.data import problems
 from experiments.data import texts
+from experiments.tasks import databases
 from tests.experiments.data import own_data
 
+SPEC = client_spec.ClientSpec(num_epochs=1, batch_size=100, shuffle_buffer_size=1)
 
-@pytest.mark.parametrize('length', [0, 1, 78, 79, 80, 81, 200])
-def test_characters_are_the_sequences_of_the_baseline_of_shakespeare(length):
-  text = ('To be, or not to be: that is the question {~}' * 9)[:length]
-  preprocess = shakespeare.create_preprocess_fn(
-    client_spec.ClientSpec(1, batch_size=100, shuffle_buffer_size=1), 80
+
+def _of_baseline(preprocess, key, found):
+  dataset = tf.data.Dataset.from_tensor_slices({key: found})
+  batches = list(preprocess(dataset).as_numpy_iterator())
+  return [np.concatenate(each) for each in zip(*batches)]
+
+
+def test_characters_are_the_sequences_of_the_baseline_of_shakespeare():
+  whole = b"To be? 'Twas 9 of \xc3\xa9 {~}\n" * 9
+  found = [whole[:length] for length in (0, 1, 78, 79, 80, 81, 200)]
+  preprocess = shakespeare.create_preprocess_fn(SPEC, 80)
+  expected = _of_baseline(preprocess, 'snippets', found)
+  sequences = [
+    databases.CHARACTERS.sequences(each.decode('latin-1'), 80) for each in found
+  ]
+  made = texts.examples(np.concatenate(sequences))
+  assert np.array_equal(made['x'], expected[0])
+  assert np.array_equal(made['y'], expected[1])
+  assert list(databases.CHARACTERS.entries) == shakespeare.CHAR_VOCAB
+  assert databases.CHARACTERS.num_tokens == len(shakespeare.CHAR_VOCAB) + 4
+
+
+def test_words_are_the_sentences_of_the_baseline_of_stackoverflow():
+  words = ('the', 'of', 'list', '<URL>')
+  found = ['the list of  lists', 'the', 'a b c d e f', 'of of of of of', '']
+  vocabulary = texts.Vocabulary('word', words)
+  preprocess = stackoverflow.create_preprocess_fn(SPEC, list(words), 5)
+  x, y = _of_baseline(preprocess, 'tokens', found)
+  rows = np.stack([vocabulary.sentence(each.split(' '), 5) for each in found])
+  made = texts.examples(rows)
+  assert np.array_equal(made['x'], x)
+  assert np.array_equal(made['y'], y)
+  # What is short is a sequence as well.
+  sequence = vocabulary.sequences('the list', 5)
+  assert np.array_equal(sequence[0], vocabulary.sentence(['the', 'list'], 5))
+  special = stackoverflow.get_special_tokens(len(words))
+  assert (texts.PADDING, [vocabulary.unknown], vocabulary.begin, vocabulary.end) == (
+    special.padding,
+    special.out_of_vocab,
+    special.beginning_of_sentence,
+    special.end_of_sentence,
   )
-  (expected,) = preprocess(tf.data.Dataset.from_tensor_slices({'snippets': [text]}))
-  vocabulary = texts.Vocabulary('character', tuple(shakespeare.CHAR_VOCAB))
-  found = vocabulary.sequences(text, 80)
-  assert np.array_equal(found[:, :-1], expected[0])
-  assert np.array_equal(found[:, 1:], expected[1])
-  assert vocabulary.num_tokens == len(shakespeare.CHAR_VOCAB) + 4
-
-
-def test_words_of_a_short_sentence_are_the_sequence_of_the_baseline_of_stackoverflow():
-  words = ('a', 'question', 'python')
-  preprocess = stackoverflow.create_preprocess_fn(
-    client_spec.ClientSpec(1, batch_size=1, shuffle_buffer_size=1), list(words), 10
-  )
-  text = 'a question about python'
-  dataset = tf.data.Dataset.from_tensor_slices({'tokens': [text]})
-  (expected,) = preprocess(dataset)
-  found = texts.Vocabulary('word', words).sequences(text, 10)
-  assert np.array_equal(found[:, :-1], expected[0])
-  assert np.array_equal(found[:, 1:], expected[1])
+  with pytest.raises(ValueError, match='twice'):
+    texts.Vocabulary('word', ('a', 'a'))
 
 
 def test_the_most_frequent_are_known_and_of_equals_the_first_in_order():

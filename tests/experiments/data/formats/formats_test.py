@@ -1,7 +1,9 @@
 """Formats: the same rows are the same population, whatever file they are in."""
 
+import gzip
 import zipfile
 
+import duckdb
 import numpy as np
 import pytest
 
@@ -239,19 +241,52 @@ def test_what_cannot_be_read_is_said_with_the_remedy(tmp_path):
       own_data.load(path, label_column='y')
 
 
-def test_parquet_is_read_where_pyarrow_is_installed(of_csv, tmp_path):
-  path = tmp_path / 'data.parquet'
-  path.write_bytes(b'PAR1')
-  try:
-    import pyarrow
-    import pyarrow.parquet
-  except ModuleNotFoundError:
-    with pytest.raises(problems.DataError, match='pip install pyarrow'):
-      own_data.load_rows(path)
-    return
-  table = pyarrow.Table.from_pylist(own_data.ROWS)
-  pyarrow.parquet.write_table(table, path)
+def _write_parquet(path, query):
+  duckdb.execute(f"COPY ({query}) TO '{path}' (FORMAT parquet)")
+  return path
+
+
+def test_parquet_is_the_population_of_the_csv(of_csv, tmp_path):
+  csv = own_data.write_csv(tmp_path / 'data.csv')
+  query = f"SELECT who, age, height::DOUBLE AS height, bought FROM '{csv}'"
+  path = _write_parquet(tmp_path / 'data.parquet', query)
   assert own_data.same(of_csv, own_data.load_rows(path))
+
+
+@pytest.mark.parametrize(
+  ('who', 'x', 'message'),
+  [
+    ('16777216::FLOAT', 1, 'row 1: who is .*which stands for several whole numbers'),
+    ("'a'", 'if(i = 7, NULL, i)', 'row 8: x is empty'),
+    ('NULL::VARCHAR', 1, 'row 1: who is empty'),
+    ("DATE '2023-01-01'", 1, 'row 1: who is .*neither text nor a number'),
+  ],
+)
+def test_what_is_wrong_in_parquet_is_named_by_row(who, x, message, tmp_path):
+  query = f'SELECT {who} AS who, {x} AS x, i % 2 AS y FROM range(9) t(i)'
+  path = _write_parquet(tmp_path / 'data.parquet', query)
+  with pytest.raises(problems.DataError, match=message):
+    own_data.load(path, client_column='who', label_column='y')
+  path.write_bytes(b'PAR1')
+  with pytest.raises(problems.DataError, match='is no Parquet file'):
+    own_data.load(path, client_column='who', label_column='y')
+
+
+def test_gzipped_files_are_the_population_of_the_csv(of_csv, tmp_path):
+  for write, name in (
+    (own_data.write_csv, 'data.csv'),
+    (own_data.write_json, 'data.jsonl'),
+  ):
+    content = write(tmp_path / name).read_bytes()
+    path = tmp_path / f'{name}.gz'
+    path.write_bytes(gzip.compress(content))
+    assert own_data.same(of_csv, own_data.load_rows(path))
+    packed = bytearray(gzip.compress(content))
+    packed[-8] ^= 1  # Of the checksum.
+    for damaged in (packed, packed[: len(packed) // 2], content):
+      path.write_bytes(damaged)
+      with pytest.raises(problems.DataError, match='cannot be unpacked'):
+        own_data.load_rows(path)
 
 
 def test_every_format_is_there_under_its_name_and_its_endings():

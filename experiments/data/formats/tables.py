@@ -1,0 +1,312 @@
+"""Tables that DuckDB reads: CSV, in UTF-8 with a line of names, and Parquet.
+
+Nothing is guessed: every field of CSV is read as text, or as the number that it is said
+to be. Where DuckDB does not read a file, or would pass over what may be an error in it,
+Python's csv module reads it, row by row: it finds the line of what is wrong.
+"""
+
+import collections
+import csv
+import glob
+import itertools
+import mmap
+import os
+import re
+import shlex
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any, Optional
+
+import numpy as np
+
+from .. import problems
+from . import lines
+from . import source
+
+# Characters. A quote that is not closed would take in the rest of the file.
+_LONGEST_FIELD = 2**24
+# DuckDB has room for 2,048 rows of all columns.
+_MOST_COLUMNS = 500
+_TAB = '\t'
+# Of files that are not told what they have.
+_SEPARATORS = (';', _TAB, '|', ',')
+_QUOTED = re.compile('"[^"]*"')
+_BREAK = re.compile(r'\r\n|\r|\n')
+# In files with these, DuckDB and Python do not agree on where rows end.
+_ODD = (b'\r', b'\0', b'\n\n')
+_SETTINGS = {
+  'threads': 1,
+  'memory_limit': '512MB',
+  'temp_directory': '',
+  'autoinstall_known_extensions': False,
+}
+
+
+class CsvFile:
+  """A file of which only its head was read."""
+
+  def __init__(self, path: str, wanted: source.Wanted):
+    """Reads the head."""
+    self.path = path
+    is_tsv = path.lower().removesuffix(lines.PACKED).endswith('.tsv')
+    self._delimiter = wanted.separator or (_TAB if is_tsv else ',')
+    if wanted.separator is None:
+      self._check_separator()
+    with lines.opened(path) as file:
+      head = self._names(self._reader(file))
+    self.columns = tuple(head)
+    counts = collections.Counter(head)
+    for number, name in enumerate(head, start=1):
+      if not name.strip():
+        raise problems.DataError(
+          f'{path}, line 1: column {number} of {len(head)} has no name; name each. '
+          'pandas writes its index so, unless by .to_csv(..., index=False).'
+        )
+      if counts[name] > 1:
+        raise problems.DataError(
+          f'{path}, line 1: two columns are called {name!r}; names must differ.'
+        )
+
+  def _check_separator(self) -> None:
+    """Refuses a first line in which another separator is more often than its own."""
+    with lines.opened(self.path) as file:
+      line = file.readline(_LONGEST_FIELD)
+    unquoted = _QUOTED.sub('', line)
+    likely = max(_SEPARATORS, key=unquoted.count)
+    if unquoted.count(likely) > unquoted.count(self._delimiter):
+      raise problems.DataError(
+        f'{self.path}, line 1 has more of {likely!r} than of {self._delimiter!r}, by '
+        f'which its names are separated: {problems.shown(line.strip())}. Give '
+        f'{_flag(likely)} if that is what separates them, or {_flag(self._delimiter)} '
+        'if not.'
+      )
+
+  def batches(
+    self, wanted: Sequence[str], numbers: Collection[str] = ()
+  ) -> Iterator[source.Batch]:
+    """All rows; see `source.Source`."""
+    import duckdb  # Here, because checks of flags need none.
+
+    all_places = {name: place for place, name in enumerate(self.columns)}
+    places = {name: all_places[name] for name in wanted}
+    may_be_fast = self._is_plain()
+    with lines.opened(self.path) as file:
+      reader = self._reader(file)
+      self._names(reader)
+      while True:
+        before = reader.line_num
+        rows = self._rows(reader)
+        if not rows:
+          return
+        columns = tuple(zip(*rows))
+        yield source.Batch(
+          len(rows),
+          {name: columns[place] for name, place in places.items()},
+          None,
+          _Where(self.path, before, reader.line_num, rows),
+        )
+        # By the first rows it was decided what are numbers.
+        if may_be_fast and reader.line_num == 1 + len(rows):
+          done = 0
+          try:
+            for batch in self._plain_batches(reader.line_num, places, numbers):
+              yield batch
+              done += batch.num_rows
+            return
+          except (duckdb.Error, _NotAllNumbersError):
+            collections.deque(itertools.islice(reader, done), maxlen=0)
+        may_be_fast = False
+
+  def _is_plain(self) -> bool:
+    """Whether there is nothing in the file that DuckDB reads in a way of its own."""
+    if len(self.columns) > _MOST_COLUMNS or self.path.lower().endswith(lines.PACKED):
+      return False
+    with open(self.path, 'rb') as file:
+      with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        return all(content.find(each) < 0 for each in _ODD)
+
+  def _plain_batches(
+    self, passed: int, places: dict[str, int], numbers: Collection[str]
+  ) -> Iterator[source.Batch]:
+    """Rows behind so many lines, each of which is one, as DuckDB reads them."""
+    names = [f'c{place}' for place in range(len(self.columns))]
+    columns = ', '.join(f"'{name}': 'VARCHAR'" for name in names)
+    delimiter = "'" if self._delimiter == "'" else ''
+    table = (
+      f'read_csv({_literal(glob.escape(self.path))}, auto_detect=false, header=false, '
+      f"skip={passed}, delim='{delimiter}{self._delimiter}', quote='\"', escape='\"', "
+      "strict_mode=true, allow_quoted_nulls=false, compression='none', "
+      f'buffer_size={2**22}, hive_partitioning=false, columns={{{columns}}})'
+    )
+    as_numbers = frozenset(numbers)
+    values = (
+      # Python reads 1_000 as well, which nobody means.
+      f"if(contains({names[place]}, '_'), NULL, try_cast({names[place]} AS DOUBLE))"
+      if name in as_numbers
+      else f"coalesce({names[place]}, '')"
+      for name, place in places.items()
+    )
+    query = f'SELECT {", ".join(values)} FROM {table}'
+    kinds = [
+      (f'c{place}', np.float64 if name in as_numbers else object)
+      for name, place in places.items()
+    ]
+    for rows in _queried(query, len(places)):
+      array = np.array(rows, kinds)
+      found: dict[str, source.Values] = {}
+      for name, place in places.items():
+        values_of = array[f'c{place}']
+        found[name] = values_of if name in as_numbers else values_of.tolist()
+        if name in as_numbers and np.isnan(values_of).any():  # As NULL is.
+          raise _NotAllNumbersError
+      yield source.Batch(len(rows), found, None, self._where(passed))
+      passed += len(rows)
+
+  def _where(self, passed: int) -> Any:
+    """Lines of rows behind so many, the names included, counted only when asked for."""
+
+    def where(number: int) -> str:
+      with lines.opened(self.path) as file:
+        reader = self._reader(file)
+        collections.deque(itertools.islice(reader, passed + number), maxlen=0)
+        return f'{self.path}, line {reader.line_num + 1}'
+
+    return where
+
+  def _reader(self, file: Any) -> Any:
+    csv.field_size_limit(_LONGEST_FIELD)
+    return csv.reader(file, delimiter=self._delimiter, strict=True)
+
+  def _names(self, reader: Any) -> list[str]:
+    rows = self._take(reader, 1)
+    if not rows or not rows[0]:
+      raise problems.DataError(
+        f'{self.path} is empty; its first line must have the names of the columns.'
+      )
+    return rows[0]
+
+  def _take(self, reader: Any, count: int) -> list[list[str]]:
+    try:
+      return list(itertools.islice(reader, count))
+    except csv.Error as e:
+      raise problems.DataError(
+        f'{self.path}, line {self._line_of_error()}: {e}. Is a quote of the row that '
+        'begins there not closed, or not doubled inside quotes?'
+      ) from e
+
+  def _line_of_error(self) -> int:
+    """The first line of the row that the csv module does not read."""
+    with lines.opened(self.path) as file:
+      reader = self._reader(file)
+      while True:
+        line = int(reader.line_num) + 1
+        try:
+          next(reader)
+        except csv.Error:
+          return line
+
+  def _rows(self, reader: Any) -> list[list[str]]:
+    """The next rows, of which each has as many fields as there are columns."""
+    before, width = reader.line_num, len(self.columns)
+    rows = self._take(reader, lines.rows_at_a_time(width))
+    bad = next((i for i, row in enumerate(rows) if len(row) != width), None)
+    if bad is None:
+      return rows
+    where = _Where(self.path, before, reader.line_num, rows)
+    if rows[bad]:
+      raise problems.DataError(
+        f'{where(bad)}: {len(rows[bad])} fields, where the {width} columns '
+        f'{problems.listed(self.columns)} need {width}.'
+      )
+    # Empty lines at the end of the file are no rows.
+    rest = rows[bad:]
+    while rest:
+      if any(rest):
+        raise problems.DataError(f'{where(bad)} is empty; remove it, or fill it in.')
+      rest = self._take(reader, len(rows))
+    return rows[:bad]
+
+
+class _NotAllNumbersError(Exception):
+  """A number is none, or not finite."""
+
+
+def _queried(query: str, width: int) -> Iterator[list[tuple[Any, ...]]]:
+  """The rows that a query gives, some at a time."""
+  import duckdb
+
+  with duckdb.connect(config=_SETTINGS) as connection:
+    found = connection.execute(query)
+    while rows := found.fetchmany(lines.rows_at_a_time(width)):
+      yield rows
+
+
+def _literal(text: str) -> str:
+  return "'" + text.replace("'", "''") + "'"
+
+
+def _flag(separator: str) -> str:
+  """The flag that says what a separator is, as the shell takes it."""
+  return shlex.quote(f'--separator={"tab" if separator == _TAB else separator}')
+
+
+class _Where:
+  """Lines of rows: fields in quotes may go over several."""
+
+  def __init__(self, path: str, before: int, after: int, rows: Sequence[Any]):
+    self._path, self._before = path, before
+    # Kept only where lines have to be counted, because it is large.
+    self._rows: Optional[Sequence[Any]] = None if after - before == len(rows) else rows
+
+  def __call__(self, number: int) -> str:
+    line = self._before + 1 + number
+    if self._rows is not None:
+      for row in self._rows[:number]:
+        line += sum(len(_BREAK.findall(field)) for field in row)
+    return f'{self._path}, line {line}'
+
+
+class ParquetFile:
+  """A file of which only the schema was read."""
+
+  def __init__(self, path: str, wanted: source.Wanted):
+    """Reads the schema."""
+    del wanted
+    self.path = path
+    name = _literal(glob.escape(os.path.abspath(path)))
+    self._table = f'read_parquet({name}, hive_partitioning=false)'
+    self._types: dict[str, str] = {}
+    for rows in self._queried(f'DESCRIBE FROM {self._table}'):
+      self._types.update((name, kind) for name, kind, *_ in rows)
+    self.columns = tuple(self._types)
+
+  def batches(
+    self, wanted: Sequence[str], numbers: Collection[str] = ()
+  ) -> Iterator[source.Batch]:
+    """All rows; see `source.Source`."""
+    done = 0
+    names = ('"' + name.replace('"', '""') + '"' for name in wanted)
+    for rows in self._queried(f'SELECT {", ".join(names)} FROM {self._table}'):
+      columns: dict[str, Any] = dict(zip(wanted, map(list, zip(*rows))))
+      for name in wanted:
+        # What float32 tells apart decides on ids.
+        if self._types[name] == 'FLOAT' and None not in columns[name]:
+          columns[name] = np.array(columns[name], np.float32)
+      yield source.Batch(len(rows), columns, None, self._where(done))
+      done += len(rows)
+
+  def _queried(self, query: str) -> Iterator[list[tuple[Any, ...]]]:
+    import duckdb
+
+    try:
+      yield from _queried(query, len(self._types))
+    except duckdb.Error as e:
+      raise problems.DataError(f'{self.path} is no Parquet file: {e}.') from e
+
+  def _where(self, done: int) -> Any:
+    return lambda number: f'{self.path}, row {done + number + 1}'
+
+
+CSV = source.Format(
+  'csv', ('.csv', '.tsv'), 'comma- or tab-separated with a line of names', CsvFile
+)
+PARQUET = source.Format('parquet', ('.parquet',), 'Parquet', ParquetFile)
