@@ -35,6 +35,7 @@ from typing_extensions import Unpack
 from tff_dp_aggregators import noise as noise_lib
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import events
+from tff_dp_aggregators.accounting import local
 from tff_dp_aggregators.accounting import noises
 from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.noise import generators
