@@ -9,10 +9,14 @@ each, and their ratio.
 
 import time
 
+from benchmarks import _arguments
+
+if __name__ == '__main__':
+  _arguments.parse(__doc__ or '')
+
 import numpy as np
 import tensorflow_federated as tff
 
-from benchmarks import _arguments
 from tff_dp_aggregators.learning import runtime
 
 _TIMES, _CALLS = 5, 200
@@ -48,5 +52,4 @@ def main() -> None:
 
 
 if __name__ == '__main__':
-  _arguments.parse(__doc__ or '')
   main()

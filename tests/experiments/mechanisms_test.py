@@ -27,8 +27,14 @@ CLIENTS = ('--num_clients=24', '--clients_per_round=4')
 COHORTS = ('--num_clients=24', '--clients_per_round=4')
 SHARED = ('--num_rounds=2', '--noise_multiplier=3', '--target_delta=1e-3')
 LIMITS = ('--min_separation=2',)
+# What some schemes need besides.
+_NEEDED = {'random_allocation': '--clients_per_round=12', 'b_min_sep': LIMITS[0]}
 SAMPLED = {
-  kind.flag: (f'--sampling={kind.flag}', '--mechanism=gaussian')
+  kind.flag: (
+    f'--sampling={kind.flag}',
+    '--mechanism=gaussian',
+    *filter(None, [_NEEDED.get(kind.flag)]),
+  )
   for kind in sampling.KINDS.values()
   if kind.is_sampled
 }
@@ -46,7 +52,7 @@ def _report(run_dir):
 
 def _check_spends_as_reported(run_dir, *arguments, known=()):
   """The run's report has the numbers of the plan with the same flags."""
-  said = executing.execute(report_program, *arguments, *known, '--format=json')
+  said = executing.execute(report_program, *known, *arguments, '--format=json')
   assert said.returncode == 0, said.stderr
   planned, spent = json.loads(said.stdout), _report(run_dir)
   assert spent['guarantee']['epsilon'] == pytest.approx(

@@ -147,7 +147,9 @@ def test_integer_noise_under_a_secure_sum(tmp_path):
   numbers = {'min_clients': 4, 'max_clients': 4, 'dimension': 650, 'bits': 16}
   stored = config['privacy']['mechanism']
   assert {name: stored[name] for name in numbers} == numbers
-  assert stored['noise_site'] == 'clients' and config['privacy']['noise_seed'] is None
+  assert stored['noise_site'] == 'clients'
+  private = _json(tmp_path / 'run' / 'private.json')
+  assert private['privacy']['noise_seed'] is None
   assert {name: config['flags'][name] for name in ('dimension', 'min_clients')} == {
     'dimension': 650,
     'min_clients': 4,

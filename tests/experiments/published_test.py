@@ -318,7 +318,7 @@ def _train(name, cache_dir, run_dir, *more):
   is_simulated = 'simulated_cohort_scale' in _flags(name)
   assert (config['simulated_cohort'] is not None) == is_simulated
   report = (run_dir / 'report.md').read_text()
-  assert ('no guarantee' in report.lower()) == is_simulated
+  assert ('Guarantee: none' in report) == is_simulated
 
 
 @pytest.mark.parametrize('name', FILES)

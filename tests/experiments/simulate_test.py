@@ -338,7 +338,6 @@ def test_ctrl_c_in_a_terminal_leaves_a_report_and_no_process(tmp_path):
     assert time.monotonic() < deadline
     time.sleep(0.05)
   children = psutil.Process(process.pid).children(recursive=True)
-  assert 'worker_binary' in {child.name() for child in children}
   try:
     os.killpg(process.pid, signal.SIGINT)  # A terminal tells the children as well.
     # Both pipes end only when everyone who holds them is gone.

@@ -264,7 +264,7 @@ def test_who_can_sample_gets_the_tightest_epsilon_and_less_noise(sampled):
     spent = accountants.epsilon(enough, DELTA, row.accountant, row.mechanism.relation)
     # A search may end 5e-5 of the noise above the least.
     assert spent <= comparison.equal_epsilon * (1 + 1e-9)
-    assert spent == pytest.approx(comparison.equal_epsilon, rel=1e-4)
+    assert spent == pytest.approx(comparison.equal_epsilon, rel=1e-3)
 
 
 def test_advice_is_the_lightest_within_5_percent_that_is_not_slow(targeted):
