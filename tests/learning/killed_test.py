@@ -2,7 +2,7 @@
 
 Claims:
 
-* Killed by SIGKILL at 100 random moments, some of them while something is written, it
+* Killed by SIGKILL at 40 random moments, some of them while something is written, it
   comes to the same model, metrics and ledger, byte for byte but for times; rounds that
   were aborted and tried again are among them.
 * Nobody is left: neither a worker nor half a file.
