@@ -22,9 +22,7 @@ from tff_dp_aggregators import sampling
 from tff_dp_aggregators.accounting.programs import report as report_program
 from tff_dp_aggregators.strategies import registry
 
-# Of clients, whose number `report` calls otherwise; and of what both programs take.
 CLIENTS = ('--num_clients=24', '--clients_per_round=4')
-COHORTS = ('--num_clients=24', '--clients_per_round=4')
 SHARED = ('--num_rounds=2', '--noise_multiplier=3', '--target_delta=1e-3')
 LIMITS = ('--min_separation=2',)
 # What some schemes need besides.
@@ -40,8 +38,15 @@ SAMPLED = {
 }
 
 
+def _unsaid(known, arguments):
+  """Those of `known` that arguments do not say otherwise."""
+  said = {each.partition('=')[0] for each in arguments}
+  return [each for each in known if each.partition('=')[0] not in said]
+
+
 def _run(run_dir, *arguments):
-  result = executing.execute(simulate, *CLIENTS, *arguments, f'--run_dir={run_dir}')
+  clients = _unsaid(CLIENTS, arguments)
+  result = executing.execute(simulate, *clients, *arguments, f'--run_dir={run_dir}')
   assert result.returncode == 0, result.stderr
   return result
 
@@ -52,6 +57,7 @@ def _report(run_dir):
 
 def _check_spends_as_reported(run_dir, *arguments, known=()):
   """The run's report has the numbers of the plan with the same flags."""
+  known = _unsaid(known, arguments)
   said = executing.execute(report_program, *known, *arguments, '--format=json')
   assert said.returncode == 0, said.stderr
   planned, spent = json.loads(said.stdout), _report(run_dir)
@@ -81,7 +87,7 @@ def sampled(tmp_path_factory):
 
 def test_a_sampled_run_spends_what_report_says(sampled):
   run_dir, result, shared = sampled
-  _check_spends_as_reported(run_dir, *shared, known=COHORTS)
+  _check_spends_as_reported(run_dir, *shared, known=CLIENTS)
   assert 'for each client, an upper bound.' in result.stdout
 
 
@@ -178,4 +184,4 @@ def test_every_kind_of_mechanism_spends_what_report_says(name, tmp_path):
 )
 def test_every_sampling_spends_what_report_says(flags, tmp_path):
   _run(tmp_path / 'run', *flags, *SHARED)
-  _check_spends_as_reported(tmp_path / 'run', *flags, *SHARED, known=COHORTS)
+  _check_spends_as_reported(tmp_path / 'run', *flags, *SHARED, known=CLIENTS)
