@@ -161,6 +161,8 @@ setuptools.setup(
       'dask[distributed]',
       'grpcio',
       'psutil>=6',
+      # Types of the options of noise, on Pythons whose typing has not got them.
+      'typing-extensions',
       # The data of the simulations that need no files.
       'scikit-learn',
       'tensorboard',

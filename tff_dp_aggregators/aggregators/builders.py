@@ -418,7 +418,6 @@ def norm_clip(
     order: Which p-norm: 1 <= order <= infinity (`math.inf` clips each entry).
     record_aggregation_factory: Sums the clipped values; `None` for
       `tff.aggregators.SumFactory`.
-    **noise_options: See `noise.Options`.
 
   Returns:
     An unweighted aggregation factory. What `extract_dp_event` says of its states is
