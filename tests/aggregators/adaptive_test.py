@@ -241,6 +241,17 @@ def test_a_workload_returns_the_sum_of_means_so_far():
   np.testing.assert_allclose(results[1], np.cumsum(results[0], axis=0), rtol=1e-4)
 
 
+def test_clients_that_are_not_finite_count_as_zero_vectors():
+  process = aggregators.adaptive(noise_multiplier=0.0, clients_per_round=4).create(
+    _VECTOR
+  )
+  bad = [np.float32([0, value, 0]) for value in (np.nan, np.inf)]
+  output = process.next(process.initialize(), [*bad, np.float32([0, 3, 4])])
+  np.testing.assert_allclose(output.result, [0, 0.015, 0.02], rtol=1e-5)
+  assert output.measurements['nonfinite_count'] == 2
+  assert _metrics(output)['fraction_below'] == pytest.approx(0.5 + 0.5 / 4)
+
+
 def test_inside_tffs_own_factories():
   factory = tff.aggregators.zeroing_factory(
     10.0,
@@ -284,3 +295,13 @@ def test_a_small_cohort_needs_no_more_than_a_noise_multiplier():
   metrics = [each.measurements['dp_query_metrics'] for each in _run(process, values, 3)]
   assert all(0 <= each['fraction_below'] <= 1 for each in metrics)
   assert all(each['noise_multiplier'] == 4.0 for each in metrics)
+
+
+def test_more_rounds_than_planned_are_refused_by_the_runtime():
+  process = aggregators.adaptive(
+    noise_multiplier=1.0, clients_per_round=20, **_TREE
+  ).create(_VECTOR)
+  value = [np.zeros(3, np.float32)]
+  state = _run(process, value, _ROUNDS)[-1].state
+  with pytest.raises(Exception, match='built for 4 rounds and has served them all'):
+    process.next(state, value)

@@ -203,6 +203,12 @@ def test_states_that_do_not_say_what_they_spent_are_refused():
     aggregators.extract_dp_event(_gaussian().create(_TYPE).initialize())
 
 
+def test_events_of_a_state_cannot_be_taken_for_one_event():
+  spent = aggregators.extract_dp_event(_after_one_round(_gaussian))
+  assert not isinstance(spent, dp_accounting.DpEvent)
+  assert spent._fields == ('all_rounds_so_far', 'last_round_only')
+
+
 def test_a_state_names_its_format():
   text = json.loads(matrix_mechanism.mechanism_text({'clip_norm': 1.0}))
   assert text == {'clip_norm': 1.0, 'state_format': 2}

@@ -83,6 +83,13 @@ def test_what_is_not_finite_is_left_to_the_mechanism():
   assert output.measurements['nonfinite_count'] == 3
 
 
+@pytest.mark.parametrize('dtype', [np.float16, np.float64])
+def test_other_dtypes_are_bounded(dtype):
+  process = _sum_within(0.1).create(tff.TensorType(dtype, [2]))
+  result = process.next(process.initialize(), [np.array([-6e4, 0.01], dtype)]).result
+  np.testing.assert_array_equal(result, np.array([-0.1, 0.01], dtype))
+
+
 def test_the_inner_process_is_as_without_bounds():
   inner = aggregators.gaussian(clip_norm=1.0, noise_multiplier=1.0, clients_per_round=2)
   plain = inner.create(_VECTOR)
@@ -118,3 +125,14 @@ def test_bounds_of_another_structure_are_refused():
     bounds = collections.OrderedDict(kernel=kernel, bias=1.0)
     with pytest.raises(ValueError, match='bounds has an array of shape'):
       _sum_within(bounds).create(_TYPE)
+
+
+def test_what_are_no_floats_is_refused():
+  with pytest.raises(TypeError, match='float tensors, got int32'):
+    _sum_within(1.0).create(tff.TensorType(np.int32, [2]))
+
+
+@pytest.mark.parametrize('inner', [None, tff.aggregators.MeanFactory()])
+def test_what_is_no_unweighted_factory_is_refused(inner):
+  with pytest.raises(TypeError, match='inner must be'):
+    aggregators.CoordinateBoundsFactory(inner, bounds=1.0)

@@ -232,6 +232,15 @@ def test_there_is_no_event_in_an_initial_or_foreign_state():
       aggregators.extract_dp_event(state)
 
 
+def test_zero_noise_is_a_non_private_event():
+  process = aggregators.gaussian(
+    clip_norm=1.0, noise_multiplier=0.0, clients_per_round=2
+  ).create(_VECTOR)
+  (output,) = _run(process, [np.zeros(3, np.float32)])
+  for event in aggregators.extract_dp_event(output.state):
+    assert isinstance(event, dp_accounting.NonPrivateDpEvent)
+
+
 @pytest.mark.parametrize('honaker', [True, False])
 def test_cumulative_tree_returns_the_prefix_sums_of_the_residual_tree(honaker):
   values = [np.float32(v) for v in ([0.5, 0.5, 0], [0, 0, 7])]
@@ -501,7 +510,34 @@ def test_integer_values_and_unknown_shapes_are_refused_at_create():
     factory.create(tff.TensorType(np.float32, [None]))
 
 
+def test_the_published_gboard_configuration():
+  factory = aggregators.tree(
+    strategies.Participation(2000, min_separation=314, max_participations=6),
+    clip_norm=0.3,
+    noise_multiplier=7.0,
+    clients_per_round=6500,
+  )
+  assert factory.effective_noise_multiplier == pytest.approx(7 / math.sqrt(79))
+
+
 # Composition with TFF's own factories.
+
+
+def test_inside_zeroing_and_clipping():
+  # Zeroing drops what is above 10, clipping shortens to 2, the mechanism to 1.
+  factory = tff.aggregators.zeroing_factory(
+    10.0,
+    tff.aggregators.clipping_factory(
+      2.0,
+      aggregators.gaussian(clip_norm=1.0, noise_multiplier=0.0, clients_per_round=4),
+    ),
+  )
+  process = factory.create(_VECTOR)
+  values = [np.float32(v) for v in ([100, 0, 0], [0, 5, 0], [0, 0, 0.5])]
+  output = process.next(process.initialize(), values)
+  np.testing.assert_allclose(output.result, [0, 0.25, 0.125], rtol=1e-6)
+  for event in aggregators.extract_dp_event(output.state):
+    assert isinstance(event, dp_accounting.NonPrivateDpEvent)
 
 
 @pytest.mark.parametrize('around', ['zeroing_factory', 'clipping_factory'])
@@ -554,12 +590,47 @@ def test_inside_concatenation():
   np.testing.assert_array_equal(_numbers(output.result), expected.astype(float))
 
 
+def test_with_added_measurements():
+  first = tff.tensorflow.computation(lambda mean: mean[0], _VECTOR)
+  process = tff.aggregators.add_measurements(
+    aggregators.gaussian(clip_norm=1.0, noise_multiplier=0.0, clients_per_round=2),
+    server_measurement_fn=lambda mean: collections.OrderedDict(
+      first=tff.federated_map(first, mean)
+    ),
+  ).create(_VECTOR)
+  output = process.next(process.initialize(), [np.float32([0.5, 0, 0])])
+  assert output.measurements['first'] == pytest.approx(0.25)
+  assert output.measurements['nonfinite_count'] == 0
+
+
 @pytest.fixture
 def secure_runtime():
   """A runtime that knows secure sums, which the default one does not."""
   tff.backends.test.set_sync_test_cpp_execution_context()
   yield
   tff.backends.native.set_sync_local_cpp_execution_context()
+
+
+@pytest.mark.usefixtures('secure_runtime')
+def test_over_a_secure_sum_of_clipped_records():
+  clip_norm = 0.5
+  secure = aggregators.secure_sum()
+  values = [np.float32(v) for v in ([3, 0, 4], [0.1, -0.2, 0.3], [np.nan, 0, 0])]
+  results = []
+  for record_aggregation_factory in (secure, None):
+    factory = aggregators.tree(
+      strategies.Participation(4),
+      clip_norm=clip_norm,
+      noise_multiplier=1.0,
+      clients_per_round=3,
+      seed=noise.Seed(9),
+      record_aggregation_factory=record_aggregation_factory,
+    )
+    process = factory.create(_VECTOR)
+    output = process.next(process.initialize(), values)
+    assert output.measurements['nonfinite_count'] == 1
+    results.append(output.result)
+  np.testing.assert_array_equal(results[0], results[1])
 
 
 @pytest.mark.usefixtures('secure_runtime')
@@ -619,3 +690,14 @@ def test_a_full_disk_is_an_error_of_the_round_and_no_loss(tmp_path):
   new.unlink()
   again = process.next(state, value)
   assert again.result.tobytes() == output.result.tobytes() == whole[1].tobytes()
+
+
+def test_half_precision_is_summed_in_float32():
+  # 300 times 1 + 2^-10, which float16 holds, while from 4 on it holds no such sum.
+  process = aggregators.gaussian(
+    clip_norm=10.0, noise_multiplier=0.0, clients_per_round=1
+  ).create(tff.TensorType(np.float16, [2]))
+  value = np.array([1 + 2**-10, 0.0], np.float16)
+  result = process.next(process.initialize(), [value] * 300).result
+  assert result.dtype == np.float32
+  np.testing.assert_allclose(result, [300 * (1 + 2**-10), 0.0], rtol=1e-5)

@@ -127,6 +127,11 @@ def test_a_seed_says_which_noise_and_an_int_which_seed():
   assert not np.intersect1d(secret, other).size
 
 
+def test_it_says_what_draws_the_noise():
+  assert _factory(_mechanism()).generator == 'chacha20'
+  assert _factory(_mechanism(), noise.Seed(1)).generator == 'philox'
+
+
 def test_what_does_not_fit_is_refused():
   mechanism = _mechanism()
   with pytest.raises(TypeError, match='from_mechanism takes that of all weights'):

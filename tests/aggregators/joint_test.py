@@ -171,6 +171,21 @@ def test_what_was_spent_is_the_composition_of_the_parts():
     process.next(state, values)
 
 
+def test_two_gaussians_cost_the_sum_of_squares():
+  numbers = {'clip_norm': 1.0, 'clients_per_round': 2}
+  aggregator = aggregators.joint(
+    {
+      'a': aggregators.gaussian(noise_multiplier=3.0, **numbers),
+      'b': aggregators.gaussian(noise_multiplier=4.0, **numbers),
+    },
+    ['b', 'a'],
+  )
+  process = aggregator.create(tff.to_type([np.float32, np.float32]))
+  state = process.next(process.initialize(), [[np.float32(1)] * 2] * 2).state
+  (event,) = {aggregators.extract_dp_event(state).last_round_only}
+  assert event.noise_multiplier == pytest.approx((1 / 9 + 1 / 16) ** -0.5, rel=1e-12)
+
+
 def test_a_learning_process_trains_with_it():
   model = lambda: tf.keras.Sequential(  # noqa: E731
     [

@@ -96,6 +96,16 @@ def test_what_was_spent_is_that_of_the_worst_pattern_of_rounds():
     process.next(state, [np.float32([1, 0])] * 4)
 
 
+def test_without_limits_every_round_counts():
+  process = _laplace(participation=None).create(_VECTOR)
+  state = process.initialize()
+  for _ in range(3):
+    state = process.next(state, [np.float32([1, 0])]).state
+  assert aggregators.extract_dp_event(state).all_rounds_so_far == (
+    dp_accounting.SelfComposedDpEvent(dp_accounting.LaplaceDpEvent(2.0), 3)
+  )
+
+
 @pytest.mark.parametrize('order', [1, 2, 3.5, math.inf])
 def test_clipping_alone_bounds_a_client_and_is_not_private(order):
   factory = aggregators.norm_clip(order=order, clip_norm=0.5, clients_per_round=2)

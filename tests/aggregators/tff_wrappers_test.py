@@ -276,3 +276,8 @@ def test_inside_a_sum_that_clips_would_let_a_client_take_less_than_it_says():
 def test_only_an_unweighted_factory_can_be_said_to_be_the_sum(inner):
   with pytest.raises(TypeError, match='inner must be'):
     aggregators.ExactSum(inner)
+
+
+def test_an_exact_sum_shows_what_it_is_of():
+  inner = tff.aggregators.SumFactory()
+  assert aggregators.ExactSum(inner).inner is inner

@@ -21,6 +21,7 @@ import stat
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -550,6 +551,14 @@ def test_what_a_fork_still_uses_is_not_removed(launch):
 def test_wrong_arguments_are_refused(arguments, error, message):
   with pytest.raises(error, match=message):
     noise.Files(**arguments)
+
+
+def test_values_are_where_the_header_ends():
+  # The layout of what TensorFlow serialises is relied upon.
+  for dtype in (np.float32, np.float64):
+    for size in (1, 15, 16, 31, 32, 4000, 524288):
+      content = tf.io.serialize_tensor(np.ones(size, dtype)).numpy()
+      assert content.endswith(np.ones(size, dtype).tobytes())
 
 
 _FIRST_ROUNDS = """

@@ -12,6 +12,7 @@ Claims:
 import math
 
 import numpy as np
+import pytest
 import scipy.stats
 import tensorflow as tf
 
@@ -73,6 +74,15 @@ def test_tails_are_those_of_a_laplace_as_far_as_counts_tell():
   assert np.count_nonzero(size > 15) < 20
 
 
+def test_entries_of_a_row_are_uncorrelated_at_every_lag():
+  # 1000 lags of values and of magnitudes, seven standard deviations: 6e-9 in all.
+  sample = _sample(13)
+  for series in (sample / math.sqrt(2), np.abs(sample) - 1):
+    spectrum = np.abs(np.fft.rfft(series, 2 * _NUM_SAMPLES)) ** 2
+    correlation = np.fft.irfft(spectrum)[1:1001] / _NUM_SAMPLES
+    assert np.abs(correlation).max() < 7 / math.sqrt(_NUM_SAMPLES)
+
+
 def test_rows_vectors_and_keys_are_uncorrelated_and_share_no_value():
   # 66 pairs, each correlation beyond seven standard deviations with 3e-12.
   size = 100_000
@@ -88,3 +98,30 @@ def test_rows_vectors_and_keys_are_uncorrelated_and_share_no_value():
   assert np.abs(correlations).max() < 7 / math.sqrt(size)
   doubles = vectors[1::2].ravel()
   assert len(np.unique(doubles)) == len(doubles)
+
+
+def test_rows_are_random_access():
+  rows = _rows(tf.TensorSpec([7]), seed=3)
+  key = rows.new_key()
+  forward = [rows.row(key, index)[0].numpy() for index in range(5)]
+  backward = [rows.row(key, index)[0].numpy() for index in reversed(range(5))]
+  np.testing.assert_array_equal(forward, backward[::-1])
+
+
+@pytest.mark.parametrize('size', [0, 1, 6, 7])
+def test_every_size_is_served(size):
+  rows = _rows(tf.TensorSpec([size]), seed=1)
+  numbers = rows.layout.unflatten(rows.row(rows.new_key(), 0)).numpy()
+  assert numbers.shape == (size,)
+  assert len(set(numbers.tolist())) == size
+
+
+def test_keys_are_those_of_every_row_source():
+  def key(seed):
+    return tuple(_rows(tf.TensorSpec([3]), seed).new_key().numpy().tolist())
+
+  assert key(1) == key(1) != key(2)
+  assert key(None) != key(None)
+  rows = _rows(tf.TensorSpec([3]), 918273645)
+  for secret in (918273645, *key(918273645)):
+    assert str(secret) not in repr(rows)

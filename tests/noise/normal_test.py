@@ -75,6 +75,16 @@ def test_pairs_and_neighbours_are_independent():
         assert abs(np.mean(left * right)) < bound
 
 
+@pytest.mark.slow
+def test_tails_of_10_million_numbers_are_those_of_a_normal():
+  # Binomial counts in 10^7 draws: 633.4 beyond 4, 5.73 beyond 5. A Poisson count of
+  # mean 633.4 is outside of 440..840 with probability below 1e-12; one of mean 5.73
+  # is 0 with probability 3e-3 and the seed is fixed, above 30 with 1e-12.
+  size = np.abs(_draw(10_000_000))
+  assert 440 < np.count_nonzero(size > 4) < 840
+  assert 0 < np.count_nonzero(size > 5) < 30
+
+
 @pytest.mark.parametrize('sigmas', [4, 5, 6, 7, 8, 8.5])
 def test_tail_probabilities_are_right_to_one_percent(sigmas):
   # Only radii beyond `sigmas`, the k < K, can give numbers beyond. At least 8.7 % of
@@ -202,3 +212,23 @@ def test_more_words_are_those_of_blocks_that_nothing_else_is_made_of():
   blocks = [range(first, first + count) for _, _, first, count in served]
   assert len(blocks) == 8  # Four chunks, each with more.
   assert len(set().union(*blocks)) == sum(map(len, blocks))
+
+
+def test_the_same_words_give_the_same_bits():
+  rng = np.random.default_rng(4)
+  words = rng.integers(2**32, size=120_000, dtype=np.uint32)
+  words[:2] = 0
+  more = tf.constant(_lower_words(rng, 30_000))
+  traced = tf.function(lambda given: rows.gaussians_of_words(given, lambda: more))
+  first = rows.gaussians_of_words(tf.constant(words), lambda: more).numpy()
+  for _ in range(2):
+    assert traced(tf.constant(words)).numpy().tobytes() == first.tobytes()
+
+
+@pytest.mark.parametrize('generator', ['chacha20', 'philox'])
+@pytest.mark.parametrize('num_elements', [0, 1, 2, 3, 7, 1001, 65536, 65537])
+def test_any_number_of_elements(num_elements, generator):
+  numbers = _draw(num_elements, generator=generator)
+  assert numbers.shape == (num_elements,)
+  assert len(np.unique(numbers)) == num_elements
+  assert np.all(numbers != 0)

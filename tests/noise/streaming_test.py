@@ -236,6 +236,16 @@ def test_unit_rows_give_the_noise_matrix_eagerly(kind, storage, num_rounds):
   assert int(state.round) == num_rounds
 
 
+@pytest.mark.few(25)
+@all_kinds
+def test_unit_rows_give_the_noise_matrix_in_a_tf_function(kind, storage):
+  num_rounds = 64
+  rows = _UnitRows(num_rounds)
+  streaming, matrix = _build(kind, storage, num_rounds, rows)
+  emitted, _ = _emit(streaming, num_rounds, next_fn=tf.function(streaming.next))
+  np.testing.assert_allclose(emitted, matrix, rtol=0, atol=1e-12)
+
+
 # Where the past is kept changes nothing of the sums (unit rows, above and below), so
 # each kind has its statistics in one place; nightly, in all.
 @pytest.mark.few(9)
@@ -266,6 +276,29 @@ def test_covariance_over_rounds_is_that_of_the_strategy(kind, storage):
   assert np.all(deviation <= bound), (deviation / bound).max()
   # Independent entries also have mean zero.
   assert np.all(np.abs(emitted.mean(axis=1)) <= 7 * np.sqrt(variances / num_samples))
+
+
+def test_identity_emits_the_rows_of_z_themselves():
+  rows = noise.GaussianRows([tf.TensorSpec([3]), tf.TensorSpec([])], seed=noise.Seed(1))
+  streaming = noise.build(strategies.Identity(4), rows)
+  state = streaming.initialize()
+  for index in range(4):
+    emitted, after = streaming.next(state)
+    expected = rows.layout.unflatten(rows.row(state.key, index))
+    assert [t.numpy().tobytes() for t in emitted] == [
+      t.numpy().tobytes() for t in expected
+    ]
+    state = after
+
+
+@pytest.mark.few(8)
+@all_algorithms
+def test_tensors_of_a_record_share_no_noise(kind, storage):
+  specs = [tf.TensorSpec([40]), tf.TensorSpec([5, 8]), tf.TensorSpec([40], tf.float64)]
+  streaming, _ = _build(kind, storage, 6, noise.GaussianRows(specs, noise.Seed(3)))
+  emitted, _ = _emit(streaming, 6)
+  # 720 numbers; two float32 of them are equal with probability below 1e-6.
+  assert len(np.unique(emitted)) == emitted.size
 
 
 @pytest.mark.few(25)
@@ -469,6 +502,15 @@ def test_a_strategy_of_the_user_streams_by_its_recursion(form, storage):
   emitted, _ = _emit(streaming, num_rounds, next_fn=tf.function(streaming.next))
   np.testing.assert_allclose(emitted, strategy.noise_matrix(), rtol=0, atol=1e-12)
   assert noise.build(strategy, _UnitRows(num_rounds)).storage in _STORAGES
+
+
+@pytest.mark.parametrize('restart_every', [None, 5])
+@pytest.mark.parametrize('storage', ['state', 'files'])
+def test_any_weights_of_a_tree_stream(storage, restart_every):
+  strategy = _WeightedTree(13, restart_every=restart_every)
+  emitted, _ = _emit(noise.build(strategy, _UnitRows(13), storage), 13)
+  expected = strategy.recursion().noise_rows(np.eye(13))
+  np.testing.assert_allclose(emitted, expected, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ Claims:
 * Arguments out of range are refused by name.
 """
 
+import collections
 import logging
 import math
 
@@ -22,6 +23,18 @@ from tff_dp_aggregators import strategies
 from tff_dp_aggregators.queries import adaptive_clipping
 
 both_modes = pytest.mark.parametrize('traced', [False, True])
+_SPECS = collections.OrderedDict(
+  kernel=tf.TensorSpec([2, 2]),
+  others=(tf.TensorSpec([]), tf.TensorSpec([1], tf.float64)),
+)
+
+
+def _record(*values):
+  """A record of `_SPECS` with these six numbers."""
+  return collections.OrderedDict(
+    kernel=tf.constant(np.reshape(values[:4], [2, 2]), tf.float32),
+    others=(tf.constant(values[4], tf.float32), tf.constant(values[5:], tf.float64)),
+  )
 
 
 def test_hostile_records_have_defined_outcomes():
@@ -75,6 +88,20 @@ def test_every_structure_of_floats_is_served_and_returned_alone(specs, traced):
     )
 
 
+def test_half_precision_is_summed_in_float32():
+  query = adaptive_queries.build(
+    noise_multiplier=0.0, record_specs=tf.TensorSpec([2], tf.float16)
+  )
+  # A norm that float16 cannot square, and small terms that its sums would lose.
+  records = [tf.constant(row, tf.float16) for row in [[3e4, 4e4], *[[0, 1e-4]] * 8]]
+  result, state, _ = adaptive_queries.one_round(
+    query, query.initial_global_state(), records
+  )
+  assert result.dtype == tf.float32
+  np.testing.assert_allclose(result, [0.6, 0.8008], rtol=1e-6)
+  assert float(state.adaptation.fraction_below) == pytest.approx(0.5 + 3.5 / 100)
+
+
 @pytest.mark.parametrize(
   'record, error',
   [
@@ -91,6 +118,28 @@ def test_a_record_unlike_the_specs_is_refused(record, error):
     query.preprocess_record(params, record)
   with pytest.raises(error):
     query.initial_sample_state(record)
+
+
+def test_samples_merge():
+  query = adaptive_queries.unlimited(
+    noise_multiplier=0.0, record_specs=_SPECS, clients_per_round=5
+  )
+  state = query.initial_global_state()
+  params = query.derive_sample_params(state)
+  records = [_record(*np.full(6, number / 4)) for number in range(4)]
+  halves = []
+  for half in (records[:2], records[2:]):
+    sample = query.initial_sample_state(records[0])
+    for record in half:
+      preprocessed = query.preprocess_record(params, record)
+      sample = query.accumulate_preprocessed_record(sample, preprocessed)
+    halves.append(sample)
+  merged = query.get_noised_result(query.merge_sample_states(*halves), state)
+  whole = adaptive_queries.one_round(query, state, records)
+  np.testing.assert_allclose(
+    adaptive_queries.flat(merged[0]), adaptive_queries.flat(whole[0]), rtol=1e-6
+  )
+  assert float(merged[1].clip_norm) == float(whole[1].clip_norm)
 
 
 def _bits(*structures):

@@ -173,3 +173,11 @@ def test_a_gaussian_sum_serves_any_number_of_rounds_and_says_what_each_costs():
     query.run_event()
   planned = adaptive_queries.unlimited(participation=strategies.Participation(10, 5))
   assert planned.run_event() == dp_accounting.GaussianDpEvent(2 / math.sqrt(2))
+
+
+def test_without_noise_there_is_none_anywhere():
+  query = adaptive_queries.unlimited(noise_multiplier=0.0, clients_per_round=10)
+  assert query.value_noise_multiplier == query.clipped_count_stddev == 0.0
+  results, states = adaptive_queries.run(query, [[0.1, 0.2, 0.3]] * 3, 1)
+  np.testing.assert_allclose(results[0], [0.3, 0.6, 0.9], rtol=1e-6)
+  assert float(states[0].adaptation.fraction_below) == pytest.approx(0.5 + 1.5 / 10)

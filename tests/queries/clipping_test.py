@@ -388,6 +388,14 @@ def test_a_finite_record_is_kept_by_the_check_for_non_finite_ones(name):
   assert _same_bits(kept, _RECORDS[name])
 
 
+@pytest.mark.parametrize('excess', [1e-6, 1e-5, 1e-4, 1e-3, 1e-2])
+def test_a_record_barely_above_the_norm_is_clipped_as_well(excess):
+  record = _scaled(_RECORDS['nested'], (1 + excess) / _norm(_RECORDS['nested']))
+  clipped = _clip(False)(record, tf.constant(1.0))
+  assert _is_within(clipped, 1.0, 2)
+  assert _norm(_in_units(clipped, 1.0)) > 1 - 4e-7
+
+
 @both_modes
 @pytest.mark.parametrize('dtype', [tf.float16, tf.bfloat16])
 @all_orders

@@ -105,6 +105,26 @@ def test_noise_is_laplace_of_scale_clip_norm_times_noise_multiplier(dtype):
   assert np.abs(correlations).max() < 7 / math.sqrt(size)
 
 
+def test_the_noise_does_not_depend_on_the_records():
+  silent, _, _ = _one_round(
+    _build(seed=noise_lib.Seed(1)),
+    _build(seed=noise_lib.Seed(1)).initial_global_state(),
+  )
+  values = np.linspace(0.01, 0.1, 6)
+  query = _build(seed=noise_lib.Seed(1))
+  loud, _, _ = _one_round(query, query.initial_global_state(), [_record(values)] * 2)
+  np.testing.assert_allclose(_flat(loud) - _flat(silent), 2 * values, atol=1e-5)
+
+
+def test_tensors_of_a_record_have_noise_of_their_own():
+  query = _build(
+    record_specs=[tf.TensorSpec([100])] * 2 + [tf.TensorSpec([])],
+    seed=noise_lib.Seed(1),
+  )
+  result, _, _ = _one_round(query, query.initial_global_state())
+  assert len(np.unique(_flat(result))) == 201
+
+
 def test_a_round_continues_from_its_state_alone():
   query, other = (_build(seed=noise_lib.Seed(2)) for _ in range(2))
   state = query.initial_global_state()
@@ -144,6 +164,12 @@ def test_accountants_find_the_closed_form(noise_multiplier, num_rounds):
     # 28 / (order - 1) for a delta of 1e-12.
     renyi = rdp.RdpAccountant(orders=[2.0, 10.0, 1e6]).compose(event)
     assert renyi.get_epsilon(1e-12) == pytest.approx(epsilon, abs=5e-5)
+
+
+def test_a_thousand_rounds_cost_less_than_their_sum_at_a_positive_delta():
+  query = _build(noise_multiplier=100.0, num_rounds=1000)
+  found = pld.PLDAccountant().compose(query.run_event()).get_epsilon(1e-6)
+  assert found < 0.5 * 1000 / 100.0
 
 
 def test_log_ratios_of_neighbouring_outputs_stay_within_epsilon():

@@ -132,6 +132,17 @@ def test_parts_are_those_of_their_queries_and_as_with_tf_privacy(structure):
   )
 
 
+def test_in_a_graph_the_same_is_released():
+  query = queries.NestedSumQuery([_gaussian(), _tree()])
+  records = [list(_record())]
+
+  @tf.function
+  def released():
+    return _run(query, records)[0]
+
+  _equal(released(), _run(query, records)[0])
+
+
 def test_gaussians_together_are_one_by_hand():
   query = queries.NestedSumQuery([_gaussian(), _tree()])
   _, states, events = _run(query, [list(_record())], num_rounds=4)
@@ -292,6 +303,11 @@ def test_noise_of_numbered_clients_is_that_of_each_query(seeds):
 def test_what_does_not_bound_records_is_refused(sub_queries):
   with pytest.raises(TypeError, match='sub_queries must be a structure of queries'):
     queries.NestedSumQuery(sub_queries)
+
+
+def test_no_query_is_refused():
+  with pytest.raises(ValueError, match='must have a query in it'):
+    queries.NestedSumQuery([])
 
 
 @pytest.mark.parametrize(

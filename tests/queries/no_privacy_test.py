@@ -63,6 +63,30 @@ def _in_mode(function, traced):
 
 
 @both_modes
+def test_sum(traced):
+  query = queries.NoPrivacySumQuery()
+  run = _in_mode(lambda *records: _run(query, records)[0], traced)
+  result = run(tf.constant([2.0, 0.0]), tf.constant([-1.0, 1.0]))
+  np.testing.assert_array_equal(result, [1.0, 1.0])
+
+
+@both_modes
+def test_average(traced):
+  query = queries.NoPrivacyAverageQuery()
+  run = _in_mode(lambda *records: _run(query, records)[0], traced)
+  result = run(tf.constant([5.0, 0.0]), tf.constant([-1.0, 2.0]))
+  np.testing.assert_array_equal(result, [2.0, 1.0])
+
+
+@both_modes
+def test_weighted_average(traced):
+  query = queries.NoPrivacyAverageQuery()
+  run = _in_mode(lambda *records: _run(query, records, [1, 3])[0], traced)
+  result = run(tf.constant([4.0, 0.0]), tf.constant([-1.0, 1.0]))
+  np.testing.assert_array_equal(result, [0.25, 0.75])
+
+
+@both_modes
 @pytest.mark.parametrize('specs', [None, _SPECS])
 def test_structures_are_summed_and_averaged_part_by_part(specs, traced):
   values = np.random.default_rng(1).normal(size=[5, 6]) * 1e6
@@ -99,6 +123,16 @@ def test_weighted_results_are_those_of_tensorflow_privacy():
   np.testing.assert_allclose(ours, theirs, rtol=1e-6)
 
 
+@pytest.mark.parametrize('dtype', [tf.float16, tf.bfloat16])
+def test_half_precision_is_summed_in_float32(dtype):
+  # In half precision 4096 + 1 is 4096 (float16) or even 256 + 1 is 256 (bfloat16).
+  records = [tf.constant([4096.0], dtype)] + [tf.constant([1.0], dtype)] * 10
+  for specs in (None, tf.TensorSpec([1], dtype)):
+    result, _, _ = _run(queries.NoPrivacySumQuery(specs), records)
+    assert result.dtype == tf.float32
+    np.testing.assert_array_equal(result, [4106.0])
+
+
 @pytest.mark.parametrize('bad', [np.nan, np.inf, -np.inf])
 def test_what_is_not_finite_stays_in_the_sum(bad):
   records = [tf.constant([1.0, bad]), tf.constant([2.0, 3.0])]
@@ -121,6 +155,14 @@ def test_state_and_metrics_are_empty_and_the_event_is_non_private():
     assert not tf.nest.flatten([state, after])
     assert event == dp_accounting.NonPrivateDpEvent()
     assert not query.derive_metrics(state)
+
+
+def test_specs_and_tensors_serve_as_templates():
+  query = queries.NoPrivacySumQuery()
+  for template in (tf.TensorSpec([2]), tf.constant([1.0, 2.0]), np.ones(2, np.float32)):
+    np.testing.assert_array_equal(query.initial_sample_state(template), [0.0, 0.0])
+  with pytest.raises(ValueError, match='needs a template, or the query record_specs'):
+    query.initial_sample_state()
 
 
 @pytest.mark.parametrize(

@@ -120,6 +120,36 @@ def test_no_client_adds_more_than_the_clip_norm(order):
     assert np.linalg.norm(added, order) <= 0.1 * (1 + 1e-6) + 1e-7  # Sums are rounded.
 
 
+@pytest.mark.parametrize('dtype', [tf.float16, tf.bfloat16])
+def test_half_precision_is_clipped_and_summed_in_float32(dtype):
+  query = queries.NormClipSumQuery(
+    order=2, clip_norm=1e5, record_specs=tf.TensorSpec([1], dtype)
+  )
+  state = query.initial_global_state()
+  sample = query.initial_sample_state()
+  for value in [4096.0] + [1.0] * 10:
+    sample = query.accumulate_record(state, sample, tf.constant([value], dtype))
+  result, _, _ = query.get_noised_result(sample, state)
+  assert result.dtype == tf.float32
+  np.testing.assert_array_equal(result, [4106.0])
+
+
+def test_metrics_and_properties_tell_order_and_clip_norm():
+  query = queries.NormClipSumQuery(order=math.inf, clip_norm=0.25, record_specs=_SPECS)
+  assert query.order == math.inf
+  assert query.clip_norm == 0.25
+  assert repr(query) == 'NormClipSumQuery(order=inf, clip_norm=0.25)'
+  metrics = query.derive_metrics(query.initial_global_state())
+  assert list(metrics) == ['clip_norm']
+  assert float(metrics['clip_norm']) == 0.25
+
+
+@pytest.mark.parametrize('order', [0.5, 0, -1, math.nan])
+def test_orders_that_are_none_are_refused(order):
+  with pytest.raises(ValueError, match='order must be at least 1'):
+    queries.NormClipSumQuery(order=order, clip_norm=1.0, record_specs=_SPECS)
+
+
 @pytest.mark.parametrize('clip_norm', [0.0, -1.0, math.nan, math.inf, 1e-39, 1e39])
 def test_clip_norms_that_float32_does_not_hold_are_refused(clip_norm):
   with pytest.raises(ValueError, match='clip_norm must be'):
