@@ -94,7 +94,6 @@ def test_output_file_is_written_whole_and_never_overwritten(tmp_path):
   [
     ((), 2, '--target_delta is missing'),
     (('--run_dir=/nowhere',), 2, 'a run directory: there is no such directory'),
-    (('--run_dir=/dev/null',), 2, 'is not a run directory: there is no such'),
     (('--delta=1e-6',), 2, '--delta is called --target_delta'),
     (('report.json',), 2, 'A report is given as --report= or --verify=.'),
     (('--output=/nowhere/x',), 2, '--output=/nowhere/x: there is no folder /nowhere'),
@@ -113,7 +112,6 @@ def test_output_file_is_written_whole_and_never_overwritten(tmp_path):
       'alone. Lower it, or give --calibration=exact',
     ),
     (('--run_dir=.', '--num_rounds=3'), 2, '--num_rounds does not go with --run_dir'),
-    (('--run_dir=.', '--ledger=x'), 2, '. is not a run directory'),
     (('--report=/nowhere',), 2, '--report=/nowhere: No such file'),
     (('--report=x', '--mechanism=tree'), 2, '--mechanism does not go with --report'),
     (('--report=x', '--accountant=rdp'), 2, 'does not go with a single --report'),
@@ -128,7 +126,6 @@ def test_output_file_is_written_whole_and_never_overwritten(tmp_path):
     (('--run_dir=.', '--clip_norm=1'), 2, '--clip_norm does not go with --run_dir'),
     (('--verify=x', '--enforced_by=y'), 2, '--enforced_by does not go with --verify'),
     ((*GBOARD, '--population_name=x'), 2, '--population_name is for --round_log'),
-    ((*GBOARD, '--columns=round=x'), 2, '--columns is for --round_log'),
     ((*GBOARD, '--noise_source= '), 2, '--noise_source is empty'),
     (
       ('--mechanism=gaussian', '--num_rounds=9', '--noise_multiplier=1')
@@ -144,7 +141,6 @@ def test_output_file_is_written_whole_and_never_overwritten(tmp_path):
     ),
     (('--verify=/nowhere',), 2, '--verify=/nowhere: No such file'),
     (('--verify=x', '--num_rounds=3'), 2, '--num_rounds does not go with --verify'),
-    (('--verify=x', '--min_wait_hours=3'), 2, '--min_wait_hours does not go with'),
     (
       ('--mechanism=gaussian', '--num_rounds=3', '--noise_multiplier=1')
       + ('--target_delta=1e-6', '--sampling=fixed_size', '--num_clients=99')

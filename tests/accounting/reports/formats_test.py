@@ -21,7 +21,6 @@ from tests.accounting.reports import rendered
 from tff_dp_aggregators import accounting
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting.reports import inputs
-from tff_dp_aggregators.accounting.reports import plots
 from tff_dp_aggregators.accounting.reports import rendering
 from tff_dp_aggregators.accounting.reports import statement
 from tff_dp_aggregators.base import rounding
@@ -114,24 +113,6 @@ def test_a_page_loads_nothing_and_shows_its_plots():
     image = base64.b64decode(data).decode()
     assert xml.etree.ElementTree.fromstring(image).tag.endswith('svg')
   assert ('name', 'viewport') in parsed.attributes
-
-
-def test_plots_have_titles_and_labelled_axes_and_are_the_same_each_time():
-  drawn = rendering.plots_of(rendered.build(with_curves=True))
-  assert [plot.title for plot in drawn] == [
-    'Epsilon against delta',
-    'Epsilon against rounds',
-    'Error against rounds',
-    'Noise correlation',
-  ]
-  for plot in drawn:
-    svg = plots.to_svg(plot)
-    assert f'<!-- {plot.x_label} -->' in svg
-    assert f'<!-- {plot.y_label} -->' in svg
-    assert svg == plots.to_svg(plot)
-  assert drawn[0].log_x
-  assert drawn[0].mark == (rendered.DELTA, rendered.build()['guarantee']['epsilon'])
-  assert 'clip norms' in drawn[2].y_label
 
 
 def test_text_waits_for_no_matplotlib():

@@ -3,6 +3,7 @@ in the package describes all of it.
 """
 
 import dataclasses
+import json
 import math
 
 import dp_accounting
@@ -313,56 +314,24 @@ def test_what_does_not_state_a_release_is_refused(text):
     inputs.OtherRelease.parse(text)
 
 
-def _statements(tmp_path):
-  """Statements of all kinds."""
-  short = _ledger(tmp_path / 'short.jsonl', num_rounds=7)
-  plan = statement.build(
-    reports.Inputs(
-      MECHANISM,
-      1e-6,
-      clip_norm=0.5,
-      command='program',
-      files=({'role': 'ledger', 'path': 'l.jsonl', 'sha256': '0' * 64},),
-    )
-  )
-  run = statement.build(reports.Inputs(MECHANISM, 1e-6, ledger=short))
-  composition = statement.compose([plan, run])
-  adaptive = dataclasses.replace(MECHANISM, clipped_count_stddev=5.0)
-  replace_one = dataclasses.replace(MECHANISM, adjacency='replace_one')
-  poisson = sampling.PoissonSampling(4, sampling_probability=0.01)
-  fixed_size = sampling.FixedSizeSampling(2, num_clients=1000, clients_per_round=10)
-  yield plan
-  yield run
-  yield composition
-  yield statement.compose([composition, run])
-  yield statement.build(
-    reports.Inputs(
-      MECHANISM,
-      1e-6,
-      target_epsilon=9.0,
-      found='noise_multiplier',
-      accountant='rdp',
-      participation_source={'num_rounds': 20},
-    )
-  )
-  yield _build(adaptive, 1e-6)
-  yield statement.build(reports.Inputs(replace_one, 1e-6))
-  for schema in (poisson, fixed_size):
-    sampled = accounting.Mechanism('gaussian', schema, 1.0)
-    yield _build(sampled, 1e-6)
-  for name in accounting.mechanism.names():
-    yield statement.build(
-      reports.Inputs(statements.mechanism_of(name, PARTICIPATION, 1.0), 1e-6)
-    )
-  yield statement.build(
-    reports.Inputs(accounting.Mechanism('tree', PARTICIPATION, 0.0), 1e-6)
-  )
-  yield statement.build_without_privacy()
-
-
 def test_the_schema_describes_every_key_of_every_statement(tmp_path):
-  for built in _statements(tmp_path):
-    assert list(schema_lib.violations(built)) == []
+  names = accounting.mechanism.names()
+  mechanisms = [statements.mechanism_of(name, PARTICIPATION, 1.0) for name in names]
+  mechanisms += [
+    dataclasses.replace(MECHANISM, **changes)
+    for changes in (
+      {'clipped_count_stddev': 5.0},
+      {'adjacency': 'replace_one'},
+      {'noise_multiplier': 0.0},
+    )
+  ]
+  schema = sampling.FixedSizeSampling(2, num_clients=1000, clients_per_round=10)
+  mechanisms.append(accounting.Mechanism('gaussian', schema, 1.0))
+  built = [_build(each, 1e-6) for each in mechanisms]
+  built.append(statement.compose([statement.compose(built[:2]), built[2]]))
+  for each in (*built, *statements.of_every_kind(tmp_path)):
+    assert json.loads(json.dumps(each, allow_nan=False)) == each
+    assert list(schema_lib.violations(each)) == []
 
 
 def test_the_schema_finds_what_is_missing_added_or_of_another_type():
