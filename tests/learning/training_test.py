@@ -645,7 +645,8 @@ def test_a_delta_that_protects_nobody_is_warned_of(tmp_path):
         _train(tmp_path / 'run', delta=delta, loss='mse')
     said = [each for each in warned if 'well below 1 / 12' in str(each.message)]
     assert len(said) == num_warnings
-    assert all(each.filename == __file__ for each in said)
+    # Who called `learning.train`.
+    assert all(each.filename == training_runs.__file__ for each in said)
 
 
 def test_what_is_there_is_not_overwritten(tmp_path):

@@ -67,7 +67,7 @@ def _cross_entropy(labels, outputs):
 
 
 def _measure(model, examples, metrics):
-  made = evaluation.Evaluation(model, examples, metrics)
+  made = evaluation.Evaluator(model, examples, metrics)
   weights = tff.learning.models.ModelWeights(*model.initial_weights)
   measured = made.measure(weights)
   assert list(measured) == made.names
