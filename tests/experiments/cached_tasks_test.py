@@ -176,11 +176,11 @@ def test_a_missing_file_is_named_at_once(task, tmp_path):
 def test_a_file_that_is_no_such_database_is_refused(task, tmp_path):
   path = tmp_path / FILES[task]
   path.write_text('<html>404</html>' * 100)
-  with pytest.raises(ValueError, match='cannot be read as a database'):
+  with pytest.raises(ValueError, match='cannot be read as SQLite'):
     tasks.TASKS[task].check(_options(tmp_path))
   path.unlink()
   sqlite3.connect(path).execute('CREATE TABLE examples (client_id TEXT)')
-  with pytest.raises(ValueError, match="table 'examples' has no serialized_example"):
+  with pytest.raises(ValueError, match='table examples lacks serialized_example'):
     tasks.TASKS[task].check(_options(tmp_path))
   path.unlink()
   _write_database(path, ['validation'], lambda: b'')

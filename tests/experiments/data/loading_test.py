@@ -617,8 +617,7 @@ def test_clients_that_were_made_are_told_to_be_no_people(plain):
 
 def test_memory_is_bounded_however_rows_are_sorted(tmp_path, monkeypatch):
   # Small buckets: the way that large files take.
-  monkeypatch.setattr('experiments.data.grouping._BUCKET', 16)
-  monkeypatch.setattr('experiments.data.grouping._CHUNK', 50)
+  monkeypatch.setattr('experiments.data.arrangement._BUCKET', 16)
   rows = own_data.ROWS * 20
   path = own_data.write_csv(tmp_path / 'data.csv', rows)
   bucketed = own_data.load_rows(path)
