@@ -24,8 +24,8 @@ from . import source
 
 # Characters. A quote that is not closed would take in the rest of the file.
 _LONGEST_FIELD = 2**24
-# DuckDB has room for 2,048 rows of all columns.
-_MOST_COLUMNS = 500
+# Of what DuckDB reads, which has room for 2,048 rows of all columns; in bytes.
+_MOST_COLUMNS, _LONGEST_LINE = 500, 2**18
 _TAB = '\t'
 # Of files that are not told what they have.
 _SEPARATORS = (';', _TAB, '|', ',')
@@ -139,7 +139,8 @@ class CsvFile:
       f'read_csv({_literal(glob.escape(self.path))}, auto_detect=false, header=false, '
       f"skip={passed}, delim='{delimiter}{self._delimiter}', quote='\"', escape='\"', "
       "strict_mode=true, allow_quoted_nulls=false, compression='none', "
-      f'max_line_size={2**18}, buffer_size={2**20}, hive_partitioning=false, columns={{{columns}}})'
+      f'max_line_size={_LONGEST_LINE}, buffer_size={4 * _LONGEST_LINE}, '
+      f'hive_partitioning=false, columns={{{columns}}})'
     )
     as_numbers = frozenset(numbers)
     values = (
