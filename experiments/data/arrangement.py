@@ -3,11 +3,12 @@
 Nothing depends on the order of rows in a file, nor on that of files in a folder.
 """
 
+import math
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple, Optional
 
 import numpy as np
 
-from . import grouping
 from . import hashing
 from . import partition
 from . import problems
@@ -17,6 +18,9 @@ from . import table
 # Uses of the seed.
 _ORDER, _CLIENTS, _ROUNDING, _PARTITION = range(4)
 _MANY = 2**16
+# Rows that are sorted at once, unless there are more than so many buckets of them.
+_BUCKET, _MOST_BITS = 2**18, 8
+_BUFFER = 2**15
 
 
 class Arrangement(NamedTuple):
@@ -52,12 +56,10 @@ def of_clients(rows: table.Rows, shares: Shares, seed: int, folder: str) -> Arra
   starts = spill.Spill(folder, np.int64)
   hashes = spill.Spill(folder, np.uint64)
   first_rows = spill.Spill(folder, np.int64)
-  keys = spill.Spill(folder, np.uint64, (3,))
   assert rows.clients is not None
-  for clients, content in zip(table.chunks(rows.clients), table.chunks(rows.hashes)):
-    drawn = hashing.seeded(content, seed, _ORDER)
-    keys.append(np.concatenate([clients, drawn[:, None]], axis=1))
-  for some in grouping.sorted_rows(keys.array, folder):
+  drawn = _drawn(rows, seed)
+  keys = (np.column_stack(each) for each in zip(table.chunks(rows.clients), drawn))
+  for some in sorted_rows(keys, len(rows.hashes), 3, folder):
     # A client's rows have the same first key, so they are here all together.
     is_first = np.ones(len(some), bool)
     is_first[1:] = (some[1:, :2] != some[:-1, :2]).any(axis=1)
@@ -77,6 +79,46 @@ def of_clients(rows: table.Rows, shares: Shares, seed: int, folder: str) -> Arra
     first_rows=_kept(first_rows.array, is_kept, folder),
     num_test_clients=int(len(is_kept) - np.count_nonzero(is_kept)),
   )
+
+
+def _drawn(rows: table.Rows, seed: int) -> Iterator[np.ndarray]:
+  """By what rows of one client, or of nobody, are brought into an order."""
+  for content in table.chunks(rows.hashes):
+    yield hashing.seeded(content, seed, _ORDER)
+
+
+def sorted_rows(
+  keys: Iterable[np.ndarray], count: int, width: int, folder: str
+) -> Iterator[np.ndarray]:
+  """Rows in the order of their keys, some at a time.
+
+  Rows with the same first key come together. They are dealt out to buckets by the first
+  bits of that, on disk, and each bucket is sorted by itself.
+
+  `keys`: Chunks of uint64 [rows, width], of `count` rows in all; the first ones are
+  hashes, so that buckets are about equal.
+
+  Returns uint64 [some rows, width + 1]: the keys, and the row's number.
+  """
+  bits = min(_MOST_BITS, max(0, math.ceil(math.log2(max(1, count) / _BUCKET))))
+  buckets = [
+    spill.Spill(folder, np.uint64, (width + 1,), _BUFFER) for _ in range(2**bits)
+  ]
+  done = 0
+  for chunk in keys:
+    numbers = np.arange(done, done + len(chunk), dtype=np.uint64)
+    chunk = np.column_stack([chunk, numbers])
+    done += len(chunk)
+    # In two steps, as no bits at all would be a shift by 64.
+    places = (chunk[:, 0] >> np.uint64(32)) >> np.uint64(32 - bits)
+    order = np.argsort(places, kind='stable')
+    ends = np.cumsum(np.bincount(places.astype(np.int64), minlength=2**bits))
+    for bucket, part in zip(buckets, np.split(chunk[order], ends[:-1])):
+      bucket.append(part)
+  for bucket in buckets:
+    if len(bucket):
+      # The last key is the first to sort by.
+      yield bucket.array[np.lexsort(bucket.array.T[::-1])]
 
 
 def _held_out(
@@ -149,10 +191,8 @@ def of_nobody(
 ) -> Arrangement:
   """Deals rows out to clients that are made for it."""
   order = spill.Spill(folder, np.int64)
-  keys = spill.Spill(folder, np.uint64, (1,))
-  for content in table.chunks(rows.hashes):
-    keys.append(hashing.seeded(content, seed, _ORDER)[:, None])
-  for some in grouping.sorted_rows(keys.array, folder):
+  keys = (drawn[:, None] for drawn in _drawn(rows, seed))
+  for some in sorted_rows(keys, len(rows.hashes), 1, folder):
     order.append(some[:, 1])
   count, tested = len(order), 0
   if shares.examples is not None:
@@ -166,7 +206,7 @@ def of_nobody(
   rng = np.random.default_rng([seed, _PARTITION])
   places = order.array
   if how == 'label_skew':
-    labels = rows.labels[places[tested:]].astype(np.int32)
+    labels = rows.labels_of(places[tested:]).astype(np.int32)
     parts = partition.split_with_label_skew(labels, num_clients, dirichlet_alpha, rng)
     sizes = np.array([len(part) for part in parts])
     dealt = places[tested:][np.concatenate(parts)]

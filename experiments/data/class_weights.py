@@ -2,13 +2,12 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 import numpy as np
 
 from . import columns
 from . import problems
-from . import table
 
 BALANCED = 'balanced'
 _FORM = f'Give --class_weights={BALANCED}, or class:weight for each, as in no:1,yes:5.'
@@ -17,8 +16,7 @@ _FORM = f'Give --class_weights={BALANCED}, or class:weight for each, as in no:1,
 def of(
   stated: Sequence[str],
   classes: Optional[Sequence[str]],
-  labels: np.ndarray,
-  is_test: np.ndarray,
+  counted: Callable[[], np.ndarray],
 ) -> Optional[tuple[float, ...]]:
   """The weight of each class.
 
@@ -27,14 +25,14 @@ def of(
   without any, and those that are not named, have weight 1.
 
   `classes`: Names of classes, in order; `None` if labels are no classes.
+  `counted`: Counts the training examples of each class.
 
   Returns in the order of the classes; `None` if no weights are stated.
 
   Example:
-    >>> labels, nothing = np.array([0, 0, 0, 1]), np.zeros(4, np.uint8)
-    >>> of(['yes:5'], ('no', 'yes'), labels, nothing)
+    >>> of(['yes:5'], ('no', 'yes'), lambda: np.array([3, 1]))
     (1.0, 5.0)
-    >>> of([BALANCED], ('no', 'yes'), labels, nothing)
+    >>> of([BALANCED], ('no', 'yes'), lambda: np.array([3, 1]))
     (0.6666666666666666, 2.0)
   """
   if not stated:
@@ -45,9 +43,7 @@ def of(
       'numbers or tags. Leave it out, or give --label_kind=class if they are names.'
     )
   if tuple(stated) == (BALANCED,):
-    counts = np.zeros(len(classes), np.int64)
-    for some, tested in zip(table.chunks(labels), table.chunks(is_test)):
-      counts += np.bincount(some[tested == 0].astype(np.int64), minlength=len(classes))
+    counts = counted()
     total, present = int(counts.sum()), int(np.count_nonzero(counts))
     return tuple(float(total / (present * n)) if n else 1.0 for n in counts)
   weights: dict[str, float] = {}

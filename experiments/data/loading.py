@@ -9,7 +9,7 @@ import dataclasses
 import filecmp
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Callable, Optional
 
 import numpy as np
@@ -206,45 +206,66 @@ def _of_table(
 ) -> population.Population:
   """A population of features and labels."""
   shape = encoding.input_shape(schema)
-  numbers, names, labels = (
-    _in_order(each, arranged.order, files.scratch)
-    for each in (rows.numbers, rows.names, rows.labels)
-  )
-  names, schema = _of_training(names, schema, arranged.is_test, files.scratch)
+  ordered = rows.in_order(arranged.order, files.scratch)
+  ordered, schema = _known_in_training(ordered, schema, arranged.is_test)
+  classes = schema.classes
+  num_numbers = ordered.numbers.shape[1]
   is_scaled = files.scaling == 'standard' or (
-    files.scaling is None and len(shape) == 1 and numbers.shape[1] > 0
+    files.scaling is None and len(shape) == 1 and num_numbers > 0
   )
-  moments = encoding.Moments(numbers.shape[1])
+  moments = encoding.Moments(num_numbers)
   if is_scaled:
-    moments = _moments(numbers, arranged)
+    moments = _moments(ordered.numbers.__getitem__, num_numbers, arranged)
   mean, scale = moments.mean_and_scale() if is_scaled else (None, None)
-  encoder = encoding.Encoder(
-    mean, scale, tuple(map(len, schema.name_columns.values())), shape
-  )
-  label_scaling = _label_scaling(labels, arranged, files, schema)
-  label_kind = _label_kind(schema)
-  label_dtype = np.float32 if label_kind == 'number' else np.int32
-  scaled: Callable[[Any], np.ndarray] = np.asarray
-  if label_scaling is not None:
-    scaled = label_scaling.done
+  label_scaling = _label_scaling(ordered, arranged, files, schema)
   weights = class_weights.of(
-    files.class_weights, schema.classes, labels, arranged.is_test
+    files.class_weights, classes, lambda: _counts(ordered, schema, arranged)
+  )
+  made = preprocessing.Preprocessing(
+    shape=population.Shape(
+      inputs=shape,
+      input_dtype='float32',
+      labels=ordered.values.shape[1:],
+      label_kind=_label_kind(schema),
+      num_classes=None if classes is None else len(classes),
+      names=classes or schema.several,
+      class_weights=weights,
+      embedded=tuple(map(len, schema.embedded_columns.values())),
+    ),
+    client=uses.client,
+    labels=uses.labels,
+    number_columns=schema.number_columns,
+    name_columns=schema.name_columns,
+    embedded_columns=schema.embedded_columns,
+    several=schema.several,
+    are_tags=schema.are_tags,
+    mean=None if mean is None else tuple(mean.tolist()),
+    scale=None if scale is None else tuple(scale.tolist()),
+    label_scaling=label_scaling,
+    missing_values=tuple(sorted(uses.reading.missing.texts)),
+    decimal=files.decimal,
+    thousands=files.thousands,
+    separator=files.separator,
   )
 
   def examples(first: int, end: int) -> tuple[np.ndarray, np.ndarray]:
-    inputs = encoder.inputs(numbers[first:end], names[first:end])
-    return inputs, scaled(labels[first:end]).astype(label_dtype)
+    return made.examples_of(ordered, slice(first, end))
+
+  def held_out() -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    for some in _slices(len(arranged.order)):
+      is_held = arranged.is_test[some] == 1
+      if is_held.any():
+        x, y = made.examples_of(ordered, some)
+        yield x[is_held], y[is_held]
 
   whose = None
   if files.test_data is None:
-    tested = _tested(
-      examples, arranged.is_test, shape, labels.shape[1:], label_dtype, files.scratch
-    )
+    tested = _stored(held_out(), made.shape, files.scratch)
   else:
-    tested, tested_clients = _test_table(files, schema, encoder, scaled, label_dtype)
-    whose = _whose(tested_clients, rows.clients)
-  classes = schema.classes
-  made = [
+    new = _test_data(made, files)
+    whose = _whose(new.rows.clients, rows.clients)
+    tested = _stored(new.examples(is_scaled=True), made.shape, files.scratch)
+  said = [
     (
       'Features were scaled by their mean and standard deviation over all training '
       'examples.',
@@ -272,21 +293,11 @@ def _of_table(
       bool(schema.embedded_columns),
     ),
   ]
-  of_example = population.Shape(
-    inputs=shape,
-    input_dtype='float32',
-    labels=labels.shape[1:],
-    label_kind=label_kind,
-    num_classes=None if classes is None else len(classes),
-    names=classes or schema.several,
-    class_weights=weights,
-    embedded=tuple(map(len, schema.embedded_columns.values())),
-  )
   return population.Population(
     clients=FileClients(examples, arranged, rows),
     num_clients=len(arranged.starts),
     test_examples=tested,
-    shape=of_example,
+    shape=made.shape,
     label_scaling=label_scaling,
     facts={
       **_facts(rows, arranged, tested, 'examples'),
@@ -296,38 +307,41 @@ def _of_table(
       **_facts_of_labels(schema, label_scaling),
       **class_weights.told(weights, classes),
     },
-    not_covered=(*_sentences(*made), *_of_clients(files, whose)),
-    preprocessing=preprocessing.Preprocessing(
-      shape=of_example,
-      client=uses.client,
-      labels=uses.labels,
-      number_columns=schema.number_columns,
-      name_columns=schema.name_columns,
-      embedded_columns=schema.embedded_columns,
-      several=schema.several,
-      are_tags=schema.are_tags,
-      mean=None if mean is None else tuple(mean.tolist()),
-      scale=None if scale is None else tuple(scale.tolist()),
-      label_scaling=label_scaling,
-      missing_values=tuple(sorted(uses.reading.missing.texts)),
-      decimal=files.decimal,
-      thousands=files.thousands,
-      separator=files.separator,
-    ),
+    not_covered=(*_sentences(*said), *_of_clients(files, whose)),
+    preprocessing=made,
   )
 
 
-def _moments(values: np.ndarray, arranged: arrangement.Arrangement) -> encoding.Moments:
+def _slices(count: int) -> Iterator[slice]:
+  for first in range(0, count, _CHUNK):
+    yield slice(first, min(first + _CHUNK, count))
+
+
+def _moments(
+  values: Callable[[slice], np.ndarray],
+  num_columns: int,
+  arranged: arrangement.Arrangement,
+) -> encoding.Moments:
   """Of the columns of the training examples."""
-  moments = encoding.Moments(values.shape[1])
-  for first in range(0, len(values), _CHUNK):
-    some = slice(first, first + _CHUNK)
-    moments.add(values[some][arranged.is_test[some] == 0].astype(np.float64))
+  moments = encoding.Moments(num_columns)
+  for some in _slices(len(arranged.order)):
+    moments.add(values(some)[arranged.is_test[some] == 0].astype(np.float64))
   return moments
 
 
+def _counts(
+  ordered: table.Rows, schema: table.Schema, arranged: arrangement.Arrangement
+) -> np.ndarray:
+  """How many training examples each class has."""
+  counts = np.zeros(len(schema.classes or ()), np.int64)
+  for some in _slices(len(arranged.order)):
+    labels = ordered.labels_of(some)[arranged.is_test[some] == 0].astype(np.int64)
+    counts += np.bincount(labels, minlength=len(counts))
+  return counts
+
+
 def _label_scaling(
-  labels: np.ndarray,
+  ordered: table.Rows,
   arranged: arrangement.Arrangement,
   files: data_options.Files,
   schema: table.Schema,
@@ -343,9 +357,14 @@ def _label_scaling(
     return None
   if files.label_scaling == 'none':
     return None
-  by_column = labels if labels.ndim > 1 else labels[:, np.newaxis]
-  mean, scale = _moments(by_column, arranged).mean_and_scale()
-  if labels.ndim > 1:
+  shape = ordered.values.shape[1:]
+  width = int(np.prod(shape))
+
+  def labels(some: slice) -> np.ndarray:
+    return ordered.labels_of(some).reshape(-1, width)
+
+  mean, scale = _moments(labels, width, arranged).mean_and_scale()
+  if shape:
     return population.LabelScaling(tuple(mean.tolist()), tuple(scale.tolist()))
   return population.LabelScaling(float(mean[0]), float(scale[0]))
 
@@ -384,100 +403,51 @@ def _whose(
   return None
 
 
-def _of_training(
-  names: np.ndarray, schema: table.Schema, is_test: np.ndarray, folder: str
-) -> tuple[np.ndarray, table.Schema]:
+def _known_in_training(
+  ordered: table.Rows, schema: table.Schema, is_test: np.ndarray
+) -> tuple[table.Rows, table.Schema]:
   """Names, where those with embeddings are of training examples, and others unknown."""
   if not schema.embedded_columns:
-    return names, schema
-  first = names.shape[1] - len(schema.embedded_columns)
-  known, numbers = {}, []
+    return ordered, schema
+  names = list(ordered.name_numbers)
+  first = len(names) - len(schema.embedded_columns)
+  known = {}
   for place, (name, values) in enumerate(schema.embedded_columns.items(), first):
     is_trained = np.zeros(len(values), bool)
-    for some, tested in zip(table.chunks(names), table.chunks(is_test)):
-      is_trained[some[tested == 0, place]] = True
+    for codes, tested in zip(table.chunks(ordered.codes), table.chunks(is_test)):
+      is_trained[names[place][codes[tested == 0, place]]] = True
     known[name] = tuple(np.array(values, object)[is_trained])
-    ranks = np.cumsum(is_trained) - 1
-    numbers.append(np.where(is_trained, ranks, len(known[name])))
-  found = spill.Spill(folder, names.dtype, names.shape[1:])
-  for some in table.chunks(names):
-    some = np.array(some)
-    for place, of_value in enumerate(numbers, first):
-      some[:, place] = of_value[some[:, place]]
-    found.append(some)
-  return found.array, dataclasses.replace(schema, embedded_columns=known)
+    numbers = np.where(is_trained, np.cumsum(is_trained) - 1, len(known[name]))
+    names[place] = numbers[names[place]]
+  return (
+    ordered._replace(name_numbers=tuple(names)),
+    dataclasses.replace(schema, embedded_columns=known),
+  )
 
 
-def _in_order(array: np.ndarray, order: np.ndarray, folder: str) -> np.ndarray:
-  """Rows in the order of clients, on disk."""
-  found = spill.Spill(folder, array.dtype, array.shape[1:])
-  for some in table.chunks(order, _CHUNK):
-    found.append(array[some])
-  return found.array
+def _test_data(
+  made: preprocessing.Preprocessing, files: data_options.Files
+) -> preprocessing.NewData:
+  """What is for testing by `--test_data`."""
+  assert files.test_data is not None
+  return made.rows_like(
+    files.test_data, files.data_format, files.test_split, files.scratch
+  )
 
 
-def _tested(
-  examples: Any,
-  is_test: np.ndarray,
-  shape: tuple[int, ...],
-  label_shape: tuple[int, ...],
-  label_dtype: Any,
+def _stored(
+  examples: Iterable[tuple[np.ndarray, np.ndarray]],
+  shape: population.Shape,
   folder: str,
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Inputs and labels that were held out, on disk."""
-  inputs = spill.Spill(folder, np.float32, shape)
-  labels = spill.Spill(folder, label_dtype, label_shape)
-  for first in range(0, len(is_test), _CHUNK):
-    chosen = is_test[first : first + _CHUNK] == 1
-    if chosen.any():
-      x, y = examples(first, first + _CHUNK)
-      inputs.append(x[chosen])
-      labels.append(y[chosen])
+  """Inputs and labels for testing, on disk."""
+  is_number = shape.label_kind == 'number'
+  inputs = spill.Spill(folder, shape.input_dtype, shape.inputs)
+  labels = spill.Spill(folder, np.float32 if is_number else np.int32, shape.labels)
+  for x, y in examples:
+    inputs.append(x)
+    labels.append(y)
   return inputs.array, labels.array
-
-
-def _test_table(
-  files: data_options.Files,
-  schema: table.Schema,
-  encoder: encoding.Encoder,
-  scaled: Callable[[Any], np.ndarray],
-  label_dtype: Any,
-) -> tuple[tuple[np.ndarray, np.ndarray], Optional[np.ndarray]]:
-  """Inputs and labels of `--test_data`, scaled and numbered as those for training.
-
-  Keys of clients as well, if the data say whose they are.
-  """
-  assert files.test_data is not None
-  opened, uses = _opened(files.test_data, files, is_test=True)
-  uses = table.Uses(
-    client=uses.client,
-    labels=uses.labels,
-    features=(
-      *schema.number_columns,
-      *schema.name_columns,
-      *schema.embedded_columns,
-    ),
-    one_hot=uses.one_hot,
-    embedded=uses.embedded,
-    label_kind=uses.label_kind,
-    reading=uses.reading,
-  )
-  rows, _ = table.Reader(uses, files.scratch, like=schema).read(opened)
-
-  def examples(first: int, end: int) -> tuple[np.ndarray, np.ndarray]:
-    inputs = encoder.inputs(rows.numbers[first:end], rows.names[first:end])
-    return inputs, scaled(rows.labels[first:end]).astype(label_dtype)
-
-  everything = np.ones(len(rows.hashes), np.uint8)
-  tested = _tested(
-    examples,
-    everything,
-    encoder.shape,
-    rows.labels.shape[1:],
-    label_dtype,
-    files.scratch,
-  )
-  return tested, rows.clients
 
 
 def _of_texts(
@@ -494,26 +464,43 @@ def _of_texts(
     vocabulary = texts_lib.from_file(files.vocabulary, unit)
   else:
     size = files.vocabulary_size or texts_lib.VOCABULARY_SIZES[unit]
-    vocabulary = texts_lib.most_frequent(
-      _training_texts(rows.texts, arranged), unit, size
-    )
-  found = _Sequences(vocabulary, length, files.scratch)
-  tested = _Sequences(vocabulary, length, files.scratch)
-  for place, row in enumerate(_numbers(arranged.order)):
-    text = rows.texts[row]
-    found.append(text)
-    if arranged.is_test[place]:
-      tested.append(text)
-  whose = None
+    training = (text for text, is_test in _texts(rows.texts, arranged) if not is_test)
+    vocabulary = texts_lib.most_frequent(training, unit, size)
+  made = preprocessing.Preprocessing(
+    shape=population.Shape(
+      inputs=(length,),
+      input_dtype='int32',
+      labels=(length,),
+      label_kind='tokens',
+      num_classes=vocabulary.num_tokens,
+      names=vocabulary.names,
+      ignored_labels=(texts_lib.PADDING,),
+    ),
+    client=uses.client,
+    text=uses.text,
+    text_unit=unit,
+    vocabulary=vocabulary.entries,
+    missing_values=tuple(sorted(uses.reading.missing.texts)),
+    separator=files.separator,
+  )
+  spilled, held = (
+    spill.Spill(files.scratch, np.int32, (length + 1,)) for _ in range(2)
+  )
+  behind = spill.Spill(files.scratch, np.int64)
+  tokens = unknown = 0
+  for text, is_test in _texts(rows.texts, arranged):
+    found = vocabulary.sequences(text, length)
+    spilled.append(found)
+    behind.append([len(spilled)])
+    if is_test:
+      held.append(found)
+    tokens += np.count_nonzero(found)
+    unknown += np.count_nonzero(found == vocabulary.unknown)
+  whose, tested = None, held.array
   if files.test_data is not None:
-    opened, uses = _opened(files.test_data, files, is_test=True)
-    of_test, _ = table.Reader(uses, files.scratch).read(opened)
-    assert of_test.texts is not None
-    for row in range(len(of_test.texts)):
-      tested.append(of_test.texts[row])
-    whose = _whose(of_test.clients, rows.clients)
-  sequences = found.array
-  ends = found.ends
+    new = _test_data(made, files)
+    whose, tested = _whose(new.rows.clients, rows.clients), new.sequences()
+  sequences, ends = spilled.array, behind.array
 
   def examples(first: int, end: int) -> tuple[np.ndarray, np.ndarray]:
     return sequences[first:end, :-1], sequences[first:end, 1:]
@@ -521,28 +508,18 @@ def _of_texts(
   arranged = arranged._replace(
     starts=_places(ends, arranged.starts), ends=_places(ends, arranged.ends)
   )
-  held = tested.array
-  test_examples = (held[:, :-1], held[:, 1:])
-  of_example = population.Shape(
-    inputs=(length,),
-    input_dtype='int32',
-    labels=(length,),
-    label_kind='tokens',
-    num_classes=vocabulary.num_tokens,
-    names=vocabulary.names,
-    ignored_labels=(texts_lib.PADDING,),
-  )
+  test_examples = tested[:, :-1], tested[:, 1:]
   return population.Population(
     clients=FileClients(examples, arranged, rows),
     num_clients=len(arranged.starts),
     test_examples=test_examples,
-    shape=of_example,
+    shape=made.shape,
     facts={
       **_facts(rows, arranged, test_examples, 'sequences'),
       'sequence length': length,
       'text unit': unit,
       'vocabulary size': len(vocabulary.entries),
-      'share of unknown tokens': round(found.share_unknown, 6),
+      'share of unknown tokens': round(unknown / max(1, tokens), 6),
     },
     not_covered=_sentences(
       (
@@ -552,45 +529,8 @@ def _of_texts(
       ),
     )
     + _of_clients(files, whose),
-    preprocessing=preprocessing.Preprocessing(
-      shape=of_example,
-      client=uses.client,
-      text=uses.text,
-      text_unit=unit,
-      vocabulary=vocabulary.entries,
-      missing_values=tuple(sorted(uses.reading.missing.texts)),
-      separator=files.separator,
-    ),
+    preprocessing=made,
   )
-
-
-class _Sequences:
-  """Sequences of tokens, on disk."""
-
-  def __init__(self, vocabulary: texts_lib.Vocabulary, length: int, folder: str):
-    self._vocabulary, self._length = vocabulary, length
-    self._sequences = spill.Spill(folder, np.int32, (length + 1,))
-    self._ends = spill.Spill(folder, np.int64)
-    self._tokens = self._unknown = 0
-
-  def append(self, text: str) -> None:
-    sequences = self._vocabulary.sequences(text, self._length)
-    self._sequences.append(sequences)
-    self._ends.append([len(self._sequences)])
-    self._tokens += np.count_nonzero(sequences)
-    self._unknown += np.count_nonzero(sequences == self._vocabulary.unknown)
-
-  @property
-  def array(self) -> np.ndarray:
-    return self._sequences.array
-
-  @property
-  def ends(self) -> np.ndarray:
-    return self._ends.array
-
-  @property
-  def share_unknown(self) -> float:
-    return self._unknown / max(1, self._tokens)
 
 
 def _sentences(*said: tuple[str, bool]) -> tuple[str, ...]:
@@ -598,17 +538,15 @@ def _sentences(*said: tuple[str, bool]) -> tuple[str, ...]:
   return tuple(sentence for sentence, is_so in said if is_so)
 
 
-def _numbers(array: np.ndarray) -> Iterator[int]:
-  for some in table.chunks(array):
-    yield from some.tolist()
-
-
-def _training_texts(
+def _texts(
   texts: table.Texts, arranged: arrangement.Arrangement
-) -> Iterator[str]:
-  for place, row in enumerate(_numbers(arranged.order)):
-    if not arranged.is_test[place]:
-      yield texts[row]
+) -> Iterator[tuple[str, bool]]:
+  """Texts in their order, and whether each is for testing."""
+  for order, tested in zip(
+    table.chunks(arranged.order), table.chunks(arranged.is_test)
+  ):
+    for row, is_test in zip(order.tolist(), tested.tolist()):
+      yield texts[row], bool(is_test)
 
 
 def _places(ends: np.ndarray, rows: np.ndarray) -> np.ndarray:

@@ -5,6 +5,7 @@ say that the guarantee does not cover it.
 """
 
 import dataclasses
+import functools
 import json
 import os
 import tempfile
@@ -92,7 +93,7 @@ class Preprocessing:
       numerals.Numerals(self.decimal, self.thousands),
     )
 
-  @property
+  @functools.cached_property
   def encoder(self) -> encoding.Encoder:
     """Makes inputs of columns."""
     return encoding.Encoder(
@@ -102,11 +103,26 @@ class Preprocessing:
       self.shape.inputs,
     )
 
-  @property
+  @functools.cached_property
   def tokens(self) -> texts_lib.Vocabulary:
     """What makes tokens of text."""
     assert self.text_unit is not None and self.vocabulary is not None
     return texts_lib.Vocabulary(self.text_unit, self.vocabulary)
+
+  def examples_of(
+    self, rows: table.Rows, some: slice, is_scaled: bool = True
+  ) -> tuple[np.ndarray, np.ndarray]:
+    """Inputs and labels of some rows, the latter scaled or in their own unit."""
+    labels = rows.labels_of(some)
+    if is_scaled and self.label_scaling is not None:
+      labels = self.label_scaling.done(labels)
+    is_number = self.shape.label_kind == 'number'
+    dtype = np.float32 if is_number else np.int32
+    return self.inputs_of(rows, some), labels.astype(dtype)
+
+  def inputs_of(self, rows: table.Rows, some: slice) -> np.ndarray:
+    """Inputs of some rows of features."""
+    return self.encoder.inputs(rows.numbers[some], rows.names_of(some))
 
   def in_units(self, outputs: np.ndarray) -> np.ndarray:
     """What a model of numbers puts out, in the units of the labels: float64."""
@@ -149,6 +165,19 @@ class Preprocessing:
     `data_format`: One of `formats.FORMATS`; `None` to go by the ending.
     `scratch`: Folder with room for temporary files; `None` for that of the system.
     """
+    try:
+      return self.rows_like(path, data_format, split, scratch or tempfile.gettempdir())
+    except problems.DataError as e:
+      if not any(f': {label} is ' in str(e) for label in self.labels):
+        raise
+      raise problems.DataError(
+        f'{e} Where labels are not known, leave the column out.'
+      ) from e
+
+  def rows_like(
+    self, path: str, data_format: Optional[str], split: Optional[str], scratch: str
+  ) -> 'NewData':
+    """Reads data like those of the training, as `read` does, labels or not."""
     opened = formats.open_data(
       path, data_format, source.Wanted(split, self.text, self.separator)
     )
@@ -173,17 +202,8 @@ class Preprocessing:
       self.several,
       self.are_tags,
     )
-    folder = scratch or tempfile.gettempdir()
-    try:
-      rows, _ = table.Reader(uses, folder, like=like).read(opened)
-    except problems.DataError as e:
-      if not any(f': {label} is ' in str(e) for label in uses.labels):
-        raise
-      raise problems.DataError(
-        f'{e} Where labels are not known, leave the column out.'
-      ) from e
-    unused = [name for name in opened.columns if name not in uses.named]
-    return NewData(self, opened, uses, rows, tuple(unused), folder)
+    rows, _ = table.Reader(uses, scratch, like=like).read(opened)
+    return NewData(self, opened, uses, rows, scratch)
 
 
 class Chunk(NamedTuple):
@@ -203,26 +223,27 @@ class Chunk(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class NewData:
-  """Data that were read, in the order in which they are in the file.
-
-  Attributes:
-    unused: Columns that the run does not use.
-  """
+  """Data that were read, in the order in which they are in the file."""
 
   _preprocessing: Preprocessing
   _opened: source.Source
   _uses: table.Uses
-  _rows: table.Rows
-  unused: tuple[str, ...]
+  rows: table.Rows
   _scratch: str
 
   def __len__(self) -> int:
-    return len(self._rows.hashes)
+    return len(self.rows.hashes)
+
+  @property
+  def unused(self) -> tuple[str, ...]:
+    """Columns that the run does not use."""
+    used = frozenset(self._uses.named)
+    return tuple(each for each in self._opened.columns if each not in used)
 
   @property
   def client_column(self) -> Optional[str]:
     """What the column is called that says whose a row is; `None` if nothing says it."""
-    if self._rows.clients is None:
+    if self.rows.clients is None:
       return None
     return self._uses.client or 'client'
 
@@ -242,25 +263,30 @@ class NewData:
       inputs, last = self._inputs(first, first + count)
       yield Chunk(clients, inputs, last)
 
-  def examples(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+  def examples(
+    self, is_scaled: bool = False
+  ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Inputs and labels, some at a time, as those that a model is tested on."""
     if not self.has_labels:
       raise ValueError(
         f'the data lack a column of {problems.listed(self._preprocessing.labels)}.'
       )
-    if self._rows.texts is None:
-      is_number = self._preprocessing.shape.label_kind == 'number'
-      dtype = np.float32 if is_number else np.int32
-      for first in range(0, len(self), _CHUNK):
-        inputs, _ = self._inputs(first, first + _CHUNK)
-        yield inputs, self._rows.labels[first : first + _CHUNK].astype(dtype)
+    if self.rows.texts is not None:
+      for sequences in table.chunks(self.sequences(), _CHUNK):
+        yield sequences[:, :-1], sequences[:, 1:]
       return
+    for first in range(0, len(self), _CHUNK):
+      some = slice(first, first + _CHUNK)
+      yield self._preprocessing.examples_of(self.rows, some, is_scaled)
+
+  def sequences(self) -> np.ndarray:
+    """Sequences of tokens of all texts, on disk: int32 [sequences, length + 1]."""
+    assert self.rows.texts is not None
     vocabulary, (length,) = self._preprocessing.tokens, self._preprocessing.shape.inputs
-    sequences = spill.Spill(self._scratch, np.int32, (length + 1,))
+    found = spill.Spill(self._scratch, np.int32, (length + 1,))
     for row in range(len(self)):
-      sequences.append(vocabulary.sequences(self._rows.texts[row], length))
-    for some in table.chunks(sequences.array, _CHUNK):
-      yield some[:, :-1], some[:, 1:]
+      found.append(vocabulary.sequences(self.rows.texts[row], length))
+    return found.array
 
   def arrays(self) -> tuple[np.ndarray, Optional[np.ndarray]]:
     """All inputs in an array, and labels if there are any; see `examples`."""
@@ -288,16 +314,14 @@ class NewData:
         yield from map(str, batch.clients or ())
 
   def _inputs(self, first: int, end: int) -> tuple[np.ndarray, Optional[np.ndarray]]:
-    if self._rows.texts is None:
-      encoder = self._preprocessing.encoder
-      numbers, names = self._rows.numbers[first:end], self._rows.names[first:end]
-      return encoder.inputs(numbers, names), None
+    if self.rows.texts is None:
+      return self._preprocessing.inputs_of(self.rows, slice(first, end)), None
     vocabulary, (length,) = self._preprocessing.tokens, self._preprocessing.shape.inputs
     found = np.full((end - first, length), texts_lib.PADDING, np.int32)
     last = np.zeros(end - first, np.int64)
     for place, row in enumerate(range(first, end)):
       # The token of its end is what may be predicted.
-      tokens = vocabulary.tokens(self._rows.texts[row])[:-1][-length:]
+      tokens = vocabulary.tokens(self.rows.texts[row])[:-1][-length:]
       found[place, : len(tokens)] = tokens
       last[place] = len(tokens) - 1
     return found, last

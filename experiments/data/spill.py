@@ -7,7 +7,6 @@ the system takes back when it needs them.
 
 import contextlib
 import mmap
-import os
 import tempfile
 from collections.abc import Iterator
 from typing import IO, Any, Optional
@@ -20,7 +19,13 @@ _BUFFER = 2**20
 class Spill:
   """An array whose entries are appended, then read."""
 
-  def __init__(self, folder: str, dtype: Any, shape: tuple[int, ...] = ()):
+  def __init__(
+    self,
+    folder: str,
+    dtype: Any,
+    shape: tuple[int, ...] = (),
+    buffering: int = _BUFFER,
+  ):
     """Makes an empty one.
 
     `shape`: Of one entry.
@@ -30,7 +35,7 @@ class Spill:
     self._count = 0
     self._array: Optional[np.ndarray] = None
     with _room(folder):
-      self._file: IO[bytes] = tempfile.TemporaryFile(dir=folder, buffering=_BUFFER)
+      self._file: IO[bytes] = tempfile.TemporaryFile(dir=folder, buffering=buffering)
 
   def __len__(self) -> int:
     return self._count
@@ -55,38 +60,13 @@ class Spill:
     if self._array is None:
       with _room(self._folder):
         self._file.flush()
-      self._array = _mapped(self._file, self.dtype, self._count, self.shape)
+      self._array = np.zeros((0, *self.shape), self.dtype)
+      if self._file.tell():
+        mapped = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
+        self._array = np.frombuffer(mapped, self.dtype)
+      self._array = self._array.reshape(self._count, *self.shape)
       self._file.close()
     return self._array
-
-
-def writable(
-  folder: str, dtype: Any, count: int, shape: tuple[int, ...] = ()
-) -> np.ndarray:
-  """A mapped array of zeros, which is written in any order.
-
-  `shape`: Of one entry.
-  """
-  dtype = np.dtype(dtype)
-  size = count * int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-  with _room(folder), tempfile.TemporaryFile(dir=folder) as file:
-    if size:
-      # Now: a mapped page that finds no room on the disk would end the process.
-      os.posix_fallocate(file.fileno(), 0, size)
-    return _mapped(file, dtype, count, shape, mmap.ACCESS_WRITE)
-
-
-def _mapped(
-  file: IO[bytes],
-  dtype: np.dtype,
-  count: int,
-  shape: tuple[int, ...],
-  access: int = mmap.ACCESS_READ,
-) -> np.ndarray:
-  if not count * int(np.prod(shape, dtype=np.int64)):
-    return np.zeros((count, *shape), dtype)
-  mapped = mmap.mmap(file.fileno(), 0, access=access)
-  return np.frombuffer(mapped, dtype).reshape(count, *shape)
 
 
 @contextlib.contextmanager

@@ -5,7 +5,7 @@ import shlex
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Optional
+from typing import Any, Callable, NamedTuple, Optional
 
 import numpy as np
 
@@ -110,21 +110,47 @@ class Rows(NamedTuple):
     hashes: Of what is in a row besides, uint64 [rows].
     numbers: Features that are numbers, float64 [rows, columns]; float32 if an entry
       has a shape.
-    names: Features that are names by number, uint32 [rows, columns]; last those with
-      embeddings.
-    labels: float64 [rows]: numbers, or numbers of classes; [rows, labels] of several;
-      none without a column.
+    codes: Features that are names, by the order in which these came, uint32 [rows,
+      columns]; last those with embeddings.
+    values: Labels as they came: float64 [rows], numbers or codes of classes; [rows,
+      labels] of several.
     texts: Texts by row, or `None`.
     ids: Clients' ids.
+    name_numbers: The number of each code, by column.
+    class_numbers: The number of the class of each label; `None` for numbers.
   """
 
   clients: Optional[np.ndarray]
   hashes: np.ndarray
   numbers: np.ndarray
-  names: np.ndarray
-  labels: np.ndarray
+  codes: np.ndarray
+  values: np.ndarray
   texts: Optional['Texts']
   ids: 'Ids'
+  name_numbers: tuple[np.ndarray, ...] = ()
+  class_numbers: Optional[Callable[[np.ndarray], np.ndarray]] = None
+
+  def names_of(self, some: Any) -> np.ndarray:
+    """Features that are names by number: uint32 [rows, columns]."""
+    codes = np.array(self.codes[some])
+    for place, numbers in enumerate(self.name_numbers):
+      codes[:, place] = numbers[codes[:, place]]
+    return codes
+
+  def labels_of(self, some: Any) -> np.ndarray:
+    """Labels, or numbers of their classes: float64."""
+    values = self.values[some]
+    return values if self.class_numbers is None else self.class_numbers(values)
+
+  def in_order(self, order: np.ndarray, folder: str) -> 'Rows':
+    """Features and labels in another order, on disk."""
+    arrays = self.numbers, self.codes, self.values
+    found = [spill.Spill(folder, each.dtype, each.shape[1:]) for each in arrays]
+    for some in chunks(order):
+      for array, made in zip(arrays, found):
+        made.append(array[some])
+    numbers, codes, values = (each.array for each in found)
+    return self._replace(numbers=numbers, codes=codes, values=values)
 
 
 class Texts:
@@ -493,52 +519,36 @@ class Reader:
         found = embedded_columns if name in self._uses.embedded else name_columns
         found[name], numbers = kind.names()
         renumbered.append(numbers)
-    classes, labels = self._final_labels()
+    classes, class_numbers = self._class_numbers()
     rows = Rows(
       clients=self._clients.array if len(self._clients) else None,
       hashes=self._hashes.array,
       numbers=self._numbers.array if self._numbers else np.zeros((0, 0)),
-      names=self._final_names(renumbered),
-      labels=labels,
+      codes=self._names.array if self._names else np.zeros((0, 0), np.uint32),
+      values=self._labels.array,
       texts=self._texts,
       ids=self._ids,
+      name_numbers=tuple(renumbered),
+      class_numbers=class_numbers,
     )
     are_tags = self._of_tags()
     return rows, Schema(
       number_columns, name_columns, classes, embedded_columns, self._several, are_tags
     )
 
-  def _final_names(self, renumbered: list[np.ndarray]) -> np.ndarray:
-    """Numbers of names in their order, instead of in that in which they came."""
-    if self._names is None:
-      return np.zeros((0, 0), np.uint32)
-    final = spill.Spill(self._folder, np.uint32, self._names.shape)
-    for chunk in chunks(self._names.array):
-      parts = [numbers[chunk[:, i]] for i, numbers in enumerate(renumbered)]
-      final.append(np.stack(parts, axis=1) if parts else chunk)
-    return final.array
-
-  def _final_labels(self) -> tuple[Optional[tuple[str, ...]], np.ndarray]:
-    """Names of classes, and labels by the order of these."""
-    labels = self._labels.array
+  def _class_numbers(
+    self,
+  ) -> tuple[Optional[tuple[str, ...]], Optional[Callable[[np.ndarray], np.ndarray]]]:
+    """Names of classes, and what makes their numbers of labels; `None` for numbers."""
     if self._classes is not None:
       names, numbers = self._classes.names()
-      of_label = numbers.astype(np.float64)
-
-      def number(chunk: np.ndarray) -> np.ndarray:
-        return of_label[chunk.astype(np.int64)]
-    elif self._few and self._uses.labels and self._several is None:
-      values = np.array(sorted(self._few))
-      names = tuple(map(columns.number_name, values.tolist()))
-
-      def number(chunk: np.ndarray) -> np.ndarray:
-        return np.searchsorted(values, chunk).astype(np.float64)
-    else:
-      return None, labels
-    final = spill.Spill(self._folder, np.float64)
-    for chunk in chunks(labels):
-      final.append(number(chunk))
-    return names, final.array
+      of_code = numbers.astype(np.float64)
+      return names, lambda codes: of_code[codes.astype(np.int64)]
+    if not self._few or not self._uses.labels or self._several is not None:
+      return None, None
+    values = np.array(sorted(self._few))
+    names = tuple(map(columns.number_name, values.tolist()))
+    return names, lambda labels: np.searchsorted(values, labels).astype(np.float64)
 
 
 def clients_of(

@@ -16,6 +16,7 @@ import dataclasses
 import functools
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Union
 
 import numpy as np
 
@@ -90,7 +91,7 @@ class Vocabulary:
 
   def tokens(self, text: str) -> np.ndarray:
     """Tokens of a text with those of its beginning and end; int32."""
-    found: Sequence[int]
+    found: Union[Sequence[int], np.ndarray]
     if self.unit == 'character':
       code_points = text.encode('utf-32-le', 'surrogatepass')
       found = self._by_character[np.frombuffer(code_points, np.uint32)]

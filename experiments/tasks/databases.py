@@ -6,13 +6,10 @@ when they are needed, as `SqlClientData` reads them, so a population needs no me
 Test examples are those of a split of its own.
 """
 
-import contextlib
 import dataclasses
 import os
-import sqlite3
 import tarfile
 import threading
-import urllib.parse
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Callable, Optional
 
@@ -20,14 +17,11 @@ import numpy as np
 
 from ..data import population
 from ..data import texts
+from ..data.formats import sqlite_clients
 from ..options import data as data_options
 from . import task
 
 _SERVER = 'https://storage.googleapis.com/tff-datasets-public/'
-_TABLES = {
-  'examples': ('client_id', 'split_name', 'serialized_example_proto'),
-  'client_metadata': ('client_id', 'split_name'),
-}
 
 
 def path_of(
@@ -53,22 +47,11 @@ def _database(options: data_options.Data, task_name: str, splits: Sequence[str])
   loader = f'tff.simulation.datasets.{task_name}.load_data(cache_dir=...)'
   source = f'{loader}, which unpacks {_SERVER}{name}.lzma'
   path = path_of(options, task_name, [name], source)
-  try:
-    with contextlib.closing(_connect(path)) as connection:
-      for table, columns in _TABLES.items():
-        found = {row[1] for row in connection.execute(f'PRAGMA table_info({table})')}
-        missing = sorted(set(columns) - found)
-        if missing:
-          raise ValueError(
-            f'{path} is not the database of {loader}: its table {table!r} has no '
-            f'{", ".join(missing)}.'
-          )
-      for split in splits:
-        query = 'SELECT 1 FROM client_metadata WHERE split_name = ? LIMIT 1'
-        if connection.execute(query, [split]).fetchone() is None:
-          raise ValueError(f'{path} has no clients in the split {split!r}.')
-  except sqlite3.Error as e:
-    raise ValueError(f'{path} cannot be read as a database of clients: {e}.') from e
+  with sqlite_clients.connected(path) as connection:
+    for split in splits:
+      query = 'SELECT 1 FROM client_metadata WHERE split_name = ? LIMIT 1'
+      if connection.execute(query, [split]).fetchone() is None:
+        raise ValueError(f'{path} has no clients in the split {split!r}.')
   return path
 
 
@@ -133,7 +116,7 @@ class _Split:
 
   def _rows(self, query: str, *arguments: Any) -> Iterator[tuple[Any, ...]]:
     if not hasattr(self._local, 'connection'):
-      self._local.connection = _connect(self._path)
+      self._local.connection = sqlite_clients.connect(self._path)
     return iter(self._local.connection.execute(query, arguments))
 
 
@@ -150,12 +133,6 @@ def _features(serialized: list[bytes], **wanted: Any) -> Mapping[str, np.ndarray
   }
   found = tf.io.parse_example(tf.constant(serialized, tf.string), specs)
   return {name: tensor.numpy() for name, tensor in found.items()}
-
-
-def _connect(path: str) -> sqlite3.Connection:
-  """Opens a database that is only read."""
-  uri = f'file:{urllib.parse.quote(os.path.abspath(path))}?mode=ro&immutable=1'
-  return sqlite3.connect(uri, uri=True)
 
 
 _Parse = Callable[[list[bytes]], dict[str, np.ndarray]]

@@ -35,8 +35,7 @@ class SqliteClients:
     """Looks at the tables, the splits and one example."""
     self.path = path
     self._text_column = wanted.text_column
-    with _connected(path) as connection:
-      self._check_tables(connection)
+    with connected(path) as connection:
       self.split = self._chosen_split(connection, wanted.split)
       found = connection.execute(
         'SELECT rowid, serialized_example_proto FROM examples WHERE split_name = ? '
@@ -54,7 +53,7 @@ class SqliteClients:
     self, wanted: Sequence[str], numbers: Collection[str] = ()
   ) -> Iterator[source.Batch]:
     """All examples of the split; see `source.Source`."""
-    with _connected(self.path) as connection:
+    with connected(self.path) as connection:
       rows = connection.execute(
         'SELECT rowid, client_id, serialized_example_proto FROM examples '
         'WHERE split_name = ?',
@@ -102,16 +101,6 @@ class SqliteClients:
     except UnicodeDecodeError as e:
       raise problems.DataError(f'{where}: {name} is no text in UTF-8: {e}.') from e
 
-  def _check_tables(self, connection: sqlite3.Connection) -> None:
-    for table, needed in _TABLES.items():
-      found = [row[1] for row in connection.execute(f'PRAGMA table_info({table})')]
-      missing = sorted(set(needed) - set(found))
-      if missing:
-        raise problems.DataError(
-          f'{self.path} is no database of clients as TensorFlow Federated has them: '
-          f'table {table} lacks {problems.listed(missing)}.'
-        )
-
   def _chosen_split(self, connection: sqlite3.Connection, split: Optional[str]) -> str:
     splits = [
       row[0] for row in connection.execute('SELECT DISTINCT split_name FROM examples')
@@ -147,12 +136,25 @@ class SqliteClients:
       )
 
 
-@contextlib.contextmanager
-def _connected(path: str) -> Iterator[sqlite3.Connection]:
+def connect(path: str) -> sqlite3.Connection:
   """A connection that only reads."""
   uri = f'{pathlib.Path(path).absolute().as_uri()}?mode=ro'
-  connection = sqlite3.connect(uri, uri=True)
+  return sqlite3.connect(uri, uri=True)
+
+
+@contextlib.contextmanager
+def connected(path: str) -> Iterator[sqlite3.Connection]:
+  """A database of clients, which is read, and then closed."""
+  connection = connect(path)
   try:
+    for table, needed in _TABLES.items():
+      found = [row[1] for row in connection.execute(f'PRAGMA table_info({table})')]
+      missing = sorted(set(needed) - set(found))
+      if missing:
+        raise problems.DataError(
+          f'{path} is no database of clients as TensorFlow Federated has them: table '
+          f'{table} lacks {problems.listed(missing)}.'
+        )
     yield connection
   except sqlite3.Error as e:
     raise problems.DataError(f'{path} cannot be read as SQLite: {e}.') from e
@@ -179,55 +181,45 @@ def _parsed(proto: Any, where: str) -> dict[str, Any]:
   return found
 
 
+# `tf.train.Example`, described here so that TensorFlow is not needed. A map is, on the
+# wire, entries with key and value.
+_EXAMPLE = """
+name: "example.proto" package: "own" syntax: "proto3"
+message_type { name: "BytesList"
+  field { name: "value" number: 1 type: TYPE_BYTES label: LABEL_REPEATED } }
+message_type { name: "FloatList"
+  field { name: "value" number: 1 type: TYPE_FLOAT label: LABEL_REPEATED } }
+message_type { name: "Int64List"
+  field { name: "value" number: 1 type: TYPE_INT64 label: LABEL_REPEATED } }
+message_type { name: "Feature" oneof_decl { name: "kind" }
+  field { name: "bytes_list" number: 1 type_name: ".own.BytesList" oneof_index: 0
+    type: TYPE_MESSAGE label: LABEL_OPTIONAL }
+  field { name: "float_list" number: 2 type_name: ".own.FloatList" oneof_index: 0
+    type: TYPE_MESSAGE label: LABEL_OPTIONAL }
+  field { name: "int64_list" number: 3 type_name: ".own.Int64List" oneof_index: 0
+    type: TYPE_MESSAGE label: LABEL_OPTIONAL } }
+message_type { name: "Entry"
+  field { name: "key" number: 1 type: TYPE_STRING label: LABEL_OPTIONAL }
+  field { name: "value" number: 2 type_name: ".own.Feature"
+    type: TYPE_MESSAGE label: LABEL_OPTIONAL } }
+message_type { name: "Features"
+  field { name: "feature" number: 1 type_name: ".own.Entry"
+    type: TYPE_MESSAGE label: LABEL_REPEATED } }
+message_type { name: "Example"
+  field { name: "features" number: 1 type_name: ".own.Features"
+    type: TYPE_MESSAGE label: LABEL_OPTIONAL } }
+"""
+
+
 @functools.cache
 def _example_class() -> Any:
-  """The message `tf.train.Example`, described here so that TensorFlow is not needed.
-
-  A map is, on the wire, entries with key and value.
-  """
   from google.protobuf import descriptor_pb2
   from google.protobuf import descriptor_pool
   from google.protobuf import message_factory
+  from google.protobuf import text_format
 
-  field = descriptor_pb2.FieldDescriptorProto
-  file = descriptor_pb2.FileDescriptorProto(
-    name='example.proto', package='own', syntax='proto3'
-  )
-
-  def add(name: str, *fields: tuple[str, int, int, bool, str]) -> Any:
-    described = file.message_type.add(name=name)
-    for field_name, number, kind, is_repeated, of in fields:
-      described.field.add(
-        name=field_name,
-        number=number,
-        type=kind,
-        label=field.LABEL_REPEATED if is_repeated else field.LABEL_OPTIONAL,
-        type_name=f'.own.{of}' if of else None,
-      )
-    return described
-
-  inner = field.TYPE_MESSAGE
-  add('BytesList', ('value', 1, field.TYPE_BYTES, True, ''))
-  add('FloatList', ('value', 1, field.TYPE_FLOAT, True, ''))
-  add('Int64List', ('value', 1, field.TYPE_INT64, True, ''))
-  feature = add(
-    'Feature',
-    ('bytes_list', 1, inner, False, 'BytesList'),
-    ('float_list', 2, inner, False, 'FloatList'),
-    ('int64_list', 3, inner, False, 'Int64List'),
-  )
-  feature.oneof_decl.add(name='kind')
-  for each in feature.field:
-    each.oneof_index = 0
-  add(
-    'Entry',
-    ('key', 1, field.TYPE_STRING, False, ''),
-    ('value', 2, inner, False, 'Feature'),
-  )
-  add('Features', ('feature', 1, inner, True, 'Entry'))
-  add('Example', ('features', 1, inner, False, 'Features'))
   pool = descriptor_pool.DescriptorPool()
-  pool.Add(file)
+  pool.Add(text_format.Parse(_EXAMPLE, descriptor_pb2.FileDescriptorProto()))
   descriptor = pool.FindMessageTypeByName('own.Example')
   if hasattr(message_factory, 'GetMessageClass'):
     return message_factory.GetMessageClass(descriptor)

@@ -24,15 +24,16 @@ from . import source
 
 # Characters. A quote that is not closed would take in the rest of the file.
 _LONGEST_FIELD = 2**24
-# DuckDB has room for 2,048 rows of all columns.
-_MOST_COLUMNS = 500
+# Of what DuckDB reads, which has room for 2,048 rows of all columns; in bytes.
+_MOST_COLUMNS, _LONGEST_LINE = 500, 2**18
 _TAB = '\t'
 # Of files that are not told what they have.
 _SEPARATORS = (';', _TAB, '|', ',')
 _QUOTED = re.compile('"[^"]*"')
 _BREAK = re.compile(r'\r\n|\r|\n')
-# In files with these, DuckDB and Python do not agree on where rows end.
-_ODD = (b'\r', b'\0', b'\n\n')
+# In files with these, DuckDB and Python do not agree on where rows end; DuckDB passes
+# over fields too many that are empty, such as the last one of a line.
+_ODD = (b'\r', b'\0', b'\n\n', b'""\n')
 _SETTINGS = {
   'threads': 1,
   'memory_limit': '512MB',
@@ -122,7 +123,10 @@ class CsvFile:
       return False
     with open(self.path, 'rb') as file:
       with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        return all(content.find(each) < 0 for each in _ODD)
+        last = self._delimiter.encode()
+        if content[-2:] == b'""' or content[-1:] == last:
+          return False
+        return all(content.find(each) < 0 for each in (*_ODD, last + b'\n'))
 
   def _plain_batches(
     self, passed: int, places: dict[str, int], numbers: Collection[str]
@@ -135,7 +139,8 @@ class CsvFile:
       f'read_csv({_literal(glob.escape(self.path))}, auto_detect=false, header=false, '
       f"skip={passed}, delim='{delimiter}{self._delimiter}', quote='\"', escape='\"', "
       "strict_mode=true, allow_quoted_nulls=false, compression='none', "
-      f'buffer_size={2**22}, hive_partitioning=false, columns={{{columns}}})'
+      f'max_line_size={_LONGEST_LINE}, buffer_size={4 * _LONGEST_LINE}, '
+      f'hive_partitioning=false, columns={{{columns}}})'
     )
     as_numbers = frozenset(numbers)
     values = (
@@ -235,6 +240,7 @@ def _queried(query: str, width: int) -> Iterator[list[tuple[Any, ...]]]:
   import duckdb
 
   with duckdb.connect(config=_SETTINGS) as connection:
+    connection.execute('SET enable_progress_bar = false')  # It would be in the output.
     found = connection.execute(query)
     while rows := found.fetchmany(lines.rows_at_a_time(width)):
       yield rows

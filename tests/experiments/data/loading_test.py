@@ -68,6 +68,28 @@ def test_whatever_the_order_of_rows_the_population_is_the_same(how, plain, tmp_p
   assert own_data.same(found[0], found[2])
 
 
+# Whoever changes these changes what is held out, and in which order examples are.
+CHECKSUMS = {
+  'test_clients': ('1634435e291c0a5aba603b2b9d8075bf', '20881e8ceab20105'),
+  'test_examples': ('8df81108a2da200fc6400b012d27b147', '20881e8ceab20105'),
+  'num_clients': ('a22c92afa9a6d75403f62ae96bd59d61', '139f0a01835f998f'),
+}
+
+
+@pytest.mark.parametrize('how', HELD_OUT[:3], ids=str)
+def test_the_same_are_held_out_as_ever(how, plain):
+  more = {} if 'num_clients' in how else {'client_column': 'who'}
+  found = own_data.load(
+    plain, label_column='bought', feature_columns=('age', 'height'), **more, **how
+  )
+  tested, everything = CHECKSUMS[next(iter(how))]
+  assert found.facts['checksum of those'] == f'sha256:{tested}'
+  assert found.facts['checksum of all rows'] == everything
+  if 'test_clients' in how:
+    names = [found.clients.name(i) for i in found.clients.ids]
+    assert names == [f'client {i}' for i in (2, 5, 0, 6, 3, 1)]
+
+
 @pytest.mark.parametrize('how', HELD_OUT, ids=str)
 def test_another_seed_holds_out_others(how, plain):
   more = {} if 'num_clients' in how else {'client_column': 'who'}
@@ -617,8 +639,7 @@ def test_clients_that_were_made_are_told_to_be_no_people(plain):
 
 def test_memory_is_bounded_however_rows_are_sorted(tmp_path, monkeypatch):
   # Small buckets: the way that large files take.
-  monkeypatch.setattr('experiments.data.grouping._BUCKET', 16)
-  monkeypatch.setattr('experiments.data.grouping._CHUNK', 50)
+  monkeypatch.setattr('experiments.data.arrangement._BUCKET', 16)
   rows = own_data.ROWS * 20
   path = own_data.write_csv(tmp_path / 'data.csv', rows)
   bucketed = own_data.load_rows(path)

@@ -7,7 +7,6 @@ import duckdb
 import numpy as np
 import pytest
 
-from experiments.data import formats
 from experiments.data import problems
 from tests.experiments.data import own_data
 
@@ -287,9 +286,3 @@ def test_gzipped_files_are_the_population_of_the_csv(of_csv, tmp_path):
       path.write_bytes(damaged)
       with pytest.raises(problems.DataError, match='cannot be unpacked'):
         own_data.load_rows(path)
-
-
-def test_every_format_is_there_under_its_name_and_its_endings():
-  assert [each.name for each in formats.FORMATS.values()] == list(formats.FORMATS)
-  endings = [end for each in formats.FORMATS.values() for end in each.endings]
-  assert len(set(endings)) == len(endings)
