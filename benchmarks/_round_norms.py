@@ -40,7 +40,6 @@ from tff_dp_aggregators.strategies import Participation
 from tff_dp_aggregators.strategies import banded
 from tff_dp_aggregators.strategies import sensitivity
 from tff_dp_aggregators.strategies import workload
-from tff_dp_aggregators.strategies.numerics import banded_problem
 from tff_dp_aggregators.strategies.numerics import bands
 from tff_dp_aggregators.strategies.numerics import descent
 
@@ -190,7 +189,7 @@ class Columns:
   def __init__(self, participation: Participation):
     n = participation.num_rounds
     self._best_norms = BestNorms(participation)
-    self._errors = banded_problem.errors_of_diagonals(workload.Workload(n))
+    self._errors = banded.errors_of_diagonals(workload.Workload(n))
     self._weights = np.full(n, 1.0 / n)
 
   def norms(self, units: np.ndarray) -> Norms:
@@ -201,16 +200,16 @@ class Columns:
     """Squared error by diagonals, whose columns may have any norm, and gradient."""
     if np.any(columns[0] <= 0):
       return math.inf, None
-    units = banded_problem.unit_columns(columns)
+    units = banded.unit_columns(columns)
     found = self.norms(units)
     lengths = np.sqrt(found.squares)
     _, pull_back = self._errors(units * lengths)
     by_units = pull_back(self._weights) * lengths
-    return found.error, banded_problem.by_columns(columns, by_units)
+    return found.error, banded.by_columns(columns, by_units)
 
   def rescaled(self, strategy: banded.Banded) -> tuple[banded.Banded, Norms]:
     """A strategy with the best norms for its columns."""
-    units = banded_problem.unit_columns(strategy.diagonals)
+    units = banded.unit_columns(strategy.diagonals)
     found = self.norms(units)
     return banded.Banded(strategy.num_rounds, units * np.sqrt(found.squares)), found
 

@@ -40,7 +40,7 @@ FORBIDDEN = {
 FLOORS = {
   'strategies': (
     ('real',),
-    ('participation', 'workload', 'recursion', 'size', 'strategy', 'noise_cost'),
+    ('participation', 'workload', 'recursion', 'strategy', 'noise_cost'),
     ('numerics',),
     ('sensitivity', 'registry'),
     ('cache',),

@@ -27,7 +27,6 @@ from tff_dp_aggregators.strategies import Participation
 from tff_dp_aggregators.strategies import banded
 from tff_dp_aggregators.strategies import epoch_scaled
 from tff_dp_aggregators.strategies import sensitivity
-from tff_dp_aggregators.strategies.numerics import banded_problem
 from tff_dp_aggregators.strategies.numerics import bands
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -46,7 +45,7 @@ def _units(num_rounds, num_bands, seed):
   diagonals = random.uniform(-0.3, 1.0, (num_bands, num_rounds))
   diagonals[0] = random.uniform(0.5, 1.5, num_rounds)
   diagonals = np.where(bands.mask(num_bands, num_rounds), diagonals, 0.0)
-  return banded_problem.unit_columns(diagonals)
+  return banded.unit_columns(diagonals)
 
 
 def _sums(squares, participation):

@@ -9,12 +9,10 @@ from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting.planning import comparison
 from tff_dp_aggregators.strategies import registry
-from tff_dp_aggregators.strategies import size
+from tff_dp_aggregators.strategies.strategy import MAX_ROUNDS
 
 TOO_MANY = 10**9
-REFUSED = (
-  f'num_rounds must be at most {size.MAX_ROUNDS}.*got {TOO_MANY}. State fewer rounds'
-)
+REFUSED = f'num_rounds must be at most {MAX_ROUNDS}.*got {TOO_MANY}. State fewer rounds'
 
 
 @pytest.fixture

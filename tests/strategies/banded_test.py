@@ -20,9 +20,8 @@ from tff_dp_aggregators.strategies import Participation
 from tff_dp_aggregators.strategies import Strategy
 from tff_dp_aggregators.strategies import Workload
 from tff_dp_aggregators.strategies import banded
-from tff_dp_aggregators.strategies.numerics import banded_problem
 from tff_dp_aggregators.strategies.numerics import bands
-from tff_dp_aggregators.strategies.numerics import progress as progress_lib
+from tff_dp_aggregators.strategies.numerics import descent
 
 ORACLE = json.loads(
   pathlib.Path(__file__).with_name('matrix_factorization.json').read_text()
@@ -235,7 +234,7 @@ def test_many_rounds_equal_the_toeplitz_strategy_of_the_same_matrix():
 def test_gradient_of_the_errors_equals_differences(name, objective):
   rng = np.random.default_rng(0)
   workload = WORKLOADS[name] if WORKLOADS[name] is not None else Workload(12)
-  errors = banded_problem.errors_of_columns(workload)
+  errors = banded.errors_of_columns(workload)
   columns = random_banded(12, 4).diagonals
   weights = np.full(12, 1 / 12) if objective == 'mean' else rng.dirichlet(np.ones(12))
   direction = np.where(bands.mask(4, 12), rng.normal(size=columns.shape), 0.0) * 1e-6
@@ -294,9 +293,7 @@ def test_certificate_is_below_every_strategy_with_unit_columns(num_bands, object
   bound = banded.certify(optimum, objective).lower_bound
   for seed in range(200):
     other = random_banded(12, num_bands, seed, unit_columns=True)
-    nearby = Banded(
-      12, banded_problem.unit_columns(optimum.diagonals + 1e-3 * other.diagonals)
-    )
+    nearby = Banded(12, banded.unit_columns(optimum.diagonals + 1e-3 * other.diagonals))
     for strategy in (other, nearby):
       errors = dense_errors(strategy.materialize(), None)
       assert bound <= (errors.mean() if objective == 'mean' else errors.max())
@@ -395,7 +392,7 @@ def test_bad_arguments_are_refused(arguments, error, message):
 def test_progress_is_reported_at_every_step(monkeypatch):
   errors = []
   monkeypatch.setattr(
-    progress_lib.Progress, '__call__', lambda self, error: errors.append(error)
+    descent.Progress, '__call__', lambda self, error: errors.append(error)
   )
   found = banded.optimize(16, num_bands=4, cache=False)
   assert len(errors) > 3 and errors == sorted(errors, reverse=True)

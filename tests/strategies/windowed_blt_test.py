@@ -185,25 +185,6 @@ def test_errors_are_those_of_dense_algebra():
   )
 
 
-@pytest.mark.parametrize('momentum', [0.0, 0.9])
-@pytest.mark.parametrize('objective', ['max', 'mean'])
-@pytest.mark.parametrize('n, b, k', [(50, 20, 3), (50, 20, 2), (41, 10, 5), (9, 1, 9)])
-def test_loss_is_the_logarithm_of_the_squared_error(n, b, k, objective, momentum):
-  participation = Participation(n, b, k)
-  problem = windowed_problem.WindowProblem(
-    b, blt_search.BLTProblem(n, b, k, objective, momentum)
-  )
-  point = np.log([0.05, 0.5, 0.2, 0.4])
-  loss, slope = problem.loss_and_slope(point)
-  strategy = WindowedBLT(n, b, (0.2, 0.4), (0.95, 0.5))
-  value = error(strategy, objective, participation, Workload(n, momentum))
-  assert math.exp(loss / 2) == pytest.approx(value, rel=1e-12)
-  for i, move in enumerate(1e-5 * np.eye(4)):
-    ahead, _ = problem.loss_and_slope(point + move)
-    behind, _ = problem.loss_and_slope(point - move)
-    assert (ahead - behind) / 2e-5 == pytest.approx(slope[i], abs=1e-7)
-
-
 @pytest.mark.few(3)
 @pytest.mark.parametrize('n', [3, 10, 100, 3000])
 @pytest.mark.parametrize('objective', ['max', 'mean'])
@@ -400,10 +381,11 @@ def test_one_decay_is_nearly_as_good_as_any_tail_that_does_not_increase():
 @pytest.mark.parametrize('momentum', [0.0, 0.9])
 @pytest.mark.parametrize('objective', ['max', 'mean'])
 @pytest.mark.parametrize(
-  'n, b, k, window', [(50, 10, 3, 10), (50, 20, 2, 30), (41, 10, 2, 5), (9, 1, 4, 2)]
+  'n, b, k, window',
+  [(50, 20, 3, 20), (50, 20, 2, 30), (41, 10, 5, 10), (41, 10, 2, 5), (9, 1, 4, 2)],
 )
 @pytest.mark.parametrize('has_tail', [True, False])
-def test_loss_is_the_logarithm_of_the_squared_error_with_a_tail(
+def test_loss_is_the_logarithm_of_the_squared_error(
   n, b, k, window, objective, momentum, has_tail
 ):
   participation = Participation(n, b, k)

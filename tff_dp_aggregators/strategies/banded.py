@@ -18,9 +18,10 @@ together, 4.4880, with a certificate for columns of any norms.
 
 import dataclasses
 import math
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 import numpy as np
+import scipy.linalg
 
 from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.strategies import cache as cache_lib
@@ -28,15 +29,12 @@ from tff_dp_aggregators.strategies import participation as participation_lib
 from tff_dp_aggregators.strategies import recursion as recursion_lib
 from tff_dp_aggregators.strategies import registry
 from tff_dp_aggregators.strategies import sensitivity as sensitivity_lib
-from tff_dp_aggregators.strategies import size
 from tff_dp_aggregators.strategies import strategy as strategy_lib
 from tff_dp_aggregators.strategies import toeplitz
 from tff_dp_aggregators.strategies import workload as workload_lib
-from tff_dp_aggregators.strategies.numerics import banded_problem
 from tff_dp_aggregators.strategies.numerics import bands
 from tff_dp_aggregators.strategies.numerics import descent
 from tff_dp_aggregators.strategies.numerics import gram
-from tff_dp_aggregators.strategies.numerics import progress as progress_lib
 
 # Where an optimisation stops, relative to the squared error.
 _TOLERANCES = {'mean': 1e-7, 'max': 1e-4}
@@ -175,7 +173,7 @@ class Banded(strategy_lib.Strategy):
     O(n^3) and dense.
     """
     workload = workload_lib.check(self.num_rounds, workload)
-    inverse_workload = banded_problem.inverse_diagonals(workload)
+    inverse_workload = inverse_diagonals(workload)
     if inverse_workload is None:
       return gram.errors(self.materialize(), workload)
     return bands.inverse_row_norms(bands.multiply(self.diagonals, inverse_workload))
@@ -248,7 +246,7 @@ def optimize(
     (1.0, 2.434)
   """
   toeplitz.check_bands(num_rounds, num_bands)
-  size.check_bands(num_rounds, num_bands)
+  strategy_lib.check_numbers(num_rounds, num_bands)
   checks.check_objective(objective)
   check_separation(num_bands, participation_lib.check(num_rounds, participation))
   workload = workload_lib.check(num_rounds, workload)
@@ -318,11 +316,11 @@ several at least 4 rounds apart, those with columns of equal norm only
     weights = np.full(strategy.num_rounds, 1.0 / strategy.num_rounds)
     diagonals = strategy.diagonals
   else:
-    with progress_lib.Progress(f'weights of {name(strategy.diagonals)}') as progress:
+    with descent.Progress(f'weights of {name(strategy.diagonals)}') as progress:
       minimum = _descend(
         strategy.diagonals, objective, workload, _TOLERANCES['max'], progress
       )
-    diagonals, weights = banded_problem.unit_columns(minimum.point), minimum.weights
+    diagonals, weights = unit_columns(minimum.point), minimum.weights
   return gram.Certificate(
     error=strategy.sensitivity_squared() * strategy.squared_error(objective, workload),
     lower_bound=_lower_bound(diagonals, workload, weights),
@@ -343,12 +341,12 @@ def _optimize(
 ) -> Banded:
   """As `optimize`, for verified arguments."""
   start = toeplitz.BandedToeplitz.square_root(num_rounds, num_bands).materialize()
-  point = banded_problem.unit_columns(bands.from_dense(start, num_bands))
+  point = unit_columns(bands.from_dense(start, num_bands))
   tolerance, weights = _TOLERANCES[objective], None
-  with progress_lib.Progress(name(point)) as progress:
+  with descent.Progress(name(point)) as progress:
     while True:
       minimum = _descend(point, objective, workload, tolerance, progress, weights)
-      point = banded_problem.unit_columns(minimum.point)
+      point = unit_columns(minimum.point)
       strategy = Banded(num_rounds, point)
       if max_gap is None:
         return strategy
@@ -370,12 +368,12 @@ def _descend(
   objective: str,
   workload: gram.Checked,
   tolerance: float,
-  progress: progress_lib.Progress,
+  progress: descent.Progress,
   weights: Optional[np.ndarray] = None,
 ) -> descent.Minimum:
   """Minimises over the diagonals; their columns may have any length."""
   minimize = descent.minimize_mean if objective == 'mean' else descent.minimize_max
-  errors = banded_problem.errors_of_columns(workload)
+  errors = errors_of_columns(workload)
   return minimize(errors, start, tolerance, progress, weights)
 
 
@@ -385,9 +383,113 @@ def _lower_bound(
   weights: np.ndarray,
 ) -> float:
   """A lower bound of the least error there can be, by duality (`certify`)."""
-  multiplier = banded_problem.multiplier(diagonals, workload, weights)
-  budget = math.fsum(np.diagonal(multiplier))
-  return gram.lower_bound(multiplier, budget, workload, weights)
+  dual = multiplier(diagonals, workload, weights)
+  budget = math.fsum(np.diagonal(dual))
+  return gram.lower_bound(dual, budget, workload, weights)
+
+
+def unit_columns(diagonals: np.ndarray) -> np.ndarray:
+  """Diagonals of the matrix whose columns are divided by their norms."""
+  return diagonals / np.linalg.norm(diagonals, axis=0)
+
+
+def errors_of_columns(
+  workload: gram.Checked,
+) -> Callable[[np.ndarray], Optional[descent.Evaluated]]:
+  """The errors of a banded strategy once its columns are divided by their norms.
+
+  Returns as `descent` takes it, a function of diagonals, which are of shape [bands, n].
+  """
+  errors_of_units = errors_of_diagonals(workload)
+
+  def errors(columns: np.ndarray) -> Optional[descent.Evaluated]:
+    if np.any(columns[0] <= 0):
+      return None
+    units = unit_columns(columns)
+    values, pull_back_units = errors_of_units(units)
+    return values, lambda weights: by_columns(columns, pull_back_units(weights))
+
+  return errors
+
+
+def by_columns(columns: np.ndarray, by_units: np.ndarray) -> np.ndarray:
+  """The gradient by columns, from that by what they are once they have norm 1."""
+  norms = np.linalg.norm(columns, axis=0)
+  units = columns / norms
+  return (by_units - units * (units * by_units).sum(axis=0)) / norms
+
+
+def errors_of_diagonals(
+  workload: gram.Checked,
+) -> Callable[[np.ndarray], descent.Evaluated]:
+  """The errors of a banded strategy with these diagonals."""
+  inverse_workload = inverse_diagonals(workload)
+  if inverse_workload is None:
+    return _dense_errors(workload)
+  return _structured_errors(inverse_workload)
+
+
+def inverse_diagonals(workload: gram.Checked) -> Optional[np.ndarray]:
+  """Those of the inverse of the workload, if it is known and banded."""
+  if not isinstance(workload, workload_lib.Workload) or (
+    workload.learning_rates is not None and min(workload.learning_rates) == 0
+  ):
+    return None
+  return workload.inverse_diagonals()
+
+
+def multiplier(
+  diagonals: np.ndarray, workload: gram.Checked, weights: np.ndarray
+) -> np.ndarray:
+  """A positive definite V that is zero within the bands, but for its diagonal.
+
+  It is `gram.multiplier`, whose entries within the bands vanish at an optimum; they are
+  set to zero, and if that makes it indefinite, the diagonal is raised.
+
+  `diagonals`: Of C, shape [bands, n].
+  `weights`: Non-negative weights of the errors, shape [n].
+  """
+  found = gram.multiplier(bands.to_dense(diagonals), workload, weights)
+  for i in range(1, len(diagonals)):
+    for triangle in (found[i:], found.T[i:]):
+      np.einsum('jj->j', triangle[:, : triangle.shape[0]])[:] = 0.0
+  return gram.shift_to_positive(found)
+
+
+def _structured_errors(
+  inverse_workload: np.ndarray,
+) -> Callable[[np.ndarray], descent.Evaluated]:
+  """Errors by diagonals: row norms of the inverse of C A^-1, which is banded."""
+
+  def errors(diagonals: np.ndarray) -> descent.Evaluated:
+    norms = bands.InverseRowNorms(bands.multiply(diagonals, inverse_workload))
+
+    def pull_back(weights: np.ndarray) -> np.ndarray:
+      by_product = norms.pull_back(weights)
+      return bands.multiply_pull_back(by_product, inverse_workload)
+
+    return norms.values, pull_back
+
+  return errors
+
+
+def _dense_errors(
+  workload: gram.Checked,
+) -> Callable[[np.ndarray], descent.Evaluated]:
+  """Errors by diagonals, for any workload: dB = -B dC C^-1 with B = A C^-1."""
+
+  def errors(diagonals: np.ndarray) -> descent.Evaluated:
+    matrix = bands.to_dense(diagonals)
+    estimator = gram.estimator(matrix, workload)
+
+    def pull_back(weights: np.ndarray) -> np.ndarray:
+      middle = estimator.T @ (weights[:, np.newaxis] * estimator)
+      by_matrix = scipy.linalg.solve_triangular(matrix, -2.0 * middle, lower=True)
+      return bands.from_dense(by_matrix.T, len(diagonals))
+
+    return np.square(estimator).sum(axis=1), pull_back
+
+  return errors
 
 
 def check_separation(

@@ -55,9 +55,11 @@ from tff_dp_aggregators.strategies import recursion as recursion_lib
 from tff_dp_aggregators.strategies import registry
 from tff_dp_aggregators.strategies import toeplitz
 from tff_dp_aggregators.strategies import workload as workload_lib
+from tff_dp_aggregators.strategies.numerics import descent
+from tff_dp_aggregators.strategies.numerics import inverse_problem
 from tff_dp_aggregators.strategies.numerics import power_series
 from tff_dp_aggregators.strategies.numerics import series_optimization
-from tff_dp_aggregators.strategies.numerics import toeplitz_problem
+from tff_dp_aggregators.strategies.numerics import series_problem
 from tff_dp_aggregators.strategies.numerics import toeplitz_sensitivity
 
 _EXPONENTS = 11  # Which are tried first.
@@ -506,16 +508,17 @@ def optimize(
   Raises:
     TypeError: If a number is not whole.
     ValueError: If an argument is out of range, or for other rounds.
-    series_optimization.ConvergenceError: If the optimisation does not converge.
+    descent.ConvergenceError: If the optimisation does not converge.
 
   Example:
     >>> strategy = optimize(num_rounds=128, num_bands=16, cache=False)
     >>> strategy.rmse() < BandedInverse.square_root(128, 16).rmse()
     True
   """
-  problem = toeplitz_problem.check(
-    num_rounds, num_bands, True, objective, participation, workload
+  checked = series_problem.check(
+    num_rounds, num_bands, objective, participation, workload
   )
+  problem = inverse_problem.InverseProblem(**checked.parameters(num_bands=num_bands))
   return cache_lib.fetch(
     BandedInverse,
     'banded_inverse.optimize',
@@ -526,20 +529,25 @@ def optimize(
   )
 
 
-def _optimize(problem: toeplitz_problem.ToeplitzProblem) -> BandedInverse:
+def _optimize(problem: inverse_problem.InverseProblem) -> BandedInverse:
   name = f'banded inverse, {problem.num_rounds} rounds, {problem.num_bands} bands'
   start = inverse_root_coefficients(problem.num_bands)
-  with toeplitz_problem.reporting(name) as report:
-    bands = problem.minimize(start, None, report)
+  with descent.Progress(name) as progress:
+
+    def report(value: float) -> None:
+      # The sum of two numbers that come out equal, and whose product is the error^2.
+      progress(value / 2)
+
+    bands = problem.best_bands(start, None, report)
     if not _is_earliest_worst(problem, bands):
       bands = _constrained(problem, start, report)
   return with_unit_columns(problem.num_rounds, bands)
 
 
 def _constrained(
-  problem: toeplitz_problem.ToeplitzProblem,
+  problem: inverse_problem.InverseProblem,
   start: np.ndarray,
-  report: series_optimization.Report,
+  report: descent.Report,
 ) -> np.ndarray:
   """The best bands with constraints on the fewest rounds that make them exact.
 
@@ -548,8 +556,8 @@ def _constrained(
   """
 
   def solve(end: int) -> np.ndarray:
-    monotone = series_optimization.Monotone(problem.separation, end, inverse=True)
-    return problem.minimize(start, monotone, report)
+    monotone = series_optimization.Monotone(problem.separation, end)
+    return problem.best_bands(start, monotone, report)
 
   too_few = enough = max(problem.separation, problem.num_bands)
   bands = None
@@ -560,7 +568,7 @@ def _constrained(
     if _is_earliest_worst(problem, candidate):
       bands = candidate
     elif enough == problem.num_rounds:
-      raise series_optimization.ConvergenceError(
+      raise descent.ConvergenceError(
         'no bands were found whose sensitivity is exact; use fewer of them.'
       )
   while enough - too_few > problem.separation / 8 + 1:
@@ -574,7 +582,7 @@ def _constrained(
 
 
 def _is_earliest_worst(
-  problem: toeplitz_problem.ToeplitzProblem, bands: np.ndarray
+  problem: inverse_problem.InverseProblem, bands: np.ndarray
 ) -> bool:
   """Whether the pattern of rounds that was optimised for is the worst one."""
   return toeplitz_sensitivity.is_earliest(

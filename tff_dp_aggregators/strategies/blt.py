@@ -91,12 +91,12 @@ from tff_dp_aggregators.strategies import participation as participation_lib
 from tff_dp_aggregators.strategies import real
 from tff_dp_aggregators.strategies import recursion as recursion_lib
 from tff_dp_aggregators.strategies import registry
-from tff_dp_aggregators.strategies import size
+from tff_dp_aggregators.strategies import strategy as strategy_lib
 from tff_dp_aggregators.strategies import toeplitz
 from tff_dp_aggregators.strategies import workload as workload_lib
 from tff_dp_aggregators.strategies.numerics import blt_search
+from tff_dp_aggregators.strategies.numerics import descent
 from tff_dp_aggregators.strategies.numerics import power_series
-from tff_dp_aggregators.strategies.numerics import progress as progress_lib
 from tff_dp_aggregators.strategies.numerics import rational
 from tff_dp_aggregators.strategies.numerics import windowed_problem
 
@@ -493,7 +493,7 @@ def optimize(
     1
   """
   num_rounds = checks.check_positive_int('num_rounds', num_rounds)
-  size.check_rounds(num_rounds)
+  strategy_lib.check_rounds(num_rounds)
   checks.check_objective(objective)
   participation = participation_lib.check(num_rounds, participation)
   if min_gain is None:
@@ -570,7 +570,7 @@ def optimize_windowed(
     TypeError: If a number is not one.
     ValueError: If an argument is out of range, `participation` is for another number of
       rounds, or allows one participation only.
-    series_optimization.ConvergenceError: If the optimisation does not converge.
+    descent.ConvergenceError: If the optimisation does not converge.
 
   Example:
     >>> participation = participation_lib.Participation(200, min_separation=50)
@@ -582,7 +582,7 @@ def optimize_windowed(
     (4.465, 33)
   """
   num_rounds = checks.check_positive_int('num_rounds', num_rounds)
-  size.check_rounds(num_rounds)
+  strategy_lib.check_rounds(num_rounds)
   max_decays = checks.check_positive_int(
     'num_decays', _MAX_BUFFERS if num_decays is None else num_decays
   )
@@ -668,7 +668,7 @@ def _optimize_windowed(
   problem: windowed_problem.WindowProblem, limits: tuple[int, float]
 ) -> WindowedBLT:
   num_rounds = problem.uncut.num_rounds
-  with progress_lib.Progress(f'windowed BLT, {num_rounds} rounds') as progress:
+  with descent.Progress(f'windowed BLT, {num_rounds} rounds') as progress:
     _, found = problem.search(*limits, progress)
   return from_logarithms(found, num_rounds, problem.window)
 
@@ -678,7 +678,7 @@ def _optimize_tailed(
 ) -> TailedBLT:
   max_decays, min_gain = limits
   num_rounds = tailed.uncut.num_rounds
-  with progress_lib.Progress(f'tailed BLT, {num_rounds} rounds') as progress:
+  with descent.Progress(f'tailed BLT, {num_rounds} rounds') as progress:
     loss, found = tailed.search(*limits, progress)
     without = dataclasses.replace(tailed, has_tail=False)
     other_loss, other = without.search(*limits, progress)

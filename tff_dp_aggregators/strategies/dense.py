@@ -22,7 +22,6 @@ from tff_dp_aggregators.strategies import workload as workload_lib
 from tff_dp_aggregators.strategies.numerics import bands
 from tff_dp_aggregators.strategies.numerics import descent
 from tff_dp_aggregators.strategies.numerics import gram as gram_lib
-from tff_dp_aggregators.strategies.numerics import progress as progress_lib
 
 # Where an optimisation stops, relative to the squared error.
 _FIXED_POINT_TOLERANCE = 1e-6
@@ -302,7 +301,7 @@ class _DenseProblem:
     return possible >= np.bincount(self.classes).max()
 
   def solve(self) -> _Optimum:
-    with progress_lib.Progress(f'dense {self.num_rounds}') as progress:
+    with descent.Progress(f'dense {self.num_rounds}') as progress:
       if self.objective == 'mean' and self.participation.possible_participations == 1:
         workload = gram_lib.apply(self.workload, np.eye(self.num_rounds))
         return _fixed_point(workload, progress)
@@ -336,7 +335,7 @@ class _DenseProblem:
     return np.maximum(largest, share)[classes]
 
 
-def _fixed_point(workload: np.ndarray, progress: progress_lib.Progress) -> _Optimum:
+def _fixed_point(workload: np.ndarray, progress: descent.Progress) -> _Optimum:
   """The least mean error for a single participation: arXiv:2202.08312, theorem 3.2.
 
   Let L = diag(multipliers) of the constraints X[i, i] <= 1, and U diag(s) V^T the
@@ -368,7 +367,7 @@ def _fixed_point(workload: np.ndarray, progress: progress_lib.Progress) -> _Opti
   return _Optimum(best, np.full(len(workload), 1.0 / len(workload)))
 
 
-def _descend(problem: _DenseProblem, progress: progress_lib.Progress) -> _Optimum:
+def _descend(problem: _DenseProblem, progress: descent.Progress) -> _Optimum:
   """The optimum with orthogonal columns in every residue class.
 
   Over all X that are zero off the diagonal for two rounds of a class, which are then

@@ -45,14 +45,10 @@ from tff_dp_aggregators.strategies import registry
 from tff_dp_aggregators.strategies import strategy as strategy_lib
 from tff_dp_aggregators.strategies import toeplitz
 from tff_dp_aggregators.strategies import workload as workload_lib
-from tff_dp_aggregators.strategies.numerics import banded_problem
-from tff_dp_aggregators.strategies.numerics import column_norms
 from tff_dp_aggregators.strategies.numerics import descent
-from tff_dp_aggregators.strategies.numerics import epoch_problem
 from tff_dp_aggregators.strategies.numerics import gram
-from tff_dp_aggregators.strategies.numerics import progress as progress_lib
 from tff_dp_aggregators.strategies.numerics import scaled_errors
-from tff_dp_aggregators.strategies.numerics import toeplitz_problem
+from tff_dp_aggregators.strategies.numerics import series_problem
 from tff_dp_aggregators.strategies.numerics import windowed_problem
 
 # Where an optimisation of banded strategies stops, relative to the squared error.
@@ -260,7 +256,7 @@ def optimize(
   epoch before; otherwise they are free, and fall all the same for the mean error of
   prefix sums. Where the last epoch is a part of one that clients can be in once more,
   each epoch has a norm for as many rounds and another for its later ones, which are in
-  fewer patterns (`numerics.column_norms`). `certify` tells how far from the best a
+  fewer patterns (`series_problem.ColumnNorms`). `certify` tells how far from the best a
   banded one is.
 
   **Banded inverses**, whose columns overlap: scales fall, so that the earliest, densest
@@ -320,8 +316,10 @@ def optimize(
     workload = blt.check_workload(unscaled.num_rounds, workload)
   workload = workload_lib.check(unscaled.num_rounds, workload)
   if not isinstance(unscaled, banded.Banded):
-    toeplitz_problem.check_size(workload, unscaled.num_rounds)
-  problem = epoch_problem.EpochProblem(participation, objective, workload, overlaps)
+    series_problem.check_size(workload, unscaled.num_rounds)
+  problem = series_problem.SeriesProblem(
+    participation, objective, workload, 'falling' if overlaps else 'disjoint'
+  )
   return cache_lib.fetch(
     banded.Banded if isinstance(unscaled, banded.Banded) else _kind_for(unscaled),
     'epoch_scaled.optimize',
@@ -384,14 +382,14 @@ def certify(
   checks.check_objective(objective)
   num_rounds = strategy.num_rounds
   participation = participation_lib.check(num_rounds, participation)
-  problem = epoch_problem.EpochProblem(
+  problem = series_problem.SeriesProblem(
     participation, objective, workload_lib.check(num_rounds, workload)
   )
   diagonals, weights = strategy.diagonals, np.full(num_rounds, 1.0 / num_rounds)
   error = strategy.squared_error(objective, problem.workload)
   if objective == 'max':
     diagonals, weights = _scaled_diagonals(problem, diagonals)
-  multiplier = banded_problem.multiplier(diagonals, problem.workload, weights)
+  multiplier = banded.multiplier(diagonals, problem.workload, weights)
   return gram.Certificate(
     error=strategy.sensitivity_squared(participation) * error,
     lower_bound=max(
@@ -438,24 +436,27 @@ def _kind_for(unscaled: strategy_lib.Strategy) -> type[EpochScaled]:
 
 
 def _candidates(
-  problem: epoch_problem.EpochProblem, unscaled: _Unscaled
+  problem: series_problem.SeriesProblem, unscaled: _Unscaled
 ) -> list[Union[banded.Banded, EpochScaled]]:
   """What may be the best, from what was found to what is without scales."""
   if isinstance(unscaled, banded.Banded):
     diagonals, _ = _scaled_diagonals(problem, unscaled.diagonals)
     return [banded.Banded(unscaled.num_rounds, diagonals), unscaled]
   kind, family = _kind_for(unscaled), _family(unscaled)
-  name = f'epochs of a {unscaled.kind}, {unscaled.num_rounds} rounds'
-  found = problem.minimize(family.series, family.start, name)
-  best = kind.of(*family.made(*found))
-  candidates: list[Union[banded.Banded, EpochScaled]] = [best, kind.of(unscaled)]
-  if problem.overlaps and best.sensitivity_kind(problem.participation) != 'exact':
-    series = family.series(family.start)
-    assert series is not None
-    fixed = series.fixed()
-    again = problem.minimize(lambda none: fixed, np.zeros(0), name)
-    made = family.made(family.start, again.starts, again.scales)
-    candidates.insert(1, kind.of(*made))
+  with descent.Progress(f'epochs, {unscaled.num_rounds} rounds') as report:
+    found = problem.minimize(family.series, family.start, report)
+    best = kind.of(*family.made(found.parameters, found.starts, found.scales))
+    candidates: list[Union[banded.Banded, EpochScaled]] = [best, kind.of(unscaled)]
+    if (
+      problem.scaling == 'falling'
+      and best.sensitivity_kind(problem.participation) != 'exact'
+    ):
+      series = family.series(family.start)
+      assert series is not None
+      fixed = series.fixed()
+      again = problem.minimize(lambda none: fixed, np.zeros(0), report)
+      made = family.made(family.start, again.starts, again.scales)
+      candidates.insert(1, kind.of(*made))
   return candidates
 
 
@@ -469,7 +470,7 @@ class _Family(NamedTuple):
   """
 
   start: np.ndarray
-  series: epoch_problem.Family
+  series: series_problem.Family
   made: Callable[
     [np.ndarray, list[int], np.ndarray],
     tuple[toeplitz.LowerToeplitz, list[int], np.ndarray],
@@ -489,8 +490,8 @@ def _toeplitz(unscaled: toeplitz.BandedToeplitz) -> _Family:
   """A search over first columns, which are scaled to norm 1 in the end."""
   n = unscaled.num_rounds
 
-  def series(column: np.ndarray) -> Optional[epoch_problem.Series]:
-    return epoch_problem.of_column(column, n) if column[0] > 0 else None
+  def series(column: np.ndarray) -> Optional[series_problem.Series]:
+    return series_problem.of_column(column, n) if column[0] > 0 else None
 
   def made(column: np.ndarray, starts: list[int], scales: np.ndarray) -> Any:
     norm = np.linalg.norm(column)
@@ -503,11 +504,11 @@ def _inverses(unscaled: banded_inverse.BandedInverse) -> _Family:
   """A search over bands of the inverse; the first column of C has norm 1 in the end."""
   n = unscaled.num_rounds
 
-  def series(bands: np.ndarray) -> Optional[epoch_problem.Series]:
+  def series(bands: np.ndarray) -> Optional[series_problem.Series]:
     if bands[0] <= 0:
       return None
     with np.errstate(over='ignore', invalid='ignore'):
-      found = epoch_problem.of_noise(bands, n)
+      found = series_problem.of_noise(bands, n)
       finite = math.isfinite(float(np.abs(found.column).sum()))
     return found if finite else None
 
@@ -521,13 +522,13 @@ def _windowed(unscaled: blt.WindowedBLT) -> _Family:
   """A search over logarithms of the decays' complements and of the scales."""
   n, window = unscaled.num_rounds, unscaled.window
 
-  def series(logarithms: np.ndarray) -> Optional[epoch_problem.Series]:
+  def series(logarithms: np.ndarray) -> Optional[series_problem.Series]:
     complements, _ = np.split(logarithms, 2)
     if np.any(complements >= 0.0):
       return None
     column, pull_back = windowed_problem.coefficients_of(logarithms, window)
-    made = epoch_problem.of_column(column, n)
-    return epoch_problem.Series(
+    made = series_problem.of_column(column, n)
+    return series_problem.Series(
       column,
       made.noise,
       lambda by_column, by_noise: pull_back(made.pull_back(by_column, by_noise)),
@@ -542,12 +543,12 @@ def _windowed(unscaled: blt.WindowedBLT) -> _Family:
 
 
 def _scaled_diagonals(
-  problem: epoch_problem.EpochProblem, start: np.ndarray
+  problem: series_problem.SeriesProblem, start: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
   """The best diagonals, and the weights of the errors that they minimise."""
-  norms = column_norms.ColumnNorms(problem.participation)
+  norms = series_problem.ColumnNorms(problem.participation)
   lengths = np.diff([*norms.starts, problem.num_rounds])
-  errors_of_diagonals = banded_problem.errors_of_diagonals(problem.workload)
+  errors_of_diagonals = banded.errors_of_diagonals(problem.workload)
 
   def split(point: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     searched, columns = np.split(point, [len(norms.start)])
@@ -557,7 +558,7 @@ def _scaled_diagonals(
     searched, columns = split(point)
     if np.any(columns[0] <= 0):
       return None
-    units = banded_problem.unit_columns(columns)
+    units = banded.unit_columns(columns)
     by_round = np.repeat(norms(searched), lengths)
     values, pull_back_scaled = errors_of_diagonals(units * by_round)
 
@@ -565,13 +566,13 @@ def _scaled_diagonals(
       by_scaled = pull_back_scaled(weights)
       by_norm = np.add.reduceat((units * by_scaled).sum(axis=0), norms.starts)
       by_searched = norms.pull_back(searched, by_norm)
-      by_columns = banded_problem.by_columns(columns, by_scaled * by_round)
+      by_columns = banded.by_columns(columns, by_scaled * by_round)
       return np.append(by_searched, by_columns.ravel())
 
     return values, pull_back
 
   minimize = getattr(descent, f'minimize_{problem.objective}')
-  with progress_lib.Progress(f'epochs of {banded.name(start)}') as progress:
+  with descent.Progress(f'epochs of {banded.name(start)}') as progress:
     minimum = minimize(
       errors,
       np.append(norms.start, start.ravel()),
@@ -580,7 +581,7 @@ def _scaled_diagonals(
     )
   searched, columns = split(minimum.point)
   by_round = np.repeat(norms(searched), lengths)
-  return banded_problem.unit_columns(columns) * by_round, minimum.weights
+  return banded.unit_columns(columns) * by_round, minimum.weights
 
 
 def _register(
@@ -636,7 +637,7 @@ def _register(
 
 def _seconds(limits: participation_lib.Participation, **options: int) -> float:
   """Steps with a few transforms of all rounds for each scale."""
-  scales = min(limits.possible_participations, epoch_problem.MAX_SCALES)
+  scales = min(limits.possible_participations, series_problem.MAX_SCALES)
   return 0.5 + 2e-4 * limits.num_rounds + 2e-5 * scales * limits.num_rounds
 
 

@@ -11,10 +11,9 @@ from typing import Any, Callable, Optional, Union
 
 from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.strategies import participation as participation_lib
-from tff_dp_aggregators.strategies import size
 from tff_dp_aggregators.strategies import strategy as strategy_lib
 from tff_dp_aggregators.strategies import workload as workload_lib
-from tff_dp_aggregators.strategies.numerics import toeplitz_problem
+from tff_dp_aggregators.strategies.numerics import series_problem
 
 _Limits = participation_lib.Participation
 _Options = dict[str, int]
@@ -116,7 +115,7 @@ class Kind:
 
   def compared(self, limits: _Limits, given: Mapping[str, int]) -> list[_Options]:
     """Options of each row of a comparison."""
-    size.check_rounds(limits.num_rounds)
+    strategy_lib.check_rounds(limits.num_rounds)
     names = [each.name for each in self.options if each.is_compared]
     own = {name: given[name] for name in names if name in given}
     return list(self.variants(limits, own))
@@ -278,7 +277,7 @@ def free_bands(limits: _Limits) -> int:
   bands = limits.num_rounds
   if limits.possible_participations > 1:
     bands = min(bands, limits.min_separation)
-  return min(bands, toeplitz_problem.MAX_BANDS)
+  return min(bands, series_problem.MAX_BANDS)
 
 
 def more_bands(limits: _Limits) -> Optional[int]:
@@ -300,7 +299,7 @@ def more_bands(limits: _Limits) -> Optional[int]:
     return None
   done = limits.possible_participations * limits.min_separation
   most = max(_MORE_BANDS, 2 * limits.min_separation)
-  bands = min(2 * done, limits.num_rounds, most, toeplitz_problem.MAX_BANDS)
+  bands = min(2 * done, limits.num_rounds, most, series_problem.MAX_BANDS)
   return bands if bands > free_bands(limits) else None
 
 

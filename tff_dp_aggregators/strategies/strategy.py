@@ -34,12 +34,17 @@ from tff_dp_aggregators.base import new_files
 from tff_dp_aggregators.base import strict_json
 from tff_dp_aggregators.strategies import participation as participation_lib
 from tff_dp_aggregators.strategies import recursion as recursion_lib
-from tff_dp_aggregators.strategies import size
 from tff_dp_aggregators.strategies import workload as workload_lib
 
 _FORMAT = 'tff_dp_aggregators.strategy'
 _VERSION = 1
 _MAX_SHOWN = 6  # Numbers of a field in a strategy's repr.
+# Every strategy has arrays with a number for each round. Some ten of so many rounds are
+# made at once: a gigabyte.
+MAX_ROUNDS = 10**7
+# Numbers of a strategy with bands of its own in each round; an optimiser has several
+# copies of them.
+_MAX_NUMBERS = 10**8
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -68,7 +73,7 @@ class Strategy(abc.ABC):
     # A NumPy integer would compare equal but could not be saved.
     num_rounds = checks.check_positive_int('num_rounds', self.num_rounds)
     if self._is_limited:
-      size.check_rounds(num_rounds)
+      check_rounds(num_rounds)
     object.__setattr__(self, 'num_rounds', num_rounds)
 
   def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -467,6 +472,30 @@ def array_digest(array: np.ndarray) -> dict[str, Any]:
   """A JSON-ready value that tells float64 arrays apart: shape and SHA-256."""
   data = np.ascontiguousarray(array, '<f8').tobytes()
   return {'shape': list(array.shape), 'float64': hashlib.sha256(data).hexdigest()}
+
+
+def check_rounds(num_rounds: int) -> int:
+  """Returns `num_rounds`, or raises ValueError if arrays of them fill the memory."""
+  if num_rounds > MAX_ROUNDS:
+    raise ValueError(
+      f'num_rounds must be at most {MAX_ROUNDS}: a strategy has several numbers for '
+      f'each round in memory; got {num_rounds}. State fewer rounds, or compose the '
+      'events of runs of at most that many.'
+    )
+  return num_rounds
+
+
+def check_numbers(num_rounds: int, num_bands: int) -> None:
+  """Raises ValueError if bands of their own in each round fill the memory."""
+  check_rounds(num_rounds)
+  if num_rounds * num_bands > _MAX_NUMBERS:
+    raise ValueError(
+      f'num_bands={num_bands} in num_rounds={num_rounds} are more than the '
+      f'{_MAX_NUMBERS} numbers that a banded strategy may have; use at most '
+      f'{max(1, _MAX_NUMBERS // num_rounds)} bands, at most '
+      f'{_MAX_NUMBERS // num_bands} rounds, or a toeplitz or blt '
+      'strategy, the same in every round.'
+    )
 
 
 def require(strategy: Any) -> Strategy:

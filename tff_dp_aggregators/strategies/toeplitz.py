@@ -22,9 +22,9 @@ from tff_dp_aggregators.strategies import registry
 from tff_dp_aggregators.strategies import sensitivity as sensitivity_lib
 from tff_dp_aggregators.strategies import strategy as strategy_lib
 from tff_dp_aggregators.strategies import workload as workload_lib
+from tff_dp_aggregators.strategies.numerics import descent
 from tff_dp_aggregators.strategies.numerics import power_series
-from tff_dp_aggregators.strategies.numerics import series_optimization
-from tff_dp_aggregators.strategies.numerics import toeplitz_problem
+from tff_dp_aggregators.strategies.numerics import series_problem
 
 
 def square_root_coefficients(num_coefficients: int) -> np.ndarray:
@@ -344,10 +344,9 @@ def optimize(
 ) -> BandedToeplitz:
   """The banded Toeplitz strategy with the smallest error, with columns of norm 1.
 
-  Minimises `rmse` or `max_error` (arXiv:2405.15913) by Newton's method; see
-  `series_optimization`. The problem is not convex and what is found is a local minimum,
-  from the square root of the prefix sums; for a single participation, it was always
-  the same from random starts.
+  Minimises `rmse` or `max_error` (arXiv:2405.15913) by SciPy's L-BFGS-B. The problem is
+  not convex and what is found is a local minimum, from the square root of the prefix
+  sums; for a single participation, it was always the same from random starts.
 
   Where bands of several participations overlap, the coefficients are kept
   non-negative, and non-increasing from index `min_separation` on, so that the
@@ -371,75 +370,70 @@ def optimize(
   Raises:
     TypeError: If a number is not whole.
     ValueError: If an argument is out of range, or for other rounds.
-    series_optimization.ConvergenceError: If the optimisation does not converge.
+    descent.ConvergenceError: If the optimisation does not converge.
 
   Example:
     >>> strategy = optimize(num_rounds=128, num_bands=16, cache=False)
     >>> round(strategy.rmse(), 4)
     2.8726
   """
-  problem = toeplitz_problem.check(
-    num_rounds,
-    min(num_rounds, toeplitz_problem.MAX_BANDS) if num_bands is None else num_bands,
-    False,
-    objective,
-    participation,
-    workload,
+  if num_bands is None:
+    num_bands = min(num_rounds, series_problem.MAX_BANDS)
+  problem = series_problem.check(
+    num_rounds, num_bands, objective, participation, workload
   )
   return cache_lib.fetch(
     BandedToeplitz,
     'toeplitz.optimize',
-    1,
-    problem.parameters(),
-    lambda: _optimize(problem),
+    2,
+    problem.parameters(num_bands=num_bands),
+    lambda: _optimize(problem, num_bands),
     cache,
   )
 
 
-def _optimize(problem: toeplitz_problem.ToeplitzProblem) -> BandedToeplitz:
-  name = f'banded Toeplitz, {problem.num_rounds} rounds, {problem.num_bands} bands'
-  with toeplitz_problem.reporting(name) as report:
-    return _best_bands(problem, report)
+def _optimize(problem: series_problem.SeriesProblem, num_bands: int) -> BandedToeplitz:
+  n, free = problem.num_rounds, min(num_bands, problem.separation)
+  start = square_root_coefficients(num_bands)
 
+  def column_of(point: np.ndarray) -> np.ndarray:
+    """From `free` on, the steps down are what is searched."""
+    steps = point[free:]
+    return np.append(point[:free], np.cumsum(steps[::-1])[::-1])
 
-def _best_bands(
-  problem: toeplitz_problem.ToeplitzProblem, report: series_optimization.Report
-) -> BandedToeplitz:
-  start = square_root_coefficients(problem.num_bands)
-  if problem.num_bands <= problem.separation:
-    return _with_unit_columns(problem, problem.minimize(start, None, report))
-  fewer = _best_bands(
-    dataclasses.replace(problem, num_bands=problem.separation), report
-  )
-  if _more_bands_are_useless(problem, fewer):
-    return fewer
-  monotone = series_optimization.Monotone(
-    problem.separation, problem.num_bands, inverse=False
-  )
-  more = _with_unit_columns(problem, problem.minimize(start, monotone, report))
+  def family(point: np.ndarray) -> Optional[series_problem.Series]:
+    if point[0] <= 0:
+      return None
+    series = series_problem.of_column(column_of(point), n)
+
+    def pull_back(by_column: np.ndarray, by_noise: np.ndarray) -> np.ndarray:
+      by_point = series.pull_back(by_column, by_noise)
+      by_point[free:] = np.cumsum(by_point[free:])
+      return by_point
+
+    return series_problem.Series(series.column, series.noise, pull_back)
+
+  def with_unit_columns(point: np.ndarray) -> BandedToeplitz:
+    column = column_of(point)
+    return BandedToeplitz(n, tuple(column / np.linalg.norm(column)))
+
+  with descent.Progress(f'banded Toeplitz, {n} rounds, {num_bands} bands') as report:
+    found = problem.minimize(family, start[:free], report)
+    fewer = with_unit_columns(found.parameters)
+    if num_bands == free:
+      return fewer
+    # Further coefficients that do not increase are sums of steps down, none of them
+    # negative: they are useless if none of the steps lowers the error.
+    padded = np.append(fewer.coefficients, np.zeros(num_bands - free))
+    evaluated = problem.errors(family)(padded)
+    assert evaluated is not None  # Or it had not been evaluated.
+    slopes = evaluated[1](found.weights)[free:]
+    if np.all(slopes > 0) and np.all(padded >= 0):
+      return fewer
+    start[free:] = -np.diff(start[free:], append=0.0)
+    found = problem.minimize(family, start, report, descent.bounded(0.0))
   # Fewer bands may have signs, which more of them may not.
-  return min(fewer, more, key=problem.error)
-
-
-def _with_unit_columns(
-  problem: toeplitz_problem.ToeplitzProblem, coefficients: np.ndarray
-) -> BandedToeplitz:
-  coefficients = coefficients / np.linalg.norm(coefficients)
-  return BandedToeplitz(problem.num_rounds, tuple(coefficients))
-
-
-def _more_bands_are_useless(
-  problem: toeplitz_problem.ToeplitzProblem, fewer: BandedToeplitz
-) -> bool:
-  """Whether the best `separation` bands satisfy the conditions for a minimum.
-
-  Further coefficients that do not increase are sums of steps down at some index, each
-  of them not negative; the conditions are that none of the steps lowers the error.
-  """
-  padded = np.zeros(problem.num_bands)
-  padded[: fewer.num_bands] = fewer.coefficients
-  steps = np.cumsum(problem.gradient(padded)[problem.separation :])
-  return bool(np.all(steps > 0) and np.all(padded >= 0))
+  return min(fewer, with_unit_columns(found.parameters), key=problem.error)
 
 
 def _lower_toeplitz(column: np.ndarray) -> np.ndarray:
@@ -449,10 +443,10 @@ def _lower_toeplitz(column: np.ndarray) -> np.ndarray:
 def _seconds(
   limits: participation_lib.Participation, num_bands: Optional[int] = None
 ) -> float:
-  """Bands that cost sensitivity are constrained, which takes many steps."""
+  """Bands that cost sensitivity are constrained, which takes a hundred steps or two."""
   if num_bands is None or num_bands <= registry.free_bands(limits):
     return 2e-5 * limits.num_rounds
-  return 8e-9 * num_bands**3 + 8e-7 * num_bands * limits.num_rounds
+  return 0.4 + 3e-6 * (100 + 0.08 * num_bands) * limits.num_rounds
 
 
 def free_bands_unless_given(

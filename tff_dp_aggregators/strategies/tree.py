@@ -33,7 +33,6 @@ from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.strategies import participation as participation_lib
 from tff_dp_aggregators.strategies import recursion as recursion_lib
 from tff_dp_aggregators.strategies import registry
-from tff_dp_aggregators.strategies import size
 from tff_dp_aggregators.strategies import strategy as strategy_lib
 from tff_dp_aggregators.strategies import workload as workload_lib
 from tff_dp_aggregators.strategies.numerics import tree_patterns
@@ -471,7 +470,9 @@ def _build(
   limits: participation_lib.Participation, restart_every: Optional[int] = None
 ) -> BinaryTree:
   """A tree, fresh after so many rounds."""
-  size.check_rounds(limits.num_rounds)  # Sensitivities alone have no need of it.
+  strategy_lib.check_rounds(
+    limits.num_rounds
+  )  # Sensitivities alone have no need of it.
   return BinaryTree(limits.num_rounds, restart_every=restart_every)
 
 

@@ -1,14 +1,14 @@
 """Descents find the minimum of problems whose minimum is known."""
 
+import logging
 import math
 
 import numpy as np
 import pytest
 
 from tff_dp_aggregators.strategies.numerics import descent
-from tff_dp_aggregators.strategies.numerics import progress as progress_lib
 
-PROGRESS = progress_lib.Progress('test')
+PROGRESS = descent.Progress('test')
 
 
 def parabolas(centers):
@@ -74,3 +74,40 @@ def test_going_on_with_weights_stays_at_the_minimum():
       errors, np.array([2.0]), 1e-6, PROGRESS, weights=np.array([0.5, 0.5])
     )
   np.testing.assert_allclose(minimum.point, [2.0], atol=1e-6)
+
+
+@pytest.mark.parametrize('lower, end', [(-math.inf, [1.0, 1.0]), (1.5, [1.5, 2.25])])
+def test_bounds_are_kept(lower, end):
+  def loss(x):
+    value = 1 + 100 * (x[1] - x[0] ** 2) ** 2 + (1 - x[0]) ** 2
+    slope = -400 * x[0] * (x[1] - x[0] ** 2) - 2 * (1 - x[0])
+    return value, np.array([slope, 200 * (x[1] - x[0] ** 2)])
+
+  descend = descent.bounded(np.array([lower, -math.inf]))
+  found = descend(loss, np.array([-1.2, 1.0]), 1e-13, lambda value: None)
+  np.testing.assert_allclose(found, end, atol=1e-6)
+
+
+def test_no_minimum_is_an_error():
+  def downhill(x):
+    return float(2.0 - x[0]) if x[0] < 1 else math.nan, -np.ones(1)
+
+  with pytest.raises(descent.ConvergenceError):
+    descent.bounded()(downhill, np.zeros(1), 1e-13, lambda value: None)
+
+
+def test_only_a_long_search_is_logged_where_there_is_no_terminal(monkeypatch, caplog):
+  now = [100.0]
+  monkeypatch.setattr(descent.time, 'monotonic', lambda: now[0])
+  with caplog.at_level(logging.INFO):
+    for name, seconds in (('short', 0.01), ('long', 1.0)):
+      with descent.Progress(name) as progress:
+        for iteration in range(1, 31):
+          now[0] += seconds
+          progress(1 / iteration)
+  messages = [record.getMessage() for record in caplog.records]
+  assert messages == [
+    'long: iteration 3, error 0.333333',
+    'long: iteration 14, error 0.0714286',
+    'long: iteration 25, error 0.04',
+  ]

@@ -4,12 +4,11 @@ import numpy as np
 import pytest
 
 from tff_dp_aggregators.strategies.numerics import series_optimization
+from tff_dp_aggregators.strategies.numerics.descent import ConvergenceError
 from tff_dp_aggregators.strategies.numerics.series_optimization import Barrier
-from tff_dp_aggregators.strategies.numerics.series_optimization import ConvergenceError
 from tff_dp_aggregators.strategies.numerics.series_optimization import Function
 from tff_dp_aggregators.strategies.numerics.series_optimization import LargestRow
 from tff_dp_aggregators.strategies.numerics.series_optimization import Monotone
-from tff_dp_aggregators.strategies.numerics.series_optimization import OfInverse
 from tff_dp_aggregators.strategies.numerics.series_optimization import Quadratic
 from tff_dp_aggregators.strategies.numerics.series_optimization import Quotient
 from tff_dp_aggregators.strategies.numerics.series_optimization import Sum
@@ -24,13 +23,10 @@ POINT = np.array([1.0, 0.6, 0.4, 0.3, 0.1])
 INVERSE_POINT = np.array([1.0, -0.4, -0.2, -0.1, -0.05])
 FUNCTIONS = {
   'quadratic': Quadratic(GRAM),
-  'quotient': Quotient(COLUMN, averaged=False),
-  'averaged_quotient': Quotient(COLUMN, averaged=True),
+  'quotient': Quotient(COLUMN),
   'largest_row': LargestRow(WORKLOAD, 9.0),
-  'of_inverse': OfInverse(LargestRow(WORKLOAD, 5.0), NUM_ROUNDS),
-  'sum': Sum(Quadratic(GRAM), Quotient(COLUMN, averaged=True), Quadratic(GRAM)),
-  'barrier': Barrier(Quadratic(GRAM), Monotone(2, 5, inverse=False), 0.3),
-  'barrier_of_inverse': Barrier(Quadratic(GRAM), Monotone(3, 9, inverse=True), 0.3),
+  'sum': Sum(Quadratic(GRAM), Quotient(COLUMN), Quadratic(GRAM)),
+  'barrier': Barrier(Quadratic(GRAM), Monotone(3, 9), 0.3),
 }
 
 
@@ -53,7 +49,7 @@ def differences(function, point, step=1e-5):
 @pytest.mark.parametrize('name', FUNCTIONS)
 def test_derivatives_are_those_by_finite_differences(name):
   function = FUNCTIONS[name]
-  point = INVERSE_POINT if name == 'barrier_of_inverse' else POINT
+  point = INVERSE_POINT if name == 'barrier' else POINT
   at = function.derivatives(point)
   assert at.value == pytest.approx(function.value(point), rel=1e-13)
   np.testing.assert_allclose(
@@ -63,13 +59,11 @@ def test_derivatives_are_those_by_finite_differences(name):
   np.testing.assert_allclose(at.hessian, hessian, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize('averaged', [False, True])
-def test_quotient_is_the_error_of_a_dense_factorization(averaged):
+def test_quotient_is_the_last_row_of_a_dense_factorization():
   matrix = lower_toeplitz(POINT, NUM_ROUNDS)
   estimator = lower_toeplitz(COLUMN, NUM_ROUNDS) @ np.linalg.inv(matrix)
-  rows = np.square(estimator).sum(axis=1)
-  expected = rows.mean() if averaged else rows[-1]
-  assert Quotient(COLUMN, averaged).value(POINT) == pytest.approx(expected, rel=1e-12)
+  expected = np.square(estimator[-1]).sum()
+  assert Quotient(COLUMN).value(POINT) == pytest.approx(expected, rel=1e-12)
 
 
 def test_workload_gram_is_the_error_of_a_dense_factorization():
@@ -106,46 +100,42 @@ def test_gram_matrix_of_shifts(averaged, size):
   )
 
 
-@pytest.mark.parametrize('inverse', [False, True])
-def test_constraints_are_that_the_coefficients_fall_and_are_not_negative(inverse):
-  point = INVERSE_POINT if inverse else POINT
-  column = np.linalg.inv(lower_toeplitz(point, 12))[:, 0] if inverse else point
-  end = 9 if inverse else 5
-  values = Monotone(2, end, inverse).values(point)
+def test_constraints_are_that_the_coefficients_fall_and_are_not_negative():
+  column = np.linalg.inv(lower_toeplitz(INVERSE_POINT, 12))[:, 0]
+  values = Monotone(2, 9).values(INVERSE_POINT)
   np.testing.assert_allclose(values[:2], column[:2])
-  np.testing.assert_allclose(values[2:-1], column[2 : end - 1] - column[3:end])
-  assert values[-1] == pytest.approx(column[end - 1])
-  assert len(Monotone(2, end, inverse)) == len(values) == end
+  np.testing.assert_allclose(values[2:-1], column[2:8] - column[3:9])
+  assert values[-1] == pytest.approx(column[8])
+  assert len(Monotone(2, 9)) == len(values) == 9
 
 
 def test_outside_of_the_constraints_the_barrier_is_infinite():
   barrier = FUNCTIONS['barrier']
-  assert np.isfinite(barrier.value(POINT))
-  for outside in ([1, -0.1, 0.4, 0.3, 0.1], [1, 0.6, 0.4, 0.5, 0.1], [1, 1, 1, 0, 0]):
-    assert barrier.value(np.array(outside, float)) == np.inf
+  assert np.isfinite(barrier.value(INVERSE_POINT))
+  # The inverse series turn negative, or rise from index 3 on.
+  for outside in ([1.0, 0.4, 0.2, 0.1, 0.05], [1.0, -0.1, 0.0, 0.0, -0.5]):
+    assert barrier.value(np.array(outside)) == np.inf
 
 
 def test_a_quadratic_within_constraints_ends_at_its_best_point_inside():
-  # The nearest falling, non-negative sequence to (0, 0, 1, 2, -1): pooled 1.5, 1.5.
-  target = np.array([0.5, 0.5, 1.0, 2.0, -1.0])
-
+  # Coefficients of 1 / (1 - 1.5 x) rise, those of 1 / (1 - x) do not.
   class Distance(Function):
     def value(self, z):
-      return float(np.square(z - target).sum()) + 1.0
+      return float(np.square(z - [1.0, -1.5]).sum()) + 1.0
 
     def derivatives(self, z):
       return series_optimization.Derivatives(
-        self.value(z), 2 * (z - target), 2 * np.eye(5)
+        self.value(z), 2 * (z - [1.0, -1.5]), 2 * np.eye(2)
       )
 
-  constraints = Monotone(2, 5, inverse=False)
+  constraints = Monotone(0, 6)
   reports = []
   z = series_optimization.minimize_within(
-    Distance(), constraints, np.array([1.0, 1.0, 0.9, 0.5, 0.1]), reports.append
+    Distance(), constraints, np.array([1.0, -0.5]), reports.append
   )
-  np.testing.assert_allclose(z, [0.5, 0.5, 1.5, 1.5, 0.0], atol=1e-4)
+  np.testing.assert_allclose(-z[1] / z[0], 1.0, atol=1e-4)
   assert np.all(constraints.values(z) > 0)
-  assert Distance().value(z) <= 2.5 * (1 + 1e-7)
+  assert Distance().value(z) == pytest.approx(1.125, abs=1e-6)
   assert len(reports) > 5
 
 

@@ -28,7 +28,7 @@ from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
 from tff_dp_aggregators.accounting.reports import terms
 from tff_dp_aggregators.base import rounding
 from tff_dp_aggregators.strategies import registry
-from tff_dp_aggregators.strategies import size
+from tff_dp_aggregators.strategies.strategy import MAX_ROUNDS
 
 # What a search for the number of rounds may take to build strategies.
 _MAX_SECONDS = 60.0
@@ -354,11 +354,11 @@ def _max_rounds(values: flags.FlagValues) -> mechanism_lib.Mechanism:
     return seconds * (1 if is_free else num_rounds.bit_length()) > _MAX_SECONDS
 
   most = 1
-  while most < size.MAX_ROUNDS and not is_slow(2 * most):
-    most = min(2 * most, size.MAX_ROUNDS)
+  while most < MAX_ROUNDS and not is_slow(2 * most):
+    most = min(2 * most, MAX_ROUNDS)
   found = _largest(values, schema, most)
   if found == most:
-    slow = ', as strategies for more take long to find' * (most < size.MAX_ROUNDS)
+    slow = ', as strategies for more take long to find' * (most < MAX_ROUNDS)
     raise ValueError(
       f'{most} rounds keep --target_epsilon={values.target_epsilon!r} and more may; '
       f'they are not looked for{slow}. Give --num_rounds.'

@@ -26,7 +26,7 @@ from absl import flags
 from tff_dp_aggregators.base import messages
 from tff_dp_aggregators.base import new_files
 from tff_dp_aggregators.base import version
-from tff_dp_aggregators.strategies.numerics import series_optimization
+from tff_dp_aggregators.strategies.numerics import descent
 
 CHECK_FAILED = 1
 WRONG_USAGE = 2
@@ -273,7 +273,7 @@ _REFUSALS = (
   OverflowError,
   MemoryError,
   dp_accounting.UnsupportedEventError,
-  series_optimization.ConvergenceError,
+  descent.ConvergenceError,
 )
 # What checking of flags may raise, in programs that import no dp-accounting themselves.
 BAD_INPUT = (ValueError, OSError, dp_accounting.UnsupportedEventError)

@@ -57,9 +57,30 @@ def of_workload(workload: gram.Checked, starts: Sequence[int]) -> Errors:
       lambda rows: workload.T @ rows,
       starts,
     )
+  if workload.is_toeplitz and len(starts) == 1:
+    return _of_one_epoch(workload.coefficients())
   if workload.is_toeplitz and not workload.weight_decay:
     return _OfMomentum(workload, starts)
   return _dense(workload.num_rounds, workload.apply, workload.apply_transposed, starts)
+
+
+def _of_one_epoch(workload: np.ndarray) -> Errors:
+  """Those of a Toeplitz estimator, whose rows are parts of one another."""
+  n = len(workload)
+
+  def errors(column: np.ndarray, factors: np.ndarray) -> tuple[np.ndarray, PullBack]:
+    estimator = power_series.multiply(workload, column, n)
+    squares = np.cumsum(np.square(estimator))
+
+    def pull_back(weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+      later = np.cumsum(weights[::-1])[::-1]
+      by_estimator = 2.0 * factors[0] ** 2 * estimator * later
+      by_column = power_series.correlate(by_estimator, workload, n)
+      return by_column, 2.0 * factors * (weights @ squares)
+
+    return factors[0] ** 2 * squares, pull_back
+
+  return errors
 
 
 def _dense(

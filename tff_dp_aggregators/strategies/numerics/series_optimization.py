@@ -1,22 +1,21 @@
-"""Newton's method for errors of Toeplitz strategies, in the space of coefficients.
+"""Newton's method for strategies whose inverse is banded Toeplitz.
 
-With z the coefficients that are optimised (the bands of C, or those of C^-1), both the
-squared sensitivity s(z) and the squared error e(z) for noise of variance 1 are sums of
-squares of z or of a power series divided by z. They scale like |z|^2 and |z|^-2, or the
-other way around, so that minimising s(z) + e(z), where they come out equal, minimises
-the product s(z) e(z), which no scaling changes.
+With z the bands of C^-1, the squared sensitivity s(z) is a sum of squares of a power
+series divided by z, and the squared error e(z) for noise of variance 1 a sum of squares
+of z. They scale like |z|^-2 and |z|^2, so that minimising s(z) + e(z), where they come
+out equal, minimises the product s(z) e(z), which no scaling changes.
 
 Second derivatives are cheap here. With v = a / z^2 and g the gradient with respect to
-w = a / z, the Hessian of sum_t q_t w_t^2 is
+w = a / z, the Hessian of sum_t w_t^2 is
 
-    2 sum_t q_t v[t - i] v[t - j]  +  2 sum_t g_t (a / z^3)[t - i - j];
+    2 sum_t v[t - i] v[t - j]  +  2 sum_t g_t (a / z^3)[t - i - j];
 
 the second part is a Hankel matrix, and in the first each entry follows from its upper
-left neighbour if q_t is 1 or n - t. So an iteration costs O(n log n + p^3 / 3) for p
+left neighbour. So an iteration costs O(n log n + p^3 / 3) for p
 coefficients, and quadratic convergence makes them few. Constraints are kept by a
 logarithmic barrier, whose weight falls until its bound on what it costs is negligible.
 
-Nothing here knows strategies; `toeplitz` and `banded_inverse` use it.
+Nothing here knows strategies; `inverse_problem` uses it.
 """
 
 import abc
@@ -27,6 +26,7 @@ from typing import Callable, Optional
 import numpy as np
 import scipy.linalg
 
+from tff_dp_aggregators.strategies.numerics import descent
 from tff_dp_aggregators.strategies.numerics import power_series
 
 # Newton's method stops when a step lowers the objective by no more than this, relative
@@ -45,12 +45,6 @@ _NEARLY = 1e-8
 _SMALLEST_STEP = 1e-10
 # Curvatures below this, relative to the largest, are rounding.
 _FLATTEST = 1e-13
-
-Report = Callable[[float], None]
-
-
-class ConvergenceError(RuntimeError):
-  """An optimisation did not converge; there is no result."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,20 +108,18 @@ class Quadratic(Function):
 
 
 class Quotient(Function):
-  """sum_t q_t w_t^2 with w = a / z.
+  """sum_t w_t^2 with w = a / z.
 
   `numerator`: a, shape [n].
   """
 
-  def __init__(self, numerator: np.ndarray, averaged: bool):
+  def __init__(self, numerator: np.ndarray):
     self._numerator = numerator
-    self._averaged = averaged
-    self._weights = _row_weights(len(numerator), averaged)
 
   def value(self, z: np.ndarray) -> float:
     """The value at z."""
     quotient = self._over(self._numerator, power_series.inverse(z, self._num_rounds))
-    return float(self._weights @ np.square(quotient))
+    return float(quotient @ quotient)
 
   def derivatives(self, z: np.ndarray) -> Derivatives:
     """Value, gradient and Hessian at z."""
@@ -135,12 +127,12 @@ class Quotient(Function):
     quotient = self._over(self._numerator, inverse)
     second = self._over(quotient, inverse)
     third = self._over(second, inverse)
-    weighted = 2 * self._weights * quotient
-    hessian = 2 * gram(second, len(z), self._averaged)
-    hessian += 2 * _hankel(weighted, third, len(z))
+    doubled = 2 * quotient
+    hessian = 2 * gram(second, len(z), averaged=False)
+    hessian += 2 * _hankel(doubled, third, len(z))
     return Derivatives(
-      float(self._weights @ np.square(quotient)),
-      -power_series.correlate(weighted, second, len(z)),
+      float(quotient @ quotient),
+      -power_series.correlate(doubled, second, len(z)),
       hessian,
     )
 
@@ -150,30 +142,6 @@ class Quotient(Function):
 
   def _over(self, series: np.ndarray, inverse: np.ndarray) -> np.ndarray:
     return power_series.multiply(series, inverse, self._num_rounds)
-
-
-class OfInverse(Function):
-  """f(1 / z), for a function f of n coefficients."""
-
-  def __init__(self, function: Function, num_terms: int):
-    self._function = function
-    self._num_terms = num_terms
-
-  def value(self, z: np.ndarray) -> float:
-    """The value at z."""
-    return self._function.value(power_series.inverse(z, self._num_terms))
-
-  def derivatives(self, z: np.ndarray) -> Derivatives:
-    """Value, gradient and Hessian at z."""
-    inverse = power_series.inverse(z, self._num_terms)
-    square = power_series.multiply(inverse, inverse, self._num_terms)
-    cube = power_series.multiply(square, inverse, self._num_terms)
-    outer = self._function.derivatives(inverse)
-    jacobian = shifts(square, len(z))
-    hessian = jacobian.T @ outer.hessian @ jacobian
-    hessian += 2 * _hankel(outer.gradient, cube, len(z))
-    gradient = -power_series.correlate(outer.gradient, square, len(z))
-    return Derivatives(outer.value, gradient, hessian)
 
 
 class LargestRow(Function):
@@ -252,13 +220,12 @@ class Monotone:
   """Constraints: coefficients are not negative, and non-increasing from an index on.
 
   c_j >= 0 for j < start, c_j >= c_{j + 1} for start <= j < end - 1, c_{end - 1} >= 0,
-  where c are the variables z themselves or their inverse series.
+  where c is the inverse series of z.
   """
 
-  def __init__(self, start: int, end: int, inverse: bool):
+  def __init__(self, start: int, end: int):
     self._start = start
     self._end = end
-    self._inverse = inverse
 
   def __len__(self) -> int:
     return self._end
@@ -269,16 +236,12 @@ class Monotone:
 
   def derivatives(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Values, shape [end], and Jacobian, shape [end, p]."""
-    if not self._inverse:
-      return self.values(z), self._differences(np.eye(self._end, len(z)))
     column = self._column(z)
     square = power_series.divide(column, z, self._end)
     return self._differences(column), self._differences(-shifts(square, len(z)))
 
   def curvature(self, z: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """Hessian of the weighted sum of values."""
-    if not self._inverse:
-      return np.zeros((len(z), len(z)))
     column = self._column(z)
     square = power_series.divide(column, z, self._end)
     cube = power_series.divide(square, z, self._end)
@@ -288,7 +251,7 @@ class Monotone:
 
   def _column(self, z: np.ndarray) -> np.ndarray:
     # Term by term: the last coefficients are small, and their signs matter.
-    return power_series.divide(np.ones(1), z, self._end) if self._inverse else z
+    return power_series.divide(np.ones(1), z, self._end)
 
   def _differences(self, rows: np.ndarray) -> np.ndarray:
     result = rows.copy()
@@ -326,7 +289,7 @@ class Barrier(Function):
 def minimize(
   function: Function,
   start: np.ndarray,
-  report: Report,
+  report: descent.Report,
   tolerance: float = TOLERANCE,
 ) -> np.ndarray:
   """A local minimum of a function, by Newton's method with line search.
@@ -344,14 +307,14 @@ def minimize(
     z = _line_search(function, z, at, step)
   if decrease <= _NEARLY * abs(at.value):
     return z  # It creeps along constraints, which round-off alone may decide.
-  raise ConvergenceError(
+  raise descent.ConvergenceError(
     f'no convergence in {_MAX_ITERATIONS} iterations: the quadratic model still '
     f'gains {decrease:.3g} of {at.value:.6g}, and should gain {tolerance:.3g} relative.'
   )
 
 
 def minimize_within(
-  function: Function, constraints: Monotone, start: np.ndarray, report: Report
+  function: Function, constraints: Monotone, start: np.ndarray, report: descent.Report
 ) -> np.ndarray:
   """A local minimum within constraints, strictly inside of them.
 
@@ -422,7 +385,7 @@ def _newton_step(at: Derivatives) -> np.ndarray:
   its eigenvalues are replaced by their absolute values.
   """
   if not np.all(np.isfinite(at.hessian)):
-    raise ConvergenceError('the second derivatives are not finite.')
+    raise descent.ConvergenceError('the second derivatives are not finite.')
   scale = 1 / np.sqrt(np.maximum(np.abs(np.diagonal(at.hessian)), 1e-300))
   scaled = at.hessian * np.outer(scale, scale)
   gradient = scale * at.gradient
@@ -448,16 +411,10 @@ def _line_search(
       if function.value(candidate) <= wanted:
         return candidate
     length /= 2
-  raise ConvergenceError(
+  raise descent.ConvergenceError(
     f'no step along the descent direction lowers {at.value:.6g}, though its slope is '
     f'{slope:.3g}.'
   )
-
-
-def _row_weights(num_rounds: int, averaged: bool) -> np.ndarray:
-  if averaged:
-    return np.arange(num_rounds, 0, -1) / num_rounds
-  return np.ones(num_rounds)
 
 
 def _hankel(left: np.ndarray, right: np.ndarray, size: int) -> np.ndarray:

@@ -23,8 +23,8 @@ import numpy as np
 
 from tff_dp_aggregators.strategies import workload as workload_lib
 from tff_dp_aggregators.strategies.numerics import blt_search
+from tff_dp_aggregators.strategies.numerics import descent
 from tff_dp_aggregators.strategies.numerics import power_series
-from tff_dp_aggregators.strategies.numerics import series_optimization
 
 # Coefficients, and what makes of a gradient by them one by parameters.
 _Column = tuple[np.ndarray, Callable[[np.ndarray], np.ndarray]]
@@ -125,7 +125,7 @@ class WindowProblem:
     if not (
       result.success or np.abs(result.jac[free]).max(initial=0.0) <= _LARGEST_SLOPE
     ):
-      raise series_optimization.ConvergenceError(
+      raise descent.ConvergenceError(
         f'no best windowed BLT of {len(start) // 2} decays (with that of a tail) was '
         f'found: {result.message}'
       )

@@ -14,8 +14,7 @@ import pytest
 
 from tff_dp_aggregators.strategies import Participation
 from tff_dp_aggregators.strategies import sensitivity
-from tff_dp_aggregators.strategies.numerics import column_norms
-from tff_dp_aggregators.strategies.numerics import epoch_problem
+from tff_dp_aggregators.strategies.numerics import series_problem
 
 _LIMITS = [
   (24, 6, 4),
@@ -39,7 +38,7 @@ def _by_round(norms, limits, searched):
 def test_no_client_exceeds_the_sensitivity_and_the_densest_reaches_it(limits):
   limits = Participation(*limits)
   times = limits.possible_participations
-  norms = column_norms.ColumnNorms(limits)
+  norms = series_problem.ColumnNorms(limits)
   rng = np.random.default_rng(1)
   for searched in [norms.start, *rng.normal(size=(20, len(norms.start)))]:
     squares = np.square(_by_round(norms, limits, searched))
@@ -64,12 +63,12 @@ def test_no_client_exceeds_the_sensitivity_and_the_densest_reaches_it(limits):
 )
 def test_norms_begin_with_epochs_and_with_what_is_left_of_the_last(limits, starts):
   limits = Participation(*limits)
-  assert column_norms.ColumnNorms(limits).starts == starts
+  assert series_problem.ColumnNorms(limits).starts == starts
 
 
 @pytest.mark.parametrize('limits', [(24, 6, 4), (22, 6, 4), (23, 11, 3), (13, 12, 2)])
 def test_a_search_begins_at_equal_norms(limits):
-  norms = column_norms.ColumnNorms(Participation(*limits))
+  norms = series_problem.ColumnNorms(Participation(*limits))
   np.testing.assert_allclose(norms(norms.start), 1.0, rtol=1e-14)
 
 
@@ -80,7 +79,7 @@ def _slopes(function, point):
 
 @pytest.mark.parametrize('limits', _LIMITS, ids=str)
 def test_norms_have_their_derivative(limits):
-  norms = column_norms.ColumnNorms(Participation(*limits))
+  norms = series_problem.ColumnNorms(Participation(*limits))
   rng = np.random.default_rng(2)
   searched = norms.start + rng.normal(scale=0.1, size=len(norms.start))
   weights = rng.normal(size=len(norms.starts))
@@ -88,7 +87,7 @@ def test_norms_have_their_derivative(limits):
   np.testing.assert_allclose(norms.pull_back(searched, weights), slopes, atol=1e-7)
 
 
-@pytest.mark.parametrize('kind', [epoch_problem.Disjoint, epoch_problem.Falling])
+@pytest.mark.parametrize('kind', [series_problem.Disjoint, series_problem.Falling])
 @pytest.mark.parametrize('limits', _LIMITS, ids=str)
 def test_scales_and_sensitivity_have_their_derivatives(limits, kind):
   limits = Participation(*limits)
@@ -117,7 +116,7 @@ def test_scales_give_the_sensitivity_that_is_said(limits):
   column = np.append(1.0, rng.uniform(0.1, 0.5, size=limits.min_separation - 1))
   lengths = np.minimum(limits.num_rounds - np.arange(limits.num_rounds), len(column))
   squares = np.cumsum(np.square(column))[lengths - 1]
-  for kind in (epoch_problem.Disjoint, epoch_problem.Falling):
+  for kind in (series_problem.Disjoint, series_problem.Falling):
     scales = kind(limits)
     searched = scales.start + rng.normal(scale=0.3, size=len(scales.start))
     chosen = scales(searched, column)
@@ -130,7 +129,7 @@ def test_scales_give_the_sensitivity_that_is_said(limits):
 
 def test_scales_that_fall_do_so_and_have_a_mean_square_of_one():
   limits = Participation(300, 2, 139)
-  scales = epoch_problem.Falling(limits)
+  scales = series_problem.Falling(limits)
   # 139 rounds of a client in blocks of five: the last one has four.
   assert scales.starts == list(range(0, 280, 10))
   searched = np.random.default_rng(2).normal(scale=0.2, size=27)
