@@ -119,8 +119,8 @@ class TestLock:
 
   def test_without_tensorflow_nothing_is_installed_that_comes_with_it_alone(self):
     extra = map(requirements.Requirement, _metadata()['extras_require']['tff'])
-    tests_need = {'psutil'}
-    with_tff = {utils.canonicalize_name(each.name) for each in extra} - tests_need
+    others_need = {'psutil', 'typing-extensions'}
+    with_tff = {utils.canonicalize_name(each.name) for each in extra} - others_need
     assert 'tensorflow-federated' in with_tff
     for python in PYTHONS:
       assert not with_tff & set(_locked_for('requirements/core.lock', python))
