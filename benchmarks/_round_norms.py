@@ -38,7 +38,7 @@ import scipy.linalg
 
 from tff_dp_aggregators.strategies import Participation
 from tff_dp_aggregators.strategies import banded
-from tff_dp_aggregators.strategies import sensitivity
+from tff_dp_aggregators.strategies import participation as participation_lib
 from tff_dp_aggregators.strategies import workload
 from tff_dp_aggregators.strategies.numerics import bands
 from tff_dp_aggregators.strategies.numerics import descent
@@ -100,7 +100,7 @@ class BestNorms:
     scale = float(costs.sum())
     inverses = self._interior_point(costs / scale)
     squares = inverses**-2.0
-    squares /= float(sensitivity.worst_sum(squares, self._participation))
+    squares /= float(participation_lib.worst_sum(squares, self._participation))
     error, bound = self._bounded(squares**-0.5, costs)
     return Norms(squares, error, bound)
 

@@ -61,10 +61,9 @@ from tff_dp_aggregators import noise
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.learning import runtime
 from tff_dp_aggregators.noise import files as files_lib
-from tff_dp_aggregators.noise import recursions
+from tff_dp_aggregators.noise import streaming
 from tff_dp_aggregators.noise.streaming import KINDS
 from tff_dp_aggregators.noise.streaming import interpret
-from tff_dp_aggregators.strategies import noise_cost
 
 _ROUNDS = 2048
 _TIMED, _UNTIMED = 5, 2
@@ -154,7 +153,7 @@ class Work(NamedTuple):
 def _work(case: Case) -> Work:
   work = case.strategy.recursion().work
   past = interpret(case.strategy.recursion())
-  if isinstance(past, recursions.Decays):
+  if isinstance(past, streaming.Decays):
     return Work(work.draws, work.reads + work.writes)
   if not work.buffers:
     return Work(work.draws, 0)
@@ -339,8 +338,8 @@ def _print_line(
 def _storages(case: Case, num_elements: int, which: str) -> dict[str, float]:
   """Estimated seconds of the storages to be tried."""
   rows = noise.GaussianRows(tf.TensorSpec([num_elements]))
-  costs = noise_cost.by_storage(case.strategy, rows.layout.num_bytes)
-  cheapest = noise_cost.cheapest(costs)
+  costs = strategies.strategy.by_storage(case.strategy, rows.layout.num_bytes)
+  cheapest = strategies.strategy.cheapest(costs)
   estimates = {storage: cost.seconds for storage, cost in costs.items()}
   if which == 'auto':
     return {cheapest: estimates[cheapest]}

@@ -34,7 +34,7 @@ from tff_dp_aggregators.strategies import banded
 from tff_dp_aggregators.strategies import epoch_scaled
 from tff_dp_aggregators.strategies import sensitivity
 from tff_dp_aggregators.strategies import workload
-from tff_dp_aggregators.strategies.numerics import gram
+from tff_dp_aggregators.strategies import workload as workload_lib
 
 _SMALL_CASES = [(64, 16, 4), (100, 16, 7)]
 _CASES = [(64, 16, 4), (256, 32, 8), (300, 100, 3), (400, 200, 2)]
@@ -46,7 +46,7 @@ def _rmse(strategy: banded.Banded, participation: Participation) -> float:
   matrix = strategy.materialize()
   squared, exact = sensitivity.squared(matrix, participation)
   assert exact, participation
-  errors = gram.errors(matrix, workload.Workload(strategy.num_rounds))
+  errors = workload_lib.errors(matrix, workload.Workload(strategy.num_rounds))
   return math.sqrt(squared * float(errors.mean()))
 
 

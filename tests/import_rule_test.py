@@ -40,7 +40,7 @@ FORBIDDEN = {
 FLOORS = {
   'strategies': (
     ('real',),
-    ('participation', 'workload', 'recursion', 'strategy', 'noise_cost'),
+    ('participation', 'workload', 'recursion', 'strategy'),
     ('numerics',),
     ('sensitivity', 'registry'),
     ('cache',),
@@ -186,7 +186,7 @@ def test_noise_and_what_it_costs_name_no_kind_of_strategy():
     )
   }
   assert {'BLT', 'BinaryTree', 'EpochToeplitz', 'Identity'} <= kinds
-  for path in [*(ROOT / PACKAGE / 'noise').glob('*.py'), folder / 'noise_cost.py']:
+  for path in [*(ROOT / PACKAGE / 'noise').glob('*.py')]:
     tree = ast.parse(path.read_text(encoding='utf-8'))
     names = {
       getattr(node, 'attr', getattr(node, 'id', None)) for node in ast.walk(tree)

@@ -27,7 +27,6 @@ from tff_dp_aggregators import strategies
 from tff_dp_aggregators.noise import rows as layout
 from tff_dp_aggregators.noise.streaming import interpret
 from tff_dp_aggregators.noise.streaming import terms_of
-from tff_dp_aggregators.strategies import noise_cost
 from tff_dp_aggregators.strategies import recursion as recursion_lib
 
 _SCALES, _DECAYS = (0.2, 0.4), (0.95, 0.5)
@@ -427,11 +426,11 @@ def test_costs_count_what_a_round_keeps_and_draws(kind, num_rounds):
       interpret(recursion)
     unscaled = recursion.recursion
   assert interpret(unscaled).num_slots == recursion.work.buffers
-  if 'redraw' not in noise_cost.by_storage(strategy, num_bytes=4):
+  if 'redraw' not in strategies.strategy.by_storage(strategy, num_bytes=4):
     with pytest.raises(ValueError, match="storage 'redraw'"):
       terms_of(strategy)
     return
-  max_terms = noise_cost.max_terms(strategy) if recursion.work.buffers else 1
+  max_terms = strategies.strategy.max_terms(strategy) if recursion.work.buffers else 1
   terms = terms_of(strategy)
   assert terms.max_terms == max_terms
   counts = [len(terms.of(tf.constant(t, tf.int64))[0]) for t in range(num_rounds)]

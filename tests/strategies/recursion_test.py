@@ -18,7 +18,6 @@ import pytest
 import scipy.linalg
 
 from tff_dp_aggregators import strategies
-from tff_dp_aggregators.strategies import noise_cost
 from tff_dp_aggregators.strategies import recursion as recursion_lib
 
 _SCALES, _DECAYS = (0.2, 0.4), (0.95, 0.5)
@@ -233,22 +232,22 @@ def test_noise_has_as_many_terms_as_stated(kind, num_rounds):
     assert strategy.noise_buffers == recursion.work.buffers > 0
   else:
     assert strategy.noise_buffers == 0
-    assert terms == recursion.max_terms == noise_cost.max_terms(strategy)
+    assert terms == recursion.max_terms == strategies.strategy.max_terms(strategy)
 
 
 def test_any_matrix_can_be_written_out_up_to_a_number_of_rounds_but_a_combining_tree():
-  limit = noise_cost.MAX_ROUNDS_WRITTEN_OUT
+  limit = strategies.strategy.MAX_ROUNDS_WRITTEN_OUT
   for kind in ('toeplitz_signed', 'blt', 'windowed_blt'):
-    assert noise_cost.max_terms(_STRATEGIES[kind](limit)) == limit
-    assert noise_cost.max_terms(_STRATEGIES[kind](limit + 1)) is None
-  assert noise_cost.max_terms(strategies.BinaryTree(4)) is None
+    assert strategies.strategy.max_terms(_STRATEGIES[kind](limit)) == limit
+    assert strategies.strategy.max_terms(_STRATEGIES[kind](limit + 1)) is None
+  assert strategies.strategy.max_terms(strategies.BinaryTree(4)) is None
 
 
 @pytest.mark.parametrize(('generator', 'draw'), [('chacha20', 0.025), ('philox', 0.01)])
 def test_costs_follow_from_the_recursion(generator, draw):
   strategy = strategies.WindowedBLT(2000, 400, _SCALES, _DECAYS)  # 6 copies.
   assert strategy.recursion().work == (12, 6, 12, 12)
-  costs = noise_cost.by_storage(strategy, 2 * 10**6, generator)
+  costs = strategies.strategy.by_storage(strategy, 2 * 10**6, generator)
   assert set(costs) == {'state', 'files'}
   assert costs['state'] == (pytest.approx(2 * (6 * draw + 12 * 0.03)), 24 * 10**6)
   seconds = 2 * (6 * draw + 12 * 0.0006 + 12 * 0.0025) + 24 * 0.00015

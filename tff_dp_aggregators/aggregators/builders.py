@@ -155,7 +155,7 @@ def banded(
   """
   strategies.participation.require(participation)
   if num_bands is None:
-    num_bands = strategies.registry.free_bands(participation)
+    num_bands = strategies.participation.free_bands(participation)
   return from_strategy(
     strategies.banded.optimize(
       participation.num_rounds, num_bands=num_bands, participation=participation

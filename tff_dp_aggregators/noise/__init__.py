@@ -15,10 +15,10 @@ from tff_dp_aggregators.noise.options import Options
 from tff_dp_aggregators.noise.options import Seed
 from tff_dp_aggregators.noise.options import SeedLike
 from tff_dp_aggregators.noise.options import Storage
-from tff_dp_aggregators.noise.recursions import NoiseState
-from tff_dp_aggregators.noise.recursions import StreamingNoise
 from tff_dp_aggregators.noise.rows import GaussianRows
 from tff_dp_aggregators.noise.rows import sum_specs
+from tff_dp_aggregators.noise.streaming import NoiseState
+from tff_dp_aggregators.noise.streaming import StreamingNoise
 from tff_dp_aggregators.noise.streaming import build
 
 __all__ = [

@@ -22,8 +22,8 @@ import tensorflow as tf
 
 from tff_dp_aggregators.base import folder_lock
 from tff_dp_aggregators.noise import generators
-from tff_dp_aggregators.noise import recursions
 from tff_dp_aggregators.noise import rows as rows_lib
+from tff_dp_aggregators.noise import streaming
 
 _TEMPORARY = 'tff_dp_aggregators-noise-'
 _VALUES = 192  # Bytes of a file before the values: aligned, which saves copying them.
@@ -66,14 +66,14 @@ def _lock(path: str) -> None:
     raise RuntimeError(f'the noise directory {path} {what}.') from e
 
 
-class FilesNoise(recursions.StreamingNoise):
+class FilesNoise(streaming.StreamingNoise):
   """Keeps what a round needs of earlier ones in files, one a slot and vector."""
 
   storage = 'files'
 
   def __init__(
     self,
-    past: recursions.Past,
+    past: streaming.Past,
     rows: rows_lib.GaussianRows,
     directory: Optional[str],
     identity: str,
@@ -89,7 +89,7 @@ class FilesNoise(recursions.StreamingNoise):
       _lock(directory)
     self.directory = directory or _temporary(os.getpid())[0]
 
-  def next(self, state: recursions.NoiseState) -> tuple[Any, recursions.NoiseState]:
+  def next(self, state: streaming.NoiseState) -> tuple[Any, streaming.NoiseState]:
     """As `StreamingNoise.next`; a `tf.errors.OpError` if a file cannot be written."""
     layout, path = self._rows.layout, self.directory
     # The round is in the path so that what is there is not taken for a constant.
@@ -122,7 +122,7 @@ class FilesNoise(recursions.StreamingNoise):
 
 
 @dataclasses.dataclass
-class _Memory(recursions.Memory):
+class _Memory(streaming.Memory):
   """The files whose names begin with `prefix`; `found` says which could be read."""
 
   directory: str
@@ -132,7 +132,7 @@ class _Memory(recursions.Memory):
   found: list[tf.Tensor] = dataclasses.field(default_factory=list)
   kept: list[Any] = dataclasses.field(default_factory=list)
 
-  def weighted(self, position: int, step: recursions.Step) -> tf.Tensor:
+  def weighted(self, position: int, step: streaming.Step) -> tf.Tensor:
     layout = self.rows.layout
     zeros = tf.zeros([layout.sizes[position]], layout.dtypes[position])
     past = tf.unstack(tf.cast(step.past, zeros.dtype))

@@ -1,24 +1,33 @@
-"""From a strategy to its streaming noise: where what it remembers is.
+"""Streaming noise: pure `initialize` and `next` over an explicit state.
 
-`CarriedNoise` keeps it in the state, `RedrawnNoise` draws it again, and `files` has the
-third way. Nothing here, nor in the rest of `noise`, knows strategies but by the
-recursion that they return; `_FORMS` says what interprets each form of it.
+For a mechanism with noise matrix `D` (`Strategy.noise_matrix`; `C^-1` for a square
+strategy) the t-th call of `next` emits `(D z)[t]` with z of unit variance. Scaling it
+by clip norm and noise multiplier is the caller's.
+
+`strategies.recursion` holds as data how a round follows from earlier ones. An
+interpreter says with which weights a round's noise is made of its row of z and of what
+is remembered, and what is remembered in turn. `PastValues` remember one value of each
+round for a while: the noise or the row of z of the last rounds, or the nodes of a tree.
+`Decays` remember sums over all rounds, which change in every round.
+
+`CarriedNoise` keeps what is remembered in the state, `RedrawnNoise` draws it again, and
+`files` has the third way. Nothing here knows strategies but by the recursion that they
+return; `_FORMS` says what interprets each form of it, and `build` chooses.
 """
 
 import abc
+import collections
+import functools
 import logging
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from tff_dp_aggregators import strategies
-from tff_dp_aggregators.noise import files
 from tff_dp_aggregators.noise import options
-from tff_dp_aggregators.noise import recursions
 from tff_dp_aggregators.noise import rows as rows_lib
-from tff_dp_aggregators.strategies import noise_cost
 from tff_dp_aggregators.strategies import recursion as recursion_lib
 
 _logger = logging.getLogger(__name__)
@@ -30,12 +39,399 @@ _MOST_STATE_BYTES = 4 * 2**30
 _MAX_CHECKED_ROUNDS = 128
 
 
-class CarriedNoise(recursions.StreamingNoise):
+def hidden_buffers(vectors: Iterable[Any]) -> Any:
+  """What a state remembers of the noise: a named tuple that does not show it.
+
+  TFF prints a part of a state that does not fit a process, as when a run is resumed
+  with another strategy, and a plain list would print its numbers. Of other sequences
+  TFF's checkpoints lose the type (`tff.program.FileProgramStateManager`).
+
+  Example:
+    >>> hidden_buffers([tf.zeros([2, 3])])
+    Buffers(vector_0=<secret float32, shape (2, 3)>)
+  """
+  vectors = tuple(vectors)
+  return _buffers_class(len(vectors))(*vectors) if vectors else ()
+
+
+@functools.cache
+def _buffers_class(size: int) -> Any:
+  fields = [f'vector_{number}' for number in range(size)]
+
+  def show(values: Any) -> str:
+    shown = (f'{name}={hidden(each)}' for name, each in zip(fields, values))
+    return f'Buffers({", ".join(shown)})'
+
+  def reduce(values: Any) -> tuple[Any, Any]:
+    return hidden_buffers, (tuple(values),)
+
+  # Not of a subclass, which checkpoints would not take for a named tuple.
+  kind = collections.namedtuple('Buffers', fields)  # type: ignore[misc]
+  for name, method in (('__repr__', show), ('__reduce__', reduce)):
+    setattr(kind, name, method)
+  return kind
+
+
+class NoiseState(NamedTuple):
+  """Everything needed to continue; secret, because the key and the buffers are.
+
+  Neither is in its `repr` and `str`, nor in those of what it is part of.
+
+  Attributes:
+    key: Key of the rows of z, int64 of shape [4].
+    round: Number of the round that `next` will serve, int64 scalar.
+    buffers: `hidden_buffers`: tensors of shape [buffers, size], one for each vector of
+      `rows.Layout`; empty if no noise is kept in the state.
+  """
+
+  key: Any
+  round: Any
+  buffers: Any
+
+  def __repr__(self) -> str:
+    return (
+      f'{type(self).__name__}(key={hidden(self.key)}, round={self.round!r}, '
+      f'buffers={hidden_buffers(self.buffers)!r})'
+    )
+
+
+def hidden(secret: Any) -> str:
+  """What may be shown of a tensor or array that is secret: dtype and shape.
+
+  Example:
+    >>> hidden(tf.constant([1, 2], tf.int64))
+    '<secret int64, shape (2,)>'
+  """
+  dtype = getattr(secret, 'dtype', None)
+  if dtype is None:
+    return '<secret>'
+  return f'<secret {tf.as_dtype(dtype).name}, shape {tuple(secret.shape)}>'
+
+
+class StreamingNoise(abc.ABC):
+  """Correlated noise, one round after the other.
+
+  Both functions are pure: equal states give equal noise, bit by bit in each of eager
+  mode, `tf.function` and TFF computations, and up to rounding between them.
+
+  Attributes:
+    storage: Where what it remembers is kept: one of `streaming.KINDS`.
+  """
+
+  storage: str
+
+  def __init__(self, rows: rows_lib.GaussianRows):
+    self._rows = rows
+
+  def initialize(self) -> NoiseState:
+    """Returns the state before round 0."""
+    zeros = [
+      tf.zeros([self.num_buffers, size], dtype)
+      for dtype, size in zip(self._rows.layout.dtypes, self._rows.layout.sizes)
+    ]
+    return NoiseState(
+      self._rows.new_key(),
+      tf.constant(0, tf.int64),
+      hidden_buffers(zeros if self.num_buffers else ()),
+    )
+
+  @property
+  def num_buffers(self) -> int:
+    """Model-sized buffers that the state carries."""
+    return 0
+
+  @abc.abstractmethod
+  def next(self, state: NoiseState) -> tuple[Any, NoiseState]:
+    """Returns the round's noise, a structure like a record, and the next state."""
+
+
+class Step(NamedTuple):
+  """One round of `PastValues`.
+
+  Outputs are the noise and, unless it is the noise or the row of z, what is remembered.
+
+  Attributes:
+    fresh: Weights of the round's row of z, float64 of shape [outputs].
+    past: Weights of what is remembered, float64 of shape [outputs, slots].
+    stamps: Round in which what is in a slot was written, int64 of shape [slots]; of no
+      meaning where the weights are 0.
+    slot: Where this round's value goes, an int64 scalar.
+  """
+
+  fresh: tf.Tensor
+  past: tf.Tensor
+  stamps: tf.Tensor
+  slot: tf.Tensor
+
+  def read_slots(self) -> tf.Tensor:
+    """The slots with a weight, int64 of shape [reads].
+
+    The latest first, so that no sum depends on how many slots there are.
+    """
+    slots = tf.where(tf.reduce_any(tf.not_equal(self.past, 0.0), axis=0))[:, 0]
+    stamps = tf.gather(self.stamps, slots)
+    return tf.gather(slots, tf.argsort(stamps, direction='DESCENDING'))
+
+
+class Memory(abc.ABC):
+  """What is remembered when a round begins: for each vector of the layout, its slots.
+
+  What is read is what was there then, and what is written is there for later rounds.
+  """
+
+  @abc.abstractmethod
+  def weighted(self, position: int, step: Step) -> tf.Tensor:
+    """The sums of what is in the slots, of shape [outputs, size], in its own dtype."""
+
+  @abc.abstractmethod
+  def read(
+    self, position: int, slots: list[tf.Tensor], stamp: tf.Tensor
+  ) -> list[tf.Tensor]:
+    """What a round has written to slots; zeros before round 0."""
+
+  @abc.abstractmethod
+  def write(
+    self, position: int, slots: list[tf.Tensor], vectors: list[tf.Tensor]
+  ) -> None:
+    """Remembers vectors of the round.
+
+    `vectors`: One for each slot, of shape [size].
+    """
+
+
+class Past(abc.ABC):
+  """Interprets a form of recursion.
+
+  Attributes:
+    num_slots: How many slots of a `Memory` it takes.
+  """
+
+  num_slots: int
+
+  @abc.abstractmethod
+  def advance(
+    self,
+    rows: rows_lib.GaussianRows,
+    key: tf.Tensor,
+    this_round: tf.Tensor,
+    memory: Memory,
+  ) -> list[tf.Tensor]:
+    """Serves a round: makes its noise, and changes what is remembered."""
+
+
+class PastValues(Past):
+  """One value of each round is remembered, in a slot that a later one takes over.
+
+  Attributes:
+    keeps: What the value is: 'noise', 'row', or 'other', the second output of `step`.
+  """
+
+  keeps: str
+
+  @abc.abstractmethod
+  def step(self, this_round: tf.Tensor) -> Step:
+    """The weights of a round, an int64 scalar."""
+
+  def advance(
+    self,
+    rows: rows_lib.GaussianRows,
+    key: tf.Tensor,
+    this_round: tf.Tensor,
+    memory: Memory,
+  ) -> list[tf.Tensor]:
+    """Adds what is remembered to the row of z, and remembers one value."""
+    step = self.step(this_round)
+    noise = []
+    for position, row in enumerate(rows.row(key, this_round)):
+      sums = memory.weighted(position, step)
+      made = step.fresh[:, tf.newaxis] * row + tf.cast(sums, row.dtype)
+      noise.append(made[0])
+      kept = {'noise': made[0], 'row': row, 'other': made[-1]}[self.keeps]
+      memory.write(position, [step.slot], [tf.cast(kept, sums.dtype)])
+    return noise
+
+
+class LastRounds(PastValues):
+  """Interprets `recursion.LastRounds`; slots are taken in turn."""
+
+  def __init__(self, recursion: recursion_lib.LastRounds, rewind: int):
+    self.keeps = 'other' if recursion.remembers == 'sum' else recursion.remembers
+    self.num_slots = recursion.num_lags + rewind
+    self._recursion = recursion
+
+  def step(self, this_round: tf.Tensor) -> Step:
+    """Gathers the round's weights by slot, from those by lag."""
+    weights, sums = self._recursion.weights, self._recursion.sums
+    tables = [weights] if sums is None else [weights, sums]
+    line = tf.minimum(this_round, len(weights) - 1)
+    by_lag = [tf.gather(tf.constant(table, tf.float64), line) for table in tables]
+    last = this_round - 1
+    slots = tf.range(self.num_slots, dtype=tf.int64)
+    # Slot s holds the value of the latest round that is s modulo the slots.
+    stamps = last - (last - slots) % max(self.num_slots, 1)
+    lag = this_round - stamps
+    known = (stamps >= 0) & (lag <= self._recursion.num_lags)
+    fresh = tf.stack([each[0] for each in by_lag])
+    past = tf.stack([tf.gather(each, tf.where(known, lag, 0)) for each in by_lag])
+    slot = this_round % max(self.num_slots, 1)
+    return Step(fresh, tf.where(known, past, 0.0), stamps, slot)
+
+
+class TreeNodes(PastValues):
+  """Interprets `recursion.TreeNodes`; a level's nodes take its slots in turn."""
+
+  def __init__(self, recursion: recursion_lib.TreeNodes, rewind: int):
+    self.keeps = 'row' if recursion.combination is None else 'other'
+    self._recursion = recursion
+    levels = np.arange(recursion.num_levels)
+    # Values of a level that the rounds to be served again may need: one, and one for
+    # each time that it is written in them, every 2^(level + 1) rounds of a tree.
+    written = -(-rewind // (2 << levels))
+    if recursion.tree_rounds is not None:
+      written += -(-rewind // recursion.tree_rounds)
+    self._versions = 1 + np.minimum(rewind, written)
+    self._first_slots = np.cumsum(self._versions) - self._versions
+    self.num_slots = int(self._versions.sum())
+
+  def step(self, this_round: tf.Tensor) -> Step:
+    """Weights for the left child of each level below that of the round's node."""
+    recursion = self._recursion
+    levels = tf.range(recursion.num_levels, dtype=tf.int64)
+    weights = tf.constant(recursion.weights, tf.float64)
+    in_tree = this_round
+    if recursion.tree_rounds is not None:
+      in_tree = this_round % recursion.tree_rounds
+    ending_ones = tf.bitwise.bitwise_xor(in_tree, in_tree + 1)
+    height = tf.cast(tf.raw_ops.PopulationCount(x=ending_ones), tf.int64) - 1
+    replaced = levels < height
+    # The left child of a level ended 2^level rounds ago.
+    stamps = tf.where(
+      replaced, this_round - tf.bitwise.left_shift(tf.ones_like(levels), levels), -1
+    )
+    own_weight = tf.gather(weights, height)
+    if recursion.combination is None:
+      outputs, fresh = [-weights], [own_weight]
+    else:
+      combination = tf.gather(tf.constant(recursion.combination, tf.float64), height)
+      own = combination[height]
+      outputs = [own_weight * combination - weights, combination]
+      fresh = [own_weight * own, own]
+    past = tf.where(replaced[:, tf.newaxis], tf.stack(outputs, axis=1), 0.0)
+    shape = tf.constant([self.num_slots, len(outputs)], tf.int64)
+    indices = self._slots(levels, stamps)[:, tf.newaxis]
+    return Step(
+      tf.stack(fresh),
+      tf.transpose(tf.scatter_nd(indices, past, shape)),
+      tf.scatter_nd(indices, stamps, shape[:1]),
+      self._slots(levels, tf.fill(tf.shape(levels), this_round))[height],
+    )
+
+  def _slots(self, levels: tf.Tensor, stamps: tf.Tensor) -> tf.Tensor:
+    """Where the values that nodes of these levels got in these rounds are."""
+    half = tf.bitwise.left_shift(tf.ones_like(levels), levels)
+    tree_rounds = self._recursion.tree_rounds
+    if tree_rounds is None:
+      written = stamps // (2 * half)
+    else:
+      in_a_tree = (tree_rounds + half) // (2 * half)
+      written = stamps // tree_rounds * in_a_tree + stamps % tree_rounds // (2 * half)
+    return tf.constant(self._first_slots) + written % tf.constant(self._versions)
+
+
+class Decays(Past):
+  """Interprets `recursion.DecayingSums`; all sums are written anew in each round."""
+
+  def __init__(self, recursion: recursion_lib.DecayingSums, rewind: int):
+    self.num_slots = recursion.num_sums * (rewind + 1)
+    self._recursion = recursion
+
+  def advance(
+    self,
+    rows: rows_lib.GaussianRows,
+    key: tf.Tensor,
+    this_round: tf.Tensor,
+    memory: Memory,
+  ) -> list[tf.Tensor]:
+    """Makes noise and sums, copy by copy.
+
+    Vector by vector: products with matrices of a few rows take three times as long.
+    """
+    delays = [copy * self._recursion.delay for copy in range(self._recursion.copies)]
+    drawn = [
+      _row(rows, key, this_round - delay) if delay else rows.row(key, this_round)
+      for delay in delays
+    ]
+    slots, later = self._slots(this_round), self._slots(this_round + 1)
+    noise = []
+    for position in range(len(rows.layout.sizes)):
+      before = memory.read(position, slots, this_round - 1)
+      noises, after = self._advance([row[position] for row in drawn], before)
+      noise.append(noises[0])
+      memory.write(position, later, after)
+    return noise
+
+  def _slots(self, this_round: tf.Tensor) -> list[tf.Tensor]:
+    """Where the sums before a round are."""
+    num_sums = self._recursion.num_sums
+    first = this_round % (self.num_slots // num_sums) * num_sums
+    return tf.unstack(first + tf.range(num_sums, dtype=tf.int64))
+
+  def _advance(
+    self, drawn: list[tf.Tensor], sums: list[tf.Tensor]
+  ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+    """The noises of the copies and the sums after them, of one vector each."""
+    outputs, ends = self._recursion.outputs, self._recursion.ends
+    each = len(outputs)
+    by_copy = [sums[first : first + each] for first in range(0, len(sums), each)]
+    noises = [
+      row + tf.cast(_weighted_sum(list(outputs), before), row.dtype)
+      for row, before in zip(drawn, by_copy)
+    ]
+    added = [tf.cast(noise, before[0].dtype) for noise, before in zip(noises, by_copy)]
+    after = []
+    for copy, before in enumerate(by_copy):
+      for j, total in enumerate(before):
+        weights, vectors = [self._recursion.decays[j], 1.0], [total, added[copy]]
+        if ends is not None and copy + 1 < len(noises):
+          weights.append(ends[j])
+          vectors.append(added[copy + 1])
+        after.append(_weighted_sum(weights, vectors))
+    return noises, after
+
+
+def _row(
+  rows: rows_lib.GaussianRows, key: tf.Tensor, index: tf.Tensor
+) -> list[tf.Tensor]:
+  """A row of z, zeros before the first one."""
+  layout = rows.layout
+  return tf.cond(
+    index >= 0,
+    lambda: rows.row(key, index),
+    lambda: [tf.zeros([size], tf.float64) for size in layout.sizes],
+  )
+
+
+def _weighted_sum(weights: Sequence[float], vectors: list[tf.Tensor]) -> tf.Tensor:
+  """The sum, without the vectors whose weight is 0; a single 0 if there are none."""
+  terms = [
+    vector if weight == 1.0 else tf.constant(weight, vector.dtype) * vector
+    for weight, vector in zip(weights, vectors)
+    if weight
+  ]
+  if not terms:
+    return tf.zeros([], vectors[0].dtype)
+  total = terms[0]
+  for term in terms[1:]:
+    total += term
+  return total
+
+
+class CarriedNoise(StreamingNoise):
   """Keeps what a round needs of earlier ones in the state, a buffer for each slot."""
 
   storage = 'state'
 
-  def __init__(self, past: recursions.Past, rows: rows_lib.GaussianRows):
+  def __init__(self, past: Past, rows: rows_lib.GaussianRows):
     super().__init__(rows)
     self._past = past
 
@@ -44,16 +440,16 @@ class CarriedNoise(recursions.StreamingNoise):
     """Buffers that the state carries, one for each slot."""
     return self._past.num_slots
 
-  def next(self, state: recursions.NoiseState) -> tuple[Any, recursions.NoiseState]:
+  def next(self, state: NoiseState) -> tuple[Any, NoiseState]:
     """Makes the round's noise of its row of z and the buffers, and changes these."""
     memory = _Buffers(state.buffers)
     noise = self._past.advance(self._rows, state.key, state.round, memory)
-    kept = recursions.hidden_buffers(memory.after)
-    after = recursions.NoiseState(state.key, state.round + 1, kept)
+    kept = hidden_buffers(memory.after)
+    after = NoiseState(state.key, state.round + 1, kept)
     return self._rows.layout.unflatten(noise), after
 
 
-class _Buffers(recursions.Memory):
+class _Buffers(Memory):
   """Tensors of shape [slots, size].
 
   Attributes:
@@ -64,7 +460,7 @@ class _Buffers(recursions.Memory):
     self._buffers = list(buffers)
     self.after = list(buffers)
 
-  def weighted(self, position: int, step: recursions.Step) -> tf.Tensor:
+  def weighted(self, position: int, step: Step) -> tf.Tensor:
     buffer = self._buffers[position]
     return tf.linalg.matmul(tf.cast(step.past, buffer.dtype), buffer)
 
@@ -102,7 +498,7 @@ class Terms(abc.ABC):
 class RecursionTerms(Terms):
   """Those of a recursion that remembers rows of z, or nothing."""
 
-  def __init__(self, past: recursions.PastValues, max_terms: int):
+  def __init__(self, past: PastValues, max_terms: int):
     self._past = past
     self.max_terms = max_terms
 
@@ -145,7 +541,7 @@ class MatrixTerms(Terms):
     return columns, tf.gather(row, columns)
 
 
-class RedrawnNoise(recursions.StreamingNoise):
+class RedrawnNoise(StreamingNoise):
   """Sums over rows of z that are drawn in each round."""
 
   storage = 'redraw'
@@ -154,7 +550,7 @@ class RedrawnNoise(recursions.StreamingNoise):
     super().__init__(rows)
     self._terms = terms
 
-  def next(self, state: recursions.NoiseState) -> tuple[Any, recursions.NoiseState]:
+  def next(self, state: NoiseState) -> tuple[Any, NoiseState]:
     """Draws the rows that the round's noise is made of, and sums them up."""
     indices, weights = self._terms.of(state.round)
 
@@ -189,7 +585,7 @@ def factor_of(recursion: recursion_lib.Scaled) -> Callable[[tf.Tensor], tf.Tenso
   return factor
 
 
-class ScaledNoise(recursions.StreamingNoise):
+class ScaledNoise(StreamingNoise):
   """Other noise, scaled as it is emitted.
 
   The state is that of the other noise, which remembers its rounds unscaled; so a round
@@ -198,14 +594,14 @@ class ScaledNoise(recursions.StreamingNoise):
 
   def __init__(
     self,
-    unscaled: recursions.StreamingNoise,
+    unscaled: StreamingNoise,
     factor: Callable[[tf.Tensor], tf.Tensor],
   ):
     self.storage = unscaled.storage
     self._unscaled = unscaled
     self._factor = factor
 
-  def initialize(self) -> recursions.NoiseState:
+  def initialize(self) -> NoiseState:
     """The state of the other noise before round 0."""
     return self._unscaled.initialize()
 
@@ -214,7 +610,7 @@ class ScaledNoise(recursions.StreamingNoise):
     """Model-sized buffers that the state carries."""
     return self._unscaled.num_buffers
 
-  def next(self, state: recursions.NoiseState) -> tuple[Any, recursions.NoiseState]:
+  def next(self, state: NoiseState) -> tuple[Any, NoiseState]:
     """Scales the round's noise."""
     factor = self._factor(state.round)
     noise, after = self._unscaled.next(state)
@@ -226,10 +622,10 @@ class ScaledNoise(recursions.StreamingNoise):
 
 # What interprets a recursion: made of it, and of how many of the rounds served last can
 # be served again with what is kept: 0 in the state, since an old one has what it needs.
-_FORMS: dict[type[recursion_lib.Recursion], Callable[[Any, int], recursions.Past]] = {
-  recursion_lib.LastRounds: recursions.LastRounds,
-  recursion_lib.TreeNodes: recursions.TreeNodes,
-  recursion_lib.DecayingSums: recursions.Decays,
+_FORMS: dict[type[recursion_lib.Recursion], Callable[[Any, int], Past]] = {
+  recursion_lib.LastRounds: LastRounds,
+  recursion_lib.TreeNodes: TreeNodes,
+  recursion_lib.DecayingSums: Decays,
 }
 
 
@@ -237,7 +633,7 @@ def build(
   strategy: strategies.Strategy,
   rows: rows_lib.GaussianRows,
   storage: options.Storage = 'auto',
-) -> recursions.StreamingNoise:
+) -> StreamingNoise:
   """The streaming noise of a strategy, `(D z)[t]` in round t.
 
   Args:
@@ -280,12 +676,14 @@ def build(
     raise TypeError(f'storage must be a string or a Files, got {storage!r}.')
   if chosen == 'redraw' or not recursion.work.buffers:
     return RedrawnNoise(terms_of(strategy), rows)
-  made: recursions.StreamingNoise
+  made: StreamingNoise
   if chosen == 'state':
     made = CarriedNoise(form(unscaled, 0), rows)
   else:
     where = chosen if isinstance(chosen, options.Files) else options.Files()
     past = form(unscaled, where.rewind)
+    from tff_dp_aggregators.noise import files  # It builds on what is here.
+
     made = files.FilesNoise(past, rows, where.directory, strategy.checksum)
   while isinstance(recursion, recursion_lib.Scaled):
     made = ScaledNoise(made, factor_of(recursion))
@@ -308,11 +706,11 @@ def terms_of(strategy: strategies.Strategy) -> Terms:
   recursion = strategy.recursion()
   if recursion.max_terms is not None:
     return _terms_of_few(recursion, recursion.max_terms)
-  if noise_cost.max_terms(strategy) is None:
+  if strategies.strategy.max_terms(strategy) is None:
     raise ValueError(
       f"storage 'redraw' would make the noise of {strategy} of all rows of z so far. "
-      f'That is offered for up to {noise_cost.MAX_ROUNDS_WRITTEN_OUT} rounds, and '
-      "not for Honaker's trees; use 'state' or 'files'."
+      f'That is offered for up to {strategies.strategy.MAX_ROUNDS_WRITTEN_OUT} rounds, '
+      "and not for Honaker's trees; use 'state' or 'files'."
     )
   return MatrixTerms(strategy.noise_matrix())
 
@@ -327,7 +725,7 @@ def _terms_of_few(recursion: recursion_lib.Recursion, max_terms: int) -> Terms:
 
 def _form_of(
   recursion: recursion_lib.Recursion,
-) -> Callable[[Any, int], recursions.Past]:
+) -> Callable[[Any, int], Past]:
   for known, form in _FORMS.items():
     if isinstance(recursion, known):
       return form
@@ -340,8 +738,10 @@ def _form_of(
 
 def _cheapest(strategy: strategies.Strategy, rows: rows_lib.GaussianRows) -> str:
   """The storage with the least time for a round inside TFF."""
-  costs = noise_cost.by_storage(strategy, rows.layout.num_bytes, rows.generator)
-  chosen = noise_cost.cheapest(costs)
+  costs = strategies.strategy.by_storage(
+    strategy, rows.layout.num_bytes, rows.generator
+  )
+  chosen = strategies.strategy.cheapest(costs)
   _logger.info(
     'noise of a %s strategy for %d rounds: storage %r (seconds a round, estimated: %s)',
     strategy.kind,

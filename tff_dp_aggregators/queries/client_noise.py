@@ -40,8 +40,8 @@ from tff_dp_aggregators.accounting import noises
 from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.noise import generators
 from tff_dp_aggregators.noise import options
-from tff_dp_aggregators.noise import recursions
 from tff_dp_aggregators.noise import rows
+from tff_dp_aggregators.noise import streaming
 from tff_dp_aggregators.queries import grid
 from tff_dp_aggregators.queries import matrix_mechanism
 from tff_dp_aggregators.queries import participations as participations_lib
@@ -76,7 +76,7 @@ class ClientNoiseState(NamedTuple):
   def __repr__(self) -> str:
     server_key: Any = ()
     if not isinstance(self.server_key, tuple):
-      server_key = recursions.hidden(self.server_key)
+      server_key = streaming.hidden(self.server_key)
     return (
       f'{type(self).__name__}(round={self.round!r}, clip_norm={self.clip_norm!r}, '
       f'server_key={server_key})'

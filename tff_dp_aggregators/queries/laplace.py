@@ -12,8 +12,8 @@ from tff_dp_aggregators import noise as noise_lib
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.noise import options
-from tff_dp_aggregators.noise import recursions
 from tff_dp_aggregators.noise import rows
+from tff_dp_aggregators.noise import streaming
 from tff_dp_aggregators.queries import grid
 from tff_dp_aggregators.queries import matrix_mechanism
 from tff_dp_aggregators.queries import participations as participations_lib
@@ -36,7 +36,7 @@ class LaplaceState(NamedTuple):
 
   def __repr__(self) -> str:
     return (
-      f'{type(self).__name__}(key={recursions.hidden(self.key)}, '
+      f'{type(self).__name__}(key={streaming.hidden(self.key)}, '
       f'round={self.round!r}, clip_norm={self.clip_norm!r})'
     )
 

@@ -140,7 +140,7 @@ class Banded(strategy_lib.Strategy):
     if not self._is_disjoint(participation):
       return sensitivity_lib.squared_by_round(self.materialize(), participation)
     so_far = np.cumsum(np.square(self.diagonals), axis=0)
-    before = sensitivity_lib.best_before(so_far[-1], participation)
+    before = participation_lib.best_before(so_far[-1], participation)
     spent = np.zeros(self.num_rounds)
     for i, norms in enumerate(so_far):
       last = (norms + before)[: self.num_rounds - i]
@@ -154,7 +154,7 @@ class Banded(strategy_lib.Strategy):
     if not self._is_disjoint(participation):
       return sensitivity_lib.squared(self.materialize(), participation)
     norms = np.square(self.diagonals).sum(axis=0)
-    before = sensitivity_lib.best_before(norms, participation)
+    before = participation_lib.best_before(norms, participation)
     return float((norms + before).max()), True
 
   def noise_row_norms(self) -> np.ndarray:
@@ -175,7 +175,7 @@ class Banded(strategy_lib.Strategy):
     workload = workload_lib.check(self.num_rounds, workload)
     inverse_workload = inverse_diagonals(workload)
     if inverse_workload is None:
-      return gram.errors(self.materialize(), workload)
+      return workload_lib.errors(self.materialize(), workload)
     return bands.inverse_row_norms(bands.multiply(self.diagonals, inverse_workload))
 
   def materialize(self) -> np.ndarray:
@@ -185,7 +185,7 @@ class Banded(strategy_lib.Strategy):
   def materialize_estimator(self) -> np.ndarray:
     """`A C^-1` for prefix sums A, dense."""
     workload = workload_lib.Workload(self.num_rounds)
-    return gram.estimator(self.materialize(), workload)
+    return workload_lib.estimator(self.materialize(), workload)
 
   def _is_disjoint(self, participation: participation_lib.Participation) -> bool:
     return (
@@ -245,7 +245,7 @@ def optimize(
     >>> round(strategy.sensitivity(), 12), round(strategy.rmse(), 4)
     (1.0, 2.434)
   """
-  toeplitz.check_bands(num_rounds, num_bands)
+  strategy_lib.check_bands(num_rounds, num_bands)
   strategy_lib.check_numbers(num_rounds, num_bands)
   checks.check_objective(objective)
   check_separation(num_bands, participation_lib.check(num_rounds, participation))
@@ -336,7 +336,7 @@ def _optimize(
   num_rounds: int,
   num_bands: int,
   objective: str,
-  workload: gram.Checked,
+  workload: workload_lib.Checked,
   max_gap: Optional[float],
 ) -> Banded:
   """As `optimize`, for verified arguments."""
@@ -366,7 +366,7 @@ def _optimize(
 def _descend(
   start: np.ndarray,
   objective: str,
-  workload: gram.Checked,
+  workload: workload_lib.Checked,
   tolerance: float,
   progress: descent.Progress,
   weights: Optional[np.ndarray] = None,
@@ -379,7 +379,7 @@ def _descend(
 
 def _lower_bound(
   diagonals: np.ndarray,
-  workload: gram.Checked,
+  workload: workload_lib.Checked,
   weights: np.ndarray,
 ) -> float:
   """A lower bound of the least error there can be, by duality (`certify`)."""
@@ -394,7 +394,7 @@ def unit_columns(diagonals: np.ndarray) -> np.ndarray:
 
 
 def errors_of_columns(
-  workload: gram.Checked,
+  workload: workload_lib.Checked,
 ) -> Callable[[np.ndarray], Optional[descent.Evaluated]]:
   """The errors of a banded strategy once its columns are divided by their norms.
 
@@ -420,7 +420,7 @@ def by_columns(columns: np.ndarray, by_units: np.ndarray) -> np.ndarray:
 
 
 def errors_of_diagonals(
-  workload: gram.Checked,
+  workload: workload_lib.Checked,
 ) -> Callable[[np.ndarray], descent.Evaluated]:
   """The errors of a banded strategy with these diagonals."""
   inverse_workload = inverse_diagonals(workload)
@@ -429,7 +429,7 @@ def errors_of_diagonals(
   return _structured_errors(inverse_workload)
 
 
-def inverse_diagonals(workload: gram.Checked) -> Optional[np.ndarray]:
+def inverse_diagonals(workload: workload_lib.Checked) -> Optional[np.ndarray]:
   """Those of the inverse of the workload, if it is known and banded."""
   if not isinstance(workload, workload_lib.Workload) or (
     workload.learning_rates is not None and min(workload.learning_rates) == 0
@@ -439,7 +439,7 @@ def inverse_diagonals(workload: gram.Checked) -> Optional[np.ndarray]:
 
 
 def multiplier(
-  diagonals: np.ndarray, workload: gram.Checked, weights: np.ndarray
+  diagonals: np.ndarray, workload: workload_lib.Checked, weights: np.ndarray
 ) -> np.ndarray:
   """A positive definite V that is zero within the bands, but for its diagonal.
 
@@ -474,13 +474,13 @@ def _structured_errors(
 
 
 def _dense_errors(
-  workload: gram.Checked,
+  workload: workload_lib.Checked,
 ) -> Callable[[np.ndarray], descent.Evaluated]:
   """Errors by diagonals, for any workload: dB = -B dC C^-1 with B = A C^-1."""
 
   def errors(diagonals: np.ndarray) -> descent.Evaluated:
     matrix = bands.to_dense(diagonals)
-    estimator = gram.estimator(matrix, workload)
+    estimator = workload_lib.estimator(matrix, workload)
 
     def pull_back(weights: np.ndarray) -> np.ndarray:
       middle = estimator.T @ (weights[:, np.newaxis] * estimator)
@@ -517,7 +517,7 @@ def _seconds(
 ) -> float:
   """Steps, of which the mean error takes up to about 150."""
   if num_bands is None:
-    num_bands = registry.free_bands(limits)
+    num_bands = participation_lib.free_bands(limits)
   step = 6e-6 + 0.11e-6 * num_bands + 0.0007e-6 * num_bands**2
   return 150 * step * limits.num_rounds
 
@@ -526,14 +526,14 @@ registry.register(
   registry.Kind(
     'banded',
     Banded,
-    registry.optimizing(optimize, num_bands=registry.free_bands),
+    registry.optimizing(optimize, num_bands=participation_lib.free_bands),
     adapts=True,
     words='noise correlated over rounds by a banded matrix',
     citations=('arXiv:2306.08153',),
     options=(toeplitz.BANDS,),
     # Columns of norm 1 with so many bands never overlap for one client.
     is_free=lambda limits, num_bands=None: (
-      num_bands is None or num_bands <= registry.free_bands(limits)
+      num_bands is None or num_bands <= participation_lib.free_bands(limits)
     ),
     seconds=_seconds,
     quicker_with='fewer bands',

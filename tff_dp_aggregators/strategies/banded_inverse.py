@@ -53,6 +53,7 @@ from tff_dp_aggregators.strategies import cache as cache_lib
 from tff_dp_aggregators.strategies import participation as participation_lib
 from tff_dp_aggregators.strategies import recursion as recursion_lib
 from tff_dp_aggregators.strategies import registry
+from tff_dp_aggregators.strategies import strategy as strategy_lib
 from tff_dp_aggregators.strategies import toeplitz
 from tff_dp_aggregators.strategies import workload as workload_lib
 from tff_dp_aggregators.strategies.numerics import descent
@@ -451,7 +452,7 @@ def best_root(
     0.882
   """
   checks.check_objective(objective)
-  toeplitz.check_bands(num_rounds, num_bands)
+  strategy_lib.check_bands(num_rounds, num_bands)
   participation = participation_lib.check(num_rounds, participation)
   kind: type[Union[BandedInverse, UnitBandedInverse]] = BandedInverse
   if unit_columns:
@@ -596,7 +597,7 @@ def _root_bands(
   exponent: float,
   workload: Optional[workload_lib.Workload],
 ) -> np.ndarray:
-  toeplitz.check_bands(num_rounds, num_bands)
+  strategy_lib.check_bands(num_rounds, num_bands)
   if workload is not None:
     workload_lib.check(num_rounds, workload)
   return inverse_root_coefficients(num_bands, exponent, workload)

@@ -88,7 +88,6 @@ import numpy as np
 from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.strategies import cache as cache_lib
 from tff_dp_aggregators.strategies import participation as participation_lib
-from tff_dp_aggregators.strategies import real
 from tff_dp_aggregators.strategies import recursion as recursion_lib
 from tff_dp_aggregators.strategies import registry
 from tff_dp_aggregators.strategies import strategy as strategy_lib
@@ -146,8 +145,8 @@ class BLT(toeplitz.LowerToeplitz):
 
   def __post_init__(self) -> None:
     super().__post_init__()
-    scales = real.numbers('output_scales', self.output_scales)
-    decays = real.numbers('buffer_decays', self.buffer_decays)
+    scales = checks.numbers('output_scales', self.output_scales)
+    decays = checks.numbers('buffer_decays', self.buffer_decays)
     if len(scales) != len(decays):
       raise ValueError(
         f'there must be as many output_scales as buffer_decays, got {len(scales)} and '

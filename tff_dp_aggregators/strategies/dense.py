@@ -92,7 +92,9 @@ class Dense(strategy_lib.Strategy):
 
   def per_query_error(self, workload: workload_lib.WorkloadLike = None) -> np.ndarray:
     """Variance of each workload row's noise for unit-variance z; O(n^3)."""
-    return gram_lib.errors(self.matrix, workload_lib.check(self.num_rounds, workload))
+    return workload_lib.errors(
+      self.matrix, workload_lib.check(self.num_rounds, workload)
+    )
 
   def materialize(self) -> np.ndarray:
     """`C` as a dense array."""
@@ -100,7 +102,7 @@ class Dense(strategy_lib.Strategy):
 
   def materialize_estimator(self) -> np.ndarray:
     """`A C^-1` for prefix sums A, dense."""
-    return gram_lib.estimator(self.matrix, workload_lib.Workload(self.num_rounds))
+    return workload_lib.estimator(self.matrix, workload_lib.Workload(self.num_rounds))
 
   def _is_orthogonal(self, participation: participation_lib.Participation) -> bool:
     """Whether columns that one client can have are orthogonal, up to rounding."""
@@ -254,7 +256,7 @@ class _DenseProblem:
 
   objective: str
   participation: participation_lib.Participation
-  workload: gram_lib.Checked
+  workload: workload_lib.Checked
 
   @classmethod
   def check(
@@ -268,7 +270,7 @@ class _DenseProblem:
     checks.check_objective(objective)
     participation = participation_lib.check(num_rounds, participation)
     workload = workload_lib.check(num_rounds, workload)
-    diagonal = np.diagonal(gram_lib.apply(workload, np.eye(num_rounds)))
+    diagonal = np.diagonal(workload_lib.apply(workload, np.eye(num_rounds)))
     if not np.all(diagonal):
       raise ValueError(
         f'workload must have an inverse, but row {int(np.argmin(diagonal != 0))} is 0 '
@@ -303,7 +305,7 @@ class _DenseProblem:
   def solve(self) -> _Optimum:
     with descent.Progress(f'dense {self.num_rounds}') as progress:
       if self.objective == 'mean' and self.participation.possible_participations == 1:
-        workload = gram_lib.apply(self.workload, np.eye(self.num_rounds))
+        workload = workload_lib.apply(self.workload, np.eye(self.num_rounds))
         return _fixed_point(workload, progress)
       return _descend(self, progress)
 
@@ -390,7 +392,7 @@ def _descend(problem: _DenseProblem, progress: descent.Progress) -> _Optimum:
       by_gram = -gram_lib.multiplier(matrix, problem.workload, weights)
       return scale.pull_back(unscaled, by_gram)
 
-    return gram_lib.errors(matrix, problem.workload), pull_back
+    return workload_lib.errors(matrix, problem.workload), pull_back
 
   minimize = getattr(descent, f'minimize_{problem.objective}')
   tolerance = _DESCENT_TOLERANCES[problem.objective]

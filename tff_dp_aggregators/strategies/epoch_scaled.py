@@ -39,7 +39,6 @@ from tff_dp_aggregators.strategies import banded_inverse
 from tff_dp_aggregators.strategies import blt
 from tff_dp_aggregators.strategies import cache as cache_lib
 from tff_dp_aggregators.strategies import participation as participation_lib
-from tff_dp_aggregators.strategies import real
 from tff_dp_aggregators.strategies import recursion as recursion_lib
 from tff_dp_aggregators.strategies import registry
 from tff_dp_aggregators.strategies import strategy as strategy_lib
@@ -87,7 +86,7 @@ class EpochScaled(toeplitz.ScaledToeplitz):
         f'{starts[-1]}.'
       )
     object.__setattr__(self, 'epoch_starts', starts)
-    scales = real.array('epoch_scales', self.epoch_scales)
+    scales = checks.array('epoch_scales', self.epoch_scales)
     if scales.shape != (len(starts),):
       raise ValueError(
         f'epoch_scales must be one for each of {len(starts)} epoch_starts, got shape '

@@ -20,7 +20,10 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any, Optional
 
+import numpy as np
+
 from tff_dp_aggregators.base import checks
+from tff_dp_aggregators.strategies.numerics import bands as bands_lib
 
 
 @dataclasses.dataclass(frozen=True)
@@ -278,3 +281,82 @@ def _looser_limits(population: int, cohort: int, limits: Participation) -> str:
       times = looser.possible_by_separation
     text.append(f'max_participations of at least {times}')
   return ' and '.join(text)
+
+
+def free_bands(limits: Participation) -> int:
+  """How many bands cost no sensitivity, as columns of one client share no row.
+
+  A single participation is hidden by any number; 4096 are the most that are optimised.
+
+  Example:
+    >>> free_bands(Participation(64, min_separation=8))
+    8
+  """
+  bands = limits.num_rounds
+  if limits.possible_participations > 1:
+    bands = min(bands, limits.min_separation)
+  return min(bands, bands_lib.MAX_BANDS)
+
+
+def worst_sum(weights: np.ndarray, participation: Participation) -> np.ndarray:
+  """Largest sum of the weights of one client's rounds over all allowed patterns.
+
+  `weights`: Not negative, [..., m], for the first m rounds of those that
+  `participation` is for. O(m * max_participations) for each entry of the result, [...].
+
+  Example:
+    >>> schema = Participation(4, min_separation=2)
+    >>> float(worst_sum(np.array([1.0, 5.0, 3.0, 2.0]), schema))
+    7.0
+  """
+  num_rounds = weights.shape[-1]
+  separation = participation.min_separation
+  most = min(participation.possible_participations, -(-num_rounds // separation))
+  if most == 1:
+    return weights.max(axis=-1)
+  if participation.fixed_epoch:
+    classes = [
+      np.sort(weights[..., first::separation], axis=-1)[..., -most:].sum(axis=-1)
+      for first in range(min(separation, num_rounds))
+    ]
+    return np.max(classes, axis=0)
+  # best[c]: largest sum of at most c of the rounds before t; recent[s % b] is what it
+  # was before round s, for the last b of them.
+  best = np.zeros((most + 1, *weights.shape[:-1]))
+  recent = np.zeros((separation, *best.shape))
+  for t in range(num_rounds):
+    recent[t % separation] = best
+    before = recent[max(0, t + 1 - separation) % separation]
+    best = best.copy()
+    np.maximum(best[1:], weights[..., t] + before[:-1], out=best[1:])
+  return best[-1]
+
+
+def best_before(norms: np.ndarray, participation: Participation) -> np.ndarray:
+  """Entry j: the largest sum of norms of earlier rounds of a client that has round j.
+
+  At most `max_participations - 1` rounds. `norms`: Squared norms of columns that do not
+  overlap, [n]. O(n max_participations).
+  """
+  others = participation.possible_participations - 1
+  separation = participation.min_separation
+  best = np.zeros(len(norms))
+  if not participation.fixed_epoch:
+    for _ in range(others):
+      best = np.maximum.accumulate(norms + _delay(best, separation))
+    return _delay(best, separation)
+  if others:
+    largest = np.zeros((others, separation))  # Of each residue class, in no order.
+    for first in range(0, len(norms), separation):
+      epoch = norms[first : first + separation]
+      members = np.arange(len(epoch))
+      best[first : first + separation] = largest.sum(axis=0)[: len(epoch)]
+      smallest = largest.argmin(axis=0)[: len(epoch)]
+      largest[smallest, members] = np.maximum(largest[smallest, members], epoch)
+  return best
+
+
+def _delay(values: np.ndarray, rounds: int) -> np.ndarray:
+  delayed = np.zeros_like(values)
+  delayed[rounds:] = values[: max(0, len(values) - rounds)]
+  return delayed

@@ -14,9 +14,9 @@ Which, with what weights, and what is remembered in turn, is the *recursion* tha
 * `Scaled`: that of another recursion, over a scale that changes in some rounds.
 
 A new strategy returns one of them, and all else follows: the layer `noise` interprets
-them in TensorFlow, and `noise_cost` tells what a round costs. `Recursion.serve` is what
-they mean, in NumPy; tests compare it with `Strategy.noise_matrix`, and the layer
-`noise` with it.
+them in TensorFlow, and `strategy.by_storage` tells what a round costs.
+`Recursion.serve` is what they mean, in NumPy; tests compare it with
+`Strategy.noise_matrix`, and the layer `noise` with it.
 """
 
 import abc
@@ -28,7 +28,6 @@ from typing import ClassVar, NamedTuple, Optional
 import numpy as np
 
 from tff_dp_aggregators.base import checks
-from tff_dp_aggregators.strategies import real
 
 # What is remembered of earlier rounds, by slot.
 Memory = MutableMapping[int, np.ndarray]
@@ -578,7 +577,7 @@ noise matrix says; recursion() and noise_matrix() must describe the same noise.
 
 def _check_array(name: str, values: object, num_dimensions: int) -> np.ndarray:
   """Returns finite real numbers as a float64 array of so many dimensions."""
-  array = real.array(name, values)
+  array = checks.array(name, values)
   if array.ndim != num_dimensions:
     raise ValueError(
       f'{name} must have {num_dimensions} dimensions, got shape {array.shape}.'

@@ -13,7 +13,7 @@ from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.strategies import participation as participation_lib
 from tff_dp_aggregators.strategies import strategy as strategy_lib
 from tff_dp_aggregators.strategies import workload as workload_lib
-from tff_dp_aggregators.strategies.numerics import series_problem
+from tff_dp_aggregators.strategies.numerics import bands as bands_lib
 
 _Limits = participation_lib.Participation
 _Options = dict[str, int]
@@ -265,21 +265,6 @@ def check_strategy(
 _MORE_BANDS = 512  # For toeplitz, in comparisons: they take some seconds.
 
 
-def free_bands(limits: _Limits) -> int:
-  """How many bands cost no sensitivity, as columns of one client share no row.
-
-  A single participation is hidden by any number; 4096 are the most that are optimised.
-
-  Example:
-    >>> free_bands(participation_lib.Participation(64, min_separation=8))
-    8
-  """
-  bands = limits.num_rounds
-  if limits.possible_participations > 1:
-    bands = min(bands, limits.min_separation)
-  return min(bands, series_problem.MAX_BANDS)
-
-
 def more_bands(limits: _Limits) -> Optional[int]:
   """How many bands to try that cost sensitivity, as columns of one client overlap.
 
@@ -299,8 +284,8 @@ def more_bands(limits: _Limits) -> Optional[int]:
     return None
   done = limits.possible_participations * limits.min_separation
   most = max(_MORE_BANDS, 2 * limits.min_separation)
-  bands = min(2 * done, limits.num_rounds, most, series_problem.MAX_BANDS)
-  return bands if bands > free_bands(limits) else None
+  bands = min(2 * done, limits.num_rounds, most, bands_lib.MAX_BANDS)
+  return bands if bands > participation_lib.free_bands(limits) else None
 
 
 def are_done_early(limits: _Limits) -> bool:

@@ -14,7 +14,7 @@ contributes at most
     W[i] = max_{pi with i} sum_{j in pi} |G[i, j]|
 
 and the worst sum of W over patterns bounds the worst sum of all pairs. Both maxima are
-over non-negative weights, which `worst_sum` does exactly.
+over non-negative weights, which `participation.worst_sum` does exactly.
 
 Toeplitz matrices have bounds of their own (`numerics.toeplitz_sensitivity`), and none
 of the two is always the smaller one; where neither is exact, both are computed, for up
@@ -40,42 +40,6 @@ _ROUNDING = 1e-12
 _PREFIXES = 32
 # Rounds up to which a Toeplitz matrix is written out for a bound: a tenth of a second.
 _MAX_WRITTEN_OUT = 256
-
-
-def worst_sum(
-  weights: np.ndarray, participation: participation_lib.Participation
-) -> np.ndarray:
-  """Largest sum of the weights of one client's rounds over all allowed patterns.
-
-  `weights`: Not negative, [..., m], for the first m rounds of those that
-  `participation` is for. O(m * max_participations) for each entry of the result, [...].
-
-  Example:
-    >>> schema = participation_lib.Participation(4, min_separation=2)
-    >>> float(worst_sum(np.array([1.0, 5.0, 3.0, 2.0]), schema))
-    7.0
-  """
-  num_rounds = weights.shape[-1]
-  separation = participation.min_separation
-  most = min(participation.possible_participations, -(-num_rounds // separation))
-  if most == 1:
-    return weights.max(axis=-1)
-  if participation.fixed_epoch:
-    classes = [
-      np.sort(weights[..., first::separation], axis=-1)[..., -most:].sum(axis=-1)
-      for first in range(min(separation, num_rounds))
-    ]
-    return np.max(classes, axis=0)
-  # best[c]: largest sum of at most c of the rounds before t; recent[s % b] is what it
-  # was before round s, for the last b of them.
-  best = np.zeros((most + 1, *weights.shape[:-1]))
-  recent = np.zeros((separation, *best.shape))
-  for t in range(num_rounds):
-    recent[t % separation] = best
-    before = recent[max(0, t + 1 - separation) % separation]
-    best = best.copy()
-    np.maximum(best[1:], weights[..., t] + before[:-1], out=best[1:])
-  return best[-1]
 
 
 def squared(
@@ -113,7 +77,9 @@ def squared_of_toeplitz(
     or not np.any(coefficients[participation.min_separation :])
   ):
     norms = np.square(scales) * np.cumsum(np.square(coefficients))[::-1]
-    return float((norms + best_before(norms, participation)).max()), True
+    return float(
+      (norms + participation_lib.best_before(norms, participation)).max()
+    ), True
   if len(coefficients) > _MAX_WRITTEN_OUT:
     return found
   matrix = scipy.linalg.toeplitz(coefficients, np.zeros_like(coefficients))
@@ -133,38 +99,6 @@ def toeplitz_by_round(
   return np.append(np.minimum(bounds, whole)[:-1], whole)
 
 
-def best_before(
-  norms: np.ndarray, participation: participation_lib.Participation
-) -> np.ndarray:
-  """Entry j: the largest sum of norms of earlier rounds of a client that has round j.
-
-  At most `max_participations - 1` rounds. `norms`: Squared norms of columns that do not
-  overlap, [n]. O(n max_participations).
-  """
-  others = participation.possible_participations - 1
-  separation = participation.min_separation
-  best = np.zeros(len(norms))
-  if not participation.fixed_epoch:
-    for _ in range(others):
-      best = np.maximum.accumulate(norms + _delay(best, separation))
-    return _delay(best, separation)
-  if others:
-    largest = np.zeros((others, separation))  # Of each residue class, in no order.
-    for first in range(0, len(norms), separation):
-      epoch = norms[first : first + separation]
-      members = np.arange(len(epoch))
-      best[first : first + separation] = largest.sum(axis=0)[: len(epoch)]
-      smallest = largest.argmin(axis=0)[: len(epoch)]
-      largest[smallest, members] = np.maximum(largest[smallest, members], epoch)
-  return best
-
-
-def _delay(values: np.ndarray, rounds: int) -> np.ndarray:
-  delayed = np.zeros_like(values)
-  delayed[rounds:] = values[: max(0, len(values) - rounds)]
-  return delayed
-
-
 def _better(one: tuple[float, bool], other: tuple[float, bool]) -> tuple[float, bool]:
   """Of two bounds of a number the smaller one; what is exact is, but for rounding."""
   return min(one, other, key=lambda found: (not found[1], found[0]))
@@ -176,13 +110,15 @@ def _squared_of_any(
   """As `squared`, without a look at what else is known of the matrix."""
   if _columns_are_disjoint(matrix, participation):
     columns = np.square(matrix).sum(axis=0)
-    return float(worst_sum(columns, participation)), True
+    return float(participation_lib.worst_sum(columns, participation)), True
   gram = matrix.T @ matrix
   if participation.fixed_epoch:
     return _worst_class(gram, participation)
   if participation.possible_participations == 2:
     return _worst_pair(gram, participation.min_separation), True
-  return float(worst_sum(_row_bounds(gram, participation), participation)), False
+  return float(
+    participation_lib.worst_sum(_row_bounds(gram, participation), participation)
+  ), False
 
 
 def squared_by_round(
@@ -195,7 +131,7 @@ def squared_by_round(
   """
   if _columns_are_disjoint(matrix, participation):
     columns_so_far = np.cumsum(np.square(matrix), axis=0)
-    return worst_sum(columns_so_far, participation)
+    return participation_lib.worst_sum(columns_so_far, participation)
   num_rounds = len(matrix)
   ends = np.unique(np.linspace(1, num_rounds, _PREFIXES).round().astype(int))
   each = np.array([squared(matrix[:end, :end], participation)[0] for end in ends])
@@ -264,4 +200,4 @@ def _row_bounds(
     participation.min_separation,
     participation.possible_participations - 1,
   )
-  return np.diagonal(gram) + worst_sum(others, fewer)
+  return np.diagonal(gram) + participation_lib.worst_sum(others, fewer)

@@ -16,12 +16,12 @@ import scipy.linalg
 from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.strategies import cache as cache_lib
 from tff_dp_aggregators.strategies import participation as participation_lib
-from tff_dp_aggregators.strategies import real
 from tff_dp_aggregators.strategies import recursion as recursion_lib
 from tff_dp_aggregators.strategies import registry
 from tff_dp_aggregators.strategies import sensitivity as sensitivity_lib
 from tff_dp_aggregators.strategies import strategy as strategy_lib
 from tff_dp_aggregators.strategies import workload as workload_lib
+from tff_dp_aggregators.strategies.numerics import bands as bands_lib
 from tff_dp_aggregators.strategies.numerics import descent
 from tff_dp_aggregators.strategies.numerics import power_series
 from tff_dp_aggregators.strategies.numerics import series_problem
@@ -46,19 +46,9 @@ def square_root_coefficients(num_coefficients: int) -> np.ndarray:
   return np.concatenate([[1.0], np.cumprod((2 * i - 1) / (2 * i))])
 
 
-def check_bands(num_rounds: int, num_bands: int) -> None:
-  """Raises TypeError or ValueError unless 1 <= num_bands <= num_rounds."""
-  checks.check_positive_int('num_rounds', num_rounds)
-  checks.check_positive_int('num_bands', num_bands)
-  if num_bands > num_rounds:
-    raise ValueError(
-      f'num_bands must be at most num_rounds={num_rounds}, got {num_bands}.'
-    )
-
-
 def check_coefficients(num_rounds: int, coefficients: Any) -> tuple[float, ...]:
   """Returns the coefficients of a strategy for so many rounds as floats."""
-  checked = real.numbers('coefficients', coefficients)
+  checked = checks.numbers('coefficients', coefficients)
   if not 1 <= len(checked) <= num_rounds:
     raise ValueError(
       f'coefficients must be 1 to num_rounds={num_rounds} numbers, got {len(checked)}.'
@@ -278,7 +268,7 @@ class BandedToeplitz(LowerToeplitz):
       >>> round(strategy.sensitivity(), 12)
       1.0
     """
-    check_bands(num_rounds, num_bands)
+    strategy_lib.check_bands(num_rounds, num_bands)
     coefficients = square_root_coefficients(num_bands)
     return cls(num_rounds, tuple(coefficients / np.linalg.norm(coefficients)))
 
@@ -378,7 +368,7 @@ def optimize(
     2.8726
   """
   if num_bands is None:
-    num_bands = min(num_rounds, series_problem.MAX_BANDS)
+    num_bands = min(num_rounds, bands_lib.MAX_BANDS)
   problem = series_problem.check(
     num_rounds, num_bands, objective, participation, workload
   )
@@ -444,7 +434,7 @@ def _seconds(
   limits: participation_lib.Participation, num_bands: Optional[int] = None
 ) -> float:
   """Bands that cost sensitivity are constrained, which takes a hundred steps or two."""
-  if num_bands is None or num_bands <= registry.free_bands(limits):
+  if num_bands is None or num_bands <= participation_lib.free_bands(limits):
     return 2e-5 * limits.num_rounds
   return 0.4 + 3e-6 * (100 + 0.08 * num_bands) * limits.num_rounds
 
@@ -453,7 +443,7 @@ def free_bands_unless_given(
   limits: participation_lib.Participation, given: dict[str, int]
 ) -> list[dict[str, int]]:
   """Options of the row of a comparison."""
-  return [{'num_bands': registry.free_bands(limits), **given}]
+  return [{'num_bands': participation_lib.free_bands(limits), **given}]
 
 
 def _free_bands_and_more(
@@ -469,7 +459,7 @@ def needless_bands(
   limits: participation_lib.Participation, given: dict[str, int]
 ) -> Optional[str]:
   """Why a comparison does without a banded strategy, if it should."""
-  if given.get('num_bands', registry.free_bands(limits)) > 1:
+  if given.get('num_bands', participation_lib.free_bands(limits)) > 1:
     return None
   return 'with one band, the most that costs nothing, it is the gaussian mechanism.'
 
@@ -498,7 +488,7 @@ registry.register(
   registry.Kind(
     'toeplitz',
     BandedToeplitz,
-    registry.optimizing(optimize, num_bands=registry.free_bands),
+    registry.optimizing(optimize, num_bands=participation_lib.free_bands),
     adapts=True,
     words='noise correlated over rounds by a banded Toeplitz matrix',
     citations=('arXiv:2405.15913',),

@@ -19,9 +19,9 @@ import dataclasses
 from typing import Optional, Union
 
 import numpy as np
+import scipy.linalg
 
 from tff_dp_aggregators.base import checks
-from tff_dp_aggregators.strategies import real
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,13 +57,13 @@ class Workload:
     object.__setattr__(self, 'num_rounds', num_rounds)
     for name in ('momentum', 'weight_decay'):
       given = getattr(self, name)
-      value = float(real.array(name, given))
+      value = float(checks.array(name, given))
       checks.check_number(name, given)  # No text, which NumPy would read.
       if not 0 <= value < 1:
         raise ValueError(f'{name} must be at least 0 and below 1, got {given}.')
       object.__setattr__(self, name, value)
     if self.learning_rates is not None:
-      rates = real.array('learning_rates', self.learning_rates)
+      rates = checks.array('learning_rates', self.learning_rates)
       if rates.shape != (num_rounds,):
         raise ValueError(
           f'learning_rates must be num_rounds={num_rounds} numbers, got shape '
@@ -209,6 +209,10 @@ class Workload:
 WorkloadLike = Union[Workload, np.ndarray, None]
 
 
+# A workload that was checked.
+Checked = Union[Workload, np.ndarray]
+
+
 def check(num_rounds: int, workload: WorkloadLike) -> Union[Workload, np.ndarray]:
   """Returns the workload, prefix sums for None, after looking at shape and entries.
 
@@ -227,7 +231,7 @@ def check(num_rounds: int, workload: WorkloadLike) -> Union[Workload, np.ndarray
         f'{num_rounds}; build both for the same number.'
       )
     return workload
-  workload = real.array('workload', workload)
+  workload = checks.array('workload', workload)
   shape = (num_rounds, num_rounds)
   if workload.shape != shape or np.any(np.triu(workload, 1)):
     raise ValueError(
@@ -253,6 +257,24 @@ def is_prefix_sums(workload: WorkloadLike) -> bool:
     and not workload.weight_decay
     and set(workload.learning_rates or (1.0,)) == {1.0}
   )
+
+
+def errors(matrix: np.ndarray, workload: Checked) -> np.ndarray:
+  """Squared row norms of A C^-1 for a dense lower-triangular C; shape [n]."""
+  return np.square(estimator(matrix, workload)).sum(axis=1)
+
+
+def estimator(matrix: np.ndarray, workload: Checked) -> np.ndarray:
+  """B = A C^-1 for a dense lower-triangular C."""
+  identity = np.eye(len(matrix))
+  return apply(workload, scipy.linalg.solve_triangular(matrix, identity, lower=True))
+
+
+def apply(workload: Checked, matrix: np.ndarray) -> np.ndarray:
+  """A @ matrix."""
+  if isinstance(workload, Workload):
+    return workload.apply(matrix)
+  return workload @ matrix
 
 
 def _decayed_sums(matrix: np.ndarray, decay: float) -> np.ndarray:

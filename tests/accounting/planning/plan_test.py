@@ -325,7 +325,10 @@ def test_all_kinds_are_compared_and_more_bands_than_the_separation(done_early):
 def test_more_bands_are_tried_where_they_help(times):
   for share in (0.2, 0.3, 0.45, 0.62, 0.8, 1.0):
     limits = strategies.Participation(200, round(share * 200 / times), times)
-    free, more = registry.free_bands(limits), registry.more_bands(limits)
+    free, more = (
+      strategies.participation.free_bands(limits),
+      registry.more_bands(limits),
+    )
     few, many = (
       strategies.toeplitz.optimize(
         200, num_bands=bands, participation=limits, cache=False

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from tff_dp_aggregators.strategies import Workload
+from tff_dp_aggregators.strategies import workload as workload_lib
 from tff_dp_aggregators.strategies.numerics import gram
 
 NUM_ROUNDS = 8
@@ -39,9 +40,11 @@ def test_factor_refuses_what_is_not_definite():
 def test_errors_are_squared_row_norms_of_the_estimator(workload):
   matrix = random_strategy(np.random.default_rng(1))
   estimator = PREFIX.materialize() @ np.linalg.inv(matrix)
-  np.testing.assert_allclose(gram.estimator(matrix, workload), estimator, atol=1e-10)
+  np.testing.assert_allclose(
+    workload_lib.estimator(matrix, workload), estimator, atol=1e-10
+  )
   expected = np.square(estimator).sum(axis=1)
-  np.testing.assert_allclose(gram.errors(matrix, workload), expected, rtol=1e-9)
+  np.testing.assert_allclose(workload_lib.errors(matrix, workload), expected, rtol=1e-9)
 
 
 def test_multiplier_is_minus_the_derivative_of_the_weighted_error():
@@ -50,7 +53,11 @@ def test_multiplier_is_minus_the_derivative_of_the_weighted_error():
   direction = random_multiplier(rng) * 1e-6
   ahead = gram.factor(matrix.T @ matrix + direction)
   behind = gram.factor(matrix.T @ matrix - direction)
-  change = weights @ (gram.errors(ahead, PREFIX) - gram.errors(behind, PREFIX)) / 2
+  change = (
+    weights
+    @ (workload_lib.errors(ahead, PREFIX) - workload_lib.errors(behind, PREFIX))
+    / 2
+  )
   multiplier = gram.multiplier(matrix, PREFIX, weights)
   assert change == pytest.approx(-np.vdot(multiplier, direction), rel=1e-5)
 
@@ -62,7 +69,7 @@ def test_lower_bound_is_below_the_error_of_every_strategy_within_the_budget():
     matrix, multiplier = random_strategy(rng), random_multiplier(rng)
     weights = rng.dirichlet(np.ones(NUM_ROUNDS))
     budget = np.vdot(multiplier, matrix.T @ matrix)
-    error = weights @ gram.errors(matrix, PREFIX)
+    error = weights @ workload_lib.errors(matrix, PREFIX)
     assert gram.lower_bound(multiplier, budget, PREFIX, weights) <= error
 
 
@@ -72,7 +79,7 @@ def test_lower_bound_is_the_error_itself_for_the_strategys_own_multiplier():
   matrix, weights = random_strategy(rng), rng.dirichlet(np.ones(NUM_ROUNDS))
   multiplier = gram.multiplier(matrix, PREFIX, weights)
   budget = np.vdot(multiplier, matrix.T @ matrix)
-  error = weights @ gram.errors(matrix, PREFIX)
+  error = weights @ workload_lib.errors(matrix, PREFIX)
   bound = gram.lower_bound(multiplier, budget, PREFIX, weights)
   assert bound == pytest.approx(error, rel=1e-9)
   assert bound < error

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tff_dp_aggregators.strategies import Participation
-from tff_dp_aggregators.strategies import sensitivity
+from tff_dp_aggregators.strategies import participation as participation_lib
 from tff_dp_aggregators.strategies.numerics import series_problem
 
 _LIMITS = [
@@ -42,7 +42,7 @@ def test_no_client_exceeds_the_sensitivity_and_the_densest_reaches_it(limits):
   rng = np.random.default_rng(1)
   for searched in [norms.start, *rng.normal(size=(20, len(norms.start)))]:
     squares = np.square(_by_round(norms, limits, searched))
-    worst = float(sensitivity.worst_sum(squares, limits))
+    worst = float(participation_lib.worst_sum(squares, limits))
     assert worst <= times * (1 + 1e-12)
     if times < 100:  # Or several epochs have one norm, in which patterns begin later.
       assert squares[list(limits.rounds)].sum() == pytest.approx(times, rel=1e-12)
@@ -121,7 +121,7 @@ def test_scales_give_the_sensitivity_that_is_said(limits):
     searched = scales.start + rng.normal(scale=0.3, size=len(scales.start))
     chosen = scales(searched, column)
     by_round = np.repeat(chosen.scales, np.diff([*scales.starts, limits.num_rounds]))
-    worst = float(sensitivity.worst_sum(squares * np.square(by_round), limits))
+    worst = float(participation_lib.worst_sum(squares * np.square(by_round), limits))
     assert worst <= chosen.squared_sensitivity * (1 + 1e-12)
     if limits.possible_participations < 100:
       assert worst == pytest.approx(chosen.squared_sensitivity, rel=1e-12)

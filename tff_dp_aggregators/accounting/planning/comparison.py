@@ -31,7 +31,6 @@ from tff_dp_aggregators.accounting import noise_to_signal as noise_to_signal_lib
 from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.base import messages
-from tff_dp_aggregators.strategies import noise_cost
 from tff_dp_aggregators.strategies import registry
 
 CLOSE = 1.05  # Errors this near the least one count as equal in advice.
@@ -229,7 +228,9 @@ class Row:
   accountant: str
   epsilon: float  # At the task's delta.
   equal_noise_multiplier: float  # Noise with which epsilon is the same in all rows.
-  costs: dict[str, noise_cost.Cost]  # By where the noise of earlier rounds is kept.
+  costs: dict[
+    str, strategies.strategy.Cost
+  ]  # By where the noise of earlier rounds is kept.
   variant: int = 0  # Number among the rows of its mechanism.
   instead: Optional[accountants.Instead] = None  # Whose bound is stated instead.
 
@@ -275,10 +276,10 @@ class Row:
   @property
   def storage(self) -> str:
     """Where the noise of earlier rounds is kept, unless something else is asked for."""
-    return noise_cost.cheapest(self.costs)
+    return strategies.strategy.cheapest(self.costs)
 
   @property
-  def cost(self) -> noise_cost.Cost:
+  def cost(self) -> strategies.strategy.Cost:
     """What keeping the noise of earlier rounds in `storage` costs."""
     return self.costs[self.storage]
 
@@ -574,7 +575,7 @@ def _best_bands(task: Task, schema: sampling_lib.Schema) -> int:
     )
     return made.strategy.rmse() * made.noise_multiplier
 
-  most = registry.free_bands(limits)
+  most = strategies.participation.free_bands(limits)
   return least_error((2**i for i in range(most.bit_length())), error)
 
 
@@ -604,7 +605,7 @@ def _free_bands(
   task: Task, kind: registry.Kind, schema: sampling_lib.Schema
 ) -> dict[str, int]:
   """At most as many bands as there are groups: a client's rounds share no noise."""
-  free = registry.free_bands(sampling_lib.limits_of(schema))
+  free = strategies.participation.free_bands(sampling_lib.limits_of(schema))
   return {name: min(each, free) for name, each in _bands(task, kind, free).items()}
 
 
@@ -648,7 +649,7 @@ def _row(
     accountant,
     mechanism.epsilon(task.target_delta, accountant=accountant),
     enough,
-    noise_cost.by_storage(mechanism.strategy, task.num_bytes),
+    strategies.strategy.by_storage(mechanism.strategy, task.num_bytes),
     candidate.variant,
     accountants.instead(
       mechanism.event, task.target_delta, accountant, mechanism.relation

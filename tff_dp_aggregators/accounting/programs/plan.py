@@ -29,7 +29,7 @@ privacy, whose error is less does not depend on the share of the budget. The noi
 all parts together is found by tff-dp-report.
 
 Seconds and bytes are those of noise in float32 on one core inside TFF, estimated from
-measurements (tff_dp_aggregators.strategies.noise_cost). Exit codes: 0 fine, 2 wrong
+measurements (tff_dp_aggregators.strategies.strategy). Exit codes: 0 fine, 2 wrong
 usage. Starts without TensorFlow.
 """
 

@@ -10,15 +10,11 @@ number that no strategy's error can be below.
 """
 
 import dataclasses
-from typing import Union
 
 import numpy as np
 import scipy.linalg
 
 from tff_dp_aggregators.strategies import workload as workload_lib
-
-# A workload that was checked.
-Checked = Union[workload_lib.Workload, np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,26 +54,8 @@ def factor(gram: np.ndarray) -> np.ndarray:
   return np.ascontiguousarray(reverse[::-1, ::-1])
 
 
-def errors(matrix: np.ndarray, workload: Checked) -> np.ndarray:
-  """Squared row norms of A C^-1 for a dense lower-triangular C; shape [n]."""
-  return np.square(estimator(matrix, workload)).sum(axis=1)
-
-
-def estimator(matrix: np.ndarray, workload: Checked) -> np.ndarray:
-  """B = A C^-1 for a dense lower-triangular C."""
-  identity = np.eye(len(matrix))
-  return apply(workload, scipy.linalg.solve_triangular(matrix, identity, lower=True))
-
-
-def apply(workload: Checked, matrix: np.ndarray) -> np.ndarray:
-  """A @ matrix."""
-  if isinstance(workload, workload_lib.Workload):
-    return workload.apply(matrix)
-  return workload @ matrix
-
-
 def multiplier(
-  matrix: np.ndarray, workload: Checked, weights: np.ndarray
+  matrix: np.ndarray, workload: workload_lib.Checked, weights: np.ndarray
 ) -> np.ndarray:
   """X^-1 M X^-1, M = A^T diag(weights) A: the derivative of -tr(M X^-1) by X.
 
@@ -88,12 +66,17 @@ def multiplier(
   `weights`: Non-negative weights of the errors, shape [n].
   """
   inverse = scipy.linalg.solve_triangular(matrix, np.eye(len(matrix)), lower=True)
-  half = np.sqrt(weights)[:, np.newaxis] * (apply(workload, inverse) @ inverse.T)
+  half = np.sqrt(weights)[:, np.newaxis] * (
+    workload_lib.apply(workload, inverse) @ inverse.T
+  )
   return half.T @ half
 
 
 def lower_bound(
-  multiplier: np.ndarray, budget: float, workload: Checked, weights: np.ndarray
+  multiplier: np.ndarray,
+  budget: float,
+  workload: workload_lib.Checked,
+  weights: np.ndarray,
 ) -> float:
   """What no strategy's weighted error can be below.
 
@@ -121,7 +104,7 @@ def lower_bound(
   `weights`: Non-negative weights of the errors, shape [n].
   """
   half = scipy.linalg.cholesky(multiplier, lower=True)
-  product = np.sqrt(weights)[:, np.newaxis] * apply(workload, half)
+  product = np.sqrt(weights)[:, np.newaxis] * workload_lib.apply(workload, half)
   nuclear = float(scipy.linalg.svdvals(product, overwrite_a=True).sum())
   num_rounds = len(weights)
   rounding = 8 * num_rounds * (num_rounds + 1) * np.finfo(np.float64).eps

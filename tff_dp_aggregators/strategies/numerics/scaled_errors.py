@@ -36,7 +36,6 @@ import numpy as np
 import scipy.linalg
 
 from tff_dp_aggregators.strategies import workload as workload_lib
-from tff_dp_aggregators.strategies.numerics import gram
 from tff_dp_aggregators.strategies.numerics import power_series
 
 # Of weights of the errors: the gradient of their weighted sum by g, and by r.
@@ -48,7 +47,7 @@ PullBack = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 Errors = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, PullBack]]
 
 
-def of_workload(workload: gram.Checked, starts: Sequence[int]) -> Errors:
+def of_workload(workload: workload_lib.Checked, starts: Sequence[int]) -> Errors:
   """The errors of a workload, in the way that is best for it."""
   if not isinstance(workload, workload_lib.Workload):
     return _dense(

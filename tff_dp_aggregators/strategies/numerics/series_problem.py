@@ -29,13 +29,11 @@ from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.strategies import participation as participation_lib
 from tff_dp_aggregators.strategies import strategy as strategy_lib
 from tff_dp_aggregators.strategies import workload as workload_lib
+from tff_dp_aggregators.strategies.numerics import bands as bands_lib
 from tff_dp_aggregators.strategies.numerics import descent
-from tff_dp_aggregators.strategies.numerics import gram
 from tff_dp_aggregators.strategies.numerics import power_series
 from tff_dp_aggregators.strategies.numerics import scaled_errors
 
-# A matrix with a row and a column for each band takes 128 MiB.
-MAX_BANDS = 4096
 # So many scales that fall, at most: with more epochs, one is that of several.
 MAX_SCALES = 32
 # So many shares of one kind there are, at most: with more runs, several have one.
@@ -316,7 +314,7 @@ class SeriesProblem:
 
   participation: participation_lib.Participation
   objective: str
-  workload: gram.Checked
+  workload: workload_lib.Checked
   scaling: str = 'none'
 
   @property
@@ -435,7 +433,7 @@ def of_noise(bands: np.ndarray, num_rounds: int) -> Series:
   return Series(column, noise, pull_back)
 
 
-def is_toeplitz(workload: gram.Checked) -> bool:
+def is_toeplitz(workload: workload_lib.Checked) -> bool:
   """Whether a workload is known to be constant along diagonals."""
   return isinstance(workload, workload_lib.Workload) and workload.is_toeplitz
 
@@ -451,10 +449,10 @@ def check(
   num_rounds = checks.check_positive_int('num_rounds', num_rounds)
   strategy_lib.check_rounds(num_rounds)
   num_bands = checks.check_positive_int('num_bands', num_bands)
-  if num_bands > min(num_rounds, MAX_BANDS):
+  if num_bands > min(num_rounds, bands_lib.MAX_BANDS):
     raise ValueError(
-      f'num_bands must be at most num_rounds={num_rounds}, and at most {MAX_BANDS} '
-      f'to be optimised, got {num_bands}.'
+      f'num_bands must be at most num_rounds={num_rounds}, and at most '
+      f'{bands_lib.MAX_BANDS} to be optimised, got {num_bands}.'
     )
   problem = SeriesProblem(
     participation_lib.check(num_rounds, participation),
@@ -465,10 +463,10 @@ def check(
   return problem
 
 
-def check_size(workload: gram.Checked, num_rounds: int) -> None:
+def check_size(workload: workload_lib.Checked, num_rounds: int) -> None:
   """Refuses workloads that take matrices over more rounds than can be optimised."""
-  if num_rounds > MAX_BANDS and not is_toeplitz(workload):
+  if num_rounds > bands_lib.MAX_BANDS and not is_toeplitz(workload):
     raise ValueError(
       'a workload that is an array, or whose learning rate changes, can be optimised '
-      f'for at most {MAX_BANDS} rounds, got {num_rounds}.'
+      f'for at most {bands_lib.MAX_BANDS} rounds, got {num_rounds}.'
     )
