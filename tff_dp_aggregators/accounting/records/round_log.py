@@ -202,6 +202,8 @@ class Database:
     config = {'memory_limit': MEMORY, 'temp_directory': self._folder.name}
     self._connection = duckdb.connect(config=config)
     self._connection.execute("set TimeZone = 'UTC'")
+    # It would be in the output of what takes long.
+    self._connection.execute('set enable_progress_bar = false')
     self._connection.execute(_MACROS)
 
   def query(self, sql: str, *parameters: Any) -> list[tuple]:
