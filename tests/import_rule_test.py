@@ -39,7 +39,6 @@ FORBIDDEN = {
 # of a higher floor. Those of one floor may import each other.
 FLOORS = {
   'strategies': (
-    ('real',),
     ('participation', 'workload', 'recursion', 'strategy'),
     ('numerics',),
     ('sensitivity', 'registry'),

@@ -145,8 +145,8 @@ class BLT(toeplitz.LowerToeplitz):
 
   def __post_init__(self) -> None:
     super().__post_init__()
-    scales = checks.numbers('output_scales', self.output_scales)
-    decays = checks.numbers('buffer_decays', self.buffer_decays)
+    scales = workload_lib.real_numbers('output_scales', self.output_scales)
+    decays = workload_lib.real_numbers('buffer_decays', self.buffer_decays)
     if len(scales) != len(decays):
       raise ValueError(
         f'there must be as many output_scales as buffer_decays, got {len(scales)} and '

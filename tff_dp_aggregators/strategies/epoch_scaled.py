@@ -86,7 +86,7 @@ class EpochScaled(toeplitz.ScaledToeplitz):
         f'{starts[-1]}.'
       )
     object.__setattr__(self, 'epoch_starts', starts)
-    scales = checks.array('epoch_scales', self.epoch_scales)
+    scales = workload_lib.real_array('epoch_scales', self.epoch_scales)
     if scales.shape != (len(starts),):
       raise ValueError(
         f'epoch_scales must be one for each of {len(starts)} epoch_starts, got shape '

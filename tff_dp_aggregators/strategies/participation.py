@@ -23,7 +23,9 @@ from typing import Any, Optional
 import numpy as np
 
 from tff_dp_aggregators.base import checks
-from tff_dp_aggregators.strategies.numerics import bands as bands_lib
+
+# A matrix with a row and a column for each band takes 128 MiB.
+MAX_BANDS = 4096
 
 
 @dataclasses.dataclass(frozen=True)
@@ -295,7 +297,7 @@ def free_bands(limits: Participation) -> int:
   bands = limits.num_rounds
   if limits.possible_participations > 1:
     bands = min(bands, limits.min_separation)
-  return min(bands, bands_lib.MAX_BANDS)
+  return min(bands, MAX_BANDS)
 
 
 def worst_sum(weights: np.ndarray, participation: Participation) -> np.ndarray:

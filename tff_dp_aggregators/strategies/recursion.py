@@ -28,6 +28,7 @@ from typing import ClassVar, NamedTuple, Optional
 import numpy as np
 
 from tff_dp_aggregators.base import checks
+from tff_dp_aggregators.strategies import workload as workload_lib
 
 # What is remembered of earlier rounds, by slot.
 Memory = MutableMapping[int, np.ndarray]
@@ -577,7 +578,7 @@ noise matrix says; recursion() and noise_matrix() must describe the same noise.
 
 def _check_array(name: str, values: object, num_dimensions: int) -> np.ndarray:
   """Returns finite real numbers as a float64 array of so many dimensions."""
-  array = checks.array(name, values)
+  array = workload_lib.real_array(name, values)
   if array.ndim != num_dimensions:
     raise ValueError(
       f'{name} must have {num_dimensions} dimensions, got shape {array.shape}.'

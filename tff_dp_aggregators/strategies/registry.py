@@ -13,7 +13,6 @@ from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.strategies import participation as participation_lib
 from tff_dp_aggregators.strategies import strategy as strategy_lib
 from tff_dp_aggregators.strategies import workload as workload_lib
-from tff_dp_aggregators.strategies.numerics import bands as bands_lib
 
 _Limits = participation_lib.Participation
 _Options = dict[str, int]
@@ -284,7 +283,7 @@ def more_bands(limits: _Limits) -> Optional[int]:
     return None
   done = limits.possible_participations * limits.min_separation
   most = max(_MORE_BANDS, 2 * limits.min_separation)
-  bands = min(2 * done, limits.num_rounds, most, bands_lib.MAX_BANDS)
+  bands = min(2 * done, limits.num_rounds, most, participation_lib.MAX_BANDS)
   return bands if bands > participation_lib.free_bands(limits) else None
 
 

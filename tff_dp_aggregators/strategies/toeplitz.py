@@ -21,7 +21,6 @@ from tff_dp_aggregators.strategies import registry
 from tff_dp_aggregators.strategies import sensitivity as sensitivity_lib
 from tff_dp_aggregators.strategies import strategy as strategy_lib
 from tff_dp_aggregators.strategies import workload as workload_lib
-from tff_dp_aggregators.strategies.numerics import bands as bands_lib
 from tff_dp_aggregators.strategies.numerics import descent
 from tff_dp_aggregators.strategies.numerics import power_series
 from tff_dp_aggregators.strategies.numerics import series_problem
@@ -48,7 +47,7 @@ def square_root_coefficients(num_coefficients: int) -> np.ndarray:
 
 def check_coefficients(num_rounds: int, coefficients: Any) -> tuple[float, ...]:
   """Returns the coefficients of a strategy for so many rounds as floats."""
-  checked = checks.numbers('coefficients', coefficients)
+  checked = workload_lib.real_numbers('coefficients', coefficients)
   if not 1 <= len(checked) <= num_rounds:
     raise ValueError(
       f'coefficients must be 1 to num_rounds={num_rounds} numbers, got {len(checked)}.'
@@ -368,7 +367,7 @@ def optimize(
     2.8726
   """
   if num_bands is None:
-    num_bands = min(num_rounds, bands_lib.MAX_BANDS)
+    num_bands = min(num_rounds, participation_lib.MAX_BANDS)
   problem = series_problem.check(
     num_rounds, num_bands, objective, participation, workload
   )

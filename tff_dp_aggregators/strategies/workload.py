@@ -16,7 +16,7 @@ This module does not know strategies.
 """
 
 import dataclasses
-from typing import Optional, Union
+from typing import Any, Optional, Union
 
 import numpy as np
 import scipy.linalg
@@ -57,13 +57,13 @@ class Workload:
     object.__setattr__(self, 'num_rounds', num_rounds)
     for name in ('momentum', 'weight_decay'):
       given = getattr(self, name)
-      value = float(checks.array(name, given))
+      value = float(real_array(name, given))
       checks.check_number(name, given)  # No text, which NumPy would read.
       if not 0 <= value < 1:
         raise ValueError(f'{name} must be at least 0 and below 1, got {given}.')
       object.__setattr__(self, name, value)
     if self.learning_rates is not None:
-      rates = checks.array('learning_rates', self.learning_rates)
+      rates = real_array('learning_rates', self.learning_rates)
       if rates.shape != (num_rounds,):
         raise ValueError(
           f'learning_rates must be num_rounds={num_rounds} numbers, got shape '
@@ -231,7 +231,7 @@ def check(num_rounds: int, workload: WorkloadLike) -> Union[Workload, np.ndarray
         f'{num_rounds}; build both for the same number.'
       )
     return workload
-  workload = checks.array('workload', workload)
+  workload = real_array('workload', workload)
   shape = (num_rounds, num_rounds)
   if workload.shape != shape or np.any(np.triu(workload, 1)):
     raise ValueError(
@@ -286,3 +286,52 @@ def _decayed_sums(matrix: np.ndarray, decay: float) -> np.ndarray:
   import scipy.signal  # Slow to import, and few callers need it.
 
   return scipy.signal.lfilter([1.0], [1.0, -decay], matrix, axis=0)
+
+
+def real_array(name: str, values: Any) -> np.ndarray:
+  """Returns the values as a float64 array.
+
+  Example:
+    >>> real_array('workload', [1, 2])
+    array([1., 2.])
+    >>> real_array('workload', [1, 2j])
+    Traceback (most recent call last):
+    ...
+    TypeError: workload must be real numbers, got complex ones; pass the real part if \
+that is all there is.
+  """
+  refuse_complex(name, values)
+  try:
+    return np.asarray(values, np.float64)
+  except (TypeError, ValueError) as e:
+    raise TypeError(f'{name} must be an array of real numbers, got {values!r}.') from e
+
+
+def real_numbers(name: str, values: Any) -> tuple[float, ...]:
+  """Returns a sequence of finite numbers as floats."""
+  refuse_complex(name, values)
+  try:
+    checked = tuple(float(value) for value in values)
+  except (TypeError, ValueError) as e:
+    raise TypeError(f'{name} must be a sequence of numbers, got {values!r}.') from e
+  if not np.all(np.isfinite(checked)):
+    wrong = next(value for value in checked if not np.isfinite(value))
+    raise ValueError(f'{name} must be finite, but one is {wrong}.')
+  return checked
+
+
+def refuse_complex(name: str, values: Any) -> None:
+  """Raises TypeError if the values are complex numbers, even with nothing imaginary.
+
+  NumPy would leave out what is imaginary, with a warning; half of a workload or of a
+  matrix has another error and another sensitivity.
+  """
+  try:
+    is_complex = np.iscomplexobj(values)
+  except ValueError:  # Not an array at all.
+    return
+  if is_complex:
+    raise TypeError(
+      f'{name} must be real numbers, got complex ones; pass the real part if that is '
+      'all there is.'
+    )

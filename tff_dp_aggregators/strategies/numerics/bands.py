@@ -11,8 +11,6 @@ from typing import Any, NamedTuple, Optional
 import numpy as np
 import scipy.linalg
 
-# A matrix with a row and a column for each band takes 128 MiB.
-MAX_BANDS = 4096
 # Smaller blocks would spend their time between calls.
 _SMALLEST_BLOCK = 32
 

@@ -29,7 +29,6 @@ from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.strategies import participation as participation_lib
 from tff_dp_aggregators.strategies import strategy as strategy_lib
 from tff_dp_aggregators.strategies import workload as workload_lib
-from tff_dp_aggregators.strategies.numerics import bands as bands_lib
 from tff_dp_aggregators.strategies.numerics import descent
 from tff_dp_aggregators.strategies.numerics import power_series
 from tff_dp_aggregators.strategies.numerics import scaled_errors
@@ -449,10 +448,10 @@ def check(
   num_rounds = checks.check_positive_int('num_rounds', num_rounds)
   strategy_lib.check_rounds(num_rounds)
   num_bands = checks.check_positive_int('num_bands', num_bands)
-  if num_bands > min(num_rounds, bands_lib.MAX_BANDS):
+  if num_bands > min(num_rounds, participation_lib.MAX_BANDS):
     raise ValueError(
       f'num_bands must be at most num_rounds={num_rounds}, and at most '
-      f'{bands_lib.MAX_BANDS} to be optimised, got {num_bands}.'
+      f'{participation_lib.MAX_BANDS} to be optimised, got {num_bands}.'
     )
   problem = SeriesProblem(
     participation_lib.check(num_rounds, participation),
@@ -465,8 +464,8 @@ def check(
 
 def check_size(workload: workload_lib.Checked, num_rounds: int) -> None:
   """Refuses workloads that take matrices over more rounds than can be optimised."""
-  if num_rounds > bands_lib.MAX_BANDS and not is_toeplitz(workload):
+  if num_rounds > participation_lib.MAX_BANDS and not is_toeplitz(workload):
     raise ValueError(
       'a workload that is an array, or whose learning rate changes, can be optimised '
-      f'for at most {bands_lib.MAX_BANDS} rounds, got {num_rounds}.'
+      f'for at most {participation_lib.MAX_BANDS} rounds, got {num_rounds}.'
     )
