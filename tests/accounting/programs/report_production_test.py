@@ -17,12 +17,14 @@ import os
 import re
 import shlex
 
+import dp_accounting
 import numpy as np
 import pytest
 
 from tests.accounting.programs import reporting
 from tff_dp_aggregators import accounting
 from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting.records import ledger
 from tff_dp_aggregators.accounting.reports import schema as schema_lib
 
 # Ledgers.
@@ -509,3 +511,31 @@ def test_a_log_longer_than_its_strategy_is_refused(tmp_path):
   flags += ('--noise_multiplier=6', '--target_delta=1e-8', f'--round_log={log}')
   result = reporting.execute(*flags)
   assert result.returncode == 2 and '60 rounds' in result.stderr
+
+
+def test_a_ledger_without_noise_has_no_epsilon(tmp_path):
+  mechanism = accounting.Mechanism('gaussian', strategies.Participation(3), 0.0)
+  path = tmp_path / 'ledger.jsonl'
+  what = {
+    'cohort_requested': 3,
+    'cohort_reported': 3,
+    'clip_norm': 0.5,
+    'noise_multiplier': 0.0,
+    'strategy_checksum': mechanism.strategy.checksum,
+  }
+  arguments = ['--mechanism=gaussian', '--num_rounds=3', '--rounds_between=0']
+  arguments += ['--noise_multiplier=0', '--target_delta=1e-6', f'--ledger={path}']
+  with ledger.LedgerWriter(path, delta=1e-6) as writer:
+    writer.append(event=dp_accounting.NonPrivateDpEvent(), **what)
+  result = reporting.execute(*arguments)
+  assert result.returncode == 0 and 'Guarantee: none' in result.stdout
+  event = '{"type": "GaussianDpEvent", "noise_multiplier": 5.0}'
+  line = json.loads(path.read_text())
+  line.update(event=json.loads(event), effective_noise_multiplier=5.0)
+  line.update(
+    epsilon=accounting.accountants.epsilon(dp_accounting.GaussianDpEvent(5.0), 1e-6)
+  )
+  path.write_text(json.dumps(line) + '\n')
+  result = reporting.execute(*arguments)
+  assert result.returncode == 2 and result.stdout == ''
+  assert 'noise_multiplier is 0, but the event is GaussianDpEvent' in result.stderr

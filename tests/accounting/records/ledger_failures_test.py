@@ -239,3 +239,15 @@ def test_ledgers_are_read_and_not_written_where_no_file_can_be_locked(path):
   assert result.stdout == '1\n'
   assert result.returncode == 1
   assert 'this system has no fcntl' in result.stderr.splitlines()[-1]
+
+
+def test_a_line_that_changes_under_its_writer_is_found_by_the_next_reader(path):
+  with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
+    ledgers.release(writer, 0)
+    with open(path, 'r+b') as file:  # The length stays.
+      data = file.read().replace(b'"cohort_requested": 10', b'"cohort_requested": 99')
+      file.seek(0)
+      file.write(data)
+    ledgers.release(writer, 1)
+  with pytest.raises(ValueError, match='line 2: .* a line was changed, removed'):
+    ledger.read(path)

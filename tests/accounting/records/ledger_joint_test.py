@@ -8,6 +8,8 @@ Claims:
 * Rounds of one kind of noise and rounds of another do not make a joint mechanism.
 """
 
+import json
+
 import dp_accounting
 import pytest
 
@@ -129,3 +131,14 @@ def test_one_kind_of_noise_after_another_is_no_joint_mechanism(first, path):
     for event in (second, both):
       with pytest.raises(ValueError, match='all rounds of a ledger are of one mech'):
         ledgers.append(writer, event)
+
+
+def test_a_number_of_a_part_that_was_changed_is_found(path):
+  _write(path, MECHANISMS['gaussian'], 3)
+  lines = ledgers.lines_of(path)
+  changed = json.loads(lines[1])
+  changed['parts'][0]['noise_multiplier'] = 6.0
+  lines[1] = json.dumps(changed)
+  ledgers.put(path, b''.join(ledgers.chained(lines)))
+  with pytest.raises(ValueError, match='line 2: parts is'):
+    ledger.read(path)

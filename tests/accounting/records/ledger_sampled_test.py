@@ -165,3 +165,10 @@ def test_a_round_released_again_costs_nothing(path):
   read = ledger.read(path)
   assert read.repeated == (0,)
   assert read.total_event == dp_accounting.SelfComposedDpEvent(event, 2)
+
+
+def test_samples_without_clipping_are_refused(path):
+  mechanism = MECHANISMS['poisson']
+  with ledger.LedgerWriter(path, 1e-6) as writer:
+    with pytest.raises(ValueError, match='clip_norm is null'):
+      _append(writer, mechanism, mechanism.round_events[0], clip_norm=None)
