@@ -198,7 +198,9 @@ def test_side_by_side_is_as_one_by_one(name, tmp_path, monkeypatch):
       clients_per_round=6,
       num_rounds=2,
       seed=1,
-      local=learning.ClientTraining(batch_size=8),
+      local=learning.ClientTraining(
+        batch_size=8, optimizer=tff.learning.optimizers.build_sgdm(0.1)
+      ),
       run=learning.RunOptions(packed_simulation=is_packed),
     )
     return result.weights.trainable

@@ -102,6 +102,7 @@ def _run(mechanism, path):
   schedule = _schedule(mechanism)
   process = _factory(mechanism, schedule).create(tff.TensorType(np.float32, [3]))
   state = process.initialize()
+  largest = max(len(schedule.cohort(each)) for each in range(schedule.num_rounds))
   with ledger_lib.LedgerWriter(path, 1e-6) as writer:
     for this_round, event in enumerate(mechanism.round_events):
       cohort = schedule.cohort(this_round)
@@ -110,7 +111,7 @@ def _run(mechanism, path):
       state = output.state
       writer.append(
         event=event,
-        cohort_requested=schedule.max_cohort,
+        cohort_requested=largest,
         cohort_reported=len(cohort),
         clip_norm=float(output.measurements['dp_query_metrics']['clip_norm']),
         noise_multiplier=mechanism.noise_multiplier,
