@@ -207,7 +207,9 @@ def test_an_option_of_the_noise_that_there_is_not_is_refused_by_name(name):
   unsuitable = {} if remembers else {'storage': 'state'}
   for options in ({'sed': 1}, unsuitable):
     for option in options:
-      with pytest.raises(TypeError, match=f"'{option}' is no option.*seed, generator"):
+      with pytest.raises(
+        TypeError, match=f"'{option}' is no argument.*seed, generator"
+      ):
         getattr(aggregators, name)(*first, **numbers, **options)
   options = {'seed': 1, 'generator': 'chacha20', 'storage': 'auto'}
   if not remembers:

@@ -590,7 +590,10 @@ def check_numbers(given: Mapping[str, Optional[int]]) -> dict[str, int]:
   known = options()
   for name in given:
     if name not in known:
-      raise TypeError(f'there is no option {name!r}; known: {", ".join(known)}.')
+      raise TypeError(
+        f'there is no option {name!r}; known: {", ".join(known)}. Adaptive clipping is '
+        'clipped_count_stddev, or clipped_count_share of for_target.'
+      )
   values = {name: given[name] for name in known if given.get(name) is not None}
   return {name: checks.check_positive_int(name, each) for name, each in values.items()}
 

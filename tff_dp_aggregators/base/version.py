@@ -39,7 +39,7 @@ _SECONDS = 10.0
 class Version:
   """What identifies the code of this package, now or when it was built."""
 
-  version: str  # As in '0.1.0'.
+  version: str  # Such as '0.1.0'.
   # The full hash of the commit that is checked out; `None` without a git checkout of
   # the package's own, or if git cannot tell.
   commit: Optional[str] = None

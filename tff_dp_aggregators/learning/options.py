@@ -6,7 +6,7 @@ what has to go together with a mechanism.
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, Union
 
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
@@ -111,6 +111,40 @@ class Server:
   target_quantile: Optional[float] = None
   clip_learning_rate: Optional[float] = None
   not_private_signal_to_noise: bool = False
+
+
+# Other names that fields are looked for by.
+_ALSO = {
+  'local_epochs': 'epochs',
+  'client_optimizer': 'optimizer',
+  'client_learning_rate_fn': 'learning_rate_fn',
+  'test_data': 'data',
+  'test_metrics': 'metrics',
+  'evaluate_every': 'every',
+}
+
+
+def refuse_arguments(names: Iterable[str]) -> None:
+  """Raises TypeError for what is no argument of `train`, and says where it belongs."""
+  places = {
+    'local': ClientTraining,
+    'server': Server,
+    'test': Evaluation,
+    'run': RunOptions,
+  }
+  for name in names:
+    field = 'optimizer' if name == 'server_optimizer' else _ALSO.get(name, name)
+    for argument, place in places.items():
+      fields = {each.name for each in dataclasses.fields(place)}
+      if field in fields and (argument, name) != ('local', 'server_optimizer'):
+        raise TypeError(
+          f'train has no argument {name!r}; it is a field: '
+          f'{argument}=learning.{place.__name__}({field}=...).'
+        )
+    raise TypeError(
+      f'train has no argument {name!r}; what belongs together is in local, server, '
+      'test and run: see help(learning.train).'
+    )
 
 
 def aggregation_to_json(server: Server) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import functools
 import gc
+import inspect
 import json
 import math
 import multiprocessing
@@ -120,9 +121,11 @@ _TURN = threading.RLock()
 
 def _in_turn(function: Callable[..., Result]) -> Callable[..., Result]:
   """A function that trains, which waits until no other thread does."""
+  known = inspect.signature(function).parameters
 
   @functools.wraps(function)
   def call(*args: Any, **kwargs: Any) -> Result:
+    options.refuse_arguments(name for name in kwargs if name not in known)
     if not _TURN.acquire(blocking=False):
       progress.say(
         'This training begins when that of another thread has ended: TensorFlow cannot '

@@ -153,6 +153,9 @@ class Options(IndependentOptions, total=False):
   storage: Storage
 
 
+STORAGES = ('state', 'redraw', 'files')
+
+
 class CheckedOptions(NamedTuple):
   """All options, with defaults filled in; see `Options`."""
 
@@ -171,8 +174,25 @@ def checked(given: Mapping[str, Any], known: type = Options) -> CheckedOptions:
   names = list(known.__annotations__)
   for name in given:
     if name not in names:
-      raise TypeError(f'{name!r} is no option here; there are {", ".join(names)}.')
+      raise TypeError(
+        f'{name!r} is no argument of this function, nor an option of its noise, which '
+        f'are {", ".join(names)}.'
+      )
+  if 'storage' in given:
+    check_storage(given['storage'])
   return CheckedOptions(**given)
+
+
+def check_storage(storage: Any) -> None:
+  """Refuses what is no place for the past of the noise."""
+  if isinstance(storage, str):
+    if storage not in ('auto', 'in_process', *STORAGES):
+      raise ValueError(
+        f"storage must be 'auto', 'in_process', {', '.join(map(repr, STORAGES))} or "
+        f'noise.Files(...), got {storage!r}.'
+      )
+  elif not isinstance(storage, Files):
+    raise TypeError(f'storage must be a string or a Files, got {storage!r}.')
 
 
 def resolve(seed: SeedLike) -> Optional[Seed]:

@@ -31,7 +31,6 @@ from tff_dp_aggregators.noise import rows as rows_lib
 from tff_dp_aggregators.strategies import recursion as recursion_lib
 
 _logger = logging.getLogger(__name__)
-KINDS = ('state', 'redraw', 'files')
 # Of a state that stays in one process; two are there while a round is computed.
 _MOST_STATE_BYTES = 4 * 2**30
 
@@ -115,7 +114,7 @@ class StreamingNoise(abc.ABC):
   mode, `tf.function` and TFF computations, and up to rounding between them.
 
   Attributes:
-    storage: Where what it remembers is kept: one of `streaming.KINDS`.
+    storage: Where what it remembers is kept: one of `options.STORAGES`.
   """
 
   storage: str
@@ -660,6 +659,7 @@ def build(
   form = _form_of(unscaled)
   if strategy.num_rounds <= _MAX_CHECKED_ROUNDS:
     recursion_lib.check(recursion, strategy.noise_matrix())
+  options.check_storage(storage)
   chosen = storage
   if isinstance(storage, str):
     if storage == 'auto':
@@ -667,13 +667,6 @@ def build(
     elif storage == 'in_process':
       num_bytes = recursion.work.buffers * rows.layout.num_bytes
       chosen = 'state' if num_bytes <= _MOST_STATE_BYTES else 'files'
-    elif storage not in KINDS:
-      raise ValueError(
-        f"storage must be 'auto', 'in_process', {', '.join(map(repr, KINDS))} or "
-        f'noise.Files(...), got {storage!r}.'
-      )
-  elif not isinstance(storage, options.Files):
-    raise TypeError(f'storage must be a string or a Files, got {storage!r}.')
   if chosen == 'redraw' or not recursion.work.buffers:
     return RedrawnNoise(terms_of(strategy), rows)
   made: StreamingNoise

@@ -45,7 +45,7 @@ class Limits(scheme.Scheme):
   is_sampled = False
   known_noises = None
 
-  participation: strategies.Participation
+  participation: strategies.Participation  # The limits, for all rounds.
 
   @property
   def num_rounds(self) -> int:  # type: ignore[override]

@@ -70,7 +70,7 @@ class Scheme(abc.ABC):
   # Kinds of noise whose events accountants read under it; `None` for all.
   known_noises: ClassVar[Optional[tuple[str, ...]]] = ('gaussian',)
 
-  num_rounds: int
+  num_rounds: int  # Rounds in all, n.
 
   def __init_subclass__(cls) -> None:
     cls.data = cls.__dict__.get('data', cls)

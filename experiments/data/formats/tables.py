@@ -31,9 +31,9 @@ _TAB = '\t'
 _SEPARATORS = (';', _TAB, '|', ',')
 _QUOTED = re.compile('"[^"]*"')
 _BREAK = re.compile(r'\r\n|\r|\n')
-# In files with these, DuckDB and Python do not agree on where rows end; DuckDB passes
-# over fields too many that are empty, such as the last one of a line.
-_ODD = (b'\r', b'\0', b'\n\n', b'""\n')
+# In files with these, DuckDB and Python do not agree on where rows and fields end:
+# DuckDB passes over spaces beside quotes, and over fields too many that are empty.
+_ODD = (b'\r', b'\0', b'\n\n', b'"')
 _SETTINGS = {
   'threads': 1,
   'memory_limit': '512MB',
@@ -124,7 +124,7 @@ class CsvFile:
     with open(self.path, 'rb') as file:
       with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
         last = self._delimiter.encode()
-        if content[-2:] == b'""' or content[-1:] == last:
+        if content[-1:] == last:
           return False
         return all(content.find(each) < 0 for each in (*_ODD, last + b'\n'))
 
@@ -144,8 +144,9 @@ class CsvFile:
     )
     as_numbers = frozenset(numbers)
     values = (
-      # Python reads 1_000 as well, which nobody means.
-      f"if(contains({names[place]}, '_'), NULL, try_cast({names[place]} AS DOUBLE))"
+      # Python reads 1_000 as well, which nobody means; and DuckDB reads +-5.
+      f"if(contains({names[place]}, '_') OR contains({names[place]}, '+-'), NULL, "
+      f'try_cast({names[place]} AS DOUBLE))'
       if name in as_numbers
       else f"coalesce({names[place]}, '')"
       for name, place in places.items()
@@ -284,6 +285,27 @@ class ParquetFile:
     for rows in self._queried(f'DESCRIBE FROM {self._table}'):
       self._types.update((name, kind) for name, kind, *_ in rows)
     self.columns = tuple(self._types)
+    self._check_names(name)
+
+  def _check_names(self, file: str) -> None:
+    """Refuses names that differ in case alone or not at all: DuckDB renames them."""
+    query = f'SELECT name, num_children FROM parquet_schema({file})'
+    nodes = [node for rows in self._queried(query) for node in rows]
+    names, left = [], [nodes[0][1]]  # The root, and children that are to come.
+    for name, num_children in nodes[1:]:
+      if len(left) == 1:
+        names.append(name)
+      left[-1] -= 1
+      left.append(num_children or 0)
+      while len(left) > 1 and not left[-1]:
+        left.pop()
+    counts = collections.Counter(name.casefold() for name in names)
+    for name in names:
+      if counts[name.casefold()] > 1:
+        raise problems.DataError(
+          f'{self.path}: two columns are called {name!r}, in whatever case; names must '
+          'differ.'
+        )
 
   def batches(
     self, wanted: Sequence[str], numbers: Collection[str] = ()

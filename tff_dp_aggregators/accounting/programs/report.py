@@ -55,6 +55,7 @@ without TensorFlow.
 import dataclasses
 import functools
 import json
+import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Callable, Optional
@@ -70,6 +71,7 @@ from tff_dp_aggregators.accounting.programs import table
 from tff_dp_aggregators.accounting.reports import composition
 from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
 from tff_dp_aggregators.accounting.reports import learning_curves
+from tff_dp_aggregators.accounting.reports import model
 from tff_dp_aggregators.accounting.reports import rendering
 from tff_dp_aggregators.accounting.reports import schema as schema_lib
 from tff_dp_aggregators.accounting.reports import sources
@@ -396,9 +398,30 @@ def main(values: flags.FlagValues) -> int:
     _check_alone(values, 'schema')
     text = json.dumps(schema_lib.load(), indent=2) + '\n'
   else:
-    text = rendering.render(build(values), values.format, _learned(values))
+    _check_ending(values)
+    built = build(values)
+    text = rendering.render(built, values.format, _learned(values))
+    for _, run in model.runs(built):
+      planned = ((run['participation'] or {}).get('source') or {}).get('planned') or {}
+      if planned.get('broken'):
+        print(
+          'warning: the log does not keep the planned limits: '
+          f'{"; ".join(planned["broken"])}. Epsilon is of plan and log together.',
+          file=sys.stderr,
+        )
   program.print_or_write(text, values.output)
   return 0
+
+
+def _check_ending(values: flags.FlagValues) -> None:
+  """Refuses a file whose ending is that of another format."""
+  ending = os.path.splitext(values.output or '')[1]
+  wanted = {'.json': 'json', '.html': 'html'}.get(ending)
+  if wanted and wanted != values.format:
+    raise program.WrongUsage(
+      f'--output={values.output} ends as a file of --format={wanted}, and the format '
+      f'is {values.format}; give --format={wanted}, or another name.'
+    )
 
 
 def _learned(values: flags.FlagValues) -> Optional[learning_curves.Curves]:

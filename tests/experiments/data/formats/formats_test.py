@@ -252,6 +252,15 @@ def test_parquet_is_the_population_of_the_csv(of_csv, tmp_path):
   assert own_data.same(of_csv, own_data.load_rows(path))
 
 
+def test_parquet_with_a_column_twice_is_refused(tmp_path):
+  path = tmp_path / 'data.parquet'
+  for name in ('aaaa', 'AAAA'):
+    _write_parquet(path, 'SELECT i AS aaaa, i AS bbbb, i % 2 AS y FROM range(60) t(i)')
+    path.write_bytes(path.read_bytes().replace(b'bbbb', name.encode()))
+    with pytest.raises(problems.DataError, match='two columns are called .*aaaa'):
+      own_data.load(path, num_clients=5, label_column='y')
+
+
 @pytest.mark.parametrize(
   ('who', 'x', 'message'),
   [

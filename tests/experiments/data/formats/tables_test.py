@@ -151,6 +151,15 @@ def test_what_duckdb_would_pass_over_is_refused_or_read(tmp_path):
     assert sum(map(len, clients.values())) + len(tested) == 4001
 
 
+def test_spaces_beside_quotes_make_no_client_two(tmp_path):
+  path = tmp_path / 'data.csv'
+  number = 2 * 8192  # More than are read before others read the rest.
+  rows = ''.join(f'{i % 17}, "u{i % 10}",{i % 2}\n' for i in range(number))
+  path.write_text('x,who,bought\n' + rows)
+  found = own_data.load(path, client_column='who', label_column='bought')
+  assert len(found.clients.ids) <= 10
+
+
 def test_long_lines_and_many_columns_are_read(tmp_path):
   rows = [{'who': f'c{i % 9}', 'said': f'text {i}'} for i in range(200)]
   rows[150]['said'] = 'to be ' * 100_000
