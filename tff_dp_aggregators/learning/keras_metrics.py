@@ -102,7 +102,7 @@ def fitted(labels: Any, outputs: Any) -> Any:
 
 def _name_of(metric: Any) -> str:
   for found in (metric, *(getattr(metric, key, None) for key in ('name', '__name__'))):
-    if isinstance(found, str):
+    if isinstance(found, str) and found != '<lambda>':
       return found
   raise ValueError(
     f'the metric {metric!r} has no name; give metrics as a mapping of names to metrics.'

@@ -297,7 +297,10 @@ def train(
     ('run', run, options.RunOptions),
   ):
     if not isinstance(given, kind):
-      raise TypeError(f'{name} must be a learning.{kind.__name__}, got {given!r}.')
+      raise TypeError(
+        f'{name} must be a learning.{kind.__name__}, such as '
+        f'{name}=learning.{kind.__name__}(...); got {given!r}.'
+      )
   if not isinstance(test, options.Evaluation):
     test = options.Evaluation(test)
   mechanism, scale, nbafl = _mechanism(mechanism)
@@ -478,6 +481,10 @@ def _target(
   delta: float,
 ) -> Optional[mechanism_lib.Target]:
   """The one that was given, or that the mechanism knows of."""
+  if mechanism is None and given is not None:
+    raise ValueError(
+      f'target_epsilon={given} is of a mechanism, and there is none: leave it out.'
+    )
   if mechanism is None or mechanism.placement.is_simulation:
     return None  # No target is kept.
   known = mechanism.target
