@@ -175,7 +175,11 @@ def compiled(shape):
 
 
 @pytest.mark.parametrize(
-  'name', ['logistic', 'compiled', pytest.param('model', marks=pytest.mark.slow)]
+  'name',
+  [
+    'compiled',
+    *(pytest.param(each, marks=pytest.mark.slow) for each in ('logistic', 'model')),
+  ],
 )
 def test_side_by_side_is_as_one_by_one(name, tmp_path, monkeypatch):
   (tmp_path / 'their_weighted.py').write_text(_KERAS)

@@ -144,7 +144,9 @@ def _options(name, metric='accuracy'):
   )
 
 
-@pytest.mark.parametrize('name', ['logistic', 'mlp'])
+@pytest.mark.parametrize(
+  'name', ['logistic', pytest.param('mlp', marks=pytest.mark.slow)]
+)
 def test_models_learn_what_many_values_say(name, data, tmp_path):
   columns = ('city', 'age')
   found = own_data.load(
@@ -170,6 +172,7 @@ def test_models_learn_what_many_values_say(name, data, tmp_path):
   assert result.metrics['test_accuracy'] > 0.9
 
 
+@pytest.mark.slow
 def test_side_by_side_is_as_one_by_one(data, tmp_path):
   found = own_data.load(data, **EMBEDDED)
   model = making.make(_options('mlp'), found.shape, seed=1)

@@ -122,6 +122,7 @@ def here(data):
   return functools.cache(lambda name: _bits(_simulation(data, name=name)))
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize('name', _AGGREGATORS)
 def test_rounds_have_the_bits_of_those_of_this_process(client, data, here, name):
   with _cluster(client) as used:

@@ -56,9 +56,14 @@ def lines_of_bytes(data):
   return data.splitlines(keepends=True)
 
 
-def test_cut_at_any_byte_it_is_resumed_as_if_nothing_had_happened(path, whole, caplog):
+@pytest.mark.parametrize('step', [7, pytest.param(1, marks=pytest.mark.slow)])
+def test_cut_at_any_byte_it_is_resumed_as_if_nothing_had_happened(
+  path, whole, caplog, step
+):
   data = pathlib.Path(path).read_bytes()
-  for length in range(len(data) + 1):
+  ends = [match.start() for match in re.finditer(b'\n', data)]
+  near_ends = {end + offset for end in ends for offset in (0, 1)}
+  for length in sorted({*range(0, len(data) + 1, step), *near_ends, len(data)}):
     ledgers.put(path, data[:length])
     complete = data[:length].count(b'\n')
     prefix = b''.join(lines_of_bytes(data)[:complete])
