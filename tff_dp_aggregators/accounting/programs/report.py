@@ -402,7 +402,8 @@ def main(values: flags.FlagValues) -> int:
     built = build(values)
     text = rendering.render(built, values.format, _learned(values))
     for _, run in model.runs(built):
-      planned = ((run['participation'] or {}).get('source') or {}).get('planned') or {}
+      source = (run.get('participation') or {}).get('source') or {}
+      planned = source.get('planned') or {}
       if planned.get('broken'):
         print(
           'warning: the log does not keep the planned limits: '
