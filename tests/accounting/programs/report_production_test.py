@@ -381,7 +381,7 @@ def test_the_planned_strategy_is_accounted_for_what_the_log_shows(
   assert same['guarantee']['epsilon'] == report['guarantee']['epsilon']
   (warning,) = report['warnings']
   assert '10 apart, were not kept: 1 of 11 clients' in warning
-  told = reporting.execute(of_file, *arguments).stderr
+  told = reporting.execute(f'--mechanism={name}', *flags, *arguments).stderr
   assert told.startswith('warning: the log does not keep the planned limits: 1 of 11')
   occurred = report['participation']['source']['occurred']
   assert 0 < occurred['epsilon'] <= report['guarantee']['epsilon']
