@@ -62,7 +62,7 @@ from tff_dp_aggregators import strategies
 from tff_dp_aggregators.learning import runtime
 from tff_dp_aggregators.noise import files as files_lib
 from tff_dp_aggregators.noise import streaming
-from tff_dp_aggregators.noise.streaming import KINDS
+from tff_dp_aggregators.noise.options import STORAGES
 from tff_dp_aggregators.noise.streaming import interpret
 
 _ROUNDS = 2048
@@ -349,7 +349,7 @@ def _storages(case: Case, num_elements: int, which: str) -> dict[str, float]:
 
 def main(num_elements: int, which: str, only: str) -> None:
   """Prints the limits, a line for TFF's tree, and one a mechanism and storage."""
-  choices = ['auto', 'all', *KINDS]
+  choices = ['auto', 'all', *STORAGES]
   if which not in choices:
     sys.exit(f'error: --storage={which} is none of {", ".join(choices)}.')
   limits = _limits(num_elements)

@@ -1,7 +1,7 @@
 """A mistyped flag is answered at once, by every program, with exit code 2.
 
 How fast that is depends on the machine and on what else it does; what makes it slow
-does not: the modules that were loaded by then.
+does not: the modules that were loaded by then. And what benchmarks import is there.
 """
 
 import os
@@ -64,3 +64,16 @@ def test_a_mistyped_flag_is_answered_before_anything_slow_is_loaded(name):
 
 def test_benchmarks_are_found():
   assert 'benchmarks.noise_round' in BENCHMARKS
+
+
+def test_what_benchmarks_import_is_there():
+  program = (
+    'import importlib, sys\nfor name in sys.argv[1:]: importlib.import_module(name)'
+  )
+  subprocess.run(
+    [sys.executable, '-c', program, *BENCHMARKS],
+    cwd=ROOT,
+    env={**os.environ, 'PYTHONPATH': str(ROOT)},
+    check=True,
+    timeout=120,
+  )
