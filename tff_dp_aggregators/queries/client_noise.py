@@ -83,7 +83,7 @@ class ClientNoiseState(NamedTuple):
     )
 
 
-class ClientNoiseSumQuery(matrix_mechanism.GridSumQuery):
+class ClientNoiseSumQuery(participations_lib.IndependentNoiseQuery):
   """What queries have in common whose records get noise where they are made.
 
   Concrete ones say what a round costs, and with which noise.
@@ -161,11 +161,6 @@ class ClientNoiseSumQuery(matrix_mechanism.GridSumQuery):
     return self._client_noise_multiplier > 0
 
   @property
-  def clip_norm(self) -> float:
-    """Bound of one record, in L2 norm, or in L1 norm for Laplace noise."""
-    return self._clip_norm
-
-  @property
   def client_noise_multiplier(self) -> float:
     """Scale of one client's noise over the clip norm."""
     return self._client_noise_multiplier
@@ -174,21 +169,6 @@ class ClientNoiseSumQuery(matrix_mechanism.GridSumQuery):
   def server_noise_multiplier(self) -> float:
     """Standard deviation of the server's noise over the clip norm."""
     return self._server_noise_multiplier
-
-  @property
-  def participation(self) -> strategies.Participation:
-    """What the privacy analysis assumes of clients."""
-    return self._participations.limits
-
-  @property
-  def generator(self) -> str:
-    """What random words the noise is made of: 'chacha20' or 'philox'."""
-    return self._rows.generator
-
-  @property
-  def seed_identity(self) -> str:
-    """'secret', or which seed and stream the noise is of: 'seed 7, stream 0'."""
-    return self._rows.seed_identity
 
   def run_event(self) -> dp_accounting.DpEvent:
     """The event of all rounds together, for a client who is in as many as it may."""

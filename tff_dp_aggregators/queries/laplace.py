@@ -41,7 +41,7 @@ class LaplaceState(NamedTuple):
     )
 
 
-class LaplaceSumQuery(matrix_mechanism.GridSumQuery):
+class LaplaceSumQuery(participations_lib.IndependentNoiseQuery):
   """Clips records in L1 norm, sums them and adds independent Laplace noise.
 
   A round is epsilon-private with epsilon = 1 / `noise_multiplier` (Dwork et al. 2006,
@@ -101,29 +101,9 @@ class LaplaceSumQuery(matrix_mechanism.GridSumQuery):
     self._rows = rows.LaplaceRows(record_specs, given.seed, given.generator)
 
   @property
-  def clip_norm(self) -> float:
-    """L1 bound of one record."""
-    return self._clip_norm
-
-  @property
   def noise_multiplier(self) -> float:
     """Scale of the noise over the clip norm."""
     return self._noise_multiplier
-
-  @property
-  def participation(self) -> strategies.Participation:
-    """What the privacy analysis assumes of clients."""
-    return self._participations.limits
-
-  @property
-  def generator(self) -> str:
-    """What random words the noise is made of: 'chacha20' or 'philox'."""
-    return self._rows.generator
-
-  @property
-  def seed_identity(self) -> str:
-    """'secret', or which seed and stream the noise is of: 'seed 7, stream 0'."""
-    return self._rows.seed_identity
 
   def run_event(self) -> dp_accounting.DpEvent:
     """The event of all rounds together, for a client who is in as many as it may."""
