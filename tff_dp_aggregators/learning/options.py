@@ -113,37 +113,42 @@ class Server:
   not_private_signal_to_noise: bool = False
 
 
-# Other names that fields are looked for by.
-_ALSO = {
-  'local_epochs': 'epochs',
-  'client_optimizer': 'optimizer',
-  'client_learning_rate_fn': 'learning_rate_fn',
-  'test_data': 'data',
-  'test_metrics': 'metrics',
-  'evaluate_every': 'every',
+# Fields that were arguments of `train` under another name.
+_RENAMED = {
+  'local_epochs': ('local', 'epochs'),
+  'client_optimizer': ('local', 'optimizer'),
+  'client_learning_rate_fn': ('local', 'learning_rate_fn'),
+  'server_optimizer': ('server', 'optimizer'),
+  'test_data': ('test', 'data'),
+  'test_metrics': ('test', 'metrics'),
+  'evaluate_every': ('test', 'every'),
 }
 
 
 def refuse_arguments(names: Iterable[str]) -> None:
   """Raises TypeError for what is no argument of `train`, and says where it belongs."""
-  places = {
+  classes = {
     'local': ClientTraining,
     'server': Server,
     'test': Evaluation,
     'run': RunOptions,
   }
+  places = {
+    field.name: (argument, field.name)
+    for argument, each in classes.items()
+    for field in dataclasses.fields(each)
+  }
   for name in names:
-    field = 'optimizer' if name == 'server_optimizer' else _ALSO.get(name, name)
-    for argument, place in places.items():
-      fields = {each.name for each in dataclasses.fields(place)}
-      if field in fields and (argument, name) != ('local', 'server_optimizer'):
-        raise TypeError(
-          f'train has no argument {name!r}; it is a field: '
-          f'{argument}=learning.{place.__name__}({field}=...).'
-        )
+    where = _RENAMED.get(name) or places.get(name)
+    if where is None:
+      raise TypeError(
+        f'train has no argument {name!r}; what belongs together is in local, server, '
+        'test and run: see help(learning.train).'
+      )
+    argument, field = where
     raise TypeError(
-      f'train has no argument {name!r}; what belongs together is in local, server, '
-      'test and run: see help(learning.train).'
+      f'train has no argument {name!r}; it is a field: '
+      f'{argument}=learning.{classes[argument].__name__}({field}=...).'
     )
 
 
