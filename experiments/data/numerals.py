@@ -74,7 +74,7 @@ class Numerals:
   def remark(self, text: str) -> Optional[str]:
     """What is to be said of a text that would be a number, were it said how.
 
-    Returns A sentence that names flags; `None` if it is no number in any way.
+    Returns a sentence that names flags; `None` if it is no number in any way.
     """
     text = text.strip()
     as_said = _pattern(self.decimal or '.', self.thousands or '')

@@ -43,7 +43,7 @@ class CountZeroWeights(tff.aggregators.WeightedAggregationFactory):
   def create(self, value_type: Any, weight_type: Any) -> Any:
     """Creates the process.
 
-    Returns A process with the result of the inner one, and in its measurement
+    Returns a process with the result of the inner one, and in its measurement
     `nonfinite_count` the clients of weight zero as well.
     """
     factory.check_value_type(value_type)

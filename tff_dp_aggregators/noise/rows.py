@@ -185,7 +185,7 @@ def gaussians_of_words(words: tf.Tensor, more: Callable[[], tf.Tensor]) -> tf.Te
   `words`: uint32 of shape [4 n], first those of all radii.
   `more`: Returns other words, uint32 of shape [n]; called if they matter.
 
-  Returns A float64 tensor of shape [2 n], first every x, then every y.
+  Returns a float64 tensor of shape [2 n], first every x, then every y.
   """
   pairs = tf.bitcast(tf.reshape(words, [2, -1, 2]), tf.uint64)
   signed = tf.cast(tf.bitcast(pairs[0], tf.int64), tf.float64)
@@ -204,7 +204,7 @@ def box_muller(radii: tf.Tensor, lower: tf.Tensor, angles: tf.Tensor) -> tf.Tens
   `lower`: uint32 of shape [n]: the next 32 bits of u.
   `angles`: uint64 of shape [n]: the bits of v.
 
-  Returns A float64 tensor of shape [2 n], first every x, then every y.
+  Returns a float64 tensor of shape [2 n], first every x, then every y.
   """
   radius = tf.sqrt(-2.0 * _log_uniform(radii, lower))
   # As signed numbers the same angles are in [-pi, pi).

@@ -333,9 +333,10 @@ def optimize(
 ) -> BandedToeplitz:
   """The banded Toeplitz strategy with the smallest error, with columns of norm 1.
 
-  Minimises `rmse` or `max_error` (arXiv:2405.15913) by SciPy's L-BFGS-B. The problem is
-  not convex and what is found is a local minimum, from the square root of the prefix
-  sums; for a single participation, it was always the same from random starts.
+  Minimises `rmse` or `max_error` (arXiv:2405.15913) by L-BFGS, SciPy's
+  with bounds where bands of several participations overlap. The problem is not convex
+  and what is found is a local minimum, from the square root of the prefix sums; for a
+  single participation, it was always the same from random starts.
 
   Where bands of several participations overlap, the coefficients are kept
   non-negative, and non-increasing from index `min_separation` on, so that the

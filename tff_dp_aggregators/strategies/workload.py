@@ -220,7 +220,7 @@ def check(num_rounds: int, workload: WorkloadLike) -> Union[Workload, np.ndarray
   `workload`: A `Workload`, or a lower-triangular array of shape [n, n] whose rows are
     linear queries over rounds, or None.
 
-  Returns A `Workload`, or a float64 array of shape [n, n].
+  Returns a `Workload`, or a float64 array of shape [n, n].
   """
   if workload is None:
     return Workload(num_rounds)
