@@ -1,8 +1,9 @@
 """Programs that simulate private federated learning.
 
-They are the commands `tff-dp-simulate` and so on. `python -m experiments.simulate` runs
-from the repository's root as well. Where the package is installed, this folder is
-`tff_dp_aggregators.experiments`, so imports in here are relative.
+They are the commands `tff-dp-simulate` and so on. The package has this folder as
+`tff_dp_aggregators.experiments`, through a link in a checkout; `python -m
+experiments.simulate` runs from the repository's root as well. So imports in here are
+relative.
 """
 
 import os

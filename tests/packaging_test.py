@@ -141,14 +141,14 @@ class TestMetadata:
     (version,) = re.findall(r'^version: (.*)$', citation, re.MULTILINE)
     assert version == tff_dp_aggregators.__version__
 
-  def test_version_is_read_without_importing_the_package(self):
+  def test_setup_needs_nothing_that_it_is_to_install(self):
+    # Without site-packages there is not even setuptools.
     code = (
-      'import runpy, sys, unittest.mock, setuptools\n'
-      'with unittest.mock.patch.object(setuptools, "setup"):\n'
-      '  runpy.run_path("setup.py")\n'
-      'sys.exit("tff_dp_aggregators" in sys.modules)\n'
+      'import runpy, sys, types, unittest.mock\n'
+      'sys.modules["setuptools"] = unittest.mock.MagicMock()\n'
+      'runpy.run_path("setup.py")\n'
     )
-    subprocess.run([sys.executable, '-c', code], cwd=ROOT, check=True)
+    subprocess.run([sys.executable, '-S', '-c', code], cwd=ROOT, check=True)
 
   def test_packages_of_a_checkout_are_the_layers(self):
     packages = set(_metadata()['packages'])
@@ -190,7 +190,6 @@ class TestMetadata:
     for name in ('probe.j2', 'probe.json'):
       (templates / name).write_text('{}', encoding='utf-8')
     published = source / 'experiments' / 'published'
-    published.mkdir(exist_ok=True)
     for name in ('probe.flags', 'probe.md', 'probe.json'):
       (published / name).write_text('{}', encoding='utf-8')
     expected = {
@@ -230,7 +229,12 @@ class TestMetadata:
     expected += f' (commit {commit}{", with uncommitted changes" * modified})'
     for tree in (source, unpacked):
       assert _version_of_wheel(tree, tmp_path / f'of_{tree.name}') == expected
-    assert not list(source.glob('tff_dp_aggregators/**/commit.json'))
+    # It says nothing of sources that are in no checkout any more.
+    for made in ('.git', 'build'):
+      shutil.rmtree(source / made)
+    assert _version_of_wheel(source, tmp_path / 'later') == (
+      tff_dp_aggregators.__version__
+    )
 
   def test_installed_simulations_and_other_peoples_experiments_go_together(
     self, tmp_path
@@ -261,9 +265,7 @@ class TestMetadata:
     text = said_by('tff_dp_aggregators.experiments.simulate')
     assert 'tff-dp-simulate --mechanism' in text
 
-  def test_an_editable_installation_is_a_path_with_commands_of_the_checkout(
-    self, tmp_path
-  ):
+  def test_an_editable_installation_is_a_path_with_the_same_commands(self, tmp_path):
     source = _copy_of_the_source(tmp_path / 'source')
     # As installers do that ask for metadata first.
     build = (
@@ -278,7 +280,8 @@ class TestMetadata:
       assert [pathlib.Path(name).suffix for name in names] == ['.pth']
       assert archive.read(names[0]).decode().strip() == str(source)
       (name,) = (n for n in archive.namelist() if n.endswith('/entry_points.txt'))
-      assert 'tff-dp-simulate = experiments.simulate:run' in archive.read(name).decode()
+      command = 'tff-dp-simulate = tff_dp_aggregators.experiments.simulate:run'
+      assert command in archive.read(name).decode()
 
   def test_a_clone_named_like_the_package_does_not_shadow_it(self, tmp_path):
     clone = _copy_of_the_source(tmp_path / 'tff_dp_aggregators')
@@ -306,9 +309,12 @@ class TestMetadata:
 def _copy_of_the_source(folder):
   for name in ('tff_dp_aggregators', 'experiments'):
     shutil.copytree(
-      ROOT / name, folder / name, ignore=shutil.ignore_patterns('__pycache__')
+      ROOT / name,
+      folder / name,
+      symlinks=True,
+      ignore=shutil.ignore_patterns('__pycache__', 'commit.json'),
     )
-  for name in ('LICENSE', 'pyproject.toml', 'setup.py'):
+  for name in ('LICENSE', 'README.md', 'pyproject.toml', 'setup.py'):
     shutil.copy(ROOT / name, folder)
   return folder
 

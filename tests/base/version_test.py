@@ -223,34 +223,44 @@ def test_a_copy_elsewhere_tells_its_version_alone(tmp_path):
 
 class TestRecord:
   @pytest.fixture
-  def built(self, tmp_path):
-    target = tmp_path / 'site-packages' / 'tff_dp_aggregators'
-    (target / 'base').mkdir(parents=True)
-    return target
+  def record(self, package, tmp_path):
+    """Records the commit in a package and returns a copy of it, as it is installed."""
+    (package / 'base').mkdir()
 
-  def test_what_is_built_from_a_checkout_has_its_commit(self, package, built):
+    def build():
+      version.record(package)
+      target = tmp_path / 'site-packages' / 'tff_dp_aggregators'
+      shutil.copytree(package, target, dirs_exist_ok=True)
+      return target
+
+    return build
+
+  def test_what_is_built_from_a_checkout_has_its_commit(self, package, record):
     commit = commit_all(package.parent)
-    version.record(package, built)
-    assert version._recorded(built) == (commit, False)
+    assert version._recorded(record()) == (commit, False)
     (package / 'code.py').write_text('x = 2\n')
-    version.record(package, built)
-    assert version._recorded(built) == (commit, True)
+    assert version._recorded(record()) == (commit, True)
 
-  def test_what_is_built_elsewhere_has_none(self, package, built):
-    version.record(package, built)
-    assert not list((built / 'base').iterdir())
-    assert version._recorded(built) == (None, None)
+  def test_what_is_built_elsewhere_has_none(self, package, record):
+    (package / 'base' / 'commit.json').write_text('{"commit": "a", "modified": false}')
+    assert version._recorded(record()) == (None, None)
 
-  def test_it_counts_where_the_package_is_installed_alone(self, package, built):
+  def test_what_is_built_from_an_sdist_has_that_of_the_checkout(self, package, record):
+    (package / 'base' / 'commit.json').write_text('{"commit": "a", "modified": false}')
+    (package.parent / 'PKG-INFO').touch()
+    assert version._recorded(record()) == ('a', False)
+
+  def test_it_counts_where_the_package_is_installed_alone(self, package, record):
     commit_all(package.parent)
-    version.record(package, built)
+    built = record()
     (built.parent / 'setup.py').write_text(SETUP)
     assert version._recorded(built) == (None, None)
 
   @pytest.mark.parametrize('text', ['', '{', '[]', '{}', '{"commit": "a"}', '7'])
-  def test_a_broken_one_is_none(self, built, text):
-    (built / 'base' / 'commit.json').write_text(text)
-    assert version._recorded(built) == (None, None)
+  def test_a_broken_one_is_none(self, tmp_path, text):
+    (tmp_path / 'package' / 'base').mkdir(parents=True)
+    (tmp_path / 'package' / 'base' / 'commit.json').write_text(text)
+    assert version._recorded(tmp_path / 'package') == (None, None)
 
 
 def test_the_checksum_follows_every_module(tmp_path, monkeypatch):

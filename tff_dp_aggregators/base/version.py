@@ -83,15 +83,19 @@ def checksum() -> str:
   return digest.hexdigest()[:12]
 
 
-def record(source: pathlib.Path, target: pathlib.Path) -> None:
-  """Leaves the commit of one package folder in another, which was built from it.
+def record(package: pathlib.Path) -> None:
+  """Leaves the commit of a checkout's package in it, for what is built from there.
 
-  Does nothing if `source` has no commit of its own.
+  What `_recorded` finds once it is installed. Removes that of an earlier build where
+  there is no commit, but not from an unpacked sdist, which has it from the checkout.
   """
-  commit, modified = commit_of(source)
+  commit, modified = commit_of(package)
+  path = package / _RECORD
   if commit is not None:
-    text = json.dumps({'commit': commit, 'modified': modified})
-    (target / _RECORD).write_text(text + '\n', encoding='utf-8')
+    text = json.dumps({'commit': commit, 'modified': modified}) + '\n'
+    path.write_text(text, encoding='utf-8')
+  elif not (package.parent / 'PKG-INFO').exists():
+    path.unlink(missing_ok=True)
 
 
 def _recorded(package: pathlib.Path) -> tuple[Optional[str], Optional[bool]]:
