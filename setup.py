@@ -94,7 +94,7 @@ setuptools.setup(
     'console_scripts': [
       *(
         f'tff-dp-{name} = {_PACKAGE}.experiments.{name}:run'
-        for name in ('compare', 'plot', 'predict', 'simulate')
+        for name in ('audit', 'compare', 'plot', 'predict', 'simulate')
       ),
       *(
         f'tff-dp-{name} = {_PACKAGE}.accounting.programs.{name}:run'

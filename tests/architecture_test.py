@@ -20,7 +20,12 @@ PICTURE = (ROOT / 'docs' / 'architecture' / 'layers.svg').read_text(encoding='ut
 HOP = re.compile(r'^\| `(\S+\.py)` \| `([\w.]+)` \|', re.MULTILINE)
 HOPS = list(dict.fromkeys(HOP.findall(TEXT)))
 PACKAGE = 'tff_dp_aggregators'
-LAYERS = sorted(path.parent.name for path in (ROOT / PACKAGE).glob('*/__init__.py'))
+# Without the link to experiments/.
+LAYERS = sorted(
+  path.parent.name
+  for path in (ROOT / PACKAGE).glob('*/__init__.py')
+  if not path.parent.is_symlink()
+)
 
 
 def path_of(name):

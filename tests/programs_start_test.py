@@ -14,6 +14,7 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 ACCOUNTING = ('participation', 'plan', 'report')
 PROGRAMS = [
+  'experiments.audit',
   'experiments.compare',
   'experiments.plot',
   'experiments.predict',

@@ -71,6 +71,8 @@ class Api:
 
   def _read(self, package: griffe.Module) -> None:
     self.package = package
+    # The link to experiments/, whose programs have pages of their own.
+    package.members.pop('experiments', None)
     self.modules = list(_modules(package))
     # All that is defined in the package, by path. Not found through members: a
     # function of a package may have the name of the module that defines it.

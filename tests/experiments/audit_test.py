@@ -1,0 +1,63 @@
+"""The program that audits noise: its table, its exit codes, and what it refuses."""
+
+import pytest
+
+from experiments import audit
+from experiments import simulate
+from tests import executing
+from tff_dp_aggregators.queries import grid
+
+PLAN = (
+  '--mechanism=banded',
+  '--num_rounds=12',
+  '--min_separation=4',
+  '--noise_multiplier=2',
+  '--target_delta=1e-6',
+  '--runtime=simulation',
+)
+
+
+def test_a_plan_is_audited_and_less_noise_ends_with_1(monkeypatch):
+  result = executing.execute(audit, *PLAN)
+  assert result.returncode == 0, result.stderr
+  row = 'all   simulation  12      1.1547   1.1547  exact'
+  assert row in result.stdout
+  assert 'Epsilon at delta = 1e-06, read: 4.15182' in result.stdout
+  real = grid.add_noise
+  monkeypatch.setattr(
+    grid, 'add_noise', lambda sums, unit, stddev: real(sums, unit, stddev / 2)
+  )
+  result = executing.execute(audit, *PLAN)
+  assert result.returncode == 1
+  assert 'FAILED: all weights, run by simulation: ' in result.stdout
+
+
+def test_a_run_is_audited(tmp_path):
+  run_dir = tmp_path / 'run'
+  made = executing.execute(
+    simulate, '--num_rounds=4', '--mechanism=tree', f'--run_dir={run_dir}'
+  )
+  assert made.returncode == 0, made.stderr
+  result = executing.execute(audit, f'--run_dir={run_dir}', '--first_rounds=3')
+  assert result.returncode == 0, result.stderr
+  assert [line.split()[:3] for line in result.stdout.splitlines()[2:4]] == [
+    ['all', 'tff', '3'],
+    ['all', 'simulation', '3'],
+  ]
+
+
+@pytest.mark.parametrize(
+  'arguments, named',
+  [
+    (('--run_dir=nowhere',), 'nowhere'),
+    (('--run_dir=nowhere', '--mechanism=tree'), '--mechanism'),
+    ((), '--target_delta'),
+    ((*PLAN, '--first_rounds=13'), 'first_rounds'),
+    ((*PLAN, '--storage=cloud'), '--storage'),
+    (('--mechanism=laplace', *PLAN[1:]), 'laplace'),
+  ],
+)
+def test_what_cannot_be_audited_is_refused(arguments, named):
+  result = executing.execute(audit, *arguments)
+  assert result.returncode == 2
+  assert named in result.stderr

@@ -1,0 +1,192 @@
+"""The audit reads the noise of the code that runs, and notices what is wrong with it.
+
+Claims:
+
+* Every kind of strategy, storage and runtime, parts, adaptive clipping and sampled
+  mechanisms have the noise that is accounted for.
+* The matrix that is read is that of the strategy, also in units of the clip norm.
+* Mutations of the code that make the noise less, or not what is claimed, are noticed.
+"""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tff_dp_aggregators import accounting
+from tff_dp_aggregators import noise
+from tff_dp_aggregators import sampling
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting import noises
+from tff_dp_aggregators.learning import audit
+from tff_dp_aggregators.noise import rows as rows_lib
+from tff_dp_aggregators.noise import streaming
+from tff_dp_aggregators.queries import grid
+from tff_dp_aggregators.strategies import banded
+from tff_dp_aggregators.strategies import registry
+
+LIMITS = strategies.Participation(num_rounds=24, min_separation=8)
+
+
+def _mechanism(kind='banded', **options):
+  return accounting.Mechanism(kind, LIMITS, noise_multiplier=2.0, **options)
+
+
+def _audit(mechanism, runtime='simulation', **options):
+  return audit.audit(mechanism, runtimes=[runtime], **options)
+
+
+@pytest.mark.parametrize('kind', registry.KINDS)
+def test_the_noise_of_every_kind_is_that_of_its_strategy(kind):
+  mechanism = _mechanism(kind)
+  for storage in ('state', 'redraw', 'files'):
+    if kind == 'tree' and storage == 'redraw':
+      continue  # Not offered.
+    (reading,) = _audit(mechanism, storage=storage, clip_norm=0.25)
+    assert reading.why is None
+    assert reading.differs < 1e-6
+    assert reading.found <= mechanism.effective_noise_multiplier * 1.2
+
+
+@pytest.mark.parametrize('storage', ['auto', 'files'])
+@pytest.mark.parametrize('kind', ['tree', 'banded'])
+def test_tffs_runtime_has_the_same_noise(kind, storage):
+  (reading,) = _audit(_mechanism(kind), 'tff', storage=storage)
+  assert reading.ok
+  assert reading.differs < 1e-6
+
+
+def test_where_patterns_can_be_enumerated_the_number_is_exact():
+  (reading,) = _audit(_mechanism('banded'))
+  assert reading.exact
+  assert reading.found == pytest.approx(2 / np.sqrt(3), rel=1e-6)
+  (first,) = _audit(_mechanism('banded'), first_rounds=8)
+  assert first.matrix.shape == (8, 8)
+  np.testing.assert_allclose(first.matrix, reading.matrix[:8, :8], atol=1e-6)
+
+
+def test_parts_have_noise_of_their_own():
+  parts = (
+    accounting.JointPart('body', '0', _mechanism('tree'), 0.3),
+    accounting.JointPart('head', '1', _mechanism('banded'), 2.0),
+  )
+  readings = _audit(accounting.JointMechanism(parts))
+  assert [each.part for each in readings] == ['body', 'head']
+  assert all(each.ok and each.differs < 1e-6 for each in readings)
+
+
+def test_noise_of_counts_makes_that_of_adaptive_clipping_more():
+  (reading,) = _audit(_mechanism('banded', clipped_count_stddev=3.0))
+  assert reading.ok
+  assert reading.differs < 1e-6
+  assert reading.found > reading.claimed
+
+
+@pytest.mark.parametrize(
+  'kind, schema',
+  [
+    ('gaussian', sampling.PoissonSampling(24, 0.1)),
+    ('banded', sampling.PoissonSampling(24, 0.1, num_groups=6)),
+    ('blt', sampling.BallsInBins(24, 8)),
+  ],
+)
+def test_of_sampled_mechanisms_the_covariance_is_the_claim(monkeypatch, kind, schema):
+  mechanism = accounting.Mechanism(kind, schema, noise_multiplier=2.0)
+  (reading,) = _audit(mechanism)
+  assert reading.ok
+  assert reading.is_sampled
+  _of_less_correlated_noise(monkeypatch)
+  (reading,) = _audit(mechanism)
+  assert reading.ok == (kind == 'gaussian')  # Whose noise has no past.
+
+
+def test_only_gaussian_noise_of_the_server_is_read():
+  with pytest.raises(ValueError, match='laplace'):
+    _audit(_mechanism('laplace'))
+  with pytest.raises(ValueError, match='local'):
+    _audit(_mechanism('gaussian', noise_site=noises.LOCAL.name))
+  with pytest.raises(ValueError, match='first_rounds'):
+    _audit(_mechanism(), first_rounds=25)
+  with pytest.raises(ValueError, match='seed'):
+    _audit(_mechanism(), seed=noise.Seed(1))
+
+
+def _of_less_noise(monkeypatch):
+  real = grid.add_noise
+  monkeypatch.setattr(
+    grid, 'add_noise', lambda sums, unit, stddev: real(sums, unit, 0.99 * stddev)
+  )
+
+
+def _of_a_tensor_without_noise(monkeypatch):
+  real = grid.add_noise
+
+  def add(sums, unit, stddev):
+    first, *others = unit
+    return real(sums, type(unit)([tf.zeros_like(first), *others]), stddev)
+
+  monkeypatch.setattr(grid, 'add_noise', add)
+
+
+def _of_tensors_with_the_same_noise(monkeypatch):
+  real = grid.add_noise
+
+  def add(sums, unit, stddev):
+    first, second, *others = unit
+    second = tf.concat([first, second[-1:]], axis=0)
+    return real(sums, type(unit)([first, second, *others]), stddev)
+
+  monkeypatch.setattr(grid, 'add_noise', add)
+
+
+def _of_rounds_with_the_same_rows(monkeypatch):
+  real = streaming.CarriedNoise.next
+
+  def following(self, state):
+    noised, after = real(self, state._replace(round=state.round // 2 * 2))
+    return noised, after._replace(round=state.round + 1)
+
+  monkeypatch.setattr(streaming.CarriedNoise, 'next', following)
+
+
+def _of_less_correlated_noise(monkeypatch):
+  real = streaming.CarriedNoise.next
+
+  def following(self, state):
+    forgotten = tf.nest.map_structure(tf.zeros_like, state.buffers)
+    return real(self, state._replace(buffers=forgotten))
+
+  monkeypatch.setattr(streaming.CarriedNoise, 'next', following)
+
+
+def _of_a_larger_sensitivity(monkeypatch):
+  # As if every client were in half as many rounds as it may be.
+  monkeypatch.setattr(banded.Banded, 'sensitivity', lambda *unused: np.sqrt(1.5))
+
+
+@pytest.mark.parametrize(
+  'mutate',
+  [
+    _of_less_noise,
+    _of_a_tensor_without_noise,
+    _of_tensors_with_the_same_noise,
+    _of_rounds_with_the_same_rows,
+    _of_a_larger_sensitivity,
+  ],
+)
+def test_a_mistake_is_noticed(monkeypatch, mutate):
+  mechanism = _mechanism('banded')
+  assert _audit(mechanism, storage='state')[0].ok
+  mutate(monkeypatch)
+  (reading,) = _audit(mechanism, storage='state')
+  assert not reading.ok
+  assert 'all weights, run by simulation: ' in reading.why
+
+
+def test_a_key_that_serves_two_parts_is_noticed(monkeypatch):
+  monkeypatch.setattr(
+    rows_lib.GaussianRows, 'new_key', lambda self: tf.constant([1, 2, 3, 4], tf.int64)
+  )
+  parts = [
+    accounting.JointPart(name, name, _mechanism('gaussian'), 1.0) for name in 'ab'
+  ]
+  assert not any(each.ok for each in _audit(accounting.JointMechanism(tuple(parts))))

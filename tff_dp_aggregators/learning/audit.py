@@ -1,0 +1,376 @@
+"""Reads from the code that runs the matrix that its noise is made with.
+
+A mechanism's noise is D z, with z iid Gaussian, and what is claimed of it follows from
+its strategy C. Here the claim is not asked: the mean is run, in TFF's runtime or as
+packed simulation runs it, for all its rounds, with one client who sends zeros, so that
+it releases its noise and nothing else. The rows of z are a function of the key, which
+is in the state (`noise.GaussianRows`); they are drawn again, and D is what the released
+numbers are made of them by: a least-squares problem with more entries than rows of z,
+whose residual is the noise that no row explains. Two tensors with the same noise, one
+without any, a key that serves twice, a restart that is forgotten and a storage that
+loses the past all show in the residual or in the matrix.
+
+With Sigma = D D^T, and u the contributions of one client in units of the clip norm, the
+rounds together are a Gaussian mechanism with mu^2 = max u^T Sigma^-1 u over the
+patterns that the limits allow. Its square root is the sensitivity of the matrix C' with
+C'^T C' = Sigma^-1, and is computed as that of any matrix (`strategies.Dense`): exact
+where patterns can be enumerated, an upper bound otherwise.
+
+It audits how noise follows from the key. That rows of different keys and rounds are
+independent and Gaussian is claimed by tests of `noise`; that clients' contributions
+are clipped, by those of `queries`.
+"""
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Callable, Optional
+
+import numpy as np
+import scipy.linalg
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_dp_aggregators import accounting
+from tff_dp_aggregators import aggregators
+from tff_dp_aggregators import noise
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting import joint_mechanism
+from tff_dp_aggregators.accounting import noises
+from tff_dp_aggregators.aggregators import factory as factory_lib
+from tff_dp_aggregators.base import checks
+from tff_dp_aggregators.learning import runtime as runtime_lib
+from tff_dp_aggregators.strategies import sensitivity
+
+# What runs a mechanism, and where it keeps the past of the noise.
+_STORAGES = {'tff': 'auto', 'simulation': 'in_process'}
+RUNTIMES = tuple(_STORAGES)
+# Of float32 records; relative to the largest entry of the noise, and to sensitivities.
+_TOLERANCE = 1e-5
+# Entries of C' below this, relative to the largest, are rounding.
+_ROUNDING = 3e-7
+# Rows of z besides one for each round, which trees may use.
+_MORE_ROWS = 64
+# So slow a change of the clip norm is none.
+_NO_CHANGE = 1e-30
+_TENSORS = ((0, np.float32), (1, np.float32), (2, np.float64))
+
+
+@dataclasses.dataclass(frozen=True)
+class Reading:
+  """What was read of one part of a mechanism.
+
+  Attributes:
+    part: Name of the part; empty if the mechanism is that of all weights.
+    runtime: What ran it, one of `RUNTIMES`.
+    matrix: The noise matrix D in units of the clip norm, float64 of shape [rounds, rows
+      of z].
+    unexplained: Largest entry of the noise that no known row of z explains, or by which
+      two tensors differ in their matrices, relative to the largest entry.
+    keys_differ: Whether no two streams of noise have the same key, nor one a new key in
+      each round.
+    claimed: The effective noise multiplier that is accounted for.
+    found: That of the matrix, at least; 0 if some combination of rounds has no noise.
+    exact: Whether the worst pattern was found, and not a bound for it.
+    differs: Largest entry by which the covariance D D^T differs from that of the
+      mechanism's strategy, relative to its largest entry.
+    is_sampled: Whether the guarantee rests on sampling. What an accountant makes of
+      that follows from the strategy, so that the covariance must not differ; `claimed`
+      and `found` are those of one round.
+  """
+
+  part: str
+  runtime: str
+  matrix: np.ndarray
+  unexplained: float
+  keys_differ: bool
+  claimed: float
+  found: float
+  exact: bool
+  differs: float
+  is_sampled: bool
+
+  @property
+  def ok(self) -> bool:
+    """Whether the noise is all known, and hides at least what is claimed."""
+    return self.why is None
+
+  @property
+  def why(self) -> Optional[str]:
+    """What is wrong; `None` if nothing is."""
+    where = f'{self.part or "all weights"}, run by {self.runtime}'
+    if not self.keys_differ:
+      return f'{where}: keys of the noise serve twice, or change between rounds.'
+    if self.unexplained > _TOLERANCE:
+      return (
+        f'{where}: {self.unexplained:.1g} of the noise is not made of the rows of z '
+        'that its key has, or differs between tensors.'
+      )
+    if self.is_sampled and self.differs > _TOLERANCE:
+      return (
+        f"{where}: the noise is not that of the strategy, on which the accountant's "
+        f'number rests; covariances differ by {self.differs:.1g}.'
+      )
+    if self.found < self.claimed * (1 - _TOLERANCE):
+      return (
+        f'{where}: the effective noise multiplier is {self.found:.6g}, and '
+        f'{self.claimed:.6g} is claimed.'
+      )
+    return None
+
+
+def audit(
+  mechanism: joint_mechanism.AnyMechanism,
+  *,
+  runtimes: Sequence[str] = RUNTIMES,
+  first_rounds: Optional[int] = None,
+  clip_norm: float = 1.0,
+  **noise_options: Any,
+) -> tuple[Reading, ...]:
+  """Runs a mechanism's mean with nothing to add up, and reads its noise matrix.
+
+  Args:
+    mechanism: What is claimed: Gaussian noise that the server adds, of one mechanism or
+      of several parts.
+    runtimes: What runs it, of `RUNTIMES`.
+    first_rounds: How many of its rounds are run; `None` for all.
+    clip_norm: Of the mean; parts have their own.
+    **noise_options: Generator and storage, see `noise.Options`. The key is secret.
+      Without a storage each runtime has its own default.
+
+  Returns:
+    A reading for each part and runtime.
+
+  Raises:
+    TypeError: If an argument is not of its type.
+    ValueError: If one is out of range, or the noise is no Gaussian noise of the server.
+
+  Example:
+    >>> limits = strategies.Participation(num_rounds=8, min_separation=4)
+    >>> mechanism = accounting.Mechanism('banded', limits, noise_multiplier=2.0)
+    >>> (reading,) = audit(mechanism, runtimes=['simulation'], storage='state')
+    >>> reading.ok, round(reading.found, 4), round(reading.claimed, 4)
+    (True, 1.4142, 1.4142)
+  """
+  parts = _parts(mechanism, clip_norm)
+  if 'seed' in noise_options:
+    raise ValueError('seed does not go with an audit, whose noise is secret.')
+  for runtime in runtimes:
+    if runtime not in RUNTIMES:
+      raise ValueError(f'runtimes must be of {", ".join(RUNTIMES)}; got {runtime!r}.')
+  rounds = mechanism.limits.num_rounds
+  if first_rounds is not None:
+    checks.check_positive_int('first_rounds', first_rounds)
+    if first_rounds > rounds:
+      raise ValueError(
+        f'first_rounds must be at most {rounds}, the rounds of the mechanism; got '
+        f'{first_rounds}.'
+      )
+    rounds = first_rounds
+  size = len(parts) * (2 * mechanism.limits.num_rounds + _MORE_ROWS) * 5 // 4
+  specs = [tff.TensorType(dtype, [size + more]) for more, dtype in _TENSORS]
+  value_type = tff.to_type(specs * len(parts))
+  readings = []
+  for runtime in runtimes:
+    options = {'storage': _STORAGES[runtime], **noise_options}
+    made = {n: _factory(each, norm, options) for n, (each, norm) in parts.items()}
+    factory = next(iter(made.values()))
+    if isinstance(mechanism, accounting.JointMechanism):
+      factory = aggregators.joint(made, [n for n in parts for _ in _TENSORS])
+    released, keys = _RUN[runtime](factory, value_type, rounds)
+    known = sorted(set(keys[0]))
+    differ = all(sorted(each) == known for each in keys)
+    for number, (name, (each, norm)) in enumerate(parts.items()):
+      tensors = [
+        np.array([values[number * len(_TENSORS) + i] for values in released]) / norm
+        for i, _ in enumerate(_TENSORS)
+      ]
+      rows = noise.GaussianRows(
+        [tf.TensorSpec(spec.shape, spec.dtype) for spec in specs],
+        generator=noise_options.get('generator', 'auto'),
+      )
+      matrix, unexplained = _matrix(tensors, rows, sorted(set().union(*keys)))
+      found, exact = _effective_noise_multiplier(matrix, each, rounds)
+      readings.append(
+        Reading(
+          part=name,
+          runtime=runtime,
+          matrix=matrix,
+          unexplained=unexplained,
+          keys_differ=differ,
+          claimed=each.effective_noise_multiplier,
+          found=found,
+          exact=exact,
+          differs=_difference(matrix, each, rounds),
+          is_sampled=each.is_sampled,
+        )
+      )
+  return tuple(readings)
+
+
+def _parts(
+  mechanism: joint_mechanism.AnyMechanism, clip_norm: float
+) -> dict[str, tuple[accounting.Mechanism, float]]:
+  """The mechanism and clip norm of each part."""
+  if isinstance(mechanism, accounting.JointMechanism):
+    parts = {each.name: (each.mechanism, each.clip_norm) for each in mechanism.parts}
+  elif isinstance(mechanism, accounting.Mechanism):
+    parts = {'': (mechanism, clip_norm)}
+  else:
+    raise TypeError(
+      'mechanism must be an accounting.Mechanism or JointMechanism; got '
+      f'{type(mechanism).__name__}.'
+    )
+  for name, (each, _) in parts.items():
+    if not each.noise.is_gaussian or each.noise_site != noises.SERVER.name:
+      raise ValueError(
+        f'mechanism{" of part " + name if name else ""} has {each.noise.name} noise, '
+        f'made by {each.noise_site}; only Gaussian noise of the server can be read.'
+      )
+  return parts
+
+
+def _factory(
+  mechanism: accounting.Mechanism, clip_norm: float, noise_options: dict[str, Any]
+) -> aggregators.DPMeanFactory:
+  """What `from_mechanism` makes, also where clients are sampled, for none here are."""
+  numbers: dict[str, Any] = {
+    'noise_multiplier': mechanism.noise_multiplier,
+    'clients_per_round': 1.0,
+    **noise_options,
+  }
+  if mechanism.clipped_count_stddev is None:
+    return aggregators.from_strategy(
+      mechanism.strategy, mechanism.limits, clip_norm=clip_norm, **numbers
+    )
+  return aggregators.adaptive(
+    strategy=mechanism.strategy,
+    participation=mechanism.limits,
+    initial_clip_norm=clip_norm,
+    clipped_count_stddev=mechanism.clipped_count_stddev,
+    learning_rate=_NO_CHANGE,
+    **numbers,
+  )
+
+
+_Key = tuple[int, ...]
+# Released tensors, and keys of noise, of each round.
+_Run = tuple[list[list[np.ndarray]], list[list[_Key]]]
+
+
+def _run_in_tff(
+  factory: aggregators.DPMeanFactory, value_type: tff.Type, num_rounds: int
+) -> _Run:
+  """Runs the process that users of TFF's runtime have."""
+  process = factory.create(value_type)
+  zeros = [np.zeros(each.shape, each.dtype) for each in value_type]
+  with runtime_lib.local_runtime():
+    state = process.initialize()
+    released, keys = [], []
+    for _ in range(num_rounds):
+      output = process.next(state, [zeros])
+      keys.append(_keys(state))
+      state = output.state
+      released.append([np.asarray(each) for each in tf.nest.flatten(output.result)])
+  return released, keys
+
+
+def _run_as_simulated(
+  factory: aggregators.DPMeanFactory, value_type: tff.Type, num_rounds: int
+) -> _Run:
+  """Does what the server of packed simulation does in a round."""
+  mean = factory.mean_of(value_type)
+  counts = factory_lib.Counts(tf.constant(1), tf.constant(0))
+
+  @tf.function(autograph=False)
+  def release(query_state: Any) -> Any:
+    value, query_state, _, _ = mean.release(query_state, mean.no_sum(), counts)
+    return value, query_state
+
+  state = mean.initial_state().query
+  released, keys = [], []
+  for _ in range(num_rounds):
+    keys.append(_keys(state))
+    value, state = release(state)
+    released.append([each.numpy() for each in tf.nest.flatten(value)])
+  return released, keys
+
+
+_RUN: dict[str, Callable[..., _Run]] = {
+  'tff': _run_in_tff,
+  'simulation': _run_as_simulated,
+}
+
+
+def _keys(state: Any) -> list[_Key]:
+  """The keys of noise in a state."""
+  found = []
+  if hasattr(state, '_fields') and 'key' in state._fields:
+    found.append(tuple(np.asarray(state.key).tolist()))
+  inner: Iterable[Any] = ()
+  if isinstance(state, Mapping):
+    inner = state.values()
+  elif isinstance(state, (list, tuple)):
+    inner = state
+  return [*found, *(key for each in inner for key in _keys(each))]
+
+
+def _matrix(
+  tensors: Sequence[np.ndarray],
+  rows: noise.GaussianRows,
+  keys: Sequence[_Key],
+) -> tuple[np.ndarray, float]:
+  """The matrix that all tensors' noise is made with, and what it leaves unexplained.
+
+  `tensors`: The noise of each, [rounds, size].
+  """
+  num_rounds = len(tensors[0])
+  largest = max(float(np.abs(each).max()) for each in tensors)
+  if not largest:
+    return np.zeros((num_rounds, num_rounds)), 0.0
+  for num_rows in (num_rounds, 2 * num_rounds + _MORE_ROWS):
+    drawn = [
+      rows.layout.unflatten(rows.row(tf.constant(key, tf.int64), tf.constant(index)))
+      for key in keys
+      for index in range(num_rows)
+    ]
+    matrices, left = [], 0.0
+    for number, noised in enumerate(tensors):
+      z = np.array([each[number].numpy() for each in drawn])
+      found = scipy.linalg.lstsq(z.T, noised.T, lapack_driver='gelsy')[0].T
+      matrices.append(found)
+      left = max(left, float(np.abs(noised - found @ z).max()) / largest)
+    if left <= _TOLERANCE:
+      break
+  scale = max(float(np.abs(each).max()) for each in matrices)
+  apart = max(float(np.abs(each - matrices[0]).max()) for each in matrices) / scale
+  return matrices[-1], max(left, apart)
+
+
+def _difference(
+  matrix: np.ndarray, mechanism: accounting.Mechanism, num_rounds: int
+) -> float:
+  """How much the covariance differs from the strategy's, relative to the largest."""
+  of_strategy = mechanism.strategy.noise_matrix()[:num_rounds]
+  expected = mechanism.values_noise_multiplier**2 * (of_strategy @ of_strategy.T)
+  return float(np.abs(matrix @ matrix.T - expected).max() / np.abs(expected).max())
+
+
+def _effective_noise_multiplier(
+  matrix: np.ndarray, mechanism: accounting.Mechanism, num_rounds: int
+) -> tuple[float, bool]:
+  """One over the largest sqrt(u^T Sigma^-1 u), and whether that is exact."""
+  limits = dataclasses.replace(mechanism.limits, num_rounds=num_rounds)
+  claimed_limits: Optional[strategies.Participation] = mechanism.limits
+  if mechanism.is_sampled:
+    limits = strategies.Participation(num_rounds, min_separation=num_rounds)
+    claimed_limits = None
+  try:
+    factor = scipy.linalg.cholesky(matrix @ matrix.T, lower=True)
+  except scipy.linalg.LinAlgError:
+    return 0.0, True
+  inverse = scipy.linalg.solve_triangular(factor, np.eye(num_rounds), lower=True)
+  inverse[np.abs(inverse) < _ROUNDING * np.abs(inverse).max()] = 0.0
+  squared, exact = sensitivity.squared(inverse, limits)
+  of_relation = mechanism.sensitivity / mechanism.strategy.sensitivity(claimed_limits)
+  return 1 / (of_relation * math.sqrt(squared)), exact
