@@ -90,6 +90,14 @@ def test_no_value_comes_twice_in_any_round_tensor_or_neighbouring_seed(generator
 
 
 @each_generator
+def test_no_value_comes_twice_in_a_row_that_is_made_in_chunks(generator):
+  rows = noise.GaussianRows(tf.TensorSpec([200_000]), noise.Seed(5), generator)
+  values = _record(rows, rows.new_key(), 0).numpy()
+  assert values.dtype == np.float64
+  assert len(np.unique(values)) == len(values)
+
+
+@each_generator
 def test_rows_are_random_access(generator):
   rows = noise.GaussianRows(tf.TensorSpec([7]), seed=noise.Seed(3), generator=generator)
   key = rows.new_key()

@@ -449,3 +449,17 @@ def test_a_clip_norm_that_turns_out_to_be_none_lets_no_record_through(order, bad
   for dtype in (tf.float32, tf.float64):
     clipped = clip([tf.constant([0.5, 2.0], dtype)], tf.constant(bad))
     assert not np.any(clipped.integers[0])
+
+
+def test_the_noised_sum_follows_from_the_sum_and_real_noise():
+  # So it is post-processing of the Gaussian mechanism: floor(X + Z + 1/2), X whole.
+  total = tf.constant([5, -3, 0, 2, 7], tf.int64)
+  unit = tf.constant([0.3, -0.3, -0.9, 1.75, -2.5], tf.float64)
+  noised = grid.add_noise(total, unit, tf.constant(2.0, tf.float64))
+  expected = np.floor(total.numpy() + 2.0 * unit.numpy() + 0.5)
+  np.testing.assert_array_equal(noised, expected)
+
+
+def test_steps_are_a_power_of_two_of_what_is_not_below_the_clip_norm():
+  for clip_norm, bits in ((1.0, 35), (1.01, 34), (0.5, 36), (2.0, 34)):
+    assert grid.steps_per_unit(tf.constant(clip_norm), 1.0) == 2.0**bits

@@ -211,6 +211,12 @@ def test_two_rounds_of_a_client_are_so_far_apart_and_the_rest_is_chance(
   assert abs(longer.mean() - mean) < 5.3 * (variance / len(longer)) ** 0.5
 
 
+def test_the_probability_is_that_of_the_smallest_group():
+  # 10 of 33 clients, and of 34 in the other groups.
+  drawn = sampling.PoissonSampling.of_cohort(12, 100, 10, num_groups=3)
+  assert drawn.sampling_probability == 10 / 33
+
+
 def test_groups_take_turns_and_none_is_empty():
   scheme = sampling.PoissonSampling(9, 1.0, num_groups=3)
   schedule = sampling.SampledSchedule(scheme, 40, seed=1)
