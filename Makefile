@@ -20,7 +20,7 @@ compile := $(bin)/uv pip compile --quiet --no-python-downloads --system-certs \
 peers := $(basename $(notdir $(wildcard requirements/peers/*.in)))
 
 .DEFAULT_GOAL := help
-.PHONY: help venv simulate test test-core slow-test moving coverage lint package docs lock \
+.PHONY: help venv simulate test test-core mutants slow-test moving coverage lint package docs lock \
   lock-peers bazel-test clean
 
 help: ## Say what there is
@@ -40,6 +40,9 @@ test: venv ## Run the tests, but for the slow ones (ARGS go to pytest)
 test-core: ## Run the tests of what needs no TensorFlow, without it (PYTHON= may be 3.9 to 3.14)
 	@PYTHON='$(PYTHON)' tools/python/make_venv.sh core
 	@PYTHONDONTWRITEBYTECODE= build/core/bin/python $(in_two) $(TESTS) $(ARGS)
+
+mutants: venv ## Break the package in 40 places, and say which test notices each (ARGS="--help")
+	@$(bin)/python tools/python/mutants.py $(ARGS)
 
 slow-test: venv ## Run the slow tests only (ARGS go to pytest)
 	@$(pytest) -m slow $(ARGS)

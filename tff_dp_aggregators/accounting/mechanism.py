@@ -24,6 +24,7 @@ from tff_dp_aggregators.accounting import distributed_noise
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import noises
 from tff_dp_aggregators.accounting import run_events
+from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.strategies import registry
 
@@ -123,6 +124,53 @@ class Guaranteed:
     It is 1 without noise.
     """
     return accountants.delta(self.event, epsilon, accountant, self.relation)
+
+  def rounds_within(
+    self: Any,
+    target_epsilon: float,
+    target_delta: float,
+    *,
+    accountant: Optional[str] = None,
+  ) -> int:
+    """How many of the rounds, from the first on, keep a privacy target.
+
+    A loop of one's own stops after so many. It is known before the first of them: to
+    stop by what rounds release, such as an accuracy, costs what all rounds cost that
+    might have been.
+
+    Args:
+      target_epsilon: Not negative.
+      target_delta: Between 0 and 1, exclusive.
+      accountant: A key of `accountants.ACCOUNTANTS`; `None` for the tightest.
+
+    Returns:
+      A number up to that of all rounds. Where rounds do not compose (b-min-sep and
+      balls-in-bins sampling), all of them or none.
+
+    Example:
+      >>> from tff_dp_aggregators import accounting, strategies
+      >>> participation = strategies.Participation(2000, min_separation=100)
+      >>> tree = accounting.Mechanism('tree', participation, noise_multiplier=7.0)
+      >>> tree.rounds_within(8.0, 1e-6)
+      700
+    """
+    target_epsilon = gaussian.check_epsilon(target_epsilon, 'target_epsilon')
+    gaussian.check_delta(target_delta, 'target_delta')
+    each = self.round_events
+
+    def keeps(rounds: int) -> bool:
+      event = dp_accounting.ComposedDpEvent(list(each[:rounds]))
+      spent = accountants.epsilon(event, target_delta, accountant, self.relation)
+      return bool(spent <= target_epsilon)
+
+    fewest, most = 0, self.participation.num_rounds
+    while fewest < most:
+      middle = (fewest + most + 1) // 2
+      if keeps(middle):
+        fewest = middle
+      else:
+        most = middle - 1
+    return fewest
 
 
 @dataclasses.dataclass(frozen=True, init=False)
