@@ -406,3 +406,13 @@ def test_optimiser_refuses_other_nonsense():
     banded_inverse.optimize(5, num_bands=2, participation=Participation(6))
   with pytest.raises(ValueError, match='workload must be lower-triangular'):
     banded_inverse.optimize(5, num_bands=2, workload=np.ones((5, 5)))
+
+
+@pytest.mark.parametrize(
+  'schema', [Participation(24, 16, 3, fixed_epoch=True), Participation(24, 8, 5)]
+)
+def test_where_constraints_are_nearly_met_the_search_ends(schema):
+  found = optimize(24, num_bands=4, participation=schema)
+  assert found.rmse(participation=schema) < BandedInverse.square_root(24, 4).rmse(
+    participation=schema
+  )

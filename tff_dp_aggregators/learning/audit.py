@@ -12,9 +12,10 @@ loses the past all show in the residual or in the matrix.
 
 With Sigma = D D^T, and u the contributions of one client in units of the clip norm, the
 rounds together are a Gaussian mechanism with mu^2 = max u^T Sigma^-1 u over the
-patterns that the limits allow. Its square root is the sensitivity of the matrix C' with
-C'^T C' = Sigma^-1, and is computed as that of any matrix (`strategies.Dense`): exact
-where patterns can be enumerated, an upper bound otherwise.
+patterns that the limits allow. Patterns are enumerated where they are not too many.
+Otherwise mu is the sensitivity of the matrix C' with C'^T C' = Sigma^-1, computed as
+that of any matrix: exact for some, a bound for others. And where Sigma is that of the
+strategy, the bound that its own structure gives holds as well.
 
 It audits how noise follows from the key. That rows of different keys and rounds are
 independent and Gaussian is claimed by tests of `noise`; that clients' contributions
@@ -49,6 +50,7 @@ RUNTIMES = tuple(_STORAGES)
 _TOLERANCE = 1e-5
 # Entries of C' below this, relative to the largest, are rounding.
 _ROUNDING = 3e-7
+_MOST_PATTERNS = 20_000
 # Rows of z besides one for each round, which trees may use.
 _MORE_ROWS = 64
 # So slow a change of the clip norm is none.
@@ -71,7 +73,8 @@ class Reading:
       each round.
     claimed: The effective noise multiplier that is accounted for.
     found: That of the matrix, at least; 0 if some combination of rounds has no noise.
-    exact: Whether the worst pattern was found, and not a bound for it.
+    exact: Whether the worst pattern was found, and not a bound for it: one of any
+      matrix, or, where the covariance is that of the strategy, the strategy's own.
     differs: Largest entry by which the covariance D D^T differs from that of the
       mechanism's strategy, relative to its largest entry.
     is_sampled: Whether the guarantee rests on sampling. What an accountant makes of
@@ -190,7 +193,8 @@ def audit(
         generator=noise_options.get('generator', 'auto'),
       )
       matrix, unexplained = _matrix(tensors, rows, sorted(set().union(*keys)))
-      found, exact = _effective_noise_multiplier(matrix, each, rounds)
+      differs = _difference(matrix, each, rounds)
+      found, exact = _effective_noise_multiplier(matrix, each, rounds, differs)
       readings.append(
         Reading(
           part=name,
@@ -201,7 +205,7 @@ def audit(
           claimed=each.effective_noise_multiplier,
           found=found,
           exact=exact,
-          differs=_difference(matrix, each, rounds),
+          differs=differs,
           is_sampled=each.is_sampled,
         )
       )
@@ -357,7 +361,7 @@ def _difference(
 
 
 def _effective_noise_multiplier(
-  matrix: np.ndarray, mechanism: accounting.Mechanism, num_rounds: int
+  matrix: np.ndarray, mechanism: accounting.Mechanism, num_rounds: int, differs: float
 ) -> tuple[float, bool]:
   """One over the largest sqrt(u^T Sigma^-1 u), and whether that is exact."""
   limits = dataclasses.replace(mechanism.limits, num_rounds=num_rounds)
@@ -371,6 +375,31 @@ def _effective_noise_multiplier(
     return 0.0, True
   inverse = scipy.linalg.solve_triangular(factor, np.eye(num_rounds), lower=True)
   inverse[np.abs(inverse) < _ROUNDING * np.abs(inverse).max()] = 0.0
-  squared, exact = sensitivity.squared(inverse, limits)
-  of_relation = mechanism.sensitivity / mechanism.strategy.sensitivity(claimed_limits)
-  return 1 / (of_relation * math.sqrt(squared)), exact
+  squared, exact = _enumerated(inverse.T @ inverse, limits)
+  if not exact:
+    of_any, exact = sensitivity.squared(inverse, limits)
+    squared = min(squared, of_any)
+  own = mechanism.strategy.sensitivity(claimed_limits)
+  found = 1 / math.sqrt(squared)
+  if not exact and differs <= _TOLERANCE:
+    found = max(found, mechanism.values_noise_multiplier / own)
+  return found * own / mechanism.sensitivity, exact
+
+
+def _enumerated(
+  gram: np.ndarray, limits: strategies.Participation
+) -> tuple[float, bool]:
+  """The largest sum of a pattern's entries, and whether it is what one client can do.
+
+  Infinite if there are too many patterns. Contributions of norm 1 that are all the same
+  come to the sum of entries, and no others to more than that of absolute values.
+  """
+  most = limits.possible_participations
+  if sum(math.comb(limits.num_rounds, k) for k in range(1, most + 1)) > _MOST_PATTERNS:
+    return math.inf, False
+  reached, bound = 0.0, 0.0
+  for pattern in limits.patterns():
+    entries = gram[np.ix_(pattern, pattern)]
+    reached = max(reached, float(entries.sum()))
+    bound = max(bound, float(np.abs(entries).sum()))
+  return bound, bound <= reached * (1 + _TOLERANCE)

@@ -41,7 +41,7 @@ _ROUNDING = 1e-13
 # Far more than needed; to end what does not converge.
 _MAX_ITERATIONS = 500
 # After so many, a relative gain of a step that is as good as none.
-_NEARLY = 1e-8
+_NEARLY = 1e-6
 _SMALLEST_STEP = 1e-10
 # Curvatures below this, relative to the largest, are rounding.
 _FLATTEST = 1e-13
