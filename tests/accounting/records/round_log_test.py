@@ -386,9 +386,6 @@ def test_names_of_other_systems(read, names):
   assert contents(read(f'{",".join(names)}\n1,a\n1,b\n2,a\n'))[:2] == (2, 1)
   with pytest.raises(ValueError, match='round 3 follows on round 1'):
     read(f'{",".join(names)}\n1,a\n1,b\n3,a\n')
-  with open('docs/accounting.md', encoding='utf-8') as file:
-    text = file.read()
-  assert all(f'`{n}`' in text for k in round_log.COLUMNS.values() for n in k)
 
 
 def to_tsv(rounds, names=NAMES):
