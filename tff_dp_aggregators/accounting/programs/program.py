@@ -332,14 +332,14 @@ class Program:
 
   def _define_of_every_program(self, values: flags.FlagValues) -> None:
     of_every = {'flag_values': values, 'module_name': _EVERY_PROGRAM}
-    text = 'Take flags from this file, one a line; the command line counts more.'
+    text = 'Read flags from this file, one per line. The command line overrides them.'
     flags.DEFINE_string('flagfile', None, text, **of_every)
     shows: tuple[tuple[str, str, Callable[[], str]], ...] = (
-      ('help', 'Show the flags that most need.', lambda: self._help(values)),
+      ('help', 'Show the most important flags.', lambda: self._help(values)),
       ('helpfull', 'Show all flags.', lambda: self._help(values, is_full=True)),
       (
         'version',
-        'Show the version, and its commit where it is known.',
+        'Show the version, and its commit if it is known.',
         lambda: str(version.current()),
       ),
     )
