@@ -119,7 +119,7 @@ def main(values: flags.FlagValues) -> int:
     raise program.WrongUsage(str(e)) from e
   except OSError as e:  # A disk that is full, say.
     progress.say(
-      f'error: {e}. Nothing of what is there is lost; the same command goes on.',
+      f'error: {e}. Nothing is lost; the same command resumes the comparison.',
       sys.stderr,
     )
     return comparison.FAILED

@@ -287,7 +287,7 @@ def test_another_comparison_is_refused_naming_what_differs(shared, arguments, me
 @pytest.mark.parametrize(
   ('arguments', 'message'),
   [
-    (('--grid', 'mechanism=oak'), "'oak' is no value of --mechanism"),
+    (('--grid', 'mechanism=oak'), "'oak' is not a value of --mechanism"),
     (('--grid', 'num_clients=300,250'), 'num_clients=250,seed=1: 100 rounds of'),
     (
       ('--grid', 'mechanism=tree,blt', '--clip_norm=-1'),

@@ -235,7 +235,7 @@ def test_every_digit_that_matters_is_found_if_it_changes(
       try:
         mutants = ledgers.chained(mutants)
       except ValueError:
-        continue  # It is no JSON any more.
+        continue  # It is not JSON any more.
     if mutants == lines:
       continue  # A digit of the hash, which was written anew.
     ledgers.put(path, b''.join(mutants))

@@ -340,7 +340,7 @@ def test_empty_logs_and_unknown_columns_are_refused(read, tmp_path):
       read(text)
   with pytest.raises(ValueError, match='names no client'):
     read('client_ids,round\n[],0\n')
-  with pytest.raises(ValueError, match="'when' is no column of a round log"):
+  with pytest.raises(ValueError, match="'when' is not a column of a round log"):
     read('time\n5\n', {'when': 'time'})
   with pytest.raises(ValueError, match="there is no column 'done'"):
     read('time\n5\n', {'completion_time': 'done'})
@@ -372,7 +372,7 @@ def test_one_client_in_every_line_is_no_round(read):
 def test_what_has_no_end_is_refused(read, tmp_path, monkeypatch):
   os.mkfifo(tmp_path / 'pipe')
   for path in (str(tmp_path / 'pipe'), '/dev/zero', str(tmp_path)):
-    with pytest.raises(ValueError, match='is no regular file'):
+    with pytest.raises(ValueError, match='is not a regular file'):
       round_log.read(path)
   monkeypatch.setattr(round_log, '_LONGEST_LINE', 20)
   with pytest.raises(ValueError, match='line 2: the line has 20 letters or more'):

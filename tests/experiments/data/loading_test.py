@@ -220,7 +220,10 @@ def test_test_data_are_scaled_and_numbered_as_training_data(plain, tmp_path):
   [
     ({'age': 1, 'height': 1, 'bought': 2}, "line 2: bought is '2', which the training"),
     ({'age': 1, 'height': 1, 'bought': 'x'}, 'theirs are 0, 1'),
-    ({'age': 'x', 'height': 1, 'bought': 1}, "line 2: age is 'x', which is no number"),
+    (
+      {'age': 'x', 'height': 1, 'bought': 1},
+      "line 2: age is 'x', which is not a number",
+    ),
     ({'age': 1, 'bought': 1}, "no column 'height'; its columns are: age, bought"),
   ],
 )
@@ -618,7 +621,7 @@ def test_whose_the_test_data_are_is_told_where_it_matters(plain, tmp_path):
 def test_training_data_under_another_name_are_no_test_data(plain, tmp_path):
   copy = tmp_path / 'copy.csv'
   copy.write_bytes(plain.read_bytes())
-  with pytest.raises(problems.DataError, match='are the data that are trained on'):
+  with pytest.raises(problems.DataError, match='test and training data are the same'):
     own_data.load_rows(plain, test_data=str(copy))
 
 

@@ -158,7 +158,7 @@ def _files_first(arguments: Sequence[str], values: flags.FlagValues) -> list[str
         lines = values.read_flags_from_files(named)
       except UnicodeError as e:
         raise flags.Error(
-          f'{" ".join(named)} is no text in UTF-8; save it in that encoding'
+          f'{" ".join(named)} is not text in UTF-8; save it in that encoding'
         ) from e
       _check_once(lines, values)
       of_files += lines
@@ -279,7 +279,10 @@ _REFUSALS = (
 BAD_INPUT = (ValueError, OSError, dp_accounting.UnsupportedEventError)
 # What Python and absl say of a value, and how it is said to people.
 _IN_WORDS = (
-  (re.compile(r'invalid literal for int\(\) with base 10: (.*)'), r'\1 is no integer'),
+  (
+    re.compile(r'invalid literal for int\(\) with base 10: (.*)'),
+    r'\1 is not an integer',
+  ),
   (re.compile(r'could not convert string to float: (.*)'), r'\1 is no number'),
 )
 
