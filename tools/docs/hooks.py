@@ -268,7 +268,8 @@ def _programs() -> str:
       modules[name] = module
   parts = [
     '# Programs and their flags\n',
-    'In a checkout, the commands are in `.venv/bin`, and so is their `python`.\n',
+    'This page is for those who look up a flag. In a checkout, the commands are in '
+    '`.venv/bin`.\n',
   ]
   for name in sorted(modules):
     module = importlib.import_module(modules[name])
@@ -285,6 +286,8 @@ def _flags(of: program.Program) -> str:
     flag = values[name]
     default = flag.default_as_str.strip("'") if flag.default_as_str else ''
     shown = f' (default `{default}`)' if default else ''
-    meaning = re.sub(r'([\\`*_\[\]])', r'\\\1', html.escape(flag.help))
+    # absl adds how to give a flag several times, after a semicolon.
+    said = flag.help.partition(';\n')[0]
+    meaning = re.sub(r'([\\`*_\[\]])', r'\\\1', html.escape(said))
     lines += [f'`--{name}`{shown}', f':   {" ".join(meaning.split())}', '']
   return '\n'.join(lines)
