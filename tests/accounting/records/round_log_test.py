@@ -697,8 +697,8 @@ def test_one_way_or_another_to_write_a_client_is_no_other_client(tmp_path, lines
     (['round,client_id', '0,a', '1,nan'], "the client 'nan' says that it is missing"),
     (['round,client_ids', '0,a NA'], "the client 'NA' says that it is missing"),
     (['{"round": 0, "client_ids": ["a", "<NA>"]}'], 'says that it is missing'),
-    (['{"round": 0, "client_ids": ["a"], "client_ids": ["b"]}'], 'a name stands twice'),
-    (['{"round": 1, "round": 7, "client_id": "a"}'], 'a name stands twice'),
+    (['{"round": 0, "client_ids": ["a"], "client_ids": ["b"]}'], 'a name is repeated'),
+    (['{"round": 1, "round": 7, "client_id": "a"}'], 'a name is repeated'),
     (['round,client_id', '0,a', '1, '], 'there is no client_id'),
     (['round,client_ids', '0,"[""a"", "" ""]"'], 'a client has no name'),
     # The log itself says that somebody is missing.
