@@ -63,7 +63,7 @@ def test_every_file_and_folder_that_is_named_exists():
 
 
 def test_the_walk_from_banded_to_noise_names_its_files():
-  text = TEXT.split('These are the files:\n')[1].split('\n\n')[0]
+  text = TEXT.split('These are the files:\n\n')[1].split('\n\n')[0]
   named = re.findall(r'`(\S+\.py)`', text)
   assert sorted(files_walked.walk_afresh()) == sorted(named)
 

@@ -117,7 +117,7 @@ def test_a_run_that_fails_is_named_and_the_others_go_on(shared):
   assert f'failed: {BROKEN}: OtherSettingsError: the run in' in shared.first.stdout
   assert f'{BROKEN}/error.txt' in shared.first.stdout
   assert 'Traceback (most recent call last)' in shared.error
-  assert 'goes on only with the same' in shared.error.splitlines()[-1]
+  assert 'resumes only with the same' in shared.error.splitlines()[-1]
   done = {path.parts[0] for path in shared.before}
   assert done == {'mechanism=tree,server_learning_rate=0.1,seed=1000001'}
   assert 'Not tuned yet, as not all tuning runs are finished: mechanism=tree.' in (
