@@ -593,7 +593,9 @@ def test_numbers_that_are_not_as_the_flags_say_are_refused(tmp_path):
   rows = [{'who': f'c{i % 9}', 'x': f'{i},5', 'y': i % 2} for i in range(40)]
   other = rows[:30] + [{**rows[30], 'x': '1.5'}]
   path = _in_dialect(tmp_path / 'a.csv', other, ';', ',', '')
-  with pytest.raises(problems.DataError, match="32: x is '1.5', which is not a .*=, has"):
+  with pytest.raises(
+    problems.DataError, match="32: x is '1.5', which is not a .*=, has"
+  ):
     _numbers(path, separator=';', decimal=',')
   path = _in_dialect(tmp_path / 'a.csv', rows, ';', ',', '')
   with pytest.raises(problems.DataError, match="2: x is '0,5'. Its digits are not in"):
