@@ -10,7 +10,7 @@ in each round. The last line is the count, beside the most that there may be; th
 program ends with 1 if there are more.
 
 The strategy has been optimised before, and is read from disk: how it is found is a
-story of its own. docs/architecture.md has these files as a table; jax_privacy and TFF
+story of its own. docs/architecture.md names these files; jax_privacy and TFF
 with TF Privacy have 4 and 5 files on the same way.
 """
 

@@ -3,19 +3,19 @@ r"""Compares settings of a simulation: a grid of runs, in one table and one pict
     tff-dp-compare --grid mechanism=gaussian,tree,banded,blt,none \
       --grid target_epsilon=2,4,8 --seeds=5 --jobs=2 --output=runs/mechanisms
 
---grid varies any flag of experiments.simulate, several are crossed; all other flags are
-passed to every run. Each point of the grid is run with seeds 1 to --seeds. Options that
-a mechanism does not have, and those of privacy without a mechanism, are left out where
-they do not apply. A value may bring other flags along, as in
---grid mechanism=tree,banded:num_bands=8. With --tune, the best of some values is chosen
-for each point by runs of their own.
+--grid varies any flag of tff-dp-simulate, and several grids are crossed; all other
+flags are passed to every run. Each point of the grid runs with seeds 1 to --seeds.
+Options that a mechanism does not have, and privacy flags without a mechanism, are left
+out. A value may bring other flags along, as in
+--grid mechanism=tree,banded:num_bands=8. With --tune, extra runs choose the best of
+some values for each point.
 
-Leaves in --output: table.csv and table.md with mean and standard error of each point,
+--output gets table.csv and table.md with mean and standard error of each point,
 comparison.png and comparison.svg, cells.csv with each run, cells/ with the run
-directories, and comparison.json, by which the same command goes on where it was. A run
-that fails has its reason in error.txt in its directory, and is tried again.
+directories, and comparison.json, from which the same command resumes. A run that fails
+has the reason in error.txt in its directory, and is tried again.
 
-With --scheduler instead of --jobs, the workers of a Dask cluster run them.
+With --scheduler instead of --jobs, the workers of a Dask cluster do the runs.
 """
 
 import sys
@@ -62,36 +62,36 @@ def groups() -> tuple[program.Group, ...]:
       'tune',
       program.MANY,
       'FLAG=V1,V2: a flag whose best value is chosen for each point of the grid, by '
-      'the metric on test data, in runs with seeds that are not reported. Give it once '
-      'for each flag; all combinations are tried.',
+      'the metric on test data, in extra runs with other seeds. Give it once for each '
+      'flag; all combinations are tried.',
     ),
     program.Flag(
       'seeds',
       int,
-      'Runs of each point, with seeds 1, 2 and so on.',
+      'Number of runs of each point, with seeds 1, 2 and so on.',
       default=3,
       at_least=1,
     ),
     program.Flag(
       'tuning_seeds',
       int,
-      'With --tune: runs of each combination that is tried.',
+      'With --tune: number of runs of each combination.',
       default=1,
       at_least=1,
     ),
     program.Flag(
       'jobs',
       int,
-      'Runs at the same time, each in a process that takes about a gigabyte.',
+      'Number of runs at the same time, each in a process that takes about a gigabyte.',
       default=1,
       at_least=1,
     ),
     program.Flag(
       'output',
       str,
-      'Where to leave the results: a directory that does not exist or is empty, or one '
-      'of a comparison with the same flags, which goes on; values of --grid and '
-      '--seeds may be added.',
+      'Directory for the results. It does not exist, is empty, or has a comparison '
+      'with the same flags, which is resumed; values of --grid and --seeds may be '
+      'added.',
       unset='a new directory under runs',
     ),
   )
@@ -119,7 +119,7 @@ def main(values: flags.FlagValues) -> int:
     raise program.WrongUsage(str(e)) from e
   except OSError as e:  # A disk that is full, say.
     progress.say(
-      f'error: {e}. Nothing of what is there is lost; the same command goes on.',
+      f'error: {e}. Nothing is lost; the same command resumes the comparison.',
       sys.stderr,
     )
     return comparison.FAILED

@@ -4,10 +4,10 @@ r"""Draws runs of experiments.simulate, or the picture of a comparison again.
     tff-dp-plot runs/mechanisms/cells/*seed=1 --x=epsilon --output=a.svg
     tff-dp-plot runs/mechanisms
 
-One run: its metric over rounds, and epsilon beside it. Several: one upon another, named
-by the flags in which they differ. The directory of a comparison: its table, as
-experiments.compare draws it. --x and --y are any columns of metrics.csv; seconds are
-those since the beginning.
+For one run, draws its metric and epsilon over rounds. For several runs, draws them in
+one chart, named by the flags in which they differ. For the directory of a comparison,
+draws its table, as tff-dp-compare does. --x and --y take any column of metrics.csv;
+seconds are those since the start of the run.
 """
 
 from absl import flags
@@ -29,24 +29,25 @@ def groups() -> tuple[program.Group, ...]:
     program.Flag(
       'run_dir',
       program.MANY,
-      'Directory of a run, or of a comparison; so is what is given without a flag.',
+      'Directory of a run, or of a comparison. The flag may be left out: arguments are '
+      'directories too.',
       default=[],
     ),
     program.Flag(
       'output',
       str,
-      'Picture to write, ending in .png or .svg; one that is there is replaced.',
+      'Picture to write, ending in .png or .svg. An existing file is replaced.',
       unset=f'{_DEFAULT_OUTPUT}; of a comparison, {" and ".join(pictures.NAMES)} in '
       'its directory',
     ),
     program.Flag(
       'x',
       str,
-      'What is on the horizontal axis: round, epsilon, seconds, or another column.',
+      'Column on the horizontal axis: round, epsilon, seconds, or another one.',
       default=runs_lib.ROUND,
     ),
     program.Flag(
-      'y', str, 'What is on the vertical axis.', unset='the metric of the runs'
+      'y', str, 'Column on the vertical axis.', unset='the metric of the runs'
     ),
   )
   return (('Flags', rows),)

@@ -1,14 +1,14 @@
-r"""Predicts what a model that experiments.simulate trained says of new data.
+r"""Predicts on new data with a model that tff-dp-simulate trained.
 
     tff-dp-predict --run_dir=runs/visits --data=new.csv \
       --output=predictions.csv
     tff-dp-predict --run_dir=runs/visits --export=served
 
-The data are prepared as those of the training were. A line of the output is for a row,
-in the order of the file: whose it is, if the data say so, the prediction, and for
-classes its probability; of text, the next token behind its end. If the data have the
-label, the metric of the run is printed as well. --export leaves a TensorFlow SavedModel
-that takes columns as they are, and needs nothing of this package.
+The data are preprocessed as the training data were. The output has one line per row, in
+the order of the file: the client, if the data name it, the prediction, and for classes
+its probability; for text, the next token. If the data have the label, the metric of the
+run is printed as well. --export writes a TensorFlow SavedModel that takes raw columns
+and does not need this package.
 """
 
 import csv
@@ -42,12 +42,15 @@ def groups() -> tuple[program.Group, ...]:
   """The program's flags."""
   own = (
     ('run_dir', 'Directory of a run on --data of your own.'),
-    ('data', 'File or folder with the same columns; that of the label may be missing.'),
-    ('output', 'CSV file to write; one that is there is not overwritten.'),
-    ('data_split', 'Which split of a database, as for the training.'),
+    (
+      'data',
+      'File or folder with the columns of the training data. The label may be missing.',
+    ),
+    ('output', 'New CSV file to write.'),
+    ('data_split', 'Split of a database, as for training.'),
     (
       'export',
-      'Folder to leave a SavedModel in; one that is there is not overwritten.',
+      'New folder for a SavedModel.',
     ),
   )
   rows = (program.Flag(name, str, text) for name, text in own)

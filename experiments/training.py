@@ -36,7 +36,7 @@ from .plotting import runs as run_pictures
 
 _INTERRUPTED = 130  # Exit code of a program ended by Ctrl-C.
 _NO_CLUSTER = 1
-_WHAT_TO_TRY = 'docs/experiments.md tells what to try if a model does not learn.'
+_WHAT_TO_TRY = 'docs/own_data.md tells what to try if a model does not learn.'
 
 
 def run(settings: settings_lib.Settings) -> int:

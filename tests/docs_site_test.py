@@ -230,15 +230,16 @@ def test_links_to_files_of_the_repository_lead_to_pages(uri, target, expected):
   assert hooks.relinked(f'a [b]({target}).', uri) == f'a [b]({expected}).'
 
 
-def test_guides_come_in_order_of_use():
-  pages = sorted(path.name for path in (ROOT / 'docs').glob('*.md'))
-  generated = ['programs.md', 'published.md']
-  guides = hooks.in_order_of_use([*pages, *generated])
-  assert guides[:2] == ['tutorial.md', 'install.md']
-  assert guides[-1] == 'architecture.md'
-  assert sorted(guides) == sorted([*pages, *generated])
-  with pytest.raises(ValueError, match='gone'):
-    hooks.in_order_of_use(pages)
+def test_every_page_is_in_the_navigation_once_and_says_for_whom_it_is():
+  text = (ROOT / 'mkdocs.yml').read_text('utf-8')
+  listed = re.findall(r'^ +- (?:\w+: )?(\S+\.md)$', text, re.MULTILINE)
+  docs = ROOT / 'docs'
+  pages = {path.relative_to(docs).as_posix() for path in docs.rglob('*.md')}
+  assert sorted(listed) == sorted({*pages, 'index.md', 'programs.md', 'published.md'})
+  made = {'example_run/report.md', 'results/digits/table.md'}
+  for page in pages - made:
+    first = (docs / page).read_text('utf-8').split('\n\n')[1]
+    assert first.startswith('This page is for '), page
 
 
 @pytest.mark.few(2)

@@ -104,7 +104,7 @@ def test_there_are_commands_and_simulations_to_run():
     assert (pathlib.Path(sys.executable).parent / f'tff-dp-{name}').exists()
   assert [name for name, _ in _of_readme()] == ['report', 'plan']
   assert len(_simulations()) == 2
-  assert sum(len(_commands(text)) for text in _SHORT_DOCS.values()) == 5
+  assert sum(len(_commands(text)) for text in _SHORT_DOCS.values()) == 4
 
 
 def test_commands_on_own_data_are_those_of_the_tutorial():

@@ -143,7 +143,9 @@ def _canonical(flag: flags.Flag, text: str, where: str) -> str:
     value = flag.parser.parse(text)
   except (ValueError, TypeError) as e:
     said = ' '.join(str(e).split()).rstrip('.')
-    raise ValueError(f'{where}: {text!r} is no value of --{flag.name}: {said}.') from e
+    raise ValueError(
+      f'{where}: {text!r} is not a value of --{flag.name}: {said}.'
+    ) from e
   return written(value)
 
 

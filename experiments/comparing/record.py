@@ -70,7 +70,7 @@ def read(output: str) -> Record:
     with open(path, encoding='utf-8') as file:
       return Record.from_json(json.load(file))
   except (OSError, KeyError, TypeError, AttributeError, ValueError) as e:
-    raise ValueError(f'{path} is no record of a comparison: {e}.') from e
+    raise ValueError(f'{path} is not a record of a comparison: {e}.') from e
 
 
 def is_any(output: str) -> bool:
@@ -119,7 +119,7 @@ def taken_up(output: str, record: Record) -> tuple[Record, Record]:
   differences = list(_differences(begun, asked))
   if differences:
     raise ValueError(
-      f'the comparison in {output} is another one, and goes on only with the same '
+      f'the comparison in {output} is a different one, and resumes only with the same '
       f'flags, to which values of --grid and --seeds may be added: '
       f'{"; ".join(differences)}. Give another --output.'
     )

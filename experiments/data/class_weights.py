@@ -70,7 +70,7 @@ def _read(stated: str, classes: Sequence[str]) -> tuple[str, float]:
     name = columns.number_name(float(name))
   if name not in classes:
     raise problems.DataError(
-      f'--class_weights names {name!r}, which is no class; these are: '
+      f'--class_weights names {name!r}, which is not a class; the classes are: '
       f'{problems.listed(classes)}.'
     )
   return name, weight

@@ -160,7 +160,7 @@ def _not_a_number(
   if not is_number(value):
     remark = reading.numerals.remark(value) if isinstance(value, str) else None
     remedy = f'{remark} {remedy}' if remark else remedy
-    return problems.DataError(f'{where}: {said}, which is no number. {remedy}')
+    return problems.DataError(f'{where}: {said}, which is not a number. {remedy}')
   found = np.asarray(numbers([value]))
   if (np.abs(found) <= _LARGEST).all():
     return problems.DataError(
@@ -255,13 +255,15 @@ def _as_text(value: Any, name: str, where: Where, number: int) -> str:
     try:
       value = value.decode('utf-8')
     except UnicodeDecodeError as e:
-      raise problems.DataError(f'{where(number)}: {name} is no UTF-8: {e}.') from e
+      raise problems.DataError(f'{where(number)}: {name} is not UTF-8: {e}.') from e
   if is_empty(value):
     raise problems.DataError(
       f'{where(number)}: {name} is empty. Fill it in, or remove the row.'
     )
   if isinstance(value, float) and not math.isfinite(value):
-    raise problems.DataError(f'{where(number)}: {name} is {value}, which is no name.')
+    raise problems.DataError(
+      f'{where(number)}: {name} is {value}, which is not a name.'
+    )
   if not isinstance(value, (str, int, float)):
     raise problems.DataError(
       f'{where(number)}: {name} is {problems.shown(value)}, which is neither text nor '

@@ -116,7 +116,7 @@ def _check_test_data(training: source.Source, files: data_options.Files) -> None
     is_same = filecmp.cmp(*pair, shallow=False)
   if is_same:
     raise problems.DataError(
-      f'test data, {files.test_data}, are the data that are trained on; give another '
+      f'test and training data are the same, {files.test_data}; give another '
       'file by --test_data, or another --test_split of a database.'
     )
 
@@ -160,7 +160,7 @@ def _opened(
     unknown = [name for name in getattr(files, flag) if name not in known]
     if unknown:
       raise problems.DataError(
-        f'--{flag} names {unknown[0]!r}, which is no feature; these are: '
+        f'--{flag} names {unknown[0]!r}, which is not a feature; the features are: '
         f'{problems.listed(features)}.'
       )
   return opened, table.Uses(

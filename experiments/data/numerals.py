@@ -66,7 +66,7 @@ class Numerals:
       return stripped.replace(decimal, '.')
     if _pattern('.', '').fullmatch(stripped):
       raise problems.DataError(
-        f'{where(number)}: {name} is {problems.shown(text)}, which is no number as '
+        f'{where(number)}: {name} is {problems.shown(text)}, which is not a number as '
         f'{_flags(decimal, thousands)} has it. Correct it, or the flag.'
       )
     return text

@@ -52,7 +52,7 @@ class Vocabulary:
 
   def __post_init__(self) -> None:
     if len(self._places) != len(self.entries):
-      raise ValueError('an entry of the vocabulary is there twice.')
+      raise ValueError('the vocabulary has an entry twice.')
 
   @functools.cached_property
   def _places(self) -> Mapping[str, int]:
@@ -152,7 +152,7 @@ def from_file(path: str, unit: str) -> Vocabulary:
     for number, entry in enumerate(entries, start=1):
       if entry.split() != [entry]:
         raise problems.DataError(
-          f'{path}, line {number}: {problems.shown(entry)} is no single word.'
+          f'{path}, line {number}: {problems.shown(entry)} is not a single word.'
         )
       if entry in where:
         raise problems.DataError(

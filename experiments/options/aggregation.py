@@ -18,24 +18,24 @@ _INNER = '; '.join(f'{name}: {each.help}' for name, each in options.INNER.items(
 @dataclasses.dataclass
 class _Own:
   inner_aggregator: str = program.flag(
-    f'What sums the clipped updates inside of the mechanism. {_INNER}. Secure sums are '
-    'simulated, with the same result and no security.',
+    f'How to sum the clipped updates inside the mechanism. {_INNER}. Secure sums are '
+    'simulated: they have the same result and no security.',
     list(options.INNER),
     default=options.SUM,
   )
   zeroing_norm: Optional[float] = program.flag(
-    'Updates of a larger L2 norm count as zeros, before they are clipped. It is not to '
-    'be chosen by looking at updates, and changes no privacy.',
-    unset='none do',
+    'Replace updates with a larger L2 norm by zeros, before clipping. Do not choose it '
+    'by looking at updates. It does not change the guarantee.',
+    unset='no update is replaced',
   )
   coordinate_bound: Optional[float] = program.flag(
-    'Largest magnitude of a coordinate of an update, before it is clipped; it is not '
-    'to be chosen by looking at updates either.',
-    unset='any',
+    'Bound on the magnitude of each coordinate of an update, before clipping. Do not '
+    'choose it by looking at updates.',
+    unset='no bound',
   )
   not_private_signal_to_noise: bool = program.flag(
-    'Measure in each round how loud the exact sum of updates is beside the noise, in '
-    'columns of metrics.csv. That is not private, and the report says so.',
+    'Measure the ratio of the exact sum of updates to the noise in each round, in '
+    'columns of metrics.csv. This is not private, and the report says so.',
     default=False,
   )
 

@@ -43,8 +43,8 @@ class Data:
   num_clients: Optional[int] = program.flag('Clients in the population.', at_least=1)
   # NumPy's Dirichlet does not come to an end with a tiny one.
   dirichlet_alpha: float = program.flag(
-    'Skew of labels, or of sizes, between clients (arXiv:1909.06335); small is more '
-    'skewed, though nothing is below 0.001.',
+    'Skew of labels or sizes between clients (arXiv:1909.06335): a smaller value is '
+    'more skewed. At least 0.001.',
     default=0.5,
     at_least=1e-3,
   )
@@ -73,119 +73,119 @@ class Files:
     unset='by the ending of their names',
   )
   data_split: Optional[str] = program.flag(
-    'Which split of a database in the format of TensorFlow Federated is read.'
+    'Split to read from a database in the format of TensorFlow Federated.'
   )
   client_column: Optional[str] = program.flag(
-    'Column of --data that says whose a row is. Without it, rows are dealt out by '
-    '--partition.'
+    'Column of --data that names the client of each row. Without it, --partition deals '
+    'the rows out to clients.'
   )
   label_column: Optional[str] = program.flag(
-    'Column of --data to predict; or several, with commas between them: numbers, or '
-    'tags, each of which is 0 or 1.'
+    'Column of --data to predict, or several separated by commas: numbers, or tags '
+    'that are 0 or 1.'
   )
   feature_columns: Optional[tuple[str, ...]] = program.flag(
     'Columns of --data to predict from.', unset='all others'
   )
   one_hot_columns: tuple[str, ...] = program.flag(
-    'Columns of --data with numbers that are names, such as postcodes: a feature for '
-    'each value. Columns of text always are.',
+    'Columns of --data whose numbers are names, such as postcodes. They get one '
+    'feature per value, as columns of text always do.',
     empty=(),
   )
   embedding_columns: tuple[str, ...] = program.flag(
-    'Columns of --data with names of which there are many, such as cities: a vector '
-    'of --embedding_size for each value, which is learnt, instead of a feature.',
+    'Columns of --data with many different values, such as cities. The model learns a '
+    'vector of --embedding_size for each value.',
     empty=(),
   )
   text_column: Optional[str] = program.flag(
-    'Column of --data with text, of which the next character or word is predicted.'
+    'Column of --data with text, whose next character or word is predicted.'
   )
   label_kind: Optional[str] = program.flag(
-    'What labels are; several of a row that are classes are tags.',
+    'Whether labels are classes or numbers. Several classes per row are tags.',
     ['class', 'number'],
-    unset='classes if they are text or few whole numbers, tags if all of several are '
-    '0 or 1',
+    unset='classes if labels are text or few whole numbers; tags if all of several '
+    'labels are 0 or 1',
   )
   class_weights: tuple[str, ...] = program.flag(
-    'What the loss of an example counts times, by its class: no:1,yes:5, and 1 for '
-    'classes that are not named; or balanced, where each class counts the same in all, '
-    'from how many examples it has, without noise.',
+    'Weight of each class in the loss, such as no:1,yes:5, with 1 for classes that are '
+    'not named; or balanced, which gives all classes the same total weight, from exact '
+    'numbers of examples.',
     unset='1 for all',
     empty=(),
   )
   scaling: Optional[str] = program.flag(
-    'What is done to features that are numbers: standard brings them to mean 0 and '
-    'standard deviation 1, without noise.',
+    'How to scale features that are numbers. standard: to mean 0 and standard '
+    'deviation 1, computed without noise.',
     _SCALINGS,
     unset='standard for columns, none for images and the like',
   )
   label_scaling: Optional[str] = program.flag(
-    'What is done to labels that are numbers before they are trained on: standard '
-    'brings them to mean 0 and standard deviation 1, without noise. Metrics are in '
-    'their own unit all the same.',
+    'How to scale labels that are numbers. standard: to mean 0 and standard deviation '
+    '1, computed without noise. Metrics stay in the unit of the labels.',
     _SCALINGS,
     unset='standard',
   )
   missing_values: Optional[tuple[str, ...]] = program.flag(
-    'Texts that say that a value of --data is missing, which is refused; empty for '
+    'Texts that mean that a value of --data is missing, which is an error; empty for '
     'none.',
     unset='those of pandas.read_csv: '
     f'{", ".join(each for each in ids.MISSING if each)}',
   )
   separator: Optional[str] = program.flag(
-    'What is between the fields of CSV: a character, or tab.',
+    'Separator of the fields of CSV: a character, or tab.',
     unset='a comma, and a tab in .tsv',
   )
   decimal: Optional[str] = program.flag(
-    'Decimal sign of numbers that are text, as in CSV.',
+    'Decimal sign of numbers in text files such as CSV.',
     list(numerals.DECIMALS),
     unset='a point',
   )
   thousands: Optional[str] = program.flag(
-    'What groups the digits of numbers that are text, as in CSV; empty for nothing, '
-    'which is the default.',
+    'Separator of groups of digits of numbers in text files such as CSV; empty, the '
+    'default, for none.',
     ['', *numerals.THOUSANDS],
   )
   partition: Optional[str] = program.flag(
-    'How the rows of --data are dealt out to --num_clients if they have no clients: '
-    'evenly, with skewed labels, or with skewed sizes.',
+    'How to deal the rows of --data out to --num_clients if they have no clients: '
+    'evenly, with skewed labels, or in skewed sizes.',
     PARTITIONS,
     unset='iid',
   )
   test_clients: Optional[float] = program.flag(
-    'Share of the clients whose examples are for testing; they never take part, and no '
+    'Share of the clients to hold out for testing. They never take part, and no '
     'privacy is claimed for them.',
     unset='0.1 if the data have clients',
     above=0,
     below=1,
   )
   test_examples: Optional[float] = program.flag(
-    "Share of each client's examples, or of all if the data have no clients, that is "
-    'for testing; no privacy is claimed for them.',
+    "Share of each client's examples, or of all examples if the data have no clients, "
+    'to hold out for testing. No privacy is claimed for them.',
     unset='0.2 if the data have no clients',
     above=0,
     below=1,
   )
   test_data: Optional[str] = program.flag(
-    'File or folder like --data with examples for testing; no privacy is claimed for '
-    'them.'
+    'File or folder like --data with test examples. No privacy is claimed for them.'
   )
   test_split: Optional[str] = program.flag(
-    'Which split of --test_data is for testing, or of --data without that.'
+    'Split of --test_data to test on, or of --data if there is no --test_data.'
   )
   text_unit: Optional[str] = program.flag(
-    'What a text is cut into.', ['character', 'word'], unset='character'
+    'Tokens of texts.', ['character', 'word'], unset='character'
   )
   sequence_length: Optional[int] = program.flag(
-    'Tokens of an example of text.', unset='80 characters, or 20 words', at_least=1
+    'Number of tokens in an example of text.',
+    unset='80 characters, or 20 words',
+    at_least=1,
   )
   vocabulary_size: Optional[int] = program.flag(
-    'How many of the most frequent characters or words are known.',
+    'Number of the most frequent characters or words in the vocabulary.',
     unset='256 characters, or 10000 words',
     at_least=1,
   )
   vocabulary: Optional[str] = program.flag(
-    'File with a public vocabulary, one word a line, or all characters as they are; '
-    'then none is made of the data.'
+    'File with a public vocabulary: one word per line, or all characters as they are. '
+    'Without it, the vocabulary is made from the data.'
   )
   scratch: str = dataclasses.field(default='.', compare=False)
 
@@ -203,17 +203,16 @@ def rows() -> tuple[Flag, ...]:
     Flag(
       'data_scratch',
       str,
-      'Folder with room for what is read: in files without names, of which nothing is '
-      'left.',
-      unset='where the run directory is',
+      'Folder for temporary files while --data is read, which are removed.',
+      unset='the folder of the run directory',
     ),
     *program.rows_of(Files),
     *program.rows_of(Data),
     Flag(
       'split_seed',
       int,
-      'Seed of what is held out for testing, and of the split into clients. Apart from '
-      '--seed, so that runs that are compared train and test on the same people.',
+      'Seed of the train/test split and of the split into clients. It is separate from '
+      '--seed, so that runs with different seeds train and test on the same clients.',
       default=1,
       at_least=0,
     ),

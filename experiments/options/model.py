@@ -20,7 +20,7 @@ def _widths(name: str) -> str:
     for kind in models.KINDS.values()
     if name in kind.widths
   )
-  return f'Without it, the model has its own: {", ".join(own_widths)}.'
+  return f'Without it, that of the model: {", ".join(own_widths)}.'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,9 +35,9 @@ class Model:
   kind: kind_lib.Kind
   metric: metrics.Metric
   loss: Optional[str] = program.flag(
-    f'What is minimised: {", ".join(losses.LOSSES)}; for your own Keras model also the '
-    'name of one of its losses.',
-    unset='what goes with the labels',
+    f'Loss to minimise: {", ".join(losses.LOSSES)}; for your own Keras model also the '
+    'name of a Keras loss.',
+    unset='the one for the kind of labels',
   )
   hidden_units: Optional[int] = program.flag(
     f'Width of hidden layers. {_widths("hidden_units")}', at_least=1
@@ -66,7 +66,9 @@ def rows() -> tuple[program.Flag, ...]:
     ),
     *program.rows_of(Model),
     program.Flag(
-      'metric', list(metrics.METRICS), 'What is measured on test data, beside the loss.'
+      'metric',
+      list(metrics.METRICS),
+      'Metric to compute on test data, besides the loss.',
     ),
   )
 

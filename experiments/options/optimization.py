@@ -28,16 +28,15 @@ class Optimization:
     'Learning rate of local training.', above=0
   )
   client_learning_rate_schedule: str = program.flag(
-    'What becomes of the learning rate of local training from round to round: '
-    'nothing, or it falls towards 0 in a line or as a cosine does, or to a hundredth '
-    'by the same factor in each round.',
+    'Schedule of the learning rate of local training over rounds: constant; linear or '
+    'cosine decay towards 0; or exponential decay to a hundredth.',
     list(optimizers.CLIENT_SCHEDULES),
     default=_CONSTANT,
   )
   proximal_strength: Optional[float] = program.flag(
-    'How strongly local training is pulled towards the global model (FedProx, '
-    'arXiv:1812.06127).',
-    unset='not at all',
+    'Strength of the proximal term, which pulls local training towards the global '
+    'model (FedProx, arXiv:1812.06127).',
+    unset='no proximal term',
     at_least=0,
   )
   server_optimizer: str = program.flag(
@@ -49,8 +48,8 @@ class Optimization:
     'Learning rate of the global model.', above=0
   )
   server_learning_rate_schedule: str = program.flag(
-    'What becomes of the learning rate of sgd: nothing, or it falls to a twentieth '
-    'over the last quarter of the rounds (arXiv:2211.06530).',
+    'Schedule of the learning rate of sgd: constant, or a decay to a twentieth over '
+    'the last quarter of the rounds (arXiv:2211.06530).',
     [_CONSTANT, _COOLDOWN],
     default=_CONSTANT,
   )
@@ -61,8 +60,8 @@ class Optimization:
     below=1,
   )
   server_adaptivity: Optional[float] = program.flag(
-    f'What the server optimizers {_ADAPTIVE} add to the denominator of a step, tau in '
-    'arXiv:2003.00295. With noise it is better not too small.',
+    f'Number that the server optimizers {_ADAPTIVE} add to the denominator of a step '
+    '(tau in arXiv:2003.00295). With noise, it should not be too small.',
     unset='that of TensorFlow Federated',
     above=0,
   )

@@ -70,18 +70,18 @@ class Participation:
 @dataclasses.dataclass
 class _Cohorts:
   schedule_file: Optional[str] = program.flag(
-    'File with the cohorts of all rounds, as sampling.Schedule.save writes it; it says '
-    'rounds, limits and cohorts as well, or these flags say what it keeps.'
+    'File with the cohorts of all rounds, as written by sampling.Schedule.save. It '
+    'also states rounds, cohort size and limits, unless flags state them.'
   )
   dropout_probability: Optional[float] = program.flag(
-    'Probability that a client that is asked does not report.',
-    unset='all report',
+    'Probability that a selected client does not report.',
+    unset='0',
     at_least=0,
     below=1,
   )
   reporting_goal: Optional[int] = program.flag(
-    'Clients that have to report; a round that fewer report in is tried again.',
-    unset='any number will do',
+    'Number of clients that have to report. A round with fewer is tried again.',
+    unset='no minimum',
   )
 
 
@@ -90,7 +90,7 @@ def rows() -> table.Rows:
   changes = {
     'num_rounds': {'help': 'Rounds to train.'},
     'clients_per_round': {
-      'help': 'Clients in a round; with --sampling=poisson in the mean.'
+      'help': 'Clients per round; with --sampling=poisson their mean number.'
     },
     'min_separation': {
       'unset': '{}. Larger is better for privacy, and needs clients_per_round * '
@@ -103,8 +103,8 @@ def rows() -> table.Rows:
     table.Flag(
       'schedule',
       sampling.schedule_kinds(),
-      'How cohorts are made.',
-      unset='in the way that keeps the limits, or samples so',
+      'How cohorts are drawn.',
+      unset='as the limits or --sampling require',
     ),
     *program.rows_of(_Cohorts),
   )

@@ -87,21 +87,21 @@ class Privacy:
 @dataclasses.dataclass
 class _Clipping:
   clipping: str = program.flag(
-    f'How updates are clipped. {FIXED}: to --clip_norm, with --mechanism={NONE} '
-    f'without any noise; {ADAPTIVE}: to a norm that moves from there to a quantile '
-    "of the clients' norms, found with a small part of the budget (or with "
-    f'--clipped_count_stddev); {NONE}: not at all, with --mechanism={NONE} only.',
+    f'How to clip updates. {FIXED}: to --clip_norm, with --mechanism={NONE} without '
+    f"noise; {ADAPTIVE}: to a norm that moves from there to a quantile of the clients' "
+    'norms, which is estimated with a small part of the budget (or with '
+    f'--clipped_count_stddev); {NONE}: not at all, only with --mechanism={NONE}.',
     [FIXED, ADAPTIVE, NONE],
     unset=f'{FIXED}; with --clipped_count_stddev {ADAPTIVE}, with --mechanism={NONE} '
     f'{NONE}',
   )
   clip_order: float = program.flag(
-    f'With --mechanism={NONE} --clipping={FIXED}: in which p-norm, at least 1, inf '
-    'for each entry.',
+    f'With --mechanism={NONE} --clipping={FIXED}: order p of the norm, at least 1, or '
+    'inf for the largest entry.',
     unset='2',
   )
   target_quantile: float = program.flag(
-    f'With --clipping={ADAPTIVE}: which part of the clients is to be left unclipped.',
+    f'With --clipping={ADAPTIVE}: share of the clients that is not clipped.',
     unset='0.5',
   )
   clip_learning_rate: float = program.flag(
@@ -114,15 +114,15 @@ class _Clipping:
 @dataclasses.dataclass
 class _Own:
   workload: str = program.flag(
-    "What the mechanism's strategy is the best for: sums of all rounds, or what "
-    '--server_optimizer makes of them with its momentum and learning rates. Gaussian '
-    'noise and trees are the same for both.',
+    "Workload that the mechanism's strategy is optimised for: prefix sums, or the "
+    'models of --server_optimizer with its momentum and learning rates. Gaussian noise '
+    'and trees are the same for both.',
     [_PREFIX_SUMS, _SERVER],
     default=_PREFIX_SUMS,
   )
   simulated_cohort_scale: float = program.flag(
-    'Add noise as if cohort and population were so many times larger. Above 1 the run '
-    'carries no guarantee: it shows what training with so many clients would come to.',
+    'Add noise as if cohort and population were this many times larger. Above 1 the '
+    'run has no guarantee: it shows how training with so many clients would do.',
     default=1.0,
     at_least=1,
   )
@@ -145,8 +145,8 @@ def rows() -> table.Rows:
     *program.rows_of(_Clipping),
     dataclasses.replace(
       table.CLIP_NORM,
-      help="L2 bound of one client's contribution to one round, with "
-      f'--mechanism=laplace L1 bound; with --clipping={ADAPTIVE} that of the first.',
+      help="L2 bound of one client's contribution to one round (L1 bound with "
+      f'--mechanism=laplace); with --clipping={ADAPTIVE} the bound in the first round.',
     ),
     *table.change(table.target(), changes),
     *program.rows_of(_Own),

@@ -30,43 +30,44 @@ class Run:
   """Seeds and files."""
 
   seed: int = program.flag(
-    'Seed of the model, the selection of clients and their order, and the noise: same '
-    'seed, same result. Noise from a known seed protects nobody, which is right for a '
-    'simulation; see --secret_noise.',
+    'Seed of the model, the selection of clients and their order, and the noise. The '
+    'same seed gives the same result. Noise from a known seed protects nobody, which '
+    'is fine for a simulation; see --secret_noise.',
     default=1,
     at_least=0,
   )
   secret_noise: bool = program.flag(
-    'Draw the noise from a secret key instead of --seed. The run can then not be '
-    'repeated exactly. Integer noise, which clients draw, is secret in any case.',
+    'Draw the noise from a secret key instead of --seed. The run cannot be repeated '
+    'exactly then. Integer noise is always secret.',
     default=False,
   )
   evaluate_every: int = program.flag(
-    'Rounds between two measurements on test data; after the last round there is one.',
+    'Rounds between two evaluations on test data. The last round is always evaluated.',
     default=1,
     at_least=1,
   )
   packed_simulation: Optional[bool] = program.flag(
-    'Train many clients in one computation, or each by itself, as TensorFlow Federated '
-    'does.',
-    unset='packed, where mechanism and --inner_aggregator allow it',
+    'Train many clients in one computation, instead of each by itself as TensorFlow '
+    'Federated does.',
+    unset='packed, if mechanism and --inner_aggregator allow it',
   )
   checkpoint_seconds: float = program.flag(
-    'Least time between two checkpoints, after which a run that was killed goes on.',
+    'Least number of seconds between two checkpoints. A run that was killed resumes '
+    'from the last one.',
     default=30.0,
     at_least=0,
     below=None,
   )
   timeout_seconds: float = program.flag(
-    'How long a round may take; one that takes longer ends the program with an error, '
-    'and the same command goes on.',
+    'Time limit of a round in seconds. If a round takes longer, the program ends with '
+    'an error, and the same command resumes the run.',
     default=3600.0,
     above=0,
     below=None,
   )
   run_dir: Optional[str] = program.flag(
-    'Where to leave the results: a directory that does not exist or is empty, or one '
-    'of a run with the same flags, which goes on.',
+    'Directory for the results. It does not exist, is empty, or has a run with the '
+    'same flags, which is resumed.',
     unset='a new directory under runs',
   )
 
@@ -82,8 +83,8 @@ class Cluster:
     '(distributed.comm.tls). Workers need the environment of this program.'
   )
   trusted_network: bool = program.flag(
-    'Reach a --scheduler=tcp://HOST:PORT of another machine. Whoever is on that '
-    'network can run code on all of its workers, and read model and data.',
+    'Allow an unencrypted --scheduler=tcp://HOST:PORT on another machine. Whoever is '
+    'on that network can run code on all of its workers, and read model and data.',
     default=False,
   )
 

@@ -6,7 +6,7 @@ of Python. A client has the first 24 sequences of 40 characters of its file; wha
 printable ASCII is out of vocabulary, so nothing of the vocabulary is made of the data.
 One file in ten is held out.
 
-Your own texts are given by --data; see docs/experiments.md.
+Your own texts are given by --data; see docs/own_data.md.
 """
 
 import hashlib

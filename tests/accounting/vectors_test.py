@@ -20,7 +20,7 @@ from tests import executing
 from tff_dp_aggregators.accounting import vectors
 from tff_dp_aggregators.accounting.programs import vectors as program
 
-DOCUMENT = pathlib.Path(__file__).parents[2] / 'docs' / 'accounting.md'
+DOCUMENT = pathlib.Path(__file__).parents[2] / 'docs' / 'test_vectors.md'
 
 
 @pytest.fixture(scope='module')

@@ -130,8 +130,8 @@ def test_balanced_weights_are_of_the_training_examples_and_told(tmp_path):
 @pytest.mark.parametrize(
   ('stated', 'message'),
   [
-    ('perhaps:2', "names 'perhaps', which is no class; these are: no, yes"),
-    ('nan:2', "names 'nan', which is no class"),
+    ('perhaps:2', "names 'perhaps', which is not a class; the classes are: no, yes"),
+    ('nan:2', "names 'nan', which is not a class"),
     ('yes', "has 'yes'. Give --class_weights=balanced, or class:weight"),
     ('balanced,yes:2', "has 'balanced'. Give"),
     ('yes:many', "has 'yes:many'. Give"),

@@ -117,7 +117,7 @@ def test_a_run_that_fails_is_named_and_the_others_go_on(shared):
   assert f'failed: {BROKEN}: OtherSettingsError: the run in' in shared.first.stdout
   assert f'{BROKEN}/error.txt' in shared.first.stdout
   assert 'Traceback (most recent call last)' in shared.error
-  assert 'goes on only with the same' in shared.error.splitlines()[-1]
+  assert 'resumes only with the same' in shared.error.splitlines()[-1]
   done = {path.parts[0] for path in shared.before}
   assert done == {'mechanism=tree,server_learning_rate=0.1,seed=1000001'}
   assert 'Not tuned yet, as not all tuning runs are finished: mechanism=tree.' in (
@@ -287,7 +287,7 @@ def test_another_comparison_is_refused_naming_what_differs(shared, arguments, me
 @pytest.mark.parametrize(
   ('arguments', 'message'),
   [
-    (('--grid', 'mechanism=oak'), "'oak' is no value of --mechanism"),
+    (('--grid', 'mechanism=oak'), "'oak' is not a value of --mechanism"),
     (('--grid', 'num_clients=300,250'), 'num_clients=250,seed=1: 100 rounds of'),
     (
       ('--grid', 'mechanism=tree,blt', '--clip_norm=-1'),

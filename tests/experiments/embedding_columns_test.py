@@ -198,8 +198,8 @@ def test_side_by_side_is_as_one_by_one(data, tmp_path):
 @pytest.mark.parametrize(
   ('arguments', 'message'),
   [
-    (['--embedding_columns=nothing'], "names 'nothing', which is no feature"),
-    (['--embedding_columns=bought'], "names 'bought', which is no feature"),
+    (['--embedding_columns=nothing'], "names 'nothing', which is not a feature"),
+    (['--embedding_columns=bought'], "names 'bought', which is not a feature"),
     (['--embedding_columns=city,city'], "--embedding_columns names 'city' twice"),
     (
       ['--embedding_columns=city', '--one_hot_columns=city'],

@@ -167,7 +167,7 @@ def test_a_loss_of_keras_is_taken_by_name_or_as_the_model_was_compiled():
     ('their_models:wrong_inputs', CLASSES, None, '9'),
     ('their_models:normalised', CLASSES, None, 'batch normalisation'),
     ('their_models:probabilities', CLASSES, None, 'add up to 1, .* takes logits'),
-    ('their_models:keras', CLASSES, 'nonsense', "'nonsense' is no loss"),
+    ('their_models:keras', CLASSES, 'nonsense', "'nonsense' is not a loss"),
     ('their_models:keras', CLASSES, 'mean_squared_error', "labels of the kind 'class'"),
     ('their_models:functional', CLASSES, 'cross_entropy', 'functional and has its own'),
     ('their_models:functional', TOKENS, None, 'x'),

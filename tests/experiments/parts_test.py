@@ -171,7 +171,7 @@ NOISY = (
     ),
     (
       ('--part=a: weights=0, clip_norm=1, num_bands=1.5', REST),
-      'num_bands=1.5 is no whole number',
+      'num_bands=1.5 is not a whole number',
     ),
     (
       ('--part=a: weights=0, clip_norm=1, mechanism=no', REST),

@@ -262,7 +262,10 @@ def test_data_without_labels_and_with_other_columns(classes, tmp_path):
   [
     ({'colour': 'pink'}, r"line 3: colour is 'pink', which the training data do not"),
     ({'postcode': '8009'}, r"line 3: postcode is '8009', which the training data do"),
-    ({'the age (yr)': 'old'}, r"line 3: the age \(yr\) is 'old', which is no number"),
+    (
+      {'the age (yr)': 'old'},
+      r"line 3: the age \(yr\) is 'old', which is not a number",
+    ),
     ({'the age (yr)': ''}, r'line 3: the age \(yr\) is empty'),
     ({'bought': 'perhaps'}, r"line 3: bought is 'perhaps', which the training data"),
     ({'bought': ''}, r'line 3: bought is empty.*labels are not known, leave the col'),

@@ -134,7 +134,10 @@ def test_a_column_whose_name_has_commas_is_one(tmp_path):
   [
     (['warm,sum'], 'warm are 0 or 1, and sum are not. If all are numbers, give'),
     (['sum,warm', '--label_kind=class'], 'line 2: sum is '),
-    (['sum,who'], "line 2: who is 'c0', which is no number. Several labels of a row"),
+    (
+      ['sum,who'],
+      "line 2: who is 'c0', which is not a number. Several labels of a row",
+    ),
     (['sum,sum'], "--label_column names 'sum' twice"),
     (['sum,x', '--feature_columns=x'], "column 'x' is named twice"),
     (['sum,nothing'], "no column 'nothing'; its columns are"),

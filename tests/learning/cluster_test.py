@@ -258,7 +258,9 @@ def test_where_tensorflow_has_other_threads_it_is_refused(client):
   ],
 )
 def test_what_is_no_address(scheduler):
-  with pytest.raises(ValueError, match='^scheduler=.* is no address .*=local:4 for'):
+  with pytest.raises(
+    ValueError, match='^scheduler=.* is not the address .*=local:4 for'
+  ):
     cluster.check(scheduler)
 
 

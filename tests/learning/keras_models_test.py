@@ -593,7 +593,7 @@ def test_metrics_of_several_outputs_are_those_of_keras(metrics):
 @pytest.mark.parametrize(
   ('metric', 'message'),
   [
-    ('accurcy', "'accurcy' is no metric"),
+    ('accurcy', "'accurcy' is not a metric"),
     (lambda labels, outputs: np.eye(2), r'an array of shape \(2, 2\)'),
     (3, 'must be a function of labels and outputs'),
     (lambda outputs, labels: 0.0, "calls its first argument 'outputs'"),

@@ -57,7 +57,7 @@ def test_a_loss_is_given_named_or_compiled(model, loss):
   ('loss', 'error', 'match'),
   [
     (None, ValueError, 'needs a loss.*not compiled'),
-    ('crossentropie', ValueError, "loss='crossentropie' is no loss"),
+    ('crossentropie', ValueError, "loss='crossentropie' is not a loss"),
     (0.5, TypeError, 'loss must be a tf.keras.losses.Loss'),
     (
       tf.keras.losses.MeanSquaredError(reduction='none'),

@@ -154,7 +154,7 @@ def test_a_saved_iterator_is_of_no_other_source(other, message):
 
 def test_other_bytes_are_refused():
   for buffer in (b'', b'{}', b'[]', b'\xff'):
-    with pytest.raises(ValueError, match='this is no saved ClientIterator'):
+    with pytest.raises(ValueError, match='this is not a saved ClientIterator'):
       sources.ClientIterator.from_bytes(buffer)
 
 

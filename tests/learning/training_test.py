@@ -675,7 +675,7 @@ def test_what_is_there_is_not_overwritten(tmp_path):
 @pytest.mark.parametrize(
   ('changes', 'match'),
   [
-    ({'scheduler': 'nowhere'}, 'scheduler=nowhere is no address'),
+    ({'scheduler': 'nowhere'}, 'scheduler=nowhere is not the address'),
     ({'trusted_network': True}, 'trusted_network is for a scheduler='),
   ],
 )

@@ -14,7 +14,7 @@ def loads(text: str) -> Any:
     >>> loads('{"epsilon": 1.0, "epsilon": 8.0}')
     Traceback (most recent call last):
     ...
-    ValueError: a name stands twice in ['epsilon', 'epsilon'].
+    ValueError: a name is repeated in ['epsilon', 'epsilon'].
   """
   return _DECODER.decode(text)
 
@@ -34,7 +34,7 @@ def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
   """An object, of which two values under one name would be read in two ways."""
   data = dict(pairs)
   if len(data) != len(pairs):
-    raise ValueError(f'a name stands twice in {[name for name, _ in pairs]}.')
+    raise ValueError(f'a name is repeated in {[name for name, _ in pairs]}.')
   return data
 
 

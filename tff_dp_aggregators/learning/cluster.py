@@ -92,7 +92,7 @@ def check(
     host = found.group(2).strip('[]')
   elif not _LOCAL.fullmatch(scheduler):
     raise ValueError(
-      f'{name}={scheduler} is no address of a Dask scheduler; give {name}='
+      f'{name}={scheduler} is not the address of a Dask scheduler; give {name}='
       'tcp://HOST:PORT or tls://HOST:PORT, as `dask scheduler` prints it, or '
       f'{name}=local:4 for four processes of this machine.'
     )

@@ -363,7 +363,7 @@ def _named(name: str) -> Any:
     return _losses.get(name)
   except ValueError as e:
     raise ValueError(
-      f'loss={name!r} is no loss that tf.keras.losses.get knows; give one of '
+      f'loss={name!r} is not a loss that tf.keras.losses.get knows; give one of '
       'tf.keras.losses, such as tf.keras.losses.MeanSquaredError().'
     ) from e
 

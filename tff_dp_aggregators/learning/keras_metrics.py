@@ -158,5 +158,5 @@ def _named(name: str, labels: tuple[int, ...], outputs: tuple[int, ...]) -> Any:
   except ValueError:
     found = None
   if not callable(found):
-    raise ValueError(f'{name!r} is no metric that tf.keras.metrics.get knows')
+    raise ValueError(f'{name!r} is not a metric that tf.keras.metrics.get knows')
   return found

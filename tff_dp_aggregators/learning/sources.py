@@ -130,7 +130,7 @@ class ClientSource(tff.program.FederatedDataSource):
       round_num: The round, from 0.
 
     Raises:
-      TypeError: If it is no whole number, or a client's data are no numbers.
+      TypeError: If it is not a whole number, or a client's data are no numbers.
       ValueError: If it is out of range, or a client's data are not like others'.
     """
     return self.cohort_data(round_num, self._schedule.cohort(round_num))
@@ -196,7 +196,7 @@ class ClientIterator(tff.program.FederatedDataSourceIterator):
       round_num: The round to begin with.
 
     Raises:
-      TypeError: If `round_num` is no whole number.
+      TypeError: If `round_num` is not a whole number.
       ValueError: If it is negative.
     """
     self._source = source
@@ -262,7 +262,7 @@ class ClientIterator(tff.program.FederatedDataSourceIterator):
       content = json.loads(buffer)
       identity, next_round = content['source'], content['next_round']
     except (KeyError, TypeError, ValueError) as e:
-      raise ValueError(f'this is no saved ClientIterator: {buffer[:80]!r}') from e
+      raise ValueError(f'this is not a saved ClientIterator: {buffer[:80]!r}') from e
     sources = [source for source in (live() for live in reversed(_LIVE)) if source]
     for source in sources:
       if source.identity == identity:

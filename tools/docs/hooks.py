@@ -26,24 +26,6 @@ from tools.docs import html_links
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PACKAGE = 'tff_dp_aggregators'
-# In the order in which one comes to need them; others follow.
-_GUIDES = (
-  'tutorial.md',
-  'install.md',
-  'training.md',
-  'after_training.md',
-  'processes.md',
-  'experiments.md',
-  'several_machines.md',
-  'published.md',
-  'strategies.md',
-  'accounting.md',
-  'production.md',
-  'noise.md',
-  'clients.md',
-  'threat_model.md',
-  'programs.md',
-)
 # Pages that are files of other folders: where they are on the site.
 _ELSEWHERE = {'experiments/published/README.md': 'published.md'}
 # What the theme does not have, by its name on the site.
@@ -88,22 +70,14 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
   for path in sorted(_copied(texts, guides)):
     content = (ROOT / path).read_bytes()
     files.append(File.generated(config, f'files/{path}', content=content))
+  # The pages of docs/ are in mkdocs.yml, by kind of reader.
   config.nav = [
-    {'Home': 'index.md'},
-    {'Guides': in_order_of_use([*guides, *_ELSEWHERE.values(), 'programs.md'])},
+    *config.nav,
     {'API': ['api/index.md', *_nav(public=True)]},
     {'Internals': _nav(public=False)},
     {'Project': [uri for name, uri in root_pages.items() if name != 'README.md']},
   ]
   return files
-
-
-def in_order_of_use(guides: list[str]) -> list[str]:
-  """Guides as the navigation has them; raises if one of the list is gone."""
-  gone = set(_GUIDES) - set(guides)
-  if gone:
-    raise ValueError(f'_GUIDES in tools/docs/hooks.py has pages that are gone: {gone}.')
-  return [*_GUIDES, *(uri for uri in guides if uri not in _GUIDES)]
 
 
 def on_page_markdown(
@@ -294,7 +268,8 @@ def _programs() -> str:
       modules[name] = module
   parts = [
     '# Programs and their flags\n',
-    'In a checkout, the commands are in `.venv/bin`, and so is their `python`.\n',
+    'This page is for those who look up a flag. In a checkout, the commands are in '
+    '`.venv/bin`.\n',
   ]
   for name in sorted(modules):
     module = importlib.import_module(modules[name])
@@ -311,6 +286,8 @@ def _flags(of: program.Program) -> str:
     flag = values[name]
     default = flag.default_as_str.strip("'") if flag.default_as_str else ''
     shown = f' (default `{default}`)' if default else ''
-    meaning = re.sub(r'([\\`*_\[\]])', r'\\\1', html.escape(flag.help))
+    # absl adds how to give a flag several times, after a semicolon.
+    said = flag.help.partition(';\n')[0]
+    meaning = re.sub(r'([\\`*_\[\]])', r'\\\1', html.escape(said))
     lines += [f'`--{name}`{shown}', f':   {" ".join(meaning.split())}', '']
   return '\n'.join(lines)

@@ -97,7 +97,7 @@ def _unpacked(name: str) -> str:
 def _check_file(entry: 'os.DirEntry[str]') -> None:
   """Refuses links that lead nowhere, and pipes, of which nothing would come."""
   if not entry.is_file():
-    raise problems.DataError(f'{entry.path} is no file; remove it.')
+    raise problems.DataError(f'{entry.path} is not a file; remove it.')
 
 
 def _entries(path: str) -> Iterator['os.DirEntry[str]']:

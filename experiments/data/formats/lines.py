@@ -59,11 +59,11 @@ def _not_utf8(path: str) -> problems.DataError:
       except UnicodeDecodeError as e:
         number += len(_BREAK.findall(line[: e.start]))
         return problems.DataError(
-          f'{path}, line {number}: byte 0x{line[e.start]:02x} is no UTF-8. Save the '
+          f'{path}, line {number}: byte 0x{line[e.start]:02x} is not UTF-8. Save the '
           'file as UTF-8.'
         )
       number += len(_BREAK.findall(line))
-  return problems.DataError(f'{path} is no UTF-8. Save the file as UTF-8.')
+  return problems.DataError(f'{path} is not UTF-8. Save the file as UTF-8.')
 
 
 class TextFile:
@@ -118,7 +118,9 @@ class JsonLines:
     with opened(path) as file:
       first = file.readline()
     if not first.strip():
-      raise problems.DataError(f'{path} is empty; it must have a JSON object a line.')
+      raise problems.DataError(
+        f'{path} is empty; it must have one JSON object per line.'
+      )
     # Sorted: rows in another order may begin with names in another order.
     self.columns = tuple(sorted(self._row(first, 1)))
 
@@ -156,7 +158,7 @@ class JsonLines:
     except RecursionError as e:
       raise problems.DataError(f'{where} is nested too deeply.') from e
     except ValueError as e:
-      raise problems.DataError(f'{where} is no JSON: {e}.') from e
+      raise problems.DataError(f'{where} is not JSON: {e}.') from e
     if not isinstance(row, dict):
       raise problems.DataError(
         f'{where} is {problems.shown(row)}; it must be an object, {{"name": value, '

@@ -100,7 +100,7 @@ class NpzFile:
         raise ValueError(f'format {version} is unknown')
       shape, is_fortran, dtype = read(file)
     except (ValueError, zipfile.BadZipFile, EOFError) as e:
-      raise problems.DataError(f'{self.path}: {name} is no array: {e}.') from e
+      raise problems.DataError(f'{self.path}: {name} is not an array: {e}.') from e
     if dtype.hasobject or dtype.kind not in 'biufUS':
       raise problems.DataError(
         f'{self.path}: {name} is of dtype {dtype}; it must be of numbers or of text.'
@@ -126,7 +126,7 @@ def _archive(path: str) -> Iterator[zipfile.ZipFile]:
   try:
     archive = zipfile.ZipFile(path)
   except zipfile.BadZipFile as e:
-    raise problems.DataError(f'{path} is no archive of numpy.savez: {e}.') from e
+    raise problems.DataError(f'{path} is not an archive of numpy.savez: {e}.') from e
   with archive:
     try:
       yield archive

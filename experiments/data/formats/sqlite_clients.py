@@ -99,7 +99,7 @@ class SqliteClients:
     try:
       return str(values[0], 'utf-8')
     except UnicodeDecodeError as e:
-      raise problems.DataError(f'{where}: {name} is no text in UTF-8: {e}.') from e
+      raise problems.DataError(f'{where}: {name} is not text in UTF-8: {e}.') from e
 
   def _chosen_split(self, connection: sqlite3.Connection, split: Optional[str]) -> str:
     splits = [
@@ -152,8 +152,8 @@ def connected(path: str) -> Iterator[sqlite3.Connection]:
       missing = sorted(set(needed) - set(found))
       if missing:
         raise problems.DataError(
-          f'{path} is no database of clients as TensorFlow Federated has them: table '
-          f'{table} lacks {problems.listed(missing)}.'
+          f'{path} is not a database of clients as TensorFlow Federated has them: '
+          f'table {table} lacks {problems.listed(missing)}.'
         )
     yield connection
   except sqlite3.Error as e:
@@ -169,7 +169,7 @@ def _parsed(proto: Any, where: str) -> dict[str, Any]:
   try:
     example = _example_class().FromString(proto)
   except (message.DecodeError, TypeError) as e:
-    raise problems.DataError(f'{where} is no tf.train.Example: {e}.') from e
+    raise problems.DataError(f'{where} is not a tf.train.Example: {e}.') from e
   found: dict[str, Any] = {}
   for entry in example.features.feature:
     kind = entry.value.WhichOneof('kind')

@@ -328,7 +328,7 @@ class ParquetFile:
     try:
       yield from _queried(query, len(self._types))
     except duckdb.Error as e:
-      raise problems.DataError(f'{self.path} is no Parquet file: {e}.') from e
+      raise problems.DataError(f'{self.path} is not a Parquet file: {e}.') from e
 
   def _where(self, done: int) -> Any:
     return lambda number: f'{self.path}, row {done + number + 1}'

@@ -160,7 +160,7 @@ def test_flags_come_from_files_too(tmp_path):
     (('--flagfile={}', '--number=5', '--number=6'), '--number is given twice; give'),
     (('--flagfile={}.twice', '--number=5'), '--number is given twice; give it once'),
     (('--undefok=nmber', '--nmber=4'), '--undefok would let flags that are not known'),
-    (('--flagfile={}.16',), 'flags.16 is no text in UTF-8; save it in that encoding'),
+    (('--flagfile={}.16',), 'flags.16 is not text in UTF-8; save it in that encoding'),
   ],
 )
 def test_a_flag_is_given_once_however_it_is_written(tmp_path, arguments, named):
@@ -183,8 +183,11 @@ def test_a_flag_is_given_once_however_it_is_written(tmp_path, arguments, named):
   'arguments, message',
   [
     (('--nmber=3',), "Unknown command line flag 'nmber'. Did you mean: number ?"),
-    (('--number=many',), "flag --number=many: 'many' is no integer; --helpfull lists"),
-    (('--number=2.5',), "flag --number=2.5: '2.5' is no integer; --helpfull lists"),
+    (
+      ('--number=many',),
+      "flag --number=many: 'many' is not an integer; --helpfull lists",
+    ),
+    (('--number=2.5',), "flag --number=2.5: '2.5' is not an integer; --helpfull lists"),
     (('--share=half',), "flag --share=half: 'half' is no number; --helpfull lists"),
     (('--number',), 'Missing value for flag --number'),
     (('--shape=oval',), 'should be one of <round|square>'),

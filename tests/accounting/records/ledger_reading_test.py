@@ -57,7 +57,7 @@ _NO_ENTRY = 'not a ledger entry: '
     (lambda a, b, c: [a, b'{"round": 1}\n'], r"line 2: .*missing \['cohort_requested"),
     (lambda a, b, c: [without(a, 'epsilon')], r"line 1: .*missing \['epsilon'\]"),
     (lambda a, b, c: [changed(a, note='x')], r"line 1: .*unknown \['note'\]: another"),
-    (lambda a, b, c: [a[:-2] + b', "round": 0}\n'], 'line 1: .*a name stands twice'),
+    (lambda a, b, c: [a[:-2] + b', "round": 0}\n'], 'line 1: .*a name is repeated'),
     (lambda a, b, c: [changed(a, epsilon=float('nan'))], 'line 1: .*NaN is not a num'),
     (lambda a, b, c: [changed(a, epsilon=10**400)], f'line 1: {_NO_ENTRY}'),
     (lambda a, b, c: [changed(a, epsilon='1')], "line 1: .*epsilon must not be '1'"),
@@ -235,7 +235,7 @@ def test_every_digit_that_matters_is_found_if_it_changes(
       try:
         mutants = ledgers.chained(mutants)
       except ValueError:
-        continue  # It is no JSON any more.
+        continue  # It is not JSON any more.
     if mutants == lines:
       continue  # A digit of the hash, which was written anew.
     ledgers.put(path, b''.join(mutants))

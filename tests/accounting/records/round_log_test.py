@@ -340,7 +340,7 @@ def test_empty_logs_and_unknown_columns_are_refused(read, tmp_path):
       read(text)
   with pytest.raises(ValueError, match='names no client'):
     read('client_ids,round\n[],0\n')
-  with pytest.raises(ValueError, match="'when' is no column of a round log"):
+  with pytest.raises(ValueError, match="'when' is not a column of a round log"):
     read('time\n5\n', {'when': 'time'})
   with pytest.raises(ValueError, match="there is no column 'done'"):
     read('time\n5\n', {'completion_time': 'done'})
@@ -372,7 +372,7 @@ def test_one_client_in_every_line_is_no_round(read):
 def test_what_has_no_end_is_refused(read, tmp_path, monkeypatch):
   os.mkfifo(tmp_path / 'pipe')
   for path in (str(tmp_path / 'pipe'), '/dev/zero', str(tmp_path)):
-    with pytest.raises(ValueError, match='is no regular file'):
+    with pytest.raises(ValueError, match='is not a regular file'):
       round_log.read(path)
   monkeypatch.setattr(round_log, '_LONGEST_LINE', 20)
   with pytest.raises(ValueError, match='line 2: the line has 20 letters or more'):
@@ -386,9 +386,6 @@ def test_names_of_other_systems(read, names):
   assert contents(read(f'{",".join(names)}\n1,a\n1,b\n2,a\n'))[:2] == (2, 1)
   with pytest.raises(ValueError, match='round 3 follows on round 1'):
     read(f'{",".join(names)}\n1,a\n1,b\n3,a\n')
-  with open('docs/accounting.md', encoding='utf-8') as file:
-    text = file.read()
-  assert all(f'`{n}`' in text for k in round_log.COLUMNS.values() for n in k)
 
 
 def to_tsv(rounds, names=NAMES):
@@ -700,8 +697,8 @@ def test_one_way_or_another_to_write_a_client_is_no_other_client(tmp_path, lines
     (['round,client_id', '0,a', '1,nan'], "the client 'nan' says that it is missing"),
     (['round,client_ids', '0,a NA'], "the client 'NA' says that it is missing"),
     (['{"round": 0, "client_ids": ["a", "<NA>"]}'], 'says that it is missing'),
-    (['{"round": 0, "client_ids": ["a"], "client_ids": ["b"]}'], 'a name stands twice'),
-    (['{"round": 1, "round": 7, "client_id": "a"}'], 'a name stands twice'),
+    (['{"round": 0, "client_ids": ["a"], "client_ids": ["b"]}'], 'a name is repeated'),
+    (['{"round": 1, "round": 7, "client_id": "a"}'], 'a name is repeated'),
     (['round,client_id', '0,a', '1, '], 'there is no client_id'),
     (['round,client_ids', '0,"[""a"", "" ""]"'], 'a client has no name'),
     # The log itself says that somebody is missing.

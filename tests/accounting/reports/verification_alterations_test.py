@@ -342,5 +342,5 @@ def test_a_name_that_stands_twice_is_refused(tmp_path):
   text = json.dumps(statement.build(reports.Inputs(statements.TREE, 1e-6)))
   path = tmp_path / 'report.json'
   path.write_text('{"guarantee": {"epsilon": 0.01}, ' + text[1:])
-  with pytest.raises(ValueError, match='a name stands twice'):
+  with pytest.raises(ValueError, match='a name is repeated'):
     verification.verify(str(path), report_program.statement_of)

@@ -101,7 +101,7 @@ class TestRefusals:
   @pytest.mark.parametrize(
     ('arguments', 'message'),
     [
-      (('--scheduler=10.0.0.1:8786',), 'is no address of a Dask scheduler'),
+      (('--scheduler=10.0.0.1:8786',), 'is not the address of a Dask scheduler'),
       (('--scheduler=tcp://10.0.0.5:1',), 'or --trusted_network, if nobody else is on'),
       (
         ('--trusted_network',),

@@ -220,7 +220,10 @@ def test_test_data_are_scaled_and_numbered_as_training_data(plain, tmp_path):
   [
     ({'age': 1, 'height': 1, 'bought': 2}, "line 2: bought is '2', which the training"),
     ({'age': 1, 'height': 1, 'bought': 'x'}, 'theirs are 0, 1'),
-    ({'age': 'x', 'height': 1, 'bought': 1}, "line 2: age is 'x', which is no number"),
+    (
+      {'age': 'x', 'height': 1, 'bought': 1},
+      "line 2: age is 'x', which is not a number",
+    ),
     ({'age': 1, 'bought': 1}, "no column 'height'; its columns are: age, bought"),
   ],
 )
@@ -590,7 +593,9 @@ def test_numbers_that_are_not_as_the_flags_say_are_refused(tmp_path):
   rows = [{'who': f'c{i % 9}', 'x': f'{i},5', 'y': i % 2} for i in range(40)]
   other = rows[:30] + [{**rows[30], 'x': '1.5'}]
   path = _in_dialect(tmp_path / 'a.csv', other, ';', ',', '')
-  with pytest.raises(problems.DataError, match="32: x is '1.5', which is no .*=, has"):
+  with pytest.raises(
+    problems.DataError, match="32: x is '1.5', which is not a .*=, has"
+  ):
     _numbers(path, separator=';', decimal=',')
   path = _in_dialect(tmp_path / 'a.csv', rows, ';', ',', '')
   with pytest.raises(problems.DataError, match="2: x is '0,5'. Its digits are not in"):
@@ -618,7 +623,7 @@ def test_whose_the_test_data_are_is_told_where_it_matters(plain, tmp_path):
 def test_training_data_under_another_name_are_no_test_data(plain, tmp_path):
   copy = tmp_path / 'copy.csv'
   copy.write_bytes(plain.read_bytes())
-  with pytest.raises(problems.DataError, match='are the data that are trained on'):
+  with pytest.raises(problems.DataError, match='test and training data are the same'):
     own_data.load_rows(plain, test_data=str(copy))
 
 

@@ -75,8 +75,8 @@ def test_the_most_frequent_are_known_and_of_equals_the_first_in_order():
 def test_a_vocabulary_from_a_file_is_checked_by_line(tmp_path):
   path = tmp_path / 'words'
   for content, message in (
-    ('a\nb c\n', "line 2: 'b c' is no single word"),
-    ('a\n\nb\n', "line 2: '' is no single word"),
+    ('a\nb c\n', "line 2: 'b c' is not a single word"),
+    ('a\n\nb\n', "line 2: '' is not a single word"),
     ('a\nb\na\n', "line 3: 'a' is in line 1 already"),
     ('', 'is empty'),
   ):
@@ -89,7 +89,7 @@ def test_a_vocabulary_from_a_file_is_checked_by_line(tmp_path):
   path.write_text('hello')
   assert texts.from_file(str(path), 'character').entries == ('h', 'e', 'l', 'o')
   path.write_bytes(b'a\n\xff\n')
-  with pytest.raises(problems.DataError, match='line 2: byte 0xff is no UTF-8'):
+  with pytest.raises(problems.DataError, match='line 2: byte 0xff is not UTF-8'):
     texts.from_file(str(path), 'character')
 
 

@@ -46,15 +46,15 @@ COLUMNS = ('--client_column=who', '--label_column=bought')
     ([*COLUMNS, '--feature_columns='], '--feature_columns names no column'),
     (
       [*COLUMNS, '--one_hot_columns=x'],
-      "'x', which is no feature; these are: age",
+      "'x', which is not a feature; the features are: age",
     ),
     ([*COLUMNS, '--text_unit=word'], '--text_unit is for text; give --text_column'),
     ([*COLUMNS, '--text_column=age'], '--label_column does not go with text'),
     ([*COLUMNS, '--data_scratch=/nowhere'], '--data_scratch=/nowhere: no such folder'),
     ([*COLUMNS, '--task=digits'], '--task=digits has data of its own'),
-    ([*COLUMNS, '--data_format=jsonl'], 'line 1 is no JSON'),
+    ([*COLUMNS, '--data_format=jsonl'], 'line 1 is not JSON'),
     ([*COLUMNS, '--data_format=sqlite'], '--client_column does not go with data that'),
-    ([*COLUMNS, '--test_data=SAME'], 'are the data that are trained on; give another'),
+    ([*COLUMNS, '--test_data=SAME'], 'test and training data are the same'),
     ([*COLUMNS, '--test_split=x'], '--test_split is for databases in the format'),
     ([*COLUMNS, '--data_split=x'], '--data_split is for databases in the format'),
     (
@@ -228,5 +228,5 @@ def test_a_broken_row_is_named_within_a_second_and_without_tensorflow(data, tmp_
     [sys.executable, '-c', code], capture_output=True, text=True, timeout=60
   )
   assert result.stdout == '2 False\n'
-  assert f"error: {path}, line 72: age is 'x', which is no number" in result.stderr
+  assert f"error: {path}, line 72: age is 'x', which is not a number" in result.stderr
   assert time.monotonic() - begun < 20  # On a machine with much else to do.

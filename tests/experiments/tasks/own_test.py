@@ -23,7 +23,7 @@ from tests import executing
 from tests.experiments.data import own_data
 from tff_dp_aggregators.learning.runs import run_directory
 
-DOCS = pathlib.Path(__file__).resolve().parents[3] / 'docs' / 'experiments.md'
+DOCS = pathlib.Path(__file__).resolve().parents[3] / 'docs' / 'own_data.md'
 ROWS = [
   {
     'who': f'client {i % 60}',

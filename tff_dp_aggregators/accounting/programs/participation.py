@@ -1,4 +1,4 @@
-r"""Says how often one device can have taken part, from a production system's log.
+r"""Finds from a production log how often one device can have taken part.
 
     tff-dp-participation --round_log=rounds.csv
 
@@ -9,10 +9,10 @@ A log has a line for each round whose result was released:
     1,2024-03-01T18:00:00Z
 
 and may have `start_time`, `cohort_size`, `client_ids` (a JSON list, or separated by
-spaces) and `population`. `tff_dp_aggregators.accounting.records.round_log` tells which
-other forms of files, times and names are read, and what is refused.
+spaces) and `population`. `tff_dp_aggregators.accounting.records.round_log` describes
+other forms of files, times and names, and what is refused.
 
-Exit codes: 0 fine; 1 the log breaks the promise; 2 the log or a flag is refused.
+Exit codes: 0 success; 1 the log breaks the promise; 2 the log or a flag is refused.
 """
 
 import csv
@@ -34,11 +34,11 @@ from tff_dp_aggregators.base import new_files
 @dataclasses.dataclass
 class _Promised:
   promised_min_separation: Optional[int] = program.flag(
-    'Fail if rounds of one device can be, or are, closer than this difference.',
+    'Fail if two rounds of one device can be, or were, closer than this difference.',
     at_least=1,
   )
   promised_max_participations: Optional[int] = program.flag(
-    'Fail if one device can take part, or does, more often.', at_least=1
+    'Fail if one device can take part, or did, in more rounds.', at_least=1
   )
   offenders: Optional[str] = program.flag(
     'File to write clients to that broke a promise, if the log names clients: CSV, '

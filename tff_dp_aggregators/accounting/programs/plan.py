@@ -8,29 +8,29 @@ level, all get the same, and their epsilons differ:
         --max_participations=6 --model_size=4000000 \
         --target_epsilon=8.5 --target_delta=1e-10
 
-The table shows, for each mechanism, its noise multiplier and epsilon; the root mean
-square error (RMSE) and the largest error of prefix sums, which are what a model is
-made of, relative to the best; and what the server keeps and how long the noise of a
-round takes. A second table has the noise that a round adds to a model of --model_size
-parameters: in one of them, and in all as a vector. With --clients_per_round it is
-relative to the largest norm that the clients' updates can have together: the ratio of
-noise to signal (tff_dp_aggregators.accounting.noise_to_signal).
+The table shows the noise multiplier and epsilon of each mechanism; the root mean square
+error (RMSE) and the largest error of prefix sums, relative to the best; the memory that
+the server keeps; and the time that the noise of a round takes. A second table shows the
+noise that a round adds to a model of --model_size parameters, per parameter and as a
+vector. With --clients_per_round it is relative to the largest norm that the sum of the
+clients' updates can have: the ratio of noise to signal
+(tff_dp_aggregators.accounting.noise_to_signal).
 
-The advice: of the mechanisms whose RMSE at equal epsilon is within 5% of the least, and
-which take at most twice the time of the fastest of these, the one that keeps least from
-round to round; of equals, the fastest. Mechanisms that need sampling are advised only
-if --sampling says that the server samples so. Their epsilons are quick upper bounds by
-Renyi DP unless --sampling or --accountant asks for more.
+Among the mechanisms whose RMSE at equal epsilon is within 5% of the least, and which
+take at most twice the time of the fastest of these, the program advises the one with
+the least memory, and among equals the fastest. It advises mechanisms that need sampling
+only if --sampling says that the server samples so. Their epsilons are quick upper
+bounds by Renyi DP unless --sampling or --accountant asks for more.
 
-All of this is of one mechanism for all weights. Where parts of a model are to have
-mechanisms of their own (--part of tff-dp-simulate and tff-dp-report), a table for each
-part, with its parameters as --model_size, says which is the best for it: at equal
-privacy, whose error is less does not depend on the share of the budget. The noise of
-all parts together is found by tff-dp-report.
+The table is for one mechanism for all weights. If parts of a model have mechanisms of
+their own (--part of tff-dp-simulate and tff-dp-report), run this program for each part
+with its number of parameters as --model_size: which mechanism has the least error at
+equal privacy does not depend on the share of the budget. tff-dp-report finds the noise
+of all parts together.
 
-Seconds and bytes are those of noise in float32 on one core inside TFF, estimated from
-measurements (tff_dp_aggregators.strategies.strategy). Exit codes: 0 fine, 2 wrong
-usage. Starts without TensorFlow.
+Seconds and bytes are for float32 noise on one core inside TFF, estimated from
+measurements (tff_dp_aggregators.strategies.strategy). Exit codes: 0 success, 2 wrong
+usage. The program does not load TensorFlow.
 """
 
 import json
@@ -76,8 +76,8 @@ def groups() -> tuple[program.Group, ...]:
     program.Flag(
       'model_size',
       int,
-      'Number of float32 parameters that are trained. Size of the noise, and of what '
-      'is kept of it, follow.',
+      'Number of trainable float32 parameters, from which the size and the memory of '
+      'the noise follow.',
     ),
     *table.change(
       (row for row in table.sampling() if row.name in _TASK_FLAGS), _sampling()
@@ -93,8 +93,8 @@ def groups() -> tuple[program.Group, ...]:
         },
         'target_delta': {'help': 'Delta of all guarantees.'},
         'accountant': {
-          'help': 'Whose epsilon counts, for all mechanisms.',
-          'unset': 'the exact one without sampling; with it, see --sampling',
+          'help': 'Accountant for all mechanisms.',
+          'unset': 'the exact one without sampling; with sampling, see --sampling',
         },
       },
     ),
@@ -113,8 +113,8 @@ def groups() -> tuple[program.Group, ...]:
     program.Flag(
       'plot',
       str,
-      f'Draw errors against rounds into this file, one of {", ".join(views.PLOTS)} by '
-      'its suffix; must not exist.',
+      'New file for a plot of errors against rounds, with one of the suffixes '
+      f'{", ".join(views.PLOTS)}.',
     ),
   )
   return (('Task', task), ('Mechanisms', compared), ('What is printed', printed))
@@ -129,18 +129,18 @@ def _sampling() -> dict[str, dict[str, Any]]:
   return {
     'sampling': {
       'type': str,
-      'help': f'How the server can really draw clients, keeping secret whom: {drawn}. '
-      'Mechanisms that need this may be advised then, and get their tightest epsilon, '
-      'which takes up to a minute each.',
+      'help': f'Secret sampling that the server can do: {drawn}. Mechanisms that need '
+      'it may then be advised, with their tightest epsilon, which takes up to a minute '
+      'each.',
     },
     'num_clients': {
-      'help': 'Clients there are. With --clients_per_round, the limits on '
-      'participation are checked against it; without --min_separation, the largest '
-      'that it allows is taken.'
+      'help': 'Number of clients. With --clients_per_round, the limits on '
+      'participation are checked against it, and --min_separation is by '
+      'default the largest that it allows.'
     },
     'num_groups': {
-      'help': 'Groups of clients that take turns, for cyclic Poisson sampling of '
-      'mechanisms that have as few bands.',
+      'help': 'For cyclic Poisson sampling: number of groups of clients that take '
+      'turns, for mechanisms with at most that many bands.',
       'unset': 'about the best power of 2',
     },
   }

@@ -158,7 +158,7 @@ def _files_first(arguments: Sequence[str], values: flags.FlagValues) -> list[str
         lines = values.read_flags_from_files(named)
       except UnicodeError as e:
         raise flags.Error(
-          f'{" ".join(named)} is no text in UTF-8; save it in that encoding'
+          f'{" ".join(named)} is not text in UTF-8; save it in that encoding'
         ) from e
       _check_once(lines, values)
       of_files += lines
@@ -279,7 +279,10 @@ _REFUSALS = (
 BAD_INPUT = (ValueError, OSError, dp_accounting.UnsupportedEventError)
 # What Python and absl say of a value, and how it is said to people.
 _IN_WORDS = (
-  (re.compile(r'invalid literal for int\(\) with base 10: (.*)'), r'\1 is no integer'),
+  (
+    re.compile(r'invalid literal for int\(\) with base 10: (.*)'),
+    r'\1 is not an integer',
+  ),
   (re.compile(r'could not convert string to float: (.*)'), r'\1 is no number'),
 )
 
@@ -332,14 +335,14 @@ class Program:
 
   def _define_of_every_program(self, values: flags.FlagValues) -> None:
     of_every = {'flag_values': values, 'module_name': _EVERY_PROGRAM}
-    text = 'Take flags from this file, one a line; the command line counts more.'
+    text = 'Read flags from this file, one per line. The command line overrides them.'
     flags.DEFINE_string('flagfile', None, text, **of_every)
     shows: tuple[tuple[str, str, Callable[[], str]], ...] = (
-      ('help', 'Show the flags that most need.', lambda: self._help(values)),
+      ('help', 'Show the most important flags.', lambda: self._help(values)),
       ('helpfull', 'Show all flags.', lambda: self._help(values, is_full=True)),
       (
         'version',
-        'Show the version, and its commit where it is known.',
+        'Show the version, and its commit if it is known.',
         lambda: str(version.current()),
       ),
     )

@@ -6,7 +6,7 @@ From flags, which give two of noise, target and number of rounds:
         --num_rounds=2000 --rounds_between=313 --max_participations=6 \
         --noise_multiplier=7 --target_delta=1e-10
 
-from what a run left, from a ledger or from the round log of a production system:
+From a run directory, from a ledger, or from the round log of a production system:
 
     tff-dp-report --run_dir=runs/digits-banded
     tff-dp-report --ledger=ledger.jsonl \
@@ -16,40 +16,40 @@ from what a run left, from a ledger or from the round log of a production system
         --mechanism=tree --noise_multiplier=7 --target_delta=1e-10 \
         --enforced_by='the job scheduler of the app' --clip_norm=0.5
 
-Several of these, in any mixture, are what they spent together, on the same clients.
-The flags state one mechanism, which all ledgers and round logs are of; what had another
-one comes in as a run directory, or as the JSON report that was made of it:
+Several of these can be combined. The report then covers what they spent together on the
+same clients. The flags state the mechanism of all ledgers and round logs; give a run
+with another mechanism as its run directory, or as its JSON report:
 
     tff-dp-report --ledger=first.jsonl \
         --ledger=second.jsonl --report=pilot.json --mechanism=tree \
         --num_rounds=2000 --min_separation=314 --noise_multiplier=7 \
         --target_delta=1e-10
 
-What another system released of the same clients is composed with them as it is stated:
+What another system released about the same clients is stated and composed with them:
 
     tff-dp-report --run_dir=runs/digits-banded \
         --other_release='survey of March: epsilon=0.5, delta=1e-7'
 
-Where parts of a model have mechanisms of their own, --part is given for each, as to the
-run, for a plan or with a ledger:
+If parts of a model have mechanisms of their own, give --part for each, as for the run,
+for a plan or with a ledger:
 
     tff-dp-report --num_rounds=2000 \
         --min_separation=314 --target_epsilon=8 --target_delta=1e-10 \
         --part='body: weights=0 1, mechanism=tree, clip_norm=0.5, share=0.75' \
         --part='head: weights=*, mechanism=gaussian, clip_norm=0.1, share=0.25'
 
-What the formulas of NbAFL claim, beside what holds, is a report of its own:
+A report on NbAFL states what its formulas claim, and what holds:
 
     tff-dp-report --nbafl --target_epsilon=0.8 \
         --target_delta=1e-5 --clip_norm=1.5 --num_rounds=30 --num_exposures=2 \
         --num_clients=50 --min_examples=10000
 
-and computed again, to find any difference:
+Verification computes a report again, and fails on any difference:
 
     tff-dp-report --verify=report.json
 
-Exit codes: 0 fine, 1 verification failed or target missed, 2 wrong usage. Starts
-without TensorFlow.
+Exit codes: 0 success, 1 verification failed or target missed, 2 wrong usage. The
+program does not load TensorFlow.
 """
 
 import dataclasses
@@ -87,28 +87,28 @@ OTHER_RELEASE = 'other_release'
 class _Reported:
   run_dir: Optional[list[str]] = program.flag(
     'Report what the run in this directory spent. This flag and the next three can be '
-    'given several times and together; the report is then of what all spent together, '
-    'on the same clients.'
+    'repeated and combined; the report then covers what all of them spent together on '
+    'the same clients.'
   )
   report: Optional[list[str]] = program.flag(
-    'Report what this JSON report states, once it is verified.'
+    'Report what this JSON report states, after verifying it.'
   )
   ledger: Optional[list[str]] = program.flag(
-    "Report what this ledger's rounds spent, of the mechanism in flags."
+    'Report what the rounds of this ledger spent, with the mechanism in flags.'
   )
   round_log: Optional[list[str]] = program.flag(
     'Take the number of rounds and the limits on participation from this log of a '
-    "production system's rounds; see tff-dp-participation. A strategy that is "
-    'optimised for limits is given by --strategy_file, or built from --num_rounds and '
-    '--min_separation as they were planned. With --ledger, of the same run: check that '
-    'both have the same rounds with as many clients, and that the limits in flags, '
-    'which the run was planned for, were kept.'
+    "production system's rounds; see tff-dp-participation. If the strategy was "
+    'optimised for limits, give it by --strategy_file, or state the planned '
+    '--num_rounds and --min_separation. With --ledger of the same run, check that both '
+    'have the same rounds with the same numbers of clients, and that the planned '
+    'limits in flags were kept.'
   )
   other_release: Optional[list[str]] = program.flag(
-    'Repeated: what another system released of the same clients, and what is stated of '
-    "it, as in 'survey of March: epsilon=0.5, delta=1e-7'. It is added to what the "
-    'runs spent, and --target_delta is of all together. adjacency=add_or_remove, or '
-    'another one, may follow.'
+    "Repeated: what another system released about the same clients, as in 'survey of "
+    "March: epsilon=0.5, delta=1e-7'. It is added to what the runs spent, and "
+    '--target_delta covers all of them. adjacency=add_or_remove, or another one, may '
+    'follow.'
   )
   verify: Optional[str] = program.flag(
     'Compute this JSON report again and fail on any difference.'
@@ -139,15 +139,15 @@ class _Stated:
   """What no program can know of the mechanism in flags and its run."""
 
   enforced_by: Optional[str] = program.flag(
-    f'{_STATE} keeps rounds of a client so far apart, or draws clients so.'
+    f'{_STATE} keeps the rounds of a client apart, or draws the clients.'
   )
   cap_enforced_by: Optional[str] = program.flag(
-    f'{_STATE} keeps a client within --max_participations, where the separation leaves '
-    'more possible.'
+    f'{_STATE} keeps a client within --max_participations, if the separation allows '
+    'more.'
   )
   noise_source: Optional[str] = program.flag(f'{_STATE} the noise comes from.')
   code_version: Optional[str] = program.flag(
-    f'{_STATE} version the code that trained has.'
+    f'{_STATE} version of the code trained the model.'
   )
   clip_norm: Optional[float] = program.flag(
     f'{table.CLIP_NORM.help} Not verified without a ledger.', above=0

@@ -21,45 +21,46 @@ ASSUMED: dict[type[sampling.Scheme], str] = {
   sampling.Limits: 'nothing',
   sampling.PoissonSampling: 'Poisson sampling',
   sampling.FixedSizeSampling: 'cohorts of fixed size, without replacement',
-  sampling.BallsInBins: 'one place in a cycle for each client, drawn at random',
-  sampling.RandomAllocation: 'so many rounds of each client, drawn at random',
-  sampling.BMinSepSampling: 'each free client by itself, then with a break',
+  sampling.BallsInBins: 'one random round in each cycle for each client',
+  sampling.RandomAllocation: 'a fixed number of random rounds for each client',
+  sampling.BMinSepSampling: 'independent draws of clients, each followed by a break',
 }
 
 
 @dataclasses.dataclass
 class _Stated:
   min_separation: int = program.flag(
-    'Smallest difference of two rounds of one client.', unset='1, every round'
+    'Smallest difference between two rounds of one client.', unset='1, every round'
   )
   rounds_between: int = program.flag(
-    'Smallest number of rounds strictly between two rounds of one client, as the '
-    'DP-FTRL literature counts: --min_separation less one.'
+    'Smallest number of rounds strictly between two participations of one client, as '
+    'the DP-FTRL literature counts: --min_separation minus one.'
   )
   max_participations: int = program.flag(
-    'Most rounds of one client.', unset='as many as the separation leaves possible'
+    'Largest number of rounds of one client.', unset='as many as the separation allows'
   )
   fixed_epoch: bool = program.flag(
     'Whether rounds of a client differ by multiples of exactly --min_separation.',
     default=False,
   )
   sampling_probability: float = program.flag(
-    'Probability of each client of a round, for poisson; of each client that is free '
-    'in a round, for b_min_sep.'
+    'For poisson, the probability that a client is in a round; for b_min_sep, that of '
+    'a client whose break is over.'
   )
-  num_clients: int = program.flag('Clients to draw from.')
+  num_clients: int = program.flag('Number of clients to draw from.')
   # Not whole if it is a mean.
   clients_per_round: float = program.flag(
-    'Clients of a round; for poisson, in the mean.', program.NUMBER
+    'Clients per round; for poisson, their mean number.', program.NUMBER
   )
   num_groups: int = program.flag(
-    'Groups of clients that take turns, for cyclic Poisson sampling.', unset='1'
+    'For cyclic Poisson sampling: number of groups of clients that take turns.',
+    unset='1',
   )
   cycle_length: int = program.flag(
-    'Rounds of a cycle, in each of which a client is once, for balls_in_bins.'
+    'For balls_in_bins: rounds of a cycle, in which each client takes part once.'
   )
   rounds_of_a_client: int = program.flag(
-    'Rounds of each client, drawn at random, for random_allocation.'
+    'For random_allocation: number of rounds of each client.'
   )
 
 
@@ -83,7 +84,8 @@ def help_of_sampling() -> str:
     for kind, text in ASSUMED.items()
   )
   return (
-    f'What may be assumed about how clients are drawn: {"; ".join(first)}; or {last}.'
+    f'How clients are drawn, as far as the guarantee relies on it: {"; ".join(first)}; '
+    f'or {last}.'
   )
 
 

@@ -74,7 +74,7 @@ def mechanism(none: Optional[str] = None) -> Rows:
   """The mechanism, but for its noise; `none` is a value that asks for no mechanism."""
   known = [*mechanism_lib.names(), *([] if none is None else [none])]
   return (
-    Flag('mechanism', known, 'Which mechanism; or give --strategy_file.'),
+    Flag('mechanism', known, 'Privacy mechanism; or give --strategy_file.'),
     Flag(
       'strategy_file',
       str,
@@ -90,14 +90,14 @@ def mechanism(none: Optional[str] = None) -> Rows:
     Flag(
       'part',
       program.MANY,
-      'Repeated: a part of the model with a mechanism of its own, instead of '
-      '--mechanism for all weights: NAME: weights=PATTERN, mechanism=..., '
-      'clip_norm=..., with the options of the mechanism, such as restart_every=8. A '
-      'weight is of the first part with a pattern for its name (* and ? stand for '
-      'anything, blanks between several patterns); names are 0, 1 and so on in the '
-      'order of the weights, and an error lists them. share=0.25 is the fraction of '
-      'mu^2 that --target_epsilon is divided by, the same for all parts if left out; '
-      'or each part has a noise_multiplier. The guarantee is of all parts together. '
+      'Repeated: a part of the model with its own mechanism, instead of --mechanism '
+      'for all weights: NAME: weights=PATTERN, mechanism=..., clip_norm=..., with the '
+      'options of the mechanism, such as restart_every=8. A weight belongs to the '
+      'first part with a pattern for its name (* and ? are wildcards, blanks separate '
+      'patterns); names are 0, 1 and so on in the order of the weights. share=0.25 is '
+      'the fraction of mu^2 that the part gets of --target_epsilon, by default the '
+      'same for all parts; or each part has a noise_multiplier. The guarantee covers '
+      'all parts together. '
       f'Default of mechanism: {DEFAULT_OF_PARTS}.',
     ),
   )
@@ -160,8 +160,8 @@ def target() -> Rows:
     Flag(
       'accountant',
       sorted(accountants.ACCOUNTANTS),
-      'Whose epsilon counts.',
-      unset='the tightest sound one, for limits on participation the exact one',
+      'Accountant to compute epsilon with.',
+      unset='the tightest sound one, which is exact without sampling',
     ),
     Flag(
       'adjacency',
@@ -189,10 +189,10 @@ class Nbafl:
     default=False,
   )
   num_exposures: Optional[int] = program.flag(
-    "With --nbafl: How often a client's uploads are seen; L."
+    "With --nbafl: how often a client's uploads are seen; L."
   )
   min_examples: Optional[int] = program.flag(
-    'With --nbafl: How many examples every client has at least; m.'
+    'With --nbafl: least number of examples of a client; m.'
   )
   calibration: str = program.flag(
     'With --nbafl: noise by the published formulas, or the least that keeps what they '
@@ -207,30 +207,30 @@ class RoundLog:
   """How a round log is to be read, and what its devices do."""
 
   columns: tuple[str, ...] = program.flag(
-    'Names of columns in the log where they are unusual, such as '
-    'completion_time=done,round=nr; empty, as in population=, for a column that is '
-    'something else. Columns, and the names that are understood: '
+    'Names of columns in the log that are not understood, such as '
+    'completion_time=done,round=nr; empty, as in population=, to ignore a column. '
+    'Columns and the names that are understood: '
     f'{"; ".join(f"{k}: " + ", ".join(v) for k, v in round_log.COLUMNS.items())}.',
     default=(),
   )
   population_name: Optional[str] = program.flag(
-    'Read the rounds of this population alone, as the column population says it.'
+    'Read only the rounds of this population, as named in the column population.'
   )
   min_wait_hours: Optional[float] = program.flag(
-    'Least hours between two contributions of a device.',
+    'Least number of hours between two contributions of a device.',
     above=0,
     below=1e6,
     unset='24, or no such rule if the log names the clients',
   )
   wait_from: str = program.flag(
-    "With what the wait begins: a device's contribution, which is safe, or the "
+    "When the wait begins: with a device's contribution, which is safe, or with the "
     'completion of its round, as in the published Gboard accounting.',
     log_participation.WAIT_FROM,
     default='contribution',
   )
   first_start: Optional[str] = program.flag(
-    'When the first round started, for logs without start times.',
-    unset='the longest other round before its completion',
+    'Start of the first round, for logs without start times.',
+    unset='as long before its completion as the longest other round took',
   )
 
 
@@ -246,5 +246,5 @@ def printed(*formats: str) -> Rows:
   """What is printed, and where it goes."""
   return (
     Flag('format', formats, 'What to print.', default=formats[0]),
-    Flag('output', str, 'File to write instead of printing; must not exist.'),
+    Flag('output', str, 'New file to write instead of printing.'),
   )

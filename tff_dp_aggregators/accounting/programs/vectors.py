@@ -2,16 +2,16 @@
 
     tff-dp-vectors
 
-compares what this package computes with every figure of its file of test vectors, and
-prints a line for each kind: how many there are, how many of this package's figures are
-only upper bounds, and the largest differences below and above, as a part of the figure.
-A figure below the exact one means less noise than was promised, and fails.
+compares this package's figures with every figure in its file of test vectors. It prints
+a line for each kind: the number of figures, how many of this package's figures are only
+upper bounds, and the largest relative differences below and above. A figure below the
+exact one would mean too little noise, and fails.
 
-With --remake the figures are made anew first, by rational arithmetic and enumeration,
-and compared with those of the file, text by text. With --output the file is written, to
-be read by anybody: JSON, whose `definitions` say what each figure is.
+With --remake, the figures are first computed again, by rational arithmetic and
+enumeration, and compared with the text of the file. With --output, the file is written
+as JSON, whose `definitions` say what each figure is.
 
-Exit codes: 0 fine; 1 a figure is wrong; 2 the file or a flag is refused.
+Exit codes: 0 success; 1 a figure is wrong; 2 the file or a flag is refused.
 """
 
 import sys
@@ -26,17 +26,18 @@ from tff_dp_aggregators.base import new_files
 def groups() -> tuple[program.Group, ...]:
   """The program's flags."""
   rows = (
-    program.Flag('file', str, 'Test vectors to be checked.', unset="the package's own"),
+    program.Flag('file', str, 'Test vectors to check.', unset="the package's own"),
     program.Flag(
       'remake',
       bool,
-      'Make the figures anew, and fail unless the file has the same; some seconds.',
+      'Compute the figures again, and fail unless the file has the same. This takes '
+      'some seconds.',
       default=False,
     ),
     program.Flag(
       'output',
       str,
-      'Make the figures anew and write them to this new file, instead of checking.',
+      'Compute the figures again and write them to this new file, instead of checking.',
     ),
   )
   return (('Flags', rows),)

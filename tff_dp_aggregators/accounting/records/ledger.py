@@ -1021,7 +1021,7 @@ def read(path: str, expected: Optional[Head] = None) -> Ledger:
   if expected is not None:
     expected = _check_head(expected)
   if not stat.S_ISREG(os.stat(path).st_mode):
-    raise ValueError(f'the ledger {path} is no regular file; give the name of one.')
+    raise ValueError(f'the ledger {path} is not a regular file; give the name of one.')
   with open(path, 'rb') as file:
     lines, cut, sha256 = _read(path, file, expected)
   return Ledger(

@@ -295,7 +295,9 @@ class _File(Database):
     super().__init__()
     for name in columns:
       if name not in COLUMNS:
-        raise ValueError(f'{name!r} is no column of a round log: {", ".join(COLUMNS)}.')
+        raise ValueError(
+          f'{name!r} is not a column of a round log: {", ".join(COLUMNS)}.'
+        )
     self._path, self._columns, self._population = path, columns, population
     self._kind, self._delimiter = 'CSV', ','
     self._header = 0  # Lines before the first entry.
@@ -355,7 +357,7 @@ class _File(Database):
     DuckDB would unpack it as well, but does not verify its checksum.
     """
     if not stat.S_ISREG(os.stat(self._path).st_mode):
-      raise self.error('is no regular file; give the name of a file with the log.')
+      raise self.error('is not a regular file; give the name of a file with the log.')
     with open(self._path, 'rb') as file:
       if file.read(2) != b'\x1f\x8b':
         return self._path
@@ -535,7 +537,7 @@ class _File(Database):
           reason = f'this is not a JSON object: {e}'
         raise self._refusal(line, f'{reason}.')
       if len(set(keys)) < len(keys):
-        raise self._refusal(line, f'a name stands twice in {keys}.')
+        raise self._refusal(line, f'a name is repeated in {keys}.')
       recognised = self._recognise(keys, line) if groups[0][1] != keys else {}
       late = set(recognised.values()) - {*self.found.values(), *self.ignored}
       if late:
@@ -588,7 +590,7 @@ class _File(Database):
       raise self._refusal(
         line,
         f'{unread[0]} may be the number of the round, without which no missing round '
-        f'is found; say which: --columns=round={unread[0]}, or --columns=round= if it '
+        f'is found; name it: --columns=round={unread[0]}, or --columns=round= if it '
         'is something else.',
       )
     by_participation = {'round', 'client_id'} <= found.keys()

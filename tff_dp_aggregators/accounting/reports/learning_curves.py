@@ -84,4 +84,6 @@ def _number(row: dict[str, str], name: str, line: int) -> Optional[float]:
   try:
     return float(text)
   except (TypeError, ValueError) as e:
-    raise ValueError(f'line {line} has {text!r} as {name}, which is no number.') from e
+    raise ValueError(
+      f'line {line} has {text!r} as {name}, which is not a number.'
+    ) from e

@@ -16,7 +16,7 @@ from tff_dp_aggregators.base import new_files
 _logger = logging.getLogger(__name__)
 _PREFIX, _RESULT_PREFIX = 'after_round_', 'result_of_round_'
 _KEPT = 2
-_BYTES = 'bytes_'  # Of what is no array.
+_BYTES = 'bytes_'  # Of what is not an array.
 
 
 class Checkpoint(NamedTuple):

@@ -294,7 +294,7 @@ def check_flags(
       begun['data_facts'] = config['data_facts']
   except (KeyError, TypeError, ValueError) as e:
     said = str(e).rstrip('.')
-    raise ValueError(f'{config_path} is no configuration of a run: {said}.') from e
+    raise ValueError(f'{config_path} is not the configuration of a run: {said}.') from e
   now: dict[str, Any] = {'flags': flags}
   if data_facts is not None:
     now['data_facts'] = told_of_data(data_facts)
@@ -323,7 +323,7 @@ def _refuse_others(
   ]
   if differences:
     raise OtherSettingsError(
-      f'the run in {path} was begun with other settings, and goes on only with the '
+      f'the run in {path} was begun with other settings, and resumes only with the '
       f'same: {"; ".join(differences)}. Give another run_dir.{more}'
     )
 

@@ -130,7 +130,7 @@ def load(
     begun = os.path.exists(os.path.join(run_dir, run_directory.CONFIG))
     raise FileNotFoundError(
       f'{path} is not there: '
-      + ('the run has released no round yet.' if begun else 'that is no run.')
+      + ('the run has released no round yet.' if begun else 'that is not a run.')
     )
   weights = run_lib.read_weights(path)
   _check_released(run_dir, weights)

@@ -144,7 +144,7 @@ def test_objects_in_an_archive_are_not_unpickled(tmp_path):
 @pytest.mark.parametrize(
   ('line', 'message'),
   [
-    ('{"who": "a", "age": 1, "height": 2', 'line 71 is no JSON: '),
+    ('{"who": "a", "age": 1, "height": 2', 'line 71 is not JSON: '),
     ('[1, 2]', 'line 71 is [1, 2]; it must be an object'),
     ('{"who": "a", "age": 1, "height": 2}', "line 71 lacks 'bought', other than line"),
     ('{"who": "a", "age": 1, "height": 2, "bought": 0, "z": 1}', "has 'z' as well"),
@@ -231,7 +231,7 @@ def test_what_cannot_be_read_is_said_with_the_remedy(tmp_path):
   with pytest.raises(problems.DataError, match='data_format, one of csv, jsonl, npz'):
     own_data.load(path, client_column='who', label_column='y')
   for name, message in (
-    ('data.npz', 'is no archive of numpy.savez'),
+    ('data.npz', 'is not an archive of numpy.savez'),
     ('data.sqlite', 'cannot be read as SQLite'),
   ):
     path = tmp_path / name
@@ -276,7 +276,7 @@ def test_what_is_wrong_in_parquet_is_named_by_row(who, x, message, tmp_path):
   with pytest.raises(problems.DataError, match=message):
     own_data.load(path, client_column='who', label_column='y')
   path.write_bytes(b'PAR1')
-  with pytest.raises(problems.DataError, match='is no Parquet file'):
+  with pytest.raises(problems.DataError, match='is not a Parquet file'):
     own_data.load(path, client_column='who', label_column='y')
 
 

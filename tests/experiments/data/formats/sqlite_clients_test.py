@@ -78,7 +78,7 @@ def test_a_split_has_to_be_chosen_if_there_are_several(tmp_path):
   clients, tested = own_data.everything(both)
   assert (sum(map(len, clients.values())), len(tested)) == (50, 20)
   for only in ('train', 'test'):
-    with pytest.raises(problems.DataError, match='are the data that are trained on'):
+    with pytest.raises(problems.DataError, match='test and training data are the same'):
       _load(path, data_split=only, test_data=str(path), test_split=only)
 
 
@@ -101,7 +101,7 @@ def test_the_only_split_is_not_for_testing_as_well(database, tmp_path):
     "UPDATE client_metadata SET split_name = 'all'",
   )
   for names in ({'data_split': 'all'}, {'test_split': 'all'}):
-    with pytest.raises(problems.DataError, match='are the data that are trained on'):
+    with pytest.raises(problems.DataError, match='test and training data are the same'):
       _load(path, test_data=str(path), **names)
 
 
@@ -131,7 +131,7 @@ def test_ids_of_clients_may_be_whole_numbers(database, tmp_path):
     ('UPDATE examples SET serialized_example_proto = 7', 'row 1 of table examples'),
     (
       "UPDATE examples SET serialized_example_proto = 'x' WHERE rowid = 33",
-      'row 33 of table examples is no tf.train.Example',
+      'row 33 of table examples is not a tf.train.Example',
     ),
     (
       "UPDATE examples SET serialized_example_proto = x'' WHERE rowid = 33",

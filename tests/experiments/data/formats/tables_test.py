@@ -20,9 +20,9 @@ GOOD = ''.join(f'c{i % 3},{i},{i / 2},{i % 2}\n' for i in range(20))
     (HEAD + GOOD + 'c1,1,2\n', 'line 22: 3 fields, where the 4 columns who, age'),
     (HEAD + GOOD + 'c1,1,2,0,5\n', 'line 22: 5 fields'),
     (HEAD + GOOD + '\nc1,1,2,0\n', 'line 22 is empty'),
-    (HEAD + GOOD + 'c1,old,2,0\n', "line 22: age is 'old', which is no number"),
+    (HEAD + GOOD + 'c1,old,2,0\n', "line 22: age is 'old', which is not a number"),
     (HEAD + GOOD + 'c1,old,2,0\n', '--one_hot_columns=age'),
-    (HEAD + GOOD + 'c1,1_0,2,0\n', "line 22: age is '1_0', which is no number"),
+    (HEAD + GOOD + 'c1,1_0,2,0\n', "line 22: age is '1_0', which is not a number"),
     (HEAD + GOOD + 'c1,,2,0\n', 'line 22: age is empty'),
     (HEAD + GOOD + 'c1,  ,2,0\n', 'line 22: age is empty'),
     (HEAD + 'c1,,2,0\n' + GOOD, 'line 2: age is empty'),
@@ -32,7 +32,7 @@ GOOD = ''.join(f'c{i % 3},{i},{i / 2},{i % 2}\n' for i in range(20))
     (HEAD + GOOD + 'c1,1e39,2,0\n', "age is '1e39', more than float32 can hold"),
     (HEAD + GOOD + ',1,2,0\n', 'line 22: who is empty'),
     (HEAD + GOOD + 'c1,1,2,\n', 'line 22: bought is empty'),
-    (HEAD + GOOD + 'c1,1,2,yes\n', "line 22: bought is 'yes', which is no number"),
+    (HEAD + GOOD + 'c1,1,2,yes\n', "line 22: bought is 'yes', which is not a number"),
     (HEAD + GOOD + 'c1,1,2,yes\n', '--label_kind=class'),
     (HEAD + GOOD + '"c1\n\nx",1,2,0\nc1,1,x,0\n', "line 25: height is 'x'"),
     (HEAD + GOOD + '"c1\n,1,2,0\n', 'line 22: unexpected end of data'),
@@ -140,7 +140,7 @@ def test_what_duckdb_would_pass_over_is_refused_or_read(tmp_path):
     ('c1,1,2,0,""\n', 'line 4002: 5 fields'),
     ('c1,1,2,0,""', 'line 4002: 5 fields'),
     ('\nc1,1,2,0\n', 'line 4002 is empty'),
-    ('c1,1,1_0,0\n', "line 4002: height is '1_0', which is no number"),
+    ('c1,1,1_0,0\n', "line 4002: height is '1_0', which is not a number"),
   ):
     path.write_text(good + text)
     with pytest.raises(problems.DataError, match=message):
