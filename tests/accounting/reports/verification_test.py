@@ -112,13 +112,27 @@ def test_altered_and_missing_files_are_found(tmp_path):
   assert any('sha256' in each for each in result.differences)
   assert any('guarantee.epsilon' in each for each in result.differences)
   path.write_text(content.replace('"round": 3', '"round": 4'))
-  other, failure = statements.verify(tmp_path, report).differences
-  assert 'is not the file that the report was made of' in other and 'SHA' in other
-  assert 'line 4' in failure
+  (other,) = statements.verify(tmp_path, report).differences
+  assert 'is not the file that the report was made of' in other and 'line 4' in other
   path.unlink()
-  missing, failure = statements.verify(tmp_path, report).differences
+  (missing,) = statements.verify(tmp_path, report).differences
   assert 'is missing; it is looked for from the current directory' in missing
-  assert 'No such file' in failure
+
+
+def test_what_a_changed_log_differs_in_is_told_once(tmp_path):
+  report = statements.of_kind(tmp_path, 'round_log')
+  path = tmp_path / 'rounds.csv'
+  lines = path.read_text().splitlines(keepends=True)
+  # The last round is complete later, which leaves the limits as they are.
+  path.write_text(''.join((*lines[:-1], lines[-1].replace(':00Z', ':01Z'))))
+  differences = statements.verify(tmp_path, report).differences
+  assert any('files[0].sha256 is' in each for each in differences)
+  led_to = 'verification.command leads to something else: '
+  told = [each.removeprefix(led_to) for each in differences]
+  assert len(set(told)) == len(told)
+  path.write_text(''.join(lines[:-9]))  # The limits are others, which no plan is for.
+  (difference,) = statements.verify(tmp_path, report).differences
+  assert 'is not the file that the report was made of' in difference
 
 
 def test_a_ledger_whose_end_was_removed_has_another_head(tmp_path):

@@ -190,7 +190,6 @@ def _environment() -> jinja2.Environment:
     kind_of_privacy=_kind_of_privacy,
     label=_label,
     measured=_measured,
-    needs_what_nobody_states=_needs_what_nobody_states,
     noise=_noise,
     noises=_noises,
     options=_options,
@@ -204,6 +203,7 @@ def _environment() -> jinja2.Environment:
     software=version.in_words,
     source_values=_source_values,
     verbatim=_verbatim,
+    what_is_unstated=_what_is_unstated,
   )
   return environment
 
@@ -224,7 +224,7 @@ def _page(statement: dict[str, Any], learned: Optional[learning_curves.Curves]) 
   kind = ''
   if statement.get('warnings') or statement['guarantee']['epsilon'] is None:
     kind = ' none'
-  elif _needs_what_nobody_states(statement):
+  elif _what_is_unstated(statement):
     kind = ' open'
   banner = f'<p class="guarantee{kind}"><strong>'
   head, _, rest = body.partition('<h2>')
@@ -297,18 +297,25 @@ def _is_one_gaussian(statement: dict[str, Any]) -> bool:
   return all(gaussian) and not _scheme(statement).is_sampled
 
 
-def _needs_what_nobody_states(statement: dict[str, Any]) -> bool:
-  """Whether nobody states what keeps the limits that a guarantee needs."""
+def _what_is_unstated(statement: dict[str, Any]) -> str:
+  """What keeps the limits that a guarantee needs, where nobody states it, or ''.
+
+  That is what keeps the 'limits', what makes devices 'wait' so that they follow, or,
+  where the log names clients that broke a 'plan', what keeps others to more than that.
+  """
   if statement['guarantee']['epsilon'] is None or nbafl_report.is_one(statement):
-    return False
+    return ''
   for _, run in model.runs(statement):
     limits, unstated = run['participation'], {inputs_lib.NOT_STATED}
-    if 'basis' in (limits['source'] or {}):
-      has_ledger = run['run'] is not None
-      unstated.add(inputs_lib.enforced_by_log(limits['source'], has_ledger))
+    source = limits['source'] or {}
+    by_wait = source.get('basis') == 'min_wait'
+    if (source.get('planned') or {}).get('broken') and not by_wait:
+      return 'plan'
+    if 'basis' in source:
+      unstated.add(inputs_lib.enforced_by_log(source, run['run'] is not None))
     if unstated & {limits['enforced_by'], limits['cap_enforced_by']}:
-      return True
-  return False
+      return 'wait' if by_wait else 'limits'
+  return ''
 
 
 def _kind_of_privacy(statement: dict[str, Any]) -> str:

@@ -64,9 +64,14 @@ def from_plan(
   if round_log is not None:
     check_log(round_log, found.mechanism, found.ledger)
     summary = summary_of(round_log, found)
+    stated_cap = found.cap_enforced_by
+    if stated_cap is None and summary['basis'] == 'min_wait':
+      stated_cap = (
+        found.enforced_by
+      )  # A cap follows from the wait as the separation does.
     enforced_by, cap_enforced_by = (
       inputs_lib.enforced_by_log(summary, ledger is not None, stated)
-      for stated in (found.enforced_by, found.cap_enforced_by)
+      for stated in (found.enforced_by, stated_cap)
     )
     if round_log.has_no_more_rounds:
       cap_enforced_by = inputs_lib.capped_by_log(summary)
