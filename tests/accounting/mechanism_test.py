@@ -86,14 +86,6 @@ def test_rounds_added_up_one_by_one_keep_the_target_to_the_last_digit(
   assert target * (1 - 1e-10) < spent.epsilon(1e-5) <= target
 
 
-def test_bands_default_to_the_separation_and_can_be_chosen():
-  assert accounting.Mechanism('banded', PARTICIPATION, 1.0).strategy.num_bands == 12
-  made = accounting.Mechanism('banded', PARTICIPATION, 1.0, num_bands=5)
-  assert made.strategy.num_bands == 5
-  short = strategies.Participation(8, min_separation=12)
-  assert accounting.Mechanism('banded', short, 1.0).strategy.num_bands == 8
-
-
 @pytest.mark.parametrize(
   ('arguments', 'message'),
   [

@@ -38,13 +38,6 @@ def test_what_is_drawn_is_out_and_all_else_stays():
   assert _content(pool) == sorted(inside)
 
 
-def test_a_pool_grows_beyond_what_it_began_with():
-  pool = draws.Pool(np.empty(0, np.int64))
-  for start in range(0, 100, 10):
-    pool.add(np.arange(start, start + 10))
-  assert _content(pool) == list(range(100))
-
-
 def test_all_subsets_are_equally_likely_after_draws_and_returns():
   counts = dict.fromkeys(itertools.combinations(range(6), 3), 0)
   draws_made = 20_000
@@ -65,8 +58,3 @@ def test_streams_for_other_purposes_differ():
     for key in [(0,), (1,), (0, 0), (0, 1), (1, 0), (0, 0, 1)]
   ]
   assert len(set(first)) == 6
-
-
-def test_numbers_of_large_populations_fit():
-  assert draws.number_type(2**31) is np.int32
-  assert draws.number_type(2**31 + 1) is np.int64

@@ -237,22 +237,6 @@ def test_nobody_takes_part_where_that_is_unlikely(scheme, num_clients):
   assert not _sets(scheme, num_clients).any()
 
 
-def test_large_numbers():
-  for beyond in (2**62 + 1, 2**64, 2**70):
-    with pytest.raises(ValueError, match='cycle_length must be at most'):
-      sampling.BallsInBins(9, beyond)
-    with pytest.raises(ValueError, match='min_separation must be at most'):
-      sampling.BMinSepSampling(9, 0.1, beyond)
-  # Places times clients are more than 32 bits hold.
-  schedule = sampling.SampledSchedule(sampling.BallsInBins(50_000, 50_000), 50_000, 1)
-  assert len(np.unique(np.concatenate(list(map(schedule.cohort, range(50_000)))))) == (
-    50_000
-  )
-  # Nothing is drawn before a round is asked for: this is more than memory holds.
-  many = sampling.SampledSchedule(sampling.BMinSepSampling(50, 0.2, 6), 10**15, 1)
-  assert many.clients_per_round == 10**14
-
-
 _SCHEMES = {
   'poisson': sampling.PoissonSampling(40, 0.1),
   'cyclic': sampling.PoissonSampling(40, 0.3, num_groups=3),

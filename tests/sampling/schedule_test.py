@@ -54,7 +54,7 @@ def test_the_schedule_of_a_mechanism_has_its_schema(name):
   dropouts = sampling.Dropouts(0.1, 2)
   schedule = sampling.for_mechanism(_mechanism(schema), 24, 4, 1, dropouts=dropouts)
   assert schedule == _SCHEDULES[name]
-  assert (schedule.kind, schedule.schema) == (name, schema)
+  assert (schedule.name, schedule.schema) == (name, schema)
   assert (schedule.num_clients, schedule.clients_per_round) == (24, 4)
   assert copy.deepcopy(schedule) is schedule  # Ten million clients are not copied.
   other = sampling.for_mechanism(_mechanism(schema), 24, 4, 2, dropouts=dropouts)
@@ -103,7 +103,7 @@ def test_what_is_no_schedule_is_refused():
   for data, message in (
     ({'schedule': 'none'}, 'not a schedule'),
     ({'schedule': 'fixed_size', 'seed': 1}, 'the stored fixed_size'),
-    ({**stored, 'schedule': 'b_min_sep'}, 'of the kind poisson'),
+    ({**stored, 'schedule': 'b_min_sep'}, 'schedule poisson'),
   ):
     with pytest.raises(ValueError, match=message):
       sampling.schedule_from_json(data)
@@ -156,7 +156,7 @@ def test_clients_may_take_part_less_often_than_they_may(tmp_path):
 class Stated(sampling.Schedule):
   """A schedule of a user's own, which keeps what it states, or does not."""
 
-  kind = 'stated'
+  name = 'stated'
 
   stated: object
   cohorts: tuple

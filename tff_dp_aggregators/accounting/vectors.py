@@ -201,7 +201,7 @@ class Vector(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
   """One figure."""
 
   id: str  # It never stands for anything else.
-  kind: str  # A key of `KINDS`.
+  kind: str  # A key of `QUANTITIES`.
   inputs: Inputs  # Numbers that are no integers are text: decimals, or fractions 'p/q'.
   value: str  # A decimal.
   digits: int  # How many of its digits are right.
@@ -229,7 +229,7 @@ def to_json(vectors: list[Vector]) -> str:
     'format': FORMAT,
     'version': VERSION,
     'matrix': _MATRIX,
-    'definitions': {name: kind.definition for name, kind in KINDS.items()},
+    'definitions': {name: each.definition for name, each in QUANTITIES.items()},
     'vectors': [
       {k: v for k, v in msgspec.structs.asdict(each).items() if v is not None}
       for each in vectors
@@ -249,14 +249,14 @@ def read(path: Optional[str] = None) -> list[Vector]:
     ) from e
   seen = set()
   for vector in vectors:
-    kind = KINDS.get(vector.kind)
-    if kind is None:
+    quantity = QUANTITIES.get(vector.kind)
+    if quantity is None:
       raise ValueError(
-        f'{chosen}: vector {vector.id}: it is of kind {vector.kind!r}; known are '
-        f'{", ".join(KINDS)}.'
+        f'{chosen}: vector {vector.id}: its kind is {vector.kind!r}; known are '
+        f'{", ".join(QUANTITIES)}.'
       )
-    if not kind.inputs <= {*vector.inputs}:
-      needed = ', '.join(sorted(kind.inputs))
+    if not quantity.inputs <= {*vector.inputs}:
+      needed = ', '.join(sorted(quantity.inputs))
       raise ValueError(f'{chosen}: vector {vector.id}: its inputs need {needed}.')
     if vector.id in seen:
       raise ValueError(f'{chosen} has the id {vector.id} twice.')
@@ -296,7 +296,7 @@ _PARTICIPATIONS: tuple[tuple[int, int, bool], ...] = (
 
 def _vector(
   name: str,
-  kind: str,
+  quantity: str,
   inputs: Any,
   value: Union[Fraction, mpmath.mpf],
   method: str,
@@ -307,7 +307,7 @@ def _vector(
     exact = str(value)
     value = mpmath.mpf(value.numerator) / value.denominator
   decimal = mpmath.nstr(value, _SHOWN, strip_zeros=False)
-  return Vector(name, kind, inputs, decimal, _SHOWN, method, exact)
+  return Vector(name, quantity, inputs, decimal, _SHOWN, method, exact)
 
 
 def _matrix(inputs: Any) -> Matrix:
@@ -353,8 +353,8 @@ def _errors() -> Iterator[Vector]:
       errors = squared_errors(_matrix(inputs), queries)
       where = f'error/{name}/{of_workload}'
       for what, value in ('mean', _total(errors) / len(errors)), ('max', max(errors)):
-        kind = f'{what}_squared_error'
-        yield _vector(f'{where}/{what}', kind, inputs, value, _BY_FRACTIONS)
+        quantity = f'{what}_squared_error'
+        yield _vector(f'{where}/{what}', quantity, inputs, value, _BY_FRACTIONS)
 
 
 def _curves() -> Iterator[Vector]:
@@ -441,7 +441,7 @@ class Checked(NamedTuple):
   @property
   def is_right(self) -> bool:
     """Whether it is not below the exact figure, nor above it; a bound to its double."""
-    above = _BOUND if self.is_bound else KINDS[self.vector.kind].above
+    above = _BOUND if self.is_bound else QUANTITIES[self.vector.kind].above
     return -_ROUNDING <= self.difference <= above
 
 
@@ -452,7 +452,7 @@ def check(vectors: Iterable[Vector]) -> list[Checked]:
 
 def _checked(vector: Vector) -> Checked:
   try:
-    ours = KINDS[vector.kind].ours(vector.inputs)
+    ours = QUANTITIES[vector.kind].ours(vector.inputs)
     return Checked(vector, *(ours if isinstance(ours, tuple) else (float(ours), False)))
   except (KeyError, TypeError, ValueError, ZeroDivisionError) as e:
     raise ValueError(f'{vector.id} cannot be computed: {e!r}.') from e
@@ -515,8 +515,8 @@ def _sampled_event(inputs: dict[str, Any]) -> dp_accounting.DpEvent:
 _BOTH = Relation.ADD_OR_REMOVE_ONE
 
 
-class Kind(NamedTuple):
-  """A kind of figure."""
+class Quantity(NamedTuple):
+  """What a figure is of."""
 
   definition: str  # What it is, for the file.
   inputs: set[str]  # Of a vector at least; a matrix is coefficients or a binary tree.
@@ -527,8 +527,8 @@ class Kind(NamedTuple):
 
 _ERROR = {'num_rounds', 'coefficients', 'momentum', 'weight_decay'}
 _SAMPLE = {'sampling_probability', 'noise_multiplier'}
-KINDS = {
-  'squared_sensitivity': Kind(
+QUANTITIES = {
+  'squared_sensitivity': Quantity(
     'max ||C u||^2 over the rounds u that one client may take part in, with '
     'contributions of norm at most 1 in each: rounds differ by min_separation at '
     'least (with fixed_epoch, by multiples of it), and are max_participations at '
@@ -536,7 +536,7 @@ KINDS = {
     {'num_rounds', 'min_separation', 'max_participations', 'fixed_epoch'},
     _our_sensitivity,
   ),
-  'mean_squared_error': Kind(
+  'mean_squared_error': Quantity(
     'Mean of the squared row norms of A C^-1: A[t, j] is the sum of (1 - '
     'weight_decay)^(t - s) momentum^(s - j) over s from j to t, prefix sums '
     'without both. The noise in the queries of round t has this variance if that '
@@ -544,25 +544,25 @@ KINDS = {
     _ERROR,
     lambda inputs: _our_errors(inputs).mean(),
   ),
-  'max_squared_error': Kind(
+  'max_squared_error': Quantity(
     'The largest of these squared row norms.',
     _ERROR,
     lambda inputs: _our_errors(inputs).max(),
   ),
-  'gaussian_delta': Kind(
+  'gaussian_delta': Quantity(
     'The smallest delta at this epsilon of N(mu, 1) against N(0, 1): mu is the '
     'sensitivity over the standard deviation of the noise.',
     {'mu', 'epsilon'},
     lambda inputs: accountants.delta(_gaussian(inputs), float(inputs['epsilon'])),
     1e-9,
   ),
-  'gaussian_epsilon': Kind(
+  'gaussian_epsilon': Quantity(
     'The smallest epsilon at this delta, of the same.',
     {'mu', 'delta'},
     lambda inputs: accountants.epsilon(_gaussian(inputs), float(inputs['delta'])),
     1e-9,
   ),
-  'noise_multiplier': Kind(
+  'noise_multiplier': Quantity(
     'The smallest standard deviation, in clip norms, of z in C X + z for '
     '(epsilon, delta)-DP: the root of squared_sensitivity over the largest mu '
     'whose gaussian_delta at epsilon is not above delta.',
@@ -571,7 +571,7 @@ KINDS = {
     1e-9,
   ),
   # Losses of a privacy loss distribution are rounded up.
-  'sampled_gaussian_delta': Kind(
+  'sampled_gaussian_delta': Quantity(
     'The smallest delta at this epsilon of one round in which each client takes '
     'part with this probability, under addition and removal of one: the larger '
     'one of the two directions.',
@@ -581,7 +581,7 @@ KINDS = {
     ),
     1e-5,
   ),
-  'sampled_gaussian_epsilon': Kind(
+  'sampled_gaussian_epsilon': Quantity(
     'The smallest epsilon at this delta, of the same.',
     {*_SAMPLE, 'delta'},
     lambda inputs: accountants.epsilon(

@@ -129,19 +129,6 @@ def test_more_rounds_cost_at_least_the_mixture_over_all_sets():
     assert drawn.mean() - error <= stated <= 2 * drawn.mean()
 
 
-@pytest.mark.parametrize('delta', [1e-4, 1e-9])
-@pytest.mark.parametrize(
-  ('steps', 'sigma', 'times'), [(10, 1.0, 1), (100, 0.6, 1), (100, 1.5, 20)]
-)
-def test_allocation_is_not_worse_than_poisson_sampling(steps, sigma, times, delta):
-  sampled = dp_accounting.PoissonSampledDpEvent(
-    1 / steps, dp_accounting.GaussianDpEvent(sigma)
-  )
-  poisson = dp_accounting.SelfComposedDpEvent(sampled, steps * times)
-  least = accountants.epsilon(_event(steps, steps, sigma, times), delta, 'pld', BOTH)
-  assert least <= accountants.epsilon(poisson, delta, 'pld', BOTH)
-
-
 def test_all_noise_is_answered_and_more_of_it_is_more_private():
   one = dp_accounting.GaussianDpEvent
   before = math.inf

@@ -90,14 +90,6 @@ def test_sampled_and_mixed_events_are_composed_with_what_is_stated():
   assert found == pytest.approx(expected, rel=1e-9)
 
 
-def test_what_is_left_of_delta_or_epsilon_may_be_nothing():
-  event = together(GAUSSIAN, Stated(0.5, 1e-6))
-  assert accountants.epsilon(event, 1e-6) == math.inf
-  assert accountants.epsilon(event, 1e-7) == math.inf
-  assert accountants.delta(event, 0.4) == 1.0
-  assert accountants.instead(event, 1e-6) is None
-
-
 def test_what_is_left_of_delta_is_never_too_much():
   # The sum of two is 1e-6 in floating point, and is less by 1e-22.
   one, two = 4.954350870919409e-07, 5.045649129080589e-07

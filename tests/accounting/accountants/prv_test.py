@@ -116,15 +116,6 @@ def test_laplace_noise_has_its_pure_epsilon():
   assert pld - 1e-3 <= epsilon <= pld + 2e-3 < 10
 
 
-def test_different_mechanisms_compose():
-  event = dp_accounting.ComposedDpEvent(
-    [Laplace(5.0), Gaussian(4.0), Repeated(Poisson(0.05, Gaussian(1.5)), 30)]
-  )
-  pld = accountants.epsilon(event, 1e-6, 'pld', ADD_OR_REMOVE)
-  epsilon = accountants.epsilon(event, 1e-6, 'prv', ADD_OR_REMOVE)
-  assert pld - 1e-3 <= epsilon <= pld + 5e-3
-
-
 def test_where_float64_ends_it_raises():
   with pytest.raises(ValueError, match='delta must be at least 1e-14 for prv'):
     accountants.epsilon(Gaussian(1.0), 1e-15, 'prv')

@@ -168,21 +168,6 @@ def test_adjacency_can_be_chosen_where_it_is_valid():
     _plan(*arguments, '--adjacency=add_or_remove')
 
 
-@pytest.mark.few(2)
-@pytest.mark.slow
-@pytest.mark.parametrize('name', ['windowed_blt', 'tailed_blt', 'epoch_windowed_blt'])
-def test_rounds_are_found_for_windows_that_are_longer_than_rounds_tried(name):
-  plan = _plan(
-    f'--mechanism={name}',
-    '--min_separation=8',
-    '--noise_multiplier=5',
-    '--target_epsilon=3',
-    '--target_delta=1e-6',
-  )
-  assert plan.mechanism.strategy.window == 8
-  assert _spent(plan) <= 3
-
-
 @pytest.mark.parametrize('target', ['nan', 'inf', '-1', '0'])
 def test_a_target_that_is_none_is_refused(target):
   arguments = (*TREE, '--num_rounds=5', '--noise_multiplier=1')

@@ -28,11 +28,13 @@ FLAGS = (
   '--max_participations=4',
   '--model_size=250000',
   '--target_delta=1e-6',
+  '--mechanisms=gaussian,toeplitz,tree',
 )
 
 
 def _task(**changes):
-  given = {'target_epsilon': 3.0, **changes}
+  names = ('gaussian', 'toeplitz', 'tree')
+  given = {'target_epsilon': 3.0, 'mechanisms': names, **changes}
   return planning.Task(LIMITS, 250_000, 1e-6, **given)
 
 

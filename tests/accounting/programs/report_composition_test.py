@@ -49,20 +49,6 @@ def test_runs_on_the_same_clients_compose(tmp_path):
   assert mechanism['effective_noise_multiplier'] == pytest.approx(1 / mu, rel=1e-9)
 
 
-def test_pairs_of_ledgers_and_logs_compose(tmp_path):
-  pairs = []
-  for name in ('one', 'two'):
-    (tmp_path / name).mkdir()
-    pairs.append(reporting.write_production(tmp_path / name))
-  one, two = pairs
-  report = reporting.json_of(*reporting.OF_TREE_OF_20, *one, *two[:2])
-  mu = math.sqrt(2) * _mu(reporting.TREE_OF_20, 11)
-  assert report['guarantee']['gdp_mu'] == pytest.approx(mu, rel=1e-9)
-  for part, files in zip(report['parts'], pairs):
-    paths = {file['path'] for file in part['verification']['files']}
-    assert paths == {each.split('=', 1)[1] for each in files[:2]}
-
-
 def test_what_is_composed_can_come_from_anywhere(tmp_path):
   toeplitz = accounting.Mechanism('toeplitz', strategies.Participation(12, 3), 3.0)
   gaussian = accounting.Mechanism('gaussian', strategies.Participation(7), 6.0)

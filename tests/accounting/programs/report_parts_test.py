@@ -23,7 +23,6 @@ from tests.accounting.reports import statements
 from tff_dp_aggregators import accounting
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting.accountants import gaussian
-from tff_dp_aggregators.accounting.programs import parts as parts_lib
 
 LIMITS = ('--num_rounds=20', '--min_separation=5')
 SHARED = (*LIMITS, '--target_delta=1e-6')
@@ -137,18 +136,6 @@ def test_a_ledger_is_reported_with_its_parts(tmp_path, mechanism, flags):
   both = reporting.json_of(*SHARED, *flags, f'--ledger={path}', f'--ledger={other}')
   assert both['guarantee']['epsilon'] > report['guarantee']['epsilon']
   assert _verified(tmp_path, both).returncode == 0
-
-
-def test_noise_that_was_found_for_a_target_is_found_again_for_a_ledger(tmp_path):
-  target = (*SHARED, *SHARES, '--target_epsilon=6')
-  parts = parts_lib.parse([each.split('=', 1)[1] for each in SHARES])
-  made = parts_lib.joint(
-    parts, PARTICIPATION, accounting.mechanism.Target(6.0, 1e-6), None, None
-  )
-  path = tmp_path / 'ledger.jsonl'
-  statements.ledger_of(made, path, num_rounds=20)
-  report = reporting.json_of(*target, f'--ledger={path}')
-  assert report['guarantee']['epsilon'] <= 6
 
 
 def test_a_round_log_gives_rounds_and_limits(tmp_path):

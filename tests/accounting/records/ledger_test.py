@@ -91,17 +91,6 @@ def test_a_round_is_on_disk_when_append_returns(path):
       assert len(ledger.read(path).entries) == count == writer.rounds
 
 
-def test_what_the_writer_returns_is_the_line(path):
-  with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
-    entry = ledgers.append(writer)
-  (line,) = ledgers.lines_of(path)
-  # Parts are in the lines of joint mechanisms alone, sites in those of clients' noise,
-  # notes where there is something to note, and secret draws where there are some.
-  absent = {'parts': None, 'noise_site': None, 'notes': None}
-  absent.update(sampling_source=None, sampling_tag=None)
-  assert {**json.loads(line), **absent} == dataclasses.asdict(entry)
-
-
 def test_where_clients_make_noise_is_in_each_line_and_stays_the_same(path):
   site = {'name': 'local', 'min_clients': 3, 'server_noise_multiplier': None}
   with ledger.LedgerWriter(path, ledgers.DELTA) as writer:

@@ -67,11 +67,3 @@ def test_a_bound_of_all_weights_is_called_one():
   (listed,) = [e for e in built['guarantee']['accountants'] if e['name'] == 'exact']
   assert listed['kind'].startswith(OF_BOUND)
   rendered.says(built, 'markdown', 'so that a smaller epsilon may hold', OF_BOUND)
-
-
-def test_squares_have_no_dust():
-  built = rendered.build(_joint('tree', 'gaussian'))
-  for part in built['mechanism']['parts']:
-    squared = part['sensitivity_squared']
-    assert squared == round(squared)
-    assert squared**0.5 == part['sensitivity']

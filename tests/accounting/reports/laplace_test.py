@@ -45,11 +45,3 @@ def test_pure_epsilon_is_told_and_never_exceeded(given, tmp_path):
     text = _text(report, form)
     assert text.index(said) < text.index('In plain words')
   assert statements.verify(tmp_path, report).differences == ()
-
-
-def test_other_noise_has_none(tmp_path):
-  report = statements.by_flags(
-    tmp_path, '--mechanism=gaussian', *FLAGS, '--target_epsilon=2'
-  )
-  assert report['guarantee']['pure_epsilon'] is None
-  assert LINE not in _text(report, 'text')

@@ -20,7 +20,6 @@ import re
 import pytest
 
 from tests.accounting.programs import reporting
-from tests.accounting.reports import statements
 from tff_dp_aggregators.accounting.reports import learning_curves
 from tff_dp_aggregators.accounting.reports import rendering
 from tff_dp_aggregators.accounting.reports import sources
@@ -39,13 +38,6 @@ _TITLE = 'Learning and privacy over rounds'
 def _write(run_dir, *rows, header=_HEADER, end='\n'):
   with open(f'{run_dir}/metrics.csv', 'w', encoding='utf-8') as file:
     file.write('\n'.join((header, *rows)) + end)
-
-
-@pytest.fixture(name='run_dir')
-def _run_dir(tmp_path):
-  run_dir = statements.run_dir(tmp_path / 'run')
-  _write(run_dir, *_ROWS)
-  return run_dir
 
 
 def test_curves_are_those_of_the_file(run_dir):
@@ -85,22 +77,6 @@ def _texts(page):
   """A page with the texts of its pictures."""
   images = re.findall(r'data:image/svg\+xml;base64,([^"]*)', page)
   return page + ''.join(base64.b64decode(image).decode() for image in images)
-
-
-def test_the_program_prints_the_page_of_a_single_run(run_dir, tmp_path):
-  stated = statement.build(sources.from_run_dir(run_dir))
-  page = rendering.render(stated, 'html', learning_curves.of_run(run_dir))
-  for _ in range(2):
-    shown = reporting.execute(f'--run_dir={run_dir}', '--format=html')
-    assert shown.stdout == page
-  other = statements.run_dir(tmp_path / 'other', noise_seed=2)
-  for arguments in (
-    (f'--run_dir={run_dir}', f'--run_dir={other}'),
-    (f'--run_dir={other}',),
-    statements.OF_TREE,
-  ):
-    shown = reporting.execute(*arguments, '--format=html')
-    assert _TITLE not in shown.stdout
 
 
 def test_a_half_line_is_no_round(run_dir):

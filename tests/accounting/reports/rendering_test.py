@@ -16,20 +16,12 @@ import pytest
 from tests.accounting.reports import rendered
 from tests.accounting.reports import statements
 from tff_dp_aggregators import accounting
-from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import reports
 from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
 from tff_dp_aggregators.accounting.reports import rendering
 from tff_dp_aggregators.accounting.reports import statement
 from tff_dp_aggregators.base import rounding
-
-POISSON = accounting.Mechanism(
-  'gaussian', sampling.PoissonSampling(20, sampling_probability=0.01), 1.0
-)
-FIXED_SIZE = accounting.Mechanism(
-  'gaussian', sampling.FixedSizeSampling(2, num_clients=1000, clients_per_round=10), 2.0
-)
 
 
 @pytest.mark.parametrize('output_format', rendered.PEOPLE)
@@ -147,28 +139,6 @@ def test_an_infinite_epsilon_with_noise_is_not_said_to_be_without(output_format)
 
 
 @pytest.mark.parametrize('output_format', rendered.PEOPLE)
-def test_sampled_schemas_say_what_they_assume(output_format):
-  rendered.says(
-    rendered.build(POISSON),
-    output_format,
-    'add or remove',
-    'Poisson sampling: each round draws',
-    'sampling probability',
-    'was among those that trained',
-    'on a random sample of the clients',
-    'who took part in which round',
-  )
-  rendered.says(
-    rendered.build(FIXED_SIZE),
-    output_format,
-    'replace one',
-    'draws 10 of 1000 clients',
-    'which of two sets of data one client had',
-    'Twice that of C',
-  )
-
-
-@pytest.mark.parametrize('output_format', rendered.PEOPLE)
 def test_a_composition_states_all_together_and_each_run(output_format):
   built = rendered.composition()
   together, alone = built['guarantee'], built['parts'][0]['guarantee']
@@ -189,13 +159,6 @@ def test_a_composition_states_all_together_and_each_run(output_format):
   assert text.count('## How to verify') == 1
   nested = statement.compose([built, rendered.build()])
   assert '## Run 1.2: mechanism' in rendering.render(nested, 'text')
-
-
-@pytest.mark.parametrize('name', accounting.mechanism.names())
-def test_every_mechanism_is_described(name):
-  built = rendered.build(statements.mechanism_of(name, rendered.PARTICIPATION, 1.0))
-  for output_format in rendered.PEOPLE:
-    rendered.says(built, output_format, f'{name}: ', '(arXiv:')
 
 
 def test_a_banner_is_green_only_where_what_keeps_the_limits_is_stated():

@@ -108,13 +108,6 @@ def test_figures_are_those_of_the_site(mechanism, clients, error_of):
   assert stated['server_noise_multiplier'] == mechanism.server_noise_multiplier
 
 
-def test_laplace_noise_of_clients_has_its_own_error():
-  stated = _build(LAPLACE)['mechanism']
-  # In the sum of 12 rounds with 20 clients each, of variance 2 * 5^2.
-  assert stated['max_error'] == pytest.approx(math.sqrt(12 * 20 * 2) * 5, rel=1e-12)
-  assert stated['sensitivity'] == TURNS
-
-
 def test_figures_of_integers_are_those_that_accounting_reads():
   mechanism = _build(INTEGERS)['mechanism']
   stated = mechanism['integer_noise']
@@ -130,13 +123,6 @@ def test_figures_of_integers_are_those_that_accounting_reads():
   assert mechanism['rmse'] * stated['steps'] == pytest.approx(
     noise * math.sqrt(6.5), rel=1e-9
   )
-
-
-def test_wrapping_is_told_of_as_many_clients_as_a_round_had(tmp_path):
-  run = statements.ledger_of(INTEGERS, tmp_path / 'ledger.jsonl', clients=200)
-  stated = _build(INTEGERS, ledger=run)['mechanism']['integer_noise']
-  assert stated['clients'] == 200
-  assert stated['wrap_probability'] == GRID.wrap_probability_with(200) > 1e-6
 
 
 def test_what_else_holds_of_shares():
@@ -204,21 +190,6 @@ def test_what_else_holds_of_noise_on_both_sides(tmp_path):
   found = _others(_build(BOTH, ledger=run))
   assert found['everybody', 'replace_one'] == _gaussian(2.5, rounds=2 + 5)
   assert found['released', 'zero_out'] == _gaussian(both, rounds=2)
-
-
-def test_the_server_s_noise_is_told_and_said_not_to_be_in_the_guarantee():
-  text = ' '.join(rendering.render(_build(BOTH), 'text').split())
-  for said in (
-    'noise multiplier of the server**: 40 (standard deviation of an entry of the',
-    'is in what else holds alone',
-    'hides a client in the sums alone: the guarantee does not have it',
-    'with the noise of 20 clients and that of the server in each round',
-    'that adds its noise, keeps it to itself and shows nothing but the sums',
-  ):
-    assert said in text, said
-  alone = dataclasses.replace(BOTH, options=())
-  text = ' '.join(rendering.render(_build(alone), 'text').split())
-  assert 'the noise of one client a round, and that of the server; more clients' in text
 
 
 @pytest.mark.parametrize(
@@ -339,14 +310,6 @@ def test_runs_at_one_site_compose_with_what_else_holds():
   assert built['curves']['epsilon_by_delta']
   for output_format in ('text', 'markdown', 'html'):
     rendering.render(built, output_format)
-
-
-def test_integers_and_gaussians_compose_by_what_reads_both():
-  built = statement.compose([_build(INTEGERS), _build(SHARES)])
-  assert built['guarantee']['accountant'] == 'rdp'
-  single = _build(INTEGERS)['guarantee']['epsilon']
-  assert single < built['guarantee']['epsilon'] < 2.5 * single
-  assert set(_others(built)) == set(_others(_build(SHARES)))
 
 
 def test_runs_at_different_sites_say_both_settings():

@@ -253,8 +253,8 @@ def read(record: type, values: flags.FlagValues) -> dict[str, Any]:
 
 
 def _type_of(annotation: Any) -> Any:
-  kinds = [annotation, *typing.get_args(annotation)]  # Of Optional[float], say.
-  found = [{tuple: LIST, list: MANY}.get(typing.get_origin(k), k) for k in kinds]
+  types = [annotation, *typing.get_args(annotation)]  # Of Optional[float], say.
+  found = [{tuple: LIST, list: MANY}.get(typing.get_origin(k), k) for k in types]
   return next(each for each in found if each in _DEFINERS)
 
 

@@ -3,9 +3,9 @@
     tff-dp-vectors
 
 compares what this package computes with every figure of its file of test vectors, and
-prints a line for each kind: how many there are, how many of this package's figures are
-only upper bounds, and the largest differences below and above, as a part of the figure.
-A figure below the exact one means less noise than was promised, and fails.
+prints a line for each quantity: how many figures there are, how many of this package's
+are only upper bounds, and the largest differences below and above, as a part of the
+figure. A figure below the exact one means less noise than was promised, and fails.
 
 With --remake the figures are made anew first, by rational arithmetic and enumeration,
 and compared with those of the file, text by text. With --output the file is written, to
@@ -79,13 +79,13 @@ def _compare(found: list[vectors.Vector]) -> None:
 
 
 def _table(checked: list[vectors.Checked]) -> str:
-  lines = [f'{"kind":26}{"figures":>8}{"bounds":>8}{"below":>10}{"above":>10}']
-  for kind in vectors.KINDS:
-    rows = [each for each in checked if each.vector.kind == kind]
+  lines = [f'{"quantity":26}{"figures":>8}{"bounds":>8}{"below":>10}{"above":>10}']
+  for name in vectors.QUANTITIES:
+    rows = [each for each in checked if each.vector.kind == name]
     exact = [each.difference for each in rows if not each.is_bound]
     below, above = max(0.0, -min(exact, default=0.0)), max(0.0, max(exact, default=0.0))
     bounds = len(rows) - len(exact)
-    lines.append(f'{kind:26}{len(rows):8}{bounds:8}{below:10.1e}{above:10.1e}')
+    lines.append(f'{name:26}{len(rows):8}{bounds:8}{below:10.1e}{above:10.1e}')
   return '\n'.join(lines) + '\n'
 
 

@@ -2,7 +2,7 @@
 
 `of_event` is the guarantee. What it means for an observer is how many clients are
 recognised at most: somebody who tells two neighbouring data sets apart is wrong at
-times, and if they wrongly suspect a part alpha of those of one kind, they recognise at
+times, and if they wrongly suspect a part alpha of those in one, they recognise at
 most a part of the other, by the trade-off function of the mechanism (arXiv:1905.02383).
 
 Where clients make the noise, one epsilon is not the whole answer. Of shares of noise,
@@ -85,12 +85,12 @@ def of_event(
       continue
     other = composed[name].instead(delta)
     said = terms.of_accountant(other.accountant if other else name)
-    kind = said.of_sensitivity(sensitivity_kind).kind
+    what = said.of_sensitivity(sensitivity_kind).what
     listed.append(
       model.AccountantsEpsilon(
         name=name,
         epsilon=value,
-        kind=kind + (_ADDED if accountants.has_stated(event) else ''),
+        kind=what + (_ADDED if accountants.has_stated(event) else ''),
         instead=None if other is None else model.Instead.of(other),
       )
     )
@@ -174,23 +174,7 @@ def recognised(
 
 
 def others(inputs: inputs_lib.Inputs) -> list[model.OtherGuarantee]:
-  """What else holds of a mechanism, or of a run of it; nothing with the server's noise.
-
-  Example:
-    >>> from tff_dp_aggregators import accounting, strategies
-    >>> shares = accounting.Mechanism(
-    ...   'gaussian',
-    ...   strategies.Participation(1),
-    ...   4.0,
-    ...   noise_site='clients',
-    ...   min_clients=100,
-    ... )
-    >>> for each in others(inputs_lib.Inputs(shares, 1e-6)):
-    ...   print(each.against, each.adjacency, f'{each.epsilon:.2f}')
-    other_client zero_out 1.07
-    released replace_one 2.25
-    server zero_out 14.45
-  """
+  """What else holds of a mechanism or its run; nothing with the server's noise."""
   if not inputs.mechanism.placement.is_on_clients or not inputs.mechanism.is_private:
     return []
   mechanism = cast(mechanism_lib.Mechanism, inputs.mechanism)

@@ -116,12 +116,12 @@ def check(
 
 def check_cohorts(plan: nbafl.Nbafl, schedule: Mapping[str, Any]) -> None:
   """Refuses cohorts that are not those of a plan."""
-  kind = schedule.get('schedule')
-  if kind != _AT_RANDOM:
+  name = schedule.get('schedule')
+  if name != _AT_RANDOM:
     raise ValueError(
       'NbAFL is for rounds of all clients, or of clients that are drawn at random anew '
       f'in each: the schedule {_AT_RANDOM} makes these, and cohorts of this one, '
-      f'{kind}, may be others.'
+      f'{name}, may be others.'
     )
   for name, planned in (
     ('num_clients', plan.num_clients),

@@ -21,6 +21,7 @@ import numpy as np
 from tff_dp_aggregators import sampling
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import noises
+from tff_dp_aggregators.accounting.records import log_participation
 from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
 from tff_dp_aggregators.accounting.reports import learning_curves
 from tff_dp_aggregators.accounting.reports import model
@@ -57,14 +58,6 @@ def render(
 
   For plots the statement needs its curves, and `learned`, if a run is known to have
   learned something.
-
-  Example:
-    >>> from tff_dp_aggregators.accounting.reports import statement
-    >>> print(render(statement.build_without_privacy(), 'text'))
-    # Privacy report
-    <BLANKLINE>
-    **Guarantee: none.**
-    ...
   """
   if output_format == 'json':
     return json.dumps(statement, indent=2, allow_nan=False) + '\n'
@@ -175,35 +168,17 @@ def _environment() -> jinja2.Environment:
     scheme=_scheme,
     up=rounding.up,
   )
+  # What templates ask of a statement are the private functions of this module.
+  asked = {
+    n[1:]: each for n, each in globals().items() if n[0] == '_' and callable(each)
+  }
   environment.globals.update(
-    bought=_bought,
-    by_part=_by_part,
-    code=_code,
+    asked,
     command_of=sources.command_of,
     dirname=posixpath.dirname,
     is_bound=statement_lib.is_bound,
-    is_cut_short=_is_cut_short,
-    is_one_gaussian=_is_one_gaussian,
-    is_simulation=_is_simulation,
-    keeps=_keeps,
-    kind_of_strategy=_kind_of_strategy,
-    kind_of_privacy=_kind_of_privacy,
-    label=_label,
-    measured=_measured,
-    noise=_noise,
-    noises=_noises,
-    options=_options,
-    other_releases=_other_releases,
-    parts_by_noise=_parts_by_noise,
-    principles=_principles,
     runs=model.runs,
-    scheme=_scheme,
-    seen=_seen,
-    site=_site,
     software=version.in_words,
-    source_values=_source_values,
-    verbatim=_verbatim,
-    what_is_unstated=_what_is_unstated,
   )
   return environment
 
@@ -221,12 +196,12 @@ def _page(statement: dict[str, Any], learned: Optional[learning_curves.Curves]) 
   reader.ESCAPED_CHARS = [*reader.ESCAPED_CHARS, *'<&~$|']
   body = reader.convert(text)
   body = re.sub('>[^<]+<', lambda each: _NUMBER.sub(_UNBROKEN, str(each[0])), body)
-  kind = ''
+  status = ''
   if statement.get('warnings') or statement['guarantee']['epsilon'] is None:
-    kind = ' none'
+    status = ' none'
   elif _what_is_unstated(statement):
-    kind = ' open'
-  banner = f'<p class="guarantee{kind}"><strong>'
+    status = ' open'
+  banner = f'<p class="guarantee{status}"><strong>'
   head, _, rest = body.partition('<h2>')
   body = head.replace('<p><strong>', banner) + (f'<h2>{rest}' if rest else '')
   for number, plot in enumerate(plots):
@@ -271,7 +246,7 @@ def _noise(statement: dict[str, Any]) -> noises.Noise:
 
 
 def _noises(runs: Sequence[dict[str, Any]]) -> list[str]:
-  """The kinds of noise of runs, each once."""
+  """The noises of runs, each once."""
   return list(
     dict.fromkeys(_noise(part).name for run in runs for part in _by_part(run))
   )
@@ -318,16 +293,16 @@ def _what_is_unstated(statement: dict[str, Any]) -> str:
   return ''
 
 
-def _kind_of_privacy(statement: dict[str, Any]) -> str:
+def _local_or_distributed(statement: dict[str, Any]) -> str:
   """Local or distributed, if it is."""
   if any(_other_releases(statement)):
     return ''  # Who is trusted with those, nobody states.
   found = {
-    terms.SITES[part['mechanism']['noise_site']].kind
+    terms.SITES[part['mechanism']['noise_site']].privacy
     for _, part in model.runs(statement)
   }
-  (kind,) = found if len(found) == 1 else ('',)
-  return kind and f'{kind} '
+  (privacy,) = found if len(found) == 1 else ('',)
+  return privacy and f'{privacy} '
 
 
 def _seen(statement: dict[str, Any], words: dict[str, str]) -> str:
@@ -361,7 +336,7 @@ def _principles(
 
 
 def _parts_by_noise(parts: Sequence[dict[str, Any]]) -> list[tuple[noises.Noise, str]]:
-  """Kinds of noise, each with the names of the parts that have it."""
+  """Noises, each with the names of the parts that have it."""
   by_noise: dict[noises.Noise, list[str]] = {}
   for part in parts:
     by_noise.setdefault(noises.of_mechanism(part['name']), []).append(part['part'])
@@ -400,35 +375,21 @@ def _label(listed: dict[str, Any]) -> str:
 
 def _keeps(name: str, statement: dict[str, Any]) -> str:
   """What an accountant keeps of a mechanism."""
-  kind = 'bound' if statement_lib.is_bound(statement) else 'exact'
-  return terms.of_accountant(name).of_sensitivity(kind).keeps
+  known_by = 'bound' if statement_lib.is_bound(statement) else 'exact'
+  return terms.of_accountant(name).of_sensitivity(known_by).keeps
 
 
 def _source_values(participation: dict[str, Any]) -> Iterator[tuple[str, str]]:
   """What a round log says, but for what stands above already."""
   source = dict(participation['source'])
   source.update(source.pop('waiting', None) or {})
-  for name, value in _flat(source):
-    if participation.get(name) != value:
-      yield name.replace('_', ' '), _written(value)
-
-
-def _flat(values: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-  """The values of a nested dict, without those that say nothing."""
-  for key, value in values.items():
-    if key in ('planned', 'occurred'):
-      continue
-    if isinstance(value, dict):
-      yield from ((f'{key}: {name}', each) for name, each in _flat(value))
-    elif value is not None and value != []:
-      yield key, value
-
-
-def _written(value: Any) -> str:
-  if isinstance(value, list):
-    sentences = all(isinstance(each, str) for each in value)
-    return (' ' if sentences else ', ').join(_written(each) for each in value)
-  return rounding.exact(value) if isinstance(value, float) else str(value)
+  above = ('planned', 'occurred')
+  new = {
+    name: value
+    for name, value in source.items()
+    if name not in above and participation.get(name) != value
+  }
+  return log_participation.in_words(new)
 
 
 def _number(value: float) -> str:

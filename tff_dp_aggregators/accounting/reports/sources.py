@@ -133,7 +133,7 @@ class _Config(msgspec.Struct, frozen=True):
 
   @property
   def schedule(self) -> dict[str, Any]:
-    """What it says of the schedule; nothing of one of another kind."""
+    """What it says of the schedule; nothing of one that is not known here."""
     found = self.of_training('schedule')
     return found if isinstance(found, dict) else {}
 
@@ -175,7 +175,9 @@ def from_run_dir(run_dir: str, accountant: Optional[str] = None) -> inputs_lib.I
   try:
     return _from_config(path, config, accountant)
   except (AttributeError, KeyError, TypeError) as e:
-    raise ValueError(f'{path} lacks something, or has another kind of it: {e}.') from e
+    raise ValueError(
+      f'{path} lacks something, or has something else there: {e}.'
+    ) from e
 
 
 def without_privacy(run_dir: str) -> inputs_lib.WithoutPrivacy:

@@ -1,4 +1,4 @@
-"""What reports and programs call accountants, kinds of noise and places of noise.
+"""What reports and programs call accountants, noises and places of noise.
 
 Numbers carry no words (`accountants`, `noises`); what is said of each, by
 name, stands in `templates/terms.j2`. Of an accountant that was registered from outside
@@ -42,19 +42,19 @@ def in_a_line(text: Any) -> str:
 class AccountantTerms(NamedTuple):
   """What is said of an accountant."""
 
-  kind: str  # What its epsilon is: exact or a bound, numerical or not; the citation.
+  what: str  # What its epsilon is: exact or a bound, numerical or not; the citation.
   keeps: str  # What it keeps of a mechanism, beginning with the name.
   title: str  # The method in a few words.
   # The same where the sensitivity, by which the event is made, is known by a bound.
-  kind_of_bound: Optional[str] = None
+  what_of_bound: Optional[str] = None
   keeps_of_bound: Optional[str] = None
 
-  def of_sensitivity(self, kind: str) -> 'AccountantTerms':
+  def of_sensitivity(self, known_by: str) -> 'AccountantTerms':
     """With the words for a sensitivity that is known so: 'exact' or 'bound'."""
-    if kind == 'exact':
+    if known_by == 'exact':
       return self
     return self._replace(
-      kind=self.kind_of_bound or self.kind, keeps=self.keeps_of_bound or self.keeps
+      what=self.what_of_bound or self.what, keeps=self.keeps_of_bound or self.keeps
     )
 
 
@@ -72,7 +72,7 @@ class SiteTerms(NamedTuple):
   help: str  # What that is, for the help of `--noise_site`.
   setting: str  # Who has to be trusted with what.
   outputs: str  # What the adversary sees.
-  kind: str = ''  # Of differential privacy, if it is not that of the server's noise.
+  privacy: str = ''  # Of differential privacy, if it is not that of the server's noise.
 
 
 _WORDS = sentences('terms.j2')
