@@ -10,6 +10,7 @@ Claims:
 
 import collections
 import copy
+import functools
 import json
 from typing import NamedTuple
 
@@ -19,8 +20,14 @@ from tests.accounting.reports import statements
 from tff_dp_aggregators.accounting import mechanism
 from tff_dp_aggregators.accounting import reports
 from tff_dp_aggregators.accounting.programs import report as report_program
+from tff_dp_aggregators.accounting.reports import schema as schema_lib
 from tff_dp_aggregators.accounting.reports import statement
 from tff_dp_aggregators.accounting.reports import verification
+
+
+@pytest.fixture(autouse=True)
+def schema_made_once(monkeypatch):
+  monkeypatch.setattr(schema_lib, 'load', functools.cache(schema_lib.load))
 
 
 def _some_slow(kinds, slow):
