@@ -30,7 +30,7 @@ def _figure(found, name):
 
 
 def test_the_file_is_what_is_made_anew(found):
-  assert vectors.make() == found
+  assert vectors.remake(found) == found
   assert vectors.PATH.read_text(encoding='utf-8') == vectors.to_json(found)
 
 
