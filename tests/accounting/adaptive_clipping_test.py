@@ -1,13 +1,4 @@
-"""What adaptive clipping takes of the noise, and that its default fits every cohort.
-
-Claims:
-
-* Sum and count together are told apart as easily as one Gaussian of the noise
-  multiplier, by the integral over both, and the share is the count's part of mu^2.
-* The default is a twentieth of the cohort where that takes at most a tenth of the
-  budget, and else what takes a tenth.
-* Count noise that is too little is refused with noise that fits, and what it costs.
-"""
+"""What adaptive clipping takes of the noise, and that its default fits every cohort."""
 
 import math
 import re

@@ -1,15 +1,4 @@
-"""Rounds that are drawn in advance, with correlated noise: bounds against brute force.
-
-Claims:
-
-* No choice of a client's contributions, of either sign in each round, is told better
-  than stated, in both directions, by integration over all outcomes of three rounds;
-  entries of C of either sign. Contributions of one sign, and |C|, come nearest.
-* Norms and inner products of each split are those of all rotations of its sets.
-* Every split is a bound; the one that is taken has about the least epsilon of them, and
-  not more than without sampling.
-* Independent noise has the pair itself.
-"""
+"""Rounds drawn in advance, with correlated noise: bounds against brute force."""
 
 import itertools
 import math

@@ -1,17 +1,4 @@
-"""Any two of epsilon, delta and noise give the third, and three are checked.
-
-Claims:
-
-* For one use, Gaussian noise is that of the search of arXiv:1805.06530, step by step,
-  and of its published implementation; Laplace noise is 1 / epsilon.
-* The pure epsilon of Laplace noise, sampled or not, is the largest log-ratio of its
-  densities, and the two directions undo each other.
-* What is found keeps what was given, 0.01% less noise would not, and the accountants of
-  dp-accounting, which pfl-research asks, come to the same.
-* Three numbers that do not fit are refused with by how much, and those that do are kept
-  as they are.
-* With a noise scale the run is that of `simulated_cohort_scale`, and promises nothing.
-"""
+"""Any two of epsilon, delta and noise give the third, and three are checked."""
 
 import decimal
 import math

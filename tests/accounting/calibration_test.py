@@ -1,14 +1,4 @@
-"""Any two of epsilon, noise and length give the third, never on the unsafe side.
-
-Claims:
-
-* The noise found keeps the target, and 0.01% less would not, for every accountant.
-* So does the number found, of rounds or participations, and one more would not.
-* So does what is found where answers are drawn, and are not in the order of noises.
-* What an accountant does not read, and errors that say nothing of noise, are raised.
-* Spending is measured by the accountant, and independently by the closed form of the
-  Gaussian curve.
-"""
+"""Any two of epsilon, noise and length give the third, never on the unsafe side."""
 
 import hashlib
 import math
@@ -25,7 +15,6 @@ from tff_dp_aggregators.accounting import calibration
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import mechanism
 from tff_dp_aggregators.accounting import run_events
-from tff_dp_aggregators.accounting.accountants import gaussian
 
 BOTH = Relation.ADD_OR_REMOVE_ONE
 MECHANISMS = {
@@ -131,17 +120,6 @@ def test_one_round_more_would_miss_the_target(epsilon, at_most):
     assert accountants.epsilon(rounds(found + 1), 1e-6) > epsilon
   else:
     assert at_most == 7
-
-
-def test_participations_are_found_like_rounds():
-  # 5 participations of independent noise are the noise divided by sqrt(5).
-  target = gaussian.epsilon_of(5**0.5 / 3.0, 1e-6)
-
-  def participations(number):
-    schema = strategies.Participation(100, 10, number)
-    return events.run_event(strategies.Identity(100), schema, 3.0)
-
-  assert calibration.largest(participations, target, 1e-6, at_most=10) == 5
 
 
 def test_a_target_that_one_round_misses_is_refused_with_what_it_spends():

@@ -1,12 +1,4 @@
-"""Plans of distributed noise keep what they state: the target, the bits, the bounds.
-
-Claims: the bound on wrapping is above what it is, exactly, for all signs of a rotation,
-several kinds of records and numbers of clients; no plan spends more than its target,
-and less noise would; sums of simulated clients wrap no more often than bounded, and do
-wrap with fewer bits or more clients; rounded records are within the norm bound but for
-a probability of beta; what does not fit is refused with what does; TFF's own numbers
-are reproduced.
-"""
+"""Plans of distributed noise keep what they state: the target, the bits, the bounds."""
 
 import itertools
 import math

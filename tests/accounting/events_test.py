@@ -1,9 +1,4 @@
-"""Events say what ran: per round, up to any round, and in the whole run.
-
-Claims: the run event means the same as the equivalent Gaussian to every accountant;
-the events of rounds 0 to t compose to exactly what was released by then, for every
-strategy and t; simplifying changes no meaning and drops nothing.
-"""
+"""Events say what ran: per round, up to any round, and in the whole run."""
 
 import json
 import math

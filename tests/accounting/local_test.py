@@ -1,18 +1,4 @@
-"""What noise of clients is accounted as is never less than what it costs.
-
-Claims:
-
-* One client's rounded noise, as brute force over its distribution tells, costs no more
-  than `local_event` says, and what the event says is reached: for Gaussian and Laplace
-  noise, two relations, and several reports.
-* The sum of rounded shares costs no more than `central_event` says, also for who knows
-  some shares, but for the total variation that the module states; and that much is
-  reached. With the server's noise on top, too.
-* The stated total variation is one: sums of rounded shares are that close to
-  post-processing of the rounded-off Gaussian, computed for two shares.
-* Noise after the classical formula has the privacy that is claimed for it.
-* What has no guarantee is refused, with the reason.
-"""
+"""What noise of clients is accounted as is never less than what it costs."""
 
 import math
 

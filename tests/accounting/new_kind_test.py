@@ -1,13 +1,4 @@
-"""A kind of strategy that is registered is everywhere, and nobody else was told.
-
-Claims, of a kind with an option of its own that is registered while tests run:
-
-* `Mechanism` builds it, checks its option, and reads it back from JSON.
-* Flags have it, and its option with its help.
-* A plan has its row, its words and its seconds, and does without it where it says so.
-* Reports describe it, their JSON is what the schema says, and they are verified.
-* A report that was written before there was such an option is still verified.
-"""
+"""A kind of strategy that is registered is everywhere, and nobody else was told."""
 
 import dataclasses
 import json

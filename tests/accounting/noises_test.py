@@ -1,18 +1,4 @@
-"""Mechanisms whose noise is not Gaussian: Laplace noise, planned and accounted for.
-
-Claims:
-
-* The event of a run is that of the densest pattern of rounds, found by going through
-  all patterns; events of rounds compose to it, up to every round.
-* Epsilon is that of the privacy loss by brute force: sums over all sequences of losses
-  on a grid. A client whose change is spread over coordinates, within the L1 bound, is
-  no easier to see than one whose change is all in one.
-* A target is kept, and missed with a little less noise; under limits, under Poisson
-  sampling and with replacing one client, which halves the noise.
-* What has no analysis is refused, with the reason: cohorts of fixed size, options of
-  strategies, adaptive clipping, correlated strategies.
-* Written down and read again, a mechanism is the same.
-"""
+"""Mechanisms whose noise is not Gaussian: Laplace noise, planned and accounted for."""
 
 import itertools
 import math

@@ -1,17 +1,4 @@
-"""Mechanisms whose noise clients make: what their events are, and what is refused.
-
-Claims:
-
-* In every placement the event is what brute force over patterns of rounds gives, of the
-  noise that the site's own accounting (`local`, `distributed_noise`) has for it.
-* A simulation of local noise has no guarantee, whatever its noise, and is calibrated
-  like the local noise that it stands for.
-* The events of integer noise do not depend on the clip norm, and those of rounds
-  compose to that of the run.
-* Every combination that has no analysis is refused, with the reason and a way out:
-  tried over all mechanisms, placements and schemas.
-* A saved mechanism is read back exactly, and one without its placement is refused.
-"""
+"""Mechanisms whose noise clients make: what their events are, and what is refused."""
 
 import dataclasses
 import itertools

@@ -1,15 +1,4 @@
-"""Accountants and schemes of participation are described once; all else follows.
-
-Claims:
-
-* An accountant that is registered is found by flags, calibration, statements with their
-  JSON schema, reports and verification; so is a scheme, with its flags and
-  rows of comparisons.
-* What is registered twice, or contradicts what is there, is refused.
-* No file outside of their rooms asks which scheme a schema is of, or decides by the
-  name of an accountant or a schema, but for those listed with the reason.
-* What is called a kind is one of strategies.
-"""
+"""Accountants and schemes of participation are described once; all else follows."""
 
 import ast
 import dataclasses

@@ -1,15 +1,4 @@
-"""Schemes of participation give the events of what is assumed, or an error.
-
-Claims:
-
-* Limits: the event is the Gaussian whose curve is that of the worst pattern of rounds.
-* Poisson sampling: the event's epsilon is at least that of the real mixture of
-  Gaussians, by numerical integration, and within 1e-3 of it, for one round; with cyclic
-  sampling of a banded strategy, what a client adds in different rounds is orthogonal.
-* Sampling with correlated noise, and adjacencies that a schema is not valid for, are
-  errors.
-* Doubled sensitivity where one client is replaced by another.
-"""
+"""Schemes of participation give the events of what is assumed, or an error."""
 
 import itertools
 import json

@@ -1,18 +1,4 @@
-"""b-min-sep sampling as a thinned set: the bound, enumeration and integration.
-
-Claims:
-
-* Gaps of the larger set have probabilities that are not negative and add up to 1, for
-  many p and b; with a few places more they would not.
-* Thinned, the larger set has the distribution of b-min-sep sampling: every set of
-  rounds has the same probability, by enumeration.
-* Places are never more than the condition allows, which is checked in fractions.
-* With b = 1 it is Poisson sampling.
-* In three rounds of correlated noise, delta and epsilon are not below those of
-  integration, in both directions, for mixtures of any set.
-* Where clients are free for long it is far below the bound without sampling, and never
-  above it; that is what is taken where all are in their next free round.
-"""
+""""""
 
 import collections
 import fractions

@@ -1,12 +1,4 @@
-"""Test vectors are exact, and this package is never below them.
-
-Claims:
-
-* The file is what rational arithmetic and enumeration give, made anew; its numbers are
-  those of its fractions, and of published runs.
-* Every figure that this package computes is right; a figure that is too small, a file
-  that was changed, and one of another format are refused, with the exit codes stated.
-"""
+"""Test vectors are exact, and this package is never below them."""
 
 import json
 import math

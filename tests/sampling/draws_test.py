@@ -1,11 +1,4 @@
-"""A pool gives out what is in it, uniformly, and takes it back.
-
-Claims:
-
-* What is drawn was in the pool, is out of it afterwards, and nothing else is.
-* All subsets of a size are equally likely, also after draws and returns.
-* Streams for different purposes differ.
-"""
+"""A pool gives out what is in it, uniformly, and takes it back."""
 
 import itertools
 

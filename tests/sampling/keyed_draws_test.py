@@ -1,13 +1,4 @@
-"""What is drawn for a client follows from its id, the seed and the sampling alone.
-
-Claims:
-
-* A client that is removed changes no other client's rounds, in any sampled schedule.
-* Samplings with other numbers have draws of their own from one seed.
-* Marginals, pairs of clients and pairs of rounds are as the sampling says (chi-square
-  tests, each with a false alarm at most once in 10^7 runs).
-* The denominator may be stated, and is then the same for any number of clients.
-"""
+"""What is drawn for a client follows from its id, the seed and the sampling alone."""
 
 import dataclasses
 

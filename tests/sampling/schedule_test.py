@@ -1,16 +1,4 @@
-"""Schedules: found by name, kept by what is drawn, saved, replayed and watched.
-
-Claims:
-
-* `for_mechanism` gives a schedule whose schema is the mechanism's, or says what fits;
-  what `to_json` writes is JSON that makes a schedule of the same cohorts.
-* A schedule of every kind, saved and replayed, has the same attempts in every round,
-  and passes the watch, from the first round or from a later one.
-* What breaks its schema is refused, and the message names round and client: in a file,
-  and in a schedule of a user's own in that round, also if an earlier one is to blame.
-* A file that cannot be read is refused, and the message names the line.
-* In a loop of one's own a breach is refused before its round, and leaves no trace.
-"""
+"""Schedules: found by name, kept by what is drawn, saved, replayed and watched."""
 
 import copy
 import dataclasses

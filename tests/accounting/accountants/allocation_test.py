@@ -1,15 +1,4 @@
-"""Random allocation: the exact pair of distributions, rounded up.
-
-Claims:
-
-* Sums of rounded numbers keep the mean, and no mean of a convex function gets smaller.
-* Of two steps, deltas in both directions are those of integration, and never below; of
-  many steps those of drawn outcomes; of one step those of Poisson sampling.
-* k of n rounds cost at least what the mixture over all sets of rounds does.
-* Epsilon is not above that of Poisson sampling with the same number of rounds in the
-  mean (arXiv:2602.17284 says so of the Gaussian mechanism).
-* Little and much noise, extreme deltas: finite, in order, and not below what is known.
-"""
+"""Random allocation: the exact pair of distributions, rounded up."""
 
 import itertools
 import math

@@ -1,11 +1,4 @@
-"""What is stated to be (epsilon, delta)-DP, beside what accountants read.
-
-Claims:
-
-* Epsilon is never below, and delta never, that of the worst mechanism of this epsilon
-  and delta (Kairouz, Oh and Viswanath 2015), composed with the rest and integrated.
-* It is the rest's at what is left of delta, and what is stated, with every accountant.
-"""
+"""What is stated to be (epsilon, delta)-DP, beside what accountants read."""
 
 import fractions
 import math

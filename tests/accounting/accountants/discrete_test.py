@@ -1,14 +1,4 @@
-"""Bounds on integer noise in shares hold for the distributions themselves.
-
-Claims: no vector of whole numbers within the sensitivities of a plan costs more than
-they are said to, of all that there are; probabilities of sums of discrete Gaussian
-shares, convolved one by one, are within tau / 2 of one discrete Gaussian; exact Renyi
-divergences of such sums and of Skellam numbers, in one coordinate and in several, are
-never above the bounds, and not far below where the noise is not tiny; exact privacy
-loss distributions give no larger epsilon after many rounds; more clients, more noise
-and less sensitivity never cost more; the bounds are those of the papers, and tend to
-the Gaussian's.
-"""
+"""Bounds on integer noise in shares hold for the distributions themselves."""
 
 import itertools
 import json

@@ -1,22 +1,4 @@
-"""Mixtures of Gaussians: likelihoods, draws, weights and bounds against enumeration.
-
-Claims:
-
-* Sets of rounds that are b or more apart: likelihood ratios, moments and frequencies of
-  what is drawn are those of enumeration, for any tilt, also if b is above all rounds;
-  absolute values of C count; every round has the same probability.
-* So are those of bins, also where some have no round; sums of columns are right.
-* Outcomes are what the drawn sets and the drawn noise make of them.
-* With b = 1 rounds are independent, with one bin there is one Gaussian.
-* Weights have the mean 1, under P as under Q, and batches change nothing about it.
-* No outcome adds more to a delta than the bound says; the bound is attained for equal
-  norms.
-* Second moments of L are those of enumeration, pairs of sets are drawn as often as they
-  should, and bounds of squares are attained.
-* Rounds of b-min-sep sampling that share noise are refused, by what C is; as are p and
-  b out of range.
-* Many rounds neither overflow nor lose digits; a ratio past float64 is refused.
-"""
+"""Mixtures of Gaussians: likelihoods, draws, weights and bounds against enumeration."""
 
 import collections
 import itertools

@@ -1,21 +1,4 @@
-"""Monte Carlo accounting against integration, other accountants and known truths.
-
-Claims:
-
-* In three rounds, of bins and of b-min-sep sampling, with correlated noise: estimates
-  of both directions are those of integration; epsilon and delta are not below it, nor
-  much above.
-* The same question has the same answer, also if the last digit of its bound is another,
-  and on processors that add up in another order; each has outcomes of its own.
-* Bounds that are more than float64 holds are answered, by what is known without them.
-* Answers are not above the deterministic bound.
-* With b = 1, b-min-sep sampling is Poisson sampling.
-* A mean that is not below delta passes as rarely as is said, whatever the outcomes; one
-  that is clearly below passes; what passes does so for larger epsilon and delta.
-* The best proposal is that of a closed form where norms are equal.
-* No noise is infinite; what cannot be read, and two of a kind, are refused.
-* Breaks of 10^12 rounds, little and much noise are answered, at once.
-"""
+"""Monte Carlo accounting against integration, other accountants and known truths."""
 
 import contextlib
 import dataclasses

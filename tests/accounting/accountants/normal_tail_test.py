@@ -1,18 +1,4 @@
-"""Bounds on the losses of Q, against normal distributions, integration and counting.
-
-Claims:
-
-* Of small mixtures, by integration: Phi^-1 of the probability that a loss is exceeded
-  is concave, and so the line through two of its values bounds every delta beyond.
-* The delta of a line is that of the normal distribution with this tail, which is the
-  Gaussian mechanism's where that is the loss; it is never rounded down.
-* Bounds of probabilities are those of the binomial distribution, and wrong as rarely
-  as is said.
-* What is counted bounds the true delta, far beyond what was drawn; it is not far above
-  it for a Gaussian; nothing is said where everything is beyond.
-* Monte Carlo accounting takes it where bets would need too many outcomes, and states no
-  less than the truth.
-"""
+"""Bounds on the losses of Q, against normal distributions, integration and counting."""
 
 import math
 

@@ -1,14 +1,4 @@
-"""PLD: dp-accounting's numbers where those are good, and sound ones elsewhere.
-
-* Little or much noise, rare sampling and many rounds neither fail, nor take all memory,
-  nor come out below the exact curve.
-* Intervals follow the losses, which dp-accounting's fixed one loosens.
-* Tiny deltas are resolved: tilted sums have no round-off there. What is not is the
-  Renyi bound, and says so.
-* Cohorts of fixed size: brute force over data sets of few clients, in one round and in
-  two, is never above the pair of distributions, and reaches it in one.
-* Sampled Laplace noise has a delta at every epsilon, up to where its losses end.
-"""
+"""PLD: dp-accounting's numbers where those are good, and sound ones elsewhere."""
 
 import itertools
 import math

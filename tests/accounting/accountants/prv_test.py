@@ -1,11 +1,4 @@
-"""PRV: a certified bound around what the other accountants say, and never below.
-
-* With sampling it agrees with PLD, which is computed differently, and both directions
-  count: with the loss of removing a client alone it would be that of one direction.
-* One round of a sampled Gaussian is within the certificate of its integral.
-* Laplace noise has its pure epsilon.
-* Where float64 ends it raises.
-"""
+"""PRV: a certified bound around what the other accountants say, and never below."""
 
 import math
 

@@ -1,13 +1,4 @@
-"""Renyi DP: divergences of sampled Gaussians are those of their definitions.
-
-* Poisson sampling: the divergence itself, by integration, in the worse direction, and
-  never below it, however rare sampling is.
-* Sampling without replacement: Theorem 27 of arXiv:1808.00087 with exact differences,
-  dp-accounting's numbers where those are not round-off, and never below the divergence
-  of an example.
-* Orders beyond 63 tighten, and no order is infinite, for which dp-accounting's
-  conversion returns an epsilon of 0.
-"""
+"""Renyi DP: divergences of sampled Gaussians are those of their definitions."""
 
 import dataclasses
 import math

@@ -1,10 +1,4 @@
-"""The stand-in for TF Privacy's tree accountant.
-
-Claims: names, arguments and numbers are those of TF Privacy's module, on a grid and at
-every edge it has an answer for; what it refuses is a ValueError; the published Gboard
-figures come out; the scenarios of TF Privacy's own test hold (restarts compose, more
-noise spends less, one-leaf trees are Gaussian sums, sensitivities known by hand).
-"""
+"""The stand-in for TF Privacy's tree accountant."""
 
 import functools
 import importlib.util

@@ -1,23 +1,4 @@
-"""Mechanisms compared before training.
-
-Claims:
-
-* Every number of the table is what `Mechanism`, strategies and accountants say by
-  themselves; the best row's relative error is exactly 1, and with a target every row
-  keeps it.
-* Given a noise level, all rows have it, and are compared at equal epsilon as well.
-* Rows that rest on sampling are there only with a population and a cohort, have events
-  of their own, and are advised only if the user says that the server samples so.
-* All kinds are rows, windowed BLTs included; Toeplitz strategies with more bands than
-  the separation are another one where these help, and there only.
-* A population that cannot fill the rounds is refused exactly when taking turns fails;
-  without a separation, the largest one that it allows is taken.
-* A round's noise for the size of the model is that of the dense noise matrix, in one
-  parameter and in all, for the sum and, with a cohort, beside the signal.
-* The advice is the lightest of the rows within 5% of the least error that are not slow.
-* A row that would take long is left out with the reason, and computed when asked for.
-* The table has 100 columns at most, and the picture every mechanism.
-"""
+"""Mechanisms compared before training."""
 
 import dataclasses
 import itertools
@@ -150,33 +131,6 @@ def test_rows_with_sampling_have_the_events_of_their_schemas(sampled):
     assert row.epsilon == pytest.approx(3.0, rel=1e-6)
 
 
-def _noise_points(row, model_size, clients):
-  """From dense matrices: of the first, the worst, the last and all rounds."""
-  strategy = row.mechanism.strategy
-  rounds = np.linalg.norm(strategy.noise_matrix(), axis=1)
-  of_sum = np.linalg.norm(strategy.materialize_estimator()[-1]) / len(rounds)
-  points = np.array([rounds[0], rounds.max(), rounds[-1], of_sum])
-  return points * row.mechanism.noise_multiplier * math.sqrt(model_size) / clients
-
-
-def test_noise_of_a_round_is_that_of_the_models_size(targeted, sampled):
-  for comparison in (targeted, sampled):
-    for row in comparison.rows:
-      in_one = row.noise_per_coordinate
-      np.testing.assert_allclose(in_one, _noise_points(row, 1, 1), rtol=1e-9)
-      in_all = comparison.noise_norm(row)
-      np.testing.assert_allclose(in_all, _noise_points(row, SIZE, 1), rtol=1e-9)
-  for row in sampled.rows:
-    ratios = sampled.noise_to_signal(row)
-    np.testing.assert_allclose(ratios, _noise_points(row, SIZE, 40), rtol=1e-9)
-    of_json = plan_views.to_json(sampled)['rows'][sampled.rows.index(row)][
-      'noise_to_signal'
-    ]
-    assert of_json == ratios._asdict()
-  assert targeted.noise_to_signal(targeted.rows[0]) is None
-  assert plan_views.to_json(targeted)['rows'][0]['noise_to_signal'] is None
-
-
 @pytest.mark.parametrize(
   ('scheme', 'allowed'),
   [
@@ -215,31 +169,6 @@ def test_advice_is_the_lightest_within_5_percent_that_is_not_slow(targeted):
   text = plan_views.advice(targeted)
   assert text.startswith(targeted.advised.name)
   assert '\n' not in text
-
-
-@pytest.fixture(scope='module')
-def done_early():
-  """A client's rounds need not take more than a tenth of all."""
-  limits = strategies.Participation(200, min_separation=5, max_participations=4)
-  return planning.compare(planning.Task(limits, SIZE, DELTA, target_epsilon=3.0))
-
-
-def test_all_kinds_are_compared_and_more_bands_than_the_separation(done_early):
-  names = {row.mechanism.name for row in done_early.rows}
-  scaled = {name for name in registry.KINDS if name.startswith('epoch_')}
-  assert names == set(registry.KINDS) - scaled
-  reasons = {each.mechanism: each.reason for each in done_early.left_out}
-  assert set(reasons) == scaled
-  assert all('done early' in reason for reason in reasons.values())
-  errors = {row.name: row.equal_rmse for row in done_early.rows}
-  toeplitz = [name for name in errors if name.startswith('toeplitz')]
-  assert toeplitz == ['toeplitz, 40 bands', 'toeplitz, 5 bands']
-  assert errors['toeplitz, 40 bands'] < 0.9 * errors['toeplitz, 5 bands']
-  assert done_early.rows[0].mechanism.name == 'tailed_blt'
-  assert done_early.advised.mechanism.name == 'blt'
-  assert errors[done_early.advised.name] < 0.9 * errors['windowed_blt, 1 decay']
-  colors = {plan_views._color(row) for row in done_early.rows}
-  assert len(colors) == len(done_early.rows)
 
 
 def test_what_takes_long_is_left_out_unless_asked_for(monkeypatch):

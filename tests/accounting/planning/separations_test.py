@@ -1,13 +1,4 @@
-"""Separations of b-min-sep sampling, and where searches by drawn outcomes begin.
-
-Claims:
-
-* The separation that is chosen has about the least error of all that are tried, by the
-  accountant's answers; its noise keeps the target.
-* What no separation is left for is refused, as is a mechanism without bands.
-* A search by Monte Carlo asks few questions, and begins near its answer, also where the
-  bound without sampling error is far above; it asks no more than its confidence is for.
-"""
+"""Separations of b-min-sep sampling, and where searches by drawn outcomes begin."""
 
 import itertools
 

@@ -1,12 +1,4 @@
-"""The flags of mechanism, participation and target, read as programs read them.
-
-Claims:
-
-* Two of noise, target and length give the third; if all are given they are checked.
-* Every schema, mechanism and adjacency can be asked for.
-* What is missing or does not fit together is refused with what to do, by the names of
-  flags.
-"""
+"""The flags of mechanism, participation and target, read as programs read them."""
 
 import dp_accounting
 import pytest

@@ -1,14 +1,4 @@
-"""Programs as such: in this process, and as a user starts them.
-
-Claims:
-
-* A program defines, parses and shows flags of its own, touching no global ones, and can
-  be executed again and again.
-* Errors are one line with an exit code; what is not known as an error of usage or of
-  files is raised.
-* `python -m` and the installed commands are the same programs: they print the same
-  help, their exit codes reach the shell, and they start without TensorFlow.
-"""
+"""Programs as such: in this process, and as a user starts them."""
 
 import importlib.metadata
 import math

@@ -1,13 +1,4 @@
-"""The report program: what is composed.
-
-Claims:
-
-* Ledgers, round logs, run directories, JSON reports and several of them in any mixture
-  add up; nothing is silently left out.
-* A run that is given twice is refused, whatever it comes as, and so are runs that share
-  their noise, or the clients that they drew in secret.
-* What does not compose is refused with both values.
-"""
+"""The report program: what is composed."""
 
 import json
 import math

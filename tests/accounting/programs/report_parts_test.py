@@ -1,16 +1,4 @@
-"""The report program for parts of a model that have mechanisms of their own.
-
-Claims:
-
-* From flags alone, with noise or a target, and with a ledger or a round log of a run, a
-  report is that of the joint mechanism; `--verify` finds it right, by its command as
-  well, and finds what was changed.
-* Epsilon of Gaussian parts is that of dp_accounting's composition of the parts.
-* A ledger of parts is refused without them, and told what to give; so is one with other
-  parts, and a ledger of all weights with parts.
-* What is of one mechanism for all weights, and what is found for one alone, is refused
-  with the reason.
-"""
+"""The report program for parts of a model that have mechanisms of their own."""
 
 import json
 import shlex

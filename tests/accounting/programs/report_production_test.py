@@ -1,15 +1,4 @@
-"""The report program: ledgers and round logs of production.
-
-Claims:
-
-* A ledger is reported for the mechanism in the flags, and one without noise or clip
-  norm has no epsilon.
-* A round log gives the limits on participation.
-* A ledger and a round log of the same run are one report, or an error that names the
-  round in which they differ.
-* What no program can know is stated, and marked in every format as not verified; what
-  a file of the run shows is not.
-"""
+"""The report program: ledgers and round logs of production."""
 
 import hashlib
 import json

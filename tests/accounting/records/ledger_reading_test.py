@@ -1,9 +1,4 @@
-"""Ledgers as they are read: what was changed in the file is found.
-
-Claims: a reader refuses all that no writer writes, names the line, and finds every
-digit that matters; figures that are stated are right to a billionth and never too
-small. Whoever knows the head finds every byte, and lines that were removed.
-"""
+"""Ledgers as they are read: what was changed in the file is found."""
 
 import hashlib
 import json

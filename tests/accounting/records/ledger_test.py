@@ -1,12 +1,4 @@
-"""Ledgers: what they say was spent is what was spent.
-
-Claims: epsilon so far is exact after every round and ends at the run's. A ledger is
-never overwritten. What cannot be accounted writes no line and spends nothing. Without a
-clip norm there is no privacy. Nothing of a seed is in a ledger.
-`ledger_resumption_test` is about ledgers that were cut and go on,
-`ledger_reading_test` about files that were changed, `ledger_failures_test` about
-writers that fail, and several of them.
-"""
+"""Ledgers: what they say was spent is what was spent."""
 
 import dataclasses
 import datetime

@@ -1,12 +1,4 @@
-"""How often a device can have taken part.
-
-Claims: nothing that a waiting device can do violates the schema that is reported, and
-what is reported does happen, by a search through all that devices can do; the number
-in any window is that of a search through all windows; the published Gboard figures
-follow from a log in the published way; with clients the observed values are exact and
-a broken promise is found, with the client and the rounds; long logs work; the program
-does what the library does, with the exit codes it states.
-"""
+"""How often a device can have taken part."""
 
 import collections
 import datetime

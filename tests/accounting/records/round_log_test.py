@@ -1,12 +1,4 @@
-"""Round logs: what is read from them, and what is refused.
-
-Claims: times mean what Python's own reader says, in every form and zone, many at once
-as one by one; a log means the same as CSV and as JSON lines, in any order of lines,
-with repeated lines and under other names of columns, packed or not, with commas or
-tabs, or as Parquet, and whether it fits into memory or not; whatever could make a
-guarantee too good is refused with the line, and so are rounds of several populations
-taken for those of one.
-"""
+"""Round logs: what is read from them, and what is refused."""
 
 import datetime
 import gzip

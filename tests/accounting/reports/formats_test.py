@@ -1,10 +1,4 @@
-"""How reports are written, whatever they say.
-
-* A page says what the Markdown says, and no number shown claims more privacy than there
-  is.
-* Values from users are shown as they are: they break no table and no page.
-* A page loads nothing and shows its plots.
-"""
+"""How reports are written, whatever they say."""
 
 import base64
 import dataclasses

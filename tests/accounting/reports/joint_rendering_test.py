@@ -1,12 +1,4 @@
-"""What reports say of joint mechanisms.
-
-* Epsilon is called exact where it is, in every format, and an upper bound where the
-  worst rounds of a client need not be the same for all parts; so it is in compositions,
-  and for a mechanism of all weights whose sensitivity is known by a bound.
-* What is said of one kind of noise is said once, with the parts that have it.
-* The table has the shares that were asked for, also of Laplace noise.
-* Numbers of weights and their shapes are those of the model, where it is known.
-"""
+"""What reports say of joint mechanisms."""
 
 import numpy as np
 import pytest

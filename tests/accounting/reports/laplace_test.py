@@ -1,12 +1,4 @@
-"""Reports of Laplace noise.
-
-Claims:
-
-* Under the guarantee stands the pure epsilon, which is one over the noise a round.
-* Epsilon rises as delta falls, up to that, in each row of every accountant; and the
-  report is verified.
-* Other noise has no such line.
-"""
+"""Reports of Laplace noise."""
 
 import html
 import re

@@ -1,18 +1,4 @@
-"""A run's page shows what it learned beside its privacy; other forms do not.
-
-Claims:
-
-* Test metrics, loss and epsilon over rounds are drawn from `metrics.csv`: their last
-  values, and metrics over epsilon; nothing that was computed on clients' data.
-* Values that are not finite are left out and counted; a half line is no round.
-* Only pages have it: text, Markdown and JSON are as without it. Of several runs and
-  plans no page has it.
-* The program prints the same page of a run each time; a file that has no metrics is
-  refused with its line.
-* Names of metrics are shown as they are, whatever they look like.
-* Long runs are thinned, with both ends.
-* It needs neither TensorFlow nor `learning` (`tests/architecture_test.py`).
-"""
+"""A run's page shows what it learned beside its privacy; other forms do not."""
 
 import base64
 import re

@@ -1,14 +1,4 @@
-"""Reports of NbAFL plans: what the formulas claim beside what holds.
-
-Claims:
-
-* The guarantee is that of a client towards who sees the models, as an accountant says
-  it of the noise in the sum; every row is what `nbafl` says.
-* The report by flags is that of the plan, verified by its command, and a changed digit
-  is found.
-* Every form shows claim and epsilon beside each other, and never less than it is.
-* Flags that are missing or do not belong to it are refused, and it composes with none.
-"""
+"""Reports of NbAFL plans: what the formulas claim beside what holds."""
 
 import html
 import json

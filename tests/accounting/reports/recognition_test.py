@@ -55,13 +55,6 @@ def test_no_test_of_laplace_noise_has_more_power_and_one_has_nearly_as_much(
   assert power * (1 - 0.02) <= found <= power * 1.15
 
 
-@pytest.mark.parametrize('mu', [0.1, 1.0, 3.0])
-def test_points_of_the_exact_curve_say_nearly_what_the_closed_form_does(mu):
-  exact = of_gaussian(mu)
-  found = of_event(dp_accounting.GaussianDpEvent(1 / mu))
-  assert exact <= found <= exact * 1.05
-
-
 def test_without_a_guarantee_everybody_is_recognised():
   assert of_gaussian(math.inf) == 1.0
   assert of_event(dp_accounting.NonPrivateDpEvent()) == 1.0
@@ -81,19 +74,6 @@ def test_an_accountant_without_an_answer_is_asked_elsewhere():
   narrow = Narrow().compose(dp_accounting.GaussianDpEvent(1.0))
   exact = of_gaussian(1.0)
   assert exact <= guarantees.recognised_by(narrow, math.inf) <= 1.05 * exact
-
-
-def test_a_guarantee_by_prv_has_it_of_the_tightest():
-  sampled = dp_accounting.PoissonSampledDpEvent(
-    0.01, dp_accounting.GaussianDpEvent(2.0)
-  )
-  event = dp_accounting.SelfComposedDpEvent(sampled, 20)
-  relation = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
-  by_prv, by_pld = (
-    guarantees.of_event(event, 1e-5, relation, name) for name in ('prv', None)
-  )
-  assert by_prv.accountant == 'prv'
-  assert by_prv.recognised == by_pld.recognised
 
 
 def test_drawn_points_have_to_be_right_all_at_once():

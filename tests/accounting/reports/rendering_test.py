@@ -1,9 +1,5 @@
 """What readers of a report rely on, in whichever format they read it: what is said.
 
-* Every format states the same guarantee, and all that section 5.3 of "How to DP-fy ML"
-  (arXiv:2303.00654) asks for.
-* Every kind of statement can be written, and says what is particular to it.
-
 `formats_test` is about how it is written.
 """
 

@@ -1,14 +1,4 @@
-"""Reports of runs of sampled mechanisms state what their ledgers' rounds compose to.
-
-Claims:
-
-* The guarantee is of the rounds that ran, for the mechanism's own relation, and can be
-  verified; so is that of a run directory, by the report program.
-* Of rounds that are drawn together, a ledger has all that is known but the strategy:
-  its report says what was planned, by any accountant.
-* A ledger that was sampled in another way, or whose events know nothing of sampling, is
-  refused.
-"""
+"""Reports of runs of sampled mechanisms state what their ledgers' rounds compose to."""
 
 import json
 

@@ -1,12 +1,4 @@
-"""Every alteration of a report is found.
-
-Claims:
-
-* Changing any number, text or truth value in a report, one at a time, taking any field
-  away, setting it to null or adding one is found. Only what enforces limits and where
-  the noise comes from are free texts, and versions of the software are mentioned.
-* What is found is named with both values, and what is no report is refused.
-"""
+"""Every alteration of a report is found."""
 
 import collections
 import copy

@@ -1,17 +1,5 @@
 """A report is computed again, from the files that it was made from.
 
-Claims:
-
-* Reports of every kind are verified as they were written.
-* Changing the files that a report was made from is found; files that moved with it are
-  found beside it.
-* A strategy within the report is the one that is verified, and the one of its file.
-* Limits on participation follow from the round log, and all parameters from the
-  configuration of a run, again.
-* Aborted attempts, and how clients were simulated, are those of ledger and
-  configuration.
-* Versions of the software are mentioned.
-
 `verification_alterations_test` is about reports that were altered,
 `verification_commands_test` about the commands in them.
 """
