@@ -218,8 +218,8 @@ def test_of_a_mixture_all_but_the_strategy_is_written(schema):
     accountants.epsilon(read, 1e-6, 'monte_carlo', relation)
   other = events.from_json({**written, 'strategy_checksum': 'sha256:0'})
   assert other != event
-  louder = events.from_json({**written, 'noise_multiplier': 1.6})
-  assert louder != event
+  larger = events.from_json({**written, 'noise_multiplier': 1.6})
+  assert larger != event
 
 
 def test_the_checksum_of_a_mixture_is_that_of_its_strategy():

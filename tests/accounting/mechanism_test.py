@@ -62,8 +62,8 @@ def test_a_mechanism_knows_its_target_and_is_the_same_without():
   again = accounting.Mechanism.from_json(made.to_json())
   assert again.target is None and again == made
   assert pickle.loads(pickle.dumps(made)).target == made.target
-  louder = dataclasses.replace(made, noise_multiplier=2 * made.noise_multiplier)
-  assert louder.target is None
+  larger = dataclasses.replace(made, noise_multiplier=2 * made.noise_multiplier)
+  assert larger.target is None
   # A report asks the tightest accountant, which says less.
   by_rdp = accounting.Mechanism.for_target(
     'tree', PARTICIPATION, 3.0, 1e-6, accountant='rdp'
@@ -119,10 +119,10 @@ def test_options_that_are_wrong_are_named(name, options, message):
 def test_options_stay_what_they_are_and_tell_mechanisms_apart():
   made = accounting.Mechanism('banded', PARTICIPATION, 1.0, num_bands=3)
   assert made.options == (('num_bands', 3),)
-  louder = dataclasses.replace(made, noise_multiplier=2.0)
-  assert louder.strategy is made.strategy
-  assert louder.options == made.options
-  assert louder != made
+  larger = dataclasses.replace(made, noise_multiplier=2.0)
+  assert larger.strategy is made.strategy
+  assert larger.options == made.options
+  assert larger != made
   same = accounting.Mechanism(
     'banded', PARTICIPATION, 1.0, num_bands=3, num_buffers=None
   )

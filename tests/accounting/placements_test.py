@@ -181,8 +181,8 @@ def test_the_server_s_noise_is_a_number_of_its_own():
   made = _make(**site, server_noise_multiplier=7)
   assert made.server_noise_multiplier == 7.0
   assert made != _make(**site, server_noise_multiplier=8.0)
-  louder = dataclasses.replace(made, server_noise_multiplier=8.0)
-  assert louder == _make(**site, server_noise_multiplier=8.0)
+  larger = dataclasses.replace(made, server_noise_multiplier=8.0)
+  assert larger == _make(**site, server_noise_multiplier=8.0)
   assert dataclasses.replace(made, noise_multiplier=3.0).server_noise_multiplier == 7.0
   alone = dataclasses.replace(made, noise_site='local', server_noise_multiplier=None)
   assert alone == _make(noise_site='local') and alone.event == made.event

@@ -460,7 +460,7 @@ def test_documented_commands_have_every_mechanism_and_flag():
   flags = {
     *privacy_options.names(),
     *participation_options.names(),
-    *table.names(table.site()),
+    *table.names(table.placement()),
     *table.names(aggregation_options.ROWS),
   }
   for name in flags:

@@ -14,7 +14,7 @@ few clients for a large model sees in it before training what privacy leaves ove
 drowns, unless updates point the same way in many rounds: in the sum of n rounds they
 can be n m clip norms long, while the noise of a sum is that of row n of `A C^-1`, which
 grows like sqrt(n) if it is independent, and hardly at all if it is correlated. That
-ratio is `of_sums`, and the one to compare mechanisms by: correlated noise is louder in
+ratio is `of_sums`, and the one to compare mechanisms by: correlated noise is larger in
 a round, and cancels in sums. Real updates come to less than the bound, as clients
 disagree and not all of them are clipped; so the ratios are the least to be expected.
 

@@ -81,7 +81,7 @@ def test_figures_are_those_of_the_site(mechanism, clients, error_of):
     built['mechanism'],
     _build(accounting.Mechanism('gaussian', statements.LIMITS, 5.0)),
   )
-  assert built['setting'] == terms.SITES[mechanism.noise_site].setting
+  assert built['setting'] == terms.PLACEMENTS[mechanism.noise_site].setting
   assert stated['noise_site'] == mechanism.noise_site
   assert stated['sensitivity'] == pytest.approx(math.sqrt(TURNS), rel=1e-12)
   assert stated['effective_noise_multiplier'] == pytest.approx(5 / math.sqrt(TURNS))
@@ -239,9 +239,9 @@ def test_a_ledger_knows_where_the_noise_was_made(tmp_path):
   both = dataclasses.replace(
     LOCAL, noise_site='clients_and_server', server_noise_multiplier=4.0
   )
-  louder = dataclasses.replace(both, server_noise_multiplier=4000.0)
+  larger = dataclasses.replace(both, server_noise_multiplier=4000.0)
   fewer = dataclasses.replace(LOCAL, options={'min_clients': 19})
-  made = (tree, SHARES, LOCAL, fewer, both, louder)
+  made = (tree, SHARES, LOCAL, fewer, both, larger)
   for index, mechanism in enumerate(made):
     run = statements.ledger_of(mechanism, tmp_path / f'{index}.jsonl')
     _build(mechanism, ledger=run)
@@ -283,8 +283,8 @@ def test_reports_are_verified_and_a_changed_digit_is_found(kind, tmp_path):
 def test_runs_at_different_sites_say_both_settings():
   tree = _build(statements.TREE)
   built = statement.compose([_build(LOCAL), tree])
-  assert terms.SITES[noises.LOCAL.name].setting in built['setting']
-  assert terms.SITES[noises.SERVER.name].setting in built['setting']
+  assert terms.PLACEMENTS[noises.LOCAL.name].setting in built['setting']
+  assert terms.PLACEMENTS[noises.SERVER.name].setting in built['setting']
   # Who sees sums alone, also a client of them, has less of the first run; whoever sees
   # single updates has those of the second, which nothing hides.
   squared = tree['guarantee']['gdp_mu'] ** 2

@@ -172,9 +172,7 @@ class Task:
       given = f'sampling={self.sampling}'
       if self.sampling == 'none':
         given = f'num_groups={self.num_groups}'
-      raise ValueError(
-        f'{given} is described by num_clients and clients_per_round; give them.'
-      )
+      raise ValueError(f'{given} needs num_clients and clients_per_round; give them.')
     for name in self.mechanisms or ():
       registry.kind(name)
     self._check_options_are_used()

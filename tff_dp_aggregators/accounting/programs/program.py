@@ -230,8 +230,8 @@ def flag(text: str, type: Any = None, empty: Any = None, **more: Any) -> Any:
   `type`: Where the annotation does not say it.
   `empty`: What the field is where neither a flag nor Python's caller says it.
   """
-  described = {'flag': {'help': text, **more}, 'type': type}
-  return dataclasses.field(default=more.get('default', empty), metadata=described)
+  metadata = {'flag': {'help': text, **more}, 'type': type}
+  return dataclasses.field(default=more.get('default', empty), metadata=metadata)
 
 
 def rows_of(record: type) -> tuple[Flag, ...]:

@@ -115,9 +115,9 @@ def options(is_comparison: bool = False) -> Rows:
   )
 
 
-def site() -> Rows:
+def placement() -> Rows:
   """Who makes the noise."""
-  said = '; '.join(f'{name}: {each.help}' for name, each in terms.SITES.items())
+  said = '; '.join(f'{name}: {each.help}' for name, each in terms.PLACEMENTS.items())
   return (
     Flag(
       'noise_site',

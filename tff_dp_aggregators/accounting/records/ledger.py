@@ -134,7 +134,7 @@ class _Part(msgspec.Struct, forbid_unknown_fields=True):
   noise_multiplier: _Positive
 
 
-class _Site(msgspec.Struct, forbid_unknown_fields=True):
+class _Placement(msgspec.Struct, forbid_unknown_fields=True):
   name: _Text
   min_clients: Optional[_Count]
   server_noise_multiplier: Optional[_Number]
@@ -228,7 +228,7 @@ class LedgerEntry(_Line):
   noise_generator: Optional[_Text] = None
   noise_key_tag: Optional[_Text] = None
   parts: Optional[Annotated[list[_Part], msgspec.Meta(min_length=2)]] = None
-  noise_site: Optional[_Site] = None
+  noise_site: Optional[_Placement] = None
   notes: Optional[Annotated[list[_Text], msgspec.Meta(min_length=1)]] = None
   noise_source: Optional[Literal['secret', 'seed']] = None
   sampling_source: Optional[Literal['secret', 'seed', 'file']] = None

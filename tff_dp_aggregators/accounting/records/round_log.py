@@ -73,7 +73,7 @@ import numpy as np
 from tff_dp_aggregators.base import ids
 from tff_dp_aggregators.base import strict_json
 
-# The names under which a column is recognised, whatever their case.
+# The names under which a column is known, whatever their case.
 COLUMNS: dict[str, tuple[str, ...]] = {
   'completion_time': (
     *('completion_time', 'completed_at', 'completed', 'end_time', 'finished_at'),
@@ -536,8 +536,8 @@ class _File(Database):
         raise self._refusal(line, f'{reason}.')
       if len(set(keys)) < len(keys):
         raise self._refusal(line, f'a name stands twice in {keys}.')
-      recognised = self._recognise(keys, line) if groups[0][1] != keys else {}
-      late = set(recognised.values()) - {*self.found.values(), *self.ignored}
+      named = self._names_of(keys, line) if groups[0][1] != keys else {}
+      late = set(named.values()) - {*self.found.values(), *self.ignored}
       if late:
         raise self._refusal(
           line, f'{", ".join(sorted(late))} is here but not in the first line.'
@@ -582,7 +582,7 @@ class _File(Database):
 
   def _find_columns(self, names: list[str], line: int) -> None:
     """Finds the file's name of each column to read."""
-    found = self._recognise(names, line)
+    found = self._names_of(names, line)
     unread = [n for n in names if n not in found.values() and _LIKE_ROUND.search(n)]
     if unread and 'round' not in {*found, *self._columns}:
       raise self._refusal(
@@ -634,7 +634,7 @@ class _File(Database):
     if self.ignored:
       self.notes.append(f'columns left alone: {", ".join(self.ignored)}.')
 
-  def _recognise(self, names: list[str], line: int) -> dict[str, str]:
+  def _names_of(self, names: list[str], line: int) -> dict[str, str]:
     """The file's name of each column that is there."""
     by_spelling = {name.strip().lower(): name for name in names}
     if len(by_spelling) < len(names):

@@ -407,7 +407,7 @@ class Recognised(Model, frozen=True, kw_only=True):
 
   Attributes:
     false_alarms: Which part of those in one is wrongly suspected.
-    share: Which part of the others is recognised at most; 1 without a guarantee.
+    share: Which part of the others is caught at most; 1 without a guarantee.
   """
 
   false_alarms: float

@@ -237,7 +237,7 @@ def _by_part(statement: dict[str, Any]) -> list[dict[str, Any]]:
   return [{**statement, 'run': None, 'mechanism': part} for part in parts]
 
 
-def _site(statement: dict[str, Any]) -> noises.Placement:
+def _placement(statement: dict[str, Any]) -> noises.Placement:
   return noises.PLACEMENTS[statement['mechanism']['noise_site']]
 
 
@@ -258,7 +258,7 @@ def _scheme(statement: dict[str, Any]) -> sampling.Scheme:
 
 def _is_simulation(statement: dict[str, Any]) -> bool:
   """Whether the noise is one that is made elsewhere, without the guarantee of that."""
-  return any(_site(part).is_simulation for _, part in model.runs(statement))
+  return any(_placement(part).is_simulation for _, part in model.runs(statement))
 
 
 def _is_cut_short(statement: dict[str, Any]) -> bool:
@@ -298,7 +298,7 @@ def _local_or_distributed(statement: dict[str, Any]) -> str:
   if any(_other_releases(statement)):
     return ''  # Who is trusted with those, nobody states.
   found = {
-    terms.SITES[part['mechanism']['noise_site']].privacy
+    terms.PLACEMENTS[part['mechanism']['noise_site']].privacy
     for _, part in model.runs(statement)
   }
   (privacy,) = found if len(found) == 1 else ('',)

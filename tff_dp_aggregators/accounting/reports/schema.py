@@ -104,12 +104,12 @@ def _add_schemas(definitions: dict[str, Any]) -> None:
 
 def _number(field: dataclasses.Field[Any]) -> dict[str, Any]:
   """The JSON schema of a scheme's number: a count, a probability, or whether."""
-  described = {'description': f'As the flag, or argument, {field.name}.'}
+  field_schema = {'description': f'As the flag, or argument, {field.name}.'}
   if 'bool' in str(field.type):
-    return {**described, 'type': 'boolean'}
+    return {**field_schema, 'type': 'boolean'}
   if 'float' in str(field.type):
-    return {**described, 'type': 'number', 'exclusiveMinimum': 0, 'maximum': 1}
-  return {**described, 'type': 'integer', 'minimum': 1}
+    return {**field_schema, 'type': 'number', 'exclusiveMinimum': 0, 'maximum': 1}
+  return {**field_schema, 'type': 'integer', 'minimum': 1}
 
 
 def _add_accountants(definitions: dict[str, Any]) -> None:

@@ -91,7 +91,7 @@ def build(inputs: inputs_lib.Inputs, *, with_curves: bool = True) -> dict[str, A
     report.of(
       inputs,
       warnings=inputs_lib.warnings(inputs),
-      setting=terms.SITES[mechanism.noise_site].setting,
+      setting=terms.PLACEMENTS[mechanism.noise_site].setting,
       definition=_definition(mechanism, inputs.not_covered),
       mechanism=_mechanisms(inputs, clip_norm),
       participation=_participation(inputs),
@@ -349,7 +349,7 @@ def _definition(
     adjacency=model.NamedAdjacency(
       name=adjacency, meaning=_SAID.adjacencies[adjacency]
     ),
-    outputs=terms.SITES[mechanism.noise_site].outputs
+    outputs=terms.PLACEMENTS[mechanism.noise_site].outputs
     + (_SAID.secret if mechanism.is_sampled else ''),
     covered=_SAID.covered + (_SAID.covered_if_adaptive if adaptive else []),
     not_covered=_SAID.not_covered
@@ -404,20 +404,20 @@ def _mechanism(
   **of_part: Any,
 ) -> _M:
   mechanism = cast(mechanism_lib.Mechanism, inputs.mechanism)
-  strategy, site = mechanism.strategy, mechanism.placement
+  strategy, placement = mechanism.strategy, mechanism.placement
   integers = _integer_noise(mechanism, inputs.ledger)
   factor = 1.0 if integers is None else integers.rounding_factor
   sensitivity = factor * mechanism.sensitivity
   adaptive = simulated_epsilon = None
   if mechanism.clipped_count_stddev is not None:
     adaptive = model.AdaptiveClipping.of(mechanism)
-  if site.is_simulation:
+  if placement.is_simulation:
     would_be = mechanism.event_with(mechanism.noise_multiplier)
     simulated_epsilon = accountants.epsilon(
       would_be, inputs.delta, inputs.accountant, mechanism.relation
     )
   error, noise = strategy.per_query_error(), error_multiplier(mechanism)
-  of_sum = noises.MIN_CLIENTS in dict(mechanism.options) or not site.is_of_client
+  of_sum = noises.MIN_CLIENTS in dict(mechanism.options) or not placement.is_of_client
   return struct.of(
     mechanism,
     strategy,

@@ -1,4 +1,4 @@
-"""What reports and programs call accountants, noises and places of noise.
+"""What reports and programs call accountants, noises and placements of noise.
 
 Numbers carry no words (`accountants`, `noises`); what is said of each, by
 name, stands in `templates/terms.j2`. Of an accountant that was registered from outside
@@ -59,14 +59,14 @@ class AccountantTerms(NamedTuple):
 
 
 class OptionTerms(NamedTuple):
-  """What is said of a number that noise or its site takes."""
+  """What is said of a number that noise or its placement takes."""
 
   help: str  # What it is and its default, to stand after 'For skellam: '.
   title: str
   meaning: str
 
 
-class SiteTerms(NamedTuple):
+class PlacementTerms(NamedTuple):
   """What is said of a place where noise is made."""
 
   help: str  # What that is, for the help of `--noise_site`.
@@ -78,7 +78,7 @@ class SiteTerms(NamedTuple):
 _WORDS = sentences('terms.j2')
 ACCOUNTANTS = {k: AccountantTerms(**said) for k, said in _WORDS.accountants.items()}
 OPTIONS = {name: OptionTerms(**said) for name, said in _WORDS.options.items()}
-SITES = {name: SiteTerms(**said) for name, said in _WORDS.sites.items()}
+PLACEMENTS = {name: PlacementTerms(**said) for name, said in _WORDS.placements.items()}
 # Accountants whose epsilons a report lists beside that of another one, where they read
 # the event; zCDP says nothing of samples.
 _BESIDE = {'pld': (accountants.QUICK_BOUND,), 'monte_carlo': ()}
@@ -105,5 +105,5 @@ def label(name: str, other: Optional[accountants.Instead]) -> str:
 
 
 def describe(option: str) -> str:
-  """What is said of an option of noise or its site, for the help of its flag."""
+  """What is said of an option of noise or its placement, for the help of its flag."""
   return f'For {noises.having(option, " and ")}: {OPTIONS[option].help}.'
