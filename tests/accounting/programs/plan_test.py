@@ -112,7 +112,7 @@ _FREE = ('--num_rounds=60', '--model_size=9', '--target_delta=1e-6')
   [
     ((), 'missing are --num_rounds: how many rounds'),
     ((*FLAGS[:3], FLAGS[4]), 'missing is --model_size: how many'),
-    ((*FLAGS, '--target_epsilon=1', '--mechanisms='), '--mechanisms is empty; name'),
+    ((*FLAGS[:5], '--target_epsilon=1', '--mechanisms='), '--mechanisms is empty'),
     (('--num_rounds=5', '--model_size=3'), '--target_delta: at which delta'),
     (FLAGS, 'give either target_epsilon'),
     ((*FLAGS, '--rounds_between=3'), 'min_separation = rounds_between + 1'),

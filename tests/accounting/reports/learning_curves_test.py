@@ -6,6 +6,7 @@ import re
 import pytest
 
 from tests.accounting.programs import reporting
+from tests.accounting.reports import statements
 from tff_dp_aggregators.accounting.reports import learning_curves
 from tff_dp_aggregators.accounting.reports import rendering
 from tff_dp_aggregators.accounting.reports import sources
@@ -24,6 +25,13 @@ _TITLE = 'Learning and privacy over rounds'
 def _write(run_dir, *rows, header=_HEADER, end='\n'):
   with open(f'{run_dir}/metrics.csv', 'w', encoding='utf-8') as file:
     file.write('\n'.join((header, *rows)) + end)
+
+
+@pytest.fixture(name='run_dir')
+def _run_dir(tmp_path):
+  run_dir = statements.run_dir(tmp_path / 'run')
+  _write(run_dir, *_ROWS)
+  return run_dir
 
 
 def test_curves_are_those_of_the_file(run_dir):
