@@ -139,7 +139,7 @@ def from_flags(values: flags.FlagValues) -> Settings:
     nbafl_options.prepare(
       values,
       participation_options.names(),
-      (*privacy_options.names(), *table.names(table.site())),
+      (*privacy_options.names(), *table.names(table.placement())),
     )
   participation = participation_options.from_flags(values)
   model = model_options.from_flags(values)

@@ -366,9 +366,8 @@ def _spent(settings: settings_lib.Settings, result: learning.Result) -> str:
   if scale != 1:
     return f'No guarantee: {_cohorts(settings)}.'
   if mechanism.placement.is_simulation:
-    return (
-      f'No guarantee: {terms.SITES[mechanism.noise_site].help}.{_stands_for(result)}'
-    )
+    said = terms.PLACEMENTS[mechanism.noise_site].help
+    return f'No guarantee: {said}.{_stands_for(result)}'
   is_exact = (
     mechanism.sensitivity_kind != 'bound'
     and guarantee['accountant'] == accountants.EXACT

@@ -26,7 +26,7 @@ _SO_ANYWAY: dict[str, tuple[Any, ...]] = {
   'min_separation': (1,),
   'rounds_between': (0,),
   'fixed_epoch': (False,),
-  'schedule': (sampling.RandomEligible.kind,),
+  'schedule': (sampling.RandomEligible.name,),
 }
 
 

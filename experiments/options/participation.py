@@ -16,7 +16,7 @@ from tff_dp_aggregators.accounting.reports import schemes
 
 # Which simulations have without sampling as well.
 _KNOWN = ('num_clients', 'clients_per_round')
-_OF_FILES = sampling.Replay.kind
+_OF_FILES = sampling.Replay.name
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,7 +102,7 @@ def rows() -> table.Rows:
     *table.change((row for row in shared if row.name != 'num_clients'), changes),
     table.Flag(
       'schedule',
-      sampling.schedule_kinds(),
+      sampling.schedule_names(),
       'How cohorts are drawn.',
       unset='as the limits or --sampling require',
     ),
@@ -247,7 +247,7 @@ def _schema(
 
 def _check_kind(values: flags.FlagValues, schema: sampling.Schema) -> None:
   """Refuses a kind of schedule that has another schema."""
-  name, fitting = values.schedule, sampling.of(schema).schedule_kind
+  name, fitting = values.schedule, sampling.of(schema).schedule_name
   if name in (None, _OF_FILES, fitting):
     return
   raise ValueError(

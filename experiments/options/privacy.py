@@ -161,7 +161,9 @@ def site_rows() -> table.Rows:
     'max_clients': 'that of --clients_per_round',
     'dimension': 'as many as the model has',
   }
-  return table.change(table.site(), {name: {'unset': unset[name]} for name in unset})
+  return table.change(
+    table.placement(), {name: {'unset': unset[name]} for name in unset}
+  )
 
 
 def names() -> tuple[str, ...]:
@@ -174,7 +176,7 @@ def not_without(clipping: Optional[str] = None) -> tuple[str, ...]:
   goes = {'mechanism', 'clipping'}
   if clipping == FIXED:
     goes |= {'clip_norm', 'clip_order'}
-  others = (*names(), *table.names(table.site()), *nbafl_options.NAMES)
+  others = (*names(), *table.names(table.placement()), *nbafl_options.NAMES)
   others += ('not_private_signal_to_noise', 'secret_noise')
   return tuple(name for name in others if name not in goes)
 
@@ -218,7 +220,7 @@ def _of_parts(
   values: flags.FlagValues, participation: participation_options.Participation
 ) -> Privacy:
   """What the flags say where parts of the model have mechanisms of their own."""
-  parts_lib.check_others(values, (*names(), *table.names(table.site())))
+  parts_lib.check_others(values, (*names(), *table.names(table.placement())))
   schema = participation.schema
   _check_adjacency(values, schema)
   parts = parts_lib.parse(values.part)

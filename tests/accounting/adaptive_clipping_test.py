@@ -1,13 +1,4 @@
-"""What adaptive clipping takes of the noise, and that its default fits every cohort.
-
-Claims:
-
-* Sum and count together are told apart as easily as one Gaussian of the noise
-  multiplier, by the integral over both, and the share is the count's part of mu^2.
-* The default is a twentieth of the cohort where that takes at most a tenth of the
-  budget, and else what takes a tenth.
-* Count noise that is too little is refused with noise that fits, and what it costs.
-"""
+"""What adaptive clipping takes of the noise, and that its default fits every cohort."""
 
 import math
 import re
@@ -56,15 +47,15 @@ def test_the_default_fits_every_cohort(noise, clients):
 def test_too_little_is_refused_with_what_fits_and_its_cost():
   with pytest.raises(ValueError, match='must be more than 4.0, half') as refused:
     adaptive_clipping.values_noise_multiplier(8.0, 2.5)
-  fits, part, louder = re.search(
-    r'([\d.]+) fits: of the budget the count takes (\d+)% .* ([\d.]+) times as loud',
+  fits, part, larger = re.search(
+    r'([\d.]+) fits: of the budget the count takes (\d+)% .* ([\d.]+) times as large',
     str(refused.value),
   ).groups()
   assert adaptive_clipping.share(8.0, float(fits)) == pytest.approx(
     float(part) / 100, rel=1e-3
   )
   assert adaptive_clipping.values_noise_multiplier(8.0, float(fits)) == pytest.approx(
-    8.0 * float(louder), rel=5e-3
+    8.0 * float(larger), rel=5e-3
   )
 
 

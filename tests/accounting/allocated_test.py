@@ -1,15 +1,4 @@
-"""Rounds that are drawn in advance, with correlated noise: bounds against brute force.
-
-Claims:
-
-* No choice of a client's contributions, of either sign in each round, is told better
-  than stated, in both directions, by integration over all outcomes of three rounds;
-  entries of C of either sign. Contributions of one sign, and |C|, come nearest.
-* Norms and inner products of each split are those of all rotations of its sets.
-* Every split is a bound; the one that is taken has about the least epsilon of them, and
-  not more than without sampling.
-* Independent noise has the pair itself.
-"""
+"""Rounds drawn in advance, with correlated noise: bounds against brute force."""
 
 import itertools
 import math
@@ -114,34 +103,6 @@ def test_splits_are_those_of_all_rotations(num_rounds, num_bins):
     assert split.largest >= largest and split.shared >= shared
     assert split.shared == pytest.approx(min(shared, largest), rel=1e-9)
     assert split.num_steps >= most_steps
-
-
-@pytest.mark.parametrize('sigma', [0.7, 2.0])
-def test_the_split_that_is_taken_is_about_the_best(sigma):
-  toeplitz = strategies.BandedToeplitz.square_root(96, num_bands=12)
-  found = [
-    accountants.epsilon(each.event(sigma), 1e-6, 'pld', BOTH)
-    for each in balls_in_bins.splits(toeplitz, 32)
-  ]
-  event = run_events.event(toeplitz, sampling.BallsInBins(96, 32), sigma)
-  assert isinstance(event, events.BallsInBinsDpEvent)
-  taken = accountants.epsilon(event, 1e-6, 'pld', BOTH)
-  assert min(found) <= taken <= 1.02 * min(found)
-  limits = strategies.Participation(96, 32, fixed_epoch=True)
-  known = dp_accounting.GaussianDpEvent(sigma / toeplitz.sensitivity(limits))
-  assert taken < 0.9 * accountants.epsilon(known, 1e-6)
-
-
-def test_of_many_rounds_only_bands_are_known():
-  toeplitz = strategies.BandedToeplitz.square_root(balls_in_bins.MAX_ROUNDS + 4, 6)
-  few = strategies.BandedToeplitz.square_root(balls_in_bins.MAX_ROUNDS - 4, 6)
-  (split,) = balls_in_bins.splits(toeplitz, 100)
-  assert (split.separation, split.num_places, split.shared) == (6, 16, 0.0)
-  of_few = next(each for each in balls_in_bins.splits(few, 100) if each.separation == 6)
-  # One round of a client more or less.
-  assert split.largest == pytest.approx(of_few.largest, rel=0.03)
-  (known,) = balls_in_bins.splits(toeplitz, 10)
-  assert (known.num_places, known.num_steps) == (1, 1)
 
 
 def test_independent_noise_has_the_pair_itself():

@@ -1,16 +1,4 @@
-"""Mechanisms of parts, composed: what they come to is what a client can give away.
-
-Claims:
-
-* mu^2 of Gaussian parts adds up, which no client can exceed: all its participation
-  patterns are tried. Epsilon is that of the closed form.
-* With Laplace noise among them, epsilon is that of dp_accounting's composition.
-* Round by round the events come to the same, and what is spent by a turn is never less
-  than what its rounds have spent.
-* A target is kept, just so, and divided as asked.
-* What is saved is read again; what was altered is refused.
-* What has no analysis beside others is refused with a remedy.
-"""
+"""Mechanisms of parts, composed: what they come to is what a client can give away."""
 
 import copy
 import itertools

@@ -1,13 +1,4 @@
-"""A kind of strategy that is registered is everywhere, and nobody else was told.
-
-Claims, of a kind with an option of its own that is registered while tests run:
-
-* `Mechanism` builds it, checks its option, and reads it back from JSON.
-* Flags have it, and its option with its help.
-* A plan has its row, its words and its seconds, and does without it where it says so.
-* Reports describe it, their JSON is what the schema says, and they are verified.
-* A report that was written before there was such an option is still verified.
-"""
+"""A kind of strategy that is registered is everywhere, and nobody else was told."""
 
 import dataclasses
 import json
@@ -22,7 +13,6 @@ from tff_dp_aggregators.accounting.planning import comparison as planning
 from tff_dp_aggregators.accounting.planning import views
 from tff_dp_aggregators.accounting.programs import flags as flags_lib
 from tff_dp_aggregators.accounting.programs import program
-from tff_dp_aggregators.accounting.programs import table
 from tff_dp_aggregators.accounting.reports import rendering
 from tff_dp_aggregators.accounting.reports import schema as schema_lib
 from tff_dp_aggregators.accounting.reports import sources
@@ -120,17 +110,6 @@ def test_a_mechanism_has_its_name_and_its_option(echo):
     accounting.Mechanism('echo', LIMITS, 2.0, num_delays=2, strategy=made.strategy)
 
 
-def test_flags_have_its_name_and_its_option(echo):
-  plan = _planned('--mechanism=echo', '--num_delays=4', '--target_epsilon=3')
-  assert plan.mechanism.strategy.delay == 4
-  assert 'num_delays' in flags_lib.all_names()
-  values = _values(groups=lambda: [('', table.options(is_comparison=True))])
-  assert values['num_delays'].help == 'For echo: rounds until the echo, by default 2.'
-  # Of what a comparison does not pass on, its flags say nothing.
-  assert 'inverse' in _values()['num_bands'].help
-  assert 'inverse' not in values['num_bands'].help
-
-
 def test_a_plan_has_its_row(echo):
   task = planning.Task(
     LIMITS, 1000, 1e-6, target_epsilon=3.0, mechanisms=('echo', 'gaussian')
@@ -142,19 +121,6 @@ def test_a_plan_has_its_row(echo):
   assert written['task']['num_delays'] == 1
   assert {row['num_delays'] for row in written['rows']} == {1, None}
   views.draw(comparison, 'svg')
-
-
-def test_a_plan_does_without_it_where_it_says_so(echo):
-  task = planning.Task(LIMITS, 1000, 1e-6, target_epsilon=3.0)
-
-  def reason(options):
-    found = planning.compare(dataclasses.replace(task, options=options))
-    return {each.mechanism: each.reason for each in found.left_out}['echo']
-
-  assert reason({'num_delays': 9}) == (
-    'it would take about 63 s; have it with --mechanisms=all or an earlier echo.'
-  )
-  assert reason({'num_delays': 10}) == 'it is too late.'
 
 
 def test_reports_describe_it_and_are_verified(echo, tmp_path):

@@ -1,17 +1,4 @@
-"""Mechanisms whose noise clients make: what their events are, and what is refused.
-
-Claims:
-
-* In every placement the event is what brute force over patterns of rounds gives, of the
-  noise that the site's own accounting (`local`, `distributed_noise`) has for it.
-* A simulation of local noise has no guarantee, whatever its noise, and is calibrated
-  like the local noise that it stands for.
-* The events of integer noise do not depend on the clip norm, and those of rounds
-  compose to that of the run.
-* Every combination that has no analysis is refused, with the reason and a way out:
-  tried over all mechanisms, placements and schemas.
-* A saved mechanism is read back exactly, and one without its placement is refused.
-"""
+"""Mechanisms whose noise clients make: what their events are, and what is refused."""
 
 import dataclasses
 import itertools
@@ -194,8 +181,8 @@ def test_the_server_s_noise_is_a_number_of_its_own():
   made = _make(**site, server_noise_multiplier=7)
   assert made.server_noise_multiplier == 7.0
   assert made != _make(**site, server_noise_multiplier=8.0)
-  louder = dataclasses.replace(made, server_noise_multiplier=8.0)
-  assert louder == _make(**site, server_noise_multiplier=8.0)
+  larger = dataclasses.replace(made, server_noise_multiplier=8.0)
+  assert larger == _make(**site, server_noise_multiplier=8.0)
   assert dataclasses.replace(made, noise_multiplier=3.0).server_noise_multiplier == 7.0
   alone = dataclasses.replace(made, noise_site='local', server_noise_multiplier=None)
   assert alone == _make(noise_site='local') and alone.event == made.event

@@ -1,15 +1,4 @@
-"""Schemes of participation give the events of what is assumed, or an error.
-
-Claims:
-
-* Limits: the event is the Gaussian whose curve is that of the worst pattern of rounds.
-* Poisson sampling: the event's epsilon is at least that of the real mixture of
-  Gaussians, by numerical integration, and within 1e-3 of it, for one round; with cyclic
-  sampling of a banded strategy, what a client adds in different rounds is orthogonal.
-* Sampling with correlated noise, and adjacencies that a schema is not valid for, are
-  errors.
-* Doubled sensitivity where one client is replaced by another.
-"""
+"""Schemes of participation give the events of what is assumed, or an error."""
 
 import itertools
 import json
@@ -25,7 +14,6 @@ from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import run_events
-from tff_dp_aggregators.accounting.accountants import gaussian
 
 ZERO_OUT = dp_accounting.NeighboringRelation.REPLACE_SPECIAL
 ADD_OR_REMOVE = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
@@ -102,14 +90,6 @@ def test_rounds_of_a_client_share_no_row_in_cyclic_sampling():
   assert event.event.sampling_probability == 0.1
   largest = np.linalg.norm(matrix, axis=0).max()
   assert event.event.event.noise_multiplier == pytest.approx(2.0 / largest, rel=1e-12)
-
-
-def test_always_drawn_is_no_sampling():
-  everybody = run_events.event(
-    strategies.Identity(10), sampling.PoissonSampling(10, 1.0), 5.0
-  )
-  epsilon = accountants.epsilon(everybody, 1e-6, 'pld', ADD_OR_REMOVE)
-  assert epsilon == pytest.approx(gaussian.epsilon_of(10**0.5 / 5.0, 1e-6), abs=1e-3)
 
 
 def test_cohorts_of_fixed_size_have_twice_the_sensitivity():

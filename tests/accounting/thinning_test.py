@@ -1,18 +1,4 @@
-"""b-min-sep sampling as a thinned set: the bound, enumeration and integration.
-
-Claims:
-
-* Gaps of the larger set have probabilities that are not negative and add up to 1, for
-  many p and b; with a few places more they would not.
-* Thinned, the larger set has the distribution of b-min-sep sampling: every set of
-  rounds has the same probability, by enumeration.
-* Places are never more than the condition allows, which is checked in fractions.
-* With b = 1 it is Poisson sampling.
-* In three rounds of correlated noise, delta and epsilon are not below those of
-  integration, in both directions, for mixtures of any set.
-* Where clients are free for long it is far below the bound without sampling, and never
-  above it; that is what is taken where all are in their next free round.
-"""
+""""""
 
 import collections
 import fractions
@@ -109,22 +95,6 @@ def test_a_thinned_set_is_that_of_b_min_sep_sampling(n, b, p):
     assert thinned[rounds] == pytest.approx(expected[rounds], rel=1e-10, abs=1e-14)
 
 
-def test_separation_one_is_poisson_sampling():
-  assert [b_min_sep.places(1 / m, 1) for m in (2, 3, 7, 100, 3424)] == [
-    2, 3, 7, 100, 3424
-  ]  # fmt: skip
-  event = run_events.event(
-    strategies.Identity(30), sampling.BMinSepSampling(30, 0.01, 1), 1.0
-  )
-  poisson = run_events.event(
-    strategies.Identity(30), sampling.PoissonSampling(30, 0.01), 1
-  )
-  for delta in (1e-3, 1e-6):
-    bound = accountants.epsilon(event.bound, delta, 'pld', BOTH)
-    known = accountants.epsilon(poisson, delta, 'pld', BOTH)
-    assert known * (1 - 1e-4) <= bound <= known * (1 + 1e-3)
-
-
 PAIR = strategies.Banded.from_matrix(
   [[1.0, 0.0, 0.0], [-0.4, 0.9, 0.0], [0.0, 0.5, 0.8]]
 )
@@ -157,20 +127,6 @@ def test_three_rounds_are_not_below_integration(p, noise):
     added = float((masses * np.maximum(1 - odds * ratios, 0.0)).sum())
     bound = accountants.delta(event.bound, epsilon, 'pld', BOTH)
     assert max(removed, added) <= bound * (1 + 1e-6) + 1e-12
-
-
-@pytest.mark.parametrize(
-  ('n', 'b', 'cohort', 'below'), [(2000, 4, 20, 0.1), (2000, 16, 2, 0.1)]
-)
-def test_it_is_far_below_the_bound_without_sampling(n, b, cohort, below):
-  schema = sampling.BMinSepSampling.of_cohort(n, 10_000, cohort, b)
-  strategy = strategies.BandedToeplitz.square_root(n, num_bands=b)
-  event = run_events.event(strategy, schema, 1.0)
-  limits = strategies.Participation(n, b)
-  unsampled = events.run_event(strategy, limits, 1.0)
-  for relation in (BOTH, ZERO_OUT):
-    bound = accountants.epsilon(event.bound, 1e-6, 'pld', relation)
-    assert bound < below * accountants.epsilon(unsampled, 1e-6, 'exact', relation)
 
 
 def test_all_who_are_free_are_not_sampled():

@@ -135,7 +135,7 @@ def test_every_sampling_is_the_one_that_report_plans(name):
 
 def test_every_kind_of_schema_has_its_flag():
   tried = {flags[0] for flags, _ in SAMPLINGS.values()}
-  sampled = {f'--sampling={k.flag}' for k in sampling.KINDS.values() if k.is_sampled}
+  sampled = {f'--sampling={k.flag}' for k in sampling.SCHEMES.values() if k.is_sampled}
   assert tried == sampled
 
 
@@ -178,7 +178,7 @@ def test_separations_of_both_conventions_are_the_same():
 
 def test_fixed_epochs_are_shuffled_ones():
   flags = ('--fixed_epoch', '--min_separation=6', '--noise_multiplier=1')
-  assert _tiny(*flags).participation.schedule(24).kind == 'shuffled_epochs'
+  assert _tiny(*flags).participation.schedule(24).name == 'shuffled_epochs'
 
 
 def test_a_strategy_comes_from_a_file_that_may_be_moved(tmp_path):
@@ -470,7 +470,7 @@ def test_cohorts_of_a_file_say_rounds_and_limits(saved):
   )
   assert chosen.privacy.mechanism.limits == strategies.Participation(7, 2)
   schedule = chosen.participation.schedule(20)
-  assert schedule.kind == 'replay'
+  assert schedule.name == 'replay'
   assert (chosen.flags['num_rounds'], chosen.flags['clients_per_round']) == (7, 5)
   with pytest.raises(ValueError, match='give --num_clients=20'):
     _settings(f'--schedule_file={saved}')
@@ -547,7 +547,7 @@ class Coins(scheme.RoundSampling):
 
 def test_a_scheme_that_is_registered_can_be_simulated(monkeypatch):
   throws = program.Flag('throws', int, 'Throws of a coin.')
-  monkeypatch.setitem(sampling.KINDS, 'coin_sampling', Coins)
+  monkeypatch.setitem(sampling.SCHEMES, 'coin_sampling', Coins)
   monkeypatch.setitem(scheme_flags.ASSUMED, Coins, 'coins')
   monkeypatch.setitem(scheme_flags.FLAGS, 'throws', throws)
   chosen = _settings(

@@ -33,7 +33,7 @@ SAMPLED = {
     '--mechanism=gaussian',
     *filter(None, [_NEEDED.get(kind.flag)]),
   )
-  for kind in sampling.KINDS.values()
+  for kind in sampling.SCHEMES.values()
   if kind.is_sampled
 }
 

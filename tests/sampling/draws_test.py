@@ -1,17 +1,130 @@
-"""A pool gives out what is in it, uniformly, and takes it back.
+"""What is drawn for a client follows from its id, the seed and the sampling alone."""
 
-Claims:
-
-* What is drawn was in the pool, is out of it afterwards, and nothing else is.
-* All subsets of a size are equally likely, also after draws and returns.
-* Streams for different purposes differ.
-"""
-
+import dataclasses
 import itertools
 
 import numpy as np
+import pytest
+from scipy import stats
 
+from tff_dp_aggregators import sampling
 from tff_dp_aggregators.sampling import draws
+from tff_dp_aggregators.sampling import watch
+
+_FALSE_ALARM = 1e-7
+_IDS = [f'client {number}' for number in range(60)]
+_SAMPLINGS = [
+  sampling.PoissonSampling(24, 0.3),
+  sampling.PoissonSampling(24, 0.3, num_groups=2),
+  sampling.BallsInBins(24, 4),
+  sampling.RandomAllocation(24, 5),
+  sampling.BMinSepSampling(24, 0.4, min_separation=3),
+]
+
+
+def _named(scheme, ids, seed, rate=0.0):
+  """The ids of each round's cohort."""
+  dropouts = sampling.Dropouts(rate, 1) if rate else None
+  expected = scheme.expected_cohort(len(ids))
+  made = sampling.for_scheme(scheme, len(ids), expected, seed, dropouts=dropouts)
+  made = made.for_clients(ids)
+  return [{ids[i] for i in made.cohort(t)} for t in range(scheme.num_rounds)]
+
+
+@pytest.mark.parametrize('scheme', _SAMPLINGS)
+@pytest.mark.parametrize('rate', [0.0, 0.25])
+def test_a_client_that_is_removed_changes_nobody_elses_rounds(scheme, rate):
+  for gone in (0, 17, 59):
+    fewer = [each for each in _IDS if each != _IDS[gone]]
+    for seed in (1, 2**100 + 7):
+      whole = _named(scheme, _IDS, seed, rate)
+      assert _named(scheme, fewer, seed, rate) == [r - {_IDS[gone]} for r in whole]
+      assert _named(scheme, _IDS[::-1], seed, rate) == whole
+
+
+def test_a_client_that_is_replaced_changes_only_its_own_place():
+  scheme = sampling.FixedSizeSampling(40, num_clients=60, clients_per_round=7)
+  other = [*_IDS[:30], 'somebody else', *_IDS[31:]]
+  for old, new in zip(_named(scheme, _IDS, 3), _named(scheme, other, 3)):
+    assert len(new) == 7
+    assert len(old - new) <= 1 and len(new - old) <= 1
+
+
+def test_other_samplings_from_one_seed_draw_independently():
+  # From cycle 8 followed the place in cycle 4.
+  ids = [str(number) for number in range(20_000)]
+
+  def bins(cycle):
+    made = sampling.SampledSchedule(sampling.BallsInBins(8, cycle), len(ids), seed=5)
+    made, found = made.for_clients(ids), np.empty(len(ids), int)
+    for t in range(cycle):
+      found[made.cohort(t)] = t
+    return found
+
+  table = np.zeros([4, 8])
+  np.add.at(table, (bins(4), bins(8)), 1)
+  assert stats.chisquare(table.ravel()).pvalue > _FALSE_ALARM
+
+
+@pytest.mark.parametrize('step', [1, 2**40])
+def test_hashes_look_uniform_and_independent(step):
+  # Clients whose keys differ by little, rounds that follow, seeds that follow.
+  keys = (np.arange(4096, dtype=np.uint64) * np.uint64(step)).astype(np.uint64)
+  scheme = sampling.PoissonSampling(10, 0.1)
+  drawn = np.array(
+    [
+      [draws.uniform(draws.hashed(scheme, seed, keys, 'round', t)) for t in range(16)]
+      for seed in range(4)
+    ]
+  )
+  places = (drawn * 8).astype(int)
+  pairs = {
+    'one': places,
+    'clients': 8 * places[..., 1:] + places[..., :-1],
+    'rounds': 8 * places[:, 1:] + places[:, :-1],
+    'seeds': 8 * places[1:] + places[:-1],
+  }
+  for name, found in pairs.items():
+    counts = np.bincount(found.ravel(), minlength=8 if name == 'one' else 64)
+    assert stats.chisquare(counts).pvalue > _FALSE_ALARM, name
+
+
+def test_keys_of_ids_are_theirs_alone():
+  (key,) = draws.keys_of_ids(['b'], seed=1)
+  assert draws.keys_of_ids(['a', 'b'], seed=1)[1] == key
+  assert draws.keys_of_ids(['b'], seed=2)[0] != key
+  assert len(set(draws.keys_of_ids(range(10_000), seed=1).tolist())) == 10_000
+
+
+@pytest.mark.parametrize('scheme', _SAMPLINGS)
+def test_a_stated_denominator_is_that_of_any_number_of_clients(scheme, tmp_path):
+  made = [
+    sampling.for_scheme(scheme, number, clients_per_round=12.5, seed=1)
+    for number in (59, 60)
+  ]
+  assert [each.clients_per_round for each in made] == [12.5, 12.5]
+  assert sampling.schedule_from_json(made[0].to_json()) == made[0]
+  # Also above the number of clients, which a refusal would tell.
+  many = dataclasses.replace(made[0], clients_per_round=10.0 * made[0].num_clients)
+  many.save(str(tmp_path / 'many.jsonl'))
+  replayed = sampling.Replay(str(tmp_path / 'many.jsonl'))
+  assert replayed.clients_per_round == many.clients_per_round
+  assert watch.Watch(many).attempts(0)[-1].completed
+  derived = dataclasses.replace(made[0], clients_per_round=None)
+  expected = scheme.expected_cohort(59)
+  assert derived.clients_per_round == pytest.approx(expected, rel=1e-12)
+  for wrong in (0.0, -1.0, float('inf')):
+    with pytest.raises(ValueError, match='clients_per_round must be positive'):
+      dataclasses.replace(made[0], clients_per_round=wrong)
+
+
+def test_ids_are_of_all_clients():
+  schedule = sampling.SampledSchedule(sampling.BallsInBins(4, 2), 5, seed=1)
+  with pytest.raises(ValueError, match='num_clients=5'):
+    schedule.for_clients(['a', 'b'])
+
+
+# Pools.
 
 
 def _content(pool):
@@ -38,13 +151,6 @@ def test_what_is_drawn_is_out_and_all_else_stays():
   assert _content(pool) == sorted(inside)
 
 
-def test_a_pool_grows_beyond_what_it_began_with():
-  pool = draws.Pool(np.empty(0, np.int64))
-  for start in range(0, 100, 10):
-    pool.add(np.arange(start, start + 10))
-  assert _content(pool) == list(range(100))
-
-
 def test_all_subsets_are_equally_likely_after_draws_and_returns():
   counts = dict.fromkeys(itertools.combinations(range(6), 3), 0)
   draws_made = 20_000
@@ -65,8 +171,3 @@ def test_streams_for_other_purposes_differ():
     for key in [(0,), (1,), (0, 0), (0, 1), (1, 0), (0, 0, 1)]
   ]
   assert len(set(first)) == 6
-
-
-def test_numbers_of_large_populations_fit():
-  assert draws.number_type(2**31) is np.int32
-  assert draws.number_type(2**31 + 1) is np.int64

@@ -1,11 +1,4 @@
-"""Drop-outs hit each client with the rate, independently, by seed and number alone.
-
-Claims:
-
-* Over clients, rounds, attempts and seeds, the share that reports is one less the rate.
-* Whether a client reports does not depend on who else is asked, nor on where it stands.
-* Another round, attempt or seed decides anew.
-"""
+"""Drop-outs hit each client with the rate, independently, by seed and number alone."""
 
 import math
 

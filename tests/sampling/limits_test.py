@@ -1,18 +1,4 @@
-"""Cohorts of both schedules keep their limits, and are as random as these allow.
-
-Claims:
-
-* No client is twice in a round, comes back before `min_separation` rounds, or takes
-  part more than `max_participations` times; every round is full.
-* A population is refused exactly when `check_population` refuses it.
-* Where the separation alone decides, all eligible clients are equally likely; where
-  `max_participations` does, they take turns.
-* A round is the same whenever, and from whichever object of the seed, it is asked for.
-* Of fixed epochs, rounds of a client differ by multiples of `min_separation`; nobody is
-  left out, and all come about equally often, in an order that the seed decides.
-* Attempts: limits hold for those that counted, an aborted one does not take a client's
-  turn, and a goal that is never reached is an error at once.
-"""
+"""Cohorts of both schedules keep their limits, and are as random as these allow."""
 
 import itertools
 

@@ -1,16 +1,4 @@
-"""Schedules: found by name, kept by what is drawn, saved, replayed and watched.
-
-Claims:
-
-* `for_mechanism` gives a schedule whose schema is the mechanism's, or says what fits;
-  what `to_json` writes is JSON that makes a schedule of the same cohorts.
-* A schedule of every kind, saved and replayed, has the same attempts in every round,
-  and passes the watch, from the first round or from a later one.
-* What breaks its schema is refused, and the message names round and client: in a file,
-  and in a schedule of a user's own in that round, also if an earlier one is to blame.
-* A file that cannot be read is refused, and the message names the line.
-* In a loop of one's own a breach is refused before its round, and leaves no trace.
-"""
+"""Schedules: found by name, kept by what is drawn, saved, replayed and watched."""
 
 import copy
 import dataclasses
@@ -54,7 +42,7 @@ def test_the_schedule_of_a_mechanism_has_its_schema(name):
   dropouts = sampling.Dropouts(0.1, 2)
   schedule = sampling.for_mechanism(_mechanism(schema), 24, 4, 1, dropouts=dropouts)
   assert schedule == _SCHEDULES[name]
-  assert (schedule.kind, schedule.schema) == (name, schema)
+  assert (schedule.name, schedule.schema) == (name, schema)
   assert (schedule.num_clients, schedule.clients_per_round) == (24, 4)
   assert copy.deepcopy(schedule) is schedule  # Ten million clients are not copied.
   other = sampling.for_mechanism(_mechanism(schema), 24, 4, 2, dropouts=dropouts)
@@ -103,7 +91,7 @@ def test_what_is_no_schedule_is_refused():
   for data, message in (
     ({'schedule': 'none'}, 'not a schedule'),
     ({'schedule': 'fixed_size', 'seed': 1}, 'the stored fixed_size'),
-    ({**stored, 'schedule': 'b_min_sep'}, 'of the kind poisson'),
+    ({**stored, 'schedule': 'b_min_sep'}, 'schedule poisson'),
   ):
     with pytest.raises(ValueError, match=message):
       sampling.schedule_from_json(data)
@@ -156,7 +144,7 @@ def test_clients_may_take_part_less_often_than_they_may(tmp_path):
 class Stated(sampling.Schedule):
   """A schedule of a user's own, which keeps what it states, or does not."""
 
-  kind = 'stated'
+  name = 'stated'
 
   stated: object
   cohorts: tuple

@@ -1,7 +1,7 @@
 """Privacy accounting: from what ran, or will, to a guarantee that can be checked.
 
 At the top, in the order in which they build on each other: `events` say what happened
-as inert data, `accountants` what that means, `noises` which kinds of noise there are,
+as inert data, `accountants` what that means, `noises` which noise there is,
 `run_events` the events of a mechanism under a scheme of `sampling`, `calibration` how
 much noise a target needs, `budget` any two of epsilon, delta and noise, `nbafl`
 published formulas for noise on clients and on the server, `distributed_noise` how

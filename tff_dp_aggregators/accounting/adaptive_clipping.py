@@ -12,7 +12,7 @@ of mu^2, which adds up over what is released. By default sigma_b is a twentieth 
 cohort (section 3.2 there; TFF and, with its count of -1 and 1, pfl-research's 0.1 of
 the cohort are the same), which costs large cohorts next to nothing; and in cohorts so
 small that this would take more than a tenth of the budget, what takes a tenth. It fits
-any cohort: the updates' noise is at most 5.4% louder than without adaptive clipping.
+any cohort: the updates' noise is at most 5.4% larger than without adaptive clipping.
 In a cohort of m clients and with noise multiplier z, the noised fraction of small norms
 then has a standard deviation of at most max(1/20, 1.58 z / m).
 """
@@ -51,13 +51,13 @@ def values_noise_multiplier(
   ratio = noise_multiplier / (2 * clipped_count_stddev) if clipped_count_stddev else 2.0
   if not ratio < 1:
     fits = stddev_of_share(noise_multiplier, DEFAULT_SHARE)
-    louder = 1 / math.sqrt(1 - DEFAULT_SHARE)
+    larger = 1 / math.sqrt(1 - DEFAULT_SHARE)
     raise ValueError(
       f'clipped_count_stddev must be more than {noise_multiplier / 2}, half of '
       f'noise_multiplier; got {clipped_count_stddev}. With less, the count of small '
       f'norms alone would cost more than noise_multiplier {noise_multiplier} says. '
       f'{fits:.4g} fits: of the budget the count takes {DEFAULT_SHARE:.0%} then, and '
-      f'the noise of the updates is {louder:.3g} times as loud; more takes less.'
+      f'the noise of the updates is {larger:.3g} times as large; more takes less.'
     )
   return noise_multiplier * (1 / math.sqrt((1 - ratio) * (1 + ratio)))
 

@@ -86,10 +86,10 @@ def about_noise_multiplier(
   target_epsilon = _check_target(target_epsilon, target_delta)
   event = make_event(1.0)
   accountants.composed(event, accountant, relation)  # Whether it reads it.
-  kind = accountants.entry_of(accountant or accountants.tightest(event, relation))
-  if kind.is_drawn:
+  asked_for = accountants.entry_of(accountant or accountants.tightest(event, relation))
+  if asked_for.is_drawn:
     asked: Callable[[float], float] = functools.cache(
-      lambda noise: kind.estimate(make_event(noise), target_delta)
+      lambda noise: asked_for.estimate(make_event(noise), target_delta)
     )
     return _smallest(asked, target_epsilon, 1.0, 2.0, _NEAR)
   quick = accountants.quick_bound(event, relation)

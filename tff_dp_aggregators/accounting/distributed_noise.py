@@ -51,7 +51,7 @@ from tff_dp_aggregators.accounting import calibration
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.base import checks
 
-# Kinds of noise, with the event of each.
+# Noises by name, with the event of each.
 NOISES: dict[str, type] = {
   'discrete_gaussian': events.DistributedDiscreteGaussianDpEvent,
   'skellam': events.SkellamDpEvent,

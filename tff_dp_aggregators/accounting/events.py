@@ -137,7 +137,7 @@ class DistributedDiscreteGaussianDpEvent(_Shares):
       )
 
 
-# Both kinds of integer noise.
+# Both integer noises.
 INTEGER_NOISE = (SkellamDpEvent, DistributedDiscreteGaussianDpEvent)
 
 
@@ -262,42 +262,42 @@ def to_json(event: dp_accounting.DpEvent) -> dict[str, Any]:
 
 
 def _to_json(event: dp_accounting.DpEvent) -> dict[str, Any]:
-  kind = type(event).__name__
-  make, fields = _KINDS.get(kind, (None, ()))
+  type_name = type(event).__name__
+  make, fields = _WRITTEN.get(type_name, (None, ()))
   if make is not type(event):
     remedy = ''
     if hasattr(event, 'last_round_only'):
       remedy = ' Of what extract_dp_event returns, a round is last_round_only.'
-    raise ValueError(f'events of this kind cannot be written: {event}.{remedy}')
+    raise ValueError(f'such an event cannot be written: {event}.{remedy}')
   values = {name: getattr(event, name) for name in fields}
   for name in _NESTED & set(values):
     values[name] = _to_json(values[name])
   if 'events' in values:
     values['events'] = [_to_json(each) for each in values['events']]
-  return {'type': kind, **values}
+  return {'type': type_name, **values}
 
 
 def from_json(data: Any) -> dp_accounting.DpEvent:
   """Reads what `to_json` wrote."""
   if not isinstance(data, dict):
     raise ValueError(f'an event is written as an object, got {data!r}.')
-  kind = data.get('type')
-  if not isinstance(kind, str) or kind not in _KINDS:
-    raise ValueError(f'unknown event type {kind!r} in {data}.')
-  make, fields = _KINDS[kind]
+  type_name = data.get('type')
+  if not isinstance(type_name, str) or type_name not in _WRITTEN:
+    raise ValueError(f'unknown event type {type_name!r} in {data}.')
+  make, fields = _WRITTEN[type_name]
   if set(data) != {'type', *fields}:
-    raise ValueError(f'a {kind} has the fields {fields}, got {data}.')
+    raise ValueError(f'a {type_name} has the fields {fields}, got {data}.')
   try:
     values = {name: _field(name, data[name]) for name in fields}
     if issubclass(make, MixtureDpEvent):
       values['strategy'] = None
     return make(**values)
   except TypeError as e:
-    raise ValueError(f'a {kind} has a number of another kind: {e}') from e
+    raise ValueError(f'a {type_name} has a value of another type: {e}') from e
 
 
-# Kinds of events that can be written, by name: their class, and what they hold.
-_KINDS: dict[Any, tuple[type[dp_accounting.DpEvent], tuple[str, ...]]] = {
+# Events that can be written, by name: their class, and what they hold.
+_WRITTEN: dict[Any, tuple[type[dp_accounting.DpEvent], tuple[str, ...]]] = {
   make.__name__: (make, tuple(fields))
   for make, *fields in (
     (dp_accounting.GaussianDpEvent, 'noise_multiplier'),

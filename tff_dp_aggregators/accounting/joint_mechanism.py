@@ -166,9 +166,9 @@ class JointStrategy:
     the same for all parts if the strategies are.
     """
     each = list(self.parts.values())
-    kinds = {strategy.sensitivity_kind(limits) for strategy in each}
+    known_by = {strategy.sensitivity_kind(limits) for strategy in each}
     are_same = len({strategy.checksum for strategy in each}) == 1
-    return 'exact' if are_same and kinds == {'exact'} else 'bound'
+    return 'exact' if are_same and known_by == {'exact'} else 'bound'
 
   def to_npz(self) -> bytes:
     """The content of a NumPy .npz archive that `load` reads back exactly."""

@@ -76,11 +76,11 @@ def local_event(
     LaplaceDpEvent(noise_multiplier=8.0)
   """
   noise_multiplier = events.check_noise_multiplier(noise_multiplier)
-  kind = noises.real(noise)
+  made = noises.real(noise)
   relative = noise_multiplier / _moves(adjacency)
   if not relative:
     return dp_accounting.NonPrivateDpEvent()
-  return _repeated(kind.event(relative), participations)
+  return _repeated(made.event(relative), participations)
 
 
 def central_event(

@@ -371,7 +371,7 @@ class Mechanism(Guaranteed):
 
   @property
   def noise(self) -> noises.Noise:
-    """The kind of noise, with its numbers."""
+    """The noise, with its numbers."""
     return noises.of_mechanism(self.name).with_numbers(dict(self.options))
 
   @property
@@ -383,7 +383,7 @@ class Mechanism(Guaranteed):
   def is_one_gaussian(self) -> bool:
     """Whether all rounds so far are one Gaussian, whose privacy curve is known exactly.
 
-    Else rounds compose: those of sampled mechanisms, and of noise of other kinds.
+    Else rounds compose: those of sampled mechanisms, and of other noise.
     """
     return self.noise.is_gaussian and not self.is_sampled
 
@@ -395,8 +395,8 @@ class Mechanism(Guaranteed):
     sens(C) where one client is replaced by another.
     """
     limits = None if self.is_sampled else self.limits
-    kind = sampling.of(self.participation)
-    factor = kind.sensitivity_factor(self.relation)
+    scheme = sampling.of(self.participation)
+    factor = scheme.sensitivity_factor(self.relation)
     if self.noise.order == 1 and limits is not None:
       return float(factor * limits.possible_participations)
     return factor * self.strategy.sensitivity(limits)
@@ -558,7 +558,7 @@ class Mechanism(Guaranteed):
   def to_json(self) -> dict[str, Any]:
     """JSON-ready values that `from_json` reads back exactly.
 
-    Options of all kinds are keys, and those that were not given are `None`.
+    All options are keys, and those that were not given are `None`.
     """
     return {
       'name': self.name,

@@ -14,7 +14,7 @@ few clients for a large model sees in it before training what privacy leaves ove
 drowns, unless updates point the same way in many rounds: in the sum of n rounds they
 can be n m clip norms long, while the noise of a sum is that of row n of `A C^-1`, which
 grows like sqrt(n) if it is independent, and hardly at all if it is correlated. That
-ratio is `of_sums`, and the one to compare mechanisms by: correlated noise is louder in
+ratio is `of_sums`, and the one to compare mechanisms by: correlated noise is larger in
 a round, and cancels in sums. Real updates come to less than the bound, as clients
 disagree and not all of them are clipped; so the ratios are the least to be expected.
 
@@ -124,12 +124,12 @@ def remark(
   noise = summary(mechanism, model_size, clients_per_round)
   if noise.first_round <= 1:
     return None
-  kind, meaning = 'Note', 'a single round teaches little'
+  word, meaning = 'Note', 'a single round teaches little'
   if noise.all_rounds > 1:
-    kind, meaning = 'Warning', 'the model can hardly learn'
+    word, meaning = 'Warning', 'the model can hardly learn'
   size = model_size if isinstance(model_size, int) else sum(model_size.values())
   return (
-    f'{kind}: the noise of the first round is {noise.first_round:.3g} times as long as '
+    f'{word}: the noise of the first round is {noise.first_round:.3g} times as long as '
     f'the sum of {clients_per_round:g} clipped updates can be, that of all '
     f'{mechanism.strategy.num_rounds} rounds together {noise.all_rounds:.3g} times: '
     f'{meaning}. More clients a round, fewer than {size:,} parameters or a '

@@ -1,4 +1,4 @@
-"""How noise is made: its kinds, with the event of one round, and its placements.
+"""How noise is made: which there is, with the event of one round, and its placements.
 
 Gaussian noise may be correlated over rounds by a strategy, and all rounds together are
 one Gaussian. Other noise is drawn anew in each round, and its rounds compose: a client
@@ -41,7 +41,7 @@ MEANINGS = {
 
 @dataclasses.dataclass(frozen=True)
 class Noise:
-  """A kind of noise."""
+  """Noise of one distribution."""
 
   name: str  # And that of the mechanism that adds it independently in each round.
   order: int  # The p-norm that a client's contribution is clipped in.
@@ -150,7 +150,7 @@ def of_mechanism(name: str) -> Noise:
 
 
 def real(noise: str) -> Noise:
-  """The kind of noise of a name, if clients can add it."""
+  """The noise of a name, if clients can add it."""
   if noise not in REAL:
     names = ' or '.join(map(repr, REAL))
     raise ValueError(f'noise must be {names}, got {noise!r}.')
@@ -292,19 +292,19 @@ def check_server_noise(
 
 
 def options() -> tuple[str, ...]:
-  """Names of the options of all kinds of noise and placements."""
+  """Names of the options of all noises and placements."""
   of_noises = (name for each in OTHERS.values() for name in each.options)
   of_placements = (name for each in PLACEMENTS.values() for name in each.options)
   return tuple(dict.fromkeys((*of_noises, *of_placements)))
 
 
 def options_of(noise: Noise, name: Optional[str] = None) -> tuple[str, ...]:
-  """Names of the numbers that a kind of noise takes at a placement."""
+  """Names of the numbers that a noise takes at a placement."""
   return tuple(dict.fromkeys((*noise.options, *noise.placement(name).options)))
 
 
 def having(option: str, last: str = ' or ') -> str:
-  """The kinds of noise and the placements that take an option, in words."""
+  """The noises and the placements that take an option, in words."""
   *others, final = [
     *(each.name for each in OTHERS.values() if option in each.options),
     *(f'noise_site={n}' for n, each in PLACEMENTS.items() if option in each.options),

@@ -28,7 +28,7 @@ from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.base import checks
 
 # What the numbers are, for a run's configuration.
-KIND = (
+MEANING = (
   f'upper bound: the smaller of {accountants.QUICK_BOUND} after the round, and of the '
   'tightest accountant after some more rounds; after the last round as in the report'
 )

@@ -1,11 +1,12 @@
 """Exact figures that any library of this field can check itself against.
 
 `test_vectors.json` has them: sensitivities, errors, privacy curves and calibrations,
-each with its inputs, a decimal number, and how many of its digits are right. `make`
-makes them by definition and enumeration: patterns of participation are enumerated,
-matrices of rational numbers are inverted entry by entry, and roots are found by
-bisection, with 50 digits. That is slow and short, and uses nothing of what it is to
-check. `check` compares what this package computes. `tff-dp-vectors` is the program.
+each with its inputs, a decimal number, and how many of its digits are right. `remake`
+makes them from their inputs, by definition and enumeration: patterns of participation
+are enumerated, matrices of rational numbers are inverted entry by entry, and roots are
+found by bisection, with 50 digits. That is slow and short, and uses nothing of what it
+is to check. `check` compares what this package computes. `tff-dp-vectors` is the
+program.
 """
 
 import functools
@@ -180,7 +181,7 @@ def smallest(
   return high
 
 
-# The file, and how it is made.
+# The file.
 
 PATH = pathlib.Path(__file__).with_name('test_vectors.json')
 FORMAT, VERSION = 'tff_dp_aggregators.test_vectors', 1
@@ -189,11 +190,6 @@ _MATRIX = (
   'none is given, and column_scales what its columns are multiplied by; '
   'binary_tree has a row of 0 and 1 for each node completed in num_rounds.'
 )
-_BY_ENUMERATION = 'rational arithmetic, all participation patterns enumerated'
-_BY_FRACTIONS = 'rational arithmetic, C inverted by forward substitution'
-_BY_CDF = 'normal distribution with 50 digits'
-_BY_BISECTION = 'normal distribution with 50 digits, bisection'
-
 Inputs = dict[str, Union[bool, int, str, list[Union[int, str]]]]
 
 
@@ -201,7 +197,7 @@ class Vector(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
   """One figure."""
 
   id: str  # It never stands for anything else.
-  kind: str  # A key of `KINDS`.
+  kind: str  # A key of `QUANTITIES`.
   inputs: Inputs  # Numbers that are no integers are text: decimals, or fractions 'p/q'.
   value: str  # A decimal.
   digits: int  # How many of its digits are right.
@@ -217,10 +213,29 @@ class _File(msgspec.Struct, frozen=True):
   vectors: Annotated[list[Vector], msgspec.Meta(min_length=1)]
 
 
-def make() -> list[Vector]:
-  """All vectors, made anew; a few seconds."""
+def remake(vectors: Iterable[Vector]) -> list[Vector]:
+  """The same figures, made anew from their inputs; a few seconds."""
   with mpmath.workdps(DIGITS):
-    return [*_sensitivities(), *_errors(), *_curves(), *_calibrations(), *_sampled()]
+    return [_made(each) for each in vectors]
+
+
+def _made(vector: Vector) -> Vector:
+  quantity, exact = QUANTITIES[vector.kind], None
+  value = _computed(vector, quantity.exact)
+  if isinstance(value, Fraction):
+    exact = str(value)
+    value = mpmath.mpf(value.numerator) / value.denominator
+  decimal = mpmath.nstr(value, _SHOWN, strip_zeros=False)
+  return msgspec.structs.replace(
+    vector, value=decimal, digits=_SHOWN, method=quantity.method, exact=exact
+  )
+
+
+def _computed(vector: Vector, compute: Callable[[Any], Any]) -> Any:
+  try:
+    return compute(vector.inputs)
+  except (KeyError, TypeError, ValueError, ZeroDivisionError) as e:
+    raise ValueError(f'{vector.id} cannot be computed: {e!r}.') from e
 
 
 def to_json(vectors: list[Vector]) -> str:
@@ -229,7 +244,7 @@ def to_json(vectors: list[Vector]) -> str:
     'format': FORMAT,
     'version': VERSION,
     'matrix': _MATRIX,
-    'definitions': {name: kind.definition for name, kind in KINDS.items()},
+    'definitions': {name: each.definition for name, each in QUANTITIES.items()},
     'vectors': [
       {k: v for k, v in msgspec.structs.asdict(each).items() if v is not None}
       for each in vectors
@@ -249,65 +264,19 @@ def read(path: Optional[str] = None) -> list[Vector]:
     ) from e
   seen = set()
   for vector in vectors:
-    kind = KINDS.get(vector.kind)
-    if kind is None:
+    quantity = QUANTITIES.get(vector.kind)
+    if quantity is None:
       raise ValueError(
-        f'{chosen}: vector {vector.id}: it is of kind {vector.kind!r}; known are '
-        f'{", ".join(KINDS)}.'
+        f'{chosen}: vector {vector.id}: its kind is {vector.kind!r}; known are '
+        f'{", ".join(QUANTITIES)}.'
       )
-    if not kind.inputs <= {*vector.inputs}:
-      needed = ', '.join(sorted(kind.inputs))
+    if not quantity.inputs <= {*vector.inputs}:
+      needed = ', '.join(sorted(quantity.inputs))
       raise ValueError(f'{chosen}: vector {vector.id}: its inputs need {needed}.')
     if vector.id in seen:
       raise ValueError(f'{chosen} has the id {vector.id} twice.')
     seen.add(vector.id)
   return vectors
-
-
-_BANDS = ['1', '1/2', '3/8', '5/16']
-_TAIL = ['1', '3/4', '1/4', '1/8', *['1/16'] * 6]
-_EXPONENTIAL = [f'{3**i}/{4**i}' for i in range(10)]
-_MATRICES: dict[str, dict[str, Any]] = {
-  'identity': {'coefficients': ['1'], 'num_rounds': 10},
-  'bands': {'coefficients': _BANDS, 'num_rounds': 10},
-  'tail': {'coefficients': _TAIL, 'num_rounds': 10},
-  'exponential': {'coefficients': _EXPONENTIAL, 'num_rounds': 10},
-  'epochs': {
-    'coefficients': _BANDS,
-    'num_rounds': 10,
-    'column_scales': [*['5/4'] * 4, *['1'] * 4, *['3/4'] * 2],
-  },
-  'late': {
-    'coefficients': ['1', '1/2'],
-    'num_rounds': 10,
-    'column_scales': [*['1'] * 5, *['2'] * 5],
-  },
-}
-_PARTICIPATIONS: tuple[tuple[int, int, bool], ...] = (
-  (10, 1, False),
-  (4, 3, False),
-  (4, 2, False),
-  (4, 3, True),
-  (3, 2, False),
-  (2, 5, False),
-  (1, 10, False),
-)
-
-
-def _vector(
-  name: str,
-  kind: str,
-  inputs: Any,
-  value: Union[Fraction, mpmath.mpf],
-  method: str,
-) -> Vector:
-  """The figure, with 30 digits."""
-  exact = None
-  if isinstance(value, Fraction):
-    exact = str(value)
-    value = mpmath.mpf(value.numerator) / value.denominator
-  decimal = mpmath.nstr(value, _SHOWN, strip_zeros=False)
-  return Vector(name, kind, inputs, decimal, _SHOWN, method, exact)
 
 
 def _matrix(inputs: Any) -> Matrix:
@@ -319,102 +288,53 @@ def _matrix(inputs: Any) -> Matrix:
   return toeplitz(coefficients, inputs['num_rounds'], scales)
 
 
-def _sensitivities() -> Iterator[Vector]:
-  tree_of_10 = {'binary_tree': 'completed nodes', 'num_rounds': 10}
-  for name, matrix in {**_MATRICES, 'binary_tree': tree_of_10}.items():
-    for separation, most, fixed in _PARTICIPATIONS:
-      inputs = {
-        **matrix,
-        'min_separation': separation,
-        'max_participations': most,
-        'fixed_epoch': fixed,
-      }
-      rounds = patterns(matrix['num_rounds'], separation, most, fixed)
-      yield _vector(
-        f'sensitivity/{name}/{separation}-{most}{"-fixed" if fixed else ""}',
-        'squared_sensitivity',
-        inputs,
-        squared_sensitivity(_matrix(inputs), rounds),
-        _BY_ENUMERATION,
-      )
+def _exact_sensitivity(inputs: Any) -> Fraction:
+  rounds = patterns(
+    inputs['num_rounds'],
+    inputs['min_separation'],
+    inputs['max_participations'],
+    inputs['fixed_epoch'],
+  )
+  return squared_sensitivity(_matrix(inputs), rounds)
 
 
-def _errors() -> Iterator[Vector]:
-  workloads = {
-    'prefix': ('0', '0'),
-    'momentum': ('1/2', '0'),
-    'decay': ('0', '1/8'),
-    'both': ('3/4', '1/8'),
-  }
-  for name, matrix in _MATRICES.items():
-    for of_workload, (momentum, decay) in workloads.items():
-      inputs = {**matrix, 'momentum': momentum, 'weight_decay': decay}
-      queries = workload(matrix['num_rounds'], Fraction(momentum), Fraction(decay))
-      errors = squared_errors(_matrix(inputs), queries)
-      where = f'error/{name}/{of_workload}'
-      for what, value in ('mean', _total(errors) / len(errors)), ('max', max(errors)):
-        kind = f'{what}_squared_error'
-        yield _vector(f'{where}/{what}', kind, inputs, value, _BY_FRACTIONS)
+def _exact_errors(inputs: Any) -> list[Fraction]:
+  momentum, decay = Fraction(inputs['momentum']), Fraction(inputs['weight_decay'])
+  return squared_errors(
+    _matrix(inputs), workload(inputs['num_rounds'], momentum, decay)
+  )
 
 
-def _curves() -> Iterator[Vector]:
-  for mu in ('0.01', '0.5', '1', '1.269726', '4', '20'):
-    delta_of = functools.partial(gaussian_delta, mpmath.mpf(mu))
-    for epsilon in ('0', '0.1', '1', '8', '30'):
-      value = delta_of(mpmath.mpf(epsilon))
-      if value > mpmath.mpf(10) ** -300:
-        name, inputs = f'curve/delta/{mu}/{epsilon}', {'mu': mu, 'epsilon': epsilon}
-        yield _vector(name, 'gaussian_delta', inputs, value, _BY_CDF)
-    for delta in ('1e-5', '1e-10'):
-      if delta_of(mpmath.mpf(0)) > mpmath.mpf(delta):
-        value = smallest(delta_of, mpmath.mpf(delta))
-        name, inputs = f'curve/epsilon/{mu}/{delta}', {'mu': mu, 'delta': delta}
-        yield _vector(name, 'gaussian_epsilon', inputs, value, _BY_BISECTION)
+def _exact_mean_error(inputs: Any) -> Fraction:
+  errors = _exact_errors(inputs)
+  return _total(errors) / len(errors)
 
 
-def _calibrations() -> Iterator[Vector]:
-  for squared in ('1', '5', '79', '205/16'):
-    for epsilon, delta in (('1', '1e-6'), ('8', '1e-6'), ('8.5261', '1e-10')):
-      fraction = Fraction(squared)
-      sensitivity = mpmath.sqrt(mpmath.mpf(fraction.numerator) / fraction.denominator)
-
-      def delta_of(
-        noise: mpmath.mpf, sensitivity: mpmath.mpf = sensitivity, epsilon: str = epsilon
-      ) -> mpmath.mpf:
-        return gaussian_delta(sensitivity / noise, mpmath.mpf(epsilon))
-
-      yield _vector(
-        f'calibration/{squared.replace("/", "_")}/{epsilon}/{delta}',
-        'noise_multiplier',
-        {'squared_sensitivity': squared, 'epsilon': epsilon, 'delta': delta},
-        smallest(delta_of, mpmath.mpf(delta)),
-        _BY_BISECTION,
-      )
+def _exact_delta(inputs: Any) -> mpmath.mpf:
+  return gaussian_delta(mpmath.mpf(inputs['mu']), mpmath.mpf(inputs['epsilon']))
 
 
-def _sampled() -> Iterator[Vector]:
-  for probability, noise in (('0.01', '1'), ('0.1', '0.8'), ('0.5', '2')):
-    delta_of = functools.partial(
-      sampled_gaussian_delta, mpmath.mpf(probability), mpmath.mpf(noise)
-    )
-    where = f'{probability}/{noise}'
-    inputs = {'sampling_probability': probability, 'noise_multiplier': noise}
-    for epsilon in ('0.1', '1', '3'):
-      yield _vector(
-        f'sampled/delta/{where}/{epsilon}',
-        'sampled_gaussian_delta',
-        {**inputs, 'epsilon': epsilon},
-        delta_of(mpmath.mpf(epsilon)),
-        _BY_CDF,
-      )
-    for delta in ('1e-3', '1e-6'):
-      yield _vector(
-        f'sampled/epsilon/{where}/{delta}',
-        'sampled_gaussian_epsilon',
-        {**inputs, 'delta': delta},
-        smallest(delta_of, mpmath.mpf(delta)),
-        _BY_BISECTION,
-      )
+def _exact_epsilon(inputs: Any) -> mpmath.mpf:
+  delta_of = functools.partial(gaussian_delta, mpmath.mpf(inputs['mu']))
+  return smallest(delta_of, mpmath.mpf(inputs['delta']))
+
+
+def _exact_noise_multiplier(inputs: Any) -> mpmath.mpf:
+  squared = Fraction(inputs['squared_sensitivity'])
+  sensitivity = mpmath.sqrt(mpmath.mpf(squared.numerator) / squared.denominator)
+  epsilon = mpmath.mpf(inputs['epsilon'])
+  return smallest(
+    lambda noise: gaussian_delta(sensitivity / noise, epsilon),
+    mpmath.mpf(inputs['delta']),
+  )
+
+
+def _exact_sampled_delta(inputs: Any) -> Callable[[mpmath.mpf], mpmath.mpf]:
+  return functools.partial(
+    sampled_gaussian_delta,
+    mpmath.mpf(inputs['sampling_probability']),
+    mpmath.mpf(inputs['noise_multiplier']),
+  )
 
 
 # What this package computes.
@@ -441,7 +361,7 @@ class Checked(NamedTuple):
   @property
   def is_right(self) -> bool:
     """Whether it is not below the exact figure, nor above it; a bound to its double."""
-    above = _BOUND if self.is_bound else KINDS[self.vector.kind].above
+    above = _BOUND if self.is_bound else QUANTITIES[self.vector.kind].above
     return -_ROUNDING <= self.difference <= above
 
 
@@ -451,11 +371,8 @@ def check(vectors: Iterable[Vector]) -> list[Checked]:
 
 
 def _checked(vector: Vector) -> Checked:
-  try:
-    ours = KINDS[vector.kind].ours(vector.inputs)
-    return Checked(vector, *(ours if isinstance(ours, tuple) else (float(ours), False)))
-  except (KeyError, TypeError, ValueError, ZeroDivisionError) as e:
-    raise ValueError(f'{vector.id} cannot be computed: {e!r}.') from e
+  ours = _computed(vector, QUANTITIES[vector.kind].ours)
+  return Checked(vector, *(ours if isinstance(ours, tuple) else (float(ours), False)))
 
 
 def _strategy(inputs: dict[str, Any]) -> strategies.Strategy:
@@ -515,63 +432,81 @@ def _sampled_event(inputs: dict[str, Any]) -> dp_accounting.DpEvent:
 _BOTH = Relation.ADD_OR_REMOVE_ONE
 
 
-class Kind(NamedTuple):
-  """A kind of figure."""
+class Quantity(NamedTuple):
+  """What a figure is of."""
 
   definition: str  # What it is, for the file.
   inputs: set[str]  # Of a vector at least; a matrix is coefficients or a binary tree.
   # From inputs to this package's figure; and whether it is a bound, if it may be.
   ours: Callable[[dict[str, Any]], Union[float, tuple[float, bool]]]
+  exact: Callable[[dict[str, Any]], Union[Fraction, mpmath.mpf]]  # By definition,
+  method: str  # and how.
   above: float = _ROUNDING  # By how much that may be above the exact one, relative.
 
 
+_BY_ENUMERATION = 'rational arithmetic, all participation patterns enumerated'
+_BY_FRACTIONS = 'rational arithmetic, C inverted by forward substitution'
+_BY_CDF = 'normal distribution with 50 digits'
+_BY_BISECTION = 'normal distribution with 50 digits, bisection'
 _ERROR = {'num_rounds', 'coefficients', 'momentum', 'weight_decay'}
 _SAMPLE = {'sampling_probability', 'noise_multiplier'}
-KINDS = {
-  'squared_sensitivity': Kind(
+QUANTITIES = {
+  'squared_sensitivity': Quantity(
     'max ||C u||^2 over the rounds u that one client may take part in, with '
     'contributions of norm at most 1 in each: rounds differ by min_separation at '
     'least (with fixed_epoch, by multiples of it), and are max_participations at '
     'most. Columns of C are rounds of participation.',
     {'num_rounds', 'min_separation', 'max_participations', 'fixed_epoch'},
     _our_sensitivity,
+    _exact_sensitivity,
+    _BY_ENUMERATION,
   ),
-  'mean_squared_error': Kind(
+  'mean_squared_error': Quantity(
     'Mean of the squared row norms of A C^-1: A[t, j] is the sum of (1 - '
     'weight_decay)^(t - s) momentum^(s - j) over s from j to t, prefix sums '
     'without both. The noise in the queries of round t has this variance if that '
     'of C X + z is 1.',
     _ERROR,
     lambda inputs: _our_errors(inputs).mean(),
+    _exact_mean_error,
+    _BY_FRACTIONS,
   ),
-  'max_squared_error': Kind(
+  'max_squared_error': Quantity(
     'The largest of these squared row norms.',
     _ERROR,
     lambda inputs: _our_errors(inputs).max(),
+    lambda inputs: max(_exact_errors(inputs)),
+    _BY_FRACTIONS,
   ),
-  'gaussian_delta': Kind(
+  'gaussian_delta': Quantity(
     'The smallest delta at this epsilon of N(mu, 1) against N(0, 1): mu is the '
     'sensitivity over the standard deviation of the noise.',
     {'mu', 'epsilon'},
     lambda inputs: accountants.delta(_gaussian(inputs), float(inputs['epsilon'])),
+    _exact_delta,
+    _BY_CDF,
     1e-9,
   ),
-  'gaussian_epsilon': Kind(
+  'gaussian_epsilon': Quantity(
     'The smallest epsilon at this delta, of the same.',
     {'mu', 'delta'},
     lambda inputs: accountants.epsilon(_gaussian(inputs), float(inputs['delta'])),
+    _exact_epsilon,
+    _BY_BISECTION,
     1e-9,
   ),
-  'noise_multiplier': Kind(
+  'noise_multiplier': Quantity(
     'The smallest standard deviation, in clip norms, of z in C X + z for '
     '(epsilon, delta)-DP: the root of squared_sensitivity over the largest mu '
     'whose gaussian_delta at epsilon is not above delta.',
     {'squared_sensitivity', 'epsilon', 'delta'},
     _noise_multiplier,
+    _exact_noise_multiplier,
+    _BY_BISECTION,
     1e-9,
   ),
   # Losses of a privacy loss distribution are rounded up.
-  'sampled_gaussian_delta': Kind(
+  'sampled_gaussian_delta': Quantity(
     'The smallest delta at this epsilon of one round in which each client takes '
     'part with this probability, under addition and removal of one: the larger '
     'one of the two directions.',
@@ -579,14 +514,18 @@ KINDS = {
     lambda inputs: accountants.delta(
       _sampled_event(inputs), float(inputs['epsilon']), relation=_BOTH
     ),
+    lambda inputs: _exact_sampled_delta(inputs)(mpmath.mpf(inputs['epsilon'])),
+    _BY_CDF,
     1e-5,
   ),
-  'sampled_gaussian_epsilon': Kind(
+  'sampled_gaussian_epsilon': Quantity(
     'The smallest epsilon at this delta, of the same.',
     {*_SAMPLE, 'delta'},
     lambda inputs: accountants.epsilon(
       _sampled_event(inputs), float(inputs['delta']), relation=_BOTH
     ),
+    lambda inputs: smallest(_exact_sampled_delta(inputs), mpmath.mpf(inputs['delta'])),
+    _BY_BISECTION,
     1e-4,
   ),
 }

@@ -56,7 +56,7 @@ from tff_dp_aggregators.sampling.schedule import Header
 from tff_dp_aggregators.sampling.schedule import SampledSchedule
 from tff_dp_aggregators.sampling.schedule import Schedule
 from tff_dp_aggregators.sampling.scheme import ADJACENCIES
-from tff_dp_aggregators.sampling.scheme import KINDS
+from tff_dp_aggregators.sampling.scheme import SCHEMES
 from tff_dp_aggregators.sampling.scheme import Schema
 from tff_dp_aggregators.sampling.scheme import Scheme
 from tff_dp_aggregators.sampling.scheme import adjacency
@@ -73,7 +73,7 @@ from tff_dp_aggregators.sampling.scheme import to_json
 from tff_dp_aggregators.sampling.table import for_mechanism
 from tff_dp_aggregators.sampling.table import for_scheme
 from tff_dp_aggregators.sampling.table import schedule_from_json
-from tff_dp_aggregators.sampling.table import schedule_kinds
+from tff_dp_aggregators.sampling.table import schedule_names
 from tff_dp_aggregators.sampling.watch import ParticipationWatch
 from tff_dp_aggregators.strategies.participation import PopulationTooSmallError
 
@@ -85,7 +85,6 @@ __all__ = [
   'Dropouts',
   'FixedSizeSampling',
   'Header',
-  'KINDS',
   'Limits',
   'ParticipationWatch',
   'PoissonSampling',
@@ -95,6 +94,7 @@ __all__ = [
   'Replay',
   'ReportingGoalError',
   'SampledSchedule',
+  'SCHEMES',
   'Schedule',
   'Schema',
   'Scheme',
@@ -111,7 +111,7 @@ __all__ = [
   'of_report',
   'register',
   'schedule_from_json',
-  'schedule_kinds',
+  'schedule_names',
   'sensitivity_factor',
   'to_json',
 ]

@@ -21,7 +21,7 @@ class OwnDpEvent(dp_accounting.DpEvent):
   """An event of this package, of which dp-accounting would leave out the fields."""
 
   def to_named_tuple(self) -> NoReturn:
-    """Not for this kind of event."""
+    """Not for such an event."""
     raise ValueError(f'write it with accounting.events.to_json: {self}.')
 
 
@@ -57,7 +57,7 @@ class MixtureDpEvent(OwnDpEvent):
 
   strategy: Optional[strategies.Strategy]  # `None` if it is not known.
   noise_multiplier: float  # Standard deviation of z over the clip norm.
-  bound: dp_accounting.DpEvent  # At most as private, of kinds that compose.
+  bound: dp_accounting.DpEvent  # At most as private, of events that compose.
   strategy_checksum: str  # By default that of `strategy`.
   # Whether accountants that compose read the bound, also where others read the event.
   bound_is_tight: ClassVar[bool]

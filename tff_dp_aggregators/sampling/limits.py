@@ -58,10 +58,10 @@ class Limits(scheme.Scheme):
     return self.participation
 
   @property
-  def schedule_kind(self) -> str:
+  def schedule_name(self) -> str:
     """Fixed epochs are shuffled once; else clients are drawn from the eligible ones."""
-    kind = ShuffledEpochs if self.participation.fixed_epoch else RandomEligible
-    return kind.kind
+    schedule = ShuffledEpochs if self.participation.fixed_epoch else RandomEligible
+    return schedule.name
 
   def check(self, strategy: strategies.Strategy) -> None:
     """Nothing to check: every strategy has a sensitivity under limits."""
@@ -189,7 +189,7 @@ class RandomEligible(LimitsSchedule):
     [[1, 2], [0, 3], [1, 2], [0, 3]]
   """
 
-  kind: ClassVar[str] = 'random_eligible'
+  name: ClassVar[str] = 'random_eligible'
   fixed_epoch = False
 
   def _requested_in(self, round_num: int) -> list[np.ndarray]:
@@ -287,7 +287,7 @@ class ShuffledEpochs(LimitsSchedule):
     [[0, 1], [2, 3], [0, 1], [2, 3]]
   """
 
-  kind: ClassVar[str] = 'shuffled_epochs'
+  name: ClassVar[str] = 'shuffled_epochs'
   fixed_epoch = True
 
   def _requested_in(self, round_num: int) -> list[np.ndarray]:

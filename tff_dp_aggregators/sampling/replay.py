@@ -61,7 +61,7 @@ class Replay(schedule_lib.Schedule):
       names round and client.
   """
 
-  kind: ClassVar[str] = 'replay'
+  name: ClassVar[str] = 'replay'
 
   path: str
   stated: Optional[schedule_lib.Header] = None

@@ -147,7 +147,7 @@ class Schedule(abc.ABC):
   a client whose contributions are zeros, with the same clients in every round.
 
   Attributes:
-    kind: What JSON calls schedules of this class.
+    name: What JSON calls schedules of this class.
     num_clients: Clients to choose from.
     clients_per_round: The mean's denominator, which is public: the clients asked for a
       round, or where chance decides how many, the expected number of them.
@@ -155,7 +155,7 @@ class Schedule(abc.ABC):
       any, or if it is not known.
   """
 
-  kind: ClassVar[str]
+  name: ClassVar[str]
   num_clients: int
   clients_per_round: float
   reporting_goal: Optional[int] = None
@@ -215,7 +215,7 @@ class Schedule(abc.ABC):
 
   def to_json(self) -> dict[str, Any]:
     """JSON-ready values that `sampling.schedule_from_json` reads back."""
-    return {'schedule': self.kind, **self._fields_to_json()}
+    return {'schedule': self.name, **self._fields_to_json()}
 
   def _fields_to_json(self) -> dict[str, Any]:
     def written(value: Any) -> Any:
@@ -228,7 +228,7 @@ class Schedule(abc.ABC):
 
   @classmethod
   def from_fields(cls, values: dict[str, Any]) -> 'Schedule':
-    """Makes the schedule of what `to_json` wrote besides the kind."""
+    """Makes the schedule of what `to_json` wrote besides the name."""
     read = dict(values)
     for name in ('participation', 'sampling'):
       if name in read:
@@ -339,10 +339,10 @@ class SampledSchedule(Schedule):
     object.__setattr__(self, 'clients_per_round', denominator)
 
   @property
-  def kind(self) -> str:  # type: ignore[override]
+  def name(self) -> str:  # type: ignore[override]
     """That of the scheme."""
-    kind: str = self.sampling.schedule_kind
-    return kind
+    name: str = self.sampling.schedule_name
+    return name
 
   @property
   def schema(self) -> Any:

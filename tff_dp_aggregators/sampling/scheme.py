@@ -54,7 +54,7 @@ class Scheme(abc.ABC):
   """Who takes part when, and what an accountant may assume about it."""
 
   name: ClassVar[str]  # In JSON.
-  flag: ClassVar[str]  # The value of `--sampling`, and a schedule's kind in JSON.
+  flag: ClassVar[str]  # The value of `--sampling`, and a schedule's name in JSON.
   data: ClassVar[type]  # What users make; by default the scheme itself.
   # Neighbouring relations that its events are valid for, its own first.
   relations: ClassVar[tuple[Relation, ...]]
@@ -67,7 +67,7 @@ class Scheme(abc.ABC):
   json_names: ClassVar[dict[str, str]] = {}  # Of fields with another name in JSON.
   # The field that says how far apart rounds of a client are, if one does.
   separation: ClassVar[str] = ''
-  # Kinds of noise whose events accountants read under it; `None` for all.
+  # Noises whose events accountants read under it; `None` for all.
   known_noises: ClassVar[Optional[tuple[str, ...]]] = ('gaussian',)
 
   num_rounds: int  # Rounds in all, n.
@@ -86,8 +86,8 @@ class Scheme(abc.ABC):
     return None
 
   @property
-  def schedule_kind(self) -> str:
-    """The kind of schedule that draws the cohorts."""
+  def schedule_name(self) -> str:
+    """The name of the schedule that draws the cohorts."""
     return self.flag
 
   def sensitivity_factor(self, relation: Relation) -> int:
@@ -337,18 +337,18 @@ def check_mean_cohort(clients_per_round: float, most: float, at_most: str) -> No
 
 
 # Every scheme, by name; `register` adds to them.
-KINDS: dict[str, type[Scheme]] = {}
+SCHEMES: dict[str, type[Scheme]] = {}
 
 
-def register(kind: type[Scheme]) -> type[Scheme]:
+def register(scheme: type[Scheme]) -> type[Scheme]:
   """Adds a scheme, for `of` and `from_json` to know; it can decorate its class."""
   for what in ('name', 'flag'):
-    if getattr(kind, what) in [getattr(each, what) for each in KINDS.values()]:
+    if getattr(scheme, what) in [getattr(each, what) for each in SCHEMES.values()]:
       raise ValueError(
-        f'the {what} {getattr(kind, what)!r} is taken by another scheme.'
+        f'the {what} {getattr(scheme, what)!r} is taken by another scheme.'
       )
-  KINDS[kind.name] = kind
-  return kind
+  SCHEMES[scheme.name] = scheme
+  return scheme
 
 
 def of(schema: Schema) -> Any:
@@ -358,19 +358,19 @@ def of(schema: Schema) -> Any:
     >>> of(strategies.Participation(8, min_separation=2)).is_sampled
     False
   """
-  for kind in KINDS.values():
-    if isinstance(schema, kind.data):
-      return schema if isinstance(schema, Scheme) else kind(schema)  # type: ignore[call-arg]
-  known = ', '.join(kind.data.__name__ for kind in KINDS.values())
+  for scheme in SCHEMES.values():
+    if isinstance(schema, scheme.data):
+      return schema if isinstance(schema, Scheme) else scheme(schema)  # type: ignore[call-arg]
+  known = ', '.join(scheme.data.__name__ for scheme in SCHEMES.values())
   raise TypeError(f'participation must be one of {known}; got {schema!r}.')
 
 
 def for_flag(value: str) -> type[Scheme]:
   """The scheme that a value of `--sampling` asks for, or ValueError if none does."""
-  for kind in KINDS.values():
-    if kind.flag == value:
-      return kind
-  known = ', '.join(kind.flag for kind in KINDS.values())
+  for scheme in SCHEMES.values():
+    if scheme.flag == value:
+      return scheme
+  known = ', '.join(scheme.flag for scheme in SCHEMES.values())
   raise ValueError(f'unknown sampling {value!r}; known: {known}.')
 
 
@@ -420,23 +420,23 @@ def to_json(schema: Schema) -> dict[str, Any]:
 
 def from_json(data: dict[str, Any]) -> Any:
   """Reads what `to_json` wrote, or raises ValueError if it is none of the schemes."""
-  if not isinstance(data, dict) or data.get('schema') not in KINDS:
-    raise ValueError(f'not a participation scheme, of {sorted(KINDS)}: {data!r}.')
-  kind = KINDS[data['schema']]
-  fields = {written: field for field, written in kind.json_names.items()}
+  if not isinstance(data, dict) or data.get('schema') not in SCHEMES:
+    raise ValueError(f'not a participation scheme, of {sorted(SCHEMES)}: {data!r}.')
+  scheme = SCHEMES[data['schema']]
+  fields = {written: field for field, written in scheme.json_names.items()}
   values = {
     fields.get(name, name): value for name, value in data.items() if name != 'schema'
   }
   try:
-    return kind.data(**values)
+    return scheme.data(**values)
   except TypeError as e:
     raise ValueError(f'the stored {data["schema"]} is not one: {e}') from e
 
 
 def of_report(participation: dict[str, Any]) -> Any:
   """The scheme in a report's `participation`, which says more than its fields."""
-  kind = KINDS.get(participation.get('schema', ''))
-  fields = dataclasses.fields(kind.data) if kind else ()
-  names = kind.json_names if kind else {}
+  scheme = SCHEMES.get(participation.get('schema', ''))
+  fields = dataclasses.fields(scheme.data) if scheme else ()
+  names = scheme.json_names if scheme else {}
   own = ('schema', *(names.get(field.name, field.name) for field in fields))
   return from_json({name: participation[name] for name in own if name in participation})

@@ -25,15 +25,15 @@ for _scheme in _SCHEMES:
 
 # Schedules that are no `SampledSchedule`, by what JSON calls them.
 SCHEDULES: dict[str, type[schedule_lib.Schedule]] = {
-  limits.RandomEligible.kind: limits.RandomEligible,
-  limits.ShuffledEpochs.kind: limits.ShuffledEpochs,
-  replay.Replay.kind: replay.Replay,
+  limits.RandomEligible.name: limits.RandomEligible,
+  limits.ShuffledEpochs.name: limits.ShuffledEpochs,
+  replay.Replay.name: replay.Replay,
 }
 
 
-def schedule_kinds() -> tuple[str, ...]:
-  """What JSON and `--schedule` call the kinds of schedules."""
-  sampled = (kind.flag for kind in scheme.KINDS.values() if kind.is_sampled)
+def schedule_names() -> tuple[str, ...]:
+  """What JSON and `--schedule` call schedules."""
+  sampled = (each.flag for each in scheme.SCHEMES.values() if each.is_sampled)
   random_eligible, shuffled_epochs, *others = SCHEDULES
   return (random_eligible, shuffled_epochs, *sampled, *others)
 
@@ -48,17 +48,17 @@ def schedule_from_json(data: dict[str, Any]) -> schedule_lib.Schedule:
     >>> schedule_from_json(schedule.to_json()) == schedule
     True
   """
-  kinds = sorted(schedule_kinds())
-  if not isinstance(data, dict) or data.get('schedule') not in kinds:
-    raise ValueError(f'not a schedule, of {kinds}: {data!r}.')
+  names = sorted(schedule_names())
+  if not isinstance(data, dict) or data.get('schedule') not in names:
+    raise ValueError(f'not a schedule, of {names}: {data!r}.')
   values = dict(data)
-  kind = values.pop('schedule')
+  name = values.pop('schedule')
   try:
-    read = SCHEDULES.get(kind, schedule_lib.SampledSchedule).from_fields(values)
+    read = SCHEDULES.get(name, schedule_lib.SampledSchedule).from_fields(values)
   except (KeyError, TypeError) as e:
-    raise ValueError(f'the stored {kind} is not one: {e}') from e
-  if read.kind != kind:
-    raise ValueError(f'the stored {kind} is a schedule of the kind {read.kind}.')
+    raise ValueError(f'the stored {name} is not one: {e}') from e
+  if read.name != name:
+    raise ValueError(f'the stored {name} is the schedule {read.name}.')
   return read
 
 
@@ -74,7 +74,7 @@ def for_mechanism(
     >>> from tff_dp_aggregators import accounting
     >>> drawn = poisson.PoissonSampling(100, sampling_probability=0.01)
     >>> fed_avg = accounting.Mechanism('gaussian', drawn, noise_multiplier=1.0)
-    >>> for_mechanism(fed_avg, 5000, clients_per_round=50, seed=1).kind
+    >>> for_mechanism(fed_avg, 5000, clients_per_round=50, seed=1).name
     'poisson'
   """
   if not hasattr(mechanism, 'participation'):
@@ -116,13 +116,13 @@ def for_scheme(
   Example:
     >>> from tff_dp_aggregators import strategies
     >>> epochs = strategies.Participation(10, min_separation=5, fixed_epoch=True)
-    >>> for_scheme(epochs, num_clients=50, clients_per_round=10, seed=1).kind
+    >>> for_scheme(epochs, num_clients=50, clients_per_round=10, seed=1).name
     'shuffled_epochs'
   """
   stated = scheme.of(schema)
   if not stated.is_sampled:
-    kind: Any = SCHEDULES[stated.schedule_kind]
-    kept: schedule_lib.Schedule = kind(
+    made: Any = SCHEDULES[stated.schedule_name]
+    kept: schedule_lib.Schedule = made(
       schema, num_clients, clients_per_round, seed, dropouts, reporting_goal
     )
     return kept

@@ -1,11 +1,4 @@
-"""What is stated to be (epsilon, delta)-DP, beside what accountants read.
-
-Claims:
-
-* Epsilon is never below, and delta never, that of the worst mechanism of this epsilon
-  and delta (Kairouz, Oh and Viswanath 2015), composed with the rest and integrated.
-* It is the rest's at what is left of delta, and what is stated, with every accountant.
-"""
+"""What is stated to be (epsilon, delta)-DP, beside what accountants read."""
 
 import fractions
 import math
@@ -88,14 +81,6 @@ def test_sampled_and_mixed_events_are_composed_with_what_is_stated():
   expected = accountants.epsilon(alone, 7e-7, relation=relation) + 0.3
   found = accountants.epsilon(event, 1e-6, relation=relation)
   assert found == pytest.approx(expected, rel=1e-9)
-
-
-def test_what_is_left_of_delta_or_epsilon_may_be_nothing():
-  event = together(GAUSSIAN, Stated(0.5, 1e-6))
-  assert accountants.epsilon(event, 1e-6) == math.inf
-  assert accountants.epsilon(event, 1e-7) == math.inf
-  assert accountants.delta(event, 0.4) == 1.0
-  assert accountants.instead(event, 1e-6) is None
 
 
 def test_what_is_left_of_delta_is_never_too_much():

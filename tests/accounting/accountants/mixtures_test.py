@@ -1,22 +1,4 @@
-"""Mixtures of Gaussians: likelihoods, draws, weights and bounds against enumeration.
-
-Claims:
-
-* Sets of rounds that are b or more apart: likelihood ratios, moments and frequencies of
-  what is drawn are those of enumeration, for any tilt, also if b is above all rounds;
-  absolute values of C count; every round has the same probability.
-* So are those of bins, also where some have no round; sums of columns are right.
-* Outcomes are what the drawn sets and the drawn noise make of them.
-* With b = 1 rounds are independent, with one bin there is one Gaussian.
-* Weights have the mean 1, under P as under Q, and batches change nothing about it.
-* No outcome adds more to a delta than the bound says; the bound is attained for equal
-  norms.
-* Second moments of L are those of enumeration, pairs of sets are drawn as often as they
-  should, and bounds of squares are attained.
-* Rounds of b-min-sep sampling that share noise are refused, by what C is; as are p and
-  b out of range.
-* Many rounds neither overflow nor lose digits; a ratio past float64 is refused.
-"""
+"""Mixtures of Gaussians: likelihoods, draws, weights and bounds against enumeration."""
 
 import collections
 import itertools
@@ -247,36 +229,6 @@ def test_bins_add_up_their_columns_and_noise_is_that_of_outcomes(num_bins):
   np.testing.assert_allclose(inner.T @ inner, added.T @ added / 4, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize(('n', 'b', 'p'), SAMPLINGS)
-def test_inner_products_are_those_of_the_drawn_rounds_and_noise(n, b, p):
-  strategy, size = _signed(n, b), 200
-  mixture = monte_carlo.BMinSepMixture(strategy, b, p, 0.7)
-  columns = np.abs(strategy.materialize()) / 0.7
-  noise = np.random.default_rng(3).normal(size=(n, size))
-  for stretch, tilt in STRETCHED:
-    inner = mixture.draw(_KnownNoise(4, noise), size, stretch, tilt)
-    rounds = mixture._rounds(np.random.default_rng(4), size, tilt)
-    outcomes = noise + stretch * columns @ rounds
-    np.testing.assert_allclose(inner, (columns.T @ outcomes).T, rtol=1e-11, atol=1e-11)
-
-
-def test_separation_one_is_independent_rounds():
-  """Poisson sampling: the ratio is a product over rounds, so is the moment."""
-  n, p, noise = 9, 0.3, 0.9
-  mixture = monte_carlo.BMinSepMixture(strategies.Identity(n), 1, p, noise)
-  inner = np.random.default_rng(5).normal(size=(50, n)) * 2
-  for stretch, tilt in STRETCHED:
-    norm = (stretch**2 - tilt) / (2 * noise**2)
-    expected = np.log(1 - p + p * np.exp(stretch * inner - norm)).sum(axis=1)
-    found = mixture.log_ratios(inner, stretch, tilt)
-    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
-    moment = n * math.log(1 - p + p * math.exp(tilt / (2 * noise**2)))
-    assert mixture.log_moment(tilt) == pytest.approx(moment, rel=1e-12)
-  taken = mixture._rounds(np.random.default_rng(6), 20_000, 0.0)
-  counts = np.bincount(taken.sum(axis=0), minlength=n + 1)
-  _check_frequencies(counts, 20_000 * stats.binom.pmf(np.arange(n + 1), n, p))
-
-
 def _weighed():
   """Mixtures of every kind; norms of their sets differ, and some sets are empty."""
   return {
@@ -349,32 +301,6 @@ def test_no_outcome_of_the_square_adds_more_than_the_bound(name):
     logs = np.log(-np.expm1(epsilon - losses[above])) + log_weights[above]
     bound = proposal.log_bound(mixture, epsilon)
     assert bound - 0.01 <= logs.max() <= bound + 1e-9
-
-
-@pytest.mark.parametrize('removed', [True, False])
-@pytest.mark.parametrize('a', [1.2, 3.0, 10.0])
-def test_for_equal_norms_the_bound_is_known_and_attained(a, removed):
-  """That of jax_privacy; with one set, an outcome at the right place has all of it."""
-  power = (a - 1) * math.log(a - 1) - a * math.log(a)
-  for mixture in (
-    monte_carlo.BallsInBinsMixture(strategies.Identity(5), 5, 0.8),
-    monte_carlo.BallsInBinsMixture(strategies.Identity(1), 1, 0.8),
-    monte_carlo.BMinSepMixture(strategies.Identity(1), 1, 1.0, 0.8),
-  ):
-    v = 1 / 0.8**2
-    for epsilon in (0.0, 0.3, 4.0):
-      expected = power - (a - 1) * epsilon + (a * a - a) * v / 2
-      proposal = monte_carlo.Stretched(a, removed)
-      assert proposal.log_bound(mixture, epsilon) == pytest.approx(expected, rel=1e-12)
-  # The last one: a Gaussian, whose loss is log(a / (a - 1)) above epsilon there.
-  epsilon, loss = 0.3, 0.3 + math.log(a / (a - 1))
-  inner = np.array([[(loss if removed else -loss) + v / 2]])
-  ratio = mixture.log_ratios(inner, 1.0, 0.0)[0]
-  drawn = mixture.log_ratios(inner, proposal.stretch, proposal.tilt)[0]
-  drawn -= mixture.log_moment(proposal.tilt)
-  assert (ratio if removed else -ratio) == pytest.approx(loss, rel=1e-12)
-  added = math.log(-math.expm1(epsilon - loss)) + (ratio if removed else 0.0) - drawn
-  assert added == pytest.approx(proposal.log_bound(mixture, epsilon), rel=1e-9)
 
 
 @pytest.mark.parametrize('noise', [0.08, 0.3])

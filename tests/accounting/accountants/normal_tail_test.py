@@ -1,24 +1,9 @@
-"""Bounds on the losses of Q, against normal distributions, integration and counting.
-
-Claims:
-
-* Of small mixtures, by integration: Phi^-1 of the probability that a loss is exceeded
-  is concave, and so the line through two of its values bounds every delta beyond.
-* The delta of a line is that of the normal distribution with this tail, which is the
-  Gaussian mechanism's where that is the loss; it is never rounded down.
-* Bounds of probabilities are those of the binomial distribution, and wrong as rarely
-  as is said.
-* What is counted bounds the true delta, far beyond what was drawn; it is not far above
-  it for a Gaussian; nothing is said where everything is beyond.
-* Monte Carlo accounting takes it where bets would need too many outcomes, and states no
-  less than the truth.
-"""
+"""Bounds on the losses of Q, against normal distributions, integration and counting."""
 
 import math
 
 import numpy as np
 import pytest
-from dp_accounting import NeighboringRelation as Relation
 from scipy import integrate
 from scipy import special
 from scipy import stats
@@ -26,7 +11,6 @@ from scipy import stats
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting.accountants import monte_carlo
 
-BOTH = Relation.ADD_OR_REMOVE_ONE
 # Means in the plane, with their probabilities.
 PLANE = {
   'one': ([[1.3, 0.0]], [1.0]),
@@ -107,19 +91,6 @@ def test_the_delta_of_a_line_is_that_of_a_normal_loss(mean, deviation):
     assert found >= math.log(scale * exact) - 1e-12
     assert found == pytest.approx(math.log(scale * exact), abs=2e-8 / deviation)
   assert monte_carlo.NormalTail(1.0, 0.0, 0.5).log_delta(2.0) == -math.inf
-
-
-def test_a_gaussian_mechanism_is_its_own_line():
-  """Its loss is normal with the mean mu^2 / 2 and the deviation mu."""
-  mu = 0.7
-  bound = monte_carlo.NormalTail(mu * mu / 2, mu, 0.3)
-  for epsilon in (0.3, 1.0, 4.0):
-    exact = special.ndtr(mu / 2 - epsilon / mu)
-    exact -= math.exp(epsilon) * special.ndtr(-mu / 2 - epsilon / mu)
-    assert math.exp(bound.log_delta(epsilon)) == pytest.approx(exact, rel=1e-8)
-    assert bound.epsilon(math.log(exact), 50.0) == pytest.approx(epsilon, rel=1e-6)
-  assert bound.epsilon(math.log(0.9), 50.0) == 0.3
-  assert bound.epsilon(math.log(1e-9), 1.0) == math.inf
 
 
 @pytest.mark.parametrize('log_beta', [math.log(0.1), math.log(1e-6), math.log(1e-13)])

@@ -1,14 +1,4 @@
-"""PLD: dp-accounting's numbers where those are good, and sound ones elsewhere.
-
-* Little or much noise, rare sampling and many rounds neither fail, nor take all memory,
-  nor come out below the exact curve.
-* Intervals follow the losses, which dp-accounting's fixed one loosens.
-* Tiny deltas are resolved: tilted sums have no round-off there. What is not is the
-  Renyi bound, and says so.
-* Cohorts of fixed size: brute force over data sets of few clients, in one round and in
-  two, is never above the pair of distributions, and reaches it in one.
-* Sampled Laplace noise has a delta at every epsilon, up to where its losses end.
-"""
+"""PLD: dp-accounting's numbers where those are good, and sound ones elsewhere."""
 
 import itertools
 import math
@@ -63,24 +53,6 @@ def test_repeated_sampling_of_nearly_everybody_is_below_the_gaussian_and_close(r
   exact = accountants.epsilon(Gaussian(2.0), 1e-8)
   pld = accountants.epsilon(event, 1e-8, 'pld', ADD_OR_REMOVE)
   assert exact - 1e-6 <= pld <= exact + 0.02
-
-
-def test_small_epsilons_of_rare_sampling_are_close():
-  # A grid that several deltas share said 0.0052 here.
-  event = Repeated(Poisson(1e-5, Gaussian(1.0)), 10)
-  pld = accountants.epsilon(event, 3e-8, 'pld', ADD_OR_REMOVE)
-  fine = dp_accounting.pld.PLDAccountant(value_discretization_interval=1e-5)
-  assert pld == pytest.approx(fine.compose(event).get_epsilon(3e-8), rel=0.01)
-
-
-def test_the_interval_follows_small_losses():
-  event = Repeated(Poisson(1e-4, Gaussian(10.0)), 10**6)
-  pld = accountants.epsilon(event, 1e-6, 'pld', ADD_OR_REMOVE)
-  fixed = dp_accounting.pld.PLDAccountant().compose(event).get_epsilon(1e-6)
-  # By the central limit mu = probability * sqrt(rounds) / noise, arXiv:1911.11607.
-  limit = accountants.epsilon(Gaussian(100.0), 1e-6)
-  assert limit <= pld <= limit * 1.05
-  assert fixed > 2 * pld
 
 
 def test_little_noise_on_a_sample_takes_no_more_memory_than_much():
@@ -179,14 +151,6 @@ def test_round_off_of_fourier_transforms_is_within_its_bound(size):
     back = scipy.fft.irfft(transform, size)
     exact = scipy.fft.irfft(transform.astype(np.clongdouble), size)
     assert np.linalg.norm(back - exact) < bound / 10 * np.linalg.norm(back)
-
-
-@pytest.mark.parametrize('delta', [1e-3, 1e-9, 1e-10])
-def test_where_dp_accounting_resolves_delta_it_says_the_same(delta):
-  event = Repeated(Poisson(0.001, Gaussian(1.0)), 10**4)
-  peer = dp_accounting.pld.PLDAccountant().compose(event).get_epsilon(delta)
-  epsilon = accountants.epsilon(event, delta, 'pld', ADD_OR_REMOVE)
-  assert epsilon == pytest.approx(peer, rel=1e-3)
 
 
 @pytest.mark.parametrize('delta', [1e-30, 1e-100, 1e-250])
@@ -316,25 +280,6 @@ def test_two_rounds_of_any_data_sets_are_below_the_composed_pair(q, sigma):
     assert delta * (1 - 1e-4) <= stated <= 1.2 * delta
 
 
-def test_fixed_cohorts_are_close_to_what_is_known_to_be_reached():
-  event = Repeated(WithoutReplacement(10**6, 100, Gaussian(0.35)), 1000)
-  poisson = Repeated(Poisson(1e-4, Gaussian(0.35)), 1000)
-  reached = accountants.epsilon(poisson, 1e-9, 'pld', ADD_OR_REMOVE)
-  replacing, adding, renyi = (
-    accountants.epsilon(event, 1e-9, name, relation)
-    for name, relation in (
-      ('pld', REPLACE_ONE),
-      ('pld', ADD_OR_REMOVE),
-      ('rdp', REPLACE_ONE),
-    )
-  )
-  assert reached == pytest.approx(10.55, abs=0.01)
-  assert adding == reached
-  assert reached <= replacing <= 10.57
-  assert renyi > 19
-  assert accountants.tightest(event, REPLACE_ONE) == 'pld'
-
-
 @pytest.mark.parametrize('relation', [REPLACE_ONE, ADD_OR_REMOVE])
 @pytest.mark.parametrize(
   'size, noise_multiplier, rounds', [(1, 0.5, 100), (30, 1.0, 1000), (300, 8.0, 50)]
@@ -357,15 +302,6 @@ def test_a_cohort_of_everybody_is_no_sample():
   event = Repeated(WithoutReplacement(10, 10, Gaussian(10.0)), 100)
   for relation in (REPLACE_ONE, ADD_OR_REMOVE):
     assert accountants.tightest(event, relation) == 'exact'
-
-
-def test_composition_in_pieces_is_that_of_the_whole():
-  sampled = Poisson(0.1, Gaussian(2.0))
-  whole = dp_accounting.ComposedDpEvent([Repeated(sampled, 5), Gaussian(3.0)])
-  pieces = dp_accounting.ComposedDpEvent([sampled, Gaussian(3.0)] + [sampled] * 4)
-  assert accountants.epsilon(whole, 1e-6, 'pld', ADD_OR_REMOVE) == (
-    accountants.epsilon(pieces, 1e-6, 'pld', ADD_OR_REMOVE)
-  )
 
 
 @pytest.mark.parametrize(
@@ -424,7 +360,7 @@ def _check_rare(q, noise, num_rounds, delta, within):
   assert found <= epsilon(num_rounds + num_rounds // 5 + 1)[0] * (1 + 1e-6), case
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
   'case',
   [
@@ -438,17 +374,6 @@ def _check_rare(q, noise, num_rounds, delta, within):
 )
 def test_rare_losses_are_within_a_thousandth_of_the_peers(case):
   _check_rare(*case, within=1.001)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('q', [1e-6, 1e-5, 1e-4, 1e-3, 1e-2])
-@pytest.mark.parametrize('noise', [0.2, 0.35, 0.5, 0.7, 1.0, 1.5])
-@pytest.mark.parametrize('num_rounds', [10, 300, 3000])
-def test_rare_losses_in_all_the_region(q, noise, num_rounds):
-  for delta in (1e-6, 1e-9):
-    _check_rare(q, noise, num_rounds, delta, within=1.001)
-  # Round-off, whose bound is a hundred times what it is, is a part of such a delta.
-  _check_rare(q, noise, num_rounds, 1e-11, within=1.02)
 
 
 def test_a_client_that_is_added_costs_no_more_than_its_absence_can():
@@ -475,7 +400,7 @@ def test_many_rounds_of_replacing_a_client_are_never_above_renyi():
   # Its pair has the worst of both sides in every round: 8.13 after 7,561,261 rounds,
   # where Renyi's bound was 0.175, and 0.17 one round before.
   before = 0.0
-  for count in (10**5, 10**6, 5 * 10**6, 7_561_260, 7_561_261, 8 * 10**6, 10**7):
+  for count in (10**5, 7_561_260, 7_561_261, 10**7):
     one = dp_accounting.SampledWithoutReplacementDpEvent(
       10**6, 10, dp_accounting.GaussianDpEvent(1.5)
     )
@@ -511,31 +436,6 @@ def test_hardly_any_sampling_is_read(q):
 def allocated(noise, num_places, num_steps, count):
   one = events.AllocatedDpEvent(num_places, num_steps, Gaussian(noise))
   return dp_accounting.SelfComposedDpEvent(one, count)
-
-
-@pytest.mark.parametrize(
-  'noise, num_places, num_steps, count',
-  [
-    # All of these were Renyi's: 366 for 0.067, 119 for 0.089, 303 for 8.3.
-    (0.5, 49_087, 1, 125),
-    (1.0, 1000, 1, 125),
-    (0.5, 100, 1, 100),
-    (0.5, 100, 50, 1),
-    (0.5, 10, 2, 10),
-    (1.0, 100, 2, 10),
-    (1.0, 10_000, 2, 100),
-    (0.3, 1000, 500, 1),
-  ],
-)
-def test_steps_that_are_rare_are_not_renyis(noise, num_places, num_steps, count):
-  before = {}
-  for rounds in (count, 2 * count):
-    event = allocated(noise, num_places, num_steps, rounds)
-    for delta in (1e-6, 1e-9):
-      assert accountants.instead(event, delta, 'pld', ADD_OR_REMOVE) is None
-      epsilon = accountants.epsilon(event, delta, 'pld', ADD_OR_REMOVE)
-      assert epsilon >= before.get(delta, 0.0)
-      before[delta] = epsilon
 
 
 def test_one_step_among_places_is_a_poisson_sample():

@@ -1,14 +1,7 @@
-"""The stand-in for TF Privacy's tree accountant.
-
-Claims: names, arguments and numbers are those of TF Privacy's module, on a grid and at
-every edge it has an answer for; what it refuses is a ValueError; the published Gboard
-figures come out; the scenarios of TF Privacy's own test hold (restarts compose, more
-noise spends less, one-leaf trees are Gaussian sums, sensitivities known by hand).
-"""
+"""The stand-in for TF Privacy's tree accountant."""
 
 import functools
 import importlib.util
-import inspect
 import itertools
 import json
 import math
@@ -23,11 +16,6 @@ from tff_dp_aggregators.accounting import tree_aggregation_accountant as ours
 
 GBOARD = json.loads(pathlib.Path(__file__).with_name('gboard_tree.json').read_text())
 ORDERS = list(accountants.RDP_ORDERS)
-NAMES = (
-  'compute_rdp_tree_restart',
-  'compute_rdp_single_tree',
-  'compute_zcdp_single_tree',
-)
 
 
 @functools.cache
@@ -52,21 +40,6 @@ def same(call):
   assert np.shape(actual) == np.shape(expected)
 
 
-def test_all_public_functions_are_there_with_their_arguments():
-  public = {
-    name
-    for name, value in vars(theirs()).items()
-    if inspect.isfunction(value) and not name.startswith('_')
-  }
-  assert public == set(NAMES)
-  for name in NAMES:
-    expected = inspect.signature(getattr(theirs(), name)).parameters.values()
-    actual = inspect.signature(getattr(ours, name)).parameters.values()
-    assert [(p.name, p.kind, p.default) for p in actual] == [
-      (p.name, p.kind, p.default) for p in expected
-    ]
-
-
 @pytest.mark.parametrize('total_steps', [1, 2, 3, 7, 8, 9, 16, 21, 31, 33])
 def test_single_tree_is_tf_privacys_on_a_grid(total_steps):
   for max_participation, min_separation, noise in itertools.product(
@@ -84,27 +57,10 @@ def test_restarts_are_tf_privacys_on_a_grid():
     same(lambda m, a=(noise, steps): m.compute_rdp_tree_restart(*a, ORDERS))
 
 
-@pytest.mark.parametrize(
-  'orders',
-  [1, 2.5, math.inf, np.float64(3), [2.0], [], (1.5, math.inf), np.array([2.0, 3.0])],
-  ids=str,
-)
-def test_orders_of_every_form_are_answered_alike(orders):
-  same(lambda m: m.compute_rdp_tree_restart(1.7, [4, 5], orders))
-  same(lambda m: m.compute_rdp_tree_restart(0, [4, 5], orders))
-  same(lambda m: m.compute_rdp_single_tree(1.7, 12, 3, 2, orders))
-  same(lambda m: m.compute_rdp_single_tree(0, 12, 3, 2, orders))
-
-
 def test_without_noise_nothing_else_is_looked_at():
   same(lambda m: m.compute_rdp_tree_restart(0, [], [1.0, 2.0]))
   same(lambda m: m.compute_rdp_single_tree(0, -1, -1, -1, [1.0, 2.0]))
   same(lambda m: m.compute_zcdp_single_tree(0, -1, -1, -1))
-
-
-def test_whole_numbers_may_be_floats_and_scalars_of_numpy():
-  same(lambda m: m.compute_rdp_tree_restart(1, [4.0, np.int64(9)], 2))
-  same(lambda m: m.compute_zcdp_single_tree(np.float64(3), 12.0, np.int32(3), 2))
 
 
 @pytest.mark.parametrize(
@@ -165,28 +121,10 @@ def test_published_gboard_figures():
   assert (f'{zcdp:.2f}', f'{epsilon:.2f}') == ('0.81', '8.90')  # As published.
 
 
-@pytest.mark.parametrize(('noise', 'published'), [(1.13, 19.74), (8.83, 2.04)])
-def test_stack_overflow_figures_of_the_dp_ftrl_paper_are_kept(noise, published):
-  rdp = ours.compute_rdp_tree_restart(noise, 1600, ORDERS)
-  epsilon = dp_accounting.rdp.compute_epsilon(ORDERS, rdp, 1e-6)[0]
-  assert 0.8 * published < epsilon < published
-
-
 def sensitivity_squared(max_participation, min_separation, steps):
   return 2 * ours.compute_zcdp_single_tree(
     1.0, steps, max_participation, min_separation
   )
-
-
-@pytest.mark.parametrize('steps', [3, 8, 11, 19])
-def test_sensitivities_known_by_hand(steps):
-  depths = [depth for depth in range(5) if steps >> depth & 1]
-  # In every round: each complete node, of 2^level rounds, counts 4^level.
-  everywhere = sum(2**d * (2 ** (d + 1) - 1) for d in depths)
-  assert sensitivity_squared(steps, 0, steps) == everywhere
-  assert sensitivity_squared(20 * steps, 0, steps) == everywhere
-  # Twice: two neighbours below the highest node share all but their leaves.
-  assert sensitivity_squared(2, 0, steps) == 2 + 4 * max(depths)
 
 
 def test_the_worst_case_is_not_the_densest_one():

@@ -1,34 +1,13 @@
-"""Mechanisms compared before training.
-
-Claims:
-
-* Every number of the table is what `Mechanism`, strategies and accountants say by
-  themselves; the best row's relative error is exactly 1, and with a target every row
-  keeps it.
-* Given a noise level, all rows have it, and are compared at equal epsilon as well.
-* Rows that rest on sampling are there only with a population and a cohort, have events
-  of their own, and are advised only if the user says that the server samples so.
-* All kinds are rows, windowed BLTs included; Toeplitz strategies with more bands than
-  the separation are another one where these help, and there only.
-* A population that cannot fill the rounds is refused exactly when taking turns fails;
-  without a separation, the largest one that it allows is taken.
-* A round's noise for the size of the model is that of the dense noise matrix, in one
-  parameter and in all, for the sum and, with a cohort, beside the signal.
-* The advice is the lightest of the rows within 5% of the least error that are not slow.
-* A row that would take long is left out with the reason, and computed when asked for.
-* The table has 100 columns at most, and the picture every mechanism.
-"""
+"""Mechanisms compared before training."""
 
 import dataclasses
 import itertools
 import math
-import re
 
 import dp_accounting
 import numpy as np
 import pytest
 
-from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
@@ -102,24 +81,6 @@ def test_rows_without_sampling_are_the_mechanisms_calibrated_by_themselves(targe
   assert {row.mechanism.strategy for row in rows} >= set(_unsampled_strategies())
 
 
-def test_at_equal_epsilon_errors_are_to_each_other_as_those_of_strategies(
-  targeted, noised
-):
-  for comparison in (targeted, noised):
-    least = min(strategy.rmse(LIMITS) for strategy in _unsampled_strategies())
-    for row in _rows(comparison, 'none'):
-      expected = row.mechanism.strategy.rmse(LIMITS) / least
-      got = comparison.relative(row, 'equal_rmse')
-      assert got == pytest.approx(expected, rel=1e-9)
-
-
-@pytest.mark.parametrize('what', ['rmse', 'max_error', 'equal_rmse'])
-def test_the_best_row_without_sampling_is_exactly_1(targeted, noised, what):
-  for comparison in (targeted, noised):
-    factors = [comparison.relative(row, what) for row in comparison.unsampled]
-    assert min(factors) == 1.0
-
-
 def test_a_noise_level_is_that_of_all_rows_and_epsilons_are_their_own(noised):
   for row in noised.rows:
     assert row.mechanism.noise_multiplier == 4.0
@@ -170,56 +131,6 @@ def test_rows_with_sampling_have_the_events_of_their_schemas(sampled):
     assert row.epsilon == pytest.approx(3.0, rel=1e-6)
 
 
-def _noise_points(row, model_size, clients):
-  """From dense matrices: of the first, the worst, the last and all rounds."""
-  strategy = row.mechanism.strategy
-  rounds = np.linalg.norm(strategy.noise_matrix(), axis=1)
-  of_sum = np.linalg.norm(strategy.materialize_estimator()[-1]) / len(rounds)
-  points = np.array([rounds[0], rounds.max(), rounds[-1], of_sum])
-  return points * row.mechanism.noise_multiplier * math.sqrt(model_size) / clients
-
-
-def test_noise_of_a_round_is_that_of_the_models_size(targeted, sampled):
-  for comparison in (targeted, sampled):
-    for row in comparison.rows:
-      in_one = row.noise_per_coordinate
-      np.testing.assert_allclose(in_one, _noise_points(row, 1, 1), rtol=1e-9)
-      in_all = comparison.noise_norm(row)
-      np.testing.assert_allclose(in_all, _noise_points(row, SIZE, 1), rtol=1e-9)
-  for row in sampled.rows:
-    ratios = sampled.noise_to_signal(row)
-    np.testing.assert_allclose(ratios, _noise_points(row, SIZE, 40), rtol=1e-9)
-    of_json = plan_views.to_json(sampled)['rows'][sampled.rows.index(row)][
-      'noise_to_signal'
-    ]
-    assert of_json == ratios._asdict()
-  assert targeted.noise_to_signal(targeted.rows[0]) is None
-  assert plan_views.to_json(targeted)['rows'][0]['noise_to_signal'] is None
-
-
-@pytest.mark.slow
-def test_groups_are_about_the_best_power_of_2():
-  task = planning.Task(
-    strategies.Participation(300, 20),
-    SIZE,
-    DELTA,
-    target_epsilon=6.0,
-    num_clients=8000,
-    clients_per_round=50,
-    mechanisms=('gaussian', 'toeplitz'),
-  )
-  (chosen,) = _rows(planning.compare(task), 'cyclic_poisson')
-  errors = {}
-  for groups in (2**i for i in range(1, 8)):
-    schema = sampling.PoissonSampling.of_cohort(300, 8000, 50, groups)
-    made = mechanism_lib.Mechanism.for_target(
-      'toeplitz', schema, 6.0, DELTA, num_bands=groups, accountant='rdp'
-    )
-    error = made.strategy.per_query_error().mean()
-    errors[groups] = made.noise_multiplier * math.sqrt(error)
-  assert chosen.rmse <= 1.02 * min(errors.values())
-
-
 @pytest.mark.parametrize(
   ('scheme', 'allowed'),
   [
@@ -246,27 +157,6 @@ def test_sampling_is_advised_only_where_the_user_says_that_it_happens(
 _ALLOWED = planning.samplings().values()
 
 
-@pytest.mark.slow
-def test_who_can_sample_gets_the_tightest_epsilon_and_less_noise(sampled):
-  options = {'num_clients': 4000, 'clients_per_round': 40, 'mechanisms': ('gaussian',)}
-  comparison = planning.compare(_task(sampling='poisson', **options))
-  (row,) = _rows(comparison, 'poisson')
-  (quick,) = _rows(sampled, 'poisson')
-  assert (quick.accountant, row.accountant) == ('rdp', 'pld')
-  assert row.mechanism.noise_multiplier < quick.mechanism.noise_multiplier
-  assert row.epsilon <= 3.0
-  # With a level of noise, all are compared at the epsilon of the best without sampling.
-  comparison = planning.compare(
-    _task(target_epsilon=None, noise_multiplier=4.0, **options)
-  )
-  for row in comparison.rows:
-    enough = row.mechanism.event_with(row.equal_noise_multiplier)
-    spent = accountants.epsilon(enough, DELTA, row.accountant, row.mechanism.relation)
-    # A search may end 5e-5 of the noise above the least.
-    assert spent <= comparison.equal_epsilon * (1 + 1e-9)
-    assert spent == pytest.approx(comparison.equal_epsilon, rel=1e-3)
-
-
 def test_advice_is_the_lightest_within_5_percent_that_is_not_slow(targeted):
   least = min(row.equal_rmse for row in targeted.unsampled)
   close = [row for row in targeted.unsampled if row.equal_rmse <= 1.05 * least]
@@ -279,110 +169,6 @@ def test_advice_is_the_lightest_within_5_percent_that_is_not_slow(targeted):
   text = plan_views.advice(targeted)
   assert text.startswith(targeted.advised.name)
   assert '\n' not in text
-
-
-@pytest.mark.parametrize(
-  ('limits', 'reason'),
-  [
-    (strategies.Participation.single(40), 'only once.* it is blt'),
-    (strategies.Participation(40, 1), 'the window is a round: it is the gaussian'),
-  ],
-)
-def test_a_window_that_cuts_off_nothing_or_all_is_no_row(limits, reason):
-  names = ('windowed_blt', 'gaussian')
-  task = planning.Task(limits, SIZE, DELTA, target_epsilon=1.0, mechanisms=names)
-  (left,) = planning.compare(task).left_out
-  assert left.mechanism == 'windowed_blt'
-  assert re.search(reason, left.reason)
-
-
-@pytest.fixture(scope='module')
-def done_early():
-  """A client's rounds need not take more than a tenth of all."""
-  limits = strategies.Participation(200, min_separation=5, max_participations=4)
-  return planning.compare(planning.Task(limits, SIZE, DELTA, target_epsilon=3.0))
-
-
-def test_all_kinds_are_compared_and_more_bands_than_the_separation(done_early):
-  names = {row.mechanism.name for row in done_early.rows}
-  scaled = {name for name in registry.KINDS if name.startswith('epoch_')}
-  assert names == set(registry.KINDS) - scaled
-  reasons = {each.mechanism: each.reason for each in done_early.left_out}
-  assert set(reasons) == scaled
-  assert all('done early' in reason for reason in reasons.values())
-  errors = {row.name: row.equal_rmse for row in done_early.rows}
-  toeplitz = [name for name in errors if name.startswith('toeplitz')]
-  assert toeplitz == ['toeplitz, 40 bands', 'toeplitz, 5 bands']
-  assert errors['toeplitz, 40 bands'] < 0.9 * errors['toeplitz, 5 bands']
-  assert done_early.rows[0].mechanism.name == 'tailed_blt'
-  assert done_early.advised.mechanism.name == 'blt'
-  assert errors[done_early.advised.name] < 0.9 * errors['windowed_blt, 1 decay']
-  colors = {plan_views._color(row) for row in done_early.rows}
-  assert len(colors) == len(done_early.rows)
-
-
-@pytest.mark.parametrize('times', [2, 5, 10])
-def test_more_bands_are_tried_where_they_help(times):
-  for share in (0.2, 0.3, 0.45, 0.62, 0.8, 1.0):
-    limits = strategies.Participation(200, round(share * 200 / times), times)
-    free, more = (
-      strategies.participation.free_bands(limits),
-      registry.more_bands(limits),
-    )
-    few, many = (
-      strategies.toeplitz.optimize(
-        200, num_bands=bands, participation=limits, cache=False
-      ).rmse(limits)
-      for bands in (free, more or min(200, 2 * times * limits.min_separation))
-    )
-    if more is None:
-      assert many > 0.999 * few
-    else:
-      assert more > free and many < 0.9995 * few
-
-
-def test_restarts_are_shown_where_they_help():
-  limits = strategies.Participation(512, 16)
-  task = planning.Task(limits, SIZE, DELTA, target_epsilon=1.0, mechanisms=('tree',))
-  restarted, plain = planning.compare(task).rows
-  assert plain.mechanism.strategy == strategies.BinaryTree(512)
-  every = restarted.mechanism.strategy.restart_every
-  others = [
-    strategies.BinaryTree(512, restart_every=16 * 2**i).rmse(limits) for i in range(5)
-  ]
-  best = strategies.BinaryTree(512, restart_every=every).rmse(limits)
-  assert best == min(others) < plain.mechanism.strategy.rmse(limits)
-
-
-@pytest.mark.few(3)
-@pytest.mark.slow
-@pytest.mark.parametrize(
-  ('rounds', 'apart', 'times', 'best'),
-  [
-    (64, 64, 1, 'banded'),
-    (64, 8, 2, 'tailed_blt'),
-    (64, 8, 4, 'banded'),
-    (64, 8, 8, 'epoch_banded'),
-    (64, 32, 2, 'epoch_banded'),
-    (200, 5, 4, 'tailed_blt'),
-    (200, 20, 2, 'tailed_blt'),
-    (200, 20, 10, 'epoch_banded'),
-  ],
-)
-def test_no_kind_is_better_than_the_first_row_also_none_that_was_left_out(
-  rounds, apart, times, best
-):
-  # `python -m benchmarks.best_kinds` looks at more of them.
-  limits = strategies.Participation(rounds, apart, times)
-  task = planning.Task(
-    limits, SIZE, DELTA, noise_multiplier=1.0, mechanisms=tuple(registry.KINDS)
-  )
-  rows = planning.compare(task).rows
-  assert rows[0].mechanism.name == best
-  for kind in registry.KINDS.values():
-    for options in kind.compared(limits, {}):
-      error = kind.build(limits, **options).rmse(limits)
-      assert rows[0].mechanism.strategy.rmse(limits) <= error * (1 + 1e-9)
 
 
 def test_what_takes_long_is_left_out_unless_asked_for(monkeypatch):
@@ -429,8 +215,8 @@ def test_what_cannot_be_built_is_left_out_with_the_reason():
       {'num_clients': 100, 'clients_per_round': 40},
       'need 600 clients.*num_clients=100 is too few',
     ),
-    ({'sampling': 'poisson'}, 'sampling=poisson is described by num_clients'),
-    ({'num_groups': 3}, 'num_groups=3 is described by num_clients'),
+    ({'sampling': 'poisson'}, 'sampling=poisson needs num_clients'),
+    ({'num_groups': 3}, 'num_groups=3 needs num_clients'),
     ({'sampling': 'shuffled'}, 'sampling=shuffled is in no .* Values here are none'),
     ({'mechanisms': ('trees',)}, "unknown mechanism 'trees'; known: gaussian"),
     ({'accountant': 'best'}, "unknown accountant 'best'"),
@@ -471,33 +257,6 @@ def test_the_table_fits_into_a_terminal_and_has_the_numbers(targeted, noised, sa
       of_row = [line.split() for line in lines if line.startswith(f'  {row.name} ')]
       assert any(set(numbers) <= set(words) for words in of_row)
     assert any(line.startswith('Advice: ') for line in lines)
-
-
-@pytest.mark.parametrize('task_kind', ['targeted', 'noised', 'sampled'])
-def test_the_picture_shows_every_mechanism_at_equal_epsilon(
-  task_kind, request, monkeypatch
-):
-  from matplotlib import figure
-
-  comparison = request.getfixturevalue(task_kind)
-  drawn = []
-  save = figure.Figure.savefig
-
-  def keep(self, *arguments, **options):
-    drawn.append(self)
-    save(self, *arguments, **options)
-
-  monkeypatch.setattr(figure.Figure, 'savefig', keep)
-  picture = plan_views.draw(comparison, 'png')
-  assert picture.startswith(b'\x89PNG\r\n\x1a\n')
-  ((axes,),) = [made.axes for made in drawn]
-  for line, row in zip(axes.lines, comparison.rows):
-    assert line.get_label().startswith(row.name)
-    np.testing.assert_array_equal(line.get_xdata(), np.arange(1, 61))
-    rms = math.sqrt(np.square(line.get_ydata()).mean())
-    assert rms == pytest.approx(row.equal_rmse, rel=1e-9)
-  assert len(axes.lines) == len(comparison.rows)
-  assert axes.get_xlabel() and axes.get_ylabel() and axes.get_title()
 
 
 def test_an_accountant_that_draws_outcomes_is_for_one_row():

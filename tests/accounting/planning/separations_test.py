@@ -1,22 +1,10 @@
-"""Separations of b-min-sep sampling, and where searches by drawn outcomes begin.
-
-Claims:
-
-* The separation that is chosen has about the least error of all that are tried, by the
-  accountant's answers; its noise keeps the target.
-* What no separation is left for is refused, as is a mechanism without bands.
-* A search by Monte Carlo asks few questions, and begins near its answer, also where the
-  bound without sampling error is far above; it asks no more than its confidence is for.
-"""
+"""Separations of b-min-sep sampling, and where searches by drawn outcomes begin."""
 
 import itertools
-import math
 
-import dp_accounting
 import pytest
 from dp_accounting import NeighboringRelation as Relation
 
-from tff_dp_aggregators import accounting
 from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
@@ -26,27 +14,6 @@ from tff_dp_aggregators.accounting.accountants import monte_carlo
 from tff_dp_aggregators.accounting.planning import separations
 
 BOTH = Relation.ADD_OR_REMOVE_ONE
-
-
-@pytest.mark.slow
-def test_the_chosen_separation_has_about_the_least_error():
-  clients, epsilon, delta = (64, 1000, 50), 16.0, 1e-2
-  chosen = separations.best_separation(*clients, epsilon, delta)
-  assert chosen.num_rounds == 64 and chosen.rate == pytest.approx(0.05, rel=1e-12)
-  errors = {}
-  for b in (2, 4, 8, 16):
-    schema = sampling.BMinSepSampling.of_cohort(*clients, b)
-    made = accounting.Mechanism.for_target(
-      'toeplitz', schema, epsilon, delta, num_bands=b
-    )
-    assert made.epsilon(delta) <= epsilon
-    errors[b] = made.strategy.rmse() * made.noise_multiplier
-  assert errors[chosen.min_separation] <= 1.05 * min(errors.values())
-  # No error of the others would do as well: the choice is one.
-  assert max(errors.values()) > 1.15 * min(errors.values())
-  assert separations.best_separation(*clients, epsilon, delta, largest=3) == (
-    sampling.BMinSepSampling.of_cohort(*clients, 2)
-  )
 
 
 def test_what_has_no_separation_is_refused():
@@ -92,19 +59,3 @@ def test_more_questions_than_the_confidence_is_for_are_refused(monkeypatch):
     calibration.noise_multiplier(
       _event_of, 6.0, 1e-3, accountant='monte_carlo', relation=BOTH
     )
-
-
-def test_about_is_about():
-  about = calibration.about_noise_multiplier(
-    _event_of, 6.0, 1e-3, accountant='monte_carlo', relation=BOTH
-  )
-  epsilon = accountants.epsilon(_event_of(about), 1e-3, 'monte_carlo', BOTH)
-  assert epsilon == pytest.approx(6.0, rel=0.1)
-  gaussian = calibration.about_noise_multiplier(
-    dp_accounting.GaussianDpEvent, 6.0, 1e-6
-  )
-  exact = calibration.noise_multiplier(dp_accounting.GaussianDpEvent, 6.0, 1e-6)
-  assert exact <= gaussian <= 1.1 * exact
-  with pytest.raises(dp_accounting.UnsupportedEventError, match='one alone'):
-    monte_carlo.MonteCarloAccountant.estimate(dp_accounting.GaussianDpEvent(1.0), 1e-6)
-  assert monte_carlo.MonteCarloAccountant.estimate(_event_of(0.0), 1e-6) == math.inf

@@ -1,22 +1,10 @@
-"""Programs as such: in this process, and as a user starts them.
+"""Programs as such: in this process, and as a user starts them."""
 
-Claims:
-
-* A program defines, parses and shows flags of its own, touching no global ones, and can
-  be executed again and again.
-* Errors are one line with an exit code; what is not known as an error of usage or of
-  files is raised.
-* `python -m` and the installed commands are the same programs: they print the same
-  help, their exit codes reach the shell, and they start without TensorFlow.
-"""
-
-import dataclasses
 import importlib.metadata
 import math
 import os
 import subprocess
 import sys
-from typing import Optional
 
 import pytest
 from absl import flags
@@ -59,20 +47,6 @@ def test_main_gets_the_values_and_gives_the_exit_code():
   assert not {'number', 'shape', 'shown'} & set(flags.FLAGS)
 
 
-def test_help_is_the_description_and_the_flags_under_their_headings():
-  result = executing.execute(_program(), '--number=nonsense', '--help')
-  assert result.returncode == 2  # A wrong flag before it comes first.
-  result = executing.execute(_program(), '--help', '--number=nonsense')
-  assert (result.returncode, result.stderr) == (0, '')
-  for said in (
-    'Does it.\n\nOften.\n\nFlags:\n',
-    "  --number: How many. (default: '3')\n  --share: Of all. Default: half.\n",
-    "  --[no]shown: Whether to show it. (default: 'false')\n",
-    'Looks:\n  --shape: <round|square>: Of it.\n\nOf every program:\n  --flagfile: ',
-  ):
-    assert said in result.stdout
-
-
 def test_help_shows_the_flags_that_most_need_where_there_are_many(monkeypatch):
   monkeypatch.setattr(program, '_FEW', 4)
   short = executing.execute(_program(), '--help').stdout
@@ -81,15 +55,6 @@ def test_help_shows_the_flags_that_most_need_where_there_are_many(monkeypatch):
   assert short.endswith('--helpfull shows all 5 flags.\n')
   full = executing.execute(_program(), '--helpfull').stdout
   assert '--share:' in full and '--mean:' in full and 'shows all 5' not in full
-
-
-def test_a_number_is_whole_if_it_can_be():
-  seen = []
-  of_numbers = _program(lambda values: seen.append(values.mean) or 0)
-  for text in ('7', '7.0', '2.5', '1e3'):
-    assert of_numbers.execute([f'--mean={text}']) == 0
-  assert seen == [7, 7, 2.5, 1000]
-  assert [type(each) for each in seen] == [int, int, float, int]
 
 
 @pytest.mark.parametrize(
@@ -110,29 +75,6 @@ def test_numbers_keep_the_bounds_of_their_flag(bounds, fine, wrong, words):
     with pytest.raises(program.WrongUsage) as error:
       program.values_of(groups, [f'--rate={value}'])
     assert str(error.value) == f'--rate must be {words}; got {float(value)}.'
-
-
-def test_fields_of_a_dataclass_are_flags():
-  @dataclasses.dataclass
-  class Shape:
-    area: float
-    sides: Optional[int] = program.flag('How many.', at_least=3)
-    names: Optional[tuple[str, ...]] = program.flag('Of corners.')
-    colors: Optional[list[str]] = program.flag('Of sides.')
-    kind: str = program.flag('Of it.', ['flat', 'solid'], default='flat')
-    is_shown: bool = program.flag('Whether to show it.', default=False)
-
-  arguments = [
-    '--sides=3',
-    '--names=a,b',
-    '--colors=red',
-    '--colors=blue',
-    '--is_shown',
-  ]
-  values = program.values_of([('Flags', program.rows_of(Shape))], arguments)
-  assert Shape(2.0, **program.read(Shape, values)) == Shape(
-    2.0, 3, ['a', 'b'], ['red', 'blue'], 'flat', True
-  )
 
 
 def test_flags_come_from_files_too(tmp_path):

@@ -1,16 +1,4 @@
-"""The report program for parts of a model that have mechanisms of their own.
-
-Claims:
-
-* From flags alone, with noise or a target, and with a ledger or a round log of a run, a
-  report is that of the joint mechanism; `--verify` finds it right, by its command as
-  well, and finds what was changed.
-* Epsilon of Gaussian parts is that of dp_accounting's composition of the parts.
-* A ledger of parts is refused without them, and told what to give; so is one with other
-  parts, and a ledger of all weights with parts.
-* What is of one mechanism for all weights, and what is found for one alone, is refused
-  with the reason.
-"""
+"""The report program for parts of a model that have mechanisms of their own."""
 
 import json
 import shlex
@@ -23,7 +11,6 @@ from tests.accounting.reports import statements
 from tff_dp_aggregators import accounting
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting.accountants import gaussian
-from tff_dp_aggregators.accounting.programs import parts as parts_lib
 
 LIMITS = ('--num_rounds=20', '--min_separation=5')
 SHARED = (*LIMITS, '--target_delta=1e-6')
@@ -137,18 +124,6 @@ def test_a_ledger_is_reported_with_its_parts(tmp_path, mechanism, flags):
   both = reporting.json_of(*SHARED, *flags, f'--ledger={path}', f'--ledger={other}')
   assert both['guarantee']['epsilon'] > report['guarantee']['epsilon']
   assert _verified(tmp_path, both).returncode == 0
-
-
-def test_noise_that_was_found_for_a_target_is_found_again_for_a_ledger(tmp_path):
-  target = (*SHARED, *SHARES, '--target_epsilon=6')
-  parts = parts_lib.parse([each.split('=', 1)[1] for each in SHARES])
-  made = parts_lib.joint(
-    parts, PARTICIPATION, accounting.mechanism.Target(6.0, 1e-6), None, None
-  )
-  path = tmp_path / 'ledger.jsonl'
-  statements.ledger_of(made, path, num_rounds=20)
-  report = reporting.json_of(*target, f'--ledger={path}')
-  assert report['guarantee']['epsilon'] <= 6
 
 
 def test_a_round_log_gives_rounds_and_limits(tmp_path):

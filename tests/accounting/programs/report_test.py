@@ -1,12 +1,5 @@
 """The report program: flags, plans and usage.
 
-Claims:
-
-* The published Gboard run comes out, by either name of the separation.
-* The command that a report prints gives the same report again.
-* Files are written whole and never overwritten; wrong usage is one line and code 2, a
-  missed target code 1.
-
 `report_production_test` is about the files of runs, `report_composition_test` about
 several of them.
 """

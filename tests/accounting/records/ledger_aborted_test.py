@@ -1,16 +1,4 @@
-"""Aborted attempts in ledgers: they are there, spend nothing, and keep its rules.
-
-Claims:
-
-* An aborted attempt has a line before that of its round, and changes neither what was
-  spent nor any line but for the hashes.
-* Attempts are in order, once each, before their round; everything else is refused by
-  the writer and found by the reader, and so is an attempt that spends something or
-  reached its goal.
-* Cut anywhere, a ledger is resumed to the same bytes but for times. Attempts of a
-  round that is run again are confirmed, and another content is found.
-* A write that fails leaves no trace. Ledgers without such lines read as before.
-"""
+"""Aborted attempts in ledgers: they are there, spend nothing, and keep its rules."""
 
 import json
 import os

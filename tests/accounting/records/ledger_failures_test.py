@@ -1,9 +1,4 @@
-"""Ledgers whose writer fails: no round whose result was used is lost.
-
-Claims: an append that fails, is interrupted or killed counts for nothing and leaves no
-half line that is not found. Two writers cannot interleave, and none writes on a file
-that something else changed.
-"""
+"""Ledgers whose writer fails: no round whose result was used is lost."""
 
 import contextlib
 import os

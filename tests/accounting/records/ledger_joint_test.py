@@ -1,12 +1,4 @@
-"""Ledgers of joint mechanisms: a line has the numbers of each part.
-
-Claims:
-
-* Rounds that are read back compose to what all parts spend, also with Laplace noise.
-* Lines of Gaussian parts state what was spent by then; those with Laplace noise do not.
-* Numbers of parts are those of round 0 in all rounds, and are checked as others are.
-* Rounds of one kind of noise and rounds of another do not make a joint mechanism.
-"""
+"""Ledgers of joint mechanisms: a line has the numbers of each part."""
 
 import json
 

@@ -1,9 +1,4 @@
-"""Ledgers as they are read: what was changed in the file is found.
-
-Claims: a reader refuses all that no writer writes, names the line, and finds every
-digit that matters; figures that are stated are right to a billionth and never too
-small. Whoever knows the head finds every byte, and lines that were removed.
-"""
+"""Ledgers as they are read: what was changed in the file is found."""
 
 import hashlib
 import json
@@ -363,14 +358,14 @@ def test_a_ledger_begins_with_the_lines_of_every_head_that_it_had(path):
 
 def test_a_removed_end_is_found_by_who_knows_the_head(path):
   with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
-    for number in range(4):
+    for number in range(2):
       ledgers.release(writer, number)
     head = tuple(writer.head)  # As it comes back from a checkpoint.
   data = pathlib.Path(path).read_bytes()
   for length in range(len(data)):
     pathlib.Path(path).write_bytes(data[:length])
     complete = data[:length].count(b'\n')
-    message = f'has {complete} complete lines, but had 4 once: {4 - complete} were'
+    message = f'has {complete} complete lines, but had 2 once: {2 - complete} were'
     with pytest.raises(ValueError, match=message):
       ledger.read(path, head)
     with pytest.raises(ValueError, match=message):

@@ -1,9 +1,4 @@
-"""Ledgers that go on: what was spent stays spent, and nothing is counted twice.
-
-Claims: cut at any byte, a ledger reads as its complete lines, and a resumed writer
-keeps what was cut and goes on as if nothing had happened. A round is released again
-only with the same content, and counted once; checksums tell results apart.
-"""
+"""Ledgers that go on: what was spent stays spent, and nothing is counted twice."""
 
 import contextlib
 import hashlib

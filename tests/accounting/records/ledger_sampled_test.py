@@ -1,13 +1,4 @@
-"""Ledgers of sampled mechanisms: their rounds are counted, and keep the ledger's rules.
-
-Claims:
-
-* Rounds that are read back compose to what the mechanism spends in as many rounds.
-* Lines state neither epsilon nor an effective noise multiplier, and who adds one is
-  found.
-* All rounds are samples of one Gaussian; nothing else gets in between.
-* A round that is released again costs nothing.
-"""
+"""Ledgers of sampled mechanisms: their rounds count, and keep the ledger's rules."""
 
 import json
 

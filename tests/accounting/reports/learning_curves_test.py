@@ -1,18 +1,4 @@
-"""A run's page shows what it learned beside its privacy; other forms do not.
-
-Claims:
-
-* Test metrics, loss and epsilon over rounds are drawn from `metrics.csv`: their last
-  values, and metrics over epsilon; nothing that was computed on clients' data.
-* Values that are not finite are left out and counted; a half line is no round.
-* Only pages have it: text, Markdown and JSON are as without it. Of several runs and
-  plans no page has it.
-* The program prints the same page of a run each time; a file that has no metrics is
-  refused with its line.
-* Names of metrics are shown as they are, whatever they look like.
-* Long runs are thinned, with both ends.
-* It needs neither TensorFlow nor `learning` (`tests/architecture_test.py`).
-"""
+"""A run's page shows what it learned beside its privacy; other forms do not."""
 
 import base64
 import re
@@ -85,22 +71,6 @@ def _texts(page):
   """A page with the texts of its pictures."""
   images = re.findall(r'data:image/svg\+xml;base64,([^"]*)', page)
   return page + ''.join(base64.b64decode(image).decode() for image in images)
-
-
-def test_the_program_prints_the_page_of_a_single_run(run_dir, tmp_path):
-  stated = statement.build(sources.from_run_dir(run_dir))
-  page = rendering.render(stated, 'html', learning_curves.of_run(run_dir))
-  for _ in range(2):
-    shown = reporting.execute(f'--run_dir={run_dir}', '--format=html')
-    assert shown.stdout == page
-  other = statements.run_dir(tmp_path / 'other', noise_seed=2)
-  for arguments in (
-    (f'--run_dir={run_dir}', f'--run_dir={other}'),
-    (f'--run_dir={other}',),
-    statements.OF_TREE,
-  ):
-    shown = reporting.execute(*arguments, '--format=html')
-    assert _TITLE not in shown.stdout
 
 
 def test_a_half_line_is_no_round(run_dir):

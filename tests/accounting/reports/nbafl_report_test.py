@@ -1,14 +1,4 @@
-"""Reports of NbAFL plans: what the formulas claim beside what holds.
-
-Claims:
-
-* The guarantee is that of a client towards who sees the models, as an accountant says
-  it of the noise in the sum; every row is what `nbafl` says.
-* The report by flags is that of the plan, verified by its command, and a changed digit
-  is found.
-* Every form shows claim and epsilon beside each other, and never less than it is.
-* Flags that are missing or do not belong to it are refused, and it composes with none.
-"""
+"""Reports of NbAFL plans: what the formulas claim beside what holds."""
 
 import html
 import json
@@ -68,14 +58,6 @@ def test_flags_give_the_same_and_it_is_verified(more, tmp_path):
   report['guarantees'][2]['epsilon'] *= 1 + 1e-7
   differences = statements.verify(tmp_path, report).differences
   assert differences and 'guarantees[2].epsilon' in differences[0]
-
-
-def test_another_command_is_found(tmp_path):
-  report = statements.by_flags(tmp_path, *statements.OF_NBAFL)
-  command = report['verification']['command']
-  report['verification']['command'] = command.replace('rounds=40', 'rounds=39')
-  differences = statements.verify(tmp_path, report).differences
-  assert differences and 'command leads to something else' in differences[0]
 
 
 @pytest.mark.parametrize('output_format', ['text', 'markdown', 'html'])

@@ -1,9 +1,5 @@
 """What readers of a report rely on, in whichever format they read it: what is said.
 
-* Every format states the same guarantee, and all that section 5.3 of "How to DP-fy ML"
-  (arXiv:2303.00654) asks for.
-* Every kind of statement can be written, and says what is particular to it.
-
 `formats_test` is about how it is written.
 """
 
@@ -16,20 +12,12 @@ import pytest
 from tests.accounting.reports import rendered
 from tests.accounting.reports import statements
 from tff_dp_aggregators import accounting
-from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import reports
 from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
 from tff_dp_aggregators.accounting.reports import rendering
 from tff_dp_aggregators.accounting.reports import statement
 from tff_dp_aggregators.base import rounding
-
-POISSON = accounting.Mechanism(
-  'gaussian', sampling.PoissonSampling(20, sampling_probability=0.01), 1.0
-)
-FIXED_SIZE = accounting.Mechanism(
-  'gaussian', sampling.FixedSizeSampling(2, num_clients=1000, clients_per_round=10), 2.0
-)
 
 
 @pytest.mark.parametrize('output_format', rendered.PEOPLE)
@@ -147,28 +135,6 @@ def test_an_infinite_epsilon_with_noise_is_not_said_to_be_without(output_format)
 
 
 @pytest.mark.parametrize('output_format', rendered.PEOPLE)
-def test_sampled_schemas_say_what_they_assume(output_format):
-  rendered.says(
-    rendered.build(POISSON),
-    output_format,
-    'add or remove',
-    'Poisson sampling: each round draws',
-    'sampling probability',
-    'was among those that trained',
-    'on a random sample of the clients',
-    'who took part in which round',
-  )
-  rendered.says(
-    rendered.build(FIXED_SIZE),
-    output_format,
-    'replace one',
-    'draws 10 of 1000 clients',
-    'which of two sets of data one client had',
-    'Twice that of C',
-  )
-
-
-@pytest.mark.parametrize('output_format', rendered.PEOPLE)
 def test_a_composition_states_all_together_and_each_run(output_format):
   built = rendered.composition()
   together, alone = built['guarantee'], built['parts'][0]['guarantee']
@@ -189,13 +155,6 @@ def test_a_composition_states_all_together_and_each_run(output_format):
   assert text.count('## How to verify') == 1
   nested = statement.compose([built, rendered.build()])
   assert '## Run 1.2: mechanism' in rendering.render(nested, 'text')
-
-
-@pytest.mark.parametrize('name', accounting.mechanism.names())
-def test_every_mechanism_is_described(name):
-  built = rendered.build(statements.mechanism_of(name, rendered.PARTICIPATION, 1.0))
-  for output_format in rendered.PEOPLE:
-    rendered.says(built, output_format, f'{name}: ', '(arXiv:')
 
 
 def test_a_banner_is_green_only_where_what_keeps_the_limits_is_stated():
@@ -223,3 +182,80 @@ def test_nobody_states_what_keeps_the_limits_that_a_log_shows(stated, is_open):
   )
   page = rendering.render(built, 'html')
   assert ('class="guarantee open"' in page) == is_open
+
+
+@pytest.mark.parametrize('given', ['--target_epsilon=2', '--noise_multiplier=0.5'])
+def test_pure_epsilon_is_told_and_never_exceeded(given, tmp_path):
+  flags = ('--num_rounds=12', '--min_separation=4', '--target_delta=1e-6')
+  report = statements.by_flags(tmp_path, '--mechanism=laplace', *flags, given)
+  stated = report['guarantee']
+  # A client is in three of the rounds.
+  pure = 3 / report['mechanism']['noise_multiplier']
+  assert stated['pure_epsilon'] == pytest.approx(pure, rel=1e-12)
+  curve = [point['epsilon'] for point in stated['epsilon_by_delta']]
+  assert curve == sorted(curve) and curve[-1] <= stated['pure_epsilon']
+  assert all(
+    each['epsilon'] <= stated['pure_epsilon'] for each in stated['accountants']
+  )
+  if given == '--target_epsilon=2':
+    assert 2 * (1 - 1e-4) < stated['epsilon'] <= 2
+  said = f'With delta = 0 it is epsilon = {rounding.up(stated["pure_epsilon"])}: pure'
+  for output_format in rendered.PEOPLE:
+    text = rendered.read(report, output_format)
+    assert text.index(rendered.plain(said)) < text.index('Inplainwords')
+  assert statements.verify(tmp_path, report).differences == ()
+
+
+# Joint mechanisms.
+
+LIMITS = rendered.PARTICIPATION
+OF_BOUND = 'upper bound: the exact privacy curve of a Gaussian mechanism'
+EXACT = 'exact: the privacy curve of a Gaussian mechanism'
+
+
+def _joint(*kinds, shares=None):
+  parts = [
+    accounting.JointPart(
+      f'p{number}', f'{number}', accounting.Mechanism(kind, LIMITS, 9.0), 0.5
+    )
+    for number, kind in enumerate(kinds)
+  ]
+  if shares is None:
+    return accounting.JointMechanism(tuple(parts))
+  return accounting.JointMechanism.for_target(
+    parts, 6.0, rendered.DELTA, shares=dict(zip(('p0', 'p1', 'p2'), shares))
+  )
+
+
+SAME = rendered.build(_joint('banded', 'banded'), with_curves=True)
+OTHER = rendered.build(_joint('tree', 'banded'), with_curves=True)
+# Of contributions that may cancel each other, four of a client.
+_RANDOM = np.tril(np.random.default_rng(0).uniform(-1, 1, (20, 20)), -1) + np.eye(20)
+OF_BOUND_ALONE = accounting.Mechanism(
+  'file', LIMITS, 9.0, strategy=strategies.Dense(20, _RANDOM)
+)
+
+
+@pytest.mark.parametrize('output_format', (*rendered.PEOPLE, 'json'))
+def test_epsilon_is_exact_or_a_bound_everywhere(output_format):
+  read = {
+    'json': lambda built: rendered.plain(rendering.render(built, 'json')),
+  }.get(output_format, lambda built: rendered.read(built, output_format))
+  exact, bound = read(SAME), read(OTHER)
+  assert rendered.plain(EXACT) in exact and rendered.plain(OF_BOUND) not in exact
+  assert rendered.plain(OF_BOUND) in bound and rendered.plain(EXACT) not in bound
+  if output_format == 'json':
+    return
+  assert 'nosmallerepsilonholds' in exact and 'sothismuisanupperbound' not in exact
+  assert 'nosmallerepsilonholds' not in bound and 'sothismuisanupperbound' in bound
+  assert rendered.plain('epsilon (exact)') in exact
+  assert rendered.plain('epsilon (exact)') not in bound
+  assert rendered.plain('epsilon (exact, of an upper bound') in bound
+
+
+def test_a_bound_of_all_weights_is_called_one():
+  assert OF_BOUND_ALONE.sensitivity_kind == 'bound'
+  built = rendered.build(OF_BOUND_ALONE)
+  (listed,) = [e for e in built['guarantee']['accountants'] if e['name'] == 'exact']
+  assert listed['kind'].startswith(OF_BOUND)
+  rendered.says(built, 'markdown', 'so that a smaller epsilon may hold', OF_BOUND)

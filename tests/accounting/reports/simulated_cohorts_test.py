@@ -1,17 +1,4 @@
-"""Reports of runs with the noise of a larger cohort: no guarantee, and a condition.
-
-Claims:
-
-* Every form says that there is no guarantee and names both cohorts and populations; the
-  epsilon that it states is that of a private run with the larger cohort's noise, of as
-  many rounds, and stands nowhere as a guarantee.
-* The report program says the same of the run's directory, verifies it, also where it
-  was moved to, and finds a configuration or a ledger that was altered.
-* Neither such a run nor its ledger has a part in any guarantee.
-* A ledger of other noise, or one that states privacy, is refused.
-* What a configuration says was computed besides, and among how many runs this one was
-  chosen, stands in every form of a report, with a guarantee and without one.
-"""
+"""Reports of runs with the noise of a larger cohort: no guarantee, and a condition."""
 
 import json
 import shutil

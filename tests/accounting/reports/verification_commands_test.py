@@ -1,12 +1,4 @@
-"""The command in a report is done again.
-
-Claims:
-
-* It is done from the same files, also where they moved, and has to lead to the report.
-* The name that the program had before is as right as the one that it has.
-* It can neither write nor read a flag file, a pipe or a device, nor lead to itself.
-* A strategy that comes out otherwise in the last bits is compared by its figures.
-"""
+"""The command in a report is done again."""
 
 import copy
 import json

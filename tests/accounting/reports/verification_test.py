@@ -1,17 +1,5 @@
 """A report is computed again, from the files that it was made from.
 
-Claims:
-
-* Reports of every kind are verified as they were written.
-* Changing the files that a report was made from is found; files that moved with it are
-  found beside it.
-* A strategy within the report is the one that is verified, and the one of its file.
-* Limits on participation follow from the round log, and all parameters from the
-  configuration of a run, again.
-* Aborted attempts, and how clients were simulated, are those of ledger and
-  configuration.
-* Versions of the software are mentioned.
-
 `verification_alterations_test` is about reports that were altered,
 `verification_commands_test` about the commands in them.
 """
@@ -32,7 +20,6 @@ from tff_dp_aggregators.accounting import reports
 from tff_dp_aggregators.accounting.records import ledger
 from tff_dp_aggregators.accounting.reports import sources
 from tff_dp_aggregators.accounting.reports import statement
-from tff_dp_aggregators.base import version
 
 
 def test_reports_are_verified_as_they_were_written(tmp_path):
@@ -76,22 +63,6 @@ def test_other_software_is_a_note(tmp_path):
   assert f'note: {note}' in result.text
 
 
-def _software_notes(result):
-  others = ('another method', 'states no command')
-  return [note for note in result.notes if not any(other in note for other in others)]
-
-
-def test_changed_files_are_a_note_wherever_it_is_verified(tmp_path, monkeypatch):
-  monkeypatch.setattr(version, 'current', lambda: version.Version('0.1.0', A, True))
-  result = statements.verify(
-    tmp_path, statement.build(reports.Inputs(statements.TREE, 1e-6))
-  )
-  assert result.ok
-  assert _software_notes(result) == [
-    'files of the package had been changed when the report was made'
-  ]
-
-
 # Files.
 
 
@@ -112,13 +83,27 @@ def test_altered_and_missing_files_are_found(tmp_path):
   assert any('sha256' in each for each in result.differences)
   assert any('guarantee.epsilon' in each for each in result.differences)
   path.write_text(content.replace('"round": 3', '"round": 4'))
-  other, failure = statements.verify(tmp_path, report).differences
-  assert 'is not the file that the report was made of' in other and 'SHA' in other
-  assert 'line 4' in failure
+  (other,) = statements.verify(tmp_path, report).differences
+  assert 'is not the file that the report was made of' in other and 'line 4' in other
   path.unlink()
-  missing, failure = statements.verify(tmp_path, report).differences
+  (missing,) = statements.verify(tmp_path, report).differences
   assert 'is missing; it is looked for from the current directory' in missing
-  assert 'No such file' in failure
+
+
+def test_what_a_changed_log_differs_in_is_told_once(tmp_path):
+  report = statements.of_kind(tmp_path, 'round_log')
+  path = tmp_path / 'rounds.csv'
+  lines = path.read_text().splitlines(keepends=True)
+  # The last round is complete later, which leaves the limits as they are.
+  path.write_text(''.join((*lines[:-1], lines[-1].replace(':00Z', ':01Z'))))
+  differences = statements.verify(tmp_path, report).differences
+  assert any('files[0].sha256 is' in each for each in differences)
+  led_to = 'verification.command leads to something else: '
+  told = [each.removeprefix(led_to) for each in differences]
+  assert len(set(told)) == len(told)
+  path.write_text(''.join(lines[:-9]))  # The limits are others, which no plan is for.
+  (difference,) = statements.verify(tmp_path, report).differences
+  assert 'is not the file that the report was made of' in difference
 
 
 def test_a_ledger_whose_end_was_removed_has_another_head(tmp_path):

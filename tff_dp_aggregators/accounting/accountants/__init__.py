@@ -100,11 +100,11 @@ QUICK_BOUND = rdp.RdpAccountant.name
 ACCOUNTANTS: dict[str, type[Accountant]] = {}
 
 
-def register(kind: type[Accountant]) -> None:
+def register(entry: type[Accountant]) -> None:
   """Adds an accountant; from then on flags, reports and calibration know it."""
-  if kind.name in ACCOUNTANTS:
-    raise ValueError(f'there is an accountant {kind.name!r} already.')
-  ACCOUNTANTS[kind.name] = kind
+  if entry.name in ACCOUNTANTS:
+    raise ValueError(f'there is an accountant {entry.name!r} already.')
+  ACCOUNTANTS[entry.name] = entry
 
 
 for _each in (
@@ -134,9 +134,9 @@ def composed(
 
   Arguments and errors are those of `epsilon`.
   """
-  kind = entry_of(accountant or tightest(event, relation))
-  made = kind(relation)
-  for part, count in components(_as_read(kind, event, relation), relation):
+  entry = entry_of(accountant or tightest(event, relation))
+  made = entry(relation)
+  for part, count in components(_as_read(entry, event, relation), relation):
     try:
       made.compose(part, count)
     except dp_accounting.UnsupportedEventError as e:
@@ -160,17 +160,17 @@ def has_stated(event: dp_accounting.DpEvent) -> bool:
 
 
 def _as_read(
-  kind: type[Accountant], event: dp_accounting.DpEvent, relation: Relation
+  entry: type[Accountant], event: dp_accounting.DpEvent, relation: Relation
 ) -> dp_accounting.DpEvent:
   """The event, or bounds of mixtures, where that is asked for or nothing else is known.
 
   Alone, b-min-sep sampling is read by who draws outcomes; that composes with nothing.
   """
-  if not kind.reads_bounds or kind.can_read(event, relation):
+  if not entry.reads_bounds or entry.can_read(event, relation):
     return event
   components(event, relation)  # Its bound may be valid where the event is not.
   bound = events.with_bounds(event)
-  return bound if kind.can_read(bound, relation) else event
+  return bound if entry.can_read(bound, relation) else event
 
 
 def epsilon(
@@ -251,7 +251,7 @@ def instead(
 
 
 def tightest(event: dp_accounting.DpEvent, relation: Relation = _ZERO_OUT) -> str:
-  """The name of the accountant whose epsilon is the smallest for this kind of event.
+  """The name of the accountant whose epsilon is the smallest for such an event.
 
   `exact` for Gaussians, `pld` for sampled and Laplace noise, `rdp` for everything that
   it alone reads, such as dp-accounting's event of a tree.
@@ -269,13 +269,13 @@ def tightest(event: dp_accounting.DpEvent, relation: Relation = _ZERO_OUT) -> st
   """
   components(event, relation)  # Its errors say more.
   ranked = [
-    (kind.rank, name) for name, kind in ACCOUNTANTS.items() if kind.rank is not None
+    (entry.rank, name) for name, entry in ACCOUNTANTS.items() if entry.rank is not None
   ]
-  kinds = [ACCOUNTANTS[name] for _, name in sorted(ranked)]
-  for read in (lambda kind: event, lambda kind: _as_read(kind, event, relation)):
-    for kind in kinds:
-      if kind.can_read(read(kind), relation):
-        return kind.name
+  classes = [ACCOUNTANTS[name] for _, name in sorted(ranked)]
+  for read in (lambda entry: event, lambda entry: _as_read(entry, event, relation)):
+    for entry in classes:
+      if entry.can_read(read(entry), relation):
+        return entry.name
   raise dp_accounting.UnsupportedEventError(
     f'no accountant reads {event} under {relation.name}.'
   )

@@ -36,7 +36,7 @@ may be wrong counts in delta: with probability at most beta, what chooses its no
 **Importance bounds** (**proved here**). Deltas are rare events, so outcomes are drawn
 from a distribution that makes them frequent, and what H_{e^epsilon} is made of is taken
 over its density. A pilot run chooses from where; it shares no outcome with the run that
-counts. There are two kinds, both with a bound on what an outcome adds, for any a > 1:
+counts. There are two, both with a bound on what an outcome adds, for any a > 1:
 
 * `Stretched`: means are stretched to w m_S, and sets are drawn in proportion to their
   probability times exp(c |m_S|^2 / 2). Let M(c) be the mean of that. The density over Q
@@ -77,7 +77,7 @@ for all epsilon >= c_1 at once, at whatever delta: 100,000 outcomes reach 10^-12
 outcomes of Q are drawn; nothing is weighed. (H(P || Q) has no such bound, as the
 outcomes that it is about are the others, those outside of a convex set.)
 
-**Seed.** It is a hash of what is asked: the kind of event, the checksum of its
+**Seed.** It is a hash of what is asked: the type of event, the checksum of its
 strategy, its numbers, epsilon or delta. What processors round in ways of their own, as
 inner products of columns, is not in it, and moves outcomes by round-off alone. So the
 same question has the same answer on any machine, to some 1e-12; or, should an outcome
@@ -189,7 +189,7 @@ class Squared(NamedTuple):
 Proposal = Union[Stretched, Squared]
 
 
-# A pair (P, Q), from which outcomes can be drawn. Both kinds have these methods:
+# A pair (P, Q), from which outcomes can be drawn. Both classes have these methods:
 # `log_moment(c)` is the logarithm of M(c), `log_second_moment()` that of E_Q L^2;
 # `draw(rng, size, w, c)` has inner products of outcomes with columns, or with sums of
 # them, [size, cells], of Q for w = 0, and `draw_squared(rng, size)` the same with a
@@ -316,7 +316,7 @@ class OverlappingSets:
   The sets S and S' are those of two clients A and B, in proportion to their
   probabilities times exp(<m_S, m_S'>). Columns that are b apart share no row. So of
   what a client did, only its last round matters, and that only while it is not free
-  again; and while neither is free nothing happens. What is left are two kinds of
+  again; and while neither is free nothing happens. What is left are two sorts of
   states: both are free in round t, or one of them is, and the other was in round t - d,
   for a d below b. (Phantom rounds before the first, which share nothing, are for
   clients that are not free in round 0.) Sums of weights from each state on need n b

@@ -162,7 +162,7 @@ class RdpAccountant(accountant.Accountant):
 
 
 def _is_known(part: dp_accounting.DpEvent) -> bool:
-  """Whether it and all that it holds are of kinds that are read whole."""
+  """Whether it and all that it holds are events that are read whole."""
   return all(type(each) in _KNOWN for each in accountant.nested(part))
 
 

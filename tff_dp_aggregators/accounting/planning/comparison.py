@@ -114,8 +114,8 @@ def samplings() -> dict[str, tuple[str, ...]]:
   """How a server can draw clients, and the names of `assumptions` which that allows."""
   always = tuple(one.name for one in ASSUMPTIONS[sampling_lib.Limits])
   return {
-    kind.flag: tuple(dict.fromkeys((*always, *(one.name for one in of_kind))))
-    for kind, of_kind in ASSUMPTIONS.items()
+    scheme.flag: tuple(dict.fromkeys((*always, *(one.name for one in assumed))))
+    for scheme, assumed in ASSUMPTIONS.items()
   }
 
 
@@ -123,7 +123,7 @@ def check_sampling(name: str) -> None:
   """Refuses what is no key of `samplings`; says what plans with a scheme instead."""
   if name in samplings():
     return
-  instead = {kind.flag: f': {text}' for kind, text in ELSEWHERE.items()}
+  instead = {scheme.flag: f': {text}' for scheme, text in ELSEWHERE.items()}
   raise ValueError(
     f'sampling={name} is in no comparison{instead.get(name, "")}. Values here are '
     f'{", ".join(samplings())}.'
@@ -172,9 +172,7 @@ class Task:
       given = f'sampling={self.sampling}'
       if self.sampling == 'none':
         given = f'num_groups={self.num_groups}'
-      raise ValueError(
-        f'{given} is described by num_clients and clients_per_round; give them.'
-      )
+      raise ValueError(f'{given} needs num_clients and clients_per_round; give them.')
     for name in self.mechanisms or ():
       registry.kind(name)
     self._check_options_are_used()

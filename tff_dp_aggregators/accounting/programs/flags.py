@@ -55,7 +55,7 @@ def groups() -> tuple[program.Group, ...]:
     ('Participation', table.change(table.participation(), rounds)),
     ('Sampling', table.sampling()),
     ('Mechanism', table.mechanism()),
-    ('Where noise is made', table.site()),
+    ('Where noise is made', table.placement()),
     ('Target', (*table.change(table.target(), target), FIND)),
   )
 
@@ -79,7 +79,8 @@ def planned(
     raise ValueError('--target_delta is missing: at which delta is epsilon wanted?')
   if values['part'].present:
     parts_lib.check_others(
-      values, table.names((*table.mechanism(), *table.site(), *table.target(), FIND))
+      values,
+      table.names((*table.mechanism(), *table.placement(), *table.target(), FIND)),
     )
   elif (values.mechanism is None) == (values.strategy_file is None):
     raise ValueError(
@@ -275,12 +276,12 @@ def _check_two_of_three(
 
 def _check_guarantee(values: flags.FlagValues) -> None:
   """Refuses a simulation of noise, of which there is nothing to state."""
-  site = noises.PLACEMENTS.get(values.noise_site or '')
-  if site is not None and site.is_simulation:
+  placement = noises.PLACEMENTS.get(values.noise_site or '')
+  if placement is not None and placement.is_simulation:
     raise ValueError(
-      f'--noise_site={site.name} has no guarantee that could be stated: '
-      f'{terms.SITES[site.name].help}. Give --noise_site={noises.LOCAL.name} for the '
-      'guarantee of what it simulates.'
+      f'--noise_site={placement.name} has no guarantee that could be stated: '
+      f'{terms.PLACEMENTS[placement.name].help}. Give '
+      f'--noise_site={noises.LOCAL.name} for the guarantee of what it simulates.'
     )
 
 
@@ -320,7 +321,7 @@ def _mechanism(
 
 
 def _options(values: flags.FlagValues) -> dict[str, Any]:
-  names = (*table.names(table.site()), 'clipped_count_stddev', 'adjacency')
+  names = (*table.names(table.placement()), 'clipped_count_stddev', 'adjacency')
   options: dict[str, Any] = dict(options_from(values))
   options |= {name: values[name].value for name in names}
   if values.strategy_file is not None:

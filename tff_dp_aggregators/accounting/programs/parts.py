@@ -51,13 +51,7 @@ class Part(NamedTuple):
 
 
 def parse(texts: Sequence[str]) -> list[Part]:
-  """What the flags say, each by itself.
-
-  Example:
-    >>> parse(['head: weights=2 3, clip_norm=0.3, num_bands=4'])
-    [Part(name='head', weights=('2', '3'), mechanism='banded', clip_norm=0.3,
-      share=None, noise_multiplier=None, options={'num_bands': 4})]
-  """
+  """What the flags say, each by itself."""
   return [_parse(text) for text in texts]
 
 
@@ -104,11 +98,11 @@ def _parse(text: str) -> Part:
   )
 
 
-def _value(text: str, key: str, value: str, kind: type) -> Any:
+def _value(text: str, key: str, value: str, read: type) -> Any:
   try:
-    return kind(value)
+    return read(value)
   except ValueError as e:
-    words = 'whole number' if kind is int else 'number'
+    words = 'whole number' if read is int else 'number'
     raise ValueError(f'--part={text!r}: {key}={value} is no {words}.') from e
 
 

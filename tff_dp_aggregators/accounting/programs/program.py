@@ -230,8 +230,8 @@ def flag(text: str, type: Any = None, empty: Any = None, **more: Any) -> Any:
   `type`: Where the annotation does not say it.
   `empty`: What the field is where neither a flag nor Python's caller says it.
   """
-  described = {'flag': {'help': text, **more}, 'type': type}
-  return dataclasses.field(default=more.get('default', empty), metadata=described)
+  metadata = {'flag': {'help': text, **more}, 'type': type}
+  return dataclasses.field(default=more.get('default', empty), metadata=metadata)
 
 
 def rows_of(record: type) -> tuple[Flag, ...]:
@@ -253,8 +253,8 @@ def read(record: type, values: flags.FlagValues) -> dict[str, Any]:
 
 
 def _type_of(annotation: Any) -> Any:
-  kinds = [annotation, *typing.get_args(annotation)]  # Of Optional[float], say.
-  found = [{tuple: LIST, list: MANY}.get(typing.get_origin(k), k) for k in kinds]
+  types = [annotation, *typing.get_args(annotation)]  # Of Optional[float], say.
+  found = [{tuple: LIST, list: MANY}.get(typing.get_origin(k), k) for k in types]
   return next(each for each in found if each in _DEFINERS)
 
 

@@ -69,10 +69,10 @@ FLAGS = {row.name: row for row in program.rows_of(_Stated)}
 _CLIENTS, _COHORT = 'num_clients', 'clients_per_round'
 
 
-def flags_of(kind: type[sampling.Scheme]) -> list[str]:
+def flags_of(scheme: type[sampling.Scheme]) -> list[str]:
   """Names of the flags of a scheme, besides the number of rounds."""
-  own = {name for way in _ways(kind) for name in way}
-  if kind is sampling.Limits:
+  own = {name for way in _ways(scheme) for name in way}
+  if scheme is sampling.Limits:
     own.add('rounds_between')
   return [name for name in FLAGS if name in own]
 
@@ -80,8 +80,8 @@ def flags_of(kind: type[sampling.Scheme]) -> list[str]:
 def help_of_sampling() -> str:
   """What the schemes assume, and with which flags they are stated."""
   *first, last = (
-    f'{text}, with {_takes(kind)}' if _takes(kind) else text
-    for kind, text in ASSUMED.items()
+    f'{text}, with {_takes(scheme)}' if _takes(scheme) else text
+    for scheme, text in ASSUMED.items()
   )
   return (
     f'How clients are drawn, as far as the guarantee relies on it: {"; ".join(first)}; '
@@ -99,18 +99,18 @@ def schema_from(
   `num_rounds`: Instead of the flag.
   `known`: Flags that say something without sampling as well.
   """
-  kind = sampling.for_flag(values.sampling)
+  scheme = sampling.for_flag(values.sampling)
   num_rounds = values.num_rounds if num_rounds is None else num_rounds
-  _check_flags_of(kind, values, known)
-  if kind is sampling.Limits:
+  _check_flags_of(scheme, values, known)
+  if scheme is sampling.Limits:
     return limits_from(values, num_rounds)
-  given = _given(kind, values, known if cohort_flag(values) is not None else ())
-  flag, (own, *of_cohort) = kind.flag, _ways(kind)
-  way, make = own, kind.data
+  given = _given(scheme, values, known if cohort_flag(values) is not None else ())
+  flag, (own, *of_cohort) = scheme.flag, _ways(scheme)
+  way, make = own, scheme.data
   by_cohort = [name for name in (_CLIENTS, _COHORT) if name in given]
   if of_cohort and by_cohort:
-    way, make = of_cohort[0], kind.data.of_cohort  # type: ignore[attr-defined]
-  takes = _takes(kind)
+    way, make = of_cohort[0], scheme.data.of_cohort  # type: ignore[attr-defined]
+  takes = _takes(scheme)
   for name in given:
     if name not in way:
       raise ValueError(
@@ -119,11 +119,11 @@ def schema_from(
       )
   if any(needed and name not in given for name, needed in way.items()):
     raise ValueError(f'--sampling={flag} needs {takes}.')
-  if kind.has_public_sizes:
+  if scheme.has_public_sizes:
     whole(values, _COHORT)
   made = make(num_rounds, **given)
   if way is not own:
-    _check_cohort(made, own_flags(kind), given)
+    _check_cohort(made, own_flags(scheme), given)
   return cast(sampling.Schema, made)
 
 
@@ -156,9 +156,9 @@ def whole(values: flags.FlagValues, name: str) -> Optional[int]:
   return value
 
 
-def own_flags(kind: type[sampling.Scheme]) -> list[str]:
+def own_flags(scheme: type[sampling.Scheme]) -> list[str]:
   """Flags that say how many clients a round has, without --clients_per_round."""
-  own, *of_cohort = _ways(kind)
+  own, *of_cohort = _ways(scheme)
   others = {_CLIENTS, _COHORT}.union(*of_cohort)
   return [name for name, needed in own.items() if needed and name not in others]
 
@@ -169,9 +169,9 @@ def cohort_flag(values: flags.FlagValues) -> Optional[str]:
   return next((each for each in names if each in values and values[each].present), None)
 
 
-def _ways(kind: type[sampling.Scheme]) -> list[dict[str, bool]]:
+def _ways(scheme: type[sampling.Scheme]) -> list[dict[str, bool]]:
   """What makes a scheme takes besides the rounds, and whether it needs that."""
-  makers = (kind.data, getattr(kind.data, 'of_cohort', None))
+  makers = (scheme.data, getattr(scheme.data, 'of_cohort', None))
   return [
     {
       name: parameter.default is parameter.empty
@@ -183,32 +183,34 @@ def _ways(kind: type[sampling.Scheme]) -> list[dict[str, bool]]:
   ]
 
 
-def _takes(kind: type[sampling.Scheme]) -> str:
+def _takes(scheme: type[sampling.Scheme]) -> str:
   """The flags that a scheme needs, for each way to state it."""
   needed = (
-    [f'--{n}' for n, is_needed in way.items() if is_needed] for way in _ways(kind)
+    [f'--{n}' for n, is_needed in way.items() if is_needed] for way in _ways(scheme)
   )
   return ', or '.join(' and '.join(names) for names in needed)
 
 
 def _given(
-  kind: type[sampling.Scheme], values: flags.FlagValues, left_out: Collection[str] = ()
+  scheme: type[sampling.Scheme],
+  values: flags.FlagValues,
+  left_out: Collection[str] = (),
 ) -> dict[str, Any]:
   stated = {
     name: values[name].value
-    for name in flags_of(kind)
+    for name in flags_of(scheme)
     if name in values and name not in left_out
   }
   return {name: value for name, value in stated.items() if value is not None}
 
 
 def _check_flags_of(
-  kind: type[sampling.Scheme], values: flags.FlagValues, known: Collection[str]
+  scheme: type[sampling.Scheme], values: flags.FlagValues, known: Collection[str]
 ) -> None:
-  """Refuses flags of other kinds of schema."""
+  """Refuses flags of other schemes."""
   limits = flags_of(sampling.Limits)
   for name in FLAGS:
-    if name in (*known, *flags_of(kind)):
+    if name in (*known, *flags_of(scheme)):
       continue
     having = ' or '.join(k.flag for k in ASSUMED if name in flags_of(k))
     if name in limits:
@@ -216,7 +218,7 @@ def _check_flags_of(
         f'does not go with --sampling={values.sampling}: sampling decides in which '
         'rounds a client takes part.'
       )
-    elif kind.is_sampled:
+    elif scheme.is_sampled:
       why = f'is for --sampling={having}.'
     else:
       why = (

@@ -40,12 +40,7 @@ def names(rows: Iterable[Flag]) -> tuple[str, ...]:
 
 
 def change(rows: Iterable[Flag], changes: Mapping[str, Mapping[str, Any]]) -> Rows:
-  """Rows with other fields, by the flag's name.
-
-  Example:
-    >>> change((Flag('seed', int, 'Seed.'),), {'seed': {'unset': '1'}})[0].unset
-    '1'
-  """
+  """Rows with other fields, by the flag's name."""
   return tuple(dataclasses.replace(row, **changes.get(row.name, {})) for row in rows)
 
 
@@ -62,7 +57,7 @@ def sampling() -> Rows:
   return (
     Flag(
       'sampling',
-      [kind.flag for kind in scheme_flags.ASSUMED],
+      [scheme.flag for scheme in scheme_flags.ASSUMED],
       scheme_flags.help_of_sampling(),
       default=sampling_lib.Limits.flag,
     ),
@@ -120,14 +115,14 @@ def options(is_comparison: bool = False) -> Rows:
   )
 
 
-def site() -> Rows:
+def placement() -> Rows:
   """Who makes the noise."""
-  kinds = '; '.join(f'{name}: {each.help}' for name, each in terms.SITES.items())
+  said = '; '.join(f'{name}: {each.help}' for name, each in terms.PLACEMENTS.items())
   return (
     Flag(
       'noise_site',
       list(noises.PLACEMENTS),
-      f'Who makes the noise. {kinds}.',
+      f'Who makes the noise. {said}.',
       unset=f'{noises.SERVER.name}; of integers {noises.CLIENTS.name}',
     ),
     *(Flag(name, int, *_described(name)) for name in noises.options()),

@@ -134,7 +134,7 @@ class _Part(msgspec.Struct, forbid_unknown_fields=True):
   noise_multiplier: _Positive
 
 
-class _Site(msgspec.Struct, forbid_unknown_fields=True):
+class _Placement(msgspec.Struct, forbid_unknown_fields=True):
   name: _Text
   min_clients: Optional[_Count]
   server_noise_multiplier: Optional[_Number]
@@ -146,7 +146,7 @@ def _hints(line: type) -> dict[str, Any]:
 
 
 class _Line:
-  """What both kinds of lines have in common."""
+  """What both lines, of rounds and of attempts, have in common."""
 
   event: dict[str, Any]
   time: str
@@ -228,7 +228,7 @@ class LedgerEntry(_Line):
   noise_generator: Optional[_Text] = None
   noise_key_tag: Optional[_Text] = None
   parts: Optional[Annotated[list[_Part], msgspec.Meta(min_length=2)]] = None
-  noise_site: Optional[_Site] = None
+  noise_site: Optional[_Placement] = None
   notes: Optional[Annotated[list[_Text], msgspec.Meta(min_length=1)]] = None
   noise_source: Optional[Literal['secret', 'seed']] = None
   sampling_source: Optional[Literal['secret', 'seed', 'file']] = None
@@ -325,8 +325,8 @@ def parse(line: bytes) -> Line:
     data = strict_json.loads(line.decode())
     if not isinstance(data, dict):
       raise ValueError(f'an entry is written as an object, got {data!r}.')
-    kind: Any = AbortedAttempt if 'attempt' in data else LedgerEntry
-    fields = dataclasses.fields(kind)
+    line_type: Any = AbortedAttempt if 'attempt' in data else LedgerEntry
+    fields = dataclasses.fields(line_type)
     unknown = data.keys() - {field.name for field in fields}
     if unknown:
       raise ValueError(f'unknown {sorted(unknown)}: another release wrote this.')
@@ -339,7 +339,7 @@ def parse(line: bytes) -> Line:
       )
     if missing:
       raise ValueError(f'missing {missing}.')
-    return kind(**data)
+    return line_type(**data)
   except (ValueError, OverflowError, RecursionError) as e:
     hint = (
       ''
@@ -517,8 +517,8 @@ def _finite(value: float) -> Optional[float]:
 
 def is_drawn(event: dp_accounting.DpEvent) -> bool:
   """Whether a round's event rests on clients being drawn in secret."""
-  kinds = (*_SAMPLES, events.AllocatedDpEvent, events.MixtureDpEvent)
-  return any(isinstance(each, kinds) for each in accountants.nested(event))
+  drawn = (*_SAMPLES, events.AllocatedDpEvent, events.MixtureDpEvent)
+  return any(isinstance(each, drawn) for each in accountants.nested(event))
 
 
 def is_allocated(event: dp_accounting.DpEvent) -> bool:
@@ -537,7 +537,7 @@ def split(
 ) -> tuple[list[dp_accounting.DpEvent], dp_accounting.DpEvent]:
   """What is repeated in each round, and what adds up, of a round's simplified event.
 
-  Laplace and integer noise and samples do not add up to one event of their kind; nor
+  Laplace and integer noise and samples do not add up to one event of their own; nor
   do rounds that are drawn together, all of which are in the first line. Beside them a
   joint mechanism has the Gaussian of its other parts, and rounds that are drawn
   together one that all of them share.

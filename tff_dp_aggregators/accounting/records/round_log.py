@@ -73,7 +73,7 @@ import numpy as np
 from tff_dp_aggregators.base import ids
 from tff_dp_aggregators.base import strict_json
 
-# The names under which a column is recognised, whatever their case.
+# The names under which a column is known, whatever their case.
 COLUMNS: dict[str, tuple[str, ...]] = {
   'completion_time': (
     *('completion_time', 'completed_at', 'completed', 'end_time', 'finished_at'),
@@ -299,7 +299,7 @@ class _File(Database):
           f'{name!r} is not a column of a round log: {", ".join(COLUMNS)}.'
         )
     self._path, self._columns, self._population = path, columns, population
-    self._kind, self._delimiter = 'CSV', ','
+    self._format, self._delimiter = 'CSV', ','
     self._header = 0  # Lines before the first entry.
     self.found: dict[str, str] = {}  # The file's name of each column.
     self.ignored: list[str] = []  # Its other columns.
@@ -324,7 +324,7 @@ class _File(Database):
 
   def value(self, number: int, name: str) -> Any:
     """The value of a column in an entry as it is in the file."""
-    if self._kind == 'JSON lines':
+    if self._format == 'JSON lines':
       with open(self._file, encoding='utf-8-sig') as file:
         line = next(itertools.islice(file, number - 1, None))
       return _DECODER.decode(line).get(self.found[name])
@@ -332,7 +332,7 @@ class _File(Database):
 
   def line(self, number: int) -> int:
     """The line of an entry, or its row in a Parquet file."""
-    if self._kind not in ('CSV', 'TSV'):
+    if self._format not in ('CSV', 'TSV'):
       return number
     with open(self._file, encoding='utf-8-sig', newline='') as file:
       rows = self._rows(itertools.islice(file, self._header, None))
@@ -348,7 +348,7 @@ class _File(Database):
     return self._refusal(self.line(number), reason)
 
   def _refusal(self, line: int, reason: str) -> ValueError:
-    what = 'row' if self._kind == 'Parquet' else 'line'
+    what = 'row' if self._format == 'Parquet' else 'line'
     return ValueError(f'{self._path}, {what} {line}: {reason}')
 
   def _unpacked(self) -> str:
@@ -392,22 +392,22 @@ class _File(Database):
           raise self._refusal(
             line, 'this line ends in another way than the first; write all alike.'
           ) from e
-        raise self.error(f'is not {self._kind} that can be read: {e}') from e
+        raise self.error(f'is not {self._format} that can be read: {e}') from e
       shown = ' '.join(line[:200] for line in found[2].splitlines() if line)
       raise self._refusal(
-        int(found[1]), f'this is not {self._kind} in UTF-8: {shown}'
+        int(found[1]), f'this is not {self._format} in UTF-8: {shown}'
       ) from e
 
   def _parquet(self) -> str:
     """The query for the values of a Parquet file."""
-    self._kind = 'Parquet'
+    self._format = 'Parquet'
     table = (
       f'read_parquet({_literal(glob.escape(self._file))}, file_row_number=true, '
       'hive_partitioning=false)'
     )
     types = {
-      name: kind
-      for name, kind, *_ in self.query(f'describe from {table}')
+      name: its_type
+      for name, its_type, *_ in self.query(f'describe from {table}')
       if name != 'file_row_number'
     }
     self._find_columns(list(types), 1)
@@ -419,10 +419,10 @@ class _File(Database):
           'times apart; write it as text, as whole numbers or with 64 bits.'
         )
       column = '"' + found.replace('"', '""') + '"'
-      kind = types[found]
-      if name == 'client_ids' and kind.endswith('[]'):
-        column, kind = f'to_json({column})', kind[:-2]
-      if kind.endswith(']') or kind.startswith(_NESTED):
+      its_type = types[found]
+      if name == 'client_ids' and its_type.endswith('[]'):
+        column, its_type = f'to_json({column})', its_type[:-2]
+      if its_type.endswith(']') or its_type.startswith(_NESTED):
         raise ValueError(
           f'{self._path}: {found} has values of the type {types[found]:.100}; write '
           'client_ids as a list of texts or whole numbers, all else as single values.'
@@ -468,7 +468,7 @@ class _File(Database):
   def _csv(self, first: str, rest: Iterator[str]) -> str:
     """The query for the values of a table whose header is the first line."""
     if first.count('\t') > first.count(','):
-      self._kind, self._delimiter = 'TSV', '\t'
+      self._format, self._delimiter = 'TSV', '\t'
     rows = self._rows(itertools.chain([first], rest))
     try:
       header = next(rows)
@@ -477,7 +477,7 @@ class _File(Database):
       is_binary = isinstance(e, UnicodeEncodeError)
       why = 'it has bytes that are no text. Give a log that is one' if is_binary else e
       raise self._refusal(
-        self._header + 1, f'this is not {self._kind} in UTF-8: {why}.'
+        self._header + 1, f'this is not {self._format} in UTF-8: {why}.'
       ) from e
     if len(header) == 1 and ';' in header[0]:
       raise self._refusal(
@@ -505,7 +505,7 @@ class _File(Database):
 
   def _json(self, first: str) -> str:
     """The query for the values of JSON lines, the first of which has all columns."""
-    self._kind = 'JSON lines'
+    self._format = 'JSON lines'
     line = self._header + 1
     try:
       names = list(_DECODER.decode(first))
@@ -538,8 +538,8 @@ class _File(Database):
         raise self._refusal(line, f'{reason}.')
       if len(set(keys)) < len(keys):
         raise self._refusal(line, f'a name is repeated in {keys}.')
-      recognised = self._recognise(keys, line) if groups[0][1] != keys else {}
-      late = set(recognised.values()) - {*self.found.values(), *self.ignored}
+      named = self._names_of(keys, line) if groups[0][1] != keys else {}
+      late = set(named.values()) - {*self.found.values(), *self.ignored}
       if late:
         raise self._refusal(
           line, f'{", ".join(sorted(late))} is here but not in the first line.'
@@ -584,7 +584,7 @@ class _File(Database):
 
   def _find_columns(self, names: list[str], line: int) -> None:
     """Finds the file's name of each column to read."""
-    found = self._recognise(names, line)
+    found = self._names_of(names, line)
     unread = [n for n in names if n not in found.values() and _LIKE_ROUND.search(n)]
     if unread and 'round' not in {*found, *self._columns}:
       raise self._refusal(
@@ -636,7 +636,7 @@ class _File(Database):
     if self.ignored:
       self.notes.append(f'columns left alone: {", ".join(self.ignored)}.')
 
-  def _recognise(self, names: list[str], line: int) -> dict[str, str]:
+  def _names_of(self, names: list[str], line: int) -> dict[str, str]:
     """The file's name of each column that is there."""
     by_spelling = {name.strip().lower(): name for name in names}
     if len(by_spelling) < len(names):
@@ -823,7 +823,7 @@ class _File(Database):
 
   def _number_clients(self, named: str) -> None:
     """Makes the tables of clients, by their ids in the one way to write each."""
-    is_json = self._kind == 'JSON lines' or 'client_ids' in self.found
+    is_json = self._format == 'JSON lines' or 'client_ids' in self.found
 
     def client_of(raw: str) -> str:
       value = _DECODER.decode(raw) if is_json else raw
@@ -948,22 +948,27 @@ def _named(values: Mapping[str, str]) -> str:
 
 
 def _json_value(name: str, source: str) -> str:
-  """The text of a value in the object that is a line; NULL if it is of another kind."""
+  """The text of a value in the object that is a line; NULL if it is of another type."""
   pointer = _literal('/' + source.replace('~', '~0').replace('/', '~1'))
-  kind, text = f'json_type(line, {pointer})', f'json_extract_string(line, {pointer})'
+  its_type, text = (
+    f'json_type(line, {pointer})',
+    f'json_extract_string(line, {pointer})',
+  )
   json_text = f'json_extract(line, {pointer})::varchar'
   if name == 'client_id':
-    return f"case when {kind} <> 'NULL' then {json_text} end"
+    return f"case when {its_type} <> 'NULL' then {json_text} end"
   if name == 'client_ids':
-    return f"case {kind} when 'ARRAY' then {json_text} when 'VARCHAR' then {text} end"
+    return (
+      f"case {its_type} when 'ARRAY' then {json_text} when 'VARCHAR' then {text} end"
+    )
   # DuckDB writes a float anew. What counts is which digits the line has of it; if they
   # are not found, some may be missing.
   key = re.escape(json.dumps(source, ensure_ascii=False))
   pattern = _literal(key + r'\s*:\s*([-+.0-9eE]+)')
   written = f'regexp_extract(line, {pattern}, 1)'
   return (
-    f"case when {kind} in ('VARCHAR', 'BIGINT', 'UBIGINT') then {text} "
-    f"when {kind} = 'DOUBLE' then case when try_cast({written} as double) = "
+    f"case when {its_type} in ('VARCHAR', 'BIGINT', 'UBIGINT') then {text} "
+    f"when {its_type} = 'DOUBLE' then case when try_cast({written} as double) = "
     f"{text}::double then {written} when contains({text}, 'e') then {text} else {text} "
     "|| 'e0' end end"
   )

@@ -88,8 +88,8 @@ def compose(
         f'{name} is of an NbAFL plan, which has several guarantees, of examples and of '
         'clients; it stands alone.'
       )
-    site = part['mechanism'].get('noise_site')
-    if site is not None and noises.PLACEMENTS[site].is_simulation:
+    placement = part['mechanism'].get('noise_site')
+    if placement is not None and noises.PLACEMENTS[placement].is_simulation:
       raise ValueError(
         f'{name} only simulates local privacy; with it nothing has a guarantee.'
       )

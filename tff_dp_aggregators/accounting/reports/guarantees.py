@@ -1,8 +1,8 @@
 """What a mechanism guarantees: epsilon by all accountants, and what else holds.
 
 `of_event` is the guarantee. What it means for an observer is how many clients are
-recognised at most: somebody who tells two neighbouring data sets apart is wrong at
-times, and if they wrongly suspect a part alpha of those of one kind, they recognise at
+caught at most: somebody who tells two neighbouring data sets apart is wrong at
+times, and if they wrongly suspect a part alpha of those in one, they catch at
 most a part of the other, by the trade-off function of the mechanism (arXiv:1905.02383).
 
 Where clients make the noise, one epsilon is not the whole answer. Of shares of noise,
@@ -85,12 +85,12 @@ def of_event(
       continue
     other = composed[name].instead(delta)
     said = terms.of_accountant(other.accountant if other else name)
-    kind = said.of_sensitivity(sensitivity_kind).kind
+    what = said.of_sensitivity(sensitivity_kind).what
     listed.append(
       model.AccountantsEpsilon(
         name=name,
         epsilon=value,
-        kind=kind + (_ADDED if accountants.has_stated(event) else ''),
+        kind=what + (_ADDED if accountants.has_stated(event) else ''),
         instead=None if other is None else model.Instead.of(other),
       )
     )
@@ -111,7 +111,7 @@ def of_event(
     pure_epsilon=pure,
     recognised=model.Recognised(
       false_alarms=FALSE_ALARMS,
-      share=recognised(composed, event, relation, mu, pure),
+      share=caught(composed, event, relation, mu, pure),
     ),
     accountants=listed,
     epsilon_by_delta=[
@@ -125,10 +125,8 @@ def of_event(
   )
 
 
-def recognised_by(
-  accountant: Any, pure_epsilon: float, is_drawn: bool = False
-) -> float:
-  """The largest part that is recognised with `FALSE_ALARMS`; 1 without a guarantee.
+def caught_by(accountant: Any, pure_epsilon: float, is_drawn: bool = False) -> float:
+  """The largest part that is caught with `FALSE_ALARMS`; 1 without a guarantee.
 
   It is the least that any point of the privacy curve gives, so all of them have to be
   right: where they are drawn, the probabilities that one is not are added to it.
@@ -148,7 +146,7 @@ def recognised_by(
   return min(least + doubt, 1.0)
 
 
-def recognised(
+def caught(
   composed: dict[str, Any],
   event: dp_accounting.DpEvent,
   relation: dp_accounting.NeighboringRelation,
@@ -169,32 +167,16 @@ def recognised(
   for name in dict.fromkeys([accountants.tightest(event, relation), *drawn]):
     accountant = composed.get(name) or accountants.composed(event, name, relation)
     is_drawn = accountants.ACCOUNTANTS[name].is_drawn
-    shares.append(recognised_by(accountant, pure_epsilon, is_drawn))
+    shares.append(caught_by(accountant, pure_epsilon, is_drawn))
   return min(shares)
 
 
 def others(inputs: inputs_lib.Inputs) -> list[model.OtherGuarantee]:
-  """What else holds of a mechanism, or of a run of it; nothing with the server's noise.
-
-  Example:
-    >>> from tff_dp_aggregators import accounting, strategies
-    >>> shares = accounting.Mechanism(
-    ...   'gaussian',
-    ...   strategies.Participation(1),
-    ...   4.0,
-    ...   noise_site='clients',
-    ...   min_clients=100,
-    ... )
-    >>> for each in others(inputs_lib.Inputs(shares, 1e-6)):
-    ...   print(each.against, each.adjacency, f'{each.epsilon:.2f}')
-    other_client zero_out 1.07
-    released replace_one 2.25
-    server zero_out 14.45
-  """
+  """What else holds of a mechanism or its run; nothing with the server's noise."""
   if not inputs.mechanism.placement.is_on_clients or not inputs.mechanism.is_private:
     return []
   mechanism = cast(mechanism_lib.Mechanism, inputs.mechanism)
-  site, of_gaussians = mechanism.placement, mechanism.noise.is_gaussian
+  placement, of_gaussians = mechanism.placement, mechanism.noise.is_gaussian
   honest, other = mechanism.adjacency, _OTHER[mechanism.adjacency]
   fewest = dict(mechanism.options).get(noises.MIN_CLIENTS)
   # With another client in the round there are two; it takes its own noise away.
@@ -205,9 +187,9 @@ def others(inputs: inputs_lib.Inputs) -> list[model.OtherGuarantee]:
     ('released', other, fewest),
     ('server', honest, 1),
   ]
-  if site.is_of_client:
+  if placement.is_of_client:
     rows = [('everybody', other, 1)]
-    if site.adds_on_server:
+    if placement.adds_on_server:
       rows += [('released', honest, fewest), ('released', other, fewest)]
     elif fewest is not None and of_gaussians:
       rows.append(('released', honest, fewest))
@@ -227,7 +209,7 @@ def others(inputs: inputs_lib.Inputs) -> list[model.OtherGuarantee]:
     else:
       rounds = reports if against == 'server' else released
       event = _of_sums(mechanism, clients, adjacency, rounds)
-    said = terms.sentences('statement.j2').rests_on(against, site.name, clients)
+    said = terms.sentences('statement.j2').rests_on(against, placement.name, clients)
     rests_on = terms.in_a_line(said)
     found.append(
       _stated(against, adjacency, event, rests_on, inputs.delta, inputs.accountant)

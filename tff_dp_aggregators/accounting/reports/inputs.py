@@ -59,12 +59,7 @@ class OtherRelease(model.OtherRelease, frozen=True):
 
   @classmethod
   def parse(cls, text: str) -> 'OtherRelease':
-    """Reads 'NAME: epsilon=0.5, delta=1e-7', which may end with adjacency=....
-
-    Example:
-      >>> OtherRelease.parse('survey: epsilon=0.5, delta=1e-7').delta
-      1e-07
-    """
+    """Reads 'NAME: epsilon=0.5, delta=1e-7', which may end with adjacency=...."""
     name, _, rest = text.partition(':')
     settings = [each.partition('=') for each in rest.split(',')]
     given = {key.strip(): value.strip() for key, _, value in settings}

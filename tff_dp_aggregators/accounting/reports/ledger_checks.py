@@ -138,14 +138,14 @@ def _in_words(line: dict[str, Any]) -> str:
       f'{part["noise_multiplier"]}'
       for part in line['parts']
     )
-  site = line['noise_site']
-  if site is not None:
+  placement = line['noise_site']
+  if placement is not None:
     numbers = ''.join(
       f', {name}={value}'
-      for name, value in site.items()
+      for name, value in placement.items()
       if name != 'name' and value is not None
     )
-    noise = f'{noise} (noise_site={site["name"]}{numbers})'
+    noise = f'{noise} (noise_site={placement["name"]}{numbers})'
   return f'strategy {line["strategy_checksum"]} with {noise}'
 
 

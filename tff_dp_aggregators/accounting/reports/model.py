@@ -56,7 +56,7 @@ Checksum = Annotated[
 ]
 Sha256 = Annotated[str, Meta(pattern='^[0-9a-f]{64}$', description='SHA-256, in hex.')]
 Commit = Annotated[str, Meta(pattern='^([0-9a-f]{40}|[0-9a-f]{64})$')]
-Kind = Annotated[
+Exactness = Annotated[
   Literal['exact', 'bound'], _said('Whether the sensitivity is exact or a bound.')
 ]
 NoiseSource = Annotated[str, _said('Where the randomness comes from.')]
@@ -205,7 +205,7 @@ class Mechanism(Model, frozen=True, kw_only=True):
   server_noise_multiplier: Optional[NonNegative]
   sensitivity: PositiveFloat
   sensitivity_squared: PositiveFloat
-  sensitivity_kind: Kind
+  sensitivity_kind: Exactness
   effective_noise_multiplier: NonNegative
   integer_noise: Optional[IntegerNoise]
   simulated_epsilon: Optional[NonNegative]
@@ -255,7 +255,7 @@ class JointMechanism(Model, frozen=True, kw_only=True):
   adaptive_clipping: None = None
   noise_multiplier: EachPartHasItsOwn = None
   sensitivity_squared: EachPartHasItsOwn = None
-  sensitivity_kind: Kind
+  sensitivity_kind: Exactness
   effective_noise_multiplier: OfAllTogether
   noise_source: NoiseSource
   parts: Annotated[list[Part], Meta(min_length=2)]
@@ -275,10 +275,10 @@ class Composed(Model, frozen=True, kw_only=True):
 
 
 class Participation(Model, frozen=True, kw_only=True):
-  """What is assumed about who takes part when; each kind adds its own numbers.
+  """What is assumed about who takes part when; each schema adds its own numbers.
 
   Attributes:
-    schema: Which kind of schema.
+    schema: Which schema.
     num_rounds: Rounds in all.
     min_separation: Any two rounds of one client differ by at least this.
     rounds_between: Rounds strictly between them: min_separation - 1.
@@ -406,8 +406,8 @@ class Recognised(Model, frozen=True, kw_only=True):
   """What it means for who tells neighbouring data sets apart (arXiv:1905.02383).
 
   Attributes:
-    false_alarms: Which part of those of one kind is wrongly suspected.
-    share: Which part of the others is recognised at most; 1 without a guarantee.
+    false_alarms: Which part of those in one is wrongly suspected.
+    share: Which part of the others is caught at most; 1 without a guarantee.
   """
 
   false_alarms: float
@@ -902,7 +902,7 @@ class WithoutPrivacy(Report, frozen=True, kw_only=True):
   verification: Optional[VerificationWithoutPrivacy]
 
 
-# The kinds of reports.
+# All reports.
 REPORTS = (Single, Joint, Composition, Nbafl, WithoutPrivacy)
 
 

@@ -12,7 +12,6 @@ from typing import Any, Final, Optional
 from tff_dp_aggregators.accounting import joint_mechanism
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting import nbafl
-from tff_dp_aggregators.accounting import noises
 from tff_dp_aggregators.accounting.reports import model
 
 # What the mechanism of such a statement is called.
@@ -88,40 +87,30 @@ def check(
       'accounting.Mechanism(**plan.mechanism_arguments()) is its own.'
     )
   own = mechanism_lib.Mechanism(**plan.mechanism_arguments())
-  found = {
-    'mechanism': (mechanism.name, own.name),
-    'participation': (mechanism.participation, own.participation),
-    'adjacency': (mechanism.adjacency, own.adjacency),
-    'noise_site': (mechanism.noise_site, own.noise_site),
-    'min_clients': (
-      dict(mechanism.options).get(noises.MIN_CLIENTS),
-      plan.cohort,
-    ),
-    'delta': (delta, plan.delta),
-    'clip_norm': (plan.clip_norm if clip_norm is None else clip_norm, plan.clip_norm),
-  }
-  # The least noise is searched for, and its last digits depend on the machine.
-  for name in ('noise_multiplier', 'server_noise_multiplier'):
-    given, planned = getattr(mechanism, name), getattr(own, name)
-    is_alike = math.isclose(given or 0.0, planned or 0.0, rel_tol=_ALIKE)
-    found[name] = (planned if is_alike else given, planned)
-  for name, (given, planned) in found.items():
-    if given != planned:
+  clip_norm = plan.clip_norm if clip_norm is None else clip_norm
+  found = {**mechanism.to_json(), 'delta': delta, 'clip_norm': clip_norm}
+  planned = {**own.to_json(), 'delta': plan.delta, 'clip_norm': plan.clip_norm}
+  for name, value in planned.items():
+    # The least noise is searched for, and its last digits depend on the machine.
+    is_alike = name.endswith('noise_multiplier') and math.isclose(
+      found[name] or 0.0, value or 0.0, rel_tol=_ALIKE
+    )
+    if found[name] != value and not is_alike:
       raise ValueError(
-        f'the run is not the one that NbAFL plans: {name} is {given}, and the plan has '
-        f'{planned}. accounting.Mechanism(**plan.mechanism_arguments()) is its '
+        f'the run is not the one that NbAFL plans: {name} is {found[name]}, and the '
+        f'plan has {value}. accounting.Mechanism(**plan.mechanism_arguments()) is its '
         'mechanism.'
       )
 
 
 def check_cohorts(plan: nbafl.Nbafl, schedule: Mapping[str, Any]) -> None:
   """Refuses cohorts that are not those of a plan."""
-  kind = schedule.get('schedule')
-  if kind != _AT_RANDOM:
+  name = schedule.get('schedule')
+  if name != _AT_RANDOM:
     raise ValueError(
       'NbAFL is for rounds of all clients, or of clients that are drawn at random anew '
       f'in each: the schedule {_AT_RANDOM} makes these, and cohorts of this one, '
-      f'{kind}, may be others.'
+      f'{name}, may be others.'
     )
   for name, planned in (
     ('num_clients', plan.num_clients),

@@ -21,6 +21,7 @@ import numpy as np
 from tff_dp_aggregators import sampling
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import noises
+from tff_dp_aggregators.accounting.records import log_participation
 from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
 from tff_dp_aggregators.accounting.reports import learning_curves
 from tff_dp_aggregators.accounting.reports import model
@@ -57,14 +58,6 @@ def render(
 
   For plots the statement needs its curves, and `learned`, if a run is known to have
   learned something.
-
-  Example:
-    >>> from tff_dp_aggregators.accounting.reports import statement
-    >>> print(render(statement.build_without_privacy(), 'text'))
-    # Privacy report
-    <BLANKLINE>
-    **Guarantee: none.**
-    ...
   """
   if output_format == 'json':
     return json.dumps(statement, indent=2, allow_nan=False) + '\n'
@@ -175,35 +168,17 @@ def _environment() -> jinja2.Environment:
     scheme=_scheme,
     up=rounding.up,
   )
+  # What templates ask of a statement are the private functions of this module.
+  asked = {
+    n[1:]: each for n, each in globals().items() if n[0] == '_' and callable(each)
+  }
   environment.globals.update(
-    bought=_bought,
-    by_part=_by_part,
-    code=_code,
+    asked,
     command_of=sources.command_of,
     dirname=posixpath.dirname,
     is_bound=statement_lib.is_bound,
-    is_cut_short=_is_cut_short,
-    is_one_gaussian=_is_one_gaussian,
-    is_simulation=_is_simulation,
-    keeps=_keeps,
-    kind_of_strategy=_kind_of_strategy,
-    kind_of_privacy=_kind_of_privacy,
-    label=_label,
-    measured=_measured,
-    needs_what_nobody_states=_needs_what_nobody_states,
-    noise=_noise,
-    noises=_noises,
-    options=_options,
-    other_releases=_other_releases,
-    parts_by_noise=_parts_by_noise,
-    principles=_principles,
     runs=model.runs,
-    scheme=_scheme,
-    seen=_seen,
-    site=_site,
     software=version.in_words,
-    source_values=_source_values,
-    verbatim=_verbatim,
   )
   return environment
 
@@ -221,12 +196,12 @@ def _page(statement: dict[str, Any], learned: Optional[learning_curves.Curves]) 
   reader.ESCAPED_CHARS = [*reader.ESCAPED_CHARS, *'<&~$|']
   body = reader.convert(text)
   body = re.sub('>[^<]+<', lambda each: _NUMBER.sub(_UNBROKEN, str(each[0])), body)
-  kind = ''
+  status = ''
   if statement.get('warnings') or statement['guarantee']['epsilon'] is None:
-    kind = ' none'
-  elif _needs_what_nobody_states(statement):
-    kind = ' open'
-  banner = f'<p class="guarantee{kind}"><strong>'
+    status = ' none'
+  elif _what_is_unstated(statement):
+    status = ' open'
+  banner = f'<p class="guarantee{status}"><strong>'
   head, _, rest = body.partition('<h2>')
   body = head.replace('<p><strong>', banner) + (f'<h2>{rest}' if rest else '')
   for number, plot in enumerate(plots):
@@ -262,7 +237,7 @@ def _by_part(statement: dict[str, Any]) -> list[dict[str, Any]]:
   return [{**statement, 'run': None, 'mechanism': part} for part in parts]
 
 
-def _site(statement: dict[str, Any]) -> noises.Placement:
+def _placement(statement: dict[str, Any]) -> noises.Placement:
   return noises.PLACEMENTS[statement['mechanism']['noise_site']]
 
 
@@ -271,7 +246,7 @@ def _noise(statement: dict[str, Any]) -> noises.Noise:
 
 
 def _noises(runs: Sequence[dict[str, Any]]) -> list[str]:
-  """The kinds of noise of runs, each once."""
+  """The noises of runs, each once."""
   return list(
     dict.fromkeys(_noise(part).name for run in runs for part in _by_part(run))
   )
@@ -283,7 +258,7 @@ def _scheme(statement: dict[str, Any]) -> sampling.Scheme:
 
 def _is_simulation(statement: dict[str, Any]) -> bool:
   """Whether the noise is one that is made elsewhere, without the guarantee of that."""
-  return any(_site(part).is_simulation for _, part in model.runs(statement))
+  return any(_placement(part).is_simulation for _, part in model.runs(statement))
 
 
 def _is_cut_short(statement: dict[str, Any]) -> bool:
@@ -297,30 +272,37 @@ def _is_one_gaussian(statement: dict[str, Any]) -> bool:
   return all(gaussian) and not _scheme(statement).is_sampled
 
 
-def _needs_what_nobody_states(statement: dict[str, Any]) -> bool:
-  """Whether nobody states what keeps the limits that a guarantee needs."""
+def _what_is_unstated(statement: dict[str, Any]) -> str:
+  """What keeps the limits that a guarantee needs, where nobody states it, or ''.
+
+  That is what keeps the 'limits', what makes devices 'wait' so that they follow, or,
+  where the log names clients that broke a 'plan', what keeps others to more than that.
+  """
   if statement['guarantee']['epsilon'] is None or nbafl_report.is_one(statement):
-    return False
+    return ''
   for _, run in model.runs(statement):
     limits, unstated = run['participation'], {inputs_lib.NOT_STATED}
-    if 'basis' in (limits['source'] or {}):
-      has_ledger = run['run'] is not None
-      unstated.add(inputs_lib.enforced_by_log(limits['source'], has_ledger))
+    source = limits['source'] or {}
+    by_wait = source.get('basis') == 'min_wait'
+    if (source.get('planned') or {}).get('broken') and not by_wait:
+      return 'plan'
+    if 'basis' in source:
+      unstated.add(inputs_lib.enforced_by_log(source, run['run'] is not None))
     if unstated & {limits['enforced_by'], limits['cap_enforced_by']}:
-      return True
-  return False
+      return 'wait' if by_wait else 'limits'
+  return ''
 
 
-def _kind_of_privacy(statement: dict[str, Any]) -> str:
+def _local_or_distributed(statement: dict[str, Any]) -> str:
   """Local or distributed, if it is."""
   if any(_other_releases(statement)):
     return ''  # Who is trusted with those, nobody states.
   found = {
-    terms.SITES[part['mechanism']['noise_site']].kind
+    terms.PLACEMENTS[part['mechanism']['noise_site']].privacy
     for _, part in model.runs(statement)
   }
-  (kind,) = found if len(found) == 1 else ('',)
-  return kind and f'{kind} '
+  (privacy,) = found if len(found) == 1 else ('',)
+  return privacy and f'{privacy} '
 
 
 def _seen(statement: dict[str, Any], words: dict[str, str]) -> str:
@@ -354,7 +336,7 @@ def _principles(
 
 
 def _parts_by_noise(parts: Sequence[dict[str, Any]]) -> list[tuple[noises.Noise, str]]:
-  """Kinds of noise, each with the names of the parts that have it."""
+  """Noises, each with the names of the parts that have it."""
   by_noise: dict[noises.Noise, list[str]] = {}
   for part in parts:
     by_noise.setdefault(noises.of_mechanism(part['name']), []).append(part['part'])
@@ -393,35 +375,21 @@ def _label(listed: dict[str, Any]) -> str:
 
 def _keeps(name: str, statement: dict[str, Any]) -> str:
   """What an accountant keeps of a mechanism."""
-  kind = 'bound' if statement_lib.is_bound(statement) else 'exact'
-  return terms.of_accountant(name).of_sensitivity(kind).keeps
+  known_by = 'bound' if statement_lib.is_bound(statement) else 'exact'
+  return terms.of_accountant(name).of_sensitivity(known_by).keeps
 
 
 def _source_values(participation: dict[str, Any]) -> Iterator[tuple[str, str]]:
   """What a round log says, but for what stands above already."""
   source = dict(participation['source'])
   source.update(source.pop('waiting', None) or {})
-  for name, value in _flat(source):
-    if participation.get(name) != value:
-      yield name.replace('_', ' '), _written(value)
-
-
-def _flat(values: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-  """The values of a nested dict, without those that say nothing."""
-  for key, value in values.items():
-    if key in ('planned', 'occurred'):
-      continue
-    if isinstance(value, dict):
-      yield from ((f'{key}: {name}', each) for name, each in _flat(value))
-    elif value is not None and value != []:
-      yield key, value
-
-
-def _written(value: Any) -> str:
-  if isinstance(value, list):
-    sentences = all(isinstance(each, str) for each in value)
-    return (' ' if sentences else ', ').join(_written(each) for each in value)
-  return rounding.exact(value) if isinstance(value, float) else str(value)
+  above = ('planned', 'occurred')
+  new = {
+    name: value
+    for name, value in source.items()
+    if name not in above and participation.get(name) != value
+  }
+  return log_participation.in_words(new)
 
 
 def _number(value: float) -> str:

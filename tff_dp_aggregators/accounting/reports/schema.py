@@ -24,14 +24,7 @@ from tff_dp_aggregators.strategies import registry
 
 
 def load() -> dict[str, Any]:
-  """The JSON schema (draft 2020-12) of every report.
-
-  Example:
-    >>> 'tree' in load()['$defs']['Mechanism']['properties']['name']['enum']
-    True
-    >>> load()['$defs']['Guarantee']['properties']['accountant']['enum']
-    ['exact', 'pld', 'prv', 'rdp', 'zcdp', 'monte_carlo']
-  """
+  """The JSON schema (draft 2020-12) of every report."""
   refs, definitions = msgspec.json.schema_components(
     model.REPORTS, ref_template='#/$defs/{name}'
   )
@@ -92,31 +85,31 @@ def _add_mechanisms(definitions: dict[str, Any]) -> None:
 
 
 def _add_schemas(definitions: dict[str, Any]) -> None:
-  """One form of `participation` for each kind of schema."""
+  """One form of `participation` for each scheme."""
   every = definitions['Participation']
   forms = []
-  for kind in sampling.KINDS.values():
+  for scheme in sampling.SCHEMES.values():
     form = copy.deepcopy(every)
     numbers = {
-      kind.json_names.get(field.name, field.name): _number(field)
-      for field in dataclasses.fields(kind.data)
+      scheme.json_names.get(field.name, field.name): _number(field)
+      for field in dataclasses.fields(scheme.data)
       if field.name != 'num_rounds'
     }
     form['properties'].update(numbers)
-    form['properties']['schema']['const'] = kind.name
+    form['properties']['schema']['const'] = scheme.name
     form['required'] = list(dict.fromkeys([*every['required'], *numbers]))
-    forms.append({**form, 'description': f'As of --sampling={kind.flag}.'})
+    forms.append({**form, 'description': f'As of --sampling={scheme.flag}.'})
   definitions['Participation'] = {'description': every['description'], 'anyOf': forms}
 
 
 def _number(field: dataclasses.Field[Any]) -> dict[str, Any]:
   """The JSON schema of a scheme's number: a count, a probability, or whether."""
-  described = {'description': f'As the flag, or argument, {field.name}.'}
+  field_schema = {'description': f'As the flag, or argument, {field.name}.'}
   if 'bool' in str(field.type):
-    return {**described, 'type': 'boolean'}
+    return {**field_schema, 'type': 'boolean'}
   if 'float' in str(field.type):
-    return {**described, 'type': 'number', 'exclusiveMinimum': 0, 'maximum': 1}
-  return {**described, 'type': 'integer', 'minimum': 1}
+    return {**field_schema, 'type': 'number', 'exclusiveMinimum': 0, 'maximum': 1}
+  return {**field_schema, 'type': 'integer', 'minimum': 1}
 
 
 def _add_accountants(definitions: dict[str, Any]) -> None:
@@ -141,12 +134,7 @@ def _add_accountants(definitions: dict[str, Any]) -> None:
 
 
 def violations(report: Any) -> Iterator[str]:
-  """Where a value is not what the JSON schema says.
-
-  Example:
-    >>> list(violations([]))
-    ["the report is [], which is not of type 'object'"]
-  """
+  """Where a value is not what the JSON schema says."""
   # Only reading a report takes this.
   import jsonschema
 

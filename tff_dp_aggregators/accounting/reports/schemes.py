@@ -21,14 +21,14 @@ def heading(schema: sampling.Schema) -> str:
 
 def enforced_by(schedule: sampling.Schedule) -> str:
   """What makes sure that a schedule keeps its scheme."""
-  kind, scheme = 'own', None
+  way, scheme = 'own', None
   if isinstance(schedule, sampling.Replay):
-    kind, scheme = 'replay', sampling.of(schedule.schema)
+    way, scheme = 'replay', sampling.of(schedule.schema)
   elif isinstance(schedule, sampling.SampledSchedule):
-    kind, scheme = 'sampled', schedule.sampling
+    way, scheme = 'sampled', schedule.sampling
   elif type(schedule) in (sampling.RandomEligible, sampling.ShuffledEpochs):
-    kind = 'limits'
-  return _said('enforced_by', type(schedule).__name__, scheme, kind)
+    way = 'limits'
+  return _said('enforced_by', type(schedule).__name__, scheme, way)
 
 
 def _said(macro: str, *about: object) -> str:

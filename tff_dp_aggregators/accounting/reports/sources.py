@@ -64,9 +64,14 @@ def from_plan(
   if round_log is not None:
     check_log(round_log, found.mechanism, found.ledger)
     summary = summary_of(round_log, found)
+    stated_cap = found.cap_enforced_by
+    if stated_cap is None and summary['basis'] == 'min_wait':
+      stated_cap = (
+        found.enforced_by
+      )  # A cap follows from the wait as the separation does.
     enforced_by, cap_enforced_by = (
       inputs_lib.enforced_by_log(summary, ledger is not None, stated)
-      for stated in (found.enforced_by, found.cap_enforced_by)
+      for stated in (found.enforced_by, stated_cap)
     )
     if round_log.has_no_more_rounds:
       cap_enforced_by = inputs_lib.capped_by_log(summary)
@@ -128,7 +133,7 @@ class _Config(msgspec.Struct, frozen=True):
 
   @property
   def schedule(self) -> dict[str, Any]:
-    """What it says of the schedule; nothing of one of another kind."""
+    """What it says of the schedule; nothing of one that is not known here."""
     found = self.of_training('schedule')
     return found if isinstance(found, dict) else {}
 
@@ -170,7 +175,9 @@ def from_run_dir(run_dir: str, accountant: Optional[str] = None) -> inputs_lib.I
   try:
     return _from_config(path, config, accountant)
   except (AttributeError, KeyError, TypeError) as e:
-    raise ValueError(f'{path} lacks something, or has another kind of it: {e}.') from e
+    raise ValueError(
+      f'{path} lacks something, or has something else there: {e}.'
+    ) from e
 
 
 def without_privacy(run_dir: str) -> inputs_lib.WithoutPrivacy:

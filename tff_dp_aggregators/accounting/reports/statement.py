@@ -84,14 +84,14 @@ def build(inputs: inputs_lib.Inputs, *, with_curves: bool = True) -> dict[str, A
   target = None
   if inputs.target_epsilon is not None:
     target = model.Target.of(inputs, epsilon=inputs.target_epsilon)
-  kind: type[model.Single] = model.Single
+  report: type[model.Single] = model.Single
   if mechanism.parts:
-    kind = model.Joint
+    report = model.Joint
   return model.to_json(
-    kind.of(
+    report.of(
       inputs,
       warnings=inputs_lib.warnings(inputs),
-      setting=terms.SITES[mechanism.noise_site].setting,
+      setting=terms.PLACEMENTS[mechanism.noise_site].setting,
       definition=_definition(mechanism, inputs.not_covered),
       mechanism=_mechanisms(inputs, clip_norm),
       participation=_participation(inputs),
@@ -157,8 +157,8 @@ def compose(
   event = dp_accounting.ComposedDpEvent(
     [*map(_event_of_part, parts), *(each.to_event() for each in other_releases)]
   )
-  kind = 'bound' if is_bound(*parts) else 'exact'
-  total = guarantees.of_event(event, delta, relation, accountant, kind)
+  known_by = 'bound' if is_bound(*parts) else 'exact'
+  total = guarantees.of_event(event, delta, relation, accountant, known_by)
   mu = total.gdp_mu or math.inf
   curves = None
   if all(part['curves'] is not None for part in parts):
@@ -255,23 +255,7 @@ def is_bound(*statements: dict[str, Any]) -> bool:
 
 
 def build_nbafl(plan: nbafl.Nbafl, *, command: Optional[str] = None) -> dict[str, Any]:
-  """The statement of an NbAFL plan: what its formulas claim, and what holds.
-
-  Example:
-    >>> plan = nbafl.Nbafl(
-    ...   0.8,
-    ...   1e-5,
-    ...   clip_norm=1.5,
-    ...   num_exposures=2,
-    ...   num_rounds=30,
-    ...   num_clients=50,
-    ...   min_examples=10_000,
-    ... )
-    >>> for each in build_nbafl(plan)['guarantees'][:2]:
-    ...   print(each['claimed_epsilon'], f'{each["epsilon"]:.3f}')
-    0.4 0.276
-    0.8 0.403
-  """
+  """The statement of an NbAFL plan: what its formulas claim, and what holds."""
   return model.to_json(nbafl_report.of(plan, _software(), command))
 
 
@@ -365,7 +349,7 @@ def _definition(
     adjacency=model.NamedAdjacency(
       name=adjacency, meaning=_SAID.adjacencies[adjacency]
     ),
-    outputs=terms.SITES[mechanism.noise_site].outputs
+    outputs=terms.PLACEMENTS[mechanism.noise_site].outputs
     + (_SAID.secret if mechanism.is_sampled else ''),
     covered=_SAID.covered + (_SAID.covered_if_adaptive if adaptive else []),
     not_covered=_SAID.not_covered
@@ -416,25 +400,25 @@ def _mechanisms(
 def _mechanism(
   inputs: inputs_lib.Inputs,
   clip_norm: Optional[float],
-  kind: type[_M] = model.Mechanism,  # type: ignore[assignment]
+  struct: type[_M] = model.Mechanism,  # type: ignore[assignment]
   **of_part: Any,
 ) -> _M:
   mechanism = cast(mechanism_lib.Mechanism, inputs.mechanism)
-  strategy, site = mechanism.strategy, mechanism.placement
+  strategy, placement = mechanism.strategy, mechanism.placement
   integers = _integer_noise(mechanism, inputs.ledger)
   factor = 1.0 if integers is None else integers.rounding_factor
   sensitivity = factor * mechanism.sensitivity
   adaptive = simulated_epsilon = None
   if mechanism.clipped_count_stddev is not None:
     adaptive = model.AdaptiveClipping.of(mechanism)
-  if site.is_simulation:
+  if placement.is_simulation:
     would_be = mechanism.event_with(mechanism.noise_multiplier)
     simulated_epsilon = accountants.epsilon(
       would_be, inputs.delta, inputs.accountant, mechanism.relation
     )
   error, noise = strategy.per_query_error(), error_multiplier(mechanism)
-  of_sum = noises.MIN_CLIENTS in dict(mechanism.options) or not site.is_of_client
-  return kind.of(
+  of_sum = noises.MIN_CLIENTS in dict(mechanism.options) or not placement.is_of_client
+  return struct.of(
     mechanism,
     strategy,
     inputs,

@@ -1,4 +1,4 @@
-"""What reports and programs call accountants, kinds of noise and places of noise.
+"""What reports and programs call accountants, noises and placements of noise.
 
 Numbers carry no words (`accountants`, `noises`); what is said of each, by
 name, stands in `templates/terms.j2`. Of an accountant that was registered from outside
@@ -42,43 +42,43 @@ def in_a_line(text: Any) -> str:
 class AccountantTerms(NamedTuple):
   """What is said of an accountant."""
 
-  kind: str  # What its epsilon is: exact or a bound, numerical or not; the citation.
+  what: str  # What its epsilon is: exact or a bound, numerical or not; the citation.
   keeps: str  # What it keeps of a mechanism, beginning with the name.
   title: str  # The method in a few words.
   # The same where the sensitivity, by which the event is made, is known by a bound.
-  kind_of_bound: Optional[str] = None
+  what_of_bound: Optional[str] = None
   keeps_of_bound: Optional[str] = None
 
-  def of_sensitivity(self, kind: str) -> 'AccountantTerms':
+  def of_sensitivity(self, known_by: str) -> 'AccountantTerms':
     """With the words for a sensitivity that is known so: 'exact' or 'bound'."""
-    if kind == 'exact':
+    if known_by == 'exact':
       return self
     return self._replace(
-      kind=self.kind_of_bound or self.kind, keeps=self.keeps_of_bound or self.keeps
+      what=self.what_of_bound or self.what, keeps=self.keeps_of_bound or self.keeps
     )
 
 
 class OptionTerms(NamedTuple):
-  """What is said of a number that noise or its site takes."""
+  """What is said of a number that noise or its placement takes."""
 
   help: str  # What it is and its default, to stand after 'For skellam: '.
   title: str
   meaning: str
 
 
-class SiteTerms(NamedTuple):
+class PlacementTerms(NamedTuple):
   """What is said of a place where noise is made."""
 
   help: str  # What that is, for the help of `--noise_site`.
   setting: str  # Who has to be trusted with what.
   outputs: str  # What the adversary sees.
-  kind: str = ''  # Of differential privacy, if it is not that of the server's noise.
+  privacy: str = ''  # Of differential privacy, if it is not that of the server's noise.
 
 
 _WORDS = sentences('terms.j2')
 ACCOUNTANTS = {k: AccountantTerms(**said) for k, said in _WORDS.accountants.items()}
 OPTIONS = {name: OptionTerms(**said) for name, said in _WORDS.options.items()}
-SITES = {name: SiteTerms(**said) for name, said in _WORDS.sites.items()}
+PLACEMENTS = {name: PlacementTerms(**said) for name, said in _WORDS.placements.items()}
 # Accountants whose epsilons a report lists beside that of another one, where they read
 # the event; zCDP says nothing of samples.
 _BESIDE = {'pld': (accountants.QUICK_BOUND,), 'monte_carlo': ()}
@@ -105,5 +105,5 @@ def label(name: str, other: Optional[accountants.Instead]) -> str:
 
 
 def describe(option: str) -> str:
-  """What is said of an option of noise or its site, for the help of its flag."""
+  """What is said of an option of noise or its placement, for the help of its flag."""
   return f'For {noises.having(option, " and ")}: {OPTIONS[option].help}.'

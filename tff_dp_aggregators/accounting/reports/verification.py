@@ -163,8 +163,11 @@ def _verify(path: str, statement_of: Optional[StatementOf]) -> Result:
     led_to, said = _check_command(report, lambda path: find(path, folder), statement_of)
   except _FAILURES as e:
     failure = f'it cannot be computed again: {type(e).__name__}: {e}'
-    return Result((*_other_files(report, folder), failure), ())
-  differences += led_to
+    # A file that is another one, or is missing, is the reason and no second difference.
+    return Result(('; so '.join((*_other_files(report, folder), failure)),), ())
+  # What the command leads to as well is told once.
+  known = {f'{_LED_TO}{each}' for each in differences}
+  differences += [each for each in led_to if each not in known]
   notes += said
   if differences:
     notes += _notes_on_outcomes(again)

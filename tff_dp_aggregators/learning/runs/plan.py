@@ -472,9 +472,9 @@ class Plan:
       'epsilon_by_round': (
         terms.of_accountant(accountants.EXACT)
         .of_sensitivity(self.mechanism.sensitivity_kind)
-        .kind
+        .what
         if self.mechanism.is_one_gaussian
-        else spent_by_round.KIND
+        else spent_by_round.MEANING
       ),
       'clip_norm': self.clip_norm,
       'weights_of_parts': self.weights_of_parts,
