@@ -97,18 +97,6 @@ def test_roots_are_those_of_the_dense_inverse(workload, exponent):
   assert strategy.sensitivity() == pytest.approx(1.0, rel=1e-12)
 
 
-def test_two_bands_take_back_a_part_of_the_noise_before():
-  # DP-lambda-CGD without its columns of one norm.
-  strategy = BandedInverse.root(50, 2, exponent=0.8)
-  column = 0.8 ** np.arange(50)
-  np.testing.assert_allclose(
-    strategy.matrix_coefficients(), column / np.linalg.norm(column), rtol=1e-12
-  )
-  assert strategy.noise_buffers == 0
-  participation = Participation(50, 5)
-  assert strategy.sensitivity_kind(participation) == 'exact'
-
-
 @pytest.mark.parametrize('objective', ['mean', 'max'])
 @pytest.mark.parametrize(
   'workload',
@@ -254,13 +242,6 @@ def test_matrices_and_errors_equal_dense_linear_algebra(strategy):
     )
 
 
-def test_noise_is_drawn_again_instead_of_kept():
-  strategy = BandedInverse.square_root(100, 7)
-  assert strategy.noise_buffers == 0
-  assert strategy.num_inverse_bands == 7
-  assert strategy.num_bands == 100  # C itself is full.
-
-
 @pytest.mark.parametrize('result', figures('banded_inverse_optimised'), ids=str)
 def test_optimised_bands_are_at_or_below_the_peers_error(result):
   participation = Participation(
@@ -278,20 +259,6 @@ def test_optimised_bands_are_at_or_below_the_peers_error(result):
   assert strategy.sensitivity_kind(participation) == 'exact'
   assert strategy.num_inverse_bands == result['num_bands']
   assert np.linalg.norm(strategy.matrix_coefficients()) == pytest.approx(1.0)
-
-
-@each_objective
-def test_optimised_bands_are_better_than_the_square_root(objective):
-  for participation in (None, Participation(300, 60), Participation(300, 20)):
-    for num_bands in (2, 10, 30):
-      square_root = BandedInverse.square_root(300, num_bands)
-      strategy = optimize(
-        300, num_bands=num_bands, objective=objective, participation=participation
-      )
-      assert strategy.sensitivity_kind(participation) == 'exact'
-      assert error(strategy, objective, participation) < error(
-        square_root, objective, participation
-      )
 
 
 def test_all_bands_are_the_full_toeplitz_optimum():

@@ -19,7 +19,6 @@ import pytest
 from tff_dp_aggregators.strategies import BLT
 from tff_dp_aggregators.strategies import EpochWindowedBLT
 from tff_dp_aggregators.strategies import Participation
-from tff_dp_aggregators.strategies import Strategy
 from tff_dp_aggregators.strategies import TailedBLT
 from tff_dp_aggregators.strategies import WindowedBLT
 from tff_dp_aggregators.strategies import Workload
@@ -79,18 +78,6 @@ def exact_estimator(coefficients):
   return result
 
 
-def streamed_estimator(strategy):
-  """The same by the server's recursion, which holds one number a buffer."""
-  scales, decays = strategy.output_scales, strategy.buffer_decays
-  buffers = [0.0] * strategy.num_buffers
-  result = np.empty(strategy.num_rounds)
-  for t in range(strategy.num_rounds):
-    value = 1.0 - sum(map(float.__mul__, scales, buffers))
-    result[t] = value
-    buffers = [decay * buffer + value for decay, buffer in zip(decays, buffers)]
-  return result
-
-
 # The matrix and its inverse.
 
 
@@ -134,13 +121,6 @@ def test_inverse_of_the_inverse_is_the_strategy(scales, decays):
   np.testing.assert_allclose(
     again.matrix_coefficients(), strategy.matrix_coefficients(), rtol=1e-12, atol=1e-15
   )
-
-
-def test_inverse_of_the_inverse_of_an_optimum_for_many_rounds():
-  strategy = optimize(10**7, num_buffers=8)
-  again = strategy.inverse().inverse()
-  np.testing.assert_allclose(again.output_scales, strategy.output_scales, rtol=1e-8)
-  np.testing.assert_allclose(again.buffer_decays, strategy.buffer_decays, atol=1e-15)
 
 
 # Closed forms.
@@ -188,16 +168,6 @@ def test_sensitivity_is_that_of_the_worst_pattern(num_rounds, scales, decays):
       )
       assert strategy.sensitivity_kind(participation) == 'exact'
       assert strategy.sensitivity_squared(participation) == pytest.approx(worst)
-
-
-def test_errors_of_a_million_rounds_are_those_of_streaming():
-  strategy = optimize(10**6, num_buffers=3)
-  coefficients = strategy.matrix_coefficients()
-  rows = np.cumsum(np.square(streamed_estimator(strategy)))
-  sensitivity = math.fsum(np.square(coefficients))
-  assert strategy.sensitivity_squared() == pytest.approx(sensitivity, rel=1e-12)
-  assert strategy.max_error() ** 2 == pytest.approx(sensitivity * rows[-1], rel=1e-10)
-  assert strategy.rmse() ** 2 == pytest.approx(sensitivity * rows.mean(), rel=1e-10)
 
 
 @pytest.mark.parametrize('num_rounds, b, k', [(10**5, 999, 40), (10**6, 10, 7)])
@@ -575,13 +545,6 @@ def test_dropped_buffers_are_told(caplog):
   assert 'has 2 buffers, not 5' in message and '5e-06' in message
 
 
-def test_nothing_is_told_if_all_buffers_help(caplog):
-  with caplog.at_level(logging.INFO):
-    optimize(1000, num_buffers=3)
-    optimize(1000)
-  assert not caplog.messages
-
-
 def test_no_buffers_at_all_if_none_helps():
   # A client of every round gains nothing from correlated noise.
   participation = Participation(10, 1, 10)
@@ -590,10 +553,6 @@ def test_no_buffers_at_all_if_none_helps():
   assert strategy.noise_buffers == 0
   assert strategy.max_error(participation) == pytest.approx(10)
   assert strategy.inverse() == strategy
-
-
-def test_buffers_are_what_a_server_carries():
-  assert optimize(1000, num_buffers=3).noise_buffers == 3
 
 
 # Arguments.
@@ -613,12 +572,6 @@ def test_buffers_are_sorted_from_the_slowest():
   strategy = BLT(5, (0.1, 0.2), (0.5, 0.9))
   assert strategy.output_scales == (0.2, 0.1)
   assert strategy == BLT(5, (0.2, 0.1), (0.9, 0.5))
-
-
-def test_saving_and_reading_back_is_exact():
-  strategy = optimize(1000, num_buffers=4)
-  again = Strategy.from_json(strategy.to_json())
-  assert again == strategy and again.max_error() == strategy.max_error()
 
 
 @pytest.mark.parametrize(

@@ -133,18 +133,6 @@ def test_orthogonal_columns_have_an_exact_sensitivity():
 # Errors.
 
 
-@pytest.mark.parametrize(
-  'workload', [None, Workload(9, 0.9), np.tril(np.ones((9, 9))) ** 2 + np.eye(9)]
-)
-def test_per_query_error_equals_dense_algebra(workload):
-  strategy = random_dense(9)
-  matrix = np.tril(np.ones((9, 9))) if workload is None else workload
-  if isinstance(workload, Workload):
-    matrix = workload.materialize()
-  expected = np.square(matrix @ np.linalg.inv(strategy.matrix)).sum(axis=1)
-  np.testing.assert_allclose(strategy.per_query_error(workload), expected, rtol=1e-8)
-
-
 # The optimum.
 
 

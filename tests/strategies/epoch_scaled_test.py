@@ -243,25 +243,6 @@ def test_banded_has_less_error_than_unit_columns_and_a_small_certified_gap(
   assert 0 <= certificate.gap < 0.04 and of_plain.gap > certificate.gap
 
 
-def test_errors_are_those_of_dense_matrices():
-  for optimize, options in (
-    (toeplitz.optimize, {'num_bands': 6}),
-    (blt.optimize_windowed, {'num_decays': 2}),
-    (banded_inverse.optimize, {'num_bands': 4}),
-    (banded.optimize, {'num_bands': 6}),
-  ):
-    strategy = _optimize(optimize, _SMALL, **options)
-    estimator = np.tri(24) @ np.linalg.inv(strategy.materialize())
-    np.testing.assert_allclose(
-      strategy.per_query_error(), np.square(estimator).sum(axis=1), rtol=1e-10
-    )
-    assert strategy.rmse(_SMALL) == pytest.approx(
-      math.sqrt(4 * np.square(estimator).sum() / 24)
-      if optimize is not banded_inverse.optimize
-      else strategy.sensitivity(_SMALL) * np.linalg.norm(estimator) / math.sqrt(24)
-    )
-
-
 def test_epochs_after_the_last_of_a_client_have_one_scale():
   participation = Participation(100, 10, 8)
   strategy = _optimize(toeplitz.optimize, participation, num_bands=10)

@@ -74,15 +74,6 @@ def test_fixed_epoch_is_a_bool(fixed_epoch):
     Participation(10, 2, fixed_epoch=fixed_epoch)
 
 
-def test_number_of_patterns_without_separation_is_a_power_of_two():
-  assert len(list(Participation(10).patterns())) == 2**10
-
-
-def test_number_of_patterns_without_neighbours_is_a_fibonacci_number():
-  # Subsets of {1..n} without two consecutive numbers: F(n + 2), here F(14).
-  assert len(list(Participation(12, min_separation=2).patterns())) == 377
-
-
 def test_earliest_pattern_comes_lexicographically_first_among_the_longest():
   participation = Participation(11, min_separation=3)
   longest = [p for p in participation.patterns() if len(p) == 4]

@@ -142,40 +142,6 @@ def test_numbers_that_are_no_counts_are_refused(name, value, error):
     check_population(participation=Participation(4), **arguments)
 
 
-def _brute_force_fits(population, cohort, limits):
-  """Whether greedily giving rounds to those who waited longest fills all."""
-  free = [0] * population
-  times = [0] * population
-  for this_round in range(limits.num_rounds):
-    able = [
-      client
-      for client in range(population)
-      if free[client] <= this_round and times[client] < limits.possible_participations
-    ]
-    if len(able) < cohort:
-      return False
-    for client in sorted(able, key=lambda c: (times[c], free[c]))[:cohort]:
-      free[client] = this_round + limits.min_separation
-      times[client] += 1
-  return True
-
-
-def test_a_population_is_refused_exactly_when_it_cannot_fill_the_rounds():
-  outcomes = set()
-  for population, cohort, n, b, k in itertools.product(
-    (1, 2, 5, 6, 7, 12), (1, 2, 3), (1, 4, 7), (1, 2, 3, 9), (1, 2, None)
-  ):
-    limits = Participation(n, b, k)
-    try:
-      check_population(population, cohort, limits)
-      fits = True
-    except ValueError:
-      fits = False
-    assert fits == _brute_force_fits(population, cohort, limits)
-    outcomes.add(fits)
-  assert outcomes == {True, False}
-
-
 def test_fixed_epochs_need_clients_for_each_place_in_the_epoch():
   # Rounds 0, 3, 6 share clients, 1 and 4, 2 and 5; two rounds a client.
   limits = Participation(7, 3, 2, fixed_epoch=True)

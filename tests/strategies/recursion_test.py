@@ -160,22 +160,6 @@ def test_row_norms_of_many_rounds_take_no_matrix_and_begin_as_those_of_few(make)
   assert np.all(np.isfinite(norms)) and norms.min() > 0
 
 
-def test_row_norms_by_hand():
-  # A round's highest node replaces the nodes below it: 1, 2, 1 and 3 of them.
-  plain = strategies.BinaryTree(4, honaker=False).noise_row_norms()
-  np.testing.assert_allclose(np.square(plain), [1.0, 2.0, 1.0, 3.0], rtol=1e-15)
-  # C^-1 has rows 1; -1/2 1; 1/4 -1/2 1.
-  halved = strategies.BandedToeplitz(3, (1.0, 0.5)).noise_row_norms()
-  np.testing.assert_allclose(np.square(halved), [1.0, 1.25, 1.3125], rtol=1e-15)
-
-
-def test_rows_may_have_any_length():
-  z = np.random.default_rng(1).standard_normal((13, 4))
-  strategy = _STRATEGIES['windowed_blt'](13)
-  noise = strategy.recursion().noise_rows(z)
-  np.testing.assert_allclose(noise, strategy.noise_matrix() @ z, atol=1e-12)
-
-
 class _CountedMemory(collections.abc.MutableMapping):
   """A memory that knows which slots have been read and written."""
 

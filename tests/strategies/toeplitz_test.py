@@ -64,19 +64,6 @@ def test_square_root_coefficients_convolved_with_themselves_are_ones():
   np.testing.assert_allclose(square, np.ones(500), rtol=1e-12)
 
 
-def test_square_root_coefficients_are_central_binomials():
-  expected = [math.comb(2 * i, i) / 4**i for i in range(200)]
-  np.testing.assert_allclose(
-    toeplitz.square_root_coefficients(200), expected, rtol=1e-13
-  )
-
-
-def test_square_root_coefficients_are_positive_and_decreasing():
-  coefficients = toeplitz.square_root_coefficients(10_000)
-  assert coefficients.shape == (10_000,)
-  assert coefficients[-1] > 0 and np.all(np.diff(coefficients) < 0)
-
-
 @pytest.mark.parametrize('num_rounds', range(1, 13))
 def test_sensitivity_by_round_equals_brute_force_on_every_pattern(num_rounds):
   for num_bands in range(1, num_rounds + 1):
@@ -134,22 +121,6 @@ def test_overlapping_bands_are_exact_if_non_negative_and_non_increasing(coeffici
 
 
 @pytest.mark.parametrize(
-  'num_rounds, coefficients', [(7, (1.0, 0.7, 0.7, 0.1)), (7, (1.0, -0.5))]
-)
-def test_sensitivity_covers_contributions_of_either_sign(num_rounds, coefficients):
-  # A client may send any vector of norm 1, for instance the opposite one later on.
-  # With min_separation 2 the second strategy's columns do not overlap.
-  min_separation = 1 if min(coefficients) >= 0 else 2
-  signs = signed_patterns(num_rounds, min_separation)
-  matrix = lower_toeplitz(num_rounds, coefficients)
-  largest = np.sqrt(np.square(matrix @ signs).sum(axis=0).max())
-  sensitivity = BandedToeplitz(num_rounds, coefficients).sensitivity(
-    Participation(num_rounds, min_separation)
-  )
-  assert sensitivity == pytest.approx(largest, rel=1e-14)
-
-
-@pytest.mark.parametrize(
   'coefficients, min_separation, kind',
   [
     (MIXED, 4, 'exact'),
@@ -198,18 +169,6 @@ def signed_patterns(num_rounds, min_separation):
   return signs[:, allowed]
 
 
-def test_calling_those_exact_would_have_been_wrong():
-  # A coefficient that grows again: the earliest, densest pattern is not the worst.
-  matrix = lower_toeplitz(5, (1.0, 0.0, 1.0))
-  worst = brute_force_by_round(matrix, all_patterns(5, 1, 2))[-1]
-  assert np.square(matrix @ [1, 1, 0, 0, 0]).sum() == 4
-  assert np.square(matrix @ [1, 0, 1, 0, 0]).sum() == worst == 6
-  # Opposite contributions make (1, -1/2) worse than any equal ones.
-  overlap = lower_toeplitz(4, (1.0, -0.5))
-  equal = brute_force_by_round(overlap, all_patterns(4, 1, 4))[-1]
-  assert np.square(overlap @ [1, -1, 1, -1]).sum() > equal
-
-
 @pytest.mark.parametrize('num_rounds, num_bands', [(10, 3), (30, 30), (17, 1)])
 def test_columns_and_not_rows_have_norm_one(num_rounds, num_bands):
   # A client's contribution to round j meets column j. Normalising rows instead makes
@@ -235,15 +194,6 @@ def test_asymmetric_strategy_is_lower_triangular_and_counts_columns():
     strategy.materialize(), [[3, 0, 0], [4, 3, 0], [0, 4, 3]]
   )
   np.testing.assert_array_equal(strategy.sensitivity_squared_by_round(), [9, 25, 25])
-
-
-@pytest.mark.parametrize('num_rounds, num_bands', [(96, 16), (60, 20), (64, 64)])
-def test_separation_of_num_bands_costs_the_root_of_the_participations(
-  num_rounds, num_bands
-):
-  strategy = BandedToeplitz.square_root(num_rounds, num_bands)
-  sensitivity = strategy.sensitivity(Participation(num_rounds, num_bands))
-  assert sensitivity == pytest.approx(math.sqrt(num_rounds / num_bands), rel=1e-13)
 
 
 @pytest.mark.parametrize(
@@ -290,42 +240,6 @@ def test_full_square_root_has_the_published_error(result):
   assert strategy.max_error() == pytest.approx(result['max_error'], rel=1e-12)
 
 
-@pytest.mark.parametrize('result', figures('banded_inverse_square_root'), ids=str)
-def test_banded_inverse_square_root_has_the_published_error(result):
-  # C^-1 holds the first coefficients of (1 - x)^(1/2); C itself is full.
-  n, bands = result['num_rounds'], result['num_bands']
-  inverse = [1.0]
-  for i in range(1, bands):
-    inverse.append(inverse[-1] * (2 * i - 3) / (2 * i))
-  first_column = np.zeros(n)
-  first_column[0] = 1.0
-  for t in range(1, n):
-    reach = min(t, bands - 1)
-    first_column[t] = -np.dot(inverse[1 : reach + 1], first_column[t - reach : t][::-1])
-  strategy = BandedToeplitz(n, first_column)
-  assert strategy.rmse() == pytest.approx(result['rmse'], rel=1e-11)
-  assert strategy.max_error() == pytest.approx(result['max_error'], rel=1e-11)
-
-
-@pytest.mark.parametrize('result', figures('banded_toeplitz'), ids=str)
-def test_closed_form_is_at_most_8_percent_above_the_optimised_bands(result):
-  strategy = BandedToeplitz.square_root(result['num_rounds'], result['num_bands'])
-  if result['objective'] == 'mean':
-    assert 1.0 <= strategy.rmse() / result['rmse'] < 1.08
-  else:
-    assert 1.0 <= strategy.max_error() / result['max_error'] < 1.08
-
-
-@pytest.mark.parametrize(
-  'result', [r for r in ORACLE if 'certified_lower_bound_mse' in r], ids=str
-)
-def test_no_strategy_beats_the_certified_lower_bound(result):
-  n, bands = result['num_rounds'], result['num_bands']
-  for used in {1, bands // 2, bands}:
-    mse = BandedToeplitz.square_root(n, used).rmse() ** 2
-    assert mse >= result['certified_lower_bound_mse']
-
-
 def test_identity_is_the_gaussian_sum():
   strategy = Identity(50)
   np.testing.assert_array_equal(strategy.materialize(), np.eye(50))
@@ -338,13 +252,6 @@ def test_identity_is_the_gaussian_sum():
   for k in (1, 3, 7):
     sensitivity = strategy.sensitivity(Participation(50, 2, k))
     assert sensitivity == pytest.approx(math.sqrt(k), rel=1e-15)
-
-
-def test_a_band_less_is_a_buffer_less():
-  for num_bands in (1, 2, 16):
-    strategy = BandedToeplitz.square_root(16, num_bands)
-    assert strategy.num_bands == num_bands
-    assert strategy.noise_buffers == num_bands - 1
 
 
 def test_other_coefficients_are_no_identity():
@@ -386,12 +293,6 @@ def test_coefficients_that_are_no_numbers_are_refused(coefficients):
 def test_square_root_refuses_wrong_sizes_by_name(num_rounds, num_bands, error, name):
   with pytest.raises(error, match=name):
     BandedToeplitz.square_root(num_rounds, num_bands)
-
-
-@pytest.mark.parametrize('value', [0, -1])
-def test_square_root_coefficients_need_a_positive_count(value):
-  with pytest.raises(ValueError, match='num_coefficients'):
-    toeplitz.square_root_coefficients(value)
 
 
 def error(strategy, objective, participation=None, workload=None):
@@ -459,21 +360,6 @@ def test_no_better_bands_are_found_without_derivatives(workload, objective, seve
   # A maximum of rows that are not sorted is approached to this: see MAX_TOLERANCE.
   slack = 1e-6 if objective == 'max' else 1e-9
   assert error(strategy, objective, participation, workload) <= best * (1 + slack)
-
-
-@each_objective
-@pytest.mark.parametrize(
-  'num_rounds, num_bands', [(1, 1), (50, 1), (50, 50), (300, 40)]
-)
-def test_no_random_change_of_the_bands_improves_them(num_rounds, num_bands, objective):
-  rng = np.random.default_rng(0)
-  strategy = optimize(num_rounds, num_bands=num_bands, objective=objective)
-  best = error(strategy, objective)
-  for size in (1e-1, 1e-3, 1e-5):
-    for _ in range(20):
-      factors = 1 + size * rng.normal(size=num_bands)
-      other = BandedToeplitz(num_rounds, strategy.coefficients * np.abs(factors))
-      assert error(other, objective) >= best * (1 - 1e-13)
 
 
 @each_objective
@@ -603,19 +489,6 @@ def test_truncated_last_columns_are_counted_as_they_are():
   assert strategy.sensitivity(participation) ** 2 == pytest.approx(worst, rel=1e-13)
 
 
-@each_workload
-def test_errors_for_any_workload_equal_dense_linear_algebra(workload):
-  strategy = BandedToeplitz.square_root(12, 5)
-  workload = WORKLOADS[workload]
-  dense = np.tri(12) if workload is None else workload
-  if isinstance(workload, Workload):
-    dense = workload.materialize()
-  estimator = dense @ np.linalg.inv(lower_toeplitz(12, strategy.coefficients))
-  np.testing.assert_allclose(
-    strategy.per_query_error(workload), np.square(estimator).sum(axis=1), rtol=1e-12
-  )
-
-
 @pytest.mark.parametrize('momentum', [0.0, 0.9])
 def test_errors_of_a_million_rounds_are_those_of_term_by_term_division(momentum):
   n = 10**6
@@ -667,20 +540,6 @@ def test_what_was_optimised_once_is_read_from_disk(tmp_path, monkeypatch):
 def test_optimiser_refuses_what_makes_no_sense(arguments, error_type, message):
   with pytest.raises(error_type, match=message):
     toeplitz.optimize(**{'num_rounds': 5, 'num_bands': 2, **arguments})
-
-
-@pytest.mark.parametrize(
-  'workload, message',
-  [
-    (np.tri(4), 'workload must be lower-triangular of shape'),
-    (np.ones((5, 5)), 'workload must be lower-triangular'),
-    (np.diag([1, 1, np.nan, 1, 1]), 'workload must be finite'),
-    (Workload(4), 'the workload is for 4 rounds'),
-  ],
-)
-def test_optimiser_refuses_workloads_that_do_not_fit(workload, message):
-  with pytest.raises(ValueError, match=message):
-    toeplitz.optimize(5, num_bands=2, workload=workload)
 
 
 def test_optimiser_says_for_how_many_rounds_it_takes_a_changing_learning_rate():

@@ -13,7 +13,6 @@ import math
 import numpy as np
 import pytest
 
-from tff_dp_aggregators.strategies import BandedToeplitz
 from tff_dp_aggregators.strategies import Participation
 from tff_dp_aggregators.strategies import Strategy
 from tff_dp_aggregators.strategies import UnitBandedInverse
@@ -174,13 +173,6 @@ def test_a_scale_of_the_bands_changes_nothing():
   assert strategy != UnitBandedInverse(10, (1.0, -0.5))
 
 
-def test_noise_is_drawn_again_instead_of_kept():
-  strategy = UnitBandedInverse.root(100, 7)
-  assert strategy.noise_buffers == 0
-  assert strategy.num_inverse_bands == 7
-  assert strategy.num_bands == 100  # C itself is full.
-
-
 def test_many_rounds_take_no_matrix():
   n = 10**5
   strategy = UnitBandedInverse(n, (1.0, -0.9, -0.05))
@@ -265,17 +257,6 @@ def test_the_best_root_is_the_best_of_all_roots(objective, workload):
 def test_coefficients_that_are_no_strategy_are_refused(coefficients, error, message):
   with pytest.raises(error, match=message):
     UnitBandedInverse(2000, coefficients)
-
-
-def test_other_nonsense_is_refused_by_name():
-  with pytest.raises(TypeError, match='unscaled must be a strategies.BandedInverse'):
-    UnitBandedInverse.of(BandedToeplitz(4, (1.0, 0.5)))
-  with pytest.raises(ValueError, match='exponent must be from 0 to 1, got 1.5'):
-    UnitBandedInverse.root(10, 3, exponent=1.5)
-  with pytest.raises(ValueError, match='num_bands must be at most num_rounds=5'):
-    UnitBandedInverse.root(5, 6)
-  with pytest.raises(ValueError, match='the workload is for 9 rounds'):
-    UnitBandedInverse.root(10, 3, workload=Workload(9))
 
 
 _N = 11

@@ -48,10 +48,6 @@ class Participation:
       exactly `min_separation`, as when every epoch goes through the clients in the
       same order. A client may still leave an epoch out.
 
-  Raises:
-    TypeError: If a number is not whole, or `fixed_epoch` not a bool.
-    ValueError: If a number is less than 1.
-
   Example:
     >>> participation = Participation(num_rounds=100, min_separation=30)
     >>> participation.possible_participations
@@ -98,15 +94,8 @@ class Participation:
   ) -> 'Participation':
     """The schema stated as TF Privacy's DP-FTRL accountant states it.
 
-    Args:
-      num_rounds: Rounds in all.
-      rounds_between: Smallest number of rounds strictly between two rounds of one
-        client; `min_separation` is one more.
-      max_participations: As in the constructor.
-
-    Raises:
-      TypeError: If an argument is not a whole number.
-      ValueError: If `rounds_between` is negative, or another argument less than 1.
+    `rounds_between` is the smallest number of rounds strictly between two rounds of one
+    client, at least 0; `min_separation` is one more.
     """
     rounds_between = checks.check_int('rounds_between', rounds_between, at_least=0)
     return cls(num_rounds, rounds_between + 1, max_participations)

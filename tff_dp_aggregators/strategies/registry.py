@@ -202,12 +202,7 @@ def options() -> dict[str, dict[str, Option]]:
 
 
 def describe(texts: Mapping[str, str]) -> str:
-  """What is said of an option by several kinds, once for those that say the same.
-
-  Example:
-    >>> describe({'banded': 'bands of C', 'toeplitz': 'bands of C', 'blt': 'buffers'})
-    'For banded and toeplitz: bands of C. For blt: buffers.'
-  """
+  """What is said of an option by several kinds, once for those that say the same."""
   names: dict[str, list[str]] = {}
   for name, text in texts.items():
     names.setdefault(text, []).append(name)

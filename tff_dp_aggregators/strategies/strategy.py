@@ -119,9 +119,6 @@ class Strategy(abc.ABC):
 
     Returns:
       A non-decreasing float64 array of shape [n].
-
-    Raises:
-      ValueError: If `participation` is for another number of rounds.
     """
 
   @abc.abstractmethod
@@ -166,9 +163,6 @@ class Strategy(abc.ABC):
     """'exact', or 'bound' if `sensitivity` is an upper bound that may be too large.
 
     Privacy holds in both cases; with a bound, less noise might have done.
-
-    Raises:
-      ValueError: If `participation` is for another number of rounds.
     """
     is_exact = self.squared_or_bound(self._participation(participation))[1]
     return 'exact' if is_exact else 'bound'
@@ -180,12 +174,6 @@ class Strategy(abc.ABC):
 
     Exact, or a proven upper bound; `sensitivity_kind` says which. It is computed once
     for each participation, as searches for noise ask for it again and again.
-
-    Args:
-      participation: Who may take part when; `None` means a single participation.
-
-    Raises:
-      ValueError: If `participation` is for another number of rounds.
     """
     known = self.__dict__.setdefault('_sensitivities', {})
     try:
@@ -212,10 +200,6 @@ class Strategy(abc.ABC):
 
     Dense, for small n, but for strategies that know better.
 
-    Returns:
-      Row norms of `noise_matrix()`, which are those of `C^-1` if `C` is square; float64
-      of shape [n].
-
     Example:
       >>> from tff_dp_aggregators import strategies
       >>> strategies.BandedToeplitz(3, (1.0, 0.5)).noise_row_norms().round(4)
@@ -236,12 +220,6 @@ class Strategy(abc.ABC):
 
     Dense, for small n, but for strategies that know better.
 
-    Args:
-      num_lags: How many rounds to look back, the last one included.
-
-    Returns:
-      Float64 array of shape [min(num_lags, n)], by lag; the first entry is 1.
-
     Example:
       >>> from tff_dp_aggregators import strategies
       >>> strategies.BinaryTree(4, honaker=False).noise_correlation(2).round(3)
@@ -257,12 +235,6 @@ class Strategy(abc.ABC):
     Args:
       workload: The linear queries over rounds: a `Workload`, or a lower-triangular
         array of shape [n, n]; `None` means prefix sums.
-
-    Returns:
-      Squared row norms of the estimator, float64 of shape [n].
-
-    Raises:
-      ValueError: If `workload` is not a lower-triangular n x n array.
     """
     if workload is None:
       return np.square(self.materialize_estimator()).sum(axis=1)
@@ -280,9 +252,6 @@ class Strategy(abc.ABC):
 
     It is in units of the clip norm, at an effective noise multiplier of 1, so that
     strategies can be compared: sens(C) x sqrt(`per_query_error`).
-
-    Returns:
-      Float64 array of shape [n], ready to plot.
     """
     error = self.per_query_error(workload)
     return self.sensitivity(participation) * np.sqrt(error)
@@ -359,10 +328,8 @@ class Strategy(abc.ABC):
   def from_json(text: str) -> 'Strategy':
     """Reads what `to_json` wrote.
 
-    Raises:
-      ValueError: If the text is not a saved strategy, is of an unknown kind or
-        version, does not have the checksum it states, or if what it holds is not a
-        strategy, for instance not lower-triangular, not banded or not finite.
+    ValueError if it is not a saved strategy, is of an unknown kind or version, does not
+    have the checksum it states, or if what it holds is not a strategy.
     """
     try:
       data = strict_json.Decoder().decode(text)
@@ -373,12 +340,7 @@ class Strategy(abc.ABC):
   def save(self, path: Union[str, os.PathLike[str]]) -> None:
     """Writes the strategy to a new file: small ones as .json, large ones as .npz.
 
-    Args:
-      path: Where; its suffix decides the format.
-
-    Raises:
-      ValueError: If the suffix is neither .json nor .npz.
-      FileExistsError: If there is a file already.
+    The suffix decides; ValueError for another one, FileExistsError if there is a file.
 
     Example:
       >>> import tempfile
@@ -396,12 +358,7 @@ class Strategy(abc.ABC):
 
   @staticmethod
   def load(path: Union[str, os.PathLike[str]]) -> 'Strategy':
-    """Reads and verifies a file that `save` wrote.
-
-    Raises:
-      FileNotFoundError: If there is no file.
-      ValueError: As `from_json`; the message begins with the path.
-    """
+    """Reads and verifies a file that `save` wrote; errors begin with the path."""
     path = os.fspath(path)
     suffix = _suffix(path)
     with open(path, 'rb') as file:

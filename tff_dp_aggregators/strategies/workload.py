@@ -36,10 +36,6 @@ class Workload:
     weight_decay: Which part of the model each round takes away before its step, at
       least 0 and below 1, whatever the learning rate.
 
-  Raises:
-    TypeError: If an argument is not a number, or not numbers.
-    ValueError: If one is out of range.
-
   Example:
     >>> Workload(3, momentum=0.5).materialize()
     array([[1.  , 0.  , 0.  ],
@@ -86,15 +82,8 @@ class Workload:
   ) -> 'Workload':
     """A constant learning rate that falls linearly over the last rounds.
 
-    Args:
-      num_rounds: Rounds n.
-      momentum: As in the constructor.
-      cooldown_rounds: Over how many of the last rounds it falls; a quarter of all by
-        default, as in the experiments of arXiv:2211.06530.
-      final_learning_rate: What it falls to in the last round, relative to 1; positive.
-
-    Raises:
-      ValueError: If an argument is out of range.
+    Over a quarter of all rounds by default, as in the experiments of arXiv:2211.06530,
+    to `final_learning_rate`, relative to 1.
 
     Example:
       >>> Workload.cooldown(
@@ -133,11 +122,7 @@ class Workload:
     return self.learning_rates is None or len(set(self.learning_rates)) == 1
 
   def coefficients(self) -> np.ndarray:
-    """First column of `A`, float64 of shape [n].
-
-    Raises:
-      ValueError: If the learning rate changes, so that `A` is not Toeplitz.
-    """
+    """First column of `A`, float64 [n]; ValueError if the learning rate changes."""
     if not self.is_toeplitz:
       raise ValueError(
         'a workload whose learning rate changes has no Toeplitz coefficients; use '
@@ -167,12 +152,8 @@ class Workload:
     With rates L and momentum M, A is (decayed sums) L M; so its inverse is
     (I - momentum S) L^-1 (I - (1 - weight_decay) S), S the shift by one round.
 
-    Returns:
-      Float64 array of shape [2, n], or [3, n] with momentum; row i, column j holds
-      entry [j + i, j] of the inverse, and 0 where there is none.
-
-    Raises:
-      ValueError: If a learning rate is 0, when `A` has no inverse.
+    Float64 of shape [2, n], or [3, n] with momentum; row i, column j holds entry
+    [j + i, j], and 0 where there is none. ValueError if a learning rate is 0.
     """
     reciprocal = self._reciprocal_rates()
     shifted = self._kept * np.append(reciprocal[1:], 0.0)

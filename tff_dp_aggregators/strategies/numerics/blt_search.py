@@ -14,21 +14,23 @@ non-increasing coefficients, whose sensitivity is exact.
 
 **Loss.** The logarithm of squared sensitivity times squared error. Both are sums of
 geometric series with positive weights, so they lose no digits, and their cost does not
-depend on the number of rounds. Derivatives are by hand.
+depend on the number of rounds.
 
 **How.** Newton's method, with second derivatives by differences of gradients, several
-step lengths tried at once, from several points at once. Buffers are added one by one.
-Where the next one should start is found by looking at what a small one does at each of
-many decays. A buffer that has become useless is taken out again.
+step lengths tried at once, from several points at once. Buffers are added one by one,
+from the best of many decays; one that has become useless is taken out again.
 
 Arguments are not checked here.
 """
 
 import dataclasses
 import math
+from typing import Optional
 
 import numpy as np
 
+from tff_dp_aggregators.strategies import participation as participation_lib
+from tff_dp_aggregators.strategies import workload as workload_lib
 from tff_dp_aggregators.strategies.numerics import geometric
 from tff_dp_aggregators.strategies.numerics import rational
 
@@ -110,6 +112,25 @@ class BLTProblem:
     poles = np.array(self.poles)
     distance = np.abs(inverse_decays[..., np.newaxis] - poles)
     return np.any(distance < _BLURRED * poles, axis=(-2, -1))
+
+
+def problem(
+  objective: str,
+  participation: participation_lib.Participation,
+  workload: Optional[workload_lib.Checked] = None,
+) -> BLTProblem:
+  """The problem for a `Workload` of a constant learning rate, or prefix sums."""
+  momentum = weight_decay = 0.0
+  if isinstance(workload, workload_lib.Workload):
+    momentum, weight_decay = workload.momentum, workload.weight_decay
+  return BLTProblem(
+    participation.num_rounds,
+    min(participation.min_separation, participation.num_rounds),
+    participation.possible_participations,
+    objective,
+    momentum,
+    weight_decay,
+  )
 
 
 def squared_error(
