@@ -644,9 +644,8 @@ def build(
     OSError: If the directory for files cannot be used.
     RuntimeError: If another process uses it.
     TypeError: If `strategy` is not one, or its recursion of no known form.
-    ValueError: If `storage` is unknown, or not offered for the strategy; or if its
-      recursion makes other noise than its noise matrix says, which is looked at for up
-      to 128 rounds.
+    ValueError: If `storage` is not offered for the strategy; or if, in up to 128
+      rounds, its recursion makes other noise than its noise matrix says.
   """
   if not isinstance(strategy, strategies.Strategy):
     raise TypeError(

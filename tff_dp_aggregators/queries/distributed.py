@@ -116,8 +116,7 @@ class DistributedSumQuery(matrix_mechanism.GridSumQuery):
     """Initializes the query.
 
     Args:
-      participation: Who may take part when, and for how many rounds. `None` assumes
-        that a client may take part in every round, and serves any number of them.
+      participation: As for `GaussianSumQuery`.
       noise: 'skellam' or 'discrete_gaussian'.
       clip_norm: L2 bound of one record.
       noise_multiplier: Standard deviation of the noise of a sum of `min_clients`

@@ -90,26 +90,7 @@ def _as_tensor(part: Any) -> tf.Tensor:
 
 
 def check_record(record: Any, record_specs: Any) -> Any:
-  """Returns a record as tensors, or says where it is not what was announced.
-
-  Args:
-    record: Structure of float tensors.
-    record_specs: Structure of `tf.TensorSpec`s of float32 and float64, as a sum of
-      records is accumulated in.
-
-  Returns:
-    The structure of tensors; half precision (float16, bfloat16) becomes float32.
-
-  Raises:
-    TypeError: If a dtype or the kind of a container differs.
-    ValueError: If the number or names of tensors, or a shape, differ.
-
-  Example:
-    >>> check_record([tf.zeros([2])], [tf.TensorSpec([3])])
-    Traceback (most recent call last):
-    ...
-    ValueError: a record has a tensor of shape (2,) where record_specs has (3,).
-  """
+  """Returns a record as tensors, or says where it is not what was announced."""
   record = as_tensors(record)
   try:
     tf.nest.assert_same_structure(record, record_specs)

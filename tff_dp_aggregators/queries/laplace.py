@@ -81,16 +81,10 @@ class LaplaceSumQuery(participations_lib.IndependentNoiseQuery):
     record_specs: Any,
     **noise_options: Unpack[noise_lib.IndependentOptions],
   ):
-    """Initializes the query.
+    """Initializes the query from arguments as for `GaussianSumQuery`.
 
-    Args:
-      participation: Who may take part when, and for how many rounds. `None` assumes
-        that a client may take part in every round, and serves any number of them;
-        there is no event of a whole run then, only of each round.
-      clip_norm: L1 bound of one record.
-      noise_multiplier: Scale of the noise over `clip_norm`; 0 adds no noise.
-      record_specs: Structure of float tensor specs like a record.
-      **noise_options: See `noise.Options`.
+    `clip_norm` bounds the L1 norm; `noise_multiplier` is the scale of the noise over
+    it.
     """
     super().__init__(record_specs)
     self._clip_norm = grid.check_clip_norm(clip_norm)
@@ -197,9 +191,8 @@ class LaplaceSumQuery(participations_lib.IndependentNoiseQuery):
     """Returns rounds served, clip norm, noise and what has been spent.
 
     Nothing of it depends on data. `epsilon` is that of all rounds so far together, for
-    a client who was in as many of them as it may, with delta = 0. `noise_generator`
-    is a string tensor, `generator`, and `noise_key_tag` one that differs where secret
-    keys do; it is empty with a seed.
+    a client who was in as many of them as it may, with delta = 0. `noise_key_tag`
+    differs where secret keys do; it is empty with a seed.
     """
     rounds = global_state.round
     each = 1 / self._noise_multiplier if self._noise_multiplier else math.inf

@@ -159,15 +159,9 @@ class RecordSumQuery(SumAggregationDPQuery):
   """
 
   def __init__(self, record_specs: Optional[Any] = None):
-    """Initializes the query.
+    """Initializes the query, for records like these specs.
 
-    Args:
-      record_specs: Structure of float tensor specs like a record. `None` takes
-        records as they come; `initial_sample_state` needs a template then.
-
-    Raises:
-      TypeError: If a tensor is not of a float dtype.
-      ValueError: If a shape is not fully defined.
+    `None` takes records as they come; `initial_sample_state` needs a template then.
     """
     self._record_specs = (
       None if record_specs is None else noise_lib.sum_specs(record_specs)
@@ -265,12 +259,7 @@ class GridSumQuery(RecordSumQuery):
     return sample_state, tf.stack(finite)
 
   def sum_without_noise(self, params: Any, stacked: Any) -> tuple[Any, tf.Tensor]:
-    """Returns the sum of records that are stacked, and which of them were finite.
-
-    Args:
-      params: From `derive_sample_params`.
-      stacked: Structure like a record, with an entry of each tensor for each record.
-    """
+    """Returns the sum of records that are stacked, and which of them were finite."""
     samples, finite = tf.vectorized_map(
       lambda record: self.encode_without_noise(params, record),
       stacked,
@@ -331,25 +320,11 @@ class NormalizedQuery(normalized_query.NormalizedQuery):
   """
 
   def __init__(self, numerator_query: SumAggregationDPQuery, *, denominator: float):
-    """Initializes the query.
-
-    Args:
-      numerator_query: What sums and adds noise.
-      denominator: What its result is divided by.
-    """
+    """Initializes the query: the result of the first is divided by the second."""
     super().__init__(numerator_query, denominator)
 
   def initial_sample_state(self, template: Any = None) -> Any:
-    """Returns the sum of no records of the other query.
-
-    Args:
-      template: Structure of tensors or their specs like a record; `None` for what the
-        other query knows of its records.
-
-    Raises:
-      TypeError: As the other query.
-      ValueError: As the other query, or if there is no template and it needs one.
-    """
+    """Returns the sum of no records of the other query."""
     if template is None:
       return self._numerator.initial_sample_state()
     return self._numerator.initial_sample_state(template)
@@ -422,12 +397,9 @@ class MatrixMechanismQuery(GridSumQuery):
   `clip_norm * noise_multiplier * (D z)[t]`, with `D` the strategy's noise matrix and z
   iid standard Gaussian. All rounds together are one Gaussian mechanism with
   effective noise multiplier `noise_multiplier / sens(C)`. With a workload it releases
-  row t of the workload applied to these sums, which is the same information.
-
-  The sensitivity belongs to the strategy and the participation that the query was
-  made from and cannot be given otherwise. That clients really take part no more
-  often than the participation says is the caller's to enforce
-  (`sampling` does).
+  row t of the workload applied to these sums, which is the same information. That
+  clients really take part no more often than the participation says is the caller's to
+  enforce (`sampling` does).
 
   Records are structures of float tensors; half precision is summed, and released, in
   float32. A record with an entry that is NaN or infinite counts as zero.
@@ -473,8 +445,7 @@ class MatrixMechanismQuery(GridSumQuery):
     Raises:
       OSError: If `storage` names a directory that cannot be used.
       RuntimeError: If another process uses it.
-      TypeError: If a record tensor is not of a float dtype, or another argument not of
-        its type; `participation` may not be `None`.
+      TypeError: If an argument is not of its type; `participation` may not be `None`.
       ValueError: If a number is out of range, a shape is not fully defined, or the
         participation or workload is for other rounds than the strategy.
     """
@@ -607,12 +578,7 @@ class MatrixMechanismQuery(GridSumQuery):
     return added.integers, added.finite
 
   def sum_without_noise(self, params: Any, stacked: Any) -> tuple[Any, tf.Tensor]:
-    """Returns the sum of records that are stacked, and which of them were finite.
-
-    Args:
-      params: The clip norm, from `derive_sample_params`.
-      stacked: Structure like a record, with an entry of each tensor for each record.
-    """
+    """Returns the sum of records that are stacked, and which of them were finite."""
     if not self._encodes_as(MatrixMechanismQuery):
       return super().sum_without_noise(params, stacked)
     added = grid.sum_clipped(stacked, params, self._steps(params))
@@ -870,38 +836,25 @@ class TreeResidualSumQuery(MatrixMechanismQuery):
     self,
     participation: strategies.Participation,
     *,
-    clip_norm: float,
-    noise_multiplier: float,
-    record_specs: Any,
     honaker: bool = True,
     restart_every: Optional[int] = None,
-    workload: Optional[strategies.Workload] = None,
-    **noise_options: Unpack[noise_lib.Options],
+    **arguments: Any,
   ):
     """Initializes the query.
 
     Args:
       participation: Who may take part when, and for how many rounds; one more is an
         error.
-      clip_norm: L2 bound of one record.
-      noise_multiplier: Standard deviation of a node's noise over `clip_norm`; 0 adds
-        no noise.
-      record_specs: Structure of float tensor specs like a record.
       honaker: Whether to use Honaker's estimator, with less noise, or the plain one,
         with no noise in the state.
       restart_every: Rounds after which a fresh tree begins; `None` for a single one.
-      workload: As for `MatrixMechanismQuery`.
-      **noise_options: See `noise.Options`.
+      **arguments: As for `MatrixMechanismQuery`; `noise_multiplier` is that of a node.
     """
     strategies.participation.require(participation)
     super().__init__(
       strategies.BinaryTree(participation.num_rounds, honaker, restart_every),
       participation,
-      clip_norm=clip_norm,
-      noise_multiplier=noise_multiplier,
-      record_specs=record_specs,
-      workload=workload,
-      **noise_options,
+      **arguments,
     )
 
 

@@ -305,12 +305,12 @@ def test_clients_may_add_the_noise_and_then_say_nothing_of_infinity():
     (
       lambda: _quantile(_gaussian(record_specs=tf.TensorSpec([2]))),
       ValueError,
-      'one float32 number',
+      'count_query must be for records',
     ),
     (
       lambda: _quantile(_gaussian(record_specs=tf.TensorSpec([], tf.float64))),
       ValueError,
-      'one float32 number',
+      'count_query must be for records',
     ),
     (
       lambda: _quantile(
