@@ -100,14 +100,6 @@ def test_rows_vectors_and_keys_are_uncorrelated_and_share_no_value():
   assert len(np.unique(doubles)) == len(doubles)
 
 
-def test_rows_are_random_access():
-  rows = _rows(tf.TensorSpec([7]), seed=3)
-  key = rows.new_key()
-  forward = [rows.row(key, index)[0].numpy() for index in range(5)]
-  backward = [rows.row(key, index)[0].numpy() for index in reversed(range(5))]
-  np.testing.assert_array_equal(forward, backward[::-1])
-
-
 @pytest.mark.parametrize('size', [0, 1, 6, 7])
 def test_every_size_is_served(size):
   rows = _rows(tf.TensorSpec([size]), seed=1)

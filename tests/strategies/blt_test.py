@@ -9,7 +9,6 @@ the best figures known for several participations.
 import fractions
 import itertools
 import json
-import logging
 import math
 import pathlib
 
@@ -103,14 +102,6 @@ def test_inverse_is_exact_where_decays_cluster(scales, decays):
   exact = exact_estimator(exact_coefficients(40, scales, decays))
   exact = np.array([b - a for a, b in zip([0] + exact, exact)], float)
   np.testing.assert_allclose(strategy.inverse_coefficients(), exact, rtol=1e-12)
-
-
-@pytest.mark.parametrize('num_buffers', range(1, 9))
-def test_series_of_the_inverse_has_no_residual(num_buffers):
-  decays = 1 - np.geomspace(1e-6, 0.8, num_buffers)
-  strategy = BLT(3000, (0.9 / num_buffers,) * num_buffers, decays)
-  product = np.convolve(strategy.matrix_coefficients(), strategy.inverse_coefficients())
-  np.testing.assert_allclose(product[:3000], np.eye(1, 3000)[0], atol=1e-13)
 
 
 @pytest.mark.parametrize('scales, decays', SMALL + CLUSTERED)
@@ -312,28 +303,6 @@ def test_several_participations_are_at_least_as_good_as_the_peer(figure):
   assert error(strategy, objective, participation) <= peer * (1 + 1e-9)
 
 
-@pytest.mark.parametrize(
-  'b, k, objective, num_buffers, best',
-  [
-    (400, 5, 'mean', 2, 8.1608316),
-    (400, 5, 'mean', 3, 8.1466167),
-    (400, 5, 'max', 2, 9.5015141),
-    (400, 5, 'max', 4, 9.4305630),
-    (100, 20, 'mean', 2, 21.3740161),
-    (100, 20, 'max', 3, 26.9280571),
-  ],
-)
-def test_several_participations_reach_the_best_known(
-  b, k, objective, num_buffers, best
-):
-  participation = Participation(2000, b, k)
-  strategy = optimize(
-    2000, num_buffers=num_buffers, objective=objective, participation=participation
-  )
-  assert strategy.num_buffers == num_buffers
-  assert error(strategy, objective, participation) <= best
-
-
 @pytest.mark.few(2)
 @pytest.mark.parametrize('num_rounds', [10, 1000, 10_000, 1_000_000])
 def test_nothing_is_below_the_optimum_of_all_toeplitz_strategies(num_rounds):
@@ -362,13 +331,6 @@ def test_more_buffers_are_better_by_what_is_asked_for(num_rounds, b, k, objectiv
       break
     assert value <= best * (1 - 5e-6)
     best = value
-
-
-def test_another_buffer_is_tried_for_what_it_makes_of_the_others():
-  # Adding buffers without taking any away ends at 16.31 here.
-  participation = Participation(100, 2, 12)
-  strategy = optimize(100, num_buffers=2, participation=participation)
-  assert strategy.rmse(participation) <= 16.01371
 
 
 def check_strategy(num_rounds, b, k, objective, num_buffers):
@@ -415,49 +377,6 @@ def test_never_a_failure_nor_a_spurious_buffer(num_rounds, objective):
     check_strategy(num_rounds, b, k, objective, 8)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-  'num_rounds', [1, 2, 3, 4, 5, 7, 10, 31, 100, 999, 10**4, 10**5, 10**6, 10**7]
-)
-@pytest.mark.parametrize('objective', ['max', 'mean'])
-@pytest.mark.parametrize('num_buffers', [2, 8])
-def test_never_a_failure_nor_a_spurious_buffer_at_large(
-  num_rounds, objective, num_buffers
-):
-  for b, k in schemas(num_rounds):
-    check_strategy(num_rounds, b, k, objective, num_buffers)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('objective', ['max', 'mean'])
-@pytest.mark.parametrize(
-  'num_rounds, b, k',
-  [(1000, 1, 1), (2000, 400, 5), (2000, 100, 20), (300, 299, 2), (10**6, 1000, 500)],
-)
-@pytest.mark.parametrize('num_buffers', [2, 3, 4])
-def test_descents_from_random_points_find_nothing_better(
-  num_rounds, b, k, objective, num_buffers
-):
-  rng = np.random.default_rng(20260711)
-  problem = blt_search.BLTProblem(num_rounds, b, k, objective)
-  points = []
-  while len(points) < 16:
-    logarithms = rng.uniform(math.log(0.03 / num_rounds), 0, 2 * num_buffers)
-    nodes = np.exp(np.sort(logarithms))
-    if (nodes[1::2] - nodes[::2]).sum() < 0.9:
-      points.append(blt_search.parameters_from_nodes(nodes))
-  losses, _ = blt_search.descend(problem, np.array(points), 1e-9)
-  participation = Participation(num_rounds, b, k)
-  strategy = optimize(
-    num_rounds,
-    num_buffers=num_buffers,
-    objective=objective,
-    participation=participation,
-  )
-  found = error(strategy, objective, participation)
-  assert found <= math.exp(losses.min() / 2) * (1 + 5e-6)
-
-
 @pytest.mark.parametrize('objective', ['max', 'mean'])
 @pytest.mark.parametrize(
   'num_rounds, b, k', [(1000, 1, 1), (77, 10, 5), (2000, 100, 20), (50, 1, 50)]
@@ -476,16 +395,6 @@ def test_gradient_is_that_of_finite_differences(
   ahead, _ = blt_search.loss_and_slope(problem, point + moves)
   behind, _ = blt_search.loss_and_slope(problem, point - moves)
   np.testing.assert_allclose((ahead - behind) / 2e-5, slope, atol=1e-8)
-
-
-def test_loss_is_the_logarithm_of_the_squared_error():
-  participation = Participation(300, 50, 4)
-  nodes = np.array([0.01, 0.1, 0.4, 0.8])
-  strategy = BLT(300, *blt_search.scales_and_decays(nodes))
-  for objective in ('max', 'mean'):
-    loss, _ = blt_search.BLTProblem(300, 50, 4, objective).loss_and_slope(nodes)
-    value = error(strategy, objective, participation)
-    assert math.exp(loss / 2) == pytest.approx(value, rel=1e-12)
 
 
 @pytest.mark.few(3)
@@ -513,15 +422,6 @@ def test_momentum_is_optimised_for(n, b, k, objective, momentum):
   assert value == pytest.approx(math.exp(loss / 2), rel=1e-10)
 
 
-def test_momentum_finds_scales_that_sum_to_one():
-  # With one buffer the sum is 1, which leaves no room to add a second one as it is.
-  participation, workload = Participation(200, 20, 10), Workload(200, 0.9)
-  strategy = optimize(
-    200, num_buffers=2, objective='max', participation=participation, workload=workload
-  )
-  assert strategy.max_error(participation, workload) <= 104.03227
-
-
 # How many buffers.
 
 
@@ -536,42 +436,7 @@ def test_number_of_buffers_follows_from_the_least_gain():
   assert optimize(10**7, objective='max').num_buffers == 7
 
 
-def test_dropped_buffers_are_told(caplog):
-  participation = Participation(2000, 100, 20)
-  with caplog.at_level(logging.WARNING):
-    strategy = optimize(2000, num_buffers=5, participation=participation)
-  assert strategy.num_buffers == 2
-  (message,) = caplog.messages
-  assert 'has 2 buffers, not 5' in message and '5e-06' in message
-
-
-def test_no_buffers_at_all_if_none_helps():
-  # A client of every round gains nothing from correlated noise.
-  participation = Participation(10, 1, 10)
-  strategy = optimize(10, num_buffers=8, objective='max', participation=participation)
-  assert strategy == BLT(10, (), ())
-  assert strategy.noise_buffers == 0
-  assert strategy.max_error(participation) == pytest.approx(10)
-  assert strategy.inverse() == strategy
-
-
 # Arguments.
-
-
-def test_optimum_is_cached(tmp_path, monkeypatch):
-  monkeypatch.setenv('TFF_DP_AGGREGATORS_CACHE', str(tmp_path))
-  first = blt.optimize(200, num_buffers=2)
-  assert list(tmp_path.glob('blt.optimize-*.npz'))
-  monkeypatch.setattr(blt_search, 'best_nodes', None)
-  assert blt.optimize(200, num_buffers=2) == first
-  with pytest.raises(TypeError):
-    blt.optimize(201, num_buffers=2)
-
-
-def test_buffers_are_sorted_from_the_slowest():
-  strategy = BLT(5, (0.1, 0.2), (0.5, 0.9))
-  assert strategy.output_scales == (0.2, 0.1)
-  assert strategy == BLT(5, (0.2, 0.1), (0.9, 0.5))
 
 
 @pytest.mark.parametrize(
@@ -624,11 +489,6 @@ def test_wrong_arguments_are_refused(kwargs, kind, message):
   arguments = {'num_rounds': 100, 'num_buffers': 2, **kwargs}
   with pytest.raises(kind, match=message):
     optimize(**arguments)
-
-
-def test_prefix_sums_may_be_given_as_a_workload():
-  given = optimize(100, num_buffers=2, workload=Workload(100))
-  assert given == optimize(100, num_buffers=2)
 
 
 @pytest.mark.few(3)

@@ -115,18 +115,6 @@ def test_rounds_between_is_one_less_than_the_difference(rounds_between):
   assert min(between) == rounds_between
 
 
-def test_taking_one_convention_for_the_other_changes_what_is_possible():
-  # The trap: 12 rounds with 5 in between hold two participations (0 and 6); with a
-  # difference of 5 they hold three (0, 5, 10).
-  assert Participation.from_rounds_between(12, 5).possible_participations == 2
-  assert Participation(12, min_separation=5).possible_participations == 3
-
-
-def test_published_gboard_schema_allows_rounds_that_differ_by_314():
-  participation = Participation.from_rounds_between(2000, 313, 6)
-  assert participation.rounds == (0, 314, 628, 942, 1256, 1570)
-
-
 @pytest.mark.parametrize('name', ['num_rounds', 'min_separation', 'max_participations'])
 @pytest.mark.parametrize('value', [1.0, '3', True, False, [1], np.nan])
 def test_arguments_that_are_no_whole_numbers_are_refused_by_name(name, value):

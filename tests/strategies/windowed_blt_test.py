@@ -20,7 +20,6 @@ from tff_dp_aggregators.strategies import WindowedBLT
 from tff_dp_aggregators.strategies import Workload
 from tff_dp_aggregators.strategies import blt
 from tff_dp_aggregators.strategies import recursion
-from tff_dp_aggregators.strategies import toeplitz
 from tff_dp_aggregators.strategies.numerics import windowed_problem
 
 SCALES, DECAYS = (0.2, 0.4), (0.95, 0.5)
@@ -178,15 +177,6 @@ def test_never_a_failure_nor_a_useless_decay(n, objective):
       assert error(fewer, objective, participation) > value * (1 + 5e-5)
 
 
-def test_number_of_decays_follows_from_what_they_gain():
-  participation = Participation(2000, 400, 5)
-  counts = [
-    optimize(2000, participation=participation, min_gain=gain).noise_buffers // 6
-    for gain in (0.5, 0.05, None)
-  ]
-  assert counts == [1, 2, 3]
-
-
 @pytest.mark.parametrize('objective', ['max', 'mean'])
 def test_momentum_is_optimised_for(objective):
   participation, workload = Participation(200, 50), Workload(200, 0.9)
@@ -306,45 +296,6 @@ def test_buffers_are_those_of_the_recursion_that_keeps_less(
   )
 
 
-@pytest.mark.few(2)
-@pytest.mark.parametrize(
-  'b, k, objective, most, buffers',
-  [
-    # Banded Toeplitz with as many bands as rounds: 8.7116; with 1200: 8.7493.
-    (50, 4, 'mean', 8.7479, 50),
-    (50, 4, 'max', 9.6466, 50),
-    (300, 2, 'mean', 4.9886, 28),
-  ],
-)
-def test_no_other_kind_is_as_good_where_clients_are_done_early(
-  b, k, objective, most, buffers
-):
-  participation = Participation(2000, b, k)
-  arguments = {'objective': objective, 'participation': participation}
-  strategy = optimize_tailed(2000, **arguments)
-  value = error(strategy, objective, participation)
-  assert strategy.sensitivity_kind(participation) == 'exact'
-  assert (value <= most, strategy.noise_buffers) == (True, buffers)
-  others = [
-    blt.optimize(2000, num_buffers=6, cache=False, **arguments),
-    blt.optimize_windowed(2000, cache=False, **arguments),
-    toeplitz.optimize(2000, num_bands=b, cache=False, **arguments),
-    toeplitz.optimize(2000, num_bands=400, cache=False, **arguments),
-  ]
-  for other in others:
-    assert value < 0.99 * error(other, objective, participation)
-
-
-def test_one_decay_is_nearly_as_good_as_any_tail_that_does_not_increase():
-  participation = Participation(400, 20, 3)
-  best = toeplitz.optimize(400, num_bands=400, participation=participation, cache=False)
-  coefficients = np.array(best.coefficients) / best.coefficients[0]
-  assert 0 < coefficients[20] < 0.3 * coefficients[19]  # What a window cannot do alone.
-  ours = optimize_tailed(400, participation=participation)
-  assert ours.rmse(participation) < 1.006 * best.rmse(participation)
-  assert ours.noise_buffers == 20 < best.noise_buffers == 399
-
-
 @pytest.mark.parametrize('momentum', [0.0, 0.9])
 @pytest.mark.parametrize('objective', ['max', 'mean'])
 @pytest.mark.parametrize(
@@ -397,62 +348,10 @@ def test_never_a_failure_nor_worse_than_a_window_alone(n, objective):
       assert value <= error(windowed, objective, participation) * (1 - 1e-4)
 
 
-@pytest.mark.few(3)
-@pytest.mark.slow
-@pytest.mark.parametrize('objective', ['max', 'mean'])
-@pytest.mark.parametrize(('b', 'k'), [(1, 4), (2, 4), (4, 8), (8, 2)])
-def test_it_is_never_worse_than_a_blt_of_as_many_decays(b, k, objective):
-  participation = Participation(256, b, k)
-  arguments = {'objective': objective, 'participation': participation}
-  strategy = optimize_tailed(256, num_decays=2, **arguments)
-  uncut = blt.optimize(256, num_buffers=3, min_gain=1e-4, cache=False, **arguments)
-  ours, theirs = (error(each, objective, participation) for each in (strategy, uncut))
-  assert ours <= theirs * (1 + 1e-9)
-  assert strategy.sensitivity_kind(participation) == 'exact'
-  if b <= 2:  # No decay has room in such a window.
-    assert strategy.window == 256
-    assert strategy.noise_buffers == uncut.noise_buffers
-    assert ours == pytest.approx(theirs, rel=1e-6)
-  asked = optimize_tailed(256, num_decays=2, window=b, **arguments)
-  assert asked.window == b
-
-
 def test_there_is_no_tail_where_clients_take_part_until_the_end():
   participation = Participation(200, 20)
   strategy = optimize_tailed(200, participation=participation)
   assert (strategy.tail_scale, strategy.noise_buffers) == (0.0, 19)
-
-
-@pytest.mark.parametrize('objective', ['max', 'mean'])
-def test_momentum_is_optimised_for_with_a_tail(objective):
-  participation, workload = Participation(200, 20, 2), Workload(200, 0.9)
-  arguments = {'num_decays': 2, 'objective': objective}
-  best = optimize_tailed(
-    200, participation=participation, workload=workload, **arguments
-  )
-  value = error(best, objective, participation, workload)
-  other = optimize_tailed(200, participation=participation, **arguments)
-  assert value < error(other, objective, participation, workload) * 0.99
-  rng = np.random.default_rng(5)
-  for size in [1e-3, 1e-2] * 10:
-    near = TailedBLT(
-      200,
-      20,
-      np.array(best.output_scales) * np.exp(size * rng.normal(size=2)),
-      np.minimum(np.array(best.buffer_decays) * np.exp(size * rng.normal(size=2)), 1.0),
-      best.tail_scale * np.exp(size * rng.normal()),
-      min(best.tail_decay * np.exp(size * rng.normal()), 1.0),
-    )
-    assert error(near, objective, participation, workload) >= value * (1 - 1e-9)
-
-
-def test_a_longer_window_may_be_asked_for_and_is_worse():
-  participation = Participation(400, 20, 3)
-  errors = [
-    optimize_tailed(400, participation=participation, window=window).rmse(participation)
-    for window in (20, 40, 400)
-  ]
-  assert errors == sorted(errors)
 
 
 @pytest.mark.parametrize(

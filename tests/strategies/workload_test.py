@@ -98,13 +98,6 @@ def test_prefix_sums_are_the_default():
   )  # fmt: skip
 
 
-@pytest.mark.parametrize('workload', [None, *WORKLOADS.values(), np.tri(3)], ids=repr)
-def test_prefix_sums_are_told_from_other_workloads(workload):
-  is_prefix_sums = workload is None or workload is WORKLOADS['prefix']
-  assert workload_lib.is_prefix_sums(workload) == is_prefix_sums
-  assert workload_lib.is_prefix_sums(Workload(3, learning_rates=(1, 1, 1)))
-
-
 def test_cooldown_falls_over_the_last_quarter_to_a_twentieth():
   rates = np.array(Workload.cooldown(8).learning_rates)
   np.testing.assert_allclose(rates, [1, 1, 1, 1, 1, 1, 0.525, 0.05])
@@ -129,13 +122,6 @@ def test_cooldown_falls_over_the_last_quarter_to_a_twentieth():
 def test_nonsense_is_refused_by_name(arguments, message):
   with pytest.raises(ValueError, match=message):
     Workload(**{'num_rounds': 3, **arguments})
-
-
-def test_a_rate_of_zero_is_a_workload_but_has_no_inverse():
-  workload = Workload(3, learning_rates=(1.0, 0.0, 1.0))
-  assert workload.materialize()[1].tolist() == [1.0, 0.0, 0.0]
-  with pytest.raises(ValueError, match='learning rate of round 1 is 0'):
-    workload.inverse_diagonals()
 
 
 @pytest.mark.parametrize(

@@ -135,13 +135,7 @@ class BandedInverse(toeplitz.LowerToeplitz):
     num_bands: int,
     workload: Optional[workload_lib.Workload] = None,
   ) -> 'BandedInverse':
-    """BISR, the bands of a workload's inverse square root: `root` with exponent 0.5.
-
-    Example:
-      >>> strategy = BandedInverse.square_root(num_rounds=128, num_bands=16)
-      >>> round(strategy.rmse(), 4)
-      2.4918
-    """
+    """BISR, the bands of a workload's inverse square root: `root` with exponent 0.5."""
     return cls.root(num_rounds, num_bands, workload=workload)
 
   @classmethod
@@ -236,12 +230,7 @@ class UnitBandedInverse(toeplitz.ScaledToeplitz):
 
   @classmethod
   def of(cls, unscaled: BandedInverse) -> 'UnitBandedInverse':
-    """The strategy with the bands of another, whose columns are brought to one norm.
-
-    Example:
-      >>> UnitBandedInverse.of(BandedInverse(8, (2.0, -1.0)))
-      UnitBandedInverse(num_rounds=8, coefficients=(1.0, -0.5))
-    """
+    """The strategy with the bands of another, whose columns are brought to one norm."""
     if not isinstance(unscaled, BandedInverse):
       raise TypeError(f'unscaled must be a strategies.BandedInverse, got {unscaled!r}.')
     return cls(unscaled.num_rounds, unscaled.coefficients)
@@ -258,10 +247,6 @@ class UnitBandedInverse(toeplitz.ScaledToeplitz):
     """`BandedInverse.root` with columns of one norm.
 
     With two bands and no workload the exponent is lambda of DP-lambda-CGD.
-
-    Example:
-      >>> UnitBandedInverse.root(num_rounds=128, num_bands=2, exponent=0.9)
-      UnitBandedInverse(num_rounds=128, coefficients=(1.0, -0.9))
     """
     bands = _root_bands(num_rounds, num_bands, exponent, workload)
     return cls(num_rounds, tuple(bands))

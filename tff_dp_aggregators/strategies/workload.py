@@ -1,18 +1,14 @@
 """Workloads: the linear queries over rounds whose error a strategy is judged by.
 
-The workload `A` says what a training run does with the noisy sums. Stochastic gradient
-descent adds them up, so prefix sums are the default everywhere; with momentum, a
-learning rate that changes from round to round, and weight decay, the model after round
-t depends on
+Stochastic gradient descent adds the noisy sums up, so prefix sums are the default; with
+momentum, learning rates that change, and weight decay, the model after round t depends
+on
 
     A[t, j] = sum_{s = j..t} kept^(t - s) * learning_rates[s] * momentum^(s - j)
 
 with kept = 1 - weight_decay (arXiv:2202.08312, section 4; arXiv:2211.06530, section 5;
-with weight decay arXiv:2405.13763). Wherever a function takes a
-`workload`, None stands for prefix sums, and any other lower-triangular matrix may be
-given as an array.
-
-This module does not know strategies.
+with weight decay arXiv:2405.13763). Where a function takes a `workload`, `None` stands
+for prefix sums, and a lower-triangular array is taken as well.
 """
 
 import dataclasses
@@ -195,14 +191,7 @@ Checked = Union[Workload, np.ndarray]
 
 
 def check(num_rounds: int, workload: WorkloadLike) -> Union[Workload, np.ndarray]:
-  """Returns the workload, prefix sums for None, after looking at shape and entries.
-
-  `num_rounds`: Rounds n it has to be for.
-  `workload`: A `Workload`, or a lower-triangular array of shape [n, n] whose rows are
-    linear queries over rounds, or None.
-
-  Returns a `Workload`, or a float64 array of shape [n, n].
-  """
+  """The workload for these rounds, `Workload(n)` for `None`, or a float64 array."""
   if workload is None:
     return Workload(num_rounds)
   if isinstance(workload, Workload):
@@ -270,17 +259,7 @@ def _decayed_sums(matrix: np.ndarray, decay: float) -> np.ndarray:
 
 
 def real_array(name: str, values: Any) -> np.ndarray:
-  """Returns the values as a float64 array.
-
-  Example:
-    >>> real_array('workload', [1, 2])
-    array([1., 2.])
-    >>> real_array('workload', [1, 2j])
-    Traceback (most recent call last):
-    ...
-    TypeError: workload must be real numbers, got complex ones; pass the real part if \
-that is all there is.
-  """
+  """The values as a float64 array; TypeError if they are complex."""
   refuse_complex(name, values)
   try:
     return np.asarray(values, np.float64)

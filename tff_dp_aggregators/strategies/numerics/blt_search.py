@@ -61,16 +61,7 @@ _VALLEYS = 1
 
 @dataclasses.dataclass(frozen=True)
 class BLTProblem:
-  """What is asked for.
-
-  Attributes:
-    num_rounds: Rounds n.
-    min_separation: b.
-    participations: How often one client can really take part, k.
-    objective: 'mean' or 'max'.
-    momentum: Of the workload; 0 for prefix sums.
-    weight_decay: Of the workload; 0 for prefix sums.
-  """
+  """What is asked for: the workload, 'mean' or 'max', and who takes part how often."""
 
   num_rounds: int
   min_separation: int
@@ -274,10 +265,7 @@ def _unfold(
 
 
 def parameters_from_nodes(nodes: np.ndarray) -> np.ndarray:
-  """Parameters of nodes of shape [2 d].
-
-  If the scales sum to more than 1, the last one becomes smaller.
-  """
+  """Parameters of nodes [2 d]; scales that sum to more than 1 have the last one cut."""
   remaining = 1.0 - (nodes[1:-1:2] - nodes[0:-2:2]).sum()
   part = min((nodes[-1] - nodes[-2]) / remaining, _LARGEST_PART)
   gaps = np.diff(nodes[:-1], prepend=0.0, append=1.0)
@@ -304,10 +292,7 @@ def loss_and_slope(
 
 
 def best_nodes(problem: BLTProblem, max_buffers: int, min_gain: float) -> np.ndarray:
-  """The best nodes found, buffer by buffer.
-
-  Returns nodes of shape [2 d]; d is 0 if no buffer gains enough.
-  """
+  """The best nodes found, buffer by buffer, [2 d]; d is 0 if no buffer gains enough."""
   nodes, loss = np.zeros(0), problem.identity_loss()
   least = -2 * math.log1p(-min_gain)  # The loss is the logarithm of the squared error.
   while True:
@@ -352,11 +337,7 @@ def _with_one_more(
 def _without_useless(
   problem: BLTProblem, nodes: np.ndarray, loss: float, least: float
 ) -> tuple[np.ndarray, float]:
-  """The nodes and their loss, or with a buffer less if that costs next to nothing.
-
-  A buffer is useless if two neighbouring nodes, a decay of `C` and one of `C^-1`, all
-  but cancel.
-  """
+  """The nodes and their loss, or with a buffer less whose two nodes all but cancel."""
   if len(nodes) == 2:
     return nodes, loss
   pairs = range(len(nodes) - 1)
@@ -399,12 +380,7 @@ def _polished(problem: BLTProblem, nodes: np.ndarray) -> np.ndarray:
 def descend(
   problem: BLTProblem, points: np.ndarray, tolerance: float
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Newton's method from several points at once.
-
-  `points`: Parameters of shape [m, 2 d + 1].
-
-  Returns the losses, shape [m], and where they are reached.
-  """
+  """Losses [m], and where they are, by Newton's method from `points` [m, 2 d + 1]."""
   points = points.copy()
   losses, slopes = loss_and_slope(problem, points)
   active = np.arange(len(points))

@@ -33,12 +33,7 @@ _SMALLEST_SCALE = 1e-12
 
 @dataclasses.dataclass(frozen=True)
 class WindowProblem(series_problem.SeriesProblem):
-  """What is asked for; losses are log(sensitivity^2 error^2).
-
-  Attributes:
-    window: From which coefficient on all decays but that of the tail are left out.
-    has_tail: Whether there is a decay that goes on after the window.
-  """
+  """What is asked for; from coefficient `window` on only the tail, if any, stays."""
 
   window: int = 1
   has_tail: bool = False
