@@ -171,12 +171,6 @@ def test_what_is_no_structure_of_tensors_is_a_type_error(name, value_type, where
     _FACTORIES[name]().create(value_type)
 
 
-@pytest.mark.parametrize('value_type', [_SEQUENCE, tff.to_type([_SEQUENCE])])
-def test_an_exact_sum_refuses_what_its_inner_one_does(value_type):
-  with pytest.raises(TypeError):
-    aggregators.ExactSum(tff.aggregators.SumFactory()).create(value_type)
-
-
 @pytest.mark.parametrize('name', sorted(set(aggregators.__all__) - _TUPLES))
 def test_only_what_is_no_number_has_a_position(name):
   for parameter in _parameters(name).values():
@@ -225,14 +219,6 @@ def test_numbers_by_position_are_refused(name):
   for args in ((*first, *numbers.values()), numbers.values()):
     with pytest.raises(TypeError, match='positional|keyword-only|must be a factory'):
       build(*args)
-
-
-@pytest.mark.parametrize('name', ['gaussian', 'tree', 'banded', 'adaptive'])
-def test_a_call_in_the_order_of_tff_is_refused(name):
-  # gaussian_fixed(noise_multiplier, clients_per_round, clip) and its kin.
-  for order in ((2.0, 50, 1.0), (2.0, 50), (2.0,)):
-    with pytest.raises(TypeError):
-      getattr(aggregators, name)(*order)
 
 
 @pytest.mark.parametrize(

@@ -190,13 +190,6 @@ def test_a_participation_has_to_be_given(name, participation):
   assert signature.parameters['participation'].default is inspect.Parameter.empty
 
 
-def test_the_error_names_both_remedies():
-  with pytest.raises(TypeError, match=r'got None\. .*every round') as error:
-    _build('MatrixMechanismQuery', _BANDED, None)
-  assert 'strategies.Participation(num_rounds)' in str(error.value)
-  assert 'strategies.Participation.single(num_rounds)' in str(error.value)
-
-
 @pytest.mark.parametrize('name', ['GaussianSumQuery', 'AdaptiveGaussianSumQuery'])
 def test_no_participation_is_every_round(name):
   query = _build(name, None)

@@ -69,11 +69,6 @@ def local_laplace(
   and twice that for any two updates of it, with delta = 0, against everybody. Clients
   are clipped in L1 norm, and the noise multiplier is the scale of *one client's* noise,
   as for `laplace`. What `local_gaussian` tells of keys and rounds holds here.
-
-  Example:
-    >>> aggregator = local_laplace(
-    ...   clip_norm=1.0, noise_multiplier=2.0, clients_per_round=10
-    ... )
   """
   return factory.from_query(queries.LocalLaplaceSumQuery, participation, **arguments)
 
@@ -144,14 +139,6 @@ def two_sided_gaussian(
     server_noise_multiplier: Standard deviation of the server's noise of the *sum* over
       `clip_norm`; 0 for none.
     **arguments: As for `local_gaussian`.
-
-  Example:
-    >>> aggregator = two_sided_gaussian(
-    ...   clip_norm=1.0,
-    ...   noise_multiplier=4.0,
-    ...   server_noise_multiplier=10.0,
-    ...   clients_per_round=10,
-    ... )
   """
   return factory.from_query(
     functools.partial(
@@ -172,13 +159,6 @@ def approximate_local_gaussian(
   say that (`NonPrivateDpEvent`). The mean has the distribution that it has with noise
   of the clients who reported, up to rounding on the grid of the sums. What the real
   thing would spend says `accounting.local.local_event`.
-
-  Example:
-    >>> aggregator = approximate_local_gaussian(
-    ...   clip_norm=1.0, noise_multiplier=4.0, clients_per_round=1000
-    ... )
-    >>> aggregator.query.noise_site
-    'local_approximate'
   """
   return factory.from_query(
     functools.partial(queries.ApproximateLocalSumQuery, noise=noises.GAUSSIAN.name),
@@ -196,11 +176,6 @@ def approximate_local_laplace(
   As `approximate_local_gaussian`. The mean has the mean and covariance that it has with
   noise of the clients who reported, and their distribution in the limit of many: with m
   clients the excess kurtosis of their noise is 3 / m, and here it is 0.
-
-  Example:
-    >>> aggregator = approximate_local_laplace(
-    ...   clip_norm=1.0, noise_multiplier=4.0, clients_per_round=1000
-    ... )
   """
   return factory.from_query(
     functools.partial(queries.ApproximateLocalSumQuery, noise=noises.LAPLACE.name),

@@ -57,13 +57,6 @@ def distributed_discrete_gaussian(
   * `record_aggregation_factory`: Sums the shares; `None` for
     `tff.aggregators.SumFactory`, for simulations, and `secure_modular_sum(bits)` for
     secure aggregation.
-
-  Example:
-    >>> aggregator = distributed_discrete_gaussian(
-    ...   clip_norm=1.0, noise_multiplier=2.0, clients_per_round=100, bits=18
-    ... )
-    >>> aggregator.query.min_clients
-    100
   """
   return of_noise('discrete_gaussian', participation, **arguments)
 
@@ -100,15 +93,6 @@ def secure_modular_sum(*, bits: int) -> tff.aggregators.SecureModularSumFactory:
   It is a `record_aggregation_factory`. TFF leaves secure sums to the platform that it
   is compiled for; `tff.backends.test.set_sync_test_cpp_execution_context()` simulates
   them, with the same result and no security.
-
-  Example:
-    >>> aggregator = distributed_skellam(
-    ...   clip_norm=1.0,
-    ...   noise_multiplier=2.0,
-    ...   clients_per_round=100,
-    ...   bits=18,
-    ...   record_aggregation_factory=secure_modular_sum(bits=18),
-    ... )
   """
   # Of the dtype of shares, which TFF does not convert it to.
   modulus = np.int64(2 ** checks.check_int('bits', bits, at_least=2))
@@ -129,8 +113,7 @@ def of_noise(
 ) -> factory.DPMeanFactory:
   """`distributed_skellam` or `distributed_discrete_gaussian`, by the name of its noise.
 
-  `dimension`: How many numbers a client is to send; `create` refuses values that are
-  padded to another power of two. `None` for any.
+  `dimension` is how many numbers a client is to send; `create` refuses others.
   """
   checks.check_number('clients_per_round', clients_per_round)
   fewest = _clients('min_clients', min_clients, clients_per_round)

@@ -39,14 +39,7 @@ SumOfRecords = Optional[tff.aggregators.UnweightedAggregationFactory]
 
 
 class DPMeanState(NamedTuple):
-  """State of a `DPMeanFactory` process.
-
-  Attributes:
-    query: The query's, with the key of the noise; secret.
-    record_sum: Of the aggregation that sums records.
-    count_sum: Of the aggregation that counts clients.
-    spent: What all rounds so far have spent, and the last: one of `queries.spent`.
-  """
+  """State of a `DPMeanFactory` process; that of the query, with the key, is secret."""
 
   query: Any
   record_sum: Any

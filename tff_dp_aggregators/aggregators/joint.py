@@ -142,22 +142,6 @@ def from_joint_mechanism(
     **noise_options: See `noise.Options`. Each part has a stream of the seed of its own:
       of an int the next ones in this process, of a `noise.Seed` that and those after.
       `storage` is for the parts that remember noise.
-
-  Example:
-    >>> from tff_dp_aggregators import aggregators, strategies
-    >>> participation = strategies.Participation(8, min_separation=4)
-    >>> make = accounting.Mechanism
-    >>> mechanism = accounting.JointMechanism(
-    ...   (
-    ...     accounting.JointPart('body', '0', make('tree', participation, 6.0), 0.3),
-    ...     accounting.JointPart('head', '1', make('laplace', participation, 9.0), 1.0),
-    ...   )
-    ... )
-    >>> aggregator = aggregators.from_joint_mechanism(
-    ...   mechanism, mechanism.part_of(['0', '1']), clients_per_round=100
-    ... )
-    >>> aggregator.clients_per_round
-    100.0
   """
   if not isinstance(mechanism, accounting.JointMechanism):
     raise TypeError(

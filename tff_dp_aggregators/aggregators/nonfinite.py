@@ -15,12 +15,7 @@ from tff_dp_aggregators.queries import grid
 
 
 class ZeroNonfiniteState(NamedTuple):
-  """State of a `ZeroNonfiniteFactory` process.
-
-  Attributes:
-    inner: State of the inner aggregation.
-    count_sum: State of the sum of counts.
-  """
+  """State of a `ZeroNonfiniteFactory` process."""
 
   inner: Any
   count_sum: Any

@@ -200,11 +200,7 @@ def _check_remembered_beside(state: Any) -> None:
 
 
 def _check_summed_beside(state: Any, path: str) -> None:
-  """Refuses aggregations beside the mechanism that leave their result in its result.
-
-  They may remember nothing, like the exact sum of weights by which
-  `tff.aggregators.MeanFactory` divides. Their empty state shows them.
-  """
+  """Refuses aggregations beside the mechanism that leave their result in its result."""
   if _is_mechanism(state):
     return
   only_measured = _ONLY_MEASURED

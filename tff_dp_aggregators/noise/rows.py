@@ -76,13 +76,6 @@ class Layout:
 
   The elements of each dtype, float32 and float64, are cut into vectors of nearly the
   same size: as few as 2^20 elements a vector allow, and at most 64.
-
-  Example:
-    >>> layout = Layout({'a': tf.TensorSpec([2]), 'b': tf.TensorSpec([], tf.float64)})
-    >>> layout.dtypes, layout.sizes
-    ((tf.float32, tf.float64), (2, 1))
-    >>> layout.unflatten([tf.zeros([2]), tf.zeros([1])])['b'].shape
-    TensorShape([])
   """
 
   def __init__(self, record_specs: Any):
@@ -173,12 +166,9 @@ _RARE = 2.0**-20
 
 
 def gaussians_of_words(words: tf.Tensor, more: Callable[[], tf.Tensor]) -> tf.Tensor:
-  """Turns uniform words into Gaussians.
+  """Gaussians [2 n], float64, first every x, then every y, of uniform words [4 n].
 
-  `words`: uint32 of shape [4 n], first those of all radii.
-  `more`: Returns other words, uint32 of shape [n]; called if they matter.
-
-  Returns a float64 tensor of shape [2 n], first every x, then every y.
+  `more` returns other words, [n], and is called if they matter.
   """
   pairs = tf.bitcast(tf.reshape(words, [2, -1, 2]), tf.uint64)
   signed = tf.cast(tf.bitcast(pairs[0], tf.int64), tf.float64)
@@ -191,14 +181,7 @@ def gaussians_of_words(words: tf.Tensor, more: Callable[[], tf.Tensor]) -> tf.Te
 
 
 def box_muller(radii: tf.Tensor, lower: tf.Tensor, angles: tf.Tensor) -> tf.Tensor:
-  """Turns uniform words into Gaussians.
-
-  `radii`: uint64 of shape [n]: 2^64 u, rounded down.
-  `lower`: uint32 of shape [n]: the next 32 bits of u.
-  `angles`: uint64 of shape [n]: the bits of v.
-
-  Returns a float64 tensor of shape [2 n], first every x, then every y.
-  """
+  """Gaussians of u, by its first 64 bits and the 32 after, and of v, 64 bits."""
   radius = tf.sqrt(-2.0 * _log_uniform(radii, lower))
   # As signed numbers the same angles are in [-pi, pi).
   angle = tf.cast(tf.bitcast(angles, tf.int64), tf.float64) * (math.pi * 2.0**-63)
@@ -274,8 +257,7 @@ class GaussianRows:
   def key_tag(self, key: tf.Tensor) -> tf.Tensor:
     """What tells a secret key from others, to be published with what was released.
 
-    A string scalar, from which the key does not follow. It is empty with a seed, which
-    could be found by trying all of them.
+    The key does not follow from it. It is empty with a seed.
     """
     if self._seed is not None:
       return tf.constant('')

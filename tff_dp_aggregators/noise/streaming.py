@@ -44,10 +44,6 @@ def hidden_buffers(vectors: Iterable[Any]) -> Any:
   TFF prints a part of a state that does not fit a process, as when a run is resumed
   with another strategy, and a plain list would print its numbers. Of other sequences
   TFF's checkpoints lose the type (`tff.program.FileProgramStateManager`).
-
-  Example:
-    >>> hidden_buffers([tf.zeros([2, 3])])
-    Buffers(vector_0=<secret float32, shape (2, 3)>)
   """
   vectors = tuple(vectors)
   return _buffers_class(len(vectors))(*vectors) if vectors else ()
@@ -75,12 +71,6 @@ class NoiseState(NamedTuple):
   """Everything needed to continue; secret, because the key and the buffers are.
 
   Neither is in its `repr` and `str`, nor in those of what it is part of.
-
-  Attributes:
-    key: Key of the rows of z, int64 of shape [4].
-    round: Number of the round that `next` will serve, int64 scalar.
-    buffers: `hidden_buffers`: tensors of shape [buffers, size], one for each vector of
-      `rows.Layout`; empty if no noise is kept in the state.
   """
 
   key: Any
@@ -95,12 +85,7 @@ class NoiseState(NamedTuple):
 
 
 def hidden(secret: Any) -> str:
-  """What may be shown of a tensor or array that is secret: dtype and shape.
-
-  Example:
-    >>> hidden(tf.constant([1, 2], tf.int64))
-    '<secret int64, shape (2,)>'
-  """
+  """What may be shown of a tensor or array that is secret: dtype and shape."""
   dtype = getattr(secret, 'dtype', None)
   if dtype is None:
     return '<secret>'
@@ -112,9 +97,6 @@ class StreamingNoise(abc.ABC):
 
   Both functions are pure: equal states give equal noise, bit by bit in each of eager
   mode, `tf.function` and TFF computations, and up to rounding between them.
-
-  Attributes:
-    storage: Where what it remembers is kept: one of `options.STORAGES`.
   """
 
   storage: str

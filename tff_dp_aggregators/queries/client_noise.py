@@ -52,15 +52,7 @@ _ROUND_VECTOR = 2**32 - 2
 
 
 class ClientNoiseState(NamedTuple):
-  """State of a query between rounds.
-
-  Attributes:
-    round: Number of the round to come, int64 scalar.
-    clip_norm: Bound of a record, float32 scalar.
-    server_key: Key of the server's noise, int64 of shape [4], secret; empty where only
-      clients add noise. Keys of clients are in no state.
-    belongs_to: The mechanism, as `mechanism_text` writes it; string scalar.
-  """
+  """State of a query between rounds; the key of the server's noise is secret."""
 
   round: Any
   clip_norm: Any
@@ -205,11 +197,7 @@ class ClientNoiseSumQuery(participations_lib.IndependentNoiseQuery):
     return global_state.clip_norm
 
   def encode_record(self, params: Any, record: Any) -> tuple[Any, tf.Tensor]:
-    """Returns the record clipped, in steps of the grid, with noise of a new key.
-
-    Each execution has other noise: see `noise.generators`. Whether the record was
-    finite is said where sums hide clients; a client that hides itself does not tell.
-    """
+    """Returns the record clipped, in steps of the grid, with noise of a new key."""
     clipped, finite = self.clip_record(params, record)
     if not self.clients_add_noise:
       return clipped, finite
@@ -257,8 +245,7 @@ class ClientNoiseSumQuery(participations_lib.IndependentNoiseQuery):
   def round_key(self, global_state: ClientNoiseState) -> Any:
     """A key for the noise of a round's clients, in simulations; int64 of shape [4].
 
-    Of the seed and the round; without a seed a new one in each execution. It is empty
-    if clients add no noise.
+    Of the seed and the round; without a seed a new one in each execution.
     """
     if not self.clients_add_noise:
       return ()
@@ -359,9 +346,7 @@ class ClientNoiseSumQuery(participations_lib.IndependentNoiseQuery):
   ) -> 'collections.OrderedDict[str, tf.Tensor]':
     """Returns rounds served, clip norm, noise, and participations of the worst client.
 
-    Nothing of it depends on data. `noise_site` and `noise_generator` are string
-    tensors; so is `noise_key_tag`, which tells the server's secret keys apart and is
-    empty where there is none.
+    Nothing of it depends on data. `noise_key_tag` tells the server's secret keys apart.
     """
     key_tag = tf.constant('')
     if self._server_adds_noise():

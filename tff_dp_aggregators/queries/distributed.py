@@ -48,13 +48,7 @@ _LARGEST_TRANSFORM = 64  # Rows of the matrices that a rotation is made of.
 
 
 class DistributedState(NamedTuple):
-  """State of a query between rounds. Nothing of it is secret.
-
-  Attributes:
-    rotation_key: What the random signs follow from, int64 of shape [4].
-    round: Number of the round to come, int64 scalar.
-    belongs_to: The mechanism, as `mechanism_text` writes it; string scalar.
-  """
+  """State of a query between rounds. Nothing of it is secret."""
 
   rotation_key: Any
   round: Any
@@ -62,12 +56,7 @@ class DistributedState(NamedTuple):
 
 
 class Shares(NamedTuple):
-  """What a client sends, and the sum of it.
-
-  Attributes:
-    entries: Integers modulo 2^bits, int64 of shape [padded dimension].
-    clients: How many, int64 scalar.
-  """
+  """What a client sends, and the sum of it: entries modulo 2^bits, and clients."""
 
   entries: Any
   clients: Any
@@ -433,16 +422,7 @@ def signs(key: tf.Tensor, index: tf.Tensor, dimension: int) -> tf.Tensor:
 
 
 def hadamard(vector: tf.Tensor) -> tf.Tensor:
-  """The normalised Walsh-Hadamard transform, its own inverse.
-
-  `vector`: float64 of shape [d], d a power of two.
-
-  Returns float64 of shape [d], of the same length.
-
-  Example:
-    >>> hadamard(tf.constant([2.0, 0.0, 0.0, 0.0], tf.float64)).numpy()
-    array([1., 1., 1., 1.])
-  """
+  """The normalised Walsh-Hadamard transform of float64 [d], its own inverse."""
   [dimension] = vector.shape
   left = dimension
   while left > 1:

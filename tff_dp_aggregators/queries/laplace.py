@@ -20,14 +20,7 @@ from tff_dp_aggregators.queries import participations as participations_lib
 
 
 class LaplaceState(NamedTuple):
-  """State of a query between rounds.
-
-  Attributes:
-    key: Key of the noise, int64 of shape [4]; secret.
-    round: Number of the round to come, int64 scalar.
-    clip_norm: L1 bound of a record, float32 scalar.
-    belongs_to: The mechanism, as `mechanism_text` writes it; string scalar.
-  """
+  """State of a query between rounds; the key is secret."""
 
   key: Any
   round: Any
@@ -188,11 +181,11 @@ class LaplaceSumQuery(participations_lib.IndependentNoiseQuery):
   def derive_metrics(
     self, global_state: LaplaceState
   ) -> 'collections.OrderedDict[str, tf.Tensor]':
-    """Returns rounds served, clip norm, noise and what has been spent.
+    """Returns rounds served, clip norm, noise and what has been spent; nothing of data.
 
-    Nothing of it depends on data. `epsilon` is that of all rounds so far together, for
-    a client who was in as many of them as it may, with delta = 0. `noise_key_tag`
-    differs where secret keys do; it is empty with a seed.
+    `epsilon` is that of all rounds so far for a client who was in as many of them as it
+    may, with delta = 0. `noise_key_tag` differs where secret keys do; it is empty with
+    a seed.
     """
     rounds = global_state.round
     each = 1 / self._noise_multiplier if self._noise_multiplier else math.inf

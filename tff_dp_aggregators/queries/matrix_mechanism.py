@@ -41,11 +41,8 @@ __all__ = ['DPQuery', 'SumAggregationDPQuery']
 class GaussianSpent(NamedTuple):
   """What a Gaussian mechanism has spent, correlated or not: all rounds are one.
 
-  Attributes:
-    last_round_noise_multiplier: Of the last round's event, float64 scalar; infinite if
-      it added nothing, and before the first round.
-    all_rounds_noise_multiplier: Of the event of all rounds so far together, float64
-      scalar; infinite before the first.
+  Noise multipliers of events, infinite before the first round; that of the last round
+  also if it added nothing.
   """
 
   last_round_noise_multiplier: Any
@@ -63,13 +60,9 @@ class GaussianSpent(NamedTuple):
 class RepeatedSpent(NamedTuple):
   """What independent noise of another kind has spent, round by round.
 
-  Attributes:
-    event: Of one round, for a client who is in it: JSON of `accounting.events.to_json`,
-      string scalar.
-    last_round: How many such events the last round added to the worst case, 0 or 1;
-      int64 scalar.
-    all_rounds: How many all rounds so far make for a client who was in as many of them
-      as it may; int64 scalar.
+  `event` is that of one round, for a client who is in it, as `event_text`; the counts
+  are how many of them the last round added to the worst case, 0 or 1, and how many all
+  rounds so far make for a client who was in as many of them as it may.
   """
 
   event: Any
@@ -90,11 +83,7 @@ class RepeatedSpent(NamedTuple):
 
 
 class ComposedSpent(NamedTuple):
-  """What several mechanisms have spent, in all of which clients took part.
-
-  Attributes:
-    parts: What each of them has; a tuple of any of these forms.
-  """
+  """What several mechanisms have spent, in all of which clients took part."""
 
   parts: Any
 
@@ -120,12 +109,7 @@ def _gaussian(noise_multiplier: Any) -> dp_accounting.DpEvent:
 
 
 def event_text(event: dp_accounting.DpEvent) -> str:
-  """The text of an event for `RepeatedSpent`.
-
-  Example:
-    >>> event_text(dp_accounting.LaplaceDpEvent(2.0))
-    '{"type": "LaplaceDpEvent", "noise_multiplier": 2.0}'
-  """
+  """The text of an event for `RepeatedSpent`."""
   return json.dumps(events.to_json(event))
 
 
@@ -192,11 +176,6 @@ class RecordSumQuery(SumAggregationDPQuery):
 
 class GridSumQuery(RecordSumQuery):
   """What the queries have in common that bound records: sums of integers (`grid`).
-
-  Methods take `params`, from `derive_sample_params`; `record`, a structure of float
-  tensors, which raises a TypeError or ValueError if it is not like `record_specs`;
-  `sample_state`, a sum of what records became; and `global_state`, the state before the
-  round.
 
   A query sees sums and does not count their records. Who uses it without
   `aggregators`, which count, has to see to it that no sum is of more than
@@ -281,22 +260,14 @@ class GridSumQuery(RecordSumQuery):
   def with_noise_of(
     self, params: Any, sample_state: Any, round_key: Any, number: tf.Tensor
   ) -> Any:
-    """Returns a sum of records with the noise that one more client adds, if it does.
-
-    `number`: The client's, an int64 scalar of which no two clients of a round have the
-    same.
-    """
+    """A sum of records with the noise that the client of this number adds, if any."""
     del params, round_key, number
     return sample_state
 
   def signal_and_noise(
     self, sample_state: Any, global_state: Any
   ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns how long a round's exact sum is, and how long its noise is to be.
-
-    The L2 norm of the sum without noise, which is exact, of clients and not private;
-    and the expected square of that of its noise; float64 scalars.
-    """
+    """The norm of a round's exact sum, not private, and its noise's mean square."""
     del sample_state, global_state
     raise ValueError(
       f'{type(self).__name__} does not tell its signal from its noise; leave the '
@@ -342,12 +313,7 @@ _STATE_FORMAT = 2
 
 
 def mechanism_text(mechanism: dict[str, Any]) -> str:
-  """The text for a mechanism; equal texts for equal mechanisms.
-
-  Example:
-    >>> mechanism_text({'noise_multiplier': 2.0, 'clip_norm': 1.0})
-    '{"clip_norm": 1.0, "noise_multiplier": 2.0, "state_format": 2}'
-  """
+  """The text for a mechanism; equal texts for equal mechanisms."""
   return json.dumps({**mechanism, 'state_format': _STATE_FORMAT}, sort_keys=True)
 
 
@@ -371,16 +337,11 @@ def check_state(belongs_to: Any, mechanism: str, this_round: tf.Tensor) -> tf.Te
 
 
 class GlobalState(NamedTuple):
-  """State of a query between rounds.
+  """State of a query between rounds; `noise`, with the key, is secret.
 
-  Attributes:
-    noise: `noise.NoiseState`; secret, because it holds the key.
-    clip_norm: L2 bound of a record, float32 scalar.
-    released: Where the query releases the rows of a workload, what it released last, a
-      structure like a record, and before it a second one if there is momentum. Empty
-      where it releases the sum of each round.
-    belongs_to: The mechanism, as `mechanism_text` writes it; string scalar.
-    adaptation: What the next clip norm depends on; empty if it is always the same.
+  `released` is what the query released last, where it releases the rows of a workload,
+  and before it a second one if there is momentum. `belongs_to` is the mechanism, as
+  `mechanism_text` writes it; `adaptation` what the next clip norm depends on.
   """
 
   noise: Any
@@ -671,11 +632,7 @@ class MatrixMechanismQuery(GridSumQuery):
   def signal_and_noise(
     self, sample_state: Any, global_state: GlobalState
   ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the norm of a round's exact sum, and the mean square of its noise's.
-
-    That of the noise is d stddev^2 ||row t of C^-1||^2, for d coordinates. With a
-    workload both are still of the sum of the round alone.
-    """
+    """The norm of a round's exact sum, and its noise's mean square, of no workload."""
     row_norms = self._strategy.noise_row_norms()
     # A Gaussian sum without a plan repeats its one round.
     this_round = tf.minimum(global_state.noise.round, len(row_norms) - 1)
@@ -696,12 +653,10 @@ class MatrixMechanismQuery(GridSumQuery):
   def derive_metrics(
     self, global_state: GlobalState
   ) -> 'collections.OrderedDict[str, tf.Tensor]':
-    """Returns rounds served, clip norm, noise and what has been spent.
+    """Returns rounds served, clip norm, noise and what has been spent; nothing of data.
 
-    Nothing of it depends on data. `effective_noise_multiplier` is that of all rounds so
-    far together (infinite before the first): epsilon follows from it. `noise_storage`
-    and `noise_generator` are string tensors, `storage` and `generator`; so is
-    `noise_key_tag`, which differs where secret keys do, and from which no key follows:
+    `effective_noise_multiplier` is that of all rounds so far together: epsilon follows
+    from it. `noise_key_tag` differs where secret keys do, and no key follows from it:
     of two runs with the same one nothing is known together. It is empty with a seed.
     """
     rounds = global_state.noise.round
@@ -879,20 +834,7 @@ class TreeCumulativeSumQuery(TreeResidualSumQuery):
 
 
 class BandedMatrixFactorizationQuery(MatrixMechanismQuery):
-  """Sums with the noise `C^-1 z` of a banded strategy (2306.08153).
-
-  Example:
-    >>> strategy = strategies.BandedToeplitz.square_root(num_rounds=100, num_bands=20)
-    >>> query = BandedMatrixFactorizationQuery(
-    ...   strategy,
-    ...   strategies.Participation(num_rounds=100, min_separation=20),
-    ...   clip_norm=1.0,
-    ...   noise_multiplier=3.0,
-    ...   record_specs=tf.TensorSpec([3]),
-    ... )
-    >>> round(query.effective_noise_multiplier, 4)  # Five participations: 3 / sqrt(5).
-    1.3416
-  """
+  """Sums with the noise `C^-1 z` of a banded strategy (2306.08153)."""
 
   def __init__(
     self,

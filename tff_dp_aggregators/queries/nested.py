@@ -399,12 +399,7 @@ class JointSumQuery(NestedSumQuery):
 def by_part(
   flat: Sequence[Any], part_of: Sequence[str]
 ) -> 'collections.OrderedDict[str, tuple[Any, ...]]':
-  """What belongs to each part, parts in the order of their names.
-
-  Example:
-    >>> list(by_part([1, 2, 3], ['b', 'a', 'b']).items())
-    [('a', (2,)), ('b', (1, 3))]
-  """
+  """What belongs to each part, parts in the order of their names."""
   return collections.OrderedDict(
     (name, tuple(each for each, part in zip(flat, part_of) if part == name))
     for name in sorted(set(part_of))
