@@ -6,7 +6,7 @@ Claims, through the TFF runtime:
   the numbers that make the noise are those of TFF too.
 * Results have the structure of the values alone, for every structure.
 * Event and measurements are what the documentation says.
-* It composes with TFF's other factories, and refuses what cannot work.
+* What cannot work is refused.
 """
 
 import collections

@@ -254,31 +254,6 @@ def test_cumulative_tree_returns_the_prefix_sums_of_the_residual_tree(honaker):
   assert events[True] == events[False]
 
 
-@pytest.mark.few(2)
-@pytest.mark.parametrize(
-  'name',
-  [
-    pytest.param(name, marks=pytest.mark.slow)
-    if name in ('gaussian_planned', 'tree_plain')
-    else name
-    for name in _BUILDERS
-  ],
-)
-def test_the_same_seed_gives_the_same_bits_in_another_process(name):
-  values = [np.float32([0.1, 0.2, 0.3])]
-  results = []
-  for seed in (noise.Seed(7), noise.Seed(7), noise.Seed(8)):
-    process = _BUILDERS[name](
-      clip_norm=1.0,
-      noise_multiplier=2.0,
-      clients_per_round=2,
-      seed=seed,
-    ).create(_VECTOR)
-    results.append(np.array([output.result for output in _run(process, values, 3)]))
-  assert results[0].tobytes() == results[1].tobytes()
-  assert not np.any(results[0] == results[2])
-
-
 def test_one_seed_gives_two_factories_and_two_processes_different_noise():
   def factory(seed, generator='auto'):
     return aggregators.tree(
@@ -458,31 +433,6 @@ def test_integer_values_and_unknown_shapes_are_refused_at_create():
 
 
 # Composition with TFF's own factories.
-
-
-def test_inside_concatenation():
-  value_type = tff.to_type([(np.float32, [2]), (np.float32, [1, 3])])
-  process = tff.aggregators.concat_factory(
-    aggregators.banded(
-      strategies.Participation(4, min_separation=2),
-      clip_norm=1.0,
-      noise_multiplier=2.0,
-      clients_per_round=2,
-      seed=noise.Seed(1),
-    )
-  ).create(value_type)
-  value = [np.zeros(2, np.float32), np.zeros([1, 3], np.float32)]
-  output = process.next(process.initialize(), [value])
-  # One tensor of five as far as the mechanism sees.
-  alone = aggregators.banded(
-    strategies.Participation(4, min_separation=2),
-    clip_norm=1.0,
-    noise_multiplier=2.0,
-    clients_per_round=2,
-    seed=noise.Seed(1),
-  ).create(tff.TensorType(np.float32, [5]))
-  expected = alone.next(alone.initialize(), [np.zeros(5, np.float32)]).result
-  np.testing.assert_array_equal(_numbers(output.result), expected.astype(float))
 
 
 def test_zeroing_non_finite_values_around_any_aggregation():

@@ -7,8 +7,8 @@ Claims:
 * With noise each part has its own kind and scale (Kolmogorov-Smirnov, false alarm
   1e-8), and parts are uncorrelated (seven standard deviations, 3e-12).
 * So have parts whose noise clients add; these refuse a seed, as each of them does.
-* What a state has spent is the composition of its parts' events: of two Gaussians their
-  sum of squares, and that of a Gaussian and Laplace noise by brute force on a grid.
+* What a state has spent is the composition of its parts' events, that of a Gaussian and
+  Laplace noise by brute force on a grid.
 * A learning process trains with it, and goes on from a stored state.
 * Parts that cannot be summed together are refused, with the remedy.
 """

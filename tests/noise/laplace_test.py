@@ -6,7 +6,7 @@ Claims:
   and reach 128 ln 2 scales: with fewer bits a pure epsilon would not be one.
 * They are Laplace of scale 1 and uncorrelated, within a row and between rows, vectors
   and keys.
-* Rows are random access, reproducible with a seed, and hide seed and key.
+* Keys are reproducible with a seed, new without one, and hidden with it.
 """
 
 import math

@@ -2,8 +2,7 @@
 
 Claims:
 
-* Records of any structure of floats are served, hostile ones have defined outcomes, and
-  those unlike the specs are refused.
+* Hostile records have defined outcomes, and those unlike the specs are refused.
 * Eagerly, in `tf.function`, and continued from a state, bits are the same.
 * Metrics depend on nothing but what was released.
 * Arguments out of range are refused by name.

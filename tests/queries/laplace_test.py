@@ -2,8 +2,8 @@
 
 Claims:
 
-* Without noise the life cycle gives the sums of clipped records, eagerly, in
-  `tf.function` and inside TFF.
+* Without noise the life cycle gives the sums of clipped records, eagerly and in
+  `tf.function`.
 * The noise is Laplace of scale clip norm x noise multiplier, new in every round, the
   same in every mode with a seed, and follows from the state alone.
 * dp-accounting's accountants find epsilon = 1 / noise multiplier for a round, n times

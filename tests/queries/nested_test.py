@@ -3,8 +3,8 @@
 Claims:
 
 * Sums, states, samples, metrics and events are those of the parts' queries, and the
-  same as with TF Privacy's `NestedSumQuery` around them, in every structure, eagerly,
-  in `tf.function` and in TFF, also with correlated noise over rounds.
+  same as with TF Privacy's `NestedSumQuery` around them, in every structure, also with
+  correlated noise over rounds.
 * What a state has spent is the composition of what was released: of Gaussians a
   Gaussian by hand, of a Gaussian and Laplace noise what numerical integration of both
   privacy losses gives; and the last round's events compose to it.

@@ -2,8 +2,8 @@
 
 Claims:
 
-* Sums, averages and weighted averages are those of NumPy, for every structure, eagerly,
-  in `tf.function` and inside TFF; half precision is summed in float32.
+* Sums and averages are those of NumPy, for every structure, eagerly and in
+  `tf.function`; half precision is summed in float32.
 * They agree with TensorFlow Privacy's queries of the same names.
 * Samples can be merged; averages of merged samples are averages of all.
 * Nothing is clipped or hidden: a NaN is in the sum.

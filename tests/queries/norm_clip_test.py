@@ -2,10 +2,8 @@
 
 Claims:
 
-* The sum is that of `clipping.clip_by_norm`, for every order and structure, eagerly, in
-  `tf.function` and inside TFF; half precision is summed in float32.
-* With a fixed denominator it is an average.
-* No client adds more than the clip norm, whatever its record.
+* The sum is that of `clipping.clip_by_norm`, for every order and structure, eagerly and
+  in `tf.function`; with a fixed denominator it is an average.
 * The event is non-private, and the metrics tell the clip norm.
 * Orders and clip norms that are none, and records unlike the specs, are refused.
 """

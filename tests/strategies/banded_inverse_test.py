@@ -97,41 +97,6 @@ def test_roots_are_those_of_the_dense_inverse(workload, exponent):
   assert strategy.sensitivity() == pytest.approx(1.0, rel=1e-12)
 
 
-@pytest.mark.parametrize('objective', ['mean', 'max'])
-@pytest.mark.parametrize(
-  'workload',
-  [None, Workload(200, 0.9), Workload(200, 0.9, weight_decay=0.05)],
-  ids=repr,
-)
-def test_the_best_root_is_between_the_square_root_and_the_best_bands(
-  objective, workload
-):
-  participation = Participation(200, 40)
-
-  def error(strategy):
-    measure = strategy.rmse if objective == 'mean' else strategy.max_error
-    return measure(participation, workload)
-
-  arguments = {
-    'objective': objective,
-    'participation': participation,
-    'workload': workload,
-  }
-  for num_bands in (2, 5):
-    best = error(banded_inverse.best_root(200, num_bands=num_bands, **arguments))
-    for exponent in np.linspace(0, 1, 41):
-      other = BandedInverse.root(200, num_bands, exponent=exponent, workload=workload)
-      assert best <= error(other) * (1 + 1e-6)
-    bands = banded_inverse.optimize(200, num_bands=num_bands, cache=False, **arguments)
-    assert error(bands) <= best * (1 + 1e-9)
-    root = BandedInverse.square_root(200, num_bands, workload)
-    assert best <= error(root)
-    if (
-      workload is None
-    ):  # With momentum, the square root has a large first band as well.
-      assert best < 0.9 * error(root)
-
-
 @pytest.mark.parametrize(
   'arguments, kind, message',
   [

@@ -1,8 +1,8 @@
 """Participation schemas say exactly which patterns of rounds are allowed.
 
 Claims: wrong arguments are refused by name; the number of possible participations and
-the patterns themselves are those of a search through all subsets of rounds; the
-difference of rounds and the number of rounds between are never mixed up.
+the patterns themselves are those of a search through all subsets of rounds; rounds
+between are one less than the difference of rounds.
 """
 
 import dataclasses

@@ -6,7 +6,6 @@ Claims, for every kind of strategy and several sizes:
   tree, whose nodes it draws together, noise of the same covariance.
 * What a round draws, reads, writes and keeps is what `work` counts, and a round's noise
   has as many terms as `max_terms` says.
-* Counting takes no matrix that is larger than the strategy's own data.
 * The row norms of the noise are those of the dense matrix, and of what the interpreter
   makes of unit vectors; for 10^5 rounds they take no matrix either.
 """

@@ -1,10 +1,10 @@
 """The binary tree of DP-FTRL: exact sensitivity, exact estimators, known figures.
 
 Privacy is checked against brute force (every participation pattern of small trees,
-for every prefix of rounds, with and without restarts), against the published
-accountant (tree_sensitivity.json), against a plain search and against closed forms;
-worst patterns are added up by hand. The estimators are checked to be unbiased as
-matrices, and restarts to be what TF Privacy's RestartQuery does.
+for every prefix of rounds, with and without restarts) and against the published
+accountant (tree_sensitivity.json); worst patterns are added up by hand. The estimators
+are checked to be unbiased as matrices, and restarts to be what TF Privacy's
+RestartQuery does.
 """
 
 import itertools

@@ -4,7 +4,7 @@ Claims: matrices, noise and errors are those of C = T diag(1 / |t_j|) from its
 definition; the sensitivity is never below the worst pattern, whole or by round, with
 bands of any sign, and is that pattern where it is called exact, as for two bands and
 for roots; it is 1 for one participation, and for two bands that of the closed form of
-the literature; the best root is the best of all, and better than without one norm.
+the literature; the best root is the best of all.
 """
 
 import itertools

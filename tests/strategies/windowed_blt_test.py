@@ -1,9 +1,7 @@
 """Windowed BLTs: banded Toeplitz strategies that few decays describe; and tailed ones.
 
-Windows are for clients that come back, a tail is for when they are done. Sensitivity is
-compared with every participation pattern, errors with dense algebra, the recursion that
-makes them worth having with C^-1, optima with those of banded Toeplitz strategies of up
-to all bands, whose tails only must not increase (recorded), and with one another.
+Sensitivity is compared with every participation pattern, errors with those of the
+strategy, the recursion with C^-1, optima with those of banded Toeplitz strategies.
 """
 
 import itertools

@@ -80,23 +80,6 @@ def test_largest_row_is_approached_from_above_and_its_gap_bounds_the_rest():
     assert function.gap(POINT) == pytest.approx(1 - mean / rows.max(), abs=1e-12)
 
 
-def test_constraints_are_that_the_coefficients_fall_and_are_not_negative():
-  column = np.linalg.inv(lower_toeplitz(INVERSE_POINT, 12))[:, 0]
-  values = Monotone(2, 9).values(INVERSE_POINT)
-  np.testing.assert_allclose(values[:2], column[:2])
-  np.testing.assert_allclose(values[2:-1], column[2:8] - column[3:9])
-  assert values[-1] == pytest.approx(column[8])
-  assert len(Monotone(2, 9)) == len(values) == 9
-
-
-def test_outside_of_the_constraints_the_barrier_is_infinite():
-  barrier = FUNCTIONS['barrier']
-  assert np.isfinite(barrier.value(INVERSE_POINT))
-  # The inverse series turn negative, or rise from index 3 on.
-  for outside in ([1.0, 0.4, 0.2, 0.1, 0.05], [1.0, -0.1, 0.0, 0.0, -0.5]):
-    assert barrier.value(np.array(outside)) == np.inf
-
-
 def test_a_quadratic_within_constraints_ends_at_its_best_point_inside():
   # Coefficients of 1 / (1 - 1.5 x) rise, those of 1 / (1 - x) do not.
   class Distance(Function):
