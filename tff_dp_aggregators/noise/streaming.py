@@ -73,9 +73,9 @@ class NoiseState(NamedTuple):
   Neither is in its `repr` and `str`, nor in those of what it is part of.
   """
 
-  key: Any
-  round: Any
-  buffers: Any
+  key: Any  # int64 [4].
+  round: Any  # The one that `next` will serve, int64.
+  buffers: Any  # [buffers, size] for each vector of the layout.
 
   def __repr__(self) -> str:
     return (

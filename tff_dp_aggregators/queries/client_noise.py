@@ -54,10 +54,10 @@ _ROUND_VECTOR = 2**32 - 2
 class ClientNoiseState(NamedTuple):
   """State of a query between rounds; the key of the server's noise is secret."""
 
-  round: Any
-  clip_norm: Any
-  server_key: Any
-  belongs_to: Any
+  round: Any  # The one to come, int64.
+  clip_norm: Any  # Bound of a record, float32.
+  server_key: Any  # int64 [4]; empty where only clients add noise.
+  belongs_to: Any  # The mechanism, as `mechanism_text` writes it.
 
   def __repr__(self) -> str:
     server_key: Any = ()

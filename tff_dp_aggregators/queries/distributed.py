@@ -50,16 +50,16 @@ _LARGEST_TRANSFORM = 64  # Rows of the matrices that a rotation is made of.
 class DistributedState(NamedTuple):
   """State of a query between rounds. Nothing of it is secret."""
 
-  rotation_key: Any
-  round: Any
-  belongs_to: Any
+  rotation_key: Any  # Of the random signs, int64 [4].
+  round: Any  # The one to come, int64.
+  belongs_to: Any  # The mechanism, as `mechanism_text` writes it.
 
 
 class Shares(NamedTuple):
   """What a client sends, and the sum of it: entries modulo 2^bits, and clients."""
 
-  entries: Any
-  clients: Any
+  entries: Any  # int64 [padded dimension].
+  clients: Any  # How many, int64.
 
 
 class DistributedSumQuery(matrix_mechanism.GridSumQuery):

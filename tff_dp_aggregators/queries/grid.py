@@ -234,9 +234,9 @@ class Clipped(NamedTuple):
   The norm is 0 if it was not finite, and infinite if beyond float64.
   """
 
-  integers: Any
-  norm: tf.Tensor
-  finite: tf.Tensor
+  integers: Any  # In steps, int64 tensors like the record.
+  norm: tf.Tensor  # float64 scalar.
+  finite: tf.Tensor  # Bool scalar.
 
 
 def all_finite(record: Any) -> tf.Tensor:
@@ -324,9 +324,9 @@ def clip_to_grid(
 class Added(NamedTuple):
   """A sum with clipped records in it; norms and which were finite as in `Clipped`."""
 
-  integers: Any
-  norms: tf.Tensor
-  finite: tf.Tensor
+  integers: Any  # int64 tensors.
+  norms: tf.Tensor  # float64 [records].
+  finite: tf.Tensor  # Bool [records].
 
 
 def add_clipped(

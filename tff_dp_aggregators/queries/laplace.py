@@ -22,10 +22,10 @@ from tff_dp_aggregators.queries import participations as participations_lib
 class LaplaceState(NamedTuple):
   """State of a query between rounds; the key is secret."""
 
-  key: Any
-  round: Any
-  clip_norm: Any
-  belongs_to: Any
+  key: Any  # int64 [4].
+  round: Any  # The one to come, int64.
+  clip_norm: Any  # L1 bound of a record, float32.
+  belongs_to: Any  # The mechanism, as `mechanism_text` writes it.
 
   def __repr__(self) -> str:
     return (

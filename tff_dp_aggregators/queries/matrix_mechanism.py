@@ -45,8 +45,8 @@ class GaussianSpent(NamedTuple):
   also if it added nothing.
   """
 
-  last_round_noise_multiplier: Any
-  all_rounds_noise_multiplier: Any
+  last_round_noise_multiplier: Any  # float64.
+  all_rounds_noise_multiplier: Any  # float64.
 
   def to_event(self) -> dp_accounting.DpEvent:
     """The event of all rounds so far."""
@@ -65,9 +65,9 @@ class RepeatedSpent(NamedTuple):
   rounds so far make for a client who was in as many of them as it may.
   """
 
-  event: Any
-  last_round: Any
-  all_rounds: Any
+  event: Any  # String scalar.
+  last_round: Any  # int64.
+  all_rounds: Any  # int64.
 
   def to_event(self) -> dp_accounting.DpEvent:
     """The event of all rounds so far."""
@@ -344,9 +344,9 @@ class GlobalState(NamedTuple):
   `mechanism_text` writes it; `adaptation` what the next clip norm depends on.
   """
 
-  noise: Any
-  clip_norm: Any
-  released: Any
+  noise: Any  # `noise.NoiseState`.
+  clip_norm: Any  # L2 bound of a record, float32.
+  released: Any  # Structures like a record; empty where sums of rounds are.
   belongs_to: Any
   adaptation: Any = ()
 

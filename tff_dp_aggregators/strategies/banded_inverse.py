@@ -346,15 +346,13 @@ def best_root(
 
   The best of a few exponents, and then by golden sections around it.
 
-  Args:
-    num_rounds: Rounds n.
-    num_bands: Bands of C^-1.
-    objective: 'mean' for the smallest `rmse`, 'max' for the smallest `max_error`.
-    participation: Who may take part when; `None` means a single participation.
-    workload: Whose root and whose error it is: a Toeplitz one, or `None` for prefix
-      sums.
-    unit_columns: Whether it is to be a `UnitBandedInverse.root`; with two bands, this
-      finds lambda of DP-lambda-CGD.
+  Arguments are those of `banded.optimize`, with any `participation`, and:
+
+  * `num_bands`: Bands of C^-1.
+  * `workload`: Whose root and whose error it is: a Toeplitz one, or `None` for prefix
+    sums.
+  * `unit_columns`: Whether it is to be a `UnitBandedInverse.root`; with two bands, this
+    finds lambda of DP-lambda-CGD.
 
   Example:
     >>> best = best_root(128, num_bands=2)
@@ -403,14 +401,11 @@ def optimize(
   of C is kept non-negative, and non-increasing from `min_separation` on, for as many
   rounds as it takes to make it so; so its sensitivity is exact. That column has norm 1.
 
-  Args:
-    num_rounds: Rounds n.
-    num_bands: Bands of C^-1, at most 4096.
-    objective: 'mean' for the smallest `rmse`, 'max' for the smallest `max_error`.
-    participation: Who may take part when; `None` means a single participation.
-    workload: Whose error it is; `None` means prefix sums. Given as an array, or with a
-      learning rate that changes, for at most 4096 rounds.
-    cache: Whether to look on disk first, and to keep the result there (see `cache`).
+  Arguments are those of `banded.optimize`, with any `participation`, and:
+
+  * `num_bands`: Bands of C^-1, at most 4096.
+  * `workload`: Whose error it is; `None` means prefix sums. Given as an array, or with
+    a learning rate that changes, for at most 4096 rounds.
 
   Raises:
     TypeError: If a number is not whole.

@@ -413,17 +413,14 @@ def optimize(
   are positive and sum to at most 1, so that the sensitivity is exact under any
   participation.
 
-  Args:
-    num_rounds: Rounds n.
-    num_buffers: Largest number of buffers, each of the model's size; `None` leaves it
-      to `min_gain`, up to 8.
-    min_gain: By which part of the error a buffer has to lower it, at least 1e-8. By
-      default 5e-6 if `num_buffers` is given, and 0.001 if it is not.
-    objective: 'mean' for the smallest `rmse`, 'max' for the smallest `max_error`.
-    participation: Who may take part when; `None` means a single participation.
-    workload: Whose error it is; `None` means prefix sums. Only a `Workload` with a
-      constant learning rate, with or without momentum and weight decay.
-    cache: Whether to look on disk first, and to keep the result there (see `cache`).
+  Arguments are those of `banded.optimize`, with any `participation`, and:
+
+  * `num_buffers`: Largest number of buffers, each of the model's size; `None` leaves it
+    to `min_gain`, up to 8.
+  * `min_gain`: By which part of the error a buffer has to lower it, at least 1e-8. By
+    default 5e-6 if `num_buffers` is given, and 0.001 if it is not.
+  * `workload`: Whose error it is; `None` means prefix sums. Only a `Workload` with a
+    constant learning rate, with or without momentum and weight decay.
 
   Raises:
     TypeError: If a number is not one.
@@ -491,21 +488,19 @@ def optimize_windowed(
   window of all rounds: for a `min_separation` of a few rounds, within which decays have
   no use.
 
-  Args:
-    num_rounds: Rounds n.
-    num_decays: Largest number of decays of the window; `None` leaves it to `min_gain`,
-      up to 8. See `noise_buffers` of the result for what they cost.
-    window: Coefficients that are more than the tail, at most `num_rounds`; by default
-      `min_separation`, up to which the columns of one client do not overlap, or with a
-      tail `num_rounds` if that is better.
-    tail: Whether a decay goes on after the window: for clients that are done early.
-    min_gain: By which part of the error a decay, or the tail, has to lower it, or it is
-      left out. By default 1e-4 if `num_decays` is given, and 0.001 if it is not.
-    objective: 'mean' for the smallest `rmse`, 'max' for the smallest `max_error`.
-    participation: Who may take part when, which has to be given, and more than once:
-      for a single participation, a window is of no use.
-    workload: As for `optimize`.
-    cache: Whether to look on disk first, and to keep the result there (see `cache`).
+  Arguments are those of `banded.optimize`, and:
+
+  * `num_decays`: Largest number of decays of the window; `None` leaves it to
+    `min_gain`, up to 8. See `noise_buffers` of the result for what they cost.
+  * `window`: Coefficients that are more than the tail, at most `num_rounds`; by default
+    `min_separation`, up to which the columns of one client do not overlap, or with a
+    tail `num_rounds` if that is better.
+  * `tail`: Whether a decay goes on after the window: for clients that are done early.
+  * `min_gain`: By which part of the error a decay, or the tail, has to lower it, or it
+    is left out. By default 1e-4 if `num_decays` is given, and 0.001 if it is not.
+  * `participation`: Who may take part when, which has to be given, and more than once:
+    for a single participation, a window is of no use.
+  * `workload`: As for `optimize`.
 
   Raises:
     TypeError: If a number is not one.

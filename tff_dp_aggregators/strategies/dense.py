@@ -135,13 +135,12 @@ def optimize(
   may take part in k epochs, but not in all, all columns have norm 1 and the sensitivity
   is sqrt(k). `certify` bounds what could be better.
 
-  Args:
-    num_rounds: Rounds n; up to some hundred.
-    objective: 'mean' for the smallest `rmse`, 'max' for the smallest `max_error`.
-    participation: Who may take part when: once, or in fixed epochs; `None` means a
-      single participation.
-    workload: Whose error it is, with an inverse; `None` means prefix sums.
-    cache: Whether to look on disk first, and to keep the result there (see `cache`).
+  Arguments are those of `banded.optimize`, and:
+
+  * `num_rounds`: Rounds n; up to some hundred.
+  * `participation`: Who may take part when: once, or in fixed epochs; `None` means a
+    single participation.
+  * `workload`: Whose error it is, with an inverse; `None` means prefix sums.
 
   Raises:
     TypeError: If a number is not whole.

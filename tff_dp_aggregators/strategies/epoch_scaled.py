@@ -219,14 +219,14 @@ def optimize(
   A step takes O(n log n) for each epoch, and of banded strategies as long as without
   scales. Toeplitz problems are not convex, and what is found is a local minimum.
 
-  Args:
-    unscaled: A `Banded`, `BandedToeplitz`, `WindowedBLT`, or `BandedInverse`; but for
-      the last one, with at most `min_separation` bands.
-    objective: 'mean' for the smallest `rmse`, 'max' for the smallest `max_error`.
-    participation: Who may take part when; more than once, or there is nothing to scale.
-    workload: Whose error it is; `None` means prefix sums. For a windowed BLT, only a
-      `Workload` with a constant learning rate.
-    cache: Whether to look on disk first, and to keep the result there (see `cache`).
+  Arguments are those of `banded.optimize`, and:
+
+  * `unscaled`: A `Banded`, `BandedToeplitz`, `WindowedBLT`, or `BandedInverse`; but for
+    the last one, with at most `min_separation` bands.
+  * `participation`: Who may take part when; more than once, or there is nothing to
+    scale.
+  * `workload`: Whose error it is; `None` means prefix sums. For a windowed BLT, only a
+    `Workload` with a constant learning rate.
 
   Returns:
     A `Banded` whose squared column norms are 1 in the mean over a client's rounds, or

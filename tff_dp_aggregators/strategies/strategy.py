@@ -516,8 +516,8 @@ MAX_ROUNDS_WRITTEN_OUT = 1024
 class Cost(NamedTuple):
   """What a place for the noise of earlier rounds costs: seconds a round, and bytes."""
 
-  seconds: float
-  num_bytes: int
+  seconds: float  # On one core inside TFF, as far as the place matters.
+  num_bytes: int  # Kept from round to round.
 
 
 def max_terms(strategy: Strategy) -> Optional[int]:

@@ -333,15 +333,12 @@ def optimize(
   conditions for that hold, or fewer bands with signs are better, the strategy has
   `min_separation` bands, for any larger `num_bands`.
 
-  Args:
-    num_rounds: Rounds n.
-    num_bands: Largest number of bands of C, up to 4096; `None` for as many of those as
-      help. The noise needs a model-sized buffer for each but one.
-    objective: 'mean' for the smallest `rmse`, 'max' for the smallest `max_error`.
-    participation: Who may take part when; `None` means a single participation.
-    workload: Whose error it is; `None` means prefix sums. Given as an array, or with a
-      learning rate that changes, for at most 4096 rounds.
-    cache: Whether to look on disk first, and to keep the result there (see `cache`).
+  Arguments are those of `banded.optimize`, with any `participation`, and:
+
+  * `num_bands`: Largest number of bands of C, up to 4096; `None` for as many of those
+    as help. The noise needs a model-sized buffer for each but one.
+  * `workload`: Whose error it is; `None` means prefix sums. Given as an array, or with
+    a learning rate that changes, for at most 4096 rounds.
 
   Raises:
     TypeError: If a number is not whole.
