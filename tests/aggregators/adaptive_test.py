@@ -6,7 +6,7 @@ Claims, through the TFF runtime:
   the numbers that make the noise are those of TFF too.
 * Results have the structure of the values alone, for every structure.
 * Event and measurements are what the documentation says.
-* It composes with TFF's other factories, and refuses what cannot work.
+* What cannot work is refused.
 """
 
 import collections
@@ -225,22 +225,6 @@ def test_a_process_does_what_the_query_does_and_goes_on_from_its_state(kind):
     )
 
 
-def test_a_workload_returns_the_sum_of_means_so_far():
-  values = [np.float32([1, 2, 3])] * 3
-  results = []
-  for workload in (None, strategies.Workload(_ROUNDS)):
-    factory = aggregators.adaptive(
-      noise_multiplier=2.0,
-      clients_per_round=50,
-      seed=noise_lib.Seed(1),
-      workload=workload,
-      **_BLT,
-    )
-    outputs = _run(factory.create(_VECTOR), values, _ROUNDS)
-    results.append(np.array([output.result for output in outputs]))
-  np.testing.assert_allclose(results[1], np.cumsum(results[0], axis=0), rtol=1e-4)
-
-
 def test_clients_that_are_not_finite_count_as_zero_vectors():
   process = aggregators.adaptive(noise_multiplier=0.0, clients_per_round=4).create(
     _VECTOR
@@ -250,20 +234,6 @@ def test_clients_that_are_not_finite_count_as_zero_vectors():
   np.testing.assert_allclose(output.result, [0, 0.015, 0.02], rtol=1e-5)
   assert output.measurements['nonfinite_count'] == 2
   assert _metrics(output)['fraction_below'] == pytest.approx(0.5 + 0.5 / 4)
-
-
-def test_inside_tffs_own_factories():
-  factory = tff.aggregators.zeroing_factory(
-    10.0,
-    tff.aggregators.concat_factory(
-      aggregators.adaptive(noise_multiplier=0.0, clients_per_round=2)
-    ),
-  )
-  process = factory.create(tff.to_type([(np.float32, [2]), (np.float32, [1])]))
-  value = [np.float32([0.03, 0]), np.float32([0.04])]
-  output = process.next(process.initialize(), [value, value])
-  np.testing.assert_allclose(output.result[0], value[0], rtol=1e-6)
-  np.testing.assert_allclose(output.result[1], value[1], rtol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -295,13 +265,3 @@ def test_a_small_cohort_needs_no_more_than_a_noise_multiplier():
   metrics = [each.measurements['dp_query_metrics'] for each in _run(process, values, 3)]
   assert all(0 <= each['fraction_below'] <= 1 for each in metrics)
   assert all(each['noise_multiplier'] == 4.0 for each in metrics)
-
-
-def test_more_rounds_than_planned_are_refused_by_the_runtime():
-  process = aggregators.adaptive(
-    noise_multiplier=1.0, clients_per_round=20, **_TREE
-  ).create(_VECTOR)
-  value = [np.zeros(3, np.float32)]
-  state = _run(process, value, _ROUNDS)[-1].state
-  with pytest.raises(Exception, match='built for 4 rounds and has served them all'):
-    process.next(state, value)

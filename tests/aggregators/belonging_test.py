@@ -11,7 +11,6 @@ Claims, through real TFF processes:
 """
 
 import functools
-import json
 import pickle
 
 import dp_accounting
@@ -19,22 +18,16 @@ import numpy as np
 import pytest
 import tensorflow_federated as tff
 
+from tests.aggregators import running
 from tff_dp_aggregators import aggregators
 from tff_dp_aggregators import noise
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
-from tff_dp_aggregators.learning import runtime
-from tff_dp_aggregators.queries import matrix_mechanism
 
 _ROUNDS = 8
 _TYPE = tff.TensorType(np.float32, [3])
 _VALUES = [np.array([1, 2, 3], np.float32)] * 2
-
-
-@pytest.fixture(scope='module', autouse=True)
-def _runtime():
-  with runtime.local_runtime():
-    yield
+_runtime = running.local_runtime
 
 
 def _participation(num_rounds=_ROUNDS, min_separation=2, max_participations=3):
@@ -201,14 +194,3 @@ def test_states_that_do_not_say_what_they_spent_are_refused():
     aggregators.extract_dp_event(old.initialize())
   with pytest.raises(ValueError, match='nothing was released'):
     aggregators.extract_dp_event(_gaussian().create(_TYPE).initialize())
-
-
-def test_events_of_a_state_cannot_be_taken_for_one_event():
-  spent = aggregators.extract_dp_event(_after_one_round(_gaussian))
-  assert not isinstance(spent, dp_accounting.DpEvent)
-  assert spent._fields == ('all_rounds_so_far', 'last_round_only')
-
-
-def test_a_state_names_its_format():
-  text = json.loads(matrix_mechanism.mechanism_text({'clip_norm': 1.0}))
-  assert text == {'clip_norm': 1.0, 'state_format': 2}

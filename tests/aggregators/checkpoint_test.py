@@ -8,19 +8,14 @@ import numpy as np
 import pytest
 import tensorflow_federated as tff
 
+from tests.aggregators import running
 from tff_dp_aggregators import aggregators
 from tff_dp_aggregators import strategies
-from tff_dp_aggregators.learning import runtime
 
 PARTICIPATION = strategies.Participation(16, 4)
 NUMBERS = {'clip_norm': 1.0, 'noise_multiplier': 1.0, 'clients_per_round': 3}
 VALUES = [np.ones(5, np.float32)] * 3
-
-
-@pytest.fixture(scope='module', autouse=True)
-def _runtime():
-  with runtime.local_runtime():
-    yield
+_runtime = running.local_runtime
 
 
 def _by_program_state_manager(state, initial, folder):

@@ -23,6 +23,7 @@ import pytest
 import scipy.stats
 import tensorflow_federated as tff
 
+from tests.aggregators import running
 from tff_dp_aggregators import aggregators
 from tff_dp_aggregators import noise
 from tff_dp_aggregators import queries
@@ -43,10 +44,7 @@ def _make(name, *args, **kwargs):
   return getattr(aggregators, name)(*args, **{**_NUMBERS, **kwargs})
 
 
-@pytest.fixture(scope='module', autouse=True)
-def _runtime():
-  with runtime.local_runtime():
-    yield
+_runtime = running.local_runtime
 
 
 def _reports(factory):

@@ -26,7 +26,6 @@ import tensorflow_federated as tff
 from tff_dp_aggregators import accounting
 from tff_dp_aggregators import aggregators
 from tff_dp_aggregators import noise
-from tff_dp_aggregators import queries
 from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
@@ -232,15 +231,6 @@ def test_there_is_no_event_in_an_initial_or_foreign_state():
       aggregators.extract_dp_event(state)
 
 
-def test_zero_noise_is_a_non_private_event():
-  process = aggregators.gaussian(
-    clip_norm=1.0, noise_multiplier=0.0, clients_per_round=2
-  ).create(_VECTOR)
-  (output,) = _run(process, [np.zeros(3, np.float32)])
-  for event in aggregators.extract_dp_event(output.state):
-    assert isinstance(event, dp_accounting.NonPrivateDpEvent)
-
-
 @pytest.mark.parametrize('honaker', [True, False])
 def test_cumulative_tree_returns_the_prefix_sums_of_the_residual_tree(honaker):
   values = [np.float32(v) for v in ([0.5, 0.5, 0], [0, 0, 7])]
@@ -262,31 +252,6 @@ def test_cumulative_tree_returns_the_prefix_sums_of_the_residual_tree(honaker):
     results[True], np.cumsum(results[False], axis=0), atol=1e-5
   )
   assert events[True] == events[False]
-
-
-@pytest.mark.few(2)
-@pytest.mark.parametrize(
-  'name',
-  [
-    pytest.param(name, marks=pytest.mark.slow)
-    if name in ('gaussian_planned', 'tree_plain')
-    else name
-    for name in _BUILDERS
-  ],
-)
-def test_the_same_seed_gives_the_same_bits_in_another_process(name):
-  values = [np.float32([0.1, 0.2, 0.3])]
-  results = []
-  for seed in (noise.Seed(7), noise.Seed(7), noise.Seed(8)):
-    process = _BUILDERS[name](
-      clip_norm=1.0,
-      noise_multiplier=2.0,
-      clients_per_round=2,
-      seed=seed,
-    ).create(_VECTOR)
-    results.append(np.array([output.result for output in _run(process, values, 3)]))
-  assert results[0].tobytes() == results[1].tobytes()
-  assert not np.any(results[0] == results[2])
 
 
 def test_one_seed_gives_two_factories_and_two_processes_different_noise():
@@ -316,29 +281,6 @@ def test_one_seed_gives_two_factories_and_two_processes_different_noise():
   again = factory(noise.Seed(424242))
   again.create(_VECTOR)
   assert noise_of(again.create(_VECTOR)) == second
-
-
-@pytest.mark.parametrize(
-  'seed, generator, used',
-  [
-    (None, 'auto', 'chacha20'),
-    (None, 'philox', 'philox'),
-    (noise.Seed(1), 'auto', 'philox'),
-    (noise.Seed(1), 'chacha20', 'chacha20'),
-  ],
-)
-def test_the_generator_is_chosen_and_measured(seed, generator, used):
-  factory = aggregators.gaussian(
-    clip_norm=1.0,
-    noise_multiplier=2.0,
-    clients_per_round=2,
-    seed=seed,
-    generator=generator,
-  )
-  assert factory.generator == used
-  (output,) = _run(factory.create(_VECTOR), [np.zeros(3, np.float32)], 1)
-  measured = output.measurements['dp_query_metrics']['noise_generator']
-  assert measured == used.encode()
 
 
 def test_without_a_seed_every_run_of_one_process_has_another_key():
@@ -458,26 +400,6 @@ def test_a_mechanism_by_name_has_the_noise_that_was_planned(name):
   )
 
 
-def test_laplace_noise_by_name_is_that_which_was_planned():
-  limits = strategies.Participation(12, 4)
-  planned = accounting.Mechanism.for_target('laplace', limits, 5.0, 1e-6)
-  factory = aggregators.from_mechanism(planned, clip_norm=1.0, clients_per_round=4)
-  assert factory.participation == limits
-  assert factory.noise_multiplier == planned.noise_multiplier
-  assert factory.query.run_event() == planned.event
-
-
-def test_too_many_bands_are_refused_by_the_builder():
-  with pytest.raises(ValueError, match='num_bands must be at most num_rounds=10'):
-    aggregators.banded(
-      strategies.Participation(10),
-      clip_norm=1.0,
-      noise_multiplier=1.0,
-      clients_per_round=10,
-      num_bands=11,
-    )
-
-
 def test_factories_of_another_kind_are_refused_by_the_builder():
   with pytest.raises(TypeError, match='record_aggregation_factory must be'):
     aggregators.gaussian(
@@ -510,148 +432,7 @@ def test_integer_values_and_unknown_shapes_are_refused_at_create():
     factory.create(tff.TensorType(np.float32, [None]))
 
 
-def test_the_published_gboard_configuration():
-  factory = aggregators.tree(
-    strategies.Participation(2000, min_separation=314, max_participations=6),
-    clip_norm=0.3,
-    noise_multiplier=7.0,
-    clients_per_round=6500,
-  )
-  assert factory.effective_noise_multiplier == pytest.approx(7 / math.sqrt(79))
-
-
 # Composition with TFF's own factories.
-
-
-def test_inside_zeroing_and_clipping():
-  # Zeroing drops what is above 10, clipping shortens to 2, the mechanism to 1.
-  factory = tff.aggregators.zeroing_factory(
-    10.0,
-    tff.aggregators.clipping_factory(
-      2.0,
-      aggregators.gaussian(clip_norm=1.0, noise_multiplier=0.0, clients_per_round=4),
-    ),
-  )
-  process = factory.create(_VECTOR)
-  values = [np.float32(v) for v in ([100, 0, 0], [0, 5, 0], [0, 0, 0.5])]
-  output = process.next(process.initialize(), values)
-  np.testing.assert_allclose(output.result, [0, 0.25, 0.125], rtol=1e-6)
-  for event in aggregators.extract_dp_event(output.state):
-    assert isinstance(event, dp_accounting.NonPrivateDpEvent)
-
-
-@pytest.mark.parametrize('around', ['zeroing_factory', 'clipping_factory'])
-def test_no_event_inside_a_norm_that_follows_the_clients(around):
-  # One client decides what becomes of the values of all others in the next round.
-  norm = tff.aggregators.PrivateQuantileEstimationProcess.no_noise(
-    initial_estimate=1.0, target_quantile=0.5, learning_rate=1.0
-  )
-  mechanism = aggregators.gaussian(
-    clip_norm=1.0, noise_multiplier=0.0, clients_per_round=1
-  )
-  process = getattr(tff.aggregators, around)(norm, mechanism).create(_VECTOR)
-  sums = []
-  for victim in (0.5, 1.5):
-    state = process.initialize()
-    others = [np.float32([norm, 0, 0]) for norm in [0.5] * 8 + [1.5] * 8]
-    state = process.next(state, [*others, np.float32([victim, 0, 0])]).state
-    output = process.next(state, [np.float32([1, 0, 0])] * 16)
-    sums.append(float(output.result[0]))
-    with pytest.raises(ValueError, match=r'remembers (zeroing|clipping)_norm'):
-      aggregators.extract_dp_event(output.state)
-    within = output.state['inner_agg']
-    assert aggregators.extract_dp_event(within).all_rounds_so_far
-  if around == 'zeroing_factory':
-    assert sums == pytest.approx([0, 16])
-
-
-def test_inside_concatenation():
-  value_type = tff.to_type([(np.float32, [2]), (np.float32, [1, 3])])
-  process = tff.aggregators.concat_factory(
-    aggregators.banded(
-      strategies.Participation(4, min_separation=2),
-      clip_norm=1.0,
-      noise_multiplier=2.0,
-      clients_per_round=2,
-      seed=noise.Seed(1),
-    )
-  ).create(value_type)
-  value = [np.zeros(2, np.float32), np.zeros([1, 3], np.float32)]
-  output = process.next(process.initialize(), [value])
-  # One tensor of five as far as the mechanism sees.
-  alone = aggregators.banded(
-    strategies.Participation(4, min_separation=2),
-    clip_norm=1.0,
-    noise_multiplier=2.0,
-    clients_per_round=2,
-    seed=noise.Seed(1),
-  ).create(tff.TensorType(np.float32, [5]))
-  expected = alone.next(alone.initialize(), [np.zeros(5, np.float32)]).result
-  np.testing.assert_array_equal(_numbers(output.result), expected.astype(float))
-
-
-def test_with_added_measurements():
-  first = tff.tensorflow.computation(lambda mean: mean[0], _VECTOR)
-  process = tff.aggregators.add_measurements(
-    aggregators.gaussian(clip_norm=1.0, noise_multiplier=0.0, clients_per_round=2),
-    server_measurement_fn=lambda mean: collections.OrderedDict(
-      first=tff.federated_map(first, mean)
-    ),
-  ).create(_VECTOR)
-  output = process.next(process.initialize(), [np.float32([0.5, 0, 0])])
-  assert output.measurements['first'] == pytest.approx(0.25)
-  assert output.measurements['nonfinite_count'] == 0
-
-
-@pytest.fixture
-def secure_runtime():
-  """A runtime that knows secure sums, which the default one does not."""
-  tff.backends.test.set_sync_test_cpp_execution_context()
-  yield
-  tff.backends.native.set_sync_local_cpp_execution_context()
-
-
-@pytest.mark.usefixtures('secure_runtime')
-def test_over_a_secure_sum_of_clipped_records():
-  clip_norm = 0.5
-  secure = aggregators.secure_sum()
-  values = [np.float32(v) for v in ([3, 0, 4], [0.1, -0.2, 0.3], [np.nan, 0, 0])]
-  results = []
-  for record_aggregation_factory in (secure, None):
-    factory = aggregators.tree(
-      strategies.Participation(4),
-      clip_norm=clip_norm,
-      noise_multiplier=1.0,
-      clients_per_round=3,
-      seed=noise.Seed(9),
-      record_aggregation_factory=record_aggregation_factory,
-    )
-    process = factory.create(_VECTOR)
-    output = process.next(process.initialize(), values)
-    assert output.measurements['nonfinite_count'] == 1
-    results.append(output.result)
-  np.testing.assert_array_equal(results[0], results[1])
-
-
-@pytest.mark.usefixtures('secure_runtime')
-def test_counts_can_be_summed_securely_too():
-  factory = aggregators.DPMeanFactory(
-    lambda specs: queries.GaussianSumQuery(
-      clip_norm=1.0, noise_multiplier=0.0, record_specs=specs
-    ),
-    clients_per_round=2,
-    record_aggregation_factory=aggregators.secure_sum(),
-    count_sum_factory=tff.aggregators.SecureSumFactory(1, 0),
-  )
-  process = factory.create(_VECTOR)
-  values = [np.float32([np.nan, 0, 0]), np.float32([0.5, 0, 0])]
-  output = process.next(process.initialize(), values)
-  np.testing.assert_allclose(output.result, [0.25, 0, 0], atol=1e-6)
-  assert output.measurements['nonfinite_count'] == 1
-  # It remembers nothing.
-  assert aggregators.extract_dp_event(output.state).all_rounds_so_far
-  # Nothing leaves the clients but through the secure sum.
-  tff.test.assert_not_contains_unsecure_aggregation(process.next)
 
 
 def test_zeroing_non_finite_values_around_any_aggregation():
@@ -690,14 +471,3 @@ def test_a_full_disk_is_an_error_of_the_round_and_no_loss(tmp_path):
   new.unlink()
   again = process.next(state, value)
   assert again.result.tobytes() == output.result.tobytes() == whole[1].tobytes()
-
-
-def test_half_precision_is_summed_in_float32():
-  # 300 times 1 + 2^-10, which float16 holds, while from 4 on it holds no such sum.
-  process = aggregators.gaussian(
-    clip_norm=10.0, noise_multiplier=0.0, clients_per_round=1
-  ).create(tff.TensorType(np.float16, [2]))
-  value = np.array([1 + 2**-10, 0.0], np.float16)
-  result = process.next(process.initialize(), [value] * 300).result
-  assert result.dtype == np.float32
-  np.testing.assert_allclose(result, [300 * (1 + 2**-10), 0.0], rtol=1e-5)

@@ -18,11 +18,11 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tests.aggregators import running
 from tff_dp_aggregators import aggregators
 from tff_dp_aggregators import noise
 from tff_dp_aggregators import queries
 from tff_dp_aggregators import strategies
-from tff_dp_aggregators.learning import runtime
 from tff_dp_aggregators.queries import grid
 
 pytestmark = pytest.mark.optimized_graphs
@@ -43,12 +43,7 @@ _BUILDERS = {
 }
 all_mechanisms = pytest.mark.parametrize('kind', _BUILDERS)
 _SCALAR = tff.TensorType(np.float32)
-
-
-@pytest.fixture(scope='module', autouse=True)
-def _runtime():
-  with runtime.local_runtime():
-    yield
+_runtime = running.local_runtime
 
 
 # The attack where a sum has this many bits before its point. It moves a sum of floats

@@ -7,8 +7,8 @@ Claims:
 * With noise each part has its own kind and scale (Kolmogorov-Smirnov, false alarm
   1e-8), and parts are uncorrelated (seven standard deviations, 3e-12).
 * So have parts whose noise clients add; these refuse a seed, as each of them does.
-* What a state has spent is the composition of its parts' events: of two Gaussians their
-  sum of squares, and that of a Gaussian and Laplace noise by brute force on a grid.
+* What a state has spent is the composition of its parts' events, that of a Gaussian and
+  Laplace noise by brute force on a grid.
 * A learning process trains with it, and goes on from a stored state.
 * Parts that cannot be summed together are refused, with the remedy.
 """
@@ -23,20 +23,15 @@ import scipy.stats
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tests.aggregators import running
 from tff_dp_aggregators import aggregators
 from tff_dp_aggregators import learning
 from tff_dp_aggregators import noise
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
-from tff_dp_aggregators.learning import runtime
 
 _LIMITS = strategies.Participation(6, min_separation=2)
-
-
-@pytest.fixture(scope='module', autouse=True)
-def _runtime():
-  with runtime.local_runtime():
-    yield
+_runtime = running.local_runtime
 
 
 def _parts(body=0.0, head=0.0, clients_per_round=4, seeds=(None, None)):
@@ -169,21 +164,6 @@ def test_what_was_spent_is_the_composition_of_the_parts():
   assert composed == pytest.approx(total, rel=1e-6)
   with pytest.raises(Exception, match='built for 6 rounds'):
     process.next(state, values)
-
-
-def test_two_gaussians_cost_the_sum_of_squares():
-  numbers = {'clip_norm': 1.0, 'clients_per_round': 2}
-  aggregator = aggregators.joint(
-    {
-      'a': aggregators.gaussian(noise_multiplier=3.0, **numbers),
-      'b': aggregators.gaussian(noise_multiplier=4.0, **numbers),
-    },
-    ['b', 'a'],
-  )
-  process = aggregator.create(tff.to_type([np.float32, np.float32]))
-  state = process.next(process.initialize(), [[np.float32(1)] * 2] * 2).state
-  (event,) = {aggregators.extract_dp_event(state).last_round_only}
-  assert event.noise_multiplier == pytest.approx((1 / 9 + 1 / 16) ** -0.5, rel=1e-12)
 
 
 def test_a_learning_process_trains_with_it():

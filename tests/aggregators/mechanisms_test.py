@@ -11,7 +11,8 @@ Claims:
   the state; both are as loud as is said.
 * A round of fewer than `min_clients` fails.
 * What does not fit is refused before a round: another number of parameters than was
-  planned, more clients than a sum holds, a seed for noise that clients draw.
+  planned, more clients than a sum holds, a seed for noise that clients draw, a storage
+  where no round remembers noise.
 """
 
 import math
@@ -145,3 +146,10 @@ def test_more_clients_than_a_sum_holds_are_refused():
 def test_a_seed_for_what_clients_draw_is_refused():
   with pytest.raises(ValueError, match='seed=3 does not go with skellam noise'):
     _made('skellam', seed=3)
+
+
+def test_a_storage_is_refused_where_no_round_remembers_noise():
+  with pytest.raises(ValueError, match="storage='state' has no use"):
+    _made('shares', storage='state')
+  with pytest.raises(TypeError, match='storage'):
+    aggregators.adaptive(noise_multiplier=1.0, clients_per_round=10, storage='state')

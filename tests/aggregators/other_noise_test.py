@@ -21,20 +21,15 @@ import scipy.stats
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tests.aggregators import running
 from tff_dp_aggregators import aggregators
 from tff_dp_aggregators import noise
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
-from tff_dp_aggregators.learning import runtime
 
 _LIMITS = strategies.Participation(5, min_separation=2, max_participations=2)
 _VECTOR = tff.TensorType(np.float32, [2])
-
-
-@pytest.fixture(scope='module', autouse=True)
-def _runtime():
-  with runtime.local_runtime():
-    yield
+_runtime = running.local_runtime
 
 
 def _laplace(**kwargs):
@@ -94,16 +89,6 @@ def test_what_was_spent_is_that_of_the_worst_pattern_of_rounds():
     ) == [(dp_accounting.LaplaceDpEvent(2.0), worst)]
   with pytest.raises(Exception, match='built for 5 rounds'):
     process.next(state, [np.float32([1, 0])] * 4)
-
-
-def test_without_limits_every_round_counts():
-  process = _laplace(participation=None).create(_VECTOR)
-  state = process.initialize()
-  for _ in range(3):
-    state = process.next(state, [np.float32([1, 0])]).state
-  assert aggregators.extract_dp_event(state).all_rounds_so_far == (
-    dp_accounting.SelfComposedDpEvent(dp_accounting.LaplaceDpEvent(2.0), 3)
-  )
 
 
 @pytest.mark.parametrize('order', [1, 2, 3.5, math.inf])

@@ -18,23 +18,18 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tests.aggregators import running
 from tff_dp_aggregators import aggregators
 from tff_dp_aggregators import noise
 from tff_dp_aggregators import queries
 from tff_dp_aggregators import strategies
-from tff_dp_aggregators.learning import runtime
 from tff_dp_aggregators.queries import matrix_mechanism
 
 _ROUNDS = 4
 _LIMITS = strategies.Participation(_ROUNDS, min_separation=2)
 _SIZE = 40_000
 _SPECS = tf.TensorSpec([_SIZE])
-
-
-@pytest.fixture(scope='module', autouse=True)
-def _runtime():
-  with runtime.local_runtime():
-    yield
+_runtime = running.local_runtime
 
 
 def _matrix(strategy, **kwargs):
@@ -131,15 +126,6 @@ def test_sums_are_the_same_in_any_order_and_grouping():
   assert sum([parts[0]] * 9, aggregators.SignalToNoise()).ratio == pytest.approx(
     3 * parts[0].ratio
   )
-
-
-def test_ratios_without_noise_or_without_both_are_those_of_pfl():
-  assert aggregators.SignalToNoise(2.0, 0.0).ratio == math.inf
-  assert math.isnan(aggregators.SignalToNoise().ratio)
-  with pytest.raises(ValueError, match='squared_noise_norm must not be negative'):
-    aggregators.SignalToNoise(1.0, -1.0)
-  with pytest.raises(TypeError):
-    aggregators.SignalToNoise() + 1.0
 
 
 def _factory():

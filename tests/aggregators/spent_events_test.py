@@ -22,20 +22,15 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tests.aggregators import running
 from tff_dp_aggregators import aggregators
 from tff_dp_aggregators import noise
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
-from tff_dp_aggregators.learning import runtime
 
 _optimizers = tff.learning.optimizers
 _VECTOR = tff.TensorType(np.float32, [2])
-
-
-@pytest.fixture(scope='module', autouse=True)
-def _runtime():
-  with runtime.local_runtime():
-    yield
+_runtime = running.local_runtime
 
 
 def _gaussian(seed=1, **kwargs):

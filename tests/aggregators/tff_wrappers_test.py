@@ -19,19 +19,14 @@ import numpy as np
 import pytest
 import tensorflow_federated as tff
 
+from tests.aggregators import running
 from tff_dp_aggregators import aggregators
 from tff_dp_aggregators import noise
-from tff_dp_aggregators.learning import runtime
 from tff_dp_aggregators.queries import grid
 
 _CLIP_NORM, _CLIENTS = 0.5, 4
 _TYPE = tff.to_type([(np.float32, [4]), (np.float32, [2, 2])])
-
-
-@pytest.fixture(scope='module', autouse=True)
-def _runtime():
-  with runtime.local_runtime():
-    yield
+_runtime = running.local_runtime
 
 
 def _gaussian(noise_multiplier=0.0, **kwargs):
@@ -124,21 +119,6 @@ def test_around_a_mechanism_neither_sensitivity_nor_event_changes(name):
     assert spent.last_round_only == dp_accounting.GaussianDpEvent(2.0)
     so_far = spent.all_rounds_so_far.noise_multiplier
     assert so_far == pytest.approx(2.0 / math.sqrt(rounds))
-
-
-def test_measurements_are_those_of_tff():
-  factory = tff.aggregators.zeroing_factory(
-    2.0, tff.aggregators.clipping_factory(1.0, _gaussian())
-  )
-  process = factory.create(tff.TensorType(np.float32, [2]))
-  values = [np.float32(v) for v in ([3, 0], [1.5, 0], [0.1, 0], [math.nan, 0])]
-  output = process.next(process.initialize(), values)
-  assert output.measurements['zeroed_count'] == 1
-  within = output.measurements['zeroing']
-  assert within['clipped_count'] == 1
-  # NaN is above no norm; the mechanism has it.
-  assert within['clipping']['nonfinite_count'] == 1
-  np.testing.assert_allclose(output.result, [0.6 / _CLIENTS, 0], rtol=1e-6)
 
 
 @pytest.mark.parametrize('name', _ROTATIONS)
@@ -276,8 +256,3 @@ def test_inside_a_sum_that_clips_would_let_a_client_take_less_than_it_says():
 def test_only_an_unweighted_factory_can_be_said_to_be_the_sum(inner):
   with pytest.raises(TypeError, match='inner must be'):
     aggregators.ExactSum(inner)
-
-
-def test_an_exact_sum_shows_what_it_is_of():
-  inner = tff.aggregators.SumFactory()
-  assert aggregators.ExactSum(inner).inner is inner

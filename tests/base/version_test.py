@@ -86,39 +86,13 @@ def test_asking_writes_nothing(package):
   assert index.read_bytes() == before
 
 
-def test_a_worktree_has_its_own_commit(package, tmp_path):
-  first = commit_all(package.parent)
-  git(package, 'worktree', 'add', '-q', '--detach', str(tmp_path / 'worktree'))
-  (package / 'code.py').write_text('x = 2\n')
-  git(package, 'commit', '-q', '-a', '-m', 'Two')
-  other = tmp_path / 'worktree' / 'tff_dp_aggregators'
-  assert version.commit_of(other) == (first, False)
-
-
-def test_hashes_may_be_of_sha256(package):
-  git(package.parent, 'init', '-q', '--object-format=sha256')
-  commit = commit_all(package.parent)
-  assert len(commit) == 64
-  assert version.commit_of(package) == (commit, False)
-
-
 class TestNoCommitOfItsOwn:
   def test_without_a_repository(self, package):
-    assert version.commit_of(package) == (None, None)
-
-  def test_before_the_first_commit(self, package):
-    git(package.parent, 'init', '-q')
-    git(package.parent, 'add', '.')
     assert version.commit_of(package) == (None, None)
 
   def test_installed_in_an_environment_that_a_repository_tracks(self, tmp_path):
     (tmp_path / 'setup.py').write_text(SETUP)
     package = make_package(tmp_path / '.venv/lib/python3.11/site-packages', setup=None)
-    commit_all(tmp_path)
-    assert version.commit_of(package) == (None, None)
-
-  def test_in_a_folder_below_the_top_of_a_repository(self, tmp_path):
-    package = make_package(tmp_path / 'third_party' / 'tff_dp_aggregators')
     commit_all(tmp_path)
     assert version.commit_of(package) == (None, None)
 
@@ -131,12 +105,6 @@ class TestNoCommitOfItsOwn:
   def test_copied_into_another_project(self, tmp_path, setup):
     package = make_package(tmp_path / 'theirs', setup)
     commit_all(tmp_path / 'theirs')
-    assert version.commit_of(package) == (None, None)
-
-  def test_a_broken_repository_within_another(self, tmp_path):
-    package = make_package(tmp_path / 'outer' / 'inner')
-    commit_all(tmp_path / 'outer')
-    (tmp_path / 'outer' / 'inner' / '.git').mkdir()
     assert version.commit_of(package) == (None, None)
 
 

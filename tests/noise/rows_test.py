@@ -110,36 +110,6 @@ def test_rows_are_random_access(generator):
     assert value.numpy().tobytes() == forward[index].tobytes()
 
 
-@each_generator
-def test_keys_of_all_ones_are_keys_as_others(generator):
-  specs = [tf.TensorSpec([50], tf.float64)] * 2
-  rows = noise.GaussianRows(specs, generator=generator)
-  key = tf.constant([-1] * 4, tf.int64)
-  values = np.concatenate([np.ravel(rows.row(key, index)) for index in range(5)])
-  assert len(np.unique(values)) == 500
-
-
-def test_unseeded_keys_are_always_new():
-  rows = noise.GaussianRows(tf.TensorSpec([3]))
-  traced = tf.function(rows.new_key)
-  keys = [_key(rows) for _ in range(20)]
-  keys += [tuple(traced().numpy().tolist()) for _ in range(20)]
-  keys += [_key(noise.GaussianRows(tf.TensorSpec([3]))) for _ in range(20)]
-  # All words of the key are new.
-  assert len({word for key in keys for word in key}) == 4 * 60
-
-
-def test_two_keys_in_one_graph_are_different():
-  rows = noise.GaussianRows(tf.TensorSpec([3]))
-
-  @tf.function
-  def two_keys():
-    return rows.new_key(), rows.new_key()
-
-  one, other = two_keys()
-  assert not np.any(one.numpy() == other.numpy())
-
-
 def test_unseeded_keys_do_not_follow_the_global_seed():
   keys = []
   for _ in range(2):

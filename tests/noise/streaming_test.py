@@ -22,6 +22,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.strategies import every_kind
 from tff_dp_aggregators import noise
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.noise import rows as layout
@@ -29,73 +30,13 @@ from tff_dp_aggregators.noise.streaming import interpret
 from tff_dp_aggregators.noise.streaming import terms_of
 from tff_dp_aggregators.strategies import recursion as recursion_lib
 
-_SCALES, _DECAYS = (0.2, 0.4), (0.95, 0.5)
-
-
-def _random_triangle(num_rounds):
-  rng = np.random.default_rng(num_rounds)
-  matrix = np.tril(rng.uniform(-0.3, 0.3, (num_rounds, num_rounds)), -1)
-  return matrix + np.diag(rng.uniform(1.0, 2.0, num_rounds))
-
-
-def _square_root(num_bands):
-  def make(n):
-    return strategies.BandedToeplitz.square_root(n, min(num_bands or n, n))
-
-  return make
-
-
-def _epochs(num_rounds, starts, scales):
-  """Those that begin within so many rounds."""
-  count = sum(start < num_rounds for start in starts)
-  return starts[:count], scales[:count]
-
-
+# Other numbers of bands and copies are no other algorithm.
 _STRATEGIES = {
-  'identity': strategies.Identity,
-  'toeplitz_1_band': _square_root(1),
-  'toeplitz_2_bands': _square_root(2),
-  'toeplitz_all_bands': _square_root(None),
-  'toeplitz_signed': lambda n: strategies.BandedToeplitz(n, (2.0, -0.7, 0.4, 0.1)[:n]),
-  'banded': lambda n: strategies.Banded.from_matrix(np.triu(_random_triangle(n), -4)),
-  'banded_diagonal': lambda n: strategies.Banded.from_matrix(
-    np.diag(np.diagonal(_random_triangle(n)))
-  ),
-  'dense': lambda n: strategies.Dense(n, _random_triangle(n)),
-  'banded_inverse': lambda n: strategies.BandedInverse.square_root(n, min(4, n)),
-  'blt': lambda n: strategies.BLT(n, _SCALES, _DECAYS),
-  'blt_no_buffers': lambda n: strategies.BLT(n, (), ()),
-  # Three copies of one sum, and the last rounds.
-  'windowed_blt': lambda n: strategies.WindowedBLT(
-    n, min(n // 3 + 2, n), (0.4,), (0.9,)
-  ),
-  'windowed_blt_narrow': lambda n: strategies.WindowedBLT(
-    n, min(5, n), _SCALES, _DECAYS
-  ),
-  'tailed_blt': lambda n: strategies.TailedBLT(
-    n, min(5, n), _SCALES, _DECAYS, 0.05, 0.99
-  ),
-  'tailed_blt_copies': lambda n: strategies.TailedBLT(
-    n, min(n // 3 + 4, n), (0.4,), (0.9,), 0.1, 1.0
-  ),
-  'epoch_toeplitz': lambda n: strategies.EpochToeplitz(
-    n, *_epochs(n, (0, 5, 7), (1.5, 0.9, 0.4)), (2.0, -0.7, 0.4, 0.1)[:n]
-  ),
-  'epoch_toeplitz_1_band': lambda n: strategies.EpochToeplitz(n, (0,), (0.5,), (2.0,)),
-  'epoch_inverse': lambda n: strategies.EpochBandedInverse(
-    n, *_epochs(n, (0, 4), (1.5, 2.0)), (1.0, -0.4, -0.2)[:n]
-  ),
-  'epoch_windowed_blt': lambda n: strategies.EpochWindowedBLT(
-    n, *_epochs(n, (0, 1, 9), (1.2, 1.0, 0.7)), min(n // 3 + 2, n), (0.4,), (0.9,)
-  ),
-  'epoch_windowed_blt_narrow': lambda n: strategies.EpochWindowedBLT(
-    n, (0,), (0.6,), min(5, n), _SCALES, _DECAYS
-  ),
-  'unit_inverse': lambda n: strategies.UnitBandedInverse(n, (1.0, -0.6, 0.2)[:n]),
-  'tree_honaker': strategies.BinaryTree,
-  'tree_honaker_restarts': lambda n: strategies.BinaryTree(n, restart_every=min(6, n)),
-  'tree_plain': lambda n: strategies.BinaryTree(n, honaker=False),
-  'tree_plain_restarts': lambda n: strategies.BinaryTree(n, False, restart_every=3),
+  kind: make
+  for kind, make in every_kind.STRATEGIES.items()
+  if not kind.endswith(
+    ('one_copy', 'no_decays', 'no_tail', 'at_once', 'inverse_1_band')
+  )
 }
 _STORAGES = ('state', 'redraw', 'files')
 
@@ -277,19 +218,6 @@ def test_covariance_over_rounds_is_that_of_the_strategy(kind, storage):
   assert np.all(np.abs(emitted.mean(axis=1)) <= 7 * np.sqrt(variances / num_samples))
 
 
-def test_identity_emits_the_rows_of_z_themselves():
-  rows = noise.GaussianRows([tf.TensorSpec([3]), tf.TensorSpec([])], seed=noise.Seed(1))
-  streaming = noise.build(strategies.Identity(4), rows)
-  state = streaming.initialize()
-  for index in range(4):
-    emitted, after = streaming.next(state)
-    expected = rows.layout.unflatten(rows.row(state.key, index))
-    assert [t.numpy().tobytes() for t in emitted] == [
-      t.numpy().tobytes() for t in expected
-    ]
-    state = after
-
-
 @pytest.mark.few(8)
 @all_algorithms
 def test_tensors_of_a_record_share_no_noise(kind, storage):
@@ -315,18 +243,6 @@ def test_scalars_and_empty_tensors_are_served(kind, storage):
     assert {tensor.dtype for tensor in row.values()} == {tf.float64}
     assert row['scalar'].shape == [] and row['empty'].shape == [0]
     assert np.all(np.isfinite(row['double']))
-
-
-@pytest.mark.few(8)
-@all_algorithms
-def test_a_traced_round_gives_the_noise_of_an_eager_one(kind, storage):
-  # Up to rounding: a graph may multiply by a reciprocal instead of dividing.
-  streaming, _ = _build(
-    kind, storage, 9, noise.GaussianRows(tf.TensorSpec([5]), seed=noise.Seed(4))
-  )
-  eager, _ = _emit(streaming, 9)
-  traced, _ = _emit(streaming, 9, next_fn=tf.function(streaming.next))
-  np.testing.assert_allclose(eager, traced, rtol=0, atol=1e-5)
 
 
 @pytest.mark.few(2)
@@ -390,28 +306,6 @@ def test_another_process_continues_bit_by_bit(tmp_path):
   continued, from_the_seed = output.split()
   assert continued == hashlib.sha256(whole[3:].tobytes()).hexdigest()
   assert from_the_seed == hashlib.sha256(whole.tobytes()).hexdigest()
-
-
-def test_the_state_holds_as_many_buffers_as_the_strategy_says():
-  rows = noise.GaussianRows(
-    [tf.TensorSpec([3]), tf.TensorSpec([], tf.float64)], noise.Seed(1)
-  )
-  for strategy, buffers in [
-    (strategies.Identity(64), 0),
-    (strategies.BandedToeplitz.square_root(64, 10), 9),
-    (strategies.BinaryTree(64), 7),
-    (strategies.BLT(64, _SCALES, _DECAYS), 2),
-    (strategies.WindowedBLT(64, 9, _SCALES, _DECAYS), 8),
-    (strategies.WindowedBLT(64, 32, _SCALES, _DECAYS), 6),
-    (strategies.Dense(64, np.eye(64)), 63),
-  ]:
-    assert strategy.noise_buffers == buffers
-    state = noise.build(strategy, rows, 'state').initialize()
-    shapes = [tensor.shape.as_list() for tensor in state.buffers]
-    assert shapes == ([[buffers, 3], [buffers, 1]] if buffers else [])
-    for storage in ('files', 'redraw'):
-      if storage == 'files' or not isinstance(strategy, strategies.BinaryTree):
-        assert not noise.build(strategy, rows, storage).initialize().buffers
 
 
 @pytest.mark.parametrize('num_rounds', [1, 2, 20])
@@ -580,7 +474,7 @@ def test_storage_that_is_not_offered_is_refused(storage, error, message):
     (strategies.BinaryTree(2000), 'state', 'files'),
     (strategies.BinaryTree(2000, honaker=False), 'redraw', 'files'),
     (strategies.BandedToeplitz.square_root(2000, 64), 'state', 'files'),
-    (strategies.BLT(2000, _SCALES, _DECAYS), 'state', 'files'),
+    (strategies.BLT(2000, every_kind.SCALES, every_kind.DECAYS), 'state', 'files'),
     (strategies.BandedInverse.square_root(2000, 1), 'redraw', 'redraw'),
     (strategies.BandedInverse.square_root(2000, 16), 'redraw', 'files'),
   ],
@@ -602,7 +496,7 @@ def test_large_records_are_cut_into_vectors_that_share_no_noise(storage):
     [*specs, tf.TensorSpec([5], tf.float64)], seed=noise.Seed(7)
   )
   assert rows.layout.sizes == (524_290, 524_290, 5)
-  strategy = strategies.BLT(3, _SCALES, _DECAYS)
+  strategy = strategies.BLT(3, every_kind.SCALES, every_kind.DECAYS)
   if storage == 'redraw':
     strategy = strategies.BandedInverse.square_root(3, 2)
   streaming = noise.build(strategy, rows, storage)

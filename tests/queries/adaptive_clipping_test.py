@@ -62,65 +62,6 @@ def test_steps_worked_out_by_hand(numbers, quantile, start, clip_norms, sums):
   np.testing.assert_allclose([s.clip_norm for s in states], clip_norms, rtol=1e-6)
 
 
-@pytest.mark.parametrize(
-  'records, target, clip_norm, sums',
-  [
-    # Neither is clipped; one of two is.
-    ([[2.0, 0.0], [-1.0, 1.0]], 1.0, 10.0, [1.0, 1.0]),
-    ([[5.0, 0.0], [-1.0, 2.0]], 1.0, 3.0, [2.0, 2.0]),
-  ],
-)
-def test_sums_without_noise_and_without_learning(records, target, clip_norm, sums):
-  query = adaptive_queries.unlimited(
-    initial_clip_norm=clip_norm,
-    noise_multiplier=0.0,
-    target_quantile=target,
-    learning_rate=0.0,
-    clients_per_round=2,
-    record_specs=tf.TensorSpec([2]),
-  )
-  results, states = adaptive_queries.run(query, records, 2)
-  np.testing.assert_allclose(results, [sums, sums], rtol=1e-6)
-  assert [float(state.clip_norm) for state in states] == [clip_norm] * 2
-  mean = queries.NormalizedQuery(query, denominator=2)
-  results, _ = adaptive_queries.run(mean, records, 1)
-  np.testing.assert_allclose(results[0], np.array(sums) / 2, rtol=1e-6)
-
-
-@pytest.mark.parametrize('start', [1.0, 10.0])
-@pytest.mark.parametrize('noise_multiplier', [0.0, 0.02])
-def test_the_median_of_equally_spaced_norms(start, noise_multiplier):
-  # The smallest steps are of one record of 21, and a step of the estimate follows the
-  # count: with rate 1 it ends within half a spacing of the median, 5.0.
-  query = adaptive_queries.unlimited(
-    initial_clip_norm=start,
-    noise_multiplier=noise_multiplier,
-    clipped_count_stddev=noise_multiplier or None,
-    learning_rate=1.0,
-    clients_per_round=21,
-    record_specs=tf.TensorSpec([]),
-    seed=noise_lib.Seed(3),
-  )
-  _, states = adaptive_queries.run(query, np.linspace(0, 10, 21, dtype=np.float32), 50)
-  clip_norms = [float(state.clip_norm) for state in states]
-  np.testing.assert_allclose(clip_norms[40:], 5.0, atol=0.25)
-
-
-@pytest.mark.parametrize('start', [1.0, 10.0])
-def test_equal_norms_are_met_within_half_a_step(start):
-  # All records or none are small: the estimate goes around 5 in steps of exp(rate / 2).
-  query = adaptive_queries.unlimited(
-    initial_clip_norm=start,
-    noise_multiplier=0.0,
-    clients_per_round=4,
-    record_specs=tf.TensorSpec([]),
-  )
-  _, states = adaptive_queries.run(query, [5.0] * 4, 40)
-  last = np.array([float(state.clip_norm) for state in states[30:]])
-  assert np.all(np.abs(np.log(last / 5.0)) <= 0.1 + 1e-5)
-  assert last.min() <= 5.0 <= last.max()
-
-
 @pytest.mark.parametrize('kind, target', [('gaussian', 0.8), ('tree', 0.3)])
 def test_the_estimate_settles_at_the_quantile_of_the_norms(kind, target):
   # Norms exp(N(1, 1)). A round measures the fraction with a standard deviation of at

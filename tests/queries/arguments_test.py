@@ -129,22 +129,6 @@ def test_the_query_is_made_when_numbers_are_named(name):
 
 
 @each
-def test_the_sum_of_no_records_needs_no_template_if_the_query_knows_its_records(name):
-  query = _build(name)
-  parameters = inspect.signature(query.initial_sample_state).parameters
-  assert list(parameters) == ['template'] and parameters['template'].default is None
-  if name in ('NoPrivacyAverageQuery', 'NoPrivacySumQuery', 'NormalizedQuery'):
-    with pytest.raises(ValueError, match='needs a template, or the query record_specs'):
-      query.initial_sample_state()
-    query = queries.NormalizedQuery(
-      queries.NoPrivacySumQuery(record_specs=_SPEC), denominator=2.0
-    )
-    assert query.initial_sample_state(tf.ones([3])).numpy().tolist() == [0.0] * 3
-  state = tf.nest.flatten(query.initial_sample_state())
-  assert state and not any(tf.math.count_nonzero(each) for each in state)
-
-
-@each
 def test_only_what_is_no_number_has_a_position(name):
   for parameter in inspect.signature(getattr(queries, name)).parameters.values():
     assert parameter.kind is not inspect.Parameter.VAR_POSITIONAL
@@ -188,13 +172,6 @@ def test_a_participation_has_to_be_given(name, participation):
     _build(name, *first[:-1], participation)
   signature = inspect.signature(getattr(queries, name))
   assert signature.parameters['participation'].default is inspect.Parameter.empty
-
-
-def test_the_error_names_both_remedies():
-  with pytest.raises(TypeError, match=r'got None\. .*every round') as error:
-    _build('MatrixMechanismQuery', _BANDED, None)
-  assert 'strategies.Participation(num_rounds)' in str(error.value)
-  assert 'strategies.Participation.single(num_rounds)' in str(error.value)
 
 
 @pytest.mark.parametrize('name', ['GaussianSumQuery', 'AdaptiveGaussianSumQuery'])

@@ -211,7 +211,7 @@ def test_scalars_and_tensors_without_elements_are_records(kind):
 
 
 @all_queries
-def test_another_structure_is_check_refused(kind):
+def test_another_structure_is_refused(kind):
   zeros = _record(np.zeros(6))
   for record in (
     zeros['kernel'],
@@ -225,8 +225,10 @@ def test_another_structure_is_check_refused(kind):
 
 
 @all_queries
-@pytest.mark.parametrize('dtype', [tf.int32, tf.bool, tf.complex64, tf.string])
-def test_what_is_not_a_float_tensor_is_refused_by_name(kind, dtype):
+@pytest.mark.parametrize(
+  'dtype', [tf.int32, tf.bool, tf.complex64, tf.string, tf.float64]
+)
+def test_another_dtype_is_refused_by_name(kind, dtype):
   record = _record(np.zeros(6))
   kernel = record['kernel']
   record['kernel'] = (
@@ -236,14 +238,7 @@ def test_what_is_not_a_float_tensor_is_refused_by_name(kind, dtype):
 
 
 @all_queries
-def test_another_float_dtype_is_refused_by_name(kind):
-  record = _record(np.zeros(6))
-  record['kernel'] = tf.cast(record['kernel'], tf.float64)
-  _check_refused(kind, record, TypeError, 'float64')
-
-
-@all_queries
-@pytest.mark.parametrize('shape', [[], [1], [2], [2, 1], [1, 2, 2], [3, 2], [0]])
+@pytest.mark.parametrize('shape', [[], [2, 1], [1, 2, 2], [0]])
 def test_another_shape_is_refused_also_if_it_can_be_broadcast(kind, shape):
   # A scalar of the clip norm broadcast to d entries would have sqrt(d) times the norm.
   record = _record(np.zeros(6))

@@ -236,17 +236,6 @@ def test_a_state_continues_bit_by_bit_in_another_query(kind):
     assert results + rest == whole
 
 
-@pytest.mark.parametrize('kind', ['gaussian', 'banded'])
-def test_noise_is_proportional_to_clip_norm_and_noise_multiplier(kind):
-  base, _ = _zero_rounds(_build(kind, seed=noise_lib.Seed(2)), _ROUNDS)
-  clip, _ = _zero_rounds(_build(kind, seed=noise_lib.Seed(2), clip_norm=10.0), _ROUNDS)
-  loud, _ = _zero_rounds(
-    _build(kind, seed=noise_lib.Seed(2), noise_multiplier=20.0), _ROUNDS
-  )
-  np.testing.assert_allclose(clip, 10 * base, rtol=1e-4, atol=1e-5)
-  np.testing.assert_allclose(loud, 10 * base, rtol=1e-4, atol=1e-5)
-
-
 @all_queries
 def test_events_of_the_rounds_compose_to_the_event_of_the_run(kind):
   query = _build(kind)
@@ -411,34 +400,6 @@ def test_unseeded_runs_have_keys_of_their_own_and_seeded_ones_the_same(kind):
   assert not np.any(noise_of(secret) == noise_of(secret))
 
 
-@all_queries
-def test_a_record_that_is_not_finite_adds_nothing(kind):
-  query = _build(kind, noise_multiplier=0.0)
-  good = _record(0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
-  bad = _record(0.1, 0.2, math.nan, 0.4, 0.5, 0.6)
-  worse = _record(0.1, 0.2, 0.3, 0.4, 0.5, math.inf)
-  result, _, _ = _one_round(query, query.initial_global_state(), [bad, good, worse])
-  np.testing.assert_allclose(_flat(result), _flat(good), rtol=1e-6)
-
-
-@all_queries
-def test_samples_merge(kind):
-  query = _build(kind, noise_multiplier=0.0)
-  state = query.initial_global_state()
-  params = query.derive_sample_params(state)
-  records = [_record(*np.full(6, number / 10)) for number in range(4)]
-  halves = []
-  for half in (records[:2], records[2:]):
-    sample = query.initial_sample_state(records[0])
-    for record in half:
-      preprocessed = query.preprocess_record(params, record)
-      sample = query.accumulate_preprocessed_record(sample, preprocessed)
-    halves.append(sample)
-  merged, _, _ = query.get_noised_result(query.merge_sample_states(*halves), state)
-  whole, _, _ = _one_round(query, state, records)
-  np.testing.assert_allclose(_flat(merged), _flat(whole), rtol=1e-6)
-
-
 @pytest.mark.few(3)
 @both_modes
 @some_queries
@@ -510,12 +471,6 @@ def test_a_sample_unlike_the_specs_is_refused(kind, traced, sample, error):
 def test_numbers_out_of_range_are_refused(kind, argument, value, message):
   with pytest.raises(ValueError, match=message):
     _build(kind, **{argument: value})
-
-
-@all_queries
-def test_integer_records_are_refused(kind):
-  with pytest.raises(TypeError, match='float32 or float64.*int32'):
-    _build(kind, record_specs=tf.TensorSpec([2], tf.int32))
 
 
 def test_a_participation_for_other_rounds_is_refused():

@@ -3,8 +3,8 @@
 Claims:
 
 * Sums, states, samples, metrics and events are those of the parts' queries, and the
-  same as with TF Privacy's `NestedSumQuery` around them, in every structure, eagerly,
-  in `tf.function` and in TFF, also with correlated noise over rounds.
+  same as with TF Privacy's `NestedSumQuery` around them, in every structure, also with
+  correlated noise over rounds.
 * What a state has spent is the composition of what was released: of Gaussians a
   Gaussian by hand, of a Gaussian and Laplace noise what numerical integration of both
   privacy losses gives; and the last round's events compose to it.
@@ -130,17 +130,6 @@ def test_parts_are_those_of_their_queries_and_as_with_tf_privacy(structure):
   assert accountants.epsilon(composed, 1e-6) == pytest.approx(
     accountants.epsilon(dp_accounting.ComposedDpEvent(their_events), 1e-6)
   )
-
-
-def test_in_a_graph_the_same_is_released():
-  query = queries.NestedSumQuery([_gaussian(), _tree()])
-  records = [list(_record())]
-
-  @tf.function
-  def released():
-    return _run(query, records)[0]
-
-  _equal(released(), _run(query, records)[0])
 
 
 def test_gaussians_together_are_one_by_hand():
@@ -381,11 +370,3 @@ def test_in_a_private_mean_states_say_what_all_parts_spent():
       expected = dp_accounting.SelfComposedDpEvent(expected, rounds)
     assert laplace == expected
     assert spent.last_round_only.events[0] == dp_accounting.LaplaceDpEvent(8.0)
-
-
-def test_in_tffs_own_factory_the_parts_are_summed():
-  query = _for_tff(noise_multiplier=0.0)
-  process = tff.aggregators.DifferentiallyPrivateFactory(query).create(_TYPE)
-  result = process.next(process.initialize(), [_VALUE] * 2).result
-  np.testing.assert_allclose(result['model'][0], [1.2, 0, 1.6], rtol=1e-6)
-  np.testing.assert_allclose(result['votes'], [[2, 0], [0, 0]], rtol=1e-6)

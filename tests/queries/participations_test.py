@@ -88,13 +88,6 @@ def test_rounds_add_up_to_what_is_spent(limits):
   assert total == (7 if limits is None else counted.most)
 
 
-def test_what_has_no_noise_costs_everything_in_every_round():
-  counted = participations.Participations(_LIMITS[2])
-  event = dp_accounting.NonPrivateDpEvent()
-  for number in range(7):
-    assert counted.event_of(tf.constant(number, tf.int64), event) == event
-
-
 def test_what_has_no_limits_tells_none():
   counted = participations.Participations(None)
   for ask in (lambda: counted.limits, lambda: counted.most):

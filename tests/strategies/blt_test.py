@@ -2,14 +2,12 @@
 
 Closed forms are compared with sums over rounds (exact rational ones where decays
 cluster), sensitivity with every participation pattern, inverses with dense linear
-algebra, optimised errors with the peer's figures (matrix_factorization.json) and with
-the best figures known for several participations.
+algebra, and optimised errors with the peer's figures (matrix_factorization.json).
 """
 
 import fractions
 import itertools
 import json
-import logging
 import math
 import pathlib
 
@@ -17,15 +15,10 @@ import numpy as np
 import pytest
 
 from tff_dp_aggregators.strategies import BLT
-from tff_dp_aggregators.strategies import EpochWindowedBLT
 from tff_dp_aggregators.strategies import Participation
-from tff_dp_aggregators.strategies import Strategy
-from tff_dp_aggregators.strategies import TailedBLT
-from tff_dp_aggregators.strategies import WindowedBLT
 from tff_dp_aggregators.strategies import Workload
 from tff_dp_aggregators.strategies import blt
 from tff_dp_aggregators.strategies import toeplitz
-from tff_dp_aggregators.strategies.numerics import blt_search
 
 ORACLE = json.loads(
   pathlib.Path(__file__).with_name('matrix_factorization.json').read_text()
@@ -79,18 +72,6 @@ def exact_estimator(coefficients):
   return result
 
 
-def streamed_estimator(strategy):
-  """The same by the server's recursion, which holds one number a buffer."""
-  scales, decays = strategy.output_scales, strategy.buffer_decays
-  buffers = [0.0] * strategy.num_buffers
-  result = np.empty(strategy.num_rounds)
-  for t in range(strategy.num_rounds):
-    value = 1.0 - sum(map(float.__mul__, scales, buffers))
-    result[t] = value
-    buffers = [decay * buffer + value for decay, buffer in zip(decays, buffers)]
-  return result
-
-
 # The matrix and its inverse.
 
 
@@ -118,14 +99,6 @@ def test_inverse_is_exact_where_decays_cluster(scales, decays):
   np.testing.assert_allclose(strategy.inverse_coefficients(), exact, rtol=1e-12)
 
 
-@pytest.mark.parametrize('num_buffers', range(1, 9))
-def test_series_of_the_inverse_has_no_residual(num_buffers):
-  decays = 1 - np.geomspace(1e-6, 0.8, num_buffers)
-  strategy = BLT(3000, (0.9 / num_buffers,) * num_buffers, decays)
-  product = np.convolve(strategy.matrix_coefficients(), strategy.inverse_coefficients())
-  np.testing.assert_allclose(product[:3000], np.eye(1, 3000)[0], atol=1e-13)
-
-
 @pytest.mark.parametrize('scales, decays', SMALL + CLUSTERED)
 def test_inverse_of_the_inverse_is_the_strategy(scales, decays):
   strategy = BLT(100, scales, decays)
@@ -134,13 +107,6 @@ def test_inverse_of_the_inverse_is_the_strategy(scales, decays):
   np.testing.assert_allclose(
     again.matrix_coefficients(), strategy.matrix_coefficients(), rtol=1e-12, atol=1e-15
   )
-
-
-def test_inverse_of_the_inverse_of_an_optimum_for_many_rounds():
-  strategy = optimize(10**7, num_buffers=8)
-  again = strategy.inverse().inverse()
-  np.testing.assert_allclose(again.output_scales, strategy.output_scales, rtol=1e-8)
-  np.testing.assert_allclose(again.buffer_decays, strategy.buffer_decays, atol=1e-15)
 
 
 # Closed forms.
@@ -190,16 +156,6 @@ def test_sensitivity_is_that_of_the_worst_pattern(num_rounds, scales, decays):
       assert strategy.sensitivity_squared(participation) == pytest.approx(worst)
 
 
-def test_errors_of_a_million_rounds_are_those_of_streaming():
-  strategy = optimize(10**6, num_buffers=3)
-  coefficients = strategy.matrix_coefficients()
-  rows = np.cumsum(np.square(streamed_estimator(strategy)))
-  sensitivity = math.fsum(np.square(coefficients))
-  assert strategy.sensitivity_squared() == pytest.approx(sensitivity, rel=1e-12)
-  assert strategy.max_error() ** 2 == pytest.approx(sensitivity * rows[-1], rel=1e-10)
-  assert strategy.rmse() ** 2 == pytest.approx(sensitivity * rows.mean(), rel=1e-10)
-
-
 @pytest.mark.parametrize('num_rounds, b, k', [(10**5, 999, 40), (10**6, 10, 7)])
 def test_closed_forms_agree_with_sums_over_rounds(num_rounds, b, k):
   participation = Participation(num_rounds, b, k)
@@ -243,43 +199,6 @@ def test_strategies_without_closed_forms_have_correct_figures():
     assert strategy.max_error() ** 2 == pytest.approx(
       np.square(matrix[:, 0]).sum() * rows.max()
     )
-
-
-def random_strategies(rng):
-  """Strategies of up to three random decays, negative ones among them."""
-  num_buffers, n = int(rng.integers(1, 4)), int(rng.integers(4, 60))
-  scales = tuple(rng.uniform(0.01, 0.9, num_buffers))
-  decays = tuple(rng.uniform(-1, 1, num_buffers))
-  yield BLT(n, scales, decays)
-  window = int(rng.integers(2, n))
-  yield WindowedBLT(n, window, scales, decays)
-  yield TailedBLT(n, window, scales, decays, *rng.uniform(0, 0.3, 2))
-  yield EpochWindowedBLT(n, (0, n // 2), (1.0, 0.5), window, scales, decays)
-
-
-@pytest.mark.parametrize('seed', range(50))
-def test_errors_of_random_decays_are_those_of_dense_algebra(seed):
-  # Decays of the inverse below -1 made errors of a closed form that were too small.
-  for strategy in random_strategies(np.random.default_rng(seed)):
-    matrix = strategy.materialize()
-    estimator = np.tril(np.ones(matrix.shape)) @ np.linalg.inv(matrix)
-    squares = np.square(estimator).sum(axis=1)
-    worst = math.sqrt(np.square(matrix).sum(axis=0).max())
-    if isinstance(strategy, BLT) and not inverse_stays_bounded(strategy):
-      for error in (strategy.rmse, strategy.max_error):
-        with pytest.raises(ValueError, match='one is outside'):
-          error()
-      continue
-    assert strategy.rmse() == pytest.approx(worst * math.sqrt(squares.mean()), rel=1e-8)
-    assert strategy.max_error() == pytest.approx(worst * math.sqrt(squares.max()))
-
-
-def inverse_stays_bounded(strategy):
-  """Whether 1 / C(x) has no pole within the unit circle."""
-  decays = np.array(strategy.buffer_decays)
-  # Of 1 + sum_j omega_j x / (1 - theta_j x), times all denominators, at y = 1 / x.
-  matrix = np.diag(decays) - np.outer(strategy.output_scales, np.ones(len(decays)))
-  return max(abs(np.linalg.eigvals(matrix))) <= 1
 
 
 def test_errors_of_an_inverse_that_grows_are_refused():
@@ -342,28 +261,6 @@ def test_several_participations_are_at_least_as_good_as_the_peer(figure):
   assert error(strategy, objective, participation) <= peer * (1 + 1e-9)
 
 
-@pytest.mark.parametrize(
-  'b, k, objective, num_buffers, best',
-  [
-    (400, 5, 'mean', 2, 8.1608316),
-    (400, 5, 'mean', 3, 8.1466167),
-    (400, 5, 'max', 2, 9.5015141),
-    (400, 5, 'max', 4, 9.4305630),
-    (100, 20, 'mean', 2, 21.3740161),
-    (100, 20, 'max', 3, 26.9280571),
-  ],
-)
-def test_several_participations_reach_the_best_known(
-  b, k, objective, num_buffers, best
-):
-  participation = Participation(2000, b, k)
-  strategy = optimize(
-    2000, num_buffers=num_buffers, objective=objective, participation=participation
-  )
-  assert strategy.num_buffers == num_buffers
-  assert error(strategy, objective, participation) <= best
-
-
 @pytest.mark.few(2)
 @pytest.mark.parametrize('num_rounds', [10, 1000, 10_000, 1_000_000])
 def test_nothing_is_below_the_optimum_of_all_toeplitz_strategies(num_rounds):
@@ -371,34 +268,6 @@ def test_nothing_is_below_the_optimum_of_all_toeplitz_strategies(num_rounds):
   root = np.square(toeplitz.square_root_coefficients(num_rounds)).sum()
   strategy = optimize(num_rounds, num_buffers=8, objective='max', min_gain=1e-8)
   assert root * (1 - 1e-12) <= strategy.max_error() <= root * (1 + 5e-3)
-
-
-@pytest.mark.few(2)
-@pytest.mark.parametrize('objective', ['max', 'mean'])
-@pytest.mark.parametrize('num_rounds, b, k', [(500, 1, 1), (5000, 500, 10)])
-def test_more_buffers_are_better_by_what_is_asked_for(num_rounds, b, k, objective):
-  participation = Participation(num_rounds, b, k)
-  best = math.inf
-  for num_buffers in range(1, 4):
-    strategy = optimize(
-      num_rounds,
-      num_buffers=num_buffers,
-      objective=objective,
-      participation=participation,
-    )
-    value = error(strategy, objective, participation)
-    if strategy.num_buffers < num_buffers:
-      assert value == pytest.approx(best, rel=5e-6)
-      break
-    assert value <= best * (1 - 5e-6)
-    best = value
-
-
-def test_another_buffer_is_tried_for_what_it_makes_of_the_others():
-  # Adding buffers without taking any away ends at 16.31 here.
-  participation = Participation(100, 2, 12)
-  strategy = optimize(100, num_buffers=2, participation=participation)
-  assert strategy.rmse(participation) <= 16.01371
 
 
 def check_strategy(num_rounds, b, k, objective, num_buffers):
@@ -445,180 +314,10 @@ def test_never_a_failure_nor_a_spurious_buffer(num_rounds, objective):
     check_strategy(num_rounds, b, k, objective, 8)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-  'num_rounds', [1, 2, 3, 4, 5, 7, 10, 31, 100, 999, 10**4, 10**5, 10**6, 10**7]
-)
-@pytest.mark.parametrize('objective', ['max', 'mean'])
-@pytest.mark.parametrize('num_buffers', [2, 8])
-def test_never_a_failure_nor_a_spurious_buffer_at_large(
-  num_rounds, objective, num_buffers
-):
-  for b, k in schemas(num_rounds):
-    check_strategy(num_rounds, b, k, objective, num_buffers)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('objective', ['max', 'mean'])
-@pytest.mark.parametrize(
-  'num_rounds, b, k',
-  [(1000, 1, 1), (2000, 400, 5), (2000, 100, 20), (300, 299, 2), (10**6, 1000, 500)],
-)
-@pytest.mark.parametrize('num_buffers', [2, 3, 4])
-def test_descents_from_random_points_find_nothing_better(
-  num_rounds, b, k, objective, num_buffers
-):
-  rng = np.random.default_rng(20260711)
-  problem = blt_search.BLTProblem(num_rounds, b, k, objective)
-  points = []
-  while len(points) < 16:
-    logarithms = rng.uniform(math.log(0.03 / num_rounds), 0, 2 * num_buffers)
-    nodes = np.exp(np.sort(logarithms))
-    if (nodes[1::2] - nodes[::2]).sum() < 0.9:
-      points.append(blt_search.parameters_from_nodes(nodes))
-  losses, _ = blt_search.descend(problem, np.array(points), 1e-9)
-  participation = Participation(num_rounds, b, k)
-  strategy = optimize(
-    num_rounds,
-    num_buffers=num_buffers,
-    objective=objective,
-    participation=participation,
-  )
-  found = error(strategy, objective, participation)
-  assert found <= math.exp(losses.min() / 2) * (1 + 5e-6)
-
-
-@pytest.mark.parametrize('objective', ['max', 'mean'])
-@pytest.mark.parametrize(
-  'num_rounds, b, k', [(1000, 1, 1), (77, 10, 5), (2000, 100, 20), (50, 1, 50)]
-)
-@pytest.mark.parametrize('num_buffers', [1, 2, 4])
-@pytest.mark.parametrize('momentum', [0.0, 0.8])
-def test_gradient_is_that_of_finite_differences(
-  num_rounds, b, k, objective, num_buffers, momentum
-):
-  problem = blt_search.BLTProblem(num_rounds, b, k, objective, momentum)
-  rng = np.random.default_rng(num_buffers)
-  nodes = np.exp(np.sort(rng.uniform(-6, 0, 2 * num_buffers)))
-  point = blt_search.parameters_from_nodes(nodes)
-  _, slope = blt_search.loss_and_slope(problem, point)
-  moves = 1e-5 * np.eye(len(point))
-  ahead, _ = blt_search.loss_and_slope(problem, point + moves)
-  behind, _ = blt_search.loss_and_slope(problem, point - moves)
-  np.testing.assert_allclose((ahead - behind) / 2e-5, slope, atol=1e-8)
-
-
-def test_loss_is_the_logarithm_of_the_squared_error():
-  participation = Participation(300, 50, 4)
-  nodes = np.array([0.01, 0.1, 0.4, 0.8])
-  strategy = BLT(300, *blt_search.scales_and_decays(nodes))
-  for objective in ('max', 'mean'):
-    loss, _ = blt_search.BLTProblem(300, 50, 4, objective).loss_and_slope(nodes)
-    value = error(strategy, objective, participation)
-    assert math.exp(loss / 2) == pytest.approx(value, rel=1e-12)
-
-
-@pytest.mark.few(3)
-@pytest.mark.parametrize('momentum', [0.1, 0.9])
-@pytest.mark.parametrize('objective', ['max', 'mean'])
-@pytest.mark.parametrize('n, b, k', [(1000, 1, 1), (200, 20, 10)])
-def test_momentum_is_optimised_for(n, b, k, objective, momentum):
-  participation, workload = Participation(n, b, k), Workload(n, momentum)
-  strategy = optimize(
-    n,
-    num_buffers=4,
-    objective=objective,
-    participation=participation,
-    workload=workload,
-  )
-  other = optimize(n, num_buffers=4, objective=objective, participation=participation)
-  assert strategy.sensitivity_kind(participation) == 'exact'
-  value = error(strategy, objective, participation, workload)
-  assert value < error(other, objective, participation, workload)
-  assert value <= error(BLT(n, (), ()), objective, participation, workload)
-  nodes = np.empty(2 * strategy.num_buffers)
-  nodes[0::2] = 1 - np.array(strategy.buffer_decays)
-  nodes[1::2] = 1 - np.array(strategy.inverse().buffer_decays)
-  loss, _ = blt_search.BLTProblem(n, b, k, objective, momentum).loss_and_slope(nodes)
-  assert value == pytest.approx(math.exp(loss / 2), rel=1e-10)
-
-
-def test_momentum_finds_scales_that_sum_to_one():
-  # With one buffer the sum is 1, which leaves no room to add a second one as it is.
-  participation, workload = Participation(200, 20, 10), Workload(200, 0.9)
-  strategy = optimize(
-    200, num_buffers=2, objective='max', participation=participation, workload=workload
-  )
-  assert strategy.max_error(participation, workload) <= 104.03227
-
-
 # How many buffers.
 
 
-def test_number_of_buffers_follows_from_the_least_gain():
-  errors = [
-    optimize(1000, num_buffers=d, objective='max').max_error() for d in (1, 2, 3, 4)
-  ]
-  gains = [1 - after / before for before, after in zip(errors, errors[1:])]
-  assert gains[1] > 0.01 > gains[2]
-  assert optimize(1000, objective='max', min_gain=0.01).num_buffers == 3
-  assert optimize(1000, objective='max').num_buffers == 4
-  assert optimize(10**7, objective='max').num_buffers == 7
-
-
-def test_dropped_buffers_are_told(caplog):
-  participation = Participation(2000, 100, 20)
-  with caplog.at_level(logging.WARNING):
-    strategy = optimize(2000, num_buffers=5, participation=participation)
-  assert strategy.num_buffers == 2
-  (message,) = caplog.messages
-  assert 'has 2 buffers, not 5' in message and '5e-06' in message
-
-
-def test_nothing_is_told_if_all_buffers_help(caplog):
-  with caplog.at_level(logging.INFO):
-    optimize(1000, num_buffers=3)
-    optimize(1000)
-  assert not caplog.messages
-
-
-def test_no_buffers_at_all_if_none_helps():
-  # A client of every round gains nothing from correlated noise.
-  participation = Participation(10, 1, 10)
-  strategy = optimize(10, num_buffers=8, objective='max', participation=participation)
-  assert strategy == BLT(10, (), ())
-  assert strategy.noise_buffers == 0
-  assert strategy.max_error(participation) == pytest.approx(10)
-  assert strategy.inverse() == strategy
-
-
-def test_buffers_are_what_a_server_carries():
-  assert optimize(1000, num_buffers=3).noise_buffers == 3
-
-
 # Arguments.
-
-
-def test_optimum_is_cached(tmp_path, monkeypatch):
-  monkeypatch.setenv('TFF_DP_AGGREGATORS_CACHE', str(tmp_path))
-  first = blt.optimize(200, num_buffers=2)
-  assert list(tmp_path.glob('blt.optimize-*.npz'))
-  monkeypatch.setattr(blt_search, 'best_nodes', None)
-  assert blt.optimize(200, num_buffers=2) == first
-  with pytest.raises(TypeError):
-    blt.optimize(201, num_buffers=2)
-
-
-def test_buffers_are_sorted_from_the_slowest():
-  strategy = BLT(5, (0.1, 0.2), (0.5, 0.9))
-  assert strategy.output_scales == (0.2, 0.1)
-  assert strategy == BLT(5, (0.2, 0.1), (0.9, 0.5))
-
-
-def test_saving_and_reading_back_is_exact():
-  strategy = optimize(1000, num_buffers=4)
-  again = Strategy.from_json(strategy.to_json())
-  assert again == strategy and again.max_error() == strategy.max_error()
 
 
 @pytest.mark.parametrize(
@@ -671,11 +370,6 @@ def test_wrong_arguments_are_refused(kwargs, kind, message):
   arguments = {'num_rounds': 100, 'num_buffers': 2, **kwargs}
   with pytest.raises(kind, match=message):
     optimize(**arguments)
-
-
-def test_prefix_sums_may_be_given_as_a_workload():
-  given = optimize(100, num_buffers=2, workload=Workload(100))
-  assert given == optimize(100, num_buffers=2)
 
 
 @pytest.mark.few(3)

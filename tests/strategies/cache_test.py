@@ -17,7 +17,6 @@ import numpy as np
 import pytest
 
 from tff_dp_aggregators.strategies import BandedToeplitz
-from tff_dp_aggregators.strategies import BinaryTree
 from tff_dp_aggregators.strategies import Participation
 from tff_dp_aggregators.strategies import Workload
 from tff_dp_aggregators.strategies import cache
@@ -115,15 +114,6 @@ def test_a_damaged_file_is_computed_again_and_replaced(compute, tmp_path, caplog
   assert path.read_bytes() == whole
 
 
-def test_a_strategy_of_another_kind_is_computed_again(compute, tmp_path, caplog):
-  cache.fetch(BandedToeplitz, 'f', 1, {}, compute)
-  (path,) = kept(tmp_path)
-  cache._write(str(path), BinaryTree(5), cache._request('f', 1, {}))
-  assert cache.fetch(BandedToeplitz, 'f', 1, {}, compute) == STRATEGY
-  assert 'holds a binary_tree, not a banded_toeplitz' in caplog.text
-  assert compute.times == 2
-
-
 def test_a_file_of_another_request_is_computed_again(
   compute, tmp_path, caplog, monkeypatch
 ):
@@ -157,14 +147,6 @@ def test_what_names_no_request_is_replaced_without_alarm(compute, tmp_path, capl
       assert cache.fetch(BandedToeplitz, 'f', 1, {}, compute) == STRATEGY
   assert caplog.text == ''
   assert compute.times == 2
-
-
-def test_a_request_fits_into_a_file_however_many_rounds_it_is_about(compute):
-  rates = tuple(np.linspace(1.0, 0.5, 50_000))
-  for _ in range(2):
-    parameters = {'workload': Workload(50_000, 0.5, rates)}
-    cache.fetch(BandedToeplitz, 'f', 1, parameters, compute)
-  assert compute.times == 1
 
 
 def test_a_folder_that_cannot_be_made_is_no_obstacle(

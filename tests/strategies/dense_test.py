@@ -66,16 +66,6 @@ def test_unit_rows_are_not_unit_columns():
   assert strategy.sensitivity(every_round) > 1.9
 
 
-@pytest.mark.parametrize('size', [(32, 8), (64, 64), (128, 16)])
-def test_normalising_rows_of_an_optimum_lifts_the_sensitivity_well_above_one(size):
-  matrix = banded.optimize(size[0], num_bands=size[1], cache=False).materialize()
-  rows = matrix / np.linalg.norm(matrix, axis=1, keepdims=True)
-  longest_column = np.sqrt(np.square(rows).sum(axis=0).max())
-  sensitivity = Dense(size[0], rows).sensitivity()
-  assert sensitivity == pytest.approx(longest_column, rel=1e-14)
-  assert sensitivity > 1.3
-
-
 @pytest.mark.parametrize('objective', ['mean', 'max'])
 def test_optimisers_normalise_columns_and_leave_rows_free(objective):
   for strategy in (
@@ -133,18 +123,6 @@ def test_orthogonal_columns_have_an_exact_sensitivity():
 # Errors.
 
 
-@pytest.mark.parametrize(
-  'workload', [None, Workload(9, 0.9), np.tril(np.ones((9, 9))) ** 2 + np.eye(9)]
-)
-def test_per_query_error_equals_dense_algebra(workload):
-  strategy = random_dense(9)
-  matrix = np.tril(np.ones((9, 9))) if workload is None else workload
-  if isinstance(workload, Workload):
-    matrix = workload.materialize()
-  expected = np.square(matrix @ np.linalg.inv(strategy.matrix)).sum(axis=1)
-  np.testing.assert_allclose(strategy.per_query_error(workload), expected, rtol=1e-8)
-
-
 # The optimum.
 
 
@@ -185,24 +163,6 @@ def test_certificate_is_below_every_strategy(name, objective):
   for other in others:
     error = other.rmse(schema) if objective == 'mean' else other.max_error(schema)
     assert bound <= error**2, other
-
-
-@pytest.mark.parametrize('objective', ['mean', 'max'])
-def test_optimum_for_other_workloads_is_certified(objective):
-  for workload in (Workload.cooldown(12, 0.9), np.tril(np.ones((12, 12))) + np.eye(12)):
-    strategy = dense.optimize(12, objective=objective, workload=workload, cache=False)
-    gap = dense.certify(strategy, objective, workload=workload).gap
-    assert 0 <= gap <= (1e-5 if objective == 'mean' else 1e-3)
-
-
-def test_columns_of_a_class_are_orthogonal_and_fill_the_sensitivity():
-  schema = SCHEMAS['an epoch cut off']
-  matrix = dense.optimize(11, participation=schema, cache=False).matrix
-  gram = matrix.T @ matrix
-  for first in range(4):
-    block = gram[first::4, first::4]
-    np.testing.assert_allclose(block, np.diag(np.diagonal(block)), atol=1e-12)
-    assert np.trace(block) == pytest.approx(1.0, rel=1e-9)
 
 
 def test_what_is_not_known_for_fewer_epochs_is_bounded():
@@ -257,15 +217,6 @@ def test_bad_arguments_are_refused(arguments, error, message):
 def test_what_is_not_a_strategy_matrix_is_refused(matrix, error, message):
   with pytest.raises(error, match=message):
     Dense(3, matrix)
-
-
-@pytest.mark.parametrize('suffix', ['.json', '.npz'])
-def test_saved_and_loaded_it_is_the_same(tmp_path, suffix):
-  strategy = random_dense(5)
-  strategy.save(tmp_path / f'strategy{suffix}')
-  loaded = Strategy.load(tmp_path / f'strategy{suffix}')
-  assert isinstance(loaded, Dense) and loaded == strategy
-  np.testing.assert_array_equal(loaded.matrix, strategy.matrix)
 
 
 def test_a_tampered_file_is_refused(tmp_path):

@@ -103,19 +103,6 @@ def test_a_client_that_straddles_epochs_is_found_where_scales_rise():
   assert strategy.sensitivity_kind(participation) == 'exact'
 
 
-def test_many_rounds_take_no_matrix():
-  n = 10**5
-  unscaled = BandedToeplitz.square_root(n, 1000)
-  strategy = EpochToeplitz.of(unscaled, range(0, n, 1000), np.linspace(1.2, 0.8, 100))
-  participation = Participation(n, 1000)
-  assert strategy.sensitivity_kind(participation) == 'exact'
-  expected = np.square(np.linspace(1.2, 0.8, 100)).sum()
-  assert strategy.sensitivity_squared(participation) == pytest.approx(expected)
-  by_round = strategy.sensitivity_squared_by_round(participation)
-  assert by_round[999] == pytest.approx(1.2**2)
-  assert np.all(np.isfinite(strategy.per_query_error()))
-
-
 @pytest.mark.parametrize(
   'arguments, error, message',
   [

@@ -77,16 +77,6 @@ def test_parameters_are_alike(name):
   }
 
 
-def test_annotations_of_what_is_shared_are_the_same():
-  annotations = {
-    name: [
-      inspect.signature(_named(name)).parameters[each].annotation for each in _SHARED
-    ]
-    for name in (*_OPTIMIZERS, 'epoch_scaled.optimize')
-  }
-  assert all(found == annotations['banded.optimize'] for found in annotations.values())
-
-
 @each
 def test_options_by_position_are_refused(name):
   optimize, (options, _) = _named(name), _OPTIMIZERS[name]

@@ -6,7 +6,6 @@ Claims, for every kind of strategy and several sizes:
   tree, whose nodes it draws together, noise of the same covariance.
 * What a round draws, reads, writes and keeps is what `work` counts, and a round's noise
   has as many terms as `max_terms` says.
-* Counting takes no matrix that is larger than the strategy's own data.
 * The row norms of the noise are those of the dense matrix, and of what the interpreter
   makes of unit vectors; for 10^5 rounds they take no matrix either.
 """
@@ -17,79 +16,12 @@ import numpy as np
 import pytest
 import scipy.linalg
 
+from tests.strategies import every_kind
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.strategies import recursion as recursion_lib
 
-_SCALES, _DECAYS = (0.2, 0.4), (0.95, 0.5)
-
-
-def _triangle(num_rounds):
-  rng = np.random.default_rng(num_rounds)
-  matrix = np.tril(rng.uniform(-0.3, 0.3, (num_rounds, num_rounds)), -1)
-  return matrix + np.diag(rng.uniform(1.0, 2.0, num_rounds))
-
-
-def _epochs(num_rounds, starts, scales):
-  """Those that begin within so many rounds."""
-  count = sum(start < num_rounds for start in starts)
-  return starts[:count], scales[:count]
-
-
-_STRATEGIES = {
-  'identity': strategies.Identity,
-  'toeplitz_1_band': lambda n: strategies.BandedToeplitz(n, (2.0,)),
-  'toeplitz_signed': lambda n: strategies.BandedToeplitz(n, (2.0, -0.7, 0.4, 0.1)[:n]),
-  'toeplitz_all_bands': lambda n: strategies.BandedToeplitz.square_root(n, n),
-  'banded': lambda n: strategies.Banded.from_matrix(np.triu(_triangle(n), -4)),
-  'banded_diagonal': lambda n: strategies.Banded.from_matrix(
-    np.diag(np.diagonal(_triangle(n)))
-  ),
-  'dense': lambda n: strategies.Dense(n, _triangle(n)),
-  'inverse_1_band': lambda n: strategies.BandedInverse(n, (0.5,)),
-  'inverse_4_bands': lambda n: strategies.BandedInverse.square_root(n, min(4, n)),
-  'blt': lambda n: strategies.BLT(n, _SCALES, _DECAYS),
-  'blt_no_buffers': lambda n: strategies.BLT(n, (), ()),
-  # Three copies of one sum, and the last rounds.
-  'windowed_blt': lambda n: strategies.WindowedBLT(
-    n, min(n // 3 + 2, n), (0.4,), (0.9,)
-  ),
-  'windowed_blt_narrow': lambda n: strategies.WindowedBLT(
-    n, min(5, n), _SCALES, _DECAYS
-  ),
-  'windowed_blt_one_copy': lambda n: strategies.WindowedBLT(n, n, _SCALES, _DECAYS),
-  'windowed_blt_no_decays': lambda n: strategies.WindowedBLT(n, min(5, n), (), ()),
-  # Sums of the last rounds; three copies of two sums; a sum alone.
-  'tailed_blt': lambda n: strategies.TailedBLT(
-    n, min(5, n), _SCALES, _DECAYS, 0.05, 0.99
-  ),
-  'tailed_blt_copies': lambda n: strategies.TailedBLT(
-    n, min(n // 3 + 4, n), (0.4,), (0.9,), 0.1, 1.0
-  ),
-  'tailed_blt_one_copy': lambda n: strategies.TailedBLT(n, n, (0.4,), (0.9,), 0.1, 0.5),
-  'tailed_blt_no_decays': lambda n: strategies.TailedBLT(n, n, (), (), 0.1, 0.5),
-  'tailed_blt_no_tail': lambda n: strategies.TailedBLT(
-    n, min(5, n), _SCALES, _DECAYS, 0.0, 0.0
-  ),
-  'epoch_toeplitz': lambda n: strategies.EpochToeplitz(
-    n, *_epochs(n, (0, 5, 7), (1.5, 0.9, 0.4)), (2.0, -0.7, 0.4, 0.1)[:n]
-  ),
-  'epoch_toeplitz_1_band': lambda n: strategies.EpochToeplitz(n, (0,), (0.5,), (2.0,)),
-  'epoch_inverse': lambda n: strategies.EpochBandedInverse(
-    n, *_epochs(n, (0, 4), (1.5, 2.0)), (1.0, -0.4, -0.2)[:n]
-  ),
-  'epoch_windowed_blt': lambda n: strategies.EpochWindowedBLT(
-    n, *_epochs(n, (0, 1, 9), (1.2, 1.0, 0.7)), min(n // 3 + 2, n), (0.4,), (0.9,)
-  ),
-  'epoch_windowed_blt_narrow': lambda n: strategies.EpochWindowedBLT(
-    n, (0,), (0.6,), min(5, n), _SCALES, _DECAYS
-  ),
-  'unit_inverse': lambda n: strategies.UnitBandedInverse(n, (1.0, -0.6, 0.2)[:n]),
-  'tree_honaker': strategies.BinaryTree,
-  'tree_honaker_restarts': lambda n: strategies.BinaryTree(n, restart_every=6),
-  'tree_honaker_restarts_at_once': lambda n: strategies.BinaryTree(n, restart_every=1),
-  'tree_plain': lambda n: strategies.BinaryTree(n, honaker=False),
-  'tree_plain_restarts': lambda n: strategies.BinaryTree(n, False, restart_every=5),
-}
+_STRATEGIES = every_kind.STRATEGIES
+_SCALES, _DECAYS = every_kind.SCALES, every_kind.DECAYS
 all_kinds = pytest.mark.parametrize('kind', _STRATEGIES)
 all_sizes = pytest.mark.parametrize('num_rounds', [1, 2, 3, 13, 64])
 
@@ -160,22 +92,6 @@ def test_row_norms_of_many_rounds_take_no_matrix_and_begin_as_those_of_few(make)
   assert np.all(np.isfinite(norms)) and norms.min() > 0
 
 
-def test_row_norms_by_hand():
-  # A round's highest node replaces the nodes below it: 1, 2, 1 and 3 of them.
-  plain = strategies.BinaryTree(4, honaker=False).noise_row_norms()
-  np.testing.assert_allclose(np.square(plain), [1.0, 2.0, 1.0, 3.0], rtol=1e-15)
-  # C^-1 has rows 1; -1/2 1; 1/4 -1/2 1.
-  halved = strategies.BandedToeplitz(3, (1.0, 0.5)).noise_row_norms()
-  np.testing.assert_allclose(np.square(halved), [1.0, 1.25, 1.3125], rtol=1e-15)
-
-
-def test_rows_may_have_any_length():
-  z = np.random.default_rng(1).standard_normal((13, 4))
-  strategy = _STRATEGIES['windowed_blt'](13)
-  noise = strategy.recursion().noise_rows(z)
-  np.testing.assert_allclose(noise, strategy.noise_matrix() @ z, atol=1e-12)
-
-
 class _CountedMemory(collections.abc.MutableMapping):
   """A memory that knows which slots have been read and written."""
 
@@ -235,14 +151,6 @@ def test_noise_has_as_many_terms_as_stated(kind, num_rounds):
     assert terms == recursion.max_terms == strategies.strategy.max_terms(strategy)
 
 
-def test_any_matrix_can_be_written_out_up_to_a_number_of_rounds_but_a_combining_tree():
-  limit = strategies.strategy.MAX_ROUNDS_WRITTEN_OUT
-  for kind in ('toeplitz_signed', 'blt', 'windowed_blt'):
-    assert strategies.strategy.max_terms(_STRATEGIES[kind](limit)) == limit
-    assert strategies.strategy.max_terms(_STRATEGIES[kind](limit + 1)) is None
-  assert strategies.strategy.max_terms(strategies.BinaryTree(4)) is None
-
-
 @pytest.mark.parametrize(('generator', 'draw'), [('chacha20', 0.025), ('philox', 0.01)])
 def test_costs_follow_from_the_recursion(generator, draw):
   strategy = strategies.WindowedBLT(2000, 400, _SCALES, _DECAYS)  # 6 copies.
@@ -252,18 +160,6 @@ def test_costs_follow_from_the_recursion(generator, draw):
   assert costs['state'] == (pytest.approx(2 * (6 * draw + 12 * 0.03)), 24 * 10**6)
   seconds = 2 * (6 * draw + 12 * 0.0006 + 12 * 0.0025) + 24 * 0.00015
   assert costs['files'] == (pytest.approx(seconds), 24 * 10**6)
-
-
-def test_counting_takes_no_more_memory_than_the_strategy():
-  # A matrix of any two of these numbers would not fit into any machine.
-  n = 10**7
-  narrow = strategies.WindowedBLT(n, 2, _SCALES, _DECAYS)
-  assert (narrow.noise_buffers, narrow.num_copies) == (1, n - 1)
-  wide = strategies.WindowedBLT(n, n // 2, _SCALES, _DECAYS)
-  assert wide.noise_buffers == 3 * 2
-  assert strategies.BinaryTree(n).noise_buffers == 24
-  assert strategies.BLT(n, _SCALES, _DECAYS).noise_buffers == 2
-  assert strategies.BandedToeplitz(n, (1.0,) * 50).noise_buffers == 49
 
 
 def test_the_last_line_of_weights_is_that_of_all_later_rounds():
@@ -296,16 +192,6 @@ def test_the_last_factor_is_that_of_all_later_rounds():
   # What is remembered is not scaled.
   expected = unscaled.noise_rows(np.eye(6)) * np.array([[1, 1, 10, 10, 10, 10]]).T
   np.testing.assert_array_equal(noise, expected)
-
-
-def test_a_tree_may_be_scaled_as_well():
-  tree = strategies.BinaryTree(6)
-  scaled = recursion_lib.Scaled(tree.recursion(), [2.0, 0.5], (0, 3))
-  assert not scaled.applies_noise_matrix
-  matrix = np.repeat([2.0, 0.5], 3)[:, np.newaxis] * tree.noise_matrix()
-  recursion_lib.check(scaled, matrix)
-  with pytest.raises(ValueError, match='the noise of round 0 would have 4 times'):
-    recursion_lib.check(scaled, tree.noise_matrix())
 
 
 def test_several_copies_end_what_the_one_before_began():

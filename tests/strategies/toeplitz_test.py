@@ -13,15 +13,11 @@ import pathlib
 
 import numpy as np
 import pytest
-import scipy.optimize
-import scipy.signal
 
 from tff_dp_aggregators.strategies import BandedToeplitz
 from tff_dp_aggregators.strategies import Identity
 from tff_dp_aggregators.strategies import Participation
-from tff_dp_aggregators.strategies import Workload
 from tff_dp_aggregators.strategies import toeplitz
-from tff_dp_aggregators.strategies.numerics import series_problem
 
 ORACLE = json.loads(
   pathlib.Path(__file__).with_name('matrix_factorization.json').read_text()
@@ -62,19 +58,6 @@ def test_square_root_coefficients_convolved_with_themselves_are_ones():
   coefficients = toeplitz.square_root_coefficients(500)
   square = np.convolve(coefficients, coefficients)[:500]
   np.testing.assert_allclose(square, np.ones(500), rtol=1e-12)
-
-
-def test_square_root_coefficients_are_central_binomials():
-  expected = [math.comb(2 * i, i) / 4**i for i in range(200)]
-  np.testing.assert_allclose(
-    toeplitz.square_root_coefficients(200), expected, rtol=1e-13
-  )
-
-
-def test_square_root_coefficients_are_positive_and_decreasing():
-  coefficients = toeplitz.square_root_coefficients(10_000)
-  assert coefficients.shape == (10_000,)
-  assert coefficients[-1] > 0 and np.all(np.diff(coefficients) < 0)
 
 
 @pytest.mark.parametrize('num_rounds', range(1, 13))
@@ -134,22 +117,6 @@ def test_overlapping_bands_are_exact_if_non_negative_and_non_increasing(coeffici
 
 
 @pytest.mark.parametrize(
-  'num_rounds, coefficients', [(7, (1.0, 0.7, 0.7, 0.1)), (7, (1.0, -0.5))]
-)
-def test_sensitivity_covers_contributions_of_either_sign(num_rounds, coefficients):
-  # A client may send any vector of norm 1, for instance the opposite one later on.
-  # With min_separation 2 the second strategy's columns do not overlap.
-  min_separation = 1 if min(coefficients) >= 0 else 2
-  signs = signed_patterns(num_rounds, min_separation)
-  matrix = lower_toeplitz(num_rounds, coefficients)
-  largest = np.sqrt(np.square(matrix @ signs).sum(axis=0).max())
-  sensitivity = BandedToeplitz(num_rounds, coefficients).sensitivity(
-    Participation(num_rounds, min_separation)
-  )
-  assert sensitivity == pytest.approx(largest, rel=1e-14)
-
-
-@pytest.mark.parametrize(
   'coefficients, min_separation, kind',
   [
     (MIXED, 4, 'exact'),
@@ -198,18 +165,6 @@ def signed_patterns(num_rounds, min_separation):
   return signs[:, allowed]
 
 
-def test_calling_those_exact_would_have_been_wrong():
-  # A coefficient that grows again: the earliest, densest pattern is not the worst.
-  matrix = lower_toeplitz(5, (1.0, 0.0, 1.0))
-  worst = brute_force_by_round(matrix, all_patterns(5, 1, 2))[-1]
-  assert np.square(matrix @ [1, 1, 0, 0, 0]).sum() == 4
-  assert np.square(matrix @ [1, 0, 1, 0, 0]).sum() == worst == 6
-  # Opposite contributions make (1, -1/2) worse than any equal ones.
-  overlap = lower_toeplitz(4, (1.0, -0.5))
-  equal = brute_force_by_round(overlap, all_patterns(4, 1, 4))[-1]
-  assert np.square(overlap @ [1, -1, 1, -1]).sum() > equal
-
-
 @pytest.mark.parametrize('num_rounds, num_bands', [(10, 3), (30, 30), (17, 1)])
 def test_columns_and_not_rows_have_norm_one(num_rounds, num_bands):
   # A client's contribution to round j meets column j. Normalising rows instead makes
@@ -226,24 +181,6 @@ def test_columns_and_not_rows_have_norm_one(num_rounds, num_bands):
   assert first_round == pytest.approx(strategy.coefficients[0] ** 2, rel=1e-14)
   if num_bands > 1:
     assert first_round < 0.9
-
-
-def test_asymmetric_strategy_is_lower_triangular_and_counts_columns():
-  # Rows 1 and 2 have norm 5, columns 0 and 1 as well, column 2 has norm 3.
-  strategy = BandedToeplitz(3, (3.0, 4.0))
-  np.testing.assert_array_equal(
-    strategy.materialize(), [[3, 0, 0], [4, 3, 0], [0, 4, 3]]
-  )
-  np.testing.assert_array_equal(strategy.sensitivity_squared_by_round(), [9, 25, 25])
-
-
-@pytest.mark.parametrize('num_rounds, num_bands', [(96, 16), (60, 20), (64, 64)])
-def test_separation_of_num_bands_costs_the_root_of_the_participations(
-  num_rounds, num_bands
-):
-  strategy = BandedToeplitz.square_root(num_rounds, num_bands)
-  sensitivity = strategy.sensitivity(Participation(num_rounds, num_bands))
-  assert sensitivity == pytest.approx(math.sqrt(num_rounds / num_bands), rel=1e-13)
 
 
 @pytest.mark.parametrize(
@@ -290,70 +227,6 @@ def test_full_square_root_has_the_published_error(result):
   assert strategy.max_error() == pytest.approx(result['max_error'], rel=1e-12)
 
 
-@pytest.mark.parametrize('result', figures('banded_inverse_square_root'), ids=str)
-def test_banded_inverse_square_root_has_the_published_error(result):
-  # C^-1 holds the first coefficients of (1 - x)^(1/2); C itself is full.
-  n, bands = result['num_rounds'], result['num_bands']
-  inverse = [1.0]
-  for i in range(1, bands):
-    inverse.append(inverse[-1] * (2 * i - 3) / (2 * i))
-  first_column = np.zeros(n)
-  first_column[0] = 1.0
-  for t in range(1, n):
-    reach = min(t, bands - 1)
-    first_column[t] = -np.dot(inverse[1 : reach + 1], first_column[t - reach : t][::-1])
-  strategy = BandedToeplitz(n, first_column)
-  assert strategy.rmse() == pytest.approx(result['rmse'], rel=1e-11)
-  assert strategy.max_error() == pytest.approx(result['max_error'], rel=1e-11)
-
-
-@pytest.mark.parametrize('result', figures('banded_toeplitz'), ids=str)
-def test_closed_form_is_at_most_8_percent_above_the_optimised_bands(result):
-  strategy = BandedToeplitz.square_root(result['num_rounds'], result['num_bands'])
-  if result['objective'] == 'mean':
-    assert 1.0 <= strategy.rmse() / result['rmse'] < 1.08
-  else:
-    assert 1.0 <= strategy.max_error() / result['max_error'] < 1.08
-
-
-@pytest.mark.parametrize(
-  'result', [r for r in ORACLE if 'certified_lower_bound_mse' in r], ids=str
-)
-def test_no_strategy_beats_the_certified_lower_bound(result):
-  n, bands = result['num_rounds'], result['num_bands']
-  for used in {1, bands // 2, bands}:
-    mse = BandedToeplitz.square_root(n, used).rmse() ** 2
-    assert mse >= result['certified_lower_bound_mse']
-
-
-def test_identity_is_the_gaussian_sum():
-  strategy = Identity(50)
-  np.testing.assert_array_equal(strategy.materialize(), np.eye(50))
-  np.testing.assert_array_equal(strategy.materialize_estimator(), np.tri(50))
-  np.testing.assert_array_equal(strategy.noise_matrix(), np.eye(50))
-  np.testing.assert_allclose(strategy.per_query_error(), np.arange(1, 51))
-  assert strategy.noise_buffers == 0
-  assert strategy.rmse() == pytest.approx(math.sqrt(51 / 2))
-  assert strategy.max_error() == pytest.approx(math.sqrt(50))
-  for k in (1, 3, 7):
-    sensitivity = strategy.sensitivity(Participation(50, 2, k))
-    assert sensitivity == pytest.approx(math.sqrt(k), rel=1e-15)
-
-
-def test_a_band_less_is_a_buffer_less():
-  for num_bands in (1, 2, 16):
-    strategy = BandedToeplitz.square_root(16, num_bands)
-    assert strategy.num_bands == num_bands
-    assert strategy.noise_buffers == num_bands - 1
-
-
-def test_other_coefficients_are_no_identity():
-  with pytest.raises(ValueError, match='use BandedToeplitz'):
-    Identity(5, (1.0, 0.5))
-  with pytest.raises(ValueError, match='use BandedToeplitz'):
-    Identity(5, (2.0,))
-
-
 @pytest.mark.parametrize(
   'coefficients, message',
   [
@@ -388,26 +261,12 @@ def test_square_root_refuses_wrong_sizes_by_name(num_rounds, num_bands, error, n
     BandedToeplitz.square_root(num_rounds, num_bands)
 
 
-@pytest.mark.parametrize('value', [0, -1])
-def test_square_root_coefficients_need_a_positive_count(value):
-  with pytest.raises(ValueError, match='num_coefficients'):
-    toeplitz.square_root_coefficients(value)
-
-
 def error(strategy, objective, participation=None, workload=None):
   measure = strategy.rmse if objective == 'mean' else strategy.max_error
   return measure(participation, workload)
 
 
 each_objective = pytest.mark.parametrize('objective', ['mean', 'max'])
-WORKLOADS = {
-  'prefix': None,
-  'momentum': Workload(12, 0.9),
-  'cooldown': Workload.cooldown(12, cooldown_rounds=8),
-  'momentum_and_cooldown': Workload.cooldown(12, momentum=0.9),
-  'array': np.tril(np.random.default_rng(0).normal(size=(12, 12))),
-}
-each_workload = pytest.mark.parametrize('workload', WORKLOADS)
 
 
 @pytest.mark.parametrize('result', figures('banded_toeplitz'), ids=str)
@@ -424,87 +283,6 @@ def test_optimised_bands_have_the_peers_converged_error(result):
 
 def optimize(*args, **kwargs):
   return toeplitz.optimize(*args, **kwargs, cache=False)
-
-
-def best_of_a_general_optimiser(strategy, measure):
-  """Nelder and Mead's simplex from nearby, on coefficients relative to the first."""
-  relative = np.array(strategy.coefficients[1:]) / strategy.coefficients[0]
-  start = relative * (1 + 0.05 * np.random.default_rng(1).normal(size=len(relative)))
-
-  def function(z):
-    return measure(type(strategy)(strategy.num_rounds, (1.0, *z)))
-
-  options = {'xatol': 1e-8, 'fatol': 1e-11, 'maxiter': 2000}
-  for _ in range(2):
-    found = scipy.optimize.minimize(
-      function, start, method='Nelder-Mead', options=options
-    )
-    start = found.x
-  return found.fun
-
-
-@each_objective
-@each_workload
-@pytest.mark.parametrize('several', [False, True])
-def test_no_better_bands_are_found_without_derivatives(workload, objective, several):
-  participation = Participation(12, 5) if several else None
-  workload = WORKLOADS[workload]
-  strategy = optimize(
-    12, num_bands=4, objective=objective, participation=participation, workload=workload
-  )
-  assert strategy.sensitivity_kind(participation) == 'exact'
-  best = best_of_a_general_optimiser(
-    strategy, lambda s: error(s, objective, participation, workload)
-  )
-  # A maximum of rows that are not sorted is approached to this: see MAX_TOLERANCE.
-  slack = 1e-6 if objective == 'max' else 1e-9
-  assert error(strategy, objective, participation, workload) <= best * (1 + slack)
-
-
-@each_objective
-@pytest.mark.parametrize(
-  'num_rounds, num_bands', [(1, 1), (50, 1), (50, 50), (300, 40)]
-)
-def test_no_random_change_of_the_bands_improves_them(num_rounds, num_bands, objective):
-  rng = np.random.default_rng(0)
-  strategy = optimize(num_rounds, num_bands=num_bands, objective=objective)
-  best = error(strategy, objective)
-  for size in (1e-1, 1e-3, 1e-5):
-    for _ in range(20):
-      factors = 1 + size * rng.normal(size=num_bands)
-      other = BandedToeplitz(num_rounds, strategy.coefficients * np.abs(factors))
-      assert error(other, objective) >= best * (1 - 1e-13)
-
-
-@each_objective
-def test_random_starts_end_in_the_same_minimum(objective):
-  rng = np.random.default_rng(0)
-  problem = series_problem.check(100, 12, objective, None, None)
-
-  def family(column):
-    return series_problem.of_column(column, 100) if column[0] > 0 else None
-
-  ends = []
-  for _ in range(5):
-    start = 0.7 ** np.arange(12) * rng.normal(size=12)
-    start[0] = 1.0
-    end = problem.minimize(family, start, lambda _: None).parameters
-    ends.append(end / end[0])
-  np.testing.assert_allclose(ends, np.broadcast_to(ends[0], (5, 12)), rtol=1e-5)
-
-
-def test_all_bands_and_the_largest_error_lead_to_the_square_root():
-  # Of Toeplitz matrices it is the best for prefix sums (arXiv:2202.11205).
-  strategy = optimize(200, num_bands=200, objective='max')
-  square_root = BandedToeplitz.square_root(200, 200)
-  np.testing.assert_allclose(strategy.coefficients, square_root.coefficients, rtol=1e-9)
-
-
-def test_more_bands_are_never_worse_for_a_single_participation():
-  errors = [optimize(60, num_bands=bands).rmse() for bands in (1, 2, 5, 20, 60)]
-  assert np.all(np.diff(errors) < 0)
-  assert errors[0] == Identity(60).rmse()
-  assert optimize(60, num_bands=None).rmse() == errors[-1]
 
 
 @each_objective
@@ -531,68 +309,6 @@ def test_as_many_bands_as_the_separation_are_the_best_of_all(schema, known, obje
     assert best <= known
 
 
-@each_objective
-@each_workload
-def test_bands_beyond_the_separation_are_tried_or_shown_to_be_useless(
-  workload, objective
-):
-  # What is shown by conditions on derivatives agrees with trying.
-  workload = WORKLOADS[workload]
-  participation = Participation(12, 4)
-  fewer = optimize(
-    12, num_bands=4, objective=objective, participation=participation, workload=workload
-  )
-  more = optimize(
-    12, num_bands=8, objective=objective, participation=participation, workload=workload
-  )
-  assert more.sensitivity_kind(participation) == 'exact'
-  best = error(more, objective, participation, workload)
-  assert best <= error(fewer, objective, participation, workload) * (1 + 1e-6)
-  rng = np.random.default_rng(0)
-  coefficients = np.zeros(8)
-  coefficients[: more.num_bands] = more.coefficients
-  for size in (1e-1, 1e-2, 1e-3) * 10:
-    other = np.abs(coefficients + size * rng.normal(size=8))
-    other[4:] = np.sort(other[4:])[::-1]
-    changed = BandedToeplitz(12, other)
-    assert changed.sensitivity_kind(participation) == 'exact'
-    changed_error = error(changed, objective, participation, workload)
-    assert changed_error >= best * (1 - 2e-6)
-
-
-@each_objective
-def test_overlapping_bands_help_a_client_who_comes_back_once(objective):
-  participation = Participation(200, 10, 2)
-  errors = []
-  for num_bands in (10, 20, 50):
-    strategy = optimize(
-      200, num_bands=num_bands, objective=objective, participation=participation
-    )
-    assert strategy.sensitivity_kind(participation) == 'exact'
-    assert strategy.num_bands == num_bands
-    errors.append(error(strategy, objective, participation))
-  assert errors[2] < 0.97 * errors[1] < 0.95 * errors[0]
-
-
-@each_objective
-def test_no_feasible_change_improves_overlapping_bands(objective):
-  participation = Participation(60, 6, 3)
-  strategy = optimize(
-    60, num_bands=30, objective=objective, participation=participation
-  )
-  best = error(strategy, objective, participation)
-  rng = np.random.default_rng(0)
-  coefficients = np.array(strategy.coefficients)
-  tried = 0
-  for size in (1e-1, 1e-2, 1e-3, 1e-4) * 25:
-    other = np.abs(coefficients + size * rng.normal(size=30) * coefficients)
-    other[6:] = np.sort(other[6:])[::-1]
-    changed = BandedToeplitz(60, other)
-    tried += changed.sensitivity_kind(participation) == 'exact'
-    assert error(changed, objective, participation) >= best * (1 - 1e-8)
-  assert tried == 100
-
-
 def test_truncated_last_columns_are_counted_as_they_are():
   # The third participation has only 2 rows left: cheaper than a factor sqrt(3).
   participation = Participation(12, 5)
@@ -601,56 +317,6 @@ def test_truncated_last_columns_are_counted_as_they_are():
   matrix = lower_toeplitz(12, strategy.coefficients)
   worst = brute_force_by_round(matrix, all_patterns(12, 5, 3))[-1]
   assert strategy.sensitivity(participation) ** 2 == pytest.approx(worst, rel=1e-13)
-
-
-@each_workload
-def test_errors_for_any_workload_equal_dense_linear_algebra(workload):
-  strategy = BandedToeplitz.square_root(12, 5)
-  workload = WORKLOADS[workload]
-  dense = np.tri(12) if workload is None else workload
-  if isinstance(workload, Workload):
-    dense = workload.materialize()
-  estimator = dense @ np.linalg.inv(lower_toeplitz(12, strategy.coefficients))
-  np.testing.assert_allclose(
-    strategy.per_query_error(workload), np.square(estimator).sum(axis=1), rtol=1e-12
-  )
-
-
-@pytest.mark.parametrize('momentum', [0.0, 0.9])
-def test_errors_of_a_million_rounds_are_those_of_term_by_term_division(momentum):
-  n = 10**6
-  strategy = BandedToeplitz.square_root(n, 300)
-  column = Workload(n, momentum).coefficients()
-  quotient = scipy.signal.lfilter([1.0], strategy.coefficients, column)
-  np.testing.assert_allclose(
-    strategy.per_query_error(Workload(n, momentum)),
-    np.cumsum(np.square(quotient)),
-    rtol=1e-11,
-  )
-
-
-def test_a_cooldown_makes_the_largest_error_one_of_the_middle():
-  # So that it takes more than the last row to minimise it.
-  workload = Workload.cooldown(60)
-  strategy = optimize(60, num_bands=15, objective='max', workload=workload)
-  per_query = strategy.per_query_error(workload)
-  assert per_query.argmax() < 59
-  assert strategy.max_error(None, workload) < (
-    optimize(60, num_bands=15, workload=workload).max_error(None, workload)
-  )
-
-
-def test_what_was_optimised_once_is_read_from_disk(tmp_path, monkeypatch):
-  monkeypatch.setenv('TFF_DP_AGGREGATORS_CACHE', str(tmp_path))
-  workload = np.tri(20)
-  first = toeplitz.optimize(20, num_bands=4, workload=workload)
-  with monkeypatch.context() as patch:
-    patch.setattr(toeplitz, '_optimize', None)
-    assert toeplitz.optimize(20, num_bands=4, workload=np.tri(20)) == first
-    with pytest.raises(TypeError):
-      toeplitz.optimize(20, num_bands=4, workload=2 * workload)
-    with pytest.raises(TypeError):
-      toeplitz.optimize(20, num_bands=4, objective='max', workload=workload)
 
 
 @pytest.mark.parametrize('arguments, error_type, message', [
@@ -667,25 +333,6 @@ def test_what_was_optimised_once_is_read_from_disk(tmp_path, monkeypatch):
 def test_optimiser_refuses_what_makes_no_sense(arguments, error_type, message):
   with pytest.raises(error_type, match=message):
     toeplitz.optimize(**{'num_rounds': 5, 'num_bands': 2, **arguments})
-
-
-@pytest.mark.parametrize(
-  'workload, message',
-  [
-    (np.tri(4), 'workload must be lower-triangular of shape'),
-    (np.ones((5, 5)), 'workload must be lower-triangular'),
-    (np.diag([1, 1, np.nan, 1, 1]), 'workload must be finite'),
-    (Workload(4), 'the workload is for 4 rounds'),
-  ],
-)
-def test_optimiser_refuses_workloads_that_do_not_fit(workload, message):
-  with pytest.raises(ValueError, match=message):
-    toeplitz.optimize(5, num_bands=2, workload=workload)
-
-
-def test_optimiser_says_for_how_many_rounds_it_takes_a_changing_learning_rate():
-  with pytest.raises(ValueError, match='for at most 4096 rounds, got 5000'):
-    toeplitz.optimize(5000, num_bands=2, workload=Workload.cooldown(5000))
 
 
 def test_sensitivity_of_independent_noise_is_that_of_any_toeplitz_matrix():

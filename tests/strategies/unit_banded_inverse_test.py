@@ -4,7 +4,7 @@ Claims: matrices, noise and errors are those of C = T diag(1 / |t_j|) from its
 definition; the sensitivity is never below the worst pattern, whole or by round, with
 bands of any sign, and is that pattern where it is called exact, as for two bands and
 for roots; it is 1 for one participation, and for two bands that of the closed form of
-the literature; the best root is the best of all, and better than without one norm.
+the literature; the best root is the best of all.
 """
 
 import itertools
@@ -13,9 +13,7 @@ import math
 import numpy as np
 import pytest
 
-from tff_dp_aggregators.strategies import BandedToeplitz
 from tff_dp_aggregators.strategies import Participation
-from tff_dp_aggregators.strategies import Strategy
 from tff_dp_aggregators.strategies import UnitBandedInverse
 from tff_dp_aggregators.strategies import Workload
 from tff_dp_aggregators.strategies import banded_inverse
@@ -165,68 +163,6 @@ def test_sensitivity_of_roots_is_exact(exponent, workload):
       )
 
 
-def test_a_scale_of_the_bands_changes_nothing():
-  strategy = UnitBandedInverse(9, (4.0, -2.0))
-  assert strategy == UnitBandedInverse(9, (1.0, -0.5))
-  assert strategy.coefficients == (1.0, -0.5)
-  assert Strategy.from_json(strategy.to_json()) == strategy
-  assert strategy == UnitBandedInverse.root(9, 2)
-  assert strategy != UnitBandedInverse(10, (1.0, -0.5))
-
-
-def test_noise_is_drawn_again_instead_of_kept():
-  strategy = UnitBandedInverse.root(100, 7)
-  assert strategy.noise_buffers == 0
-  assert strategy.num_inverse_bands == 7
-  assert strategy.num_bands == 100  # C itself is full.
-
-
-def test_many_rounds_take_no_matrix():
-  n = 10**5
-  strategy = UnitBandedInverse(n, (1.0, -0.9, -0.05))
-  assert strategy.sensitivity_kind(Participation(n, 1000, 10)) == 'exact'
-  few = UnitBandedInverse(300, strategy.coefficients)
-  # From the end: what a column is depends on the rounds that are left.
-  norms = strategy.noise_row_norms()[-298:]
-  np.testing.assert_allclose(norms, few.noise_row_norms()[2:], rtol=1e-12)
-  for workload in (None, Workload(n, 0.9, weight_decay=0.1)):
-    assert np.all(np.isfinite(strategy.per_query_error(workload)))
-
-
-def test_one_norm_is_better_where_the_last_column_is_as_long_as_the_others():
-  # Figures that `python -m benchmarks.banded_inverse` prints.
-  for limits, num_bands, without, root, best in (
-    ((2000, 400, 5), 2, 12.6726, 12.6483, 12.6485),
-    ((512, 512, 1), 4, 3.8807, 3.8669, 3.4045),
-    ((512, 64, 8), 16, 9.9464, 9.9186, 9.8060),
-  ):
-    participation = Participation(*limits)
-    arguments = {'num_bands': num_bands, 'participation': participation}
-    for error, made in (
-      (without, banded_inverse.best_root(limits[0], **arguments)),
-      (root, banded_inverse.best_root(limits[0], **arguments, unit_columns=True)),
-      (
-        best,
-        UnitBandedInverse.of(
-          banded_inverse.optimize(limits[0], **arguments, cache=False)
-        ),
-      ),
-    ):
-      assert made.sensitivity_kind(participation) == 'exact'
-      assert made.rmse(participation) == pytest.approx(error, abs=6e-5)
-
-
-def test_one_norm_is_worse_where_a_client_comes_once_more_in_the_last_rounds():
-  # A column of one row is short, and cheap, until it is brought to norm 1.
-  participation = Participation(16, 5, 4)
-  without = banded_inverse.optimize(
-    16, num_bands=2, participation=participation, cache=False
-  )
-  of_one_norm = UnitBandedInverse.of(without)
-  assert of_one_norm.sensitivity_kind(participation) == 'exact'
-  assert of_one_norm.rmse(participation) > 1.04 * without.rmse(participation)
-
-
 @pytest.mark.parametrize('objective', ['mean', 'max'])
 @pytest.mark.parametrize('workload', [None, Workload(200, 0.9)], ids=repr)
 def test_the_best_root_is_the_best_of_all_roots(objective, workload):
@@ -265,17 +201,6 @@ def test_the_best_root_is_the_best_of_all_roots(objective, workload):
 def test_coefficients_that_are_no_strategy_are_refused(coefficients, error, message):
   with pytest.raises(error, match=message):
     UnitBandedInverse(2000, coefficients)
-
-
-def test_other_nonsense_is_refused_by_name():
-  with pytest.raises(TypeError, match='unscaled must be a strategies.BandedInverse'):
-    UnitBandedInverse.of(BandedToeplitz(4, (1.0, 0.5)))
-  with pytest.raises(ValueError, match='exponent must be from 0 to 1, got 1.5'):
-    UnitBandedInverse.root(10, 3, exponent=1.5)
-  with pytest.raises(ValueError, match='num_bands must be at most num_rounds=5'):
-    UnitBandedInverse.root(5, 6)
-  with pytest.raises(ValueError, match='the workload is for 9 rounds'):
-    UnitBandedInverse.root(10, 3, workload=Workload(9))
 
 
 _N = 11

@@ -1,9 +1,8 @@
 """Workloads are the matrices that training applies to the noisy sums.
 
 Claims: A is what a server with momentum, learning rates and weight decay does, step by
-step; the
-fast products and the banded inverse are those of the dense matrix; what is no workload
-is refused.
+step; the fast products and the banded inverse are those of the dense matrix; what is no
+workload is refused.
 """
 
 import numpy as np
@@ -15,7 +14,6 @@ from tff_dp_aggregators.strategies import BandedToeplitz
 from tff_dp_aggregators.strategies import Dense
 from tff_dp_aggregators.strategies import Workload
 from tff_dp_aggregators.strategies import recursion
-from tff_dp_aggregators.strategies import toeplitz
 from tff_dp_aggregators.strategies import workload as workload_lib
 
 WORKLOADS = {
@@ -98,13 +96,6 @@ def test_prefix_sums_are_the_default():
   )  # fmt: skip
 
 
-@pytest.mark.parametrize('workload', [None, *WORKLOADS.values(), np.tri(3)], ids=repr)
-def test_prefix_sums_are_told_from_other_workloads(workload):
-  is_prefix_sums = workload is None or workload is WORKLOADS['prefix']
-  assert workload_lib.is_prefix_sums(workload) == is_prefix_sums
-  assert workload_lib.is_prefix_sums(Workload(3, learning_rates=(1, 1, 1)))
-
-
 def test_cooldown_falls_over_the_last_quarter_to_a_twentieth():
   rates = np.array(Workload.cooldown(8).learning_rates)
   np.testing.assert_allclose(rates, [1, 1, 1, 1, 1, 1, 0.525, 0.05])
@@ -131,27 +122,6 @@ def test_nonsense_is_refused_by_name(arguments, message):
     Workload(**{'num_rounds': 3, **arguments})
 
 
-def test_a_rate_of_zero_is_a_workload_but_has_no_inverse():
-  workload = Workload(3, learning_rates=(1.0, 0.0, 1.0))
-  assert workload.materialize()[1].tolist() == [1.0, 0.0, 0.0]
-  with pytest.raises(ValueError, match='learning rate of round 1 is 0'):
-    workload.inverse_diagonals()
-
-
-@pytest.mark.parametrize(
-  'arguments, message',
-  [
-    ({'cooldown_rounds': 5}, 'cooldown_rounds must be below num_rounds=5, got 5'),
-    ({'cooldown_rounds': -1}, 'cooldown_rounds must be at least 0'),
-    ({'final_learning_rate': 0.0}, 'final_learning_rate is relative'),
-    ({'final_learning_rate': 1.5}, 'final_learning_rate is relative'),
-  ],
-)
-def test_a_cooldown_that_cannot_be_is_refused(arguments, message):
-  with pytest.raises(ValueError, match=message):
-    Workload.cooldown(5, **arguments)
-
-
 @pytest.mark.parametrize(
   'workload, message',
   [
@@ -165,18 +135,6 @@ def test_a_cooldown_that_cannot_be_is_refused(arguments, message):
 def test_what_is_no_workload_for_these_rounds_is_refused(workload, message):
   with pytest.raises(ValueError, match=message):
     workload_lib.check(3, workload)
-
-
-@pytest.mark.filterwarnings('error')  # NumPy's, of an imaginary part that is left out.
-@pytest.mark.parametrize('values', [np.tri(3) * 1j, np.tri(3) + 0j, [[1j]], 'sums'])
-def test_what_is_no_array_of_real_numbers_is_refused(values):
-  message = 'workload must be (real numbers, got complex ones|an array of real numbers)'
-  with pytest.raises(TypeError, match=message):
-    workload_lib.check(3, values)
-  with pytest.raises(TypeError, match=message):
-    BandedToeplitz(3, (1.0, 0.5)).rmse(workload=values)
-  with pytest.raises(TypeError, match=message):
-    toeplitz.optimize(3, num_bands=2, workload=values, cache=False)
 
 
 @pytest.mark.filterwarnings('error')

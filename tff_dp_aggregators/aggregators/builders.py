@@ -1,8 +1,8 @@
 """One function for each mechanism: from its numbers to a TFF factory.
 
 All take what is known about clients as a `strategies.Participation`, and all numbers by
-name. What they share has the same name, order, default and words in each of them; the
-tests compare.
+name. What they share has the same name, order and default in each of them, and is
+explained in `gaussian`; the tests compare.
 
 For secure aggregation pass `secure_sum()` as `record_aggregation_factory`: the counts
 of clients and of values that are not finite are summed securely then, too.
@@ -10,7 +10,6 @@ of clients and of values that are not finite are summed securely then, too.
 
 from typing import Any, Optional
 
-import tensorflow_federated as tff
 from typing_extensions import Unpack
 
 from tff_dp_aggregators import noise
@@ -26,29 +25,33 @@ def gaussian(
   clip_norm: float,
   noise_multiplier: float,
   clients_per_round: float,
-  record_aggregation_factory: Optional[
-    tff.aggregators.UnweightedAggregationFactory
-  ] = None,
+  record_aggregation_factory: factory.SumOfRecords = None,
   **noise_options: Unpack[noise.IndependentOptions],
 ) -> factory.DPMeanFactory:
   """Independent Gaussian noise in every round (DP-FedAvg, arXiv:1710.06963).
 
   Args:
     participation: Who may take part when, and for how many rounds; one more is an
-      error. `None` serves any number and assumes that a client may take part in all of
-      them.
+      error. `None`, for independent noise alone, serves any number and assumes that a
+      client may take part in all of them.
     clip_norm: L2 bound of one client's contribution to one round.
-    noise_multiplier: Standard deviation of the noise of the *sum* over `clip_norm`.
+    noise_multiplier: Standard deviation of the noise of the *sum* over `clip_norm`; of
+      correlated noise that of z, in a tree that of a node; 0 adds none.
     clients_per_round: Denominator of the mean.
     record_aggregation_factory: Sums the clipped values; `None` for
       `tff.aggregators.SumFactory`.
     **noise_options: See `noise.Options`.
+
+  Raises:
+    TypeError: If an argument is not of its type.
+    ValueError: If a number is out of range.
 
   Example:
     >>> aggregator = gaussian(
     ...   clip_norm=0.5, noise_multiplier=1.0, clients_per_round=100
     ... )
     >>> import numpy as np
+    >>> import tensorflow_federated as tff
     >>> process = aggregator.create(tff.TensorType(np.float32, [10]))
     >>> state = process.initialize()
   """
@@ -72,26 +75,17 @@ def tree(
   honaker: bool = True,
   restart_every: Optional[int] = None,
   cumulative: bool = False,
-  record_aggregation_factory: Optional[
-    tff.aggregators.UnweightedAggregationFactory
-  ] = None,
+  record_aggregation_factory: factory.SumOfRecords = None,
   **noise_options: Unpack[noise.Options],
 ) -> factory.DPMeanFactory:
   """Tree-aggregation noise (DP-FTRL, arXiv:2103.00039).
 
-  Args:
-    participation: Who may take part when, and for how many rounds; one more is an
-      error.
-    clip_norm: L2 bound of one client's contribution to one round.
-    noise_multiplier: Standard deviation of a tree node's noise over `clip_norm`.
-    clients_per_round: Denominator of the mean.
-    honaker: Honaker's estimator, with less noise, or the plain one, with less state.
-    restart_every: Rounds after which a fresh tree begins; `None` for a single one.
-    cumulative: Whether each round returns the sum of all means so far, for an optimizer
-      that works on sums (FTRL), or the mean of the round, whose noise cancels in sums.
-    record_aggregation_factory: Sums the clipped values; `None` for
-      `tff.aggregators.SumFactory`.
-    **noise_options: See `noise.Options`.
+  Arguments are those of `gaussian`, and:
+
+  * `honaker`: Honaker's estimator, with less noise, or the plain one, with less state.
+  * `restart_every`: Rounds after which a fresh tree begins; `None` for a single one.
+  * `cumulative`: Whether rounds return the sum of all means so far, for an optimizer
+    that works on sums (FTRL), or the mean of the round, whose noise cancels in sums.
 
   Example:
     >>> aggregator = tree(
@@ -123,25 +117,14 @@ def banded(
   noise_multiplier: float,
   clients_per_round: float,
   num_bands: Optional[int] = None,
-  record_aggregation_factory: Optional[
-    tff.aggregators.UnweightedAggregationFactory
-  ] = None,
+  record_aggregation_factory: factory.SumOfRecords = None,
   **noise_options: Unpack[noise.Options],
 ) -> factory.DPMeanFactory:
   """Banded matrix factorization noise (arXiv:2306.08153).
 
-  Args:
-    participation: Who may take part when, and for how many rounds; one more is an
-      error.
-    clip_norm: L2 bound of one client's contribution to one round.
-    noise_multiplier: Standard deviation of z over `clip_norm`.
-    clients_per_round: Denominator of the mean.
-    num_bands: Bands of the strategy, the one with the least RMSE of those; the noise of
-      `num_bands - 1` rounds is remembered. `None` means `min_separation`, the most
-      there can be; they cost no sensitivity.
-    record_aggregation_factory: Sums the clipped values; `None` for
-      `tff.aggregators.SumFactory`.
-    **noise_options: See `noise.Options`.
+  Arguments are those of `gaussian`, and `num_bands`: bands of the strategy, the one
+  with the least RMSE of those; the noise of `num_bands - 1` rounds is remembered.
+  `None` means `min_separation`, the most there can be; they cost no sensitivity.
 
   Example:
     >>> aggregator = banded(
@@ -177,30 +160,18 @@ def from_strategy(
   noise_multiplier: float,
   clients_per_round: float,
   workload: Optional[strategies.Workload] = None,
-  record_aggregation_factory: Optional[
-    tff.aggregators.UnweightedAggregationFactory
-  ] = None,
+  record_aggregation_factory: factory.SumOfRecords = None,
   **noise_options: Unpack[noise.Options],
 ) -> factory.DPMeanFactory:
   """The noise of any strategy: BLT, banded, banded inverse, dense, ...
 
-  Args:
-    strategy: Strategy matrix C, for the number of rounds planned; one more is an error.
-    participation: Who may take part when, in as many rounds.
-    clip_norm: L2 bound of one client's contribution to one round.
-    noise_multiplier: Standard deviation of z over `clip_norm`.
-    clients_per_round: Denominator of the mean.
-    workload: `None` to return the mean of each round; a `Workload` to return its rows
-      applied to all means so far: prefix sums, with momentum, learning rates and weight
-      decay if it has them.
-    record_aggregation_factory: Sums the clipped values; `None` for
-      `tff.aggregators.SumFactory`.
-    **noise_options: See `noise.Options`.
+  Arguments are those of `gaussian`, and:
 
-  Raises:
-    TypeError: If an argument is not of its type; `participation` may not be `None`.
-    ValueError: If a number is out of range, or strategy, participation and workload
-      are not for the same rounds.
+  * `strategy`: Strategy matrix C, for the rounds planned; one more is an error.
+  * `participation`: Who may take part when, in as many rounds.
+  * `workload`: `None` to return the mean of each round; a `Workload` to return its rows
+    applied to all means so far: prefix sums, with momentum, learning rates and weight
+    decay if it has them. It is for the strategy's rounds, or a ValueError.
 
   Example:
     >>> participation = strategies.Participation(num_rounds=100, min_separation=25)
@@ -240,9 +211,7 @@ def adaptive(
   clipped_count_stddev: Optional[float] = None,
   update_every: Optional[int] = None,
   workload: Optional[strategies.Workload] = None,
-  record_aggregation_factory: Optional[
-    tff.aggregators.UnweightedAggregationFactory
-  ] = None,
+  record_aggregation_factory: factory.SumOfRecords = None,
   **noise_options: Unpack[noise.Options],
 ) -> factory.DPMeanFactory:
   """Noise of any strategy, with a clip norm that adapts (arXiv:1905.03871).
@@ -258,39 +227,34 @@ def adaptive(
 
   Args:
     strategy: Strategy matrix C, for the number of rounds planned; one more is an error.
-      `None` for independent noise in every round.
+      `None` for independent noise in every round, which remembers nothing: `storage` is
+      refused.
     participation: Who may take part when, and for how many rounds; a strategy needs
       one. Without a strategy, `None` serves any number of rounds and assumes that a
       client may take part in all of them.
     noise_multiplier: Standard deviation of z over the clip norm that would be as
       private as means and clip norms together; 0 adds no noise to either.
     clients_per_round: Denominator of the mean, and of the fraction of small norms.
-    initial_clip_norm: L2 bound of one client's contribution in the first rounds, and
-      the first estimate.
+    initial_clip_norm: See `queries.AdaptiveClippingQuery`, and so for the others.
     target_quantile: Which fraction of clients is to be left unclipped.
-    learning_rate: The estimate changes by a factor of at most exp(learning_rate) a
-      round.
-    clipped_count_stddev: Standard deviation of z for the count of small norms; `None`
-      for what fits every cohort: a twentieth of `clients_per_round`, or as much as
-      takes a tenth of the budget (`accounting.adaptive_clipping`).
-    update_every: For how many rounds a clip norm is kept, while the estimate moves on;
-      `None` means until the restart for a tree that restarts, and else 1.
-    workload: `None` to return the mean of each round; a `Workload` to return its rows
-      applied to all means so far.
+    learning_rate: The estimate changes by at most a factor of exp(learning_rate).
+    clipped_count_stddev: Standard deviation of z for the count of small norms.
+    update_every: For how many rounds a clip norm is kept.
+    workload: As for `from_strategy`; it needs a participation.
     record_aggregation_factory: Sums the clipped values, each with its count of -1/2 or
       1/2; `None` for `tff.aggregators.SumFactory`. It must not make either larger.
     **noise_options: See `noise.Options`.
 
   Raises:
-    TypeError: If an argument is not of its type; `participation` may not be `None`
-      with a strategy.
+    TypeError: If an argument is not of its type, or `participation` is missing.
     ValueError: If a number is out of range, `clipped_count_stddev` at most half of
       `noise_multiplier`, `update_every` not a multiple of the tree's restarts, or
       strategy, participation and workload not for the same rounds.
 
   Example:
-    >>> aggregator = adaptive(noise_multiplier=1.0, clients_per_round=100)
     >>> import numpy as np
+    >>> import tensorflow_federated as tff
+    >>> aggregator = adaptive(noise_multiplier=1.0, clients_per_round=100)
     >>> process = aggregator.create(tff.TensorType(np.float32, [2]))
     >>> values = [np.array([3.0, 4.0], np.float32)] * 100
     >>> output = process.next(process.initialize(), values)
@@ -307,6 +271,8 @@ def adaptive(
     'clipped_count_stddev': clipped_count_stddev,
     'update_every': update_every,
   }
+  known = noise.IndependentOptions if strategy is None else noise.Options
+  given = options.checked(noise_options, known)
   if strategy is None and participation is not None:
     participation = strategies.participation.require(participation)
     strategy = strategies.Identity(participation.num_rounds)
@@ -315,8 +281,6 @@ def adaptive(
       'a workload needs a participation as well: it is for a planned number of rounds; '
       f'got {workload}.'
     )
-
-  given = options.checked(noise_options)
   next_seed = options.for_factory(given.seed)
 
   def build_query(record_specs: Any) -> queries.AdaptiveClippingQuery:
@@ -347,14 +311,7 @@ def adaptive(
 
 def laplace(
   participation: Optional[strategies.Participation] = None,
-  *,
-  clip_norm: float,
-  noise_multiplier: float,
-  clients_per_round: float,
-  record_aggregation_factory: Optional[
-    tff.aggregators.UnweightedAggregationFactory
-  ] = None,
-  **noise_options: Unpack[noise.IndependentOptions],
+  **arguments: Unpack[factory.IndependentMean],
 ) -> factory.DPMeanFactory:
   """Independent Laplace noise in every round (Dwork et al. 2006, theorem 1).
 
@@ -362,20 +319,13 @@ def laplace(
   are clipped in L1 norm, which for a vector of d entries is up to sqrt(d) times its L2
   norm: for models of more than a few numbers, Gaussian noise is the smaller one.
 
-  Args:
-    participation: Who may take part when, and for how many rounds; one more is an
-      error. `None` serves any number and assumes that a client may take part in all of
-      them.
-    clip_norm: L1 bound of one client's contribution to one round.
-    noise_multiplier: Scale of the noise of the *sum* over `clip_norm`; its standard
-      deviation is sqrt(2) times that.
-    clients_per_round: Denominator of the mean.
-    record_aggregation_factory: Sums the clipped values; `None` for
-      `tff.aggregators.SumFactory`.
-    **noise_options: See `noise.Options`.
+  Arguments are those of `gaussian`; `clip_norm` bounds the L1 norm, and
+  `noise_multiplier` is the scale of the noise of the *sum* over it, whose standard
+  deviation is sqrt(2) times that.
 
   Example:
     >>> import numpy as np
+    >>> import tensorflow_federated as tff
     >>> from tff_dp_aggregators import aggregators
     >>> histogram = aggregators.laplace(
     ...   clip_norm=1.0, noise_multiplier=2.0, clients_per_round=100
@@ -386,15 +336,7 @@ def laplace(
     >>> aggregators.extract_dp_event(output.state).all_rounds_so_far
     LaplaceDpEvent(noise_multiplier=2.0)
   """
-  return factory.from_query(
-    queries.LaplaceSumQuery,
-    participation,
-    clip_norm=clip_norm,
-    noise_multiplier=noise_multiplier,
-    clients_per_round=clients_per_round,
-    record_aggregation_factory=record_aggregation_factory,
-    **noise_options,
-  )
+  return factory.from_query(queries.LaplaceSumQuery, participation, **arguments)
 
 
 def norm_clip(
@@ -402,29 +344,18 @@ def norm_clip(
   clip_norm: float,
   clients_per_round: float,
   order: float = 2.0,
-  record_aggregation_factory: Optional[
-    tff.aggregators.UnweightedAggregationFactory
-  ] = None,
+  record_aggregation_factory: factory.SumOfRecords = None,
 ) -> factory.DPMeanFactory:
   """The mean of clipped values, without noise and without privacy.
 
-  What is left of a private mean if its noise is taken away: to see what clipping
-  does, and as a sum that no client can move far.
-
-  Args:
-    clip_norm: Bound of one client's contribution to one round, in the p-norm of
-      `order`.
-    clients_per_round: Denominator of the mean.
-    order: Which p-norm: 1 <= order <= infinity (`math.inf` clips each entry).
-    record_aggregation_factory: Sums the clipped values; `None` for
-      `tff.aggregators.SumFactory`.
-
-  Returns:
-    An unweighted aggregation factory. What `extract_dp_event` says of its states is
-    `NonPrivateDpEvent`.
+  What is left of a private mean if its noise is taken away: to see what clipping does,
+  and as a sum that no client can move far. `clip_norm` bounds the p-norm of a client's
+  contribution to one round, p being `order`, from 1 to infinity (`math.inf` clips each
+  entry). What `extract_dp_event` says of its states is `NonPrivateDpEvent`.
 
   Example:
     >>> import numpy as np
+    >>> import tensorflow_federated as tff
     >>> process = norm_clip(clip_norm=1.0, clients_per_round=2, order=1).create(
     ...   tff.TensorType(np.float32, [2])
     ... )

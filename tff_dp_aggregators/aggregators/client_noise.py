@@ -4,16 +4,19 @@
 clients is most of the work of simulating local privacy. Of the sum of their noise only
 the variance matters, or nearly so; and that can be drawn at once by the server.
 `benchmarks/local_privacy.py` measures what is saved.
+
+All take the arguments of `aggregators.gaussian` (`factory.IndependentMean`), and say
+what else they take. A seed is for packed simulations (`learning.packed`), which number
+clients: where clients add noise, `create` refuses it. A round that is run again has
+other noise; if both results are seen, both are to be accounted for.
 """
 
 import functools
 import math
 from typing import Optional
 
-import tensorflow_federated as tff
 from typing_extensions import Unpack
 
-from tff_dp_aggregators import noise
 from tff_dp_aggregators import queries
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import noises
@@ -23,14 +26,7 @@ from tff_dp_aggregators.base import checks
 
 def local_gaussian(
   participation: Optional[strategies.Participation] = None,
-  *,
-  clip_norm: float,
-  noise_multiplier: float,
-  clients_per_round: float,
-  record_aggregation_factory: Optional[
-    tff.aggregators.UnweightedAggregationFactory
-  ] = None,
-  **noise_options: Unpack[noise.IndependentOptions],
+  **arguments: Unpack[factory.IndependentMean],
 ) -> factory.DPMeanFactory:
   """Gaussian noise that each client adds to its own update, before it sends anything.
 
@@ -47,23 +43,9 @@ def local_gaussian(
   `accounting.local.central_event`. Clients do not tell whether their update was finite:
   `nonfinite_count` stays 0.
 
-  A seed is for packed simulations (`learning.packed`), which number clients: `create`
-  refuses it. A round that is run again has other noise; if both results are seen, both
-  are to be accounted for.
-
-  Args:
-    participation: Who may take part when, and for how many rounds; one more is an
-      error. `None` serves any number and assumes that a client may take part in all of
-      them.
-    clip_norm: L2 bound of one client's contribution to one round.
-    noise_multiplier: Standard deviation of *one client's* noise over `clip_norm`.
-    clients_per_round: Denominator of the mean.
-    record_aggregation_factory: Sums the clipped values; `None` for
-      `tff.aggregators.SumFactory`.
-    **noise_options: See `noise.Options`.
-
   Example:
     >>> import numpy as np
+    >>> import tensorflow_federated as tff
     >>> from tff_dp_aggregators import aggregators
     >>> aggregator = local_gaussian(
     ...   clip_norm=1.0, noise_multiplier=4.0, clients_per_round=10
@@ -74,74 +56,29 @@ def local_gaussian(
     >>> aggregators.extract_dp_event(output.state).all_rounds_so_far
     GaussianDpEvent(noise_multiplier=4.0)
   """
-  return factory.from_query(
-    queries.LocalGaussianSumQuery,
-    participation,
-    clip_norm=clip_norm,
-    noise_multiplier=noise_multiplier,
-    clients_per_round=clients_per_round,
-    record_aggregation_factory=record_aggregation_factory,
-    **noise_options,
-  )
+  return factory.from_query(queries.LocalGaussianSumQuery, participation, **arguments)
 
 
 def local_laplace(
   participation: Optional[strategies.Participation] = None,
-  *,
-  clip_norm: float,
-  noise_multiplier: float,
-  clients_per_round: float,
-  record_aggregation_factory: Optional[
-    tff.aggregators.UnweightedAggregationFactory
-  ] = None,
-  **noise_options: Unpack[noise.IndependentOptions],
+  **arguments: Unpack[factory.IndependentMean],
 ) -> factory.DPMeanFactory:
   """Laplace noise that each client adds to its own update, before it sends anything.
 
   A report costs a client epsilon = 1 / `noise_multiplier` under zero-out neighbours,
-  and twice that for any two updates of it, with delta = 0, against everybody.
-  Clients are clipped in L1 norm, which for a vector of d entries is up to sqrt(d) times
-  its L2 norm. What `local_gaussian` tells of keys, seeds and rounds holds here.
-
-  Args:
-    participation: Who may take part when, and for how many rounds; one more is an
-      error. `None` serves any number and assumes that a client may take part in all of
-      them.
-    clip_norm: L1 bound of one client's contribution to one round.
-    noise_multiplier: Scale of *one client's* noise over `clip_norm`; its standard
-      deviation is sqrt(2) times that.
-    clients_per_round: Denominator of the mean.
-    record_aggregation_factory: Sums the clipped values; `None` for
-      `tff.aggregators.SumFactory`.
-    **noise_options: See `noise.Options`.
-
-  Example:
-    >>> aggregator = local_laplace(
-    ...   clip_norm=1.0, noise_multiplier=2.0, clients_per_round=10
-    ... )
+  and twice that for any two updates of it, with delta = 0, against everybody. Clients
+  are clipped in L1 norm, and the noise multiplier is the scale of *one client's* noise,
+  as for `laplace`. What `local_gaussian` tells of keys and rounds holds here.
   """
-  return factory.from_query(
-    queries.LocalLaplaceSumQuery,
-    participation,
-    clip_norm=clip_norm,
-    noise_multiplier=noise_multiplier,
-    clients_per_round=clients_per_round,
-    record_aggregation_factory=record_aggregation_factory,
-    **noise_options,
-  )
+  return factory.from_query(queries.LocalLaplaceSumQuery, participation, **arguments)
 
 
 def gaussian_shares(
   participation: Optional[strategies.Participation] = None,
   *,
-  clip_norm: float,
-  noise_multiplier: float,
   clients_per_round: float,
   min_clients: Optional[int] = None,
-  record_aggregation_factory: Optional[
-    tff.aggregators.UnweightedAggregationFactory
-  ] = None,
-  **noise_options: Unpack[noise.IndependentOptions],
+  **arguments: Unpack[factory.Mean],
 ) -> factory.DPMeanFactory:
   """The Gaussian mechanism with noise that clients make in shares, not the server.
 
@@ -157,23 +94,12 @@ def gaussian_shares(
   `min_clients`; `accounting.local.central_event(..., known_shares=1)`. Noise that is
   correlated over rounds cannot be made like this (`accounting.noises.check`).
 
-  A seed is for packed simulations (`learning.packed`), which number clients: `create`
-  refuses it. A round that is run again has other noise; if both results are seen, both
-  are to be accounted for.
-
   Args:
-    participation: Who may take part when, and for how many rounds; one more is an
-      error. `None` serves any number and assumes that a client may take part in all of
-      them.
-    clip_norm: L2 bound of one client's contribution to one round.
-    noise_multiplier: Standard deviation of the noise of the *sum* of `min_clients`
-      clients over `clip_norm`.
+    participation: As for `gaussian`.
     clients_per_round: Denominator of the mean.
     min_clients: How many clients have to report; a round with fewer fails, and what
       they sent is discarded. `None` for all of `clients_per_round`.
-    record_aggregation_factory: Sums the clipped values; `None` for
-      `tff.aggregators.SumFactory`.
-    **noise_options: See `noise.Options`.
+    **arguments: As for `gaussian`.
 
   Example:
     >>> aggregator = gaussian_shares(
@@ -188,25 +114,16 @@ def gaussian_shares(
   return factory.from_query(
     functools.partial(queries.GaussianSharesSumQuery, min_clients=min_clients),
     participation,
-    clip_norm=clip_norm,
-    noise_multiplier=noise_multiplier,
     clients_per_round=clients_per_round,
-    record_aggregation_factory=record_aggregation_factory,
-    **noise_options,
+    **arguments,
   )
 
 
 def two_sided_gaussian(
   participation: Optional[strategies.Participation] = None,
   *,
-  clip_norm: float,
-  noise_multiplier: float,
   server_noise_multiplier: float,
-  clients_per_round: float,
-  record_aggregation_factory: Optional[
-    tff.aggregators.UnweightedAggregationFactory
-  ] = None,
-  **noise_options: Unpack[noise.IndependentOptions],
+  **arguments: Unpack[factory.IndependentMean],
 ) -> factory.DPMeanFactory:
   """Gaussian noise of each client, on what it sends, and of the server, on the sum.
 
@@ -215,133 +132,53 @@ def two_sided_gaussian(
   clients is in the mean as well, so the server's counts for the central guarantee
   alone, `accounting.local.central_event(..., server_noise_multiplier=...)`, and not for
   the local one, which is what `extract_dp_event` says. What `local_gaussian` tells of
-  keys, seeds and rounds holds here.
+  keys and rounds holds here.
 
   Args:
-    participation: Who may take part when, and for how many rounds; one more is an
-      error. `None` serves any number and assumes that a client may take part in all of
-      them.
-    clip_norm: L2 bound of one client's contribution to one round.
-    noise_multiplier: Standard deviation of *one client's* noise over `clip_norm`.
+    participation: As for `gaussian`.
     server_noise_multiplier: Standard deviation of the server's noise of the *sum* over
       `clip_norm`; 0 for none.
-    clients_per_round: Denominator of the mean.
-    record_aggregation_factory: Sums the clipped values; `None` for
-      `tff.aggregators.SumFactory`.
-    **noise_options: See `noise.Options`.
-
-  Example:
-    >>> aggregator = two_sided_gaussian(
-    ...   clip_norm=1.0,
-    ...   noise_multiplier=4.0,
-    ...   server_noise_multiplier=10.0,
-    ...   clients_per_round=10,
-    ... )
+    **arguments: As for `local_gaussian`.
   """
   return factory.from_query(
-    queries.LocalGaussianSumQuery,
+    functools.partial(
+      queries.LocalGaussianSumQuery, server_noise_multiplier=server_noise_multiplier
+    ),
     participation,
-    clip_norm=clip_norm,
-    noise_multiplier=noise_multiplier,
-    server_noise_multiplier=server_noise_multiplier,
-    clients_per_round=clients_per_round,
-    record_aggregation_factory=record_aggregation_factory,
-    **noise_options,
+    **arguments,
   )
 
 
 def approximate_local_gaussian(
   participation: Optional[strategies.Participation] = None,
-  *,
-  clip_norm: float,
-  noise_multiplier: float,
-  clients_per_round: float,
-  record_aggregation_factory: Optional[
-    tff.aggregators.UnweightedAggregationFactory
-  ] = None,
-  **noise_options: Unpack[noise.IndependentOptions],
+  **arguments: Unpack[factory.IndependentMean],
 ) -> factory.DPMeanFactory:
   """SIMULATION ONLY: `local_gaussian` with noise of the server in its place, faster.
 
   What clients send has no noise, so nothing is hidden from the server, and the events
   say that (`NonPrivateDpEvent`). The mean has the distribution that it has with noise
-  of the clients who reported, up to rounding on the grid of the sums.
-
-  What the real thing would spend says `accounting.local.local_event`.
-
-  Args:
-    participation: Who may take part when, and for how many rounds; one more is an
-      error. `None` serves any number and assumes that a client may take part in all of
-      them.
-    clip_norm: L2 bound of one client's contribution to one round.
-    noise_multiplier: Standard deviation of the noise of *one client* that is stood for
-      over `clip_norm`.
-    clients_per_round: Denominator of the mean.
-    record_aggregation_factory: Sums the clipped values; `None` for
-      `tff.aggregators.SumFactory`.
-    **noise_options: See `noise.Options`.
-
-  Example:
-    >>> aggregator = approximate_local_gaussian(
-    ...   clip_norm=1.0, noise_multiplier=4.0, clients_per_round=1000
-    ... )
-    >>> aggregator.query.noise_site
-    'local_approximate'
+  of the clients who reported, up to rounding on the grid of the sums. What the real
+  thing would spend says `accounting.local.local_event`.
   """
   return factory.from_query(
     functools.partial(queries.ApproximateLocalSumQuery, noise=noises.GAUSSIAN.name),
     participation,
-    clip_norm=clip_norm,
-    noise_multiplier=noise_multiplier,
-    clients_per_round=clients_per_round,
-    record_aggregation_factory=record_aggregation_factory,
-    **noise_options,
+    **arguments,
   )
 
 
 def approximate_local_laplace(
   participation: Optional[strategies.Participation] = None,
-  *,
-  clip_norm: float,
-  noise_multiplier: float,
-  clients_per_round: float,
-  record_aggregation_factory: Optional[
-    tff.aggregators.UnweightedAggregationFactory
-  ] = None,
-  **noise_options: Unpack[noise.IndependentOptions],
+  **arguments: Unpack[factory.IndependentMean],
 ) -> factory.DPMeanFactory:
   """SIMULATION ONLY: `local_laplace` with Gaussian noise of the server in its place.
 
-  What clients send has no noise, so nothing is hidden from the server, and the events
-  say that (`NonPrivateDpEvent`). The mean has the mean and covariance that it has with
+  As `approximate_local_gaussian`. The mean has the mean and covariance that it has with
   noise of the clients who reported, and their distribution in the limit of many: with m
   clients the excess kurtosis of their noise is 3 / m, and here it is 0.
-
-  What the real thing would spend says `accounting.local.local_event`.
-
-  Args:
-    participation: Who may take part when, and for how many rounds; one more is an
-      error. `None` serves any number and assumes that a client may take part in all of
-      them.
-    clip_norm: L1 bound of one client's contribution to one round.
-    noise_multiplier: Scale of the Laplace noise of *one client* that is stood for over
-      `clip_norm`; its standard deviation is sqrt(2) times that.
-    clients_per_round: Denominator of the mean.
-    record_aggregation_factory: Sums the clipped values; `None` for
-      `tff.aggregators.SumFactory`.
-    **noise_options: See `noise.Options`.
-
-  Example:
-    >>> aggregator = approximate_local_laplace(
-    ...   clip_norm=1.0, noise_multiplier=4.0, clients_per_round=1000
-    ... )
   """
   return factory.from_query(
     functools.partial(queries.ApproximateLocalSumQuery, noise=noises.LAPLACE.name),
     participation,
-    clip_norm=clip_norm,
-    noise_multiplier=noise_multiplier,
-    clients_per_round=clients_per_round,
-    record_aggregation_factory=record_aggregation_factory,
-    **noise_options,
+    **arguments,
   )

@@ -57,12 +57,10 @@ class ZeroLargeFactory(ClientwiseFactory):
   """Counts a value as zeros whose norm is above a bound, then aggregates.
 
   Clipping keeps the direction of a value that is far too large, as one of a broken or
-  hostile client; this keeps nothing of it. Each client does it by itself, and the
-  mechanism clips what is left: sensitivity and event are the mechanism's. It is that
-  of `tff.aggregators.zeroing_factory` with a fixed norm, but that it counts nobody:
-  TFF's measurement of how many were zeroed is exact, and so not private.
-
-  What is NaN or infinite stays so, for the mechanism to zero and to count.
+  hostile client; this keeps nothing of it. It is `tff.aggregators.zeroing_factory` with
+  a fixed norm, but that it counts nobody: TFF's measurement of how many were zeroed is
+  exact, and so not private. What is NaN or infinite stays so, for the mechanism to zero
+  and to count.
 
   Example:
     >>> import numpy as np
@@ -105,23 +103,11 @@ class ZeroLargeFactory(ClientwiseFactory):
     return self._norm
 
   def of_client(self, value: Any) -> Any:
-    """The value, or zeros.
-
-    Args:
-      value: Structure of float tensors.
-
-    Raises:
-      TypeError: If a tensor of it is not of a float dtype.
-    """
+    """The value, or zeros."""
     largest = tf.constant(0.0, tf.float64)
     flat = []
     for tensor in tf.nest.flatten(value):
-      if not tensor.dtype.is_floating:
-        raise TypeError(
-          'a value must be a structure of float tensors, got '
-          f'{tensor.dtype.name} of shape {tensor.shape}; cast it before it is '
-          'aggregated.'
-        )
+      _check_float(tensor)
       flat.append(tf.cast(tensor, tf.float64))
       largest = tf.maximum(largest, tf.reduce_max(tf.abs(flat[-1])))
     # Of parts that are at most 1, for squares of large doubles overflow.
@@ -150,12 +136,9 @@ class CoordinateBoundsFactory(ClientwiseFactory):
   """Clips each coordinate of a value to an interval around 0, then aggregates.
 
   Around a mechanism it keeps a single large coordinate from taking all of the clip
-  norm, in that client's value. Each client does it by itself, and the mechanism clips
-  what comes of it as it clips everything: sensitivity and event are the mechanism's.
-  It remembers and measures nothing of its own; its state is the inner one's.
-
-  What is NaN or infinite stays so, for the mechanism to zero and to count: a client
-  who computed an infinity has no value that is right within bounds.
+  norm, in that client's value. What is NaN or infinite stays so, for the mechanism to
+  zero and to count: a client who computed an infinity has no value that is right within
+  bounds.
 
   Example:
     >>> from tff_dp_aggregators import aggregators
@@ -195,17 +178,7 @@ class CoordinateBoundsFactory(ClientwiseFactory):
     return self._bounds
 
   def of_client(self, value: Any) -> Any:
-    """The value within the bounds.
-
-    Args:
-      value: Structure of float tensors.
-
-    Raises:
-      TypeError: If a tensor of it is not of a float dtype, or the structure of the
-        bounds is of other containers.
-      ValueError: If the structure of the bounds is not that of the value, or an array
-        does not fit its tensor.
-    """
+    """The value within the bounds, which have its structure, or are one number."""
     return tf.nest.map_structure(_clip, value, self._bounds_for(value))
 
   def _bounds_for(self, value: Any) -> Any:
@@ -221,6 +194,14 @@ class CoordinateBoundsFactory(ClientwiseFactory):
         f'{self._bounds}.'
       ) from None
     return self._bounds
+
+
+def _check_float(tensor: tf.Tensor) -> None:
+  if not tensor.dtype.is_floating:
+    raise TypeError(
+      'a value must be a structure of float tensors, got '
+      f'{tensor.dtype.name} of shape {tensor.shape}; cast it before it is aggregated.'
+    )
 
 
 def _check_bound(bound: Any) -> np.ndarray:
@@ -239,11 +220,7 @@ def _check_bound(bound: Any) -> np.ndarray:
 
 
 def _clip(tensor: tf.Tensor, bound: np.ndarray) -> tf.Tensor:
-  if not tensor.dtype.is_floating:
-    raise TypeError(
-      'a value must be a structure of float tensors, got '
-      f'{tensor.dtype.name} of shape {tensor.shape}; cast it before it is aggregated.'
-    )
+  _check_float(tensor)
   shape = tuple(tensor.shape)
   if bound.shape != shape[len(shape) - bound.ndim :] and bound.ndim:
     raise ValueError(

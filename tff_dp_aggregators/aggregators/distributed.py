@@ -4,10 +4,8 @@ With these nobody has to trust the server: it sees what is released, and before 
 nothing but masked numbers. `accounting.distributed_noise` tells how many bits a sum
 takes and how often it wraps, and plans both for a privacy target.
 
-The norm is fixed. That of `tff.learning.ddp_secure_aggregator` adapts: it is found from
-counts whose noise the *server* adds (`distributed_dp.py`, `PrivateQuantileEstimation`
-with TF Privacy's `QuantileEstimatorQuery`), so that the server, which is not trusted
-here, sees them as they are. That has no guarantee against it that could be stated.
+The norm is fixed. That of `tff.learning.ddp_secure_aggregator` adapts, by counts whose
+noise the *server* adds: it has no guarantee against the server that could be stated.
 """
 
 from typing import Any, Optional
@@ -15,6 +13,8 @@ from typing import Any, Optional
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
+from typing_extensions import Required
+from typing_extensions import Unpack
 
 from tff_dp_aggregators import queries
 from tff_dp_aggregators import strategies
@@ -23,120 +23,53 @@ from tff_dp_aggregators.aggregators import factory
 from tff_dp_aggregators.base import checks
 
 
+class DistributedMean(factory.Mean, total=False):
+  """Arguments of both functions; `distributed_discrete_gaussian` says what they are."""
+
+  clients_per_round: Required[float]
+  bits: Required[int]
+  min_clients: Optional[int]
+  max_clients: Optional[int]
+  max_wrap_probability: float
+  beta: float
+
+
 def distributed_discrete_gaussian(
   participation: Optional[strategies.Participation] = None,
-  *,
-  clip_norm: float,
-  noise_multiplier: float,
-  clients_per_round: float,
-  bits: int,
-  min_clients: Optional[int] = None,
-  max_clients: Optional[int] = None,
-  max_wrap_probability: float = 1e-6,
-  beta: float = 1e-6,
-  record_aggregation_factory: Optional[
-    tff.aggregators.UnweightedAggregationFactory
-  ] = None,
+  **arguments: Unpack[DistributedMean],
 ) -> factory.DPMeanFactory:
   """Discrete Gaussian shares of noise from each client (arXiv:2102.06387).
 
-  Args:
-    participation: Who may take part when, and for how many rounds; one more is an
-      error. `None` serves any number and assumes that a client may take part in all of
-      them.
-    clip_norm: L2 bound of one client's contribution to one round.
-    noise_multiplier: Standard deviation of the noise of a *sum* of `min_clients` over
-      `clip_norm`. `accounting.distributed_noise.plan` finds one for a privacy target.
-    clients_per_round: Denominator of the mean.
-    bits: Sums are modulo 2^bits, from 2 to 30.
-    min_clients: The fewest clients of a round; fewer have less noise, and the round
-      fails. If some of them may work with the server, count the others: only those keep
-      their share to themselves. `None` for `clients_per_round`.
-    max_clients: The most clients of a round; a sum of more may wrap around, and the
-      round fails. `None` for `clients_per_round`.
-    max_wrap_probability: That an entry of a round's sum wraps around, at most. The grid
-      is the finest for which this holds.
-    beta: Probability at most that a client rounds its contribution again.
-    record_aggregation_factory: Sums the shares; `None` for
-      `tff.aggregators.SumFactory`, for simulations, and `secure_modular_sum(bits)` for
-      secure aggregation.
+  Arguments are those of `gaussian`, without seed and generator, for clients draw their
+  keys, and:
 
-  Returns:
-    An unweighted aggregation factory.
-
-  Raises:
-    TypeError: If an argument is not of its type.
-    ValueError: If a number is out of range. Its `create` says if the bits are too few.
-
-  Example:
-    >>> aggregator = distributed_discrete_gaussian(
-    ...   clip_norm=1.0, noise_multiplier=2.0, clients_per_round=100, bits=18
-    ... )
-    >>> aggregator.query.min_clients
-    100
+  * `noise_multiplier`: Standard deviation of the noise of a *sum* of `min_clients` over
+    `clip_norm`. `accounting.distributed_noise.plan` finds one for a privacy target.
+  * `bits`: Sums are modulo 2^bits, from 2 to 30. `create` says if these are too few.
+  * `min_clients`: The fewest clients of a round; fewer have less noise, and the round
+    fails. If some of them may work with the server, count the others: only those keep
+    their share to themselves. `None` for `clients_per_round`.
+  * `max_clients`: The most clients of a round; a sum of more may wrap around, and the
+    round fails. `None` for `clients_per_round`.
+  * `max_wrap_probability`: That an entry of a round's sum wraps around, at most; 1e-6
+    by default. The grid is the finest for which this holds.
+  * `beta`: Probability at most, 1e-6, that a client rounds its contribution again.
+  * `record_aggregation_factory`: Sums the shares; `None` for
+    `tff.aggregators.SumFactory`, for simulations, and `secure_modular_sum(bits)` for
+    secure aggregation.
   """
-  return of_noise(
-    'discrete_gaussian',
-    participation,
-    clip_norm=clip_norm,
-    noise_multiplier=noise_multiplier,
-    clients_per_round=clients_per_round,
-    bits=bits,
-    min_clients=min_clients,
-    max_clients=max_clients,
-    max_wrap_probability=max_wrap_probability,
-    beta=beta,
-    record_aggregation_factory=record_aggregation_factory,
-  )
+  return of_noise('discrete_gaussian', participation, **arguments)
 
 
 def distributed_skellam(
   participation: Optional[strategies.Participation] = None,
-  *,
-  clip_norm: float,
-  noise_multiplier: float,
-  clients_per_round: float,
-  bits: int,
-  min_clients: Optional[int] = None,
-  max_clients: Optional[int] = None,
-  max_wrap_probability: float = 1e-6,
-  beta: float = 1e-6,
-  record_aggregation_factory: Optional[
-    tff.aggregators.UnweightedAggregationFactory
-  ] = None,
+  **arguments: Unpack[DistributedMean],
 ) -> factory.DPMeanFactory:
   """Skellam shares of noise from each client (arXiv:2110.04995).
 
   Sums of Skellam numbers are Skellam numbers: no loss for the number of clients, and
   none for a grid that is fine. On coarse ones discrete Gaussians need less noise.
-
-  Args:
-    participation: Who may take part when, and for how many rounds; one more is an
-      error. `None` serves any number and assumes that a client may take part in all of
-      them.
-    clip_norm: L2 bound of one client's contribution to one round.
-    noise_multiplier: Standard deviation of the noise of a *sum* of `min_clients` over
-      `clip_norm`. `accounting.distributed_noise.plan` finds one for a privacy target.
-    clients_per_round: Denominator of the mean.
-    bits: Sums are modulo 2^bits, from 2 to 30.
-    min_clients: The fewest clients of a round; fewer have less noise, and the round
-      fails. If some of them may work with the server, count the others: only those keep
-      their share to themselves. `None` for `clients_per_round`.
-    max_clients: The most clients of a round; a sum of more may wrap around, and the
-      round fails. `None` for `clients_per_round`.
-    max_wrap_probability: That an entry of a round's sum wraps around, at most. The grid
-      is the finest for which this holds.
-    beta: Probability at most that a client rounds its contribution again.
-    record_aggregation_factory: Sums the shares; `None` for
-      `tff.aggregators.SumFactory`, for simulations, and `secure_modular_sum(bits)` for
-      secure aggregation.
-
-  Returns:
-    An unweighted aggregation factory.
-
-  Raises:
-    TypeError: If an argument is not of its type.
-    ValueError: If a number is out of range. Its `create` says if the bits are too few.
+  Arguments are those of `distributed_discrete_gaussian`.
 
   Example:
     >>> import numpy as np
@@ -151,43 +84,15 @@ def distributed_skellam(
     >>> type(event).__name__, event.num_clients
     ('SkellamDpEvent', 5)
   """
-  return of_noise(
-    'skellam',
-    participation,
-    clip_norm=clip_norm,
-    noise_multiplier=noise_multiplier,
-    clients_per_round=clients_per_round,
-    bits=bits,
-    min_clients=min_clients,
-    max_clients=max_clients,
-    max_wrap_probability=max_wrap_probability,
-    beta=beta,
-    record_aggregation_factory=record_aggregation_factory,
-  )
+  return of_noise('skellam', participation, **arguments)
 
 
 def secure_modular_sum(*, bits: int) -> tff.aggregators.SecureModularSumFactory:
-  """Sums shares securely, modulo 2^bits: a `record_aggregation_factory`.
+  """Sums shares securely, modulo 2^bits, those of the mechanism.
 
-  TFF leaves secure sums to the platform that it is compiled for.
-  `tff.backends.test.set_sync_test_cpp_execution_context()` simulates them, with the
-  same result and no security.
-
-  Args:
-    bits: Those of the mechanism. With others the sum is wrong.
-
-  Raises:
-    TypeError: If it is no whole number.
-    ValueError: If it is less than 2.
-
-  Example:
-    >>> aggregator = distributed_skellam(
-    ...   clip_norm=1.0,
-    ...   noise_multiplier=2.0,
-    ...   clients_per_round=100,
-    ...   bits=18,
-    ...   record_aggregation_factory=secure_modular_sum(bits=18),
-    ... )
+  It is a `record_aggregation_factory`. TFF leaves secure sums to the platform that it
+  is compiled for; `tff.backends.test.set_sync_test_cpp_execution_context()` simulates
+  them, with the same result and no security.
   """
   # Of the dtype of shares, which TFF does not convert it to.
   modulus = np.int64(2 ** checks.check_int('bits', bits, at_least=2))
@@ -203,15 +108,12 @@ def of_noise(
   min_clients: Optional[int] = None,
   max_clients: Optional[int] = None,
   dimension: Optional[int] = None,
-  record_aggregation_factory: Optional[
-    tff.aggregators.UnweightedAggregationFactory
-  ] = None,
-  **numbers: float,
+  record_aggregation_factory: factory.SumOfRecords = None,
+  **numbers: Any,
 ) -> factory.DPMeanFactory:
   """`distributed_skellam` or `distributed_discrete_gaussian`, by the name of its noise.
 
-  `dimension`: How many numbers a client is to send; `create` refuses values that are
-  padded to another power of two. `None` for any.
+  `dimension` is how many numbers a client is to send; `create` refuses others.
   """
   checks.check_number('clients_per_round', clients_per_round)
   fewest = _clients('min_clients', min_clients, clients_per_round)

@@ -16,6 +16,7 @@ from typing import Any, Callable, NamedTuple, Optional
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
+from typing_extensions import Required
 
 from tff_dp_aggregators import noise
 from tff_dp_aggregators import queries
@@ -33,17 +34,12 @@ _ONE_NUMBER = tf.TensorSpec([], tf.float32)
 # What TFF's runtime carries in one call; above, it fails or, from 2 GB on, retries
 # for ever without an error.
 _MAX_STATE_BYTES = 1_895_825_408
+# What sums records: a factory, or `None` for `tff.aggregators.SumFactory`.
+SumOfRecords = Optional[tff.aggregators.UnweightedAggregationFactory]
 
 
 class DPMeanState(NamedTuple):
-  """State of a `DPMeanFactory` process.
-
-  Attributes:
-    query: The query's, with the key of the noise; secret.
-    record_sum: Of the aggregation that sums records.
-    count_sum: Of the aggregation that counts clients.
-    spent: What all rounds so far have spent, and the last: one of `queries.spent`.
-  """
+  """State of a `DPMeanFactory` process; that of the query, with the key, is secret."""
 
   query: Any
   record_sum: Any
@@ -54,24 +50,22 @@ class DPMeanState(NamedTuple):
 class DPMeanFactory(tff.aggregators.UnweightedAggregationFactory):
   """Differentially private mean with a fixed denominator.
 
-  Of any query that sums on the grid: matrix mechanisms, Laplace noise, clipping alone.
-  The process clips each client's value, sums, adds the mechanism's noise, and divides
-  by `clients_per_round`, however many clients reported: a denominator that depended
-  on data would need noise of its own.
-
-  What is summed are integers (`queries.grid`): the sum is exact, in whatever order it
-  is taken, and a client moves it by no more than the clip norm. A round of more than
-  10^7 clients fails.
+  The query may be any that sums on the grid: matrix mechanisms, Laplace noise, clipping
+  alone. The process clips each client's value, sums, adds the mechanism's noise, and
+  divides by `clients_per_round`, however many clients reported: a denominator that
+  depended on data would need noise of its own. Sums are exact (`queries.grid`), so a
+  client moves them by no more than the clip norm. A round of more than 10^7 clients
+  fails.
 
   `extract_dp_event` says of a state what has been spent. The measurements hold
   `nonfinite_count`, and under `dp_query_metrics` what the query measures, which depends
   on no data: for matrix mechanisms the rounds served, the clip norm, the noise
   multiplier and the effective noise multiplier of all rounds so far.
 
-  The state belongs to its mechanism: with another strategy, participation, clip norm,
-  noise multiplier or seed, `next` fails. It holds the key of the noise: keep
-  checkpoints as safe as the data, and do not run a round again from an old state with
-  other clients, which would add the same noise to different data.
+  A state names its mechanism: with another strategy, participation, clip norm, noise
+  multiplier or seed, `next` fails. It holds the key of the noise: keep checkpoints as
+  safe as the data, and do not run a round again from an old state with other clients,
+  which would add the same noise to different data.
   """
 
   def __init__(
@@ -80,10 +74,8 @@ class DPMeanFactory(tff.aggregators.UnweightedAggregationFactory):
     *,
     clients_per_round: float,
     min_clients: Optional[int] = None,
-    record_aggregation_factory: Optional[
-      tff.aggregators.UnweightedAggregationFactory
-    ] = None,
-    count_sum_factory: Optional[tff.aggregators.UnweightedAggregationFactory] = None,
+    record_aggregation_factory: SumOfRecords = None,
+    count_sum_factory: SumOfRecords = None,
     specs_to_look_at: Any = _ONE_NUMBER,
   ):
     """Initializes the factory.
@@ -99,17 +91,14 @@ class DPMeanFactory(tff.aggregators.UnweightedAggregationFactory):
         `tff.aggregators.SumFactory`, and `secure_sum()` sums them securely. Of any
         other, `ExactSum` has to say that what it returns is the sum.
       count_sum_factory: Sums pairs of int32 scalars, 1 for each client and 1 for each
-        value that is not finite; `None` sums them securely where records are, and else
-        means `tff.aggregators.SumFactory`.
-      specs_to_look_at: Of the query that is only looked at, if not every structure of
-        records will do.
+        value that is not finite; `None` sums them as records are summed.
+      specs_to_look_at: Specs for the query that is only looked at, if not every
+        structure of records will do.
 
     Raises:
-      TypeError: If an aggregation factory is not unweighted, or `clients_per_round` no
-        number.
-      ValueError: If `clients_per_round` is not positive and at most 10^7, no round of
-        so many clients has `min_clients`, the query refuses its arguments, or what sums
-        records may return something else.
+      TypeError: If an argument is not of its type.
+      ValueError: If a number is out of range, the query refuses its arguments, or what
+        sums records may return something else.
     """
     checks.check_number('clients_per_round', clients_per_round)
     if not 0 < clients_per_round <= grid.MAX_CLIENTS:
@@ -151,21 +140,11 @@ class DPMeanFactory(tff.aggregators.UnweightedAggregationFactory):
     return self._query
 
   def query_for(self, record_specs: Any) -> matrix_mechanism.GridSumQuery:
-    """A query of its own, for records of these specs.
-
-    What `create` says of seeds holds as well.
-
-    Args:
-      record_specs: Structure of float tensor specs like a record.
-    """
+    """A query of its own, for records of these specs; seeds as for `create`."""
     return self._build_query(record_specs)
 
   def spec_to_look_at(self, number: int) -> tf.TensorSpec:
-    """Of a tensor of records that the query is looked at with.
-
-    Args:
-      number: Which tensor.
-    """
+    """The spec of tensor `number` of records that the query is looked at with."""
     flat = tf.nest.flatten(self._specs_to_look_at)
     return flat[min(number, len(flat) - 1)]
 
@@ -177,36 +156,24 @@ class DPMeanFactory(tff.aggregators.UnweightedAggregationFactory):
 
   @property
   def strategy(self) -> strategies.Strategy:
-    """Strategy matrix C of the mechanism.
-
-    Raises:
-      ValueError: If it is none with a strategy.
-    """
+    """Strategy matrix C, or ValueError if the mechanism has none."""
     return self._matrix_mechanism('strategy').strategy
 
   @property
   def participation(self) -> strategies.Participation:
-    """What the privacy analysis assumes of clients; theirs to enforce who call.
-
-    Raises:
-      ValueError: If the mechanism serves any number of rounds, or assumes nothing.
-    """
+    """What the privacy analysis assumes of clients; ValueError if nothing."""
     return self._of_query('participation')
 
   @property
   def workload(self) -> Optional[strategies.Workload]:
-    """Whose rows each round returns, of all means so far; `None` for the round's mean.
-
-    A result with a workload is cumulative: it is for an optimizer that works on sums.
-    """
+    """Whose rows rounds return, of all means so far; `None` for the round's mean."""
     return getattr(self._query, 'workload', None)
 
   @property
   def clip_norm(self) -> float:
     """Bound of one client's contribution to one round, in the query's norm: L2, mostly.
 
-    Raises:
-      ValueError: If it adapts; the measurements have it then.
+    ValueError if it adapts; the measurements have it then.
     """
     return self._of_query('clip_norm')
 
@@ -217,11 +184,7 @@ class DPMeanFactory(tff.aggregators.UnweightedAggregationFactory):
 
   @property
   def effective_noise_multiplier(self) -> float:
-    """`noise_multiplier / sens(C)` of all rounds together.
-
-    Raises:
-      ValueError: If the mechanism serves any number of rounds, or has no strategy.
-    """
+    """`noise_multiplier / sens(C)` of all rounds; ValueError if there is none."""
     name = 'effective_noise_multiplier'
     return self._matrix_mechanism(name).effective_noise_multiplier
 
@@ -251,15 +214,7 @@ class DPMeanFactory(tff.aggregators.UnweightedAggregationFactory):
     """The same mean, whose rounds fail in which fewer clients report.
 
     Nothing of such a round is released: what clients sent is discarded, and the state
-    before it serves another try. With `min_clients` the size of the cohort, the failure
-    of any client ends the round.
-
-    Args:
-      min_clients: How many have to report; not fewer than the query needs.
-
-    Raises:
-      TypeError: If it is no whole number.
-      ValueError: If it is below 1 or above `clients_per_round`.
+    before it serves another try. `min_clients` is at least what the query needs.
 
     Example:
       >>> from tff_dp_aggregators import aggregators
@@ -277,19 +232,15 @@ class DPMeanFactory(tff.aggregators.UnweightedAggregationFactory):
     return strict
 
   def with_not_private_signal_to_noise(self) -> 'DPMeanFactory':
-    """This factory, measuring how loud the exact mean of each round is.
+    """This factory, measuring in each round the norms of exact mean and noise.
 
     **What it measures is exact and of clients: it is not private**, no event covers it,
     and whoever publishes it says so (`not_covered` of `learning.RunOptions`). It is for
-    simulations and for data that may be looked at.
+    simulations and for data that may be looked at. Nothing of it is in the state.
 
     Among `dp_query_metrics` there are `not_private_signal_norm`, the L2 norm of the
     mean before noise, and `squared_noise_norm`, the expected square of the L2 norm of
-    the noise in it, both of the round alone; `SignalToNoise` makes a ratio of them, and
-    adds up rounds. Nothing of it is in the state, which may be kept and told as before.
-
-    Returns:
-      A factory like this one, with the same seed's stream.
+    the noise in it, both of the round alone; `SignalToNoise` makes a ratio of them.
 
     Example:
       >>> from tff_dp_aggregators import aggregators
@@ -308,7 +259,7 @@ class DPMeanFactory(tff.aggregators.UnweightedAggregationFactory):
     return telling
 
   def create(self, value_type: Any) -> tff.templates.AggregationProcess:
-    """Creates the process.
+    """Creates the process, whose result is the private mean, a structure like a value.
 
     With a seed, each process after the first has a part of the seed's stream of its
     own, so that no two of them add the same noise.
@@ -316,9 +267,6 @@ class DPMeanFactory(tff.aggregators.UnweightedAggregationFactory):
     Args:
       value_type: Type of a client's value: float tensors of known shape. The mean of
         half precision is in float32.
-
-    Returns:
-      A process whose result is the private mean, a structure like a value.
 
     Raises:
       TypeError: If a tensor of it has another dtype, or there is something else in it,
@@ -330,15 +278,7 @@ class DPMeanFactory(tff.aggregators.UnweightedAggregationFactory):
     )
 
   def mean_of(self, value_type: Any) -> 'DPMean':
-    """What `create` makes a process of, before it is one.
-
-    Args:
-      value_type: As for `create`, and what it says of seeds holds as well.
-
-    Raises:
-      TypeError: As for `create`.
-      ValueError: As for `create`.
-    """
+    """What `create` makes a process of, before it is one; seeds and errors as there."""
     check_value_type(value_type)
     mean = DPMean(
       self._build_query(_record_specs(value_type)),
@@ -570,14 +510,25 @@ def _check_sum(process: tff.templates.AggregationProcess, sample_type: Any) -> N
     )
 
 
+class Mean(noise.IndependentOptions, total=False):
+  """Arguments of builders that hand all of them on; `gaussian` says what they are."""
+
+  clip_norm: Required[float]
+  noise_multiplier: Required[float]
+  record_aggregation_factory: SumOfRecords
+
+
+class IndependentMean(Mean, total=False):
+  """These, and the mean's denominator."""
+
+  clients_per_round: Required[float]
+
+
 def from_query(
   query: Callable[..., matrix_mechanism.GridSumQuery],
   *args: Any,
   clients_per_round: float,
-  min_clients: Optional[int] = None,
-  record_aggregation_factory: Optional[
-    tff.aggregators.UnweightedAggregationFactory
-  ] = None,
+  record_aggregation_factory: SumOfRecords = None,
   seed: noise.SeedLike = None,
   **kwargs: Any,
 ) -> DPMeanFactory:
@@ -590,7 +541,6 @@ def from_query(
   return DPMeanFactory(
     build_query,
     clients_per_round=clients_per_round,
-    min_clients=min_clients,
     record_aggregation_factory=record_aggregation_factory,
   )
 
@@ -709,27 +659,14 @@ class ExactSum(tff.aggregators.UnweightedAggregationFactory):
     client. (`extract_dp_event` refuses a sum that remembers anything.)
 
   Example:
-    >>> from tff_dp_aggregators import aggregators
     >>> measured = tff.aggregators.add_measurements(
     ...   tff.aggregators.SumFactory(), server_measurement_fn=lambda total: {}
     ... )
-    >>> factory = aggregators.gaussian(
-    ...   clip_norm=1.0,
-    ...   noise_multiplier=1.0,
-    ...   clients_per_round=100,
-    ...   record_aggregation_factory=ExactSum(measured),
-    ... )
+    >>> summing = ExactSum(measured)  # A record_aggregation_factory.
   """
 
   def __init__(self, inner: tff.aggregators.UnweightedAggregationFactory):
-    """Initializes the factory.
-
-    Args:
-      inner: What returns the exact sum.
-
-    Raises:
-      TypeError: If it is not an unweighted aggregation factory.
-    """
+    """Wraps `inner`, which returns the exact sum; TypeError if it is weighted."""
     check_unweighted('inner', inner)
     self._inner = inner
 
@@ -739,11 +676,7 @@ class ExactSum(tff.aggregators.UnweightedAggregationFactory):
     return self._inner
 
   def create(self, value_type: Any) -> tff.templates.AggregationProcess:
-    """Creates the inner factory's process.
-
-    Args:
-      value_type: Type of a client's value: a structure of int64 tensors.
-    """
+    """Creates the inner factory's process, for a structure of int64 tensors."""
     return self._inner.create(value_type)
 
 
@@ -820,35 +753,23 @@ def secure_sum() -> tff.aggregators.SecureSumFactory:
   so `learning.runtime.local_runtime`, has none: a round ends there with "Cannot embed a
   federated value". `tff.backends.test.set_sync_test_cpp_execution_context()` simulates
   them, with the same result and no security.
-
-  Example:
-    >>> from tff_dp_aggregators import aggregators
-    >>> factory = aggregators.gaussian(
-    ...   clip_norm=1.0,
-    ...   noise_multiplier=1.0,
-    ...   clients_per_round=100,
-    ...   record_aggregation_factory=secure_sum(),
-    ... )
   """
   return tff.aggregators.SecureSumFactory(grid.LARGEST_ENTRY)
 
 
-# How loud clients are beside the noise, measured: exact, and so not private.
-#
-# `accounting.noise_to_signal` tells before training how loud the noise is beside the
-# most that clients can say. This is what they said, in a round or in several: for
-# simulations, as pfl-research's `SNRMetric`.
+# The signal beside the noise, measured (as pfl-research's `SNRMetric`): exact, and so
+# not private. `accounting.noise_to_signal` tells it before training, for the most that
+# clients can say.
 
 
 @dataclasses.dataclass(frozen=True)
 class SignalToNoise:
   """The signal and the noise of one round, or of several that are added up.
 
-  A sum is that of both in any order and grouping: norms of signals add up, as if they
-  pointed the same way, and so do squares of noise, as independent noise does. So the
-  ratio of n like rounds is sqrt(n) times that of one. With independent noise that is
-  the most the sum of these rounds can have, for signals may disagree; noise that is
-  correlated cancels in sums, of which `accounting.noise_to_signal` knows.
+  Norms of signals add up, as if they pointed the same way, and so do squares of noise,
+  as independent noise does; so the ratio of n like rounds is sqrt(n) times that of one,
+  the most that it can be. Correlated noise cancels in sums, of which
+  `accounting.noise_to_signal` knows.
 
   **Not private**: `signal_norm` is exact and of clients.
 
@@ -860,10 +781,8 @@ class SignalToNoise:
   Example:
     >>> first = SignalToNoise(signal_norm=3.0, squared_noise_norm=4.0)
     >>> second = SignalToNoise(signal_norm=1.0, squared_noise_norm=12.0)
-    >>> first.ratio, (first + second).ratio
+    >>> first.ratio, sum([second, first], SignalToNoise()).ratio
     (1.5, 1.0)
-    >>> sum([second, first], SignalToNoise()) == first + second
-    True
   """
 
   signal_norm: float = 0.0
@@ -878,15 +797,7 @@ class SignalToNoise:
 
   @classmethod
   def of_measurements(cls, measurements: Mapping[str, Any]) -> 'SignalToNoise':
-    """That of a round.
-
-    Args:
-      measurements: Of a process of
-        `DPMeanFactory.with_not_private_signal_to_noise()`.
-
-    Raises:
-      ValueError: If they are of another.
-    """
+    """That of a round of `DPMeanFactory.with_not_private_signal_to_noise()`."""
     metrics = measurements.get('dp_query_metrics', measurements)
     try:
       return cls(metrics['not_private_signal_norm'], metrics['squared_noise_norm'])

@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
 import tensorflow as tf
-import tensorflow_federated as tff
 from typing_extensions import Unpack
 
 from tff_dp_aggregators import accounting
@@ -21,40 +20,29 @@ def joint(
   parts: Mapping[str, factory.DPMeanFactory],
   part_of: Sequence[str],
   *,
-  record_aggregation_factory: Optional[
-    tff.aggregators.UnweightedAggregationFactory
-  ] = None,
+  record_aggregation_factory: factory.SumOfRecords = None,
 ) -> factory.DPMeanFactory:
   """Parts of a model, or of statistics, with mechanisms of their own.
 
-  Each part has its clip norm, its noise and its strategy, whatever makes the mean of it
-  in this package: an embedding with tree aggregation and a small clip norm, say, beside
-  other layers with independent noise. A client takes part in all of them, so what its
-  rounds cost is the composition of their events: that is what `extract_dp_event` says
-  of a state, and what one accountant reads.
-
-  That holds without sampling. With sampling the parts of a client are in the same
-  samples, and nothing here amplifies: the events are those of a client who is in each
-  round that it may be drawn for.
+  Each part has its clip norm, its noise and its strategy: an embedding with tree
+  aggregation and a small clip norm, say, beside other layers with independent noise. A
+  client takes part in all of them, so what its rounds cost is the composition of their
+  events: that is what `extract_dp_event` says of a state, and what one accountant
+  reads. With sampling the parts of a client are in the same samples, and nothing here
+  amplifies: the events are those of a client who is in each round that it may be drawn
+  for.
 
   Args:
     parts: Factories of means, by name, all with the same `clients_per_round`. None sums
-      records in a way of its own; give that here.
+      records in a way of its own, releases sums over rounds, or has another's noise.
     part_of: The part of each tensor of a value, in the order of `tf.nest.flatten`: that
       of a model's trainable weights.
     record_aggregation_factory: Sums the clipped values; `None` for
       `tff.aggregators.SumFactory`.
 
-  Returns:
-    An unweighted aggregation factory, for values like the whole.
-
-  Raises:
-    TypeError: If an argument is not of its type.
-    ValueError: If there are no parts, they are for cohorts of different sizes, release
-      sums of rounds, or have the same noise, or `part_of` does not fit them.
-
   Example:
     >>> import numpy as np
+    >>> import tensorflow_federated as tff
     >>> from tff_dp_aggregators import aggregators
     >>> numbers = {'clip_norm': 1.0, 'clients_per_round': 100}
     >>> aggregator = joint(
@@ -134,9 +122,7 @@ def from_joint_mechanism(
   *,
   clients_per_round: float,
   schedule: Optional[mechanisms.Schedule] = None,
-  record_aggregation_factory: Optional[
-    tff.aggregators.UnweightedAggregationFactory
-  ] = None,
+  record_aggregation_factory: factory.SumOfRecords = None,
   **noise_options: Unpack[noise.Options],
 ) -> factory.DPMeanFactory:
   """The factory of a joint mechanism that accounting planned.
@@ -155,30 +141,7 @@ def from_joint_mechanism(
       `tff.aggregators.SumFactory`.
     **noise_options: See `noise.Options`. Each part has a stream of the seed of its own:
       of an int the next ones in this process, of a `noise.Seed` that and those after.
-
-  Returns:
-    An unweighted aggregation factory, for values like the whole.
-
-  Raises:
-    TypeError: If an argument is not of its type.
-    ValueError: If a number is out of range, `part_of` does not fit the parts, or the
-      schedule is of another participation.
-
-  Example:
-    >>> from tff_dp_aggregators import aggregators, strategies
-    >>> participation = strategies.Participation(8, min_separation=4)
-    >>> make = accounting.Mechanism
-    >>> mechanism = accounting.JointMechanism(
-    ...   (
-    ...     accounting.JointPart('body', '0', make('tree', participation, 6.0), 0.3),
-    ...     accounting.JointPart('head', '1', make('laplace', participation, 9.0), 1.0),
-    ...   )
-    ... )
-    >>> aggregator = aggregators.from_joint_mechanism(
-    ...   mechanism, mechanism.part_of(['0', '1']), clients_per_round=100
-    ... )
-    >>> aggregator.clients_per_round
-    100.0
+      `storage` is for the parts that remember noise.
   """
   if not isinstance(mechanism, accounting.JointMechanism):
     raise TypeError(
@@ -186,6 +149,7 @@ def from_joint_mechanism(
       f'{type(mechanism).__name__}; from_mechanism takes that of all weights.'
     )
   given = options.checked(noise_options)
+  remember = [mechanisms.remembers(part.mechanism) for part in mechanism.parts]
   parts = {
     part.name: mechanisms.from_mechanism(
       part.mechanism,
@@ -194,7 +158,8 @@ def from_joint_mechanism(
       schedule=schedule,
       seed=_seed_of(given.seed, number),
       generator=given.generator,
-      storage=given.storage,
+      # Refused below where no part has use for it.
+      storage=given.storage if remember[number] or not any(remember) else 'auto',
     )
     for number, part in enumerate(mechanism.parts)
   }

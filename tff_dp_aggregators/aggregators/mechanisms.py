@@ -3,7 +3,6 @@
 import math
 from typing import Any, Callable, Optional, Protocol
 
-import tensorflow_federated as tff
 from typing_extensions import Unpack
 
 from tff_dp_aggregators import accounting
@@ -37,9 +36,7 @@ def from_mechanism(
   schedule: Optional[Schedule] = None,
   target_quantile: Optional[float] = None,
   clip_learning_rate: Optional[float] = None,
-  record_aggregation_factory: Optional[
-    tff.aggregators.UnweightedAggregationFactory
-  ] = None,
+  record_aggregation_factory: factory.SumOfRecords = None,
   **noise_options: Unpack[noise.Options],
 ) -> factory.DPMeanFactory:
   """The factory of a mechanism that accounting planned.
@@ -52,36 +49,27 @@ def from_mechanism(
   lines of a ledger, in `mechanism.round_events`. Under other relations these alone are
   right.
 
-  The clip norm of Laplace noise is one of L1 norms, all others of L2 norms; `storage`
-  is for noise that is correlated over rounds, and `generator` for noise of real
-  numbers.
-
-  If the mechanism pays for adaptive clipping, `clip_norm` is that of the first rounds,
-  and the numbers of `aggregators.adaptive` say how it goes on.
-
   Args:
     mechanism: Strategy, participation and noise, for instance calibrated to a
       privacy target by `accounting.Mechanism.for_target`.
-    clip_norm: L2 bound of one client's contribution to one round.
+    clip_norm: L2 bound of one client's contribution to one round; L1 for Laplace noise.
+      With adaptive clipping, that of the first rounds.
     clients_per_round: Denominator of the mean.
     schedule: Who takes part, a `sampling.Schedule`: the one that the clients are
       drawn from. A mechanism that rests on sampling, or pays for adaptive clipping,
       needs it; it has to have the mechanism's schema and this denominator.
-    target_quantile: With adaptive clipping, which fraction of clients is to be left
-      unclipped; `None` for that of `aggregators.adaptive`.
+    target_quantile: With adaptive clipping, that of `aggregators.adaptive`.
     clip_learning_rate: With adaptive clipping, `learning_rate` of
-      `aggregators.adaptive`; `None` for that.
+      `aggregators.adaptive`.
     record_aggregation_factory: Sums the clipped values; `None` for
       `tff.aggregators.SumFactory`.
-    **noise_options: See `noise.Options`.
-
-  Returns:
-    An unweighted aggregation factory.
+    **noise_options: See `noise.Options`. A `storage` is refused where no round
+      remembers another's noise, unless it leaves the choice ('auto', 'in_process').
 
   Raises:
     TypeError: If an argument is not of its type.
-    ValueError: If a number is out of range, the schedule does not fit, or it is missing
-      and the mechanism rests on sampling or pays for adaptive clipping.
+    ValueError: If a number is out of range, an option has no use, the schedule does not
+      fit, or it is missing and the mechanism rests on sampling or adapts its clip norm.
 
   Example:
     >>> from tff_dp_aggregators import strategies
@@ -107,6 +95,11 @@ def from_mechanism(
       'strategy.'
     )
   given = options.checked(noise_options)
+  if given.storage not in ('auto', 'in_process') and not remembers(mechanism):
+    raise ValueError(
+      f'storage={given.storage!r} has no use for a mechanism whose rounds share no '
+      f'noise, {mechanism.name}; leave it out.'
+    )
   _check_schedule(mechanism, clients_per_round, schedule)
   adapting = _adapting(mechanism, target_quantile, clip_learning_rate)
   made_by = _MADE_BY.get((mechanism.noise.name, mechanism.noise_site))
@@ -140,6 +133,13 @@ def from_mechanism(
     record_aggregation_factory=record_aggregation_factory,
     **noise_options,
   )
+
+
+def remembers(mechanism: accounting.Mechanism) -> bool:
+  """Whether a round's noise depends on that of earlier ones, which is kept."""
+  if (mechanism.noise.name, mechanism.noise_site) in _MADE_BY:
+    return False
+  return mechanism.strategy.recursion().work.buffers > 0
 
 
 def _adapting(

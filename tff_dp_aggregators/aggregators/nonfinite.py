@@ -15,12 +15,7 @@ from tff_dp_aggregators.queries import grid
 
 
 class ZeroNonfiniteState(NamedTuple):
-  """State of a `ZeroNonfiniteFactory` process.
-
-  Attributes:
-    inner: State of the inner aggregation.
-    count_sum: State of the sum of counts.
-  """
+  """State of a `ZeroNonfiniteFactory` process."""
 
   inner: Any
   count_sum: Any
@@ -64,18 +59,7 @@ class ZeroNonfiniteFactory(tff.aggregators.UnweightedAggregationFactory):
     return self._inner
 
   def create(self, value_type: Any) -> tff.templates.AggregationProcess:
-    """Creates the process.
-
-    Args:
-      value_type: Type of a client's value: a structure of float tensors.
-
-    Returns:
-      A process with the result of the inner one, and `nonfinite_count` among the
-      measurements.
-
-    Raises:
-      TypeError: If it is none, such as a sequence.
-    """
+    """Creates the process, with `nonfinite_count` among the inner measurements."""
     factory.check_value_type(value_type)
     inner = self._inner.create(value_type)
     count_sum = self._count_sum_factory.create(tff.TensorType(tf.int32.as_numpy_dtype))

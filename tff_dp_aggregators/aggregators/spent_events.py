@@ -77,23 +77,17 @@ def extract_dp_event(state: Any) -> SpentEvents:
   Args:
     state: State of a `DPMeanFactory` process, of an aggregation composed around one
       (`tff.aggregators.zeroing_factory` and the like), or of a learning process with
-      such an aggregator, as its `next` returned it.
-
-  Returns:
-    `SpentEvents`. The state alone is enough: what it says holds for a run that was
-    resumed as for one that was not.
+      such an aggregator, as its `next` returned it, in a run resumed or not.
 
   Raises:
     TypeError: If there is not exactly one such aggregator state in `state`, in its
       aggregator if it is that of a learning process. Two of them cost more than either.
-    ValueError: If the state comes from `initialize`, before any round, or from an
-      earlier version of this package; if what is composed around the mechanism
-      remembers something, such as a zeroing norm that follows the clients' norms: one
-      client then changes what becomes of others' values, which no event here covers;
-      if another aggregation has a part in the result, such as an exact denominator;
-      if what sums inside the mechanism remembers something, of what has no noise yet;
-      or if the distributor or the clients' computation of a learning process remembers
-      something, such as the average of full gradients in Mime Lite.
+    ValueError: If the state comes from `initialize`, or from an earlier version of this
+      package; if something in it may follow clients' values without noise: what is
+      composed around the mechanism and remembers something, such as a zeroing norm; an
+      aggregation beside it with a part in the result, such as an exact denominator; a
+      sum inside it that remembers; or a distributor or clients' computation that does,
+      such as the average of full gradients in Mime Lite.
 
   Example:
     >>> from tff_dp_aggregators import aggregators
@@ -206,11 +200,7 @@ def _check_remembered_beside(state: Any) -> None:
 
 
 def _check_summed_beside(state: Any, path: str) -> None:
-  """Refuses aggregations beside the mechanism that leave their result in its result.
-
-  They may remember nothing, like the exact sum of weights by which
-  `tff.aggregators.MeanFactory` divides. Their empty state shows them.
-  """
+  """Refuses aggregations beside the mechanism that leave their result in its result."""
   if _is_mechanism(state):
     return
   only_measured = _ONLY_MEASURED

@@ -1,9 +1,8 @@
 """Private statistics of clients' numbers, with any noise: quantiles and histograms."""
 
-from typing import Any, Optional
+from typing import Any
 
 import tensorflow as tf
-import tensorflow_federated as tff
 
 from tff_dp_aggregators import queries
 from tff_dp_aggregators.aggregators import factory
@@ -20,9 +19,7 @@ def quantile(
   target_quantile: float = 0.5,
   learning_rate: float = 0.2,
   geometric_update: bool = True,
-  record_aggregation_factory: Optional[
-    tff.aggregators.UnweightedAggregationFactory
-  ] = None,
+  record_aggregation_factory: factory.SumOfRecords = None,
 ) -> factory.DPMeanFactory:
   """A quantile of clients' numbers, estimated over rounds (arXiv:1905.03871).
 
@@ -41,16 +38,11 @@ def quantile(
       `aggregators.tree`. Its participation and `clients_per_round` are those of the
       quantile. It sums in no way of its own; give that here.
     initial_estimate: The first estimate; positive if updates are geometric.
-    target_quantile: Which fraction of numbers is to be at most the estimate.
-    learning_rate: The estimate changes by a factor of at most exp(learning_rate) a
-      round or, if updates are not geometric, by at most that.
-    geometric_update: Whether the estimate is multiplied, for numbers that are positive,
-      or added to.
+    target_quantile: See `queries.QuantileQuery`, and so for the next two.
+    learning_rate: See there.
+    geometric_update: See there.
     record_aggregation_factory: Sums what clients say; `None` for
       `tff.aggregators.SumFactory`.
-
-  Returns:
-    An unweighted aggregation factory, for values that are one float number.
 
   Raises:
     TypeError: If an argument is not of its type.
@@ -59,6 +51,7 @@ def quantile(
 
   Example:
     >>> import numpy as np
+    >>> import tensorflow_federated as tff
     >>> from tff_dp_aggregators import aggregators
     >>> counts = aggregators.gaussian(
     ...   clip_norm=0.5, noise_multiplier=2.0, clients_per_round=100
@@ -69,20 +62,8 @@ def quantile(
     >>> output = process.next(process.initialize(), losses)
     >>> bool(output.result > 1.1)  # Nearly all are above 1.
     True
-    >>> aggregators.extract_dp_event(output.state).all_rounds_so_far
-    GaussianDpEvent(noise_multiplier=2.0)
   """
-  if not isinstance(counts, factory.DPMeanFactory):
-    raise TypeError(
-      'counts must be a factory of private means, such as '
-      f'aggregators.gaussian(clip_norm=0.5, ...); got one of type '
-      f'{type(counts).__name__}.'
-    )
-  if not counts.sums_plainly:
-    raise ValueError(
-      'counts sums records in a way of its own: give record_aggregation_factory to '
-      'quantile instead.'
-    )
+  _check_mean('counts', counts, 'quantile')
 
   def build_query(record_specs: Any) -> queries.QuantileQuery:
     return queries.QuantileQuery(
@@ -103,13 +84,24 @@ def quantile(
   )
 
 
+def _check_mean(name: str, mean: Any, user: str) -> None:
+  if not isinstance(mean, factory.DPMeanFactory):
+    raise TypeError(
+      f'{name} must be a factory of private means, such as '
+      f'aggregators.gaussian(...); got one of type {type(mean).__name__}.'
+    )
+  if not mean.sums_plainly:
+    raise ValueError(
+      f'{name} sums records in a way of its own: give record_aggregation_factory to '
+      f'{user} instead.'
+    )
+
+
 def range_sums(
   nodes: factory.DPMeanFactory,
   *,
   arity: int = 2,
-  record_aggregation_factory: Optional[
-    tff.aggregators.UnweightedAggregationFactory
-  ] = None,
+  record_aggregation_factory: factory.SumOfRecords = None,
 ) -> factory.DPMeanFactory:
   """A mean of histograms whose sums over ranges of bins have little noise.
 
@@ -129,9 +121,6 @@ def range_sums(
     arity: How many nodes have their sum in one above.
     record_aggregation_factory: Sums trees; `None` for `tff.aggregators.SumFactory`.
 
-  Returns:
-    An unweighted aggregation factory, for values that are one float vector.
-
   Raises:
     TypeError: If an argument is not of its type.
     ValueError: If `arity` is below 2, or `nodes` sums in a way of its own, or releases
@@ -139,6 +128,7 @@ def range_sums(
 
   Example:
     >>> import numpy as np
+    >>> import tensorflow_federated as tff
     >>> from tff_dp_aggregators import aggregators
     >>> levels = len(queries.tree_levels(64))
     >>> nodes = aggregators.gaussian(
@@ -152,17 +142,7 @@ def range_sums(
     >>> aggregators.extract_dp_event(output.state).all_rounds_so_far
     GaussianDpEvent(noise_multiplier=0.5)
   """
-  if not isinstance(nodes, factory.DPMeanFactory):
-    raise TypeError(
-      'nodes must be a factory of private means, such as '
-      f'aggregators.gaussian(clip_norm=..., ...); got one of type '
-      f'{type(nodes).__name__}.'
-    )
-  if not nodes.sums_plainly:
-    raise ValueError(
-      'nodes sums records in a way of its own: give record_aggregation_factory to '
-      'range_sums instead.'
-    )
+  _check_mean('nodes', nodes, 'range_sums')
   checks.check_int('arity', arity, at_least=2)
 
   def build_query(record_specs: Any) -> queries.RangeSumsQuery:

@@ -27,13 +27,7 @@ _PHILOX_BLOCK_BITS = 40
 
 
 class Generator(abc.ABC):
-  """Uniform random words of 32 bits, in blocks.
-
-  Attributes:
-    name: One of `NAMES`.
-    block_words: Words of a block.
-    max_blocks: How many blocks a vector has at most.
-  """
+  """Uniform random words of 32 bits, in blocks; a vector has at most `max_blocks`."""
 
   name: str
   block_words: int
@@ -48,12 +42,7 @@ class Generator(abc.ABC):
     first_block: tf.Tensor,
     num_blocks: int,
   ) -> tf.Tensor:
-    """Consecutive blocks of a vector.
-
-    `key`: int64 of shape [4].
-
-    Returns uint32 of shape [block_words * num_blocks].
-    """
+    """Consecutive blocks of a vector, of a key that is int64 [4]: uint32 [words]."""
 
 
 class ChaCha20(Generator):
@@ -75,12 +64,7 @@ class ChaCha20(Generator):
     first_block: tf.Tensor,
     num_blocks: int,
   ) -> tf.Tensor:
-    """Consecutive blocks of a vector.
-
-    `key`: The key of the cipher, int64 of shape [4].
-
-    Returns uint32 of shape [16 * num_blocks].
-    """
+    """Consecutive blocks of a vector, as `Generator.words`."""
     nonce = tf.concat(
       [tf.bitcast(row, tf.uint32), tf.cast(vector, tf.uint32)[tf.newaxis]], axis=0
     )
@@ -104,12 +88,7 @@ class Philox(Generator):
     first_block: tf.Tensor,
     num_blocks: int,
   ) -> tf.Tensor:
-    """Consecutive blocks of a vector.
-
-    `key`: int64 of shape [4]; the first 64 bits are the key of Philox.
-
-    Returns uint32 of shape [4 * num_blocks].
-    """
+    """Consecutive blocks of a vector; Philox takes the first 64 bits of the key."""
     shift = tf.constant(_PHILOX_BLOCK_BITS, tf.int64)
     place = tf.bitwise.bitwise_or(tf.bitwise.left_shift(vector, shift), first_block)
     return tf.raw_ops.StatelessRandomUniformFullIntV2(
@@ -154,18 +133,13 @@ _DOUBLE_ROUNDS = 10
 def blocks(
   key: tf.Tensor, counter: tf.Tensor, nonce: tf.Tensor, num_blocks: int
 ) -> tf.Tensor:
-  """Blocks of consecutive counters.
+  """Blocks of consecutive counters, uint32 [16, num_blocks], of key [8] and nonce [3].
 
   Example:
     >>> zeros = tf.zeros([11], tf.uint32)
     >>> first = blocks(zeros[:8], zeros[0], zeros[8:], 1)
     >>> hex(int(first[0, 0]))  # RFC 8439, appendix A.1, test vector 1.
     '0xade0b876'
-
-  `key`: uint32 of shape [8].
-  `nonce`: uint32 of shape [3].
-
-  Returns uint32 of shape [16, num_blocks], a block in each column.
   """
   if num_blocks > MAX_BLOCKS:
     raise ValueError(
@@ -291,12 +265,7 @@ def words_of(key: tf.Tensor) -> tf.Tensor:
 
 
 def tag_of(key: tf.Tensor) -> tf.Tensor:
-  """A number that follows from a key, and from which the key does not follow.
-
-  It is of a block of the cipher that no noise is made of.
-
-  `key`: int64 of shape [4].
-  """
+  """A number that follows from a key, of a block that no noise is made of."""
   nonce = tf.constant([0, 0, _TAG_VECTOR], tf.uint32)
   block = blocks(words_of(key), tf.constant(0, tf.uint32), nonce, 1)
   return tf.bitcast(block[:2, 0], tf.int64)

@@ -32,11 +32,7 @@ MAX_STDDEV = 40_000.0
 
 
 def draw(kind: str, stddev: float, words: tf.Tensor) -> tf.Tensor:
-  """Numbers of integer noise.
-
-  `words`: uint32 of shape [4 n], uniform.
-
-  Returns int64 of shape [n].
+  """Numbers of integer noise, int64 [n], from uniform words, uint32 [4 n].
 
   Example:
     >>> words = tf.constant([0, 0, 0, 2**31, 2**32 - 1, 2**31 - 1, 5, 0], tf.uint32)

@@ -165,12 +165,7 @@ class CheckedOptions(NamedTuple):
 
 
 def checked(given: Mapping[str, Any], known: type = Options) -> CheckedOptions:
-  """Returns the options of a builder or query, with defaults filled in.
-
-  `known`: `Options`, or `IndependentOptions` where nothing is remembered.
-
-  Raises a TypeError that names an option that is unknown, or unsuitable there.
-  """
+  """The options of a builder or query, with defaults; unknown ones are a TypeError."""
   names = list(known.__annotations__)
   for name in given:
     if name not in names:
@@ -196,11 +191,7 @@ def check_storage(storage: Any) -> None:
 
 
 def resolve(seed: SeedLike) -> Optional[Seed]:
-  """The stream that a `seed` argument means.
-
-  `seed`: `None` for secret noise; a `Seed`; or an int, of which each call takes the
-  next stream, from 0 in each process.
-  """
+  """The stream of a `seed` argument; each call takes the next one of an int."""
   if seed is None or isinstance(seed, Seed):
     return seed
   if not _is_int(seed):

@@ -50,15 +50,8 @@ _MAX_VECTORS = 64
 def sum_specs(record_specs: Any) -> Any:
   """Returns the specs of a sum of records, or says what is wrong with them.
 
-  Args:
-    record_specs: Structure of `tf.TensorSpec` (or of anything with shape and dtype).
-
-  Returns:
-    The structure with `tf.TensorSpec`s; half precision is accumulated in float32.
-
-  Raises:
-    TypeError: If a tensor is not of a floating-point dtype.
-    ValueError: If a shape is not fully known.
+  Half precision is accumulated in float32. TypeError if a tensor is not of a
+  floating-point dtype, ValueError if a shape is not fully known.
   """
 
   def check(spec: Any) -> tf.TensorSpec:
@@ -83,13 +76,6 @@ class Layout:
 
   The elements of each dtype, float32 and float64, are cut into vectors of nearly the
   same size: as few as 2^20 elements a vector allow, and at most 64.
-
-  Example:
-    >>> layout = Layout({'a': tf.TensorSpec([2]), 'b': tf.TensorSpec([], tf.float64)})
-    >>> layout.dtypes, layout.sizes
-    ((tf.float32, tf.float64), (2, 1))
-    >>> layout.unflatten([tf.zeros([2]), tf.zeros([1])])['b'].shape
-    TensorShape([])
   """
 
   def __init__(self, record_specs: Any):
@@ -180,12 +166,9 @@ _RARE = 2.0**-20
 
 
 def gaussians_of_words(words: tf.Tensor, more: Callable[[], tf.Tensor]) -> tf.Tensor:
-  """Turns uniform words into Gaussians.
+  """Gaussians [2 n], float64, first every x, then every y, of uniform words [4 n].
 
-  `words`: uint32 of shape [4 n], first those of all radii.
-  `more`: Returns other words, uint32 of shape [n]; called if they matter.
-
-  Returns a float64 tensor of shape [2 n], first every x, then every y.
+  `more` returns other words, [n], and is called if they matter.
   """
   pairs = tf.bitcast(tf.reshape(words, [2, -1, 2]), tf.uint64)
   signed = tf.cast(tf.bitcast(pairs[0], tf.int64), tf.float64)
@@ -198,14 +181,7 @@ def gaussians_of_words(words: tf.Tensor, more: Callable[[], tf.Tensor]) -> tf.Te
 
 
 def box_muller(radii: tf.Tensor, lower: tf.Tensor, angles: tf.Tensor) -> tf.Tensor:
-  """Turns uniform words into Gaussians.
-
-  `radii`: uint64 of shape [n]: 2^64 u, rounded down.
-  `lower`: uint32 of shape [n]: the next 32 bits of u.
-  `angles`: uint64 of shape [n]: the bits of v.
-
-  Returns a float64 tensor of shape [2 n], first every x, then every y.
-  """
+  """Gaussians of u, by its first 64 bits and the 32 after, and of v, 64 bits."""
   radius = tf.sqrt(-2.0 * _log_uniform(radii, lower))
   # As signed numbers the same angles are in [-pi, pi).
   angle = tf.cast(tf.bitcast(angles, tf.int64), tf.float64) * (math.pi * 2.0**-63)
@@ -251,18 +227,7 @@ class GaussianRows:
   def __init__(
     self, record_specs: Any, seed: options_lib.SeedLike = None, generator: str = 'auto'
   ):
-    """Initializes the rows.
-
-    Args:
-      record_specs: Structure of float tensor specs with fully defined shapes.
-      seed: See `Options`.
-      generator: See `Options`.
-
-    Raises:
-      TypeError: If a tensor is not of a float dtype, or the seed not an int or a Seed.
-      ValueError: If a shape is not fully defined, a tensor too large, or there is no
-        such generator.
-    """
+    """Initializes the rows of records like these; the others are of `Options`."""
     # How the record's tensors lie in one row.
     self.layout = Layout(record_specs)
     self._seed = options_lib.resolve(seed)
@@ -279,13 +244,11 @@ class GaussianRows:
     return options_lib.identity(self._seed)
 
   def new_key(self) -> tf.Tensor:
-    """Returns a key, an int64 tensor of shape [4].
+    """Returns a key, int64 of shape [4].
 
     Without a seed every execution gives another key, also inside one traced
-    computation that is executed several times: see `keys`.
-
-    Raises:
-      tf.errors.InvalidArgumentError: When run, if the kernel's entropy is not.
+    computation that is executed several times (`generators`), and fails with
+    tf.errors.InvalidArgumentError if the kernel's entropy is none.
     """
     if self._seed is None:
       return generators.new_key()
@@ -294,28 +257,17 @@ class GaussianRows:
   def key_tag(self, key: tf.Tensor) -> tf.Tensor:
     """What tells a secret key from others, to be published with what was released.
 
-    Args:
-      key: From `new_key`.
-
-    Returns:
-      A string scalar, from which the key does not follow. It is empty with a seed,
-      which could be found by trying all of them.
+    The key does not follow from it. It is empty with a seed.
     """
     if self._seed is not None:
       return tf.constant('')
     return tf.strings.as_string(generators.tag_of(key))
 
   def row(self, key: tf.Tensor, index: tf.Tensor) -> list[tf.Tensor]:
-    """Returns row `index` of z.
+    """Returns row `index` of z: the vectors of `layout`, all of them in float64.
 
-    Args:
-      key: From `new_key`.
-      index: Which row, an int64 scalar.
-
-    Returns:
-      The vectors of `layout`, in float64 whatever their dtype: the noise of a round has
-      to be finer than the grid that it is brought to (`queries.grid`). Who keeps a row
-      keeps it in the layout's dtype.
+    The noise of a round has to be finer than the grid that it is brought to
+    (`queries.grid`). Who keeps a row keeps it in the layout's dtype.
     """
     index = tf.cast(index, tf.int64)
     sizes: dict[tf.DType, list[int]] = {}
@@ -393,26 +345,12 @@ LARGEST_LAPLACE = 128 * math.log(2)  # The largest magnitude.
 
 
 def laplace_of_words(words: tf.Tensor) -> tf.Tensor:
-  """Turns uniform words into Laplace numbers of scale 1: density exp(-|x|) / 2.
-
-  Args:
-    words: uint32 of shape [4 n].
-
-  Returns:
-    A float64 tensor of shape [n], of magnitudes up to `LARGEST_LAPLACE`.
-  """
+  """Turns uniform words, uint32 [4 n], into Laplace numbers of scale 1, float64 [n]."""
   return laplace_of_bits(tf.bitcast(tf.reshape(words, [2, -1, 2]), tf.uint64))
 
 
 def laplace_of_bits(bits: tf.Tensor) -> tf.Tensor:
-  """Turns uniform bits into Laplace numbers.
-
-  Args:
-    bits: uint64 of shape [2, n].
-
-  Returns:
-    A float64 tensor of shape [n], of magnitudes up to `LARGEST_LAPLACE`.
-  """
+  """Turns uniform bits, uint64 [2, n], into Laplace numbers up to `LARGEST_LAPLACE`."""
   one = tf.constant(1, tf.uint64)
   negative = tf.cast(tf.bitwise.bitwise_and(bits[1], one), tf.bool)
   # Centres of 2^127 equal cells of (0, 1), rounded. The last 63 bits matter where the
@@ -424,15 +362,7 @@ def laplace_of_bits(bits: tf.Tensor) -> tf.Tensor:
 
 
 class LaplaceRows(GaussianRows):
-  """Rows of independent Laplace numbers of scale 1; keys as for `GaussianRows`.
-
-  Example:
-    >>> rows = LaplaceRows([tf.TensorSpec([3]), tf.TensorSpec([])], seed=1)
-    >>> key = rows.new_key()
-    >>> first, again = rows.row(key, 7), rows.row(key, 7)
-    >>> first[0].shape, bool(tf.reduce_all(first[0] == again[0]))
-    (TensorShape([4]), True)
-  """
+  """Rows of independent Laplace numbers of scale 1; keys as for `GaussianRows`."""
 
   _numbers = 1
   _words = 4

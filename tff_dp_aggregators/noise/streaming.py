@@ -44,10 +44,6 @@ def hidden_buffers(vectors: Iterable[Any]) -> Any:
   TFF prints a part of a state that does not fit a process, as when a run is resumed
   with another strategy, and a plain list would print its numbers. Of other sequences
   TFF's checkpoints lose the type (`tff.program.FileProgramStateManager`).
-
-  Example:
-    >>> hidden_buffers([tf.zeros([2, 3])])
-    Buffers(vector_0=<secret float32, shape (2, 3)>)
   """
   vectors = tuple(vectors)
   return _buffers_class(len(vectors))(*vectors) if vectors else ()
@@ -75,17 +71,11 @@ class NoiseState(NamedTuple):
   """Everything needed to continue; secret, because the key and the buffers are.
 
   Neither is in its `repr` and `str`, nor in those of what it is part of.
-
-  Attributes:
-    key: Key of the rows of z, int64 of shape [4].
-    round: Number of the round that `next` will serve, int64 scalar.
-    buffers: `hidden_buffers`: tensors of shape [buffers, size], one for each vector of
-      `rows.Layout`; empty if no noise is kept in the state.
   """
 
-  key: Any
-  round: Any
-  buffers: Any
+  key: Any  # int64 [4].
+  round: Any  # The one that `next` will serve, int64.
+  buffers: Any  # [buffers, size] for each vector of the layout.
 
   def __repr__(self) -> str:
     return (
@@ -95,12 +85,7 @@ class NoiseState(NamedTuple):
 
 
 def hidden(secret: Any) -> str:
-  """What may be shown of a tensor or array that is secret: dtype and shape.
-
-  Example:
-    >>> hidden(tf.constant([1, 2], tf.int64))
-    '<secret int64, shape (2,)>'
-  """
+  """What may be shown of a tensor or array that is secret: dtype and shape."""
   dtype = getattr(secret, 'dtype', None)
   if dtype is None:
     return '<secret>'
@@ -112,9 +97,6 @@ class StreamingNoise(abc.ABC):
 
   Both functions are pure: equal states give equal noise, bit by bit in each of eager
   mode, `tf.function` and TFF computations, and up to rounding between them.
-
-  Attributes:
-    storage: Where what it remembers is kept: one of `options.STORAGES`.
   """
 
   storage: str
@@ -644,9 +626,8 @@ def build(
     OSError: If the directory for files cannot be used.
     RuntimeError: If another process uses it.
     TypeError: If `strategy` is not one, or its recursion of no known form.
-    ValueError: If `storage` is unknown, or not offered for the strategy; or if its
-      recursion makes other noise than its noise matrix says, which is looked at for up
-      to 128 rounds.
+    ValueError: If `storage` is not offered for the strategy; or if, in up to 128
+      rounds, its recursion makes other noise than its noise matrix says.
   """
   if not isinstance(strategy, strategies.Strategy):
     raise TypeError(

@@ -183,25 +183,21 @@ class AdaptiveClippingQuery(matrix_mechanism.MatrixMechanismQuery):
       target_quantile: Which fraction of records is to be left unclipped.
       learning_rate: The estimate changes by a factor of at most exp(learning_rate) a
         round.
-      clipped_count_stddev: Standard deviation of z for the count of small norms;
-        `None` for what fits every cohort: a twentieth of `clients_per_round`, or as
-        much as takes a tenth of the budget (`accounting.adaptive_clipping`).
-      update_every: For how many rounds a clip norm is kept; `None` means until the
-        restart for a tree that restarts, and else 1.
-      workload: `None` to release the sum of each round; a `Workload` to release its
-        rows applied to all sums so far.
+      clipped_count_stddev: Standard deviation of z for the count of small norms; `None`
+        for what fits every cohort: a twentieth of `clients_per_round`, or as much as
+        takes a tenth of the budget (`accounting.adaptive_clipping`).
+      update_every: For how many rounds a clip norm is kept, while the estimate moves
+        on; `None` means until the restart for a tree that restarts, and else 1.
+      workload: As for `MatrixMechanismQuery`.
       **noise_options: See `noise.Options`.
 
     Raises:
       OSError: If `storage` names a directory that cannot be used.
       RuntimeError: If another process uses it.
-      TypeError: If a record tensor is not of a float dtype, or another argument not of
-        its type; `participation` may not be `None`.
-      ValueError: If a number is out of range, a shape is not fully defined, or the
-        participation or workload is for other rounds than the strategy; if
-        `clipped_count_stddev` is at most half of `noise_multiplier`, so that the count
-        alone would cost more than all is to cost; or if a tree restarts between two
-        updates.
+      TypeError: If an argument is not of its type; `participation` may not be `None`.
+      ValueError: As `MatrixMechanismQuery`; if `clipped_count_stddev` is at most half
+        of `noise_multiplier`, so that the count alone would cost more than all is to
+        cost; or if a tree restarts between two updates.
     """
     self._clients_per_round = _check_positive('clients_per_round', clients_per_round)
     self._target_quantile = _check_fraction('target_quantile', target_quantile)
@@ -314,12 +310,7 @@ class AdaptiveClippingQuery(matrix_mechanism.MatrixMechanismQuery):
   def sum_without_noise(
     self, params: Any, stacked: Any
   ) -> tuple[AdaptiveSample, tf.Tensor]:
-    """Returns the sum of records that are stacked, and which of them were finite.
-
-    Args:
-      params: From `derive_sample_params`.
-      stacked: Structure like a record, with an entry of each tensor for each record.
-    """
+    """Returns the sum of records that are stacked, and which of them were finite."""
     if not self._encodes_as(AdaptiveClippingQuery):
       return super().sum_without_noise(params, stacked)
     added = grid.sum_clipped(stacked, params.clip_norm, self._steps(params.clip_norm))
@@ -435,21 +426,10 @@ class AdaptiveGaussianSumQuery(AdaptiveClippingQuery):
     update_every: Optional[int] = None,
     **noise_options: Unpack[noise_lib.IndependentOptions],
   ):
-    """Initializes the query.
+    """Initializes the query from arguments of `AdaptiveClippingQuery`.
 
-    Args:
-      participation: Who may take part when, and for how many rounds. `None` assumes
-        that a client may take part in every round, and serves any number of them;
-        there is no event of a whole run then, only of each round.
-      initial_clip_norm: As for `AdaptiveClippingQuery`, and so are the others.
-      noise_multiplier: See there.
-      clients_per_round: See there.
-      record_specs: See there.
-      target_quantile: See there.
-      learning_rate: See there.
-      clipped_count_stddev: See there.
-      update_every: See there; `None` means 1.
-      **noise_options: See `noise.Options`.
+    `participation` may be `None`, as for `GaussianSumQuery`; `update_every` is 1 by
+    default.
     """
     options.checked(noise_options, noise_lib.IndependentOptions)
     planned = matrix_mechanism.planned_rounds(participation)

@@ -10,17 +10,11 @@ sums, cannot overflow.
 
 **Whose noise is whose.** A client draws a key from its own kernel's entropy
 (`noise.generators`) whenever its computation runs, once for each record: nobody else
-ever has it, no two records share noise, and a round that is run again has other noise
-(it is another release if both are released). Clients know neither each other nor a
-number of their own, so they cannot share a seed. Simulations can, `learning.packed`:
-they train clients by number. There `round_key` makes a key for a round, of the seed or
-new, and `noise_of` the noise of a client, of that key and the client's number in the
-round. So with a seed the noise is the same however clients are packed, and differs
-between clients, rounds and seeds.
-
-`Local...` queries are for clients that hide themselves, `GaussianSharesSumQuery` for
-clients that make the noise of the server together, `ApproximateLocalSumQuery` for
-simulations of the first alone.
+ever has it, no two records share noise, and a round that is run again has other noise.
+Clients cannot share a seed. Simulations can, `learning.packed`, which number clients:
+there `round_key` makes a key for a round, of the seed or new, and `noise_of` the noise
+of a client, of that key and the client's number in the round, however clients are
+packed.
 """
 
 import abc
@@ -58,20 +52,12 @@ _ROUND_VECTOR = 2**32 - 2
 
 
 class ClientNoiseState(NamedTuple):
-  """State of a query between rounds.
+  """State of a query between rounds; the key of the server's noise is secret."""
 
-  Attributes:
-    round: Number of the round to come, int64 scalar.
-    clip_norm: Bound of a record, float32 scalar.
-    server_key: Key of the server's noise, int64 of shape [4], secret; empty where only
-      clients add noise. Keys of clients are in no state.
-    belongs_to: The mechanism, as `mechanism_text` writes it; string scalar.
-  """
-
-  round: Any
-  clip_norm: Any
-  server_key: Any
-  belongs_to: Any
+  round: Any  # The one to come, int64.
+  clip_norm: Any  # Bound of a record, float32.
+  server_key: Any  # int64 [4]; empty where only clients add noise.
+  belongs_to: Any  # The mechanism, as `mechanism_text` writes it.
 
   def __repr__(self) -> str:
     server_key: Any = ()
@@ -89,6 +75,8 @@ class ClientNoiseSumQuery(participations_lib.IndependentNoiseQuery):
   Concrete ones say what a round costs, and with which noise.
   """
 
+  _server_noise_multiplier = 0.0
+
   def __init__(
     self,
     participation: Optional[strategies.Participation],
@@ -96,7 +84,6 @@ class ClientNoiseSumQuery(participations_lib.IndependentNoiseQuery):
     noise: str,
     clip_norm: float,
     client_noise_multiplier: float,
-    server_noise_multiplier: float = 0.0,
     record_specs: Any,
     **noise_options: Unpack[noise_lib.IndependentOptions],
   ):
@@ -109,8 +96,6 @@ class ClientNoiseSumQuery(participations_lib.IndependentNoiseQuery):
         in L1 norm. The server's is Gaussian.
       clip_norm: Bound of one record.
       client_noise_multiplier: Scale of one client's noise over `clip_norm`; 0 for none.
-      server_noise_multiplier: Standard deviation of the server's noise over
-        `clip_norm`; 0 for none.
       record_specs: Structure of float tensor specs like a record.
       **noise_options: See `noise.Options`.
     """
@@ -118,11 +103,6 @@ class ClientNoiseSumQuery(participations_lib.IndependentNoiseQuery):
     self._noise = noises.real(noise)
     self._clip_norm = grid.check_clip_norm(clip_norm)
     self._client_noise_multiplier = _check_client_noise(client_noise_multiplier)
-    checks.check_number('server_noise_multiplier', server_noise_multiplier)
-    self._server_noise_multiplier = events.check_noise_multiplier(
-      server_noise_multiplier
-    )
-    grid.check_noise_multiplier(server_noise_multiplier)
     self._participations = participations_lib.Participations(participation)
     given = options.checked(noise_options, noise_lib.IndependentOptions)
     self._seed = options.resolve(given.seed)
@@ -217,11 +197,7 @@ class ClientNoiseSumQuery(participations_lib.IndependentNoiseQuery):
     return global_state.clip_norm
 
   def encode_record(self, params: Any, record: Any) -> tuple[Any, tf.Tensor]:
-    """Returns the record clipped, in steps of the grid, with noise of a new key.
-
-    Each execution has other noise: see `noise.generators`. Whether the record was
-    finite is said where sums hide clients; a client that hides itself does not tell.
-    """
+    """Returns the record clipped, in steps of the grid, with noise of a new key."""
     clipped, finite = self.clip_record(params, record)
     if not self.clients_add_noise:
       return clipped, finite
@@ -269,8 +245,7 @@ class ClientNoiseSumQuery(participations_lib.IndependentNoiseQuery):
   def round_key(self, global_state: ClientNoiseState) -> Any:
     """A key for the noise of a round's clients, in simulations; int64 of shape [4].
 
-    Of the seed and the round; without a seed a new one in each execution. It is empty
-    if clients add no noise.
+    Of the seed and the round; without a seed a new one in each execution.
     """
     if not self.clients_add_noise:
       return ()
@@ -371,9 +346,7 @@ class ClientNoiseSumQuery(participations_lib.IndependentNoiseQuery):
   ) -> 'collections.OrderedDict[str, tf.Tensor]':
     """Returns rounds served, clip norm, noise, and participations of the worst client.
 
-    Nothing of it depends on data. `noise_site` and `noise_generator` are string
-    tensors; so is `noise_key_tag`, which tells the server's secret keys apart and is
-    empty where there is none.
+    Nothing of it depends on data. `noise_key_tag` tells the server's secret keys apart.
     """
     key_tag = tf.constant('')
     if self._server_adds_noise():
@@ -471,33 +444,28 @@ class LocalGaussianSumQuery(_LocalSumQuery):
     self,
     participation: Optional[strategies.Participation] = None,
     *,
-    clip_norm: float,
     noise_multiplier: float,
     server_noise_multiplier: float = 0.0,
-    record_specs: Any,
-    **noise_options: Unpack[noise_lib.IndependentOptions],
+    **arguments: Any,
   ):
     """Initializes the query.
 
     Args:
-      participation: Who may take part when, and for how many rounds. `None` assumes
-        that a client may take part in every round, and serves any number of them.
-      clip_norm: L2 bound of one record.
+      participation: As for `ClientNoiseSumQuery`.
       noise_multiplier: Standard deviation of one client's noise over `clip_norm`; 0
         adds none.
       server_noise_multiplier: Standard deviation of the server's noise over
         `clip_norm`; 0 adds none.
-      record_specs: Structure of float tensor specs like a record.
-      **noise_options: See `noise.Options`.
+      **arguments: `clip_norm`, `record_specs` and options of the noise.
     """
+    checks.check_number('server_noise_multiplier', server_noise_multiplier)
+    grid.check_noise_multiplier(events.check_noise_multiplier(server_noise_multiplier))
+    self._server_noise_multiplier = float(server_noise_multiplier)
     super().__init__(
       participation,
       noise=noises.GAUSSIAN.name,
-      clip_norm=clip_norm,
       client_noise_multiplier=noise_multiplier,
-      server_noise_multiplier=server_noise_multiplier,
-      record_specs=record_specs,
-      **noise_options,
+      **arguments,
     )
 
   @property
@@ -526,28 +494,18 @@ class LocalLaplaceSumQuery(_LocalSumQuery):
     self,
     participation: Optional[strategies.Participation] = None,
     *,
-    clip_norm: float,
     noise_multiplier: float,
-    record_specs: Any,
-    **noise_options: Unpack[noise_lib.IndependentOptions],
+    **arguments: Any,
   ):
-    """Initializes the query.
+    """Initializes the query; `noise_multiplier` is the scale over `clip_norm`.
 
-    Args:
-      participation: Who may take part when, and for how many rounds. `None` assumes
-        that a client may take part in every round, and serves any number of them.
-      clip_norm: L1 bound of one record.
-      noise_multiplier: Scale of one client's noise over `clip_norm`; 0 adds none.
-      record_specs: Structure of float tensor specs like a record.
-      **noise_options: See `noise.Options`.
+    The others are `clip_norm`, in L1 norm, `record_specs` and options of the noise.
     """
     super().__init__(
       participation,
       noise=noises.LAPLACE.name,
-      clip_norm=clip_norm,
       client_noise_multiplier=noise_multiplier,
-      record_specs=record_specs,
-      **noise_options,
+      **arguments,
     )
 
 
@@ -581,32 +539,25 @@ class GaussianSharesSumQuery(ClientNoiseSumQuery):
     self,
     participation: Optional[strategies.Participation] = None,
     *,
-    clip_norm: float,
     noise_multiplier: float,
     min_clients: int,
-    record_specs: Any,
-    **noise_options: Unpack[noise_lib.IndependentOptions],
+    **arguments: Any,
   ):
     """Initializes the query.
 
     Args:
-      participation: Who may take part when, and for how many rounds. `None` assumes
-        that a client may take part in every round, and serves any number of them.
-      clip_norm: L2 bound of one record.
+      participation: As for `ClientNoiseSumQuery`.
       noise_multiplier: Standard deviation of the noise of a sum of `min_clients`
         records over `clip_norm`; 0 adds none.
       min_clients: How many clients report at least.
-      record_specs: Structure of float tensor specs like a record.
-      **noise_options: See `noise.Options`.
+      **arguments: `clip_norm`, `record_specs` and options of the noise.
     """
     self._min_clients = checks.check_positive_int('min_clients', min_clients)
     super().__init__(
       participation,
       noise=noises.GAUSSIAN.name,
-      clip_norm=clip_norm,
       client_noise_multiplier=local.share(noise_multiplier, self._min_clients),
-      record_specs=record_specs,
-      **noise_options,
+      **arguments,
     )
     self._noise_multiplier = float(noise_multiplier)
 
@@ -659,16 +610,6 @@ class ApproximateLocalSumQuery(ClientNoiseSumQuery):
   What clients send has no noise at all, so none is hidden from the server, and `spent`
   and the events say that: `NonPrivateDpEvent`. What the real thing would spend says
   `accounting.local.local_event`.
-
-  Example:
-    >>> query = ApproximateLocalSumQuery(
-    ...   noise='laplace',
-    ...   clip_norm=1.0,
-    ...   noise_multiplier=2.0,
-    ...   record_specs=tf.TensorSpec([3]),
-    ... )
-    >>> query.spent(query.initial_global_state()).to_event()
-    NoOpDpEvent()
   """
 
   def __init__(
@@ -676,30 +617,18 @@ class ApproximateLocalSumQuery(ClientNoiseSumQuery):
     participation: Optional[strategies.Participation] = None,
     *,
     noise: str,
-    clip_norm: float,
     noise_multiplier: float,
-    record_specs: Any,
-    **noise_options: Unpack[noise_lib.IndependentOptions],
+    **arguments: Any,
   ):
-    """Initializes the query.
+    """Initializes the query; `noise` is that of the clients that is approximated.
 
-    Args:
-      participation: Who may take part when, and for how many rounds. `None` assumes
-        that a client may take part in every round, and serves any number of them.
-      noise: What is approximated: 'gaussian', with records clipped in L2 norm, or
-        'laplace', in L1 norm.
-      clip_norm: Bound of one record.
-      noise_multiplier: Scale of one client's noise over `clip_norm`; 0 adds none.
-      record_specs: Structure of float tensor specs like a record.
-      **noise_options: See `noise.Options`.
+    The others are as for `LocalGaussianSumQuery` and `LocalLaplaceSumQuery`.
     """
     super().__init__(
       participation,
       noise=noise,
-      clip_norm=clip_norm,
       client_noise_multiplier=noise_multiplier,
-      record_specs=record_specs,
-      **noise_options,
+      **arguments,
     )
 
   @property

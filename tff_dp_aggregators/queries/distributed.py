@@ -48,29 +48,18 @@ _LARGEST_TRANSFORM = 64  # Rows of the matrices that a rotation is made of.
 
 
 class DistributedState(NamedTuple):
-  """State of a query between rounds. Nothing of it is secret.
+  """State of a query between rounds. Nothing of it is secret."""
 
-  Attributes:
-    rotation_key: What the random signs follow from, int64 of shape [4].
-    round: Number of the round to come, int64 scalar.
-    belongs_to: The mechanism, as `mechanism_text` writes it; string scalar.
-  """
-
-  rotation_key: Any
-  round: Any
-  belongs_to: Any
+  rotation_key: Any  # Of the random signs, int64 [4].
+  round: Any  # The one to come, int64.
+  belongs_to: Any  # The mechanism, as `mechanism_text` writes it.
 
 
 class Shares(NamedTuple):
-  """What a client sends, and the sum of it.
+  """What a client sends, and the sum of it: entries modulo 2^bits, and clients."""
 
-  Attributes:
-    entries: Integers modulo 2^bits, int64 of shape [padded dimension].
-    clients: How many, int64 scalar.
-  """
-
-  entries: Any
-  clients: Any
+  entries: Any  # int64 [padded dimension].
+  clients: Any  # How many, int64.
 
 
 class DistributedSumQuery(matrix_mechanism.GridSumQuery):
@@ -116,8 +105,7 @@ class DistributedSumQuery(matrix_mechanism.GridSumQuery):
     """Initializes the query.
 
     Args:
-      participation: Who may take part when, and for how many rounds. `None` assumes
-        that a client may take part in every round, and serves any number of them.
+      participation: As for `GaussianSumQuery`.
       noise: 'skellam' or 'discrete_gaussian'.
       clip_norm: L2 bound of one record.
       noise_multiplier: Standard deviation of the noise of a sum of `min_clients`
@@ -434,16 +422,7 @@ def signs(key: tf.Tensor, index: tf.Tensor, dimension: int) -> tf.Tensor:
 
 
 def hadamard(vector: tf.Tensor) -> tf.Tensor:
-  """The normalised Walsh-Hadamard transform, its own inverse.
-
-  `vector`: float64 of shape [d], d a power of two.
-
-  Returns float64 of shape [d], of the same length.
-
-  Example:
-    >>> hadamard(tf.constant([2.0, 0.0, 0.0, 0.0], tf.float64)).numpy()
-    array([1., 1., 1., 1.])
-  """
+  """The normalised Walsh-Hadamard transform of float64 [d], its own inverse."""
   [dimension] = vector.shape
   left = dimension
   while left > 1:

@@ -90,26 +90,7 @@ def _as_tensor(part: Any) -> tf.Tensor:
 
 
 def check_record(record: Any, record_specs: Any) -> Any:
-  """Returns a record as tensors, or says where it is not what was announced.
-
-  Args:
-    record: Structure of float tensors.
-    record_specs: Structure of `tf.TensorSpec`s of float32 and float64, as a sum of
-      records is accumulated in.
-
-  Returns:
-    The structure of tensors; half precision (float16, bfloat16) becomes float32.
-
-  Raises:
-    TypeError: If a dtype or the kind of a container differs.
-    ValueError: If the number or names of tensors, or a shape, differ.
-
-  Example:
-    >>> check_record([tf.zeros([2])], [tf.TensorSpec([3])])
-    Traceback (most recent call last):
-    ...
-    ValueError: a record has a tensor of shape (2,) where record_specs has (3,).
-  """
+  """Returns a record as tensors, or says where it is not what was announced."""
   record = as_tensors(record)
   try:
     tf.nest.assert_same_structure(record, record_specs)
@@ -164,13 +145,7 @@ def check_noise_multiplier(noise_multiplier: float) -> float:
 def steps_per_unit(
   clip_norm: Any, noise_multiplier: float, spare_bits: int = 0
 ) -> tf.Tensor:
-  """How many steps of the grid are 1: a power of two, float64 scalar.
-
-  Example:
-    >>> import math
-    >>> [math.log2(steps_per_unit(tf.constant(c), 1.0)) for c in (1.0, 1.01, 0.5)]
-    [35.0, 34.0, 36.0]
-  """
+  """How many steps of the grid are 1: a power of two, float64 scalar."""
   bits = tf.bitcast(tf.cast(clip_norm, tf.float64), tf.int64)
   # Of the smallest power of two that is not below the clip norm.
   exponent = tf.bitwise.right_shift(bits, tf.constant(52, tf.int64))
@@ -254,18 +229,14 @@ _LARGE = 2**16
 
 
 class Clipped(NamedTuple):
-  """A record within the bound.
+  """A record within the bound: its integers, its norm before, and if it was finite.
 
-  Attributes:
-    integers: Entries in steps of the grid; structure of int64 tensors like the record.
-    norm: Norm of the record before, float64 scalar; 0 if it was not finite, and
-      infinite if beyond float64.
-    finite: Whether no entry was NaN or infinite, bool scalar.
+  The norm is 0 if it was not finite, and infinite if beyond float64.
   """
 
-  integers: Any
-  norm: tf.Tensor
-  finite: tf.Tensor
+  integers: Any  # In steps, int64 tensors like the record.
+  norm: tf.Tensor  # float64 scalar.
+  finite: tf.Tensor  # Bool scalar.
 
 
 def all_finite(record: Any) -> tf.Tensor:
@@ -294,18 +265,12 @@ def clip_to_grid(
 ) -> Clipped:
   """Bounds the p-norm of a record by `clip_norm`, and counts its entries in steps.
 
-  The norm is taken over all tensors together. For a finite `order`, a record that is
-  too long is scaled down and keeps its direction. For infinity, each entry is clipped
-  to `[-clip_norm, clip_norm]` by itself, as is the custom: this is the nearest record
-  within the bound, where scaling would let a single large entry wipe out all others.
-
-  A record with an entry that is NaN or infinite counts as zero: there is no scaling
-  that makes it safe to add up.
-
-  Returns the clipped record in steps, what its norm was, and whether it was finite. The
-  p-norm of the integers is at most `clip_norm * steps`. Each is at most a step nearer
-  to zero than the entry was, or, if the record was too long, than the entry scaled to
-  (1 - 3e-7) of the bound (1 - 1e-15 for float64).
+  The norm is over all tensors together. For a finite `order`, a record that is too long
+  is scaled down; for infinity, each entry is clipped by itself. A record with an entry
+  that is NaN or infinite counts as zero. The p-norm of the integers is at most
+  `clip_norm * steps`; each is at most a step nearer to zero than the entry was, or, if
+  the record was too long, than the entry scaled to (1 - 3e-7) of the bound (1 - 1e-15
+  for float64).
 
   Example:
     >>> record = [tf.constant([3.0, -4.0])]
@@ -357,17 +322,11 @@ def clip_to_grid(
 
 
 class Added(NamedTuple):
-  """A sum with clipped records in it.
+  """A sum with clipped records in it; norms and which were finite as in `Clipped`."""
 
-  Attributes:
-    integers: The sum, structure of int64 tensors.
-    norms: Norms of the records, as in `Clipped`; float64 of shape [records].
-    finite: Which of them were finite, bool of shape [records].
-  """
-
-  integers: Any
-  norms: tf.Tensor
-  finite: tf.Tensor
+  integers: Any  # int64 tensors.
+  norms: tf.Tensor  # float64 [records].
+  finite: tf.Tensor  # Bool [records].
 
 
 def add_clipped(
@@ -404,10 +363,8 @@ def add_clipped(
 def sum_clipped(stacked: Any, clip_norm: Any, steps: tf.Tensor) -> Added:
   """The sum of what `clip_to_grid` makes of records that are stacked.
 
-  For float32 it is computed at once: a map of `clip_to_grid` takes four times the
-  operations, and they are what a round of small models costs.
-
-  `stacked`: Structure of float tensors, an entry of each for each record.
+  For float32 at once: a map of `clip_to_grid` takes four times the operations, and they
+  are what a round of small models costs.
   """
   flat = tf.nest.flatten(stacked)
   if {tensor.dtype for tensor in flat} != {tf.float32}:

@@ -20,19 +20,12 @@ from tff_dp_aggregators.queries import participations as participations_lib
 
 
 class LaplaceState(NamedTuple):
-  """State of a query between rounds.
+  """State of a query between rounds; the key is secret."""
 
-  Attributes:
-    key: Key of the noise, int64 of shape [4]; secret.
-    round: Number of the round to come, int64 scalar.
-    clip_norm: L1 bound of a record, float32 scalar.
-    belongs_to: The mechanism, as `mechanism_text` writes it; string scalar.
-  """
-
-  key: Any
-  round: Any
-  clip_norm: Any
-  belongs_to: Any
+  key: Any  # int64 [4].
+  round: Any  # The one to come, int64.
+  clip_norm: Any  # L1 bound of a record, float32.
+  belongs_to: Any  # The mechanism, as `mechanism_text` writes it.
 
   def __repr__(self) -> str:
     return (
@@ -81,16 +74,10 @@ class LaplaceSumQuery(participations_lib.IndependentNoiseQuery):
     record_specs: Any,
     **noise_options: Unpack[noise_lib.IndependentOptions],
   ):
-    """Initializes the query.
+    """Initializes the query from arguments as for `GaussianSumQuery`.
 
-    Args:
-      participation: Who may take part when, and for how many rounds. `None` assumes
-        that a client may take part in every round, and serves any number of them;
-        there is no event of a whole run then, only of each round.
-      clip_norm: L1 bound of one record.
-      noise_multiplier: Scale of the noise over `clip_norm`; 0 adds no noise.
-      record_specs: Structure of float tensor specs like a record.
-      **noise_options: See `noise.Options`.
+    `clip_norm` bounds the L1 norm; `noise_multiplier` is the scale of the noise over
+    it.
     """
     super().__init__(record_specs)
     self._clip_norm = grid.check_clip_norm(clip_norm)
@@ -194,12 +181,11 @@ class LaplaceSumQuery(participations_lib.IndependentNoiseQuery):
   def derive_metrics(
     self, global_state: LaplaceState
   ) -> 'collections.OrderedDict[str, tf.Tensor]':
-    """Returns rounds served, clip norm, noise and what has been spent.
+    """Returns rounds served, clip norm, noise and what has been spent; nothing of data.
 
-    Nothing of it depends on data. `epsilon` is that of all rounds so far together, for
-    a client who was in as many of them as it may, with delta = 0. `noise_generator`
-    is a string tensor, `generator`, and `noise_key_tag` one that differs where secret
-    keys do; it is empty with a seed.
+    `epsilon` is that of all rounds so far for a client who was in as many of them as it
+    may, with delta = 0. `noise_key_tag` differs where secret keys do; it is empty with
+    a seed.
     """
     rounds = global_state.round
     each = 1 / self._noise_multiplier if self._noise_multiplier else math.inf

@@ -41,15 +41,12 @@ __all__ = ['DPQuery', 'SumAggregationDPQuery']
 class GaussianSpent(NamedTuple):
   """What a Gaussian mechanism has spent, correlated or not: all rounds are one.
 
-  Attributes:
-    last_round_noise_multiplier: Of the last round's event, float64 scalar; infinite if
-      it added nothing, and before the first round.
-    all_rounds_noise_multiplier: Of the event of all rounds so far together, float64
-      scalar; infinite before the first.
+  Noise multipliers of events, infinite before the first round; that of the last round
+  also if it added nothing.
   """
 
-  last_round_noise_multiplier: Any
-  all_rounds_noise_multiplier: Any
+  last_round_noise_multiplier: Any  # float64.
+  all_rounds_noise_multiplier: Any  # float64.
 
   def to_event(self) -> dp_accounting.DpEvent:
     """The event of all rounds so far."""
@@ -63,18 +60,14 @@ class GaussianSpent(NamedTuple):
 class RepeatedSpent(NamedTuple):
   """What independent noise of another kind has spent, round by round.
 
-  Attributes:
-    event: Of one round, for a client who is in it: JSON of `accounting.events.to_json`,
-      string scalar.
-    last_round: How many such events the last round added to the worst case, 0 or 1;
-      int64 scalar.
-    all_rounds: How many all rounds so far make for a client who was in as many of them
-      as it may; int64 scalar.
+  `event` is that of one round, for a client who is in it, as `event_text`; the counts
+  are how many of them the last round added to the worst case, 0 or 1, and how many all
+  rounds so far make for a client who was in as many of them as it may.
   """
 
-  event: Any
-  last_round: Any
-  all_rounds: Any
+  event: Any  # String scalar.
+  last_round: Any  # int64.
+  all_rounds: Any  # int64.
 
   def to_event(self) -> dp_accounting.DpEvent:
     """The event of all rounds so far."""
@@ -90,11 +83,7 @@ class RepeatedSpent(NamedTuple):
 
 
 class ComposedSpent(NamedTuple):
-  """What several mechanisms have spent, in all of which clients took part.
-
-  Attributes:
-    parts: What each of them has; a tuple of any of these forms.
-  """
+  """What several mechanisms have spent, in all of which clients took part."""
 
   parts: Any
 
@@ -120,12 +109,7 @@ def _gaussian(noise_multiplier: Any) -> dp_accounting.DpEvent:
 
 
 def event_text(event: dp_accounting.DpEvent) -> str:
-  """The text of an event for `RepeatedSpent`.
-
-  Example:
-    >>> event_text(dp_accounting.LaplaceDpEvent(2.0))
-    '{"type": "LaplaceDpEvent", "noise_multiplier": 2.0}'
-  """
+  """The text of an event for `RepeatedSpent`."""
   return json.dumps(events.to_json(event))
 
 
@@ -159,15 +143,9 @@ class RecordSumQuery(SumAggregationDPQuery):
   """
 
   def __init__(self, record_specs: Optional[Any] = None):
-    """Initializes the query.
+    """Initializes the query, for records like these specs.
 
-    Args:
-      record_specs: Structure of float tensor specs like a record. `None` takes
-        records as they come; `initial_sample_state` needs a template then.
-
-    Raises:
-      TypeError: If a tensor is not of a float dtype.
-      ValueError: If a shape is not fully defined.
+    `None` takes records as they come; `initial_sample_state` needs a template then.
     """
     self._record_specs = (
       None if record_specs is None else noise_lib.sum_specs(record_specs)
@@ -198,11 +176,6 @@ class RecordSumQuery(SumAggregationDPQuery):
 
 class GridSumQuery(RecordSumQuery):
   """What the queries have in common that bound records: sums of integers (`grid`).
-
-  Methods take `params`, from `derive_sample_params`; `record`, a structure of float
-  tensors, which raises a TypeError or ValueError if it is not like `record_specs`;
-  `sample_state`, a sum of what records became; and `global_state`, the state before the
-  round.
 
   A query sees sums and does not count their records. Who uses it without
   `aggregators`, which count, has to see to it that no sum is of more than
@@ -265,12 +238,7 @@ class GridSumQuery(RecordSumQuery):
     return sample_state, tf.stack(finite)
 
   def sum_without_noise(self, params: Any, stacked: Any) -> tuple[Any, tf.Tensor]:
-    """Returns the sum of records that are stacked, and which of them were finite.
-
-    Args:
-      params: From `derive_sample_params`.
-      stacked: Structure like a record, with an entry of each tensor for each record.
-    """
+    """Returns the sum of records that are stacked, and which of them were finite."""
     samples, finite = tf.vectorized_map(
       lambda record: self.encode_without_noise(params, record),
       stacked,
@@ -292,22 +260,14 @@ class GridSumQuery(RecordSumQuery):
   def with_noise_of(
     self, params: Any, sample_state: Any, round_key: Any, number: tf.Tensor
   ) -> Any:
-    """Returns a sum of records with the noise that one more client adds, if it does.
-
-    `number`: The client's, an int64 scalar of which no two clients of a round have the
-    same.
-    """
+    """A sum of records with the noise that the client of this number adds, if any."""
     del params, round_key, number
     return sample_state
 
   def signal_and_noise(
     self, sample_state: Any, global_state: Any
   ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns how long a round's exact sum is, and how long its noise is to be.
-
-    The L2 norm of the sum without noise, which is exact, of clients and not private;
-    and the expected square of that of its noise; float64 scalars.
-    """
+    """The norm of a round's exact sum, not private, and its noise's mean square."""
     del sample_state, global_state
     raise ValueError(
       f'{type(self).__name__} does not tell its signal from its noise; leave the '
@@ -331,25 +291,11 @@ class NormalizedQuery(normalized_query.NormalizedQuery):
   """
 
   def __init__(self, numerator_query: SumAggregationDPQuery, *, denominator: float):
-    """Initializes the query.
-
-    Args:
-      numerator_query: What sums and adds noise.
-      denominator: What its result is divided by.
-    """
+    """Initializes the query: the result of the first is divided by the second."""
     super().__init__(numerator_query, denominator)
 
   def initial_sample_state(self, template: Any = None) -> Any:
-    """Returns the sum of no records of the other query.
-
-    Args:
-      template: Structure of tensors or their specs like a record; `None` for what the
-        other query knows of its records.
-
-    Raises:
-      TypeError: As the other query.
-      ValueError: As the other query, or if there is no template and it needs one.
-    """
+    """Returns the sum of no records of the other query."""
     if template is None:
       return self._numerator.initial_sample_state()
     return self._numerator.initial_sample_state(template)
@@ -367,12 +313,7 @@ _STATE_FORMAT = 2
 
 
 def mechanism_text(mechanism: dict[str, Any]) -> str:
-  """The text for a mechanism; equal texts for equal mechanisms.
-
-  Example:
-    >>> mechanism_text({'noise_multiplier': 2.0, 'clip_norm': 1.0})
-    '{"clip_norm": 1.0, "noise_multiplier": 2.0, "state_format": 2}'
-  """
+  """The text for a mechanism; equal texts for equal mechanisms."""
   return json.dumps({**mechanism, 'state_format': _STATE_FORMAT}, sort_keys=True)
 
 
@@ -396,21 +337,16 @@ def check_state(belongs_to: Any, mechanism: str, this_round: tf.Tensor) -> tf.Te
 
 
 class GlobalState(NamedTuple):
-  """State of a query between rounds.
+  """State of a query between rounds; `noise`, with the key, is secret.
 
-  Attributes:
-    noise: `noise.NoiseState`; secret, because it holds the key.
-    clip_norm: L2 bound of a record, float32 scalar.
-    released: Where the query releases the rows of a workload, what it released last, a
-      structure like a record, and before it a second one if there is momentum. Empty
-      where it releases the sum of each round.
-    belongs_to: The mechanism, as `mechanism_text` writes it; string scalar.
-    adaptation: What the next clip norm depends on; empty if it is always the same.
+  `released` is what the query released last, where it releases the rows of a workload,
+  and before it a second one if there is momentum. `belongs_to` is the mechanism, as
+  `mechanism_text` writes it; `adaptation` what the next clip norm depends on.
   """
 
-  noise: Any
-  clip_norm: Any
-  released: Any
+  noise: Any  # `noise.NoiseState`.
+  clip_norm: Any  # L2 bound of a record, float32.
+  released: Any  # Structures like a record; empty where sums of rounds are.
   belongs_to: Any
   adaptation: Any = ()
 
@@ -422,12 +358,9 @@ class MatrixMechanismQuery(GridSumQuery):
   `clip_norm * noise_multiplier * (D z)[t]`, with `D` the strategy's noise matrix and z
   iid standard Gaussian. All rounds together are one Gaussian mechanism with
   effective noise multiplier `noise_multiplier / sens(C)`. With a workload it releases
-  row t of the workload applied to these sums, which is the same information.
-
-  The sensitivity belongs to the strategy and the participation that the query was
-  made from and cannot be given otherwise. That clients really take part no more
-  often than the participation says is the caller's to enforce
-  (`sampling` does).
+  row t of the workload applied to these sums, which is the same information. That
+  clients really take part no more often than the participation says is the caller's to
+  enforce (`sampling` does).
 
   Records are structures of float tensors; half precision is summed, and released, in
   float32. A record with an entry that is NaN or infinite counts as zero.
@@ -473,8 +406,7 @@ class MatrixMechanismQuery(GridSumQuery):
     Raises:
       OSError: If `storage` names a directory that cannot be used.
       RuntimeError: If another process uses it.
-      TypeError: If a record tensor is not of a float dtype, or another argument not of
-        its type; `participation` may not be `None`.
+      TypeError: If an argument is not of its type; `participation` may not be `None`.
       ValueError: If a number is out of range, a shape is not fully defined, or the
         participation or workload is for other rounds than the strategy.
     """
@@ -607,12 +539,7 @@ class MatrixMechanismQuery(GridSumQuery):
     return added.integers, added.finite
 
   def sum_without_noise(self, params: Any, stacked: Any) -> tuple[Any, tf.Tensor]:
-    """Returns the sum of records that are stacked, and which of them were finite.
-
-    Args:
-      params: The clip norm, from `derive_sample_params`.
-      stacked: Structure like a record, with an entry of each tensor for each record.
-    """
+    """Returns the sum of records that are stacked, and which of them were finite."""
     if not self._encodes_as(MatrixMechanismQuery):
       return super().sum_without_noise(params, stacked)
     added = grid.sum_clipped(stacked, params, self._steps(params))
@@ -705,11 +632,7 @@ class MatrixMechanismQuery(GridSumQuery):
   def signal_and_noise(
     self, sample_state: Any, global_state: GlobalState
   ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the norm of a round's exact sum, and the mean square of its noise's.
-
-    That of the noise is d stddev^2 ||row t of C^-1||^2, for d coordinates. With a
-    workload both are still of the sum of the round alone.
-    """
+    """The norm of a round's exact sum, and its noise's mean square, of no workload."""
     row_norms = self._strategy.noise_row_norms()
     # A Gaussian sum without a plan repeats its one round.
     this_round = tf.minimum(global_state.noise.round, len(row_norms) - 1)
@@ -730,12 +653,10 @@ class MatrixMechanismQuery(GridSumQuery):
   def derive_metrics(
     self, global_state: GlobalState
   ) -> 'collections.OrderedDict[str, tf.Tensor]':
-    """Returns rounds served, clip norm, noise and what has been spent.
+    """Returns rounds served, clip norm, noise and what has been spent; nothing of data.
 
-    Nothing of it depends on data. `effective_noise_multiplier` is that of all rounds so
-    far together (infinite before the first): epsilon follows from it. `noise_storage`
-    and `noise_generator` are string tensors, `storage` and `generator`; so is
-    `noise_key_tag`, which differs where secret keys do, and from which no key follows:
+    `effective_noise_multiplier` is that of all rounds so far together: epsilon follows
+    from it. `noise_key_tag` differs where secret keys do, and no key follows from it:
     of two runs with the same one nothing is known together. It is empty with a seed.
     """
     rounds = global_state.noise.round
@@ -870,38 +791,25 @@ class TreeResidualSumQuery(MatrixMechanismQuery):
     self,
     participation: strategies.Participation,
     *,
-    clip_norm: float,
-    noise_multiplier: float,
-    record_specs: Any,
     honaker: bool = True,
     restart_every: Optional[int] = None,
-    workload: Optional[strategies.Workload] = None,
-    **noise_options: Unpack[noise_lib.Options],
+    **arguments: Any,
   ):
     """Initializes the query.
 
     Args:
       participation: Who may take part when, and for how many rounds; one more is an
         error.
-      clip_norm: L2 bound of one record.
-      noise_multiplier: Standard deviation of a node's noise over `clip_norm`; 0 adds
-        no noise.
-      record_specs: Structure of float tensor specs like a record.
       honaker: Whether to use Honaker's estimator, with less noise, or the plain one,
         with no noise in the state.
       restart_every: Rounds after which a fresh tree begins; `None` for a single one.
-      workload: As for `MatrixMechanismQuery`.
-      **noise_options: See `noise.Options`.
+      **arguments: As for `MatrixMechanismQuery`; `noise_multiplier` is that of a node.
     """
     strategies.participation.require(participation)
     super().__init__(
       strategies.BinaryTree(participation.num_rounds, honaker, restart_every),
       participation,
-      clip_norm=clip_norm,
-      noise_multiplier=noise_multiplier,
-      record_specs=record_specs,
-      workload=workload,
-      **noise_options,
+      **arguments,
     )
 
 
@@ -926,20 +834,7 @@ class TreeCumulativeSumQuery(TreeResidualSumQuery):
 
 
 class BandedMatrixFactorizationQuery(MatrixMechanismQuery):
-  """Sums with the noise `C^-1 z` of a banded strategy (2306.08153).
-
-  Example:
-    >>> strategy = strategies.BandedToeplitz.square_root(num_rounds=100, num_bands=20)
-    >>> query = BandedMatrixFactorizationQuery(
-    ...   strategy,
-    ...   strategies.Participation(num_rounds=100, min_separation=20),
-    ...   clip_norm=1.0,
-    ...   noise_multiplier=3.0,
-    ...   record_specs=tf.TensorSpec([3]),
-    ... )
-    >>> round(query.effective_noise_multiplier, 4)  # Five participations: 3 / sqrt(5).
-    1.3416
-  """
+  """Sums with the noise `C^-1 z` of a banded strategy (2306.08153)."""
 
   def __init__(
     self,

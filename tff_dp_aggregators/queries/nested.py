@@ -52,11 +52,7 @@ class NestedSumQuery(matrix_mechanism.GridSumQuery):
   """
 
   def __init__(self, sub_queries: Any):
-    """Initializes the query.
-
-    Args:
-      sub_queries: Structure of queries that sum on the grid: those of this package, but
-        for the ones without bounds.
+    """Initializes the query from a structure of queries that sum on the grid.
 
     Raises:
       TypeError: If one of them is another query.
@@ -352,8 +348,7 @@ class JointSumQuery(NestedSumQuery):
 
     Raises:
       TypeError: If one of them is no query that sums on the grid.
-      ValueError: If `part_of` does not fit the record or the parts, or two parts have
-        the same noise.
+      ValueError: If `part_of` does not fit, or two parts have the same noise.
     """
     super().__init__(collections.OrderedDict(sorted(sub_queries.items())))
     self._part_of = check_parts(part_of, sub_queries, record_specs)
@@ -404,12 +399,7 @@ class JointSumQuery(NestedSumQuery):
 def by_part(
   flat: Sequence[Any], part_of: Sequence[str]
 ) -> 'collections.OrderedDict[str, tuple[Any, ...]]':
-  """What belongs to each part, parts in the order of their names.
-
-  Example:
-    >>> list(by_part([1, 2, 3], ['b', 'a', 'b']).items())
-    [('a', (2,)), ('b', (1, 3))]
-  """
+  """What belongs to each part, parts in the order of their names."""
   return collections.OrderedDict(
     (name, tuple(each for each, part in zip(flat, part_of) if part == name))
     for name in sorted(set(part_of))

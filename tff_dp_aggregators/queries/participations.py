@@ -47,11 +47,7 @@ class Participations:
   """Of independent noise: how often the worst client took part, after each round."""
 
   def __init__(self, participation: Optional[strategies.Participation]):
-    """Initializes it.
-
-    `participation`: Who may take part when, and for how many rounds; `None` for any
-    number of rounds and a client that is in all of them.
-    """
+    """Counts within a schema; `None` for a client who is in all rounds."""
     self._limits: Optional[strategies.Participation] = None
     if participation is not None:
       self._limits = strategies.participation.require(participation)
@@ -90,11 +86,7 @@ class Participations:
   def event_of(
     self, this_round: tf.Tensor, event: dp_accounting.DpEvent
   ) -> dp_accounting.DpEvent:
-    """What a round adds to what the worst client has spent.
-
-    Returns the event, with a noise multiplier that is infinite in rounds that add
-    nothing: those of all rounds so far compose to what they spent.
-    """
+    """What a round adds for the worst client; of infinite noise if that is nothing."""
     if isinstance(event, dp_accounting.NonPrivateDpEvent):
       return event
     more = self.in_last(this_round + 1) > 0

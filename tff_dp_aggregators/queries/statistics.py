@@ -235,10 +235,8 @@ class QuantileQuery(QueryAround):
       record_specs: Structure like a record, of the spec of one float number.
 
     Raises:
-      TypeError: If `count_query` is no such query, or another argument not of its type.
-      ValueError: If a number is out of range, `count_query` is for other records or
-        another clip norm, or releases sums over rounds, or a record has more numbers
-        than one.
+      TypeError: If an argument is not of its type.
+      ValueError: If a number is out of range, or a query or record does not fit.
     """
     super().__init__(_check_count_query(count_query), record_specs)
     specs = tf.nest.flatten(self._record_specs)
@@ -386,30 +384,41 @@ def moved(
 
 
 def _check_count_query(query: Any) -> matrix_mechanism.GridSumQuery:
-  if not isinstance(query, matrix_mechanism.GridSumQuery):
-    raise TypeError(
-      'count_query must be a query that bounds records and sums them exactly, such as '
-      f'queries.GaussianSumQuery; got one of type {type(query).__name__}.'
-    )
+  _check_sums_rounds('count_query', query)
   clip_norm = getattr(query, 'clip_norm', None)
   if clip_norm != HALF:
     raise ValueError(
       'count_query must have clip_norm=0.5, which is what each client adds, up to its '
       f'sign; got {clip_norm} of {query!r}.'
     )
+  _check_records('count_query', query, _COUNT_SPEC)
+  return query
+
+
+def _check_sums_rounds(name: str, query: Any) -> matrix_mechanism.GridSumQuery:
+  """Refuses what is no query that sums the records of a round exactly."""
+  if not isinstance(query, matrix_mechanism.GridSumQuery):
+    raise TypeError(
+      f'{name} must be a query that bounds records and sums them exactly, such as '
+      f'queries.GaussianSumQuery; got one of type {type(query).__name__}.'
+    )
   if getattr(query, 'workload', None) is not None:
     raise ValueError(
-      'count_query must release the sum of each round; this one releases sums over '
+      f'{name} must release the sum of each round; this one releases sums over '
       f'rounds: {query!r}. Leave out the workload.'
     )
+  return query
+
+
+def _check_records(
+  name: str, query: matrix_mechanism.GridSumQuery, spec: tf.TensorSpec
+) -> None:
   try:
-    query.initial_sample_state(_COUNT_SPEC)
+    query.initial_sample_state(spec)
   except (TypeError, ValueError) as e:
     raise ValueError(
-      'count_query must be for records that are one float32 number, '
-      f'record_specs=tf.TensorSpec([]); got {query!r}: {e}'
+      f'{name} must be for records that are {spec}; got {query!r}: {e}'
     ) from e
-  return query
 
 
 def _check_positive(name: str, value: float) -> None:
@@ -442,14 +451,6 @@ def _check_within(name: str, value: float, low: float, high: float) -> None:
 
 def tree_levels(num_bins: int, arity: int = 2) -> tuple[int, ...]:
   """Numbers of nodes by level, the leaves first and the root last.
-
-  Args:
-    num_bins: Of the histogram, at least 1.
-    arity: How many nodes have their sum in one above, at least 2.
-
-  Raises:
-    TypeError: If a number is not whole.
-    ValueError: If one is out of range.
 
   Example:
     >>> tree_levels(10), tree_levels(10, arity=4), sum(tree_levels(10))
@@ -517,23 +518,16 @@ class RangeSumsQuery(QueryAround):
       arity: How many nodes have their sum in one above.
 
     Raises:
-      TypeError: If `node_query` is no such query, or another argument not of its type.
-      ValueError: If a record is not one vector, `node_query` is for other records or
-        releases sums over rounds, or `arity` is below 2.
+      TypeError: If an argument is not of its type.
+      ValueError: If `arity` is below 2, or a query or record does not fit.
     """
     checks.check_int('arity', arity, at_least=2)
-    super().__init__(_check_node_query(node_query), record_specs)
+    super().__init__(_check_sums_rounds('node_query', node_query), record_specs)
     self._arity = int(arity)
     self._levels = tree_levels(num_bins_of(self._record_specs), arity)
-    num_nodes = sum(self._levels)
-    try:
-      node_query.initial_sample_state(tf.TensorSpec([num_nodes], tf.float32))
-    except (TypeError, ValueError) as e:
-      raise ValueError(
-        f'node_query must be for records that are the {num_nodes} nodes of a tree over '
-        f'{self._levels[0]} bins, record_specs=tf.TensorSpec([{num_nodes}]); got '
-        f'{node_query!r}: {e}'
-      ) from e
+    _check_records(
+      'node_query', node_query, tf.TensorSpec([sum(self._levels)], tf.float32)
+    )
     self._variances = _variances(self._levels, self._arity)
 
   @property
@@ -615,17 +609,3 @@ def _variances(
     below = children.reshape([size, arity]).sum(axis=1)
     found.append((below / (1 + below), below))
   return found
-
-
-def _check_node_query(query: Any) -> matrix_mechanism.GridSumQuery:
-  if not isinstance(query, matrix_mechanism.GridSumQuery):
-    raise TypeError(
-      'node_query must be a query that bounds records and sums them exactly, such as '
-      f'queries.GaussianSumQuery; got one of type {type(query).__name__}.'
-    )
-  if getattr(query, 'workload', None) is not None:
-    raise ValueError(
-      'node_query must release the sum of each round; this one releases sums over '
-      f'rounds: {query!r}. Leave out the workload.'
-    )
-  return query

@@ -2,18 +2,13 @@
 
 `Banded` holds the matrix, `optimize` finds the best one with unit columns, `certify`
 proves how good one is. They are a few per cent better than banded Toeplitz strategies
-(`toeplitz`) at the same noise memory, and cost a matrix of b x n numbers to keep. For
-strategies without a small number of bands, see `dense`.
+(`toeplitz`) at the same noise memory, and cost a matrix of b x n numbers to keep.
 
 **What unit columns leave out.** For a single participation, no column norms are better
-than equal ones. For several participations they are a restriction: early columns may
-then be longer than late ones at the same sensitivity, for it is the sum of squared
-norms over a client's rounds that counts. With 64 rounds, 16 bands and 4 participations
-16 apart, the best unit columns have RMSE 4.5852; scaled by 1.114, 1.048, 0.969 and
-0.850 in the four epochs, they have 4.4935 and the same sensitivity. So what `optimize`
-returns, and what `certify` proves, is then about the best columns of one norm, and not
-about all banded strategies. `epoch_scaled.optimize` finds columns and norms of epochs
-together, 4.4880, with a certificate for columns of any norms.
+than equal ones. For several, early columns may be longer than late ones at the same
+sensitivity, for it is the sum of squared norms over a client's rounds that counts. So
+what `optimize` returns, and `certify` proves, is then about the best columns of one
+norm; `epoch_scaled.optimize` finds columns and norms of epochs together.
 """
 
 import dataclasses
@@ -54,13 +49,6 @@ class Banded(strategy_lib.Strategy):
     TypeError: If `diagonals` is not an array of real numbers.
     ValueError: If it has the wrong shape, is not finite, not positive on the main
       diagonal, or not zero past the last row.
-
-  Example:
-    >>> strategy = Banded(3, np.array([[1.0, 1.0, 1.0], [0.5, 0.5, 0.0]]))
-    >>> strategy.materialize()
-    array([[1. , 0. , 0. ],
-           [0.5, 1. , 0. ],
-           [0. , 0.5, 1. ]])
   """
 
   diagonals: np.ndarray
@@ -87,16 +75,10 @@ class Banded(strategy_lib.Strategy):
 
   @classmethod
   def from_matrix(cls, matrix: Any, num_bands: Optional[int] = None) -> 'Banded':
-    """The strategy with this matrix.
+    """The strategy with this matrix, lower-triangular and positive on its diagonal.
 
-    Args:
-      matrix: Lower-triangular array of shape [n, n] with positive diagonal.
-      num_bands: Beyond which it has to be zero; as many as it has by default.
-
-    Raises:
-      TypeError: If an argument is not what its name says.
-      ValueError: If the matrix is not square, not finite, not lower-triangular, not
-        positive on its diagonal, or has more bands; the message names the entry.
+    Beyond `num_bands` it has to be zero; it has as many as it has by default. A
+    ValueError names the entry that is wrong.
 
     Example:
       >>> Banded.from_matrix([[2.0, 0.0], [1.0, 2.0]]).diagonals
@@ -128,13 +110,10 @@ class Banded(strategy_lib.Strategy):
   ) -> np.ndarray:
     """Squared sensitivity of the first 1, 2, ..., n rounds.
 
-    Exact if columns of one client cannot overlap.
-
-    That is so for a single participation and for num_bands <= min_separation
-    (arXiv:2306.08153); the squared sensitivity is then the largest sum of squared
-    column norms over patterns, and of one client's columns at most the last one is
-    still open in round t. O(n num_bands + n max_participations). Otherwise the bound
-    of `sensitivity`, on the dense matrix.
+    Exact for a single participation and for num_bands <= min_separation
+    (arXiv:2306.08153), where columns of one client do not overlap: the largest sum of
+    squared column norms over patterns; of one client's columns at most the last one is
+    still open in round t. O(n num_bands + n max_participations). Otherwise a bound.
     """
     participation = self._participation(participation)
     if not self._is_disjoint(participation):
@@ -167,10 +146,8 @@ class Banded(strategy_lib.Strategy):
   def per_query_error(self, workload: workload_lib.WorkloadLike = None) -> np.ndarray:
     """Variance of each workload row's noise for unit-variance z.
 
-    O(n num_bands^2), without a matrix.
-
-    For a workload that is given as an array, or has rounds with learning rate 0,
-    O(n^3) and dense.
+    O(n num_bands^2), without a matrix; O(n^3) and dense for a workload that is given
+    as an array, or has rounds with learning rate 0.
     """
     workload = workload_lib.check(self.num_rounds, workload)
     inverse_workload = inverse_diagonals(workload)
@@ -208,13 +185,10 @@ def optimize(
 
   With unit columns and participations at least `num_bands` rounds apart, the squared
   sensitivity is the number of participations, whatever the other entries
-  (arXiv:2306.08153); so of unit columns, the same are best for all such schemas. Seen
-  as a function of X = C^T C, which is banded with ones on its diagonal, each error is
-  convex; what is found is therefore the least error of unit columns, and stops when
-  nothing more is to be gained: for prefix sums, the mean squared error to 1e-6 or so
-  and the largest one to 1e-3; a workload of another scale from round to round is
-  harder. `certify` tells. For a single participation no other columns are better; for
-  several there are better ones (see the module).
+  (arXiv:2306.08153); so the same are best for all such schemas. Seen as a function of X
+  = C^T C, each error is convex; what is found is the least error of unit columns, for
+  prefix sums the mean squared error to 1e-6 or so and the largest one to 1e-3;
+  `certify` tells.
 
   Time is O(n num_bands^2) a step and memory O(n num_bands), in up to some hundred
   steps for the mean and a thousand for the largest error. A workload given as an array,
@@ -230,10 +204,6 @@ def optimize(
       means a single participation.
     workload: Whose error it is; `None` means prefix sums.
     cache: Whether to look on disk first, and to keep the result there (see `cache`).
-
-  Returns:
-    A strategy whose `sensitivity_kind(participation)` is 'exact', with columns of norm
-    1.
 
   Raises:
     TypeError: If a number is not whole.
@@ -277,30 +247,20 @@ def certify(
 
   For a single participation, that is the best of all strategies with as many bands. For
   several, at least `num_bands` apart, it is the best of those whose columns have one
-  norm, and says something about the strategy if its columns have: both numbers grow by
-  the number of participations then. Columns of several norms can be better (see the
-  module) and are not bounded.
+  norm; columns of several norms can be better and are not bounded.
 
   The bound is `gram.lower_bound`: a banded X with diagonal entries of at most 1 has
   tr(V X) <= tr(V) if V is zero within the bands off its diagonal, for X is zero beyond
   them. V is taken from the strategy itself, X^-1 A^T W A X^-1, whose entries within the
   bands vanish at the optimum; they are set to zero, and if that makes it indefinite,
   the diagonal is raised. The further from the optimum, the looser the bound. For the
-  largest error, the weights W are found by optimising on from the strategy.
-
-  O(n^3) time and O(n^2) memory: for up to a few thousand rounds.
+  largest error, the weights W are found by optimising on from the strategy. O(n^3) time
+  and O(n^2) memory: for up to a few thousand rounds.
 
   Args:
     strategy: Any banded strategy; the bound says most about (nearly) optimal ones.
     objective: 'mean' or 'max', whichever it was optimised for.
     workload: Whose error it is; `None` means prefix sums.
-
-  Returns:
-    The squared error of the strategy for a single participation, sensitivity included,
-    and a lower bound of that of all strategies with as many bands. Its `scope` says so.
-
-  Raises:
-    ValueError: If an argument is out of range.
 
   Example:
     >>> certificate = certify(optimize(32, num_bands=4, cache=False))
@@ -308,7 +268,7 @@ def certify(
     True
     >>> print(certificate.scope)
     strategies of 32 rounds with at most 4 bands, for a single participation; for \
-several at least 4 rounds apart, those with columns of equal norm only
+  several at least 4 rounds apart, those with columns of equal norm only
   """
   checks.check_objective(objective)
   workload = workload_lib.check(strategy.num_rounds, workload)

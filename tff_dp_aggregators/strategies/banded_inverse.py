@@ -7,38 +7,17 @@ Closed forms are truncated roots of a workload's inverse, A^-exponent:
 `BandedInverse.square_root` is BISR (arXiv:2505.12128, "Back to square roots");
 `BandedInverse.root` has other exponents (arXiv:2605.18379), with two bands one-step
 correlations, and `best_root` finds the best exponent. `optimize` finds the best bands
-(BandInvMF, arXiv:2505.12128); for 2000 rounds, 400 apart, 5 times, the RMSE is
-
-    bands        2         4         8        16
-    BISR   40.8962   28.3106   20.6031   15.4095
-    root   12.6726   12.3015   11.4834   10.3931
-    best   12.6726   10.3249    9.1710    8.5513
+(BandInvMF, arXiv:2505.12128). `python -m benchmarks.banded_inverse` prints errors; for
+2000 rounds, 400 apart, 5 times, the RMSE with 2 and with 16 bands is 40.90 and 15.41 by
+BISR, 12.67 and 10.39 by the best root, 12.67 and 8.55 by the best bands.
 
 **Columns of one norm.** Columns of a Toeplitz `C` get shorter as fewer rounds are left,
 and less noise would do in the last ones. `UnitBandedInverse` divides column j by its
 norm |c_j|, and so multiplies row t of the noise with |c_t|; it is drawn again from the
 seed all the same. With two bands (1, -lambda) that is DP-lambda-CGD (arXiv:2601.22334).
-RMSE without and with it, as `python -m benchmarks.banded_inverse` prints it:
-
-    rounds, apart, times  bands         root               best
-    2000, 400, 5              2   12.6726  12.6483   12.6726  12.6485
-                              4   12.3015  12.2788   10.3249  10.2920
-                              8   11.4834  11.4624    9.1710   9.1319
-                             16   10.3931  10.3715    8.5513   8.5094
-    512, 512, 1               2    4.0611   4.0461    4.0611   4.0464
-                              4    3.8807   3.8669    3.4252   3.4045
-                              8    3.5792   3.5653    3.1313   3.1043
-                             16    3.2720   3.2556    2.9713   2.9374
-    512, 64, 8                2   11.6354  11.6008   11.6354  11.6011
-                              4   11.1564  11.1251   10.2691  10.2358
-                              8   10.4483  10.4195    9.8962   9.8656
-                             16    9.9464   9.9186    9.8340   9.8060
-
-"root" is `best_root` for each of the two, "best" the bands of `optimize` for both;
-bands that are best for one norm, found by L-BFGS, gained 0.08% more at most. In trials,
-one norm always gained where a client takes part once. It loses where a client's last
-round is one of the last of all, whose column was so short that it cost little: 2 to 3%
-with 64 rounds, 20 apart, 4 times.
+It gains 0.2 to 1.1% in the benchmark's cases, always where a client takes part once. It
+loses where a client's last round is one of the last of all, whose column was so short
+that it cost little: 2 to 3% with 64 rounds, 20 apart, 4 times.
 """
 
 import dataclasses
@@ -71,20 +50,12 @@ def inverse_root_coefficients(
   exponent: float = 0.5,
   workload: Optional[workload_lib.Workload] = None,
 ) -> np.ndarray:
-  """First column of A^-exponent, for a workload A of infinitely many rounds.
+  """First column of A^-exponent, for a workload A of infinitely many rounds, float64.
 
-  Of prefix sums, the coefficients of (1 - x)^exponent: 1, -exponent, ..., each
-  `(i - 1 - exponent) / i` times the one before (arXiv:2505.12128, section 3, for the
-  square root: 1, -1/2, -1/8, ...). Of a workload with momentum and weight decay, those
-  of ((1 - momentum x) (1 - (1 - weight_decay) x))^exponent; a constant learning rate
-  is left out.
-
-  `num_coefficients`: How many to return.
-  `exponent`: From 0 to 1.
-  `workload`: A Toeplitz workload; `None` means prefix sums.
-
-  Returns a float64 array of shape [num_coefficients]; of prefix sums, negative after
-  the first.
+  Of prefix sums, the coefficients of (1 - x)^exponent: 1, -exponent, ..., each `(i - 1
+  - exponent) / i` times the one before (arXiv:2505.12128, section 3). Of a Toeplitz
+  workload with momentum and weight decay, those of ((1 - momentum x) (1 - (1 -
+  weight_decay) x))^exponent; a constant learning rate is left out.
 
   Example:
     >>> inverse_root_coefficients(4).tolist()
@@ -123,31 +94,22 @@ class BandedInverse(toeplitz.LowerToeplitz):
       c[t] = m[1] c[t - 1] + ... + m[p - 1] c[t - p + 1],    c[0] = 1.
 
   The steps s[t] = c[t] - c[t + 1] follow the same recursion from t = p - 1 on, when
-  both sums are complete. So if p - 1 successive steps, the last of them at or after
-  p - 2, are not negative, then neither is any later one: c does not increase from
-  there on, and if that is from min_separation on, the sensitivity is exact. For
-  `square_root`, c[t] for t < p are the coefficients of (1 - x)^(-1/2), which decrease,
-  and so all of c does, for every n.
-
-  The numbers that are used are c itself and upper bounds of it, so that the
-  sensitivity is valid whatever rounding does; see `toeplitz_sensitivity`.
+  both sums are complete. So if p - 1 successive steps, the last of them at or after p -
+  2, are not negative, then neither is any later one: c does not increase from there on,
+  and if that is from min_separation on, the sensitivity is exact. For `square_root`,
+  c[t] for t < p are the coefficients of (1 - x)^(-1/2), which decrease, and so all of c
+  does, for every n. What is used are c itself and upper bounds of it, so that the
+  sensitivity is valid whatever rounding does (`toeplitz_sensitivity`).
 
   Attributes:
     num_rounds: Rounds n; `C` is n x n.
     coefficients: First column of `C^-1` down to its last band, the first of them
-      positive.
-
-  Raises:
-    TypeError: If the coefficients are not numbers.
-    ValueError: If there are no coefficients, more than `num_rounds`, one is not
-      finite, the first is not positive, or their inverse exceeds float64.
+      positive; a ValueError if their inverse exceeds float64.
 
   Example:
     >>> strategy = BandedInverse(4, (1.0, -0.5))
-    >>> strategy.materialize()[:, 0].tolist()
-    [1.0, 0.5, 0.25, 0.125]
-    >>> strategy.noise_buffers
-    0
+    >>> strategy.materialize()[:, 0].tolist(), strategy.noise_buffers
+    ([1.0, 0.5, 0.25, 0.125], 0)
   """
 
   coefficients: tuple[float, ...]
@@ -173,13 +135,7 @@ class BandedInverse(toeplitz.LowerToeplitz):
     num_bands: int,
     workload: Optional[workload_lib.Workload] = None,
   ) -> 'BandedInverse':
-    """BISR, the bands of a workload's inverse square root: `root` with exponent 0.5.
-
-    Example:
-      >>> strategy = BandedInverse.square_root(num_rounds=128, num_bands=16)
-      >>> round(strategy.rmse(), 4)
-      2.4918
-    """
+    """BISR, the bands of a workload's inverse square root: `root` with exponent 0.5."""
     return cls.root(num_rounds, num_bands, workload=workload)
 
   @classmethod
@@ -193,19 +149,9 @@ class BandedInverse(toeplitz.LowerToeplitz):
   ) -> 'BandedInverse':
     """The bands of A^-exponent, scaled to columns of norm 1.
 
-    Only the first column has all n entries; the others are shorter. With two bands,
-    each round takes back `exponent` times the fresh noise of the round before.
-
-    Args:
-      num_rounds: Rounds n.
-      num_bands: Bands of C^-1.
-      exponent: From 0, independent noise, to 1; the square root has 0.5.
-      workload: A, Toeplitz and for these rounds; `None` means prefix sums.
-
-    Raises:
-      TypeError: If a number is not one.
-      ValueError: If `num_bands` exceeds `num_rounds`, the exponent is out of range, or
-        the workload is not Toeplitz or for other rounds.
+    Only the first column has all n entries; the others are shorter. The exponent is
+    from 0, independent noise, to 1; A is Toeplitz, and prefix sums by default. With two
+    bands, each round takes back `exponent` times the fresh noise of the round before.
 
     Example:
       >>> strategy = BandedInverse.root(num_rounds=128, num_bands=2, exponent=0.9)
@@ -256,10 +202,6 @@ class UnitBandedInverse(toeplitz.ScaledToeplitz):
     coefficients: First column of `T^-1` down to its last band. The first of them has to
       be positive and is brought to 1, which changes nothing of `C`.
 
-  Raises:
-    TypeError: As `BandedInverse`.
-    ValueError: As `BandedInverse`, or if a norm exceeds float64.
-
   Example:
     >>> strategy = UnitBandedInverse(3, (1.0, -0.75))
     >>> np.square(strategy.materialize()).sum(axis=0).round(12).tolist()
@@ -267,8 +209,6 @@ class UnitBandedInverse(toeplitz.ScaledToeplitz):
     >>> strategy.noise_matrix()[1:].round(4)
     array([[-0.9375,  1.25  ,  0.    ],
            [ 0.    , -0.75  ,  1.    ]])
-    >>> strategy.noise_buffers
-    0
   """
 
   coefficients: tuple[float, ...]
@@ -290,12 +230,7 @@ class UnitBandedInverse(toeplitz.ScaledToeplitz):
 
   @classmethod
   def of(cls, unscaled: BandedInverse) -> 'UnitBandedInverse':
-    """The strategy with the bands of another, whose columns are brought to one norm.
-
-    Example:
-      >>> UnitBandedInverse.of(BandedInverse(8, (2.0, -1.0)))
-      UnitBandedInverse(num_rounds=8, coefficients=(1.0, -0.5))
-    """
+    """The strategy with the bands of another, whose columns are brought to one norm."""
     if not isinstance(unscaled, BandedInverse):
       raise TypeError(f'unscaled must be a strategies.BandedInverse, got {unscaled!r}.')
     return cls(unscaled.num_rounds, unscaled.coefficients)
@@ -311,20 +246,7 @@ class UnitBandedInverse(toeplitz.ScaledToeplitz):
   ) -> 'UnitBandedInverse':
     """`BandedInverse.root` with columns of one norm.
 
-    Args:
-      num_rounds: Rounds n.
-      num_bands: Bands of C^-1.
-      exponent: From 0, independent noise, to 1; BISR has 0.5. With two bands and no
-        workload it is lambda of DP-lambda-CGD.
-      workload: A, Toeplitz and for these rounds; `None` means prefix sums.
-
-    Raises:
-      TypeError: As `BandedInverse.root`.
-      ValueError: As `BandedInverse.root`.
-
-    Example:
-      >>> UnitBandedInverse.root(num_rounds=128, num_bands=2, exponent=0.9)
-      UnitBandedInverse(num_rounds=128, coefficients=(1.0, -0.9))
+    With two bands and no workload the exponent is lambda of DP-lambda-CGD.
     """
     bands = _root_bands(num_rounds, num_bands, exponent, workload)
     return cls(num_rounds, tuple(bands))
@@ -368,7 +290,7 @@ class UnitBandedInverse(toeplitz.ScaledToeplitz):
 
 
 def errors_of_noise(workload: workload_lib.Workload, weights: np.ndarray) -> np.ndarray:
-  """Squared row norms of A N, for noise N z that is made of few rows of z.
+  """Squared row norms of A N, for noise N z that is made of few rows of z; float64 [n].
 
   Row t of the noise is sum_i W[t, i] z[t - i] for i below p. So z[j] is in rounds j to
   j + p - 1 only, where it is followed lag by lag, for all j at once. Later a workload
@@ -380,15 +302,7 @@ def errors_of_noise(workload: workload_lib.Workload, weights: np.ndarray) -> np.
   Their squares and products, summed up over all such j, follow from those of the round
   before. So all errors take O(n p).
 
-  `weights`: W, float64 of shape [n, p], p at most n. Entries [t, i] with i > t are of
-  no meaning.
-
-  Returns float64 array of shape [n].
-
-  Example:
-    >>> weights = np.array([[1.0, 0.0], [2.0, -0.5], [1.0, -1.0]])
-    >>> errors_of_noise(workload_lib.Workload(3), weights)
-    array([1.  , 4.25, 2.25])
+  `weights`: W, float64 of shape [n, p], p at most n; [t, i] with i > t is unused.
   """
   num_rounds, width = weights.shape
   momentum, kept = workload.momentum, 1.0 - workload.weight_decay
@@ -430,21 +344,15 @@ def best_root(
 ) -> Union[BandedInverse, UnitBandedInverse]:
   """The `BandedInverse.root` of the exponent with the smallest error.
 
-  Of a few exponents the best, and then by golden sections around it.
+  The best of a few exponents, and then by golden sections around it.
 
-  Args:
-    num_rounds: Rounds n.
-    num_bands: Bands of C^-1.
-    objective: 'mean' for the smallest `rmse`, 'max' for the smallest `max_error`.
-    participation: Who may take part when; `None` means a single participation.
-    workload: Whose root and whose error it is: a Toeplitz one, or `None` for prefix
-      sums.
-    unit_columns: Whether it is to be a `UnitBandedInverse.root`; with two bands, this
-      finds lambda of DP-lambda-CGD.
+  Arguments are those of `banded.optimize`, with any `participation`, and:
 
-  Raises:
-    TypeError: If a number is not one.
-    ValueError: As `BandedInverse.root`, or for another number of rounds.
+  * `num_bands`: Bands of C^-1.
+  * `workload`: Whose root and whose error it is: a Toeplitz one, or `None` for prefix
+    sums.
+  * `unit_columns`: Whether it is to be a `UnitBandedInverse.root`; with two bands, this
+    finds lambda of DP-lambda-CGD.
 
   Example:
     >>> best = best_root(128, num_bands=2)
@@ -491,20 +399,13 @@ def optimize(
   Under several participations, it first looks for the bands with the smallest error if
   the earliest, densest pattern of rounds was the worst. If it is not, the first column
   of C is kept non-negative, and non-increasing from `min_separation` on, for as many
-  rounds as it takes to make it so.
+  rounds as it takes to make it so; so its sensitivity is exact. That column has norm 1.
 
-  Args:
-    num_rounds: Rounds n.
-    num_bands: Bands of C^-1, at most 4096.
-    objective: 'mean' for the smallest `rmse`, 'max' for the smallest `max_error`.
-    participation: Who may take part when; `None` means a single participation.
-    workload: Whose error it is; `None` means prefix sums. Given as an array, or with a
-      learning rate that changes, for at most 4096 rounds.
-    cache: Whether to look on disk first, and to keep the result there (see `cache`).
+  Arguments are those of `banded.optimize`, with any `participation`, and:
 
-  Returns:
-    A strategy whose `sensitivity_kind(participation)` is 'exact', its first column of
-    norm 1.
+  * `num_bands`: Bands of C^-1, at most 4096.
+  * `workload`: Whose error it is; `None` means prefix sums. Given as an array, or with
+    a learning rate that changes, for at most 4096 rounds.
 
   Raises:
     TypeError: If a number is not whole.

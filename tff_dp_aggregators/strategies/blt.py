@@ -9,10 +9,8 @@ rounds. `C^-1` is a BLT as well, with as many buffers (`BLT.inverse`).
 `optimize` finds the decays and scales that make the error smallest, for one
 participation or several (arXiv:2408.08868), with positive scales. `C` then decreases
 along its columns, which makes its sensitivity exact, and sensitivity and errors are
-sums of geometric series: they cost the same for ten rounds and ten million.
-
-This module is not for strategies whose scales have both signs, or complex decays; write
-their coefficients into a `BandedToeplitz` if there are not too many.
+sums of geometric series: they cost the same for ten rounds and ten million. Strategies
+whose scales have both signs, or complex decays, are for `BandedToeplitz`.
 
 **Windows and tails.** For several participations, `optimize_windowed` comes to smaller
 errors with more buffers: the decays are cut off after a window, but for one decay, the
@@ -21,32 +19,11 @@ tail, that may go on.
     c_i = [i < window] sum_j output_scales[j] * buffer_decays[j]^(i - 1)
           + tail_scale * tail_decay^(i - 1)
 
-With a window of at most `min_separation` the columns of one client do not overlap. That
-is what makes banded Toeplitz strategies better than BLTs for several participations;
-and two or three decays are all they need inside the band: for 2000 rounds and 5
-participations 400 rounds apart, the least RMSE is
-
-    strategy                               model-sized buffers     RMSE
-    banded Toeplitz, 400 bands                             399    7.849
-    windowed, 3 decays                                      18    7.851
-    windowed, 2 decays                                      12    7.894
-    BLT, 3 decays                                            3    8.147
-
-and for 20 participations 100 rounds apart: 99 buffers 20.207; 63 buffers 20.207, 42
-buffers 20.219; 2 buffers 21.374.
-
-Where clients are done early, so that `max_participations * min_separation` is well
-below the rounds, the error of the many rounds after that is what counts, and it takes
-entries far from the diagonal to lower it. All columns of one client meet there, so
-entries count for more than those within the window, and the best of them are small and
-nearly constant. One slow decay is that. For 2000 rounds, 50 apart, the least RMSE is
-
-    strategy                               buffers     4 times     8 times
-    banded Toeplitz, 50 bands                   49      11.088      15.680
-    BLT, 3 decays                                3       8.907      14.477
-    tailed, 2 decays                            50       8.748      14.070
-    banded Toeplitz, 1200 bands               1199       8.749      14.008
-    banded Toeplitz, 2000 bands               1999       8.712      13.976
+With a window of at most `min_separation` the columns of one client do not overlap, as
+those of banded Toeplitz strategies, whose error two or three decays come close to.
+Where clients are done early, entries far from the diagonal lower the error of the many
+rounds after that; the best of them are small and nearly constant, as one slow decay is.
+docs/strategies.md has figures.
 
 **How a server draws the noise of a window.** With y = C^-1 z, and for each decay the
 sum s of the last window - 1 rounds,
@@ -54,28 +31,20 @@ sum s of the last window - 1 rounds,
     y[t] = z[t] - sum_j output_scales[j] s_j[t]
     s_j[t + 1] = decay_j s_j[t] + y[t] - decay_j^(window - 1) y[t - (window - 1)].
 
-What a banded strategy would have to remember is y of `window - 1` rounds ago. But z can
-be drawn again from its seed, so a second copy of the recursion that runs
-`window - 1` rounds late makes y of that time anew; a third copy serves the second; and
-so on to the first round. (n - 2) // (window - 1) + 1 copies with d buffers each are all
-there is, instead of `window - 1` buffers; a round takes as many drawings of z. A tail
-is one sum more in each copy, which nothing ends.
+y of `window - 1` rounds ago need not be remembered: z can be drawn again from its seed,
+so a second copy of the recursion that runs `window - 1` rounds late makes y of that
+time anew; a third copy serves the second; and so on to the first round. That are
+(n - 2) // (window - 1) + 1 copies with d buffers each, and as many drawings of z a
+round. A tail is one sum more in each copy, which nothing ends.
 
-It pays if copies x sums are fewer than `window - 1`, that is, for few long windows.
-Where they are not, `recursion` is the forward substitution of any banded strategy; and
-with a tail, with H the windowed matrix and T that of the tail's decay alone, whose
-inverse has two bands,
+Where that is not fewer than `window - 1` buffers, `recursion` is the forward
+substitution of any banded strategy; and with a tail, with H the windowed matrix and T
+that of the tail's decay alone, whose inverse has two bands,
 
     C = H + tail_scale S T = (H T^-1 + tail_scale S) T,    S the shift by one round.
 
 What stands in brackets has `window + 1` bands, so C is a quotient of banded matrices,
 and `window` buffers are enough (`recursion.LastRounds.of_quotient`).
-
-Another way to spend little memory has been tried, decays that are complex numbers: with
-one real decay and a pair of complex ones, three buffers, RMSE came to about 20.99 and
-8.126 in the two cases of windows above (a trial, which no benchmark here prints). It
-takes a constraint in every round to keep `C` decreasing and its sensitivity exact, and
-is not offered here.
 """
 
 import dataclasses
@@ -126,11 +95,6 @@ class BLT(toeplitz.LowerToeplitz):
     buffer_decays: theta, all different, each in [-1, 1]. Buffers are sorted from the
       slowest decay on.
 
-  Raises:
-    TypeError: If scales or decays are not sequences of numbers.
-    ValueError: If there are more of one than of the other, one is not finite, a scale
-      is 0, scales have both signs, decays are equal, or one is above 1 or below -1.
-
   Example:
     >>> strategy = BLT(5, output_scales=(0.5,), buffer_decays=(0.8,))
     >>> strategy.matrix_coefficients().round(4).tolist()
@@ -171,15 +135,11 @@ class BLT(toeplitz.LowerToeplitz):
     return recursion_lib.DecayingSums(np.array(self.buffer_decays), -scales)
 
   def inverse(self) -> 'BLT':
-    """`C^-1`, a BLT of as many buffers.
+    """`C^-1`, a BLT of as many buffers; ValueError if its noise would grow without end.
 
     With y = 1 / x, C(x) = 1 + sum_j omega_j / (y - theta_j). The decays of the inverse
     are the zeros of that, its scales the residues of 1 / C there (arXiv:2404.16706,
     section 4, where polynomials are multiplied out; here nothing is).
-
-    Raises:
-      ValueError: If a decay of the inverse is outside [-1, 1], when its noise would
-        grow from round to round.
     """
     if not self.num_buffers:
       return self
@@ -217,7 +177,9 @@ class BLT(toeplitz.LowerToeplitz):
     if participation.possible_participations > 1 and not self._is_non_increasing:
       return super().squared_or_bound(participation)
     value, _, _ = blt_search.squared_sensitivity(
-      np.array(self.output_scales), self._poles, self._problem('max', participation)
+      np.array(self.output_scales),
+      self._poles,
+      blt_search.problem('max', participation),
     )
     return float(value), True
 
@@ -246,14 +208,9 @@ class BLT(toeplitz.LowerToeplitz):
     between[1:, 1:] = zeros.to_zeros(poles)
     parts = rational.residues(to_poles, between)
     value, _, _ = blt_search.squared_error(
-      parts.values, places, self._problem(objective, self._participation(None))
+      parts.values, places, blt_search.problem(objective, self._participation(None))
     )
     return float(value)
-
-  def _problem(
-    self, objective: str, participation: participation_lib.Participation
-  ) -> blt_search.BLTProblem:
-    return _problem(self.num_rounds, objective, participation)
 
   @property
   def _are_scales_positive(self) -> bool:
@@ -383,10 +340,6 @@ class WindowedBLT(_Windowed):
     output_scales: omega, as in `BLT`.
     buffer_decays: theta, as in `BLT`.
 
-  Raises:
-    TypeError: If an argument is not a number, or not numbers.
-    ValueError: If `window` is not between 1 and `num_rounds`, or as `BLT` raises.
-
   Example:
     >>> strategy = WindowedBLT(6, 3, output_scales=(0.5,), buffer_decays=(0.8,))
     >>> strategy.matrix_coefficients().tolist()
@@ -412,10 +365,6 @@ class TailedBLT(_Windowed):
     buffer_decays: theta, as in `BLT`.
     tail_scale: That of the tail, at least 0; 0 is no tail.
     tail_decay: That of the tail, from 0 to 1.
-
-  Raises:
-    TypeError: If an argument is not a number, or not numbers.
-    ValueError: If the tail is out of range, or as `WindowedBLT` raises.
 
   Example:
     >>> strategy = TailedBLT(6, 3, (0.5,), (0.8,), tail_scale=0.125, tail_decay=1.0)
@@ -460,29 +409,23 @@ def optimize(
   Buffers are added one by one while each lowers the error by at least `min_gain` of it;
   the result has fewer than `num_buffers` if more do not help, and the log says so. How
   they are found is written in `blt_search`. It is not proven that there is nothing
-  better; descents from random points have found nothing that is by `min_gain`.
+  better; descents from random points have found nothing that is by `min_gain`. Scales
+  are positive and sum to at most 1, so that the sensitivity is exact under any
+  participation.
 
-  Args:
-    num_rounds: Rounds n.
-    num_buffers: Largest number of buffers, each of the model's size; `None` leaves it
-      to `min_gain`, up to 8.
-    min_gain: By which part of the error a buffer has to lower it, at least 1e-8. By
-      default 5e-6 if `num_buffers` is given, and 0.001 if it is not.
-    objective: 'mean' for the smallest `rmse`, 'max' for the smallest `max_error`.
-    participation: Who may take part when; `None` means a single participation. The
-      scales of the result are positive and sum to at most 1, so that its sensitivity
-      is exact under any participation.
-    workload: Whose error it is; `None` means prefix sums. Only a `Workload` with a
-      constant learning rate, with or without momentum and weight decay.
-    cache: Whether to look on disk first, and to keep the result there (see `cache`).
+  Arguments are those of `banded.optimize`, with any `participation`, and:
 
-  Returns:
-    The strategy; without any buffer if none helps.
+  * `num_buffers`: Largest number of buffers, each of the model's size; `None` leaves it
+    to `min_gain`, up to 8.
+  * `min_gain`: By which part of the error a buffer has to lower it, at least 1e-8. By
+    default 5e-6 if `num_buffers` is given, and 0.001 if it is not.
+  * `workload`: Whose error it is; `None` means prefix sums. Only a `Workload` with a
+    constant learning rate, with or without momentum and weight decay.
 
   Raises:
     TypeError: If a number is not one.
-    ValueError: If an argument is out of range, `participation` is for another number of
-      rounds, or the learning rates of the workload change.
+    ValueError: If an argument is out of range, or for other rounds, or the learning
+      rates of the workload change.
 
   Example:
     >>> strategy = optimize(num_rounds=1000, num_buffers=3, objective='max')
@@ -505,7 +448,7 @@ def optimize(
     'num_buffers', _MAX_BUFFERS if num_buffers is None else num_buffers
   )
   workload = check_workload(num_rounds, workload)
-  problem = _problem(num_rounds, objective, participation, workload)
+  problem = blt_search.problem(objective, participation, workload)
   parameters = dict(
     dataclasses.asdict(problem), num_buffers=max_buffers, min_gain=float(min_gain)
   )
@@ -537,38 +480,31 @@ def optimize_windowed(
   """The windowed BLT with the smallest error of prefix sums, or the tailed one.
 
   Starts for each number of decays from the best BLT of one window, and follows exact
-  gradients (L-BFGS). A step takes O(n log n). Scales are positive.
+  gradients (L-BFGS). A step takes O(n log n). Scales are positive, and the sensitivity
+  under `participation` is exact.
 
   With a tail, it starts from the best BLT of one decay more, whose slowest decay
   becomes the tail. Where that BLT, uncut, is better, it is what is returned, with a
   window of all rounds: for a `min_separation` of a few rounds, within which decays have
-  no room.
+  no use.
 
-  Args:
-    num_rounds: Rounds n.
-    num_decays: Largest number of decays of the window; `None` leaves it to `min_gain`,
-      up to 8. See `noise_buffers` of the result for what they cost.
-    window: Coefficients that are more than the tail, at most `num_rounds`; by default
-      `min_separation`, up to which the columns of one client do not overlap, or with a
-      tail `num_rounds` if that is better.
-    tail: Whether a decay goes on after the window: for clients that are done early.
-    min_gain: By which part of the error a decay, or the tail, has to lower it, or it is
-      left out. By default 1e-4 if `num_decays` is given, and 0.001 if it is not.
-    objective: 'mean' for the smallest `rmse`, 'max' for the smallest `max_error`.
-    participation: Who may take part when, which has to be given, and more than once:
-      for the single participation that `None` means, a window is of no use.
-    workload: Whose error it is; `None` means prefix sums. Only a `Workload` with a
-      constant learning rate, with or without momentum and weight decay.
-    cache: Whether to look on disk first, and to keep the result there (see `cache`).
+  Arguments are those of `banded.optimize`, and:
 
-  Returns:
-    A `WindowedBLT`, or a `TailedBLT` with `tail`, whose sensitivity under
-    `participation` is exact.
+  * `num_decays`: Largest number of decays of the window; `None` leaves it to
+    `min_gain`, up to 8. See `noise_buffers` of the result for what they cost.
+  * `window`: Coefficients that are more than the tail, at most `num_rounds`; by default
+    `min_separation`, up to which the columns of one client do not overlap, or with a
+    tail `num_rounds` if that is better.
+  * `tail`: Whether a decay goes on after the window: for clients that are done early.
+  * `min_gain`: By which part of the error a decay, or the tail, has to lower it, or it
+    is left out. By default 1e-4 if `num_decays` is given, and 0.001 if it is not.
+  * `participation`: Who may take part when, which has to be given, and more than once:
+    for a single participation, a window is of no use.
+  * `workload`: As for `optimize`.
 
   Raises:
     TypeError: If a number is not one.
-    ValueError: If an argument is out of range, `participation` is for another number of
-      rounds, or allows one participation only.
+    ValueError: If an argument is out of range, or for other rounds.
     descent.ConvergenceError: If the optimisation does not converge.
 
   Example:
@@ -601,38 +537,29 @@ def optimize_windowed(
     raise ValueError(f'min_gain must be above 0 and below 1, got {min_gain}.')
   workload = check_workload(num_rounds, workload)
   problem = windowed_problem.WindowProblem(
-    _check_window(
+    participation,
+    objective,
+    workload,
+    window=_check_window(
       participation.min_separation if window is None else window, num_rounds
     ),
-    _problem(num_rounds, objective, participation, workload),
-    tail,
+    has_tail=tail,
   )
   limits = (max_decays, float(min_gain))
-  parameters = dict(
-    dataclasses.asdict(problem),
-    num_decays=max_decays,
-    min_gain=float(min_gain),
-    is_any_window=window is None,
+
+  def compute() -> Union[WindowedBLT, TailedBLT]:
+    if tail:
+      return _optimize_tailed(problem, limits, window is None)
+    return _optimize_windowed(problem, limits)
+
+  strategy: Union[WindowedBLT, TailedBLT] = cache_lib.fetch(
+    TailedBLT if tail else WindowedBLT,
+    f'{"tailed" if tail else "windowed"}_blt.optimize',
+    2,
+    problem.parameters(limits=limits, is_any_window=window is None),
+    compute,
+    cache,
   )
-  strategy: Union[WindowedBLT, TailedBLT]
-  if tail:
-    strategy = cache_lib.fetch(
-      TailedBLT,
-      'tailed_blt.optimize',
-      1,
-      parameters,
-      lambda: _optimize_tailed(problem, limits, window is None),
-      cache,
-    )
-  else:
-    strategy = cache_lib.fetch(
-      WindowedBLT,
-      'windowed_blt.optimize',
-      1,
-      parameters,
-      lambda: _optimize_windowed(problem, limits),
-      cache,
-    )
   asked = (num_decays, objective, min_gain, participation)
   _warn_if_fewer(len(strategy.buffer_decays), strategy.kind, 'decay', *asked)
   return strategy
@@ -666,7 +593,7 @@ def _warn_if_fewer(
 def _optimize_windowed(
   problem: windowed_problem.WindowProblem, limits: tuple[int, float]
 ) -> WindowedBLT:
-  num_rounds = problem.uncut.num_rounds
+  num_rounds = problem.num_rounds
   with descent.Progress(f'windowed BLT, {num_rounds} rounds') as progress:
     _, found = problem.search(*limits, progress)
   return from_logarithms(found, num_rounds, problem.window)
@@ -676,7 +603,7 @@ def _optimize_tailed(
   tailed: windowed_problem.WindowProblem, limits: tuple[int, float], is_any_window: bool
 ) -> TailedBLT:
   max_decays, min_gain = limits
-  num_rounds = tailed.uncut.num_rounds
+  num_rounds = tailed.num_rounds
   with descent.Progress(f'tailed BLT, {num_rounds} rounds') as progress:
     loss, found = tailed.search(*limits, progress)
     without = dataclasses.replace(tailed, has_tail=False)
@@ -713,22 +640,6 @@ def _optimize(problem: blt_search.BLTProblem, max_buffers: int, min_gain: float)
   nodes = blt_search.best_nodes(problem, max_buffers, min_gain)
   scales, decays = blt_search.scales_and_decays(nodes)
   return BLT(problem.num_rounds, tuple(scales), tuple(decays))
-
-
-def _problem(
-  num_rounds: int,
-  objective: str,
-  participation: participation_lib.Participation,
-  workload: Optional[workload_lib.Workload] = None,
-) -> blt_search.BLTProblem:
-  return blt_search.BLTProblem(
-    num_rounds,
-    min(participation.min_separation, num_rounds),
-    participation.possible_participations,
-    objective,
-    workload.momentum if workload else 0.0,
-    workload.weight_decay if workload else 0.0,
-  )
 
 
 def _check_window(window: int, num_rounds: int) -> int:

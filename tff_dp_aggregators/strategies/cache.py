@@ -1,15 +1,11 @@
 """Optimised strategies on disk, so that the same one is never optimised twice.
 
-The folder is `$TFF_DP_AGGREGATORS_CACHE`; if that is not set,
-`$XDG_CACHE_HOME/tff_dp_aggregators`, and without either `~/.cache/tff_dp_aggregators`.
-Set the first one to an empty text to keep nothing. Files may be deleted at any time.
-
-Several processes may use one folder: a file appears whole or not at all, and of those
-that want the same strategy one optimises it while the others wait. A file names the
-request that it answers, so that one that was renamed or copied there is not used; it is
-replaced, as is one that is damaged, with a warning; one that names no request, which
-earlier releases wrote, is replaced without. Privacy does not rest on what is read:
-noise and sensitivity both follow from it.
+The folder is `$TFF_DP_AGGREGATORS_CACHE`, by default
+`$XDG_CACHE_HOME/tff_dp_aggregators` or `~/.cache/tff_dp_aggregators`; an empty text
+keeps nothing. Files may be deleted at any time, and several processes may use one
+folder: a file appears whole or not at all. A file names the request that it answers;
+one that answers another, or is damaged, is replaced with a warning. Privacy does not
+rest on what is read: noise and sensitivity both follow from it.
 """
 
 import hashlib
@@ -51,16 +47,10 @@ def fetch(
 ) -> _Kind:
   """The strategy that `compute` returns, from disk if it is there.
 
-  `kind`: The class of strategy that it is.
-  `name`: What computes it, such as 'banded.optimize'.
-  `version`: Of that computation; another one does not read what this one kept.
-  `parameters`: Everything that the result depends on: JSON-ready values, arrays,
-    `Participation`s and `Workload`s.
-  `compute`: Called if the strategy is not on disk.
-  `use_cache`: Whether to look on disk and keep the result there.
-
-  Returns the strategy. Trouble with the folder is logged as a warning and does not keep
-  the strategy from being computed.
+  `kind` is its class, `name` what computes it, in this `version`, and `parameters` all
+  that it depends on: JSON-ready values, arrays, `Participation`s and `Workload`s.
+  Trouble with the folder is logged as a warning and does not keep it from being
+  computed.
   """
   folder = directory() if use_cache else None
   if folder is None:

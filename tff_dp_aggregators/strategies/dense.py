@@ -36,21 +36,15 @@ _MAX_STALLED_STEPS = 50
 class Dense(strategy_lib.Strategy):
   """C is any lower-triangular matrix with a positive diagonal.
 
-  Its columns, which belong to the rounds in which clients take part, may have any
-  norms; `sensitivity` tells what they are worth.
+  Its columns, one for each round in which clients take part, may have any norms;
+  `sensitivity` tells what they are worth.
 
   Attributes:
     num_rounds: Rounds n.
-    matrix: `C`, float64 of shape [n, n].
-
-  Raises:
-    TypeError: If `matrix` is not an array of real numbers.
-    ValueError: If it is not n x n, not finite, not lower-triangular, or not positive
-      on its diagonal; the message names the entry.
+    matrix: `C`, float64 of shape [n, n]; a ValueError names an entry that is wrong.
 
   Example:
-    >>> strategy = Dense(2, np.array([[1.0, 0.0], [1.0, 2.0]]))
-    >>> strategy.sensitivity()
+    >>> Dense(2, np.array([[1.0, 0.0], [1.0, 2.0]])).sensitivity()
     2.0
   """
 
@@ -129,32 +123,24 @@ def optimize(
   For a single participation, C has unit columns; for the mean it is found by the
   fixed-point iteration of arXiv:2202.08312, theorem 3.2.
 
-  In fixed epochs, a client takes part in rounds that are multiples of
-  `min_separation` apart (arXiv:2211.06530). Columns of such rounds are kept orthogonal
-  (as in arXiv:2306.08153), and the squared norms of those that one client can touch
-  sum to 1. If a client may take part in every epoch, no strategy is better. For
-  sens(C)^2 is the largest tr(R X[c, c]) over residue classes c and Gram matrices R of
-  contributions (positive semidefinite, with ones on the diagonal); by duality the
-  optimal X minimises tr(M X^-1) + tr(V X) for some V made of multiples of worst R's;
-  so V = X^-1 M X^-1, which is definite, and so are these R. A linear function that is
-  largest at a definite R does not depend on its entries off the diagonal: X[c, c] is
-  diagonal. `certify` shows it case by case, to 1e-6 or so of the mean squared error
-  and 1e-4 of the largest one.
+  In fixed epochs, a client takes part in rounds that are multiples of `min_separation`
+  apart (arXiv:2211.06530). Columns of such rounds are kept orthogonal (as in
+  arXiv:2306.08153), and the squared norms of those that one client can touch sum to 1.
+  If a client may take part in every epoch, no strategy is better. For sens(C)^2 is the
+  largest tr(R X[c, c]) over residue classes c and Gram matrices R of contributions
+  (positive semidefinite, with ones on the diagonal); by duality the optimal X minimises
+  tr(M X^-1) + tr(V X) for some V made of multiples of worst R's; so V = X^-1 M X^-1,
+  which is definite, and so are these R. A linear function that is largest at a definite
+  R does not depend on its entries off the diagonal: X[c, c] is diagonal. If a client
+  may take part in k epochs, but not in all, all columns have norm 1 and the sensitivity
+  is sqrt(k). `certify` bounds what could be better.
 
-  If a client may take part in k epochs, but not in all, all columns have norm 1 and
-  the sensitivity is sqrt(k); how much better one could do is not known, but bounded by
-  `certify`.
+  Arguments are those of `banded.optimize`, and:
 
-  Args:
-    num_rounds: Rounds n; up to some hundred.
-    objective: 'mean' for the smallest `rmse`, 'max' for the smallest `max_error`.
-    participation: Who may take part when: once, or in fixed epochs; `None` means a
-      single participation.
-    workload: Whose error it is, with an inverse; `None` means prefix sums.
-    cache: Whether to look on disk first, and to keep the result there (see `cache`).
-
-  Returns:
-    A strategy whose `sensitivity_kind(participation)` is 'exact'.
+  * `num_rounds`: Rounds n; up to some hundred.
+  * `participation`: Who may take part when: once, or in fixed epochs; `None` means a
+    single participation.
+  * `workload`: Whose error it is, with an inverse; `None` means prefix sums.
 
   Raises:
     TypeError: If a number is not whole.
@@ -211,20 +197,8 @@ def certify(
 
   V comes from the optimum, as in `banded.certify`, and takes as long to find. Clients
   that come back after min_separation rounds or more have all patterns of fixed epochs
-  and some more, so the bound holds, but is not the best possible.
-
-  Args:
-    strategy: Any strategy.
-    objective: 'mean' or 'max'.
-    participation: Who may take part when; `None` means a single participation.
-    workload: Whose error it is, with an inverse; `None` means prefix sums.
-
-  Returns:
-    The squared error of the strategy, sensitivity included, and a lower bound of that
-    of all strategies.
-
-  Raises:
-    ValueError: If an argument is out of range.
+  and some more, so the bound holds, but is not the best possible. Arguments are those
+  of `optimize`, whatever the strategy.
 
   Example:
     >>> from tff_dp_aggregators import strategies

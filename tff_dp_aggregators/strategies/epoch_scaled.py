@@ -3,26 +3,13 @@
 If clients come back, a client's squared sensitivity is a sum over its rounds, and a
 large column in the first rounds may be paid for by smaller ones in the last. Early
 noise is in every later prefix sum, so that is worth it: 1 to 3% of the error, for
-nothing in memory, and exact in sensitivity under min-separation and fixed epochs. With
-one scale for each epoch of `min_separation` rounds:
-
-    rounds, separation, times        banded          Toeplitz        windowed BLT
-    64, 16, 4                    4.5852  4.4880   4.7001  4.6165
-    256, 32, 8                   8.5536  8.3450
-    300, 100, 3                  4.6432  4.5854
-    400, 200, 2                  3.8191  3.7895
-    2000, 400, 5                                  7.8491  7.7722   7.8940  7.8170
-    2000, 100, 20                                20.2067 19.7383
-
-(RMSE without and with scales; as many bands as the separation; two decays.) Scales that
-change from round to round gain 0.03 to 0.05% more in the four cases of banded ones, and
-0.13 to 0.29% in fixed epochs; with a last epoch that is cut short and that clients can
-be in, 1.5% (100 rounds, 16 apart) or 3.4% (250, 100). `benchmarks/round_scales.py`
-prints that, and `banded.certify` proves that no norms whatever gain more.
+nothing in memory, and exact in sensitivity under min-separation and fixed epochs, with
+one scale for each epoch of `min_separation` rounds (docs/strategies.md has figures).
+Scales that change from round to round gain little more; `benchmarks/round_scales.py`
+prints how much, and `certify` proves that no norms whatever gain more.
 
 `optimize` finds scales for strategies of four kinds. Banded ones stay `banded.Banded`,
-whose columns may have any norms as it is; `certify` bounds what any norms whatever can
-gain. The Toeplitz ones become an `EpochScaled`.
+whose columns may have any norms as it is; the Toeplitz ones become an `EpochScaled`.
 """
 
 import dataclasses
@@ -66,11 +53,6 @@ class EpochScaled(toeplitz.ScaledToeplitz):
     epoch_starts: The rounds in which another scale begins, in rising order from 0.
     epoch_scales: The scale from each of them on, positive.
     unscaled_kind: The class of `T`.
-
-  Raises:
-    TypeError: If a number is not one.
-    ValueError: If `epoch_starts` are not rounds in rising order from 0, or there is not
-      one scale for each, positive and finite.
   """
 
   epoch_starts: tuple[int, ...]
@@ -120,17 +102,7 @@ class EpochScaled(toeplitz.ScaledToeplitz):
     epoch_starts: Iterable[int] = (0,),
     epoch_scales: Iterable[float] = (1.0,),
   ) -> _Scaled:
-    """The strategy with these scales; without any, the unscaled one as this kind.
-
-    Args:
-      unscaled: What is scaled, of the kind that this one is a variant of.
-      epoch_starts: The rounds in which another scale begins, in rising order from 0.
-      epoch_scales: The scale from each of them on.
-
-    Raises:
-      TypeError: If `unscaled` is of another kind.
-      ValueError: As for the class.
-    """
+    """The strategy with these scales; without any, the unscaled one as this kind."""
     return cls(
       epoch_starts=tuple(epoch_starts),
       epoch_scales=tuple(epoch_scales),
@@ -183,16 +155,6 @@ class EpochBandedInverse(EpochScaled):
   """A `banded_inverse.BandedInverse` with a scale for the columns of each epoch.
 
   Attributes: those of `EpochScaled`, then those of `banded_inverse.BandedInverse`.
-
-  Example:
-    >>> strategy = EpochBandedInverse(4, (0, 2), (2.0, 1.0), (1.0, -0.5))
-    >>> strategy.materialize()
-    array([[2.  , 0.  , 0.  , 0.  ],
-           [1.  , 2.  , 0.  , 0.  ],
-           [0.5 , 1.  , 1.  , 0.  ],
-           [0.25, 0.5 , 0.5 , 1.  ]])
-    >>> strategy.noise_buffers
-    0
   """
 
   coefficients: tuple[float, ...]  # Of the first column of the unscaled inverse.
@@ -210,13 +172,6 @@ class EpochWindowedBLT(EpochScaled):
   """A `blt.WindowedBLT` with a scale for the columns of each epoch.
 
   Attributes: those of `EpochScaled`, then those of `blt.WindowedBLT`.
-
-  Example:
-    >>> strategy = EpochWindowedBLT(6, (0, 3), (2.0, 1.0), 3, (0.5,), (0.8,))
-    >>> strategy.materialize()[:, 2].tolist()
-    [0.0, 0.0, 2.0, 1.0, 0.8, 0.0]
-    >>> strategy.noise_buffers == strategy.unscaled.noise_buffers
-    True
   """
 
   window: int  # Rows of a column that are not zero.
@@ -252,11 +207,9 @@ def optimize(
   **Columns of one client that do not overlap**, those of banded, banded Toeplitz and
   windowed strategies: the squared sensitivity is the sum of the squared norms of the
   epochs that it can be in. If it cannot be in all, no norm is larger than that of the
-  epoch before; otherwise they are free, and fall all the same for the mean error of
-  prefix sums. Where the last epoch is a part of one that clients can be in once more,
+  epoch before. Where the last epoch is a part of one that clients can be in once more,
   each epoch has a norm for as many rounds and another for its later ones, which are in
-  fewer patterns (`series_problem.ColumnNorms`). `certify` tells how far from the best a
-  banded one is.
+  fewer patterns (`series_problem.ColumnNorms`).
 
   **Banded inverses**, whose columns overlap: scales fall, so that the earliest, densest
   pattern of rounds is the worst; if it is not known to be for what is found, because
@@ -266,26 +219,23 @@ def optimize(
   A step takes O(n log n) for each epoch, and of banded strategies as long as without
   scales. Toeplitz problems are not convex, and what is found is a local minimum.
 
-  Args:
-    unscaled: A `Banded`, `BandedToeplitz`, `WindowedBLT`, or `BandedInverse`; but for
-      the last one, with at most `min_separation` bands.
-    objective: 'mean' for the smallest `rmse`, 'max' for the smallest `max_error`.
-    participation: Who may take part when; more than once, or there is nothing to scale.
-    workload: Whose error it is; `None` means prefix sums. For a windowed BLT, only a
-      `Workload` with a constant learning rate.
-    cache: Whether to look on disk first, and to keep the result there (see `cache`).
+  Arguments are those of `banded.optimize`, and:
+
+  * `unscaled`: A `Banded`, `BandedToeplitz`, `WindowedBLT`, or `BandedInverse`; but for
+    the last one, with at most `min_separation` bands.
+  * `participation`: Who may take part when; more than once, or there is nothing to
+    scale.
+  * `workload`: Whose error it is; `None` means prefix sums. For a windowed BLT, only a
+    `Workload` with a constant learning rate.
 
   Returns:
     A `Banded` whose squared column norms are 1 in the mean over a client's rounds, or
-    the strategy as one of the `EpochScaled`, without scales if none help. Its
-    `sensitivity_kind(participation)` is 'exact', unless it is a banded inverse and
-    clients may come back within its bands: then it can be 'bound'.
+    the strategy as one of the `EpochScaled`, without scales if none help.
 
   Raises:
     TypeError: If `unscaled` is of another kind.
-    ValueError: If columns of one client would overlap, `participation` is for other
-      rounds or allows one participation only, or as the `optimize` of `unscaled` about
-      the workload.
+    ValueError: If columns of one client would overlap, an argument is out of range, for
+      other rounds, or allows one participation only.
 
   Example:
     >>> participation = participation_lib.Participation(64, min_separation=16)
@@ -354,22 +304,8 @@ def certify(
 
   V is taken from the strategy, as in `banded.certify`. A second one has rows and
   columns scaled so that rounds that are multiples of b apart have the same entry, which
-  gives b successive rounds the same sum. The better of the two bounds counts.
-
-  O(n^3) time and O(n^2) memory: for up to a few thousand rounds.
-
-  Args:
-    strategy: Any banded strategy; the bound says most about (nearly) optimal ones.
-    objective: 'mean' or 'max', whichever it was optimised for.
-    participation: Who may take part when; `None` means a single participation.
-    workload: Whose error it is; `None` means prefix sums.
-
-  Returns:
-    The squared error of the strategy, sensitivity included, and a lower bound of that
-    of all strategies with as many bands.
-
-  Raises:
-    ValueError: If an argument is out of range, or `participation` for other rounds.
+  gives b successive rounds the same sum. The better of the two bounds counts. Arguments
+  and cost are those of `banded.certify`, and a participation.
 
   Example:
     >>> participation = participation_lib.Participation(32, min_separation=8)
@@ -441,7 +377,7 @@ def _candidates(
   if isinstance(unscaled, banded.Banded):
     diagonals, _ = _scaled_diagonals(problem, unscaled.diagonals)
     return [banded.Banded(unscaled.num_rounds, diagonals), unscaled]
-  kind, family = _kind_for(unscaled), _family(unscaled)
+  kind, family = _kind_for(unscaled), _family(unscaled, problem)
   with descent.Progress(f'epochs, {unscaled.num_rounds} rounds') as report:
     found = problem.minimize(family.series, family.start, report)
     best = kind.of(*family.made(found.parameters, found.starts, found.scales))
@@ -476,13 +412,15 @@ class _Family(NamedTuple):
   ]
 
 
-def _family(unscaled: toeplitz.LowerToeplitz) -> _Family:
+def _family(
+  unscaled: toeplitz.LowerToeplitz, problem: series_problem.SeriesProblem
+) -> _Family:
   if isinstance(unscaled, toeplitz.BandedToeplitz):
     return _toeplitz(unscaled)
   if isinstance(unscaled, banded_inverse.BandedInverse):
     return _inverses(unscaled)
   assert isinstance(unscaled, blt.WindowedBLT)
-  return _windowed(unscaled)
+  return _windowed(unscaled, problem)
 
 
 def _toeplitz(unscaled: toeplitz.BandedToeplitz) -> _Family:
@@ -517,21 +455,16 @@ def _inverses(unscaled: banded_inverse.BandedInverse) -> _Family:
   return _Family(np.array(unscaled.coefficients), series, made)
 
 
-def _windowed(unscaled: blt.WindowedBLT) -> _Family:
+def _windowed(
+  unscaled: blt.WindowedBLT, asked: series_problem.SeriesProblem
+) -> _Family:
   """A search over logarithms of the decays' complements and of the scales."""
   n, window = unscaled.num_rounds, unscaled.window
+  problem = windowed_problem.WindowProblem(**asked.parameters(window=window))
 
   def series(logarithms: np.ndarray) -> Optional[series_problem.Series]:
     complements, _ = np.split(logarithms, 2)
-    if np.any(complements >= 0.0):
-      return None
-    column, pull_back = windowed_problem.coefficients_of(logarithms, window)
-    made = series_problem.of_column(column, n)
-    return series_problem.Series(
-      column,
-      made.noise,
-      lambda by_column, by_noise: pull_back(made.pull_back(by_column, by_noise)),
-    )
+    return None if np.any(complements >= 0.0) else problem.series(logarithms)
 
   def made(logarithms: np.ndarray, starts: list[int], scales: np.ndarray) -> Any:
     return blt.from_logarithms(logarithms, n, window), starts, scales

@@ -1,17 +1,9 @@
 """Participation schemas: in which rounds one client may take part.
 
-Three schemas, one class: a single participation; at most k rounds that are at least b
-apart (min-separation, arXiv:2306.08153); at most k rounds that are multiples of
-exactly b apart (fixed-epoch, arXiv:2211.06530).
-
-Sensitivity is always sensitivity *under a participation schema*; this module is
-the one place where its parameters are checked and where the two conventions for
-separation are translated into each other. `check_population` tells whether there are
-enough clients to keep a schema.
-
-**Separation.** `min_separation` is a difference of rounds: two rounds `r1 < r2` of
-one client satisfy `r2 - r1 >= min_separation`. The DP-FTRL accountant of TF Privacy
-counts the rounds *between* two participations instead (`r2 - r1 - 1`); convert with
+Sensitivity is always sensitivity *under a participation schema*. `min_separation` is a
+difference of rounds: two rounds `r1 < r2` of one client satisfy `r2 - r1 >=
+min_separation`. The DP-FTRL accountant of TF Privacy counts the rounds *between* two
+participations instead (`r2 - r1 - 1`); convert with
 `Participation.from_rounds_between`.
 """
 
@@ -47,10 +39,6 @@ class Participation:
     fixed_epoch: Whether the differences of one client's rounds are multiples of
       exactly `min_separation`, as when every epoch goes through the clients in the
       same order. A client may still leave an epoch out.
-
-  Raises:
-    TypeError: If a number is not whole, or `fixed_epoch` not a bool.
-    ValueError: If a number is less than 1.
 
   Example:
     >>> participation = Participation(num_rounds=100, min_separation=30)
@@ -96,18 +84,7 @@ class Participation:
     rounds_between: int,
     max_participations: Optional[int] = None,
   ) -> 'Participation':
-    """The schema stated as TF Privacy's DP-FTRL accountant states it.
-
-    Args:
-      num_rounds: Rounds in all.
-      rounds_between: Smallest number of rounds strictly between two rounds of one
-        client; `min_separation` is one more.
-      max_participations: As in the constructor.
-
-    Raises:
-      TypeError: If an argument is not a whole number.
-      ValueError: If `rounds_between` is negative, or another argument less than 1.
-    """
+    """The schema by the rounds strictly between two of a client, as in TF Privacy."""
     rounds_between = checks.check_int('rounds_between', rounds_between, at_least=0)
     return cls(num_rounds, rounds_between + 1, max_participations)
 
@@ -118,10 +95,7 @@ class Participation:
 
   @property
   def assumed_at_most(self) -> Optional[int]:
-    """`max_participations`, if it is an assumption of its own.
-
-    `None` if the separation leaves no more rounds of one client possible.
-    """
+    """`max_participations`; `None` if the separation leaves no more possible."""
     assert self.max_participations is not None  # Set by __post_init__.
     if self.max_participations < self.possible_by_separation:
       return self.max_participations
@@ -197,15 +171,11 @@ def check_population(
 ) -> None:
   """Checks that the clients there are can fill every round within limits.
 
-  Any `min_separation` successive rounds have no client in common, so they need
-  `clients_per_round * min_separation` clients; and all rounds together need
-  `clients_per_round * num_rounds` participations, at most
-  `max_participations` of each client. Taking turns shows that nothing more is needed.
-  In fixed epochs, rounds a multiple of `min_separation` apart share clients with no
-  others, so each such group of rounds needs clients of its own.
-
-  Raises `PopulationTooSmallError`, which says what would fit, if the clients are too
-  few.
+  Any `min_separation` successive rounds have no client in common, and all rounds
+  together need `clients_per_round * num_rounds` participations; taking turns shows that
+  nothing more is needed. In fixed epochs, rounds a multiple of `min_separation` apart
+  share clients with no others. Otherwise it raises `PopulationTooSmallError`, which
+  says what would fit.
 
   Example:
     >>> check_population(400, 4, Participation(1000, min_separation=100))
@@ -231,12 +201,7 @@ def check_population(
 
 
 def allowed_separation(num_clients: int, clients_per_round: int) -> int:
-  """The largest min_separation with which a population fills every cohort.
-
-  Example:
-    >>> allowed_separation(1000, 30)
-    33
-  """
+  """The largest min_separation with which a population fills every cohort."""
   checks.check_positive_int('num_clients', num_clients)
   checks.check_positive_int('clients_per_round', clients_per_round)
   if clients_per_round > num_clients:
@@ -289,10 +254,6 @@ def free_bands(limits: Participation) -> int:
   """How many bands cost no sensitivity, as columns of one client share no row.
 
   A single participation is hidden by any number; 4096 are the most that are optimised.
-
-  Example:
-    >>> free_bands(Participation(64, min_separation=8))
-    8
   """
   bands = limits.num_rounds
   if limits.possible_participations > 1:
@@ -305,11 +266,6 @@ def worst_sum(weights: np.ndarray, participation: Participation) -> np.ndarray:
 
   `weights`: Not negative, [..., m], for the first m rounds of those that
   `participation` is for. O(m * max_participations) for each entry of the result, [...].
-
-  Example:
-    >>> schema = Participation(4, min_separation=2)
-    >>> float(worst_sum(np.array([1.0, 5.0, 3.0, 2.0]), schema))
-    7.0
   """
   num_rounds = weights.shape[-1]
   separation = participation.min_separation

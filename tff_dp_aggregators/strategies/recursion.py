@@ -1,22 +1,10 @@
 """How a strategy's noise follows from the rounds before, as plain data.
 
-The noise of round t is row t of `D z`, where z has iid standard Gaussian rows, which
-can be drawn at any time and are always the same. A server does not form it from all
-rows so far, but from the round's own row and a few model-sized buffers, its memory.
-Which, with what weights, and what is remembered in turn, is the *recursion* that
-`Strategy.recursion` returns:
-
-* `LastRounds`: sums over the noise, or the rows of z, of the last rounds. For `C`
-  with few bands, or `C^-1` with few; also for quotients of such matrices.
-* `TreeNodes`: sums over nodes of a binary tree, one of which is completed each round.
-* `DecayingSums`: sums over all rounds that decay. For `C` whose columns are sums of
-  exponentials, also cut off ones.
-* `Scaled`: that of another recursion, over a scale that changes in some rounds.
-
-A new strategy returns one of them, and all else follows: the layer `noise` interprets
-them in TensorFlow, and `strategy.by_storage` tells what a round costs.
-`Recursion.serve` is what they mean, in NumPy; tests compare it with
-`Strategy.noise_matrix`, and the layer `noise` with it.
+The noise of round t is row t of `D z`, where z has iid standard Gaussian rows. A server
+forms it from the round's own row and a few model-sized buffers, its memory: with what
+weights, and what is remembered in turn, is the *recursion* that `Strategy.recursion`
+returns. The layer `noise` interprets it in TensorFlow, and `strategy.by_storage` tells
+what a round costs.
 """
 
 import abc
@@ -39,11 +27,8 @@ _TOLERANCE = 1e-6
 class Work(NamedTuple):
   """What a round takes at most if the noise of earlier rounds is kept.
 
-  Attributes:
-    buffers: Model-sized vectors that are kept from round to round.
-    draws: Rows of z that are drawn.
-    reads: Buffers that the round's noise, and what is kept, is made of.
-    writes: Buffers that change.
+  Buffers that are kept, rows of z that are drawn, buffers that the round's noise and
+  what is kept are made of, and buffers that change.
   """
 
   buffers: int
@@ -56,9 +41,8 @@ class Recursion(abc.ABC):
   """A round's noise from its row of z and a memory of earlier rounds.
 
   Attributes:
-    applies_noise_matrix: Whether the noise is the strategy's `noise_matrix()` times
-      these rows of z. If not, it is so in distribution: a row of z then stands for
-      several of the matrix's.
+    applies_noise_matrix: Whether the noise is `noise_matrix()` times these rows of z.
+      If not, it is so in distribution.
   """
 
   applies_noise_matrix: ClassVar[bool] = True
@@ -71,10 +55,7 @@ class Recursion(abc.ABC):
   @property
   @abc.abstractmethod
   def max_terms(self) -> Optional[int]:
-    """Of how many rows of z a round's noise is at most; `None` for all rows so far.
-
-    If it is a number, there need not be a memory: the rows can be drawn again.
-    """
+    """Of how many rows of z a round's noise is at most; `None` for all so far."""
 
   @property
   def buffers_needed(self) -> int:
@@ -85,23 +66,14 @@ class Recursion(abc.ABC):
   def serve(
     self, this_round: int, row: Callable[[int], np.ndarray], memory: Memory
   ) -> np.ndarray:
-    """Serves a round: this is what the recursion means.
+    """The noise of the round t, `this_round`, of the shape of a row.
 
-    `this_round`: The round t. All earlier ones have been served, in their order.
-    `row`: Draws the row of z of a round from 0 to t.
-    `memory`: What is remembered by slot, from 0 to `work.buffers - 1`; it is changed.
-      A slot that is not there holds zeros.
-
-    Returns the round's noise, of the shape of a row.
+    `row` draws the row of z of a round from 0 to t; `memory` is by slot, from 0 to
+    `work.buffers - 1`, and is changed. A slot that is not there holds zeros.
     """
 
   def noise_rows(self, z: np.ndarray) -> np.ndarray:
-    """The noise of all rounds, one after the other.
-
-    `z`: Float64 array whose rows are those of the rounds.
-
-    Returns an array of the same shape. Of unit vectors it is the matrix from z to the
-    noise.
+    """The noise of all rounds, one after the other, from the rows of z of all rounds.
 
     Example:
       >>> recursion = LastRounds([[1.0, -0.5]], remembers='noise')
@@ -120,23 +92,19 @@ class Recursion(abc.ABC):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LastRounds(Recursion):
-  """Sums over a round and the ones before it.
+  """Sums over a round and the ones before it: banded `C` or `C^-1`, and quotients.
 
       noise[t] = weights[t, 0] z[t] + sum_{i >= 1} weights[t, i] value[t - i],
 
-  where what is remembered, the value of a round, is its noise, its row of z, or another
-  such sum. With 'noise' it is forward substitution in `C noise = z`, for a `C` with few
-  bands (arXiv:2306.08153; `solving` makes the weights of its entries). With 'row', the
-  weights are the bands of a banded `C^-1` (arXiv:2505.12128). With 'sum' it is
+  where the value of a round that is remembered is its noise (arXiv:2306.08153;
+  `solving` makes the weights), its row of z (arXiv:2505.12128, the bands of `C^-1`), or
+  a sum
 
-      value[t] = sums[t, 0] z[t] + sum_{i >= 1} sums[t, i] value[t - i],
-
-  for a `C` that is a quotient of banded matrices (`of_quotient`).
+      value[t] = sums[t, 0] z[t] + sum_{i >= 1} sums[t, i] value[t - i].
 
   Attributes:
-    weights: Float64 array of shape [rounds, lags + 1]. The last line is that of all
-      later rounds, too; so one line is enough for a Toeplitz matrix. Entries [t, i]
-      with i > t are of no meaning.
+    weights: Float64 array of shape [rounds, lags + 1]; the last line is that of all
+      later rounds. Entries [t, i] with i > t are of no meaning.
     remembers: 'noise', 'row' or 'sum'.
     sums: The weights of the value, of the same shape; only with 'sum'.
   """
@@ -172,29 +140,14 @@ class LastRounds(Recursion):
 
   @classmethod
   def solving(cls, entries: np.ndarray) -> 'LastRounds':
-    """Forward substitution in `C noise = z` (arXiv:2306.08153).
-
-        noise[t] = (z[t] - sum_{i >= 1} C[t, t - i] noise[t - i]) / C[t, t]
-
-    `entries`: C[t, t - i] at [t, i], for as many i as `C` has bands; one line if it is
-      Toeplitz.
-
-    Example:
-      >>> LastRounds.solving(np.array([[2.0, 1.0]])).weights
-      array([[ 0.5, -0.5]])
-    """
+    """Forward substitution in `C noise = z`: `entries` has C[t, t - i] at [t, i]."""
     weights = -entries / entries[:, :1]
     weights[:, 0] = 1.0 / entries[:, 0]
     return cls(weights, 'noise')
 
   @classmethod
   def of_quotient(cls, numerator: np.ndarray, denominator: np.ndarray) -> 'LastRounds':
-    """The noise of `C = N / M` for banded Toeplitz matrices N and M, `M N^-1 z`.
-
-    Remembered is v = N^-1 z; the noise is M v.
-
-    `numerator`: First column of `N`, its first entry not 0.
-    `denominator`: First column of `M`.
+    """The noise `M N^-1 z` of `C = N / M`, Toeplitz matrices by their first columns.
 
     Example:
       >>> halves = LastRounds.of_quotient(np.array([1.0]), np.array([1.0, -0.5]))
@@ -258,27 +211,26 @@ class TreeNodes(Recursion):
   """Prefix sums of nodes of a binary tree, with one row of z a round.
 
   Round t completes its leaf and then one node a level, up to level m, as many as t has
-  1-bits at its end. Of these only the highest is used by later rounds. It replaces, in
-  the cover of the prefix sum, one left child of each lower level l: the one that round
-  t - 2^l completed. With w the weights and u[t] the value of round t's highest node,
+  1-bits at its end. Only the highest is used by later rounds; in the cover of the
+  prefix sum it replaces one left child of each lower level l, which round t - 2^l
+  completed. With w the weights and u[t] the value of round t's highest node, round t
+  adds
 
-      noise[t] = w[m] u[t] - sum_{l < m} w[l] u[t - 2^l]
+      noise[t] = w[m] u[t] - sum_{l < m} w[l] u[t - 2^l].
 
-  is what round t adds to the noise of the prefix sum. Nodes are taken as drawn, then
-  u[t] = z[t] (arXiv:2103.00039), or combined with the nodes below:
+  Nodes are taken as drawn, u[t] = z[t] (arXiv:2103.00039), or combined with those
+  below:
 
       u[t] = combination[m, m] z[t] + sum_{l < m} combination[m, l] u[t - 2^l].
 
-  `honaker_combination` has the weights of Honaker's estimation from below. The nodes
-  between the levels that t completes have not been used before, and so come in as one
-  Gaussian, z[t], of the variance that they have together.
+  The nodes between the levels that t completes are used for the first time, and so come
+  in as one Gaussian, z[t], of the variance that they have together.
 
   Attributes:
     weights: w, float64 of shape [levels].
-    combination: Float64 of shape [levels, levels], of which the part above the diagonal
-      is of no meaning; `None` for nodes as they are drawn.
-    tree_rounds: Rounds after which a fresh tree begins, where t counts from 0 again;
-      `None` for a single one.
+    combination: Float64 of shape [levels, levels], such as `honaker_combination`, used
+      on and below the diagonal; `None` for nodes as they are drawn.
+    tree_rounds: Rounds after which a fresh tree begins; `None` for a single one.
   """
 
   weights: np.ndarray
@@ -318,12 +270,10 @@ class TreeNodes(Recursion):
     return self.num_levels if self.combination is None else None
 
   def variance_by_height(self) -> np.ndarray:
-    """Variance of a round's noise by the level m of its highest node.
+    """Variance of a round's noise by the level m of its highest node, shape [levels].
 
     The u[t - 2^l] are of subtrees without a node in common, so they are independent;
     with combined nodes they are part of u[t] as well, where some of them cancels.
-
-    Returns float64 array of shape [levels].
     """
     combination = self.combination
     if combination is None:
@@ -361,11 +311,6 @@ def honaker_combination(num_levels: int) -> np.ndarray:
   A node of level m counts in full, and half of what its two children are, combined in
   the same way. So the left child of level l comes in with 2^(l - m). The node itself
   and the right children, of variances 4^-i for i from 0 to m, are one row of z.
-
-  Example:
-    >>> np.square(honaker_combination(2))
-    array([[1.  , 0.  ],
-           [0.25, 1.25]])
   """
   levels = np.arange(num_levels)
   combination = np.tril(2.0 ** (levels - levels[:, np.newaxis]))
@@ -379,27 +324,18 @@ class DecayingSums(Recursion):
 
       noise[t] = z[t] + sum_j outputs[j] s_j,    s_j <- decays[j] s_j + noise[t]
 
-  with the sums s_j as they were before the round, is a BLT's forward substitution in
-  `C noise = z` (arXiv:2404.16706, algorithm 1), with outputs -omega and decays theta.
-
-  In general there are several copies c of this, each some rounds later than the one
-  before, with rows of z drawn again; the first one's noise is the strategy's. The noise
-  of a copy can also end what it once began in the sums of the copy before it, so that
-  those are of a window (`strategies.blt`):
+  is a BLT's forward substitution in `C noise = z` (arXiv:2404.16706, algorithm 1), with
+  outputs -omega and decays theta. In general there are copies c of this, each `delay`
+  rounds later than the one before, with rows of z drawn again; the first one's noise is
+  the strategy's. The noise of a copy can also end what it once began in the sums of the
+  copy before it, so that those are of a window (`strategies.blt`):
 
       w_c = z[t - c delay] + sum_j outputs[j] s_cj,
       s_cj <- decays[j] s_cj + w_c + ends[j] w_{c + 1},
 
   where rows of z before the first round are zeros, and so is w of the copy after the
-  last.
-
-  Attributes:
-    decays: Of each sum, float64 of shape [sums].
-    outputs: Weights of the sums in the noise, float64 of shape [sums].
-    ends: Weights of the next copy's noise in the sums, float64 of shape [sums]; `None`
-      if there is one copy.
-    copies: How many there are.
-    delay: How many rounds a copy is later than the one before it.
+  last. `decays`, `outputs` and `ends`, which is `None` for one copy, are of shape
+  [sums].
   """
 
   decays: np.ndarray
@@ -473,16 +409,9 @@ class DecayingSums(Recursion):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Scaled(Recursion):
-  """The noise of another recursion, times a factor that changes in some rounds.
+  """The noise of another recursion, which remembers it unscaled, times factors.
 
-      noise[t] = factors[i] * (noise of `recursion`)[t], starts[i] <= t < starts[i + 1]
-
-  Nothing more is remembered than what `recursion` does, which goes on unscaled.
-
-  Attributes:
-    recursion: Whose noise it is.
-    factors: Float64 of shape [factors].
-    starts: The round from which on each factor is used, in rising order from 0.
+  noise[t] = factors[i] * (noise of `recursion`)[t], starts[i] <= t < starts[i + 1]
   """
 
   recursion: Recursion
@@ -528,12 +457,7 @@ class Scaled(Recursion):
 
 
 def check_starts(name: str, starts: Iterable[int]) -> tuple[int, ...]:
-  """The rounds in which something begins anew, in rising order from 0.
-
-  Example:
-    >>> check_starts('starts', [0, 3])
-    (0, 3)
-  """
+  """The rounds in which something begins anew, in rising order from 0."""
   checked = tuple(
     checks.check_int(f'{name}[{i}]', start, 0) for i, start in enumerate(starts)
   )
@@ -543,18 +467,10 @@ def check_starts(name: str, starts: Iterable[int]) -> tuple[int, ...]:
 
 
 def check(recursion: Recursion, noise_matrix: np.ndarray) -> None:
-  """Checks that a recursion makes the noise that a strategy accounts for.
-
-  Refused is a covariance over rounds of what `noise_rows` makes of z that is not that
-  of `D z`, with `D` the noise matrix, of shape [rounds, columns].
+  """Refuses a recursion whose noise has not the covariance over rounds of `D z`.
 
   Example:
     >>> check(LastRounds([[1.0, -0.5]], 'noise'), np.array([[1.0, 0.0], [-0.5, 1.0]]))
-    >>> check(LastRounds([[0.1]], 'row'), np.eye(2))
-    Traceback (most recent call last):
-    ...
-    ValueError: the noise of round 0 would have 0.01 times the variance that the \
-noise matrix says; recursion() and noise_matrix() must describe the same noise.
   """
   made = recursion.noise_rows(np.eye(len(noise_matrix)))
   is_so, wanted = made @ made.T, noise_matrix @ noise_matrix.T

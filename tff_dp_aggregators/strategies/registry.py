@@ -161,13 +161,7 @@ def kind(name: str) -> Kind:
 
 
 def kind_of(strategy: Union[strategy_lib.Strategy, str]) -> Optional[Kind]:
-  """The kind of a strategy, or of its `kind` in files; `None` if that has no name here.
-
-  Example:
-    >>> from tff_dp_aggregators.strategies import tree
-    >>> kind_of(tree.BinaryTree(8)).name
-    'tree'
-  """
+  """The kind of a strategy, or of its `kind` in files; `None` if it has no name."""
   saved_as = strategy if isinstance(strategy, str) else strategy.kind
   return next((k for k in KINDS.values() if k.strategy.kind == saved_as), None)
 
@@ -179,13 +173,7 @@ def name_of(strategy: strategy_lib.Strategy) -> str:
 
 
 def options_of(strategy: strategy_lib.Strategy) -> _Options:
-  """The numbers that tell strategies of one kind apart, by option.
-
-  Example:
-    >>> from tff_dp_aggregators.strategies import tree
-    >>> options_of(tree.BinaryTree(8, restart_every=4))
-    {'restart_every': 4}
-  """
+  """The numbers that tell strategies of one kind apart, by option."""
   found = kind_of(strategy)
   read = {} if found is None else {o.name: o.read(strategy) for o in found.options}
   return {name: value for name, value in read.items() if value is not None}
@@ -202,12 +190,7 @@ def options() -> dict[str, dict[str, Option]]:
 
 
 def describe(texts: Mapping[str, str]) -> str:
-  """What is said of an option by several kinds, once for those that say the same.
-
-  Example:
-    >>> describe({'banded': 'bands of C', 'toeplitz': 'bands of C', 'blt': 'buffers'})
-    'For banded and toeplitz: bands of C. For blt: buffers.'
-  """
+  """What is said of an option by several kinds, once for those that say the same."""
   names: dict[str, list[str]] = {}
   for name, text in texts.items():
     names.setdefault(text, []).append(name)
@@ -267,17 +250,10 @@ _MORE_BANDS = 512  # For toeplitz, in comparisons: they take some seconds.
 def more_bands(limits: _Limits) -> Optional[int]:
   """How many bands to try that cost sensitivity, as columns of one client overlap.
 
-  They lower the error of Toeplitz strategies where clients are done early: in trials
-  with 2 to 10 participations, by 10%, 5%, 2% and 0.3% if `max_participations *
-  min_separation` is 0.2, 0.3, 0.4 and 0.5 of the rounds, and by less than 0.1% from
-  0.6 on. The more bands the better; this is twice that product, up to 512 or, if these
-  are not more, twice the separation. `None` where more bands are of no use.
-
-  Example:
-    >>> more_bands(participation_lib.Participation(2000, 50, 4))
-    400
-    >>> more_bands(participation_lib.Participation(2000, 50)) is None
-    True
+  They lower the error of Toeplitz strategies where clients are done early: with 2 to 10
+  participations, by 10%, 5%, 2% and 0.3% if `max_participations * min_separation` is
+  0.2, 0.3, 0.4 and 0.5 of the rounds. This is twice that product, up to 512 or, if
+  these are not more, twice the separation. `None` where more bands are of no use.
   """
   if not are_done_early(limits):
     return None

@@ -19,20 +19,12 @@ from tff_dp_aggregators.strategies import tree
 def restarted(
   strategy: strategy_lib.Strategy, num_rounds: int, *, first: Optional[int] = None
 ) -> banded.Banded:
-  """The strategy that begins again after as many rounds as it has.
+  """The strategy that begins again after as many rounds as it has, for `num_rounds`.
 
   It remembers no more noise than the rounds of a block, less one. Between blocks the
   noise is independent, so that in sums over many blocks it adds up; what it saves is
-  memory, and optimising for all rounds.
-
-  Args:
-    strategy: Of one block; any kind but trees.
-    num_rounds: Of all blocks; the last may be cut off.
-    first: Rounds of the first block, if it is a shorter one; TF Privacy's `warmup`.
-
-  Raises:
-    TypeError: If an argument is not what its name says.
-    ValueError: If it is a tree, or `first` is not within a block.
+  memory, and optimising for all rounds. The last block may be cut off, and the first
+  may have `first` rounds only; TF Privacy's `warmup`. Trees restart by themselves.
 
   Example:
     >>> from tff_dp_aggregators.strategies import toeplitz

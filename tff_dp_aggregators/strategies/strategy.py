@@ -1,17 +1,14 @@
 """What every strategy offers: sensitivity, error, and a form to save it in.
 
-A strategy is the matrix `C` of a matrix mechanism, held as plain data. With the
-clients' clipped sums of n rounds as the rows of `X` and z iid standard Gaussian rows,
-the server releases, in each round t, what is needed to know row t of
+With the clients' clipped sums of n rounds as the rows of `X` and z iid standard
+Gaussian rows, the server releases, in each round t, what is needed to know row t of
 
     A X + B z,    A = B C,    A the prefix-sum workload,
 
-scaled so that z has standard deviation `noise_multiplier * clip_norm`. Releasing
-those rows is post-processing of `C X + z`, one Gaussian mechanism, whose sensitivity
-is `sensitivity(participation)` times the clip norm (arXiv:2202.08312, section 2;
+scaled so that z has standard deviation `noise_multiplier * clip_norm`. That is
+post-processing of `C X + z`, one Gaussian mechanism, whose sensitivity is
+`sensitivity(participation)` times the clip norm (arXiv:2202.08312, section 2;
 arXiv:2211.06530, section 2, for several participations and adaptive clients).
-
-This module is not for any particular strategy: each has a module of its own.
 """
 
 import abc
@@ -119,9 +116,6 @@ class Strategy(abc.ABC):
 
     Returns:
       A non-decreasing float64 array of shape [n].
-
-    Raises:
-      ValueError: If `participation` is for another number of rounds.
     """
 
   @abc.abstractmethod
@@ -130,9 +124,7 @@ class Strategy(abc.ABC):
   ) -> tuple[float, bool]:
     """sens(C)^2 and True, or a proven upper bound of it and False.
 
-    It is the last entry of `sensitivity_squared_by_round`, at less cost if there is a
-    way. `participation` is for the strategy's rounds, and what others ask follows:
-    `sensitivity`, `sensitivity_squared`, `sensitivity_kind`.
+    The last entry of `sensitivity_squared_by_round`, at less cost if there is a way.
     """
 
   @abc.abstractmethod
@@ -145,12 +137,7 @@ class Strategy(abc.ABC):
 
   @abc.abstractmethod
   def recursion(self) -> recursion_lib.Recursion:
-    """How the noise of a round follows from what is remembered of earlier ones.
-
-    `noise` draws the noise by it, and `by_storage` tells what it costs; the noise is
-    that of `noise_matrix`. The cost is that of reading the strategy's own data, so that
-    it can be asked for to count buffers.
-    """
+    """How the noise of a round, row t of `noise_matrix() z`, follows from earlier."""
 
   # What follows from it.
 
@@ -166,9 +153,6 @@ class Strategy(abc.ABC):
     """'exact', or 'bound' if `sensitivity` is an upper bound that may be too large.
 
     Privacy holds in both cases; with a bound, less noise might have done.
-
-    Raises:
-      ValueError: If `participation` is for another number of rounds.
     """
     is_exact = self.squared_or_bound(self._participation(participation))[1]
     return 'exact' if is_exact else 'bound'
@@ -176,17 +160,7 @@ class Strategy(abc.ABC):
   def sensitivity(
     self, participation: Optional[participation_lib.Participation] = None
   ) -> float:
-    """sens(C): largest ||C u|| over participation patterns u.
-
-    Exact, or a proven upper bound; `sensitivity_kind` says which. It is computed once
-    for each participation, as searches for noise ask for it again and again.
-
-    Args:
-      participation: Who may take part when; `None` means a single participation.
-
-    Raises:
-      ValueError: If `participation` is for another number of rounds.
-    """
+    """sens(C), the largest ||C u|| over participation patterns u, or a proven bound."""
     known = self.__dict__.setdefault('_sensitivities', {})
     try:
       return float(known[participation])
@@ -206,15 +180,7 @@ class Strategy(abc.ABC):
   def noise_row_norms(self) -> np.ndarray:
     """Standard deviation of the noise that each round adds, for unit-variance z.
 
-    Times `noise_multiplier * clip_norm`, it is that of each coordinate of a round's
-    sum. In sums over rounds, noise that is correlated cancels in part:
-    `per_query_error` is about these.
-
-    Dense, for small n, but for strategies that know better.
-
-    Returns:
-      Row norms of `noise_matrix()`, which are those of `C^-1` if `C` is square; float64
-      of shape [n].
+    In sums over rounds, noise that is correlated cancels in part: `per_query_error`.
 
     Example:
       >>> from tff_dp_aggregators import strategies
@@ -232,21 +198,7 @@ class Strategy(abc.ABC):
     return self.recursion().buffers_needed
 
   def noise_correlation(self, num_lags: int) -> np.ndarray:
-    """Correlation of the noise that the last round adds with that of earlier ones.
-
-    Dense, for small n, but for strategies that know better.
-
-    Args:
-      num_lags: How many rounds to look back, the last one included.
-
-    Returns:
-      Float64 array of shape [min(num_lags, n)], by lag; the first entry is 1.
-
-    Example:
-      >>> from tff_dp_aggregators import strategies
-      >>> strategies.BinaryTree(4, honaker=False).noise_correlation(2).round(3)
-      array([ 1.   , -0.577])
-    """
+    """Correlation of the noise that the last round adds with that of earlier ones."""
     lags = min(checks.check_positive_int('num_lags', num_lags), self.num_rounds)
     rows = self.noise_matrix()[::-1][:lags]
     return rows @ rows[0] / (np.linalg.norm(rows, axis=1) * np.linalg.norm(rows[0]))
@@ -257,12 +209,6 @@ class Strategy(abc.ABC):
     Args:
       workload: The linear queries over rounds: a `Workload`, or a lower-triangular
         array of shape [n, n]; `None` means prefix sums.
-
-    Returns:
-      Squared row norms of the estimator, float64 of shape [n].
-
-    Raises:
-      ValueError: If `workload` is not a lower-triangular n x n array.
     """
     if workload is None:
       return np.square(self.materialize_estimator()).sum(axis=1)
@@ -280,9 +226,6 @@ class Strategy(abc.ABC):
 
     It is in units of the clip norm, at an effective noise multiplier of 1, so that
     strategies can be compared: sens(C) x sqrt(`per_query_error`).
-
-    Returns:
-      Float64 array of shape [n], ready to plot.
     """
     error = self.per_query_error(workload)
     return self.sensitivity(participation) * np.sqrt(error)
@@ -357,13 +300,7 @@ class Strategy(abc.ABC):
 
   @staticmethod
   def from_json(text: str) -> 'Strategy':
-    """Reads what `to_json` wrote.
-
-    Raises:
-      ValueError: If the text is not a saved strategy, is of an unknown kind or
-        version, does not have the checksum it states, or if what it holds is not a
-        strategy, for instance not lower-triangular, not banded or not finite.
-    """
+    """Reads what `to_json` wrote; ValueError if it is no strategy with its checksum."""
     try:
       data = strict_json.Decoder().decode(text)
     except ValueError as e:
@@ -373,12 +310,7 @@ class Strategy(abc.ABC):
   def save(self, path: Union[str, os.PathLike[str]]) -> None:
     """Writes the strategy to a new file: small ones as .json, large ones as .npz.
 
-    Args:
-      path: Where; its suffix decides the format.
-
-    Raises:
-      ValueError: If the suffix is neither .json nor .npz.
-      FileExistsError: If there is a file already.
+    The suffix decides; ValueError for another one, FileExistsError if there is a file.
 
     Example:
       >>> import tempfile
@@ -396,12 +328,7 @@ class Strategy(abc.ABC):
 
   @staticmethod
   def load(path: Union[str, os.PathLike[str]]) -> 'Strategy':
-    """Reads and verifies a file that `save` wrote.
-
-    Raises:
-      FileNotFoundError: If there is no file.
-      ValueError: As `from_json`; the message begins with the path.
-    """
+    """Reads and verifies a file that `save` wrote; errors begin with the path."""
     path = os.fspath(path)
     suffix = _suffix(path)
     with open(path, 'rb') as file:
@@ -587,32 +514,22 @@ MAX_ROUNDS_WRITTEN_OUT = 1024
 
 
 class Cost(NamedTuple):
-  """What a place for the noise of earlier rounds costs.
+  """What a place for the noise of earlier rounds costs: seconds a round, and bytes."""
 
-  Attributes:
-    seconds: Time of a round on one core inside TFF that depends on the place: not
-      that of clipping, for instance.
-    num_bytes: What is kept from round to round.
-  """
-
-  seconds: float
-  num_bytes: int
+  seconds: float  # On one core inside TFF, as far as the place matters.
+  num_bytes: int  # Kept from round to round.
 
 
 def max_terms(strategy: Strategy) -> Optional[int]:
   """How many rows of z a round's noise is made of at most, if none is kept.
 
-  Few rows if the recursion says so. All rounds so far, with the noise matrix written
-  out, if there are up to `MAX_ROUNDS_WRITTEN_OUT` and it is a matrix of these rows.
-
-  Returns the number; `None` if drawing them all again is not offered.
+  Few if the recursion says so, else all rounds so far, with the noise matrix written
+  out, up to `MAX_ROUNDS_WRITTEN_OUT`; `None` if drawing them again is not offered.
 
   Example:
     >>> from tff_dp_aggregators import strategies
     >>> max_terms(strategies.BandedInverse.square_root(num_rounds=2000, num_bands=4))
     4
-    >>> max_terms(strategies.BLT(1000, (0.5,), (0.8,)))
-    1000
   """
   return _max_terms(strategy.recursion(), strategy.num_rounds)
 
@@ -626,11 +543,10 @@ def _max_terms(recursion: recursion_lib.Recursion, num_rounds: int) -> Optional[
 def by_storage(
   strategy: Strategy, num_bytes: int, generator: str = 'chacha20'
 ) -> dict[str, Cost]:
-  """What each place for the noise of earlier rounds costs.
+  """The costs of the places that are offered for the noise of earlier rounds.
 
-  Returns costs by `storage`, as `noise.build` takes it: 'state' carries the past in the
-  state of the process, 'files' keeps it in files, 'redraw' draws it again. Only those
-  that are offered; only 'redraw' if there is nothing to keep.
+  'state' carries it in the state of the process, 'files' keeps it in files, 'redraw'
+  draws it again, as `noise.build` does; only 'redraw' if there is nothing to keep.
 
   Example:
     >>> from tff_dp_aggregators import strategies

@@ -27,15 +27,11 @@ from tff_dp_aggregators.strategies.numerics import series_problem
 
 
 def square_root_coefficients(num_coefficients: int) -> np.ndarray:
-  """First column of the square root of the infinite prefix-sum matrix.
+  """First column of the square root of the infinite prefix-sum matrix, float64.
 
   The coefficients of (1 - x)^(-1/2): 1, 1/2, 3/8, ..., each
   `(2 i - 1) / (2 i)` times the one before (Fichtenberger, Henzinger and Upadhyay,
   arXiv:2202.11205, "Constant matters"; Toeplitz form in arXiv:2306.08153).
-
-  `num_coefficients`: How many to return.
-
-  Returns a positive, decreasing float64 array of shape [num_coefficients].
 
   Example:
     >>> square_root_coefficients(4).tolist()
@@ -237,11 +233,7 @@ class BandedToeplitz(LowerToeplitz):
   Attributes:
     num_rounds: Rounds n; `C` is n x n.
     coefficients: First column of `C` down to its last non-zero entry, `num_bands`
-      numbers, the first of them positive.
-
-  Raises:
-    ValueError: If there are no coefficients, more than `num_rounds`, one is not
-      finite, or the first is not positive.
+      finite numbers, at most n, the first of them positive.
   """
 
   coefficients: tuple[float, ...]
@@ -258,9 +250,6 @@ class BandedToeplitz(LowerToeplitz):
 
     Columns that end below the last row are shorter; all others have norm 1, so
     `sensitivity()` of a single participation is 1.
-
-    Raises:
-      ValueError: If `num_bands` exceeds `num_rounds`.
 
     Example:
       >>> strategy = BandedToeplitz.square_root(num_rounds=100, num_bands=10)
@@ -333,10 +322,10 @@ def optimize(
 ) -> BandedToeplitz:
   """The banded Toeplitz strategy with the smallest error, with columns of norm 1.
 
-  Minimises `rmse` or `max_error` (arXiv:2405.15913) by L-BFGS, SciPy's
-  with bounds where bands of several participations overlap. The problem is not convex
-  and what is found is a local minimum, from the square root of the prefix sums; for a
-  single participation, it was always the same from random starts.
+  Minimises `rmse` or `max_error` (arXiv:2405.15913) by L-BFGS, SciPy's with bounds
+  where bands of several participations overlap. The problem is not convex and what is
+  found is a local minimum, from the square root of the prefix sums; for a single
+  participation, it was always the same from random starts.
 
   Where bands of several participations overlap, the coefficients are kept
   non-negative, and non-increasing from index `min_separation` on, so that the
@@ -344,18 +333,12 @@ def optimize(
   conditions for that hold, or fewer bands with signs are better, the strategy has
   `min_separation` bands, for any larger `num_bands`.
 
-  Args:
-    num_rounds: Rounds n.
-    num_bands: Largest number of bands of C, up to 4096; `None` for as many of those as
-      help. The noise needs a model-sized buffer for each but one.
-    objective: 'mean' for the smallest `rmse`, 'max' for the smallest `max_error`.
-    participation: Who may take part when; `None` means a single participation.
-    workload: Whose error it is; `None` means prefix sums. Given as an array, or with a
-      learning rate that changes, for at most 4096 rounds.
-    cache: Whether to look on disk first, and to keep the result there (see `cache`).
+  Arguments are those of `banded.optimize`, with any `participation`, and:
 
-  Returns:
-    A strategy whose `sensitivity_kind(participation)` is 'exact'.
+  * `num_bands`: Largest number of bands of C, up to 4096; `None` for as many of those
+    as help. The noise needs a model-sized buffer for each but one.
+  * `workload`: Whose error it is; `None` means prefix sums. Given as an array, or with
+    a learning rate that changes, for at most 4096 rounds.
 
   Raises:
     TypeError: If a number is not whole.

@@ -2,24 +2,18 @@
 
 `C` has one row per complete node of the tree over rounds: node (level, j) covers
 rounds `[j 2^level, (j + 1) 2^level)` and exists when its last round is before
-`num_rounds`. Row entries are 1 in the node's rounds (arXiv:2103.00039).
-
-Nodes are numbered in the order in which they are completed; the node of level l
-whose last round is t has number `2 t - popcount(t) + l`.
+`num_rounds`. Row entries are 1 in the node's rounds (arXiv:2103.00039). Nodes are
+numbered in the order in which they are completed.
 
 **Restarts.** With `restart_every=r` a fresh tree begins every r rounds, with its own
 nodes, numbered after those of the trees before. What a tree estimates in its last
 round is kept and added to all later estimates. This is TF Privacy's
 `RestartQuery(TreeCumulativeSumQuery, PeriodicRoundRestartIndicator(r))`, and the
-restarts of arXiv:2103.00039 without its tree completion: no empty rounds are added to
-fill up the last tree.
+restarts of arXiv:2103.00039 without its tree completion.
 
 **Sensitivity.** It is exact under every participation schema, also for clients that
-take part in several trees: see `sensitivity_squared`, and for how it is found
-`strategies.tree_patterns`. A reviewer can check it by hand, with a worst pattern of
-rounds from `worst_case_rounds` and the sum that `pattern_value` forms.
-
-This module does not draw noise; `noise` does.
+take part in several trees (`numerics.tree_patterns`). A reviewer can check it by hand,
+with a worst pattern of rounds from `worst_case_rounds` and the sum `pattern_value`.
 """
 
 import collections
@@ -77,10 +71,6 @@ class BinaryTree(strategy_lib.Strategy):
       estimation from below), or by the plain sum of the fewest nodes.
       The sensitivity is the same.
     restart_every: Rounds after which a fresh tree begins; `None` for a single one.
-
-  Raises:
-    TypeError: If `honaker` is not a bool, or a number not whole.
-    ValueError: If a number is less than 1.
 
   Example:
     >>> participation = participation_lib.Participation(8, min_separation=1)
@@ -146,13 +136,9 @@ class BinaryTree(strategy_lib.Strategy):
   ) -> np.ndarray:
     """Squared sensitivity of the first 1, 2, ..., n rounds.
 
-    Exact: arXiv:2103.00039, Appendix D.2, for every prefix.
-
-    The cost is that of `tree.sensitivity_squared` for some of the prefixes, at most
-    all of them, and about `log2(num_rounds)` for each value that occurs; what they
-    have in common is searched once. On one core (2000, 314, 6) takes 0.03 s,
-    (2000, 30, 50) and (10000, 100, 20) take 0.1 s, and in fixed epochs up to 1 s;
-    (10000, 7, 1000), with thousands of values, takes 5 s.
+    Exact: arXiv:2103.00039, Appendix D.2, for every prefix. The cost is that of
+    `tree.sensitivity_squared` for some of the prefixes, about `log2(num_rounds)` for
+    each value that occurs: (10000, 100, 20) takes 0.1 s, (10000, 7, 1000) 5 s.
     """
     participation = self._participation(participation)
     return _search(participation, self.restart_every).profile(self.num_rounds)
@@ -174,17 +160,9 @@ class BinaryTree(strategy_lib.Strategy):
   def worst_case_rounds(
     self, participation: Optional[participation_lib.Participation] = None
   ) -> tuple[int, ...]:
-    """Rounds in which one client attains the sensitivity.
+    """Rounds in which one client attains the sensitivity, in rising order.
 
-    Args:
-      participation: Who may take part when; `None` means a single participation.
-
-    Returns:
-      One of the worst patterns that `participation` allows, in rising order.
-      `pattern_value` of it is `sensitivity_squared(participation)`.
-
-    Raises:
-      ValueError: If `participation` is for another number of rounds.
+    `pattern_value` of them is `sensitivity_squared(participation)`.
     """
     participation = self._participation(participation)
     return _search(participation, self.restart_every).rounds(self.num_rounds)
@@ -318,26 +296,11 @@ def sensitivity_squared(
 
   **Cost.** On each of about `log2(num_rounds / min_separation)` levels the search
   visits numbers of participations that bounds cannot exclude, each with up to
-  `min_separation` first rounds. So the time hardly grows with `num_rounds` alone; it
-  grows with `max_participations` and `min_separation`, at worst like their product.
-  Memory grows like that too, and by 8 bytes for each level and participation. On one
-  core (`benchmarks/tree_sensitivity.py`):
-
-      num_rounds  min_separation  max_participations  seconds
-           2,000             314                   6    0.001
-            2^20           1,001                  64     0.01
-         100,000               1                 500    0.002
-         100,000              31                 500      0.3
-            2^20             101               1,000      0.1
-            10^6               1                10^6        1
-            10^6             101              10,000        2
-            10^6           1,023                 500        3
-
-  Slow are separations just below a power of two (31, 63, 127, ...) with hundreds of
-  participations or more: coming back one round earlier is then worth something all
-  along the tree, so that many patterns have to be kept. The slowest that was found,
-  10^6 rounds with separation 255 and 2,000 participations, takes a minute
-  and 0.5 GiB. With restarts, hundreds of participations can take a second or more.
+  `min_separation` first rounds. So time and memory hardly grow with `num_rounds` alone,
+  at worst like `max_participations` times `min_separation`: a thousandth of a second
+  for 2000 rounds, 2 s for 10^6 rounds, 101 apart, 10,000 times, and a minute for
+  separations just below a power of two with thousands of participations
+  (`benchmarks/tree_sensitivity.py`).
 
   Args:
     num_rounds: Leaves of the tree, or of all trees.
@@ -346,13 +309,6 @@ def sensitivity_squared(
     max_participations: Most rounds of one client; `None` for as many as fit.
     fixed_epoch: Whether differences are multiples of exactly `min_separation`.
     restart_every: Rounds after which a fresh tree begins; `None` for a single one.
-
-  Returns:
-    zeta*, a whole number.
-
-  Raises:
-    TypeError: If an argument is not of its type.
-    ValueError: If an argument is less than 1.
 
   Example:
     >>> sensitivity_squared(2000, min_separation=314, max_participations=6)  # Gboard.
@@ -390,12 +346,7 @@ def worst_case_rounds(
   fixed_epoch: bool = False,
   restart_every: Optional[int] = None,
 ) -> tuple[int, ...]:
-  """Rounds in which one client attains `sensitivity_squared`.
-
-  Arguments, cost and errors are those of `sensitivity_squared`.
-
-  Returns:
-    One of the worst allowed patterns, in rising order.
+  """Rounds in which one client attains `sensitivity_squared`, in rising order.
 
   Example:
     >>> rounds = worst_case_rounds(2000, min_separation=314, max_participations=6)
@@ -417,10 +368,6 @@ def pattern_value(
 
   It is the squared norm of the sum of these columns of `C`, formed directly from its
   definition, to check by hand what `worst_case_rounds` found.
-
-  `rounds`: Different rounds, each at least 0 and below `num_rounds`.
-  `num_rounds`: Leaves of the tree, or of all trees.
-  `restart_every`: Rounds after which a fresh tree begins; `None` for a single one.
 
   Example:
     Three of five rounds. They are three leaves, two of them below the node of rounds

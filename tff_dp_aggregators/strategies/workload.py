@@ -1,18 +1,14 @@
 """Workloads: the linear queries over rounds whose error a strategy is judged by.
 
-The workload `A` says what a training run does with the noisy sums. Stochastic gradient
-descent adds them up, so prefix sums are the default everywhere; with momentum, a
-learning rate that changes from round to round, and weight decay, the model after round
-t depends on
+Stochastic gradient descent adds the noisy sums up, so prefix sums are the default; with
+momentum, learning rates that change, and weight decay, the model after round t depends
+on
 
     A[t, j] = sum_{s = j..t} kept^(t - s) * learning_rates[s] * momentum^(s - j)
 
 with kept = 1 - weight_decay (arXiv:2202.08312, section 4; arXiv:2211.06530, section 5;
-with weight decay arXiv:2405.13763). Wherever a function takes a
-`workload`, None stands for prefix sums, and any other lower-triangular matrix may be
-given as an array.
-
-This module does not know strategies.
+with weight decay arXiv:2405.13763). Where a function takes a `workload`, `None` stands
+for prefix sums, and a lower-triangular array is taken as well.
 """
 
 import dataclasses
@@ -35,10 +31,6 @@ class Workload:
       and not negative, not all of them 0; `None` for 1 in every round.
     weight_decay: Which part of the model each round takes away before its step, at
       least 0 and below 1, whatever the learning rate.
-
-  Raises:
-    TypeError: If an argument is not a number, or not numbers.
-    ValueError: If one is out of range.
 
   Example:
     >>> Workload(3, momentum=0.5).materialize()
@@ -86,15 +78,8 @@ class Workload:
   ) -> 'Workload':
     """A constant learning rate that falls linearly over the last rounds.
 
-    Args:
-      num_rounds: Rounds n.
-      momentum: As in the constructor.
-      cooldown_rounds: Over how many of the last rounds it falls; a quarter of all by
-        default, as in the experiments of arXiv:2211.06530.
-      final_learning_rate: What it falls to in the last round, relative to 1; positive.
-
-    Raises:
-      ValueError: If an argument is out of range.
+    Over a quarter of all rounds by default, as in the experiments of arXiv:2211.06530,
+    to `final_learning_rate`, relative to 1.
 
     Example:
       >>> Workload.cooldown(
@@ -133,11 +118,7 @@ class Workload:
     return self.learning_rates is None or len(set(self.learning_rates)) == 1
 
   def coefficients(self) -> np.ndarray:
-    """First column of `A`, float64 of shape [n].
-
-    Raises:
-      ValueError: If the learning rate changes, so that `A` is not Toeplitz.
-    """
+    """First column of `A`, float64 [n]; ValueError if the learning rate changes."""
     if not self.is_toeplitz:
       raise ValueError(
         'a workload whose learning rate changes has no Toeplitz coefficients; use '
@@ -167,12 +148,8 @@ class Workload:
     With rates L and momentum M, A is (decayed sums) L M; so its inverse is
     (I - momentum S) L^-1 (I - (1 - weight_decay) S), S the shift by one round.
 
-    Returns:
-      Float64 array of shape [2, n], or [3, n] with momentum; row i, column j holds
-      entry [j + i, j] of the inverse, and 0 where there is none.
-
-    Raises:
-      ValueError: If a learning rate is 0, when `A` has no inverse.
+    Float64 of shape [2, n], or [3, n] with momentum; row i, column j holds entry
+    [j + i, j], and 0 where there is none. ValueError if a learning rate is 0.
     """
     reciprocal = self._reciprocal_rates()
     shifted = self._kept * np.append(reciprocal[1:], 0.0)
@@ -214,14 +191,7 @@ Checked = Union[Workload, np.ndarray]
 
 
 def check(num_rounds: int, workload: WorkloadLike) -> Union[Workload, np.ndarray]:
-  """Returns the workload, prefix sums for None, after looking at shape and entries.
-
-  `num_rounds`: Rounds n it has to be for.
-  `workload`: A `Workload`, or a lower-triangular array of shape [n, n] whose rows are
-    linear queries over rounds, or None.
-
-  Returns a `Workload`, or a float64 array of shape [n, n].
-  """
+  """The workload for these rounds, `Workload(n)` for `None`, or a float64 array."""
   if workload is None:
     return Workload(num_rounds)
   if isinstance(workload, Workload):
@@ -289,17 +259,7 @@ def _decayed_sums(matrix: np.ndarray, decay: float) -> np.ndarray:
 
 
 def real_array(name: str, values: Any) -> np.ndarray:
-  """Returns the values as a float64 array.
-
-  Example:
-    >>> real_array('workload', [1, 2])
-    array([1., 2.])
-    >>> real_array('workload', [1, 2j])
-    Traceback (most recent call last):
-    ...
-    TypeError: workload must be real numbers, got complex ones; pass the real part if \
-that is all there is.
-  """
+  """The values as a float64 array; TypeError if they are complex."""
   refuse_complex(name, values)
   try:
     return np.asarray(values, np.float64)

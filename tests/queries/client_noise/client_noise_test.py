@@ -170,14 +170,6 @@ def test_what_a_client_sends_is_within_the_sums(kind, noise_multiplier, clip_nor
 
 
 @both_kinds
-def test_a_real_report_is_within_the_sums(kind):
-  query = _local(kind, record_specs=tf.TensorSpec([3]), noise_multiplier=0.001)
-  record = tf.constant([1e30, 0.0, 0.0])
-  sent = query.preprocess_record(tf.constant(0.5), record).numpy()
-  assert 2**37 < np.abs(sent).max() < grid.LARGEST_ENTRY
-
-
-@both_kinds
 def test_without_noise_sums_are_those_of_clipped_records(kind):
   query = _local(
     kind, noise_multiplier=0.0, record_specs=tf.TensorSpec([2]), seed=noise.Seed(1)
@@ -400,14 +392,6 @@ def test_the_approximation_has_the_mean_and_variance_of_local_noise(kind):
     same = scipy.stats.ks_2samp(exact.ravel(), approximate.ravel())
     assert same.pvalue > 1e-7
   assert state.round == 2
-
-
-def test_the_approximation_of_laplace_noise_is_good_for_many_clients_and_not_for_one():
-  (one,), _ = _sums(_local('laplace'), 1)
-  (approximate,), _ = _sums(_approximate('laplace'), 1)
-  # Fourth moments over squared variances: 6 and 3, of 20,000 numbers.
-  assert 4.5 < np.mean(one**4) / np.mean(one**2) ** 2
-  assert np.mean(approximate**4) / np.mean(approximate**2) ** 2 < 3.5
 
 
 @both_kinds

@@ -293,89 +293,47 @@ def test_clients_may_add_the_noise_and_then_say_nothing_of_infinity():
   assert event == dp_accounting.LaplaceDpEvent(0.5)
 
 
+_CUMULATIVE = queries.TreeCumulativeSumQuery(
+  _LIMITS, clip_norm=0.5, noise_multiplier=1.0, record_specs=_SPEC
+)
+
+
 @pytest.mark.parametrize(
-  ('build', 'error', 'message'),
+  'given, message',
   [
-    (lambda: _quantile(7), TypeError, 'count_query must be a query'),
+    ({'count_query': _gaussian(clip_norm=1.0)}, 'must have clip_norm=0.5.*got 1.0'),
+    ({'count_query': _gaussian(record_specs=tf.TensorSpec([2]))}, 'for records'),
+    ({'count_query': _CUMULATIVE}, 'sums over rounds'),
+    ({'record_specs': [_SPEC, _SPEC]}, 'one number of each client'),
+    ({'record_specs': tf.TensorSpec([1])}, 'one number of each client'),
+    ({'initial_estimate': 0.0}, 'initial_estimate must be positive'),
     (
-      lambda: _quantile(_gaussian(clip_norm=1.0)),
-      ValueError,
-      'must have clip_norm=0.5.*got 1.0',
-    ),
-    (
-      lambda: _quantile(_gaussian(record_specs=tf.TensorSpec([2]))),
-      ValueError,
-      'one float32 number',
-    ),
-    (
-      lambda: _quantile(_gaussian(record_specs=tf.TensorSpec([], tf.float64))),
-      ValueError,
-      'one float32 number',
-    ),
-    (
-      lambda: _quantile(
-        queries.TreeCumulativeSumQuery(
-          _LIMITS, clip_norm=0.5, noise_multiplier=1.0, record_specs=_SPEC
-        )
-      ),
-      ValueError,
-      'sums over rounds',
-    ),
-    (
-      lambda: _quantile(_gaussian(), record_specs=[_SPEC, _SPEC]),
-      ValueError,
-      'one number of each client',
-    ),
-    (
-      lambda: _quantile(_gaussian(), record_specs=tf.TensorSpec([1])),
-      ValueError,
-      'one number of each client',
-    ),
-    (
-      lambda: _quantile(_gaussian(), initial_estimate=0.0),
-      ValueError,
-      'initial_estimate must be positive',
-    ),
-    (
-      lambda: _quantile(_gaussian(), initial_estimate=math.inf, geometric_update=False),
-      ValueError,
+      {'initial_estimate': math.inf, 'geometric_update': False},
       'initial_estimate must be finite',
     ),
-    (
-      lambda: _quantile(_gaussian(), target_quantile=1.1),
-      ValueError,
-      'target_quantile must be .* within 0 and 1; got 1.1',
-    ),
-    (
-      lambda: _quantile(_gaussian(), learning_rate=-0.1),
-      ValueError,
-      'learning_rate must be .*got -0.1',
-    ),
-    (
-      lambda: _quantile(_gaussian(), clients_per_round=0),
-      ValueError,
-      'clients_per_round must be positive',
-    ),
-    (lambda: _factory(_gaussian()), TypeError, 'counts must be a factory'),
-    (
-      lambda: _factory(
-        aggregators.gaussian(
-          clip_norm=0.5,
-          noise_multiplier=1.0,
-          clients_per_round=4,
-          record_aggregation_factory=aggregators.secure_sum(),
-        )
-      ),
-      ValueError,
-      'give record_aggregation_factory to quantile',
-    ),
-    (
-      lambda: _factory().create(tff.TensorType(np.float32, [2])),
-      ValueError,
-      'one number of each client',
-    ),
+    ({'target_quantile': 1.1}, 'target_quantile must be .* within 0 and 1; got 1.1'),
+    ({'learning_rate': -0.1}, 'learning_rate must be .*got -0.1'),
+    ({'clients_per_round': 0}, 'clients_per_round must be positive'),
   ],
 )
-def test_what_does_not_go_together_is_refused(build, error, message):
-  with pytest.raises(error, match=message):
-    build()
+def test_what_does_not_go_together_is_refused(given, message):
+  query = given.get('count_query') or _gaussian()
+  with pytest.raises(ValueError, match=message):
+    _quantile(query, **given)
+
+
+def test_counts_that_do_not_fit_are_refused():
+  with pytest.raises(TypeError, match='count_query must be a query'):
+    _quantile(7)
+  with pytest.raises(TypeError, match='counts must be a factory'):
+    _factory(_gaussian())
+  counts = aggregators.gaussian(
+    clip_norm=0.5,
+    noise_multiplier=1.0,
+    clients_per_round=4,
+    record_aggregation_factory=aggregators.secure_sum(),
+  )
+  with pytest.raises(ValueError, match='give record_aggregation_factory to quantile'):
+    _factory(counts)
+  with pytest.raises(ValueError, match='one number of each client'):
+    _factory().create(tff.TensorType(np.float32, [2]))

@@ -25,7 +25,6 @@ from tff_dp_aggregators import aggregators
 from tff_dp_aggregators import noise
 from tff_dp_aggregators import queries
 from tff_dp_aggregators import strategies
-from tff_dp_aggregators.learning import runtime
 from tff_dp_aggregators.queries import grid
 
 _LARGE = 1e3  # Clips nothing here.
@@ -171,25 +170,7 @@ def test_rounds_are_spent_as_those_of_the_nodes():
   assert query.spent(state).to_event() == tree.spent(same).to_event()
 
 
-def _process_of(nodes, num_bins=6, **kwargs):
-  aggregator = aggregators.range_sums(nodes, **kwargs)
-  return aggregator.create(tff.TensorType(np.float32, [num_bins]))
-
-
 _HISTOGRAMS = [np.eye(6, dtype=np.float32)[i % 6] for i in range(12)]
-
-
-@pytest.mark.parametrize('make', [aggregators.laplace, aggregators.local_gaussian])
-def test_any_noise_serves(make):
-  with runtime.local_runtime():
-    exact, noised = (
-      _process_of(make(clip_norm=9.0, noise_multiplier=each, clients_per_round=12))
-      for each in (0.0, 5.0)
-    )
-    output = exact.next(exact.initialize(), _HISTOGRAMS)
-    np.testing.assert_allclose(output.result, np.full(6, 1 / 6), atol=1e-5)
-    with_noise = noised.next(noised.initialize(), _HISTOGRAMS).result
-    assert np.abs(with_noise - output.result).max() > 0.1
 
 
 def test_it_stands_beside_a_model_and_under_a_secure_sum():
@@ -231,7 +212,7 @@ def test_what_does_not_fit_is_refused():
   make = queries.RangeSumsQuery
   with pytest.raises(ValueError, match=r'a histogram is one vector.*\(2, 2\)'):
     make(nodes, record_specs=tf.TensorSpec([2, 2]))
-  with pytest.raises(ValueError, match='the 9 nodes of a tree over 4 bins|11 nodes'):
+  with pytest.raises(ValueError, match='node_query must be for records'):
     make(nodes, record_specs=tf.TensorSpec([5]))
   with pytest.raises(ValueError, match='arity must be at least 2, got 1'):
     make(nodes, record_specs=tf.TensorSpec([4]), arity=1)

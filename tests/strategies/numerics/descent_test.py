@@ -67,15 +67,6 @@ def test_the_largest_parabola_is_least_at_the_center_of_the_smallest_circle():
   np.testing.assert_allclose(minimum.weights, [0.5, 0.5, 0.0], atol=1e-3)
 
 
-def test_going_on_with_weights_stays_at_the_minimum():
-  errors = parabolas(np.array([[0.0], [4.0]]))
-  with PROGRESS:
-    minimum = descent.minimize_max(
-      errors, np.array([2.0]), 1e-6, PROGRESS, weights=np.array([0.5, 0.5])
-    )
-  np.testing.assert_allclose(minimum.point, [2.0], atol=1e-6)
-
-
 @pytest.mark.parametrize('lower, end', [(-math.inf, [1.0, 1.0]), (1.5, [1.5, 2.25])])
 def test_bounds_are_kept(lower, end):
   def loss(x):

@@ -41,14 +41,6 @@ def test_series(complement, length):
   assert slope[0] == pytest.approx(float(slopes[-1]), rel=1e-12, abs=1e-12)
 
 
-@each_case
-def test_series_of_series(complement, length):
-  sums, slopes = exact_series(complement, length)
-  value, slope = geometric.series_of_series_and_slope(np.array([complement]), length)
-  assert value[0] == pytest.approx(float(sum(sums)), rel=1e-14, abs=1e-15)
-  assert slope[0] == pytest.approx(float(sum(slopes)), rel=1e-11, abs=1e-12)
-
-
 @pytest.mark.parametrize('length', [1, 2, 3, 4, 5, 6, 7, 31, 32, 33])
 def test_products_of_series(length):
   complements = [c for c in COMPLEMENTS if c <= 1]
@@ -63,34 +55,6 @@ def test_products_of_series(length):
     assert value_slopes[i, j] == pytest.approx(
       float(expected_slope), rel=1e-12, abs=1e-12
     )
-
-
-def test_long_series_of_ratios_close_to_one():
-  for complement in (1e-12, 1e-7, 1e-5):
-    length = 10**5
-    sums, _ = exact_series_in_integers(complement, length)
-    value, _ = geometric.series_and_slope(np.array([complement]), length)
-    assert value[0] == pytest.approx(sums, rel=3e-15)
-
-
-def exact_series_in_integers(complement, length):
-  """(1 - r^n) / q with 400 binary digits, and the ratio's power."""
-  scale = 2**400
-  ratio = scale - round(fractions.Fraction(complement) * scale)
-  power, base, exponent = scale, ratio, length
-  while exponent:
-    if exponent % 2:
-      power = power * base // scale
-    base, exponent = base * base // scale, exponent // 2
-  return float(fractions.Fraction(scale - power, scale - ratio)), power
-
-
-def test_arrays_of_lengths():
-  complements = np.array([0.0, 0.1, 1.0])
-  values, _ = geometric.series_and_slope(complements, np.array([[1], [4]]))
-  for row, length in enumerate((1, 4)):
-    expected, _ = geometric.series_and_slope(complements, length)
-    np.testing.assert_allclose(values[row], expected, rtol=1e-15)
 
 
 def test_powers():

@@ -100,9 +100,3 @@ def test_shift_makes_definite_with_little_and_leaves_definite_matrices_alone():
   shifted = gram.shift_to_positive(indefinite)
   np.linalg.cholesky(shifted)
   np.testing.assert_allclose(shifted - indefinite, np.eye(NUM_ROUNDS), atol=2e-3)
-
-
-def test_gap_is_relative_to_the_bound():
-  assert gram.Certificate(error=1.5, lower_bound=1.0, scope='all').gap == pytest.approx(
-    0.5
-  )

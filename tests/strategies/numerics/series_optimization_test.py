@@ -59,13 +59,6 @@ def test_derivatives_are_those_by_finite_differences(name):
   np.testing.assert_allclose(at.hessian, hessian, rtol=1e-6, atol=1e-6)
 
 
-def test_quotient_is_the_last_row_of_a_dense_factorization():
-  matrix = lower_toeplitz(POINT, NUM_ROUNDS)
-  estimator = lower_toeplitz(COLUMN, NUM_ROUNDS) @ np.linalg.inv(matrix)
-  expected = np.square(estimator[-1]).sum()
-  assert Quotient(COLUMN).value(POINT) == pytest.approx(expected, rel=1e-12)
-
-
 def test_workload_gram_is_the_error_of_a_dense_factorization():
   weights = RNG.random(NUM_ROUNDS)
   rows = np.square(WORKLOAD @ lower_toeplitz(POINT, NUM_ROUNDS)).sum(axis=1)
@@ -85,36 +78,6 @@ def test_largest_row_is_approached_from_above_and_its_gap_bounds_the_rest():
     weights = (rows / rows.max()) ** (exponent - 1)
     mean = weights @ rows / weights.sum()
     assert function.gap(POINT) == pytest.approx(1 - mean / rows.max(), abs=1e-12)
-
-
-@pytest.mark.parametrize('averaged', [False, True])
-@pytest.mark.parametrize('size', [1, 5, 40])
-def test_gram_matrix_of_shifts(averaged, size):
-  series = RNG.normal(size=40)
-  columns = lower_toeplitz(series, 40)[:, :size]
-  weights = np.arange(40, 0, -1) / 40 if averaged else np.ones(40)
-  np.testing.assert_allclose(
-    series_optimization.gram(series, size, averaged),
-    columns.T @ (weights[:, np.newaxis] * columns),
-    atol=1e-11,
-  )
-
-
-def test_constraints_are_that_the_coefficients_fall_and_are_not_negative():
-  column = np.linalg.inv(lower_toeplitz(INVERSE_POINT, 12))[:, 0]
-  values = Monotone(2, 9).values(INVERSE_POINT)
-  np.testing.assert_allclose(values[:2], column[:2])
-  np.testing.assert_allclose(values[2:-1], column[2:8] - column[3:9])
-  assert values[-1] == pytest.approx(column[8])
-  assert len(Monotone(2, 9)) == len(values) == 9
-
-
-def test_outside_of_the_constraints_the_barrier_is_infinite():
-  barrier = FUNCTIONS['barrier']
-  assert np.isfinite(barrier.value(INVERSE_POINT))
-  # The inverse series turn negative, or rise from index 3 on.
-  for outside in ([1.0, 0.4, 0.2, 0.1, 0.05], [1.0, -0.1, 0.0, 0.0, -0.5]):
-    assert barrier.value(np.array(outside)) == np.inf
 
 
 def test_a_quadratic_within_constraints_ends_at_its_best_point_inside():

@@ -81,13 +81,7 @@ def inverse_row_norms(diagonals: np.ndarray) -> np.ndarray:
 
 
 class InverseRowNorms:
-  """Squared row norms of K^-1, as `inverse_row_norms`, with their derivative.
-
-  `diagonals`: Shape [num_bands, n], the first row without a zero.
-
-  Attributes:
-    values: The squared norms, shape [n].
-  """
+  """The `values` of `inverse_row_norms`, with their derivative."""
 
   def __init__(self, diagonals: np.ndarray):
     self._shape = diagonals.shape

@@ -14,21 +14,23 @@ non-increasing coefficients, whose sensitivity is exact.
 
 **Loss.** The logarithm of squared sensitivity times squared error. Both are sums of
 geometric series with positive weights, so they lose no digits, and their cost does not
-depend on the number of rounds. Derivatives are by hand.
+depend on the number of rounds.
 
 **How.** Newton's method, with second derivatives by differences of gradients, several
-step lengths tried at once, from several points at once. Buffers are added one by one.
-Where the next one should start is found by looking at what a small one does at each of
-many decays. A buffer that has become useless is taken out again.
+step lengths tried at once, from several points at once. Buffers are added one by one,
+from the best of many decays; one that has become useless is taken out again.
 
 Arguments are not checked here.
 """
 
 import dataclasses
 import math
+from typing import Optional
 
 import numpy as np
 
+from tff_dp_aggregators.strategies import participation as participation_lib
+from tff_dp_aggregators.strategies import workload as workload_lib
 from tff_dp_aggregators.strategies.numerics import geometric
 from tff_dp_aggregators.strategies.numerics import rational
 
@@ -59,16 +61,7 @@ _VALLEYS = 1
 
 @dataclasses.dataclass(frozen=True)
 class BLTProblem:
-  """What is asked for.
-
-  Attributes:
-    num_rounds: Rounds n.
-    min_separation: b.
-    participations: How often one client can really take part, k.
-    objective: 'mean' or 'max'.
-    momentum: Of the workload; 0 for prefix sums.
-    weight_decay: Of the workload; 0 for prefix sums.
-  """
+  """What is asked for: the workload, 'mean' or 'max', and who takes part how often."""
 
   num_rounds: int
   min_separation: int
@@ -110,6 +103,25 @@ class BLTProblem:
     poles = np.array(self.poles)
     distance = np.abs(inverse_decays[..., np.newaxis] - poles)
     return np.any(distance < _BLURRED * poles, axis=(-2, -1))
+
+
+def problem(
+  objective: str,
+  participation: participation_lib.Participation,
+  workload: Optional[workload_lib.Checked] = None,
+) -> BLTProblem:
+  """The problem for a `Workload` of a constant learning rate, or prefix sums."""
+  momentum = weight_decay = 0.0
+  if isinstance(workload, workload_lib.Workload):
+    momentum, weight_decay = workload.momentum, workload.weight_decay
+  return BLTProblem(
+    participation.num_rounds,
+    min(participation.min_separation, participation.num_rounds),
+    participation.possible_participations,
+    objective,
+    momentum,
+    weight_decay,
+  )
 
 
 def squared_error(
@@ -253,10 +265,7 @@ def _unfold(
 
 
 def parameters_from_nodes(nodes: np.ndarray) -> np.ndarray:
-  """Parameters of nodes of shape [2 d].
-
-  If the scales sum to more than 1, the last one becomes smaller.
-  """
+  """Parameters of nodes [2 d]; scales that sum to more than 1 have the last one cut."""
   remaining = 1.0 - (nodes[1:-1:2] - nodes[0:-2:2]).sum()
   part = min((nodes[-1] - nodes[-2]) / remaining, _LARGEST_PART)
   gaps = np.diff(nodes[:-1], prepend=0.0, append=1.0)
@@ -283,10 +292,7 @@ def loss_and_slope(
 
 
 def best_nodes(problem: BLTProblem, max_buffers: int, min_gain: float) -> np.ndarray:
-  """The best nodes found, buffer by buffer.
-
-  Returns nodes of shape [2 d]; d is 0 if no buffer gains enough.
-  """
+  """The best nodes found, buffer by buffer, [2 d]; d is 0 if no buffer gains enough."""
   nodes, loss = np.zeros(0), problem.identity_loss()
   least = -2 * math.log1p(-min_gain)  # The loss is the logarithm of the squared error.
   while True:
@@ -331,11 +337,7 @@ def _with_one_more(
 def _without_useless(
   problem: BLTProblem, nodes: np.ndarray, loss: float, least: float
 ) -> tuple[np.ndarray, float]:
-  """The nodes and their loss, or with a buffer less if that costs next to nothing.
-
-  A buffer is useless if two neighbouring nodes, a decay of `C` and one of `C^-1`, all
-  but cancel.
-  """
+  """The nodes and their loss, or with a buffer less whose two nodes all but cancel."""
   if len(nodes) == 2:
     return nodes, loss
   pairs = range(len(nodes) - 1)
@@ -378,12 +380,7 @@ def _polished(problem: BLTProblem, nodes: np.ndarray) -> np.ndarray:
 def descend(
   problem: BLTProblem, points: np.ndarray, tolerance: float
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Newton's method from several points at once.
-
-  `points`: Parameters of shape [m, 2 d + 1].
-
-  Returns the losses, shape [m], and where they are reached.
-  """
+  """Losses [m], and where they are, by Newton's method from `points` [m, 2 d + 1]."""
   points = points.copy()
   losses, slopes = loss_and_slope(problem, points)
   active = np.arange(len(points))

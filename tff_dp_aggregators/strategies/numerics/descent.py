@@ -82,10 +82,7 @@ def minimize_mean(
   weights: Optional[np.ndarray] = None,
   descend: Optional[Descend] = None,
 ) -> Minimum:
-  """Minimises the mean of the errors, to a predicted decrease below `tolerance`.
-
-  Or the sum with other weights.
-  """
+  """Minimises a weighted mean of the errors, to a decrease below `tolerance`."""
   if weights is None:
     weights = _even(_errors_at(errors, start))
 
@@ -340,13 +337,7 @@ def _reporting(progress: Report) -> Report:
 
 
 class Progress(contextlib.AbstractContextManager):
-  """A progress bar on a terminal, log lines (INFO) elsewhere, both only if it lasts.
-
-  Example:
-    >>> with Progress('banded 64 x 8') as progress:
-    ...   for error in (3.0, 2.0, 1.5):
-    ...     progress(error)
-  """
+  """A progress bar on a terminal, log lines (INFO) elsewhere, both only if it lasts."""
 
   def __init__(self, name: str):
     self._name = name

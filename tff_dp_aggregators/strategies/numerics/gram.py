@@ -39,11 +39,9 @@ class Certificate:
 
 
 def factor(gram: np.ndarray) -> np.ndarray:
-  """The lower-triangular C with positive diagonal and C^T C = gram.
+  """The lower-triangular C with positive diagonal and C^T C = gram, as banded as that.
 
-  A Cholesky decomposition from the last round to the first: reversing the order of
-  rounds makes the upper-triangular factor the lower-triangular one. If the Gram matrix
-  is banded, so is C.
+  A Cholesky decomposition from the last round to the first.
 
   Example:
     >>> factor(np.array([[5.0, 2.0], [2.0, 4.0]]))
@@ -112,10 +110,7 @@ def lower_bound(
 
 
 def shift_to_positive(symmetric: np.ndarray) -> np.ndarray:
-  """The matrix, plus the multiple of the identity that makes it positive definite.
-
-  No more than is needed, up to rounding, and nothing if nothing is.
-  """
+  """The matrix, made positive definite by the least multiple of the identity."""
   if _is_positive(symmetric):
     return symmetric
   smallest = scipy.linalg.eigvalsh(symmetric, subset_by_index=[0, 0])[0]

@@ -22,11 +22,7 @@ from tff_dp_aggregators.strategies.numerics import series_problem
 
 @dataclasses.dataclass(frozen=True)
 class InverseProblem(series_problem.SeriesProblem):
-  """What is asked for, checked.
-
-  Attributes:
-    num_bands: Bands of C^-1.
-  """
+  """What is asked for, checked, with so many bands of C^-1."""
 
   num_bands: int = 1
 
@@ -36,10 +32,7 @@ class InverseProblem(series_problem.SeriesProblem):
     constraints: Optional[series_optimization.Monotone],
     report: descent.Report,
   ) -> np.ndarray:
-    """The best bands, [p], up to a factor.
-
-    `start`: Where to begin, [p].
-    """
+    """The best bands, [p], up to a factor, from `start`, [p]."""
     if self._is_smooth:
       return self._minimize_sum(self._error(), start, constraints, report)
     z = start

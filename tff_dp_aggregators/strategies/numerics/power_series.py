@@ -21,12 +21,7 @@ _GROWTH = 1e3
 
 
 def multiply(left: np.ndarray, right: np.ndarray, num_terms: int) -> np.ndarray:
-  """The first `num_terms` coefficients of a product.
-
-  Example:
-    >>> multiply(np.array([1.0, 1.0]), np.array([1.0, 2.0, 4.0]), 4).round(12).tolist()
-    [1.0, 3.0, 6.0, 4.0]
-  """
+  """The first `num_terms` coefficients of a product."""
   left, right = left[:num_terms], right[:num_terms]
   length = len(left) + len(right) - 1
   size = transform_size(length)
@@ -37,11 +32,7 @@ def multiply(left: np.ndarray, right: np.ndarray, num_terms: int) -> np.ndarray:
 def correlate(left: np.ndarray, right: np.ndarray, num_lags: int) -> np.ndarray:
   """sum_t left[t] right[t - lag] for lag = 0, ..., num_lags - 1.
 
-  The transpose of `multiply`: with T the lower-triangular Toeplitz matrix of `right`,
-  these are the first entries of T^t left.
-
-  `left`: Array of shape [n].
-  `right`: Array of shape [m], m at most n.
+  The first entries of T^t left, T the lower-triangular Toeplitz matrix of `right`.
   """
   size = transform_size(len(left) + len(right) - 1)
   product = transform(left, size) * np.conj(transform(right, size))
@@ -68,12 +59,7 @@ def inverse(series: np.ndarray, num_terms: int) -> np.ndarray:
   """The first `num_terms` coefficients of 1 / series.
 
   Term by term if the series is short, or if its inverse grows; otherwise by Newton's
-  iteration g <- g - g (series g - 1), which doubles the number of correct terms, in
-  O(num_terms log num_terms).
-
-  Example:
-    >>> inverse(np.array([1.0, -1.0]), 4).tolist()
-    [1.0, 1.0, 1.0, 1.0]
+  iteration g <- g - g (series g - 1), in O(num_terms log num_terms).
   """
   one = np.ones(1)
   if min(len(series), num_terms) <= _FEW:

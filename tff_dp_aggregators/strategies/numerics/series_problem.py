@@ -270,6 +270,8 @@ class Falling:
       by_scale: np.ndarray, by_squared: float
     ) -> tuple[np.ndarray, np.ndarray]:
       by_column = 2.0 * power_series.correlate(response, pattern, len(column))
+      if not searched.size:
+        return searched, by_squared * by_column
       met = 2.0 * power_series.correlate(response, column, n)[self._rounds]
       by_log = scales * (by_scale + by_squared * np.bincount(self._scale_of, met))
       # Scaling all of them changes nothing.

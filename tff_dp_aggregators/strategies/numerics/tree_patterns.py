@@ -43,13 +43,7 @@ _Front = list[_Pattern]
 
 @dataclasses.dataclass(frozen=True)
 class Schema:
-  """What the search needs of a `Participation`.
-
-  Attributes:
-    min_separation: Smallest difference b of two rounds of one client.
-    max_participations: Most rounds of one client that are possible.
-    fixed_epoch: Whether differences are multiples of b.
-  """
+  """What the search needs of a `Participation`; rounds are those that are possible."""
 
   min_separation: int
   max_participations: int
@@ -95,11 +89,7 @@ class _Segment:
     right: Optional['_Segment'],
     is_node: bool,
   ):
-    """Joins two neighbours, or makes the leaf of one round out of none.
-
-    `left`: The first rounds, or `None`.
-    `right`: The rounds after those, or `None`.
-    """
+    """Joins two neighbours, or makes the leaf of one round out of none."""
     self._schema = schema
     self._left, self._right = left, right
     self._is_node = is_node
@@ -211,10 +201,7 @@ class Search:
   """Worst patterns of the first rounds of trees that follow each other."""
 
   def __init__(self, schema: Schema, restart_every: Optional[int] = None):
-    """Prepares the search.
-
-    `restart_every`: Rounds of a tree; `None` for a single one without end.
-    """
+    """Prepares the search in trees of `restart_every` rounds; `None` for one tree."""
     self._schema = schema
     self._restart_every = restart_every
     self._nodes: list[_Segment] = []
@@ -231,10 +218,7 @@ class Search:
     return tuple(self._prefix(end).rounds(pattern, start))
 
   def profile(self, num_rounds: int) -> np.ndarray:
-    """`value` of 1, ..., `num_rounds`, as float64.
-
-    It never decreases, so that between equal values all others are equal too.
-    """
+    """`value` of 1, ..., `num_rounds`, as float64, found by where it rises."""
     profile = np.zeros(num_rounds + 1)
     profile[num_rounds] = self.value(num_rounds)
     intervals = [(0, num_rounds)]

@@ -1,0 +1,75 @@
+"""Strategies of every kind and form, by the number of rounds."""
+
+import numpy as np
+
+from tff_dp_aggregators import strategies
+
+SCALES, DECAYS = (0.2, 0.4), (0.95, 0.5)
+
+
+def _triangle(num_rounds):
+  rng = np.random.default_rng(num_rounds)
+  matrix = np.tril(rng.uniform(-0.3, 0.3, (num_rounds, num_rounds)), -1)
+  return matrix + np.diag(rng.uniform(1.0, 2.0, num_rounds))
+
+
+def _epochs(num_rounds, starts, scales):
+  """Those that begin within so many rounds."""
+  count = sum(start < num_rounds for start in starts)
+  return starts[:count], scales[:count]
+
+
+STRATEGIES = {
+  'identity': strategies.Identity,
+  'toeplitz_1_band': lambda n: strategies.BandedToeplitz(n, (2.0,)),
+  'toeplitz_2_bands': lambda n: strategies.BandedToeplitz.square_root(n, min(2, n)),
+  'toeplitz_signed': lambda n: strategies.BandedToeplitz(n, (2.0, -0.7, 0.4, 0.1)[:n]),
+  'toeplitz_all_bands': lambda n: strategies.BandedToeplitz.square_root(n, n),
+  'banded': lambda n: strategies.Banded.from_matrix(np.triu(_triangle(n), -4)),
+  'banded_diagonal': lambda n: strategies.Banded.from_matrix(
+    np.diag(np.diagonal(_triangle(n)))
+  ),
+  'dense': lambda n: strategies.Dense(n, _triangle(n)),
+  'inverse_1_band': lambda n: strategies.BandedInverse(n, (0.5,)),
+  'inverse_4_bands': lambda n: strategies.BandedInverse.square_root(n, min(4, n)),
+  'blt': lambda n: strategies.BLT(n, SCALES, DECAYS),
+  'blt_no_buffers': lambda n: strategies.BLT(n, (), ()),
+  # Three copies of one sum, and the last rounds.
+  'windowed_blt': lambda n: strategies.WindowedBLT(
+    n, min(n // 3 + 2, n), (0.4,), (0.9,)
+  ),
+  'windowed_blt_narrow': lambda n: strategies.WindowedBLT(n, min(5, n), SCALES, DECAYS),
+  'windowed_blt_one_copy': lambda n: strategies.WindowedBLT(n, n, SCALES, DECAYS),
+  'windowed_blt_no_decays': lambda n: strategies.WindowedBLT(n, min(5, n), (), ()),
+  # Sums of the last rounds; three copies of two sums; a sum alone.
+  'tailed_blt': lambda n: strategies.TailedBLT(
+    n, min(5, n), SCALES, DECAYS, 0.05, 0.99
+  ),
+  'tailed_blt_copies': lambda n: strategies.TailedBLT(
+    n, min(n // 3 + 4, n), (0.4,), (0.9,), 0.1, 1.0
+  ),
+  'tailed_blt_one_copy': lambda n: strategies.TailedBLT(n, n, (0.4,), (0.9,), 0.1, 0.5),
+  'tailed_blt_no_decays': lambda n: strategies.TailedBLT(n, n, (), (), 0.1, 0.5),
+  'tailed_blt_no_tail': lambda n: strategies.TailedBLT(
+    n, min(5, n), SCALES, DECAYS, 0.0, 0.0
+  ),
+  'epoch_toeplitz': lambda n: strategies.EpochToeplitz(
+    n, *_epochs(n, (0, 5, 7), (1.5, 0.9, 0.4)), (2.0, -0.7, 0.4, 0.1)[:n]
+  ),
+  'epoch_toeplitz_1_band': lambda n: strategies.EpochToeplitz(n, (0,), (0.5,), (2.0,)),
+  'epoch_inverse': lambda n: strategies.EpochBandedInverse(
+    n, *_epochs(n, (0, 4), (1.5, 2.0)), (1.0, -0.4, -0.2)[:n]
+  ),
+  'epoch_windowed_blt': lambda n: strategies.EpochWindowedBLT(
+    n, *_epochs(n, (0, 1, 9), (1.2, 1.0, 0.7)), min(n // 3 + 2, n), (0.4,), (0.9,)
+  ),
+  'epoch_windowed_blt_narrow': lambda n: strategies.EpochWindowedBLT(
+    n, (0,), (0.6,), min(5, n), SCALES, DECAYS
+  ),
+  'unit_inverse': lambda n: strategies.UnitBandedInverse(n, (1.0, -0.6, 0.2)[:n]),
+  'tree_honaker': strategies.BinaryTree,
+  'tree_honaker_restarts': lambda n: strategies.BinaryTree(n, restart_every=6),
+  'tree_honaker_restarts_at_once': lambda n: strategies.BinaryTree(n, restart_every=1),
+  'tree_plain': lambda n: strategies.BinaryTree(n, honaker=False),
+  'tree_plain_restarts': lambda n: strategies.BinaryTree(n, False, restart_every=5),
+}
