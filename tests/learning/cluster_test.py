@@ -122,8 +122,13 @@ def here(data):
   return functools.cache(lambda name: _bits(_simulation(data, name=name)))
 
 
-@pytest.mark.few(3)
-@pytest.mark.parametrize('name', _AGGREGATORS)
+@pytest.mark.parametrize(
+  'name',
+  [
+    'local',
+    *(pytest.param(n, marks=pytest.mark.slow) for n in ('none', 'banded', 'large')),
+  ],
+)
 def test_rounds_have_the_bits_of_those_of_this_process(client, data, here, name):
   with _cluster(client) as used:
     assert _bits(_simulation(data, used, name)) == here(name)
@@ -279,7 +284,14 @@ def test_a_trusted_network_that_allows_nothing(scheduler):
     cluster.check(scheduler, trusted_network=True)
 
 
-@pytest.mark.parametrize('answer', [None, b'', b'HTTP/1.1 400 Bad Request\r\n\r\n' * 9])
+@pytest.mark.parametrize(
+  'answer',
+  [
+    pytest.param(None, marks=pytest.mark.slow),
+    b'',
+    pytest.param(b'HTTP/1.1 400 Bad Request\r\n\r\n' * 9, marks=pytest.mark.slow),
+  ],
+)
 def test_a_scheduler_that_is_none(answer):
   with socket.socket() as server:
     server.bind(('127.0.0.1', 0))

@@ -32,7 +32,9 @@ def _optimizers():
   }
 
 
-@pytest.mark.parametrize('name', linear.MODELS)
+@pytest.mark.parametrize(
+  'name', ['keras', pytest.param('functional', marks=pytest.mark.slow)]
+)
 def test_without_noise_and_clipping_it_is_federated_averaging(name):
   # Clients of different sizes: none of them weighs more than another.
   clients = [linear.client(1), linear.client(2, 4), linear.client(3, 20)]

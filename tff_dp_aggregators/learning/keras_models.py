@@ -20,6 +20,7 @@ import tensorflow_federated as tff
 from keras.src import backend as keras_backend
 from tensorflow.python.eager import context as tf_context
 
+from tff_dp_aggregators.learning import examples as examples_lib
 from tff_dp_aggregators.learning import failures
 from tff_dp_aggregators.learning import keras_losses
 
@@ -60,9 +61,9 @@ class KerasFunctionalModel(tff.learning.models.FunctionalModel):
     """Traces the model."""
     refuse(model)
     self.keras_model = model
-    x, y = _inputs_and_labels(input_spec)
+    x, y = examples_lib.pair(input_spec)
     variables = (model.trainable_variables, model.non_trainable_variables)
-    initial = tuple(tuple(each.numpy() for each in kind) for kind in variables)
+    initial = tuple(tuple(each.numpy() for each in part) for part in variables)
     traced = {training: _Traced(model, x, training) for training in (True, False)}
     self._traced = traced
     self.output_spec = traced[False].output_spec
@@ -99,8 +100,7 @@ class KerasFunctionalModel(tff.learning.models.FunctionalModel):
     given = [each for each in given if each]
     if len(given) > 1:
       raise ValueError(
-        'the model is compiled with metrics and weighted_metrics; give metrics of a '
-        'learning.Evaluation.'
+        'the model is compiled with metrics and weighted_metrics; give test.metrics.'
       )
     return given[0] if given else None
 
@@ -114,7 +114,7 @@ class KerasFunctionalModel(tff.learning.models.FunctionalModel):
 
     In a computation they are an error of the round, after noise was drawn.
     """
-    x, y = _inputs_and_labels(examples)
+    x, y = examples_lib.pair(examples)
     if self._losses is not None:
       self._losses.check_labels(y, owner)
     names = getattr(self.keras_model, 'input_names', None) or []
@@ -128,7 +128,7 @@ class KerasFunctionalModel(tff.learning.models.FunctionalModel):
   def some_inputs(self) -> Any:
     """Inputs: numbers are normal of standard deviation 10; classes and tokens are 0."""
     rng = np.random.default_rng(1)
-    x, _ = _inputs_and_labels(self.input_spec)
+    x, _ = examples_lib.pair(self.input_spec)
 
     def draw(spec: tf.TensorSpec) -> tf.Tensor:
       shape = [_DRAWN, *(size or 2 for size in spec.shape[1:])]
@@ -237,10 +237,6 @@ def _of_keras(seed: int) -> int:
   return int.from_bytes(hashlib.sha256(str(seed).encode()).digest()[:4], 'big')
 
 
-def _inputs_and_labels(spec: Any) -> tuple[Any, Any]:
-  return (spec['x'], spec['y']) if isinstance(spec, Mapping) else tuple(spec)
-
-
 def _layers(model: tf.keras.Model) -> list[Any]:
   return list(model._flatten_modules(include_self=True, recursive=True))
 
@@ -292,7 +288,7 @@ def refuse_batch_normalisation(model: tf.keras.Model) -> None:
 
 
 def _tuples(weights: Any) -> tuple[tuple[Any, ...], ...]:
-  return tuple(tuple(tf.nest.flatten(kind)) for kind in weights)
+  return tuple(tuple(tf.nest.flatten(part)) for part in weights)
 
 
 class _Traced:
@@ -307,8 +303,8 @@ class _Traced:
     def forward(weights: Any, x: Any) -> Any:
       by_variable = {
         _key(variable): tensor
-        for kind, tensors in zip(variables, weights)
-        for variable, tensor in zip(kind, tensors)
+        for part, tensors in zip(variables, weights)
+        for variable, tensor in zip(part, tensors)
       }
       with _constants_in_graph(), _in_place_of_variables(model, by_variable):
         output = model(x, training=training)
@@ -318,8 +314,8 @@ class _Traced:
       return output, penalties
 
     specs = tuple(
-      tuple(tf.TensorSpec(each.shape, _dtype(each)) for each in kind)
-      for kind in variables
+      tuple(tf.TensorSpec(each.shape, _dtype(each)) for each in part)
+      for part in variables
     )
     with tf.init_scope():
       try:
@@ -334,7 +330,7 @@ class _Traced:
 
   def _check_captures(self, variables: Any) -> None:
     """Refuses what is computed from anything but weights and inputs."""
-    names = {id(each.handle): each.name for kind in variables for each in kind}
+    names = {id(each.handle): each.name for part in variables for each in part}
     for tensor, _ in self._function.graph.captures:
       raise ValueError(
         f'the model reads {names.get(id(tensor), "a variable or a table")!r} other '

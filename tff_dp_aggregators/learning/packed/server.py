@@ -6,7 +6,7 @@ computation instead of some ten.
 
 import collections
 from collections.abc import Sequence
-from typing import Any, Optional, Protocol
+from typing import Any, Optional, Union
 
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -23,40 +23,6 @@ from tff_dp_aggregators.queries import grid
 _ADDED_AT_ONCE, _BYTES_ADDED_AT_ONCE = 4, 256 * 2**20
 # That pass is compiled, which for more tensors takes longer than it saves.
 _MOST_TENSORS = 40
-
-
-class Mean(Protocol):
-  """How updates become their mean; states are those of an aggregation process."""
-
-  @property
-  def clients_add_noise(self) -> bool:
-    """Whether `add_noise` adds any."""
-
-  def initial_state(self) -> Any:
-    """The state before the first round."""
-
-  def client_params(self, state: Any) -> Any:
-    """What clients have to know of it."""
-
-  def without_key(self, params: Any) -> Any:
-    """The same for clients that add no noise."""
-
-  def zeros(self) -> Any:
-    """The sum of no updates."""
-
-  def sum(self, params: Any, stacked: Any) -> tuple[Any, tf.Tensor]:
-    """The sum of stacked updates, and which of them were finite."""
-
-  def add(
-    self, params: Any, total: Any, values: Sequence[Any]
-  ) -> tuple[Any, tf.Tensor]:
-    """A sum with more updates, and which of these were finite."""
-
-  def add_noise(self, params: Any, total: Any, clients: tf.Tensor) -> Any:
-    """What was added up of clients with the noise that these add."""
-
-  def release(self, state: Any, total: Any, counts: factory.Counts) -> Any:
-    """Mean, next state and measurements."""
 
 
 class Server:
@@ -83,7 +49,7 @@ class Server:
       tf.TensorSpec(each.shape, each.dtype) for each in self._initial_weights.trainable
     )
     self._first_steps, mean = clientwise.taken_off(aggregator)
-    self._mean: Mean
+    self._mean: Union[_PrivateMean, _PlainMean]
     if isinstance(mean, factory.DPMeanFactory):
       _check_keys(mean)
       self._mean = _PrivateMean(mean.mean_of(_type_of(self._specs)))
@@ -245,7 +211,7 @@ class Server:
 
 
 class _PrivateMean:
-  """That of a `DPMeanFactory`."""
+  """That of a `DPMeanFactory`; states are those of its aggregation process."""
 
   def __init__(self, mean: factory.DPMean):
     self._mean = mean
@@ -254,6 +220,7 @@ class _PrivateMean:
     self.initial_state = mean.initial_state
 
   def client_params(self, state: Any) -> Any:
+    # What clients have to know of the state.
     params = self._mean.client_params(state.query)
     # One key for all clients of a round, who are told apart by number.
     key = () if self._noised_by is None else self._noised_by.round_key(state.query)

@@ -60,15 +60,10 @@ def check_scale(scale: Any, mechanism: Optional[joint_mechanism.AnyMechanism]) -
 
 
 class LargerCohort(NamedTuple):
-  """What a run simulates.
+  """What a run simulates."""
 
-  Attributes:
-    facts: Both cohorts, and the factor between them.
-    mechanism: What the larger cohort would have had.
-  """
-
-  facts: inputs.SimulatedCohort
-  mechanism: accounting.Mechanism
+  facts: inputs.SimulatedCohort  # Both cohorts, and the factor between them.
+  mechanism: accounting.Mechanism  # What the larger cohort would have had.
 
   @property
   def mechanism_of_run(self) -> accounting.Mechanism:
