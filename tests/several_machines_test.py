@@ -105,6 +105,7 @@ def straight(tmp_path_factory):
   return _bits(run_dir)
 
 
+@pytest.mark.slow  # `tests/learning/cluster_test.py` trains on a cluster.
 def test_the_command_for_one_machine_comes_to_the_same_bits(tmp_path, straight):
   result = _simulate(_HERE[0], tmp_path / 'run')
   assert result.returncode == 0, result.stderr

@@ -22,8 +22,6 @@ from tff_dp_aggregators import noise as noise_lib
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
 
-pytestmark = pytest.mark.optimized_graphs
-
 
 def _optimizers():
   return {
@@ -76,6 +74,7 @@ def test_clipping_bounds_how_far_a_round_moves_the_model():
   assert np.linalg.norm(linear.flat(weights)) == pytest.approx(0.25, rel=1e-5)
 
 
+@pytest.mark.optimized_graphs
 def test_noise_of_the_model_is_that_of_the_aggregator():
   # Clients without signal: y = 0 is what the initial model says.
   make = lambda: aggregators.banded(  # noqa: E731

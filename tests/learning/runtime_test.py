@@ -156,7 +156,7 @@ _TERMINATED = (signal.SIGTERM, 128 + signal.SIGTERM)
   'number, code, order',
   [
     pytest.param(*_INTERRUPTED, _ORDERS[0], id='interrupted'),
-    pytest.param(*_TERMINATED, _ORDERS[1], id='terminated'),
+    pytest.param(*_TERMINATED, _ORDERS[1], id='terminated', marks=pytest.mark.slow),
     pytest.param(
       *_INTERRUPTED,
       _ORDERS[1],

@@ -189,21 +189,18 @@ def make(
         'the model has no weights until it is called; give one that says what it '
         'takes, such as by tf.keras.Input.'
       )
-    # A sequence of layers keeps the size of the batch that it is called on first.
-    is_sequence = isinstance(made, tf.keras.Sequential)
+
+    def some(spec: tf.TensorSpec) -> Any:
+      # A sequence of layers keeps the size of the batch that it is called on first.
+      if isinstance(made, tf.keras.Sequential):
+        return tf.keras.Input(spec.shape[1:], dtype=spec.dtype)
+      return tf.zeros([1, *(size or 1 for size in spec.shape[1:])], spec.dtype)
+
     try:
-      made(tf.nest.map_structure(_symbol if is_sequence else _zeros, x))
+      made(tf.nest.map_structure(some, x))
     except Exception as e:  # Whatever a user's model raises.
       raise ValueError(_fails_on(e, x, owner)) from e
     return made
-
-
-def _symbol(spec: tf.TensorSpec) -> Any:
-  return tf.keras.Input(spec.shape[1:], dtype=spec.dtype)
-
-
-def _zeros(spec: tf.TensorSpec) -> tf.Tensor:
-  return tf.zeros([1, *(size or 1 for size in spec.shape[1:])], spec.dtype)
 
 
 @contextlib.contextmanager
@@ -218,7 +215,10 @@ def as_in_a_new_process(seed: int) -> Iterator[None]:
     kept = [(where, dict(where)) for where in (of_keras, names)]
     seeds = {name: of_tensorflow.get(name) for name in ('_seed', '_rng')}
     names.clear()
-    tf.keras.utils.set_random_seed(_of_keras(seed))
+    if seed >= 2**_SEED_BITS:  # A hash, which tells nothing else of it.
+      digest = hashlib.sha256(str(seed).encode()).digest()
+      seed = int.from_bytes(digest[: _SEED_BITS // 8], 'big')
+    tf.keras.utils.set_random_seed(seed)
     try:
       yield
     finally:
@@ -228,13 +228,6 @@ def as_in_a_new_process(seed: int) -> Iterator[None]:
       for where, before in kept:
         where.clear()
         where.update(before)
-
-
-def _of_keras(seed: int) -> int:
-  """A seed of 32 bits: a hash of larger ones, of which it tells nothing else."""
-  if seed < 2**_SEED_BITS:
-    return seed
-  return int.from_bytes(hashlib.sha256(str(seed).encode()).digest()[:4], 'big')
 
 
 def _layers(model: tf.keras.Model) -> list[Any]:
@@ -285,10 +278,6 @@ def refuse_batch_normalisation(model: tf.keras.Model) -> None:
         'tf.keras.layers.GroupNormalization or LayerNormalization; or freeze it, by '
         'trainable = False.'
       )
-
-
-def _tuples(weights: Any) -> tuple[tuple[Any, ...], ...]:
-  return tuple(tuple(tf.nest.flatten(part)) for part in weights)
 
 
 class _Traced:
@@ -359,7 +348,7 @@ class _Traced:
 
   def __call__(self, weights: Any, x: Any) -> tuple[Any, list[tf.Tensor]]:
     x = tf.nest.pack_sequence_as(self._x, tf.nest.flatten(x))
-    return self._function(_tuples(weights), x)
+    return self._function(tuple(tuple(tf.nest.flatten(w)) for w in weights), x)
 
 
 @contextlib.contextmanager

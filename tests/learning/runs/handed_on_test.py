@@ -65,6 +65,14 @@ def _train(folder, scheme=_POISSON, clients=None, **changes):
   return run_dir
 
 
+def _begun(folder, *args, **changes):
+  """A run that was killed in its second round: all that its ledger tells is there."""
+  metrics, data = training_runs.killing(2), training_runs.a_client()
+  with pytest.raises(training_runs.Killed):
+    _train(folder, *args, test_metrics=metrics, test_data=data, **changes)
+  return pathlib.Path(folder) / 'run'
+
+
 def _share(scheme):
   """Of the clients in a round."""
   return 1 / scheme.cycle_length if scheme != _POISSON else 0.5
@@ -152,14 +160,14 @@ def seeded(tmp_path_factory):
   folder = tmp_path_factory.mktemp('seeded')
   return {
     'one': _train(folder / 'one', noise_seed=_NOISE_SEED),
-    'other data': _train(
+    'other data': _begun(
       folder / 'other',
       noise_seed=_NOISE_SEED,
       clients=training_runs.clients(12, 2.0),
       schedule=sampling.SampledSchedule(_POISSON, 12, seed=5),
     ),
     'bins': _train(folder / 'bins', _BINS),
-    'other bins': _train(folder / 'more', sampling.BallsInBins(_ROUNDS, 4)),
+    'other bins': _begun(folder / 'more', sampling.BallsInBins(_ROUNDS, 4)),
   }
 
 
@@ -209,7 +217,10 @@ def test_a_schedule_from_a_file_is_told_by_no_hash(tmp_path):
   file = str(tmp_path / 'schedule.jsonl')
   sampling.for_mechanism(mechanism, 12, 6, 3).save(file)
   replay = sampling.Replay(file)
-  runs = [_train(tmp_path / name, schedule=replay) for name in ('a', 'b')]
+  runs = (
+    _train(tmp_path / 'a', schedule=replay),
+    _begun(tmp_path / 'b', schedule=replay),
+  )
   for name, content in _handed_on(runs[0]).items():
     for what in (replay.sha256, replay.checksum.removeprefix('sha256:'), file):
       assert what.encode() not in content, (name, what)
@@ -325,10 +336,8 @@ def test_a_seed_that_is_drawn_has_128_bits_and_no_warning(tmp_path):
 
 
 def test_a_run_goes_on_only_with_its_seeds_and_data(tmp_path):
-  run_dir, kwargs = tmp_path / 'one' / 'run', {'test_data': training_runs.a_client()}
-  with pytest.raises(training_runs.Killed):
-    _train(tmp_path / 'one', test_metrics=training_runs.killing(2), **kwargs)
-  kwargs['test_metrics'] = training_runs.killing(0)
+  run_dir, metrics = _begun(tmp_path / 'one'), training_runs.killing(0)
+  kwargs = {'test_data': training_runs.a_client(), 'test_metrics': metrics}
   changes = {'seed': 2, 'noise_seed': 5, 'clients': training_runs.clients(12, 2.0)}
   with pytest.raises(ValueError) as refused:
     _train(tmp_path / 'one', **kwargs, **changes)

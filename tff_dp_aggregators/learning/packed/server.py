@@ -51,7 +51,12 @@ class Server:
     self._first_steps, mean = clientwise.taken_off(aggregator)
     self._mean: Union[_PrivateMean, _PlainMean]
     if isinstance(mean, factory.DPMeanFactory):
-      _check_keys(mean)
+      if mean.query.clients_draw_keys:
+        raise ValueError(
+          f'{mean.query} draws a key in each client, and clients that are simulated '
+          'side by side would share it, and so their noise. Use a learning process of '
+          "TFF's with this aggregator, such as learning.build_dp_fed_avg."
+        )
       self._mean = _PrivateMean(mean.mean_of(_type_of(self._specs)))
     elif mean is None or isinstance(mean, tff.aggregators.UnweightedMeanFactory):
       self._mean = _PlainMean(self._specs)
@@ -136,7 +141,9 @@ class Server:
     Metrics of a training that ended in NaN or infinity are left out, as TFF does.
     """
     total, counts, metrics = sums
-    values = [self._prepared(each) for each in trained]
+    values = [each.update for each in trained]
+    for step in self._first_steps:
+      values = list(map(step, values))
     total, told_finite = self._mean.add(params, total, values)
     counts = tf.nest.map_structure(tf.add, counts, _counts_of(told_finite))
     finite: Sequence[Any] = tf.unstack(told_finite)
@@ -150,12 +157,6 @@ class Server:
       )
       metrics = tf.nest.map_structure(tf.add, metrics, more)
     return total, counts, metrics
-
-  def _prepared(self, trained: training_lib.Trained) -> Any:
-    update = trained.update
-    for step in self._first_steps:
-      update = step(update)
-    return update
 
   def add_noise(self, params: Any, sums: Any, clients: tf.Tensor) -> Any:
     """Sums of what clients encoded, with the noise that these add, if they do."""
@@ -264,15 +265,6 @@ class _PrivateMean:
       query_state, state.record_sum, state.count_sum, spent
     )
     return mean, new_state, collections.OrderedDict(dp_query_metrics=metrics, dp=())
-
-
-def _check_keys(aggregator: factory.DPMeanFactory) -> None:
-  if aggregator.query.clients_draw_keys:
-    raise ValueError(
-      f'{aggregator.query} draws a key in each client, and clients that are simulated '
-      'side by side would share it, and so their noise. Use a learning process of '
-      "TFF's with this aggregator, such as learning.build_dp_fed_avg."
-    )
 
 
 class _PlainMean:

@@ -389,10 +389,11 @@ class Plan:
   def config(self) -> dict[str, Any]:
     """All of it, JSON-ready."""
     model, tuning = self.training.model, self.options.tuning
+    facts = self.options.data_facts
     return {
       'program': 'tff_dp_aggregators.learning.train',
       'flags': dict(self.options.settings or {}),
-      'data_facts': self._data_facts(),
+      'data_facts': None if facts is None else run_directory.told_of_data(facts),
       'training': {
         'model': fingerprints.model(model),
         'clients': self.clients.checksum,
@@ -439,11 +440,6 @@ class Plan:
       return None
     graph = fingerprints.graph_of_optimizers(rates.make, self.training.model)
     return {**rates.to_json(), 'graph': graph}
-
-  def _data_facts(self) -> Optional[dict[str, Any]]:
-    if self.options.data_facts is None:
-      return None
-    return run_directory.told_of_data(dict(self.options.data_facts))
 
   def _privacy(self) -> Optional[dict[str, Any]]:
     if self.mechanism is None:
