@@ -6,7 +6,6 @@ Claims:
   clients train, side by side or one after the other; and other in another round.
 * The noise of a model is that of as many independent clients: local Gaussian and
   Laplace noise, shares, and the approximation.
-* Without a seed no round has the noise of another, nor if it is run again.
 * A round with too few clients fails, and the state before it still serves.
 * The metrics of a client that ended in NaN are left out, though it does not say so.
 """
@@ -112,15 +111,6 @@ def test_the_noise_of_a_round_is_that_of_its_clients(data, name):
   for lag in (1, 2):
     product = np.mean(unit[lag:] * unit[:-lag])
     assert abs(product) < 6 / math.sqrt(unit.size)
-
-
-def test_without_a_seed_a_round_that_is_run_again_has_other_noise(data):
-  simulation = _simulation(data, 'local_gaussian', seed=None)
-  first = simulation.initialize()
-  again = [
-    populations.flat(simulation.next(first, *populations.a_round())[0]) for _ in 'ab'
-  ]
-  assert not np.any(again[0] == again[1])
 
 
 def test_a_round_with_too_few_clients_fails_and_its_state_still_serves(shares):

@@ -245,10 +245,10 @@ def _read(clients: clients_lib.Readable, directory: Optional[str]) -> dict[str, 
   if directory is not None:
     offsets.tofile(os.path.join(directory, _OFFSETS))
     # The index says that all else is there.
-    for name, content in ((_IDS, ids), (_INDEX, index)):
-      if content is not None:
+    for name, told in ((_IDS, ids), (_INDEX, index)):
+      if told is not None:
         with open(os.path.join(directory, name), 'w') as file:
-          json.dump(content, file)
+          json.dump(told, file)
   return index
 
 
