@@ -278,7 +278,7 @@ _DROPPING = {'clients_per_round': None, 'schedule': training_runs.schedule(_ROUN
     ),
     (
       {'mechanism': _BOTH, 'simulated_cohort_scale': 2.0},
-      'simulated_cohort_scale=2 does not go with noise_site=clients_and_server',
+      'scale=2 does not go with noise_site=clients_and_server',
     ),
     (
       {'mechanism': _SKELLAM, 'clients_per_round': 4, 'noise_seed': None},
@@ -290,7 +290,7 @@ _DROPPING = {'clients_per_round': None, 'schedule': training_runs.schedule(_ROUN
     ),
     (
       {'mechanism': _LOCAL, 'simulated_cohort_scale': 2.0},
-      'simulated_cohort_scale=2 does not go with noise_site=local',
+      'scale=2 does not go with noise_site=local',
     ),
     (
       {'mechanism': _LOCAL, 'not_private_signal_to_noise': True},

@@ -223,7 +223,7 @@ def test_a_directory_that_is_moved_while_its_run_goes_on_ends_it(straight, tmp_p
   def moving(labels, outputs):
     del outputs, labels
     asked.append(None)
-    if len(asked) == 4:  # In round 2, after the trial.
+    if len(asked) == 4:  # In round 2, after it was tried.
       run_dir.rename(moved)
       run_dir.mkdir()
       (run_dir / 'metrics.csv').write_text('of another run')

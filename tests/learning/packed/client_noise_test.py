@@ -103,10 +103,10 @@ def test_one_after_the_other_the_noise_is_the_same(data, shares):
   ],
 )
 def test_the_noise_of_a_round_is_that_of_its_clients(data, name):
-  # So loud that what is learned is nothing beside it. The cohort is always the same.
-  loud = 1e4
-  steps = populations.steps(_simulation(data, name, noise_multiplier=2 * loud), 150)
-  unit = steps / (0.4 * loud * _STDDEVS[name] / _COHORT)
+  # So large that what is learned is nothing beside it. The cohort is always the same.
+  large = 1e4
+  steps = populations.steps(_simulation(data, name, noise_multiplier=2 * large), 150)
+  unit = steps / (0.4 * large * _STDDEVS[name] / _COHORT)
   assert unit.std() == pytest.approx(1.0, rel=7 * math.sqrt(0.7 / unit.size))
   for lag in (1, 2):
     product = np.mean(unit[lag:] * unit[:-lag])

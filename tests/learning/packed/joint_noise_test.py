@@ -25,8 +25,8 @@ from tff_dp_aggregators.learning import failures
 from tff_dp_aggregators.learning import packed
 
 _COHORT, _CLIP_NORM = 5, 0.4
-# So loud that what is learned is nothing beside it.
-_LOUD = 2e4
+# So large that what is learned is nothing beside it.
+_LARGE = 2e4
 # Of a sum over the cohort, over clip norm and noise multiplier.
 _STDDEVS = {
   'gaussian': 1.0,
@@ -52,7 +52,7 @@ def data(tmp_path_factory):
   return packed.lay_out(populations.Population(), str(directory))
 
 
-def _part(kind, seed, noise_multiplier=_LOUD):
+def _part(kind, seed, noise_multiplier=_LARGE):
   return getattr(aggregators, kind)(
     clip_norm=_CLIP_NORM,
     noise_multiplier=noise_multiplier,
@@ -81,8 +81,8 @@ def _seeded(kinds, values=(4, 5)):
 
 
 def _check_independent(steps, kinds):
-  """Of loud noise, after some rounds: scales, and no correlation."""
-  unit = steps * (_COHORT / (_CLIP_NORM * _LOUD))
+  """Of large noise, after some rounds: scales, and no correlation."""
+  unit = steps * (_COHORT / (_CLIP_NORM * _LARGE))
   kernel, bias = unit[:, :_KERNEL], unit[:, _KERNEL:]
   for part, kind in zip((kernel, bias), kinds):
     # Four standard deviations of the estimate, for numbers of kurtosis 6 at most.

@@ -47,20 +47,24 @@ def check_clip_norm(
 
 
 def check_scale(
-  scale: float, mechanism: Optional[joint_mechanism.AnyMechanism]
+  scale: float,
+  mechanism: Optional[joint_mechanism.AnyMechanism],
+  name: str = 'scale',
 ) -> None:
   """Refuses the noise of a larger cohort where that is not less."""
-  if scale != 1 and mechanism is not None and mechanism.parts:
+  if scale == 1 or mechanism is None:
+    return
+  if mechanism.parts:
     raise ValueError(
-      f'simulated_cohort_scale={scale:g} does not go with a joint mechanism: what a '
+      f'{name}={scale:g} does not go with a joint mechanism: what a '
       'larger cohort would have spent is stated of one mechanism for all weights. '
       'Leave one of them out.'
     )
-  if scale != 1 and mechanism is not None and mechanism.noise_site != 'server':
+  if mechanism.noise_site != 'server':
     raise ValueError(
-      f'simulated_cohort_scale={scale:g} does not go with noise_site='
-      f'{mechanism.noise_site}: it stands for a cohort that shares the noise of one '
-      'server. Noise of clients grows with their number; leave one of them out.'
+      f'{name}={scale:g} does not go with noise_site={mechanism.noise_site}: it stands '
+      'for a cohort that shares the noise of one server. Noise of clients grows with '
+      'their number; leave one of them out.'
     )
 
 

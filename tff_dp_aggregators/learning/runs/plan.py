@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import platform
-from typing import TYPE_CHECKING, Any, Optional, Union, cast
+from typing import TYPE_CHECKING, Any, Callable, Optional, Union, cast
 
 import dp_accounting
 import numpy as np
@@ -122,11 +122,11 @@ class Plan:
     return mechanism if self.larger_cohort is None else None
 
   @functools.cached_property
-  def simulated_spending(self) -> Optional[larger_cohort_lib.SpentByLarger]:
+  def simulated_spending(self) -> Optional[Callable[[int], float]]:
     """What the simulated cohort would have spent by round, if one is simulated."""
     if self.larger_cohort is None:
       return None
-    return larger_cohort_lib.SpentByLarger(self.larger_cohort.mechanism, self.delta)
+    return larger_cohort_lib.spent_by_round(self.larger_cohort.mechanism, self.delta)
 
   @property
   def noise_seed(self) -> Optional[int]:
@@ -235,7 +235,6 @@ class Plan:
         self.schedule,
         self.clients.fewest_examples,
       )
-    fitting.check_clip_norm(self.mechanism, self.clip_norm)
     fitting.check_packing(self.options.packed_simulation, self.why_one_by_one)
     if self.clients_add_noise and self.noise_seed is not None and not self.packed:
       fitting.refuse_seed(self.noise_seed, can_be_packed=self.why_one_by_one is None)

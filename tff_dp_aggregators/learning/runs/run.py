@@ -290,7 +290,7 @@ class Run:
       'effective_noise_multiplier': entry.effective_noise_multiplier,
     }
     if self.plan.simulated_spending is not None:
-      row['simulated_epsilon'] = self.plan.simulated_spending.after(number + 1)
+      row['simulated_epsilon'] = self.plan.simulated_spending(number + 1)
     if self.plan.noise_to_signal is not None:
       ratio = self.plan.noise_to_signal[number]
       # Rounded, as the last digits depend on the machine.
@@ -522,15 +522,13 @@ def _measured(metrics: Any) -> dict[str, Any]:
   return {
     'row': row,
     'noise_key_tag': _key_tag(of_query),
-    'signal_and_noise': _signal_and_noise(of_query),
+    # Norm of the signal and squared norm of the noise, if they were measured.
+    'signal_and_noise': [
+      float(of_query[name])
+      for name in (f'{NOT_PRIVATE}{_SIGNAL}', _NOISE)
+      if name in of_query
+    ],
   }
-
-
-def _signal_and_noise(of_query: Mapping[str, Any]) -> Optional[tuple[float, float]]:
-  """Norm of the signal and squared norm of the noise; `None` if not measured."""
-  if 'not_private_signal_norm' not in of_query:
-    return None
-  return float(of_query['not_private_signal_norm']), float(of_query[_NOISE])
 
 
 def _key_tag(of_query: Mapping[str, Any]) -> str:
