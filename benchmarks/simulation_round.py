@@ -99,7 +99,7 @@ def _packed(
         num_rounds=rounds,
         seed=1,
         local=learning.ClientTraining(task.batch_size, optimizer=_OPTIMIZER),
-        run=learning.RunOptions(noise_seed=1),
+        run=learning.RunOptions(noise_seed=1 if with_privacy else None),
       )
     entries = ledger.read(os.path.join(scratch, 'run', 'ledger.jsonl')).entries
   times = [datetime.datetime.fromisoformat(entry.time) for entry in entries[_UNTIMED:]]

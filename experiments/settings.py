@@ -224,7 +224,7 @@ def _check_packing(
 ) -> None:
   """Refuses packs that cannot be, and seeds for noise that has none."""
   mechanism = privacy.mechanism
-  why_not = fitting.why_one_by_one(server, mechanism)
+  why_not = fitting.why_one_by_one(server, mechanism, '--')
   if scheduler is not None and (why_not or run.packed_simulation is False):
     raise ValueError(
       f'--scheduler={scheduler} is for packs of clients, and these are not packed: '

@@ -114,9 +114,13 @@ def train(
       )
   except ValueError as e:
     raise program.WrongUsage(str(e)) from e
-  measured = None
+  test = None
   if population.test_examples is not None:
     measured = making.test_metrics(settings.model, shape, population.label_scaling)
+    test = learning.Evaluation(population.test_examples, measured, run.evaluate_every)
+  is_seeded = privacy.mechanism is not None and not (
+    run.secret_noise or privacy.is_always_secret
+  )
   result = learning.train(
     model,
     population.clients,
@@ -129,9 +133,9 @@ def train(
     scheduler=settings.scheduler,
     local=_client_training(settings),
     server=dataclasses.replace(settings.server, optimizer=_server_optimizer(settings)),
-    test=learning.Evaluation(population.test_examples, measured, run.evaluate_every),
+    test=test,
     run=learning.RunOptions(
-      noise_seed=None if run.secret_noise or privacy.is_always_secret else run.seed,
+      noise_seed=run.seed if is_seeded else None,
       packed_simulation='auto'
       if run.packed_simulation is None
       else run.packed_simulation,

@@ -9,6 +9,7 @@ Claims:
 * The files of containers name each other's services, volumes and secrets.
 """
 
+import functools
 import os
 import pathlib
 import re
@@ -71,23 +72,17 @@ def test_programs_have_the_flags(command):
     assert values(['program', *arguments]) == ['program']
     return
   assert program == 'dask' and arguments[0] in ('scheduler', 'worker')
-  help_text = _run('dask', arguments[0], '--help').stdout
+  help_text = _help(arguments[0])
   for flag in (each for each in arguments if each.startswith('--')):
     assert re.search(rf'{flag}\b', help_text), flag
 
 
-def _run(program, *arguments, **kwargs):
+@functools.cache
+def _help(command):
+  dask = pathlib.Path(sys.executable).parent / 'dask'
   return subprocess.run(
-    [_path(program), *arguments],
-    capture_output=True,
-    text=True,
-    timeout=_SECONDS,
-    **kwargs,
-  )
-
-
-def _path(program):
-  return pathlib.Path(sys.executable).parent / program
+    [dask, command, '--help'], capture_output=True, text=True, timeout=_SECONDS
+  ).stdout
 
 
 def _bits(run_dir):
@@ -110,6 +105,7 @@ def straight(tmp_path_factory):
   return _bits(run_dir)
 
 
+@pytest.mark.slow  # `tests/learning/cluster_test.py` trains on a cluster.
 def test_the_command_for_one_machine_comes_to_the_same_bits(tmp_path, straight):
   result = _simulate(_HERE[0], tmp_path / 'run')
   assert result.returncode == 0, result.stderr

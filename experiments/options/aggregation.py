@@ -51,5 +51,5 @@ def from_flags(
   """What the flags say, for the mechanism and the bound of one client's update."""
   names = (*(row.name for row in ROWS), *_OF_CLIPPING)
   made = options.Server(**{name: values[name].value for name in names})
-  fitting.check_server(made, mechanism, clip_norm)
+  fitting.check_server(made, mechanism, clip_norm, '--')
   return made

@@ -206,7 +206,9 @@ def from_flags(
     mechanism = _mechanism(values, participation, optimization)
     if values.noise_multiplier is None and not mechanism.placement.is_simulation:
       target_epsilon = values.target_epsilon  # Which a simulation does not keep.
-  fitting.check_scale(values.simulated_cohort_scale, mechanism)
+  fitting.check_scale(
+    values.simulated_cohort_scale, mechanism, '--simulated_cohort_scale'
+  )
   return Privacy(
     mechanism=mechanism,
     clip_norm=None if values.clipping == NONE else values.clip_norm,

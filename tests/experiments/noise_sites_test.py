@@ -375,7 +375,7 @@ def test_adaptive_clipping_takes_the_default_noise_of_its_count():
     ),
     (
       ('--inner_aggregator=secure_sum', '--packed_simulation'),
-      '--packed_simulation does not go with this: inner_aggregator=secure_sum sums',
+      '--packed_simulation does not go with this: --inner_aggregator=secure_sum sums',
     ),
     (
       (GAUSSIAN, '--noise_site=local', '--nopacked_simulation'),

@@ -38,39 +38,40 @@ _DATA = {'b': _arrays(3), 'c': _arrays(1500, 50), 'a': _arrays(1, 7)}
 
 
 class _Object:
-  ids = ('b', 'c', 'a')
-
-  def examples(self, id_):
-    return _DATA[id_]
+  def __init__(self, by_id):
+    self.ids, self.examples = tuple(by_id), by_id.__getitem__
 
 
 class _Items:
-  ids = ('b', 'c', 'a')
+  def __init__(self, by_id):
+    self.ids, self._by_id = tuple(by_id), by_id
 
   def __getitem__(self, id_):
-    return _DATA[id_]
+    return self._by_id[id_]
 
 
-_KEPT = {
-  'mapping': _DATA,
-  'dicts': {id_: dict(each) for id_, each in _DATA.items()},
-  'datasets': {
-    id_: tf.data.Dataset.from_tensor_slices(each) for id_, each in _DATA.items()
-  },
-  'ClientData': tff.simulation.datasets.TestClientData(_DATA),
-  'tensors': {
-    id_: {name: tf.constant(array) for name, array in each.items()}
-    for id_, each in _DATA.items()
-  },
-  'examples': _Object(),
-  'items': _Items(),
+def _each(make, by_id):
+  return {id_: make(each) for id_, each in by_id.items()}
+
+
+_WAYS = {
+  'mapping': lambda by_id: by_id,
+  'dicts': lambda by_id: _each(dict, by_id),
+  'datasets': lambda by_id: _each(tf.data.Dataset.from_tensor_slices, by_id),
+  'ClientData': tff.simulation.datasets.TestClientData,
+  'tensors': lambda by_id: _each(
+    lambda each: {name: tf.constant(array) for name, array in each.items()}, by_id
+  ),
+  'examples': _Object,
+  'items': _Items,
+  'Clients': learning.Clients.of,
 }
 
 
-@pytest.mark.parametrize('kept', _KEPT)
+@pytest.mark.parametrize('way', _WAYS)
 @pytest.mark.parametrize('input_spec', [None, _SPEC])
-def test_the_same_examples_come_of_all(kept, input_spec):
-  clients = learning.Clients.of(_KEPT[kept], input_spec)
+def test_the_same_examples_come_of_all(way, input_spec):
+  clients = learning.Clients.of(_WAYS[way](_DATA), input_spec)
   assert clients.ids == ('a', 'b', 'c') and len(clients) == 3
   for number, id_ in enumerate(clients.ids):
     examples = clients.examples(number)
@@ -253,31 +254,13 @@ def _with_nan(value):
   return collections.OrderedDict(x=x, y=y)
 
 
-def _kept_in(how, by_id):
-  if how == 'mapping':
-    return by_id
-  if how == 'datasets':
-    return {
-      id_: tf.data.Dataset.from_tensor_slices(each) for id_, each in by_id.items()
-    }
-  if how == 'ClientData':
-    return tff.simulation.datasets.TestClientData(by_id)
-  if how == 'Clients':
-    return learning.Clients.of(by_id)
-  kept = _Object()
-  kept.examples = by_id.__getitem__
-  return kept
-
-
-_WAYS = ['mapping', 'datasets', 'ClientData', 'Clients', 'object']
-
-
-@pytest.mark.parametrize('how', _WAYS)
-@pytest.mark.parametrize('value', [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize(
+  ('way', 'value'), [*((way, np.nan) for way in _WAYS), ('mapping', -np.inf)]
+)
 def test_numbers_that_are_not_finite_are_refused_by_client_place_and_row(
-  how, value, tmp_path
+  way, value, tmp_path
 ):
-  kept = _kept_in(how, {'a': _arrays(2), 'b': _with_nan(value), 'c': _arrays(1)})
+  kept = _WAYS[way]({'a': _arrays(2), 'b': _with_nan(value), 'c': _arrays(1)})
   clients = learning.Clients.of(kept)
   said = rf"client 'b': x\[2, 1\] \(row 2\) is {value}.* 1 of the 6 numbers of x"
   with pytest.raises(ValueError, match=said):

@@ -76,11 +76,19 @@ def client():
 
 
 @contextlib.contextmanager
-def _cluster(client, **kwargs):
+def _cluster(client, simulation=None, **kwargs):
+  """The cluster, of which a simulation may make use that was made with another."""
   said = []
   with contextlib.closing(cluster.Cluster(client, say=said.append, **kwargs)) as used:
     used.said = said
+    if simulation is not None:
+      simulation._cluster = used
     yield used
+
+
+@pytest.fixture(scope='module')
+def banded(data):
+  return _simulation(data, 'a cluster to come')
 
 
 def _simulation(data, used=None, name='banded', model=None):
@@ -122,8 +130,13 @@ def here(data):
   return functools.cache(lambda name: _bits(_simulation(data, name=name)))
 
 
-@pytest.mark.few(3)
-@pytest.mark.parametrize('name', _AGGREGATORS)
+@pytest.mark.parametrize(
+  'name',
+  [
+    'local',
+    *(pytest.param(n, marks=pytest.mark.slow) for n in ('none', 'banded', 'large')),
+  ],
+)
 def test_rounds_have_the_bits_of_those_of_this_process(client, data, here, name):
   with _cluster(client) as used:
     assert _bits(_simulation(data, used, name)) == here(name)
@@ -144,11 +157,11 @@ def _seeing():
 _SEES = cluster._sees
 
 
-def test_workers_that_do_not_see_the_data_are_sent_them(client, data, here):
+def test_workers_that_do_not_see_the_data_are_sent_them(client, data, banded, here):
   client.run(_blind)
   try:
-    with _cluster(client) as used:
-      assert _bits(_simulation(data, used)) == here('banded')
+    with _cluster(client, banded):
+      assert _bits(banded) == here('banded')
       directories = client.run(
         lambda: [each.data_directory for each in cluster._HERE.values()]
       )
@@ -166,21 +179,21 @@ def _kill(client):
   os.kill(next(iter(_pids(client).values())), signal.SIGKILL)
 
 
-def test_a_worker_that_is_killed_changes_nothing(client, data, here):
+def test_a_worker_that_is_killed_changes_nothing(client, banded, here):
   def before(number):
     if number == 1:
       threading.Timer(0.01, _kill, [client]).start()
       time.sleep(0.02)
 
-  with _cluster(client) as used:
-    assert _bits(_simulation(data, used), before) == here('banded')
+  with _cluster(client, banded) as used:
+    assert _bits(banded, before) == here('banded')
     client.wait_for_workers(2, 60)
     (lost,) = [note for note in used.notes() if note.endswith(' is lost')]
     assert '://' not in lost  # Others see the ledger.
     assert any(each.endswith(' is lost.') and '://' in each for each in used.said)
 
 
-def test_nothing_that_is_sent_has_the_key_of_the_noise(client, data, monkeypatch):
+def test_nothing_that_is_sent_has_the_key_of_the_noise(client, banded, monkeypatch):
   from distributed.comm import tcp
 
   sent, make = [], tcp.to_frames
@@ -191,10 +204,9 @@ def test_nothing_that_is_sent_has_the_key_of_the_noise(client, data, monkeypatch
     return frames
 
   monkeypatch.setattr(tcp, 'to_frames', watch)
-  with _cluster(client) as used:
-    simulation = _simulation(data, used)
-    state = simulation.initialize()
-    simulation.next(state, *_cohort(0))
+  with _cluster(client, banded):
+    state = banded.initialize()
+    banded.next(state, *_cohort(0))
   everything = b''.join(sent)
   # The model is sent, and clients' keys are, so this finds what is.
   for weight in tf.nest.flatten(state.global_model_weights):
@@ -223,16 +235,15 @@ def test_what_fails_on_all_workers_is_the_error_of_this_process(client, data):
     assert said.startswith('A pack failed on worker ')
 
 
-def test_workers_of_other_versions_are_not_used(client, data, monkeypatch):
+def test_workers_of_other_versions_are_not_used(client, banded, monkeypatch):
   others = {**cluster.software(), 'tensorflow': '1.0'}
   monkeypatch.setattr(cluster, 'software', lambda: others)
   with pytest.raises(cluster.ClusterError, match='tensorflow .*, and this program 1.0'):
     with cluster.connect(client):
       pass
-  with _cluster(client, absence_seconds=0.5) as used:
-    simulation = _simulation(data, used, 'none')
+  with _cluster(client, banded, absence_seconds=0.5) as used:
     with pytest.raises(cluster.ClusterError, match='no worker for 0.5 seconds'):
-      simulation.next(simulation.initialize(), *_cohort(0))
+      banded.next(banded.initialize(), *_cohort(0))
     assert ' is not used: it has tensorflow ' in used.said[0]
 
 
@@ -281,7 +292,14 @@ def test_a_trusted_network_that_allows_nothing(scheduler):
     cluster.check(scheduler, trusted_network=True)
 
 
-@pytest.mark.parametrize('answer', [None, b'', b'HTTP/1.1 400 Bad Request\r\n\r\n' * 9])
+@pytest.mark.parametrize(
+  'answer',
+  [
+    pytest.param(None, marks=pytest.mark.slow),
+    b'',
+    pytest.param(b'HTTP/1.1 400 Bad Request\r\n\r\n' * 9, marks=pytest.mark.slow),
+  ],
+)
 def test_a_scheduler_that_is_none(answer):
   with socket.socket() as server:
     server.bind(('127.0.0.1', 0))

@@ -22,8 +22,6 @@ from tff_dp_aggregators import noise as noise_lib
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
 
-pytestmark = pytest.mark.optimized_graphs
-
 
 def _optimizers():
   return {
@@ -32,7 +30,9 @@ def _optimizers():
   }
 
 
-@pytest.mark.parametrize('name', linear.MODELS)
+@pytest.mark.parametrize(
+  'name', ['keras', pytest.param('functional', marks=pytest.mark.slow)]
+)
 def test_without_noise_and_clipping_it_is_federated_averaging(name):
   # Clients of different sizes: none of them weighs more than another.
   clients = [linear.client(1), linear.client(2, 4), linear.client(3, 20)]
@@ -74,6 +74,7 @@ def test_clipping_bounds_how_far_a_round_moves_the_model():
   assert np.linalg.norm(linear.flat(weights)) == pytest.approx(0.25, rel=1e-5)
 
 
+@pytest.mark.optimized_graphs
 def test_noise_of_the_model_is_that_of_the_aggregator():
   # Clients without signal: y = 0 is what the initial model says.
   make = lambda: aggregators.banded(  # noqa: E731

@@ -41,7 +41,10 @@ def _build(model_fn, clip_norm=1e4, noise_multiplier=0.0, clients_per_round=3):
   )
 
 
-@pytest.fixture(scope='module', params=linear.MODELS)
+@pytest.fixture(
+  scope='module',
+  params=['functional', pytest.param('keras', marks=pytest.mark.slow)],
+)
 def process(request):
   return _build(linear.MODELS[request.param]())
 

@@ -108,9 +108,9 @@ def test_a_worker_that_hangs_ends_in_an_error_that_names_the_limit(compute, befo
 
 
 def test_each_computation_has_the_limit_for_itself():
-  with runtime.local_runtime(timeout_seconds=1.5):
-    for _ in range(4):
-      assert _wait(0.5) > 0
+  with runtime.local_runtime(timeout_seconds=1.0):
+    for _ in range(3):
+      assert _wait(0.4) > 0
 
 
 def test_no_limit_below_zero():

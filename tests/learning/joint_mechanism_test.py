@@ -210,24 +210,25 @@ _OF_PARTS = (
 )
 
 
-@pytest.mark.parametrize('field', _OF_PARTS)
-def test_what_was_changed_in_a_part_of_the_report_is_found(field, run, tmp_path):
+def test_what_was_changed_in_a_part_of_the_report_is_found(run, tmp_path):
   report = copy.deepcopy(run.statement)
   part = report['mechanism']['parts'][0]
-  value = part[field]
-  if isinstance(value, float):
-    part[field] = value * (1 - 1e-6)
-  elif isinstance(value, int):
-    part[field] = value + 1
-  elif isinstance(value, list):
-    part[field] = [[3]] if field == 'shapes' else ['2']
-  else:
-    part[field] = value[:-1] + ('0' if value[-1] != '0' else '1')
+  for field in _OF_PARTS:
+    value = part[field]
+    if isinstance(value, float):
+      part[field] = value * (1 - 1e-6)
+    elif isinstance(value, int):
+      part[field] = value + 1
+    elif isinstance(value, list):
+      part[field] = [[3]] if field == 'shapes' else ['2']
+    else:
+      part[field] = value[:-1] + ('0' if value[-1] != '0' else '1')
   path = tmp_path / 'report.json'
   path.write_text(json.dumps(report))
   result = verification.verify(str(path))
   assert not result.ok
-  assert f'mechanism.parts[0].{field}' in result.text
+  for field in _OF_PARTS:
+    assert f'mechanism.parts[0].{field}' in result.text
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,10 @@ from tff_dp_aggregators import accounting
 from tff_dp_aggregators import learning
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.learning import models
+from tff_dp_aggregators.learning import packed
+from tff_dp_aggregators.learning.packed import step_checks
 from tff_dp_aggregators.learning.runs import evaluation
+from tff_dp_aggregators.learning.runs import saved_model
 
 _KERAS = tf.keras
 _LAYERS = tf.keras.layers
@@ -180,7 +183,13 @@ def _assert_equal(found, expected):
     np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize('name', _MODELS)
+@pytest.mark.parametrize(
+  'name',
+  [
+    pytest.param(name, marks=[pytest.mark.slow] if name in ('gru', 'dense') else [])
+    for name in _MODELS
+  ],
+)
 def test_a_step_is_that_of_fit(name):
   make, x = _MODELS[name]
   functional = _functional(make, x, _CLASSES, _CROSS_ENTROPY)
@@ -202,8 +211,10 @@ def _two_outputs():
   return _KERAS.Model(inputs, [one, _LAYERS.Dense(2, name='two')(inputs)])
 
 
-@pytest.mark.parametrize('is_named', [True, False])
-@pytest.mark.parametrize('weights', [None, [0.25, 3.0], {'one': 0.0, 'two': 1.0}])
+@pytest.mark.parametrize(
+  ('is_named', 'weights'),
+  [(False, None), (False, [0.25, 3.0]), (True, {'one': 0.0, 'two': 1.0})],
+)
 def test_several_outputs_have_their_losses_and_weights(is_named, weights):
   y = (_NUMBERS[:, 0], _CLASSES)
   labels = {'one': y[0], 'two': y[1]} if is_named else y
@@ -226,10 +237,14 @@ class _OwnLoss(_KERAS.losses.Loss):
 
 
 @pytest.mark.parametrize(
-  'loss',
-  [_OwnLoss(), _OwnLoss, lambda y, p: tf.reduce_mean(tf.square(p - y), -1), 'mse'],
+  ('loss', 'shape'),
+  [
+    (_OwnLoss(), (5,)),
+    (_OwnLoss, (5, 1)),
+    (lambda y, p: tf.reduce_mean(tf.square(p - y), -1), (5,)),
+    ('mse', (5,)),
+  ],
 )
-@pytest.mark.parametrize('shape', [(5,), (5, 1)])
 def test_labels_without_a_last_axis_are_not_repeated(loss, shape):
   make = lambda: _sequential(_LAYERS.Dense(1))  # noqa: E731
   y = _NUMBERS.sum(axis=1).reshape(shape)
@@ -273,6 +288,7 @@ _SPARSE = _KERAS.losses.SparseCategoricalCrossentropy
 _BINARY = _KERAS.losses.BinaryCrossentropy
 
 
+@pytest.mark.few(12)
 @pytest.mark.parametrize('initializer', ['glorot_uniform', 'zeros'])
 @pytest.mark.parametrize(
   ('units', 'activation', 'loss', 'message'),
@@ -442,15 +458,21 @@ def _train(model, run_dir, mechanism=None, clients=None, **arguments):
 @pytest.fixture(scope='module')
 def with_losses(tmp_path_factory):
   """A model with losses of its own, what it was before a training, and the result."""
-  model = _with_losses()
-  model(_NUMBERS)
-  before = [model.get_weights(), [float(each) for each in model.losses]]
-  return model, before, _train(model, tmp_path_factory.mktemp('runs') / 'run')
+  model, other = _with_losses(), _shared()
+
+  def what_they_are():
+    model(_NUMBERS)
+    losses = [float(each) for each in model.losses]
+    outputs = other.predict(_NUMBERS, verbose=0)
+    return [model.get_weights(), losses, other.get_weights(), outputs]
+
+  before = what_they_are()
+  result = _train(model, tmp_path_factory.mktemp('runs') / 'run', num_rounds=2)
+  return model, (before, what_they_are()), result
 
 
-def test_a_model_that_is_given_keeps_its_weights_and_its_losses(with_losses):
-  model, before, result = with_losses
-  after = [model.get_weights(), [float(each) for each in model.losses]]
+def test_a_model_that_is_given_and_others_are_as_before(with_losses):
+  _, (before, after), result = with_losses
   tf.nest.map_structure(np.testing.assert_array_equal, after, before)
   copy = _with_losses()
   result.weights.assign_weights_to(copy)
@@ -460,7 +482,7 @@ def test_a_model_that_is_given_keeps_its_weights_and_its_losses(with_losses):
 
 def test_clients_one_by_one_are_trained_as_in_packs(with_losses, tmp_path):
   model, _, result = with_losses
-  alone = _train(model, tmp_path / 'run', packed_simulation=False)
+  alone = _train(model, tmp_path / 'run', packed_simulation=False, num_rounds=2)
   for one, other in _pairs(result.weights.trainable, alone.weights.trainable):
     np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
 
@@ -476,17 +498,6 @@ def test_frozen_layers_stay_as_they_are_and_get_no_noise(tmp_path):
   for one, other in _pairs(result.weights.non_trainable, before):
     np.testing.assert_array_equal(one, other)
   assert (result.weights.trainable[0] != model.trainable_variables[0].numpy()).all()
-
-
-def test_the_same_seeds_give_the_same_weights_and_keras_works_as_before(tmp_path):
-  model = _shared()
-  expected = model.predict(_NUMBERS, verbose=0), model.get_weights()
-  runs = [_train(_shared, tmp_path / name) for name in ('one', 'other')]
-  for one, other in _pairs(*(run.weights.trainable for run in runs)):
-    np.testing.assert_array_equal(one, other)
-  np.testing.assert_array_equal(model.predict(_NUMBERS, verbose=0), expected[0])
-  for one, other in _pairs(model.get_weights(), expected[1]):
-    np.testing.assert_array_equal(one, other)
 
 
 def test_an_optimizer_that_a_model_was_compiled_with_is_not_ignored(tmp_path, capsys):
@@ -543,6 +554,7 @@ def test_metrics_are_those_of_keras_and_of_scikit_learn():
     (2, 'softmax', 'categorical_crossentropy', np.eye(2, dtype=np.float32)[_CLASSES]),
   ],
 )
+@pytest.mark.few(3)
 @pytest.mark.parametrize('is_compiled', [True, False])
 def test_names_of_metrics_mean_what_they_mean_in_keras(
   units, activation, loss, y, is_compiled
@@ -644,6 +656,21 @@ def test_metrics_of_probabilities_are_refused_for_logits(metric, remedy):
     )
 
 
+@pytest.mark.parametrize(
+  'metric', ['AUC', _KERAS.metrics.AUC(from_logits=True), _KERAS.metrics.Precision]
+)
+def test_metrics_of_one_number_are_refused_for_two_and_the_remedy_works(metric):
+  made = _ending_in(None), _NUMBERS, _CLASSES, _CROSS_ENTROPY
+  with pytest.raises(ValueError, match=r'of their difference.*outputs\[:, 1\] - outp'):
+    _measured(*made, {'it': metric})
+
+  def auc(y, outputs):
+    difference = tf.sigmoid(outputs[:, 1] - outputs[:, 0])
+    return float(_KERAS.metrics.AUC()(y, difference))
+
+  assert 0 <= _measured(*made, {'it': auc})[0]['it'] <= 1
+
+
 def test_metrics_of_logits_are_measured():
   from sklearn import metrics as sklearn_metrics
 
@@ -665,20 +692,23 @@ def test_metrics_of_logits_are_measured():
   assert measured['accuracy'] == pytest.approx(np.mean((outputs > 0) == y))
 
 
-@pytest.mark.parametrize('number', [-1, 2])
-def test_classes_without_an_output_are_found_before_the_training(number, tmp_path):
+def test_classes_without_an_output_are_found_before_the_training(tmp_path):
   clients = {f'{i}': (_NUMBERS, _CLASSES.copy()) for i in range(20)}
-  clients['7'][1][3] = number
-  with pytest.raises(ValueError, match=f"client '7': the label in row 3 is {number}"):
+  clients['7'][1][3] = -1
+  with pytest.raises(ValueError, match="client '7': the label in row 3 is -1"):
     _train(_shared, tmp_path / 'run', clients=clients)
 
 
-def test_tokens_without_an_embedding_are_found_before_the_training(tmp_path):
-  clients = {f'{i}': (_TOKENS.copy(), _CLASSES) for i in range(20)}
-  clients['7'][0][2, 1] = 20
+def test_tokens_without_an_embedding_and_classes_without_an_output_are_refused():
   layers = (_LAYERS.GlobalAveragePooling1D(), _LAYERS.Dense(2))
-  with pytest.raises(ValueError, match="client '7': .*'embedding' in row 2 is 20"):
-    _train(lambda: _tokens(*layers), tmp_path / 'run', clients=clients)
+  functional = _functional(lambda: _tokens(*layers), _TOKENS, _CLASSES, _CROSS_ENTROPY)
+  functional.check_examples((_TOKENS, _CLASSES), 'it')
+  tokens = _TOKENS.copy()
+  tokens[2, 1] = 20
+  with pytest.raises(ValueError, match='it: .*embedding.* in row 2 is 20'):
+    functional.check_examples((tokens, _CLASSES), 'it')
+  with pytest.raises(ValueError, match='it: the label in row 1 is 2'):
+    functional.check_examples((_TOKENS, 2 * _CLASSES), 'it')
 
 
 def _with_loss_of_outputs():
@@ -701,31 +731,19 @@ def _balanced(y_true, y_pred):
 
 @pytest.mark.parametrize(
   ('make', 'loss'),
-  [
-    (_with_loss_of_outputs, 'mse'),
-    (lambda: _sequential(_LAYERS.Dense(1)), _balanced),
-  ],
+  [(_with_loss_of_outputs, 'mse'), (lambda: _sequential(_LAYERS.Dense(1)), _balanced)],
 )
-def test_padding_changes_nothing_where_it_does_not_show_at_once(make, loss, tmp_path):
+def test_batches_are_not_padded_where_that_would_not_show_at_once(make, loss, tmp_path):
   rng = np.random.default_rng(5)
   clients = {}
   for number, size in enumerate([1, 2, 3, 5, 7, 6, 10, 1, 1, 1]):
     y = rng.integers(0, 2, size).astype(np.float32)
     y[: 4 if size == 10 else 0] = 1.0
     clients[f'{number}'] = (rng.normal(size=[size, 3]).astype(np.float32), y)
-  weights = [
-    _train(
-      make,
-      tmp_path / f'{packed}',
-      clients=clients,
-      loss=loss,
-      batch_size=4,
-      packed_simulation=packed,
-    ).weights
-    for packed in (True, False)
-  ]
-  for one, other in _pairs(*(each.trainable for each in weights)):
-    np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+  functional = _functional(make, *clients['6'], loss)
+  training = packed.LocalTraining(functional, tff.learning.optimizers.build_sgdm(), 4)
+  data = packed.lay_out(learning.Clients.of(clients), str(tmp_path / 'data'))
+  assert 'have to be padded' in step_checks.why_one_by_one(training, data)
 
 
 def test_regularizers_of_mixed_precision_take_weights_as_they_are():
@@ -757,7 +775,9 @@ def _with_constants():
 def test_a_model_that_is_made_again_has_the_constants_that_were_drawn(tmp_path):
   run_dir = str(tmp_path / 'run')
   arguments = {'test_data': (_NUMBERS, _CLASSES), 'test_metrics': ['accuracy']}
-  result = _train(_with_constants, run_dir, **arguments)
+  result = _train(_with_constants, run_dir, num_rounds=1, **arguments)
+  with pytest.raises(saved_model.NotKeptError):  # Keras loads no lambdas.
+    learning.load(run_dir)
   for model in (result.model, learning.load(run_dir, model=_with_constants)):
     loss = _CROSS_ENTROPY(_CLASSES, model(_NUMBERS))
     assert float(loss) == pytest.approx(result.metrics['test_loss'], rel=1e-4)
@@ -780,19 +800,20 @@ def test_a_run_does_not_go_on_with_other_preprocessing(tmp_path):
     return _train(
       _shared,
       tmp_path / 'run',
+      num_rounds=2,
       preprocessing={'mean': mean},
       test_data=(_NUMBERS, _CLASSES),
       test_metrics=metrics,
     )
 
   with pytest.raises(training_runs.Killed):
-    train(1.0, after=2)
+    train(1.0, after=1)
   with pytest.raises(ValueError, match='preprocessing is not that'):
     train(2.0)
   assert train(1.0).is_finished
 
 
-@pytest.mark.parametrize('seed', range(6))
+@pytest.mark.parametrize('seed', range(2))
 def test_logits_of_tokens_of_which_nothing_is_known_are_let_be(seed):
   make = lambda: _tokens(  # noqa: E731
     _LAYERS.GlobalAveragePooling1D(), _LAYERS.Dense(1, bias_initializer='uniform')

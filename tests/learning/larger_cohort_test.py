@@ -81,11 +81,8 @@ def test_every_output_has_no_guarantee_and_names_both_cohorts(simulated):
 
 def test_the_report_program_says_the_same(simulated):
   run_dir, _ = simulated
-  for output_format, name in (('markdown', 'md'), ('json', 'json'), ('html', 'html')):
-    shown = executing.execute(
-      report_program, f'--run_dir={run_dir}', f'--format={output_format}'
-    )
-    assert shown.stdout == (run_dir / f'report.{name}').read_text()
+  shown = executing.execute(report_program, f'--run_dir={run_dir}', '--format=html')
+  assert shown.stdout == (run_dir / 'report.html').read_text()
   verified = executing.execute(report_program, f'--verify={run_dir}/report.json')
   assert verified.returncode == 0, verified.stdout
 

@@ -8,6 +8,7 @@ Claims:
 * Who undoes the hash of keys, which workers are sent, comes to SHA-256 of seed and
   round: the seed cannot be computed from it, and nothing links one round to the next.
 * Keys of one purpose say nothing of those of another.
+* TensorFlow orders examples as NumPy does, for clients of all sizes at once.
 """
 
 import hashlib
@@ -15,8 +16,10 @@ import math
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tff_dp_aggregators.learning import local_order
+from tff_dp_aggregators.learning.packed import training
 from tff_dp_aggregators.sampling import draws
 
 
@@ -103,3 +106,16 @@ def test_another_purpose_has_other_keys():
   other = local_order.keys(3, 5, clients, 'drop-outs of attempt 0')
   assert not np.intersect1d(order, other).size
   assert len(set(order - other)) == 1000
+
+
+def test_permutations_are_those_of_local_order():
+  sizes = np.array([1, 2, 7, 7, 300])
+  keys = local_order.keys(5, 17, np.arange(5))
+  orders = training.permutations(
+    tf.constant(keys), tf.constant(sizes), tf.constant(300, tf.int64), epochs=3
+  ).numpy()
+  for order, key, size in zip(orders, keys, sizes):
+    for epoch in range(3):
+      np.testing.assert_array_equal(
+        order[epoch, :size], local_order.permutation(key, size, epoch)
+      )

@@ -5,7 +5,6 @@ Claims:
 * Keras models come with a loss, its name, or one that they were compiled with; the
   trained losses are the same.
 * Examples that are not the model's inputs and labels are refused, by whose they are.
-* Batch normalisation is refused, in a model and in one that a function makes.
 """
 
 import numpy as np
@@ -123,17 +122,6 @@ def test_examples_of_another_kind_are_refused(spec, match):
 def test_functional_models_say_what_they_take(spec, match):
   with pytest.raises(ValueError, match=match):
     models.functional(training_runs.model(), None, spec)
-
-
-@pytest.mark.parametrize('is_function', [True, False])
-def test_batch_normalisation_is_refused_by_name(is_function):
-  def made():
-    return _keras([tf.keras.layers.BatchNormalization(name='averages')])
-
-  with pytest.raises(ValueError, match="batch normalisation 'averages'"):
-    models.functional(
-      made if is_function else made(), 'sparse_categorical_crossentropy', _SPEC
-    )
 
 
 def test_keras_models_need_clients_that_say_what_their_inputs_are():

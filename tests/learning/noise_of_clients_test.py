@@ -253,14 +253,14 @@ _DROPPING = {'clients_per_round': None, 'schedule': training_runs.schedule(_ROUN
 @pytest.mark.parametrize(
   ('changes', 'message'),
   [
-    ({'mechanism': _SKELLAM}, 'noise_seed=11 does not go with noise of clients'),
+    ({'mechanism': _SKELLAM}, 'run.noise_seed=11 does not go with noise of clients'),
     (
       {'mechanism': _LOCAL, 'packed_simulation': False},
-      'Leave noise_seed out, or pack the clients',
+      'Leave it out, or pack the clients',
     ),
     (
       {'mechanism': _SKELLAM, 'noise_seed': None, 'packed_simulation': True},
-      'packed_simulation=True does not go with this: each client draws its share',
+      'run.packed_simulation=True does not go with this: each client draws its share',
     ),
     ({'packed_simulation': 'yes'}, "must be True, False or 'auto'; got 'yes'"),
     ({'mechanism': _SHARES, **_DROPPING}, 'Give the schedule reporting_goal=3 or more'),
@@ -278,7 +278,7 @@ _DROPPING = {'clients_per_round': None, 'schedule': training_runs.schedule(_ROUN
     ),
     (
       {'mechanism': _BOTH, 'simulated_cohort_scale': 2.0},
-      'simulated_cohort_scale=2 does not go with noise_site=clients_and_server',
+      'scale=2 does not go with noise_site=clients_and_server',
     ),
     (
       {'mechanism': _SKELLAM, 'clients_per_round': 4, 'noise_seed': None},
@@ -290,7 +290,7 @@ _DROPPING = {'clients_per_round': None, 'schedule': training_runs.schedule(_ROUN
     ),
     (
       {'mechanism': _LOCAL, 'simulated_cohort_scale': 2.0},
-      'simulated_cohort_scale=2 does not go with noise_site=local',
+      'scale=2 does not go with noise_site=local',
     ),
     (
       {'mechanism': _LOCAL, 'not_private_signal_to_noise': True},
@@ -305,11 +305,11 @@ _DROPPING = {'clients_per_round': None, 'schedule': training_runs.schedule(_ROUN
       {'mechanism': _SKELLAM, 'inner_aggregator': 'secure_sum', 'noise_seed': None},
       'take secure_modular_sum, or sum',
     ),
-    ({'inner_aggregator': 'mean'}, "unknown inner_aggregator 'mean'"),
+    ({'inner_aggregator': 'mean'}, "unknown server.inner_aggregator='mean'"),
     ({'clip_order': 1.0}, 'banded clips in L2 norm'),
-    ({'target_quantile': 0.9}, 'target_quantile=0.9 is for adaptive clipping'),
-    ({'zeroing_norm': 0.0}, 'zeroing_norm must be positive and finite; got 0.0'),
-    ({'coordinate_bound': math.inf}, 'coordinate_bound must be positive'),
+    ({'target_quantile': 0.9}, 'server.target_quantile=0.9 is for adaptive clipping'),
+    ({'zeroing_norm': 0.0}, 'server.zeroing_norm must be positive and finite; got 0.0'),
+    ({'coordinate_bound': math.inf}, 'server.coordinate_bound must be positive'),
   ],
 )
 def test_what_does_not_go_together_is_refused_before_anything_is_written(

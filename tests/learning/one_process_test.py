@@ -4,7 +4,7 @@ Claims:
 
 * After the first ones, a training leaves no graph behind, whatever it measures.
 * Trainings of several threads come to what they come to one after the other, and those
-  that wait say so.
+  that wait say so. The same seeds give the same weights, others others.
 """
 
 import gc
@@ -21,9 +21,7 @@ from tff_dp_aggregators import learning
 def _train(run_dir, seed=7):
   """A training of a Keras model, as most are."""
   return learning.train(
-    lambda: tf.keras.Sequential(
-      [tf.keras.layers.Dense(1, input_shape=[2], kernel_initializer='zeros')]
-    ),
+    lambda: tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=[2])]),
     training_runs.clients(),
     None,
     str(run_dir),
@@ -68,6 +66,6 @@ def test_trainings_of_two_threads_are_those_of_one(tmp_path, capfd):
   assert not errors and set(found) == {1, 2}
   said = capfd.readouterr().err
   assert said.count('This training begins when that of another thread has ended') == 1
-  for seed, weights in found.items():
-    alone = _train(tmp_path / f'alone {seed}', seed).weights.trainable[0]
-    np.testing.assert_array_equal(weights, alone)
+  assert np.all(found[1] != found[2])
+  alone = _train(tmp_path / 'alone', 1).weights.trainable[0]
+  np.testing.assert_array_equal(found[1], alone)

@@ -73,5 +73,5 @@ def test_a_computation_prints_no_notice():
   logged = re.findall(r'^\S+ \S+: ([IWEF]) \S+\]', result.stderr, re.MULTILINE)
   assert 'I' not in logged
   assert 'pkg_resources' not in result.stderr
-  loud = _run(_COMPUTE, **{_LEVEL: '0'})
-  assert re.search(r'^\S+ \S+: I \S+\]', loud.stderr, re.MULTILINE)
+  verbose = _run(_COMPUTE, **{_LEVEL: '0'})
+  assert re.search(r'^\S+ \S+: I \S+\]', verbose.stderr, re.MULTILINE)

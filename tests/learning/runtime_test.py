@@ -79,7 +79,7 @@ def test_a_program_that_ends_leaves_nothing_though_it_ignores_ctrl_c(
 @pytest.mark.parametrize(
   'what, number, code',
   [
-    ('sleep', signal.SIGTERM, 128 + signal.SIGTERM),
+    pytest.param('sleep', signal.SIGTERM, 128 + signal.SIGTERM, marks=pytest.mark.slow),
     ('compute', signal.SIGTERM, 128 + signal.SIGTERM),
     # Python ends by the signal itself after a KeyboardInterrupt.
     ('compute', signal.SIGINT, -signal.SIGINT),
@@ -156,7 +156,7 @@ _TERMINATED = (signal.SIGTERM, 128 + signal.SIGTERM)
   'number, code, order',
   [
     pytest.param(*_INTERRUPTED, _ORDERS[0], id='interrupted'),
-    pytest.param(*_TERMINATED, _ORDERS[1], id='terminated'),
+    pytest.param(*_TERMINATED, _ORDERS[1], id='terminated', marks=pytest.mark.slow),
     pytest.param(
       *_INTERRUPTED,
       _ORDERS[1],
@@ -188,6 +188,7 @@ def test_the_first_signal_is_a_request_and_the_second_one_ends_at_once(
   assert program.finish(children) == ('', code)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize('order', _ORDERS, ids='_in_'.join)
 def test_a_loop_that_was_asked_to_stop_ends_as_always(order, programs, tmp_path):
   program = programs.start(_GRACEFUL.format(order=order, again=False), tmp_path)

@@ -39,11 +39,11 @@ _MECHANISMS = {
     'gaussian', sampling.PoissonSampling(6, 0.25), 2.0, clipped_count_stddev=1.5
   ),
   'balls_in_bins': accounting.Mechanism('blt', sampling.BallsInBins(6, 4), 2.0),
-  'random_allocation': accounting.Mechanism(
-    'gaussian', sampling.RandomAllocation(8, 2), 2.0
-  ),
   'b_min_sep': accounting.Mechanism(
     'toeplitz', sampling.BMinSepSampling(6, 1 / 3, 2), 2.0, num_bands=2
+  ),
+  'random_allocation': accounting.Mechanism(
+    'gaussian', sampling.RandomAllocation(8, 2), 2.0
   ),
 }
 

@@ -5,9 +5,10 @@ Claims:
 * A round's datasets are those of its cohort, in its order; batches are cut from the
   epochs' permutations of `local_order`.
 * Its type is what a learning process takes; an empty cohort is a round.
-* An iterator goes on where it was copied or saved, and belongs to its source alone.
-* In TFF's `train_model`, a discarded round is run again on the same data, and a program
-  that is started again goes on as if it had not been stopped.
+* An iterator goes on where it was copied or saved, and is of its source alone.
+* In our runtime, TFF's `train_model` trains private federated averaging to what calling
+  the process comes to; a discarded round is run again on the same data, and a program
+  that is started again goes on from TFF's state manager as if it had not stopped.
 """
 
 import asyncio
@@ -20,7 +21,9 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_dp_aggregators import aggregators
 from tff_dp_aggregators import learning
+from tff_dp_aggregators import noise
 from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.learning import local_order
@@ -214,9 +217,21 @@ def _process():
   )
   return learning.build_dp_fed_avg(
     model,
-    tff.aggregators.UnweightedMeanFactory(),
+    aggregators.gaussian(
+      strategies.Participation(_NUM_ROUNDS),
+      clip_norm=1.0,
+      noise_multiplier=0.5,
+      clients_per_round=3,
+      seed=noise.Seed(1),
+    ),
     client_optimizer_fn=tff.learning.optimizers.build_sgdm(0.001),
   )
+
+
+@pytest.fixture(scope='module', autouse=True)
+def _runtime():
+  with learning.runtime.local_runtime():
+    yield
 
 
 @pytest.fixture(scope='module')
@@ -236,12 +251,10 @@ def test_an_empty_cohort_is_a_round(process):
   source = _source(sampling.SampledSchedule(scheme, 12, seed=1))
   sizes = [len(source.schedule.cohort(t)) for t in range(40)]
   empty = sizes.index(0)
-  state = process.initialize()
-  output = process.next(state, source.round_data(empty))
-  np.testing.assert_array_equal(
-    process.get_model_weights(output.state).trainable[0],
-    process.get_model_weights(state).trainable[0],
-  )
+  output = process.next(process.initialize(), source.round_data(empty))
+  # Of noise alone.
+  assert output.metrics['aggregator']['dp_query_metrics']['rounds'] == 1
+  assert np.all(process.get_model_weights(output.state).trainable[0])
 
 
 class _Dropped(tff.program.ReleaseManager):
@@ -251,14 +264,7 @@ class _Dropped(tff.program.ReleaseManager):
     del value, key
 
 
-@pytest.fixture(scope='module')
-def context():
-  return tff.program.NativeFederatedContext(
-    tff.backends.native.create_async_local_cpp_execution_context()
-  )
-
-
-def _train(context, process, source, directory, total_rounds, discard=None):
+def _train(process, directory, total_rounds, discard=None):
   """Runs TFF's own program; returns the model after each of its rounds."""
   models = []
 
@@ -270,7 +276,7 @@ def _train(context, process, source, directory, total_rounds, discard=None):
   async def run():
     await tff.learning.programs.train_model(
       train_process=process,
-      train_data_source=source,
+      train_data_source=_source(),
       train_per_round_clients=3,
       train_total_rounds=total_rounds,
       should_discard_round=should_discard_round,
@@ -280,30 +286,30 @@ def _train(context, process, source, directory, total_rounds, discard=None):
       evaluation_periodicity=1,
     )
 
-  with tff.framework.get_context_stack().install(context):
-    asyncio.run(run())
+  asyncio.run(run())
   return models
 
 
 @pytest.fixture(scope='module')
-def plain(context, process, tmp_path_factory):
-  """The models of a training that nothing happens to."""
-  models = _train(context, process, _source(), tmp_path_factory.mktemp('plain'), 3)
+def plain(process):
+  """The models after the rounds of a loop that calls the process."""
+  source, state, models = _source(), process.initialize(), []
+  for this_round in range(3):
+    state = process.next(state, source.round_data(this_round)).state
+    weights = process.get_model_weights(state).trainable[0]
+    models.append(np.asarray(weights).tolist())
   assert len({str(model) for model in models}) == 3
   return models
 
 
 def test_train_model_runs_a_discarded_round_again_on_the_same_data(
-  context, process, plain, tmp_path
+  process, plain, tmp_path
 ):
-  twice = _train(
-    context, process, _source(), tmp_path, 3, discard=lambda runs: runs % 2 == 1
-  )
+  twice = _train(process, tmp_path, 3, discard=lambda runs: runs % 2 == 1)
   assert twice[::2] == twice[1::2] == plain
 
 
-def test_train_model_goes_on_where_it_was_stopped(context, process, plain, tmp_path):
-  before = _train(context, process, _source(), tmp_path, 1)
+def test_train_model_goes_on_where_it_was_stopped(process, plain, tmp_path):
+  before = _train(process, tmp_path, 1)
   gc.collect()
-  after = _train(context, process, _source(), tmp_path, 3)
-  assert before + after == plain
+  assert before + _train(process, tmp_path, 3) == plain

@@ -219,6 +219,15 @@ worker.Worker().end()
 """
 
 
+def test_where_the_kernel_has_no_such_call_it_is_told(monkeypatch, caplog):
+  monkeypatch.setattr(worker, '_PIDFD_GETFD', 9999)
+  worker._warn_that_it_is_open.cache_clear()
+  worker.Worker().end()
+  for words in ('pidfd_getfd: Function not implemented', 'run code', 'SYS_PTRACE'):
+    assert words in caplog.text
+
+
+@pytest.mark.slow
 def test_where_the_kernel_refuses_it_is_told():
   done = subprocess.run(
     [sys.executable, '-c', _REFUSED, '438'],  # pidfd_getfd(2)

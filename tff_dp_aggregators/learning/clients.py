@@ -237,9 +237,9 @@ def check_finite(examples: Any, owner: str, why: str = _COUNTS_AS_ZERO) -> None:
     number, or remove the row.
   """
   pair = isinstance(examples, tuple) and len(examples) == 2
-  for path, leaf in _leaves(examples):
+  for path, value in _by_path(examples):
     try:
-      array = np.asarray(leaf)
+      array = np.asarray(value)
     except (TypeError, ValueError):
       continue  # What makes no array is refused elsewhere, by name.
     if array.dtype.kind in 'biuOSUM' or array.dtype == bool:
@@ -356,8 +356,8 @@ def _as_arrays(examples: Any, id_: Any) -> Any:
   """A client's examples as a structure of arrays of one length, which is not 0."""
   if isinstance(examples, tf.data.Dataset):
     examples = _from_dataset(examples, id_)
-  arrays = _mapped(lambda path, leaf: _array(leaf, path, id_), examples)
-  lengths = {path: len(array) for path, array in _leaves(arrays)}
+  arrays = _mapped(lambda path, value: _array(value, path, id_), examples)
+  lengths = {path: len(array) for path, array in _by_path(arrays)}
   if len(set(lengths.values())) > 1:
     said = ', '.join(f'{length} in {path}' for path, length in lengths.items())
     raise ValueError(
@@ -436,9 +436,9 @@ def _bytes_of_one(dataset: tf.data.Dataset) -> int:
   return sum(each.dtype.size * (each.shape.num_elements() or 0) for each in specs)
 
 
-def _array(leaf: Any, path: str, id_: Any) -> np.ndarray:
+def _array(value: Any, path: str, id_: Any) -> np.ndarray:
   try:
-    array = np.asarray(leaf)
+    array = np.asarray(value)
     is_number = tf.as_dtype(array.dtype) != tf.string
   except ValueError as e:
     raise ValueError(f'{path} of client {id_!r} makes no array: {e}') from e
@@ -484,11 +484,11 @@ def _fitted(spec: Any, arrays: Any, owner: str, path: str, whose: str) -> Any:
       for key, (each, array) in enumerate(zip(spec, arrays))
     )
   raise ValueError(
-    f'{owner}: {name} is {_described(arrays)}, where {whose} {_described(spec)}.'
+    f'{owner}: {name} is {_in_words(arrays)}, where {whose} {_in_words(spec)}.'
   )
 
 
-def _described(structure: Any) -> str:
+def _in_words(structure: Any) -> str:
   if isinstance(structure, Mapping):
     return f'a mapping of {", ".join(map(str, structure))}'
   if isinstance(structure, tuple):
@@ -497,7 +497,7 @@ def _described(structure: Any) -> str:
 
 
 def _mapped(function: Callable[[str, Any], Any], value: Any, path: str = '') -> Any:
-  """Applies a function to path and value of each leaf: all but mappings and tuples."""
+  """Applies a function to path and value of all but mappings and tuples."""
   if isinstance(value, Mapping):
     return collections.OrderedDict(
       (key, _mapped(function, each, _joined(path, key))) for key, each in value.items()
@@ -513,9 +513,9 @@ def _joined(path: str, key: Any) -> str:
   return f'{path}.{key}' if path else f'{key}'
 
 
-def _leaves(structure: Any) -> Iterator[tuple[str, Any]]:
+def _by_path(structure: Any) -> Iterator[tuple[str, Any]]:
   found: list[tuple[str, Any]] = []
-  _mapped(lambda path, leaf: found.append((path, leaf)), structure)
+  _mapped(lambda path, value: found.append((path, value)), structure)
   return iter(found)
 
 

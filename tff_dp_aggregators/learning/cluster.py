@@ -13,6 +13,7 @@ hang, and one for silent workers that a round waits for: nannies start them anew
 Nothing here loads TensorFlow, but on workers.
 """
 
+import concurrent.futures
 import contextlib
 import functools
 import ipaddress
@@ -86,7 +87,7 @@ def check(
   scheduler: str, trusted_network: bool = False, name: str = 'scheduler'
 ) -> None:
   """Checks where a scheduler is; nothing is connected to."""
-  trust = '--trusted_network' if name.startswith('-') else 'trusted_network'
+  trust = '--trusted_network' if name.startswith('-') else 'run.trusted_network'
   found, host = _ADDRESS.fullmatch(scheduler), ''
   if found is not None and 0 < int(found.group(3)) <= _MAX_PORT:
     host = found.group(2).strip('[]')
@@ -250,24 +251,18 @@ def _connected(address: Any, refused: _Refused, seconds: float) -> 'distributed.
   """A client of a scheduler, or of a cluster that was started here."""
   import distributed
 
-  answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
-
-  def connect_to() -> None:
-    try:
-      answers.put(distributed.Client(address, timeout=seconds, set_as_default=False))
-    except BaseException as e:
-      answers.put(e)
-
   # Whatever else answers there may leave it waiting.
-  threading.Thread(target=connect_to, daemon=True).start()
+  connecting = interrupts.CallingThread().submit(
+    functools.partial(
+      distributed.Client, address, timeout=seconds, set_as_default=False
+    )
+  )
+  concurrent.futures.wait([connecting], 2 * seconds)
+  if not connecting.done():
+    raise refused(f'cannot be used: it does not answer in {2 * seconds:g} s')
   try:
-    answer = answers.get(timeout=2 * seconds)
-    if isinstance(answer, BaseException):
-      raise answer
-    client: distributed.Client = answer
+    client: distributed.Client = connecting.result()
     return client
-  except queue.Empty:
-    raise refused(f'cannot be used: it does not answer in {2 * seconds:g} s') from None
   except OSError as e:  # Among them what is too late.
     raise refused(
       f'cannot be reached within {seconds:g} seconds. Look whether a scheduler runs '
@@ -337,14 +332,15 @@ def _check_workers(
   client: 'distributed.Client', refused: _Refused, seconds: float
 ) -> None:
   """Waits for a first worker, and refuses those that have other versions."""
-  deadline = time.monotonic() + seconds
-  while not workers_of(client):
-    if time.monotonic() > deadline:
-      raise refused(
-        f'has no workers, and none came within {seconds:g} seconds. Start some: '
-        f'dask worker {client.scheduler.address} --nthreads 1'
-      )
-    time.sleep(_TICK_SECONDS)
+  import distributed
+
+  try:
+    client.wait_for_workers(1, seconds)
+  except (TimeoutError, distributed.TimeoutError):
+    raise refused(
+      f'has no workers, and none came within {seconds:g} seconds. Start some: '
+      f'dask worker {client.scheduler.address} --nthreads 1'
+    ) from None
   try:
     said = ask(client, differs, software())
   except Exception as e:

@@ -10,15 +10,22 @@ from typing import Any
 import tensorflow as tf
 
 
+def pair(structure: Any) -> tuple[Any, Any]:
+  """Inputs and labels of what is known to be both."""
+  if isinstance(structure, Mapping):
+    return structure['x'], structure['y']
+  return tuple(structure)
+
+
 def inputs_and_labels(structure: Any, owner: str) -> tuple[Any, Any]:
   """The two parts of examples, however they are kept."""
   if isinstance(structure, Mapping):
     if set(structure) == {'x', 'y'}:
-      return structure['x'], structure['y']
+      return pair(structure)
     has = f'has arrays {", ".join(map(str, structure))}'
   elif isinstance(structure, (tuple, list)):
     if len(structure) == 2:
-      return structure[0], structure[1]
+      return pair(structure)
     has = f'has a {type(structure).__name__} of {len(structure)}'
   else:
     has = 'has one array'

@@ -69,14 +69,14 @@ def _dense(gradient: Any, weight: tf.Tensor) -> tf.Tensor:
 
 
 def proximal(
-  optimizer: tff.learning.optimizers.Optimizer, proximal_strength: float
+  optimizer: tff.learning.optimizers.Optimizer,
+  proximal_strength: float,
+  name: str = 'proximal_strength',
 ) -> tff.learning.optimizers.Optimizer:
   """A client's optimizer with the proximal term."""
-  checks.check_number('proximal_strength', proximal_strength)
+  checks.check_number(name, proximal_strength)
   if not 0 <= proximal_strength < math.inf:
-    raise ValueError(
-      f'proximal_strength must be at least 0 and finite, got {proximal_strength}.'
-    )
+    raise ValueError(f'{name} must be at least 0 and finite, got {proximal_strength}.')
   return _Proximal(optimizer, float(proximal_strength))
 
 

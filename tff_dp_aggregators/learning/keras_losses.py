@@ -408,8 +408,8 @@ def fitted_shape(labels: Any, outputs: Any) -> Optional[list[Optional[int]]]:
   return None
 
 
-def _shape(spec: Any) -> str:
-  return str(['n', *spec.shape[1:]]).replace("'", '')
+def _shape(spec: Any, end: Optional[int] = None) -> str:
+  return str(['n', *spec.shape[1:end]]).replace("'", '')
 
 
 def _check_labels(
@@ -428,7 +428,7 @@ def _check_labels(
   )
   if isinstance(loss, _SPARSE):
     fits = one_less
-    wanted = f'a class for {_shape(output)}: labels of shape {_of_rank_less(output)}'
+    wanted = f'a class for {_shape(output)}: labels of shape {_shape(output, -1)}'
   elif isinstance(loss, _BY_PLACE):
     fits = is_same
     wanted = f'labels of the shape of outputs, {_shape(output)}'
@@ -448,10 +448,6 @@ def _check_labels(
       f'{loss.name or type(loss).__name__} takes {wanted}. TensorFlow would repeat one '
       f'along the other. Reshape the labels, or change what the model puts out.{hint}'
     )
-
-
-def _of_rank_less(output: Any) -> str:
-  return str(['n', *output.shape[1:-1]]).replace("'", '')
 
 
 def _broadcast(one: tf.TensorShape, other: tf.TensorShape) -> bool:

@@ -51,6 +51,7 @@ class KerasMetric:
     labels = fitted(labels, outputs)
     if self._metric is None:
       self._metric = _made(self._given, labels.shape, outputs.shape)
+      _refuse_several(self._metric, labels.shape, outputs.shape)
       if self._are_logits:
         _refuse_logits(self._metric)
       self._metric.reset_state()
@@ -119,6 +120,21 @@ def _made(
   if isinstance(metric, tf.keras.metrics.Metric):
     return metric
   return tf.keras.metrics.MeanMetricWrapper(metric, name=metric.__name__)
+
+
+def _refuse_several(
+  metric: tf.keras.metrics.Metric, labels: tuple[int, ...], outputs: tuple[int, ...]
+) -> None:
+  """Refuses a metric of one number for each label where there are several."""
+  kind = type(metric).__name__
+  if labels != outputs and {'thresholds', 'num_thresholds'} & set(metric.get_config()):
+    raise ValueError(
+      f'{kind} takes one number for each label, and the model puts out {outputs[-1]}. '
+      'For two classes give a function of their difference, such as lambda y, outputs: '
+      f'float(tf.keras.metrics.{kind}(...)(y, tf.sigmoid(outputs[:, 1] - outputs[:, '
+      '0]))), or have the model put out one number and take the loss '
+      'BinaryCrossentropy(from_logits=True)'
+    )
 
 
 def _refuse_logits(metric: tf.keras.metrics.Metric) -> None:

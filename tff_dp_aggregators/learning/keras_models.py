@@ -20,6 +20,7 @@ import tensorflow_federated as tff
 from keras.src import backend as keras_backend
 from tensorflow.python.eager import context as tf_context
 
+from tff_dp_aggregators.learning import examples as examples_lib
 from tff_dp_aggregators.learning import failures
 from tff_dp_aggregators.learning import keras_losses
 
@@ -60,9 +61,9 @@ class KerasFunctionalModel(tff.learning.models.FunctionalModel):
     """Traces the model."""
     refuse(model)
     self.keras_model = model
-    x, y = _inputs_and_labels(input_spec)
+    x, y = examples_lib.pair(input_spec)
     variables = (model.trainable_variables, model.non_trainable_variables)
-    initial = tuple(tuple(each.numpy() for each in kind) for kind in variables)
+    initial = tuple(tuple(each.numpy() for each in part) for part in variables)
     traced = {training: _Traced(model, x, training) for training in (True, False)}
     self._traced = traced
     self.output_spec = traced[False].output_spec
@@ -99,8 +100,7 @@ class KerasFunctionalModel(tff.learning.models.FunctionalModel):
     given = [each for each in given if each]
     if len(given) > 1:
       raise ValueError(
-        'the model is compiled with metrics and weighted_metrics; give metrics of a '
-        'learning.Evaluation.'
+        'the model is compiled with metrics and weighted_metrics; give test.metrics.'
       )
     return given[0] if given else None
 
@@ -114,7 +114,7 @@ class KerasFunctionalModel(tff.learning.models.FunctionalModel):
 
     In a computation they are an error of the round, after noise was drawn.
     """
-    x, y = _inputs_and_labels(examples)
+    x, y = examples_lib.pair(examples)
     if self._losses is not None:
       self._losses.check_labels(y, owner)
     names = getattr(self.keras_model, 'input_names', None) or []
@@ -128,7 +128,7 @@ class KerasFunctionalModel(tff.learning.models.FunctionalModel):
   def some_inputs(self) -> Any:
     """Inputs: numbers are normal of standard deviation 10; classes and tokens are 0."""
     rng = np.random.default_rng(1)
-    x, _ = _inputs_and_labels(self.input_spec)
+    x, _ = examples_lib.pair(self.input_spec)
 
     def draw(spec: tf.TensorSpec) -> tf.Tensor:
       shape = [_DRAWN, *(size or 2 for size in spec.shape[1:])]
@@ -189,21 +189,18 @@ def make(
         'the model has no weights until it is called; give one that says what it '
         'takes, such as by tf.keras.Input.'
       )
-    # A sequence of layers keeps the size of the batch that it is called on first.
-    is_sequence = isinstance(made, tf.keras.Sequential)
+
+    def some(spec: tf.TensorSpec) -> Any:
+      # A sequence of layers keeps the size of the batch that it is called on first.
+      if isinstance(made, tf.keras.Sequential):
+        return tf.keras.Input(spec.shape[1:], dtype=spec.dtype)
+      return tf.zeros([1, *(size or 1 for size in spec.shape[1:])], spec.dtype)
+
     try:
-      made(tf.nest.map_structure(_symbol if is_sequence else _zeros, x))
+      made(tf.nest.map_structure(some, x))
     except Exception as e:  # Whatever a user's model raises.
       raise ValueError(_fails_on(e, x, owner)) from e
     return made
-
-
-def _symbol(spec: tf.TensorSpec) -> Any:
-  return tf.keras.Input(spec.shape[1:], dtype=spec.dtype)
-
-
-def _zeros(spec: tf.TensorSpec) -> tf.Tensor:
-  return tf.zeros([1, *(size or 1 for size in spec.shape[1:])], spec.dtype)
 
 
 @contextlib.contextmanager
@@ -218,7 +215,10 @@ def as_in_a_new_process(seed: int) -> Iterator[None]:
     kept = [(where, dict(where)) for where in (of_keras, names)]
     seeds = {name: of_tensorflow.get(name) for name in ('_seed', '_rng')}
     names.clear()
-    tf.keras.utils.set_random_seed(_of_keras(seed))
+    if seed >= 2**_SEED_BITS:  # A hash, which tells nothing else of it.
+      digest = hashlib.sha256(str(seed).encode()).digest()
+      seed = int.from_bytes(digest[: _SEED_BITS // 8], 'big')
+    tf.keras.utils.set_random_seed(seed)
     try:
       yield
     finally:
@@ -228,17 +228,6 @@ def as_in_a_new_process(seed: int) -> Iterator[None]:
       for where, before in kept:
         where.clear()
         where.update(before)
-
-
-def _of_keras(seed: int) -> int:
-  """A seed of 32 bits: a hash of larger ones, of which it tells nothing else."""
-  if seed < 2**_SEED_BITS:
-    return seed
-  return int.from_bytes(hashlib.sha256(str(seed).encode()).digest()[:4], 'big')
-
-
-def _inputs_and_labels(spec: Any) -> tuple[Any, Any]:
-  return (spec['x'], spec['y']) if isinstance(spec, Mapping) else tuple(spec)
 
 
 def _layers(model: tf.keras.Model) -> list[Any]:
@@ -291,10 +280,6 @@ def refuse_batch_normalisation(model: tf.keras.Model) -> None:
       )
 
 
-def _tuples(weights: Any) -> tuple[tuple[Any, ...], ...]:
-  return tuple(tuple(tf.nest.flatten(kind)) for kind in weights)
-
-
 class _Traced:
   """A model's call, with its weights as arguments."""
 
@@ -307,8 +292,8 @@ class _Traced:
     def forward(weights: Any, x: Any) -> Any:
       by_variable = {
         _key(variable): tensor
-        for kind, tensors in zip(variables, weights)
-        for variable, tensor in zip(kind, tensors)
+        for part, tensors in zip(variables, weights)
+        for variable, tensor in zip(part, tensors)
       }
       with _constants_in_graph(), _in_place_of_variables(model, by_variable):
         output = model(x, training=training)
@@ -318,8 +303,8 @@ class _Traced:
       return output, penalties
 
     specs = tuple(
-      tuple(tf.TensorSpec(each.shape, _dtype(each)) for each in kind)
-      for kind in variables
+      tuple(tf.TensorSpec(each.shape, _dtype(each)) for each in part)
+      for part in variables
     )
     with tf.init_scope():
       try:
@@ -334,7 +319,7 @@ class _Traced:
 
   def _check_captures(self, variables: Any) -> None:
     """Refuses what is computed from anything but weights and inputs."""
-    names = {id(each.handle): each.name for kind in variables for each in kind}
+    names = {id(each.handle): each.name for part in variables for each in part}
     for tensor, _ in self._function.graph.captures:
       raise ValueError(
         f'the model reads {names.get(id(tensor), "a variable or a table")!r} other '
@@ -363,7 +348,7 @@ class _Traced:
 
   def __call__(self, weights: Any, x: Any) -> tuple[Any, list[tf.Tensor]]:
     x = tf.nest.pack_sequence_as(self._x, tf.nest.flatten(x))
-    return self._function(_tuples(weights), x)
+    return self._function(tuple(tuple(tf.nest.flatten(w)) for w in weights), x)
 
 
 @contextlib.contextmanager

@@ -41,7 +41,10 @@ def functional(
           'models whose trainable and other weights are each a tuple of arrays.'
         )
     if element_spec is not None:
-      examples.check(element_spec, _of_one(model.input_spec), owner)
+      of_one = tf.nest.map_structure(
+        lambda spec: tf.TensorSpec(spec.shape[1:], spec.dtype), model.input_spec
+      )
+      examples.check(element_spec, of_one, owner)
     return model
   _check_kind(model)
   if element_spec is None:
@@ -155,12 +158,6 @@ def _paths(weights: Any, path: str) -> Iterator[tuple[str, Any]]:
     return
   for key, each in parts:
     yield from _paths(each, f'{path}/{key}' if path else f'{key}')
-
-
-def _of_one(input_spec: Any) -> Any:
-  return tf.nest.map_structure(
-    lambda spec: tf.TensorSpec(spec.shape[1:], spec.dtype), input_spec
-  )
 
 
 def _check_inputs(model: tf.keras.Model, element_spec: Any, owner: str) -> None:

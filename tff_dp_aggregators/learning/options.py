@@ -177,7 +177,7 @@ class Evaluation:
 
   Raises:
     TypeError: If `every` is not an integer.
-    ValueError: If it is below 1, or there are metrics and no data.
+    ValueError: If it is below 1, or metrics or `every` are given and no data.
   """
 
   data: Any
@@ -188,6 +188,8 @@ class Evaluation:
     checks.check_positive_int('every', self.every)
     if self.data is None and self.metrics:
       raise ValueError('metrics need data to be measured on.')
+    if self.data is None and self.every != 1:
+      raise ValueError(f'every={self.every} needs data to measure the model on.')
 
 
 @dataclasses.dataclass(frozen=True)

@@ -29,7 +29,7 @@ class Population:
     if self._clients is None:
       raise ValueError(
         'packed.PackedData are for packed simulation alone; give the clients '
-        'themselves, or leave packed_simulation on.'
+        'themselves, or leave run.packed_simulation on.'
       )
     return self._clients
 

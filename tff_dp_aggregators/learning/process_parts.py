@@ -147,43 +147,32 @@ def check_pair(
   """
   while isinstance(aggregator, _AROUND):
     aggregator = aggregator.inner
-  if isinstance(aggregator, aggregators.DPMeanFactory):
-    _check_pair_with_dp_mean(aggregator, server_optimizer)
-  elif isinstance(aggregator, tff.aggregators.UnweightedMeanFactory):
-    _refuse_ftrl_on_means(server_optimizer)
-
-
-def _check_pair_with_dp_mean(
-  aggregator: aggregators.DPMeanFactory,
-  server_optimizer: tff.learning.optimizers.Optimizer,
-) -> None:
-  if isinstance(server_optimizer, ftrl.FTRL):
-    if aggregator.workload is None:
-      _refuse_ftrl_on_means(server_optimizer)
-    else:
-      server_optimizer.check_workload(aggregator.workload)
+  is_private = isinstance(aggregator, aggregators.DPMeanFactory)
+  if not is_private and not isinstance(
+    aggregator, tff.aggregators.UnweightedMeanFactory
+  ):
     return
-  if aggregator.workload is not None:
+  workload = aggregator.workload if is_private else None
+  if isinstance(server_optimizer, ftrl.FTRL):
+    if workload is None:
+      raise ValueError(
+        'server_optimizer_fn is FTRL, which works on sums of all rounds so far, and '
+        'the aggregator returns the mean of each round: the model would forget all '
+        'rounds but the last. Use aggregators.tree(cumulative=True), or '
+        'aggregators.from_strategy(workload=strategies.Workload(num_rounds)); or '
+        'tff.learning.optimizers.build_sgdm, which gives the same model, or '
+        'optimizer() of the same learning.ServerSchedule, if it is from one.'
+      )
+    server_optimizer.check_workload(workload)
+  elif workload is not None:
     raise ValueError(
       'the aggregator returns sums of all rounds so far (it has a workload, or '
       f'cumulative=True), and server_optimizer_fn is {_name(server_optimizer)}, which '
       'adds up means of single rounds: each round would count again in all later ones. '
       'Use learning.build_ftrl(...), or leave out workload and cumulative.'
     )
-  if isinstance(server_optimizer, server_schedule.ScheduledOptimizer):
+  elif is_private and isinstance(server_optimizer, server_schedule.ScheduledOptimizer):
     server_optimizer.check_participation(aggregator)
-
-
-def _refuse_ftrl_on_means(server_optimizer: tff.learning.optimizers.Optimizer) -> None:
-  if isinstance(server_optimizer, ftrl.FTRL):
-    raise ValueError(
-      'server_optimizer_fn is FTRL, which works on sums of all rounds so far, and the '
-      'aggregator returns the mean of each round: the model would forget all rounds '
-      'but the last. Use aggregators.tree(cumulative=True), or '
-      'aggregators.from_strategy(workload=strategies.Workload(num_rounds)); or '
-      'tff.learning.optimizers.build_sgdm, which gives the same model, or optimizer() '
-      'of the same learning.ServerSchedule, if it is from one.'
-    )
 
 
 def check_optimizer(

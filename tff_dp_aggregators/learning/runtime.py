@@ -126,19 +126,13 @@ def local_runtime(
       context.end()
 
 
-def check_timeout(timeout_seconds: Optional[float]) -> None:
-  """Checks how long a computation may take.
-
-  Args:
-    timeout_seconds: As for `local_runtime`.
-
-  Raises:
-    ValueError: If it is not positive.
-  """
+def check_timeout(
+  timeout_seconds: Optional[float], name: str = 'timeout_seconds'
+) -> None:
+  """Checks how long a computation may take."""
   if timeout_seconds is not None and not timeout_seconds > 0:
     raise ValueError(
-      f'timeout_seconds is {timeout_seconds}; it must be positive, or None for no '
-      'limit.'
+      f'{name} is {timeout_seconds}; it must be positive, or None for no limit.'
     )
 
 

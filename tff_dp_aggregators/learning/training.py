@@ -126,6 +126,7 @@ def _in_turn(function: Callable[..., Result]) -> Callable[..., Result]:
   @functools.wraps(function)
   def call(*args: Any, **kwargs: Any) -> Result:
     options.refuse_arguments(name for name in kwargs if name not in known)
+    is_refused = False
     if not _TURN.acquire(blocking=False):
       progress.say(
         'This training begins when that of another thread has ended: TensorFlow cannot '
@@ -135,8 +136,12 @@ def _in_turn(function: Callable[..., Result]) -> Callable[..., Result]:
       _TURN.acquire()
     try:
       return function(*args, **kwargs)
+    except (TypeError, ValueError):
+      is_refused = True  # Before much was made, mostly.
+      raise
     finally:
-      _forget_graphs()
+      if not is_refused:
+        _forget_graphs()
       _TURN.release()
 
   return call
@@ -305,15 +310,20 @@ def train(
     test = options.Evaluation(test)
   mechanism, scale, nbafl = _mechanism(mechanism)
   delta = _delta(delta, mechanism)
+  if mechanism is None and run.noise_seed is not None:
+    raise ValueError(
+      f'run.noise_seed={run.noise_seed} is of noise, and there is no mechanism that '
+      'adds any: leave it out.'
+    )
   if isinstance(scheduler, str):
     cluster_lib.check(scheduler, run.trusted_network)
   elif run.trusted_network:
     raise ValueError(
-      "trusted_network is for a scheduler='tcp://HOST:PORT' of another machine, and "
-      f'here it is {scheduler!r}; leave it out.'
+      "run.trusted_network is for a scheduler='tcp://HOST:PORT' of another machine, "
+      f'and here it is {scheduler!r}; leave it out.'
     )
   run_directory.check_usable(run_dir)
-  runtime.check_timeout(run.timeout_seconds)
+  runtime.check_timeout(run.timeout_seconds, 'run.timeout_seconds')
   fitting.check_clip_norm(mechanism, clip_norm)
   population = population_lib.Population(clients)
   if seed is None:
@@ -325,7 +335,9 @@ def train(
     )
   _check_schedule(schedule, mechanism, population, clients_per_round, num_rounds)
   schedule = schedule.for_clients(population.draw_ids)
-  _warn_of_large_delta(delta, mechanism, scale * len(population))
+  doubt = gaussian.doubt_of_delta(delta, scale * len(population))
+  if mechanism is not None and doubt is not None:
+    warnings.warn(doubt, stacklevel=3)  # To who called what `_in_turn` made.
   functional_model = models.functional(
     model, loss, population.element_spec, population.first, seed
   )
@@ -333,7 +345,6 @@ def train(
   if isinstance(functional_model, keras_models.KerasFunctionalModel):
     population.check_with(functional_model.check_examples)
   local_training = _local_training(functional_model, local, schedule.num_rounds)
-  step_checks.refuse_random_models(local_training)
   plan = plan_lib.Plan(
     training=local_training,
     server=dataclasses.replace(
@@ -353,6 +364,7 @@ def train(
   )
   plan.check()
   plan.check_cluster(scheduler)
+  step_checks.refuse_random_models(local_training)
   evaluator = _evaluator(local_training.model, test, run_dir)
   with run_directory.RunDirectory(run_dir) as directory:
     training = run_lib.Run(plan, directory, evaluator)
@@ -393,8 +405,7 @@ def train(
     is_function = not isinstance(
       model, (tf.keras.Model, tff.learning.models.FunctionalModel)
     )
-    make = functools.partial(_made, model, seed) if is_function else None
-    return _result(training, make)
+    return _result(training, model if is_function else None)
 
 
 def _mechanism(
@@ -435,12 +446,6 @@ def _evaluator(
   return made
 
 
-def _made(make: Callable[[], Any], seed: int) -> Any:
-  """The model that a run began with, whose constants may be drawn by its seed."""
-  with keras_models.as_in_a_new_process(seed):
-    return make()
-
-
 def _keep(
   directory: run_directory.RunDirectory,
   model: tff.learning.models.FunctionalModel,
@@ -454,8 +459,8 @@ def _keep(
       with open(path, encoding='utf-8') as file:
         if file.read() != text:
           raise ValueError(
-            f'preprocessing is not that which the run was begun with, in {path}: it '
-            'would go on with other inputs. Give the same, or another run_dir.'
+            f'run.preprocessing is not that which the run was begun with, in {path}: '
+            'it would go on with other inputs. Give the same, or another run_dir.'
           )
     directory.write(run_directory.PREPROCESSING, text, is_private=True)
   saved_model.save(directory, model)
@@ -483,7 +488,7 @@ def _target(
   """The one that was given, or that the mechanism knows of."""
   if mechanism is None and given is not None:
     raise ValueError(
-      f'target_epsilon={given} is of a mechanism, and there is none: leave it out.'
+      f'run.target_epsilon={given} is of a mechanism, and there is none: leave it out.'
     )
   if mechanism is None or mechanism.placement.is_simulation:
     return None  # No target is kept.
@@ -493,11 +498,11 @@ def _target(
   if given is None:
     return None
   # The report would refuse it, after the training.
-  gaussian.check_epsilon(given, 'target_epsilon')
+  gaussian.check_epsilon(given, 'run.target_epsilon')
   spent = mechanism.epsilon(delta)
   if spent > given:
     raise ValueError(
-      f'target_epsilon={given:g} is less than the mechanism spends, epsilon = '
+      f'run.target_epsilon={given:g} is less than the mechanism spends, epsilon = '
       f'{rounding.up(spent)} at delta = {delta:g}: leave it out, or take the mechanism '
       'that Mechanism.for_target makes for it.'
     )
@@ -532,7 +537,7 @@ def _client_optimizer(
   checked = process_parts.check_client_optimizer(optimizer, 'local.optimizer')
   if proximal_strength is None:
     return checked
-  return fed_prox.proximal(checked, proximal_strength)
+  return fed_prox.proximal(checked, proximal_strength, 'local.proximal_strength')
 
 
 def _check_compiled_optimizer(
@@ -570,14 +575,6 @@ def _server_optimizer(
   return on_means
 
 
-def _warn_of_large_delta(
-  delta: float, mechanism: Optional[joint_mechanism.AnyMechanism], num_clients: float
-) -> None:
-  doubt = gaussian.doubt_of_delta(delta, num_clients)
-  if mechanism is not None and doubt is not None:
-    warnings.warn(doubt, stacklevel=4)  # To who called what `_in_turn` made.
-
-
 def _schedule(
   mechanism: Optional[joint_mechanism.AnyMechanism],
   num_clients: int,
@@ -610,7 +607,15 @@ def _check_schedule(
   num_rounds: Optional[int],
 ) -> None:
   """Refuses a schedule that is not what the other arguments say."""
-  _check_adjacency(mechanism)
+  if mechanism is not None and not mechanism.is_sampled:
+    # States, and so the ledger, have events for these neighbours alone.
+    own = sampling.check_relation(mechanism.participation)
+    if mechanism.relation is not own:
+      raise ValueError(
+        f'the mechanism is for adjacency {mechanism.adjacency}, and the events of '
+        f'rounds without sampling are for {sampling.adjacency(own)}: what was spent '
+        'would be told too low. Leave adjacency out; a plan can be reported for any.'
+      )
   if mechanism is not None and schedule.schema != mechanism.participation:
     raise ValueError(
       f'the schedule keeps {schedule.schema}, but the mechanism is for '
@@ -624,19 +629,6 @@ def _check_schedule(
   ):
     if given is not None and given != said:
       raise ValueError(f'{name} is {given}, but the schedule is for {said}.')
-
-
-def _check_adjacency(mechanism: Optional[joint_mechanism.AnyMechanism]) -> None:
-  """Refuses neighbours that states, and so the ledger, have no events for."""
-  if mechanism is None or mechanism.is_sampled:
-    return
-  own = sampling.check_relation(mechanism.participation)
-  if mechanism.relation is not own:
-    raise ValueError(
-      f'the mechanism is for adjacency {mechanism.adjacency}, and the events of rounds '
-      f'without sampling are for {sampling.adjacency(own)}: what was spent '
-      'would be told too low. Leave adjacency out; a plan can be reported for any.'
-    )
 
 
 def _result(run: run_lib.Run, make: Optional[Callable[[], Any]]) -> Result:

@@ -6,7 +6,6 @@ Claims:
   clients train, side by side or one after the other; and other in another round.
 * The noise of a model is that of as many independent clients: local Gaussian and
   Laplace noise, shares, and the approximation.
-* Without a seed no round has the noise of another, nor if it is run again.
 * A round with too few clients fails, and the state before it still serves.
 * The metrics of a client that ended in NaN are left out, though it does not say so.
 """
@@ -15,7 +14,6 @@ import math
 
 import numpy as np
 import pytest
-import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests.learning.packed import populations
@@ -23,7 +21,6 @@ from tff_dp_aggregators import aggregators
 from tff_dp_aggregators import learning
 from tff_dp_aggregators import noise
 from tff_dp_aggregators.learning import failures
-from tff_dp_aggregators.learning import local_order
 from tff_dp_aggregators.learning import packed
 
 _COHORT = 5
@@ -71,29 +68,6 @@ def shares(data):
   return _simulation(data, 'gaussian_shares')
 
 
-def _round(this_round, cohort=_COHORT):
-  clients = np.arange(cohort)
-  return clients, local_order.keys(9, this_round, clients)
-
-
-def _flat(weights):
-  return np.concatenate([np.ravel(each) for each in tf.nest.flatten(weights)])
-
-
-def _weights(simulation, state):
-  return _flat(state.global_model_weights)
-
-
-def _steps(simulation, rounds):
-  """What each of some rounds added to the model, all of the same clients."""
-  state = simulation.initialize()
-  weights = [_weights(simulation, state)]
-  for _ in range(rounds):
-    state, _ = simulation.next(state, *_round(0))
-    weights.append(_weights(simulation, state))
-  return np.diff(weights, axis=0)
-
-
 @pytest.mark.slow
 @pytest.mark.optimized_graphs
 @pytest.mark.parametrize(
@@ -102,7 +76,9 @@ def _steps(simulation, rounds):
 def test_models_are_the_same_but_for_a_last_bit_in_any_number_of_packs(data, name):
   one, three = (_simulation(data, name, num_packs=packs) for packs in (1, 3))
   # Some processors multiply matrices otherwise if there are more of them at once.
-  np.testing.assert_allclose(_steps(one, 2), _steps(three, 2), rtol=1e-6, atol=1e-7)
+  np.testing.assert_allclose(
+    populations.steps(one, 2), populations.steps(three, 2), rtol=1e-6, atol=1e-7
+  )
 
 
 @pytest.mark.slow
@@ -110,7 +86,9 @@ def test_one_after_the_other_the_noise_is_the_same(data, shares):
   after = _simulation(data, 'gaussian_shares', weighted=False)
   assert shares.one_by_one is None
   assert after.one_by_one is not None
-  np.testing.assert_allclose(_steps(shares, 1), _steps(after, 1), atol=1e-6)
+  np.testing.assert_allclose(
+    populations.steps(shares, 1), populations.steps(after, 1), atol=1e-6
+  )
 
 
 @pytest.mark.parametrize(
@@ -125,30 +103,25 @@ def test_one_after_the_other_the_noise_is_the_same(data, shares):
   ],
 )
 def test_the_noise_of_a_round_is_that_of_its_clients(data, name):
-  # So loud that what is learned is nothing beside it. The cohort is always the same.
-  loud = 1e4
-  steps = _steps(_simulation(data, name, noise_multiplier=2 * loud), 150)
-  unit = steps / (0.4 * loud * _STDDEVS[name] / _COHORT)
+  # So large that what is learned is nothing beside it. The cohort is always the same.
+  large = 1e4
+  steps = populations.steps(_simulation(data, name, noise_multiplier=2 * large), 150)
+  unit = steps / (0.4 * large * _STDDEVS[name] / _COHORT)
   assert unit.std() == pytest.approx(1.0, rel=7 * math.sqrt(0.7 / unit.size))
   for lag in (1, 2):
     product = np.mean(unit[lag:] * unit[:-lag])
     assert abs(product) < 6 / math.sqrt(unit.size)
 
 
-def test_without_a_seed_a_round_that_is_run_again_has_other_noise(data):
-  simulation = _simulation(data, 'local_gaussian', seed=None)
-  first = simulation.initialize()
-  again = [_weights(simulation, simulation.next(first, *_round(0))[0]) for _ in 'ab']
-  assert not np.any(again[0] == again[1])
-
-
 def test_a_round_with_too_few_clients_fails_and_its_state_still_serves(shares):
   state = shares.initialize()
-  before = _weights(shares, state)
+  before = populations.flat(state)
   with pytest.raises(failures.ComputationError, match='fewer clients reported'):
-    shares.next(state, *_round(0, cohort=4))
-  after, _ = shares.next(state, *_round(0))
-  np.testing.assert_array_equal(_weights(shares, after) - before, _steps(shares, 1)[0])
+    shares.next(state, *populations.a_round(4))
+  after, _ = shares.next(state, *populations.a_round())
+  np.testing.assert_array_equal(
+    populations.flat(after) - before, populations.steps(shares, 1)[0]
+  )
 
 
 class _OneIsBroken(populations.Population):
@@ -163,6 +136,6 @@ class _OneIsBroken(populations.Population):
 def test_metrics_of_a_client_that_ended_in_nan_are_left_out(tmp_path):
   data = packed.lay_out(_OneIsBroken(), str(tmp_path / 'data'))
   simulation = _simulation(data, 'local_gaussian', metrics=True)
-  _, metrics = simulation.next(simulation.initialize(), *_round(0))
+  _, metrics = simulation.next(simulation.initialize(), *populations.a_round())
   assert np.isfinite(metrics['client_work']['train']['accuracy'])
   assert metrics['aggregator']['nonfinite_count'] == 0

@@ -170,7 +170,7 @@ def test_bits_do_not_depend_on_how_many_processors_may_be_used(tmp_path, monkeyp
   found = []
   for processors in (1, 5):
     monkeypatch.setattr(machine, 'usable_processors', lambda n=processors: n)
-    found.append(_rounds(data, populations.model(metrics=True), 10))
+    found.append(_rounds(data, populations.model(), 10))
   for one, other in zip(*found):
     np.testing.assert_array_equal(one, other)
 

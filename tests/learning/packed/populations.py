@@ -87,3 +87,25 @@ def model(weighted=True, metrics=False, units=0):
     input_spec=SPEC,
     **kwargs,
   )
+
+
+def a_round(cohort=5):
+  """The first clients, and what decides the order of their examples."""
+  clients = np.arange(cohort)
+  return clients, local_order.keys(9, 0, clients)
+
+
+def flat(state):
+  """All weights of a state's model in one vector."""
+  weights = tf.nest.flatten(state.global_model_weights)
+  return np.concatenate([np.ravel(each) for each in weights])
+
+
+def steps(simulation, rounds):
+  """What each of some rounds added to the model, all of the same clients."""
+  state = simulation.initialize()
+  weights = [flat(state)]
+  for _ in range(rounds):
+    state, _ = simulation.next(state, *a_round())
+    weights.append(flat(state))
+  return np.diff(weights, axis=0)

@@ -9,7 +9,8 @@ Claims, of the files that `run_directory` says anybody may see:
 * A reviewer who has nothing but `share/` can verify the report.
 * Two runs from one seed of noise or draws are refused together by ledgers alone, on
   other data and with other cycles, and a report of noise from a seed begins with that.
-* What the private file has is still compared when a run goes on.
+* What the private file has is still compared when a run goes on; secret noise goes on
+  with its own key, and another run has another.
 """
 
 import hashlib
@@ -53,6 +54,7 @@ def _train(folder, scheme=_POISSON, clients=None, **changes):
     'num_rounds': None,
     'seed': _SEED,
     'noise_seed': None,
+    'test_data': None,
     'data_facts': {'training examples': _EXAMPLES},
     'settings': {'seed': _SEED, 'split_seed': _SEED, 'num_clients': len(clients)},
     **changes,
@@ -61,6 +63,14 @@ def _train(folder, scheme=_POISSON, clients=None, **changes):
   run_dir.parent.mkdir(exist_ok=True)
   training_runs.train(str(run_dir), **arguments)
   return run_dir
+
+
+def _begun(folder, *args, **changes):
+  """A run that was killed in its second round: all that its ledger tells is there."""
+  metrics, data = training_runs.killing(2), training_runs.a_client()
+  with pytest.raises(training_runs.Killed):
+    _train(folder, *args, test_metrics=metrics, test_data=data, **changes)
+  return pathlib.Path(folder) / 'run'
 
 
 def _share(scheme):
@@ -126,6 +136,17 @@ def test_no_file_has_a_hash_or_a_number_of_the_data(neighbours):
         assert what.encode() not in content, (name, what)
 
 
+def test_each_run_has_a_key_of_its_own(neighbours):
+  tags = [
+    {each.noise_key_tag for each in _entries(run_dir)} for run_dir, _ in neighbours
+  ]
+  assert len(tags[0]) == len(tags[1]) == 1 and tags[0] != tags[1]
+
+
+def _entries(run_dir):
+  return ledger.read(str(run_dir / 'ledger.jsonl')).entries
+
+
 def test_the_private_file_is_its_owners(neighbours):
   run_dir, _ = neighbours[0]
   assert stat.S_IMODE((run_dir / 'private.json').stat().st_mode) == 0o600
@@ -139,14 +160,14 @@ def seeded(tmp_path_factory):
   folder = tmp_path_factory.mktemp('seeded')
   return {
     'one': _train(folder / 'one', noise_seed=_NOISE_SEED),
-    'other data': _train(
+    'other data': _begun(
       folder / 'other',
       noise_seed=_NOISE_SEED,
       clients=training_runs.clients(12, 2.0),
       schedule=sampling.SampledSchedule(_POISSON, 12, seed=5),
     ),
     'bins': _train(folder / 'bins', _BINS),
-    'other bins': _train(folder / 'more', sampling.BallsInBins(_ROUNDS, 4)),
+    'other bins': _begun(folder / 'more', sampling.BallsInBins(_ROUNDS, 4)),
   }
 
 
@@ -168,7 +189,7 @@ def test_no_file_has_a_seed_or_a_quick_hash_of_it(seeded, name):
 
 @pytest.mark.parametrize('name', ['one', 'bins'])
 def test_no_file_tells_how_many_were_drawn(seeded, name):
-  entries = ledger.read(str(seeded[name] / 'ledger.jsonl')).entries
+  entries = _entries(seeded[name])
   assert {entry.cohort_requested for entry in entries} == {None}
   assert {entry.cohort_reported for entry in entries} == {None}
   config = json.loads((seeded[name] / 'config.json').read_text())
@@ -196,7 +217,10 @@ def test_a_schedule_from_a_file_is_told_by_no_hash(tmp_path):
   file = str(tmp_path / 'schedule.jsonl')
   sampling.for_mechanism(mechanism, 12, 6, 3).save(file)
   replay = sampling.Replay(file)
-  runs = [_train(tmp_path / name, schedule=replay) for name in ('a', 'b')]
+  runs = (
+    _train(tmp_path / 'a', schedule=replay),
+    _begun(tmp_path / 'b', schedule=replay),
+  )
   for name, content in _handed_on(runs[0]).items():
     for what in (replay.sha256, replay.checksum.removeprefix('sha256:'), file):
       assert what.encode() not in content, (name, what)
@@ -312,18 +336,19 @@ def test_a_seed_that_is_drawn_has_128_bits_and_no_warning(tmp_path):
 
 
 def test_a_run_goes_on_only_with_its_seeds_and_data(tmp_path):
-  run_dir = tmp_path / 'one' / 'run'
-  with pytest.raises(training_runs.Killed):
-    _train(tmp_path / 'one', test_metrics=training_runs.killing(2))
-  kwargs = {'test_metrics': training_runs.killing(0)}
-  for changes, message in (
-    ({'seed': 2}, rf'training.seed: {_SEED} then, 2 now'),
-    ({'clients': training_runs.clients(12, 2.0)}, 'training.clients: another one than'),
-    ({'seed': 2**100}, 'training.seed: another one than'),
-    ({'noise_seed': 5}, 'noise_seed: None then, 5 now'),
+  run_dir, metrics = _begun(tmp_path / 'one'), training_runs.killing(0)
+  kwargs = {'test_data': training_runs.a_client(), 'test_metrics': metrics}
+  changes = {'seed': 2, 'noise_seed': 5, 'clients': training_runs.clients(12, 2.0)}
+  with pytest.raises(ValueError) as refused:
+    _train(tmp_path / 'one', **kwargs, **changes)
+  for said in (
+    f'training.seed: {_SEED} then, 2 now',
+    'training.clients: another one than',
+    'noise_seed: None then, 5 now',
   ):
-    with pytest.raises(ValueError, match=message):
-      _train(tmp_path / 'one', **kwargs, **changes)
+    assert said in str(refused.value)
+  with pytest.raises(ValueError, match='training.seed: another one than'):
+    _train(tmp_path / 'one', **kwargs, seed=2**100)
   private = (run_dir / 'private.json').read_bytes()
   (run_dir / 'private.json').unlink()
   with pytest.raises(ValueError, match='private.json is gone'):
@@ -339,4 +364,7 @@ def test_a_run_goes_on_only_with_its_seeds_and_data(tmp_path):
   assert not (run_dir / 'share').exists()
   (run_dir / 'config.json').write_bytes(config)
   (run_dir / 'private.json').write_bytes(private)
-  assert ledger.read(str(_train(tmp_path / 'one', **kwargs) / 'ledger.jsonl')).entries
+  before = _entries(run_dir)
+  entries = _entries(_train(tmp_path / 'one', **kwargs))
+  assert entries[: len(before)] == before and len(entries) == _ROUNDS
+  assert len({each.noise_key_tag for each in entries}) == 1

@@ -4,7 +4,6 @@ Claims, clients packed or not:
 
 * In the first round in which updates are not finite, and at the end, a line on standard
   error says how many they were; a run that goes on counts those before. So of a loss.
-* A run in which all is finite says nothing of it.
 """
 
 import math
@@ -18,15 +17,11 @@ from tff_dp_aggregators.learning.runs import not_finite
 _ROUNDS = 3
 
 
-def _train(run_dir, **changes):
-  mechanism = training_runs.mechanism(_ROUNDS)
-  return training_runs.train(run_dir, mechanism=mechanism, **changes)
-
-
 def _diverging(run_dir, **changes):
   """A training all of whose updates are infinite, on losses that are."""
-  return _train(
+  return training_runs.train(
     run_dir,
+    mechanism=training_runs.mechanism(_ROUNDS),
     clients=training_runs.clients(factor=1e30),
     client_optimizer=tff.learning.optimizers.build_sgdm(1e30),
     test_data=training_runs.clients(factor=1e30)['client 3'],
@@ -35,7 +30,8 @@ def _diverging(run_dir, **changes):
 
 
 def _said(capfd):
-  return [line for line in capfd.readouterr().err.splitlines() if 'finite' in line]
+  lines = capfd.readouterr().err.splitlines()
+  return [line for line in lines if 'finite' in line or 'diverged' in line]
 
 
 _FIRST = 'round 1 of 3: the updates of 3 of 3 clients are not finite (NaN or infinite)'
@@ -46,37 +42,25 @@ _LAST = [
 
 
 @pytest.mark.parametrize('packed', [True, pytest.param(False, marks=pytest.mark.slow)])
-def test_the_first_round_and_the_end_say_so(packed, tmp_path, capfd):
+def test_the_first_round_and_the_end_say_so_also_of_a_run_that_goes_on(
+  packed, tmp_path, capfd
+):
+  run_dir, changes = tmp_path / 'run', {'packed_simulation': packed}
   capfd.readouterr()
-  result = _diverging(tmp_path / 'run', packed_simulation=packed)
-  assert result.is_finished and result.metrics['not_private_nonfinite_count'] == 3.0
-  error = capfd.readouterr().err.splitlines()
-  first, diverged = (
-    [line for line in error if line.startswith('round 1 of 3: the up')],
-    [line for line in error if line.startswith('round 1 of 3: test_loss is inf')],
-  )
-  assert len(first) == len(diverged) == 1 and first[0].startswith(_FIRST)
-  assert 'count as zero' in first[0] and 'smaller learning rate' in first[0]
-  assert [line for line in error if 'finite' in line][-2:] == _LAST
-  told = (tmp_path / 'run' / 'share' / 'report.md').read_text()
-  assert 'not finite' not in told
-
-
-def test_a_run_that_goes_on_counts_the_rounds_before(tmp_path, capfd):
   with pytest.raises(training_runs.Killed):
-    _diverging(
-      tmp_path / 'run', checkpoint_seconds=0.0, test_metrics=training_runs.killing(2)
-    )
-  capfd.readouterr()
-  _diverging(tmp_path / 'run', test_metrics=training_runs.killing(0))
+    killing = training_runs.killing(2)
+    _diverging(run_dir, checkpoint_seconds=0.0, test_metrics=killing, **changes)
+  said = _said(capfd)
+  for begin in (_FIRST, 'round 1 of 3: test_loss is inf'):
+    (line,) = (each for each in said if each.startswith(begin))
+    assert 'smaller learning rate' in line
+  metrics = training_runs.killing(0)
+  result = _diverging(run_dir, test_metrics=metrics, **changes)
+  assert result.is_finished and result.metrics['not_private_nonfinite_count'] == 3.0
   first, *_ = said = _said(capfd)
   assert first.startswith('round 2 of 3: the updates of 3 of 3') and said[-2:] == _LAST
-
-
-def test_nothing_is_said_where_all_is_finite(tmp_path, capfd):
-  capfd.readouterr()
-  _train(tmp_path / 'run')
-  assert _said(capfd) == []
+  told = (run_dir / 'share' / 'report.md').read_text()
+  assert 'not finite' not in told
 
 
 def _row(number, lost, **more):

@@ -6,12 +6,15 @@ Claims:
 * What only follows from a setting that differs does not hide it in the message.
 * A run that never drew noise stands in nobody's way; any other does.
 * One process at a time runs it, also of several machines.
+* The original goes on, also where it was moved to; a copy does not, unless whoever
+  removes the mark says that the original is gone. Then the copy is marked.
 """
 
 import copy
 import fcntl
 import json
 import os
+import shutil
 
 import pytest
 
@@ -136,3 +139,39 @@ def test_whatever_else_is_there_keeps_a_run_from_being_forgotten(tmp_path, name)
   assert json.loads((tmp_path / run_directory.CONFIG).read_text()) == _CONFIG
   with pytest.raises(run_directory.OtherSettingsError, match='flags.model'):
     run_directory.check_flags(str(tmp_path), other['flags'])
+
+
+@pytest.fixture
+def marked(tmp_path):
+  with run_directory.RunDirectory(str(tmp_path / 'run')) as directory:
+    directory.write('config.json', '{}')
+    os.makedirs(directory.file('checkpoints'))
+    directory.check_is_original()  # Not marked yet.
+    directory.mark_as_original()
+  return tmp_path / 'run'
+
+
+def _check(path):
+  with run_directory.RunDirectory(str(path)) as directory:
+    directory.check_is_original()
+    directory.mark_as_original()
+
+
+def test_the_original_goes_on_also_where_it_was_moved_to(marked, tmp_path):
+  _check(marked)
+  marked.rename(tmp_path / 'moved')
+  _check(tmp_path / 'moved')
+
+
+def test_a_copy_goes_on_only_when_told_that_the_original_is_gone(marked, tmp_path):
+  copy = tmp_path / 'copy'
+  shutil.copytree(marked, copy)
+  with pytest.raises(ValueError, match='is a copy.*remove .*copy/checkpoints/original'):
+    _check(copy)
+  (copy / 'checkpoints' / 'original.json').unlink()
+  _check(copy)
+  _check(copy)
+  # What is copied from the copy is a copy.
+  shutil.copytree(copy, tmp_path / 'another')
+  with pytest.raises(ValueError, match='another is a copy'):
+    _check(tmp_path / 'another')

@@ -29,7 +29,7 @@ _RUNS = {
   'fixed size': ('gaussian', sampling.FixedSizeSampling(_ROUNDS, 12, 3)),
   'bins': ('gaussian', sampling.BallsInBins(_ROUNDS, cycle_length=4)),
 }
-_QUICK = ('limits', 'poisson')
+_QUICK = ('poisson',)
 # What a report says nothing of.
 _SILENT = ('flags', 'software', 'machine', 'data_facts', 'model')
 

@@ -41,13 +41,13 @@ class ClientSchedule:
   ):
     if not callable(learning_rate_fn):
       raise TypeError(
-        'learning_rate_fn must be a function of the number of the round, such '
+        'local.learning_rate_fn must be a function of the number of the round, such '
         f'as lambda round_num: 0.1 * 0.99**round_num; got {learning_rate_fn!r}.'
       )
     check_optimizer_fn('local.optimizer', optimizer_fn)
     rates = []
     for number in range(num_rounds):
-      name = f'learning_rate_fn({number})'
+      name = f'local.learning_rate_fn({number})'
       rate = np.asarray(learning_rate_fn(number)).tolist()
       checks.check_number(name, rate)
       if not 0 <= rate < math.inf:
@@ -93,7 +93,7 @@ def check_optimizer_fn(
   if is_optimizer or not callable(optimizer_fn):
     has_own = ', whose own learning rate would be ignored' if is_optimizer else ''
     raise TypeError(
-      f'with learning_rate_fn, {name} must be a function of the learning rate, '
+      f'with local.learning_rate_fn, {name} must be a function of the learning rate, '
       'such as tff.learning.optimizers.build_sgdm; got '
       f'{type(optimizer_fn).__name__.lstrip("_")}{has_own}.'
     )

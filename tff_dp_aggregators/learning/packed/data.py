@@ -12,6 +12,7 @@ numbers only.
 | `feature-<i>.bin` | the examples, in the machine's own byte order |
 """
 
+import contextlib
 import hashlib
 import json
 import os
@@ -32,13 +33,7 @@ _BUFFER = 2**22
 
 
 class Feature(NamedTuple):
-  """One feature of all examples.
-
-  Attributes:
-    path: Its file.
-    dtype: Of its entries.
-    shape: Of one example.
-  """
+  """One feature of all examples: its file, and the shape of one example."""
 
   path: str
   dtype: np.dtype
@@ -195,7 +190,7 @@ def lay_out(clients: clients_lib.Readable, directory: str) -> PackedData:
   os.makedirs(parent, exist_ok=True)
   temporary = tempfile.mkdtemp(dir=parent, prefix='.laying-out-')
   try:
-    _write(clients, temporary)
+    _read(clients, temporary)
     new_files.sync_tree(temporary)
     os.rename(temporary, directory)
     new_files.sync(parent)
@@ -207,54 +202,54 @@ def lay_out(clients: clients_lib.Readable, directory: str) -> PackedData:
 
 def checksum(clients: clients_lib.Readable) -> str:
   """That of `PackedData`, of clients that are not laid out; reads them all."""
-  clients_lib.check_repeatable(clients)
-  first = _features(clients, 0)
-  digests = _Digests(first)
-  offsets = np.zeros(len(clients) + 1, np.int64)
-  for number in range(len(clients)):
-    flat = _features(clients, number)
-    offsets[number + 1] = offsets[number] + _check_alike(number, flat, first)
-    digests.add(flat)
-  return digests.checksum(offsets, _ids(clients))
+  return str(_read(clients, None)['checksum'])
 
 
-def _write(clients: clients_lib.Readable, directory: str) -> None:
+def _read(clients: clients_lib.Readable, directory: Optional[str]) -> dict[str, Any]:
+  """Reads all clients, into files of a directory if there is one; returns the index."""
   clients_lib.check_repeatable(clients)
   first = _features(clients, 0)
-  for number, feature in enumerate(first):
-    if feature.dtype.kind not in 'biuf':
-      raise TypeError(
-        f'feature {number} is of {feature.dtype}; a packed simulation reads numbers '
-        'only. Encode texts before, for instance as token numbers.'
-      )
-  files = [
-    open(os.path.join(directory, f'feature-{i}.bin'), 'wb', buffering=_BUFFER)
-    for i in range(len(first))
-  ]
+  digests = [hashlib.sha256() for _ in first]
   offsets = np.zeros(len(clients) + 1, np.int64)
-  digests = _Digests(first)
-  try:
+  with contextlib.ExitStack() as stack:
+    files: list[Any] = []
+    for number, feature in enumerate(first if directory else ()):
+      if feature.dtype.kind not in 'biuf':
+        raise TypeError(
+          f'feature {number} is of {feature.dtype}; a packed simulation reads numbers '
+          'only. Encode texts before, for instance as token numbers.'
+        )
+      path = os.path.join(str(directory), f'feature-{number}.bin')
+      files.append(stack.enter_context(open(path, 'wb', buffering=_BUFFER)))
     for number in range(len(clients)):
       flat = _features(clients, number)
       offsets[number + 1] = offsets[number] + _check_alike(number, flat, first)
-      digests.add(flat)
-      for feature, file in zip(flat, files):
-        file.write(np.ascontiguousarray(feature).data)
-  finally:
-    for file in files:
-      file.close()
-  offsets.tofile(os.path.join(directory, _OFFSETS))
+      for place, feature in enumerate(flat):
+        content = np.ascontiguousarray(feature).data
+        digests[place].update(content)
+        if files:
+          files[place].write(content)
+  features = [{'dtype': f.dtype.str, 'shape': list(f.shape[1:])} for f in first]
+  # With whose each example is, and what these are drawn by.
+  whole = hashlib.sha256(json.dumps(features).encode() + offsets.tobytes())
   ids = _ids(clients)
   if ids is not None:
-    with open(os.path.join(directory, _IDS), 'w') as ids_file:
-      json.dump(ids, ids_file)
+    whole.update(json.dumps(ids).encode())
+  for digest in digests:
+    whole.update(digest.digest())
   index = {
     'format': _FORMAT,
-    'features': digests.described,
-    'checksum': digests.checksum(offsets, ids),
+    'features': features,
+    'checksum': f'sha256:{whole.hexdigest()}',
   }
-  with open(os.path.join(directory, _INDEX), 'w') as index_file:
-    json.dump(index, index_file)
+  if directory is not None:
+    offsets.tofile(os.path.join(directory, _OFFSETS))
+    # The index says that all else is there.
+    for name, told in ((_IDS, ids), (_INDEX, index)):
+      if told is not None:
+        with open(os.path.join(directory, name), 'w') as file:
+          json.dump(told, file)
+  return index
 
 
 def _ids(clients: clients_lib.Readable) -> Optional[list[str]]:
@@ -273,31 +268,6 @@ def _features(clients: clients_lib.Readable, number: int) -> list[np.ndarray]:
     clients_lib.check_finite(listed, clients_lib.owner(clients, number))
   flat = [np.asarray(each) for each in tf.nest.flatten(examples)]
   return [each.astype(each.dtype.newbyteorder('='), copy=False) for each in flat]
-
-
-class _Digests:
-  """SHA-256 of all examples, feature by feature."""
-
-  def __init__(self, first: list[np.ndarray]):
-    self.described = [
-      {'dtype': feature.dtype.str, 'shape': list(feature.shape[1:])}
-      for feature in first
-    ]
-    self._digests = [hashlib.sha256() for _ in first]
-
-  def add(self, flat: list[np.ndarray]) -> None:
-    """Adds a client's."""
-    for feature, digest in zip(flat, self._digests):
-      digest.update(np.ascontiguousarray(feature).data)
-
-  def checksum(self, offsets: np.ndarray, ids: Optional[list[str]]) -> str:
-    """Of all, with whose each example is, and what these are drawn by."""
-    whole = hashlib.sha256(json.dumps(self.described).encode() + offsets.tobytes())
-    if ids is not None:
-      whole.update(json.dumps(ids).encode())
-    for digest in self._digests:
-      whole.update(digest.digest())
-    return f'sha256:{whole.hexdigest()}'
 
 
 def _check_alike(number: int, flat: list[np.ndarray], first: list[np.ndarray]) -> int:

@@ -50,14 +50,7 @@ def intra_op_threads() -> int:
 
 
 class Traced:
-  """A function of structures of tensors, made once.
-
-  Attributes:
-    specs: Those of the results.
-    graph: TensorFlow's, serialised.
-    arguments: Names of its tensors that are arguments, flat.
-    results: Names of those that are results, flat.
-  """
+  """A function of structures of tensors, made once: a graph, and names in it."""
 
   def __init__(self, compute: Callable[..., Any], *specs: Any):
     """Makes the graph."""
@@ -127,23 +120,15 @@ def _as_written() -> Iterator[None]:
 
 @dataclasses.dataclass(frozen=True)
 class PackFunction:
-  """The sums of a pack, of what is broadcast and of its rows; it can be pickled.
+  """The sums of a pack, of what is broadcast and of its rows; it can be pickled."""
 
-  Attributes:
-    graph: TensorFlow's, serialised.
-    arguments: Names of its tensors that are arguments, the rows last.
-    results: Names of those that are results.
-    data_directory: Where `PackedData` are that it reads in place.
-    data_checksum: Their checksum.
-    intra_op_threads: With how many threads for an operation it is to be called.
-  """
-
-  graph: bytes = dataclasses.field(repr=False)
+  graph: bytes = dataclasses.field(repr=False)  # TensorFlow's, serialised.
+  # Names of tensors in it; of arguments, the rows come last.
   arguments: tuple[str, ...] = dataclasses.field(repr=False)
   results: tuple[str, ...] = dataclasses.field(repr=False)
-  data_directory: str
+  data_directory: str  # Of the `PackedData` that it reads in place.
   data_checksum: str
-  intra_op_threads: int
+  intra_op_threads: int  # It is to be called with so many.
 
   @functools.cached_property
   def key(self) -> str:

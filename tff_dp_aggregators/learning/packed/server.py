@@ -6,7 +6,7 @@ computation instead of some ten.
 
 import collections
 from collections.abc import Sequence
-from typing import Any, Optional, Protocol
+from typing import Any, Optional, Union
 
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -23,40 +23,6 @@ from tff_dp_aggregators.queries import grid
 _ADDED_AT_ONCE, _BYTES_ADDED_AT_ONCE = 4, 256 * 2**20
 # That pass is compiled, which for more tensors takes longer than it saves.
 _MOST_TENSORS = 40
-
-
-class Mean(Protocol):
-  """How updates become their mean; states are those of an aggregation process."""
-
-  @property
-  def clients_add_noise(self) -> bool:
-    """Whether `add_noise` adds any."""
-
-  def initial_state(self) -> Any:
-    """The state before the first round."""
-
-  def client_params(self, state: Any) -> Any:
-    """What clients have to know of it."""
-
-  def without_key(self, params: Any) -> Any:
-    """The same for clients that add no noise."""
-
-  def zeros(self) -> Any:
-    """The sum of no updates."""
-
-  def sum(self, params: Any, stacked: Any) -> tuple[Any, tf.Tensor]:
-    """The sum of stacked updates, and which of them were finite."""
-
-  def add(
-    self, params: Any, total: Any, values: Sequence[Any]
-  ) -> tuple[Any, tf.Tensor]:
-    """A sum with more updates, and which of these were finite."""
-
-  def add_noise(self, params: Any, total: Any, clients: tf.Tensor) -> Any:
-    """What was added up of clients with the noise that these add."""
-
-  def release(self, state: Any, total: Any, counts: factory.Counts) -> Any:
-    """Mean, next state and measurements."""
 
 
 class Server:
@@ -83,9 +49,14 @@ class Server:
       tf.TensorSpec(each.shape, each.dtype) for each in self._initial_weights.trainable
     )
     self._first_steps, mean = clientwise.taken_off(aggregator)
-    self._mean: Mean
+    self._mean: Union[_PrivateMean, _PlainMean]
     if isinstance(mean, factory.DPMeanFactory):
-      _check_keys(mean)
+      if mean.query.clients_draw_keys:
+        raise ValueError(
+          f'{mean.query} draws a key in each client, and clients that are simulated '
+          'side by side would share it, and so their noise. Use a learning process of '
+          "TFF's with this aggregator, such as learning.build_dp_fed_avg."
+        )
       self._mean = _PrivateMean(mean.mean_of(_type_of(self._specs)))
     elif mean is None or isinstance(mean, tff.aggregators.UnweightedMeanFactory):
       self._mean = _PlainMean(self._specs)
@@ -170,7 +141,9 @@ class Server:
     Metrics of a training that ended in NaN or infinity are left out, as TFF does.
     """
     total, counts, metrics = sums
-    values = [self._prepared(each) for each in trained]
+    values = [each.update for each in trained]
+    for step in self._first_steps:
+      values = list(map(step, values))
     total, told_finite = self._mean.add(params, total, values)
     counts = tf.nest.map_structure(tf.add, counts, _counts_of(told_finite))
     finite: Sequence[Any] = tf.unstack(told_finite)
@@ -184,12 +157,6 @@ class Server:
       )
       metrics = tf.nest.map_structure(tf.add, metrics, more)
     return total, counts, metrics
-
-  def _prepared(self, trained: training_lib.Trained) -> Any:
-    update = trained.update
-    for step in self._first_steps:
-      update = step(update)
-    return update
 
   def add_noise(self, params: Any, sums: Any, clients: tf.Tensor) -> Any:
     """Sums of what clients encoded, with the noise that these add, if they do."""
@@ -245,7 +212,7 @@ class Server:
 
 
 class _PrivateMean:
-  """That of a `DPMeanFactory`."""
+  """That of a `DPMeanFactory`; states are those of its aggregation process."""
 
   def __init__(self, mean: factory.DPMean):
     self._mean = mean
@@ -254,6 +221,7 @@ class _PrivateMean:
     self.initial_state = mean.initial_state
 
   def client_params(self, state: Any) -> Any:
+    # What clients have to know of the state.
     params = self._mean.client_params(state.query)
     # One key for all clients of a round, who are told apart by number.
     key = () if self._noised_by is None else self._noised_by.round_key(state.query)
@@ -297,15 +265,6 @@ class _PrivateMean:
       query_state, state.record_sum, state.count_sum, spent
     )
     return mean, new_state, collections.OrderedDict(dp_query_metrics=metrics, dp=())
-
-
-def _check_keys(aggregator: factory.DPMeanFactory) -> None:
-  if aggregator.query.clients_draw_keys:
-    raise ValueError(
-      f'{aggregator.query} draws a key in each client, and clients that are simulated '
-      'side by side would share it, and so their noise. Use a learning process of '
-      "TFF's with this aggregator, such as learning.build_dp_fed_avg."
-    )
 
 
 class _PlainMean:

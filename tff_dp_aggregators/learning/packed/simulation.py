@@ -16,8 +16,8 @@ state, noise and its keys stay here.
 import concurrent.futures
 import contextlib
 import logging
-from collections.abc import Iterator, Sequence
-from typing import Any, Callable, Optional, Protocol
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Callable, Optional
 
 import numpy as np
 import tensorflow as tf
@@ -36,28 +36,12 @@ from tff_dp_aggregators.learning.packed import server as server_lib
 from tff_dp_aggregators.learning.packed import step_checks
 from tff_dp_aggregators.learning.packed import training as training_lib
 
+if TYPE_CHECKING:
+  from tff_dp_aggregators.learning import cluster as cluster_lib
+
 # How what TensorFlow logs begins when it fails to vectorise an operation.
 _OF_CONVERSIONS = ('Got error while pfor was converting op', '%s\ncreated at:\n')
 _PATIENCE_SECONDS = 10.0
-
-
-class Cluster(Protocol):
-  """Processes that train packs; `learning.cluster` has them."""
-
-  @property
-  def is_elsewhere(self) -> bool:
-    """Whether some may be on other machines, whose processors come to other bits."""
-
-  def sums(
-    self,
-    function: function_lib.PackFunction,
-    broadcast: Sequence[np.ndarray],
-    cohort: Sequence[np.ndarray],
-  ) -> list[np.ndarray]:
-    """The sums of all packs: those of groups of them, in the order of the packs."""
-
-  def notes(self) -> tuple[str, ...]:
-    """What happened to processes since this was asked before."""
 
 
 class PackedFedAvg:
@@ -75,7 +59,7 @@ class PackedFedAvg:
     *,
     server_optimizer: tff.learning.optimizers.Optimizer,
     num_packs: Optional[int] = None,
-    cluster: Optional[Cluster] = None,
+    cluster: 'Optional[cluster_lib.Cluster]' = None,
     timeout_seconds: Optional[float] = None,
   ):
     """Builds the functions.

@@ -99,8 +99,8 @@ def _make_step(training: training_lib.LocalTraining) -> None:
   )
   weights = training_lib.Weights(
     *(
-      tuple(tf.constant(each) for each in tf.nest.flatten(kind))
-      for kind in training.model.initial_weights
+      tuple(tf.constant(each) for each in tf.nest.flatten(part))
+      for part in training.model.initial_weights
     )
   )
   initial = training_lib.initial_state(training, weights)
@@ -208,8 +208,8 @@ def _steps(
     rng = np.random.default_rng(1)
     weights = training_lib.Weights(
       *(
-        tuple(tf.constant(_near(each, rng)) for each in tf.nest.flatten(kind))
-        for kind in training.model.initial_weights
+        tuple(tf.constant(_near(each, rng)) for each in tf.nest.flatten(part))
+        for part in training.model.initial_weights
       )
     )
     initial = training_lib.initial_state(training, weights)

@@ -17,6 +17,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_dp_aggregators.aggregators import tracing
+from tff_dp_aggregators.learning import examples as examples_lib
 from tff_dp_aggregators.learning import local_order
 from tff_dp_aggregators.learning.optimizers import client_schedule
 from tff_dp_aggregators.sampling import draws
@@ -56,57 +57,34 @@ class LocalTraining:
 
 
 class Clients(NamedTuple):
-  """Some clients of a round, an entry of each tensor for each.
+  """Some clients of a round, an entry of each tensor for each."""
 
-  Attributes:
-    starts: Number of the first example, int64.
-    sizes: How many examples, int64.
-    keys: What decides their order, uint64: of `local_order.keys`.
-  """
-
-  starts: tf.Tensor
-  sizes: tf.Tensor
-  keys: tf.Tensor
+  starts: tf.Tensor  # Number of the first example, int64.
+  sizes: tf.Tensor  # How many examples, int64.
+  keys: tf.Tensor  # What decides their order, uint64: of `local_order.keys`.
 
 
 class Trained(NamedTuple):
-  """What clients return.
+  """What clients return."""
 
-  Attributes:
-    update: What the model was before, less what it is; structure of tensors.
-    metrics: Unfinalised metrics of the training.
-  """
-
-  update: Any
-  metrics: Any
+  update: Any  # What the model was before, less what it is; structure of tensors.
+  metrics: Any  # Unfinalised metrics of the training.
 
 
 class Weights(NamedTuple):
-  """A model's weights, tuples of tensors, and how far clients go from them.
-
-  Attributes:
-    trainable: Those that training changes.
-    rest: The others.
-    learning_rate: That of the round, a float32 scalar, if there is a schedule.
-  """
+  """A model's weights, tuples of tensors, and how far clients go from them."""
 
   trainable: Any
   rest: Any
-  learning_rate: Any = ()
+  learning_rate: Any = ()  # That of the round, float32, if there is a schedule.
 
 
 class State(NamedTuple):
-  """Where a client is between two steps.
+  """Where a client is between two steps."""
 
-  Attributes:
-    trainable: Its trainable weights, a tuple.
-    optimizer: State of its optimizer.
-    metrics: Unfinalised metrics.
-  """
-
-  trainable: Any
+  trainable: Any  # Its trainable weights, a tuple.
   optimizer: Any
-  metrics: Any
+  metrics: Any  # Unfinalised.
 
 
 def permutations(
@@ -208,7 +186,7 @@ def train_step(
   `counts`: Which examples count, bool; `None` if all do.
   """
   model = training.model
-  x, y = (batch['x'], batch['y']) if hasattr(batch, 'keys') else batch
+  x, y = examples_lib.pair(batch)
   sample_weight = None if counts is None else _weights_of_examples(counts)
   with tf.GradientTape() as tape:
     tape.watch(state.trainable)

@@ -11,6 +11,8 @@ from typing import Any, Optional
 from tff_dp_aggregators import sampling
 from tff_dp_aggregators.accounting.records import ledger as ledger_lib
 
+_NAMES = 'round attempt cohort_requested cohort_reported reporting_goal'.split()
+
 
 def write_aborted(
   ledger: ledger_lib.LedgerWriter,
@@ -37,9 +39,8 @@ def check(ledger: ledger_lib.Ledger, schedule: sampling.Schedule) -> None:
   """Checks that the cohorts of all rounds and attempts are those of a schedule."""
   found: list[list[dict[str, Any]]] = [[] for _ in range(len(ledger.entries) + 1)]
   for aborted in ledger.aborted:
-    found[aborted.round].append(
-      {name: getattr(aborted, name) for name in _NAMES}  # Without time and hash.
-    )
+    line = {name: getattr(aborted, name) for name in _NAMES}  # Without time and hash.
+    found[aborted.round].append(line)
   for entry in ledger.entries:
     attempts = schedule.attempts(entry.round)
     sizes = (len(attempts[-1].requested), len(attempts[-1].reporting))
@@ -58,29 +59,14 @@ def check(ledger: ledger_lib.Ledger, schedule: sampling.Schedule) -> None:
     _check_aborted(begun, made[: len(begun)])
 
 
-_NAMES = (
-  'round',
-  'attempt',
-  'cohort_requested',
-  'cohort_reported',
-  'reporting_goal',
-)
-
-
 def _aborted(
   number: int, attempts: Sequence[sampling.Attempt], reporting_goal: Optional[int]
 ) -> Iterator[dict[str, Any]]:
   """What the lines of a round's aborted attempts say."""
   for index, attempt in enumerate(attempts):
     if not attempt.completed:
-      values = (
-        number,
-        index,
-        len(attempt.requested),
-        len(attempt.reporting),
-        reporting_goal,
-      )
-      yield dict(zip(_NAMES, values))
+      sizes = len(attempt.requested), len(attempt.reporting)
+      yield dict(zip(_NAMES, (number, index, *sizes, reporting_goal)))
 
 
 def _check_aborted(found: list[dict[str, Any]], made: list[dict[str, Any]]) -> None:

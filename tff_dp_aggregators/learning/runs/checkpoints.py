@@ -20,16 +20,10 @@ _BYTES = 'bytes_'  # Of what is not an array.
 
 
 class Checkpoint(NamedTuple):
-  """Where a run was.
+  """Where a run was."""
 
-  Attributes:
-    rounds: Rounds completed.
-    state: That of the learning process, with the key of the noise.
-    head: That of the ledger.
-  """
-
-  rounds: int
-  state: Any
+  rounds: int  # Completed.
+  state: Any  # That of the learning process, with the key of the noise.
   head: ledger.Head
 
 
@@ -110,15 +104,10 @@ class Checkpoints:
 
 
 class KeptRound(NamedTuple):
-  """What a round came to.
+  """What a round came to."""
 
-  Attributes:
-    state: That of the learning process after it.
-    measured: JSON-ready: what its line and its row of metrics are made of besides.
-  """
-
-  state: Any
-  measured: dict[str, Any]
+  state: Any  # That of the learning process after it.
+  measured: dict[str, Any]  # JSON-ready: what else its line and metrics are made of.
 
 
 class KeptRounds:

@@ -6,7 +6,6 @@ place of a sentence, which is gigabytes for some thousand sentences. What is a m
 needs no more than a batch (`mean_metric`); for other functions outputs are kept.
 """
 
-import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Callable, Optional, Union
 
@@ -57,14 +56,12 @@ class Evaluator:
     `metrics`: Further measures by name; 'loss' is in place of the model's own. `None`
     for those that a Keras model was compiled with.
     """
-    spec = model.input_spec
-    named = hasattr(spec, 'keys')
     if isinstance(examples, tf.data.Dataset):
       raise TypeError(
         'test data are a dataset; give inputs and labels as arrays, (x, y).'
       )
     x, y = map(_arrays, examples_lib.inputs_and_labels(examples, 'test data'))
-    x_spec, y_spec = (spec['x'], spec['y']) if named else spec
+    x_spec, y_spec = examples_lib.pair(model.input_spec)
     if isinstance(y, np.ndarray) and isinstance(y_spec, tf.TensorSpec):
       # One number for each example may have an axis of its own, or not.
       of_spec = (len(y), *y_spec.shape[1:])
@@ -105,20 +102,18 @@ class Evaluator:
         self._means[name] = metric
       elif isinstance(metric, keras_metrics.KerasMetric):
         self._of_keras[name] = metric
-      elif isinstance(metric, (str, type, tf.keras.metrics.Metric)):
-        self._of_keras[name] = keras_metrics.KerasMetric(
-          metric, are_logits=is_of_logits
-        )
-      elif getattr(metric, '__module__', '').startswith('keras.'):
+      elif isinstance(metric, (str, type, tf.keras.metrics.Metric)) or (
+        getattr(metric, '__module__', '').startswith('keras.')
+      ):
         self._of_keras[name] = keras_metrics.KerasMetric(
           metric, are_logits=is_of_logits
         )
       elif callable(metric):
-        mean_metric.check_order(f'metrics[{name!r}]', metric)
+        mean_metric.check_order(f'test.metrics[{name!r}]', metric)
         self._whole[name] = metric
       else:
         raise TypeError(
-          f'metrics[{name!r}] must be a function of labels and outputs, a '
+          f'test.metrics[{name!r}] must be a function of labels and outputs, a '
           f'learning.MeanMetric, or a metric of Keras or its name; got {metric!r}.'
         )
     self._names = list(dict.fromkeys([_LOSS, *metrics]))
@@ -153,7 +148,7 @@ class Evaluator:
         kept.append(output)
     measured = {} if self._loss is None else {_LOSS: losses.mean}
     for name, total in sums.items():
-      measured[name] = self._try(name, functools.partial(_mean_of, total))
+      measured[name] = self._try(name, lambda total=total: total.mean)
     for name, of_keras in self._of_keras.items():
       measured[name] = self._try(name, of_keras.result)
     if self._whole:
@@ -171,12 +166,7 @@ class Evaluator:
       fetched = [] if self._loss is None else [self._loss]
       output, *loss = self._session.run((self._output, *fetched), fed)
       size = len(tf.nest.flatten(labels)[0])
-      yield (
-        size,
-        output,
-        labels,
-        loss[0] if loss else None,
-      )
+      yield size, output, labels, loss[0] if loss else None
 
   def _feed(self, fed: dict[Any, Any], batch: slice) -> Any:
     """Feeds some examples; returns their labels."""
@@ -197,7 +187,7 @@ class Evaluator:
   def _check_memory(self, whole_bytes: int) -> None:
     if self._whole and whole_bytes > _WHOLE_BYTES:
       raise ValueError(
-        f'metrics {", ".join(map(repr, self._whole))} are functions of the '
+        f'test.metrics {", ".join(map(repr, self._whole))} are functions of the '
         f'outputs of all {len(self._inputs[0])} test examples, which take '
         f'{whole_bytes / 2**30:.1f} GiB; at most {_WHOLE_BYTES / 2**30:g} are kept. '
         'Give learning.MeanMetric(per_example), which takes a batch at a time, or '
@@ -211,7 +201,7 @@ class Evaluator:
     except Exception as e:
       of = ' and outputs '.join(map(_shapes, arrays)) or 'of all batches'
       raise ValueError(
-        f'metrics[{name!r}] must make a number of labels {of}, but failed: '
+        f'test.metrics[{name!r}] must make a number of labels {of}, but failed: '
         f'{type(e).__name__}: {e}'
       ) from e
 
@@ -230,10 +220,6 @@ def _with_axis(shape: tuple[int, ...]) -> list[tuple[int, ...]]:
   """The shape with a last axis of 1, or without the one that it has."""
   found = [(*shape, 1)]
   return [*found, shape[:-1]] if len(shape) > 1 and shape[-1] == 1 else found
-
-
-def _mean_of(sums: mean_metric.Sums) -> float:
-  return sums.mean
 
 
 def _number_of(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], float]:

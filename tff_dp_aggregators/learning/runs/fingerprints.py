@@ -48,7 +48,7 @@ def model(functional: tff.learning.models.FunctionalModel) -> dict[str, Any]:
   return {
     'weights': [f'{each.dtype.name}{list(each.shape)}' for each in flat],
     'initial_weights': ledger.checksum_of(flat),
-    'graph': graph_of(step, *map(_specs, weights), _as_given(functional.input_spec)),
+    'graph': graph_of(step, *map(_specs, weights), functional.input_spec),
   }
 
 
@@ -102,12 +102,6 @@ def _named(which: tff.learning.optimizers.Optimizer) -> dict[str, Any]:
 def _specs(weights: Any) -> Any:
   return tf.nest.map_structure(
     lambda each: tf.TensorSpec(np.shape(each), np.asarray(each).dtype), tuple(weights)
-  )
-
-
-def _as_given(input_spec: Any) -> Any:
-  return tf.nest.map_structure(
-    lambda each: tf.TensorSpec(each.shape, each.dtype), input_spec
   )
 
 

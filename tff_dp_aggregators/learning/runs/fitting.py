@@ -4,7 +4,7 @@ Loads no TensorFlow, so that programs refuse what does not go together at once.
 """
 
 import math
-from typing import Any, Optional, Protocol
+from typing import Any, Callable, Optional
 
 from tff_dp_aggregators import accounting
 from tff_dp_aggregators import sampling
@@ -18,23 +18,16 @@ class TooFewExamplesError(ValueError):
   """A client has fewer examples than the noise is for."""
 
 
-class Clients(Protocol):
-  """Who has which examples: `learning.population`, which loads TensorFlow."""
-
-  def fewest_examples(self) -> tuple[str, int]:
-    """A client with the fewest examples, for messages, and how many."""
-
-
 def check_packing(packed_simulation: Any, why_one_by_one: Optional[str]) -> None:
   """Refuses to pack clients who cannot be."""
   if packed_simulation not in (True, False, 'auto'):
     raise ValueError(
-      f"packed_simulation must be True, False or 'auto'; got {packed_simulation!r}."
+      f"run.packed_simulation must be True, False or 'auto'; got {packed_simulation!r}."
     )
   if packed_simulation is True and why_one_by_one is not None:
     raise ValueError(
-      f'packed_simulation=True does not go with this: {why_one_by_one}, so clients are '
-      "trained one by one. Leave it out ('auto'), or give False."
+      f'run.packed_simulation=True does not go with this: {why_one_by_one}, so clients '
+      "are trained one by one. Leave it out ('auto'), or give False."
     )
 
 
@@ -54,20 +47,24 @@ def check_clip_norm(
 
 
 def check_scale(
-  scale: float, mechanism: Optional[joint_mechanism.AnyMechanism]
+  scale: float,
+  mechanism: Optional[joint_mechanism.AnyMechanism],
+  name: str = 'scale',
 ) -> None:
   """Refuses the noise of a larger cohort where that is not less."""
-  if scale != 1 and mechanism is not None and mechanism.parts:
+  if scale == 1 or mechanism is None:
+    return
+  if mechanism.parts:
     raise ValueError(
-      f'simulated_cohort_scale={scale:g} does not go with a joint mechanism: what a '
+      f'{name}={scale:g} does not go with a joint mechanism: what a '
       'larger cohort would have spent is stated of one mechanism for all weights. '
       'Leave one of them out.'
     )
-  if scale != 1 and mechanism is not None and mechanism.noise_site != 'server':
+  if mechanism.noise_site != 'server':
     raise ValueError(
-      f'simulated_cohort_scale={scale:g} does not go with noise_site='
-      f'{mechanism.noise_site}: it stands for a cohort that shares the noise of one '
-      'server. Noise of clients grows with their number; leave one of them out.'
+      f'{name}={scale:g} does not go with noise_site={mechanism.noise_site}: it stands '
+      'for a cohort that shares the noise of one server. Noise of clients grows with '
+      'their number; leave one of them out.'
     )
 
 
@@ -75,9 +72,9 @@ def refuse_seed(noise_seed: int, *, can_be_packed: bool) -> None:
   """Refuses a seed for noise that clients draw one by one."""
   packing = ', or pack the clients, who are numbered then' if can_be_packed else ''
   raise ValueError(
-    f'noise_seed={noise_seed} does not go with noise of clients who are trained one by '
-    'one: each draws a key of its own, for with one seed all would add the same noise. '
-    f'Leave noise_seed out{packing}.'
+    f'run.noise_seed={noise_seed} does not go with noise of clients who are trained '
+    'one by one: each draws a key of its own, for with one seed all would add the same '
+    f'noise. Leave it out{packing}.'
   )
 
 
@@ -89,10 +86,10 @@ def check_clients(
   """Refuses cohorts for which the noise is not, or which show what is hidden."""
   dropouts = getattr(schedule, 'dropouts', None)
   goal = schedule.reporting_goal
-  site = mechanism.placement
-  hides_each = site.is_on_clients and site.is_of_client
+  placement = mechanism.placement
+  hides_each = placement.is_on_clients and placement.is_of_client
   if hides_each:
-    _check_sent_once(site.name, dropouts, schedule)
+    _check_sent_once(placement.name, dropouts, schedule)
   if not min_clients:
     return
   if dropouts and (goal is None or goal < min_clients):
@@ -130,12 +127,12 @@ def check_nbafl(
   clip_norm: Optional[float],
   delta: float,
   schedule: sampling.Schedule,
-  clients: Clients,
+  fewest_examples: Callable[[], tuple[str, int]],
 ) -> None:
   """Refuses a run that is not the one that NbAFL plans."""
   nbafl_report.check_cohorts(plan, schedule.to_json())
   nbafl_report.check(plan, mechanism, delta=delta, clip_norm=clip_norm)
-  who, fewest = clients.fewest_examples()
+  who, fewest = fewest_examples()
   if fewest < plan.min_examples:
     raise TooFewExamplesError(
       f'{who} has {fewest} examples, and NbAFL counts on min_examples='
@@ -148,31 +145,39 @@ def check_server(
   server: options_lib.Server,
   mechanism: Optional[joint_mechanism.AnyMechanism],
   clip_norm: Optional[float],
+  prefix: str = 'server.',
 ) -> None:
-  """Refuses what does not go with a mechanism, or with none."""
+  """Refuses what does not go with a mechanism, or with none.
+
+  `prefix`: What stands before the name of a field where it was given.
+  """
   for name in ('zeroing_norm', 'coordinate_bound'):
     value = getattr(server, name)
     if value is not None:
-      checks.check_number(name, value)
+      checks.check_number(f'{prefix}{name}', value)
       if not 0 < value < math.inf:
-        raise ValueError(f'{name} must be positive and finite; got {value}.')
-  _check_clip_order(server.clip_order, mechanism, clip_norm)
-  _check_inner(server.inner_aggregator, mechanism, clip_norm)
+        raise ValueError(f'{prefix}{name} must be positive and finite; got {value}.')
+  _check_clip_order(f'{prefix}clip_order', server.clip_order, mechanism, clip_norm)
+  _check_inner(
+    f'{prefix}inner_aggregator', server.inner_aggregator, mechanism, clip_norm
+  )
   if server.not_private_signal_to_noise:
-    _check_signal(mechanism)
+    _check_signal(f'{prefix}not_private_signal_to_noise', mechanism)
   for name in ('target_quantile', 'clip_learning_rate'):
     value = getattr(server, name)
     if value is not None and (
       mechanism is None or mechanism.clipped_count_stddev is None
     ):
       raise ValueError(
-        f'{name}={value:g} is for adaptive clipping, and this clip norm is fixed; '
-        'leave it out.'
+        f'{prefix}{name}={value:g} is for adaptive clipping, and this clip norm is '
+        'fixed; leave it out.'
       )
 
 
 def why_one_by_one(
-  server: options_lib.Server, mechanism: Optional[joint_mechanism.AnyMechanism]
+  server: options_lib.Server,
+  mechanism: Optional[joint_mechanism.AnyMechanism],
+  prefix: str = 'server.',
 ) -> Optional[str]:
   """Why clients cannot be packed; `None` if they can."""
   if mechanism is not None and mechanism.has_integer_noise:
@@ -180,7 +185,8 @@ def why_one_by_one(
       f'each client draws its share of {mechanism.name} noise with a key of its own'
     )
   if options_lib.INNER[server.inner_aggregator].is_secure:
-    return f'inner_aggregator={server.inner_aggregator} sums what each client sends'
+    name = f'{prefix}inner_aggregator={server.inner_aggregator}'
+    return f'{name} sums what each client sends'
   return None
 
 
@@ -195,25 +201,27 @@ def not_covered(server: options_lib.Server) -> tuple[str, ...]:
 
 
 def _check_clip_order(
+  argument: str,
   order: Optional[float],
   mechanism: Optional[joint_mechanism.AnyMechanism],
   clip_norm: Optional[float],
 ) -> None:
   if order is None:
     return
-  checks.check_number('clip_order', order)
+  checks.check_number(argument, order)
   if not order >= 1:
-    raise ValueError(f'clip_order must be at least 1, or infinite; got {order}.')
+    raise ValueError(f'{argument} must be at least 1, or infinite; got {order}.')
   if mechanism is not None:
     raise ValueError(
-      f'clip_order={order:g} is for clipping without noise; {mechanism.name} clips '
+      f'{argument}={order:g} is for clipping without noise; {mechanism.name} clips '
       f'{mechanism.clips_in_words()}, which its noise is for. Leave it out.'
     )
   if clip_norm is None:
-    raise ValueError(f'clip_order={order:g} needs a clip_norm.')
+    raise ValueError(f'{argument}={order:g} needs a clip_norm.')
 
 
 def _check_inner(
+  argument: str,
   name: str,
   mechanism: Optional[joint_mechanism.AnyMechanism],
   clip_norm: Optional[float],
@@ -221,38 +229,38 @@ def _check_inner(
   plain, secure, modular = options_lib.INNER
   if name not in options_lib.INNER:
     known = ', '.join(options_lib.INNER)
-    raise ValueError(f'unknown inner_aggregator {name!r}; known: {known}.')
+    raise ValueError(f'unknown {argument}={name!r}; known: {known}.')
   if name == plain:
     return
   if mechanism is None and clip_norm is None:
     raise ValueError(
-      f'inner_aggregator={name} does not go with updates that are not clipped: a '
+      f'{argument}={name} does not go with updates that are not clipped: a '
       'secure sum is of bounded integers. Give a mechanism or a clip_norm.'
     )
   has_integers = mechanism is not None and mechanism.has_integer_noise
   if mechanism is not None and has_integers and name == secure:
     raise ValueError(
-      f'inner_aggregator={name} does not go with {mechanism.name} noise, whose '
+      f'{argument}={name} does not go with {mechanism.name} noise, whose '
       f'sums are modulo two to the bits; take {modular}, or {plain}.'
     )
   if not has_integers and name == modular:
     raise ValueError(
-      f'inner_aggregator={name} is for integer noise (skellam, discrete_gaussian), '
+      f'{argument}={name} is for integer noise (skellam, discrete_gaussian), '
       f'whose sums may wrap around; take {secure}, or {plain}.'
     )
 
 
-def _check_signal(mechanism: Optional[joint_mechanism.AnyMechanism]) -> None:
+def _check_signal(
+  argument: str, mechanism: Optional[joint_mechanism.AnyMechanism]
+) -> None:
   """Refuses to measure where there is no noise, or no sum without it."""
   if mechanism is None:
-    raise ValueError(
-      'not_private_signal_to_noise needs a mechanism: without one there is no noise.'
-    )
+    raise ValueError(f'{argument} needs a mechanism: without one there is no noise.')
   if mechanism.noise_site != 'server':
     raise ValueError(
-      'not_private_signal_to_noise does not go with noise_site='
-      f'{mechanism.noise_site}: what clients send has its noise already, and their '
-      'exact sum is nowhere. Measure with noise of the server, or leave it out.'
+      f'{argument} does not go with noise_site={mechanism.noise_site}: what clients '
+      'send has its noise already, and their exact sum is nowhere. Measure with noise '
+      'of the server, or leave it out.'
     )
 
 

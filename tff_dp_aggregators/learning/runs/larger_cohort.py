@@ -9,13 +9,11 @@ import dataclasses
 import functools
 import math
 import numbers
-from typing import Any, NamedTuple, Optional, cast
-
-import numpy as np
+from typing import Any, Callable, NamedTuple, Optional, cast
 
 from tff_dp_aggregators import accounting
 from tff_dp_aggregators.accounting import joint_mechanism
-from tff_dp_aggregators.accounting import spent_by_round
+from tff_dp_aggregators.accounting import spent_by_round as spent_by_round_lib
 from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.accounting.reports import inputs
 from tff_dp_aggregators.learning.runs import fitting
@@ -60,15 +58,10 @@ def check_scale(scale: Any, mechanism: Optional[joint_mechanism.AnyMechanism]) -
 
 
 class LargerCohort(NamedTuple):
-  """What a run simulates.
+  """What a run simulates."""
 
-  Attributes:
-    facts: Both cohorts, and the factor between them.
-    mechanism: What the larger cohort would have had.
-  """
-
-  facts: inputs.SimulatedCohort
-  mechanism: accounting.Mechanism
+  facts: inputs.SimulatedCohort  # Both cohorts, and the factor between them.
+  mechanism: accounting.Mechanism  # What the larger cohort would have had.
 
   @property
   def mechanism_of_run(self) -> accounting.Mechanism:
@@ -101,33 +94,21 @@ class LargerCohort(NamedTuple):
     }
 
 
-class SpentByLarger:
-  """Epsilon that the larger cohort would have spent, after each round."""
+def spent_by_round(
+  mechanism: accounting.Mechanism, delta: float
+) -> Callable[[int], float]:
+  """Epsilon that the larger cohort would have spent, by the rounds so far."""
+  if not mechanism.noise_multiplier:
+    return lambda rounds: math.inf
+  if not mechanism.is_one_gaussian:
+    return spent_by_round_lib.SpentByRound(mechanism, delta).after
+  so_far = mechanism.noise_multipliers_so_far
 
-  def __init__(self, mechanism: accounting.Mechanism, delta: float):
-    """Initializes it; nothing is computed yet."""
-    self._delta = delta
-    self._mechanism = mechanism
-    self._sampled: Optional[spent_by_round.SpentByRound] = None
-    if mechanism.noise_multiplier and not mechanism.is_one_gaussian:
-      self._sampled = spent_by_round.SpentByRound(mechanism, delta)
+  @functools.lru_cache(maxsize=16)  # Many rounds add nothing to the worst case.
+  def epsilon_of(mu: float) -> float:
+    return float(gaussian.epsilon_of(mu, delta))
 
-  @functools.cached_property
-  def _so_far(self) -> np.ndarray:
-    return self._mechanism.noise_multipliers_so_far
-
-  def after(self, rounds: int) -> float:
-    """Epsilon after so many rounds, at least one; infinite without noise."""
-    if not self._mechanism.noise_multiplier:
-      return math.inf
-    if self._sampled is not None:
-      return self._sampled.after(rounds)
-    return _epsilon_of(1 / float(self._so_far[rounds - 1]), self._delta)
-
-
-@functools.lru_cache(maxsize=16)  # Many rounds add nothing to the worst case.
-def _epsilon_of(mu: float, delta: float) -> float:
-  return float(gaussian.epsilon_of(mu, delta))
+  return lambda rounds: epsilon_of(1 / float(so_far[rounds - 1]))
 
 
 def with_noise_over(

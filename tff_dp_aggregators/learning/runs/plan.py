@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import platform
-from typing import Any, Optional, Union, cast
+from typing import TYPE_CHECKING, Any, Callable, Optional, Union, cast
 
 import dp_accounting
 import numpy as np
@@ -32,12 +32,14 @@ from tff_dp_aggregators.learning import packed
 from tff_dp_aggregators.learning import population
 from tff_dp_aggregators.learning import sources
 from tff_dp_aggregators.learning.packed import function
-from tff_dp_aggregators.learning.packed import simulation
 from tff_dp_aggregators.learning.runs import engines
 from tff_dp_aggregators.learning.runs import fingerprints
 from tff_dp_aggregators.learning.runs import fitting
 from tff_dp_aggregators.learning.runs import larger_cohort as larger_cohort_lib
 from tff_dp_aggregators.learning.runs import run_directory
+
+if TYPE_CHECKING:
+  from tff_dp_aggregators.learning import cluster as cluster_lib
 
 # Settings that tell data or draws to whoever knows all the rest, by names with dots.
 _PRIVATE = (
@@ -120,11 +122,11 @@ class Plan:
     return mechanism if self.larger_cohort is None else None
 
   @functools.cached_property
-  def simulated_spending(self) -> Optional[larger_cohort_lib.SpentByLarger]:
+  def simulated_spending(self) -> Optional[Callable[[int], float]]:
     """What the simulated cohort would have spent by round, if one is simulated."""
     if self.larger_cohort is None:
       return None
-    return larger_cohort_lib.SpentByLarger(self.larger_cohort.mechanism, self.delta)
+    return larger_cohort_lib.spent_by_round(self.larger_cohort.mechanism, self.delta)
 
   @property
   def noise_seed(self) -> Optional[int]:
@@ -213,11 +215,6 @@ class Plan:
     """Whether sums are to be secure, which the runtime has to simulate."""
     return options_lib.INNER[self.server.inner_aggregator].is_secure
 
-  @property
-  def generator(self) -> str:
-    """What draws the noise: a cipher if it is secret."""
-    return 'chacha20' if self.noise_seed is None else 'philox'
-
   @functools.cached_property
   def noise_generator(self) -> str:
     """What the noise was drawn by, as the ledger has it."""
@@ -236,9 +233,8 @@ class Plan:
         self.clip_norm,
         self.delta,
         self.schedule,
-        self.clients,
+        self.clients.fewest_examples,
       )
-    fitting.check_clip_norm(self.mechanism, self.clip_norm)
     fitting.check_packing(self.options.packed_simulation, self.why_one_by_one)
     if self.clients_add_noise and self.noise_seed is not None and not self.packed:
       fitting.refuse_seed(self.noise_seed, can_be_packed=self.why_one_by_one is None)
@@ -249,42 +245,34 @@ class Plan:
   def mean(self) -> Optional[aggregators.DPMeanFactory]:
     """The private mean, or that of clipped updates; `None` without clipping."""
     made: Optional[aggregators.DPMeanFactory] = None
-    # By name, so that the noise does not depend on what ran before in this process.
-    seed = None if self.noise_seed is None else noise.Seed(self.noise_seed)
+    rounds: dict[str, Any] = {
+      'clients_per_round': self.schedule.clients_per_round,
+      'record_aggregation_factory': self._inner_aggregator(),
+    }
+    of_noise: dict[str, Any] = {
+      # By name, so that the noise does not depend on what ran before in this process.
+      'seed': None if self.noise_seed is None else noise.Seed(self.noise_seed),
+      'generator': 'chacha20' if self.noise_seed is None else 'philox',
+      # A state that is in this process is carried nowhere.
+      'storage': 'in_process' if self.packed else 'auto',
+      'schedule': self.schedule,
+    }
     if self.part_of:
-      made = aggregators.from_joint_mechanism(
-        cast(accounting.JointMechanism, self.added_noise),
-        self.part_of,
-        clients_per_round=self.schedule.clients_per_round,
-        seed=seed,
-        generator=self.generator,
-        # A state that is in this process is carried nowhere.
-        storage='in_process' if self.packed else 'auto',
-        schedule=self.schedule,
-        record_aggregation_factory=self._inner_aggregator(),
-      )
+      joint = cast(accounting.JointMechanism, self.added_noise)
+      made = aggregators.from_joint_mechanism(joint, self.part_of, **rounds, **of_noise)
     elif self.added_noise is not None:
       assert self.clip_norm is not None
       made = aggregators.from_mechanism(
         cast(accounting.Mechanism, self.added_noise),
         clip_norm=self.clip_norm,
-        clients_per_round=self.schedule.clients_per_round,
-        seed=seed,
-        generator=self.generator,
-        # A state that is in this process is carried nowhere.
-        storage='in_process' if self.packed else 'auto',
-        schedule=self.schedule,
-        record_aggregation_factory=self._inner_aggregator(),
         target_quantile=self.server.target_quantile,
         clip_learning_rate=self.server.clip_learning_rate,
+        **rounds,
+        **of_noise,
       )
     elif self.clip_norm is not None:
-      made = aggregators.norm_clip(
-        clip_norm=self.clip_norm,
-        clients_per_round=self.schedule.clients_per_round,
-        order=2.0 if self.server.clip_order is None else self.server.clip_order,
-        record_aggregation_factory=self._inner_aggregator(),
-      )
+      order = 2.0 if self.server.clip_order is None else self.server.clip_order
+      made = aggregators.norm_clip(clip_norm=self.clip_norm, order=order, **rounds)
     if made is not None and self.server.not_private_signal_to_noise:
       made = made.with_not_private_signal_to_noise()
     return made
@@ -323,13 +311,13 @@ class Plan:
       raise ValueError(
         f'scheduler={scheduler!r} is for packs of clients, and these are not packed'
         f'{f": {why}" if why else ""}. Leave scheduler out'
-        f'{"" if why else ", or packed_simulation=False"}.'
+        f'{"" if why else ", or run.packed_simulation=False"}.'
       )
 
   def engine(
     self,
     data_directory: str,
-    cluster: Optional[simulation.Cluster] = None,
+    cluster: 'Optional[cluster_lib.Cluster]' = None,
   ) -> engines.Engine:
     """What computes the rounds; `cluster` trains packs, `None` is this process."""
     aggregator = self.aggregator()
@@ -400,10 +388,11 @@ class Plan:
   def config(self) -> dict[str, Any]:
     """All of it, JSON-ready."""
     model, tuning = self.training.model, self.options.tuning
+    facts = self.options.data_facts
     return {
       'program': 'tff_dp_aggregators.learning.train',
       'flags': dict(self.options.settings or {}),
-      'data_facts': self._data_facts(),
+      'data_facts': None if facts is None else run_directory.told_of_data(facts),
       'training': {
         'model': fingerprints.model(model),
         'clients': self.clients.checksum,
@@ -450,11 +439,6 @@ class Plan:
       return None
     graph = fingerprints.graph_of_optimizers(rates.make, self.training.model)
     return {**rates.to_json(), 'graph': graph}
-
-  def _data_facts(self) -> Optional[dict[str, Any]]:
-    if self.options.data_facts is None:
-      return None
-    return run_directory.told_of_data(dict(self.options.data_facts))
 
   def _privacy(self) -> Optional[dict[str, Any]]:
     if self.mechanism is None:

@@ -18,15 +18,10 @@ _REMEDY = 'Put it back, or begin another run in another run_dir.'
 
 
 class Found(NamedTuple):
-  """How far a run is.
+  """How far a run is."""
 
-  Attributes:
-    rounds: Rounds that were released: those of the ledger.
-    is_finished: Whether all rounds were run and reported, and nothing is left to do.
-  """
-
-  rounds: int
-  is_finished: bool
+  rounds: int  # Released: those of the ledger.
+  is_finished: bool  # All rounds were run and reported, and nothing is left to do.
 
 
 def find(directory: run_directory.RunDirectory, num_rounds: int) -> Found:

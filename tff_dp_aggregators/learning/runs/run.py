@@ -48,7 +48,6 @@ from tff_dp_aggregators.learning import failures
 from tff_dp_aggregators.learning import interrupts
 from tff_dp_aggregators.learning import options
 from tff_dp_aggregators.learning import runtime
-from tff_dp_aggregators.learning.packed import simulation
 from tff_dp_aggregators.learning.runs import attempts as attempts_lib
 from tff_dp_aggregators.learning.runs import checkpoints as checkpoints_lib
 from tff_dp_aggregators.learning.runs import engines
@@ -89,7 +88,7 @@ class Run:
     """Begins the run, or takes it up."""
     self.plan, self.directory = plan, directory
     self._evaluator = evaluator
-    self._cluster: Optional[simulation.Cluster] = None
+    self._cluster: Optional[cluster_lib.Cluster] = None
     self._checkpointed, self._checkpoint_took = time.monotonic(), 0.0
     # Results of rounds that cannot be run again, if there are such.
     self._kept_rounds: Optional[checkpoints_lib.KeptRounds] = None
@@ -124,7 +123,7 @@ class Run:
   def go(
     self,
     stop: interrupts.StopRequest,
-    cluster: Optional[simulation.Cluster] = None,
+    cluster: Optional[cluster_lib.Cluster] = None,
   ) -> int:
     """Runs the rounds that are left; returns how many there are.
 
@@ -266,9 +265,8 @@ class Run:
     clip_norm = self._clip_norm(before)
     kept = self._kept(number, before, ledger)
     if kept is None:
-      this_round = engines.Round(number, counted.reporting)
       try:
-        state, metrics = engine.next(state, this_round)
+        state, metrics = engine.next(state, number, counted.reporting)
       except failures.ComputationError as e:
         raise e.in_round(number, counted.reporting, self.plan.clients.ids) from None
       kept = checkpoints_lib.KeptRound(engine.release(state), _measured(metrics))
@@ -292,7 +290,7 @@ class Run:
       'effective_noise_multiplier': entry.effective_noise_multiplier,
     }
     if self.plan.simulated_spending is not None:
-      row['simulated_epsilon'] = self.plan.simulated_spending.after(number + 1)
+      row['simulated_epsilon'] = self.plan.simulated_spending(number + 1)
     if self.plan.noise_to_signal is not None:
       ratio = self.plan.noise_to_signal[number]
       # Rounded, as the last digits depend on the machine.
@@ -422,7 +420,7 @@ class Run:
       progress_lib.say(f'part {part}: {size} parameters, in {listed}.', sys.stderr)
 
   def _remark_on_noise(self) -> None:
-    """Says so, in a line, if the first round's noise is louder than what it hides."""
+    """Says so, in a line, if the first round's noise is larger than what it hides."""
     plan = self.plan
     if plan.added_noise is None:
       return
@@ -503,15 +501,15 @@ class _SignalToNoiseColumns:
 
 def _whose(mechanism: accounting.joint_mechanism.AnyMechanism) -> str:
   """Whose noise a noise multiplier is of, if it is not that of the server."""
-  site, on_top = mechanism.placement, mechanism.server_noise_multiplier
-  if site.is_simulation:
+  placement, on_top = mechanism.placement, mechanism.server_noise_multiplier
+  if placement.is_simulation:
     return (
       f' of each client, simulated by the server ({larger_cohort_lib.NO_GUARANTEE})'
     )
-  if site.is_of_client:
+  if placement.is_of_client:
     more = '' if on_top is None else f', and {on_top:.4f} of the noise of the server'
     return f" of each client's own noise{more}"
-  return ' of the noise of all clients together' if site.is_on_clients else ''
+  return ' of the noise of all clients together' if placement.is_on_clients else ''
 
 
 def _measured(metrics: Any) -> dict[str, Any]:
@@ -524,15 +522,13 @@ def _measured(metrics: Any) -> dict[str, Any]:
   return {
     'row': row,
     'noise_key_tag': _key_tag(of_query),
-    'signal_and_noise': _signal_and_noise(of_query),
+    # Norm of the signal and squared norm of the noise, if they were measured.
+    'signal_and_noise': [
+      float(of_query[name])
+      for name in (f'{NOT_PRIVATE}{_SIGNAL}', _NOISE)
+      if name in of_query
+    ],
   }
-
-
-def _signal_and_noise(of_query: Mapping[str, Any]) -> Optional[tuple[float, float]]:
-  """Norm of the signal and squared norm of the noise; `None` if not measured."""
-  if 'not_private_signal_norm' not in of_query:
-    return None
-  return float(of_query['not_private_signal_norm']), float(of_query[_NOISE])
 
 
 def _key_tag(of_query: Mapping[str, Any]) -> str:

@@ -22,6 +22,7 @@ import tensorflow_federated as tff
 
 from tff_dp_aggregators.accounting.records import ledger as ledger_lib
 from tff_dp_aggregators.base import new_files
+from tff_dp_aggregators.learning import examples
 from tff_dp_aggregators.learning import keras_models
 from tff_dp_aggregators.learning import models
 from tff_dp_aggregators.learning.runs import progress
@@ -47,7 +48,7 @@ class TrainedModel(tff.learning.models.FunctionalModel):
   def __call__(self, x: Any, training: bool = False) -> Any:
     """What the model puts out."""
     x = tf.nest.map_structure(
-      lambda spec, each: tf.cast(each, spec.dtype), _specs(self)[0], x
+      lambda spec, each: tf.cast(each, spec.dtype), examples.pair(self.input_spec)[0], x
     )
     return self.predict_on_batch(self.initial_weights, x, training=training)
 
@@ -159,16 +160,12 @@ def load(
 def _save_functional(
   directory: run_directory.RunDirectory, model: tff.learning.models.FunctionalModel
 ) -> None:
-  @tf.function
-  def predict_on_batch(weights: Any, x: Any, training: bool) -> Any:
-    return model.predict_on_batch(weights, x, training)
-
   # Which TFF saves if its inputs and labels have no names.
   unnamed = tff.learning.models.FunctionalModel(
     initial_weights=model.initial_weights,
-    predict_on_batch_fn=predict_on_batch,
+    predict_on_batch_fn=_predicting(model),
     loss_fn=model.loss,
-    input_spec=_specs(model),
+    input_spec=examples.pair(model.input_spec),
   )
   path = directory.file(run_directory.NEW_ARCHITECTURE)
   os.makedirs(path, mode=0o700)
@@ -338,19 +335,23 @@ def _trained(
   ):
     _check_shapes(what, [np.shape(each) for each in tf.nest.flatten(initial)], arrays)
 
-  @tf.function
-  def predict_on_batch(weights: Any, x: Any, training: bool) -> Any:
-    return model.predict_on_batch(weights, x, training)
-
   return TrainedModel(
     initial_weights=(
       tf.nest.pack_sequence_as(trainable, weights.trainable),
       tf.nest.pack_sequence_as(non_trainable, weights.non_trainable),
     ),
-    predict_on_batch_fn=predict_on_batch,
+    predict_on_batch_fn=_predicting(model),
     loss_fn=model.loss,
     input_spec=model.input_spec,
   )
+
+
+def _predicting(model: tff.learning.models.FunctionalModel) -> Any:
+  @tf.function
+  def predict_on_batch(weights: Any, x: Any, training: bool) -> Any:
+    return model.predict_on_batch(weights, x, training)
+
+  return predict_on_batch
 
 
 def _check_shapes(what: str, wanted: Sequence[Any], arrays: Sequence[Any]) -> None:
@@ -361,12 +362,6 @@ def _check_shapes(what: str, wanted: Sequence[Any], arrays: Sequence[Any]) -> No
       f'the {what} weights of the run are of shapes {found}, and those of the model of '
       f'{shapes}: give the model that was trained.'
     )
-
-
-def _specs(model: tff.learning.models.FunctionalModel) -> tuple[Any, Any]:
-  """Those of inputs and labels."""
-  spec = model.input_spec
-  return (spec['x'], spec['y']) if hasattr(spec, 'keys') else tuple(spec)
 
 
 def _on_a_line(error: Exception) -> str:
