@@ -13,28 +13,20 @@ _Parts = tuple[np.ndarray, np.ndarray]
 
 @dataclasses.dataclass(frozen=True)
 class Metric:
-  """What is measured on test data after each round.
+  """What is measured on test data after each round."""
 
-  Attributes:
-    name: Of its column (after `test_`), its picture and in sentences.
-    label_kinds: For which labels it is.
-    make: Gives what `learning.train` takes among its `test_metrics`, for examples of a
-      shape.
-    limits: Least and largest value, for pictures; `None` where there is none.
-    higher_is_better: Whether it is.
-    num_classes: For how many classes it is: the least and the largest number.
-    needs_all_classes: Whether it is of no test data that lack a class.
-    best_constant: Of labels, the one answer that is best to say of all rows, and
-      what each of them then adds to this mean; `None` if it is none of numbers.
-  """
-
-  name: str
-  label_kinds: tuple[population.LabelKind, ...]
+  name: str  # Of its column (after `test_`), its picture and in sentences.
+  label_kinds: tuple[population.LabelKind, ...]  # For which labels it is.
+  # Gives what `learning.train` takes among its `test_metrics`, for examples of a shape.
   make: Callable[[population.Shape], Any]
+  # Least and largest value, for pictures; `None` where there is none.
   limits: tuple[Optional[float], Optional[float]]
-  higher_is_better: bool
+  higher_is_better: bool  # Whether it is.
+  # For how many classes it is: the least and the largest number.
   num_classes: tuple[int, Optional[int]] = (0, None)
-  needs_all_classes: bool = False
+  needs_all_classes: bool = False  # Whether it is of no test data that lack a class.
+  # Of labels, the one answer that is best to say of all rows, and what each of them
+  # then adds to this mean; `None` if it is none of numbers.
   best_constant: Optional[Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]] = None
 
   def why_not(self, shape: population.Shape) -> Optional[str]:

@@ -33,17 +33,14 @@ _NUM_TRIED = 16
 
 
 class Predictions(NamedTuple):
-  """What is said of some rows.
+  """What is said of some rows."""
 
-  Attributes:
-    clients: Whose they are, as the data have it; `None` if they do not say.
-    values: Names of classes or of next tokens, or numbers in the units of the labels;
-      whether they are there of tags. Of several labels, [rows, labels].
-    probabilities: Of these names, or of each tag being there; `None` for numbers.
-  """
-
+  # Whose they are, as the data have it; `None` if they do not say.
   clients: Optional[list[str]]
+  # Names of classes or of next tokens, or numbers in the units of the labels; whether
+  # they are there of tags. Of several labels, [rows, labels].
   values: np.ndarray
+  # Of these names, or of each tag being there; `None` for numbers.
   probabilities: Optional[np.ndarray]
 
 

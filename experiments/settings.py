@@ -47,34 +47,30 @@ _MAY_DIFFER = frozenset([*run_options.MAY_DIFFER, *data_options.MAY_DIFFER])
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-  """A simulation's settings, group by group.
+  """A simulation's settings, group by group."""
 
-  Attributes:
-    task: What the data are, and what suits them.
-    flags: All flag values that decide what a run comes to, with the defaults of the
-      task, for the record.
-    server: What the server does with clients' updates, but for its optimizer.
-    command: What goes on with the run, but for the directory: the program with the
-      flags that were given.
-    remarks: What follows from the data and is told, in a sentence each.
-    facts: Of the user's own data, with their checksum; `None` for those of a task.
-    scheduler: Of the Dask cluster that trains packs; `None` for this process.
-    trusted_network: Whether it may be reached by tcp:// on another machine.
-  """
-
-  task: task_lib.Task
+  task: task_lib.Task  # What the data are, and what suits them.
   data: data_options.Data
   model: model_options.Model
   participation: participation_options.Participation
   privacy: privacy_options.Privacy
   optimization: optimization_options.Optimization
   run: run_options.Run
+  # What the server does with clients' updates, but for its optimizer.
   server: options.Server
+  # All flag values that decide what a run comes to, with the defaults of the task, for
+  # the record.
   flags: dict[str, Any]
+  # What goes on with the run, but for the directory: the program with the flags that
+  # were given.
   command: str
+  # What follows from the data and is told, in a sentence each.
   remarks: tuple[str, ...] = ()
+  # Of the user's own data, with their checksum; `None` for those of a task.
   facts: Optional[Mapping[str, Any]] = None
+  # Of the Dask cluster that trains packs; `None` for this process.
   scheduler: Optional[str] = None
+  # Whether it may be reached by tcp:// on another machine.
   trusted_network: bool = False
 
   @property

@@ -25,24 +25,16 @@ UNVARIED = {**REFUSED, **dict.fromkeys(_CHANGE_NOTHING, 'it changes no result')}
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-  """One run.
+  """One run."""
 
-  Attributes:
-    point: Of the grid.
-    seed: Of the run.
-    directory: Where.
-    arguments: Flags of the simulation that would be the same run.
-    settings: What they come to.
-    tuned: Flags that are tuned, with the values of this run.
-    not_covered: What else its report has to say that it does not cover.
-  """
-
-  point: grid.Point
-  seed: int
-  directory: str
-  arguments: tuple[str, ...]
-  settings: settings_lib.Settings
+  point: grid.Point  # Of the grid.
+  seed: int  # Of the run.
+  directory: str  # Where.
+  arguments: tuple[str, ...]  # Flags of the simulation that would be the same run.
+  settings: settings_lib.Settings  # What they come to.
+  # Flags that are tuned, with the values of this run.
   tuned: tuple[grid.Setting, ...] = ()
+  # What else its report has to say that it does not cover.
   not_covered: tuple[str, ...] = ()
 
   @property
@@ -67,16 +59,12 @@ class Cell:
 
 @dataclasses.dataclass(frozen=True)
 class Maker:
-  """Makes cells, and refuses settings that cannot be run.
+  """Makes cells, and refuses settings that cannot be run."""
 
-  Attributes:
-    output: Folder of the comparison.
-    given: Flags of the command line, each as arguments, that every run has.
-    facts: What is told of the user's own data, by the options that they are read with.
-  """
-
-  output: str
+  output: str  # Folder of the comparison.
+  # Flags of the command line, each as arguments, that every run has.
   given: Mapping[str, tuple[str, ...]]
+  # What is told of the user's own data, by the options that they are read with.
   facts: dict[str, Any] = dataclasses.field(default_factory=dict)
 
   def cells(

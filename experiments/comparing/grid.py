@@ -40,28 +40,19 @@ Setting = tuple[str, str]
 
 @dataclasses.dataclass(frozen=True)
 class Axis:
-  """A flag that is varied.
+  """A flag that is varied."""
 
-  Attributes:
-    flag: Its name.
-    values: Each with the other flags that it brings along, itself first.
-  """
-
-  flag: str
+  flag: str  # Its name.
+  # Each with the other flags that it brings along, itself first.
   values: tuple[tuple[Setting, ...], ...]
 
 
 @dataclasses.dataclass(frozen=True)
 class Point:
-  """A point of a grid: what its runs have in common, but for flags of all points.
+  """A point of a grid: what its runs have in common, but for flags of all points."""
 
-  Attributes:
-    settings: Flags and their values.
-    left_out: Flags of the command line that do not go with them.
-  """
-
-  settings: tuple[Setting, ...]
-  left_out: tuple[str, ...] = ()
+  settings: tuple[Setting, ...]  # Flags and their values.
+  left_out: tuple[str, ...] = ()  # Flags of the command line that do not go with them.
 
   @property
   def values(self) -> dict[str, str]:

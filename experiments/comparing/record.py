@@ -27,25 +27,17 @@ _VERSION = 1
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-  """What a comparison is.
+  """What a comparison is."""
 
-  Attributes:
-    given: Flags of every run, as arguments, by name.
-    varied: Names of the flags that are varied, in their order.
-    points: Of the grid, those of all commands that worked in the folder.
-    tasks: What is trained.
-    seeds: How many runs each point has, the most that were asked for.
-    tuned: Flags that are tuned, with the values that are tried.
-    tuning_seeds: How often each of them is tried.
-  """
-
-  given: Mapping[str, tuple[str, ...]]
-  varied: Sequence[str]
+  given: Mapping[str, tuple[str, ...]]  # Flags of every run, as arguments, by name.
+  varied: Sequence[str]  # Names of the flags that are varied, in their order.
+  # Of the grid, those of all commands that worked in the folder.
   points: Sequence[grid.Point]
-  tasks: Sequence[str]
-  seeds: int
+  tasks: Sequence[str]  # What is trained.
+  seeds: int  # How many runs each point has, the most that were asked for.
+  # Flags that are tuned, with the values that are tried.
   tuned: Mapping[str, Sequence[str]]
-  tuning_seeds: int
+  tuning_seeds: int  # How often each of them is tried.
 
   def to_json(self) -> dict[str, Any]:
     """JSON-ready values."""

@@ -22,36 +22,27 @@ _TEST = 'test_'
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-  """What a cell came to by now.
+  """What a cell came to by now."""
 
-  Attributes:
-    cell: Which.
-    status: `FINISHED`, `FAILED`, `BEGUN` or `WAITING`.
-    rounds: Completed.
-    measures: On test data after the last of them, by column.
-    epsilon: Spent, as the report says; infinite without a guarantee, `None` before
-      there is a report.
-    delta: At which epsilon was read.
-    noise_multiplier: Of the noise that was added, which with that of a larger cohort is
-      divided by its scale; `None` without any, and where each part has its own.
-    rmse: Standard deviation of the noise in an entry of the sum of all rounds so far,
-      in clip norms, in the root mean square over rounds, as reports have it; `None`
-      where `noise_multiplier` is.
-    seconds: That the rounds took.
-    error: The last line of why it failed.
-    warnings: Of the report: towards whom its epsilon does not hold.
-  """
-
-  cell: cells_lib.Cell
-  status: str
-  rounds: int = 0
+  cell: cells_lib.Cell  # Which.
+  status: str  # `FINISHED`, `FAILED`, `BEGUN` or `WAITING`.
+  rounds: int = 0  # Completed.
+  # On test data after the last of them, by column.
   measures: Mapping[str, float] = dataclasses.field(default_factory=dict)
+  # Spent, as the report says; infinite without a guarantee, `None` before there is a
+  # report.
   epsilon: Optional[float] = None
-  delta: Optional[float] = None
+  delta: Optional[float] = None  # At which epsilon was read.
+  # Of the noise that was added, which with that of a larger cohort is divided by its
+  # scale; `None` without any, and where each part has its own.
   noise_multiplier: Optional[float] = None
+  # Standard deviation of the noise in an entry of the sum of all rounds so far, in clip
+  # norms, in the root mean square over rounds, as reports have it; `None` where
+  # `noise_multiplier` is.
   rmse: Optional[float] = None
-  seconds: float = 0.0
-  error: str = ''
+  seconds: float = 0.0  # That the rounds took.
+  error: str = ''  # The last line of why it failed.
+  # Of the report: towards whom its epsilon does not hold.
   warnings: tuple[str, ...] = ()
 
   @property

@@ -68,19 +68,12 @@ _GOES_ON = (
 
 
 class Outcome(NamedTuple):
-  """What became of a cell.
+  """What became of a cell."""
 
-  Attributes:
-    cell: Which.
-    status: `results.FINISHED`, `results.FAILED` or `INTERRUPTED`.
-    seconds: How long that took.
-    reason: Why it failed, on a line.
-  """
-
-  cell: cells_lib.Cell
-  status: str
-  seconds: float
-  reason: str = ''
+  cell: cells_lib.Cell  # Which.
+  status: str  # `results.FINISHED`, `results.FAILED` or `INTERRUPTED`.
+  seconds: float  # How long that took.
+  reason: str = ''  # Why it failed, on a line.
 
 
 class LostError(RuntimeError):

@@ -35,24 +35,17 @@ TIGHTER = (
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-  """What was chosen for a point of the grid.
+  """What was chosen for a point of the grid."""
 
-  Attributes:
-    settings: The flags that were tuned, with the best values.
-    num_runs: Among how many runs.
-    at_edge: Flags whose best value is the smallest or largest that was tried.
-    epsilon: Of all these runs and the one that is reported, composed; `None` without
-      privacy, or with the noise of a larger cohort.
-    num_composed: How many runs that is of.
-    delta: At which epsilon was read.
-  """
-
-  settings: tuple[grid.Setting, ...]
-  num_runs: int
+  settings: tuple[grid.Setting, ...]  # The flags that were tuned, with the best values.
+  num_runs: int  # Among how many runs.
+  # Flags whose best value is the smallest or largest that was tried.
   at_edge: tuple[str, ...]
+  # Of all these runs and the one that is reported, composed; `None` without privacy, or
+  # with the noise of a larger cohort.
   epsilon: Optional[float]
-  num_composed: int
-  delta: float
+  num_composed: int  # How many runs that is of.
+  delta: float  # At which epsilon was read.
 
   @property
   def sentence(self) -> Optional[str]:

@@ -24,23 +24,15 @@ _BUFFER = 2**15
 
 
 class Arrangement(NamedTuple):
-  """Rows brought into an order, client after client.
+  """Rows brought into an order, client after client."""
 
-  Attributes:
-    order: Number of the row in the file by its place here, int64.
-    is_test: Whether a row is for testing, by its place; uint8.
-    starts: Place of the first row of each client that takes part, int64.
-    ends: Place behind the last one.
-    first_rows: A row in the file of each client, the first; empty if clients were made.
-    num_test_clients: Clients that never take part.
-  """
-
-  order: np.ndarray
-  is_test: np.ndarray
-  starts: np.ndarray
-  ends: np.ndarray
+  order: np.ndarray  # Number of the row in the file by its place here, int64.
+  is_test: np.ndarray  # Whether a row is for testing, by its place; uint8.
+  starts: np.ndarray  # Place of the first row of each client that takes part, int64.
+  ends: np.ndarray  # Place behind the last one.
+  # A row in the file of each client, the first; empty if clients were made.
   first_rows: np.ndarray
-  num_test_clients: int
+  num_test_clients: int  # Clients that never take part.
 
 
 class Shares(NamedTuple):

@@ -120,15 +120,11 @@ def is_number(value: Any) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-  """How values are read.
+  """How values are read."""
 
-  Attributes:
-    missing: What says that one is missing.
-    numerals: How numbers are written.
-  """
-
+  # What says that one is missing.
   missing: Missing = dataclasses.field(default_factory=Missing)
-  numerals: numerals_lib.Numerals = numerals_lib.Numerals()
+  numerals: numerals_lib.Numerals = numerals_lib.Numerals()  # How numbers are written.
 
 
 def finite(

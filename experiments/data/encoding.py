@@ -67,20 +67,15 @@ class Moments:
 
 @dataclasses.dataclass(frozen=True)
 class Encoder:
-  """Makes inputs of columns: numbers, scaled, then a feature for each name, then codes.
+  """Makes inputs of columns: scaled numbers, a feature for each name, then codes."""
 
-  Attributes:
-    mean: Subtracted from columns of numbers; `None` for no scaling.
-    scale: What they are divided by.
-    num_names: How many names each column of names has; columns with embeddings come
-      behind them, and are their codes.
-    shape: Of one example's inputs.
-  """
-
+  # Subtracted from columns of numbers; `None` for no scaling.
   mean: 'np.ndarray | None'
-  scale: 'np.ndarray | None'
+  scale: 'np.ndarray | None'  # What they are divided by.
+  # How many names each column of names has; columns with embeddings come behind them,
+  # and are their codes.
   num_names: tuple[int, ...]
-  shape: tuple[int, ...]
+  shape: tuple[int, ...]  # Of one example's inputs.
 
   def inputs(self, numbers: np.ndarray, names: np.ndarray) -> np.ndarray:
     """Inputs, float32 of shape [rows, *shape].

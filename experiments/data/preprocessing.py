@@ -38,52 +38,41 @@ _NOT_PRIVATE = (
 
 @dataclasses.dataclass(frozen=True)
 class Preprocessing:
-  """What was found of the training data, and is done to others like them.
+  """What was found of the training data, and is done to others like them."""
 
-  Attributes:
-    shape: What a model takes, and the names of classes or tokens.
-    client: Column that says whose a row is; `None` if the format does, or nothing.
-    labels: Columns to predict; none for text.
-    number_columns: Features that are numbers, in order, with the shape of an entry.
-    name_columns: Features that are names, which come after them: the names in the order
-      of their features.
-    embedded_columns: Features that are names with an embedding each, which come last.
-    several: Names of the labels of a row if there are several; `None` if it has one.
-    are_tags: Whether each of several labels is 0 or 1.
-    mean: Subtracted from numbers, by column; `None` for no scaling.
-    scale: What they are divided by then.
-    text: Column of text; `None` for features.
-    text_unit: Of text: `character` or `word`.
-    vocabulary: Of text: what is known, in the order of tokens.
-    label_scaling: What was done to labels that are numbers; `None` if nothing was.
-    missing_values: Texts that say that a value is missing; `None` for the usual ones.
-    decimal: Decimal sign of numbers that are text; `None` for a point.
-    thousands: What groups their digits; `None` for nothing.
-    separator: Between fields of CSV; `None` to go by the ending.
-  """
-
-  shape: population.Shape
+  shape: population.Shape  # What a model takes, and the names of classes or tokens.
+  # Column that says whose a row is; `None` if the format does, or nothing.
   client: Optional[str] = None
-  labels: tuple[str, ...] = ()
+  labels: tuple[str, ...] = ()  # Columns to predict; none for text.
+  # Features that are numbers, in order, with the shape of an entry.
   number_columns: Mapping[str, tuple[int, ...]] = dataclasses.field(
     default_factory=dict
   )
+  # Features that are names, which come after them: the names in the order of their
+  # features.
   name_columns: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+  # Features that are names with an embedding each, which come last.
   embedded_columns: Mapping[str, tuple[str, ...]] = dataclasses.field(
     default_factory=dict
   )
+  # Names of the labels of a row if there are several; `None` if it has one.
   several: Optional[tuple[str, ...]] = None
-  are_tags: bool = False
+  are_tags: bool = False  # Whether each of several labels is 0 or 1.
+  # Subtracted from numbers, by column; `None` for no scaling.
   mean: Optional[tuple[float, ...]] = None
-  scale: Optional[tuple[float, ...]] = None
-  text: Optional[str] = None
-  text_unit: Optional[str] = None
+  scale: Optional[tuple[float, ...]] = None  # What they are divided by then.
+  text: Optional[str] = None  # Column of text; `None` for features.
+  text_unit: Optional[str] = None  # Of text: `character` or `word`.
+  # Of text: what is known, in the order of tokens.
   vocabulary: Optional[tuple[str, ...]] = None
+  # What was done to labels that are numbers; `None` if nothing was.
   label_scaling: Optional[population.LabelScaling] = None
+  # Texts that say that a value is missing; `None` for the usual ones.
   missing_values: Optional[tuple[str, ...]] = None
+  # Decimal sign of numbers that are text; `None` for a point.
   decimal: Optional[str] = None
-  thousands: Optional[str] = None
-  separator: Optional[str] = None
+  thousands: Optional[str] = None  # What groups their digits; `None` for nothing.
+  separator: Optional[str] = None  # Between fields of CSV; `None` to go by the ending.
 
   @property
   def reading(self) -> columns.Reading:
@@ -207,17 +196,14 @@ class Preprocessing:
 
 
 class Chunk(NamedTuple):
-  """Some rows of new data.
+  """Some rows of new data."""
 
-  Attributes:
-    clients: Whose they are, as the data have it; `None` if they do not say.
-    inputs: What a model takes, an entry for each row. Of text, the last tokens of each,
-      padded behind.
-    last: Of text: the place of the last token of each; `None` for features.
-  """
-
+  # Whose they are, as the data have it; `None` if they do not say.
   clients: Optional[list[str]]
+  # What a model takes, an entry for each row. Of text, the last tokens of each, padded
+  # behind.
   inputs: np.ndarray
+  # Of text: the place of the last token of each; `None` for features.
   last: Optional[np.ndarray]
 
 

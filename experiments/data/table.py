@@ -49,28 +49,21 @@ def _mixed(name: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Uses:
-  """What the columns are for.
+  """What the columns are for."""
 
-  Attributes:
-    client: Column that says whose a row is; `None` if the format does, or nothing.
-    labels: Columns to predict; none for text, and for data that have none.
-    features: Columns to predict from.
-    one_hot: Those of them that have names even if they are numbers.
-    embedded: Those of them whose names have an embedding each.
-    text: Column of text; `None` for features and labels.
-    label_kind: `class`, which of several labels of a row are tags; `number`; or `None`
-      to find out.
-    reading: How values are read.
-  """
-
+  # Column that says whose a row is; `None` if the format does, or nothing.
   client: Optional[str] = None
+  # Columns to predict; none for text, and for data that have none.
   labels: tuple[str, ...] = ()
-  features: tuple[str, ...] = ()
+  features: tuple[str, ...] = ()  # Columns to predict from.
+  # Those of them that have names even if they are numbers.
   one_hot: frozenset[str] = frozenset()
+  # Those of them whose names have an embedding each.
   embedded: frozenset[str] = frozenset()
-  text: Optional[str] = None
+  text: Optional[str] = None  # Column of text; `None` for features and labels.
+  # `class`, which of several labels of a row are tags; `number`; or `None` to find out.
   label_kind: Optional[str] = None
-  reading: columns.Reading = columns.Reading()
+  reading: columns.Reading = columns.Reading()  # How values are read.
 
   @property
   def named(self) -> tuple[str, ...]:
@@ -81,53 +74,41 @@ class Uses:
 
 @dataclasses.dataclass(frozen=True)
 class Schema:
-  """What was found of the columns, which test data must have as well.
+  """What was found of the columns, which test data must have as well."""
 
-  Attributes:
-    number_columns: Features that are numbers, with the shape of an entry.
-    name_columns: Features that are names, with all there are.
-    embedded_columns: Those whose names have an embedding each, with all there are.
-    classes: Names of classes; `None` if labels are numbers, or there are none.
-    several: Names of the labels of a row if there are several; `None` if it has one.
-    are_tags: Whether each of several labels is 0 or 1.
-  """
-
+  # Features that are numbers, with the shape of an entry.
   number_columns: Mapping[str, tuple[int, ...]]
+  # Features that are names, with all there are.
   name_columns: Mapping[str, tuple[str, ...]]
+  # Names of classes; `None` if labels are numbers, or there are none.
   classes: Optional[tuple[str, ...]]
+  # Those whose names have an embedding each, with all there are.
   embedded_columns: Mapping[str, tuple[str, ...]] = dataclasses.field(
     default_factory=dict
   )
+  # Names of the labels of a row if there are several; `None` if it has one.
   several: Optional[tuple[str, ...]] = None
-  are_tags: bool = False
+  are_tags: bool = False  # Whether each of several labels is 0 or 1.
 
 
 class Rows(NamedTuple):
-  """All rows, each array with an entry for each, mapped from files.
+  """All rows, each array with an entry for each, mapped from files."""
 
-  Attributes:
-    clients: Keys of clients' ids, uint64 [rows, 2]; `None` without clients.
-    hashes: Of what is in a row besides, uint64 [rows].
-    numbers: Features that are numbers, float64 [rows, columns]; float32 if an entry
-      has a shape.
-    codes: Features that are names, by the order in which these came, uint32 [rows,
-      columns]; last those with embeddings.
-    values: Labels as they came: float64 [rows], numbers or codes of classes; [rows,
-      labels] of several.
-    texts: Texts by row, or `None`.
-    ids: Clients' ids.
-    name_numbers: The number of each code, by column.
-    class_numbers: The number of the class of each label; `None` for numbers.
-  """
-
+  # Keys of clients' ids, uint64 [rows, 2]; `None` without clients.
   clients: Optional[np.ndarray]
-  hashes: np.ndarray
+  hashes: np.ndarray  # Of what is in a row besides, uint64 [rows].
+  # Features that are numbers, float64 [rows, columns]; float32 if an entry has a shape.
   numbers: np.ndarray
+  # Features that are names, by the order in which these came, uint32 [rows, columns];
+  # last those with embeddings.
   codes: np.ndarray
+  # Labels as they came: float64 [rows], numbers or codes of classes; [rows, labels] of
+  # several.
   values: np.ndarray
-  texts: Optional['Texts']
-  ids: 'Ids'
-  name_numbers: tuple[np.ndarray, ...] = ()
+  texts: Optional['Texts']  # Texts by row, or `None`.
+  ids: 'Ids'  # Clients' ids.
+  name_numbers: tuple[np.ndarray, ...] = ()  # The number of each code, by column.
+  # The number of the class of each label; `None` for numbers.
   class_numbers: Optional[Callable[[np.ndarray], np.ndarray]] = None
 
   def names_of(self, some: Any) -> np.ndarray:

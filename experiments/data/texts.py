@@ -33,10 +33,6 @@ _NUM_CHARACTERS = 0x110000
 class Vocabulary:
   """Characters or words that are known.
 
-  Attributes:
-    unit: `character` or `word`.
-    entries: The known ones, in the order of their tokens, the first of which is 1.
-
   Example:
     >>> vocabulary = Vocabulary('word', ('to', 'be'))
     >>> vocabulary.sequences('to be or', 4).tolist()
@@ -47,7 +43,8 @@ class Vocabulary:
     [4, 1, 2]
   """
 
-  unit: str
+  unit: str  # `character` or `word`.
+  # The known ones, in the order of their tokens, the first of which is 1.
   entries: tuple[str, ...]
 
   def __post_init__(self) -> None:

@@ -11,37 +11,26 @@ LOST_PIXELS = 4
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-  """What a model is built with, besides the shape of examples.
+  """What a model is built with, besides the shape of examples."""
 
-  Attributes:
-    seed: Of the initial weights: same seed, same weights.
-    loss: Its name; `None` for the one that goes with the labels.
-    hidden_units: Width of its hidden layers; `None` for its own.
-    embedding_size: Of a token, or of a value of a column; `None` for its own.
-  """
-
-  seed: int = 1
-  loss: Optional[str] = None
-  hidden_units: Optional[int] = None
+  seed: int = 1  # Of the initial weights: same seed, same weights.
+  loss: Optional[str] = None  # Its name; `None` for the one that goes with the labels.
+  hidden_units: Optional[int] = None  # Width of its hidden layers; `None` for its own.
+  # Of a token, or of a value of a column; `None` for its own.
   embedding_size: Optional[int] = None
 
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-  """A model that is built for the data.
+  """A model that is built for the data."""
 
-  Attributes:
-    name: Value of `--model`.
-    summary: One line, for `--help`.
-    why_not: Says why the model is not for examples of such a shape; `None` if it is.
-    widths: Which of `hidden_units` and `embedding_size` it has, with its own values.
-    embeds_columns: Whether it has embeddings of columns, of `embedding_size`.
-  """
-
-  name: str
-  summary: str
+  name: str  # Value of `--model`.
+  summary: str  # One line, for `--help`.
+  # Says why the model is not for examples of such a shape; `None` if it is.
   why_not: Callable[[population.Shape], Optional[str]]
+  # Which of `hidden_units` and `embedding_size` it has, with its own values.
   widths: dict[str, int] = dataclasses.field(default_factory=dict)
+  # Whether it has embeddings of columns, of `embedding_size`.
   embeds_columns: bool = False
 
   def build(self, shape: population.Shape, options: Options) -> Any:

@@ -31,15 +31,9 @@ _SCALINGS = ('standard', 'none')
 
 @dataclasses.dataclass(frozen=True)
 class Data:
-  """What a task's data depend on.
+  """What a task's data depend on."""
 
-  Attributes:
-    num_clients: Clients that the examples are dealt out to; `None` if the data have
-      clients.
-    seed: Of the split, --split_seed.
-    files: What the user's own data are; `None` for those of a task.
-  """
-
+  # Clients that the examples are dealt out to; `None` if the data have clients.
   num_clients: Optional[int] = program.flag('Clients in the population.', at_least=1)
   # NumPy's Dirichlet does not come to an end with a tiny one.
   dirichlet_alpha: float = program.flag(
@@ -48,7 +42,8 @@ class Data:
     default=0.5,
     at_least=1e-3,
   )
-  seed: int = 1
+  seed: int = 1  # Of the split, --split_seed.
+  # What the user's own data are; `None` for those of a task.
   files: Optional['Files'] = None
   cache_dir: Optional[str] = program.flag(
     'Folder with the files that the loaders of tff.simulation.datasets keep, for tasks '
@@ -58,15 +53,9 @@ class Data:
 
 @dataclasses.dataclass(frozen=True)
 class Files:
-  """The user's own data.
+  """The user's own data."""
 
-  Attributes:
-    path: `--data`.
-    partition: How examples are dealt out; `None` if the data have clients.
-    scratch: Where anonymous temporary files are made.
-  """
-
-  path: str
+  path: str  # `--data`.
   data_format: Optional[str] = program.flag(
     'Format of the files of --data.',
     list(formats.FORMATS),
@@ -145,6 +134,7 @@ class Files:
     'which is the default.',
     ['', *numerals.THOUSANDS],
   )
+  # How examples are dealt out; `None` if the data have clients.
   partition: Optional[str] = program.flag(
     'How the rows of --data are dealt out to --num_clients if they have no clients: '
     'evenly, with skewed labels, or with skewed sizes.',
@@ -187,6 +177,7 @@ class Files:
     'File with a public vocabulary, one word a line, or all characters as they are; '
     'then none is made of the data.'
   )
+  # Where anonymous temporary files are made.
   scratch: str = dataclasses.field(default='.', compare=False)
 
 

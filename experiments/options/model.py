@@ -25,15 +25,10 @@ def _widths(name: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-  """What is trained.
+  """What is trained."""
 
-  Attributes:
-    kind: Makes it for the data.
-    metric: What is measured, besides the loss.
-  """
-
-  kind: kind_lib.Kind
-  metric: metrics.Metric
+  kind: kind_lib.Kind  # Makes it for the data.
+  metric: metrics.Metric  # What is measured, besides the loss.
   loss: Optional[str] = program.flag(
     f'What is minimised: {", ".join(losses.LOSSES)}; for your own Keras model also the '
     'name of one of its losses.',

@@ -21,26 +21,20 @@ _OF_FILES = sampling.Replay.kind
 
 @dataclasses.dataclass(frozen=True)
 class Participation:
-  """Who takes part when.
+  """Who takes part when."""
 
-  Attributes:
-    schema: Rounds, with limits that client selection keeps, or how it samples: what
-      accounting assumes.
-    clients_per_round: Clients asked for a round; with Poisson sampling in the mean.
-    seed: Of cohorts and drop-outs.
-    schedule_file: File that has the cohorts; `None` to draw them.
-    dropouts: Who does not report; `None` if everybody does.
-    reporting_goal: Clients that have to report in a round; `None` for any number.
-    denominator: What the mean is divided by, if it is stated and not the expected
-      number of clients.
-  """
-
+  # Rounds, with limits that client selection keeps, or how it samples: what accounting
+  # assumes.
   schema: sampling.Schema
+  # Clients asked for a round; with Poisson sampling in the mean.
   clients_per_round: float
-  seed: int
-  schedule_file: Optional[str] = None
+  seed: int  # Of cohorts and drop-outs.
+  schedule_file: Optional[str] = None  # File that has the cohorts; `None` to draw them.
+  # Who does not report; `None` if everybody does.
   dropouts: Optional[sampling.Dropouts] = None
+  # Clients that have to report in a round; `None` for any number.
   reporting_goal: Optional[int] = None
+  # What the mean is divided by, if it is stated and not the expected number of clients.
   denominator: Optional[float] = None
 
   @property

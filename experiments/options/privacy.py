@@ -51,24 +51,20 @@ _SOON = 1.5
 
 @dataclasses.dataclass(frozen=True)
 class Privacy:
-  """The mechanism, with its noise.
+  """The mechanism, with its noise."""
 
-  Attributes:
-    mechanism: Privacy mechanism; `None` for no privacy.
-    clip_norm: Bound of one client's contribution to one round, the first one if it
-      adapts; `None` for none, and where each part of the model has its own.
-    target_epsilon: What the noise was found for; `None` if it was given.
-    delta: At which epsilon is told.
-    simulated_cohort_scale: How many times larger the cohort is that the noise is for;
-      above 1 there is no guarantee.
-    nbafl: The plan of NbAFL that the noise is from; `None` if it is from none.
-  """
-
+  # Privacy mechanism; `None` for no privacy.
   mechanism: Optional[joint_mechanism.AnyMechanism]
+  # Bound of one client's contribution to one round, the first one if it adapts; `None`
+  # for none, and where each part of the model has its own.
   clip_norm: Optional[float]
-  delta: float
+  delta: float  # At which epsilon is told.
+  # What the noise was found for; `None` if it was given.
   target_epsilon: Optional[float] = None
+  # How many times larger the cohort is that the noise is for; above 1 there is no
+  # guarantee.
   simulated_cohort_scale: float = 1.0
+  # The plan of NbAFL that the noise is from; `None` if it is from none.
   nbafl: Optional[nbafl_lib.Nbafl] = None
 
   @property

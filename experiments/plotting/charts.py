@@ -30,69 +30,43 @@ _APART = 0.006
 
 @dataclasses.dataclass(frozen=True)
 class Line:
-  """Points that belong together.
+  """Points that belong together."""
 
-  Attributes:
-    label: In the legend; empty for none.
-    x: Of each point; empty for a level, which is the same at every x.
-    y: Of each point; the one of a level.
-    errors: Standard errors of `y`; `None` where there is none.
-  """
-
-  label: str
-  x: Sequence[float]
-  y: Sequence[float]
+  label: str  # In the legend; empty for none.
+  x: Sequence[float]  # Of each point; empty for a level, which is the same at every x.
+  y: Sequence[float]  # Of each point; the one of a level.
+  # Standard errors of `y`; `None` where there is none.
   errors: Sequence[Optional[float]] = ()
 
 
 @dataclasses.dataclass(frozen=True)
 class Chart:
-  """Lines over one axis.
+  """Lines over one axis."""
 
-  Attributes:
-    title: Above the picture.
-    x_label: What is on the horizontal axis.
-    y_label: What is on the vertical axis.
-    lines: In the order of the legend.
-    y_limits: Least and largest value that there can be; `None` where there is none.
-    are_points: Whether each point counts, and is marked, rather than their course.
-    log_x: Whether equal steps are equal ratios.
-    right_label: What is on a second vertical axis, at the right.
-    right: What is drawn by it.
-    note: A line of small print below.
-  """
-
-  title: str
-  x_label: str
-  y_label: str
-  lines: Sequence[Line]
+  title: str  # Above the picture.
+  x_label: str  # What is on the horizontal axis.
+  y_label: str  # What is on the vertical axis.
+  lines: Sequence[Line]  # In the order of the legend.
+  # Least and largest value that there can be; `None` where there is none.
   y_limits: tuple[Optional[float], Optional[float]] = (None, None)
+  # Whether each point counts, and is marked, rather than their course.
   are_points: bool = False
-  log_x: bool = False
-  right_label: str = ''
-  right: Optional[Line] = None
-  note: str = ''
+  log_x: bool = False  # Whether equal steps are equal ratios.
+  right_label: str = ''  # What is on a second vertical axis, at the right.
+  right: Optional[Line] = None  # What is drawn by it.
+  note: str = ''  # A line of small print below.
 
 
 @dataclasses.dataclass(frozen=True)
 class Dots:
-  """A value with its error for each of some names.
+  """A value with its error for each of some names."""
 
-  Attributes:
-    title: Above the picture.
-    x_label: What the values are.
-    names: From above to below.
-    values: In the order of the names.
-    errors: Standard errors; `None` where there is none.
-    note: A line of small print below.
-  """
-
-  title: str
-  x_label: str
-  names: Sequence[str]
-  values: Sequence[float]
-  errors: Sequence[Optional[float]]
-  note: str = ''
+  title: str  # Above the picture.
+  x_label: str  # What the values are.
+  names: Sequence[str]  # From above to below.
+  values: Sequence[float]  # In the order of the names.
+  errors: Sequence[Optional[float]]  # Standard errors; `None` where there is none.
+  note: str = ''  # A line of small print below.
 
 
 Picture = Union[Chart, Dots]

@@ -25,20 +25,14 @@ _SEED = 'seed'
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-  """What a run directory says.
+  """What a run directory says."""
 
-  Attributes:
-    directory: Where.
-    config: Its configuration.
-    columns: Of `metrics.csv` by name, and `seconds`, those since the beginning; `nan`
-      where a round has no number.
-    shared: The configuration that others may see.
-  """
-
-  directory: str
-  config: dict[str, Any]
+  directory: str  # Where.
+  config: dict[str, Any]  # Its configuration.
+  # Of `metrics.csv` by name, and `seconds`, those since the beginning; `nan` where a
+  # round has no number.
   columns: dict[str, list[float]]
-  shared: dict[str, Any]
+  shared: dict[str, Any]  # The configuration that others may see.
 
   @property
   def flags(self) -> dict[str, Any]:

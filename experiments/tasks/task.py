@@ -36,23 +36,16 @@ class Defaults:
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-  """Data, with the model and the settings that suit them.
+  """Data, with the model and the settings that suit them."""
 
-  Attributes:
-    name: Value of `--task`, and of file names.
-    summary: One line, for `--help`: what it trains, and what it shows.
-    check: Refuses options that the data cannot be had with (`ValueError`, `OSError`),
-      within a second: without reading all data, or loading TensorFlow.
-    load: Makes the population.
-    defaults: Of flags.
-    takes_data: Whether it goes with the user's own data, `--data`, as well.
-  """
-
-  name: str
-  summary: str
+  name: str  # Value of `--task`, and of file names.
+  summary: str  # One line, for `--help`: what it trains, and what it shows.
+  # Refuses options that the data cannot be had with (`ValueError`, `OSError`), within a
+  # second: without reading all data, or loading TensorFlow.
   check: Callable[[data_options.Data], None]
-  load: Callable[[data_options.Data], population.Population]
-  defaults: Defaults
+  load: Callable[[data_options.Data], population.Population]  # Makes the population.
+  defaults: Defaults  # Of flags.
+  # Whether it goes with the user's own data, `--data`, as well.
   takes_data: bool = False
 
 
