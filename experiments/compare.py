@@ -50,7 +50,6 @@ _WHAT_IS_BEST = (
 
 
 def groups() -> tuple[program.Group, ...]:
-  """The flags of a comparison, and those of the simulations."""
   own = (
     program.Flag(
       'grid',
@@ -99,7 +98,6 @@ def groups() -> tuple[program.Group, ...]:
 
 
 def main(values: flags.FlagValues) -> int:
-  """Runs the comparison; returns the exit code."""
   if values.tuning_seeds > 1 and not values.tune:
     raise program.WrongUsage('--tuning_seeds needs --tune.')
   for name, reason in cells_lib.REFUSED.items():
@@ -126,7 +124,6 @@ def main(values: flags.FlagValues) -> int:
 
 
 def _runner(values: flags.FlagValues) -> running.Cluster:
-  """What is to run the cells."""
   try:
     scheduler = run_options.scheduler_from(values)
     if scheduler is None:
@@ -146,7 +143,6 @@ def _runner(values: flags.FlagValues) -> running.Cluster:
 def _planned(
   values: flags.FlagValues, refused: Mapping[str, str], runner: running.Cluster
 ) -> comparison.Comparison:
-  """The comparison that the flags ask for, checked whole."""
   names = [name for name in program.names_of(values) if name not in NAMES]
   given = cells_lib.given(values, names)
   on_all = {name: values[name].value for name in given}

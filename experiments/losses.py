@@ -59,7 +59,6 @@ LOSSES: dict[str, _OfLabels] = {
 
 
 def check(given: str) -> None:
-  """Refuses a loss that is none of these."""
   if given not in LOSSES:
     raise ValueError(
       f'--loss={given} is none of {", ".join(LOSSES)}; other losses of Keras are for '

@@ -39,7 +39,6 @@ def check(model: model_options.Model, shape: population.Shape) -> None:
 
 
 def check_measured(model: model_options.Model, found: population.Population) -> None:
-  """Checks that the metric can be measured on the test data."""
   why_not = model.metric.why_not_measured(found)
   if why_not is not None:
     raise program.WrongUsage(

@@ -13,8 +13,6 @@ _Parts = tuple[np.ndarray, np.ndarray]
 
 @dataclasses.dataclass(frozen=True)
 class Metric:
-  """What is measured on test data after each round."""
-
   name: str  # Of its column (after `test_`), its picture and in sentences.
   label_kinds: tuple[population.LabelKind, ...]  # For which labels it is.
   # Gives what `learning.train` takes among its `test_metrics`, for examples of a shape.
@@ -30,7 +28,6 @@ class Metric:
   best_constant: Optional[Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]] = None
 
   def why_not(self, shape: population.Shape) -> Optional[str]:
-    """Why it is not for such examples; `None` if it is."""
     if shape.label_kind not in self.label_kinds:
       fitting = [
         each.name for each in METRICS.values() if shape.label_kind in each.label_kinds
@@ -49,7 +46,6 @@ class Metric:
     return None
 
   def why_not_measured(self, found: population.Population) -> Optional[str]:
-    """Why it cannot be measured on the test data; `None` if it can, or nothing is."""
     if not self.needs_all_classes or found.test_examples is None:
       return None
     labels = found.test_examples[1]

@@ -24,7 +24,6 @@ _DEFAULT_OUTPUT = 'plot.png'
 
 
 def groups() -> tuple[program.Group, ...]:
-  """The program's flags."""
   rows = (
     program.Flag(
       'run_dir',
@@ -53,7 +52,6 @@ def groups() -> tuple[program.Group, ...]:
 
 
 def main(values: flags.FlagValues) -> int:
-  """Draws; returns the exit code."""
   if values.output is not None:
     charts.format_of(values.output)
   directories = values.run_dir

@@ -39,7 +39,6 @@ _OF_DATA = ('output', 'data_format', 'data_split', *_WRITING)
 
 
 def groups() -> tuple[program.Group, ...]:
-  """The program's flags."""
   own = (
     ('run_dir', 'Directory of a run on --data of your own.'),
     ('data', 'File or folder with the same columns; that of the label may be missing.'),
@@ -55,7 +54,6 @@ def groups() -> tuple[program.Group, ...]:
 
 
 def main(values: flags.FlagValues) -> int:
-  """Predicts, or exports; returns the exit code."""
   _check(values)
   data = None
   if values.data is not None:
@@ -137,7 +135,6 @@ def _table(
   data: preprocessing_lib.NewData,
   labels: Optional[Sequence[str]],
 ) -> str:
-  """The lines of the output."""
   content = io.StringIO()
   writer = csv.writer(content, lineterminator='\n')
   head = None

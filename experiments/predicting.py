@@ -33,8 +33,6 @@ _NUM_TRIED = 16
 
 
 class Predictions(NamedTuple):
-  """What is said of some rows."""
-
   # Whose they are, as the data have it; `None` if they do not say.
   clients: Optional[list[str]]
   # Names of classes or of next tokens, or numbers in the units of the labels; whether
@@ -54,7 +52,6 @@ class Predictor:
   """
 
   def __init__(self, run_dir: str):
-    """Loads model and preprocessing."""
     self.preprocessing = preprocessing_lib.of_run(run_dir)
     with open(os.path.join(run_dir, run_directory.CONFIG), encoding='utf-8') as file:
       flags = json.load(file)['flags']
@@ -66,7 +63,6 @@ class Predictor:
     self.gives_logits = is_known or not self._gives_probabilities()
 
   def predictions(self, data: preprocessing_lib.NewData) -> Iterator[Predictions]:
-    """What is said of each row, in their order, some at a time."""
     for chunk in data.chunks():
       outputs = self._outputs(chunk.inputs, chunk.last)
       if self._shape.label_kind == 'number':

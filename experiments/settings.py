@@ -47,8 +47,6 @@ _MAY_DIFFER = frozenset([*run_options.MAY_DIFFER, *data_options.MAY_DIFFER])
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-  """A simulation's settings, group by group."""
-
   task: task_lib.Task  # What the data are, and what suits them.
   data: data_options.Data
   model: model_options.Model
@@ -80,7 +78,6 @@ class Settings:
 
 
 def groups() -> tuple[program.Group, ...]:
-  """The flags of a simulation."""
   task = program.Flag(
     'task',
     list(tasks.TASKS),
@@ -117,7 +114,6 @@ def _with_defaults(row: program.Flag) -> program.Flag:
 
 
 def define(values: flags.FlagValues) -> None:
-  """Defines the flags of a simulation."""
   program.define(values, groups())
 
 

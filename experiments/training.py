@@ -72,21 +72,7 @@ def train(
   run_dir: str,
   not_covered: Sequence[str] = (),
 ) -> learning.Result:
-  """Trains, and leaves everything in the run directory, the picture included.
-
-  Args:
-    settings: Checked settings.
-    population: Of the settings' task, for their options.
-    run_dir: Where everything is left.
-    not_covered: What the report has to say that it does not cover, besides what the
-      population says: that settings were chosen on the same clients, say.
-
-  Raises:
-    WrongUsage: If model, loss or metric are not for the data, a model of the user's own
-      cannot be made, or there are other clients than the flags say.
-    TooFewExamplesError: If a client has fewer than the flags say.
-    ValueError: If the run in the directory was begun with other flags.
-  """
+  """Trains, and leaves everything in the run directory, the picture included."""
   # Else last digits, and so whether a run goes on, would depend on the processors.
   with contextlib.suppress(RuntimeError):  # TensorFlow is in use here.
     tf.config.threading.set_intra_op_parallelism_threads(1)
@@ -150,7 +136,6 @@ def train(
 
 
 def _mechanism(privacy: privacy_options.Privacy) -> Any:
-  """What `learning.train` takes as its mechanism."""
   if privacy.simulated_cohort_scale == 1:
     return privacy.nbafl or privacy.mechanism
   assert isinstance(privacy.mechanism, accounting.Mechanism)
@@ -254,7 +239,6 @@ def _say_how_it_went(
 
 
 def _going_on(settings: settings_lib.Settings, run_dir: str) -> str:
-  """The command that goes on with a run."""
   return f'{settings.command} {shlex.quote(f"--run_dir={run_dir}")}'
 
 

@@ -25,8 +25,6 @@ UNVARIED = {**REFUSED, **dict.fromkeys(_CHANGE_NOTHING, 'it changes no result')}
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-  """One run."""
-
   point: grid.Point  # Of the grid.
   seed: int  # Of the run.
   directory: str  # Where.
@@ -44,12 +42,10 @@ class Cell:
 
   @property
   def error_path(self) -> str:
-    """Where it is written why it failed."""
     return os.path.join(self.directory, run_directory.ERROR)
 
   @property
   def error(self) -> str:
-    """The last line of why it failed; '' if it did not."""
     try:
       with open(self.error_path, encoding='utf-8') as file:
         return last_line(file.read())
@@ -119,19 +115,16 @@ class Maker:
 
 
 def settings_of(arguments: Sequence[str]) -> settings_lib.Settings:
-  """What flags of the simulation come to, without TensorFlow."""
   values = program.values_of(settings_lib.groups(), arguments)
   return settings_lib.from_flags(values)
 
 
 def last_line(text: str) -> str:
-  """The last line that is not empty."""
   lines = [line.strip() for line in text.splitlines() if line.strip()]
   return lines[-1] if lines else ''
 
 
 def given(values: flags.FlagValues, names: Sequence[str]) -> dict[str, tuple[str, ...]]:
-  """Flags that were given, as arguments, by name."""
   found = {}
   for name in names:
     flag = values[name]

@@ -27,16 +27,7 @@ _MOST_NAMED = 5  # Cells that failed for the same reason.
 def check_apart(
   axes: Sequence[grid.Axis], tuned: Sequence[grid.Axis], given: Sequence[str] = ()
 ) -> None:
-  """Refuses flags that are said in two ways.
-
-  Args:
-    axes: What is varied.
-    tuned: What is tuned.
-    given: Flags that all runs have.
-
-  Raises:
-    ValueError: If a flag is in two of them, or a tuned one has no value.
-  """
+  """Refuses flags that are said in two ways."""
   for axis in tuned:
     if any(not value for each in axis.values for _, value in each):
       raise ValueError(f'--tune {axis.flag} has an empty value; leave it out.')
@@ -59,7 +50,6 @@ def check_apart(
 
 
 def values_of(axis: grid.Axis) -> tuple[str, ...]:
-  """The values of a flag as text, with what they bring along."""
   return tuple(
     ':'.join([own, *(f'{flag}={value}' for flag, value in along)])
     for (_, own), *along in axis.values
@@ -76,18 +66,7 @@ class Comparison:
     tuned: Sequence[grid.Axis],
     cluster: running.Cluster,
   ):
-    """Checks all of it, before anything is run or written.
-
-    Args:
-      output: The folder.
-      asked: What the command line asks for.
-      tuned: What is tuned, as in the record.
-      cluster: Runs the cells; it is entered, and left, by whoever gives it.
-
-    Raises:
-      ValueError: If a run cannot be run, or the comparison in the folder is another.
-      OSError: If a file of the data is missing, or the folder is not for this.
-    """
+    """Checks all of it, before anything is run or written."""
     asked, self._record = record_lib.taken_up(output, asked)
     self._output, self._asked, self._tuned = output, asked, tuned
     self._cluster = cluster
@@ -123,13 +102,7 @@ class Comparison:
     return cells
 
   def run(self) -> int:
-    """Runs what is not finished; returns the exit code.
-
-    Raises:
-      BlockingIOError: If another comparison works in the folder.
-      OSError: If something cannot be written.
-      ClusterError: If the cluster cannot run cells in the folder.
-    """
+    """Runs what is not finished; returns the exit code."""
     with record_lib.Folder(self._output), running.stopping() as stop:
       self._cluster.check(self._output)
       record_lib.write(self._output, self._record)
@@ -152,7 +125,6 @@ class Comparison:
     results: Sequence[results_lib.Result],
     choices: Mapping[grid.Point, tuning.Choice],
   ) -> str:
-    """Leaves tables and pictures; returns what of it fits on a screen."""
     notes = self._notes(results, choices)
     rows = table.write(self._output, self._record, results, choices, notes)
     pictures.draw(self._output)
@@ -165,7 +137,6 @@ class Comparison:
     outcomes: list[running.Outcome],
     kind: str = '',
   ) -> None:
-    """Runs those that this command asks for and that are not finished."""
     asked = [
       cell
       for cell in cells
@@ -193,7 +164,6 @@ class Comparison:
     self._cluster.run(left, stop, tell)
 
   def _choices(self) -> dict[grid.Point, tuning.Choice]:
-    """What is chosen for each point whose trials are finished."""
     found = {}
     for point in self._record.points:
       trials = [results_lib.read(cell) for cell in self._trials if cell.point == point]
@@ -233,7 +203,6 @@ class Comparison:
     results: Sequence[results_lib.Result],
     choices: Mapping[grid.Point, tuning.Choice],
   ) -> list[str]:
-    """What is to be said below the table."""
     notes = list(self._left_out())
     missing = [each for each in results if not each.is_finished]
     if missing:
@@ -296,7 +265,6 @@ class Comparison:
     stop: running.Stop,
     lost: Optional[running.LostError],
   ) -> int:
-    """Says how it ended; returns the exit code."""
     failed = [each for each in outcomes if each.status == results_lib.FAILED]
     by_reason: dict[str, list[running.Outcome]] = {}
     for each in failed:

@@ -40,8 +40,6 @@ Setting = tuple[str, str]
 
 @dataclasses.dataclass(frozen=True)
 class Axis:
-  """A flag that is varied."""
-
   flag: str  # Its name.
   # Each with the other flags that it brings along, itself first.
   values: tuple[tuple[Setting, ...], ...]
@@ -56,7 +54,6 @@ class Point:
 
   @property
   def values(self) -> dict[str, str]:
-    """The settings by flag."""
     return dict(self.settings)
 
   @property
@@ -90,7 +87,6 @@ def axes(
   refused: Mapping[str, str],
   option: str = '--grid',
 ) -> tuple[Axis, ...]:
-  """Reads what is varied."""
   found: dict[str, dict[tuple[Setting, ...], None]] = {}
   for text in texts:
     match = _AXIS.fullmatch(text)
@@ -110,7 +106,6 @@ def axes(
 def _value(
   text: str, values: flags.FlagValues, refused: Mapping[str, str], where: str
 ) -> tuple[Setting, ...]:
-  """A value, and what it brings along."""
   settings = []
   for part in _COLON.split(text):
     flag, value = part.split('=', 1)

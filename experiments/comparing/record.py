@@ -27,8 +27,6 @@ _VERSION = 1
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-  """What a comparison is."""
-
   given: Mapping[str, tuple[str, ...]]  # Flags of every run, as arguments, by name.
   varied: Sequence[str]  # Names of the flags that are varied, in their order.
   # Of the grid, those of all commands that worked in the folder.
@@ -40,7 +38,6 @@ class Record:
   tuning_seeds: int  # How often each of them is tried.
 
   def to_json(self) -> dict[str, Any]:
-    """JSON-ready values."""
     found = msgspec.json.decode(msgspec.json.encode(self))
     for point in found['points']:
       point['settings'] = dict(point['settings'])
@@ -48,7 +45,6 @@ class Record:
 
   @classmethod
   def from_json(cls, data: Mapping[str, Any]) -> 'Record':
-    """Reads what `to_json` gives."""
     if data['version'] != _VERSION:
       raise ValueError(f'it is of version {data["version"]}, not {_VERSION}')
     points = [{**p, 'settings': [*p['settings'].items()]} for p in data['points']]
@@ -56,7 +52,6 @@ class Record:
 
 
 def read(output: str) -> Record:
-  """The record of a folder."""
   path = os.path.join(output, FILE)
   try:
     with open(path, encoding='utf-8') as file:
@@ -66,7 +61,6 @@ def read(output: str) -> Record:
 
 
 def is_any(output: str) -> bool:
-  """Whether a folder is that of a comparison."""
   return os.path.exists(os.path.join(output, FILE))
 
 
@@ -146,7 +140,6 @@ class Folder:
   """The folder of a comparison, which one process at a time works in."""
 
   def __init__(self, output: str):
-    """Makes the folder, and locks it."""
     try:
       os.makedirs(output, exist_ok=True)
     except OSError as e:
@@ -170,7 +163,6 @@ class Folder:
 
 
 def write(output: str, record: Record) -> None:
-  """Writes the record into its folder."""
   new_files.replace(
     os.path.join(output, FILE), json.dumps(record.to_json(), indent=2) + '\n'
   )

@@ -22,8 +22,6 @@ _TEST = 'test_'
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-  """What a cell came to by now."""
-
   cell: cells_lib.Cell  # Which.
   status: str  # `FINISHED`, `FAILED`, `BEGUN` or `WAITING`.
   rounds: int = 0  # Completed.
@@ -58,7 +56,6 @@ class Result:
 
 
 def read(cell: cells_lib.Cell) -> Result:
-  """What a cell came to."""
   path = os.path.join(cell.directory, run_directory.METRICS)
   error = cell.error
   if not os.path.exists(path):
@@ -111,7 +108,6 @@ def _noise(
 
 
 def _of_report(directory: str) -> tuple[Optional[float], tuple[str, ...]]:
-  """Epsilon, and what the report warns of."""
   path = os.path.join(directory, run_directory.REPORT)
   with open(path, encoding='utf-8') as file:
     report: dict[str, Any] = json.load(file)

@@ -50,7 +50,6 @@ def rows(
   results: Sequence[results_lib.Result],
   choices: Mapping[grid.Point, tuning_lib.Choice],
 ) -> list[Row]:
-  """The lines of the table, in the order of the grid."""
   measures = _measures(results)
   found = []
   for point in record.points:
@@ -104,7 +103,6 @@ def write(
   choices: Mapping[grid.Point, tuning_lib.Choice],
   notes: Sequence[str],
 ) -> list[Row]:
-  """Writes the tables into the folder of the comparison; returns the lines."""
   made = rows(record, results, choices)
   for name, content in (
     (CELLS, to_csv(_cell_rows(output, record, results))),
@@ -150,7 +148,6 @@ def to_csv(rows: Sequence[Row]) -> str:
 
 
 def read(output: str) -> list[dict[str, str]]:
-  """The lines of the table in a folder, as text."""
   path = os.path.join(output, TABLE)
   try:
     with open(path, newline='', encoding='utf-8') as file:
@@ -165,7 +162,6 @@ def read(output: str) -> list[dict[str, str]]:
 def to_markdown(
   record: record_lib.Record, rows: Sequence[Row], notes: Sequence[str]
 ) -> str:
-  """The table for people."""
   shown = [name for name in rows[0] if _is_shown(name, rows)]
   flags = columns_varied(record)
   lines = [

@@ -43,7 +43,6 @@ class Shares(NamedTuple):
 
 
 def of_clients(rows: table.Rows, shares: Shares, seed: int, folder: str) -> Arrangement:
-  """Arranges rows by the clients who have them."""
   order = spill.Spill(folder, np.int64)
   starts = spill.Spill(folder, np.int64)
   hashes = spill.Spill(folder, np.uint64)

@@ -43,7 +43,6 @@ class Missing:
     self._numbers = np.array([each for each in found if math.isfinite(each)])
 
   def has(self, value: Any) -> bool:
-    """Whether it is among the texts, or is a number that is."""
     if not isinstance(value, (str, int, float)):
       return False
     if str(value).strip() in self.texts:
@@ -62,7 +61,6 @@ class Missing:
     return hashing.of_ids(sorted(self.texts))
 
   def error(self, value: Any, name: str, where: str) -> problems.DataError:
-    """The error for a value that says so."""
     return problems.DataError(
       f'{where}: {name} is {problems.shown(value)}, which says that a value is '
       'missing. Fill it in, or remove the row. If it is a value, give --missing_values '
@@ -89,7 +87,6 @@ def numbers(values: source.Values) -> np.ndarray:
 
 
 def _joined(values: source.Values) -> str:
-  """All texts among values, one behind the other."""
   try:
     return ''.join(values)
   except TypeError:  # Not all are texts.
@@ -120,8 +117,6 @@ def is_number(value: Any) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-  """How values are read."""
-
   # What says that one is missing.
   missing: Missing = dataclasses.field(default_factory=Missing)
   numerals: numerals_lib.Numerals = numerals_lib.Numerals()  # How numbers are written.
@@ -177,7 +172,6 @@ def is_empty(value: Any) -> bool:
 
 
 def texts(values: source.Values, name: str, where: Where) -> Sequence[str]:
-  """Values as text, of which none is empty."""
   if isinstance(values, np.ndarray):
     if values.ndim > 1:
       raise problems.DataError(
@@ -296,7 +290,6 @@ class Names:
     self._hashes = np.zeros(0, np.uint64)
 
   def add(self, values: source.Values, where: Where) -> np.ndarray:
-    """Codes of a batch's values: uint32."""
     found = texts(values, self._name, where)
     new = [text for text in dict.fromkeys(found) if text not in self._codes]
     for text in new:
@@ -307,7 +300,6 @@ class Names:
     return np.fromiter(map(self._codes.__getitem__, found), np.uint32, len(found))
 
   def _check_new(self, text: str, where: Callable[[], str]) -> None:
-    """Checks a value that was not there before."""
     if self._reading.missing.has(text):
       raise self._reading.missing.error(text, self._name, where())
     is_plain_number = is_number(text)
@@ -345,7 +337,6 @@ class Names:
     )
 
   def hashes(self, codes: np.ndarray) -> np.ndarray:
-    """Hashes of values: uint64 like `codes`."""
     return np.asarray(self._hashes[codes])
 
   def names(self) -> tuple[tuple[str, ...], np.ndarray]:
@@ -374,5 +365,4 @@ def _canonical(text: str, is_of_numbers: bool) -> str:
 
 
 def number_name(value: float) -> str:
-  """How a number is written as a name."""
   return str(int(value)) if value == int(value) else repr(value)

@@ -26,7 +26,6 @@ class Moments:
   """
 
   def __init__(self, num_columns: int):
-    """Initializes it for so many columns."""
     self._count = 0
     self._first = np.zeros(num_columns)
     self._mean = np.zeros(num_columns)
@@ -61,7 +60,6 @@ class Moments:
 
   @property
   def is_constant(self) -> np.ndarray:
-    """Whether each column has one value only."""
     return self._least == self._largest
 
 

@@ -49,7 +49,6 @@ class FileClients:
     self._ids, self._keys = rows.ids, rows.clients
 
   def examples(self, number: int) -> dict[str, np.ndarray]:
-    """Inputs `x` and labels `y` of a client."""
     arranged = self._arranged
     first, end = int(arranged.starts[number]), int(arranged.ends[number])
     x, y = self._examples(first, end)
@@ -70,15 +69,7 @@ class FileClients:
 
 
 def load(options: data_options.Data) -> population.Population:
-  """Reads the user's data.
-
-  Args:
-    options: Which, with `files`.
-
-  Raises:
-    DataError: If they are not what they should be; with file and line.
-    OSError: If they cannot be read, or there is no room for temporary files.
-  """
+  """Reads the user's data."""
   files = options.files
   assert files is not None
   opened, uses = _opened(files.path, files)
@@ -204,7 +195,6 @@ def _of_table(
   uses: table.Uses,
   schema: table.Schema,
 ) -> population.Population:
-  """A population of features and labels."""
   shape = encoding.input_shape(schema)
   ordered = rows.in_order(arranged.order, files.scratch)
   ordered, schema = _known_in_training(ordered, schema, arranged.is_test)
@@ -332,7 +322,6 @@ def _moments(
 def _counts(
   ordered: table.Rows, schema: table.Schema, arranged: arrangement.Arrangement
 ) -> np.ndarray:
-  """How many training examples each class has."""
   counts = np.zeros(len(schema.classes or ()), np.int64)
   for some in _slices(len(arranged.order)):
     labels = ordered.labels_of(some)[arranged.is_test[some] == 0].astype(np.int64)
@@ -428,7 +417,6 @@ def _known_in_training(
 def _test_data(
   made: preprocessing.Preprocessing, files: data_options.Files
 ) -> preprocessing.NewData:
-  """What is for testing by `--test_data`."""
   assert files.test_data is not None
   return made.rows_like(
     files.test_data, files.data_format, files.test_split, files.scratch
@@ -456,7 +444,6 @@ def _of_texts(
   files: data_options.Files,
   uses: table.Uses,
 ) -> population.Population:
-  """A population of sequences of tokens."""
   assert rows.texts is not None and files.text_unit is not None
   unit = files.text_unit
   length = files.sequence_length or texts_lib.SEQUENCE_LENGTHS[unit]
@@ -534,7 +521,6 @@ def _of_texts(
 
 
 def _sentences(*said: tuple[str, bool]) -> tuple[str, ...]:
-  """Those sentences that are so."""
   return tuple(sentence for sentence, is_so in said if is_so)
 
 
@@ -558,7 +544,6 @@ def _places(ends: np.ndarray, rows: np.ndarray) -> np.ndarray:
 def _facts(
   rows: table.Rows, arranged: arrangement.Arrangement, tested: Any, called: str
 ) -> dict[str, Any]:
-  """What is told of any data."""
   sizes = arranged.ends - arranged.starts
   x, y = tested
   facts: dict[str, Any] = {

@@ -36,8 +36,6 @@ MADE_CLIENTS = (
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-  """What a model has to know of the examples."""
-
   inputs: tuple[int, ...]  # Shape of one example's inputs.
   input_dtype: Literal['float32', 'int32']  # `float32`, or `int32` for tokens.
   # Shape of one example's label: empty for a class or a number, [k] for k numbers or
@@ -95,8 +93,6 @@ class LabelScaling:
 
 @dataclasses.dataclass(frozen=True)
 class Population:
-  """Clients' data and test data."""
-
   clients: Any  # What `learning.train` takes: inputs and labels by client.
   num_clients: int  # How many clients there are.
   # Held-out inputs and labels, for which no privacy is claimed; `None` if there are

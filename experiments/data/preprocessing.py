@@ -76,7 +76,6 @@ class Preprocessing:
 
   @property
   def reading(self) -> columns.Reading:
-    """How values are read, as those of the training data were."""
     return columns.Reading(
       columns.Missing(self.missing_values),
       numerals.Numerals(self.decimal, self.thousands),
@@ -84,7 +83,6 @@ class Preprocessing:
 
   @functools.cached_property
   def encoder(self) -> encoding.Encoder:
-    """Makes inputs of columns."""
     return encoding.Encoder(
       None if self.mean is None else np.array(self.mean),
       None if self.scale is None else np.array(self.scale),
@@ -94,7 +92,6 @@ class Preprocessing:
 
   @functools.cached_property
   def tokens(self) -> texts_lib.Vocabulary:
-    """What makes tokens of text."""
     assert self.text_unit is not None and self.vocabulary is not None
     return texts_lib.Vocabulary(self.text_unit, self.vocabulary)
 
@@ -110,7 +107,6 @@ class Preprocessing:
     return self.inputs_of(rows, some), labels.astype(dtype)
 
   def inputs_of(self, rows: table.Rows, some: slice) -> np.ndarray:
-    """Inputs of some rows of features."""
     return self.encoder.inputs(rows.numbers[some], rows.names_of(some))
 
   def in_units(self, outputs: np.ndarray) -> np.ndarray:
@@ -120,7 +116,6 @@ class Preprocessing:
     return found if self.label_scaling is None else self.label_scaling.undone(found)
 
   def to_json(self) -> dict[str, Any]:
-    """Plain data, of which `from_json` makes the same."""
     found = dataclasses.asdict(self)
     # An object of JSON may be put in another order.
     for name in _BY_NAME:
@@ -129,7 +124,6 @@ class Preprocessing:
 
   @classmethod
   def from_json(cls, content: Mapping[str, Any]) -> 'Preprocessing':
-    """What `to_json` gave."""
     try:
       given = {key: _tuple(value) for key, value in content.items() if key != 'about'}
       for name in _BY_NAME:
@@ -196,8 +190,6 @@ class Preprocessing:
 
 
 class Chunk(NamedTuple):
-  """Some rows of new data."""
-
   # Whose they are, as the data have it; `None` if they do not say.
   clients: Optional[list[str]]
   # What a model takes, an entry for each row. Of text, the last tokens of each, padded
@@ -222,7 +214,6 @@ class NewData:
 
   @property
   def unused(self) -> tuple[str, ...]:
-    """Columns that the run does not use."""
     used = frozenset(self._uses.named)
     return tuple(each for each in self._opened.columns if each not in used)
 

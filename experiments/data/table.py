@@ -49,8 +49,6 @@ def _mixed(name: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Uses:
-  """What the columns are for."""
-
   # Column that says whose a row is; `None` if the format does, or nothing.
   client: Optional[str] = None
   # Columns to predict; none for text, and for data that have none.
@@ -67,7 +65,6 @@ class Uses:
 
   @property
   def named(self) -> tuple[str, ...]:
-    """All columns that are read."""
     named = (self.client, *self.labels, self.text, *self.features)
     return tuple(each for each in named if each is not None)
 
@@ -124,7 +121,6 @@ class Rows(NamedTuple):
     return values if self.class_numbers is None else self.class_numbers(values)
 
   def in_order(self, order: np.ndarray, folder: str) -> 'Rows':
-    """Features and labels in another order, on disk."""
     arrays = self.numbers, self.codes, self.values
     found = [spill.Spill(folder, each.dtype, each.shape[1:]) for each in arrays]
     for some in chunks(order):
@@ -135,10 +131,7 @@ class Rows(NamedTuple):
 
 
 class Texts:
-  """Texts on disk."""
-
   def __init__(self, folder: str):
-    """Makes an empty one in a folder."""
     self._content = spill.Spill(folder, np.uint8)
     self._ends = spill.Spill(folder, np.int64)
 
@@ -146,7 +139,6 @@ class Texts:
     return len(self._ends)
 
   def append(self, found: Sequence[str]) -> None:
-    """Appends texts."""
     encoded = [text.encode('utf-8', 'surrogatepass') for text in found]
     first = len(self._content)
     self._content.append_bytes(b''.join(encoded))
@@ -167,12 +159,10 @@ class Ids:
   """
 
   def __init__(self, folder: str):
-    """Makes an empty one in a folder."""
     self._texts = Texts(folder)
     self._rows = spill.Spill(folder, np.int64)
 
   def append(self, found: Sequence[str], rows: Any) -> None:
-    """Appends ids and the rows that they were seen in."""
     self._texts.append(found)
     self._rows.append(rows)
 
@@ -185,8 +175,6 @@ class Ids:
 
 
 class Reader:
-  """Reads a source."""
-
   def __init__(self, uses: Uses, folder: str, like: Optional[Schema] = None):
     """Initializes it.
 
@@ -209,7 +197,6 @@ class Reader:
     self._names: Optional[spill.Spill] = None
 
   def read(self, opened: source.Source) -> tuple[Rows, Schema]:
-    """Reads all rows."""
     uses = self._uses
     wanted = uses.named
     present = frozenset(opened.columns)

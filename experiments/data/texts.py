@@ -63,17 +63,14 @@ class Vocabulary:
 
   @property
   def unknown(self) -> int:
-    """The token of all that is not in the vocabulary."""
     return len(self.entries) + 1
 
   @property
   def begin(self) -> int:
-    """The token before a text."""
     return len(self.entries) + 2
 
   @property
   def end(self) -> int:
-    """The token after a text."""
     return len(self.entries) + 3
 
   @property
@@ -83,7 +80,6 @@ class Vocabulary:
 
   @property
   def names(self) -> tuple[str, ...]:
-    """What tokens are called."""
     return ('<pad>', *self.entries, '<oov>', '<bos>', '<eos>')
 
   def tokens(self, text: str) -> np.ndarray:

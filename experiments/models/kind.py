@@ -11,8 +11,6 @@ LOST_PIXELS = 4
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-  """What a model is built with, besides the shape of examples."""
-
   seed: int = 1  # Of the initial weights: same seed, same weights.
   loss: Optional[str] = None  # Its name; `None` for the one that goes with the labels.
   hidden_units: Optional[int] = None  # Width of its hidden layers; `None` for its own.
@@ -34,7 +32,6 @@ class Kind:
   embeds_columns: bool = False
 
   def build(self, shape: population.Shape, options: Options) -> Any:
-    """Makes a `tff.learning.models.FunctionalModel`: the network of that name."""
     from . import networks  # Flags are checked without TensorFlow.
 
     asked = {name: getattr(options, name) for name in self.widths}

@@ -25,7 +25,6 @@ _Network = tuple[list[np.ndarray], Callable[[Any, Any], Any]]
 def build(
   name: str, shape: population.Shape, options: kind.Options, **widths: int
 ) -> tff.learning.models.FunctionalModel:
-  """A network with its loss."""
   rng = initial.generator(options.seed)
   weights, predict = _NETWORKS[name](shape, rng, **widths)
 
@@ -43,7 +42,6 @@ def build(
 
 
 def input_spec(shape: population.Shape) -> Any:
-  """The `input_spec` of models for such examples."""
   label_dtype = tf.float32 if shape.label_kind == 'number' else tf.int32
   return collections.OrderedDict(
     x=tf.TensorSpec([None, *shape.inputs], tf.as_dtype(shape.input_dtype)),

@@ -24,7 +24,6 @@ _FORM = '--model=package.module:function'
 
 
 def kind(name: str) -> kind_lib.Kind:
-  """The kind of a user's model."""
   module, _, function = name.partition(':')
   parts = [*module.split('.'), function]
   if not all(part.isidentifier() for part in parts):
@@ -55,10 +54,6 @@ class _Own(kind_lib.Kind):
     """Calls the function, and makes a functional model of what it returns.
 
     `options`: The loss, and the seed of Keras's initial weights.
-
-    Raises:
-      WrongUsage: If there is no such function, it fails or returns something else, or
-        the model does not fit the data; the message says where.
     """
     import tensorflow as tf
     import tensorflow_federated as tff
@@ -153,7 +148,6 @@ def _takes_shape(name: str, function: Callable[..., Any]) -> bool:
 
 
 def _why(error: BaseException, name: str) -> str:
-  """What was raised, and where; on a line."""
   frames = [
     each
     for each in traceback.extract_tb(error.__traceback__)

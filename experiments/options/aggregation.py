@@ -48,7 +48,6 @@ def from_flags(
   mechanism: Optional[joint_mechanism.AnyMechanism],
   clip_norm: Optional[float],
 ) -> options.Server:
-  """What the flags say, for the mechanism and the bound of one client's update."""
   names = (*(row.name for row in ROWS), *_OF_CLIPPING)
   made = options.Server(**{name: values[name].value for name in names})
   fitting.check_server(made, mechanism, clip_norm)

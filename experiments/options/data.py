@@ -31,8 +31,6 @@ _SCALINGS = ('standard', 'none')
 
 @dataclasses.dataclass(frozen=True)
 class Data:
-  """What a task's data depend on."""
-
   # Clients that the examples are dealt out to; `None` if the data have clients.
   num_clients: Optional[int] = program.flag('Clients in the population.', at_least=1)
   # NumPy's Dirichlet does not come to an end with a tiny one.
@@ -53,8 +51,6 @@ class Data:
 
 @dataclasses.dataclass(frozen=True)
 class Files:
-  """The user's own data."""
-
   path: str  # `--data`.
   data_format: Optional[str] = program.flag(
     'Format of the files of --data.',
@@ -182,7 +178,6 @@ class Files:
 
 
 def rows() -> tuple[Flag, ...]:
-  """The flags."""
   said = '; '.join(f'{each.name}, {each.summary}' for each in formats.FORMATS.values())
   return (
     Flag(
@@ -212,12 +207,10 @@ def rows() -> tuple[Flag, ...]:
 
 
 def writing_rows() -> tuple[Flag, ...]:
-  """How files, and values in them, are written."""
   return tuple(row for row in program.rows_of(Files) if row.name in _WRITING)
 
 
 def from_flags(values: flags.FlagValues) -> Data:
-  """What the flags say."""
   given = program.read(Data, values)
   if values.data is None:
     names = ('data_scratch', *(row.name for row in program.rows_of(Files)))
@@ -346,7 +339,6 @@ def _check_path(name: str, path: str) -> None:
 
 
 def _check_columns(values: flags.FlagValues) -> None:
-  """Refuses columns of two uses."""
   if values.vocabulary is not None and not os.path.isfile(values.vocabulary):
     raise FileNotFoundError(f'--vocabulary={values.vocabulary}: no such file.')
   named = [
@@ -385,7 +377,6 @@ def label_columns(stated: str) -> tuple[str, ...]:
 
 
 def _listed(values: flags.FlagValues, name: str) -> tuple[str, ...]:
-  """A flag that lists columns."""
   found = tuple(values[name].value or ())
   twice = sorted({each for each in found if found.count(each) > 1})
   if twice:

@@ -25,8 +25,6 @@ def _widths(name: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-  """What is trained."""
-
   kind: kind_lib.Kind  # Makes it for the data.
   metric: metrics.Metric  # What is measured, besides the loss.
   loss: Optional[str] = program.flag(
@@ -45,12 +43,10 @@ class Model:
 
   @property
   def is_own(self) -> bool:
-    """Whether it is the user's own."""
     return ':' in self.kind.name
 
 
 def rows() -> tuple[program.Flag, ...]:
-  """The flags."""
   said = '; '.join(f'{kind.name}, {kind.summary}' for kind in models.KINDS.values())
   return (
     program.Flag(
@@ -67,7 +63,6 @@ def rows() -> tuple[program.Flag, ...]:
 
 
 def from_flags(values: flags.FlagValues) -> Model:
-  """What the flags say."""
   kind = _kind(values.model)
   for name in ('hidden_units', 'embedding_size'):
     flag = values[name]

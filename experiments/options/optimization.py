@@ -19,8 +19,6 @@ _ADAPTIVE = ', '.join(kind.name for kind in _KINDS if kind.adaptivity)
 
 @dataclasses.dataclass(frozen=True)
 class Optimization:
-  """Optimizers and their numbers."""
-
   client_optimizer: str = program.flag(
     'Optimizer of local training.', optimizers.OF_CLIENTS, default='sgd'
   )
@@ -73,12 +71,10 @@ class Optimization:
 
   @property
   def has_client_schedule(self) -> bool:
-    """Whether the clients' learning rate changes from round to round."""
     return self.client_learning_rate_schedule != _CONSTANT
 
   @property
   def has_schedule(self) -> bool:
-    """Whether the server's learning rate changes from round to round."""
     return self.server_learning_rate_schedule != _CONSTANT
 
   def workload(self, num_rounds: int) -> Optional[strategies.Workload]:

@@ -21,8 +21,6 @@ _OF_FILES = sampling.Replay.kind
 
 @dataclasses.dataclass(frozen=True)
 class Participation:
-  """Who takes part when."""
-
   # Rounds, with limits that client selection keeps, or how it samples: what accounting
   # assumes.
   schema: sampling.Schema
@@ -39,7 +37,6 @@ class Participation:
 
   @property
   def num_rounds(self) -> int:
-    """Rounds in all."""
     return self.schema.num_rounds
 
   def schedule(self, num_clients: int) -> sampling.Schedule:
@@ -105,7 +102,6 @@ def rows() -> table.Rows:
 
 
 def names() -> tuple[str, ...]:
-  """Names of the flags."""
   return table.names(rows())
 
 

@@ -51,8 +51,6 @@ _SOON = 1.5
 
 @dataclasses.dataclass(frozen=True)
 class Privacy:
-  """The mechanism, with its noise."""
-
   # Privacy mechanism; `None` for no privacy.
   mechanism: Optional[joint_mechanism.AnyMechanism]
   # Bound of one client's contribution to one round, the first one if it adapts; `None`
@@ -150,7 +148,6 @@ def rows() -> table.Rows:
 
 
 def site_rows() -> table.Rows:
-  """Who makes the noise."""
   unset = {
     'min_clients': 'that of --reporting_goal, or of --clients_per_round, where it is '
     'needed',
@@ -303,7 +300,6 @@ def _set_numbers(
 
 
 def _check_together(values: flags.FlagValues) -> None:
-  """Refuses flags that contradict each other, and puts the defaults of the others."""
   if values.mechanism == NONE:
     names, why = not_without(values.clipping), f'does not go with --mechanism={NONE}.'
     clips = [name for name in ('clip_norm', 'clip_order') if name in names]

@@ -16,14 +16,12 @@ from tff_dp_aggregators.base import new_files
 FORMATS = ('png', 'svg')
 # Of Okabe and Ito, but for yellow, which is pale on white.
 _COLORS = ('#0072B2', '#D55E00', '#009E73', '#CC79A7', '#E69F00', '#56B4E9', '#000000')
-# Points from the end of a line to what is written of it.
-_ABOVE, _BELOW = 6, -14
 _DASHES = ('-', '--', ':')
 _MARKS = ('o', 's', '^', 'D', 'v', 'P', 'X')
 _GREY = '#555555'
 _WIDTH, _HEIGHT = 7.2, 4.2
 _LEGEND_FONT, _INCHES_PER_LETTER = 8.5, 0.072
-_MOST_TICKS = 9  # With more values than these, Matplotlib chooses.
+_TICKS_APART = 0.07  # The least, as a part of the axis.
 # How far lines stand apart whose points have one x, as a part of the axis.
 _APART = 0.006
 
@@ -52,8 +50,7 @@ class Chart:
   # Whether each point counts, and is marked, rather than their course.
   are_points: bool = False
   log_x: bool = False  # Whether equal steps are equal ratios.
-  right_label: str = ''  # What is on a second vertical axis, at the right.
-  right: Optional[Line] = None  # What is drawn by it.
+  right: Optional[Line] = None  # Drawn by a second axis, at the right.
   note: str = ''  # A line of small print below.
 
 
@@ -73,9 +70,7 @@ Picture = Union[Chart, Dots]
 
 
 def save(picture: Picture, path: str) -> None:
-  """Draws a picture into a file, whole or not at all."""
-  # It takes longer to import than flags to check.
-  import matplotlib
+  import matplotlib  # It takes longer than to check flags.
 
   # The same bytes for the same picture; letters as shapes look the same everywhere.
   settings = {
@@ -93,7 +88,6 @@ def save(picture: Picture, path: str) -> None:
 
 
 def format_of(path: str) -> str:
-  """Of a picture, by its ending."""
   ending = os.path.splitext(path)[1].lstrip('.').lower()
   if ending not in FORMATS:
     known = ' or '.join(f'.{each}' for each in FORMATS)
@@ -161,7 +155,7 @@ def _draw_lines(axes: Any, chart: Chart) -> None:
     axes.errorbar(
       x,
       line.y,
-      yerr=_bars(line.errors, len(line.y)),
+      yerr=_bars(line.errors),
       label=line.label,
       linewidth=1.5,
       markersize=4.5,
@@ -171,22 +165,35 @@ def _draw_lines(axes: Any, chart: Chart) -> None:
     )
   for number, line in enumerate(each for each in chart.lines if not len(each.x)):
     _draw_level(axes, line, _DASHES[(1 + number) % len(_DASHES)])
-  if chart.are_points and 0 < len(x_values) <= _MOST_TICKS:
-    axes.set_xticks(x_values, [f'{x:g}' for x in x_values])
-    axes.set_xticks([], minor=True)
+  if chart.are_points and x_values:
+    _mark_values(axes, x_values, chart.log_x)
   elif not chart.log_x:
     axes.set_xlim(left=0)
     if all(float(x).is_integer() for x in x_values):
       axes.locator_params(axis='x', integer=True)
   if chart.y_limits != (None, None) and not chart.are_points:
     axes.set_ylim(*chart.y_limits)
-  right = None if chart.right is None else _draw_right(axes, chart)
   if len(chart.lines) == 1 and not chart.are_points:
-    _say_last_values(axes, chart, right)
+    # Beside the axis, where it covers no line, however short that is.
+    axes.set_ylabel(f'{chart.y_label} (last {chart.lines[0].y[-1]:.3f})')
+  if chart.right is not None:
+    _draw_right(axes, chart.right)
+
+
+def _mark_values(axes: Any, x_values: Sequence[float], is_log: bool) -> None:
+  """Puts ticks at the values, but for those too near another one to be read."""
+  places = [math.log(x) if is_log else x for x in x_values]
+  kept = [0]
+  for number, place in enumerate(places):
+    if place - places[kept[-1]] > _TICKS_APART * (places[-1] - places[0]):
+      kept.append(number)
+  axes.set_xticks([x_values[each] for each in kept])
+  axes.set_xticklabels([f'{x_values[each]:.4g}' for each in kept])
+  axes.set_xticks([], minor=True)
 
 
 def _draw_level(axes: Any, line: Line, dashes: str) -> None:
-  """A line at one height, with a band of a standard error to both sides."""
+  # At one height, with a band of a standard error to both sides.
   (level,) = line.y
   axes.axhline(
     level, label=line.label, color=_GREY, linestyle=dashes, linewidth=1.4, zorder=1
@@ -196,41 +203,12 @@ def _draw_level(axes: Any, line: Line, dashes: str) -> None:
     axes.axhspan(level - error, level + error, color=_GREY, alpha=0.12, zorder=0)
 
 
-def _draw_right(axes: Any, chart: Chart) -> Any:
-  line, color = chart.right, _COLORS[1]
-  assert line is not None
+def _draw_right(axes: Any, line: Line) -> None:
   axes.yaxis.label.set_color(_COLORS[0])
   right = axes.twinx()
-  right.set_ylabel(chart.right_label, color=color)
-  right.step(line.x, line.y, where='post', color=color, linewidth=1.4)
+  right.set_ylabel(f'{line.label} (last {line.y[-1]:.2f})', color=_COLORS[1])
+  right.step(line.x, line.y, where='post', color=_COLORS[1], linewidth=1.4)
   right.set_ylim(0.0, 1.15 * max(line.y) or 1.0)
-  return right
-
-
-def _say_last_values(axes: Any, chart: Chart, right: Any) -> None:
-  """Writes the last values: of two, that of the higher line above, the other below."""
-  line, color = chart.lines[0], style(0)['color']
-  if right is None or chart.right is None:
-    _say_last(axes, line, '{:.3f}', _ABOVE, color)
-    return
-  heights = [
-    (each.y[-1] - on.get_ylim()[0]) / (on.get_ylim()[1] - on.get_ylim()[0])
-    for on, each in ((axes, line), (right, chart.right))
-  ]
-  is_higher = heights[0] > heights[1]
-  _say_last(axes, line, '{:.3f}', _ABOVE if is_higher else _BELOW, color)
-  _say_last(right, chart.right, '{:.2f}', _BELOW if is_higher else _ABOVE, _COLORS[1])
-
-
-def _say_last(axes: Any, line: Line, text: str, above: int, color: str) -> None:
-  axes.annotate(
-    text.format(line.y[-1]),
-    (line.x[-1], line.y[-1]),
-    xytext=(-4, above),
-    textcoords='offset points',
-    ha='right',
-    color=color,
-  )
 
 
 def _draw_dots(axes: Any, dots: Dots) -> None:
@@ -238,7 +216,7 @@ def _draw_dots(axes: Any, dots: Dots) -> None:
   axes.errorbar(
     dots.values,
     places,
-    xerr=_bars(dots.errors, len(places)),
+    xerr=_bars(dots.errors),
     color=_COLORS[0],
     linestyle='',
     marker='o',
@@ -249,21 +227,16 @@ def _draw_dots(axes: Any, dots: Dots) -> None:
   axes.margins(y=0.08)
 
 
-def _bars(errors: Sequence[Optional[float]], length: int) -> Optional[list[float]]:
-  """Lengths of error bars; NaN draws none."""
-  if not any(each is not None for each in errors):
-    return None
-  assert len(errors) == length
-  return [math.nan if each is None else each for each in errors]
+def _bars(errors: Sequence[Optional[float]]) -> Optional[list[float]]:
+  found = [math.nan if each is None else each for each in errors]  # NaN draws none.
+  return None if all(map(math.isnan, found)) else found
 
 
 def _moved_apart(
   x: Sequence[float], x_values: Sequence[float], steps: float, is_log: bool
 ) -> list[float]:
   """Where points are drawn so that error bars at one x stand beside each other."""
-  if len(x_values) < 2:
-    return [each * (1 + _APART * steps) for each in x]
+  least, largest = x_values[0], x_values[-1]
   if is_log:
-    ratio = (x_values[-1] / x_values[0]) ** (_APART * steps)
-    return [each * ratio for each in x]
-  return [each + (x_values[-1] - x_values[0]) * _APART * steps for each in x]
+    return [each * (largest / least) ** (_APART * steps) for each in x]
+  return [each + ((largest - least) or least) * _APART * steps for each in x]

@@ -25,8 +25,6 @@ _SEED = 'seed'
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-  """What a run directory says."""
-
   directory: str  # Where.
   config: dict[str, Any]  # Its configuration.
   # Of `metrics.csv` by name, and `seconds`, those since the beginning; `nan` where a
@@ -57,7 +55,6 @@ class Run:
 
   @property
   def measures(self) -> list[str]:
-    """Columns of what was measured on test data."""
     return [name for name in self.columns if name.startswith(_TEST)]
 
   @property
@@ -67,7 +64,6 @@ class Run:
     return bool(spent) and all(math.isfinite(each) for each in spent)
 
   def has(self, name: str) -> bool:
-    """Whether there is a number in a column."""
     return any(math.isfinite(each) for each in self.columns.get(name, ()))
 
   def points(self, x: str, y: str) -> tuple[list[float], list[float]]:
@@ -82,7 +78,6 @@ class Run:
 
 
 def read(directory: str) -> Run:
-  """Reads a run, finished or not."""
   paths = [
     os.path.join(directory, name)
     for name in (run_directory.CONFIG, run_directory.METRICS)
@@ -147,8 +142,9 @@ def picture(
     lines=lines,
     # Several differ by less than can be seen from 0 to 1.
     y_limits=metric.limits if metric and len(runs) == 1 else (None, None),
-    right_label=_in_words(EPSILON, runs) if with_epsilon else '',
-    right=charts.Line('', *only.points(x, EPSILON)) if with_epsilon else None,
+    right=charts.Line(_in_words(EPSILON, runs), *only.points(x, EPSILON))
+    if with_epsilon
+    else None,
   )
 
 

@@ -37,7 +37,6 @@ MAX_CLIENTS = 50_000
 
 
 def check(options: data_options.Data) -> None:
-  """Checks that there are files, and images for so many clients."""
   path = _path(options)
   task.check_num_clients(options, MAX_CLIENTS)
   if os.path.isdir(path):
@@ -82,7 +81,6 @@ def _batch(content: bytes, where: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _read(path: str) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-  """Training and test images as they are kept."""
   contents = {}
   try:
     if path.endswith('.npz'):
@@ -125,11 +123,7 @@ def _scaled(path: str, images: np.ndarray, labels: np.ndarray) -> Any:
 
 
 def load(options: data_options.Data) -> population.Population:
-  """Images, split over clients with label skew.
-
-  Raises:
-    ValueError: If the files are others, or there are more clients than images.
-  """
+  """Images, split over clients with label skew."""
   path = _path(options)
   data = _read(path)
   rng = np.random.default_rng([options.seed, 0])

@@ -27,7 +27,6 @@ _SERVER = 'https://storage.googleapis.com/tff-datasets-public/'
 def path_of(
   options: data_options.Data, task_name: str, names: Sequence[str], source: str
 ) -> str:
-  """Where a file is."""
   said = f'It comes from {source}; nothing is downloaded here.'
   if options.cache_dir is None:
     raise ValueError(
@@ -149,11 +148,9 @@ def _task(
   """A task whose examples are serialised, and are made of that by `parse`."""
 
   def check(options: data_options.Data) -> None:
-    """Checks that the file is there."""
     _database(options, name, splits)
 
   def load(options: data_options.Data) -> population.Population:
-    """The clients, and the test examples."""
     path = _database(options, name, splits)
     return _population(path, splits, parse, shape, not_covered)
 
@@ -340,7 +337,6 @@ def _check_paths(options: data_options.Data) -> None:
 
 
 def _vocabulary(path: str) -> texts.Vocabulary:
-  """The most frequent words, in the order of the file."""
   try:
     if path.endswith('.tar.bz2'):
       with tarfile.open(path) as archive:

@@ -50,7 +50,6 @@ class Task:
 
 
 def refuse_cache_dir(name: str, options: data_options.Data) -> None:
-  """For tasks that read no files: refuses a folder of them."""
   if options.cache_dir is not None:
     raise ValueError(
       f'--cache_dir does not go with --task={name}, whose data are installed with '
@@ -77,11 +76,7 @@ def dealt_out(
   names: Optional[tuple[str, ...]] = None,
   not_covered: tuple[str, ...] = (),
 ) -> population.Population:
-  """Examples of classes that belong to nobody, split over clients with label skew.
-
-  Raises:
-    ValueError: If there are more clients than training examples.
-  """
+  """Examples of classes that belong to nobody, split over clients with label skew."""
   inputs, labels = train
   assert options.num_clients is not None
   parts = partition.split_with_label_skew(

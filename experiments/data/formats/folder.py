@@ -20,7 +20,6 @@ class Folder:
   """
 
   def __init__(self, path: str, open_file: Open):
-    """Looks at one file."""
     self.path = path
     self._open = open_file
     first = next(self._files(), None)

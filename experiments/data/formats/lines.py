@@ -72,14 +72,12 @@ class TextFile:
   columns: tuple[str, ...] = (COLUMN,)
 
   def __init__(self, path: str, wanted: source.Wanted):
-    """Takes up the file; nothing is read."""
     del wanted
     self.path = path
 
   def batches(
     self, wanted: Sequence[str], numbers: Collection[str] = ()
   ) -> Iterator[source.Batch]:
-    """All lines with something on them; see `source.Source`."""
     done = 0
     with opened(self.path) as file:
       while texts := list(itertools.islice(file, _LINES)):
@@ -95,12 +93,9 @@ class TextFile:
 
 
 class WholeFile(TextFile):
-  """A file that is one text."""
-
   def batches(
     self, wanted: Sequence[str], numbers: Collection[str] = ()
   ) -> Iterator[source.Batch]:
-    """One row; see `source.Source`."""
     with opened(self.path) as file:
       text = file.read()
     if not text.strip():
@@ -112,7 +107,6 @@ class JsonLines:
   """JSON lines of which only the first was read, whose names are those of all."""
 
   def __init__(self, path: str, wanted: source.Wanted):
-    """Reads the first line."""
     del wanted
     self.path = path
     with opened(path) as file:
@@ -125,7 +119,6 @@ class JsonLines:
   def batches(
     self, wanted: Sequence[str], numbers: Collection[str] = ()
   ) -> Iterator[source.Batch]:
-    """All rows; see `source.Source`."""
     names = frozenset(self.columns)
     size = rows_at_a_time(len(names))
     done, empty = 0, None

@@ -11,8 +11,6 @@ Values = Union[Sequence[Any], np.ndarray]
 
 
 class Batch(NamedTuple):
-  """Some rows."""
-
   num_rows: int  # How many.
   columns: Mapping[str, Values]  # Values of the columns that were asked for.
   # Whose the rows are if the format says it: an id for all of them, or one for each;
@@ -36,8 +34,6 @@ class Source(Protocol):
 
 
 class Wanted(NamedTuple):
-  """What decides how a file is opened."""
-
   split: Optional[str] = None  # Which split of a database; `None` for the only one.
   text_column: Optional[str] = None  # Column that has to be text, if one is.
   separator: Optional[str] = None  # Between fields of CSV; `None` to go by the ending.
@@ -45,8 +41,6 @@ class Wanted(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Format:
-  """A format of files."""
-
   name: str  # Value of `--data_format`.
   endings: tuple[str, ...]  # Of names of files that have it.
   summary: str  # For `--help`.

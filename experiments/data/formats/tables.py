@@ -46,7 +46,6 @@ class CsvFile:
   """A file of which only its head was read."""
 
   def __init__(self, path: str, wanted: source.Wanted):
-    """Reads the head."""
     self.path = path
     is_tsv = path.lower().removesuffix(lines.PACKED).endswith('.tsv')
     self._delimiter = wanted.separator or (_TAB if is_tsv else ',')
@@ -84,7 +83,6 @@ class CsvFile:
   def batches(
     self, wanted: Sequence[str], numbers: Collection[str] = ()
   ) -> Iterator[source.Batch]:
-    """All rows; see `source.Source`."""
     import duckdb  # Here, because checks of flags need none.
 
     all_places = {name: place for place, name in enumerate(self.columns)}
@@ -211,7 +209,6 @@ class CsvFile:
           return line
 
   def _rows(self, reader: Any) -> list[list[str]]:
-    """The next rows, of which each has as many fields as there are columns."""
     before, width = reader.line_num, len(self.columns)
     rows = self._take(reader, lines.rows_at_a_time(width))
     bad = next((i for i, row in enumerate(rows) if len(row) != width), None)
@@ -237,7 +234,6 @@ class _NotAllNumbersError(Exception):
 
 
 def _queried(query: str, width: int) -> Iterator[list[tuple[Any, ...]]]:
-  """The rows that a query gives, some at a time."""
   import duckdb
 
   with duckdb.connect(config=_SETTINGS) as connection:
@@ -276,7 +272,6 @@ class ParquetFile:
   """A file of which only the schema was read."""
 
   def __init__(self, path: str, wanted: source.Wanted):
-    """Reads the schema."""
     del wanted
     self.path = path
     name = _literal(glob.escape(os.path.abspath(path)))
@@ -310,7 +305,6 @@ class ParquetFile:
   def batches(
     self, wanted: Sequence[str], numbers: Collection[str] = ()
   ) -> Iterator[source.Batch]:
-    """All rows; see `source.Source`."""
     done = 0
     names = ('"' + name.replace('"', '""') + '"' for name in wanted)
     for rows in self._queried(f'SELECT {", ".join(names)} FROM {self._table}'):
