@@ -23,7 +23,6 @@ from tff_dp_aggregators.strategies import registry
 
 from . import making
 from . import tasks
-from .options import aggregation as aggregation_options
 from .options import data as data_options
 from .options import model as model_options
 from .options import nbafl as nbafl_options
@@ -93,7 +92,7 @@ def groups() -> tuple[program.Group, ...]:
     ('Privacy', privacy_options.rows()),
     ('Where noise is made', privacy_options.site_rows()),
     ('NbAFL', nbafl_options.rows()),
-    ('Aggregation', aggregation_options.ROWS),
+    ('Aggregation', optimization_options.AGGREGATION),
     ('Training', program.rows_of(optimization_options.Optimization)),
     ('Run', program.rows_of(run_options.Run)),
     ('Cluster', program.rows_of(run_options.Cluster)),
@@ -138,7 +137,9 @@ def from_flags(values: flags.FlagValues) -> Settings:
   privacy = privacy_options.from_flags(
     values, participation, optimization, lambda: _size(task, data, model)
   )
-  server = aggregation_options.from_flags(values, privacy.mechanism, privacy.clip_norm)
+  server = optimization_options.server_from_flags(
+    values, privacy.mechanism, privacy.clip_norm
+  )
   _check_packing(run, privacy, server, scheduler)
   if values.num_clients is not None:
     check_cohorts(privacy, participation.schedule(values.num_clients))

@@ -17,7 +17,6 @@ from . import table
 
 # Uses of the seed.
 _ORDER, _CLIENTS, _ROUNDING, _PARTITION = range(4)
-_MANY = 2**16
 # Rows that are sorted at once, unless there are more than so many buckets of them.
 _BUCKET, _MOST_BITS = 2**18, 8
 _BUFFER = 2**15
@@ -27,7 +26,7 @@ class Arrangement(NamedTuple):
   """Rows brought into an order, client after client."""
 
   order: np.ndarray  # Number of the row in the file by its place here, int64.
-  is_test: np.ndarray  # Whether a row is for testing, by its place; uint8.
+  is_test: np.ndarray  # Whether a row is for testing, by its place; int8.
   starts: np.ndarray  # Place of the first row of each client that takes part, int64.
   ends: np.ndarray  # Place behind the last one.
   # A row in the file of each client, the first; empty if clients were made.
@@ -43,11 +42,9 @@ class Shares(NamedTuple):
 
 
 def of_clients(rows: table.Rows, shares: Shares, seed: int, folder: str) -> Arrangement:
-  order = spill.Spill(folder, np.int64)
-  starts = spill.Spill(folder, np.int64)
-  hashes = spill.Spill(folder, np.uint64)
-  first_rows = spill.Spill(folder, np.int64)
   assert rows.clients is not None
+  order = spill.Spill(folder, np.int64)
+  found: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
   drawn = _drawn(rows, seed)
   keys = (np.column_stack(each) for each in zip(table.chunks(rows.clients), drawn))
   for some in sorted_rows(keys, len(rows.hashes), 3, folder):
@@ -55,20 +52,25 @@ def of_clients(rows: table.Rows, shares: Shares, seed: int, folder: str) -> Arra
     is_first = np.ones(len(some), bool)
     is_first[1:] = (some[1:, :2] != some[:-1, :2]).any(axis=1)
     firsts = np.flatnonzero(is_first)
-    starts.append(len(order) + firsts)
-    hashes.append(some[firsts, 0])
     numbers = some[:, 3].astype(np.int64)
-    first_rows.append(np.minimum.reduceat(numbers, firsts))
+    first_rows = np.minimum.reduceat(numbers, firsts)
+    found.append((len(order) + firsts, some[firsts, 0], first_rows))
     order.append(numbers)
-  sizes = np.diff(starts.array, append=len(order))
-  is_kept, held = _held_out(hashes.array, sizes, shares, seed)
+  starts, hashes, first_rows = map(np.concatenate, zip(*found))
+  sizes = np.diff(starts, append=len(order))
+  is_kept, held = _held_out(hashes, sizes, shares, seed)
+  tested = np.where(is_kept, held, sizes)  # The first of a client's, or all.
+  begun, ended = starts[tested > 0], (starts + tested)[tested > 0]
+  steps = np.zeros(len(order) + 1, np.int8)
+  steps[begun] += 1
+  steps[ended] -= 1
   return Arrangement(
     order=order.array,
-    is_test=_marked(starts.array, sizes, is_kept, held, folder),
-    starts=_kept(starts.array + held, is_kept, folder),
-    ends=_kept(starts.array + sizes, is_kept, folder),
-    first_rows=_kept(first_rows.array, is_kept, folder),
-    num_test_clients=int(len(is_kept) - np.count_nonzero(is_kept)),
+    is_test=np.cumsum(steps[:-1], dtype=np.int8),
+    starts=(starts + held)[is_kept],
+    ends=(starts + sizes)[is_kept],
+    first_rows=first_rows[is_kept],
+    num_test_clients=int(np.count_nonzero(~is_kept)),
   )
 
 
@@ -146,31 +148,6 @@ def _held_out(
   return is_kept, held
 
 
-def _marked(
-  starts: np.ndarray,
-  sizes: np.ndarray,
-  is_kept: np.ndarray,
-  held: np.ndarray,
-  folder: str,
-) -> np.ndarray:
-  """Whether each row is for testing: all of a client's, or the first some."""
-  marks = spill.Spill(folder, np.uint8)
-  for first in range(0, len(starts), _MANY):
-    some = slice(first, first + _MANY)
-    size = sizes[some]
-    tested = np.where(is_kept[some], held[some], size)
-    within = np.arange(size.sum()) - np.repeat(np.cumsum(size) - size, size)
-    marks.append(within < np.repeat(tested, size))
-  return marks.array
-
-
-def _kept(array: np.ndarray, is_kept: np.ndarray, folder: str) -> np.ndarray:
-  found = spill.Spill(folder, array.dtype)
-  for first in range(0, len(array), _MANY):
-    found.append(array[first : first + _MANY][is_kept[first : first + _MANY]])
-  return found.array
-
-
 def of_nobody(
   rows: table.Rows,
   shares: Shares,
@@ -207,12 +184,11 @@ def of_nobody(
   else:
     sizes = partition.equal_sizes(left, num_clients)
   ends = tested + np.cumsum(sizes)
-  marks = spill.Spill(folder, np.uint8)
-  for first in range(0, count, _MANY):
-    marks.append(np.arange(first, min(first + _MANY, count)) < tested)
+  is_test = np.zeros(count, np.int8)
+  is_test[:tested] = 1
   return Arrangement(
     order=places,
-    is_test=marks.array,
+    is_test=is_test,
     starts=ends - sizes,
     ends=ends,
     first_rows=np.zeros(0, np.int64),

@@ -8,9 +8,10 @@ for. So memory does not grow with the data, but for some numbers for each client
 import dataclasses
 import filecmp
 import hashlib
+import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Callable, Optional
+from typing import Any, Callable, NamedTuple, Optional
 
 import numpy as np
 
@@ -18,7 +19,6 @@ from ..options import data as data_options
 from . import arrangement
 from . import class_weights
 from . import columns
-from . import encoding
 from . import formats
 from . import hashing
 from . import numerals
@@ -195,7 +195,7 @@ def _of_table(
   uses: table.Uses,
   schema: table.Schema,
 ) -> population.Population:
-  shape = encoding.input_shape(schema)
+  shape = _input_shape(schema)
   ordered = rows.in_order(arranged.order, files.scratch)
   ordered, schema = _known_in_training(ordered, schema, arranged.is_test)
   classes = schema.classes
@@ -203,10 +203,9 @@ def _of_table(
   is_scaled = files.scaling == 'standard' or (
     files.scaling is None and len(shape) == 1 and num_numbers > 0
   )
-  moments = encoding.Moments(num_numbers)
+  moments = None
   if is_scaled:
-    moments = _moments(ordered.numbers.__getitem__, num_numbers, arranged)
-  mean, scale = moments.mean_and_scale() if is_scaled else (None, None)
+    moments = _of_training(ordered.numbers.__getitem__, num_numbers, arranged)
   label_scaling = _label_scaling(ordered, arranged, files, schema)
   weights = class_weights.of(
     files.class_weights, classes, lambda: _counts(ordered, schema, arranged)
@@ -229,8 +228,8 @@ def _of_table(
     embedded_columns=schema.embedded_columns,
     several=schema.several,
     are_tags=schema.are_tags,
-    mean=None if mean is None else tuple(mean.tolist()),
-    scale=None if scale is None else tuple(scale.tolist()),
+    mean=None if moments is None else tuple(moments.mean.tolist()),
+    scale=None if moments is None else tuple(moments.scale.tolist()),
     label_scaling=label_scaling,
     missing_values=tuple(sorted(uses.reading.missing.texts)),
     decimal=files.decimal,
@@ -293,7 +292,7 @@ def _of_table(
       **_facts(rows, arranged, tested, 'examples'),
       **(_most_frequent(tested[1], classes) if classes and len(tested[1]) else {}),
       **(_shares_of_tags(tested[1], schema) if len(tested[1]) else {}),
-      **_facts_of_table(schema, shape, is_scaled, moments),
+      **_facts_of_table(schema, shape, moments),
       **_facts_of_labels(schema, label_scaling),
       **class_weights.told(weights, classes),
     },
@@ -307,16 +306,75 @@ def _slices(count: int) -> Iterator[slice]:
     yield slice(first, min(first + _CHUNK, count))
 
 
-def _moments(
+class Moments(NamedTuple):
+  mean: np.ndarray
+  scale: np.ndarray  # The standard deviation; 1 of columns that are constant.
+  is_constant: np.ndarray
+
+
+def moments_of(chunks: Iterable[np.ndarray], num_columns: int) -> Moments:
+  """Mean and standard deviation of columns, added up chunk by chunk.
+
+  Chan's update of Welford's sums in float64, of differences from the first row, which
+  does not lose digits where values are large and differ little: Chan, Golub and
+  LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances",
+  1979.
+
+  Example:
+    >>> chunks = [[[1e9 + 1.0], [1e9 + 2.0]], [[1e9 + 3.0], [1e9 + 4.0]]]
+    >>> mean, scale, _ = moments_of(map(np.array, chunks), 1)
+    >>> float(mean[0]) - 1e9, round(float(scale[0]) ** 2, 12)
+    (2.5, 1.25)
+  """
+  count = 0
+  first, mean, squares = np.zeros((3, num_columns))
+  least, largest = np.full(num_columns, np.inf), np.full(num_columns, -np.inf)
+  for chunk in filter(len, chunks):
+    least = np.minimum(least, chunk.min(axis=0))
+    largest = np.maximum(largest, chunk.max(axis=0))
+    if not count:
+      first = np.array(chunk[0])
+    chunk = chunk - first
+    total = count + len(chunk)
+    chunk_mean = chunk.mean(axis=0)
+    difference = chunk_mean - mean
+    squares += np.square(chunk - chunk_mean).sum(axis=0)
+    squares += np.square(difference) * (count * len(chunk) / total)
+    mean += difference * (len(chunk) / total)
+    count = total
+  is_constant = least == largest
+  scale = np.sqrt(squares / max(1, count))
+  return Moments(
+    np.where(is_constant, least, first + mean),
+    np.where(is_constant | (scale == 0), 1.0, scale),
+    is_constant,
+  )
+
+
+def _of_training(
   values: Callable[[slice], np.ndarray],
   num_columns: int,
   arranged: arrangement.Arrangement,
-) -> encoding.Moments:
-  """Of the columns of the training examples."""
-  moments = encoding.Moments(num_columns)
-  for some in _slices(len(arranged.order)):
-    moments.add(values(some)[arranged.is_test[some] == 0].astype(np.float64))
-  return moments
+) -> Moments:
+  """Moments of the columns of the training examples."""
+  chunks = (
+    values(some)[arranged.is_test[some] == 0].astype(np.float64)
+    for some in _slices(len(arranged.order))
+  )
+  return moments_of(chunks, num_columns)
+
+
+def _input_shape(schema: table.Schema) -> tuple[int, ...]:
+  """Shape of one example's inputs: that of an image, or all features in a row."""
+  shapes = list(schema.number_columns.values())
+  names = {**schema.name_columns, **schema.embedded_columns}
+  if len(shapes) == 1 and len(shapes[0]) > 1 and not names:
+    return shapes[0]
+  size = sum(map(math.prod, shapes)) + len(schema.embedded_columns)
+  size += sum(map(len, schema.name_columns.values()))
+  if not size:
+    raise problems.DataError('the data have no features; name --feature_columns.')
+  return (size,)
 
 
 def _counts(
@@ -352,7 +410,7 @@ def _label_scaling(
   def labels(some: slice) -> np.ndarray:
     return ordered.labels_of(some).reshape(-1, width)
 
-  mean, scale = _moments(labels, width, arranged).mean_and_scale()
+  mean, scale, _ = _of_training(labels, width, arranged)
   if shape:
     return population.LabelScaling(tuple(mean.tolist()), tuple(scale.tolist()))
   return population.LabelScaling(float(mean[0]), float(scale[0]))
@@ -601,10 +659,7 @@ def _checksum(*arrays: np.ndarray) -> str:
 
 
 def _facts_of_table(
-  schema: table.Schema,
-  shape: tuple[int, ...],
-  is_scaled: bool,
-  moments: encoding.Moments,
+  schema: table.Schema, shape: tuple[int, ...], moments: Optional['Moments']
 ) -> dict[str, Any]:
   facts: dict[str, Any] = {
     'features': shape[0] if len(shape) == 1 else list(shape),
@@ -618,8 +673,8 @@ def _facts_of_table(
     facts['columns with an embedding for each value'] = {
       name: len(values) for name, values in schema.embedded_columns.items()
     }
-  facts['scaling of numbers'] = 'standard' if is_scaled else 'none'
-  if is_scaled and moments.is_constant.any():
+  facts['scaling of numbers'] = 'none' if moments is None else 'standard'
+  if moments is not None and moments.is_constant.any():
     facts['columns that are constant'] = int(moments.is_constant.sum())
   return facts
 

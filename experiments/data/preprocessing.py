@@ -17,7 +17,6 @@ import numpy as np
 from tff_dp_aggregators.learning.runs import run_directory
 
 from . import columns
-from . import encoding
 from . import formats
 from . import numerals
 from . import population
@@ -82,15 +81,6 @@ class Preprocessing:
     )
 
   @functools.cached_property
-  def encoder(self) -> encoding.Encoder:
-    return encoding.Encoder(
-      None if self.mean is None else np.array(self.mean),
-      None if self.scale is None else np.array(self.scale),
-      tuple(map(len, self.name_columns.values())),
-      self.shape.inputs,
-    )
-
-  @functools.cached_property
   def tokens(self) -> texts_lib.Vocabulary:
     assert self.text_unit is not None and self.vocabulary is not None
     return texts_lib.Vocabulary(self.text_unit, self.vocabulary)
@@ -107,7 +97,20 @@ class Preprocessing:
     return self.inputs_of(rows, some), labels.astype(dtype)
 
   def inputs_of(self, rows: table.Rows, some: slice) -> np.ndarray:
-    return self.encoder.inputs(rows.numbers[some], rows.names_of(some))
+    # Numbers, scaled, then a feature for each name, then codes of embedded columns.
+    numbers, names = rows.numbers[some], rows.names_of(some)
+    if self.mean is not None and self.scale is not None:
+      numbers = (numbers - np.array(self.mean)) / np.array(self.scale)
+    sizes = tuple(map(len, self.name_columns.values()))
+    width = numbers.shape[1]
+    num_inputs = width + sum(sizes) + names.shape[1] - len(sizes)
+    found = np.zeros((len(numbers), num_inputs), np.float32)
+    found[:, :width] = numbers
+    for place, size in enumerate(sizes):
+      found[np.arange(len(numbers)), width + names[:, place]] = 1
+      width += size
+    found[:, width:] = names[:, len(sizes) :]
+    return found.reshape(-1, *self.shape.inputs)
 
   def in_units(self, outputs: np.ndarray) -> np.ndarray:
     """What a model of numbers puts out, in the units of the labels: float64."""

@@ -48,12 +48,6 @@ class Spill:
       self._file.write(array.data if array.size else b'')
     self._count += len(array)
 
-  def append_bytes(self, content: bytes) -> None:
-    """Appends entries of one byte each."""
-    with _room(self._folder):
-      self._file.write(content)
-    self._count += len(content)
-
   @property
   def array(self) -> np.ndarray:
     """All entries, mapped and read-only; nothing is appended after that."""

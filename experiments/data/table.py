@@ -141,7 +141,7 @@ class Texts:
   def append(self, found: Sequence[str]) -> None:
     encoded = [text.encode('utf-8', 'surrogatepass') for text in found]
     first = len(self._content)
-    self._content.append_bytes(b''.join(encoded))
+    self._content.append(np.frombuffer(b''.join(encoded), np.uint8))
     sizes = np.fromiter(map(len, encoded), np.int64, len(encoded))
     self._ends.append(first + np.cumsum(sizes))
 

@@ -70,12 +70,6 @@ def dense(rng: np.random.Generator, inputs: int, units: int) -> list[np.ndarray]
   return [glorot_uniform(rng, inputs, units), zeros(units)]
 
 
-def convolution(
-  rng: np.random.Generator, size: int, channels: int, filters: int
-) -> list[np.ndarray]:
-  return [glorot_uniform(rng, size, size, channels, filters), zeros(filters)]
-
-
 def lstm(
   rng: np.random.Generator, inputs: int, units: int, kernel=glorot_uniform
 ) -> list[np.ndarray]:

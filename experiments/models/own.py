@@ -12,7 +12,7 @@ import inspect
 import os
 import sys
 import traceback
-from typing import Any, Callable
+from typing import Any, Callable, Optional
 
 from tff_dp_aggregators.accounting.programs import program
 
@@ -31,7 +31,7 @@ def kind(name: str) -> kind_lib.Kind:
   if os.getcwd() not in sys.path:  # Where `python -m` looks, too.
     sys.path.insert(0, os.getcwd())
   _check_module(name, module)
-  return _Own(name, 'your own', lambda shape: None)
+  return _Own(name, 'your own', 'features', ())
 
 
 def _check_module(name: str, module: str) -> None:
@@ -50,6 +50,11 @@ def _check_module(name: str, module: str) -> None:
 
 
 class _Own(kind_lib.Kind):
+  embeds_columns = False
+
+  def why_not(self, shape: population.Shape) -> Optional[str]:
+    return None
+
   def build(self, shape: population.Shape, options: kind_lib.Options) -> Any:
     """Calls the function, and makes a functional model of what it returns.
 

@@ -1,4 +1,4 @@
-"""How clients and server train."""
+"""How clients and server train, and what is done with updates between them."""
 
 import dataclasses
 from typing import Optional
@@ -6,7 +6,10 @@ from typing import Optional
 from absl import flags
 
 from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting import joint_mechanism
 from tff_dp_aggregators.accounting.programs import program
+from tff_dp_aggregators.learning import options
+from tff_dp_aggregators.learning.runs import fitting
 
 from .. import optimizers
 
@@ -14,6 +17,7 @@ _DEFAULT_SERVER_MOMENTUM = 0.9
 _CONSTANT, _COOLDOWN = 'constant', 'cooldown'
 _KINDS = optimizers.KINDS.values()
 _WITH_MOMENTUM = [kind.name for kind in _KINDS if kind.has_momentum]
+_INNER = '; '.join(f'{name}: {each.help}' for name, each in options.INNER.items())
 _ADAPTIVE = ', '.join(kind.name for kind in _KINDS if kind.adaptivity)
 
 
@@ -108,3 +112,44 @@ def from_flags(values: flags.FlagValues) -> Optimization:
   if momentum is None:
     given['server_momentum'] = _DEFAULT_SERVER_MOMENTUM if kind.has_momentum else 0.0
   return Optimization(**given)
+
+
+@dataclasses.dataclass
+class _Aggregation:
+  inner_aggregator: str = program.flag(
+    f'What sums the clipped updates inside of the mechanism. {_INNER}. Secure sums are '
+    'simulated, with the same result and no security.',
+    list(options.INNER),
+    default=options.SUM,
+  )
+  zeroing_norm: Optional[float] = program.flag(
+    'Updates of a larger L2 norm count as zeros, before they are clipped. It is not to '
+    'be chosen by looking at updates, and changes no privacy.',
+    unset='none do',
+  )
+  coordinate_bound: Optional[float] = program.flag(
+    'Largest magnitude of a coordinate of an update, before it is clipped; it is not '
+    'to be chosen by looking at updates either.',
+    unset='any',
+  )
+  not_private_signal_to_noise: bool = program.flag(
+    'Measure in each round how large the exact sum of updates is beside the noise, in '
+    'columns of metrics.csv. That is not private, and the report says so.',
+    default=False,
+  )
+
+
+AGGREGATION = program.rows_of(_Aggregation)
+
+
+def server_from_flags(
+  values: flags.FlagValues,
+  mechanism: Optional[joint_mechanism.AnyMechanism],
+  clip_norm: Optional[float],
+) -> options.Server:
+  """What the server does with updates, for the bound of one client's."""
+  of_clipping = ('clip_order', 'target_quantile', 'clip_learning_rate')
+  names = (*(row.name for row in AGGREGATION), *of_clipping)
+  made = options.Server(**{name: values[name].value for name in names})
+  fitting.check_server(made, mechanism, clip_norm)
+  return made

@@ -26,8 +26,8 @@ from experiments import compare
 from experiments import optimizers
 from experiments import settings
 from experiments import simulate
-from experiments.options import aggregation as aggregation_options
 from experiments.options import data as data_options
+from experiments.options import optimization as optimization_options
 from experiments.options import participation as participation_options
 from experiments.options import privacy as privacy_options
 from experiments.options import run as run_options
@@ -461,7 +461,7 @@ def test_documented_commands_have_every_mechanism_and_flag():
     *privacy_options.names(),
     *participation_options.names(),
     *table.names(table.site()),
-    *table.names(aggregation_options.ROWS),
+    *table.names(optimization_options.AGGREGATION),
   }
   for name in flags:
     if name not in registry.options():
