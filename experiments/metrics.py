@@ -24,7 +24,7 @@ class Metric:
   num_classes: tuple[int, Optional[int]] = (0, None)
   needs_all_classes: bool = False  # Whether it is of no test data that lack a class.
   # Of labels, the one answer that is best to say of all rows, and what each of them
-  # then adds to this mean; `None` if it is none of numbers.
+  # then adds to this mean; `None` if it is no mean over labels.
   best_constant: Optional[Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]] = None
 
   def why_not(self, shape: population.Shape) -> Optional[str]:
@@ -158,6 +158,14 @@ def _best(
   return best_constant
 
 
+def _most_frequent(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+  if labels.ndim > 1:  # Tags, each of which has an answer of its own.
+    best = (labels.mean(axis=0) > 0.5).astype(np.float64)
+  else:
+    best = np.asarray(np.argmax(np.bincount(labels.astype(np.int64))))
+  return best, (labels == best).astype(np.float64)
+
+
 def _auc(shape: population.Shape) -> Any:
   """Area under the receiver operating characteristic: of tags, the mean of theirs."""
 
@@ -187,7 +195,14 @@ def _area(scores: np.ndarray, labels: np.ndarray) -> float:
 METRICS = {
   each.name: each
   for each in (
-    Metric('accuracy', ('class', 'tags'), _accuracy, (0, 1), True),
+    Metric(
+      'accuracy',
+      ('class', 'tags'),
+      _accuracy,
+      (0, 1),
+      True,
+      best_constant=_most_frequent,
+    ),
     Metric('top_5_accuracy', ('class',), _top_5_accuracy, (0, 1), True, (6, None)),
     Metric(
       'auc',

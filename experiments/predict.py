@@ -117,17 +117,7 @@ def _check(values: flags.FlagValues) -> None:
     raise program.WrongUsage('--output is missing: the CSV file to write.')
   if values.data is not None and not os.path.exists(values.data):
     raise program.WrongUsage(f'--data={values.data}: there is no such file or folder.')
-  for name in ('output', 'export'):
-    path = values[name].value
-    if path is None:
-      continue
-    if os.path.lexists(path):
-      raise program.WrongUsage(
-        f'--{name}={path} exists and is not overwritten; name another, or remove it.'
-      )
-    folder = os.path.dirname(os.path.abspath(path))
-    if not os.path.isdir(folder):
-      raise program.WrongUsage(f'--{name}={path}: there is no folder {folder}.')
+  program.check_new(values, 'output', 'export')
 
 
 def _table(

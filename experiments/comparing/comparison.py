@@ -72,7 +72,7 @@ class Comparison:
     self._cluster = cluster
     self._make = cells_lib.Maker(output, asked.given)
     combinations = tuning.combinations(tuned) if tuned else []
-    self._trials = list(
+    self._tried = list(
       self._make.cells(
         self._record.points,
         tuning.seeds(asked.tuning_seeds),
@@ -81,12 +81,12 @@ class Comparison:
       )
     )
     self._cells = self._make_cells({})
-    cells = (*self._trials, *self._cells)
+    cells = (*self._tried, *self._cells)
     tasks = dict.fromkeys(cell.settings.task.name for cell in cells)
     self._record = dataclasses.replace(self._record, tasks=tuple(tasks))
 
   def _make_cells(
-    self, choices: Mapping[grid.Point, tuning.Choice]
+    self, selections: Mapping[grid.Point, tuning.Selected]
   ) -> list[cells_lib.Cell]:
     """All cells that are reported, for which what is tuned has been chosen."""
     cells = []
@@ -94,39 +94,39 @@ class Comparison:
       for point in self._record.points:
         if not self._tuned:
           cells.append(self._make.cell(point, seed))
-        elif point in choices:
-          choice = choices[point]
-          cell = self._make.cell(point, seed, tuned=choice.settings, chosen=True)
-          said = () if choice.sentence is None else (choice.sentence,)
+        elif point in selections:
+          selected = selections[point]
+          cell = self._make.cell(point, seed, tuned=selected.settings, chosen=True)
+          said = () if selected.sentence is None else (selected.sentence,)
           cells.append(dataclasses.replace(cell, not_covered=said))
     return cells
 
   def run(self) -> int:
     """Runs what is not finished; returns the exit code."""
-    with record_lib.Folder(self._output), running.stopping() as stop:
+    with record_lib.folder(self._output), running.stopping() as stop:
       self._cluster.check(self._output)
       record_lib.write(self._output, self._record)
       self._say_what_it_is()
       outcomes: list[running.Outcome] = []
       lost: Optional[running.LostError] = None
       try:
-        self._run(self._trials, stop, outcomes, 'tuning ')
+        self._run(self._tried, stop, outcomes, 'tuning ')
         if self._tuned:
-          self._cells = self._make_cells(self._choices())
+          self._cells = self._make_cells(self._selections())
         self._run(self._cells, stop, outcomes)
       except running.LostError as e:
         lost = e
       results = [results_lib.read(cell) for cell in self._cells]
-      progress.say(self._write(results, self._choices()))
+      progress.say(self._write(results, self._selections()))
       return self._end(outcomes, stop, lost)
 
   def _write(
     self,
     results: Sequence[results_lib.Result],
-    choices: Mapping[grid.Point, tuning.Choice],
+    selections: Mapping[grid.Point, tuning.Selected],
   ) -> str:
-    notes = self._notes(results, choices)
-    rows = table.write(self._output, self._record, results, choices, notes)
+    notes = self._notes(results, selections)
+    rows = table.write(self._output, self._record, results, selections, notes)
     pictures.draw(self._output)
     return table.to_text(self._record, rows)
 
@@ -163,13 +163,13 @@ class Comparison:
 
     self._cluster.run(left, stop, tell)
 
-  def _choices(self) -> dict[grid.Point, tuning.Choice]:
+  def _selections(self) -> dict[grid.Point, tuning.Selected]:
     found = {}
     for point in self._record.points:
-      trials = [results_lib.read(cell) for cell in self._trials if cell.point == point]
-      choice = tuning.choose(trials, self._tuned, self._make)
-      if choice is not None:
-        found[point] = choice
+      tried = [results_lib.read(cell) for cell in self._tried if cell.point == point]
+      selected = tuning.choose(tried, self._tuned, self._make)
+      if selected is not None:
+        found[point] = selected
     return found
 
   def _say_what_it_is(self) -> None:
@@ -178,11 +178,11 @@ class Comparison:
     text = (
       f'{num_points} point{_s(num_points)} with {num_seeds} seed{_s(num_seeds)} each'
     )
-    trials = 0
+    tried = 0
     if self._tuned:
-      trials = len(tuning.combinations(self._tuned)) * asked.tuning_seeds
-      text += f', and {trials} tuning run{_s(trials)} before'
-    total = num_points * (num_seeds + trials)
+      tried = len(tuning.combinations(self._tuned)) * asked.tuning_seeds
+      text += f', and {tried} tuning run{_s(tried)} before'
+    total = num_points * (num_seeds + tried)
     progress.say(
       f'{text}: {total} run{_s(total)}, {self._cluster.in_words}. '
       f'Writing to {self._output}.'
@@ -201,7 +201,7 @@ class Comparison:
   def _notes(
     self,
     results: Sequence[results_lib.Result],
-    choices: Mapping[grid.Point, tuning.Choice],
+    selections: Mapping[grid.Point, tuning.Selected],
   ) -> list[str]:
     notes = list(self._left_out())
     missing = [each for each in results if not each.is_finished]
@@ -226,10 +226,12 @@ class Comparison:
       for sentence, count in warnings.items()
     ]
     if self._tuned:
-      notes += self._notes_on_tuning(choices)
+      notes += self._notes_on_tuning(selections)
     return notes
 
-  def _notes_on_tuning(self, choices: Mapping[grid.Point, tuning.Choice]) -> list[str]:
+  def _notes_on_tuning(
+    self, selections: Mapping[grid.Point, tuning.Selected]
+  ) -> list[str]:
     tried = '; '.join(
       f'{name} among {", ".join(values)}' for name, values in self._record.tuned.items()
     )
@@ -246,14 +248,16 @@ class Comparison:
     ]
     for name in self._record.tuned:
       at_edge = [
-        p.name or 'all' for p, choice in choices.items() if name in choice.at_edge
+        p.name or 'all'
+        for p, selected in selections.items()
+        if name in selected.at_edge
       ]
       if at_edge:
         notes.append(
           f'The best {name} is at the edge of what was tried, and something beyond it '
           f'may be better, for {"; ".join(at_edge)}.'
         )
-    waiting = [point for point in self._record.points if point not in choices]
+    waiting = [point for point in self._record.points if point not in selections]
     if waiting:
       names = '; '.join(point.name or 'all' for point in waiting)
       notes.append(f'Not tuned yet, as not all tuning runs are finished: {names}.')

@@ -165,24 +165,24 @@ def points(axes: Sequence[Axis], others: Mapping[str, Any]) -> tuple[Point, ...]
     merged: dict[str, str] = {flag: value for (flag, value), *_ in combination}
     for _, *along in combination:
       merged.update(along)
-    point = _without_needless(merged, others)
+    point = _without_unused(merged, others)
     found[point] = None
   return tuple(found)
 
 
-def _without_needless(merged: Mapping[str, str], others: Mapping[str, Any]) -> Point:
+def _without_unused(merged: Mapping[str, str], others: Mapping[str, Any]) -> Point:
   """A point without what its mechanism has no use for."""
   chosen = {**others, **merged}
-  needless = needless_for(
+  unused = unused_by(
     chosen.get('mechanism'), chosen.get('noise_site'), chosen.get('clipping')
   )
-  settings = tuple((f, v) for f, v in merged.items() if v and f not in needless)
+  settings = tuple((f, v) for f, v in merged.items() if v and f not in unused)
   left_out = {f for f, v in merged.items() if not v}
-  left_out |= {f for f in needless if others.get(f) is not None}
+  left_out |= {f for f in unused if others.get(f) is not None}
   return Point(settings, tuple(sorted(left_out)))
 
 
-def needless_for(
+def unused_by(
   mechanism: Optional[str],
   noise_site: Optional[str] = None,
   clipping: Optional[str] = None,
@@ -192,18 +192,18 @@ def needless_for(
   `noise_site`: Who makes its noise; `None` for the usual site.
   """
   if mechanism == privacy_options.NONE:
-    needless = set(privacy_options.not_without(clipping))
+    unused = set(privacy_options.not_without(clipping))
     if clipping != privacy_options.FIXED:
       # Of clipping that needs noise, and of bounded values.
-      needless |= {'clipping', 'inner_aggregator'}
-    return frozenset(needless)
+      unused |= {'clipping', 'inner_aggregator'}
+    return frozenset(unused)
   if mechanism not in mechanism_lib.names():  # A file's, which flags are checked with.
     return frozenset()
   options = registry.options()
-  needless = {name for name, having in options.items() if mechanism not in having}
+  unused = {name for name, having in options.items() if mechanism not in having}
   noise = noises.of_mechanism(mechanism)
   if noise_site in (None, *noise.placements):  # Else it is refused, and says why.
-    needless |= {*noises.options()} - {*noises.options_of(noise, noise_site)}
+    unused |= {*noises.options()} - {*noises.options_of(noise, noise_site)}
     if not noise.placement(noise_site).adds_on_server:
-      needless.add(noises.SERVER_NOISE)
-  return frozenset(needless)
+      unused.add(noises.SERVER_NOISE)
+  return frozenset(unused)

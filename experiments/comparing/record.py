@@ -5,10 +5,11 @@ goes on if it says the same; values of the grid and seeds may be added, which ch
 nothing of what is there.
 """
 
+import contextlib
 import dataclasses
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -136,30 +137,25 @@ def _differences(begun: Record, now: Record) -> list[str]:
   return found
 
 
-class Folder:
-  """The folder of a comparison, which one process at a time works in."""
-
-  def __init__(self, output: str):
-    try:
-      os.makedirs(output, exist_ok=True)
-    except OSError as e:
-      raise program.WrongUsage(
-        f'--output={output} cannot be made: {e.strerror}. Give another directory.'
-      ) from e
-    try:
-      self._lock = folder_lock.FolderLock(output)
-    except BlockingIOError as e:
-      raise BlockingIOError(
-        f'another comparison, here or on another machine, works in {output}; wait for '
-        'it, or give another --output.'
-      ) from e
+@contextlib.contextmanager
+def folder(output: str) -> Iterator[None]:
+  """Makes the folder of a comparison, which one process at a time works in."""
+  try:
+    os.makedirs(output, exist_ok=True)
+  except OSError as e:
+    raise program.WrongUsage(
+      f'--output={output} cannot be made: {e.strerror}. Give another directory.'
+    ) from e
+  try:
+    lock = folder_lock.FolderLock(output)
+  except BlockingIOError as e:
+    raise BlockingIOError(
+      f'another comparison, here or on another machine, works in {output}; wait for '
+      'it, or give another --output.'
+    ) from e
+  with contextlib.closing(lock):
     new_files.remove_half_written(output)  # By comparisons that were killed.
-
-  def __enter__(self) -> 'Folder':
-    return self
-
-  def __exit__(self, *unused: Any) -> None:
-    self._lock.close()
+    yield
 
 
 def write(output: str, record: Record) -> None:

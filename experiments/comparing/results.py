@@ -5,7 +5,7 @@ import json
 import math
 import os
 from collections.abc import Mapping
-from typing import Any, Optional, cast
+from typing import Optional, cast
 
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting.programs import program
@@ -67,11 +67,17 @@ def read(cell: cells_lib.Cell) -> Result:
     measures = {
       name: float(text)
       for name, text in rows[-1].items()
-      if text and (name.startswith(_TEST) or name.startswith('simulated_'))
+      if text and name.startswith((_TEST, 'simulated_'))
     }
     is_finished = len(rows) == cell.settings.flags['num_rounds']
     is_finished &= run_directory.looks_finished(cell.directory)
-    epsilon, warnings = _of_report(cell.directory) if is_finished else (None, ())
+    epsilon, warnings = None, ()
+    if is_finished:
+      with open(os.path.join(cell.directory, run_directory.REPORT), 'rb') as file:
+        report = json.load(file)
+      epsilon = report['guarantee']['epsilon']
+      epsilon = math.inf if epsilon is None else float(epsilon)
+      warnings = tuple(report.get('warnings', ()))
     privacy = cell.settings.privacy
     noise_multiplier, rmse = _noise(privacy)
     return Result(
@@ -105,12 +111,3 @@ def _noise(
   scale = privacy.simulated_cohort_scale
   noise = statement.error_multiplier(mechanism) / scale
   return mechanism.noise_multiplier / scale, noise * error
-
-
-def _of_report(directory: str) -> tuple[Optional[float], tuple[str, ...]]:
-  path = os.path.join(directory, run_directory.REPORT)
-  with open(path, encoding='utf-8') as file:
-    report: dict[str, Any] = json.load(file)
-  epsilon = report['guarantee']['epsilon']
-  warnings = tuple(report.get('warnings', ()))
-  return math.inf if epsilon is None else float(epsilon), warnings

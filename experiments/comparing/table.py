@@ -21,6 +21,7 @@ from . import tuning as tuning_lib
 
 CELLS, TABLE, MARKDOWN = 'cells.csv', 'table.csv', 'table.md'
 ERROR = '_stderr'  # After the name of a measure: the standard error of its mean.
+_MOST_PAIRS = 5  # That are named of lines which cannot be ranked.
 _HEADING = 9  # Letters of a heading in a line of its own, in a terminal.
 TUNED = 'tuned_'  # Before the name of a flag that was chosen.
 Row = dict[str, Any]
@@ -48,7 +49,7 @@ def mean_and_error(values: Sequence[float]) -> tuple[Optional[float], Optional[f
 def rows(
   record: record_lib.Record,
   results: Sequence[results_lib.Result],
-  choices: Mapping[grid.Point, tuning_lib.Choice],
+  selections: Mapping[grid.Point, tuning_lib.Selected],
 ) -> list[Row]:
   measures = _measures(results)
   found = []
@@ -56,8 +57,8 @@ def rows(
     of_point = [each for each in results if each.cell.point == point]
     finished = [each for each in of_point if each.is_finished]
     row: Row = {name: point.values.get(name, '') for name in columns_varied(record)}
-    choice = choices.get(point)
-    chosen = dict(choice.settings) if choice else {}
+    selected = selections.get(point)
+    chosen = dict(selected.settings) if selected else {}
     row |= {f'{TUNED}{name}': chosen.get(name, '') for name in record.tuned}
     for name in measures:
       values = [each.measures[name] for each in finished if name in each.measures]
@@ -65,7 +66,7 @@ def rows(
     # All seeds have the same, but that drop-outs, say, may make of it.
     row['epsilon'] = max((each.epsilon for each in finished), default=None)
     if record.tuned:
-      row['epsilon_with_tuning'] = None if choice is None else choice.epsilon
+      row['epsilon_with_tuning'] = None if selected is None else selected.epsilon
     row['delta'] = _first(each.delta for each in finished)
     row['noise_multiplier'] = _first(each.noise_multiplier for each in finished)
     row['rmse'] = _first(each.rmse for each in finished)
@@ -100,10 +101,10 @@ def write(
   output: str,
   record: record_lib.Record,
   results: Sequence[results_lib.Result],
-  choices: Mapping[grid.Point, tuning_lib.Choice],
+  selections: Mapping[grid.Point, tuning_lib.Selected],
   notes: Sequence[str],
 ) -> list[Row]:
-  made = rows(record, results, choices)
+  made = rows(record, results, selections)
   for name, content in (
     (CELLS, to_csv(_cell_rows(output, record, results))),
     (TABLE, to_csv(made)),
@@ -213,9 +214,10 @@ def ranking(record: record_lib.Record, rows: Sequence[Row]) -> str:
         near.append(f'{named[other]} and {named[at]}')
   if not near:
     return ''
+  more = f'; and {len(near) - _MOST_PAIRS} more' if len(near) > _MOST_PAIRS else ''
   return (
     f'Seeds are too few to rank these by {_heading(measure)}, whose difference is '
-    f'within its error (95%): {"; ".join(near)}.'
+    f'within its error (95%): {"; ".join(near[:_MOST_PAIRS])}{more}.'
   )
 
 

@@ -34,7 +34,7 @@ TIGHTER = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Choice:
+class Selected:
   """What was chosen for a point of the grid."""
 
   settings: tuple[grid.Setting, ...]  # The flags that were tuned, with the best values.
@@ -87,7 +87,7 @@ def choose(
   results: Sequence[results_lib.Result],
   axes: Sequence[grid.Axis],
   make: 'cells_lib.Maker',
-) -> Optional[Choice]:
+) -> Optional[Selected]:
   """The best settings of a point; the first ones where several are.
 
   Returns `None` unless all runs are finished: another choice would be made later.
@@ -110,7 +110,7 @@ def choose(
   delta = reported.settings.privacy.delta
   mechanisms = [_guaranteeing(each.cell) for each in results]
   epsilon, num_composed = _composed(mechanisms, delta)
-  return Choice(
+  return Selected(
     settings=best,
     num_runs=len(results),
     at_edge=_at_edge(best, axes),

@@ -5,10 +5,11 @@ Nothing depends on the order of rows in a file, nor on that of files in a folder
 
 import math
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple, Optional
+from typing import NamedTuple
 
 import numpy as np
 
+from ..options import data as data_options
 from . import hashing
 from . import partition
 from . import problems
@@ -34,18 +35,13 @@ class Arrangement(NamedTuple):
   num_test_clients: int  # Clients that never take part.
 
 
-class Shares(NamedTuple):
-  """What is held out: a share of clients or of examples; `None` for nothing."""
-
-  clients: Optional[float] = None
-  examples: Optional[float] = None
-
-
-def of_clients(rows: table.Rows, shares: Shares, seed: int, folder: str) -> Arrangement:
-  assert rows.clients is not None
+def of_clients(rows: table.Rows, options: data_options.Data) -> Arrangement:
+  """Arranges rows by the clients who have them."""
+  assert rows.clients is not None and options.files is not None
+  folder = options.files.scratch
   order = spill.Spill(folder, np.int64)
   found: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
-  drawn = _drawn(rows, seed)
+  drawn = _drawn(rows, options.seed)
   keys = (np.column_stack(each) for each in zip(table.chunks(rows.clients), drawn))
   for some in sorted_rows(keys, len(rows.hashes), 3, folder):
     # A client's rows have the same first key, so they are here all together.
@@ -58,7 +54,7 @@ def of_clients(rows: table.Rows, shares: Shares, seed: int, folder: str) -> Arra
     order.append(numbers)
   starts, hashes, first_rows = map(np.concatenate, zip(*found))
   sizes = np.diff(starts, append=len(order))
-  is_kept, held = _held_out(hashes, sizes, shares, seed)
+  is_kept, held = _held_out(hashes, sizes, options.files, options.seed)
   tested = np.where(is_kept, held, sizes)  # The first of a client's, or all.
   begun, ended = starts[tested > 0], (starts + tested)[tested > 0]
   steps = np.zeros(len(order) + 1, np.int8)
@@ -115,12 +111,12 @@ def sorted_rows(
 
 
 def _held_out(
-  hashes: np.ndarray, sizes: np.ndarray, shares: Shares, seed: int
+  hashes: np.ndarray, sizes: np.ndarray, files: data_options.Files, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
   """Which clients take part, and how many examples of each are for testing."""
   count = len(sizes)
   is_kept, held = np.ones(count, bool), np.zeros(count, np.int64)
-  if shares.clients is not None:
+  if files.test_clients is not None:
     if count < 2:
       raise problems.DataError(
         'the data have one client only, of whom none can be held out for testing. '
@@ -128,43 +124,38 @@ def _held_out(
       )
     # Each client by itself: who else is there does not decide on it.
     drawn = hashing.seeded(hashes, seed, _CLIENTS) / 2.0**64
-    is_kept = drawn >= shares.clients
+    is_kept = drawn >= files.test_clients
     # But of few clients, where chance would leave none on one side.
     if is_kept.all():
       is_kept[np.argmin(drawn)] = False
     elif not is_kept.any():
       is_kept[np.argmax(drawn)] = True
-  elif shares.examples is not None:
+  elif files.test_examples is not None:
     # Rounded up or down by chance, so that small clients give their share as well.
     chance = hashing.seeded(hashes, seed, _ROUNDING) / 2.0**64
-    wanted = np.floor(shares.examples * sizes + chance).astype(np.int64)
+    wanted = np.floor(files.test_examples * sizes + chance).astype(np.int64)
     held = np.minimum(wanted, sizes - 1)
     if not held.any():
       raise problems.DataError(
-        f'test_examples={shares.examples} holds out nothing: clients have '
+        f'test_examples={files.test_examples} holds out nothing: clients have '
         f'{int(sizes.max())} examples at most. Give a larger share, --test_clients or '
         '--test_data.'
       )
   return is_kept, held
 
 
-def of_nobody(
-  rows: table.Rows,
-  shares: Shares,
-  seed: int,
-  folder: str,
-  num_clients: int,
-  how: str,
-  dirichlet_alpha: float,
-) -> Arrangement:
+def of_nobody(rows: table.Rows, options: data_options.Data) -> Arrangement:
   """Deals rows out to clients that are made for it."""
+  files, num_clients = options.files, options.num_clients
+  assert files is not None and num_clients is not None
+  folder, seed, alpha = files.scratch, options.seed, options.dirichlet_alpha
   order = spill.Spill(folder, np.int64)
   keys = (drawn[:, None] for drawn in _drawn(rows, seed))
   for some in sorted_rows(keys, len(rows.hashes), 1, folder):
     order.append(some[:, 1])
   count, tested = len(order), 0
-  if shares.examples is not None:
-    tested = max(1, round(shares.examples * count))
+  if files.test_examples is not None:
+    tested = max(1, round(files.test_examples * count))
   left = count - tested
   if left < num_clients:
     raise problems.DataError(
@@ -173,14 +164,14 @@ def of_nobody(
     )
   rng = np.random.default_rng([seed, _PARTITION])
   places = order.array
-  if how == 'label_skew':
+  if files.partition == 'label_skew':
     labels = rows.labels_of(places[tested:]).astype(np.int32)
-    parts = partition.split_with_label_skew(labels, num_clients, dirichlet_alpha, rng)
+    parts = partition.split_with_label_skew(labels, num_clients, alpha, rng)
     sizes = np.array([len(part) for part in parts])
     dealt = places[tested:][np.concatenate(parts)]
     places = np.concatenate([places[:tested], dealt])
-  elif how == 'quantity_skew':
-    sizes = partition.skewed_sizes(left, num_clients, dirichlet_alpha, rng)
+  elif files.partition == 'quantity_skew':
+    sizes = partition.skewed_sizes(left, num_clients, alpha, rng)
   else:
     sizes = partition.equal_sizes(left, num_clients)
   ends = tested + np.cumsum(sizes)

@@ -79,18 +79,12 @@ def numbers(values: source.Values) -> np.ndarray:
   try:
     found = np.array(values, np.float64)
     # Python reads 1_000, which nobody means.
-    if found.ndim > 1 or '_' not in _joined(values):
+    texts_of = (value for value in values if isinstance(value, str))
+    if found.ndim > 1 or '_' not in ''.join(texts_of):
       return found
   except (ValueError, TypeError, OverflowError):
     pass
   raise NotNumbersError(_first_that_is_none(values))
-
-
-def _joined(values: source.Values) -> str:
-  try:
-    return ''.join(values)
-  except TypeError:  # Not all are texts.
-    return ''.join(value for value in values if isinstance(value, str))
 
 
 def _first_that_is_none(values: source.Values) -> int:
@@ -179,7 +173,8 @@ def texts(values: source.Values, name: str, where: Where) -> Sequence[str]:
       )
     values = values.tolist()
   assert not isinstance(values, np.ndarray)
-  if not _are_plain_texts(values):
+  is_plain = set(map(type, values)) == {str} and not any(map(str.isspace, values))
+  if not is_plain or '' in values:
     values = [_as_text(value, name, where, i) for i, value in enumerate(values)]
   return values
 
@@ -205,11 +200,13 @@ def ids(values: source.Values, name: str, where: Where, reading: Reading) -> lis
         f'{where(number)}: {name} is {problems.shown(value)}, which is {e}'
       ) from e
 
+  def of_number(value: Any) -> Any:
+    if isinstance(value, bool):
+      raise ValueError('neither text nor a whole number.')
+    return ids_lib.of_number(value, exact) if isinstance(value, float) else value
+
   if set(map(type, values)) & {bool, float}:
-    values = [
-      read(functools.partial(_of_number, exact=exact), number, value)
-      for number, value in enumerate(values)
-    ]
+    values = [read(of_number, number, value) for number, value in enumerate(values)]
   found = [
     read(ids_lib.of_text, number, text)
     for number, text in enumerate(texts(values, name, where))
@@ -224,20 +221,6 @@ def ids(values: source.Values, name: str, where: Where, reading: Reading) -> lis
         'give --decimal=. --thousands= for numbers with a point and no groups.'
       )
   return found
-
-
-def _of_number(value: Any, exact: int) -> Any:
-  """The id that a float is; another value as it is."""
-  if isinstance(value, bool):
-    raise ValueError('neither text nor a whole number.')
-  return ids_lib.of_number(value, exact) if isinstance(value, float) else value
-
-
-def _are_plain_texts(values: Sequence[Any]) -> bool:
-  """Whether all are text, and none is empty or only of spaces."""
-  if set(map(type, values)) != {str}:
-    return False
-  return not any(map(str.isspace, values)) and '' not in values
 
 
 def _as_text(value: Any, name: str, where: Where, number: int) -> str:

@@ -10,7 +10,7 @@ import filecmp
 import hashlib
 import math
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any, Callable, NamedTuple, Optional
 
 import numpy as np
@@ -80,7 +80,8 @@ def load(options: data_options.Data) -> population.Population:
       '--partition=label_skew needs labels of which each is one class; give '
       '--label_kind=class if they are names, or another --partition.'
     )
-  arranged = _arranged(rows, options, files)
+  arrange = arrangement.of_clients if files.partition is None else arrangement.of_nobody
+  arranged = arrange(rows, options)
   if uses.text is not None:
     return _of_texts(rows, arranged, files, uses)
   return _of_table(rows, arranged, files, uses, schema)
@@ -170,24 +171,6 @@ def _opened(
   )
 
 
-def _arranged(
-  rows: table.Rows, options: data_options.Data, files: data_options.Files
-) -> arrangement.Arrangement:
-  shares = arrangement.Shares(files.test_clients, files.test_examples)
-  if files.partition is None:
-    return arrangement.of_clients(rows, shares, options.seed, files.scratch)
-  assert options.num_clients is not None
-  return arrangement.of_nobody(
-    rows,
-    shares,
-    options.seed,
-    files.scratch,
-    options.num_clients,
-    files.partition,
-    options.dirichlet_alpha,
-  )
-
-
 def _of_table(
   rows: table.Rows,
   arranged: arrangement.Arrangement,
@@ -207,15 +190,21 @@ def _of_table(
   if is_scaled:
     moments = _of_training(ordered.numbers.__getitem__, num_numbers, arranged)
   label_scaling = _label_scaling(ordered, arranged, files, schema)
-  weights = class_weights.of(
-    files.class_weights, classes, lambda: _counts(ordered, schema, arranged)
-  )
+
+  def counts() -> np.ndarray:  # How many training examples each class has.
+    found = np.zeros(len(classes or ()), np.int64)
+    for some in _slices(len(arranged.order)):
+      labels = ordered.labels_of(some)[arranged.is_test[some] == 0].astype(np.int64)
+      found += np.bincount(labels, minlength=len(found))
+    return found
+
+  weights = class_weights.of(files.class_weights, classes, counts)
   made = preprocessing.Preprocessing(
     shape=population.Shape(
       inputs=shape,
       input_dtype='float32',
       labels=ordered.values.shape[1:],
-      label_kind=_label_kind(schema),
+      label_kind='class' if classes else 'tags' if schema.are_tags else 'number',
       num_classes=None if classes is None else len(classes),
       names=classes or schema.several,
       class_weights=weights,
@@ -254,17 +243,10 @@ def _of_table(
     new = _test_data(made, files)
     whose = _whose(new.rows.clients, rows.clients)
     tested = _stored(new.examples(is_scaled=True), made.shape, files.scratch)
+  by_moments = 'by their mean and standard deviation over all training examples.'
   said = [
-    (
-      'Features were scaled by their mean and standard deviation over all training '
-      'examples.',
-      is_scaled,
-    ),
-    (
-      'Labels were scaled by their mean and standard deviation over all training '
-      'examples.',
-      label_scaling is not None,
-    ),
+    (f'Features were scaled {by_moments}', is_scaled),
+    (f'Labels were scaled {by_moments}', label_scaling is not None),
     ('The names of classes are those found in the data.', classes is not None),
     (
       'The weights of classes follow from how many training examples are of each.',
@@ -290,10 +272,7 @@ def _of_table(
     label_scaling=label_scaling,
     facts={
       **_facts(rows, arranged, tested, 'examples'),
-      **(_most_frequent(tested[1], classes) if classes and len(tested[1]) else {}),
-      **(_shares_of_tags(tested[1], schema) if len(tested[1]) else {}),
-      **_facts_of_table(schema, shape, moments),
-      **_facts_of_labels(schema, label_scaling),
+      **_facts_of_table(schema, shape, moments, label_scaling, tested[1]),
       **class_weights.told(weights, classes),
     },
     not_covered=(*_sentences(*said), *_of_clients(files, whose)),
@@ -377,16 +356,6 @@ def _input_shape(schema: table.Schema) -> tuple[int, ...]:
   return (size,)
 
 
-def _counts(
-  ordered: table.Rows, schema: table.Schema, arranged: arrangement.Arrangement
-) -> np.ndarray:
-  counts = np.zeros(len(schema.classes or ()), np.int64)
-  for some in _slices(len(arranged.order)):
-    labels = ordered.labels_of(some)[arranged.is_test[some] == 0].astype(np.int64)
-    counts += np.bincount(labels, minlength=len(counts))
-  return counts
-
-
 def _label_scaling(
   ordered: table.Rows,
   arranged: arrangement.Arrangement,
@@ -423,12 +392,6 @@ def _of_clients(files: data_options.Files, whose: Optional[str]) -> tuple[str, .
     (population.HELD_OUT_OF_CLIENTS, files.test_examples is not None),
     (whose or '', whose is not None),
   )
-
-
-def _label_kind(schema: table.Schema) -> population.LabelKind:
-  if schema.classes is not None:
-    return 'class'
-  return 'tags' if schema.are_tags else 'number'
 
 
 def _whose(
@@ -624,28 +587,12 @@ def _facts(
 def _checksum_of_rows(rows: table.Rows) -> str:
   """Of what was read and whose it is, in whatever order."""
   total = np.uint64(0)
-  for first in range(0, len(rows.hashes), _CHUNK):
-    some = rows.hashes[first : first + _CHUNK]
+  for some in _slices(len(rows.hashes)):
+    hashes = rows.hashes[some]
     if rows.clients is not None:
-      some = some ^ hashing.of_rows(rows.clients[first : first + _CHUNK])
-    total = np.add.reduce(hashing.mixed(some), initial=total, dtype=np.uint64)
+      hashes = hashes ^ hashing.of_rows(rows.clients[some])
+    total = np.add.reduce(hashing.mixed(hashes), initial=total, dtype=np.uint64)
   return f'{int(total):016x}'
-
-
-def _most_frequent(labels: np.ndarray, classes: Sequence[str]) -> dict[str, Any]:
-  """The accuracy on test data that is had by one answer to all of it."""
-  counts = np.bincount(labels, minlength=len(classes))
-  best = int(np.argmax(counts))
-  share = round(float(counts[best] / counts.sum()), 4)
-  return {'most frequent class for testing': f'{classes[best]}, a share of {share:g}'}
-
-
-def _shares_of_tags(labels: np.ndarray, schema: table.Schema) -> dict[str, Any]:
-  """How many of the test examples have each tag; nothing if labels are no tags."""
-  if not schema.are_tags or schema.several is None:
-    return {}
-  shares = labels.mean(axis=0).round(4).tolist()
-  return {'share with a tag for testing': dict(zip(schema.several[:20], shares))}
 
 
 def _checksum(*arrays: np.ndarray) -> str:
@@ -653,43 +600,54 @@ def _checksum(*arrays: np.ndarray) -> str:
   digest = hashlib.sha256()
   for array in arrays:
     digest.update(f'{array.dtype.str}{array.shape}'.encode())
-    for first in range(0, len(array), _CHUNK):
-      digest.update(np.ascontiguousarray(array[first : first + _CHUNK]).data)
+    for some in _slices(len(array)):
+      digest.update(np.ascontiguousarray(array[some]).data)
   return f'sha256:{digest.hexdigest()[:32]}'
 
 
 def _facts_of_table(
-  schema: table.Schema, shape: tuple[int, ...], moments: Optional['Moments']
+  schema: table.Schema,
+  shape: tuple[int, ...],
+  moments: Optional[Moments],
+  scaling: Optional[population.LabelScaling],
+  tested: np.ndarray,
 ) -> dict[str, Any]:
-  facts: dict[str, Any] = {
-    'features': shape[0] if len(shape) == 1 else list(shape),
-    'columns of numbers': list(schema.number_columns),
-  }
-  if schema.name_columns:
-    facts['columns with a feature for each value'] = {
-      name: len(values) for name, values in schema.name_columns.items()
-    }
-  if schema.embedded_columns:
-    facts['columns with an embedding for each value'] = {
-      name: len(values) for name, values in schema.embedded_columns.items()
-    }
+  """What is told of features and labels; `tested`: labels for testing."""
+  facts: dict[str, Any] = {}
+  several, classes = schema.several or (), schema.classes
+  if len(tested) and classes is not None:
+    # The accuracy that is had by one answer to all.
+    counts = np.bincount(tested, minlength=len(classes))
+    share = round(float(counts.max() / counts.sum()), 4)
+    facts['most frequent class for testing'] = (
+      f'{classes[int(np.argmax(counts))]}, a share of {share:g}'
+    )
+  if len(tested) and schema.are_tags:
+    shares = tested.mean(axis=0).round(4).tolist()
+    facts['share with a tag for testing'] = dict(zip(several[:20], shares))
+  facts['features'] = shape[0] if len(shape) == 1 else list(shape)
+  facts['columns of numbers'] = list(schema.number_columns)
+  for made, found in (
+    ('a feature', schema.name_columns),
+    ('an embedding', schema.embedded_columns),
+  ):
+    if found:
+      numbers = {name: len(values) for name, values in found.items()}
+      facts[f'columns with {made} for each value'] = numbers
   facts['scaling of numbers'] = 'none' if moments is None else 'standard'
   if moments is not None and moments.is_constant.any():
     facts['columns that are constant'] = int(moments.is_constant.sum())
-  return facts
-
-
-def _facts_of_labels(
-  schema: table.Schema, scaling: Optional[population.LabelScaling]
-) -> dict[str, Any]:
-  classes = schema.classes
   if classes is not None:
-    return {'labels': f'{len(classes)} classes', 'classes': list(classes[:20])}
-  facts: dict[str, Any] = {'labels': 'numbers'}
+    return {
+      **facts,
+      'labels': f'{len(classes)} classes',
+      'classes': list(classes[:20]),
+    }
+  facts['labels'] = 'numbers'
   if schema.several is not None:
     kind = 'tags' if schema.are_tags else 'numbers'
-    facts['labels'] = f'{len(schema.several)} {kind}'
-    facts[f'{kind} that are labels'] = list(schema.several[:20])
+    facts['labels'] = f'{len(several)} {kind}'
+    facts[f'{kind} that are labels'] = list(several[:20])
   if not schema.are_tags:
     facts['scaling of labels'] = 'none' if scaling is None else 'standard'
   if scaling is not None:

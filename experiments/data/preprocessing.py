@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, Optional
 
+import msgspec
 import numpy as np
 
 from tff_dp_aggregators.learning.runs import run_directory
@@ -119,24 +120,17 @@ class Preprocessing:
     return found if self.label_scaling is None else self.label_scaling.undone(found)
 
   def to_json(self) -> dict[str, Any]:
-    found = dataclasses.asdict(self)
+    found = msgspec.json.decode(msgspec.json.encode(self))
     # An object of JSON may be put in another order.
-    for name in _BY_NAME:
-      found[name] = [[key, list(value)] for key, value in found[name].items()]
-    return {'about': _NOT_PRIVATE, **json.loads(json.dumps(found))}
+    in_order = {name: list(found[name].items()) for name in _BY_NAME}
+    return {'about': _NOT_PRIVATE, **found, **in_order}
 
   @classmethod
   def from_json(cls, content: Mapping[str, Any]) -> 'Preprocessing':
     try:
-      given = {key: _tuple(value) for key, value in content.items() if key != 'about'}
-      for name in _BY_NAME:
-        given[name] = dict(given[name])
-      shape = {key: _tuple(value) for key, value in given['shape'].items()}
-      if given['label_scaling'] is not None:
-        scaling = {key: _tuple(one) for key, one in given['label_scaling'].items()}
-        given['label_scaling'] = population.LabelScaling(**scaling)
-      return cls(**{**given, 'shape': population.Shape(**shape)})
-    except (AttributeError, KeyError, TypeError, ValueError) as e:
+      mappings = {name: dict(content[name]) for name in _BY_NAME}
+      return msgspec.convert({**content, **mappings}, cls)
+    except (KeyError, TypeError, ValueError) as e:
       raise ValueError(f'it has not what a run keeps: {e}.') from e
 
   def read(
@@ -322,8 +316,3 @@ def of_run(run_dir: str) -> Preprocessing:
       return Preprocessing.from_json(json.load(file))
     except ValueError as e:
       raise ValueError(f'{path} cannot be read: {e} Put it back.') from e
-
-
-def _tuple(value: Any) -> Any:
-  """Lists as tuples, at whatever depth."""
-  return tuple(map(_tuple, value)) if isinstance(value, list) else value

@@ -40,13 +40,6 @@ def _flag(name: str, values: Sequence[str]) -> str:
   return shlex.quote(f'--{name}={",".join(values)}')
 
 
-def _mixed(name: str) -> str:
-  return (
-    f'If all are names, give {_flag("one_hot_columns", [name])}; or leave the column '
-    'out by --feature_columns.'
-  )
-
-
 @dataclasses.dataclass(frozen=True)
 class Uses:
   # Column that says whose a row is; `None` if the format does, or nothing.
@@ -210,8 +203,10 @@ class Reader:
       if time.monotonic() - said > _LINE_SECONDS:
         said = time.monotonic()
         print(f'{opened.path}: {len(self._hashes)} rows so far.', file=sys.stderr)
-      if uses.reading.numerals.are_plain:
-        numbers.update(self._known_numbers())
+      if uses.reading.numerals.are_plain:  # What they are is decided.
+        kinds = self._kinds or {}
+        numbers.update(name for name, kind in kinds.items() if kind is None)
+        numbers.update(uses.labels if self._classes is None else ())
     if not len(self._hashes):
       raise problems.DataError(f'{opened.path} is empty: it has no rows.')
     return self._finish()
@@ -226,14 +221,6 @@ class Reader:
       for name, values in batch.columns.items()
     }
     return batch._replace(columns=found)
-
-  def _known_numbers(self) -> Iterator[str]:
-    """Columns that are numbers, as was decided."""
-    for name, kind in (self._kinds or {}).items():
-      if kind is None:
-        yield name
-    if self._classes is None:
-      yield from self._uses.labels
 
   def _add(self, batch: source.Batch) -> None:
     uses = self._uses
@@ -296,7 +283,10 @@ class Reader:
           f'embedding by {_flag("embedding_columns", [name])}.',
           self._uses.reading,
           known,
-          None if known or name in self._uses.one_hot else _mixed(name),
+          None
+          if known or name in self._uses.one_hot
+          else f'If all are names, give {_flag("one_hot_columns", [name])}; or leave '
+          'the column out by --feature_columns.',
         )
     self._kinds = kinds
     return kinds

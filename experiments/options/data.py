@@ -232,11 +232,14 @@ def _files(values: flags.FlagValues) -> Files:
   """The user's data, with flags that go together."""
   path = values.data
   _check_path('data', path)
-  is_text = formats.is_text(path, values.data_format)
+  file_format = formats.of(path, values.data_format)
+  is_text = file_format.text_column is not None
   has_text = is_text or values.text_column is not None
   names_clients = os.path.isdir(path) or _is_database(path, values)
-  has_clients = values.client_column is not None or formats.has_clients(
-    path, values.data_format
+  has_clients = (
+    values.client_column is not None
+    or os.path.isdir(path)
+    or file_format.has_clients(path)
   )
   partition = None if has_clients else values.partition or 'iid'
   for holds, names, why in (

@@ -28,7 +28,7 @@ _APART = 0.006
 
 @dataclasses.dataclass(frozen=True)
 class Line:
-  """Points that belong together."""
+  """Points of one line, or a level."""
 
   label: str  # In the legend; empty for none.
   x: Sequence[float]  # Of each point; empty for a level, which is the same at every x.

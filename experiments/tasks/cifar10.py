@@ -1,11 +1,12 @@
 """CIFAR-10 dealt out to clients with label skew, as published experiments do.
 
 50,000 training and 10,000 test images in 10 classes, from the files that Keras keeps.
-They belong to nobody: each of 1,000 clients gets 50, with a label distribution of its
-own from a Dirichlet (arXiv:1909.06335), as in pfl-research's benchmark with alpha 0.1;
-arXiv:2306.08153 has a client for each image, --num_clients=50000. Pixels are brought to
-[-1, 1], which needs no statistics of the clients; pfl-research takes mean and standard
-deviation of the training images instead. Images are not flipped or cropped at random.
+They have no clients: each of 1,000 that are made gets 50, with a label distribution of
+its own from a Dirichlet (arXiv:1909.06335), as in pfl-research's benchmark with alpha
+0.1; arXiv:2306.08153 has a client for each image, --num_clients=50000. Pixels are
+brought to [-1, 1], which needs no statistics of the clients; pfl-research takes mean
+and standard deviation of the training images instead. Images are not flipped or cropped
+at random.
 """
 
 import io

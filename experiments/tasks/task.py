@@ -76,7 +76,7 @@ def dealt_out(
   names: Optional[tuple[str, ...]] = None,
   not_covered: tuple[str, ...] = (),
 ) -> population.Population:
-  """Examples of classes that belong to nobody, split over clients with label skew."""
+  """Examples of classes without clients, split over made ones with label skew."""
   inputs, labels = train
   assert options.num_clients is not None
   parts = partition.split_with_label_skew(

@@ -21,7 +21,6 @@ from experiments import metrics
 from experiments import models
 from experiments import simulate
 from experiments.data import population
-from experiments.data import problems
 from experiments.models import kind
 from experiments.models import layers
 from experiments.options import model as model_options
@@ -104,12 +103,6 @@ def test_values_of_test_data_are_known_or_unknown(written, data, tmp_path):
   found = own_data.load(data, test_data=str(tested), **EMBEDDED)
   codes = found.test_examples[0][:, -2:]
   assert codes.tolist() == [[7, 3], [NUM_CITIES, 7], [NUM_CITIES, 7]]
-
-
-def test_whatever_the_order_of_rows_the_population_is_the_same(data, tmp_path):
-  moved = own_data.write_csv(tmp_path / 'moved.csv', ROWS[::-1])
-  one, other = (own_data.load(path, **EMBEDDED) for path in (data, moved))
-  assert own_data.same(one, other)
 
 
 def test_embeddings_stand_for_codes_and_that_of_unknown_values_is_0():
@@ -213,13 +206,6 @@ def test_what_cannot_be_is_refused(arguments, message, data):
   flags = [f'--{name}={value}' for name, value in COLUMNS.items()]
   result = executing.execute(simulate, f'--data={data}', *flags, *arguments)
   assert result.returncode == 2 and message in result.stderr, result.stderr
-
-
-def test_an_empty_value_is_refused_as_in_other_columns(tmp_path):
-  rows = [*ROWS[:5], {**ROWS[5], 'city': ''}]
-  path = own_data.write_csv(tmp_path / 'data.csv', rows)
-  with pytest.raises(problems.DataError, match='line 7: city is empty'):
-    own_data.load(path, **EMBEDDED)
 
 
 def test_the_program_trains_and_reports(data, tmp_path):

@@ -251,8 +251,10 @@ def test_one_answer_for_each_label_is_remarked_on():
 
 def test_an_accuracy_no_better_than_one_answer_for_each_tag_is_remarked_on():
   labels = np.array([[1, 0, 0]] * 9 + [[0, 1, 0]], np.int32)
-  assert 'right 0.9333 of the time' in training.remark_on_chance(0.94, labels)
-  assert training.remark_on_chance(1.0, np.tile(labels, (100, 1))) == ''
+  accuracy = metrics.METRICS['accuracy']
+  said = training.remark_on_constant(accuracy, 0.94, labels)
+  assert 'to answer 1, 0, 0 to all' in said and 'of 0.9333' in said
+  assert training.remark_on_constant(accuracy, 1.0, np.tile(labels, (100, 1))) == ''
 
 
 @pytest.mark.parametrize(

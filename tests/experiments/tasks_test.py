@@ -212,18 +212,12 @@ def test_an_offline_task_trains(name, arguments, tmp_path):
     (['--hidden_units=9'], '--hidden_units does not go with --model=logistic'),
     (['--model=cnn', '--embedding_size=9'], 'those that have are logistic, char_lstm'),
     (['--model=mlp', '--embedding_size=9'], 'is that of --embedding_columns; give'),
-    (['--model=mlp', '--hidden_units=0'], 'hidden_units must be'),
-    (['--loss=hinge'], '--loss=hinge is none of cross_entropy, '),
     (['--model=no_such_module:f'], "no module 'no_such_module'"),
     (
       ['--model=linear'],
       'Of the models here, these are: logistic, cnn, mlp,',
     ),
     (['--loss=mean_squared_error'], "labels of the kind 'class'; give cross_entropy"),
-    (
-      ['--metric=token_accuracy'],
-      "kind 'class'; give accuracy or top_5_accuracy or",
-    ),
     (['--metric=auc'], 'it is for 2 classes, and there are 10'),
   ],
 )

@@ -45,16 +45,6 @@ def of(path: str, name: Optional[str] = None) -> source.Format:
   )
 
 
-def has_clients(path: str, name: Optional[str] = None) -> bool:
-  """Whether the data say whose a row is, without a column that has to be named."""
-  return os.path.isdir(path) or of(path, name).has_clients(path)
-
-
-def is_text(path: str, name: Optional[str] = None) -> bool:
-  """Whether the data are nothing but text."""
-  return of(path, name).text_column is not None
-
-
 def open_data(path: str, name: Optional[str], wanted: source.Wanted) -> source.Source:
   """Opens a file or a folder."""
   if not os.path.isdir(path):

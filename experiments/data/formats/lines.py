@@ -5,6 +5,7 @@ line, all with the same names.
 """
 
 import contextlib
+import functools
 import gzip
 import io
 import itertools
@@ -84,12 +85,10 @@ class TextFile:
         kept = [number for number, text in enumerate(texts) if text.strip()]
         if kept:
           found = [texts[number].rstrip('\r\n') for number in kept]
-          where = self._where(done, kept)
-          yield source.Batch(len(kept), dict.fromkeys(wanted, found), None, where)
+          lines = [f'{self.path}, line {done + 1 + number}' for number in kept]
+          columns = dict.fromkeys(wanted, found)
+          yield source.Batch(len(kept), columns, None, lines.__getitem__)
         done += len(texts)
-
-  def _where(self, done: int, kept: list[int]) -> Any:
-    return lambda number: f'{self.path}, line {done + 1 + kept[number]}'
 
 
 class WholeFile(TextFile):
@@ -136,14 +135,15 @@ class JsonLines:
             raise self._other_names(number, rows[-1], names)
         if rows:
           columns = {name: [row[name] for row in rows] for name in wanted}
-          yield source.Batch(len(rows), columns, None, self._where(done + 1))
+          where = functools.partial(self._where, done + 1)
+          yield source.Batch(len(rows), columns, None, where)
         done += len(texts)
 
-  def _where(self, first: int) -> Any:
-    return lambda number: f'{self.path}, line {first + number}'
+  def _where(self, first: int, number: int) -> str:
+    return f'{self.path}, line {first + number}'
 
   def _row(self, text: str, number: int) -> dict[str, Any]:
-    where = f'{self.path}, line {number}'
+    where = self._where(number, 0)
     try:
       row = json.loads(text, object_pairs_hook=_object)
     except RecursionError as e:

@@ -2,7 +2,7 @@
 
 A table `examples` with `split_name`, `client_id` and `serialized_example_proto`, a
 `tf.train.Example`; and a table `client_metadata` with `client_id`, `split_name` and
-`num_examples`. The protos are read by their description here, without TensorFlow.
+`num_examples`. The protos are read by a definition here, without TensorFlow.
 """
 
 import contextlib
@@ -177,7 +177,7 @@ def _parsed(proto: Any, where: str) -> dict[str, Any]:
   return found
 
 
-# `tf.train.Example`, described here so that TensorFlow is not needed. A map is, on the
+# `tf.train.Example`, defined here so that TensorFlow is not needed. A map is, on the
 # wire, entries with key and value.
 _EXAMPLE = """
 name: "example.proto" package: "own" syntax: "proto3"

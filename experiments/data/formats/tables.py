@@ -14,7 +14,7 @@ import os
 import re
 import shlex
 from collections.abc import Collection, Iterator, Sequence
-from typing import Any, Optional
+from typing import Any, Callable
 
 import numpy as np
 
@@ -30,7 +30,6 @@ _TAB = '\t'
 # Of files that are not told what they have.
 _SEPARATORS = (';', _TAB, '|', ',')
 _QUOTED = re.compile('"[^"]*"')
-_BREAK = re.compile(r'\r\n|\r|\n')
 # In files with these, DuckDB and Python do not agree on where rows and fields end:
 # DuckDB passes over spaces beside quotes, and over fields too many that are empty.
 _ODD = (b'\r', b'\0', b'\n\n', b'"')
@@ -91,18 +90,12 @@ class CsvFile:
     with lines.opened(self.path) as file:
       reader = self._reader(file)
       self._names(reader)
-      while True:
-        before = reader.line_num
-        rows = self._rows(reader)
-        if not rows:
-          return
+      passed = 1  # Rows, that of the names included.
+      while rows := self._rows(reader, passed):
         columns = tuple(zip(*rows))
-        yield source.Batch(
-          len(rows),
-          {name: columns[place] for name, place in places.items()},
-          None,
-          _Where(self.path, before, reader.line_num, rows),
-        )
+        found = {name: columns[place] for name, place in places.items()}
+        yield source.Batch(len(rows), found, None, self._where(passed))
+        passed += len(rows)
         # By the first rows it was decided what are numbers.
         if may_be_fast and reader.line_num == 1 + len(rows):
           done = 0
@@ -113,6 +106,7 @@ class CsvFile:
             return
           except (duckdb.Error, _NotAllNumbersError):
             collections.deque(itertools.islice(reader, done), maxlen=0)
+            passed += done
         may_be_fast = False
 
   def _is_plain(self) -> bool:
@@ -165,7 +159,7 @@ class CsvFile:
       yield source.Batch(len(rows), found, None, self._where(passed))
       passed += len(rows)
 
-  def _where(self, passed: int) -> Any:
+  def _where(self, passed: int) -> Callable[[int], str]:
     """Lines of rows behind so many, the names included, counted only when asked for."""
 
     def where(number: int) -> str:
@@ -208,13 +202,13 @@ class CsvFile:
         except csv.Error:
           return line
 
-  def _rows(self, reader: Any) -> list[list[str]]:
-    before, width = reader.line_num, len(self.columns)
+  def _rows(self, reader: Any, passed: int) -> list[list[str]]:
+    width = len(self.columns)
     rows = self._take(reader, lines.rows_at_a_time(width))
     bad = next((i for i, row in enumerate(rows) if len(row) != width), None)
     if bad is None:
       return rows
-    where = _Where(self.path, before, reader.line_num, rows)
+    where = self._where(passed)
     if rows[bad]:
       raise problems.DataError(
         f'{where(bad)}: {len(rows[bad])} fields, where the {width} columns '
@@ -250,22 +244,6 @@ def _literal(text: str) -> str:
 def _flag(separator: str) -> str:
   """The flag that says what a separator is, as the shell takes it."""
   return shlex.quote(f'--separator={"tab" if separator == _TAB else separator}')
-
-
-class _Where:
-  """Lines of rows: fields in quotes may go over several."""
-
-  def __init__(self, path: str, before: int, after: int, rows: Sequence[Any]):
-    self._path, self._before = path, before
-    # Kept only where lines have to be counted, because it is large.
-    self._rows: Optional[Sequence[Any]] = None if after - before == len(rows) else rows
-
-  def __call__(self, number: int) -> str:
-    line = self._before + 1 + number
-    if self._rows is not None:
-      for row in self._rows[:number]:
-        line += sum(len(_BREAK.findall(field)) for field in row)
-    return f'{self._path}, line {line}'
 
 
 class ParquetFile:
