@@ -23,32 +23,30 @@ from .plotting import runs as runs_lib
 _DEFAULT_OUTPUT = 'plot.png'
 
 
-def groups() -> tuple[program.Group, ...]:
-  rows = (
-    program.Flag(
-      'run_dir',
-      program.MANY,
-      'Directory of a run, or of a comparison; so is what is given without a flag.',
-      default=[],
-    ),
-    program.Flag(
-      'output',
-      str,
-      'Picture to write, ending in .png or .svg; one that is there is replaced.',
-      unset=f'{_DEFAULT_OUTPUT}; of a comparison, {" and ".join(pictures.NAMES)} in '
-      'its directory',
-    ),
-    program.Flag(
-      'x',
-      str,
-      'What is on the horizontal axis: round, epsilon, seconds, or another column.',
-      default=runs_lib.ROUND,
-    ),
-    program.Flag(
-      'y', str, 'What is on the vertical axis.', unset='the metric of the runs'
-    ),
-  )
-  return (('Flags', rows),)
+_FLAGS = (
+  program.Flag(
+    'run_dir',
+    program.MANY,
+    'Directory of a run, or of a comparison; so is what is given without a flag.',
+    default=[],
+  ),
+  program.Flag(
+    'output',
+    str,
+    'Picture to write, ending in .png or .svg; one that is there is replaced.',
+    unset=f'{_DEFAULT_OUTPUT}; of a comparison, {" and ".join(pictures.NAMES)} in its '
+    'directory',
+  ),
+  program.Flag(
+    'x',
+    str,
+    'What is on the horizontal axis: round, epsilon, seconds, or another column.',
+    default=runs_lib.ROUND,
+  ),
+  program.Flag(
+    'y', str, 'What is on the vertical axis.', unset='the metric of the runs'
+  ),
+)
 
 
 def main(values: flags.FlagValues) -> int:
@@ -84,7 +82,11 @@ def _draw_comparison(values: flags.FlagValues, directories: list[str]) -> list[s
 
 
 PROGRAM = program.Program(
-  'tff-dp-plot', __doc__ or '', groups, main, positional='run_dir'
+  'tff-dp-plot',
+  __doc__ or '',
+  lambda: (('Flags', _FLAGS),),
+  main,
+  positional='run_dir',
 )
 execute, run = PROGRAM.execute, PROGRAM.run
 

@@ -21,7 +21,6 @@ from . import table
 from . import tuning
 
 FAILED, INTERRUPTED = 1, 130  # Exit codes.
-_MOST_NAMED = 5  # Cells that failed for the same reason.
 
 
 def check_apart(
@@ -269,18 +268,6 @@ class Comparison:
     stop: running.Stop,
     lost: Optional[running.LostError],
   ) -> int:
-    failed = [each for each in outcomes if each.status == results_lib.FAILED]
-    by_reason: dict[str, list[running.Outcome]] = {}
-    for each in failed:
-      by_reason.setdefault(each.reason, []).append(each)
-    for reason, those in by_reason.items():
-      names = [each.cell.name for each in those[:_MOST_NAMED]]
-      more = len(those) - len(names)
-      and_more = f' and {more} more' if more else ''
-      progress.say(
-        f'failed: {"; ".join(names)}{and_more}: {reason}\n'
-        f'  all of it: {those[0].cell.error_path}'
-      )
     progress.say(f'Results are in {self._output}; read {table.MARKDOWN} first.')
     if lost is not None:
       progress.say(f'error: {lost}', sys.stderr)
@@ -289,9 +276,10 @@ class Comparison:
     if stop.requested or stopped:
       progress.say('Stopped before its end; the same command goes on.')
       return INTERRUPTED
+    failed = sum(each.status == results_lib.FAILED for each in outcomes)
     if failed:
       progress.say(
-        f'{len(failed)} of the runs failed; the same command tries again what failed.'
+        f'{failed} of the runs failed; the same command tries again what failed.'
       )
       return FAILED
     return 0
@@ -305,7 +293,7 @@ def _in_words(outcome: running.Outcome) -> str:
   if outcome.status == running.INTERRUPTED:
     return 'stopped, and can go on'
   if outcome.status == results_lib.FAILED:
-    return f'failed: {outcome.reason}'
+    return f'failed: {outcome.reason}; all of it is in {outcome.cell.error_path}'
   result = results_lib.read(outcome.cell)
   name = outcome.cell.settings.model.metric.name
   spent = rounding.up(result.epsilon)

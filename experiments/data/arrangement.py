@@ -21,6 +21,7 @@ _ORDER, _CLIENTS, _ROUNDING, _PARTITION = range(4)
 # Rows that are sorted at once, unless there are more than so many buckets of them.
 _BUCKET, _MOST_BITS = 2**18, 8
 _BUFFER = 2**15
+_MANY = 2**16  # Clients that are looked at together.
 
 
 class Arrangement(NamedTuple):
@@ -40,7 +41,9 @@ def of_clients(rows: table.Rows, options: data_options.Data) -> Arrangement:
   assert rows.clients is not None and options.files is not None
   folder = options.files.scratch
   order = spill.Spill(folder, np.int64)
-  found: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+  starts = spill.Spill(folder, np.int64)
+  hashes = spill.Spill(folder, np.uint64)
+  first_rows = spill.Spill(folder, np.int64)
   drawn = _drawn(rows, options.seed)
   keys = (np.column_stack(each) for each in zip(table.chunks(rows.clients), drawn))
   for some in sorted_rows(keys, len(rows.hashes), 3, folder):
@@ -48,25 +51,32 @@ def of_clients(rows: table.Rows, options: data_options.Data) -> Arrangement:
     is_first = np.ones(len(some), bool)
     is_first[1:] = (some[1:, :2] != some[:-1, :2]).any(axis=1)
     firsts = np.flatnonzero(is_first)
+    starts.append(len(order) + firsts)
+    hashes.append(some[firsts, 0])
     numbers = some[:, 3].astype(np.int64)
-    first_rows = np.minimum.reduceat(numbers, firsts)
-    found.append((len(order) + firsts, some[firsts, 0], first_rows))
+    first_rows.append(np.minimum.reduceat(numbers, firsts))
     order.append(numbers)
-  starts, hashes, first_rows = map(np.concatenate, zip(*found))
-  sizes = np.diff(starts, append=len(order))
-  is_kept, held = _held_out(hashes, sizes, options.files, options.seed)
-  tested = np.where(is_kept, held, sizes)  # The first of a client's, or all.
-  begun, ended = starts[tested > 0], (starts + tested)[tested > 0]
-  steps = np.zeros(len(order) + 1, np.int8)
-  steps[begun] += 1
-  steps[ended] -= 1
+  sizes = np.diff(starts.array, append=len(order))
+  is_kept, held = _held_out(hashes.array, sizes, options.files, options.seed)
+  marks = spill.Spill(folder, np.int8)
+  kept = [spill.Spill(folder, np.int64) for _ in range(3)]
+  for first in range(0, len(sizes), _MANY):
+    part = slice(first, first + _MANY)
+    size, start, keeps = sizes[part], starts.array[part], is_kept[part]
+    # All of a client's rows are for testing, or the first some.
+    tested = np.where(keeps, held[part], size)
+    within = np.arange(size.sum()) - np.repeat(np.cumsum(size) - size, size)
+    marks.append(within < np.repeat(tested, size))
+    numbers = first_rows.array[part]
+    for each, values in zip(kept, (start + held[part], start + size, numbers)):
+      each.append(values[keeps])
   return Arrangement(
-    order=order.array,
-    is_test=np.cumsum(steps[:-1], dtype=np.int8),
-    starts=(starts + held)[is_kept],
-    ends=(starts + sizes)[is_kept],
-    first_rows=first_rows[is_kept],
-    num_test_clients=int(np.count_nonzero(~is_kept)),
+    order.array,
+    marks.array,
+    starts=kept[0].array,
+    ends=kept[1].array,
+    first_rows=kept[2].array,
+    num_test_clients=int(len(is_kept) - np.count_nonzero(is_kept)),
   )
 
 

@@ -114,7 +114,7 @@ def shared(tmp_path_factory):
 
 def test_a_run_that_fails_is_named_and_the_others_go_on(shared):
   assert shared.first.returncode == 1, shared.first.stderr
-  assert f'failed: {BROKEN}: OtherSettingsError: the run in' in shared.first.stdout
+  assert f'{BROKEN}: failed: OtherSettingsError: the run in' in shared.first.stdout
   assert f'{BROKEN}/error.txt' in shared.first.stdout
   assert 'Traceback (most recent call last)' in shared.error
   assert 'goes on only with the same' in shared.error.splitlines()[-1]

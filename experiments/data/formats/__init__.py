@@ -18,7 +18,7 @@ FORMATS = {
   each.name: each
   for each in (
     tables.CSV,
-    lines.JSON,
+    tables.JSON,
     npz.FORMAT,
     sqlite_clients.FORMAT,
     lines.TEXT,
@@ -34,7 +34,7 @@ def of(path: str, name: Optional[str] = None) -> source.Format:
   file = _some_file(path)
   for each in FORMATS.values():
     plain = file.lower()
-    if each in (tables.CSV, lines.JSON, lines.TEXT):
+    if each in (tables.CSV, tables.JSON, lines.TEXT):
       plain = plain.removesuffix(lines.PACKED)
     if plain.endswith(each.endings):
       return each

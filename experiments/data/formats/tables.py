@@ -1,14 +1,16 @@
-"""Tables that DuckDB reads: CSV, in UTF-8 with a line of names, and Parquet.
+"""Tables that DuckDB reads: CSV with a line of names, JSON lines, and Parquet.
 
 Nothing is guessed: every field of CSV is read as text, or as the number that it is said
-to be. Where DuckDB does not read a file, or would pass over what may be an error in it,
-Python's csv module reads it, row by row: it finds the line of what is wrong.
+to be, and values of JSON are what they are in the file. Where DuckDB does not read a
+file, or would pass over what may be an error in it, Python reads it, row by row: it
+finds the line of what is wrong.
 """
 
 import collections
 import csv
 import glob
 import itertools
+import json
 import mmap
 import os
 import re
@@ -246,6 +248,111 @@ def _flag(separator: str) -> str:
   return shlex.quote(f'--separator={"tab" if separator == _TAB else separator}')
 
 
+class JsonLines:
+  """JSON lines of which only the first was read, whose names are those of all."""
+
+  def __init__(self, path: str, wanted: source.Wanted):
+    del wanted
+    self.path = path
+    with lines.opened(path) as file:  # Which says what it is, if it is no such file.
+      file.read(1)
+    first = next(self._queried('json', 'LIMIT 1'), None)
+    if first is None:
+      raise problems.DataError(f'{path} is empty; it must have a JSON object a line.')
+    # Sorted: rows in another order may begin with names in another order.
+    self.columns = tuple(sorted(self._row(first[0][0], 0)))
+
+  def batches(
+    self, wanted: Sequence[str], numbers: Collection[str] = ()
+  ) -> Iterator[source.Batch]:
+    if self.path.lower().endswith(lines.PACKED):
+      with lines.opened(self.path) as file:  # DuckDB compares no checksums.
+        collections.deque(iter(lambda: file.read(2**20), ''), maxlen=0)
+    names = ', '.join(map(_literal, self.columns))
+    pointers = (f'/{name.replace("~", "~0").replace("/", "~1")}' for name in wanted)
+    done = 0
+    for rows in self._queried(
+      f'json_extract(json, [{", ".join(map(_literal, pointers))}]), '
+      f'if(list_sort(json_keys(json)) = [{names}], NULL, json)'
+    ):
+      values, others = zip(*rows)
+      for number, text in enumerate(others):
+        if text is not None:
+          raise self._other_names(text, done + number)
+      try:
+        columns = {
+          name: json.loads(f'[{",".join(column)}]')
+          for name, column in zip(wanted, zip(*values))
+        }
+      except ValueError as e:  # DuckDB reads inf.
+        raise self._refusal(e) from e
+      yield source.Batch(len(rows), columns, None, self._where(done))
+      done += len(rows)
+
+  def _queried(self, values: str, more: str = '') -> Iterator[list[tuple[Any, ...]]]:
+    import duckdb
+
+    path = _literal(glob.escape(os.path.abspath(self.path)))
+    packed = self.path.lower().endswith(lines.PACKED)
+    table = (
+      f'read_ndjson_objects({path}, hive_partitioning=false, '
+      f"compression='{'gzip' if packed else 'none'}')"
+    )
+    width = len(getattr(self, 'columns', ()))
+    try:
+      yield from _queried(f'SELECT {values} FROM {table} {more}', width)
+    except duckdb.Error as e:
+      raise self._refusal(e) from e
+
+  def _refusal(self, error: Exception) -> problems.DataError:
+    """Names the line that Python does not read either."""
+    with lines.opened(self.path) as file:
+      for number, text in enumerate(filter(str.strip, file)):
+        self._row(text, number)
+    return problems.DataError(f'{self.path} cannot be read: {error}.')
+
+  def _where(self, done: int) -> Callable[[int], str]:
+    """Lines of rows, counted only when asked for; empty lines are no rows."""
+
+    def where(number: int) -> str:
+      with lines.opened(self.path) as file:
+        found = (line for line, text in enumerate(file, start=1) if text.strip())
+        line = next(itertools.islice(found, done + number, None))
+      return f'{self.path}, line {line}'
+
+    return where
+
+  def _row(self, text: str, number: int) -> dict[str, Any]:
+    """An object as Python reads it, and refuses it."""
+
+    def checked(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+      names = [name for name, _ in pairs]
+      for name in names:
+        if names.count(name) > 1:
+          raise ValueError(f'it has {name!r} twice')
+      return dict(pairs)
+
+    try:
+      row = json.loads(text, object_pairs_hook=checked)
+    except (ValueError, RecursionError) as e:
+      raise problems.DataError(f'{self._where(number)(0)} is no JSON: {e}.') from e
+    if not isinstance(row, dict):
+      raise problems.DataError(
+        f'{self._where(number)(0)} is {problems.shown(row)}; it must be an object, '
+        '{"name": value, ...}.'
+      )
+    return row
+
+  def _other_names(self, text: str, number: int) -> problems.DataError:
+    names, found = set(self.columns), self._row(text, number).keys()
+    said = [f'lacks {each!r}' for each in sorted(names - found)]
+    said += [f'has {each!r} as well' for each in sorted(found - names)]
+    return problems.DataError(
+      f'{self._where(number)(0)} {problems.listed(said)}, other than the first; all '
+      'lines must have the same names.'
+    )
+
+
 class ParquetFile:
   """A file of which only the schema was read."""
 
@@ -309,4 +416,5 @@ class ParquetFile:
 CSV = source.Format(
   'csv', ('.csv', '.tsv'), 'comma- or tab-separated with a line of names', CsvFile
 )
+JSON = source.Format('jsonl', ('.jsonl', '.ndjson'), 'a JSON object a line', JsonLines)
 PARQUET = source.Format('parquet', ('.parquet',), 'Parquet', ParquetFile)
