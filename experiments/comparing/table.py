@@ -2,6 +2,7 @@
 
 import csv
 import io
+import itertools
 import math
 import os
 import shlex
@@ -200,18 +201,17 @@ def ranking(record: record_lib.Record, rows: Sequence[Row]) -> str:
       'One seed does not rank lines: how much a result changes from seed to seed is '
       'not known. Give more --seeds.'
     )
-  named = [
-    ', '.join(str(row[name]) for name in columns_varied(record)) or 'all'
-    for row in told
-  ]
+
+  def named(row: Row) -> str:
+    values = (row[name] for name in columns_varied(record))
+    return ', '.join(str(value) for value in values if value != '') or 'all'
+
   near = []
-  for at, row in enumerate(told):
-    for other in range(at):
-      errors = row[f'{measure}{ERROR}'], told[other][f'{measure}{ERROR}']
-      freedom = row['seeds'] + told[other]['seeds'] - 2
-      apart = float(stats.t.ppf(0.975, freedom)) * math.hypot(*errors)
-      if abs(row[measure] - told[other][measure]) <= apart:
-        near.append(f'{named[other]} and {named[at]}')
+  for one, other in itertools.combinations(told, 2):
+    quantile = float(stats.t.ppf(0.975, one['seeds'] + other['seeds'] - 2))
+    error = math.hypot(one[f'{measure}{ERROR}'], other[f'{measure}{ERROR}'])
+    if abs(one[measure] - other[measure]) <= quantile * error:
+      near.append(f'{named(one)} and {named(other)}')
   if not near:
     return ''
   more = f'; and {len(near) - _MOST_PAIRS} more' if len(near) > _MOST_PAIRS else ''
@@ -238,15 +238,11 @@ def to_text(record: record_lib.Record, rows: Sequence[Row]) -> str:
     textwrap.wrap(_heading(name), max(width, _HEADING), break_on_hyphens=False)
     for name, width in zip(shown, longest)
   ]
-  height = max(map(len, headings), default=0)
-  columns = [
-    [*heading, *[''] * (height - len(heading)), *column]
-    for heading, column in zip(headings, zip(*cells))
-  ]
-  widths = [max(map(len, column)) for column in columns]
+  table = [*itertools.zip_longest(*headings, fillvalue=''), *cells]
+  widths = [max(map(len, column)) for column in zip(*table)]
   lines = [
     '  '.join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip()
-    for line in zip(*columns)
+    for line in table
   ]
   seeds = seeds_in_words(row['seeds'] for row in rows)
   about = f'After the last round, mean of {seeds}'

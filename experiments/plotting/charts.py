@@ -33,8 +33,7 @@ class Line:
   label: str  # In the legend; empty for none.
   x: Sequence[float]  # Of each point; empty for a level, which is the same at every x.
   y: Sequence[float]  # Of each point; the one of a level.
-  # Standard errors of `y`; `None` where there is none.
-  errors: Sequence[Optional[float]] = ()
+  errors: Sequence[float] = ()  # Standard errors of `y`; NaN where there is none.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +61,7 @@ class Dots:
   x_label: str  # What the values are.
   names: Sequence[str]  # From above to below.
   values: Sequence[float]  # In the order of the names.
-  errors: Sequence[Optional[float]]  # Standard errors; `None` where there is none.
+  errors: Sequence[float]  # Standard errors; NaN where there is none.
   note: str = ''  # A line of small print below.
 
 
@@ -155,7 +154,7 @@ def _draw_lines(axes: Any, chart: Chart) -> None:
     axes.errorbar(
       x,
       line.y,
-      yerr=_bars(line.errors),
+      yerr=line.errors or None,
       label=line.label,
       linewidth=1.5,
       markersize=4.5,
@@ -198,8 +197,7 @@ def _draw_level(axes: Any, line: Line, dashes: str) -> None:
   axes.axhline(
     level, label=line.label, color=_GREY, linestyle=dashes, linewidth=1.4, zorder=1
   )
-  error = line.errors[0] if line.errors else None
-  if error is not None:
+  for error in filter(math.isfinite, line.errors):
     axes.axhspan(level - error, level + error, color=_GREY, alpha=0.12, zorder=0)
 
 
@@ -216,7 +214,7 @@ def _draw_dots(axes: Any, dots: Dots) -> None:
   axes.errorbar(
     dots.values,
     places,
-    xerr=_bars(dots.errors),
+    xerr=dots.errors or None,
     color=_COLORS[0],
     linestyle='',
     marker='o',
@@ -225,11 +223,6 @@ def _draw_dots(axes: Any, dots: Dots) -> None:
   axes.set_yticks(places, dots.names)
   axes.invert_yaxis()
   axes.margins(y=0.08)
-
-
-def _bars(errors: Sequence[Optional[float]]) -> Optional[list[float]]:
-  found = [math.nan if each is None else each for each in errors]  # NaN draws none.
-  return None if all(map(math.isnan, found)) else found
 
 
 def _moved_apart(

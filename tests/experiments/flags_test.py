@@ -469,6 +469,15 @@ def test_the_command_to_go_on_with_is_that_which_was_given(tmp_path):
   assert 'run_dir' not in command
 
 
+def test_the_command_line_counts_more_than_a_flag_file_wherever_that_is_named(tmp_path):
+  flagfile = tmp_path / 'flags'
+  flagfile.write_text('--num_rounds=7\n--mechanism=none\n')
+  given = [f'--flagfile={flagfile}', '--num_rounds=3']
+  for arguments in (given, given[::-1]):
+    chosen = _settings(*arguments).flags
+    assert (chosen['num_rounds'], chosen['mechanism']) == (3, 'none')
+
+
 def test_a_search_that_takes_long_is_announced(monkeypatch):
   monkeypatch.setattr(privacy_options, '_SOON', 0.0)
   # Refused after it.
