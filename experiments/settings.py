@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any, Optional
 
+import numpy as np
 from absl import flags
 
 from tff_dp_aggregators import sampling
@@ -21,7 +22,6 @@ from tff_dp_aggregators.learning.runs import fitting
 from tff_dp_aggregators.learning.runs import run_directory
 from tff_dp_aggregators.strategies import registry
 
-from . import making
 from . import tasks
 from .options import data as data_options
 from .options import model as model_options
@@ -146,8 +146,7 @@ def from_flags(values: flags.FlagValues) -> Settings:
   facts = None
   if data.files is not None:
     population = task.load(data)  # Which was read before, for its defaults.
-    making.check(model, population.shape)
-    making.check_measured(model, population)
+    model.check_for(population)
     facts = population.facts
   return Settings(
     task=task,
@@ -182,7 +181,8 @@ def _size(
   """How many trainable parameters the model has, which is built for that."""
   with warnings.catch_warnings():
     warnings.simplefilter('ignore')  # Of TFF's dependencies, about each other.
-    return making.size(model, task.load(data).shape)
+    trainable, _ = model.make(task.load(data).shape, seed=0).initial_weights
+  return sum(int(np.size(weight)) for weight in trainable)
 
 
 def check_cohorts(

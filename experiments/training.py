@@ -23,7 +23,6 @@ from tff_dp_aggregators.learning import models as models_lib
 from tff_dp_aggregators.learning.runs import fitting
 from tff_dp_aggregators.learning.runs import progress
 
-from . import making
 from . import metrics
 from . import optimizers
 from . import settings as settings_lib
@@ -45,7 +44,7 @@ def run(settings: settings_lib.Settings) -> int:
   """
   population = settings.task.load(settings.data)
   _say_what_there_is(settings, population)
-  making.check(settings.model, population.shape)
+  settings.model.check(population.shape)
   run_dir = settings.run.run_dir or run_options.new_directory(settings.name)
   progress.say(_headline(settings, run_dir))
   try:
@@ -86,8 +85,8 @@ def train(
       f'their own; leave it out, or give --num_clients={population.num_clients}.'
     )
   shape = population.shape
-  making.check_measured(settings.model, population)
-  model = making.make(settings.model, shape, settings.run.seed)
+  settings.model.check_for(population)
+  model = settings.model.make(shape, settings.run.seed)
   privacy, run = settings.privacy, settings.run
   schedule = settings.participation.schedule(population.num_clients)
   try:
@@ -103,7 +102,7 @@ def train(
     mechanism = learning.SimulatedCohort(mechanism, privacy.simulated_cohort_scale)
   measured = None
   if population.test_examples is not None:
-    measured = making.test_metrics(settings.model, shape, population.label_scaling)
+    measured = settings.model.test_metrics(shape, population.label_scaling)
   result = learning.train(
     model,
     population.clients,

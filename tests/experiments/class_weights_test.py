@@ -19,7 +19,6 @@ import tensorflow_federated as tff
 from sklearn.utils import class_weight
 
 from experiments import losses
-from experiments import making
 from experiments import metrics
 from experiments import models
 from experiments import simulate
@@ -186,7 +185,7 @@ def test_side_by_side_is_as_one_by_one(name, tmp_path, monkeypatch):
 
   def train(shape, is_packed):
     result = learning.train(
-      making.make(options, shape, seed=1),
+      options.make(shape, seed=1),
       found.clients,
       None,
       str(tmp_path / f'{is_packed}-{shape.class_weights}'),

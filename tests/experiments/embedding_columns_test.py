@@ -16,7 +16,6 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from experiments import making
 from experiments import metrics
 from experiments import models
 from experiments import simulate
@@ -147,7 +146,7 @@ def test_models_learn_what_many_values_say(name, data, tmp_path):
   )
   options = _options(name)
   result = learning.train(
-    making.make(options, found.shape, seed=1),
+    options.make(found.shape, seed=1),
     found.clients,
     None,
     str(tmp_path / 'run'),
@@ -159,7 +158,7 @@ def test_models_learn_what_many_values_say(name, data, tmp_path):
       epochs=3, optimizer=tff.learning.optimizers.build_sgdm(0.5)
     ),
     test=learning.Evaluation(
-      found.test_examples, making.test_metrics(options, found.shape), every=40
+      found.test_examples, options.test_metrics(found.shape), every=40
     ),
   )
   assert result.metrics['test_accuracy'] > 0.9
@@ -168,7 +167,7 @@ def test_models_learn_what_many_values_say(name, data, tmp_path):
 @pytest.mark.slow
 def test_side_by_side_is_as_one_by_one(data, tmp_path):
   found = own_data.load(data, **EMBEDDED)
-  model = making.make(_options('mlp'), found.shape, seed=1)
+  model = _options('mlp').make(found.shape, seed=1)
   packed, alone = (
     learning.train(
       model,

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from experiments import making
 from experiments import metrics
 from experiments.data import population
 from experiments.models import own
@@ -106,7 +105,7 @@ def in_a_directory_with_a_module(tmp_path, monkeypatch):
 def _make(name, shape=CLASSES, loss=None, seed=1):
   metric = 'token_accuracy' if shape is TOKENS else 'accuracy'
   options = model_options.Model(own.kind(name), metrics.METRICS[metric], loss=loss)
-  return making.make(options, shape, seed)
+  return options.make(shape, seed)
 
 
 def test_a_seed_of_any_size_decides_on_initial_weights():

@@ -15,7 +15,6 @@ import pytest
 from sklearn import metrics as sklearn_metrics
 
 from experiments import losses
-from experiments import making
 from experiments import metrics
 from experiments import models
 from experiments import simulate
@@ -273,7 +272,7 @@ def test_models_learn_several_labels(model, columns, worst, data, tmp_path):
     metrics.METRICS['accuracy' if 'warm' in columns else 'mean_absolute_error'],
     hidden_units=16,
   )
-  made = making.make(options, found.shape, seed=1)
+  made = options.make(found.shape, seed=1)
   result = learning.train(
     made,
     found.clients,
@@ -285,7 +284,7 @@ def test_models_learn_several_labels(model, columns, worst, data, tmp_path):
     seed=1,
     local=learning.ClientTraining(batch_size=8, epochs=2),
     test=learning.Evaluation(
-      found.test_examples, making.test_metrics(options, found.shape), every=30
+      found.test_examples, options.test_metrics(found.shape), every=30
     ),
   )
   assert result.metrics['test_loss'] < worst
