@@ -50,7 +50,7 @@ def groups() -> tuple[program.Group, ...]:
     ),
   )
   rows = (program.Flag(name, str, text) for name, text in own)
-  return (('Flags', (*rows, *data_options.writing_rows())),)
+  return (('Flags', (*rows, *data_options.WRITING)),)
 
 
 def main(values: flags.FlagValues) -> int:

@@ -160,7 +160,8 @@ def from_flags(values: flags.FlagValues) -> Settings:
     scheduler=scheduler,
     trusted_network=values.trusted_network,
     flags={
-      name: _json_ready(values[name].value)
+      # JSON has no infinity.
+      name: 'inf' if values[name].value == math.inf else values[name].value
       for name in sorted(program.names_of(values))
       if name not in _MAY_DIFFER
     },
@@ -168,11 +169,6 @@ def from_flags(values: flags.FlagValues) -> Settings:
     remarks=tuple(_remarks(values, privacy)),
     facts=facts,
   )
-
-
-def _json_ready(value: Any) -> Any:
-  """The value of a flag; infinity, which JSON does not have, as it is written."""
-  return 'inf' if value == math.inf else value
 
 
 def _size(

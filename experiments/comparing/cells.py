@@ -99,19 +99,15 @@ class Maker:
     try:
       checked = settings_of(arguments)
       run_directory.check_flags(directory, checked.flags, checked.facts)
-      self._check_facts(checked)
+      key = f'{checked.task.name} {checked.data!r}'
+      if self.facts.setdefault(key, checked.facts) != checked.facts:
+        raise ValueError(
+          'the data have changed since the comparison began, whose runs would be on '
+          'different ones. Put back those that it began with, or give another --output.'
+        )
     except (ValueError, OSError) as e:
       raise program.WrongUsage(f'{grid.name_of(in_name)}: {e}') from e
     return Cell(point, seed, directory, arguments, checked, tuned)
-
-  def _check_facts(self, settings: settings_lib.Settings) -> None:
-    """Refuses data that changed since the first cell that has them was made."""
-    key = f'{settings.task.name} {settings.data!r}'
-    if self.facts.setdefault(key, settings.facts) != settings.facts:
-      raise ValueError(
-        'the data have changed since the comparison began, whose runs would be on '
-        'different ones. Put back those that it began with, or give another --output.'
-      )
 
 
 def settings_of(arguments: Sequence[str]) -> settings_lib.Settings:

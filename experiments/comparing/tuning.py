@@ -108,7 +108,11 @@ def choose(
   best = max(by_settings, key=score)
   reported = make.cell(results[0].cell.point, 1, tuned=best, chosen=True)
   delta = reported.settings.privacy.delta
-  mechanisms = [_guaranteeing(each.cell) for each in results]
+  # With the noise of a larger cohort there is no guarantee, whatever that would have.
+  privacies = [each.cell.settings.privacy for each in results]
+  mechanisms = [
+    each.mechanism if each.simulated_cohort_scale == 1 else None for each in privacies
+  ]
   epsilon, num_composed = _composed(mechanisms, delta)
   return Selected(
     settings=best,
@@ -118,15 +122,6 @@ def choose(
     num_composed=num_composed,
     delta=delta,
   )
-
-
-def _guaranteeing(cell: cells_lib.Cell) -> Optional[joint_mechanism.AnyMechanism]:
-  """The mechanism that a run's guarantee is of; `None` if it has none.
-
-  With the noise of a larger cohort there is none, whatever that cohort would have.
-  """
-  privacy = cell.settings.privacy
-  return privacy.mechanism if privacy.simulated_cohort_scale == 1 else None
 
 
 def _at_edge(

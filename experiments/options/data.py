@@ -177,6 +177,9 @@ class Files:
   scratch: str = dataclasses.field(default='.', compare=False)
 
 
+WRITING = tuple(row for row in program.rows_of(Files) if row.name in _WRITING)
+
+
 def rows() -> tuple[Flag, ...]:
   said = '; '.join(f'{each.name}, {each.summary}' for each in formats.FORMATS.values())
   return (
@@ -204,10 +207,6 @@ def rows() -> tuple[Flag, ...]:
       at_least=0,
     ),
   )
-
-
-def writing_rows() -> tuple[Flag, ...]:
-  return tuple(row for row in program.rows_of(Files) if row.name in _WRITING)
 
 
 def from_flags(values: flags.FlagValues) -> Data:

@@ -332,10 +332,6 @@ def _paths(options: data_options.Data) -> tuple[str, str]:
   return database, path_of(options, 'stackoverflow', names, source)
 
 
-def _check_paths(options: data_options.Data) -> None:
-  _paths(options)
-
-
 def _vocabulary(path: str) -> texts.Vocabulary:
   try:
     if path.endswith('.tar.bz2'):
@@ -393,7 +389,7 @@ STACKOVERFLOW = task.Task(
   name='stackoverflow',
   summary='the next word with the LSTM of the papers on DP-FTRL and matrix '
   'factorization (needs --cache_dir)',
-  check=_check_paths,
+  check=_paths,
   load=_stackoverflow,
   defaults=task.Defaults(
     model='word_lstm',

@@ -42,7 +42,7 @@ class Task:
   summary: str  # One line, for `--help`: what it trains, and what it shows.
   # Refuses options that the data cannot be had with (`ValueError`, `OSError`), within a
   # second: without reading all data, or loading TensorFlow.
-  check: Callable[[data_options.Data], None]
+  check: Callable[[data_options.Data], Any]
   load: Callable[[data_options.Data], population.Population]  # Makes the population.
   defaults: Defaults  # Of flags.
   # Whether it goes with the user's own data, `--data`, as well.
