@@ -439,8 +439,12 @@ def _test_data(
   made: preprocessing.Preprocessing, files: data_options.Files
 ) -> preprocessing.NewData:
   assert files.test_data is not None
-  return made.rows_like(
-    files.test_data, files.data_format, files.test_split, files.scratch
+  return made.read(
+    files.test_data,
+    files.data_format,
+    files.test_split,
+    files.scratch,
+    for_testing=True,
   )
 
 

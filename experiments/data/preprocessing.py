@@ -139,38 +139,24 @@ class Preprocessing:
     data_format: Optional[str] = None,
     split: Optional[str] = None,
     scratch: Optional[str] = None,
+    for_testing: bool = False,
   ) -> 'NewData':
     """Reads data like those of the training, with or without labels.
 
     `data_format`: One of `formats.FORMATS`; `None` to go by the ending.
-    `scratch`: Folder with room for temporary files; `None` for that of the system.
+    `scratch`: Folder for temporary files; `None` for that of the system.
+    `for_testing`: Whether a label that is missing has to be filled in.
     """
-    try:
-      return self.rows_like(path, data_format, split, scratch or tempfile.gettempdir())
-    except problems.DataError as e:
-      if not any(f': {label} is ' in str(e) for label in self.labels):
-        raise
-      raise problems.DataError(
-        f'{e} Where labels are not known, leave the column out.'
-      ) from e
-
-  def rows_like(
-    self, path: str, data_format: Optional[str], split: Optional[str], scratch: str
-  ) -> 'NewData':
-    """Reads data like those of the training, as `read` does, labels or not."""
+    scratch = scratch or tempfile.gettempdir()
     opened = formats.open_data(
       path, data_format, source.Wanted(split, self.text, self.separator)
     )
     present = frozenset(opened.columns)
-    features = (*self.number_columns, *self.name_columns, *self.embedded_columns)
-    for name in (*features, *filter(None, [self.text])):
-      if name not in present:
-        raise problems.missing_column(path, name, opened.columns)
     uses = table.Uses(
       client=self.client if self.client in present else None,
       labels=self.labels if present.issuperset(self.labels) else (),
       embedded=frozenset(self.embedded_columns),
-      features=features,
+      features=(*self.number_columns, *self.name_columns, *self.embedded_columns),
       text=self.text,
       reading=self.reading,
     )
@@ -182,7 +168,14 @@ class Preprocessing:
       self.several,
       self.are_tags,
     )
-    rows, _ = table.Reader(uses, scratch, like=like).read(opened)
+    try:
+      rows, _ = table.Reader(uses, scratch, like=like).read(opened)
+    except problems.DataError as e:
+      if for_testing or not any(f': {label} is ' in str(e) for label in self.labels):
+        raise
+      raise problems.DataError(
+        f'{e} Where labels are not known, leave the column out.'
+      ) from e
     return NewData(self, opened, uses, rows, scratch)
 
 

@@ -91,10 +91,9 @@ def test_values_that_no_training_example_has_are_unknown(tmp_path):
   assert set(found.test_examples[0][:, -2]) == {len(trained)}
 
 
-@pytest.mark.parametrize('written', ['10003.0', '10003'])
-def test_values_of_test_data_are_known_or_unknown(written, data, tmp_path):
+def test_values_of_test_data_are_known_or_unknown(data, tmp_path):
   others = [
-    {**ROWS[0], 'who': 'o1', 'city': 'city 007', 'zip': written},
+    {**ROWS[0], 'who': 'o1', 'city': 'city 007', 'zip': '10003.0'},
     {**ROWS[1], 'who': 'o2', 'city': 'city 007b', 'zip': 'nowhere'},
     {**ROWS[2], 'who': 'o3', 'city': '7', 'zip': '99999'},
   ]

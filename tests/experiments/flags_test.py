@@ -46,29 +46,18 @@ TINY = ('--num_clients=24', '--clients_per_round=4', '--num_rounds=12')
 LIMITS = ('--min_separation=3', '--max_participations=3')
 CYCLIC = ('--sampling=poisson', '--num_groups=3')
 # Ways to draw clients, and what `report` has to be told of them besides the flags.
+_COHORT = ('--num_clients=24', '--clients_per_round=4')
 SAMPLINGS = {
-  'poisson': (('--sampling=poisson',), ('--num_clients=24', '--clients_per_round=4')),
+  **{
+    name: ((f'--sampling={name}',), _COHORT)
+    for name in ('poisson', 'fixed_size', 'balls_in_bins', 'random_allocation')
+  },
   'poisson by its probability': (
     ('--sampling=poisson', '--sampling_probability=0.25'),
     (),
   ),
-  'cyclic poisson': (CYCLIC, ('--num_clients=24', '--clients_per_round=4')),
-  'fixed_size': (
-    ('--sampling=fixed_size',),
-    ('--num_clients=24', '--clients_per_round=4'),
-  ),
-  'balls_in_bins': (
-    ('--sampling=balls_in_bins',),
-    ('--num_clients=24', '--clients_per_round=4'),
-  ),
-  'random_allocation': (
-    ('--sampling=random_allocation',),
-    ('--num_clients=24', '--clients_per_round=4'),
-  ),
-  'b_min_sep': (
-    ('--sampling=b_min_sep', '--min_separation=3'),
-    ('--num_clients=24', '--clients_per_round=4'),
-  ),
+  'cyclic poisson': (CYCLIC, _COHORT),
+  'b_min_sep': (('--sampling=b_min_sep', '--min_separation=3'), _COHORT),
 }
 
 

@@ -159,14 +159,6 @@ def test_without_a_client_all_others_are_drawn_by_what_they_were(tmp_path):
     }
 
 
-def test_who_is_held_out_does_not_depend_on_what_they_have(plain, tmp_path):
-  more = own_data.ROWS + [{**row, 'age': 1000} for row in own_data.ROWS[:5]]
-  path = own_data.write_csv(tmp_path / 'more.csv', more)
-  found = [own_data.load_rows(each, test_clients=0.3) for each in (plain, path)]
-  names = [{each.clients.name(i) for i in each.clients.ids} for each in found]
-  assert names[0] == names[1]
-
-
 def test_a_share_of_each_clients_examples_is_held_out_but_never_all(tmp_path):
   rows = [
     {'who': f'c{i % 100}' if i < 1000 else f'single {i}', 'x': i, 'y': i % 2}
@@ -288,15 +280,6 @@ def test_what_labels_are_is_found_and_can_be_said(tmp_path):
   assert kind_of([0.5, 1.5, 0.50] * 9, 'class') == ('class', ('0.5', '1.5'))
   with pytest.raises(problems.DataError, match='line 4: y is the number 9, and values'):
     kind_of(['b', 'a', '9'] * 9)
-
-
-def test_text_with_many_values_is_refused_with_the_remedy(tmp_path):
-  rows = [{'who': f'c{i % 9}', 'name': f'n{i}', 'y': i % 2} for i in range(200)]
-  path = own_data.write_csv(tmp_path / 'data.csv', rows)
-  with pytest.raises(problems.DataError) as error:
-    own_data.load(path, client_column='who', label_column='y')
-  assert 'line 102: name has more than 100 different values' in str(error.value)
-  assert '--feature_columns' in str(error.value)
 
 
 def test_names_of_clients_are_told_be_they_short_or_long(tmp_path):
@@ -482,12 +465,6 @@ def test_labels_that_are_numbers_are_scaled_by_those_that_are_trained_on(tmp_pat
   assert np.allclose(undone, [300_000, 100_000], rtol=1e-6)
   path = own_data.write_csv(tmp_path / 'c.csv', [{**row, 'y': 0.1} for row in rows])
   assert _numbers(path).label_scaling == population.LabelScaling(0.1, 1.0)
-
-
-def test_scaling_of_labels_that_are_classes_is_refused(plain):
-  with pytest.raises(problems.DataError, match='--label_scaling=standard is for lab'):
-    own_data.load_rows(plain, label_scaling='standard')
-  assert own_data.load_rows(plain).label_scaling is None
 
 
 def _in_dialect(path, rows, separator, decimal, thousands):
