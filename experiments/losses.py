@@ -83,7 +83,6 @@ def name_for(shape: population.Shape, given: Optional[str]) -> str:
 def function(shape: population.Shape, name: Optional[str]) -> Callable[..., Any]:
   """The loss of a batch: of outputs, labels and, if given, weights of examples.
 
-  `shape`: What examples are like.
   `name`: Which loss; `None` for the one that goes with the labels.
   """
   import tensorflow as tf

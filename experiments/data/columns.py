@@ -31,11 +31,7 @@ class Missing:
   """
 
   def __init__(self, listed: Optional[Iterable[str]] = None):
-    """Initializes it.
-
-    `listed`: The texts; `None` for those of `pandas.read_csv`. Of a number all ways to
-    write it.
-    """
+    # Without a list, those of `pandas.read_csv`; of a number all ways to write it.
     texts = ids_lib.MISSING if listed is None else listed
     self.texts = frozenset(text.strip() for text in texts) - {''}
     found = (float(text) for text in self.texts if is_number(text))
@@ -255,15 +251,12 @@ class Names:
     limit: int,
     too_many: str,
     reading: Reading,
+    # All values that there may be, as `names` once gave them; `None` for any.
     known: Optional[tuple[str, ...]] = None,
+    # What may be done if a value is a number; `None` if it may be one.
     no_numbers: Optional[str] = None,
     has_others: bool = False,
   ):
-    """Initializes it.
-
-    `known`: All values that there may be, as `names` once gave them; `None` for any.
-    `no_numbers`: What may be done if a value is a number; `None` if it may be one.
-    """
     self._name, self._limit, self._too_many = name, limit, too_many
     self._reading, self._no_numbers = reading, no_numbers
     self._has_others = has_others

@@ -23,13 +23,9 @@ class Spill:
     self,
     folder: str,
     dtype: Any,
-    shape: tuple[int, ...] = (),
+    shape: tuple[int, ...] = (),  # Of one entry.
     buffering: int = _BUFFER,
   ):
-    """Makes an empty one.
-
-    `shape`: Of one entry.
-    """
     self.dtype, self.shape = np.dtype(dtype), shape
     self._folder = folder
     self._count = 0

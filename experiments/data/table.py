@@ -169,10 +169,7 @@ class Ids:
 
 class Reader:
   def __init__(self, uses: Uses, folder: str, like: Optional[Schema] = None):
-    """Initializes it.
-
-    `like`: What the data have to be like; `None` to find out.
-    """
+    # Without `like`, what the data are like is found out.
     self._uses, self._folder, self._like = uses, folder, like
     self._clients = spill.Spill(folder, np.uint64, (2,))
     self._hashes = spill.Spill(folder, np.uint64)

@@ -100,10 +100,7 @@ class _Own(kind_lib.Kind):
 
 
 def make(name: str, shape: population.Shape) -> Any:
-  """What the function makes.
-
-  `shape`: What examples are like.
-  """
+  """What the function makes."""
   function = _function(name)
   takes_shape = _takes_shape(name, function)
   if shape.embedded and not takes_shape:

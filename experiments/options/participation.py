@@ -208,11 +208,7 @@ def _schema(
   said_by = scheme_flags.cohort_flag(values)
   both = said_by is not None and values['clients_per_round'].present
   is_drawn = kind.is_sampled and not kind.has_public_sizes
-  if both and is_drawn:  # One says who is drawn, the other what the mean is over.
-    schema = scheme_flags.schema_from(values, known=_KNOWN)
-    _check_kind(values, schema)
-    return schema, values.clients_per_round, values.clients_per_round
-  if both:
+  if both and not is_drawn:
     raise ValueError(
       f'--clients_per_round and --{said_by} both say how many clients a round has; '
       'give one of them.'
@@ -225,6 +221,8 @@ def _schema(
     )
   schema = scheme_flags.schema_from(values, known=_KNOWN)
   _check_kind(values, schema)
+  if both:  # One says who is drawn, the other what the mean is over.
+    return schema, values.clients_per_round, values.clients_per_round
   cohort = None
   if values.num_clients is not None:
     cohort = sampling.of(schema).expected_cohort(values.num_clients)

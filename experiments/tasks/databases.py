@@ -55,23 +55,15 @@ def _database(options: data_options.Data, task_name: str, splits: Sequence[str])
 
 
 class _Split:
-  """The clients of a split; what `learning.train` takes, read when it is needed.
-
-  Attributes:
-    ids: Of the clients, sorted.
-  """
+  """The clients of a split; what `learning.train` takes, read when it is needed."""
 
   def __init__(
     self,
     path: str,
     name: str,
     parse: Callable[[list[bytes]], dict[str, np.ndarray]],
-    most: Optional[int] = None,
+    most: Optional[int] = None,  # Of a client's examples that are read.
   ):
-    """Initializes it.
-
-    `most`: How many of a client's examples are read at most; `None` for all.
-    """
     self._path, self._name, self._parse = path, name, parse
     self._most = -1 if most is None else most
     self._local = threading.local()
@@ -87,14 +79,19 @@ class _Split:
       'SELECT serialized_example_proto FROM examples '
       'WHERE client_id = ? AND split_name = ? LIMIT ?'
     )
+    import tensorflow as tf
+
     found = [row[0] for row in self._rows(query, id_, self._name, self._most)]
-    return self._parsed(found, f'of client {id_!r}')
+    try:
+      return self._parse(found)
+    except tf.errors.InvalidArgumentError as e:
+      raise ValueError(
+        f'{self._path}: examples of client {id_!r} are not those of this task: '
+        f'{e.message}'
+      ) from e
 
   def first(self, most: Optional[int] = None) -> dict[str, np.ndarray]:
-    """Examples of all clients, of one after the other.
-
-    `most`: How many at most; `None` for all.
-    """
+    """Examples of all clients, of one after the other; at most so many."""
     parts, count = [], 0
     for id_ in self.ids:
       if most is not None and count >= most:
@@ -103,16 +100,6 @@ class _Split:
       count += len(parts[-1]['x'])
     return {key: np.concatenate([part[key] for part in parts])[:most] for key in 'xy'}
 
-  def _parsed(self, serialized: list[bytes], whose: str) -> dict[str, np.ndarray]:
-    import tensorflow as tf
-
-    try:
-      return self._parse(serialized)
-    except tf.errors.InvalidArgumentError as e:
-      raise ValueError(
-        f'{self._path}: examples {whose} are not those of this task: {e.message}'
-      ) from e
-
   def _rows(self, query: str, *arguments: Any) -> Iterator[tuple[Any, ...]]:
     if not hasattr(self._local, 'connection'):
       self._local.connection = sqlite_clients.connect(self._path)
@@ -120,10 +107,7 @@ class _Split:
 
 
 def _features(serialized: list[bytes], **wanted: Any) -> Mapping[str, np.ndarray]:
-  """Features of serialised `tf.train.Example`s.
-
-  `**wanted`: For each feature its dtype and shape.
-  """
+  """Features of serialised `tf.train.Example`s; `wanted` has dtypes and shapes."""
   import tensorflow as tf
 
   specs = {
