@@ -295,8 +295,9 @@ class JsonLines:
     path = _literal(glob.escape(os.path.abspath(self.path)))
     packed = self.path.lower().endswith(lines.PACKED)
     table = (
-      f'read_ndjson_objects({path}, hive_partitioning=false, '
-      f"compression='{'gzip' if packed else 'none'}')"
+      f"read_json({path}, columns={{json: 'JSON'}}, format='newline_delimited', "
+      'records=false, auto_detect=false, hive_partitioning=false, '
+      f"compression='{'gzip' if packed else 'uncompressed'}')"
     )
     width = len(getattr(self, 'columns', ()))
     try:
