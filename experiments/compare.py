@@ -18,12 +18,15 @@ has the reason in error.txt in its directory, and is tried again.
 With --scheduler instead of --jobs, the workers of a Dask cluster do the runs.
 """
 
+import dataclasses
 import sys
 from collections.abc import Mapping
+from typing import Optional
 
 from absl import flags
 
 from tff_dp_aggregators.accounting.programs import program
+from tff_dp_aggregators.accounting.programs import table
 from tff_dp_aggregators.learning import cluster
 from tff_dp_aggregators.learning.runs import progress
 
@@ -35,9 +38,39 @@ from .comparing import record as record_lib
 from .comparing import running
 from .options import run as run_options
 
-_OWN = ('grid', 'tune', 'seeds', 'tuning_seeds', 'jobs', 'output')
+
+@dataclasses.dataclass
+class _Own:
+  grid: Optional[list[str]] = program.flag(
+    r'FLAG=V1,V2: a flag to vary, with its values; a comma in a value is written '
+    r'"\,". Give it once for each flag.',
+  )
+  tune: Optional[list[str]] = program.flag(
+    'FLAG=V1,V2: a flag whose best value is chosen for each point of the grid, by the '
+    'metric on test data, in extra runs with other seeds. Give it once for each flag; '
+    'all combinations are tried.',
+  )
+  seeds: int = program.flag(
+    'Number of runs of each point, with seeds 1, 2 and so on.', default=3, at_least=1
+  )
+  tuning_seeds: int = program.flag(
+    'With --tune: number of runs of each combination.', default=1, at_least=1
+  )
+  jobs: int = program.flag(
+    'Number of runs at the same time, each in a process that takes about a gigabyte.',
+    default=1,
+    at_least=1,
+  )
+  output: Optional[str] = program.flag(
+    'Directory for the results. It does not exist, is empty, or has a comparison with '
+    'the same flags, which is resumed; values of --grid and --seeds may be added.',
+    unset='a new directory under runs',
+  )
+
+
+_OWN = program.rows_of(_Own)
 # A cluster runs cells, and not packs of theirs.
-NAMES = (*_OWN, *(flag.name for flag in program.rows_of(run_options.Cluster)))
+NAMES = table.names((*_OWN, *program.rows_of(run_options.Cluster)))
 # Values that are measured by other metrics, or on other data, are not better or worse.
 _WHAT_IS_BEST = (
   'metric',
@@ -50,56 +83,10 @@ _WHAT_IS_BEST = (
 
 
 def groups() -> tuple[program.Group, ...]:
-  """The flags of a comparison, and those of the simulations."""
-  own = (
-    program.Flag(
-      'grid',
-      program.MANY,
-      r'FLAG=V1,V2: a flag to vary, with its values; a comma in a value is written '
-      r'"\,". Give it once for each flag.',
-    ),
-    program.Flag(
-      'tune',
-      program.MANY,
-      'FLAG=V1,V2: a flag whose best value is chosen for each point of the grid, by '
-      'the metric on test data, in extra runs with other seeds. Give it once for each '
-      'flag; all combinations are tried.',
-    ),
-    program.Flag(
-      'seeds',
-      int,
-      'Number of runs of each point, with seeds 1, 2 and so on.',
-      default=3,
-      at_least=1,
-    ),
-    program.Flag(
-      'tuning_seeds',
-      int,
-      'With --tune: number of runs of each combination.',
-      default=1,
-      at_least=1,
-    ),
-    program.Flag(
-      'jobs',
-      int,
-      'Number of runs at the same time, each in a process that takes about a gigabyte.',
-      default=1,
-      at_least=1,
-    ),
-    program.Flag(
-      'output',
-      str,
-      'Directory for the results. It does not exist, is empty, or has a comparison '
-      'with the same flags, which is resumed; values of --grid and --seeds may be '
-      'added.',
-      unset='a new directory under runs',
-    ),
-  )
-  return (('Comparison', own), *settings_lib.groups())
+  return (('Comparison', _OWN), *settings_lib.groups())
 
 
 def main(values: flags.FlagValues) -> int:
-  """Runs the comparison; returns the exit code."""
   if values.tuning_seeds > 1 and not values.tune:
     raise program.WrongUsage('--tuning_seeds needs --tune.')
   for name, reason in cells_lib.REFUSED.items():
@@ -126,7 +113,6 @@ def main(values: flags.FlagValues) -> int:
 
 
 def _runner(values: flags.FlagValues) -> running.Cluster:
-  """What is to run the cells."""
   try:
     scheduler = run_options.scheduler_from(values)
     if scheduler is None:
@@ -146,7 +132,6 @@ def _runner(values: flags.FlagValues) -> running.Cluster:
 def _planned(
   values: flags.FlagValues, refused: Mapping[str, str], runner: running.Cluster
 ) -> comparison.Comparison:
-  """The comparison that the flags ask for, checked whole."""
   names = [name for name in program.names_of(values) if name not in NAMES]
   given = cells_lib.given(values, names)
   on_all = {name: values[name].value for name in given}

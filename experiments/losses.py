@@ -59,7 +59,6 @@ LOSSES: dict[str, _OfLabels] = {
 
 
 def check(given: str) -> None:
-  """Refuses a loss that is none of these."""
   if given not in LOSSES:
     raise ValueError(
       f'--loss={given} is none of {", ".join(LOSSES)}; other losses of Keras are for '
@@ -84,7 +83,6 @@ def name_for(shape: population.Shape, given: Optional[str]) -> str:
 def function(shape: population.Shape, name: Optional[str]) -> Callable[..., Any]:
   """The loss of a batch: of outputs, labels and, if given, weights of examples.
 
-  `shape`: What examples are like.
   `name`: Which loss; `None` for the one that goes with the labels.
   """
   import tensorflow as tf

@@ -13,32 +13,21 @@ _Parts = tuple[np.ndarray, np.ndarray]
 
 @dataclasses.dataclass(frozen=True)
 class Metric:
-  """What is measured on test data after each round.
-
-  Attributes:
-    name: Of its column (after `test_`), its picture and in sentences.
-    label_kinds: For which labels it is.
-    make: Gives what `learning.train` takes among its `test_metrics`, for examples of a
-      shape.
-    limits: Least and largest value, for pictures; `None` where there is none.
-    higher_is_better: Whether it is.
-    num_classes: For how many classes it is: the least and the largest number.
-    needs_all_classes: Whether it is of no test data that lack a class.
-    best_constant: Of labels, the one answer that is best to say of all rows, and
-      what each of them then adds to this mean; `None` if it is none of numbers.
-  """
-
-  name: str
-  label_kinds: tuple[population.LabelKind, ...]
+  name: str  # Of its column (after `test_`), its picture and in sentences.
+  label_kinds: tuple[population.LabelKind, ...]  # For which labels it is.
+  # Gives what `learning.train` takes among its `test_metrics`, for examples of a shape.
   make: Callable[[population.Shape], Any]
+  # Least and largest value, for pictures; `None` where there is none.
   limits: tuple[Optional[float], Optional[float]]
-  higher_is_better: bool
+  higher_is_better: bool  # Whether it is.
+  # For how many classes it is: the least and the largest number.
   num_classes: tuple[int, Optional[int]] = (0, None)
-  needs_all_classes: bool = False
+  needs_all_classes: bool = False  # Whether it is of no test data that lack a class.
+  # Of labels, the one answer that is best to say of all rows, and what each of them
+  # then adds to this mean; `None` if it is no mean over labels.
   best_constant: Optional[Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]] = None
 
   def why_not(self, shape: population.Shape) -> Optional[str]:
-    """Why it is not for such examples; `None` if it is."""
     if shape.label_kind not in self.label_kinds:
       fitting = [
         each.name for each in METRICS.values() if shape.label_kind in each.label_kinds
@@ -57,7 +46,6 @@ class Metric:
     return None
 
   def why_not_measured(self, found: population.Population) -> Optional[str]:
-    """Why it cannot be measured on the test data; `None` if it can, or nothing is."""
     if not self.needs_all_classes or found.test_examples is None:
       return None
     labels = found.test_examples[1]
@@ -170,6 +158,14 @@ def _best(
   return best_constant
 
 
+def _most_frequent(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+  if labels.ndim > 1:  # Tags, each of which has an answer of its own.
+    best = (labels.mean(axis=0) > 0.5).astype(np.float64)
+  else:
+    best = np.asarray(np.argmax(np.bincount(labels.astype(np.int64))))
+  return best, (labels == best).astype(np.float64)
+
+
 def _auc(shape: population.Shape) -> Any:
   """Area under the receiver operating characteristic: of tags, the mean of theirs."""
 
@@ -199,7 +195,14 @@ def _area(scores: np.ndarray, labels: np.ndarray) -> float:
 METRICS = {
   each.name: each
   for each in (
-    Metric('accuracy', ('class', 'tags'), _accuracy, (0, 1), True),
+    Metric(
+      'accuracy',
+      ('class', 'tags'),
+      _accuracy,
+      (0, 1),
+      True,
+      best_constant=_most_frequent,
+    ),
     Metric('top_5_accuracy', ('class',), _top_5_accuracy, (0, 1), True, (6, None)),
     Metric(
       'auc',

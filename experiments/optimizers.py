@@ -10,23 +10,18 @@ from typing import Any, Callable, Optional
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-  """An optimizer.
+  """An optimizer."""
 
-  Attributes:
-    name: Value of the flags.
-    build: The function of `tff.learning.optimizers` that makes it; `None` for DP-FTRL,
-      which is this package's, and for the server alone.
-    has_momentum: Whether it takes a momentum. Then the model is a linear function of
-      the rounds' means: a workload, for which a strategy can be the best.
-    has_schedule: Whether its learning rate may change from round to round.
-    adaptivity: What it calls the small number that keeps its steps finite; `None` if it
-      has none.
-  """
-
-  name: str
+  name: str  # Value of the flags.
+  # The function of `tff.learning.optimizers` that makes it; `None` for DP-FTRL, which
+  # is this package's, and for the server alone.
   build: Optional[str]
+  # Whether it takes a momentum. Then the model is a linear function of the rounds'
+  # means: a workload, for which a strategy can be the best.
   has_momentum: bool = False
+  # Whether its learning rate may change from round to round.
   has_schedule: bool = False
+  # What it calls the small number that keeps its steps finite; `None` if it has none.
   adaptivity: Optional[str] = None
 
   def make(

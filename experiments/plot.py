@@ -23,38 +23,34 @@ from .plotting import runs as runs_lib
 _DEFAULT_OUTPUT = 'plot.png'
 
 
-def groups() -> tuple[program.Group, ...]:
-  """The program's flags."""
-  rows = (
-    program.Flag(
-      'run_dir',
-      program.MANY,
-      'Directory of a run, or of a comparison. The flag may be left out: arguments are '
-      'directories too.',
-      default=[],
-    ),
-    program.Flag(
-      'output',
-      str,
-      'Picture to write, ending in .png or .svg. An existing file is replaced.',
-      unset=f'{_DEFAULT_OUTPUT}; of a comparison, {" and ".join(pictures.NAMES)} in '
-      'its directory',
-    ),
-    program.Flag(
-      'x',
-      str,
-      'Column on the horizontal axis: round, epsilon, seconds, or another one.',
-      default=runs_lib.ROUND,
-    ),
-    program.Flag(
-      'y', str, 'Column on the vertical axis.', unset='the metric of the runs'
-    ),
-  )
-  return (('Flags', rows),)
+_FLAGS = (
+  program.Flag(
+    'run_dir',
+    program.MANY,
+    'Directory of a run, or of a comparison. The flag may be left out: arguments are '
+    'directories too.',
+    default=[],
+  ),
+  program.Flag(
+    'output',
+    str,
+    'Picture to write, ending in .png or .svg. An existing file is replaced.',
+    unset=f'{_DEFAULT_OUTPUT}; of a comparison, {" and ".join(pictures.NAMES)} in its '
+    'directory',
+  ),
+  program.Flag(
+    'x',
+    str,
+    'Column on the horizontal axis: round, epsilon, seconds, or another one.',
+    default=runs_lib.ROUND,
+  ),
+  program.Flag(
+    'y', str, 'Column on the vertical axis.', unset='the metric of the runs'
+  ),
+)
 
 
 def main(values: flags.FlagValues) -> int:
-  """Draws; returns the exit code."""
   if values.output is not None:
     charts.format_of(values.output)
   directories = values.run_dir
@@ -87,7 +83,11 @@ def _draw_comparison(values: flags.FlagValues, directories: list[str]) -> list[s
 
 
 PROGRAM = program.Program(
-  'tff-dp-plot', __doc__ or '', groups, main, positional='run_dir'
+  'tff-dp-plot',
+  __doc__ or '',
+  lambda: (('Flags', _FLAGS),),
+  main,
+  positional='run_dir',
 )
 execute, run = PROGRAM.execute, PROGRAM.run
 

@@ -39,7 +39,6 @@ _OF_DATA = ('output', 'data_format', 'data_split', *_WRITING)
 
 
 def groups() -> tuple[program.Group, ...]:
-  """The program's flags."""
   own = (
     ('run_dir', 'Directory of a run on --data of your own.'),
     (
@@ -54,11 +53,10 @@ def groups() -> tuple[program.Group, ...]:
     ),
   )
   rows = (program.Flag(name, str, text) for name, text in own)
-  return (('Flags', (*rows, *data_options.writing_rows())),)
+  return (('Flags', (*rows, *data_options.WRITING)),)
 
 
 def main(values: flags.FlagValues) -> int:
-  """Predicts, or exports; returns the exit code."""
   _check(values)
   data = None
   if values.data is not None:
@@ -122,17 +120,7 @@ def _check(values: flags.FlagValues) -> None:
     raise program.WrongUsage('--output is missing: the CSV file to write.')
   if values.data is not None and not os.path.exists(values.data):
     raise program.WrongUsage(f'--data={values.data}: there is no such file or folder.')
-  for name in ('output', 'export'):
-    path = values[name].value
-    if path is None:
-      continue
-    if os.path.lexists(path):
-      raise program.WrongUsage(
-        f'--{name}={path} exists and is not overwritten; name another, or remove it.'
-      )
-    folder = os.path.dirname(os.path.abspath(path))
-    if not os.path.isdir(folder):
-      raise program.WrongUsage(f'--{name}={path}: there is no folder {folder}.')
+  program.check_new(values, 'output', 'export')
 
 
 def _table(
@@ -140,7 +128,6 @@ def _table(
   data: preprocessing_lib.NewData,
   labels: Optional[Sequence[str]],
 ) -> str:
-  """The lines of the output."""
   content = io.StringIO()
   writer = csv.writer(content, lineterminator='\n')
   head = None

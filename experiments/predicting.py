@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
+import tensorflow as tf
 
 from tff_dp_aggregators import learning
 from tff_dp_aggregators.learning import keras_losses
@@ -33,17 +34,12 @@ _NUM_TRIED = 16
 
 
 class Predictions(NamedTuple):
-  """What is said of some rows.
-
-  Attributes:
-    clients: Whose they are, as the data have it; `None` if they do not say.
-    values: Names of classes or of next tokens, or numbers in the units of the labels;
-      whether they are there of tags. Of several labels, [rows, labels].
-    probabilities: Of these names, or of each tag being there; `None` for numbers.
-  """
-
+  # Whose they are, as the data have it; `None` if they do not say.
   clients: Optional[list[str]]
+  # Names of classes or of next tokens, or numbers in the units of the labels; whether
+  # they are there of tags. Of several labels, [rows, labels].
   values: np.ndarray
+  # Of these names, or of each tag being there; `None` for numbers.
   probabilities: Optional[np.ndarray]
 
 
@@ -57,7 +53,6 @@ class Predictor:
   """
 
   def __init__(self, run_dir: str):
-    """Loads model and preprocessing."""
     self.preprocessing = preprocessing_lib.of_run(run_dir)
     with open(os.path.join(run_dir, run_directory.CONFIG), encoding='utf-8') as file:
       flags = json.load(file)['flags']
@@ -69,31 +64,16 @@ class Predictor:
     self.gives_logits = is_known or not self._gives_probabilities()
 
   def predictions(self, data: preprocessing_lib.NewData) -> Iterator[Predictions]:
-    """What is said of each row, in their order, some at a time."""
     for chunk in data.chunks():
       outputs = self._outputs(chunk.inputs, chunk.last)
-      if self._shape.label_kind == 'number':
-        yield Predictions(chunk.clients, self.preprocessing.in_units(outputs), None)
-        continue
-      if self._shape.label_kind == 'tags':
-        logits = np.reshape(outputs, (len(outputs), *self._shape.labels))
-        likely = 1 / (1 + np.exp(-logits.astype(np.float64)))
-        yield Predictions(chunk.clients, (logits > 0).astype(int), likely)
-        continue
-      probabilities = np.array(outputs, np.float64)
-      # What counts in no loss was not learned.
-      ignored = list(self._shape.ignored_labels)
-      if self.gives_logits:
-        probabilities[:, ignored] = -np.inf
-        shifted = probabilities - probabilities.max(axis=1, keepdims=True)
-        probabilities = np.exp(shifted)
-        probabilities /= probabilities.sum(axis=1, keepdims=True)
-      else:
-        probabilities[:, ignored] = 0.0
-      best = np.argmax(probabilities, axis=1)
-      assert self._shape.names is not None
-      names = np.array(self._shape.names, object)[best]
-      yield Predictions(chunk.clients, names, probabilities[np.arange(len(best)), best])
+      said = said_of(outputs, self.preprocessing, self.gives_logits)
+      found = said['prediction'].numpy()
+      if found.dtype == object:
+        found = np.array([name.decode('utf-8') for name in found], object)
+      likely = said.get('probability')
+      yield Predictions(
+        chunk.clients, found, None if likely is None else likely.numpy()
+      )
 
   def measure(self, data: preprocessing_lib.NewData) -> tuple[str, float]:
     """The metric of the run on data with labels: its name, and what it comes to."""
@@ -143,6 +123,33 @@ class Predictor:
       x = rng.normal(size=shape).astype(np.float32)
     outputs = np.asarray(self.model(x), np.float64)
     return keras_losses.why_no_logits(outputs) is not None
+
+
+def said_of(
+  outputs: Any, preprocessing: preprocessing_lib.Preprocessing, gives_logits: bool
+) -> dict[str, tf.Tensor]:
+  """What a model's outputs say: of classes with the probability of each."""
+  shape, scaling = preprocessing.shape, preprocessing.label_scaling
+  outputs = tf.cast(outputs, tf.float64)
+  if shape.num_classes is None:
+    outputs = tf.reshape(outputs, [-1, *shape.labels])
+    if shape.label_kind == 'tags':
+      is_there = tf.cast(outputs > 0, tf.int64)
+      return {'prediction': is_there, 'probability': tf.sigmoid(outputs)}
+    if scaling is not None:
+      outputs = outputs * np.array(scaling.scale) + np.array(scaling.mean)
+    return {'prediction': outputs}
+  # What counts in no loss was not learned.
+  is_ignored = np.isin(np.arange(shape.num_classes), shape.ignored_labels)
+  if gives_logits:
+    outputs = tf.nn.softmax(tf.where(is_ignored, tf.float64.min, outputs))
+  else:
+    outputs = tf.where(is_ignored, tf.zeros_like(outputs), outputs)
+  return {
+    'prediction': tf.gather(tf.constant(shape.names), tf.argmax(outputs, axis=1)),
+    'probability': tf.reduce_max(outputs, axis=1),
+    'probabilities': outputs,
+  }
 
 
 def _model(run_dir: str, name: str, shape: population.Shape) -> Any:

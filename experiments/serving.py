@@ -61,36 +61,12 @@ class Served(tf.Module):
 
   def _predict(self, given: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
     """Predictions of a batch of columns, by what they are."""
-    shape = self._preprocessing.shape
     if self._preprocessing.text is not None:
       tokens, last = self._tokens(given[self._preprocessing.text])
       outputs = tf.gather(self._outputs(tokens), last, axis=1, batch_dims=1)
     else:
       outputs = self._outputs(self._inputs(given))
-    outputs = tf.cast(outputs, tf.float64)
-    if shape.label_kind == 'tags':
-      logits = tf.reshape(outputs, [-1, *shape.labels])
-      return {
-        'prediction': tf.cast(logits > 0, tf.int64),
-        'probability': tf.sigmoid(logits),
-      }
-    if shape.label_kind == 'number':
-      numbers = tf.reshape(outputs, [-1, *shape.labels])
-      scaling = self._preprocessing.label_scaling
-      if scaling is not None:
-        numbers = numbers * np.array(scaling.scale) + np.array(scaling.mean)
-      return {'prediction': numbers}
-    assert shape.num_classes is not None
-    is_ignored = np.isin(np.arange(shape.num_classes), shape.ignored_labels)
-    if self._gives_logits:
-      outputs = tf.nn.softmax(tf.where(is_ignored, tf.float64.min, outputs))
-    else:
-      outputs = tf.where(is_ignored, tf.zeros_like(outputs), outputs)
-    return {
-      'prediction': tf.gather(tf.constant(shape.names), tf.argmax(outputs, axis=1)),
-      'probability': tf.reduce_max(outputs, axis=1),
-      'probabilities': outputs,
-    }
+    return predicting.said_of(outputs, self._preprocessing, self._gives_logits)
 
   def _outputs(self, x: tf.Tensor) -> tf.Tensor:
     if self._weights is None:

@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any, Optional
 
+import numpy as np
 from absl import flags
 
 from tff_dp_aggregators import sampling
@@ -21,9 +22,7 @@ from tff_dp_aggregators.learning.runs import fitting
 from tff_dp_aggregators.learning.runs import run_directory
 from tff_dp_aggregators.strategies import registry
 
-from . import making
 from . import tasks
-from .options import aggregation as aggregation_options
 from .options import data as data_options
 from .options import model as model_options
 from .options import nbafl as nbafl_options
@@ -47,34 +46,28 @@ _MAY_DIFFER = frozenset([*run_options.MAY_DIFFER, *data_options.MAY_DIFFER])
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-  """A simulation's settings, group by group.
-
-  Attributes:
-    task: What the data are, and what suits them.
-    flags: All flag values that decide what a run comes to, with the defaults of the
-      task, for the record.
-    server: What the server does with clients' updates, but for its optimizer.
-    command: What goes on with the run, but for the directory: the program with the
-      flags that were given.
-    remarks: What follows from the data and is told, in a sentence each.
-    facts: Of the user's own data, with their checksum; `None` for those of a task.
-    scheduler: Of the Dask cluster that trains packs; `None` for this process.
-    trusted_network: Whether it may be reached by tcp:// on another machine.
-  """
-
-  task: task_lib.Task
+  task: task_lib.Task  # What the data are, and what suits them.
   data: data_options.Data
   model: model_options.Model
   participation: participation_options.Participation
   privacy: privacy_options.Privacy
   optimization: optimization_options.Optimization
   run: run_options.Run
+  # What the server does with clients' updates, but for its optimizer.
   server: options.Server
+  # All flag values that decide what a run comes to, with the defaults of the task, for
+  # the record.
   flags: dict[str, Any]
+  # What goes on with the run, but for the directory: the program with the flags that
+  # were given.
   command: str
+  # What follows from the data and is told, in a sentence each.
   remarks: tuple[str, ...] = ()
+  # Of the user's own data, with their checksum; `None` for those of a task.
   facts: Optional[Mapping[str, Any]] = None
+  # Of the Dask cluster that trains packs; `None` for this process.
   scheduler: Optional[str] = None
+  # Whether it may be reached by tcp:// on another machine.
   trusted_network: bool = False
 
   @property
@@ -84,7 +77,6 @@ class Settings:
 
 
 def groups() -> tuple[program.Group, ...]:
-  """The flags of a simulation."""
   task = program.Flag(
     'task',
     list(tasks.TASKS),
@@ -100,7 +92,7 @@ def groups() -> tuple[program.Group, ...]:
     ('Privacy', privacy_options.rows()),
     ('Where noise is made', privacy_options.site_rows()),
     ('NbAFL', nbafl_options.rows()),
-    ('Aggregation', aggregation_options.ROWS),
+    ('Aggregation', optimization_options.AGGREGATION),
     ('Training', program.rows_of(optimization_options.Optimization)),
     ('Run', program.rows_of(run_options.Run)),
     ('Cluster', program.rows_of(run_options.Cluster)),
@@ -121,7 +113,6 @@ def _with_defaults(row: program.Flag) -> program.Flag:
 
 
 def define(values: flags.FlagValues) -> None:
-  """Defines the flags of a simulation."""
   program.define(values, groups())
 
 
@@ -146,15 +137,16 @@ def from_flags(values: flags.FlagValues) -> Settings:
   privacy = privacy_options.from_flags(
     values, participation, optimization, lambda: _size(task, data, model)
   )
-  server = aggregation_options.from_flags(values, privacy.mechanism, privacy.clip_norm)
+  server = optimization_options.server_from_flags(
+    values, privacy.mechanism, privacy.clip_norm
+  )
   _check_packing(run, privacy, server, scheduler)
   if values.num_clients is not None:
     check_cohorts(privacy, participation.schedule(values.num_clients))
   facts = None
   if data.files is not None:
     population = task.load(data)  # Which was read before, for its defaults.
-    making.check(model, population.shape)
-    making.check_measured(model, population)
+    model.check_for(population)
     facts = population.facts
   return Settings(
     task=task,
@@ -168,7 +160,8 @@ def from_flags(values: flags.FlagValues) -> Settings:
     scheduler=scheduler,
     trusted_network=values.trusted_network,
     flags={
-      name: _json_ready(values[name].value)
+      # JSON has no infinity.
+      name: 'inf' if values[name].value == math.inf else values[name].value
       for name in sorted(program.names_of(values))
       if name not in _MAY_DIFFER
     },
@@ -178,18 +171,14 @@ def from_flags(values: flags.FlagValues) -> Settings:
   )
 
 
-def _json_ready(value: Any) -> Any:
-  """The value of a flag; infinity, which JSON does not have, as it is written."""
-  return 'inf' if value == math.inf else value
-
-
 def _size(
   task: task_lib.Task, data: data_options.Data, model: model_options.Model
 ) -> int:
   """How many trainable parameters the model has, which is built for that."""
   with warnings.catch_warnings():
     warnings.simplefilter('ignore')  # Of TFF's dependencies, about each other.
-    return making.size(model, task.load(data).shape)
+    trainable, _ = model.make(task.load(data).shape, seed=0).initial_weights
+  return sum(int(np.size(weight)) for weight in trainable)
 
 
 def check_cohorts(

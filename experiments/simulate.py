@@ -24,7 +24,6 @@ from . import settings as settings_lib
 
 
 def main(values: flags.FlagValues) -> int:
-  """Runs the simulation; returns the exit code."""
   # What can be refused is refused before TensorFlow is loaded, in a second.
   from tff_dp_aggregators.learning.runs import run_directory
 

@@ -7,13 +7,12 @@ import os
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_dp_aggregators import accounting
 from tff_dp_aggregators import learning
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting.programs import program
@@ -24,12 +23,10 @@ from tff_dp_aggregators.learning import models as models_lib
 from tff_dp_aggregators.learning.runs import fitting
 from tff_dp_aggregators.learning.runs import progress
 
-from . import making
 from . import metrics
 from . import optimizers
 from . import settings as settings_lib
 from .data import population as population_lib
-from .options import privacy as privacy_options
 from .options import run as run_options
 from .plotting import charts
 from .plotting import runs as run_pictures
@@ -47,7 +44,7 @@ def run(settings: settings_lib.Settings) -> int:
   """
   population = settings.task.load(settings.data)
   _say_what_there_is(settings, population)
-  making.check(settings.model, population.shape)
+  settings.model.check(population.shape)
   run_dir = settings.run.run_dir or run_options.new_directory(settings.name)
   progress.say(_headline(settings, run_dir))
   try:
@@ -72,21 +69,7 @@ def train(
   run_dir: str,
   not_covered: Sequence[str] = (),
 ) -> learning.Result:
-  """Trains, and leaves everything in the run directory, the picture included.
-
-  Args:
-    settings: Checked settings.
-    population: Of the settings' task, for their options.
-    run_dir: Where everything is left.
-    not_covered: What the report has to say that it does not cover, besides what the
-      population says: that settings were chosen on the same clients, say.
-
-  Raises:
-    WrongUsage: If model, loss or metric are not for the data, a model of the user's own
-      cannot be made, or there are other clients than the flags say.
-    TooFewExamplesError: If a client has fewer than the flags say.
-    ValueError: If the run in the directory was begun with other flags.
-  """
+  """Trains, and leaves everything in the run directory, the picture included."""
   # Else last digits, and so whether a run goes on, would depend on the processors.
   with contextlib.suppress(RuntimeError):  # TensorFlow is in use here.
     tf.config.threading.set_intra_op_parallelism_threads(1)
@@ -102,8 +85,8 @@ def train(
       f'their own; leave it out, or give --num_clients={population.num_clients}.'
     )
   shape = population.shape
-  making.check_measured(settings.model, population)
-  model = making.make(settings.model, shape, settings.run.seed)
+  settings.model.check_for(population)
+  model = settings.model.make(shape, settings.run.seed)
   privacy, run = settings.privacy, settings.run
   schedule = settings.participation.schedule(population.num_clients)
   try:
@@ -114,9 +97,12 @@ def train(
       )
   except ValueError as e:
     raise program.WrongUsage(str(e)) from e
+  mechanism: Any = privacy.nbafl or privacy.mechanism
+  if privacy.simulated_cohort_scale != 1:
+    mechanism = learning.SimulatedCohort(mechanism, privacy.simulated_cohort_scale)
   test = None
   if population.test_examples is not None:
-    measured = making.test_metrics(settings.model, shape, population.label_scaling)
+    measured = settings.model.test_metrics(shape, population.label_scaling)
     test = learning.Evaluation(population.test_examples, measured, run.evaluate_every)
   is_seeded = privacy.mechanism is not None and not (
     run.secret_noise or privacy.is_always_secret
@@ -124,7 +110,7 @@ def train(
   result = learning.train(
     model,
     population.clients,
-    _mechanism(privacy),
+    mechanism,
     run_dir,
     delta=privacy.delta,
     clip_norm=privacy.clip_norm,
@@ -151,14 +137,6 @@ def train(
   )
   _draw(settings, run_dir, population.num_clients)
   return result
-
-
-def _mechanism(privacy: privacy_options.Privacy) -> Any:
-  """What `learning.train` takes as its mechanism."""
-  if privacy.simulated_cohort_scale == 1:
-    return privacy.nbafl or privacy.mechanism
-  assert isinstance(privacy.mechanism, accounting.Mechanism)
-  return learning.SimulatedCohort(privacy.mechanism, privacy.simulated_cohort_scale)
 
 
 def _client_training(settings: settings_lib.Settings) -> learning.ClientTraining:
@@ -258,7 +236,6 @@ def _say_how_it_went(
 
 
 def _going_on(settings: settings_lib.Settings, run_dir: str) -> str:
-  """The command that goes on with a run."""
   return f'{settings.command} {shlex.quote(f"--run_dir={run_dir}")}'
 
 
@@ -275,12 +252,11 @@ def _remarks(
   found = [remark_on_no_change(metric, values)]
   if population.test_examples is not None:
     labels = population.test_examples[1]
-    if metric.name == 'accuracy':
-      found.append(remark_on_chance(measured, labels))
     if metric.best_constant is not None:
       scaling = population.label_scaling
       labels = labels if scaling is None else scaling.undone(labels)
-      found.append(remark_on_constant(metric, measured, labels))
+      names = population.shape.names if population.shape.label_kind == 'class' else None
+      found.append(remark_on_constant(metric, measured, labels, names))
   yield from filter(None, found)
 
 
@@ -304,9 +280,12 @@ def remark_on_no_change(metric: metrics.Metric, values: Sequence[float]) -> str:
 
 
 def remark_on_constant(
-  metric: metrics.Metric, measured: float, labels: np.ndarray
+  metric: metrics.Metric,
+  measured: float,
+  labels: np.ndarray,
+  names: Optional[Sequence[str]] = None,
 ) -> str:
-  """Says so if one number for everything is about as good as the model; else ''.
+  """Says so if one answer to everything is about as good as the model; else ''.
 
   Example:
     >>> error, labels = metrics.METRICS['mean_absolute_error'], np.arange(101.0)
@@ -314,51 +293,29 @@ def remark_on_constant(
     'Note: to answer 50 to all test examples has a mean_absolu'
     >>> remark_on_constant(error, 10.0, labels)
     ''
+    >>> accuracy, labels = metrics.METRICS['accuracy'], np.repeat([0, 1], [830, 170])
+    >>> remark_on_constant(accuracy, 0.84, labels, ['no', 'yes'])[:65]
+    'Note: to answer no to all test examples has an accuracy of 0.8300'
+    >>> remark_on_constant(accuracy, 0.87, labels)
+    ''
   """
   assert metric.best_constant is not None
   best, values = metric.best_constant(np.asarray(labels, np.float64))
-  error = float(np.mean(values))
+  reached = float(np.mean(values))
   by_example = values.reshape(len(values), -1).mean(axis=1)
-  if measured < error - 2 * float(np.std(by_example)) / math.sqrt(len(by_example)):
+  better = measured - reached if metric.higher_is_better else reached - measured
+  if better > 2 * float(np.std(by_example)) / math.sqrt(len(by_example)):
     return ''
-  answer = ', '.join(f'{each:.6g}' for each in np.ravel(best))
+  answers = [f'{each:.6g}' for each in np.ravel(best)]
+  if names is not None:
+    answers = [names[int(best)]]
+  more = ''
+  if metric.name == 'accuracy':
+    more = ' Look at the loss, or of two classes or tags at --metric=auc;'
   return (
-    f'Note: to answer {answer} to all test examples has a {metric.name} of '
-    f'{error:.4f}, so the model is no better than one answer to all. {_WHAT_TO_TRY}'
-  )
-
-
-def remark_on_chance(accuracy: float, labels: np.ndarray) -> str:
-  """Says so if one answer to everything is about as good as the model; else ''.
-
-  Example:
-    >>> remark_on_chance(0.84, np.repeat([0, 1], [830, 170]))[:44]
-    'Note: 0.8300 of the test examples are of one'
-    >>> remark_on_chance(0.87, np.repeat([0, 1], [830, 170]))
-    ''
-  """
-  if labels.ndim > 1:  # Tags, each of which has an answer of its own.
-    shares = labels.mean(axis=0)
-    most = np.maximum(shares, 1 - shares)
-  else:
-    _, counts = np.unique(labels, return_counts=True)
-    most = np.array([counts.max() / counts.sum()])
-  chance = float(most.mean())
-  # Tags of one example may go together: as if all of them did.
-  standard_error = float(np.sqrt(most * (1 - most) / len(labels)).mean())
-  if accuracy > chance + 2 * standard_error:
-    return ''
-  auc = '--metric=auc, which does not depend on that'
-  if labels.ndim > 1:
-    return (
-      f'Note: the more frequent answer for each tag is right {chance:.4f} of the time, '
-      'so the same answers to all would be about as accurate. Look at the loss or '
-      f'{auc}; {_WHAT_TO_TRY}'
-    )
-  two = f' or {auc}' if len(counts) == 2 else ''
-  return (
-    f'Note: {chance:.4f} of the test examples are of one class, so the same answer to '
-    f'all would be about as accurate. Look at the loss{two}; {_WHAT_TO_TRY}'
+    f'Note: to answer {", ".join(answers)} to all test examples has '
+    f'{"an" if metric.name[0] in "aeiou" else "a"} {metric.name} of {reached:.4f}, so '
+    f'the model is no better than one answer to all.{more} {_WHAT_TO_TRY}'
   )
 
 
@@ -370,8 +327,15 @@ def _spent(settings: settings_lib.Settings, result: learning.Result) -> str:
   if scale != 1:
     return f'No guarantee: {_cohorts(settings)}.'
   if mechanism.placement.is_simulation:
-    said = terms.PLACEMENTS[mechanism.noise_site].help
-    return f'No guarantee: {said}.{_stands_for(result)}'
+    said = f'No guarantee: {terms.PLACEMENTS[mechanism.noise_site].help}.'
+    epsilon = result.statement['mechanism']['simulated_epsilon']
+    if epsilon is None:
+      return said
+    return (
+      f'{said} It stands for (epsilon, delta) = ({rounding.up(epsilon)}, '
+      f'{result.delta:g}) local differential privacy of what each client would send in '
+      'all planned rounds.'
+    )
   is_exact = (
     mechanism.sensitivity_kind != 'bound'
     and guarantee['accountant'] == accountants.EXACT
@@ -385,17 +349,6 @@ def _spent(settings: settings_lib.Settings, result: learning.Result) -> str:
   # The report says what follows from each.
   warnings = [each.split('. ')[0].rstrip('.') for each in result.statement['warnings']]
   return '\n'.join([spent, *(f'{each}.' for each in warnings)])
-
-
-def _stands_for(result: learning.Result) -> str:
-  """What noise of each client would have, of a run that simulates it."""
-  epsilon = result.statement['mechanism']['simulated_epsilon']
-  if epsilon is None:
-    return ''
-  return (
-    f' It stands for (epsilon, delta) = ({rounding.up(epsilon)}, {result.delta:g}) '
-    'local differential privacy of what each client would send in all planned rounds.'
-  )
 
 
 def _cohorts(settings: settings_lib.Settings) -> str:

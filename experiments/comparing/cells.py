@@ -25,24 +25,14 @@ UNVARIED = {**REFUSED, **dict.fromkeys(_CHANGE_NOTHING, 'it changes no result')}
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-  """One run.
-
-  Attributes:
-    point: Of the grid.
-    seed: Of the run.
-    directory: Where.
-    arguments: Flags of the simulation that would be the same run.
-    settings: What they come to.
-    tuned: Flags that are tuned, with the values of this run.
-    not_covered: What else its report has to say that it does not cover.
-  """
-
-  point: grid.Point
-  seed: int
-  directory: str
-  arguments: tuple[str, ...]
-  settings: settings_lib.Settings
+  point: grid.Point  # Of the grid.
+  seed: int  # Of the run.
+  directory: str  # Where.
+  arguments: tuple[str, ...]  # Flags of the simulation that would be the same run.
+  settings: settings_lib.Settings  # What they come to.
+  # Flags that are tuned, with the values of this run.
   tuned: tuple[grid.Setting, ...] = ()
+  # What else its report has to say that it does not cover.
   not_covered: tuple[str, ...] = ()
 
   @property
@@ -52,12 +42,10 @@ class Cell:
 
   @property
   def error_path(self) -> str:
-    """Where it is written why it failed."""
     return os.path.join(self.directory, run_directory.ERROR)
 
   @property
   def error(self) -> str:
-    """The last line of why it failed; '' if it did not."""
     try:
       with open(self.error_path, encoding='utf-8') as file:
         return last_line(file.read())
@@ -67,16 +55,12 @@ class Cell:
 
 @dataclasses.dataclass(frozen=True)
 class Maker:
-  """Makes cells, and refuses settings that cannot be run.
+  """Makes cells, and refuses settings that cannot be run."""
 
-  Attributes:
-    output: Folder of the comparison.
-    given: Flags of the command line, each as arguments, that every run has.
-    facts: What is told of the user's own data, by the options that they are read with.
-  """
-
-  output: str
+  output: str  # Folder of the comparison.
+  # Flags of the command line, each as arguments, that every run has.
   given: Mapping[str, tuple[str, ...]]
+  # What is told of the user's own data, by the options that they are read with.
   facts: dict[str, Any] = dataclasses.field(default_factory=dict)
 
   def cells(
@@ -115,35 +99,28 @@ class Maker:
     try:
       checked = settings_of(arguments)
       run_directory.check_flags(directory, checked.flags, checked.facts)
-      self._check_facts(checked)
+      key = f'{checked.task.name} {checked.data!r}'
+      if self.facts.setdefault(key, checked.facts) != checked.facts:
+        raise ValueError(
+          'the data have changed since the comparison began, whose runs would be on '
+          'different ones. Put back those that it began with, or give another --output.'
+        )
     except (ValueError, OSError) as e:
       raise program.WrongUsage(f'{grid.name_of(in_name)}: {e}') from e
     return Cell(point, seed, directory, arguments, checked, tuned)
 
-  def _check_facts(self, settings: settings_lib.Settings) -> None:
-    """Refuses data that changed since the first cell that has them was made."""
-    key = f'{settings.task.name} {settings.data!r}'
-    if self.facts.setdefault(key, settings.facts) != settings.facts:
-      raise ValueError(
-        'the data have changed since the comparison began, whose runs would be on '
-        'different ones. Put back those that it began with, or give another --output.'
-      )
-
 
 def settings_of(arguments: Sequence[str]) -> settings_lib.Settings:
-  """What flags of the simulation come to, without TensorFlow."""
   values = program.values_of(settings_lib.groups(), arguments)
   return settings_lib.from_flags(values)
 
 
 def last_line(text: str) -> str:
-  """The last line that is not empty."""
   lines = [line.strip() for line in text.splitlines() if line.strip()]
   return lines[-1] if lines else ''
 
 
 def given(values: flags.FlagValues, names: Sequence[str]) -> dict[str, tuple[str, ...]]:
-  """Flags that were given, as arguments, by name."""
   found = {}
   for name in names:
     flag = values[name]

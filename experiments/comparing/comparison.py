@@ -21,22 +21,12 @@ from . import table
 from . import tuning
 
 FAILED, INTERRUPTED = 1, 130  # Exit codes.
-_MOST_NAMED = 5  # Cells that failed for the same reason.
 
 
 def check_apart(
   axes: Sequence[grid.Axis], tuned: Sequence[grid.Axis], given: Sequence[str] = ()
 ) -> None:
-  """Refuses flags that are said in two ways.
-
-  Args:
-    axes: What is varied.
-    tuned: What is tuned.
-    given: Flags that all runs have.
-
-  Raises:
-    ValueError: If a flag is in two of them, or a tuned one has no value.
-  """
+  """Refuses flags that are said in two ways."""
   for axis in tuned:
     if any(not value for each in axis.values for _, value in each):
       raise ValueError(f'--tune {axis.flag} has an empty value; leave it out.')
@@ -59,7 +49,6 @@ def check_apart(
 
 
 def values_of(axis: grid.Axis) -> tuple[str, ...]:
-  """The values of a flag as text, with what they bring along."""
   return tuple(
     ':'.join([own, *(f'{flag}={value}' for flag, value in along)])
     for (_, own), *along in axis.values
@@ -76,24 +65,13 @@ class Comparison:
     tuned: Sequence[grid.Axis],
     cluster: running.Cluster,
   ):
-    """Checks all of it, before anything is run or written.
-
-    Args:
-      output: The folder.
-      asked: What the command line asks for.
-      tuned: What is tuned, as in the record.
-      cluster: Runs the cells; it is entered, and left, by whoever gives it.
-
-    Raises:
-      ValueError: If a run cannot be run, or the comparison in the folder is another.
-      OSError: If a file of the data is missing, or the folder is not for this.
-    """
+    """Checks all of it, before anything is run or written."""
     asked, self._record = record_lib.taken_up(output, asked)
     self._output, self._asked, self._tuned = output, asked, tuned
     self._cluster = cluster
     self._make = cells_lib.Maker(output, asked.given)
     combinations = tuning.combinations(tuned) if tuned else []
-    self._trials = list(
+    self._tried = list(
       self._make.cells(
         self._record.points,
         tuning.seeds(asked.tuning_seeds),
@@ -102,12 +80,12 @@ class Comparison:
       )
     )
     self._cells = self._make_cells({})
-    cells = (*self._trials, *self._cells)
+    cells = (*self._tried, *self._cells)
     tasks = dict.fromkeys(cell.settings.task.name for cell in cells)
     self._record = dataclasses.replace(self._record, tasks=tuple(tasks))
 
   def _make_cells(
-    self, choices: Mapping[grid.Point, tuning.Choice]
+    self, selections: Mapping[grid.Point, tuning.Selected]
   ) -> list[cells_lib.Cell]:
     """All cells that are reported, for which what is tuned has been chosen."""
     cells = []
@@ -115,46 +93,39 @@ class Comparison:
       for point in self._record.points:
         if not self._tuned:
           cells.append(self._make.cell(point, seed))
-        elif point in choices:
-          choice = choices[point]
-          cell = self._make.cell(point, seed, tuned=choice.settings, chosen=True)
-          said = () if choice.sentence is None else (choice.sentence,)
+        elif point in selections:
+          selected = selections[point]
+          cell = self._make.cell(point, seed, tuned=selected.settings, chosen=True)
+          said = () if selected.sentence is None else (selected.sentence,)
           cells.append(dataclasses.replace(cell, not_covered=said))
     return cells
 
   def run(self) -> int:
-    """Runs what is not finished; returns the exit code.
-
-    Raises:
-      BlockingIOError: If another comparison works in the folder.
-      OSError: If something cannot be written.
-      ClusterError: If the cluster cannot run cells in the folder.
-    """
-    with record_lib.Folder(self._output), running.stopping() as stop:
+    """Runs what is not finished; returns the exit code."""
+    with record_lib.folder(self._output), running.stopping() as stop:
       self._cluster.check(self._output)
       record_lib.write(self._output, self._record)
       self._say_what_it_is()
       outcomes: list[running.Outcome] = []
       lost: Optional[running.LostError] = None
       try:
-        self._run(self._trials, stop, outcomes, 'tuning ')
+        self._run(self._tried, stop, outcomes, 'tuning ')
         if self._tuned:
-          self._cells = self._make_cells(self._choices())
+          self._cells = self._make_cells(self._selections())
         self._run(self._cells, stop, outcomes)
       except running.LostError as e:
         lost = e
       results = [results_lib.read(cell) for cell in self._cells]
-      progress.say(self._write(results, self._choices()))
+      progress.say(self._write(results, self._selections()))
       return self._end(outcomes, stop, lost)
 
   def _write(
     self,
     results: Sequence[results_lib.Result],
-    choices: Mapping[grid.Point, tuning.Choice],
+    selections: Mapping[grid.Point, tuning.Selected],
   ) -> str:
-    """Leaves tables and pictures; returns what of it fits on a screen."""
-    notes = self._notes(results, choices)
-    rows = table.write(self._output, self._record, results, choices, notes)
+    notes = self._notes(results, selections)
+    rows = table.write(self._output, self._record, results, selections, notes)
     pictures.draw(self._output)
     return table.to_text(self._record, rows)
 
@@ -165,7 +136,6 @@ class Comparison:
     outcomes: list[running.Outcome],
     kind: str = '',
   ) -> None:
-    """Runs those that this command asks for and that are not finished."""
     asked = [
       cell
       for cell in cells
@@ -192,14 +162,13 @@ class Comparison:
 
     self._cluster.run(left, stop, tell)
 
-  def _choices(self) -> dict[grid.Point, tuning.Choice]:
-    """What is chosen for each point whose trials are finished."""
+  def _selections(self) -> dict[grid.Point, tuning.Selected]:
     found = {}
     for point in self._record.points:
-      trials = [results_lib.read(cell) for cell in self._trials if cell.point == point]
-      choice = tuning.choose(trials, self._tuned, self._make)
-      if choice is not None:
-        found[point] = choice
+      tried = [results_lib.read(cell) for cell in self._tried if cell.point == point]
+      selected = tuning.choose(tried, self._tuned, self._make)
+      if selected is not None:
+        found[point] = selected
     return found
 
   def _say_what_it_is(self) -> None:
@@ -208,11 +177,11 @@ class Comparison:
     text = (
       f'{num_points} point{_s(num_points)} with {num_seeds} seed{_s(num_seeds)} each'
     )
-    trials = 0
+    tried = 0
     if self._tuned:
-      trials = len(tuning.combinations(self._tuned)) * asked.tuning_seeds
-      text += f', and {trials} tuning run{_s(trials)} before'
-    total = num_points * (num_seeds + trials)
+      tried = len(tuning.combinations(self._tuned)) * asked.tuning_seeds
+      text += f', and {tried} tuning run{_s(tried)} before'
+    total = num_points * (num_seeds + tried)
     progress.say(
       f'{text}: {total} run{_s(total)}, {self._cluster.in_words}. '
       f'Writing to {self._output}.'
@@ -231,9 +200,8 @@ class Comparison:
   def _notes(
     self,
     results: Sequence[results_lib.Result],
-    choices: Mapping[grid.Point, tuning.Choice],
+    selections: Mapping[grid.Point, tuning.Selected],
   ) -> list[str]:
-    """What is to be said below the table."""
     notes = list(self._left_out())
     missing = [each for each in results if not each.is_finished]
     if missing:
@@ -257,10 +225,12 @@ class Comparison:
       for sentence, count in warnings.items()
     ]
     if self._tuned:
-      notes += self._notes_on_tuning(choices)
+      notes += self._notes_on_tuning(selections)
     return notes
 
-  def _notes_on_tuning(self, choices: Mapping[grid.Point, tuning.Choice]) -> list[str]:
+  def _notes_on_tuning(
+    self, selections: Mapping[grid.Point, tuning.Selected]
+  ) -> list[str]:
     tried = '; '.join(
       f'{name} among {", ".join(values)}' for name, values in self._record.tuned.items()
     )
@@ -277,14 +247,16 @@ class Comparison:
     ]
     for name in self._record.tuned:
       at_edge = [
-        p.name or 'all' for p, choice in choices.items() if name in choice.at_edge
+        p.name or 'all'
+        for p, selected in selections.items()
+        if name in selected.at_edge
       ]
       if at_edge:
         notes.append(
           f'The best {name} is at the edge of what was tried, and something beyond it '
           f'may be better, for {"; ".join(at_edge)}.'
         )
-    waiting = [point for point in self._record.points if point not in choices]
+    waiting = [point for point in self._record.points if point not in selections]
     if waiting:
       names = '; '.join(point.name or 'all' for point in waiting)
       notes.append(f'Not tuned yet, as not all tuning runs are finished: {names}.')
@@ -296,19 +268,6 @@ class Comparison:
     stop: running.Stop,
     lost: Optional[running.LostError],
   ) -> int:
-    """Says how it ended; returns the exit code."""
-    failed = [each for each in outcomes if each.status == results_lib.FAILED]
-    by_reason: dict[str, list[running.Outcome]] = {}
-    for each in failed:
-      by_reason.setdefault(each.reason, []).append(each)
-    for reason, those in by_reason.items():
-      names = [each.cell.name for each in those[:_MOST_NAMED]]
-      more = len(those) - len(names)
-      and_more = f' and {more} more' if more else ''
-      progress.say(
-        f'failed: {"; ".join(names)}{and_more}: {reason}\n'
-        f'  all of it: {those[0].cell.error_path}'
-      )
     progress.say(f'Results are in {self._output}; read {table.MARKDOWN} first.')
     if lost is not None:
       progress.say(f'error: {lost}', sys.stderr)
@@ -317,9 +276,10 @@ class Comparison:
     if stop.requested or stopped:
       progress.say('Stopped before its end; the same command goes on.')
       return INTERRUPTED
+    failed = sum(each.status == results_lib.FAILED for each in outcomes)
     if failed:
       progress.say(
-        f'{len(failed)} of the runs failed; the same command tries again what failed.'
+        f'{failed} of the runs failed; the same command tries again what failed.'
       )
       return FAILED
     return 0
@@ -333,7 +293,7 @@ def _in_words(outcome: running.Outcome) -> str:
   if outcome.status == running.INTERRUPTED:
     return 'stopped, and can go on'
   if outcome.status == results_lib.FAILED:
-    return f'failed: {outcome.reason}'
+    return f'failed: {outcome.reason}; all of it is in {outcome.cell.error_path}'
   result = results_lib.read(outcome.cell)
   name = outcome.cell.settings.model.metric.name
   spent = rounding.up(result.epsilon)

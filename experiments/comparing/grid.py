@@ -40,32 +40,20 @@ Setting = tuple[str, str]
 
 @dataclasses.dataclass(frozen=True)
 class Axis:
-  """A flag that is varied.
-
-  Attributes:
-    flag: Its name.
-    values: Each with the other flags that it brings along, itself first.
-  """
-
-  flag: str
+  flag: str  # Its name.
+  # Each with the other flags that it brings along, itself first.
   values: tuple[tuple[Setting, ...], ...]
 
 
 @dataclasses.dataclass(frozen=True)
 class Point:
-  """A point of a grid: what its runs have in common, but for flags of all points.
+  """A point of a grid: what its runs have in common, but for flags of all points."""
 
-  Attributes:
-    settings: Flags and their values.
-    left_out: Flags of the command line that do not go with them.
-  """
-
-  settings: tuple[Setting, ...]
-  left_out: tuple[str, ...] = ()
+  settings: tuple[Setting, ...]  # Flags and their values.
+  left_out: tuple[str, ...] = ()  # Flags of the command line that do not go with them.
 
   @property
   def values(self) -> dict[str, str]:
-    """The settings by flag."""
     return dict(self.settings)
 
   @property
@@ -99,7 +87,6 @@ def axes(
   refused: Mapping[str, str],
   option: str = '--grid',
 ) -> tuple[Axis, ...]:
-  """Reads what is varied."""
   found: dict[str, dict[tuple[Setting, ...], None]] = {}
   for text in texts:
     match = _AXIS.fullmatch(text)
@@ -119,7 +106,6 @@ def axes(
 def _value(
   text: str, values: flags.FlagValues, refused: Mapping[str, str], where: str
 ) -> tuple[Setting, ...]:
-  """A value, and what it brings along."""
   settings = []
   for part in _COLON.split(text):
     flag, value = part.split('=', 1)
@@ -181,24 +167,24 @@ def points(axes: Sequence[Axis], others: Mapping[str, Any]) -> tuple[Point, ...]
     merged: dict[str, str] = {flag: value for (flag, value), *_ in combination}
     for _, *along in combination:
       merged.update(along)
-    point = _without_needless(merged, others)
+    point = _without_unused(merged, others)
     found[point] = None
   return tuple(found)
 
 
-def _without_needless(merged: Mapping[str, str], others: Mapping[str, Any]) -> Point:
+def _without_unused(merged: Mapping[str, str], others: Mapping[str, Any]) -> Point:
   """A point without what its mechanism has no use for."""
   chosen = {**others, **merged}
-  needless = needless_for(
+  unused = unused_by(
     chosen.get('mechanism'), chosen.get('noise_site'), chosen.get('clipping')
   )
-  settings = tuple((f, v) for f, v in merged.items() if v and f not in needless)
+  settings = tuple((f, v) for f, v in merged.items() if v and f not in unused)
   left_out = {f for f, v in merged.items() if not v}
-  left_out |= {f for f in needless if others.get(f) is not None}
+  left_out |= {f for f in unused if others.get(f) is not None}
   return Point(settings, tuple(sorted(left_out)))
 
 
-def needless_for(
+def unused_by(
   mechanism: Optional[str],
   noise_site: Optional[str] = None,
   clipping: Optional[str] = None,
@@ -208,18 +194,18 @@ def needless_for(
   `noise_site`: Who makes its noise; `None` for the usual site.
   """
   if mechanism == privacy_options.NONE:
-    needless = set(privacy_options.not_without(clipping))
+    unused = set(privacy_options.not_without(clipping))
     if clipping != privacy_options.FIXED:
       # Of clipping that needs noise, and of bounded values.
-      needless |= {'clipping', 'inner_aggregator'}
-    return frozenset(needless)
+      unused |= {'clipping', 'inner_aggregator'}
+    return frozenset(unused)
   if mechanism not in mechanism_lib.names():  # A file's, which flags are checked with.
     return frozenset()
   options = registry.options()
-  needless = {name for name, having in options.items() if mechanism not in having}
+  unused = {name for name, having in options.items() if mechanism not in having}
   noise = noises.of_mechanism(mechanism)
   if noise_site in (None, *noise.placements):  # Else it is refused, and says why.
-    needless |= {*noises.options()} - {*noises.options_of(noise, noise_site)}
+    unused |= {*noises.options()} - {*noises.options_of(noise, noise_site)}
     if not noise.placement(noise_site).adds_on_server:
-      needless.add(noises.SERVER_NOISE)
-  return frozenset(needless)
+      unused.add(noises.SERVER_NOISE)
+  return frozenset(unused)

@@ -54,14 +54,20 @@ def picture(
     return None
   varied = table.columns_varied(record)
   x = _axis(record, varied, drawn)
-  title, note = _title(record, drawn, measure), _note(record)
-  common: dict[str, Any] = {'title': title, 'note': note}
+  seeds = table.seeds_in_words(int(row['seeds']) for row in drawn)
+  note = 'Bars: standard error of the mean over seeds.' if record.seeds > 1 else ''
+  if record.tuned:
+    note += f' Tuned for each point: {", ".join(record.tuned)}.'
+  common: dict[str, Any] = {
+    'title': f'{", ".join(record.tasks)}: {_in_words(measure)}, {seeds}',
+    'note': note.strip(),
+  }
   if x is None:
     return charts.Dots(
       x_label=_in_words(measure),
       names=[_label(row, varied) or 'all' for row in drawn],
       values=[_number(row[measure]) for row in drawn],
-      errors=[_error(row, measure) for row in drawn],
+      errors=[_number(row[f'{measure}{table.ERROR}']) for row in drawn],
       **common,
     )
   values = [_x(row, x) for row in drawn]
@@ -138,7 +144,7 @@ def _lines(
           _of_level(label, part[0][1]) if is_level else label,
           () if is_level else [x for x, _ in part],
           [_number(row[measure]) for _, row in part],
-          [_error(row, measure) for _, row in part],
+          [_number(row[f'{measure}{table.ERROR}']) for _, row in part],
         )
       )
   return found
@@ -161,18 +167,6 @@ def _label(row: _Row, names: Sequence[str]) -> str:
   )
 
 
-def _title(record: record_lib.Record, rows: Sequence[_Row], measure: str) -> str:
-  seeds = table.seeds_in_words(int(row['seeds']) for row in rows)
-  return f'{", ".join(record.tasks)}: {_in_words(measure)}, {seeds}'
-
-
-def _note(record: record_lib.Record) -> str:
-  said = 'Bars: standard error of the mean over seeds.' if record.seeds > 1 else ''
-  if record.tuned:
-    said += f' Tuned for each point: {", ".join(record.tuned)}.'
-  return said.strip()
-
-
 def _in_words(name: str) -> str:
   return name.replace('_', ' ')
 
@@ -182,8 +176,3 @@ def _number(text: str) -> float:
     return float(text) if text else math.nan
   except ValueError:
     return math.nan
-
-
-def _error(row: _Row, measure: str) -> Optional[float]:
-  error = _number(row[f'{measure}{table.ERROR}'])
-  return None if math.isnan(error) else error

@@ -5,10 +5,11 @@ goes on if it says the same; values of the grid and seeds may be added, which ch
 nothing of what is there.
 """
 
+import contextlib
 import dataclasses
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -27,28 +28,17 @@ _VERSION = 1
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-  """What a comparison is.
-
-  Attributes:
-    given: Flags of every run, as arguments, by name.
-    varied: Names of the flags that are varied, in their order.
-    points: Of the grid, those of all commands that worked in the folder.
-    tasks: What is trained.
-    seeds: How many runs each point has, the most that were asked for.
-    tuned: Flags that are tuned, with the values that are tried.
-    tuning_seeds: How often each of them is tried.
-  """
-
-  given: Mapping[str, tuple[str, ...]]
-  varied: Sequence[str]
+  given: Mapping[str, tuple[str, ...]]  # Flags of every run, as arguments, by name.
+  varied: Sequence[str]  # Names of the flags that are varied, in their order.
+  # Of the grid, those of all commands that worked in the folder.
   points: Sequence[grid.Point]
-  tasks: Sequence[str]
-  seeds: int
+  tasks: Sequence[str]  # What is trained.
+  seeds: int  # How many runs each point has, the most that were asked for.
+  # Flags that are tuned, with the values that are tried.
   tuned: Mapping[str, Sequence[str]]
-  tuning_seeds: int
+  tuning_seeds: int  # How often each of them is tried.
 
   def to_json(self) -> dict[str, Any]:
-    """JSON-ready values."""
     found = msgspec.json.decode(msgspec.json.encode(self))
     for point in found['points']:
       point['settings'] = dict(point['settings'])
@@ -56,7 +46,6 @@ class Record:
 
   @classmethod
   def from_json(cls, data: Mapping[str, Any]) -> 'Record':
-    """Reads what `to_json` gives."""
     if data['version'] != _VERSION:
       raise ValueError(f'it is of version {data["version"]}, not {_VERSION}')
     points = [{**p, 'settings': [*p['settings'].items()]} for p in data['points']]
@@ -64,7 +53,6 @@ class Record:
 
 
 def read(output: str) -> Record:
-  """The record of a folder."""
   path = os.path.join(output, FILE)
   try:
     with open(path, encoding='utf-8') as file:
@@ -74,7 +62,6 @@ def read(output: str) -> Record:
 
 
 def is_any(output: str) -> bool:
-  """Whether a folder is that of a comparison."""
   return os.path.exists(os.path.join(output, FILE))
 
 
@@ -150,35 +137,28 @@ def _differences(begun: Record, now: Record) -> list[str]:
   return found
 
 
-class Folder:
-  """The folder of a comparison, which one process at a time works in."""
-
-  def __init__(self, output: str):
-    """Makes the folder, and locks it."""
-    try:
-      os.makedirs(output, exist_ok=True)
-    except OSError as e:
-      raise program.WrongUsage(
-        f'--output={output} cannot be made: {e.strerror}. Give another directory.'
-      ) from e
-    try:
-      self._lock = folder_lock.FolderLock(output)
-    except BlockingIOError as e:
-      raise BlockingIOError(
-        f'another comparison, here or on another machine, works in {output}; wait for '
-        'it, or give another --output.'
-      ) from e
+@contextlib.contextmanager
+def folder(output: str) -> Iterator[None]:
+  """Makes the folder of a comparison, which one process at a time works in."""
+  try:
+    os.makedirs(output, exist_ok=True)
+  except OSError as e:
+    raise program.WrongUsage(
+      f'--output={output} cannot be made: {e.strerror}. Give another directory.'
+    ) from e
+  try:
+    lock = folder_lock.FolderLock(output)
+  except BlockingIOError as e:
+    raise BlockingIOError(
+      f'another comparison, here or on another machine, works in {output}; wait for '
+      'it, or give another --output.'
+    ) from e
+  with contextlib.closing(lock):
     new_files.remove_half_written(output)  # By comparisons that were killed.
-
-  def __enter__(self) -> 'Folder':
-    return self
-
-  def __exit__(self, *unused: Any) -> None:
-    self._lock.close()
+    yield
 
 
 def write(output: str, record: Record) -> None:
-  """Writes the record into its folder."""
   new_files.replace(
     os.path.join(output, FILE), json.dumps(record.to_json(), indent=2) + '\n'
   )

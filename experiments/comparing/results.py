@@ -5,7 +5,7 @@ import json
 import math
 import os
 from collections.abc import Mapping
-from typing import Any, Optional, cast
+from typing import Optional, cast
 
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting.programs import program
@@ -22,36 +22,25 @@ _TEST = 'test_'
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-  """What a cell came to by now.
-
-  Attributes:
-    cell: Which.
-    status: `FINISHED`, `FAILED`, `BEGUN` or `WAITING`.
-    rounds: Completed.
-    measures: On test data after the last of them, by column.
-    epsilon: Spent, as the report says; infinite without a guarantee, `None` before
-      there is a report.
-    delta: At which epsilon was read.
-    noise_multiplier: Of the noise that was added, which with that of a larger cohort is
-      divided by its scale; `None` without any, and where each part has its own.
-    rmse: Standard deviation of the noise in an entry of the sum of all rounds so far,
-      in clip norms, in the root mean square over rounds, as reports have it; `None`
-      where `noise_multiplier` is.
-    seconds: That the rounds took.
-    error: The last line of why it failed.
-    warnings: Of the report: towards whom its epsilon does not hold.
-  """
-
-  cell: cells_lib.Cell
-  status: str
-  rounds: int = 0
+  cell: cells_lib.Cell  # Which.
+  status: str  # `FINISHED`, `FAILED`, `BEGUN` or `WAITING`.
+  rounds: int = 0  # Completed.
+  # On test data after the last of them, by column.
   measures: Mapping[str, float] = dataclasses.field(default_factory=dict)
+  # Spent, as the report says; infinite without a guarantee, `None` before there is a
+  # report.
   epsilon: Optional[float] = None
-  delta: Optional[float] = None
+  delta: Optional[float] = None  # At which epsilon was read.
+  # Of the noise that was added, which with that of a larger cohort is divided by its
+  # scale; `None` without any, and where each part has its own.
   noise_multiplier: Optional[float] = None
+  # Standard deviation of the noise in an entry of the sum of all rounds so far, in clip
+  # norms, in the root mean square over rounds, as reports have it; `None` where
+  # `noise_multiplier` is.
   rmse: Optional[float] = None
-  seconds: float = 0.0
-  error: str = ''
+  seconds: float = 0.0  # That the rounds took.
+  error: str = ''  # The last line of why it failed.
+  # Of the report: towards whom its epsilon does not hold.
   warnings: tuple[str, ...] = ()
 
   @property
@@ -67,7 +56,6 @@ class Result:
 
 
 def read(cell: cells_lib.Cell) -> Result:
-  """What a cell came to."""
   path = os.path.join(cell.directory, run_directory.METRICS)
   error = cell.error
   if not os.path.exists(path):
@@ -79,11 +67,17 @@ def read(cell: cells_lib.Cell) -> Result:
     measures = {
       name: float(text)
       for name, text in rows[-1].items()
-      if text and (name.startswith(_TEST) or name.startswith('simulated_'))
+      if text and name.startswith((_TEST, 'simulated_'))
     }
     is_finished = len(rows) == cell.settings.flags['num_rounds']
     is_finished &= run_directory.looks_finished(cell.directory)
-    epsilon, warnings = _of_report(cell.directory) if is_finished else (None, ())
+    epsilon, warnings = None, ()
+    if is_finished:
+      with open(os.path.join(cell.directory, run_directory.REPORT), 'rb') as file:
+        report = json.load(file)
+      epsilon = report['guarantee']['epsilon']
+      epsilon = math.inf if epsilon is None else float(epsilon)
+      warnings = tuple(report.get('warnings', ()))
     privacy = cell.settings.privacy
     noise_multiplier, rmse = _noise(privacy)
     return Result(
@@ -117,13 +111,3 @@ def _noise(
   scale = privacy.simulated_cohort_scale
   noise = statement.error_multiplier(mechanism) / scale
   return mechanism.noise_multiplier / scale, noise * error
-
-
-def _of_report(directory: str) -> tuple[Optional[float], tuple[str, ...]]:
-  """Epsilon, and what the report warns of."""
-  path = os.path.join(directory, run_directory.REPORT)
-  with open(path, encoding='utf-8') as file:
-    report: dict[str, Any] = json.load(file)
-  epsilon = report['guarantee']['epsilon']
-  warnings = tuple(report.get('warnings', ()))
-  return math.inf if epsilon is None else float(epsilon), warnings

@@ -68,19 +68,10 @@ _GOES_ON = (
 
 
 class Outcome(NamedTuple):
-  """What became of a cell.
-
-  Attributes:
-    cell: Which.
-    status: `results.FINISHED`, `results.FAILED` or `INTERRUPTED`.
-    seconds: How long that took.
-    reason: Why it failed, on a line.
-  """
-
-  cell: cells_lib.Cell
-  status: str
-  seconds: float
-  reason: str = ''
+  cell: cells_lib.Cell  # Which.
+  status: str  # `results.FINISHED`, `results.FAILED` or `INTERRUPTED`.
+  seconds: float  # How long that took.
+  reason: str = ''  # Why it failed, on a line.
 
 
 class LostError(RuntimeError):
@@ -94,7 +85,6 @@ class Stop:
     self.requested = self.at_once = False
 
   def request(self, number: int, frame: Optional[types.FrameType]) -> None:
-    """Handles a signal."""
     del number, frame
     self.requested, self.at_once = True, self.requested
     with contextlib.suppress(OSError):
@@ -149,7 +139,6 @@ class Cluster:
     self._held = contextlib.ExitStack()
 
   def __enter__(self) -> 'Cluster':
-    """Connects to a cluster that is not of this program."""
     if not self._is_local:
       self._connect()
     return self
@@ -274,13 +263,11 @@ class Cluster:
       cluster.ask(self._client, function, self._name, **named)
 
   def _leave_out(self, worker: str, why: str) -> None:
-    """Gives no more cells to a worker."""
     self._fit.discard(worker)
     self._unfit[worker] = why
     progress.say(f'The Dask worker {worker} is not used: it {why}. {_NEEDED}')
 
   def _submit(self, cell: cells_lib.Cell) -> None:
-    """Gives a cell to Dask."""
     future = self._client.submit(
       run_cell,
       {
@@ -364,7 +351,6 @@ class Cluster:
 
 
 def _why_failed(error: Exception) -> str:
-  """Why Dask has no answer of a cell."""
   import distributed
 
   if isinstance(error, distributed.KilledWorker):
@@ -391,7 +377,6 @@ def _is_seen(cell: cells_lib.Cell) -> bool:
 
 
 def _fail(directory: str, reason: str) -> str:
-  """Writes down why a cell failed; returns the last line of that."""
   os.makedirs(directory, exist_ok=True)
   path = os.path.join(directory, run_directory.ERROR)
   new_files.replace(path, reason.rstrip('\n') + '\n')
@@ -438,7 +423,6 @@ def why_unfit(expected: Mapping[str, Any], dask_worker: Any) -> str:
 
 
 def finish(name: str) -> None:
-  """Lets cells of a comparison end after their rounds."""
   _finishing.add(name)
 
 
@@ -502,7 +486,6 @@ def _watched(worker: Any, name: str) -> Iterator[Callable[[], bool]]:
 
 
 def _run(job: Mapping[str, Any], is_to_end: Callable[[], bool]) -> tuple[str, str]:
-  """Runs a cell; returns its status, and why it failed, on a line."""
   directory = job['directory']
   os.makedirs(directory, exist_ok=True)
   _remove(os.path.join(directory, run_directory.ERROR))

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import itertools
 import math
 import os
 import shlex
@@ -21,6 +22,7 @@ from . import tuning as tuning_lib
 
 CELLS, TABLE, MARKDOWN = 'cells.csv', 'table.csv', 'table.md'
 ERROR = '_stderr'  # After the name of a measure: the standard error of its mean.
+_MOST_PAIRS = 5  # That are named of lines which cannot be ranked.
 _HEADING = 9  # Letters of a heading in a line of its own, in a terminal.
 TUNED = 'tuned_'  # Before the name of a flag that was chosen.
 Row = dict[str, Any]
@@ -48,17 +50,16 @@ def mean_and_error(values: Sequence[float]) -> tuple[Optional[float], Optional[f
 def rows(
   record: record_lib.Record,
   results: Sequence[results_lib.Result],
-  choices: Mapping[grid.Point, tuning_lib.Choice],
+  selections: Mapping[grid.Point, tuning_lib.Selected],
 ) -> list[Row]:
-  """The lines of the table, in the order of the grid."""
   measures = _measures(results)
   found = []
   for point in record.points:
     of_point = [each for each in results if each.cell.point == point]
     finished = [each for each in of_point if each.is_finished]
     row: Row = {name: point.values.get(name, '') for name in columns_varied(record)}
-    choice = choices.get(point)
-    chosen = dict(choice.settings) if choice else {}
+    selected = selections.get(point)
+    chosen = dict(selected.settings) if selected else {}
     row |= {f'{TUNED}{name}': chosen.get(name, '') for name in record.tuned}
     for name in measures:
       values = [each.measures[name] for each in finished if name in each.measures]
@@ -66,7 +67,7 @@ def rows(
     # All seeds have the same, but that drop-outs, say, may make of it.
     row['epsilon'] = max((each.epsilon for each in finished), default=None)
     if record.tuned:
-      row['epsilon_with_tuning'] = None if choice is None else choice.epsilon
+      row['epsilon_with_tuning'] = None if selected is None else selected.epsilon
     row['delta'] = _first(each.delta for each in finished)
     row['noise_multiplier'] = _first(each.noise_multiplier for each in finished)
     row['rmse'] = _first(each.rmse for each in finished)
@@ -101,11 +102,10 @@ def write(
   output: str,
   record: record_lib.Record,
   results: Sequence[results_lib.Result],
-  choices: Mapping[grid.Point, tuning_lib.Choice],
+  selections: Mapping[grid.Point, tuning_lib.Selected],
   notes: Sequence[str],
 ) -> list[Row]:
-  """Writes the tables into the folder of the comparison; returns the lines."""
-  made = rows(record, results, choices)
+  made = rows(record, results, selections)
   for name, content in (
     (CELLS, to_csv(_cell_rows(output, record, results))),
     (TABLE, to_csv(made)),
@@ -150,7 +150,6 @@ def to_csv(rows: Sequence[Row]) -> str:
 
 
 def read(output: str) -> list[dict[str, str]]:
-  """The lines of the table in a folder, as text."""
   path = os.path.join(output, TABLE)
   try:
     with open(path, newline='', encoding='utf-8') as file:
@@ -165,7 +164,6 @@ def read(output: str) -> list[dict[str, str]]:
 def to_markdown(
   record: record_lib.Record, rows: Sequence[Row], notes: Sequence[str]
 ) -> str:
-  """The table for people."""
   shown = [name for name in rows[0] if _is_shown(name, rows)]
   flags = columns_varied(record)
   lines = [
@@ -203,23 +201,23 @@ def ranking(record: record_lib.Record, rows: Sequence[Row]) -> str:
       'One seed does not rank lines: how much a result changes from seed to seed is '
       'not known. Give more --seeds.'
     )
-  named = [
-    ', '.join(str(row[name]) for name in columns_varied(record)) or 'all'
-    for row in told
-  ]
+
+  def named(row: Row) -> str:
+    values = (row[name] for name in columns_varied(record))
+    return ', '.join(str(value) for value in values if value != '') or 'all'
+
   near = []
-  for at, row in enumerate(told):
-    for other in range(at):
-      errors = row[f'{measure}{ERROR}'], told[other][f'{measure}{ERROR}']
-      freedom = row['seeds'] + told[other]['seeds'] - 2
-      apart = float(stats.t.ppf(0.975, freedom)) * math.hypot(*errors)
-      if abs(row[measure] - told[other][measure]) <= apart:
-        near.append(f'{named[other]} and {named[at]}')
+  for one, other in itertools.combinations(told, 2):
+    quantile = float(stats.t.ppf(0.975, one['seeds'] + other['seeds'] - 2))
+    error = math.hypot(one[f'{measure}{ERROR}'], other[f'{measure}{ERROR}'])
+    if abs(one[measure] - other[measure]) <= quantile * error:
+      near.append(f'{named(one)} and {named(other)}')
   if not near:
     return ''
+  more = f'; and {len(near) - _MOST_PAIRS} more' if len(near) > _MOST_PAIRS else ''
   return (
     f'Seeds are too few to rank these by {_heading(measure)}, whose difference is '
-    f'within its error (95%): {"; ".join(near)}.'
+    f'within its error (95%): {"; ".join(near[:_MOST_PAIRS])}{more}.'
   )
 
 
@@ -240,15 +238,11 @@ def to_text(record: record_lib.Record, rows: Sequence[Row]) -> str:
     textwrap.wrap(_heading(name), max(width, _HEADING), break_on_hyphens=False)
     for name, width in zip(shown, longest)
   ]
-  height = max(map(len, headings), default=0)
-  columns = [
-    [*heading, *[''] * (height - len(heading)), *column]
-    for heading, column in zip(headings, zip(*cells))
-  ]
-  widths = [max(map(len, column)) for column in columns]
+  table = [*itertools.zip_longest(*headings, fillvalue=''), *cells]
+  widths = [max(map(len, column)) for column in zip(*table)]
   lines = [
     '  '.join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip()
-    for line in zip(*columns)
+    for line in table
   ]
   seeds = seeds_in_words(row['seeds'] for row in rows)
   about = f'After the last round, mean of {seeds}'

@@ -34,25 +34,18 @@ TIGHTER = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Choice:
-  """What was chosen for a point of the grid.
+class Selected:
+  """What was chosen for a point of the grid."""
 
-  Attributes:
-    settings: The flags that were tuned, with the best values.
-    num_runs: Among how many runs.
-    at_edge: Flags whose best value is the smallest or largest that was tried.
-    epsilon: Of all these runs and the one that is reported, composed; `None` without
-      privacy, or with the noise of a larger cohort.
-    num_composed: How many runs that is of.
-    delta: At which epsilon was read.
-  """
-
-  settings: tuple[grid.Setting, ...]
-  num_runs: int
+  settings: tuple[grid.Setting, ...]  # The flags that were tuned, with the best values.
+  num_runs: int  # Among how many runs.
+  # Flags whose best value is the smallest or largest that was tried.
   at_edge: tuple[str, ...]
+  # Of all these runs and the one that is reported, composed; `None` without privacy, or
+  # with the noise of a larger cohort.
   epsilon: Optional[float]
-  num_composed: int
-  delta: float
+  num_composed: int  # How many runs that is of.
+  delta: float  # At which epsilon was read.
 
   @property
   def sentence(self) -> Optional[str]:
@@ -94,7 +87,7 @@ def choose(
   results: Sequence[results_lib.Result],
   axes: Sequence[grid.Axis],
   make: 'cells_lib.Maker',
-) -> Optional[Choice]:
+) -> Optional[Selected]:
   """The best settings of a point; the first ones where several are.
 
   Returns `None` unless all runs are finished: another choice would be made later.
@@ -115,9 +108,13 @@ def choose(
   best = max(by_settings, key=score)
   reported = make.cell(results[0].cell.point, 1, tuned=best, chosen=True)
   delta = reported.settings.privacy.delta
-  mechanisms = [_guaranteeing(each.cell) for each in results]
+  # With the noise of a larger cohort there is no guarantee, whatever that would have.
+  privacies = [each.cell.settings.privacy for each in results]
+  mechanisms = [
+    each.mechanism if each.simulated_cohort_scale == 1 else None for each in privacies
+  ]
   epsilon, num_composed = _composed(mechanisms, delta)
-  return Choice(
+  return Selected(
     settings=best,
     num_runs=len(results),
     at_edge=_at_edge(best, axes),
@@ -125,15 +122,6 @@ def choose(
     num_composed=num_composed,
     delta=delta,
   )
-
-
-def _guaranteeing(cell: cells_lib.Cell) -> Optional[joint_mechanism.AnyMechanism]:
-  """The mechanism that a run's guarantee is of; `None` if it has none.
-
-  With the noise of a larger cohort there is none, whatever that cohort would have.
-  """
-  privacy = cell.settings.privacy
-  return privacy.mechanism if privacy.simulated_cohort_scale == 1 else None
 
 
 def _at_edge(

@@ -5,10 +5,11 @@ Nothing depends on the order of rows in a file, nor on that of files in a folder
 
 import math
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple, Optional
+from typing import NamedTuple
 
 import numpy as np
 
+from ..options import data as data_options
 from . import hashing
 from . import partition
 from . import problems
@@ -17,47 +18,33 @@ from . import table
 
 # Uses of the seed.
 _ORDER, _CLIENTS, _ROUNDING, _PARTITION = range(4)
-_MANY = 2**16
 # Rows that are sorted at once, unless there are more than so many buckets of them.
 _BUCKET, _MOST_BITS = 2**18, 8
 _BUFFER = 2**15
+_MANY = 2**16  # Clients that are looked at together.
 
 
 class Arrangement(NamedTuple):
-  """Rows brought into an order, client after client.
+  """Rows brought into an order, client after client."""
 
-  Attributes:
-    order: Number of the row in the file by its place here, int64.
-    is_test: Whether a row is for testing, by its place; uint8.
-    starts: Place of the first row of each client that takes part, int64.
-    ends: Place behind the last one.
-    first_rows: A row in the file of each client, the first; empty if clients were made.
-    num_test_clients: Clients that never take part.
-  """
-
-  order: np.ndarray
-  is_test: np.ndarray
-  starts: np.ndarray
-  ends: np.ndarray
+  order: np.ndarray  # Number of the row in the file by its place here, int64.
+  is_test: np.ndarray  # Whether a row is for testing, by its place; int8.
+  starts: np.ndarray  # Place of the first row of each client that takes part, int64.
+  ends: np.ndarray  # Place behind the last one.
+  # A row in the file of each client, the first; empty if clients were made.
   first_rows: np.ndarray
-  num_test_clients: int
+  num_test_clients: int  # Clients that never take part.
 
 
-class Shares(NamedTuple):
-  """What is held out: a share of clients or of examples; `None` for nothing."""
-
-  clients: Optional[float] = None
-  examples: Optional[float] = None
-
-
-def of_clients(rows: table.Rows, shares: Shares, seed: int, folder: str) -> Arrangement:
+def of_clients(rows: table.Rows, options: data_options.Data) -> Arrangement:
   """Arranges rows by the clients who have them."""
+  assert rows.clients is not None and options.files is not None
+  folder = options.files.scratch
   order = spill.Spill(folder, np.int64)
   starts = spill.Spill(folder, np.int64)
   hashes = spill.Spill(folder, np.uint64)
   first_rows = spill.Spill(folder, np.int64)
-  assert rows.clients is not None
-  drawn = _drawn(rows, seed)
+  drawn = _drawn(rows, options.seed)
   keys = (np.column_stack(each) for each in zip(table.chunks(rows.clients), drawn))
   for some in sorted_rows(keys, len(rows.hashes), 3, folder):
     # A client's rows have the same first key, so they are here all together.
@@ -70,13 +57,25 @@ def of_clients(rows: table.Rows, shares: Shares, seed: int, folder: str) -> Arra
     first_rows.append(np.minimum.reduceat(numbers, firsts))
     order.append(numbers)
   sizes = np.diff(starts.array, append=len(order))
-  is_kept, held = _held_out(hashes.array, sizes, shares, seed)
+  is_kept, held = _held_out(hashes.array, sizes, options.files, options.seed)
+  marks = spill.Spill(folder, np.int8)
+  kept = [spill.Spill(folder, np.int64) for _ in range(3)]
+  for first in range(0, len(sizes), _MANY):
+    part = slice(first, first + _MANY)
+    size, start, keeps = sizes[part], starts.array[part], is_kept[part]
+    # All of a client's rows are for testing, or the first some.
+    tested = np.where(keeps, held[part], size)
+    within = np.arange(size.sum()) - np.repeat(np.cumsum(size) - size, size)
+    marks.append(within < np.repeat(tested, size))
+    numbers = first_rows.array[part]
+    for each, values in zip(kept, (start + held[part], start + size, numbers)):
+      each.append(values[keeps])
   return Arrangement(
-    order=order.array,
-    is_test=_marked(starts.array, sizes, is_kept, held, folder),
-    starts=_kept(starts.array + held, is_kept, folder),
-    ends=_kept(starts.array + sizes, is_kept, folder),
-    first_rows=_kept(first_rows.array, is_kept, folder),
+    order.array,
+    marks.array,
+    starts=kept[0].array,
+    ends=kept[1].array,
+    first_rows=kept[2].array,
     num_test_clients=int(len(is_kept) - np.count_nonzero(is_kept)),
   )
 
@@ -122,12 +121,12 @@ def sorted_rows(
 
 
 def _held_out(
-  hashes: np.ndarray, sizes: np.ndarray, shares: Shares, seed: int
+  hashes: np.ndarray, sizes: np.ndarray, files: data_options.Files, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
   """Which clients take part, and how many examples of each are for testing."""
   count = len(sizes)
   is_kept, held = np.ones(count, bool), np.zeros(count, np.int64)
-  if shares.clients is not None:
+  if files.test_clients is not None:
     if count < 2:
       raise problems.DataError(
         'the data have one client only, of whom none can be held out for testing. '
@@ -135,68 +134,38 @@ def _held_out(
       )
     # Each client by itself: who else is there does not decide on it.
     drawn = hashing.seeded(hashes, seed, _CLIENTS) / 2.0**64
-    is_kept = drawn >= shares.clients
+    is_kept = drawn >= files.test_clients
     # But of few clients, where chance would leave none on one side.
     if is_kept.all():
       is_kept[np.argmin(drawn)] = False
     elif not is_kept.any():
       is_kept[np.argmax(drawn)] = True
-  elif shares.examples is not None:
+  elif files.test_examples is not None:
     # Rounded up or down by chance, so that small clients give their share as well.
     chance = hashing.seeded(hashes, seed, _ROUNDING) / 2.0**64
-    wanted = np.floor(shares.examples * sizes + chance).astype(np.int64)
+    wanted = np.floor(files.test_examples * sizes + chance).astype(np.int64)
     held = np.minimum(wanted, sizes - 1)
     if not held.any():
       raise problems.DataError(
-        f'test_examples={shares.examples} holds out nothing: clients have '
+        f'test_examples={files.test_examples} holds out nothing: clients have '
         f'{int(sizes.max())} examples at most. Give a larger share, --test_clients or '
         '--test_data.'
       )
   return is_kept, held
 
 
-def _marked(
-  starts: np.ndarray,
-  sizes: np.ndarray,
-  is_kept: np.ndarray,
-  held: np.ndarray,
-  folder: str,
-) -> np.ndarray:
-  """Whether each row is for testing: all of a client's, or the first some."""
-  marks = spill.Spill(folder, np.uint8)
-  for first in range(0, len(starts), _MANY):
-    some = slice(first, first + _MANY)
-    size = sizes[some]
-    tested = np.where(is_kept[some], held[some], size)
-    within = np.arange(size.sum()) - np.repeat(np.cumsum(size) - size, size)
-    marks.append(within < np.repeat(tested, size))
-  return marks.array
-
-
-def _kept(array: np.ndarray, is_kept: np.ndarray, folder: str) -> np.ndarray:
-  found = spill.Spill(folder, array.dtype)
-  for first in range(0, len(array), _MANY):
-    found.append(array[first : first + _MANY][is_kept[first : first + _MANY]])
-  return found.array
-
-
-def of_nobody(
-  rows: table.Rows,
-  shares: Shares,
-  seed: int,
-  folder: str,
-  num_clients: int,
-  how: str,
-  dirichlet_alpha: float,
-) -> Arrangement:
+def of_nobody(rows: table.Rows, options: data_options.Data) -> Arrangement:
   """Deals rows out to clients that are made for it."""
+  files, num_clients = options.files, options.num_clients
+  assert files is not None and num_clients is not None
+  folder, seed, alpha = files.scratch, options.seed, options.dirichlet_alpha
   order = spill.Spill(folder, np.int64)
   keys = (drawn[:, None] for drawn in _drawn(rows, seed))
   for some in sorted_rows(keys, len(rows.hashes), 1, folder):
     order.append(some[:, 1])
   count, tested = len(order), 0
-  if shares.examples is not None:
-    tested = max(1, round(shares.examples * count))
+  if files.test_examples is not None:
+    tested = max(1, round(files.test_examples * count))
   left = count - tested
   if left < num_clients:
     raise problems.DataError(
@@ -205,23 +174,22 @@ def of_nobody(
     )
   rng = np.random.default_rng([seed, _PARTITION])
   places = order.array
-  if how == 'label_skew':
+  if files.partition == 'label_skew':
     labels = rows.labels_of(places[tested:]).astype(np.int32)
-    parts = partition.split_with_label_skew(labels, num_clients, dirichlet_alpha, rng)
+    parts = partition.split_with_label_skew(labels, num_clients, alpha, rng)
     sizes = np.array([len(part) for part in parts])
     dealt = places[tested:][np.concatenate(parts)]
     places = np.concatenate([places[:tested], dealt])
-  elif how == 'quantity_skew':
-    sizes = partition.skewed_sizes(left, num_clients, dirichlet_alpha, rng)
+  elif files.partition == 'quantity_skew':
+    sizes = partition.skewed_sizes(left, num_clients, alpha, rng)
   else:
     sizes = partition.equal_sizes(left, num_clients)
   ends = tested + np.cumsum(sizes)
-  marks = spill.Spill(folder, np.uint8)
-  for first in range(0, count, _MANY):
-    marks.append(np.arange(first, min(first + _MANY, count)) < tested)
+  is_test = np.zeros(count, np.int8)
+  is_test[:tested] = 1
   return Arrangement(
     order=places,
-    is_test=marks.array,
+    is_test=is_test,
     starts=ends - sizes,
     ends=ends,
     first_rows=np.zeros(0, np.int64),

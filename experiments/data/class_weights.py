@@ -56,7 +56,6 @@ def of(
 
 
 def _read(stated: str, classes: Sequence[str]) -> tuple[str, float]:
-  """One class and its weight."""
   name, colon, number = stated.rpartition(':')
   if not colon or not columns.is_number(number):
     raise problems.DataError(f'--class_weights has {stated!r}. {_FORM}')
@@ -79,7 +78,6 @@ def _read(stated: str, classes: Sequence[str]) -> tuple[str, float]:
 def told(
   weights: Optional[Sequence[float]], classes: Optional[Sequence[str]]
 ) -> dict[str, Any]:
-  """What is told of them before the training; nothing if there are none."""
   if weights is None or classes is None:
     return {}
   rounded = [round(weight, 6) for weight in weights]

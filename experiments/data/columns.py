@@ -31,11 +31,7 @@ class Missing:
   """
 
   def __init__(self, listed: Optional[Iterable[str]] = None):
-    """Initializes it.
-
-    `listed`: The texts; `None` for those of `pandas.read_csv`. Of a number all ways to
-    write it.
-    """
+    # Without a list, those of `pandas.read_csv`; of a number all ways to write it.
     texts = ids_lib.MISSING if listed is None else listed
     self.texts = frozenset(text.strip() for text in texts) - {''}
     found = (float(text) for text in self.texts if is_number(text))
@@ -43,7 +39,6 @@ class Missing:
     self._numbers = np.array([each for each in found if math.isfinite(each)])
 
   def has(self, value: Any) -> bool:
-    """Whether it is among the texts, or is a number that is."""
     if not isinstance(value, (str, int, float)):
       return False
     if str(value).strip() in self.texts:
@@ -62,7 +57,6 @@ class Missing:
     return hashing.of_ids(sorted(self.texts))
 
   def error(self, value: Any, name: str, where: str) -> problems.DataError:
-    """The error for a value that says so."""
     return problems.DataError(
       f'{where}: {name} is {problems.shown(value)}, which says that a value is '
       'missing. Fill it in, or remove the row. If it is a value, give --missing_values '
@@ -81,19 +75,12 @@ def numbers(values: source.Values) -> np.ndarray:
   try:
     found = np.array(values, np.float64)
     # Python reads 1_000, which nobody means.
-    if found.ndim > 1 or '_' not in _joined(values):
+    texts_of = (value for value in values if isinstance(value, str))
+    if found.ndim > 1 or '_' not in ''.join(texts_of):
       return found
   except (ValueError, TypeError, OverflowError):
     pass
   raise NotNumbersError(_first_that_is_none(values))
-
-
-def _joined(values: source.Values) -> str:
-  """All texts among values, one behind the other."""
-  try:
-    return ''.join(values)
-  except TypeError:  # Not all are texts.
-    return ''.join(value for value in values if isinstance(value, str))
 
 
 def _first_that_is_none(values: source.Values) -> int:
@@ -120,15 +107,9 @@ def is_number(value: Any) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-  """How values are read.
-
-  Attributes:
-    missing: What says that one is missing.
-    numerals: How numbers are written.
-  """
-
+  # What says that one is missing.
   missing: Missing = dataclasses.field(default_factory=Missing)
-  numerals: numerals_lib.Numerals = numerals_lib.Numerals()
+  numerals: numerals_lib.Numerals = numerals_lib.Numerals()  # How numbers are written.
 
 
 def finite(
@@ -181,7 +162,6 @@ def is_empty(value: Any) -> bool:
 
 
 def texts(values: source.Values, name: str, where: Where) -> Sequence[str]:
-  """Values as text, of which none is empty."""
   if isinstance(values, np.ndarray):
     if values.ndim > 1:
       raise problems.DataError(
@@ -189,7 +169,8 @@ def texts(values: source.Values, name: str, where: Where) -> Sequence[str]:
       )
     values = values.tolist()
   assert not isinstance(values, np.ndarray)
-  if not _are_plain_texts(values):
+  is_plain = set(map(type, values)) == {str} and not any(map(str.isspace, values))
+  if not is_plain or '' in values:
     values = [_as_text(value, name, where, i) for i, value in enumerate(values)]
   return values
 
@@ -215,11 +196,13 @@ def ids(values: source.Values, name: str, where: Where, reading: Reading) -> lis
         f'{where(number)}: {name} is {problems.shown(value)}, which is {e}'
       ) from e
 
+  def of_number(value: Any) -> Any:
+    if isinstance(value, bool):
+      raise ValueError('neither text nor a whole number.')
+    return ids_lib.of_number(value, exact) if isinstance(value, float) else value
+
   if set(map(type, values)) & {bool, float}:
-    values = [
-      read(functools.partial(_of_number, exact=exact), number, value)
-      for number, value in enumerate(values)
-    ]
+    values = [read(of_number, number, value) for number, value in enumerate(values)]
   found = [
     read(ids_lib.of_text, number, text)
     for number, text in enumerate(texts(values, name, where))
@@ -234,20 +217,6 @@ def ids(values: source.Values, name: str, where: Where, reading: Reading) -> lis
         'give --decimal=. --thousands= for numbers with a point and no groups.'
       )
   return found
-
-
-def _of_number(value: Any, exact: int) -> Any:
-  """The id that a float is; another value as it is."""
-  if isinstance(value, bool):
-    raise ValueError('neither text nor a whole number.')
-  return ids_lib.of_number(value, exact) if isinstance(value, float) else value
-
-
-def _are_plain_texts(values: Sequence[Any]) -> bool:
-  """Whether all are text, and none is empty or only of spaces."""
-  if set(map(type, values)) != {str}:
-    return False
-  return not any(map(str.isspace, values)) and '' not in values
 
 
 def _as_text(value: Any, name: str, where: Where, number: int) -> str:
@@ -284,15 +253,12 @@ class Names:
     limit: int,
     too_many: str,
     reading: Reading,
+    # All values that there may be, as `names` once gave them; `None` for any.
     known: Optional[tuple[str, ...]] = None,
+    # What may be done if a value is a number; `None` if it may be one.
     no_numbers: Optional[str] = None,
     has_others: bool = False,
   ):
-    """Initializes it.
-
-    `known`: All values that there may be, as `names` once gave them; `None` for any.
-    `no_numbers`: What may be done if a value is a number; `None` if it may be one.
-    """
     self._name, self._limit, self._too_many = name, limit, too_many
     self._reading, self._no_numbers = reading, no_numbers
     self._has_others = has_others
@@ -302,7 +268,6 @@ class Names:
     self._hashes = np.zeros(0, np.uint64)
 
   def add(self, values: source.Values, where: Where) -> np.ndarray:
-    """Codes of a batch's values: uint32."""
     found = texts(values, self._name, where)
     new = [text for text in dict.fromkeys(found) if text not in self._codes]
     for text in new:
@@ -313,7 +278,6 @@ class Names:
     return np.fromiter(map(self._codes.__getitem__, found), np.uint32, len(found))
 
   def _check_new(self, text: str, where: Callable[[], str]) -> None:
-    """Checks a value that was not there before."""
     if self._reading.missing.has(text):
       raise self._reading.missing.error(text, self._name, where())
     is_plain_number = is_number(text)
@@ -351,7 +315,6 @@ class Names:
     )
 
   def hashes(self, codes: np.ndarray) -> np.ndarray:
-    """Hashes of values: uint64 like `codes`."""
     return np.asarray(self._hashes[codes])
 
   def names(self) -> tuple[tuple[str, ...], np.ndarray]:
@@ -380,5 +343,4 @@ def _canonical(text: str, is_of_numbers: bool) -> str:
 
 
 def number_name(value: float) -> str:
-  """How a number is written as a name."""
   return str(int(value)) if value == int(value) else repr(value)

@@ -38,7 +38,7 @@ def of_ids(ids: Sequence[str]) -> np.ndarray:
   Ids of at most 16 bytes are scrambled one-to-one; of others it is BLAKE2b.
   """
   encoded = [each.encode('utf-8', 'surrogatepass') for each in ids]
-  is_short = np.array([_is_short(each) for each in encoded], bool)
+  is_short = np.array([len(e) <= _DIGEST and b'\0' not in e for e in encoded], bool)
   padded = b''.join(each[:_DIGEST].ljust(_DIGEST, b'\0') for each in encoded)
   keys = _scrambled(_numbers(padded))
   if not is_short.all():
@@ -82,12 +82,11 @@ def short_id(key: np.ndarray) -> str:
 
   `key`: uint64 of shape [2], from such an id.
   """
-  padded = _unscrambled(key[None, :]).astype('>u8').tobytes()
+  left, right = key[:1], key[1:]
+  for number in _ROUNDS[::-1]:
+    left, right = right ^ mixed(left ^ mixed(number)), left
+  padded = np.concatenate([left, right]).astype('>u8').tobytes()
   return padded.rstrip(b'\0').decode('utf-8', 'surrogatepass')
-
-
-def _is_short(encoded: bytes) -> bool:
-  return len(encoded) <= _DIGEST and b'\0' not in encoded
 
 
 def _numbers(digests: bytes) -> np.ndarray:
@@ -99,13 +98,6 @@ def _scrambled(pairs: np.ndarray) -> np.ndarray:
   left, right = pairs[:, 0], pairs[:, 1]
   for number in _ROUNDS:
     left, right = right, left ^ mixed(right ^ mixed(number))
-  return np.stack([left, right], axis=1)
-
-
-def _unscrambled(pairs: np.ndarray) -> np.ndarray:
-  left, right = pairs[:, 0], pairs[:, 1]
-  for number in _ROUNDS[::-1]:
-    left, right = right ^ mixed(left ^ mixed(number)), left
   return np.stack([left, right], axis=1)
 
 

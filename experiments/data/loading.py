@@ -8,9 +8,10 @@ for. So memory does not grow with the data, but for some numbers for each client
 import dataclasses
 import filecmp
 import hashlib
+import math
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Callable, Optional
+from collections.abc import Iterable, Iterator
+from typing import Any, Callable, NamedTuple, Optional
 
 import numpy as np
 
@@ -18,7 +19,6 @@ from ..options import data as data_options
 from . import arrangement
 from . import class_weights
 from . import columns
-from . import encoding
 from . import formats
 from . import hashing
 from . import numerals
@@ -49,7 +49,6 @@ class FileClients:
     self._ids, self._keys = rows.ids, rows.clients
 
   def examples(self, number: int) -> dict[str, np.ndarray]:
-    """Inputs `x` and labels `y` of a client."""
     arranged = self._arranged
     first, end = int(arranged.starts[number]), int(arranged.ends[number])
     x, y = self._examples(first, end)
@@ -70,15 +69,7 @@ class FileClients:
 
 
 def load(options: data_options.Data) -> population.Population:
-  """Reads the user's data.
-
-  Args:
-    options: Which, with `files`.
-
-  Raises:
-    DataError: If they are not what they should be; with file and line.
-    OSError: If they cannot be read, or there is no room for temporary files.
-  """
+  """Reads the user's data."""
   files = options.files
   assert files is not None
   opened, uses = _opened(files.path, files)
@@ -89,7 +80,8 @@ def load(options: data_options.Data) -> population.Population:
       '--partition=label_skew needs labels of which each is one class; give '
       '--label_kind=class if they are names, or another --partition.'
     )
-  arranged = _arranged(rows, options, files)
+  arrange = arrangement.of_clients if files.partition is None else arrangement.of_nobody
+  arranged = arrange(rows, options)
   if uses.text is not None:
     return _of_texts(rows, arranged, files, uses)
   return _of_table(rows, arranged, files, uses, schema)
@@ -179,24 +171,6 @@ def _opened(
   )
 
 
-def _arranged(
-  rows: table.Rows, options: data_options.Data, files: data_options.Files
-) -> arrangement.Arrangement:
-  shares = arrangement.Shares(files.test_clients, files.test_examples)
-  if files.partition is None:
-    return arrangement.of_clients(rows, shares, options.seed, files.scratch)
-  assert options.num_clients is not None
-  return arrangement.of_nobody(
-    rows,
-    shares,
-    options.seed,
-    files.scratch,
-    options.num_clients,
-    files.partition,
-    options.dirichlet_alpha,
-  )
-
-
 def _of_table(
   rows: table.Rows,
   arranged: arrangement.Arrangement,
@@ -204,8 +178,7 @@ def _of_table(
   uses: table.Uses,
   schema: table.Schema,
 ) -> population.Population:
-  """A population of features and labels."""
-  shape = encoding.input_shape(schema)
+  shape = _input_shape(schema)
   ordered = rows.in_order(arranged.order, files.scratch)
   ordered, schema = _known_in_training(ordered, schema, arranged.is_test)
   classes = schema.classes
@@ -213,20 +186,25 @@ def _of_table(
   is_scaled = files.scaling == 'standard' or (
     files.scaling is None and len(shape) == 1 and num_numbers > 0
   )
-  moments = encoding.Moments(num_numbers)
+  moments = None
   if is_scaled:
-    moments = _moments(ordered.numbers.__getitem__, num_numbers, arranged)
-  mean, scale = moments.mean_and_scale() if is_scaled else (None, None)
+    moments = _of_training(ordered.numbers.__getitem__, num_numbers, arranged)
   label_scaling = _label_scaling(ordered, arranged, files, schema)
-  weights = class_weights.of(
-    files.class_weights, classes, lambda: _counts(ordered, schema, arranged)
-  )
+
+  def counts() -> np.ndarray:  # How many training examples each class has.
+    found = np.zeros(len(classes or ()), np.int64)
+    for some in _slices(len(arranged.order)):
+      labels = ordered.labels_of(some)[arranged.is_test[some] == 0].astype(np.int64)
+      found += np.bincount(labels, minlength=len(found))
+    return found
+
+  weights = class_weights.of(files.class_weights, classes, counts)
   made = preprocessing.Preprocessing(
     shape=population.Shape(
       inputs=shape,
       input_dtype='float32',
       labels=ordered.values.shape[1:],
-      label_kind=_label_kind(schema),
+      label_kind='class' if classes else 'tags' if schema.are_tags else 'number',
       num_classes=None if classes is None else len(classes),
       names=classes or schema.several,
       class_weights=weights,
@@ -239,8 +217,8 @@ def _of_table(
     embedded_columns=schema.embedded_columns,
     several=schema.several,
     are_tags=schema.are_tags,
-    mean=None if mean is None else tuple(mean.tolist()),
-    scale=None if scale is None else tuple(scale.tolist()),
+    mean=None if moments is None else tuple(moments.mean.tolist()),
+    scale=None if moments is None else tuple(moments.scale.tolist()),
     label_scaling=label_scaling,
     missing_values=tuple(sorted(uses.reading.missing.texts)),
     decimal=files.decimal,
@@ -265,17 +243,10 @@ def _of_table(
     new = _test_data(made, files)
     whose = _whose(new.rows.clients, rows.clients)
     tested = _stored(new.examples(is_scaled=True), made.shape, files.scratch)
+  by_moments = 'by their mean and standard deviation over all training examples.'
   said = [
-    (
-      'Features were scaled by their mean and standard deviation over all training '
-      'examples.',
-      is_scaled,
-    ),
-    (
-      'Labels were scaled by their mean and standard deviation over all training '
-      'examples.',
-      label_scaling is not None,
-    ),
+    (f'Features were scaled {by_moments}', is_scaled),
+    (f'Labels were scaled {by_moments}', label_scaling is not None),
     ('The names of classes are those found in the data.', classes is not None),
     (
       'The weights of classes follow from how many training examples are of each.',
@@ -301,10 +272,7 @@ def _of_table(
     label_scaling=label_scaling,
     facts={
       **_facts(rows, arranged, tested, 'examples'),
-      **(_most_frequent(tested[1], classes) if classes and len(tested[1]) else {}),
-      **(_shares_of_tags(tested[1], schema) if len(tested[1]) else {}),
-      **_facts_of_table(schema, shape, is_scaled, moments),
-      **_facts_of_labels(schema, label_scaling),
+      **_facts_of_table(schema, shape, moments, label_scaling, tested[1]),
       **class_weights.told(weights, classes),
     },
     not_covered=(*_sentences(*said), *_of_clients(files, whose)),
@@ -317,27 +285,75 @@ def _slices(count: int) -> Iterator[slice]:
     yield slice(first, min(first + _CHUNK, count))
 
 
-def _moments(
+class Moments(NamedTuple):
+  mean: np.ndarray
+  scale: np.ndarray  # The standard deviation; 1 of columns that are constant.
+  is_constant: np.ndarray
+
+
+def moments_of(chunks: Iterable[np.ndarray], num_columns: int) -> Moments:
+  """Mean and standard deviation of columns, added up chunk by chunk.
+
+  Chan's update of Welford's sums in float64, of differences from the first row, which
+  does not lose digits where values are large and differ little: Chan, Golub and
+  LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances",
+  1979.
+
+  Example:
+    >>> chunks = [[[1e9 + 1.0], [1e9 + 2.0]], [[1e9 + 3.0], [1e9 + 4.0]]]
+    >>> mean, scale, _ = moments_of(map(np.array, chunks), 1)
+    >>> float(mean[0]) - 1e9, round(float(scale[0]) ** 2, 12)
+    (2.5, 1.25)
+  """
+  count = 0
+  first, mean, squares = np.zeros((3, num_columns))
+  least, largest = np.full(num_columns, np.inf), np.full(num_columns, -np.inf)
+  for chunk in filter(len, chunks):
+    least = np.minimum(least, chunk.min(axis=0))
+    largest = np.maximum(largest, chunk.max(axis=0))
+    if not count:
+      first = np.array(chunk[0])
+    chunk = chunk - first
+    total = count + len(chunk)
+    chunk_mean = chunk.mean(axis=0)
+    difference = chunk_mean - mean
+    squares += np.square(chunk - chunk_mean).sum(axis=0)
+    squares += np.square(difference) * (count * len(chunk) / total)
+    mean += difference * (len(chunk) / total)
+    count = total
+  is_constant = least == largest
+  scale = np.sqrt(squares / max(1, count))
+  return Moments(
+    np.where(is_constant, least, first + mean),
+    np.where(is_constant | (scale == 0), 1.0, scale),
+    is_constant,
+  )
+
+
+def _of_training(
   values: Callable[[slice], np.ndarray],
   num_columns: int,
   arranged: arrangement.Arrangement,
-) -> encoding.Moments:
-  """Of the columns of the training examples."""
-  moments = encoding.Moments(num_columns)
-  for some in _slices(len(arranged.order)):
-    moments.add(values(some)[arranged.is_test[some] == 0].astype(np.float64))
-  return moments
+) -> Moments:
+  """Moments of the columns of the training examples."""
+  chunks = (
+    values(some)[arranged.is_test[some] == 0].astype(np.float64)
+    for some in _slices(len(arranged.order))
+  )
+  return moments_of(chunks, num_columns)
 
 
-def _counts(
-  ordered: table.Rows, schema: table.Schema, arranged: arrangement.Arrangement
-) -> np.ndarray:
-  """How many training examples each class has."""
-  counts = np.zeros(len(schema.classes or ()), np.int64)
-  for some in _slices(len(arranged.order)):
-    labels = ordered.labels_of(some)[arranged.is_test[some] == 0].astype(np.int64)
-    counts += np.bincount(labels, minlength=len(counts))
-  return counts
+def _input_shape(schema: table.Schema) -> tuple[int, ...]:
+  """Shape of one example's inputs: that of an image, or all features in a row."""
+  shapes = list(schema.number_columns.values())
+  names = {**schema.name_columns, **schema.embedded_columns}
+  if len(shapes) == 1 and len(shapes[0]) > 1 and not names:
+    return shapes[0]
+  size = sum(map(math.prod, shapes)) + len(schema.embedded_columns)
+  size += sum(map(len, schema.name_columns.values()))
+  if not size:
+    raise problems.DataError('the data have no features; name --feature_columns.')
+  return (size,)
 
 
 def _label_scaling(
@@ -363,7 +379,7 @@ def _label_scaling(
   def labels(some: slice) -> np.ndarray:
     return ordered.labels_of(some).reshape(-1, width)
 
-  mean, scale = _moments(labels, width, arranged).mean_and_scale()
+  mean, scale, _ = _of_training(labels, width, arranged)
   if shape:
     return population.LabelScaling(tuple(mean.tolist()), tuple(scale.tolist()))
   return population.LabelScaling(float(mean[0]), float(scale[0]))
@@ -376,12 +392,6 @@ def _of_clients(files: data_options.Files, whose: Optional[str]) -> tuple[str, .
     (population.HELD_OUT_OF_CLIENTS, files.test_examples is not None),
     (whose or '', whose is not None),
   )
-
-
-def _label_kind(schema: table.Schema) -> population.LabelKind:
-  if schema.classes is not None:
-    return 'class'
-  return 'tags' if schema.are_tags else 'number'
 
 
 def _whose(
@@ -428,10 +438,13 @@ def _known_in_training(
 def _test_data(
   made: preprocessing.Preprocessing, files: data_options.Files
 ) -> preprocessing.NewData:
-  """What is for testing by `--test_data`."""
   assert files.test_data is not None
-  return made.rows_like(
-    files.test_data, files.data_format, files.test_split, files.scratch
+  return made.read(
+    files.test_data,
+    files.data_format,
+    files.test_split,
+    files.scratch,
+    for_testing=True,
   )
 
 
@@ -456,7 +469,6 @@ def _of_texts(
   files: data_options.Files,
   uses: table.Uses,
 ) -> population.Population:
-  """A population of sequences of tokens."""
   assert rows.texts is not None and files.text_unit is not None
   unit = files.text_unit
   length = files.sequence_length or texts_lib.SEQUENCE_LENGTHS[unit]
@@ -534,7 +546,6 @@ def _of_texts(
 
 
 def _sentences(*said: tuple[str, bool]) -> tuple[str, ...]:
-  """Those sentences that are so."""
   return tuple(sentence for sentence, is_so in said if is_so)
 
 
@@ -558,7 +569,6 @@ def _places(ends: np.ndarray, rows: np.ndarray) -> np.ndarray:
 def _facts(
   rows: table.Rows, arranged: arrangement.Arrangement, tested: Any, called: str
 ) -> dict[str, Any]:
-  """What is told of any data."""
   sizes = arranged.ends - arranged.starts
   x, y = tested
   facts: dict[str, Any] = {
@@ -581,28 +591,12 @@ def _facts(
 def _checksum_of_rows(rows: table.Rows) -> str:
   """Of what was read and whose it is, in whatever order."""
   total = np.uint64(0)
-  for first in range(0, len(rows.hashes), _CHUNK):
-    some = rows.hashes[first : first + _CHUNK]
+  for some in _slices(len(rows.hashes)):
+    hashes = rows.hashes[some]
     if rows.clients is not None:
-      some = some ^ hashing.of_rows(rows.clients[first : first + _CHUNK])
-    total = np.add.reduce(hashing.mixed(some), initial=total, dtype=np.uint64)
+      hashes = hashes ^ hashing.of_rows(rows.clients[some])
+    total = np.add.reduce(hashing.mixed(hashes), initial=total, dtype=np.uint64)
   return f'{int(total):016x}'
-
-
-def _most_frequent(labels: np.ndarray, classes: Sequence[str]) -> dict[str, Any]:
-  """The accuracy on test data that is had by one answer to all of it."""
-  counts = np.bincount(labels, minlength=len(classes))
-  best = int(np.argmax(counts))
-  share = round(float(counts[best] / counts.sum()), 4)
-  return {'most frequent class for testing': f'{classes[best]}, a share of {share:g}'}
-
-
-def _shares_of_tags(labels: np.ndarray, schema: table.Schema) -> dict[str, Any]:
-  """How many of the test examples have each tag; nothing if labels are no tags."""
-  if not schema.are_tags or schema.several is None:
-    return {}
-  shares = labels.mean(axis=0).round(4).tolist()
-  return {'share with a tag for testing': dict(zip(schema.several[:20], shares))}
 
 
 def _checksum(*arrays: np.ndarray) -> str:
@@ -610,46 +604,54 @@ def _checksum(*arrays: np.ndarray) -> str:
   digest = hashlib.sha256()
   for array in arrays:
     digest.update(f'{array.dtype.str}{array.shape}'.encode())
-    for first in range(0, len(array), _CHUNK):
-      digest.update(np.ascontiguousarray(array[first : first + _CHUNK]).data)
+    for some in _slices(len(array)):
+      digest.update(np.ascontiguousarray(array[some]).data)
   return f'sha256:{digest.hexdigest()[:32]}'
 
 
 def _facts_of_table(
   schema: table.Schema,
   shape: tuple[int, ...],
-  is_scaled: bool,
-  moments: encoding.Moments,
+  moments: Optional[Moments],
+  scaling: Optional[population.LabelScaling],
+  tested: np.ndarray,
 ) -> dict[str, Any]:
-  facts: dict[str, Any] = {
-    'features': shape[0] if len(shape) == 1 else list(shape),
-    'columns of numbers': list(schema.number_columns),
-  }
-  if schema.name_columns:
-    facts['columns with a feature for each value'] = {
-      name: len(values) for name, values in schema.name_columns.items()
-    }
-  if schema.embedded_columns:
-    facts['columns with an embedding for each value'] = {
-      name: len(values) for name, values in schema.embedded_columns.items()
-    }
-  facts['scaling of numbers'] = 'standard' if is_scaled else 'none'
-  if is_scaled and moments.is_constant.any():
+  """What is told of features and labels; `tested`: labels for testing."""
+  facts: dict[str, Any] = {}
+  several, classes = schema.several or (), schema.classes
+  if len(tested) and classes is not None:
+    # The accuracy that is had by one answer to all.
+    counts = np.bincount(tested, minlength=len(classes))
+    share = round(float(counts.max() / counts.sum()), 4)
+    facts['most frequent class for testing'] = (
+      f'{classes[int(np.argmax(counts))]}, a share of {share:g}'
+    )
+  if len(tested) and schema.are_tags:
+    shares = tested.mean(axis=0).round(4).tolist()
+    facts['share with a tag for testing'] = dict(zip(several[:20], shares))
+  facts['features'] = shape[0] if len(shape) == 1 else list(shape)
+  facts['columns of numbers'] = list(schema.number_columns)
+  for made, found in (
+    ('a feature', schema.name_columns),
+    ('an embedding', schema.embedded_columns),
+  ):
+    if found:
+      numbers = {name: len(values) for name, values in found.items()}
+      facts[f'columns with {made} for each value'] = numbers
+  facts['scaling of numbers'] = 'none' if moments is None else 'standard'
+  if moments is not None and moments.is_constant.any():
     facts['columns that are constant'] = int(moments.is_constant.sum())
-  return facts
-
-
-def _facts_of_labels(
-  schema: table.Schema, scaling: Optional[population.LabelScaling]
-) -> dict[str, Any]:
-  classes = schema.classes
   if classes is not None:
-    return {'labels': f'{len(classes)} classes', 'classes': list(classes[:20])}
-  facts: dict[str, Any] = {'labels': 'numbers'}
+    return {
+      **facts,
+      'labels': f'{len(classes)} classes',
+      'classes': list(classes[:20]),
+    }
+  facts['labels'] = 'numbers'
   if schema.several is not None:
     kind = 'tags' if schema.are_tags else 'numbers'
-    facts['labels'] = f'{len(schema.several)} {kind}'
-    facts[f'{kind} that are labels'] = list(schema.several[:20])
+    facts['labels'] = f'{len(several)} {kind}'
+    facts[f'{kind} that are labels'] = list(several[:20])
   if not schema.are_tags:
     facts['scaling of labels'] = 'none' if scaling is None else 'standard'
   if scaling is not None:

@@ -25,10 +25,6 @@ _SIGNS = frozenset(''.join(THOUSANDS.values()))
 class Numerals:
   """How numbers are written.
 
-  Attributes:
-    decimal: `--decimal`; `None` for a point, which nobody has said.
-    thousands: `--thousands`, empty for none; `None` for none, which nobody has said.
-
   Example:
     >>> Numerals(decimal=',', thousands='.').standard(['1.234,5', 'red'], 'x', str)
     ['1234.5', 'red']
@@ -38,7 +34,9 @@ class Numerals:
     --thousands=, or --decimal=, reads a number that is written so.
   """
 
+  # `--decimal`; `None` for a point, which nobody has said.
   decimal: Optional[str] = None
+  # `--thousands`, empty for none; `None` for none, which nobody has said.
   thousands: Optional[str] = None
 
   @property

@@ -1,4 +1,4 @@
-"""Deals out examples that belong to nobody to clients."""
+"""Deals out examples without clients to clients that are made."""
 
 import numpy as np
 

@@ -36,38 +36,29 @@ MADE_CLIENTS = (
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-  """What a model has to know of the examples.
-
-  Attributes:
-    inputs: Shape of one example's inputs.
-    input_dtype: `float32`, or `int32` for tokens.
-    labels: Shape of one example's label: empty for a class or a number, [k] for k
-      numbers or tags.
-    label_kind: What labels are; classes and tokens are int32, tags too, 0 or 1, and
-      numbers float32.
-    num_classes: How many classes or tokens there are, padding included; `None` for
-      numbers and tags.
-    names: What they are called, by number, if they have names; of several numbers or
-      tags, what each is called.
-    ignored_labels: Tokens that count neither in the loss nor in metrics, such as
-      padding.
-    unscored_labels: Further tokens that `token_accuracy` leaves out, as the papers do:
-      those out of vocabulary, and ends of sentences.
-    class_weights: What the loss of an example counts times, by its class; `None` for 1.
-    embedded: Of columns with an embedding for each value, how many values they have.
-      The last inputs are these columns, as whole numbers: from 0, and the number of
-      values itself for one that training data do not have.
-  """
-
-  inputs: tuple[int, ...]
-  input_dtype: Literal['float32', 'int32']
+  inputs: tuple[int, ...]  # Shape of one example's inputs.
+  input_dtype: Literal['float32', 'int32']  # `float32`, or `int32` for tokens.
+  # Shape of one example's label: empty for a class or a number, [k] for k numbers or
+  # tags.
   labels: tuple[int, ...]
+  # What labels are; classes and tokens are int32, tags too, 0 or 1, and numbers
+  # float32.
   label_kind: LabelKind
+  # How many classes or tokens there are, padding included; `None` for numbers and tags.
   num_classes: Optional[int] = None
+  # What they are called, by number, if they have names; of several numbers or tags,
+  # what each is called.
   names: Optional[tuple[str, ...]] = None
+  # Tokens that count neither in the loss nor in metrics, such as padding.
   ignored_labels: tuple[int, ...] = ()
+  # Further tokens that `token_accuracy` leaves out, as the papers do: those out of
+  # vocabulary, and ends of sentences.
   unscored_labels: tuple[int, ...] = ()
+  # What the loss of an example counts times, by its class; `None` for 1.
   class_weights: Optional[tuple[float, ...]] = None
+  # Of columns with an embedding for each value, how many values they have. The last
+  # inputs are these columns, as whole numbers: from 0, and the number of values itself
+  # for one that training data do not have.
   embedded: tuple[int, ...] = ()
 
   @property
@@ -82,17 +73,14 @@ class LabelScaling:
 
   The constants are of the training data, without noise.
 
-  Attributes:
-    mean: In the labels' own unit; of several labels of a row one of each.
-    scale: As well; positive.
-
   Example:
     >>> LabelScaling(mean=200.0, scale=50.0).undone([-1.0, 2.0])
     array([150., 300.])
   """
 
+  # In the labels' own unit; of several labels of a row one of each.
   mean: Union[float, tuple[float, ...]]
-  scale: Union[float, tuple[float, ...]]
+  scale: Union[float, tuple[float, ...]]  # As well; positive.
 
   def done(self, labels: Any) -> np.ndarray:
     """Labels as they are trained on: float64."""
@@ -105,29 +93,21 @@ class LabelScaling:
 
 @dataclasses.dataclass(frozen=True)
 class Population:
-  """Clients' data and test data.
-
-  Attributes:
-    clients: What `learning.train` takes: inputs and labels by client.
-    num_clients: How many clients there are.
-    test_examples: Held-out inputs and labels, for which no privacy is claimed; `None`
-      if there are none.
-    shape: What one example is like.
-    label_scaling: What was done to all labels, those of `test_examples` included;
-      `None` if nothing was.
-    facts: What is told of the data before the training, by what it is: numbers of
-      clients and examples, say. Not private.
-    not_covered: What else was made of clients' data without noise, such as the scale of
-      features, in a sentence each: the guarantee does not cover it, and reports say so.
-    preprocessing: What made inputs of the user's own data, for others like them; `None`
-      of the data of a task.
-  """
-
-  clients: Any
-  num_clients: int
+  clients: Any  # What `learning.train` takes: inputs and labels by client.
+  num_clients: int  # How many clients there are.
+  # Held-out inputs and labels, for which no privacy is claimed; `None` if there are
+  # none.
   test_examples: Optional[tuple[Any, Any]]
-  shape: Shape
+  shape: Shape  # What one example is like.
+  # What was done to all labels, those of `test_examples` included; `None` if nothing
+  # was.
   label_scaling: Optional[LabelScaling] = None
+  # What is told of the data before the training, by what it is: numbers of clients and
+  # examples, say. Not private.
   facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  # What else was made of clients' data without noise, such as the scale of features, in
+  # a sentence each: the guarantee does not cover it, and reports say so.
   not_covered: tuple[str, ...] = ()
+  # What made inputs of the user's own data, for others like them; `None` of the data of
+  # a task.
   preprocessing: Optional['preprocessing_lib.Preprocessing'] = None

@@ -12,12 +12,12 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, Optional
 
+import msgspec
 import numpy as np
 
 from tff_dp_aggregators.learning.runs import run_directory
 
 from . import columns
-from . import encoding
 from . import formats
 from . import numerals
 from . import population
@@ -38,74 +38,51 @@ _NOT_PRIVATE = (
 
 @dataclasses.dataclass(frozen=True)
 class Preprocessing:
-  """What was found of the training data, and is done to others like them.
+  """What was found of the training data, and is done to others like them."""
 
-  Attributes:
-    shape: What a model takes, and the names of classes or tokens.
-    client: Column that says whose a row is; `None` if the format does, or nothing.
-    labels: Columns to predict; none for text.
-    number_columns: Features that are numbers, in order, with the shape of an entry.
-    name_columns: Features that are names, which come after them: the names in the order
-      of their features.
-    embedded_columns: Features that are names with an embedding each, which come last.
-    several: Names of the labels of a row if there are several; `None` if it has one.
-    are_tags: Whether each of several labels is 0 or 1.
-    mean: Subtracted from numbers, by column; `None` for no scaling.
-    scale: What they are divided by then.
-    text: Column of text; `None` for features.
-    text_unit: Of text: `character` or `word`.
-    vocabulary: Of text: what is known, in the order of tokens.
-    label_scaling: What was done to labels that are numbers; `None` if nothing was.
-    missing_values: Texts that say that a value is missing; `None` for the usual ones.
-    decimal: Decimal sign of numbers that are text; `None` for a point.
-    thousands: What groups their digits; `None` for nothing.
-    separator: Between fields of CSV; `None` to go by the ending.
-  """
-
-  shape: population.Shape
+  shape: population.Shape  # What a model takes, and the names of classes or tokens.
+  # Column that says whose a row is; `None` if the format does, or nothing.
   client: Optional[str] = None
-  labels: tuple[str, ...] = ()
+  labels: tuple[str, ...] = ()  # Columns to predict; none for text.
+  # Features that are numbers, in order, with the shape of an entry.
   number_columns: Mapping[str, tuple[int, ...]] = dataclasses.field(
     default_factory=dict
   )
+  # Features that are names, which come after them: the names in the order of their
+  # features.
   name_columns: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+  # Features that are names with an embedding each, which come last.
   embedded_columns: Mapping[str, tuple[str, ...]] = dataclasses.field(
     default_factory=dict
   )
+  # Names of the labels of a row if there are several; `None` if it has one.
   several: Optional[tuple[str, ...]] = None
-  are_tags: bool = False
+  are_tags: bool = False  # Whether each of several labels is 0 or 1.
+  # Subtracted from numbers, by column; `None` for no scaling.
   mean: Optional[tuple[float, ...]] = None
-  scale: Optional[tuple[float, ...]] = None
-  text: Optional[str] = None
-  text_unit: Optional[str] = None
+  scale: Optional[tuple[float, ...]] = None  # What they are divided by then.
+  text: Optional[str] = None  # Column of text; `None` for features.
+  text_unit: Optional[str] = None  # Of text: `character` or `word`.
+  # Of text: what is known, in the order of tokens.
   vocabulary: Optional[tuple[str, ...]] = None
+  # What was done to labels that are numbers; `None` if nothing was.
   label_scaling: Optional[population.LabelScaling] = None
+  # Texts that say that a value is missing; `None` for the usual ones.
   missing_values: Optional[tuple[str, ...]] = None
+  # Decimal sign of numbers that are text; `None` for a point.
   decimal: Optional[str] = None
-  thousands: Optional[str] = None
-  separator: Optional[str] = None
+  thousands: Optional[str] = None  # What groups their digits; `None` for nothing.
+  separator: Optional[str] = None  # Between fields of CSV; `None` to go by the ending.
 
   @property
   def reading(self) -> columns.Reading:
-    """How values are read, as those of the training data were."""
     return columns.Reading(
       columns.Missing(self.missing_values),
       numerals.Numerals(self.decimal, self.thousands),
     )
 
   @functools.cached_property
-  def encoder(self) -> encoding.Encoder:
-    """Makes inputs of columns."""
-    return encoding.Encoder(
-      None if self.mean is None else np.array(self.mean),
-      None if self.scale is None else np.array(self.scale),
-      tuple(map(len, self.name_columns.values())),
-      self.shape.inputs,
-    )
-
-  @functools.cached_property
   def tokens(self) -> texts_lib.Vocabulary:
-    """What makes tokens of text."""
     assert self.text_unit is not None and self.vocabulary is not None
     return texts_lib.Vocabulary(self.text_unit, self.vocabulary)
 
@@ -121,8 +98,20 @@ class Preprocessing:
     return self.inputs_of(rows, some), labels.astype(dtype)
 
   def inputs_of(self, rows: table.Rows, some: slice) -> np.ndarray:
-    """Inputs of some rows of features."""
-    return self.encoder.inputs(rows.numbers[some], rows.names_of(some))
+    # Numbers, scaled, then a feature for each name, then codes of embedded columns.
+    numbers, names = rows.numbers[some], rows.names_of(some)
+    if self.mean is not None and self.scale is not None:
+      numbers = (numbers - np.array(self.mean)) / np.array(self.scale)
+    sizes = tuple(map(len, self.name_columns.values()))
+    width = numbers.shape[1]
+    num_inputs = width + sum(sizes) + names.shape[1] - len(sizes)
+    found = np.zeros((len(numbers), num_inputs), np.float32)
+    found[:, :width] = numbers
+    for place, size in enumerate(sizes):
+      found[np.arange(len(numbers)), width + names[:, place]] = 1
+      width += size
+    found[:, width:] = names[:, len(sizes) :]
+    return found.reshape(-1, *self.shape.inputs)
 
   def in_units(self, outputs: np.ndarray) -> np.ndarray:
     """What a model of numbers puts out, in the units of the labels: float64."""
@@ -131,26 +120,17 @@ class Preprocessing:
     return found if self.label_scaling is None else self.label_scaling.undone(found)
 
   def to_json(self) -> dict[str, Any]:
-    """Plain data, of which `from_json` makes the same."""
-    found = dataclasses.asdict(self)
+    found = msgspec.json.decode(msgspec.json.encode(self))
     # An object of JSON may be put in another order.
-    for name in _BY_NAME:
-      found[name] = [[key, list(value)] for key, value in found[name].items()]
-    return {'about': _NOT_PRIVATE, **json.loads(json.dumps(found))}
+    in_order = {name: list(found[name].items()) for name in _BY_NAME}
+    return {'about': _NOT_PRIVATE, **found, **in_order}
 
   @classmethod
   def from_json(cls, content: Mapping[str, Any]) -> 'Preprocessing':
-    """What `to_json` gave."""
     try:
-      given = {key: _tuple(value) for key, value in content.items() if key != 'about'}
-      for name in _BY_NAME:
-        given[name] = dict(given[name])
-      shape = {key: _tuple(value) for key, value in given['shape'].items()}
-      if given['label_scaling'] is not None:
-        scaling = {key: _tuple(one) for key, one in given['label_scaling'].items()}
-        given['label_scaling'] = population.LabelScaling(**scaling)
-      return cls(**{**given, 'shape': population.Shape(**shape)})
-    except (AttributeError, KeyError, TypeError, ValueError) as e:
+      mappings = {name: dict(content[name]) for name in _BY_NAME}
+      return msgspec.convert({**content, **mappings}, cls)
+    except (KeyError, TypeError, ValueError) as e:
       raise ValueError(f'it has not what a run keeps: {e}.') from e
 
   def read(
@@ -159,38 +139,24 @@ class Preprocessing:
     data_format: Optional[str] = None,
     split: Optional[str] = None,
     scratch: Optional[str] = None,
+    for_testing: bool = False,
   ) -> 'NewData':
     """Reads data like those of the training, with or without labels.
 
     `data_format`: One of `formats.FORMATS`; `None` to go by the ending.
-    `scratch`: Folder with room for temporary files; `None` for that of the system.
+    `scratch`: Folder for temporary files; `None` for that of the system.
+    `for_testing`: Whether a label that is missing has to be filled in.
     """
-    try:
-      return self.rows_like(path, data_format, split, scratch or tempfile.gettempdir())
-    except problems.DataError as e:
-      if not any(f': {label} is ' in str(e) for label in self.labels):
-        raise
-      raise problems.DataError(
-        f'{e} Where labels are not known, leave the column out.'
-      ) from e
-
-  def rows_like(
-    self, path: str, data_format: Optional[str], split: Optional[str], scratch: str
-  ) -> 'NewData':
-    """Reads data like those of the training, as `read` does, labels or not."""
+    scratch = scratch or tempfile.gettempdir()
     opened = formats.open_data(
       path, data_format, source.Wanted(split, self.text, self.separator)
     )
     present = frozenset(opened.columns)
-    features = (*self.number_columns, *self.name_columns, *self.embedded_columns)
-    for name in (*features, *filter(None, [self.text])):
-      if name not in present:
-        raise problems.missing_column(path, name, opened.columns)
     uses = table.Uses(
       client=self.client if self.client in present else None,
       labels=self.labels if present.issuperset(self.labels) else (),
       embedded=frozenset(self.embedded_columns),
-      features=features,
+      features=(*self.number_columns, *self.name_columns, *self.embedded_columns),
       text=self.text,
       reading=self.reading,
     )
@@ -202,22 +168,24 @@ class Preprocessing:
       self.several,
       self.are_tags,
     )
-    rows, _ = table.Reader(uses, scratch, like=like).read(opened)
+    try:
+      rows, _ = table.Reader(uses, scratch, like=like).read(opened)
+    except problems.DataError as e:
+      if for_testing or not any(f': {label} is ' in str(e) for label in self.labels):
+        raise
+      raise problems.DataError(
+        f'{e} Where labels are not known, leave the column out.'
+      ) from e
     return NewData(self, opened, uses, rows, scratch)
 
 
 class Chunk(NamedTuple):
-  """Some rows of new data.
-
-  Attributes:
-    clients: Whose they are, as the data have it; `None` if they do not say.
-    inputs: What a model takes, an entry for each row. Of text, the last tokens of each,
-      padded behind.
-    last: Of text: the place of the last token of each; `None` for features.
-  """
-
+  # Whose they are, as the data have it; `None` if they do not say.
   clients: Optional[list[str]]
+  # What a model takes, an entry for each row. Of text, the last tokens of each, padded
+  # behind.
   inputs: np.ndarray
+  # Of text: the place of the last token of each; `None` for features.
   last: Optional[np.ndarray]
 
 
@@ -236,7 +204,6 @@ class NewData:
 
   @property
   def unused(self) -> tuple[str, ...]:
-    """Columns that the run does not use."""
     used = frozenset(self._uses.named)
     return tuple(each for each in self._opened.columns if each not in used)
 
@@ -342,8 +309,3 @@ def of_run(run_dir: str) -> Preprocessing:
       return Preprocessing.from_json(json.load(file))
     except ValueError as e:
       raise ValueError(f'{path} cannot be read: {e} Put it back.') from e
-
-
-def _tuple(value: Any) -> Any:
-  """Lists as tuples, at whatever depth."""
-  return tuple(map(_tuple, value)) if isinstance(value, list) else value

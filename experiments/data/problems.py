@@ -24,7 +24,6 @@ def listed(names: Any) -> str:
 def missing_column(
   path: str, name: str, columns: Any, is_default: bool = False
 ) -> DataError:
-  """The error for a column that is not there."""
   said = f'{path} has no column {name!r}; its columns are: {listed(columns)}.'
   if is_default:
     said += (

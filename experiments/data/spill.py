@@ -23,13 +23,9 @@ class Spill:
     self,
     folder: str,
     dtype: Any,
-    shape: tuple[int, ...] = (),
+    shape: tuple[int, ...] = (),  # Of one entry.
     buffering: int = _BUFFER,
   ):
-    """Makes an empty one.
-
-    `shape`: Of one entry.
-    """
     self.dtype, self.shape = np.dtype(dtype), shape
     self._folder = folder
     self._count = 0
@@ -47,12 +43,6 @@ class Spill:
     with _room(self._folder):
       self._file.write(array.data if array.size else b'')
     self._count += len(array)
-
-  def append_bytes(self, content: bytes) -> None:
-    """Appends entries of one byte each."""
-    with _room(self._folder):
-      self._file.write(content)
-    self._count += len(content)
 
   @property
   def array(self) -> np.ndarray:

@@ -40,94 +40,65 @@ def _flag(name: str, values: Sequence[str]) -> str:
   return shlex.quote(f'--{name}={",".join(values)}')
 
 
-def _mixed(name: str) -> str:
-  return (
-    f'If all are names, give {_flag("one_hot_columns", [name])}; or leave the column '
-    'out by --feature_columns.'
-  )
-
-
 @dataclasses.dataclass(frozen=True)
 class Uses:
-  """What the columns are for.
-
-  Attributes:
-    client: Column that says whose a row is; `None` if the format does, or nothing.
-    labels: Columns to predict; none for text, and for data that have none.
-    features: Columns to predict from.
-    one_hot: Those of them that have names even if they are numbers.
-    embedded: Those of them whose names have an embedding each.
-    text: Column of text; `None` for features and labels.
-    label_kind: `class`, which of several labels of a row are tags; `number`; or `None`
-      to find out.
-    reading: How values are read.
-  """
-
+  # Column that says whose a row is; `None` if the format does, or nothing.
   client: Optional[str] = None
+  # Columns to predict; none for text, and for data that have none.
   labels: tuple[str, ...] = ()
-  features: tuple[str, ...] = ()
+  features: tuple[str, ...] = ()  # Columns to predict from.
+  # Those of them that have names even if they are numbers.
   one_hot: frozenset[str] = frozenset()
+  # Those of them whose names have an embedding each.
   embedded: frozenset[str] = frozenset()
-  text: Optional[str] = None
+  text: Optional[str] = None  # Column of text; `None` for features and labels.
+  # `class`, which of several labels of a row are tags; `number`; or `None` to find out.
   label_kind: Optional[str] = None
-  reading: columns.Reading = columns.Reading()
+  reading: columns.Reading = columns.Reading()  # How values are read.
 
   @property
   def named(self) -> tuple[str, ...]:
-    """All columns that are read."""
     named = (self.client, *self.labels, self.text, *self.features)
     return tuple(each for each in named if each is not None)
 
 
 @dataclasses.dataclass(frozen=True)
 class Schema:
-  """What was found of the columns, which test data must have as well.
+  """What was found of the columns, which test data must have as well."""
 
-  Attributes:
-    number_columns: Features that are numbers, with the shape of an entry.
-    name_columns: Features that are names, with all there are.
-    embedded_columns: Those whose names have an embedding each, with all there are.
-    classes: Names of classes; `None` if labels are numbers, or there are none.
-    several: Names of the labels of a row if there are several; `None` if it has one.
-    are_tags: Whether each of several labels is 0 or 1.
-  """
-
+  # Features that are numbers, with the shape of an entry.
   number_columns: Mapping[str, tuple[int, ...]]
+  # Features that are names, with all there are.
   name_columns: Mapping[str, tuple[str, ...]]
+  # Names of classes; `None` if labels are numbers, or there are none.
   classes: Optional[tuple[str, ...]]
+  # Those whose names have an embedding each, with all there are.
   embedded_columns: Mapping[str, tuple[str, ...]] = dataclasses.field(
     default_factory=dict
   )
+  # Names of the labels of a row if there are several; `None` if it has one.
   several: Optional[tuple[str, ...]] = None
-  are_tags: bool = False
+  are_tags: bool = False  # Whether each of several labels is 0 or 1.
 
 
 class Rows(NamedTuple):
-  """All rows, each array with an entry for each, mapped from files.
+  """All rows, each array with an entry for each, mapped from files."""
 
-  Attributes:
-    clients: Keys of clients' ids, uint64 [rows, 2]; `None` without clients.
-    hashes: Of what is in a row besides, uint64 [rows].
-    numbers: Features that are numbers, float64 [rows, columns]; float32 if an entry
-      has a shape.
-    codes: Features that are names, by the order in which these came, uint32 [rows,
-      columns]; last those with embeddings.
-    values: Labels as they came: float64 [rows], numbers or codes of classes; [rows,
-      labels] of several.
-    texts: Texts by row, or `None`.
-    ids: Clients' ids.
-    name_numbers: The number of each code, by column.
-    class_numbers: The number of the class of each label; `None` for numbers.
-  """
-
+  # Keys of clients' ids, uint64 [rows, 2]; `None` without clients.
   clients: Optional[np.ndarray]
-  hashes: np.ndarray
+  hashes: np.ndarray  # Of what is in a row besides, uint64 [rows].
+  # Features that are numbers, float64 [rows, columns]; float32 if an entry has a shape.
   numbers: np.ndarray
+  # Features that are names, by the order in which these came, uint32 [rows, columns];
+  # last those with embeddings.
   codes: np.ndarray
+  # Labels as they came: float64 [rows], numbers or codes of classes; [rows, labels] of
+  # several.
   values: np.ndarray
-  texts: Optional['Texts']
-  ids: 'Ids'
-  name_numbers: tuple[np.ndarray, ...] = ()
+  texts: Optional['Texts']  # Texts by row, or `None`.
+  ids: 'Ids'  # Clients' ids.
+  name_numbers: tuple[np.ndarray, ...] = ()  # The number of each code, by column.
+  # The number of the class of each label; `None` for numbers.
   class_numbers: Optional[Callable[[np.ndarray], np.ndarray]] = None
 
   def names_of(self, some: Any) -> np.ndarray:
@@ -143,7 +114,6 @@ class Rows(NamedTuple):
     return values if self.class_numbers is None else self.class_numbers(values)
 
   def in_order(self, order: np.ndarray, folder: str) -> 'Rows':
-    """Features and labels in another order, on disk."""
     arrays = self.numbers, self.codes, self.values
     found = [spill.Spill(folder, each.dtype, each.shape[1:]) for each in arrays]
     for some in chunks(order):
@@ -154,10 +124,7 @@ class Rows(NamedTuple):
 
 
 class Texts:
-  """Texts on disk."""
-
   def __init__(self, folder: str):
-    """Makes an empty one in a folder."""
     self._content = spill.Spill(folder, np.uint8)
     self._ends = spill.Spill(folder, np.int64)
 
@@ -165,10 +132,9 @@ class Texts:
     return len(self._ends)
 
   def append(self, found: Sequence[str]) -> None:
-    """Appends texts."""
     encoded = [text.encode('utf-8', 'surrogatepass') for text in found]
     first = len(self._content)
-    self._content.append_bytes(b''.join(encoded))
+    self._content.append(np.frombuffer(b''.join(encoded), np.uint8))
     sizes = np.fromiter(map(len, encoded), np.int64, len(encoded))
     self._ends.append(first + np.cumsum(sizes))
 
@@ -186,12 +152,10 @@ class Ids:
   """
 
   def __init__(self, folder: str):
-    """Makes an empty one in a folder."""
     self._texts = Texts(folder)
     self._rows = spill.Spill(folder, np.int64)
 
   def append(self, found: Sequence[str], rows: Any) -> None:
-    """Appends ids and the rows that they were seen in."""
     self._texts.append(found)
     self._rows.append(rows)
 
@@ -204,13 +168,8 @@ class Ids:
 
 
 class Reader:
-  """Reads a source."""
-
   def __init__(self, uses: Uses, folder: str, like: Optional[Schema] = None):
-    """Initializes it.
-
-    `like`: What the data have to be like; `None` to find out.
-    """
+    # Without `like`, what the data are like is found out.
     self._uses, self._folder, self._like = uses, folder, like
     self._clients = spill.Spill(folder, np.uint64, (2,))
     self._hashes = spill.Spill(folder, np.uint64)
@@ -228,7 +187,6 @@ class Reader:
     self._names: Optional[spill.Spill] = None
 
   def read(self, opened: source.Source) -> tuple[Rows, Schema]:
-    """Reads all rows."""
     uses = self._uses
     wanted = uses.named
     present = frozenset(opened.columns)
@@ -242,8 +200,10 @@ class Reader:
       if time.monotonic() - said > _LINE_SECONDS:
         said = time.monotonic()
         print(f'{opened.path}: {len(self._hashes)} rows so far.', file=sys.stderr)
-      if uses.reading.numerals.are_plain:
-        numbers.update(self._known_numbers())
+      if uses.reading.numerals.are_plain:  # What they are is decided.
+        kinds = self._kinds or {}
+        numbers.update(name for name, kind in kinds.items() if kind is None)
+        numbers.update(uses.labels if self._classes is None else ())
     if not len(self._hashes):
       raise problems.DataError(f'{opened.path} is empty: it has no rows.')
     return self._finish()
@@ -258,14 +218,6 @@ class Reader:
       for name, values in batch.columns.items()
     }
     return batch._replace(columns=found)
-
-  def _known_numbers(self) -> Iterator[str]:
-    """Columns that are numbers, as was decided."""
-    for name, kind in (self._kinds or {}).items():
-      if kind is None:
-        yield name
-    if self._classes is None:
-      yield from self._uses.labels
 
   def _add(self, batch: source.Batch) -> None:
     uses = self._uses
@@ -328,7 +280,10 @@ class Reader:
           f'embedding by {_flag("embedding_columns", [name])}.',
           self._uses.reading,
           known,
-          None if known or name in self._uses.one_hot else _mixed(name),
+          None
+          if known or name in self._uses.one_hot
+          else f'If all are names, give {_flag("one_hot_columns", [name])}; or leave '
+          'the column out by --feature_columns.',
         )
     self._kinds = kinds
     return kinds

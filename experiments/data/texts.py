@@ -33,10 +33,6 @@ _NUM_CHARACTERS = 0x110000
 class Vocabulary:
   """Characters or words that are known.
 
-  Attributes:
-    unit: `character` or `word`.
-    entries: The known ones, in the order of their tokens, the first of which is 1.
-
   Example:
     >>> vocabulary = Vocabulary('word', ('to', 'be'))
     >>> vocabulary.sequences('to be or', 4).tolist()
@@ -47,7 +43,8 @@ class Vocabulary:
     [4, 1, 2]
   """
 
-  unit: str
+  unit: str  # `character` or `word`.
+  # The known ones, in the order of their tokens, the first of which is 1.
   entries: tuple[str, ...]
 
   def __post_init__(self) -> None:
@@ -66,17 +63,14 @@ class Vocabulary:
 
   @property
   def unknown(self) -> int:
-    """The token of all that is not in the vocabulary."""
     return len(self.entries) + 1
 
   @property
   def begin(self) -> int:
-    """The token before a text."""
     return len(self.entries) + 2
 
   @property
   def end(self) -> int:
-    """The token after a text."""
     return len(self.entries) + 3
 
   @property
@@ -86,7 +80,6 @@ class Vocabulary:
 
   @property
   def names(self) -> tuple[str, ...]:
-    """What tokens are called."""
     return ('<pad>', *self.entries, '<oov>', '<bos>', '<eos>')
 
   def tokens(self, text: str) -> np.ndarray:

@@ -63,20 +63,11 @@ def tables(sizes: Sequence[int], size: int) -> list[np.ndarray]:
 
 
 def zeros(*shape: int) -> np.ndarray:
-  """Zeros."""
   return np.zeros(shape, np.float32)
 
 
 def dense(rng: np.random.Generator, inputs: int, units: int) -> list[np.ndarray]:
-  """Kernel and bias of a dense layer."""
   return [glorot_uniform(rng, inputs, units), zeros(units)]
-
-
-def convolution(
-  rng: np.random.Generator, size: int, channels: int, filters: int
-) -> list[np.ndarray]:
-  """Kernel and bias of a convolution."""
-  return [glorot_uniform(rng, size, size, channels, filters), zeros(filters)]
 
 
 def lstm(

@@ -14,12 +14,10 @@ import tensorflow as tf
 
 
 def dense(x: Any, kernel: Any, bias: Any) -> tf.Tensor:
-  """A dense layer on the last dimension, of which there may be two or more."""
   return tf.tensordot(x, kernel, 1) + bias
 
 
 def flat(x: Any) -> tf.Tensor:
-  """Each example as a vector."""
   return tf.reshape(x, [-1, x.shape[1:].num_elements()])
 
 

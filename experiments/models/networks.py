@@ -6,6 +6,7 @@ model puts out.
 """
 
 import collections
+import functools
 import math
 from typing import Any, Callable
 
@@ -25,7 +26,6 @@ _Network = tuple[list[np.ndarray], Callable[[Any, Any], Any]]
 def build(
   name: str, shape: population.Shape, options: kind.Options, **widths: int
 ) -> tff.learning.models.FunctionalModel:
-  """A network with its loss."""
   rng = initial.generator(options.seed)
   weights, predict = _NETWORKS[name](shape, rng, **widths)
 
@@ -43,7 +43,6 @@ def build(
 
 
 def input_spec(shape: population.Shape) -> Any:
-  """The `input_spec` of models for such examples."""
   label_dtype = tf.float32 if shape.label_kind == 'number' else tf.int32
   return collections.OrderedDict(
     x=tf.TensorSpec([None, *shape.inputs], tf.as_dtype(shape.input_dtype)),
@@ -101,101 +100,71 @@ def _mlp(
   return weights, predict
 
 
-def _cnn(
-  shape: population.Shape, rng: np.random.Generator, hidden_units: int
+def _convolutional(
+  shape: population.Shape,
+  rng: np.random.Generator,
+  hidden_units: int,
+  filters: tuple[int, ...] = (32, 64),
+  size: int = 5,
+  padding: str = 'SAME',
+  pooled: tuple[int, ...] = (0, 1),
+  kernel: Any = initial.glorot_uniform,
+  dense_kernel: Any = initial.glorot_uniform,
+  activation: Any = tf.nn.relu,
 ) -> _Network:
-  """The convolutional network of federated averaging, without dropout.
+  """Convolutions, some with a 2 x 2 max-pooling behind, then a hidden layer.
 
-  Two convolutions of 5 x 5 with 32 and 64 filters, each followed by a 2 x 2
-  max-pooling, and a layer of 512 units: arXiv:1602.05629, where it has 1,663,370
-  weights for images of 28 x 28 pixels in 10 classes. The EMNIST experiment of DP-FTRL
-  (arXiv:2103.00039) trains it.
+  As it is it is the network of federated averaging, without dropout: convolutions of
+  5 x 5, arXiv:1602.05629, where it has 1,663,370 weights with 512 units for images of
+  28 x 28 pixels in 10 classes. The EMNIST experiment of DP-FTRL (arXiv:2103.00039)
+  trains it.
+
+  `pooled`: Numbers of the convolutions behind which there is a pooling.
   """
   height, width, channels = (*shape.inputs, 1)[:3]
-  num_flat = -(-height // 4) * -(-width // 4) * 64
-  weights = [
-    *initial.convolution(rng, 5, channels, 32),
-    *initial.convolution(rng, 5, 32, 64),
-    *initial.dense(rng, num_flat, hidden_units),
-    *initial.dense(rng, hidden_units, shape.num_outputs),
-  ]
-
-  def predict(w: Any, x: Any) -> Any:
-    x = layers.image(x)
-    for first in (0, 2):
-      x = tf.nn.relu(layers.convolution(x, w[first], w[first + 1], 'SAME'))
-      x = layers.max_pool(x)
-    hidden = tf.nn.relu(layers.dense(layers.flat(x), *w[4:6]))
-    return layers.dense(hidden, *w[6:])
-
-  return weights, predict
-
-
-def _simple_cnn(
-  shape: population.Shape, rng: np.random.Generator, hidden_units: int
-) -> _Network:
-  """The convolutional network of pfl-research's CIFAR-10 benchmark, without dropout.
-
-  Two convolutions of 3 x 3 with 32 and 64 filters, a 2 x 2 max-pooling and a layer of
-  128 units (apple/pfl-research, benchmarks/model/tf2/cnn.py, `simple_cnn`): 1,626,442
-  weights for images of 32 x 32 pixels with 3 channels in 10 classes. For EMNIST it is
-  the network of arXiv:2003.00295, which has 1,199,882 there. Both have dropout, which
-  draws random numbers anew whenever a round is run again; here there is none.
-  """
-  height, width, channels = (*shape.inputs, 1)[:3]
-  lost = kind.LOST_PIXELS
-  num_flat = (height - lost) // 2 * ((width - lost) // 2) * 64
-  weights = [
-    *initial.convolution(rng, 3, channels, 32),
-    *initial.convolution(rng, 3, 32, 64),
-    *initial.dense(rng, num_flat, hidden_units),
-    *initial.dense(rng, hidden_units, shape.num_outputs),
-  ]
-
-  def predict(w: Any, x: Any) -> Any:
-    x = layers.image(x)
-    for first in (0, 2):
-      x = tf.nn.relu(layers.convolution(x, w[first], w[first + 1], 'VALID'))
-    x = layers.flat(layers.max_pool(x, 'VALID'))
-    hidden = tf.nn.relu(layers.dense(x, *w[4:6]))
-    return layers.dense(hidden, *w[6:])
-
-  return weights, predict
-
-
-def _vgg(
-  shape: population.Shape, rng: np.random.Generator, hidden_units: int
-) -> _Network:
-  """The small VGG that experiments with private training use on CIFAR-10.
-
-  Three pairs of convolutions of 3 x 3 with 32, 64 and 128 filters, each pair followed
-  by a 2 x 2 max-pooling, and a layer of 128 units, all with tanh: `vgg128` of
-  google-research/DP-FTRL (nn.py), the code of arXiv:2103.00039, with its initial
-  weights. It has 550,570 weights for images of 32 x 32 pixels with 3 channels in 10
-  classes.
-  """
-  height, width, channels = (*shape.inputs, 1)[:3]
-  all_filters = (32, 32, 64, 64, 128, 128)
   weights = []
-  for inputs, filters in zip((channels, *all_filters), all_filters):
-    weights += [
-      initial.lecun_normal(rng, 3, 3, inputs, filters),
-      initial.zeros(filters),
-    ]
-  num_flat = -(-height // 8) * -(-width // 8) * all_filters[-1]
+  for number, (inputs, outputs) in enumerate(zip((channels, *filters), filters)):
+    weights += [kernel(rng, size, size, inputs, outputs), initial.zeros(outputs)]
+    lost = 0 if padding == 'SAME' else size - 1
+    height, width = height - lost, width - lost
+    if number in pooled:
+      up = 1 if padding == 'SAME' else 0
+      height, width = (height + up) // 2, (width + up) // 2
+  num_flat = height * width * filters[-1]
   for inputs, outputs in ((num_flat, hidden_units), (hidden_units, shape.num_outputs)):
-    weights += [initial.glorot_normal(rng, inputs, outputs), initial.zeros(outputs)]
+    weights += [dense_kernel(rng, inputs, outputs), initial.zeros(outputs)]
 
   def predict(w: Any, x: Any) -> Any:
     x = layers.image(x)
-    for layer in range(len(all_filters)):
-      x = tf.tanh(layers.convolution(x, w[2 * layer], w[2 * layer + 1], 'SAME'))
-      if layer % 2:
-        x = layers.max_pool(x)
-    hidden = tf.tanh(layers.dense(layers.flat(x), *w[-4:-2]))
+    for number in range(len(filters)):
+      x = layers.convolution(x, w[2 * number], w[2 * number + 1], padding)
+      x = activation(x)
+      if number in pooled:
+        x = layers.max_pool(x, padding)
+    hidden = activation(layers.dense(layers.flat(x), *w[-4:-2]))
     return layers.dense(hidden, *w[-2:])
 
   return weights, predict
+
+
+# pfl-research's CIFAR-10 benchmark (apple/pfl-research, benchmarks/model/tf2/cnn.py,
+# `simple_cnn`): 1,626,442 weights with 128 units for images of 32 x 32 pixels with 3
+# channels in 10 classes. For EMNIST it is the network of arXiv:2003.00295, which has
+# 1,199,882 there. Both have dropout, which draws random numbers anew whenever a round
+# is run again; here there is none.
+_simple_cnn = functools.partial(_convolutional, size=3, padding='VALID', pooled=(1,))
+# `vgg128` of google-research/DP-FTRL (nn.py), the code of arXiv:2103.00039, with its
+# initial weights: 550,570 weights for images of 32 x 32 pixels with 3 channels in 10
+# classes.
+_vgg = functools.partial(
+  _convolutional,
+  filters=(32, 32, 64, 64, 128, 128),
+  size=3,
+  pooled=(1, 3, 5),
+  kernel=initial.lecun_normal,
+  dense_kernel=initial.glorot_normal,
+  activation=tf.tanh,
+)
 
 
 def _char_lstm(
@@ -256,7 +225,7 @@ _NETWORKS: dict[str, Callable[..., _Network]] = {
   'linear': _one_layer,
   'logistic': _one_layer,
   'mlp': _mlp,
-  'cnn': _cnn,
+  'cnn': _convolutional,
   'simple_cnn': _simple_cnn,
   'vgg': _vgg,
   'char_lstm': _char_lstm,

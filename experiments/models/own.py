@@ -12,7 +12,7 @@ import inspect
 import os
 import sys
 import traceback
-from typing import Any, Callable
+from typing import Any, Callable, Optional
 
 from tff_dp_aggregators.accounting.programs import program
 
@@ -24,7 +24,6 @@ _FORM = '--model=package.module:function'
 
 
 def kind(name: str) -> kind_lib.Kind:
-  """The kind of a user's model."""
   module, _, function = name.partition(':')
   parts = [*module.split('.'), function]
   if not all(part.isidentifier() for part in parts):
@@ -32,7 +31,7 @@ def kind(name: str) -> kind_lib.Kind:
   if os.getcwd() not in sys.path:  # Where `python -m` looks, too.
     sys.path.insert(0, os.getcwd())
   _check_module(name, module)
-  return _Own(name, 'your own', lambda shape: None)
+  return _Own(name, 'your own', 'features', ())
 
 
 def _check_module(name: str, module: str) -> None:
@@ -51,14 +50,15 @@ def _check_module(name: str, module: str) -> None:
 
 
 class _Own(kind_lib.Kind):
+  embeds_columns = False
+
+  def why_not(self, shape: population.Shape) -> Optional[str]:
+    return None
+
   def build(self, shape: population.Shape, options: kind_lib.Options) -> Any:
     """Calls the function, and makes a functional model of what it returns.
 
     `options`: The loss, and the seed of Keras's initial weights.
-
-    Raises:
-      WrongUsage: If there is no such function, it fails or returns something else, or
-        the model does not fit the data; the message says where.
     """
     import tensorflow as tf
     import tensorflow_federated as tff
@@ -100,10 +100,7 @@ class _Own(kind_lib.Kind):
 
 
 def make(name: str, shape: population.Shape) -> Any:
-  """What the function makes.
-
-  `shape`: What examples are like.
-  """
+  """What the function makes."""
   function = _function(name)
   takes_shape = _takes_shape(name, function)
   if shape.embedded and not takes_shape:
@@ -153,7 +150,6 @@ def _takes_shape(name: str, function: Callable[..., Any]) -> bool:
 
 
 def _why(error: BaseException, name: str) -> str:
-  """What was raised, and where; on a line."""
   frames = [
     each
     for each in traceback.extract_tb(error.__traceback__)

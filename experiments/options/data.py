@@ -31,15 +31,7 @@ _SCALINGS = ('standard', 'none')
 
 @dataclasses.dataclass(frozen=True)
 class Data:
-  """What a task's data depend on.
-
-  Attributes:
-    num_clients: Clients that the examples are dealt out to; `None` if the data have
-      clients.
-    seed: Of the split, --split_seed.
-    files: What the user's own data are; `None` for those of a task.
-  """
-
+  # Clients that the examples are dealt out to; `None` if the data have clients.
   num_clients: Optional[int] = program.flag('Clients in the population.', at_least=1)
   # NumPy's Dirichlet does not come to an end with a tiny one.
   dirichlet_alpha: float = program.flag(
@@ -48,7 +40,8 @@ class Data:
     default=0.5,
     at_least=1e-3,
   )
-  seed: int = 1
+  seed: int = 1  # Of the split, --split_seed.
+  # What the user's own data are; `None` for those of a task.
   files: Optional['Files'] = None
   cache_dir: Optional[str] = program.flag(
     'Folder with the files that the loaders of tff.simulation.datasets keep, for tasks '
@@ -58,15 +51,7 @@ class Data:
 
 @dataclasses.dataclass(frozen=True)
 class Files:
-  """The user's own data.
-
-  Attributes:
-    path: `--data`.
-    partition: How examples are dealt out; `None` if the data have clients.
-    scratch: Where anonymous temporary files are made.
-  """
-
-  path: str
+  path: str  # `--data`.
   data_format: Optional[str] = program.flag(
     'Format of the files of --data.',
     list(formats.FORMATS),
@@ -144,6 +129,7 @@ class Files:
     'default, for none.',
     ['', *numerals.THOUSANDS],
   )
+  # How examples are dealt out; `None` if the data have clients.
   partition: Optional[str] = program.flag(
     'How to deal the rows of --data out to --num_clients if they have no clients: '
     'evenly, with skewed labels, or in skewed sizes.',
@@ -187,11 +173,14 @@ class Files:
     'File with a public vocabulary: one word per line, or all characters as they are. '
     'Without it, the vocabulary is made from the data.'
   )
+  # Where anonymous temporary files are made.
   scratch: str = dataclasses.field(default='.', compare=False)
 
 
+WRITING = tuple(row for row in program.rows_of(Files) if row.name in _WRITING)
+
+
 def rows() -> tuple[Flag, ...]:
-  """The flags."""
   said = '; '.join(f'{each.name}, {each.summary}' for each in formats.FORMATS.values())
   return (
     Flag(
@@ -219,13 +208,7 @@ def rows() -> tuple[Flag, ...]:
   )
 
 
-def writing_rows() -> tuple[Flag, ...]:
-  """How files, and values in them, are written."""
-  return tuple(row for row in program.rows_of(Files) if row.name in _WRITING)
-
-
 def from_flags(values: flags.FlagValues) -> Data:
-  """What the flags say."""
   given = program.read(Data, values)
   if values.data is None:
     names = ('data_scratch', *(row.name for row in program.rows_of(Files)))
@@ -247,11 +230,14 @@ def _files(values: flags.FlagValues) -> Files:
   """The user's data, with flags that go together."""
   path = values.data
   _check_path('data', path)
-  is_text = formats.is_text(path, values.data_format)
+  file_format = formats.of(path, values.data_format)
+  is_text = file_format.text_column is not None
   has_text = is_text or values.text_column is not None
   names_clients = os.path.isdir(path) or _is_database(path, values)
-  has_clients = values.client_column is not None or formats.has_clients(
-    path, values.data_format
+  has_clients = (
+    values.client_column is not None
+    or os.path.isdir(path)
+    or file_format.has_clients(path)
   )
   partition = None if has_clients else values.partition or 'iid'
   for holds, names, why in (
@@ -354,7 +340,6 @@ def _check_path(name: str, path: str) -> None:
 
 
 def _check_columns(values: flags.FlagValues) -> None:
-  """Refuses columns of two uses."""
   if values.vocabulary is not None and not os.path.isfile(values.vocabulary):
     raise FileNotFoundError(f'--vocabulary={values.vocabulary}: no such file.')
   named = [
@@ -393,7 +378,6 @@ def label_columns(stated: str) -> tuple[str, ...]:
 
 
 def _listed(values: flags.FlagValues, name: str) -> tuple[str, ...]:
-  """A flag that lists columns."""
   found = tuple(values[name].value or ())
   twice = sorted({each for each in found if found.count(each) > 1})
   if twice:

@@ -1,7 +1,7 @@
 """Which model, what it minimises, and what is measured of it."""
 
 import dataclasses
-from typing import Optional
+from typing import Any, Optional
 
 from absl import flags
 
@@ -10,6 +10,7 @@ from tff_dp_aggregators.accounting.programs import program
 from .. import losses
 from .. import metrics
 from .. import models
+from ..data import population
 from ..models import kind as kind_lib
 from ..models import own
 
@@ -25,15 +26,8 @@ def _widths(name: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-  """What is trained.
-
-  Attributes:
-    kind: Makes it for the data.
-    metric: What is measured, besides the loss.
-  """
-
-  kind: kind_lib.Kind
-  metric: metrics.Metric
+  kind: kind_lib.Kind  # Makes it for the data.
+  metric: metrics.Metric  # What is measured, besides the loss.
   loss: Optional[str] = program.flag(
     f'Loss to minimise: {", ".join(losses.LOSSES)}; for your own Keras model also the '
     'name of a Keras loss.',
@@ -50,12 +44,72 @@ class Model:
 
   @property
   def is_own(self) -> bool:
-    """Whether it is the user's own."""
     return ':' in self.kind.name
+
+  def check(self, shape: population.Shape) -> None:
+    """Checks that model, loss and metric go with such examples; loads no TensorFlow."""
+    why_not = self.kind.why_not(shape)
+    if why_not is not None:
+      kinds = models.KINDS.values()
+      fitting = ', '.join(each.name for each in kinds if each.why_not(shape) is None)
+      raise program.WrongUsage(
+        f'--model={self.kind.name} is not for these data: {why_not}. Of the models '
+        f'here, {f"these are: {fitting}" if fitting else "none is"}.'
+      )
+    if not self.is_own:
+      try:
+        losses.name_for(shape, self.loss)
+      except ValueError as e:
+        raise program.WrongUsage(str(e)) from e
+    why_not = self.metric.why_not(shape)
+    if why_not is not None:
+      raise program.WrongUsage(
+        f'--metric={self.metric.name} is not for these data: {why_not}.'
+      )
+
+  def check_for(self, found: population.Population) -> None:
+    """Checks that it goes with data, and that the metric can be measured on them."""
+    self.check(found.shape)
+    why_not = self.metric.why_not_measured(found)
+    if why_not is not None:
+      raise program.WrongUsage(
+        f'--metric={self.metric.name} cannot be measured: {why_not}.'
+      )
+
+  def make(self, shape: population.Shape, seed: int) -> Any:
+    """A functional model with its loss."""
+    self.check(shape)
+    options = kind_lib.Options(seed, self.loss, self.hidden_units, self.embedding_size)
+    made = self.kind.build(shape, options)
+    if shape.class_weights is None:
+      return made
+    try:
+      return losses.with_class_weights(made, shape.class_weights)
+    except ValueError as e:
+      raise program.WrongUsage(f'--class_weights: {e}') from e
+
+  def test_metrics(
+    self,
+    shape: population.Shape,
+    label_scaling: Optional[population.LabelScaling] = None,
+  ) -> dict[str, Any]:
+    """What is measured on test data, in the labels' own unit, for `learning.train`."""
+    metric = self.metric.make(shape)
+    if label_scaling is not None:
+      per_example, undone = metric.per_example, label_scaling.undone
+      metric = dataclasses.replace(
+        metric,
+        per_example=lambda labels, outputs: per_example(
+          undone(labels), undone(outputs)
+        ),
+      )
+    found = {self.metric.name: metric}
+    if shape.label_kind == 'tokens' and not self.is_own:
+      found['loss'] = metrics.token_loss(shape)
+    return found
 
 
 def rows() -> tuple[program.Flag, ...]:
-  """The flags."""
   said = '; '.join(f'{kind.name}, {kind.summary}' for kind in models.KINDS.values())
   return (
     program.Flag(
@@ -74,7 +128,6 @@ def rows() -> tuple[program.Flag, ...]:
 
 
 def from_flags(values: flags.FlagValues) -> Model:
-  """What the flags say."""
   kind = _kind(values.model)
   for name in ('hidden_units', 'embedding_size'):
     flag = values[name]

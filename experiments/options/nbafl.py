@@ -31,7 +31,6 @@ _SO_ANYWAY: dict[str, tuple[Any, ...]] = {
 
 
 def rows() -> table.Rows:
-  """The flags."""
   changes = {
     'nbafl': {
       'help': 'Noise of each client and of the server by NbAFL (arXiv:1911.00222), '

@@ -1,4 +1,4 @@
-"""How clients and server train."""
+"""How clients and server train, and what is done with updates between them."""
 
 import dataclasses
 from typing import Optional
@@ -6,7 +6,10 @@ from typing import Optional
 from absl import flags
 
 from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting import joint_mechanism
 from tff_dp_aggregators.accounting.programs import program
+from tff_dp_aggregators.learning import options
+from tff_dp_aggregators.learning.runs import fitting
 
 from .. import optimizers
 
@@ -14,13 +17,12 @@ _DEFAULT_SERVER_MOMENTUM = 0.9
 _CONSTANT, _COOLDOWN = 'constant', 'cooldown'
 _KINDS = optimizers.KINDS.values()
 _WITH_MOMENTUM = [kind.name for kind in _KINDS if kind.has_momentum]
+_INNER = '; '.join(f'{name}: {each.help}' for name, each in options.INNER.items())
 _ADAPTIVE = ', '.join(kind.name for kind in _KINDS if kind.adaptivity)
 
 
 @dataclasses.dataclass(frozen=True)
 class Optimization:
-  """Optimizers and their numbers."""
-
   client_optimizer: str = program.flag(
     'Optimizer of local training.', optimizers.OF_CLIENTS, default='sgd'
   )
@@ -72,12 +74,10 @@ class Optimization:
 
   @property
   def has_client_schedule(self) -> bool:
-    """Whether the clients' learning rate changes from round to round."""
     return self.client_learning_rate_schedule != _CONSTANT
 
   @property
   def has_schedule(self) -> bool:
-    """Whether the server's learning rate changes from round to round."""
     return self.server_learning_rate_schedule != _CONSTANT
 
   def workload(self, num_rounds: int) -> Optional[strategies.Workload]:
@@ -111,3 +111,44 @@ def from_flags(values: flags.FlagValues) -> Optimization:
   if momentum is None:
     given['server_momentum'] = _DEFAULT_SERVER_MOMENTUM if kind.has_momentum else 0.0
   return Optimization(**given)
+
+
+@dataclasses.dataclass
+class _Aggregation:
+  inner_aggregator: str = program.flag(
+    f'How to sum the clipped updates inside the mechanism. {_INNER}. Secure sums are '
+    'simulated: they have the same result and no security.',
+    list(options.INNER),
+    default=options.SUM,
+  )
+  zeroing_norm: Optional[float] = program.flag(
+    'Replace updates with a larger L2 norm by zeros, before clipping. Do not choose it '
+    'by looking at updates. It does not change the guarantee.',
+    unset='no update is replaced',
+  )
+  coordinate_bound: Optional[float] = program.flag(
+    'Bound on the magnitude of each coordinate of an update, before clipping. Do not '
+    'choose it by looking at updates.',
+    unset='no bound',
+  )
+  not_private_signal_to_noise: bool = program.flag(
+    'Measure the ratio of the exact sum of updates to the noise in each round, in '
+    'columns of metrics.csv. This is not private, and the report says so.',
+    default=False,
+  )
+
+
+AGGREGATION = program.rows_of(_Aggregation)
+
+
+def server_from_flags(
+  values: flags.FlagValues,
+  mechanism: Optional[joint_mechanism.AnyMechanism],
+  clip_norm: Optional[float],
+) -> options.Server:
+  """What the server does with updates, for the bound of one client's."""
+  of_clipping = ('clip_order', 'target_quantile', 'clip_learning_rate')
+  names = (*(row.name for row in AGGREGATION), *of_clipping)
+  made = options.Server(**{name: values[name].value for name in names})
+  fitting.check_server(made, mechanism, clip_norm)
+  return made

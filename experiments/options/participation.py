@@ -21,31 +21,22 @@ _OF_FILES = sampling.Replay.name
 
 @dataclasses.dataclass(frozen=True)
 class Participation:
-  """Who takes part when.
-
-  Attributes:
-    schema: Rounds, with limits that client selection keeps, or how it samples: what
-      accounting assumes.
-    clients_per_round: Clients asked for a round; with Poisson sampling in the mean.
-    seed: Of cohorts and drop-outs.
-    schedule_file: File that has the cohorts; `None` to draw them.
-    dropouts: Who does not report; `None` if everybody does.
-    reporting_goal: Clients that have to report in a round; `None` for any number.
-    denominator: What the mean is divided by, if it is stated and not the expected
-      number of clients.
-  """
-
+  # Rounds, with limits that client selection keeps, or how it samples: what accounting
+  # assumes.
   schema: sampling.Schema
+  # Clients asked for a round; with Poisson sampling in the mean.
   clients_per_round: float
-  seed: int
-  schedule_file: Optional[str] = None
+  seed: int  # Of cohorts and drop-outs.
+  schedule_file: Optional[str] = None  # File that has the cohorts; `None` to draw them.
+  # Who does not report; `None` if everybody does.
   dropouts: Optional[sampling.Dropouts] = None
+  # Clients that have to report in a round; `None` for any number.
   reporting_goal: Optional[int] = None
+  # What the mean is divided by, if it is stated and not the expected number of clients.
   denominator: Optional[float] = None
 
   @property
   def num_rounds(self) -> int:
-    """Rounds in all."""
     return self.schema.num_rounds
 
   def schedule(self, num_clients: int) -> sampling.Schedule:
@@ -111,7 +102,6 @@ def rows() -> table.Rows:
 
 
 def names() -> tuple[str, ...]:
-  """Names of the flags."""
   return table.names(rows())
 
 
@@ -218,11 +208,7 @@ def _schema(
   said_by = scheme_flags.cohort_flag(values)
   both = said_by is not None and values['clients_per_round'].present
   is_drawn = kind.is_sampled and not kind.has_public_sizes
-  if both and is_drawn:  # One says who is drawn, the other what the mean is over.
-    schema = scheme_flags.schema_from(values, known=_KNOWN)
-    _check_kind(values, schema)
-    return schema, values.clients_per_round, values.clients_per_round
-  if both:
+  if both and not is_drawn:
     raise ValueError(
       f'--clients_per_round and --{said_by} both say how many clients a round has; '
       'give one of them.'
@@ -235,6 +221,8 @@ def _schema(
     )
   schema = scheme_flags.schema_from(values, known=_KNOWN)
   _check_kind(values, schema)
+  if both:  # One says who is drawn, the other what the mean is over.
+    return schema, values.clients_per_round, values.clients_per_round
   cohort = None
   if values.num_clients is not None:
     cohort = sampling.of(schema).expected_cohort(values.num_clients)

@@ -51,24 +51,18 @@ _SOON = 1.5
 
 @dataclasses.dataclass(frozen=True)
 class Privacy:
-  """The mechanism, with its noise.
-
-  Attributes:
-    mechanism: Privacy mechanism; `None` for no privacy.
-    clip_norm: Bound of one client's contribution to one round, the first one if it
-      adapts; `None` for none, and where each part of the model has its own.
-    target_epsilon: What the noise was found for; `None` if it was given.
-    delta: At which epsilon is told.
-    simulated_cohort_scale: How many times larger the cohort is that the noise is for;
-      above 1 there is no guarantee.
-    nbafl: The plan of NbAFL that the noise is from; `None` if it is from none.
-  """
-
+  # Privacy mechanism; `None` for no privacy.
   mechanism: Optional[joint_mechanism.AnyMechanism]
+  # Bound of one client's contribution to one round, the first one if it adapts; `None`
+  # for none, and where each part of the model has its own.
   clip_norm: Optional[float]
-  delta: float
+  delta: float  # At which epsilon is told.
+  # What the noise was found for; `None` if it was given.
   target_epsilon: Optional[float] = None
+  # How many times larger the cohort is that the noise is for; above 1 there is no
+  # guarantee.
   simulated_cohort_scale: float = 1.0
+  # The plan of NbAFL that the noise is from; `None` if it is from none.
   nbafl: Optional[nbafl_lib.Nbafl] = None
 
   @property
@@ -154,7 +148,6 @@ def rows() -> table.Rows:
 
 
 def site_rows() -> table.Rows:
-  """Who makes the noise."""
   unset = {
     'min_clients': 'that of --reporting_goal, or of --clients_per_round, where it is '
     'needed',
@@ -311,7 +304,6 @@ def _set_numbers(
 
 
 def _check_together(values: flags.FlagValues) -> None:
-  """Refuses flags that contradict each other, and puts the defaults of the others."""
   if values.mechanism == NONE:
     names, why = not_without(values.clipping), f'does not go with --mechanism={NONE}.'
     clips = [name for name in ('clip_norm', 'clip_order') if name in names]

@@ -27,8 +27,6 @@ MAY_DIFFER = (
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-  """Seeds and files."""
-
   seed: int = program.flag(
     'Seed of the model, the selection of clients and their order, and the noise. The '
     'same seed gives the same result. Noise from a known seed protects nobody, which '
@@ -74,8 +72,6 @@ class Run:
 
 @dataclasses.dataclass(frozen=True)
 class Cluster:
-  """Who computes packs."""
-
   scheduler: Optional[str] = program.flag(
     'Compute on the workers of a Dask cluster, to the same result: local:4 for four '
     'processes of this machine, or what `dask scheduler` prints, tcp://HOST:PORT or '
@@ -90,7 +86,6 @@ class Cluster:
 
 
 def from_flags(values: flags.FlagValues) -> Run:
-  """What the flags say."""
   if values.run_dir is not None:
     run_directory.check_usable(values.run_dir)
   return Run(**program.read(Run, values))

@@ -16,92 +16,60 @@ from tff_dp_aggregators.base import new_files
 FORMATS = ('png', 'svg')
 # Of Okabe and Ito, but for yellow, which is pale on white.
 _COLORS = ('#0072B2', '#D55E00', '#009E73', '#CC79A7', '#E69F00', '#56B4E9', '#000000')
-# Points from the end of a line to what is written of it.
-_ABOVE, _BELOW = 6, -14
 _DASHES = ('-', '--', ':')
 _MARKS = ('o', 's', '^', 'D', 'v', 'P', 'X')
 _GREY = '#555555'
 _WIDTH, _HEIGHT = 7.2, 4.2
 _LEGEND_FONT, _INCHES_PER_LETTER = 8.5, 0.072
-_MOST_TICKS = 9  # With more values than these, Matplotlib chooses.
+_TICKS_APART = 0.07  # The least, as a part of the axis.
 # How far lines stand apart whose points have one x, as a part of the axis.
 _APART = 0.006
 
 
 @dataclasses.dataclass(frozen=True)
 class Line:
-  """Points that belong together.
+  """Points of one line, or a level."""
 
-  Attributes:
-    label: In the legend; empty for none.
-    x: Of each point; empty for a level, which is the same at every x.
-    y: Of each point; the one of a level.
-    errors: Standard errors of `y`; `None` where there is none.
-  """
-
-  label: str
-  x: Sequence[float]
-  y: Sequence[float]
-  errors: Sequence[Optional[float]] = ()
+  label: str  # In the legend; empty for none.
+  x: Sequence[float]  # Of each point; empty for a level, which is the same at every x.
+  y: Sequence[float]  # Of each point; the one of a level.
+  errors: Sequence[float] = ()  # Standard errors of `y`; NaN where there is none.
 
 
 @dataclasses.dataclass(frozen=True)
 class Chart:
-  """Lines over one axis.
+  """Lines over one axis."""
 
-  Attributes:
-    title: Above the picture.
-    x_label: What is on the horizontal axis.
-    y_label: What is on the vertical axis.
-    lines: In the order of the legend.
-    y_limits: Least and largest value that there can be; `None` where there is none.
-    are_points: Whether each point counts, and is marked, rather than their course.
-    log_x: Whether equal steps are equal ratios.
-    right_label: What is on a second vertical axis, at the right.
-    right: What is drawn by it.
-    note: A line of small print below.
-  """
-
-  title: str
-  x_label: str
-  y_label: str
-  lines: Sequence[Line]
+  title: str  # Above the picture.
+  x_label: str  # What is on the horizontal axis.
+  y_label: str  # What is on the vertical axis.
+  lines: Sequence[Line]  # In the order of the legend.
+  # Least and largest value that there can be; `None` where there is none.
   y_limits: tuple[Optional[float], Optional[float]] = (None, None)
+  # Whether each point counts, and is marked, rather than their course.
   are_points: bool = False
-  log_x: bool = False
-  right_label: str = ''
-  right: Optional[Line] = None
-  note: str = ''
+  log_x: bool = False  # Whether equal steps are equal ratios.
+  right: Optional[Line] = None  # Drawn by a second axis, at the right.
+  note: str = ''  # A line of small print below.
 
 
 @dataclasses.dataclass(frozen=True)
 class Dots:
-  """A value with its error for each of some names.
+  """A value with its error for each of some names."""
 
-  Attributes:
-    title: Above the picture.
-    x_label: What the values are.
-    names: From above to below.
-    values: In the order of the names.
-    errors: Standard errors; `None` where there is none.
-    note: A line of small print below.
-  """
-
-  title: str
-  x_label: str
-  names: Sequence[str]
-  values: Sequence[float]
-  errors: Sequence[Optional[float]]
-  note: str = ''
+  title: str  # Above the picture.
+  x_label: str  # What the values are.
+  names: Sequence[str]  # From above to below.
+  values: Sequence[float]  # In the order of the names.
+  errors: Sequence[float]  # Standard errors; NaN where there is none.
+  note: str = ''  # A line of small print below.
 
 
 Picture = Union[Chart, Dots]
 
 
 def save(picture: Picture, path: str) -> None:
-  """Draws a picture into a file, whole or not at all."""
-  # It takes longer to import than flags to check.
-  import matplotlib
+  import matplotlib  # It takes longer than to check flags.
 
   # The same bytes for the same picture; letters as shapes look the same everywhere.
   settings = {
@@ -119,7 +87,6 @@ def save(picture: Picture, path: str) -> None:
 
 
 def format_of(path: str) -> str:
-  """Of a picture, by its ending."""
   ending = os.path.splitext(path)[1].lstrip('.').lower()
   if ending not in FORMATS:
     known = ' or '.join(f'.{each}' for each in FORMATS)
@@ -187,7 +154,7 @@ def _draw_lines(axes: Any, chart: Chart) -> None:
     axes.errorbar(
       x,
       line.y,
-      yerr=_bars(line.errors, len(line.y)),
+      yerr=line.errors or None,
       label=line.label,
       linewidth=1.5,
       markersize=4.5,
@@ -197,66 +164,49 @@ def _draw_lines(axes: Any, chart: Chart) -> None:
     )
   for number, line in enumerate(each for each in chart.lines if not len(each.x)):
     _draw_level(axes, line, _DASHES[(1 + number) % len(_DASHES)])
-  if chart.are_points and 0 < len(x_values) <= _MOST_TICKS:
-    axes.set_xticks(x_values, [f'{x:g}' for x in x_values])
-    axes.set_xticks([], minor=True)
+  if chart.are_points and x_values:
+    _mark_values(axes, x_values, chart.log_x)
   elif not chart.log_x:
     axes.set_xlim(left=0)
     if all(float(x).is_integer() for x in x_values):
       axes.locator_params(axis='x', integer=True)
   if chart.y_limits != (None, None) and not chart.are_points:
     axes.set_ylim(*chart.y_limits)
-  right = None if chart.right is None else _draw_right(axes, chart)
   if len(chart.lines) == 1 and not chart.are_points:
-    _say_last_values(axes, chart, right)
+    # Beside the axis, where it covers no line, however short that is.
+    axes.set_ylabel(f'{chart.y_label} (last {chart.lines[0].y[-1]:.3f})')
+  if chart.right is not None:
+    _draw_right(axes, chart.right)
+
+
+def _mark_values(axes: Any, x_values: Sequence[float], is_log: bool) -> None:
+  """Puts ticks at the values, but for those too near another one to be read."""
+  places = [math.log(x) if is_log else x for x in x_values]
+  kept = [0]
+  for number, place in enumerate(places):
+    if place - places[kept[-1]] > _TICKS_APART * (places[-1] - places[0]):
+      kept.append(number)
+  axes.set_xticks([x_values[each] for each in kept])
+  axes.set_xticklabels([f'{x_values[each]:.4g}' for each in kept])
+  axes.set_xticks([], minor=True)
 
 
 def _draw_level(axes: Any, line: Line, dashes: str) -> None:
-  """A line at one height, with a band of a standard error to both sides."""
+  # At one height, with a band of a standard error to both sides.
   (level,) = line.y
   axes.axhline(
     level, label=line.label, color=_GREY, linestyle=dashes, linewidth=1.4, zorder=1
   )
-  error = line.errors[0] if line.errors else None
-  if error is not None:
+  for error in filter(math.isfinite, line.errors):
     axes.axhspan(level - error, level + error, color=_GREY, alpha=0.12, zorder=0)
 
 
-def _draw_right(axes: Any, chart: Chart) -> Any:
-  line, color = chart.right, _COLORS[1]
-  assert line is not None
+def _draw_right(axes: Any, line: Line) -> None:
   axes.yaxis.label.set_color(_COLORS[0])
   right = axes.twinx()
-  right.set_ylabel(chart.right_label, color=color)
-  right.step(line.x, line.y, where='post', color=color, linewidth=1.4)
+  right.set_ylabel(f'{line.label} (last {line.y[-1]:.2f})', color=_COLORS[1])
+  right.step(line.x, line.y, where='post', color=_COLORS[1], linewidth=1.4)
   right.set_ylim(0.0, 1.15 * max(line.y) or 1.0)
-  return right
-
-
-def _say_last_values(axes: Any, chart: Chart, right: Any) -> None:
-  """Writes the last values: of two, that of the higher line above, the other below."""
-  line, color = chart.lines[0], style(0)['color']
-  if right is None or chart.right is None:
-    _say_last(axes, line, '{:.3f}', _ABOVE, color)
-    return
-  heights = [
-    (each.y[-1] - on.get_ylim()[0]) / (on.get_ylim()[1] - on.get_ylim()[0])
-    for on, each in ((axes, line), (right, chart.right))
-  ]
-  is_higher = heights[0] > heights[1]
-  _say_last(axes, line, '{:.3f}', _ABOVE if is_higher else _BELOW, color)
-  _say_last(right, chart.right, '{:.2f}', _BELOW if is_higher else _ABOVE, _COLORS[1])
-
-
-def _say_last(axes: Any, line: Line, text: str, above: int, color: str) -> None:
-  axes.annotate(
-    text.format(line.y[-1]),
-    (line.x[-1], line.y[-1]),
-    xytext=(-4, above),
-    textcoords='offset points',
-    ha='right',
-    color=color,
-  )
 
 
 def _draw_dots(axes: Any, dots: Dots) -> None:
@@ -264,7 +214,7 @@ def _draw_dots(axes: Any, dots: Dots) -> None:
   axes.errorbar(
     dots.values,
     places,
-    xerr=_bars(dots.errors, len(places)),
+    xerr=dots.errors or None,
     color=_COLORS[0],
     linestyle='',
     marker='o',
@@ -275,21 +225,11 @@ def _draw_dots(axes: Any, dots: Dots) -> None:
   axes.margins(y=0.08)
 
 
-def _bars(errors: Sequence[Optional[float]], length: int) -> Optional[list[float]]:
-  """Lengths of error bars; NaN draws none."""
-  if not any(each is not None for each in errors):
-    return None
-  assert len(errors) == length
-  return [math.nan if each is None else each for each in errors]
-
-
 def _moved_apart(
   x: Sequence[float], x_values: Sequence[float], steps: float, is_log: bool
 ) -> list[float]:
   """Where points are drawn so that error bars at one x stand beside each other."""
-  if len(x_values) < 2:
-    return [each * (1 + _APART * steps) for each in x]
+  least, largest = x_values[0], x_values[-1]
   if is_log:
-    ratio = (x_values[-1] / x_values[0]) ** (_APART * steps)
-    return [each * ratio for each in x]
-  return [each + (x_values[-1] - x_values[0]) * _APART * steps for each in x]
+    return [each * (largest / least) ** (_APART * steps) for each in x]
+  return [each + ((largest - least) or least) * _APART * steps for each in x]

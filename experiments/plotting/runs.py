@@ -25,20 +25,12 @@ _SEED = 'seed'
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-  """What a run directory says.
-
-  Attributes:
-    directory: Where.
-    config: Its configuration.
-    columns: Of `metrics.csv` by name, and `seconds`, those since the beginning; `nan`
-      where a round has no number.
-    shared: The configuration that others may see.
-  """
-
-  directory: str
-  config: dict[str, Any]
+  directory: str  # Where.
+  config: dict[str, Any]  # Its configuration.
+  # Of `metrics.csv` by name, and `seconds`, those since the beginning; `nan` where a
+  # round has no number.
   columns: dict[str, list[float]]
-  shared: dict[str, Any]
+  shared: dict[str, Any]  # The configuration that others may see.
 
   @property
   def flags(self) -> dict[str, Any]:
@@ -63,7 +55,6 @@ class Run:
 
   @property
   def measures(self) -> list[str]:
-    """Columns of what was measured on test data."""
     return [name for name in self.columns if name.startswith(_TEST)]
 
   @property
@@ -73,7 +64,6 @@ class Run:
     return bool(spent) and all(math.isfinite(each) for each in spent)
 
   def has(self, name: str) -> bool:
-    """Whether there is a number in a column."""
     return any(math.isfinite(each) for each in self.columns.get(name, ()))
 
   def points(self, x: str, y: str) -> tuple[list[float], list[float]]:
@@ -88,7 +78,6 @@ class Run:
 
 
 def read(directory: str) -> Run:
-  """Reads a run, finished or not."""
   paths = [
     os.path.join(directory, name)
     for name in (run_directory.CONFIG, run_directory.METRICS)
@@ -153,8 +142,9 @@ def picture(
     lines=lines,
     # Several differ by less than can be seen from 0 to 1.
     y_limits=metric.limits if metric and len(runs) == 1 else (None, None),
-    right_label=_in_words(EPSILON, runs) if with_epsilon else '',
-    right=charts.Line('', *only.points(x, EPSILON)) if with_epsilon else None,
+    right=charts.Line(_in_words(EPSILON, runs), *only.points(x, EPSILON))
+    if with_epsilon
+    else None,
   )
 
 

@@ -1,4 +1,4 @@
-"""Tasks of the simulations: what can be trained, each described by a `task.Task`.
+"""Tasks of the simulations: what can be trained, each a `task.Task`.
 
 The first one is the default. Knows nothing of TensorFlow until data are loaded, so that
 flags are checked at once.

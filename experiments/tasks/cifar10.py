@@ -1,11 +1,12 @@
 """CIFAR-10 dealt out to clients with label skew, as published experiments do.
 
 50,000 training and 10,000 test images in 10 classes, from the files that Keras keeps.
-They belong to nobody: each of 1,000 clients gets 50, with a label distribution of its
-own from a Dirichlet (arXiv:1909.06335), as in pfl-research's benchmark with alpha 0.1;
-arXiv:2306.08153 has a client for each image, --num_clients=50000. Pixels are brought to
-[-1, 1], which needs no statistics of the clients; pfl-research takes mean and standard
-deviation of the training images instead. Images are not flipped or cropped at random.
+They have no clients: each of 1,000 that are made gets 50, with a label distribution of
+its own from a Dirichlet (arXiv:1909.06335), as in pfl-research's benchmark with alpha
+0.1; arXiv:2306.08153 has a client for each image, --num_clients=50000. Pixels are
+brought to [-1, 1], which needs no statistics of the clients; pfl-research takes mean
+and standard deviation of the training images instead. Images are not flipped or cropped
+at random.
 """
 
 import io
@@ -37,7 +38,6 @@ MAX_CLIENTS = 50_000
 
 
 def check(options: data_options.Data) -> None:
-  """Checks that there are files, and images for so many clients."""
   path = _path(options)
   task.check_num_clients(options, MAX_CLIENTS)
   if os.path.isdir(path):
@@ -82,7 +82,6 @@ def _batch(content: bytes, where: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _read(path: str) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-  """Training and test images as they are kept."""
   contents = {}
   try:
     if path.endswith('.npz'):
@@ -125,11 +124,7 @@ def _scaled(path: str, images: np.ndarray, labels: np.ndarray) -> Any:
 
 
 def load(options: data_options.Data) -> population.Population:
-  """Images, split over clients with label skew.
-
-  Raises:
-    ValueError: If the files are others, or there are more clients than images.
-  """
+  """Images, split over clients with label skew."""
   path = _path(options)
   data = _read(path)
   rng = np.random.default_rng([options.seed, 0])

@@ -27,7 +27,6 @@ _SERVER = 'https://storage.googleapis.com/tff-datasets-public/'
 def path_of(
   options: data_options.Data, task_name: str, names: Sequence[str], source: str
 ) -> str:
-  """Where a file is."""
   said = f'It comes from {source}; nothing is downloaded here.'
   if options.cache_dir is None:
     raise ValueError(
@@ -56,23 +55,15 @@ def _database(options: data_options.Data, task_name: str, splits: Sequence[str])
 
 
 class _Split:
-  """The clients of a split; what `learning.train` takes, read when it is needed.
-
-  Attributes:
-    ids: Of the clients, sorted.
-  """
+  """The clients of a split; what `learning.train` takes, read when it is needed."""
 
   def __init__(
     self,
     path: str,
     name: str,
     parse: Callable[[list[bytes]], dict[str, np.ndarray]],
-    most: Optional[int] = None,
+    most: Optional[int] = None,  # Of a client's examples that are read.
   ):
-    """Initializes it.
-
-    `most`: How many of a client's examples are read at most; `None` for all.
-    """
     self._path, self._name, self._parse = path, name, parse
     self._most = -1 if most is None else most
     self._local = threading.local()
@@ -88,14 +79,19 @@ class _Split:
       'SELECT serialized_example_proto FROM examples '
       'WHERE client_id = ? AND split_name = ? LIMIT ?'
     )
+    import tensorflow as tf
+
     found = [row[0] for row in self._rows(query, id_, self._name, self._most)]
-    return self._parsed(found, f'of client {id_!r}')
+    try:
+      return self._parse(found)
+    except tf.errors.InvalidArgumentError as e:
+      raise ValueError(
+        f'{self._path}: examples of client {id_!r} are not those of this task: '
+        f'{e.message}'
+      ) from e
 
   def first(self, most: Optional[int] = None) -> dict[str, np.ndarray]:
-    """Examples of all clients, of one after the other.
-
-    `most`: How many at most; `None` for all.
-    """
+    """Examples of all clients, of one after the other; at most so many."""
     parts, count = [], 0
     for id_ in self.ids:
       if most is not None and count >= most:
@@ -104,16 +100,6 @@ class _Split:
       count += len(parts[-1]['x'])
     return {key: np.concatenate([part[key] for part in parts])[:most] for key in 'xy'}
 
-  def _parsed(self, serialized: list[bytes], whose: str) -> dict[str, np.ndarray]:
-    import tensorflow as tf
-
-    try:
-      return self._parse(serialized)
-    except tf.errors.InvalidArgumentError as e:
-      raise ValueError(
-        f'{self._path}: examples {whose} are not those of this task: {e.message}'
-      ) from e
-
   def _rows(self, query: str, *arguments: Any) -> Iterator[tuple[Any, ...]]:
     if not hasattr(self._local, 'connection'):
       self._local.connection = sqlite_clients.connect(self._path)
@@ -121,10 +107,7 @@ class _Split:
 
 
 def _features(serialized: list[bytes], **wanted: Any) -> Mapping[str, np.ndarray]:
-  """Features of serialised `tf.train.Example`s.
-
-  `**wanted`: For each feature its dtype and shape.
-  """
+  """Features of serialised `tf.train.Example`s; `wanted` has dtypes and shapes."""
   import tensorflow as tf
 
   specs = {
@@ -149,11 +132,9 @@ def _task(
   """A task whose examples are serialised, and are made of that by `parse`."""
 
   def check(options: data_options.Data) -> None:
-    """Checks that the file is there."""
     _database(options, name, splits)
 
   def load(options: data_options.Data) -> population.Population:
-    """The clients, and the test examples."""
     path = _database(options, name, splits)
     return _population(path, splits, parse, shape, not_covered)
 
@@ -335,12 +316,7 @@ def _paths(options: data_options.Data) -> tuple[str, str]:
   return database, path_of(options, 'stackoverflow', names, source)
 
 
-def _check_paths(options: data_options.Data) -> None:
-  _paths(options)
-
-
 def _vocabulary(path: str) -> texts.Vocabulary:
-  """The most frequent words, in the order of the file."""
   try:
     if path.endswith('.tar.bz2'):
       with tarfile.open(path) as archive:
@@ -397,7 +373,7 @@ STACKOVERFLOW = task.Task(
   name='stackoverflow',
   summary='the next word with the LSTM of the papers on DP-FTRL and matrix '
   'factorization (needs --cache_dir)',
-  check=_check_paths,
+  check=_paths,
   load=_stackoverflow,
   defaults=task.Defaults(
     model='word_lstm',

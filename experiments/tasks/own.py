@@ -43,12 +43,7 @@ _BY_SIZE = ('clients_per_round', 'min_separation', 'target_delta', 'hidden_units
 
 
 def load(options: data_options.Data) -> population_lib.Population:
-  """The population of the user's data; read once as long as the files are the same.
-
-  Raises:
-    DataError: If they are not what they should be; with file and line.
-    OSError: If they cannot be read.
-  """
+  """The population of the user's data; read once as long as the files are the same."""
   assert options.files is not None
   files = options.files
   paths = [files.path, files.test_data, files.vocabulary]

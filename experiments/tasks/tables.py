@@ -16,16 +16,13 @@ from . import task
 
 
 def _task(name: str, num_examples: int, **said: Any) -> task.Task:
-  """A task with the data that scikit-learn's `load_<name>` gives."""
   num_test = round(num_examples / 5)
 
   def check(options: data_options.Data) -> None:
-    """Checks that there is data for so many clients, without loading it."""
     task.refuse_cache_dir(name, options)
     task.check_num_clients(options, num_examples - num_test)
 
   def load(options: data_options.Data) -> population.Population:
-    """Examples, split over clients with label skew."""
     import sklearn.datasets  # Takes a second; flags are checked without it.
 
     found = getattr(sklearn.datasets, f'load_{name}')()

@@ -36,28 +36,20 @@ class Defaults:
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-  """Data, with the model and the settings that suit them.
+  """Data, with the model and the settings that suit them."""
 
-  Attributes:
-    name: Value of `--task`, and of file names.
-    summary: One line, for `--help`: what it trains, and what it shows.
-    check: Refuses options that the data cannot be had with (`ValueError`, `OSError`),
-      within a second: without reading all data, or loading TensorFlow.
-    load: Makes the population.
-    defaults: Of flags.
-    takes_data: Whether it goes with the user's own data, `--data`, as well.
-  """
-
-  name: str
-  summary: str
-  check: Callable[[data_options.Data], None]
-  load: Callable[[data_options.Data], population.Population]
-  defaults: Defaults
+  name: str  # Value of `--task`, and of file names.
+  summary: str  # One line, for `--help`: what it trains, and what it shows.
+  # Refuses options that the data cannot be had with (`ValueError`, `OSError`), within a
+  # second: without reading all data, or loading TensorFlow.
+  check: Callable[[data_options.Data], Any]
+  load: Callable[[data_options.Data], population.Population]  # Makes the population.
+  defaults: Defaults  # Of flags.
+  # Whether it goes with the user's own data, `--data`, as well.
   takes_data: bool = False
 
 
 def refuse_cache_dir(name: str, options: data_options.Data) -> None:
-  """For tasks that read no files: refuses a folder of them."""
   if options.cache_dir is not None:
     raise ValueError(
       f'--cache_dir does not go with --task={name}, whose data are installed with '
@@ -84,11 +76,7 @@ def dealt_out(
   names: Optional[tuple[str, ...]] = None,
   not_covered: tuple[str, ...] = (),
 ) -> population.Population:
-  """Examples of classes that belong to nobody, split over clients with label skew.
-
-  Raises:
-    ValueError: If there are more clients than training examples.
-  """
+  """Examples of classes without clients, split over made ones with label skew."""
   inputs, labels = train
   assert options.num_clients is not None
   parts = partition.split_with_label_skew(

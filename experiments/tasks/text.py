@@ -55,7 +55,6 @@ def _is_held_out(name: str) -> bool:
 
 
 def check(options: data_options.Data) -> None:
-  """Checks that there are texts."""
   task.refuse_cache_dir('text', options)
   files()
 

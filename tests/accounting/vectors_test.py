@@ -2,6 +2,7 @@
 
 import json
 import math
+import pathlib
 from fractions import Fraction
 
 import pytest

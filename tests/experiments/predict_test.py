@@ -330,15 +330,6 @@ def test_numbers_are_in_the_units_of_the_labels(tables, tmp_path):
   np.testing.assert_array_equal(y, labels)
 
 
-def test_labels_that_were_scaled_are_scaled_back():
-  kept = preprocessing.Preprocessing(
-    shape=preprocessing.population.Shape((1,), 'float32', (), 'number'),
-    label_scaling=preprocessing.population.LabelScaling(1000.0, 50.0),
-  )
-  np.testing.assert_array_equal(kept.in_units([[1.0], [-2.0]]), [1050, 900])
-  assert preprocessing.Preprocessing.from_json(kept.to_json()) == kept
-
-
 @pytest.mark.parametrize(
   'unit', ['word', pytest.param('character', marks=pytest.mark.slow)]
 )

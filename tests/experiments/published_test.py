@@ -333,21 +333,6 @@ def test_flags_fit_together_and_the_data(name, cache_dir):
   assert settings.model.metric.why_not(population.shape) is None
 
 
-@pytest.mark.parametrize(
-  'name, width',
-  [
-    pytest.param(
-      'dp_ftrlm_stackoverflow',
-      ('--hidden_units=8', '--embedding_size=4'),
-      marks=pytest.mark.slow,
-    ),
-    pytest.param('pfl_cifar10_iid', ('--hidden_units=8',), marks=pytest.mark.slow),
-  ],
-)
-def test_two_rounds_train_with_a_narrow_model(name, width, cache_dir, tmp_path):
-  _train(name, cache_dir, tmp_path / 'run', '--nopacked_simulation', *width)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize('name', FILES)
 def test_two_rounds_train_with_the_model_as_it_is(name, cache_dir, tmp_path):

@@ -15,7 +15,6 @@ import pytest
 from sklearn import metrics as sklearn_metrics
 
 from experiments import losses
-from experiments import making
 from experiments import metrics
 from experiments import models
 from experiments import simulate
@@ -254,8 +253,10 @@ def test_one_answer_for_each_label_is_remarked_on():
 
 def test_an_accuracy_no_better_than_one_answer_for_each_tag_is_remarked_on():
   labels = np.array([[1, 0, 0]] * 9 + [[0, 1, 0]], np.int32)
-  assert 'right 0.9333 of the time' in training.remark_on_chance(0.94, labels)
-  assert training.remark_on_chance(1.0, np.tile(labels, (100, 1))) == ''
+  accuracy = metrics.METRICS['accuracy']
+  said = training.remark_on_constant(accuracy, 0.94, labels)
+  assert 'to answer 1, 0, 0 to all' in said and 'of 0.9333' in said
+  assert training.remark_on_constant(accuracy, 1.0, np.tile(labels, (100, 1))) == ''
 
 
 @pytest.mark.parametrize(
@@ -274,7 +275,7 @@ def test_models_learn_several_labels(model, columns, worst, data, tmp_path):
     metrics.METRICS['accuracy' if 'warm' in columns else 'mean_absolute_error'],
     hidden_units=16,
   )
-  made = making.make(options, found.shape, seed=1)
+  made = options.make(found.shape, seed=1)
   result = learning.train(
     made,
     found.clients,
@@ -286,7 +287,7 @@ def test_models_learn_several_labels(model, columns, worst, data, tmp_path):
     seed=1,
     local=learning.ClientTraining(batch_size=8, epochs=2),
     test=learning.Evaluation(
-      found.test_examples, making.test_metrics(options, found.shape), every=30
+      found.test_examples, options.test_metrics(found.shape), every=30
     ),
   )
   assert result.metrics['test_loss'] < worst

@@ -102,6 +102,13 @@ def test_run_leaves_the_documented_files(banded_run):
   run_dir, _ = banded_run
   assert set(os.listdir(run_dir)) == FILES
   assert (run_dir / 'accuracy.png').read_bytes().startswith(b'\x89PNG')
+  config = json.loads((run_dir / 'config.json').read_text())
+  assert version.current().to_json().items() <= config['software'].items()
+  accuracies = [float(row['test_accuracy']) for row in _metrics(run_dir)]
+  assert accuracies[-1] > 0.4  # Chance is 0.1; with this seed it is above 0.6.
+  again = executing.execute(report_program, f'--run_dir={run_dir}', '--format=json')
+  assert again.returncode == 0, again.stderr
+  assert again.stdout == (run_dir / 'report.json').read_text()
 
 
 def test_privacy_spent_is_the_target_and_is_never_above_it(banded_run):
@@ -134,25 +141,6 @@ def test_ledger_has_a_line_per_round_and_composes_to_the_report(banded_run):
   assert [float(row['epsilon']) for row in rows] == spent
 
 
-def test_learning_happens(banded_run):
-  run_dir, _ = banded_run
-  accuracies = [float(row['test_accuracy']) for row in _metrics(run_dir)]
-  assert accuracies[-1] > 0.4  # Chance is 0.1; with this seed it is above 0.6.
-
-
-def test_the_configuration_names_the_commit(banded_run):
-  run_dir, _ = banded_run
-  config = json.loads((run_dir / 'config.json').read_text())
-  assert version.current().to_json().items() <= config['software'].items()
-
-
-def test_report_program_gives_the_same_report_from_the_directory(banded_run):
-  run_dir, _ = banded_run
-  result = executing.execute(report_program, f'--run_dir={run_dir}', '--format=json')
-  assert result.returncode == 0, result.stderr
-  assert result.stdout == (run_dir / 'report.json').read_text()
-
-
 def test_no_file_but_the_private_one_holds_the_seed_or_the_key(banded_run):
   run_dir, result = banded_run
   rows = noise.GaussianRows(tf.TensorSpec([]), seed=noise.Seed(SEED))
@@ -168,23 +156,14 @@ def test_no_file_but_the_private_one_holds_the_seed_or_the_key(banded_run):
   assert str(SEED) not in result.stdout + result.stderr
 
 
-@pytest.mark.parametrize(
-  'mechanism', [pytest.param('gaussian', marks=pytest.mark.slow), 'none']
-)
-def test_every_mechanism_leaves_the_documented_files(mechanism, tmp_path):
+def test_training_without_privacy_leaves_all_but_a_strategy(tmp_path):
   run_dir = tmp_path / 'run'
-  result = _simulate(
-    f'--mechanism={mechanism}', '--num_rounds=2', f'--run_dir={run_dir}'
-  )
+  result = _simulate('--mechanism=none', '--num_rounds=2', f'--run_dir={run_dir}')
   assert result.returncode == 0, result.stderr
-  strategy = {'strategy.npz'} if mechanism == 'none' else set()
-  assert set(os.listdir(run_dir)) == FILES - strategy
+  assert set(os.listdir(run_dir)) == FILES - {'strategy.npz'}
   report = json.loads((run_dir / 'report.json').read_text())
-  if mechanism == 'none':
-    assert report['guarantee']['epsilon'] is None
-    assert 'No privacy: epsilon is infinite.' in result.stdout
-  else:
-    assert report['guarantee']['epsilon'] == pytest.approx(8.0, rel=1e-9)
+  assert report['guarantee']['epsilon'] is None
+  assert 'No privacy: epsilon is infinite.' in result.stdout
 
 
 @pytest.mark.slow
@@ -207,19 +186,11 @@ def test_same_seed_gives_the_same_metrics_to_the_last_digit(tree_run, tmp_path):
       ['--noise_multiplier=1', '--target_epsilon=2'],
       'exactly one of --noise_multiplier and --target_epsilon',
     ),
-    (['--num_clients=250'], 'num_clients of at least 300'),
     (['--num_clients=250'], 'clients_per_round of at most 25'),
     (['--num_clients=5000'], 'num_clients must be at most 1438'),
-    (['--target_epsilon=-1'], 'target_epsilon must be positive'),
-    (['--target_delta=1'], 'target_delta must be positive and below 1'),
     (['--noise_multiplier=-1'], 'noise_multiplier must be finite'),
-    (['--clip_norm=0'], 'clip_norm must be positive'),
-    (['--batch_size=0'], 'batch_size must be at least 1'),
     (['--mechanism=tree', '--num_bands=3'], 'num_bands=3 is for banded'),
-    (['--mechanism=none', '--target_epsilon=1'], 'does not go with'),
-    (['--server_momentum=1'], 'server_momentum must be at least 0 and below 1'),
     (['--task=text', '--dirichlet_alpha=2'], 'those of --task=text have their own'),
-    (['--task=text', '--split_seed=2'], 'those of --task=text have their own'),
     (['digits'], "unexpected arguments ['digits']"),
   ],
 )
@@ -379,21 +350,14 @@ class _Sender(threading.Thread):
     os.kill(os.getpid(), self._number)
 
 
-@pytest.mark.parametrize(
-  'number', [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM]
-)
-def test_a_signal_to_the_program_alone_leaves_no_worker_and_a_report(number, tmp_path):
+def test_a_signal_to_the_program_alone_leaves_no_worker_and_a_report(tmp_path):
   run_dir = tmp_path / 'run'
   before = _workers()
-  sender = _Sender(number, run_dir)
-  handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+  sender = _Sender(signal.SIGTERM, run_dir)
   sender.start()
-  try:
-    result = _simulate(*LONG, f'--run_dir={run_dir}')
-    assert result.returncode == 130
-    _check_interrupted(run_dir, result.stdout)
-  finally:
-    signal.signal(signal.SIGINT, handler)
+  result = _simulate(*LONG, f'--run_dir={run_dir}')
+  assert result.returncode == 130
+  _check_interrupted(run_dir, result.stdout)
   assert sender.workers == _workers() == before  # It had none either.
 
 

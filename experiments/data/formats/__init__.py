@@ -18,7 +18,7 @@ FORMATS = {
   each.name: each
   for each in (
     tables.CSV,
-    lines.JSON,
+    tables.JSON,
     npz.FORMAT,
     sqlite_clients.FORMAT,
     lines.TEXT,
@@ -28,21 +28,13 @@ FORMATS = {
 
 
 def of(path: str, name: Optional[str] = None) -> source.Format:
-  """The format of a file, or of the files in a folder.
-
-  Args:
-    path: File or folder.
-    name: The format's; `None` to go by the ending.
-
-  Raises:
-    DataError: If the ending says nothing.
-  """
+  """The format of a file, or of the files in a folder."""
   if name is not None:
     return FORMATS[name]
   file = _some_file(path)
   for each in FORMATS.values():
     plain = file.lower()
-    if each in (tables.CSV, lines.JSON, lines.TEXT):
+    if each in (tables.CSV, tables.JSON, lines.TEXT):
       plain = plain.removesuffix(lines.PACKED)
     if plain.endswith(each.endings):
       return each
@@ -53,44 +45,8 @@ def of(path: str, name: Optional[str] = None) -> source.Format:
   )
 
 
-def has_clients(path: str, name: Optional[str] = None) -> bool:
-  """Whether the data say whose a row is, without a column that has to be named.
-
-  Args:
-    path: File or folder.
-    name: The format's; `None` to go by the ending.
-
-  Raises:
-    DataError: If the ending says nothing.
-  """
-  return os.path.isdir(path) or of(path, name).has_clients(path)
-
-
-def is_text(path: str, name: Optional[str] = None) -> bool:
-  """Whether the data are nothing but text.
-
-  Args:
-    path: File or folder.
-    name: The format's; `None` to go by the ending.
-
-  Raises:
-    DataError: If the ending says nothing.
-  """
-  return of(path, name).text_column is not None
-
-
 def open_data(path: str, name: Optional[str], wanted: source.Wanted) -> source.Source:
-  """Opens a file or a folder.
-
-  Args:
-    path: File or folder.
-    name: The format's; `None` to go by the ending.
-    wanted: What decides how.
-
-  Raises:
-    DataError: If it is not what it should be.
-    OSError: If it cannot be read.
-  """
+  """Opens a file or a folder."""
   if not os.path.isdir(path):
     return of(path, name).open(path, wanted)
 

@@ -20,7 +20,6 @@ class Folder:
   """
 
   def __init__(self, path: str, open_file: Open):
-    """Looks at one file."""
     self.path = path
     self._open = open_file
     first = next(self._files(), None)
@@ -71,7 +70,9 @@ class Folder:
       kinds[kind] = entry.name
       if kind == 'file':
         _check_file(entry)
-        yield os.path.splitext(_unpacked(entry.name))[0], entry.path
+        is_packed = entry.name.lower().endswith(lines.PACKED)
+        name = entry.name[: -len(lines.PACKED)] if is_packed else entry.name
+        yield os.path.splitext(name)[0], entry.path
         continue
       is_empty = True
       for inner in _entries(entry.path):
@@ -88,10 +89,6 @@ class Folder:
           f'{entry.path}: client {entry.name!r} has no examples; remove the folder, or '
           'fill it in.'
         )
-
-
-def _unpacked(name: str) -> str:
-  return name[: -len(lines.PACKED)] if name.lower().endswith(lines.PACKED) else name
 
 
 def _check_file(entry: 'os.DirEntry[str]') -> None:

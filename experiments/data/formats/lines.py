@@ -1,18 +1,16 @@
-"""Files of lines: plain text, and JSON lines; UTF-8, and gzipped if they are called so.
+"""Files of plain text: a text a line, or in a folder a text a file.
 
-Plain text is a text a line, or in a folder a text a file. JSON lines are an object a
-line, all with the same names.
+They are UTF-8, and gzipped if they are called so.
 """
 
 import contextlib
 import gzip
 import io
 import itertools
-import json
 import re
 import zlib
 from collections.abc import Collection, Iterator, Sequence
-from typing import IO, Any, cast
+from typing import IO, cast
 
 from .. import problems
 from . import source
@@ -72,35 +70,28 @@ class TextFile:
   columns: tuple[str, ...] = (COLUMN,)
 
   def __init__(self, path: str, wanted: source.Wanted):
-    """Takes up the file; nothing is read."""
     del wanted
     self.path = path
 
   def batches(
     self, wanted: Sequence[str], numbers: Collection[str] = ()
   ) -> Iterator[source.Batch]:
-    """All lines with something on them; see `source.Source`."""
     done = 0
     with opened(self.path) as file:
       while texts := list(itertools.islice(file, _LINES)):
         kept = [number for number, text in enumerate(texts) if text.strip()]
         if kept:
           found = [texts[number].rstrip('\r\n') for number in kept]
-          where = self._where(done, kept)
-          yield source.Batch(len(kept), dict.fromkeys(wanted, found), None, where)
+          lines = [f'{self.path}, line {done + 1 + number}' for number in kept]
+          columns = dict.fromkeys(wanted, found)
+          yield source.Batch(len(kept), columns, None, lines.__getitem__)
         done += len(texts)
-
-  def _where(self, done: int, kept: list[int]) -> Any:
-    return lambda number: f'{self.path}, line {done + 1 + kept[number]}'
 
 
 class WholeFile(TextFile):
-  """A file that is one text."""
-
   def batches(
     self, wanted: Sequence[str], numbers: Collection[str] = ()
   ) -> Iterator[source.Batch]:
-    """One row; see `source.Source`."""
     with opened(self.path) as file:
       text = file.read()
     if not text.strip():
@@ -108,83 +99,4 @@ class WholeFile(TextFile):
     yield source.Batch(1, dict.fromkeys(wanted, [text]), None, lambda _: self.path)
 
 
-class JsonLines:
-  """JSON lines of which only the first was read, whose names are those of all."""
-
-  def __init__(self, path: str, wanted: source.Wanted):
-    """Reads the first line."""
-    del wanted
-    self.path = path
-    with opened(path) as file:
-      first = file.readline()
-    if not first.strip():
-      raise problems.DataError(
-        f'{path} is empty; it must have one JSON object per line.'
-      )
-    # Sorted: rows in another order may begin with names in another order.
-    self.columns = tuple(sorted(self._row(first, 1)))
-
-  def batches(
-    self, wanted: Sequence[str], numbers: Collection[str] = ()
-  ) -> Iterator[source.Batch]:
-    """All rows; see `source.Source`."""
-    names = frozenset(self.columns)
-    size = rows_at_a_time(len(names))
-    done, empty = 0, None
-    with opened(self.path) as file:
-      while texts := list(itertools.islice(file, size)):
-        rows = []
-        for number, text in enumerate(texts, start=done + 1):
-          if not text.strip():
-            empty = empty or number
-            continue
-          if empty is not None:  # At the end of the file they are no rows.
-            raise problems.DataError(f'{self.path}, line {empty} is empty; remove it.')
-          rows.append(self._row(text, number))
-          if rows[-1].keys() != names:
-            raise self._other_names(number, rows[-1], names)
-        if rows:
-          columns = {name: [row[name] for row in rows] for name in wanted}
-          yield source.Batch(len(rows), columns, None, self._where(done + 1))
-        done += len(texts)
-
-  def _where(self, first: int) -> Any:
-    return lambda number: f'{self.path}, line {first + number}'
-
-  def _row(self, text: str, number: int) -> dict[str, Any]:
-    where = f'{self.path}, line {number}'
-    try:
-      row = json.loads(text, object_pairs_hook=_object)
-    except RecursionError as e:
-      raise problems.DataError(f'{where} is nested too deeply.') from e
-    except ValueError as e:
-      raise problems.DataError(f'{where} is not JSON: {e}.') from e
-    if not isinstance(row, dict):
-      raise problems.DataError(
-        f'{where} is {problems.shown(row)}; it must be an object, {{"name": value, '
-        '...}.'
-      )
-    return row
-
-  def _other_names(
-    self, number: int, row: dict[str, Any], names: frozenset[str]
-  ) -> problems.DataError:
-    said = [f'lacks {each!r}' for each in sorted(names - row.keys())]
-    said += [f'has {each!r} as well' for each in sorted(row.keys() - names)]
-    return problems.DataError(
-      f'{self.path}, line {number} {problems.listed(said)}, other than line 1; all '
-      'lines must have the same names.'
-    )
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-  found = dict(pairs)
-  if len(found) != len(pairs):
-    names = [name for name, _ in pairs]
-    twice = next(name for name in names if names.count(name) > 1)
-    raise ValueError(f'it has {twice!r} twice')
-  return found
-
-
 TEXT = source.Format('text', ('.txt',), 'plain text', TextFile, text_column=COLUMN)
-JSON = source.Format('jsonl', ('.jsonl', '.ndjson'), 'a JSON object a line', JsonLines)

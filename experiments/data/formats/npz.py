@@ -20,8 +20,6 @@ _MOST_ROWS = 2**13
 
 
 class _Member(NamedTuple):
-  """An array of the archive."""
-
   file: str
   dtype: np.dtype
   shape: tuple[int, ...]
@@ -31,7 +29,6 @@ class NpzFile:
   """An archive of which only shapes were read."""
 
   def __init__(self, path: str, wanted: source.Wanted):
-    """Reads dtypes and shapes."""
     del wanted
     self.path = path
     self._members: dict[str, _Member] = {}
@@ -59,7 +56,6 @@ class NpzFile:
   def batches(
     self, wanted: Sequence[str], numbers: Collection[str] = ()
   ) -> Iterator[source.Batch]:
-    """All rows; see `source.Source`."""
     with contextlib.ExitStack() as stack:
       archive = stack.enter_context(_archive(self.path))
       files = {}

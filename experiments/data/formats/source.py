@@ -11,31 +11,20 @@ Values = Union[Sequence[Any], np.ndarray]
 
 
 class Batch(NamedTuple):
-  """Some rows.
-
-  Attributes:
-    num_rows: How many.
-    columns: Values of the columns that were asked for.
-    clients: Whose the rows are if the format says it: an id for all of them, or one for
-      each; `None` if a column says it, or nothing.
-    where: File and line of a row by its number in the batch, for messages.
-  """
-
-  num_rows: int
-  columns: Mapping[str, Values]
+  num_rows: int  # How many.
+  columns: Mapping[str, Values]  # Values of the columns that were asked for.
+  # Whose the rows are if the format says it: an id for all of them, or one for each;
+  # `None` if a column says it, or nothing.
   clients: Union[None, str, Sequence[str]]
+  # File and line of a row by its number in the batch, for messages.
   where: Callable[[int], str]
 
 
 class Source(Protocol):
-  """A file, or a folder, that is open for reading.
+  """A file, or a folder, that is open for reading."""
 
-  Attributes:
-    path: Where it is.
-    columns: Names of all columns, in an order that does not depend on that of rows.
-  """
-
-  path: str
+  path: str  # Where it is.
+  # Names of all columns, in an order that does not depend on that of rows.
   columns: tuple[str, ...]
 
   def batches(
@@ -45,37 +34,20 @@ class Source(Protocol):
 
 
 class Wanted(NamedTuple):
-  """What decides how a file is opened.
-
-  Attributes:
-    split: Which split of a database; `None` for the only one.
-    text_column: Column that has to be text, if one is.
-    separator: Between fields of CSV; `None` to go by the ending.
-  """
-
-  split: Optional[str] = None
-  text_column: Optional[str] = None
-  separator: Optional[str] = None
+  split: Optional[str] = None  # Which split of a database; `None` for the only one.
+  text_column: Optional[str] = None  # Column that has to be text, if one is.
+  separator: Optional[str] = None  # Between fields of CSV; `None` to go by the ending.
 
 
 @dataclasses.dataclass(frozen=True)
 class Format:
-  """A format of files.
-
-  Attributes:
-    name: Value of `--data_format`.
-    endings: Of names of files that have it.
-    summary: For `--help`.
-    open: Opens a file, and knows its columns; reads no more than is needed for that.
-    has_clients: Whether a file says whose its rows are, without being told a column.
-    text_column: Where the text is, if files of the format are nothing but text.
-    label_column: Where labels are unless told otherwise.
-  """
-
-  name: str
-  endings: tuple[str, ...]
-  summary: str
+  name: str  # Value of `--data_format`.
+  endings: tuple[str, ...]  # Of names of files that have it.
+  summary: str  # For `--help`.
+  # Opens a file, and knows its columns; reads no more than is needed for that.
   open: Callable[[str, Wanted], Source]
+  # Whether a file says whose its rows are, without being told a column.
   has_clients: Callable[[str], bool] = lambda path: False
+  # Where the text is, if files of the format are nothing but text.
   text_column: Optional[str] = None
-  label_column: Optional[str] = None
+  label_column: Optional[str] = None  # Where labels are unless told otherwise.

@@ -2,7 +2,7 @@
 
 A table `examples` with `split_name`, `client_id` and `serialized_example_proto`, a
 `tf.train.Example`; and a table `client_metadata` with `client_id`, `split_name` and
-`num_examples`. The protos are read by their description here, without TensorFlow.
+`num_examples`. The protos are read by a definition here, without TensorFlow.
 """
 
 import contextlib
@@ -32,7 +32,6 @@ class SqliteClients:
   """
 
   def __init__(self, path: str, wanted: source.Wanted):
-    """Looks at the tables, the splits and one example."""
     self.path = path
     self._text_column = wanted.text_column
     with connected(path) as connection:
@@ -52,7 +51,6 @@ class SqliteClients:
   def batches(
     self, wanted: Sequence[str], numbers: Collection[str] = ()
   ) -> Iterator[source.Batch]:
-    """All examples of the split; see `source.Source`."""
     with connected(self.path) as connection:
       rows = connection.execute(
         'SELECT rowid, client_id, serialized_example_proto FROM examples '
@@ -137,14 +135,12 @@ class SqliteClients:
 
 
 def connect(path: str) -> sqlite3.Connection:
-  """A connection that only reads."""
   uri = f'{pathlib.Path(path).absolute().as_uri()}?mode=ro'
   return sqlite3.connect(uri, uri=True)
 
 
 @contextlib.contextmanager
 def connected(path: str) -> Iterator[sqlite3.Connection]:
-  """A database of clients, which is read, and then closed."""
   connection = connect(path)
   try:
     for table, needed in _TABLES.items():
@@ -181,7 +177,7 @@ def _parsed(proto: Any, where: str) -> dict[str, Any]:
   return found
 
 
-# `tf.train.Example`, described here so that TensorFlow is not needed. A map is, on the
+# `tf.train.Example`, defined here so that TensorFlow is not needed. A map is, on the
 # wire, entries with key and value.
 _EXAMPLE = """
 name: "example.proto" package: "own" syntax: "proto3"

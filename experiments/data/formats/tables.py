@@ -1,20 +1,22 @@
-"""Tables that DuckDB reads: CSV, in UTF-8 with a line of names, and Parquet.
+"""Tables that DuckDB reads: CSV with a line of names, JSON lines, and Parquet.
 
 Nothing is guessed: every field of CSV is read as text, or as the number that it is said
-to be. Where DuckDB does not read a file, or would pass over what may be an error in it,
-Python's csv module reads it, row by row: it finds the line of what is wrong.
+to be, and values of JSON are what they are in the file. Where DuckDB does not read a
+file, or would pass over what may be an error in it, Python reads it, row by row: it
+finds the line of what is wrong.
 """
 
 import collections
 import csv
 import glob
 import itertools
+import json
 import mmap
 import os
 import re
 import shlex
 from collections.abc import Collection, Iterator, Sequence
-from typing import Any, Optional
+from typing import Any, Callable
 
 import numpy as np
 
@@ -30,7 +32,6 @@ _TAB = '\t'
 # Of files that are not told what they have.
 _SEPARATORS = (';', _TAB, '|', ',')
 _QUOTED = re.compile('"[^"]*"')
-_BREAK = re.compile(r'\r\n|\r|\n')
 # In files with these, DuckDB and Python do not agree on where rows and fields end:
 # DuckDB passes over spaces beside quotes, and over fields too many that are empty.
 _ODD = (b'\r', b'\0', b'\n\n', b'"')
@@ -46,7 +47,6 @@ class CsvFile:
   """A file of which only its head was read."""
 
   def __init__(self, path: str, wanted: source.Wanted):
-    """Reads the head."""
     self.path = path
     is_tsv = path.lower().removesuffix(lines.PACKED).endswith('.tsv')
     self._delimiter = wanted.separator or (_TAB if is_tsv else ',')
@@ -84,7 +84,6 @@ class CsvFile:
   def batches(
     self, wanted: Sequence[str], numbers: Collection[str] = ()
   ) -> Iterator[source.Batch]:
-    """All rows; see `source.Source`."""
     import duckdb  # Here, because checks of flags need none.
 
     all_places = {name: place for place, name in enumerate(self.columns)}
@@ -93,18 +92,12 @@ class CsvFile:
     with lines.opened(self.path) as file:
       reader = self._reader(file)
       self._names(reader)
-      while True:
-        before = reader.line_num
-        rows = self._rows(reader)
-        if not rows:
-          return
+      passed = 1  # Rows, that of the names included.
+      while rows := self._rows(reader, passed):
         columns = tuple(zip(*rows))
-        yield source.Batch(
-          len(rows),
-          {name: columns[place] for name, place in places.items()},
-          None,
-          _Where(self.path, before, reader.line_num, rows),
-        )
+        found = {name: columns[place] for name, place in places.items()}
+        yield source.Batch(len(rows), found, None, self._where(passed))
+        passed += len(rows)
         # By the first rows it was decided what are numbers.
         if may_be_fast and reader.line_num == 1 + len(rows):
           done = 0
@@ -115,6 +108,7 @@ class CsvFile:
             return
           except (duckdb.Error, _NotAllNumbersError):
             collections.deque(itertools.islice(reader, done), maxlen=0)
+            passed += done
         may_be_fast = False
 
   def _is_plain(self) -> bool:
@@ -167,7 +161,7 @@ class CsvFile:
       yield source.Batch(len(rows), found, None, self._where(passed))
       passed += len(rows)
 
-  def _where(self, passed: int) -> Any:
+  def _where(self, passed: int) -> Callable[[int], str]:
     """Lines of rows behind so many, the names included, counted only when asked for."""
 
     def where(number: int) -> str:
@@ -210,14 +204,13 @@ class CsvFile:
         except csv.Error:
           return line
 
-  def _rows(self, reader: Any) -> list[list[str]]:
-    """The next rows, of which each has as many fields as there are columns."""
-    before, width = reader.line_num, len(self.columns)
+  def _rows(self, reader: Any, passed: int) -> list[list[str]]:
+    width = len(self.columns)
     rows = self._take(reader, lines.rows_at_a_time(width))
     bad = next((i for i, row in enumerate(rows) if len(row) != width), None)
     if bad is None:
       return rows
-    where = _Where(self.path, before, reader.line_num, rows)
+    where = self._where(passed)
     if rows[bad]:
       raise problems.DataError(
         f'{where(bad)}: {len(rows[bad])} fields, where the {width} columns '
@@ -237,7 +230,6 @@ class _NotAllNumbersError(Exception):
 
 
 def _queried(query: str, width: int) -> Iterator[list[tuple[Any, ...]]]:
-  """The rows that a query gives, some at a time."""
   import duckdb
 
   with duckdb.connect(config=_SETTINGS) as connection:
@@ -256,27 +248,116 @@ def _flag(separator: str) -> str:
   return shlex.quote(f'--separator={"tab" if separator == _TAB else separator}')
 
 
-class _Where:
-  """Lines of rows: fields in quotes may go over several."""
+class JsonLines:
+  """JSON lines of which only the first was read, whose names are those of all."""
 
-  def __init__(self, path: str, before: int, after: int, rows: Sequence[Any]):
-    self._path, self._before = path, before
-    # Kept only where lines have to be counted, because it is large.
-    self._rows: Optional[Sequence[Any]] = None if after - before == len(rows) else rows
+  def __init__(self, path: str, wanted: source.Wanted):
+    del wanted
+    self.path = path
+    with lines.opened(path) as file:  # Which says what it is, if it is no such file.
+      file.read(1)
+    first = next(self._queried('json', 'LIMIT 1'), None)
+    if first is None:
+      raise problems.DataError(f'{path} is empty; it must have a JSON object a line.')
+    # Sorted: rows in another order may begin with names in another order.
+    self.columns = tuple(sorted(self._row(first[0][0], 0)))
 
-  def __call__(self, number: int) -> str:
-    line = self._before + 1 + number
-    if self._rows is not None:
-      for row in self._rows[:number]:
-        line += sum(len(_BREAK.findall(field)) for field in row)
-    return f'{self._path}, line {line}'
+  def batches(
+    self, wanted: Sequence[str], numbers: Collection[str] = ()
+  ) -> Iterator[source.Batch]:
+    if self.path.lower().endswith(lines.PACKED):
+      with lines.opened(self.path) as file:  # DuckDB compares no checksums.
+        collections.deque(iter(lambda: file.read(2**20), ''), maxlen=0)
+    names = ', '.join(map(_literal, self.columns))
+    pointers = (f'/{name.replace("~", "~0").replace("/", "~1")}' for name in wanted)
+    done = 0
+    for rows in self._queried(
+      f'json_extract(json, [{", ".join(map(_literal, pointers))}]), '
+      f'if(list_sort(json_keys(json)) = [{names}], NULL, json)'
+    ):
+      values, others = zip(*rows)
+      for number, text in enumerate(others):
+        if text is not None:
+          raise self._other_names(text, done + number)
+      try:
+        columns = {
+          name: json.loads(f'[{",".join(column)}]')
+          for name, column in zip(wanted, zip(*values))
+        }
+      except ValueError as e:  # DuckDB reads inf.
+        raise self._refusal(e) from e
+      yield source.Batch(len(rows), columns, None, self._where(done))
+      done += len(rows)
+
+  def _queried(self, values: str, more: str = '') -> Iterator[list[tuple[Any, ...]]]:
+    import duckdb
+
+    path = _literal(glob.escape(os.path.abspath(self.path)))
+    packed = self.path.lower().endswith(lines.PACKED)
+    table = (
+      f"read_json({path}, columns={{json: 'JSON'}}, format='newline_delimited', "
+      'records=false, auto_detect=false, hive_partitioning=false, '
+      f"compression='{'gzip' if packed else 'uncompressed'}')"
+    )
+    width = len(getattr(self, 'columns', ()))
+    try:
+      yield from _queried(f'SELECT {values} FROM {table} {more}', width)
+    except duckdb.Error as e:
+      raise self._refusal(e) from e
+
+  def _refusal(self, error: Exception) -> problems.DataError:
+    """Names the line that Python does not read either."""
+    with lines.opened(self.path) as file:
+      for number, text in enumerate(filter(str.strip, file)):
+        self._row(text, number)
+    return problems.DataError(f'{self.path} cannot be read: {error}.')
+
+  def _where(self, done: int) -> Callable[[int], str]:
+    """Lines of rows, counted only when asked for; empty lines are no rows."""
+
+    def where(number: int) -> str:
+      with lines.opened(self.path) as file:
+        found = (line for line, text in enumerate(file, start=1) if text.strip())
+        line = next(itertools.islice(found, done + number, None))
+      return f'{self.path}, line {line}'
+
+    return where
+
+  def _row(self, text: str, number: int) -> dict[str, Any]:
+    """An object as Python reads it, and refuses it."""
+
+    def checked(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+      names = [name for name, _ in pairs]
+      for name in names:
+        if names.count(name) > 1:
+          raise ValueError(f'it has {name!r} twice')
+      return dict(pairs)
+
+    try:
+      row = json.loads(text, object_pairs_hook=checked)
+    except (ValueError, RecursionError) as e:
+      raise problems.DataError(f'{self._where(number)(0)} is not JSON: {e}.') from e
+    if not isinstance(row, dict):
+      raise problems.DataError(
+        f'{self._where(number)(0)} is {problems.shown(row)}; it must be an object, '
+        '{"name": value, ...}.'
+      )
+    return row
+
+  def _other_names(self, text: str, number: int) -> problems.DataError:
+    names, found = set(self.columns), self._row(text, number).keys()
+    said = [f'lacks {each!r}' for each in sorted(names - found)]
+    said += [f'has {each!r} as well' for each in sorted(found - names)]
+    return problems.DataError(
+      f'{self._where(number)(0)} {problems.listed(said)}, other than the first; all '
+      'lines must have the same names.'
+    )
 
 
 class ParquetFile:
   """A file of which only the schema was read."""
 
   def __init__(self, path: str, wanted: source.Wanted):
-    """Reads the schema."""
     del wanted
     self.path = path
     name = _literal(glob.escape(os.path.abspath(path)))
@@ -310,7 +391,6 @@ class ParquetFile:
   def batches(
     self, wanted: Sequence[str], numbers: Collection[str] = ()
   ) -> Iterator[source.Batch]:
-    """All rows; see `source.Source`."""
     done = 0
     names = ('"' + name.replace('"', '""') + '"' for name in wanted)
     for rows in self._queried(f'SELECT {", ".join(names)} FROM {self._table}'):
@@ -337,4 +417,5 @@ class ParquetFile:
 CSV = source.Format(
   'csv', ('.csv', '.tsv'), 'comma- or tab-separated with a line of names', CsvFile
 )
+JSON = source.Format('jsonl', ('.jsonl', '.ndjson'), 'a JSON object a line', JsonLines)
 PARQUET = source.Format('parquet', ('.parquet',), 'Parquet', ParquetFile)

@@ -1,5 +1,7 @@
 """Which picture a table becomes, and what is in it."""
 
+import math
+
 import pytest
 
 from experiments.comparing import grid
@@ -7,6 +9,8 @@ from experiments.comparing import pictures
 from experiments.comparing import record as record_lib
 from experiments.comparing import table
 from experiments.plotting import charts
+
+NAN = pytest.approx(math.nan, nan_ok=True)
 
 
 def picture(varied, lines, **settings):
@@ -40,7 +44,7 @@ def test_the_metric_is_drawn_against_epsilon_with_a_line_for_each_mechanism():
   )
   assert chart.lines == [
     charts.Line('tree', [2.0, 8.0], [0.8, 0.9], [0.02, 0.01]),
-    charts.Line('blt', [2.0], [0.7], [None]),
+    charts.Line('blt', [2.0], [0.7], [NAN]),
     charts.Line('no privacy', (), [0.95], [0.005]),
   ]
   assert chart.x_label == 'epsilon at delta = 1e-05'
@@ -106,7 +110,7 @@ def test_without_a_number_each_line_of_the_table_is_a_dot():
   )
   assert isinstance(dots, charts.Dots)
   assert dots.names == ['tree, batch_size=2', 'blt, batch_size=4']
-  assert (dots.values, dots.errors) == ([0.5, 0.6], [0.1, None])
+  assert (dots.values, dots.errors) == ([0.5, 0.6], [0.1, NAN])
 
 
 def test_points_without_a_finished_run_are_not_drawn():

@@ -27,28 +27,31 @@ def asked(values, *texts):
 
 
 def test_one_comparison_at_a_time_also_of_several_machines(tmp_path):
-  with record_lib.Folder(str(tmp_path)):
+  with record_lib.folder(str(tmp_path)):
     with pytest.raises(BlockingIOError, match='another comparison, here or on another'):
-      record_lib.Folder(str(tmp_path))
+      with record_lib.folder(str(tmp_path)):
+        pass
   with open(tmp_path / '.lock', 'r+') as theirs:  # All that another machine shows.
     fcntl.flock(theirs, fcntl.LOCK_EX)
     with pytest.raises(BlockingIOError, match='another comparison, here or on another'):
-      record_lib.Folder(str(tmp_path))
+      with record_lib.folder(str(tmp_path)):
+        pass
 
 
 def test_what_a_killed_comparison_left_half_written_is_removed(tmp_path):
   (tmp_path / '.writing-of-another').touch()
   (tmp_path / 'table.md').touch()
-  with record_lib.Folder(str(tmp_path)):
+  with record_lib.folder(str(tmp_path)):
     assert sorted(os.listdir(tmp_path)) == ['.lock', 'table.md']
     (tmp_path / '.writing-now').touch()
     with pytest.raises(BlockingIOError):  # Whoever is refused removes nothing.
-      record_lib.Folder(str(tmp_path))
+      with record_lib.folder(str(tmp_path)):
+        pass
     assert (tmp_path / '.writing-now').exists()
 
 
 def test_a_folder_with_a_lock_alone_is_empty(values, tmp_path):
-  with record_lib.Folder(str(tmp_path)):
+  with record_lib.folder(str(tmp_path)):
     pass
   now = asked(values, 'mechanism=tree')
   assert record_lib.taken_up(str(tmp_path), now) == (now, now)

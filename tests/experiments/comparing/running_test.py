@@ -334,7 +334,7 @@ def test_a_run_that_kills_its_workers_fails_and_the_others_go_on(cluster, tmp_pa
   assert '/2 model=logistic,seed=1: accuracy ' in said
   assert f'{failed.name}: failed: 4 Dask workers were lost while they had this' in said
   assert 'More than 3 (distributed.scheduler.allowed-failures) are not tried' in said
-  assert f'all of it: {failed}/error.txt' in said
+  assert f'all of it is in {failed}/error.txt' in said
   assert (failed / 'log.txt').exists()
   with (output / 'cells.csv').open() as file:
     statuses = {row['model']: row['status'] for row in csv.DictReader(file)}

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from experiments.data import arrangement
-from experiments.data import encoding
 from experiments.data import hashing
+from experiments.data import loading
 from experiments.data import partition
 from experiments.data import spill
 
@@ -22,21 +22,17 @@ ROW = [17480000067782634353]
 def test_moments_do_not_lose_digits_of_large_numbers():
   rng = np.random.default_rng(1)
   values = rng.normal(size=(10_000, 2)) * [1.0, 1e-3] + [1e9, 3e4]
-  moments = encoding.Moments(2)
-  for first in range(0, len(values), 999):
-    moments.add(values[first : first + 999])
-  mean, scale = moments.mean_and_scale()
+  chunks = (values[first : first + 999] for first in range(0, len(values), 999))
+  mean, scale, _ = loading.moments_of(chunks, 2)
   exact = values.astype(np.longdouble)
   assert np.allclose(mean, exact.mean(axis=0).astype(float), rtol=1e-15)
   assert np.allclose(scale, exact.std(axis=0).astype(float), rtol=1e-9)
 
 
 def test_a_constant_column_is_scaled_to_zeros():
-  moments = encoding.Moments(1)
-  for size in (7, 1, 93):
-    moments.add(np.full((size, 1), 0.1))
-  mean, scale = moments.mean_and_scale()
-  assert moments.is_constant.all()
+  chunks = (np.full((size, 1), 0.1) for size in (7, 1, 93))
+  mean, scale, is_constant = loading.moments_of(chunks, 1)
+  assert is_constant.all()
   assert (mean[0], scale[0]) == (0.1, 1.0)
 
 

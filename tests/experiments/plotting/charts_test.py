@@ -1,5 +1,6 @@
 """Pictures: lines that can be told apart, and files that are whole."""
 
+import math
 import os
 
 import pytest
@@ -50,7 +51,7 @@ def test_the_legend_is_beside_the_data_and_names_every_line():
 
 
 def test_error_bars_have_the_length_of_the_errors():
-  line = charts.Line('a', (1.0, 2.0, 4.0), (0.5, 0.6, 0.7), (0.05, None, 0.02))
+  line = charts.Line('a', (1.0, 2.0, 4.0), (0.5, 0.6, 0.7), (0.05, math.nan, 0.02))
   chart = charts.Chart('', 'x', 'y', [line], are_points=True)
   (axes,) = charts._drawn(chart).axes
   (container,) = axes.containers

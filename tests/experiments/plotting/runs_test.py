@@ -37,7 +37,7 @@ def test_one_run_is_its_metric_with_epsilon_beside_it(tree):
   # Rounds that were not evaluated have no point.
   assert (line.label, line.x, line.y) == ('', [1, 3], [0.25, 0.75])
   assert (chart.right.x, chart.right.y) == ([1, 2, 3], [1.5, 2.5, 3.5])
-  assert chart.right_label == 'epsilon spent at delta = 1e-05'
+  assert chart.right.label == 'epsilon spent at delta = 1e-05'
   assert chart.y_limits == (0, 1)
   assert chart.title == 'digits-tree'
 

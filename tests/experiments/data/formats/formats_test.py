@@ -82,12 +82,10 @@ def test_numpy_arrays_may_be_images_which_are_not_scaled(tmp_path):
     ({'x': np.full([70, 2], np.nan)}, 'entry 0: x is'),
     ({'x': np.zeros([70, 2], complex)}, 'x is of dtype complex128'),
     ({'client_ids': np.full(70, 0.5)}, 'client_ids is 0.5, which is a fraction; ids'),
-    ({'client_ids': np.full(70, np.nan)}, 'entry 0: client_ids is nan, which is not'),
     (
       {'client_ids': np.full(70, 2**24, np.float32)},
       'which is a float of 16777216 or more, which stands for several whole numbers',
     ),
-    ({'client_ids': np.ones(70, bool)}, 'client_ids is True, which is neither text'),
     ({'client_ids': np.array(['NA'] * 70)}, "entry 0: client_ids is 'NA', which says"),
     ({'y': np.zeros([70, 2, 2])}, 'y has [2, 2] values of a row'),
     ({'y': None}, "no column 'y'; its columns are: x, client_ids. Say by --label_"),
@@ -145,8 +143,10 @@ def test_objects_in_an_archive_are_not_unpickled(tmp_path):
   ('line', 'message'),
   [
     ('{"who": "a", "age": 1, "height": 2', 'line 71 is not JSON: '),
+    ('{"who": "a", "age": inf, "height": 2, "bought": 0}', 'line 71 is not JSON'),
+    ('{"who": "a", "age": 01, "height": 2, "bought": 0}', 'line 71 is not JSON'),
     ('[1, 2]', 'line 71 is [1, 2]; it must be an object'),
-    ('{"who": "a", "age": 1, "height": 2}', "line 71 lacks 'bought', other than line"),
+    ('{"who": "a", "age": 1, "height": 2}', "line 71 lacks 'bought', other than the f"),
     ('{"who": "a", "age": 1, "height": 2, "bought": 0, "z": 1}', "has 'z' as well"),
     ('{"who": "a", "age": 1, "age": 1, "height": 2, "bought": 0}', "has 'age' twice"),
     ('{"who": "a", "age": null, "height": 2, "bought": 0}', 'line 71: age is empty'),
@@ -161,7 +161,6 @@ def test_objects_in_an_archive_are_not_unpickled(tmp_path):
       '{"who": [1], "age": 1, "height": 2, "bought": 0}',
       'who is [1], which is',
     ),
-    ('', 'line 71 is empty'),
   ],
 )
 def test_json_that_is_not_right_is_named_by_line(line, message, tmp_path):
