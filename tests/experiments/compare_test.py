@@ -405,5 +405,5 @@ def test_a_disk_that_is_full_is_said_on_a_line(tmp_path, monkeypatch):
   result = _compare(tmp_path / 'output', '--grid', 'mechanism=tree', '--seeds=1')
   assert result.returncode == 1
   assert result.stderr.startswith('error: [Errno 28] No space left on device: ')
-  assert result.stderr.endswith('the same command goes on.\n')
+  assert result.stderr.endswith('the same command resumes the comparison.\n')
   assert result.stderr.count('\n') == 1
