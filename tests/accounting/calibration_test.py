@@ -7,6 +7,7 @@ import dp_accounting
 import numpy as np
 import pytest
 from dp_accounting import NeighboringRelation as Relation
+from scipy import stats
 
 from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
@@ -199,3 +200,18 @@ def test_the_most_rounds_are_not_looked_for_by_outcomes():
 
   with pytest.raises(ValueError, match='accountant=pld, whose bound is quick'):
     calibration.largest(event, 8.0, 1e-6, at_most=10**6, relation=BOTH)
+
+
+@pytest.mark.parametrize('epsilon, delta', [(0.5, 1e-3), (2.0, 1e-5), (8.0, 1e-6)])
+def test_target_is_met_by_the_textbook_formula(epsilon, delta):
+  # Balle and Wang, arXiv:1805.06530, Theorem 8, as printed.
+  noise = _least_noise(
+    strategies.Identity(1), strategies.Participation.single(1), epsilon, delta
+  )
+
+  def textbook(sigma):
+    a, b = 1 / (2 * sigma), epsilon * sigma
+    return stats.norm.cdf(a - b) - math.exp(epsilon) * stats.norm.cdf(-a - b)
+
+  assert textbook(noise) == pytest.approx(delta, rel=1e-8)
+  assert textbook(noise * 0.9999) > delta

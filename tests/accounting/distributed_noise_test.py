@@ -207,3 +207,31 @@ def test_numbers_out_of_range_are_named(name, wrong):
   numbers = {'noise_multiplier': 1.0, 'bits': 14, **_NUMBERS, name: wrong}
   with pytest.raises(ValueError, match=name):
     distributed_noise.design('skellam', **numbers)
+
+
+def _of_tff(name):
+  return pytest.importorskip(f'tensorflow_federated.python.aggregators.{name}')
+
+
+@pytest.mark.parametrize('beta', [0.0, 1e-6, math.exp(-0.5)])
+def test_the_bound_after_rounding_is_that_of_tff(beta):
+  made = distributed_noise.design(
+    'skellam', noise_multiplier=1.0, bits=16, beta=beta, **_NUMBERS
+  )
+  theirs = _of_tff('discretization').inflated_l2_norm_bound(
+    made.clip_norm, 1 / made.scale, beta, made.dimension
+  )
+  assert made.l2_sensitivity == pytest.approx(float(theirs) * made.scale, rel=1e-2)
+
+
+@pytest.mark.parametrize('bits', [10, 16, 22])
+def test_the_scale_that_tff_chooses_is_no_bound(bits):
+  distributed_dp = _of_tff('distributed_dp')
+  deviations = distributed_dp._clip_prob_to_num_stddevs(1e-4)
+  scale = float(
+    distributed_dp._heuristic_scale_factor(0.2, 1.0, bits, 100, 1000, deviations)
+  )
+  made = distributed_noise.DistributedNoise(
+    'skellam', 1.0, 100, 100, 1000, bits, scale, 0.2 * scale, beta=0.0
+  )
+  assert made.wrap_probability_with(20) < 1e-4 < made.wrap_probability

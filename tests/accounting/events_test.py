@@ -254,3 +254,20 @@ def test_other_events_are_not_written_as_something_else():
 def test_events_that_cannot_be_read_are_refused(data, message):
   with pytest.raises(ValueError, match=message):
     events.from_json(data)
+
+
+@pytest.mark.parametrize('accountant, make', [
+    ('exact', accountants.GaussianAccountant),
+    ('pld', dp_accounting.pld.PLDAccountant),
+    ('rdp', lambda: dp_accounting.rdp.RdpAccountant(accountants.RDP_ORDERS)),
+])  # fmt: skip
+def test_run_epsilon_equals_dp_accounting_for_the_equivalent_gaussian(accountant, make):
+  strategy, participation = MECHANISMS[2]
+  event = events.run_event(strategy, participation, 9.0)
+  equivalent = make()
+  equivalent.compose(Gaussian(9.0 / strategy.sensitivity(participation)))
+  # Two discretisations of one loss agree no better than their grids and round-off.
+  for delta in (1e-10, 1e-5):
+    assert accountants.epsilon(event, delta, accountant) == pytest.approx(
+      equivalent.get_epsilon(delta), rel=1e-7 if accountant == 'pld' else 1e-12
+    )

@@ -3,7 +3,10 @@
 import math
 
 import dp_accounting
+import numpy as np
 import pytest
+from dp_accounting import NeighboringRelation as Relation
+from scipy import stats
 
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import local
@@ -198,3 +201,58 @@ def test_a_run_s_mechanism_has_the_noise_and_the_guarantees_of_the_plan(changed)
     assert epsilon == pytest.approx(stated.epsilon, rel=1e-9)
   else:
     assert epsilon > stated.epsilon
+
+
+def test_the_constant_is_too_small_at_flower_dps_default_epsilon():
+  # Its PrivateClient: epsilon=10, delta=1/2e5.
+  noise = math.sqrt(2 * math.log(1.25 * 2e5)) / 10
+  assert gaussian.epsilon_of(1 / noise, 1 / 2e5) > 10.05
+
+
+def _divergence(log_a, first, second, step):
+  return float(np.sum(np.maximum(first - math.exp(log_a) * second, 0.0)) * step)
+
+
+@pytest.mark.parametrize('epsilon', [0.0, 0.3, 1.0])
+def test_one_round_of_drawn_clients_is_told_as_easily_as_is_said(epsilon):
+  mu, fraction, step = 0.7, 0.2, 1e-3
+  x = np.arange(-12, 45, step)
+  said = nbafl._delta_of_random_rounds(mu, epsilon, 1, fraction, 1e-20)
+  assert said == pytest.approx(fraction * gaussian.delta_of(mu, epsilon), rel=1e-9)
+  for others, reaches in ((30.0, True), (2.0, False), (0.0, False)):
+    # The sum without the client is at 0; with it, at `others`, or `others` + mu.
+    absent = (1 - fraction) * stats.norm.pdf(x)
+    one = absent + fraction * stats.norm.pdf(x, loc=others)
+    another = absent + fraction * stats.norm.pdf(x, loc=others + mu)
+    found = max(
+      _divergence(epsilon, one, another, step), _divergence(epsilon, another, one, step)
+    )
+    assert found <= said * (1 + 1e-6)
+    if reaches:
+      assert found == pytest.approx(said, rel=1e-5)
+
+
+def test_random_rounds_by_simulation_are_within_what_is_said():
+  # The loss of 5 drawn rounds whose sums say who is in them, against its tail.
+  rng, runs = np.random.default_rng(20261123), 400_000
+  mu, fraction, epsilon = 0.8, 0.3, 0.6
+  rounds = rng.binomial(5, fraction, size=runs)
+  losses = rng.normal(loc=rounds * mu**2 / 2, scale=np.sqrt(rounds) * mu)
+  found = np.maximum(0, -np.expm1(epsilon - losses))
+  said = nbafl._delta_of_random_rounds(mu, epsilon, 5, fraction, 1e-20)
+  # 4.9 standard errors: a false alarm in a million.
+  error = 4.9 * found.std() / math.sqrt(runs)
+  assert abs(found.mean() - said) < error < 0.02
+
+
+def test_a_client_among_drawn_ones_is_that_of_the_fixed_size_accountant():
+  made = _made(clients_per_round=10, min_examples=1, num_exposures=1, num_rounds=20)
+  downlink = [each for each in made.guarantees() if each.seen == 'downlink']
+  assert [each.unit for each in downlink] == ['example', 'client']
+  noise = dp_accounting.GaussianDpEvent(made.sum_noise_multiplier / 2)
+  event = dp_accounting.SampledWithoutReplacementDpEvent(50, 10, noise)
+  repeated = dp_accounting.SelfComposedDpEvent(event, 20)
+  of_client = accountants.epsilon(repeated, 1e-5, relation=Relation.REPLACE_ONE)
+  assert downlink[1].epsilon == of_client
+  # With one example each, an example is a client; that clients may be far apart costs.
+  assert downlink[0].epsilon >= of_client

@@ -620,3 +620,14 @@ def test_a_scheduler_is_checked_before_anything_is_written(changes, match, tmp_p
   with pytest.raises(ValueError, match=match):
     _train(tmp_path / 'run', **changes)
   assert not os.path.exists(tmp_path / 'run')
+
+
+def test_secret_noise_goes_on_and_is_another_in_another_run(straight, tmp_path):
+  run_dir = tmp_path / 'run'
+  with pytest.raises(training_runs.Killed):
+    _train(run_dir, noise_seed=None, test_metrics=training_runs.killing(4))
+  result = _train(run_dir, noise_seed=None, test_metrics=training_runs.killing(0))
+  entries = ledger.read(str(run_dir / 'ledger.jsonl')).entries
+  assert len(entries) == 12 and len({entry.noise_key_tag for entry in entries}) == 1
+  weights = straight[1].weights.trainable[0]
+  assert np.any(result.weights.trainable[0] != weights)

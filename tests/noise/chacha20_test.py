@@ -128,3 +128,16 @@ def test_a_graph_that_has_blocks_is_not_kept():
   del graph
   gc.collect()
   assert gone() is None
+
+
+def test_every_bit_of_the_input_changes_half_of_the_block():
+  # 512 bits, of which a fair coin changes outside of 160 to 352 with 1e-16.
+  zeros = np.zeros(12, np.uint32)
+  plain = _block(zeros[:8], 0, zeros[9:])
+  for word in range(12):
+    for bit in (0, 7, 31):
+      changed = zeros.copy()
+      changed[word] = 1 << bit
+      block = _block(changed[:8], changed[8], changed[9:])
+      different = np.unpackbits((block ^ plain).view(np.uint8)).sum()
+      assert 160 < different < 352

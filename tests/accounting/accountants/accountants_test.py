@@ -5,11 +5,13 @@ import math
 import pathlib
 
 import dp_accounting
+import numpy as np
 import pytest
 from dp_accounting import NeighboringRelation as Relation
 
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
+from tff_dp_aggregators.accounting import calibration
 from tff_dp_aggregators.accounting import events
 
 GBOARD = json.loads(pathlib.Path(__file__).with_name('gboard_tree.json').read_text())
@@ -301,3 +303,100 @@ def test_epsilon_out_of_range_is_refused(epsilon):
 def test_unknown_accountants_are_refused_with_those_known():
   with pytest.raises(ValueError, match="unknown accountant 'moments'; known: .'exact"):
     accountants.epsilon(Gaussian(1.0), 1e-6, 'moments')
+
+
+def test_published_epsilon_needs_less_noise_with_the_exact_accountant():
+  participation = strategies.Participation.from_rounds_between(2000, 313, 6)
+  tree = strategies.BinaryTree(2000)
+  needed = calibration.noise_multiplier(
+    lambda noise: events.run_event(tree, participation, noise),
+    round(GBOARD['epsilon_rdp'], 6),
+    GBOARD['delta'],
+  )
+  expected = GBOARD['noise_multiplier_for_published_epsilon_exactly']
+  assert needed == pytest.approx(expected, rel=1e-10)
+
+
+@pytest.mark.parametrize(
+  'noise_multiplier, epochs, published',
+  [(1.12, 60, 2.92), (0.6, 30, 9.74), (1.2, 10, 1.20)],
+)
+def test_dp_sgd_by_the_older_conversion_has_the_epsilon_of_tf_privacys_tutorial(
+  noise_multiplier, epochs, published
+):
+  rounds = epochs * (60000 // 256)
+  event = Repeated(Poisson(256 / 60000, Gaussian(noise_multiplier)), rounds)
+  accountant = accountants.rdp.RdpAccountant(Relation.ADD_OR_REMOVE_ONE).compose(event)
+  orders, divergences = accountant.divergences()
+  older = np.min(divergences + math.log(1e5) / (np.array(orders) - 1))
+  assert older == pytest.approx(published, abs=1e-2)
+  assert accountant.get_epsilon(1e-5) < older
+
+
+@pytest.mark.parametrize(
+  'event, accountant, published',
+  [
+    (Repeated(Gaussian(0.7), 2), 'rdp', 10.8602036),
+    (Repeated(Gaussian(0.7), 2), 'pld', 10.1224946),
+    (Repeated(Gaussian(0.35), 2), 'rdp', 26.2880374),
+    (Repeated(Gaussian(0.35), 2), 'pld', 24.7160779),
+    (Repeated(Poisson(0.01, Gaussian(0.7)), 120), 'rdp', 3.2391922),
+    (Repeated(Poisson(0.01, Gaussian(0.7)), 120), 'pld', 2.4612381),
+    (Repeated(Poisson(0.01, Gaussian(0.35)), 120), 'rdp', 22.5970358),
+    (Repeated(Poisson(0.01, Gaussian(0.35)), 120), 'pld', 18.6977425),
+  ],
+)
+def test_an_epoch_of_dp_sgd_has_tf_privacys_epsilon(event, accountant, published):
+  epsilon = accountants.epsilon(event, 1e-5, accountant, Relation.ADD_OR_REMOVE_ONE)
+  assert epsilon == pytest.approx(published, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+  'event, epsilon',
+  [
+    (dp_accounting.ComposedDpEvent([Repeated(Laplace(1.0), 3), Laplace(1.0)]), 4.0),
+    (Repeated(Poisson(0.2, Laplace(0.5)), 3), 2.46964),
+  ],
+  ids=['everybody', 'sampled'],
+)
+def test_laplace_noise_has_dp_accountings_pure_epsilon(event, epsilon):
+  relation = Relation.ADD_OR_REMOVE_ONE
+  computed = accountants.epsilon(event, 1e-12, 'pld', relation)
+  assert computed == pytest.approx(epsilon, abs=1e-3)
+  assert accountants.delta(event, epsilon + 4e-4, 'pld', relation) < 1e-13
+
+
+@pytest.mark.parametrize(
+  'noise_multiplier, count, epsilon, delta',
+  [
+    (1 / 3, 1, 1.0, 0.78760074),
+    (10 / 6, 25, 1.0, 0.78760074),
+    (math.sqrt(3), 3, 1.0, 0.126936),
+  ],
+)
+def test_composed_gaussians_have_the_figures_of_dp_accounting(
+  noise_multiplier, count, epsilon, delta
+):
+  event = Repeated(Gaussian(noise_multiplier), count)
+  assert accountants.delta(event, epsilon) == pytest.approx(delta, abs=1e-6)
+  assert accountants.epsilon(event, delta) == pytest.approx(epsilon, abs=1e-5)
+  # And for the mechanism that it is: that many participations, no sampling.
+  run = events.run_event(
+    strategies.Identity(count), strategies.Participation(count), noise_multiplier
+  )
+  assert accountants.delta(run, epsilon) == pytest.approx(delta, abs=1e-6)
+
+
+def test_rdp_equals_the_bound_dp_accounting_is_tested_against():
+  # dp-accounting 0.4.3, rdp/rdp_privacy_accountant_test.py,
+  # test_delta_bounds_gaussian: exact <= rdp <= exp(-(epsilon - 1/2)^2 / 2), sigma 1.
+  for epsilon in (0.6, 1.0, 2.0, 5.0, 8.0):
+    exact = accountants.delta(Gaussian(1.0), epsilon)
+    closed = math.erfc((epsilon - 0.5) / math.sqrt(2)) / 2
+    closed -= math.exp(epsilon) * math.erfc((epsilon + 0.5) / math.sqrt(2)) / 2
+    assert exact == pytest.approx(closed, rel=1e-9)
+    assert exact <= accountants.delta(Gaussian(1.0), epsilon, 'rdp')
+    standard = math.exp(-((epsilon - 0.5) ** 2) / 2)
+    assert accountants.delta(Gaussian(1.0), epsilon, 'zcdp') == pytest.approx(standard)
+    # The grid of orders leaves a hair at the smallest epsilon.
+    assert accountants.delta(Gaussian(1.0), epsilon, 'rdp') <= standard * 1.0001

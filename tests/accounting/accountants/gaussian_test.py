@@ -140,3 +140,9 @@ def test_mu_must_be_a_number_from_zero(mu):
     gaussian.delta_of(mu, 1.0)
   with pytest.raises(ValueError, match='mu must not be negative or NaN'):
     gaussian.epsilon_of(mu, 1e-6)
+
+
+def test_total_variation_is_the_known_closed_form():
+  for mu in MUS:
+    expected = math.erf(mu / math.sqrt(8))  # 2 Phi(mu / 2) - 1.
+    assert gaussian.delta_of(mu, 0.0) == pytest.approx(expected, rel=2e-12)

@@ -447,3 +447,11 @@ def test_one_step_among_places_is_a_poisson_sample():
         for each in (allocated(noise, places, 1, count), sampled)
       )
       assert one == pytest.approx(other, rel=1e-12)
+
+
+@pytest.mark.parametrize('delta', [1e-3, 1e-9, 1e-10])
+def test_where_dp_accounting_resolves_delta_it_says_the_same(delta):
+  event = Repeated(Poisson(0.001, Gaussian(1.0)), 10**4)
+  peer = dp_accounting.pld.PLDAccountant().compose(event).get_epsilon(delta)
+  epsilon = accountants.epsilon(event, delta, 'pld', ADD_OR_REMOVE)
+  assert epsilon == pytest.approx(peer, rel=1e-3)

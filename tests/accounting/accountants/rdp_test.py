@@ -165,3 +165,26 @@ def test_a_delta_of_a_finite_order_is_never_0():
   for accountant in ('exact', 'pld', 'rdp', 'zcdp'):
     assert 0 < accountants.delta(Gaussian(1.0), 100.0, accountant) < 1e-280
     assert accountants.delta(dp_accounting.NoOpDpEvent(), 1.0, accountant) == 0
+
+
+@pytest.mark.parametrize(
+  'event, relation, published',
+  [
+    (
+      Poisson(0.01, Gaussian(2.5)),
+      Relation.ADD_OR_REMOVE_ONE,
+      {1.5: 6.5007e-4, 2.5: 1.0854e-3, 5.0: 2.1808e-3, 50: 2.3846e-2},
+    ),
+    (
+      WithoutReplacement(100, 1, Gaussian(2.5)),
+      Relation.REPLACE_ONE,
+      {1.5: 0.003470, 2.5: 0.004638, 5.0: 0.0087633, 50: 0.098474,
+       512: 1817.35871, 1024: 3865.55029},
+    ),
+  ],
+)  # fmt: skip
+def test_fifty_rounds_have_the_published_divergences(event, relation, published):
+  accountant = rdp.RdpAccountant(relation).compose(event, 50)
+  orders, divergences = accountant.divergences()
+  for order, expected in published.items():
+    assert divergences[orders.index(order)] == pytest.approx(expected, rel=2e-4)

@@ -136,3 +136,21 @@ def test_the_worst_case_is_not_the_densest_one():
     ((8, 2, 24), 88),
   ):
     assert sensitivity_squared(*arguments) == expected
+
+
+@pytest.mark.parametrize(('noise', 'published'), [(1.13, 19.74), (8.83, 2.04)])
+def test_stack_overflow_figures_of_the_dp_ftrl_paper_are_kept(noise, published):
+  rdp = ours.compute_rdp_tree_restart(noise, 1600, ORDERS)
+  epsilon = dp_accounting.rdp.compute_epsilon(ORDERS, rdp, 1e-6)[0]
+  assert 0.8 * published < epsilon < published
+
+
+@pytest.mark.parametrize('steps', [3, 8, 11, 19])
+def test_sensitivities_known_by_hand(steps):
+  depths = [depth for depth in range(5) if steps >> depth & 1]
+  # In every round: each complete node, of 2^level rounds, counts 4^level.
+  everywhere = sum(2**d * (2 ** (d + 1) - 1) for d in depths)
+  assert sensitivity_squared(steps, 0, steps) == everywhere
+  assert sensitivity_squared(20 * steps, 0, steps) == everywhere
+  # Twice: two neighbours below the highest node share all but their leaves.
+  assert sensitivity_squared(2, 0, steps) == 2 + 4 * max(depths)

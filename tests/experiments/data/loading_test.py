@@ -611,3 +611,21 @@ def test_nothing_is_left_in_the_scratch_folder(plain, tmp_path):
 def test_no_room_is_said_with_the_remedy(plain):
   with pytest.raises(OSError, match='more room by --data_scratch'):
     own_data.load_rows(plain, scratch='/proc')
+
+
+def test_who_is_held_out_does_not_depend_on_what_they_have(plain, tmp_path):
+  more = own_data.ROWS + [{**row, 'age': 1000} for row in own_data.ROWS[:5]]
+  path = own_data.write_csv(tmp_path / 'more.csv', more)
+  found = [own_data.load_rows(each, test_clients=0.3) for each in (plain, path)]
+  names = [{each.clients.name(i) for i in each.clients.ids} for each in found]
+  assert names[0] == names[1]
+
+
+def test_who_is_held_out_does_not_depend_on_who_else_is_there(tmp_path):
+  rows = [{'who': f'c{i}', 'x': i, 'y': i % 2} for i in range(300)]
+  names = []
+  for kept in (rows, rows[:40] + rows[41:]):
+    path = own_data.write_csv(tmp_path / f'{len(kept)}.csv', kept)
+    found = own_data.load(path, client_column='who', label_column='y', test_clients=0.2)
+    names.append({found.clients.name(i) for i in found.clients.ids})
+  assert names[0] - {'c40'} == names[1]

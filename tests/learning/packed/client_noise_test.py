@@ -139,3 +139,14 @@ def test_metrics_of_a_client_that_ended_in_nan_are_left_out(tmp_path):
   _, metrics = simulation.next(simulation.initialize(), *populations.a_round())
   assert np.isfinite(metrics['client_work']['train']['accuracy'])
   assert metrics['aggregator']['nonfinite_count'] == 0
+
+
+def test_without_a_seed_a_round_that_is_run_again_has_other_noise(data):
+  simulation = _simulation(data, 'local_gaussian', seed=None)
+  state = simulation.initialize()
+  one, other = (
+    simulation.next(state, *populations.a_round())[0].global_model_weights.trainable
+    for _ in 'ab'
+  )
+  for mine, again in zip(one, other):
+    assert not np.any(np.asarray(mine) == np.asarray(again))
