@@ -14,6 +14,7 @@ from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import run_events
+from tff_dp_aggregators.accounting.accountants import gaussian
 
 ZERO_OUT = dp_accounting.NeighboringRelation.REPLACE_SPECIAL
 ADD_OR_REMOVE = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
@@ -257,3 +258,11 @@ def test_bands_that_are_not_those_of_c_do_not_make_noise_independent():
   assert strategy.num_bands == 3
   with pytest.raises(ValueError, match='num_bands=3, but its C has entries'):
     run_events.check(strategy, sampling.PoissonSampling(20, 0.1, num_groups=3))
+
+
+def test_always_drawn_is_no_sampling():
+  everybody = run_events.event(
+    strategies.Identity(10), sampling.PoissonSampling(10, 1.0), 5.0
+  )
+  epsilon = accountants.epsilon(everybody, 1e-6, 'pld', ADD_OR_REMOVE)
+  assert epsilon == pytest.approx(gaussian.epsilon_of(10**0.5 / 5.0, 1e-6), abs=1e-3)

@@ -32,6 +32,8 @@ GRID = distributed_noise.design(
   'skellam', clip_norm=1.0, noise_multiplier=5.0, min_clients=20, dimension=30, bits=16
 )
 
+WORDS = rendering.template('words.md.j2').module
+
 
 def _build(mechanism, with_curves=False, **options):
   return statement.build(
@@ -341,3 +343,70 @@ def test_nothing_composes_with_a_simulation():
   parts = [composition.Part(n, _build(m)) for n, m in (('a', LOCAL), ('b', SIMULATED))]
   with pytest.raises(ValueError, match='b only simulates local privacy'):
     composition.compose(parts)
+
+
+def test_laplace_noise_of_clients_has_its_own_error():
+  stated = _build(LAPLACE)['mechanism']
+  # In the sum of 12 rounds with 20 clients each, of variance 2 * 5^2.
+  assert stated['max_error'] == pytest.approx(math.sqrt(12 * 20 * 2) * 5, rel=1e-12)
+  assert stated['sensitivity'] == TURNS
+
+
+def test_wrapping_is_told_of_as_many_clients_as_a_round_had(tmp_path):
+  run = statements.ledger_of(INTEGERS, tmp_path / 'ledger.jsonl', clients=200)
+  stated = _build(INTEGERS, ledger=run)['mechanism']['integer_noise']
+  assert stated['clients'] == 200
+  assert stated['wrap_probability'] == GRID.wrap_probability_with(200) > 1e-6
+
+
+def test_what_else_holds_of_shares_of_two_clients_and_of_one():
+  for fewest in (1, 2):
+    mechanism = dataclasses.replace(SHARES, options={'min_clients': fewest})
+    found = _others(_build(mechanism))
+    assert found['other_client', 'zero_out'] == _gaussian(5 / math.sqrt(fewest))
+
+
+def test_the_server_s_noise_is_told_and_said_not_to_be_in_the_guarantee():
+  text = ' '.join(rendering.render(_build(BOTH), 'text').split())
+  for said in (
+    'noise multiplier of the server**: 40 (standard deviation of an entry of the',
+    'is in what else holds alone',
+    'hides a client in the sums alone: the guarantee does not have it',
+    'with the noise of 20 clients and that of the server in each round',
+    'that adds its noise, keeps it to itself and shows nothing but the sums',
+  ):
+    assert said in text, said
+  alone = dataclasses.replace(BOTH, options=())
+  text = ' '.join(rendering.render(_build(alone), 'text').split())
+  assert 'the noise of one client a round, and that of the server; more clients' in text
+
+
+def test_runs_at_one_site_compose_with_what_else_holds():
+  parts = [_build(SHARES, with_curves=True), _build(SHARES, with_curves=True)]
+  built = statement.compose(parts)
+  assert built['setting'] == terms.PLACEMENTS[noises.CLIENTS.name].setting
+  assert built['guarantee']['epsilon'] == _gaussian(5.0, rounds=2 * TURNS)
+  assert _others(built)['released', 'replace_one'] == _gaussian(2.5, rounds=2 * TURNS)
+  assert built['curves']['epsilon_by_delta']
+  for output_format in ('text', 'markdown', 'html'):
+    rendering.render(built, output_format)
+
+
+def test_integers_and_gaussians_compose_by_what_reads_both():
+  built = statement.compose([_build(INTEGERS), _build(SHARES)])
+  assert built['guarantee']['accountant'] == 'rdp'
+  single = _build(INTEGERS)['guarantee']['epsilon']
+  assert single < built['guarantee']['epsilon'] < 2.5 * single
+  assert set(_others(built)) == set(_others(_build(SHARES)))
+
+
+def test_runs_at_different_sites_are_not_seen_by_one_adversary():
+  built = statement.compose([_build(SHARES), _build(LOCAL), _build(SHARES)])
+  text = ' '.join(rendering.render(built, 'text').split())
+  # A share alone hides little: the epsilon is not against who sees what run 1 sends.
+  assert (
+    f'who sees of run 1 and 3 {WORDS.seen["clients"]}; and of run 2 '
+    f'{WORDS.seen["local"]}, '
+    'and knows' in text
+  )
+  assert 'neither what single clients send nor the noise' in WORDS.seen['clients']

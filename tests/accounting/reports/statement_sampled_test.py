@@ -14,6 +14,7 @@ from tff_dp_aggregators.accounting import reports
 from tff_dp_aggregators.accounting.programs import report as report_program
 from tff_dp_aggregators.accounting.records import ledger
 from tff_dp_aggregators.accounting.reports import guarantees
+from tff_dp_aggregators.accounting.reports import inputs
 from tff_dp_aggregators.accounting.reports import schema as schema_lib
 from tff_dp_aggregators.accounting.reports import sources
 from tff_dp_aggregators.accounting.reports import statement
@@ -295,3 +296,35 @@ def test_the_report_of_a_run_directory_and_of_a_ledger_agree(tmp_path):
     assert report_program.execute(arguments) == 0
     epsilons.append(json.loads(output.read_text())['guarantee']['epsilon'])
   assert epsilons[0] == epsilons[1] > 0
+
+
+@pytest.mark.slow
+def test_an_accountant_that_says_more_than_the_target_has_none(tmp_path):
+  planned = accounting.Mechanism.for_target(
+    'toeplitz', BINS.participation, 3.0, 1e-6, accountant='monte_carlo', num_bands=3
+  )
+  schedule = {'schedule': 'x', 'sampling': sampling.to_json(BINS.participation)}
+  stated = {'target_epsilon': 3.0, 'accountant': 'monte_carlo'}
+  run_dir = _run_dir(tmp_path, planned, schedule, **stated)
+  by_name = {
+    name: statement.build(sources.from_run_dir(run_dir, name), with_curves=False)
+    for name in (None, 'monte_carlo', 'pld')
+  }
+  assert by_name[None]['target'] == {'epsilon': 3.0, 'found': 'noise_multiplier'}
+  assert by_name[None]['guarantee'] == by_name['monte_carlo']['guarantee']
+  assert by_name['pld']['target'] is None
+  assert by_name['pld']['guarantee']['epsilon'] > 3.0
+
+
+@pytest.mark.slow
+def test_another_release_leaves_a_mixture_its_own_accountant():
+  scheme = sampling.BMinSepSampling(20, 0.05, 2)
+  mechanism = accounting.Mechanism('banded', scheme, 2.0, options={'num_bands': 2})
+  part = statement.build(reports.Inputs(mechanism, 1e-6), with_curves=False)
+  part = json.loads(json.dumps(part))  # As verification has it.
+  release = inputs.OtherRelease('survey', 0.5, 1e-7)
+  total = statement.compose([part], other_releases=[release])['guarantee']
+  assert total['accountant'] == part['guarantee']['accountant'] == 'monte_carlo'
+  left = mechanism.epsilon(9e-7)
+  # Outcomes are those of another delta, by the last digit.
+  assert total['epsilon'] == pytest.approx(left + 0.5, rel=1e-2)
