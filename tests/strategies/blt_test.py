@@ -404,3 +404,25 @@ def test_two_decays_of_a_workload_that_are_one_are_refused(momentum, weight_deca
   workload = Workload(20, momentum, weight_decay=weight_decay)
   with pytest.raises(ValueError, match='nearly is, 1 - weight_decay'):
     blt.optimize(20, workload=workload)
+
+
+@pytest.mark.parametrize(
+  'b, k, objective, num_buffers, best',
+  [
+    (400, 5, 'mean', 2, 8.1608316),
+    (400, 5, 'mean', 3, 8.1466167),
+    (400, 5, 'max', 2, 9.5015141),
+    (400, 5, 'max', 4, 9.4305630),
+    (100, 20, 'mean', 2, 21.3740161),
+    (100, 20, 'max', 3, 26.9280571),
+  ],
+)
+def test_several_participations_reach_the_best_known(
+  b, k, objective, num_buffers, best
+):
+  participation = Participation(2000, b, k)
+  strategy = optimize(
+    2000, num_buffers=num_buffers, objective=objective, participation=participation
+  )
+  assert strategy.num_buffers == num_buffers
+  assert error(strategy, objective, participation) <= best

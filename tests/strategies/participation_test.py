@@ -161,3 +161,8 @@ def test_a_schema_cannot_be_changed():
   with pytest.raises(dataclasses.FrozenInstanceError):
     participation.min_separation = 1
   assert checks.check_positive_int('n', participation.num_rounds) == 9
+
+
+def test_published_gboard_schema_allows_rounds_that_differ_by_314():
+  participation = Participation.from_rounds_between(2000, 313, 6)
+  assert participation.rounds == (0, 314, 628, 942, 1256, 1570)

@@ -343,3 +343,27 @@ def test_sensitivity_of_independent_noise_is_that_of_any_toeplitz_matrix():
       assert getattr(Identity(n), name)(limits) == getattr(any_of_it, name)(limits)
   with pytest.raises(ValueError, match='same number'):
     Identity(5).sensitivity_squared(Participation(6))
+
+
+def test_square_root_coefficients_are_central_binomials():
+  expected = [math.comb(2 * i, i) / 4**i for i in range(200)]
+  np.testing.assert_allclose(
+    toeplitz.square_root_coefficients(200), expected, rtol=1e-13
+  )
+
+
+@pytest.mark.parametrize('result', figures('banded_inverse_square_root'), ids=str)
+def test_banded_inverse_square_root_has_the_published_error(result):
+  # C^-1 holds the first coefficients of (1 - x)^(1/2); C itself is full.
+  n, bands = result['num_rounds'], result['num_bands']
+  inverse = [1.0]
+  for i in range(1, bands):
+    inverse.append(inverse[-1] * (2 * i - 3) / (2 * i))
+  first_column = np.zeros(n)
+  first_column[0] = 1.0
+  for t in range(1, n):
+    reach = min(t, bands - 1)
+    first_column[t] = -np.dot(inverse[1 : reach + 1], first_column[t - reach : t][::-1])
+  strategy = BandedToeplitz(n, first_column)
+  assert strategy.rmse() == pytest.approx(result['rmse'], rel=1e-11)
+  assert strategy.max_error() == pytest.approx(result['max_error'], rel=1e-11)

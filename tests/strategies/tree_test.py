@@ -283,3 +283,34 @@ def test_restart_every_must_be_a_positive_number(value, error):
 def test_sensitivity_refuses_numbers_below_one_by_name(arguments, name):
   with pytest.raises(ValueError, match=name):
     tree.sensitivity_squared(*arguments)
+
+
+def test_rounds_between_taken_for_min_separation_is_another_sensitivity():
+  # Published: 26 for 33 rounds, four participations and ten rounds between.
+  between = Participation.from_rounds_between(33, 10, 4)
+  assert BinaryTree(33).sensitivity_squared_by_round(between)[-1] == 26
+  assert tree.sensitivity_squared(33, min_separation=11, max_participations=4) == 26
+  assert tree.sensitivity_squared(33, min_separation=10, max_participations=4) == 40
+
+
+@pytest.mark.parametrize('level', range(0, 9))
+def test_full_participation_in_a_complete_tree_has_a_closed_form(level):
+  # Level l has 2^(h - l) nodes that each count 2^l: sum of 2^(h + l).
+  num_rounds = 2**level
+  expected = sum(2 ** (level - i) * 4**i for i in range(level + 1))
+  assert tree.sensitivity_squared(num_rounds, 1) == expected
+
+
+def test_worst_patterns_need_not_be_the_densest_ones():
+  # Rounds 3 apart among 16: 5^2 of the root, 2^2 + 3^2 of the halves, 2^2 + 2^2 + 1
+  # of the quarters, and 5 of each level below.
+  assert tree.worst_case_rounds(16, 3) == (0, 3, 6, 9, 12, 15)
+  assert tree.worst_case_rounds(16, 3, 5) == (0, 3, 8, 11, 14)
+  assert tree.pattern_value((0, 3, 8, 11, 14), 16) == 25 + 13 + 9 + 5 + 5 == 57
+  assert tree.pattern_value((0, 3, 6, 9, 12), 16) == 55
+  assert tree.sensitivity_squared(16, 3, 5) == 57
+
+
+def test_known_sensitivity_of_many_participations():
+  # From a search without bounds, which takes a minute and a half.
+  assert tree.sensitivity_squared(100_000, 31, 500) == 1_005_774
