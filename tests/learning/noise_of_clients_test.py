@@ -47,8 +47,7 @@ _BOTH = accounting.Mechanism(
 _SECRET = {'mechanism': _LOCAL, 'noise_seed': None}
 
 
-def _train(run_dir, **changes):
-  return training_runs.train(run_dir, **changes)
+_train = training_runs.train
 
 
 def _entries(run_dir):

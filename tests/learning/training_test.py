@@ -64,8 +64,7 @@ FILES = {
 }
 
 
-def _train(run_dir, **changes):
-  return training_runs.train(run_dir, **changes)
+_train = training_runs.train
 
 
 @pytest.fixture(scope='module')
