@@ -5,7 +5,6 @@ Claims:
 * The errors are at most those of plain trials, and below those of unit columns.
 * Where clients can also be in a last epoch that is cut short, two scales for each epoch
   gain as much as said.
-* Errors are those of the dense matrices.
 * Sensitivities are exact, scales fall, and those of epochs after the last that a client
   can be in are equal.
 * `certify` bounds all banded strategies, whatever the norms of their columns: random
