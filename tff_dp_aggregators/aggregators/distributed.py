@@ -163,7 +163,7 @@ def _clients(name: str, value: Optional[int], clients_per_round: float) -> int:
     return checks.check_positive_int(name, value)
   if clients_per_round != int(clients_per_round):
     raise ValueError(
-      f'{name} must be given where clients_per_round is no whole number; got '
+      f'{name} must be given where clients_per_round is not a whole number; got '
       f'clients_per_round={clients_per_round}.'
     )
   return int(clients_per_round)

@@ -317,9 +317,9 @@ _CUMULATIVE = queries.TreeCumulativeSumQuery(
   ],
 )
 def test_what_does_not_go_together_is_refused(given, message):
-  query = given.get('count_query') or _gaussian()
+  numbers = {'count_query': _gaussian(), **given}
   with pytest.raises(ValueError, match=message):
-    _quantile(query, **given)
+    _quantile(numbers.pop('count_query'), **numbers)
 
 
 def test_counts_that_do_not_fit_are_refused():

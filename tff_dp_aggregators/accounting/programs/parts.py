@@ -103,7 +103,7 @@ def _value(text: str, key: str, value: str, read: type) -> Any:
     return read(value)
   except ValueError as e:
     words = 'whole number' if read is int else 'number'
-    raise ValueError(f'--part={text!r}: {key}={value} is no {words}.') from e
+    raise ValueError(f'--part={text!r}: {key}={value} is not a {words}.') from e
 
 
 def check_others(values: flags.FlagValues, names: Iterable[str]) -> None:
