@@ -155,7 +155,7 @@ NOISY = (
       ('--part=a: weights=0 mechanism=tree, clip_norm=1', REST),
       'mechanism=tree stands among the patterns.*put a comma before it',
     ),
-    (('--part=a: weights=0, clip_norm=x', REST), 'clip_norm=x is no number'),
+    (('--part=a: weights=0, clip_norm=x', REST), 'clip_norm=x is not a number'),
     (
       ('--part=a: weights=0, clip_norm=inf', REST),
       'clip_norm of part a must be positive and finite',

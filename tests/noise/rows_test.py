@@ -194,3 +194,12 @@ def test_seeds_that_are_not_whole_numbers_are_refused(seed):
   ) as error:
     noise.GaussianRows(tf.TensorSpec([3]), seed)
   assert type(seed).__name__ in str(error.value)
+
+
+@each_generator
+def test_keys_of_all_ones_are_keys_as_others(generator):
+  specs = [tf.TensorSpec([50], tf.float64)] * 2
+  rows = noise.GaussianRows(specs, generator=generator)
+  key = tf.constant([-1] * 4, tf.int64)
+  values = np.concatenate([np.ravel(rows.row(key, index)) for index in range(5)])
+  assert len(np.unique(values)) == 500

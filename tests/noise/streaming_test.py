@@ -514,3 +514,25 @@ def test_large_records_are_cut_into_vectors_that_share_no_noise(storage):
   # Two float32 normals are equal with probability below 1e-6.
   assert np.count_nonzero(first == second) < 10
   assert abs(np.corrcoef(first, second)[0, 1]) < 7 / np.sqrt(len(first))
+
+
+def test_the_state_holds_as_many_buffers_as_the_strategy_says():
+  rows = noise.GaussianRows(
+    [tf.TensorSpec([3]), tf.TensorSpec([], tf.float64)], noise.Seed(1)
+  )
+  for strategy, buffers in [
+    (strategies.Identity(64), 0),
+    (strategies.BandedToeplitz.square_root(64, 10), 9),
+    (strategies.BinaryTree(64), 7),
+    (strategies.BLT(64, every_kind.SCALES, every_kind.DECAYS), 2),
+    (strategies.WindowedBLT(64, 9, every_kind.SCALES, every_kind.DECAYS), 8),
+    (strategies.WindowedBLT(64, 32, every_kind.SCALES, every_kind.DECAYS), 6),
+    (strategies.Dense(64, np.eye(64)), 63),
+  ]:
+    assert strategy.noise_buffers == buffers
+    state = noise.build(strategy, rows, 'state').initialize()
+    shapes = [tensor.shape.as_list() for tensor in state.buffers]
+    assert shapes == ([[buffers, 3], [buffers, 1]] if buffers else [])
+    for storage in ('files', 'redraw'):
+      if storage == 'files' or not isinstance(strategy, strategies.BinaryTree):
+        assert not noise.build(strategy, rows, storage).initialize().buffers

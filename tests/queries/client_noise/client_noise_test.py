@@ -428,3 +428,11 @@ def test_the_approximation_says_that_nothing_is_private(kind):
 def test_numbers_out_of_range_are_refused(build, message):
   with pytest.raises(ValueError, match=message):
     build()
+
+
+@both_kinds
+def test_a_real_report_is_within_the_sums(kind):
+  query = _local(kind, record_specs=tf.TensorSpec([3]), noise_multiplier=0.001)
+  record = tf.constant([1e30, 0.0, 0.0])
+  sent = query.preprocess_record(tf.constant(0.5), record).numpy()
+  assert 2**37 < np.abs(sent).max() < grid.LARGEST_ENTRY
