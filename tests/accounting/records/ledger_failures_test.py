@@ -69,7 +69,7 @@ def test_interrupts_at_any_moment_leave_complete_lines_that_are_counted(path):
   try:
     with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
       usual = sorted(duration() for _ in range(11))[5]
-      for share in np.linspace(0.01, 1.2, 150):
+      for share in np.linspace(0.01, 1.2, 60):
         lines, rounds = len(ledgers.lines_of(path)), writer.rounds
         try:
           signal.setitimer(signal.ITIMER_REAL, min(share * usual, 0.5))
@@ -83,7 +83,7 @@ def test_interrupts_at_any_moment_leave_complete_lines_that_are_counted(path):
   finally:
     signal.setitimer(signal.ITIMER_REAL, 0)
     signal.signal(signal.SIGALRM, before)
-  assert interrupted > 100
+  assert interrupted > 40
   read = ledger.read(path)
   assert len(read.entries) == rounds and not read.cut
 
