@@ -196,3 +196,20 @@ def test_a_key_that_serves_two_parts_is_noticed(monkeypatch):
     accounting.JointPart(name, name, _mechanism('gaussian'), 1.0) for name in 'ab'
   ]
   assert not any(each.ok for each in _audit(accounting.JointMechanism(tuple(parts))))
+
+
+def test_a_part_that_takes_the_key_of_another_is_noticed(monkeypatch):
+  real, first_key = streaming.CarriedNoise.next, []
+
+  def following(self, state):
+    first_key.append(state.key)
+    noised, after = real(self, state._replace(key=first_key[0]))
+    return noised, after._replace(key=state.key)
+
+  parts = [accounting.JointPart(name, name, _mechanism('banded'), 1.0) for name in 'ab']
+  mechanism = accounting.JointMechanism(tuple(parts))
+  assert all(each.ok for each in _audit(mechanism, storage='state'))
+  monkeypatch.setattr(streaming.CarriedNoise, 'next', following)
+  first, second = _audit(mechanism, storage='state')
+  assert second.unexplained < 1e-5
+  assert not second.keys_differ

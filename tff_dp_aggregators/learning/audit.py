@@ -70,7 +70,7 @@ class Reading:
     unexplained: Largest entry of the noise that no known row of z explains, or by which
       two tensors differ in their matrices, relative to the largest entry.
     keys_differ: Whether no two streams of noise have the same key, nor one a new key in
-      each round.
+      each round, and no two parts have rows of z in common.
     claimed: The effective noise multiplier that is accounted for.
     found: That of the matrix, at least; 0 if some combination of rounds has no noise.
     exact: Whether the worst pattern was found, and not a bound for it: one of any
@@ -103,7 +103,10 @@ class Reading:
     """What is wrong; `None` if nothing is."""
     where = f'{self.part or "all weights"}, run by {self.runtime}'
     if not self.keys_differ:
-      return f'{where}: keys of the noise serve twice, or change between rounds.'
+      return (
+        f'{where}: keys of the noise serve twice, or change between rounds, or another '
+        'part has the same rows of z.'
+      )
     if self.unexplained > _TOLERANCE:
       return (
         f'{where}: {self.unexplained:.1g} of the noise is not made of the rows of z '
@@ -183,6 +186,7 @@ def audit(
     released, keys = _RUN[runtime](factory, value_type, rounds)
     known = sorted(set(keys[0]))
     differ = all(sorted(each) == known for each in keys)
+    found_rows: list[np.ndarray] = []
     for number, (name, (each, norm)) in enumerate(parts.items()):
       tensors = [
         np.array([values[number * len(_TENSORS) + i] for values in released]) / norm
@@ -192,7 +196,12 @@ def audit(
         [tf.TensorSpec(spec.shape, spec.dtype) for spec in specs],
         generator=noise_options.get('generator', 'auto'),
       )
-      matrix, unexplained = _matrix(tensors, rows, sorted(set().union(*keys)))
+      every_key = sorted(set().union(*keys))
+      matrix, unexplained = _matrix(tensors, rows, every_key)
+      used = np.abs(matrix).max(axis=0).reshape(len(every_key), -1)[:, :rounds]
+      used = used > _TOLERANCE * used.max()
+      differ = differ and not any(np.any(used & before) for before in found_rows)
+      found_rows.append(used)
       differs = _difference(matrix, each, rounds)
       found, exact = _effective_noise_multiplier(matrix, each, rounds, differs)
       readings.append(
@@ -331,7 +340,7 @@ def _matrix(
   num_rounds = len(tensors[0])
   largest = max(float(np.abs(each).max()) for each in tensors)
   if not largest:
-    return np.zeros((num_rounds, num_rounds)), 0.0
+    return np.zeros((num_rounds, num_rounds * len(keys))), 0.0
   for num_rows in (num_rounds, 2 * num_rounds + _MORE_ROWS):
     drawn = [
       rows.layout.unflatten(rows.row(tf.constant(key, tf.int64), tf.constant(index)))
