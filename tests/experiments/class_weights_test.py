@@ -169,6 +169,7 @@ def compiled(shape):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'name', ['compiled', pytest.param('logistic', marks=pytest.mark.slow)]
 )

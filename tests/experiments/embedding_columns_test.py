@@ -135,6 +135,7 @@ def _options(name, metric='accuracy'):
   )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'name', ['logistic', pytest.param('mlp', marks=pytest.mark.slow)]
 )

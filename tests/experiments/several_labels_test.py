@@ -259,6 +259,7 @@ def test_an_accuracy_no_better_than_one_answer_for_each_tag_is_remarked_on():
   assert training.remark_on_constant(accuracy, 1.0, np.tile(labels, (100, 1))) == ''
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ('model', 'columns', 'worst'),
   [

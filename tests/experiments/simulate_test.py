@@ -374,6 +374,7 @@ def tree_run(tmp_path_factory):
   return run_dir
 
 
+@pytest.mark.slow
 def test_reader_that_closes_the_pipe_costs_nothing_of_the_run(tree_run):
   assert set(os.listdir(tree_run)) == FILES
 

@@ -48,6 +48,7 @@ def test_a_training_leaves_no_graph_behind(tmp_path):
   assert counts[3] == counts[2] <= counts[1]
 
 
+@pytest.mark.slow
 def test_trainings_of_two_threads_are_those_of_one(tmp_path, capfd):
   found, errors = {}, []
 

@@ -182,6 +182,7 @@ def _build_of_numpy():
   return text.getvalue().lower()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif('openblas' not in _build_of_numpy(), reason='one kind of kernels')
 def test_other_processors_have_the_same_answers():
   started = [

@@ -101,6 +101,7 @@ def test_each_direction_is_its_integral(probability, noise_multiplier, epsilon):
     assert estimate == pytest.approx(delta, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_laplace_noise_has_its_pure_epsilon():
   epsilon = accountants.epsilon(Repeated(Laplace(2.0), 3), 1e-9, 'prv')
   assert 1.5 - 1e-6 <= epsilon <= 1.5 + 1e-3

@@ -44,6 +44,7 @@ def _event_of(noise):
   return run_events.event(strategy, schema, noise)
 
 
+@pytest.mark.slow
 def test_more_questions_than_the_confidence_is_for_are_refused(monkeypatch):
   """Answers that never settle, of an accountant that says what it is told."""
   answers = itertools.count(1)

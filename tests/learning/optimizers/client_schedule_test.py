@@ -100,6 +100,7 @@ def test_it_is_the_same_training_one_by_one(packed, tmp_path):
   assert alone.metrics['client_learning_rate'] == 0.05
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'is_packed', [True, pytest.param(False, marks=pytest.mark.slow)]
 )

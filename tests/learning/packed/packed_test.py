@@ -247,6 +247,7 @@ def test_a_client_that_ends_in_nan_is_counted_and_adds_nothing(tmp_path):
   _assert_close(_released(held), output.state)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'name', ['banded', pytest.param('adaptive', marks=pytest.mark.slow)]
 )
