@@ -89,11 +89,14 @@ def main(values: flags.FlagValues) -> int:
     **chosen,
   )
   print(_table(inputs, readings))
+  sources_said = (inputs.noise_source, inputs_lib.noise_source_of(inputs.ledger))
+  if inputs_lib.SEEDED_NOISE in sources_said:
+    print('The run itself had noise of a known seed, and so no guarantee.')
   failed = [each for each in readings if not each.ok]
   for each in failed:
     print(f'FAILED: {each.why}')
   if not failed:
-    print('The noise hides what is claimed.')
+    print(f'The noise of {len(readings[0].matrix)} rounds hides what is claimed.')
   return program.CHECK_FAILED if failed else 0
 
 
@@ -117,7 +120,7 @@ def _table(inputs: inputs_lib.Inputs, readings: tuple) -> str:
     '  '.join(text.ljust(width) for text, width in zip(row, widths)).rstrip()
     for row in rows
   ]
-  lines.insert(0, 'Effective noise multipliers:')
+  lines.insert(0, 'Effective noise multipliers of these rounds:')
   mechanism = inputs.mechanism
   if not mechanism.parts and mechanism.is_one_gaussian:
     for name, number in (('claimed', readings[0].claimed), ('read', _least(readings))):

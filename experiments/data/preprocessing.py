@@ -129,6 +129,9 @@ class Preprocessing:
   def from_json(cls, content: Mapping[str, Any]) -> 'Preprocessing':
     try:
       mappings = {name: dict(content[name]) for name in _BY_NAME}
+      unknown = set(content) - {'about', *(f.name for f in dataclasses.fields(cls))}
+      if unknown:
+        raise ValueError(f'there is no {min(unknown)}')
       return msgspec.convert({**content, **mappings}, cls)
     except (KeyError, TypeError, ValueError) as e:
       raise ValueError(f'it has not what a run keeps: {e}.') from e

@@ -143,3 +143,13 @@ def test_wrong_figures_and_other_files_end_with_what_is_wrong(found, tmp_path):
     assert result.returncode == 2 and message in result.stderr, result.stderr
   result = executing.execute(program, '--output=a', '--remake')
   assert result.returncode == 2 and '--output goes with no other flag' in result.stderr
+
+
+def test_a_file_that_lacks_figures_is_not_the_packages(tmp_path):
+  content = json.loads(vectors.PATH.read_text(encoding='utf-8'))
+  content['vectors'] = [e for e in content['vectors'] if 'calib' not in e['id']]
+  path = tmp_path / 'vectors.json'
+  path.write_text(json.dumps(content), encoding='utf-8')
+  result = executing.execute(program, f'--file={path}', '--remake')
+  assert result.returncode == 1
+  assert 'the file has no calibration/' in result.stderr

@@ -40,6 +40,7 @@ def test_a_run_is_audited(tmp_path):
   assert made.returncode == 0, made.stderr
   result = executing.execute(audit, f'--run_dir={run_dir}', '--first_rounds=3')
   assert result.returncode == 0, result.stderr
+  assert 'a known seed, and so no guarantee' in result.stdout
   assert [line.split()[:3] for line in result.stdout.splitlines()[2:4]] == [
     ['all', 'tff', '3'],
     ['all', 'simulation', '3'],

@@ -17,7 +17,9 @@ from tff_dp_aggregators import noise
 from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import noises
+from tff_dp_aggregators.aggregators import builders
 from tff_dp_aggregators.learning import audit
+from tff_dp_aggregators.noise import generators
 from tff_dp_aggregators.noise import rows as rows_lib
 from tff_dp_aggregators.noise import streaming
 from tff_dp_aggregators.queries import grid
@@ -35,14 +37,14 @@ def _audit(mechanism, runtime='simulation', **options):
   return audit.audit(mechanism, runtimes=[runtime], **options)
 
 
-@pytest.mark.few(14)
+@pytest.mark.few(13)
 @pytest.mark.parametrize(
   'kind, storage',
   [
     (kind, storage)
     for kind in registry.KINDS
     for storage in ('state', 'redraw', 'files')
-    if (kind, storage) != ('tree', 'redraw')  # Not offered.
+    if kind != 'gaussian' and (kind, storage) != ('tree', 'redraw')  # Not offered.
   ],
 )
 def test_the_noise_of_every_kind_is_that_of_its_strategy(kind, storage):
@@ -62,11 +64,13 @@ def test_tffs_runtime_has_the_same_noise(kind, storage):
 
 
 def test_where_patterns_can_be_enumerated_the_number_is_exact():
+  assert _audit(_mechanism('gaussian'))[0].ok
   (reading,) = _audit(_mechanism('banded'))
   assert reading.exact
   assert reading.found == pytest.approx(2 / np.sqrt(3), rel=1e-6)
   (first,) = _audit(_mechanism('banded'), first_rounds=8)
   assert first.matrix.shape == (8, 8)
+  assert first.claimed == pytest.approx(2.0)  # Of one participation.
   np.testing.assert_allclose(first.matrix, reading.matrix[:8, :8], atol=1e-6)
 
 
@@ -169,9 +173,42 @@ def _of_a_larger_sensitivity(monkeypatch):
   monkeypatch.setattr(banded.Banded, 'sensitivity', lambda *unused: np.sqrt(1.5))
 
 
+def _of_smaller_rows(monkeypatch):
+  real = rows_lib.gaussians_of_words
+  monkeypatch.setattr(
+    rows_lib, 'gaussians_of_words', lambda words, more: 0.9 * real(words, more)
+  )
+
+
+def _of_signs_alone(monkeypatch):
+  real = rows_lib.gaussians_of_words
+  monkeypatch.setattr(
+    rows_lib, 'gaussians_of_words', lambda words, more: tf.sign(real(words, more))
+  )
+
+
+def _of_one_key_for_all(monkeypatch):
+  monkeypatch.setattr(
+    generators, 'new_key', lambda: tf.constant([1, 2, 3, 4], tf.int64)
+  )
+
+
+def _of_builders_with_less_noise(monkeypatch):
+  real = builders.from_strategy
+
+  def build(*args, noise_multiplier, **kwargs):
+    return real(*args, noise_multiplier=0.1 * noise_multiplier, **kwargs)
+
+  monkeypatch.setattr(builders, 'from_strategy', build)
+
+
 @pytest.mark.parametrize(
   'mutate',
   [
+    _of_smaller_rows,
+    _of_signs_alone,
+    _of_one_key_for_all,
+    _of_builders_with_less_noise,
     _of_less_noise,
     _of_a_tensor_without_noise,
     _of_tensors_with_the_same_noise,
@@ -186,6 +223,20 @@ def test_a_mistake_is_noticed(monkeypatch, mutate):
   (reading,) = _audit(mechanism, storage='state')
   assert not reading.ok
   assert 'all weights, run by simulation: ' in reading.why
+
+
+def test_a_bound_below_what_patterns_come_to_is_noticed(monkeypatch):
+  limits = strategies.Participation(64, min_separation=8)
+  real = strategies.BinaryTree.squared_or_bound
+  monkeypatch.setattr(
+    strategies.BinaryTree,
+    'squared_or_bound',
+    lambda self, schema: (0.25 * real(self, schema)[0], False),
+  )
+  mechanism = accounting.Mechanism('tree', limits, noise_multiplier=2.0)
+  (reading,) = _audit(mechanism)
+  assert not reading.exact
+  assert 'is claimed' in reading.why
 
 
 def test_a_key_that_serves_two_parts_is_noticed(monkeypatch):

@@ -144,8 +144,8 @@ class Guaranteed:
       accountant: A key of `accountants.ACCOUNTANTS`; `None` for the tightest.
 
     Returns:
-      A number up to that of all rounds. Where rounds do not compose (b-min-sep and
-      balls-in-bins sampling), all of them or none.
+      A number up to that of all rounds; 0 if one is too much. Where rounds do not
+      compose (b-min-sep and balls-in-bins sampling), all of them or none.
 
     Example:
       >>> from tff_dp_aggregators import accounting, strategies
@@ -156,6 +156,8 @@ class Guaranteed:
     """
     target_epsilon = gaussian.check_epsilon(target_epsilon, 'target_epsilon')
     gaussian.check_delta(target_delta, 'target_delta')
+    if self.epsilon(target_delta, accountant=accountant) <= target_epsilon:
+      return int(self.participation.num_rounds)
     each = self.round_events
 
     def keeps(rounds: int) -> bool:
@@ -163,7 +165,7 @@ class Guaranteed:
       spent = accountants.epsilon(event, target_delta, accountant, self.relation)
       return bool(spent <= target_epsilon)
 
-    fewest, most = 0, self.participation.num_rounds
+    fewest, most = 0, self.participation.num_rounds - 1
     while fewest < most:
       middle = (fewest + most + 1) // 2
       if keeps(middle):

@@ -78,6 +78,8 @@ def checksum() -> str:
   """That of the package's modules: two changed checkouts of a commit have two."""
   digest = hashlib.sha256()
   for path in sorted(_PACKAGE.rglob('*.py')):
+    if path.is_relative_to(_PACKAGE / 'experiments'):
+      continue  # A link in a checkout.
     digest.update(str(path.relative_to(_PACKAGE)).encode() + b'\0')
     digest.update(hashlib.sha256(path.read_bytes()).digest())
   return digest.hexdigest()[:12]

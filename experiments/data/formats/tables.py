@@ -256,7 +256,7 @@ class JsonLines:
     self.path = path
     with lines.opened(path) as file:  # Which says what it is, if it is no such file.
       file.read(1)
-    first = next(self._queried('json', 'LIMIT 1'), None)
+    first = next(self._queried("coalesce(json, 'null')", 'LIMIT 1'), None)
     if first is None:
       raise problems.DataError(f'{path} is empty; it must have a JSON object a line.')
     # Sorted: rows in another order may begin with names in another order.
@@ -273,7 +273,8 @@ class JsonLines:
     done = 0
     for rows in self._queried(
       f'json_extract(json, [{", ".join(map(_literal, pointers))}]), '
-      f'if(list_sort(json_keys(json)) = [{names}], NULL, json)'
+      f'if(coalesce(list_sort(json_keys(json)) = [{names}], false), NULL, '
+      "coalesce(json, 'null'))"
     ):
       values, others = zip(*rows)
       for number, text in enumerate(others):
@@ -284,7 +285,7 @@ class JsonLines:
           name: json.loads(f'[{",".join(column)}]')
           for name, column in zip(wanted, zip(*values))
         }
-      except ValueError as e:  # DuckDB reads inf.
+      except (ValueError, RecursionError) as e:  # DuckDB reads inf.
         raise self._refusal(e) from e
       yield source.Batch(len(rows), columns, None, self._where(done))
       done += len(rows)

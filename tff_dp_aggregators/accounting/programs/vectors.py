@@ -67,6 +67,9 @@ def main(values: flags.FlagValues) -> int:
 
 
 def _compare(found: list[vectors.Vector]) -> None:
+  missing = {each.id for each in vectors.read()} - {each.id for each in found}
+  if missing:
+    raise program.CheckFailed(f'the file has no {min(missing)}.')
   for each, made in zip(found, vectors.remake(found)):
     if made != each:
       raise program.CheckFailed(

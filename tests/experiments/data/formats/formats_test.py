@@ -146,6 +146,8 @@ def test_objects_in_an_archive_are_not_unpickled(tmp_path):
     ('{"who": "a", "age": inf, "height": 2, "bought": 0}', 'line 71 is not JSON'),
     ('{"who": "a", "age": 01, "height": 2, "bought": 0}', 'line 71 is not JSON'),
     ('[1, 2]', 'line 71 is [1, 2]; it must be an object'),
+    ('null', 'line 71 is None; it must be an object'),
+    ('[' * 99_999 + ']' * 99_999, 'line 71 is not JSON: '),
     ('{"who": "a", "age": 1, "height": 2}', "line 71 lacks 'bought', other than the f"),
     ('{"who": "a", "age": 1, "height": 2, "bought": 0, "z": 1}', "has 'z' as well"),
     ('{"who": "a", "age": 1, "age": 1, "height": 2, "bought": 0}', "has 'age' twice"),
