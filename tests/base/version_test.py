@@ -196,9 +196,9 @@ class TestRecord:
     (package / 'base').mkdir()
 
     def build():
-      version.record(package)
       target = tmp_path / 'site-packages' / 'tff_dp_aggregators'
-      shutil.copytree(package, target, dirs_exist_ok=True)
+      with version.recorded(package):
+        shutil.copytree(package, target, dirs_exist_ok=True)
       return target
 
     return build
@@ -209,13 +209,16 @@ class TestRecord:
     (package / 'code.py').write_text('x = 2\n')
     assert version._recorded(record()) == (commit, True)
 
-  def test_what_is_built_elsewhere_has_none(self, package, record):
-    (package / 'base' / 'commit.json').write_text('{"commit": "a", "modified": false}')
+  def test_nothing_is_left_in_the_sources(self, package, record):
+    commit_all(package.parent)
+    record()
+    assert not list((package / 'base').iterdir())
+
+  def test_what_is_built_elsewhere_has_none(self, record):
     assert version._recorded(record()) == (None, None)
 
   def test_what_is_built_from_an_sdist_has_that_of_the_checkout(self, package, record):
     (package / 'base' / 'commit.json').write_text('{"commit": "a", "modified": false}')
-    (package.parent / 'PKG-INFO').touch()
     assert version._recorded(record()) == ('a', False)
 
   def test_it_counts_where_the_package_is_installed_alone(self, package, record):

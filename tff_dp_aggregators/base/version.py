@@ -8,6 +8,7 @@ A checkout is asked when it matters. In what is built from a checkout, setup.py 
 file with the commit.
 """
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -16,7 +17,7 @@ import os
 import pathlib
 import re
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib import metadata
 from typing import Any, Optional
 
@@ -85,18 +86,23 @@ def checksum() -> str:
   return digest.hexdigest()[:12]
 
 
-def record(package: pathlib.Path) -> None:
-  """Leaves the commit of a checkout's package in it, for what is built from there.
+@contextlib.contextmanager
+def recorded(package: pathlib.Path) -> Iterator[None]:
+  """Keeps the commit of a checkout's package in it, for what is built meanwhile.
 
-  What `_recorded` finds once it is installed. Removes that of an earlier build where
-  there is no commit, but not from an unpacked sdist, which has it from the checkout.
+  What `_recorded` finds once it is installed. In an unpacked sdist, which has it from
+  the checkout, nothing is changed.
   """
   commit, modified = commit_of(package)
+  if commit is None:
+    yield
+    return
   path = package / _RECORD
-  if commit is not None:
-    text = json.dumps({'commit': commit, 'modified': modified}) + '\n'
-    path.write_text(text, encoding='utf-8')
-  elif not (package.parent / 'PKG-INFO').exists():
+  text = json.dumps({'commit': commit, 'modified': modified}) + '\n'
+  path.write_text(text, encoding='utf-8')
+  try:
+    yield
+  finally:
     path.unlink(missing_ok=True)
 
 
