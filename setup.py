@@ -28,8 +28,8 @@ with version.recorded(_ROOT / _PACKAGE):
     license_files=['LICENSE'],
     python_requires='>=3.9',
     # Said so that an editable installation is a path, which Python searches after the
-    # current folder and finds the package on, although there may be a folder of the same
-    # name before, such as the clone; an import hook, the other way, is asked too late.
+    # current folder and finds the package on, although there may be a folder of the
+    # same name before, such as the clone; an import hook is asked too late.
     package_dir={'': '.'},
     packages=setuptools.find_packages(include=[_PACKAGE, f'{_PACKAGE}.*']),
     package_data={
@@ -56,7 +56,7 @@ with version.recorded(_ROOT / _PACKAGE):
       'tqdm',
     ],
     extras_require={
-      # Noise, queries, aggregators, learning and the simulations, on Linux on x86-64 and
+      # Noise, queries, aggregators, learning and simulations, on Linux on x86-64 and
       # the Pythons that TensorFlow Federated 0.87 has wheels for, 3.9 to 3.11.
       'tff': [
         # Exact, because installers that find no solution for this version fall back
