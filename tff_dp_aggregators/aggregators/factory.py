@@ -39,12 +39,12 @@ SumOfRecords = Optional[tff.aggregators.UnweightedAggregationFactory]
 
 
 class DPMeanState(NamedTuple):
-  """State of a `DPMeanFactory` process; that of the query, with the key, is secret."""
+  """State of a `DPMeanFactory` process."""
 
-  query: Any
-  record_sum: Any
-  count_sum: Any
-  spent: Any
+  query: Any  # The query's, with the key of the noise; secret.
+  record_sum: Any  # State of the aggregation that sums records.
+  count_sum: Any  # State of the aggregation that counts clients.
+  spent: Any  # What all rounds so far have spent, and the last: one of `queries.spent`.
 
 
 class DPMeanFactory(tff.aggregators.UnweightedAggregationFactory):

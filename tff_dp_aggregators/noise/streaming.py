@@ -99,7 +99,7 @@ class StreamingNoise(abc.ABC):
   mode, `tf.function` and TFF computations, and up to rounding between them.
   """
 
-  storage: str
+  storage: str  # Where the past of the noise is kept: one of `options.STORAGES`.
 
   def __init__(self, rows: rows_lib.GaussianRows):
     self._rows = rows

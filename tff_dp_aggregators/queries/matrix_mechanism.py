@@ -337,18 +337,17 @@ def check_state(belongs_to: Any, mechanism: str, this_round: tf.Tensor) -> tf.Te
 
 
 class GlobalState(NamedTuple):
-  """State of a query between rounds; `noise`, with the key, is secret.
+  """State of a query between rounds.
 
   `released` is what the query released last, where it releases the rows of a workload,
-  and before it a second one if there is momentum. `belongs_to` is the mechanism, as
-  `mechanism_text` writes it; `adaptation` what the next clip norm depends on.
+  and before it a second one if there is momentum.
   """
 
-  noise: Any  # `noise.NoiseState`.
+  noise: Any  # `noise.NoiseState`; secret, because it holds the key.
   clip_norm: Any  # L2 bound of a record, float32.
   released: Any  # Structures like a record; empty where sums of rounds are.
-  belongs_to: Any
-  adaptation: Any = ()
+  belongs_to: Any  # The mechanism, as `mechanism_text` writes it; string scalar.
+  adaptation: Any = ()  # What the next clip norm depends on; empty if it is fixed.
 
 
 class MatrixMechanismQuery(GridSumQuery):
