@@ -313,7 +313,7 @@ MUTANTS = (
     'sampling/poisson.py',
     "hashed = draws.hashed(self, seed, keys, 'group')",
     "hashed = draws.hashed(self, seed, keys, 'group') + np.uint64(len(keys))",
-    'sampling/keyed_draws_test.py',
+    'sampling/draws_test.py',
   ),
   Mutant(
     'all rounds draw the same clients',
