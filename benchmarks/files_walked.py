@@ -14,9 +14,11 @@ story of its own. docs/architecture.md names these files; jax_privacy and TFF
 with TF Privacy have 4 and 5 files on the same way.
 """
 
+import contextlib
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import tempfile
@@ -86,14 +88,21 @@ def walk_afresh() -> dict[str, list[str]]:
     told = pathlib.Path(folder) / 'walk.json'
     code = 'import json, sys; from benchmarks.files_walked import walk; '
     code += "json.dump(walk(), open(sys.argv[1], 'w'))"
-    subprocess.run(
+    program = subprocess.Popen(
       [sys.executable, '-c', code, str(told)],
       cwd=_ROOT,
       env={**os.environ, 'TFF_DP_AGGREGATORS_CACHE': folder},
-      check=True,
       stdout=subprocess.DEVNULL,
       stderr=subprocess.DEVNULL,
+      start_new_session=True,
     )
+    try:
+      if program.wait():
+        raise subprocess.CalledProcessError(program.returncode, program.args)
+    finally:
+      # Its worker too, which TFF leaves behind.
+      with contextlib.suppress(ProcessLookupError):
+        os.killpg(program.pid, signal.SIGKILL)
     return json.loads(told.read_text(encoding='utf-8'))
 
 

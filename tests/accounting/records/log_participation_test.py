@@ -246,6 +246,7 @@ def test_a_client_twice_in_one_round_breaks_every_promise():
     "client 'b' is twice in round 1; no schema allows this: if it took part once, name "
     'it once'
   ]
+  assert '0 (a client is twice in a round)' in summary.to_text()
   with pytest.raises(ValueError, match="'b' is twice in round 1"):
     summary.participation  # noqa: B018
 
@@ -368,9 +369,9 @@ def test_text_and_json_tell_what_was_found_and_assumed(hourly):
   assert text.returncode == 0, text.stderr
   assert text.stderr == ''
   for words in (
-    'num rounds                      100\n',
-    'min separation                  23\n',
-    'max participations              5\n',
+    'rounds              100\n',
+    'min separation      23 (22 between)\n',
+    'max participations  5\n',
     'A device waits from its contribution to a round.',
     'lasted no longer than the longest other one, 1:00:00',
   ):
@@ -406,3 +407,49 @@ def test_digits_that_times_lack_shorten_the_wait():
     ValueError, match='100000 s, which is too coarse for min_wait_hours=24'
   ):
     separation(10**14, 10**14)
+
+
+def test_rounds_every_hour():
+  summary = participation.summarize(make_log(range(1, 101)))
+  # At the start of round 0, at hour 0, and again at hour 24, the end of round 23.
+  assert summary.participation == strategies.Participation(100, 23, 5)
+  assert summary.rounds_between == 22
+  assert summary.waiting.fewest_rounds_in_wait == 23
+  assert summary.waiting.closest == (0, 23)
+  # A minute more, and 24 rounds are complete.
+  longer = participation.summarize(make_log(range(1, 101)), 24 + 1 / 60)
+  assert (longer.min_separation, longer.waiting.fewest_rounds_in_wait) == (24, 24)
+
+
+@pytest.mark.parametrize(
+  ('arguments', 'message'),
+  [
+    (('more',), "unexpected arguments ['more']"),
+    (('--round_log=/nowhere',), 'No such file'),
+    (('--columns=round',), 'write column=name_in_the_log'),
+    (('--columns=round=a,round=b',), '--columns has round twice'),
+    (('--min_wait_hours=nan',), '--min_wait_hours must be positive'),
+    (('--first_start=soon',), "'soon' is not a time"),
+  ],
+)
+def test_wrong_flags_exit_with_two_and_a_reason(hourly, arguments, message):
+  result = run(*([] if '--round_log=/nowhere' in arguments else [hourly]), *arguments)
+  assert result.returncode == 2
+  assert message in result.stderr
+  assert result.stderr.startswith('error: ')
+  assert 'Traceback' not in result.stderr
+  assert result.stdout == ''
+
+
+def test_names_of_clients_cannot_write_to_the_terminal(tmp_path):
+  path = tmp_path / 'log.jsonl'
+  line = {
+    'round': 0,
+    'completion_time': '2026-01-01T00:00:00Z',
+    'client_ids': ['a\x1b[31m'],
+  }
+  path.write_text(json.dumps(line) + '\n')
+  result = run(f'--round_log={path}')
+  assert result.returncode == 0, result.stderr
+  assert 'most active' in result.stdout
+  assert '\x1b' not in result.stdout
