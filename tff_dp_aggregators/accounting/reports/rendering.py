@@ -21,7 +21,6 @@ import numpy as np
 from tff_dp_aggregators import sampling
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import noises
-from tff_dp_aggregators.accounting.records import log_participation
 from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
 from tff_dp_aggregators.accounting.reports import learning_curves
 from tff_dp_aggregators.accounting.reports import model
@@ -383,13 +382,27 @@ def _source_values(participation: dict[str, Any]) -> Iterator[tuple[str, str]]:
   """What a round log says, but for what stands above already."""
   source = dict(participation['source'])
   source.update(source.pop('waiting', None) or {})
-  above = ('planned', 'occurred')
-  new = {
-    name: value
-    for name, value in source.items()
-    if name not in above and participation.get(name) != value
-  }
-  return log_participation.in_words(new)
+  for name, value in _flat(source):
+    if participation.get(name) != value:
+      yield name.replace('_', ' '), _written(value)
+
+
+def _flat(values: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+  """The values of a nested dict, without those that say nothing."""
+  for key, value in values.items():
+    if key in ('planned', 'occurred'):
+      continue
+    if isinstance(value, dict):
+      yield from ((f'{key}: {name}', each) for name, each in _flat(value))
+    elif value is not None and value != []:
+      yield key, value
+
+
+def _written(value: Any) -> str:
+  if isinstance(value, list):
+    sentences = all(isinstance(each, str) for each in value)
+    return (' ' if sentences else ', ').join(_written(each) for each in value)
+  return rounding.exact(value) if isinstance(value, float) else str(value)
 
 
 def _number(value: float) -> str:
