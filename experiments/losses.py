@@ -133,7 +133,7 @@ def _check_takes_weights(model: Any, num_classes: int) -> None:
   """Refuses a loss that is not the first example's where only that one has a weight."""
   import tensorflow as tf
 
-  # Of two examples with equal outputs, logits or probabilities, and unequal labels.
+  # Two examples with equal outputs, logits or probabilities, and unequal labels.
   rest = 0.1 / max(1, num_classes - 1)
   outputs = np.array([[0.9, *[rest] * (num_classes - 1)]] * 2, np.float32)
   labels = np.array([0, min(1, num_classes - 1)], np.int32)

@@ -23,7 +23,7 @@ class Metric:
   # For how many classes it is: the least and the largest number.
   num_classes: tuple[int, Optional[int]] = (0, None)
   needs_all_classes: bool = False  # Whether it is of no test data that lack a class.
-  # Of labels, the one answer that is best to say of all rows, and what each of them
+  # From labels: the one answer that is best for all rows, and what each of them
   # then adds to this mean; `None` if it is no mean over labels.
   best_constant: Optional[Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]] = None
 
@@ -115,7 +115,7 @@ def _top_5_accuracy(shape: population.Shape) -> Any:
 
 
 def _token_accuracy(shape: population.Shape) -> Any:
-  """Of the tokens that count: neither ignored nor unscored, see `population.Shape`.
+  """Accuracy over the tokens that count: neither ignored nor unscored, see `Shape`.
 
   A prediction may be any token; to predict one that does not count is wrong. That is
   the masked accuracy of TFF's baselines, and what the papers on StackOverflow report,

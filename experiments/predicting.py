@@ -39,7 +39,7 @@ class Predictions(NamedTuple):
   # Names of classes or of next tokens, or numbers in the units of the labels; whether
   # they are there of tags. Of several labels, [rows, labels].
   values: np.ndarray
-  # Of these names, or of each tag being there; `None` for numbers.
+  # Probability of each name, or of each tag being there; `None` for numbers.
   probabilities: Optional[np.ndarray]
 
 

@@ -63,9 +63,9 @@ class Settings:
   command: str
   # What follows from the data and is told, in a sentence each.
   remarks: tuple[str, ...] = ()
-  # Of the user's own data, with their checksum; `None` for those of a task.
+  # Facts of the user's own data, with their checksum; `None` for those of a task.
   facts: Optional[Mapping[str, Any]] = None
-  # Of the Dask cluster that trains packs; `None` for this process.
+  # Address of the Dask cluster that trains packs; `None` for this process.
   scheduler: Optional[str] = None
   # Whether it may be reached by tcp:// on another machine.
   trusted_network: bool = False

@@ -196,7 +196,7 @@ def unused_by(
   if mechanism == privacy_options.NONE:
     unused = set(privacy_options.not_without(clipping))
     if clipping != privacy_options.FIXED:
-      # Of clipping that needs noise, and of bounded values.
+      # They belong to clipping that needs noise, and to bounded values.
       unused |= {'clipping', 'inner_aggregator'}
     return frozenset(unused)
   if mechanism not in mechanism_lib.names():  # A file's, which flags are checked with.

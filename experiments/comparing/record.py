@@ -30,7 +30,7 @@ _VERSION = 1
 class Record:
   given: Mapping[str, tuple[str, ...]]  # Flags of every run, as arguments, by name.
   varied: Sequence[str]  # Names of the flags that are varied, in their order.
-  # Of the grid, those of all commands that worked in the folder.
+  # Points of the grid, of all commands that worked in the folder.
   points: Sequence[grid.Point]
   tasks: Sequence[str]  # What is trained.
   seeds: int  # How many runs each point has, the most that were asked for.

@@ -31,7 +31,7 @@ class Result:
   # report.
   epsilon: Optional[float] = None
   delta: Optional[float] = None  # At which epsilon was read.
-  # Of the noise that was added, which with that of a larger cohort is divided by its
+  # That of the added noise, which for a larger simulated cohort is divided by its
   # scale; `None` without any, and where each part has its own.
   noise_multiplier: Optional[float] = None
   # Standard deviation of the noise in an entry of the sum of all rounds so far, in clip
@@ -40,7 +40,7 @@ class Result:
   rmse: Optional[float] = None
   seconds: float = 0.0  # That the rounds took.
   error: str = ''  # The last line of why it failed.
-  # Of the report: towards whom its epsilon does not hold.
+  # The report's warnings: towards whom its epsilon does not hold.
   warnings: tuple[str, ...] = ()
 
   @property

@@ -453,7 +453,7 @@ def run_cell(
       peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
       _first_peak = _first_peak or peak
       is_large = (peak - _first_peak) * _RUSAGE_UNIT > _MOST_GROWTH
-      # Of its memory limit, at which Dask begins nothing more there.
+      # Dask begins nothing more there once its memory limit is reached.
       is_large |= worker.status == distributed.Status.paused
   return {
     'worker': worker.address,

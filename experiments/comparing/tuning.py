@@ -41,7 +41,7 @@ class Selected:
   num_runs: int  # Among how many runs.
   # Flags whose best value is the smallest or largest that was tried.
   at_edge: tuple[str, ...]
-  # Of all these runs and the one that is reported, composed; `None` without privacy, or
+  # All these runs and the one that is reported, composed; `None` without privacy, or
   # with the noise of a larger cohort.
   epsilon: Optional[float]
   num_composed: int  # How many runs that is of.

@@ -53,7 +53,7 @@ class Missing:
 
   @functools.cached_property
   def keys(self) -> np.ndarray:
-    """Of the ids that the texts would be, as of `hashing.of_ids`."""
+    """Keys of the ids that the texts would be, see `hashing.of_ids`."""
     return hashing.of_ids(sorted(self.texts))
 
   def error(self, value: Any, name: str, where: str) -> problems.DataError:

@@ -589,7 +589,7 @@ def _facts(
 
 
 def _checksum_of_rows(rows: table.Rows) -> str:
-  """Of what was read and whose it is, in whatever order."""
+  """Checksum of what was read and whose it is, whatever the order of rows."""
   total = np.uint64(0)
   for some in _slices(len(rows.hashes)):
     hashes = rows.hashes[some]
@@ -600,7 +600,7 @@ def _checksum_of_rows(rows: table.Rows) -> str:
 
 
 def _checksum(*arrays: np.ndarray) -> str:
-  """Of test data, which a run that goes on must have again."""
+  """Checksum of test data, which a run that goes on must have again."""
   digest = hashlib.sha256()
   for array in arrays:
     digest.update(f'{array.dtype.str}{array.shape}'.encode())

@@ -13,12 +13,12 @@ import numpy as np
 # What labels are: one of so many classes, a number (or several), tags, each of which an
 # example has or has not, or the next token at each position of a text.
 LabelKind = Literal['class', 'number', 'tags', 'tokens']
-# Of populations whose test examples are of people who train.
+# Remark on populations whose test examples are of people who train.
 HELD_OUT_OF_CLIENTS = (
   'Test metrics are computed from examples of the same clients, which were held out of '
   'training.'
 )
-# Of test data of their own: some of them, or nobody knows whose.
+# Remarks on separate test data: of some of the clients, or of unknown ones.
 TEST_DATA_OF_CLIENTS = (
   'Test metrics are computed from other examples of some of the same clients.'
 )
@@ -26,7 +26,7 @@ TEST_DATA_OF_UNKNOWN = (
   'Test metrics are computed from test data that do not say whose they are, which may '
   'be of the same clients.'
 )
-# Of populations whose clients are nobody's.
+# Remark on populations whose clients are made up.
 MADE_CLIENTS = (
   'The data have no clients, so their rows were dealt out to some that were made: what '
   'is protected is one of these, and of a person with several rows only those that are '
@@ -56,7 +56,7 @@ class Shape:
   unscored_labels: tuple[int, ...] = ()
   # What the loss of an example counts times, by its class; `None` for 1.
   class_weights: Optional[tuple[float, ...]] = None
-  # Of columns with an embedding for each value, how many values they have. The last
+  # How many values each column with an embedding has. The last
   # inputs are these columns, as whole numbers: from 0, and the number of values itself
   # for one that training data do not have.
   embedded: tuple[int, ...] = ()

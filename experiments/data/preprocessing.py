@@ -62,8 +62,8 @@ class Preprocessing:
   mean: Optional[tuple[float, ...]] = None
   scale: Optional[tuple[float, ...]] = None  # What they are divided by then.
   text: Optional[str] = None  # Column of text; `None` for features.
-  text_unit: Optional[str] = None  # Of text: `character` or `word`.
-  # Of text: what is known, in the order of tokens.
+  text_unit: Optional[str] = None  # `character` or `word`; `None` without text.
+  # Known texts, in the order of tokens.
   vocabulary: Optional[tuple[str, ...]] = None
   # What was done to labels that are numbers; `None` if nothing was.
   label_scaling: Optional[population.LabelScaling] = None
@@ -188,7 +188,7 @@ class Chunk(NamedTuple):
   # What a model takes, an entry for each row. Of text, the last tokens of each, padded
   # behind.
   inputs: np.ndarray
-  # Of text: the place of the last token of each; `None` for features.
+  # Place of the last token of each text; `None` for features.
   last: Optional[np.ndarray]
 
 

@@ -20,7 +20,7 @@ from .formats import source
 _LINE_SECONDS = 10.0
 # Different values of a column of text that becomes a feature for each.
 MOST_VALUES = 100
-# Of a column with an embedding for each; their numbers are exact in float32.
+# Most values of a column with an embedding; their numbers are exact in float32.
 _MOST_EMBEDDED = 1_000_000
 # Different whole numbers that are taken for classes, and classes that are asked for.
 FEW_CLASSES, _MOST_CLASSES = 20, 10_000

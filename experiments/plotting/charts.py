@@ -14,7 +14,7 @@ from typing import Any, Optional, Union
 from tff_dp_aggregators.base import new_files
 
 FORMATS = ('png', 'svg')
-# Of Okabe and Ito, but for yellow, which is pale on white.
+# Okabe and Ito's colours, but for yellow, which is pale on white.
 _COLORS = ('#0072B2', '#D55E00', '#009E73', '#CC79A7', '#E69F00', '#56B4E9', '#000000')
 _DASHES = ('-', '--', ':')
 _MARKS = ('o', 's', '^', 'D', 'v', 'P', 'X')

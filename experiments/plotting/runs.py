@@ -27,7 +27,7 @@ _SEED = 'seed'
 class Run:
   directory: str  # Where.
   config: dict[str, Any]  # Its configuration.
-  # Of `metrics.csv` by name, and `seconds`, those since the beginning; `nan` where a
+  # Columns of `metrics.csv` by name, and `seconds` since the beginning; `nan` where a
   # round has no number.
   columns: dict[str, list[float]]
   shared: dict[str, Any]  # The configuration that others may see.

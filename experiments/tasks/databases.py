@@ -304,7 +304,7 @@ _NUM_TEST_SENTENCES = 10_000
 
 
 def _paths(options: data_options.Data) -> tuple[str, str]:
-  """Of the database and of the words, which are there."""
+  """Returns paths of the database and of the words; both files exist."""
   database = _database(options, 'stackoverflow', ('train', 'test'))
   # Keras, which TFF has fetch it, keeps it in a folder of its own.
   names = [

@@ -110,7 +110,7 @@ class ZeroLargeFactory(ClientwiseFactory):
       _check_float(tensor)
       flat.append(tf.cast(tensor, tf.float64))
       largest = tf.maximum(largest, tf.reduce_max(tf.abs(flat[-1])))
-    # Of parts that are at most 1, for squares of large doubles overflow.
+    # Parts are scaled to at most 1, since squares of large doubles overflow.
     scale = tf.where(largest > 0, largest, tf.ones_like(largest))
     squares = tf.add_n([tf.reduce_sum(tf.square(each / scale)) for each in flat])
     is_large = tf.sqrt(squares) > self._norm / scale

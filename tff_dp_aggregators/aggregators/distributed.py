@@ -104,7 +104,7 @@ def secure_modular_sum(*, bits: int) -> tff.aggregators.SecureModularSumFactory:
   is compiled for; `tff.backends.test.set_sync_test_cpp_execution_context()` simulates
   them, with the same result and no security.
   """
-  # Of the dtype of shares, which TFF does not convert it to.
+  # It has the dtype of shares, as TFF does not convert it.
   modulus = np.int64(2 ** checks.check_int('bits', bits, at_least=2))
   return tff.aggregators.SecureModularSumFactory(modulus)
 

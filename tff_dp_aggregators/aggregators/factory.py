@@ -29,7 +29,7 @@ from tff_dp_aggregators.queries import matrix_mechanism
 
 # Name of the count in a process's measurements.
 NONFINITE_COUNT = 'nonfinite_count'
-# Of a record that is one number.
+# Type of a record that is one number.
 _ONE_NUMBER = tf.TensorSpec([], tf.float32)
 # What TFF's runtime carries in one call; above, it fails or, from 2 GB on, retries
 # for ever without an error.
@@ -292,7 +292,7 @@ class DPMeanFactory(tff.aggregators.UnweightedAggregationFactory):
 
 
 class Counts(NamedTuple):
-  """Of clients, and of those whose value was not finite; int32 scalars."""
+  """Numbers of clients, and of those whose value was not finite; int32 scalars."""
 
   clients: Any
   nonfinite: Any

@@ -10,7 +10,7 @@ from typing import Any, Callable
 
 import tensorflow as tf
 
-# Of a function: the same, without AutoGraph for it and what it calls.
+# Returns the function without AutoGraph for it and what it calls.
 as_written = tf.autograph.experimental.do_not_convert
 
 

@@ -10,9 +10,9 @@ import platform
 from typing import Any
 
 _GROUP = '/sys/fs/cgroup'
-# Of environment variables that choose routines or the number of threads.
+# Environment variables that choose routines or the number of threads.
 _PREFIXES = ('TF_', 'XLA_', 'OMP_', 'KMP_', 'MKL_')
-# Of logging; of clusters, which computes nothing here and names hosts; of another
+# Those of logging; of clusters, which compute nothing here and name hosts; of another
 # program; and what libraries set when they are imported, which chooses no routine.
 _OTHERS = (
   *('TF_CPP_', 'TF_CONFIG', 'TF_CLI_'),

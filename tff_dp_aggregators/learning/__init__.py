@@ -16,7 +16,7 @@ tff_extra.require(__name__, 'tensorflow', 'tensorflow_federated')
 # a run. Its warnings and errors are shown. What users have set counts; and where they
 # imported TensorFlow before, it has read their setting.
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '1')
-# Of a package that TFF imports, to its maintainers. Users' filters come before it.
+# A package that TFF imports warns its maintainers. Users' filters come before this one.
 warnings.filterwarnings(
   'ignore',
   'pkg_resources is deprecated as an API',

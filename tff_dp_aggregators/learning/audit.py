@@ -48,7 +48,7 @@ from tff_dp_aggregators.strategies import sensitivity
 # What runs a mechanism, and where it keeps the past of the noise.
 _STORAGES = {'tff': 'auto', 'simulation': 'in_process'}
 RUNTIMES = tuple(_STORAGES)
-# Of float32 records; relative to the largest entry of the noise, and to sensitivities.
+# Rounding of float32, relative to the largest entry of the noise, and to sensitivities.
 _TOLERANCE = 1e-5
 # Entries of C' below this, relative to the largest, are rounding.
 _ROUNDING = 3e-7
@@ -148,7 +148,7 @@ def audit(
       of several parts.
     runtimes: What runs it, of `RUNTIMES`.
     first_rounds: How many of its rounds are run; `None` for all.
-    clip_norm: Of the mean; parts have their own.
+    clip_norm: That of the mean; parts have their own.
     **noise_options: Generator and storage, see `noise.Options`. The key is secret.
       Without a storage each runtime has its own default.
 

@@ -58,9 +58,9 @@ _INDEX = 'index.json'  # Of data, which has their checksum.
 _TICK_SECONDS = 0.2
 # How long scheduler and workers may take to answer what takes them no time.
 ANSWER_SECONDS = 30.0
-# Of Dask, which log what this says itself.
+# Dask's loggers, which log what this says itself.
 _LOGGERS = ('distributed', 'distributed.client', 'distributed.nanny', 'tornado')
-# Of a cluster that is started here. A worker whose event loop is silent for so long is
+# For a cluster that is started here. A worker whose event loop is silent for so long is
 # started anew, and given up if that takes longer still; others of this machine are
 # shown nothing; memory is kept, and not given back to the kernel after each step.
 _LOCAL_CONFIGURATION = {

@@ -20,7 +20,7 @@ _CATEGORICAL = (
   _losses.CategoricalFocalCrossentropy,
 )
 _BINARY = (_losses.BinaryCrossentropy, _losses.BinaryFocalCrossentropy)
-# Of one place of the labels and the same place of the outputs.
+# Losses of one place of the labels and the same place of the outputs.
 _BY_PLACE = (
   *_BINARY,
   *_CATEGORICAL[1:],

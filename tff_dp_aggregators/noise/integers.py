@@ -110,7 +110,7 @@ def _look_up(high: tf.Tensor, low: tf.Tensor, words: tf.Tensor) -> tf.Tensor:
   size = tf.size(high, tf.int64)
 
   def compare_lower() -> tf.Tensor:
-    # Of those whose upper halves are equal; few, and nearly never any.
+    # Compares those whose upper halves are equal: few, and nearly never any.
     def body(place: tf.Tensor, count: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
       at = first + place
       is_above = tf.gather(low, tf.minimum(at, size - 1)) > lower

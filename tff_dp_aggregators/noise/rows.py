@@ -42,7 +42,7 @@ _NOISE_DTYPES = {
   tf.float32: tf.float32,
   tf.float64: tf.float64,
 }
-# Of a vector; and vectors of a dtype, for the sake of the size of computations.
+# Most elements of a vector, and vectors of a dtype, which limit computations' size.
 _MAX_ELEMENTS = 2**20
 _MAX_VECTORS = 64
 
@@ -303,7 +303,7 @@ class GaussianRows:
       words = self._generator.words(key, index, vector, place * num_blocks, num_blocks)
 
       def more() -> tf.Tensor:
-        # Of blocks after those of all chunks.
+        # These blocks come after those of all chunks.
         first_block = num_chunks * num_blocks + place * num_more
         words = self._generator.words(key, index, vector, first_block, num_more)
         return words[:units]

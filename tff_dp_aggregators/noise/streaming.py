@@ -31,7 +31,7 @@ from tff_dp_aggregators.noise import rows as rows_lib
 from tff_dp_aggregators.strategies import recursion as recursion_lib
 
 _logger = logging.getLogger(__name__)
-# Of a state that stays in one process; two are there while a round is computed.
+# Limit of a state that stays in one process; a round needs two while it is computed.
 _MOST_STATE_BYTES = 4 * 2**30
 
 # Rounds up to which a recursion is held against the noise matrix, in milliseconds.

@@ -45,7 +45,7 @@ from tff_dp_aggregators.queries import participations as participations_lib
 _LARGEST = {noises.GAUSSIAN: 12.0, noises.LAPLACE: 89.0}
 _ROWS = {noises.GAUSSIAN: noise_lib.GaussianRows, noises.LAPLACE: rows.LaplaceRows}
 _SMALLEST_NOISE_MULTIPLIER, _LARGEST_NOISE_MULTIPLIER = 2.0**-20, 2.0**20
-# Of one client's noise in steps of the grid: see `accounting.local`.
+# Smallest scale of one client's noise in steps of the grid: see `accounting.local`.
 _SMALLEST_SCALE = 2.0**16
 # Number of a vector in nonces that no row and no tag has (`generators`, `keys`).
 _ROUND_VECTOR = 2**32 - 2
@@ -92,7 +92,7 @@ class ClientNoiseSumQuery(participations_lib.IndependentNoiseQuery):
     Args:
       participation: Who may take part when, and for how many rounds; `None` for any
         number of rounds and a client that is in all of them.
-      noise: Of the clients: 'gaussian', with records clipped in L2 norm, or 'laplace',
+      noise: What clients add: 'gaussian', with records clipped in L2 norm, or 'laplace',
         in L1 norm. The server's is Gaussian.
       clip_norm: Bound of one record.
       client_noise_multiplier: Scale of one client's noise over `clip_norm`; 0 for none.
@@ -582,7 +582,7 @@ class GaussianSharesSumQuery(ClientNoiseSumQuery):
     return dp_accounting.GaussianDpEvent(self._noise_multiplier)
 
   def _more_facts(self) -> dict[str, Any]:
-    # Of equal shares more make more noise, and say that they spent less.
+    # More clients with equal shares make more noise, and say that they spent less.
     return {'min_clients': self._min_clients}
 
 

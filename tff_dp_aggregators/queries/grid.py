@@ -147,7 +147,7 @@ def steps_per_unit(
 ) -> tf.Tensor:
   """How many steps of the grid are 1: a power of two, float64 scalar."""
   bits = tf.bitcast(tf.cast(clip_norm, tf.float64), tf.int64)
-  # Of the smallest power of two that is not below the clip norm.
+  # Exponent of the smallest power of two that is not below the clip norm.
   exponent = tf.bitwise.right_shift(bits, tf.constant(52, tf.int64))
   is_between = tf.not_equal(tf.bitwise.bitwise_and(bits, (1 << 52) - 1), 0)
   exponent += tf.cast(is_between, tf.int64)
@@ -182,7 +182,7 @@ def add_noise(sums: Any, noise: Any, stddev_in_steps: tf.Tensor) -> Any:
         'preprocess_record makes, and nothing that the sum lost or rounded.'
       )
     scaled = tf.cast(unit_noise, tf.float64) * stddev_in_steps
-    # Of texts alone, it takes no branch, which would take longer to make than the rest.
+    # Texts alone need no branch, which would take longer to make than the rest.
     fits = tf.debugging.Assert(
       tf.reduce_max(tf.abs(scaled)) < _LARGEST_NOISE,
       ['the noise is too loud for sums in 64 bits; lower noise_multiplier.'],

@@ -503,7 +503,7 @@ class MatrixMechanismQuery(GridSumQuery):
       'clip_norm': self._clip_norm,
       'noise_multiplier': self._noise_multiplier,
       'noise': f'{self.generator}, {self.seed_identity}',
-      # Of other vectors, rows that are drawn again would be other ones.
+      # With other vectors, rows that are drawn again would be other ones.
       'vectors': self._rows.layout.vectors,
       'released': 'sums' if self._workload is None else repr(self._workload),
     }

@@ -342,7 +342,7 @@ class JointSumQuery(NestedSumQuery):
     """Initializes the query.
 
     Args:
-      sub_queries: Of each part, by name, for records that are tuples of its tensors.
+      sub_queries: Each part's query by name; its records are tuples of its tensors.
       part_of: The part of each tensor, in the order of `tf.nest.flatten`.
       record_specs: Structure of float tensor specs like a record.
 

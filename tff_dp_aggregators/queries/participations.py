@@ -44,7 +44,7 @@ class IndependentNoiseQuery(matrix_mechanism.GridSumQuery):
 
 
 class Participations:
-  """Of independent noise: how often the worst client took part, after each round."""
+  """Counts, for independent noise, how often the worst client took part so far."""
 
   def __init__(self, participation: Optional[strategies.Participation]):
     """Counts within a schema; `None` for a client who is in all rounds."""

@@ -52,7 +52,7 @@ from tff_dp_aggregators.sampling import draws
 from tff_dp_aggregators.sampling import events
 from tff_dp_aggregators.sampling import scheme
 
-# Of the number of places, relative: more than its formula is off by.
+# Relative, and more than the formula for the number of places is off by.
 _ROUND_OFF = 1e-12
 # More tries than there are rounds.
 _MANY = 2.0**40
@@ -69,7 +69,7 @@ class BMinSepSampling(scheme.Allocation):
 
   Attributes:
     num_rounds: Rounds in all, n.
-    sampling_probability: Of a free client, p in (0, 1].
+    sampling_probability: That of a free client, p in (0, 1].
     min_separation: Smallest difference b of two rounds of a client.
 
   Example:

@@ -47,7 +47,7 @@ from tff_dp_aggregators.sampling import scheme
 
 # Rounds up to which inner products of all bins are computed.
 MAX_ROUNDS = 4096
-# Of norms and inner products, relative.
+# Relative round-off of norms and inner products.
 _ROUND_OFF = 1e-12
 # Noise multipliers are rounded so for that: one separation serves many.
 _STEP = 1.25

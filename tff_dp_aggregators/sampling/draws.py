@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-# Of the finaliser of SplitMix64; `learning.packed` computes the same in TensorFlow.
+# SplitMix64's finaliser; `learning.packed` computes the same in TensorFlow.
 INCREMENT = 0x9E3779B97F4A7C15
 FACTORS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 SHIFTS = (30, 27, 31)

@@ -12,7 +12,7 @@ import dp_accounting
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.base import checks
 
-# Of a client's places: fewer are less private, so that so many are a bound; with more,
+# Most places of a client. Fewer are less private, so that this is a bound; with more,
 # what accountants add for round-off would be more than the loss.
 MAX_PLACES = 10**12
 

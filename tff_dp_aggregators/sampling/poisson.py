@@ -28,7 +28,7 @@ class PoissonSampling(scheme.RoundSampling):
 
   Attributes:
     num_rounds: Rounds in all, n.
-    sampling_probability: Of a client of the round's group, in (0, 1].
+    sampling_probability: That of a client of the round's group, in (0, 1].
     num_groups: Groups that take turns; 1 draws from everybody in every round.
 
   Example:

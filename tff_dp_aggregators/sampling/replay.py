@@ -52,7 +52,7 @@ class Replay(schedule_lib.Schedule):
   knows the file, no check can tell.
 
   Attributes:
-    path: Of the file.
+    path: Path of the file.
     stated: What the file is stated to be; `None` if its first line states it.
     sha256: Of the file's content.
 

@@ -75,8 +75,8 @@ _logger = logging.getLogger(__name__)
 _MIN_GAIN = 5e-6
 _MIN_GAIN_OF_WINDOW = 1e-4
 _GAIN_WORTH_A_BUFFER = 1e-3
-# Of a workload's two decays, relative to the smaller complement: nearer ones make
-# residues that cancel in their first digits.
+# Distance of two decays, relative to the smaller complement: nearer ones make residues
+# that cancel in their first digits.
 _TOO_NEAR = 1e-4
 _ROUNDING = 1e-9  # Losses that are closer are the same.
 # Smaller gains could be rounding errors.

@@ -55,7 +55,7 @@ class Recursion(abc.ABC):
   @property
   @abc.abstractmethod
   def max_terms(self) -> Optional[int]:
-    """Of how many rows of z a round's noise is at most; `None` for all so far."""
+    """How many rows of z a round's noise combines at most; `None` for all so far."""
 
   @property
   def buffers_needed(self) -> int:

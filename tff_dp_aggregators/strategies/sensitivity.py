@@ -100,7 +100,7 @@ def toeplitz_by_round(
 
 
 def _better(one: tuple[float, bool], other: tuple[float, bool]) -> tuple[float, bool]:
-  """Of two bounds of a number the smaller one; what is exact is, but for rounding."""
+  """Returns the smaller of two bounds; an exact one is smaller, but for rounding."""
   return min(one, other, key=lambda found: (not found[1], found[0]))
 
 

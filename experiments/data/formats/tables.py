@@ -26,10 +26,10 @@ from . import source
 
 # Characters. A quote that is not closed would take in the rest of the file.
 _LONGEST_FIELD = 2**24
-# Of what DuckDB reads, which has room for 2,048 rows of all columns; in bytes.
+# Limits of what DuckDB reads, which has room for 2,048 rows of all columns; in bytes.
 _MOST_COLUMNS, _LONGEST_LINE = 500, 2**18
 _TAB = '\t'
-# Of files that are not told what they have.
+# Tried for files whose separator is not stated.
 _SEPARATORS = (';', _TAB, '|', ',')
 _QUOTED = re.compile('"[^"]*"')
 # In files with these, DuckDB and Python do not agree on where rows and fields end:

@@ -27,7 +27,8 @@ from tff_dp_aggregators.strategies import registry
 PLOTS = ('pdf', 'png', 'svg')
 _FORMAT, _VERSION = 'tff_dp_aggregators.plan', 1
 _WIDTH = 79  # Of a terminal that nobody made wider.
-# Of what the advised mechanism keeps and errs, for another one to be worth a word.
+# Another mechanism is worth a word if it keeps at most this share of what the advised
+# one keeps, and errs at most this many times as much.
 _MUCH_LESS, _LITTLE_MORE = 0.1, 1.5
 _MANY_LEAPS = 3  # How often a curve goes through the range of its values.
 

@@ -10,7 +10,7 @@ from tff_dp_aggregators.base import rounding
 _FONT_SIZE = 10
 # Letters of a label that fit beside the y axis.
 _LABEL_WIDTH = 32
-# Of the y axis of bars, at least.
+# The y axis of bars reaches at least to this.
 _LEAST_HEIGHT = 0.2
 _LINE, _MARK, _TEXT, _GRID = '#1f5fa8', '#c0392b', '#333333', '#dddddd'
 

@@ -158,7 +158,7 @@ class PackedFedAvg:
         keys = tf.bitcast(_rows_of(rows, cuts, number)[:, 2], tf.uint64)
         return self._server.add_noise(params, zeros, keys)
 
-      # Of integers, whose sums are the same in any order.
+      # These are integers, whose sums are the same in any order.
       noised = _in_groups(noise, tf.shape(cuts)[0] - 1, zeros)
       sums = tf.nest.map_structure(tf.add, sums, noised)
     return self._server.finish(state, sums)

@@ -49,7 +49,7 @@ class LocalTraining:
     """The optimizer of a round.
 
     Args:
-      learning_rate: Of the round, a tensor; `()` for that of round 0.
+      learning_rate: That of the round, a tensor; `()` for that of round 0.
     """
     if self.schedule is None or isinstance(learning_rate, tuple):
       return self.optimizer

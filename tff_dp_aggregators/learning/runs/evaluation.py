@@ -32,7 +32,7 @@ Metric = Union[
 # By name, or some that have names of their own.
 Metrics = Union[Mapping[str, Metric], Sequence[Metric]]
 _LOSS = 'loss'
-# Of a batch: so many examples, or fewer if their outputs take more bytes.
+# A batch has so many examples, or fewer if their outputs take more bytes.
 _BATCH, _BATCH_BYTES = 4096, 2**26
 # What outputs of all examples may take, for functions of all of them.
 _WHOLE_BYTES = 2**30

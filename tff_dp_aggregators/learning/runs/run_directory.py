@@ -50,7 +50,7 @@ STRATEGY, MODEL, REPORT = 'strategy.npz', 'model.npz', 'report.json'
 CHECKPOINTS, DATA, EVENTS = 'checkpoints', 'data', 'events'
 # Which directory the run began in; beside the checkpoints, which have the key.
 ORIGINAL = os.path.join(CHECKPOINTS, 'original.json')
-# Of a Keras model, and of a functional one; and what makes inputs for either.
+# Files of a Keras model, of a functional one, and of what makes inputs for either.
 KERAS_ARCHITECTURE, ARCHITECTURE = 'architecture.keras', 'architecture'
 PREPROCESSING = 'preprocessing.json'
 LOG, ERROR = 'log.txt', 'error.txt'
@@ -67,7 +67,7 @@ _UNTRAINED = (
 )
 SHARE = 'share'
 SHARED = (CONFIG, LEDGER, STRATEGY, 'report.md', REPORT, 'report.html')
-# Of a seed that nobody can guess.
+# Bits of a seed that nobody can guess.
 _SEED_BITS = 128
 # What of a configuration may differ between a run and its continuation.
 _MAY_DIFFER = (

@@ -25,7 +25,7 @@ class Certificate:
     error: Mean or largest squared error, sensitivity included: the square of `rmse`
       or of `max_error`.
     lower_bound: The proven lower bound of the same number.
-    scope: Of which strategies, and for whose participation, it is a lower bound.
+    scope: For which strategies, and whose participation, it is a lower bound.
   """
 
   error: float

@@ -38,7 +38,7 @@ import scipy.linalg
 from tff_dp_aggregators.strategies import workload as workload_lib
 from tff_dp_aggregators.strategies.numerics import power_series
 
-# Of weights of the errors: the gradient of their weighted sum by g, and by r.
+# Maps weights of the errors to the gradient of their weighted sum by g, and by r.
 PullBack = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 
@@ -125,7 +125,7 @@ class _Epoch(NamedTuple):
 
 
 class _OfMomentum:
-  """Of prefix sums, with or without momentum."""
+  """Errors of prefix sums, with or without momentum."""
 
   def __init__(self, workload: workload_lib.Workload, starts: Sequence[int]):
     n = workload.num_rounds
@@ -236,7 +236,7 @@ class _OfMomentum:
       phi = self._fading[1 : stop - start + 1]
       met = each.met + phi * each.met_fading
       by_factor[number] += 2.0 * own @ (factor * squares[start:stop] + met)
-      # Of convolutions: by h[j] sum_t w[t] W[t - j], by W[m] sum_t w[t] h[t - m].
+      # Gradient of convolutions: sum_t w[t] W[t - j] by h[j]; sum_t w[t] h[t - m] by W[m].
       met_by = np.zeros(stop)
       met_by[start:] = 2.0 * factor * own
       by_left = by_left + _correlated(met_by, sums, start)

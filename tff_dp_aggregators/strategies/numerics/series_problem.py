@@ -165,7 +165,7 @@ class _Share(NamedTuple):
   Attributes:
     first: The first of them.
     end: The round after the last one.
-    part: Of the share.
+    part: The share's part.
   """
 
   first: int
@@ -196,7 +196,7 @@ class Chosen(NamedTuple):
 
   Attributes:
     scales: Shaped as `starts`.
-    squared_sensitivity: Of the strategy with these scales.
+    squared_sensitivity: That of the strategy with these scales.
     pull_back: Makes of derivatives by the two the gradients by what is searched and by
       the first column of C.
   """
@@ -292,7 +292,7 @@ class Found(NamedTuple):
     parameters: Those of the unscaled one, shaped as where the search began.
     starts: In which rounds another scale begins.
     scales: From each of them on.
-    weights: Of the errors, whose weighted sum is the least as well.
+    weights: Weights of the errors, whose weighted sum is the least as well.
   """
 
   parameters: np.ndarray
@@ -383,7 +383,7 @@ class SeriesProblem:
     scales = self.scales
     squared_norms = scaled_errors.of_workload(self.workload, scales.starts)
 
-    # Of a step that is too long.
+    # A step that is too long overflows.
     @np.errstate(over='ignore', invalid='ignore', divide='ignore')
     def errors(point: np.ndarray) -> Optional[descent.Evaluated]:
       searched, parameters = np.split(point, [len(scales.start)])
