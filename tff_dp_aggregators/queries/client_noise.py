@@ -92,7 +92,7 @@ class ClientNoiseSumQuery(participations_lib.IndependentNoiseQuery):
     Args:
       participation: Who may take part when, and for how many rounds; `None` for any
         number of rounds and a client that is in all of them.
-      noise: What clients add: 'gaussian', with records clipped in L2 norm, or 'laplace',
+      noise: Clients' noise: 'gaussian', with records clipped in L2 norm, or 'laplace',
         in L1 norm. The server's is Gaussian.
       clip_norm: Bound of one record.
       client_noise_multiplier: Scale of one client's noise over `clip_norm`; 0 for none.

@@ -105,7 +105,7 @@ class Header:
     num_clients = checks.check_positive_int('num_clients', self.num_clients)
     object.__setattr__(self, 'num_clients', num_clients)
     checks.check_number('clients_per_round', self.clients_per_round)
-    # For secret draws the number is public, and must not tell how many clients there are.
+    # It is public: with secret draws it must not tell how many clients there are.
     most = math.inf if scheme.is_sampled(self.schema) else num_clients
     if not (0 < self.clients_per_round <= most and self.clients_per_round < math.inf):
       at_most = '' if most == math.inf else f' and at most num_clients={num_clients}'

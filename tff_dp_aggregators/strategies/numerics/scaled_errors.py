@@ -236,7 +236,7 @@ class _OfMomentum:
       phi = self._fading[1 : stop - start + 1]
       met = each.met + phi * each.met_fading
       by_factor[number] += 2.0 * own @ (factor * squares[start:stop] + met)
-      # Gradient of convolutions: sum_t w[t] W[t - j] by h[j]; sum_t w[t] h[t - m] by W[m].
+      # Gradients: sum_t w[t] W[t - j] by h[j], and sum_t w[t] h[t - m] by W[m].
       met_by = np.zeros(stop)
       met_by[start:] = 2.0 * factor * own
       by_left = by_left + _correlated(met_by, sums, start)
