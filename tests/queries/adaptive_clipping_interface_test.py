@@ -102,6 +102,7 @@ def test_a_state_continues_bit_by_bit_in_another_query_and_mode(kind, storage):
     assert _bits(*step(restored)) == _bits(result, after)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize('momentum', [0.0, 0.9])
 def test_a_workload_is_applied_to_what_each_round_released(momentum):
   workload = strategies.Workload(

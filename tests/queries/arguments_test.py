@@ -101,15 +101,6 @@ _NOT_MADE = {
   'SumAggregationDPQuery',
   'tree_levels',  # A function; range_sums_test.
 }
-_POSITIONAL = {
-  'strategy',
-  'participation',
-  'record_specs',
-  'numerator_query',
-  'count_query',
-  'node_query',
-  'sub_queries',
-}
 each = pytest.mark.parametrize('name', _ALL)
 
 
@@ -126,18 +117,6 @@ def test_these_are_all_queries():
 @each
 def test_the_query_is_made_when_numbers_are_named(name):
   assert isinstance(_build(name), queries.SumAggregationDPQuery)
-
-
-@each
-def test_only_what_is_no_number_has_a_position(name):
-  for parameter in inspect.signature(getattr(queries, name)).parameters.values():
-    assert parameter.kind is not inspect.Parameter.VAR_POSITIONAL
-    if parameter.kind is inspect.Parameter.VAR_KEYWORD:
-      assert parameter.name in ('arguments', 'noise_options')
-    elif parameter.kind is not inspect.Parameter.KEYWORD_ONLY:
-      assert parameter.name in _POSITIONAL
-  with pytest.raises(TypeError, match="sed'"):
-    _build(name, sed=1)
 
 
 @pytest.mark.parametrize('name', [name for name in _ALL if _ALL[name][1]])

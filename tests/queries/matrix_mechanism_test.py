@@ -149,7 +149,7 @@ def _released_matrix(query):
   return _workload(query) @ query.strategy.noise_matrix()
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(3)
 @all_queries_some_traced
 def test_without_noise_the_life_cycle_gives_exact_sums(kind, traced):
   query = _build(kind, noise_multiplier=0.0)
@@ -173,7 +173,7 @@ def test_without_noise_the_life_cycle_gives_exact_sums(kind, traced):
   np.testing.assert_allclose(released, expected, rtol=0, atol=4e-6)
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(3)
 @all_queries
 def test_result_is_the_sum_plus_the_noise_of_the_same_seed(kind):
   # Whatever the records are, what is added to their sum is the same.
@@ -236,6 +236,7 @@ def test_a_state_continues_bit_by_bit_in_another_query(kind):
     assert results + rest == whole
 
 
+@pytest.mark.few(5)
 @all_queries
 def test_events_of_the_rounds_compose_to_the_event_of_the_run(kind):
   query = _build(kind)
@@ -317,7 +318,7 @@ def test_without_noise_there_is_no_privacy():
   assert float(query.derive_metrics(state)['effective_noise_multiplier']) == 0.0
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(3)
 @all_queries_some_traced
 def test_one_round_more_than_planned_is_refused(kind, traced):
   participation = strategies.Participation(3, min_separation=3)
@@ -378,7 +379,7 @@ def test_repr_holds_neither_seed_nor_key(kind):
   assert 'clip_norm=1.0' in repr(seeded) and 'noise_multiplier=2.0' in repr(seeded)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @some_queries
 @pytest.mark.optimized_graphs
 def test_unseeded_runs_have_keys_of_their_own_and_seeded_ones_the_same(kind):
@@ -400,7 +401,7 @@ def test_unseeded_runs_have_keys_of_their_own_and_seeded_ones_the_same(kind):
   assert not np.any(noise_of(secret) == noise_of(secret))
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @both_modes
 @some_queries
 def test_a_normalized_query_divides_sum_and_noise(kind, traced):
@@ -423,6 +424,7 @@ def _integers(*shape):
   return tf.zeros(shape, tf.int64)
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize(
   'sample, error',
   [
@@ -441,6 +443,7 @@ def test_a_sample_unlike_the_specs_is_refused(kind, traced, sample, error):
     (tf.function(finish) if traced else finish)(query.initial_global_state())
 
 
+@pytest.mark.few(30)
 @pytest.mark.parametrize(
   'argument, value, message',
   [
@@ -562,6 +565,7 @@ def test_the_cumulative_state_holds_nothing_that_was_not_released():
     np.testing.assert_array_equal(_flat(released), _flat(result))
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize('momentum', [0.0, 0.9])
 @pytest.mark.parametrize('rates', [None, (1.0, 0.5, 0.25, 1.0, 2.0)])
 @pytest.mark.parametrize('weight_decay', [0.0, 0.2])
