@@ -52,6 +52,7 @@ def _sums(squares, participation):
   return np.array([squares[list(rounds)].sum() for rounds in participation.patterns()])
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize('seed', range(4))
 @pytest.mark.parametrize('schema', _SCHEMAS)
 def test_no_other_norms_are_better(schema, seed):

@@ -359,30 +359,6 @@ def test_only_what_remembers_much_is_refused_for_a_large_value():
   ).create(_LARGE)
 
 
-@pytest.mark.few(12)
-@pytest.mark.parametrize(
-  'argument, value, message',
-  [
-    ('clip_norm', 0.0, 'clip_norm must be positive'),
-    ('clip_norm', math.nan, 'clip_norm must be positive'),
-    ('noise_multiplier', -1.0, 'noise_multiplier must be finite'),
-    ('noise_multiplier', math.inf, 'noise_multiplier must be finite'),
-    ('clients_per_round', 0, 'clients_per_round must be positive'),
-    ('clients_per_round', -5, 'clients_per_round must be positive'),
-    ('clients_per_round', math.nan, 'clients_per_round must be positive'),
-    ('clients_per_round', math.inf, 'must be positive and finite'),
-  ],
-)
-@all_builders
-def test_numbers_out_of_range_are_refused_by_the_builder(
-  name, argument, value, message
-):
-  arguments = {'clip_norm': 1.0, 'noise_multiplier': 1.0, 'clients_per_round': 10}
-  arguments[argument] = value
-  with pytest.raises(ValueError, match=message):
-    _BUILDERS[name](**arguments)
-
-
 def test_mechanisms_that_no_factory_keeps_are_refused():
   scheme = sampling.PoissonSampling(8, 0.1)
   sampled = accounting.Mechanism('gaussian', scheme, 1.0)

@@ -207,6 +207,7 @@ def test_what_cannot_be_is_refused(arguments, message, data):
   assert result.returncode == 2 and message in result.stderr, result.stderr
 
 
+@pytest.mark.slow
 def test_the_program_trains_and_reports(data, tmp_path):
   run_dir = tmp_path / 'run'
   result = executing.execute(

@@ -344,6 +344,7 @@ def _documented():
   return re.findall(r'`tff-dp-simulate (--[^`]*)`', section)
 
 
+@pytest.mark.few(12)
 @pytest.mark.parametrize('arguments', _documented())
 def test_a_documented_command_is_accepted(arguments):
   chosen = _settings(*arguments.split())

@@ -430,6 +430,7 @@ def test_a_model_of_ones_own(function, arguments, tables, tmp_path, monkeypatch)
   )
 
 
+@pytest.mark.slow
 def test_images(tmp_path):
   rng = np.random.default_rng(4)
   for name, first in (('train', 0), ('test', 40)):
@@ -449,6 +450,7 @@ def test_images(tmp_path):
   assert np.mean(served.astype(int) == y) == pytest.approx(accuracy)
 
 
+@pytest.mark.slow
 def test_the_model_of_a_task_is_loaded_and_its_data_are_no_columns(tmp_path):
   run_dir = tmp_path / 'run'
   _simulate(run_dir, '--num_clients=300')

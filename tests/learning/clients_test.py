@@ -240,6 +240,7 @@ def _with_nan(value):
   return collections.OrderedDict(x=x, y=y)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
   ('way', 'value'), [*((way, np.nan) for way in _WAYS), ('mapping', -np.inf)]
 )
@@ -349,6 +350,7 @@ _DRAWN = {
 }
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize('drawn', _DRAWN)
 def test_examples_that_are_drawn_anew_are_refused(drawn, tmp_path):
   clients = learning.Clients.of({'a': _BASE.take(1), 'b': _DRAWN[drawn]})

@@ -236,6 +236,7 @@ def test_weights_of_clients_are_refused_with_the_reason(process):
     _PROCESSES[process](linear.functional_model(), _tree(), client_weighting=weighting)
 
 
+@pytest.mark.few(6)
 @each_process
 @pytest.mark.parametrize(
   'aggregator',

@@ -189,6 +189,7 @@ def fixture_seven_rounds(tmp_path_factory):
   return seven_rounds
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize(
   'how',
   ['missing', 'torn', 'empty', 'longer', 'first byte', 'header', 'values', 'last byte'],

@@ -165,6 +165,7 @@ def test_the_clipped_norm_is_the_smaller_of_norm_and_bound(name, order, traced):
       )
 
 
+@pytest.mark.few(37)
 @both_modes
 @all_orders
 @all_records

@@ -170,6 +170,7 @@ def test_what_is_not_finite_adds_nothing(kind, where, traced):
     np.testing.assert_array_equal(_flat(result), expected)
 
 
+@pytest.mark.few(9)
 @both_modes
 @all_queries
 def test_the_largest_numbers_add_the_clip_norm(kind, traced):
@@ -187,6 +188,7 @@ def test_the_largest_numbers_add_the_clip_norm(kind, traced):
       assert norm <= _CLIP_NORM * (1 + 1e-6)
 
 
+@pytest.mark.few(8)
 @both_modes
 @bounded_queries
 def test_subnormal_numbers_add_nothing(kind, traced):
@@ -221,6 +223,7 @@ def test_another_structure_is_refused(kind):
     _check_refused(kind, record, (TypeError, ValueError))
 
 
+@pytest.mark.few(10)
 @all_queries
 @pytest.mark.parametrize(
   'dtype', [tf.int32, tf.bool, tf.complex64, tf.string, tf.float64]
@@ -234,6 +237,7 @@ def test_another_dtype_is_refused_by_name(kind, dtype):
   _check_refused(kind, record, TypeError, dtype.name)
 
 
+@pytest.mark.few(10)
 @all_queries
 @pytest.mark.parametrize('shape', [[], [2, 1], [1, 2, 2], [0]])
 def test_another_shape_is_refused_also_if_it_can_be_broadcast(kind, shape):

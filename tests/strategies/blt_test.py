@@ -112,6 +112,7 @@ def test_inverse_of_the_inverse_is_the_strategy(scales, decays):
 # Closed forms.
 
 
+@pytest.mark.few(15)
 @pytest.mark.parametrize('scales, decays', SMALL + CLUSTERED)
 @pytest.mark.parametrize('num_rounds', [1, 2, 3, 40])
 def test_errors_are_exact(num_rounds, scales, decays):
@@ -140,6 +141,7 @@ def test_sensitivity_for_several_participations_is_exact(scales, decays):
     assert value == pytest.approx(float(sum(row * row for row in rows)), rel=1e-13)
 
 
+@pytest.mark.few(12)
 @pytest.mark.parametrize('scales, decays', SMALL)
 @pytest.mark.parametrize('num_rounds', [1, 2, 5, 9])
 def test_sensitivity_is_that_of_the_worst_pattern(num_rounds, scales, decays):

@@ -36,6 +36,7 @@ def test_every_kind_is_here():
   assert made == public
 
 
+@pytest.mark.few(54)
 @all_sizes
 @all_kinds
 def test_unit_rows_give_the_noise_matrix(kind, num_rounds):
@@ -49,6 +50,7 @@ def test_unit_rows_give_the_noise_matrix(kind, num_rounds):
   np.testing.assert_allclose(noise, expected, rtol=0, atol=1e-12)
 
 
+@pytest.mark.few(54)
 @all_sizes
 @all_kinds
 def test_row_norms_are_those_of_the_noise(kind, num_rounds):
@@ -116,6 +118,7 @@ class _CountedMemory(collections.abc.MutableMapping):
     return len(self._slots)
 
 
+@pytest.mark.few(54)
 @all_sizes
 @all_kinds
 def test_work_counts_what_a_round_touches(kind, num_rounds):
@@ -138,6 +141,7 @@ def test_work_counts_what_a_round_touches(kind, num_rounds):
   assert set(memory) == set(range(len(memory)))
 
 
+@pytest.mark.few(54)
 @all_sizes
 @all_kinds
 def test_noise_has_as_many_terms_as_stated(kind, num_rounds):

@@ -77,6 +77,7 @@ def test_sensitivity_equals_brute_force_on_every_pattern(
     assert strategy.worst_case_rounds(participation) == rounds
 
 
+@pytest.mark.few(20)
 @both_schemas
 @pytest.mark.parametrize('restart_every', [None, 2, 5, 6])
 @pytest.mark.parametrize('num_rounds', [1, 5, 8, 11, 13])
@@ -186,6 +187,7 @@ def test_profile_never_decreases_and_holds_the_sensitivity_of_each_prefix(
     assert shorter.sensitivity_squared(Participation(end, *schema)) == profile[end - 1]
 
 
+@pytest.mark.few(20)
 @pytest.mark.parametrize('honaker', [True, False])
 @pytest.mark.parametrize('num_rounds', range(1, 41))
 def test_estimator_times_strategy_is_exactly_the_prefix_sums(num_rounds, honaker):

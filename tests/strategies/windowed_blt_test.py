@@ -294,6 +294,7 @@ def test_buffers_are_those_of_the_recursion_that_keeps_less(
   )
 
 
+@pytest.mark.few(14)
 @pytest.mark.parametrize('momentum', [0.0, 0.9])
 @pytest.mark.parametrize('objective', ['max', 'mean'])
 @pytest.mark.parametrize(

@@ -243,6 +243,7 @@ def _weighed():
 WEIGHED = sorted(_weighed())
 
 
+@pytest.mark.few(12)
 @pytest.mark.parametrize('proposal', [
   monte_carlo.Squared(),
   *(monte_carlo.Stretched(a, to) for a in (1.05, 1.5, 2.2) for to in (True, False)),
@@ -266,6 +267,7 @@ def test_weights_have_the_mean_one(name, proposal, monkeypatch):
   assert abs(others.mean() - 1) <= 5 * error
 
 
+@pytest.mark.few(17)
 @pytest.mark.parametrize('removed', [True, False])
 @pytest.mark.parametrize('a', [1.01, 1.3, 2.0, 5.0, 10.0])
 @pytest.mark.parametrize('name', WEIGHED)

@@ -369,6 +369,7 @@ def test_a_model_that_draws_random_numbers_is_trained_one_by_one(tmp_path):
   assert metrics['aggregator']['nonfinite_count'] == 0
 
 
+@pytest.mark.slow
 def test_a_convolution_is_trained_one_by_one_without_a_word(tmp_path):
   rng = np.random.default_rng(1)
   data = packed.lay_out(

@@ -154,6 +154,7 @@ def test_noise_of_the_server_comes_on_top():
   assert scipy.stats.kstest(noised, 'norm', args=(0, stddev)).pvalue > 1e-7
 
 
+@pytest.mark.few(12)
 @pytest.mark.parametrize('clip_norm', [0.7, 1.0, 2.0**-80, 2.0**80, 3e-5])
 @pytest.mark.parametrize('noise_multiplier', [2.0**-20, 0.01, 1.0, 7.3, 2.0**20])
 @both_kinds
