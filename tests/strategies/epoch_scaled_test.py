@@ -133,6 +133,7 @@ def test_where_the_last_epoch_is_a_part_of_one_two_scales_for_each_are_better(
       assert math.sqrt(1 + gap) - 1 < 0.0035
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize('workload', _WORKLOADS)
 @pytest.mark.parametrize('num_bands', [2, 8])
 def test_banded_inverse_is_never_worse_than_without_scales(num_bands, workload):

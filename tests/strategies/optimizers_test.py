@@ -77,13 +77,6 @@ def test_parameters_are_alike(name):
   }
 
 
-@each
-def test_options_by_position_are_refused(name):
-  optimize, (options, _) = _named(name), _OPTIMIZERS[name]
-  with pytest.raises(TypeError, match='positional'):
-    optimize(_ROUNDS, *(options.values() or ['mean']))
-
-
 @pytest.mark.few(4)
 @each
 def test_the_objective_is_the_mean_unless_the_largest_is_asked_for(name):

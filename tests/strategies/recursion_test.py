@@ -67,6 +67,7 @@ def _narrow(num_rounds):
   return strategies.Banded(num_rounds, np.stack([np.ones(num_rounds), below]))
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize(
   'make',
   [

@@ -64,6 +64,7 @@ def _worst(matrix, participation):
   return worst
 
 
+@pytest.mark.few(12)
 @each_kind
 @pytest.mark.parametrize(
   'participation',

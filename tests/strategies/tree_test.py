@@ -131,6 +131,7 @@ LARGE = {
 }
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize('restart_every', [None, 1000])
 @pytest.mark.parametrize('participation', LARGE.values(), ids=LARGE.keys())
 def test_worst_patterns_of_long_runs_are_allowed_and_worth_the_sensitivity(
@@ -226,6 +227,7 @@ def test_honaker_is_the_least_squares_estimate_of_a_complete_tree():
   np.testing.assert_allclose(estimator[15], best, atol=1e-12)
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize('honaker', [True, False])
 @pytest.mark.parametrize('restart_every', [1, 2, 3, 5, 8, 20, 21, 40])
 def test_restarted_estimates_are_unbiased_and_streamable(restart_every, honaker):

@@ -353,6 +353,7 @@ def test_second_moments_are_those_of_enumeration(
   assert mixture.log_second_moment() == pytest.approx(expected, rel=1e-11, abs=1e-12)
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize(('n', 'b', 'p'), SAMPLINGS)
 @pytest.mark.parametrize('noise', [0.6, 3.0])
 def test_pairs_of_sets_are_drawn_as_often_as_enumeration_says(n, b, p, noise):
