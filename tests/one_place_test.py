@@ -1,11 +1,4 @@
-"""A kind of strategy is known to `strategies` alone; all else asks the registry.
-
-Claims:
-
-* No file outside of `strategies` asks which class a strategy is of, or has the name of
-  a kind in it, but for those listed with the reason.
-* What is listed is still needed.
-"""
+"""A kind of strategy is known to `strategies` alone; all else asks the registry."""
 
 import ast
 import pathlib

@@ -1,15 +1,4 @@
-"""The norms of rounds that `benchmarks.round_scales` prints are the best.
-
-Claims:
-
-* For given columns, no other norms are better: a general optimiser finds none, with
-  every pattern a condition, and the lower bound is as much.
-* No pattern has a squared sensitivity above 1, and one has it.
-* The quadratic form is the error, and the gradient that of the best error.
-* Columns and norms found together are better than those of epochs, and the certificate
-  for columns of any norms says that nothing is better.
-* The program prints that, with exact sensitivities.
-"""
+"""The norms of rounds that `benchmarks.round_scales` prints are the best."""
 
 import os
 import pathlib

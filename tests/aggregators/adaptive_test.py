@@ -1,13 +1,4 @@
-"""`adaptive` makes TFF processes whose clip norm follows the clients' norms.
-
-Claims, through the TFF runtime:
-
-* Without noise, means and clip norms are those of TFF's `gaussian_adaptive`; with it,
-  the numbers that make the noise are those of TFF too.
-* Results have the structure of the values alone, for every structure.
-* Event and measurements are what the documentation says.
-* What cannot work is refused.
-"""
+"""`adaptive` makes TFF processes whose clip norm follows the clients' norms."""
 
 import collections
 

@@ -1,14 +1,4 @@
-"""No call of a builder means something else than it says.
-
-Claims, for everything public in `aggregators`:
-
-* All numbers are given by name. A call with numbers by position, as TFF's factories are
-  called, is a TypeError and not another mechanism.
-* A participation is given, or `None` means that a client may take part in every round.
-* A factory's `create` refuses what is no structure of tensors by a TypeError with the
-  reason, as TFF's factories do.
-* What builders share, they share in name, order and default.
-"""
+"""No call of a builder means something else than it says."""
 
 import inspect
 import math

@@ -1,17 +1,4 @@
-"""The factories make TFF processes that compute private means with a fixed denominator.
-
-Claims, through the TFF runtime:
-
-* `gaussian`, `tree` and `banded` are unweighted factories whose processes are
-  `tff.templates.AggregationProcess`es, for every structure of float values.
-* The denominator is `clients_per_round`, however many clients report.
-* Non-finite values count as zero, and are counted.
-* The noise of the mean has standard deviation clip * noise / clients, is the same for
-  the same seed in processes built separately, and is new in every run without a seed.
-* Event and measurements are what the documentation says, without the key.
-* What cannot work is refused where it enters: bad numbers when the factory is made, a
-  state too large for TFF at `create`, rounds beyond the plan when they are run.
-"""
+"""The factories make TFF processes that compute private means with a fixed denominator."""
 
 import collections
 import functools

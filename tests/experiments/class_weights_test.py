@@ -1,14 +1,4 @@
-"""Weights of classes in the loss, from the flag to the trained model.
-
-Claims:
-
-* A loss with them is the mean over examples of loss times weight, as Keras has it:
-  whatever loss it is, and with padded examples, which count nowhere.
-* Balanced ones are those of scikit-learn, of the training examples alone; reports say
-  that they are not covered.
-* Clients side by side train to the same weights as one by one.
-* What cannot be honoured is refused.
-"""
+"""Weights of classes in the loss, from the flag to the trained model."""
 
 import dataclasses
 

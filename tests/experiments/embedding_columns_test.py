@@ -1,13 +1,4 @@
-"""Columns with an embedding for each value: `--embedding_columns`.
-
-Claims:
-
-* Inputs end in their codes, by the order of values of training examples; all other
-  values, of test data of whatever kind, have the code after the last one.
-* Models look embeddings up; that of unknown values is 0 and stays so.
-* They learn what more than 100 values say, side by side as one by one.
-* What cannot be is refused.
-"""
+"""Columns with an embedding for each value: `--embedding_columns`."""
 
 import json
 

@@ -1,17 +1,4 @@
-"""All mechanisms and options of the package by flags.
-
-Claims:
-
-* Every kind of mechanism, with its options, and every schema can be asked for, with the
-  noise and epsilon that `report` finds for the same flags.
-* What is registered later is a flag without another line.
-* Training without privacy asks the same clients as training with it, and takes no flag
-  that speaks of privacy.
-* Cohorts come from a file, sampling, or limits, in either convention.
-* Flags that contradict each other are refused by their names.
-* What docs/experiments.md shows is accepted.
-* Flags that do not change what a run comes to may differ when it goes on; no other may.
-"""
+"""All mechanisms and options of the package by flags."""
 
 import dataclasses
 import math

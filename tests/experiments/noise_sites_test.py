@@ -1,16 +1,4 @@
-"""Simulations by flags: who makes the noise, how updates are clipped and summed.
-
-Claims:
-
-* Each site, kind of noise, way of clipping and inner aggregator is trained by flags,
-  and what its ledger comes to is what `report --run_dir` says, and the same as of the
-  flags.
-* Numbers of clients and of the model follow from what else is said; others that do not
-  fit are refused with the right ones.
-* What has no analysis, or does not go together, is refused with the reason, before
-  anything is written.
-* A grid leaves out what a mechanism has no use for.
-"""
+"""Simulations by flags: who makes the noise, how updates are clipped and summed."""
 
 import csv
 import json

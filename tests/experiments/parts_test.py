@@ -1,15 +1,4 @@
-"""Simulations whose parts have mechanisms of their own, by flags.
-
-Claims:
-
-* A run on digits spends its target, and its report is computed again by `--verify`; a
-  number of a part that is changed is found.
-* Shares and noise reach the parts; so do options of mechanisms.
-* Written wrongly, contradicting each other, or with flags of one mechanism for all
-  weights, they are refused by name before TensorFlow is loaded; patterns that are not
-  for the model's weights, before anything is written.
-* The command to go on with has each part, and so has each run of a comparison.
-"""
+"""Simulations whose parts have mechanisms of their own, by flags."""
 
 import json
 import shlex

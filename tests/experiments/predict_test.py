@@ -1,14 +1,4 @@
-"""New data are prepared as those of the training were, and predicted by its model.
-
-Claims:
-
-* What a run measured on test data is what comes of the same data by `tff-dp-predict`,
-  by `learning.load` with the preprocessing that was kept, and by the exported model:
-  classes, numbers in their units, texts, images; models from here and of one's own.
-* Lines are in the order of the file, with whose they are.
-* What the training data did not have, or what is missing, is refused with file and
-  line; and nothing is overwritten.
-"""
+"""New data are prepared as those of the training were, and predicted by its model."""
 
 import csv
 import json

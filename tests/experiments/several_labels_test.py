@@ -1,12 +1,4 @@
-"""Several labels of a row: numbers, or tags that are 0 or 1; from the flag to metrics.
-
-Claims:
-
-* Columns, or a list, become labels in the order in which they are named; tags are known
-  by their values or by the flag, and a mixture is refused.
-* Losses and metrics are what a plain loop comes to, and models learn what there is.
-* Test data have to have the same.
-"""
+"""Several labels of a row: numbers, or tags that are 0 or 1; from the flag to metrics."""
 
 import json
 

@@ -1,12 +1,4 @@
-"""The audit reads the noise of the code that runs, and notices what is wrong with it.
-
-Claims:
-
-* Every kind of strategy, storage and runtime, parts, adaptive clipping and sampled
-  mechanisms have the noise that is accounted for.
-* The matrix that is read is that of the strategy, also in units of the clip norm.
-* Mutations of the code that make the noise less, or not what is claimed, are noticed.
-"""
+"""The audit reads the noise of the code that runs, and notices what is wrong with it."""
 
 import numpy as np
 import pytest

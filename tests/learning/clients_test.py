@@ -1,15 +1,4 @@
-"""Clients' data are read alike from whatever they are kept in, or refused by name.
-
-Claims:
-
-* Mappings, TFF's client data, datasets and objects give the same examples.
-* Ids are sorted, so that numbers do not depend on the order in which they are given.
-* A model's input spec names what is given as a tuple.
-* One client's data are read at a time, when they are asked for.
-* What does not fit is refused with the client's id, and what it is and should be.
-* Numbers that are not finite are refused by client, place and row, whatever clients are
-  kept in; so are datasets without an end, and examples that are drawn anew.
-"""
+"""Clients' data are read alike from whatever they are kept in, or refused by name."""
 
 import collections
 

@@ -1,18 +1,4 @@
-"""`learning.train` with parts that have mechanisms of their own.
-
-Claims:
-
-* It spends what the joint mechanism says, round by round and all together, packed or
-  not; lines of the ledger have the numbers of each part.
-* Killed in the middle it goes on to the same model, metrics and ledger.
-* Each part gets its own noise: of a model without updates, weights move by the noise of
-  their part alone (chi-squared, false alarm 1e-9).
-* The report states each part and all together; computed again it is the same, and one
-  number changed in report, ledger or configuration is found, or the file is.
-* Weights are named by their places.
-* Weights without a part, parts without weights, clip norms of all and what else parts
-  do not allow are refused before anything is written.
-"""
+"""`learning.train` with parts that have mechanisms of their own."""
 
 import copy
 import json

@@ -1,17 +1,4 @@
-"""A Keras model is trained as it was written, or refused by name.
-
-Claims:
-
-* What a client computes is what `fit` does, of layers that are shared, recurrent,
-  convolutional, frozen, adapted, in mixed precision or of a class of one's own, with
-  regularizers and `add_loss`, several outputs and weights of losses.
-* Weights stand in Keras's order, under Keras's names.
-* Layers that are frozen stay as they are to the bit.
-* What cannot be done is refused, and the message names it.
-* Labels of another shape than outputs, logits for probabilities and the reverse are
-  refused.
-* Keras, and all generators of random numbers, are afterwards as before.
-"""
+"""A Keras model is trained as it was written, or refused by name."""
 
 import random
 

@@ -1,11 +1,4 @@
-"""What does not fit a model is named before anything is computed.
-
-Claims:
-
-* Keras models come with a loss, its name, or one that they were compiled with; the
-  trained losses are the same.
-* Examples that are not the model's inputs and labels are refused, by whose they are.
-"""
+"""What does not fit a model is named before anything is computed."""
 
 import numpy as np
 import pytest

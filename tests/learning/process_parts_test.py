@@ -1,18 +1,4 @@
-"""What all private learning processes do and refuse alike.
-
-Claims:
-
-* With each of TFF's optimizers at the server, models are those that it makes, applied
-  by itself, of what the aggregator alone releases, noise included.
-* Each process runs with every aggregator of the package, and each state has its event.
-* Weights are refused with the reason, however they are asked for.
-* Optimizers on sums and aggregators of means are not paired, nor the other way round.
-* What is no model and no optimizer is refused with what would be right.
-* Keras models with batch normalisation are refused unless it is frozen, and those that
-  there are work as before.
-* Adafactor takes the steps of TFF's, and its state keeps structure and dtypes, also
-  when hyperparameters are set; other optimizers are left alone.
-"""
+"""What all private learning processes do and refuse alike."""
 
 import numpy as np
 import pytest

@@ -1,12 +1,4 @@
-"""What an adaptive query takes and gives: arguments, records, states and metrics.
-
-Claims:
-
-* Hostile records have defined outcomes, and those unlike the specs are refused.
-* Eagerly, in `tf.function`, and continued from a state, bits are the same.
-* Metrics depend on nothing but what was released.
-* Arguments out of range are refused by name.
-"""
+"""What an adaptive query takes and gives: arguments, records, states and metrics."""
 
 import logging
 import math

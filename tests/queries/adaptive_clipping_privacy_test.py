@@ -1,13 +1,4 @@
-"""An adaptive clip norm costs what the noise multiplier says.
-
-Claims:
-
-* Any record changes the sum of joint contributions, in units of their noise, by at most
-  1 / noise_multiplier, and some do by as much.
-* The noise of a round is the strategy's, scaled as a whole by the clip norm of that
-  round and `value_noise_multiplier`, and for the count by `clipped_count_stddev`; that
-  of the two is independent. Events are those of a fixed clip norm.
-"""
+"""An adaptive clip norm costs what the noise multiplier says."""
 
 import math
 

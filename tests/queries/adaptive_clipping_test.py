@@ -1,12 +1,5 @@
 """An adaptive clip norm finds its quantile.
 
-Claims:
-
-* Without noise, the scenarios of TF Privacy's tests come out;
-  `tf_privacy_adaptive_test` runs its queries side by side.
-* With noise, the estimate settles at the quantile of a known distribution.
-* The clip norm changes every `update_every` rounds and stays a number float32 holds.
-
 `adaptive_clipping_privacy_test` is about what it costs,
 `adaptive_clipping_interface_test` about arguments, records, states and metrics.
 """

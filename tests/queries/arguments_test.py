@@ -1,13 +1,4 @@
-"""No call of a query means something else than it says.
-
-Claims, for every public query:
-
-* All numbers are given by name. A call with numbers by position, as one that was made
-  for TF Privacy has, is a TypeError and not another mechanism.
-* Where noise and epsilon follow from a participation, it is given, or `None` means that
-  a client may take part in every round: nothing stands silently for one round of each.
-* It has the interface of TF Privacy's queries, with a template that may be left out.
-"""
+"""No call of a query means something else than it says."""
 
 import inspect
 

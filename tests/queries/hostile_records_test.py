@@ -1,16 +1,4 @@
-"""Whatever a client sends, each query does with it what it says.
-
-Claims, for every query of this package, eagerly and in `tf.function`:
-
-* A record with a NaN or an infinity anywhere adds nothing (without privacy: itself).
-* Records of the largest numbers that there are add the clip norm and no more, in their
-  own direction, up to a step of the grid; subnormal numbers add nothing.
-* Tensors without elements, and scalars, are records like others.
-* A record of another structure, dtype or shape than announced, or of what are no float
-  tensors, is refused before it is added to others, also where TensorFlow would
-  broadcast it.
-* The same inside TFF, with such clients beside an honest one.
-"""
+"""Whatever a client sends, each query does with it what it says."""
 
 import collections
 import functools

@@ -1,16 +1,4 @@
-"""The Laplace sum is an L1-clipped sum with the noise that its event says.
-
-Claims:
-
-* Without noise the life cycle gives the sums of clipped records, eagerly and in
-  `tf.function`.
-* The noise is Laplace of scale clip norm x noise multiplier, new in every round, the
-  same in every mode with a seed, and follows from the state alone.
-* dp-accounting's accountants find epsilon = 1 / noise multiplier for a round, n times
-  that for n rounds; the log-ratio of neighbouring outputs stays within it.
-* More rounds than planned are refused; the metrics tell what was spent and no secret.
-* Numbers out of range, and sums or records unlike the specs, are refused.
-"""
+"""The Laplace sum is an L1-clipped sum with the noise that its event says."""
 
 import collections
 import math

@@ -1,16 +1,4 @@
-"""Every query clips, sums, adds its strategy's noise, and says what that cost.
-
-Claims, for each of the five queries:
-
-* The life cycle of a `DPQuery` works eagerly and in `tf.function`; without noise it
-  gives the exact sums, or prefix sums, of the clipped records.
-* The noise has standard deviation `clip_norm * noise_multiplier` times the strategy's
-  row norms, and the covariance over rounds is the strategy's.
-* The events of the rounds compose to the event of the run, and dp-accounting finds the
-  epsilon of the equivalent Gaussian.
-* More rounds than planned are refused, in both modes.
-* Metrics and repr tell the noise, and neither key nor seed.
-"""
+"""Every query clips, sums, adds its strategy's noise, and says what that cost."""
 
 import collections
 import math

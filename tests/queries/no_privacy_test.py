@@ -1,15 +1,4 @@
-"""Sums and averages without privacy are plain sums and averages, and say so.
-
-Claims:
-
-* Sums and averages are those of NumPy, for every structure, eagerly and in
-  `tf.function`; half precision is summed in float32.
-* They agree with TensorFlow Privacy's queries of the same names.
-* Samples can be merged; averages of merged samples are averages of all.
-* Nothing is clipped or hidden: a NaN is in the sum.
-* The event is non-private, the state is empty, and there are no metrics.
-* Records unlike each other, or unlike the specs, are refused.
-"""
+"""Sums and averages without privacy are plain sums and averages, and say so."""
 
 import dp_accounting
 import numpy as np

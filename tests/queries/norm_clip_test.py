@@ -1,12 +1,4 @@
-"""Sums of clipped records without noise are just that.
-
-Claims:
-
-* The sum is that of `clipping.clip_by_norm`, for every order and structure, eagerly and
-  in `tf.function`; with a fixed denominator it is an average.
-* The event is non-private, and the metrics tell the clip norm.
-* Orders and clip norms that are none, and records unlike the specs, are refused.
-"""
+"""Sums of clipped records without noise are just that."""
 
 import collections
 import math

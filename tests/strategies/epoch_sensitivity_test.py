@@ -1,14 +1,4 @@
-"""Sensitivity with columns that are scaled by epochs, against brute force.
-
-Claims, for every kind and over all patterns of a schema, those that straddle epochs and
-those that leave epochs out among them:
-
-* What is said is never below the worst pattern, for all rounds and for fewer; and where
-  it is called exact, it is the worst.
-* It is called exact with falling scales wherever it is for the unscaled strategy by the
-  first argument of `toeplitz_sensitivity`, for any separation and lengths of epochs;
-  and where columns of one client do not overlap with any scales.
-"""
+"""Sensitivity with columns that are scaled by epochs, against brute force."""
 
 import itertools
 

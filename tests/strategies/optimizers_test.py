@@ -1,12 +1,4 @@
-"""Optimisers of all kinds are called alike.
-
-Claims:
-
-* Every public `optimize` takes the number of rounds first and all else by name: what is
-  special to its kind, then what all share, with the same names, order and defaults.
-* What they share means the same: without a word the objective is the mean squared
-  error, `objective='max'` is the largest error, and another objective is refused.
-"""
+"""Optimisers of all kinds are called alike."""
 
 import importlib
 import inspect

@@ -1,14 +1,4 @@
-"""A recursion is what it says: a strategy's noise, at the cost that it states.
-
-Claims, for every kind of strategy and several sizes:
-
-* The reference interpreter makes the noise of the strategy's dense noise matrix; for a
-  tree, whose nodes it draws together, noise of the same covariance.
-* What a round draws, reads, writes and keeps is what `work` counts, and a round's noise
-  has as many terms as `max_terms` says.
-* The row norms of the noise are those of the dense matrix, and of what the interpreter
-  makes of unit vectors; for 10^5 rounds they take no matrix either.
-"""
+"""A recursion is what it says: a strategy's noise, at the cost that it states."""
 
 import collections
 

@@ -1,13 +1,4 @@
-"""A schedule's optimizer does what its workload says, and its strategy is best for it.
-
-Claims:
-
-* Models are the rows of the workload applied to the means of the rounds.
-* Under the workload, the RMSE of a strategy that was optimised for it is below that of
-  one for prefix sums, for momentum and for cooldown, and the other way round.
-* Kinds that cannot be optimised for a workload say so.
-* Other numbers of rounds, and what is no workload, are refused.
-"""
+"""A schedule's optimizer does what its workload says, and its strategy is best for it."""
 
 import numpy as np
 import pytest

@@ -1,15 +1,4 @@
-"""Parts of a joint mean whose clients add noise: each part has noise of its own.
-
-Claims:
-
-* Clients are trained side by side, and with seeds models are the same to the bit in any
-  number of packs and each time; other in another round, and with other seeds.
-* Parts are not correlated, and no number of one is that of another, with streams of one
-  seed as without seeds; each has the scale of its own kind, also beside noise of the
-  server and beside a part without noise.
-* Without seeds a round that is run again has other noise in each part.
-* A round with too few clients for the shares of a part fails.
-"""
+"""Parts of a joint mean whose clients add noise: each part has noise of its own."""
 
 import math
 

@@ -1,19 +1,4 @@
-"""Packed simulation is the process that it stands for, but for round-off.
-
-Claims, with clients of uneven sizes, short batches and several epochs:
-
-* Rounds come to the same model, measurements and metrics as TFF's own composition, for
-  all mechanisms and for none; side by side, and one client after the other.
-* The state is of the same type, and goes from packed to unpacked and back in the middle
-  of a run.
-* The sum is the same in however many packs, but for last bits of what clients train.
-* A round that is run again is the same to the bit, from whatever state.
-* A round that takes too long ends with an error.
-* A client whose training ends in NaN is counted, and adds nothing.
-* A model that draws random numbers is trained one client after the other; so is one
-  with convolutions, of which TensorFlow logs no errors.
-* A cohort with a client twice, or with one that is not there, is refused.
-"""
+"""Packed simulation is the process that it stands for, but for round-off."""
 
 import collections
 import concurrent.futures

@@ -1,14 +1,4 @@
-"""Models loaded from a run directory are those that were trained.
-
-Claims:
-
-* A Keras model, given as an instance or by a function, with several inputs or layers of
-  one's own, is loaded with the trained weights; so is a functional one.
-* What a run measured on test data is what the loaded model comes to.
-* Of a run that was stopped, the weights are those of a round that was released.
-* What cannot be kept is trained all the same, and the error says what to give.
-* What is kept is not for others to see.
-"""
+"""Models loaded from a run directory are those that were trained."""
 
 import os
 import shutil

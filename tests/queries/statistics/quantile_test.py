@@ -1,19 +1,4 @@
-"""Quantiles over rounds are those of TF Privacy without noise, and private with it.
-
-Claims:
-
-* Without noise estimates are those of TF Privacy's `QuantileEstimatorQuery` and
-  `TreeQuantileEstimatorQuery`, round by round, with geometric updates and others.
-* With noise they come to the quantile, with every kind of noise and in a graph as well;
-  the fraction of a round has the noise that is stated (Kolmogorov-Smirnov, false alarm
-  1e-8).
-* A client moves a count by half at most, exactly, whatever it sends; what is spent is
-  what the counts spend, and a state says so.
-* A number that is NaN or infinite says nothing, and is counted as such.
-* As a TFF process the estimate is the result, also beside a model, with clients' noise
-  and securely summed; a state goes on, and under other numbers is refused.
-* Counts of another scale or shape, and numbers out of range, are refused.
-"""
+"""Quantiles over rounds are those of TF Privacy without noise, and private with it."""
 
 import math
 
