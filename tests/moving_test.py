@@ -1,4 +1,4 @@
-"""Where users of other systems find what they had: every name and every test is there."""
+"""Names of other systems and tests that docs/moving gives are there."""
 
 import functools
 import math

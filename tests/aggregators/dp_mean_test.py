@@ -1,4 +1,4 @@
-"""The factories make TFF processes that compute private means with a fixed denominator."""
+"""Factories make TFF processes that compute private means with a fixed denominator."""
 
 import collections
 import functools

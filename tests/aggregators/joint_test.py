@@ -1,4 +1,4 @@
-"""Parts of a value with mechanisms of their own: one mean, one state, one accountant."""
+"""Parts of a value with mechanisms of their own: one mean, one state, one event."""
 
 import collections
 import math

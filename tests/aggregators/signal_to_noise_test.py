@@ -60,6 +60,7 @@ QUERIES = {
 }
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize('name', QUERIES)
 def test_signal_and_noise_are_those_of_the_rounds(name):
   query = QUERIES[name]()

@@ -1,4 +1,4 @@
-"""What TFF composes around our factories and inside them keeps what they say, or fails."""
+"""What TFF composes around and inside our factories keeps what they say, or fails."""
 
 import math
 
@@ -189,6 +189,7 @@ _NOT_THE_SUM = {
 }
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize('name', _NOT_THE_SUM)
 def test_inside_what_may_not_be_the_sum_is_refused(name):
   factory = _NOT_THE_SUM[name]()

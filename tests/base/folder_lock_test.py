@@ -1,4 +1,4 @@
-"""One process at a time works in a folder, and who was killed stands in nobody's way."""
+"""One process at a time works in a folder, also after one was killed."""
 
 import contextlib
 import fcntl

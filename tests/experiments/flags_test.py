@@ -69,6 +69,7 @@ def _planned(*arguments):
 TARGET = ('--target_epsilon=5', '--target_delta=1e-4')
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize('name', registry.KINDS)
 def test_every_kind_of_mechanism_is_the_one_that_report_plans(name):
   flags = (f'--mechanism={name}', *LIMITS, *TARGET)

@@ -180,6 +180,7 @@ _ONE_FOR_ALL = {
 }
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize('name', _ONE_FOR_ALL)
 def test_flags_of_one_mechanism_for_all_weights_are_refused(name):
   with pytest.raises(ValueError, match=f'--{name} does not go with --part'):

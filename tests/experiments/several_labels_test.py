@@ -1,4 +1,4 @@
-"""Several labels of a row: numbers, or tags that are 0 or 1; from the flag to metrics."""
+"""Several labels of a row: numbers, or tags of 0 or 1; from the flag to metrics."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Aborted attempts of a run: in the ledger, in the report, and the same after a kill."""
+"""Aborted attempts: in the ledger, in the report, and the same after a kill."""
 
 import itertools
 import json

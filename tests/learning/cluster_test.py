@@ -1,4 +1,4 @@
-"""Packs on a Dask cluster come to the bits of those in this process, whatever happens."""
+"""Packs on a Dask cluster come to the bits of this process, whatever happens."""
 
 import contextlib
 import functools
@@ -144,6 +144,7 @@ def _seeing():
 _SEES = cluster._sees
 
 
+@pytest.mark.slow
 def test_workers_that_do_not_see_the_data_are_sent_them(client, data, banded, here):
   client.run(_blind)
   try:

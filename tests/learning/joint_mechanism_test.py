@@ -217,6 +217,7 @@ def test_what_was_changed_in_a_part_of_the_report_is_found(run, tmp_path):
     assert f'mechanism.parts[0].{field}' in result.text
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
   ('name', 'change', 'message'),
   [
@@ -264,6 +265,7 @@ def test_weights_are_named_by_their_places():
     learning.weight_names('keras')
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize(
   ('mechanism', 'changes', 'message'),
   [

@@ -205,6 +205,7 @@ def test_each_process_runs_with_each_aggregator(process, aggregator):
 # What is refused.
 
 
+@pytest.mark.few(2)
 @each_process
 @pytest.mark.parametrize(
   'aggregator',
@@ -243,6 +244,7 @@ def test_sums_of_all_rounds_need_an_optimizer_for_them(process, aggregator, opti
     )
 
 
+@pytest.mark.few(4)
 @each_process
 @pytest.mark.parametrize(
   'aggregator',
@@ -287,6 +289,7 @@ def test_ftrl_is_for_the_server():
     )
 
 
+@pytest.mark.few(4)
 @each_process
 @pytest.mark.parametrize(
   ('model', 'message'),
@@ -301,6 +304,7 @@ def test_what_is_no_model_is_refused_with_what_would_be(process, model, message)
     _PROCESSES[process](model, _tree())
 
 
+@pytest.mark.few(3)
 @each_process
 @pytest.mark.parametrize('optimizer', [0.1, tf.keras.optimizers.SGD(0.1), 'sgd'])
 def test_what_is_no_optimizer_is_refused(process, optimizer):

@@ -1,4 +1,4 @@
-"""A source gives each round the schedule's clients, and the same data whenever asked."""
+"""A source gives each round the schedule's clients, and the same data each time."""
 
 import asyncio
 import collections

@@ -1,4 +1,4 @@
-"""Laplace rows are Laplace, far into the tails, independent, and as secret as others."""
+"""Laplace rows are Laplace, far into the tails, independent, and secret as others."""
 
 import math
 

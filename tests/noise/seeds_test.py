@@ -1,4 +1,4 @@
-"""A seed means one stream, an int the next one, and a factory's processes share none."""
+"""A seed means one stream, an int the next one; processes of a factory share none."""
 
 import threading
 

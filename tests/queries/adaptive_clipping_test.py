@@ -55,6 +55,7 @@ def test_steps_worked_out_by_hand(numbers, quantile, start, clip_norms, sums):
   np.testing.assert_allclose([s.clip_norm for s in states], clip_norms, rtol=1e-6)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize('kind, target', [('gaussian', 0.8), ('tree', 0.3)])
 def test_the_estimate_settles_at_the_quantile_of_the_norms(kind, target):
   # Norms exp(N(1, 1)). A round measures the fraction with a standard deviation of at
@@ -101,6 +102,7 @@ def test_the_estimate_settles_at_the_quantile_of_the_norms(kind, target):
 # When and how far the clip norm moves.
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
   'kind, given, update_every',
   [

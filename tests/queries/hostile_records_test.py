@@ -144,7 +144,7 @@ def _clipped(kind, values):
   return _CLIP_NORM * (values / largest) / np.linalg.norm(values / largest, order)
 
 
-@pytest.mark.few(15)
+@pytest.mark.few(8)
 @both_modes
 @all_queries
 @pytest.mark.parametrize('where', [0, 4, 5])
@@ -235,7 +235,7 @@ def test_another_shape_is_refused_also_if_it_can_be_broadcast(kind, shape):
   _check_refused(kind, record, ValueError, 'shape')
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(2)
 @all_queries
 def test_inside_tff_hostile_clients_add_no_more_than_the_clip_norm(kind):
   query = _QUERIES[kind](tf.TensorSpec([4]))

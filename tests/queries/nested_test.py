@@ -89,6 +89,7 @@ def _equal(one, other):
     np.testing.assert_array_equal(x, y)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize('structure', _STRUCTURES)
 def test_parts_are_those_of_their_queries_and_as_with_tf_privacy(structure):
   make = _STRUCTURES[structure]

@@ -1,4 +1,4 @@
-"""How often one client can have been in, and what that cost: one place for all queries."""
+"""How often one client can have been in, and what that cost."""
 
 import itertools
 

@@ -105,6 +105,7 @@ def test_every_schema_can_be_asked_for(arguments, schema):
   assert plan.mechanism.relation == sampling.check_relation(schema)
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize(
   'arguments, kind',
   [
@@ -213,6 +214,7 @@ def test_what_does_not_fit_is_refused_with_what_to_do(arguments, message):
     _plan(*arguments)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize('mechanism', ['banded', 'toeplitz', 'epoch_banded'])
 @pytest.mark.parametrize('options', [(), ('--num_bands=3',)])
 def test_rounds_found_without_the_strategy_are_those_that_it_keeps(mechanism, options):

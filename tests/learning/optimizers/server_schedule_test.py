@@ -1,4 +1,4 @@
-"""A schedule's optimizer does what its workload says, and its strategy is best for it."""
+"""A schedule's optimizer applies its workload, and its strategy is best for it."""
 
 import numpy as np
 import pytest
@@ -67,6 +67,7 @@ def test_weight_decay_of_sums_alone_is_refused():
     learning.build_ftrl(0.1).check_workload(workload)
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize(
   ('kind', 'name'),
   [

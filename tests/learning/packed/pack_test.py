@@ -1,4 +1,4 @@
-"""What is added up of a client is within its bound, however many are encoded at once."""
+"""A client's sum is within its bound, however many are encoded at once."""
 
 import fractions
 

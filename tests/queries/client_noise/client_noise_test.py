@@ -1,4 +1,4 @@
-"""Each client's record gets noise of its own, of the kind and size that is accounted."""
+"""Each client's record gets noise of its own, of the kind and size accounted for."""
 
 import fractions
 import itertools

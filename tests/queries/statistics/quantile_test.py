@@ -92,6 +92,7 @@ def test_without_noise_estimates_are_those_of_tf_privacy(geometric, tree):
   assert not np.isclose(our_estimate, 0.3, rtol=0.2)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
   'target, counts',
   [
