@@ -10,7 +10,6 @@ from experiments import losses
 from experiments import metrics
 from experiments import models
 from experiments import simulate
-from experiments import training
 from experiments.data import population
 from experiments.data import problems
 from experiments.options import model as model_options
@@ -227,22 +226,6 @@ def test_metrics_of_tags_are_means_over_them():
   assert auc == pytest.approx(expected)
   with pytest.raises(ValueError, match='auc needs test examples'):
     metrics.METRICS['auc'].make(TAGS)(np.zeros_like(labels), scores)
-
-
-def test_one_answer_for_each_label_is_remarked_on():
-  error = metrics.METRICS['mean_absolute_error']
-  labels = np.stack([np.arange(101.0) + 1000, np.arange(101.0) / 100], axis=1)
-  said = training.remark_on_constant(error, 12.6, labels)
-  assert 'to answer 1050, 0.5 to all test examples' in said and 'of 12.7' in said
-  assert training.remark_on_constant(error, 8.0, labels) == ''
-
-
-def test_an_accuracy_no_better_than_one_answer_for_each_tag_is_remarked_on():
-  labels = np.array([[1, 0, 0]] * 9 + [[0, 1, 0]], np.int32)
-  accuracy = metrics.METRICS['accuracy']
-  said = training.remark_on_constant(accuracy, 0.94, labels)
-  assert 'to answer 1, 0, 0 to all' in said and 'of 0.9333' in said
-  assert training.remark_on_constant(accuracy, 1.0, np.tile(labels, (100, 1))) == ''
 
 
 @pytest.mark.slow

@@ -251,27 +251,6 @@ def test_numbers_that_are_not_finite_are_refused_by_client_place_and_row(
     learning.ClientSource(kept, schedule, batch_size=2).round_data(0)
 
 
-@pytest.mark.parametrize(
-  'examples, said',
-  [
-    ((np.ones([2, 1]), np.array([0.0, np.nan])), r'y\[1\] \(row 1\) is nan'),
-    (
-      ((np.array([np.inf, 1.0]), np.ones(2)), np.zeros(2)),
-      r'x\.0\[0\] \(row 0\) is inf',
-    ),
-    ({'image': np.full([1, 2, 2], np.nan)}, r'image\[0, 0, 0\].* 4 of the 4 numbers'),
-    (np.array([1.0, np.nan], np.float16), r'the array\[1\] \(row 1\) is nan'),
-    (
-      tf.constant([1.0, np.inf], tf.bfloat16).numpy(),
-      r'the array\[1\] \(row 1\) is inf',
-    ),
-  ],
-)
-def test_the_place_in_any_structure_is_named(examples, said):
-  with pytest.raises(ValueError, match=f"client 'a': {said}"):
-    learning.Clients.of({'a': examples}).examples(0)
-
-
 def test_datasets_without_an_end_are_refused_at_once():
   endless = tf.data.Dataset.from_tensor_slices(_arrays(3)).repeat()
   for kept in (

@@ -94,29 +94,6 @@ def test_examples_of_another_kind_are_refused(spec, match):
     models.functional(_keras, 'sparse_categorical_crossentropy', spec, "client 'a'")
 
 
-@pytest.mark.parametrize(
-  ('spec', 'match'),
-  [
-    (
-      (tf.TensorSpec([3]), tf.TensorSpec([1])),
-      r'gives x of shape \[3\] .* takes \[2\]',
-    ),
-    ((tf.TensorSpec([2]), tf.TensorSpec([])), r'gives y of shape \[\] .* takes \[1\]'),
-    (
-      (tf.TensorSpec([2], tf.float64), tf.TensorSpec([1])),
-      'x of float64, the model takes float32',
-    ),
-    (
-      ((tf.TensorSpec([2]), tf.TensorSpec([2])), tf.TensorSpec([1])),
-      'client gives x as',
-    ),
-  ],
-)
-def test_functional_models_say_what_they_take(spec, match):
-  with pytest.raises(ValueError, match=match):
-    models.functional(training_runs.model(), None, spec)
-
-
 def test_keras_models_need_clients_that_say_what_their_inputs_are():
   with pytest.raises(ValueError, match='packed.PackedData, which do not say'):
     models.functional(_keras, 'mse', None)
