@@ -101,6 +101,7 @@ def test_the_gradient_is_that_of_the_best_error(fixed):
   assert np.vdot(gradient, direction) == pytest.approx((above - below) / 2e-5, rel=1e-6)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize('limits', [(24, 6), (20, 6), (24, 6, 3)])
 @pytest.mark.parametrize('fixed', [False, True])
 def test_columns_and_norms_together_are_certified_to_be_the_best(limits, fixed):
@@ -125,6 +126,7 @@ def test_columns_and_norms_together_are_certified_to_be_the_best(limits, fixed):
     assert squared == pytest.approx(worst, rel=1e-12)
 
 
+@pytest.mark.slow
 def test_the_program_prints_what_norms_of_rounds_gain():
   result = subprocess.run(
     [sys.executable, '-m', 'benchmarks.round_scales', '--small'],
