@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tests.aggregators import running
 from tff_dp_aggregators import aggregators
 from tff_dp_aggregators import noise as noise_lib
 from tff_dp_aggregators import queries
@@ -39,17 +40,6 @@ all_kinds = pytest.mark.parametrize(
 )
 
 
-def _run(process, values, num_rounds=1):
-  """Outputs of successive rounds with the same clients."""
-  outputs = []
-  state = process.initialize()
-  for _ in range(num_rounds):
-    output = process.next(state, values)
-    state = output.state
-    outputs.append(output)
-  return outputs
-
-
 def _metrics(output):
   return output.measurements['dp_query_metrics']
 
@@ -68,7 +58,9 @@ def test_means_and_clip_norms_without_noise_are_those_of_tff():
   ).create(_VECTOR)
   values = list(np.random.default_rng(1).normal(size=[5, 3]).astype(np.float32))
   clip_norms = []
-  for our, their in zip(_run(ours, values, 12), _run(theirs, values, 12)):
+  for our, their in zip(
+    running.rounds(ours, values, 12), running.rounds(theirs, values, 12)
+  ):
     np.testing.assert_allclose(our.result, their.result, rtol=1e-5, atol=1e-6)
     clip_norms.append(_metrics(our)['clip_norm'])
     their_clip = their.measurements['dp_query_metrics']['clip']
@@ -130,7 +122,7 @@ def test_the_result_has_the_structure_of_a_value_alone(kind, value_type, value):
   process = factory.create(value_type)
   assert isinstance(process, tff.templates.AggregationProcess)
   assert process.next.type_signature.result.result.member.is_equivalent_to(value_type)
-  for output in _run(process, [value, value], 2):
+  for output in running.rounds(process, [value, value], 2):
     for ours, expected in zip(tf.nest.flatten(output.result), tf.nest.flatten(value)):
       np.testing.assert_allclose(ours, expected, rtol=1e-6)
 
@@ -144,7 +136,9 @@ def test_event_and_measurements_of_a_round(kind):
     seed=noise_lib.Seed(123456789),
     **_KINDS[kind],
   )
-  outputs = _run(factory.create(_VECTOR), [np.float32([1, 2, 3])] * 50, _ROUNDS)
+  outputs = running.rounds(
+    factory.create(_VECTOR), [np.float32([1, 2, 3])] * 50, _ROUNDS
+  )
   composed, clip_norm = [], 0.1
   for number, output in enumerate(outputs, start=1):
     metrics = _metrics(output)
@@ -217,11 +211,29 @@ def test_a_process_does_what_the_query_does_and_goes_on_from_its_state(kind):
     )
 
 
+@pytest.mark.parametrize(
+  'arguments, message',
+  [
+    ({'clients_per_round': 0}, 'clients_per_round must be positive'),
+    ({'update_every': 3, **_TREE}, 'restart_every, 2; got 3'),
+    ({'workload': strategies.Workload(4)}, 'workload needs a participation'),
+    ({'workload': strategies.Workload(5), **_BLT}, 'is for 5 rounds'),
+  ],
+)
+def test_what_cannot_work_is_refused_by_the_builder(arguments, message):
+  with pytest.raises(ValueError, match=message):
+    aggregators.adaptive(
+      **{'noise_multiplier': 1.0, 'clients_per_round': 100, **arguments}
+    )
+
+
 def test_a_small_cohort_needs_no_more_than_a_noise_multiplier():
   process = aggregators.adaptive(noise_multiplier=4.0, clients_per_round=3).create(
     _VECTOR
   )
   values = [np.full(3, 9.0, np.float32)] * 3
-  metrics = [each.measurements['dp_query_metrics'] for each in _run(process, values, 3)]
+  metrics = [
+    each.measurements['dp_query_metrics'] for each in running.rounds(process, values, 3)
+  ]
   assert all(0 <= each['fraction_below'] <= 1 for each in metrics)
   assert all(each['noise_multiplier'] == 4.0 for each in metrics)

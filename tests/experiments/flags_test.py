@@ -109,6 +109,12 @@ def test_every_sampling_is_the_one_that_report_plans(name):
   assert chosen.flags['min_separation'] == (3 if name == 'b_min_sep' else None)
 
 
+def test_every_kind_of_schema_has_its_flag():
+  tried = {flags[0] for flags, _ in SAMPLINGS.values()}
+  sampled = {f'--sampling={k.flag}' for k in sampling.SCHEMES.values() if k.is_sampled}
+  assert tried == sampled
+
+
 def test_sampling_needs_the_number_of_clients_unless_a_flag_says_the_cohort(
   monkeypatch,
 ):

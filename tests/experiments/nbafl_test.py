@@ -275,6 +275,16 @@ def test_what_contradicts_the_formulas_is_refused(arguments, message):
   assert message in str(refused.value)
 
 
+def test_flags_of_nbafl_without_it_or_what_it_needs_are_refused():
+  for flag in ('--num_exposures=2', '--min_examples=5', '--calibration=exact'):
+    with pytest.raises(ValueError, match='is for --nbafl'):
+      _settings('--num_clients=24', '--clients_per_round=2', flag)
+  with pytest.raises(ValueError, match='--nbafl does not go with --mechanism=none'):
+    _settings('--nbafl', '--mechanism=none')
+  with pytest.raises(ValueError, match='--nbafl needs --target_epsilon as well'):
+    _settings(*ALL, *SIZES)
+
+
 def test_what_is_so_anyway_may_be_said():
   said = ('--mechanism=gaussian', '--clipping=fixed', '--min_separation=1')
   found = _settings(*ALL, *TARGET, *SIZES, *said)

@@ -11,9 +11,12 @@ from experiments import simulate
 from experiments.comparing import cells
 from experiments.comparing import grid
 from experiments.comparing import results
+from experiments.options import privacy as privacy_options
 from tests import executing
 from tff_dp_aggregators.accounting.programs import program
 from tff_dp_aggregators.accounting.programs import report as report_program
+from tff_dp_aggregators.accounting.programs import table
+from tff_dp_aggregators.strategies import registry
 
 CLIENTS = ('--num_clients=24', '--clients_per_round=4', '--num_rounds=2')
 SHARED = (*CLIENTS, '--min_separation=2', '--target_delta=1e-3')
@@ -185,6 +188,12 @@ _ONE_FOR_ALL = {
 def test_flags_of_one_mechanism_for_all_weights_are_refused(name):
   with pytest.raises(ValueError, match=f'--{name} does not go with --part'):
     _settings(BODY, REST, f'--{name}={_ONE_FOR_ALL[name]}')
+
+
+def test_those_are_all_flags_of_one_mechanism():
+  go = {'part', 'target_epsilon', 'target_delta', 'accountant', 'adjacency'}
+  others = {*privacy_options.names(), *table.names(table.placement())} - go
+  assert others - set(registry.options()) == set(_ONE_FOR_ALL) - {'num_bands'}
 
 
 def test_patterns_are_held_against_the_model_before_anything_is_written(tmp_path):

@@ -3,6 +3,7 @@ flags follow from what a task says of itself.
 """
 
 import dataclasses
+import re
 
 import numpy as np
 import pytest
@@ -67,6 +68,42 @@ def test_more_clients_than_images_are_refused():
   with pytest.raises(ValueError, match='at most 1438'):
     tables.DIGITS.check(data_options.Data(1439, 0.5, seed=1))
   tables.DIGITS.check(data_options.Data(1438, 0.5, seed=1))
+
+
+def _at_most_80(options):
+  if options.num_clients > 80:
+    raise ValueError('num_clients must be at most 80')
+
+
+def test_what_a_task_says_of_itself_is_in_the_help_and_in_the_flags():
+  other = dataclasses.replace(
+    tables.DIGITS,
+    name='other',
+    summary='something else',
+    check=_at_most_80,
+    defaults=dataclasses.replace(
+      tables.DIGITS.defaults, num_clients=77, min_separation=2
+    ),
+  )
+  tasks.TASKS['other'] = other
+  try:
+    shown = ' '.join(executing.execute(simulate, '--help').stdout.split())
+    values = flags.FlagValues()
+    settings.define(values)
+    values(['simulate', '--task=other', '--num_rounds=9', '--mechanism=gaussian'])
+    chosen = settings.from_flags(values)
+    refused = executing.execute(simulate, '--task=other', '--num_clients=81')
+  finally:
+    del tasks.TASKS['other']
+  assert 'other, something else.' in shown
+  assert re.search(r'Default: 300 for digits; [^.]*; 77 for other\.', shown)
+  assert chosen.task is other
+  assert chosen.name == 'other-gaussian'
+  assert (chosen.data.num_clients, chosen.participation.num_rounds) == (77, 9)
+  assert chosen.flags['num_clients'] == 77
+  assert chosen.flags['clip_norm'] == 1.0
+  assert (refused.returncode, refused.stdout) == (2, '')
+  assert 'num_clients must be at most 80' in refused.stderr
 
 
 OFFLINE = ('breast_cancer', 'digits', 'text')

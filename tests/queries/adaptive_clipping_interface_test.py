@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 from tests.queries import adaptive_queries
+from tests.queries import records as records_lib
 from tff_dp_aggregators import noise as noise_lib
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.queries import adaptive_clipping
@@ -19,7 +20,7 @@ def test_hostile_records_have_defined_outcomes():
   outcome = lambda values: query.preprocess_record(params, tf.constant(values))  # noqa: E731
   # Not finite: as a record of zeros.
   for record in ([math.nan, 1.0, 1.0], [math.inf, 0.0, 0.0]):
-    assert adaptive_queries.flat(outcome(record).record).tolist() == [0, 0, 0]
+    assert records_lib.flat(outcome(record).record).tolist() == [0, 0, 0]
     assert (
       adaptive_queries.below(outcome(record))
       == adaptive_queries.below(outcome([0.0] * 3))

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.queries import records as records_lib
 from tff_dp_aggregators import noise as noise_lib
 from tff_dp_aggregators import queries
 from tff_dp_aggregators import strategies
@@ -105,10 +106,6 @@ def _record(*values):
   )
 
 
-def _flat(record):
-  return np.concatenate([np.ravel(t).astype(float) for t in tf.nest.flatten(record)])
-
-
 def _one_round(query, state, records):
   params = query.derive_sample_params(state)
   sample = query.initial_sample_state()
@@ -125,7 +122,7 @@ def _zero_rounds(query, num_rounds):
   noise = []
   for _ in range(num_rounds):
     result, state = step(state)
-    noise.append(_flat(result))
+    noise.append(records_lib.flat(result))
   return np.array(noise), state
 
 
@@ -154,7 +151,7 @@ def test_without_noise_the_life_cycle_gives_exact_sums(kind, traced):
     records = [_record(*row) for row in values]
     result, state, _ = step(state, records)
     tf.nest.assert_same_structure(result, _SPECS)
-    released.append(_flat(result))
+    released.append(records_lib.flat(result))
     norms = np.linalg.norm(values, axis=1, keepdims=True)
     sums.append((values / np.maximum(1, norms)).sum(axis=0))
   expected = _workload(query) @ sums
@@ -173,7 +170,10 @@ def test_result_is_the_sum_plus_the_noise_of_the_same_seed(kind):
     result, state, _ = _one_round(query, state, [record, record])
     times = 2 * _workload(query)[number].sum()
     np.testing.assert_allclose(
-      _flat(result), times * _flat(record) + noise[number], rtol=0, atol=1e-5
+      records_lib.flat(result),
+      times * records_lib.flat(record) + noise[number],
+      rtol=0,
+      atol=1e-5,
     )
 
 
@@ -210,7 +210,7 @@ def test_a_state_continues_bit_by_bit_in_another_query(kind):
     results = []
     for number in rounds:
       result, state, _ = _one_round(query, state, [records[number]])
-      results.append(_flat(result).tobytes())
+      results.append(records_lib.flat(result).tobytes())
     return results, state
 
   query = _build(kind)  # Without a seed: what continues is in the state alone.
@@ -403,7 +403,7 @@ def test_a_normalized_query_divides_sum_and_noise(kind, traced):
 
   step = tf.function(one_round) if traced else one_round
   result, state, noise_multiplier = step(query.initial_global_state())
-  np.testing.assert_allclose(_flat(result), plain[0] / 4, rtol=1e-5)
+  np.testing.assert_allclose(records_lib.flat(result), plain[0] / 4, rtol=1e-5)
   assert float(noise_multiplier) > 0  # The event is the sum's.
   assert int(query.derive_metrics(state)['rounds']) == 1
 
@@ -550,7 +550,7 @@ def test_the_cumulative_state_holds_nothing_that_was_not_released():
   for _ in range(3):
     result, state, _ = _one_round(query, state, [record])
     (released,) = state.released
-    np.testing.assert_array_equal(_flat(released), _flat(result))
+    np.testing.assert_array_equal(records_lib.flat(released), records_lib.flat(result))
 
 
 @pytest.mark.few(3)

@@ -6,11 +6,8 @@ import pytest
 import tensorflow as tf
 import tensorflow_privacy as tfp
 
+from tests.queries import records as records_lib
 from tff_dp_aggregators import queries
-
-
-def _flat(record):
-  return np.concatenate([np.ravel(t).astype(float) for t in tf.nest.flatten(record)])
 
 
 def _run(query, records, weights=None):
@@ -34,7 +31,9 @@ def test_results_are_those_of_tensorflow_privacy(name):
   records = [{'a': tf.constant(row[:5]), 'b': [tf.constant(row[5])]} for row in values]
   ours = _run(getattr(queries, name)(), records)
   theirs = _run(getattr(tfp, name)(), records)
-  np.testing.assert_allclose(_flat(ours[0]), _flat(theirs[0]), rtol=1e-6)
+  np.testing.assert_allclose(
+    records_lib.flat(ours[0]), records_lib.flat(theirs[0]), rtol=1e-6
+  )
   assert ours[2] == theirs[2] == dp_accounting.NonPrivateDpEvent()
 
 

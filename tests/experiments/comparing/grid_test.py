@@ -36,6 +36,10 @@ def test_flags_are_crossed_in_the_order_in_which_they_are_given(axes):
   ]
 
 
+def test_a_flag_that_is_named_again_has_more_values(axes):
+  assert axes('num_rounds=2', 'num_rounds=3,4') == axes('num_rounds=2,3,4')
+
+
 def test_a_value_that_is_written_in_two_ways_is_one(axes):
   assert names(axes('target_epsilon=2,2.0,2e0,0.1')) == [
     'target_epsilon=2',

@@ -50,6 +50,16 @@ def test_what_a_killed_comparison_left_half_written_is_removed(tmp_path):
     assert (tmp_path / '.writing-now').exists()
 
 
+def test_a_folder_with_a_lock_alone_is_empty(values, tmp_path):
+  with record_lib.folder(str(tmp_path)):
+    pass
+  now = asked(values, 'mechanism=tree')
+  assert record_lib.taken_up(str(tmp_path), now) == (now, now)
+  (tmp_path / 'mine.txt').touch()
+  with pytest.raises(FileExistsError, match='is not empty, and is not of a comparison'):
+    record_lib.taken_up(str(tmp_path), now)
+
+
 def test_flags_in_another_order_are_the_same_runs(values, tmp_path):
   one = ('mechanism=tree:batch_size=7,banded', 'clip_norm=1,2')
   begun = asked(values, *one)
