@@ -8,8 +8,6 @@ import ast
 import fnmatch
 import pathlib
 
-import pytest
-
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TESTS = sorted((ROOT / 'tests').rglob('*_test.py'))
 
@@ -79,13 +77,14 @@ def test_few_tests_have_no_target():
   }
 
 
-@pytest.mark.parametrize(
-  'test', TESTS, ids=lambda path: path.relative_to(ROOT).as_posix()
-)
-def test_what_a_test_imports_is_in_what_its_target_depends_on(test):
-  deps = _deps(test)
-  if deps is None:
-    return
+def test_what_a_test_imports_is_in_what_its_target_depends_on():
+  for test in TESTS:
+    deps = _deps(test)
+    if deps is not None:
+      _check_imports(test, deps)
+
+
+def _check_imports(test, deps):
   provided = {'//tff_dp_aggregators:package'}
   for label in deps:
     provided.add(label)
@@ -103,6 +102,6 @@ def test_what_a_test_imports_is_in_what_its_target_depends_on(test):
     first, _, rest = name.partition('.')
     layer = rest.partition('.')[0]
     if first == 'tff_dp_aggregators' and layer in _layers():
-      assert f'//{first}:{layer}' in allowed, name
+      assert f'//{first}:{layer}' in allowed, (test, name)
     elif first in ('benchmarks', 'experiments', 'tools'):
-      assert f'//{first}' in provided, name
+      assert f'//{first}' in provided, (test, name)

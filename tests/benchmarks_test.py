@@ -6,9 +6,12 @@ import re
 import subprocess
 import sys
 
+import pytest
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
+@pytest.mark.slow
 def test_errors_of_all_strategies_are_printed_and_drawn(tmp_path):
   picture = tmp_path / 'errors.png'
   result = subprocess.run(

@@ -29,6 +29,7 @@ def _without(missing, code):
   )
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize('layer', ['noise', 'queries', 'aggregators', 'learning'])
 def test_layers_that_need_tensorflow_say_how_to_get_it(layer):
   result = _without(_TFF, f'from tff_dp_aggregators import {layer}')
@@ -41,6 +42,7 @@ def test_layers_that_need_tensorflow_say_how_to_get_it(layer):
   assert (ROOT / 'docs' / 'install.md').exists()
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize('name', ['compare', 'plot', 'predict', 'simulate'])
 def test_programs_that_need_tensorflow_say_so_and_no_more(name):
   code = f"import runpy; runpy.run_module('experiments.{name}', run_name='__main__')"

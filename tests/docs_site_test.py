@@ -113,28 +113,6 @@ def test_what_says_nothing(tmp_path, docstring, nothing):
   assert bool(api.Api(_write(tmp_path, files)).undocumented()) == nothing
 
 
-def test_names_are_written_out_once_where_users_find_them(pack):
-  pages = {
-    path: (page.public, [member.path for member in page.members])
-    for path, page in pack.pages.items()
-  }
-  assert pages == {
-    'pack': (True, ['pack.drawing.draw']),
-    'pack.drawing': (False, ['pack.drawing.helper']),
-    'pack.inner': (False, ['pack.inner.help_out', 'pack.inner.other']),
-    'pack.shapes': (True, ['pack.shapes.square.Shape', 'pack.shapes.square.Square']),
-    'pack.shapes.elsewhere': (False, []),
-    'pack.shapes.square': (False, []),
-  }
-  assert pack.pages['pack.shapes'].exports['OrderedDict'] == 'collections.OrderedDict'
-
-
-def test_all_with_a_name_that_does_not_exist_is_refused(tmp_path):
-  files = {'__init__.py': '"""Top."""\n__all__ = ["gone"]\n'}
-  with pytest.raises(ValueError, match=r'pack/__init__\.py:1: __all__ has .gone.'):
-    api.Api(_write(tmp_path, files))
-
-
 @pytest.mark.parametrize(
   'scope, text, target',
   [
@@ -178,13 +156,6 @@ def test_links_leave_code_and_other_links_alone(pack):
     'it: `draw`, arXiv:2306.08153', f'it: {link}, {paper}'
   )
   assert pack.link(text, pack.found['pack']) == expected
-
-
-def test_inherited_members_are_listed_by_class(pack):
-  inherited = pack.inherited(pack.found['pack.shapes.square.Square'])
-  assert {base: [m.name for m in members] for base, members in inherited.items()} == {
-    'pack.shapes.square.Shape': ['sides']
-  }
 
 
 def test_links_of_a_built_site_are_followed(tmp_path):
@@ -240,19 +211,6 @@ def test_every_page_is_in_the_navigation_once_and_says_for_whom_it_is():
   for page in pages - made:
     first = (docs / page).read_text('utf-8').split('\n\n')[1]
     assert first.startswith('This page is for '), page
-
-
-@pytest.mark.few(2)
-@pytest.mark.parametrize('path', ['aggregators', 'learning.packed', 'queries.grid'])
-def test_a_page_has_its_members_in_the_order_of_its_table(path):
-  page = api.Api(ROOT / 'tff_dp_aggregators').pages[f'tff_dp_aggregators.{path}']
-  text = hooks._module_page(page)
-  table = re.findall(r'^\| \[`(\w+)`\]', text, re.MULTILINE)
-  written = re.findall(r'^::: [\w.]*\.(\w+)$', text, re.MULTILINE)[1:]
-  assert [name for name in table if name in written] == [
-    name for name in written if name in table
-  ]
-  assert len(written) > 1
 
 
 def test_every_module_has_a_page():

@@ -21,7 +21,6 @@ import math
 import pathlib
 import re
 import subprocess
-import sys
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
@@ -315,21 +314,6 @@ def test_peers_have_a_lock():
     assert f'{package}=={version} ' in lock
     # What is said of it on the page is of this version.
     assert version in (_MOVING / f'{peer}.md').read_text('utf-8')
-
-
-@pytest.mark.parametrize('page', _PAGES)
-def test_programs_are_laid_out_as_the_code_is(page):
-  programs = [program for program, _ in _programs(page).values()]
-  for arguments in (['format', '--check'], ['check', '--extend-ignore=I']):
-    for program in programs:
-      ended = subprocess.run(
-        [sys.executable, '-m', 'ruff', *arguments, '--stdin-filename=tests/x.py', '-'],
-        input=program,
-        cwd=_ROOT,
-        capture_output=True,
-        text=True,
-      )
-      assert ended.returncode == 0, ended.stdout + ended.stderr
 
 
 def _marks_here(pair):

@@ -1,14 +1,4 @@
-"""Where users of other systems find what they had: every name and every test is there.
-
-Claims, for each row of docs/moving/names.md:
-
-* Each name here that it gives is in the package.
-* It names a test, each of which is there.
-* So does each of docs/moving/findings.md; and what is said there of a wrong Cholesky
-  factor is so.
-* Names of TensorFlow Privacy and TensorFlow Federated are theirs, in the versions that
-  are installed.
-"""
+"""Names of other systems and tests that docs/moving gives are there."""
 
 import functools
 import math

@@ -208,6 +208,7 @@ class TestMetadata:
     assert code == expected
     assert [name for name in names if name.endswith('/LICENSE')]
 
+  @pytest.mark.slow
   @pytest.mark.parametrize('modified', [False, True])
   def test_sdist_and_wheel_know_the_commit(self, tmp_path, modified):
     source = _copy_of_the_source(tmp_path / 'source')
@@ -231,6 +232,7 @@ class TestMetadata:
       assert _version_of_wheel(tree, tmp_path / f'of_{tree.name}') == expected
     assert not list(source.glob('tff_dp_aggregators/**/commit.json'))
 
+  @pytest.mark.slow
   def test_installed_simulations_and_other_peoples_experiments_go_together(
     self, tmp_path
   ):
@@ -278,6 +280,7 @@ class TestMetadata:
       command = 'tff-dp-simulate = tff_dp_aggregators.experiments.simulate:run'
       assert command in archive.read(name).decode()
 
+  @pytest.mark.slow
   def test_a_clone_named_like_the_package_does_not_shadow_it(self, tmp_path):
     clone = _copy_of_the_source(tmp_path / 'tff_dp_aggregators')
     build = "from setuptools import build_meta; build_meta.build_editable('..')"

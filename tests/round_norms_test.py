@@ -1,15 +1,4 @@
-"""The norms of rounds that `benchmarks.round_scales` prints are the best.
-
-Claims:
-
-* For given columns, no other norms are better: a general optimiser finds none, with
-  every pattern a condition, and the lower bound is as much.
-* No pattern has a squared sensitivity above 1, and one has it.
-* The quadratic form is the error, and the gradient that of the best error.
-* Columns and norms found together are better than those of epochs, and the certificate
-  for columns of any norms says that nothing is better.
-* The program prints that, with exact sensitivities.
-"""
+"""The norms of rounds that `benchmarks.round_scales` prints are the best."""
 
 import os
 import pathlib
@@ -52,6 +41,7 @@ def _sums(squares, participation):
   return np.array([squares[list(rounds)].sum() for rounds in participation.patterns()])
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize('seed', range(4))
 @pytest.mark.parametrize('schema', _SCHEMAS)
 def test_no_other_norms_are_better(schema, seed):
@@ -111,6 +101,7 @@ def test_the_gradient_is_that_of_the_best_error(fixed):
   assert np.vdot(gradient, direction) == pytest.approx((above - below) / 2e-5, rel=1e-6)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize('limits', [(24, 6), (20, 6), (24, 6, 3)])
 @pytest.mark.parametrize('fixed', [False, True])
 def test_columns_and_norms_together_are_certified_to_be_the_best(limits, fixed):
@@ -135,6 +126,7 @@ def test_columns_and_norms_together_are_certified_to_be_the_best(limits, fixed):
     assert squared == pytest.approx(worst, rel=1e-12)
 
 
+@pytest.mark.slow
 def test_the_program_prints_what_norms_of_rounds_gain():
   result = subprocess.run(
     [sys.executable, '-m', 'benchmarks.round_scales', '--small'],

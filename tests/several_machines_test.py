@@ -1,13 +1,4 @@
-"""docs/several_machines.md and its files do what they say.
-
-Claims:
-
-* Programs have the flags of all commands, of the page and of the containers.
-* The command for one machine comes to the bits of a run in one process.
-* So do those for several machines, with the page's certificates and settings of Dask,
-  each on an address of this machine; who has another certificate is refused (slow).
-* The files of containers name each other's services, volumes and secrets.
-"""
+"""docs/several_machines.md and its files do what they say."""
 
 import functools
 import os

@@ -2,9 +2,6 @@
 
 import pathlib
 import re
-import runpy
-import subprocess
-import sys
 
 import pytest
 import yaml
@@ -91,25 +88,10 @@ def test_workflows_may_read_and_nothing_else(path):
 
 
 @each_workflow
-def test_workflows_end_and_do_not_pile_up(path):
-  workflow = _load(path)
-  assert '${{ github.ref }}' in workflow['concurrency']['group']
-  assert all('timeout-minutes' in job for job in workflow['jobs'].values())
-
-
-@each_workflow
 def test_actions_are_those_of_the_host_at_a_version(path):
   for _, step in _steps(path):
     if 'uses' in step:
       assert re.fullmatch(r'actions/[a-z-]+@(v\d+(\.\d+)*|[0-9a-f]{40})', step['uses'])
-
-
-def test_slow_tests_run_every_night_and_on_demand():
-  (path,) = [path for path in WORKFLOWS if path.name == 'nightly.yml']
-  triggers = _load(path)[True]  # YAML 1.1 takes the word "on" for true.
-  assert set(triggers) == {'schedule', 'workflow_dispatch'}
-  minute, hour, *days = triggers['schedule'][0]['cron'].split()
-  assert days == ['*', '*', '*'] and minute.isdigit() and hour.isdigit()
 
 
 class TestHooks:
@@ -135,70 +117,3 @@ class TestHooks:
       for hook in repository['hooks']
     ]
     assert in_hooks == in_lint
-
-
-FORMS = sorted((ROOT / '.github' / 'ISSUE_TEMPLATE').glob('[0-9]*.yml'))
-
-
-@pytest.mark.parametrize('path', FORMS, ids=lambda p: p.name)
-def test_forms_of_issues_are_whole(path):
-  form = _load(path)
-  assert form['name'] and form['description']
-  fields = [each for each in form['body'] if each['type'] != 'markdown']
-  names = [each['id'] for each in fields]
-  assert len(set(names)) == len(names) > 0
-  assert all(each['attributes']['label'] for each in fields)
-  for each in form['body']:
-    assert each['type'] in ('markdown', 'textarea', 'input', 'checkboxes')
-
-
-class TestCheckFiles:
-  SCRIPT = ROOT / 'tools' / 'python' / 'check_files.py'
-
-  @pytest.fixture
-  def check(self, tmp_path):
-    problems = runpy.run_path(str(self.SCRIPT))['problems']
-
-    def run(content, name='file.txt'):
-      path = tmp_path / name
-      path.write_bytes(content)
-      return [each.replace(str(path), name) for each in problems(path)]
-
-    return run
-
-  @pytest.mark.parametrize(
-    'content', [b'', b'One.\n', b'One.\n\nTwo.\n', b'\x89PNG\0 \n\n']
-  )
-  def test_passes_what_is_in_order(self, check, content):
-    assert check(content) == []
-
-  @pytest.mark.parametrize(
-    'content, expected',
-    [
-      (b'One. \nTwo.\n', 'file.txt:1: white space at the end'),
-      (b'One.\nTwo.\t\n', 'file.txt:2: white space at the end'),
-      (b'One.\r\n', 'file.txt:1: white space at the end'),
-      (b'One.', 'file.txt: does not end with exactly one newline'),
-      (b'One.\n\n', 'file.txt: does not end with exactly one newline'),
-      (b'<' * 7 + b' HEAD\n', 'file.txt: has the marks of a merge conflict'),
-      (b'One.\n' + b'=' * 7 + b'\n', 'file.txt: has the marks of a merge conflict'),
-      (b'x' * 500_000 + b'\n', 'file.txt: 500001 bytes; at most 500000'),
-    ],
-  )
-  def test_finds(self, check, content, expected):
-    (found,) = check(content)
-    assert found.startswith(expected)
-
-  def test_finds_broken_yaml(self, check):
-    assert check(b'a: 1\n', 'file.yml') == []
-    (found,) = check(b'a: [1\n', 'file.yml')
-    assert found.startswith('file.yml: is no YAML: ')
-
-  @pytest.mark.parametrize('content, code', [('One.\n', 0), ('One.', 1)])
-  def test_its_exit_code_says_so(self, tmp_path, content, code):
-    path = tmp_path / 'file.txt'
-    path.write_text(content, encoding='utf-8')
-    result = subprocess.run(
-      [sys.executable, str(self.SCRIPT), str(path)], capture_output=True, text=True
-    )
-    assert result.returncode == code, result.stderr

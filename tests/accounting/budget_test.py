@@ -59,6 +59,7 @@ def _exact_epsilon(noise, probability):
     return (1 + decimal.Decimal(probability) * (before.exp() - 1)).ln()
 
 
+@pytest.mark.few(14)
 @pytest.mark.parametrize('noise', [0.0014, 0.00143, 0.01, 0.5, 0.999, 1.0, 1.001, 1e6])
 @pytest.mark.parametrize('probability', [1e-300, 1e-12, 1e-6, 0.3, 1.0])
 def test_pure_epsilon_of_laplace_noise_is_never_below_the_truth(noise, probability):

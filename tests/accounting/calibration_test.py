@@ -42,6 +42,7 @@ def _least_noise(strategy, participation, target_epsilon, target_delta):
   )
 
 
+@pytest.mark.few(48)
 @pytest.mark.parametrize(
   'strategy, participation', MECHANISMS.values(), ids=MECHANISMS.keys()
 )

@@ -101,6 +101,7 @@ def test_reports_of_a_client_compose(noise):
     assert 0.9 * stated < real <= stated * (1 + 1e-6)
 
 
+@pytest.mark.few(12)
 @relations
 @pytest.mark.parametrize('clients', [2, 3, 5])
 @pytest.mark.parametrize('share', [0.8, 1.0, 4.0])

@@ -52,6 +52,7 @@ def test_deviations_are_those_of_theorem_1(rounds, clients):
   assert made.downlink_sensitivity == pytest.approx(2 * 1.5 / (1000 * clients))
 
 
+@pytest.mark.few(14)
 @pytest.mark.parametrize('rounds', [1, 2, 3, 10, 20, 21, 22, 50, 400, 10**5])
 @pytest.mark.parametrize('cohort', [1, 10, 49, 50])
 def test_deviations_with_random_clients_are_as_printed(rounds, cohort):

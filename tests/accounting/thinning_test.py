@@ -30,6 +30,7 @@ def gaps(probability, min_separation, num_places, count):
   return probability * num_places * found
 
 
+@pytest.mark.few(16)
 @pytest.mark.parametrize('b', [1, 2, 3, 5, 16, 64, 300])
 @pytest.mark.parametrize('p', PROBABILITIES)
 def test_gaps_have_a_distribution(p, b):

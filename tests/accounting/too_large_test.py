@@ -24,6 +24,7 @@ def little_memory():
   assert peak < 10**7
 
 
+@pytest.mark.few(12)
 @pytest.mark.usefixtures('little_memory')
 @pytest.mark.parametrize('separation', [1, 500, TOO_MANY])
 @pytest.mark.parametrize('name', registry.KINDS)

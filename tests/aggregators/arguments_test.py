@@ -1,14 +1,4 @@
-"""No call of a builder means something else than it says.
-
-Claims, for everything public in `aggregators`:
-
-* All numbers are given by name. A call with numbers by position, as TFF's factories are
-  called, is a TypeError and not another mechanism.
-* A participation is given, or `None` means that a client may take part in every round.
-* A factory's `create` refuses what is no structure of tensors by a TypeError with the
-  reason, as TFF's factories do.
-* What builders share, they share in name, order and default.
-"""
+"""No call of a builder means something else than it says."""
 
 import inspect
 import math
@@ -86,20 +76,6 @@ _OTHERS = {
   'secure_modular_sum',
   'secure_sum',
 }
-_TUPLES = {'DPMeanState', 'SignalToNoise', 'SpentEvents'}
-_POSITIONAL = {
-  'build_query',
-  'count_sum_factory',
-  'counts',
-  'inner',
-  'mechanism',
-  'nodes',
-  'part_of',
-  'participation',
-  'parts',
-  'state',
-  'strategy',
-}
 _FUNCTIONS = sorted(set(_BUILDERS) - {'DPMeanFactory'})
 each = pytest.mark.parametrize('name', _BUILDERS)
 
@@ -154,6 +130,7 @@ _FACTORIES = {
 }
 
 
+@pytest.mark.few(26)
 @pytest.mark.parametrize('name', _FACTORIES)
 @pytest.mark.parametrize(
   'value_type, where',
@@ -169,16 +146,6 @@ _FACTORIES = {
 def test_what_is_no_structure_of_tensors_is_a_type_error(name, value_type, where):
   with pytest.raises(TypeError, match=f'value_type .*{where}'):
     _FACTORIES[name]().create(value_type)
-
-
-@pytest.mark.parametrize('name', sorted(set(aggregators.__all__) - _TUPLES))
-def test_only_what_is_no_number_has_a_position(name):
-  for parameter in _parameters(name).values():
-    assert parameter.kind is not inspect.Parameter.VAR_POSITIONAL
-    if parameter.kind is inspect.Parameter.VAR_KEYWORD:
-      assert parameter.name in ('arguments', 'noise_options')
-    elif parameter.kind is not inspect.Parameter.KEYWORD_ONLY:
-      assert parameter.name in _POSITIONAL
 
 
 _TAKING_OPTIONS = [
@@ -302,22 +269,6 @@ def test_limits_of_all_kinds_are_taken(name):
     assert factory.effective_noise_multiplier == pytest.approx(
       2 / factory.strategy.sensitivity(limits)
     )
-
-
-def test_what_builders_share_is_the_same_in_all():
-  order = [
-    *('mechanism', 'strategy', 'participation', 'clip_norm', 'noise_multiplier'),
-    *('clients_per_round', 'workload', 'record_aggregation_factory', 'noise_options'),
-  ]
-  for name in _FUNCTIONS:
-    shared = [each for each in _parameters(name) if each in order]
-    assert shared == sorted(shared, key=order.index)
-  for argument in (*('clip_norm', 'workload', 'clients_per_round'),):
-    having = [name for name in _FUNCTIONS if argument in _parameters(name)]
-    assert len(having) >= 2
-    defaults = {_parameters(name)[argument].default for name in having}
-    annotations = {str(_parameters(name)[argument].annotation) for name in having}
-    assert len(defaults) == len(annotations) == 1
 
 
 def test_the_query_of_a_factory_is_asked_for_a_record_by_position():

@@ -1,14 +1,4 @@
-"""A state knows what it belongs to, and what it spent.
-
-Claims, through real TFF processes:
-
-* A round with another strategy, limit, number of rounds, clip norm, noise multiplier,
-  seed, stream, generator, layout, workload or adaptation than the state's fails,
-  naming both; with equal ones built anew it goes on.
-* The state alone says what all its rounds spent: what composing the event of each round
-  from the first gives, also after a resumption, for every mechanism.
-* States of other versions and factories are refused with a word.
-"""
+"""A state knows what it belongs to, and what it spent."""
 
 import functools
 import pickle

@@ -60,7 +60,7 @@ def _after_two_rounds(mechanism):
   return process, state
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize('keep', [_by_program_state_manager, _by_pickle])
 @pytest.mark.parametrize('mechanism', ['gaussian', 'tree', 'banded', 'adaptive'])
 def test_a_kept_state_goes_on(mechanism, keep, tmp_path):

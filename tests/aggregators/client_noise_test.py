@@ -1,19 +1,4 @@
-"""In TFF, noise of clients is each client's own, and enough clients have to report.
-
-Claims:
-
-* What clients send has noise of their own: not of another client with an equal update,
-  nor of the round before, of another context or of a process made alike; with TFF's and
-  TensorFlow's optimisers of graphs on, and in processes of concurrent executors.
-* The mean of clients who make the noise has the distribution of the mean of a server
-  that makes it; that of the approximation has it too.
-* Secure sums carry noise of clients unclipped.
-* A round with fewer clients than have to report fails for every mechanism, and its
-  updates are discarded: from the same state a round with enough of them goes on.
-* What a state says was spent is the local or the central guarantee, and nothing for
-  what is simulation only.
-* A seed is refused where clients cannot share it.
-"""
+"""In TFF, noise of clients is each client's own, and enough clients have to report."""
 
 import math
 

@@ -1,14 +1,4 @@
-"""Bounds of coordinates hold for each, and change nothing else.
-
-Claims, through real TFF processes:
-
-* Each coordinate is the nearest within its bound, for one bound, one for each tensor,
-  and one for each coordinate; what is within stays as it is.
-* What is not finite reaches the mechanism, which zeroes and counts it.
-* Half precision and float64 are bounded in their own dtype.
-* State, measurements and weights of the inner aggregation are as without bounds.
-* Bounds that are no numbers, not positive, or of another structure are refused.
-"""
+"""Bounds of coordinates hold for each, and change nothing else."""
 
 import collections
 import math

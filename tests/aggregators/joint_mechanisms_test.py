@@ -1,14 +1,4 @@
-"""The factory of a joint mechanism is what accounting planned.
-
-Claims:
-
-* Each part has the noise and the clip norm of its mechanism (Kolmogorov-Smirnov, false
-  alarm 1e-8), and parts of one seed are uncorrelated (seven standard deviations,
-  3e-12).
-* Round by round, states have spent what the mechanism's events say.
-* The same seed makes the same noise; an int makes other noise each time.
-* What does not fit is refused.
-"""
+"""The factory of a joint mechanism is what accounting planned."""
 
 import math
 

@@ -1,19 +1,4 @@
-"""A mechanism whose noise clients make becomes the factory that keeps its promise.
-
-Claims:
-
-* What a state says of privacy, round by round, is what the mechanism says, at every
-  site and for every kind of noise.
-* The noise of the mean has the standard deviation that the mechanism says: of the sum
-  of shares, of one client's noise times the root of their number, and of what stands
-  for it. False alarms: 1 in 10^6, by a chi-squared bound.
-* Noise of both sides is each client's own, and once that of the server, whose key is in
-  the state; both are as loud as is said.
-* A round of fewer than `min_clients` fails.
-* What does not fit is refused before a round: another number of parameters than was
-  planned, more clients than a sum holds, a seed for noise that clients draw, a storage
-  where no round remembers noise.
-"""
+"""A mechanism whose noise clients make becomes the factory that keeps its promise."""
 
 import math
 

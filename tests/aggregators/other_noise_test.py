@@ -1,16 +1,4 @@
-"""Means of queries that are no matrix mechanisms: Laplace noise, and clipping alone.
-
-Claims:
-
-* A process of `laplace` releases the L1-clipped mean with Laplace noise of the scale
-  stated (Kolmogorov-Smirnov, false alarm 1e-8), in as many rounds as planned.
-* What a state has spent is the event of as many rounds as one client can have been in,
-  found by going through all patterns; events of single rounds compose to it. So it is
-  after the state was written down as NumPy arrays.
-* `norm_clip` bounds the p-norm of one client's part of the mean, and its event is that
-  of no privacy.
-* What only a matrix mechanism has is refused by name.
-"""
+"""Means of queries that are no matrix mechanisms: Laplace noise, and clipping alone."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""TFF's runtime on this machine, for all tests of a file that has this fixture."""
+"""Processes of aggregators, run."""
 
 import pytest
 
@@ -7,5 +7,17 @@ from tff_dp_aggregators.learning import runtime
 
 @pytest.fixture(scope='module', autouse=True)
 def local_runtime():
+  """TFF's runtime on this machine, for all tests of a file that has this fixture."""
   with runtime.local_runtime():
     yield
+
+
+def rounds(process, values, num_rounds=1):
+  """Outputs of successive rounds with the same clients."""
+  outputs = []
+  state = process.initialize()
+  for _ in range(num_rounds):
+    output = process.next(state, values)
+    state = output.state
+    outputs.append(output)
+  return outputs

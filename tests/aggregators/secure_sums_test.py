@@ -1,13 +1,4 @@
-"""Every mechanism whose noise the server adds can have its records summed securely.
-
-Claims, in TFF's test backend, for everything public in `aggregators` that makes means,
-with updates of hostile clients among those of honest ones, over two rounds:
-
-* A secure sum gives the same bits as a plain one, and the same event.
-* Then nothing leaves clients but through secure sums, counts included; so it is with
-  what zeroes and clips around the mechanism, if its counts are summed securely.
-* A plain sum, which leaves values in the open, fails that check.
-"""
+"""Every mechanism whose noise the server adds can have its records summed securely."""
 
 import math
 

@@ -1,14 +1,4 @@
-"""Signal and noise of rounds, measured: exact numbers that are added up.
-
-Claims:
-
-* The signal is the norm of the clipped mean before noise, and the noise has the mean
-  square that is stated: of every kind of strategy in each round, of a sum without a
-  plan, of Laplace noise, with clip norms that adapt, and beside a workload.
-* Sums are the same in any order and grouping, within round-off.
-* A process measures it if asked and else not; result, noise and state are the same.
-* Queries that do not tell, and measurements without it, are refused with what to do.
-"""
+"""Signal and noise of rounds, measured: exact numbers that are added up."""
 
 import itertools
 import math
@@ -70,6 +60,7 @@ QUERIES = {
 }
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize('name', QUERIES)
 def test_signal_and_noise_are_those_of_the_rounds(name):
   query = QUERIES[name]()

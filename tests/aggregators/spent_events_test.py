@@ -279,6 +279,7 @@ def test_a_mechanism_elsewhere_than_in_the_aggregator_is_refused(fed_avg_state):
       aggregators.extract_dp_event(both)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
   ('mean', 'named'),
   [

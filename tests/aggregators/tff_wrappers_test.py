@@ -1,16 +1,4 @@
-"""What TFF composes around our factories and inside them keeps what they say, or fails.
-
-Claims, through real TFF processes:
-
-* Around a mechanism, what each client does by itself (zeroing and clipping with a fixed
-  norm, bounds, concatenation, measurements) leaves event and sensitivity as they are: a
-  hostile client moves the result by the clip norm over the denominator at most.
-* So do rotations. Their seed is in the state, so the event is that of the mechanism's
-  state within; the noise that is rotated back is as loud as it was.
-* Norms that follow the clients' are refused, also where noise was added to them.
-* Inside, nothing passes but what is the exact sum, or said to be: each other factory of
-  TFF is refused when the factory is made, with the reason and the way out.
-"""
+"""What TFF composes around and inside our factories keeps what they say, or fails."""
 
 import math
 
@@ -201,6 +189,7 @@ _NOT_THE_SUM = {
 }
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize('name', _NOT_THE_SUM)
 def test_inside_what_may_not_be_the_sum_is_refused(name):
   factory = _NOT_THE_SUM[name]()

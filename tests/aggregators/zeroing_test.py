@@ -1,12 +1,4 @@
-"""What is far too large counts as zeros.
-
-Claims:
-
-* A value whose L2 norm over all its tensors is above the bound counts as zeros, one at
-  or below it as it is, whatever the dtype, and at the largest numbers of it.
-* NaN and infinity stay, for the mechanism to zero and to count.
-* Bad arguments are refused by name.
-"""
+"""What is far too large counts as zeros."""
 
 import math
 

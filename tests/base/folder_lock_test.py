@@ -1,14 +1,4 @@
-"""One process at a time works in a folder, and who was killed stands in nobody's way.
-
-Claims:
-
-* Who holds a folder keeps out processes of this machine, by the folder and by the file,
-  and processes of other machines, which see a lock of the file alone.
-* A process that was killed holds nothing.
-* The lock moves with the folder, and is no lock of what comes in its place.
-* Where nothing can be written, a folder is taken all the same.
-* Temporary folders that killed processes left are removed by the next, and no others.
-"""
+"""One process at a time works in a folder, also after one was killed."""
 
 import contextlib
 import fcntl

@@ -1,10 +1,4 @@
-"""What is told of a machine.
-
-Claims:
-
-* Processors that may be used are those of the affinity, and no more than a container's
-  limit, of which a part counts as one.
-"""
+"""What is told of a machine."""
 
 import os
 

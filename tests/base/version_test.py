@@ -1,7 +1,6 @@
 import pathlib
 import shutil
 import subprocess
-import sys
 
 import pytest
 
@@ -77,15 +76,6 @@ def test_files_that_do_not_compute_are_no_change(package):
   assert version.commit_of(package) == (commit, False)
 
 
-def test_asking_writes_nothing(package):
-  commit_all(package.parent)
-  index = package.parent / '.git' / 'index'
-  (package / 'code.py').touch()
-  before = index.read_bytes()
-  version.commit_of(package)
-  assert index.read_bytes() == before
-
-
 class TestNoCommitOfItsOwn:
   def test_without_a_repository(self, package):
     assert version.commit_of(package) == (None, None)
@@ -94,11 +84,6 @@ class TestNoCommitOfItsOwn:
     (tmp_path / 'setup.py').write_text(SETUP)
     package = make_package(tmp_path / '.venv/lib/python3.11/site-packages', setup=None)
     commit_all(tmp_path)
-    assert version.commit_of(package) == (None, None)
-
-  def test_a_repository_that_does_not_track_it(self, package):
-    (package.parent / '.gitignore').write_text('/tff_dp_aggregators/\n')
-    commit_all(package.parent)
     assert version.commit_of(package) == (None, None)
 
   @pytest.mark.parametrize('setup', [None, "setup(name='their-product')\n"])
@@ -113,35 +98,6 @@ class TestGitDoesNotHelp:
     commit_all(package.parent)
     monkeypatch.setenv('PATH', str(tmp_path))
     assert version.commit_of(package) == (None, None)
-
-  def test_it_refuses(self, package, monkeypatch):
-    commit_all(package.parent)
-    # Git's own way to test that a repository of somebody else is refused.
-    monkeypatch.setenv('GIT_TEST_ASSUME_DIFFERENT_OWNER', '1')
-    monkeypatch.setattr(version, '_KEPT', ('GIT_CONFIG', 'GIT_TEST'))
-    assert version.commit_of(package) == (None, None)
-
-  def test_it_hangs(self, package, monkeypatch, tmp_path):
-    commit_all(package.parent)
-    program = tmp_path / 'bin' / 'git'
-    program.parent.mkdir()
-    program.write_text(f'#!{shutil.which("sh")}\nexec {shutil.which("sleep")} 60\n')
-    program.chmod(0o755)
-    monkeypatch.setenv('PATH', str(program.parent))
-    monkeypatch.setattr(version, '_SECONDS', 0.1)
-    assert version.commit_of(package) == (None, None)
-
-
-def test_variables_of_a_hook_for_another_repository_are_passed_over(
-  package, monkeypatch, tmp_path
-):
-  commit = commit_all(package.parent)
-  other = make_package(tmp_path / 'other').parent
-  (other / 'more').write_text('More.\n')
-  assert commit_all(other) != commit
-  monkeypatch.setenv('GIT_DIR', str(other / '.git'))
-  monkeypatch.setenv('GIT_INDEX_FILE', str(other / '.git' / 'index'))
-  assert version.commit_of(package) == (commit, False)
 
 
 @pytest.mark.parametrize(
@@ -175,20 +131,6 @@ def test_an_installed_package_starts_no_process(package, monkeypatch):
   assert version.commit_of(package) == (None, None)
 
 
-def test_a_copy_elsewhere_tells_its_version_alone(tmp_path):
-  """The installed package: the real one, where no checkout is."""
-  source = pathlib.Path(tff_dp_aggregators.__file__).resolve().parent
-  for path in ('__init__.py', 'base/__init__.py', 'base/version.py'):
-    target = tmp_path / 'tff_dp_aggregators' / path
-    target.parent.mkdir(exist_ok=True)
-    shutil.copy(source / path, target)
-  code = 'from tff_dp_aggregators.base import version; print(version.current())'
-  shown = subprocess.run(
-    [sys.executable, '-c', code], cwd=tmp_path, capture_output=True, text=True
-  )
-  assert shown.stdout == f'{tff_dp_aggregators.__version__}\n', shown.stderr
-
-
 class TestRecord:
   @pytest.fixture
   def record(self, package, tmp_path):
@@ -214,18 +156,9 @@ class TestRecord:
     record()
     assert not list((package / 'base').iterdir())
 
-  def test_what_is_built_elsewhere_has_none(self, record):
-    assert version._recorded(record()) == (None, None)
-
   def test_what_is_built_from_an_sdist_has_that_of_the_checkout(self, package, record):
     (package / 'base' / 'commit.json').write_text('{"commit": "a", "modified": false}')
     assert version._recorded(record()) == ('a', False)
-
-  def test_it_counts_where_the_package_is_installed_alone(self, package, record):
-    commit_all(package.parent)
-    built = record()
-    (built.parent / 'setup.py').write_text(SETUP)
-    assert version._recorded(built) == (None, None)
 
   @pytest.mark.parametrize('text', ['', '{', '[]', '{}', '{"commit": "a"}', '7'])
   def test_a_broken_one_is_none(self, tmp_path, text):

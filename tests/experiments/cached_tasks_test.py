@@ -142,6 +142,7 @@ def test_there_are_files_for_every_task_that_reads_some():
   assert with_files == set(FILES)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize('task', FILES)
 def test_a_missing_file_is_named_at_once(task, tmp_path):
   program = (

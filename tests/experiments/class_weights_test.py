@@ -1,16 +1,4 @@
-"""Weights of classes in the loss, from the flag to the trained model.
-
-Claims:
-
-* A loss with them is the mean over examples of loss times weight, as Keras has it:
-  whatever loss it is, and with padded examples, which count nowhere.
-* Balanced ones are those of scikit-learn, of the training examples alone; reports say
-  that they are not covered.
-* Clients side by side train to the same weights as one by one.
-* What cannot be honoured is refused.
-"""
-
-import dataclasses
+"""Weights of classes in the loss, from the flag to the trained model."""
 
 import numpy as np
 import pytest
@@ -19,16 +7,12 @@ import tensorflow_federated as tff
 from sklearn.utils import class_weight
 
 from experiments import losses
-from experiments import metrics
-from experiments import models
 from experiments import simulate
 from experiments.data import population
 from experiments.data import problems
 from experiments.models import networks
-from experiments.options import model as model_options
 from tests import executing
 from tests.experiments.data import own_data
-from tff_dp_aggregators import learning
 
 WEIGHTS = (0.5, 4.0, 1.0)
 SHAPE = population.Shape((2,), 'float32', (), 'class', 3, class_weights=WEIGHTS)
@@ -154,55 +138,3 @@ def test_labels_that_are_no_classes_have_no_weights(tmp_path):
   assert '--class_weights does not go with text' in result.stderr
   result = executing.execute(simulate, '--task=digits', '--class_weights=balanced')
   assert '--class_weights goes with --data' in result.stderr
-
-
-_KERAS = """
-import tensorflow as tf
-
-def model(shape):
-  return tf.keras.Sequential([tf.keras.layers.Dense(2, input_shape=shape.inputs)])
-
-def compiled(shape):
-  made = model(shape)
-  made.compile(loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-  return made
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-  'name', ['compiled', pytest.param('logistic', marks=pytest.mark.slow)]
-)
-def test_side_by_side_is_as_one_by_one(name, tmp_path, monkeypatch):
-  (tmp_path / 'their_weighted.py').write_text(_KERAS)
-  monkeypatch.chdir(tmp_path)
-  monkeypatch.syspath_prepend(str(tmp_path))
-  path = own_data.write_csv(tmp_path / 'data.csv', ROWS[:390])
-  found = own_data.load(path, class_weights=('no:0.5', 'yes:4'), **COLUMNS)
-  kind = models.KINDS.get(name)
-  if kind is None:
-    kind = model_options.own.kind(f'their_weighted:{name}')
-  options = model_options.Model(kind, metrics.METRICS['accuracy'])
-
-  def train(shape, is_packed):
-    result = learning.train(
-      options.make(shape, seed=1),
-      found.clients,
-      None,
-      str(tmp_path / f'{is_packed}-{shape.class_weights}'),
-      delta=1e-3,
-      clients_per_round=6,
-      num_rounds=2,
-      seed=1,
-      local=learning.ClientTraining(
-        batch_size=8, optimizer=tff.learning.optimizers.build_sgdm(0.1)
-      ),
-      run=learning.RunOptions(packed_simulation=is_packed),
-    )
-    return result.weights.trainable
-
-  packed, alone = (train(found.shape, each) for each in (True, False))
-  for one, other in zip(packed, alone):
-    np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
-  plain = train(dataclasses.replace(found.shape, class_weights=None), True)
-  assert max(np.abs(a - b).max() for a, b in zip(packed, plain)) > 1e-3

@@ -256,16 +256,8 @@ def test_a_comparison_that_is_finished_is_told_again_without_tensorflow(shared):
   ('arguments', 'message'),
   [
     (
-      (*GRID, *SMALL, '--batch_size=7'),
-      '--batch_size: not given then, --batch_size=7 now',
-    ),
-    (
       (*GRID, *SMALL[:3], '--num_rounds=3'),
       '--num_rounds: --num_rounds=2 then, --num_rounds=3 now',
-    ),
-    (
-      (*GRID, *SMALL, '--grid=clip_norm=1,2'),
-      '--grid varies mechanism then, mechanism, clip_norm now',
     ),
     ((*GRID[:2], *SMALL), '--tune: {'),
   ],
@@ -282,20 +274,12 @@ def test_another_comparison_is_refused_naming_what_differs(shared, arguments, me
   [
     (('--grid', 'num_clients=300,250'), 'num_clients=250,seed=1: 100 rounds of'),
     (('--grid', 'mechanism=tree', '--mechanism=blt'), 'is set by --grid and by the'),
-    (('--grid=clip_norm=1', '--tune=clip_norm=1'), 'is set by --grid and by --tune'),
     (
       ('--grid=mechanism=tree:clip_norm=2', '--tune=clip_norm=1,3'),
       '--clip_norm is brought along by a value of --grid, and set by --tune',
     ),
-    (
-      ('--tune=clip_norm=1:batch_size=7', '--tune=batch_size=3,5'),
-      '--batch_size is set by --tune twice',
-    ),
-    (('--tune=metric=accuracy,auc',), '--metric cannot be varied: it says what the'),
     (('--tune=batch_size=0,5',), 'batch_size=0,seed=1000001: --batch_size must be'),
-    (('--seed=3',), '--seed is not for comparisons: give --seeds=N'),
     (('--jobs=1000',), '--jobs=1000, or --scheduler=local:1000 is more than'),
-    (('--tuning_seeds=2',), '--tuning_seeds needs --tune'),
     (('--grid=jobs=1,2',), '--jobs cannot be varied: it is of the comparison'),
   ],
 )

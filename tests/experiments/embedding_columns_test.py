@@ -1,13 +1,4 @@
-"""Columns with an embedding for each value: `--embedding_columns`.
-
-Claims:
-
-* Inputs end in their codes, by the order of values of training examples; all other
-  values, of test data of whatever kind, have the code after the last one.
-* Models look embeddings up; that of unknown values is 0 and stays so.
-* They learn what more than 100 values say, side by side as one by one.
-* What cannot be is refused.
-"""
+"""Columns with an embedding for each value: `--embedding_columns`."""
 
 import json
 
@@ -164,29 +155,6 @@ def test_models_learn_what_many_values_say(name, data, tmp_path):
   assert result.metrics['test_accuracy'] > 0.9
 
 
-@pytest.mark.slow
-def test_side_by_side_is_as_one_by_one(data, tmp_path):
-  found = own_data.load(data, **EMBEDDED)
-  model = _options('mlp').make(found.shape, seed=1)
-  packed, alone = (
-    learning.train(
-      model,
-      found.clients,
-      None,
-      str(tmp_path / f'{is_packed}'),
-      delta=1e-3,
-      clients_per_round=6,
-      num_rounds=2,
-      seed=1,
-      run=learning.RunOptions(packed_simulation=is_packed),
-    ).weights.trainable
-    for is_packed in (True, False)
-  )
-  for one, other in zip(packed, alone):
-    np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
-  assert np.abs(packed[0]).max() > 1e-4
-
-
 @pytest.mark.parametrize(
   ('arguments', 'message'),
   [
@@ -207,6 +175,7 @@ def test_what_cannot_be_is_refused(arguments, message, data):
   assert result.returncode == 2 and message in result.stderr, result.stderr
 
 
+@pytest.mark.slow
 def test_the_program_trains_and_reports(data, tmp_path):
   run_dir = tmp_path / 'run'
   result = executing.execute(

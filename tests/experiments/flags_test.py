@@ -1,17 +1,4 @@
-"""All mechanisms and options of the package by flags.
-
-Claims:
-
-* Every kind of mechanism, with its options, and every schema can be asked for, with the
-  noise and epsilon that `report` finds for the same flags.
-* What is registered later is a flag without another line.
-* Training without privacy asks the same clients as training with it, and takes no flag
-  that speaks of privacy.
-* Cohorts come from a file, sampling, or limits, in either convention.
-* Flags that contradict each other are refused by their names.
-* What docs/experiments.md shows is accepted.
-* Flags that do not change what a run comes to may differ when it goes on; no other may.
-"""
+"""All mechanisms and options of the package by flags."""
 
 import dataclasses
 import math
@@ -22,7 +9,6 @@ import dp_accounting
 import pytest
 from absl import flags as absl_flags
 
-from experiments import compare
 from experiments import optimizers
 from experiments import settings
 from experiments import simulate
@@ -83,6 +69,7 @@ def _planned(*arguments):
 TARGET = ('--target_epsilon=5', '--target_delta=1e-4')
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize('name', registry.KINDS)
 def test_every_kind_of_mechanism_is_the_one_that_report_plans(name):
   flags = (f'--mechanism={name}', *LIMITS, *TARGET)
@@ -299,15 +286,6 @@ def test_training_without_privacy_refuses_flags_of_privacy():
       '--clients_per_round must be at most --num_clients=300; got 400.',
     ),
     (['--min_separation=11'], '--num_clients of at least 330'),
-    (['--clients_per_round=500'], 'rounds of --clients_per_round=500 need'),
-    (
-      ['--sampling=b_min_sep'],
-      '--sampling=b_min_sep needs --sampling_probability and --min_separation, or ',
-    ),
-    (
-      ['--sampling=b_min_sep', '--min_separation=5', '--num_bands=8'],
-      'Use --num_bands of at most 5, or --min_separation=8.',
-    ),
     (
       ['--sampling=poisson', '--mechanism=banded', '--num_bands=4'],
       'Use --num_bands of at most 1, or --num_groups=4.',
@@ -319,23 +297,9 @@ def test_training_without_privacy_refuses_flags_of_privacy():
       '--sampling=random_allocation, where a client has whole numbers of rounds: the '
       'next larger one is --clients_per_round=24, which is --rounds_of_a_client=4.',
     ),
-    (
-      ['--sampling=poisson', '--mechanism=gaussian', '--accountant=monte_carlo'],
-      '--accountant=monte_carlo does not read this event; leave it out, or take pld '
-      'or prv or rdp.\n',
-    ),
-    (['--schedule=poisson'], 'random_eligible does'),
     (['--fixed_epoch', '--schedule=random_eligible'], 'shuffled_epochs does'),
-    (['--schedule=replay'], '--schedule=replay needs --schedule_file'),
     (['--schedule_file=x', '--schedule=poisson'], 'give one of the two'),
     (['--schedule_file=x', '--dropout_probability=0.1'], 'says who reported'),
-    (['--schedule_file=nowhere'], 'nowhere'),
-    (['--dropout_probability=1'], '--dropout_probability must be at least 0 and below'),
-    (['--reporting_goal=2'], '--reporting_goal needs --dropout_probability'),
-    (
-      ['--dropout_probability=0.1', '--reporting_goal=31'],
-      '--reporting_goal must be at most --clients_per_round=30',
-    ),
     (
       ['--dropout_probability=0.9', '--reporting_goal=30'],
       'round 0 would not reach --reporting_goal=30',
@@ -344,36 +308,18 @@ def test_training_without_privacy_refuses_flags_of_privacy():
       ['--sampling=poisson', '--dropout_probability=0.1', '--reporting_goal=2'],
       '--reporting_goal does not go with --sampling=poisson',
     ),
-    (['--strategy_file=x', '--mechanism=tree'], '--mechanism does not go with'),
-    (['--strategy_file=x', '--num_bands=3'], '--num_bands does not go with'),
     (['--strategy_file=x', '--workload=server'], '--workload=server does not go with'),
-    (['--strategy_file=nowhere.npz'], '--strategy_file cannot be read'),
     (
       ['--noise_multiplier=1', '--accountant=rdp'],
       '--accountant says by whose epsilon the noise for a target is found',
     ),
     (['--adjacency=replace_one'], '--adjacency=replace_one does not go with a run'),
-    (
-      ['--mechanism=gaussian', '--noise_site=local', '--adjacency=replace_one'],
-      'says under "What else holds" what the same noise has for replace_one, and so '
-      'does tff-dp-report --run_dir=DIR',
-    ),
-    (
-      ['--noise_multiplier=9', '--clipped_count_stddev=4'],
-      'clipped_count_stddev must be more than 4.5',
-    ),
-    (['--simulated_cohort_scale=0.5'], 'simulated_cohort_scale must be at least 1'),
     (['--server_optimizer=adam', '--server_momentum=0.5'], 'is for --server_optimizer'),
-    (
-      ['--server_adaptivity=0.1'],
-      '--server_adaptivity is not for --server_optimizer=sgd',
-    ),
     (
       ['--server_optimizer=ftrl', '--server_learning_rate_schedule=cooldown'],
       '--server_learning_rate_schedule=cooldown is for --server_optimizer=sgd',
     ),
     (['--server_optimizer=yogi', '--workload=server'], 'not linear in the rounds'),
-    (['--client_optimizer=ftrl'], 'client_optimizer'),
   ],
 )
 def test_contradictions_are_refused_by_their_names(arguments, message, tmp_path):
@@ -392,6 +338,7 @@ def _documented():
   return re.findall(r'`tff-dp-simulate (--[^`]*)`', section)
 
 
+@pytest.mark.few(12)
 @pytest.mark.parametrize('arguments', _documented())
 def test_a_documented_command_is_accepted(arguments):
   chosen = _settings(*arguments.split())
@@ -473,17 +420,6 @@ def test_the_command_line_counts_more_than_a_flag_file_wherever_that_is_named(tm
     assert (chosen['num_rounds'], chosen['mechanism']) == (3, 'none')
 
 
-def test_a_search_that_takes_long_is_announced(monkeypatch):
-  monkeypatch.setattr(privacy_options, '_SOON', 0.0)
-  # Refused after it.
-  result = executing.execute(
-    simulate, '--num_rounds=200', '--noise_multiplier=9', '--clipped_count_stddev=4'
-  )
-  assert result.returncode == 2
-  first = result.stderr.splitlines()[0]
-  assert first == 'Looking for strategy and noise: banded, 200 rounds.'
-
-
 @dataclasses.dataclass(frozen=True)
 class Coins(scheme.RoundSampling):
   """A client takes part if it throws heads so many times."""
@@ -557,16 +493,6 @@ def test_flags_of_simulations_are_those_of_report():
   assert set(flags_lib.all_names()) - set(ours) == {'find'}
   for name in set(flags_lib.all_names()) & set(ours):
     assert ours[name].flag_type() == theirs[name].flag_type(), name
-
-
-@pytest.mark.parametrize('of', [simulate, compare], ids=['simulate', 'compare'])
-def test_help_shows_the_flags_that_most_need(of):
-  rows = [row for _, rows in of.PROGRAM.groups() for row in rows]
-  assert len({row.name for row in rows}) == len(rows) > 100
-  shown = executing.execute(of, '--help').stdout
-  basic = [row.name for row in rows if row.name in of.PROGRAM.basic]
-  assert 20 <= len(basic) <= 30
-  assert re.findall(r'^  --(?:\[no\])?(\w+)', shown, re.M)[: len(basic)] == basic
 
 
 def test_all_optimizers_of_tensorflow_federated_can_be_asked_for():

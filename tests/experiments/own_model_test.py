@@ -145,6 +145,7 @@ def test_a_loss_of_keras_is_taken_by_name_or_as_the_model_was_compiled():
     assert float(model.loss(outputs, labels)) == pytest.approx(np.log(4))
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize(
   'name, shape, loss, message',
   [

@@ -1,14 +1,4 @@
-"""New data are prepared as those of the training were, and predicted by its model.
-
-Claims:
-
-* What a run measured on test data is what comes of the same data by `tff-dp-predict`,
-  by `learning.load` with the preprocessing that was kept, and by the exported model:
-  classes, numbers in their units, texts, images; models from here and of one's own.
-* Lines are in the order of the file, with whose they are.
-* What the training data did not have, or what is missing, is refused with file and
-  line; and nothing is overwritten.
-"""
+"""New data are prepared as those of the training were, and predicted by its model."""
 
 import csv
 import json
@@ -430,6 +420,7 @@ def test_a_model_of_ones_own(function, arguments, tables, tmp_path, monkeypatch)
   )
 
 
+@pytest.mark.slow
 def test_images(tmp_path):
   rng = np.random.default_rng(4)
   for name, first in (('train', 0), ('test', 40)):
@@ -449,6 +440,7 @@ def test_images(tmp_path):
   assert np.mean(served.astype(int) == y) == pytest.approx(accuracy)
 
 
+@pytest.mark.slow
 def test_the_model_of_a_task_is_loaded_and_its_data_are_no_columns(tmp_path):
   run_dir = tmp_path / 'run'
   _simulate(run_dir, '--num_clients=300')

@@ -129,6 +129,7 @@ def test_a_file_says_what_it_is(name):
   assert '|' not in ''.join(said.values())
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize('name', map(_marked, FILES))
 def test_epsilon_is_what_the_accountant_gives(name):
   mechanism, delta = _mechanism(name)
@@ -240,6 +241,7 @@ def test_what_readme_says_of_plain_trees(noise, epsilon):
   assert f'{epsilon:g}' in README and f'{noise:g}' in README
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize('name', FILES)
 def test_without_the_data_the_missing_file_is_named(name, tmp_path):
   result = executing.execute(
@@ -321,6 +323,7 @@ def _train(name, cache_dir, run_dir, *more):
   assert ('Guarantee: none' in report) == is_simulated
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize('name', FILES)
 def test_flags_fit_together_and_the_data(name, cache_dir):
   values = flags.FlagValues()

@@ -182,6 +182,7 @@ def test_an_offline_task_trains(name, arguments, tmp_path):
   assert 'after 2 rounds' in result.stdout
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize(
   'arguments, message',
   [

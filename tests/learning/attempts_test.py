@@ -1,15 +1,4 @@
-"""Aborted attempts of a run: in the ledger, in the report, and the same after a kill.
-
-Claims:
-
-* What the schedule says was aborted has a line before its round, changes no model, and
-  spends nothing: epsilon is that of a run without attempts.
-* Killed between an aborted attempt and its round, or in the middle of its line, a run
-  goes on to the same ledger, metrics and model.
-* A ledger that has other cohorts or attempts than the schedule is refused, by name of
-  the round; one that stopped between attempts is not.
-* The report says how many there were, and that the run was a packed simulation.
-"""
+"""Aborted attempts: in the ledger, in the report, and the same after a kill."""
 
 import itertools
 import json

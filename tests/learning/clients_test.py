@@ -1,15 +1,4 @@
-"""Clients' data are read alike from whatever they are kept in, or refused by name.
-
-Claims:
-
-* Mappings, TFF's client data, datasets and objects give the same examples.
-* Ids are sorted, so that numbers do not depend on the order in which they are given.
-* A model's input spec names what is given as a tuple.
-* One client's data are read at a time, when they are asked for.
-* What does not fit is refused with the client's id, and what it is and should be.
-* Numbers that are not finite are refused by client, place and row, whatever clients are
-  kept in; so are datasets without an end, and examples that are drawn anew.
-"""
+"""Clients' data are read alike from whatever they are kept in, or refused by name."""
 
 import collections
 
@@ -163,11 +152,6 @@ def test_two_clients_of_one_id_are_refused():
   [
     ({'x': np.ones([0, 2]), 'y': []}, ValueError, "'b' has no examples"),
     (
-      tf.data.Dataset.from_tensor_slices(_arrays(3)).take(0),
-      ValueError,
-      "'b' has no examples",
-    ),
-    (
       {**_arrays(3), 'y': np.arange(2, dtype=np.int32)},
       ValueError,
       "'b' has arrays of different length: 3 in x, 2 in y",
@@ -177,26 +161,17 @@ def test_two_clients_of_one_id_are_refused():
       TypeError,
       "y of client 'b' is of dtype <U1; models take numbers",
     ),
-    ({**_arrays(3), 'y': ['u', 'v', 'w']}, TypeError, "y of client 'b' .* numbers"),
-    ({**_arrays(3), 'y': [None] * 3}, TypeError, "y of client 'b' .* numbers"),
     ({**_arrays(3), 'y': [[1], [2, 3], [4]]}, ValueError, "y of client 'b' makes no"),
-    ({**_arrays(3), 'y': 3}, ValueError, "y of client 'b' is the scalar 3"),
     (
       {**_arrays(3), 'y': np.arange(3.0)},
       ValueError,
       r"client 'b': y has float64 of shape \[\].* client 'a' has int32 of shape \[\]",
     ),
     (
-      {**_arrays(3), 'x': np.ones([3, 5], np.float32)},
-      ValueError,
-      r"client 'b': x has float32 of shape \[5\].* client 'a' has float32 of shape \[2",
-    ),
-    (
       {'x': _arrays(3)['x']},
       ValueError,
       "'b': what it has is a mapping of x, where client 'a' has a mapping of x, y",
     ),
-    (np.ones([3, 2]), ValueError, "'b': what it has is one array, where client 'a'"),
     (
       tf.data.Dataset.from_generator(
         lambda: iter([[1], [1, 2]]), output_signature=tf.TensorSpec([None], tf.int32)
@@ -254,6 +229,7 @@ def _with_nan(value):
   return collections.OrderedDict(x=x, y=y)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
   ('way', 'value'), [*((way, np.nan) for way in _WAYS), ('mapping', -np.inf)]
 )
@@ -273,27 +249,6 @@ def test_numbers_that_are_not_finite_are_refused_by_client_place_and_row(
   schedule = sampling.RandomEligible(limits, 3, clients_per_round=3, seed=1)
   with pytest.raises(ValueError, match=said):
     learning.ClientSource(kept, schedule, batch_size=2).round_data(0)
-
-
-@pytest.mark.parametrize(
-  'examples, said',
-  [
-    ((np.ones([2, 1]), np.array([0.0, np.nan])), r'y\[1\] \(row 1\) is nan'),
-    (
-      ((np.array([np.inf, 1.0]), np.ones(2)), np.zeros(2)),
-      r'x\.0\[0\] \(row 0\) is inf',
-    ),
-    ({'image': np.full([1, 2, 2], np.nan)}, r'image\[0, 0, 0\].* 4 of the 4 numbers'),
-    (np.array([1.0, np.nan], np.float16), r'the array\[1\] \(row 1\) is nan'),
-    (
-      tf.constant([1.0, np.inf], tf.bfloat16).numpy(),
-      r'the array\[1\] \(row 1\) is inf',
-    ),
-  ],
-)
-def test_the_place_in_any_structure_is_named(examples, said):
-  with pytest.raises(ValueError, match=f"client 'a': {said}"):
-    learning.Clients.of({'a': examples}).examples(0)
 
 
 def test_datasets_without_an_end_are_refused_at_once():
@@ -363,6 +318,7 @@ _DRAWN = {
 }
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize('drawn', _DRAWN)
 def test_examples_that_are_drawn_anew_are_refused(drawn, tmp_path):
   clients = learning.Clients.of({'a': _BASE.take(1), 'b': _DRAWN[drawn]})

@@ -1,17 +1,4 @@
-"""Packs on a Dask cluster come to the bits of those in this process, whatever happens.
-
-Claims, with a real cluster of processes of this machine:
-
-* Rounds have the same states and metrics, bit by bit: with noise of the server, with
-  noise of clients, and without privacy; also where workers do not see the data.
-* So they have if a worker is killed, stopped, hangs or fails; and it is said.
-* Nothing that is sent has the key of the noise in it.
-* What fails on all workers is the error that it is in this process.
-* Workers of other versions, or whose TensorFlow has other threads, are not used.
-* A scheduler or all workers that are lost are an error, in the stated time.
-* Addresses that others could read along are refused, as are schedulers that are none.
-* Workers of a local cluster outlive Ctrl-C, and take nobody in who has no certificate.
-"""
+"""Packs on a Dask cluster come to the bits of this process, whatever happens."""
 
 import contextlib
 import functools
@@ -157,6 +144,7 @@ def _seeing():
 _SEES = cluster._sees
 
 
+@pytest.mark.slow
 def test_workers_that_do_not_see_the_data_are_sent_them(client, data, banded, here):
   client.run(_blind)
   try:

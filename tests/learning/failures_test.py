@@ -1,11 +1,4 @@
-"""A computation that fails says so in the sentence that was written for it.
-
-Claims:
-
-* Of an assertion of this package the message is what is raised, and nothing around it;
-  all that TFF said is kept beside it.
-* A round's message names its clients, and of many the first.
-"""
+"""A computation that fails says so in the sentence that was written for it."""
 
 import numpy as np
 import pytest

@@ -1,14 +1,4 @@
-"""Private federated averaging is federated averaging with another aggregator.
-
-Claims:
-
-* Without noise and clipping, training equals `tff.learning`'s unweighted federated
-  averaging, for functional and for Keras models.
-* Noise and clipping reach the model: with a clip norm the model moves no further than
-  that, and seeded noise is that of the aggregator alone.
-* A client whose training ends in NaN is counted, and the model stays finite.
-* The event of a round is found in the learning process's state.
-"""
+"""Private federated averaging is federated averaging with another aggregator."""
 
 import numpy as np
 import pytest

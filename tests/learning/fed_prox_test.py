@@ -1,14 +1,4 @@
-"""Private FedProx pulls clients back to the model that they were given.
-
-Claims:
-
-* Without noise and clipping, models are those of a loop in NumPy over the paper's
-  proximal gradients, for functional and for Keras models.
-* A round's step is the shorter for it.
-* A client whose training ends in NaN is counted, and the model stays finite.
-* Strengths that make no sense are refused.
-* TFF's own FedProx makes steps longer, which is why it is not used.
-"""
+"""Private FedProx pulls clients back to the model that they were given."""
 
 import numpy as np
 import pytest

@@ -1,15 +1,4 @@
-"""Private federated SGD is one step on the mean of clients' mean gradients.
-
-Claims:
-
-* Without noise and clipping the model follows, round by round, a loop in NumPy over
-  gradients of clients of different sizes, none of which weighs more than another; for
-  functional and for Keras models.
-* Clipping is of a client's gradient, and the event of a round is in the state.
-* A client whose gradient is NaN is counted, and one without examples is not.
-* The process is a whole learning process of TFF: models and hyperparameters are read
-  and set.
-"""
+"""Private federated SGD is one step on the mean of clients' mean gradients."""
 
 import dp_accounting
 import numpy as np

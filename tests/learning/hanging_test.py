@@ -76,6 +76,7 @@ def _by_reference():
   return asyncio.run(program())
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize('compute', [_by_value, _by_reference])
 def test_a_worker_that_hangs_ends_in_an_error_that_names_the_limit(compute, before):
   errors = []
@@ -142,6 +143,7 @@ def test_a_round_that_is_repeated_has_the_same_noise(before):
     np.testing.assert_array_equal(process.next(state, values).result, first)
 
 
+@pytest.mark.slow
 def test_a_worker_that_always_dies_is_an_error(before):
   ended = threading.Event()
 

@@ -1,18 +1,4 @@
-"""`learning.train` with parts that have mechanisms of their own.
-
-Claims:
-
-* It spends what the joint mechanism says, round by round and all together, packed or
-  not; lines of the ledger have the numbers of each part.
-* Killed in the middle it goes on to the same model, metrics and ledger.
-* Each part gets its own noise: of a model without updates, weights move by the noise of
-  their part alone (chi-squared, false alarm 1e-9).
-* The report states each part and all together; computed again it is the same, and one
-  number changed in report, ledger or configuration is found, or the file is.
-* Weights are named by their places.
-* Weights without a part, parts without weights, clip norms of all and what else parts
-  do not allow are refused before anything is written.
-"""
+"""`learning.train` with parts that have mechanisms of their own."""
 
 import copy
 import json
@@ -231,6 +217,7 @@ def test_what_was_changed_in_a_part_of_the_report_is_found(run, tmp_path):
     assert f'mechanism.parts[0].{field}' in result.text
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
   ('name', 'change', 'message'),
   [
@@ -278,6 +265,7 @@ def test_weights_are_named_by_their_places():
     learning.weight_names('keras')
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize(
   ('mechanism', 'changes', 'message'),
   [

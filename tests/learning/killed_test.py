@@ -1,13 +1,4 @@
-"""A training that is killed again and again ends like one that was never touched.
-
-Claims:
-
-* Killed by SIGKILL at 40 random moments, some of them while something is written, it
-  comes to the same model, metrics and ledger, byte for byte but for times; rounds that
-  were aborted and tried again are among them.
-* Nobody is left: neither a worker nor half a file.
-* A disk that is full stops it with an error, and it goes on once there is room.
-"""
+"""A training that is killed again and again ends like one that was never touched."""
 
 import os
 import pathlib

@@ -1,18 +1,4 @@
-"""Runs with the noise of a larger cohort, and what runs say was computed besides.
-
-Claims:
-
-* The aggregator has the mechanism's noise divided by the scale, also that of the count
-  of norms; the model is that of a run whose mechanism has so little noise.
-* Every output says that there is no guarantee, and names both cohorts: standard error,
-  configuration, report, result; the metrics have an infinite epsilon, and that of the
-  larger cohort under its own name; the ledger has events that nothing composes.
-* `report --run_dir` and `--verify` say the same.
-* It goes on with the same scale only, after a stop to the same end.
-* A scale that is none, or leaves too little noise, is refused.
-* What was computed besides is in the configuration and the report, and a run goes on
-  with the same sentences only.
-"""
+"""Runs with the noise of a larger cohort, and what runs say was computed besides."""
 
 import json
 import math

@@ -1,15 +1,4 @@
-"""The order of a client's examples is a shuffle that any round can be given again.
-
-Claims:
-
-* It is a permutation, and the same for the same seed, round, client and epoch.
-* Each of these changes it.
-* All orders are equally likely, over clients, rounds and epochs.
-* Who undoes the hash of keys, which workers are sent, comes to SHA-256 of seed and
-  round: the seed cannot be computed from it, and nothing links one round to the next.
-* Keys of one purpose say nothing of those of another.
-* TensorFlow orders examples as NumPy does, for clients of all sizes at once.
-"""
+"""The order of a client's examples is a shuffle that any round can be given again."""
 
 import hashlib
 import math

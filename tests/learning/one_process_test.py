@@ -1,11 +1,4 @@
-"""Many trainings in one process.
-
-Claims:
-
-* After the first ones, a training leaves no graph behind, whatever it measures.
-* Trainings of several threads come to what they come to one after the other, and those
-  that wait say so. The same seeds give the same weights, others others.
-"""
+"""Many trainings in one process."""
 
 import gc
 import threading

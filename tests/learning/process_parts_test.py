@@ -1,18 +1,4 @@
-"""What all private learning processes do and refuse alike.
-
-Claims:
-
-* With each of TFF's optimizers at the server, models are those that it makes, applied
-  by itself, of what the aggregator alone releases, noise included.
-* Each process runs with every aggregator of the package, and each state has its event.
-* Weights are refused with the reason, however they are asked for.
-* Optimizers on sums and aggregators of means are not paired, nor the other way round.
-* What is no model and no optimizer is refused with what would be right.
-* Keras models with batch normalisation are refused unless it is frozen, and those that
-  there are work as before.
-* Adafactor takes the steps of TFF's, and its state keeps structure and dtypes, also
-  when hyperparameters are set; other optimizers are left alone.
-"""
+"""What all private learning processes do and refuse alike."""
 
 import numpy as np
 import pytest
@@ -219,6 +205,7 @@ def test_each_process_runs_with_each_aggregator(process, aggregator):
 # What is refused.
 
 
+@pytest.mark.few(2)
 @each_process
 @pytest.mark.parametrize(
   'aggregator',
@@ -236,6 +223,7 @@ def test_weights_of_clients_are_refused_with_the_reason(process):
     _PROCESSES[process](linear.functional_model(), _tree(), client_weighting=weighting)
 
 
+@pytest.mark.few(6)
 @each_process
 @pytest.mark.parametrize(
   'aggregator',
@@ -256,6 +244,7 @@ def test_sums_of_all_rounds_need_an_optimizer_for_them(process, aggregator, opti
     )
 
 
+@pytest.mark.few(4)
 @each_process
 @pytest.mark.parametrize(
   'aggregator',
@@ -300,6 +289,7 @@ def test_ftrl_is_for_the_server():
     )
 
 
+@pytest.mark.few(4)
 @each_process
 @pytest.mark.parametrize(
   ('model', 'message'),
@@ -314,6 +304,7 @@ def test_what_is_no_model_is_refused_with_what_would_be(process, model, message)
     _PROCESSES[process](model, _tree())
 
 
+@pytest.mark.few(3)
 @each_process
 @pytest.mark.parametrize('optimizer', [0.1, tf.keras.optimizers.SGD(0.1), 'sgd'])
 def test_what_is_no_optimizer_is_refused(process, optimizer):

@@ -1,11 +1,4 @@
-"""Computations in one runtime, called from functions, coroutines and threads.
-
-Claims:
-
-* A computation gives values to plain functions, also inside of an event loop and in
-  other threads, and references to coroutines; the loop goes on meanwhile.
-* What goes wrong in a computation is raised where it is called or waited for.
-"""
+"""Computations in one runtime, called from functions, coroutines and threads."""
 
 import asyncio
 import concurrent.futures

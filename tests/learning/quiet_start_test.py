@@ -1,12 +1,4 @@
-"""What TensorFlow and TFF print at their start stays out of sight, and only that.
-
-Claims:
-
-* With `learning` imported before TensorFlow, a computation prints no notice of
-  TensorFlow's, and no warning that is for maintainers of other packages; warnings and
-  errors of TensorFlow's are shown.
-* What users have set, level or filters of warnings, counts.
-"""
+"""What TensorFlow and TFF print at their start stays out of sight, and only that."""
 
 import os
 import pathlib

@@ -1,12 +1,4 @@
-"""Mechanisms that rest on sampling, or adapt, run with the schedule that fits them.
-
-Claims:
-
-* With its schedule a sampled mechanism is a factory of its strategy and noise, and an
-  adaptive one pays what it planned; without it, or with another, it is refused.
-* What a state says of a sampled mechanism is at least what it spends.
-* Its rounds, drawn by the schedule and written down, are reported as planned.
-"""
+"""Mechanisms that rest on sampling, or adapt, run with the schedule that fits them."""
 
 import math
 

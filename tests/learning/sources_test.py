@@ -1,15 +1,4 @@
-"""A source gives each round the schedule's clients, and the same data whenever asked.
-
-Claims:
-
-* A round's datasets are those of its cohort, in its order; batches are cut from the
-  epochs' permutations of `local_order`.
-* Its type is what a learning process takes; an empty cohort is a round.
-* An iterator goes on where it was copied or saved, and is of its source alone.
-* In our runtime, TFF's `train_model` trains private federated averaging to what calling
-  the process comes to; a discarded round is run again on the same data, and a program
-  that is started again goes on from TFF's state manager as if it had not stopped.
-"""
+"""A source gives each round the schedule's clients, and the same data each time."""
 
 import asyncio
 import collections

@@ -1,15 +1,4 @@
-"""`worker_binary` is started, closed to other machines, and ended.
-
-Claims:
-
-* It listens, where `port` says, on the loopback device alone: neither the machine's own
-  other addresses nor another machine (a network namespace, where root may make one)
-  reach it.
-* Where the kernel refuses that, a warning says why, in words that help.
-* Who was connected before is noticed.
-* It says how it ended, and ends with its parent.
-* It has one thread for an operation and keeps memory, unless its user set otherwise.
-"""
+"""`worker_binary` is started, closed to other machines, and ended."""
 
 import contextlib
 import os

@@ -1,11 +1,4 @@
-"""The block function is that of RFC 8439, wherever it runs.
-
-Claims:
-
-* It gives the blocks of section 2.3.2 and of appendix A.1, all five.
-* Blocks of one call are those of the calls one by one, past the end of the counter too.
-* Eager mode, a graph, and TFF's worker give the same bits.
-"""
+"""The block function is that of RFC 8439, wherever it runs."""
 
 import gc
 import weakref

@@ -1,18 +1,4 @@
-"""Files of noise are a cache: what is in them is right, or recognised as wrong.
-
-Claims, for each kind of recursion (banded, tree, BLT):
-
-* Files that are there are used; a process that finds them goes on without a word.
-* Whatever is missing, torn, damaged, swapped, or of another round, key or strategy is
-  not used: all rounds are computed again, to the same bits, and that is said.
-* A round can be served twice, and as many of the last rounds again as `rewind` says.
-* A crash in the middle of a write costs nothing: the round that is served again finds
-  all that it needs.
-* A full disk is an error that says so, and the round can be served when there is room.
-* A directory is private, and used by one process; names and contents tell no key.
-* What a killed process left is removed by the next one; what is in use, another user's
-  or a link is left alone.
-"""
+"""Files of noise are a cache: what is in them is right, or recognised as wrong."""
 
 import os
 import shutil
@@ -189,6 +175,7 @@ def fixture_seven_rounds(tmp_path_factory):
   return seven_rounds
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize(
   'how',
   ['missing', 'torn', 'empty', 'longer', 'first byte', 'header', 'values', 'last byte'],

@@ -1,12 +1,4 @@
-"""Words of a generator are one stream a vector, and no two of anything share one.
-
-Claims:
-
-* Blocks asked for in parts are those asked for at once.
-* ChaCha20's are those of the RFC's function, with the row and the vector in the nonce.
-* Each of row, vector and each half of the key that a generator has gives other words:
-  also where sums of row and vector, or of key and row, are equal.
-"""
+"""Words of a generator are one stream a vector, and no two of anything share one."""
 
 import itertools
 

@@ -1,13 +1,4 @@
-"""Laplace rows are Laplace, far into the tails, independent, and as secret as others.
-
-Claims:
-
-* Numbers follow from the generator's bits by the inverse of the distribution function,
-  and reach 128 ln 2 scales: with fewer bits a pure epsilon would not be one.
-* They are Laplace of scale 1 and uncorrelated, within a row and between rows, vectors
-  and keys.
-* Keys are reproducible with a seed, new without one, and hidden with it.
-"""
+"""Laplace rows are Laplace, far into the tails, independent, and secret as others."""
 
 import math
 

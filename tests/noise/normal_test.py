@@ -225,6 +225,7 @@ def test_the_same_words_give_the_same_bits():
     assert traced(tf.constant(words)).numpy().tobytes() == first.tobytes()
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize('generator', ['chacha20', 'philox'])
 @pytest.mark.parametrize('num_elements', [0, 1, 2, 3, 7, 1001, 65536, 65537])
 def test_any_number_of_elements(num_elements, generator):

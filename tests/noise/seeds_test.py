@@ -1,12 +1,4 @@
-"""A seed means one stream, an int the next one, and a factory's processes share none.
-
-Claims:
-
-* An int takes streams in turn, seed by seed, also from many threads at once.
-* Each stream and part has a key of its own, which every process derives alike.
-* A factory's second query is like its first, and each later one has a part of its own.
-* What is no seed is refused by name.
-"""
+"""A seed means one stream, an int the next one; processes of a factory share none."""
 
 import threading
 

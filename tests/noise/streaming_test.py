@@ -176,7 +176,7 @@ def test_unit_rows_give_the_noise_matrix_eagerly(kind, storage, num_rounds):
   assert int(state.round) == num_rounds
 
 
-@pytest.mark.few(25)
+@pytest.mark.few(13)
 @all_kinds
 def test_unit_rows_give_the_noise_matrix_in_a_tf_function(kind, storage):
   num_rounds = 64
@@ -218,7 +218,7 @@ def test_covariance_over_rounds_is_that_of_the_strategy(kind, storage):
   assert np.all(np.abs(emitted.mean(axis=1)) <= 7 * np.sqrt(variances / num_samples))
 
 
-@pytest.mark.few(8)
+@pytest.mark.few(4)
 @all_algorithms
 def test_tensors_of_a_record_share_no_noise(kind, storage):
   specs = [tf.TensorSpec([40]), tf.TensorSpec([5, 8]), tf.TensorSpec([40], tf.float64)]
@@ -228,7 +228,7 @@ def test_tensors_of_a_record_share_no_noise(kind, storage):
   assert len(np.unique(emitted)) == emitted.size
 
 
-@pytest.mark.few(25)
+@pytest.mark.few(9)
 @all_kinds
 def test_scalars_and_empty_tensors_are_served(kind, storage):
   specs = {
@@ -308,6 +308,7 @@ def test_another_process_continues_bit_by_bit(tmp_path):
   assert from_the_seed == hashlib.sha256(whole.tobytes()).hexdigest()
 
 
+@pytest.mark.few(25)
 @pytest.mark.parametrize('num_rounds', [1, 2, 20])
 @pytest.mark.parametrize('kind', _STRATEGIES)
 def test_costs_count_what_a_round_keeps_and_draws(kind, num_rounds):
@@ -385,6 +386,7 @@ class _WeightedTree(strategies.BinaryTree):
     )
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize('storage', _STORAGES)
 @pytest.mark.parametrize('form', ['row', 'noise', 'sum'])
 def test_a_strategy_of_the_user_streams_by_its_recursion(form, storage):

@@ -1,13 +1,4 @@
-"""An adaptive clip norm costs what the noise multiplier says.
-
-Claims:
-
-* Any record changes the sum of joint contributions, in units of their noise, by at most
-  1 / noise_multiplier, and some do by as much.
-* The noise of a round is the strategy's, scaled as a whole by the clip norm of that
-  round and `value_noise_multiplier`, and for the count by `clipped_count_stddev`; that
-  of the two is independent. Events are those of a fixed clip norm.
-"""
+"""An adaptive clip norm costs what the noise multiplier says."""
 
 import math
 
@@ -36,6 +27,7 @@ _HOSTILE = [
 ]
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize('clip_norm, estimate', [(1.0, 1.0), (1e-6, 3.0), (7e5, 1e-3)])
 @pytest.mark.parametrize(
   'noise_multiplier, count_stddev', [(1.0, None), (2.0, 1.001), (0.3, 40.0), (5.0, 3.0)]
@@ -65,6 +57,7 @@ def test_no_record_changes_more_than_the_noise_multiplier_says(
   assert max(changes) >= bound * (1 - 1e-6)  # And no noise is wasted.
 
 
+@pytest.mark.few(3)
 @all_strategies
 def test_noise_is_the_strategys_scaled_by_the_clip_norm_of_the_round(kind):
   # The same rows as a mechanism at unit scale draws for the same record and seed, while
@@ -132,6 +125,7 @@ def test_noise_of_sum_and_count_has_its_standard_deviation_and_is_independent():
   assert np.all(np.abs(noise.T @ noise / num_rounds - expected) <= bound)
 
 
+@pytest.mark.few(3)
 @all_strategies
 def test_events_are_those_of_a_fixed_clip_norm(kind):
   query = adaptive_queries.build(kind)

@@ -1,12 +1,5 @@
 """An adaptive clip norm finds its quantile.
 
-Claims:
-
-* Without noise, the scenarios of TF Privacy's tests come out;
-  `tf_privacy_adaptive_test` runs its queries side by side.
-* With noise, the estimate settles at the quantile of a known distribution.
-* The clip norm changes every `update_every` rounds and stays a number float32 holds.
-
 `adaptive_clipping_privacy_test` is about what it costs,
 `adaptive_clipping_interface_test` about arguments, records, states and metrics.
 """
@@ -62,6 +55,7 @@ def test_steps_worked_out_by_hand(numbers, quantile, start, clip_norms, sums):
   np.testing.assert_allclose([s.clip_norm for s in states], clip_norms, rtol=1e-6)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize('kind, target', [('gaussian', 0.8), ('tree', 0.3)])
 def test_the_estimate_settles_at_the_quantile_of_the_norms(kind, target):
   # Norms exp(N(1, 1)). A round measures the fraction with a standard deviation of at
@@ -108,6 +102,7 @@ def test_the_estimate_settles_at_the_quantile_of_the_norms(kind, target):
 # When and how far the clip norm moves.
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
   'kind, given, update_every',
   [

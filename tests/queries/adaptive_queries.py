@@ -1,8 +1,8 @@
 """Adaptive queries for tests, and rounds of them."""
 
-import numpy as np
 import tensorflow as tf
 
+from tests.queries import records as records_lib
 from tff_dp_aggregators import queries
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.queries import adaptive_clipping
@@ -43,11 +43,6 @@ def unlimited(**kwargs):
   return queries.AdaptiveGaussianSumQuery(**arguments(**kwargs))
 
 
-def flat(record):
-  """All numbers of a record in one array."""
-  return np.concatenate([np.ravel(t).astype(float) for t in tf.nest.flatten(record)])
-
-
 def one_round(query, state, records, template=None):
   """Result, next state and, if there is noise, its multiplier."""
   params = query.derive_sample_params(state)
@@ -84,7 +79,7 @@ def sum_of(query, state, records):
 def entries(query, params, sample):
   """The clipped record that a sample stands for."""
   steps = grid.steps_per_unit(params.clip_norm, query.value_noise_multiplier)
-  return flat(sample.record) / float(steps)
+  return records_lib.flat(sample.record) / float(steps)
 
 
 def below(sample):

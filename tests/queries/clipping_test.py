@@ -165,6 +165,7 @@ def test_the_clipped_norm_is_the_smaller_of_norm_and_bound(name, order, traced):
       )
 
 
+@pytest.mark.few(37)
 @both_modes
 @all_orders
 @all_records
@@ -346,6 +347,7 @@ def test_stacked_records_of_just_the_norm_do_not_exceed_it():
       assert _is_within(clipped, bound, 2)
 
 
+@pytest.mark.few(6)
 @both_modes
 @pytest.mark.parametrize('dtype', [tf.float16, tf.bfloat16])
 @all_orders
@@ -388,6 +390,7 @@ def test_orders_without_a_triangle_inequality_are_refused(order):
     _clip(False, order)([tf.zeros([2])], tf.constant(1.0))
 
 
+@pytest.mark.few(6)
 @all_orders
 @pytest.mark.parametrize('bad', [math.nan, 0.0, -1.0])
 def test_a_clip_norm_that_turns_out_to_be_none_lets_no_record_through(order, bad):

@@ -1,16 +1,4 @@
-"""Whatever a client sends, each query does with it what it says.
-
-Claims, for every query of this package, eagerly and in `tf.function`:
-
-* A record with a NaN or an infinity anywhere adds nothing (without privacy: itself).
-* Records of the largest numbers that there are add the clip norm and no more, in their
-  own direction, up to a step of the grid; subnormal numbers add nothing.
-* Tensors without elements, and scalars, are records like others.
-* A record of another structure, dtype or shape than announced, or of what are no float
-  tensors, is refused before it is added to others, also where TensorFlow would
-  broadcast it.
-* The same inside TFF, with such clients beside an honest one.
-"""
+"""Whatever a client sends, each query does with it what it says."""
 
 import collections
 import functools
@@ -21,6 +9,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tests.queries import records as records_lib
 from tff_dp_aggregators import queries
 from tff_dp_aggregators import strategies
 
@@ -88,30 +77,10 @@ all_queries = pytest.mark.parametrize('kind', _QUERIES)
 bounded_queries = pytest.mark.parametrize('kind', _BOUNDED)
 both_modes = pytest.mark.parametrize('traced', [False, True])
 
-_SPECS = collections.OrderedDict(
-  kernel=tf.TensorSpec([2, 2]),
-  others=(tf.TensorSpec([]), tf.TensorSpec([1], tf.float64), tf.TensorSpec([0])),
-)
-
-
-def _record(values):
-  return collections.OrderedDict(
-    kernel=tf.constant(np.reshape(values[:4], [2, 2]), tf.float32),
-    others=(
-      tf.constant(values[4], tf.float32),
-      tf.constant(values[5:], tf.float64),
-      tf.zeros([0]),
-    ),
-  )
-
-
-def _flat(record):
-  return np.concatenate([np.ravel(t).astype(float) for t in tf.nest.flatten(record)])
-
 
 @functools.cache
 def _query(kind):
-  return _QUERIES[kind](_SPECS)
+  return _QUERIES[kind](records_lib.SPECS)
 
 
 def _sample_of(query, specs, record):
@@ -127,7 +96,9 @@ def _round(kind, traced):
   """What a round with this record alone releases, as a function of the record."""
 
   def one_round(record):
-    return _query(kind).get_noised_result(*_sample_of(_query(kind), _SPECS, record))[0]
+    return _query(kind).get_noised_result(
+      *_sample_of(_query(kind), records_lib.SPECS, record)
+    )[0]
 
   return tf.function(one_round) if traced else one_round
 
@@ -143,7 +114,7 @@ def _check_refused(kind, record, error, match=None):
   """Checks that a record is refused before it is added, in both modes."""
   for accumulate in (_sample_of, tf.function(_sample_of)):
     with pytest.raises(error, match=match):
-      accumulate(_query(kind), _SPECS, record)
+      accumulate(_query(kind), records_lib.SPECS, record)
 
 
 def _clipped(kind, values):
@@ -156,7 +127,7 @@ def _clipped(kind, values):
   return _CLIP_NORM * (values / largest) / np.linalg.norm(values / largest, order)
 
 
-@pytest.mark.few(15)
+@pytest.mark.few(8)
 @both_modes
 @all_queries
 @pytest.mark.parametrize('where', [0, 4, 5])
@@ -164,12 +135,13 @@ def test_what_is_not_finite_adds_nothing(kind, where, traced):
   for bad in (math.nan, math.inf, -math.inf):
     values = np.ones(6)
     values[where] = bad
-    result = _round(kind, traced)(_record(values))
-    tf.nest.assert_same_structure(result, _SPECS)
+    result = _round(kind, traced)(records_lib.record(values))
+    tf.nest.assert_same_structure(result, records_lib.SPECS)
     expected = values if kind in _UNBOUNDED else np.zeros(6)
-    np.testing.assert_array_equal(_flat(result), expected)
+    np.testing.assert_array_equal(records_lib.flat(result), expected)
 
 
+@pytest.mark.few(9)
 @both_modes
 @all_queries
 def test_the_largest_numbers_add_the_clip_norm(kind, traced):
@@ -180,18 +152,19 @@ def test_the_largest_numbers_add_the_clip_norm(kind, traced):
     np.array([1.0, 2.0, 3.0, 4.0, 5.0, 1.7e308]),
   ):
     expected = _clipped(kind, values)
-    result = _flat(_round(kind, traced)(_record(values)))
+    result = records_lib.flat(_round(kind, traced)(records_lib.record(values)))
     np.testing.assert_allclose(result, expected, rtol=1e-6, atol=2.0**-39)
     if kind not in _UNBOUNDED:
       norm = np.linalg.norm(result, _ORDERS.get(kind, 2))
       assert norm <= _CLIP_NORM * (1 + 1e-6)
 
 
+@pytest.mark.few(8)
 @both_modes
 @bounded_queries
 def test_subnormal_numbers_add_nothing(kind, traced):
   values = np.array([1e-40, -1e-45, 1e-38, -1.1e-38, 1e-42, 1e-308])
-  result = _flat(_round(kind, traced)(_record(values)))
+  result = records_lib.flat(_round(kind, traced)(records_lib.record(values)))
   assert result.tobytes() == np.zeros(6).tobytes()
 
 
@@ -212,7 +185,7 @@ def test_scalars_and_tensors_without_elements_are_records(kind):
 
 @all_queries
 def test_another_structure_is_refused(kind):
-  zeros = _record(np.zeros(6))
+  zeros = records_lib.record(np.zeros(6))
   for record in (
     zeros['kernel'],
     collections.OrderedDict(core=zeros['kernel'], others=zeros['others']),
@@ -221,12 +194,13 @@ def test_another_structure_is_refused(kind):
     _check_refused(kind, record, (TypeError, ValueError))
 
 
+@pytest.mark.few(10)
 @all_queries
 @pytest.mark.parametrize(
   'dtype', [tf.int32, tf.bool, tf.complex64, tf.string, tf.float64]
 )
 def test_another_dtype_is_refused_by_name(kind, dtype):
-  record = _record(np.zeros(6))
+  record = records_lib.record(np.zeros(6))
   kernel = record['kernel']
   record['kernel'] = (
     tf.strings.as_string(kernel) if dtype == tf.string else tf.cast(kernel, dtype)
@@ -234,16 +208,17 @@ def test_another_dtype_is_refused_by_name(kind, dtype):
   _check_refused(kind, record, TypeError, dtype.name)
 
 
+@pytest.mark.few(10)
 @all_queries
 @pytest.mark.parametrize('shape', [[], [2, 1], [1, 2, 2], [0]])
 def test_another_shape_is_refused_also_if_it_can_be_broadcast(kind, shape):
   # A scalar of the clip norm broadcast to d entries would have sqrt(d) times the norm.
-  record = _record(np.zeros(6))
+  record = records_lib.record(np.zeros(6))
   record['kernel'] = tf.ones(shape)
   _check_refused(kind, record, ValueError, 'shape')
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(2)
 @all_queries
 def test_inside_tff_hostile_clients_add_no_more_than_the_clip_norm(kind):
   query = _QUERIES[kind](tf.TensorSpec([4]))

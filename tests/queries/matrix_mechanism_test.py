@@ -1,16 +1,4 @@
-"""Every query clips, sums, adds its strategy's noise, and says what that cost.
-
-Claims, for each of the five queries:
-
-* The life cycle of a `DPQuery` works eagerly and in `tf.function`; without noise it
-  gives the exact sums, or prefix sums, of the clipped records.
-* The noise has standard deviation `clip_norm * noise_multiplier` times the strategy's
-  row norms, and the covariance over rounds is the strategy's.
-* The events of the rounds compose to the event of the run, and dp-accounting finds the
-  epsilon of the equivalent Gaussian.
-* More rounds than planned are refused, in both modes.
-* Metrics and repr tell the noise, and neither key nor seed.
-"""
+"""Every query clips, sums, adds its strategy's noise, and says what that cost."""
 
 import collections
 import math
@@ -20,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.queries import records as records_lib
 from tff_dp_aggregators import noise as noise_lib
 from tff_dp_aggregators import queries
 from tff_dp_aggregators import strategies
@@ -117,10 +106,6 @@ def _record(*values):
   )
 
 
-def _flat(record):
-  return np.concatenate([np.ravel(t).astype(float) for t in tf.nest.flatten(record)])
-
-
 def _one_round(query, state, records):
   params = query.derive_sample_params(state)
   sample = query.initial_sample_state()
@@ -137,7 +122,7 @@ def _zero_rounds(query, num_rounds):
   noise = []
   for _ in range(num_rounds):
     result, state = step(state)
-    noise.append(_flat(result))
+    noise.append(records_lib.flat(result))
   return np.array(noise), state
 
 
@@ -149,7 +134,7 @@ def _released_matrix(query):
   return _workload(query) @ query.strategy.noise_matrix()
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(3)
 @all_queries_some_traced
 def test_without_noise_the_life_cycle_gives_exact_sums(kind, traced):
   query = _build(kind, noise_multiplier=0.0)
@@ -166,14 +151,14 @@ def test_without_noise_the_life_cycle_gives_exact_sums(kind, traced):
     records = [_record(*row) for row in values]
     result, state, _ = step(state, records)
     tf.nest.assert_same_structure(result, _SPECS)
-    released.append(_flat(result))
+    released.append(records_lib.flat(result))
     norms = np.linalg.norm(values, axis=1, keepdims=True)
     sums.append((values / np.maximum(1, norms)).sum(axis=0))
   expected = _workload(query) @ sums
   np.testing.assert_allclose(released, expected, rtol=0, atol=4e-6)
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(3)
 @all_queries
 def test_result_is_the_sum_plus_the_noise_of_the_same_seed(kind):
   # Whatever the records are, what is added to their sum is the same.
@@ -185,7 +170,10 @@ def test_result_is_the_sum_plus_the_noise_of_the_same_seed(kind):
     result, state, _ = _one_round(query, state, [record, record])
     times = 2 * _workload(query)[number].sum()
     np.testing.assert_allclose(
-      _flat(result), times * _flat(record) + noise[number], rtol=0, atol=1e-5
+      records_lib.flat(result),
+      times * records_lib.flat(record) + noise[number],
+      rtol=0,
+      atol=1e-5,
     )
 
 
@@ -222,7 +210,7 @@ def test_a_state_continues_bit_by_bit_in_another_query(kind):
     results = []
     for number in rounds:
       result, state, _ = _one_round(query, state, [records[number]])
-      results.append(_flat(result).tobytes())
+      results.append(records_lib.flat(result).tobytes())
     return results, state
 
   query = _build(kind)  # Without a seed: what continues is in the state alone.
@@ -236,6 +224,7 @@ def test_a_state_continues_bit_by_bit_in_another_query(kind):
     assert results + rest == whole
 
 
+@pytest.mark.few(5)
 @all_queries
 def test_events_of_the_rounds_compose_to_the_event_of_the_run(kind):
   query = _build(kind)
@@ -317,7 +306,7 @@ def test_without_noise_there_is_no_privacy():
   assert float(query.derive_metrics(state)['effective_noise_multiplier']) == 0.0
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(3)
 @all_queries_some_traced
 def test_one_round_more_than_planned_is_refused(kind, traced):
   participation = strategies.Participation(3, min_separation=3)
@@ -378,7 +367,7 @@ def test_repr_holds_neither_seed_nor_key(kind):
   assert 'clip_norm=1.0' in repr(seeded) and 'noise_multiplier=2.0' in repr(seeded)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @some_queries
 @pytest.mark.optimized_graphs
 def test_unseeded_runs_have_keys_of_their_own_and_seeded_ones_the_same(kind):
@@ -400,7 +389,7 @@ def test_unseeded_runs_have_keys_of_their_own_and_seeded_ones_the_same(kind):
   assert not np.any(noise_of(secret) == noise_of(secret))
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @both_modes
 @some_queries
 def test_a_normalized_query_divides_sum_and_noise(kind, traced):
@@ -414,7 +403,7 @@ def test_a_normalized_query_divides_sum_and_noise(kind, traced):
 
   step = tf.function(one_round) if traced else one_round
   result, state, noise_multiplier = step(query.initial_global_state())
-  np.testing.assert_allclose(_flat(result), plain[0] / 4, rtol=1e-5)
+  np.testing.assert_allclose(records_lib.flat(result), plain[0] / 4, rtol=1e-5)
   assert float(noise_multiplier) > 0  # The event is the sum's.
   assert int(query.derive_metrics(state)['rounds']) == 1
 
@@ -423,6 +412,7 @@ def _integers(*shape):
   return tf.zeros(shape, tf.int64)
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize(
   'sample, error',
   [
@@ -441,6 +431,7 @@ def test_a_sample_unlike_the_specs_is_refused(kind, traced, sample, error):
     (tf.function(finish) if traced else finish)(query.initial_global_state())
 
 
+@pytest.mark.few(30)
 @pytest.mark.parametrize(
   'argument, value, message',
   [
@@ -559,9 +550,10 @@ def test_the_cumulative_state_holds_nothing_that_was_not_released():
   for _ in range(3):
     result, state, _ = _one_round(query, state, [record])
     (released,) = state.released
-    np.testing.assert_array_equal(_flat(released), _flat(result))
+    np.testing.assert_array_equal(records_lib.flat(released), records_lib.flat(result))
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize('momentum', [0.0, 0.9])
 @pytest.mark.parametrize('rates', [None, (1.0, 0.5, 0.25, 1.0, 2.0)])
 @pytest.mark.parametrize('weight_decay', [0.0, 0.2])

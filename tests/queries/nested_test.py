@@ -1,19 +1,4 @@
-"""Parts of a record have queries of their own, and what they cost is all of them.
-
-Claims:
-
-* Sums, states, samples, metrics and events are those of the parts' queries, and the
-  same as with TF Privacy's `NestedSumQuery` around them, in every structure, also with
-  correlated noise over rounds.
-* What a state has spent is the composition of what was released: of Gaussians a
-  Gaussian by hand, of a Gaussian and Laplace noise what numerical integration of both
-  privacy losses gives; and the last round's events compose to it.
-* Each part is bounded by itself, and zero by itself if it is not finite.
-* Equal queries draw independent noise; those with one seed's stream are refused, also
-  one within the other.
-* Noise of clients who are numbered is that of each query by itself, of its own key.
-* Records of another structure are refused, in words that tell nothing of them.
-"""
+"""Parts of a record have queries of their own, and what they cost is all of them."""
 
 import collections
 import math
@@ -104,6 +89,7 @@ def _equal(one, other):
     np.testing.assert_array_equal(x, y)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize('structure', _STRUCTURES)
 def test_parts_are_those_of_their_queries_and_as_with_tf_privacy(structure):
   make = _STRUCTURES[structure]

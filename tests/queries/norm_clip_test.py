@@ -1,14 +1,5 @@
-"""Sums of clipped records without noise are just that.
+"""Sums of clipped records without noise are just that."""
 
-Claims:
-
-* The sum is that of `clipping.clip_by_norm`, for every order and structure, eagerly and
-  in `tf.function`; with a fixed denominator it is an average.
-* The event is non-private, and the metrics tell the clip norm.
-* Orders and clip norms that are none, and records unlike the specs, are refused.
-"""
-
-import collections
 import math
 
 import dp_accounting
@@ -16,30 +7,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.queries import records as records_lib
 from tff_dp_aggregators import queries
 
 _ORDERS = (1, 1.5, 2, math.inf)
-_SPECS = collections.OrderedDict(
-  kernel=tf.TensorSpec([2, 2]),
-  others=(tf.TensorSpec([]), tf.TensorSpec([1], tf.float64), tf.TensorSpec([0])),
-)
 all_orders = pytest.mark.parametrize('order', _ORDERS)
 both_modes = pytest.mark.parametrize('traced', [False, True])
-
-
-def _record(values):
-  return collections.OrderedDict(
-    kernel=tf.constant(np.reshape(values[:4], [2, 2]), tf.float32),
-    others=(
-      tf.constant(values[4], tf.float32),
-      tf.constant(values[5:], tf.float64),
-      tf.zeros([0]),
-    ),
-  )
-
-
-def _flat(record):
-  return np.concatenate([np.ravel(t).astype(float) for t in tf.nest.flatten(record)])
 
 
 def _clipped(values, clip_norm, order):
@@ -51,10 +24,10 @@ def _clipped(values, clip_norm, order):
 def _run(query, records):
   state = query.initial_global_state()
   params = query.derive_sample_params(state)
-  sample = query.initial_sample_state(_SPECS)
+  sample = query.initial_sample_state(records_lib.SPECS)
   for record in records[:2]:
     sample = query.accumulate_record(params, sample, record)
-  other = query.initial_sample_state(_SPECS)
+  other = query.initial_sample_state(records_lib.SPECS)
   for record in records[2:]:
     preprocessed = query.preprocess_record(params, record)
     other = query.accumulate_preprocessed_record(other, preprocessed)
@@ -68,13 +41,15 @@ def _run(query, records):
 def test_the_sum_is_that_of_clipped_records(order, traced):
   values = np.random.default_rng(1).normal(size=[5, 6])
   values[0] *= 0.01  # Within the norm; the others are not.
-  records = [_record(row) for row in values]
-  query = queries.NormClipSumQuery(order=order, clip_norm=0.5, record_specs=_SPECS)
+  records = [records_lib.record(row) for row in values]
+  query = queries.NormClipSumQuery(
+    order=order, clip_norm=0.5, record_specs=records_lib.SPECS
+  )
   run = tf.function(_run) if traced else _run
   result, _, event = run(query, records)
-  tf.nest.assert_same_structure(result, _SPECS)
+  tf.nest.assert_same_structure(result, records_lib.SPECS)
   expected = sum(_clipped(row, 0.5, order) for row in values)
-  np.testing.assert_allclose(_flat(result), expected, rtol=0, atol=1e-6)
+  np.testing.assert_allclose(records_lib.flat(result), expected, rtol=0, atol=1e-6)
   assert event == dp_accounting.NonPrivateDpEvent()
 
 
@@ -100,7 +75,9 @@ def test_an_average_with_a_fixed_denominator(traced):
 
 
 def test_metrics_and_properties_tell_order_and_clip_norm():
-  query = queries.NormClipSumQuery(order=math.inf, clip_norm=0.25, record_specs=_SPECS)
+  query = queries.NormClipSumQuery(
+    order=math.inf, clip_norm=0.25, record_specs=records_lib.SPECS
+  )
   assert query.order == math.inf
   assert query.clip_norm == 0.25
   assert repr(query) == 'NormClipSumQuery(order=inf, clip_norm=0.25)'
@@ -112,10 +89,12 @@ def test_metrics_and_properties_tell_order_and_clip_norm():
 @pytest.mark.parametrize('order', [0.5, 0, -1, math.nan])
 def test_orders_that_are_none_are_refused(order):
   with pytest.raises(ValueError, match='order must be at least 1'):
-    queries.NormClipSumQuery(order=order, clip_norm=1.0, record_specs=_SPECS)
+    queries.NormClipSumQuery(order=order, clip_norm=1.0, record_specs=records_lib.SPECS)
 
 
 @pytest.mark.parametrize('clip_norm', [0.0, -1.0, math.nan, math.inf, 1e-39, 1e39])
 def test_clip_norms_that_float32_does_not_hold_are_refused(clip_norm):
   with pytest.raises(ValueError, match='clip_norm must be'):
-    queries.NormClipSumQuery(order=2, clip_norm=clip_norm, record_specs=_SPECS)
+    queries.NormClipSumQuery(
+      order=2, clip_norm=clip_norm, record_specs=records_lib.SPECS
+    )

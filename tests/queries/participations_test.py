@@ -1,14 +1,4 @@
-"""How often one client can have been in, and what that cost: one place for all queries.
-
-Claims:
-
-* After any number of rounds it is the most that a pattern of the participation has, of
-  all its patterns; without one, every round counts.
-* Events of single rounds add up to what is spent, of a round that adds nothing as well.
-* What is no participation is refused, and so are a round too many, and the limits of
-  what has none.
-* Every query with independent noise of its own counts this way.
-"""
+"""How often one client can have been in, and what that cost."""
 
 import itertools
 

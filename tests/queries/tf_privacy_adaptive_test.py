@@ -11,12 +11,9 @@ import pytest
 import tensorflow as tf
 import tensorflow_privacy as tfp
 
+from tests.queries import records as records_lib
 from tff_dp_aggregators import queries
 from tff_dp_aggregators import strategies
-
-
-def _flat(record):
-  return np.concatenate([np.ravel(t).astype(float) for t in tf.nest.flatten(record)])
 
 
 def _one_round(query, state, records, template):
@@ -64,7 +61,9 @@ def test_clip_norms_and_sums_are_those_of_tf_privacy(quantile, rate, start):
     records = [as_record(row) for row in scales * rng.normal(size=[len(scales), 5])]
     our_sum, our_state = _one_round(ours, our_state, records, template)
     their_sum, their_state = _one_round(theirs, their_state, records, template)
-    np.testing.assert_allclose(_flat(our_sum), _flat(their_sum), rtol=2e-5, atol=2e-5)
+    np.testing.assert_allclose(
+      records_lib.flat(our_sum), records_lib.flat(their_sum), rtol=2e-5, atol=2e-5
+    )
     their_clip = theirs.derive_metrics(their_state)['clip']
     np.testing.assert_allclose(our_state.clip_norm, their_clip, rtol=1e-5)
   assert abs(math.log(float(our_state.clip_norm) / start)) > 0.5  # It did move.

@@ -188,6 +188,7 @@ def test_matrices_and_errors_equal_dense_linear_algebra(strategy):
     )
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize('result', figures('banded_inverse_optimised'), ids=str)
 def test_optimised_bands_are_at_or_below_the_peers_error(result):
   participation = Participation(
@@ -226,6 +227,7 @@ WORKLOADS = {
 }
 
 
+@pytest.mark.few(4)
 @each_objective
 @pytest.mark.parametrize('workload', WORKLOADS)
 def test_several_participations_are_exact_for_any_workload(workload, objective):

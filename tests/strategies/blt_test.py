@@ -112,6 +112,7 @@ def test_inverse_of_the_inverse_is_the_strategy(scales, decays):
 # Closed forms.
 
 
+@pytest.mark.few(15)
 @pytest.mark.parametrize('scales, decays', SMALL + CLUSTERED)
 @pytest.mark.parametrize('num_rounds', [1, 2, 3, 40])
 def test_errors_are_exact(num_rounds, scales, decays):
@@ -140,6 +141,7 @@ def test_sensitivity_for_several_participations_is_exact(scales, decays):
     assert value == pytest.approx(float(sum(row * row for row in rows)), rel=1e-13)
 
 
+@pytest.mark.few(12)
 @pytest.mark.parametrize('scales, decays', SMALL)
 @pytest.mark.parametrize('num_rounds', [1, 2, 5, 9])
 def test_sensitivity_is_that_of_the_worst_pattern(num_rounds, scales, decays):
@@ -222,7 +224,7 @@ def test_errors_of_other_workloads_are_those_of_dense_algebra():
 # The optimum.
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
   'figure',
   [figure for figure in PEER if figure['max_participations'] == 1],
@@ -239,7 +241,7 @@ def test_single_participation_is_at_least_as_good_as_the_peer(figure):
   assert error(strategy, objective, None) <= peer * (1 + 1e-8)
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
   'figure',
   [figure for figure in PEER if figure['max_participations'] > 1],
@@ -338,12 +340,6 @@ def test_impossible_buffers_are_refused(scales, decays, message):
     BLT(10, scales, decays)
 
 
-@pytest.mark.parametrize('scales', [0.5, None, ('a',), ((0.1,),)])
-def test_scales_that_are_no_numbers_are_refused(scales):
-  with pytest.raises(TypeError, match='output_scales must be a sequence of numbers'):
-    BLT(10, scales, (0.5,))
-
-
 def test_an_inverse_that_grows_is_refused():
   with pytest.raises(ValueError, match='too large'):
     BLT(10, (2.0,), (0.5,)).inverse()
@@ -353,16 +349,11 @@ def test_an_inverse_that_grows_is_refused():
   'kwargs, kind, message',
   [
     ({'num_rounds': 0}, ValueError, 'num_rounds must be at least 1'),
-    ({'num_rounds': 2.5}, TypeError, 'num_rounds must be a whole number'),
     ({'num_buffers': 0}, ValueError, 'num_buffers must be at least 1'),
-    ({'num_buffers': '2'}, TypeError, 'num_buffers must be a whole number'),
     ({'objective': 'median'}, ValueError, 'objective must be'),
     ({'participation': Participation(9)}, ValueError, 'build both for the same number'),
-    ({'min_gain': 0.0}, ValueError, 'min_gain must be at least'),
     ({'min_gain': 1.0}, ValueError, 'min_gain must be at least'),
-    ({'min_gain': math.nan}, ValueError, 'min_gain must be at least'),
     ({'workload': Workload.cooldown(100)}, ValueError, 'learning rates'),
-    ({'workload': np.tril(np.ones((100, 100)))}, ValueError, 'or it is an array'),
     ({'workload': Workload(99)}, ValueError, 'the workload is for 99 rounds'),
   ],
 )
@@ -406,6 +397,7 @@ def test_two_decays_of_a_workload_that_are_one_are_refused(momentum, weight_deca
     blt.optimize(20, workload=workload)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
   'b, k, objective, num_buffers, best',
   [

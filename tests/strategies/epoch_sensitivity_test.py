@@ -1,14 +1,4 @@
-"""Sensitivity with columns that are scaled by epochs, against brute force.
-
-Claims, for every kind and over all patterns of a schema, those that straddle epochs and
-those that leave epochs out among them:
-
-* What is said is never below the worst pattern, for all rounds and for fewer; and where
-  it is called exact, it is the worst.
-* It is called exact with falling scales wherever it is for the unscaled strategy by the
-  first argument of `toeplitz_sensitivity`, for any separation and lengths of epochs;
-  and where columns of one client do not overlap with any scales.
-"""
+"""Sensitivity with columns that are scaled by epochs, against brute force."""
 
 import itertools
 
@@ -107,23 +97,14 @@ def test_a_client_that_straddles_epochs_is_found_where_scales_rise():
   'arguments, error, message',
   [
     ((4, (0, 4), (1.0, 1.0)), ValueError, 'must be less than num_rounds=4, got 4'),
-    ((4, (), ()), ValueError, 'epoch_starts must be rounds in rising order from 0'),
     (
       (4, (0, 2, 1), (1.0,) * 3),
       ValueError,
       r'in rising order from 0, got \(0, 2, 1\)',
     ),
-    ((4, (0, -1), (1.0,) * 2), ValueError, r'epoch_starts\[1\] must be at least 0'),
     ((4, (0, 2.0), (1.0,) * 2), TypeError, r'epoch_starts\[1\] must be a whole number'),
-    ((4, (0, 2), (1.0,)), ValueError, r'one for each of 2 epoch_starts.*\(1,\)'),
     ((4, (0,), 1.0), ValueError, r'one for each of 1 epoch_starts.*\(\)'),
-    (
-      (4, (0, 2), (1.0, -1.0)),
-      ValueError,
-      'and finite, but the one from round 2 on is -1',
-    ),
     ((4, (0,), (np.inf,)), ValueError, 'the one from round 0 on is inf'),
-    ((4, (0,), ('x',)), TypeError, 'epoch_scales'),
   ],
 )
 def test_data_that_make_no_strategy_are_refused(arguments, error, message):

@@ -1,12 +1,4 @@
-"""Optimisers of all kinds are called alike.
-
-Claims:
-
-* Every public `optimize` takes the number of rounds first and all else by name: what is
-  special to its kind, then what all share, with the same names, order and defaults.
-* What they share means the same: without a word the objective is the mean squared
-  error, `objective='max'` is the largest error, and another objective is refused.
-"""
+"""Optimisers of all kinds are called alike."""
 
 import importlib
 import inspect
@@ -75,13 +67,6 @@ def test_parameters_are_alike(name):
   assert not {'objective', 'participation'} & {
     other.name for other in others[: -len(_SHARED)]
   }
-
-
-@each
-def test_options_by_position_are_refused(name):
-  optimize, (options, _) = _named(name), _OPTIMIZERS[name]
-  with pytest.raises(TypeError, match='positional'):
-    optimize(_ROUNDS, *(options.values() or ['mean']))
 
 
 @pytest.mark.few(4)

@@ -27,6 +27,7 @@ def subsets_with_separation(num_rounds, min_separation, max_participations):
   return allowed
 
 
+@pytest.mark.few(60)
 @pytest.mark.parametrize('num_rounds', range(1, 10))
 @pytest.mark.parametrize('min_separation', [1, 2, 3, 5, 12])
 @pytest.mark.parametrize('max_participations', [1, 2, 3, 20])
@@ -43,6 +44,7 @@ def test_patterns_are_all_subsets_that_the_definition_allows(
   assert len(participation.rounds) == participation.possible_participations
 
 
+@pytest.mark.few(32)
 @pytest.mark.parametrize('num_rounds', range(1, 9))
 @pytest.mark.parametrize('epoch', [1, 2, 3, 10])
 @pytest.mark.parametrize('max_participations', [1, 2, None])

@@ -1,11 +1,4 @@
-"""The populations that can fill every round within limits on participation.
-
-Claims:
-
-* `check_population` accepts exactly the populations that can fill every round: a
-  search through all schedules agrees where it is small enough to be done.
-* `allowed_separation` is the largest separation that fills every round.
-"""
+"""The populations that can fill every round within limits on participation."""
 
 import itertools
 

@@ -1,14 +1,4 @@
-"""A recursion is what it says: a strategy's noise, at the cost that it states.
-
-Claims, for every kind of strategy and several sizes:
-
-* The reference interpreter makes the noise of the strategy's dense noise matrix; for a
-  tree, whose nodes it draws together, noise of the same covariance.
-* What a round draws, reads, writes and keeps is what `work` counts, and a round's noise
-  has as many terms as `max_terms` says.
-* The row norms of the noise are those of the dense matrix, and of what the interpreter
-  makes of unit vectors; for 10^5 rounds they take no matrix either.
-"""
+"""A recursion is what it says: a strategy's noise, at the cost that it states."""
 
 import collections
 
@@ -36,6 +26,7 @@ def test_every_kind_is_here():
   assert made == public
 
 
+@pytest.mark.few(54)
 @all_sizes
 @all_kinds
 def test_unit_rows_give_the_noise_matrix(kind, num_rounds):
@@ -49,6 +40,7 @@ def test_unit_rows_give_the_noise_matrix(kind, num_rounds):
   np.testing.assert_allclose(noise, expected, rtol=0, atol=1e-12)
 
 
+@pytest.mark.few(54)
 @all_sizes
 @all_kinds
 def test_row_norms_are_those_of_the_noise(kind, num_rounds):
@@ -65,6 +57,7 @@ def _narrow(num_rounds):
   return strategies.Banded(num_rounds, np.stack([np.ones(num_rounds), below]))
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize(
   'make',
   [
@@ -116,6 +109,7 @@ class _CountedMemory(collections.abc.MutableMapping):
     return len(self._slots)
 
 
+@pytest.mark.few(54)
 @all_sizes
 @all_kinds
 def test_work_counts_what_a_round_touches(kind, num_rounds):
@@ -138,6 +132,7 @@ def test_work_counts_what_a_round_touches(kind, num_rounds):
   assert set(memory) == set(range(len(memory)))
 
 
+@pytest.mark.few(54)
 @all_sizes
 @all_kinds
 def test_noise_has_as_many_terms_as_stated(kind, num_rounds):
@@ -207,26 +202,17 @@ def test_several_copies_end_what_the_one_before_began():
   'make, error, message',
   [
     (lambda: recursion_lib.LastRounds([['x']], 'row'), TypeError, 'weights must be an'),
-    (lambda: recursion_lib.LastRounds([1.0], 'row'), ValueError, '2 dimensions'),
-    (lambda: recursion_lib.LastRounds([[]], 'row'), ValueError, 'shape .1, 0.'),
     (lambda: recursion_lib.LastRounds([[np.inf]], 'row'), ValueError, 'finite'),
-    (lambda: recursion_lib.LastRounds([[1.0]], 'rows'), ValueError, "got 'rows'"),
     (
       lambda: recursion_lib.LastRounds([[1.0]], 'sum'),
       ValueError,
       'sums must be given',
     ),
     (
-      lambda: recursion_lib.LastRounds([[1.0]], 'row', [[1.0]]),
-      ValueError,
-      "only then; got remembers='row'",
-    ),
-    (
       lambda: recursion_lib.LastRounds([[1.0, 0.5]], 'sum', [[1.0]]),
       ValueError,
       r'shape of weights, \(1, 2\), got \(1, 1\)',
     ),
-    (lambda: recursion_lib.TreeNodes([]), ValueError, 'a level at least'),
     (
       lambda: recursion_lib.TreeNodes([1.0, 1.0], np.eye(3)),
       ValueError,
@@ -237,7 +223,6 @@ def test_several_copies_end_what_the_one_before_began():
       ValueError,
       'tree_rounds must be at least 1',
     ),
-    (lambda: recursion_lib.Scaled(3, [1.0], (0,)), TypeError, 'a Recursion, got 3'),
     (
       lambda: recursion_lib.Scaled(recursion_lib.TreeNodes([1.0]), [], ()),
       ValueError,
@@ -249,31 +234,11 @@ def test_several_copies_end_what_the_one_before_began():
       'factors must be finite',
     ),
     (
-      lambda: recursion_lib.Scaled(recursion_lib.TreeNodes([1.0]), [1.0], (1,)),
-      ValueError,
-      r'starts must be rounds in rising order from 0, got \(1,\)',
-    ),
-    (
       lambda: recursion_lib.Scaled(recursion_lib.TreeNodes([1.0]), [1.0], (0, 2, 2)),
       ValueError,
       'starts must be rounds in rising order',
     ),
-    (
-      lambda: recursion_lib.Scaled(recursion_lib.TreeNodes([1.0]), [1.0], (0, 2)),
-      ValueError,
-      'starts must be one for each of 1 factors, got 2',
-    ),
-    (
-      lambda: recursion_lib.Scaled(recursion_lib.TreeNodes([1.0]), [1.0], (0.0,)),
-      TypeError,
-      r'starts\[0\] must be a whole number',
-    ),
     (lambda: recursion_lib.DecayingSums([], []), ValueError, 'one sum at least'),
-    (
-      lambda: recursion_lib.DecayingSums([0.5], [1.0, 2.0]),
-      ValueError,
-      'outputs must be as many as decays, 1, got 2',
-    ),
     (
       lambda: recursion_lib.DecayingSums([0.5], [1.0], [1.0, 1.0]),
       ValueError,
@@ -283,11 +248,6 @@ def test_several_copies_end_what_the_one_before_began():
       lambda: recursion_lib.DecayingSums([0.5], [1.0], copies=2, delay=1),
       ValueError,
       '2 copies need ends',
-    ),
-    (
-      lambda: recursion_lib.DecayingSums([0.5], [1.0], [1.0], copies=2),
-      ValueError,
-      'delay=0',
     ),
   ],
 )

@@ -1,15 +1,4 @@
-"""A strategy that restarts is its blocks, and costs what clients of all blocks cost.
-
-Claims:
-
-* The matrix is block-diagonal, for strategies of every kind, with a last block cut off
-  and a first one that is short; and so is that of its noise, whose memory is a block's.
-* Sensitivity is that of brute force over all patterns and signs; exact where clients
-  come back after the bands' rounds, and never too small elsewhere. For clients once in
-  each block it is that of a block times the root of their number.
-* Error of single rounds is each block's; in prefix sums that of blocks adds up.
-* Trees are sent to their own restarts, and blocks that cannot be are refused.
-"""
+"""A strategy that restarts is its blocks, and costs what clients of all blocks cost."""
 
 import itertools
 import math
@@ -64,6 +53,7 @@ def _worst(matrix, participation):
   return worst
 
 
+@pytest.mark.few(12)
 @each_kind
 @pytest.mark.parametrize(
   'participation',

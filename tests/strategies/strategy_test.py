@@ -60,6 +60,7 @@ each_sane_strategy = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.few(17)
 @each_strategy
 @pytest.mark.parametrize('name', ['strategy.json', 'strategy.npz'])
 def test_files_read_back_exactly_and_are_not_overwritten(strategy, name, tmp_path):
@@ -79,6 +80,7 @@ def test_other_suffixes_and_missing_files_are_errors(tmp_path):
     Strategy.load(tmp_path / 'none.npz')
 
 
+@pytest.mark.few(12)
 @each_strategy
 @pytest.mark.parametrize('name', ['strategy.json', 'strategy.npz'])
 def test_a_file_with_any_byte_changed_is_refused_or_reads_the_same(
@@ -232,6 +234,7 @@ def test_error_of_any_workload_equals_dense_linear_algebra(strategy):
   )
 
 
+@pytest.mark.few(22)
 @each_sane_strategy
 @pytest.mark.parametrize('momentum', [0.0, 0.9])
 @pytest.mark.parametrize('cooldown', [False, True])
@@ -265,6 +268,7 @@ def test_error_by_round_is_the_noise_of_each_prefix_at_equal_privacy(strategy):
   )
 
 
+@pytest.mark.few(8)
 @each_sane_strategy
 @pytest.mark.parametrize('make', [
     lambda n: np.ones((n, n + 1)),

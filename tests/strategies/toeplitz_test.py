@@ -269,6 +269,7 @@ def error(strategy, objective, participation=None, workload=None):
 each_objective = pytest.mark.parametrize('objective', ['mean', 'max'])
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize('result', figures('banded_toeplitz'), ids=str)
 def test_optimised_bands_have_the_peers_converged_error(result):
   objective = result['objective']

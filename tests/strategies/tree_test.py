@@ -77,6 +77,7 @@ def test_sensitivity_equals_brute_force_on_every_pattern(
     assert strategy.worst_case_rounds(participation) == rounds
 
 
+@pytest.mark.few(20)
 @both_schemas
 @pytest.mark.parametrize('restart_every', [None, 2, 5, 6])
 @pytest.mark.parametrize('num_rounds', [1, 5, 8, 11, 13])
@@ -130,6 +131,7 @@ LARGE = {
 }
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize('restart_every', [None, 1000])
 @pytest.mark.parametrize('participation', LARGE.values(), ids=LARGE.keys())
 def test_worst_patterns_of_long_runs_are_allowed_and_worth_the_sensitivity(
@@ -186,6 +188,7 @@ def test_profile_never_decreases_and_holds_the_sensitivity_of_each_prefix(
     assert shorter.sensitivity_squared(Participation(end, *schema)) == profile[end - 1]
 
 
+@pytest.mark.few(20)
 @pytest.mark.parametrize('honaker', [True, False])
 @pytest.mark.parametrize('num_rounds', range(1, 41))
 def test_estimator_times_strategy_is_exactly_the_prefix_sums(num_rounds, honaker):
@@ -224,6 +227,7 @@ def test_honaker_is_the_least_squares_estimate_of_a_complete_tree():
   np.testing.assert_allclose(estimator[15], best, atol=1e-12)
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize('honaker', [True, False])
 @pytest.mark.parametrize('restart_every', [1, 2, 3, 5, 8, 20, 21, 40])
 def test_restarted_estimates_are_unbiased_and_streamable(restart_every, honaker):

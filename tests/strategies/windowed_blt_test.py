@@ -55,6 +55,7 @@ def test_inverse_coefficients_are_those_of_the_dense_inverse(window, decay):
   np.testing.assert_allclose(strategy.inverse_coefficients(), dense[:, 0], atol=1e-14)
 
 
+@pytest.mark.few(10)
 @pytest.mark.parametrize('window', [1, 2, 3, 5, 9])
 @pytest.mark.parametrize('tail', [(), (0.05, 0.9), (0.3, 1.0), (0.1, 0.0)])
 def test_sensitivity_is_that_of_the_worst_pattern(window, tail):
@@ -229,6 +230,7 @@ def test_impossible_windows_are_refused(arguments, kind, message):
     WindowedBLT(*arguments)
 
 
+@pytest.mark.few(11)
 @pytest.mark.parametrize('tail', [False, True])
 @pytest.mark.parametrize(
   'kwargs, kind, message',
@@ -294,6 +296,7 @@ def test_buffers_are_those_of_the_recursion_that_keeps_less(
   )
 
 
+@pytest.mark.few(14)
 @pytest.mark.parametrize('momentum', [0.0, 0.9])
 @pytest.mark.parametrize('objective', ['max', 'mean'])
 @pytest.mark.parametrize(

@@ -176,6 +176,7 @@ def test_gaussians_have_one_curve_under_every_relation():
     assert len(values) == 1
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize(
   'event, relation, expected',
   [
@@ -333,6 +334,7 @@ def test_dp_sgd_by_the_older_conversion_has_the_epsilon_of_tf_privacys_tutorial(
   assert accountant.get_epsilon(1e-5) < older
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize(
   'event, accountant, published',
   [

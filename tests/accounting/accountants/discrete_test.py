@@ -61,6 +61,7 @@ def of_vector(logs, vector, order):
   return sum(divergence(logs, abs(entry), order) for entry in vector)
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize('local_stddev', [0.5, 0.6, 0.75, 1.0, 1.5])
 @pytest.mark.parametrize('num_clients', [2, 3, 5, 8])
 def test_a_sum_of_shares_is_within_tau_of_a_discrete_gaussian(
@@ -76,6 +77,7 @@ def test_a_sum_of_shares_is_within_tau_of_a_discrete_gaussian(
 VECTORS = [(1,), (3,), (1, 1, 1), (2, -1, 0, 1), (4, 1)]
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize('vector', VECTORS)
 @pytest.mark.parametrize(
   'local_stddev, num_clients', [(0.5, 2), (0.6, 6), (1.0, 5), (2.0, 3)]
@@ -94,6 +96,7 @@ def test_no_divergence_of_discrete_gaussian_shares_is_above_its_bound(
       assert bound <= 1.01 * exact
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize('vector', VECTORS)
 @pytest.mark.parametrize(
   'local_stddev, num_clients', [(0.7, 2), (1.0, 5), (2.0, 3), (3.0, 9)]

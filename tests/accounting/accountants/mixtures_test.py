@@ -243,6 +243,7 @@ def _weighed():
 WEIGHED = sorted(_weighed())
 
 
+@pytest.mark.few(12)
 @pytest.mark.parametrize('proposal', [
   monte_carlo.Squared(),
   *(monte_carlo.Stretched(a, to) for a in (1.05, 1.5, 2.2) for to in (True, False)),
@@ -266,6 +267,7 @@ def test_weights_have_the_mean_one(name, proposal, monkeypatch):
   assert abs(others.mean() - 1) <= 5 * error
 
 
+@pytest.mark.few(17)
 @pytest.mark.parametrize('removed', [True, False])
 @pytest.mark.parametrize('a', [1.01, 1.3, 2.0, 5.0, 10.0])
 @pytest.mark.parametrize('name', WEIGHED)
@@ -351,6 +353,7 @@ def test_second_moments_are_those_of_enumeration(
   assert mixture.log_second_moment() == pytest.approx(expected, rel=1e-11, abs=1e-12)
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize(('n', 'b', 'p'), SAMPLINGS)
 @pytest.mark.parametrize('noise', [0.6, 3.0])
 def test_pairs_of_sets_are_drawn_as_often_as_enumeration_says(n, b, p, noise):

@@ -153,6 +153,7 @@ def test_round_off_of_fourier_transforms_is_within_its_bound(size):
     assert np.linalg.norm(back - exact) < bound / 10 * np.linalg.norm(back)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize('delta', [1e-30, 1e-100, 1e-250])
 @pytest.mark.parametrize('rounds', [1, 10**4])
 def test_tilted_sums_have_the_exact_curve_of_gaussians(delta, rounds):
@@ -208,6 +209,7 @@ EPSILONS = (-1.5, -0.2, 0.0, 0.2, 0.6, 1.5)
 CLIPPED = (-1.0, 0.0, 0.6, 1.0)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
   'clients, cohort, sigma',
   [
@@ -248,6 +250,7 @@ def test_no_data_sets_are_told_apart_more_easily_than_by_the_pair(
       assert stated <= delta * (1 + 1e-4) + 1e-9 or epsilon < -0.2, (name, epsilon)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
   'q, sigma',
   [
@@ -280,6 +283,7 @@ def test_two_rounds_of_any_data_sets_are_below_the_composed_pair(q, sigma):
     assert delta * (1 - 1e-4) <= stated <= 1.2 * delta
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize('relation', [REPLACE_ONE, ADD_OR_REMOVE])
 @pytest.mark.parametrize(
   'size, noise_multiplier, rounds', [(1, 0.5, 100), (30, 1.0, 1000), (300, 8.0, 50)]

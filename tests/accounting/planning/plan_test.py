@@ -206,34 +206,20 @@ def test_what_cannot_be_built_is_left_out_with_the_reason():
   ('changes', 'message'),
   [
     ({'noise_multiplier': 1.0}, 'give either target_epsilon.*or noise_multiplier'),
-    ({'target_epsilon': None}, 'give either target_epsilon.*or noise_multiplier'),
-    ({'target_epsilon': -1.0}, 'target_epsilon must be finite and not negative'),
     ({'target_epsilon': 0.0}, 'target_epsilon must be positive'),
-    ({'target_epsilon': None, 'noise_multiplier': 0.0}, 'must be positive'),
     ({'num_clients': 4000}, 'num_clients and clients_per_round go together'),
     (
       {'num_clients': 100, 'clients_per_round': 40},
       'need 600 clients.*num_clients=100 is too few',
     ),
     ({'sampling': 'poisson'}, 'sampling=poisson needs num_clients'),
-    ({'num_groups': 3}, 'num_groups=3 needs num_clients'),
-    ({'sampling': 'shuffled'}, 'sampling=shuffled is in no .* Values here are none'),
     ({'mechanisms': ('trees',)}, "unknown mechanism 'trees'; known: gaussian"),
-    ({'accountant': 'best'}, "unknown accountant 'best'"),
     (
       {'mechanisms': ('gaussian', 'blt'), 'options': {'restart_every': 4}},
       'restart_every=4 is for tree, not for gaussian, blt',
     ),
     # Bands of the inverse are another thing, and not asked of all.
-    (
-      {'mechanisms': ('banded_inverse',), 'options': {'num_bands': 4}},
-      'num_bands=4 is for banded, toeplitz, .*, not for banded_inverse',
-    ),
     ({'options': {'num_bands': 0}}, 'num_bands must be at least 1'),
-    (
-      {'num_clients': 4000, 'clients_per_round': 40, 'num_groups': 101},
-      'the clients of the smallest of num_groups=101 groups',
-    ),
   ],
 )
 def test_a_task_that_makes_no_sense_is_refused(changes, message):

@@ -333,6 +333,7 @@ def test_fixed_epochs_do_not_go_with_a_log_unless_a_strategy_is_for_them(tmp_pat
   assert reporting.execute('--mechanism=epoch_banded', *plan).returncode == 0
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize('name', _ADAPTING)
 def test_a_log_alone_does_not_tell_which_optimised_strategy_ran(tmp_path, name):
   log = _log_of_clients(tmp_path / 'rounds.csv', 60)
@@ -343,7 +344,7 @@ def test_a_log_alone_does_not_tell_which_optimised_strategy_ran(tmp_path, name):
     assert remedy in result.stderr
 
 
-@pytest.mark.few(7)
+@pytest.mark.few(4)
 @pytest.mark.parametrize('name', _ADAPTING)
 @pytest.mark.parametrize('num_rounds', [60, 45])
 def test_the_planned_strategy_is_accounted_for_what_the_log_shows(
@@ -427,6 +428,7 @@ def test_planned_limits_that_were_kept_are_what_is_accounted_for(tmp_path, name)
   assert reporting.execute(f'--verify={path}').returncode == 1
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize('name', ['gaussian', 'tree', 'banded'])
 @pytest.mark.parametrize('cap', [None, 3])
 def test_a_plan_that_was_broken_costs_no_less_than_one_that_was_kept(

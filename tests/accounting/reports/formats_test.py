@@ -109,24 +109,6 @@ def test_a_page_loads_nothing_and_shows_its_plots():
   assert ('name', 'viewport') in parsed.attributes
 
 
-@pytest.mark.parametrize(('window', 'columns'), [(1200, 2), (420, 1)])
-def test_plots_stand_in_as_many_columns_as_a_window_holds(window, columns):
-  page = rendering.render(statement.build_without_privacy(), 'html')
-  body, plots = (
-    re.search(rf'\n{selector} {{([^}}]*)}}', page)[1]
-    for selector in ('body', r'p:has\(> img\)')
-  )
-
-  def rem(style, name):
-    return float(re.search(rf'(?<!-){name}:(?: [\d.]+rem)? ([\d.]+)rem', style)[1])
-
-  within = min(window / 16, rem(body, 'max-width')) - 2 * rem(body, 'padding')
-  assert 'max-width: 100%' in plots
-  # Between plots there is a blank, which is less wide than half a letter is high.
-  wide = rem(plots, 'width') + rem(plots, 'margin-right') + 0.5
-  assert max(1, (within + 0.5) // wide) == columns
-
-
 def test_text_waits_for_no_matplotlib():
   program = """
 import sys

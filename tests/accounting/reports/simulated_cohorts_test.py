@@ -70,6 +70,7 @@ def test_the_program_says_the_same_and_verifies_it(run_dir, tmp_path):
   assert moved.returncode == 0, moved.stdout
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
   'alter',
   [
@@ -141,6 +142,7 @@ def test_wrong_cohorts_in_a_configuration_are_refused(tmp_path, changes):
 _LIMITS = strategies.Participation(9, min_separation=3)
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize('rounds', [1, 4, 9])
 @pytest.mark.parametrize(
   'mechanism',

@@ -193,6 +193,7 @@ def test_a_run_spends_what_its_rounds_say(mechanism, tmp_path):
   assert built['curves']['epsilon_by_round'][-1][0] <= 7
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize('mechanism', [SHARES, INTEGERS, LAPLACE, LOCAL, BOTH])
 def test_a_round_with_fewer_clients_than_counted_is_refused(mechanism, tmp_path):
   run = statements.ledger_of(mechanism, tmp_path / 'ledger.jsonl', clients=19)
@@ -271,6 +272,7 @@ def test_a_simulation_says_first_that_there_is_no_guarantee(noise, output_format
   assert f'would have (epsilon, delta) = ({epsilon}, 1e-06) local' in words
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize('kind', statements.OF_CLIENTS)
 def test_reports_are_verified_and_a_changed_digit_is_found(kind, tmp_path):
   report = json.loads(json.dumps(statements.of_clients(tmp_path, kind)))

@@ -61,16 +61,6 @@ def test_epsilon_that_follows_from_the_noise_is_the_axis_as_well():
   assert line.x == [3.25, 12.5]
 
 
-def test_what_was_spent_is_drawn_where_it_is_less_than_the_target():
-  # As with an accountant that is not the tightest, or where some rounds were left out.
-  chart = picture(
-    ['target_epsilon'],
-    [(('4',), '0.5', '', '3.2701'), (('8',), '0.6', '', '7.9999')],
-  )
-  (line,) = chart.lines
-  assert line.x == [3.2701, 8.0]
-
-
 def test_epsilon_of_a_simulated_cohort_is_said_to_be_no_guarantee():
   rows = [
     {
@@ -91,26 +81,6 @@ def test_epsilon_of_a_simulated_cohort_is_said_to_be_no_guarantee():
   chart = pictures.picture(record, rows)
   assert chart.lines[0].x == [3.25, 12.5]
   assert 'no guarantee' in chart.x_label
-
-
-def test_another_number_is_the_axis_where_epsilon_is_not_varied():
-  chart = picture(
-    ['mechanism', 'clip_norm'],
-    [((m, c), '0.5', '', '8') for m in ('tree', 'blt') for c in ('0.1', '1', '10')],
-  )
-  assert [line.label for line in chart.lines] == ['tree', 'blt']
-  assert chart.x_label == 'clip norm'
-  assert chart.log_x
-
-
-def test_without_a_number_each_line_of_the_table_is_a_dot():
-  dots = picture(
-    ['mechanism', 'batch_size'],
-    [(('tree', '2'), '0.5', '0.1', '8'), (('blt', '4'), '0.6', '', '8')],
-  )
-  assert isinstance(dots, charts.Dots)
-  assert dots.names == ['tree, batch_size=2', 'blt, batch_size=4']
-  assert (dots.values, dots.errors) == ([0.5, 0.6], [0.1, NAN])
 
 
 def test_points_without_a_finished_run_are_not_drawn():

@@ -9,7 +9,6 @@ import json
 import os
 import pathlib
 import re
-import shlex
 import signal
 import socket
 import subprocess
@@ -339,22 +338,3 @@ def test_a_run_that_kills_its_workers_fails_and_the_others_go_on(cluster, tmp_pa
   with (output / 'cells.csv').open() as file:
     statuses = {row['model']: row['status'] for row in csv.DictReader(file)}
   assert statuses == {'killing:make': 'failed', 'logistic': 'finished'}
-
-
-@pytest.mark.slow
-def test_the_command_of_the_documents(cluster, tmp_path):
-  document = (dask_clusters.ROOT / 'docs' / 'experiments.md').read_text()
-  section = document.split('### Grids on several machines')[1].split('\n### ')[0]
-  (block,) = re.findall(r'(?ms)^```bash\n(.*?)^```', section)
-  output = tmp_path / 'output'
-  here = block.replace('tls://10.0.0.1:8786', cluster.address).replace('\\\n', ' ')
-  here = here.replace('runs/on_dask', str(output))
-  for _ in range(2):
-    cluster.worker()
-  dask_clusters.wait_until(lambda: cluster.said().count('Registered to') == 2)
-  arguments = here.partition('tff-dp-compare ')[2]
-  small = (*SMALL, '--num_rounds=2', '--seeds=1')
-  code, said, errors = _end(_run(output, *shlex.split(arguments), *small), output)
-  assert (code, errors) == (0, ''), cluster.said()
-  assert '2 runs, 2 at a time on 2 Dask workers of tcp://127.0.0.1:' in said
-  assert (output / 'table.md').exists()

@@ -78,20 +78,6 @@ def test_lines_with_missing_runs_say_so(record, results):
   assert text.endswith('\n- One is missing.\n')
 
 
-def test_in_a_terminal_columns_are_aligned_and_missing_runs_told(record, results):
-  rows = table.rows(record, results, {})
-  lines = table.to_text(record, rows).splitlines()
-  assert lines[-2].startswith('Seeds are too few to rank these by test accuracy')
-  assert lines[3:-3] == [
-    'target   test accuracy    epsilon  seeds',
-    'epsilon',
-    '2        0.7467 ± 0.0233  2.0000   3',
-    '4        0.8500 ± 0.0500  4.0000   2 (1 missing)',
-  ]
-  text = table.to_text(record, table.rows(record, [], {}))
-  assert '0 (3 missing)' in text
-
-
 def test_markdown_has_mean_and_error_and_csv_every_digit(record, results):
   rows = table.rows(record, results, {})
   assert '| 2 | 0.7467 ± 0.0233 | 0.2533 ± 0.0233 | 2.0000 | 1e-05 |' in (

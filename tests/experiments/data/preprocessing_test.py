@@ -1,11 +1,4 @@
-"""What was kept of the training data makes the same inputs of other data.
-
-Claims:
-
-* In each format, new data become what test data of a run would, in the order of the
-  file, with whose each row is.
-* Plain data hold all of it, to the last bit.
-"""
+"""What was kept of the training data makes the same inputs of other data."""
 
 import json
 import os

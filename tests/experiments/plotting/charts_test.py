@@ -16,13 +16,6 @@ CHART = charts.Chart(
 )
 
 
-def test_no_two_of_21_lines_look_the_same():
-  styles = [tuple(charts.style(number).values()) for number in range(21)]
-  assert len(set(styles)) == 21
-  # Marks alone are enough for as many as there are colours, for black on white.
-  assert len({charts.style(number)['marker'] for number in range(7)}) == 7
-
-
 @pytest.mark.parametrize('kind', charts.FORMATS)
 def test_the_same_picture_is_the_same_bytes(kind, tmp_path):
   paths = [str(tmp_path / f'{number}.{kind}') for number in range(2)]

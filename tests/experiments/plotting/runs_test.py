@@ -65,28 +65,12 @@ def test_what_is_private_names_no_line(tmp_path, tree):
   assert 'mechanism=gaussian' in said and 'seed=1' in said
 
 
-def test_runs_with_the_same_flags_are_named_by_their_directories(tree):
-  chart = runs_lib.picture([runs_lib.read(tree), runs_lib.read(tree)])
-  assert [line.label for line in chart.lines] == [tree, tree]
-
-
 def test_over_epsilon_a_run_without_privacy_is_a_level(tree, none):
   runs = [runs_lib.read(tree), runs_lib.read(none)]
   first, second = runs_lib.picture(runs, 'epsilon').lines
   assert (first.x, first.y) == ([1.5, 3.5], [0.25, 0.75])
   assert (second.x, second.y) == ((), [0.875])
   assert second.label == 'mechanism=none (no privacy)'
-
-
-def test_seconds_are_those_since_the_beginning(tree):
-  (line,) = runs_lib.picture([runs_lib.read(tree)], 'seconds', 'test_loss').lines
-  assert (line.x, line.y) == ([0.5, 1.0], [2.0, 1.0])
-
-
-def test_half_a_line_is_no_round_yet(tree, tmp_path):
-  with open(tmp_path / 'tree' / 'metrics.csv', 'a') as file:
-    file.write('3,4.5,0.')
-  assert runs_lib.read(tree).columns['round'] == [0, 1, 2]
 
 
 def test_a_column_that_is_not_there_is_refused_with_those_that_are(tree):

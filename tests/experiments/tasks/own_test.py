@@ -218,6 +218,7 @@ def test_examples_without_clients_are_dealt_out(tmp_path):
   assert found.flags['partition'] == 'label_skew'
 
 
+@pytest.mark.slow
 def test_the_command_of_the_documentation_runs(tmp_path):
   text = DOCS.read_text(encoding='utf-8').replace('\\\n', ' ')
   (command,) = re.findall(r'^ +tff-dp-simulate (--data=.*)$', text, re.M)
@@ -276,6 +277,7 @@ def test_errors_are_in_the_unit_of_the_labels_and_the_loss_in_that_of_the_traini
   assert any('Labels were scaled' in each for each in config['not_covered'])
 
 
+@pytest.mark.slow
 def test_a_model_that_is_no_better_than_one_answer_is_remarked_on(tmp_path):
   said, _, _ = _numbers(tmp_path, '--num_rounds=2', '--client_learning_rate=1e-6')
   path = tmp_path / 'prices.csv'
@@ -286,23 +288,6 @@ def test_a_model_that_is_no_better_than_one_answer_is_remarked_on(tmp_path):
   expected = f'to answer {best:g} to all test examples has a mean_absolute_error of '
   assert f'Note: {expected}{error:.4f}, so the model' in said
   assert 'in all 2 rounds' not in said
-
-
-def test_a_metric_that_stands_still_is_remarked_on(tmp_path):
-  # Of inputs that are all the same, the answer to all is learned in one round.
-  rows = [{**row, 'age': 1, 'colour': 'red'} for row in ROWS]
-  rows = [{**row, 'bought': 'yes' if i % 7 < 2 else 'no'} for i, row in enumerate(rows)]
-  path = own_data.write_csv(tmp_path / 'same.csv', rows)
-  result = executing.execute(
-    simulate,
-    f'--data={path}',
-    *COLUMNS,
-    '--mechanism=none',
-    '--num_rounds=3',
-    f'--run_dir={tmp_path / "run"}',
-  )
-  assert result.returncode == 0, result.stderr
-  assert re.search(r'Note: test accuracy is 0\.\d+ in all 3 rounds', result.stdout)
 
 
 def test_remarks_on_what_was_measured():

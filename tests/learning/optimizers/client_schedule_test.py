@@ -1,12 +1,4 @@
-"""Learning rates of clients follow from the round, however clients are trained.
-
-Claims:
-
-* Rounds have the rates of the function, and come to what they come to in NumPy; packed
-  and one by one it is the same training.
-* A run that was stopped goes on to the same bits; with other rates it is refused.
-* What is no function, no rate, or would be ignored is refused by name.
-"""
+"""Learning rates of clients follow from the round, however clients are trained."""
 
 import json
 import math

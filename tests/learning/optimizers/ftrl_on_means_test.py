@@ -1,13 +1,4 @@
-"""DP-FTRL(M) on means of rounds is that on cumulative sums, and SGD's model.
-
-Claims:
-
-* On means of rounds the models are those that FTRL makes of their sums.
-* In `learning.train` it gives the model of SGD with the same learning rate and
-  momentum, to the round-off of float32, for the tree and banded noise, packed and not,
-  with the same ledger but for the results.
-* A run that was stopped goes on to the same end, with the sum in its state.
-"""
+"""DP-FTRL(M) on means of rounds is that on cumulative sums, and SGD's model."""
 
 import numpy as np
 import pytest

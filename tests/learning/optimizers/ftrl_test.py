@@ -1,16 +1,4 @@
-"""FTRL on cumulative sums is SGD on what the rounds add to them.
-
-Claims:
-
-* Its models are those of DP-FTRL and DP-FTRLM (arXiv:2103.00039) written down in NumPy,
-  for structures of tensors.
-* In federated training with the same noise, cumulative sums with FTRL give the model
-  that residual sums with SGD give, to the round-off of float32, over several rounds:
-  without momentum and with it, for the tree and for a BLT, and with momentum and
-  learning rates in the workload.
-* A model that is set by somebody is where it goes on from.
-* Numbers out of range, and schedules that would rewrite the past, are refused.
-"""
+"""FTRL on cumulative sums is SGD on what the rounds add to them."""
 
 import numpy as np
 import pytest

@@ -1,13 +1,4 @@
-"""A schedule's optimizer does what its workload says, and its strategy is best for it.
-
-Claims:
-
-* Models are the rows of the workload applied to the means of the rounds.
-* Under the workload, the RMSE of a strategy that was optimised for it is below that of
-  one for prefix sums, for momentum and for cooldown, and the other way round.
-* Kinds that cannot be optimised for a workload say so.
-* Other numbers of rounds, and what is no workload, are refused.
-"""
+"""A schedule's optimizer applies its workload, and its strategy is best for it."""
 
 import numpy as np
 import pytest
@@ -76,6 +67,7 @@ def test_weight_decay_of_sums_alone_is_refused():
     learning.build_ftrl(0.1).check_workload(workload)
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize(
   ('kind', 'name'),
   [

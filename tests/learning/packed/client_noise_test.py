@@ -18,11 +18,11 @@ import tensorflow_federated as tff
 
 from tests.learning.packed import populations
 from tff_dp_aggregators import aggregators
-from tff_dp_aggregators import learning
 from tff_dp_aggregators import noise
 from tff_dp_aggregators.learning import failures
 from tff_dp_aggregators.learning import packed
 
+_runtime, data = populations.local_runtime, populations.data
 _COHORT = 5
 _NUMBERS = {'clip_norm': 0.4, 'noise_multiplier': 2.0, 'clients_per_round': _COHORT}
 _STDDEVS = {
@@ -32,18 +32,6 @@ _STDDEVS = {
   'approximate_local_gaussian': 2.0 * math.sqrt(_COHORT),
   'approximate_local_laplace': 2.0 * math.sqrt(2 * _COHORT),
 }
-
-
-@pytest.fixture(scope='module', autouse=True)
-def _runtime():
-  with learning.runtime.local_runtime():
-    yield
-
-
-@pytest.fixture(scope='module')
-def data(tmp_path_factory):
-  directory = tmp_path_factory.mktemp('packed') / 'data'
-  return packed.lay_out(populations.Population(), str(directory))
 
 
 def _simulation(data, name, *, weighted=True, metrics=False, num_packs=2, **kwargs):
@@ -124,17 +112,9 @@ def test_a_round_with_too_few_clients_fails_and_its_state_still_serves(shares):
   )
 
 
-class _OneIsBroken(populations.Population):
-  def examples(self, number):
-    examples = super().examples(number)
-    if number == 3:
-      examples['x'][0] = 3e38  # Finite; what comes of it is not.
-    return examples
-
-
 @pytest.mark.slow
 def test_metrics_of_a_client_that_ended_in_nan_are_left_out(tmp_path):
-  data = packed.lay_out(_OneIsBroken(), str(tmp_path / 'data'))
+  data = packed.lay_out(populations.OneIsBroken(), str(tmp_path / 'data'))
   simulation = _simulation(data, 'local_gaussian', metrics=True)
   _, metrics = simulation.next(simulation.initialize(), *populations.a_round())
   assert np.isfinite(metrics['client_work']['train']['accuracy'])

@@ -1,16 +1,4 @@
-"""A cohort is cut into packs by itself alone, and told in few bytes for each client.
-
-Claims:
-
-* Rows are those of the clients, most examples first, and else in the order of the
-  cohort; packs follow each other, cover it, and differ by one client at most.
-* Two clients make two packs; a cohort of any size makes packs that are not large, and
-  one of 3,000 makes two. More examples never make fewer packs.
-* A round takes 80 bytes a client of Python's memory at most, besides the cohort itself.
-* Clients without a key are refused.
-* A round has the same bits whatever number of processors the machine has, with as many
-  threads for an operation.
-"""
+"""A cohort is cut into packs by itself alone, and told in few bytes for each client."""
 
 import os
 import subprocess

@@ -1,15 +1,4 @@
-"""Parts of a joint mean whose clients add noise: each part has noise of its own.
-
-Claims:
-
-* Clients are trained side by side, and with seeds models are the same to the bit in any
-  number of packs and each time; other in another round, and with other seeds.
-* Parts are not correlated, and no number of one is that of another, with streams of one
-  seed as without seeds; each has the scale of its own kind, also beside noise of the
-  server and beside a part without noise.
-* Without seeds a round that is run again has other noise in each part.
-* A round with too few clients for the shares of a part fails.
-"""
+"""Parts of a joint mean whose clients add noise: each part has noise of its own."""
 
 import math
 
@@ -19,11 +8,11 @@ import tensorflow_federated as tff
 
 from tests.learning.packed import populations
 from tff_dp_aggregators import aggregators
-from tff_dp_aggregators import learning
 from tff_dp_aggregators import noise
 from tff_dp_aggregators.learning import failures
 from tff_dp_aggregators.learning import packed
 
+_runtime, data = populations.local_runtime, populations.data
 _COHORT, _CLIP_NORM = 5, 0.4
 # So large that what is learned is nothing beside it.
 _LARGE = 2e4
@@ -38,18 +27,6 @@ _STDDEVS = {
 }
 # The model has a kernel of 12 numbers and a bias of 4.
 _KERNEL = 12
-
-
-@pytest.fixture(scope='module', autouse=True)
-def _runtime():
-  with learning.runtime.local_runtime():
-    yield
-
-
-@pytest.fixture(scope='module')
-def data(tmp_path_factory):
-  directory = tmp_path_factory.mktemp('packed') / 'data'
-  return packed.lay_out(populations.Population(), str(directory))
 
 
 def _part(kind, seed, noise_multiplier=_LARGE):

@@ -1,13 +1,4 @@
-"""What is added up of a client is within its bound, however many are encoded at once.
-
-Claims:
-
-* Encoded side by side, records that no training is likely to make (huge, tiny, zero,
-  subnormal, NaN, infinite) have no norm above the clip norm, as exact numbers tell, and
-  those that are not finite are zero and counted.
-* However small a model, no more clients are trained at once than a pack has.
-* They are the integers of each record by itself, to the round-off of a norm.
-"""
+"""A client's sum is within its bound, however many are encoded at once."""
 
 import fractions
 

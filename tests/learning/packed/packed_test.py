@@ -1,19 +1,4 @@
-"""Packed simulation is the process that it stands for, but for round-off.
-
-Claims, with clients of uneven sizes, short batches and several epochs:
-
-* Rounds come to the same model, measurements and metrics as TFF's own composition, for
-  all mechanisms and for none; side by side, and one client after the other.
-* The state is of the same type, and goes from packed to unpacked and back in the middle
-  of a run.
-* The sum is the same in however many packs, but for last bits of what clients train.
-* A round that is run again is the same to the bit, from whatever state.
-* A round that takes too long ends with an error.
-* A client whose training ends in NaN is counted, and adds nothing.
-* A model that draws random numbers is trained one client after the other; so is one
-  with convolutions, of which TensorFlow logs no errors.
-* A cohort with a client twice, or with one that is not there, is refused.
-"""
+"""Packed simulation is the process that it stands for, but for round-off."""
 
 import collections
 import concurrent.futures
@@ -39,6 +24,7 @@ from tff_dp_aggregators.learning import packed
 from tff_dp_aggregators.learning.packed import server
 from tff_dp_aggregators.learning.packed import simulation as packed_lib
 
+_runtime, data = populations.local_runtime, populations.data
 _PARTICIPATION = strategies.Participation(8, min_separation=2)
 _COHORTS = ([0, 3, 5, 7, 8], [1, 2, 4, 6, 9], [0, 3, 10, 11, 5])
 _CLIENT = tff.learning.optimizers.build_sgdm(0.3, momentum=0.5)
@@ -65,18 +51,6 @@ _AGGREGATORS = {
     for name in ('gaussian', 'tree', 'banded', 'adaptive')
   },
 }
-
-
-@pytest.fixture(scope='module', autouse=True)
-def _runtime():
-  with learning.runtime.local_runtime():
-    yield
-
-
-@pytest.fixture(scope='module')
-def data(tmp_path_factory):
-  directory = tmp_path_factory.mktemp('packed') / 'data'
-  return packed.lay_out(populations.Population(), str(directory))
 
 
 @pytest.fixture(scope='module')
@@ -227,22 +201,14 @@ def test_a_round_that_is_run_again_is_the_same_to_the_bit(data):
   assert metrics['aggregator']['dp_query_metrics']['rounds'] == 2
 
 
-class _OneIsBroken(populations.Population):
-  def examples(self, number):
-    examples = super().examples(number)
-    if number == 3:
-      examples['x'][0] = 3e38  # Finite; what comes of it is not.
-    return examples
-
-
 @pytest.mark.slow
 def test_a_client_that_ends_in_nan_is_counted_and_adds_nothing(tmp_path):
-  broken = packed.lay_out(_OneIsBroken(), str(tmp_path / 'broken'))
+  broken = packed.lay_out(populations.OneIsBroken(), str(tmp_path / 'broken'))
   simulation = _packed(broken, _aggregator('gaussian'), populations.model(metrics=True))
   composed = _composed(_aggregator('gaussian'), populations.model(metrics=True))
   held, metrics = simulation.next(simulation.initialize(), *_round(0))
   assert metrics['aggregator']['nonfinite_count'] == 1
-  output = composed.next(composed.initialize(), _datasets(0, _OneIsBroken()))
+  output = composed.next(composed.initialize(), _datasets(0, populations.OneIsBroken()))
   _assert_close(metrics, output.metrics)
   _assert_close(_released(held), output.state)
 
@@ -252,7 +218,7 @@ def test_a_client_that_ends_in_nan_is_counted_and_adds_nothing(tmp_path):
   'name', ['banded', pytest.param('adaptive', marks=pytest.mark.slow)]
 )
 def test_large_models_are_added_several_at_once_to_the_same_bits(tmp_path, name):
-  data = packed.lay_out(_OneIsBroken(7), str(tmp_path / 'data'))
+  data = packed.lay_out(populations.OneIsBroken(7), str(tmp_path / 'data'))
   states, metrics = [], []
   for num_packs in (2, 7):  # Of 3 and 4, and of 1.
     simulation = _packed(
@@ -369,6 +335,7 @@ def test_a_model_that_draws_random_numbers_is_trained_one_by_one(tmp_path):
   assert metrics['aggregator']['nonfinite_count'] == 0
 
 
+@pytest.mark.slow
 def test_a_convolution_is_trained_one_by_one_without_a_word(tmp_path):
   rng = np.random.default_rng(1)
   data = packed.lay_out(

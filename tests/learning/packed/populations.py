@@ -3,10 +3,13 @@
 import collections
 
 import numpy as np
+import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_dp_aggregators import learning
 from tff_dp_aggregators.learning import local_order
+from tff_dp_aggregators.learning import packed
 
 NUM_FEATURES, NUM_CLASSES = 3, 4
 SPEC = collections.OrderedDict(
@@ -42,6 +45,30 @@ class Population:
     return tf.data.Dataset.from_tensor_slices(collections.OrderedDict(in_order)).batch(
       batch_size
     )
+
+
+class OneIsBroken(Population):
+  """Of which the updates of client 3 are not finite."""
+
+  def examples(self, number):
+    examples = super().examples(number)
+    if number == 3:
+      examples['x'][0] = 3e38  # Finite; what comes of it is not.
+    return examples
+
+
+@pytest.fixture(scope='module', autouse=True)
+def local_runtime():
+  """TFF's runtime on this machine, for all tests of a file that has this fixture."""
+  with learning.runtime.local_runtime():
+    yield
+
+
+@pytest.fixture(scope='module')
+def data(tmp_path_factory):
+  """A population, laid out."""
+  directory = tmp_path_factory.mktemp('packed') / 'data'
+  return packed.lay_out(Population(), str(directory))
 
 
 def model(weighted=True, metrics=False, units=0):

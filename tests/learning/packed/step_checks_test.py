@@ -1,12 +1,4 @@
-"""A step of local training is looked at before one is run.
-
-Claims:
-
-* Random numbers that TensorFlow draws anew are found, in functions and in Keras layers,
-  and named; those without state, and weights that begin at random, are none of them.
-* What a model raises is told with the batches that it was given.
-* A layer that changes variables of its own is told as that.
-"""
+"""A step of local training is looked at before one is run."""
 
 import numpy as np
 import pytest

@@ -1,14 +1,4 @@
-"""Checkpoints of a run.
-
-Claims:
-
-* The last one is read, bit by bit; two are kept.
-* One that is broken, in whatever way, is put aside, and the one before is read; if none
-  can be read, that is an error which says what to do.
-* What is damaged anywhere is noticed, and never read as something else.
-* Bytes, texts and half precision come back as they were.
-* What writes left that were killed is removed by whoever goes on, and nothing else.
-"""
+"""Checkpoints of a run."""
 
 import os
 import subprocess

@@ -1,17 +1,4 @@
-"""Evaluation: loss and metrics in batches whose outputs fit into memory.
-
-Claims:
-
-* A `MeanMetric` comes to what a function of all examples does, with weights and
-  without, over examples and over the words of sentences; values without weight may be
-  anything.
-* A batch is the smaller, the more the model puts out, and never larger than its bytes.
-* The model's loss counts as the mean over a batch's examples; one over the words of
-  sentences of different lengths is right as a `MeanMetric` that is named loss.
-* Functions of all outputs work while these fit into memory, and are refused with the
-  remedy before anything is computed otherwise.
-* A metric that fails is named, with what it was given.
-"""
+"""Evaluation: loss and metrics in batches whose outputs fit into memory."""
 
 import numpy as np
 import pytest

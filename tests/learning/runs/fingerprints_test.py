@@ -1,10 +1,4 @@
-"""Fingerprints of graphs.
-
-Claims:
-
-* What is computed decides them: operations, constants, functions that are called.
-* Names, counters and what else was made in the process do not, nor does the process.
-"""
+"""Fingerprints of graphs."""
 
 import os
 import pathlib

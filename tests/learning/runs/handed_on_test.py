@@ -212,6 +212,7 @@ def test_trying_a_seed_by_its_tag_takes_memory_and_time():
   )
 
 
+@pytest.mark.slow
 def test_a_schedule_from_a_file_is_told_by_no_hash(tmp_path):
   mechanism = accounting.Mechanism('gaussian', _POISSON, 1.0)
   file = str(tmp_path / 'schedule.jsonl')
@@ -328,6 +329,7 @@ def test_noise_from_a_seed_is_not_edited_away(seeded, tmp_path, change):
     sources.from_run_dir(str(run_dir))
 
 
+@pytest.mark.slow
 def test_a_seed_that_is_drawn_has_128_bits_and_no_warning(tmp_path):
   run_dir = _train(tmp_path / 'a', seed=None, clients_per_round=6, schedule=None)
   seed = json.loads((run_dir / 'private.json').read_text())['training']['seed']

@@ -1,10 +1,4 @@
-"""A run in which nothing is learned does not end as if all were well.
-
-Claims, clients packed or not:
-
-* In the first round in which updates are not finite, and at the end, a line on standard
-  error says how many they were; a run that goes on counts those before. So of a loss.
-"""
+"""A run in which nothing is learned does not end as if all were well."""
 
 import math
 

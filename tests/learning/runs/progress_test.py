@@ -46,20 +46,6 @@ def test_what_one_looks_for_fits_in_80_columns(columns, num_rounds):
   assert last.rstrip().endswith('clients/s=107k')
 
 
-def test_rounds_that_are_not_evaluated_change_no_order():
-  rows = [{'epsilon': 1.0, 'clients_per_second': 50.0}, LONG]
-  last = _lines_on_terminal(80, 2, rows)[-1]
-  assert last.index('loss') < last.index('acc') < last.index('clients/s')
-
-
-def test_further_measures_give_way():
-  row = {**LONG, 'noise_to_signal': 2.5, 'test_area_under_the_curve': 0.5}
-  assert 'area' not in _lines_on_terminal(80, 1, [row])[-1]
-  wide = _lines_on_terminal(160, 1, [row])[-1]
-  assert 'area_under_the_curve=0.5000, noise/signal=2.5' in wide
-  assert 'accuracy=0.9123, epsilon=8.0000' in wide
-
-
 def test_a_file_gets_plain_lines():
   file = io.StringIO()
   progress = progress_lib.Progress(1, file=file)

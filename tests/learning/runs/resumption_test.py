@@ -1,14 +1,4 @@
-"""How far a run is, by its files.
-
-Claims:
-
-* A run that was stopped before its first checkpoint, or later, goes on; one whose every
-  file says that all rounds were run is finished.
-* Nothing may know of more rounds than the ledger: neither metrics nor report. Half a
-  line of metrics is no round.
-* Without ledger, or without checkpoint, nothing is begun over what is left of a run,
-  and a report of fewer rounds than were planned finishes none.
-"""
+"""How far a run is, by its files."""
 
 import json
 import os

@@ -1,14 +1,4 @@
-"""Models loaded from a run directory are those that were trained.
-
-Claims:
-
-* A Keras model, given as an instance or by a function, with several inputs or layers of
-  one's own, is loaded with the trained weights; so is a functional one.
-* What a run measured on test data is what the loaded model comes to.
-* Of a run that was stopped, the weights are those of a round that was released.
-* What cannot be kept is trained all the same, and the error says what to give.
-* What is kept is not for others to see.
-"""
+"""Models loaded from a run directory are those that were trained."""
 
 import os
 import shutil
@@ -23,8 +13,6 @@ from tests.learning import training_runs
 from tff_dp_aggregators import learning
 from tff_dp_aggregators.learning.runs import run_directory
 from tff_dp_aggregators.learning.runs import saved_model
-
-_SUMMED = 'saved_model_test_summed'
 
 
 @tf.keras.saving.register_keras_serializable('tests')
@@ -104,6 +92,7 @@ def test_a_keras_model_is_loaded_with_the_weights_of_the_run(plain):
     np.testing.assert_array_equal(variable.numpy(), array)
 
 
+@pytest.mark.slow
 def test_an_instance_of_several_inputs_with_a_registered_layer_is_left_as_it_is(
   tmp_path,
 ):
@@ -137,6 +126,7 @@ def test_a_functional_model_is_loaded_and_can_be_called(functional, tmp_path):
   _train(str(tmp_path / 'more'), loaded, loss=None, num_rounds=1)
 
 
+@pytest.mark.slow
 def test_a_functional_model_of_named_examples_with_fixed_weights(tmp_path):
   @tf.function
   def predict(weights, x, training):

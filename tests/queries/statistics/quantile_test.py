@@ -1,19 +1,4 @@
-"""Quantiles over rounds are those of TF Privacy without noise, and private with it.
-
-Claims:
-
-* Without noise estimates are those of TF Privacy's `QuantileEstimatorQuery` and
-  `TreeQuantileEstimatorQuery`, round by round, with geometric updates and others.
-* With noise they come to the quantile, with every kind of noise and in a graph as well;
-  the fraction of a round has the noise that is stated (Kolmogorov-Smirnov, false alarm
-  1e-8).
-* A client moves a count by half at most, exactly, whatever it sends; what is spent is
-  what the counts spend, and a state says so.
-* A number that is NaN or infinite says nothing, and is counted as such.
-* As a TFF process the estimate is the result, also beside a model, with clients' noise
-  and securely summed; a state goes on, and under other numbers is refused.
-* Counts of another scale or shape, and numbers out of range, are refused.
-"""
+"""Quantiles over rounds are those of TF Privacy without noise, and private with it."""
 
 import math
 
@@ -107,6 +92,7 @@ def test_without_noise_estimates_are_those_of_tf_privacy(geometric, tree):
   assert not np.isclose(our_estimate, 0.3, rtol=0.2)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
   'target, counts',
   [
@@ -302,17 +288,13 @@ _CUMULATIVE = queries.TreeCumulativeSumQuery(
   'given, message',
   [
     ({'count_query': _gaussian(clip_norm=1.0)}, 'must have clip_norm=0.5.*got 1.0'),
-    ({'count_query': _gaussian(record_specs=tf.TensorSpec([2]))}, 'for records'),
     ({'count_query': _CUMULATIVE}, 'sums over rounds'),
     ({'record_specs': [_SPEC, _SPEC]}, 'one number of each client'),
-    ({'record_specs': tf.TensorSpec([1])}, 'one number of each client'),
-    ({'initial_estimate': 0.0}, 'initial_estimate must be positive'),
     (
       {'initial_estimate': math.inf, 'geometric_update': False},
       'initial_estimate must be finite',
     ),
     ({'target_quantile': 1.1}, 'target_quantile must be .* within 0 and 1; got 1.1'),
-    ({'learning_rate': -0.1}, 'learning_rate must be .*got -0.1'),
     ({'clients_per_round': 0}, 'clients_per_round must be positive'),
   ],
 )

@@ -1,15 +1,4 @@
-"""Histograms from noised trees: least squares, with the nodes' noise and privacy.
-
-Claims:
-
-* Nodes are the sums of TF Privacy's `TreeRangeSumQuery`, and the result is what its
-  tree says where nodes agree; where they do not it is the least-squares solution.
-* Of real noise the result has the covariance of that solution (Kolmogorov-Smirnov on
-  whitened bins, false alarm 1e-8), and ranges less noise than with noise on bins alone.
-* A client moves the nodes' sum by at most the clip norm, and the event is the nodes'.
-* As a TFF process it serves with other noise, beside a model, and securely summed.
-* What is no vector, or a query of other records, is refused.
-"""
+"""Histograms from noised trees: least squares, with the nodes' noise and privacy."""
 
 import math
 

@@ -1,12 +1,4 @@
-"""Scales and column norms keep their sensitivity.
-
-Claims:
-
-* No client has a sum of squared column norms above its number of rounds, whatever is
-  searched and in any schema, and the earliest, densest one reaches it.
-* There are as few norms as said, and every round has one.
-* Scales have the sensitivity that is said, and those that fall do so.
-"""
+"""Scales and column norms keep their sensitivity."""
 
 import numpy as np
 import pytest

@@ -1,0 +1,29 @@
+"""Records of six numbers in four tensors, one of which has none."""
+
+import collections
+
+import numpy as np
+import tensorflow as tf
+
+SPECS = collections.OrderedDict(
+  kernel=tf.TensorSpec([2, 2]),
+  others=(tf.TensorSpec([]), tf.TensorSpec([1], tf.float64), tf.TensorSpec([0])),
+)
+
+
+def record(values):
+  """A record like `SPECS` with these six numbers."""
+  return collections.OrderedDict(
+    kernel=tf.constant(np.reshape(values[:4], [2, 2]), tf.float32),
+    others=(
+      tf.constant(values[4], tf.float32),
+      tf.constant(values[5:], tf.float64),
+      tf.zeros([0]),
+    ),
+  )
+
+
+def flat(structure):
+  """All numbers of a structure, as float64."""
+  tensors = tf.nest.flatten(structure)
+  return np.concatenate([np.ravel(tensor).astype(float) for tensor in tensors])
