@@ -130,12 +130,6 @@ def joint(
 ) -> joint_mechanism.JointMechanism:
   """The joint mechanism of parts, with their noise or the least for a target."""
   _check_noise(parts, target)
-  if sampling.is_sampled(schema):
-    raise ValueError(
-      '--part does not go with --sampling: all parts of a client are in the same '
-      'sample, for which their guarantees do not compose. Leave --sampling out, or '
-      'give one --mechanism for all weights.'
-    )
   try:
     made = [
       joint_mechanism.JointPart(

@@ -323,8 +323,6 @@ def _of_mechanism(
       flags_lib.warn_of_large_delta(values, log.proved.observed.num_clients)
     if not of_ledger:
       limits = log.limits
-  if 'ledger' in files:
-    _check_has_plan(values, limits)
   arguments = [f'--{name}={path}' for name, path in files.items()]
   return sources.from_plan(
     planned(limits),
@@ -333,26 +331,6 @@ def _of_mechanism(
     round_log=log,
     command=sources.command_of([*_given(values, _of_mechanism_flags()), *arguments]),
   )
-
-
-def _check_has_plan(
-  values: flags.FlagValues, limits: Optional[strategies.Participation]
-) -> None:
-  """Refuses a ledger without the plan of its run."""
-  if values['part'].present:
-    return  # Parts have their noise, and say what is missing.
-  missing = [
-    f'--{name}'
-    for name in ('noise_multiplier', 'num_rounds')
-    if values[name].value is None and not (name == 'num_rounds' and limits is not None)
-  ]
-  if missing and values.target_epsilon is None:
-    raise ValueError(
-      f'--ledger needs {" and ".join(missing)} as well: it says what each round '
-      'released, and its events hold for the noise, rounds and limits that the run was '
-      f'planned for. Of a run with parts, give --part for each as the run '
-      'had it, instead of --mechanism and --noise_multiplier.'
-    )
 
 
 def statement_of(

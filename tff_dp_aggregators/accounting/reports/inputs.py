@@ -12,9 +12,12 @@ at all. `provenance` says which.
 
 import dataclasses
 import math
-import numbers
+import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, Optional
+from typing import Annotated, Any, Optional, Union
+
+import msgspec
+from msgspec import Meta
 
 from tff_dp_aggregators import sampling
 from tff_dp_aggregators.accounting import events
@@ -31,6 +34,7 @@ from tff_dp_aggregators.base import rounding
 _SAID = terms.sentences('statement.j2')
 # What is said of limits if it is not stated what enforces them.
 NOT_STATED: str = _SAID.not_stated
+_LARGEST = sys.float_info.max
 # What a run's configuration says of noise that it draws from a seed.
 SEEDED_NOISE: str = _SAID.seeded_noise
 # Such facts, and files that record each: those of the mechanism, which are always
@@ -109,8 +113,7 @@ class Tuning(model.Tuning, frozen=True):
       raise ValueError(f'tuning must have num_runs and epsilon; got {data!r}.') from e
 
 
-@dataclasses.dataclass(frozen=True)
-class SimulatedCohort:
+class SimulatedCohort(msgspec.Struct, frozen=True):
   """A run with the noise of a larger cohort, for which no guarantee holds.
 
   Experiments on few clients often add the noise that a cohort s times as large would
@@ -124,20 +127,13 @@ class SimulatedCohort:
 
   """
 
-  scale: float  # How many times larger cohort and population are, at least 1.
-  clients_per_round: float  # Of the run itself, as the next.
-  num_clients: int
-
-  def __post_init__(self) -> None:
-    for name, least in (('scale', 1), ('clients_per_round', 0), ('num_clients', 1)):
-      value = getattr(self, name)
-      if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise ValueError(f'{name} of a simulated cohort must be a number; got {value}.')
-      if not (math.isfinite(value) and value >= least):
-        raise ValueError(
-          f'{name} of a simulated cohort must be finite and at least {least}; got '
-          f'{value}.'
-        )
+  # How many times larger cohort and population are.
+  scale: Union[Annotated[int, Meta(ge=1)], Annotated[float, Meta(ge=1, le=_LARGEST)]]
+  # Of the run itself, as the next.
+  clients_per_round: Union[
+    Annotated[int, Meta(ge=0)], Annotated[float, Meta(ge=0, le=_LARGEST)]
+  ]
+  num_clients: Annotated[int, Meta(ge=1)]
 
   @property
   def simulated_clients_per_round(self) -> float:
