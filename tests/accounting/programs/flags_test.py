@@ -55,7 +55,7 @@ def test_all_three_are_checked_against_each_other():
   spent = _spent(_plan(*arguments))
   kept = _plan(*arguments, f'--target_epsilon={spent + 1e-9!r}')
   assert kept.found is None
-  with pytest.raises(program.CheckFailed, match='noise multiplier 9 spends epsilon'):
+  with pytest.raises(program.CheckFailed, match='the mechanism spends epsilon'):
     _plan(*arguments, f'--target_epsilon={spent - 1e-6!r}')
 
 
@@ -418,7 +418,7 @@ _NINETY = ('--num_clients=90', '--clients_per_round=9')
       + ('--clients_per_round=20',),
       '--clients_per_round=24, which is --rounds_of_a_client=4',
     ),
-    ((*_OF_GAUSSIAN, '--target_epsilon=1'), 'noise multiplier 3 spends .*15.0419'),
+    ((*_OF_GAUSSIAN, '--target_epsilon=1'), 'the mechanism spends .*15.0419'),
   ],
 )
 def test_what_is_refused_is_said_by_the_names_of_flags(arguments, named):

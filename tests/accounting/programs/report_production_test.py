@@ -41,8 +41,8 @@ def test_a_ledger_is_reported_for_the_mechanism_in_flags(tmp_path):
 @pytest.mark.parametrize(
   'given, asked_for',
   [
-    ((), '--ledger needs --noise_multiplier and --num_rounds as well'),
-    (('--noise_multiplier=4',), '--ledger needs --num_rounds as well'),
+    ((), 'missing: --noise_multiplier, --target_epsilon, --num_rounds.'),
+    (('--noise_multiplier=4',), 'missing: --target_epsilon, --num_rounds.'),
   ],
 )
 def test_a_ledger_without_its_plan_is_refused_by_name(tmp_path, given, asked_for):

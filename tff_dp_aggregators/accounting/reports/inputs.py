@@ -65,29 +65,23 @@ class OtherRelease(model.OtherRelease, frozen=True):
   def parse(cls, text: str) -> 'OtherRelease':
     """Reads 'NAME: epsilon=0.5, delta=1e-7', which may end with adjacency=...."""
     name, _, rest = text.partition(':')
-    settings = [each.partition('=') for each in rest.split(',')]
-    given = {key.strip(): value.strip() for key, _, value in settings}
-    known = {'epsilon', 'delta'} <= set(given) <= {'epsilon', 'delta', 'adjacency'}
-    if not (known and len(given) == len(settings) and name.strip().isprintable()):
-      raise ValueError(_NO_RELEASE.format(text))
     try:
-      epsilon, delta = float(given['epsilon']), float(given['delta'])
-    except ValueError as e:
-      raise ValueError(f'{_NO_RELEASE.format(text)} {e}') from e
-    release = cls(name.strip(), epsilon, delta, given.get('adjacency'))  # type: ignore[arg-type]
-    if not release.name:
-      raise ValueError(_NO_RELEASE.format(text))
-    try:
+      settings = [each.split('=') for each in rest.split(',')]
+      given: dict[str, Any] = {key.strip(): value.strip() for key, value in settings}
+      if (
+        not name.strip().isprintable() or not name.strip() or len(given) < len(settings)
+      ):
+        raise ValueError('a name is missing, or stands twice')
+      epsilon, delta = float(given.pop('epsilon')), float(given.pop('delta'))
+      release = cls(name.strip(), epsilon, delta, **given)
       release.to_event()
-    except ValueError as e:
-      raise ValueError(f'{text!r}: {e}') from e
+    except (KeyError, TypeError, ValueError) as e:
+      raise ValueError(
+        f'{text!r} is not a name, a colon, epsilon and delta, as in '
+        "'survey of March: epsilon=0.5, delta=1e-7', which adjacency=add_or_remove may "
+        f'follow: {e}.'
+      ) from e
     return release
-
-
-_NO_RELEASE = (
-  '{!r} is not a name, a colon, epsilon and delta, as in '
-  "'survey of March: epsilon=0.5, delta=1e-7'; adjacency=add_or_remove may follow."
-)
 
 
 class Tuning(model.Tuning, frozen=True):
@@ -214,6 +208,19 @@ class Inputs:
     """Epsilon of all rounds planned, by `accountant`."""
     return self.mechanism.epsilon(self.delta, accountant=self.accountant)
 
+  def check_target(self) -> None:
+    """Refuses a mechanism that spends more than was asked for."""
+    if self.target_epsilon is None:
+      return
+    gaussian.check_epsilon(self.target_epsilon, 'target_epsilon')
+    spent = self.epsilon_planned
+    if not spent <= self.target_epsilon:
+      raise ValueError(
+        f'the mechanism spends epsilon = {rounding.up(spent)} at delta = '
+        f'{self.delta:g}, more than target_epsilon='
+        f'{rounding.exact(self.target_epsilon)}.'
+      )
+
 
 @dataclasses.dataclass(frozen=True)
 class WithoutPrivacy:
@@ -223,6 +230,8 @@ class WithoutPrivacy:
   not_covered: tuple[str, ...] = ()
   tuning: Optional[Tuning] = None
   files: tuple[dict[str, Any], ...] = ()
+  accountant: Optional[str] = None
+  command: Optional[str] = None
 
 
 def check_not_covered(not_covered: Any) -> tuple[str, ...]:

@@ -47,7 +47,7 @@ def check(
       'ledgers of rounds without sampling hold events for zero-out adjacency; state '
       f'the mechanism with it, not with {mechanism.adjacency}.'
     )
-  if ledger.aborted and mechanism.is_sampled:
+  if ledger.aborted and mechanism.is_sampled and mechanism.has_noise:
     raise ValueError(
       f'the ledger has an aborted attempt at round {ledger.aborted[0].round}, and '
       'sampling allows one attempt at a round: another makes its clients more likely '
