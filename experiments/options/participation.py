@@ -12,7 +12,7 @@ from tff_dp_aggregators import sampling
 from tff_dp_aggregators.accounting.programs import program
 from tff_dp_aggregators.accounting.programs import scheme_flags
 from tff_dp_aggregators.accounting.programs import table
-from tff_dp_aggregators.accounting.reports import schemes
+from tff_dp_aggregators.accounting.reports import terms
 
 # Which simulations have without sampling as well.
 _KNOWN = ('num_clients', 'clients_per_round')
@@ -240,6 +240,6 @@ def _check_kind(values: flags.FlagValues, schema: sampling.Schema) -> None:
     return
   raise ValueError(
     f'--schedule={name} does not keep what --sampling={values.sampling} and the limits '
-    f'say ({schemes.assumption(schema)}); {fitting} does. '
+    f'say ({terms.assumption(schema)}); {fitting} does. '
     'Leave it out, or change --sampling or --fixed_epoch.'
   )

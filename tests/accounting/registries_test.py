@@ -201,9 +201,6 @@ EXCEPTIONS = {
   'tff_dp_aggregators/accounting/joint_mechanism.py': {
     'exact',  # A kind of sensitivity, not the accountant.
   },
-  'tff_dp_aggregators/accounting/reports/verification.py': {
-    'participation',  # A part of a report, not the kind of a schema.
-  },
   'tff_dp_aggregators/accounting/reports/statement.py': {
     'exact',  # A kind of sensitivity, not the accountant.
   },
@@ -223,8 +220,6 @@ EXCEPTIONS = {
 ROOMS = (
   'tff_dp_aggregators/accounting/accountants/',
   'tff_dp_aggregators/sampling/',
-  # Words.
-  'tff_dp_aggregators/accounting/reports/schemes.py',
 )
 FILES = sorted(
   path

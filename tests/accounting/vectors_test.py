@@ -135,7 +135,7 @@ def test_wrong_figures_and_other_files_end_with_what_is_wrong(found, tmp_path):
     (_content([_with_inputs(found[0], num_rounds=-3)]), f'{found[0].id} cannot be com'),
     (
       _content([structs.replace(found[0], inputs={})]),
-      'its inputs need fixed_epoch, max_participations',
+      f'{found[0].id} cannot be computed: KeyError',
     ),
   ):
     other.write_text(content)

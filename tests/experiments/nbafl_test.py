@@ -180,10 +180,16 @@ def _set(*path):
     (_set('nbafl', 'epsilon', 0.7), 'noise_multiplier is'),
     (_set('nbafl', 'clip_norm', 0.6), 'clip_norm is 0.5, and the plan has 0.6'),
     (_set('nbafl', 'delta', 1e-6), 'the run is not the one that NbAFL plans'),
-    (_set('nbafl', 'num_clients', 25), 'has num_clients=24, and the plan of NbAFL 25'),
+    (
+      _set('nbafl', 'num_clients', 25),
+      'has num_clients=24, and NbAFL is planned with 25',
+    ),
     (_set('nbafl', 'epsilon', 1.0), 'holds for epsilon < 1 only'),
     (_set('nbafl', 'rounds', 3), 'the stored plan of NbAFL is incomplete'),
-    (_set('training', 'schedule', 'reporting_goal', 3), 'drop out do not go with'),
+    (
+      _set('training', 'schedule', 'reporting_goal', 3),
+      'the schedule has reporting_goal=3',
+    ),
     (
       _set('privacy', 'mechanism', 'server_noise_multiplier', 1.0),
       'server_noise_multiplier is 1.0, and the plan has',

@@ -89,7 +89,7 @@ def test_packed_data_are_counted_as_well(tmp_path):
           _ROUNDS, 12, 12, seed=7, dropouts=sampling.Dropouts(rate=0.1, seed=4)
         ),
       },
-      'clients that drop out do not go with NbAFL',
+      'the schedule has dropouts=.* counts the noise of all of them',
     ),
     (
       dataclasses.replace(_PLAN, min_examples=3),
@@ -110,5 +110,5 @@ def test_cohorts_of_a_file_may_be_others(tmp_path):
   path = str(tmp_path / 'cohorts')
   drawn.save(path)
   given = {'clients_per_round': None, 'schedule': sampling.Replay(path)}
-  with pytest.raises(ValueError, match='cohorts of this one, replay, may be others'):
+  with pytest.raises(ValueError, match='the schedule has schedule=replay'):
     _train(tmp_path / 'run', _DRAWN, **given)

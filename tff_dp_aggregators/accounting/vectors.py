@@ -264,15 +264,11 @@ def read(path: Optional[str] = None) -> list[Vector]:
     ) from e
   seen = set()
   for vector in vectors:
-    quantity = QUANTITIES.get(vector.kind)
-    if quantity is None:
+    if vector.kind not in QUANTITIES:
       raise ValueError(
         f'{chosen}: vector {vector.id}: its kind is {vector.kind!r}; known are '
         f'{", ".join(QUANTITIES)}.'
       )
-    if not quantity.inputs <= {*vector.inputs}:
-      needed = ', '.join(sorted(quantity.inputs))
-      raise ValueError(f'{chosen}: vector {vector.id}: its inputs need {needed}.')
     if vector.id in seen:
       raise ValueError(f'{chosen} has the id {vector.id} twice.')
     seen.add(vector.id)
@@ -436,7 +432,6 @@ class Quantity(NamedTuple):
   """What a figure is of."""
 
   definition: str  # What it is, for the file.
-  inputs: set[str]  # Of a vector at least; a matrix is coefficients or a binary tree.
   # From inputs to this package's figure; and whether it is a bound, if it may be.
   ours: Callable[[dict[str, Any]], Union[float, tuple[float, bool]]]
   exact: Callable[[dict[str, Any]], Union[Fraction, mpmath.mpf]]  # By definition,
@@ -448,15 +443,12 @@ _BY_ENUMERATION = 'rational arithmetic, all participation patterns enumerated'
 _BY_FRACTIONS = 'rational arithmetic, C inverted by forward substitution'
 _BY_CDF = 'normal distribution with 50 digits'
 _BY_BISECTION = 'normal distribution with 50 digits, bisection'
-_ERROR = {'num_rounds', 'coefficients', 'momentum', 'weight_decay'}
-_SAMPLE = {'sampling_probability', 'noise_multiplier'}
 QUANTITIES = {
   'squared_sensitivity': Quantity(
     'max ||C u||^2 over the rounds u that one client may take part in, with '
     'contributions of norm at most 1 in each: rounds differ by min_separation at '
     'least (with fixed_epoch, by multiples of it), and are max_participations at '
     'most. Columns of C are rounds of participation.',
-    {'num_rounds', 'min_separation', 'max_participations', 'fixed_epoch'},
     _our_sensitivity,
     _exact_sensitivity,
     _BY_ENUMERATION,
@@ -466,14 +458,12 @@ QUANTITIES = {
     'weight_decay)^(t - s) momentum^(s - j) over s from j to t, prefix sums '
     'without both. The noise in the queries of round t has this variance if that '
     'of C X + z is 1.',
-    _ERROR,
     lambda inputs: _our_errors(inputs).mean(),
     _exact_mean_error,
     _BY_FRACTIONS,
   ),
   'max_squared_error': Quantity(
     'The largest of these squared row norms.',
-    _ERROR,
     lambda inputs: _our_errors(inputs).max(),
     lambda inputs: max(_exact_errors(inputs)),
     _BY_FRACTIONS,
@@ -481,7 +471,6 @@ QUANTITIES = {
   'gaussian_delta': Quantity(
     'The smallest delta at this epsilon of N(mu, 1) against N(0, 1): mu is the '
     'sensitivity over the standard deviation of the noise.',
-    {'mu', 'epsilon'},
     lambda inputs: accountants.delta(_gaussian(inputs), float(inputs['epsilon'])),
     _exact_delta,
     _BY_CDF,
@@ -489,7 +478,6 @@ QUANTITIES = {
   ),
   'gaussian_epsilon': Quantity(
     'The smallest epsilon at this delta, of the same.',
-    {'mu', 'delta'},
     lambda inputs: accountants.epsilon(_gaussian(inputs), float(inputs['delta'])),
     _exact_epsilon,
     _BY_BISECTION,
@@ -499,7 +487,6 @@ QUANTITIES = {
     'The smallest standard deviation, in clip norms, of z in C X + z for '
     '(epsilon, delta)-DP: the root of squared_sensitivity over the largest mu '
     'whose gaussian_delta at epsilon is not above delta.',
-    {'squared_sensitivity', 'epsilon', 'delta'},
     _noise_multiplier,
     _exact_noise_multiplier,
     _BY_BISECTION,
@@ -510,7 +497,6 @@ QUANTITIES = {
     'The smallest delta at this epsilon of one round in which each client takes '
     'part with this probability, under addition and removal of one: the larger '
     'one of the two directions.',
-    {*_SAMPLE, 'epsilon'},
     lambda inputs: accountants.delta(
       _sampled_event(inputs), float(inputs['epsilon']), relation=_BOTH
     ),
@@ -520,7 +506,6 @@ QUANTITIES = {
   ),
   'sampled_gaussian_epsilon': Quantity(
     'The smallest epsilon at this delta, of the same.',
-    {*_SAMPLE, 'delta'},
     lambda inputs: accountants.epsilon(
       _sampled_event(inputs), float(inputs['delta']), relation=_BOTH
     ),

@@ -55,7 +55,7 @@ def test_all_three_are_checked_against_each_other():
   spent = _spent(_plan(*arguments))
   kept = _plan(*arguments, f'--target_epsilon={spent + 1e-9!r}')
   assert kept.found is None
-  with pytest.raises(program.CheckFailed, match='noise multiplier 9 spends epsilon'):
+  with pytest.raises(program.CheckFailed, match='the mechanism spends epsilon'):
     _plan(*arguments, f'--target_epsilon={spent - 1e-6!r}')
 
 
@@ -339,7 +339,7 @@ _OFTEN = ('--sampling_probability=0.1',)
       (*_OF_GAUSSIAN, '--sampling=balls_in_bins', '--cycle_length=9', *_TEN),
       '--cycle_length does not go with --num_clients',
     ),
-    ((*_OF_GAUSSIAN, '--target_epsilon=1'), 'noise multiplier 3 spends .*15.0419'),
+    ((*_OF_GAUSSIAN, '--target_epsilon=1'), 'the mechanism spends .*15.0419'),
   ],
 )
 def test_what_is_refused_is_said_by_the_names_of_flags(arguments, named):

@@ -202,7 +202,7 @@ def test_python_m_is_the_program_without_tensorflow(name):
       ('--mechanism=tree', '--num_rounds=9', '--noise_multiplier=1')
       + ('--target_epsilon=1', '--target_delta=1e-6'),
       1,
-      'error: noise multiplier 1 spends epsilon = ',
+      'error: the mechanism spends epsilon = ',
     ),
     ('plan', ('--no_such_flag',), 2, "error: Unknown command line flag 'no_such_flag'"),
     ('participation', (), 2, 'error: --round_log is missing'),

@@ -33,14 +33,16 @@ def test_a_ledger_is_reported_for_the_mechanism_in_flags(tmp_path):
   content = (tmp_path / 'ledger.jsonl').read_bytes()
   assert file['sha256'] == hashlib.sha256(content).hexdigest()
   other = reporting.execute(*arguments, '--noise_multiplier=5')
-  assert other.returncode == 2 and 'round 0 of the ledger used' in other.stderr
+  assert (
+    other.returncode == 2 and 'round 0 of the ledger has the noise mult' in other.stderr
+  )
 
 
 @pytest.mark.parametrize(
   'given, asked_for',
   [
-    ((), '--ledger needs --noise_multiplier and --num_rounds as well'),
-    (('--noise_multiplier=4',), '--ledger needs --num_rounds as well'),
+    ((), 'missing: --noise_multiplier, --target_epsilon, --num_rounds.'),
+    (('--noise_multiplier=4',), 'missing: --target_epsilon, --num_rounds.'),
   ],
 )
 def test_a_ledger_without_its_plan_is_refused_by_name(tmp_path, given, asked_for):
@@ -134,7 +136,7 @@ def test_limits_that_are_not_stated_are_those_of_the_log(tmp_path):
     *of_tree, *files
   )  # Of a run that was planned for 20 rounds.
   assert result.returncode == 2
-  assert 'round 0 of the ledger used strategy' in result.stderr
+  assert 'round 0 of the ledger has the strategy' in result.stderr
 
 
 @pytest.mark.parametrize(

@@ -113,7 +113,7 @@ def test_nothing_with_it_has_a_guarantee(run_dir, tmp_path):
 @pytest.mark.parametrize(
   ('noise_multiplier', 'event', 'message'),
   [
-    (5.0, None, 'but with the noise of a cohort 10 times as large'),
+    (5.0, None, 'noise multiplier 5.0, but .* 0.5. .* a cohort 10 times as large'),
     (0.5, dp_accounting.GaussianDpEvent(0.5), 'no round of it is private'),
   ],
 )

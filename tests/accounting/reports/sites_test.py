@@ -233,7 +233,7 @@ def test_a_ledger_without_privacy_is_of_a_simulation_alone(tmp_path):
   assert built['curves']['epsilon_by_round'] == []
   assert built['curves']['epsilon_by_delta'] == []
   private = statements.ledger_of(LOCAL, tmp_path / 'private.jsonl')
-  with pytest.raises(ValueError, match='round 0 of the ledger used strategy'):
+  with pytest.raises(ValueError, match='round 0 of the ledger has the noise site'):
     _build(SIMULATED, ledger=private)
 
 
@@ -251,7 +251,7 @@ def test_a_ledger_knows_where_the_noise_was_made(tmp_path):
     for other in made:
       if other is not mechanism:
         # All have the same events, and say something else of the sum.
-        with pytest.raises(ValueError, match='of the ledger used strategy'):
+        with pytest.raises(ValueError, match='of the ledger has the'):
           _build(other, ledger=run)
 
 

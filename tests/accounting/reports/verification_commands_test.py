@@ -42,7 +42,7 @@ def test_a_command_that_leads_to_the_report_is_right(tmp_path):
     (('--ledger=/nowhere',), 'does not work: FileNotFoundError'),
     (
       ('--target_epsilon=0.1',),
-      'does not work: CheckFailed: noise multiplier 5 spends',
+      'does not work: CheckFailed: the mechanism spends',
     ),
     (('more',), "does not work: ValueError: 'more' does not decide"),
     (('--flagfile=/etc/passwd',), "ValueError: '--flagfile=/etc/passwd' does not"),

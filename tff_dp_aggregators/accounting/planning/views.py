@@ -18,7 +18,6 @@ import numpy as np
 from tff_dp_aggregators import sampling as sampling_lib
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting.planning import comparison as planning
-from tff_dp_aggregators.accounting.reports import schemes
 from tff_dp_aggregators.accounting.reports import terms
 from tff_dp_aggregators.base import rounding
 from tff_dp_aggregators.strategies import registry
@@ -249,7 +248,7 @@ def _errors_table(comparison: planning.Comparison) -> str:
   shown = {title: cell for title, cell in columns.items() if title not in same}
   # What a row's epsilon is for, and what it rests on, is above it.
   return _table(
-    comparison, shown, lambda row: schemes.heading(row.mechanism.participation)
+    comparison, shown, lambda row: terms.heading(row.mechanism.participation)
   )
 
 

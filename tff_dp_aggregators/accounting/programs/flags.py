@@ -6,7 +6,7 @@ simulation, which knows its clients, takes `mechanism_from`.
 
 import dataclasses
 import sys
-from typing import Any, Callable, Optional, cast
+from typing import Any, Callable, Optional
 
 import dp_accounting
 from absl import flags
@@ -26,7 +26,6 @@ from tff_dp_aggregators.accounting.programs import table
 from tff_dp_aggregators.accounting.records import log_participation
 from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
 from tff_dp_aggregators.accounting.reports import terms
-from tff_dp_aggregators.base import rounding
 from tff_dp_aggregators.strategies import registry
 from tff_dp_aggregators.strategies.strategy import MAX_ROUNDS
 
@@ -119,15 +118,13 @@ def planned(
   warn_of_large_delta(values)
   plan = inputs_lib.Inputs(mechanism, delta, target, found, values.accountant)
   if target is not None and found is None:
-    remedy = 'Leave out --target_epsilon for a report of what these rounds spent.'
-    if limits is None:
-      left_out = '--noise_multiplier or --num_rounds'
-      if mechanism.parts:
-        left_out = 'noise_multiplier in each part'
-      elif values.strategy_file is not None:
-        left_out = '--noise_multiplier'
-      remedy = f'Leave out {left_out} to have it found.'
-    _check_target(plan, remedy)
+    try:
+      plan.check_target()
+    except ValueError as e:
+      raise program.CheckFailed(
+        f'{e} Leave out the noise multiplier, or --num_rounds, to have it found; or '
+        '--target_epsilon, for a report of what is spent.'
+      ) from e
   return plan
 
 
@@ -436,19 +433,6 @@ def _of_kind(
   return given
 
 
-def _check_target(plan: inputs_lib.Inputs, remedy: str) -> None:
-  spent, noise = plan.epsilon_planned, 'the noise of the parts'
-  assert plan.target_epsilon is not None
-  if not plan.mechanism.parts:
-    alone = cast(mechanism_lib.Mechanism, plan.mechanism)
-    noise = f'noise multiplier {rounding.exact(alone.noise_multiplier)}'
-  if spent > plan.target_epsilon:
-    raise program.CheckFailed(
-      f'{noise} spends epsilon = {rounding.up(spent)} at delta = {plan.delta:g}, more '
-      f'than --target_epsilon={plan.target_epsilon!r}. {remedy}'
-    )
-
-
 def check_nbafl(values: flags.FlagValues) -> None:
   """Refuses flags of NbAFL without --nbafl."""
   if not values.nbafl:
@@ -466,10 +450,4 @@ def nbafl(values: flags.FlagValues) -> nbafl_lib.Nbafl:
     raise ValueError(f'--nbafl needs {", ".join(missing)} as well.')
   scheme_flags.whole(values, 'clients_per_round')
   epsilon, delta = given.pop('target_epsilon'), given.pop('target_delta')
-  if epsilon >= 1 and given['calibration'] == 'published':
-    raise ValueError(
-      f'--target_epsilon={epsilon!r} is not below 1, and the published formulas hold '
-      'below 1 alone. Lower it, or give --calibration=exact, which has the least noise '
-      'for any epsilon.'
-    )
   return nbafl_lib.Nbafl(epsilon, delta, **given)

@@ -7,7 +7,7 @@ The text of a run means the same to the report of a plan or of a ledger.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple, Optional
+from typing import Any, Callable, NamedTuple, Optional
 
 from absl import flags
 
@@ -57,11 +57,12 @@ def parse(texts: Sequence[str]) -> list[Part]:
 
 def _parse(text: str) -> Part:
   options = registry.options()
-  types: dict[str, Any] = {_WEIGHTS: str, _MECHANISM: str, _CLIP_NORM: float}
-  types |= {_SHARE: float, _NOISE: float, **dict.fromkeys(options, int)}
-  given: dict[str, Any] = {_MECHANISM: table.DEFAULT_OF_PARTS, _SHARE: None}
+  read: dict[str, Callable[[str], Any]] = {
+    **{_WEIGHTS: str.split, _MECHANISM: str, _CLIP_NORM: float},
+    **{_SHARE: float, _NOISE: float, **dict.fromkeys(options, int)},
+  }
+  given: dict[str, Any] = {}
   name, colon, rest = text.partition(':')
-  seen = set()
   for setting in rest.split(','):
     key, equals, value = (each.strip() for each in setting.partition('='))
     if not (colon and equals and key and value):
@@ -69,19 +70,20 @@ def _parse(text: str) -> Part:
         f'--part={text!r} is not a name, a colon, and settings with commas between '
         f'them, as in {_EXAMPLE}.'
       )
-    if key in seen:
-      raise ValueError(f'--part={text!r} has {key} twice.')
-    if key not in types:
+    if key in given or key not in read:
+      known = f', which parts do not; known: {", ".join(read)}'
       raise ValueError(
-        f'--part={text!r} has {key}, which parts do not; known: {", ".join(types)}.'
+        f'--part={text!r} has {key}{" twice" if key in given else known}.'
       )
-    seen.add(key)
-    given[key] = _value(text, key, value, types[key])
+    try:
+      given[key] = read[key](value)
+    except ValueError as e:
+      words = 'whole number' if read[key] is int else 'number'
+      raise ValueError(f'--part={text!r}: {key}={value} is not a {words}.') from e
   for key in (_WEIGHTS, _CLIP_NORM):
     if key not in given:
       raise ValueError(f'--part={text!r} has no {key}, as in {_EXAMPLE}.')
-  patterns = tuple(given[_WEIGHTS].split())
-  for pattern in patterns:
+  for pattern in given[_WEIGHTS]:
     if '=' in pattern:
       raise ValueError(
         f'--part={text!r}: {pattern} stands among the patterns of {_WEIGHTS}, where '
@@ -89,21 +91,13 @@ def _parse(text: str) -> Part:
       )
   return Part(
     name.strip(),
-    patterns,
-    given[_MECHANISM],
+    tuple(given[_WEIGHTS]),
+    given.get(_MECHANISM, table.DEFAULT_OF_PARTS),
     given[_CLIP_NORM],
-    given[_SHARE],
+    given.get(_SHARE),
     given.get(_NOISE),
     {key: value for key, value in given.items() if key in options},
   )
-
-
-def _value(text: str, key: str, value: str, read: type) -> Any:
-  try:
-    return read(value)
-  except ValueError as e:
-    words = 'whole number' if read is int else 'number'
-    raise ValueError(f'--part={text!r}: {key}={value} is not a {words}.') from e
 
 
 def check_others(values: flags.FlagValues, names: Iterable[str]) -> None:
@@ -130,12 +124,6 @@ def joint(
 ) -> joint_mechanism.JointMechanism:
   """The joint mechanism of parts, with their noise or the least for a target."""
   _check_noise(parts, target)
-  if sampling.is_sampled(schema):
-    raise ValueError(
-      '--part does not go with --sampling: all parts of a client are in the same '
-      'sample, for which their guarantees do not compose. Leave --sampling out, or '
-      'give one --mechanism for all weights.'
-    )
   try:
     made = [
       joint_mechanism.JointPart(

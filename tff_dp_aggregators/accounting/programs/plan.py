@@ -14,7 +14,9 @@ the server keeps; and the time that the noise of a round takes. A second table s
 noise that a round adds to a model of --model_size parameters, per parameter and as a
 vector. With --clients_per_round it is relative to the largest norm that the sum of the
 clients' updates can have: the ratio of noise to signal
-(tff_dp_aggregators.accounting.noise_to_signal).
+(tff_dp_aggregators.accounting.noise_to_signal). With --num_clients as well, the limits
+on participation are checked against the population, and --min_separation is by default
+the largest that it allows.
 
 Among the mechanisms whose RMSE at equal epsilon is within 5% of the least, and which
 take at most twice the time of the fastest of these, the program advises the one with
@@ -36,7 +38,6 @@ usage. The program does not load TensorFlow.
 import json
 import os
 import sys
-from typing import Any
 
 from absl import flags
 
@@ -80,21 +81,17 @@ def groups() -> tuple[program.Group, ...]:
       'the noise follow.',
     ),
     *table.change(
-      (row for row in table.sampling() if row.name in _TASK_FLAGS), _sampling()
-    ),
-    *table.change(
-      (row for row in table.target() if row.name in _TASK_FLAGS),
+      (row for row in (*table.sampling(), *table.target()) if row.name in _TASK_FLAGS),
       {
-        'target_epsilon': {'help': 'Privacy target; or give --noise_multiplier.'},
-        'noise_multiplier': {
-          'help': 'Standard deviation of the noise over the clip norm, of all '
-          'mechanisms; or give --target_epsilon.',
-          'unset': '',
+        'sampling': {
+          'help': 'Secret sampling that the server can do. Mechanisms that need it may '
+          'then be advised, with their tightest epsilon, which takes up to a minute '
+          'each.'
         },
-        'target_delta': {'help': 'Delta of all guarantees.'},
+        'num_groups': {'unset': 'about the best power of 2'},
+        'noise_multiplier': {'unset': 'for each mechanism the least for the target'},
         'accountant': {
-          'help': 'Accountant for all mechanisms.',
-          'unset': 'the exact one without sampling; with sampling, see --sampling',
+          'unset': 'the exact one without sampling; with sampling, see --sampling'
         },
       },
     ),
@@ -118,32 +115,6 @@ def groups() -> tuple[program.Group, ...]:
     ),
   )
   return (('Task', task), ('Mechanisms', compared), ('What is printed', printed))
-
-
-def _sampling() -> dict[str, dict[str, Any]]:
-  """What plans say of flags of sampling."""
-  titles = {each.name: each.title for each in planning.assumptions().values()}
-  drawn = ', '.join(
-    f'{titles[name]} ({name})' for name in planning.samplings() if titles[name]
-  )
-  return {
-    'sampling': {
-      'type': str,
-      'help': f'Secret sampling that the server can do: {drawn}. Mechanisms that need '
-      'it may then be advised, with their tightest epsilon, which takes up to a minute '
-      'each.',
-    },
-    'num_clients': {
-      'help': 'Number of clients. With --clients_per_round, the limits on '
-      'participation are checked against it, and --min_separation is by '
-      'default the largest that it allows.'
-    },
-    'num_groups': {
-      'help': 'For cyclic Poisson sampling: number of groups of clients that take '
-      'turns, for mechanisms with at most that many bands.',
-      'unset': 'about the best power of 2',
-    },
-  }
 
 
 def task_from(values: flags.FlagValues) -> planning.Task:

@@ -17,32 +17,10 @@ From a run directory, from a ledger, or from the round log of a production syste
         --enforced_by='the job scheduler of the app' --clip_norm=0.5
 
 Several of these can be combined. The report then covers what they spent together on the
-same clients. The flags state the mechanism of all ledgers and round logs; give a run
-with another mechanism as its run directory, or as its JSON report:
-
-    tff-dp-report --ledger=first.jsonl \
-        --ledger=second.jsonl --report=pilot.json --mechanism=tree \
-        --num_rounds=2000 --min_separation=314 --noise_multiplier=7 \
-        --target_delta=1e-10
-
-What another system released about the same clients is stated and composed with them:
-
-    tff-dp-report --run_dir=runs/digits-banded \
-        --other_release='survey of March: epsilon=0.5, delta=1e-7'
-
-If parts of a model have mechanisms of their own, give --part for each, as for the run,
-for a plan or with a ledger:
-
-    tff-dp-report --num_rounds=2000 \
-        --min_separation=314 --target_epsilon=8 --target_delta=1e-10 \
-        --part='body: weights=0 1, mechanism=tree, clip_norm=0.5, share=0.75' \
-        --part='head: weights=*, mechanism=gaussian, clip_norm=0.1, share=0.25'
-
-A report on NbAFL states what its formulas claim, and what holds:
-
-    tff-dp-report --nbafl --target_epsilon=0.8 \
-        --target_delta=1e-5 --clip_norm=1.5 --num_rounds=30 --num_exposures=2 \
-        --num_clients=50 --min_examples=10000
+same clients, with what other systems released of them (--other_release). The flags
+state the mechanism of all ledgers and round logs, or those of the parts of a model
+(--part); give a run with another mechanism as its run directory, or as its JSON report
+(--report). A report on NbAFL (--nbafl) states what its formulas claim, and what holds.
 
 Verification computes a report again, and fails on any difference:
 
@@ -323,8 +301,6 @@ def _of_mechanism(
       flags_lib.warn_of_large_delta(values, log.proved.observed.num_clients)
     if not of_ledger:
       limits = log.limits
-  if 'ledger' in files:
-    _check_has_plan(values, limits)
   arguments = [f'--{name}={path}' for name, path in files.items()]
   return sources.from_plan(
     planned(limits),
@@ -333,26 +309,6 @@ def _of_mechanism(
     round_log=log,
     command=sources.command_of([*_given(values, _of_mechanism_flags()), *arguments]),
   )
-
-
-def _check_has_plan(
-  values: flags.FlagValues, limits: Optional[strategies.Participation]
-) -> None:
-  """Refuses a ledger without the plan of its run."""
-  if values['part'].present:
-    return  # Parts have their noise, and say what is missing.
-  missing = [
-    f'--{name}'
-    for name in ('noise_multiplier', 'num_rounds')
-    if values[name].value is None and not (name == 'num_rounds' and limits is not None)
-  ]
-  if missing and values.target_epsilon is None:
-    raise ValueError(
-      f'--ledger needs {" and ".join(missing)} as well: it says what each round '
-      'released, and its events hold for the noise, rounds and limits that the run was '
-      f'planned for. Of a run with parts, give --part for each as the run '
-      'had it, instead of --mechanism and --noise_multiplier.'
-    )
 
 
 def statement_of(

@@ -332,23 +332,18 @@ def parse(line: bytes) -> Line:
       raise ValueError(f'unknown {sorted(unknown)}: another release wrote this.')
     needed = [f.name for f in fields if f.default is dataclasses.MISSING]
     missing = [name for name in needed if name not in data]
-    if 'previous_line_sha256' in missing:
-      raise ValueError(
-        f'missing {missing}; its lines are not chained, as those of this release are, '
-        'so nothing shows that none was removed. Start another ledger.'
-      )
     if missing:
-      raise ValueError(f'missing {missing}.')
+      remedy = (
+        '; its lines are not chained, as those of this release are, so nothing shows '
+        'that none was removed. Start another ledger.'
+      )
+      is_chained = 'previous_line_sha256' not in missing
+      raise ValueError(f'missing {missing}{"." if is_chained else remedy}')
     return line_type(**data)
   except (ValueError, OverflowError, RecursionError) as e:
-    hint = (
-      ''
-      if line[:1] in (b'{', b'')
-      else (
-        '. An entry is a JSON object, and this looks like a round log (--round_log) or '
-        'another file'
-      )
-    )
+    hint = ''
+    if line[:1] not in (b'{', b''):
+      hint = ', and this looks like a round log (--round_log) or another file'
     raise ValueError(f'not a ledger entry: {e}{hint}') from e
 
 

@@ -12,9 +12,12 @@ at all. `provenance` says which.
 
 import dataclasses
 import math
-import numbers
+import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, Optional
+from typing import Annotated, Any, Optional, Union
+
+import msgspec
+from msgspec import Meta
 
 from tff_dp_aggregators import sampling
 from tff_dp_aggregators.accounting import events
@@ -31,6 +34,7 @@ from tff_dp_aggregators.base import rounding
 _SAID = terms.sentences('statement.j2')
 # What is said of limits if it is not stated what enforces them.
 NOT_STATED: str = _SAID.not_stated
+_LARGEST = sys.float_info.max
 # What a run's configuration says of noise that it draws from a seed.
 SEEDED_NOISE: str = _SAID.seeded_noise
 # Such facts, and files that record each: those of the mechanism, which are always
@@ -61,29 +65,23 @@ class OtherRelease(model.OtherRelease, frozen=True):
   def parse(cls, text: str) -> 'OtherRelease':
     """Reads 'NAME: epsilon=0.5, delta=1e-7', which may end with adjacency=...."""
     name, _, rest = text.partition(':')
-    settings = [each.partition('=') for each in rest.split(',')]
-    given = {key.strip(): value.strip() for key, _, value in settings}
-    known = {'epsilon', 'delta'} <= set(given) <= {'epsilon', 'delta', 'adjacency'}
-    if not (known and len(given) == len(settings) and name.strip().isprintable()):
-      raise ValueError(_NO_RELEASE.format(text))
     try:
-      epsilon, delta = float(given['epsilon']), float(given['delta'])
-    except ValueError as e:
-      raise ValueError(f'{_NO_RELEASE.format(text)} {e}') from e
-    release = cls(name.strip(), epsilon, delta, given.get('adjacency'))  # type: ignore[arg-type]
-    if not release.name:
-      raise ValueError(_NO_RELEASE.format(text))
-    try:
+      settings = [each.split('=') for each in rest.split(',')]
+      given: dict[str, Any] = {key.strip(): value.strip() for key, value in settings}
+      if (
+        not name.strip().isprintable() or not name.strip() or len(given) < len(settings)
+      ):
+        raise ValueError('a name is missing, or stands twice')
+      epsilon, delta = float(given.pop('epsilon')), float(given.pop('delta'))
+      release = cls(name.strip(), epsilon, delta, **given)
       release.to_event()
-    except ValueError as e:
-      raise ValueError(f'{text!r}: {e}') from e
+    except (KeyError, TypeError, ValueError) as e:
+      raise ValueError(
+        f'{text!r} is not a name, a colon, epsilon and delta, as in '
+        "'survey of March: epsilon=0.5, delta=1e-7', which adjacency=add_or_remove may "
+        f'follow: {e}.'
+      ) from e
     return release
-
-
-_NO_RELEASE = (
-  '{!r} is not a name, a colon, epsilon and delta, as in '
-  "'survey of March: epsilon=0.5, delta=1e-7'; adjacency=add_or_remove may follow."
-)
 
 
 class Tuning(model.Tuning, frozen=True):
@@ -109,8 +107,7 @@ class Tuning(model.Tuning, frozen=True):
       raise ValueError(f'tuning must have num_runs and epsilon; got {data!r}.') from e
 
 
-@dataclasses.dataclass(frozen=True)
-class SimulatedCohort:
+class SimulatedCohort(msgspec.Struct, frozen=True):
   """A run with the noise of a larger cohort, for which no guarantee holds.
 
   Experiments on few clients often add the noise that a cohort s times as large would
@@ -124,20 +121,13 @@ class SimulatedCohort:
 
   """
 
-  scale: float  # How many times larger cohort and population are, at least 1.
-  clients_per_round: float  # Of the run itself, as the next.
-  num_clients: int
-
-  def __post_init__(self) -> None:
-    for name, least in (('scale', 1), ('clients_per_round', 0), ('num_clients', 1)):
-      value = getattr(self, name)
-      if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise ValueError(f'{name} of a simulated cohort must be a number; got {value}.')
-      if not (math.isfinite(value) and value >= least):
-        raise ValueError(
-          f'{name} of a simulated cohort must be finite and at least {least}; got '
-          f'{value}.'
-        )
+  # How many times larger cohort and population are.
+  scale: Union[Annotated[int, Meta(ge=1)], Annotated[float, Meta(ge=1, le=_LARGEST)]]
+  # Of the run itself, as the next.
+  clients_per_round: Union[
+    Annotated[int, Meta(ge=0)], Annotated[float, Meta(ge=0, le=_LARGEST)]
+  ]
+  num_clients: Annotated[int, Meta(ge=1)]
 
   @property
   def simulated_clients_per_round(self) -> float:
@@ -218,6 +208,19 @@ class Inputs:
     """Epsilon of all rounds planned, by `accountant`."""
     return self.mechanism.epsilon(self.delta, accountant=self.accountant)
 
+  def check_target(self) -> None:
+    """Refuses a mechanism that spends more than was asked for."""
+    if self.target_epsilon is None:
+      return
+    gaussian.check_epsilon(self.target_epsilon, 'target_epsilon')
+    spent = self.epsilon_planned
+    if not spent <= self.target_epsilon:
+      raise ValueError(
+        f'the mechanism spends epsilon = {rounding.up(spent)} at delta = '
+        f'{self.delta:g}, more than target_epsilon='
+        f'{rounding.exact(self.target_epsilon)}.'
+      )
+
 
 @dataclasses.dataclass(frozen=True)
 class WithoutPrivacy:
@@ -227,6 +230,8 @@ class WithoutPrivacy:
   not_covered: tuple[str, ...] = ()
   tuning: Optional[Tuning] = None
   files: tuple[dict[str, Any], ...] = ()
+  accountant: Optional[str] = None
+  command: Optional[str] = None
 
 
 def check_not_covered(not_covered: Any) -> tuple[str, ...]:

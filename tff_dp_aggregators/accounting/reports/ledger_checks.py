@@ -1,10 +1,10 @@
 """Whether a ledger is one of a mechanism, under its schema.
 
-`records.ledger` has the rules that the lines keep among themselves; here they are held
-against what was planned.
+`records.ledger` has the rules that the lines keep among themselves; here each is held
+against the line that was planned.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Optional, cast
 
 import dp_accounting
@@ -19,6 +19,21 @@ from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
 # How far figures of a ledger may be below those planned, and above, relative. More
 # noise than planned would be privacy that nothing shows.
 _BELOW, _ABOVE = 1 - 1e-6, 1 + 1e-9
+# What a mechanism that differs is to be, by the field of the line.
+_REMEDIES = {
+  'parts': 'Of a run whose parts have mechanisms of their own, state that of each: a '
+  '--part for each, or in Python a JointMechanism. Of any other run, state '
+  '--mechanism, --noise_multiplier and its options, without --part.',
+  'clip_norm': 'State the clip norm of the run, or leave it out.',
+  'dp_event': 'State the sampling, or the limits, of the run. The events of a sampled '
+  'mechanism are its round_events; those that are taken from states know nothing of '
+  'sampling.',
+  'effective_noise_multiplier': 'The run was made for other limits on participation.',
+}
+_REMEDY = (
+  'State the mechanism, number of rounds and noise that the run was planned with; to '
+  'compose runs of several mechanisms, give each as its JSON report, --report.'
+)
 
 
 def check(
@@ -27,31 +42,20 @@ def check(
   clip_norm: Optional[float] = None,
 ) -> None:
   """Refuses a ledger whose rounds were not this mechanism's, under its schema."""
-  entries = ledger.entries
   if not mechanism.is_sampled and mechanism.relation is not Relation.REPLACE_SPECIAL:
     raise ValueError(
       'ledgers of rounds without sampling hold events for zero-out adjacency; state '
       f'the mechanism with it, not with {mechanism.adjacency}.'
     )
-  _check_length(mechanism, entries)
-  _check_parts(mechanism, entries[0])
-  line = mechanism.line(None)
-  of_rounds = {name: line[name] for name in line if name != 'clip_norm'}
-  for entry in entries:
-    stated = {name: getattr(entry, name) for name in of_rounds}
-    if stated != of_rounds:
-      raise ValueError(
-        f'round {entry.round} of the ledger used {_in_words(stated)}, the mechanism is '
-        f'{_in_words(of_rounds)}. State the mechanism, number of rounds and noise that '
-        'the run was planned with; to compose runs of several mechanisms, give each as '
-        'its JSON report, --report.'
-      )
-  _check_clients(mechanism, entries)
-  if mechanism.has_noise and mechanism.is_private and mechanism.is_one_gaussian:
-    _check_limits(mechanism, entries)
-  elif mechanism.has_noise:
-    _check_events(mechanism, ledger)
-  _check_clip_norm(mechanism, entries, clip_norm)
+  if ledger.aborted and mechanism.is_sampled and mechanism.has_noise:
+    raise ValueError(
+      f'the ledger has an aborted attempt at round {ledger.aborted[0].round}, and '
+      'sampling allows one attempt at a round: another makes its clients more likely '
+      'to be in the round than the sampling says. State the mechanism with limits on '
+      'participation, without sampling.'
+    )
+  _compare(mechanism, ledger.entries, _planned(mechanism, clip_norm))
+  _check_clients(mechanism, ledger.entries)
 
 
 def check_simulated(inputs: inputs_lib.Inputs) -> None:
@@ -65,88 +69,90 @@ def check_simulated(inputs: inputs_lib.Inputs) -> None:
     )
   if inputs.ledger is None:
     raise ValueError('a run that simulates a larger cohort is told by its ledger.')
+  line = {
+    'strategy_checksum': mechanism.strategy.checksum,
+    'noise_multiplier': mechanism.noise_multiplier / cohort.scale,
+    **_clip_norm(mechanism, inputs.clip_norm),
+    'dp_event': dp_accounting.NonPrivateDpEvent(),
+  }
   entries = inputs.ledger.entries
-  _check_clip_norm(mechanism, entries, inputs.clip_norm)
-  _check_length(mechanism, entries)
-  expected = (mechanism.strategy.checksum, mechanism.noise_multiplier / cohort.scale)
-  for entry in entries:
-    if (entry.strategy_checksum, entry.noise_multiplier) != expected:
-      raise ValueError(
-        f'round {entry.round} of the ledger used strategy {entry.strategy_checksum} '
-        f'with noise multiplier {entry.noise_multiplier}, but with the noise of a '
-        f'cohort {cohort.scale:g} times as large it is {expected[0]} with '
-        f'{expected[1]}: they are not of the same run.'
-      )
-    if entry.dp_event != dp_accounting.NonPrivateDpEvent():
-      raise ValueError(
-        f'round {entry.round} of the ledger has the event {entry.dp_event}, but the '
-        'run simulates a larger cohort, and no round of it is private.'
-      )
+  remedy = (
+    f'The run simulates a cohort {cohort.scale:g} times as large, by which its noise '
+    'is less than that, and no round of it is private: they are not of the same run.'
+  )
+  _compare(mechanism, entries, iter([line] * len(entries)), remedy)
 
 
-def _check_length(
-  mechanism: joint_mechanism.AnyMechanism, entries: Sequence[ledger_lib.LedgerEntry]
-) -> None:
-  planned = mechanism.participation.num_rounds
-  if not 0 < len(entries) <= planned:
-    raise ValueError(
-      f'the ledger lists {len(entries)} rounds; the mechanism is for 1 to {planned}.'
-    )
+def _planned(
+  mechanism: joint_mechanism.AnyMechanism, clip_norm: Optional[float]
+) -> Iterator[dict[str, Any]]:
+  """What the line of each round has by the mechanism."""
+  line = {'parts': None, **mechanism.line(None)}
+  del line['clip_norm']
+  line |= _clip_norm(mechanism, clip_norm)
+  if mechanism.has_noise and mechanism.is_private and mechanism.is_one_gaussian:
+    for so_far in mechanism.noise_multipliers_so_far:
+      yield {**line, 'effective_noise_multiplier': float(so_far)}
+  else:
+    for event in mechanism.round_events:
+      yield {**line, 'dp_event': event} if mechanism.has_noise else line
 
 
-def _check_clip_norm(
+def _clip_norm(
+  mechanism: joint_mechanism.AnyMechanism, clip_norm: Optional[float]
+) -> dict[str, Any]:
+  """The clip norm of all lines, if it is stated and does not change."""
+  if clip_norm is None or mechanism.clipped_count_stddev is not None:
+    return {}
+  return {'clip_norm': clip_norm}
+
+
+def _compare(
   mechanism: joint_mechanism.AnyMechanism,
   entries: Sequence[ledger_lib.LedgerEntry],
-  clip_norm: Optional[float],
+  planned: Iterator[dict[str, Any]],
+  remedy: Optional[str] = None,
 ) -> None:
-  if clip_norm is None or mechanism.clipped_count_stddev is not None:
-    return
-  for entry in entries:
-    if entry.clip_norm != clip_norm:
-      raise ValueError(
-        f'clip_norm is {clip_norm}, but {entry.clip_norm} in round {entry.round} of '
-        'the ledger.'
-      )
-
-
-def _check_parts(
-  mechanism: joint_mechanism.AnyMechanism, entry: ledger_lib.LedgerEntry
-) -> None:
-  """Refuses a ledger of parts for a mechanism of all weights, and the other way."""
-  if entry.parts is not None and not mechanism.parts:
-    names = ', '.join(part['name'] for part in cast(Any, entry.parts))
+  """Refuses the first line that has something else than was planned."""
+  most = mechanism.participation.num_rounds
+  if not 0 < len(entries) <= most:
     raise ValueError(
-      f'the ledger is of a run whose parts {names} have mechanisms of their own, and '
-      'the mechanism is one of all weights. State that of each part as in the run: a '
-      '--part for each, instead of --mechanism; in Python, a JointMechanism.'
+      f'the ledger lists {len(entries)} rounds; the mechanism is for 1 to {most}.'
     )
-  if entry.parts is None and mechanism.parts:
-    names = ', '.join(part.name for part in mechanism.parts)
-    raise ValueError(
-      f'the ledger is of a run with one mechanism for all weights, and the mechanism '
-      f'is one of the parts {names}. State the one of the run: --mechanism, '
-      '--noise_multiplier and its options, instead of --part.'
-    )
+  for entry, line in zip(entries, planned):
+    for name, value in line.items():
+      stated = getattr(entry, name)
+      if not _is_as_planned(name, stated, value):
+        raise ValueError(
+          f'round {entry.round} of the ledger has the '
+          f'{name.removeprefix("dp_").replace("_", " ")} {stated}, but by the '
+          f'mechanism it is {value}. {remedy or _REMEDIES.get(name, _REMEDY)}'
+        )
 
 
-def _in_words(line: dict[str, Any]) -> str:
-  """What a line has of a mechanism."""
-  noise = f'noise multiplier {line["noise_multiplier"]}'
-  if line.get('parts') is not None:
-    noise = 'the parts ' + '; '.join(
-      f'{part["name"]} with clip norm {part["clip_norm"]} and noise multiplier '
-      f'{part["noise_multiplier"]}'
-      for part in line['parts']
+def _is_as_planned(name: str, stated: Any, planned: Any) -> bool:
+  """Whether a field is as planned, but for round-off in what rounds compose to."""
+  if name == 'effective_noise_multiplier':
+    return stated is not None and planned * _BELOW <= stated <= planned * _ABOVE
+  if name != 'dp_event':
+    return bool(stated == planned)
+  # Ledgers of old had bounds in place of mixtures.
+  as_written = (planned, events.with_bounds(planned))
+  written = events.to_json(stated)
+  return any(_is_same_event(written, events.to_json(each)) for each in as_written)
+
+
+def _is_same_event(stated: Any, planned: Any, name: str = '') -> bool:
+  """Whether a written event is another, but for round-off in its noise multiplier."""
+  if isinstance(planned, dict) and isinstance(stated, dict):
+    return set(stated) == set(planned) and all(
+      _is_same_event(stated[key], value, key) for key, value in planned.items()
     )
-  placement = line['noise_site']
-  if placement is not None:
-    numbers = ''.join(
-      f', {name}={value}'
-      for name, value in placement.items()
-      if name != 'name' and value is not None
-    )
-    noise = f'{noise} (noise_site={placement["name"]}{numbers})'
-  return f'strategy {line["strategy_checksum"]} with {noise}'
+  if isinstance(planned, list) and isinstance(stated, list):
+    return len(stated) == len(planned) and all(map(_is_same_event, stated, planned))
+  if name == 'noise_multiplier':
+    return bool(planned * _BELOW <= stated <= planned * _ABOVE)
+  return bool(stated == planned)
 
 
 def _check_clients(
@@ -154,79 +160,13 @@ def _check_clients(
 ) -> None:
   """Refuses a ledger with a round whose noise came from fewer clients than counted."""
   fewest = dict(mechanism.options).get(noises.MIN_CLIENTS)
-  if fewest is None:
-    return
   for entry in entries:
-    if entry.cohort_reported is None:
+    reported = entry.cohort_reported
+    if fewest is not None and (reported is None or reported < fewest):
+      said = 'an unknown number of' if reported is None else f'{reported}'
       raise ValueError(
-        f'round {entry.round} of the ledger does not tell how many clients reported, '
-        f'and min_clients={fewest} counts the noise of as many. State cohort_reported '
-        'in each line.'
-      )
-    if entry.cohort_reported < fewest:
-      raise ValueError(
-        f'round {entry.round} of the ledger was released with {entry.cohort_reported} '
-        f'clients, and min_clients={fewest} counts the noise of more: it has less '
-        'privacy than is stated. State the mechanism with as many clients as reported '
-        'in every round, and the noise that they made.'
-      )
-
-
-def _check_events(
-  mechanism: joint_mechanism.AnyMechanism, ledger: ledger_lib.Ledger
-) -> None:
-  """Refuses a ledger whose rounds have other events than those planned.
-
-  They were sampled in another way, or not at all, or made for other limits.
-  """
-  if ledger.aborted and mechanism.is_sampled:
-    raise ValueError(
-      f'the ledger has an aborted attempt at round {ledger.aborted[0].round}, and '
-      'sampling allows one attempt at a round: another makes its clients more likely '
-      'to be in the round than the sampling says. State the mechanism with limits on '
-      'participation, without sampling.'
-    )
-  for entry, planned in zip(ledger.entries, mechanism.round_events):
-    # Ledgers of old had bounds in place of mixtures.
-    as_written = (planned, events.with_bounds(planned))
-    if not any(_is_as_planned(entry.event, events.to_json(e)) for e in as_written):
-      raise ValueError(
-        f'round {entry.round} of the ledger has the event {entry.dp_event}, but with '
-        f'{"this sampling" if mechanism.is_sampled else "these limits"} it is '
-        f'{planned}. The events of a sampled mechanism are its round_events; those '
-        'that are taken from states know nothing of sampling.'
-      )
-
-
-def _is_as_planned(stated: Any, planned: Any) -> bool:
-  """Whether a written event is another, but for round-off in its noise multiplier."""
-  if not isinstance(planned, dict) or set(stated) != set(planned):
-    return False
-  for name, value in planned.items():
-    if name == 'noise_multiplier':
-      same = value * _BELOW <= stated[name] <= value * _ABOVE
-    elif name in ('event', 'bound'):
-      same = _is_as_planned(stated[name], value)
-    elif name == 'events':
-      same = len(stated[name]) == len(value) and all(
-        map(_is_as_planned, stated[name], value)
-      )
-    else:
-      same = stated[name] == value
-    if not same:
-      return False
-  return True
-
-
-def _check_limits(
-  mechanism: joint_mechanism.AnyMechanism, entries: Sequence[ledger_lib.LedgerEntry]
-) -> None:
-  """Refuses a ledger whose events are for other limits on participation."""
-  for entry, planned in zip(entries, mechanism.noise_multipliers_so_far):
-    stated = entry.effective_noise_multiplier
-    if stated is None or not planned * _BELOW <= stated <= planned * _ABOVE:
-      raise ValueError(
-        f'round {entry.round} of the ledger has the effective noise multiplier '
-        f'{stated}, but under these limits on participation it is {float(planned)}: '
-        'the run was made for other limits.'
+        f'round {entry.round} of the ledger was released with {said} clients, and '
+        f'min_clients={fewest} counts the noise of as many: it may have less privacy '
+        'than is stated. State cohort_reported in each line, and the mechanism with as '
+        'many clients as reported in every round, and the noise that they made.'
       )

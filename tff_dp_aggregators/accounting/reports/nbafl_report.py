@@ -105,25 +105,17 @@ def check(
 
 def check_cohorts(plan: nbafl.Nbafl, schedule: Mapping[str, Any]) -> None:
   """Refuses cohorts that are not those of a plan."""
-  name = schedule.get('schedule')
-  if name != _AT_RANDOM:
-    raise ValueError(
-      'NbAFL is for rounds of all clients, or of clients that are drawn at random anew '
-      f'in each: the schedule {_AT_RANDOM} makes these, and cohorts of this one, '
-      f'{name}, may be others.'
-    )
-  for name, planned in (
-    ('num_clients', plan.num_clients),
-    ('clients_per_round', plan.cohort),
-  ):
-    if schedule.get(name) != planned:
+  planned = {
+    'schedule': _AT_RANDOM,
+    'num_clients': plan.num_clients,
+    'clients_per_round': plan.cohort,
+    'dropouts': None,
+    'reporting_goal': None,
+  }
+  for name, value in planned.items():
+    if schedule.get(name) != value:
       raise ValueError(
-        f'the schedule has {name}={schedule.get(name)}, and the plan of NbAFL '
-        f'{planned}.'
+        f'the schedule has {name}={schedule.get(name)}, and NbAFL is planned with '
+        f'{value}: each round is of {plan.cohort} clients that are drawn at random '
+        'anew, and counts the noise of all of them.'
       )
-  if schedule.get('dropouts') is not None or schedule.get('reporting_goal') is not None:
-    raise ValueError(
-      'clients that drop out do not go with NbAFL: what it says of the models counts '
-      f'the noise of all {plan.cohort} clients of a round. Leave drop-outs and '
-      'reporting goal out.'
-    )

@@ -107,12 +107,9 @@ class _Privacy(msgspec.Struct, frozen=True):
   weights_of_parts: Optional[dict[str, dict[str, list[model.Count]]]] = None
 
 
-class _SimulatedCohort(msgspec.Struct, frozen=True):
+class _SimulatedCohort(inputs_lib.SimulatedCohort, frozen=True):
   """What it says of a larger cohort whose noise a run has."""
 
-  scale: Union[int, float]
-  clients_per_round: Union[int, float]
-  num_clients: int
   as_planned: _Privacy
 
 
@@ -220,13 +217,8 @@ def _from_config(
 ) -> inputs_lib.Inputs:
   """The inputs by a configuration, and by the files beside it."""
   run_dir = os.path.dirname(config_path)
-  simulated, privacy = config.simulated_cohort, config.privacy
-  cohort = None
-  if simulated is not None:
-    privacy = simulated.as_planned
-    cohort = inputs_lib.SimulatedCohort(
-      simulated.scale, simulated.clients_per_round, simulated.num_clients
-    )
+  cohort = config.simulated_cohort
+  privacy = config.privacy if cohort is None else cohort.as_planned
   if privacy is None:
     raise ValueError(f'the run in {run_dir or "."} had no privacy mechanism.')
   files, strategy = [file_of('config', config_path)], None

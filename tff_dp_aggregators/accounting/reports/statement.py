@@ -38,9 +38,7 @@ from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
 from tff_dp_aggregators.accounting.reports import ledger_checks
 from tff_dp_aggregators.accounting.reports import model
 from tff_dp_aggregators.accounting.reports import nbafl_report
-from tff_dp_aggregators.accounting.reports import schemes
 from tff_dp_aggregators.accounting.reports import terms
-from tff_dp_aggregators.base import rounding
 from tff_dp_aggregators.base import version
 from tff_dp_aggregators.strategies import registry
 
@@ -65,12 +63,11 @@ def build(inputs: inputs_lib.Inputs, *, with_curves: bool = True) -> dict[str, A
   """
   mechanism, delta = inputs.mechanism, inputs.delta
   gaussian.check_delta(delta)
-  _check_target(inputs)
+  inputs.check_target()
   if inputs.nbafl is not None:
     nbafl_report.check(inputs.nbafl, mechanism, delta=delta, clip_norm=inputs.clip_norm)
   if inputs.simulated_cohort is not None:
-    cohort = _simulated_cohort(inputs)
-    return _without_privacy(inputs, cohort, inputs.command, inputs.accountant)
+    return build_without_privacy(inputs)
   event, run, clip_norm = mechanism.event, None, inputs.clip_norm
   if inputs.ledger is not None:
     ledger_checks.check(mechanism, inputs.ledger, clip_norm)
@@ -260,24 +257,20 @@ def build_nbafl(plan: nbafl.Nbafl, *, command: Optional[str] = None) -> dict[str
 
 
 def build_without_privacy(
-  run: Optional[inputs_lib.WithoutPrivacy] = None,
+  run: Union[inputs_lib.WithoutPrivacy, inputs_lib.Inputs, None] = None,
 ) -> dict[str, Any]:
-  """The statement of a run without any privacy mechanism: that there is none."""
-  return _without_privacy(run or inputs_lib.WithoutPrivacy())
+  """The statement of a run without any privacy mechanism: that there is none.
 
-
-def _without_privacy(
-  run: Union[inputs_lib.WithoutPrivacy, inputs_lib.Inputs],
-  cohort: Optional[model.SimulatedCohort] = None,
-  command: Any = None,
-  accountant: Optional[str] = None,
-) -> dict[str, Any]:
-  verification = None
+  Or of one that simulates a larger cohort.
+  """
+  run, verification, cohort = run or inputs_lib.WithoutPrivacy(), None, None
+  if isinstance(run, inputs_lib.Inputs):
+    cohort = _simulated_cohort(run)
   if run.files or cohort is not None:
     verification = model.VerificationWithoutPrivacy(
-      command=command,
+      command=run.command,
       files=_files(run.files),
-      inputs=model.InputsWithoutPrivacy(accountant=accountant),
+      inputs=model.InputsWithoutPrivacy(accountant=run.accountant),
     )
   return model.to_json(
     model.WithoutPrivacy.of(
@@ -311,7 +304,7 @@ def _simulated_cohort(inputs: inputs_lib.Inputs) -> model.SimulatedCohort:
     simulated_noise_multiplier=mechanism.noise_multiplier,
     clipped_count_stddev=None if stddev is None else stddev / cohort.scale,
     simulated_clipped_count_stddev=stddev,
-    participation=schemes.sentence(mechanism.participation),
+    participation=terms.sentence(mechanism.participation),
     rounds_completed=rounds,
     rounds_planned=mechanism.participation.num_rounds,
     ledger_head=model.LedgerHead.of(ledger.head),
@@ -495,7 +488,7 @@ def _participation(inputs: inputs_lib.Inputs) -> model.Participation:
     inputs,
     schema=sampling.of(schema).name,
     registered=sampling.to_json(schema),
-    assumption=schemes.assumption(schema),
+    assumption=terms.assumption(schema),
     rounds_between=limits.min_separation - 1,
     cap_enforced_by=cap_enforced_by,
     source=inputs.participation_source,
@@ -567,18 +560,6 @@ def _ran(
     rounds_planned=mechanism.participation.num_rounds,
     epsilon_planned=epsilon_planned,
   )
-
-
-def _check_target(inputs: inputs_lib.Inputs) -> None:
-  if inputs.target_epsilon is None:
-    return
-  gaussian.check_epsilon(inputs.target_epsilon, 'target_epsilon')
-  spent = inputs.epsilon_planned
-  if not spent <= inputs.target_epsilon:
-    raise ValueError(
-      f'the mechanism spends epsilon = {rounding.up(spent)}, more than target_epsilon='
-      f'{rounding.exact(inputs.target_epsilon)}.'
-    )
 
 
 def _files(files: Sequence[dict[str, Any]]) -> list[model.File]:

@@ -1,8 +1,8 @@
-"""What reports and programs call accountants, noises and placements of noise.
+"""What reports and programs call accountants, noises, placements of noise and schemes.
 
-Numbers carry no words (`accountants`, `noises`); what is said of each, by
-name, stands in `templates/terms.j2`. Of an accountant that was registered from outside
-its name is said.
+Numbers carry no words (`accountants`, `noises`, `sampling`); what is said of each, by
+name, stands in `templates/terms.j2` and `templates/schemes.j2`. Of an accountant that
+was registered from outside its name is said.
 """
 
 import functools
@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Optional
 
 import jinja2
 
+from tff_dp_aggregators import sampling
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import noises
 from tff_dp_aggregators.accounting.accountants import monte_carlo
@@ -107,3 +108,37 @@ def label(name: str, other: Optional[accountants.Instead]) -> str:
 def describe(option: str) -> str:
   """What is said of an option of noise or its placement, for the help of its flag."""
   return f'For {noises.having(option, " and ")}: {OPTIONS[option].help}.'
+
+
+# Schemes of participation.
+
+
+def assumption(schema: sampling.Schema) -> str:
+  """What is assumed, for the statement and as a fact of the report."""
+  return _of_scheme('assumption', sampling.of(schema))
+
+
+def sentence(schema: sampling.Schema) -> str:
+  """What is assumed, for the report's list of assumptions."""
+  return _of_scheme('sentence', sampling.of(schema))
+
+
+def heading(schema: sampling.Schema) -> str:
+  """What the rows of a comparison under a scheme assume, and what epsilon is for."""
+  return _of_scheme('heading', sampling.of(schema))
+
+
+def enforced_by(schedule: sampling.Schedule) -> str:
+  """What makes sure that a schedule keeps its scheme."""
+  way, scheme = 'own', None
+  if isinstance(schedule, sampling.Replay):
+    way, scheme = 'replay', sampling.of(schedule.schema)
+  elif isinstance(schedule, sampling.SampledSchedule):
+    way, scheme = 'sampled', schedule.sampling
+  elif type(schedule) in (sampling.RandomEligible, sampling.ShuffledEpochs):
+    way = 'limits'
+  return _of_scheme('enforced_by', type(schedule).__name__, scheme, way)
+
+
+def _of_scheme(macro: str, *about: object) -> str:
+  return in_a_line(getattr(sentences('schemes.j2'), macro)(*about))

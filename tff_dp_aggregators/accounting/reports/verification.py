@@ -62,8 +62,16 @@ _OTHER_STRATEGY = (
   'the command finds a strategy that is not the same to the last bit, as another '
   'machine or version may; figures were compared to six digits'
 )
-# Which software made a report, of which the result has notes.
-_SOFTWARE = re.compile(r'(parts\[\d+\]\.)*software')
+# What may be anything: software, of which the result has notes; and, in what a command
+# leads to, curves, places of files that moved, and strategies that were found anew.
+_SOFTWARE = frozenset({'software'})
+_IF_FOUND_ANEW = frozenset({'strategy', 'strategy_checksum', 'event'})
+# Texts that a report has from elsewhere where a command says nothing of them.
+_FREE = (
+  ('participation', 'enforced_by', (inputs_lib.NOT_STATED,)),
+  ('participation', 'cap_enforced_by', (inputs_lib.NOT_STATED, None)),
+  ('mechanism', 'noise_source', (inputs_lib.Inputs.noise_source,)),
+)
 # What commands of reports began with before the program had a name.
 _OLD_PROGRAM = 'python -m tff_dp_aggregators.accounting.report '
 _OLD_FLAG = re.compile(rf'(?<= --)({"|".join(messages.RENAMED)})(?==)')
@@ -154,17 +162,18 @@ def _verify(path: str, statement_of: Optional[StatementOf]) -> Result:
   if broken:
     return Result(broken, ('the report is not what its JSON schema says',))
   folder = os.path.dirname(path)
+  wrong_files = list(dict.fromkeys(_wrong_files(report, folder)))
   try:
     again = _build_again(report, folder)
     other = _by_another_method(again)
     again = json.loads(json.dumps(again))
     notes = [*_notes_on_software(report.get('software'), again.get('software'))]
-    differences = [*_differences(report, again, _SOFTWARE)]
+    differences = [*wrong_files, *_differences(report, again)]
     led_to, said = _check_command(report, lambda path: find(path, folder), statement_of)
   except _FAILURES as e:
     failure = f'it cannot be computed again: {type(e).__name__}: {e}'
     # A file that is another one, or is missing, is the reason and no second difference.
-    return Result(('; so '.join((*_other_files(report, folder), failure)),), ())
+    return Result(('; so '.join((*wrong_files, failure)),), ())
   # What the command leads to as well is told once.
   known = {f'{_LED_TO}{each}' for each in differences}
   differences += [each for each in led_to if each not in known]
@@ -252,24 +261,26 @@ def _notes_on_outcomes(statement: dict[str, Any]) -> list[str]:
   ]
 
 
-def _other_files(report: dict[str, Any], folder: str) -> Iterator[str]:
+def _wrong_files(report: dict[str, Any], folder: str) -> Iterator[str]:
   """Which files are missing, or not those that the report was made of."""
+  for part in report.get('parts') or ():
+    yield from _wrong_files(part, folder)
   for stated in (report['verification'] or {}).get('files', ()):
-    role, path = stated['role'], stated['path']
+    what = f'the {stated["role"]} {stated["path"]!r}'
     try:
-      found = sources.file_of(role, find(path, folder))
+      found = sources.file_of(stated['role'], find(stated['path'], folder))['sha256']
     except FileNotFoundError:
       yield (
-        f'the {role} {path!r} is missing; it is looked for from the current directory '
-        'and beside the report'
+        f'{what} is missing; it is looked for from the current directory and beside '
+        'the report'
       )
     except (OSError, ValueError):
-      continue  # The failure says it.
+      continue  # It cannot be computed again, for which this is the reason.
     else:
-      if found['sha256'] != stated['sha256']:
+      if found != stated['sha256']:
         yield (
-          f'the {role} {path!r} is not the file that the report was made of: its '
-          f'SHA-256 is {found["sha256"]}, the report has {stated["sha256"]}'
+          f'{what} is not the file that the report was made of: its sha256 is {found}, '
+          f'the report has {stated["sha256"]}'
         )
 
 
@@ -319,41 +330,24 @@ def _build_again(report: dict[str, Any], folder: str) -> dict[str, Any]:
       f'this one says {", ".join(map(str, roles))}.'
     )
   paths = {file['role']: find(file['path'], folder) for file in stated['files']}
-  files = tuple(
-    {**sources.file_of(file['role'], paths[file['role']]), 'path': file['path']}
-    for file in stated['files']
-  )
   with_curves = stated['inputs'].get('with_curves', False)
   if 'config' in paths:
-    return _of_run(report, os.path.dirname(paths['config']) or '.', files, with_curves)
+    return _of_run(report, os.path.dirname(paths['config']) or '.', with_curves)
   if report['mechanism'] is None:
     raise ValueError('the report of a run names no configuration of it.')
-  inputs = dataclasses.replace(_of_plan(report, paths), files=files)
+  inputs = dataclasses.replace(_of_plan(report, paths), files=tuple(stated['files']))
   return statement_lib.build(inputs, with_curves=with_curves)
 
 
-def _of_run(
-  report: dict[str, Any],
-  run_dir: str,
-  stated_files: Sequence[dict[str, Any]],
-  with_curves: bool,
-) -> dict[str, Any]:
-  """The statement of a run directory, with the files as they are where a report says.
-
-  Whoever reads the report reads those, such as the ledger for whether noise is shared.
-  """
+def _of_run(report: dict[str, Any], run_dir: str, with_curves: bool) -> dict[str, Any]:
+  """The statement of a run directory, with its files named as a report does."""
   stated = report['verification']
-  by_role = {file['role']: file for file in stated_files}
 
   def as_stated(files: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], ...]:
-    for each in files:
-      named = by_role.get(each['role'], each)
-      if named['sha256'] != each['sha256']:
-        raise ValueError(
-          f'the {each["role"]} {named["path"]!r} is not the file that the report was '
-          f'made of: the run directory {run_dir!r} has another one.'
-        )
-    return tuple(by_role.get(each['role'], each) for each in files)
+    # Whoever reads the report reads those that it names, such as the ledger for whether
+    # noise is shared; `_wrong_files` has looked whether they are what it says.
+    named = {(file['role'], file['sha256']): file for file in stated['files']}
+    return tuple(named.get((each['role'], each['sha256']), each) for each in files)
 
   if report['mechanism'] is None and report['simulated_cohort'] is None:
     without = sources.without_privacy(run_dir)
@@ -470,21 +464,18 @@ def _located(statement: dict[str, Any], folder: str) -> dict[str, Any]:
 def _differences(
   stated: Any,
   found: Any,
-  not_compared: re.Pattern[str],
   name: str = '',
+  skipped: frozenset[str] = _SOFTWARE,
   tolerance: float = _TOLERANCE,
 ) -> Iterator[str]:
-  """One line for each value that is not the same, naming it and both values.
-
-  What has a name that is `not_compared` may be anything.
-  """
+  """One line for each value that is not the same, naming it and both values."""
   if isinstance(stated, dict) and isinstance(found, dict):
     for key in dict.fromkeys([*stated, *found]):
       inner = f'{name}.{key}' if name else key
-      if not_compared.fullmatch(inner):
+      if key in skipped:
         continue
       if key in stated and key in found:
-        yield from _differences(stated[key], found[key], not_compared, inner, tolerance)
+        yield from _differences(stated[key], found[key], inner, skipped, tolerance)
       # `None` are options of a kind of strategy that came later.
       elif key not in mechanism_lib.options() or {**stated, **found}[key] is not None:
         where = 'missing' if key not in stated else 'not computed here'
@@ -494,7 +485,7 @@ def _differences(
       yield f'{name} has {len(stated)} entries, computed {len(found)}'
       return
     for index, (one, other) in enumerate(zip(stated, found)):
-      yield from _differences(one, other, not_compared, f'{name}[{index}]', tolerance)
+      yield from _differences(one, other, f'{name}[{index}]', skipped, tolerance)
   elif not _same(stated, found, tolerance):
     yield f'{name} is {stated!r}, computed {found!r}'
 
@@ -547,13 +538,22 @@ def _check_command(
     led_to = statement_of(_arguments_of(command), locate)
   except Exception as e:  # A text from a file may lead to anything.
     return [f'verification.command does not work: {type(e).__name__}: {e}'], []
+  led_to['verification']['command'] = command
+  for (_, stated), (_, run) in zip(model.runs(report), model.runs(led_to)):
+    for group, field, texts in _FREE if run.get('participation') else ():
+      if run[group][field] in texts and stated.get(group):
+        run[group][field] = stated[group][field]
+        run['provenance'][field] = stated['provenance'][field]
+  skipped = (
+    _SOFTWARE | {'curves', 'with_curves'} | ({'path', 'command'} if moved else set())
+  )
   # Another machine may have optimised strategies otherwise in their last bits.
   is_other = _checksums(report) != _checksums(led_to)
-  not_compared = re.compile('|'.join(_not_compared(led_to, bool(moved), is_other)))
+  if is_other:
+    skipped |= _IF_FOUND_ANEW
   tolerance = _ALIKE if is_other else _TOLERANCE
   differences = [
-    f'{_LED_TO}{each}'
-    for each in _differences(report, led_to, not_compared, tolerance=tolerance)
+    f'{_LED_TO}{each}' for each in _differences(report, led_to, '', skipped, tolerance)
   ]
   return differences, [_OTHER_STRATEGY] if is_other else []
 
@@ -577,32 +577,3 @@ def _checksums(statement: dict[str, Any]) -> list[Any]:
   """Those of the strategies, in their order."""
   found = [run['mechanism'] or {} for _, run in model.runs(statement)]
   return [each.get('strategy_checksum') for each in found]
-
-
-def _not_compared(
-  led_to: dict[str, Any], moved: bool, is_other: bool, place: str = ''
-) -> Iterator[str]:
-  """Patterns of the names of what a command need not lead to, `place` before them.
-
-  Where files have moved, paths and other commands differ; where strategies were
-  optimised again, they may be slightly different ones.
-  """
-  yield rf'{place}(curves|software|verification\.inputs\.with_curves)'
-  if moved or not place:
-    yield rf'{place}verification\.command'
-  if moved:
-    yield rf'{place}verification\.files\[\d+\]\.path'
-  if is_other:
-    yield rf'{place}verification\.inputs\.(strategy|event)'
-    yield rf'{place}(mechanism|verification\.inputs)\..*strategy_checksum'
-  # Texts that a command says nothing about, and a report has from elsewhere.
-  if led_to.get('participation') is not None:
-    for group, field, texts in (
-      ('participation', 'enforced_by', (inputs_lib.NOT_STATED,)),
-      ('participation', 'cap_enforced_by', (inputs_lib.NOT_STATED, None)),
-      ('mechanism', 'noise_source', (inputs_lib.Inputs.noise_source,)),
-    ):
-      if led_to[group][field] in texts:
-        yield rf'{place}({group}|provenance)\.{field}'
-  for index, part in enumerate(led_to.get('parts') or ()):
-    yield from _not_compared(part, moved, is_other, rf'{place}parts\[{index}\]\.')

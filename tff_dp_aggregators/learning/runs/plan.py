@@ -21,7 +21,6 @@ from tff_dp_aggregators.accounting import noise_to_signal
 from tff_dp_aggregators.accounting import spent_by_round
 from tff_dp_aggregators.accounting.records import ledger
 from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
-from tff_dp_aggregators.accounting.reports import schemes
 from tff_dp_aggregators.accounting.reports import terms
 from tff_dp_aggregators.base import machine
 from tff_dp_aggregators.base import version
@@ -463,8 +462,8 @@ class Plan:
       'clip_norm': self.clip_norm,
       'weights_of_parts': self.weights_of_parts,
       'clients_per_round': self.schedule.clients_per_round,
-      'enforced_by': schemes.enforced_by(self.schedule),
-      'cap_enforced_by': schemes.enforced_by(self.schedule),
+      'enforced_by': terms.enforced_by(self.schedule),
+      'cap_enforced_by': terms.enforced_by(self.schedule),
       'noise_source': noise_source,
       'noise_generator': self.noise_generator,
       'noise_seed': self.noise_seed,
