@@ -66,7 +66,6 @@ from tff_dp_aggregators import noise as noise_lib
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import adaptive_clipping as split
 from tff_dp_aggregators.base import checks
-from tff_dp_aggregators.noise import options
 from tff_dp_aggregators.queries import grid
 from tff_dp_aggregators.queries import matrix_mechanism
 from tff_dp_aggregators.queries import statistics
@@ -415,37 +414,16 @@ class AdaptiveGaussianSumQuery(AdaptiveClippingQuery):
   def __init__(
     self,
     participation: Optional[strategies.Participation] = None,
-    *,
-    initial_clip_norm: float,
-    noise_multiplier: float,
-    clients_per_round: float,
-    record_specs: Any,
-    target_quantile: float = 0.5,
-    learning_rate: float = 0.2,
-    clipped_count_stddev: Optional[float] = None,
-    update_every: Optional[int] = None,
-    **noise_options: Unpack[noise_lib.IndependentOptions],
+    **arguments: Any,
   ):
     """Initializes the query from arguments of `AdaptiveClippingQuery`.
 
     `participation` may be `None`, as for `GaussianSumQuery`; `update_every` is 1 by
-    default.
+    default, and there is no `storage`.
     """
-    options.checked(noise_options, noise_lib.IndependentOptions)
+    matrix_mechanism.refuse_memory(arguments)
     planned = matrix_mechanism.planned_rounds(participation)
-    super().__init__(
-      strategies.Identity(planned.num_rounds),
-      planned,
-      initial_clip_norm=initial_clip_norm,
-      noise_multiplier=noise_multiplier,
-      clients_per_round=clients_per_round,
-      record_specs=record_specs,
-      target_quantile=target_quantile,
-      learning_rate=learning_rate,
-      clipped_count_stddev=clipped_count_stddev,
-      update_every=update_every,
-      **noise_options,
-    )
+    super().__init__(strategies.Identity(planned.num_rounds), planned, **arguments)
     self._unlimited = participation is None
 
 
