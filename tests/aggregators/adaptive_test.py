@@ -243,7 +243,7 @@ def test_clients_that_are_not_finite_count_as_zero_vectors():
     ({'noise_multiplier': -1.0}, 'noise_multiplier must be finite'),
     ({'clients_per_round': 0}, 'clients_per_round must be positive'),
     ({'clients_per_round': math.nan}, 'clients_per_round must be positive'),
-    ({'target_quantile': 2.0}, 'target_quantile must be within 0 and 1'),
+    ({'target_quantile': 2.0}, 'target_quantile must be finite, and within 0 and 1'),
     ({'clipped_count_stddev': 0.25}, r'must be more than 0\.5, .* 1\.581 fits'),
     ({'update_every': 3, **_TREE}, 'restart_every, 2; got 3'),
     ({'workload': strategies.Workload(4)}, 'workload needs a participation'),

@@ -198,9 +198,15 @@ class AdaptiveClippingQuery(matrix_mechanism.MatrixMechanismQuery):
         of `noise_multiplier`, so that the count alone would cost more than all is to
         cost; or if a tree restarts between two updates.
     """
-    self._clients_per_round = _check_positive('clients_per_round', clients_per_round)
-    self._target_quantile = _check_fraction('target_quantile', target_quantile)
-    self._learning_rate = _check_not_negative('learning_rate', learning_rate)
+    self._clients_per_round = checks.check_positive(
+      'clients_per_round', clients_per_round
+    )
+    self._target_quantile = checks.check_within(
+      'target_quantile', target_quantile, 0, 1
+    )
+    self._learning_rate = checks.check_within(
+      'learning_rate', learning_rate, 0, math.inf
+    )
     self._update_every = _check_update_every(update_every, strategy)
     self._clipped_count_stddev = _check_count_stddev(
       clipped_count_stddev, noise_multiplier, self._clients_per_round
@@ -457,7 +463,7 @@ def _check_count_stddev(
         'largest cohort. Choose less of both.'
       )
     return default
-  _check_not_negative('clipped_count_stddev', stddev)
+  stddev = checks.check_within('clipped_count_stddev', stddev, 0, math.inf)
   if stddev and not noise_multiplier:
     raise ValueError(
       'with noise_multiplier 0 there is no noise at all; leave out '
@@ -468,7 +474,7 @@ def _check_count_stddev(
       f'clipped_count_stddev must be at most 2^20, a tenth of the largest cohort; got '
       f'{stddev}.'
     )
-  return float(stddev)
+  return stddev
 
 
 def _check_update_every(
@@ -486,25 +492,6 @@ def _check_update_every(
       f'{update_every}. Within a tree, noise cancels only if the clip norm is the same.'
     )
   return update_every
-
-
-def _check_positive(name: str, value: float) -> float:
-  checks.check_number(name, value)
-  if not (value > 0 and math.isfinite(value)):
-    raise ValueError(f'{name} must be positive and finite; got {value}.')
-  return float(value)
-
-
-def _check_not_negative(name: str, value: float) -> float:
-  if not (value >= 0 and math.isfinite(value)):
-    raise ValueError(f'{name} must be finite and not negative; got {value}.')
-  return float(value)
-
-
-def _check_fraction(name: str, value: float) -> float:
-  if not 0 <= value <= 1:
-    raise ValueError(f'{name} must be within 0 and 1; got {value}.')
-  return float(value)
 
 
 def _votes(params: Any, norms: tf.Tensor) -> tf.Tensor:
