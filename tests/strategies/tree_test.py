@@ -69,12 +69,11 @@ def test_sensitivity_equals_brute_force_on_every_pattern(
     expected = values[is_allowed(patterns, *schema[1:], fixed_epoch)].max()
     options = {'fixed_epoch': fixed_epoch, 'restart_every': restart_every}
     assert tree.sensitivity_squared(*schema, **options) == expected, schema
-    rounds = tree.worst_case_rounds(*schema, **options)
+    participation = Participation(*schema, fixed_epoch)
+    rounds = strategy.worst_case_rounds(participation)
     assert is_allowed(patterns, *schema[1:], fixed_epoch)[sum(2**r for r in rounds)]
     assert tree.pattern_value(rounds, num_rounds, restart_every) == expected
-    participation = Participation(*schema, fixed_epoch)
     assert strategy.sensitivity(participation) == math.sqrt(expected)
-    assert strategy.worst_case_rounds(participation) == rounds
 
 
 @pytest.mark.few(20)
@@ -308,8 +307,9 @@ def test_full_participation_in_a_complete_tree_has_a_closed_form(level):
 def test_worst_patterns_need_not_be_the_densest_ones():
   # Rounds 3 apart among 16: 5^2 of the root, 2^2 + 3^2 of the halves, 2^2 + 2^2 + 1
   # of the quarters, and 5 of each level below.
-  assert tree.worst_case_rounds(16, 3) == (0, 3, 6, 9, 12, 15)
-  assert tree.worst_case_rounds(16, 3, 5) == (0, 3, 8, 11, 14)
+  worst = BinaryTree(16).worst_case_rounds
+  assert worst(Participation(16, 3)) == (0, 3, 6, 9, 12, 15)
+  assert worst(Participation(16, 3, 5)) == (0, 3, 8, 11, 14)
   assert tree.pattern_value((0, 3, 8, 11, 14), 16) == 25 + 13 + 9 + 5 + 5 == 57
   assert tree.pattern_value((0, 3, 6, 9, 12), 16) == 55
   assert tree.sensitivity_squared(16, 3, 5) == 57

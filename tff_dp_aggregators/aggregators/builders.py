@@ -8,6 +8,7 @@ For secure aggregation pass `secure_sum()` as `record_aggregation_factory`: the 
 of clients and of values that are not finite are summed securely then, too.
 """
 
+import functools
 from typing import Any, Optional
 
 from typing_extensions import Unpack
@@ -69,14 +70,10 @@ def gaussian(
 def tree(
   participation: strategies.Participation,
   *,
-  clip_norm: float,
-  noise_multiplier: float,
-  clients_per_round: float,
   honaker: bool = True,
   restart_every: Optional[int] = None,
   cumulative: bool = False,
-  record_aggregation_factory: factory.SumOfRecords = None,
-  **noise_options: Unpack[noise.Options],
+  **arguments: Unpack[factory.CorrelatedMean],
 ) -> factory.DPMeanFactory:
   """Tree-aggregation noise (DP-FTRL, arXiv:2103.00039).
 
@@ -100,25 +97,17 @@ def tree(
   return factory.from_query(
     queries.TreeCumulativeSumQuery if cumulative else queries.TreeResidualSumQuery,
     participation,
-    clip_norm=clip_norm,
-    noise_multiplier=noise_multiplier,
-    clients_per_round=clients_per_round,
     honaker=honaker,
     restart_every=restart_every,
-    record_aggregation_factory=record_aggregation_factory,
-    **noise_options,
+    **arguments,
   )
 
 
 def banded(
   participation: strategies.Participation,
   *,
-  clip_norm: float,
-  noise_multiplier: float,
-  clients_per_round: float,
   num_bands: Optional[int] = None,
-  record_aggregation_factory: factory.SumOfRecords = None,
-  **noise_options: Unpack[noise.Options],
+  **arguments: Unpack[factory.CorrelatedMean],
 ) -> factory.DPMeanFactory:
   """Banded matrix factorization noise (arXiv:2306.08153).
 
@@ -139,29 +128,18 @@ def banded(
   strategies.participation.require(participation)
   if num_bands is None:
     num_bands = strategies.participation.free_bands(participation)
-  return from_strategy(
-    strategies.banded.optimize(
-      participation.num_rounds, num_bands=num_bands, participation=participation
-    ),
-    participation,
-    clip_norm=clip_norm,
-    noise_multiplier=noise_multiplier,
-    clients_per_round=clients_per_round,
-    record_aggregation_factory=record_aggregation_factory,
-    **noise_options,
+  strategy = strategies.banded.optimize(
+    participation.num_rounds, num_bands=num_bands, participation=participation
   )
+  return from_strategy(strategy, participation, **arguments)
 
 
 def from_strategy(
   strategy: strategies.Strategy,
   participation: strategies.Participation,
   *,
-  clip_norm: float,
-  noise_multiplier: float,
-  clients_per_round: float,
   workload: Optional[strategies.Workload] = None,
-  record_aggregation_factory: factory.SumOfRecords = None,
-  **noise_options: Unpack[noise.Options],
+  **arguments: Unpack[factory.CorrelatedMean],
 ) -> factory.DPMeanFactory:
   """The noise of any strategy: BLT, banded, banded inverse, dense, ...
 
@@ -190,12 +168,8 @@ def from_strategy(
     queries.MatrixMechanismQuery,
     strategy,
     participation,
-    clip_norm=clip_norm,
-    noise_multiplier=noise_multiplier,
-    clients_per_round=clients_per_round,
     workload=workload,
-    record_aggregation_factory=record_aggregation_factory,
-    **noise_options,
+    **arguments,
   )
 
 
@@ -262,50 +236,34 @@ def adaptive(
     >>> bool(clip_norm > 0.1)  # It was far too small.
     True
   """
-  numbers: dict[str, Any] = {
-    'initial_clip_norm': initial_clip_norm,
-    'noise_multiplier': noise_multiplier,
-    'clients_per_round': clients_per_round,
-    'target_quantile': target_quantile,
-    'learning_rate': learning_rate,
-    'clipped_count_stddev': clipped_count_stddev,
-    'update_every': update_every,
-  }
-  known = noise.IndependentOptions if strategy is None else noise.Options
-  given = options.checked(noise_options, known)
-  if strategy is None and participation is not None:
-    participation = strategies.participation.require(participation)
-    strategy = strategies.Identity(participation.num_rounds)
-  if strategy is None and workload is not None:
-    raise ValueError(
-      'a workload needs a participation as well: it is for a planned number of rounds; '
-      f'got {workload}.'
-    )
-  next_seed = options.for_factory(given.seed)
-
-  def build_query(record_specs: Any) -> queries.AdaptiveClippingQuery:
-    if strategy is None:
-      return queries.AdaptiveGaussianSumQuery(
-        record_specs=record_specs,
-        seed=next_seed(),
-        generator=given.generator,
-        **numbers,
+  if strategy is None:
+    options.refuse_storage(noise_options)
+  first: tuple[Any, ...] = (strategy, participation)
+  query: type[queries.AdaptiveClippingQuery] = queries.AdaptiveClippingQuery
+  if strategy is None and participation is None:
+    first, query = (), queries.AdaptiveGaussianSumQuery
+    if workload is not None:
+      raise ValueError(
+        'a workload needs a participation as well: it is for a planned number of '
+        f'rounds; got {workload}.'
       )
-    return queries.AdaptiveClippingQuery(
-      strategy,
-      strategies.participation.require(participation),
-      record_specs=record_specs,
-      workload=workload,
-      seed=next_seed(),
-      generator=given.generator,
-      storage=given.storage,
-      **numbers,
-    )
-
-  return factory.DPMeanFactory(
-    build_query,
+  elif strategy is None:
+    participation = strategies.participation.require(participation)
+    first = (strategies.Identity(participation.num_rounds), participation)
+  return factory.from_query(
+    # Which divides counts by it.
+    functools.partial(query, clients_per_round=clients_per_round),
+    *first,
+    initial_clip_norm=initial_clip_norm,
+    noise_multiplier=noise_multiplier,
     clients_per_round=clients_per_round,
+    target_quantile=target_quantile,
+    learning_rate=learning_rate,
+    clipped_count_stddev=clipped_count_stddev,
+    update_every=update_every,
+    workload=workload,
     record_aggregation_factory=record_aggregation_factory,
+    **noise_options,
   )
 
 

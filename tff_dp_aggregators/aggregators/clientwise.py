@@ -5,7 +5,6 @@ are those of the mechanism. Nothing is remembered, measured or counted.
 """
 
 import abc
-import math
 from typing import Any, Callable
 
 import numpy as np
@@ -92,10 +91,7 @@ class ZeroLargeFactory(ClientwiseFactory):
       ValueError: If `norm` is not positive and finite.
     """
     super().__init__(inner)
-    checks.check_number('norm', norm)
-    if not 0 < norm < math.inf:
-      raise ValueError(f'norm must be positive and finite; got {norm}.')
-    self._norm = float(norm)
+    self._norm = checks.check_positive('norm', norm)
 
   @property
   def norm(self) -> float:

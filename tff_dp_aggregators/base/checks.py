@@ -43,6 +43,16 @@ def check_positive(name: str, value: Any) -> float:
   return float(value)
 
 
+def check_within(name: str, value: Any, low: float, high: float) -> float:
+  """Returns `value` as a float, or raises unless it is finite, from `low` to `high`."""
+  check_number(name, value)
+  if not (low <= value <= high and abs(value) < float('inf')):
+    raise ValueError(
+      f'{name} must be finite, and within {low:g} and {high:g}; got {value}.'
+    )
+  return float(value)
+
+
 def check_probability(name: str, value: Any) -> float:
   """Returns `value` as a float, or raises unless it is above 0 and at most 1."""
   if not 0 < check_number(name, value) <= 1:

@@ -10,7 +10,7 @@ import re
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Callable, Optional, Protocol
+from typing import Any, Callable, Optional
 
 import numpy as np
 import tensorflow as tf
@@ -87,9 +87,10 @@ class Clients:
 
     Args:
       clients: A mapping of ids to examples; a `tff.simulation.datasets.ClientData`; or
-        an object with `ids`, and `examples(id)` or `[id]`. Where its ids are mere
-        places, which move when a client is removed, it has `draw_id(id)` as well: a
-        text or number that stays with the client, by which it is drawn.
+        an object with `ids`, and `examples(id)` or `[id]`. With a length and `examples`
+        its ids may be missing: they are places then. Where ids are mere places, which
+        move when a client is removed, it has `draw_id(id)` as well: a text or number
+        that stays with the client, by which it is drawn.
       input_spec: A model's: structure of `tf.TensorSpec` whose first dimension is that
         of a batch. Examples that are tuples take the names that it has. `None` for
         whatever the first client has.
@@ -108,6 +109,8 @@ class Clients:
     if isinstance(clients, Mapping):
       return cls(list(clients), clients.__getitem__, input_spec)
     ids = getattr(clients, 'ids', None)
+    if ids is None and hasattr(clients, 'examples') and hasattr(clients, '__len__'):
+      ids = range(len(clients))
     read = getattr(clients, 'examples', None) or getattr(clients, '__getitem__', None)
     if ids is None or read is None:
       raise TypeError(
@@ -205,23 +208,6 @@ class Clients:
     return ', '.join(sorted(set(_unseeded(kept)))) or None
 
 
-class Readable(Protocol):
-  """Clients by number; `Clients`, or what else there is to lay out."""
-
-  def __len__(self) -> int:
-    """How many there are."""
-
-  def examples(self, number: int) -> Any:
-    """A client's examples: a structure of arrays of the same length."""
-
-
-def owner(clients: Readable, number: int) -> str:
-  """A client as messages call it."""
-  if isinstance(clients, Clients):
-    return clients.owner(number)
-  return f'client number {number}'
-
-
 def check_finite(examples: Any, owner: str, why: str = _COUNTS_AS_ZERO) -> None:
   """Refuses numbers that are NaN or infinite.
 
@@ -259,7 +245,7 @@ def check_finite(examples: Any, owner: str, why: str = _COUNTS_AS_ZERO) -> None:
     )
 
 
-def check_repeatable(clients: Readable) -> None:
+def check_repeatable(clients: Clients) -> None:
   """Refuses clients whose examples are others each time they are read.
 
   A round that is run again has to see the same; so does a run that goes on. A few
@@ -270,14 +256,14 @@ def check_repeatable(clients: Readable) -> None:
   compared = 0
   for number in looked_at:
     once = [np.asarray(each) for each in tf.nest.flatten(clients.examples(number))]
-    drawn = clients.drawn_anew(number) if isinstance(clients, Clients) else None
+    drawn = clients.drawn_anew(number)
     again = [np.asarray(each) for each in tf.nest.flatten(clients.examples(number))]
     if drawn is not None or not _are_same(once, again):
       what = 'are others when they are read a second time'
       if drawn is not None:
         what = f'are drawn without a seed ({drawn}), and are others in another program'
       raise ValueError(
-        f'the examples of {owner(clients, number)} {what}: a round that is run again, '
+        f'the examples of {clients.owner(number)} {what}: a round that is run again, '
         'or a run that goes on, would train on something else. Leave out shuffle: '
         'training orders the examples of each round itself. Otherwise give it a seed '
         'and reshuffle_each_iteration=False, and in map use tf.random.stateless_... '

@@ -16,6 +16,7 @@ import os
 import re
 import shutil
 import stat
+from collections.abc import Sequence
 from typing import Any, Optional
 
 import tensorflow as tf
@@ -24,6 +25,7 @@ from tff_dp_aggregators.base import folder_lock
 from tff_dp_aggregators.noise import generators
 from tff_dp_aggregators.noise import rows as rows_lib
 from tff_dp_aggregators.noise import streaming
+from tff_dp_aggregators.strategies import recursion
 
 _TEMPORARY = 'tff_dp_aggregators-noise-'
 _VALUES = 192  # Bytes of a file before the values: aligned, which saves copying them.
@@ -75,10 +77,11 @@ class FilesNoise(streaming.StreamingNoise):
     self,
     past: streaming.Past,
     rows: rows_lib.GaussianRows,
+    scaling: Sequence[recursion.Scaled],
     directory: Optional[str],
     identity: str,
   ):
-    super().__init__(rows)
+    super().__init__(rows, scaling)
     self._past = past
     # Noise in the temporary directory shares no file, even if it shares a seed.
     number = next(_numbers) if directory is None else 0
@@ -118,7 +121,7 @@ class FilesNoise(streaming.StreamingNoise):
     zeros = [tf.zeros([size], tf.float64) for size in layout.sizes]
     first = (state.round, tf.constant(False), zeros)
     noise = tf.while_loop(lambda due, *_: due <= state.round, advance, first)[2]
-    return layout.unflatten(noise), state._replace(round=state.round + 1)
+    return self._emitted(noise, state.round), state._replace(round=state.round + 1)
 
 
 @dataclasses.dataclass

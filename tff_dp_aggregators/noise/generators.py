@@ -240,21 +240,14 @@ def _rotated(words: tf.Tensor, bits: int) -> tf.Tensor:
 # harm, and keeps apart two copies of a virtual machine whose kernels begin with the
 # same state.
 #
-# **Without the kernel's file** (another system, a sandbox that hides it) the same hash
-# is of TensorFlow's non-deterministic numbers, which have a seed of no more than 32
-# bits, the numbers of the process and its threads where they can be had, and the time,
-# 32 times in turn with what one of these steps takes. The numbers of the generator
-# change at each run, and processes have different ones, so keys are different. But how
-# hard they are to guess rests on how exactly somebody knows the time of each step,
-# which nobody can prove anything about; a line on standard error says so. Do not
-# protect anybody with it.
+# **Without the kernel's file** (another system, a sandbox that hides it) there is an
+# error and no key: what else TensorFlow has, random numbers with a seed of 32 bits and
+# the time, can be guessed, and noise that can be guessed protects nobody.
 
 KEY_WORDS = 4  # Of 64 bits, in a key.
 _ENTROPY = '/proc/sys/kernel/random/uuid'
 _LINES = 3
 _UUID = '[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}'
-_THREADS = '/proc/self/task/*'
-_CLOCK_READINGS = 32
 # Number of a vector in nonces that no row has.
 _TAG_VECTOR = 2**32 - 1
 
@@ -292,12 +285,12 @@ def _make_key(entropy: str) -> tf.Tensor:
   # From the time, so that nothing of what is read is taken for a constant.
   none = tf.strings.substr(tf.strings.as_string(tf.timestamp()), 0, 0)
   path = tf.strings.join([entropy, none])
-  there = tf.size(tf.io.matching_files(path)) > 0
-  state = tf.cond(
-    there,
-    lambda: _absorb(_from_kernel(path), _clock_and_numbers()),
-    lambda: _from_clock(none),
+  there = tf.debugging.Assert(
+    tf.size(tf.io.matching_files(path)) > 0,
+    ['The key of the noise needs entropy of the kernel; this machine has no', path],
   )
+  with tf.control_dependencies([] if there is None else [there]):
+    state = _absorb(_from_kernel(tf.identity(path)), _clock_and_numbers())
   return tf.bitcast(tf.reshape(state, [KEY_WORDS, 2]), tf.int64)
 
 
@@ -335,39 +328,15 @@ def _from_kernel(path: tf.Tensor) -> tf.Tensor:
   return _absorb(words[:8], words[8:])
 
 
-def _from_clock(none: tf.Tensor) -> tf.Tensor:
-  warns = tf.print(
-    'tff_dp_aggregators: this machine has no',
-    _ENTROPY,
-    'so the key of the noise is made of clock readings and may be guessed. Do not rely',
-    'on it to protect anybody.',
-  )
-  with tf.control_dependencies([] if warns is None else [warns]):
-    threads = tf.io.matching_files(tf.strings.join([_THREADS, none]))
-  process = tf.strings.to_hash_bucket_fast(tf.strings.reduce_join(threads), 2**63 - 1)
-  facts = tf.reshape(tf.bitcast(tf.stack([process, _clock()]), tf.uint32), [4])
-  state = _absorb(tf.reshape(tf.bitcast(_numbers(4), tf.uint32), [8]), facts)
-  # A data set takes the steps: a loop of the graph, within a condition, is now and then
-  # rewritten by TensorFlow into one that it refuses to run.
-  steps = tf.data.Dataset.range(_CLOCK_READINGS)
-  return steps.reduce(state, lambda state, _: _absorb(state, _clock_and_numbers()))
-
-
 def _absorb(state: tf.Tensor, words: tf.Tensor) -> tf.Tensor:
   """The next 256 bits, of as many and 128 more: uint32 of shapes [8] and [4]."""
   return blocks(state, words[0], words[1:], 1)[:8, 0]
 
 
 def _clock_and_numbers() -> tf.Tensor:
-  both = tf.concat([_clock()[tf.newaxis], _numbers(1)], axis=0)
-  return tf.reshape(tf.bitcast(both, tf.uint32), [4])
-
-
-def _clock() -> tf.Tensor:
-  return tf.bitcast(tf.timestamp(), tf.int64)
-
-
-def _numbers(size: int) -> tf.Tensor:
-  return tf.raw_ops.NonDeterministicInts(
-    shape=tf.constant([size], tf.int64), dtype=tf.int64
+  clock = tf.bitcast(tf.timestamp(), tf.int64)
+  numbers = tf.raw_ops.NonDeterministicInts(
+    shape=tf.constant([1], tf.int64), dtype=tf.int64
   )
+  both = tf.concat([clock[tf.newaxis], numbers], axis=0)
+  return tf.reshape(tf.bitcast(both, tf.uint32), [4])

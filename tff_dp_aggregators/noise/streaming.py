@@ -101,8 +101,14 @@ class StreamingNoise(abc.ABC):
 
   storage: str  # Where the past of the noise is kept: one of `options.STORAGES`.
 
-  def __init__(self, rows: rows_lib.GaussianRows):
+  def __init__(
+    self,
+    rows: rows_lib.GaussianRows,
+    scaling: Sequence[recursion_lib.Scaled] = (),
+  ):
+    """`scaling`: What a round's noise is scaled by as it is emitted, in this order."""
     self._rows = rows
+    self._scaling = scaling
 
   def initialize(self) -> NoiseState:
     """Returns the state before round 0."""
@@ -124,6 +130,20 @@ class StreamingNoise(abc.ABC):
   @abc.abstractmethod
   def next(self, state: NoiseState) -> tuple[Any, NoiseState]:
     """Returns the round's noise, a structure like a record, and the next state."""
+
+  def _emitted(self, vectors: list[tf.Tensor], this_round: tf.Tensor) -> Any:
+    """The round's noise like a record.
+
+    What is remembered of it is not scaled; so a round is by its own number, whenever it
+    is served.
+    """
+    noise = self._rows.layout.unflatten(vectors)
+    for each in self._scaling:
+      factor = _factor(each, this_round)
+      noise = tf.nest.map_structure(
+        lambda tensor, factor=factor: tf.cast(factor, tensor.dtype) * tensor, noise
+      )
+    return noise
 
 
 class Step(NamedTuple):
@@ -412,8 +432,13 @@ class CarriedNoise(StreamingNoise):
 
   storage = 'state'
 
-  def __init__(self, past: Past, rows: rows_lib.GaussianRows):
-    super().__init__(rows)
+  def __init__(
+    self,
+    past: Past,
+    rows: rows_lib.GaussianRows,
+    scaling: Sequence[recursion_lib.Scaled] = (),
+  ):
+    super().__init__(rows, scaling)
     self._past = past
 
   @property
@@ -427,7 +452,7 @@ class CarriedNoise(StreamingNoise):
     noise = self._past.advance(self._rows, state.key, state.round, memory)
     kept = hidden_buffers(memory.after)
     after = NoiseState(state.key, state.round + 1, kept)
-    return self._rows.layout.unflatten(noise), after
+    return self._emitted(noise, state.round), after
 
 
 class _Buffers(Memory):
@@ -462,64 +487,9 @@ class _Buffers(Memory):
       self.after[position] = tf.tensor_scatter_nd_update(before, indices, vectors)
 
 
-class Terms(abc.ABC):
-  """Which rows of z a round's noise is made of.
-
-  Attributes:
-    max_terms: How many there are at most.
-  """
-
-  max_terms: int
-
-  @abc.abstractmethod
-  def of(self, this_round: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Numbers of rows, int64, and their weights, float64, both of shape [terms]."""
-
-
-class RecursionTerms(Terms):
-  """Those of a recursion that remembers rows of z, or nothing."""
-
-  def __init__(self, past: PastValues, max_terms: int):
-    self._past = past
-    self.max_terms = max_terms
-
-  def of(self, this_round: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """The round's own row, and what would be read if it were kept."""
-    step = self._past.step(this_round)
-    if self.max_terms == 1:
-      return this_round[tf.newaxis], step.fresh
-    slots = step.read_slots()
-    indices = tf.concat([[this_round], tf.gather(step.stamps, slots)], axis=0)
-    weights = tf.concat([step.fresh, tf.gather(step.past[0], slots)], axis=0)
-    return indices, weights
-
-
-class ScaledTerms(Terms):
-  """Those of other terms, with weights times a factor of the round."""
-
-  def __init__(self, terms: Terms, factor: Callable[[tf.Tensor], tf.Tensor]):
-    self._terms = terms
-    self._factor = factor
-    self.max_terms = terms.max_terms
-
-  def of(self, this_round: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """The same rows, with scaled weights."""
-    indices, weights = self._terms.of(this_round)
-    return indices, self._factor(this_round) * weights
-
-
-class MatrixTerms(Terms):
-  """The entries that are not 0 of a noise matrix that is written out."""
-
-  def __init__(self, matrix: np.ndarray):
-    self._matrix = matrix
-    self.max_terms = len(matrix)
-
-  def of(self, this_round: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Columns and entries of the round's line of the matrix."""
-    row = tf.constant(self._matrix, tf.float64)[this_round]
-    columns = tf.where(tf.not_equal(row, 0.0))[:, 0]
-    return columns, tf.gather(row, columns)
+# Which rows of z a round's noise is made of: numbers, int64, and weights, float64, both
+# of shape [terms].
+Terms = Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
 
 
 class RedrawnNoise(StreamingNoise):
@@ -533,7 +503,7 @@ class RedrawnNoise(StreamingNoise):
 
   def next(self, state: NoiseState) -> tuple[Any, NoiseState]:
     """Draws the rows that the round's noise is made of, and sums them up."""
-    indices, weights = self._terms.of(state.round)
+    indices, weights = self._terms(state.round)
 
     def weighted(term: tf.Tensor) -> list[tf.Tensor]:
       weight = weights[term]
@@ -544,7 +514,7 @@ class RedrawnNoise(StreamingNoise):
       return term + 1, [t + v for t, v in zip(total, weighted(term))]
 
     noise = weighted(tf.constant(0))
-    if self._terms.max_terms > 1:
+    if indices.shape != [1]:
       _, noise = tf.while_loop(
         lambda term, _: term < tf.size(indices),
         add,
@@ -555,50 +525,22 @@ class RedrawnNoise(StreamingNoise):
     return self._rows.layout.unflatten(noise), after
 
 
-def factor_of(recursion: recursion_lib.Scaled) -> Callable[[tf.Tensor], tf.Tensor]:
-  """What makes of a round, an int64 scalar, its factor, a float64 scalar."""
-
-  def factor(this_round: tf.Tensor) -> tf.Tensor:
-    starts = tf.constant(recursion.starts, tf.int64)
-    part = tf.searchsorted(starts, this_round[tf.newaxis], side='right')[0] - 1
-    return tf.gather(tf.constant(recursion.factors, tf.float64), part)
-
-  return factor
+def _factor(recursion: recursion_lib.Scaled, this_round: tf.Tensor) -> tf.Tensor:
+  """The factor of a round, an int64 scalar; float64."""
+  starts = tf.constant(recursion.starts, tf.int64)
+  part = tf.searchsorted(starts, this_round[tf.newaxis], side='right')[0] - 1
+  return tf.gather(tf.constant(recursion.factors, tf.float64), part)
 
 
-class ScaledNoise(StreamingNoise):
-  """Other noise, scaled as it is emitted.
-
-  The state is that of the other noise, which remembers its rounds unscaled; so a round
-  is scaled by its own number, whenever it is served.
-  """
-
-  def __init__(
-    self,
-    unscaled: StreamingNoise,
-    factor: Callable[[tf.Tensor], tf.Tensor],
-  ):
-    self.storage = unscaled.storage
-    self._unscaled = unscaled
-    self._factor = factor
-
-  def initialize(self) -> NoiseState:
-    """The state of the other noise before round 0."""
-    return self._unscaled.initialize()
-
-  @property
-  def num_buffers(self) -> int:
-    """Model-sized buffers that the state carries."""
-    return self._unscaled.num_buffers
-
-  def next(self, state: NoiseState) -> tuple[Any, NoiseState]:
-    """Scales the round's noise."""
-    factor = self._factor(state.round)
-    noise, after = self._unscaled.next(state)
-    scaled = tf.nest.map_structure(
-      lambda tensor: tf.cast(factor, tensor.dtype) * tensor, noise
-    )
-    return scaled, after
+def _unscaled(
+  recursion: recursion_lib.Recursion,
+) -> tuple[recursion_lib.Recursion, list[recursion_lib.Scaled]]:
+  """The recursion that others scale, and these, the outermost first."""
+  scaling = []
+  while isinstance(recursion, recursion_lib.Scaled):
+    scaling.append(recursion)
+    recursion = recursion.recursion
+  return recursion, scaling
 
 
 # What interprets a recursion: made of it, and of how many of the rounds served last can
@@ -634,10 +576,6 @@ def build(
       f'strategy must be a strategies.Strategy, got {type(strategy).__name__}.'
     )
   recursion = strategy.recursion()
-  unscaled = recursion
-  while isinstance(unscaled, recursion_lib.Scaled):
-    unscaled = unscaled.recursion
-  form = _form_of(unscaled)
   if strategy.num_rounds <= _MAX_CHECKED_ROUNDS:
     recursion_lib.check(recursion, strategy.noise_matrix())
   options.check_storage(storage)
@@ -650,19 +588,14 @@ def build(
       chosen = 'state' if num_bytes <= _MOST_STATE_BYTES else 'files'
   if chosen == 'redraw' or not recursion.work.buffers:
     return RedrawnNoise(terms_of(strategy), rows)
-  made: StreamingNoise
+  unscaled, scaling = _unscaled(recursion)
   if chosen == 'state':
-    made = CarriedNoise(form(unscaled, 0), rows)
-  else:
-    where = chosen if isinstance(chosen, options.Files) else options.Files()
-    past = form(unscaled, where.rewind)
-    from tff_dp_aggregators.noise import files  # It builds on what is here.
+    return CarriedNoise(interpret(unscaled), rows, scaling)
+  where = chosen if isinstance(chosen, options.Files) else options.Files()
+  past = interpret(unscaled, where.rewind)
+  from tff_dp_aggregators.noise import files  # It builds on what is here.
 
-    made = files.FilesNoise(past, rows, where.directory, strategy.checksum)
-  while isinstance(recursion, recursion_lib.Scaled):
-    made = ScaledNoise(made, factor_of(recursion))
-    recursion = recursion.recursion
-  return made
+  return files.FilesNoise(past, rows, scaling, where.directory, strategy.checksum)
 
 
 def interpret(recursion: recursion_lib.Recursion, rewind: int = 0) -> Any:
@@ -670,9 +603,16 @@ def interpret(recursion: recursion_lib.Recursion, rewind: int = 0) -> Any:
 
   `rewind`: How many of the rounds served last can be served again with what is kept.
   """
+  for known, form in _FORMS.items():
+    if isinstance(recursion, known):
+      return form(recursion, rewind)
   if isinstance(recursion, recursion_lib.Scaled):
     raise TypeError('of a Scaled recursion, interpret what it scales: its .recursion.')
-  return _form_of(recursion)(recursion, rewind)
+  names = ', '.join(known.__name__ for known in _FORMS)
+  raise TypeError(
+    f'a recursion must be one of {names} and Scaled of '
+    f'strategies.recursion, got {type(recursion).__name__}.'
+  )
 
 
 def terms_of(strategy: strategies.Strategy) -> Terms:
@@ -686,28 +626,33 @@ def terms_of(strategy: strategies.Strategy) -> Terms:
       f'That is offered for up to {strategies.strategy.MAX_ROUNDS_WRITTEN_OUT} rounds, '
       "and not for Honaker's trees; use 'state' or 'files'."
     )
-  return MatrixTerms(strategy.noise_matrix())
+  matrix = strategy.noise_matrix()
+
+  def entries(this_round: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    row = tf.constant(matrix, tf.float64)[this_round]
+    columns = tf.where(tf.not_equal(row, 0.0))[:, 0]
+    return columns, tf.gather(row, columns)
+
+  return entries
 
 
 def _terms_of_few(recursion: recursion_lib.Recursion, max_terms: int) -> Terms:
-  """The rows of z of a recursion whose noise is made of few of them."""
-  if isinstance(recursion, recursion_lib.Scaled):
-    terms = _terms_of_few(recursion.recursion, max_terms)
-    return ScaledTerms(terms, factor_of(recursion))
-  return RecursionTerms(interpret(recursion), max_terms)
+  """The round's own row, and what would be read if rows were kept."""
+  unscaled, scaling = _unscaled(recursion)
+  past = interpret(unscaled)
 
+  def terms(this_round: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    step = past.step(this_round)
+    indices, weights = this_round[tf.newaxis], step.fresh
+    if max_terms > 1:
+      slots = step.read_slots()
+      indices = tf.concat([indices, tf.gather(step.stamps, slots)], axis=0)
+      weights = tf.concat([weights, tf.gather(step.past[0], slots)], axis=0)
+    for each in reversed(scaling):
+      weights = _factor(each, this_round) * weights
+    return indices, weights
 
-def _form_of(
-  recursion: recursion_lib.Recursion,
-) -> Callable[[Any, int], Past]:
-  for known, form in _FORMS.items():
-    if isinstance(recursion, known):
-      return form
-  names = ', '.join(known.__name__ for known in _FORMS)
-  raise TypeError(
-    f'a recursion must be one of {names} and Scaled of '
-    f'strategies.recursion, got {type(recursion).__name__}.'
-  )
+  return terms
 
 
 def _cheapest(strategy: strategies.Strategy, rows: rows_lib.GaussianRows) -> str:

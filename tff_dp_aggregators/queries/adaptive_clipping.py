@@ -66,7 +66,6 @@ from tff_dp_aggregators import noise as noise_lib
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import adaptive_clipping as split
 from tff_dp_aggregators.base import checks
-from tff_dp_aggregators.noise import options
 from tff_dp_aggregators.queries import grid
 from tff_dp_aggregators.queries import matrix_mechanism
 from tff_dp_aggregators.queries import statistics
@@ -199,9 +198,15 @@ class AdaptiveClippingQuery(matrix_mechanism.MatrixMechanismQuery):
         of `noise_multiplier`, so that the count alone would cost more than all is to
         cost; or if a tree restarts between two updates.
     """
-    self._clients_per_round = _check_positive('clients_per_round', clients_per_round)
-    self._target_quantile = _check_fraction('target_quantile', target_quantile)
-    self._learning_rate = _check_not_negative('learning_rate', learning_rate)
+    self._clients_per_round = checks.check_positive(
+      'clients_per_round', clients_per_round
+    )
+    self._target_quantile = checks.check_within(
+      'target_quantile', target_quantile, 0, 1
+    )
+    self._learning_rate = checks.check_within(
+      'learning_rate', learning_rate, 0, math.inf
+    )
     self._update_every = _check_update_every(update_every, strategy)
     self._clipped_count_stddev = _check_count_stddev(
       clipped_count_stddev, noise_multiplier, self._clients_per_round
@@ -415,37 +420,16 @@ class AdaptiveGaussianSumQuery(AdaptiveClippingQuery):
   def __init__(
     self,
     participation: Optional[strategies.Participation] = None,
-    *,
-    initial_clip_norm: float,
-    noise_multiplier: float,
-    clients_per_round: float,
-    record_specs: Any,
-    target_quantile: float = 0.5,
-    learning_rate: float = 0.2,
-    clipped_count_stddev: Optional[float] = None,
-    update_every: Optional[int] = None,
-    **noise_options: Unpack[noise_lib.IndependentOptions],
+    **arguments: Any,
   ):
     """Initializes the query from arguments of `AdaptiveClippingQuery`.
 
     `participation` may be `None`, as for `GaussianSumQuery`; `update_every` is 1 by
-    default.
+    default, and there is no `storage`.
     """
-    options.checked(noise_options, noise_lib.IndependentOptions)
+    matrix_mechanism.refuse_memory(arguments)
     planned = matrix_mechanism.planned_rounds(participation)
-    super().__init__(
-      strategies.Identity(planned.num_rounds),
-      planned,
-      initial_clip_norm=initial_clip_norm,
-      noise_multiplier=noise_multiplier,
-      clients_per_round=clients_per_round,
-      record_specs=record_specs,
-      target_quantile=target_quantile,
-      learning_rate=learning_rate,
-      clipped_count_stddev=clipped_count_stddev,
-      update_every=update_every,
-      **noise_options,
-    )
+    super().__init__(strategies.Identity(planned.num_rounds), planned, **arguments)
     self._unlimited = participation is None
 
 
@@ -479,7 +463,7 @@ def _check_count_stddev(
         'largest cohort. Choose less of both.'
       )
     return default
-  _check_not_negative('clipped_count_stddev', stddev)
+  stddev = checks.check_within('clipped_count_stddev', stddev, 0, math.inf)
   if stddev and not noise_multiplier:
     raise ValueError(
       'with noise_multiplier 0 there is no noise at all; leave out '
@@ -490,7 +474,7 @@ def _check_count_stddev(
       f'clipped_count_stddev must be at most 2^20, a tenth of the largest cohort; got '
       f'{stddev}.'
     )
-  return float(stddev)
+  return stddev
 
 
 def _check_update_every(
@@ -508,25 +492,6 @@ def _check_update_every(
       f'{update_every}. Within a tree, noise cancels only if the clip norm is the same.'
     )
   return update_every
-
-
-def _check_positive(name: str, value: float) -> float:
-  checks.check_number(name, value)
-  if not (value > 0 and math.isfinite(value)):
-    raise ValueError(f'{name} must be positive and finite; got {value}.')
-  return float(value)
-
-
-def _check_not_negative(name: str, value: float) -> float:
-  if not (value >= 0 and math.isfinite(value)):
-    raise ValueError(f'{name} must be finite and not negative; got {value}.')
-  return float(value)
-
-
-def _check_fraction(name: str, value: float) -> float:
-  if not 0 <= value <= 1:
-    raise ValueError(f'{name} must be within 0 and 1; got {value}.')
-  return float(value)
 
 
 def _votes(params: Any, norms: tf.Tensor) -> tf.Tensor:

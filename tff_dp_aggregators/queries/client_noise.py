@@ -152,15 +152,10 @@ class ClientNoiseSumQuery(participations_lib.IndependentNoiseQuery):
 
   def run_event(self) -> dp_accounting.DpEvent:
     """The event of all rounds together, for a client who is in as many as it may."""
-    count = self._participations.most
-    return events.simplify(dp_accounting.SelfComposedDpEvent(self._event(), count))
+    return events.simplify(super().run_event())
 
   def _server_adds_noise(self) -> bool:
     return self._server_noise_multiplier > 0
-
-  @abc.abstractmethod
-  def _event(self) -> dp_accounting.DpEvent:
-    """What a round costs a client who is in it."""
 
   # TF Privacy's interface.
 
@@ -173,28 +168,16 @@ class ClientNoiseSumQuery(participations_lib.IndependentNoiseQuery):
       belongs_to=tf.constant(self._belongs_to()),
     )
 
-  def _belongs_to(self) -> str:
-    return matrix_mechanism.mechanism_text(
-      {
-        'mechanism': type(self).__name__,
-        'clip_norm': self._clip_norm,
-        'client_noise': self.noise,
-        'client_noise_multiplier': self._client_noise_multiplier,
-        'server_noise_multiplier': self._server_noise_multiplier,
-        **self._more_facts(),
-        **self._participations.facts(),
-        'noise': f'{self.generator}, {self.seed_identity}',
-        'vectors': self._rows.layout.vectors,
-      }
-    )
-
-  def _more_facts(self) -> dict[str, Any]:
-    """What events rest on beside the noise of one client; JSON."""
-    return {}
-
-  def derive_sample_params(self, global_state: ClientNoiseState) -> tf.Tensor:
-    """Returns the clip norm, all that clients need to know."""
-    return global_state.clip_norm
+  def _facts(self) -> dict[str, Any]:
+    return {
+      'mechanism': type(self).__name__,
+      'clip_norm': self._clip_norm,
+      'client_noise': self.noise,
+      'client_noise_multiplier': self._client_noise_multiplier,
+      'server_noise_multiplier': self._server_noise_multiplier,
+      'noise': f'{self.generator}, {self.seed_identity}',
+      'vectors': self._rows.layout.vectors,
+    }
 
   def encode_record(self, params: Any, record: Any) -> tuple[Any, tf.Tensor]:
     """Returns the record clipped, in steps of the grid, with noise of a new key."""
@@ -284,17 +267,14 @@ class ClientNoiseSumQuery(participations_lib.IndependentNoiseQuery):
     The event's noise multiplier is infinite in rounds that add nothing to the worst
     case: the events of all rounds so far compose to what they spent.
     """
-    this_round = matrix_mechanism.check_state(
-      global_state.belongs_to, self._belongs_to(), global_state.round
-    )
-    this_round = self._participations.check_round(this_round)
+    this_round = self._this_round(global_state)
     with tf.control_dependencies([this_round]):
       noised = tf.nest.map_structure(tf.identity, sample_state)
     steps = self._steps(global_state.clip_norm)
     noised = self._add_server_noise(noised, global_state, this_round, steps)
     result = grid.to_floats(noised, self._record_specs, steps)
     state = global_state._replace(round=this_round + 1)
-    return result, state, self._event_of(this_round)
+    return result, state, self._participations.event_of(this_round, self._event())
 
   def _add_server_noise(
     self,
@@ -321,9 +301,6 @@ class ClientNoiseSumQuery(participations_lib.IndependentNoiseQuery):
     unit_noise = self._server_rows.layout.unflatten(row)
     clip_norm = tf.cast(state.clip_norm, tf.float64)
     return grid.add_noise(sums, unit_noise, clip_norm * noise_multiplier * steps)
-
-  def _event_of(self, this_round: tf.Tensor) -> dp_accounting.DpEvent:
-    return self._participations.event_of(this_round, self._event())
 
   def spent(self, global_state: ClientNoiseState) -> matrix_mechanism.Spent:
     """Returns what all rounds that led to a state have spent, and the last of them."""
@@ -581,9 +558,9 @@ class GaussianSharesSumQuery(ClientNoiseSumQuery):
       return dp_accounting.NonPrivateDpEvent()
     return dp_accounting.GaussianDpEvent(self._noise_multiplier)
 
-  def _more_facts(self) -> dict[str, Any]:
+  def _facts(self) -> dict[str, Any]:
     # More clients with equal shares make more noise, and say that they spent less.
-    return {'min_clients': self._min_clients}
+    return {**super()._facts(), 'min_clients': self._min_clients}
 
 
 class ApproximateSample(NamedTuple):

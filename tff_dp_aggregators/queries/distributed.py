@@ -39,7 +39,6 @@ from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.noise import generators
 from tff_dp_aggregators.noise import integers
 from tff_dp_aggregators.queries import grid
-from tff_dp_aggregators.queries import matrix_mechanism
 from tff_dp_aggregators.queries import participations as participations_lib
 
 # Numbers that are drawn at a time; a power of two, as the dimension is.
@@ -62,7 +61,7 @@ class Shares(NamedTuple):
   clients: Any  # How many, int64.
 
 
-class DistributedSumQuery(matrix_mechanism.GridSumQuery):
+class DistributedSumQuery(participations_lib.IndependentNoiseQuery):
   """Clips, rotates and rounds records, and adds a share of noise to each.
 
   Example:
@@ -122,8 +121,9 @@ class DistributedSumQuery(matrix_mechanism.GridSumQuery):
     self._sizes = [spec.shape.num_elements() for spec in self._specs]
     grid.check_clip_norm(clip_norm)
     events.check_noise_multiplier(noise_multiplier)
+    self._clip_norm = float(clip_norm)
     self._arguments: dict[str, Any] = {
-      'clip_norm': float(clip_norm),
+      'clip_norm': self._clip_norm,
       'noise_multiplier': float(noise_multiplier),
       'min_clients': checks.check_positive_int('min_clients', min_clients),
       'max_clients': checks.check_int('max_clients', max_clients, min_clients),
@@ -158,11 +158,6 @@ class DistributedSumQuery(matrix_mechanism.GridSumQuery):
     return 'clients'
 
   @property
-  def clip_norm(self) -> float:
-    """L2 bound of one record."""
-    return self._arguments['clip_norm']
-
-  @property
   def noise_multiplier(self) -> float:
     """Noise of a sum of the fewest records over the clip norm."""
     return self._arguments['noise_multiplier']
@@ -187,15 +182,8 @@ class DistributedSumQuery(matrix_mechanism.GridSumQuery):
     """'secret': clients draw their keys."""
     return 'secret'
 
-  @property
-  def participation(self) -> strategies.Participation:
-    """What the privacy analysis assumes of clients."""
-    return self._participations.limits
-
-  def run_event(self) -> dp_accounting.DpEvent:
-    """The event of all rounds together, for a client who is in as many as it may."""
-    most = self._participations.most
-    return dp_accounting.SelfComposedDpEvent(self.mechanism.event(), most)
+  def _event(self) -> dp_accounting.DpEvent:
+    return self.mechanism.event()
 
   def initial_global_state(self) -> DistributedState:
     """Returns the state before round 0, with a rotation of its own."""
@@ -205,15 +193,12 @@ class DistributedSumQuery(matrix_mechanism.GridSumQuery):
       belongs_to=tf.constant(self._belongs_to()),
     )
 
-  def _belongs_to(self) -> str:
-    return matrix_mechanism.mechanism_text(
-      {
-        'mechanism': f'distributed {self._noise}',
-        **self._arguments,
-        **self._participations.facts(),
-        'sizes': self._sizes,
-      }
-    )
+  def _facts(self) -> dict[str, Any]:
+    return {
+      'mechanism': f'distributed {self._noise}',
+      **self._arguments,
+      'sizes': self._sizes,
+    }
 
   def derive_sample_params(self, global_state: DistributedState) -> DistributedState:
     """Returns what clients have to know: the rotation of the round."""
@@ -326,10 +311,7 @@ class DistributedSumQuery(matrix_mechanism.GridSumQuery):
     self, sample_state: Shares, global_state: DistributedState
   ) -> tuple[Any, DistributedState, dp_accounting.DpEvent]:
     """Returns the sum, the next state and the event of a round."""
-    this_round = matrix_mechanism.check_state(
-      global_state.belongs_to, self._belongs_to(), global_state.round
-    )
-    this_round = self._participations.check_round(this_round)
+    this_round = self._this_round(global_state)
     with tf.control_dependencies(self._check_clients(sample_state.clients)):
       entries = tf.identity(sample_state.entries)
     half = self.mechanism.modulus // 2
@@ -367,11 +349,6 @@ class DistributedSumQuery(matrix_mechanism.GridSumQuery):
       for part, spec in zip(parts, self._specs)
     ]
     return tf.nest.pack_sequence_as(self._record_specs, flat)
-
-  def spent(self, global_state: DistributedState) -> matrix_mechanism.RepeatedSpent:
-    """Returns in how many rounds a client can have been, and what each costs."""
-    rounds = tf.cast(global_state.round, tf.int64)
-    return self._participations.spent(rounds, self.mechanism.event())
 
   def derive_metrics(
     self, global_state: DistributedState

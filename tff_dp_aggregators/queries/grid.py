@@ -119,9 +119,7 @@ def check_record(record: Any, record_specs: Any) -> Any:
 
 def check_clip_norm(clip_norm: float, name: str = 'clip_norm') -> float:
   """Returns it as a float, if records can be summed and noised at its scale."""
-  checks.check_number(name, clip_norm)
-  if not (clip_norm > 0 and math.isfinite(clip_norm)):
-    raise ValueError(f'{name} must be positive and finite; got {clip_norm}.')
+  checks.check_positive(name, clip_norm)
   if not _SMALLEST_CLIP_NORM <= clip_norm <= _LARGEST_CLIP_NORM:
     raise ValueError(
       f'{name} must be within 2^-80 and 2^80 (8.3e-25 to 1.2e24), so that float32 '

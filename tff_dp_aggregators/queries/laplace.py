@@ -15,7 +15,6 @@ from tff_dp_aggregators.noise import options
 from tff_dp_aggregators.noise import rows
 from tff_dp_aggregators.noise import streaming
 from tff_dp_aggregators.queries import grid
-from tff_dp_aggregators.queries import matrix_mechanism
 from tff_dp_aggregators.queries import participations as participations_lib
 
 
@@ -92,12 +91,7 @@ class LaplaceSumQuery(participations_lib.IndependentNoiseQuery):
     """Scale of the noise over the clip norm."""
     return self._noise_multiplier
 
-  def run_event(self) -> dp_accounting.DpEvent:
-    """The event of all rounds together, for a client who is in as many as it may."""
-    return dp_accounting.SelfComposedDpEvent(self._event(), self._participations.most)
-
   def _event(self) -> dp_accounting.DpEvent:
-    """What a round costs a client who is in it."""
     if not self._noise_multiplier:
       return dp_accounting.NonPrivateDpEvent()
     return dp_accounting.LaplaceDpEvent(self._noise_multiplier)
@@ -111,21 +105,14 @@ class LaplaceSumQuery(participations_lib.IndependentNoiseQuery):
       belongs_to=tf.constant(self._belongs_to()),
     )
 
-  def _belongs_to(self) -> str:
-    return matrix_mechanism.mechanism_text(
-      {
-        'mechanism': 'laplace',
-        'clip_norm': self._clip_norm,
-        'noise_multiplier': self._noise_multiplier,
-        **self._participations.facts(),
-        'noise': f'{self.generator}, {self.seed_identity}',
-        'vectors': self._rows.layout.vectors,
-      }
-    )
-
-  def derive_sample_params(self, global_state: LaplaceState) -> tf.Tensor:
-    """Returns the clip norm, all that clients need to know."""
-    return global_state.clip_norm
+  def _facts(self) -> dict[str, Any]:
+    return {
+      'mechanism': 'laplace',
+      'clip_norm': self._clip_norm,
+      'noise_multiplier': self._noise_multiplier,
+      'noise': f'{self.generator}, {self.seed_identity}',
+      'vectors': self._rows.layout.vectors,
+    }
 
   def encode_record(self, params: tf.Tensor, record: Any) -> tuple[Any, tf.Tensor]:
     """Returns the record clipped, in steps of the grid, and whether it was finite."""
@@ -145,10 +132,7 @@ class LaplaceSumQuery(participations_lib.IndependentNoiseQuery):
     Its noise multiplier is infinite in rounds that add nothing to the worst case: the
     events of all rounds so far compose to what they spent.
     """
-    this_round = matrix_mechanism.check_state(
-      global_state.belongs_to, self._belongs_to(), global_state.round
-    )
-    this_round = self._participations.check_round(this_round)
+    this_round = self._this_round(global_state)
     row = self._rows.row(global_state.key, this_round)
     steps = self._steps(global_state.clip_norm)
     noised = grid.add_noise(
@@ -170,10 +154,6 @@ class LaplaceSumQuery(participations_lib.IndependentNoiseQuery):
     signal = grid.norm(sample_state, self._steps(global_state.clip_norm))
     scale = tf.square(self._scale(global_state))
     return signal, 2 * self._num_coordinates() * scale
-
-  def spent(self, global_state: LaplaceState) -> matrix_mechanism.RepeatedSpent:
-    """Returns in how many rounds a client can have been, and what each costs."""
-    return self._participations.spent(global_state.round, self._event())
 
   def _scale(self, state: LaplaceState) -> tf.Tensor:
     return tf.cast(state.clip_norm, tf.float64) * self._noise_multiplier

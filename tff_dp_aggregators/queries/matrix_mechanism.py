@@ -729,11 +729,7 @@ class GaussianSumQuery(MatrixMechanismQuery):
   def __init__(
     self,
     participation: Optional[strategies.Participation] = None,
-    *,
-    clip_norm: float,
-    noise_multiplier: float,
-    record_specs: Any,
-    **noise_options: Unpack[noise_lib.IndependentOptions],
+    **arguments: Any,
   ):
     """Initializes the query.
 
@@ -741,22 +737,19 @@ class GaussianSumQuery(MatrixMechanismQuery):
       participation: Who may take part when, and for how many rounds. `None` assumes
         that a client may take part in every round, and serves any number of them;
         there is no event of a whole run then, only of each round.
-      clip_norm: L2 bound of one record.
-      noise_multiplier: Standard deviation of the noise over `clip_norm`; 0 adds none.
-      record_specs: Structure of float tensor specs like a record.
-      **noise_options: See `noise.Options`.
+      **arguments: As for `MatrixMechanismQuery`, but no `workload` and no `storage`.
     """
-    options.checked(noise_options, noise_lib.IndependentOptions)
+    refuse_memory(arguments)
     planned = planned_rounds(participation)
-    super().__init__(
-      strategies.Identity(planned.num_rounds),
-      planned,
-      clip_norm=clip_norm,
-      noise_multiplier=noise_multiplier,
-      record_specs=record_specs,
-      **noise_options,
-    )
+    super().__init__(strategies.Identity(planned.num_rounds), planned, **arguments)
     self._unlimited = participation is None
+
+
+def refuse_memory(arguments: dict[str, Any]) -> None:
+  """Refuses arguments that are for rounds which remember others."""
+  options.refuse_storage(arguments)
+  if arguments.get('workload') is not None:
+    raise TypeError('workload is no argument of a query with independent noise.')
 
 
 def planned_rounds(

@@ -3,6 +3,7 @@
 For the queries with independent noise, each round of which costs its clients the same.
 """
 
+import abc
 import math
 from typing import Any, Optional
 
@@ -16,7 +17,7 @@ from tff_dp_aggregators.queries import matrix_mechanism
 
 
 class IndependentNoiseQuery(matrix_mechanism.GridSumQuery):
-  """What queries with independent noise say of themselves, by what they are made of."""
+  """What queries have in common each round of which costs its clients the same."""
 
   _clip_norm: float
   _participations: 'Participations'
@@ -41,6 +42,38 @@ class IndependentNoiseQuery(matrix_mechanism.GridSumQuery):
   def seed_identity(self) -> str:
     """'secret', or which seed and stream the noise is of: 'seed 7, stream 0'."""
     return self._rows.seed_identity
+
+  @abc.abstractmethod
+  def _event(self) -> dp_accounting.DpEvent:
+    """What a round costs a client who is in it."""
+
+  @abc.abstractmethod
+  def _facts(self) -> dict[str, Any]:
+    """What a state belongs to, but for who takes part how often; JSON."""
+
+  def _belongs_to(self) -> str:
+    return matrix_mechanism.mechanism_text(
+      {**self._facts(), **self._participations.facts()}
+    )
+
+  def run_event(self) -> dp_accounting.DpEvent:
+    """The event of all rounds together, for a client who is in as many as it may."""
+    return dp_accounting.SelfComposedDpEvent(self._event(), self._participations.most)
+
+  def derive_sample_params(self, global_state: Any) -> Any:
+    """Returns the clip norm, all that clients need to know."""
+    return global_state.clip_norm
+
+  def _this_round(self, global_state: Any) -> tf.Tensor:
+    """The round, after making sure that it is planned, and the state of this query."""
+    this_round = matrix_mechanism.check_state(
+      global_state.belongs_to, self._belongs_to(), global_state.round
+    )
+    return self._participations.check_round(this_round)
+
+  def spent(self, global_state: Any) -> matrix_mechanism.Spent:
+    """Returns in how many rounds a client can have been, and what each costs."""
+    return self._participations.spent(global_state.round, self._event())
 
 
 class Participations:

@@ -246,18 +246,21 @@ class QuantileQuery(QueryAround):
         f'{[tuple(spec.shape) for spec in specs]}.'
       )
     checks.check_number('initial_estimate', initial_estimate)
-    _check_positive('clients_per_round', clients_per_round)
-    self._clients_per_round = float(clients_per_round)
-    _check_within('target_quantile', target_quantile, 0, 1)
-    self._target_quantile = float(target_quantile)
-    _check_within('learning_rate', learning_rate, 0, math.inf)
-    self._learning_rate = float(learning_rate)
+    self._clients_per_round = checks.check_positive(
+      'clients_per_round', clients_per_round
+    )
+    self._target_quantile = checks.check_within(
+      'target_quantile', target_quantile, 0, 1
+    )
+    self._learning_rate = checks.check_within(
+      'learning_rate', learning_rate, 0, math.inf
+    )
     self._geometric_update = bool(geometric_update)
     if geometric_update:
       grid.check_clip_norm(initial_estimate, 'initial_estimate')
     else:
       largest = grid.CLIP_NORM_LIMITS[1]
-      _check_within('initial_estimate', initial_estimate, -largest, largest)
+      checks.check_within('initial_estimate', initial_estimate, -largest, largest)
     self._initial_estimate = float(initial_estimate)
 
   @property
@@ -419,20 +422,6 @@ def _check_records(
     raise ValueError(
       f'{name} must be for records that are {spec}; got {query!r}: {e}'
     ) from e
-
-
-def _check_positive(name: str, value: float) -> None:
-  checks.check_number(name, value)
-  if not (value > 0 and math.isfinite(value)):
-    raise ValueError(f'{name} must be positive and finite; got {value}.')
-
-
-def _check_within(name: str, value: float, low: float, high: float) -> None:
-  checks.check_number(name, value)
-  if not (low <= value <= high and math.isfinite(value)):
-    raise ValueError(
-      f'{name} must be finite, and within {low:g} and {high:g}; got {value}.'
-    )
 
 
 # Histograms whose sums over ranges have little noise, from noised trees.

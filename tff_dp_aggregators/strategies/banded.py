@@ -159,11 +159,6 @@ class Banded(strategy_lib.Strategy):
     """`C` as a dense array."""
     return bands.to_dense(self.diagonals)
 
-  def materialize_estimator(self) -> np.ndarray:
-    """`A C^-1` for prefix sums A, dense."""
-    workload = workload_lib.Workload(self.num_rounds)
-    return workload_lib.estimator(self.materialize(), workload)
-
   def _is_disjoint(self, participation: participation_lib.Participation) -> bool:
     return (
       participation.possible_participations == 1

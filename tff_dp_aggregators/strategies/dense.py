@@ -94,10 +94,6 @@ class Dense(strategy_lib.Strategy):
     """`C` as a dense array."""
     return self.matrix.copy()
 
-  def materialize_estimator(self) -> np.ndarray:
-    """`A C^-1` for prefix sums A, dense."""
-    return workload_lib.estimator(self.matrix, workload_lib.Workload(self.num_rounds))
-
   def _is_orthogonal(self, participation: participation_lib.Participation) -> bool:
     """Whether columns that one client can have are orthogonal, up to rounding."""
     units = self.matrix / np.linalg.norm(self.matrix, axis=0)
@@ -171,7 +167,7 @@ def optimize(
       'participation': problem.participation,
       'workload': problem.workload,
     },
-    lambda: Dense(num_rounds, gram_lib.factor(problem.solve().gram)),
+    lambda: Dense(num_rounds, gram_lib.factor(problem.solve().point)),
     cache,
   )
 
@@ -214,14 +210,6 @@ def certify(
     lower_bound=problem.lower_bound(),
     scope=f'all strategies of {strategy.num_rounds} rounds, for {participation}',
   )
-
-
-@dataclasses.dataclass(frozen=True)
-class _Optimum:
-  """X = C^T C, and the weights of the errors whose sum it minimises."""
-
-  gram: np.ndarray
-  weights: np.ndarray
 
 
 @dataclasses.dataclass(frozen=True)
@@ -276,7 +264,8 @@ class _DenseProblem:
     possible = self.participation.possible_participations
     return possible >= np.bincount(self.classes).max()
 
-  def solve(self) -> _Optimum:
+  def solve(self) -> descent.Minimum:
+    """X = C^T C, and the weights of the errors whose sum it minimises."""
     with descent.Progress(f'dense {self.num_rounds}') as progress:
       if self.objective == 'mean' and self.participation.possible_participations == 1:
         workload = workload_lib.apply(self.workload, np.eye(self.num_rounds))
@@ -286,7 +275,7 @@ class _DenseProblem:
   def lower_bound(self) -> float:
     """A lower bound of the least error there can be, by duality (`certify`)."""
     optimum = self.solve()
-    matrix = gram_lib.factor(optimum.gram)
+    matrix = gram_lib.factor(optimum.point)
     multiplier = gram_lib.multiplier(matrix, self.workload, optimum.weights)
     classes = self.classes
     together = classes[:, np.newaxis] == classes
@@ -311,7 +300,7 @@ class _DenseProblem:
     return np.maximum(largest, share)[classes]
 
 
-def _fixed_point(workload: np.ndarray, progress: descent.Progress) -> _Optimum:
+def _fixed_point(workload: np.ndarray, progress: descent.Progress) -> descent.Minimum:
   """The least mean error for a single participation: arXiv:2202.08312, theorem 3.2.
 
   Let L = diag(multipliers) of the constraints X[i, i] <= 1, and U diag(s) V^T the
@@ -340,10 +329,10 @@ def _fixed_point(workload: np.ndarray, progress: descent.Progress) -> _Optimum:
     multipliers = target
     mean_error = singular.sum() * diagonal.max() / len(workload)
     progress(float(np.sqrt(mean_error)))
-  return _Optimum(best, np.full(len(workload), 1.0 / len(workload)))
+  return descent.Minimum(best, np.full(len(workload), 1.0 / len(workload)))
 
 
-def _descend(problem: _DenseProblem, progress: descent.Progress) -> _Optimum:
+def _descend(problem: _DenseProblem, progress: descent.Progress) -> descent.Minimum:
   """The optimum with orthogonal columns in every residue class.
 
   Over all X that are zero off the diagonal for two rounds of a class, which are then
@@ -371,7 +360,7 @@ def _descend(problem: _DenseProblem, progress: descent.Progress) -> _Optimum:
   minimize = getattr(descent, f'minimize_{problem.objective}')
   tolerance = _DESCENT_TOLERANCES[problem.objective]
   minimum = minimize(errors, np.eye(problem.num_rounds), tolerance, progress)
-  return _Optimum(scale(minimum.point), minimum.weights)
+  return descent.Minimum(scale(minimum.point), minimum.weights)
 
 
 class _Scale:

@@ -96,7 +96,8 @@ class Strategy(abc.ABC):
   def __reduce__(self) -> tuple[Any, ...]:
     """Copies and pickles are made anew: without what was computed, and read-only."""
     names = [field.name for field in dataclasses.fields(self) if field.init]
-    return _made_anew, (type(self), {name: getattr(self, name) for name in names})
+    fields = {name: getattr(self, name) for name in names}
+    return functools.partial(type(self), **fields), ()
 
   # What a strategy has to say for itself.
 
@@ -131,9 +132,13 @@ class Strategy(abc.ABC):
   def materialize(self) -> np.ndarray:
     """`C` as a dense float64 array with n columns; for tests and small n."""
 
-  @abc.abstractmethod
   def materialize_estimator(self) -> np.ndarray:
-    """`B` with `B C = A` for prefix sums A, dense; for tests and small n."""
+    """`B` with `B C = A` for prefix sums A, dense; for tests and small n.
+
+    Of a square `C` it is `A C^-1`.
+    """
+    prefix_sums = workload_lib.Workload(self.num_rounds)
+    return workload_lib.estimator(self.materialize(), prefix_sums)
 
   @abc.abstractmethod
   def recursion(self) -> recursion_lib.Recursion:
@@ -389,10 +394,6 @@ class Strategy(abc.ABC):
   ) -> participation_lib.Participation:
     """Defaults `participation` to a single one and checks that it fits."""
     return participation_lib.check(self.num_rounds, participation)
-
-
-def _made_anew(kind: type[Strategy], fields: dict[str, Any]) -> Strategy:
-  return kind(**fields)
 
 
 def array_digest(array: np.ndarray) -> dict[str, Any]:

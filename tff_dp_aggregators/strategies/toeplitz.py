@@ -384,7 +384,7 @@ def _optimize(problem: series_problem.SeriesProblem, num_bands: int) -> BandedTo
       by_point[free:] = np.cumsum(by_point[free:])
       return by_point
 
-    return series_problem.Series(series.column, series.noise, pull_back)
+    return series._replace(pull_back=pull_back)
 
   def with_unit_columns(point: np.ndarray) -> BandedToeplitz:
     column = column_of(point)

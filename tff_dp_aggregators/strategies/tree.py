@@ -13,7 +13,8 @@ restarts of arXiv:2103.00039 without its tree completion.
 
 **Sensitivity.** It is exact under every participation schema, also for clients that
 take part in several trees (`numerics.tree_patterns`). A reviewer can check it by hand,
-with a worst pattern of rounds from `worst_case_rounds` and the sum `pattern_value`.
+with a worst pattern of rounds (`BinaryTree.worst_case_rounds`) and the sum
+`pattern_value`.
 """
 
 import collections
@@ -163,6 +164,12 @@ class BinaryTree(strategy_lib.Strategy):
     """Rounds in which one client attains the sensitivity, in rising order.
 
     `pattern_value` of them is `sensitivity_squared(participation)`.
+
+    Example:
+      >>> participation = participation_lib.Participation(2000, 314, 6)
+      >>> rounds = BinaryTree(2000).worst_case_rounds(participation)
+      >>> rounds, pattern_value(rounds, 2000)
+      ((0, 314, 628, 942, 1256, 1570), 79)
     """
     participation = self._participation(participation)
     return _search(participation, self.restart_every).rounds(self.num_rounds)
@@ -336,29 +343,6 @@ def best_restart(limits: participation_lib.Participation) -> Optional[int]:
       best, least = restart_every, error
     restart_every *= 2
   return best
-
-
-def worst_case_rounds(
-  num_rounds: int,
-  min_separation: int,
-  max_participations: Optional[int] = None,
-  *,
-  fixed_epoch: bool = False,
-  restart_every: Optional[int] = None,
-) -> tuple[int, ...]:
-  """Rounds in which one client attains `sensitivity_squared`, in rising order.
-
-  Example:
-    >>> rounds = worst_case_rounds(2000, min_separation=314, max_participations=6)
-    >>> rounds
-    (0, 314, 628, 942, 1256, 1570)
-    >>> pattern_value(rounds, 2000)
-    79
-  """
-  participation = participation_lib.Participation(
-    num_rounds, min_separation, max_participations, fixed_epoch
-  )
-  return _search(participation, restart_every).rounds(num_rounds)
 
 
 def pattern_value(

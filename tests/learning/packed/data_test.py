@@ -48,7 +48,7 @@ def test_what_clients_are_drawn_by_is_kept_and_in_the_checksum(tmp_path):
   found = {plain.checksum}
   for name, ids in (('texts', ['a', 'bä', 'c', 'd']), ('others', ['a', 'b', 'c', 'd'])):
     clients = _Mixed()
-    clients.draw_ids = ids
+    clients.draw_id = ids.__getitem__
     data = packed.lay_out(clients, str(tmp_path / name))
     assert data.draw_ids == ids
     found.add(data.checksum)
@@ -76,14 +76,14 @@ def test_examples_are_read_back(tmp_path):
 @pytest.mark.parametrize(
   ('changes', 'error', 'match'),
   [
-    ({'flag': np.zeros(2, bool)}, ValueError, 'client number 2 .* lengths'),
-    ({'flag': np.zeros(3, np.int8)}, ValueError, 'client number 2 .* dtype'),
+    ({'flag': np.zeros(2, bool)}, ValueError, 'client 2 .* different length'),
+    ({'flag': np.zeros(3, np.int8)}, ValueError, 'client 2: flag has int8'),
     (
       {'image': np.full([3, 2, 3], np.nan)},
       ValueError,
-      r'client number 2: image\[0, 0, 0\] .row 0. is nan',
+      r'client 2: image\[0, 0, 0\] .row 0. is nan',
     ),
-    ({'tokens': np.zeros([3, 5], np.int64)}, ValueError, 'client number 2 .* shape'),
+    ({'tokens': np.zeros([3, 5], np.int64)}, ValueError, 'client 2: tokens .* shape'),
     (
       {
         'image': np.zeros([0, 2, 3]),
@@ -91,7 +91,7 @@ def test_examples_are_read_back(tmp_path):
         'flag': np.zeros(0, bool),
       },
       ValueError,
-      'at least one',
+      'client 2 has no examples',
     ),
   ],
 )
@@ -134,7 +134,7 @@ class _Texts:
 
 
 def test_texts_are_refused_with_a_remedy(tmp_path):
-  with pytest.raises(TypeError, match='token numbers'):
+  with pytest.raises(TypeError, match='as numbers'):
     packed.lay_out(_Texts(), str(tmp_path / 'data'))
 
 

@@ -36,15 +36,10 @@ class FTRL(tff.learning.optimizers.Optimizer):
     `workload`: What the aggregator's workload has to be; `None` for any, but for prefix
     sums alone with momentum.
     """
-    checks.check_number('learning_rate', learning_rate)
+    self._learning_rate = checks.check_positive('learning_rate', learning_rate)
     checks.check_number('momentum', momentum)
-    if not 0 < learning_rate < float('inf'):
-      raise ValueError(
-        f'learning_rate must be positive and finite, got {learning_rate}.'
-      )
     if not 0 <= momentum < 1:
       raise ValueError(f'momentum must be at least 0 and below 1, got {momentum}.')
-    self._learning_rate = float(learning_rate)
     self._momentum = float(momentum)
     self._workload = workload
     self._weight_decay = workload.weight_decay if workload else 0.0

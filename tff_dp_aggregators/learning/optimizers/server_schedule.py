@@ -57,11 +57,7 @@ class ServerSchedule:
         'workload must be a strategies.Workload, such as '
         f'strategies.Workload(num_rounds, momentum=0.9), got {self.workload!r}.'
       )
-    checks.check_number('learning_rate', self.learning_rate)
-    if not 0 < self.learning_rate < float('inf'):
-      raise ValueError(
-        f'learning_rate must be positive and finite, got {self.learning_rate}.'
-      )
+    checks.check_positive('learning_rate', self.learning_rate)
 
   def optimizer(self) -> tff.learning.optimizers.Optimizer:
     """The server's optimizer for aggregators that return the mean of each round."""

@@ -171,11 +171,11 @@ class PackedData:
     ]
 
 
-def lay_out(clients: clients_lib.Readable, directory: str) -> PackedData:
+def lay_out(clients: Any, directory: str) -> PackedData:
   """Writes a population's examples to a new directory, one client at a time.
 
   Args:
-    clients: Who has them; all alike in structure, dtypes and shapes.
+    clients: What `Clients.of` takes; all alike in structure, dtypes and shapes.
     directory: Where; must not exist. It appears when it is complete.
 
   Raises:
@@ -190,7 +190,7 @@ def lay_out(clients: clients_lib.Readable, directory: str) -> PackedData:
   os.makedirs(parent, exist_ok=True)
   temporary = tempfile.mkdtemp(dir=parent, prefix='.laying-out-')
   try:
-    _read(clients, temporary)
+    _read(clients_lib.Clients.of(clients), temporary)
     new_files.sync_tree(temporary)
     os.rename(temporary, directory)
     new_files.sync(parent)
@@ -200,12 +200,12 @@ def lay_out(clients: clients_lib.Readable, directory: str) -> PackedData:
   return PackedData(directory)
 
 
-def checksum(clients: clients_lib.Readable) -> str:
+def checksum(clients: Any) -> str:
   """That of `PackedData`, of clients that are not laid out; reads them all."""
-  return str(_read(clients, None)['checksum'])
+  return str(_read(clients_lib.Clients.of(clients), None)['checksum'])
 
 
-def _read(clients: clients_lib.Readable, directory: Optional[str]) -> dict[str, Any]:
+def _read(clients: clients_lib.Clients, directory: Optional[str]) -> dict[str, Any]:
   """Reads all clients, into files of a directory if there is one; returns the index."""
   clients_lib.check_repeatable(clients)
   first = _features(clients, 0)
@@ -223,7 +223,7 @@ def _read(clients: clients_lib.Readable, directory: Optional[str]) -> dict[str, 
       files.append(stack.enter_context(open(path, 'wb', buffering=_BUFFER)))
     for number in range(len(clients)):
       flat = _features(clients, number)
-      offsets[number + 1] = offsets[number] + _check_alike(number, flat, first)
+      offsets[number + 1] = offsets[number] + len(flat[0])
       for place, feature in enumerate(flat):
         content = np.ascontiguousarray(feature).data
         digests[place].update(content)
@@ -232,8 +232,9 @@ def _read(clients: clients_lib.Readable, directory: Optional[str]) -> dict[str, 
   features = [{'dtype': f.dtype.str, 'shape': list(f.shape[1:])} for f in first]
   # With whose each example is, and what these are drawn by.
   whole = hashlib.sha256(json.dumps(features).encode() + offsets.tobytes())
-  ids = _ids(clients)
-  if ids is not None:
+  ids = None
+  if (drawn_by := clients.draw_ids) != range(len(clients)):
+    ids = [str(each) for each in drawn_by]
     whole.update(json.dumps(ids).encode())
   for digest in digests:
     whole.update(digest.digest())
@@ -252,38 +253,7 @@ def _read(clients: clients_lib.Readable, directory: Optional[str]) -> dict[str, 
   return index
 
 
-def _ids(clients: clients_lib.Readable) -> Optional[list[str]]:
-  """What clients are drawn by, as texts; `None` if these are their numbers."""
-  ids = getattr(clients, 'draw_ids', None)
-  if ids is None or ids == range(len(clients)):
-    return None
-  return [str(each) for each in ids]
-
-
-def _features(clients: clients_lib.Readable, number: int) -> list[np.ndarray]:
+def _features(clients: clients_lib.Clients, number: int) -> list[np.ndarray]:
   """A client's examples in the machine's own byte order, which TensorFlow reads."""
-  examples = clients.examples(number)
-  if not isinstance(clients, clients_lib.Clients):  # They have looked.
-    listed = tuple(examples) if isinstance(examples, list) else examples
-    clients_lib.check_finite(listed, clients_lib.owner(clients, number))
-  flat = [np.asarray(each) for each in tf.nest.flatten(examples)]
+  flat = [np.asarray(each) for each in tf.nest.flatten(clients.examples(number))]
   return [each.astype(each.dtype.newbyteorder('='), copy=False) for each in flat]
-
-
-def _check_alike(number: int, flat: list[np.ndarray], first: list[np.ndarray]) -> int:
-  """How many examples a client has, if it is like the first."""
-  kinds = [
-    [(each.dtype, each.shape[1:]) for each in features] for features in (flat, first)
-  ]
-  if kinds[0] != kinds[1]:
-    raise ValueError(
-      f'client number {number} has features of dtype and shape {kinds[0]}; the first '
-      f'has {kinds[1]}.'
-    )
-  sizes = {len(each) for each in flat}
-  if len(sizes) != 1 or not max(sizes):
-    raise ValueError(
-      f'client number {number} has features of lengths {sorted(sizes)}; all must have '
-      'the same number of examples, at least one.'
-    )
-  return sizes.pop()

@@ -3,7 +3,6 @@
 Loads no TensorFlow, so that programs refuse what does not go together at once.
 """
 
-import math
 from typing import Any, Callable, Optional
 
 from tff_dp_aggregators import accounting
@@ -154,9 +153,7 @@ def check_server(
   for name in ('zeroing_norm', 'coordinate_bound'):
     value = getattr(server, name)
     if value is not None:
-      checks.check_number(f'{prefix}{name}', value)
-      if not 0 < value < math.inf:
-        raise ValueError(f'{prefix}{name} must be positive and finite; got {value}.')
+      checks.check_positive(f'{prefix}{name}', value)
   _check_clip_order(f'{prefix}clip_order', server.clip_order, mechanism, clip_norm)
   _check_inner(
     f'{prefix}inner_aggregator', server.inner_aggregator, mechanism, clip_norm

@@ -9,7 +9,6 @@ to 7% above, at ten times the cost.
 """
 
 import dataclasses
-from collections.abc import Iterator
 from typing import Optional
 
 import numpy as np
@@ -33,27 +32,18 @@ class InverseProblem(series_problem.SeriesProblem):
     report: descent.Report,
   ) -> np.ndarray:
     """The best bands, [p], up to a factor, from `start`, [p]."""
-    if self._is_smooth:
+    if self.objective == 'mean' or series_problem.is_toeplitz(self.workload):
       return self._minimize_sum(self._error(), start, constraints, report)
+    # The error is the maximum of several: closer and closer bounds of it.
     z = start
-    for rows in self._smooth_maxima():
+    for power in range(1, 11):
+      rows = series_optimization.LargestRow(self._rows, 8.0**power)
       z = self._minimize_sum(rows, z, constraints, report)
       if rows.gap(z) <= series_optimization.MAX_TOLERANCE:
         return z
     raise descent.ConvergenceError(
       'the largest error stays above the weighted mean that is minimised.'
     )
-
-  @property
-  def _is_smooth(self) -> bool:
-    """Whether the error has derivatives, and is not the maximum of several."""
-    return self.objective == 'mean' or series_problem.is_toeplitz(self.workload)
-
-  def _smooth_maxima(self) -> Iterator[series_optimization.LargestRow]:
-    """Closer and closer bounds of the largest error."""
-    workload = self._rows
-    for power in range(1, 11):
-      yield series_optimization.LargestRow(workload, 8.0**power)
 
   def _minimize_sum(
     self,
@@ -62,17 +52,14 @@ class InverseProblem(series_problem.SeriesProblem):
     constraints: Optional[series_optimization.Monotone],
     report: descent.Report,
   ) -> np.ndarray:
-    sensitivity = self._sensitivity_squared()
+    pattern = np.zeros(self.num_rounds)
+    pattern[list(self.participation.rounds)] = 1.0
+    sensitivity = series_optimization.Quotient(pattern)
     start = series_optimization.balanced(error, sensitivity, start)
     total = series_optimization.Sum(sensitivity, error)
     if constraints is None:
       return series_optimization.minimize(total, start, report)
     return series_optimization.minimize_within(total, constraints, start, report)
-
-  def _sensitivity_squared(self) -> series_optimization.Function:
-    pattern = np.zeros(self.num_rounds)
-    pattern[list(self.participation.rounds)] = 1.0
-    return series_optimization.Quotient(pattern)
 
   def _error(self) -> series_optimization.Function:
     if isinstance(self.workload, workload_lib.Workload) and self.workload.is_toeplitz:

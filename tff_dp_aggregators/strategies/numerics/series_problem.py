@@ -47,7 +47,7 @@ _TOLERANCES = {'mean': 1e-8, 'max': 1e-4}
 _TOLERANCE_OF_SMOOTH, _TOLERANCE_OF_LARGEST = 1e-13, 2e-6
 
 
-class Series:
+class Series(NamedTuple):
   """The unscaled strategy that some parameters make.
 
   Attributes:
@@ -56,19 +56,13 @@ class Series:
     pull_back: Makes of derivatives by the two the gradient by the parameters.
   """
 
-  def __init__(
-    self,
-    column: np.ndarray,
-    noise: np.ndarray,
-    pull_back: Callable[[np.ndarray, np.ndarray], np.ndarray],
-  ):
-    self.column = column
-    self.noise = noise
-    self.pull_back = pull_back
+  column: np.ndarray
+  noise: np.ndarray
+  pull_back: Callable[[np.ndarray, np.ndarray], np.ndarray]
 
   def fixed(self) -> 'Series':
     """The same, with no parameters left."""
-    return Series(self.column, self.noise, lambda by_column, by_noise: np.zeros(0))
+    return self._replace(pull_back=lambda by_column, by_noise: np.zeros(0))
 
 
 # None outside of the domain.

@@ -65,10 +65,10 @@ class WindowProblem(series_problem.SeriesProblem):
     """What parameters make."""
     column, pull_back = self._column(parameters)
     made = series_problem.of_column(column, self.num_rounds)
-    return series_problem.Series(
-      column,
-      made.noise,
-      lambda by_column, by_noise: pull_back(made.pull_back(by_column, by_noise)),
+    return made._replace(
+      pull_back=lambda by_column, by_noise: pull_back(
+        made.pull_back(by_column, by_noise)
+      )
     )
 
   def _start(self, num_decays: int) -> np.ndarray:
