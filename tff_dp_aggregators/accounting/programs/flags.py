@@ -42,6 +42,24 @@ FIND = table.Flag(
 )
 
 
+def target_from(values: flags.FlagValues) -> Optional[mechanism_lib.Target]:
+  """The target that flags state; `None` for none."""
+  epsilon, rho = values.target_epsilon, values.target_rho
+  if epsilon is rho is None:
+    return None
+  if None not in (epsilon, rho):
+    raise ValueError(
+      f'--target_epsilon={epsilon!r} and --target_rho={rho!r} are two targets; give '
+      'one of them.'
+    )
+  if rho is not None and values.accountant is not None:
+    raise ValueError(
+      f'--accountant={values.accountant} does not go with --target_rho, which is in '
+      'closed form; leave it out.'
+    )
+  return mechanism_lib.Target(epsilon, values.target_delta, values.accountant, rho)
+
+
 def groups() -> tuple[program.Group, ...]:
   """The flags that `planned` reads."""
   rounds = {'num_rounds': {'unset': 'the most that keep the target'}}
@@ -115,11 +133,18 @@ def planned(
     mechanism, found = _of_parts(values, limits)
   else:
     mechanism, found = _of_all_weights(values, limits)
-  target = values.target_epsilon
+  target = target_from(values)
   warn_of_large_delta(values)
-  plan = inputs_lib.Inputs(mechanism, delta, target, found, values.accountant)
+  plan = inputs_lib.Inputs(
+    mechanism,
+    delta,
+    values.target_epsilon,
+    values.target_rho,
+    found,
+    values.accountant,
+  )
   if target is not None and found is None:
-    remedy = 'Leave out --target_epsilon for a report of what these rounds spent.'
+    remedy = 'Leave out the target for a report of what these rounds spent.'
     if limits is None:
       left_out = '--noise_multiplier or --num_rounds'
       if mechanism.parts:
@@ -127,7 +152,7 @@ def planned(
       elif values.strategy_file is not None:
         left_out = '--noise_multiplier'
       remedy = f'Leave out {left_out} to have it found.'
-    _check_target(plan, remedy)
+    _check_target(plan, target, remedy)
   return plan
 
 
@@ -159,7 +184,7 @@ def _of_all_weights(
     return mechanism_from(values, scheme_flags.schema_from(values)), found
   strategy = _strategy_that_ran(values)
   if strategy is not None:
-    limits = log_participation.in_longer_run(limits, strategy.num_rounds)
+    limits = log_participation.of_plan(limits, strategy.num_rounds)
   return mechanism_from(values, limits, strategy), found
 
 
@@ -245,8 +270,9 @@ def _of_parts(
     for part in parts:
       _check_needs_no_plan(f'--part={part.name}', part.mechanism)
   target, found = None, None
-  if values.target_epsilon is not None and not parts_lib.have_noise(parts):
-    target = mechanism_lib.Target(values.target_epsilon, values.target_delta)
+  if not parts_lib.have_noise(parts):
+    target = target_from(values)
+  if target is not None:
     found = 'noise_multiplier'
   schema = limits or scheme_flags.schema_from(values)
   joint = parts_lib.joint(parts, schema, target, values.accountant, values.adjacency)
@@ -258,10 +284,12 @@ def _check_two_of_three(
 ) -> None:
   names = ('noise_multiplier', 'target_epsilon', 'num_rounds')
   given = {name for name in names if values[name].value is not None}
+  if target_from(values) is not None:
+    given.add('target_epsilon')
   if limits is not None:
     given.add('num_rounds')
   missing = ', '.join(f'--{name}' for name in names if name not in given)
-  of_three = '--noise_multiplier, --target_epsilon and --num_rounds'
+  of_three = '--noise_multiplier, --target_epsilon (or --target_rho) and --num_rounds'
   if values.find is not None and missing:
     raise ValueError(f'--find={values.find} needs {of_three}; missing: {missing}.')
   if values.find is not None and values.max_participations is not None:
@@ -299,6 +327,7 @@ def mechanism_from(
     schema,
     values.target_epsilon,
     values.target_delta,
+    target_rho=values.target_rho,
     accountant=values.accountant,
     **{**_options(values), **given},
   )
@@ -361,7 +390,7 @@ def _max_rounds(values: flags.FlagValues) -> mechanism_lib.Mechanism:
   if found == most:
     slow = ', as strategies for more take long to find' * (most < MAX_ROUNDS)
     raise ValueError(
-      f'{most} rounds keep --target_epsilon={values.target_epsilon!r} and more may; '
+      f'{most} rounds keep {_in_words(values)} and more may; '
       f'they are not looked for{slow}. Give --num_rounds.'
     )
   return _mechanism(values, schema(found), values.noise_multiplier)
@@ -399,6 +428,10 @@ def _largest(
       independent, schema(number), noise_multiplier, **options
     ).event
 
+  if values.target_rho is not None:
+    return calibration.largest_by(
+      lambda number: mechanism_lib.rho_of(event(number)), values.target_rho, at_most
+    )
   return calibration.largest(
     event,
     values.target_epsilon,
@@ -407,6 +440,11 @@ def _largest(
     accountant=values.accountant,
     relation=first.relation,
   )
+
+
+def _in_words(values: flags.FlagValues) -> str:
+  name = 'target_epsilon' if values.target_rho is None else 'target_rho'
+  return f'--{name}={values[name].value!r}'
 
 
 def _search(values: flags.FlagValues, schema: sampling.Schema) -> tuple[float, bool]:
@@ -436,17 +474,22 @@ def _of_kind(
   return given
 
 
-def _check_target(plan: inputs_lib.Inputs, remedy: str) -> None:
-  spent, noise = plan.epsilon_planned, 'the noise of the parts'
-  assert plan.target_epsilon is not None
+def _check_target(
+  plan: inputs_lib.Inputs, target: mechanism_lib.Target, remedy: str
+) -> None:
+  noise = 'the noise of the parts'
   if not plan.mechanism.parts:
     alone = cast(mechanism_lib.Mechanism, plan.mechanism)
     noise = f'noise multiplier {rounding.exact(alone.noise_multiplier)}'
-  if spent > plan.target_epsilon:
-    raise program.CheckFailed(
-      f'{noise} spends epsilon = {rounding.up(spent)} at delta = {plan.delta:g}, more '
-      f'than --target_epsilon={plan.target_epsilon!r}. {remedy}'
-    )
+  if target.is_kept(plan.mechanism.event, plan.mechanism.relation):
+    return
+  if target.rho is not None:
+    said = f'rho = {rounding.up(mechanism_lib.rho_of(plan.mechanism.event), 6)}'
+    wanted = f'--target_rho={target.rho!r}'
+  else:
+    said = f'epsilon = {rounding.up(plan.epsilon_planned)} at delta = {plan.delta:g}'
+    wanted = f'--target_epsilon={target.epsilon!r}'
+  raise program.CheckFailed(f'{noise} spends {said}, more than {wanted}. {remedy}')
 
 
 def check_nbafl(values: flags.FlagValues) -> None:
