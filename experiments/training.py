@@ -346,6 +346,13 @@ def _spent(settings: settings_lib.Settings, result: learning.Result) -> str:
     f'(epsilon, delta) = ({epsilon}, {guarantee["delta"]:g}) for each client, '
     f'{"exact" if is_exact else "an upper bound"}.'
   )
+  stopped = result.statement.get('stopped')
+  if stopped:
+    alone = stopped['epsilon_completed']
+    spent = (
+      f'{spent[:-1]}, that of the plan. If no result decided when to stop it is '
+      f'{rounding.up(alone)}.'
+    )
   # The report says what follows from each.
   warnings = [each.split('. ')[0].rstrip('.') for each in result.statement['warnings']]
   return '\n'.join([spent, *(f'{each}.' for each in warnings)])

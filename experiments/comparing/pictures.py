@@ -16,7 +16,7 @@ from . import record as record_lib
 from . import table
 
 NAMES = tuple(f'comparison.{each}' for each in charts.FORMATS)
-_NOISE = ('target_epsilon', 'noise_multiplier')
+_NOISE = ('target_epsilon', 'target_rho', 'noise_multiplier')
 _LEAST_VALUES = 3  # Of a number, to be an axis.
 _LOG_RATIO = (
   8.0  # Of the largest value to the smallest, from which on steps are ratios.

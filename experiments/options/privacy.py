@@ -130,7 +130,8 @@ def rows() -> table.Rows:
       'unset': _DEFAULT,
     },
     'target_epsilon': {
-      'unset': f'{_DEFAULT_TARGET_EPSILON:g}, if --noise_multiplier is not given either'
+      'unset': f'{_DEFAULT_TARGET_EPSILON:g}, if neither --noise_multiplier nor '
+      '--target_rho is given'
     },
     'target_delta': {'help': 'Delta of the guarantee; well below 1 / num_clients.'},
   }
@@ -221,10 +222,12 @@ def _of_parts(
   parts = parts_lib.parse(values.part)
   target = None
   if not parts_lib.have_noise(parts):
-    values.set_default('target_epsilon', _DEFAULT_TARGET_EPSILON)
-    target = mechanism_lib.Target(values.target_epsilon, values.target_delta)
-  elif values.target_epsilon is not None or values.accountant is not None:
-    name = 'accountant' if values.target_epsilon is None else 'target_epsilon'
+    if values.target_rho is None:
+      values.set_default('target_epsilon', _DEFAULT_TARGET_EPSILON)
+    target = flags_lib.target_from(values)
+  elif flags_lib.target_from(values) is not None or values.accountant is not None:
+    given = [n for n in ('target_epsilon', 'target_rho') if values[n].value is not None]
+    name = given[0] if given else 'accountant'
     raise ValueError(
       f'--{name} is for noise that is found, and a --part has a '
       'noise_multiplier; leave one of them out.'
@@ -325,12 +328,14 @@ def _check_together(values: flags.FlagValues) -> None:
         'strategy, whatever it is the best for.'
       )
   if values.noise_multiplier is None:
-    values.set_default('target_epsilon', _DEFAULT_TARGET_EPSILON)
+    if values.target_rho is None:
+      values.set_default('target_epsilon', _DEFAULT_TARGET_EPSILON)
+    flags_lib.target_from(values)
     return
-  if values.target_epsilon is not None:
+  if flags_lib.target_from(values) is not None:
     raise ValueError(
-      'give exactly one of --noise_multiplier and --target_epsilon: the noise '
-      'follows from the target, and the other way round.'
+      'give exactly one of --noise_multiplier and a target, --target_epsilon or '
+      '--target_rho: the noise follows from the target, and the other way round.'
     )
   if values.accountant is not None:
     raise ValueError(
@@ -361,7 +366,10 @@ def _mechanism(
   stddev = adaptive_clipping.default_stddev(
     found.noise_multiplier, participation.clients_per_round
   )
-  return dataclasses.replace(found, clipped_count_stddev=stddev)
+  made = dataclasses.replace(found, clipped_count_stddev=stddev)
+  if found.target is not None and found.target.rho is not None:
+    made.made_for(found.target)
+  return made
 
 
 def _check_adjacency(values: flags.FlagValues, schema: sampling.Schema) -> None:

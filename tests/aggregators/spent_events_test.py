@@ -11,9 +11,13 @@ around these:
 * What the server's optimizer remembers is no reason either.
 * Sums inside the mechanism that remember what they have seen are refused.
 * A denominator that is not private is refused, though it remembers nothing.
+* Asked before each round, a state says whether another one would spend more than a
+  target: a loop runs as many rounds as the mechanism has within it. It refuses another
+  mechanism than its own.
 """
 
 import collections
+import dataclasses
 import math
 
 import dp_accounting
@@ -23,8 +27,10 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests.aggregators import running
+from tff_dp_aggregators import accounting
 from tff_dp_aggregators import aggregators
 from tff_dp_aggregators import noise
+from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
 
@@ -332,3 +338,71 @@ def test_aggregations_that_are_only_measured_are_accepted():
   output = process.next(process.initialize(), [np.float32([1, 0])])
   event = aggregators.extract_dp_event(output.state).last_round_only
   assert event == dp_accounting.GaussianDpEvent(2.0)
+
+
+_LIMITS = strategies.Participation(8, min_separation=2)
+_OWN_LOOP = {
+  'tree': accounting.Mechanism('tree', _LIMITS, 9.0),
+  'toeplitz': accounting.Mechanism('toeplitz', _LIMITS, 5.0, num_bands=2),
+  'laplace': accounting.Mechanism('laplace', _LIMITS, 5.0),
+  'adaptive': accounting.Mechanism('tree', _LIMITS, 9.0, clipped_count_stddev=6.0),
+  'sampled': accounting.Mechanism('gaussian', sampling.PoissonSampling(8, 0.3), 2.0),
+}
+
+
+@pytest.mark.parametrize('name', _OWN_LOOP)
+def test_a_loop_asks_before_each_round_whether_another_is_too_much(name):
+  mechanism = _OWN_LOOP[name]
+  target = accounting.Target(mechanism.epsilon(1e-5) * 0.8, 1e-5)
+  if mechanism.is_one_gaussian:
+    target = accounting.Target(rho=accountants.zcdp_rho(mechanism.event) * 0.6)
+  schedule, cohort = None, 4.8 if name == 'sampled' else 4
+  if name in ('adaptive', 'sampled'):
+    schedule = sampling.for_mechanism(mechanism, 16, cohort, seed=1)
+  process = aggregators.from_mechanism(
+    mechanism,
+    clip_norm=1.0,
+    clients_per_round=cohort,
+    schedule=schedule,
+    seed=noise.Seed(3),
+  ).create(_VECTOR)
+  state, rounds = process.initialize(), 0
+  while rounds < 8:
+    exceeds = mechanism.would_exceed(target, rounds)
+    if rounds:
+      spent = aggregators.extract_dp_event(state)
+      assert spent.rounds == rounds
+      assert spent.would_exceed(target, mechanism) == exceeds
+    if exceeds:
+      break
+    state = process.next(state, [np.float32([1, 0])] * 2).state
+    rounds += 1
+  assert 0 < rounds < 8
+  epsilon, delta, accountant, rho = target
+  assert rounds == mechanism.rounds_within(
+    epsilon, delta, target_rho=rho, accountant=accountant
+  )
+  if not mechanism.is_sampled:  # Of which states know nothing.
+    spent = aggregators.extract_dp_event(state)
+    assert target.is_kept(spent.all_rounds_so_far, mechanism.relation)
+
+
+def test_a_state_is_asked_with_its_own_mechanism():
+  mechanism = _OWN_LOOP['tree']
+  process = aggregators.from_mechanism(
+    mechanism, clip_norm=1.0, clients_per_round=4, seed=noise.Seed(3)
+  ).create(_VECTOR)
+  state = process.next(process.initialize(), [np.float32([1, 0])] * 2).state
+  spent = aggregators.extract_dp_event(state)
+  target = accounting.Target(2.0, 1e-5)
+  for other in (
+    dataclasses.replace(mechanism, noise_multiplier=9.1),
+    _OWN_LOOP['toeplitz'],
+  ):
+    with pytest.raises(ValueError, match='it is of another one'):
+      spent.would_exceed(target, other)
+  replaced = dataclasses.replace(mechanism, adjacency='replace_one')
+  assert spent.would_exceed(target, replaced) == replaced.would_exceed(target, 1)
+  uncounted = spent._replace(rounds=None)
+  with pytest.raises(ValueError, match='ask mechanism.would_exceed'):
+    uncounted.would_exceed(target, mechanism)

@@ -19,6 +19,7 @@ from experiments.options import run as run_options
 from tests import executing
 from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting.programs import flags as flags_lib
 from tff_dp_aggregators.accounting.programs import program
@@ -511,3 +512,29 @@ def test_all_optimizers_of_tensorflow_federated_can_be_asked_for():
       plain = kind.make(0.5)
       _, other = plain.next(plain.initialize(tf.TensorSpec([2])), weights, weights)
       assert (other.numpy() != after.numpy()).all(), name
+
+
+@pytest.mark.parametrize('clipping', ['fixed', 'adaptive'])
+def test_a_target_in_zcdp_has_the_noise_of_a_report_and_is_kept(clipping):
+  given = ('--mechanism=tree', *LIMITS, '--target_rho=0.5', '--target_delta=1e-4')
+  privacy = _tiny(*given, f'--clipping={clipping}').privacy
+  planned = _planned(*given, '--num_rounds=12').mechanism
+  assert privacy.mechanism.noise_multiplier == planned.noise_multiplier
+  assert accountants.zcdp_rho(privacy.mechanism.event) <= 0.5
+  assert privacy.mechanism.target.rho == 0.5 and privacy.target_epsilon is None
+
+
+@pytest.mark.parametrize(
+  'flags, message',
+  [
+    (('--target_epsilon=1',), 'are two targets'),
+    (('--noise_multiplier=1',), 'give exactly one of --noise_multiplier and a target'),
+    (('--accountant=rdp',), 'does not go with --target_rho'),
+    (('--mechanism=none',), '--target_rho does not go with --mechanism=none'),
+    (('--mechanism=laplace',), 'target_rho is for Gaussian noise'),
+    (('--sampling=poisson',), 'target_rho is for Gaussian noise'),
+  ],
+)
+def test_what_does_not_go_with_a_target_in_zcdp_is_refused(flags, message):
+  with pytest.raises(ValueError, match=message):
+    _tiny('--target_rho=0.5', *flags)

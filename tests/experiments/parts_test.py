@@ -191,7 +191,8 @@ def test_flags_of_one_mechanism_for_all_weights_are_refused(name):
 
 
 def test_those_are_all_flags_of_one_mechanism():
-  go = {'part', 'target_epsilon', 'target_delta', 'accountant', 'adjacency'}
+  go = {'part', 'target_epsilon', 'target_rho', 'target_delta'}
+  go |= {'accountant', 'adjacency'}
   others = {*privacy_options.names(), *table.names(table.placement())} - go
   assert others - set(registry.options()) == set(_ONE_FOR_ALL) - {'num_bands'}
 

@@ -6,6 +6,8 @@ Claims:
   has the same.
 * The epsilon that it names is what the accountant gives for its flags, and its
   published epsilon comes out by the method that was used.
+* Of each deployment, the report program prints rho and epsilon of its flags, and the
+  published figures come out by the method and with the noise that were published.
 * Without the data it says which file is missing; with data of the same shape it trains,
   and a run with the noise of a larger cohort says that it has no guarantee.
 """
@@ -34,11 +36,14 @@ from tests import executing
 from tff_dp_aggregators import accounting
 from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting.programs import report
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FOLDER = ROOT / 'experiments' / 'published'
 README = (FOLDER / 'README.md').read_text(encoding='utf-8')
-FILES = {path.stem: path for path in sorted(FOLDER.glob('*.flags'))}
+_ALL = {path.stem: path for path in sorted(FOLDER.glob('*.flags'))}
+DEPLOYED = {name: path for name, path in _ALL.items() if name.startswith('gboard_')}
+FILES = {name: path for name, path in _ALL.items() if name not in DEPLOYED}
 # What a run of two rounds has instead; flags that the file does not have are left out.
 _SMALL = {
   'num_rounds': '2',
@@ -60,7 +65,7 @@ _WHOLE_ORDERS = tuple(range(2, 64))
 
 def _said(name):
   """What the comments of a file say, by what stands before the colon, and the title."""
-  lines = FILES[name].read_text(encoding='utf-8').splitlines()
+  lines = _ALL[name].read_text(encoding='utf-8').splitlines()
   comments = [line[1:].strip() for line in lines if line.startswith('#')]
   said = {}
   key = 'Title'
@@ -73,7 +78,7 @@ def _said(name):
 
 
 def _flags(name):
-  lines = FILES[name].read_text(encoding='utf-8').splitlines()
+  lines = _ALL[name].read_text(encoding='utf-8').splitlines()
   given = [line[2:].partition('=') for line in lines if line.startswith('--')]
   return {key: value for key, _, value in given}
 
@@ -102,7 +107,10 @@ def _row(name):
   published = said['Published']
   if 'Published epsilon' in said:
     published += f' Epsilon {said["Published epsilon"]}'
-  cells = (said['Title'], said['Source'], published, said['Epsilon'], said['Differs'])
+  epsilon = said['Epsilon']
+  if 'Rho' in said:
+    epsilon = f'{epsilon}, rho {said["Rho"]}'
+  cells = (said['Title'], said['Source'], published, epsilon, said['Differs'])
   return f'| [{name}]({name}.flags) | {" | ".join(cells)} |'
 
 
@@ -112,13 +120,13 @@ def _marked(name):
 
 def test_every_file_has_its_row_in_the_table():
   rows = [line for line in README.splitlines() if line.startswith('| [')]
-  assert rows == [_row(name) for name in FILES]
+  assert rows == [_row(name) for name in (*FILES, *DEPLOYED)]
 
 
-@pytest.mark.parametrize('name', FILES)
+@pytest.mark.parametrize('name', _ALL)
 def test_a_file_says_what_it_is(name):
   said = _said(name)
-  assert set(said) - {'Published epsilon'} == {
+  assert set(said) - {'Published epsilon', 'Rho'} == {
     'Title',
     'Source',
     'Published',
@@ -137,6 +145,100 @@ def test_epsilon_is_what_the_accountant_gives(name):
   assert _number(said, 'delta ') == delta
   given = _number(said, '^', ' at delta')
   assert given == float(f'{mechanism.epsilon(delta):.6g}')
+
+
+# The noise multiplier and the squared norm of columns as published, with rho and
+# epsilon as they were printed there.
+_GBOARD = {
+  'gboard_es_es_mf': (1.411, 1 / 5, 0.1506840301548885, 3.4240074094281336),
+  'gboard_es_us': (8.35, 1, 0.014342572340349278, 0.9935500950539097),
+  'gboard_pt_br': (8.35, 1, 0.014342572340349278, 0.9935500950539097),
+}
+
+
+def _reported(name, *instead):
+  path = DEPLOYED[name]
+  printed = executing.execute(report, f'--flagfile={path}', '--format=json', *instead)
+  assert printed.returncode == 0, printed.stderr
+  return json.loads(printed.stdout)
+
+
+def _quick(name):
+  """Flags with which the same columns have norm 1, and no matrix has to be found."""
+  if _flags(name)['mechanism'] == 'tree':
+    return []
+  given = {**_flags(name), 'mechanism': 'gaussian'}
+  del given['num_bands']
+  return [f'--{key}={value}' for key, value in given.items()]
+
+
+@pytest.mark.parametrize('name', DEPLOYED)
+def test_a_deployment_has_the_rho_and_the_epsilon_that_its_file_names(name):
+  quick = _quick(name)
+  if quick:
+    printed = executing.execute(report, *quick, '--format=json')
+    guarantee = json.loads(printed.stdout)['guarantee']
+  else:
+    guarantee = _reported(name)['guarantee']
+  said = _said(name)
+  assert f'{guarantee["zcdp_rho"]:.6g}' == said['Rho']
+  assert (
+    f'{guarantee["epsilon"]:.6g} at delta {guarantee["delta"]:g}' == (said['Epsilon'])
+  )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', _GBOARD)
+def test_a_deployed_matrix_that_is_found_again_has_the_same_figures(name):
+  built = _reported(name)
+  assert built['mechanism']['num_bands'] == int(_flags(name)['num_bands'])
+  said = _said(name)
+  assert f'{built["guarantee"]["zcdp_rho"]:.6g}' == said['Rho']
+  assert built['guarantee']['epsilon'] == pytest.approx(
+    _number(said['Epsilon'], '^', ' at delta'), rel=1e-5
+  )
+
+
+@pytest.mark.parametrize('name', _GBOARD)
+def test_published_figures_of_matrix_factorization_in_gboard(name):
+  noise, column, rho, epsilon = _GBOARD[name]
+  given = _flags(name)
+  participations = int(given['max_participations'])
+  sensitivity = np.sqrt(participations * column)
+  assert (sensitivity / noise) ** 2 / 2 == pytest.approx(rho, rel=1e-12)
+  accountant = dp_accounting.pld.PLDAccountant()
+  accountant.compose(dp_accounting.GaussianDpEvent(noise / sensitivity))
+  assert accountant.get_epsilon(1e-10) == pytest.approx(epsilon, rel=1e-6)
+  published = _said(name)['Published']
+  assert _number(published, 'rho ', ';') == float(f'{rho:.5g}')
+  assert _number(published, 'epsilon ', ' at delta') == float(f'{epsilon:.5g}')
+  # Here columns have norm 1.
+  assert float(given['noise_multiplier']) == pytest.approx(noise / np.sqrt(column))
+
+
+def test_a_deployment_counts_rounds_between_and_not_differences():
+  built = _reported('gboard_es_es_tree')
+  assert built['participation']['rounds_between'] == 313
+  assert built['participation']['min_separation'] == 314
+  assert built['mechanism']['sensitivity_squared'] == pytest.approx(79)
+  # The published method.
+  assert f'{built["guarantee"]["epsilon_rdp"]:.2f}' == '8.90'
+  assert 'epsilon 8.90 ' in _said('gboard_es_es_tree')['Published']
+  # With the difference taken for the rounds between, two rounds could be closer.
+  closer = _reported('gboard_es_es_tree', '--rounds_between=312')
+  assert closer['participation']['min_separation'] == 313
+
+
+@pytest.mark.parametrize(
+  'name, participations', [('gboard_es_es_tree', 7), ('gboard_es_es_mf', 5)]
+)
+def test_how_many_participations_a_deployment_leaves_possible(name, participations):
+  given = _flags(name)
+  between, rounds = int(given['rounds_between']), int(given['num_rounds'])
+  limits = strategies.Participation.from_rounds_between(rounds, between)
+  assert limits.possible_participations == participations
+  words = {5: 'five', 7: 'seven'}[participations]
+  assert f'leave room for {words} participations' in _said(name)['Differs']
 
 
 def _epsilon_by_renyi(event, delta, orders=None):
@@ -319,8 +421,8 @@ def _train(name, cache_dir, run_dir, *more):
   config = json.loads((run_dir / 'config.json').read_text())
   is_simulated = 'simulated_cohort_scale' in _flags(name)
   assert (config['simulated_cohort'] is not None) == is_simulated
-  report = (run_dir / 'report.md').read_text()
-  assert ('Guarantee: none' in report) == is_simulated
+  text = (run_dir / 'report.md').read_text()
+  assert ('Guarantee: none' in text) == is_simulated
 
 
 @pytest.mark.few(4)

@@ -41,12 +41,14 @@ from tff_dp_aggregators.accounting.budget import Budget
 from tff_dp_aggregators.accounting.joint_mechanism import JointMechanism
 from tff_dp_aggregators.accounting.joint_mechanism import JointPart
 from tff_dp_aggregators.accounting.mechanism import Mechanism
+from tff_dp_aggregators.accounting.mechanism import Target
 
 __all__ = [
   'Budget',
   'JointMechanism',
   'JointPart',
   'Mechanism',
+  'Target',
   'accountants',
   'adaptive_clipping',
   'budget',

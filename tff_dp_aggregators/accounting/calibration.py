@@ -69,6 +69,20 @@ def noise_multiplier(
   return least if asked.is_numerical else least * (1 + _ROUND_OFF)
 
 
+def noise_multiplier_of_rho(rho: float, target_rho: float) -> float:
+  """The least noise multiplier that keeps a zCDP target, rounded up.
+
+  `rho` is that of noise multiplier 1, and falls with the square of the noise
+  (arXiv:1605.02065, Proposition 1.6).
+
+  Example:
+    >>> round(noise_multiplier_of_rho(rho=3 / 2, target_rho=0.5), 9)
+    1.732050808
+  """
+  checks.check_positive('target_rho', target_rho)
+  return math.sqrt(rho) / math.sqrt(target_rho) * (1 + _ROUND_OFF)
+
+
 def about_noise_multiplier(
   make_event: Callable[[float], dp_accounting.DpEvent],
   target_epsilon: float,
@@ -138,16 +152,26 @@ def largest(
       f'{target_delta:g}, more than target_epsilon={target_epsilon:g}; add noise or '
       'raise the target.'
     )
+  return largest_by(spent, target_epsilon, at_most)
+
+
+def largest_by(spent: Callable[[int], float], target: float, at_most: int) -> int:
+  """The largest number that spends no more than a target, by any measure."""
+  if spent(1) > target:
+    raise ValueError(
+      f'even one spends {rounding.up(spent(1), 6)}, more than the target {target:g}; '
+      'add noise or raise the target.'
+    )
   kept, spoilt = 1, 2
-  while spoilt <= at_most and spent(spoilt) <= target_epsilon:
+  while spoilt <= at_most and spent(spoilt) <= target:
     kept, spoilt = spoilt, 2 * spoilt
   if spoilt > at_most:
-    if spent(at_most) <= target_epsilon:
+    if spent(at_most) <= target:
       return at_most
     spoilt = at_most
   while spoilt - kept > 1:
     middle = (kept + spoilt) // 2
-    if spent(middle) <= target_epsilon:
+    if spent(middle) <= target:
       kept = middle
     else:
       spoilt = middle

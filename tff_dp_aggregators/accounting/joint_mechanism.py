@@ -26,7 +26,6 @@ import numpy as np
 from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
-from tff_dp_aggregators.accounting import calibration
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting import noises
@@ -264,9 +263,10 @@ class JointMechanism(mechanism_lib.Guaranteed):
   def for_target(
     cls,
     parts: Sequence[JointPart],
-    target_epsilon: float,
-    target_delta: float,
+    target_epsilon: Optional[float] = None,
+    target_delta: Optional[float] = None,
     *,
+    target_rho: Optional[float] = None,
     shares: Optional[Mapping[str, float]] = None,
     accountant: Optional[str] = None,
   ) -> 'JointMechanism':
@@ -281,9 +281,13 @@ class JointMechanism(mechanism_lib.Guaranteed):
       parts: As for the class; what noise their mechanisms have is of no account.
       target_epsilon: Positive.
       target_delta: Between 0 and 1, exclusive.
+      target_rho: Instead of epsilon, rho of zCDP, if all parts have Gaussian noise.
       shares: By name of the part, positive, 1 in sum; `None` for equal ones.
       accountant: A key of `accountants.ACCOUNTANTS`; `None` for the tightest.
     """
+    target = mechanism_lib.Target(
+      target_epsilon, target_delta, accountant, target_rho
+    ).check()
     planned = cls(tuple(parts))
     divided = _check_shares(planned, shares)
 
@@ -291,17 +295,15 @@ class JointMechanism(mechanism_lib.Guaranteed):
       effective = noise / math.sqrt(divided[part.name])
       return effective * part.mechanism.sensitivity
 
-    noise = calibration.noise_multiplier(
+    noise = mechanism_lib.least_noise(
       lambda noise: _together(
         {part.name: part.mechanism.event_with(noise_of(part, noise)) for part in parts}
       ),
-      target_epsilon,
-      target_delta,
-      accountant=accountant,
-      relation=planned.relation,
+      target,
+      planned.relation,
     )
     made = cls(tuple(part.with_noise(noise_of(part, noise)) for part in parts))
-    made._made_for(mechanism_lib.Target(target_epsilon, target_delta, accountant))
+    made.made_for(target)
     return made
 
   # What a `Mechanism` has, too. The guarantee rests on limits alone, never on sampling;

@@ -9,7 +9,7 @@ import contextlib
 import dataclasses
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Optional, Union
+from typing import Any, Callable, NamedTuple, Optional, Union
 
 import dp_accounting
 import numpy as np
@@ -53,11 +53,68 @@ def reading(what: str) -> Iterator[None]:
 
 
 class Target(NamedTuple):
-  """A privacy target that a mechanism was made for."""
+  """A privacy target: (epsilon, delta), or rho of zCDP (arXiv:1605.02065).
 
-  epsilon: float
-  delta: float
-  accountant: Optional[str] = None  # Whose epsilon that is; `None` for the tightest.
+  Attributes:
+    epsilon: Not negative; `None` with `rho`.
+    delta: Between 0 and 1, exclusive; with `rho` it decides nothing, and may be `None`.
+    accountant: Whose epsilon that is; `None` for the tightest.
+    rho: Positive, of what is one Gaussian mechanism; `None` with `epsilon`.
+
+  Example:
+    >>> target = Target(rho=0.5)
+    >>> target.is_kept(dp_accounting.GaussianDpEvent(1.0))
+    True
+  """
+
+  epsilon: Optional[float] = None
+  delta: Optional[float] = None
+  accountant: Optional[str] = None
+  rho: Optional[float] = None
+
+  def check(self) -> 'Target':
+    """Returns itself, or raises ValueError if it is not one of both kinds."""
+    if self.rho is not None:
+      checks.check_positive('target_rho', self.rho)
+      for name, value in (('epsilon', self.epsilon), ('accountant', self.accountant)):
+        if value is not None:
+          name = {'epsilon': 'target_epsilon'}.get(name, name)
+          raise ValueError(
+            f'target_rho={self.rho} is a target of its own, and {name}={value} is for '
+            'another one; leave one of them out.'
+          )
+      if self.delta is not None:
+        gaussian.check_delta(self.delta, 'target_delta')
+      return self
+    if self.epsilon is None or self.delta is None:
+      raise ValueError(
+        'a target is target_epsilon and target_delta, or target_rho; got '
+        f'target_epsilon={self.epsilon} and target_delta={self.delta}.'
+      )
+    gaussian.check_epsilon(self.epsilon, 'target_epsilon')
+    gaussian.check_delta(self.delta, 'target_delta')
+    return self
+
+  def is_kept(
+    self, event: dp_accounting.DpEvent, relation: Relation = Relation.REPLACE_SPECIAL
+  ) -> bool:
+    """Whether an event spends no more."""
+    if self.rho is not None:
+      return rho_of(event) <= self.rho
+    assert self.epsilon is not None and self.delta is not None
+    spent = accountants.epsilon(event, self.delta, self.accountant, relation)
+    return spent <= self.epsilon
+
+
+def rho_of(event: dp_accounting.DpEvent) -> float:
+  """The rho of zCDP of an event that is one Gaussian; others are refused."""
+  try:
+    return accountants.zcdp_rho(event)
+  except dp_accounting.UnsupportedEventError as e:
+    raise ValueError(
+      'target_rho is for Gaussian noise without sampling, whose rho is in closed form; '
+      'for sampled clients and other noise give target_epsilon and target_delta.'
+    ) from e
 
 
 class Guaranteed:
@@ -89,9 +146,11 @@ class Guaranteed:
     target: Optional[Target] = self.__dict__.get('_target')
     return target
 
-  def _made_for(self: Any, target: Target) -> None:
+  def made_for(self: Any, target: Target) -> None:
     """Keeps what it was made for."""
-    if target.accountant and self.epsilon(target.delta) <= target.epsilon:
+    if target.accountant and target._replace(accountant=None).is_kept(
+      self.event, self.relation
+    ):
       target = target._replace(accountant=None)
     # No field: a mechanism with other noise, which `replace` makes, has no target.
     self.__dict__['_target'] = target
@@ -127,9 +186,10 @@ class Guaranteed:
 
   def rounds_within(
     self: Any,
-    target_epsilon: float,
-    target_delta: float,
+    target_epsilon: Optional[float] = None,
+    target_delta: Optional[float] = None,
     *,
+    target_rho: Optional[float] = None,
     accountant: Optional[str] = None,
   ) -> int:
     """How many of the rounds, from the first on, keep a privacy target.
@@ -141,6 +201,7 @@ class Guaranteed:
     Args:
       target_epsilon: Not negative.
       target_delta: Between 0 and 1, exclusive.
+      target_rho: Instead of both, rho of zCDP, for Gaussian noise without sampling.
       accountant: A key of `accountants.ACCOUNTANTS`; `None` for the tightest.
 
     Returns:
@@ -151,19 +212,17 @@ class Guaranteed:
       >>> from tff_dp_aggregators import accounting, strategies
       >>> participation = strategies.Participation(2000, min_separation=100)
       >>> tree = accounting.Mechanism('tree', participation, noise_multiplier=7.0)
-      >>> tree.rounds_within(8.0, 1e-6)
-      700
+      >>> tree.rounds_within(8.0, 1e-6), tree.rounds_within(target_rho=0.5)
+      (700, 400)
     """
-    target_epsilon = gaussian.check_epsilon(target_epsilon, 'target_epsilon')
-    gaussian.check_delta(target_delta, 'target_delta')
-    if self.epsilon(target_delta, accountant=accountant) <= target_epsilon:
+    target = Target(target_epsilon, target_delta, accountant, target_rho).check()
+    if target.is_kept(self.event, self.relation):
       return int(self.participation.num_rounds)
     each = self.round_events
 
     def keeps(rounds: int) -> bool:
       event = dp_accounting.ComposedDpEvent(list(each[:rounds]))
-      spent = accountants.epsilon(event, target_delta, accountant, self.relation)
-      return bool(spent <= target_epsilon)
+      return target.is_kept(event, self.relation)
 
     fewest, most = 0, self.participation.num_rounds - 1
     while fewest < most:
@@ -173,6 +232,44 @@ class Guaranteed:
       else:
         most = middle - 1
     return fewest
+
+  def would_exceed(self: Any, target: Target, rounds: int = 0) -> bool:
+    """Whether one more round would spend more than a target: for a loop of one's own.
+
+    It depends on the mechanism and on how many rounds ran, and on nothing that they
+    released. So who stops by it has fixed the number of rounds beforehand, which is
+    `rounds_within`, and has spent no more than those.
+
+    Args:
+      target: What is to be kept.
+      rounds: How many rounds were released so far.
+
+    Raises:
+      ValueError: If all rounds ran, or the target is none for such a mechanism.
+
+    Example:
+      >>> from tff_dp_aggregators import strategies
+      >>> mechanism = Mechanism(
+      ...   'tree', strategies.Participation(8), noise_multiplier=7.0
+      ... )
+      >>> [mechanism.would_exceed(Target(2.0, 1e-6), rounds) for rounds in (2, 3)]
+      [False, True]
+    """
+    checks.check_int('rounds', rounds, at_least=0)
+    num_rounds = self.participation.num_rounds
+    if rounds >= num_rounds:
+      raise ValueError(
+        f'rounds={rounds} ran, and the mechanism is for {num_rounds}: it has no noise '
+        'for another one. End the loop there, or make a mechanism for more.'
+      )
+    # No field: it follows from the mechanism, and a loop asks before each round.
+    known = self.__dict__.setdefault('_rounds_within', {})
+    if target not in known:
+      epsilon, delta, accountant, rho = target
+      known[target] = self.rounds_within(
+        epsilon, delta, target_rho=rho, accountant=accountant
+      )
+    return bool(rounds >= known[target])
 
 
 @dataclasses.dataclass(frozen=True, init=False)
@@ -305,9 +402,10 @@ class Mechanism(Guaranteed):
     cls,
     name: str,
     participation: sampling.Schema,
-    target_epsilon: float,
-    target_delta: float,
+    target_epsilon: Optional[float] = None,
+    target_delta: Optional[float] = None,
     *,
+    target_rho: Optional[float] = None,
     accountant: Optional[str] = None,
     **options: Any,
   ) -> 'Mechanism':
@@ -318,6 +416,8 @@ class Mechanism(Guaranteed):
       participation: Who takes part when.
       target_epsilon: Positive.
       target_delta: Between 0 and 1, exclusive.
+      target_rho: Instead of epsilon, rho of zCDP, for Gaussian noise without sampling:
+        the noise multiplier is the sensitivity over sqrt(2 rho).
       accountant: A key of `accountants.ACCOUNTANTS`; `None` for the tightest.
       **options: Further arguments of the class, but for `noise_multiplier`; and instead
         of `clipped_count_stddev`, `clipped_count_share`: adaptive clipping whose count
@@ -330,7 +430,7 @@ class Mechanism(Guaranteed):
       >>> round(planned.noise_multiplier, 3)
       1.306
     """
-    target = Target(target_epsilon, target_delta, accountant)
+    target = Target(target_epsilon, target_delta, accountant, target_rho).check()
     stddev = options.pop('clipped_count_stddev', None)
     share = options.pop('clipped_count_share', None)
     if None not in (stddev, share):
@@ -339,26 +439,20 @@ class Mechanism(Guaranteed):
         'give one of them.'
       )
     _check_name(name)
-    if noises.of_mechanism(name).is_integer:
+    if noises.of_mechanism(name).is_integer and target_rho is None:
       _refuse_for_others(name, clipped_count_stddev=stddev, clipped_count_share=share)
       made = _planned(cls, name, participation, target, options)
     else:
       planned = cls(name, participation, 1.0, **options)
       if accountant is not None:  # Refused here if it does not read the event.
         accountants.composed(planned.event_with(1.0), accountant, planned.relation)
-      noise_multiplier = calibration.noise_multiplier(
-        planned.event_with,
-        target_epsilon,
-        target_delta,
-        accountant=accountant,
-        relation=planned.relation,
-      )
+      noise_multiplier = least_noise(planned.event_with, target, planned.relation)
       if share is not None:
         stddev = adaptive_clipping.stddev_of_share(noise_multiplier, share)
       made = dataclasses.replace(
         planned, noise_multiplier=noise_multiplier, clipped_count_stddev=stddev
       )
-    made._made_for(target)
+    made.made_for(target)
     return made
 
   @property
@@ -601,6 +695,24 @@ class Mechanism(Guaranteed):
     return mechanism
 
 
+def least_noise(
+  make_event: Callable[[float], dp_accounting.DpEvent],
+  target: Target,
+  relation: Relation,
+) -> float:
+  """The least noise multiplier with which an event keeps a target."""
+  if target.rho is not None:
+    return calibration.noise_multiplier_of_rho(rho_of(make_event(1.0)), target.rho)
+  assert target.epsilon is not None and target.delta is not None
+  return calibration.noise_multiplier(
+    make_event,
+    target.epsilon,
+    target.delta,
+    accountant=target.accountant,
+    relation=relation,
+  )
+
+
 def strategy_for(
   name: str, participation: sampling.Schema, **options: Optional[int]
 ) -> strategies.Strategy:
@@ -681,6 +793,7 @@ def _planned(
 ) -> Mechanism:
   """The mechanism of integer noise, whose grid is found together with its scale."""
   noise = noises.of_mechanism(name)
+  assert target.epsilon is not None and target.delta is not None
   numbers = check_numbers({k: v for k, v in options.items() if k in noise.options})
   more = {k: v for k, v in options.items() if k not in noise.options}
   for required in noise.required:

@@ -5,6 +5,7 @@ beside it, whose result goes on to the next round, would be released unseen. So 
 whole state is looked through, and what is not known to be harmless is refused.
 """
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, Optional
 
@@ -12,6 +13,9 @@ import dp_accounting
 import numpy as np
 import tensorflow_federated as tff
 
+from tff_dp_aggregators.accounting import accountants
+from tff_dp_aggregators.accounting import joint_mechanism
+from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.aggregators import nonfinite
 
 # What `tff.learning.optimizers` calls its hyperparameters. TFF's client work keeps them
@@ -46,6 +50,9 @@ _ONLY_MEASURED = frozenset(
 )
 
 
+# Relative, of sensitivities that are found in other orders.
+_ROUND_OFF = 1e-9
+
 # What states of earlier versions said instead of `spent`.
 _EARLIER = ('all_rounds_noise_multiplier',)
 
@@ -59,10 +66,53 @@ class SpentEvents(NamedTuple):
     last_round_only: The event of the last round alone. Composed over *all* rounds from
       the first they come to `all_rounds_so_far`; over some of them, to nothing that
       means anything.
+    rounds: How many rounds led to the state; `None` if nothing in it counts them.
   """
 
   all_rounds_so_far: dp_accounting.DpEvent
   last_round_only: dp_accounting.DpEvent
+  rounds: Optional[int] = None
+
+  def would_exceed(
+    self, target: mechanism_lib.Target, mechanism: joint_mechanism.AnyMechanism
+  ) -> bool:
+    """Whether one more round of a mechanism would spend more than a target.
+
+    Args:
+      target: `accounting.Target(epsilon, delta)`, or `accounting.Target(rho=...)`.
+      mechanism: The one that the aggregator was made of: what the next round adds to
+        the worst case depends on its strategy and on who may take part in it.
+
+    Raises:
+      ValueError: If the state has spent something else than the mechanism's rounds, all
+        of these ran, or the target is none for such a mechanism.
+
+    Example:
+      >>> from tff_dp_aggregators import accounting, strategies
+      >>> mechanism = accounting.Mechanism('tree', strategies.Participation(8), 7.0)
+      >>> spent = SpentEvents(*[mechanism.round_events[0]] * 2, rounds=1)
+      >>> spent.would_exceed(accounting.Target(2.0, 1e-6), mechanism)
+      False
+    """
+    if self.rounds is None:
+      raise ValueError(
+        'nothing in this state counts its rounds; count them in the loop, and ask '
+        'mechanism.would_exceed(target, rounds).'
+      )
+    exceeds = mechanism.would_exceed(target, self.rounds)
+    if mechanism.is_private and mechanism.is_one_gaussian:
+      # Of what is replaced by zeros, as states have it.
+      planned = float(mechanism.noise_multipliers_so_far[self.rounds - 1])
+      if mechanism.adjacency == 'replace_one':
+        planned *= 2
+      spent = 1 / accountants.gdp_mu(self.all_rounds_so_far)
+      if not math.isclose(spent, planned, rel_tol=_ROUND_OFF):
+        raise ValueError(
+          f'after {self.rounds} rounds the state has the effective noise multiplier '
+          f'{spent}, and with this mechanism it is {planned}: it is of another one. '
+          'Give the mechanism that the aggregator was made of.'
+        )
+    return exceeds
 
 
 def extract_dp_event(state: Any) -> SpentEvents:
@@ -113,8 +163,11 @@ def extract_dp_event(state: Any) -> SpentEvents:
     raise ValueError(
       'this state is from initialize: nothing was released, so there is no event yet.'
     )
+  rounds = _rounds_of(found)
   return SpentEvents(
-    all_rounds_so_far=all_rounds, last_round_only=found.spent.last_to_event()
+    all_rounds_so_far=all_rounds,
+    last_round_only=found.spent.last_to_event(),
+    rounds=None if rounds is None else int(rounds),
   )
 
 
@@ -245,8 +298,12 @@ def _is_mechanism(state: Any) -> bool:
 
 def _rounds_of(mechanism: Any) -> Any:
   """Rounds that a mechanism has served, where its query counts them; else `None`."""
-  query = mechanism.query
-  return getattr(getattr(query, 'noise', query), 'round', None)
+  found = [
+    leaf
+    for path, leaf in _leaves(mechanism.query)
+    if path.split('.')[-1] == 'round' and 'released' not in path.split('.')
+  ]
+  return found[0] if found and all(each == found[0] for each in found) else None
 
 
 def _is_scalar(value: Any) -> bool:

@@ -73,8 +73,8 @@ class Result:
     run_dir: Its directory.
     rounds: Rounds released, which the ledger has.
     num_rounds: Rounds planned.
-    epsilon: Spent by then at `delta`; infinite without privacy, and with the noise of a
-      simulated cohort.
+    epsilon: That of the report at `delta`, and so of the plan if not all rounds were
+      run; infinite without privacy, and with the noise of a simulated cohort.
     delta: At which epsilon was read.
     metrics: The row of the last round in `metrics.csv`.
     weights: The model's, as NumPy arrays.
@@ -493,6 +493,8 @@ def _target(
   if mechanism is None or mechanism.placement.is_simulation:
     return None  # No target is kept.
   known = mechanism.target
+  if known is not None and known.rho is not None and given is None:
+    return known._replace(delta=delta)
   if known is not None and known.delta == delta and given in (None, known.epsilon):
     return known
   if given is None:

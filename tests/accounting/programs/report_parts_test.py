@@ -115,8 +115,9 @@ def test_a_ledger_is_reported_with_its_parts(tmp_path, mechanism, flags):
   assert report['run']['epsilon_planned'] == pytest.approx(mechanism.epsilon(1e-6))
   assert report['provenance']['clip_norm'] == 'recorded'
   if mechanism is GAUSSIAN:
-    assert report['guarantee']['epsilon'] == ledger.entries[-1].epsilon
-  assert report['guarantee']['epsilon'] < report['run']['epsilon_planned']
+    assert report['stopped']['epsilon_completed'] == ledger.entries[-1].epsilon
+  assert report['stopped']['epsilon_completed'] < report['run']['epsilon_planned']
+  assert report['guarantee']['epsilon'] == report['run']['epsilon_planned']
   assert _verified(tmp_path, report).returncode == 0
   # Two runs compose.
   other = tmp_path / 'other.jsonl'

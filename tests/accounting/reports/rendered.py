@@ -33,7 +33,14 @@ def build(mechanism=MECHANISM, *, cut=False, with_curves=False, **options):
       'ledger_head': {'lines': 8, 'sha256': 32 * 'c4'},
       'clip_norms': {'smallest': 0.25, 'largest': 0.75},
       'noise_generators': ['chacha20', None],
-      'epsilon_planned': built['guarantee']['epsilon'] + 1,
+      'epsilon_planned': built['guarantee']['epsilon'],
+    }
+    built['stopped'] = {
+      'rounds_completed': 7,
+      'rounds_planned': 20,
+      'epsilon_completed': built['guarantee']['epsilon'] - 1,
+      'epsilon_planned': built['guarantee']['epsilon'],
+      'rounds_fixed_by': None,
     }
   return built
 

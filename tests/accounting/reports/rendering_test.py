@@ -79,6 +79,7 @@ def _recognised(built):
 def test_a_run_cut_short_says_so(output_format):
   built = rendered.build(cut=True)
   planned = rounding.up(built['run']['epsilon_planned'])
+  alone = rounding.up(built['stopped']['epsilon_completed'])
   rendered.says(
     built,
     output_format,
@@ -87,10 +88,20 @@ def test_a_run_cut_short_says_so(output_format):
     'a half line of 17 bytes',
     f'sha256:{32 * "c4"}',
     'chacha20, not stated in some rounds',
-    f'If on nothing that was computed from clients (a fixed time, a failure): epsilon '
-    f'= {rounding.up(built["guarantee"]["epsilon"])}, that of the rounds that ran.',
-    f'epsilon = {planned}, that of all rounds planned, whatever the rule was.',
-    'The decision to stop early depended on nothing that was computed from clients',
+    'If on nothing that was computed from clients (a budget, a fixed time, a failure): '
+    f'epsilon = {alone}, that of the rounds that ran.',
+    f'epsilon = {planned}, that of all rounds planned, whatever the rule was. The '
+    'guarantee above is this number, because nobody states what fixed the number',
+    'The decision to stop early rested on nothing that was computed from clients but',
+    f'in all 20 planned rounds together, of which 7 ran; epsilon = {alone} if no',
+  )
+  built['stopped']['rounds_fixed_by'] = 'the budget'
+  rendered.says(
+    built,
+    output_format,
+    'that of the rounds that ran. The guarantee above is this number.',
+    'What fixed it: the budget (stated, not verified).',
+    f'where released ones did, epsilon = {planned}',
     'in the 7 rounds that ran',
   )
   assert 'stoppedafter' not in rendered.read(rendered.build(), output_format)
@@ -145,7 +156,7 @@ def test_a_composition_states_all_together_and_each_run(output_format):
     f'({rounding.up(together["epsilon"])}, 1e-06) differential privacy for each '
     'client, in all 2 runs together',
     rounding.up(alone['epsilon'], 6),
-    'The decision to stop early in run 2 depended on nothing',
+    'The decision to stop early in run 2 rested on nothing',
     'program --twice',
   )
   text = rendering.render(built, 'text')

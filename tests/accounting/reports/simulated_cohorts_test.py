@@ -35,7 +35,7 @@ def test_every_form_has_no_guarantee_and_names_both_cohorts(run_dir, tmp_path):
   assert not stated['guarantee']['is_private'] and stated['mechanism'] is None
   private = statements.with_ledger(_new(tmp_path / 'private'))
   found = stated['simulated_cohort']
-  epsilon = private['guarantee']['epsilon']
+  epsilon = private['stopped']['epsilon_completed']
   assert found['simulated_epsilon'] == pytest.approx(epsilon, rel=1e-9)
   assert (found['noise_multiplier'], found['simulated_noise_multiplier']) == (0.5, 5.0)
   for output_format in ('text', 'markdown', 'html'):

@@ -36,6 +36,9 @@ WORDS = rendering.template('words.md.j2').module
 
 
 def _build(mechanism, with_curves=False, **options):
+  run = options.get('ledger')
+  if run is not None and len(run.entries) < 12 and mechanism.is_private:
+    options = {'rounds_fixed_by': 'a budget', **options}
   return statement.build(
     reports.Inputs(mechanism, DELTA, **options), with_curves=with_curves
   )
@@ -134,6 +137,13 @@ def test_what_else_holds_of_integers(tmp_path):
   found = _others(_build(INTEGERS, ledger=run))  # Of 7 rounds; 4 reports more.
   assert found['other_client', 'zero_out'] == _skellam(19, rounds=2)
   assert found['server', 'zero_out'] == _skellam(1, rounds=6)
+
+
+def test_what_else_holds_of_a_run_that_results_may_have_stopped(tmp_path):
+  run = statements.ledger_of(INTEGERS, tmp_path / 'ledger.jsonl', aborted=4)
+  found = _others(_build(INTEGERS, ledger=run, rounds_fixed_by=None))
+  assert found['other_client', 'zero_out'] == _skellam(19)
+  assert found['server', 'zero_out'] == _skellam(1, rounds=TURNS + 4)
 
 
 def test_what_else_holds_of_local_noise():

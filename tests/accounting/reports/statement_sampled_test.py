@@ -58,11 +58,12 @@ def _write(path, mechanism, num_rounds=7, change=lambda event: event):
 @pytest.mark.parametrize(
   'mechanism, turns', [(POISSON, 7), (FIXED, 7), (CYCLIC, 3)], ids=lambda each: ''
 )
-def test_the_guarantee_is_of_the_rounds_that_ran(mechanism, turns, tmp_path):
+def test_the_rounds_that_ran_count_if_they_were_fixed(mechanism, turns, tmp_path):
   path = tmp_path / 'ledger.jsonl'
   run = _write(path, mechanism)
   files = (sources.file_of('ledger', str(path)),)
-  built = statement.build(reports.Inputs(mechanism, 1e-6, ledger=run, files=files))
+  given = {'ledger': run, 'files': files, 'rounds_fixed_by': 'a budget'}
+  built = statement.build(reports.Inputs(mechanism, 1e-6, **given))
   event = dp_accounting.SelfComposedDpEvent(mechanism.round_events[0], turns)
   spent = accountants.epsilon(event, 1e-6, relation=mechanism.relation)
   assert built['guarantee']['epsilon'] == spent < built['run']['epsilon_planned']

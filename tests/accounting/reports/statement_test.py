@@ -62,9 +62,9 @@ def test_published_gboard_run():
   assert guarantee['accountant'] == 'exact'
 
 
-def test_a_run_cut_short_is_charged_for_its_rounds_alone(tmp_path):
+def test_a_run_cut_short_is_charged_for_its_rounds_if_they_were_fixed(tmp_path):
   run = _ledger(tmp_path / 'ledger.jsonl', num_rounds=7)
-  built = statement.build(reports.Inputs(MECHANISM, 1e-6, ledger=run))
+  built = _build(MECHANISM, 1e-6, ledger=run, rounds_fixed_by='a budget')
   assert built['run']['rounds_completed'] == 7
   assert built['run']['rounds_planned'] == 20
   prefix = MECHANISM.strategy.sensitivity_squared_by_round(PARTICIPATION)[6]

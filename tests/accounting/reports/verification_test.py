@@ -81,7 +81,7 @@ def test_altered_and_missing_files_are_found(tmp_path):
   path.write_text(''.join(content.splitlines(keepends=True)[:5]))
   result = statements.verify(tmp_path, report)
   assert any('sha256' in each for each in result.differences)
-  assert any('guarantee.epsilon' in each for each in result.differences)
+  assert any('stopped.epsilon_completed' in each for each in result.differences)
   path.write_text(content.replace('"round": 3', '"round": 4'))
   (other,) = statements.verify(tmp_path, report).differences
   assert 'is not the file that the report was made of' in other and 'line 4' in other
@@ -101,9 +101,10 @@ def test_what_a_changed_log_differs_in_is_told_once(tmp_path):
   led_to = 'verification.command leads to something else: '
   told = [each.removeprefix(led_to) for each in differences]
   assert len(set(told)) == len(told)
-  path.write_text(''.join(lines[:-9]))  # The limits are others, which no plan is for.
-  (difference,) = statements.verify(tmp_path, report).differences
-  assert 'is not the file that the report was made of' in difference
+  path.write_text(''.join(lines[:-9]))  # As of a run that ended early.
+  differences = statements.verify(tmp_path, report).differences
+  assert any('files[0].sha256 is' in each for each in differences)
+  assert 'stopped is missing' in differences
 
 
 def test_a_ledger_whose_end_was_removed_has_another_head(tmp_path):

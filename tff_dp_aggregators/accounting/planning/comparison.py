@@ -137,6 +137,7 @@ class Task:
   limits: strategies.Participation  # Who may take part when, without sampling.
   model_size: int  # Number of float32 parameters.
   target_delta: float
+  # With rho the epsilon, at delta, of the Gaussian mechanism that spends it.
   target_epsilon: Optional[float] = None
   noise_multiplier: Optional[float] = None  # Of all rows, over the clip norm.
   num_clients: Optional[int] = None  # Without them there are no sampled rows.
@@ -151,6 +152,7 @@ class Task:
   # Whether nobody stated the separation, and it is what the population allows
   # (`strategies.participation.allowed_separation`).
   separation_is_derived: bool = False
+  target_rho: Optional[float] = None  # A target in zCDP instead.
 
   def __post_init__(self) -> None:
     checks.check_positive_int('model_size', self.model_size)
@@ -186,6 +188,12 @@ class Task:
       )
 
   def _check_target_or_noise(self) -> None:
+    if self.target_rho is not None:
+      mechanism_lib.Target(
+        self.target_epsilon, None, self.accountant, self.target_rho
+      ).check()
+      epsilon = gaussian.epsilon_of(math.sqrt(2 * self.target_rho), self.target_delta)
+      object.__setattr__(self, 'target_epsilon', epsilon)
     if (self.target_epsilon is None) == (self.noise_multiplier is None):
       raise ValueError(
         'give either target_epsilon, a privacy target, or noise_multiplier, the same '
@@ -434,6 +442,8 @@ class _Candidate(NamedTuple):
 
   def reason_against(self, task: Task) -> Optional[str]:
     """Why it is not to be built."""
+    if task.target_rho is not None and self.sampling != 'none':
+      return 'zCDP has no rho of sampled clients; give target_epsilon.'
     needless = self.kind.needless(sampling_lib.limits_of(self.schema), self.options)
     if needless is not None:
       return needless

@@ -41,6 +41,24 @@ FIND = table.Flag(
 )
 
 
+def target_from(values: flags.FlagValues) -> Optional[mechanism_lib.Target]:
+  """The target that flags state; `None` for none."""
+  epsilon, rho = values.target_epsilon, values.target_rho
+  if epsilon is rho is None:
+    return None
+  if None not in (epsilon, rho):
+    raise ValueError(
+      f'--target_epsilon={epsilon!r} and --target_rho={rho!r} are two targets; give '
+      'one of them.'
+    )
+  if rho is not None and values.accountant is not None:
+    raise ValueError(
+      f'--accountant={values.accountant} does not go with --target_rho, which is in '
+      'closed form; leave it out.'
+    )
+  return mechanism_lib.Target(epsilon, values.target_delta, values.accountant, rho)
+
+
 def groups() -> tuple[program.Group, ...]:
   """The flags that `planned` reads."""
   rounds = {'num_rounds': {'unset': 'the most that keep the target'}}
@@ -114,17 +132,29 @@ def planned(
     mechanism, found = _of_parts(values, limits)
   else:
     mechanism, found = _of_all_weights(values, limits)
-  target = values.target_epsilon
+  target = target_from(values)
   warn_of_large_delta(values)
-  plan = inputs_lib.Inputs(mechanism, delta, target, found, values.accountant)
+  plan = inputs_lib.Inputs(
+    mechanism,
+    delta,
+    values.target_epsilon,
+    values.target_rho,
+    found,
+    values.accountant,
+  )
   if target is not None and found is None:
+    remedy = 'Leave out the target for a report of what these rounds spent.'
+    if limits is None:
+      left_out = '--noise_multiplier or --num_rounds'
+      if mechanism.parts:
+        left_out = 'noise_multiplier in each part'
+      elif values.strategy_file is not None:
+        left_out = '--noise_multiplier'
+      remedy = f'Leave out {left_out} to have it found.'
     try:
       plan.check_target()
     except ValueError as e:
-      raise program.CheckFailed(
-        f'{e} Leave out the noise multiplier, or --num_rounds, to have it found; or '
-        '--target_epsilon, for a report of what is spent.'
-      ) from e
+      raise program.CheckFailed(f'{e} {remedy}') from e
   return plan
 
 
@@ -156,7 +186,7 @@ def _of_all_weights(
     return mechanism_from(values, scheme_flags.schema_from(values)), found
   strategy = _strategy_that_ran(values)
   if strategy is not None:
-    limits = log_participation.in_longer_run(limits, strategy.num_rounds)
+    limits = log_participation.of_plan(limits, strategy.num_rounds)
   return mechanism_from(values, limits, strategy), found
 
 
@@ -242,8 +272,9 @@ def _of_parts(
     for part in parts:
       _check_needs_no_plan(f'--part={part.name}', part.mechanism)
   target, found = None, None
-  if values.target_epsilon is not None and not parts_lib.have_noise(parts):
-    target = mechanism_lib.Target(values.target_epsilon, values.target_delta)
+  if not parts_lib.have_noise(parts):
+    target = target_from(values)
+  if target is not None:
     found = 'noise_multiplier'
   schema = limits or scheme_flags.schema_from(values)
   joint = parts_lib.joint(parts, schema, target, values.accountant, values.adjacency)
@@ -255,10 +286,12 @@ def _check_two_of_three(
 ) -> None:
   names = ('noise_multiplier', 'target_epsilon', 'num_rounds')
   given = {name for name in names if values[name].value is not None}
+  if target_from(values) is not None:
+    given.add('target_epsilon')
   if limits is not None:
     given.add('num_rounds')
   missing = ', '.join(f'--{name}' for name in names if name not in given)
-  of_three = '--noise_multiplier, --target_epsilon and --num_rounds'
+  of_three = '--noise_multiplier, --target_epsilon (or --target_rho) and --num_rounds'
   if values.find is not None and missing:
     raise ValueError(f'--find={values.find} needs {of_three}; missing: {missing}.')
   if values.find is not None and values.max_participations is not None:
@@ -296,6 +329,7 @@ def mechanism_from(
     schema,
     values.target_epsilon,
     values.target_delta,
+    target_rho=values.target_rho,
     accountant=values.accountant,
     **{**_options(values), **given},
   )
@@ -358,7 +392,7 @@ def _max_rounds(values: flags.FlagValues) -> mechanism_lib.Mechanism:
   if found == most:
     slow = ', as strategies for more take long to find' * (most < MAX_ROUNDS)
     raise ValueError(
-      f'{most} rounds keep --target_epsilon={values.target_epsilon!r} and more may; '
+      f'{most} rounds keep {_in_words(values)} and more may; '
       f'they are not looked for{slow}. Give --num_rounds.'
     )
   return _mechanism(values, schema(found), values.noise_multiplier)
@@ -396,6 +430,10 @@ def _largest(
       independent, schema(number), noise_multiplier, **options
     ).event
 
+  if values.target_rho is not None:
+    return calibration.largest_by(
+      lambda number: mechanism_lib.rho_of(event(number)), values.target_rho, at_most
+    )
   return calibration.largest(
     event,
     values.target_epsilon,
@@ -404,6 +442,11 @@ def _largest(
     accountant=values.accountant,
     relation=first.relation,
   )
+
+
+def _in_words(values: flags.FlagValues) -> str:
+  name = 'target_epsilon' if values.target_rho is None else 'target_rho'
+  return f'--{name}={values[name].value!r}'
 
 
 def _search(values: flags.FlagValues, schema: sampling.Schema) -> tuple[float, bool]:

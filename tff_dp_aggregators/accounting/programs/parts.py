@@ -20,7 +20,10 @@ from tff_dp_aggregators.accounting.programs import table
 from tff_dp_aggregators.strategies import registry
 
 # Flags that are of all parts together.
-GO_WITH = ('part', 'target_epsilon', 'target_delta', 'accountant', 'adjacency')
+GO_WITH = (
+  *('part', 'target_epsilon', 'target_rho', 'target_delta'),
+  *('accountant', 'adjacency'),
+)
 _WEIGHTS, _MECHANISM, _CLIP_NORM = 'weights', 'mechanism', 'clip_norm'
 _SHARE, _NOISE = 'share', 'noise_multiplier'
 # Why flags of one mechanism do not go with parts, if there is more to say than that.
@@ -147,6 +150,7 @@ def joint(
       made,
       target.epsilon,
       target.delta,
+      target_rho=target.rho,
       shares=shares or None,
       accountant=accountant,
     )

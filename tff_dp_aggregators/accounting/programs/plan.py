@@ -61,6 +61,7 @@ _TASK_FLAGS = (
   'model_size',
   'target_delta',
   'target_epsilon',
+  'target_rho',
   'noise_multiplier',
   'num_clients',
   'clients_per_round',

@@ -123,6 +123,12 @@ class _Stated:
     f'{_STATE} keeps a client within --max_participations, if the separation allows '
     'more.'
   )
+  rounds_fixed_by: Optional[str] = program.flag(
+    f'{_STATE} fixed, before anything was computed from clients, the number of rounds '
+    'of a run that ended early, such as a budget. The guarantee is then of the rounds '
+    'that ran.',
+    unset='nothing, and the guarantee is of all planned rounds',
+  )
   noise_source: Optional[str] = program.flag(f'{_STATE} the noise comes from.')
   code_version: Optional[str] = program.flag(
     f'{_STATE} version of the code trained the model.'
@@ -179,9 +185,9 @@ def _check_together(values: flags.FlagValues) -> None:
     program.refuse(values, table.names(table.ROUND_LOG), 'is for --round_log.')
   if _is_of_mechanism(values):
     composed = _num_sources(values) > 1 or values[OTHER_RELEASE].present
-    if values.target_epsilon is not None and composed:
+    if flags_lib.target_from(values) is not None and composed:
       raise ValueError(
-        '--target_epsilon is for one mechanism, and what is composed spends more '
+        'a target is for one mechanism, and what is composed spends more '
         'together. Leave it out; noise for what other releases leave of epsilon and '
         'delta is found by a report without them.'
       )
@@ -189,7 +195,8 @@ def _check_together(values: flags.FlagValues) -> None:
   given = 'run_dir' if values.run_dir is not None else 'report'
   others = (*flags_lib.all_names(), *table.names(program.rows_of(_Stated)))
   why = f'does not go with --{given}, which has it all.'
-  program.refuse(values, others, why, but=('accountant',))
+  of_runs = ('rounds_fixed_by',) if values.run_dir is not None else ()
+  program.refuse(values, others, why, but=('accountant', *of_runs))
   one_report = values.run_dir is None and _num_sources(values) == 1
   if one_report and not values[OTHER_RELEASE].present:
     program.refuse(
@@ -242,7 +249,8 @@ def _parts(values: flags.FlagValues, with_curves: bool) -> Iterator[composition.
     return composition.Part(name or 'the plan', statement)
 
   for path in values.run_dir or ():
-    run = sources.from_run_dir(path, values.accountant)
+    stated = _stated(values)
+    run = sources.from_run_dir(path, values.accountant, stated.get('rounds_fixed_by'))
     yield part(run, {'run_dir': path})
   if _is_of_mechanism(values):
     stated = _stated(values)

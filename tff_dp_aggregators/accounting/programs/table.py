@@ -151,6 +151,13 @@ def target() -> Rows:
       unset='the least that keeps the target',
     ),
     Flag('target_epsilon', float, 'Privacy target.', above=0),
+    Flag(
+      'target_rho',
+      float,
+      'Privacy target in zCDP, instead of --target_epsilon: rho, for Gaussian noise '
+      'without sampling. Epsilon is told beside it, at --target_delta.',
+      above=0,
+    ),
     Flag('target_delta', float, 'Delta of the guarantee.', above=0, below=1),
     Flag(
       'accountant',

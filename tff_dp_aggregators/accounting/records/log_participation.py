@@ -579,23 +579,40 @@ def _largest_sum(client: np.ndarray, rounds: np.ndarray, products: np.ndarray) -
   return float(sums.max())
 
 
-def in_longer_run(
-  limits: strategies.Participation, num_rounds: int
+def of_plan(
+  seen: strategies.Participation,
+  num_rounds: int,
+  planned: Optional[strategies.Participation] = None,
+  broken: bool = False,
 ) -> strategies.Participation:
-  """Limits of the first rounds of a run, as limits of all its rounds.
+  """Limits of so many rounds of a plan, of which a log shows the first.
 
-  What a strategy costs depends on the rounds that it was built for. Who took part in
-  the first of them alone took part in no later one, so their number is the same.
+  Those that were planned; where none are known or they were broken, what the log shows
+  of its rounds, `seen`, and after them as many as the separation allows.
   """
-  if limits.num_rounds > num_rounds:
+  if seen.num_rounds > num_rounds:
     raise ValueError(
-      f'the round log has {limits.num_rounds} rounds, but the strategy is for '
+      f'the round log has {seen.num_rounds} rounds, but the strategy is for '
       f'{num_rounds}; give the strategy that ran, with all its rounds.'
     )
-  if limits.num_rounds == num_rounds:
-    return limits
-  most = limits.possible_participations
-  return dataclasses.replace(limits, num_rounds=num_rounds, max_participations=most)
+  if planned is not None and not broken:
+    return strategies.Participation(
+      num_rounds, planned.min_separation, planned.assumed_at_most
+    )
+  if planned is None and seen.num_rounds == num_rounds:
+    return seen
+  separation, most = seen.min_separation, 0
+  if planned is not None:
+    # What was allowed counts as well: who broke one limit makes no other one less.
+    separation = planned.min_separation
+    allowed = of_plan(seen, num_rounds, planned)
+    most = allowed.possible_participations
+  left = -(-(num_rounds - seen.num_rounds) // separation)
+  return strategies.Participation(
+    num_rounds,
+    min(separation, seen.min_separation),
+    max(most, seen.possible_participations + left),
+  )
 
 
 def check_agreement(

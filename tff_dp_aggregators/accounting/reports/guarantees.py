@@ -291,7 +291,9 @@ def _reports(inputs: inputs_lib.Inputs) -> tuple[int, int]:
   It also reports in attempts that are aborted.
   """
   mechanism, ledger = inputs.mechanism, inputs.ledger
-  rounds = mechanism.participation.num_rounds if ledger is None else len(ledger.entries)
+  rounds = mechanism.participation.num_rounds
+  if ledger is not None and inputs.rounds_fixed_by is not None:
+    rounds = len(ledger.entries)
   released = sum(
     not isinstance(event, dp_accounting.NoOpDpEvent)
     for event in mechanism.round_events[:rounds]

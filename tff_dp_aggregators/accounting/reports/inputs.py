@@ -150,6 +150,7 @@ class Inputs:
     mechanism: What was planned, with what was found from a target.
     delta: At which delta the guarantee is stated.
     target_epsilon: What was asked for.
+    target_rho: What was asked for in zCDP, instead.
     found: What was found from it: 'noise_multiplier', 'num_rounds' or
       'max_participations'.
     accountant: Whose epsilon the guarantee states; `None` for the tightest.
@@ -157,8 +158,11 @@ class Inputs:
       A ledger must have the same in all rounds.
     weights_of_parts: Shapes of weights of a joint mechanism, by the names of part and
       weight, as the run's configuration has them, which is to be among the files.
-    ledger: What the run's ledger says. With it the guarantee is of the rounds that ran;
-      without it, of all rounds planned.
+    ledger: What the run's ledger says.
+    rounds_fixed_by: What fixed the number of rounds that ran, fewer than planned,
+      before anything was computed from clients. The guarantee is then of those rounds;
+      without it, of all rounds planned, for released results may have decided when to
+      stop.
     enforced_by: What keeps rounds of a client as far apart as they are assumed to be,
       or draws clients as they are assumed to be drawn.
     cap_enforced_by: What keeps a client within `max_participations`, where fewer are
@@ -183,11 +187,13 @@ class Inputs:
   mechanism: joint_mechanism.AnyMechanism
   delta: float
   target_epsilon: Optional[float] = None
+  target_rho: Optional[float] = None
   found: Optional[str] = None
   accountant: Optional[str] = None
   clip_norm: Optional[float] = None
   weights_of_parts: Optional[dict[str, dict[str, list[int]]]] = None
   ledger: Optional[ledger_lib.Ledger] = None
+  rounds_fixed_by: Optional[str] = None
   enforced_by: str = NOT_STATED
   cap_enforced_by: Optional[str] = None
   noise_source: str = 'not stated'
@@ -210,6 +216,13 @@ class Inputs:
 
   def check_target(self) -> None:
     """Refuses a mechanism that spends more than was asked for."""
+    if self.target_rho is not None:
+      rho = mechanism_lib.rho_of(self.mechanism.event)
+      if not rho <= self.target_rho:
+        raise ValueError(
+          f'the mechanism spends rho = {rounding.up(rho, 6)}, more than target_rho='
+          f'{rounding.exact(self.target_rho)}.'
+        )
     if self.target_epsilon is None:
       return
     gaussian.check_epsilon(self.target_epsilon, 'target_epsilon')
@@ -294,11 +307,6 @@ def check_releases(
 # From where facts are known.
 
 _DEFAULTS = {field.name: field.default for field in dataclasses.fields(Inputs)}
-
-
-def capped_by_log(source: Mapping[str, Any]) -> str:
-  """What caps participations where a log has fewer rounds than were planned."""
-  return terms.in_a_line(_SAID.capped_by_log(source.get('num_rounds')))
 
 
 def enforced_by_log(
@@ -392,6 +400,6 @@ def _origin(name: str, inputs: Inputs, roles: set[str]) -> str:
   source = inputs.participation_source or {}
   if name in ('enforced_by', 'cap_enforced_by') and 'basis' in source:
     by_log = enforced_by_log(source, inputs.ledger is not None)
-    if value in (by_log, capped_by_log(source)):
+    if value == by_log:
       return 'recorded'
   return 'stated'

@@ -363,8 +363,29 @@ class ClipNorms(Model, frozen=True, kw_only=True):
   largest: ClipNorm
 
 
+class Stopped(Model, frozen=True, kw_only=True):
+  """A run that ended before the last of its planned rounds.
+
+  Attributes:
+    rounds_completed: Rounds in the ledger or log.
+    rounds_planned: That might have run.
+    epsilon_completed: Epsilon of the rounds that ran, for a number of them that was
+      fixed before anything was computed from clients; null if infinite.
+    epsilon_planned: Epsilon of all planned rounds, which holds for any rule that looks
+      at released results alone; null if infinite.
+    rounds_fixed_by: What fixed the number, as stated and not verified; null if nobody
+      states it, and then the guarantee is epsilon_planned, and epsilon_completed else.
+  """
+
+  rounds_completed: Positive
+  rounds_planned: Positive
+  epsilon_completed: Optional[float]
+  epsilon_planned: Optional[float]
+  rounds_fixed_by: Optional[str]
+
+
 class Run(Model, frozen=True, kw_only=True):
-  """What ran; the guarantee is then of the rounds that ran.
+  """What ran.
 
   Attributes:
     rounds_completed: Rounds in the ledger.
@@ -389,9 +410,15 @@ class Run(Model, frozen=True, kw_only=True):
 
 
 class Target(Model, frozen=True, kw_only=True):
-  """The privacy target."""
+  """The privacy target.
 
-  epsilon: Annotated[float, _said('Asked for.')]
+  Attributes:
+    epsilon: Asked for; null if rho was.
+    rho: Asked for in zCDP (arXiv:1605.02065), and else not there.
+  """
+
+  epsilon: Optional[float]
+  rho: Union[float, msgspec.UnsetType] = msgspec.UNSET
   found: Found
 
 
@@ -681,6 +708,7 @@ class VerificationInputs(Model, frozen=True, kw_only=True):
     strategy: As Strategy.to_json writes it, by part if there are; null if it is large.
     event: The privacy event of the guarantee, as events.to_json writes it.
     target_epsilon: Target that was asked for; null if none was.
+    target_rho: That in zCDP; not there if none was asked for.
     clip_norm: As stated, or that of all rounds of the ledger; or null.
     with_curves: Whether points of plots were asked for.
   """
@@ -691,6 +719,7 @@ class VerificationInputs(Model, frozen=True, kw_only=True):
   delta: Delta
   accountant: AskedAccountant
   target_epsilon: Optional[float] = None
+  target_rho: Union[float, msgspec.UnsetType] = msgspec.UNSET
   found: Found = None
   clip_norm: Optional[float] = None
   with_curves: bool
@@ -723,6 +752,7 @@ class Single(Report, frozen=True, kw_only=True):
     setting: Who is trusted with what.
     other_guarantees: What else the same noise guarantees, where clients make it.
     code_version: Version of the code that trained; null if it is not known.
+    stopped: Of a run that ended early, and else not there.
   """
 
   warnings: Warnings
@@ -731,6 +761,7 @@ class Single(Report, frozen=True, kw_only=True):
   mechanism: Mechanism
   participation: Participation
   run: Optional[Run]
+  stopped: Union[Stopped, msgspec.UnsetType] = msgspec.UNSET
   target: Optional[Target]
   tuning: Optional[Tuning]
   guarantee: Guarantee

@@ -260,11 +260,6 @@ def _is_simulation(statement: dict[str, Any]) -> bool:
   return any(_placement(part).is_simulation for _, part in model.runs(statement))
 
 
-def _is_cut_short(statement: dict[str, Any]) -> bool:
-  run = statement['run']
-  return run is not None and run['rounds_completed'] < run['rounds_planned']
-
-
 def _is_one_gaussian(statement: dict[str, Any]) -> bool:
   """Whether epsilon after each round of a run is exact."""
   gaussian = [_noise(part).is_gaussian for part in _by_part(statement)]

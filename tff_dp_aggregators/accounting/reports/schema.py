@@ -29,10 +29,13 @@ def load() -> dict[str, Any]:
     model.REPORTS, ref_template='#/$defs/{name}'
   )
   for name, each in definitions.items():
-    _add_descriptions(getattr(model, name), each)
+    struct = getattr(model, name)
+    _add_descriptions(struct, each)
     each['properties'].pop('registered', None)
-    if name != 'Software':  # Reports have all fields, also those with a default.
-      each['required'] = list(each['properties'])
+    # Reports have all fields, also those with a default, but what is not set.
+    fields = msgspec.structs.fields(struct)
+    unset = {field.encode_name for field in fields if field.default is msgspec.UNSET}
+    each['required'] = [field for field in each['properties'] if field not in unset]
   _add_mechanisms(definitions)
   _add_schemas(definitions)
   _add_accountants(definitions)

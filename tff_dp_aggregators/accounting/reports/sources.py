@@ -73,8 +73,6 @@ def from_plan(
       inputs_lib.enforced_by_log(summary, ledger is not None, stated)
       for stated in (found.enforced_by, stated_cap)
     )
-    if round_log.has_no_more_rounds:
-      cap_enforced_by = inputs_lib.capped_by_log(summary)
     found = dataclasses.replace(
       found,
       enforced_by=enforced_by,
@@ -100,6 +98,7 @@ class _Privacy(msgspec.Struct, frozen=True):
   enforced_by: str
   noise_source: str
   cap_enforced_by: Optional[str] = None
+  target_rho: Optional[float] = None
   accountant: Any = None
   noise_generator: Optional[str] = None
   noise_seed: Any = msgspec.UNSET  # Of a release before.
@@ -162,19 +161,31 @@ class _Config(msgspec.Struct, frozen=True):
     return None if found == dict.fromkeys(found) else model.BeforeClipping(**found)
 
 
-def from_run_dir(run_dir: str, accountant: Optional[str] = None) -> inputs_lib.Inputs:
+def from_run_dir(
+  run_dir: str,
+  accountant: Optional[str] = None,
+  rounds_fixed_by: Optional[str] = None,
+) -> inputs_lib.Inputs:
   """The statement's inputs for what a run left: configuration, strategy and ledger.
 
   `accountant`: Whose epsilon counts; `None` for the one that the run was planned by, if
-  no tighter one has as little, or else the tightest.
+  no tighter one has as little, or else the tightest. `rounds_fixed_by`: As in `Inputs`.
   """
   path, config = _config_of(run_dir)
   try:
-    return _from_config(path, config, accountant)
+    found = _from_config(path, config, accountant)
   except (AttributeError, KeyError, TypeError) as e:
     raise ValueError(
       f'{path} lacks something, or has something else there: {e}.'
     ) from e
+  if rounds_fixed_by is None:
+    return found
+  arguments = [f'--rounds_fixed_by={rounds_fixed_by}']
+  return dataclasses.replace(
+    found,
+    rounds_fixed_by=rounds_fixed_by,
+    command=f'{found.command} {shlex.join(arguments)}',
+  )
 
 
 def without_privacy(run_dir: str) -> inputs_lib.WithoutPrivacy:
@@ -261,7 +272,8 @@ def _from_config(
     mechanism,
     privacy.delta,
     target_epsilon=target,
-    found=None if target is None else 'noise_multiplier',
+    target_rho=privacy.target_rho,
+    found='noise_multiplier' if target or privacy.target_rho else None,
     accountant=planned_by if accountant is None else accountant,
     clip_norm=privacy.clip_norm,
     weights_of_parts=weights_of_parts,
@@ -367,23 +379,12 @@ def _code_version(software: Any) -> Optional[str]:
 class RoundLog:
   """What a production system's round log says about participation."""
 
-  # The planned limits if it shows that they were kept, or else those that it shows.
+  # The planned limits, widened by what it shows; or what it shows alone.
   limits: strategies.Participation
   proved: log_participation.Summary  # All that it says.
   # JSON-ready, with the arguments of `from_round_log` and without who took part.
   summary: dict[str, Any]
   file: dict[str, Any]  # Its role, path and checksum, as `file_of` has them.
-
-  @property
-  def has_no_more_rounds(self) -> bool:
-    """Whether planned limits were kept, by fewer rounds than planned and no cap."""
-    planned = self.summary.get('planned')
-    return bool(
-      planned is not None
-      and not planned['broken']
-      and planned['max_participations'] is None
-      and planned['num_rounds'] > self.proved.num_rounds
-    )
 
 
 def from_round_log(
@@ -430,15 +431,9 @@ def from_round_log(
       'max_participations': cap,
       'broken': broken,
     }
-    allowed = strategies.Participation(summary.num_rounds, planned.min_separation, cap)
-    if broken:
-      # What was allowed counts as well: who broke one limit makes no other one less.
-      allowed = strategies.Participation(
-        summary.num_rounds,
-        min(planned.min_separation, summary.min_separation),
-        max(allowed.possible_participations, limits.possible_participations),
-      )
-    limits = allowed
+    limits = log_participation.of_plan(
+      limits, planned.num_rounds, planned, bool(broken)
+    )
   return RoundLog(limits, summary, said, file)
 
 
@@ -451,7 +446,7 @@ def check_log(
   if ledger is not None:
     log_participation.check_agreement(log.proved, ledger, mechanism.limits)
     return
-  shown = log_participation.in_longer_run(log.limits, mechanism.limits.num_rounds)
+  shown = log_participation.of_plan(log.limits, mechanism.limits.num_rounds)
   if shown != mechanism.participation:
     raise ValueError(
       f'the round log gives {shown}, the report has {mechanism.participation}.'

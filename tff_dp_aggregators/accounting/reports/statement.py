@@ -19,6 +19,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Optional, TypeVar, Union, cast
 
 import dp_accounting
+import msgspec
 import numpy as np
 from dp_accounting import NeighboringRelation as Relation
 
@@ -33,6 +34,7 @@ from tff_dp_aggregators.accounting import nbafl
 from tff_dp_aggregators.accounting import noises
 from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.accounting.records import ledger as ledger_lib
+from tff_dp_aggregators.accounting.records import log_participation
 from tff_dp_aggregators.accounting.reports import guarantees
 from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
 from tff_dp_aggregators.accounting.reports import ledger_checks
@@ -67,20 +69,29 @@ def build(inputs: inputs_lib.Inputs, *, with_curves: bool = True) -> dict[str, A
   if inputs.nbafl is not None:
     nbafl_report.check(inputs.nbafl, mechanism, delta=delta, clip_norm=inputs.clip_norm)
   if inputs.simulated_cohort is not None:
+    if inputs.rounds_fixed_by is not None:
+      raise ValueError('rounds_fixed_by is for a guarantee, and this run has none.')
     return build_without_privacy(inputs)
   event, run, clip_norm = mechanism.event, None, inputs.clip_norm
-  if inputs.ledger is not None:
+  if inputs.ledger is None:
+    spent, completed = _in_the_log(inputs)
+  else:
     ledger_checks.check(mechanism, inputs.ledger, clip_norm)
-    event, run = _ran(inputs, inputs.ledger)
+    spent, event, run = _ran(inputs, inputs.ledger)
+    completed = run.rounds_completed
     norms = run.clip_norms
     if mechanism.clipped_count_stddev is None:
       clip_norm = norms.largest if norms.smallest == norms.largest else None
+  stopped = _stopped(inputs, completed, spent, event)
+  if not stopped or inputs.rounds_fixed_by is not None:
+    event = spent
   curves = None
   if with_curves:
     curves = _curves(mechanism, event, delta, inputs.accountant, run)
   target = None
-  if inputs.target_epsilon is not None:
-    target = model.Target.of(inputs, epsilon=inputs.target_epsilon)
+  target_rho = msgspec.UNSET if inputs.target_rho is None else inputs.target_rho
+  if inputs.target_epsilon is not None or target_rho:
+    target = model.Target.of(inputs, epsilon=inputs.target_epsilon, rho=target_rho)
   report: type[model.Single] = model.Single
   if mechanism.parts:
     report = model.Joint
@@ -93,6 +104,7 @@ def build(inputs: inputs_lib.Inputs, *, with_curves: bool = True) -> dict[str, A
       mechanism=_mechanisms(inputs, clip_norm),
       participation=_participation(inputs),
       run=run,
+      stopped=stopped,
       target=target,
       guarantee=guarantees.of_event(
         event, delta, mechanism.relation, inputs.accountant, mechanism.sensitivity_kind
@@ -110,6 +122,7 @@ def build(inputs: inputs_lib.Inputs, *, with_curves: bool = True) -> dict[str, A
           mechanism=mechanism.to_json(),
           strategy=_strategy(mechanism),
           event=events.to_json(event),
+          target_rho=target_rho,
           clip_norm=clip_norm,
           with_curves=with_curves,
         ),
@@ -512,10 +525,66 @@ def _strategy(mechanism: joint_lib.AnyMechanism) -> Optional[dict[str, Any]]:
 # What is said of a run.
 
 
+def _in_the_log(inputs: inputs_lib.Inputs) -> tuple[dp_accounting.DpEvent, int]:
+  """What the rounds of a log spent, and their number; of a plan without one, all."""
+  mechanism, source = inputs.mechanism, inputs.participation_source or {}
+  num_rounds = mechanism.participation.num_rounds
+  rounds, planned = source.get('num_rounds', num_rounds), source.get('planned')
+  if rounds == num_rounds:
+    return mechanism.event, rounds
+  limits = None
+  if planned:
+    limits = strategies.Participation(
+      num_rounds, planned['min_separation'], planned['max_participations']
+    )
+  seen = strategies.Participation(
+    rounds, source['min_separation'], source['max_participations']
+  )
+  ran = log_participation.of_plan(
+    seen, rounds, limits, bool(planned and planned['broken'])
+  )
+  # Of the strategy that was built for all rounds: who was in the first of them alone
+  # was in no later one.
+  shown = strategies.Participation(
+    num_rounds, ran.min_separation, ran.possible_participations
+  )
+  alone = cast(mechanism_lib.Mechanism, mechanism)
+  return dataclasses.replace(alone, participation=shown).event, rounds
+
+
+def _stopped(
+  inputs: inputs_lib.Inputs,
+  completed: int,
+  spent: dp_accounting.DpEvent,
+  planned: dp_accounting.DpEvent,
+) -> Union[model.Stopped, msgspec.UnsetType]:
+  """What is said of a run that ended early; of others nothing."""
+  rounds = inputs.mechanism.participation.num_rounds
+  if completed == rounds or not inputs.mechanism.is_private:
+    if inputs.rounds_fixed_by is not None:
+      raise ValueError(
+        f'rounds_fixed_by={inputs.rounds_fixed_by!r} is for a private run that ended '
+        f'early, after some of its {rounds} planned rounds; leave it out.'
+      )
+    return msgspec.UNSET
+
+  def epsilon(event: dp_accounting.DpEvent) -> float:
+    relation = inputs.mechanism.relation
+    return accountants.epsilon(event, inputs.delta, inputs.accountant, relation)
+
+  return model.Stopped.of(
+    inputs,
+    rounds_completed=completed,
+    rounds_planned=rounds,
+    epsilon_completed=epsilon(spent),
+    epsilon_planned=epsilon(planned),
+  )
+
+
 def _ran(
   inputs: inputs_lib.Inputs, ledger: ledger_lib.Ledger
-) -> tuple[dp_accounting.DpEvent, model.Run]:
-  """What all rounds and attempts of a ledger spent together, and what ran.
+) -> tuple[dp_accounting.DpEvent, dp_accounting.DpEvent, model.Run]:
+  """What rounds and attempts of a ledger spent, what all planned ones do, and what ran.
 
   Aborted attempts spent nothing, for nothing of them was released; but whom noise of
   its own hides has sent a report in each, at most, and the server has it.
@@ -530,21 +599,19 @@ def _ran(
   def epsilon(event: dp_accounting.DpEvent, accountant: Optional[str] = None) -> float:
     return accountants.epsilon(event, inputs.delta, accountant, mechanism.relation)
 
-  epsilon_planned = epsilon(planned, inputs.accountant)
   if not isinstance(attempts, dp_accounting.NoOpDpEvent):
     spent = events.simplify(dp_accounting.ComposedDpEvent([spent, attempts]))
-    epsilon_planned = epsilon(
-      dp_accounting.ComposedDpEvent([planned, attempts]), inputs.accountant
-    )
+    planned = events.simplify(dp_accounting.ComposedDpEvent([planned, attempts]))
   elif isinstance(planned, events.MixtureDpEvent):
     # It is the one that was planned (`ledger_checks`), which has its strategy as well;
     # or a bound that others have, too, and then no more is known.
     known = isinstance(spent, events.MixtureDpEvent)
     spent = planned if known else dataclasses.replace(planned, strategy=None)
+    planned = spent  # All of it is spent from the first round on.
   norms: list[Any] = [entry.clip_norm for entry in ledger.entries]
   norms = [None] if None in norms else norms
   generators = dict.fromkeys(entry.noise_generator for entry in ledger.entries)
-  return spent, model.Run.of(
+  run = model.Run.of(
     inputs,
     rounds_completed=len(ledger.entries),
     rounds_released_again=list(ledger.repeated),
@@ -558,8 +625,9 @@ def _ran(
     clip_norms=model.ClipNorms(smallest=min(norms), largest=max(norms)),
     noise_generators=list(generators),
     rounds_planned=mechanism.participation.num_rounds,
-    epsilon_planned=epsilon_planned,
+    epsilon_planned=epsilon(planned, inputs.accountant),
   )
+  return spent, planned, run
 
 
 def _files(files: Sequence[dict[str, Any]]) -> list[model.File]:

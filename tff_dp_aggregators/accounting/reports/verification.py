@@ -354,7 +354,9 @@ def _of_run(report: dict[str, Any], run_dir: str, with_curves: bool) -> dict[str
     return statement_lib.build_without_privacy(
       dataclasses.replace(without, files=as_stated(without.files))
     )
-  found = sources.from_run_dir(run_dir, stated['inputs']['accountant'])
+  found = sources.from_run_dir(
+    run_dir, stated['inputs']['accountant'], _rounds_fixed_by(report)
+  )
   files = as_stated(found.files)
   command = stated['command'] if files != found.files else found.command
   found = dataclasses.replace(found, files=files, command=command)
@@ -377,6 +379,8 @@ def _of_plan(report: dict[str, Any], paths: dict[str, str]) -> inputs_lib.Inputs
   plan = inputs_lib.Inputs(
     joint_mechanism.stored(stored, strategy),
     code_version=report['code_version'],
+    rounds_fixed_by=_rounds_fixed_by(report),
+    target_rho=inputs.get('target_rho'),
     **{name: inputs[name] for name in names},
   )
   log = None
@@ -389,6 +393,11 @@ def _of_plan(report: dict[str, Any], paths: dict[str, str]) -> inputs_lib.Inputs
     noise_source=report['mechanism']['noise_source'],
     command=report['verification']['command'],
   )
+
+
+def _rounds_fixed_by(report: dict[str, Any]) -> Optional[str]:
+  found: Optional[str] = report.get('stopped', {}).get('rounds_fixed_by')
+  return found
 
 
 def _log(source: dict[str, Any], path: str) -> sources.RoundLog:

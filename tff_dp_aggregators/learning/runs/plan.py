@@ -450,6 +450,7 @@ class Plan:
     return {
       'mechanism': self.mechanism.to_json(),
       'target_epsilon': None if self.target is None else self.target.epsilon,
+      **({'target_rho': self.target.rho} if self.target and self.target.rho else {}),
       'accountant': None if self.target is None else self.target.accountant,
       'delta': self.delta,
       'epsilon_by_round': (

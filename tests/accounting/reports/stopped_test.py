@@ -1,0 +1,195 @@
+"""A run that ended early: which epsilon is stated, and why it has to be the plan's.
+
+Claims:
+
+* Who stops by what was released can have a delta of 0.041 and more at an epsilon that
+  is stated, for the rounds that ran, at delta 0.01: by recursion over all paths of the
+  privacy loss, and by drawing paths. At the epsilon of the plan no rule has more.
+* The guarantee of such a run is of its plan, unless somebody states what fixed the
+  number of rounds; both numbers are in the report, and it verifies.
+* So it is with a round log whose plan is known; one whose plan is not says so.
+"""
+
+import functools
+import json
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from tests.accounting.programs import reporting
+from tests.accounting.reports import rendered
+from tests.accounting.reports import statements
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting.accountants import gaussian
+from tff_dp_aggregators.accounting.reports import rendering
+
+_ROUNDS, _NOISE, _DELTA = 1000, 20.0, 0.01
+_MU = 1 / _NOISE
+_ABOVE = 0.2  # The loss at which somebody stops, above the epsilon that is stated then.
+
+
+@functools.cache
+def _stated():
+  """Epsilon of the first t + 1 rounds at the stated delta, shape [n]."""
+  return np.array(
+    [gaussian.epsilon_of(_MU * math.sqrt(t + 1), _DELTA) for t in range(_ROUNDS)]
+  )
+
+
+def _delta_by_recursion(stated, above=None):
+  """What delta is at the epsilon stated for the round in which a rule stops.
+
+  The rule stops where the privacy loss is so far above that epsilon; `None` for the
+  rule with the largest delta. The loss is a random walk with steps N(mu^2/2, mu^2), and
+  an outcome with loss x adds (1 - e^(epsilon - x))_+ to delta.
+  """
+  step = _MU / 8
+  loss = np.arange(-4.0, 13.0, step)
+  shifts = np.arange(-64, 65) * step
+  edges = np.append(shifts - step / 2, shifts[-1] + step / 2)
+  weights = np.diff(stats.norm.cdf(edges, _MU**2 / 2, _MU))
+  weights /= weights.sum()
+
+  def gain(t):
+    return np.maximum(1 - np.exp(stated[t] - loss), 0)
+
+  def after_a_round(value):
+    return np.convolve(np.pad(value, 64, mode='edge'), weights[::-1], mode='valid')
+
+  value = gain(_ROUNDS - 1)
+  for t in reversed(range(_ROUNDS - 1)):
+    if above is None:
+      value = np.maximum(gain(t), after_a_round(value))
+    else:
+      value = np.where(loss > stated[t] + above, gain(t), after_a_round(value))
+  return float(np.interp(0.0, loss, after_a_round(value)))
+
+
+def _delta_by_paths(stated, above, paths=20_000):
+  """The same of a rule by drawn paths, and its standard error."""
+  rng = np.random.default_rng(41)
+  loss, found = np.zeros(paths), np.full(paths, np.nan)
+  for t in range(_ROUNDS):
+    loss += rng.normal(_MU**2 / 2, _MU, paths)
+    stops = np.isnan(found) & ((loss > stated[t] + above) | (t == _ROUNDS - 1))
+    found[stops] = np.maximum(1 - np.exp(stated[t] - loss[stops]), 0)
+  return found.mean(), found.std() / math.sqrt(paths)
+
+
+def test_a_stop_at_the_worst_path_has_four_times_the_delta_that_is_stated():
+  exact = _delta_by_recursion(_stated(), _ABOVE)
+  assert exact == pytest.approx(0.041, abs=1e-3)
+  drawn, error = _delta_by_paths(_stated(), _ABOVE)
+  assert abs(drawn - exact) < 5 * error + 2e-4  # By chance once in a million draws.
+  assert _delta_by_recursion(_stated()) > 0.045
+  text = rendering.render(rendered.build(cut=True), 'text')
+  assert f'delta is {exact:.3f} at' in text and f'delta = {_DELTA:g}.' in text
+  assert f'of {_ROUNDS} rounds with noise multiplier {_NOISE:g}' in text
+
+
+def test_no_rule_has_more_than_the_delta_of_the_plan():
+  plan = np.full(_ROUNDS, _stated()[-1])
+  # Going on to the end is the best rule, for what is gained is convex in the outcome.
+  assert _delta_by_recursion(plan) == pytest.approx(_DELTA, rel=2e-2)
+
+
+def _run(tmp_path, num_rounds=7):
+  path = tmp_path / 'ledger.jsonl'
+  reporting.write_ledger(path, reporting.TREE_OF_20, num_rounds)
+  return (*reporting.OF_TREE_OF_20, f'--ledger={path}')
+
+
+def _verified(tmp_path, report):
+  path = tmp_path / 'report.json'
+  path.write_text(json.dumps(report))
+  return reporting.execute(f'--verify={path}')
+
+
+def test_the_guarantee_is_of_the_plan_unless_something_fixed_the_rounds(tmp_path):
+  flags = _run(tmp_path)
+  plan = reporting.json_of(*flags)
+  prefix = reporting.TREE_OF_20.strategy.sensitivity_squared_by_round(
+    reporting.TREE_OF_20.participation
+  )[6]
+  of_rounds = gaussian.epsilon_of(math.sqrt(prefix) / 4.0, 1e-6)
+  of_plan = reporting.TREE_OF_20.epsilon(1e-6)
+  assert plan['guarantee']['epsilon'] == of_plan == plan['run']['epsilon_planned']
+  assert plan['stopped'] == {
+    'rounds_completed': 7,
+    'rounds_planned': 20,
+    'epsilon_completed': pytest.approx(of_rounds, rel=1e-12),
+    'epsilon_planned': of_plan,
+    'rounds_fixed_by': None,
+  }
+  assert _verified(tmp_path, plan).returncode == 0
+  budget = '--rounds_fixed_by=a budget of epsilon 3'
+  fixed = reporting.json_of(*flags, budget)
+  assert fixed['guarantee']['epsilon'] == pytest.approx(of_rounds, rel=1e-12)
+  assert fixed['stopped']['rounds_fixed_by'] == 'a budget of epsilon 3'
+  assert _verified(tmp_path, fixed).returncode == 0
+  fixed['stopped']['rounds_fixed_by'] = None
+  assert _verified(tmp_path, fixed).returncode == 1
+
+
+def test_composed_with_others_it_counts_as_the_plan(tmp_path):
+  flags = _run(tmp_path)
+  other = tmp_path / 'other.jsonl'
+  reporting.write_ledger(other, reporting.TREE_OF_20, 20, **reporting.seeded(None))
+  both = reporting.json_of(*flags, f'--ledger={other}')
+  mu = reporting.json_of(*flags)['guarantee']['gdp_mu']
+  assert both['guarantee']['gdp_mu'] == pytest.approx(math.sqrt(2) * mu, rel=1e-9)
+
+
+@pytest.mark.parametrize('more', [(), ('--ledger',)])
+def test_stating_what_fixed_the_rounds_of_a_whole_run_is_refused(tmp_path, more):
+  flags = _run(tmp_path, 20) if more else reporting.OF_TREE_OF_20
+  result = reporting.execute(*flags, '--rounds_fixed_by=the budget')
+  assert result.returncode == 2
+  assert "rounds_fixed_by='the budget' is for a private run that" in result.stderr
+
+
+def test_a_run_directory_takes_what_fixed_its_rounds(tmp_path):
+  run_dir = statements.run_dir(tmp_path / 'run')
+  fixed = reporting.json_of(f'--run_dir={run_dir}', '--rounds_fixed_by=the budget')
+  assert fixed['guarantee']['epsilon'] < fixed['stopped']['epsilon_planned']
+  assert "'--rounds_fixed_by=the budget'" in fixed['verification']['command']
+  assert _verified(tmp_path, fixed).returncode == 0
+
+
+def test_a_log_of_fewer_rounds_than_planned_counts_as_the_plan(tmp_path):
+  log = reporting.write_log(tmp_path / 'rounds.csv', 9)
+  flags = (*reporting.OF_TREE_OF_20, f'--round_log={log}', '--min_wait_hours=24')
+  found = reporting.json_of(*flags)
+  assert found['participation']['source']['planned']['broken'] == []
+  stopped = found['stopped']
+  assert (stopped['rounds_completed'], stopped['rounds_planned']) == (9, 20)
+  assert found['guarantee']['epsilon'] == stopped['epsilon_planned']
+  assert stopped['epsilon_completed'] < stopped['epsilon_planned']
+  assert stopped['epsilon_planned'] == reporting.TREE_OF_20.epsilon(1e-6)
+  assert _verified(tmp_path, found).returncode == 0
+  fixed = reporting.json_of(*flags, '--rounds_fixed_by=the calendar')
+  assert fixed['guarantee']['epsilon'] == stopped['epsilon_completed']
+  assert _verified(tmp_path, fixed).returncode == 0
+  # Without a plan nothing tells how many rounds there might have been.
+  alone = reporting.execute(
+    *('--mechanism=tree', '--noise_multiplier=4', '--target_delta=1e-6'),
+    *(f'--round_log={log}', '--min_wait_hours=24'),
+  )
+  assert 'the log does not tell how many were planned' in alone.stdout
+
+
+def test_planned_rounds_after_a_log_have_room_for_more_participations(tmp_path):
+  log = reporting.write_log(tmp_path / 'rounds.csv', 9)
+  flags = ('--mechanism=tree', '--noise_multiplier=4', '--target_delta=1e-6')
+  flags += ('--num_rounds=20', f'--round_log={log}', '--min_wait_hours=7')
+  found = reporting.json_of(*flags)
+  source, limits = found['participation']['source'], found['participation']
+  left = -(-(20 - 9) // source['min_separation'])
+  possible = strategies.Participation(20, source['min_separation'])
+  assert limits['max_participations'] == min(
+    source['max_participations'] + left, possible.possible_participations
+  )
+  assert found['stopped']['rounds_planned'] == 20
+  assert _verified(tmp_path, found).returncode == 0
