@@ -262,6 +262,7 @@ class TestMetadata:
     text = said_by('tff_dp_aggregators.experiments.simulate')
     assert 'tff-dp-simulate --mechanism' in text
 
+  @pytest.mark.slow
   def test_an_editable_installation_is_a_path_with_the_same_commands(self, tmp_path):
     source = _copy_of_the_source(tmp_path / 'source')
     # As installers do that ask for metadata first.

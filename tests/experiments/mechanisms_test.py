@@ -1,14 +1,4 @@
-"""Every mechanism and every way to draw clients, trained for two rounds by flags.
-
-Claims:
-
-* What a run spent, in its report, is what `report` says of the same flags.
-* Drop-outs, adaptive clipping, FedProx, other optimizers, learning rates that fall and
-  the strategies for them, unpacked clients and rounds that are not measured go
-  together, and the run's directory says so.
-* DP-FTRLM by flags comes to the model of SGD with momentum.
-* With the noise of a larger cohort nothing says that there is a guarantee.
-"""
+"""Every mechanism and every way to draw clients, trained for two rounds by flags."""
 
 import csv
 import json

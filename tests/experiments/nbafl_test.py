@@ -1,16 +1,4 @@
-"""Simulations with `--nbafl`: noise by its formulas, and a report of both.
-
-Claims:
-
-* The mechanism of the flags has the noise of the formulas, on both sides or on clients
-  alone, and its configuration the plan.
-* The noise that a run adds is as loud as the formulas say.
-* The report says what is claimed beside what holds, row by row as closed forms have it,
-  and that no examples were clipped; `report --run_dir` says the same, and `--verify`
-  computes it again and finds what was changed.
-* A client with fewer examples than the plan counts on is refused before anything is
-  trained, and so is what contradicts the formulas, with the reason.
-"""
+"""Simulations with `--nbafl`: noise by its formulas, and a report of both."""
 
 import html
 import json

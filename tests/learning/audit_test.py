@@ -29,7 +29,7 @@ def _audit(mechanism, runtime='simulation', **options):
   return audit.audit(mechanism, runtimes=[runtime], **options)
 
 
-@pytest.mark.few(7)
+@pytest.mark.few(5)
 @pytest.mark.parametrize(
   'kind, storage',
   [

@@ -1,14 +1,4 @@
-"""A computation that hangs, or whose worker dies, ends in a clear error or goes on.
-
-Claims:
-
-* With `timeout_seconds`, a computation whose worker hangs ends with an error that names
-  the limit, called by value and by reference; so do those that wait for their turn, no
-  worker is left, and another runtime can be entered.
-* A slow computation below the limit is let be, and each has the limit for itself.
-* When the worker is killed in a computation, it is repeated, with the same noise; when
-  that happens again and again, it is an error.
-"""
+"""A computation that hangs, or whose worker dies, ends in a clear error or goes on."""
 
 import asyncio
 import contextlib

@@ -1,13 +1,4 @@
-"""`learning.train` with a plan of NbAFL, which its report tells.
-
-Claims:
-
-* The mechanism of the plan trains, and the report has what is claimed beside what
-  holds; packed data serve as well.
-* A run that is killed goes on to the same plan, and with another it does not.
-* Cohorts, numbers or clients that are not the plan's are refused before
-  anything is written, with what the plan has.
-"""
+"""`learning.train` with a plan of NbAFL, which its report tells."""
 
 import dataclasses
 import os

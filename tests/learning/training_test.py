@@ -1,23 +1,4 @@
-"""`learning.train`: from clients to a report, however often it is stopped.
-
-Claims:
-
-* It trains, leaves the documented files and a report of what was spent, and spends what
-  the mechanism says.
-* A run that was stopped anywhere goes on to the same model, metrics and ledger as one
-  that was not, with checkpoints in every round or in none.
-* A run goes on with the same settings only, and the error names what differs; one that
-  is finished is not run again, and nothing else is overwritten.
-* If a round that is run again comes to another result, nothing is told of it.
-* Packed or not, from data that were laid out or not, it is the same training, also in
-  the event loop of a notebook.
-* The page of its report shows what it learned, as the report program prints it.
-* Every round's metrics have its noise-to-signal ratio, in the file and for TensorBoard;
-  where the first is above 1, the run says so, once; without privacy there is none.
-* A user's schedule that does not keep what it states ends the run before that round.
-* A computation that fails names its round and clients, and says why in a sentence.
-* What contradicts itself is refused before anything is written.
-"""
+"""`learning.train`: from clients to a report, however often it is stopped."""
 
 import asyncio
 import dataclasses

@@ -1,15 +1,4 @@
-"""Streaming noise is its strategy's matrix times z, exactly and in distribution.
-
-Claims, for every strategy kind and each place where its past can be:
-
-* The streaming map is linear in the rows of z, and with z replaced by unit vectors it
-  is the strategy's dense matrix, entry by entry, eagerly and in `tf.function`.
-* With real Gaussian rows the covariance over rounds is that of `D z`.
-* What costs are estimated from is what a round really keeps and draws.
-* A strategy that this package does not know streams by the recursion that it gives.
-* The state is all there is: saved as plain NumPy arrays after any round, also in
-  another Python process, it continues bit by bit.
-"""
+"""Streaming noise is its strategy's matrix times z, exactly and in distribution."""
 
 import dataclasses
 import hashlib

@@ -278,17 +278,6 @@ def test_what_labels_are_is_found_and_can_be_said(tmp_path):
     kind_of(['b', 'a', '9'] * 9)
 
 
-def test_names_of_clients_are_told_be_they_short_or_long(tmp_path):
-  names = ['a', 'b' * 16, 'c' * 17, 'd' * 300, 'ä' * 9, ' e', 'f ', '007', '7', '12e7']
-  rows = [{'who': names[i % 10], 'x': i, 'y': i % 2} for i in range(100)]
-  for write, name in ((own_data.write_csv, 'a.csv'), (own_data.write_json, 'a.jsonl')):
-    path = write(tmp_path / name, rows)
-    found = own_data.load(path, client_column='who', label_column='y')
-    told = {found.clients.name(i): found.clients.examples(i) for i in range(9)}
-    assert len(told) == 9
-    assert told.keys() < {each.strip() for each in names}
-
-
 WRITTEN = [
   ('p', ' p', 'p ', '\tp'),
   ('Zoé', 'Zoe\u0301', ' Zoé'),

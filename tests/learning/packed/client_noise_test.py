@@ -1,14 +1,4 @@
-"""Clients of a pack have noise of their own, whatever pack they are in.
-
-Claims:
-
-* With a seed, models are the same in any number of packs, but for last bits of what
-  clients train, side by side or one after the other; and other in another round.
-* The noise of a model is that of as many independent clients: local Gaussian and
-  Laplace noise, shares, and the approximation.
-* A round with too few clients fails, and the state before it still serves.
-* The metrics of a client that ended in NaN are left out, though it does not say so.
-"""
+"""Clients of a pack have noise of their own, whatever pack they are in."""
 
 import math
 

@@ -71,6 +71,7 @@ class _Many:
     return {'x': x, 'y': np.array([number % populations.NUM_CLASSES], np.int32)}
 
 
+@pytest.mark.slow
 def test_a_round_takes_few_bytes_for_each_client(tmp_path):
   data = packed.lay_out(_Many(), str(tmp_path / 'data'))
   training = packed.LocalTraining(

@@ -1,13 +1,4 @@
-"""Packed data are the clients' examples, or they are not there.
-
-Claims:
-
-* Each client's examples, of all dtypes, are read back as they were, in Python and in
-  a computation.
-* Arrays of another machine's byte order are the same numbers; files of it are refused.
-* What cannot be laid out is refused, with the client named, and leaves nothing.
-* A directory is never overwritten; one that is damaged is refused.
-"""
+"""Packed data are the clients' examples, or they are not there."""
 
 import collections
 import os

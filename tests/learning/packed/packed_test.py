@@ -245,6 +245,7 @@ class _OnlyTheFirst(queries.GaussianSumQuery):
     return super().encode_record(params, (first, *map(tf.zeros_like, others)))
 
 
+@pytest.mark.slow
 def test_what_a_query_of_ones_own_encodes_is_what_is_added(data):
   aggregator = factory.from_query(
     _OnlyTheFirst,

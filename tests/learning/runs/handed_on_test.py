@@ -1,17 +1,4 @@
-"""What may be handed on tells nothing of data and draws but what was released.
-
-Claims, of the files that `run_directory` says anybody may see:
-
-* Attack by trying: files of runs on neighbouring data are the same byte by byte, but
-  for noised results, times and hashes of these, and have no hash of the data.
-* Attack by a known seed: no file has a seed, the file of a schedule or a hash of either
-  that is quick to try; cohorts that were drawn in secret have no sizes there.
-* A reviewer who has nothing but `share/` can verify the report.
-* Two runs from one seed of noise or draws are refused together by ledgers alone, on
-  other data and with other cycles, and a report of noise from a seed begins with that.
-* What the private file has is still compared when a run goes on; secret noise goes on
-  with its own key, and another run has another.
-"""
+"""What may be handed on tells nothing of data and draws but what was released."""
 
 import hashlib
 import json

@@ -1,14 +1,4 @@
-"""Configurations of a run that goes on are compared, and differences named.
-
-Claims:
-
-* What a configuration of an earlier version does not say is compared as what it means.
-* What only follows from a setting that differs does not hide it in the message.
-* A run that never drew noise stands in nobody's way; any other does.
-* One process at a time runs it, also of several machines.
-* The original goes on, also where it was moved to; a copy does not, unless whoever
-  removes the mark says that the original is gone. Then the copy is marked.
-"""
+"""Configurations of a run that goes on are compared, and differences named."""
 
 import copy
 import fcntl
