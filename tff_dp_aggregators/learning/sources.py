@@ -189,16 +189,7 @@ class ClientIterator(tff.program.FederatedDataSourceIterator):
   """
 
   def __init__(self, source: ClientSource, round_num: int = 0):
-    """Initializes the iterator.
-
-    Args:
-      source: Whose it is.
-      round_num: The round to begin with.
-
-    Raises:
-      TypeError: If `round_num` is not a whole number.
-      ValueError: If it is negative.
-    """
+    """Initializes the iterator of a source, before a round."""
     self._source = source
     self._round_num = checks.check_int('round_num', round_num, at_least=0)
 
@@ -220,12 +211,8 @@ class ClientIterator(tff.program.FederatedDataSourceIterator):
   def select(self, k: Optional[int] = None) -> list[tf.data.Dataset]:
     """The data of the next round.
 
-    Args:
-      k: `None`, or the size of the round's cohort; with a schedule whose cohorts vary
-        in size, `train_model` takes `train_per_round_clients=None`.
-
-    Raises:
-      ValueError: If `k` is something else, or there are no more rounds.
+    `k`: `None`, or the size of the round's cohort; with a schedule whose cohorts vary
+    in size, `train_model` takes `train_per_round_clients=None`.
     """
     num_rounds = self.schedule.num_rounds
     if self._round_num >= num_rounds:
@@ -250,14 +237,7 @@ class ClientIterator(tff.program.FederatedDataSourceIterator):
 
   @classmethod
   def from_bytes(cls, buffer: bytes) -> 'ClientIterator':
-    """The iterator that `to_bytes` wrote, of the newest source that is the same.
-
-    Args:
-      buffer: As written.
-
-    Raises:
-      ValueError: If it was not written so, or there is no such source.
-    """
+    """The iterator that `to_bytes` wrote, of the newest source that is the same."""
     try:
       content = json.loads(buffer)
       identity, next_round = content['source'], content['next_round']

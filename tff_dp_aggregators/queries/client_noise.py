@@ -199,7 +199,8 @@ class ClientNoiseSumQuery(participations_lib.IndependentNoiseQuery):
       self._check(record), params, self._steps(params), self._noise.order
     )
     finite = clipped.finite
-    if self._hides_each and self._client_noise_multiplier:
+    # A client that its own noise hides sends nothing of its record without noise.
+    if self.noise_site != 'clients' and self._client_noise_multiplier:
       finite = tf.ones_like(finite)
     return clipped.integers, finite
 
@@ -208,11 +209,6 @@ class ClientNoiseSumQuery(participations_lib.IndependentNoiseQuery):
     if not self.clients_add_noise:
       return self.encode_record(params, record)
     return self.clip_record(params, record)
-
-  @property
-  def _hides_each(self) -> bool:
-    """Whether a client sends nothing of its record but with noise."""
-    return self.noise_site != 'clients'
 
   def noise_of(self, params: Any, key: tf.Tensor, number: tf.Tensor) -> Any:
     """One client's noise in steps of the grid, structure of int64 like a record."""

@@ -181,12 +181,6 @@ class EpochWindowedBLT(EpochScaled):
   unscaled_kind = blt.WindowedBLT
 
 
-_SCALED: tuple[type[EpochScaled], ...] = (
-  EpochToeplitz,
-  EpochBandedInverse,
-  EpochWindowedBLT,
-)
-_KINDS = {kind.unscaled_kind: kind for kind in _SCALED}
 _Unscaled = Union[banded.Banded, toeplitz.LowerToeplitz]
 
 
@@ -245,7 +239,7 @@ def optimize(
     >>> round(unscaled.rmse(participation), 3), round(scaled.rmse(participation), 3)
     (4.7, 4.617)
   """
-  if not isinstance(unscaled, (banded.Banded, *_KINDS)):
+  if not isinstance(unscaled, (banded.Banded, *_SEARCHES)):
     raise TypeError(
       'unscaled must be a Banded, BandedToeplitz, WindowedBLT or BandedInverse, got '
       f'{unscaled!r}.'
@@ -270,7 +264,7 @@ def optimize(
     participation, objective, workload, 'falling' if overlaps else 'disjoint'
   )
   return cache_lib.fetch(
-    banded.Banded if isinstance(unscaled, banded.Banded) else _kind_for(unscaled),
+    banded.Banded if isinstance(unscaled, banded.Banded) else _search_for(unscaled)[0],
     'epoch_scaled.optimize',
     1,
     {**problem.parameters(), 'unscaled': unscaled.checksum},
@@ -365,9 +359,11 @@ def _budget(
   return math.fsum(np.maximum(largest, np.bincount(offset, diagonal) / times))
 
 
-def _kind_for(unscaled: strategy_lib.Strategy) -> type[EpochScaled]:
-  """The one that has scales for a strategy."""
-  return next(scaled for kind, scaled in _KINDS.items() if isinstance(unscaled, kind))
+def _search_for(
+  unscaled: strategy_lib.Strategy,
+) -> tuple[type[EpochScaled], Callable[..., '_Family']]:
+  """The kind that has scales for a strategy, and how these are searched."""
+  return next(each for kind, each in _SEARCHES.items() if isinstance(unscaled, kind))
 
 
 def _candidates(
@@ -377,7 +373,8 @@ def _candidates(
   if isinstance(unscaled, banded.Banded):
     diagonals, _ = _scaled_diagonals(problem, unscaled.diagonals)
     return [banded.Banded(unscaled.num_rounds, diagonals), unscaled]
-  kind, family = _kind_for(unscaled), _family(unscaled, problem)
+  kind, family_of = _search_for(unscaled)
+  family = family_of(unscaled, problem)
   with descent.Progress(f'epochs, {unscaled.num_rounds} rounds') as report:
     found = problem.minimize(family.series, family.start, report)
     best = kind.of(*family.made(found.parameters, found.starts, found.scales))
@@ -412,18 +409,9 @@ class _Family(NamedTuple):
   ]
 
 
-def _family(
-  unscaled: toeplitz.LowerToeplitz, problem: series_problem.SeriesProblem
+def _toeplitz(
+  unscaled: toeplitz.BandedToeplitz, _: series_problem.SeriesProblem
 ) -> _Family:
-  if isinstance(unscaled, toeplitz.BandedToeplitz):
-    return _toeplitz(unscaled)
-  if isinstance(unscaled, banded_inverse.BandedInverse):
-    return _inverses(unscaled)
-  assert isinstance(unscaled, blt.WindowedBLT)
-  return _windowed(unscaled, problem)
-
-
-def _toeplitz(unscaled: toeplitz.BandedToeplitz) -> _Family:
   """A search over first columns, which are scaled to norm 1 in the end."""
   n = unscaled.num_rounds
 
@@ -437,7 +425,9 @@ def _toeplitz(unscaled: toeplitz.BandedToeplitz) -> _Family:
   return _Family(np.array(unscaled.coefficients), series, made)
 
 
-def _inverses(unscaled: banded_inverse.BandedInverse) -> _Family:
+def _inverses(
+  unscaled: banded_inverse.BandedInverse, _: series_problem.SeriesProblem
+) -> _Family:
   """A search over bands of the inverse; the first column of C has norm 1 in the end."""
   n = unscaled.num_rounds
 
@@ -472,6 +462,14 @@ def _windowed(
   complements = 1.0 - np.array(unscaled.buffer_decays)
   start = np.log(np.append(complements, unscaled.output_scales))
   return _Family(start, series, made)
+
+
+# By the class of the strategy that is scaled.
+_SEARCHES: dict[Any, tuple[type[EpochScaled], Callable[..., _Family]]] = {
+  toeplitz.BandedToeplitz: (EpochToeplitz, _toeplitz),
+  banded_inverse.BandedInverse: (EpochBandedInverse, _inverses),
+  blt.WindowedBLT: (EpochWindowedBLT, _windowed),
+}
 
 
 def _scaled_diagonals(
@@ -536,7 +534,9 @@ def _register(
     unscaled: Any = base.build(limits, workload=workload, **given)
     if several:
       return optimize(unscaled, participation=limits, workload=workload)
-    return unscaled if base.strategy is strategy else _kind_for(unscaled).of(unscaled)
+    return (
+      unscaled if base.strategy is strategy else _search_for(unscaled)[0].of(unscaled)
+    )
 
   def needless(
     limits: participation_lib.Participation, given: dict[str, int]

@@ -69,7 +69,7 @@ def _row(number, lost, **more):
 
 def test_only_what_happens_is_said_and_each_once():
   said = []
-  found = not_finite.NotFinite(9, said.append, 'not_private_')
+  found = not_finite.NotFinite(9, said.append)
   # As a file has them.
   found.take_up(
     [

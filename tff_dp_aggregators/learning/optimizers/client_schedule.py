@@ -49,10 +49,7 @@ class ClientSchedule:
     for number in range(num_rounds):
       name = f'local.learning_rate_fn({number})'
       rate = np.asarray(learning_rate_fn(number)).tolist()
-      checks.check_number(name, rate)
-      if not 0 <= rate < math.inf:
-        raise ValueError(f'{name} must be at least 0 and finite; got {rate}.')
-      rates.append(rate)
+      rates.append(checks.check_within(name, rate, 0, math.inf))
     self._rates = np.asarray(rates, np.float32)
     self._optimizer_fn = optimizer_fn
 

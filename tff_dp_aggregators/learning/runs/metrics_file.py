@@ -9,6 +9,11 @@ from typing import Any
 
 from tff_dp_aggregators.base import new_files
 
+# What is exact and of clients: for whoever runs the training, not to be released.
+NOT_PRIVATE = 'not_private_'
+# With sampling, their number tells something of who was drawn.
+CLIENTS = f'{NOT_PRIVATE}clients'
+
 
 class MetricsFile:
   """Appends rows to a CSV file that a run which resumes takes up again.

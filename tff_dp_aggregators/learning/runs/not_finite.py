@@ -10,6 +10,10 @@ from typing import Any, Callable
 
 import numpy as np
 
+from tff_dp_aggregators.learning.runs import metrics_file
+
+_COUNT = f'{metrics_file.NOT_PRIVATE}nonfinite_count'
+_TRAIN = f'{metrics_file.NOT_PRIVATE}train_'
 _REMEDY = (
   'Take a smaller learning rate of the clients, or look for extreme numbers in their '
   'data.'
@@ -19,11 +23,9 @@ _REMEDY = (
 class NotFinite:
   """Counts, and says what it finds for the first time."""
 
-  def __init__(self, num_rounds: int, say: Callable[[str], None], prefix: str):
+  def __init__(self, num_rounds: int, say: Callable[[str], None]):
     """Initializes it, before any round."""
     self._num_rounds, self._say = num_rounds, say
-    self._clients, self._count = f'{prefix}clients', f'{prefix}nonfinite_count'
-    self._train = f'{prefix}train_'
     self._updates = self._lost = self._rounds = 0
     self._losses: dict[str, int] = {}
     self._said: set[str] = set()
@@ -37,12 +39,12 @@ class NotFinite:
     """Counts a round, and says so if it is the first of its kind."""
     lost, losses = self._add(row)
     begin = f'round {int(row["round"]) + 1} of {self._num_rounds}: '
-    if lost and self._count not in self._said:
-      self._said.add(self._count)
+    if lost and _COUNT not in self._said:
+      self._said.add(_COUNT)
       self._say(
-        f'{begin}the updates of {lost} of {row[self._clients]} clients are not finite '
-        '(NaN or infinite) and count as zero, while the round costs what any other '
-        f'does. {_REMEDY}'
+        f'{begin}the updates of {lost} of {row[metrics_file.CLIENTS]} clients are not '
+        'finite (NaN or infinite) and count as zero, while the round costs what any '
+        f'other does. {_REMEDY}'
       )
     for name in losses:
       if name not in self._said:
@@ -51,14 +53,14 @@ class NotFinite:
 
   def _add(self, row: Mapping[str, Any]) -> tuple[int, list[str]]:
     """Lost updates of a round, and which of its losses are not finite."""
-    clients, lost = int(row[self._clients] or 0), int(row.get(self._count) or 0)
+    clients, lost = int(row[metrics_file.CLIENTS] or 0), int(row.get(_COUNT) or 0)
     self._updates += clients
     self._lost += lost
     self._rounds += bool(lost)
     losses = [
       name
       for name, value in row.items()
-      if (name == 'test_loss' or (name.startswith(self._train) and clients > lost))
+      if (name == 'test_loss' or (name.startswith(_TRAIN) and clients > lost))
       and not _is_finite(value)
     ]
     for name in losses:

@@ -63,17 +63,17 @@ from tff_dp_aggregators.sampling import watch
 
 _REMOVED = '.removed'
 _MOST_OF_THE_TIME = 0.05  # For checkpoints.
-# What is exact and of clients: for whoever runs the training, not to be released.
-NOT_PRIVATE = 'not_private_'
 # What ends a round without a result, or what is done with one that has its line.
 _NOTHING_CAME_OF_IT = (
   cluster_lib.ClusterError,
   failures.RoundTimeoutError,
   runtime.WorkerError,
 )
-# With sampling, their number tells something of who was drawn.
-_CLIENTS = f'{NOT_PRIVATE}clients'
-_SIGNAL, _NOISE = 'signal_norm', 'squared_noise_norm'
+_CLIENTS, NOT_PRIVATE = metrics_file.CLIENTS, metrics_file.NOT_PRIVATE
+# Columns of the signal-to-noise ratio; the first two are what a process measures.
+_SIGNAL, _NOISE = f'{NOT_PRIVATE}signal_norm', 'squared_noise_norm'
+_RATIO = f'{NOT_PRIVATE}signal_to_noise'
+_OF_SIGNAL = [_SIGNAL, _NOISE, _RATIO, f'{_RATIO}_so_far']
 
 
 class Run:
@@ -92,9 +92,9 @@ class Run:
     self._checkpointed, self._checkpoint_took = time.monotonic(), 0.0
     # Results of rounds that cannot be run again, if there are such.
     self._kept_rounds: Optional[checkpoints_lib.KeptRounds] = None
-    self._signal_to_noise: Optional[_SignalToNoiseColumns] = None
-    if plan.server.not_private_signal_to_noise:
-      self._signal_to_noise = _SignalToNoiseColumns(NOT_PRIVATE)
+    # Of all rounds so far, of exact sums of clients, and so not private.
+    self._signal_to_noise = aggregators.SignalToNoise()
+    self._measures_signal = plan.server.not_private_signal_to_noise
     self._watch = watch.Watch(plan.schedule)
     if directory.config is not None:
       directory.forget_untrained(plan.config())
@@ -143,8 +143,9 @@ class Run:
         directory.file(run_directory.METRICS), self._columns(), rounds
       )
       earlier = metrics_file.read(directory.file(run_directory.METRICS))
-      if self._signal_to_noise is not None:
-        self._signal_to_noise.take_up(earlier)
+      if self._measures_signal:
+        for before in earlier:
+          self._add_signal([float(before[_SIGNAL]), float(before[_NOISE])])
       self._say_where_it_is(rounds, ledger.rounds)
       if not rounds:
         self._remark_on_noise()
@@ -152,7 +153,7 @@ class Run:
       stack.callback(events.close)
       progress = progress_lib.Progress(plan.num_rounds, rounds)
       stack.callback(progress.close)
-      health = not_finite.NotFinite(plan.num_rounds, progress.say, NOT_PRIVATE)
+      health = not_finite.NotFinite(plan.num_rounds, progress.say)
       health.take_up(earlier)
       while rounds < plan.num_rounds and not stop.requested:
         begun = time.monotonic()
@@ -303,9 +304,16 @@ class Run:
       tested = self._evaluator.measure(released.global_model_weights)
       row.update({f'test_{name}': value for name, value in tested.items()})
     row.update(measured['row'])
-    if self._signal_to_noise is not None:
-      row.update(self._signal_to_noise.after(measured['signal_and_noise']))
+    if self._measures_signal:
+      row.update(self._add_signal(measured['signal_and_noise']))
     return state, released, row
+
+  def _add_signal(self, measured: Sequence[float]) -> dict[str, float]:
+    """Adds up a round's signal and noise; returns its columns."""
+    this_round = aggregators.SignalToNoise(*measured)
+    self._signal_to_noise += this_round
+    values = (*measured, this_round.ratio, self._signal_to_noise.ratio)
+    return dict(zip(_OF_SIGNAL, values))
 
   def _kept(
     self, number: int, before: Any, ledger: ledger_lib.LedgerWriter
@@ -445,8 +453,8 @@ class Run:
       finalized = model.finalize_metrics(model.initialize_metrics_state())
     columns += [f'{NOT_PRIVATE}train_{name}' for name in finalized]
     columns += [f'{NOT_PRIVATE}nonfinite_count']
-    if self._signal_to_noise is not None:
-      columns += self._signal_to_noise.columns
+    if self._measures_signal:
+      columns += _OF_SIGNAL
     return [*columns, 'round_seconds', 'clients_per_second']
 
   def found(self) -> resumption.Found:
@@ -465,38 +473,6 @@ class Run:
     shutil.rmtree(removed, ignore_errors=True)
     os.rename(checkpoints, removed)
     shutil.rmtree(removed)
-
-
-class _SignalToNoiseColumns:
-  """Columns of metrics: the signal-to-noise ratio by round, and of all rounds so far.
-
-  They are of the exact sums of clients, and so not private.
-  """
-
-  def __init__(self, prefix: str):
-    """Initializes it, before any round."""
-    self._signal, self._noise = f'{prefix}{_SIGNAL}', _NOISE
-    self._ratio = f'{prefix}signal_to_noise'
-    self._so_far = aggregators.SignalToNoise()
-
-  @property
-  def columns(self) -> list[str]:
-    """Their names."""
-    return [self._signal, self._noise, self._ratio, f'{self._ratio}_so_far']
-
-  def take_up(self, rows: Sequence[Mapping[str, str]]) -> None:
-    """Adds up the rounds of a run that goes on."""
-    for row in rows:
-      self._so_far += aggregators.SignalToNoise(
-        float(row[self._signal]), float(row[self._noise])
-      )
-
-  def after(self, measured: Sequence[float]) -> dict[str, float]:
-    """The columns of the next round."""
-    this_round = aggregators.SignalToNoise(*measured)
-    self._so_far += this_round
-    values = (*measured, this_round.ratio, self._so_far.ratio)
-    return dict(zip(self.columns, values))
 
 
 def _whose(mechanism: accounting.joint_mechanism.AnyMechanism) -> str:
@@ -524,9 +500,7 @@ def _measured(metrics: Any) -> dict[str, Any]:
     'noise_key_tag': _key_tag(of_query),
     # Norm of the signal and squared norm of the noise, if they were measured.
     'signal_and_noise': [
-      float(of_query[name])
-      for name in (f'{NOT_PRIVATE}{_SIGNAL}', _NOISE)
-      if name in of_query
+      float(of_query[name]) for name in (_SIGNAL, _NOISE) if name in of_query
     ],
   }
 
