@@ -428,3 +428,16 @@ def test_a_full_disk_is_an_error_of_the_round_and_no_loss(tmp_path):
   new.unlink()
   again = process.next(state, value)
   assert again.result.tobytes() == output.result.tobytes() == whole[1].tobytes()
+
+
+def test_integer_values_and_unknown_shapes_are_refused_at_create():
+  factory = aggregators.tree(
+    strategies.Participation(4),
+    clip_norm=1.0,
+    noise_multiplier=1.0,
+    clients_per_round=10,
+  )
+  with pytest.raises(TypeError, match='float32 or float64.*int32'):
+    factory.create(tff.TensorType(np.int32, [3]))
+  with pytest.raises(ValueError, match='fully defined shapes'):
+    factory.create(tff.TensorType(np.float32, [None]))

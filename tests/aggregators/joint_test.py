@@ -183,7 +183,9 @@ def test_a_learning_process_trains_with_it():
 @pytest.mark.parametrize(
   ('parts', 'part_of', 'error', 'message'),
   [
+    ({}, ['a'], TypeError, 'parts must be a mapping'),
     ({'a': 1}, ['a'], TypeError, "'a' is a int"),
+    (_parts(), 'body', TypeError, 'part_of must be a sequence of names'),
     (_parts(), ['body', 'tail'], ValueError, "'tail'; the parts are"),
     (_parts(), ['body'], ValueError, "the part 'head' has no tensor"),
     (

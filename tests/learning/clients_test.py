@@ -152,6 +152,11 @@ def test_two_clients_of_one_id_are_refused():
   [
     ({'x': np.ones([0, 2]), 'y': []}, ValueError, "'b' has no examples"),
     (
+      tf.data.Dataset.from_tensor_slices(_arrays(3)).take(0),
+      ValueError,
+      "'b' has no examples",
+    ),
+    (
       {**_arrays(3), 'y': np.arange(2, dtype=np.int32)},
       ValueError,
       "'b' has arrays of different length: 3 in x, 2 in y",
@@ -161,17 +166,26 @@ def test_two_clients_of_one_id_are_refused():
       TypeError,
       "y of client 'b' is of dtype <U1; models take numbers",
     ),
+    ({**_arrays(3), 'y': ['u', 'v', 'w']}, TypeError, "y of client 'b' .* numbers"),
+    ({**_arrays(3), 'y': [None] * 3}, TypeError, "y of client 'b' .* numbers"),
     ({**_arrays(3), 'y': [[1], [2, 3], [4]]}, ValueError, "y of client 'b' makes no"),
+    ({**_arrays(3), 'y': 3}, ValueError, "y of client 'b' is the scalar 3"),
     (
       {**_arrays(3), 'y': np.arange(3.0)},
       ValueError,
       r"client 'b': y has float64 of shape \[\].* client 'a' has int32 of shape \[\]",
     ),
     (
+      {**_arrays(3), 'x': np.ones([3, 5], np.float32)},
+      ValueError,
+      r"client 'b': x has float32 of shape \[5\].* client 'a' has float32 of shape \[2",
+    ),
+    (
       {'x': _arrays(3)['x']},
       ValueError,
       "'b': what it has is a mapping of x, where client 'a' has a mapping of x, y",
     ),
+    (np.ones([3, 2]), ValueError, "'b': what it has is one array, where client 'a'"),
     (
       tf.data.Dataset.from_generator(
         lambda: iter([[1], [1, 2]]), output_signature=tf.TensorSpec([None], tf.int32)
@@ -366,3 +380,24 @@ def test_client_data_and_objects_that_draw_anew_are_refused():
 )
 def test_examples_that_are_the_same_again_are_taken(dataset):
   clients_lib.check_repeatable(learning.Clients.of({'a': dataset}))
+
+
+@pytest.mark.parametrize(
+  'examples, said',
+  [
+    ((np.ones([2, 1]), np.array([0.0, np.nan])), r'y\[1\] \(row 1\) is nan'),
+    (
+      ((np.array([np.inf, 1.0]), np.ones(2)), np.zeros(2)),
+      r'x\.0\[0\] \(row 0\) is inf',
+    ),
+    ({'image': np.full([1, 2, 2], np.nan)}, r'image\[0, 0, 0\].* 4 of the 4 numbers'),
+    (np.array([1.0, np.nan], np.float16), r'the array\[1\] \(row 1\) is nan'),
+    (
+      tf.constant([1.0, np.inf], tf.bfloat16).numpy(),
+      r'the array\[1\] \(row 1\) is inf',
+    ),
+  ],
+)
+def test_the_place_in_any_structure_is_named(examples, said):
+  with pytest.raises(ValueError, match=f"client 'a': {said}"):
+    learning.Clients.of({'a': examples}).examples(0)

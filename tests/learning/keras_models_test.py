@@ -797,3 +797,24 @@ def test_logits_of_tokens_of_which_nothing_is_known_are_let_be(seed):
   _functional(make, _TOKENS, _CLASSES, _BINARY(from_logits=True), seed)
   with pytest.raises(ValueError, match='from_logits=True'):
     _functional(make, _TOKENS, _CLASSES, _BINARY(), seed)
+
+
+def test_metrics_of_logits_are_measured():
+  from sklearn import metrics as sklearn_metrics
+
+  x = np.random.default_rng(3).normal(size=[200, 3]).astype(np.float32)
+  y = (x[:, 0] + 0.5 * np.random.default_rng(4).normal(size=200) > 0).astype(np.int64)
+  measured, weights = _measured(
+    _ending_in(None, 1),
+    x,
+    y,
+    _BINARY(from_logits=True),
+    {
+      'auc': _KERAS.metrics.AUC(2000, from_logits=True),
+      'accuracy': _KERAS.metrics.BinaryAccuracy(threshold=0.0),
+    },
+  )
+  outputs = (x @ weights.trainable[0] + weights.trainable[1])[:, 0]
+  auc = sklearn_metrics.roc_auc_score(y, outputs)
+  assert measured['auc'] == pytest.approx(auc, abs=5e-3)
+  assert measured['accuracy'] == pytest.approx(np.mean((outputs > 0) == y))

@@ -261,6 +261,7 @@ _DROPPING = {'clients_per_round': None, 'schedule': training_runs.schedule(_ROUN
       {'mechanism': _SKELLAM, 'noise_seed': None, 'packed_simulation': True},
       'run.packed_simulation=True does not go with this: each client draws its share',
     ),
+    ({'packed_simulation': 'yes'}, "must be True, False or 'auto'; got 'yes'"),
     ({'mechanism': _SHARES, **_DROPPING}, 'Give the schedule reporting_goal=3 or more'),
     (
       {'mechanism': _LOCAL, **_DROPPING},
@@ -269,6 +270,18 @@ _DROPPING = {'clients_per_round': None, 'schedule': training_runs.schedule(_ROUN
     (
       {'mechanism': _BOTH, **_DROPPING},
       'reporting_goal=2 does not go with noise_site=clients_and_server',
+    ),
+    (
+      {'mechanism': _BOTH, 'not_private_signal_to_noise': True},
+      'what clients send has its noise already',
+    ),
+    (
+      {'mechanism': _BOTH, 'simulated_cohort_scale': 2.0},
+      'scale=2 does not go with noise_site=clients_and_server',
+    ),
+    (
+      {'mechanism': _SKELLAM, 'clients_per_round': 4, 'noise_seed': None},
+      'max_clients=4 or more',
     ),
     (
       {'mechanism': _SHARES, 'clients_per_round': 2},
@@ -291,6 +304,11 @@ _DROPPING = {'clients_per_round': None, 'schedule': training_runs.schedule(_ROUN
       {'mechanism': _SKELLAM, 'inner_aggregator': 'secure_sum', 'noise_seed': None},
       'take secure_modular_sum, or sum',
     ),
+    ({'inner_aggregator': 'mean'}, "unknown server.inner_aggregator='mean'"),
+    ({'clip_order': 1.0}, 'banded clips in L2 norm'),
+    ({'target_quantile': 0.9}, 'server.target_quantile=0.9 is for adaptive clipping'),
+    ({'zeroing_norm': 0.0}, 'server.zeroing_norm must be positive and finite; got 0.0'),
+    ({'coordinate_bound': math.inf}, 'server.coordinate_bound must be positive'),
   ],
 )
 def test_what_does_not_go_together_is_refused_before_anything_is_written(

@@ -481,9 +481,14 @@ def test_a_schedule_that_does_not_keep_its_schema_ends_the_run(tmp_path):
   ('changes', 'match'),
   [
     ({'clip_norm': None}, 'clip_norm is missing, which a mechanism needs'),
+    ({'mechanism': None, 'clip_norm': None}, 'num_rounds is missing'),
+    ({'clients_per_round': None}, 'clients_per_round is missing'),
     ({'clients_per_round': 6}, 'clients'),
     ({'delta': 0.0}, 'delta'),
     ({'target_epsilon': 260.0}, 'run.target_epsilon=260 is less .*, epsilon = 260.87'),
+    ({'target_epsilon': float('nan')}, 'run.target_epsilon must be'),
+    ({'batch_size': 0}, 'batch_size'),
+    ({'loss': tf.keras.losses.MeanSquaredError()}, 'loss is for Keras models'),
     (
       {
         'clients': {
@@ -497,6 +502,7 @@ def test_a_schedule_that_does_not_keep_its_schema_ends_the_run(tmp_path):
       {'clients': {id_: (x, x) for id_, (x, y) in training_runs.clients().items()}},
       "client 'client 0' gives y of shape .2. .* the model takes .1.",
     ),
+    ({'test_data': {'a': [1.0]}}, 'test data has arrays a;'),
     (
       {'test_data': ([[1.0, 2.0, 3.0]], [[1.0]])},
       'test data gives x of shape .3. .* the model takes .2.',
@@ -510,10 +516,19 @@ def test_a_schedule_that_does_not_keep_its_schema_ends_the_run(tmp_path):
       'server.optimizer is FTRL for the workload.*optimizer\\(\\) of the same',
     ),
     (
+      {'server_optimizer': learning.ServerSchedule(strategies.Workload(9)).ftrl()},
+      'FTRL for 9 rounds, but the run has 12',
+    ),
+    ({'timeout_seconds': 0}, 'run.timeout_seconds is 0'),
+    ({'proximal_strength': -1.0}, 'local.proximal_strength must be'),
+    ({'test_data': None, 'evaluate_every': 2}, 'every=2 needs data'),
+    (
       {'mechanism': None, 'num_rounds': 3, 'noise_seed': 1},
       'run.noise_seed=1 is of noise, and there is no mechanism',
     ),
     ({'model': training_runs.random_model()}, 'random numbers anew'),
+    ({'test_data': None, 'test_metrics': {'a': max}}, 'metrics need data'),
+    ({'test_metrics': {'max': max}}, r"metrics\['max'\] must make a number"),
     ({'test_data': (np.zeros([0, 2]), np.zeros([0, 1]))}, 'test data have no examples'),
     (
       {
@@ -523,6 +538,7 @@ def test_a_schedule_that_does_not_keep_its_schema_ends_the_run(tmp_path):
       },
       'the mechanism is for',
     ),
+    ({'num_rounds': 11}, 'num_rounds is 11, but the schedule is for 12'),
     (
       {
         'mechanism': accounting.Mechanism(

@@ -157,15 +157,22 @@ def test_repr_holds_the_numbers_and_neither_seed_nor_key():
 @pytest.mark.parametrize(
   'argument, value, message',
   [
+    ('initial_clip_norm', 0.0, 'initial_clip_norm must be positive .* got 0.0'),
     ('initial_clip_norm', math.nan, 'initial_clip_norm must be positive .* got nan'),
     ('initial_clip_norm', 1e31, 'initial_clip_norm must be within .* got 1e'),
     ('noise_multiplier', -1.0, 'noise_multiplier must be finite and not negative'),
+    ('noise_multiplier', math.nan, 'noise_multiplier must be finite'),
+    ('clients_per_round', 0, 'clients_per_round must be positive and finite; got 0'),
     ('clients_per_round', math.inf, 'clients_per_round must be positive and finite'),
     ('target_quantile', 1.1, 'target_quantile must be finite, .* 0 and 1; got 1.1'),
+    ('target_quantile', -0.1, 'target_quantile must be finite, and within 0 and 1'),
     ('target_quantile', math.nan, 'target_quantile must be finite, and within 0 and 1'),
-    ('learning_rate', -0.2, 'learning_rate must be finite and not negative'),
+    ('learning_rate', -0.2, 'learning_rate must be finite'),
+    ('learning_rate', math.inf, 'learning_rate must be finite'),
+    ('clipped_count_stddev', -1.0, 'clipped_count_stddev must be finite'),
     # Half of the noise multiplier is what the count alone would need.
     ('clipped_count_stddev', 1.0, r'must be more than 1\.0, half of.* got 1\.0'),
+    ('clipped_count_stddev', 0.0, r'must be more than 1\.0, half of'),
     (
       'clipped_count_stddev',
       0.9,

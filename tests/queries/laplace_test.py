@@ -225,12 +225,18 @@ def test_metrics_and_repr_tell_the_noise_and_no_secret():
 @pytest.mark.parametrize(
   ('kwargs', 'error', 'message'),
   [
+    ({'clip_norm': 0.0}, ValueError, 'clip_norm must be positive'),
     ({'clip_norm': math.nan}, ValueError, 'clip_norm must be positive'),
+    ({'clip_norm': 1e39}, ValueError, r'clip_norm must be within 2\^-80'),
     ({'noise_multiplier': -1.0}, ValueError, 'noise_multiplier must be finite'),
+    ({'noise_multiplier': math.inf}, ValueError, 'noise_multiplier must be finite'),
     ({'clip_norm': 1e-25}, ValueError, r'clip_norm must be within 2\^-80'),
+    ({'noise_multiplier': 1e10}, ValueError, 'noise_multiplier must be 0'),
     ({'noise_multiplier': 1e-9}, ValueError, 'noise_multiplier must be 0'),
     ({'participation': 3}, TypeError, 'participation must be'),
+    ({'seed': 'a'}, TypeError, 'seed must be an int'),
     ({'record_specs': tf.TensorSpec([3], tf.int32)}, TypeError, 'int32'),
+    ({'record_specs': tf.TensorSpec([None])}, ValueError, 'fully defined'),
   ],
 )
 def test_bad_arguments_are_refused_by_name(kwargs, error, message):

@@ -6,6 +6,7 @@ strategy may be below.
 """
 
 import json
+import math
 import pathlib
 
 import numpy as np
@@ -102,12 +103,17 @@ def test_from_matrix_names_the_entry_beyond_the_bands():
 @pytest.mark.parametrize(
   'diagonals, error, message',
   [
+    (np.ones(3), ValueError, r'\[num_bands, 3\].*got shape \(3,\)'),
     (np.ones((1, 4)), ValueError, r'got shape \(1, 4\)'),
+    (np.ones((0, 3)), ValueError, '1 to 3 bands'),
     (np.ones((4, 3)), ValueError, '1 to 3 bands'),
     ([[1, 1, np.nan]], ValueError, r'finite, but \[0, 2\] is nan'),
+    ([[1, 1, 1], [1, np.inf, 0]], ValueError, r'finite, but \[1, 1\] is inf'),
     ([[1, 1, 1], [1, 1, 7]], ValueError, r'past row 2 .* \[1, 2\] is 7'),
     ([[1, 0, 1]], ValueError, r'main diagonal, but \[0, 1\] is 0'),
     ([[1, -2, 1]], ValueError, r'main diagonal, but \[0, 1\] is -2'),
+    ('abc', TypeError, 'real numbers'),
+    (None, TypeError, 'real numbers'),
     ([[1, 1j, 1]], TypeError, 'real numbers'),
   ],
 )
@@ -246,11 +252,16 @@ def test_a_gap_that_cannot_be_reached_is_an_error_that_says_how_close_it_came():
 @pytest.mark.parametrize(
   'arguments, error, message',
   [
+    ({'num_rounds': 0}, ValueError, 'num_rounds must be at least 1'),
     ({'num_rounds': 2.5}, TypeError, 'num_rounds must be a whole number'),
+    ({'num_bands': 0}, ValueError, 'num_bands must be at least 1'),
     ({'num_bands': 9}, ValueError, 'at most num_rounds=8, got 9'),
     ({'objective': 'median'}, ValueError, 'objective'),
     ({'max_gap': 0.0}, ValueError, 'max_gap must be positive'),
+    ({'max_gap': math.nan}, ValueError, 'max_gap must be positive'),
+    ({'workload': np.ones((8, 8))}, ValueError, 'workload'),
     ({'workload': Workload(9)}, ValueError, 'same number'),
+    ({'participation': Participation(9)}, ValueError, 'same number'),
     (
       {'participation': Participation(8, 2)},
       ValueError,

@@ -349,11 +349,16 @@ def test_an_inverse_that_grows_is_refused():
   'kwargs, kind, message',
   [
     ({'num_rounds': 0}, ValueError, 'num_rounds must be at least 1'),
+    ({'num_rounds': 2.5}, TypeError, 'num_rounds must be a whole number'),
     ({'num_buffers': 0}, ValueError, 'num_buffers must be at least 1'),
+    ({'num_buffers': '2'}, TypeError, 'num_buffers must be a whole number'),
     ({'objective': 'median'}, ValueError, 'objective must be'),
     ({'participation': Participation(9)}, ValueError, 'build both for the same number'),
+    ({'min_gain': 0.0}, ValueError, 'min_gain must be at least'),
     ({'min_gain': 1.0}, ValueError, 'min_gain must be at least'),
+    ({'min_gain': math.nan}, ValueError, 'min_gain must be at least'),
     ({'workload': Workload.cooldown(100)}, ValueError, 'learning rates'),
+    ({'workload': np.tril(np.ones((100, 100)))}, ValueError, 'or it is an array'),
     ({'workload': Workload(99)}, ValueError, 'the workload is for 99 rounds'),
   ],
 )

@@ -97,14 +97,23 @@ def test_a_client_that_straddles_epochs_is_found_where_scales_rise():
   'arguments, error, message',
   [
     ((4, (0, 4), (1.0, 1.0)), ValueError, 'must be less than num_rounds=4, got 4'),
+    ((4, (), ()), ValueError, 'epoch_starts must be rounds in rising order from 0'),
     (
       (4, (0, 2, 1), (1.0,) * 3),
       ValueError,
       r'in rising order from 0, got \(0, 2, 1\)',
     ),
+    ((4, (0, -1), (1.0,) * 2), ValueError, r'epoch_starts\[1\] must be at least 0'),
     ((4, (0, 2.0), (1.0,) * 2), TypeError, r'epoch_starts\[1\] must be a whole number'),
+    ((4, (0, 2), (1.0,)), ValueError, r'one for each of 2 epoch_starts.*\(1,\)'),
     ((4, (0,), 1.0), ValueError, r'one for each of 1 epoch_starts.*\(\)'),
+    (
+      (4, (0, 2), (1.0, -1.0)),
+      ValueError,
+      'and finite, but the one from round 2 on is -1',
+    ),
     ((4, (0,), (np.inf,)), ValueError, 'the one from round 0 on is inf'),
+    ((4, (0,), ('x',)), TypeError, 'epoch_scales'),
   ],
 )
 def test_data_that_make_no_strategy_are_refused(arguments, error, message):

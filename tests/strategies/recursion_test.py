@@ -202,17 +202,26 @@ def test_several_copies_end_what_the_one_before_began():
   'make, error, message',
   [
     (lambda: recursion_lib.LastRounds([['x']], 'row'), TypeError, 'weights must be an'),
+    (lambda: recursion_lib.LastRounds([1.0], 'row'), ValueError, '2 dimensions'),
+    (lambda: recursion_lib.LastRounds([[]], 'row'), ValueError, 'shape .1, 0.'),
     (lambda: recursion_lib.LastRounds([[np.inf]], 'row'), ValueError, 'finite'),
+    (lambda: recursion_lib.LastRounds([[1.0]], 'rows'), ValueError, "got 'rows'"),
     (
       lambda: recursion_lib.LastRounds([[1.0]], 'sum'),
       ValueError,
       'sums must be given',
     ),
     (
+      lambda: recursion_lib.LastRounds([[1.0]], 'row', [[1.0]]),
+      ValueError,
+      "only then; got remembers='row'",
+    ),
+    (
       lambda: recursion_lib.LastRounds([[1.0, 0.5]], 'sum', [[1.0]]),
       ValueError,
       r'shape of weights, \(1, 2\), got \(1, 1\)',
     ),
+    (lambda: recursion_lib.TreeNodes([]), ValueError, 'a level at least'),
     (
       lambda: recursion_lib.TreeNodes([1.0, 1.0], np.eye(3)),
       ValueError,
@@ -223,6 +232,7 @@ def test_several_copies_end_what_the_one_before_began():
       ValueError,
       'tree_rounds must be at least 1',
     ),
+    (lambda: recursion_lib.Scaled(3, [1.0], (0,)), TypeError, 'a Recursion, got 3'),
     (
       lambda: recursion_lib.Scaled(recursion_lib.TreeNodes([1.0]), [], ()),
       ValueError,
@@ -234,11 +244,31 @@ def test_several_copies_end_what_the_one_before_began():
       'factors must be finite',
     ),
     (
+      lambda: recursion_lib.Scaled(recursion_lib.TreeNodes([1.0]), [1.0], (1,)),
+      ValueError,
+      r'starts must be rounds in rising order from 0, got \(1,\)',
+    ),
+    (
       lambda: recursion_lib.Scaled(recursion_lib.TreeNodes([1.0]), [1.0], (0, 2, 2)),
       ValueError,
       'starts must be rounds in rising order',
     ),
+    (
+      lambda: recursion_lib.Scaled(recursion_lib.TreeNodes([1.0]), [1.0], (0, 2)),
+      ValueError,
+      'starts must be one for each of 1 factors, got 2',
+    ),
+    (
+      lambda: recursion_lib.Scaled(recursion_lib.TreeNodes([1.0]), [1.0], (0.0,)),
+      TypeError,
+      r'starts\[0\] must be a whole number',
+    ),
     (lambda: recursion_lib.DecayingSums([], []), ValueError, 'one sum at least'),
+    (
+      lambda: recursion_lib.DecayingSums([0.5], [1.0, 2.0]),
+      ValueError,
+      'outputs must be as many as decays, 1, got 2',
+    ),
     (
       lambda: recursion_lib.DecayingSums([0.5], [1.0], [1.0, 1.0]),
       ValueError,
@@ -248,6 +278,11 @@ def test_several_copies_end_what_the_one_before_began():
       lambda: recursion_lib.DecayingSums([0.5], [1.0], copies=2, delay=1),
       ValueError,
       '2 copies need ends',
+    ),
+    (
+      lambda: recursion_lib.DecayingSums([0.5], [1.0], [1.0], copies=2),
+      ValueError,
+      'delay=0',
     ),
   ],
 )

@@ -288,13 +288,17 @@ _CUMULATIVE = queries.TreeCumulativeSumQuery(
   'given, message',
   [
     ({'count_query': _gaussian(clip_norm=1.0)}, 'must have clip_norm=0.5.*got 1.0'),
+    ({'count_query': _gaussian(record_specs=tf.TensorSpec([2]))}, 'for records'),
     ({'count_query': _CUMULATIVE}, 'sums over rounds'),
     ({'record_specs': [_SPEC, _SPEC]}, 'one number of each client'),
+    ({'record_specs': tf.TensorSpec([1])}, 'one number of each client'),
+    ({'initial_estimate': 0.0}, 'initial_estimate must be positive'),
     (
       {'initial_estimate': math.inf, 'geometric_update': False},
       'initial_estimate must be finite',
     ),
     ({'target_quantile': 1.1}, 'target_quantile must be .* within 0 and 1; got 1.1'),
+    ({'learning_rate': -0.1}, 'learning_rate must be .*got -0.1'),
     ({'clients_per_round': 0}, 'clients_per_round must be positive'),
   ],
 )
