@@ -70,10 +70,14 @@ def gaussian(
 def tree(
   participation: strategies.Participation,
   *,
+  clip_norm: float,
+  noise_multiplier: float,
+  clients_per_round: float,
   honaker: bool = True,
   restart_every: Optional[int] = None,
   cumulative: bool = False,
-  **arguments: Unpack[factory.CorrelatedMean],
+  record_aggregation_factory: factory.SumOfRecords = None,
+  **noise_options: Unpack[noise.Options],
 ) -> factory.DPMeanFactory:
   """Tree-aggregation noise (DP-FTRL, arXiv:2103.00039).
 
@@ -97,17 +101,25 @@ def tree(
   return factory.from_query(
     queries.TreeCumulativeSumQuery if cumulative else queries.TreeResidualSumQuery,
     participation,
+    clip_norm=clip_norm,
+    noise_multiplier=noise_multiplier,
+    clients_per_round=clients_per_round,
     honaker=honaker,
     restart_every=restart_every,
-    **arguments,
+    record_aggregation_factory=record_aggregation_factory,
+    **noise_options,
   )
 
 
 def banded(
   participation: strategies.Participation,
   *,
+  clip_norm: float,
+  noise_multiplier: float,
+  clients_per_round: float,
   num_bands: Optional[int] = None,
-  **arguments: Unpack[factory.CorrelatedMean],
+  record_aggregation_factory: factory.SumOfRecords = None,
+  **noise_options: Unpack[noise.Options],
 ) -> factory.DPMeanFactory:
   """Banded matrix factorization noise (arXiv:2306.08153).
 
@@ -128,18 +140,29 @@ def banded(
   strategies.participation.require(participation)
   if num_bands is None:
     num_bands = strategies.participation.free_bands(participation)
-  strategy = strategies.banded.optimize(
-    participation.num_rounds, num_bands=num_bands, participation=participation
+  return from_strategy(
+    strategies.banded.optimize(
+      participation.num_rounds, num_bands=num_bands, participation=participation
+    ),
+    participation,
+    clip_norm=clip_norm,
+    noise_multiplier=noise_multiplier,
+    clients_per_round=clients_per_round,
+    record_aggregation_factory=record_aggregation_factory,
+    **noise_options,
   )
-  return from_strategy(strategy, participation, **arguments)
 
 
 def from_strategy(
   strategy: strategies.Strategy,
   participation: strategies.Participation,
   *,
+  clip_norm: float,
+  noise_multiplier: float,
+  clients_per_round: float,
   workload: Optional[strategies.Workload] = None,
-  **arguments: Unpack[factory.CorrelatedMean],
+  record_aggregation_factory: factory.SumOfRecords = None,
+  **noise_options: Unpack[noise.Options],
 ) -> factory.DPMeanFactory:
   """The noise of any strategy: BLT, banded, banded inverse, dense, ...
 
@@ -168,8 +191,12 @@ def from_strategy(
     queries.MatrixMechanismQuery,
     strategy,
     participation,
+    clip_norm=clip_norm,
+    noise_multiplier=noise_multiplier,
+    clients_per_round=clients_per_round,
     workload=workload,
-    **arguments,
+    record_aggregation_factory=record_aggregation_factory,
+    **noise_options,
   )
 
 

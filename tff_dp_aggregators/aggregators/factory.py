@@ -524,12 +524,6 @@ class IndependentMean(Mean, total=False):
   clients_per_round: Required[float]
 
 
-class CorrelatedMean(IndependentMean, total=False):
-  """These, and where what noise remembers of earlier rounds is; see `noise.Options`."""
-
-  storage: noise.Storage
-
-
 def from_query(
   query: Callable[..., matrix_mechanism.GridSumQuery],
   *args: Any,

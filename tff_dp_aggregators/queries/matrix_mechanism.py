@@ -729,7 +729,11 @@ class GaussianSumQuery(MatrixMechanismQuery):
   def __init__(
     self,
     participation: Optional[strategies.Participation] = None,
-    **arguments: Any,
+    *,
+    clip_norm: float,
+    noise_multiplier: float,
+    record_specs: Any,
+    **noise_options: Unpack[noise_lib.IndependentOptions],
   ):
     """Initializes the query.
 
@@ -737,11 +741,21 @@ class GaussianSumQuery(MatrixMechanismQuery):
       participation: Who may take part when, and for how many rounds. `None` assumes
         that a client may take part in every round, and serves any number of them;
         there is no event of a whole run then, only of each round.
-      **arguments: As for `MatrixMechanismQuery`, but no `workload` and no `storage`.
+      clip_norm: L2 bound of one record.
+      noise_multiplier: Standard deviation of the noise over `clip_norm`; 0 adds none.
+      record_specs: Structure of float tensor specs like a record.
+      **noise_options: See `noise.Options`.
     """
-    refuse_memory(arguments)
+    options.checked(noise_options, noise_lib.IndependentOptions)
     planned = planned_rounds(participation)
-    super().__init__(strategies.Identity(planned.num_rounds), planned, **arguments)
+    super().__init__(
+      strategies.Identity(planned.num_rounds),
+      planned,
+      clip_norm=clip_norm,
+      noise_multiplier=noise_multiplier,
+      record_specs=record_specs,
+      **noise_options,
+    )
     self._unlimited = participation is None
 
 
