@@ -143,9 +143,9 @@ def test_a_target_is_kept_just_so(parts):
     each.with_noise(each.mechanism.noise_multiplier * 0.999) for each in made.parts
   ]
   assert accounting.JointMechanism(tuple(less)).epsilon(DELTA) > 3.0
-  assert made.target == (3.0, DELTA, None)
+  assert made.target == (3.0, DELTA, None, None)
   by_rdp = accounting.JointMechanism.for_target(parts, 3.0, DELTA, accountant='rdp')
-  assert by_rdp.target == (3.0, DELTA, None)
+  assert by_rdp.target == (3.0, DELTA, None, None)
   assert by_rdp.epsilon(DELTA) < 3.0
 
 

@@ -58,7 +58,7 @@ def test_target_is_kept_and_just_so(name):
 
 def test_a_mechanism_knows_its_target_and_is_the_same_without():
   made = accounting.Mechanism.for_target('tree', PARTICIPATION, 3.0, 1e-6)
-  assert made.target == (3.0, 1e-6, None)
+  assert made.target == (3.0, 1e-6, None, None)
   again = accounting.Mechanism.from_json(made.to_json())
   assert again.target is None and again == made
   assert pickle.loads(pickle.dumps(made)).target == made.target
@@ -68,7 +68,7 @@ def test_a_mechanism_knows_its_target_and_is_the_same_without():
   by_rdp = accounting.Mechanism.for_target(
     'tree', PARTICIPATION, 3.0, 1e-6, accountant='rdp'
   )
-  assert by_rdp.target == (3.0, 1e-6, None) and by_rdp.epsilon(1e-6) < 2.99
+  assert by_rdp.target == (3.0, 1e-6, None, None) and by_rdp.epsilon(1e-6) < 2.99
 
 
 @pytest.mark.parametrize(

@@ -207,5 +207,10 @@ def test_a_target_is_kept_by_the_clients_noise_alone():
     for server in (0.0, 100.0)
   )
   assert quiet.noise_multiplier == loud.noise_multiplier
-  assert loud.server_noise_multiplier == 100.0 and loud.target == (3.0, 1e-6, None)
+  assert loud.server_noise_multiplier == 100.0 and loud.target == (
+    3.0,
+    1e-6,
+    None,
+    None,
+  )
   assert 3.0 * (1 - 1e-6) < loud.epsilon(1e-6) <= 3.0

@@ -226,7 +226,10 @@ def test_one_more_round_or_participation_does_not_keep_it():
     (('--target_epsilon=1',), 'are two targets'),
     (('--accountant=pld',), '--accountant=pld does not go with --target_rho'),
     (('--sampling=poisson', '--sampling_probability=0.1'), 'without sampling'),
-    (('--other_release=a: epsilon=1, delta=1e-7',), 'a target is for one mechanism'),
+    (
+      ('--other_release=a: epsilon=1, delta=1e-7',),
+      '--target_rho is for one mechanism',
+    ),
   ],
 )
 def test_programs_refuse_what_does_not_go_with_it(flags, message):

@@ -98,7 +98,8 @@ class Target(NamedTuple):
   def is_kept(
     self, event: dp_accounting.DpEvent, relation: Relation = Relation.REPLACE_SPECIAL
   ) -> bool:
-    """Whether an event spends no more."""
+    """Whether an event spends no more; errors are those of `check`."""
+    self.check()
     if self.rho is not None:
       return rho_of(event) <= self.rho
     assert self.epsilon is not None and self.delta is not None

@@ -82,7 +82,7 @@ def test_what_is_composed_can_come_from_anywhere(tmp_path):
   )
   proved = reporting.json_of(*log_only, f'--round_log={log}')
   mu = math.hypot(
-    _mu(reporting.TREE_OF_20, 11),
+    _mu(reporting.TREE_OF_20, 20),  # Of the plan, for 11 ran.
     _mu(gaussian, 7),
     1 / toeplitz.effective_noise_multiplier,
     proved['guarantee']['gdp_mu'],

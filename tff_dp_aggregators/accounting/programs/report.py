@@ -186,8 +186,9 @@ def _check_together(values: flags.FlagValues) -> None:
   if _is_of_mechanism(values):
     composed = _num_sources(values) > 1 or values[OTHER_RELEASE].present
     if flags_lib.target_from(values) is not None and composed:
+      name = 'target_epsilon' if values.target_rho is None else 'target_rho'
       raise ValueError(
-        'a target is for one mechanism, and what is composed spends more '
+        f'--{name} is for one mechanism, and what is composed spends more '
         'together. Leave it out; noise for what other releases leave of epsilon and '
         'delta is found by a report without them.'
       )

@@ -572,12 +572,14 @@ def _stopped(
     relation = inputs.mechanism.relation
     return accountants.epsilon(event, inputs.delta, inputs.accountant, relation)
 
+  of_plan = epsilon(planned)
   return model.Stopped.of(
     inputs,
     rounds_completed=completed,
     rounds_planned=rounds,
-    epsilon_completed=epsilon(spent),
-    epsilon_planned=epsilon(planned),
+    # Of rounds that were drawn together all are spent, and drawing takes its time.
+    epsilon_completed=of_plan if spent is planned else epsilon(spent),
+    epsilon_planned=of_plan,
   )
 
 
