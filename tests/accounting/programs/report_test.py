@@ -149,7 +149,6 @@ def test_output_file_is_written_whole_and_never_overwritten(tmp_path):
         'accountant=monte_carlo does not read this event; leave it out, or take ',
       )
       for sampling in (
-        ('--sampling=random_allocation', '--rounds_of_a_client=4'),
         ('--sampling=poisson', '--sampling_probability=0.1'),
         ('--min_separation=10',),
       )
