@@ -388,6 +388,16 @@ def test_means_of_products_are_those_of_enumeration_however_far_apart(spread):
       assert found == pytest.approx(expected, rel=1e-10)
 
 
+def test_rare_rounds_are_as_rare_as_that():
+  mixture = monte_carlo.AllocationMixture(3, 1, 0.05, 10**12)
+  inner = np.array([[400.0, -100.0, 30.0], [0.0, 0.0, 0.0]])
+  found = mixture.log_ratios(inner)
+  assert found == pytest.approx([200 - 12 * math.log(10), 0.0], rel=1e-12, abs=1e-11)
+  # If both are in a round, it is the same in a third of all cases.
+  expected = 400.0 - 24 * math.log(10) + math.log(3)
+  assert mixture.log_second_moment() == pytest.approx(expected, rel=1e-13)
+
+
 @pytest.mark.parametrize(('mixture', 'means', 'probabilities', 'columns'), CASES)
 def test_second_moments_are_those_of_enumeration(
   mixture, means, probabilities, columns

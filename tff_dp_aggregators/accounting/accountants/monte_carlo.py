@@ -327,13 +327,13 @@ class AllocationMixture:
         'accountant=pld, which has a bound without drawn outcomes.'
       )
     self._rounds, self._times, self._mu = n, k, 1 / noise
-    missed = 1 - n / max(num_places, n)
+    share = n / max(num_places, n)
     # Of two sets: how many rounds are in both and in one of them, and how likely it is.
     both = np.arange(max(2 * k - n, 0), k + 1)
     self._both = np.append(both, [0, 0])
     self._either = np.append(2 * (k - both), [k, 0])
     with np.errstate(divide='ignore'):  # If none is missed.
-      self._log_here, self._log_missed = np.log1p(-missed), np.log(missed)
+      self._log_here, self._log_missed = math.log(share), np.log1p(-share)
     logs = _log_binomial(k, both) + _log_binomial(n - k, k - both) - _log_binomial(n, k)
     alone = math.log(2) + self._log_here + self._log_missed
     pairs = np.append(2 * self._log_here + logs, [alone, 2 * self._log_missed])
@@ -383,8 +383,8 @@ class AllocationMixture:
     return self._outcomes(rng, self._both[drawn], self._either[drawn], 1.0)
 
 
-# Smaller sums may have lost what underflows: of up to 2^18 numbers, each of which all
-# that follows makes larger by e^190 at most.
+# Smaller sums may have lost what underflows, 2^-1074 at a time: in 2^19 steps, after
+# which it grows by e^(k / e) at most, for a k of up to 362.
 _LEAST_SUM = 1e-200
 
 
