@@ -115,11 +115,12 @@ def test_three_rounds_are_what_integration_says(name, noise, delta):
   integrated = _Integrated(name, noise)
   truth = integrated.epsilon(delta)
   stated = accountants.epsilon(integrated.event, delta, NAME, BOTH)
-  assert truth <= stated <= 1.05 * truth
+  # The grid of the integral is as fine as that; of one round, the bound is the truth.
+  assert truth * (1 - 5e-4) <= stated <= 1.05 * truth
   for epsilon in (truth / 2, truth):
     exact = max(integrated.deltas(epsilon))
-    assert exact <= accountants.delta(integrated.event, epsilon, NAME, BOTH)
-    assert accountants.delta(integrated.event, epsilon, NAME, BOTH) <= 1.3 * exact
+    stated = accountants.delta(integrated.event, epsilon, NAME, BOTH)
+    assert exact * (1 - 5e-4) <= stated <= 1.3 * exact
   # Both directions, without what is added for confidence.
   mixture = monte_carlo._mixture(integrated.event)
   for epsilon in (truth / 3, 0.7 * truth):
@@ -486,7 +487,7 @@ def test_five_of_391_rounds_take_less_noise_than_by_the_bound():
     for less, within in ((0.0, True), (1e-4, False)):
       event = run_events.event(strategies.Identity(391), of, noise - less)
       assert (accountants.epsilon(event, delta, 'pld', BOTH) <= 8.0) == within
-  for noise, within in ((0.5245, True), (0.5185, False)):
+  for noise, within in ((0.5225, True), (0.5185, False)):
     event = run_events.event(strategies.Identity(391), schema, noise)
     assert (accountants.epsilon(event, delta, NAME, BOTH) <= 8.0) == within
   # No bound is below what outcomes say that are not weighed.

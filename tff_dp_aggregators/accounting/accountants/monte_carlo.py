@@ -38,7 +38,7 @@ may be wrong counts in delta: with probability at most beta, what chooses its no
 **Importance bounds** (**proved here**). Deltas are rare events, so outcomes are drawn
 from a distribution that makes them frequent, and what H_{e^epsilon} is made of is taken
 over its density. A pilot run chooses from where; it shares no outcome with the run that
-counts. There are two, both with a bound on what an outcome adds, for any a > 1:
+counts. There are three, each with a bound on what an outcome adds, for any a > 1:
 
 * `Stretched`: means are stretched to w m_S, and sets are drawn in proportion to their
   probability times exp(c |m_S|^2 / 2). Let M(c) be the mean of that. The density over Q
@@ -55,6 +55,8 @@ counts. There are two, both with a bound on what an outcome adds, for any a > 1:
   m_S + m_S', in proportion to their probabilities times exp(<m_S, m_S'>). The bound is
   E_Q L^2 exp(-epsilon) / 4. That is smaller where it matters that sets are not known:
   M has the norms of sets alone, E_Q L^2 how much two of them overlap.
+* `Doubled`: half of the density is that, and half that of means 2 m_S, so that the
+  bound is twice that of `Squared`.
 
 **Normal tails** (**proved here**). Where what one outcome adds is bounded by too much,
 the delta of the direction in which a client is added, Q against P, is bounded from how
@@ -187,8 +189,38 @@ class Squared(NamedTuple):
     return 2 * log_ratios - mixture.log_second_moment()
 
 
+_TWICE = Stretched(2.0, removed=True)
+
+
+class Doubled(NamedTuple):
+  """Outcomes of `Squared`, or of one set twice, by a coin.
+
+  Where two sets share few of their rounds, losses that are rare are more frequent so.
+  """
+
+  removed: bool = True
+
+  def log_bound(self, mixture: 'Mixture', epsilon: float) -> float:
+    """Logarithm of the most that one outcome adds to a delta."""
+    return Squared().log_bound(mixture, epsilon) + math.log(2)
+
+  def draw(self, mixture: 'Mixture', rng: np.random.Generator, size: int) -> np.ndarray:
+    """Outcomes of either half, each by a coin."""
+    some = int(rng.binomial(size, 0.5))
+    one = Squared().draw(mixture, rng, some)
+    return np.concatenate([one, _TWICE.draw(mixture, rng, size - some)])
+
+  def log_densities(
+    self, mixture: 'Mixture', inner: np.ndarray, log_ratios: np.ndarray
+  ) -> np.ndarray:
+    """Logarithms of the densities over Q, of the distribution that is drawn from."""
+    one = Squared().log_densities(mixture, inner, log_ratios)
+    two = _TWICE.log_densities(mixture, inner, log_ratios)
+    return np.asarray(np.logaddexp(one, two) - math.log(2))
+
+
 # What outcomes are drawn from.
-Proposal = Union[Stretched, Squared]
+Proposal = Union[Stretched, Squared, Doubled]
 
 
 # A pair (P, Q), from which outcomes can be drawn. All classes have these methods:
@@ -942,9 +974,11 @@ def best_proposal(mixture: Mixture, removed: bool, epsilon: float) -> Proposal:
     options={'xatol': 1e-3},
   )
   best = stretched(round(float(found.x) * _PROPOSALS) / _PROPOSALS)
-  squared = Squared()
-  if removed and squared.log_bound(mixture, epsilon) < best.log_bound(mixture, epsilon):
-    return squared
+  other: Proposal = Squared()
+  if isinstance(mixture, AllocationMixture):
+    other = Doubled()
+  if removed and other.log_bound(mixture, epsilon) < best.log_bound(mixture, epsilon):
+    return other
   return best
 
 
