@@ -171,8 +171,23 @@ def test_a_lower_end_that_is_one_digit_off_is_not_another_question():
     assert low < found <= 2 * low
 
 
+@pytest.mark.parametrize('rounds_of_a_client', [1, 4])
+def test_drawn_outcomes_find_less_noise_for_random_allocation(rounds_of_a_client):
+  schema, target = sampling.RandomAllocation(30, rounds_of_a_client), (6.0, 1e-4)
+  for adjacency in ('add_or_remove', 'zero_out'):
+    drawn, bound = (
+      mechanism.Mechanism.for_target(
+        'gaussian', schema, *target, accountant=name, adjacency=adjacency
+      )
+      for name in ('monte_carlo', None)
+    )
+    most = bound.noise_multiplier * (0.99 if rounds_of_a_client > 1 else 1.02)
+    assert drawn.noise_multiplier < most
+    assert drawn.epsilon(1e-4, accountant='monte_carlo') <= 6.0
+    assert drawn.epsilon(1e-4) > 5.9
+
+
 @pytest.mark.parametrize('schema', [
-  sampling.RandomAllocation(60, 4),
   sampling.PoissonSampling(60, 0.1),
   strategies.Participation(60, 10),
 ])  # fmt: skip

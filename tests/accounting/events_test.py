@@ -197,10 +197,19 @@ def test_json_round_trip_is_exact(event):
 
 
 @pytest.mark.parametrize(
-  'schema', [sampling.BallsInBins(12, 4), sampling.BMinSepSampling(12, 0.2, 3)], ids=str
+  'schema',
+  [
+    sampling.BallsInBins(12, 4),
+    sampling.BMinSepSampling(12, 0.2, 3),
+    sampling.RandomAllocation(12, 4),
+    sampling.RandomAllocation(12, 5),
+  ],
+  ids=str,
 )
 def test_of_a_mixture_all_but_the_strategy_is_written(schema):
   strategy = strategies.BandedToeplitz.square_root(12, 3)
+  if isinstance(schema, sampling.RandomAllocation):
+    strategy = strategies.Identity(12)
   event = run_events.event(strategy, schema, 1.5)
   written = json.loads(json.dumps(events.to_json(event)))
   assert written['strategy_checksum'] == strategy.checksum

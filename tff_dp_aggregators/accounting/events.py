@@ -15,7 +15,7 @@ is at most as private as the mechanism.
 
 * A Gaussian in a place that is drawn for a client at random is an `AllocatedDpEvent`.
 * A run of whose rounds a client draws some is a `MixtureDpEvent`, if its noise is
-  correlated.
+  correlated or a client is in several of them.
 * A release of another system is an `EpsilonDeltaDpEvent`.
 * A sum of integers to which clients add noise is a `SkellamDpEvent` or a
   `DistributedDiscreteGaussianDpEvent`.
@@ -50,6 +50,7 @@ from tff_dp_aggregators.sampling.events import BallsInBinsDpEvent
 from tff_dp_aggregators.sampling.events import BMinSepDpEvent
 from tff_dp_aggregators.sampling.events import MixtureDpEvent
 from tff_dp_aggregators.sampling.events import OwnDpEvent
+from tff_dp_aggregators.sampling.events import RandomAllocationDpEvent
 
 
 @dataclasses.dataclass(frozen=True)
@@ -314,6 +315,13 @@ _WRITTEN: dict[Any, tuple[type[dp_accounting.DpEvent], tuple[str, ...]]] = {
     (AllocatedDpEvent, 'num_places', 'num_steps', 'event'),
     (EpsilonDeltaDpEvent, 'epsilon', 'delta'),
     (BallsInBinsDpEvent, 'strategy_checksum', 'num_bins', 'noise_multiplier', 'bound'),
+    (
+      RandomAllocationDpEvent,
+      'strategy_checksum',
+      'rounds_of_a_client',
+      'noise_multiplier',
+      'bound',
+    ),
     (
       BMinSepDpEvent,
       'strategy_checksum',

@@ -85,6 +85,19 @@ class BallsInBinsDpEvent(MixtureDpEvent):
 
 
 @dataclasses.dataclass(frozen=True)
+class RandomAllocationDpEvent(MixtureDpEvent):
+  """A client is in so many of all rounds; all sets of them are equally likely."""
+
+  bound_is_tight = True
+  # Of independent noise.
+  strategy: Optional[strategies.Strategy] = dataclasses.field(compare=False, repr=False)
+  rounds_of_a_client: int  # k.
+  noise_multiplier: float
+  bound: dp_accounting.DpEvent = dataclasses.field(hash=False)  # It can hold a list.
+  strategy_checksum: str = ''
+
+
+@dataclasses.dataclass(frozen=True)
 class BMinSepDpEvent(MixtureDpEvent):
   """A client that is free is in a round at random."""
 

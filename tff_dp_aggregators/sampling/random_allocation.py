@@ -1,4 +1,20 @@
-"""Random allocation: each client is in so many rounds, drawn in secret."""
+"""Random allocation: each client is in so many rounds, drawn in secret.
+
+The pair of `balls_in_bins` dominates here as well, with all sets of k rounds in place
+of the bins: nothing in its proof needs sets to be disjoint. (arXiv:2502.08202 and
+2602.17284.) With independent noise the likelihood ratio is a mean of products,
+
+    L = e_k(R_1, ..., R_n) / binomial(n, k),  R_t = exp(y_t / sigma - 1 / (2 sigma^2)),
+
+an elementary symmetric polynomial of independent numbers, which `monte_carlo` computes.
+
+**The bound.** Cut a random order of the rounds into k blocks, whose sizes are fixed
+beforehand and add up to n, and draw a round of each block. By symmetry all sets of k
+rounds are equally likely. To know the blocks makes it no harder to tell P from Q (H_a
+is jointly convex; arXiv:2502.08202, Lemma 3.2), and given the blocks L is a product: k
+times one round of a block, which accountants read and compose. Sizes are floor(n / k)
+and ceil(n / k), as many of each as add up to n, so that no round is left out.
+"""
 
 import dataclasses
 import math
@@ -21,13 +37,8 @@ from tff_dp_aggregators.strategies import registry
 class RandomAllocation(scheme.Allocation):
   """Every client is in k of n rounds; all sets of k rounds are equally likely.
 
-  (arXiv:2502.08202, 2602.17284.) Clients draw independently of each other, and nobody
-  learns what they drew.
-
-  With independent noise, k of n rounds are at most as easy to tell as k times one of
-  floor(n / k): a uniform set of k rounds is one of each of k blocks of so many rounds,
-  which are a random partition; to know the partition makes telling no harder, as H_a is
-  jointly convex (arXiv:2502.08202, Lemma 3.2). With k = 1 any noise will do.
+  Clients draw independently of each other, and nobody learns what they drew. Noise is
+  independent, or k = 1.
 
   Attributes:
     num_rounds: Rounds in all, n.
@@ -83,14 +94,19 @@ class RandomAllocation(scheme.Allocation):
   def event(
     self, strategy: strategies.Strategy, noise: scheme.Noise
   ) -> dp_accounting.DpEvent:
-    """As often as a client has rounds: one of so many."""
+    """The pair of the module's docstring, with its bound; the noise is Gaussian."""
     times = self.rounds_of_a_client
     if times == 1:
       return balls_in_bins.event(strategy, self.num_rounds, noise)
-    places = self.num_rounds // times
     one = noise.event(noise.multiplier / strategy.sensitivity(None))
-    each = events.AllocatedDpEvent(places, places, one)
-    return dp_accounting.SelfComposedDpEvent(each, times)
+    size, larger = divmod(self.num_rounds, times)
+    blocks = [
+      dp_accounting.SelfComposedDpEvent(events.AllocatedDpEvent(each, each, one), count)
+      for each, count in ((size, times - larger), (size + 1, larger))
+      if count
+    ]
+    bound = blocks[0] if len(blocks) == 1 else dp_accounting.ComposedDpEvent(blocks)
+    return events.RandomAllocationDpEvent(strategy, times, noise.multiplier, bound)
 
   def expected_cohort(self, num_clients: int) -> float:
     """All clients' rounds, spread over the run."""

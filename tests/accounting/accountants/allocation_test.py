@@ -9,8 +9,11 @@ import pytest
 from dp_accounting import NeighboringRelation as Relation
 from scipy import special
 
+from tff_dp_aggregators import sampling
+from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import events
+from tff_dp_aggregators.accounting import run_events
 from tff_dp_aggregators.accounting.accountants import pld
 
 BOTH = Relation.ADD_OR_REMOVE_ONE
@@ -104,18 +107,27 @@ def test_many_steps_are_what_drawn_outcomes_say(places, steps, sigma):
     assert means[larger] - error <= stated <= means[larger] * 1.01 + error
 
 
-def test_more_rounds_cost_at_least_the_mixture_over_all_sets():
+@pytest.mark.few(3)
+@pytest.mark.parametrize(('rounds', 'times'), [(6, 2), (7, 3), (7, 5), (8, 8), (5, 4)])
+def test_more_rounds_cost_at_least_the_mixture_over_all_sets(rounds, times):
   sigma, size, rng = 1.2, 400_000, np.random.default_rng(5)
-  sets = [list(each) for each in itertools.combinations(range(6), 2)]
-  z = rng.standard_normal((size, 6))
-  exponents = np.stack([z[:, each].sum(axis=1) / sigma for each in sets]) - 1 / sigma**2
+  sets = [list(each) for each in itertools.combinations(range(rounds), times)]
+  z = rng.standard_normal((size, rounds))
+  exponents = np.stack([z[:, each].sum(axis=1) / sigma for each in sets])
+  exponents -= times / (2 * sigma**2)
   s = np.exp(special.logsumexp(exponents, axis=0)) / len(sets)
-  event = _event(3, 3, sigma, times=2)
+  schema = sampling.RandomAllocation(rounds, times)
+  event = run_events.event(strategies.Identity(rounds), schema, sigma)
+  floors = _event(rounds // times, rounds // times, sigma, times)
   for epsilon in (0.2, 0.8):
-    drawn = np.maximum(s - math.exp(epsilon), 0.0)
-    error = 5.3 * drawn.std() / math.sqrt(size)
+    drawn = np.maximum([s - math.exp(epsilon), 1 - math.exp(epsilon) * s], 0.0)
+    errors = 5.3 * drawn.std(axis=1) / math.sqrt(size)
     stated = accountants.delta(event, epsilon, 'pld', BOTH)
-    assert drawn.mean() - error <= stated <= 2 * drawn.mean()
+    assert (drawn.mean(axis=1) - errors).max() <= stated <= 2 * drawn.mean(axis=1).max()
+    # Rounds that are left over are not left out.
+    without = accountants.delta(floors, epsilon, 'pld', BOTH)
+    assert stated <= without * (1 + 1e-6)
+    assert rounds % times == 0 or stated < 0.99 * without
 
 
 def test_all_noise_is_answered_and_more_of_it_is_more_private():

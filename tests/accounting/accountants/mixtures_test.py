@@ -119,6 +119,27 @@ def _cases():
       np.array([row for row, rounds in zip(means, sets) if rounds]),
     )
 
+  for n, k, places in (
+    (1, 1, 1),
+    (4, 1, 4),
+    (3, 1, 7),
+    (5, 2, 5),
+    (6, 3, 6),
+    (7, 5, 7),
+    (4, 4, 4),
+  ):
+    sets = {each: 1 / math.comb(n, k) for each in itertools.combinations(range(n), k)}
+    if places > n:
+      sets = {**dict.fromkeys(sets, 1 / places), (): 1 - n / places}
+    identity = strategies.Identity(n)
+    yield (
+      f'{k} of {n}-{places}',
+      monte_carlo.AllocationMixture(n, k, 0.8, places),
+      _means(identity, 0.8, sets),
+      np.array(list(sets.values())),
+      np.eye(n) / 0.8,
+    )
+
 
 CASES = [pytest.param(*each, id=name) for name, *each in _cases()]
 
@@ -237,6 +258,9 @@ def _weighed():
     'independent': monte_carlo.BMinSepMixture(strategies.Identity(5), 1, 0.2, 1.5),
     'bins': monte_carlo.BallsInBinsMixture(_signed(7, 7), 3, 6.0),
     'empty': monte_carlo.BallsInBinsMixture(_toeplitz(4, 3), 9, 1.0),
+    'two of five': monte_carlo.AllocationMixture(5, 2, 1.5),
+    'four of five': monte_carlo.AllocationMixture(5, 4, 2.5),
+    'more places': monte_carlo.AllocationMixture(5, 1, 1.2, 9),
   }
 
 
@@ -246,6 +270,7 @@ WEIGHED = sorted(_weighed())
 @pytest.mark.few(12)
 @pytest.mark.parametrize('proposal', [
   monte_carlo.Squared(),
+  monte_carlo.Doubled(),
   *(monte_carlo.Stretched(a, to) for a in (1.05, 1.5, 2.2) for to in (True, False)),
 ])  # fmt: skip
 @pytest.mark.parametrize('name', WEIGHED)
@@ -303,6 +328,11 @@ def test_no_outcome_of_the_square_adds_more_than_the_bound(name):
     logs = np.log(-np.expm1(epsilon - losses[above])) + log_weights[above]
     bound = proposal.log_bound(mixture, epsilon)
     assert bound - 0.01 <= logs.max() <= bound + 1e-9
+    # Of which half are of one set twice, at most twice that.
+    drawn = monte_carlo.Doubled().log_densities(mixture, inner, losses)[above]
+    logs += losses[above] - log_weights[above] - drawn
+    bound = monte_carlo.Doubled().log_bound(mixture, epsilon)
+    assert logs.max() <= bound + 1e-9
 
 
 @pytest.mark.parametrize('noise', [0.08, 0.3])
@@ -342,6 +372,38 @@ def test_ratios_beyond_float64_are_those_of_logarithms(p):
   found = mixture.log_ratios(inner, 1.0, 0.0)
   np.testing.assert_allclose(found, np.logaddexp.reduce(logs, axis=1), rtol=1e-12)
   assert math.isfinite(mixture.log_moment(-100.0) + mixture.log_moment(100.0))
+
+
+@pytest.mark.parametrize('spread', [0.01, 1.0, 50.0, 2000.0])
+def test_means_of_products_are_those_of_enumeration_however_far_apart(spread):
+  rng = np.random.default_rng(4)
+  for n, k in ((1, 1), (9, 1), (9, 4), (9, 5), (8, 7), (6, 6)):
+    logs = spread * rng.normal(size=(60, n))
+    sets = [list(each) for each in itertools.combinations(range(n), k)]
+    sums = np.stack([logs[:, each].sum(axis=1) for each in sets])
+    expected = special.logsumexp(sums, axis=0) - math.log(len(sets))
+    found = monte_carlo.log_mean_of_products(logs, k)
+    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
+  # Of many rounds: all alike; and half of them too small to count.
+  for n, k in ((1024, 256), (700, 349), (700, 360)):
+    alike = monte_carlo.log_mean_of_products(np.full((1, n), spread), k)
+    assert alike == pytest.approx(k * spread, rel=1e-11, abs=1e-9)
+    logs = np.where(np.arange(n) % 2, 3.0, -1e9)[None]
+    few = special.gammaln([n // 2 + 1, n - k + 1, n // 2 - k + 1, n + 1])
+    expected = few @ [1, 1, -1, -1] + 3.0 * k
+    if k <= n // 2:
+      found = monte_carlo.log_mean_of_products(logs, k)
+      assert found == pytest.approx(expected, rel=1e-10)
+
+
+def test_rare_rounds_are_as_rare_as_that():
+  mixture = monte_carlo.AllocationMixture(3, 1, 0.05, 10**12)
+  inner = np.array([[400.0, -100.0, 30.0], [0.0, 0.0, 0.0]])
+  found = mixture.log_ratios(inner)
+  assert found == pytest.approx([200 - 12 * math.log(10), 0.0], rel=1e-12, abs=1e-11)
+  # If both are in a round, it is the same in a third of all cases.
+  expected = 400.0 - 24 * math.log(10) + math.log(3)
+  assert mixture.log_second_moment() == pytest.approx(expected, rel=1e-13)
 
 
 @pytest.mark.parametrize(('mixture', 'means', 'probabilities', 'columns'), CASES)

@@ -36,6 +36,7 @@ _BESIDES = {
 }
 # Rounds of a client that are drawn together, with noise that is correlated.
 BINS = accounting.Mechanism('toeplitz', sampling.BallsInBins(20, 10), 2.0, num_bands=3)
+ALLOCATED = accounting.Mechanism('gaussian', sampling.RandomAllocation(20, 3), 2.0)
 B_MIN_SEP = accounting.Mechanism(
   'toeplitz', sampling.BMinSepSampling(20, 0.2, 4), 2.0, num_bands=3
 )
@@ -82,8 +83,14 @@ def test_the_rounds_that_ran_count_if_they_were_fixed(mechanism, turns, tmp_path
 @pytest.mark.few(2)
 @pytest.mark.parametrize(
   'mechanism, accountant',
-  [(B_MIN_SEP, None), (BINS, None), (BINS, 'monte_carlo')],
-  ids=['b_min_sep', 'bins', 'drawn bins'],
+  [
+    (B_MIN_SEP, None),
+    (BINS, None),
+    (BINS, 'monte_carlo'),
+    (ALLOCATED, None),
+    (ALLOCATED, 'monte_carlo'),
+  ],
+  ids=['b_min_sep', 'bins', 'drawn bins', 'allocated', 'drawn allocated'],
 )
 @pytest.mark.parametrize('num_rounds', [1, 20])
 def test_a_ledger_of_rounds_drawn_together_is_as_planned(
@@ -126,7 +133,9 @@ def test_a_ledger_of_rounds_drawn_together_is_of_one_sampling(stated, tmp_path):
     statement.build(reports.Inputs(other, 1e-4, ledger=run))
 
 
-@pytest.mark.parametrize('mechanism', [B_MIN_SEP, BINS], ids=['b_min_sep', 'bins'])
+@pytest.mark.parametrize(
+  'mechanism', [B_MIN_SEP, BINS, ALLOCATED], ids=['b_min_sep', 'bins', 'allocated']
+)
 def test_a_ledger_that_has_a_bound_alone_is_accounted_for_by_it(mechanism, tmp_path):
   path = tmp_path / 'ledger.jsonl'
   run = _write(path, mechanism, change=events.with_bounds)

@@ -16,7 +16,7 @@ Poisson-sampled Gaussian | above by < 1e-3 for mu up to 10 |
 | `rdp`   | Renyi DP at a grid of orders (`rdp`) | all of dp-accounting's, and \
 integer noise | a bound |
 | `monte_carlo` | drawn outcomes, with a confidence that counts in delta \
-(arXiv:2602.09338; `monte_carlo`) | balls in bins, b-min-sep sampling | - |
+(arXiv:2602.09338; `monte_carlo`) | rounds that clients draw in advance | - |
 | `zcdp`  | rho and its closed form, arXiv:1605.02065, Proposition 1.3 | Gaussians | \
 a looser bound |
 

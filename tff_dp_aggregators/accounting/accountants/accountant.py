@@ -12,7 +12,7 @@ Sampling amplifies privacy for some relations only:
 | `PoissonSampledDpEvent` | `ADD_OR_REMOVE_ONE` |
 | `SampledWithoutReplacementDpEvent` | `REPLACE_ONE`, `ADD_OR_REMOVE_ONE` |
 | `SingleEpochTreeAggregationDpEvent` | `REPLACE_SPECIAL` |
-| `events.AllocatedDpEvent`, `BallsInBinsDpEvent`, `BMinSepDpEvent` | \
+| `events.AllocatedDpEvent`, `events.MixtureDpEvent` | \
 `ADD_OR_REMOVE_ONE`, `REPLACE_SPECIAL` |
 | `events.INTEGER_NOISE` | `REPLACE_SPECIAL`, `REPLACE_ONE` |
 
@@ -53,7 +53,12 @@ _ONLY_UNDER = {
   ),
   dp_accounting.SingleEpochTreeAggregationDpEvent: (Relation.REPLACE_SPECIAL,),
   **dict.fromkeys(
-    (events.AllocatedDpEvent, events.BallsInBinsDpEvent, events.BMinSepDpEvent),
+    (
+      events.AllocatedDpEvent,
+      events.BallsInBinsDpEvent,
+      events.BMinSepDpEvent,
+      events.RandomAllocationDpEvent,
+    ),
     (Relation.ADD_OR_REMOVE_ONE, Relation.REPLACE_SPECIAL),
   ),
   **dict.fromkeys(

@@ -9,7 +9,9 @@ says why this pair dominates. The likelihood ratio of an outcome y,
 is a sum over too many sets to enumerate, but not to compute: over bins directly
 (`BallsInBinsMixture`); over sets that are b or more apart by recursion over rounds
 (`BMinSepMixture`), as columns of C that are b apart share no row, so that
-log-likelihoods of the rounds of a set add up (arXiv:2602.09338).
+log-likelihoods of the rounds of a set add up (arXiv:2602.09338); over all sets of k
+rounds, with independent noise, by that of elementary symmetric polynomials
+(`AllocationMixture`; arXiv:2605.07072).
 
 **Bets.** The deltas of both directions are means of numbers in [0, B]. They are
 estimated from drawn outcomes x_i, and what is said of them holds with a stated
@@ -36,7 +38,7 @@ may be wrong counts in delta: with probability at most beta, what chooses its no
 **Importance bounds** (**proved here**). Deltas are rare events, so outcomes are drawn
 from a distribution that makes them frequent, and what H_{e^epsilon} is made of is taken
 over its density. A pilot run chooses from where; it shares no outcome with the run that
-counts. There are two, both with a bound on what an outcome adds, for any a > 1:
+counts. There are three, each with a bound on what an outcome adds, for any a > 1:
 
 * `Stretched`: means are stretched to w m_S, and sets are drawn in proportion to their
   probability times exp(c |m_S|^2 / 2). Let M(c) be the mean of that. The density over Q
@@ -53,6 +55,8 @@ counts. There are two, both with a bound on what an outcome adds, for any a > 1:
   m_S + m_S', in proportion to their probabilities times exp(<m_S, m_S'>). The bound is
   E_Q L^2 exp(-epsilon) / 4. That is smaller where it matters that sets are not known:
   M has the norms of sets alone, E_Q L^2 how much two of them overlap.
+* `Doubled`: half of the density is that, and half that of means 2 m_S, so that the
+  bound is twice that of `Squared`.
 
 **Normal tails** (**proved here**). Where what one outcome adds is bounded by too much,
 the delta of the direction in which a client is added, Q against P, is bounded from how
@@ -109,7 +113,7 @@ from tff_dp_aggregators.sampling import scheme
 # Numbers that are held at once at most, 4 GiB of them: some 6,000 rounds and places.
 MAX_NUMBERS = 2**29
 # With more, an outcome takes too long.
-MAX_BINS = 4096
+MAX_BINS, MAX_CELLS = 4096, 2**18
 # Cells of a batch of outcomes.
 _BATCH = 2**22
 
@@ -185,17 +189,47 @@ class Squared(NamedTuple):
     return 2 * log_ratios - mixture.log_second_moment()
 
 
+_TWICE = Stretched(2.0, removed=True)
+
+
+class Doubled(NamedTuple):
+  """Outcomes of `Squared`, or of one set twice, by a coin.
+
+  Where two sets share few of their rounds, losses that are rare are more frequent so.
+  """
+
+  removed: bool = True
+
+  def log_bound(self, mixture: 'Mixture', epsilon: float) -> float:
+    """Logarithm of the most that one outcome adds to a delta."""
+    return Squared().log_bound(mixture, epsilon) + math.log(2)
+
+  def draw(self, mixture: 'Mixture', rng: np.random.Generator, size: int) -> np.ndarray:
+    """Outcomes of either half, each by a coin."""
+    some = int(rng.binomial(size, 0.5))
+    one = Squared().draw(mixture, rng, some)
+    return np.concatenate([one, _TWICE.draw(mixture, rng, size - some)])
+
+  def log_densities(
+    self, mixture: 'Mixture', inner: np.ndarray, log_ratios: np.ndarray
+  ) -> np.ndarray:
+    """Logarithms of the densities over Q, of the distribution that is drawn from."""
+    one = Squared().log_densities(mixture, inner, log_ratios)
+    two = _TWICE.log_densities(mixture, inner, log_ratios)
+    return np.asarray(np.logaddexp(one, two) - math.log(2))
+
+
 # What outcomes are drawn from.
-Proposal = Union[Stretched, Squared]
+Proposal = Union[Stretched, Squared, Doubled]
 
 
-# A pair (P, Q), from which outcomes can be drawn. Both classes have these methods:
+# A pair (P, Q), from which outcomes can be drawn. All classes have these methods:
 # `log_moment(c)` is the logarithm of M(c), `log_second_moment()` that of E_Q L^2;
 # `draw(rng, size, w, c)` has inner products of outcomes with columns, or with sums of
 # them, [size, cells], of Q for w = 0, and `draw_squared(rng, size)` the same with a
 # density over Q in proportion to L^2; `log_ratios(inner, w, c)` are the logarithms of
 # E_S exp(w <m_S, y> - (w^2 - c) |m_S|^2 / 2), by default of L.
-Mixture = Union['BallsInBinsMixture', 'BMinSepMixture']
+Mixture = Union['BallsInBinsMixture', 'AllocationMixture', 'BMinSepMixture']
 
 
 def _batches(mixture: Mixture, size: int) -> list[int]:
@@ -304,6 +338,125 @@ class BallsInBinsMixture:
     inner += products[first, :-1]
     inner += products[second, :-1]
     return inner
+
+
+class AllocationMixture:
+  """All sets of k rounds, each with the same probability, and independent noise.
+
+  With k = 1 there may be more places than rounds, of which a client is in one. Rounds
+  are alike, so that the first ones stand for those of any set.
+  """
+
+  def __init__(
+    self, num_rounds: int, rounds_of_a_client: int, noise: float, num_places: int = 0
+  ):
+    n, k = num_rounds, rounds_of_a_client
+    self.cells = n * max(min(k, n - k), 1)
+    if self.cells > MAX_CELLS:
+      raise ValueError(
+        f'accountant=monte_carlo is for up to {MAX_CELLS} rounds times rounds of a '
+        f'client; num_rounds={n} with {k} of each client would take {self.cells}. Take '
+        'accountant=pld, which has a bound without drawn outcomes.'
+      )
+    self._rounds, self._times, self._mu = n, k, 1 / noise
+    share = n / max(num_places, n)
+    # Of two sets: how many rounds are in both and in one of them, and how likely it is.
+    both = np.arange(max(2 * k - n, 0), k + 1)
+    self._both = np.append(both, [0, 0])
+    self._either = np.append(2 * (k - both), [k, 0])
+    with np.errstate(divide='ignore'):  # If none is missed.
+      self._log_here, self._log_missed = math.log(share), np.log1p(-share)
+    logs = _log_binomial(k, both) + _log_binomial(n - k, k - both) - _log_binomial(n, k)
+    alone = math.log(2) + self._log_here + self._log_missed
+    pairs = np.append(2 * self._log_here + logs, [alone, 2 * self._log_missed])
+    self._log_pairs = pairs + self._mu**2 * self._both
+
+  def _mean_of(self, logs: Any) -> np.ndarray:
+    """Logarithms of means of exponentials, with the places that are no rounds."""
+    return np.asarray(np.logaddexp(self._log_here + logs, self._log_missed))
+
+  def log_moment(self, tilt: float) -> float:
+    """Of sets that have all the same norm."""
+    return float(self._mean_of(tilt * self._times * self._mu**2 / 2))
+
+  def log_second_moment(self) -> float:
+    """By how many rounds two sets have in common."""
+    return float(special.logsumexp(self._log_pairs))
+
+  def log_ratios(
+    self, inner: np.ndarray, stretch: float = 1.0, tilt: float = 0.0
+  ) -> np.ndarray:
+    """The mean over all sets, of products over their rounds."""
+    logs = stretch * inner - (stretch**2 - tilt) * self._mu**2 / 2
+    return self._mean_of(log_mean_of_products(logs, self._times))
+
+  def _outcomes(
+    self, rng: np.random.Generator, both: np.ndarray, either: np.ndarray, stretch: float
+  ) -> np.ndarray:
+    """Inner products of noise with all columns, and with those of two sets."""
+    inner = self._mu * rng.standard_normal((len(both), self._rounds))
+    at, shift = np.arange(self._rounds), stretch * self._mu**2
+    inner += shift * (at < both[:, None])
+    inner += shift * (at < (both + either)[:, None])
+    return inner
+
+  def draw(
+    self, rng: np.random.Generator, size: int, stretch: float, tilt: float
+  ) -> np.ndarray:
+    """Draws who is in a set, and noise."""
+    log_here = self._log_here + tilt * self._times * self._mu**2 / 2
+    here = rng.random(size) < np.exp(log_here - self.log_moment(tilt))
+    return self._outcomes(rng, np.zeros(size), self._times * here, stretch)
+
+  def draw_squared(self, rng: np.random.Generator, size: int) -> np.ndarray:
+    """Draws how many rounds two sets have in common, and noise."""
+    weights = np.exp(self._log_pairs - self.log_second_moment())
+    drawn = rng.choice(len(weights), size=size, p=weights / weights.sum())
+    return self._outcomes(rng, self._both[drawn], self._either[drawn], 1.0)
+
+
+# Smaller sums may have lost what underflows, 2^-1074 at a time: in 2^19 steps, after
+# which it grows by e^(k / e) at most, for a k of up to 362.
+_LEAST_SUM = 1e-200
+
+
+def log_mean_of_products(logs: np.ndarray, times: int) -> np.ndarray:
+  """Logarithms of means over all sets of so many columns, of products of exp(logs).
+
+  They are elementary symmetric polynomials, e_k(x_1, ..., x_t) = e_k(..., x_(t - 1)) +
+  x_t e_(k - 1)(..., x_(t - 1)), over the number of sets. As all is positive, relative
+  errors add up.
+  """
+  size, rounds = logs.shape
+  if 2 * times > rounds:  # Sets are as well what is left out.
+    return np.asarray(logs.sum(axis=1) + log_mean_of_products(-logs, rounds - times))
+  # With this factor none is above (k / j)^j, which is at most e^(k / e).
+  factor = math.log(max(times, 1) / rounds) - 1
+  largest = logs.max(axis=1) - factor
+  sums, more = np.zeros((times + 1, size)), np.empty((times, size))
+  sums[0] = 1.0
+  for t, each in enumerate(np.exp((logs - largest[:, None]).T), 1):
+    some = min(t, times)
+    np.multiply(sums[:some], each, out=more[:some])
+    sums[1 : some + 1] += more[:some]
+  lost = sums[times] < _LEAST_SUM
+  found = np.log(np.where(lost, 1.0, sums[times])) + times * largest
+  if lost.any():
+    found[lost] = _log_sums_of_products(logs[lost], times)
+  return np.asarray(found - _log_binomial(rounds, times))
+
+
+def _log_sums_of_products(logs: np.ndarray, times: int) -> np.ndarray:
+  sums = np.full((times + 1, len(logs)), -math.inf)
+  sums[0] = 0.0
+  for t, each in enumerate(logs.T, 1):
+    some = min(t, times)
+    sums[1 : some + 1] = np.logaddexp(sums[1 : some + 1], sums[:some] + each)
+  return np.asarray(sums[times])
+
+
+def _log_binomial(n: Any, k: Any) -> Any:
+  return special.gammaln(n + 1) - special.gammaln(k + 1) - special.gammaln(n - k + 1)
 
 
 # Instead of log(0): exp of it is 0, and differences of it are numbers.
@@ -821,9 +974,11 @@ def best_proposal(mixture: Mixture, removed: bool, epsilon: float) -> Proposal:
     options={'xatol': 1e-3},
   )
   best = stretched(round(float(found.x) * _PROPOSALS) / _PROPOSALS)
-  squared = Squared()
-  if removed and squared.log_bound(mixture, epsilon) < best.log_bound(mixture, epsilon):
-    return squared
+  other: Proposal = Squared()
+  if isinstance(mixture, AllocationMixture):
+    other = Doubled()
+  if removed and other.log_bound(mixture, epsilon) < best.log_bound(mixture, epsilon):
+    return other
   return best
 
 
@@ -957,10 +1112,11 @@ class MonteCarloAccountant(accountant.Accountant):
   is_numerical = True
   is_drawn = True
   max_questions = MAX_QUESTIONS
-  reads = 'events of balls in bins and of b-min-sep sampling, one alone,'
+  reads = 'events of rounds that clients draw in advance, one alone,'
 
   def _can_read(self, part: dp_accounting.DpEvent) -> bool:
-    return isinstance(part, events.MixtureDpEvent) and part.strategy is not None
+    known = isinstance(part, events.MixtureDpEvent) and part.strategy is not None
+    return known or accountant.is_sampled(part, events.AllocatedDpEvent)
 
   def _maybe_compose(
     self, event: dp_accounting.DpEvent, count: int, do_compose: bool
@@ -998,20 +1154,27 @@ class MonteCarloAccountant(accountant.Accountant):
     if not found or accountant.is_non_private(found):
       return math.inf if found else 0.0
     one: Any = found[0][0]
-    certain = pld.PldAccountant(relation).compose(one.bound).get_epsilon(delta)
+    certain = _bound(one, relation).get_epsilon(delta)
     if not math.isfinite(certain) or certain <= _LEAST_EPSILON:
       return certain
     rng = np.random.default_rng(_seed(one, delta, 'about'))
     return _about(_mixture(one), rng, delta, certain)
 
 
+# An event that is read: a mixture, or the one of them that composes.
+_Read = Union[events.MixtureDpEvent, events.AllocatedDpEvent]
+
+
+def _bound(event: _Read, relation: Relation) -> pld.PldAccountant:
+  """What is certain: without sampling, or by the deterministic bound."""
+  read = getattr(event, 'bound', event)
+  return pld.PldAccountant(relation).compose(read)
+
+
 # A report asks the same several times.
 @functools.lru_cache(maxsize=256)
-def _epsilon_of(
-  event: events.MixtureDpEvent, target_delta: float, relation: Relation
-) -> float:
-  # Without sampling, or by the deterministic bound, this much is certain.
-  known = pld.PldAccountant(relation).compose(event.bound)
+def _epsilon_of(event: _Read, target_delta: float, relation: Relation) -> float:
+  known = _bound(event, relation)
   delta = target_delta * (1 - FAILURE_SHARE)
   certain = float(known.get_epsilon(delta))
   if not math.isfinite(certain) or certain <= _LEAST_EPSILON:
@@ -1027,10 +1190,8 @@ def _epsilon_of(
 
 
 @functools.lru_cache(maxsize=256)
-def _delta_of(
-  event: events.MixtureDpEvent, target_epsilon: float, relation: Relation
-) -> float:
-  certain = pld.PldAccountant(relation).compose(event.bound).get_delta(target_epsilon)
+def _delta_of(event: _Read, target_epsilon: float, relation: Relation) -> float:
+  certain = _bound(event, relation).get_delta(target_epsilon)
   mixture = _mixture(event)
   rng = np.random.default_rng(_seed(event, target_epsilon, _REMOVED))
   proposal = best_proposal(mixture, True, target_epsilon)
@@ -1072,8 +1233,16 @@ def _least_delta(tails: Tails, epsilon: float, log_beta: float) -> float:
   return math.exp(high)
 
 
-def _mixture(event: events.MixtureDpEvent) -> Mixture:
+def _mixture(event: _Read) -> Mixture:
+  if isinstance(event, events.AllocatedDpEvent):
+    one: Any = event.event
+    return AllocationMixture(event.num_steps, 1, one.noise_multiplier, event.num_places)
   assert event.strategy is not None  # Or it is not read.
+  if isinstance(event, events.RandomAllocationDpEvent):
+    # Of all strategies, the identity.
+    return AllocationMixture(
+      event.strategy.num_rounds, event.rounds_of_a_client, event.noise_multiplier
+    )
   if isinstance(event, events.BallsInBinsDpEvent):
     return BallsInBinsMixture(event.strategy, event.num_bins, event.noise_multiplier)
   assert isinstance(event, events.BMinSepDpEvent)
