@@ -45,6 +45,12 @@ _MECHANISMS = {
   'random_allocation': accounting.Mechanism(
     'gaussian', sampling.RandomAllocation(8, 2), 2.0
   ),
+  'truncated_poisson': accounting.Mechanism(
+    'toeplitz',
+    sampling.TruncatedPoissonSampling(6, 0.5, 40, 12, num_groups=2),
+    2.0,
+    num_bands=2,
+  ),
 }
 
 

@@ -373,6 +373,20 @@ _NINETY = ('--num_clients=90', '--clients_per_round=9')
     ),
     ((*_OF_GAUSSIAN, '--sampling=balls_in_bins', '--cycle_length=0'), 'cycle_length'),
     (
+      (*_OF_GAUSSIAN, '--sampling=truncated_poisson', '--num_clients=100')
+      + ('--clients_per_round=20', '--max_clients_per_round=19'),
+      'max_clients_per_round must be at least 20',
+    ),
+    (
+      (*_OF_GAUSSIAN, '--sampling=truncated_poisson', '--num_clients=100')
+      + ('--clients_per_round=20',),
+      'needs --sampling_probability and --num_clients and --max_clients_per_round, or ',
+    ),
+    (
+      (*_OF_GAUSSIAN, '--sampling=poisson', '--max_clients_per_round=30', *_TEN),
+      '--max_clients_per_round is for --sampling=truncated_poisson',
+    ),
+    (
       (*_OF_GAUSSIAN, '--sampling=random_allocation', '--rounds_of_a_client=70'),
       'rounds_of_a_client .* num_rounds=60',
     ),

@@ -44,6 +44,8 @@ Which pair stands for a round depends on the neighbouring relation:
   one pair, `REPLACED`, which dominates each round and composes. One round has no
   smaller bound. For many, no data set has the worst of both sides at once in each of
   them (arXiv:2405.20769), and `REMOVED` alone is what is known to be reached.
+* A Poisson sample with a cap: one of two of these pairs at random, and which one is
+  told (`sampling.truncated_poisson` proves it).
 * Random allocation: noise in a step that is drawn at random, once for all steps. P has
   the client in a step that is drawn uniformly, Q has not. The likelihood ratio of both
   is `S = ((m - t) + R_1 + ... + R_t) / m` for t steps in m places, where under Q the
@@ -146,6 +148,7 @@ _LEAST = math.log(_SMALLEST)
 
 
 _FIXED_SIZE = dp_accounting.SampledWithoutReplacementDpEvent
+_TRUNCATED = events.TruncatedPoissonDpEvent
 
 
 class Side(enum.Enum):
@@ -356,6 +359,50 @@ def _laplace_mass(a: np.ndarray, b: np.ndarray) -> np.ndarray:
   return positive(a, b) + positive(-b, -a)
 
 
+@dataclasses.dataclass(frozen=True)
+class EitherLoss:
+  """One of two losses, at random, and which one is told."""
+
+  is_laplace = False
+  usual: Loss
+  other: Loss
+  probability: float  # Of the other one.
+
+  def at(self, deviations: float) -> 'EitherLoss':
+    """What stands for it where the noise is looked at so far: itself."""
+    return self
+
+  def _both(self) -> tuple[tuple[Loss, float], ...]:
+    return (self.usual, 1 - self.probability), (self.other, self.probability)
+
+  def range(self, deviations: float) -> tuple[float, float]:
+    """Least and largest loss within so many deviations of the noise."""
+    least, largest = zip(*(loss.range(deviations) for loss, _ in self._both()))
+    return min(least), max(largest)
+
+  def displacement(self, deviations: float) -> float:
+    """How far from its loss the place of a grid point may be, by round-off."""
+    return max(loss.displacement(deviations) for loss, _ in self._both())
+
+  def on_grid(self, interval: float, deviations: float) -> 'Cells':
+    """Its distribution on the multiples of `interval`, rounded up."""
+    both = [(loss.on_grid(interval, deviations), p) for loss, p in self._both()]
+    first = min(cells.first for cells, _ in both)
+    end = max(cells.first + len(cells.masses) for cells, _ in both)
+    masses, infinite = np.zeros(end - first), 0.0
+    for cells, p in both:
+      at = cells.first - first
+      masses[at : at + len(cells.masses)] += p * cells.masses
+      infinite += p * cells.infinite
+    return Cells(first, masses, infinite)
+
+  def points(self, deviations: float) -> tuple[np.ndarray, np.ndarray]:
+    """About the distribution, for a plan: logarithms of probabilities, and losses."""
+    both = [(*loss.points(deviations), p) for loss, p in self._both() if p]
+    logs, values = zip(*((logs + math.log(p), at) for logs, at, p in both))
+    return np.concatenate(logs), np.concatenate(values)
+
+
 class Cells(NamedTuple):
   """A distribution of losses on multiples of an interval, and of an infinite one."""
 
@@ -365,7 +412,7 @@ class Cells(NamedTuple):
 
 
 # The distribution of a round, or of a random allocation.
-AnyLoss = Union[Loss, 'AllocatedLoss']
+AnyLoss = Union[Loss, EitherLoss, 'AllocatedLoss']
 # Distributions, and how many there are of each.
 Losses = tuple[tuple[AnyLoss, int], ...]
 
@@ -905,7 +952,7 @@ class PldAccountant(accountant.Accountant):
   reads_bounds = True
   reads = (
     'Gaussian and Laplace events, Poisson-sampled or not, and Gaussian events sampled '
-    'without replacement or allocated at random'
+    'without replacement or with a cap, or allocated at random'
   )
 
   def _can_read(self, part: dp_accounting.DpEvent) -> bool:
@@ -913,7 +960,9 @@ class PldAccountant(accountant.Accountant):
     laplace = dp_accounting.LaplaceDpEvent
     return (
       accountant.is_noise(part)
-      or accountant.is_sampled(part, poisson, _FIXED_SIZE, events.AllocatedDpEvent)
+      or accountant.is_sampled(
+        part, poisson, _FIXED_SIZE, _TRUNCATED, events.AllocatedDpEvent
+      )
       or accountant.is_sampled(part, poisson, noise=laplace)
     )
 
@@ -984,8 +1033,8 @@ def _answer(
 
 def _is_replaced(found: Iterable[accountant.Component], relation: Relation) -> bool:
   """Whether rounds have the pair of `REPLACED`, which many rounds make loose."""
-  return relation is Relation.REPLACE_ONE and any(
-    isinstance(part, _FIXED_SIZE) for part, _ in found
+  return relation is not Relation.ADD_OR_REMOVE_ONE and any(
+    isinstance(part, (_FIXED_SIZE, _TRUNCATED)) for part, _ in found
   )
 
 
@@ -1014,6 +1063,8 @@ def _total_variation(found: Iterable[accountant.Component]) -> float:
       one = -math.expm1(-mu / 2)
     else:
       one = math.erf(mu / math.sqrt(8))
+    if isinstance(part, _TRUNCATED):
+      one += accountant.truncated(part) * (math.erf(mu / math.sqrt(2)) - one)
     total += count * _fraction(part) * one
   return total * (1 + 1e-9)
 
@@ -1065,8 +1116,8 @@ def _end(side: Losses) -> float:
       if loss.side is not Side.ADDED or missed <= 0:
         return math.inf
       end += -count * math.log(missed)
-    elif not isinstance(loss, Loss):
-      return math.inf
+    elif isinstance(loss, EitherLoss):
+      end += count * max(_end(((each, 1),)) for each in (loss.usual, loss.other))
     elif loss.is_laplace:
       end += count * (loss.range(0.0)[1] + loss.displacement(0.0))
     elif loss.side is Side.ADDED and loss.fraction < 1:
@@ -1095,6 +1146,12 @@ def _loss(part: dp_accounting.DpEvent, relation: Relation, side: Side) -> AnyLos
   mu = 1 / min(noise.noise_multiplier, _MAX_NOISE)
   if isinstance(part, events.AllocatedDpEvent) and part.num_steps > 1:
     return AllocatedLoss(mu, part.num_places, part.num_steps, side)
+  if isinstance(part, _TRUNCATED):
+    usual = Loss(False, mu, part.sampling_probability, side)
+    is_same_number = relation is Relation.REPLACE_SPECIAL
+    other_side = Side.REPLACED if is_same_number else side
+    other = dataclasses.replace(usual, mu=2 * mu, side=other_side)
+    return EitherLoss(usual, other, accountant.truncated(part))
   if accountant.is_noise(part):
     side = Side.REMOVED  # Symmetric: both sides are the same.
   elif isinstance(part, _FIXED_SIZE) and relation is Relation.REPLACE_ONE:
