@@ -47,7 +47,7 @@ _MECHANISMS = {
   ),
   'truncated_poisson': accounting.Mechanism(
     'toeplitz',
-    sampling.TruncatedPoissonSampling(6, 0.5, 40, 12, num_groups=2),
+    sampling.TruncatedPoissonSampling(6, 0.5, 40, 19, num_groups=2),
     2.0,
     num_bands=2,
   ),

@@ -111,8 +111,9 @@ def schema_from(
   _check_flags_of(scheme, values, known)
   if scheme is sampling.Limits:
     return limits_from(values, num_rounds)
-  given = _given(scheme, values, known if cohort_flag(values) is not None else ())
   flag, (own, *of_cohort) = scheme.flag, _ways(scheme)
+  besides = [name for name in known if name not in own]
+  given = _given(scheme, values, besides if cohort_flag(values) is not None else ())
   way, make = own, scheme.data
   by_cohort = [
     name for name in (_CLIENTS, _COHORT) if name in given and name not in own
