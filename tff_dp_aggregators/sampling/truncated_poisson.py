@@ -19,20 +19,32 @@ sums to be told apart are the noise around
 + r (X - t) |
 
 As H_a is jointly convex, to know T and t makes it no harder to tell them. A mixture and
-X alone have the pairs `REMOVED` and `ADDED` of `accountants.pld`; two mixtures that
-share X have `REPLACED`. Points are at most one clip norm apart where N < B, and two
-where N >= B.
+X alone have the pairs `REMOVED` and `ADDED` of `accountants.pld`, for one clip norm
+where N < B, and two where N >= B. What is left is zero-out where N >= B, between
+
+    P = (1 - r) N(X) + r N(X - t + c),  Q = (1 - r) N(X) + r N(X - t).
+
+For a >= 1, with b = 1 + (a - 1) / r and w = a / b, H_a(P || Q) is r times H_b of
+N(X - t + c) from (1 - w) N(X) + w N(X - t). Seen from the first point, the others are
+at most two and one clip norms away; and H_b grows with the inner products of where they
+are (the mean of a convex function of exponentials: `balls_in_bins`), thus is largest if
+they are just so far, on one side. So H_a(P || Q) is at most that of (1 - r) N(0) +
+r N(2) from (1 - r) N(0) + r N(1). In the same way, as N(X - t) is within one clip norm
+of both other points, H_a(Q || P) is at most that of `REMOVED` for one. Curves for a < 1
+follow by H_a(P || Q) = 1 - a + a H_1/a(Q || P). Of each direction both halves are one
+convex curve, as the slope rises at a = 1 by what is left at loss 0, which is positive:
+they are those of pairs, `ZeroedLoss`.
 
 No such pair is harder to tell with a larger fraction: for a >= 1, H_a is convex in the
-fraction and 0 at 0, thus it grows; for a < 1 this follows by H_a(P || Q) = 1 - a +
-a H_1/a(Q || P). As r <= q, q stands for r. Then what stands for N >= B is not below
-what stands for N < B. (For `REPLACED` that takes H_a of `ADDED` to be at most that of
-`REMOVED` for a >= 1. With s = (a - 1) (1 - q), they are the integrals of the positive
-parts of (q - s) N(1) - a q N(0) and of the same plus s (N(1) - N(0)), and where the
-first is positive, N(1) > N(0).) So the mixture of both grows with the probability of
-N >= B, and that with m: computed for the most clients that there may be, it holds for
-all data sets with fewer. (r falls as clients become more, so that a bound with r in
-it, as dp-accounting 0.6 has it, is for one number of clients alone.)
+fraction and 0 at 0, thus it grows; for a < 1 by exchange. As r <= q, q stands for r.
+Then what stands for N >= B is not below what stands for N < B: points are as far apart
+or farther. (For zero-out that takes `ADDED` to be at most `REMOVED` for a >= 1. With
+s = (a - 1) (1 - q), they are the integrals of the positive parts of
+(q - s) N(1) - a q N(0) and of the same plus s (N(1) - N(0)), and where the first is
+positive, N(1) > N(0).) So the mixture of both grows with the probability of N >= B, and
+that with m: computed for the most clients that there may be, it holds for all data sets
+with fewer. (r falls as clients become more, so that a bound with r in it, as
+dp-accounting 0.6 has it, is for one number of clients alone.)
 
 **Groups.** With groups that take turns, the clients of a group are fixed, and their
 rounds share no noise if there are as many groups as bands; who is pushed out is of the
