@@ -42,6 +42,15 @@ SAMPLINGS = {
     (),
   ),
   'cyclic poisson': (CYCLIC, _COHORT),
+  'truncated_poisson': (
+    ('--sampling=truncated_poisson', '--max_clients_per_round=6'),
+    _COHORT,
+  ),
+  'truncated_poisson by its probability': (
+    ('--sampling=truncated_poisson', '--max_clients_per_round=8')
+    + ('--sampling_probability=0.25',),
+    _COHORT[:1],
+  ),
   'b_min_sep': (('--sampling=b_min_sep', '--min_separation=3'), _COHORT),
 }
 

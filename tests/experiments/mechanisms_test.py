@@ -16,7 +16,11 @@ CLIENTS = ('--num_clients=24', '--clients_per_round=4')
 SHARED = ('--num_rounds=2', '--noise_multiplier=3', '--target_delta=1e-3')
 LIMITS = ('--min_separation=2',)
 # What some schemes need besides.
-_NEEDED = {'random_allocation': '--clients_per_round=12', 'b_min_sep': LIMITS[0]}
+_NEEDED = {
+  'random_allocation': '--clients_per_round=12',
+  'b_min_sep': LIMITS[0],
+  'truncated_poisson': '--max_clients_per_round=5',
+}
 SAMPLED = {
   kind.flag: (
     f'--sampling={kind.flag}',

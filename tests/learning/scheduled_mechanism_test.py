@@ -37,6 +37,12 @@ _MECHANISMS = {
   'random_allocation': accounting.Mechanism(
     'gaussian', sampling.RandomAllocation(8, 2), 2.0
   ),
+  'truncated_poisson': accounting.Mechanism(
+    'toeplitz',
+    sampling.TruncatedPoissonSampling(6, 0.5, 40, 19, num_groups=2),
+    2.0,
+    num_bands=2,
+  ),
 }
 
 

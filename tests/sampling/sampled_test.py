@@ -215,6 +215,7 @@ _SCHEMES = {
   'balls_in_bins': sampling.BallsInBins(40, 20),
   'random_allocation': sampling.RandomAllocation(40, 4),
   'b_min_sep': sampling.BMinSepSampling(40, 0.25, 5),
+  'truncated_poisson': sampling.TruncatedPoissonSampling(40, 0.1, 1000, 100),
 }
 each_scheme = pytest.mark.parametrize('scheme', _SCHEMES.values(), ids=_SCHEMES)
 

@@ -22,6 +22,7 @@ _SCHEMAS = {
   'balls_in_bins': sampling.BallsInBins.of_cohort(12, 24, 4),
   'random_allocation': sampling.RandomAllocation.of_cohort(12, 24, 4),
   'b_min_sep': sampling.BMinSepSampling.of_cohort(12, 24, 4, min_separation=3),
+  'truncated_poisson': sampling.TruncatedPoissonSampling.of_cohort(12, 24, 4, 5, 3),
 }
 _SCHEDULES = {
   name: sampling.for_scheme(schema, 24, 4, 1, dropouts=sampling.Dropouts(0.1, 2))

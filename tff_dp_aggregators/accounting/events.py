@@ -14,6 +14,7 @@ With a strategy whose sensitivity is an upper bound, both are those of a Gaussia
 is at most as private as the mechanism.
 
 * A Gaussian in a place that is drawn for a client at random is an `AllocatedDpEvent`.
+* A Gaussian on a Poisson sample with a cap is a `TruncatedPoissonDpEvent`.
 * A run of whose rounds a client draws some is a `MixtureDpEvent`, if its noise is
   correlated or a client is in several of them.
 * A release of another system is an `EpsilonDeltaDpEvent`.
@@ -51,6 +52,7 @@ from tff_dp_aggregators.sampling.events import BMinSepDpEvent
 from tff_dp_aggregators.sampling.events import MixtureDpEvent
 from tff_dp_aggregators.sampling.events import OwnDpEvent
 from tff_dp_aggregators.sampling.events import RandomAllocationDpEvent
+from tff_dp_aggregators.sampling.events import TruncatedPoissonDpEvent
 
 
 @dataclasses.dataclass(frozen=True)
@@ -313,6 +315,13 @@ _WRITTEN: dict[Any, tuple[type[dp_accounting.DpEvent], tuple[str, ...]]] = {
       'event',
     ),
     (AllocatedDpEvent, 'num_places', 'num_steps', 'event'),
+    (
+      TruncatedPoissonDpEvent,
+      'num_clients',
+      'sampling_probability',
+      'max_clients_per_round',
+      'event',
+    ),
     (EpsilonDeltaDpEvent, 'epsilon', 'delta'),
     (BallsInBinsDpEvent, 'strategy_checksum', 'num_bins', 'noise_multiplier', 'bound'),
     (

@@ -12,6 +12,8 @@ sampling | zero-out, replace-one |
 with the same probability, and nobody learns who was | add-or-remove |
 | `FixedSizeSampling` | each round draws a cohort of fixed size, uniformly and without \
 replacement, and nobody learns who was | replace-one, add-or-remove |
+| `TruncatedPoissonSampling` | Poisson sampling, of which a random subset is kept if \
+more clients are drawn than may take part | add-or-remove (without groups), zero-out |
 | `BallsInBins` | every client draws one place in a cycle of rounds, which it has in \
 every cycle, and nobody learns which | add-or-remove, zero-out |
 | `RandomAllocation` | every client draws so many of all rounds, and nobody learns \
@@ -74,6 +76,7 @@ from tff_dp_aggregators.sampling.table import for_mechanism
 from tff_dp_aggregators.sampling.table import for_scheme
 from tff_dp_aggregators.sampling.table import schedule_from_json
 from tff_dp_aggregators.sampling.table import schedule_names
+from tff_dp_aggregators.sampling.truncated_poisson import TruncatedPoissonSampling
 from tff_dp_aggregators.sampling.watch import ParticipationWatch
 from tff_dp_aggregators.strategies.participation import PopulationTooSmallError
 
@@ -99,6 +102,7 @@ __all__ = [
   'Schema',
   'Scheme',
   'ShuffledEpochs',
+  'TruncatedPoissonSampling',
   'adjacency',
   'check_relation',
   'for_flag',

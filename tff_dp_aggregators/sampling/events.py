@@ -48,6 +48,29 @@ class AllocatedDpEvent(OwnDpEvent):
       )
 
 
+@dataclasses.dataclass(frozen=True)
+class TruncatedPoissonDpEvent(OwnDpEvent):
+  """Noise on a Poisson sample, of which a random subset is kept if it is too large.
+
+  dp-accounting has it from 0.6 on, as `TruncatedSubsampledGaussianDpEvent`, for one
+  number of clients; this is for all data sets up to a number (`truncated_poisson`).
+  """
+
+  num_clients: int  # The most clients besides the one that data sets differ by.
+  sampling_probability: float  # In (0, 1].
+  max_clients_per_round: int  # The most that are kept.
+  event: dp_accounting.DpEvent  # The noise, if all clients were in the round.
+
+  def __post_init__(self) -> None:
+    for name in ('num_clients', 'max_clients_per_round'):
+      value = checks.check_positive_int(name, getattr(self, name))
+      object.__setattr__(self, name, value)
+    probability = checks.check_probability(
+      'sampling_probability', self.sampling_probability
+    )
+    object.__setattr__(self, 'sampling_probability', probability)
+
+
 class MixtureDpEvent(OwnDpEvent):
   """All rounds of a matrix mechanism, of which a client is in some that it draws.
 

@@ -6,7 +6,7 @@ to two clip norms: a client that is drawn takes the place of another.
 """
 
 import dataclasses
-from typing import Callable
+from typing import Callable, Optional
 
 import dp_accounting
 import numpy as np
@@ -48,6 +48,11 @@ class FixedSizeSampling(scheme.RoundSampling):
   def sensitivity_factor(self, relation: Relation) -> int:
     """Two: another's contribution goes where the client's comes."""
     return 2
+
+  @property
+  def largest_cohort(self) -> Optional[int]:
+    """All have this size."""
+    return self.clients_per_round
 
   def sampled(self, on_everybody: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
     """The noise on a sample without replacement."""

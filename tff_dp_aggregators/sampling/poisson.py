@@ -91,12 +91,7 @@ class PoissonSampling(scheme.RoundSampling):
 
   def check_clients(self, num_clients: int) -> None:
     """Refuses groups without clients."""
-    if num_clients < self.num_groups:
-      raise participation_lib.PopulationTooSmallError(
-        f'num_clients={num_clients} leaves some of {self.num_groups} groups empty. '
-        f'What would fit: num_clients of at least {self.num_groups}, or num_groups of '
-        f'at most {num_clients}.'
-      )
+    check_groups_have_clients(num_clients, self.num_groups)
 
   def drawing(self, seed: int, keys: np.ndarray) -> Callable[[int], np.ndarray]:
     """What draws each client of the round's group by itself: cohorts vary in size.
@@ -105,8 +100,7 @@ class PoissonSampling(scheme.RoundSampling):
     seed alone, so groups differ in size. A cohort may be empty.
     """
     groups = self._groups(seed, keys)
-    # The probability, rounded down to a multiple of 2^-53.
-    probability = math.floor(self.sampling_probability * 2**53) / 2**53
+    probability = rounded_down(self.sampling_probability)
 
     def of_round(round_num: int) -> np.ndarray:
       clients, their_keys = groups[round_num % self.num_groups]
@@ -124,3 +118,18 @@ class PoissonSampling(scheme.RoundSampling):
     by_group = np.argsort(group, kind='stable')
     ends = np.cumsum(np.bincount(group, minlength=self.num_groups))[:-1]
     return [(each, keys[each]) for each in np.split(by_group, ends)]
+
+
+def check_groups_have_clients(num_clients: int, num_groups: int) -> None:
+  """Refuses groups without clients."""
+  if num_clients < num_groups:
+    raise participation_lib.PopulationTooSmallError(
+      f'num_clients={num_clients} leaves some of {num_groups} groups empty. '
+      f'What would fit: num_clients of at least {num_groups}, or num_groups of '
+      f'at most {num_clients}.'
+    )
+
+
+def rounded_down(probability: float) -> float:
+  """A probability as a multiple of 2^-53, which what is drawn is held against."""
+  return math.floor(probability * 2**53) / 2**53

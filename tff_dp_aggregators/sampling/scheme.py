@@ -117,6 +117,11 @@ class Scheme(abc.ABC):
     del num_clients
     return None
 
+  @property
+  def largest_cohort(self) -> Optional[int]:
+    """Most clients of a round; `None` if a scheme leaves it open."""
+    return None
+
   def other_cohort(self, num_clients: int, cohort: float) -> Optional[float]:
     """Clients of a round, where they are not those that a scheme was made for."""
     has = self.expected_cohort(num_clients)

@@ -11,6 +11,7 @@ from tff_dp_aggregators.sampling import random_allocation
 from tff_dp_aggregators.sampling import replay
 from tff_dp_aggregators.sampling import schedule as schedule_lib
 from tff_dp_aggregators.sampling import scheme
+from tff_dp_aggregators.sampling import truncated_poisson
 
 _SCHEMES: tuple[type[scheme.Scheme], ...] = (
   limits.Limits,
@@ -19,6 +20,7 @@ _SCHEMES: tuple[type[scheme.Scheme], ...] = (
   balls_in_bins.BallsInBins,
   random_allocation.RandomAllocation,
   b_min_sep.BMinSepSampling,
+  truncated_poisson.TruncatedPoissonSampling,
 )
 for _scheme in _SCHEMES:
   scheme.register(_scheme)

@@ -139,6 +139,11 @@ class Rounds:
         raise ValueError(
           f'{where} has {len(requested)} clients; its schema has cohorts of {size}.'
         )
+      most = self._scheme.largest_cohort
+      if most is not None and len(requested) > most:
+        raise ValueError(
+          f'{where} has {len(requested)} clients; its schema allows at most {most}.'
+        )
     self._taken_part.add(where, self.checked, attempts[-1].reporting)
     self.checked += 1
 

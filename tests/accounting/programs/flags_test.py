@@ -307,6 +307,21 @@ _OFTEN = ('--sampling_probability=0.1',)
       'sampling_probability .* at most 1',
     ),
     (
+    (
+      (*_OF_GAUSSIAN, '--sampling=truncated_poisson', '--num_clients=100')
+      + ('--clients_per_round=20', '--max_clients_per_round=19'),
+      'max_clients_per_round must be at least 20',
+    ),
+    (
+      (*_OF_GAUSSIAN, '--sampling=truncated_poisson', '--num_clients=100')
+      + ('--clients_per_round=20',),
+      'needs --sampling_probability and --num_clients and --max_clients_per_round, or ',
+    ),
+    (
+      (*_OF_GAUSSIAN, '--sampling=poisson', '--max_clients_per_round=30', *_TEN),
+      '--max_clients_per_round is for --sampling=truncated_poisson',
+    ),
+    (
       (*_OF_GAUSSIAN, '--sampling=random_allocation', '--rounds_of_a_client=70'),
       'rounds_of_a_client .* num_rounds=60',
     ),

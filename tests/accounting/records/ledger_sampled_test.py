@@ -21,6 +21,9 @@ MECHANISMS = {
   'fixed_size': accounting.Mechanism(
     'gaussian', sampling.FixedSizeSampling(8, 100, 10), 2.0
   ),
+  'truncated_poisson': accounting.Mechanism(
+    'gaussian', sampling.TruncatedPoissonSampling(8, 0.1, 100, 14), 2.0
+  ),
 }
 
 

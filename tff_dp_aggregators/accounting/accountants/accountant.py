@@ -12,7 +12,7 @@ Sampling amplifies privacy for some relations only:
 | `PoissonSampledDpEvent` | `ADD_OR_REMOVE_ONE` |
 | `SampledWithoutReplacementDpEvent` | `REPLACE_ONE`, `ADD_OR_REMOVE_ONE` |
 | `SingleEpochTreeAggregationDpEvent` | `REPLACE_SPECIAL` |
-| `events.AllocatedDpEvent`, `events.MixtureDpEvent` | \
+| `events.TruncatedPoissonDpEvent`, `AllocatedDpEvent`, `MixtureDpEvent` | \
 `ADD_OR_REMOVE_ONE`, `REPLACE_SPECIAL` |
 | `events.INTEGER_NOISE` | `REPLACE_SPECIAL`, `REPLACE_ONE` |
 
@@ -26,6 +26,7 @@ has within `SampledWithoutReplacementDpEvent` under both: who joins a cohort of 
 size takes the place of another.
 """
 
+import dataclasses
 import fractions
 import math
 from collections.abc import Iterator
@@ -33,6 +34,7 @@ from typing import Any, ClassVar, NamedTuple, Optional
 
 import dp_accounting
 from dp_accounting import NeighboringRelation as Relation
+from scipy import special
 
 from tff_dp_aggregators.accounting import events
 
@@ -43,6 +45,8 @@ Stated = tuple[fractions.Fraction, fractions.Fraction]
 
 # What closed forms are rounded up by, relative: more than their round-off.
 _ROUND_OFF = 1e-14
+# The same of the tail of a binomial distribution.
+_TAIL_ROUND_OFF, _LEAST_TAIL = 1e-6, 1e-300
 # Larger powers of e are not computed, as float64 ends soon after.
 _LARGEST_EXPONENT = 700.0
 _ONLY_UNDER = {
@@ -54,6 +58,7 @@ _ONLY_UNDER = {
   dp_accounting.SingleEpochTreeAggregationDpEvent: (Relation.REPLACE_SPECIAL,),
   **dict.fromkeys(
     (
+      events.TruncatedPoissonDpEvent,
       events.AllocatedDpEvent,
       events.BallsInBinsDpEvent,
       events.BMinSepDpEvent,
@@ -287,6 +292,18 @@ def is_sampled(
   return isinstance(part, sampling) and isinstance(getattr(part, 'event', None), noise)
 
 
+def truncated(event: events.TruncatedPoissonDpEvent) -> float:
+  """Probability that so many others are drawn that one more pushes one of them out.
+
+  It is rounded up.
+  """
+  most, least = event.num_clients, event.max_clients_per_round
+  if least > most:
+    return 0.0
+  tail = special.betainc(least, most - least + 1, event.sampling_probability)
+  return float(min(tail * (1 + _TAIL_ROUND_OFF) + _LEAST_TAIL, 1.0))
+
+
 def pure_epsilon(
   event: dp_accounting.DpEvent, relation: Relation = Relation.REPLACE_SPECIAL
 ) -> float:
@@ -401,6 +418,11 @@ def _normal_part(event: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
   if isinstance(event, events.AllocatedDpEvent):
     share = 1 / event.num_places
     return _sampled(event, share, event.num_places, event.num_steps)
+  if isinstance(event, events.TruncatedPoissonDpEvent):
+    inner = _normal(event.event)
+    if isinstance(inner, (dp_accounting.NoOpDpEvent, dp_accounting.NonPrivateDpEvent)):
+      return inner
+    return dataclasses.replace(event, event=inner)
   return event
 
 

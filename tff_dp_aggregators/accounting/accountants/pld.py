@@ -44,6 +44,8 @@ Which pair stands for a round depends on the neighbouring relation:
   one pair, `REPLACED`, which dominates each round and composes. One round has no
   smaller bound. For many, no data set has the worst of both sides at once in each of
   them (arXiv:2405.20769), and `REMOVED` alone is what is known to be reached.
+* A Poisson sample with a cap: one of two pairs at random, and which one is told
+  (`EitherLoss`; `sampling.truncated_poisson` has the proof).
 * Random allocation: noise in a step that is drawn at random, once for all steps. P has
   the client in a step that is drawn uniformly, Q has not. The likelihood ratio of both
   is `S = ((m - t) + R_1 + ... + R_t) / m` for t steps in m places, where under Q the
@@ -146,6 +148,7 @@ _LEAST = math.log(_SMALLEST)
 
 
 _FIXED_SIZE = dp_accounting.SampledWithoutReplacementDpEvent
+_TRUNCATED = events.TruncatedPoissonDpEvent
 
 
 class Side(enum.Enum):
@@ -249,11 +252,7 @@ class Loss:
     least, largest = self._largest(deviations)
     if self.side is Side.REPLACED:
       last = math.ceil(largest / interval)
-      removed, _, beyond = self._cells(0, last, interval, False)
-      added, below, _ = self._cells(-last, 0, interval, True)
-      added[0] += below
-      added[-1] += removed[0] + self._level()
-      return Cells(-last, np.concatenate([added, removed[1:]]), beyond)
+      return _joined((self, last), (self, last), interval, self._level())
     if self.side is Side.ADDED:
       least, largest = -largest, -least
     first, last = math.floor(least / interval), math.ceil(largest / interval)
@@ -356,6 +355,180 @@ def _laplace_mass(a: np.ndarray, b: np.ndarray) -> np.ndarray:
   return positive(a, b) + positive(-b, -a)
 
 
+def _joined(
+  above: tuple[Loss, int], below: tuple[Loss, int], interval: float, level: float
+) -> 'Cells':
+  """Losses above 0 of one pair, removed, and below 0 of another, added, so many cells.
+
+  `level` is what both leave of a probability of 1, at loss 0.
+  """
+  removed, _, beyond = above[0]._cells(0, above[1], interval, False)
+  added, under, _ = below[0]._cells(-below[1], 0, interval, True)
+  added[0] += under
+  added[-1] += removed[0] + level
+  return Cells(-below[1], np.concatenate([added, removed[1:]]), beyond)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Displacing(Loss):
+  """Losses above 0 of (1 - q) N(0) + q N(2) against (1 - q) N(0) + q N(1), removed."""
+
+  def masses(self, epsilon: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Those of losses, from 0 on, under the first and the second mixture."""
+    mu, q = self.mu, self.fraction
+    # (1 - q) + q y^2 e^(-mu^2) = e^epsilon ((1 - q) + q y), with y = e^(mu x - mu^2/2).
+    rest = 4 * math.exp(-mu * mu) * (1 - q) / q
+    square = rest * -np.expm1(-epsilon) * np.exp(-epsilon)  # Less one.
+    half = square / (1 + np.sqrt(1 + square)) / 2
+    place = (epsilon + np.log1p(half)) / mu + 1.5 * mu
+    ends = np.array([math.inf])
+    p, far = np.zeros((3, len(epsilon) + 1)), np.zeros(len(epsilon))
+    width = np.full(len(epsilon) - 1, math.inf)
+    for each in range(3):
+      at = place - each * mu
+      p[each] = _normal_mass(np.concatenate([-ends, at]), np.concatenate([at, ends]))
+      far, width = np.maximum(far, np.abs(at)), np.minimum(width, np.diff(at))
+    far = np.maximum(far[:-1], far[1:])
+    with np.errstate(divide='ignore'):
+      displaced = np.where(width > 0, _PLACE_ERROR * far / width, 1.0)
+    errors = np.minimum(_CELL_ERROR * (1 + far * far) + displaced, 1.0)
+    return (1 - q) * p[0] + q * p[2], (1 - q) * p[0] + q * p[1], errors
+
+  def losses(self, place: Any) -> Any:
+    """The loss at a place in the noise."""
+    mu, q = self.mu, self.fraction
+    with np.errstate(divide='ignore'):
+      none = np.log1p(-q)
+    both = (2 * mu * (place - mu), mu * (place - mu / 2))
+    first, second = (np.logaddexp(none, math.log(q) + each) for each in both)
+    return first - second
+
+
+@dataclasses.dataclass(frozen=True)
+class ZeroedLoss:
+  """The privacy loss of a round in which a client takes another's place, zero-out.
+
+  See `sampling.truncated_poisson`; `mu` and `fraction` are those of `Loss`. `REMOVED`
+  is measured from the data set in which the client's contribution is not 0.
+  """
+
+  is_laplace = False
+  mu: float
+  fraction: float
+  side: Side
+
+  @property
+  def _plain(self) -> Loss:
+    return Loss(False, self.mu, self.fraction, Side.REMOVED)
+
+  @property
+  def _displacing(self) -> _Displacing:
+    return _Displacing(False, self.mu, self.fraction, Side.REMOVED)
+
+  def at(self, deviations: float) -> 'ZeroedLoss':
+    """What stands for it where the noise is looked at so far: itself."""
+    return self
+
+  def _level(self) -> float:
+    half = self.mu / 2
+    within = special.ndtr(half) - special.ndtr(-3 * half)
+    return float((1 - self.fraction) * within)
+
+  def _largest(self, deviations: float) -> tuple[float, float]:
+    """The largest loss of both pairs."""
+    farthest = self._displacing.losses(deviations + 2 * self.mu)
+    return self._plain.range(deviations)[1], float(farthest)
+
+  def range(self, deviations: float) -> tuple[float, float]:
+    """Least and largest loss within so many deviations of the noise."""
+    plain, displacing = self._largest(deviations)
+    return (-plain, displacing) if self.side is Side.REMOVED else (-displacing, plain)
+
+  def displacement(self, deviations: float) -> float:
+    """How far from its loss the place of a grid point may be, by round-off."""
+    wider = dataclasses.replace(self._plain, mu=2 * self.mu)
+    return 2 * wider.displacement(deviations)
+
+  def on_grid(self, interval: float, deviations: float) -> 'Cells':
+    """Its distribution on the multiples of `interval`, rounded up."""
+    sizes = [math.ceil(each / interval) for each in self._largest(deviations)]
+    pairs = list(zip((self._plain, self._displacing), sizes))
+    below, above = pairs if self.side is Side.REMOVED else pairs[::-1]
+    return _joined(above, below, interval, self._level())
+
+  def points(self, deviations: float) -> tuple[np.ndarray, np.ndarray]:
+    """About the distribution, for a plan: logarithms of probabilities, and losses."""
+    plain = dataclasses.replace(self._plain, side=Side.ADDED)
+    above, below = self._displaced(deviations, 2), plain.points(deviations)
+    if self.side is Side.ADDED:
+      above = self._plain.points(deviations)
+      logs, values = self._displaced(deviations, 1)
+      below = logs, -values
+    positive, negative = above[1] > 0, below[1] < 0
+    level = math.log(max(self._level(), _SMALLEST))
+    return (
+      np.concatenate([above[0][positive], below[0][negative], [level]]),
+      np.concatenate([above[1][positive], below[1][negative], [0.0]]),
+    )
+
+  def _displaced(self, deviations: float, times: int) -> tuple[np.ndarray, np.ndarray]:
+    """Points of a mixture with N(times)."""
+    z = np.linspace(-deviations, deviations, _POINTS)
+    log_density = -z * z / 2
+    log_density = log_density - special.logsumexp(log_density)
+    with np.errstate(divide='ignore'):
+      weights = np.log([1 - self.fraction, self.fraction])
+    places = np.concatenate([z, z + times * self.mu])
+    logs = np.concatenate([log_density + each for each in weights])
+    losses = self._displacing.losses(places)
+    above = places > 1.5 * self.mu  # Below it they are none of this pair's.
+    return logs[above], losses[above]
+
+
+@dataclasses.dataclass(frozen=True)
+class EitherLoss:
+  """One of two losses, at random, and which one is told."""
+
+  is_laplace = False
+  usual: Loss
+  other: Union[Loss, ZeroedLoss]
+  probability: float  # Of the other one.
+
+  def at(self, deviations: float) -> 'EitherLoss':
+    """What stands for it where the noise is looked at so far: itself."""
+    return self
+
+  def _both(self) -> tuple[tuple[Union[Loss, ZeroedLoss], float], ...]:
+    return (self.usual, 1 - self.probability), (self.other, self.probability)
+
+  def range(self, deviations: float) -> tuple[float, float]:
+    """Least and largest loss within so many deviations of the noise."""
+    least, largest = zip(*(loss.range(deviations) for loss, _ in self._both()))
+    return min(least), max(largest)
+
+  def displacement(self, deviations: float) -> float:
+    """How far from its loss the place of a grid point may be, by round-off."""
+    return max(loss.displacement(deviations) for loss, _ in self._both())
+
+  def on_grid(self, interval: float, deviations: float) -> 'Cells':
+    """Its distribution on the multiples of `interval`, rounded up."""
+    both = [(loss.on_grid(interval, deviations), p) for loss, p in self._both()]
+    first = min(cells.first for cells, _ in both)
+    end = max(cells.first + len(cells.masses) for cells, _ in both)
+    masses, infinite = np.zeros(end - first), 0.0
+    for cells, p in both:
+      at = cells.first - first
+      masses[at : at + len(cells.masses)] += p * cells.masses
+      infinite += p * cells.infinite
+    return Cells(first, masses, infinite)
+
+  def points(self, deviations: float) -> tuple[np.ndarray, np.ndarray]:
+    """About the distribution, for a plan: logarithms of probabilities, and losses."""
+    both = [(*loss.points(deviations), p) for loss, p in self._both() if p]
+    logs, values = zip(*((logs + math.log(p), at) for logs, at, p in both))
+    return np.concatenate(logs), np.concatenate(values)
+
+
 class Cells(NamedTuple):
   """A distribution of losses on multiples of an interval, and of an infinite one."""
 
@@ -365,7 +538,7 @@ class Cells(NamedTuple):
 
 
 # The distribution of a round, or of a random allocation.
-AnyLoss = Union[Loss, 'AllocatedLoss']
+AnyLoss = Union[Loss, ZeroedLoss, EitherLoss, 'AllocatedLoss']
 # Distributions, and how many there are of each.
 Losses = tuple[tuple[AnyLoss, int], ...]
 
@@ -905,7 +1078,7 @@ class PldAccountant(accountant.Accountant):
   reads_bounds = True
   reads = (
     'Gaussian and Laplace events, Poisson-sampled or not, and Gaussian events sampled '
-    'without replacement or allocated at random'
+    'without replacement or with a cap, or allocated at random'
   )
 
   def _can_read(self, part: dp_accounting.DpEvent) -> bool:
@@ -913,7 +1086,9 @@ class PldAccountant(accountant.Accountant):
     laplace = dp_accounting.LaplaceDpEvent
     return (
       accountant.is_noise(part)
-      or accountant.is_sampled(part, poisson, _FIXED_SIZE, events.AllocatedDpEvent)
+      or accountant.is_sampled(
+        part, poisson, _FIXED_SIZE, _TRUNCATED, events.AllocatedDpEvent
+      )
       or accountant.is_sampled(part, poisson, noise=laplace)
     )
 
@@ -1014,6 +1189,8 @@ def _total_variation(found: Iterable[accountant.Component]) -> float:
       one = -math.expm1(-mu / 2)
     else:
       one = math.erf(mu / math.sqrt(8))
+    if isinstance(part, _TRUNCATED):
+      one += accountant.truncated(part) * (math.erf(mu / math.sqrt(2)) - one)
     total += count * _fraction(part) * one
   return total * (1 + 1e-9)
 
@@ -1065,7 +1242,9 @@ def _end(side: Losses) -> float:
       if loss.side is not Side.ADDED or missed <= 0:
         return math.inf
       end += -count * math.log(missed)
-    elif not isinstance(loss, Loss):
+    elif isinstance(loss, EitherLoss):
+      end += count * max(_end(((each, 1),)) for each in (loss.usual, loss.other))
+    elif isinstance(loss, ZeroedLoss):
       return math.inf
     elif loss.is_laplace:
       end += count * (loss.range(0.0)[1] + loss.displacement(0.0))
@@ -1095,6 +1274,12 @@ def _loss(part: dp_accounting.DpEvent, relation: Relation, side: Side) -> AnyLos
   mu = 1 / min(noise.noise_multiplier, _MAX_NOISE)
   if isinstance(part, events.AllocatedDpEvent) and part.num_steps > 1:
     return AllocatedLoss(mu, part.num_places, part.num_steps, side)
+  if isinstance(part, _TRUNCATED):
+    usual = Loss(False, mu, max(_fraction(part), _LEAST_PROBABILITY), side)
+    other: Union[Loss, ZeroedLoss] = dataclasses.replace(usual, mu=2 * mu)
+    if relation is Relation.REPLACE_SPECIAL:
+      other = ZeroedLoss(mu, usual.fraction, side)
+    return EitherLoss(usual, other, accountant.truncated(part))
   if accountant.is_noise(part):
     side = Side.REMOVED  # Symmetric: both sides are the same.
   elif isinstance(part, _FIXED_SIZE) and relation is Relation.REPLACE_ONE:

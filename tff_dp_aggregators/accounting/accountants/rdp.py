@@ -95,6 +95,7 @@ _KNOWN = (
 _SAMPLED = (
   dp_accounting.PoissonSampledDpEvent,
   dp_accounting.SampledWithoutReplacementDpEvent,
+  events.TruncatedPoissonDpEvent,
 )
 # A smaller divergence rounds to 0 in dp-accounting's conversion, which fails there.
 _MIN_DIVERGENCE = 1e-15
@@ -119,7 +120,7 @@ class RdpAccountant(accountant.Accountant):
 
   def _can_read(self, part: dp_accounting.DpEvent) -> bool:
     return (
-      accountant.is_sampled(part, dp_accounting.SampledWithoutReplacementDpEvent)
+      accountant.is_sampled(part, *_SAMPLED[1:])
       or isinstance(part, events.INTEGER_NOISE)
       or (_is_known(part) and self._peer(ORDERS).supports(part))
     )
@@ -173,10 +174,34 @@ def _sampled_divergence(
   noise_multiplier = min(part.event.noise_multiplier, _MAX_NOISE)
   if isinstance(part, dp_accounting.PoissonSampledDpEvent):
     return poisson(part.sampling_probability, noise_multiplier, orders)
+  if isinstance(part, events.TruncatedPoissonDpEvent):
+    return _truncated(part, noise_multiplier, orders, relation)
   fraction = part.sample_size / part.source_dataset_size
   if relation is Relation.ADD_OR_REMOVE_ONE:  # The same two distributions: see `pld`.
     return poisson(fraction, noise_multiplier, orders)
   return without_replacement(fraction, noise_multiplier, orders)
+
+
+def _truncated(
+  part: events.TruncatedPoissonDpEvent,
+  noise_multiplier: float,
+  orders: tuple[float, ...],
+  relation: Relation,
+) -> np.ndarray:
+  """Those of one of two pairs at random: see `sampling.truncated_poisson`."""
+  q, share = part.sampling_probability, accountant.truncated(part)
+  is_added = relation is Relation.ADD_OR_REMOVE_ONE
+  # Else it is three points, as of a sample of fixed size where one is replaced.
+  of_mixtures = poisson if is_added else without_replacement
+  less_one = np.array(orders) - 1
+  usual = less_one * poisson(q, noise_multiplier, orders)
+  other = less_one * of_mixtures(q, noise_multiplier / 2, orders)
+  with np.errstate(over='ignore', divide='ignore', invalid='ignore'):
+    small = np.log1p((1 - share) * np.expm1(usual) + share * np.expm1(other))
+    large = np.logaddexp(np.log1p(-share) + usual, np.log(share) + other)
+  moments = np.where(other < 1, small, large)
+  moments[np.isnan(moments)] = math.inf
+  return moments / less_one * (1 + _SAFETY)
 
 
 def poisson(
@@ -253,6 +278,8 @@ def _gaussian_moments(noise_multiplier: float, orders: np.ndarray) -> np.ndarray
 
 
 def _poisson_moment(probability: float, noise_multiplier: float, order: int) -> float:
+  if probability == 1:
+    return float(_gaussian_moments(noise_multiplier, np.array([order]))[0])
   i = np.arange(2.0, order + 1)
   gaussian = _gaussian_moments(noise_multiplier, i)
   return _sum_to_moment(
@@ -274,6 +301,8 @@ def _fractional_poisson_moment(
   left out is less than the last term. dp-accounting 0.6 takes all terms as positive,
   which is looser for low orders.
   """
+  if probability == 1:
+    return float(_gaussian_moments(noise_multiplier, np.array([order]))[0])
   variance = noise_multiplier**2
   log_q, log_rest = math.log(probability), math.log1p(-probability)
   middle = variance * (log_rest - log_q) + 0.5

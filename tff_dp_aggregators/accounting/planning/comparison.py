@@ -102,6 +102,10 @@ ELSEWHERE: dict[type[sampling_lib.Scheme], str] = {
     'tff_dp_aggregators.accounting.planning.separations.best_separation; tff-dp-report '
     'and tff-dp-simulate take what it finds as --min_separation and --num_bands'
   ),
+  sampling_lib.TruncatedPoissonSampling: (
+    'with a cap that is seldom reached it costs little more than sampling=poisson, '
+    'which is in comparisons; tff-dp-report and tff-dp-simulate have its epsilon'
+  ),
 }
 
 

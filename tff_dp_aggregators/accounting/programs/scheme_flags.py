@@ -24,6 +24,7 @@ ASSUMED: dict[type[sampling.Scheme], str] = {
   sampling.BallsInBins: 'one random round in each cycle for each client',
   sampling.RandomAllocation: 'a fixed number of random rounds for each client',
   sampling.BMinSepSampling: 'independent draws of clients, each followed by a break',
+  sampling.TruncatedPoissonSampling: 'Poisson sampling with a cap of the cohort',
 }
 
 
@@ -44,13 +45,19 @@ class _Stated:
     default=False,
   )
   sampling_probability: float = program.flag(
-    'For poisson, the probability that a client is in a round; for b_min_sep, that of '
-    'a client whose break is over.'
+    'For poisson and truncated_poisson, the probability that a client is drawn for a '
+    'round; for b_min_sep, that of a client whose break is over.'
   )
   num_clients: int = program.flag('Number of clients to draw from.')
   # Not whole if it is a mean.
   clients_per_round: float = program.flag(
-    'Clients per round; for poisson, their mean number.', program.NUMBER
+    'Clients per round; for poisson, their mean number; for truncated_poisson, that '
+    'before any are left out.',
+    program.NUMBER,
+  )
+  max_clients_per_round: int = program.flag(
+    'For truncated_poisson: most clients of a round; of more that are drawn, a random '
+    'subset of this size is kept.'
   )
   num_groups: int = program.flag(
     'For cyclic Poisson sampling: number of groups of clients that take turns.',
@@ -104,10 +111,13 @@ def schema_from(
   _check_flags_of(scheme, values, known)
   if scheme is sampling.Limits:
     return limits_from(values, num_rounds)
-  given = _given(scheme, values, known if cohort_flag(values) is not None else ())
   flag, (own, *of_cohort) = scheme.flag, _ways(scheme)
+  besides = [name for name in known if name not in own]
+  given = _given(scheme, values, besides if cohort_flag(values) is not None else ())
   way, make = own, scheme.data
-  by_cohort = [name for name in (_CLIENTS, _COHORT) if name in given]
+  by_cohort = [
+    name for name in (_CLIENTS, _COHORT) if name in given and name not in own
+  ]
   if of_cohort and by_cohort:
     way, make = of_cohort[0], scheme.data.of_cohort  # type: ignore[attr-defined]
   takes = _takes(scheme)

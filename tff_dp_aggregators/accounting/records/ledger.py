@@ -108,6 +108,7 @@ _COUNTS = (
 _SAMPLES = (
   dp_accounting.PoissonSampledDpEvent,
   dp_accounting.SampledWithoutReplacementDpEvent,
+  events.TruncatedPoissonDpEvent,
 )
 # Noise that is not Gaussian.
 _INDEPENDENT = (dp_accounting.LaplaceDpEvent, *events.INTEGER_NOISE)

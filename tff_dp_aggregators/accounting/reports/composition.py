@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, Optional
 
 import dp_accounting
 
+from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import noises
 from tff_dp_aggregators.accounting.records import ledger as ledger_lib
 from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
@@ -28,6 +29,11 @@ from tff_dp_aggregators.accounting.reports import statement as statement_lib
 
 # Probability of what is taken for no chance: cohorts of two runs alike in all rounds.
 _HARDLY_EVER = 1e-9
+# Events of rounds for which clients are drawn by themselves, as files name them.
+_DRAWN_BY_THEMSELVES = (
+  dp_accounting.PoissonSampledDpEvent.__name__,
+  events.TruncatedPoissonDpEvent.__name__,
+)
 # What a run keeps from others, beside its configuration.
 _PRIVATE = 'private.json'
 _OF_ONE_RUN = (
@@ -222,7 +228,7 @@ def _drawn_sizes(entries: Sequence[Any]) -> list[int]:
   return [
     entry.cohort_requested
     for entry in entries
-    if entry.event.get('type') == dp_accounting.PoissonSampledDpEvent.__name__
+    if entry.event.get('type') in _DRAWN_BY_THEMSELVES
   ]
 
 

@@ -364,7 +364,12 @@ def _without_sampling(inputs: Inputs) -> str:
   mechanism = inputs.mechanism
   if not isinstance(mechanism, mechanism_lib.Mechanism):
     return ''  # Parts have events of their own.
-  adjacency = 'replace_one' if mechanism.adjacency == 'replace_one' else 'zero_out'
+  # Who comes takes the place of another in a cohort that can have no more.
+  is_capped = sampling.of(mechanism.participation).largest_cohort is not None
+  moves_two = mechanism.adjacency == 'replace_one' or (
+    mechanism.adjacency == 'add_or_remove' and is_capped
+  )
+  adjacency = 'replace_one' if moves_two else 'zero_out'
   epsilon = dataclasses.replace(
     mechanism, participation=mechanism.limits, adjacency=adjacency
   ).epsilon(inputs.delta)
