@@ -98,8 +98,8 @@ def test_output_file_is_written_whole_and_never_overwritten(tmp_path):
       ('--nbafl', '--target_epsilon=5', '--target_delta=1e-5', '--clip_norm=1')
       + ('--num_rounds=4', '--num_exposures=2', '--num_clients=5', '--min_examples=9'),
       2,
-      'epsilon=5 is not below 1, and the constant sqrt(2 ln(1.25 / delta)) holds for '
-      "epsilon < 1 only. calibration='exact' has the least noise",
+      '--target_epsilon=5.0 is not below 1, and the published formulas hold below 1 '
+      'alone. Lower it, or give --calibration=exact',
     ),
     (('--run_dir=.', '--num_rounds=3'), 2, '--num_rounds does not go with --run_dir'),
     (('--report=x', '--accountant=rdp'), 2, 'does not go with a single --report'),

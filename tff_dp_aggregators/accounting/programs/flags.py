@@ -493,4 +493,10 @@ def nbafl(values: flags.FlagValues) -> nbafl_lib.Nbafl:
     raise ValueError(f'--nbafl needs {", ".join(missing)} as well.')
   scheme_flags.whole(values, 'clients_per_round')
   epsilon, delta = given.pop('target_epsilon'), given.pop('target_delta')
+  if epsilon >= 1 and given['calibration'] == 'published':
+    raise ValueError(
+      f'--target_epsilon={epsilon!r} is not below 1, and the published formulas hold '
+      'below 1 alone. Lower it, or give --calibration=exact, which has the least noise '
+      'for any epsilon.'
+    )
   return nbafl_lib.Nbafl(epsilon, delta, **given)

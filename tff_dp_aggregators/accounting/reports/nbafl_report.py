@@ -117,5 +117,6 @@ def check_cohorts(plan: nbafl.Nbafl, schedule: Mapping[str, Any]) -> None:
       raise ValueError(
         f'the schedule has {name}={schedule.get(name)}, and NbAFL is planned with '
         f'{value}: each round is of {plan.cohort} clients that are drawn at random '
-        'anew, and counts the noise of all of them.'
+        "anew, and counts the noise of all of them. Plan with the run's clients, and "
+        'leave files of cohorts, drop-outs and reporting goals out.'
       )
