@@ -32,7 +32,7 @@ def load() -> dict[str, Any]:
     _add_descriptions(getattr(model, name), each)
     each['properties'].pop('registered', None)
     if name != 'Software':  # Reports have all fields, also those with a default.
-      each['required'] = list(each['properties'])
+      each['required'] = [field for field in each['properties'] if field != 'canaries']
   _add_mechanisms(definitions)
   _add_schemas(definitions)
   _add_accountants(definitions)

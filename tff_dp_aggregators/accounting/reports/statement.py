@@ -19,12 +19,14 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Optional, TypeVar, Union, cast
 
 import dp_accounting
+import msgspec
 import numpy as np
 from dp_accounting import NeighboringRelation as Relation
 
 from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
+from tff_dp_aggregators.accounting import canaries as canaries_lib
 from tff_dp_aggregators.accounting import distributed_noise
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import joint_mechanism as joint_lib
@@ -87,19 +89,34 @@ def build(inputs: inputs_lib.Inputs, *, with_curves: bool = True) -> dict[str, A
   report: type[model.Single] = model.Single
   if mechanism.parts:
     report = model.Joint
+  guarantee = guarantees.of_event(
+    event, delta, mechanism.relation, inputs.accountant, mechanism.sensitivity_kind
+  )
+  warnings = inputs_lib.warnings(inputs)
+  of_canaries: Any = msgspec.UNSET
+  if inputs.canary_record is not None:
+    of_canaries = _canaries(inputs, inputs.canary_record, guarantee)
+    shown = [each.epsilon for each in of_canaries.bounds if each.contradicts]
+    if shown:
+      said = _SAID.contradicted(
+        rounding.down(max(shown), 4),
+        rounding.up(guarantee.epsilon),
+        rounding.exact(delta),
+        rounding.exact(of_canaries.confidence),
+      )
+      warnings.insert(0, terms.in_a_line(said))
   return model.to_json(
     report.of(
       inputs,
-      warnings=inputs_lib.warnings(inputs),
+      warnings=warnings,
       setting=terms.PLACEMENTS[mechanism.noise_site].setting,
       definition=_definition(mechanism, inputs.not_covered),
       mechanism=_mechanisms(inputs, clip_norm),
       participation=_participation(inputs),
       run=run,
       target=target,
-      guarantee=guarantees.of_event(
-        event, delta, mechanism.relation, inputs.accountant, mechanism.sensitivity_kind
-      ),
+      guarantee=guarantee,
+      canaries=of_canaries,
       other_guarantees=guarantees.others(inputs),
       nbafl=nbafl_report.of_run(inputs.nbafl),
       curves=curves,
@@ -566,6 +583,24 @@ def _ran(
     noise_generators=list(generators),
     rounds_planned=mechanism.participation.num_rounds,
     epsilon_planned=epsilon_planned,
+  )
+
+
+def _canaries(
+  inputs: inputs_lib.Inputs, record: canaries_lib.Record, guarantee: model.Guarantee
+) -> model.Canaries:
+  """What an attacker with canaries reached, beside what is guaranteed."""
+  mechanism = cast(mechanism_lib.Mechanism, inputs.mechanism)
+  found = canaries_lib.audit(record, mechanism, inputs.delta, inputs.epsilon_planned)
+  claimed = guarantee.epsilon
+  return model.Canaries.of(
+    found,
+    bounds=[
+      model.CanaryBound.of(
+        each, contradicts=claimed is not None and each.epsilon > claimed
+      )
+      for each in found.bounds
+    ],
   )
 
 

@@ -40,6 +40,7 @@ import tensorflow_federated as tff
 from tff_dp_aggregators import accounting
 from tff_dp_aggregators import aggregators
 from tff_dp_aggregators import sampling
+from tff_dp_aggregators.accounting import canaries as canaries_lib
 from tff_dp_aggregators.accounting import noise_to_signal
 from tff_dp_aggregators.accounting.records import ledger as ledger_lib
 from tff_dp_aggregators.base import new_files
@@ -48,6 +49,7 @@ from tff_dp_aggregators.learning import failures
 from tff_dp_aggregators.learning import interrupts
 from tff_dp_aggregators.learning import options
 from tff_dp_aggregators.learning import runtime
+from tff_dp_aggregators.learning.packed import server as server_lib
 from tff_dp_aggregators.learning.runs import attempts as attempts_lib
 from tff_dp_aggregators.learning.runs import checkpoints as checkpoints_lib
 from tff_dp_aggregators.learning.runs import engines
@@ -95,6 +97,7 @@ class Run:
     self._signal_to_noise: Optional[_SignalToNoiseColumns] = None
     if plan.server.not_private_signal_to_noise:
       self._signal_to_noise = _SignalToNoiseColumns(NOT_PRIVATE)
+    self._canaries_file: Optional[metrics_file.MetricsFile] = None
     self._watch = watch.Watch(plan.schedule)
     if directory.config is not None:
       directory.forget_untrained(plan.config())
@@ -142,6 +145,12 @@ class Run:
       metrics = metrics_file.MetricsFile(
         directory.file(run_directory.METRICS), self._columns(), rounds
       )
+      if plan.canaries is not None:
+        self._canaries_file = metrics_file.MetricsFile(
+          directory.file(run_directory.CANARIES),
+          canaries_lib.columns(plan.canaries.number),
+          rounds,
+        )
       earlier = metrics_file.read(directory.file(run_directory.METRICS))
       if self._signal_to_noise is not None:
         self._signal_to_noise.take_up(earlier)
@@ -239,6 +248,8 @@ class Run:
     if rounds:
       # On disk before the checkpoint, which goes on after its last row.
       new_files.sync(self.directory.file(run_directory.METRICS))
+      if self._canaries_file is not None:
+        new_files.sync(self.directory.file(run_directory.CANARIES))
     checkpoints.save(checkpoints_lib.Checkpoint(rounds, state, ledger.head))
     self._checkpointed = time.monotonic()
     if self._kept_rounds is not None:
@@ -298,6 +309,8 @@ class Run:
     if self.plan.training.schedule is not None:
       rate = self.plan.training.schedule.learning_rates[number]
       row['client_learning_rate'] = float(f'{rate:.6g}')
+    if self._canaries_file is not None:
+      self._keep_projections(number, counted.reporting, measured['canaries'])
     is_last = number + 1 == self.plan.num_rounds
     if self._evaluator and (is_last or (number + 1) % self.plan.evaluate_every == 0):
       tested = self._evaluator.measure(released.global_model_weights)
@@ -306,6 +319,19 @@ class Run:
     if self._signal_to_noise is not None:
       row.update(self._signal_to_noise.after(measured['signal_and_noise']))
     return state, released, row
+
+  def _keep_projections(
+    self, number: int, clients: np.ndarray, projections: Sequence[float]
+  ) -> None:
+    """Writes down what a round released along the directions of canaries."""
+    plan = self.plan
+    assert plan.canaries is not None and plan.clip_norm and self._canaries_file
+    took_part = clients - (len(plan.clients) - plan.canaries.number)
+    # Of the sum, in clip norms.
+    scaled = np.array(projections) * plan.schedule.clients_per_round / plan.clip_norm
+    self._canaries_file.append(
+      canaries_lib.row(number, took_part[took_part >= 0], scaled)
+    )
 
   def _kept(
     self, number: int, before: Any, ledger: ledger_lib.LedgerWriter
@@ -519,8 +545,10 @@ def _measured(metrics: Any) -> dict[str, Any]:
   count = metrics['aggregator'].get('nonfinite_count')
   row[f'{NOT_PRIVATE}nonfinite_count'] = None if count is None else int(count)
   of_query = metrics['aggregator'].get('dp_query_metrics', {})
+  projections = metrics['aggregator'].get(server_lib.CANARY_PROJECTIONS)
   return {
     'row': row,
+    'canaries': None if projections is None else projections.tolist(),
     'noise_key_tag': _key_tag(of_query),
     # Norm of the signal and squared norm of the noise, if they were measured.
     'signal_and_noise': [

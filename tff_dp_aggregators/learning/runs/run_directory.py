@@ -5,8 +5,9 @@
 | `config.json` | settings, and the privacy parameters that follow from them | anybody |
 | `ledger.jsonl` | by round: what it released and what was spent by then | anybody |
 | `strategy.npz` | the strategy of the noise, if there is any | anybody |
+| `canaries.csv` | by round: what it released of canaries, if there are any | anybody |
 | `report.md`, `report.json`, `report.html` | the privacy report | anybody |
-| `share/` | copies of these six, as they were when the report was written | anybody |
+| `share/` | copies of these files, as they were when the report was written | anybody |
 | `model.npz` | the weights of the trained model, which the guarantee covers | anybody |
 | `private.json` | all other settings: seeds, and what tells data from others | you |
 | `metrics.csv`, `events/` | numbers by round, exact ones of clients too | you |
@@ -39,13 +40,14 @@ import sys
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Optional
 
+from tff_dp_aggregators.accounting import canaries
 from tff_dp_aggregators.accounting.records import ledger
 from tff_dp_aggregators.base import folder_lock
 from tff_dp_aggregators.base import new_files
 from tff_dp_aggregators.learning import options
 
 CONFIG, PRIVATE = 'config.json', 'private.json'
-METRICS, LEDGER = 'metrics.csv', 'ledger.jsonl'
+METRICS, LEDGER, CANARIES = 'metrics.csv', 'ledger.jsonl', canaries.FILE
 STRATEGY, MODEL, REPORT = 'strategy.npz', 'model.npz', 'report.json'
 CHECKPOINTS, DATA, EVENTS = 'checkpoints', 'data', 'events'
 # Which directory the run began in; beside the checkpoints, which have the key.
@@ -66,7 +68,7 @@ _UNTRAINED = (
   PREPROCESSING,
 )
 SHARE = 'share'
-SHARED = (CONFIG, LEDGER, STRATEGY, 'report.md', REPORT, 'report.html')
+SHARED = (CONFIG, LEDGER, STRATEGY, CANARIES, 'report.md', REPORT, 'report.html')
 # Of a seed that nobody can guess.
 _SEED_BITS = 128
 # What of a configuration may differ between a run and its continuation.
