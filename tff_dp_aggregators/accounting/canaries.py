@@ -23,12 +23,10 @@ A bound holds whatever the scores are; better scores make it larger. Real client
 updates and other canaries act like more noise, the less so the larger the model is.
 """
 
-import csv
 import dataclasses
 import functools
+import json
 import math
-import sys
-from collections.abc import Iterator
 from typing import Any, Callable, Optional
 
 import numpy as np
@@ -38,10 +36,10 @@ from scipy import special
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.base import checks
+from tff_dp_aggregators.base import strict_json
 
-# Of the files of a run: what each round released, by canary.
-FILE = 'canaries.csv'
-ROUND, TOOK_PART = 'round', 'took_part'
+# Of the files of a run.
+FILE = 'canaries.json'
 CONFIDENCE = 0.95
 _ANY, _GAUSSIAN = 'any', 'gaussian'
 # Bisections end when they know a bound so well, relative; plans need less.
@@ -54,20 +52,54 @@ _FEWEST_GUESSES = 4
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-  """What an attacker with canaries has seen of a run.
+  """What an attacker with canaries guesses by, of a run.
 
   Attributes:
     inserted: Which canaries took part with their direction, bool of shape [canaries].
-    projections: What was released in each round, along each canary's direction, in clip
-      norms of the sum; float64 of shape [rounds, canaries].
-    took_part: In which rounds each canary was, inserted or not; bool of the same shape.
+    scores: float64 of the same shape, of `scores`.
+    rounds: Of the first so many rounds.
     confidence: Asked for, of all bounds together.
   """
 
   inserted: np.ndarray
-  projections: np.ndarray
-  took_part: np.ndarray
+  scores: np.ndarray
+  rounds: int
   confidence: float = CONFIDENCE
+
+  def to_json(self) -> str:
+    """The content of a file that `load` reads."""
+    content = {
+      'rounds': self.rounds,
+      'confidence': self.confidence,
+      'inserted': coins(self.inserted),
+      'scores': [float(f'{each:.9g}') for each in self.scores],
+    }
+    return json.dumps(content, indent=1) + '\n'
+
+  @classmethod
+  def load(cls, path: str, inserted: str) -> 'Record':
+    """Reads a file of a run, whose configuration has the coins."""
+    with open(path, encoding='utf-8') as file:
+      try:
+        content = strict_json.loads(file.read())
+        if content['inserted'] != inserted:
+          raise ValueError('its coins are not those of the configuration')
+        found = cls(
+          np.array([int(each) for each in content['inserted']], bool),
+          np.array(content['scores'], np.float64),
+          checks.check_positive_int('rounds', content['rounds']),
+          check_confidence(content['confidence']),
+        )
+        if not np.isfinite(found.scores).all() or len(found.scores) != len(inserted):
+          raise ValueError('it has not one finite score for each coin')
+      except (KeyError, TypeError, ValueError) as e:
+        raise ValueError(f'{path} is not of the canaries of this run: {e}.') from e
+    return found
+
+
+def coins(inserted: np.ndarray) -> str:
+  """Coins as a text of 0 and 1."""
+  return ''.join('01'[int(each)] for each in inserted)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,29 +142,24 @@ class Audit:
 
 
 def audit(
-  record: Record,
-  mechanism: mechanism_lib.Mechanism,
-  delta: float,
-  planned_epsilon: float,
+  record: Record, *, delta: float, planned_epsilon: float, is_gaussian: bool
 ) -> Audit:
   """What the scores of a run's canaries say of its epsilon.
 
   Args:
     record: Of the run, or of its first rounds.
-    mechanism: What is claimed, whose noise the attacker knows.
     delta: At which delta epsilon is bounded.
     planned_epsilon: What all planned rounds are to spend; it decides on the number of
       guesses and on nothing else.
+    is_gaussian: Whether all rounds are claimed to be one Gaussian mechanism, whose
+      trade-off curve is known.
 
   Raises:
     ValueError: If a number is out of range.
   """
   significance = (1 - check_confidence(record.confidence)) / 2
-  delta = gaussian.check_delta(delta)
   num_canaries, inserted = len(record.inserted), record.inserted
-  found = scores(record, mechanism)
-  is_gaussian = mechanism.is_one_gaussian
-  mu = gaussian.mu_of(planned_epsilon, delta)
+  mu = gaussian.mu_of(planned_epsilon, gaussian.check_delta(delta))
   of_any: Any = {'delta': delta, 'significance': significance}
   bounds = []
   for curve, bound in (
@@ -144,7 +171,7 @@ def audit(
   ):
     roughly = functools.partial(bound, precision=_ROUGHLY)
     guesses = planned_guesses(roughly, num_canaries, mu)
-    correct = correct_guesses(found, inserted, guesses)
+    correct = correct_guesses(record.scores, inserted, guesses)
     bounds.append(
       Bound(bound.func.__name__, curve, guesses, correct, bound(guesses, correct))
     )
@@ -153,7 +180,7 @@ def audit(
     int(inserted.sum()),
     record.confidence,
     tuple(bounds),
-    estimate(found, inserted, delta),
+    estimate(record.scores, inserted, delta),
   )
 
 
@@ -401,7 +428,9 @@ def correct_guesses(scores: np.ndarray, inserted: np.ndarray, num_guesses: int) 
   return int(highest.sum()) + half - int(lowest.sum())
 
 
-def scores(record: Record, mechanism: mechanism_lib.Mechanism) -> np.ndarray:
+def scores(
+  projections: np.ndarray, took_part: np.ndarray, mechanism: mechanism_lib.Mechanism
+) -> np.ndarray:
   """Scores of canaries: the likelihood ratio's statistic for the noise that is known.
 
   With a canary whose rounds are u, what was released along its direction is s = u + n,
@@ -410,19 +439,25 @@ def scores(record: Record, mechanism: mechanism_lib.Mechanism) -> np.ndarray:
   other statistic tells them apart better (Neyman and Pearson). Where privacy rests on
   sampling, u is secret, and its mean, the same in all rounds, stands for it.
 
+  Args:
+    projections: What the first rounds released along each canary's direction, in clip
+      norms of the sum; float of shape [rounds, canaries].
+    took_part: In which rounds each canary was, inserted or not; bool of the same shape.
+    mechanism: What is claimed, whose noise the attacker knows.
+
   Returns:
     float64 of shape [canaries], of variance 1 in noise alone; 0 for who was in no
     round.
   """
-  rounds = len(record.projections)
+  rounds = len(projections)
   noise = mechanism.values_noise_multiplier * mechanism.strategy.noise_matrix()[:rounds]
   factor = scipy.linalg.cholesky(noise @ noise.T, lower=True)
-  known = record.took_part.astype(np.float64)
+  known = took_part.astype(np.float64)
   if mechanism.is_sampled:
     known = np.ones_like(known)
   white, u = (
     scipy.linalg.solve_triangular(factor, each, lower=True)
-    for each in (record.projections, known)
+    for each in (projections, known)
   )
   norms = np.linalg.norm(u, axis=0)
   products: np.ndarray = np.einsum('ij,ij->j', white, u)
@@ -440,61 +475,3 @@ def estimate(scores: np.ndarray, inserted: np.ndarray, delta: float) -> Optional
   if not deviation:
     return math.inf if mu else 0.0
   return gaussian.epsilon_of(mu / deviation, delta)
-
-
-# The file of a run.
-
-
-def columns(num_canaries: int) -> list[str]:
-  """Those of the file: round, who of the canaries was in it, a projection for each."""
-  return [ROUND, TOOK_PART, *map(str, range(num_canaries))]
-
-
-def row(number: int, took_part: np.ndarray, projections: np.ndarray) -> dict[str, Any]:
-  """A round of it; `took_part` has the numbers of canaries."""
-  return {
-    ROUND: number,
-    TOOK_PART: ' '.join(map(str, sorted(took_part.tolist()))),
-    **{str(i): f'{each:.9g}' for i, each in enumerate(projections.tolist())},
-  }
-
-
-def read(path: str, stated: Any, rounds: int) -> Record:
-  """The record of a run, of its file and of what its configuration states.
-
-  `rounds`: How many there have to be; those after them are left out.
-  """
-  try:
-    inserted = np.array([int(each) for each in stated['inserted']], bool)
-    confidence = check_confidence(stated['confidence'])
-  except (KeyError, TypeError, ValueError) as e:
-    raise ValueError(f'canaries are stated as {stated!r}: {e}.') from e
-  projections, took_part = [], np.zeros([rounds, len(inserted)], bool)
-  for number, line in zip(range(rounds), _lines(path, columns(len(inserted)))):
-    try:
-      if int(line[0]) != number:
-        raise ValueError(f'it is of round {line[0]}')
-      took_part[number, [int(each) for each in line[1].split()]] = True
-      projections.append([float(each) for each in line[2:]])
-    except (IndexError, ValueError) as e:
-      raise ValueError(f'{path}, line {number + 2}, is not a round: {e}.') from e
-  found = np.array(projections, np.float64).reshape(-1, len(inserted))
-  if len(found) != rounds or not np.isfinite(found).all():
-    raise ValueError(
-      f'{path} has {len(found)} rounds, or numbers that are not finite, and the ledger '
-      f'{rounds} rounds: something changed it.'
-    )
-  return Record(inserted, found, took_part, confidence)
-
-
-def _lines(path: str, expected: list[str]) -> Iterator[list[str]]:
-  """The rounds of the file."""
-  csv.field_size_limit(sys.maxsize)
-  with open(path, newline='', encoding='utf-8') as file:
-    lines = csv.reader(file)
-    if next(lines, None) != expected:
-      raise ValueError(f'{path} is not of {len(expected) - 2} canaries.')
-    for line in lines:
-      if len(line) != len(expected):
-        raise ValueError(f'{path}, line {lines.line_num}, has {len(line)} columns.')
-      yield line

@@ -246,9 +246,9 @@ def _from_config(
   ledger_lib.check_schedule(ledger, config.of_training('schedule'))
   files.append(ledger_file)
   canary_record = None
-  if config.canaries is not None:
-    path = os.path.join(run_dir, canaries_lib.FILE)
-    canary_record = canaries_lib.read(path, config.canaries, len(ledger.entries))
+  path = os.path.join(run_dir, canaries_lib.FILE)
+  if config.canaries is not None and os.path.exists(path):
+    canary_record = canaries_lib.Record.load(path, config.canaries['inserted'])
     files.append(file_of('canaries', path))
   arguments, planned_by = [f'--run_dir={run_dir or "."}'], privacy.accountant
   if planned_by is not None:

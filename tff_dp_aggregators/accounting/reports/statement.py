@@ -590,8 +590,12 @@ def _canaries(
   inputs: inputs_lib.Inputs, record: canaries_lib.Record, guarantee: model.Guarantee
 ) -> model.Canaries:
   """What an attacker with canaries reached, beside what is guaranteed."""
-  mechanism = cast(mechanism_lib.Mechanism, inputs.mechanism)
-  found = canaries_lib.audit(record, mechanism, inputs.delta, inputs.epsilon_planned)
+  found = canaries_lib.audit(
+    record,
+    delta=inputs.delta,
+    planned_epsilon=inputs.epsilon_planned,
+    is_gaussian=inputs.mechanism.is_one_gaussian,
+  )
   claimed = guarantee.epsilon
   return model.Canaries.of(
     found,

@@ -1,18 +1,19 @@
 """Canaries: clients that an auditor makes up, in rounds of packed simulation.
 
 A canary has a number after those of all clients and takes part like them. Its update is
-a random direction of the whole model, of twice the clip norm, so that the clipping is
-tested as well; or zeros, if its coin says so. `accounting.canaries` says what for.
+a random direction of the whole model, of ten clip norms, so that the clipping is tested
+as well; or zeros, if its coin says so. `accounting.canaries` says what for.
 """
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from tff_dp_aggregators import accounting
 from tff_dp_aggregators.accounting import canaries as canaries_lib
 from tff_dp_aggregators.accounting.records import ledger
 from tff_dp_aggregators.learning.packed import server as server_lib
@@ -20,8 +21,9 @@ from tff_dp_aggregators.learning.packed import training as training_lib
 from tff_dp_aggregators.sampling import draws
 
 # Of an update, in clip norms.
-_NORM = 2.0
+_NORM = 10.0
 _COINS, _DIRECTIONS = 0, 1  # What is drawn of the seed.
+_ROUND, _TOOK_PART = 'round', 'took_part'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,13 +61,44 @@ class Canaries:
       return range(len(ids) + self.number)
     return [*ids, *(f'audit canary {i}' for i in range(self.number))]
 
+  # The file of a run: what was released along each direction, by round.
+
+  @property
+  def columns(self) -> list[str]:
+    """Round, bits of the canaries that were in it, and a column for each."""
+    return [_ROUND, _TOOK_PART, *map(str, range(self.number))]
+
+  def row(
+    self, number: int, took_part: np.ndarray, projections: np.ndarray
+  ) -> dict[str, Any]:
+    """A round of it; `took_part` has numbers of canaries."""
+    were_in = np.zeros(self.number, bool)
+    were_in[took_part] = True
+    return {
+      _ROUND: number,
+      _TOOK_PART: np.packbits(were_in).tobytes().hex(),
+      **{str(i): f'{each:.9g}' for i, each in enumerate(projections.tolist())},
+    }
+
+  def record(
+    self, rows: Sequence[Mapping[str, str]], mechanism: accounting.Mechanism
+  ) -> canaries_lib.Record:
+    """What an attacker guesses by, of the rounds in the file."""
+    took_part = np.zeros([len(rows), self.number], bool)
+    for of_round, each in zip(took_part, rows):
+      packed = np.frombuffer(bytes.fromhex(each[_TOOK_PART]), np.uint8)
+      of_round[:] = np.unpackbits(packed, count=self.number)
+    projections = [[float(each[name]) for name in self.columns[2:]] for each in rows]
+    scores = canaries_lib.scores(np.array(projections), took_part, mechanism)
+    return canaries_lib.Record(self.inserted, scores, len(rows), self.confidence)
+
   def to_json(self) -> dict[str, Any]:
     """What a configuration has of them."""
     return {
       'num_canaries': self.number,
       'confidence': self.confidence,
       'seed': self.own_seed,
-      'inserted': ''.join('01'[each] for each in self.inserted),
+      'inserted': canaries_lib.coins(self.inserted),
     }
 
 

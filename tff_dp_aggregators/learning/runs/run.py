@@ -30,7 +30,7 @@ import shutil
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Optional
+from typing import Any, Optional, cast
 
 import dp_accounting
 import numpy as np
@@ -40,7 +40,6 @@ import tensorflow_federated as tff
 from tff_dp_aggregators import accounting
 from tff_dp_aggregators import aggregators
 from tff_dp_aggregators import sampling
-from tff_dp_aggregators.accounting import canaries as canaries_lib
 from tff_dp_aggregators.accounting import noise_to_signal
 from tff_dp_aggregators.accounting.records import ledger as ledger_lib
 from tff_dp_aggregators.base import new_files
@@ -148,7 +147,7 @@ class Run:
       if plan.canaries is not None:
         self._canaries_file = metrics_file.MetricsFile(
           directory.file(run_directory.CANARIES),
-          canaries_lib.columns(plan.canaries.number),
+          plan.canaries.columns,
           rounds,
         )
       earlier = metrics_file.read(directory.file(run_directory.METRICS))
@@ -184,6 +183,11 @@ class Run:
           events.flush()
           self._checkpoint(checkpoints, rounds, released, ledger)
       self._checkpoint(checkpoints, rounds, released, ledger)
+      if plan.canaries is not None and rounds:
+        rows = metrics_file.read(directory.file(run_directory.CANARIES))
+        mechanism = cast(accounting.Mechanism, plan.mechanism)
+        record = plan.canaries.record(rows, mechanism)
+        directory.write(run_directory.CANARY_SCORES, record.to_json())
       health.sum_up()
     return rounds
 
@@ -329,9 +333,8 @@ class Run:
     took_part = clients - (len(plan.clients) - plan.canaries.number)
     # Of the sum, in clip norms.
     scaled = np.array(projections) * plan.schedule.clients_per_round / plan.clip_norm
-    self._canaries_file.append(
-      canaries_lib.row(number, took_part[took_part >= 0], scaled)
-    )
+    row = plan.canaries.row(number, took_part[took_part >= 0], scaled)
+    self._canaries_file.append(row)
 
   def _kept(
     self, number: int, before: Any, ledger: ledger_lib.LedgerWriter

@@ -5,10 +5,11 @@
 | `config.json` | settings, and the privacy parameters that follow from them | anybody |
 | `ledger.jsonl` | by round: what it released and what was spent by then | anybody |
 | `strategy.npz` | the strategy of the noise, if there is any | anybody |
-| `canaries.csv` | by round: what it released of canaries, if there are any | anybody |
+| `canaries.json` | coins and scores of canaries, if there are any | anybody |
 | `report.md`, `report.json`, `report.html` | the privacy report | anybody |
 | `share/` | copies of these files, as they were when the report was written | anybody |
 | `model.npz` | the weights of the trained model, which the guarantee covers | anybody |
+| `canaries.csv` | what they are made of: rounds of canaries tell draws | you |
 | `private.json` | all other settings: seeds, and what tells data from others | you |
 | `metrics.csv`, `events/` | numbers by round, exact ones of clients too | you |
 | `architecture.keras`, or `architecture/` | the model but for its training | you |
@@ -47,7 +48,8 @@ from tff_dp_aggregators.base import new_files
 from tff_dp_aggregators.learning import options
 
 CONFIG, PRIVATE = 'config.json', 'private.json'
-METRICS, LEDGER, CANARIES = 'metrics.csv', 'ledger.jsonl', canaries.FILE
+METRICS, LEDGER = 'metrics.csv', 'ledger.jsonl'
+CANARIES, CANARY_SCORES = 'canaries.csv', canaries.FILE
 STRATEGY, MODEL, REPORT = 'strategy.npz', 'model.npz', 'report.json'
 CHECKPOINTS, DATA, EVENTS = 'checkpoints', 'data', 'events'
 # Which directory the run began in; beside the checkpoints, which have the key.
@@ -68,7 +70,7 @@ _UNTRAINED = (
   PREPROCESSING,
 )
 SHARE = 'share'
-SHARED = (CONFIG, LEDGER, STRATEGY, CANARIES, 'report.md', REPORT, 'report.html')
+SHARED = (CONFIG, LEDGER, STRATEGY, CANARY_SCORES, 'report.md', REPORT, 'report.html')
 # Of a seed that nobody can guess.
 _SEED_BITS = 128
 # What of a configuration may differ between a run and its continuation.
