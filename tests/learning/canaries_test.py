@@ -178,7 +178,6 @@ def test_with_sampling_as_well(tmp_path):
   assert fdp['curve'] == 'any'
   assert 0.5 < one_run['epsilon'] < result.epsilon
   assert 0.5 < fdp['epsilon'] < result.epsilon
-  assert verification.verify(str(tmp_path / 'run' / 'report.json')).ok
 
 
 def _with_less_noise(monkeypatch):
