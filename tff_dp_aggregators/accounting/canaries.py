@@ -8,7 +8,7 @@ others. Differential privacy limits how many guesses are right, so more of them 
 that refute an epsilon. Three numbers come of it:
 
 * `one_run`, a lower bound of epsilon for any mechanism (Steinke, Nasr, Jagielski,
-  arXiv:2305.08846, Theorem 5.2);
+  arXiv:2305.08846);
 * `one_run_fdp`, one that knows the mechanism's trade-off curve (Mahloujifar, Melis,
   Chaudhuri, arXiv:2410.22235): that of Gaussian noise where all rounds are one Gaussian
   mechanism, and otherwise that of nothing but (epsilon, delta);
@@ -146,16 +146,9 @@ def audit(
 ) -> Audit:
   """What the scores of a run's canaries say of its epsilon.
 
-  Args:
-    record: Of the run, or of its first rounds.
-    delta: At which delta epsilon is bounded.
-    planned_epsilon: What all planned rounds are to spend; it decides on the number of
-      guesses and on nothing else.
-    is_gaussian: Whether all rounds are claimed to be one Gaussian mechanism, whose
-      trade-off curve is known.
-
-  Raises:
-    ValueError: If a number is out of range.
+  `planned_epsilon`, of all planned rounds, decides on the number of guesses and on
+  nothing else. `is_gaussian`: Whether all rounds are claimed to be one Gaussian
+  mechanism.
   """
   significance = (1 - check_confidence(record.confidence)) / 2
   num_canaries, inserted = len(record.inserted), record.inserted
@@ -207,21 +200,11 @@ def one_run(
   significance: float,
   precision: float = _PRECISION,
 ) -> float:
-  """A lower bound of epsilon, for any mechanism (arXiv:2305.08846).
+  """The largest epsilon that so many correct guesses refute, for any mechanism.
 
-  Args:
-    num_canaries: Canaries, each inserted by a fair coin of its own.
-    num_guesses: Guesses of coins; how many was decided before any score was seen.
-    num_correct: Guesses that were right.
-    delta: At which delta epsilon is bounded.
-    significance: Probability that the bound is above epsilon, at most.
-    precision: Of the result, relative; it is rounded down.
-
-  Returns:
-    The largest epsilon that so many correct guesses refute; 0 if they refute none.
-
-  Raises:
-    ValueError: If there are more guesses than canaries, or correct ones than guesses.
+  See arXiv:2305.08846. How many guesses there are was decided before any score was
+  seen. With probability `significance` at most, the bound is above the mechanism's
+  epsilon at `delta`. It is rounded down, by the relative `precision`. 0 refutes none.
 
   Example:
     >>> round(one_run(1000, 200, 180, delta=1e-5, significance=0.05), 3)
@@ -239,17 +222,9 @@ def one_run(
 def p_value(
   num_canaries: int, num_guesses: int, num_correct: int, epsilon: float, delta: float
 ) -> float:
-  """Probability of so many correct guesses, or more, at most: Theorem 5.2.
+  """Probability of so many correct guesses, or more, at most, with (epsilon, delta)-DP.
 
-  Args:
-    num_canaries: As for `one_run`.
-    num_guesses: As there.
-    num_correct: As there.
-    epsilon: That of the mechanism.
-    delta: That of the mechanism.
-
-  Returns:
-    An upper bound for all mechanisms that are (epsilon, delta)-DP.
+  That of arXiv:2305.08846 for approximate DP, which its Appendix D computes.
   """
   # With delta 0 each guess is right with this probability at most.
   chance = float(special.expit(epsilon))
@@ -273,24 +248,11 @@ def one_run_fdp(
   is_gaussian: bool,
   precision: float = _PRECISION,
 ) -> float:
-  """A lower bound of epsilon by the trade-off curve (arXiv:2410.22235).
+  """The same by the trade-off curve of the mechanism (arXiv:2410.22235).
 
-  Args:
-    num_canaries: As for `one_run`.
-    num_guesses: As there.
-    num_correct: As there.
-    delta: As there.
-    significance: As there.
-    is_gaussian: Whether the mechanism is a Gaussian one, of which the noise is in
-      doubt; the bound is wrong for others then. If not, nothing is assumed but
-      (epsilon, delta).
-    precision: As there.
-
-  Returns:
-    The largest epsilon that so many correct guesses refute; 0 if they refute none.
-
-  Raises:
-    ValueError: As for `one_run`.
+  `is_gaussian`: Whether the mechanism is a Gaussian one, of which the noise is in
+  doubt; for others the bound is wrong then. If not, nothing is assumed but (epsilon,
+  delta).
 
   Example:
     >>> counts = {'delta': 1e-5, 'significance': 0.05}
@@ -321,7 +283,7 @@ def _are_too_many(
   coin turned, a right guess is wrong and one fewer is right: so r(j + 1) <= 1 - f(w(j))
   for the trade-off curve f, and `inverse` of r(j + 1) is at most w(j). If num_correct
   has the probability `significance`, r and w grow from there at least as below, and at
-  0 they would add up to more than there are guesses (Theorem 3.2 and Algorithm 3).
+  0 they would add up to more than there are guesses.
   """
   right = significance * num_correct / num_canaries
   wrong = significance * (num_guesses - num_correct) / num_canaries
@@ -380,14 +342,9 @@ def planned_guesses(
 ) -> int:
   """How many guesses to make, by what is expected of a Gaussian mechanism.
 
-  Args:
-    bound: A lower bound, of the numbers of guesses and of correct ones.
-    num_canaries: How many there are.
-    mu: By how many standard deviations scores of inserted canaries are larger.
-
-  Returns:
-    The even number with the largest bound if as many guesses are correct as expected.
-    Nothing of the scores is in it, so that no bound has to pay for a selection.
+  The even number with the largest `bound`, a function of guesses and of correct ones,
+  if as many are correct as expected. Nothing of the scores is in it, so that no bound
+  has to pay for a selection.
   """
   best, largest, guesses = num_canaries - num_canaries % 2, 0.0, float(num_canaries)
   while guesses >= min(_FEWEST_GUESSES, num_canaries):
@@ -416,13 +373,7 @@ def _accuracy(share: float, mu: float) -> float:
 
 
 def correct_guesses(scores: np.ndarray, inserted: np.ndarray, num_guesses: int) -> int:
-  """How many guesses are right: half in, of the highest scores, half out.
-
-  Args:
-    scores: float of shape [canaries].
-    inserted: bool of the same shape.
-    num_guesses: An even number.
-  """
+  """How many guesses are right: half in, of the highest scores, half out."""
   order, half = np.argsort(scores, kind='stable'), num_guesses // 2
   highest, lowest = inserted[order[len(order) - half :]], inserted[order[:half]]
   return int(highest.sum()) + half - int(lowest.sum())
@@ -439,15 +390,12 @@ def scores(
   other statistic tells them apart better (Neyman and Pearson). Where privacy rests on
   sampling, u is secret, and its mean, the same in all rounds, stands for it.
 
-  Args:
-    projections: What the first rounds released along each canary's direction, in clip
-      norms of the sum; float of shape [rounds, canaries].
-    took_part: In which rounds each canary was, inserted or not; bool of the same shape.
-    mechanism: What is claimed, whose noise the attacker knows.
+  `projections`: What the first rounds released along each canary's direction, in clip
+  norms of the sum; float of shape [rounds, canaries].
+  `took_part`: In which rounds each canary was, inserted or not; bool of that shape.
 
-  Returns:
-    float64 of shape [canaries], of variance 1 in noise alone; 0 for who was in no
-    round.
+  Returns float64 of shape [canaries], of variance 1 in noise alone; 0 for who was in no
+  round.
   """
   rounds = len(projections)
   noise = mechanism.values_noise_multiplier * mechanism.strategy.noise_matrix()[:rounds]

@@ -760,6 +760,7 @@ class Single(Report, frozen=True, kw_only=True):
   Attributes:
     setting: Who is trusted with what.
     other_guarantees: What else the same noise guarantees, where clients make it.
+    canaries: What an attacker with canaries reached; only there if there were some.
     code_version: Version of the code that trained; null if it is not known.
   """
 
@@ -773,7 +774,6 @@ class Single(Report, frozen=True, kw_only=True):
   tuning: Optional[Tuning]
   guarantee: Guarantee
   other_guarantees: list[OtherGuarantee]
-  # Not there in reports of other runs.
   canaries: Union[Canaries, msgspec.UnsetType] = msgspec.UNSET
   nbafl: Optional[NbaflOfRun]
   parts: NoParts = msgspec.field(default_factory=list)

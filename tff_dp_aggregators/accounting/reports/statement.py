@@ -95,7 +95,8 @@ def build(inputs: inputs_lib.Inputs, *, with_curves: bool = True) -> dict[str, A
   warnings = inputs_lib.warnings(inputs)
   of_canaries: Any = msgspec.UNSET
   if inputs.canary_record is not None:
-    of_canaries = _canaries(inputs, inputs.canary_record, guarantee)
+    assert run is not None
+    of_canaries = _canaries(inputs, inputs.canary_record, guarantee, run)
     shown = [each.epsilon for each in of_canaries.bounds if each.contradicts]
     if shown:
       said = _SAID.contradicted(
@@ -587,13 +588,16 @@ def _ran(
 
 
 def _canaries(
-  inputs: inputs_lib.Inputs, record: canaries_lib.Record, guarantee: model.Guarantee
+  inputs: inputs_lib.Inputs,
+  record: canaries_lib.Record,
+  guarantee: model.Guarantee,
+  run: model.Run,
 ) -> model.Canaries:
   """What an attacker with canaries reached, beside what is guaranteed."""
   found = canaries_lib.audit(
     record,
     delta=inputs.delta,
-    planned_epsilon=inputs.epsilon_planned,
+    planned_epsilon=cast(float, run.epsilon_planned),
     is_gaussian=inputs.mechanism.is_one_gaussian,
   )
   claimed = guarantee.epsilon
