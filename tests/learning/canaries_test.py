@@ -123,7 +123,7 @@ def test_an_attacker_reaches_a_lower_bound_below_epsilon(audited):
   assert found['num_canaries'] == _CANARIES and found['confidence'] == 0.95
   assert 150 < found['num_inserted'] < 250
   one_run, fdp = found['bounds']
-  assert one_run['method'] == 'one_run' and fdp['curve'] == 'gaussian'
+  assert one_run['method'] == 'one_run' and fdp['curve'] == 'gdp'
   assert 1 < one_run['epsilon'] < fdp['epsilon'] < result.epsilon
   assert fdp['epsilon'] > 0.25 * result.epsilon
   assert 0.5 * result.epsilon < found['estimate'] < 1.2 * result.epsilon

@@ -41,7 +41,7 @@ from tff_dp_aggregators.base import strict_json
 # Of the files of a run.
 FILE = 'canaries.json'
 CONFIDENCE = 0.95
-_ANY, _GAUSSIAN = 'any', 'gaussian'
+_ANY, _GAUSSIAN = 'any', 'gdp'
 # Bisections end when they know a bound so well, relative; plans need less.
 _PRECISION, _ROUGHLY = 1e-7, 1e-2
 _LARGEST = 1e4  # Nothing above it is told apart.
@@ -108,7 +108,7 @@ class Bound:
 
   Attributes:
     method: Name of the function that computes it.
-    curve: 'gaussian' if that of a Gaussian mechanism was assumed, 'any' if none was.
+    curve: 'gdp' if that of a Gaussian mechanism was assumed, 'any' if none was.
     num_guesses: Guesses, half of them of canaries with the highest scores.
     num_correct: Guesses that were right.
     epsilon: With the confidence of `Audit`, the run has at least this epsilon.

@@ -612,7 +612,7 @@ class CanaryBound(Model, frozen=True, kw_only=True):
   """
 
   method: Literal['one_run', 'one_run_fdp']
-  curve: Literal['gaussian', 'any']
+  curve: Literal['gdp', 'any']
   num_guesses: Count
   num_correct: Count
   epsilon: NonNegative
