@@ -70,7 +70,7 @@ _UNTRAINED = (
   PREPROCESSING,
 )
 SHARE = 'share'
-SHARED = (CONFIG, LEDGER, STRATEGY, CANARY_SCORES, 'report.md', REPORT, 'report.html')
+SHARED = (CONFIG, LEDGER, STRATEGY, 'report.md', REPORT, 'report.html')
 # Of a seed that nobody can guess.
 _SEED_BITS = 128
 # What of a configuration may differ between a run and its continuation.
@@ -175,7 +175,7 @@ class RunDirectory:
     if not self.has(PRIVATE):
       return
     os.makedirs(self.file(SHARE), exist_ok=True)
-    for name in filter(self.has, SHARED):
+    for name in filter(self.has, (*SHARED, CANARY_SCORES)):
       if name in instead:
         self.write(os.path.join(SHARE, name), instead[name])
         continue
