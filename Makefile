@@ -50,7 +50,8 @@ slow-test: venv ## Run the slow tests only (ARGS go to pytest)
 moving: venv ## Run docs/moving and what else is compared with other systems (ARGS go to pytest)
 	@for peer in $(peers); do tools/python/make_peer.sh $$peer || exit 1; done
 	@$(pytest) -m 'slow or not slow' tests/moving_programs_test.py \
-	  tests/accounting/accountants/jax_privacy_test.py $(ARGS)
+	  tests/accounting/accountants/jax_privacy_test.py \
+	  tests/accounting/canaries_test.py $(ARGS)
 
 coverage: venv ## Run the tests and say how much of the package they run (ARGS go to pytest)
 	@$(pytest) --cov=tff_dp_aggregators $(ARGS)

@@ -3,6 +3,7 @@
 Knows nothing of TensorFlow, so that a wrong flag is refused at once.
 """
 
+import contextlib
 import dataclasses
 import math
 import shlex
@@ -132,7 +133,8 @@ def from_flags(values: flags.FlagValues) -> Settings:
       participation_options.names(),
       (*privacy_options.names(), *table.names(table.placement())),
     )
-  participation = participation_options.from_flags(values)
+  with _counting_canaries(values):
+    participation = participation_options.from_flags(values)
   model = model_options.from_flags(values)
   privacy = privacy_options.from_flags(
     values, participation, optimization, lambda: _size(task, data, model)
@@ -141,8 +143,19 @@ def from_flags(values: flags.FlagValues) -> Settings:
     values, privacy.mechanism, privacy.clip_norm
   )
   _check_packing(run, privacy, server, scheduler)
+  if run.audit_canaries is not None:
+    fitting.check_canaries(
+      run.audit_canaries,
+      privacy.mechanism,
+      server,
+      is_packed=run.packed_simulation is not False
+      and fitting.why_one_by_one(server, privacy.mechanism) is None,
+      is_other_noise=privacy.nbafl is not None or privacy.simulated_cohort_scale != 1,
+      name='--audit_canaries',
+    )
   if values.num_clients is not None:
-    check_cohorts(privacy, participation.schedule(values.num_clients))
+    num_clients = values.num_clients + (run.audit_canaries or 0)
+    check_cohorts(privacy, participation.schedule(num_clients))
   facts = None
   if data.files is not None:
     population = task.load(data)  # Which was read before, for its defaults.
@@ -169,6 +182,18 @@ def from_flags(values: flags.FlagValues) -> Settings:
     remarks=tuple(_remarks(values, privacy)),
     facts=facts,
   )
+
+
+@contextlib.contextmanager
+def _counting_canaries(values: flags.FlagValues) -> Iterator[None]:
+  """Has cohorts drawn from clients and canaries, in --num_clients for a while."""
+  before = values.num_clients
+  if None not in (before, values.audit_canaries):
+    values['num_clients'].value = before + values.audit_canaries
+  try:
+    yield
+  finally:
+    values['num_clients'].value = before
 
 
 def _size(

@@ -88,7 +88,8 @@ def train(
   settings.model.check_for(population)
   model = settings.model.make(shape, settings.run.seed)
   privacy, run = settings.privacy, settings.run
-  schedule = settings.participation.schedule(population.num_clients)
+  num_clients = population.num_clients + (run.audit_canaries or 0)
+  schedule = settings.participation.schedule(num_clients)
   try:
     settings_lib.check_cohorts(privacy, schedule)
     if privacy.mechanism is not None:
@@ -133,10 +134,19 @@ def train(
       target_epsilon=privacy.target_epsilon,
       not_covered=(*population.not_covered, *not_covered),
       data_facts=population.facts or None,
+      **_audit(run),
     ),
   )
   _draw(settings, run_dir, population.num_clients)
   return result
+
+
+def _audit(run: run_options.Run) -> dict[str, Any]:
+  given = {
+    'audit_canaries': run.audit_canaries,
+    'audit_confidence': run.audit_confidence,
+  }
+  return {name: value for name, value in given.items() if value is not None}
 
 
 def _client_training(settings: settings_lib.Settings) -> learning.ClientTraining:
@@ -355,7 +365,19 @@ def _spent(settings: settings_lib.Settings, result: learning.Result) -> str:
     )
   # The report says what follows from each.
   warnings = [each.split('. ')[0].rstrip('.') for each in result.statement['warnings']]
-  return '\n'.join([spent, *(f'{each}.' for each in warnings)])
+  return '\n'.join([spent, *_reached(result), *(f'{each}.' for each in warnings)])
+
+
+def _reached(result: learning.Result) -> Iterator[str]:
+  """What an attacker with canaries did, if there were any."""
+  found = result.statement.get('canaries')
+  if found is not None:
+    shown = rounding.down(max(each['epsilon'] for each in found['bounds']), 4)
+    yield (
+      f'An attacker with {found["num_canaries"]} canaries showed, with confidence '
+      f'{found["confidence"]:g}, that epsilon is at least {shown}: a lower bound, no '
+      'guarantee.'
+    )
 
 
 def _cohorts(settings: settings_lib.Settings) -> str:

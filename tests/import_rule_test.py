@@ -61,7 +61,7 @@ FLOORS = {
     ('local',),
     ('mechanism',),
     ('joint_mechanism',),
-    ('records', 'noise_to_signal', 'spent_by_round'),
+    ('records', 'noise_to_signal', 'spent_by_round', 'canaries'),
     ('planning', 'reports', 'vectors'),
     ('programs',),
     ('report', 'plan', 'participation'),

@@ -63,6 +63,19 @@ class Run:
     above=0,
     below=None,
   )
+  audit_canaries: Optional[int] = program.flag(
+    'Insert so many made-up clients, each with probability 1/2, and report what an '
+    'attacker reaches with them: lower bounds of epsilon. They count as clients, also '
+    'in --clients_per_round. For fixed clipping and Gaussian noise of the server.',
+    unset='none',
+    at_least=1,
+  )
+  audit_confidence: Optional[float] = program.flag(
+    'Confidence of the lower bounds of --audit_canaries.',
+    unset='0.95',
+    at_least=0.5,
+    below=1,
+  )
   run_dir: Optional[str] = program.flag(
     'Directory for the results. It does not exist, is empty, or has a run with the '
     'same flags, which is resumed.',
@@ -88,6 +101,8 @@ class Cluster:
 def from_flags(values: flags.FlagValues) -> Run:
   if values.run_dir is not None:
     run_directory.check_usable(values.run_dir)
+  if values.audit_confidence is not None and values.audit_canaries is None:
+    raise ValueError('--audit_confidence is for --audit_canaries, which is not given.')
   return Run(**program.read(Run, values))
 
 

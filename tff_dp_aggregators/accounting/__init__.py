@@ -8,7 +8,8 @@ published formulas for noise on clients and on the server, `distributed_noise` h
 clients share noise under secure aggregation, `adaptive_clipping` what it takes of the
 noise, `local` what noise of clients hides, `mechanism` all of it under one name,
 `joint_mechanism` several of these for parts of a model, `noise_to_signal` the noise
-over what clients can say, `spent_by_round` what one has spent whose rounds compose.
+over what clients can say, `spent_by_round` what one has spent whose rounds compose,
+`canaries` lower bounds of epsilon by what an attacker reaches.
 Then the folders: `records` (ledgers and logs), `planning` (comparing mechanisms),
 `reports` (statements, their rendering and verification), `vectors` (exact figures to
 check against; imported by those who need them), `programs` (`report`, `plan`,
@@ -23,6 +24,7 @@ from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import adaptive_clipping
 from tff_dp_aggregators.accounting import budget
 from tff_dp_aggregators.accounting import calibration
+from tff_dp_aggregators.accounting import canaries
 from tff_dp_aggregators.accounting import distributed_noise
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import joint_mechanism
@@ -53,6 +55,7 @@ __all__ = [
   'adaptive_clipping',
   'budget',
   'calibration',
+  'canaries',
   'distributed_noise',
   'events',
   'joint_mechanism',

@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, Union
 
+from tff_dp_aggregators.accounting import canaries
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting.reports import inputs
 from tff_dp_aggregators.base import checks
@@ -220,10 +221,16 @@ class RunOptions:
       them together spend, for the report; `None` if that is not known.
     data_facts: What is to be told there of the data, such as numbers of examples:
       exact, and marked as not private; JSON-ready.
+    audit_canaries: How many clients are made up that the report says what an attacker
+      reaches with: lower bounds of epsilon (`accounting.canaries`). They count as
+      clients in everything, and are packed with them, with fixed clipping and Gaussian
+      noise of the server. 0 for none.
+    audit_confidence: Probability that these bounds are right.
 
   Raises:
     TypeError: If `not_covered` or `tuning` is not of its type.
-    ValueError: If a sentence of `not_covered` is empty.
+    ValueError: If a sentence of `not_covered` is empty, or a number of the audit is out
+      of range.
   """
 
   noise_seed: Optional[int] = None
@@ -237,8 +244,12 @@ class RunOptions:
   not_covered: Sequence[str] = ()
   tuning: Optional[inputs.Tuning] = None
   data_facts: Optional[Mapping[str, Any]] = None
+  audit_canaries: int = 0
+  audit_confidence: float = canaries.CONFIDENCE
 
   def __post_init__(self) -> None:
+    checks.check_int('audit_canaries', self.audit_canaries, at_least=0)
+    canaries.check_confidence(self.audit_confidence, 'audit_confidence')
     object.__setattr__(self, 'not_covered', inputs.check_not_covered(self.not_covered))
     object.__setattr__(self, 'tuning', inputs.check_tuning(self.tuning))
 

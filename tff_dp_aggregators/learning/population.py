@@ -16,12 +16,15 @@ from tff_dp_aggregators.learning.packed import data
 class Population:
   """The clients of a run: what `Clients.of` takes, or `packed.PackedData`."""
 
-  def __init__(self, clients: Any):
+  def __init__(self, clients: Any, canaries: Optional[packed.Canaries] = None):
+    """`canaries` are numbered after the clients, and have no examples."""
+    self._canaries = canaries
     self._packed = clients if isinstance(clients, packed.PackedData) else None
     self._clients = None if self._packed else clients_lib.Clients.of(clients)
 
   def __len__(self) -> int:
-    return len(self._packed or self._clients or ())
+    canaries = 0 if self._canaries is None else self._canaries.number
+    return len(self._packed or self._clients or ()) + canaries
 
   @property
   def clients(self) -> clients_lib.Clients:
@@ -36,7 +39,10 @@ class Population:
   @property
   def ids(self) -> Optional[Sequence[Any]]:
     """The clients' ids by number; `None` if there are only numbers."""
-    return None if self._clients is None else self._clients.ids
+    if self._clients is None:
+      return None
+    ids: Sequence[Any] = self._clients.ids
+    return ids if self._canaries is None else self._canaries.ids_after(ids)
 
   def check_with(self, check: Callable[[Any, str], None]) -> None:
     """Has examples looked at whenever they are read: see `Clients.checked_by`."""
@@ -46,7 +52,8 @@ class Population:
   @property
   def draw_ids(self) -> Sequence[Any]:
     """By number, what clients are drawn by."""
-    return self._packed.draw_ids if self._packed else self.clients.draw_ids
+    ids = self._packed.draw_ids if self._packed else self.clients.draw_ids
+    return ids if self._canaries is None else self._canaries.ids_after(ids)
 
   @property
   def first(self) -> str:

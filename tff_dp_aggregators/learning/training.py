@@ -325,10 +325,13 @@ def train(
   run_directory.check_usable(run_dir)
   runtime.check_timeout(run.timeout_seconds, 'run.timeout_seconds')
   fitting.check_clip_norm(mechanism, clip_norm)
-  population = population_lib.Population(clients)
   if seed is None:
     seed = run_directory.secret_seed(run_dir)
   seed = checks.check_int('seed', seed, at_least=0)
+  canaries = None
+  if run.audit_canaries:
+    canaries = packed.Canaries(run.audit_canaries, seed, run.audit_confidence)
+  population = population_lib.Population(clients, canaries)
   if schedule is None:
     schedule = _schedule(
       mechanism, len(population), clients_per_round, num_rounds, seed
@@ -361,6 +364,7 @@ def train(
     options=run,
     simulated_cohort_scale=scale,
     nbafl=nbafl,
+    canaries=canaries,
   )
   plan.check()
   plan.check_cluster(scheduler)

@@ -307,7 +307,6 @@ _OFTEN = ('--sampling_probability=0.1',)
       'sampling_probability .* at most 1',
     ),
     (
-    (
       (*_OF_GAUSSIAN, '--sampling=truncated_poisson', '--num_clients=100')
       + ('--clients_per_round=20', '--max_clients_per_round=19'),
       'max_clients_per_round must be at least 20',

@@ -20,6 +20,7 @@ import msgspec
 from msgspec import Meta
 
 from tff_dp_aggregators import sampling
+from tff_dp_aggregators.accounting import canaries as canaries_lib
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import joint_mechanism
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
@@ -180,6 +181,7 @@ class Inputs:
     nbafl: The plan of NbAFL that the noise is from.
     not_covered: Sentences: what else was computed from clients' data without noise.
     tuning: Among how many runs on the same clients this one was chosen.
+    canary_record: What an attacker with canaries has seen, if there were any.
     command: A command that prints the same numbers again.
     files: Files that the statement is made from, each with `role`, `path` and `sha256`.
   """
@@ -206,6 +208,7 @@ class Inputs:
   nbafl: Optional[nbafl_lib.Nbafl] = None
   not_covered: tuple[str, ...] = ()
   tuning: Optional[Tuning] = None
+  canary_record: Optional[canaries_lib.Record] = None
   command: Optional[str] = None
   files: tuple[dict[str, Any], ...] = ()
 

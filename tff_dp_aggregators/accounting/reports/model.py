@@ -626,6 +626,44 @@ class NbaflOfRun(Model, frozen=True, kw_only=True):
   guarantees: NbaflGuarantees
 
 
+class CanaryBound(Model, frozen=True, kw_only=True):
+  """A lower bound of epsilon, by the guesses of an attacker with canaries.
+
+  Attributes:
+    method: one_run is of arXiv:2305.08846, one_run_fdp of arXiv:2410.22235.
+    curve: The trade-off curve that it assumes: that of a Gaussian mechanism, or any.
+    num_guesses: Guesses whether a canary was inserted, planned before the run.
+    num_correct: Guesses that were right.
+    epsilon: The bound, at the delta of the guarantee; 0 if nothing was found.
+    contradicts: Whether it is above the epsilon of the guarantee.
+  """
+
+  method: Literal['one_run', 'one_run_fdp']
+  curve: Literal['gdp', 'any']
+  num_guesses: Count
+  num_correct: Count
+  epsilon: NonNegative
+  contradicts: bool
+
+
+class Canaries(Model, frozen=True, kw_only=True):
+  """What an attacker with canaries reached, which is no guarantee.
+
+  Attributes:
+    num_canaries: Clients that were made up, each inserted with probability 1/2.
+    num_inserted: Those of them that were.
+    confidence: Probability that all bounds are right.
+    estimate: Epsilon of Gaussians fitted to the scores (arXiv:2302.03098), no bound;
+      null if infinite, or of too few canaries.
+  """
+
+  num_canaries: Positive
+  num_inserted: Count
+  confidence: Share
+  bounds: list[CanaryBound]
+  estimate: Optional[NonNegative]
+
+
 class Curves(Model, frozen=True, kw_only=True):
   """Points of the plots; infinite ones are left out.
 
@@ -751,6 +789,7 @@ class Single(Report, frozen=True, kw_only=True):
   Attributes:
     setting: Who is trusted with what.
     other_guarantees: What else the same noise guarantees, where clients make it.
+    canaries: What an attacker with canaries reached; only there if there were some.
     code_version: Version of the code that trained; null if it is not known.
     stopped: Of a run that ended early, and else not there.
   """
@@ -766,6 +805,7 @@ class Single(Report, frozen=True, kw_only=True):
   tuning: Optional[Tuning]
   guarantee: Guarantee
   other_guarantees: list[OtherGuarantee]
+  canaries: Union[Canaries, msgspec.UnsetType] = msgspec.UNSET
   nbafl: Optional[NbaflOfRun]
   parts: NoParts = msgspec.field(default_factory=list)
   curves: Optional[Curves]

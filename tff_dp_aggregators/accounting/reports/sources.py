@@ -19,6 +19,7 @@ import msgspec
 from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
+from tff_dp_aggregators.accounting import canaries as canaries_lib
 from tff_dp_aggregators.accounting import joint_mechanism
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting.records import ledger as ledger_lib
@@ -33,7 +34,7 @@ from tff_dp_aggregators.base import version
 # The command that makes a report, as reports name it.
 PROGRAM = 'tff-dp-report'
 # What files are to a statement.
-ROLES = ('config', 'strategy', 'ledger', 'round_log')
+ROLES = ('config', 'strategy', 'ledger', 'canaries', 'round_log')
 # Schedules from a file, as configurations call them; which file, is private.
 _REPLAY = 'replay'
 _ALTERED = 'it was altered, or is of several runs'
@@ -121,6 +122,7 @@ class _Config(msgspec.Struct, frozen=True):
   nbafl: Any = None
   not_covered: Any = ()
   tuning: Any = None
+  canaries: Any = None
   software: Any = None
 
   def of_training(self, name: str) -> Any:
@@ -246,6 +248,11 @@ def _from_config(
   ledger_file, ledger = _ledger_of(os.path.join(run_dir, 'ledger.jsonl'))
   ledger_lib.check_schedule(ledger, config.of_training('schedule'))
   files.append(ledger_file)
+  canary_record = None
+  path = os.path.join(run_dir, canaries_lib.FILE)
+  if config.canaries is not None and os.path.exists(path):
+    canary_record = canaries_lib.Record.load(path, config.canaries['inserted'])
+    files.append(file_of('canaries', path))
   arguments, planned_by = [f'--run_dir={run_dir or "."}'], privacy.accountant
   if planned_by is not None:
     accountants.entry_of(planned_by)
@@ -289,6 +296,7 @@ def _from_config(
     nbafl=plan,
     not_covered=not_covered,
     tuning=tuning,
+    canary_record=canary_record,
     command=command_of(arguments),
     files=tuple(files),
   )

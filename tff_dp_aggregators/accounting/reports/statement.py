@@ -26,6 +26,7 @@ from dp_accounting import NeighboringRelation as Relation
 from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
+from tff_dp_aggregators.accounting import canaries as canaries_lib
 from tff_dp_aggregators.accounting import distributed_noise
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import joint_mechanism as joint_lib
@@ -41,6 +42,7 @@ from tff_dp_aggregators.accounting.reports import ledger_checks
 from tff_dp_aggregators.accounting.reports import model
 from tff_dp_aggregators.accounting.reports import nbafl_report
 from tff_dp_aggregators.accounting.reports import terms
+from tff_dp_aggregators.base import rounding
 from tff_dp_aggregators.base import version
 from tff_dp_aggregators.strategies import registry
 
@@ -95,10 +97,27 @@ def build(inputs: inputs_lib.Inputs, *, with_curves: bool = True) -> dict[str, A
   report: type[model.Single] = model.Single
   if mechanism.parts:
     report = model.Joint
+  guarantee = guarantees.of_event(
+    event, delta, mechanism.relation, inputs.accountant, mechanism.sensitivity_kind
+  )
+  warnings = inputs_lib.warnings(inputs)
+  of_canaries: Any = msgspec.UNSET
+  if inputs.canary_record is not None:
+    assert run is not None
+    of_canaries = _canaries(inputs, inputs.canary_record, guarantee, run)
+    shown = [each.epsilon for each in of_canaries.bounds if each.contradicts]
+    if shown:
+      said = _SAID.contradicted(
+        rounding.down(max(shown), 4),
+        rounding.up(guarantee.epsilon),
+        rounding.exact(delta),
+        rounding.exact(of_canaries.confidence),
+      )
+      warnings.insert(0, terms.in_a_line(said))
   return model.to_json(
     report.of(
       inputs,
-      warnings=inputs_lib.warnings(inputs),
+      warnings=warnings,
       setting=terms.PLACEMENTS[mechanism.noise_site].setting,
       definition=_definition(mechanism, inputs.not_covered),
       mechanism=_mechanisms(inputs, clip_norm),
@@ -106,9 +125,8 @@ def build(inputs: inputs_lib.Inputs, *, with_curves: bool = True) -> dict[str, A
       run=run,
       stopped=stopped,
       target=target,
-      guarantee=guarantees.of_event(
-        event, delta, mechanism.relation, inputs.accountant, mechanism.sensitivity_kind
-      ),
+      guarantee=guarantee,
+      canaries=of_canaries,
       other_guarantees=guarantees.others(inputs),
       nbafl=nbafl_report.of_run(inputs.nbafl),
       curves=curves,
@@ -630,6 +648,31 @@ def _ran(
     epsilon_planned=epsilon(planned, inputs.accountant),
   )
   return spent, planned, run
+
+
+def _canaries(
+  inputs: inputs_lib.Inputs,
+  record: canaries_lib.Record,
+  guarantee: model.Guarantee,
+  run: model.Run,
+) -> model.Canaries:
+  """What an attacker with canaries reached, beside what is guaranteed."""
+  found = canaries_lib.audit(
+    record,
+    delta=inputs.delta,
+    planned_epsilon=cast(float, run.epsilon_planned),
+    is_gaussian=inputs.mechanism.is_one_gaussian,
+  )
+  claimed = guarantee.epsilon
+  return model.Canaries.of(
+    found,
+    bounds=[
+      model.CanaryBound.of(
+        each, contradicts=claimed is not None and each.epsilon > claimed
+      )
+      for each in found.bounds
+    ],
+  )
 
 
 def _files(files: Sequence[dict[str, Any]]) -> list[model.File]:

@@ -3,12 +3,13 @@
 `data.lay_out` puts a population into files, `simulation.PackedFedAvg` trains on them.
 """
 
+from tff_dp_aggregators.learning.packed.canaries import Canaries
 from tff_dp_aggregators.learning.packed.data import PackedData
 from tff_dp_aggregators.learning.packed.data import lay_out
 from tff_dp_aggregators.learning.packed.simulation import PackedFedAvg
 from tff_dp_aggregators.learning.packed.training import LocalTraining
 
-__all__ = ['LocalTraining', 'PackedData', 'PackedFedAvg', 'lay_out']
+__all__ = ['Canaries', 'LocalTraining', 'PackedData', 'PackedFedAvg', 'lay_out']
 
 
 def __dir__() -> list[str]:

@@ -23,6 +23,8 @@ from tff_dp_aggregators.queries import grid
 _ADDED_AT_ONCE, _BYTES_ADDED_AT_ONCE = 4, 256 * 2**20
 # That pass is compiled, which for more tensors takes longer than it saves.
 _MOST_TENSORS = 40
+# A measurement of the mean, where there are canaries.
+CANARY_PROJECTIONS = 'canary_projections'
 
 
 class Server:
@@ -164,15 +166,26 @@ class Server:
     return self._mean.add_noise(params, sample, clients), counts, metrics
 
   def finish(
-    self, state: tff.learning.templates.LearningAlgorithmState, sums: Any
+    self,
+    state: tff.learning.templates.LearningAlgorithmState,
+    sums: Any,
+    directions: Optional[tf.Tensor] = None,
   ) -> tuple[tff.learning.templates.LearningAlgorithmState, Any]:
-    """The state after the round, and the metrics of a learning process."""
+    """The state after the round, and the metrics of a learning process.
+
+    `directions`: Of canaries, float32 of shape [canaries, size of a model], along which
+    the metrics have what is released.
+    """
     total, counts, metrics = sums
     counts = factory.Counts(*counts)
     mean, aggregator_state, measured = self._mean.release(
       state.aggregator, total, counts
     )
     measured[factory.NONFINITE_COUNT] = counts.nonfinite
+    if directions is not None:
+      flat = [tf.reshape(tf.cast(each, tf.float32), [-1]) for each in mean]
+      released = tf.linalg.matvec(directions, tf.concat(flat, axis=0))
+      measured[CANARY_PROJECTIONS] = released
     weights, optimizer_state, finalized = self._apply(state, mean)
     train = tracing.converted(self._training.model.finalize_metrics)(metrics)
     client_work, measured_work = state.client_work, collections.OrderedDict(train=train)

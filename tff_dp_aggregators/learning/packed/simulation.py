@@ -28,6 +28,7 @@ from tff_dp_aggregators.base import machine
 from tff_dp_aggregators.learning import failures
 from tff_dp_aggregators.learning import interrupts
 from tff_dp_aggregators.learning import process_parts
+from tff_dp_aggregators.learning.packed import canaries as canaries_lib
 from tff_dp_aggregators.learning.packed import cohort as cohort_lib
 from tff_dp_aggregators.learning.packed import data as data_lib
 from tff_dp_aggregators.learning.packed import function as function_lib
@@ -61,6 +62,8 @@ class PackedFedAvg:
     num_packs: Optional[int] = None,
     cluster: 'Optional[cluster_lib.Cluster]' = None,
     timeout_seconds: Optional[float] = None,
+    canaries: Optional[canaries_lib.Canaries] = None,
+    clip_norm: Optional[float] = None,
   ):
     """Builds the functions.
 
@@ -75,6 +78,8 @@ class PackedFedAvg:
         is the same on all machines.
       cluster: Who trains packs; `None` for this process.
       timeout_seconds: How long a round may take in this process; `None` for no limit.
+      canaries: Clients to audit with, numbered after those of `data`; `None` for none.
+      clip_norm: That of the aggregator, which canaries need.
 
     Raises:
       TypeError: If an optimizer is none.
@@ -98,6 +103,12 @@ class PackedFedAvg:
     self._server = server_lib.Server(training, aggregator, server_optimizer)
     self._training = training
     self.one_by_one = step_checks.why_one_by_one(training, data)
+    self._insertion = None
+    if canaries is not None:
+      assert clip_norm is not None
+      trainable, _ = training.model.initial_weights
+      weights = tf.nest.map_structure(np.asarray, trainable)
+      self._insertion = canaries_lib.Insertion(canaries, clip_norm, weights)
     self._specs = function_lib.specs_of(self.initialize())
     try:
       with (
@@ -122,7 +133,9 @@ class PackedFedAvg:
       side_by_side=self.one_by_one is None,
     )
     state, rows = self._specs, tf.TensorSpec([None, 3], tf.int64)
-    told = rows, tf.TensorSpec([None], tf.int32)
+    told: tuple[tf.TensorSpec, ...] = (rows, tf.TensorSpec([None], tf.int32))
+    if self._insertion is not None:
+      told += self._insertion.specs
     if self._cluster is None:
       self._whole = function_lib.Traced(self._round, state, *told)
       return
@@ -136,7 +149,9 @@ class PackedFedAvg:
     self._sums_specs = traced.specs
     self._finish = function_lib.Traced(self._finish_round, state, traced.specs, *told)
 
-  def _round(self, state: Any, rows: tf.Tensor, cuts: tf.Tensor) -> Any:
+  def _round(
+    self, state: Any, rows: tf.Tensor, cuts: tf.Tensor, *canaries: tf.Tensor
+  ) -> Any:
     """The next state and metrics."""
     weights, params = self._server.for_clients(state)
     sums = _in_groups(
@@ -144,10 +159,10 @@ class PackedFedAvg:
       tf.shape(cuts)[0] - 1,
       self._server.zeros(),
     )
-    return self._finish_round(state, sums, rows, cuts)
+    return self._finish_round(state, sums, rows, cuts, *canaries)
 
   def _finish_round(
-    self, state: Any, sums: Any, rows: tf.Tensor, cuts: tf.Tensor
+    self, state: Any, sums: Any, rows: tf.Tensor, cuts: tf.Tensor, *canaries: tf.Tensor
   ) -> tuple[Any, Any]:
     """The next state and metrics, with the noise, also that which clients make."""
     if self._server.clients_add_noise:
@@ -161,7 +176,11 @@ class PackedFedAvg:
       # These are integers, whose sums are the same in any order.
       noised = _in_groups(noise, tf.shape(cuts)[0] - 1, zeros)
       sums = tf.nest.map_structure(tf.add, sums, noised)
-    return self._server.finish(state, sums)
+    if self._insertion is None:
+      return self._server.finish(state, sums)
+    directions, numbers = canaries
+    sums = self._insertion.add(self._server, state, sums, directions, numbers)
+    return self._server.finish(state, sums, directions)
 
   def packs(self, clients: np.ndarray, keys: np.ndarray) -> cohort_lib.Cohort:
     """Cuts a cohort into packs, clients of a size together.
@@ -212,8 +231,14 @@ class PackedFedAvg:
       TypeError: As for `packs`.
       ValueError: As for `packs`.
     """
+    canaries: tuple[tf.Tensor, ...] = ()
+    if self._insertion is not None:
+      are_real = clients < len(self._data)
+      numbers = (clients[~are_real] - len(self._data)).astype(np.int32)
+      canaries = self._insertion.directions, tf.constant(numbers)
+      clients, keys = clients[are_real], keys[are_real]
     cohort = self.packs(clients, keys)
-    told = tf.constant(cohort.rows), tf.constant(cohort.cuts)
+    told = (tf.constant(cohort.rows), tf.constant(cohort.cuts), *canaries)
     if self._cluster is None:
       state, metrics = self._call(self._whole, state, *told)
     else:

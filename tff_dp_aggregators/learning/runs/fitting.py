@@ -12,6 +12,10 @@ from tff_dp_aggregators.accounting.reports import nbafl_report
 from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.learning import options as options_lib
 
+# Of canaries: dense matrices of rounds, and 2 GiB of directions.
+_MOST_AUDITED_ROUNDS = 8192
+_MOST_NUMBERS_OF_CANARIES = 2**29
+
 
 class TooFewExamplesError(ValueError):
   """A client has fewer examples than the noise is for."""
@@ -137,6 +141,57 @@ def check_nbafl(
       f'{who} has {fewest} examples, and NbAFL counts on min_examples='
       f'{plan.min_examples} or more of each: its noise is too little for fewer. Leave '
       f'such clients out, or plan with min_examples={fewest}.'
+    )
+
+
+def check_canaries(
+  number: int,
+  mechanism: Optional[joint_mechanism.AnyMechanism],
+  server: options_lib.Server,
+  *,
+  is_packed: bool,
+  is_other_noise: bool,
+  model_size: Any = None,
+  name: str = 'run.audit_canaries',
+) -> None:
+  """Refuses canaries where nothing is claimed, or nothing knows how to carry them.
+
+  `is_other_noise`: Whether it is that of a simulated cohort, or of NbAFL.
+  `model_size`: How many parameters, if that is known.
+  """
+  why = None
+  if mechanism is None or not mechanism.has_noise:
+    why = 'without noise no epsilon is claimed that they could be held against'
+  elif is_other_noise:
+    why = 'noise of a larger cohort, or of NbAFL, is not what the report claims'
+  elif not isinstance(mechanism, accounting.Mechanism):
+    why = 'each part of a joint mechanism has a clip norm of its own'
+  elif mechanism.noise_site != 'server' or not mechanism.noise.is_gaussian:
+    why = 'their scores are for Gaussian noise of the server'
+  elif mechanism.clipped_count_stddev is not None:
+    why = (
+      'with adaptive clipping the norms of clients are released as well, which their '
+      'scores ignore; give a fixed clip norm'
+    )
+  elif server.zeroing_norm is not None or server.coordinate_bound is not None:
+    why = (
+      'zeroing_norm and coordinate_bound would change what they send; leave them out'
+    )
+  elif not is_packed:
+    why = 'clients are trained one by one, and they are added to sums of packs'
+  if why is not None:
+    raise ValueError(f'{name}={number} does not go with this: {why}.')
+  assert mechanism is not None
+  rounds = mechanism.limits.num_rounds
+  if rounds > _MOST_AUDITED_ROUNDS:
+    raise ValueError(
+      f'{name}={number} is for at most {_MOST_AUDITED_ROUNDS} rounds, whose noise '
+      f'covariance fits in memory; got {rounds}. Leave it out, or audit fewer rounds.'
+    )
+  if isinstance(model_size, int) and number * model_size > _MOST_NUMBERS_OF_CANARIES:
+    raise ValueError(
+      f'{name}={number} directions of {model_size} parameters do not fit in memory; at '
+      f'most {_MOST_NUMBERS_OF_CANARIES // model_size} do.'
     )
 
 

@@ -89,6 +89,7 @@ class Plan:
   options: options_lib.RunOptions = options_lib.RunOptions()
   simulated_cohort_scale: float = 1.0
   nbafl: Optional[accounting.nbafl.Nbafl] = None
+  canaries: Optional[packed.Canaries] = None
 
   @functools.cached_property
   def larger_cohort(self) -> Optional[larger_cohort_lib.LargerCohort]:
@@ -234,6 +235,16 @@ class Plan:
         self.schedule,
         self.clients.fewest_examples,
       )
+    if self.canaries is not None:
+      is_other = self.nbafl is not None or self.simulated_cohort_scale != 1
+      fitting.check_canaries(
+        self.canaries.number,
+        self.mechanism,
+        self.server,
+        is_packed=self.packed,
+        is_other_noise=is_other,
+        model_size=self.noised_size,
+      )
     fitting.check_packing(self.options.packed_simulation, self.why_one_by_one)
     if self.clients_add_noise and self.noise_seed is not None and not self.packed:
       fitting.refuse_seed(self.noise_seed, can_be_packed=self.why_one_by_one is None)
@@ -328,6 +339,8 @@ class Plan:
         server_optimizer=self.server.optimizer,
         cluster=cluster,
         timeout_seconds=self.options.timeout_seconds,
+        canaries=self.canaries,
+        clip_norm=self.clip_norm,
       )
       return engines.PackedEngine(made, self.seed, self.clients.draw_ids, cluster)
     model, rates = self.training.model, self.training.schedule
@@ -388,6 +401,7 @@ class Plan:
     """All of it, JSON-ready."""
     model, tuning = self.training.model, self.options.tuning
     facts = self.options.data_facts
+    canaries = self.canaries
     return {
       'program': 'tff_dp_aggregators.learning.train',
       'flags': dict(self.options.settings or {}),
@@ -419,6 +433,7 @@ class Plan:
         *fitting.not_covered(self.server),
       ],
       'tuning': None if tuning is None else tuning.to_json(),
+      **({} if canaries is None else {'canaries': canaries.to_json()}),
       'software': {
         **version.current().to_json(),
         'tensorflow': tf.__version__,

@@ -30,7 +30,7 @@ import shutil
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Optional
+from typing import Any, Optional, cast
 
 import dp_accounting
 import numpy as np
@@ -48,6 +48,7 @@ from tff_dp_aggregators.learning import failures
 from tff_dp_aggregators.learning import interrupts
 from tff_dp_aggregators.learning import options
 from tff_dp_aggregators.learning import runtime
+from tff_dp_aggregators.learning.packed import server as server_lib
 from tff_dp_aggregators.learning.runs import attempts as attempts_lib
 from tff_dp_aggregators.learning.runs import checkpoints as checkpoints_lib
 from tff_dp_aggregators.learning.runs import engines
@@ -95,6 +96,7 @@ class Run:
     # Of all rounds so far, of exact sums of clients, and so not private.
     self._signal_to_noise = aggregators.SignalToNoise()
     self._measures_signal = plan.server.not_private_signal_to_noise
+    self._canaries_file: Optional[metrics_file.MetricsFile] = None
     self._watch = watch.Watch(plan.schedule)
     if directory.config is not None:
       directory.forget_untrained(plan.config())
@@ -142,6 +144,12 @@ class Run:
       metrics = metrics_file.MetricsFile(
         directory.file(run_directory.METRICS), self._columns(), rounds
       )
+      if plan.canaries is not None:
+        self._canaries_file = metrics_file.MetricsFile(
+          directory.file(run_directory.CANARIES),
+          plan.canaries.columns,
+          rounds,
+        )
       earlier = metrics_file.read(directory.file(run_directory.METRICS))
       if self._measures_signal:
         for before in earlier:
@@ -176,6 +184,11 @@ class Run:
           events.flush()
           self._checkpoint(checkpoints, rounds, released, ledger)
       self._checkpoint(checkpoints, rounds, released, ledger)
+      if plan.canaries is not None and rounds:
+        rows = metrics_file.read(directory.file(run_directory.CANARIES))
+        mechanism = cast(accounting.Mechanism, plan.mechanism)
+        record = plan.canaries.record(rows, mechanism)
+        directory.write(run_directory.CANARY_SCORES, record.to_json())
       health.sum_up()
     return rounds
 
@@ -240,6 +253,8 @@ class Run:
     if rounds:
       # On disk before the checkpoint, which goes on after its last row.
       new_files.sync(self.directory.file(run_directory.METRICS))
+      if self._canaries_file is not None:
+        new_files.sync(self.directory.file(run_directory.CANARIES))
     checkpoints.save(checkpoints_lib.Checkpoint(rounds, state, ledger.head))
     self._checkpointed = time.monotonic()
     if self._kept_rounds is not None:
@@ -299,6 +314,8 @@ class Run:
     if self.plan.training.schedule is not None:
       rate = self.plan.training.schedule.learning_rates[number]
       row['client_learning_rate'] = float(f'{rate:.6g}')
+    if self._canaries_file is not None:
+      self._keep_projections(number, counted.reporting, measured['canaries'])
     is_last = number + 1 == self.plan.num_rounds
     if self._evaluator and (is_last or (number + 1) % self.plan.evaluate_every == 0):
       tested = self._evaluator.measure(released.global_model_weights)
@@ -314,6 +331,18 @@ class Run:
     self._signal_to_noise += this_round
     values = (*measured, this_round.ratio, self._signal_to_noise.ratio)
     return dict(zip(_OF_SIGNAL, values))
+
+  def _keep_projections(
+    self, number: int, clients: np.ndarray, projections: Sequence[float]
+  ) -> None:
+    """Writes down what a round released along the directions of canaries."""
+    plan = self.plan
+    assert plan.canaries is not None and plan.clip_norm and self._canaries_file
+    took_part = clients - (len(plan.clients) - plan.canaries.number)
+    # Of the sum, in clip norms.
+    scaled = np.array(projections) * plan.schedule.clients_per_round / plan.clip_norm
+    row = plan.canaries.row(number, took_part[took_part >= 0], scaled)
+    self._canaries_file.append(row)
 
   def _kept(
     self, number: int, before: Any, ledger: ledger_lib.LedgerWriter
@@ -495,8 +524,10 @@ def _measured(metrics: Any) -> dict[str, Any]:
   count = metrics['aggregator'].get('nonfinite_count')
   row[f'{NOT_PRIVATE}nonfinite_count'] = None if count is None else int(count)
   of_query = metrics['aggregator'].get('dp_query_metrics', {})
+  projections = metrics['aggregator'].get(server_lib.CANARY_PROJECTIONS)
   return {
     'row': row,
+    'canaries': None if projections is None else projections.tolist(),
     'noise_key_tag': _key_tag(of_query),
     # Norm of the signal and squared norm of the noise, if they were measured.
     'signal_and_noise': [

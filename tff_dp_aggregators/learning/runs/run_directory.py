@@ -5,9 +5,11 @@
 | `config.json` | settings, and the privacy parameters that follow from them | anybody |
 | `ledger.jsonl` | by round: what it released and what was spent by then | anybody |
 | `strategy.npz` | the strategy of the noise, if there is any | anybody |
+| `canaries.json` | coins and scores of canaries, if there are any | anybody |
 | `report.md`, `report.json`, `report.html` | the privacy report | anybody |
-| `share/` | copies of these six, as they were when the report was written | anybody |
+| `share/` | copies of these files, as they were when the report was written | anybody |
 | `model.npz` | the weights of the trained model, which the guarantee covers | anybody |
+| `canaries.csv` | what they are made of: rounds of canaries tell draws | you |
 | `private.json` | all other settings: seeds, and what tells data from others | you |
 | `metrics.csv`, `events/` | numbers by round, exact ones of clients too | you |
 | `architecture.keras`, or `architecture/` | the model but for its training | you |
@@ -39,6 +41,7 @@ import sys
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Optional
 
+from tff_dp_aggregators.accounting import canaries
 from tff_dp_aggregators.accounting.records import ledger
 from tff_dp_aggregators.base import folder_lock
 from tff_dp_aggregators.base import new_files
@@ -46,6 +49,7 @@ from tff_dp_aggregators.learning import options
 
 CONFIG, PRIVATE = 'config.json', 'private.json'
 METRICS, LEDGER = 'metrics.csv', 'ledger.jsonl'
+CANARIES, CANARY_SCORES = 'canaries.csv', canaries.FILE
 STRATEGY, MODEL, REPORT = 'strategy.npz', 'model.npz', 'report.json'
 CHECKPOINTS, DATA, EVENTS = 'checkpoints', 'data', 'events'
 # Which directory the run began in; beside the checkpoints, which have the key.
@@ -171,7 +175,7 @@ class RunDirectory:
     if not self.has(PRIVATE):
       return
     os.makedirs(self.file(SHARE), exist_ok=True)
-    for name in filter(self.has, SHARED):
+    for name in filter(self.has, (*SHARED, CANARY_SCORES)):
       if name in instead:
         self.write(os.path.join(SHARE, name), instead[name])
         continue

@@ -1,0 +1,354 @@
+"""Runs with canaries: what an attacker reaches, and what the report says of it.
+
+Claims:
+
+* Canaries take part as often as clients do, and count as clients in cohorts and in
+  their population; those that are inserted send a whole clip norm of their direction,
+  also those whose update is longer, and others nothing.
+* A run with little noise gets a substantial lower bound below its epsilon, with limits
+  and with sampling; the report has it in a section of its own, and no warning.
+* A run whose noise is broken, and whose clipping is, gets a bound above its claim, and
+  the report begins with that.
+* A run that was stopped anywhere goes on with the same canaries, to the same file and
+  the same statement; on a cluster as well.
+* Whoever has share/ computes the bounds again, and coins or numbers that were changed
+  are found.
+* A run without canaries has nothing of them; one with them does not go on without.
+* What canaries cannot be in is refused, with why, before anything is written.
+"""
+
+import json
+import os
+import shutil
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tests.learning import training_runs
+from tff_dp_aggregators import accounting
+from tff_dp_aggregators import learning
+from tff_dp_aggregators import sampling
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting import canaries
+from tff_dp_aggregators.accounting.reports import verification
+from tff_dp_aggregators.learning import packed
+from tff_dp_aggregators.learning.runs import fitting
+from tff_dp_aggregators.learning.runs import metrics_file
+from tff_dp_aggregators.queries import grid
+
+_SIZE = 64  # Of inputs and outputs; the model has its square.
+_CLIENTS, _CANARIES, _ROUNDS = 40, 400, 4
+_ALL = _CLIENTS + _CANARIES
+_LIMITS = strategies.Participation(_ROUNDS, min_separation=2)
+_DELTA = 1e-5
+
+
+def _model():
+  @tf.function
+  def predict(weights, x, training):
+    del training
+    (kernel,), _ = weights
+    return x @ kernel
+
+  @tf.function
+  def loss(output, label, sample_weight=None):
+    losses = tf.reduce_mean(tf.square(output - label), axis=1)
+    if sample_weight is not None:
+      losses *= sample_weight
+    return tf.reduce_mean(losses)
+
+  spec = tf.TensorSpec([None, _SIZE])
+  return tff.learning.models.FunctionalModel(
+    initial_weights=((np.zeros([_SIZE, _SIZE], np.float32),), ()),
+    predict_on_batch_fn=predict,
+    loss_fn=loss,
+    input_spec=(spec, spec),
+  )
+
+
+def _clients():
+  rng = np.random.default_rng(1)
+  return {
+    f'client {i}': tuple(rng.normal(size=[2, 2, _SIZE]).astype(np.float32))
+    for i in range(_CLIENTS)
+  }
+
+
+def _train(run_dir, mechanism=None, **changes):
+  """Half of all take part in each round, so that everybody is in every other one."""
+  if mechanism is None:
+    mechanism = accounting.Mechanism('banded', _LIMITS, noise_multiplier=0.8)
+  changes = {
+    'model': _model(),
+    'clients': _clients(),
+    'mechanism': mechanism,
+    'delta': _DELTA,
+    'clip_norm': 0.5,
+    'clients_per_round': _ALL // 2,
+    'test_data': None,
+    'audit_canaries': _CANARIES,
+    **changes,
+  }
+  return training_runs.train(run_dir, **changes)
+
+
+@pytest.fixture(scope='module')
+def audited(tmp_path_factory):
+  run_dir = tmp_path_factory.mktemp('runs') / 'audited'
+  return run_dir, _train(run_dir)
+
+
+def _released(run_dir):
+  """What was released along each direction, and which canaries were in which round."""
+  rows = metrics_file.read(str(run_dir / 'canaries.csv'))
+  packed_bits = [
+    np.frombuffer(bytes.fromhex(row.pop('took_part')), 'u1') for row in rows
+  ]
+  assert [row.pop('round') for row in rows] == ['0', '1', '2', '3']
+  released = np.array([[float(each) for each in row.values()] for row in rows])
+  count = released.shape[1]
+  took_part = [np.unpackbits(bits, count=count) for bits in packed_bits]
+  return released, np.array(took_part, bool)
+
+
+def _written(run_dir):
+  return [(run_dir / name).read_bytes() for name in ('canaries.csv', canaries.FILE)]
+
+
+def test_an_attacker_reaches_a_lower_bound_below_epsilon(audited):
+  run_dir, result = audited
+  found = result.statement['canaries']
+  assert found['num_canaries'] == _CANARIES and found['confidence'] == 0.95
+  assert 150 < found['num_inserted'] < 250
+  one_run, fdp = found['bounds']
+  assert one_run['method'] == 'one_run' and fdp['curve'] == 'gdp'
+  assert 1 < one_run['epsilon'] < fdp['epsilon'] < result.epsilon
+  assert fdp['epsilon'] > 0.25 * result.epsilon
+  assert 0.5 * result.epsilon < found['estimate'] < 1.2 * result.epsilon
+  assert not any(each['contradicts'] for each in found['bounds'])
+  text = (run_dir / 'report.md').read_text('utf-8')
+  assert '## What an attacker with canaries reached' in text
+  assert 'CONTRADICTED' not in text
+  page = (run_dir / 'share' / 'report.html').read_text('utf-8')
+  assert 'What an attacker with canaries reached' in page
+
+
+def test_canaries_count_as_clients_and_take_part_like_them(audited):
+  run_dir, _ = audited
+  config = json.loads((run_dir / 'config.json').read_text('utf-8'))
+  schedule = config['training']['schedule']
+  assert schedule['num_clients'] == _ALL
+  lines = (run_dir / 'ledger.jsonl').read_text('utf-8').splitlines()
+  assert {json.loads(line)['cohort_reported'] for line in lines} == {_ALL // 2}
+  _, took_part = _released(run_dir)
+  # Everybody has to be in one of two rounds that follow each other.
+  pairs = took_part.reshape(-1, 2, _CANARIES).sum(axis=1)
+  assert (pairs == 1).all()
+
+
+def test_what_is_inserted_is_a_clip_norm_and_what_is_not_is_nothing(tmp_path):
+  mechanism = accounting.Mechanism('gaussian', _LIMITS, noise_multiplier=1e-3)
+  few = 20  # In a model of 4,096 parameters, their directions are nearly orthogonal.
+  _train(
+    tmp_path / 'run',
+    mechanism,
+    audit_canaries=few,
+    clients_per_round=_CLIENTS // 2 + 10,
+  )
+  released, took_part = _released(tmp_path / 'run')
+  # Of one client the sum along a direction has a deviation of 1/64 clip norms.
+  sent = took_part & packed.Canaries(few, 7).inserted
+  np.testing.assert_allclose(released[sent], 1, atol=0.6)
+  np.testing.assert_allclose(released[~sent], 0, atol=0.6)
+  assert abs(released[sent].mean() - 1) < 0.15
+  config = json.loads((tmp_path / 'run' / 'config.json').read_text('utf-8'))
+  directions = packed.Canaries(few, 7).directions(_SIZE**2)
+  np.testing.assert_allclose(np.linalg.norm(directions, axis=1), 1, rtol=1e-5)
+  assert config['canaries'] == packed.Canaries(few, 7).to_json()
+  assert packed.Canaries(few, 8).to_json() != config['canaries']
+
+
+def test_with_sampling_as_well(tmp_path):
+  scheme = sampling.PoissonSampling(_ROUNDS, sampling_probability=0.5)
+  mechanism = accounting.Mechanism('gaussian', scheme, noise_multiplier=0.5)
+  result = _train(tmp_path / 'run', mechanism)
+  one_run, fdp = result.statement['canaries']['bounds']
+  assert fdp['curve'] == 'any'
+  assert 0.5 < one_run['epsilon'] < result.epsilon
+  assert 0.5 < fdp['epsilon'] < result.epsilon
+
+
+def _with_less_noise(monkeypatch):
+  add = grid.add_noise
+  monkeypatch.setattr(
+    grid, 'add_noise', lambda sums, noise, stddev: add(sums, noise, stddev / 4)
+  )
+
+
+def _without_clipping(monkeypatch):
+  add = grid.add_clipped
+  monkeypatch.setattr(
+    grid,
+    'add_clipped',
+    lambda sums, several, clip_norm, steps: add(sums, several, 3 * clip_norm, steps),
+  )
+
+
+@pytest.mark.parametrize('breaks', [_with_less_noise, _without_clipping])
+def test_what_is_broken_is_contradicted(breaks, tmp_path, monkeypatch):
+  breaks(monkeypatch)
+  mechanism = accounting.Mechanism('gaussian', _LIMITS, noise_multiplier=1.5)
+  result = _train(tmp_path / 'run', mechanism)
+  found = result.statement['canaries']
+  assert max(each['epsilon'] for each in found['bounds']) > result.epsilon
+  assert result.statement['warnings'][0].startswith('The guarantee is CONTRADICTED.')
+  lines = (tmp_path / 'run' / 'report.md').read_text('utf-8').splitlines()
+  assert lines[0] == '# Privacy report'
+  assert lines[2].startswith('**The guarantee is CONTRADICTED.')
+  assert 'more than is claimed' in '\n'.join(lines)
+  assert verification.verify(str(tmp_path / 'run' / 'report.json')).ok
+
+
+@pytest.mark.parametrize(
+  'checkpoint_seconds', [0.0, pytest.param(1e9, marks=pytest.mark.slow)]
+)
+def test_a_run_that_was_stopped_goes_on_with_the_same_canaries(
+  checkpoint_seconds, audited, tmp_path
+):
+  run_dir = tmp_path / 'run'
+  test_data = tuple(each[:1] for each in _clients()['client 0'])
+  given = {'checkpoint_seconds': checkpoint_seconds, 'test_data': test_data}
+  with pytest.raises(training_runs.Killed):
+    _train(run_dir, test_metrics=training_runs.killing(3), **given)
+  result = _train(run_dir, test_metrics=training_runs.killing(0), **given)
+  straight, expected = audited
+  assert _written(run_dir) == _written(straight)
+  assert result.statement['canaries'] == expected.statement['canaries']
+
+
+@pytest.mark.slow
+def test_a_cluster_comes_to_the_same(audited, tmp_path):
+  result = _train(tmp_path / 'run', scheduler='local:2')
+  straight, expected = audited
+  assert _written(tmp_path / 'run') == _written(straight)
+  assert result.statement['canaries'] == expected.statement['canaries']
+
+
+def _share_of(run_dir, tmp_path):
+  """What a third person gets, and nothing else of the run is there."""
+  assert not (run_dir / 'share' / 'canaries.csv').exists()
+  shutil.copytree(run_dir / 'share', tmp_path / 'share')
+  report = json.loads((tmp_path / 'share' / 'report.json').read_text('utf-8'))
+  # Where its files were is not to be found.
+  for file in report['verification']['files']:
+    file['path'] = os.path.join('gone', os.path.basename(file['path']))
+  report['verification']['command'] = None
+  path = tmp_path / 'share' / 'report.json'
+  path.write_text(json.dumps(report), 'utf-8')
+  return path, report
+
+
+def test_a_third_person_computes_the_bounds_again(audited, tmp_path):
+  path, report = _share_of(audited[0], tmp_path)
+  assert verification.verify(str(path)).ok
+  for change in (
+    {'estimate': report['canaries']['estimate'] + 1},
+    {'num_inserted': report['canaries']['num_inserted'] + 1},
+    {'bounds': report['canaries']['bounds'][:1]},
+  ):
+    changed = {**report, 'canaries': {**report['canaries'], **change}}
+    path.write_text(json.dumps(changed), 'utf-8')
+    assert not verification.verify(str(path)).ok
+  without = {name: each for name, each in report.items() if name != 'canaries'}
+  path.write_text(json.dumps(without), 'utf-8')
+  assert not verification.verify(str(path)).ok
+
+
+@pytest.mark.parametrize('name', ['config.json', canaries.FILE])
+def test_coins_and_numbers_that_were_changed_are_found(name, audited, tmp_path):
+  path, _ = _share_of(audited[0], tmp_path)
+  changed = tmp_path / 'share' / name
+  text = changed.read_text('utf-8')
+  if name == canaries.FILE:
+    text = text.replace(str(json.loads(text)['scores'][0]), '1.5', 1)
+  else:
+    coins = json.loads(text)['canaries']['inserted']
+    text = text.replace(coins, coins[1:] + coins[:1])
+  changed.write_text(text, 'utf-8')
+  result = verification.verify(str(path))
+  assert not result.ok and (name in result.text or 'sha256' in result.text)
+
+
+def test_a_run_with_some_does_not_go_on_with_others(audited):
+  with pytest.raises(ValueError, match='canaries'):
+    _train(audited[0], audit_canaries=_CANARIES + 1)
+
+
+@pytest.mark.slow
+def test_a_run_without_them_has_nothing_of_them(tmp_path):
+  run_dir = tmp_path / 'run'
+  mechanism = accounting.Mechanism('banded', _LIMITS, noise_multiplier=0.8)
+  result = _train(run_dir, mechanism, audit_canaries=0, clients_per_round=20)
+  assert 'canaries' not in result.statement and not (run_dir / canaries.FILE).exists()
+  assert 'canar' not in (run_dir / 'config.json').read_text('utf-8')
+  assert 'canar' not in (run_dir / 'report.md').read_text('utf-8')
+
+
+@pytest.mark.parametrize(
+  ('changes', 'why'),
+  [
+    ({'mechanism': None, 'num_rounds': 2, 'schedule': None}, 'no epsilon'),
+    ({'noise_site': 'clients', 'min_clients': 3}, 'noise of the server'),
+    ({'noise_site': 'local'}, 'noise of the server'),
+    ({'name': 'laplace'}, 'noise of the server'),
+    ({'clipped_count_stddev': 5.0}, 'adaptive clipping'),
+    ({'simulated_cohort_scale': 2.0}, 'larger cohort'),
+    ({'zeroing_norm': 3.0}, 'zeroing_norm'),
+    ({'coordinate_bound': 3.0}, 'coordinate_bound'),
+    ({'packed_simulation': False}, 'one by one'),
+    ({'inner_aggregator': 'secure_sum'}, 'one by one'),
+    ({'audit_canaries': 200_000}, '131072'),
+    ({'audit_canaries': -1}, 'audit_canaries'),
+    ({'audit_confidence': 0.4}, 'audit_confidence'),
+  ],
+  ids=str,
+)
+def test_what_canaries_cannot_be_in_is_refused(changes, why, tmp_path):
+  of_mechanism = ('name', 'noise_site', 'min_clients', 'clipped_count_stddev')
+  options = {key: changes.pop(key) for key in of_mechanism if key in changes}
+  if 'mechanism' not in changes:
+    given = {'name': 'gaussian', 'noise_multiplier': 8.0, **options}
+    changes['mechanism'] = accounting.Mechanism(participation=_LIMITS, **given)
+    changes.setdefault('noise_seed', None)
+  else:
+    changes['noise_seed'] = None
+  with pytest.raises((TypeError, ValueError), match=why):
+    training_runs.train(
+      tmp_path / 'run',
+      **{
+        'model': _model(),
+        'clients': _clients(),
+        'delta': _DELTA,
+        'clip_norm': 0.5,
+        'clients_per_round': 30,
+        'test_data': None,
+        'audit_canaries': _CANARIES,
+        **changes,
+      },
+    )
+  assert not (tmp_path / 'run').exists()
+
+
+def test_parts_of_a_model_take_no_canaries():
+  mechanism = accounting.Mechanism('gaussian', _LIMITS, noise_multiplier=1.0)
+  parts = [
+    accounting.JointPart(name, (pattern,), mechanism, clip_norm=0.5)
+    for name, pattern in (('body', 'other'), ('head', '*'))
+  ]
+  joint = accounting.JointMechanism(parts)
+  with pytest.raises(ValueError, match='joint mechanism'):
+    fitting.check_canaries(
+      9, joint, learning.Server(), is_packed=True, is_other_noise=False
+    )

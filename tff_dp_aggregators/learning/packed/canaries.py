@@ -1,0 +1,149 @@
+"""Canaries: clients that an auditor makes up, in rounds of packed simulation.
+
+A canary has a number after those of all clients and takes part like them. Its update is
+a random direction of the whole model, of ten clip norms, so that the clipping is tested
+as well; or zeros, if its coin says so. `accounting.canaries` says what for.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tff_dp_aggregators import accounting
+from tff_dp_aggregators.accounting import canaries as canaries_lib
+from tff_dp_aggregators.accounting.records import ledger
+from tff_dp_aggregators.learning.packed import server as server_lib
+from tff_dp_aggregators.learning.packed import training as training_lib
+from tff_dp_aggregators.sampling import draws
+
+# Of an update, in clip norms.
+_NORM = 10.0
+_COINS, _DIRECTIONS = 0, 1  # What is drawn of the seed.
+_ROUND, _TOOK_PART = 'round', 'took_part'
+
+
+@dataclasses.dataclass(frozen=True)
+class Canaries:
+  """The canaries of a run, which follow from its seed."""
+
+  number: int
+  seed: int  # Of the run, which coins and directions do not give away.
+  confidence: float = canaries_lib.CONFIDENCE
+
+  @functools.cached_property
+  def own_seed(self) -> str:
+    """Of coins and directions, in hex; slow to compute from that of the run."""
+    return ledger.tag_of_seed('canaries', self.seed).partition(':')[2]
+
+  @functools.cached_property
+  def inserted(self) -> np.ndarray:
+    """The coins: bool of shape [canaries]."""
+    return self._generator(_COINS).integers(2, size=self.number).astype(bool)
+
+  def _generator(self, *key: int) -> np.random.Generator:
+    return draws.generator(int(self.own_seed, 16), *key)
+
+  def directions(self, size: int) -> np.ndarray:
+    """Independent directions of norm 1: float32 of shape [canaries, size]."""
+    found = np.empty([self.number, size], np.float32)
+    for i, direction in enumerate(found):
+      self._generator(_DIRECTIONS, i).standard_normal(dtype=np.float32, out=direction)
+      direction /= np.linalg.norm(direction.astype(np.float64))
+    return found
+
+  def ids_after(self, ids: Sequence[Any]) -> Sequence[Any]:
+    """What clients and canaries are drawn by."""
+    if ids == range(len(ids)):
+      return range(len(ids) + self.number)
+    return [*ids, *(f'audit canary {i}' for i in range(self.number))]
+
+  # The file of a run: what was released along each direction, by round.
+
+  @property
+  def columns(self) -> list[str]:
+    """Round, bits of the canaries that were in it, and a column for each."""
+    return [_ROUND, _TOOK_PART, *map(str, range(self.number))]
+
+  def row(
+    self, number: int, took_part: np.ndarray, projections: np.ndarray
+  ) -> dict[str, Any]:
+    """A round of it; `took_part` has numbers of canaries."""
+    were_in = np.zeros(self.number, bool)
+    were_in[took_part] = True
+    return {
+      _ROUND: number,
+      _TOOK_PART: np.packbits(were_in).tobytes().hex(),
+      **{str(i): f'{each:.9g}' for i, each in enumerate(projections.tolist())},
+    }
+
+  def record(
+    self, rows: Sequence[Mapping[str, str]], mechanism: accounting.Mechanism
+  ) -> canaries_lib.Record:
+    """What an attacker guesses by, of the rounds in the file."""
+    took_part = np.zeros([len(rows), self.number], bool)
+    for of_round, each in zip(took_part, rows):
+      packed = np.frombuffer(bytes.fromhex(each[_TOOK_PART]), np.uint8)
+      of_round[:] = np.unpackbits(packed, count=self.number)
+    projections = [[float(each[name]) for name in self.columns[2:]] for each in rows]
+    scores = canaries_lib.scores(np.array(projections), took_part, mechanism)
+    return canaries_lib.Record(self.inserted, scores, len(rows), self.confidence)
+
+  def to_json(self) -> dict[str, Any]:
+    """What a configuration has of them."""
+    return {
+      'num_canaries': self.number,
+      'confidence': self.confidence,
+      'seed': self.own_seed,
+      'inserted': canaries_lib.coins(self.inserted),
+    }
+
+
+class Insertion:
+  """Canaries in the graph of a round."""
+
+  def __init__(self, canaries: Canaries, clip_norm: float, weights: Any):
+    """`weights`: The trainable ones of the model."""
+    self._shapes = [(each.shape, each.dtype) for each in tf.nest.flatten(weights)]
+    self._sizes = [int(np.prod(shape)) for shape, _ in self._shapes]
+    self._norms = (_NORM * clip_norm * canaries.inserted).astype(np.float32)
+    self.directions = tf.constant(canaries.directions(sum(self._sizes)))
+    # Of the arguments that a round has besides: directions, and numbers of canaries.
+    self.specs = (
+      tf.TensorSpec(self.directions.shape, tf.float32),
+      tf.TensorSpec([None], tf.int32),
+    )
+
+  def add(
+    self,
+    server: server_lib.Server,
+    state: Any,
+    sums: Any,
+    directions: tf.Tensor,
+    numbers: tf.Tensor,
+  ) -> Any:
+    """The sums of a round with those of its canaries, clipped and encoded by it."""
+    weights, params = server.for_clients(state)
+    no_metrics, norms = server.zeros()[2], tf.constant(self._norms)
+
+    def body(place: tf.Tensor, sums: Any) -> Any:
+      number = numbers[place]
+      split = tf.split(norms[number] * directions[number], self._sizes)
+      update = [
+        tf.cast(tf.reshape(each, shape), dtype)
+        for each, (shape, dtype) in zip(split, self._shapes)
+      ]
+      structure = tf.nest.pack_sequence_as(weights.trainable, update)
+      trained = training_lib.Trained(structure, no_metrics)
+      return place + 1, server.add(params, sums, [trained])
+
+    _, sums = tf.while_loop(
+      lambda place, unused_sums: place < tf.shape(numbers)[0],
+      body,
+      (tf.constant(0), sums),
+      parallel_iterations=1,
+    )
+    return sums
