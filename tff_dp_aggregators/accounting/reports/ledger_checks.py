@@ -41,10 +41,10 @@ def check(
     stated = {name: getattr(entry, name) for name in of_rounds}
     if stated != of_rounds:
       raise ValueError(
-        f'round {entry.round} of the ledger used {_in_words(stated)}, the mechanism is '
-        f'{_in_words(of_rounds)}. State the mechanism, number of rounds and noise that '
-        'the run was planned with; to compose runs of several mechanisms, give each as '
-        'its JSON report, --report.'
+        f'round {entry.round} of the ledger used {_difference(stated, of_rounds)}. '
+        'State the mechanism, number of rounds and noise that the run was planned '
+        'with; to compose runs of several mechanisms, give each as its JSON report, '
+        '--report.'
       )
   _check_clients(mechanism, entries)
   if mechanism.has_noise and mechanism.is_private and mechanism.is_one_gaussian:
@@ -129,8 +129,17 @@ def _check_parts(
     )
 
 
-def _in_words(line: dict[str, Any]) -> str:
-  """What a line has of a mechanism."""
+def _difference(stated: dict[str, Any], planned: dict[str, Any]) -> str:
+  """What a line has of another mechanism."""
+  one, other = (f'strategy {each["strategy_checksum"]}' for each in (stated, planned))
+  noise, own = _noise_in_words(stated), _noise_in_words(planned)
+  if one == other:
+    return f'{one}, as the mechanism does, with {noise}, and the mechanism has {own}'
+  return f'{one} with {noise}, the mechanism is {other} with {own}'
+
+
+def _noise_in_words(line: dict[str, Any]) -> str:
+  """What a line has of a mechanism's noise."""
   noise = f'noise multiplier {line["noise_multiplier"]}'
   if line.get('parts') is not None:
     noise = 'the parts ' + '; '.join(
@@ -146,7 +155,7 @@ def _in_words(line: dict[str, Any]) -> str:
       if name != 'name' and value is not None
     )
     noise = f'{noise} (noise_site={placement["name"]}{numbers})'
-  return f'strategy {line["strategy_checksum"]} with {noise}'
+  return noise
 
 
 def _check_clients(
