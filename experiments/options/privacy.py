@@ -93,6 +93,8 @@ class _Clipping:
     f'With --mechanism={NONE} --clipping={FIXED}: order p of the norm, at least 1, or '
     'inf for the largest entry.',
     unset='2',
+    at_least=1,
+    below=None,
   )
   target_quantile: float = program.flag(
     f'With --clipping={ADAPTIVE}: share of the clients that is not clipped.',
@@ -330,7 +332,8 @@ def _check_together(values: flags.FlagValues) -> None:
   if values.target_epsilon is not None:
     raise ValueError(
       'give exactly one of --noise_multiplier and --target_epsilon: the noise '
-      'follows from the target, and the other way round.'
+      'follows from the target, and the other way round. --notarget_epsilon leaves out '
+      'the target of a --flagfile.'
     )
   if values.accountant is not None:
     raise ValueError(

@@ -7,7 +7,6 @@ server's model, the faster the farther they are. So it is not used here.
 """
 
 import collections
-import math
 from typing import Any, Optional
 
 import tensorflow as tf
@@ -74,9 +73,7 @@ def proximal(
   name: str = 'proximal_strength',
 ) -> tff.learning.optimizers.Optimizer:
   """A client's optimizer with the proximal term."""
-  checks.check_number(name, proximal_strength)
-  if not 0 <= proximal_strength < math.inf:
-    raise ValueError(f'{name} must be at least 0 and finite, got {proximal_strength}.')
+  checks.check_not_negative(name, proximal_strength)
   return _Proximal(optimizer, float(proximal_strength))
 
 
