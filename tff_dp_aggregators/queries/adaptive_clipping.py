@@ -452,13 +452,13 @@ class AdaptiveGaussianSumQuery(AdaptiveClippingQuery):
 def _value_noise_multiplier(
   noise_multiplier: float, clipped_count_stddev: float
 ) -> float:
-  """The noise that is left for the records, with a warning where it is loud."""
+  """The noise that is left for the records, with a warning where it is large."""
   left = split.values_noise_multiplier(noise_multiplier, clipped_count_stddev)
   if noise_multiplier and left >= 2 * noise_multiplier:
     _logger.warning(
-      'adaptive clipping makes the noise of the records %.3g times as loud: a '
+      'adaptive clipping makes the noise of the records %.3g times as large: a '
       'clipped_count_stddev of %g is small for noise_multiplier %g; left out, it would '
-      'make it 1.05 times as loud at most.',
+      'make it 1.05 times as large at most.',
       left / noise_multiplier,
       clipped_count_stddev,
       noise_multiplier,

@@ -333,7 +333,7 @@ class QuantileQuery(QueryAround):
     return result, state, event
 
   def mean_of(self, result: Any, clients_per_round: float) -> Any:
-    """Returns the estimate as it is, which is no sum."""
+    """Returns the estimate as it is, which is not a sum."""
     del clients_per_round
     return result
 
@@ -396,7 +396,7 @@ def _check_count_query(query: Any) -> matrix_mechanism.GridSumQuery:
 
 
 def _check_sums_rounds(name: str, query: Any) -> matrix_mechanism.GridSumQuery:
-  """Refuses what is no query that sums the records of a round exactly."""
+  """Refuses anything but a query that sums the records of a round exactly."""
   if not isinstance(query, matrix_mechanism.GridSumQuery):
     raise TypeError(
       f'{name} must be a query that bounds records and sums them exactly, such as '

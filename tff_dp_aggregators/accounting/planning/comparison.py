@@ -434,9 +434,9 @@ class _Candidate(NamedTuple):
 
   def reason_against(self, task: Task) -> Optional[str]:
     """Why it is not to be built."""
-    needless = self.kind.needless(sampling_lib.limits_of(self.schema), self.options)
-    if needless is not None:
-      return needless
+    why_skip = self.kind.why_skip(sampling_lib.limits_of(self.schema), self.options)
+    if why_skip is not None:
+      return why_skip
     if self.seconds <= MAX_SECONDS or task.mechanisms is not None:
       return None
     quicker = ['--mechanisms=all', self.kind.quicker_with]
