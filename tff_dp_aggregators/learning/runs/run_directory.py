@@ -321,18 +321,19 @@ def check_flags(
     said = str(e).rstrip('.')
     raise ValueError(f'{config_path} is not the configuration of a run: {said}.') from e
   now: dict[str, Any] = {'flags': flags}
-  task, begun_task = (each.get('task') for each in (flags, begun['flags']))
-  if None in (task, begun_task) and task != begun_task and not _is_untrained(path):
-    raise OtherSettingsError(
-      f'the run in {path} was begun with '
-      f'{"--data" if begun_task is None else f"--task={begun_task}"}, and resumes only '
-      'with the same. '
-      + ('Give --data and its flags as well.' if task else 'Leave --data out.')
-    )
   if data_facts is not None:
     now['data_facts'] = told_of_data(data_facts)
-  if not _is_untrained(path):
-    _refuse_others(path, begun, now, names=_FLAGS)
+  if _is_untrained(path):
+    return
+  tasks = [each.get('task', '') for each in (begun['flags'], flags)]
+  if tasks.count(None) == 1 and '' not in tasks:  # Many flags follow from that.
+    is_own = tasks[0] is None
+    raise OtherSettingsError(
+      f'the run in {path} was begun with {"--data" if is_own else f"--task={tasks[0]}"}'
+      ', and resumes only with the same. '
+      f'{"Give --data and its flags as well" if is_own else "Leave --data out"}.'
+    )
+  _refuse_others(path, begun, now, names=_FLAGS)
 
 
 def told_of_data(facts: Mapping[str, Any]) -> dict[str, Any]:
