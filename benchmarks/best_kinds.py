@@ -5,7 +5,7 @@
 For a number of rounds, and a grid of how far a client's rounds are apart at least and
 how many there are at most: the mechanism with the least RMSE at equal epsilon, and the
 one that `tff-dp-plan` advises, which keeps little from round to round and is at most 5%
-above that. What a plan leaves out as needless is built as well: the last line says by
+above that. What a plan leaves out as skipped is built as well: the last line says by
 how much the best of all kinds is better than the best row of its plan, at most.
 
 With `--output`, a table, best_kinds.csv, and a picture, best_kinds.png.
@@ -53,8 +53,8 @@ class Point(NamedTuple):
   advised_rmse: float
   advised_buffers: int
   gaussian_rmse: float
-  needless: str
-  needless_rmse: float
+  skipped: str
+  skipped_rmse: float
 
 
 def grid(num_rounds: int) -> Iterator[strategies.Participation]:
@@ -81,7 +81,7 @@ def measure(limits: strategies.Participation) -> Point:
     each.mechanism: registry.kind(each.mechanism).build(limits).rmse(limits)
     for each in plan.left_out
   }
-  needless = min(others, key=lambda name: others[name]) if others else ''
+  skipped = min(others, key=lambda name: others[name]) if others else ''
   return Point(
     limits.num_rounds,
     limits.min_separation,
@@ -93,8 +93,8 @@ def measure(limits: strategies.Participation) -> Point:
     _rmse(advised, limits),
     advised.mechanism.strategy.noise_buffers,
     errors['gaussian'],
-    needless,
-    others.get(needless, float('inf')),
+    skipped,
+    others.get(skipped, float('inf')),
   )
 
 
@@ -182,10 +182,10 @@ def main() -> None:
         )
     draw(points).savefig(f'{path}.png', dpi=110)
     print(f'Written: {path}.csv and {path}.png.')
-  ahead = max((1 - point.needless_rmse / point.best_rmse, point) for point in points)
+  ahead = max((1 - point.skipped_rmse / point.best_rmse, point) for point in points)
   print(
     f'What a plan leaves out is better by {max(0.0, ahead[0]):.3%} at most'
-    + (f': {ahead[1].needless}.' if ahead[0] > _ROUNDING else '.')
+    + (f': {ahead[1].skipped}.' if ahead[0] > _ROUNDING else '.')
   )
 
 

@@ -6,8 +6,9 @@ import math
 import os
 import shlex
 import sys
+import warnings
 from collections.abc import Iterator, Sequence
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 import numpy as np
 import tensorflow as tf
@@ -19,6 +20,7 @@ from tff_dp_aggregators.accounting.programs import program
 from tff_dp_aggregators.accounting.reports import terms
 from tff_dp_aggregators.base import rounding
 from tff_dp_aggregators.learning import cluster
+from tff_dp_aggregators.learning import failures
 from tff_dp_aggregators.learning import models as models_lib
 from tff_dp_aggregators.learning.runs import fitting
 from tff_dp_aggregators.learning.runs import progress
@@ -32,7 +34,7 @@ from .plotting import charts
 from .plotting import runs as run_pictures
 
 _INTERRUPTED = 130  # Exit code of a program ended by Ctrl-C.
-_NO_CLUSTER = 1
+_FAILED = 1  # A cluster, or a round that takes too long.
 _WHAT_TO_TRY = 'docs/own_data.md tells what to try if a model does not learn.'
 
 
@@ -56,7 +58,11 @@ def run(settings: settings_lib.Settings) -> int:
     said = str(e).replace('scheduler=', '--scheduler=', 1)
     going_on = _going_on(settings, run_dir)
     progress.say(f'{said} This goes on:\n    {going_on}', sys.stderr)
-    return _NO_CLUSTER
+    return _FAILED
+  except failures.RoundTimeoutError as e:
+    then = f'this goes on:\n    {_going_on(settings, run_dir)}'
+    progress.say(str(e.said_of('--timeout_seconds', then)), sys.stderr)
+    return _FAILED
   except fitting.TooFewExamplesError as e:
     raise program.WrongUsage(str(e)) from e
   _say_how_it_went(settings, population, result)
@@ -108,7 +114,8 @@ def train(
   is_seeded = privacy.mechanism is not None and not (
     run.secret_noise or privacy.is_always_secret
   )
-  result = learning.train(
+  result = _with_warnings_in_lines(
+    learning.train,
     model,
     population.clients,
     mechanism,
@@ -147,6 +154,17 @@ def _audit(run: run_options.Run) -> dict[str, Any]:
     'audit_confidence': run.audit_confidence,
   }
   return {name: value for name, value in given.items() if value is not None}
+
+
+def _with_warnings_in_lines(
+  function: Callable[..., Any], *args: Any, **kwargs: Any
+) -> Any:
+  """Calls a function, whose warnings are said as programs do, without lines of code."""
+  with warnings.catch_warnings():
+    warnings.showwarning = lambda message, *_, **__: progress.say(
+      f'warning: {message}', sys.stderr
+    )
+    return function(*args, **kwargs)
 
 
 def _client_training(settings: settings_lib.Settings) -> learning.ClientTraining:

@@ -15,6 +15,7 @@ import traceback
 from typing import Any, Callable, Optional
 
 from tff_dp_aggregators.accounting.programs import program
+from tff_dp_aggregators.base import messages
 
 from .. import losses
 from ..data import population
@@ -43,9 +44,10 @@ def _check_module(name: str, module: str) -> None:
   except Exception as e:  # Of the packages it is in.
     raise ValueError(f'--model={name}: {_why(e, module)}') from e
   if spec is None:
+    more = ' A module is named without .py.' if module.endswith('.py') else ''
     raise ValueError(
       f'--model={name}: there is no module {module!r} in {os.getcwd()}, nor where '
-      'Python looks for modules.'
+      f'Python looks for modules.{more}'
     )
 
 
@@ -127,11 +129,18 @@ def _function(name: str) -> Callable[..., Any]:
   function = getattr(module, function_name, None)
   if not callable(function):
     what = 'no' if function is None else 'something that cannot be called as'
+    own = [key for key, each in vars(module).items() if _is_of(each, module_name)]
+    own = messages.near(function_name, own) or own
     raise program.WrongUsage(
       f'--model={name}: {module_name} ({getattr(module, "__file__", "?")}) has {what} '
-      f'{function_name!r}.'
+      f'{function_name!r}; its functions are: {", ".join(own) or "none"}.'
     )
   return function
+
+
+def _is_of(value: Any, module: str) -> bool:
+  """Whether it is a function, or a class, that a module defines."""
+  return callable(value) and getattr(value, '__module__', None) == module
 
 
 def _takes_shape(name: str, function: Callable[..., Any]) -> bool:

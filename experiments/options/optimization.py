@@ -125,11 +125,13 @@ class _Aggregation:
     'Replace updates with a larger L2 norm by zeros, before clipping. Do not choose it '
     'by looking at updates. It does not change the guarantee.',
     unset='no update is replaced',
+    above=0,
   )
   coordinate_bound: Optional[float] = program.flag(
     'Bound on the magnitude of each coordinate of an update, before clipping. Do not '
     'choose it by looking at updates.',
     unset='no bound',
+    above=0,
   )
   not_private_signal_to_noise: bool = program.flag(
     'Measure the ratio of the exact sum of updates to the noise in each round, in '
@@ -150,5 +152,5 @@ def server_from_flags(
   of_clipping = ('clip_order', 'target_quantile', 'clip_learning_rate')
   names = (*(row.name for row in AGGREGATION), *of_clipping)
   made = options.Server(**{name: values[name].value for name in names})
-  fitting.check_server(made, mechanism, clip_norm)
+  fitting.check_server(made, mechanism, clip_norm, '--')
   return made

@@ -93,6 +93,8 @@ class _Clipping:
     f'With --mechanism={NONE} --clipping={FIXED}: order p of the norm, at least 1, or '
     'inf for the largest entry.',
     unset='2',
+    at_least=1,
+    below=None,
   )
   target_quantile: float = program.flag(
     f'With --clipping={ADAPTIVE}: share of the clients that is not clipped.',
@@ -335,7 +337,8 @@ def _check_together(values: flags.FlagValues) -> None:
   if flags_lib.target_from(values) is not None:
     raise ValueError(
       'give exactly one of --noise_multiplier and a target, --target_epsilon or '
-      '--target_rho: the noise follows from the target, and the other way round.'
+      '--target_rho: the noise follows from the target, and the other way round. '
+      '--notarget_epsilon leaves out the target of a --flagfile.'
     )
   if values.accountant is not None:
     raise ValueError(

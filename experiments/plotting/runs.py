@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any, Optional
 
 from tff_dp_aggregators.accounting.records import ledger
+from tff_dp_aggregators.base import messages
 from tff_dp_aggregators.learning.runs import metrics_file
 from tff_dp_aggregators.learning.runs import run_directory
 
@@ -128,8 +129,9 @@ def picture(
     for name in (x, y):
       # Runs without privacy have no epsilon, and are drawn as a level.
       if name not in run.columns and not (name == x == EPSILON):
+        near = messages.near(name, run.columns) or run.columns
         raise ValueError(
-          f'{run.directory} has no column {name!r}; there are {", ".join(run.columns)}.'
+          f'{run.directory} has no column {name!r}; there are {", ".join(near)}.'
         )
   metric = metrics_lib.METRICS.get(y.removeprefix(_TEST))
   lines = [_line(run, label, x, y) for run, label in zip(runs, labels(runs))]

@@ -58,7 +58,7 @@ KIND = registry.Kind(
   ),
   seconds=lambda limits, num_delays=2: 7.0 * num_delays,
   quicker_with='an earlier echo',
-  needless=lambda limits, options: (
+  why_skip=lambda limits, options: (
     'it is too late.' if options.get('num_delays', 2) > 9 else None
   ),
 )

@@ -96,6 +96,13 @@ def test_the_factory_is_made_when_numbers_are_named(name):
   assert factory.clients_per_round == 50
 
 
+@pytest.mark.parametrize('name', [each for each in _BUILDERS if 'approxim' in each])
+def test_the_noise_that_is_simulated_is_not_another_one(name):
+  first, numbers = _BUILDERS[name]
+  with pytest.raises(TypeError, match="multiple values for keyword argument 'noise'"):
+    getattr(aggregators, name)(*first, **numbers, noise='laplace')
+
+
 _SEQUENCE = tff.SequenceType(np.float32)
 
 
@@ -164,7 +171,7 @@ def test_an_option_of_the_noise_that_there_is_not_is_refused_by_name(name):
   for options in ({'sed': 1}, unsuitable):
     for option in options:
       with pytest.raises(
-        TypeError, match=f"'{option}' is no argument.*seed, generator"
+        TypeError, match=f"'{option}' is not an argument.*seed, generator"
       ):
         getattr(aggregators, name)(*first, **numbers, **options)
   options = {'seed': 1, 'generator': 'chacha20', 'storage': 'auto'}

@@ -102,7 +102,7 @@ def test_packing_may_not_change_when_a_run_goes_on(sampled):
   run_dir, _, shared = sampled
   result = executing.execute(simulate, *CLIENTS, *shared, f'--run_dir={run_dir}')
   assert result.returncode == 2
-  assert 'flags.packed_simulation: False then, None now' in result.stderr
+  assert '--packed_simulation: False then, None now' in result.stderr
 
 
 @pytest.mark.slow

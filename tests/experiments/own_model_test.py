@@ -149,7 +149,12 @@ def test_a_loss_of_keras_is_taken_by_name_or_as_the_model_was_compiled():
 @pytest.mark.parametrize(
   'name, shape, loss, message',
   [
-    ('their_models:nothing', CLASSES, None, "their_models.py.* has no 'nothing'"),
+    (
+      'their_models:nothing',
+      CLASSES,
+      None,
+      "their_models.py.* has no 'nothing'; its functions are: returns_nothing",
+    ),
     ('their_models:raises', CLASSES, None, r'RuntimeError: out of ideas \(.*, line 38'),
     ('their_models:ends', CLASSES, None, r'failed: SystemExit: too little \(.*, line'),
     ('their_models:returns_nothing', CLASSES, None, 'returned NoneType, and must'),

@@ -236,7 +236,19 @@ def test_what_is_wrong_is_refused_before_tensorflow_is_loaded(tmp_path):
   assert len(said) == 4
   assert 'timeout_seconds must be positive' in said[1]
   assert f'--run_dir={tmp_path}/file/x cannot be made: Not a directory' in said[2]
-  assert 'flags.batch_size: 7 then, 5 now' in said[3]
+  assert '--batch_size: 7 then, 5 now' in said[3]
+
+
+def test_a_run_without_data_does_not_go_on_with_some(banded_run, tmp_path):
+  path = tmp_path / 'some.csv'
+  rows = ''.join(f'c{i // 2},{i % 2},{i}\n' for i in range(60))
+  path.write_text(f'who,label,x\n{rows}')
+  data = (f'--data={path}', '--client_column=who', '--label_column=label')
+  other = _simulate(
+    *data, '--num_rounds=3', '--clients_per_round=2', f'--run_dir={banded_run[0]}'
+  )
+  assert other.returncode == 2
+  assert 'with --task=digits, and resumes only with the same. Leave' in other.stderr
 
 
 def test_flagfile_works_and_help_lists_the_flags(tmp_path):
@@ -244,6 +256,7 @@ def test_flagfile_works_and_help_lists_the_flags(tmp_path):
   flagfile.write_text('--noise_multiplier=1\n--target_epsilon=2\n')
   result = _simulate(f'--flagfile={flagfile}')
   assert 'exactly one of' in result.stderr
+  assert '--notarget_epsilon leaves out' in result.stderr
   text = _simulate('--help').stdout
   assert simulate.__doc__.strip() in text
   named = re.findall(r'\w+\.(?:json|jsonl|csv|md|html|npz|png)\b', text)

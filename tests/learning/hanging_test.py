@@ -92,7 +92,7 @@ def test_a_worker_that_hangs_ends_in_an_error_that_names_the_limit(compute, befo
     other.join(10)
     assert len(errors) == 1
     assert set(_workers()) == before
-    with pytest.raises(RuntimeError, match='has ended: a computation, such as'):
+    with pytest.raises(RuntimeError, match='has ended: a round took longer than'):
       compute()
   with runtime.local_runtime(timeout_seconds=60):
     assert compute() == 2
@@ -106,7 +106,7 @@ def test_each_computation_has_the_limit_for_itself():
 
 def test_no_limit_below_zero():
   for limit in (0, -1.0, float('nan')):
-    with pytest.raises(ValueError, match='timeout_seconds is .* must be positive'):
+    with pytest.raises(ValueError, match='timeout_seconds must be positive'):
       with runtime.local_runtime(timeout_seconds=limit):
         pass
 

@@ -259,6 +259,13 @@ def test_labels_without_a_last_axis_are_not_repeated(loss, shape):
     (_shared, _NUMBERS[:, 0], lambda t, p: tf.reduce_mean(p - t, -1), 'repeat'),
     (lambda: _sequential(_LAYERS.Dense(1)), _NUMBERS[:, :2], _OwnLoss(), 'repeat'),
     (_shared, _CLASSES, 'categorical_hinge', 'labels of the shape of outputs'),
+    (_shared, _NUMBERS[:, :2], _CROSS_ENTROPY, 'One-hot labels are for Categorical'),
+    (
+      _shared,
+      _NUMBERS[:, :2],
+      lambda t, p: _KERAS.losses.sparse_categorical_crossentropy(t, p),
+      r'loss fails on labels float32 \[n, 2\] and outputs float32 \[n, 2\]',
+    ),
   ],
 )
 def test_labels_of_another_shape_are_refused(make, y, loss, message):
@@ -377,6 +384,11 @@ def test_what_is_not_done_is_refused_by_name(make, x, message):
   y = _TOKENS if 'mask' in message else _CLASSES
   with pytest.raises(ValueError, match=message):
     _functional(make, x, y, _CROSS_ENTROPY)
+
+
+def test_a_layer_is_no_model():
+  with pytest.raises(TypeError, match=r'got Dense. .* by tf.keras.Sequential'):
+    models.functional(_LAYERS.Dense(2, input_shape=[3]), _CROSS_ENTROPY, None)
 
 
 def test_weights_have_the_order_and_the_names_of_keras():
@@ -498,7 +510,7 @@ def test_an_optimizer_that_a_model_was_compiled_with_is_not_ignored(tmp_path, ca
   with pytest.raises(ValueError, match='compiled with the optimizer Adam'):
     _train(model, tmp_path / 'run', loss=None)
   optimizer = tff.learning.optimizers.build_sgdm(0.1)
-  given = {'client_optimizer': optimizer, 'inner_aggregator': 'none'}
+  given = {'client_optimizer': optimizer, 'inner_aggregator': 'secure_modular_sum'}
   with pytest.raises(ValueError, match='inner_aggregator'):  # Which is refused later.
     _train(model, tmp_path / 'run', loss=None, **given)
   assert 'optimizer Adam of Keras' in capsys.readouterr().err

@@ -304,11 +304,11 @@ _DROPPING = {'clients_per_round': None, 'schedule': training_runs.schedule(_ROUN
       {'mechanism': _SKELLAM, 'inner_aggregator': 'secure_sum', 'noise_seed': None},
       'take secure_modular_sum, or sum',
     ),
-    ({'inner_aggregator': 'mean'}, "unknown server.inner_aggregator='mean'"),
+    ({'inner_aggregator': 'mean'}, "secure_modular_sum; got 'mean'"),
     ({'clip_order': 1.0}, 'banded clips in L2 norm'),
     ({'target_quantile': 0.9}, 'server.target_quantile=0.9 is for adaptive clipping'),
-    ({'zeroing_norm': 0.0}, 'server.zeroing_norm must be positive and finite; got 0.0'),
-    ({'coordinate_bound': math.inf}, 'server.coordinate_bound must be positive'),
+    ({'zeroing_norm': 0.0}, 'zeroing_norm must be positive and finite; got 0.0'),
+    ({'coordinate_bound': math.inf}, 'coordinate_bound must be positive'),
   ],
 )
 def test_what_does_not_go_together_is_refused_before_anything_is_written(

@@ -169,11 +169,11 @@ def test_other_settings_are_refused_by_name(straight):
     )
   for said in (
     'batch_size: 2 then, 4 now',
-    "client_optimizer.kind: 'SGD' then, 'Proximal' now",
-    'client_optimizer.strength: None then, 0.1 now',
+    "local.optimizer.kind: 'SGD' then, 'Proximal' now",
+    'local.optimizer.strength: None then, 0.1 now',
     "mechanism.name: 'banded' then, 'tree' now",
-    'training.model.graph: ',
-    'training.clients: another one than then',
+    'model.graph: ',
+    'clients: another one than then',
   ):
     assert said in str(refused.value)
 
@@ -519,8 +519,8 @@ def test_a_schedule_that_does_not_keep_its_schema_ends_the_run(tmp_path):
       {'server_optimizer': learning.ServerSchedule(strategies.Workload(9)).ftrl()},
       'FTRL for 9 rounds, but the run has 12',
     ),
-    ({'timeout_seconds': 0}, 'run.timeout_seconds is 0'),
-    ({'proximal_strength': -1.0}, 'local.proximal_strength must be'),
+    ({'timeout_seconds': 0}, 'timeout_seconds must be positive, or None'),
+    ({'proximal_strength': -1.0}, 'proximal_strength must be'),
     ({'test_data': None, 'evaluate_every': 2}, 'every=2 needs data'),
     (
       {'mechanism': None, 'num_rounds': 3, 'noise_seed': 1},
@@ -530,6 +530,7 @@ def test_a_schedule_that_does_not_keep_its_schema_ends_the_run(tmp_path):
     ({'test_data': None, 'test_metrics': {'a': max}}, 'metrics need data'),
     ({'test_metrics': {'max': max}}, r"metrics\['max'\] must make a number"),
     ({'test_data': (np.zeros([0, 2]), np.zeros([0, 1]))}, 'test data have no examples'),
+    ({'test_data': (np.zeros([3, 2]), np.zeros([2, 1]))}, 'length: 3 in x, 2 in y'),
     (
       {
         'schedule': sampling.RandomEligible(

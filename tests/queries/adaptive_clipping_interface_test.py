@@ -225,7 +225,7 @@ def test_a_count_that_makes_the_records_much_louder_is_warned_of(caplog):
     assert not caplog.records
     adaptive_queries.build(clipped_count_stddev=1.1)
   (warning,) = caplog.records
-  assert '2.4 times as loud' in warning.getMessage()
+  assert '2.4 times as large' in warning.getMessage()
 
 
 @pytest.mark.parametrize(

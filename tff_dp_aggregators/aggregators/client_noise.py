@@ -11,7 +11,6 @@ clients: where clients add noise, `create` refuses it. A round that is run again
 other noise; if both results are seen, both are to be accounted for.
 """
 
-import functools
 import math
 from typing import Optional
 
@@ -112,8 +111,9 @@ def gaussian_shares(
   if min_clients is None:
     min_clients = max(1, math.floor(clients_per_round))
   return factory.from_query(
-    functools.partial(queries.GaussianSharesSumQuery, min_clients=min_clients),
+    queries.GaussianSharesSumQuery,
     participation,
+    min_clients=min_clients,
     clients_per_round=clients_per_round,
     **arguments,
   )
@@ -141,10 +141,9 @@ def two_sided_gaussian(
     **arguments: As for `local_gaussian`.
   """
   return factory.from_query(
-    functools.partial(
-      queries.LocalGaussianSumQuery, server_noise_multiplier=server_noise_multiplier
-    ),
+    queries.LocalGaussianSumQuery,
     participation,
+    server_noise_multiplier=server_noise_multiplier,
     **arguments,
   )
 
@@ -161,8 +160,9 @@ def approximate_local_gaussian(
   thing would spend says `accounting.local.local_event`.
   """
   return factory.from_query(
-    functools.partial(queries.ApproximateLocalSumQuery, noise=noises.GAUSSIAN.name),
+    queries.ApproximateLocalSumQuery,
     participation,
+    noise=noises.GAUSSIAN.name,
     **arguments,
   )
 
@@ -178,7 +178,8 @@ def approximate_local_laplace(
   clients the excess kurtosis of their noise is 3 / m, and here it is 0.
   """
   return factory.from_query(
-    functools.partial(queries.ApproximateLocalSumQuery, noise=noises.LAPLACE.name),
+    queries.ApproximateLocalSumQuery,
     participation,
+    noise=noises.LAPLACE.name,
     **arguments,
   )

@@ -201,7 +201,7 @@ class DPMeanFactory(tff.aggregators.UnweightedAggregationFactory):
   def _matrix_mechanism(self, name: str) -> queries.MatrixMechanismQuery:
     """The query, if it is one with a strategy."""
     if not isinstance(self._query, queries.MatrixMechanismQuery):
-      raise ValueError(f'{self._query} has no {name}: it is no matrix mechanism.')
+      raise ValueError(f'{self._query} has no {name}: it is not a matrix mechanism.')
     return self._query
 
   def _of_query(self, name: str) -> Any:
@@ -636,9 +636,9 @@ def add_nonfinite_count(measurements: Any, count: Any) -> Any:
 #
 # The sensitivity is that of the exact sum of integers (`queries.grid`). An aggregation
 # of the right type may return something else: one that quantizes or compresses draws
-# numbers of its own or follows the values, one that wraps, clips or samples is no sum
-# at all, and then a client moves the result by more than its clip norm, and no noise
-# pays for that.
+# numbers of its own or follows the values; one that wraps, clips or samples is not a
+# sum at all, and then a client moves the result by more than its clip norm, and no
+# noise pays for that.
 #
 # Neither the type of an aggregation nor a trial tells: a process may lose what the
 # trial does not try, and one that sums securely runs nowhere but where it is deployed.

@@ -1,7 +1,9 @@
 """Checks of arguments that all layers share, with errors that name the argument."""
 
+import json
 import operator
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Optional
 
 
 def check_positive_int(name: str, value: Any) -> int:
@@ -9,7 +11,7 @@ def check_positive_int(name: str, value: Any) -> int:
   return check_int(name, value, at_least=1)
 
 
-def check_int(name: str, value: Any, at_least: int) -> int:
+def check_int(name: str, value: Any, at_least: Optional[int] = None) -> int:
   """Returns `value` as an int, or raises if it is not a whole number or too small."""
   if isinstance(value, bool):
     raise TypeError(f'{name} must be a whole number, got {value!r}.')
@@ -19,7 +21,7 @@ def check_int(name: str, value: Any, at_least: int) -> int:
     raise TypeError(
       f'{name} must be a whole number, got {value!r} ({type(value).__name__}).'
     ) from e
-  if value < at_least:
+  if at_least is not None and value < at_least:
     raise ValueError(f'{name} must be at least {at_least}, got {value}.')
   return value
 
@@ -51,6 +53,38 @@ def check_within(name: str, value: Any, low: float, high: float) -> float:
       f'{name} must be finite, and within {low:g} and {high:g}; got {value}.'
     )
   return float(value)
+
+
+def check_not_negative(name: str, value: Any) -> float:
+  """Returns `value` as a float, or raises unless it is finite and not below 0."""
+  if not 0 <= check_number(name, value) < float('inf'):
+    raise ValueError(f'{name} must be finite and not negative; got {value}.')
+  return float(value)
+
+
+def check_timeout(seconds: Any) -> None:
+  """Raises unless `seconds`, named `timeout_seconds`, is positive or `None`."""
+  if seconds is not None and not check_number('timeout_seconds', seconds) > 0:
+    raise ValueError(
+      f'timeout_seconds must be positive, or None for no limit; got {seconds}.'
+    )
+
+
+def check_bool(name: str, value: Any) -> bool:
+  """Returns `value`, or raises TypeError unless it is True or False."""
+  if value not in (True, False):
+    raise TypeError(f'{name} must be True or False, got {value!r}.')
+  return bool(value)
+
+
+def check_json(name: str, value: Any) -> None:
+  """Raises unless `value` is a mapping that JSON can keep."""
+  if not isinstance(value, Mapping):
+    raise TypeError(f'{name} must be a mapping, got {value!r}.')
+  try:
+    json.dumps(dict(value), allow_nan=False)
+  except (TypeError, ValueError) as e:
+    raise type(e)(f'{name} must be JSON-ready: {e}.') from e
 
 
 def check_probability(name: str, value: Any) -> float:

@@ -1,5 +1,8 @@
 """What errors say, as far as it helps who is to put something right."""
 
+import difflib
+from collections.abc import Iterable
+
 # Flags that had another name, or have one in Python, by that; who gives it is told.
 RENAMED = {
   'epsilon': 'target_epsilon',
@@ -19,6 +22,20 @@ def visible(text: str) -> str:
     a\x1b[2J
   """
   return ''.join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
+
+
+def near(name: str, known: Iterable[str]) -> list[str]:
+  """Names that may be meant by one that is not known: longer ones, or similar ones.
+
+  Example:
+    >>> near('rate', ['client_rate', 'server_rate', 'seed'])
+    ['client_rate', 'server_rate']
+    >>> near('sede', ['client_rate', 'seed'])
+    ['seed']
+  """
+  known = list(known)
+  longer = [each for each in known if name and name in each]
+  return longer or difflib.get_close_matches(name, known)
 
 
 def without_cause(error: BaseException) -> str:

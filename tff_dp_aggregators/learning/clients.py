@@ -17,6 +17,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_dp_aggregators.base import checks
+from tff_dp_aggregators.learning import examples as examples_lib
 from tff_dp_aggregators.sampling import draws
 
 # Examples that a dataset hands over at a time.
@@ -344,12 +345,7 @@ def _as_arrays(examples: Any, id_: Any) -> Any:
     examples = _from_dataset(examples, id_)
   arrays = _mapped(lambda path, value: _array(value, path, id_), examples)
   lengths = {path: len(array) for path, array in _by_path(arrays)}
-  if len(set(lengths.values())) > 1:
-    said = ', '.join(f'{length} in {path}' for path, length in lengths.items())
-    raise ValueError(
-      f'client {id_!r} has arrays of different length: {said}. Every example has an '
-      'entry in each. (A list is one array: several inputs are a tuple, or named.)'
-    )
+  examples_lib.check_lengths(lengths.items(), f'client {id_!r}')
   if not any(lengths.values()):
     raise _no_examples(id_)
   return arrays

@@ -614,10 +614,9 @@ class Cluster:
         raise self._lost('was lost')
       if self._round_seconds is not None and now - begun > self._round_seconds:
         raise failures.RoundTimeoutError(
-          f'a round took longer than timeout_seconds={self._round_seconds:g} on the '
-          f'Dask cluster {self._address}; nothing of it was kept. If it may take '
-          'longer, give a larger timeout_seconds; if not, look at the logs of its '
-          'workers. Then go on from the last state.'
+          self._round_seconds,
+          f' on the Dask cluster {self._address}',
+          'look at the logs of its workers',
         )
       if self._workers:
         seen = now

@@ -4,7 +4,7 @@ What does not fit is found here before anything is computed, and the message nam
 examples they are. In a computation it is a page of TensorFlow's own.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -35,6 +35,17 @@ def inputs_and_labels(structure: Any, owner: str) -> tuple[Any, Any]:
   )
 
 
+def check_lengths(lengths: Iterable[tuple[str, int]], owner: str) -> None:
+  """Checks that arrays have an entry for each example; lengths with arrays' names."""
+  found = list(lengths)
+  if len({length for _, length in found}) > 1:
+    said = ', '.join(f'{length} in {path}' for path, length in found)
+    raise ValueError(
+      f'{owner} has arrays of different length: {said}. Every example has an entry in '
+      'each. (A list is one array: several inputs are a tuple, or named.)'
+    )
+
+
 def check(given: Any, wanted: Any, owner: str, *, dtypes: bool = True) -> None:
   """Checks that examples are what a model takes."""
   parts = zip(
@@ -58,7 +69,8 @@ def _check_one(
     hint = 'convert it, by .reshape'
     if wanted.shape.is_compatible_with(given.shape[1:]):
       hint = (
-        'datasets are of single examples, do not batch them: that is for batch_size'
+        'datasets are of single examples, do not batch them: that is for batch_size; '
+        'one-hot labels become numbers of classes by .argmax(-1)'
       )
     raise ValueError(
       f'{subject} of shape {list(given.shape)} for each example, the model takes '

@@ -29,6 +29,30 @@ _MOST_CLIENTS = 10
 class RoundTimeoutError(TimeoutError):
   """A computation, such as a round, took longer than it may."""
 
+  def __init__(
+    self,
+    seconds: float,
+    where: str,
+    look: str,
+    argument: str = 'timeout_seconds',
+    then: str = 'go on from the last state.',
+  ):
+    """The error of a round that was to take no longer than so many seconds.
+
+    `where`: It was computed, with a preposition; `look`: For what, if it hangs;
+    `argument`: That sets the limit; `then`: What to do.
+    """
+    super().__init__(
+      f'a round took longer than {argument}={seconds:g}{where}; nothing of it was '
+      f'kept. If it may take longer, give a larger {argument}; if not, {look}. Then '
+      f'{then}'
+    )
+    self._said = seconds, where, look
+
+  def said_of(self, argument: str, then: str) -> 'RoundTimeoutError':
+    """The same, where the limit has another name."""
+    return RoundTimeoutError(*self._said, argument, then)
+
 
 class ComputationError(RuntimeError):
   """A computation failed; the message says why.

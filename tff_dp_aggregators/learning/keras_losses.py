@@ -126,6 +126,27 @@ class Losses:
       _check_labels(made, labels[name], output, name if len(outputs) > 1 else '')
       self._parts.append((name, made, float(weight_of[name])))
     self._is_single = isinstance(output_spec, tf.TensorSpec)
+    if any(isinstance(each, _OfFunction) for _, each, _ in self._parts):
+      self._try(output_spec, label_spec)
+
+  def _try(self, output_spec: Any, label_spec: Any) -> None:
+    """Traces a loss of one's own, which may fail on these shapes."""
+    try:
+      traced = tf.function(lambda output, label: self(output, label))
+      of_batch = tf.nest.map_structure(
+        lambda each: tf.TensorSpec([_BATCH, *each.shape[1:]], each.dtype),
+        (output_spec, label_spec),
+      )
+      traced.get_concrete_function(*of_batch)
+    except Exception as e:  # Whatever a user's function raises.
+      labels, outputs = (
+        ', '.join(f'{each.dtype.name} {_shape(each)}' for each in tf.nest.flatten(spec))
+        for spec in (label_spec, output_spec)
+      )
+      *_, why = str(e).strip().splitlines() or [type(e).__name__]
+      raise ValueError(
+        f'the loss fails on labels {labels} and outputs {outputs}: {why.strip()}'
+      ) from e
 
   def __call__(self, output: Any, label: Any, sample_weight: Any = None) -> Any:
     """The loss of a batch.
@@ -442,6 +463,8 @@ def _check_labels(
     hint = ''
     if isinstance(loss, _CATEGORICAL) and not isinstance(loss, _SPARSE) and one_less:
       hint = f' Numbers of classes are for Sparse{type(loss).__name__}.'
+    if isinstance(loss, _SPARSE) and is_same:
+      hint = ' One-hot labels are for CategoricalCrossentropy.'
     of = f' of the output {name!r}' if name else ''
     raise ValueError(
       f'labels{of} are of shape {_shape(label)}, and the loss '

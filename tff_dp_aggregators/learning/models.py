@@ -139,10 +139,14 @@ def weights_in_words(model: tff.learning.models.FunctionalModel) -> list[str]:
 
 
 def _check_kind(model: Any) -> None:
-  if not isinstance(model, tf.keras.Model) and not callable(model):
+  if isinstance(model, tf.keras.Model):
+    return
+  is_layer = isinstance(model, tf.keras.layers.Layer)
+  if is_layer or not callable(model):
+    hint = ' A layer becomes a model by tf.keras.Sequential([layer]).' * is_layer
     raise TypeError(
       'model must be a tff.learning.models.FunctionalModel, a Keras model, or a '
-      f'function that makes one; got {type(model).__name__}.'
+      f'function that makes one; got {type(model).__name__}.{hint}'
     )
 
 

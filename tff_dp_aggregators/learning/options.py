@@ -59,8 +59,8 @@ class ClientTraining:
       (FedProx, arXiv:1812.06127); `None` for federated averaging.
 
   Raises:
-    TypeError: If a number of batches or epochs is not an integer.
-    ValueError: If one is below 1.
+    TypeError: If a field is not of its type.
+    ValueError: If a number is out of range.
   """
 
   batch_size: int = 16
@@ -76,6 +76,13 @@ class ClientTraining:
   def __post_init__(self) -> None:
     checks.check_positive_int('batch_size', self.batch_size)
     checks.check_positive_int('epochs', self.epochs)
+    if self.learning_rate_fn is not None and not callable(self.learning_rate_fn):
+      raise TypeError(
+        'learning_rate_fn must be a function of the number of a round; got '
+        f'{self.learning_rate_fn!r}.'
+      )
+    if self.proximal_strength is not None:
+      checks.check_not_negative('proximal_strength', self.proximal_strength)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,6 +109,10 @@ class Server:
     not_private_signal_to_noise: Whether to measure in each round how large the exact
       sum is beside the noise, in columns of `metrics.csv`. It is not private, and the
       report says that it is not covered.
+
+  Raises:
+    TypeError: If a field is not of its type.
+    ValueError: If a number is out of range, or a name is not known.
   """
 
   optimizer: Optional['tff.learning.optimizers.Optimizer'] = None
@@ -112,6 +123,24 @@ class Server:
   target_quantile: Optional[float] = None
   clip_learning_rate: Optional[float] = None
   not_private_signal_to_noise: bool = False
+
+  def __post_init__(self) -> None:
+    if self.inner_aggregator not in tuple(INNER):
+      raise ValueError(
+        f'inner_aggregator must be one of {", ".join(INNER)}; got '
+        f'{self.inner_aggregator!r}.'
+      )
+    for names, check in (
+      (('zeroing_norm', 'coordinate_bound'), checks.check_positive),
+      (('target_quantile', 'clip_learning_rate'), checks.check_number),
+    ):
+      for name in names:
+        if getattr(self, name) is not None:
+          check(name, getattr(self, name))
+    order = self.clip_order
+    if order is not None and not checks.check_number('clip_order', order) >= 1:
+      raise ValueError(f'clip_order must be at least 1, or infinite; got {order}.')
+    checks.check_bool('not_private_signal_to_noise', self.not_private_signal_to_noise)
 
 
 # Fields that were arguments of `train` under another name.
@@ -174,7 +203,8 @@ class Evaluation:
       where outputs are large; metrics of Keras, or their names. One named 'loss' is in
       place of the model's. Or a list of some with names of their own. `None` for those
       that a Keras model was compiled with.
-    every: Rounds between two evaluations; the last round is evaluated.
+    every: Rounds between two evaluations; the last round is evaluated. A run may go on
+      with another number.
 
   Raises:
     TypeError: If `every` is not an integer.
@@ -228,9 +258,9 @@ class RunOptions:
     audit_confidence: Probability that these bounds are right.
 
   Raises:
-    TypeError: If `not_covered` or `tuning` is not of its type.
-    ValueError: If a sentence of `not_covered` is empty, or a number of the audit is out
-      of range.
+    TypeError: If a field is not of its type.
+    ValueError: If a number is out of range, a sentence of `not_covered` is empty, or
+      what is to be JSON-ready is not.
   """
 
   noise_seed: Optional[int] = None
@@ -250,6 +280,23 @@ class RunOptions:
   def __post_init__(self) -> None:
     checks.check_int('audit_canaries', self.audit_canaries, at_least=0)
     canaries.check_confidence(self.audit_confidence, 'audit_confidence')
+    if self.noise_seed is not None:
+      checks.check_int('noise_seed', self.noise_seed)
+    if self.packed_simulation not in (True, False, AUTO):
+      raise ValueError(
+        f"packed_simulation must be True, False or '{AUTO}'; got "
+        f'{self.packed_simulation!r}.'
+      )
+    seconds = self.checkpoint_seconds
+    if not checks.check_number('checkpoint_seconds', seconds) >= 0:
+      raise ValueError(f'checkpoint_seconds must be at least 0; got {seconds}.')
+    checks.check_timeout(self.timeout_seconds)
+    checks.check_bool('trusted_network', self.trusted_network)
+    for name in ('settings', 'preprocessing', 'data_facts'):
+      if getattr(self, name) is not None:
+        checks.check_json(name, getattr(self, name))
+    if self.target_epsilon is not None:
+      checks.check_number('target_epsilon', self.target_epsilon)
     object.__setattr__(self, 'not_covered', inputs.check_not_covered(self.not_covered))
     object.__setattr__(self, 'tuning', inputs.check_tuning(self.tuning))
 

@@ -23,6 +23,7 @@ from typing import Any, Callable, Optional, TypeVar
 import grpc
 import tensorflow_federated as tff
 
+from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.learning import failures
 from tff_dp_aggregators.learning import interrupts
 from tff_dp_aggregators.learning import worker
@@ -114,7 +115,7 @@ def local_runtime(
     ...   print(tff.tensorflow.computation(lambda: 1 + 2)())
     3
   """
-  check_timeout(timeout_seconds)
+  checks.check_timeout(timeout_seconds)
   with interrupts.Signals() as signals:
     context = LocalContext(timeout_seconds, simulated_secure_sums)
     try:
@@ -124,16 +125,6 @@ def local_runtime(
     finally:
       signals.ignore()
       context.end()
-
-
-def check_timeout(
-  timeout_seconds: Optional[float], name: str = 'timeout_seconds'
-) -> None:
-  """Checks how long a computation may take."""
-  if timeout_seconds is not None and not timeout_seconds > 0:
-    raise ValueError(
-      f'{name} is {timeout_seconds}; it must be positive, or None for no limit.'
-    )
 
 
 @contextlib.contextmanager
@@ -228,12 +219,10 @@ class LocalContext(tff.program.NativeFederatedContext):
       if spent >= limit:
         self.end(
           RoundTimeoutError(
-            'a computation, such as a round, took longer than '
-            f'timeout_seconds={limit:g}; its worker process was ended and nothing of '
-            'it was kept. If it may take longer, give local_runtime a larger '
-            'timeout_seconds; if not, see whether the machine lacked memory or the '
-            'process was stopped. Then enter local_runtime again, and go on from the '
-            'last state.'
+            limit,
+            ', or another computation did, and its worker process was ended',
+            'see whether the machine lacked memory or the process was stopped',
+            then='enter local_runtime again, and go on from the last state.',
           )
         )
     if self._reason is not None:

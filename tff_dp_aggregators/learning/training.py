@@ -34,6 +34,7 @@ from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.base import rounding
 from tff_dp_aggregators.learning import clients as clients_lib
 from tff_dp_aggregators.learning import cluster as cluster_lib
+from tff_dp_aggregators.learning import failures
 from tff_dp_aggregators.learning import fed_avg
 from tff_dp_aggregators.learning import fed_prox
 from tff_dp_aggregators.learning import interrupts
@@ -136,6 +137,8 @@ def _in_turn(function: Callable[..., Result]) -> Callable[..., Result]:
       _TURN.acquire()
     try:
       return function(*args, **kwargs)
+    except failures.RoundTimeoutError as e:
+      raise e.said_of('run.timeout_seconds', 'the same call goes on.') from None
     except (TypeError, ValueError):
       is_refused = True  # Before much was made, mostly.
       raise
@@ -254,7 +257,7 @@ def train(
     ComputationError: If a round fails; with the round, its clients, and why.
     PopulationTooSmallError: If the clients are too few; the message says what would
       fit.
-    RoundTimeoutError: If a round takes longer than `timeout_seconds`.
+    RoundTimeoutError: If a round takes longer than `run.timeout_seconds`.
     TypeError: If an argument is not of its type.
     ValueError: If an argument is out of range or does not fit the others, or the run in
       `run_dir` was begun with other settings, or has lost files, or a round that is run
@@ -323,7 +326,6 @@ def train(
       f'and here it is {scheduler!r}; leave it out.'
     )
   run_directory.check_usable(run_dir)
-  runtime.check_timeout(run.timeout_seconds, 'run.timeout_seconds')
   fitting.check_clip_norm(mechanism, clip_norm)
   if seed is None:
     seed = run_directory.secret_seed(run_dir)

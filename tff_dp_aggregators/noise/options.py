@@ -40,7 +40,7 @@ class Seed:
       that it creates after the first.
 
   Raises:
-    TypeError: If one of them is no int.
+    TypeError: If one of them is not an int.
     ValueError: If `stream` or `part` is negative.
   """
 
@@ -170,8 +170,8 @@ def checked(given: Mapping[str, Any], known: type = Options) -> CheckedOptions:
   for name in given:
     if name not in names:
       raise TypeError(
-        f'{name!r} is no argument of this function, nor an option of its noise, which '
-        f'are {", ".join(names)}.'
+        f'{name!r} is not an argument of this function, nor an option of its noise, '
+        f'which are {", ".join(names)}.'
       )
   if 'storage' in given:
     check_storage(given['storage'])
@@ -184,7 +184,7 @@ def refuse_storage(given: Mapping[str, Any]) -> None:
 
 
 def check_storage(storage: Any) -> None:
-  """Refuses what is no place for the past of the noise."""
+  """Refuses anything but a place for the past of the noise."""
   if isinstance(storage, str):
     if storage not in ('auto', 'in_process', *STORAGES):
       raise ValueError(

@@ -55,7 +55,6 @@ correlated noise is good for.
 
 import collections
 import logging
-import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Optional
 
@@ -204,9 +203,7 @@ class AdaptiveClippingQuery(matrix_mechanism.MatrixMechanismQuery):
     self._target_quantile = checks.check_within(
       'target_quantile', target_quantile, 0, 1
     )
-    self._learning_rate = checks.check_within(
-      'learning_rate', learning_rate, 0, math.inf
-    )
+    self._learning_rate = checks.check_not_negative('learning_rate', learning_rate)
     self._update_every = _check_update_every(update_every, strategy)
     self._clipped_count_stddev = _check_count_stddev(
       clipped_count_stddev, noise_multiplier, self._clients_per_round
@@ -436,13 +433,13 @@ class AdaptiveGaussianSumQuery(AdaptiveClippingQuery):
 def _value_noise_multiplier(
   noise_multiplier: float, clipped_count_stddev: float
 ) -> float:
-  """The noise that is left for the records, with a warning where it is loud."""
+  """The noise that is left for the records, with a warning where it is large."""
   left = split.values_noise_multiplier(noise_multiplier, clipped_count_stddev)
   if noise_multiplier and left >= 2 * noise_multiplier:
     _logger.warning(
-      'adaptive clipping makes the noise of the records %.3g times as loud: a '
+      'adaptive clipping makes the noise of the records %.3g times as large: a '
       'clipped_count_stddev of %g is small for noise_multiplier %g; left out, it would '
-      'make it 1.05 times as loud at most.',
+      'make it 1.05 times as large at most.',
       left / noise_multiplier,
       clipped_count_stddev,
       noise_multiplier,
@@ -463,7 +460,7 @@ def _check_count_stddev(
         'largest cohort. Choose less of both.'
       )
     return default
-  stddev = checks.check_within('clipped_count_stddev', stddev, 0, math.inf)
+  stddev = checks.check_not_negative('clipped_count_stddev', stddev)
   if stddev and not noise_multiplier:
     raise ValueError(
       'with noise_multiplier 0 there is no noise at all; leave out '

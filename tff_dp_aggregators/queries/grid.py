@@ -129,7 +129,7 @@ def check_clip_norm(clip_norm: float, name: str = 'clip_norm') -> float:
 
 
 def check_noise_multiplier(noise_multiplier: float) -> float:
-  """Returns it as a float, if noise this loud or silent can be added."""
+  """Returns it as a float, if noise of this size can be added."""
   if noise_multiplier and not (
     _SMALLEST_NOISE_MULTIPLIER <= noise_multiplier <= _LARGEST_NOISE_MULTIPLIER
   ):
@@ -183,7 +183,7 @@ def add_noise(sums: Any, noise: Any, stddev_in_steps: tf.Tensor) -> Any:
     # Texts alone need no branch, which would take longer to make than the rest.
     fits = tf.debugging.Assert(
       tf.reduce_max(tf.abs(scaled)) < _LARGEST_NOISE,
-      ['the noise is too loud for sums in 64 bits; lower noise_multiplier.'],
+      ['the noise is too large for sums in 64 bits; lower noise_multiplier.'],
     )
     with tf.control_dependencies([] if fits is None else [fits]):
       return total + tf.cast(tf.floor(scaled + 0.5), tf.int64)
@@ -432,7 +432,7 @@ def _add_scaled(
   for position, total in enumerate(totals):
     for number, tensors in enumerate(flat):
       integers = tf.cast(tensors[position] * factors[number], tf.int64)
-      # What is no number is no integer either, and not what a product with 0 is.
+      # NaN and infinity have no integer, and no product with 0.
       total += tf.where(finite[number], integers, tf.zeros_like(integers))
     added.append(total)
   return added

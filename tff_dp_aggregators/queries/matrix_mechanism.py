@@ -284,6 +284,28 @@ class GridSumQuery(RecordSumQuery):
     """Returns what all rounds that led to a state have spent, and the last of them."""
 
 
+class NoisySumQuery(GridSumQuery):
+  """Sums with noise: what queries say of it, and of the bound that it is for."""
+
+  _clip_norm: float
+  _rows: noise_lib.GaussianRows
+
+  @property
+  def generator(self) -> str:
+    """What random words the noise is made of: 'chacha20' or 'philox'."""
+    return self._rows.generator
+
+  @property
+  def seed_identity(self) -> str:
+    """'secret', or which seed and stream the noise is of: 'seed 7, stream 0'."""
+    return self._rows.seed_identity
+
+  @property
+  def clip_norm(self) -> float:
+    """Bound of one record, in L2 norm, or in L1 norm for Laplace noise."""
+    return self._clip_norm
+
+
 class NormalizedQuery(normalized_query.NormalizedQuery):
   """TensorFlow Privacy's query of this name: the result of another, divided.
 
@@ -350,7 +372,7 @@ class GlobalState(NamedTuple):
   adaptation: Any = ()  # What the next clip norm depends on; empty if it is fixed.
 
 
-class MatrixMechanismQuery(GridSumQuery):
+class MatrixMechanismQuery(NoisySumQuery):
   """Sums of clipped records with the correlated noise of a strategy.
 
   In round t the query releases the sum of the round's clipped records plus
@@ -448,23 +470,8 @@ class MatrixMechanismQuery(GridSumQuery):
     return self._noise.storage
 
   @property
-  def generator(self) -> str:
-    """What random words the noise is made of: 'chacha20' or 'philox'."""
-    return self._rows.generator
-
-  @property
-  def seed_identity(self) -> str:
-    """'secret', or which seed and stream the noise is of: 'seed 7, stream 0'."""
-    return self._rows.seed_identity
-
-  @property
-  def clip_norm(self) -> float:
-    """L2 bound of one record."""
-    return self._clip_norm
-
-  @property
   def noise_multiplier(self) -> float:
-    """Standard deviation of z over the clip norm: how loud the noise is."""
+    """Standard deviation of z over the clip norm."""
     return self._noise_multiplier
 
   @property

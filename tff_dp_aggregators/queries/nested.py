@@ -347,7 +347,7 @@ class JointSumQuery(NestedSumQuery):
       record_specs: Structure of float tensor specs like a record.
 
     Raises:
-      TypeError: If one of them is no query that sums on the grid.
+      TypeError: If one of them is not a query that sums on the grid.
       ValueError: If `part_of` does not fit, or two parts have the same noise.
     """
     super().__init__(collections.OrderedDict(sorted(sub_queries.items())))

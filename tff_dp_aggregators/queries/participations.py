@@ -11,37 +11,19 @@ import dp_accounting
 import numpy as np
 import tensorflow as tf
 
-from tff_dp_aggregators import noise
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.queries import matrix_mechanism
 
 
-class IndependentNoiseQuery(matrix_mechanism.GridSumQuery):
+class IndependentNoiseQuery(matrix_mechanism.NoisySumQuery):
   """What queries have in common each round of which costs its clients the same."""
 
-  _clip_norm: float
   _participations: 'Participations'
-  _rows: noise.GaussianRows
-
-  @property
-  def clip_norm(self) -> float:
-    """Bound of one record, in L2 norm, or in L1 norm for Laplace noise."""
-    return self._clip_norm
 
   @property
   def participation(self) -> strategies.Participation:
     """What the privacy analysis assumes of clients."""
     return self._participations.limits
-
-  @property
-  def generator(self) -> str:
-    """What random words the noise is made of: 'chacha20' or 'philox'."""
-    return self._rows.generator
-
-  @property
-  def seed_identity(self) -> str:
-    """'secret', or which seed and stream the noise is of: 'seed 7, stream 0'."""
-    return self._rows.seed_identity
 
   @abc.abstractmethod
   def _event(self) -> dp_accounting.DpEvent:

@@ -252,9 +252,7 @@ class QuantileQuery(QueryAround):
     self._target_quantile = checks.check_within(
       'target_quantile', target_quantile, 0, 1
     )
-    self._learning_rate = checks.check_within(
-      'learning_rate', learning_rate, 0, math.inf
-    )
+    self._learning_rate = checks.check_not_negative('learning_rate', learning_rate)
     self._geometric_update = bool(geometric_update)
     if geometric_update:
       grid.check_clip_norm(initial_estimate, 'initial_estimate')
@@ -336,7 +334,7 @@ class QuantileQuery(QueryAround):
     return result, state, event
 
   def mean_of(self, result: Any, clients_per_round: float) -> Any:
-    """Returns the estimate as it is, which is no sum."""
+    """Returns the estimate as it is, which is not a sum."""
     del clients_per_round
     return result
 
@@ -399,7 +397,7 @@ def _check_count_query(query: Any) -> matrix_mechanism.GridSumQuery:
 
 
 def _check_sums_rounds(name: str, query: Any) -> matrix_mechanism.GridSumQuery:
-  """Refuses what is no query that sums the records of a round exactly."""
+  """Refuses anything but a query that sums the records of a round exactly."""
   if not isinstance(query, matrix_mechanism.GridSumQuery):
     raise TypeError(
       f'{name} must be a query that bounds records and sums them exactly, such as '

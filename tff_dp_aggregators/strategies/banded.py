@@ -493,7 +493,7 @@ registry.register(
     seconds=_seconds,
     quicker_with='fewer bands',
     variants=toeplitz.free_bands_unless_given,
-    needless=toeplitz.needless_bands,
+    why_skip=toeplitz.why_skip_bands,
     bands='num_bands',
   )
 )

@@ -257,7 +257,7 @@ class _Windowed(toeplitz.LowerToeplitz):
 
   @property
   def _tail(self) -> tuple[float, float]:
-    """Scale and decay of what goes on; a scale of 0 is no tail."""
+    """Scale and decay of what goes on; a scale of 0 means no tail."""
     return 0.0, 0.0
 
   @property
@@ -363,7 +363,7 @@ class TailedBLT(_Windowed):
     window: How many coefficients are more than the tail, at most n.
     output_scales: omega, as in `BLT`.
     buffer_decays: theta, as in `BLT`.
-    tail_scale: That of the tail, at least 0; 0 is no tail.
+    tail_scale: That of the tail, at least 0; 0 for no tail.
     tail_decay: That of the tail, from 0 to 1.
 
   Example:
@@ -727,7 +727,7 @@ def _build_windowed(
   return _with_tail(head, 0.0, 0.0) if tail else head
 
 
-def _needless_window(
+def _why_skip_window(
   limits: participation_lib.Participation, given: dict[str, int]
 ) -> Optional[str]:
   """Why a comparison does without a windowed BLT, if it should."""
@@ -738,12 +738,12 @@ def _needless_window(
   return None
 
 
-def _needless_tail(
+def _why_skip_tail(
   limits: participation_lib.Participation, given: dict[str, int]
 ) -> Optional[str]:
   """Why a comparison does without a tailed BLT, if it should."""
   if limits.possible_participations == 1:
-    return _needless_window(limits, given)
+    return _why_skip_window(limits, given)
   if not registry.are_done_early(limits):
     return 'clients take part until the end or nearly so: its tail is of no use.'
   return None
@@ -789,7 +789,7 @@ registry.register(
     citations=_CITATIONS,
     options=(_DECAYS,),
     seconds=lambda limits, num_decays=None: 0.3 + 8e-5 * limits.num_rounds,
-    needless=_needless_window,
+    why_skip=_why_skip_window,
   )
 )
 registry.register(
@@ -804,6 +804,6 @@ registry.register(
     options=(_DECAYS,),
     # Two searches, one of which looks at the coefficients of all rounds.
     seconds=lambda limits, num_decays=None: 1.0 + 3e-4 * limits.num_rounds,
-    needless=_needless_tail,
+    why_skip=_why_skip_tail,
   )
 )

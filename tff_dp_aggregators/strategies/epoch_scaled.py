@@ -538,14 +538,14 @@ def _register(
       unscaled if base.strategy is strategy else _search_for(unscaled)[0].of(unscaled)
     )
 
-  def needless(
+  def why_skip(
     limits: participation_lib.Participation, given: dict[str, int]
   ) -> Optional[str]:
     if limits.possible_participations == 1:
       return 'a client takes part only once, so that no epoch has a scale of its own.'
     if registry.are_done_early(limits):
       return 'clients are done early, and scales of epochs gain next to nothing.'
-    return base.needless(limits, given)
+    return base.why_skip(limits, given)
 
   registry.register(
     dataclasses.replace(
@@ -559,7 +559,7 @@ def _register(
       variants=(
         toeplitz.free_bands_unless_given if base.bands else registry.Kind.variants
       ),
-      needless=needless,
+      why_skip=why_skip,
       bands=None,
       is_free=registry.Kind.is_free,
       unscaled=name,

@@ -68,7 +68,7 @@ class Kind:
       hardly counts.
     quicker_with: What else than waiting helps, if that is long.
     variants: Options of each row of a comparison, from limits and what was asked for.
-    needless: Why a comparison does without it, if it should, from limits and options.
+    why_skip: Why a comparison does without it, if it should, from limits and options.
     bands: The option that bounds the bands of C. With as many groups of clients as
       bands, the rounds of one client share no noise, and cyclic sampling may be used.
     is_independent: Whether no rounds share noise, so that any sampling may be used.
@@ -89,7 +89,7 @@ class Kind:
   seconds: Callable[..., float] = lambda limits, **options: 0.0
   quicker_with: Optional[str] = None
   variants: Callable[[_Limits, _Options], Iterable[_Options]] = lambda _, given: [given]
-  needless: Callable[[_Limits, _Options], Optional[str]] = lambda limits, options: None
+  why_skip: Callable[[_Limits, _Options], Optional[str]] = lambda limits, options: None
   bands: Optional[str] = None
   is_independent: bool = False
   adapts: bool = False

@@ -305,7 +305,7 @@ class Strategy(abc.ABC):
 
   @staticmethod
   def from_json(text: str) -> 'Strategy':
-    """Reads what `to_json` wrote; ValueError if it is no strategy with its checksum."""
+    """Reads what `to_json` wrote; ValueError if it is none, or altered."""
     try:
       data = strict_json.Decoder().decode(text)
     except ValueError as e:

@@ -438,7 +438,7 @@ def _free_bands_and_more(
   return free if more is None else [*free, {'num_bands': more}]
 
 
-def needless_bands(
+def why_skip_bands(
   limits: participation_lib.Participation, given: dict[str, int]
 ) -> Optional[str]:
   """Why a comparison does without a banded strategy, if it should."""
@@ -479,7 +479,7 @@ registry.register(
     seconds=_seconds,
     quicker_with='fewer bands',
     variants=_free_bands_and_more,
-    needless=needless_bands,
+    why_skip=why_skip_bands,
     bands='num_bands',
   )
 )

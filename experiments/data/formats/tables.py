@@ -28,6 +28,11 @@ from . import source
 _LONGEST_FIELD = 2**24
 # Limits of what DuckDB reads, which has room for 2,048 rows of all columns; in bytes.
 _MOST_COLUMNS, _LONGEST_LINE = 500, 2**18
+# Of a line of JSON, in bytes; DuckDB reads some up to twice as long.
+_LONGEST_OBJECT = 2**24
+# A comma with nothing behind it, but for what looks so in a text.
+_COMMA = r',\s*[]}]'
+_HALF = re.compile('[\ud800-\udfff]')
 _TAB = '\t'
 # Tried for files whose separator is not stated.
 _SEPARATORS = (';', _TAB, '|', ',')
@@ -265,9 +270,7 @@ class JsonLines:
   def batches(
     self, wanted: Sequence[str], numbers: Collection[str] = ()
   ) -> Iterator[source.Batch]:
-    if self.path.lower().endswith(lines.PACKED):
-      with lines.opened(self.path) as file:  # DuckDB compares no checksums.
-        collections.deque(iter(lambda: file.read(2**20), ''), maxlen=0)
+    self._check_commas()
     names = ', '.join(map(_literal, self.columns))
     pointers = (f'/{name.replace("~", "~0").replace("/", "~1")}' for name in wanted)
     done = 0
@@ -306,11 +309,41 @@ class JsonLines:
     except duckdb.Error as e:
       raise self._refusal(e) from e
 
+  def _check_commas(self) -> None:
+    """Refuses a comma before a bracket that closes, which DuckDB passes over."""
+    if not self.path.lower().endswith(lines.PACKED):
+      with open(self.path, 'rb') as file:
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+          if not re.search(_COMMA.encode(), content):
+            return
+    with lines.opened(self.path) as texts:  # To its end: DuckDB compares no checksums.
+      for number, text in enumerate(filter(str.strip, texts)):
+        if re.search(_COMMA, text):
+          self._row(text, number)
+
   def _refusal(self, error: Exception) -> problems.DataError:
-    """Names the line that Python does not read either."""
+    """Names the line that Python does not read either, or that DuckDB does not."""
     with lines.opened(self.path) as file:
       for number, text in enumerate(filter(str.strip, file)):
-        self._row(text, number)
+        row = self._row(text, number)
+        why = ''
+        if text.endswith('\r'):
+          why = 'ends with a carriage return alone; save the file with line feeds'
+        elif len(text) > _LONGEST_OBJECT:
+          size = {name: len(json.dumps(value)) for name, value in row.items()}
+          name = max(size, key=lambda each: size[each])
+          why = (
+            f'has {len(text)} characters, most of them in {name!r}; a line may have '
+            f'{_LONGEST_OBJECT}. Shorten it, or save the data as Parquet'
+          )
+        for name, value in row.items():
+          if _HALF.search(json.dumps(value, ensure_ascii=False)):
+            why = (
+              f'has half of a character, a surrogate without the other, in {name!r}: '
+              f'{problems.shown(value)}. Take it out, or write the whole character'
+            )
+        if why:
+          return problems.DataError(f'{self._where(number)(0)} {why}.')
     return problems.DataError(f'{self.path} cannot be read: {error}.')
 
   def _where(self, done: int) -> Callable[[int], str]:

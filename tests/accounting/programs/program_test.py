@@ -94,6 +94,21 @@ def test_flags_come_from_files_too(tmp_path):
   assert seen[1:] == [(5, False, names), (5, True, names)]  # Wherever it is named.
 
 
+@pytest.mark.parametrize('line', ['--number=8', '--number\n8'])
+def test_a_flag_of_a_file_can_be_left_out(tmp_path, line):
+  path = tmp_path / 'flags'
+  path.write_text(f'{line}\n--shown\n')
+  seen = []
+
+  def main(values):
+    seen.append((values['number'].present, values.number, values.shown))
+    return 0
+
+  assert _program(main).execute(['--nonumber', f'--flagfile={path}']) == 0
+  assert seen == [(0, 3, True)]
+  assert _program(main).execute(['--nonumber', '--number=3', f'--flagfile={path}']) == 2
+
+
 @pytest.mark.parametrize(
   'arguments, named',
   [
@@ -124,7 +139,11 @@ def test_a_flag_is_given_once_however_it_is_written(tmp_path, arguments, named):
 @pytest.mark.parametrize(
   'arguments, message',
   [
-    (('--nmber=3',), "Unknown command line flag 'nmber'. Did you mean: number ?"),
+    (('--nmber=3',), "Unknown command line flag 'nmber'; there are --number; --helpf"),
+    (
+      ('--sha=3',),
+      "flag 'sha'; there are --share, --shape; --helpfull lists all flags",
+    ),
     (
       ('--number=many',),
       "flag --number=many: 'many' is not an integer; --helpfull lists",

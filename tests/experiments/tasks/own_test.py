@@ -8,6 +8,7 @@ import pathlib
 import random
 import re
 import shlex
+import warnings
 
 import numpy as np
 import pytest
@@ -116,8 +117,8 @@ def test_the_same_rows_elsewhere_in_another_order_are_the_same_run(finished, tmp
 @pytest.mark.parametrize(
   ('change', 'arguments', 'message'),
   [
-    ({}, ['--scaling=none'], "flags.scaling: None then, 'none' now"),
-    ({}, ['--test_clients=0.2'], 'flags.test_clients: None then, 0.2 now'),
+    ({}, ['--scaling=none'], "--scaling: None then, 'none' now"),
+    ({}, ['--test_clients=0.2'], '--test_clients: None then, 0.2 now'),
     ({'age': 21}, [], 'data_facts.checksum of all rows: '),
   ],
 )
@@ -309,3 +310,12 @@ def test_remarks_on_what_was_measured():
     two = 2 * each.std() / 20
     assert training.remark_on_constant(metric, error - 1.01 * two, labels) == ''
     assert training.remark_on_constant(metric, error - 0.99 * two, labels) == said
+
+
+def test_a_program_says_warnings_in_a_line(capsys):
+  def warning():
+    warnings.warn('delta is large.', stacklevel=2)
+    return 3
+
+  assert training._with_warnings_in_lines(warning) == 3
+  assert capsys.readouterr().err == 'warning: delta is large.\n'

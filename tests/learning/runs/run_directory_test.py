@@ -38,6 +38,16 @@ def test_what_earlier_versions_did_not_say_is_what_it_means(tmp_path):
     _begin(tmp_path, other)
 
 
+def test_how_often_a_run_is_evaluated_may_change(tmp_path):
+  for index, every in enumerate([5, 1]):
+    config = copy.deepcopy(_CONFIG)
+    config['training']['evaluate_every'] = every
+    config['flags']['evaluate_every'] = every
+    assert _begin(tmp_path, config) == (index == 0)
+    (tmp_path / run_directory.LEDGER).touch()
+    run_directory.check_flags(str(tmp_path), config['flags'])
+
+
 def test_a_run_that_goes_on_has_its_seed_and_others_one_that_nobody_guesses(tmp_path):
   for path in (None, str(tmp_path / 'new')):
     seeds = {run_directory.secret_seed(path) for _ in range(4)}
@@ -61,8 +71,8 @@ def test_what_follows_from_another_setting_is_not_named(tmp_path):
   with pytest.raises(run_directory.OtherSettingsError) as refused:
     _begin(tmp_path, other)
   assert str(refused.value).endswith(
-    'only with the same: training.batch_size: 2 then, 3 now; '
-    'training.simulated_cohort_scale: 1.0 then, 10.0 now. Give another run_dir.'
+    'only with the same: local.batch_size: 2 then, 3 now; '
+    'mechanism.scale: 1.0 then, 10.0 now. Give another run_dir.'
   )
 
 
@@ -127,7 +137,7 @@ def test_whatever_else_is_there_keeps_a_run_from_being_forgotten(tmp_path, name)
   with run_directory.RunDirectory(str(tmp_path)) as directory:
     directory.forget_untrained(other)
   assert json.loads((tmp_path / run_directory.CONFIG).read_text()) == _CONFIG
-  with pytest.raises(run_directory.OtherSettingsError, match='flags.model'):
+  with pytest.raises(run_directory.OtherSettingsError, match='--model: None then'):
     run_directory.check_flags(str(tmp_path), other['flags'])
 
 

@@ -448,9 +448,9 @@ class _Candidate(NamedTuple):
     """Why it is not to be built."""
     if task.target_rho is not None and self.sampling != 'none':
       return 'zCDP has no rho of sampled clients; give target_epsilon.'
-    needless = self.kind.needless(sampling_lib.limits_of(self.schema), self.options)
-    if needless is not None:
-      return needless
+    why_skip = self.kind.why_skip(sampling_lib.limits_of(self.schema), self.options)
+    if why_skip is not None:
+      return why_skip
     if self.seconds <= MAX_SECONDS or task.mechanisms is not None:
       return None
     quicker = ['--mechanisms=all', self.kind.quicker_with]

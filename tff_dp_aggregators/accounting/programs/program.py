@@ -5,7 +5,8 @@ global ones, so that it can be executed any number of times in one process.
 
 A command line says a flag once, and so does a flag file (`--flagfile`); a second value
 would silently take the place of the first. What the command line says counts instead of
-what stands in a file, wherever that is named. Flags of the type `MANY` collect values.
+what stands in a file, wherever that is named; `--noNAME` leaves out what a file has for
+`--NAME`. Flags of the type `MANY` collect values.
 
 Exit codes: 0 fine, 1 a check failed, 2 wrong usage, also for flags that absl refuses.
 """
@@ -17,7 +18,7 @@ import os
 import re
 import sys
 import typing
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, Callable, Optional, Union
 
 import dp_accounting
@@ -118,9 +119,14 @@ def parse(values: flags.FlagValues, arguments: Sequence[str]) -> list[str]:
     return list(values(['program', *_files_first(arguments, values)])[1:])
   except flags.Error as e:
     message = ' '.join(str(e).split())
-    if isinstance(e, flags.UnrecognizedFlagError) and e.flagname in messages.RENAMED:
-      new = messages.RENAMED[e.flagname]
-      message = f'--{e.flagname} is called --{new}' if new in values else message
+    if isinstance(e, flags.UnrecognizedFlagError):
+      new = messages.RENAMED.get(e.flagname, '')
+      near = [f'--{each}' for each in messages.near(e.flagname, names_of(values))]
+      message = f"Unknown command line flag '{e.flagname}'"
+      if new in values:
+        message = f'--{e.flagname} is called --{new}'
+      elif near:
+        message += f'; there are {", ".join(near)}'
     for pattern, words in _IN_WORDS:
       message = pattern.sub(words, message)
     raise WrongUsage(f'{message.rstrip(".")}; --helpfull lists all flags.') from e
@@ -148,6 +154,7 @@ def _check_once(arguments: Sequence[str], values: flags.FlagValues) -> None:
 def _files_first(arguments: Sequence[str], values: flags.FlagValues) -> list[str]:
   """Arguments after those of flag files, which so count less."""
   of_files: list[str] = []
+  left_out: set[str] = set()
   others, rest = [], iter(arguments)
   for argument in rest:
     if argument == '--':
@@ -162,9 +169,29 @@ def _files_first(arguments: Sequence[str], values: flags.FlagValues) -> list[str
         ) from e
       _check_once(lines, values)
       of_files += lines
+    elif _left_out(argument, values):
+      left_out.add(_left_out(argument, values))
     else:
       others.append(argument)
-  return [*of_files, *others]
+  return [*_without(of_files, left_out), *others]
+
+
+def _left_out(argument: str, values: flags.FlagValues) -> str:
+  """Name of the flag that an argument takes out of a flag file; '' for another one."""
+  name = argument.lstrip('-')
+  is_flag = argument.startswith('-') and name not in values and name[:2] == 'no'
+  is_flag = is_flag and name[2:] in values and not values[name[2:]].boolean
+  return name[2:] if is_flag else ''
+
+
+def _without(arguments: Iterable[str], names: Collection[str]) -> Iterator[str]:
+  """Arguments but for flags with these names, and their values."""
+  rest = iter(arguments)
+  for argument in rest:
+    if _name_of(argument) not in names:
+      yield argument
+    elif '=' not in argument:
+      next(rest, None)
 
 
 def _name_of(argument: str) -> str:
@@ -335,7 +362,10 @@ class Program:
 
   def _define_of_every_program(self, values: flags.FlagValues) -> None:
     of_every = {'flag_values': values, 'module_name': _EVERY_PROGRAM}
-    text = 'Read flags from this file, one per line. The command line overrides them.'
+    text = (
+      'Read flags from this file, one per line. The command line overrides them, and '
+      '--noNAME leaves out --NAME of the file.'
+    )
     flags.DEFINE_string('flagfile', None, text, **of_every)
     shows: tuple[tuple[str, str, Callable[[], str]], ...] = (
       ('help', 'Show the most important flags.', lambda: self._help(values)),

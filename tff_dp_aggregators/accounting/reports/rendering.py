@@ -167,17 +167,34 @@ def _environment() -> jinja2.Environment:
     scheme=_scheme,
     up=rounding.up,
   )
-  # What templates ask of a statement are the private functions of this module.
-  asked = {
-    n[1:]: each for n, each in globals().items() if n[0] == '_' and callable(each)
-  }
   environment.globals.update(
-    asked,
+    bought=_bought,
+    by_part=_by_part,
+    code=_code,
     command_of=sources.command_of,
     dirname=posixpath.dirname,
     is_bound=statement_lib.is_bound,
+    is_one_gaussian=_is_one_gaussian,
+    is_simulation=_is_simulation,
+    keeps=_keeps,
+    kind_of_strategy=_kind_of_strategy,
+    label=_label,
+    local_or_distributed=_local_or_distributed,
+    measured=_measured,
+    noise=_noise,
+    noises=_noises,
+    options=_options,
+    other_releases=_other_releases,
+    parts_by_noise=_parts_by_noise,
+    placement=_placement,
+    principles=_principles,
     runs=model.runs,
+    scheme=_scheme,
+    seen=_seen,
     software=version.in_words,
+    source_values=_source_values,
+    verbatim=_verbatim,
+    what_is_unstated=_what_is_unstated,
   )
   return environment
 

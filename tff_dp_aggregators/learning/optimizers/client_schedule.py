@@ -6,7 +6,6 @@ begins anew in each round. So the number of the round is in the server's state, 
 are told the learning rate with the model.
 """
 
-import math
 from typing import Any, Callable
 
 import numpy as np
@@ -49,7 +48,7 @@ class ClientSchedule:
     for number in range(num_rounds):
       name = f'local.learning_rate_fn({number})'
       rate = np.asarray(learning_rate_fn(number)).tolist()
-      rates.append(checks.check_within(name, rate, 0, math.inf))
+      rates.append(checks.check_not_negative(name, rate))
     self._rates = np.asarray(rates, np.float32)
     self._optimizer_fn = optimizer_fn
 

@@ -17,7 +17,7 @@ import concurrent.futures
 import contextlib
 import logging
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Callable, Optional
+from typing import TYPE_CHECKING, Any, Callable, Optional, cast
 
 import numpy as np
 import tensorflow as tf
@@ -275,9 +275,7 @@ class PackedFedAvg:
         concurrent.futures.wait([result], _PATIENCE_SECONDS)
     if not ended:
       raise failures.RoundTimeoutError(
-        f'a round took longer than timeout_seconds={self._timeout_seconds:g}; nothing '
-        'of it was kept. If it may take longer, give a larger timeout_seconds; if not, '
-        'see whether the machine lacked memory. Then go on from the last state.'
+        cast(float, self._timeout_seconds), '', 'see whether the machine lacked memory'
       )
     try:
       return result.result()

@@ -69,6 +69,14 @@ class Evaluator:
     examples_lib.check(
       _of_one((x, y)), _of_one((x_spec, y_spec)), 'test data', dtypes=False
     )
+    examples_lib.check_lengths(
+      [
+        (name, len(each))
+        for name, part in (('x', x), ('y', y))
+        for each in tf.nest.flatten(part)
+      ],
+      'test data',
+    )
     self._inputs = tf.nest.flatten(x)
     self._labels = y
     if not len(self._inputs[0]):

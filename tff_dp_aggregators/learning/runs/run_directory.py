@@ -77,6 +77,9 @@ _SEED_BITS = 128
 _MAY_DIFFER = (
   'software',
   'machine',
+  # What is measured is not what is trained.
+  'flags.evaluate_every',
+  'training.evaluate_every',
   # Those of Keras models are drawn anew; who goes on has those of the checkpoint.
   'training.model.initial_weights',
 )
@@ -102,6 +105,28 @@ _FOLLOWS = {
     'simulated_cohort.as_planned.clients_per_round',
   ),
 }
+# What settings are called by whoever calls `train`, by how they begin.
+_ARGUMENTS = {
+  'data_facts': 'run.data_facts',
+  'flags.': 'run.settings.',
+  'not_covered': 'run.not_covered',
+  'privacy.noise_seed': 'run.noise_seed',
+  'privacy.target_epsilon': 'run.target_epsilon',
+  'privacy.': '',
+  'training.aggregation.': 'server.',
+  'training.batch_size': 'local.batch_size',
+  'training.client_learning_rates': 'local.learning_rate_fn',
+  'training.client_optimizer': 'local.optimizer',
+  'training.clip_norm_without_mechanism': 'clip_norm',
+  'training.local_epochs': 'local.epochs',
+  'training.server_optimizer': 'server.optimizer',
+  'training.simulated_cohort_scale': 'mechanism.scale',
+  'training.simulation': 'run.packed_simulation',
+  'training.': '',
+  'tuning': 'run.tuning',
+}
+# The same for a program.
+_FLAGS = {'flags.': '--'}
 _SURROUNDINGS = ('software', 'machine')
 # What a write that was killed leaves: of new_files, of packed data, of a run's end.
 _HALF_WRITTEN = (new_files.HALF_WRITTEN, '.laying-out-', '.removed')
@@ -302,8 +327,17 @@ def check_flags(
   now: dict[str, Any] = {'flags': flags}
   if data_facts is not None:
     now['data_facts'] = told_of_data(data_facts)
-  if not _is_untrained(path):
-    _refuse_others(path, begun, now)
+  if _is_untrained(path):
+    return
+  tasks = [each.get('task', '') for each in (begun['flags'], flags)]
+  if tasks.count(None) == 1 and '' not in tasks:  # Many flags follow from that.
+    is_own = tasks[0] is None
+    raise OtherSettingsError(
+      f'the run in {path} was begun with {"--data" if is_own else f"--task={tasks[0]}"}'
+      ', and resumes only with the same. '
+      f'{"Give --data and its flags as well" if is_own else "Leave --data out"}.'
+    )
+  _refuse_others(path, begun, now, names=_FLAGS)
 
 
 def told_of_data(facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -312,16 +346,20 @@ def told_of_data(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _refuse_others(
-  path: str, begun: Any, config: Mapping[str, Any], more: str = ''
+  path: str,
+  begun: Any,
+  config: Mapping[str, Any],
+  more: str = '',
+  names: Mapping[str, str] = _ARGUMENTS,
 ) -> None:
   now = json.loads(json.dumps(config))
   found = {name: values for name, *values in _differences(begun, now)}
   following = {each for name in found for each in _FOLLOWS.get(name, ())}
   secret = _private_names(path)
   differences = [
-    f'{name}: another one than then, which is in {PRIVATE}'
+    f'{_called(name, names)}: another one than then, which is in {PRIVATE}'
     if name in secret and not all(map(_is_no_secret, (before, after)))
-    else f'{name}: {before!r} then, {after!r} now'
+    else f'{_called(name, names)}: {before!r} then, {after!r} now'
     for name, (before, after) in found.items()
     if name not in following
   ]
@@ -330,6 +368,14 @@ def _refuse_others(
       f'the run in {path} was begun with other settings, and resumes only with the '
       f'same: {"; ".join(differences)}. Give another run_dir.{more}'
     )
+
+
+def _called(setting: str, names: Mapping[str, str]) -> str:
+  """What a setting is called, of which a table has how it begins."""
+  for begins, instead in names.items():
+    if setting.startswith(begins):
+      return instead + setting[len(begins) :]
+  return setting
 
 
 def _is_no_secret(value: Any) -> bool:

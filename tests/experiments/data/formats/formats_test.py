@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from experiments.data import problems
+from experiments.data.formats import tables
 from tests.experiments.data import own_data
 
 
@@ -163,16 +164,40 @@ def test_objects_in_an_archive_are_not_unpickled(tmp_path):
       '{"who": [1], "age": 1, "height": 2, "bought": 0}',
       'who is [1], which is',
     ),
+    ('{"who": "a", "age": 1, "height": 2, "bought": 0,}', 'line 71 is not JSON: '),
+    ('{"who": "a", "age": [1, ], "height": 2, "bought": 0}', 'line 71 is not JSON: '),
+    (
+      '{"who": "\\ud800", "age": 1, "height": 2, "bought": 0}',
+      "line 71 has half of a character, a surrogate without the other, in 'who'",
+    ),
+    (
+      '{"who": "a", "age": 1, "height": 2, "bought": 0}\r',
+      'line 71 ends with a carriage return alone',
+    ),
   ],
 )
 def test_json_that_is_not_right_is_named_by_line(line, message, tmp_path):
   path = own_data.write_json(tmp_path / 'data.jsonl', own_data.ROWS[:1] * 70)
   good = path.read_text().splitlines()[0]
   with path.open('a') as file:
-    file.write(f'{line}\n{good}\n')
+    file.write(f'{line}{good}\n' if line[-1] == '\r' else f'{line}\n{good}\n')
   with pytest.raises(problems.DataError) as error:
     own_data.load_rows(path)
   assert message in str(error.value)
+
+
+def test_a_line_of_json_that_is_too_long_is_named(tmp_path):
+  path = tmp_path / 'data.jsonl'
+  path.write_text('{"x": 1, "y": ""}\n' + '{"x": 1, "y": "%s"}\n' % ('a' * 2**25))
+  with pytest.raises(problems.DataError, match="line 2 has 3.* most of them in 'y';"):
+    list(tables.JsonLines(str(path), None).batches(['x']))
+
+
+def test_texts_may_have_what_looks_like_a_comma_too_many(tmp_path):
+  path = tmp_path / 'data.jsonl'
+  path.write_text('{"x": "a, ]"}\n\n{"x": ",}"}\n')
+  (batch,) = tables.JsonLines(str(path), None).batches(['x'])
+  assert batch.columns == {'x': ['a, ]', ',}']}
 
 
 def test_json_may_have_lists_of_numbers_as_features(tmp_path):
