@@ -83,7 +83,16 @@ def build_dp_fed_prox(
   *,
   proximal_strength: float,
   client_optimizer_fn: Optional[tff.learning.optimizers.Optimizer] = None,
-  **arguments: Any,
+  server_optimizer_fn: Optional[tff.learning.optimizers.Optimizer] = None,
+  client_weighting: tff.learning.ClientWeighting = (
+    tff.learning.ClientWeighting.UNIFORM
+  ),
+  metrics_aggregator: process_parts.MetricsAggregator = (
+    tff.learning.metrics.sum_then_finalize
+  ),
+  loop_implementation: tff.learning.LoopImplementation = (
+    tff.learning.LoopImplementation.DATASET_ITERATOR
+  ),
 ) -> tff.learning.templates.LearningProcess:
   """Builds FedProx whose only look at client updates is `aggregator`.
 
@@ -101,7 +110,13 @@ def build_dp_fed_prox(
       Times the client's learning rate it should be below 1, for with more a step goes
       beyond the model that it is pulled to.
     client_optimizer_fn: Trains on a client; `None` means SGD with learning rate 0.1.
-    **arguments: As for `build_dp_fed_avg`.
+    server_optimizer_fn: Applies the mean of client updates; `None` means SGD with
+      learning rate 0.2 and momentum 0.9. An aggregator with cumulative results needs
+      `learning.build_ftrl`.
+    client_weighting: Uniform, the only one that is private; others are refused.
+    metrics_aggregator: How the clients' metrics are combined: a function of the model's
+      metric finalizers, such as those in `tff.learning.metrics`.
+    loop_implementation: How TFF iterates over client data; the default is the faster.
 
   Returns:
     A learning process.
@@ -110,12 +125,15 @@ def build_dp_fed_prox(
     TypeError: If `aggregator` is not an unweighted aggregation factory, or another
       argument not of its type.
     ValueError: If `proximal_strength` is negative or not finite, clients are to be
-      weighted, or the server's optimizer is not for the results of `aggregator`.
+      weighted, or `server_optimizer_fn` is not for the results of `aggregator`.
   """
   client_optimizer = process_parts.check_client_optimizer(client_optimizer_fn)
   return fed_avg.build_dp_fed_avg(
     model_fn,
     aggregator,
     client_optimizer_fn=proximal(client_optimizer, proximal_strength),
-    **arguments,
+    server_optimizer_fn=server_optimizer_fn,
+    client_weighting=client_weighting,
+    metrics_aggregator=metrics_aggregator,
+    loop_implementation=loop_implementation,
   )

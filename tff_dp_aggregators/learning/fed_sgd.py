@@ -41,9 +41,24 @@ def build_dp_fed_sgd(
 
   The clients' own training metrics in the process's output are *not* private.
 
-  Arguments are those of `build_dp_fed_avg`, as far as there are clients to train. The
-  aggregator's clip norm is that of a gradient, and `server_optimizer_fn` applies the
-  mean of gradients; `None` means SGD with learning rate 0.1.
+  Args:
+    model_fn: A `tff.learning.models.FunctionalModel`, which simulates fastest, or a
+      function without arguments that returns a `VariableModel`.
+    aggregator: Aggregates client gradients, e.g. `aggregators.banded(...)`; its clip
+      norm is that of a gradient.
+    server_optimizer_fn: Applies the mean of gradients; `None` means SGD with learning
+      rate 0.1. An aggregator with cumulative results needs `learning.build_ftrl`.
+    metrics_aggregator: How the clients' metrics are combined: a function of the model's
+      metric finalizers, such as those in `tff.learning.metrics`.
+    loop_implementation: How TFF iterates over client data; the default is the faster.
+
+  Returns:
+    A learning process.
+
+  Raises:
+    TypeError: If `aggregator` is not an unweighted aggregation factory, or another
+      argument not of its type.
+    ValueError: If `server_optimizer_fn` is not for the results of `aggregator`.
   """
   server_optimizer = process_parts.check_optimizer(
     'server_optimizer_fn',
