@@ -38,7 +38,7 @@ from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.base import strict_json
 
-# Of the files of a run.
+# Name of the file in a run directory.
 FILE = 'canaries.json'
 CONFIDENCE = 0.95
 _ANY, _GAUSSIAN = 'any', 'gdp'
@@ -57,7 +57,7 @@ class Record:
   Attributes:
     inserted: Which canaries took part with their direction, bool of shape [canaries].
     scores: float64 of the same shape, of `scores`.
-    rounds: Of the first so many rounds.
+    rounds: Number of rounds, from the first on, that scores are made of.
     confidence: Asked for, of all bounds together.
   """
 
@@ -229,7 +229,7 @@ def p_value(
   # With delta 0 each guess is right with this probability at most.
   chance = float(special.expit(epsilon))
   fewer = np.arange(num_correct + 1)
-  # Of a binomial distribution, from so many, and fewer, on.
+  # Tails of a binomial distribution, from so many, and fewer, on.
   tails = np.ones(num_correct + 1)
   tails[:-1] = special.betainc(
     num_correct - fewer[:-1], num_guesses - num_correct + fewer[:-1] + 1, chance

@@ -101,7 +101,7 @@ class SpentEvents(NamedTuple):
       )
     exceeds = mechanism.would_exceed(target, self.rounds)
     if mechanism.is_private and mechanism.is_one_gaussian:
-      # Of what is replaced by zeros, as states have it.
+      # Under zero-out, as states have it.
       planned = float(mechanism.noise_multipliers_so_far[self.rounds - 1])
       if mechanism.adjacency == 'replace_one':
         planned *= 2

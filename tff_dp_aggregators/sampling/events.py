@@ -112,7 +112,7 @@ class RandomAllocationDpEvent(MixtureDpEvent):
   """A client is in so many of all rounds; all sets of them are equally likely."""
 
   bound_is_tight = True
-  # Of independent noise.
+  # A strategy of independent noise.
   strategy: Optional[strategies.Strategy] = dataclasses.field(compare=False, repr=False)
   rounds_of_a_client: int  # k.
   noise_multiplier: float

@@ -76,7 +76,7 @@ class TruncatedPoissonSampling(scheme.RoundSampling):
 
   Attributes:
     num_rounds: Rounds in all, n.
-    sampling_probability: Of a client of the round's group, in (0, 1].
+    sampling_probability: That of a client of the round's group, in (0, 1].
     num_clients: Clients to draw from. Epsilon holds for all data sets with at most so
       many.
     max_clients_per_round: Most clients of a round, at least the mean number of those

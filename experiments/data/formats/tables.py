@@ -28,7 +28,7 @@ from . import source
 _LONGEST_FIELD = 2**24
 # Limits of what DuckDB reads, which has room for 2,048 rows of all columns; in bytes.
 _MOST_COLUMNS, _LONGEST_LINE = 500, 2**18
-# Of a line of JSON, in bytes; DuckDB reads some up to twice as long.
+# Longest line of JSON, in bytes; DuckDB reads some up to twice as long.
 _LONGEST_OBJECT = 2**24
 # A comma with nothing behind it, but for what looks so in a text.
 _COMMA = r',\s*[]}]'

@@ -360,7 +360,7 @@ class AllocationMixture:
       )
     self._rounds, self._times, self._mu = n, k, 1 / noise
     share = n / max(num_places, n)
-    # Of two sets: how many rounds are in both and in one of them, and how likely it is.
+    # How many rounds are in both of two sets, and in one of them, and how likely it is.
     both = np.arange(max(2 * k - n, 0), k + 1)
     self._both = np.append(both, [0, 0])
     self._either = np.append(2 * (k - both), [k, 0])
@@ -376,7 +376,7 @@ class AllocationMixture:
     return np.asarray(np.logaddexp(self._log_here + logs, self._log_missed))
 
   def log_moment(self, tilt: float) -> float:
-    """Of sets that have all the same norm."""
+    """The moment; all sets have the same norm."""
     return float(self._mean_of(tilt * self._times * self._mu**2 / 2))
 
   def log_second_moment(self) -> float:
@@ -1239,7 +1239,7 @@ def _mixture(event: _Read) -> Mixture:
     return AllocationMixture(event.num_steps, 1, one.noise_multiplier, event.num_places)
   assert event.strategy is not None  # Or it is not read.
   if isinstance(event, events.RandomAllocationDpEvent):
-    # Of all strategies, the identity.
+    # The strategy is the identity.
     return AllocationMixture(
       event.strategy.num_rounds, event.rounds_of_a_client, event.noise_multiplier
     )

@@ -124,7 +124,7 @@ class SimulatedCohort(msgspec.Struct, frozen=True):
 
   # How many times larger cohort and population are.
   scale: Union[Annotated[int, Meta(ge=1)], Annotated[float, Meta(ge=1, le=_LARGEST)]]
-  # Of the run itself, as the next.
+  # These two are the run's own.
   clients_per_round: Union[
     Annotated[int, Meta(ge=0)], Annotated[float, Meta(ge=0, le=_LARGEST)]
   ]

@@ -791,7 +791,7 @@ class Single(Report, frozen=True, kw_only=True):
     other_guarantees: What else the same noise guarantees, where clients make it.
     canaries: What an attacker with canaries reached; only there if there were some.
     code_version: Version of the code that trained; null if it is not known.
-    stopped: Of a run that ended early, and else not there.
+    stopped: Only there if the run ended early.
   """
 
   warnings: Warnings

@@ -48,7 +48,7 @@ from tff_dp_aggregators.strategies import registry
 
 _SAID = terms.sentences('statement.j2')
 _M = TypeVar('_M', bound=model.Mechanism)
-# Of the curves.
+# Numbers of points of the curves.
 _POINTS = 200  # Of a curve over rounds.
 _SAMPLED_POINTS = 20  # Of one that takes a composition each.
 _DELTAS = 33  # Of the curve over delta.
@@ -561,7 +561,7 @@ def _in_the_log(inputs: inputs_lib.Inputs) -> tuple[dp_accounting.DpEvent, int]:
   ran = log_participation.of_plan(
     seen, rounds, limits, bool(planned and planned['broken'])
   )
-  # Of the strategy that was built for all rounds: who was in the first of them alone
+  # The strategy was built for all rounds: who was in the first of them alone
   # was in no later one.
   shown = strategies.Participation(
     num_rounds, ran.min_separation, ran.possible_participations
@@ -595,7 +595,7 @@ def _stopped(
     inputs,
     rounds_completed=completed,
     rounds_planned=rounds,
-    # Of rounds that were drawn together all are spent, and drawing takes its time.
+    # Rounds that were drawn together are all spent, and drawing takes its time.
     epsilon_completed=of_plan if spent is planned else epsilon(spent),
     epsilon_planned=of_plan,
   )

@@ -20,7 +20,7 @@ from tff_dp_aggregators.learning.packed import server as server_lib
 from tff_dp_aggregators.learning.packed import training as training_lib
 from tff_dp_aggregators.sampling import draws
 
-# Of an update, in clip norms.
+# Norm of an update, in clip norms.
 _NORM = 10.0
 _COINS, _DIRECTIONS = 0, 1  # What is drawn of the seed.
 _ROUND, _TOOK_PART = 'round', 'took_part'
@@ -36,7 +36,7 @@ class Canaries:
 
   @functools.cached_property
   def own_seed(self) -> str:
-    """Of coins and directions, in hex; slow to compute from that of the run."""
+    """Seed of coins and directions, in hex; slow to compute from that of the run."""
     return ledger.tag_of_seed('canaries', self.seed).partition(':')[2]
 
   @functools.cached_property
@@ -111,7 +111,7 @@ class Insertion:
     self._sizes = [int(np.prod(shape)) for shape, _ in self._shapes]
     self._norms = (_NORM * clip_norm * canaries.inserted).astype(np.float32)
     self.directions = tf.constant(canaries.directions(sum(self._sizes)))
-    # Of the arguments that a round has besides: directions, and numbers of canaries.
+    # Further arguments of a round: directions, and numbers of canaries.
     self.specs = (
       tf.TensorSpec(self.directions.shape, tf.float32),
       tf.TensorSpec([None], tf.int32),

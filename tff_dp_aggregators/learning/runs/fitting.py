@@ -11,7 +11,7 @@ from tff_dp_aggregators.accounting import joint_mechanism
 from tff_dp_aggregators.accounting.reports import nbafl_report
 from tff_dp_aggregators.learning import options as options_lib
 
-# Of canaries: dense matrices of rounds, and 2 GiB of directions.
+# Limits of canaries: dense matrices of rounds, and 2 GiB of directions.
 _MOST_AUDITED_ROUNDS = 8192
 _MOST_NUMBERS_OF_CANARIES = 2**29
 

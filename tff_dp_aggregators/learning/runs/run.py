@@ -93,7 +93,7 @@ class Run:
     self._checkpointed, self._checkpoint_took = time.monotonic(), 0.0
     # Results of rounds that cannot be run again, if there are such.
     self._kept_rounds: Optional[checkpoints_lib.KeptRounds] = None
-    # Of all rounds so far, of exact sums of clients, and so not private.
+    # All rounds so far; from exact sums of clients, and so not private.
     self._signal_to_noise = aggregators.SignalToNoise()
     self._measures_signal = plan.server.not_private_signal_to_noise
     self._canaries_file: Optional[metrics_file.MetricsFile] = None
@@ -339,7 +339,7 @@ class Run:
     plan = self.plan
     assert plan.canaries is not None and plan.clip_norm and self._canaries_file
     took_part = clients - (len(plan.clients) - plan.canaries.number)
-    # Of the sum, in clip norms.
+    # Projections of the sum, in clip norms.
     scaled = np.array(projections) * plan.schedule.clients_per_round / plan.clip_norm
     row = plan.canaries.row(number, took_part[took_part >= 0], scaled)
     self._canaries_file.append(row)

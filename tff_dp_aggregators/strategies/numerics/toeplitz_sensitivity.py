@@ -122,7 +122,7 @@ def squared_by_round(
   bounds = _spent(coefficients, participation)
   if scales is None:
     return bounds
-  # Of the first t rounds none has a larger scale than this, and of all of them, none
+  # None of the first t rounds has a larger scale than this, and of all of them, none
   # later than round j one than `falling[j]`.
   largest = np.maximum.accumulate(scales)
   falling = np.maximum.accumulate(scales[::-1])[::-1]
