@@ -379,7 +379,7 @@ def _spent(settings: settings_lib.Settings, result: learning.Result) -> str:
     alone = stopped['epsilon_completed']
     spent = (
       f'{spent[:-1]}, that of the plan. If no result decided when to stop it is '
-      f'{rounding.up(alone)}.'
+      f'{rounding.up(alone)}: tff-dp-report --rounds_fixed_by states what did.'
     )
   # The report says what follows from each.
   warnings = [each.split('. ')[0].rstrip('.') for each in result.statement['warnings']]

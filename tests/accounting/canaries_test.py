@@ -359,27 +359,34 @@ def test_an_estimate_takes_two_of_each():
 # The file of a run.
 
 
+def _load(path, inserted='0110'):
+  return canaries.Record.load(
+    str(path), inserted=inserted, confidence=0.9, most_rounds=7
+  )
+
+
 def test_what_is_written_is_read(tmp_path):
   inserted = np.array([False, True, True, False])
   record = canaries.Record(inserted, np.array([1.25, -2.0, 1 / 3, 0.0]), 7, 0.9)
   path = tmp_path / canaries.FILE
   path.write_text(record.to_json(), 'utf-8')
-  found = canaries.Record.load(str(path), '0110')
+  found = _load(path)
   np.testing.assert_allclose(found.scores, record.scores, rtol=1e-8)
   assert found.inserted.tolist() == inserted.tolist()
   assert (found.rounds, found.confidence) == (7, 0.9)
   with pytest.raises(ValueError, match='coins'):
-    canaries.Record.load(str(path), '0111')
+    _load(path, inserted='0111')
   content = json.loads(path.read_text('utf-8'))
   for change in (
     {'scores': [1.0, 2.0, 3.0]},
     {'scores': [1.0, 2.0, 3.0, 'x']},
     {'rounds': 0},
-    {'confidence': 1.0},
+    {'rounds': 8},  # More than the run has.
+    {'confidence': 0.99},  # Another one than the run was begun with.
   ):
     path.write_text(json.dumps({**content, **change}), 'utf-8')
     with pytest.raises((TypeError, ValueError), match=canaries.FILE):
-      canaries.Record.load(str(path), '0110')
+      _load(path)
   path.write_text('{}', 'utf-8')
   with pytest.raises(ValueError, match=canaries.FILE):
-    canaries.Record.load(str(path), '0110')
+    _load(path)

@@ -12,33 +12,6 @@ from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import spent_by_round
 
 DELTA = 1e-6
-_LIMITS = strategies.Participation(20, min_separation=4)
-MECHANISMS = {
-  'poisson': accounting.Mechanism('gaussian', sampling.PoissonSampling(20, 0.1), 1.5),
-  'cyclic': accounting.Mechanism(
-    'toeplitz', sampling.PoissonSampling(20, 0.2, num_groups=3), 1.0, num_bands=3
-  ),
-  'replace_one': accounting.Mechanism(
-    'gaussian', sampling.FixedSizeSampling(20, 500, 20), 2.0
-  ),
-  'add_or_remove': accounting.Mechanism(
-    'gaussian',
-    sampling.FixedSizeSampling(20, 500, 20),
-    2.0,
-    adjacency='add_or_remove',
-  ),
-  'adaptive': accounting.Mechanism(
-    'gaussian', sampling.PoissonSampling(20, 0.1), 1.5, clipped_count_stddev=2.0
-  ),
-  'parts': accounting.JointMechanism(
-    (
-      accounting.JointPart('a', '0', accounting.Mechanism('tree', _LIMITS, 5.0), 1.0),
-      accounting.JointPart(
-        'b', '1', accounting.Mechanism('laplace', _LIMITS, 9.0), 1.0
-      ),
-    )
-  ),
-}
 
 
 def _epsilon(mechanism, rounds, accountant=None):
@@ -47,9 +20,9 @@ def _epsilon(mechanism, rounds, accountant=None):
   return accountants.epsilon(event, DELTA, accountant, mechanism.relation)
 
 
-@pytest.fixture(scope='module', params=MECHANISMS)
+@pytest.fixture(scope='module', params=mechanisms.BY_NAME)
 def mechanism(request):
-  return MECHANISMS[request.param]
+  return mechanisms.BY_NAME[request.param]
 
 
 @pytest.fixture(scope='module')
@@ -80,7 +53,10 @@ def test_it_never_falls_and_is_at_most_the_quick_bound(mechanism, by_round):
   for rounds in range(1, 21):
     end = rounds
     if mechanism.parts:  # Of which one spends more until the next turn.
-      end = -(-rounds // _LIMITS.min_separation) * _LIMITS.min_separation
+      end = (
+        -(-rounds // mechanisms.LIMITS.min_separation)
+        * mechanisms.LIMITS.min_separation
+      )
     quick = _epsilon(mechanism, end, accountants.QUICK_BOUND)
     assert by_round[rounds] <= quick * (1 + 1e-12)
 
@@ -108,7 +84,7 @@ def test_what_it_is_not_for_is_refused():
   limits = accounting.Mechanism('gaussian', strategies.Participation(5), 1.0)
   with pytest.raises(ValueError, match='without sampling; the exact epsilon'):
     spent_by_round.SpentByRound(limits, DELTA)
-  sampled = MECHANISMS['poisson']
+  sampled = mechanisms.BY_NAME['poisson']
   with pytest.raises(ValueError, match='delta'):
     spent_by_round.SpentByRound(sampled, 1.0)
   spent = spent_by_round.SpentByRound(sampled, DELTA)
@@ -118,10 +94,10 @@ def test_what_it_is_not_for_is_refused():
     spent.after(1.5)
 
 
-@pytest.mark.parametrize('name', [*MECHANISMS, 'tree'])
+@pytest.mark.parametrize('name', [*mechanisms.BY_NAME, 'tree'])
 def test_rounds_within_a_target_are_the_most_that_keep_it(name):
-  tree = accounting.Mechanism('tree', _LIMITS, noise_multiplier=5.0)
-  mechanism = MECHANISMS.get(name, tree)
+  tree = accounting.Mechanism('tree', mechanisms.LIMITS, noise_multiplier=5.0)
+  mechanism = mechanisms.BY_NAME.get(name, tree)
   for rounds in (1, 7, 19):
     target = _epsilon(mechanism, rounds)
     found = mechanism.rounds_within(target, DELTA)

@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 from tests import executing
-from tests.accounting import spent_by_round_test
+from tests.accounting import mechanisms
 from tests.accounting.programs import reporting
 from tests.accounting.reports import statements
 from tff_dp_aggregators import accounting
@@ -143,10 +143,10 @@ def test_what_is_no_target_is_refused(target, message):
     _TREE.rounds_within(**target)
 
 
-@pytest.mark.parametrize('name', [*spent_by_round_test.MECHANISMS, 'tree'])
+@pytest.mark.parametrize('name', [*mechanisms.BY_NAME, 'tree'])
 def test_a_loop_that_asks_runs_the_most_rounds_that_keep_the_target(name):
   tree = accounting.Mechanism('tree', strategies.Participation(20, 4), 12.0)
-  mechanism = spent_by_round_test.MECHANISMS.get(name, tree)
+  mechanism = mechanisms.BY_NAME.get(name, tree)
   for target in _TARGETS:
     if target.rho and name != 'tree':
       with pytest.raises(ValueError, match='target_rho is for Gaussian noise'):
@@ -217,7 +217,7 @@ def test_one_more_round_or_participation_does_not_keep_it():
   more = (*_FLAGS, '--noise_multiplier=4', f'--num_rounds={most + 1}')
   result = reporting.execute(*more, '--target_rho=0.75')
   assert result.returncode == 1
-  assert 'more than --target_rho=0.75' in result.stderr
+  assert 'more than target_rho=0.75' in result.stderr
 
 
 @pytest.mark.parametrize(

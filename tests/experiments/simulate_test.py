@@ -184,7 +184,7 @@ def test_same_seed_gives_the_same_metrics_to_the_last_digit(tree_run, tmp_path):
   [
     (
       ['--noise_multiplier=1', '--target_epsilon=2'],
-      'exactly one of --noise_multiplier and --target_epsilon',
+      'exactly one of --noise_multiplier and a target, --target_epsilon',
     ),
     (['--num_clients=250'], 'clients_per_round of at most 25'),
     (['--mechanism=tree', '--num_bands=3'], 'num_bands=3 is for banded'),

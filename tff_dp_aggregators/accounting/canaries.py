@@ -77,19 +77,25 @@ class Record:
     return json.dumps(content, indent=1) + '\n'
 
   @classmethod
-  def load(cls, path: str, inserted: str) -> 'Record':
-    """Reads a file of a run, whose configuration has the coins."""
+  def load(
+    cls, path: str, *, inserted: str, confidence: float, most_rounds: int
+  ) -> 'Record':
+    """Reads a file of a run with so many rounds, whose configuration has the rest."""
     with open(path, encoding='utf-8') as file:
       try:
         content = strict_json.loads(file.read())
         if content['inserted'] != inserted:
           raise ValueError('its coins are not those of the configuration')
+        if content['confidence'] != confidence:
+          raise ValueError('its confidence is not that of the configuration')
         found = cls(
           np.array([int(each) for each in content['inserted']], bool),
           np.array(content['scores'], np.float64),
           checks.check_positive_int('rounds', content['rounds']),
           check_confidence(content['confidence']),
         )
+        if found.rounds > most_rounds:
+          raise ValueError(f'it has {found.rounds} rounds, and the run {most_rounds}')
         if not np.isfinite(found.scores).all() or len(found.scores) != len(inserted):
           raise ValueError('it has not one finite score for each coin')
       except (KeyError, TypeError, ValueError) as e:
@@ -128,6 +134,7 @@ class Audit:
   Attributes:
     num_canaries: How many there were.
     num_inserted: How many of them took part with their direction.
+    num_rounds: Rounds, from the first on, that the scores are made of.
     confidence: Probability that all bounds are right.
     bounds: The lower bounds.
     estimate: Epsilon of Gaussians fitted to the scores, no bound; `None` with fewer
@@ -136,6 +143,7 @@ class Audit:
 
   num_canaries: int
   num_inserted: int
+  num_rounds: int
   confidence: float
   bounds: tuple[Bound, ...]
   estimate: Optional[float]
@@ -171,6 +179,7 @@ def audit(
   return Audit(
     num_canaries,
     int(inserted.sum()),
+    record.rounds,
     record.confidence,
     tuple(bounds),
     estimate(record.scores, inserted, delta),

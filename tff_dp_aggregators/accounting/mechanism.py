@@ -214,7 +214,7 @@ class Guaranteed:
       >>> participation = strategies.Participation(2000, min_separation=100)
       >>> tree = accounting.Mechanism('tree', participation, noise_multiplier=7.0)
       >>> tree.rounds_within(8.0, 1e-6), tree.rounds_within(target_rho=0.5)
-      (700, 400)
+      (700, 447)
     """
     target = Target(target_epsilon, target_delta, accountant, target_rho).check()
     if target.is_kept(self.event, self.relation):
@@ -256,6 +256,12 @@ class Guaranteed:
       >>> [mechanism.would_exceed(Target(2.0, 1e-6), rounds) for rounds in (2, 3)]
       [False, True]
     """
+    if not isinstance(target, Target):
+      raise TypeError(
+        'target must be an accounting.Target, such as Target(epsilon=2.0, delta=1e-6) '
+        f'or Target(rho=0.1); got {target!r}.'
+      )
+    target.check()
     checks.check_int('rounds', rounds, at_least=0)
     num_rounds = self.participation.num_rounds
     if rounds >= num_rounds:

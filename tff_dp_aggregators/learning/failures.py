@@ -47,11 +47,14 @@ class RoundTimeoutError(TimeoutError):
       f'kept. If it may take longer, give a larger {argument}; if not, {look}. Then '
       f'{then}'
     )
-    self._said = seconds, where, look
+    self._said = seconds, where, look, argument, then
 
   def said_of(self, argument: str, then: str) -> 'RoundTimeoutError':
     """The same, where the limit has another name."""
-    return RoundTimeoutError(*self._said, argument, then)
+    return RoundTimeoutError(*self._said[:3], argument, then)
+
+  def __reduce__(self) -> tuple[Any, ...]:
+    return RoundTimeoutError, self._said
 
 
 class ComputationError(RuntimeError):

@@ -255,7 +255,7 @@ class RunOptions:
       reaches with: lower bounds of epsilon (`accounting.canaries`). They count as
       clients in everything, and are packed with them, with fixed clipping and Gaussian
       noise of the server. 0 for none.
-    audit_confidence: Probability that these bounds are right.
+    audit_confidence: Probability that these bounds are right; `None` means 0.95.
 
   Raises:
     TypeError: If a field is not of its type.
@@ -275,11 +275,17 @@ class RunOptions:
   tuning: Optional[inputs.Tuning] = None
   data_facts: Optional[Mapping[str, Any]] = None
   audit_canaries: int = 0
-  audit_confidence: float = canaries.CONFIDENCE
+  audit_confidence: Optional[float] = None
 
   def __post_init__(self) -> None:
     checks.check_int('audit_canaries', self.audit_canaries, at_least=0)
-    canaries.check_confidence(self.audit_confidence, 'audit_confidence')
+    if self.audit_confidence is not None:
+      canaries.check_confidence(self.audit_confidence, 'audit_confidence')
+      if not self.audit_canaries:
+        raise ValueError(
+          f'audit_confidence={self.audit_confidence} is for audit_canaries, which is '
+          '0; leave it out.'
+        )
     if self.noise_seed is not None:
       checks.check_int('noise_seed', self.noise_seed)
     if self.packed_simulation not in (True, False, AUTO):

@@ -332,7 +332,9 @@ def train(
   seed = checks.check_int('seed', seed, at_least=0)
   canaries = None
   if run.audit_canaries:
-    canaries = packed.Canaries(run.audit_canaries, seed, run.audit_confidence)
+    canaries = packed.Canaries(
+      run.audit_canaries, seed, run.audit_confidence or accounting.canaries.CONFIDENCE
+    )
   population = population_lib.Population(clients, canaries)
   if schedule is None:
     schedule = _schedule(

@@ -176,12 +176,12 @@ def test_a_target_that_is_missed_or_none_is_refused(target):
     statement.build(reports.Inputs(MECHANISM, 1e-6, target_epsilon=target))
 
 
-def test_a_ledger_of_other_noise_names_one_strategy(tmp_path):
+def test_a_ledger_of_other_noise_names_the_noise_alone(tmp_path):
   other = dataclasses.replace(MECHANISM, noise_multiplier=2.5)
   run = _ledger(tmp_path / 'ledger.jsonl', num_rounds=3, mechanism=other)
-  with pytest.raises(ValueError, match='as the mechanism does, with noise .* 2.5') as e:
+  with pytest.raises(ValueError, match='multiplier 2.5, but by the .* 2.0') as e:
     statement.build(reports.Inputs(MECHANISM, 1e-6, ledger=run))
-  assert str(e.value).count(MECHANISM.strategy.checksum) == 1
+  assert MECHANISM.strategy.checksum not in str(e.value)
 
 
 def test_a_ledger_of_another_mechanism_is_refused(tmp_path):

@@ -142,7 +142,9 @@ def planned(
     found,
     values.accountant,
   )
-  if target is not None and found is None:
+  # A report checks what the rounds that ran have spent, if their number was fixed.
+  is_fixed = 'rounds_fixed_by' in values and values['rounds_fixed_by'].value is not None
+  if target is not None and found is None and not is_fixed:
     remedy = 'Leave out the target for a report of what these rounds spent.'
     if limits is None:
       left_out = '--noise_multiplier or --num_rounds'
@@ -152,7 +154,7 @@ def planned(
         left_out = '--noise_multiplier'
       remedy = f'Leave out {left_out} to have it found.'
     try:
-      plan.check_target()
+      plan.check_target(mechanism.event)
     except ValueError as e:
       raise program.CheckFailed(f'{e} {remedy}') from e
   return plan

@@ -16,10 +16,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Optional, Union
 
+import dp_accounting
 import msgspec
 from msgspec import Meta
 
 from tff_dp_aggregators import sampling
+from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import canaries as canaries_lib
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import joint_mechanism
@@ -217,10 +219,10 @@ class Inputs:
     """Epsilon of all rounds planned, by `accountant`."""
     return self.mechanism.epsilon(self.delta, accountant=self.accountant)
 
-  def check_target(self) -> None:
-    """Refuses a mechanism that spends more than was asked for."""
+  def check_target(self, event: dp_accounting.DpEvent) -> None:
+    """Refuses an event of the mechanism that spends more than was asked for."""
     if self.target_rho is not None:
-      rho = mechanism_lib.rho_of(self.mechanism.event)
+      rho = mechanism_lib.rho_of(event)
       if not rho <= self.target_rho:
         raise ValueError(
           f'the mechanism spends rho = {rounding.up(rho, 6)}, more than target_rho='
@@ -229,7 +231,8 @@ class Inputs:
     if self.target_epsilon is None:
       return
     gaussian.check_epsilon(self.target_epsilon, 'target_epsilon')
-    spent = self.epsilon_planned
+    relation = self.mechanism.relation
+    spent = accountants.epsilon(event, self.delta, self.accountant, relation)
     if not spent <= self.target_epsilon:
       raise ValueError(
         f'the mechanism spends epsilon = {rounding.up(spent)} at delta = '

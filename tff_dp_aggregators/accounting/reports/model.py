@@ -652,6 +652,7 @@ class Canaries(Model, frozen=True, kw_only=True):
   Attributes:
     num_canaries: Clients that were made up, each inserted with probability 1/2.
     num_inserted: Those of them that were.
+    num_rounds: Rounds, from the first on, that the scores are made of.
     confidence: Probability that all bounds are right.
     estimate: Epsilon of Gaussians fitted to the scores (arXiv:2302.03098), no bound;
       null if infinite, or of too few canaries.
@@ -659,6 +660,7 @@ class Canaries(Model, frozen=True, kw_only=True):
 
   num_canaries: Positive
   num_inserted: Count
+  num_rounds: Positive
   confidence: Share
   bounds: list[CanaryBound]
   estimate: Optional[NonNegative]

@@ -250,8 +250,18 @@ def _from_config(
   files.append(ledger_file)
   canary_record = None
   path = os.path.join(run_dir, canaries_lib.FILE)
-  if config.canaries is not None and os.path.exists(path):
-    canary_record = canaries_lib.Record.load(path, config.canaries['inserted'])
+  if config.canaries is not None and ledger.entries:
+    if not os.path.exists(path):
+      raise ValueError(
+        f'{path} is missing, which has what canaries of the run reached. Resume the '
+        'run, which writes it at its end.'
+      )
+    canary_record = canaries_lib.Record.load(
+      path,
+      inserted=config.canaries['inserted'],
+      confidence=config.canaries['confidence'],
+      most_rounds=len(ledger.entries),
+    )
     files.append(file_of('canaries', path))
   arguments, planned_by = [f'--run_dir={run_dir or "."}'], privacy.accountant
   if planned_by is not None:

@@ -67,7 +67,8 @@ def build(inputs: inputs_lib.Inputs, *, with_curves: bool = True) -> dict[str, A
   """
   mechanism, delta = inputs.mechanism, inputs.delta
   gaussian.check_delta(delta)
-  inputs.check_target()
+  if inputs.rounds_fixed_by is None:
+    inputs.check_target(mechanism.event)
   if inputs.nbafl is not None:
     nbafl_report.check(inputs.nbafl, mechanism, delta=delta, clip_norm=inputs.clip_norm)
   if inputs.simulated_cohort is not None:
@@ -87,6 +88,8 @@ def build(inputs: inputs_lib.Inputs, *, with_curves: bool = True) -> dict[str, A
   stopped = _stopped(inputs, completed, spent, event)
   if not stopped or inputs.rounds_fixed_by is not None:
     event = spent
+  if inputs.rounds_fixed_by is not None:
+    inputs.check_target(event)
   curves = None
   if with_curves:
     curves = _curves(mechanism, event, delta, inputs.accountant, run)
@@ -585,19 +588,24 @@ def _stopped(
         f'early, after some of its {rounds} planned rounds; leave it out.'
       )
     return msgspec.UNSET
+  if spent is planned:  # Rounds were drawn together, and all are spent with the first.
+    if inputs.rounds_fixed_by is not None:
+      raise ValueError(
+        f'rounds_fixed_by={inputs.rounds_fixed_by!r} changes nothing: clients drew '
+        'their rounds in advance, so that all planned rounds are spent; leave it out.'
+      )
+    return msgspec.UNSET
 
   def epsilon(event: dp_accounting.DpEvent) -> float:
     relation = inputs.mechanism.relation
     return accountants.epsilon(event, inputs.delta, inputs.accountant, relation)
 
-  of_plan = epsilon(planned)
   return model.Stopped.of(
     inputs,
     rounds_completed=completed,
     rounds_planned=rounds,
-    # Rounds that were drawn together are all spent, and drawing takes its time.
-    epsilon_completed=of_plan if spent is planned else epsilon(spent),
-    epsilon_planned=of_plan,
+    epsilon_completed=epsilon(spent),
+    epsilon_planned=epsilon(planned),
   )
 
 

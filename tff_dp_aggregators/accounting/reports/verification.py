@@ -167,7 +167,10 @@ def _verify(path: str, statement_of: Optional[StatementOf]) -> Result:
     again = _build_again(report, folder)
     other = _by_another_method(again)
     again = json.loads(json.dumps(again))
-    notes = [*_notes_on_software(report.get('software'), again.get('software'))]
+    notes = [
+      *_notes_on_files_beside(report, folder),
+      *_notes_on_software(report.get('software'), again.get('software')),
+    ]
     differences = [*wrong_files, *_differences(report, again)]
     led_to, said = _check_command(report, lambda path: find(path, folder), statement_of)
   except _FAILURES as e:
@@ -274,8 +277,8 @@ def _wrong_files(report: dict[str, Any], folder: str) -> Iterator[str]:
         f'{what} is missing; it is looked for from the current directory and beside '
         'the report'
       )
-    except (OSError, ValueError):
-      continue  # It cannot be computed again, for which this is the reason.
+    except (OSError, ValueError) as e:
+      yield f'{what} cannot be read: {e}'
     else:
       if found != stated['sha256']:
         yield (
@@ -417,6 +420,16 @@ def find(path: str, folder: str) -> str:
   if os.path.exists(found) and not os.path.isfile(found):
     raise ValueError(f'{found!r}, which the report names, is no regular file.')
   return found
+
+
+def _notes_on_files_beside(report: dict[str, Any], folder: str) -> Iterator[str]:
+  """Which files beside the report were not read, as they still are where it says."""
+  for stated in (report['verification'] or {}).get('files', ()):
+    path = stated['path']
+    beside = os.path.join(folder, os.path.basename(path))
+    if os.path.exists(path) and os.path.exists(beside):
+      if not os.path.samefile(path, beside):
+        yield f'{path} was read, where the report says, and not {beside}'
 
 
 def _notes_on_software(stated: Any, found: Any) -> Iterator[str]:
