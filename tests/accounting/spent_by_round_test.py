@@ -5,6 +5,7 @@ import math
 import dp_accounting
 import pytest
 
+from tests.accounting import mechanisms
 from tff_dp_aggregators import accounting
 from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies

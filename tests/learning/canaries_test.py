@@ -32,6 +32,8 @@ from tff_dp_aggregators import learning
 from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import canaries
+from tff_dp_aggregators.accounting.reports import rendering
+from tff_dp_aggregators.accounting.reports import sources
 from tff_dp_aggregators.accounting.reports import verification
 from tff_dp_aggregators.learning import packed
 from tff_dp_aggregators.learning.runs import fitting
@@ -279,6 +281,26 @@ def test_coins_and_numbers_that_were_changed_are_found(name, audited, tmp_path):
   changed.write_text(text, 'utf-8')
   result = verification.verify(str(path))
   assert not result.ok and (name in result.text or 'sha256' in result.text)
+
+
+def test_a_report_without_their_scores_is_refused(audited, tmp_path):
+  shutil.copytree(audited[0], tmp_path / 'run')
+  (tmp_path / 'run' / canaries.FILE).unlink()
+  with pytest.raises(ValueError, match='canaries.json is missing.* Resume the run'):
+    sources.from_run_dir(str(tmp_path / 'run'))
+
+
+def test_a_bound_above_epsilon_of_the_rounds_that_ran_is_said(audited):
+  report = json.loads((audited[0] / 'report.json').read_text('utf-8'))
+  stopped = {'rounds_completed': 2, 'rounds_planned': 3, 'rounds_fixed_by': None}
+  report['stopped'] = {**stopped, 'epsilon_completed': 0.5, 'epsilon_planned': 99.0}
+  text = rendering.render(report, 'markdown')
+  assert 'A bound is above 0.5000, epsilon of the rounds that ran' in text
+
+
+def test_confidence_without_canaries_is_refused():
+  with pytest.raises(ValueError, match='audit_confidence=0.9 is for audit_canaries'):
+    learning.RunOptions(audit_confidence=0.9)
 
 
 def test_a_run_with_some_does_not_go_on_with_others(audited):

@@ -225,7 +225,7 @@ def test_what_was_changed_in_a_part_of_the_report_is_found(run, tmp_path):
     (
       'config.json',
       ('"noise_multiplier": 9.0', '"noise_multiplier": 9.5'),
-      "the parts .*'rest', .*'noise_multiplier': 9.0.* but by .*'noise_multiplier': 9.5",
+      "the parts .*'rest', .*'noise_multiplier': 9.0.* but by .*'rest'.*9.5",
     ),
     ('config.json', ('"clip_norm": 0.2', '"clip_norm": 0.1'), "'clip_norm': 0.1"),
     ('config.json', ('"[1-9]"', '"[2-9]"'), 'the weight 1 is of no part'),

@@ -10,6 +10,7 @@ Claims:
 * So it is with a round log whose plan is known; one whose plan is not says so.
 """
 
+import dataclasses
 import functools
 import json
 import math
@@ -21,9 +22,13 @@ from scipy import stats
 from tests.accounting.programs import reporting
 from tests.accounting.reports import rendered
 from tests.accounting.reports import statements
+from tff_dp_aggregators import accounting
+from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting import reports
 from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.accounting.reports import rendering
+from tff_dp_aggregators.accounting.reports import statement
 
 _ROUNDS, _NOISE, _DELTA = 1000, 20.0, 0.01
 _MU = 1 / _NOISE
@@ -131,6 +136,28 @@ def test_the_guarantee_is_of_the_plan_unless_something_fixed_the_rounds(tmp_path
   assert _verified(tmp_path, fixed).returncode == 0
   fixed['stopped']['rounds_fixed_by'] = None
   assert _verified(tmp_path, fixed).returncode == 1
+
+
+def test_a_target_is_held_against_the_rounds_that_ran_if_they_were_fixed(tmp_path):
+  flags = _run(tmp_path)
+  fixed = (*flags, '--rounds_fixed_by=a budget')
+  spent = reporting.json_of(*fixed)['guarantee']['epsilon']
+  target = f'--target_epsilon={spent * 1.01}'
+  assert reporting.json_of(*fixed, target)['target']['epsilon'] == spent * 1.01
+  assert 'more than target_epsilon' in reporting.execute(*flags, target).stderr
+  missed = reporting.execute(*fixed, f'--target_epsilon={spent * 0.99}')
+  assert missed.returncode and 'more than target_epsilon' in missed.stderr
+
+
+def test_rounds_that_were_drawn_in_advance_are_all_spent(tmp_path):
+  mechanism = accounting.Mechanism('gaussian', sampling.BallsInBins(20, 5), 4.0)
+  run = statements.ledger_of(mechanism, tmp_path / 'ledger.jsonl', num_rounds=7)
+  given = reports.Inputs(mechanism, 1e-6, ledger=run)
+  built = statement.build(given)
+  assert 'stopped' not in built
+  assert built['guarantee']['epsilon'] == mechanism.epsilon(1e-6)
+  with pytest.raises(ValueError, match="rounds_fixed_by='it' changes nothing"):
+    statement.build(dataclasses.replace(given, rounds_fixed_by='it'))
 
 
 def test_composed_with_others_it_counts_as_the_plan(tmp_path):

@@ -20,6 +20,7 @@ from tff_dp_aggregators.accounting import reports
 from tff_dp_aggregators.accounting.records import ledger
 from tff_dp_aggregators.accounting.reports import sources
 from tff_dp_aggregators.accounting.reports import statement
+from tff_dp_aggregators.accounting.reports import verification
 
 
 def test_reports_are_verified_as_they_were_written(tmp_path):
@@ -123,6 +124,20 @@ def test_checksums_of_files_are_sha256(tmp_path):
   path.write_bytes(b'x' * 3_000_000)
   digest = hashlib.sha256(b'x' * 3_000_000).hexdigest()
   assert sources.file_of('role', str(path))['sha256'] == digest
+
+
+def test_files_beside_a_copied_report_that_were_not_read_are_named(tmp_path):
+  (tmp_path / 'first').mkdir()
+  report = statements.with_ledger(tmp_path / 'first')
+  path = tmp_path / 'copy' / 'report.json'
+  path.parent.mkdir()
+  path.write_text(json.dumps(report))
+  beside = path.with_name('ledger.jsonl')
+  beside.write_text('another one')
+  result = verification.verify(str(path))
+  assert result.ok and f'was read, where the report says, and not {beside}' in str(
+    result.notes
+  )
 
 
 def test_the_strategy_in_the_report_is_verified(tmp_path):
