@@ -48,6 +48,8 @@ from tff_dp_aggregators.strategies import registry
 
 _SAID = terms.sentences('statement.j2')
 _M = TypeVar('_M', bound=model.Mechanism)
+# Epsilons that are closer, relative, differ by round-off.
+_SAME = 1e-9
 # Numbers of points of the curves.
 _POINTS = 200  # Of a curve over rounds.
 _SAMPLED_POINTS = 20  # Of one that takes a composition each.
@@ -588,24 +590,25 @@ def _stopped(
         f'early, after some of its {rounds} planned rounds; leave it out.'
       )
     return msgspec.UNSET
-  if spent is planned:  # Rounds were drawn together, and all are spent with the first.
-    if inputs.rounds_fixed_by is not None:
-      raise ValueError(
-        f'rounds_fixed_by={inputs.rounds_fixed_by!r} changes nothing: clients drew '
-        'their rounds in advance, so that all planned rounds are spent; leave it out.'
-      )
-    return msgspec.UNSET
 
   def epsilon(event: dp_accounting.DpEvent) -> float:
     relation = inputs.mechanism.relation
     return accountants.epsilon(event, inputs.delta, inputs.accountant, relation)
 
+  of_rounds, of_plan = epsilon(spent), epsilon(planned)
+  if of_rounds >= of_plan * (1 - _SAME):  # As where rounds were drawn in advance.
+    if inputs.rounds_fixed_by is not None:
+      raise ValueError(
+        f'rounds_fixed_by={inputs.rounds_fixed_by!r} changes nothing: the rounds that '
+        'ran spend as much as all planned ones; leave it out.'
+      )
+    return msgspec.UNSET
   return model.Stopped.of(
     inputs,
     rounds_completed=completed,
     rounds_planned=rounds,
-    epsilon_completed=epsilon(spent),
-    epsilon_planned=epsilon(planned),
+    epsilon_completed=of_rounds,
+    epsilon_planned=of_plan,
   )
 
 
