@@ -3,6 +3,7 @@
 `formats_test` is about how it is written.
 """
 
+import dataclasses
 import re
 from importlib import metadata
 
@@ -177,6 +178,10 @@ def test_a_banner_is_green_only_where_what_keeps_the_limits_is_stated():
   assert said not in rendering.render(stated, 'html')
   page = rendering.render(nobody, 'html')
   assert said in page and 'class="guarantee open"' in page
+  capped = statements.mechanism_of('tree', strategies.Participation(9, 3, 2), 4.0)
+  cap = statement.build(dataclasses.replace(inputs, mechanism=capped))
+  page = rendering.render(cap, 'html')
+  assert f'the number of participations that is said below; {said}' in page
 
 
 @pytest.mark.parametrize('stated, is_open', [(None, True), ('a scheduler', False)])

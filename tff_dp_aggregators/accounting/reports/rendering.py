@@ -286,8 +286,9 @@ def _is_one_gaussian(statement: dict[str, Any]) -> bool:
 def _what_is_unstated(statement: dict[str, Any]) -> str:
   """What keeps the limits that a guarantee needs, where nobody states it, or ''.
 
-  That is what keeps the 'limits', what makes devices 'wait' so that they follow, or,
-  where the log names clients that broke a 'plan', what keeps others to more than that.
+  That is what keeps the 'limits', or their 'cap' alone; what makes devices 'wait' so
+  that they follow; or, where the log names clients that broke a 'plan', what keeps
+  others to more than that.
   """
   if statement['guarantee']['epsilon'] is None or nbafl_report.is_one(statement):
     return ''
@@ -300,7 +301,9 @@ def _what_is_unstated(statement: dict[str, Any]) -> str:
     if 'basis' in source:
       unstated.add(inputs_lib.enforced_by_log(source, run['run'] is not None))
     if unstated & {limits['enforced_by'], limits['cap_enforced_by']}:
-      return 'wait' if by_wait else 'limits'
+      if by_wait:
+        return 'wait'
+      return 'limits' if limits['enforced_by'] in unstated else 'cap'
   return ''
 
 
