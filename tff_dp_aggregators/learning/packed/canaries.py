@@ -30,9 +30,9 @@ _ROUND, _TOOK_PART = 'round', 'took_part'
 class Canaries:
   """The canaries of a run, which follow from its seed."""
 
-  number: int
+  number: int  # How many there are.
   seed: int  # Of the run, which coins and directions do not give away.
-  confidence: float = canaries_lib.CONFIDENCE
+  confidence: float = canaries_lib.CONFIDENCE  # That all bounds are right.
 
   @functools.cached_property
   def own_seed(self) -> str:
