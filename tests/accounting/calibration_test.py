@@ -171,7 +171,9 @@ def test_a_lower_end_that_is_one_digit_off_is_not_another_question():
     assert low < found <= 2 * low
 
 
-@pytest.mark.parametrize('rounds_of_a_client', [1, 4])
+@pytest.mark.parametrize(
+  'rounds_of_a_client', [1, pytest.param(4, marks=pytest.mark.slow)]
+)
 def test_drawn_outcomes_find_less_noise_for_random_allocation(rounds_of_a_client):
   schema, target = sampling.RandomAllocation(30, rounds_of_a_client), (6.0, 1e-4)
   for adjacency in ('add_or_remove', 'zero_out'):

@@ -203,7 +203,13 @@ def test_renyis_bound_is_above(setting, relation):
 
 @pytest.mark.parametrize(
   'clients, probability, most',
-  [(3, 0.5, 2), (200, 0.25, 55), (1000, 0.01, 60), (1000, 0.5, 300), (7, 1.0, 7)],
+  [
+    (3, 0.5, 2),
+    (200, 0.25, 55),
+    pytest.param(1000, 0.01, 60, marks=pytest.mark.slow),
+    (1000, 0.5, 300),
+    (7, 1.0, 7),
+  ],
 )
 def test_the_probability_of_a_full_cohort_is_rounded_up(clients, probability, most):
   q = fractions.Fraction(probability)
@@ -263,7 +269,7 @@ def test_a_cap_below_the_mean_is_refused():
     sampling.TruncatedPoissonSampling(50, 0.1, 3, 9, num_groups=4)
 
 
-@pytest.mark.parametrize('groups', [1, 2])
+@pytest.mark.parametrize('groups', [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_cohorts_have_the_probabilities_that_the_event_assumes(groups):
   clients, probability, most, rounds = 5, 0.45, 3, 40_000
   scheme = sampling.TruncatedPoissonSampling(
