@@ -68,10 +68,7 @@ def _check_one(
   if not wanted.shape.is_compatible_with(given.shape):
     hint = 'convert it, by .reshape, or have the model take what there is'
     if wanted.shape.rank == given.shape.rank == 1:
-      hint = (
-        f'an example has {given.shape[0]} numbers: make a model of so many inputs, or '
-        'leave columns out'
-      )
+      hint = 'make a model of that shape, or leave columns out'
     if wanted.shape.is_compatible_with(given.shape[1:]):
       hint = (
         'datasets are of single examples, do not batch them: that is for batch_size; '
