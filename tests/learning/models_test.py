@@ -85,7 +85,10 @@ _NARROW = {'x': tf.TensorSpec([1]), 'y': tf.TensorSpec([], tf.int32)}
     ({'x': _SPEC[0], 'y': _SPEC[1], 'z': _SPEC[1]}, 'arrays x, y, z; .* no others'),
     (_SPEC[0], 'one array'),
     ((*_SPEC, _SPEC[1]), 'a tuple of 3'),
-    (_NARROW, r"client 'a' gives x of shape \[1\] .* the model takes \[2\]; make a model"),
+    (
+      _NARROW,
+      r"client 'a' gives x of shape \[1\] .* the model takes \[2\]; make a",
+    ),
     (_BATCHES, r'x of shape \[4, 2\] .* takes \[2\]; .* do not batch'),
   ],
 )
