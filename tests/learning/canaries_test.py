@@ -23,8 +23,6 @@ import shutil
 
 import numpy as np
 import pytest
-import tensorflow as tf
-import tensorflow_federated as tff
 
 from tests.learning import training_runs
 from tff_dp_aggregators import accounting
@@ -48,26 +46,7 @@ _DELTA = 1e-5
 
 
 def _model():
-  @tf.function
-  def predict(weights, x, training):
-    del training
-    (kernel,), _ = weights
-    return x @ kernel
-
-  @tf.function
-  def loss(output, label, sample_weight=None):
-    losses = tf.reduce_mean(tf.square(output - label), axis=1)
-    if sample_weight is not None:
-      losses *= sample_weight
-    return tf.reduce_mean(losses)
-
-  spec = tf.TensorSpec([None, _SIZE])
-  return tff.learning.models.FunctionalModel(
-    initial_weights=((np.zeros([_SIZE, _SIZE], np.float32),), ()),
-    predict_on_batch_fn=predict,
-    loss_fn=loss,
-    input_spec=(spec, spec),
-  )
+  return training_runs.model(inputs=_SIZE, outputs=_SIZE)
 
 
 def _clients():

@@ -40,7 +40,7 @@ def a_client():
   return clients()['client 3']
 
 
-def model(loss_factor=1.0):
+def model(loss_factor=1.0, inputs=2, outputs=1):
   """Linear regression that starts at zero."""
 
   @tf.function
@@ -57,10 +57,10 @@ def model(loss_factor=1.0):
     return loss_factor * tf.reduce_mean(losses)
 
   return tff.learning.models.FunctionalModel(
-    initial_weights=((np.zeros([2, 1], np.float32),), ()),
+    initial_weights=((np.zeros([inputs, outputs], np.float32),), ()),
     predict_on_batch_fn=predict,
     loss_fn=loss,
-    input_spec=(tf.TensorSpec([None, 2]), tf.TensorSpec([None, 1])),
+    input_spec=(tf.TensorSpec([None, inputs]), tf.TensorSpec([None, outputs])),
   )
 
 

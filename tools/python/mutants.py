@@ -300,6 +300,48 @@ MUTANTS = (
     'if False:',
     'accounting/records/ledger_test.py accounting/records/ledger_reading_test.py',
   ),
+  Mutant(
+    'a client that pushes another one out of a full cohort moves the sum by one norm',
+    'accounting/accountants/pld.py',
+    'dataclasses.replace(usual, mu=2 * mu)',
+    'dataclasses.replace(usual, mu=mu)',
+    'accounting/truncated_test.py',
+  ),
+  Mutant(
+    'of a full cohort the first clients are kept, and not random ones',
+    'sampling/truncated_poisson.py',
+    'np.sort(drawn[np.argpartition(hashed[drawn], most - 1)[:most]])',
+    'drawn[:most]',
+    'accounting/truncated_test.py',
+  ),
+  Mutant(
+    'rounds of random allocation are in larger blocks than there are',
+    'sampling/random_allocation.py',
+    'in ((size, times - larger), (size + 1, larger))',
+    'in ((size + 1, times - larger), (size + 1, larger))',
+    'accounting/accountants/allocation_test.py',
+  ),
+  Mutant(
+    'the guarantee of a stopped run is that of the rounds that ran',
+    'accounting/reports/statement.py',
+    'if not stopped or inputs.rounds_fixed_by is not None:',
+    'if True:',
+    'accounting/reports/stopped_test.py',
+  ),
+  Mutant(
+    'a budget takes a round too many',
+    'accounting/mechanism.py',
+    'return bool(rounds >= known[target])',
+    'return bool(rounds > known[target])',
+    'aggregators/spent_events_test.py',
+  ),
+  Mutant(
+    'bounds by canaries have less confidence than they say',
+    'accounting/canaries.py',
+    'significance = (1 - check_confidence(record.confidence)) / 2',
+    'significance = (1 - check_confidence(record.confidence)) * 20',
+    'accounting/canaries_test.py learning/canaries_test.py',
+  ),
   # Who takes part.
   Mutant(
     'clients come back a round early',

@@ -130,6 +130,17 @@ def test_more_rounds_cost_at_least_the_mixture_over_all_sets(rounds, times):
     assert rounds % times == 0 or stated < 0.99 * without
 
 
+@pytest.mark.parametrize(
+  ('rounds', 'times'), [(6, 2), (7, 3), (391, 5), (8, 8), (5, 4)]
+)
+def test_blocks_of_rounds_are_all_rounds_once(rounds, times):
+  schema = sampling.RandomAllocation(rounds, times)
+  event = run_events.event(strategies.Identity(rounds), schema, 1.2)
+  blocks = accountants.components(event.bound, BOTH)
+  assert sum(count for _, count in blocks) == times
+  assert sum(block.num_places * count for block, count in blocks) == rounds
+
+
 def test_all_noise_is_answered_and_more_of_it_is_more_private():
   one = dp_accounting.GaussianDpEvent
   before = math.inf
