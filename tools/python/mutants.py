@@ -324,7 +324,7 @@ MUTANTS = (
   Mutant(
     'the guarantee of a stopped run is that of the rounds that ran',
     'accounting/reports/statement.py',
-    'if not stopped or inputs.rounds_fixed_by is not None:',
+    'if is_complete or inputs.rounds_fixed_by is not None:',
     'if True:',
     'accounting/reports/stopped_test.py',
   ),

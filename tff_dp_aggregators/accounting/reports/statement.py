@@ -88,7 +88,8 @@ def build(inputs: inputs_lib.Inputs, *, with_curves: bool = True) -> dict[str, A
     if mechanism.clipped_count_stddev is None:
       clip_norm = norms.largest if norms.smallest == norms.largest else None
   stopped = _stopped(inputs, completed, spent, event)
-  if not stopped or inputs.rounds_fixed_by is not None:
+  is_complete = completed == mechanism.participation.num_rounds
+  if is_complete or inputs.rounds_fixed_by is not None:
     event = spent
   if inputs.rounds_fixed_by is not None:
     inputs.check_target(event)
