@@ -39,7 +39,7 @@ BASIC = (
   *table.BASIC,
   *'task data client_column label_column text_column model clipping batch_size'.split(),
   *'local_epochs client_learning_rate server_learning_rate server_optimizer'.split(),
-  *('seed', 'run_dir'),
+  *('audit_canaries', 'seed', 'run_dir'),
 )
 # Between a run and its continuation.
 _MAY_DIFFER = frozenset([*run_options.MAY_DIFFER, *data_options.MAY_DIFFER])

@@ -415,7 +415,7 @@ _BASIC = (
   *table.BASIC,
   *_SOURCES,
   *('rounds_between', 'columns', 'min_wait_hours'),
-  *('verify', 'enforced_by', 'cap_enforced_by', 'noise_source'),
+  *('verify', 'enforced_by', 'cap_enforced_by', 'rounds_fixed_by', 'noise_source'),
 )
 PROGRAM = program.Program('tff-dp-report', __doc__ or '', groups, main, basic=_BASIC)
 execute, run = PROGRAM.execute, PROGRAM.run

@@ -30,7 +30,7 @@ DEFAULT_OF_PARTS = 'banded'
 BASIC = (
   *'num_rounds num_clients clients_per_round min_separation max_participations'.split(),
   *'sampling mechanism clip_norm noise_multiplier target_epsilon target_delta'.split(),
-  *('format', 'output'),
+  *('target_rho', 'format', 'output'),
 )
 
 
