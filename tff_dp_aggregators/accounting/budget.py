@@ -157,7 +157,20 @@ class Budget:
     self._set('num_compositions', checked)
     self._set('sampling_probability', _check_probability(sampling_probability))
     self._set('noise_scale', checks.check_probability('noise_scale', noise_scale))
-    _check_given(epsilon, delta, noise_multiplier, noise)
+    if (epsilon, delta, noise_multiplier).count(None) > 1:
+      raise ValueError(
+        'at least two of epsilon, delta and noise_multiplier must be given; got '
+        f'epsilon={epsilon}, delta={delta}, noise_multiplier={noise_multiplier}.'
+      )
+    if noise_multiplier is not None:
+      checks.check_positive('noise_multiplier', noise_multiplier)
+    if epsilon is not None:
+      # No finite noise has an epsilon of 0.
+      is_found = noise_multiplier is None
+      check = checks.check_positive if is_found else checks.check_not_negative
+      check('epsilon', epsilon)
+    if delta is not None and not (delta == 0 and noise == noises.LAPLACE.name):
+      gaussian.check_delta(delta)
     is_pure = delta == 0
     if is_pure and accountant is not None:
       raise ValueError(
@@ -220,14 +233,16 @@ class Budget:
       once = dp_accounting.PoissonSampledDpEvent(self.sampling_probability, once)
     return dp_accounting.SelfComposedDpEvent(once, self.num_compositions)
 
+  @property
+  def _uses(self) -> tuple[int, float]:
+    return self.num_compositions, self.sampling_probability
+
   def _set(self, name: str, value: object) -> None:
     object.__setattr__(self, name, value)
 
   def _least_noise(self, epsilon: float, delta: float) -> float:
     if delta == 0:
-      return laplace_noise_multiplier(
-        epsilon, self.num_compositions, self.sampling_probability
-      )
+      return laplace_noise_multiplier(epsilon, *self._uses)
     return calibration.noise_multiplier(
       self.event_with,
       epsilon,
@@ -238,9 +253,7 @@ class Budget:
 
   def _epsilon_of(self, noise_multiplier: float, delta: float) -> float:
     if delta == 0:
-      return laplace_epsilon(
-        noise_multiplier, self.num_compositions, self.sampling_probability
-      )
+      return laplace_epsilon(noise_multiplier, *self._uses)
     event = self.event_with(noise_multiplier)
     return accountants.epsilon(event, delta, self.accountant, self.relation)
 
@@ -249,51 +262,20 @@ class Budget:
     return accountants.delta(event, epsilon, self.accountant, self.relation)
 
   def _check_kept(self, epsilon: float, delta: float, noise_multiplier: float) -> None:
-    """Refuses noise that is too little, with the gap and what would close it."""
+    """Refuses noise that is too little, with what would be enough."""
     spent = self._epsilon_of(noise_multiplier, delta)
-    if spent <= epsilon:
+    if spent <= epsilon or (
+      delta and self._delta_of(noise_multiplier, epsilon) <= delta
+    ):
       return
-    instead = ''
-    if delta:
-      there = self._delta_of(noise_multiplier, epsilon)
-      if there <= delta:
-        return
-      instead = f', or delta = {rounding.up(there, 6)} at the epsilon given'
     least = self._least_noise(epsilon, delta) if epsilon else math.inf
     raise ValueError(
       f'epsilon={epsilon:g}, delta={delta:g} and noise_multiplier={noise_multiplier:g} '
       f'do not fit: {self.num_compositions} times this noise spends epsilon = '
-      f'{rounding.up(spent, 6)} at the delta given, {spent - epsilon:.3g} more than it '
-      f'says{instead} (accountant {self.accountant}). A noise multiplier of '
-      f'{rounding.up(least, 6)} keeps both; leave out one of the three and it is found.'
+      f'{rounding.up(spent, 6)} at the delta given (accountant {self.accountant}). A '
+      f'noise multiplier of {rounding.up(least, 6)} keeps both; leave out one of the '
+      'three and it is found.'
     )
-
-
-def _check_given(
-  epsilon: Optional[float],
-  delta: Optional[float],
-  noise_multiplier: Optional[float],
-  noise: str,
-) -> None:
-  given = (epsilon, delta, noise_multiplier)
-  if given.count(None) > 1:
-    raise ValueError(
-      'at least two of epsilon, delta and noise_multiplier must be given; got '
-      f'epsilon={epsilon}, delta={delta}, noise_multiplier={noise_multiplier}.'
-    )
-  if noise_multiplier is not None:
-    checks.check_positive('noise_multiplier', noise_multiplier)
-  if epsilon is not None:
-    gaussian.check_epsilon(epsilon)
-    if epsilon == 0 and noise_multiplier is None:
-      raise ValueError('no finite noise has epsilon=0; give a positive epsilon.')
-  if delta == 0 and noise != noises.LAPLACE.name:
-    raise ValueError(
-      'delta must be positive: Gaussian noise has no epsilon at delta=0; Laplace noise '
-      "has (noise='laplace')."
-    )
-  if delta is not None and delta != 0:
-    gaussian.check_delta(delta)
 
 
 _check_probability = functools.partial(checks.check_probability, 'sampling_probability')

@@ -149,17 +149,14 @@ class Nbafl:
     checks.check_positive('clip_norm', self.clip_norm)
     for name in ('num_exposures', 'num_rounds', 'num_clients', 'min_examples'):
       checks.check_positive_int(name, getattr(self, name))
-    if self.num_exposures > self.num_rounds:
-      raise ValueError(
-        f'num_exposures must be at most num_rounds, {self.num_rounds}, as a client '
-        f'uploads once in a round; got {self.num_exposures}.'
-      )
     checks.check_positive_int('clients_per_round', self.cohort)
-    if self.cohort > self.num_clients:
-      raise ValueError(
-        f'clients_per_round must be at most num_clients, {self.num_clients}; got '
-        f'{self.cohort}.'
-      )
+    for part, whole, number in (
+      ('num_exposures', 'num_rounds', self.num_exposures),
+      ('clients_per_round', 'num_clients', self.cohort),
+    ):
+      most = getattr(self, whole)
+      if number > most:
+        raise ValueError(f'{part} must be at most {whole}, {most}; got {number}.')
     if self.calibration == 'published':
       gaussian_constant(self.epsilon, self.delta)
 
@@ -321,18 +318,6 @@ def _rounds_over_b(
   return epsilon / -math.log1p(-inner)
 
 
-def _log_likelihoods(rounds: int, fraction: float) -> np.ndarray:
-  """Log probabilities of being in 0 to `rounds` of the rounds."""
-  k = np.arange(rounds + 1)
-  return np.asarray(
-    special.gammaln(rounds + 1)
-    - special.gammaln(k + 1)
-    - special.gammaln(rounds - k + 1)
-    + special.xlogy(k, fraction)
-    + special.xlog1py(rounds - k, -fraction)
-  )
-
-
 def _delta_of_random_rounds(
   mu: float, epsilon: float, rounds: int, fraction: float, negligible: float
 ) -> float:
@@ -345,7 +330,15 @@ def _delta_of_random_rounds(
   """
   if fraction == 1:
     return gaussian.delta_of(math.sqrt(rounds) * mu, epsilon)
-  logs = _log_likelihoods(rounds, fraction)
+  # Log probabilities of being in 0 to `rounds` of the rounds.
+  k = np.arange(rounds + 1)
+  logs = (
+    special.gammaln(rounds + 1)
+    - special.gammaln(k + 1)
+    - special.gammaln(rounds - k + 1)
+    + special.xlogy(k, fraction)
+    + special.xlog1py(rounds - k, -fraction)
+  )
   counted = np.flatnonzero(logs > math.log(negligible / (rounds + 1)))
   left = negligible if len(counted) <= rounds else 0.0
   total = math.fsum(

@@ -105,8 +105,7 @@ def check(
   if known is not None and noise.name not in known:
     raise ValueError(
       f'no accountant here reads {noise.name} noise under {type(schema).__name__}, '
-      f'only {" and ".join(known)} noise. Use Poisson sampling, or no sampling '
-      'assumption.'
+      f'only {" and ".join(known)} noise. Use other sampling, or limits.'
     )
   identity = strategies.Identity(strategy.num_rounds)
   if not noise.is_gaussian and strategy != identity:
@@ -115,12 +114,6 @@ def check(
       f'identity; got {registry.name_of(strategy)}.'
     )
   scheme.check(strategy)
-
-
-def over_what_changes(noise_multiplier: float, relation: Relation) -> float:
-  """The noise multiplier relative to what a client changes under a relation."""
-  checked = events.check_noise_multiplier(noise_multiplier)
-  return checked / sampling.sensitivity_factor(relation)
 
 
 def _relative(
