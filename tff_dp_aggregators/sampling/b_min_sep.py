@@ -103,12 +103,9 @@ class BMinSepSampling(scheme.Allocation):
     """The sampling that has so many clients a round in the mean."""
     num_clients = checks.check_positive_int('num_clients', num_clients)
     min_separation = checks.check_positive_int('min_separation', min_separation)
-    at_most = (
-      f'{num_clients // min_separation}, as each of num_clients={num_clients} clients '
-      f'is in one of min_separation={min_separation} rounds at most'
+    scheme.check_mean_cohort(
+      clients_per_round, num_clients / min_separation, f' / {min_separation=}'
     )
-    most = num_clients / min_separation
-    scheme.check_mean_cohort(clients_per_round, most, at_most)
     free = num_clients - (min_separation - 1) * clients_per_round
     return cls(num_rounds, clients_per_round / free, min_separation)
 
@@ -163,19 +160,15 @@ class BMinSepSampling(scheme.Allocation):
       if not len(clients):
         break
       uniform = draws.uniform(hashed('tries', step, clients))
-      tries, left = _geometric(p, uniform), self.num_rounds - free_from
-      drawn = tries <= left  # Before they are added: it may be the largest number.
+      tries = np.ones(len(clients), np.int64)  # Until the first success.
+      if p < 1:
+        geometric = np.floor(np.log1p(-uniform) / math.log1p(-p)) + 1
+        tries = np.minimum(geometric, _MANY).astype(np.int64)
+      # Before they are added: it may be the largest number.
+      drawn = tries <= self.num_rounds - free_from
       clients, rounds = clients[drawn], (free_from + tries - 1)[drawn]
       yield clients, rounds
       free_from = rounds + separation
-
-
-def _geometric(p: float, uniform: np.ndarray) -> np.ndarray:
-  """Tries until the first success: int64, from uniform numbers in [0, 1)."""
-  if p == 1:
-    return np.ones(len(uniform), np.int64)
-  tries = np.floor(np.log1p(-uniform) / math.log1p(-p)) + 1
-  return np.minimum(tries, _MANY).astype(np.int64)
 
 
 def places(probability: float, min_separation: int) -> int:

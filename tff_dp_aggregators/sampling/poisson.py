@@ -63,13 +63,7 @@ class PoissonSampling(scheme.RoundSampling):
     num_clients = checks.check_positive_int('num_clients', num_clients)
     num_groups = checks.check_positive_int('num_groups', num_groups)
     smallest = num_clients // num_groups
-    at_most = f'num_clients={num_clients}'
-    if num_groups > 1:
-      at_most = (
-        f'{smallest}, the clients of the smallest of num_groups={num_groups} groups '
-        f'of {at_most}'
-      )
-    scheme.check_mean_cohort(clients_per_round, smallest, at_most)
+    scheme.check_mean_cohort(clients_per_round, smallest, f' / {num_groups} groups')
     return cls(num_rounds, clients_per_round / smallest, num_groups)
 
   def rough_noise_multiplier(self, mu: float) -> float:
@@ -124,9 +118,8 @@ def check_groups_have_clients(num_clients: int, num_groups: int) -> None:
   """Refuses groups without clients."""
   if num_clients < num_groups:
     raise participation_lib.PopulationTooSmallError(
-      f'num_clients={num_clients} leaves some of {num_groups} groups empty. '
-      f'What would fit: num_clients of at least {num_groups}, or num_groups of '
-      f'at most {num_clients}.'
+      f'num_clients={num_clients} leaves some of {num_groups} groups empty; take more '
+      f'clients, or num_groups of at most {num_clients}.'
     )
 
 

@@ -70,8 +70,7 @@ class RandomAllocation(scheme.Allocation):
     """The fewest rounds of a client with so many clients a round in the mean."""
     num_rounds = checks.check_positive_int('num_rounds', num_rounds)
     num_clients = checks.check_positive_int('num_clients', num_clients)
-    at_most = f'num_clients={num_clients}'
-    scheme.check_mean_cohort(clients_per_round, num_clients, at_most)
+    scheme.check_mean_cohort(clients_per_round, num_clients)
     return cls(num_rounds, math.ceil(num_rounds * clients_per_round / num_clients))
 
   @property
@@ -86,9 +85,8 @@ class RandomAllocation(scheme.Allocation):
       raise ValueError(
         f'with {self.rounds_of_a_client} rounds of a client, drawn independently of '
         'each other, nothing is known of correlated noise '
-        f'({registry.name_of(strategy)}): the same noise may be in two of them. Take '
-        '--sampling=balls_in_bins (sampling.BallsInBins), whose rounds are a cycle '
-        'apart, or independent noise (gaussian).'
+        f'({registry.name_of(strategy)}). Take --sampling=balls_in_bins '
+        '(sampling.BallsInBins), or independent noise (gaussian).'
       )
 
   def event(

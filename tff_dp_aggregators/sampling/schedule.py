@@ -10,7 +10,6 @@ import dataclasses
 import functools
 import hashlib
 import json
-import math
 from collections.abc import Sequence
 from typing import Any, Callable, ClassVar, NamedTuple, Optional
 
@@ -56,8 +55,7 @@ class Dropouts:
   seed: int
 
   def __post_init__(self) -> None:
-    checks.check_number('rate', self.rate)
-    if not 0 <= self.rate < 1:
+    if not 0 <= checks.check_number('rate', self.rate) < 1:
       raise ValueError(f'rate must be at least 0 and below 1; got {self.rate}.')
     object.__setattr__(self, 'rate', float(self.rate))
     object.__setattr__(self, 'seed', check_seed(self.seed))
@@ -103,16 +101,14 @@ class Header:
   def __post_init__(self) -> None:
     scheme.of(self.schema)
     num_clients = checks.check_positive_int('num_clients', self.num_clients)
-    object.__setattr__(self, 'num_clients', num_clients)
-    checks.check_number('clients_per_round', self.clients_per_round)
+    size = checks.check_positive('clients_per_round', self.clients_per_round)
     # It is public: with secret draws it must not tell how many clients there are.
-    most = math.inf if scheme.is_sampled(self.schema) else num_clients
-    if not (0 < self.clients_per_round <= most and self.clients_per_round < math.inf):
-      at_most = '' if most == math.inf else f' and at most num_clients={num_clients}'
+    if size > num_clients and not scheme.is_sampled(self.schema):
       raise ValueError(
-        f'clients_per_round must be positive{at_most}; got {self.clients_per_round}.'
+        f'clients_per_round must be at most num_clients={num_clients}; got {size}.'
       )
-    object.__setattr__(self, 'clients_per_round', float(self.clients_per_round))
+    object.__setattr__(self, 'num_clients', num_clients)
+    object.__setattr__(self, 'clients_per_round', size)
 
   def to_json(self) -> dict[str, Any]:
     """JSON-ready values that `from_json` reads back."""
@@ -320,23 +316,16 @@ class SampledSchedule(Schedule):
       if getattr(self, name) not in (None, assumed):
         raise ValueError(
           f'{name} must be {assumed}, which the sampling assumes; got '
-          f'{getattr(self, name)}. Or plan the mechanism for another '
-          f'{type(self.sampling).__name__}.'
+          f'{getattr(self, name)}.'
         )
     object.__setattr__(self, 'num_clients', num_clients)
     object.__setattr__(self, 'seed', check_seed(self.seed))
     stated: Any = self.clients_per_round
     if stated is None:
       stated = self.sampling.expected_cohort(num_clients)
-    checks.check_number('clients_per_round', stated)
-    if not 0 < stated < math.inf:
-      raise ValueError(
-        'clients_per_round must be positive and finite: the mean is divided by it; got '
-        f'{stated}.'
-      )
+    stated = checks.check_positive('clients_per_round', stated)
     whole = self.sampling.has_public_sizes
-    denominator = int(stated) if whole else float(stated)
-    object.__setattr__(self, 'clients_per_round', denominator)
+    object.__setattr__(self, 'clients_per_round', int(stated) if whole else stated)
 
   @property
   def name(self) -> str:  # type: ignore[override]

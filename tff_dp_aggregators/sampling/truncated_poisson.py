@@ -108,8 +108,7 @@ num_clients=50000, max_clients_per_round=130, num_groups=1)
     if self.max_clients_per_round < mean:
       raise ValueError(
         f'max_clients_per_round must be at least {mean:g}, the clients that are drawn '
-        f'in the mean; got {self.max_clients_per_round}. Cohorts that would nearly '
-        'always be cut take less noise as cohorts of fixed size '
+        f'in the mean; got {self.max_clients_per_round}. Or take cohorts of fixed size '
         '(--sampling=fixed_size, sampling.FixedSizeSampling).'
       )
 
