@@ -5,14 +5,11 @@ the ledger has the exact epsilon. Samples of Gaussians, integer noise, and Lapla
 at a positive delta, have none in closed form: the tightest accountant takes tenths of a
 second for one number. Here is an upper bound for every round, the smaller of two:
 
-* Renyi DP of the turns so far, the quick bound: one divergence for each order, times
-  the turns. It is up to twice too large, most of all in the first rounds. Of samples
-  with Laplace noise it knows nothing.
-* What the tightest accountant says of some more turns, at the next of a few marks.
-  Composing more never spends less, so it holds for all rounds before a mark as well.
-  The last mark is the end; the others come in equal ratios before it, 4 in a short run
-  and up to 16 in a long one. A mark costs its tenths of a second when the run is about
-  to pass the one before it.
+* Renyi DP of the turns so far, the quick bound, up to twice too large. Of samples with
+  Laplace noise it knows nothing.
+* What the tightest accountant says of some more turns, at the next of a few marks, the
+  last of which is the end. Composing more never spends less, so it holds for all rounds
+  before a mark as well.
 
 So epsilon grows in steps, and after the last round it is the tightest number itself,
 that of the report. A report of fewer rounds states at most what is stated here.

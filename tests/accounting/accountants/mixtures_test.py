@@ -270,7 +270,7 @@ WEIGHED = sorted(_weighed())
 @pytest.mark.few(12)
 @pytest.mark.parametrize('proposal', [
   monte_carlo.Squared(),
-  monte_carlo.Doubled(),
+  monte_carlo.Squared(doubled=True),
   *(monte_carlo.Stretched(a, to) for a in (1.05, 1.5, 2.2) for to in (True, False)),
 ])  # fmt: skip
 @pytest.mark.parametrize('name', WEIGHED)
@@ -329,9 +329,11 @@ def test_no_outcome_of_the_square_adds_more_than_the_bound(name):
     bound = proposal.log_bound(mixture, epsilon)
     assert bound - 0.01 <= logs.max() <= bound + 1e-9
     # Of which half are of one set twice, at most twice that.
-    drawn = monte_carlo.Doubled().log_densities(mixture, inner, losses)[above]
+    drawn = monte_carlo.Squared(doubled=True).log_densities(mixture, inner, losses)[
+      above
+    ]
     logs += losses[above] - log_weights[above] - drawn
-    bound = monte_carlo.Doubled().log_bound(mixture, epsilon)
+    bound = monte_carlo.Squared(doubled=True).log_bound(mixture, epsilon)
     assert logs.max() <= bound + 1e-9
 
 
