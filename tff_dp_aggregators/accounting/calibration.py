@@ -5,9 +5,10 @@ participations, to the event that describes them; so one search serves every mec
 schema and accountant. What it returns never spends more than the target.
 """
 
+import contextlib
 import functools
 import math
-from typing import Callable, Optional
+from typing import Any, Callable, Optional
 
 import dp_accounting
 from dp_accounting import NeighboringRelation as Relation
@@ -54,17 +55,12 @@ def noise_multiplier(
   asked, spent = _asking(make_event, 1.0, target_delta, accountant, relation)
   start, factor = 1.0, 2.0
   if asked.is_numerical:
-    try:  # Near what is looked for, mostly a little more, and much faster.
-      start = about_noise_multiplier(
-        make_event,
-        target_epsilon,
-        target_delta,
-        accountant=accountant,
-        relation=relation,
-      )
+    of_accountant: Any = {'accountant': accountant, 'relation': relation}
+    # Near what is looked for, and much faster; sampled Laplace noise has no such bound.
+    with contextlib.suppress(NoneFoundError):
+      about = about_noise_multiplier
+      start = about(make_event, target_epsilon, target_delta, **of_accountant)
       factor = 1.1
-    except NoneFoundError:  # Also of events without one, as sampled Laplace noise.
-      pass
   least = _smallest(spent, target_epsilon, start, factor, asked.tolerance)
   return least if asked.is_numerical else least * (1 + _ROUND_OFF)
 
@@ -74,10 +70,6 @@ def noise_multiplier_of_rho(rho: float, target_rho: float) -> float:
 
   `rho` is that of noise multiplier 1, and falls with the square of the noise
   (arXiv:1605.02065, Proposition 1.6).
-
-  Example:
-    >>> round(noise_multiplier_of_rho(rho=3 / 2, target_rho=0.5), 9)
-    1.732050808
   """
   checks.check_positive('target_rho', target_rho)
   return math.sqrt(rho) / math.sqrt(target_rho) * (1 + _ROUND_OFF)

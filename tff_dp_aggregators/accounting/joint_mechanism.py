@@ -34,21 +34,15 @@ from tff_dp_aggregators.base import checks
 
 @dataclasses.dataclass(frozen=True)
 class JointPart:
-  """A part of a model, with the mechanism for it.
+  """A part of a model, with the mechanism for it."""
 
-  Attributes:
-    name: Letters, digits and underscores.
-    weights: Patterns of the names of the weights that are of it, as `fnmatch` reads
-      them; a text has them with blanks between.
-    mechanism: Strategy, participation and noise: of real numbers, made by the server,
-      without sampling and adaptive clipping.
-    clip_norm: Bound of one client's contribution to the part in one round, of its L2
-      norm, and with Laplace noise of its L1 norm.
-  """
-
-  name: str
+  name: str  # Letters, digits and underscores.
+  # Patterns of the names of its weights, as `fnmatch` reads them; a text has them with
+  # blanks between.
   weights: tuple[str, ...]
+  # Its noise is of real numbers and made by the server, and its clip norm fixed.
   mechanism: mechanism_lib.Mechanism
+  # Bound of one client's contribution in a round, in L2 norm; for Laplace noise in L1.
   clip_norm: float
 
   def __post_init__(self) -> None:
@@ -185,10 +179,6 @@ class JointMechanism(mechanism_lib.Guaranteed):
   What asks a `Mechanism` for its guarantee asks this in the same way. There is no noise
   multiplier of all: each part has its own, relative to its clip norm.
 
-  Attributes:
-    parts: Two or more, with names of their own, for the same participation and
-      adjacency. A weight is of the first part that has a pattern for its name.
-
   Example:
     >>> from tff_dp_aggregators.accounting import JointPart
     >>> participation = strategies.Participation(8, min_separation=4)
@@ -205,6 +195,8 @@ class JointMechanism(mechanism_lib.Guaranteed):
     (1.4142, 2.9432)
   """
 
+  # Two or more, with names of their own, for the same participation and adjacency. A
+  # weight is of the first part that has a pattern for its name.
   parts: tuple[JointPart, ...]
 
   def __post_init__(self) -> None:

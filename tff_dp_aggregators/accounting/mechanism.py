@@ -54,12 +54,6 @@ def reading(what: str) -> Iterator[None]:
 class Target:
   """A privacy target: (epsilon, delta), or rho of zCDP (arXiv:1605.02065).
 
-  Attributes:
-    epsilon: Not negative; `None` with `rho`.
-    delta: Between 0 and 1, exclusive; with `rho` it decides nothing, and may be `None`.
-    accountant: Whose epsilon that is; `None` for the tightest.
-    rho: Positive, of what is one Gaussian mechanism; `None` with `epsilon`.
-
   Raises:
     TypeError: If a number is none.
     ValueError: If one is out of range, or they are no target, or two of them.
@@ -70,10 +64,11 @@ class Target:
     True
   """
 
-  epsilon: Optional[float] = None
+  epsilon: Optional[float] = None  # Not negative; `None` with `rho`.
+  # Between 0 and 1, exclusive; with `rho` it decides nothing, and may be `None`.
   delta: Optional[float] = None
-  accountant: Optional[str] = None
-  rho: Optional[float] = None
+  accountant: Optional[str] = None  # Whose epsilon that is; `None` for the tightest.
+  rho: Optional[float] = None  # Positive, of one Gaussian; `None` with `epsilon`.
 
   def __post_init__(self) -> None:
     if self.rho is None:

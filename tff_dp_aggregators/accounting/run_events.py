@@ -5,7 +5,7 @@ events of its own; where it knows several bounds, the one with the least epsilon
 taken, which holds for all deltas as each of them does.
 """
 
-from typing import Optional
+from typing import Optional, cast
 
 import dp_accounting
 from dp_accounting import NeighboringRelation as Relation
@@ -45,8 +45,7 @@ def event(
     return dp_accounting.NonPrivateDpEvent()
   scheme = sampling.of(schema)
   if scheme.is_sampled:
-    sampled: dp_accounting.DpEvent = scheme.event(strategy, own)
-    return sampled
+    return cast(dp_accounting.DpEvent, scheme.event(strategy, own))
   if noise.is_gaussian:
     return events.run_event(strategy, scheme.limits, own.multiplier)
   return noise.repeated(own.multiplier, scheme.limits.possible_participations)
@@ -66,12 +65,9 @@ def round_events(
 
   Example:
     >>> cyclic = sampling.PoissonSampling(4, sampling_probability=0.1, num_groups=2)
-    >>> for each in round_events(strategies.Identity(4), cyclic, noise_multiplier=1.5):
-    ...   print(type(each).__name__)
-    PoissonSampledDpEvent
-    NoOpDpEvent
-    PoissonSampledDpEvent
-    NoOpDpEvent
+    >>> each = round_events(strategies.Identity(4), cyclic, noise_multiplier=1.5)
+    >>> [type(event).__name__ for event in each[:2]]
+    ['PoissonSampledDpEvent', 'NoOpDpEvent']
   """
   own = _relative(strategy, schema, noise_multiplier, relation, noise)
   nothing = dp_accounting.NoOpDpEvent()
@@ -79,8 +75,7 @@ def round_events(
     return (dp_accounting.NonPrivateDpEvent(),) * schema.num_rounds
   scheme = sampling.of(schema)
   if scheme.is_sampled:
-    sampled: tuple[dp_accounting.DpEvent, ...] = scheme.round_events(strategy, own)
-    return sampled
+    return tuple(scheme.round_events(strategy, own))
   if not noise.is_gaussian:
     # The densest pattern has the most of them after any round.
     rounds, one = set(scheme.limits.rounds), noise.event(own.multiplier)

@@ -70,16 +70,13 @@ class SpentByRound:
     self._most_turns = mechanism.limits.possible_participations
     self._num_rounds = mechanism.participation.num_rounds
     self._marks = _marks(self._turns_in(self._num_rounds))
-    self._known: dict[tuple[int, Optional[str]], float] = {}
+    self._epsilon = functools.cache(self._epsilon_of)  # Many rounds ask for the same.
 
   def after(self, rounds: int) -> float:
     """A bound on epsilon after so many rounds; infinite without noise."""
     rounds = checks.check_int('rounds', rounds, at_least=0)
     if rounds > self._num_rounds:
-      raise ValueError(
-        f'rounds must be at most {self._num_rounds}, those of the mechanism; got '
-        f'{rounds}.'
-      )
+      raise ValueError(f'rounds must be at most {self._num_rounds}; got {rounds}.')
     turns = self._turns_in(rounds)
     if not turns:
       return 0.0
@@ -94,16 +91,9 @@ class SpentByRound:
     first = self._mechanism.event_of_turns(1)
     return accountants.quick_bound(first, self._mechanism.relation)
 
-  def _epsilon(self, turns: int, accountant: Optional[str]) -> float:
-    # Many rounds ask for the same.
-    if (turns, accountant) not in self._known:
-      self._known[turns, accountant] = accountants.epsilon(
-        self._mechanism.event_of_turns(turns),
-        self._delta,
-        accountant,
-        self._mechanism.relation,
-      )
-    return self._known[turns, accountant]
+  def _epsilon_of(self, turns: int, accountant: Optional[str]) -> float:
+    event, relation = self._mechanism.event_of_turns(turns), self._mechanism.relation
+    return accountants.epsilon(event, self._delta, accountant, relation)
 
   def _turns_in(self, rounds: int) -> int:
     # A client of the first group has had the most turns after any round.

@@ -345,12 +345,11 @@ class Checked(NamedTuple):
 
 def check(vectors: Iterable[Vector]) -> list[Checked]:
   """What this package has for vectors."""
-  return [_checked(each) for each in vectors]
-
-
-def _checked(vector: Vector) -> Checked:
-  ours = _computed(vector, QUANTITIES[vector.kind].ours)
-  return Checked(vector, *(ours if isinstance(ours, tuple) else (float(ours), False)))
+  found = ((each, _computed(each, QUANTITIES[each.kind].ours)) for each in vectors)
+  return [
+    Checked(each, *(ours if isinstance(ours, tuple) else (float(ours), False)))
+    for each, ours in found
+  ]
 
 
 def _strategy(inputs: dict[str, Any]) -> strategies.Strategy:

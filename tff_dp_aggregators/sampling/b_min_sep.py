@@ -67,11 +67,6 @@ class BMinSepSampling(scheme.Allocation):
   in one of the b - 1 rounds that follow, each alike, so that all rounds have the same
   expected number of clients. With b = 1 it is Poisson sampling.
 
-  Attributes:
-    num_rounds: Rounds in all, n.
-    sampling_probability: That of a free client, p in (0, 1].
-    min_separation: Smallest difference b of two rounds of a client.
-
   Example:
     >>> sampling = BMinSepSampling.of_cohort(
     ...   1000, num_clients=50_000, clients_per_round=100, min_separation=101
@@ -84,9 +79,9 @@ class BMinSepSampling(scheme.Allocation):
   flag = 'b_min_sep'
   separation = 'min_separation'
 
-  num_rounds: int
-  sampling_probability: float
-  min_separation: int
+  num_rounds: int  # Rounds in all, n.
+  sampling_probability: float  # That of a free client, p in (0, 1].
+  min_separation: int  # Smallest difference b of two rounds of a client.
 
   def __post_init__(self) -> None:
     super().__post_init__()

@@ -62,11 +62,6 @@ class BallsInBins(scheme.Allocation):
   nobody learns. Bins differ in size: to split the clients equally, as `ShuffledEpochs`
   does, would tie the place of a client to those of others.
 
-  Attributes:
-    num_rounds: Rounds in all, n.
-    cycle_length: Rounds of a cycle, b. If they are more than `num_rounds`, some clients
-      are in no round.
-
   Example:
     >>> BallsInBins.of_cohort(1000, num_clients=50_000, clients_per_round=100)
     BallsInBins(num_rounds=1000, cycle_length=500)
@@ -75,7 +70,8 @@ class BallsInBins(scheme.Allocation):
   name = 'balls_in_bins'
   flag = 'balls_in_bins'
 
-  num_rounds: int
+  num_rounds: int  # Rounds in all, n.
+  # Rounds of a cycle, b; if they are more than `num_rounds`, some clients are in none.
   cycle_length: int
 
   def __post_init__(self) -> None:

@@ -169,14 +169,12 @@ class RandomEligible(LimitsSchedule):
   * If the separation alone decides how often a client can take part, all eligible
     clients are equally likely.
   * If `max_participations` is less than that, those that took part least often go
-    first, in random order. Drawn uniformly, the clients left for the last rounds could
-    be too few; so they never are, if there are enough in all.
+    first, in random order, so that enough are left for the last rounds.
 
-  A round that misses its reporting goal is tried again. Its next attempt draws from
-  those eligible in the round and not asked yet, as long as these are enough; where
-  those go first that took part least often, from all eligible ones. Who was asked in
-  the attempt that counts has taken part, whether it reported or not; who was asked in
-  aborted attempts alone has not, for nothing of them is released.
+  A round that misses its reporting goal is tried again, with those eligible and not
+  asked yet, as long as these are enough; where those go first that took part least
+  often, with all eligible ones. Who was asked in the attempt that counts has taken
+  part; who was asked in aborted attempts alone has not, as nothing of them is released.
 
   Example:
     >>> limits = strategies.Participation(num_rounds=4, min_separation=2)

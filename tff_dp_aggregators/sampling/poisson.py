@@ -26,11 +26,6 @@ class PoissonSampling(scheme.RoundSampling):
   once and independently of their data, and round t draws from group `t % num_groups`
   alone (arXiv:2306.08153, Algorithm 2).
 
-  Attributes:
-    num_rounds: Rounds in all, n.
-    sampling_probability: That of a client of the round's group, in (0, 1].
-    num_groups: Groups that take turns; 1 draws from everybody in every round.
-
   Example:
     >>> PoissonSampling.of_cohort(
     ...   1000, num_clients=50_000, clients_per_round=100, num_groups=10
@@ -44,9 +39,9 @@ class PoissonSampling(scheme.RoundSampling):
   separation = 'num_groups'
   known_noises = ('gaussian', 'laplace')
 
-  num_rounds: int
-  sampling_probability: float
-  num_groups: int = 1
+  num_rounds: int  # Rounds in all, n.
+  sampling_probability: float  # That of a client of the round's group, in (0, 1].
+  num_groups: int = 1  # That take turns; 1 draws from everybody in every round.
 
   @classmethod
   def of_cohort(

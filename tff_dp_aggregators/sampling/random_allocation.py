@@ -40,10 +40,6 @@ class RandomAllocation(scheme.Allocation):
   Clients draw independently of each other, and nobody learns what they drew. Noise is
   independent, or k = 1.
 
-  Attributes:
-    num_rounds: Rounds in all, n.
-    rounds_of_a_client: Rounds of each client, k, at most `num_rounds`.
-
   Example:
     >>> RandomAllocation.of_cohort(1000, num_clients=50_000, clients_per_round=100)
     RandomAllocation(num_rounds=1000, rounds_of_a_client=2)
@@ -52,8 +48,8 @@ class RandomAllocation(scheme.Allocation):
   name = 'random_allocation'
   flag = 'random_allocation'
 
-  num_rounds: int
-  rounds_of_a_client: int
+  num_rounds: int  # Rounds in all, n.
+  rounds_of_a_client: int  # Rounds of each client, k, at most `num_rounds`.
 
   def __post_init__(self) -> None:
     super().__post_init__()

@@ -51,11 +51,6 @@ class Replay(schedule_lib.Schedule):
   cohorts were drawn by chance, as a schema of sampling has it, and that nobody else
   knows the file, no check can tell.
 
-  Attributes:
-    path: Path of the file.
-    stated: What the file is stated to be; `None` if its first line states it.
-    sha256: Of the file's content.
-
   Raises:
     ValueError: If the file cannot be read, or does not keep the schema; the message
       names round and client.
@@ -63,11 +58,12 @@ class Replay(schedule_lib.Schedule):
 
   name: ClassVar[str] = 'replay'
 
-  path: str
+  path: str  # Path of the file.
+  # What the file is stated to be; `None` if its first line states it.
   stated: Optional[schedule_lib.Header] = None
   num_clients: int = dataclasses.field(init=False)
   clients_per_round: float = dataclasses.field(init=False)
-  sha256: str = dataclasses.field(init=False)
+  sha256: str = dataclasses.field(init=False)  # That of the file's content.
 
   def __post_init__(self) -> None:
     if not (self.stated is None or isinstance(self.stated, schedule_lib.Header)):

@@ -41,18 +41,14 @@ class Dropouts:
   Whether one does is decided by seed, round, attempt and client alone, and so by no
   data: a client that is removed changes it for nobody else.
 
-  Attributes:
-    rate: Probability that a client does not report, at least 0 and below 1.
-    seed: Same seed, same drop-outs.
-
   Example:
     >>> drop = Dropouts(rate=0.25, seed=1)
     >>> drop.reporting(0, 0, np.arange(8)).tolist()
     [0, 3, 4, 5, 6, 7]
   """
 
-  rate: float
-  seed: int
+  rate: float  # Probability that a client does not report, at least 0 and below 1.
+  seed: int  # Same seed, same drop-outs.
 
   def __post_init__(self) -> None:
     if not 0 <= checks.check_number('rate', self.rate) < 1:
@@ -132,28 +128,22 @@ class Schedule(abc.ABC):
 
   A schedule is a frozen dataclass, and its fields say everything about it: `to_json`
   writes them, and another object made from them names the same clients. Clients are
-  numbers from 0 to `num_clients - 1`. A number is its client's own: who takes a client
-  out of the data leaves its number unused, so that nobody else's changes.
+  numbers from 0 to `num_clients - 1`, each its client's own: who takes a client out of
+  the data leaves its number unused.
 
-  Numbers stand for clients that have no ids. Those of a data set have: `for_clients`
-  makes the schedule whose draws for a client follow from its id, as `learning.train`
-  and `learning.ClientSource` do. Then a client that comes or goes, and with it the
-  numbers of others, changes nobody else's draws where the guarantee rests on sampling.
-  Schedules that keep limits draw from all who may take part; there the guarantee is for
-  a client whose contributions are zeros, with the same clients in every round.
-
-  Attributes:
-    name: What JSON calls schedules of this class.
-    num_clients: Clients to choose from.
-    clients_per_round: The mean's denominator, which is public: the clients asked for a
-      round, or where chance decides how many, the expected number of them.
-    reporting_goal: Least number of clients that have to report in a round; `None` for
-      any, or if it is not known.
+  Clients of a data set have ids: `for_clients` makes the schedule whose draws for a
+  client follow from its id, as `learning.train` does. Then a client that comes or goes
+  changes nobody else's draws where the guarantee rests on sampling. Schedules that keep
+  limits draw from all who may take part; there the guarantee is for a client whose
+  contributions are zeros, with the same clients in every round.
   """
 
-  name: ClassVar[str]
-  num_clients: int
+  name: ClassVar[str]  # What JSON calls schedules of this class.
+  num_clients: int  # To choose from.
+  # The mean's denominator, which is public: the clients asked for a round, or where
+  # chance decides how many, the expected number of them.
   clients_per_round: float
+  # Least number of clients that have to report in a round; `None` for any, or unknown.
   reporting_goal: Optional[int] = None
 
   @property
@@ -173,8 +163,7 @@ class Schedule(abc.ABC):
   def for_clients(self, ids: Sequence[Any]) -> 'Schedule':
     """The schedule whose draws for a client follow from its id and the seed.
 
-    Args:
-      ids: Texts or numbers of all clients, by number; no two may be written alike.
+    `ids` are texts or numbers of all clients, by number; no two may be written alike.
     """
     if len(ids) != self.num_clients:
       raise ValueError(
@@ -196,16 +185,12 @@ class Schedule(abc.ABC):
   @property
   def num_rounds(self) -> int:
     """Rounds in all, n."""
-    num_rounds: int = self.schema.num_rounds
-    return num_rounds
+    return int(self.schema.num_rounds)
 
   def cohort(self, round_num: int) -> np.ndarray:
-    """The clients whose updates a round is made of: the same whenever it is asked for.
+    """The clients whose updates a round is made of: int64 of shape [cohort].
 
-    Without drop-outs these are all that were asked.
-
-    Returns:
-      Client numbers, int64 of shape [cohort]; none is twice among them.
+    They are the same whenever it is asked for; without drop-outs, all that were asked.
     """
     return self.attempts(round_num)[-1].reporting
 
@@ -281,15 +266,6 @@ class SampledSchedule(Schedule):
   own size. Who knows the seed knows who was drawn: the guarantee, which rests on the
   sampling, is towards those who do not.
 
-  Attributes:
-    sampling: How clients are drawn, as the accountant assumes it.
-    num_clients: Clients to draw from, as many as the scheme states, if it does.
-    seed: Same seed, same cohorts.
-    dropouts: Who does not report; `None` if everybody does.
-    clients_per_round: The mean's denominator, a public constant; `None` for the
-      expected size of a cohort, which tells who knows the sampling how many clients
-      there are.
-
   Example:
     >>> from tff_dp_aggregators import sampling
     >>> poisson = sampling.PoissonSampling(3, sampling_probability=0.2, num_groups=2)
@@ -300,10 +276,12 @@ class SampledSchedule(Schedule):
     [[5, 7], [15], [1, 2, 5, 7, 9]]
   """
 
-  sampling: Any
-  num_clients: int
-  seed: int
-  dropouts: Optional[Dropouts] = None
+  sampling: Any  # How clients are drawn, as the accountant assumes it.
+  num_clients: int  # To draw from, as many as the scheme states, if it does.
+  seed: int  # Same seed, same cohorts.
+  dropouts: Optional[Dropouts] = None  # Who does not report; `None` if everybody does.
+  # The mean's denominator, a public constant; `None` for the expected size of a cohort,
+  # which tells who knows the sampling how many clients there are.
   clients_per_round: Optional[float] = None  # type: ignore[assignment]
 
   def __post_init__(self) -> None:
@@ -330,8 +308,7 @@ class SampledSchedule(Schedule):
   @property
   def name(self) -> str:  # type: ignore[override]
     """That of the scheme."""
-    name: str = self.sampling.schedule_name
-    return name
+    return str(self.sampling.schedule_name)
 
   @property
   def schema(self) -> Any:

@@ -340,10 +340,9 @@ SCHEMES: dict[str, type[Scheme]] = {}
 def register(scheme: type[Scheme]) -> type[Scheme]:
   """Adds a scheme, for `of` and `from_json` to know; it can decorate its class."""
   for what in ('name', 'flag'):
-    if getattr(scheme, what) in [getattr(each, what) for each in SCHEMES.values()]:
-      raise ValueError(
-        f'the {what} {getattr(scheme, what)!r} is taken by another scheme.'
-      )
+    own = getattr(scheme, what)
+    if own in [getattr(each, what) for each in SCHEMES.values()]:
+      raise ValueError(f'the {what} {own!r} is taken by another scheme.')
   SCHEMES[scheme.name] = scheme
   return scheme
 
@@ -410,8 +409,7 @@ def adjacency(relation: Relation) -> str:
 
 def to_json(schema: Schema) -> dict[str, Any]:
   """JSON-ready values that `from_json` reads back."""
-  written: dict[str, Any] = of(schema).to_json()
-  return written
+  return dict(of(schema).to_json())
 
 
 def from_json(data: dict[str, Any]) -> Any:
