@@ -280,7 +280,7 @@ def test_one_target_is_enough_for_adaptive_clipping():
     accounting.Mechanism.for_target(
       *given, clipped_count_share=0.1, clipped_count_stddev=9.0
     )
-  with pytest.raises(ValueError, match='count_share must be above 0 and below 1'):
+  with pytest.raises(ValueError, match='count_share must be between 0 and 1'):
     accounting.Mechanism.for_target(*given, clipped_count_share=1.0)
 
 

@@ -152,11 +152,12 @@ class Budget:
   ) -> None:
     if noise not in noises.REAL:
       raise ValueError(f'noise must be one of {", ".join(noises.REAL)}; got {noise!r}.')
-    self._set('noise', noise)
-    checked = checks.check_positive_int('num_compositions', num_compositions)
-    self._set('num_compositions', checked)
-    self._set('sampling_probability', _check_probability(sampling_probability))
-    self._set('noise_scale', checks.check_probability('noise_scale', noise_scale))
+    self.__dict__.update(
+      noise=noise,
+      num_compositions=checks.check_positive_int('num_compositions', num_compositions),
+      sampling_probability=_check_probability(sampling_probability),
+      noise_scale=checks.check_probability('noise_scale', noise_scale),
+    )
     if (epsilon, delta, noise_multiplier).count(None) > 1:
       raise ValueError(
         'at least two of epsilon, delta and noise_multiplier must be given; got '
@@ -181,7 +182,7 @@ class Budget:
       accountant = 'pure'
     elif accountant is None:
       accountant = accountants.tightest(event, self.relation)
-    self._set('accountant', accountant)
+    self.__dict__['accountant'] = accountant
     if noise_multiplier is None:
       assert epsilon is not None and delta is not None
       noise_multiplier = self._least_noise(epsilon, delta)
@@ -192,9 +193,11 @@ class Budget:
       delta = self._delta_of(noise_multiplier, epsilon)
     else:
       self._check_kept(epsilon, delta, noise_multiplier)
-    self._set('epsilon', float(epsilon))
-    self._set('delta', float(delta))
-    self._set('noise_multiplier', float(noise_multiplier))
+    self.__dict__.update(
+      epsilon=float(epsilon),
+      delta=float(delta),
+      noise_multiplier=float(noise_multiplier),
+    )
 
   @property
   def relation(self) -> Relation:
@@ -236,9 +239,6 @@ class Budget:
   @property
   def _uses(self) -> tuple[int, float]:
     return self.num_compositions, self.sampling_probability
-
-  def _set(self, name: str, value: object) -> None:
-    object.__setattr__(self, name, value)
 
   def _least_noise(self, epsilon: float, delta: float) -> float:
     if delta == 0:

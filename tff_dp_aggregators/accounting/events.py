@@ -64,7 +64,7 @@ class EpsilonDeltaDpEvent(dp_accounting.DpEvent):
       value = float(checks.check_number(name, getattr(self, name)))
       if not 0 <= value < most:
         raise ValueError(f'{name} must be from 0 to below {most:g}; got {value}.')
-      object.__setattr__(self, name, value)
+      self.__dict__[name] = value
 
 
 def with_bounds(event: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
@@ -97,8 +97,7 @@ class _Shares(OwnDpEvent):
     for field in dataclasses.fields(self):
       is_count = field.name in ('num_clients', 'dimension')
       check = checks.check_positive_int if is_count else checks.check_positive
-      value = check(field.name, getattr(self, field.name))
-      object.__setattr__(self, field.name, value)
+      self.__dict__[field.name] = check(field.name, getattr(self, field.name))
 
   @property
   def variance(self) -> float:

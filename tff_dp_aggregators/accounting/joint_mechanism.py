@@ -59,14 +59,13 @@ class JointPart:
         f'weights of part {self.name} must be patterns of names, such as '
         f"'0' or 'embedding/*'; got {self.weights!r}."
       )
-    object.__setattr__(self, 'weights', weights)
     if not isinstance(self.mechanism, mechanism_lib.Mechanism):
       raise TypeError(
         f'the mechanism of part {self.name} must be an accounting.Mechanism; got '
         f'{type(self.mechanism).__name__}.'
       )
     clip_norm = checks.check_positive(f'clip_norm of part {self.name}', self.clip_norm)
-    object.__setattr__(self, 'clip_norm', clip_norm)
+    self.__dict__.update(weights=weights, clip_norm=clip_norm)
     _check_beside_others(self.name, self.mechanism)
 
   def with_noise(self, noise_multiplier: float) -> 'JointPart':
@@ -240,13 +239,9 @@ class JointMechanism(mechanism_lib.Guaranteed):
     mu^2 that goes to it. A share of Laplace noise has no such meaning in numbers: more
     of it is less noise.
 
-    Args:
-      parts: As for the class; what noise their mechanisms have is of no account.
-      target_epsilon: Positive.
-      target_delta: Between 0 and 1, exclusive.
-      target_rho: Instead of epsilon, rho of zCDP, if all parts have Gaussian noise.
-      shares: By name of the part, positive, 1 in sum; `None` for equal ones.
-      accountant: A key of `accountants.ACCOUNTANTS`; `None` for the tightest.
+    What noise the mechanisms of `parts` have is of no account. `shares` are by name of
+    the part, positive, 1 in sum; `None` for equal ones. Other arguments are those of
+    `Mechanism.for_target`.
     """
     target = mechanism_lib.Target(target_epsilon, target_delta, accountant, target_rho)
     planned = cls(tuple(parts))

@@ -325,9 +325,8 @@ class Mechanism(Guaranteed):
       raise ValueError(
         f'unknown adjacency {adjacency!r}; known: {", ".join(sampling.ADJACENCIES)}.'
       )
-    relation = sampling.check_relation(
-      participation, None if adjacency is None else sampling.ADJACENCIES[adjacency]
-    )
+    relation = sampling.ADJACENCIES.get(adjacency or '')
+    relation = sampling.check_relation(participation, relation)
     # Both, for `dataclasses.replace` hands on `options`, and one may change.
     numbers = check_numbers({**dict(options), **given})
     _check_name(name)

@@ -106,14 +106,12 @@ class LimitsSchedule(schedule_lib.Schedule):
       raise ValueError(
         f'reporting_goal must be at most clients_per_round={size}; got {goal}.'
       )
-    checked = {
-      'num_clients': int(self.num_clients),
-      'clients_per_round': size,
-      'seed': schedule_lib.check_seed(self.seed),
-      'reporting_goal': goal,
-    }
-    for name, value in checked.items():
-      object.__setattr__(self, name, value)
+    self.__dict__.update(
+      num_clients=int(self.num_clients),
+      clients_per_round=size,
+      seed=schedule_lib.check_seed(self.seed),
+      reporting_goal=None if goal is None else int(goal),
+    )
     if self.dropouts is not None and self.reporting_goal is not None:
       for this_round in range(self.num_rounds):
         self._requested_in(this_round)  # Says now if one would not come to its goal.

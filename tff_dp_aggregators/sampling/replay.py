@@ -68,11 +68,13 @@ class Replay(schedule_lib.Schedule):
   def __post_init__(self) -> None:
     if not (self.stated is None or isinstance(self.stated, schedule_lib.Header)):
       raise TypeError(f'stated must be a sampling.Header; got {self.stated!r}.')
-    object.__setattr__(self, 'path', str(self.path))
-    read = self._read
-    object.__setattr__(self, 'num_clients', read.header.num_clients)
-    object.__setattr__(self, 'clients_per_round', read.header.clients_per_round)
-    object.__setattr__(self, 'sha256', read.sha256)
+    self.__dict__['path'] = str(self.path)
+    header = self._read.header
+    self.__dict__.update(
+      num_clients=header.num_clients,
+      clients_per_round=header.clients_per_round,
+      sha256=self._read.sha256,
+    )
 
   @functools.cached_property
   def _read(self) -> '_Read':

@@ -53,8 +53,7 @@ class Dropouts:
   def __post_init__(self) -> None:
     if not 0 <= checks.check_number('rate', self.rate) < 1:
       raise ValueError(f'rate must be at least 0 and below 1; got {self.rate}.')
-    object.__setattr__(self, 'rate', float(self.rate))
-    object.__setattr__(self, 'seed', check_seed(self.seed))
+    self.__dict__.update(rate=float(self.rate), seed=check_seed(self.seed))
 
   def reporting(
     self,
@@ -103,8 +102,7 @@ class Header:
       raise ValueError(
         f'clients_per_round must be at most num_clients={num_clients}; got {size}.'
       )
-    object.__setattr__(self, 'num_clients', num_clients)
-    object.__setattr__(self, 'clients_per_round', size)
+    self.__dict__.update(num_clients=num_clients, clients_per_round=size)
 
   def to_json(self) -> dict[str, Any]:
     """JSON-ready values that `from_json` reads back."""
@@ -296,14 +294,15 @@ class SampledSchedule(Schedule):
           f'{name} must be {assumed}, which the sampling assumes; got '
           f'{getattr(self, name)}.'
         )
-    object.__setattr__(self, 'num_clients', num_clients)
-    object.__setattr__(self, 'seed', check_seed(self.seed))
     stated: Any = self.clients_per_round
     if stated is None:
       stated = self.sampling.expected_cohort(num_clients)
     stated = checks.check_positive('clients_per_round', stated)
-    whole = self.sampling.has_public_sizes
-    object.__setattr__(self, 'clients_per_round', int(stated) if whole else stated)
+    self.__dict__.update(
+      num_clients=num_clients,
+      seed=check_seed(self.seed),
+      clients_per_round=int(stated) if self.sampling.has_public_sizes else stated,
+    )
 
   @property
   def name(self) -> str:  # type: ignore[override]

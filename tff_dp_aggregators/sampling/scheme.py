@@ -148,8 +148,7 @@ class SampledScheme(Scheme):
       check: Any = checks.check_positive_int
       if field.type in (float, 'float'):
         check = checks.check_probability
-      value = check(field.name, getattr(self, field.name))
-      object.__setattr__(self, field.name, value)
+      self.__dict__[field.name] = check(field.name, getattr(self, field.name))
 
   @abc.abstractmethod
   def event(self, strategy: strategies.Strategy, noise: Noise) -> dp_accounting.DpEvent:
