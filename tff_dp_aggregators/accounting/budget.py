@@ -95,23 +95,20 @@ class Budget:
   """Noise that is used several times, and what it spends.
 
   Two of `epsilon`, `delta` and `noise_multiplier` are given and the third is found. If
-  all three are, they are checked: the noise must keep (epsilon, delta). More noise than
-  that takes is no error, and changes neither number.
+  all three are, the noise must keep (epsilon, delta), and may be more than that takes.
 
   With a `noise_scale` s below 1 the budget is that of a cohort 1/s times as large, and
   the run adds s times the noise, as pfl-research does where a cohort cannot be as large
-  as the one that is meant: after the division by the number of clients the mean has the
-  same noise. It is a `learning.SimulatedCohort` of scale 1/s. **Such a run is
-  not private**: epsilon and delta are those of the larger cohort, and the clients that
-  are in the run are promised nothing.
+  as the one that is meant: a `learning.SimulatedCohort` of scale 1/s. **Such a run is
+  not private**: its clients are promised nothing.
 
   Attributes:
     noise: 'gaussian' or 'laplace'.
     num_compositions: How often it is used.
     sampling_probability: With which each client is drawn each time, independently, and
       unknown to all; 1 if everybody takes part.
-    epsilon: The cost of all uses together.
-    delta: The delta of all uses together; 0 for Laplace noise at its pure epsilon.
+    epsilon: That of all uses together.
+    delta: The same; 0 for Laplace noise at its pure epsilon.
     noise_multiplier: Noise over the sensitivity: the standard deviation of Gaussian
       noise over the L2 bound, the scale of Laplace noise over the L1 bound.
     noise_scale: Which part of the noise the run adds; above 0, at most 1.

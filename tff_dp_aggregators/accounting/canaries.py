@@ -138,12 +138,13 @@ def audit(
   mu = gaussian.mu_of(planned_epsilon, gaussian.check_delta(delta))
   given: Any = {'delta': delta, 'significance': significance}
   of_curve = {**given, 'is_gaussian': is_gaussian}
-  bounds = []
-  for curve, method, numbers in (
+  methods: Any = (
     (_ANY, one_run, given),
     (_GAUSSIAN if is_gaussian else _ANY, one_run_fdp, of_curve),
-  ):
-    bound = functools.partial(method, num_canaries, **numbers)
+  )
+  bounds = []
+  for curve, method, numbers in methods:
+    bound: Callable[..., float] = functools.partial(method, num_canaries, **numbers)
     roughly = functools.partial(bound, precision=_ROUGHLY)
     guesses = planned_guesses(roughly, num_canaries, mu)
     correct = correct_guesses(record.scores, inserted, guesses)

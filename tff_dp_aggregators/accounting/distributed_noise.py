@@ -187,14 +187,8 @@ def design(
   beta costs next to nothing: a thousandth of the noise where C is 30 sqrt(d).
 
   Example:
-    >>> made = design(
-    ...   'skellam',
-    ...   clip_norm=1.0,
-    ...   noise_multiplier=2.0,
-    ...   min_clients=100,
-    ...   dimension=1000,
-    ...   bits=18,
-    ... )
+    >>> numbers = {'clip_norm': 1.0, 'min_clients': 100, 'dimension': 1000}
+    >>> made = design('skellam', noise_multiplier=2.0, bits=18, **numbers)
     >>> made.dimension, made.wrap_probability <= 1e-6
     (1024, True)
     >>> f'{made.wrap_probability_with(150):.2f}'  # With more than planned.
@@ -240,15 +234,8 @@ def plan(
   noise is within 1% of that with 30. Other arguments are those of `design`.
 
   Example:
-    >>> made = plan(
-    ...   'skellam',
-    ...   8.0,
-    ...   1e-6,
-    ...   participations=10,
-    ...   clip_norm=1.0,
-    ...   min_clients=100,
-    ...   dimension=1000,
-    ... )
+    >>> numbers = {'clip_norm': 1.0, 'min_clients': 100, 'dimension': 1000}
+    >>> made = plan('skellam', 8.0, 1e-6, participations=10, **numbers)
     >>> made.bits, round(made.noise_multiplier, 2), round(made.epsilon(1e-6, 10), 2)
     (14, 2.22, 8.0)
   """

@@ -259,10 +259,9 @@ class _Eligible:
 class ShuffledEpochs(LimitsSchedule):
   """Clients are shuffled once, and every epoch goes through them in that order.
 
-  `Participation(fixed_epoch=True)` says that rounds of a client differ by multiples of
-  `min_separation`, the rounds of an epoch. That is true only if each client has the
-  same place in every epoch. A new shuffle for each epoch would let a client come last
-  in one and first in the next, and so keep no separation at all.
+  So each client has the same place in every epoch, and its rounds differ by multiples
+  of `min_separation`, the rounds of an epoch. A new shuffle for each epoch would let a
+  client come last in one and first in the next, and keep no separation at all.
 
   `min_separation * clients_per_round` clients fill an epoch. Where there are more,
   those that share a place take turns, so that each comes about equally often. A round
