@@ -464,9 +464,9 @@ def test_rounds_that_share_noise_are_refused():
   pair = strategies.BandedToeplitz(6, (1.0, 1.0))
   bound = dp_accounting.GaussianDpEvent(0.5)
   refused = (
-    (pair, 1, 'has 2 bands and a client may be drawn again 1 round'),
-    (_toeplitz(6, 5), 4, 'has 5 bands and a client may be drawn again 4 round'),
-    (strategies.BandedInverse.square_root(6, 2), 4, 'has (no|6) bands'),
+    (pair, 1, 'num_bands=2 and a client may be drawn again 1 round'),
+    (_toeplitz(6, 5), 4, 'num_bands=5 and a client may be drawn again 4 round'),
+    (strategies.BandedInverse.square_root(6, 2), 4, 'num_bands=(inf|6)'),
   )
   for strategy, b, match in refused:
     with pytest.raises(ValueError, match=match):
@@ -486,7 +486,7 @@ def test_a_break_out_of_range_is_refused():
     for make in (monte_carlo.BMinSepMixture, _event):
       with pytest.raises(ValueError, match='sampling_probability must be above 0'):
         make(_toeplitz(6, 2), 2, p, 1.0)
-  for b, match in ((0, 'at least 1, got 0'), (2**70, 'at most 4611686018427387904')):
+  for b, match in ((0, 'at least 1, got 0'), (2**70, 'within 1 and 4.61')):
     for make in (monte_carlo.BMinSepMixture, _event):
       with pytest.raises(ValueError, match=match):
         make(strategies.Identity(6), b, 0.3, 1.0)
