@@ -330,8 +330,8 @@ def _field(name: str, value: Any) -> Any:
   """One field of a written event, checked."""
   if name in _NESTED:
     return from_json(value)
-  kinds = {'strategy_checksum': str, 'events': list}.get(name, (int, float))
-  if isinstance(value, bool) or not isinstance(value, kinds):
+  types = {'strategy_checksum': str, 'events': list}.get(name, (int, float))
+  if isinstance(value, bool) or not isinstance(value, types):
     raise ValueError(f'{name} is of another type, got {value!r}.')
   if name == 'events':
     return [from_json(each) for each in value]
