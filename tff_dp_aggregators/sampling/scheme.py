@@ -103,9 +103,10 @@ class Scheme(abc.ABC):
     free = self.free_bands
     if free is None or num_bands <= free:
       return
+    known = f' for {self.separation}={free}' if self.separation else ''
     instead = f'{self.separation}={num_bands}' if self.separation else _GROUPED
     raise ValueError(
-      f'{option}={num_bands} is too many: {_NOT_SHARED}. Use {option} of at most '
+      f'{option}={num_bands} is too many{known}: {_NOT_SHARED}. Use {option} of at most '
       f'{free}, or {instead}.'
     )
 
