@@ -106,8 +106,8 @@ class Scheme(abc.ABC):
     known = f' for {self.separation}={free}' if self.separation else ''
     instead = f'{self.separation}={num_bands}' if self.separation else _GROUPED
     raise ValueError(
-      f'{option}={num_bands} is too many{known}: {_NOT_SHARED}. Use {option} of at most '
-      f'{free}, or {instead}.'
+      f'{option}={num_bands} is too many{known}: {_NOT_SHARED}. Use {option} of at '
+      f'most {free}, or {instead}.'
     )
 
   def expected_cohort(self, num_clients: int) -> Optional[float]:
