@@ -122,5 +122,5 @@ def test_huge_cycles_are_answered_and_impossible_ones_refused():
       assert accountants.epsilon(event, 1e-3, name, BOTH) < 1e-2
   for b in (2**62 + 1, 2**70, 10**400):
     for strategy in (toeplitz, strategies.Identity(12)):
-      with pytest.raises(ValueError, match='cycle_length must be at most 46116860184'):
+      with pytest.raises(ValueError, match='cycle_length must be .* within 1 and 4.61'):
         run_events.event(strategy, sampling.BallsInBins(12, b), 1.0)

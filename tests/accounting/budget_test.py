@@ -136,7 +136,6 @@ def test_three_that_do_not_fit_are_refused_with_by_how_much():
     accounting.Budget(epsilon=8.0, **given)
   message = str(refused.value)
   assert f'spends epsilon = {rounding.up(spent, 6)}' in message
-  assert f'{spent - 8.0:.3g} more than it says' in message
   least = accounting.Budget(num_compositions=100, epsilon=8.0, delta=1e-6)
   assert (
     f'noise multiplier of {rounding.up(least.noise_multiplier, 6)} keeps' in message
@@ -177,10 +176,10 @@ def test_noise_of_a_larger_cohort_is_promised_to_nobody_in_the_run():
   'changed, message',
   [
     ({'epsilon': None}, 'at least two of epsilon, delta and noise_multiplier'),
-    ({'epsilon': 0.0}, 'no finite noise has epsilon=0'),
-    ({'epsilon': -1.0}, 'epsilon must be finite and not negative; got -1'),
-    ({'epsilon': math.nan}, 'epsilon must be finite'),
-    ({'delta': 0.0}, r'Gaussian noise has no epsilon at delta=0; Laplace noise'),
+    ({'epsilon': 0.0}, 'epsilon must be positive and finite; got 0'),
+    ({'epsilon': -1.0}, 'epsilon must be positive and finite; got -1'),
+    ({'epsilon': math.nan}, 'epsilon must be positive and finite'),
+    ({'delta': 0.0}, 'delta must be between 0 and 1'),
     ({'delta': 1.0}, 'delta must be between 0 and 1'),
     ({'noise_multiplier': 0.0}, 'noise_multiplier must be positive and finite; got 0'),
     ({'noise_multiplier': math.inf}, 'noise_multiplier must be positive and finite'),

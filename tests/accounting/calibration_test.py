@@ -125,7 +125,7 @@ def test_one_round_more_would_miss_the_target(epsilon, at_most):
 
 
 def test_a_target_that_one_round_misses_is_refused_with_what_it_spends():
-  with pytest.raises(ValueError, match='even one spends epsilon = 4.88655'):
+  with pytest.raises(ValueError, match='even one spends 4.88655'):
     calibration.largest(
       lambda number: dp_accounting.GaussianDpEvent(1.0 / number**0.5),
       1.0,

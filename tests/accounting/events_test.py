@@ -254,7 +254,7 @@ def test_other_events_are_not_written_as_something_else():
     ({'type': ['x']}, 'unknown event type .*x'),
     ({'type': 'EpsilonDeltaDpEvent', 'epsilon': 1.0, 'delta': 1.0}, 'delta must be'),
     ({'type': 'GaussianDpEvent'}, 'has the fields'),
-    ({'type': 'GaussianDpEvent', 'noise_multiplier': '3'}, 'must be a number'),
+    ({'type': 'GaussianDpEvent', 'noise_multiplier': '3'}, 'noise_multiplier is of an'),
     ({'type': 'GaussianDpEvent', 'noise_multiplier': -3.0}, 'not negative'),
     ({'type': 'GaussianDpEvent', 'noise_multiplier': math.inf}, 'finite'),
     ([], 'an event is written as an object'),

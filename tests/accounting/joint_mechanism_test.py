@@ -143,9 +143,9 @@ def test_a_target_is_kept_just_so(parts):
     each.with_noise(each.mechanism.noise_multiplier * 0.999) for each in made.parts
   ]
   assert accounting.JointMechanism(tuple(less)).epsilon(DELTA) > 3.0
-  assert made.target == (3.0, DELTA, None, None)
+  assert made.target == accounting.Target(3.0, DELTA)
   by_rdp = accounting.JointMechanism.for_target(parts, 3.0, DELTA, accountant='rdp')
-  assert by_rdp.target == (3.0, DELTA, None, None)
+  assert by_rdp.target == made.target
   assert by_rdp.epsilon(DELTA) < 3.0
 
 
@@ -167,9 +167,9 @@ def test_shares_are_parts_of_mu_squared():
   ('shares', 'message'),
   [
     ({'body': 1.0}, 'for each part'),
-    ({'body': 0.5, 'head': 0.4}, '0.9 in sum'),
-    ({'body': 1.5, 'head': -0.5}, 'between 0 and 1'),
-    ({'body': math.nan, 'head': 0.5}, 'between 0 and 1'),
+    ({'body': 0.5, 'head': 0.4}, 'be 1 in sum'),
+    ({'body': 1.5, 'head': -0.5}, 'share of part head'),
+    ({'body': math.nan, 'head': 0.5}, 'share of part body'),
   ],
 )
 def test_shares_that_do_not_divide_are_refused(shares, message):
@@ -258,8 +258,8 @@ def test_what_was_altered_is_refused(change, message):
     ('gaussian', sampling.PoissonSampling(8, 0.1), {}, 'PoissonSampling'),
     ('skellam', LIMITS, _INTEGERS, 'skellam'),
     ('gaussian', LIMITS, {'noise_site': 'local'}, 'noise_site'),
-    ('gaussian', LIMITS, {'clipped_count_stddev': 5.0}, 'clip_norm'),
-    ('gaussian', LIMITS, {'noise_multiplier': 0.0}, 'noise_multiplier'),
+    ('gaussian', LIMITS, {'clipped_count_stddev': 5.0}, 'adaptive clipping'),
+    ('gaussian', LIMITS, {'noise_multiplier': 0.0}, 'no noise'),
   ],
 )
 def test_what_does_not_go_beside_others_is_refused(name, schema, options, message):
@@ -279,7 +279,7 @@ def test_parts_that_do_not_go_together_are_refused():
     joint(first, of_others)
   with pytest.raises(ValueError, match='same adjacency'):
     joint(first, part('head', '*', 'gaussian', adjacency='replace_one'))
-  with pytest.raises(ValueError, match="two parts are called 'body'"):
+  with pytest.raises(ValueError, match="its own name; got .'body', 'body'"):
     joint(first, first)
   with pytest.raises(ValueError, match='two parts or more'):
     joint(first)

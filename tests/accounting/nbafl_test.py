@@ -147,7 +147,7 @@ def test_guarantees_are_those_of_the_accountants():
     ({'epsilon': 0.0}, 'epsilon must be positive and finite; got 0'),
     ({'delta': 0.0}, 'delta must be between 0 and 1'),
     ({'clip_norm': -1.0}, 'clip_norm must be positive and finite; got -1'),
-    ({'num_exposures': 41}, 'num_exposures must be at most num_rounds, 40, .* got 41'),
+    ({'num_exposures': 41}, 'num_exposures must be at most num_rounds, 40; got 41'),
     ({'clients_per_round': 51}, 'clients_per_round must be at most num_clients, 50'),
     ({'clients_per_round': 0}, 'clients_per_round must be at least 1'),
     ({'min_examples': 0}, 'min_examples must be at least 1'),

@@ -202,7 +202,7 @@ def test_no_noise_is_not_private():
     ),
     (
       lambda: sampling.PoissonSampling.of_cohort(4, 100, 30, num_groups=4),
-      'clients_per_round must be positive and at most 25',
+      'clients_per_round must be positive and at most num_clients.*, 25',
     ),
     (
       lambda: run_events.event(

@@ -250,7 +250,9 @@ def test_groups_have_an_event_for_their_own_clients_and_rounds():
   assert mechanism.adjacency == 'zero_out'
   with pytest.raises(ValueError, match='adjacency=zero_out'):
     run_events.event(strategy, schema, 2.0, ADD_OR_REMOVE)
-  with pytest.raises(ValueError, match='num_bands=11 is more than num_groups=10'):
+  with pytest.raises(
+    ValueError, match='num_bands=11 is too many.*at most 10, or num_groups=11'
+  ):
     accounting.Mechanism('banded', schema, 2.0, num_bands=11)
 
 
@@ -333,5 +335,5 @@ def test_a_cohort_above_the_cap_is_refused():
   rounds = watch.Rounds('of a file', sampling.Header(schema, 9, 4.5))
   full, more = np.arange(5), np.arange(6)
   rounds.add([sampling.Attempt(full, full, True)])
-  with pytest.raises(ValueError, match='has 6 clients; its schema allows at most 5'):
+  with pytest.raises(ValueError, match='has 6 clients; .* from 0 to 5'):
     rounds.add([sampling.Attempt(more, more, True)])

@@ -116,7 +116,7 @@ def test_wrong_figures_and_other_files_end_with_what_is_wrong(found, tmp_path):
   assert f'1 of {len(found)} figures are wrong, first {found[0].id}' in result.stderr
   unknown = _changed(found, tmp_path, kind='smell')
   result = executing.execute(program, f'--file={unknown}')
-  assert result.returncode == 2 and "its kind is 'smell'; known are" in result.stderr
+  assert result.returncode == 2 and "its kind 'smell' is" in result.stderr
   other = tmp_path / 'other.json'
   other.write_text(json.dumps({'format': 'x', 'version': 9}))
   result = executing.execute(program, f'--file={other}')
@@ -125,7 +125,7 @@ def test_wrong_figures_and_other_files_end_with_what_is_wrong(found, tmp_path):
     ('no JSON', f'{other} is not a file of test vectors'),
     ('[1]', 'Expected `object`, got `array`'),
     (_content([]), 'Expected `array` of length >= 1'),
-    (_content([found[0], found[0]]), f'has the id {found[0].id} twice'),
+    (_content([found[0], found[0]]), f'the id {found[0].id} is there twice'),
     (_content([3]), 'Expected `object`, got `int` - at `$.vectors[0]`'),
     (_content([{**structs.asdict(found[0]), 'sign': 1}]), 'unknown field `sign`'),
     (

@@ -129,14 +129,19 @@ def test_there_is_no_rho_without_gaussian_noise_or_with_sampling(name, schema, o
   [
     ({'target_rho': 0.0}, 'target_rho must be positive'),
     ({'target_rho': math.inf}, 'target_rho must be'),
-    ({'target_rho': 1.0, 'target_epsilon': 1.0}, 'target_epsilon=1.0 is for another'),
-    ({'target_rho': 1.0, 'accountant': 'pld'}, 'accountant=pld is for another'),
+    ({'target_rho': 1.0, 'target_epsilon': 1.0}, 'target_epsilon=1.0'),
+    ({'target_rho': 1.0, 'accountant': 'pld'}, 'accountant=pld'),
     ({'target_rho': 1.0, 'target_delta': 1.0}, 'target_delta must be between'),
-    ({'target_epsilon': 1.0}, 'target_delta=None'),
-    ({}, 'target_epsilon and target_delta, or target_rho'),
+    ({'target_epsilon': 1.0}, 'target_delta'),
+    ({'target_epsilon': -1.0, 'target_delta': 1e-6}, 'target_epsilon must be finite'),
+    ({'target_epsilon': 1.0, 'target_delta': 2.0}, 'target_delta must be between'),
+    ({'target_rho': math.nan}, 'target_rho must be'),
+    ({}, 'target_epsilon and target_delta, .* or target_rho'),
   ],
 )
 def test_what_is_no_target_is_refused(target, message):
+  with pytest.raises(ValueError, match=message):
+    accounting.Target(**{k.replace('target_', ''): each for k, each in target.items()})
   with pytest.raises(ValueError, match=message):
     accounting.Mechanism.for_target('tree', _LIMITS, **target)
   with pytest.raises(ValueError, match=message):
@@ -161,9 +166,11 @@ def test_a_loop_that_asks_runs_the_most_rounds_that_keep_the_target(name):
     ]
     assert target.is_kept(composed[0], mechanism.relation)
     assert rounds == 20 or not target.is_kept(composed[1], mechanism.relation)
-    epsilon, delta, accountant, rho = target
     assert rounds == mechanism.rounds_within(
-      epsilon, delta, target_rho=rho, accountant=accountant
+      target.epsilon,
+      target.delta,
+      target_rho=target.rho,
+      accountant=target.accountant,
     )
 
 

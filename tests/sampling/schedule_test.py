@@ -179,7 +179,7 @@ def _replay(tmp_path, lines, schema, num_clients=10, clients_per_round=2):
     (
       [[1], [0], [1], [2], [1]],
       strategies.Participation(5, 2, 2),
-      'round 4 .* client 1 takes part once more than max_participations=2',
+      'round 4 .* client 1 .* in 2 in all; .* at most 2 rounds',
     ),
     (
       [[1], [0], [2], [1]],
@@ -192,7 +192,7 @@ def _replay(tmp_path, lines, schema, num_clients=10, clients_per_round=2):
     (
       [[1, 2], [1, 2, 3]],
       sampling.FixedSizeSampling(2, 10, 2),
-      'round 1 .* has 3 clients; its schema has cohorts of 2',
+      'round 1 .* has 3 clients; its schema has cohorts from 2.* to 2',
     ),
     (
       [[1, 2], [2]],
@@ -251,7 +251,7 @@ def test_a_file_of_another_source_needs_only_its_cohorts(tmp_path):
   limits = strategies.Participation(3, min_separation=2)
   replay = _replay(tmp_path, [tried, [1, 2], [3, 4]], limits)
   assert [replay.cohort(t).tolist() for t in range(3)] == [[3], [1, 2], [3, 4]]
-  with pytest.raises(ValueError, match='does not state its schema in its first line'):
+  with pytest.raises(ValueError, match='states None in its first line.*give stated='):
     sampling.Replay(replay.path)
 
 
@@ -259,7 +259,7 @@ def test_a_file_of_another_source_needs_only_its_cohorts(tmp_path):
   'line, message',
   [
     ('[1, 2', 'line 2'),
-    ('[1, 2.0]', r'line 2 .* got `float` - at `.\[1\]`; got \[1, 2.0\]'),
+    ('[1, 2.0]', r'line 2 .* got `float` - at `.\[1\]`; got .*\[1, 2.0\]'),
     ('[1, true]', 'line 2 .* got `bool`'),
     (f'[{2**70}]', 'line 2'),
     ('{"attempts": []}', 'line 2 .* length'),
@@ -278,8 +278,8 @@ def test_lines_that_are_no_cohorts_are_named(tmp_path, line, message):
 def test_other_files_are_refused(tmp_path):
   path = tmp_path / 'cohorts.jsonl'
   for content, message in [
-    (b'', 'has no rounds'),
-    (b'\xff\xfe[1]', 'is not a text in UTF-8'),
+    (b'', 'states None'),
+    (b'\xff\xfe[1]', 'line 1 of .* decode'),
     (b'{"format": "tff_dp_aggregators schedule", "version": 2}\n[1]', 'of format'),
     (b'{"format": "tff_dp_aggregators schedule", "version": 1}\n[1]', 'line 1 of'),
   ]:
@@ -295,7 +295,7 @@ def test_other_files_are_refused(tmp_path):
 def test_a_replay_is_of_what_its_file_states_and_of_the_file_that_was_used(tmp_path):
   path = tmp_path / 'schedule.jsonl'
   _SCHEDULES['random_eligible'].save(str(path))
-  with pytest.raises(ValueError, match='states Header.* and not Header'):
+  with pytest.raises(ValueError, match='states Header.* and Header.* is stated'):
     sampling.Replay(str(path), sampling.Header(_LIMITS, 21, 4))
   replay = sampling.Replay(str(path))
   assert sampling.schedule_from_json(json.loads(json.dumps(replay.to_json()))) == replay
@@ -327,13 +327,13 @@ def test_a_schedule_of_ids_passes_the_watch_and_breaches_leave_no_trace():
   with pytest.raises(ValueError, match="round 20 has client 'new' twice"):
     watching.check(20, ['new', 'new'])
   assert watching.check(20, ['new']) == ['new']
-  with pytest.raises(ValueError, match='round 20 is not after round 20'):
+  with pytest.raises(ValueError, match='round 20 is not one of rounds 21 to 29'):
     watching.check(20, ['newer'])
   for t in (24, 28):
     watching.check(t, ['new'])
   with pytest.raises(ValueError, match='round 29: client .new.'):
     watching.check(29, ['new'])
-  with pytest.raises(ValueError, match='not one of the 30 planned'):
+  with pytest.raises(ValueError, match='round 30 is not one of rounds 29'):
     watching.check(30, [])
-  with pytest.raises(TypeError, match='for_mechanism'):
+  with pytest.raises(TypeError, match='must be a strategies.Participation'):
     sampling.ParticipationWatch(sampling.PoissonSampling(10, 0.1))

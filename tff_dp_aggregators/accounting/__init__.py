@@ -3,17 +3,11 @@
 At the top, in the order in which they build on each other: `events` say what happened
 as inert data, `accountants` what that means, `noises` which noise there is,
 `run_events` the events of a mechanism under a scheme of `sampling`, `calibration` how
-much noise a target needs, `budget` any two of epsilon, delta and noise, `nbafl`
-published formulas for noise on clients and on the server, `distributed_noise` how
-clients share noise under secure aggregation, `adaptive_clipping` what it takes of the
-noise, `local` what noise of clients hides, `mechanism` all of it under one name,
-`joint_mechanism` several of these for parts of a model, `noise_to_signal` the noise
-over what clients can say, `spent_by_round` what one has spent whose rounds compose,
-`canaries` lower bounds of epsilon by what an attacker reaches.
-Then the folders: `records` (ledgers and logs), `planning` (comparing mechanisms),
-`reports` (statements, their rendering and verification), `vectors` (exact figures to
-check against; imported by those who need them), `programs` (`report`, `plan`,
-`participation`, from flags). Nothing here imports TensorFlow.
+much noise a target needs, `mechanism` all of it under one name, `joint_mechanism`
+several of these for parts of a model. Then the folders: `records` (ledgers and logs),
+`planning` (comparing mechanisms), `reports` (statements, their rendering and
+verification), `programs` (from flags); and `vectors`, exact figures to check against,
+which is imported by those who need it. Nothing here imports TensorFlow.
 """
 
 # Before anything that imports dp-accounting.

@@ -10,16 +10,16 @@ with noise multiplier z (arXiv:1905.03871, Theorem 1), where
 So one target, z, is enough, and the count takes the `share` (z / (2 sigma_b))^2 of it:
 of mu^2, which adds up over what is released. By default sigma_b is a twentieth of the
 cohort (section 3.2 there; TFF and, with its count of -1 and 1, pfl-research's 0.1 of
-the cohort are the same), which costs large cohorts next to nothing; and in cohorts so
-small that this would take more than a tenth of the budget, what takes a tenth. It fits
-any cohort: the updates' noise is at most 5.4% larger than without adaptive clipping.
-In a cohort of m clients and with noise multiplier z, the noised fraction of small norms
-then has a standard deviation of at most max(1/20, 1.58 z / m).
+the cohort are the same), or what takes a tenth of the budget, if that is more. So the
+updates' noise is at most 5.4% larger than without adaptive clipping, and the noised
+fraction of small norms of m clients has a standard deviation of at most
+max(1/20, 1.58 z / m).
 """
 
 import math
 
 from tff_dp_aggregators.accounting import events
+from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.base import checks
 
 # The part of the budget that the default noise of the count takes at most;
@@ -41,23 +41,17 @@ def values_noise_multiplier(
     1.005038
   """
   noise_multiplier = events.check_noise_multiplier(noise_multiplier)
-  if not (clipped_count_stddev >= 0 and math.isfinite(clipped_count_stddev)):
-    raise ValueError(
-      'clipped_count_stddev must be finite and not negative; got '
-      f'{clipped_count_stddev}.'
-    )
+  checks.check_not_negative('clipped_count_stddev', clipped_count_stddev)
   if noise_multiplier == 0:
     return 0.0
   ratio = noise_multiplier / (2 * clipped_count_stddev) if clipped_count_stddev else 2.0
   if not ratio < 1:
     fits = stddev_of_share(noise_multiplier, DEFAULT_SHARE)
-    larger = 1 / math.sqrt(1 - DEFAULT_SHARE)
     raise ValueError(
       f'clipped_count_stddev must be more than {noise_multiplier / 2}, half of '
       f'noise_multiplier; got {clipped_count_stddev}. With less, the count of small '
       f'norms alone would cost more than noise_multiplier {noise_multiplier} says. '
-      f'{fits:.4g} fits: of the budget the count takes {DEFAULT_SHARE:.0%} then, and '
-      f'the noise of the updates is {larger:.3g} times as large; more takes less.'
+      f'{fits:.4g} fits: the count takes {DEFAULT_SHARE:.0%} of the budget then.'
     )
   return noise_multiplier * (1 / math.sqrt((1 - ratio) * (1 + ratio)))
 
@@ -73,12 +67,7 @@ def share(noise_multiplier: float, clipped_count_stddev: float) -> float:
 def stddev_of_share(noise_multiplier: float, count_share: float) -> float:
   """sigma_b for which the count takes a part of the budget: z / (2 sqrt(share))."""
   noise_multiplier = events.check_noise_multiplier(noise_multiplier)
-  checks.check_number('count_share', count_share)
-  if not 0 < count_share < 1:
-    raise ValueError(
-      'count_share must be above 0 and below 1: the part of the budget that the count '
-      f'of small norms takes; got {count_share}.'
-    )
+  gaussian.check_delta(count_share, 'count_share')  # The same range.
   return noise_multiplier / (2 * math.sqrt(count_share))
 
 
@@ -95,10 +84,6 @@ def default_stddev(noise_multiplier: float, clients_per_round: float) -> float:
     >>> round(small, 4), round(share(1.0, small), 12)
     (1.5811, 0.1)
   """
-  checks.check_number('clients_per_round', clients_per_round)
-  if not (clients_per_round > 0 and math.isfinite(clients_per_round)):
-    raise ValueError(
-      f'clients_per_round must be positive and finite; got {clients_per_round}.'
-    )
+  checks.check_positive('clients_per_round', clients_per_round)
   least = stddev_of_share(noise_multiplier, DEFAULT_SHARE)
   return max(DEFAULT_FRACTION * clients_per_round, least) if noise_multiplier else 0.0

@@ -95,23 +95,20 @@ class Budget:
   """Noise that is used several times, and what it spends.
 
   Two of `epsilon`, `delta` and `noise_multiplier` are given and the third is found. If
-  all three are, they are checked: the noise must keep (epsilon, delta). More noise than
-  that takes is no error, and changes neither number.
+  all three are, the noise must keep (epsilon, delta), and may be more than that takes.
 
   With a `noise_scale` s below 1 the budget is that of a cohort 1/s times as large, and
   the run adds s times the noise, as pfl-research does where a cohort cannot be as large
-  as the one that is meant: after the division by the number of clients the mean has the
-  same noise. It is a `learning.SimulatedCohort` of scale 1/s. **Such a run is
-  not private**: epsilon and delta are those of the larger cohort, and the clients that
-  are in the run are promised nothing.
+  as the one that is meant: a `learning.SimulatedCohort` of scale 1/s. **Such a run is
+  not private**: its clients are promised nothing.
 
   Attributes:
     noise: 'gaussian' or 'laplace'.
     num_compositions: How often it is used.
     sampling_probability: With which each client is drawn each time, independently, and
       unknown to all; 1 if everybody takes part.
-    epsilon: The cost of all uses together.
-    delta: The delta of all uses together; 0 for Laplace noise at its pure epsilon.
+    epsilon: That of all uses together.
+    delta: The same; 0 for Laplace noise at its pure epsilon.
     noise_multiplier: Noise over the sensitivity: the standard deviation of Gaussian
       noise over the L2 bound, the scale of Laplace noise over the L1 bound.
     noise_scale: Which part of the noise the run adds; above 0, at most 1.
@@ -152,12 +149,26 @@ class Budget:
   ) -> None:
     if noise not in noises.REAL:
       raise ValueError(f'noise must be one of {", ".join(noises.REAL)}; got {noise!r}.')
-    self._set('noise', noise)
-    checked = checks.check_positive_int('num_compositions', num_compositions)
-    self._set('num_compositions', checked)
-    self._set('sampling_probability', _check_probability(sampling_probability))
-    self._set('noise_scale', checks.check_probability('noise_scale', noise_scale))
-    _check_given(epsilon, delta, noise_multiplier, noise)
+    self.__dict__.update(
+      noise=noise,
+      num_compositions=checks.check_positive_int('num_compositions', num_compositions),
+      sampling_probability=_check_probability(sampling_probability),
+      noise_scale=checks.check_probability('noise_scale', noise_scale),
+    )
+    if (epsilon, delta, noise_multiplier).count(None) > 1:
+      raise ValueError(
+        'at least two of epsilon, delta and noise_multiplier must be given; got '
+        f'epsilon={epsilon}, delta={delta}, noise_multiplier={noise_multiplier}.'
+      )
+    if noise_multiplier is not None:
+      checks.check_positive('noise_multiplier', noise_multiplier)
+    if epsilon is not None:
+      # No finite noise has an epsilon of 0.
+      is_found = noise_multiplier is None
+      check = checks.check_positive if is_found else checks.check_not_negative
+      check('epsilon', epsilon)
+    if delta is not None and not (delta == 0 and noise == noises.LAPLACE.name):
+      gaussian.check_delta(delta)
     is_pure = delta == 0
     if is_pure and accountant is not None:
       raise ValueError(
@@ -168,7 +179,7 @@ class Budget:
       accountant = 'pure'
     elif accountant is None:
       accountant = accountants.tightest(event, self.relation)
-    self._set('accountant', accountant)
+    self.__dict__['accountant'] = accountant
     if noise_multiplier is None:
       assert epsilon is not None and delta is not None
       noise_multiplier = self._least_noise(epsilon, delta)
@@ -179,9 +190,11 @@ class Budget:
       delta = self._delta_of(noise_multiplier, epsilon)
     else:
       self._check_kept(epsilon, delta, noise_multiplier)
-    self._set('epsilon', float(epsilon))
-    self._set('delta', float(delta))
-    self._set('noise_multiplier', float(noise_multiplier))
+    self.__dict__.update(
+      epsilon=float(epsilon),
+      delta=float(delta),
+      noise_multiplier=float(noise_multiplier),
+    )
 
   @property
   def relation(self) -> Relation:
@@ -220,14 +233,13 @@ class Budget:
       once = dp_accounting.PoissonSampledDpEvent(self.sampling_probability, once)
     return dp_accounting.SelfComposedDpEvent(once, self.num_compositions)
 
-  def _set(self, name: str, value: object) -> None:
-    object.__setattr__(self, name, value)
+  @property
+  def _uses(self) -> tuple[int, float]:
+    return self.num_compositions, self.sampling_probability
 
   def _least_noise(self, epsilon: float, delta: float) -> float:
     if delta == 0:
-      return laplace_noise_multiplier(
-        epsilon, self.num_compositions, self.sampling_probability
-      )
+      return laplace_noise_multiplier(epsilon, *self._uses)
     return calibration.noise_multiplier(
       self.event_with,
       epsilon,
@@ -238,9 +250,7 @@ class Budget:
 
   def _epsilon_of(self, noise_multiplier: float, delta: float) -> float:
     if delta == 0:
-      return laplace_epsilon(
-        noise_multiplier, self.num_compositions, self.sampling_probability
-      )
+      return laplace_epsilon(noise_multiplier, *self._uses)
     event = self.event_with(noise_multiplier)
     return accountants.epsilon(event, delta, self.accountant, self.relation)
 
@@ -249,51 +259,20 @@ class Budget:
     return accountants.delta(event, epsilon, self.accountant, self.relation)
 
   def _check_kept(self, epsilon: float, delta: float, noise_multiplier: float) -> None:
-    """Refuses noise that is too little, with the gap and what would close it."""
+    """Refuses noise that is too little, with what would be enough."""
     spent = self._epsilon_of(noise_multiplier, delta)
-    if spent <= epsilon:
+    if spent <= epsilon or (
+      delta and self._delta_of(noise_multiplier, epsilon) <= delta
+    ):
       return
-    instead = ''
-    if delta:
-      there = self._delta_of(noise_multiplier, epsilon)
-      if there <= delta:
-        return
-      instead = f', or delta = {rounding.up(there, 6)} at the epsilon given'
     least = self._least_noise(epsilon, delta) if epsilon else math.inf
     raise ValueError(
       f'epsilon={epsilon:g}, delta={delta:g} and noise_multiplier={noise_multiplier:g} '
       f'do not fit: {self.num_compositions} times this noise spends epsilon = '
-      f'{rounding.up(spent, 6)} at the delta given, {spent - epsilon:.3g} more than it '
-      f'says{instead} (accountant {self.accountant}). A noise multiplier of '
-      f'{rounding.up(least, 6)} keeps both; leave out one of the three and it is found.'
+      f'{rounding.up(spent, 6)} at the delta given (accountant {self.accountant}). A '
+      f'noise multiplier of {rounding.up(least, 6)} keeps both; leave out one of the '
+      'three and it is found.'
     )
-
-
-def _check_given(
-  epsilon: Optional[float],
-  delta: Optional[float],
-  noise_multiplier: Optional[float],
-  noise: str,
-) -> None:
-  given = (epsilon, delta, noise_multiplier)
-  if given.count(None) > 1:
-    raise ValueError(
-      'at least two of epsilon, delta and noise_multiplier must be given; got '
-      f'epsilon={epsilon}, delta={delta}, noise_multiplier={noise_multiplier}.'
-    )
-  if noise_multiplier is not None:
-    checks.check_positive('noise_multiplier', noise_multiplier)
-  if epsilon is not None:
-    gaussian.check_epsilon(epsilon)
-    if epsilon == 0 and noise_multiplier is None:
-      raise ValueError('no finite noise has epsilon=0; give a positive epsilon.')
-  if delta == 0 and noise != noises.LAPLACE.name:
-    raise ValueError(
-      'delta must be positive: Gaussian noise has no epsilon at delta=0; Laplace noise '
-      "has (noise='laplace')."
-    )
-  if delta is not None and delta != 0:
-    gaussian.check_delta(delta)
 
 
 _check_probability = functools.partial(checks.check_probability, 'sampling_probability')

@@ -5,9 +5,10 @@ participations, to the event that describes them; so one search serves every mec
 schema and accountant. What it returns never spends more than the target.
 """
 
+import contextlib
 import functools
 import math
-from typing import Callable, Optional
+from typing import Any, Callable, Optional
 
 import dp_accounting
 from dp_accounting import NeighboringRelation as Relation
@@ -54,17 +55,12 @@ def noise_multiplier(
   asked, spent = _asking(make_event, 1.0, target_delta, accountant, relation)
   start, factor = 1.0, 2.0
   if asked.is_numerical:
-    try:  # Near what is looked for, mostly a little more, and much faster.
-      start = about_noise_multiplier(
-        make_event,
-        target_epsilon,
-        target_delta,
-        accountant=accountant,
-        relation=relation,
-      )
+    of_accountant: Any = {'accountant': accountant, 'relation': relation}
+    # Near what is looked for, and much faster; sampled Laplace noise has no such bound.
+    with contextlib.suppress(NoneFoundError):
+      about = about_noise_multiplier
+      start = about(make_event, target_epsilon, target_delta, **of_accountant)
       factor = 1.1
-    except NoneFoundError:  # Also of events without one, as sampled Laplace noise.
-      pass
   least = _smallest(spent, target_epsilon, start, factor, asked.tolerance)
   return least if asked.is_numerical else least * (1 + _ROUND_OFF)
 
@@ -74,10 +70,6 @@ def noise_multiplier_of_rho(rho: float, target_rho: float) -> float:
 
   `rho` is that of noise multiplier 1, and falls with the square of the noise
   (arXiv:1605.02065, Proposition 1.6).
-
-  Example:
-    >>> round(noise_multiplier_of_rho(rho=3 / 2, target_rho=0.5), 9)
-    1.732050808
   """
   checks.check_positive('target_rho', target_rho)
   return math.sqrt(rho) / math.sqrt(target_rho) * (1 + _ROUND_OFF)
@@ -108,9 +100,7 @@ def about_noise_multiplier(
     return _smallest(asked, target_epsilon, 1.0, 2.0, _NEAR)
   quick = accountants.quick_bound(event, relation)
   if quick is None:
-    raise NoneFoundError(
-      f'there is no quick bound of {event}; ask for noise_multiplier.'
-    )
+    raise NoneFoundError(f'there is no quick bound of {event}; ask noise_multiplier.')
   _, spent = _asking(make_event, 1.0, target_delta, quick, relation)
   return _smallest(spent, target_epsilon, 1.0, 2.0, _NEAR)
 
@@ -143,14 +133,7 @@ def largest(
   if asked.max_questions is not None:
     raise ValueError(
       f'accountant={asked.name} draws outcomes for each number that is tried, which '
-      'takes minutes, so the largest number is not looked for. Give the number; or '
-      'accountant=pld, whose bound is quick and may be far larger.'
-    )
-  if spent(1) > target_epsilon:
-    raise ValueError(
-      f'even one spends epsilon = {rounding.up(spent(1), 6)} at delta = '
-      f'{target_delta:g}, more than target_epsilon={target_epsilon:g}; add noise or '
-      'raise the target.'
+      'takes too long. Give the number, or accountant=pld, whose bound is quick.'
     )
   return largest_by(spent, target_epsilon, at_most)
 
@@ -165,10 +148,9 @@ def largest_by(spent: Callable[[int], float], target: float, at_most: int) -> in
   kept, spoilt = 1, 2
   while spoilt <= at_most and spent(spoilt) <= target:
     kept, spoilt = spoilt, 2 * spoilt
-  if spoilt > at_most:
-    if spent(at_most) <= target:
-      return at_most
-    spoilt = at_most
+  if spoilt > at_most and spent(at_most) <= target:
+    return at_most
+  spoilt = min(spoilt, at_most)
   while spoilt - kept > 1:
     middle = (kept + spoilt) // 2
     if spent(middle) <= target:
@@ -200,8 +182,7 @@ def _asking(
     if most is not None and spent.cache_info().misses > most:
       raise NoneFoundError(
         f'the search took more than {most} epsilons, which is what the confidence of '
-        f'accountant={asked.name} is for: the target may hardly need any noise, or be '
-        'hard to keep. Check it, or state the noise multiplier.'
+        f'accountant={asked.name} is for. Check the target, or state the noise.'
       )
     return accountants.epsilon(make_event(parameter), delta, accountant, relation)
 
@@ -233,15 +214,13 @@ def _smallest(
     if high > _MAX_NOISE:
       raise NoneFoundError(
         f'target_epsilon={target_epsilon:g} is less than the accountant can show at '
-        f'this delta: with noise multiplier {_MAX_NOISE:g} it says epsilon = '
-        f'{spent(low):.4g}. Raise the target, or choose another accountant.'
+        'this delta, whatever the noise. Raise it, or choose another accountant.'
       )
   while low == high or spent(low) <= target_epsilon:
     low, high = low / factor, low
     if high < _MIN_NOISE:
       raise NoneFoundError(
-        f'a noise multiplier of {high:g} keeps target_epsilon={target_epsilon:g}; '
-        'a smaller one is not looked for. Check the target.'
+        f'target_epsilon={target_epsilon:g} is kept with next to no noise; check it.'
       )
   # The ends themselves: exp(log(low)) may be another number, and another question.
   ends = {math.log(low): low, math.log(high): high}

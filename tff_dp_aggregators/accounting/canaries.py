@@ -52,19 +52,12 @@ _FEWEST_GUESSES = 4
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-  """What an attacker with canaries guesses by, of a run.
+  """What an attacker with canaries guesses by, of a run."""
 
-  Attributes:
-    inserted: Which canaries took part with their direction, bool of shape [canaries].
-    scores: float64 of the same shape, of `scores`.
-    rounds: Number of rounds, from the first on, that scores are made of.
-    confidence: Asked for, of all bounds together.
-  """
-
-  inserted: np.ndarray
-  scores: np.ndarray
-  rounds: int
-  confidence: float = CONFIDENCE
+  inserted: np.ndarray  # Who took part with their direction, bool of shape [canaries].
+  scores: np.ndarray  # float64 of the same shape, of `scores`.
+  rounds: int  # Number of rounds, from the first on, that scores are made of.
+  confidence: float = CONFIDENCE  # Asked for, of all bounds together.
 
   def to_json(self) -> str:
     """The content of a file that `load` reads."""
@@ -84,10 +77,8 @@ class Record:
     with open(path, encoding='utf-8') as file:
       try:
         content = strict_json.loads(file.read())
-        if content['inserted'] != inserted:
-          raise ValueError('its coins are not those of the configuration')
-        if content['confidence'] != confidence:
-          raise ValueError('its confidence is not that of the configuration')
+        if (content['inserted'], content['confidence']) != (inserted, confidence):
+          raise ValueError('coins and confidence are not those of the configuration')
         found = cls(
           np.array([int(each) for each in content['inserted']], bool),
           np.array(content['scores'], np.float64),
@@ -110,42 +101,26 @@ def coins(inserted: np.ndarray) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Bound:
-  """A lower bound of epsilon.
+  """A lower bound of epsilon, with the confidence of `Audit`."""
 
-  Attributes:
-    method: Name of the function that computes it.
-    curve: 'gdp' if that of a Gaussian mechanism was assumed, 'any' if none was.
-    num_guesses: Guesses, half of them of canaries with the highest scores.
-    num_correct: Guesses that were right.
-    epsilon: With the confidence of `Audit`, the run has at least this epsilon.
-  """
-
-  method: str
-  curve: str
-  num_guesses: int
-  num_correct: int
-  epsilon: float
+  method: str  # Name of the function that computes it.
+  curve: str  # 'gdp' if that of a Gaussian mechanism was assumed, 'any' if none was.
+  num_guesses: int  # Half of them of canaries with the highest scores.
+  num_correct: int  # Guesses that were right.
+  epsilon: float  # The run has at least this one.
 
 
 @dataclasses.dataclass(frozen=True)
 class Audit:
-  """What an attacker with canaries reached.
-
-  Attributes:
-    num_canaries: How many there were.
-    num_inserted: How many of them took part with their direction.
-    num_rounds: Rounds, from the first on, that the scores are made of.
-    confidence: Probability that all bounds are right.
-    bounds: The lower bounds.
-    estimate: Epsilon of Gaussians fitted to the scores, no bound; `None` with fewer
-      than two canaries of a kind.
-  """
+  """What an attacker with canaries reached."""
 
   num_canaries: int
-  num_inserted: int
-  num_rounds: int
-  confidence: float
-  bounds: tuple[Bound, ...]
+  num_inserted: int  # How many of them took part with their direction.
+  num_rounds: int  # Rounds, from the first on, that the scores are made of.
+  confidence: float  # Probability that all bounds are right.
+  bounds: tuple[Bound, ...]  # Lower bounds of epsilon.
+  # Epsilon of Gaussians fitted to the scores, no bound; `None` with fewer than two
+  # canaries of a kind.
   estimate: Optional[float]
 
 
@@ -161,21 +136,20 @@ def audit(
   significance = (1 - check_confidence(record.confidence)) / 2
   num_canaries, inserted = len(record.inserted), record.inserted
   mu = gaussian.mu_of(planned_epsilon, gaussian.check_delta(delta))
-  of_any: Any = {'delta': delta, 'significance': significance}
+  given: Any = {'delta': delta, 'significance': significance}
+  of_curve = {**given, 'is_gaussian': is_gaussian}
+  methods: Any = (
+    (_ANY, one_run, given),
+    (_GAUSSIAN if is_gaussian else _ANY, one_run_fdp, of_curve),
+  )
   bounds = []
-  for curve, bound in (
-    (_ANY, functools.partial(one_run, num_canaries, **of_any)),
-    (
-      _GAUSSIAN if is_gaussian else _ANY,
-      functools.partial(one_run_fdp, num_canaries, is_gaussian=is_gaussian, **of_any),
-    ),
-  ):
+  for curve, method, numbers in methods:
+    bound: Callable[..., float] = functools.partial(method, num_canaries, **numbers)
     roughly = functools.partial(bound, precision=_ROUGHLY)
     guesses = planned_guesses(roughly, num_canaries, mu)
     correct = correct_guesses(record.scores, inserted, guesses)
-    bounds.append(
-      Bound(bound.func.__name__, curve, guesses, correct, bound(guesses, correct))
-    )
+    epsilon = bound(guesses, correct)
+    bounds.append(Bound(method.__name__, curve, guesses, correct, epsilon))
   return Audit(
     num_canaries,
     int(inserted.sum()),
@@ -188,12 +162,8 @@ def audit(
 
 def check_confidence(confidence: float, name: str = 'confidence') -> float:
   """Returns it, if it is within 0.5 and 1."""
-  checks.check_number(name, confidence)
-  if not 0.5 <= confidence < 1:
-    raise ValueError(
-      f'{name} must be at least 0.5 and below 1, such as {CONFIDENCE}; got '
-      f'{confidence}.'
-    )
+  if not 0.5 <= checks.check_number(name, confidence) < 1:
+    raise ValueError(f'{name} must be at least 0.5 and below 1; got {confidence}.')
   return float(confidence)
 
 

@@ -187,14 +187,8 @@ def design(
   beta costs next to nothing: a thousandth of the noise where C is 30 sqrt(d).
 
   Example:
-    >>> made = design(
-    ...   'skellam',
-    ...   clip_norm=1.0,
-    ...   noise_multiplier=2.0,
-    ...   min_clients=100,
-    ...   dimension=1000,
-    ...   bits=18,
-    ... )
+    >>> numbers = {'clip_norm': 1.0, 'min_clients': 100, 'dimension': 1000}
+    >>> made = design('skellam', noise_multiplier=2.0, bits=18, **numbers)
     >>> made.dimension, made.wrap_probability <= 1e-6
     (1024, True)
     >>> f'{made.wrap_probability_with(150):.2f}'  # With more than planned.
@@ -214,17 +208,12 @@ def design(
   found = finest(bits=bits)
   if found is not None:
     return found
-  for more in range(bits + 1, MAX_BITS + 1):
-    if finest(bits=more) is not None:
-      raise ValueError(
-        f'bits={bits} are too few: sums of {max_clients or min_clients} clients would '
-        f'wrap around with a probability above {max_wrap_probability:g} on every grid '
-        f'that shows the noise. Take bits={more} or more, or fewer clients.'
-      )
+  enough = (more for more in range(bits + 1, MAX_BITS + 1) if finest(bits=more))
   raise ValueError(
-    f'no grid of up to {MAX_BITS} bits holds sums of {max_clients or min_clients} '
-    f'clients with noise_multiplier={noise_multiplier:g}; take less noise or fewer '
-    'clients.'
+    f'bits={bits} are too few: sums of {max_clients or min_clients} clients would '
+    f'wrap around with a probability above {max_wrap_probability:g} on every grid that '
+    f'shows the noise. Take bits={next(enough, None)} or more (None: there is no such '
+    f'number up to {MAX_BITS}), less noise or fewer clients.'
   )
 
 
@@ -245,15 +234,8 @@ def plan(
   noise is within 1% of that with 30. Other arguments are those of `design`.
 
   Example:
-    >>> made = plan(
-    ...   'skellam',
-    ...   8.0,
-    ...   1e-6,
-    ...   participations=10,
-    ...   clip_norm=1.0,
-    ...   min_clients=100,
-    ...   dimension=1000,
-    ... )
+    >>> numbers = {'clip_norm': 1.0, 'min_clients': 100, 'dimension': 1000}
+    >>> made = plan('skellam', 8.0, 1e-6, participations=10, **numbers)
     >>> made.bits, round(made.noise_multiplier, 2), round(made.epsilon(1e-6, 10), 2)
     (14, 2.22, 8.0)
   """
@@ -267,11 +249,8 @@ def plan(
   )
 
   def least(bits: int) -> Optional[DistributedNoise]:
-    """The mechanism of the least noise multiplier that keeps the target, if any does.
-
-    More noise takes a coarser grid, and may cost more than it gives: noise is raised in
-    small steps from what a Gaussian needs, below which nothing keeps the target.
-    """
+    # More noise takes a coarser grid, and may cost more than it gives: noise is raised
+    # in small steps from what a Gaussian needs, below which nothing keeps the target.
 
     def keeps(noise_multiplier: float) -> Optional[DistributedNoise]:
       made = _finest(
@@ -306,12 +285,11 @@ def plan(
     if found is not None:
       return found
   best = least(MAX_BITS)
-  clients = numbers.get('max_clients') or numbers['min_clients']
   if best is None:
     raise ValueError(
       f'target_epsilon={target_epsilon:g} at target_delta={target_delta:g} cannot be '
-      f'kept with sums of {clients} clients in {MAX_BITS} bits. '
-      'Raise the target, or take fewer participations.'
+      f'kept with sums in {MAX_BITS} bits. Raise the target, or take fewer '
+      'participations or clients.'
     )
   # The fewest bits whose noise is hardly more.
   low, high, enough = 1, best.bits, best
@@ -324,10 +302,8 @@ def plan(
       low = middle
   if bits is not None:
     raise ValueError(
-      f'bits={bits} are too few for target_epsilon={target_epsilon:g}: with the noise '
-      f'that it needs, sums of {clients} clients wrap around with a '
-      f'probability above {max_wrap_probability:g}, or the grid is so coarse that '
-      f'rounding costs more than noise gives. Take bits={enough.bits}, with '
+      f'bits={bits} are too few for target_epsilon={target_epsilon:g}: sums would wrap '
+      f'around, or rounding cost more than noise gives. Take bits={enough.bits}, with '
       f'noise_multiplier={enough.noise_multiplier:.4g}.'
     )
   return enough

@@ -22,16 +22,13 @@ is at most as private as the mechanism.
   `DistributedDiscreteGaussianDpEvent`.
 
 **Integer noise in shares, for secure aggregation.** Each client rounds its contribution
-to integers, adds integer noise of `local_stddev`, and sends it into a secure sum, which
-may wrap around: only the sum is seen, and what wraps is a function of it. What protects
-a client is the sum of the shares of all that reported, its own among them, so an event
-counts the *fewest* clients whose noise is in a sum that is released. More of them only
-add to it. A sensitivity is that of the integers: of what rounding may make of the clip
-norm, not of the clip norm (`distributed_noise`). It is relative to a neighbouring
-relation in which both data sets have the same shares of noise: zeroing out one client's
-contributions, or replacing them by others (twice the sensitivity). A client that is
-added or removed brings or takes its noise along; such an event has no meaning there,
-and accountants refuse it.
+to integers, adds noise of `local_stddev`, and sends it into a secure sum, which may
+wrap around: only that is seen. The shares of all that reported protect a client, so an
+event counts the *fewest* clients of a sum that is released. A sensitivity is that of
+the integers, after rounding (`distributed_noise`), under a neighbouring relation in
+which both data sets have the same shares: zeroing out one client's contributions, or
+replacing them by others (twice the sensitivity). A client that is added or removed
+takes its noise along; accountants refuse that.
 
 This module does not interpret events beyond Gaussians; `accountants` does.
 """
@@ -67,7 +64,7 @@ class EpsilonDeltaDpEvent(dp_accounting.DpEvent):
       value = float(checks.check_number(name, getattr(self, name)))
       if not 0 <= value < most:
         raise ValueError(f'{name} must be from 0 to below {most:g}; got {value}.')
-      object.__setattr__(self, name, value)
+      self.__dict__[name] = value
 
 
 def with_bounds(event: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
@@ -100,8 +97,7 @@ class _Shares(OwnDpEvent):
     for field in dataclasses.fields(self):
       is_count = field.name in ('num_clients', 'dimension')
       check = checks.check_positive_int if is_count else checks.check_positive
-      value = check(field.name, getattr(self, field.name))
-      object.__setattr__(self, field.name, value)
+      self.__dict__[field.name] = check(field.name, getattr(self, field.name))
 
   @property
   def variance(self) -> float:
@@ -145,14 +141,8 @@ INTEGER_NOISE = (SkellamDpEvent, DistributedDiscreteGaussianDpEvent)
 
 
 def check_noise_multiplier(noise_multiplier: float) -> float:
-  """Returns it as a float, or raises TypeError or ValueError unless finite and >= 0."""
-  checks.check_number('noise_multiplier', noise_multiplier)
-  if not (noise_multiplier >= 0 and math.isfinite(noise_multiplier)):
-    raise ValueError(
-      'noise_multiplier must be finite and not negative (0 adds no noise and gives '
-      f'no privacy); got {noise_multiplier}.'
-    )
-  return float(noise_multiplier)
+  """Returns it as a float, or raises unless finite and >= 0; 0 is no privacy."""
+  return checks.check_not_negative('noise_multiplier', noise_multiplier)
 
 
 def run_event(
@@ -268,10 +258,10 @@ def _to_json(event: dp_accounting.DpEvent) -> dict[str, Any]:
   type_name = type(event).__name__
   make, fields = _WRITTEN.get(type_name, (None, ()))
   if make is not type(event):
-    remedy = ''
-    if hasattr(event, 'last_round_only'):
-      remedy = ' Of what extract_dp_event returns, a round is last_round_only.'
-    raise ValueError(f'such an event cannot be written: {event}.{remedy}')
+    raise ValueError(
+      f'such an event cannot be written: {event}. Of what extract_dp_event returns, a '
+      'round is last_round_only.'
+    )
   values = {name: getattr(event, name) for name in fields}
   for name in _NESTED & set(values):
     values[name] = _to_json(values[name])
@@ -299,49 +289,33 @@ def from_json(data: Any) -> dp_accounting.DpEvent:
     raise ValueError(f'a {type_name} has a value of another type: {e}') from e
 
 
+# Fields of dp-accounting's events that can be written; those of our own are all theirs,
+# but for a strategy, which has its checksum.
+_PEERS = {
+  dp_accounting.GaussianDpEvent: ('noise_multiplier',),
+  dp_accounting.LaplaceDpEvent: ('noise_multiplier',),
+  dp_accounting.NoOpDpEvent: (),
+  dp_accounting.NonPrivateDpEvent: (),
+  dp_accounting.PoissonSampledDpEvent: ('sampling_probability', 'event'),
+  dp_accounting.SampledWithoutReplacementDpEvent: (
+    *('source_dataset_size', 'sample_size', 'event'),
+  ),
+  dp_accounting.SelfComposedDpEvent: ('event', 'count'),
+  dp_accounting.ComposedDpEvent: ('events',),
+}
+_MIXTURES = (BallsInBinsDpEvent, RandomAllocationDpEvent, BMinSepDpEvent)
+_OWN = (AllocatedDpEvent, TruncatedPoissonDpEvent, EpsilonDeltaDpEvent, *INTEGER_NOISE)
 # Events that can be written, by name: their class, and what they hold.
 _WRITTEN: dict[Any, tuple[type[dp_accounting.DpEvent], tuple[str, ...]]] = {
-  make.__name__: (make, tuple(fields))
-  for make, *fields in (
-    (dp_accounting.GaussianDpEvent, 'noise_multiplier'),
-    (dp_accounting.LaplaceDpEvent, 'noise_multiplier'),
-    (dp_accounting.NoOpDpEvent,),
-    (dp_accounting.NonPrivateDpEvent,),
-    (dp_accounting.PoissonSampledDpEvent, 'sampling_probability', 'event'),
-    (
-      dp_accounting.SampledWithoutReplacementDpEvent,
-      'source_dataset_size',
-      'sample_size',
-      'event',
+  make.__name__: (make, fields)
+  for make, fields in (
+    *_PEERS.items(),
+    *((make, tuple(f.name for f in dataclasses.fields(make))) for make in _OWN),
+    # Without the strategy, the first field, and with its checksum, the last, before.
+    *(
+      (make, ('strategy_checksum', *(f.name for f in dataclasses.fields(make)[1:-1])))
+      for make in _MIXTURES
     ),
-    (AllocatedDpEvent, 'num_places', 'num_steps', 'event'),
-    (
-      TruncatedPoissonDpEvent,
-      'num_clients',
-      'sampling_probability',
-      'max_clients_per_round',
-      'event',
-    ),
-    (EpsilonDeltaDpEvent, 'epsilon', 'delta'),
-    (BallsInBinsDpEvent, 'strategy_checksum', 'num_bins', 'noise_multiplier', 'bound'),
-    (
-      RandomAllocationDpEvent,
-      'strategy_checksum',
-      'rounds_of_a_client',
-      'noise_multiplier',
-      'bound',
-    ),
-    (
-      BMinSepDpEvent,
-      'strategy_checksum',
-      'min_separation',
-      'sampling_probability',
-      'noise_multiplier',
-      'bound',
-    ),
-    (dp_accounting.SelfComposedDpEvent, 'event', 'count'),
-    (dp_accounting.ComposedDpEvent, 'events'),
-    *((make, *(f.name for f in dataclasses.fields(make))) for make in INTEGER_NOISE),
   )
 }
 # Fields that are an event.
@@ -356,22 +330,15 @@ def _field(name: str, value: Any) -> Any:
   """One field of a written event, checked."""
   if name in _NESTED:
     return from_json(value)
-  if name == 'strategy_checksum':
-    if not isinstance(value, str):
-      raise ValueError(f'{name} must be a text, got {value!r}.')
-    return value
+  types = {'strategy_checksum': str, 'events': list}.get(name, (int, float))
+  if isinstance(value, bool) or not isinstance(value, types):
+    raise ValueError(f'{name} is of another type, got {value!r}.')
   if name == 'events':
-    if not isinstance(value, list):
-      raise ValueError(f'events must be a list, got {value!r}.')
     return [from_json(each) for each in value]
-  if isinstance(value, bool) or not isinstance(value, (int, float)):
-    raise ValueError(f'{name} must be a number, got {value!r}.')
   if name == 'noise_multiplier':
     return check_noise_multiplier(value)
   if name == 'sampling_probability':
-    if not 0 <= value <= 1:
-      raise ValueError(f'{name} must be between 0 and 1, got {value}.')
-    return float(value)
-  if name in _NUMBERS:
-    return float(value)
-  return checks.check_int(name, value, at_least=0)
+    return checks.check_within(name, value, 0, 1)
+  if isinstance(value, str):
+    return value
+  return float(value) if name in _NUMBERS else checks.check_int(name, value, 0)

@@ -34,27 +34,20 @@ from tff_dp_aggregators.base import checks
 
 @dataclasses.dataclass(frozen=True)
 class JointPart:
-  """A part of a model, with the mechanism for it.
+  """A part of a model, with the mechanism for it."""
 
-  Attributes:
-    name: Letters, digits and underscores.
-    weights: Patterns of the names of the weights that are of it, as `fnmatch` reads
-      them; a text has them with blanks between.
-    mechanism: Strategy, participation and noise: of real numbers, made by the server,
-      without sampling and adaptive clipping.
-    clip_norm: Bound of one client's contribution to the part in one round, of its L2
-      norm, and with Laplace noise of its L1 norm.
-  """
-
-  name: str
+  name: str  # Letters, digits and underscores.
+  # Patterns of the names of its weights, as `fnmatch` reads them; a text has them with
+  # blanks between.
   weights: tuple[str, ...]
+  # Its noise is of real numbers and made by the server, and its clip norm fixed.
   mechanism: mechanism_lib.Mechanism
+  # Bound of one client's contribution in a round, in L2 norm; for Laplace noise in L1.
   clip_norm: float
 
   def __post_init__(self) -> None:
-    if not isinstance(self.name, str):
-      raise TypeError(f'the name of a part must be a text; got {self.name!r}.')
-    if not re.fullmatch('[A-Za-z][A-Za-z0-9_]*', self.name):
+    name = self.name if isinstance(self.name, str) else ''
+    if not re.fullmatch('[A-Za-z][A-Za-z0-9_]*', name):
       raise ValueError(
         'the name of a part must be letters, digits and underscores, such as body; '
         f'got {self.name!r}.'
@@ -66,24 +59,19 @@ class JointPart:
         f'weights of part {self.name} must be patterns of names, such as '
         f"'0' or 'embedding/*'; got {self.weights!r}."
       )
-    object.__setattr__(self, 'weights', weights)
     if not isinstance(self.mechanism, mechanism_lib.Mechanism):
       raise TypeError(
         f'the mechanism of part {self.name} must be an accounting.Mechanism; got '
         f'{type(self.mechanism).__name__}.'
       )
     clip_norm = checks.check_positive(f'clip_norm of part {self.name}', self.clip_norm)
-    object.__setattr__(self, 'clip_norm', clip_norm)
+    self.__dict__.update(weights=weights, clip_norm=clip_norm)
     _check_beside_others(self.name, self.mechanism)
 
   def with_noise(self, noise_multiplier: float) -> 'JointPart':
     """The part with other noise."""
     other = dataclasses.replace(self.mechanism, noise_multiplier=noise_multiplier)
     return dataclasses.replace(self, mechanism=other)
-
-  def matches(self, weight: str) -> bool:
-    """Whether a pattern is for the name of a weight."""
-    return any(is_for(pattern, weight) for pattern in self.weights)
 
   def to_json(self) -> dict[str, Any]:
     """JSON-ready values."""
@@ -103,42 +91,22 @@ def is_for(pattern: str, weight: str) -> bool:
 
 def _check_beside_others(name: str, mechanism: mechanism_lib.Mechanism) -> None:
   """Refuses a mechanism of which no composition with others is known here."""
+  # All parts of a client would be in one sample; the grid of integers is that of one
+  # sum; and no line of a ledger has several clip norms that change.
   refused = (
-    (
-      mechanism.is_sampled,
-      f'{mechanism.participation}',
-      'all parts of a client are in the same sample, for which the guarantees of the '
-      'parts do not compose. Plan with limits on participation, or with one mechanism '
-      'for all weights.',
-    ),
-    (
-      mechanism.noise.is_integer,
-      f'{mechanism.noise.name} noise',
-      'its grid and modulus are those of one sum of all weights. Take noise of real '
-      'numbers, or one mechanism for all weights.',
-    ),
-    (
-      mechanism.placement is not noises.SERVER,
-      f'noise_site={mechanism.noise_site}',
-      'what others than the server see of a client is stated of one mechanism alone. '
-      'Leave noise_site out, or take one mechanism for all weights.',
-    ),
-    (
-      mechanism.clipped_count_stddev is not None,
-      'adaptive clipping',
-      'its clip norm would be that of the part alone, and no line of a ledger has '
-      'several that change. Give a fixed clip_norm, or one mechanism for all weights.',
-    ),
-    (
-      not mechanism.noise_multiplier,
-      'no noise',
-      'what it releases would have no privacy, nor would all parts together. Give it a '
-      'noise_multiplier.',
-    ),
+    (mechanism.is_sampled, f'{mechanism.participation}'),
+    (mechanism.noise.is_integer, f'{mechanism.noise.name} noise'),
+    (mechanism.placement is not noises.SERVER, f'noise_site={mechanism.noise_site}'),
+    (mechanism.clipped_count_stddev is not None, 'adaptive clipping'),
+    (not mechanism.noise_multiplier, 'no noise'),
   )
-  for is_so, what, why in refused:
+  for is_so, what in refused:
     if is_so:
-      raise ValueError(f'part {name} has {what}, and a joint mechanism cannot: {why}')
+      raise ValueError(
+        f'part {name} has {what}, and a joint mechanism cannot: its parts have noise '
+        'of real numbers, made by the server, without sampling and adaptive clipping. '
+        'Change the part, or take one mechanism for all weights.'
+      )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -210,10 +178,6 @@ class JointMechanism(mechanism_lib.Guaranteed):
   What asks a `Mechanism` for its guarantee asks this in the same way. There is no noise
   multiplier of all: each part has its own, relative to its clip norm.
 
-  Attributes:
-    parts: Two or more, with names of their own, for the same participation and
-      adjacency. A weight is of the first part that has a pattern for its name.
-
   Example:
     >>> from tff_dp_aggregators.accounting import JointPart
     >>> participation = strategies.Participation(8, min_separation=4)
@@ -230,6 +194,8 @@ class JointMechanism(mechanism_lib.Guaranteed):
     (1.4142, 2.9432)
   """
 
+  # Two or more, with names of their own, for the same participation and adjacency. A
+  # weight is of the first part that has a pattern for its name.
   parts: tuple[JointPart, ...]
 
   def __post_init__(self) -> None:
@@ -240,14 +206,10 @@ class JointMechanism(mechanism_lib.Guaranteed):
           f'parts must be JointParts; got one of type {type(part).__name__}.'
         )
     names = [part.name for part in self.parts]
-    if len(names) < 2:
+    if len(names) < 2 or len(set(names)) < len(names):
       raise ValueError(
-        f'a joint mechanism has two parts or more; got {names}. Of all weights take '
-        'an accounting.Mechanism.'
+        f'a joint mechanism has two parts or more, each with its own name; got {names}.'
       )
-    for name in names:
-      if names.count(name) > 1:
-        raise ValueError(f'two parts are called {name!r}; give each its own name.')
     first, *others = self.parts
     for part in others:
       for what in ('participation', 'adjacency'):
@@ -277,17 +239,11 @@ class JointMechanism(mechanism_lib.Guaranteed):
     mu^2 that goes to it. A share of Laplace noise has no such meaning in numbers: more
     of it is less noise.
 
-    Args:
-      parts: As for the class; what noise their mechanisms have is of no account.
-      target_epsilon: Positive.
-      target_delta: Between 0 and 1, exclusive.
-      target_rho: Instead of epsilon, rho of zCDP, if all parts have Gaussian noise.
-      shares: By name of the part, positive, 1 in sum; `None` for equal ones.
-      accountant: A key of `accountants.ACCOUNTANTS`; `None` for the tightest.
+    What noise the mechanisms of `parts` have is of no account. `shares` are by name of
+    the part, positive, 1 in sum; `None` for equal ones. Other arguments are those of
+    `Mechanism.for_target`.
     """
-    target = mechanism_lib.Target(
-      target_epsilon, target_delta, accountant, target_rho
-    ).check()
+    target = mechanism_lib.Target(target_epsilon, target_delta, accountant, target_rho)
     planned = cls(tuple(parts))
     divided = _check_shares(planned, shares)
 
@@ -419,26 +375,21 @@ class JointMechanism(mechanism_lib.Guaranteed):
       labels: What messages call them; `None` for their names.
     """
     listed = f'the weights are {", ".join(labels or names)}'
-    patterns = [f'{part.name} ({" ".join(part.weights)})' for part in self.parts]
+    patterns = [(pattern, part.name) for part in self.parts for pattern in part.weights]
     found = []
     for name in names:
-      own = next((part.name for part in self.parts if part.matches(name)), None)
-      if own is None:
+      own = [part for pattern, part in patterns if is_for(pattern, name)]
+      if not own:
         raise ValueError(
-          f'the weight {name} is of no part: no pattern of {", ".join(patterns)} is '
-          f'one for it. Add a part, or a pattern; {listed}.'
+          f'the weight {name} is of no part: no pattern of {patterns} is one for it. '
+          f'Add a part, or a pattern; {listed}.'
         )
-      found.append(own)
-    for part in self.parts:
-      for pattern in part.weights:
-        if not any(is_for(pattern, name) for name in names):
-          raise ValueError(
-            f'the pattern {pattern} of part {part.name} is for no weight; {listed}.'
-          )
-      if part.name not in found:
+      found.append(own[0])
+    for pattern, part in patterns:
+      if part not in found or not any(is_for(pattern, name) for name in names):
         raise ValueError(
-          f'the part {part.name} has no weight: all that {" ".join(part.weights)} is '
-          f'for is of parts before it. Put it first, or leave the part out; {listed}.'
+          f'the pattern {pattern} of part {part} is for no weight, or for those of '
+          f'parts before it alone. Change it, or put the part first; {listed}.'
         )
     return tuple(found)
 
@@ -452,9 +403,7 @@ class JointMechanism(mechanism_lib.Guaranteed):
   def line(self, clip_norm: Optional[float]) -> dict[str, Any]:
     """What a line of a ledger has of the mechanism."""
     if clip_norm is not None:
-      raise ValueError(
-        f'clip_norm is {clip_norm}, and each part has its own; leave it out.'
-      )
+      raise ValueError(f'clip_norm={clip_norm}: each part has its own; leave it out.')
     return {
       'clip_norm': None,
       'noise_multiplier': None,
@@ -528,20 +477,16 @@ def _check_shares(
   names = [part.name for part in joint.parts]
   if shares is None:
     return {name: 1 / len(names) for name in names}
-  if set(shares) != set(names):
+  divided = {
+    name: checks.check_positive(f'share of part {name}', each)
+    for name, each in shares.items()
+  }
+  if set(divided) != set(names) or abs(math.fsum(divided.values()) - 1) > _ROUND_OFF:
     raise ValueError(
-      f'shares must be given for each part, {names}, or for none; got {dict(shares)}.'
+      f'shares must be given for each part, {names}, and be 1 in sum, or for none; got '
+      f'{dict(shares)}.'
     )
-  for name, share in shares.items():
-    checks.check_number(f'share of part {name}', share)
-    if not 0 < share < 1:
-      raise ValueError(
-        f'share of part {name} must be between 0 and 1, exclusive; got {share}.'
-      )
-  total = math.fsum(shares.values())
-  if abs(total - 1) > _ROUND_OFF:
-    raise ValueError(f'shares must be 1 in sum; got {dict(shares)}, {total:g} in sum.')
-  return {name: float(shares[name]) for name in names}
+  return divided
 
 
 # What a run may have.

@@ -47,7 +47,6 @@ import math
 
 import dp_accounting
 
-from tff_dp_aggregators import sampling
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import noises
 from tff_dp_aggregators.base import checks
@@ -111,14 +110,12 @@ def central_event(
     1.99
   """
   noise_multiplier = events.check_noise_multiplier(noise_multiplier)
-  checks.check_number('server_noise_multiplier', server_noise_multiplier)
-  server = events.check_noise_multiplier(server_noise_multiplier)
+  server = checks.check_not_negative('server_noise_multiplier', server_noise_multiplier)
   min_clients = checks.check_positive_int('min_clients', min_clients)
   known_shares = checks.check_int('known_shares', known_shares, at_least=0)
   if known_shares >= min_clients:
     raise ValueError(
-      f'known_shares must be below min_clients, {min_clients}: that of the client '
-      f'whose privacy it is about is known to itself alone; got {known_shares}.'
+      f'known_shares must be below min_clients, {min_clients}; got {known_shares}.'
     )
   clients = noise_multiplier * math.sqrt(min_clients - known_shares)
   relative = math.hypot(clients, server) / _moves(adjacency)
@@ -135,15 +132,11 @@ def share(noise_multiplier: float, min_clients: int) -> float:
 
 
 def _moves(adjacency: str) -> int:
-  if adjacency not in sampling.ADJACENCIES:
-    raise ValueError(
-      f'adjacency must be one of {", ".join(sampling.ADJACENCIES)}; got {adjacency!r}.'
-    )
   if adjacency not in _MOVES:
     raise ValueError(
-      f'noise of clients has no guarantee under {adjacency}: a client that is not '
-      'there adds no noise either, and one that reports is seen to report. Use '
-      "'zero_out' or 'replace_one', or add the noise on the server."
+      f'adjacency must be {" or ".join(_MOVES)} for noise of clients; got '
+      f'{adjacency!r}. A client that is not there adds no noise either, and one that '
+      'reports is seen to report.'
     )
   return _MOVES[adjacency]
 

@@ -9,7 +9,7 @@ import contextlib
 import dataclasses
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Callable, NamedTuple, Optional, Union
+from typing import Any, Callable, Optional, Union
 
 import dp_accounting
 import numpy as np
@@ -46,20 +46,17 @@ def reading(what: str) -> Iterator[None]:
   """Says of what is stored that something is missing, or of another type."""
   try:
     yield
-  except KeyError as e:
-    raise ValueError(f'the stored {what} lacks {e}.') from e
-  except TypeError as e:
-    raise ValueError(f'the stored {what} is incomplete: {e}') from e
+  except (KeyError, TypeError) as e:
+    raise ValueError(f'the stored {what} lacks something: {e}.') from e
 
 
-class Target(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Target:
   """A privacy target: (epsilon, delta), or rho of zCDP (arXiv:1605.02065).
 
-  Attributes:
-    epsilon: Not negative; `None` with `rho`.
-    delta: Between 0 and 1, exclusive; with `rho` it decides nothing, and may be `None`.
-    accountant: Whose epsilon that is; `None` for the tightest.
-    rho: Positive, of what is one Gaussian mechanism; `None` with `epsilon`.
+  Raises:
+    TypeError: If a number is none.
+    ValueError: If one is out of range, or they are no target, or two of them.
 
   Example:
     >>> target = Target(rho=0.5)
@@ -67,39 +64,34 @@ class Target(NamedTuple):
     True
   """
 
-  epsilon: Optional[float] = None
+  epsilon: Optional[float] = None  # Not negative; `None` with `rho`.
+  # Between 0 and 1, exclusive; with `rho` it decides nothing, and may be `None`.
   delta: Optional[float] = None
-  accountant: Optional[str] = None
-  rho: Optional[float] = None
+  accountant: Optional[str] = None  # Whose epsilon that is; `None` for the tightest.
+  rho: Optional[float] = None  # Positive, of one Gaussian; `None` with `epsilon`.
 
-  def check(self) -> 'Target':
-    """Returns itself, or raises ValueError if it is not one of both kinds."""
+  def __post_init__(self) -> None:
+    if self.rho is None:
+      is_one = None not in (self.epsilon, self.delta)
+    else:
+      is_one = self.epsilon is None and self.accountant is None
+    if not is_one:
+      raise ValueError(
+        'a target is target_epsilon and target_delta, with an accountant if one is '
+        f'meant, or target_rho alone; got target_epsilon={self.epsilon}, target_delta='
+        f'{self.delta}, target_rho={self.rho} and accountant={self.accountant}.'
+      )
     if self.rho is not None:
       checks.check_positive('target_rho', self.rho)
-      for name, value in (('epsilon', self.epsilon), ('accountant', self.accountant)):
-        if value is not None:
-          name = {'epsilon': 'target_epsilon'}.get(name, name)
-          raise ValueError(
-            f'target_rho={self.rho} is a target of its own, and {name}={value} is for '
-            'another one; leave one of them out.'
-          )
-      if self.delta is not None:
-        gaussian.check_delta(self.delta, 'target_delta')
-      return self
-    if self.epsilon is None or self.delta is None:
-      raise ValueError(
-        'a target is target_epsilon and target_delta, or target_rho; got '
-        f'target_epsilon={self.epsilon} and target_delta={self.delta}.'
-      )
-    gaussian.check_epsilon(self.epsilon, 'target_epsilon')
-    gaussian.check_delta(self.delta, 'target_delta')
-    return self
+    if self.epsilon is not None:
+      gaussian.check_epsilon(self.epsilon, 'target_epsilon')
+    if self.delta is not None:
+      gaussian.check_delta(self.delta, 'target_delta')
 
   def is_kept(
     self, event: dp_accounting.DpEvent, relation: Relation = Relation.REPLACE_SPECIAL
   ) -> bool:
-    """Whether an event spends no more; errors are those of `check`."""
-    self.check()
+    """Whether an event spends no more."""
     if self.rho is not None:
       return rho_of(event) <= self.rho
     assert self.epsilon is not None and self.delta is not None
@@ -140,49 +132,35 @@ class Guaranteed:
     """What `for_target` was asked for; else `None`.
 
     With the accountant that was asked, if the tightest one says more than the target.
-
-    Neither equality nor `to_json` knows of it: it says where the noise came from, and
-    not what the mechanism is.
+    Neither equality nor `to_json` knows of it, as it is not what the mechanism is.
     """
-    target: Optional[Target] = self.__dict__.get('_target')
-    return target
+    return self.__dict__.get('_target')
 
   def made_for(self: Any, target: Target) -> None:
     """Keeps what it was made for."""
-    if target.accountant and target._replace(accountant=None).is_kept(
-      self.event, self.relation
-    ):
-      target = target._replace(accountant=None)
+    if target.accountant:
+      tightest = dataclasses.replace(target, accountant=None)
+      target = tightest if tightest.is_kept(self.event, self.relation) else target
     # No field: a mechanism with other noise, which `replace` makes, has no target.
     self.__dict__['_target'] = target
 
   def epsilon(self: Any, delta: float, *, accountant: Optional[str] = None) -> float:
     """Epsilon of all rounds together, of all weights, at `delta`, for `adjacency`.
 
-    Args:
-      delta: Between 0 and 1, exclusive.
-      accountant: A key of `accountants.ACCOUNTANTS`; `None` for the tightest.
-
-    Returns:
-      The smallest epsilon for which the accountant can vouch; infinite without noise.
+    It is the smallest for which the accountant can vouch, a key of
+    `accountants.ACCOUNTANTS` or the tightest; infinite without noise.
 
     Example:
       >>> from tff_dp_aggregators import accounting, strategies
       >>> participation = strategies.Participation.from_rounds_between(2000, 313, 6)
       >>> gboard = accounting.Mechanism('tree', participation, noise_multiplier=7.0)
-      >>> (
-      ...   round(gboard.epsilon(1e-10), 4),
-      ...   round(gboard.epsilon(1e-10, accountant='rdp'), 4),
-      ... )
-      (8.5261, 8.8986)
+      >>> [round(gboard.epsilon(1e-10, accountant=each), 4) for each in (None, 'rdp')]
+      [8.5261, 8.8986]
     """
     return accountants.epsilon(self.event, delta, accountant, self.relation)
 
   def delta(self: Any, epsilon: float, *, accountant: Optional[str] = None) -> float:
-    """Delta of all rounds together at `epsilon`, for which the accountant can vouch.
-
-    It is 1 without noise.
-    """
+    """Delta of all rounds together at `epsilon`: the same the other way."""
     return accountants.delta(self.event, epsilon, accountant, self.relation)
 
   def rounds_within(
@@ -197,17 +175,10 @@ class Guaranteed:
 
     A loop of one's own stops after so many. It is known before the first of them: to
     stop by what rounds release, such as an accuracy, costs what all rounds cost that
-    might have been.
+    might have been. Arguments are those of `for_target`.
 
-    Args:
-      target_epsilon: Not negative.
-      target_delta: Between 0 and 1, exclusive.
-      target_rho: Instead of both, rho of zCDP, for Gaussian noise without sampling.
-      accountant: A key of `accountants.ACCOUNTANTS`; `None` for the tightest.
-
-    Returns:
-      A number up to that of all rounds; 0 if one is too much. Where rounds do not
-      compose (b-min-sep and balls-in-bins sampling), all of them or none.
+    It is 0 if one is too much. Where rounds do not compose (b-min-sep and balls-in-bins
+    sampling), all of them or none.
 
     Example:
       >>> from tff_dp_aggregators import accounting, strategies
@@ -216,19 +187,15 @@ class Guaranteed:
       >>> tree.rounds_within(8.0, 1e-6), tree.rounds_within(target_rho=0.5)
       (700, 447)
     """
-    target = Target(target_epsilon, target_delta, accountant, target_rho).check()
+    target = Target(target_epsilon, target_delta, accountant, target_rho)
     if target.is_kept(self.event, self.relation):
       return int(self.participation.num_rounds)
     each = self.round_events
-
-    def keeps(rounds: int) -> bool:
-      event = dp_accounting.ComposedDpEvent(list(each[:rounds]))
-      return target.is_kept(event, self.relation)
-
     fewest, most = 0, self.participation.num_rounds - 1
     while fewest < most:
       middle = (fewest + most + 1) // 2
-      if keeps(middle):
+      event = dp_accounting.ComposedDpEvent(list(each[:middle]))
+      if target.is_kept(event, self.relation):
         fewest = middle
       else:
         most = middle - 1
@@ -237,31 +204,20 @@ class Guaranteed:
   def would_exceed(self: Any, target: Target, rounds: int = 0) -> bool:
     """Whether one more round would spend more than a target: for a loop of one's own.
 
-    It depends on the mechanism and on how many rounds ran, and on nothing that they
-    released. So who stops by it has fixed the number of rounds beforehand, which is
-    `rounds_within`, and has spent no more than those.
-
-    Args:
-      target: What is to be kept.
-      rounds: How many rounds were released so far.
+    After `rounds` that were released so far. It depends on nothing that they released,
+    so who stops by it has fixed the number of rounds beforehand: `rounds_within`.
 
     Raises:
       ValueError: If all rounds ran, or the target is none for such a mechanism.
 
     Example:
       >>> from tff_dp_aggregators import strategies
-      >>> mechanism = Mechanism(
-      ...   'tree', strategies.Participation(8), noise_multiplier=7.0
-      ... )
+      >>> mechanism = Mechanism('tree', strategies.Participation(8), 7.0)
       >>> [mechanism.would_exceed(Target(2.0, 1e-6), rounds) for rounds in (2, 3)]
       [False, True]
     """
     if not isinstance(target, Target):
-      raise TypeError(
-        'target must be an accounting.Target, such as Target(epsilon=2.0, delta=1e-6) '
-        f'or Target(rho=0.1); got {target!r}.'
-      )
-    target.check()
+      raise TypeError(f'target must be an accounting.Target; got {target!r}.')
     checks.check_int('rounds', rounds, at_least=0)
     num_rounds = self.participation.num_rounds
     if rounds >= num_rounds:
@@ -272,9 +228,11 @@ class Guaranteed:
     # No field: it follows from the mechanism, and a loop asks before each round.
     known = self.__dict__.setdefault('_rounds_within', {})
     if target not in known:
-      epsilon, delta, accountant, rho = target
       known[target] = self.rounds_within(
-        epsilon, delta, target_rho=rho, accountant=accountant
+        target.epsilon,
+        target.delta,
+        target_rho=target.rho,
+        accountant=target.accountant,
       )
     return bool(rounds >= known[target])
 
@@ -317,10 +275,6 @@ class Mechanism(Guaranteed):
     0.7876
     >>> Mechanism('tree', participation, 7.0, restart_every=314).options
     (('restart_every', 314),)
-    >>> Mechanism(
-    ...   'gaussian', participation, 7.0, noise_site='clients', min_clients=100
-    ... ).epsilon(1e-10) == Mechanism('gaussian', participation, 7.0).epsilon(1e-10)
-    True
   """
 
   name: str
@@ -354,15 +308,10 @@ class Mechanism(Guaranteed):
       raise ValueError(
         f'unknown adjacency {adjacency!r}; known: {", ".join(sampling.ADJACENCIES)}.'
       )
-    relation = sampling.check_relation(
-      participation, None if adjacency is None else sampling.ADJACENCIES[adjacency]
-    )
+    relation = sampling.ADJACENCIES.get(adjacency or '')
+    relation = sampling.check_relation(participation, relation)
     # Both, for `dataclasses.replace` hands on `options`, and one may change.
     numbers = check_numbers({**dict(options), **given})
-    if isinstance(name, strategies.Strategy):
-      raise TypeError(
-        f"name must be a str, got a strategy; write name='{FROM_FILE}', strategy=..."
-      )
     _check_name(name)
     noise = noises.of_mechanism(name)
     placement = noise.placement(noise_site)
@@ -391,7 +340,13 @@ class Mechanism(Guaranteed):
         registry.check_strategy(name, of_strategy, strategy)
     noises.check(placement, strategy, participation, clipped_count_stddev)
     run_events.check(strategy, participation, noise)
-    _check_noise(noise, relation, noise_multiplier)
+    if noise.is_integer:
+      if relation is Relation.REPLACE_ONE:
+        raise ValueError(
+          f'adjacency=replace_one does not go with {noise.name} noise, whose rounding '
+          'is accounted for with one client zeroed out; take zero_out.'
+        )
+      noise.event(noise_multiplier)  # Says what fits if there is no such event.
     self.__dict__.update(
       name=name,
       participation=participation,
@@ -437,13 +392,12 @@ class Mechanism(Guaranteed):
       >>> round(planned.noise_multiplier, 3)
       1.306
     """
-    target = Target(target_epsilon, target_delta, accountant, target_rho).check()
+    target = Target(target_epsilon, target_delta, accountant, target_rho)
     stddev = options.pop('clipped_count_stddev', None)
     share = options.pop('clipped_count_share', None)
     if None not in (stddev, share):
       raise ValueError(
-        f'clipped_count_stddev={stddev} and clipped_count_share={share} say the same; '
-        'give one of them.'
+        'clipped_count_stddev and clipped_count_share: give one of them.'
       )
     _check_name(name)
     if noises.of_mechanism(name).is_integer and target_rho is None:
@@ -451,8 +405,6 @@ class Mechanism(Guaranteed):
       made = _planned(cls, name, participation, target, options)
     else:
       planned = cls(name, participation, 1.0, **options)
-      if accountant is not None:  # Refused here if it does not read the event.
-        accountants.composed(planned.event_with(1.0), accountant, planned.relation)
       noise_multiplier = least_noise(planned.event_with, target, planned.relation)
       if share is not None:
         stddev = adaptive_clipping.stddev_of_share(noise_multiplier, share)
@@ -618,12 +570,8 @@ class Mechanism(Guaranteed):
   @property
   def noise_multipliers_so_far(self) -> np.ndarray:
     """Effective noise multiplier of rounds 0 to t, if they are one Gaussian; [n]."""
-    _, so_far = events.round_noise_multipliers(
-      self.strategy,
-      self.limits,
-      run_events.over_what_changes(self.noise_multiplier, self.relation),
-    )
-    return so_far
+    noise = self.noise_multiplier / sampling.sensitivity_factor(self.relation)
+    return events.round_noise_multipliers(self.strategy, self.limits, noise)[1]
 
   def event_of_turns(self, turns: int) -> dp_accounting.DpEvent:
     """What a client has spent at most after so many turns; all, if they do not compose.
@@ -687,10 +635,8 @@ class Mechanism(Guaranteed):
       values['participation'] = sampling.from_json(values['participation'])
       # No default stands for these: epsilon is for the adjacency that was meant.
       for name in ('adjacency', 'clipped_count_stddev', 'noise_site'):
-        if name not in values:
+        if name not in values or values['adjacency'] is None:
           raise KeyError(name)
-      if values['adjacency'] is None:
-        raise ValueError('the stored mechanism has no adjacency.')
       mechanism = cls(strategy=strategy, **values)
     if mechanism.strategy.checksum != stored:
       raise ValueError(
@@ -768,27 +714,11 @@ def check_numbers(given: Mapping[str, Optional[int]]) -> dict[str, int]:
 
 
 def _check_name(name: str) -> None:
-  if name != FROM_FILE and name not in names():
-    raise ValueError(f'unknown mechanism {name!r}; known: {", ".join(names())}.')
-
-
-def _check_noise(
-  noise: noises.Noise, relation: Relation, noise_multiplier: float
-) -> None:
-  """Refuses integer noise that does not fit its bits, or is looked at otherwise."""
-  if not noise.is_integer:
-    return
-  if relation is Relation.REPLACE_ONE:
+  if name not in (FROM_FILE, *names()):
     raise ValueError(
-      f'adjacency=replace_one does not go with {noise.name} noise, whose rounding is '
-      'accounted for with one client zeroed out; take zero_out.'
+      f'unknown mechanism {name!r}; known: {", ".join(names())}, and {FROM_FILE} for '
+      'strategy=... that was made elsewhere.'
     )
-  if noise_multiplier == 0:
-    raise ValueError(
-      f'noise_multiplier must be positive for {noise.name} noise, whose grid is '
-      "relative to it; got 0. Take the mechanism 'gaussian' for no noise."
-    )
-  noise.event(noise_multiplier)  # Says what fits if the bits are too few.
 
 
 def _planned(
@@ -803,11 +733,8 @@ def _planned(
   assert target.epsilon is not None and target.delta is not None
   numbers = check_numbers({k: v for k, v in options.items() if k in noise.options})
   more = {k: v for k, v in options.items() if k not in noise.options}
-  for required in noise.required:
-    if required != noises.BITS and required not in numbers:
-      raise ValueError(
-        f'{required} is missing, which {name} needs: {noises.MEANINGS[required]}.'
-      )
+  placement = noise.placement(None)
+  noises.check_numbers(name, noise, placement, {noises.BITS: 0, **numbers})
   found = distributed_noise.plan(
     name,
     target.epsilon,
@@ -829,12 +756,6 @@ def _planned(
 def _refuse_for_others(name: str, **given: Optional[float]) -> None:
   """Refuses options of strategies and clipping where noise is not Gaussian."""
   for option, value in given.items():
-    if value is None:
-      continue
-    if option in registry.options():
-      having = ', '.join(registry.options()[option])
+    if value is not None:
+      having = ', '.join(registry.options().get(option, ['Gaussian noise']))
       raise ValueError(f'{option}={value} is for {having}, not for {name}.')
-    raise ValueError(
-      f'{option}={value} is for Gaussian noise, which can cover the count of small '
-      f'norms as well, not for {name}; leave it out.'
-    )

@@ -15,8 +15,7 @@ a round, and L exposures of a client's uploads:
     b       = -(T / epsilon) ln(1 - N/K + (N/K) e^(-epsilon / T))
     gamma   = -ln(1 - K/N + (K/N) e^(-epsilon / (L sqrt(K))))
 
-The last is the third with c T / b for c T: with K = N, b is 1. `Nbafl` has them as
-`uplink_stddev` and `downlink_stddev`, with the guarantees.
+The last is the third with c T / b for c T: with K = N, b is 1.
 
 **What they promise, and what holds.** Both are for one *example* of a client being
 another, under an assumption: one example moves an upload by at most 2 C / m. So it is
@@ -103,20 +102,6 @@ class Guarantee(NamedTuple):
 class Nbafl:
   """NbAFL from its inputs: noise for an aggregator, and guarantees for a report.
 
-  Attributes:
-    epsilon: The target for all exposures, and for all rounds; below 1 for the published
-      formulas.
-    delta: Between 0 and 1, exclusive.
-    clip_norm: C, the L2 bound of an upload.
-    num_exposures: L, how often a client's uploads are seen; at most `num_rounds`.
-    num_rounds: T, how many means are sent down.
-    num_clients: N, how many clients there are.
-    min_examples: m, how many examples every client has at least.
-    clients_per_round: K, how many take part in a round, drawn at random without
-      replacement; `None` for all.
-    calibration: 'published' for the formulas, or 'exact' for the least noise with the
-      (epsilon, delta) that they promise, at any epsilon.
-
   Example:
     >>> numbers = dict(delta=1e-5, clip_norm=1.5, num_exposures=2, num_rounds=30)
     >>> published = Nbafl(0.8, num_clients=50, min_examples=10_000, **numbers)
@@ -129,14 +114,17 @@ class Nbafl:
     (0.8, 0.403)
   """
 
-  epsilon: float
-  delta: float
-  clip_norm: float
-  num_exposures: int
-  num_rounds: int
-  num_clients: int
-  min_examples: int
+  epsilon: float  # The target for all exposures, and rounds; below 1 as published.
+  delta: float  # Between 0 and 1, exclusive.
+  clip_norm: float  # C, the L2 bound of an upload.
+  num_exposures: int  # L, how often a client's uploads are seen; at most `num_rounds`.
+  num_rounds: int  # T, how many means are sent down.
+  num_clients: int  # N, how many clients there are.
+  min_examples: int  # m, how many examples every client has at least.
+  # K, who take part in a round, drawn at random without replacement; `None` for all.
   clients_per_round: Optional[int] = None
+  # 'published' for the formulas, or 'exact' for the least noise with the (epsilon,
+  # delta) that they promise, at any epsilon.
   calibration: str = 'published'
 
   def __post_init__(self) -> None:
@@ -149,17 +137,14 @@ class Nbafl:
     checks.check_positive('clip_norm', self.clip_norm)
     for name in ('num_exposures', 'num_rounds', 'num_clients', 'min_examples'):
       checks.check_positive_int(name, getattr(self, name))
-    if self.num_exposures > self.num_rounds:
-      raise ValueError(
-        f'num_exposures must be at most num_rounds, {self.num_rounds}, as a client '
-        f'uploads once in a round; got {self.num_exposures}.'
-      )
     checks.check_positive_int('clients_per_round', self.cohort)
-    if self.cohort > self.num_clients:
-      raise ValueError(
-        f'clients_per_round must be at most num_clients, {self.num_clients}; got '
-        f'{self.cohort}.'
-      )
+    for part, whole, number in (
+      ('num_exposures', 'num_rounds', self.num_exposures),
+      ('clients_per_round', 'num_clients', self.cohort),
+    ):
+      most = getattr(self, whole)
+      if number > most:
+        raise ValueError(f'{part} must be at most {whole}, {most}; got {number}.')
     if self.calibration == 'published':
       gaussian_constant(self.epsilon, self.delta)
 
@@ -321,18 +306,6 @@ def _rounds_over_b(
   return epsilon / -math.log1p(-inner)
 
 
-def _log_likelihoods(rounds: int, fraction: float) -> np.ndarray:
-  """Log probabilities of being in 0 to `rounds` of the rounds."""
-  k = np.arange(rounds + 1)
-  return np.asarray(
-    special.gammaln(rounds + 1)
-    - special.gammaln(k + 1)
-    - special.gammaln(rounds - k + 1)
-    + special.xlogy(k, fraction)
-    + special.xlog1py(rounds - k, -fraction)
-  )
-
-
 def _delta_of_random_rounds(
   mu: float, epsilon: float, rounds: int, fraction: float, negligible: float
 ) -> float:
@@ -345,7 +318,15 @@ def _delta_of_random_rounds(
   """
   if fraction == 1:
     return gaussian.delta_of(math.sqrt(rounds) * mu, epsilon)
-  logs = _log_likelihoods(rounds, fraction)
+  # Log probabilities of being in 0 to `rounds` of the rounds.
+  k = np.arange(rounds + 1)
+  logs = (
+    special.gammaln(rounds + 1)
+    - special.gammaln(k + 1)
+    - special.gammaln(rounds - k + 1)
+    + special.xlogy(k, fraction)
+    + special.xlog1py(rounds - k, -fraction)
+  )
   counted = np.flatnonzero(logs > math.log(negligible / (rounds + 1)))
   left = negligible if len(counted) <= rounds else 0.0
   total = math.fsum(

@@ -14,22 +14,13 @@ few clients for a large model sees in it before training what privacy leaves ove
 drowns, unless updates point the same way in many rounds: in the sum of n rounds they
 can be n m clip norms long, while the noise of a sum is that of row n of `A C^-1`, which
 grows like sqrt(n) if it is independent, and hardly at all if it is correlated. That
-ratio is `of_sums`, and the one to compare mechanisms by: correlated noise is larger in
-a round, and cancels in sums. Real updates come to less than the bound, as clients
-disagree and not all of them are clipped; so the ratios are the least to be expected.
+ratio is `of_sums`, and the one to compare mechanisms by. Real updates come to less than
+the bound, so the ratios are the least to be expected; with Laplace noise, whose clients
+are clipped in L1 norm, they are reached by updates of a single entry alone.
 
-Clip norms cancel, also adaptive ones. With Laplace noise clients are clipped in L1
-norm, and an update whose L1 norm is a clip norm is that long at most: the ratio is a
-lower bound, reached by updates of a single entry.
-
-Parts of a model with mechanisms of their own have noise in their own clip norms. That
-of all is as long as the square root of the sum of squares of theirs, and so is what a
-client can say at most.
-
-Noise that clients make adds up in the sum, `Mechanism.sum_noise_multiplier`: of m
-clients with local noise it is sqrt(m) times that of one, and of m clients with shares
-for `min_clients` of them sqrt(m / min_clients) times that of the sum it was planned
-for. Noise of the server on top adds to the variance.
+Clip norms cancel, also adaptive ones. Of parts with clip norms of their own, noise and
+what clients can say are as long as the root of the sum of their squares. Noise that
+clients make adds up in the sum: `Mechanism.sum_noise_multiplier`.
 """
 
 import math
@@ -94,7 +85,13 @@ def of_sums(
   mechanism: joint_mechanism.AnyMechanism, model_size: Size, clients_per_round: float
 ) -> np.ndarray:
   """The same of the sums over rounds 0 to t, which are (t + 1) m clip norms long."""
-  return _ratio(_per_coordinate_of_sums, mechanism, model_size, clients_per_round)
+
+  def of_sum(one: mechanism_lib.Mechanism, clients: float) -> np.ndarray:
+    rounds = np.arange(1, one.strategy.num_rounds + 1)
+    noise = one.sum_noise_multiplier(float(clients))
+    return noise * np.sqrt(one.strategy.per_query_error()) / rounds
+
+  return _ratio(of_sum, mechanism, model_size, clients_per_round)
 
 
 def summary(
@@ -137,15 +134,6 @@ def remark(
   )
 
 
-def _per_coordinate_of_sums(
-  mechanism: mechanism_lib.Mechanism, clients_per_round: float
-) -> np.ndarray:
-  """The same as `per_coordinate` has it, of sums over their number of rounds."""
-  noise = mechanism.sum_noise_multiplier(float(clients_per_round))
-  rounds = np.arange(1, mechanism.strategy.num_rounds + 1)
-  return noise * np.sqrt(mechanism.strategy.per_query_error()) / rounds
-
-
 def _ratio(
   noise_of: Callable[[mechanism_lib.Mechanism, float], np.ndarray],
   mechanism: joint_mechanism.AnyMechanism,
@@ -155,13 +143,8 @@ def _ratio(
   """A coordinate's noise as a ratio; of parts, from those of each in its clip norm."""
   if isinstance(mechanism, mechanism_lib.Mechanism):
     model_size = checks.check_positive_int('model_size', model_size)
-    checks.check_number('clients_per_round', clients_per_round)
-    if not 0 < clients_per_round < math.inf:
-      raise ValueError(
-        f'clients_per_round must be positive and finite, got {clients_per_round}.'
-      )
-    factor = math.sqrt(model_size) / float(clients_per_round)
-    return factor * noise_of(mechanism, clients_per_round)
+    clients = checks.check_positive('clients_per_round', clients_per_round)
+    return math.sqrt(model_size) / clients * noise_of(mechanism, clients)
   names = [part.name for part in mechanism.parts]
   if not isinstance(model_size, Mapping) or set(model_size) != set(names):
     raise TypeError(

@@ -73,21 +73,12 @@ class Noise:
 
   def placement(self, name: Optional[str]) -> 'Placement':
     """The placement of a name, by default the usual one."""
-    if name is None:
-      return PLACEMENTS[self.placements[0]]
-    if name not in PLACEMENTS:
-      raise ValueError(f'unknown noise_site {name!r}; known: {", ".join(PLACEMENTS)}.')
-    if name not in self.placements:
-      why = 'it is made in shares, for a secure sum of integers'
-      if self is LAPLACE:
-        why = 'the sum of Laplace shares is no Laplace noise'
-        if PLACEMENTS[name].adds_on_server:
-          why = 'of both together no event is known here but that of two Gaussians'
+    if name is not None and name not in self.placements:
       raise ValueError(
-        f'noise_site={name} does not go with {self.name} noise: {why}. Its noise_site '
-        f'is {" or ".join(self.placements)}.'
+        f'noise_site={name} does not go with {self.name} noise, of which no event is '
+        f'known there; its noise_site is {" or ".join(self.placements)}.'
       )
-    return PLACEMENTS[name]
+    return PLACEMENTS[name or self.placements[0]]
 
   def event(self, noise_multiplier: float) -> dp_accounting.DpEvent:
     """The event of one round; a ValueError if there is none, as bits are too few."""
@@ -215,48 +206,39 @@ def check(
   """Refuses what has no analysis where noise is not made by the server."""
   if placement is SERVER:
     return
-  if sampling.is_sampled(participation):
-    raise ValueError(
-      f'noise_site={placement.name} does not go with sampling: a client that is not '
-      'drawn adds no noise either, so what it would have hidden shows who was drawn, '
-      'and nothing is amplified. State limits on participation, or add the noise on '
-      'the server.'
-    )
-  if clipped_count_stddev is not None:
-    raise ValueError(
-      f'clipped_count_stddev={clipped_count_stddev:g} does not go with noise_site='
-      f'{placement.name}: adaptive clipping counts small norms with noise of the '
-      'server, which would see the counts of single clients. Take a fixed clip norm, '
-      'or add the noise on the server.'
-    )
-  if strategy != strategies.Identity(strategy.num_rounds):
-    raise ValueError(
-      f'noise_site={placement.name} does not go with a {strategy.kind} strategy, whose '
-      'noise cannot be made on clients: a round takes away a part of the noise of '
-      'earlier rounds, which clients made who are not in this round, and which the '
-      'server must not know. Take the mechanism gaussian, whose noise is independent '
-      'in each round, or noise_site=server.'
-    )
+  refused = (
+    # Who is not drawn adds no noise either, which shows who was drawn.
+    (sampling.is_sampled(participation), 'sampling'),
+    # The server would see the counts of single clients.
+    (clipped_count_stddev is not None, f'clipped_count_stddev={clipped_count_stddev}'),
+    # A round takes away noise of earlier ones, of clients who are not in it.
+    (
+      strategy != strategies.Identity(strategy.num_rounds),
+      f'a {strategy.kind} strategy',
+    ),
+  )
+  for is_so, what in refused:
+    if is_so:
+      raise ValueError(
+        f'noise_site={placement.name} does not go with {what}: noise that clients make '
+        'hides them if it is independent in each round (the mechanism gaussian), '
+        'without sampling, and with a fixed clip norm. Change that, or leave '
+        'noise_site out.'
+      )
 
 
 def check_numbers(
   name: str, noise: Noise, placement: Placement, given: Mapping[str, int]
-) -> dict[str, int]:
-  """The numbers of noise and placement."""
+) -> None:
+  """Refuses numbers that noise and placement do not take, or lack."""
   own = {*noise.options, *placement.options}
+  where = f'{name} with noise_site={placement.name}'
   for option, value in given.items():
     if option not in own:
-      raise ValueError(
-        f'{option}={value} is for {having(option)}, not for {name} with noise of '
-        f'{_of(placement)}; leave it out.'
-      )
+      raise ValueError(f'{option}={value} is for {having(option)}, not for {where}.')
   for needed in (*noise.required, *placement.required):
     if needed not in given:
-      raise ValueError(
-        f'{needed} is missing, which {name} with noise of {_of(placement)} needs: '
-        f'{MEANINGS[needed]}.'
-      )
-  return dict(given)
+      raise ValueError(f'{where} needs {needed}: {MEANINGS[needed]}.')
 
 
 def check_server_noise(
@@ -265,30 +247,17 @@ def check_server_noise(
   server_noise_multiplier: Optional[float],
 ) -> Optional[float]:
   """Returns the noise multiplier of the server's noise on top of that of clients."""
-  if not placement.adds_on_server:
-    if server_noise_multiplier is not None:
-      raise ValueError(
-        f'{SERVER_NOISE}={server_noise_multiplier} is for noise_site='
-        f'{CLIENTS_AND_SERVER.name}, not for noise of {_of(placement)}; leave it out.'
-      )
-    return None
+  if (server_noise_multiplier is not None) != placement.adds_on_server:
+    raise ValueError(
+      f'{SERVER_NOISE}, the noise of the server on top of that of clients, goes with '
+      f'noise_site={CLIENTS_AND_SERVER.name} and with no other; got '
+      f'{server_noise_multiplier} with noise_site={placement.name}.'
+    )
   if server_noise_multiplier is None:
-    raise ValueError(
-      f'{SERVER_NOISE} is missing, which noise_site={placement.name} needs: standard '
-      "deviation of the server's noise of the sum over the clip norm, 0 for none."
-    )
-  checks.check_number(SERVER_NOISE, server_noise_multiplier)
-  if not 0 <= server_noise_multiplier < math.inf:
-    raise ValueError(
-      f'{SERVER_NOISE} must be finite and not negative; got {server_noise_multiplier}.'
-    )
-  if noise_multiplier == 0:
-    raise ValueError(
-      f'noise_multiplier must be positive with noise_site={placement.name}, whose '
-      f"guarantee is of clients' own noise; got 0. Noise of the server alone is "
-      f'noise_site={SERVER.name}.'
-    )
-  return float(server_noise_multiplier)
+    return None
+  # The guarantee is of clients' own noise.
+  checks.check_positive('noise_multiplier', noise_multiplier)
+  return checks.check_not_negative(SERVER_NOISE, server_noise_multiplier)
 
 
 def options() -> tuple[str, ...]:
@@ -310,9 +279,3 @@ def having(option: str, last: str = ' or ') -> str:
     *(f'noise_site={n}' for n, each in PLACEMENTS.items() if option in each.options),
   ]
   return f'{", ".join(others)}{last}{final}' if others else final
-
-
-def _of(placement: Placement) -> str:
-  if placement is SERVER:
-    return 'the server'
-  return f'clients (noise_site={placement.name})'

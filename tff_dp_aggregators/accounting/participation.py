@@ -1,7 +1,4 @@
-"""What a round log proves: `python -m tff_dp_aggregators.accounting.participation`.
-
-The program is `tff_dp_aggregators.accounting.programs.participation`.
-"""
+"""What a round log proves: `programs.participation`, under its short name."""
 
 from tff_dp_aggregators.accounting.programs import participation
 

@@ -1,7 +1,4 @@
-"""Compares mechanisms before training: `python -m tff_dp_aggregators.accounting.plan`.
-
-The program is `tff_dp_aggregators.accounting.programs.plan`.
-"""
+"""Compares mechanisms before training: `programs.plan`, under its short name."""
 
 from tff_dp_aggregators.accounting.programs import plan
 

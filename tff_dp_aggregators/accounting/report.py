@@ -1,7 +1,4 @@
-"""Prints a privacy report: `python -m tff_dp_aggregators.accounting.report`.
-
-The program is `tff_dp_aggregators.accounting.programs.report`.
-"""
+"""Prints a privacy report: `programs.report`, under its short name."""
 
 from tff_dp_aggregators.accounting.programs import report
 

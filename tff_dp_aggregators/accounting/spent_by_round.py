@@ -5,14 +5,11 @@ the ledger has the exact epsilon. Samples of Gaussians, integer noise, and Lapla
 at a positive delta, have none in closed form: the tightest accountant takes tenths of a
 second for one number. Here is an upper bound for every round, the smaller of two:
 
-* Renyi DP of the turns so far, the quick bound: one divergence for each order, times
-  the turns. It is up to twice too large, most of all in the first rounds. Of samples
-  with Laplace noise it knows nothing.
-* What the tightest accountant says of some more turns, at the next of a few marks.
-  Composing more never spends less, so it holds for all rounds before a mark as well.
-  The last mark is the end; the others come in equal ratios before it, 4 in a short run
-  and up to 16 in a long one. A mark costs its tenths of a second when the run is about
-  to pass the one before it.
+* Renyi DP of the turns so far, the quick bound, up to twice too large. Of samples with
+  Laplace noise it knows nothing.
+* What the tightest accountant says of some more turns, at the next of a few marks, the
+  last of which is the end. Composing more never spends less, so it holds for all rounds
+  before a mark as well.
 
 So epsilon grows in steps, and after the last round it is the tightest number itself,
 that of the report. A report of fewer rounds states at most what is stated here.
@@ -73,16 +70,13 @@ class SpentByRound:
     self._most_turns = mechanism.limits.possible_participations
     self._num_rounds = mechanism.participation.num_rounds
     self._marks = _marks(self._turns_in(self._num_rounds))
-    self._known: dict[tuple[int, Optional[str]], float] = {}
+    self._epsilon = functools.cache(self._epsilon_of)  # Many rounds ask for the same.
 
   def after(self, rounds: int) -> float:
     """A bound on epsilon after so many rounds; infinite without noise."""
     rounds = checks.check_int('rounds', rounds, at_least=0)
     if rounds > self._num_rounds:
-      raise ValueError(
-        f'rounds must be at most {self._num_rounds}, those of the mechanism; got '
-        f'{rounds}.'
-      )
+      raise ValueError(f'rounds must be at most {self._num_rounds}; got {rounds}.')
     turns = self._turns_in(rounds)
     if not turns:
       return 0.0
@@ -97,16 +91,9 @@ class SpentByRound:
     first = self._mechanism.event_of_turns(1)
     return accountants.quick_bound(first, self._mechanism.relation)
 
-  def _epsilon(self, turns: int, accountant: Optional[str]) -> float:
-    # Many rounds ask for the same.
-    if (turns, accountant) not in self._known:
-      self._known[turns, accountant] = accountants.epsilon(
-        self._mechanism.event_of_turns(turns),
-        self._delta,
-        accountant,
-        self._mechanism.relation,
-      )
-    return self._known[turns, accountant]
+  def _epsilon_of(self, turns: int, accountant: Optional[str]) -> float:
+    event, relation = self._mechanism.event_of_turns(turns), self._mechanism.relation
+    return accountants.epsilon(event, self._delta, accountant, relation)
 
   def _turns_in(self, rounds: int) -> int:
     # A client of the first group has had the most turns after any round.

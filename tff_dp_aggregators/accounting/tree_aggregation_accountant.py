@@ -1,20 +1,14 @@
 """TF Privacy's `tree_aggregation_accountant`, for programs that were written for it.
 
 The three public functions of `tensorflow_privacy.privacy.analysis`'s module of this
-name, with its arguments and their meaning, so that changing the import is all there is
-to do. The numbers are the same; they come from `strategies.tree`, in milliseconds
-where the published Gboard accounting takes minutes, and without TensorFlow.
+name, so that changing the import is all there is to do. The numbers are the same; they
+come from `strategies.tree`, in milliseconds and without TensorFlow. What TF Privacy
+refuses is refused as a `ValueError`; so are NaN and steps that are not whole.
 
-**Separation.** As in TF Privacy, `min_separation` is the number of rounds strictly
-*between* two rounds of one client. Everywhere else in this package it is their
-difference, which is one more.
-
-**From RDP to epsilon.** TF Privacy leaves this to dp-accounting, and so does this
-module: `dp_accounting.rdp.compute_epsilon(orders, rdp, delta)`. For one tree the exact
+As in TF Privacy, `min_separation` is the number of rounds strictly *between* two rounds
+of one client; everywhere else in this package it is their difference, one more. From
+RDP to epsilon leads `dp_accounting.rdp.compute_epsilon`; for one tree the exact
 epsilon, which is smaller, is `accountants.gaussian`'s.
-
-What TF Privacy answers with a number is answered with the same number. What it refuses
-is refused, always as a `ValueError`; so are NaN and steps that are not whole.
 
 Example:
   The published run of Gboard's Spanish next-word-prediction model.
@@ -62,7 +56,12 @@ def compute_rdp_tree_restart(
   """
   if _is_without_noise(noise_multiplier):
     return np.inf
-  epochs = _epochs(steps_list)
+  given: Any = steps_list
+  if np.isscalar(given):
+    epochs = [_count('steps_list', given, at_least=1)]
+  else:
+    epochs = [_count('steps_list', steps) for steps in given]
+    _count('the length of steps_list', len(epochs), at_least=1)
   depths = sum(tree.num_levels(steps) for steps in epochs if steps)
   return _rdp(noise_multiplier, depths, orders)
 
@@ -85,10 +84,8 @@ def compute_rdp_single_tree(
   """
   if _is_without_noise(noise_multiplier):
     return np.inf
-  sensitivity_squared = _sensitivity_squared(
-    total_steps, max_participation, min_separation
-  )
-  return _rdp(noise_multiplier, sensitivity_squared, orders)
+  squared = _sensitivity_squared(total_steps, max_participation, min_separation)
+  return _rdp(noise_multiplier, squared, orders)
 
 
 def compute_zcdp_single_tree(
@@ -105,18 +102,8 @@ def compute_zcdp_single_tree(
   """
   if _is_without_noise(noise_multiplier):
     return np.inf
-  sensitivity_squared = _sensitivity_squared(
-    total_steps, max_participation, min_separation
-  )
-  return sensitivity_squared / (2 * noise_multiplier**2)
-
-
-def _epochs(steps_list: Any) -> list[int]:
-  if np.isscalar(steps_list):
-    return [_count('steps_list', steps_list, at_least=1)]
-  if len(steps_list) == 0:
-    raise ValueError('steps_list must be a number or a non-empty list, got none.')
-  return [_count('steps_list', steps) for steps in steps_list]
+  squared = _sensitivity_squared(total_steps, max_participation, min_separation)
+  return squared / (2 * noise_multiplier**2)
 
 
 def _sensitivity_squared(

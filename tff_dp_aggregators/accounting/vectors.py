@@ -264,13 +264,11 @@ def read(path: Optional[str] = None) -> list[Vector]:
     ) from e
   seen = set()
   for vector in vectors:
-    if vector.kind not in QUANTITIES:
+    if vector.kind not in QUANTITIES or vector.id in seen:
       raise ValueError(
-        f'{chosen}: vector {vector.id}: its kind is {vector.kind!r}; known are '
-        f'{", ".join(QUANTITIES)}.'
+        f'{chosen}: the id {vector.id} is there twice, or its kind {vector.kind!r} is '
+        f'none of {", ".join(QUANTITIES)}.'
       )
-    if vector.id in seen:
-      raise ValueError(f'{chosen} has the id {vector.id} twice.')
     seen.add(vector.id)
   return vectors
 
@@ -284,16 +282,6 @@ def _matrix(inputs: Any) -> Matrix:
   return toeplitz(coefficients, inputs['num_rounds'], scales)
 
 
-def _exact_sensitivity(inputs: Any) -> Fraction:
-  rounds = patterns(
-    inputs['num_rounds'],
-    inputs['min_separation'],
-    inputs['max_participations'],
-    inputs['fixed_epoch'],
-  )
-  return squared_sensitivity(_matrix(inputs), rounds)
-
-
 def _exact_errors(inputs: Any) -> list[Fraction]:
   momentum, decay = Fraction(inputs['momentum']), Fraction(inputs['weight_decay'])
   return squared_errors(
@@ -301,40 +289,34 @@ def _exact_errors(inputs: Any) -> list[Fraction]:
   )
 
 
-def _exact_mean_error(inputs: Any) -> Fraction:
-  errors = _exact_errors(inputs)
-  return _total(errors) / len(errors)
+def _by_delta(inputs: Any) -> Callable[[mpmath.mpf], mpmath.mpf]:
+  """Delta over epsilon; over the noise multiplier, if that is looked for."""
+  known = {name: mpmath.mpf(inputs[name]) for name in _DECIMALS & set(inputs)}
+  if 'mu' in known:
+    return functools.partial(gaussian_delta, known['mu'])
+  if 'sampling_probability' in known:
+    q, noise = known['sampling_probability'], known['noise_multiplier']
+    return functools.partial(sampled_gaussian_delta, q, noise)
+  squared = Fraction(inputs['squared_sensitivity'])
+  sensitivity = mpmath.sqrt(mpmath.mpf(squared.numerator) / squared.denominator)
+  return lambda noise: gaussian_delta(sensitivity / noise, known['epsilon'])
+
+
+_DECIMALS = {'mu', 'epsilon', 'sampling_probability', 'noise_multiplier'}
 
 
 def _exact_delta(inputs: Any) -> mpmath.mpf:
-  return gaussian_delta(mpmath.mpf(inputs['mu']), mpmath.mpf(inputs['epsilon']))
+  return _by_delta(inputs)(mpmath.mpf(inputs['epsilon']))
 
 
-def _exact_epsilon(inputs: Any) -> mpmath.mpf:
-  delta_of = functools.partial(gaussian_delta, mpmath.mpf(inputs['mu']))
-  return smallest(delta_of, mpmath.mpf(inputs['delta']))
-
-
-def _exact_noise_multiplier(inputs: Any) -> mpmath.mpf:
-  squared = Fraction(inputs['squared_sensitivity'])
-  sensitivity = mpmath.sqrt(mpmath.mpf(squared.numerator) / squared.denominator)
-  epsilon = mpmath.mpf(inputs['epsilon'])
-  return smallest(
-    lambda noise: gaussian_delta(sensitivity / noise, epsilon),
-    mpmath.mpf(inputs['delta']),
-  )
-
-
-def _exact_sampled_delta(inputs: Any) -> Callable[[mpmath.mpf], mpmath.mpf]:
-  return functools.partial(
-    sampled_gaussian_delta,
-    mpmath.mpf(inputs['sampling_probability']),
-    mpmath.mpf(inputs['noise_multiplier']),
-  )
+def _exact_root(inputs: Any) -> mpmath.mpf:
+  """The least epsilon, or noise multiplier, at a delta."""
+  return smallest(_by_delta(inputs), mpmath.mpf(inputs['delta']))
 
 
 # What this package computes.
 
+_LIMITS = ('num_rounds', 'min_separation', 'max_participations', 'fixed_epoch')
 # By how much a figure may be below the exact one, by rounding, and above it.
 _ROUNDING = 1e-12
 _BOUND = 1.0  # The same of what is said to be a bound: a larger one is of no use.
@@ -363,12 +345,11 @@ class Checked(NamedTuple):
 
 def check(vectors: Iterable[Vector]) -> list[Checked]:
   """What this package has for vectors."""
-  return [_checked(each) for each in vectors]
-
-
-def _checked(vector: Vector) -> Checked:
-  ours = _computed(vector, QUANTITIES[vector.kind].ours)
-  return Checked(vector, *(ours if isinstance(ours, tuple) else (float(ours), False)))
+  found = ((each, _computed(each, QUANTITIES[each.kind].ours)) for each in vectors)
+  return [
+    Checked(each, *(ours if isinstance(ours, tuple) else (float(ours), False)))
+    for each, ours in found
+  ]
 
 
 def _strategy(inputs: dict[str, Any]) -> strategies.Strategy:
@@ -386,12 +367,8 @@ def _strategy(inputs: dict[str, Any]) -> strategies.Strategy:
 
 def _our_sensitivity(inputs: dict[str, Any]) -> tuple[float, bool]:
   strategy = _strategy(inputs)
-  participation = strategies.Participation(
-    inputs['num_rounds'],
-    inputs['min_separation'],
-    inputs['max_participations'],
-    fixed_epoch=inputs['fixed_epoch'],
-  )
+  limits = {name: inputs[name] for name in _LIMITS}
+  participation = strategies.Participation(**limits)
   is_bound = strategy.sensitivity_kind(participation) != 'exact'
   return strategy.sensitivity_squared(participation), is_bound
 
@@ -405,8 +382,23 @@ def _our_errors(inputs: dict[str, Any]) -> np.ndarray:
   return _strategy(inputs).per_query_error(workload)
 
 
-def _gaussian(inputs: dict[str, Any]) -> dp_accounting.DpEvent:
-  return dp_accounting.GaussianDpEvent(1 / float(inputs['mu']))
+def _event(inputs: dict[str, Any]) -> dp_accounting.DpEvent:
+  if 'mu' in inputs:
+    return dp_accounting.GaussianDpEvent(1 / float(inputs['mu']))
+  return dp_accounting.PoissonSampledDpEvent(
+    float(inputs['sampling_probability']),
+    dp_accounting.GaussianDpEvent(float(inputs['noise_multiplier'])),
+  )
+
+
+def _our_delta(inputs: dict[str, Any]) -> float:
+  epsilon = float(inputs['epsilon'])
+  return accountants.delta(_event(inputs), epsilon, relation=_BOTH)
+
+
+def _our_epsilon(inputs: dict[str, Any]) -> float:
+  delta = float(inputs['delta'])
+  return accountants.epsilon(_event(inputs), delta, relation=_BOTH)
 
 
 def _noise_multiplier(inputs: dict[str, Any]) -> float:
@@ -415,13 +407,6 @@ def _noise_multiplier(inputs: dict[str, Any]) -> float:
     lambda noise: dp_accounting.GaussianDpEvent(noise / sensitivity),
     float(inputs['epsilon']),
     float(inputs['delta']),
-  )
-
-
-def _sampled_event(inputs: dict[str, Any]) -> dp_accounting.DpEvent:
-  return dp_accounting.PoissonSampledDpEvent(
-    float(inputs['sampling_probability']),
-    dp_accounting.GaussianDpEvent(float(inputs['noise_multiplier'])),
   )
 
 
@@ -450,7 +435,9 @@ QUANTITIES = {
     'least (with fixed_epoch, by multiples of it), and are max_participations at '
     'most. Columns of C are rounds of participation.',
     _our_sensitivity,
-    _exact_sensitivity,
+    lambda inputs: squared_sensitivity(
+      _matrix(inputs), patterns(*(inputs[name] for name in _LIMITS))
+    ),
     _BY_ENUMERATION,
   ),
   'mean_squared_error': Quantity(
@@ -459,7 +446,7 @@ QUANTITIES = {
     'without both. The noise in the queries of round t has this variance if that '
     'of C X + z is 1.',
     lambda inputs: _our_errors(inputs).mean(),
-    _exact_mean_error,
+    lambda inputs: _total(_exact_errors(inputs)) / inputs['num_rounds'],
     _BY_FRACTIONS,
   ),
   'max_squared_error': Quantity(
@@ -471,15 +458,15 @@ QUANTITIES = {
   'gaussian_delta': Quantity(
     'The smallest delta at this epsilon of N(mu, 1) against N(0, 1): mu is the '
     'sensitivity over the standard deviation of the noise.',
-    lambda inputs: accountants.delta(_gaussian(inputs), float(inputs['epsilon'])),
+    _our_delta,
     _exact_delta,
     _BY_CDF,
     1e-9,
   ),
   'gaussian_epsilon': Quantity(
     'The smallest epsilon at this delta, of the same.',
-    lambda inputs: accountants.epsilon(_gaussian(inputs), float(inputs['delta'])),
-    _exact_epsilon,
+    _our_epsilon,
+    _exact_root,
     _BY_BISECTION,
     1e-9,
   ),
@@ -488,7 +475,7 @@ QUANTITIES = {
     '(epsilon, delta)-DP: the root of squared_sensitivity over the largest mu '
     'whose gaussian_delta at epsilon is not above delta.',
     _noise_multiplier,
-    _exact_noise_multiplier,
+    _exact_root,
     _BY_BISECTION,
     1e-9,
   ),
@@ -497,19 +484,15 @@ QUANTITIES = {
     'The smallest delta at this epsilon of one round in which each client takes '
     'part with this probability, under addition and removal of one: the larger '
     'one of the two directions.',
-    lambda inputs: accountants.delta(
-      _sampled_event(inputs), float(inputs['epsilon']), relation=_BOTH
-    ),
-    lambda inputs: _exact_sampled_delta(inputs)(mpmath.mpf(inputs['epsilon'])),
+    _our_delta,
+    _exact_delta,
     _BY_CDF,
     1e-5,
   ),
   'sampled_gaussian_epsilon': Quantity(
     'The smallest epsilon at this delta, of the same.',
-    lambda inputs: accountants.epsilon(
-      _sampled_event(inputs), float(inputs['delta']), relation=_BOTH
-    ),
-    lambda inputs: smallest(_exact_sampled_delta(inputs), mpmath.mpf(inputs['delta'])),
+    _our_epsilon,
+    _exact_root,
     _BY_BISECTION,
     1e-4,
   ),

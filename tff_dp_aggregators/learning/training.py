@@ -502,7 +502,7 @@ def _target(
     return None  # No target is kept.
   known = mechanism.target
   if known is not None and known.rho is not None and given is None:
-    return known._replace(delta=delta)
+    return dataclasses.replace(known, delta=delta)
   if known is not None and known.delta == delta and given in (None, known.epsilon):
     return known
   if given is None:

@@ -22,20 +22,16 @@ which | add-or-remove, zero-out |
 independently, with the same probability, and nobody learns who was | add-or-remove, \
 zero-out |
 
-Sampling amplifies privacy only where the rounds of a client do not share noise: a
-sampled round of independent Gaussian noise is an event of its own. With correlated
-noise that needs a banded strategy and cyclic sampling (arXiv:2306.08153, section 4), or
-balls in bins, which bear any strategy; any other combination is refused, because its
-events would not describe what happens.
+Sampling amplifies privacy only where the rounds of a client do not share noise. With
+correlated noise that needs a banded strategy and cyclic sampling (arXiv:2306.08153,
+section 4), or balls in bins, which bear any strategy; any other combination is refused.
 
-Neighbouring relations are those of dp_accounting: `ADD_OR_REMOVE_ONE` client,
-`REPLACE_ONE` client by another, and `REPLACE_SPECIAL`, where all contributions of one
-client become zeros (arXiv:2103.00039, Definition 1.1), called zero-out here.
+Neighbouring relations are those of dp_accounting; zero-out is its `REPLACE_SPECIAL`,
+where all contributions of one client become zeros (arXiv:2103.00039, Definition 1.1).
 
 A schedule has the cohorts of all rounds: `for_mechanism` and `for_scheme` make the one
-that keeps a scheme. Of limits it is `RandomEligible`, or `ShuffledEpochs` for fixed
-epochs; of a scheme of sampling a `SampledSchedule`; `Replay` reads cohorts from a file
-and checks them. Nothing here needs TensorFlow.
+that keeps a scheme; `Replay` reads cohorts from a file and checks them. Nothing here
+needs TensorFlow.
 """
 
 # Before anything that imports dp-accounting.

@@ -67,11 +67,6 @@ class BMinSepSampling(scheme.Allocation):
   in one of the b - 1 rounds that follow, each alike, so that all rounds have the same
   expected number of clients. With b = 1 it is Poisson sampling.
 
-  Attributes:
-    num_rounds: Rounds in all, n.
-    sampling_probability: That of a free client, p in (0, 1].
-    min_separation: Smallest difference b of two rounds of a client.
-
   Example:
     >>> sampling = BMinSepSampling.of_cohort(
     ...   1000, num_clients=50_000, clients_per_round=100, min_separation=101
@@ -84,9 +79,9 @@ class BMinSepSampling(scheme.Allocation):
   flag = 'b_min_sep'
   separation = 'min_separation'
 
-  num_rounds: int
-  sampling_probability: float
-  min_separation: int
+  num_rounds: int  # Rounds in all, n.
+  sampling_probability: float  # That of a free client, p in (0, 1].
+  min_separation: int  # Smallest difference b of two rounds of a client.
 
   def __post_init__(self) -> None:
     super().__post_init__()
@@ -103,12 +98,9 @@ class BMinSepSampling(scheme.Allocation):
     """The sampling that has so many clients a round in the mean."""
     num_clients = checks.check_positive_int('num_clients', num_clients)
     min_separation = checks.check_positive_int('min_separation', min_separation)
-    at_most = (
-      f'{num_clients // min_separation}, as each of num_clients={num_clients} clients '
-      f'is in one of min_separation={min_separation} rounds at most'
+    scheme.check_mean_cohort(
+      clients_per_round, num_clients / min_separation, f' / {min_separation=}'
     )
-    most = num_clients / min_separation
-    scheme.check_mean_cohort(clients_per_round, most, at_most)
     free = num_clients - (min_separation - 1) * clients_per_round
     return cls(num_rounds, clients_per_round / free, min_separation)
 
@@ -163,19 +155,15 @@ class BMinSepSampling(scheme.Allocation):
       if not len(clients):
         break
       uniform = draws.uniform(hashed('tries', step, clients))
-      tries, left = _geometric(p, uniform), self.num_rounds - free_from
-      drawn = tries <= left  # Before they are added: it may be the largest number.
+      tries = np.ones(len(clients), np.int64)  # Until the first success.
+      if p < 1:
+        geometric = np.floor(np.log1p(-uniform) / math.log1p(-p)) + 1
+        tries = np.minimum(geometric, _MANY).astype(np.int64)
+      # Before they are added: it may be the largest number.
+      drawn = tries <= self.num_rounds - free_from
       clients, rounds = clients[drawn], (free_from + tries - 1)[drawn]
       yield clients, rounds
       free_from = rounds + separation
-
-
-def _geometric(p: float, uniform: np.ndarray) -> np.ndarray:
-  """Tries until the first success: int64, from uniform numbers in [0, 1)."""
-  if p == 1:
-    return np.ones(len(uniform), np.int64)
-  tries = np.floor(np.log1p(-uniform) / math.log1p(-p)) + 1
-  return np.minimum(tries, _MANY).astype(np.int64)
 
 
 def places(probability: float, min_separation: int) -> int:

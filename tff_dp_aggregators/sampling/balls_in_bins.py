@@ -62,11 +62,6 @@ class BallsInBins(scheme.Allocation):
   nobody learns. Bins differ in size: to split the clients equally, as `ShuffledEpochs`
   does, would tie the place of a client to those of others.
 
-  Attributes:
-    num_rounds: Rounds in all, n.
-    cycle_length: Rounds of a cycle, b. If they are more than `num_rounds`, some clients
-      are in no round.
-
   Example:
     >>> BallsInBins.of_cohort(1000, num_clients=50_000, clients_per_round=100)
     BallsInBins(num_rounds=1000, cycle_length=500)
@@ -75,7 +70,8 @@ class BallsInBins(scheme.Allocation):
   name = 'balls_in_bins'
   flag = 'balls_in_bins'
 
-  num_rounds: int
+  num_rounds: int  # Rounds in all, n.
+  # Rounds of a cycle, b; if they are more than `num_rounds`, some clients are in none.
   cycle_length: int
 
   def __post_init__(self) -> None:
@@ -88,8 +84,7 @@ class BallsInBins(scheme.Allocation):
   ) -> 'BallsInBins':
     """The longest cycle whose rounds have so many clients in the mean, or more."""
     num_clients = checks.check_positive_int('num_clients', num_clients)
-    at_most = f'num_clients={num_clients}'
-    scheme.check_mean_cohort(clients_per_round, num_clients, at_most)
+    scheme.check_mean_cohort(clients_per_round, num_clients)
     return cls(num_rounds, int(num_clients // clients_per_round))
 
   @property
@@ -199,10 +194,18 @@ def splits(strategy: strategies.Strategy, num_bins: int) -> tuple[Split, ...]:
   num_rounds = strategy.num_rounds
   if num_rounds > MAX_ROUNDS:
     return _splits_of_bands(strategy, num_bins)
-  norms, by_lag = _inner_products(strategy, num_bins)
+  # Squared norms of what bins add, and the largest inner product at each lag.
+  added = bins_of(strategy, num_bins)
+  products = added.T @ added
+  size, norms = len(products), products.diagonal()
+  by_lag = np.array([0.0, *(products.diagonal(lag).max() for lag in range(1, size))])
   largest = float(norms.max()) * (1 + _ROUND_OFF)
+  # From 1 to all bins, in equal ratios, and the bands of C.
+  ratios = [each * 2**i for i in range(num_bins.bit_length()) for each in (1, 3)]
+  num_bands = int(min(getattr(strategy, 'num_bands', 1), num_bins))
+  known = sorted({*ratios, num_bands, num_bins})
   found: list[Split] = []
-  for separation in _separations(strategy, num_bins):
+  for separation in known[: known.index(num_bins) + 1]:
     places = num_bins // separation
     shared = _largest_shared(by_lag, separation, num_bins)
     if shared > 0:
@@ -233,30 +236,6 @@ def _limits(num_rounds: int, num_bins: int) -> strategies.Participation:
   if num_bins >= num_rounds:
     return strategies.Participation(num_rounds, num_rounds, 1)
   return strategies.Participation(num_rounds, num_bins, fixed_epoch=True)
-
-
-def _separations(strategy: strategies.Strategy, num_bins: int) -> list[int]:
-  """From 1 to all bins, in equal ratios, and the bands of C."""
-  doubled = [2**i for i in range(num_bins.bit_length())]
-  between = [3 * 2**i for i in range(num_bins.bit_length())]
-  num_bands = getattr(strategy, 'num_bands', 1)
-  known = {*doubled, *between, int(min(num_bands, num_bins)), num_bins}
-  return sorted(each for each in known if each <= num_bins)
-
-
-def _inner_products(
-  strategy: strategies.Strategy, num_bins: int
-) -> tuple[np.ndarray, np.ndarray]:
-  """Squared norms of what bins add, and the largest inner product at each lag.
-
-  Returns both of shape [bins with rounds]; at larger lags there is none. Lag 0 is left
-  out.
-  """
-  added = bins_of(strategy, num_bins)
-  size = added.shape[1]
-  products = added.T @ added
-  by_lag = np.array([0.0, *(products.diagonal(lag).max() for lag in range(1, size))])
-  return products.diagonal().copy(), by_lag
 
 
 def _largest_shared(by_lag: np.ndarray, separation: int, num_bins: int) -> float:

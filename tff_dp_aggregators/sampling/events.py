@@ -39,13 +39,10 @@ class AllocatedDpEvent(OwnDpEvent):
 
   def __post_init__(self) -> None:
     for name in ('num_places', 'num_steps'):
-      value = checks.check_positive_int(name, getattr(self, name))
-      object.__setattr__(self, name, value)
+      self.__dict__[name] = checks.check_positive_int(name, getattr(self, name))
     if self.num_steps > self.num_places:
-      raise ValueError(
-        f'num_steps must be at most num_places, {self.num_places}; got '
-        f'{self.num_steps}.'
-      )
+      most = self.num_places
+      raise ValueError(f'num_steps must be at most {most}; got {self.num_steps}.')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,12 +60,9 @@ class TruncatedPoissonDpEvent(OwnDpEvent):
 
   def __post_init__(self) -> None:
     for name in ('num_clients', 'max_clients_per_round'):
-      value = checks.check_positive_int(name, getattr(self, name))
-      object.__setattr__(self, name, value)
-    probability = checks.check_probability(
-      'sampling_probability', self.sampling_probability
-    )
-    object.__setattr__(self, 'sampling_probability', probability)
+      self.__dict__[name] = checks.check_positive_int(name, getattr(self, name))
+    name, given = 'sampling_probability', self.sampling_probability
+    self.__dict__[name] = checks.check_probability(name, given)
 
 
 class MixtureDpEvent(OwnDpEvent):
@@ -92,7 +86,7 @@ class MixtureDpEvent(OwnDpEvent):
         f'strategy_checksum is {self.strategy_checksum!r}, and the strategy has '
         f'{known!r}.'
       )
-    object.__setattr__(self, 'strategy_checksum', known)
+    self.__dict__['strategy_checksum'] = known
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,14 +18,7 @@ from tff_dp_aggregators.sampling import scheme
 
 @dataclasses.dataclass(frozen=True)
 class FixedSizeSampling(scheme.RoundSampling):
-  """Each round draws a cohort of the same size, uniformly without replacement.
-
-  Attributes:
-    num_rounds: Rounds in all, n.
-    num_clients: Clients to draw from, the same in all rounds; public. Under
-      add-or-remove, the fewest that there may be.
-    clients_per_round: Clients drawn for a round, at most `num_clients`.
-  """
+  """Each round draws a cohort of the same size, uniformly without replacement."""
 
   name = 'fixed_size_sampling'
   flag = 'fixed_size'
@@ -33,9 +26,10 @@ class FixedSizeSampling(scheme.RoundSampling):
   has_public_sizes = True
   json_names = {'num_clients': 'population', 'clients_per_round': 'cohort'}
 
-  num_rounds: int
+  num_rounds: int  # Rounds in all, n.
+  # To draw from, the same in all rounds; public. Under add-or-remove, the fewest.
   num_clients: int
-  clients_per_round: int
+  clients_per_round: int  # Drawn for a round, at most `num_clients`.
 
   def __post_init__(self) -> None:
     super().__post_init__()

@@ -93,28 +93,25 @@ class LimitsSchedule(schedule_lib.Schedule):
     if self.participation.fixed_epoch != self.fixed_epoch:
       raise ValueError(
         f'{type(self).__name__} keeps limits with fixed_epoch={self.fixed_epoch}; got '
-        f'{self.participation}. ShuffledEpochs is for fixed epochs, RandomEligible for '
-        'all others.'
+        f'{self.participation}. Take sampling.for_scheme.'
       )
-    size = _check_cohort(self.clients_per_round)
+    size = checks.check_number('clients_per_round', self.clients_per_round)
+    if not float(size).is_integer():
+      raise ValueError(f'clients_per_round must be a whole number; got {size}.')
+    size = checks.check_positive_int('clients_per_round', int(size))
     participation_lib.check_population(self.num_clients, size, self.participation)
     schedule_lib.check_dropouts(self.dropouts)
     goal = self.reporting_goal
-    if goal is not None:
-      goal = checks.check_positive_int('reporting_goal', goal)
-      if goal > size:
-        raise ValueError(
-          f'reporting_goal must be at most clients_per_round={size}, for no more are '
-          f'asked; got {goal}.'
-        )
-    checked = {
-      'num_clients': int(self.num_clients),
-      'clients_per_round': size,
-      'seed': schedule_lib.check_seed(self.seed),
-      'reporting_goal': goal,
-    }
-    for name, value in checked.items():
-      object.__setattr__(self, name, value)
+    if goal is not None and checks.check_positive_int('reporting_goal', goal) > size:
+      raise ValueError(
+        f'reporting_goal must be at most clients_per_round={size}; got {goal}.'
+      )
+    self.__dict__.update(
+      num_clients=int(self.num_clients),
+      clients_per_round=size,
+      seed=schedule_lib.check_seed(self.seed),
+      reporting_goal=None if goal is None else int(goal),
+    )
     if self.dropouts is not None and self.reporting_goal is not None:
       for this_round in range(self.num_rounds):
         self._requested_in(this_round)  # Says now if one would not come to its goal.
@@ -153,14 +150,11 @@ class LimitsSchedule(schedule_lib.Schedule):
       if reporting >= goal:
         return cohorts
       most = max(most, reporting)
-    size, share = len(cohorts[-1]), 1 - dropouts.rate
-    enough = (goal + 3 * math.sqrt(goal * dropouts.rate)) / share
+    enough = (goal + 3 * math.sqrt(goal * dropouts.rate)) / (1 - dropouts.rate)
     raise ReportingGoalError(
       f'round {round_num} would not reach reporting_goal={goal} in {MAX_ATTEMPTS} '
-      f'attempts: of {size} clients asked, at most {most} report. With a drop-out rate '
-      f'of {dropouts.rate:g}, a reporting_goal of at most '
-      f'{max(1, math.floor(size * share))} would do, or clients_per_round of at least '
-      f'{math.ceil(enough)}.'
+      f'attempts: of {len(cohorts[-1])} clients asked, at most {most} report. Lower '
+      f'it, or take clients_per_round of at least {math.ceil(enough)}.'
     )
 
 
@@ -173,14 +167,12 @@ class RandomEligible(LimitsSchedule):
   * If the separation alone decides how often a client can take part, all eligible
     clients are equally likely.
   * If `max_participations` is less than that, those that took part least often go
-    first, in random order. Drawn uniformly, the clients left for the last rounds could
-    be too few; so they never are, if there are enough in all.
+    first, in random order, so that enough are left for the last rounds.
 
-  A round that misses its reporting goal is tried again. Its next attempt draws from
-  those eligible in the round and not asked yet, as long as these are enough; where
-  those go first that took part least often, from all eligible ones. Who was asked in
-  the attempt that counts has taken part, whether it reported or not; who was asked in
-  aborted attempts alone has not, for nothing of them is released.
+  A round that misses its reporting goal is tried again, with those eligible and not
+  asked yet, as long as these are enough; where those go first that took part least
+  often, with all eligible ones. Who was asked in the attempt that counts has taken
+  part; who was asked in aborted attempts alone has not, as nothing of them is released.
 
   Example:
     >>> limits = strategies.Participation(num_rounds=4, min_separation=2)
@@ -239,11 +231,7 @@ class _Eligible:
       missing -= len(parts[-1])
       if not missing:
         break
-    if missing:  # Checked when the schedule was made, and so never true.
-      raise participation_lib.PopulationTooSmallError(
-        f'a round found only {self._size - missing} of {self._size} clients; use more '
-        'clients or fewer of them a round.'
-      )
+    assert not missing  # It was checked that clients are enough.
     self._asked.append(np.concatenate(parts))
     return self._asked[-1]
 
@@ -271,10 +259,9 @@ class _Eligible:
 class ShuffledEpochs(LimitsSchedule):
   """Clients are shuffled once, and every epoch goes through them in that order.
 
-  `Participation(fixed_epoch=True)` says that rounds of a client differ by multiples of
-  `min_separation`, the rounds of an epoch. That is true only if each client has the
-  same place in every epoch. A new shuffle for each epoch would let a client come last
-  in one and first in the next, and so keep no separation at all.
+  So each client has the same place in every epoch, and its rounds differ by multiples
+  of `min_separation`, the rounds of an epoch. A new shuffle for each epoch would let a
+  client come last in one and first in the next, and keep no separation at all.
 
   `min_separation * clients_per_round` clients fill an epoch. Where there are more,
   those that share a place take turns, so that each comes about equally often. A round
@@ -291,14 +278,11 @@ class ShuffledEpochs(LimitsSchedule):
   fixed_epoch = True
 
   def _requested_in(self, round_num: int) -> list[np.ndarray]:
-    cohort = self._cohort(round_num)
-    return self._until_enough_report(round_num, lambda: cohort)
-
-  def _cohort(self, round_num: int) -> np.ndarray:
     epoch, place = divmod(round_num, self._epoch)
     start, end = self._bounds[place : place + 2]
     turn = np.arange(self.clients_per_round) + epoch * self.clients_per_round
-    return self._order[start + turn % (end - start)]
+    cohort = self._order[start + turn % (end - start)]
+    return self._until_enough_report(round_num, lambda: cohort)
 
   @property
   def _epoch(self) -> int:
@@ -323,15 +307,3 @@ class ShuffledEpochs(LimitsSchedule):
     share, more = divmod(self.num_clients - int(needed.sum()), self._epoch)
     sizes = needed + share + (np.arange(self._epoch) < more)
     return np.concatenate([[0], np.cumsum(sizes)])
-
-
-def _check_cohort(clients_per_round: float) -> int:
-  """Returns a cohort's size, which is a whole number."""
-  checks.check_number('clients_per_round', clients_per_round)
-  if isinstance(clients_per_round, float):
-    if not clients_per_round.is_integer():
-      raise ValueError(
-        f'clients_per_round must be a whole number; got {clients_per_round}.'
-      )
-    clients_per_round = int(clients_per_round)
-  return checks.check_positive_int('clients_per_round', clients_per_round)

@@ -26,11 +26,6 @@ class PoissonSampling(scheme.RoundSampling):
   once and independently of their data, and round t draws from group `t % num_groups`
   alone (arXiv:2306.08153, Algorithm 2).
 
-  Attributes:
-    num_rounds: Rounds in all, n.
-    sampling_probability: That of a client of the round's group, in (0, 1].
-    num_groups: Groups that take turns; 1 draws from everybody in every round.
-
   Example:
     >>> PoissonSampling.of_cohort(
     ...   1000, num_clients=50_000, clients_per_round=100, num_groups=10
@@ -44,9 +39,9 @@ class PoissonSampling(scheme.RoundSampling):
   separation = 'num_groups'
   known_noises = ('gaussian', 'laplace')
 
-  num_rounds: int
-  sampling_probability: float
-  num_groups: int = 1
+  num_rounds: int  # Rounds in all, n.
+  sampling_probability: float  # That of a client of the round's group, in (0, 1].
+  num_groups: int = 1  # That take turns; 1 draws from everybody in every round.
 
   @classmethod
   def of_cohort(
@@ -63,13 +58,7 @@ class PoissonSampling(scheme.RoundSampling):
     num_clients = checks.check_positive_int('num_clients', num_clients)
     num_groups = checks.check_positive_int('num_groups', num_groups)
     smallest = num_clients // num_groups
-    at_most = f'num_clients={num_clients}'
-    if num_groups > 1:
-      at_most = (
-        f'{smallest}, the clients of the smallest of num_groups={num_groups} groups '
-        f'of {at_most}'
-      )
-    scheme.check_mean_cohort(clients_per_round, smallest, at_most)
+    scheme.check_mean_cohort(clients_per_round, smallest, f' / {num_groups} groups')
     return cls(num_rounds, clients_per_round / smallest, num_groups)
 
   def rough_noise_multiplier(self, mu: float) -> float:
@@ -124,9 +113,8 @@ def check_groups_have_clients(num_clients: int, num_groups: int) -> None:
   """Refuses groups without clients."""
   if num_clients < num_groups:
     raise participation_lib.PopulationTooSmallError(
-      f'num_clients={num_clients} leaves some of {num_groups} groups empty. '
-      f'What would fit: num_clients of at least {num_groups}, or num_groups of '
-      f'at most {num_clients}.'
+      f'num_clients={num_clients} leaves some of {num_groups} groups empty; take more '
+      f'clients, or num_groups of at most {num_clients}.'
     )
 
 

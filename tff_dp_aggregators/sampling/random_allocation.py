@@ -40,10 +40,6 @@ class RandomAllocation(scheme.Allocation):
   Clients draw independently of each other, and nobody learns what they drew. Noise is
   independent, or k = 1.
 
-  Attributes:
-    num_rounds: Rounds in all, n.
-    rounds_of_a_client: Rounds of each client, k, at most `num_rounds`.
-
   Example:
     >>> RandomAllocation.of_cohort(1000, num_clients=50_000, clients_per_round=100)
     RandomAllocation(num_rounds=1000, rounds_of_a_client=2)
@@ -52,8 +48,8 @@ class RandomAllocation(scheme.Allocation):
   name = 'random_allocation'
   flag = 'random_allocation'
 
-  num_rounds: int
-  rounds_of_a_client: int
+  num_rounds: int  # Rounds in all, n.
+  rounds_of_a_client: int  # Rounds of each client, k, at most `num_rounds`.
 
   def __post_init__(self) -> None:
     super().__post_init__()
@@ -70,8 +66,7 @@ class RandomAllocation(scheme.Allocation):
     """The fewest rounds of a client with so many clients a round in the mean."""
     num_rounds = checks.check_positive_int('num_rounds', num_rounds)
     num_clients = checks.check_positive_int('num_clients', num_clients)
-    at_most = f'num_clients={num_clients}'
-    scheme.check_mean_cohort(clients_per_round, num_clients, at_most)
+    scheme.check_mean_cohort(clients_per_round, num_clients)
     return cls(num_rounds, math.ceil(num_rounds * clients_per_round / num_clients))
 
   @property
@@ -86,9 +81,8 @@ class RandomAllocation(scheme.Allocation):
       raise ValueError(
         f'with {self.rounds_of_a_client} rounds of a client, drawn independently of '
         'each other, nothing is known of correlated noise '
-        f'({registry.name_of(strategy)}): the same noise may be in two of them. Take '
-        '--sampling=balls_in_bins (sampling.BallsInBins), whose rounds are a cycle '
-        'apart, or independent noise (gaussian).'
+        f'({registry.name_of(strategy)}). Take --sampling=balls_in_bins '
+        '(sampling.BallsInBins), or independent noise (gaussian).'
       )
 
   def event(

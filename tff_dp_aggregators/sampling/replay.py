@@ -51,11 +51,6 @@ class Replay(schedule_lib.Schedule):
   cohorts were drawn by chance, as a schema of sampling has it, and that nobody else
   knows the file, no check can tell.
 
-  Attributes:
-    path: Path of the file.
-    stated: What the file is stated to be; `None` if its first line states it.
-    sha256: Of the file's content.
-
   Raises:
     ValueError: If the file cannot be read, or does not keep the schema; the message
       names round and client.
@@ -63,31 +58,36 @@ class Replay(schedule_lib.Schedule):
 
   name: ClassVar[str] = 'replay'
 
-  path: str
+  path: str  # Path of the file.
+  # What the file is stated to be; `None` if its first line states it.
   stated: Optional[schedule_lib.Header] = None
   num_clients: int = dataclasses.field(init=False)
   clients_per_round: float = dataclasses.field(init=False)
-  sha256: str = dataclasses.field(init=False)
+  sha256: str = dataclasses.field(init=False)  # That of the file's content.
 
   def __post_init__(self) -> None:
     if not (self.stated is None or isinstance(self.stated, schedule_lib.Header)):
       raise TypeError(f'stated must be a sampling.Header; got {self.stated!r}.')
-    object.__setattr__(self, 'path', str(self.path))
-    read = self._read
-    object.__setattr__(self, 'num_clients', read.header.num_clients)
-    object.__setattr__(self, 'clients_per_round', read.header.clients_per_round)
-    object.__setattr__(self, 'sha256', read.sha256)
+    self.__dict__['path'] = str(self.path)
+    header = self._read.header
+    self.__dict__.update(
+      num_clients=header.num_clients,
+      clients_per_round=header.clients_per_round,
+      sha256=self._read.sha256,
+    )
 
   @functools.cached_property
   def _read(self) -> '_Read':
     with open(self.path, 'rb') as file:
       content = file.read()
-    try:
-      text = content.decode()
-    except UnicodeDecodeError as e:
-      raise ValueError(f'{self.path} is not a text in UTF-8: {e}.') from e
-    found, rounds = _from_text(text, self.path)
-    header = self._agree(found)
+    found, rounds = _from_text(content, self.path)
+    header = self.stated or found
+    if header is None or found not in (None, header):
+      raise ValueError(
+        f'{self.path} states {found} in its first line, and {self.stated} is stated '
+        'beside it; give stated=sampling.Header(schema, num_clients, '
+        'clients_per_round) for a file without it.'
+      )
     if len(rounds) != header.schema.num_rounds:
       raise ValueError(
         f'{self.path} has {len(rounds)} rounds, but its schema is for '
@@ -97,18 +97,6 @@ class Replay(schedule_lib.Schedule):
     for attempts in rounds:
       checked.add(attempts)
     return _Read(header, rounds, hashlib.sha256(content).hexdigest())
-
-  def _agree(self, found: Optional[schedule_lib.Header]) -> schedule_lib.Header:
-    """What is stated, in the file or beside it."""
-    header = self.stated or found
-    if header is None:
-      raise ValueError(
-        f'{self.path} does not state its schema in its first line; give '
-        'stated=sampling.Header(schema, num_clients, clients_per_round).'
-      )
-    if found is not None and found != header:
-      raise ValueError(f'{self.path} states {found}, and not {header}.')
-    return header
 
   @property
   def schema(self) -> Any:
@@ -199,36 +187,27 @@ class _Read(NamedTuple):
 
 
 def _from_text(
-  text: str, path: str
+  content: bytes, path: str
 ) -> tuple[Optional[schedule_lib.Header], list[_Round]]:
   """The header of a file, if it has one, and the attempts of its rounds."""
-  lines = text.splitlines()
   header: Optional[schedule_lib.Header] = None
-  if lines and lines[0].startswith('{"format"'):
-    header = _read_header(lines[0], path)
   rounds = []
-  for number, line in enumerate(lines[header is not None :], 1 + (header is not None)):
+  for number, line in enumerate(content.splitlines(), 1):
     try:
-      rounds.append(_attempts(strict_json.loads(line)))
+      data = strict_json.loads(line.decode())
+      if number == 1 and line.startswith(b'{"format"'):
+        stated = {name: data.pop(name, None) for name in schedule_lib.FILE_FORMAT}
+        if stated != schedule_lib.FILE_FORMAT:
+          raise ValueError(f'it is of format {stated}, which is not known here')
+        header = schedule_lib.Header.from_json(data)
+      else:
+        rounds.append(_attempts(data))
     except (TypeError, ValueError, OverflowError) as e:
       raise ValueError(
         f'line {number} of {path} is not the cohort of a round, a list of client '
-        f'numbers: {e}; got {line:.200}'
+        f'numbers (or what states them, in line 1): {e}; got {line[:200]!r}'
       ) from e
-  if not rounds:
-    raise ValueError(f'{path} has no rounds.')
   return header, rounds
-
-
-def _read_header(line: str, path: str) -> schedule_lib.Header:
-  try:
-    data = strict_json.loads(line)
-    stated = {name: data.pop(name, None) for name in schedule_lib.FILE_FORMAT}
-    if stated != schedule_lib.FILE_FORMAT:
-      raise ValueError(f'it is of format {stated}, which is not known here.')
-    return schedule_lib.Header.from_json(data)
-  except (TypeError, ValueError) as e:
-    raise ValueError(f'line 1 of {path} does not state a schedule: {e}') from e
 
 
 def _attempts(data: Any) -> _Round:

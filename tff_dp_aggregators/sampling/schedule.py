@@ -10,7 +10,6 @@ import dataclasses
 import functools
 import hashlib
 import json
-import math
 from collections.abc import Sequence
 from typing import Any, Callable, ClassVar, NamedTuple, Optional
 
@@ -42,25 +41,19 @@ class Dropouts:
   Whether one does is decided by seed, round, attempt and client alone, and so by no
   data: a client that is removed changes it for nobody else.
 
-  Attributes:
-    rate: Probability that a client does not report, at least 0 and below 1.
-    seed: Same seed, same drop-outs.
-
   Example:
     >>> drop = Dropouts(rate=0.25, seed=1)
     >>> drop.reporting(0, 0, np.arange(8)).tolist()
     [0, 3, 4, 5, 6, 7]
   """
 
-  rate: float
-  seed: int
+  rate: float  # Probability that a client does not report, at least 0 and below 1.
+  seed: int  # Same seed, same drop-outs.
 
   def __post_init__(self) -> None:
-    checks.check_number('rate', self.rate)
-    if not 0 <= self.rate < 1:
+    if not 0 <= checks.check_number('rate', self.rate) < 1:
       raise ValueError(f'rate must be at least 0 and below 1; got {self.rate}.')
-    object.__setattr__(self, 'rate', float(self.rate))
-    object.__setattr__(self, 'seed', check_seed(self.seed))
+    self.__dict__.update(rate=float(self.rate), seed=check_seed(self.seed))
 
   def reporting(
     self,
@@ -103,16 +96,13 @@ class Header:
   def __post_init__(self) -> None:
     scheme.of(self.schema)
     num_clients = checks.check_positive_int('num_clients', self.num_clients)
-    object.__setattr__(self, 'num_clients', num_clients)
-    checks.check_number('clients_per_round', self.clients_per_round)
+    size = checks.check_positive('clients_per_round', self.clients_per_round)
     # It is public: with secret draws it must not tell how many clients there are.
-    most = math.inf if scheme.is_sampled(self.schema) else num_clients
-    if not (0 < self.clients_per_round <= most and self.clients_per_round < math.inf):
-      at_most = '' if most == math.inf else f' and at most num_clients={num_clients}'
+    if size > num_clients and not scheme.is_sampled(self.schema):
       raise ValueError(
-        f'clients_per_round must be positive{at_most}; got {self.clients_per_round}.'
+        f'clients_per_round must be at most num_clients={num_clients}; got {size}.'
       )
-    object.__setattr__(self, 'clients_per_round', float(self.clients_per_round))
+    self.__dict__.update(num_clients=num_clients, clients_per_round=size)
 
   def to_json(self) -> dict[str, Any]:
     """JSON-ready values that `from_json` reads back."""
@@ -136,28 +126,22 @@ class Schedule(abc.ABC):
 
   A schedule is a frozen dataclass, and its fields say everything about it: `to_json`
   writes them, and another object made from them names the same clients. Clients are
-  numbers from 0 to `num_clients - 1`. A number is its client's own: who takes a client
-  out of the data leaves its number unused, so that nobody else's changes.
+  numbers from 0 to `num_clients - 1`, each its client's own: who takes a client out of
+  the data leaves its number unused.
 
-  Numbers stand for clients that have no ids. Those of a data set have: `for_clients`
-  makes the schedule whose draws for a client follow from its id, as `learning.train`
-  and `learning.ClientSource` do. Then a client that comes or goes, and with it the
-  numbers of others, changes nobody else's draws where the guarantee rests on sampling.
-  Schedules that keep limits draw from all who may take part; there the guarantee is for
-  a client whose contributions are zeros, with the same clients in every round.
-
-  Attributes:
-    name: What JSON calls schedules of this class.
-    num_clients: Clients to choose from.
-    clients_per_round: The mean's denominator, which is public: the clients asked for a
-      round, or where chance decides how many, the expected number of them.
-    reporting_goal: Least number of clients that have to report in a round; `None` for
-      any, or if it is not known.
+  Clients of a data set have ids: `for_clients` makes the schedule whose draws for a
+  client follow from its id, as `learning.train` does. Then a client that comes or goes
+  changes nobody else's draws where the guarantee rests on sampling. Schedules that keep
+  limits draw from all who may take part; there the guarantee is for a client whose
+  contributions are zeros, with the same clients in every round.
   """
 
-  name: ClassVar[str]
-  num_clients: int
+  name: ClassVar[str]  # What JSON calls schedules of this class.
+  num_clients: int  # To choose from.
+  # The mean's denominator, which is public: the clients asked for a round, or where
+  # chance decides how many, the expected number of them.
   clients_per_round: float
+  # Least number of clients that have to report in a round; `None` for any, or unknown.
   reporting_goal: Optional[int] = None
 
   @property
@@ -177,8 +161,7 @@ class Schedule(abc.ABC):
   def for_clients(self, ids: Sequence[Any]) -> 'Schedule':
     """The schedule whose draws for a client follow from its id and the seed.
 
-    Args:
-      ids: Texts or numbers of all clients, by number; no two may be written alike.
+    `ids` are texts or numbers of all clients, by number; no two may be written alike.
     """
     if len(ids) != self.num_clients:
       raise ValueError(
@@ -200,16 +183,12 @@ class Schedule(abc.ABC):
   @property
   def num_rounds(self) -> int:
     """Rounds in all, n."""
-    num_rounds: int = self.schema.num_rounds
-    return num_rounds
+    return int(self.schema.num_rounds)
 
   def cohort(self, round_num: int) -> np.ndarray:
-    """The clients whose updates a round is made of: the same whenever it is asked for.
+    """The clients whose updates a round is made of: int64 of shape [cohort].
 
-    Without drop-outs these are all that were asked.
-
-    Returns:
-      Client numbers, int64 of shape [cohort]; none is twice among them.
+    They are the same whenever it is asked for; without drop-outs, all that were asked.
     """
     return self.attempts(round_num)[-1].reporting
 
@@ -285,15 +264,6 @@ class SampledSchedule(Schedule):
   own size. Who knows the seed knows who was drawn: the guarantee, which rests on the
   sampling, is towards those who do not.
 
-  Attributes:
-    sampling: How clients are drawn, as the accountant assumes it.
-    num_clients: Clients to draw from, as many as the scheme states, if it does.
-    seed: Same seed, same cohorts.
-    dropouts: Who does not report; `None` if everybody does.
-    clients_per_round: The mean's denominator, a public constant; `None` for the
-      expected size of a cohort, which tells who knows the sampling how many clients
-      there are.
-
   Example:
     >>> from tff_dp_aggregators import sampling
     >>> poisson = sampling.PoissonSampling(3, sampling_probability=0.2, num_groups=2)
@@ -304,10 +274,12 @@ class SampledSchedule(Schedule):
     [[5, 7], [15], [1, 2, 5, 7, 9]]
   """
 
-  sampling: Any
-  num_clients: int
-  seed: int
-  dropouts: Optional[Dropouts] = None
+  sampling: Any  # How clients are drawn, as the accountant assumes it.
+  num_clients: int  # To draw from, as many as the scheme states, if it does.
+  seed: int  # Same seed, same cohorts.
+  dropouts: Optional[Dropouts] = None  # Who does not report; `None` if everybody does.
+  # The mean's denominator, a public constant; `None` for the expected size of a cohort,
+  # which tells who knows the sampling how many clients there are.
   clients_per_round: Optional[float] = None  # type: ignore[assignment]
 
   def __post_init__(self) -> None:
@@ -320,29 +292,22 @@ class SampledSchedule(Schedule):
       if getattr(self, name) not in (None, assumed):
         raise ValueError(
           f'{name} must be {assumed}, which the sampling assumes; got '
-          f'{getattr(self, name)}. Or plan the mechanism for another '
-          f'{type(self.sampling).__name__}.'
+          f'{getattr(self, name)}.'
         )
-    object.__setattr__(self, 'num_clients', num_clients)
-    object.__setattr__(self, 'seed', check_seed(self.seed))
     stated: Any = self.clients_per_round
     if stated is None:
       stated = self.sampling.expected_cohort(num_clients)
-    checks.check_number('clients_per_round', stated)
-    if not 0 < stated < math.inf:
-      raise ValueError(
-        'clients_per_round must be positive and finite: the mean is divided by it; got '
-        f'{stated}.'
-      )
-    whole = self.sampling.has_public_sizes
-    denominator = int(stated) if whole else float(stated)
-    object.__setattr__(self, 'clients_per_round', denominator)
+    stated = checks.check_positive('clients_per_round', stated)
+    self.__dict__.update(
+      num_clients=num_clients,
+      seed=check_seed(self.seed),
+      clients_per_round=int(stated) if self.sampling.has_public_sizes else stated,
+    )
 
   @property
   def name(self) -> str:  # type: ignore[override]
     """That of the scheme."""
-    name: str = self.sampling.schedule_name
-    return name
+    return str(self.sampling.schedule_name)
 
   @property
   def schema(self) -> Any:

@@ -100,16 +100,14 @@ class Scheme(abc.ABC):
 
   def check_bands(self, option: str, num_bands: int) -> None:
     """Refuses so many bands if rounds of a client would share noise."""
-    free, separation = self.free_bands, self.separation
+    free = self.free_bands
     if free is None or num_bands <= free:
       return
-    if separation:
-      why, instead = f'more than {separation}={free}', f'{separation}={num_bands}'
-    else:
-      why, instead = 'too many where a client may be drawn in the next round', _GROUPED
+    known = f' for {self.separation}={free}' if self.separation else ''
+    instead = f'{self.separation}={num_bands}' if self.separation else _GROUPED
     raise ValueError(
-      f'{option}={num_bands} is {why}: {_NOT_SHARED}. Use {option} of at most {free}, '
-      f'or {instead}.'
+      f'{option}={num_bands} is too many{known}: {_NOT_SHARED}. Use {option} of at '
+      f'most {free}, or {instead}.'
     )
 
   def expected_cohort(self, num_clients: int) -> Optional[float]:
@@ -151,8 +149,7 @@ class SampledScheme(Scheme):
       check: Any = checks.check_positive_int
       if field.type in (float, 'float'):
         check = checks.check_probability
-      value = check(field.name, getattr(self, field.name))
-      object.__setattr__(self, field.name, value)
+      self.__dict__[field.name] = check(field.name, getattr(self, field.name))
 
   @abc.abstractmethod
   def event(self, strategy: strategies.Strategy, noise: Noise) -> dp_accounting.DpEvent:
@@ -304,16 +301,14 @@ def check_groups(
   """
   num_bands = getattr(strategy, 'num_bands', math.inf)  # Infinite unless banded.
   if num_bands > groups:
-    bands = 'no bands' if math.isinf(num_bands) else f'{int(num_bands)} bands'
     kinds = registry.KINDS.values()
     with_bands = ' or '.join(kind.name for kind in kinds if kind.bands is not None)
-    instead = f'{with_bands} with {_GROUPED}'
-    if separation:
-      instead = f'{with_bands} with num_bands of at most {separation} ({groups} here)'
+    instead = f'num_bands of at most {separation}' if separation else _GROUPED
     raise ValueError(
-      f'{_NOT_SHARED}; the {registry.name_of(strategy)} strategy has {bands} and a '
-      f'client may be drawn again {groups} round(s) later. Use independent noise '
-      f'(gaussian), {instead}, balls in bins, or no sampling assumption.'
+      f'{_NOT_SHARED}; the {registry.name_of(strategy)} strategy has num_bands='
+      f'{num_bands} and a client may be drawn again {groups} round(s) later. Use '
+      f'independent noise (gaussian), {with_bands} with {instead}, balls in bins, or '
+      'no sampling assumption.'
     )
   if strategy.num_rounds <= _MAX_LOOKED_AT:
     matrix = strategy.materialize()
@@ -326,18 +321,15 @@ def check_groups(
 
 def check_cycle(name: str, value: int) -> None:
   """Checks a number of rounds that may be more than there are, such as of a break."""
-  if checks.check_positive_int(name, value) > _MAX_CYCLE:
-    raise ValueError(
-      f'{name} must be at most {_MAX_CYCLE}, for computations with it; got {value}.'
-    )
+  checks.check_within(name, checks.check_positive_int(name, value), 1, _MAX_CYCLE)
 
 
-def check_mean_cohort(clients_per_round: float, most: float, at_most: str) -> None:
+def check_mean_cohort(clients_per_round: float, most: float, turns: str = '') -> None:
   """Checks a mean number of clients in a round, of which there are so many."""
   if not 0 < clients_per_round <= most:
     raise ValueError(
-      f'clients_per_round must be positive and at most {at_most}; got '
-      f'{clients_per_round:g}.'
+      f'clients_per_round must be positive and at most num_clients{turns}, {most:g}; '
+      f'got {clients_per_round:g}.'
     )
 
 
@@ -348,10 +340,9 @@ SCHEMES: dict[str, type[Scheme]] = {}
 def register(scheme: type[Scheme]) -> type[Scheme]:
   """Adds a scheme, for `of` and `from_json` to know; it can decorate its class."""
   for what in ('name', 'flag'):
-    if getattr(scheme, what) in [getattr(each, what) for each in SCHEMES.values()]:
-      raise ValueError(
-        f'the {what} {getattr(scheme, what)!r} is taken by another scheme.'
-      )
+    own = getattr(scheme, what)
+    if own in [getattr(each, what) for each in SCHEMES.values()]:
+      raise ValueError(f'the {what} {own!r} is taken by another scheme.')
   SCHEMES[scheme.name] = scheme
   return scheme
 
@@ -372,11 +363,10 @@ def of(schema: Schema) -> Any:
 
 def for_flag(value: str) -> type[Scheme]:
   """The scheme that a value of `--sampling` asks for, or ValueError if none does."""
-  for scheme in SCHEMES.values():
-    if scheme.flag == value:
-      return scheme
-  known = ', '.join(scheme.flag for scheme in SCHEMES.values())
-  raise ValueError(f'unknown sampling {value!r}; known: {known}.')
+  by_flag = {scheme.flag: scheme for scheme in SCHEMES.values()}
+  if value not in by_flag:
+    raise ValueError(f'unknown sampling {value!r}; known: {", ".join(by_flag)}.')
+  return by_flag[value]
 
 
 def limits_of(schema: Schema) -> strategies.Participation:
@@ -419,8 +409,7 @@ def adjacency(relation: Relation) -> str:
 
 def to_json(schema: Schema) -> dict[str, Any]:
   """JSON-ready values that `from_json` reads back."""
-  written: dict[str, Any] = of(schema).to_json()
-  return written
+  return dict(of(schema).to_json())
 
 
 def from_json(data: dict[str, Any]) -> Any:

@@ -1,6 +1,6 @@
 """The schemes and schedules that there are, and which schedule keeps a scheme."""
 
-from typing import Any, Optional
+from typing import Any, Optional, cast
 
 from tff_dp_aggregators.sampling import b_min_sep
 from tff_dp_aggregators.sampling import balls_in_bins
@@ -109,10 +109,8 @@ def for_scheme(
     reporting_goal: Least number of clients that have to report; `None` for any.
 
   Raises:
-    PopulationTooSmallError: If the clients are too few; the message says what would
-      fit.
+    PopulationTooSmallError: If the clients are too few; it says what would fit.
     ReportingGoalError: If a round never reaches its goal.
-    TypeError: If an argument is not of its type.
     ValueError: If an argument does not fit the scheme.
 
   Example:
@@ -123,17 +121,14 @@ def for_scheme(
   """
   stated = scheme.of(schema)
   if not stated.is_sampled:
-    made: Any = SCHEDULES[stated.schedule_name]
-    kept: schedule_lib.Schedule = made(
-      schema, num_clients, clients_per_round, seed, dropouts, reporting_goal
-    )
-    return kept
+    made: type[Any] = SCHEDULES[stated.schedule_name]
+    of_cohort = (num_clients, clients_per_round, seed, dropouts, reporting_goal)
+    return cast(schedule_lib.Schedule, made(schema, *of_cohort))
   if reporting_goal is not None:
     raise ValueError(
-      f'reporting_goal={reporting_goal} does not go with sampling: to draw again '
-      'until enough clients report makes each of them more likely to be in the round '
-      'than the sampling that epsilon is for. Leave it out (drop-outs alone are '
-      'fine), or plan with limits, strategies.Participation.'
+      f'reporting_goal={reporting_goal} does not go with sampling: drawing again '
+      'makes clients more likely than the sampling that epsilon is for. Leave it out, '
+      'or plan with limits, strategies.Participation.'
     )
   return schedule_lib.SampledSchedule(
     stated, num_clients, seed, dropouts, clients_per_round

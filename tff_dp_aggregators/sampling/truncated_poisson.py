@@ -74,15 +74,6 @@ class TruncatedPoissonSampling(scheme.RoundSampling):
   With `num_groups` above 1 it is cyclic: clients are dealt into groups of equal size,
   once and independently of their data, and round t draws from group `t % num_groups`.
 
-  Attributes:
-    num_rounds: Rounds in all, n.
-    sampling_probability: That of a client of the round's group, in (0, 1].
-    num_clients: Clients to draw from. Epsilon holds for all data sets with at most so
-      many.
-    max_clients_per_round: Most clients of a round, at least the mean number of those
-      that are drawn.
-    num_groups: Groups that take turns; 1 draws from everybody in every round.
-
   Example:
     >>> TruncatedPoissonSampling.of_cohort(
     ...   1000, num_clients=50_000, clients_per_round=100, max_clients_per_round=130
@@ -95,11 +86,11 @@ num_clients=50000, max_clients_per_round=130, num_groups=1)
   flag = 'truncated_poisson'
   separation = 'num_groups'
 
-  num_rounds: int
-  sampling_probability: float
-  num_clients: int
-  max_clients_per_round: int
-  num_groups: int = 1
+  num_rounds: int  # Rounds in all, n.
+  sampling_probability: float  # That of a client of the round's group, in (0, 1].
+  num_clients: int  # To draw from; epsilon holds for data sets with at most so many.
+  max_clients_per_round: int  # At least the mean number of those that are drawn.
+  num_groups: int = 1  # That take turns; 1 draws from everybody in every round.
 
   def __post_init__(self) -> None:
     super().__post_init__()
@@ -108,8 +99,7 @@ num_clients=50000, max_clients_per_round=130, num_groups=1)
     if self.max_clients_per_round < mean:
       raise ValueError(
         f'max_clients_per_round must be at least {mean:g}, the clients that are drawn '
-        f'in the mean; got {self.max_clients_per_round}. Cohorts that would nearly '
-        'always be cut take less noise as cohorts of fixed size '
+        f'in the mean; got {self.max_clients_per_round}. Or take cohorts of fixed size '
         '(--sampling=fixed_size, sampling.FixedSizeSampling).'
       )
 

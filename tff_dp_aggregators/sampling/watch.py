@@ -10,6 +10,7 @@ from tff_dp_aggregators import strategies
 from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.sampling import schedule as schedule_lib
 from tff_dp_aggregators.sampling import scheme
+from tff_dp_aggregators.strategies import participation as participation_lib
 
 _TWICE = (
   '; a client that takes part twice in a round is counted with twice its clip norm, '
@@ -32,18 +33,12 @@ class ParticipationWatch:
     ['ann', 'bob']
     >>> watch.check(1, ['bob'])
     Traceback (most recent call last):
-    ValueError: round 1: client 'bob' took part in round 0 as well; the difference must
-      be at least 3.
+    ValueError: round 1: client 'bob' took part in round 0 as well, and in 1 in all; the
+      difference must be at least 3, for at most 4 rounds.
   """
 
   def __init__(self, participation: strategies.Participation):
-    if not isinstance(participation, strategies.Participation):
-      raise TypeError(
-        'participation must be a strategies.Participation, whose limits can be looked '
-        'at; clients that are to be sampled have to be drawn from the schedule of '
-        f'sampling.for_mechanism. Got {participation!r}.'
-      )
-    self._limits = participation
+    self._limits = participation_lib.require(participation)
     self._numbers: dict[Any, int] = {}  # Of clients, as they come.
     self._taken_part = _TakenPart(participation, 0)
     self._next = 0
@@ -62,18 +57,15 @@ class ParticipationWatch:
       raise TypeError(f'clients must be a list of ids; got the text {clients!r}.')
     limits, cohort = self._limits, list(clients)
     round_num = checks.check_int('round_num', round_num, at_least=0)
-    if round_num < self._next:
-      raise ValueError(
-        f'round {round_num} is not after round {self._next - 1}, which was checked: '
-        'rounds go forward. To begin anew, make another watch.'
-      )
     where = f'round {round_num}'
-    if round_num >= limits.num_rounds:
-      raise ValueError(f'{where} is not one of the {limits.num_rounds} planned ones.')
-    times = collections.Counter(cohort)
-    client, most = times.most_common(1)[0] if cohort else (None, 1)
-    if most > 1:
-      raise ValueError(f'{where} has client {client!r} twice{_TWICE}')
+    if not self._next <= round_num < limits.num_rounds:
+      raise ValueError(
+        f'{where} is not one of rounds {self._next} to {limits.num_rounds - 1}, which '
+        'are planned and not checked yet. To begin anew, make another watch.'
+      )
+    twice = [each for each, n in collections.Counter(cohort).items() if n > 1]
+    if twice:
+      raise ValueError(f'{where} has client {twice[0]!r} twice{_TWICE}')
     numbers = [self._numbers.setdefault(each, len(self._numbers)) for each in cohort]
     self._taken_part.grow(len(self._numbers))
     self._taken_part.add(where, round_num, np.array(numbers, np.int64), cohort)
@@ -90,13 +82,13 @@ def check_cohort(where: str, clients: Any, num_clients: int) -> np.ndarray:
       f'shape {list(clients.shape)}.'
     )
   clients = clients.astype(np.int64, copy=False)
-  ordered = np.sort(clients)
-  if len(ordered) and not 0 <= ordered[0] <= ordered[-1] < num_clients:
-    strange = clients[(clients < 0) | (clients >= num_clients)]
+  strange = clients[(clients < 0) | (clients >= num_clients)]
+  if len(strange):
     raise ValueError(
       f'{where} has client {strange[0]}; clients are numbered from 0 to '
       f'{num_clients - 1}.'
     )
+  ordered = np.sort(clients)
   twice = ordered[1:][ordered[1:] == ordered[:-1]]
   if len(twice):
     raise ValueError(f'{where} has client {twice[0]} twice{_TWICE}')
@@ -134,15 +126,13 @@ class Rounds:
           raise ValueError(
             f'{where}: client {unasked[0]} reported and was not requested.'
           )
-      size = self._scheme.expected_cohort(num_clients)
-      if self._scheme.has_public_sizes and len(requested) != size:
+      most, least = self._scheme.largest_cohort, 0
+      if self._scheme.has_public_sizes:
+        most = least = self._scheme.expected_cohort(num_clients)
+      if most is not None and not least <= len(requested) <= most:
         raise ValueError(
-          f'{where} has {len(requested)} clients; its schema has cohorts of {size}.'
-        )
-      most = self._scheme.largest_cohort
-      if most is not None and len(requested) > most:
-        raise ValueError(
-          f'{where} has {len(requested)} clients; its schema allows at most {most}.'
+          f'{where} has {len(requested)} clients; its schema has cohorts from {least} '
+          f'to {most}.'
         )
     self._taken_part.add(where, self.checked, attempts[-1].reporting)
     self.checked += 1
@@ -197,19 +187,15 @@ class _TakenPart:
     if limits.fixed_epoch:
       near = gaps % limits.min_separation != 0
     often = self._times[clients] >= limits.possible_participations
-    for wrong in ((last >= 0) & near, often):
-      if wrong.any():
-        first = int(np.argmax(wrong))
-        client = clients[first] if names is None else repr(names[first])
-        if wrong is often:
-          raise ValueError(
-            f'{where}: client {client} takes part once more than '
-            f'max_participations={limits.possible_participations} times.'
-          )
-        wanted = 'a multiple of' if limits.fixed_epoch else 'at least'
-        raise ValueError(
-          f'{where}: client {client} took part in round {last[first]} as well; the '
-          f'difference must be {wanted} {limits.min_separation}.'
-        )
+    wrong = (last >= 0) & near | often
+    if wrong.any():
+      first = int(np.argmax(wrong))
+      client = clients[first] if names is None else repr(names[first])
+      wanted = 'a multiple of' if limits.fixed_epoch else 'at least'
+      raise ValueError(
+        f'{where}: client {client} took part in round {last[first]} as well, and in '
+        f'{self._times[clients[first]]} in all; the difference must be {wanted} '
+        f'{limits.min_separation}, for at most {limits.possible_participations} rounds.'
+      )
     self._times[clients] += 1
     self._last[clients] = this_round

@@ -451,7 +451,7 @@ def test_what_is_too_large_is_refused_before_it_is_begun():
     (20_000, 9, sampling.BallsInBins(20_000, 9)),
   ):
     strategy = strategies.BandedToeplitz.square_root(n, num_bands=9)
-    noise, says = 0.5, f'num_rounds={n} with {b} bins.*accountant=pld'
+    noise, says = 0.5, f'num_rounds={n}: {b} places.*accountant=pld'
     event = run_events.event(strategy, schema, noise)
     for ask in (accountants.epsilon, accountants.delta):
       with pytest.raises(ValueError, match=says):
@@ -462,7 +462,7 @@ def test_what_is_too_large_is_refused_before_it_is_begun():
   event = run_events.event(
     strategies.Identity(2000), sampling.RandomAllocation(2000, 655), 20.5
   )
-  with pytest.raises(ValueError, match='num_rounds=2000 with 655 .*accountant=pld'):
+  with pytest.raises(ValueError, match='num_rounds=2000: .*accountant=pld'):
     accountants.epsilon(event, 1e-6, NAME, BOTH)
   assert accountants.epsilon(event, 1e-6, 'pld', BOTH) < 8
 

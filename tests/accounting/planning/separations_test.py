@@ -33,7 +33,7 @@ def test_what_has_no_separation_is_refused():
 @pytest.mark.slow
 def test_a_target_that_hardly_any_noise_keeps_is_refused():
   """Who is in a round with a probability below delta needs none."""
-  with pytest.raises(ValueError, match='a smaller one is not looked for'):
+  with pytest.raises(ValueError, match='is kept with next to no noise'):
     separations.best_separation(32, 10**6, 1, 1.0, 1e-4)
 
 

@@ -186,7 +186,7 @@ def test_a_ledger_of_all_weights_is_refused_with_parts(tmp_path):
     (
       ('--num_rounds=20', '--target_delta=1e-6', '--sampling=poisson')
       + ('--sampling_probability=0.1', BODY.replace('tree', 'gaussian'), HEAD),
-      'all parts of a client are in the same sample',
+      'and a joint mechanism cannot',
     ),
     ((BODY, HEAD, '--run_dir=x'), '--part does not go with --run_dir'),
   ],

@@ -213,12 +213,10 @@ def delta(
 ) -> float:
   """Delta of an event at `epsilon`: what `epsilon` is, the other way.
 
-  Returns:
-    The smallest delta for which the accountant can vouch; 1 without noise.
+  It is the smallest for which the accountant can vouch; 1 without noise.
 
   Example:
-    >>> event = dp_accounting.GaussianDpEvent(7 / 79**0.5)
-    >>> f'{delta(event, epsilon=5.0):.2e}'
+    >>> f'{delta(dp_accounting.GaussianDpEvent(7 / 79**0.5), epsilon=5.0):.2e}'
     '1.21e-04'
   """
   gaussian.check_epsilon(epsilon)
@@ -229,8 +227,7 @@ def quick_bound(
   event: dp_accounting.DpEvent, relation: Relation = _ZERO_OUT
 ) -> Optional[str]:
   """`QUICK_BOUND` if that reads the event; `None` if it does not."""
-  can = entry_of(QUICK_BOUND).can_read(event, relation)
-  return QUICK_BOUND if can else None
+  return QUICK_BOUND if entry_of(QUICK_BOUND).can_read(event, relation) else None
 
 
 def instead(
@@ -241,10 +238,8 @@ def instead(
 ) -> Optional[Instead]:
   """Whose bound `epsilon` returns, where the accountant has no smaller one itself.
 
-  Arguments and errors are those of `epsilon`.
-
-  Returns:
-    The accountant it is of, and the reason; `None` if it is the one that was asked.
+  With the reason; `None` if it is the one that was asked. Arguments and errors are
+  those of `epsilon`.
   """
   gaussian.check_delta(delta)
   return composed(event, accountant, relation).instead(delta)
@@ -254,10 +249,8 @@ def tightest(event: dp_accounting.DpEvent, relation: Relation = _ZERO_OUT) -> st
   """The name of the accountant whose epsilon is the smallest for such an event.
 
   `exact` for Gaussians, `pld` for sampled and Laplace noise, `rdp` for everything that
-  it alone reads, such as dp-accounting's event of a tree.
-
-  Raises:
-    dp_accounting.UnsupportedEventError: If none reads it under `relation`.
+  it alone reads, such as dp-accounting's event of a tree; an `UnsupportedEventError` if
+  none reads it under `relation`.
 
   Example:
     >>> event = dp_accounting.GaussianDpEvent(1.0)
@@ -268,12 +261,10 @@ def tightest(event: dp_accounting.DpEvent, relation: Relation = _ZERO_OUT) -> st
     'pld'
   """
   components(event, relation)  # Its errors say more.
-  ranked = [
-    (entry.rank, name) for name, entry in ACCOUNTANTS.items() if entry.rank is not None
-  ]
-  classes = [ACCOUNTANTS[name] for _, name in sorted(ranked)]
+  ranked = [entry for entry in ACCOUNTANTS.values() if entry.rank is not None]
+  ranked.sort(key=lambda entry: (entry.rank, entry.name))
   for read in (lambda entry: event, lambda entry: _as_read(entry, event, relation)):
-    for entry in classes:
+    for entry in ranked:
       if entry.can_read(read(entry), relation):
         return entry.name
   raise dp_accounting.UnsupportedEventError(

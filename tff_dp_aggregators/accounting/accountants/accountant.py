@@ -1,9 +1,7 @@
 """What all accountants share: how they take an event apart, and what they answer.
 
 `components` checks that an event means something under a neighbouring relation and
-takes it apart: composed Gaussians are one, what was sampled is sampled from one
-Gaussian, degenerate parameters (no noise, infinite noise, nobody sampled, everybody
-sampled) are gone, and equal components are counted. `Accountant` is the base class.
+takes it apart, and `Accountant` is the base class.
 
 Sampling amplifies privacy for some relations only:
 
@@ -78,7 +76,8 @@ def components(event: dp_accounting.DpEvent, relation: Relation) -> list[Compone
   Returns:
     Distinct events and how often each is composed; empty if nothing is learnt, one
     `NonPrivateDpEvent` if something is released without noise. All Gaussians that are
-    not sampled are one.
+    not sampled are one, and degenerate parameters (infinite noise, nobody or everybody
+    sampled) are gone.
 
   Raises:
     dp_accounting.UnsupportedEventError: If a component is not valid under `relation`.
@@ -216,10 +215,7 @@ class Accountant(dp_accounting.PrivacyAccountant):
     return self._instead(found, left)
 
   def failure_probability(self, target_delta: float) -> float:
-    """Probability that `get_epsilon` is too small, which is a part of its delta.
-
-    It is 0 unless outcomes are drawn.
-    """
+    """Probability that `get_epsilon` is too small, a part of its delta; mostly 0."""
     left = _left(target_delta, self._found()[1])
     return self._failure(left) if left > 0 else 0.0
 

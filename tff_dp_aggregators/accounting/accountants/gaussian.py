@@ -44,10 +44,7 @@ def check_delta(delta: float, name: str = 'delta') -> float:
 
 def check_epsilon(epsilon: float, name: str = 'epsilon') -> float:
   """Returns `epsilon`, or raises TypeError or ValueError unless finite and >= 0."""
-  checks.check_number(name, epsilon)
-  if not (epsilon >= 0.0 and math.isfinite(epsilon)):
-    raise ValueError(f'{name} must be finite and not negative; got {epsilon}.')
-  return float(epsilon)
+  return checks.check_not_negative(name, epsilon)
 
 
 def _check_mu(mu: float) -> float:

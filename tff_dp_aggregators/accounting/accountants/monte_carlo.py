@@ -55,8 +55,8 @@ counts. There are three, each with a bound on what an outcome adds, for any a > 
   m_S + m_S', in proportion to their probabilities times exp(<m_S, m_S'>). The bound is
   E_Q L^2 exp(-epsilon) / 4. That is smaller where it matters that sets are not known:
   M has the norms of sets alone, E_Q L^2 how much two of them overlap.
-* `Doubled`: half of the density is that, and half that of means 2 m_S, so that the
-  bound is twice that of `Squared`.
+* `Squared(doubled=True)`: half of the density is that, and half that of means 2 m_S,
+  so that the bound is twice as large.
 
 **Normal tails** (**proved here**). Where what one outcome adds is bounded by too much,
 the delta of the direction in which a client is added, Q against P, is bounded from how
@@ -119,13 +119,16 @@ _BATCH = 2**22
 
 
 def check_size(numbers: int, num_rounds: int, places: int, most: float) -> None:
-  """Refuses what would take all memory, or hours: `places` are bins, or of a break."""
+  """Refuses what would take all memory, or hours.
+
+  `places` are bins, rounds of a break, or rounds times those of a client.
+  """
   if numbers > MAX_NUMBERS or places > most:
     raise ValueError(
-      f'accountant=monte_carlo is for up to {MAX_BINS} bins and {MAX_NUMBERS:.3g} '
-      f'numbers held at once; num_rounds={num_rounds} with {places} bins, or rounds of '
-      f'a break, would take {numbers:.3g}. Take accountant=pld, which has a bound '
-      'without drawn outcomes for any number of rounds.'
+      f'accountant=monte_carlo is too slow for num_rounds={num_rounds}: {places} '
+      f'places of a client (at most {most:g}), {numbers:.3g} numbers held at once (at '
+      f'most {MAX_NUMBERS:.3g}). Take accountant=pld, which has a bound without drawn '
+      'outcomes for any number of rounds.'
     )
 
 
@@ -169,58 +172,45 @@ class Stretched(NamedTuple):
     return total - mixture.log_moment(self.tilt)
 
 
-class Squared(NamedTuple):
-  """Outcomes in proportion to the square of their L, to tell P from Q."""
-
-  removed: bool = True
-
-  def log_bound(self, mixture: 'Mixture', epsilon: float) -> float:
-    """Logarithm of the most that one outcome adds to a delta."""
-    return mixture.log_second_moment() - math.log(4) - epsilon
-
-  def draw(self, mixture: 'Mixture', rng: np.random.Generator, size: int) -> np.ndarray:
-    """Outcomes in proportion to the square of their L."""
-    return mixture.draw_squared(rng, size)
-
-  def log_densities(
-    self, mixture: 'Mixture', inner: np.ndarray, log_ratios: np.ndarray
-  ) -> np.ndarray:
-    """Logarithms of the densities over Q, of the distribution that is drawn from."""
-    return 2 * log_ratios - mixture.log_second_moment()
-
-
 _TWICE = Stretched(2.0, removed=True)
 
 
-class Doubled(NamedTuple):
-  """Outcomes of `Squared`, or of one set twice, by a coin.
+class Squared(NamedTuple):
+  """Outcomes in proportion to the square of their L, to tell P from Q.
 
-  Where two sets share few of their rounds, losses that are rare are more frequent so.
+  If it is doubled, or of one set twice, by a coin: where two sets share few of their
+  rounds, losses that are rare are more frequent so.
   """
 
+  doubled: bool = False
   removed: bool = True
 
   def log_bound(self, mixture: 'Mixture', epsilon: float) -> float:
     """Logarithm of the most that one outcome adds to a delta."""
-    return Squared().log_bound(mixture, epsilon) + math.log(2)
+    one = mixture.log_second_moment() - math.log(4) - epsilon
+    return one + math.log(2) if self.doubled else one
 
   def draw(self, mixture: 'Mixture', rng: np.random.Generator, size: int) -> np.ndarray:
-    """Outcomes of either half, each by a coin."""
+    """Outcomes, as `Mixture.draw` has them."""
+    if not self.doubled:
+      return mixture.draw_squared(rng, size)
     some = int(rng.binomial(size, 0.5))
-    one = Squared().draw(mixture, rng, some)
+    one = mixture.draw_squared(rng, some)
     return np.concatenate([one, _TWICE.draw(mixture, rng, size - some)])
 
   def log_densities(
     self, mixture: 'Mixture', inner: np.ndarray, log_ratios: np.ndarray
   ) -> np.ndarray:
     """Logarithms of the densities over Q, of the distribution that is drawn from."""
-    one = Squared().log_densities(mixture, inner, log_ratios)
+    one = 2 * log_ratios - mixture.log_second_moment()
+    if not self.doubled:
+      return one
     two = _TWICE.log_densities(mixture, inner, log_ratios)
     return np.asarray(np.logaddexp(one, two) - math.log(2))
 
 
 # What outcomes are drawn from.
-Proposal = Union[Stretched, Squared, Doubled]
+Proposal = Union[Stretched, Squared]
 
 
 # A pair (P, Q), from which outcomes can be drawn. All classes have these methods:
@@ -352,12 +342,7 @@ class AllocationMixture:
   ):
     n, k = num_rounds, rounds_of_a_client
     self.cells = n * max(min(k, n - k), 1)
-    if self.cells > MAX_CELLS:
-      raise ValueError(
-        f'accountant=monte_carlo is for up to {MAX_CELLS} rounds times rounds of a '
-        f'client; num_rounds={n} with {k} of each client would take {self.cells}. Take '
-        'accountant=pld, which has a bound without drawn outcomes.'
-      )
+    check_size(0, n, self.cells, MAX_CELLS)
     self._rounds, self._times, self._mu = n, k, 1 / noise
     share = n / max(num_places, n)
     # How many rounds are in both of two sets, and in one of them, and how likely it is.
@@ -645,7 +630,10 @@ class BMinSepMixture:
     self._lags = _inner_products(strategy) / noise**2
     self._norms = self._lags[:, 0].copy()
     self._blocks = _blocks(np.abs(strategy.materialize()) / noise, _bands(strategy))
-    self._products = _symmetric(self._lags)
+    # All inner products of columns, of those by distance.
+    apart = [self._lags[lag:, lag] for lag in range(self._lags.shape[1])]
+    offsets = range(1 - len(apart), len(apart))
+    self._products = sparse.diags([*apart[:0:-1], *apart], offsets, format='csr')
     self._probability = probability
     # Who is free only after the last round is never in one: all of that is the last.
     b, p = min_separation, probability
@@ -713,7 +701,7 @@ class BMinSepMixture:
     # Suffixes are at least so much of each of the b after them.
     skip = math.log1p(-p) if p < 1 else -math.inf
     if (b - 1) * skip < -_MAX_WEIGHT / 2:
-      return self._by_logarithms(inner, stretch, norms)
+      return self._sum(self._suffixes(stretch * inner.T - norms[:, None]))
     # The next b suffixes, in a circle, over the common factor exp(scale).
     sums = np.ones((b, size))
     scale, last, weight = np.zeros(size), np.ones(size), np.empty(size)
@@ -723,7 +711,7 @@ class BMinSepMixture:
       weight -= norms[t]
       grows, shrinks = max(weight.max(), 0.0), min(max(skip, weight.min()), 0.0)
       if max(grows, -weight.min()) > _MAX_WEIGHT:
-        return self._by_logarithms(inner, stretch, norms)
+        return self._sum(self._suffixes(stretch * inner.T - norms[:, None]))
       if max(above + grows, -below - shrinks) > _MAX_WEIGHT:
         common = sums.max(axis=0)
         sums /= common
@@ -739,11 +727,6 @@ class BMinSepMixture:
       last += weight
       sums[t % b] = last
     return np.log(self._first @ sums) + scale
-
-  def _by_logarithms(
-    self, inner: np.ndarray, stretch: float, norms: np.ndarray
-  ) -> np.ndarray:
-    return self._sum(self._suffixes(stretch * inner.T - norms[:, None]))
 
   def _outcomes(
     self, noise: np.ndarray, taken: sparse.csc_matrix, stretch: float
@@ -783,13 +766,6 @@ def _blocks(
     rows = slice(start, min(start + width + num_bands - 1, rounds))
     made.append((some, rows, np.ascontiguousarray(columns[rows, some].T)))
   return made
-
-
-def _symmetric(lags: np.ndarray) -> sparse.csr_matrix:
-  """All inner products of columns, of those by distance."""
-  apart = [lags[lag:, lag] for lag in range(lags.shape[1])]
-  offsets = range(1 - len(apart), len(apart))
-  return sparse.diags([*apart[:0:-1], *apart], offsets, format='csr')
 
 
 # Shares of outcomes beyond c_0, and least numbers of outcomes beyond c_1.
@@ -974,9 +950,7 @@ def best_proposal(mixture: Mixture, removed: bool, epsilon: float) -> Proposal:
     options={'xatol': 1e-3},
   )
   best = stretched(round(float(found.x) * _PROPOSALS) / _PROPOSALS)
-  other: Proposal = Squared()
-  if isinstance(mixture, AllocationMixture):
-    other = Doubled()
+  other = Squared(doubled=isinstance(mixture, AllocationMixture))
   if removed and other.log_bound(mixture, epsilon) < best.log_bound(mixture, epsilon):
     return other
   return best
@@ -1089,10 +1063,7 @@ class _Search(NamedTuple):
 
   def _reached(self, removed: bool, epsilon: float, certain: float) -> float:
     """An epsilon, or a larger one that few enough outcomes can pass at."""
-
-    def excess(at: float) -> float:
-      return self.log_excess(removed, at)
-
+    excess = functools.partial(self.log_excess, removed)
     if excess(epsilon) <= 0:
       return epsilon
     if excess(certain) >= 0:

@@ -175,10 +175,6 @@ class Loss:
   fraction: float
   side: Side
 
-  def at(self, deviations: float) -> 'Loss':
-    """What stands for it where the noise is looked at so far: itself."""
-    return self
-
   def _reached(self, epsilon: Any) -> Any:
     """The loss of the noise alone where that of the sample, removed, is epsilon."""
     q = self.fraction
@@ -425,10 +421,6 @@ class ZeroedLoss:
   def _displacing(self) -> _Displacing:
     return _Displacing(False, self.mu, self.fraction, Side.REMOVED)
 
-  def at(self, deviations: float) -> 'ZeroedLoss':
-    """What stands for it where the noise is looked at so far: itself."""
-    return self
-
   def _level(self) -> float:
     half = self.mu / 2
     within = special.ndtr(half) - special.ndtr(-3 * half)
@@ -494,10 +486,6 @@ class EitherLoss:
   other: Union[Loss, ZeroedLoss]
   probability: float  # Of the other one.
 
-  def at(self, deviations: float) -> 'EitherLoss':
-    """What stands for it where the noise is looked at so far: itself."""
-    return self
-
   def _both(self) -> tuple[tuple[Union[Loss, ZeroedLoss], float], ...]:
     return (self.usual, 1 - self.probability), (self.other, self.probability)
 
@@ -541,6 +529,17 @@ class Cells(NamedTuple):
 AnyLoss = Union[Loss, ZeroedLoss, EitherLoss, 'AllocatedLoss']
 # Distributions, and how many there are of each.
 Losses = tuple[tuple[AnyLoss, int], ...]
+
+
+def _as_known(losses: 'Losses', deviations: float) -> 'Losses':
+  """With so little noise that grids end, a step that is known is no worse."""
+  return tuple(
+    (Loss(False, loss.mu, 1.0, Side.REMOVED), times)
+    if isinstance(loss, AllocatedLoss)
+    and loss.mu * deviations + loss.mu * loss.mu / 2 > _MAX_LOG
+    else (loss, times)
+    for loss, times in losses
+  )
 
 
 class Plan(NamedTuple):
@@ -588,7 +587,7 @@ def plan(
   """
   count = sum(times for _, times in losses)
   deviations = math.sqrt(2 * (math.log(count) + _CUT - log_delta))
-  losses = tuple((loss.at(deviations), times) for loss, times in losses)
+  losses = _as_known(losses, deviations)
 
   def moments(tilts: np.ndarray) -> np.ndarray:
     return sum(
@@ -672,7 +671,7 @@ class Composition:
   def __init__(self, losses: Losses, how: Plan) -> None:
     self.interval = interval = how.interval
     self.coarseness, tilt = how.coarseness, how.tilt
-    losses = tuple((loss.at(how.deviations), n) for loss, n in losses)
+    losses = _as_known(losses, how.deviations)
     rounds = [(loss.on_grid(interval, how.deviations), n) for loss, n in losses]
     displaced = sum(n * loss.displacement(how.deviations) for loss, n in losses)
     first = math.floor((how.least - displaced) / interval) - 1
@@ -899,14 +898,6 @@ def _padded(given: Ratios, first: int, size: int) -> np.ndarray:
   return padded
 
 
-def _constant(value: float, interval: float) -> Ratios:
-  """A number that is no random one, on a grid: shared among two points."""
-  at = math.floor(math.log(value) / interval)
-  part = math.expm1(math.log(value) - at * interval) / math.expm1(interval)
-  part = min(max(part, 0.0), 1.0)
-  return Ratios(interval, at, np.array([1 - part, part]))
-
-
 def _of_one(mu: float, interval: float, deviations: float) -> Ratios:
   """The ratio of one step, rounded."""
   reach = mu * deviations + mu * mu / 2
@@ -934,18 +925,15 @@ def ratios(mu: float, num_places: int, num_steps: int, deviations: float) -> Rat
   deviation = math.sqrt(math.expm1(min(mu * mu, 50.0)))
 
   def wanted(steps: int, places: int) -> float:
-    """In proportion to the deviation of the logarithm of the mean of so many."""
-    return min(
-      _LARGEST_RATIO_INTERVAL, _FINE_RATIOS * deviation * math.sqrt(steps) / places
-    )
+    # In proportion to the deviation of the logarithm of the mean of so many.
+    own = _FINE_RATIOS * deviation * math.sqrt(steps) / places
+    return min(_LARGEST_RATIO_INTERVAL, own)
 
-  finest = wanted(num_steps, num_places)
-  finest = max(
-    finest, 2 * (mu * deviations + mu * mu) / _MAX_RATIO_CELLS, _LEAST_RATIO_INTERVAL
-  )
+  least = 2 * (mu * deviations + mu * mu) / _MAX_RATIO_CELLS
+  finest = max(wanted(num_steps, num_places), least, _LEAST_RATIO_INTERVAL)
 
   def interval_for(steps: int) -> float:
-    """A power of 2 times the finest one: grids of few steps are coarser."""
+    # A power of 2 times the finest one: grids of few steps are coarser.
     return finest * 2 ** max(0, math.floor(math.log2(wanted(steps, steps) / finest)))
 
   least = math.exp(-deviations * deviations / 2) / num_places
@@ -967,7 +955,12 @@ def ratios(mu: float, num_places: int, num_steps: int, deviations: float) -> Rat
     power = power.plus(power, least)
   assert total is not None
   if num_places > num_steps:
-    others = _constant(num_places - num_steps, finest)
+    # The places that are no steps, shared among two points.
+    log_others = math.log(num_places - num_steps)
+    at = math.floor(log_others / finest)
+    part = math.expm1(log_others - at * finest) / math.expm1(finest)
+    part = min(max(part, 0.0), 1.0)
+    others = Ratios(finest, at, np.array([1 - part, part]))
     total = total.finer(finest).plus(others, least)
   return total
 
@@ -984,12 +977,6 @@ class AllocatedLoss:
   num_places: int
   num_steps: int
   side: Side
-
-  def at(self, deviations: float) -> AnyLoss:
-    """What stands for it: with so little noise, a step that is known is no worse."""
-    if self.mu * deviations + self.mu * self.mu / 2 > _MAX_LOG:
-      return Loss(False, self.mu, 1.0, Side.REMOVED)
-    return self
 
   def _ratios(self, deviations: float) -> tuple[np.ndarray, np.ndarray, Ratios]:
     """Logarithms of S, and their probabilities under Q."""
@@ -1083,13 +1070,11 @@ class PldAccountant(accountant.Accountant):
 
   def _can_read(self, part: dp_accounting.DpEvent) -> bool:
     poisson = dp_accounting.PoissonSampledDpEvent
-    laplace = dp_accounting.LaplaceDpEvent
+    sampled = (poisson, _FIXED_SIZE, _TRUNCATED, events.AllocatedDpEvent)
     return (
       accountant.is_noise(part)
-      or accountant.is_sampled(
-        part, poisson, _FIXED_SIZE, _TRUNCATED, events.AllocatedDpEvent
-      )
-      or accountant.is_sampled(part, poisson, noise=laplace)
+      or accountant.is_sampled(part, *sampled)
+      or accountant.is_sampled(part, poisson, noise=dp_accounting.LaplaceDpEvent)
     )
 
   def _epsilon(self, found: list[accountant.Component], delta: float) -> float:

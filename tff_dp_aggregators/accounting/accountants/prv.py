@@ -103,11 +103,8 @@ class _Composed:
     sampled = any(isinstance(p, dp_accounting.PoissonSampledDpEvent) for p, _ in found)
     epsilon_error = _SAMPLED_EPSILON_ERROR if sampled else _EPSILON_ERROR
     points = _MAX_SAMPLED_POINTS if sampled else _MAX_POINTS
-    reach = float(
-      package.compute_safe_domain_size(
-        variables, self.counts, epsilon_error, delta_error
-      )
-    )
+    size = package.compute_safe_domain_size
+    reach = float(size(variables, self.counts, epsilon_error, delta_error))
     # Its mesh, arXiv:2106.02848, Theorem 5.5, is epsilon_error over that.
     meshes = math.sqrt(sum(self.counts) / 2 * math.log(12 / delta_error))
     epsilon_error = max(epsilon_error, 2 * reach * meshes / points)
@@ -132,18 +129,12 @@ def _worst(found: list[accountant.Component], delta_error: float, of: Any) -> fl
       float(of(_composed(tuple(found), added, delta_error)))
       for added in ((False, True) if sampled else (False,))
     )
-  except (
-    ArithmeticError,
-    AssertionError,
-    IndexError,
-    RuntimeError,
-    ValueError,
-  ) as error:
+    if not math.isfinite(worst):
+      raise ValueError(f'it says {worst}')
+  except (ArithmeticError, AssertionError, LookupError, RuntimeError, ValueError) as e:
     raise ValueError(
-      f'prv cannot account for this event in float64 ({error}). Ask pld instead.'
-    ) from error
-  if not math.isfinite(worst):
-    raise ValueError('prv cannot account for this event in float64. Ask pld instead.')
+      f'prv cannot account for this event in float64 ({e}). Ask pld instead.'
+    ) from e
   return worst
 
 
@@ -155,9 +146,8 @@ def _variable(part: dp_accounting.DpEvent, added: bool) -> Any:
   if isinstance(part, dp_accounting.GaussianDpEvent):
     return prv_accountant.GaussianMechanism(min(part.noise_multiplier, _MAX_NOISE))
   noise_multiplier = min(part.event.noise_multiplier, _MAX_NOISE)
-  removed = prv_accountant.PoissonSubsampledGaussianMechanism(
-    part.sampling_probability, noise_multiplier
-  )
+  sampled = prv_accountant.PoissonSubsampledGaussianMechanism
+  removed = sampled(part.sampling_probability, noise_multiplier)
   if not added:
     return removed
   return _added(part.sampling_probability, noise_multiplier, removed.rdp)

@@ -122,7 +122,10 @@ class RdpAccountant(accountant.Accountant):
     return (
       accountant.is_sampled(part, *_SAMPLED[1:])
       or isinstance(part, events.INTEGER_NOISE)
-      or (_is_known(part) and self._peer(ORDERS).supports(part))
+      or (
+        all(type(each) in _KNOWN for each in accountant.nested(part))
+        and self._peer(ORDERS).supports(part)
+      )
     )
 
   def _peer(self, orders: tuple[float, ...]) -> dp_accounting.rdp.RdpAccountant:
@@ -162,11 +165,6 @@ class RdpAccountant(accountant.Accountant):
     return max(float(delta), math.ulp(0.0))  # 0 would be pure differential privacy.
 
 
-def _is_known(part: dp_accounting.DpEvent) -> bool:
-  """Whether it and all that it holds are events that are read whole."""
-  return all(type(each) in _KNOWN for each in accountant.nested(part))
-
-
 @functools.lru_cache(maxsize=16)  # A curve asks for the same again and again.
 def _sampled_divergence(
   part: dp_accounting.DpEvent, orders: tuple[float, ...], relation: Relation
@@ -177,9 +175,10 @@ def _sampled_divergence(
   if isinstance(part, events.TruncatedPoissonDpEvent):
     return _truncated(part, noise_multiplier, orders, relation)
   fraction = part.sample_size / part.source_dataset_size
-  if relation is Relation.ADD_OR_REMOVE_ONE:  # The same two distributions: see `pld`.
-    return poisson(fraction, noise_multiplier, orders)
-  return without_replacement(fraction, noise_multiplier, orders)
+  # Added or removed, the two distributions of a Poisson sample: see `pld`.
+  is_added = relation is Relation.ADD_OR_REMOVE_ONE
+  divergences = poisson if is_added else without_replacement
+  return divergences(fraction, noise_multiplier, orders)
 
 
 def _truncated(
@@ -216,9 +215,8 @@ def poisson(
 
   They are rounded up, [len(orders)].
   """
-  between = _at_orders(
-    orders, lambda order: _poisson_moment(probability, noise_multiplier, order)
-  )
+  moment = functools.partial(_poisson_moment, probability, noise_multiplier)
+  between = _at_orders(orders, moment)
   if noise_multiplier > _SERIES_MAX_NOISE:
     return between
   divergences = between.copy()
@@ -227,8 +225,8 @@ def poisson(
     if float(order).is_integer():
       below = between[i]
       continue
-    moment = _fractional_poisson_moment(probability, noise_multiplier, order)
-    divergences[i] = min(between[i], max(moment / (order - 1), below))
+    found = _fractional_poisson_moment(probability, noise_multiplier, order)
+    divergences[i] = min(between[i], max(found / (order - 1), below))
   return divergences
 
 
@@ -242,10 +240,8 @@ def without_replacement(
 
   They are rounded up, [len(orders)].
   """
-  return _at_orders(
-    orders,
-    lambda order: _without_replacement_moment(fraction, noise_multiplier, order),
-  )
+  moment = functools.partial(_without_replacement_moment, fraction, noise_multiplier)
+  return _at_orders(orders, moment)
 
 
 def _at_orders(orders: Sequence[float], moment: Callable[[int], float]) -> np.ndarray:

@@ -193,9 +193,7 @@ class Task:
 
   def _check_target_or_noise(self) -> None:
     if self.target_rho is not None:
-      mechanism_lib.Target(
-        self.target_epsilon, None, self.accountant, self.target_rho
-      ).check()
+      mechanism_lib.Target(self.target_epsilon, None, self.accountant, self.target_rho)
       epsilon = gaussian.epsilon_of(math.sqrt(2 * self.target_rho), self.target_delta)
       object.__setattr__(self, 'target_epsilon', epsilon)
     if (self.target_epsilon is None) == (self.noise_multiplier is None):
