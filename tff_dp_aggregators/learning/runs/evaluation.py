@@ -65,7 +65,8 @@ class Evaluator:
     if isinstance(y, np.ndarray) and isinstance(y_spec, tf.TensorSpec):
       # One number for each example may have an axis of its own, or not.
       of_spec = (len(y), *y_spec.shape[1:])
-      y = y.reshape(of_spec) if y.shape in _with_axis(of_spec) else y
+      fits = keras_losses.fitted_shape(y.shape, of_spec) is not None
+      y = y.reshape(of_spec) if fits else y
     examples_lib.check(
       _of_one((x, y)), _of_one((x_spec, y_spec)), 'test data', dtypes=False
     )
@@ -117,7 +118,6 @@ class Evaluator:
           metric, are_logits=is_of_logits
         )
       elif callable(metric):
-        mean_metric.check_order(f'test.metrics[{name!r}]', metric)
         self._whole[name] = metric
       else:
         raise TypeError(
@@ -189,18 +189,15 @@ class Evaluator:
       self._feed(fed, slice(0, 1))
       output = tf.nest.flatten(self._session.run(self._output, fed))
       self._output_bytes = sum(np.asarray(each).nbytes for each in output)
-    self._check_memory(self._output_bytes * len(self._inputs[0]))
-    return max(1, min(_BATCH, _BATCH_BYTES // max(1, self._output_bytes)))
-
-  def _check_memory(self, whole_bytes: int) -> None:
-    if self._whole and whole_bytes > _WHOLE_BYTES:
+    count = len(self._inputs[0])
+    if self._whole and count * self._output_bytes > _WHOLE_BYTES:
       raise ValueError(
         f'test.metrics {", ".join(map(repr, self._whole))} are functions of the '
-        f'outputs of all {len(self._inputs[0])} test examples, which take '
-        f'{whole_bytes / 2**30:.1f} GiB; at most {_WHOLE_BYTES / 2**30:g} are kept. '
-        'Give learning.MeanMetric(per_example), which takes a batch at a time, or '
-        'fewer test examples.'
+        f'outputs of all {count} test examples, {count * self._output_bytes} bytes; at '
+        f'most {_WHOLE_BYTES} are kept. Give learning.MeanMetric(per_example), which '
+        'takes a batch at a time, or fewer test examples.'
       )
+    return max(1, min(_BATCH, _BATCH_BYTES // max(1, self._output_bytes)))
 
   def _try(self, name: str, function: Callable[..., Any], *arrays: Any) -> Any:
     """Calls a metric; one that fails is named."""
@@ -222,12 +219,6 @@ class Evaluator:
         f'the model fails on test data {_shapes((self._inputs, self._labels))}: '
         f'{failures.sentence(str(e))}'
       ) from e
-
-
-def _with_axis(shape: tuple[int, ...]) -> list[tuple[int, ...]]:
-  """The shape with a last axis of 1, or without the one that it has."""
-  found = [(*shape, 1)]
-  return [*found, shape[:-1]] if len(shape) > 1 and shape[-1] == 1 else found
 
 
 def _number_of(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], float]:
