@@ -83,8 +83,7 @@ def test_it_goes_on_with_the_same_scale_only_to_the_same_end(
   for scale in (20, 1):
     with pytest.raises(ValueError) as refused:
       _train(run_dir, simulated_cohort_scale=scale, **_BESIDES)
-    message = str(refused.value)
-    assert f'scale: 10.0 then, {float(scale)} now. Give' in message
+    assert f'scale: 10.0 then, {float(scale)} now' in str(refused.value)
   with pytest.raises(ValueError, match=r'not_covered: \[.*\] then, \[\] now'):
     _train(run_dir, tuning=_BESIDES['tuning'])
   capfd.readouterr()

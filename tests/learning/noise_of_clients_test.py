@@ -252,28 +252,28 @@ _DROPPING = {'clients_per_round': None, 'schedule': training_runs.schedule(_ROUN
 @pytest.mark.parametrize(
   ('changes', 'message'),
   [
-    ({'mechanism': _SKELLAM}, 'run.noise_seed=11 does not go with noise of clients'),
+    ({'mechanism': _SKELLAM}, 'run.noise_seed=11 .* are trained one by one: each'),
     (
       {'mechanism': _LOCAL, 'packed_simulation': False},
-      'Leave it out, or pack the clients',
+      'run.noise_seed=11 .* one by one: run.packed_simulation=False. Leave one',
     ),
     (
       {'mechanism': _SKELLAM, 'noise_seed': None, 'packed_simulation': True},
-      'run.packed_simulation=True does not go with this: each client draws its share',
+      'run.packed_simulation=True is for packs .* each client draws its share',
     ),
     ({'packed_simulation': 'yes'}, "must be True, False or 'auto'; got 'yes'"),
     ({'mechanism': _SHARES, **_DROPPING}, 'Give the schedule reporting_goal=3 or more'),
     (
       {'mechanism': _LOCAL, **_DROPPING},
-      'reporting_goal=2 does not go with noise_site',
+      'reporting_goal=2. do not go with noise_site',
     ),
     (
       {'mechanism': _BOTH, **_DROPPING},
-      'reporting_goal=2 does not go with noise_site=clients_and_server',
+      'reporting_goal=2. do not go with noise_site=clients_and_server',
     ),
     (
       {'mechanism': _BOTH, 'not_private_signal_to_noise': True},
-      'what clients send has its noise already',
+      'not_private_signal_to_noise needs a mechanism with noise of the server',
     ),
     (
       {'mechanism': _BOTH, 'simulated_cohort_scale': 2.0},
@@ -293,11 +293,11 @@ _DROPPING = {'clients_per_round': None, 'schedule': training_runs.schedule(_ROUN
     ),
     (
       {'mechanism': _LOCAL, 'not_private_signal_to_noise': True},
-      'what clients send has its noise already',
+      'not_private_signal_to_noise needs a mechanism with noise of the server',
     ),
     (
       {'mechanism': None, 'num_rounds': 3, 'not_private_signal_to_noise': True},
-      'without one there is no noise',
+      'not_private_signal_to_noise needs a mechanism with noise of the server',
     ),
     ({'inner_aggregator': 'secure_modular_sum'}, 'take secure_sum, or sum'),
     (

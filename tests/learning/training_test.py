@@ -169,8 +169,8 @@ def test_other_settings_are_refused_by_name(straight):
     )
   for said in (
     'batch_size: 2 then, 4 now',
-    "local.optimizer.kind: 'SGD' then, 'Proximal' now",
-    'local.optimizer.strength: None then, 0.1 now',
+    "client_optimizer.kind: 'SGD' then, 'Proximal' now",
+    'client_optimizer.strength: None then, 0.1 now',
     "mechanism.name: 'banded' then, 'tree' now",
     'model.graph: ',
     'clients: another one than then',
@@ -524,7 +524,7 @@ def test_a_schedule_that_does_not_keep_its_schema_ends_the_run(tmp_path):
     ({'test_data': None, 'evaluate_every': 2}, 'every=2 needs data'),
     (
       {'mechanism': None, 'num_rounds': 3, 'noise_seed': 1},
-      'run.noise_seed=1 is of noise, and there is no mechanism',
+      'run.noise_seed=1 is for a mechanism',
     ),
     ({'model': training_runs.random_model()}, 'random numbers anew'),
     ({'test_data': None, 'test_metrics': {'a': max}}, 'metrics need data'),
