@@ -117,7 +117,7 @@ def test_adaptive_clipping_of_samples_has_less_noise_in_its_count_too(tmp_path):
     (math.nan, ValueError, 'finite and at least 1'),
     ('10', TypeError, "must be a number, got '10'"),
     (True, TypeError, 'must be a number, got True'),
-    (1e6, ValueError, r'0.1 / 1e\+06 = 1e-07, and this is out of range'),
+    (1e6, ValueError, 'leaves too little noise: '),
   ],
 )
 def test_scales_that_are_none_are_refused(tmp_path, scale, error, message):

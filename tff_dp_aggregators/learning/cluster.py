@@ -91,6 +91,11 @@ def check(
         others = _others(found[2].strip('[]'), int(found[3]))
     except (OSError, OverflowError, UnicodeError) as e:
       why = f' ({_line(e)})'
+  if trusted_network and not (others or why):
+    raise ValueError(
+      f'{trust} is for a {name}=tcp://HOST:PORT of another machine, and here there is '
+      f'{name}={scheduler}; leave it out.'
+    )
   if why or not (found or _LOCAL.fullmatch(scheduler)):
     raise ValueError(
       f'{name}={scheduler} is not the address of a Dask scheduler{why}; give {name}='
@@ -103,11 +108,6 @@ def check(
       'whoever reaches an unencrypted scheduler can run code on all of its workers. '
       "Give tls://HOST:PORT, with keys and certificates of Dask's configuration "
       f'(distributed.comm.tls); or {trust}, if nobody else is on that network.'
-    )
-  if trusted_network and not others:
-    raise ValueError(
-      f'{trust} is for a {name}=tcp://HOST:PORT of another machine, and here there is '
-      f'{name}={scheduler}; leave it out.'
     )
 
 

@@ -89,12 +89,10 @@ class PackedEngine:
     simulation: packed.PackedFedAvg,
     seed: int,
     ids: Sequence[Any],
-    cluster: 'Optional[cluster_lib.Cluster]' = None,
   ):
     self._simulation = simulation
     self._seed = seed
     self._keys = draws.keys_of_ids(ids, seed)
-    self._cluster = cluster
     self.initialize, self.hold = simulation.initialize, simulation.hold
 
   def next(self, state: Any, number: int, clients: np.ndarray) -> tuple[Any, Any]:
@@ -105,10 +103,6 @@ class PackedEngine:
   def release(self, state: Any) -> Any:
     """The tensors' arrays, which are not copied."""
     return simulation_lib.to_numpy(state)
-
-  def notes(self) -> tuple[str, ...]:
-    """What happened to the cluster's workers since this was asked before."""
-    return () if self._cluster is None else self._cluster.notes()
 
 
 class ProcessEngine:
@@ -133,10 +127,6 @@ class ProcessEngine:
     return state
 
   hold = release
-
-  def notes(self) -> tuple[str, ...]:
-    """Nothing: nobody else computes."""
-    return ()
 
 
 Engine = Union[PackedEngine, ProcessEngine]
@@ -407,7 +397,7 @@ class Plan:
         canaries=self.canaries,
         clip_norm=self.clip_norm,
       )
-      return PackedEngine(made, self.seed, self.clients.draw_ids, cluster)
+      return PackedEngine(made, self.seed, self.clients.draw_ids)
     model, rates = self.training.model, self.training.schedule
     if rates is None:
       process = fed_avg.build_dp_fed_avg(

@@ -278,7 +278,7 @@ class Run:
     else:
       state = engine.hold(kept.state)
     released, measured = kept
-    notes = list(engine.notes()) or None
+    notes = list(self._cluster.notes()) or None if self._cluster else None
     entry = self._account(ledger, number, counted, clip_norm, released, measured, notes)
     epsilon = math.inf if entry.epsilon is None else entry.epsilon
     if self.plan.composed_spending is not None:
