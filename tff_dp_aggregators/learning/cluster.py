@@ -48,6 +48,7 @@ if TYPE_CHECKING:  # It takes as long to load as all the rest.
 _ADDRESS = re.compile(
   r'(tcp|tls)://(\[[0-9a-fA-F:.]+\]|[^][\s:/@]+):([1-9][0-9]{0,4})/?'
 )
+_MAX_PORT = 65535
 _WORKER = re.compile(r'(?:tcp|tls)://[^\s,;]+')
 _LOCAL = re.compile(r'local:([1-9][0-9]?)')
 # What Dask's configuration may have in place of names of files.
@@ -85,11 +86,12 @@ def check(
   """Checks where a scheduler is; nothing is connected to."""
   trust = '--trusted_network' if name.startswith('-') else 'run.trusted_network'
   found, others, why = _ADDRESS.fullmatch(scheduler), [], ''
-  if found is not None:
+  if found is not None and int(found[3]) > _MAX_PORT:
+    found = None
+  if found is not None and found[1] == 'tcp':
     try:
-      if found[1] == 'tcp':
-        others = _others(found[2].strip('[]'), int(found[3]))
-    except (OSError, OverflowError, UnicodeError) as e:
+      others = _others(found[2].strip('[]'))
+    except (OSError, UnicodeError) as e:
       why = f' ({_line(e)})'
   if trusted_network and not (others or why):
     raise ValueError(
@@ -111,9 +113,9 @@ def check(
     )
 
 
-def _others(host: str, port: int) -> list[str]:
+def _others(host: str) -> list[str]:
   """The addresses that a host stands for and that others may reach."""
-  found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+  found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
   addresses = dict.fromkeys(str(entry[4][0]) for entry in found)
   return [each for each in addresses if not _is_loopback(each)]
 

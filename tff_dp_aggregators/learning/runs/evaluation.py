@@ -6,8 +6,8 @@ place of a sentence, which is gigabytes for some thousand sentences. What is a m
 needs no more than a batch (`mean_metric`); for other functions outputs are kept.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Callable, Optional, Union
+from collections.abc import Iterator, Mapping
+from typing import Any, Callable, Optional
 
 import numpy as np
 import tensorflow as tf
@@ -20,17 +20,6 @@ from tff_dp_aggregators.learning import keras_metrics
 from tff_dp_aggregators.learning import keras_models
 from tff_dp_aggregators.learning import mean_metric
 
-# From labels of all examples, and what a model puts out for them, to a number, as in
-# scikit-learn and Keras; a mean; or what Keras takes: an object, a class, or a name.
-Metric = Union[
-  Callable[[Any, Any], Any],
-  mean_metric.MeanMetric,
-  tf.keras.metrics.Metric,
-  type[tf.keras.metrics.Metric],
-  str,
-]
-# By name, or some that have names of their own.
-Metrics = Union[Mapping[str, Metric], Sequence[Metric]]
 _LOSS = 'loss'
 # A batch has so many examples, or fewer if their outputs take more bytes.
 _BATCH, _BATCH_BYTES = 4096, 2**26
@@ -49,7 +38,7 @@ class Evaluator:
     self,
     model: tff.learning.models.FunctionalModel,
     examples: Any,
-    metrics: Optional[Metrics] = None,
+    metrics: Any = None,
   ):
     """Makes the graph.
 
@@ -101,7 +90,7 @@ class Evaluator:
     self._output_bytes: Optional[int] = None
     self._session = tf.compat.v1.Session(graph=self._graph)
 
-  def _sort(self, metrics: dict[str, Metric], is_of_logits: bool) -> None:
+  def _sort(self, metrics: dict[str, Any], is_of_logits: bool) -> None:
     """Tells metrics apart by how they are computed."""
     self._whole: dict[str, Callable[[Any, Any], Any]] = {}
     self._means: dict[str, mean_metric.MeanMetric] = {}
@@ -249,9 +238,7 @@ def _mean(value: Any, labels: Any) -> float:
   return float(found.mean())
 
 
-def _named(
-  model: tff.learning.models.FunctionalModel, metrics: Optional[Metrics]
-) -> dict[str, Metric]:
+def _named(model: tff.learning.models.FunctionalModel, metrics: Any) -> dict[str, Any]:
   """Metrics by name; those that a Keras model was compiled with, if none are given."""
   of_keras = isinstance(model, keras_models.KerasFunctionalModel)
   is_compiled = metrics is None and of_keras
