@@ -385,26 +385,10 @@ def test_random_numbers_made_of_weights_and_batch_are_drawn_again(tmp_path):
   assert (tmp_path / 'run' / 'ledger.jsonl').read_text().splitlines()[:3] == lines
 
 
-@pytest.mark.parametrize(
-  ('name', 'said'),
-  [
-    ('batch_size', r'local=learning\.ClientTraining\(batch_size=...\)'),
-    ('client_optimizer', r'local=learning\.ClientTraining\(optimizer=...\)'),
-    ('server_optimizer', r'server=learning\.Server\(optimizer=...\)'),
-    ('test_metrics', r'test=learning\.Evaluation\(metrics=...\)'),
-    ('noise_seed', r'run=learning\.RunOptions\(noise_seed=...\)'),
-    ('batchsize', 'local, server, test and run'),
-  ],
-)
-def test_what_is_a_field_is_no_argument(name, said):
-  with pytest.raises(TypeError, match=f"no argument '{name}'.*{said}"):
-    learning.train(None, {}, None, 'run', **{name: 1})
-
-
 def test_optimizers_of_keras_are_refused_by_the_name_of_the_argument(tmp_path):
   for name in ('client_optimizer', 'server_optimizer'):
     field = name.replace('client', 'local').replace('_', '.')
-    with pytest.raises(TypeError, match=f'{field} must be .* Keras optimizer SGD'):
+    with pytest.raises(TypeError, match=f'{field} must be .*SGD'):
       _train(tmp_path / 'run', **{name: tf.keras.optimizers.SGD(0.1)})
   assert os.listdir(tmp_path) == []
 
