@@ -359,7 +359,7 @@ def test_what_does_not_go_together_is_refused_with_the_reason(
     ),
     (
       ('--noise_multiplier=2', '--bits=16', '--inner_aggregator=secure_sum'),
-      'take secure_modular_sum, or sum',
+      'take secure_modular_sum, all others secure_sum',
     ),
   ],
   ids=lambda each: ' '.join(each) if isinstance(each, tuple) else None,
