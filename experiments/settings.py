@@ -237,28 +237,19 @@ def _check_packing(
   scheduler: Optional[str],
 ) -> None:
   """Refuses packs that cannot be, and seeds for noise that has none."""
-  mechanism = privacy.mechanism
-  why_not = fitting.why_one_by_one(server, mechanism, '--')
-  if scheduler is not None and (why_not or run.packed_simulation is False):
-    raise ValueError(
-      f'--scheduler={scheduler} is for packs of clients, and these are not packed: '
-      f'{why_not or "--nopacked_simulation"}. Leave it out.'
-    )
-  if why_not is not None and run.packed_simulation:
-    raise ValueError(
-      f'--packed_simulation does not go with this: {why_not}, so clients are trained '
-      'one by one. Leave it out.'
-    )
-  if mechanism is None or not mechanism.placement.is_on_clients or run.secret_noise:
-    return
-  is_packed = why_not is None and run.packed_simulation is not False
-  if not is_packed and not privacy.is_always_secret:
-    reason = why_not or '--nopacked_simulation'
-    raise ValueError(
-      f'--noise_site={mechanism.noise_site} with clients who are trained one by one '
-      f'({reason}) needs --secret_noise: each of them draws a key of its own, for '
-      'which there is no --seed.'
-    )
+  mechanism, stated = privacy.mechanism, run.packed_simulation
+  clients_add_noise = mechanism is not None and mechanism.placement.is_on_clients
+  fitting.check_packing(
+    fitting.why_one_by_one(server, mechanism, '--')
+    or ('--nopacked_simulation' if stated is False else None),
+    {
+      '--packed_simulation': stated is True,
+      f'--scheduler={scheduler}': scheduler is not None,
+      'noise of clients without --secret_noise': (
+        clients_add_noise and not run.secret_noise and not privacy.is_always_secret
+      ),
+    },
+  )
 
 
 def _draws_clients(values: flags.FlagValues) -> bool:

@@ -54,14 +54,10 @@ def run(settings: settings_lib.Settings) -> int:
   except KeyboardInterrupt:
     progress.say(f'Interrupted; {run_dir} has no round to report.', sys.stderr)
     return _INTERRUPTED
-  except cluster.ClusterError as e:
+  except (cluster.ClusterError, failures.RoundTimeoutError) as e:
     said = str(e).replace('scheduler=', '--scheduler=', 1)
     going_on = _going_on(settings, run_dir)
     progress.say(f'{said} This goes on:\n    {going_on}', sys.stderr)
-    return _FAILED
-  except failures.RoundTimeoutError as e:
-    then = f'this goes on:\n    {_going_on(settings, run_dir)}'
-    progress.say(str(e.said_of('--timeout_seconds', then)), sys.stderr)
     return _FAILED
   except fitting.TooFewExamplesError as e:
     raise program.WrongUsage(str(e)) from e

@@ -320,11 +320,12 @@ def test_adaptive_clipping_takes_the_default_noise_of_its_count():
     ),
     (
       ('--inner_aggregator=secure_sum', '--packed_simulation'),
-      '--packed_simulation does not go with this: --inner_aggregator=secure_sum sums',
+      '--packed_simulation is for packs of clients, and these clients are trained one '
+      'by one: --inner_aggregator=secure_sum sums',
     ),
     (
       (GAUSSIAN, '--noise_site=local', '--nopacked_simulation'),
-      'trained one by one (--nopacked_simulation) needs --secret_noise',
+      'noise of clients without --secret_noise is for packs of clients',
     ),
     (
       (GAUSSIAN, '--noise_site=clients_and_server'),
@@ -358,7 +359,7 @@ def test_what_does_not_go_together_is_refused_with_the_reason(
     ),
     (
       ('--noise_multiplier=2', '--bits=16', '--inner_aggregator=secure_sum'),
-      'take secure_modular_sum, or sum',
+      'take secure_modular_sum, all others secure_sum',
     ),
   ],
   ids=lambda each: ' '.join(each) if isinstance(each, tuple) else None,

@@ -248,7 +248,7 @@ def test_a_run_without_data_does_not_go_on_with_some(banded_run, tmp_path):
     *data, '--num_rounds=3', '--clients_per_round=2', f'--run_dir={banded_run[0]}'
   )
   assert other.returncode == 2
-  assert 'with --task=digits, and resumes only with the same. Leave' in other.stderr
+  assert "--task: 'digits' then, None now" in other.stderr
 
 
 def test_flagfile_works_and_help_lists_the_flags(tmp_path):

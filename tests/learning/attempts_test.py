@@ -180,8 +180,7 @@ def test_where_nobody_drops_out_nothing_is_aborted(tmp_path):
   [
     (
       OTHER,
-      rf'at round 0 the ledger has {ABORTED[0]} aborted attempts .* but the schedule '
-      rf'{_aborted(OTHER)[0]} \(',
+      r"the ledger has the aborted attempts .*'round': 0.* but the schedule",
     ),
     (
       _schedule(SCHEDULE.dropouts.seed, goal=2),
@@ -189,7 +188,7 @@ def test_where_nobody_drops_out_nothing_is_aborted(tmp_path):
     ),
     (
       sampling.RandomEligible(training_runs.PARTICIPATION, 12, 3, 7),
-      r'at round 0 .* but the schedule 0 \(none\): they are not of the same run',
+      r"'round': 0.* but the schedule \[\]: they are not of the same run",
     ),
     (
       sampling.RandomEligible(training_runs.PARTICIPATION, 12, 2, 7),
@@ -213,7 +212,7 @@ def test_attempts_at_a_round_that_never_came_are_compared_as_well(tmp_path):
     writer.append_aborted(round=2, attempt=0, cohort_reported=wrong % 3, **what)
     with pytest.raises(ValueError, match='attempt 0 at round 2 has a line with other'):
       attempts.write_aborted(writer, 2, SCHEDULE.attempts(2), 3)
-  with pytest.raises(ValueError, match='at round 2 the ledger has 1 aborted attempts'):
+  with pytest.raises(ValueError, match='the ledger has the aborted attempts'):
     attempts.check(ledger.read(other), SCHEDULE)
 
 

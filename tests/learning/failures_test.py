@@ -70,13 +70,3 @@ def test_a_round_names_its_first_clients():
   said = str(error.in_round(3, np.arange(12), None))
   assert said.startswith('round 3 of client numbers 0, 1, 2,')
   assert said.endswith('9 and 2 more: it failed')
-
-
-def test_a_limit_of_time_has_the_name_by_which_it_was_given():
-  error = failures.RoundTimeoutError(5.0, ' there', 'look')
-  assert 'longer than timeout_seconds=5 there; ' in str(error)
-  renamed = str(error.said_of('--timeout_seconds', 'this goes on: it'))
-  assert renamed.startswith('a round took longer than --timeout_seconds=5 there; ')
-  assert renamed.endswith(
-    'larger --timeout_seconds; if not, look. Then this goes on: it'
-  )

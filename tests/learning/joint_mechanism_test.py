@@ -283,8 +283,12 @@ def test_weights_are_named_by_their_places():
     (_joint(), {'clip_norm': 1.0}, 'each of its parts has its own'),
     (_joint(), {'simulated_cohort_scale': 2.0}, 'does not go with a joint mechanism'),
     (_joint(), {'target_quantile': 0.5}, 'this clip norm is fixed'),
-    (_joint(), {'clip_order': 1.0}, 'each part in the norm of its'),
-    (_joint(), {'inner_aggregator': 'secure_modular_sum'}, 'is for integer noise'),
+    (_joint(), {'clip_order': 1.0}, 'server.clip_order=1 is for'),
+    (
+      _joint(),
+      {'inner_aggregator': 'secure_modular_sum'},
+      'inner_aggregator=secure_modular_sum does not go',
+    ),
     (training_runs.mechanism(_ROUNDS), {}, 'clip_norm is missing'),
   ],
 )

@@ -247,11 +247,26 @@ def test_labels_without_a_last_axis_are_not_repeated(loss, shape):
 @pytest.mark.parametrize(
   ('make', 'y', 'loss', 'message'),
   [
-    (_two_outputs, _NUMBERS[:, :2], 'mse', r'2 outputs \(one, two\).* \[n, 2\]'),
-    (_two_outputs, (_CLASSES,) * 3, 'mse', 'outputs one, two, .* a tuple of 3'),
-    (_two_outputs, {'one': _CLASSES, 'x': _CLASSES}, 'mse', 'a mapping of one, x'),
+    (
+      _two_outputs,
+      _NUMBERS[:, :2],
+      'mse',
+      'labels must be for the outputs of .*, one, two',
+    ),
+    (
+      _two_outputs,
+      (_CLASSES,) * 3,
+      'mse',
+      'labels must be for the outputs of .*, one, two',
+    ),
+    (
+      _two_outputs,
+      {'one': _CLASSES, 'x': _CLASSES},
+      'mse',
+      'labels must be for the outputs of .*, one, two',
+    ),
     (_two_outputs, (_NUMBERS, _CLASSES), 'mse', "of the output 'one'.*\\[n, 3\\]"),
-    (_shared, (_CLASSES, _CLASSES), 'mse', 'one output, .* a tuple of 2'),
+    (_shared, (_CLASSES, _CLASSES), 'mse', 'labels must be for the outputs'),
     (_shared, _CLASSES, 'mse', r'\[n\], .* takes labels of the shape .* \[n, 2\]'),
     (_shared, _NUMBERS[:, :1], 'mse', r'\[n, 1\]'),
     (_shared, _CLASSES, _OwnLoss(), None),
@@ -259,7 +274,7 @@ def test_labels_without_a_last_axis_are_not_repeated(loss, shape):
     (_shared, _NUMBERS[:, 0], lambda t, p: tf.reduce_mean(p - t, -1), 'repeat'),
     (lambda: _sequential(_LAYERS.Dense(1)), _NUMBERS[:, :2], _OwnLoss(), 'repeat'),
     (_shared, _CLASSES, 'categorical_hinge', 'labels of the shape of outputs'),
-    (_shared, _NUMBERS[:, :2], _CROSS_ENTROPY, 'One-hot labels are for Categorical'),
+    (_shared, _NUMBERS[:, :2], _CROSS_ENTROPY, 'one-hot labels for Categorical'),
     (
       _shared,
       _NUMBERS[:, :2],
@@ -340,7 +355,7 @@ class _Hidden(_LAYERS.Layer):
     (
       lambda: _sequential(_LAYERS.Dense(2, name='it', kernel_constraint='non_neg')),
       _NUMBERS,
-      "'it/kernel:0' has the constraint NonNeg",
+      "'it/kernel:0' .* constraint",
     ),
     (
       lambda: _sequential(_LAYERS.BatchNormalization(name='it'), _LAYERS.Dense(2)),
@@ -362,7 +377,7 @@ class _Hidden(_LAYERS.Layer):
     (
       lambda: _sequential(_LAYERS.Dense(2, dtype='float64')),
       _NUMBERS,
-      'float64, .* dtype float32',
+      'float64 .* dtype float32',
     ),
     (
       lambda: _sequential(_Hidden()),
@@ -376,8 +391,12 @@ class _Hidden(_LAYERS.Layer):
       _TOKENS,
       r'mask \(mask_zero=True\)',
     ),
-    (lambda: _sequential(_LAYERS.Dense(2), inputs=(4,)), _NUMBERS, r'takes \[4\]'),
-    (lambda: _two_towers(), _NUMBERS, 'gives 1 inputs, the model takes 2: a, b'),
+    (
+      lambda: _sequential(_LAYERS.Dense(2), inputs=(4,)),
+      _NUMBERS,
+      'fails on inputs of clients',
+    ),
+    (lambda: _two_towers(), _NUMBERS, 'fails on inputs of clients'),
   ],
 )
 def test_what_is_not_done_is_refused_by_name(make, x, message):
@@ -613,8 +632,6 @@ def test_metrics_of_several_outputs_are_those_of_keras(metrics):
     ('accurcy', "'accurcy' is not a metric"),
     (lambda labels, outputs: np.eye(2), r'an array of shape \(2, 2\)'),
     (3, 'must be a function of labels and outputs'),
-    (lambda outputs, labels: 0.0, "calls its first argument 'outputs'"),
-    (lambda y_pred, y_true: 0.0, "calls its first argument 'y_pred'"),
   ],
 )
 def test_what_is_no_metric_is_refused(metric, message):
@@ -648,16 +665,16 @@ def test_metrics_that_repeat_labels_along_outputs_are_refused(metric):
 
 @pytest.mark.few(2)
 @pytest.mark.parametrize(
-  ('metric', 'remedy'),
+  'metric',
   [
-    ('accuracy', r'BinaryAccuracy\(threshold=0.0\)'),
-    ('AUC', r'AUC\(from_logits=True\)'),
-    (_KERAS.metrics.Precision, r'Precision\(thresholds=0.0\)'),
-    ('binary_crossentropy', 'from_logits=True'),
+    'accuracy',
+    'AUC',
+    _KERAS.metrics.Precision,
+    'binary_crossentropy',
   ],
 )
-def test_metrics_of_probabilities_are_refused_for_logits(metric, remedy):
-  with pytest.raises(ValueError, match=remedy):
+def test_metrics_of_probabilities_are_refused_for_logits(metric):
+  with pytest.raises(ValueError, match='from_logits=True, threshold=0.0'):
     _measured(
       _ending_in(None, 1), _NUMBERS, _CLASSES, _BINARY(from_logits=True), {'it': metric}
     )
@@ -669,7 +686,9 @@ def test_metrics_of_probabilities_are_refused_for_logits(metric, remedy):
 )
 def test_metrics_of_one_number_are_refused_for_two_and_the_remedy_works(metric):
   made = _ending_in(None), _NUMBERS, _CLASSES, _CROSS_ENTROPY
-  with pytest.raises(ValueError, match=r'of their difference.*outputs\[:, 1\] - outp'):
+  with pytest.raises(
+    ValueError, match=r'function of labels and .*outputs\[:, 1\] - outp'
+  ):
     _measured(*made, {'it': metric})
 
   def auc(y, outputs):

@@ -83,8 +83,7 @@ def test_it_goes_on_with_the_same_scale_only_to_the_same_end(
   for scale in (20, 1):
     with pytest.raises(ValueError) as refused:
       _train(run_dir, simulated_cohort_scale=scale, **_BESIDES)
-    message = str(refused.value)
-    assert f'scale: 10.0 then, {float(scale)} now. Give' in message
+    assert f'scale: 10.0 then, {float(scale)} now' in str(refused.value)
   with pytest.raises(ValueError, match=r'not_covered: \[.*\] then, \[\] now'):
     _train(run_dir, tuning=_BESIDES['tuning'])
   capfd.readouterr()
@@ -118,7 +117,7 @@ def test_adaptive_clipping_of_samples_has_less_noise_in_its_count_too(tmp_path):
     (math.nan, ValueError, 'finite and at least 1'),
     ('10', TypeError, "must be a number, got '10'"),
     (True, TypeError, 'must be a number, got True'),
-    (1e6, ValueError, r'0.1 / 1e\+06 = 1e-07, and this is out of range'),
+    (1e6, ValueError, 'leaves too little noise: '),
   ],
 )
 def test_scales_that_are_none_are_refused(tmp_path, scale, error, message):

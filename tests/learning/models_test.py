@@ -49,7 +49,7 @@ def test_a_loss_is_given_named_or_compiled(model, loss):
   ('loss', 'error', 'match'),
   [
     (None, ValueError, 'needs a loss.*not compiled'),
-    ('crossentropie', ValueError, "loss='crossentropie' is not a loss"),
+    ('crossentropie', ValueError, 'loss must be .*crossentropie'),
     (0.5, TypeError, 'loss must be a tf.keras.losses.Loss'),
     (
       tf.keras.losses.MeanSquaredError(reduction='none'),
@@ -87,9 +87,9 @@ _NARROW = {'x': tf.TensorSpec([1]), 'y': tf.TensorSpec([], tf.int32)}
     ((*_SPEC, _SPEC[1]), 'a tuple of 3'),
     (
       _NARROW,
-      r"client 'a' gives x of shape \[1\] .* the model takes \[2\]; make a",
+      'the model fails on inputs of clients, float32',
     ),
-    (_BATCHES, r'x of shape \[4, 2\] .* takes \[2\]; .* do not batch'),
+    (_BATCHES, 'the model fails on inputs of clients, float32'),
   ],
 )
 def test_examples_of_another_kind_are_refused(spec, match):

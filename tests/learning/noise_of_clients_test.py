@@ -252,28 +252,28 @@ _DROPPING = {'clients_per_round': None, 'schedule': training_runs.schedule(_ROUN
 @pytest.mark.parametrize(
   ('changes', 'message'),
   [
-    ({'mechanism': _SKELLAM}, 'run.noise_seed=11 does not go with noise of clients'),
+    ({'mechanism': _SKELLAM}, 'trained one by one: each client draws its share'),
     (
       {'mechanism': _LOCAL, 'packed_simulation': False},
-      'Leave it out, or pack the clients',
+      'trained one by one: run.packed_simulation=False. Leave one',
     ),
     (
       {'mechanism': _SKELLAM, 'noise_seed': None, 'packed_simulation': True},
-      'run.packed_simulation=True does not go with this: each client draws its share',
+      'run.packed_simulation=True is for packs of clients, and these',
     ),
     ({'packed_simulation': 'yes'}, "must be True, False or 'auto'; got 'yes'"),
     ({'mechanism': _SHARES, **_DROPPING}, 'Give the schedule reporting_goal=3 or more'),
     (
       {'mechanism': _LOCAL, **_DROPPING},
-      'reporting_goal=2 does not go with noise_site',
+      '(reporting_goal=2) do not go with noise_site=local',
     ),
     (
       {'mechanism': _BOTH, **_DROPPING},
-      'reporting_goal=2 does not go with noise_site=clients_and_server',
+      '(reporting_goal=2) do not go with noise_site=clients_and_server',
     ),
     (
       {'mechanism': _BOTH, 'not_private_signal_to_noise': True},
-      'what clients send has its noise already',
+      'not_private_signal_to_noise needs a mechanism with noise of the server',
     ),
     (
       {'mechanism': _BOTH, 'simulated_cohort_scale': 2.0},
@@ -293,19 +293,22 @@ _DROPPING = {'clients_per_round': None, 'schedule': training_runs.schedule(_ROUN
     ),
     (
       {'mechanism': _LOCAL, 'not_private_signal_to_noise': True},
-      'what clients send has its noise already',
+      'not_private_signal_to_noise needs a mechanism with noise of the server',
     ),
     (
       {'mechanism': None, 'num_rounds': 3, 'not_private_signal_to_noise': True},
-      'without one there is no noise',
+      'not_private_signal_to_noise needs a mechanism with noise of the server',
     ),
-    ({'inner_aggregator': 'secure_modular_sum'}, 'take secure_sum, or sum'),
+    (
+      {'inner_aggregator': 'secure_modular_sum'},
+      'server.inner_aggregator=secure_modular_sum does not go with this',
+    ),
     (
       {'mechanism': _SKELLAM, 'inner_aggregator': 'secure_sum', 'noise_seed': None},
-      'take secure_modular_sum, or sum',
+      'server.inner_aggregator=secure_sum does not go with this noise',
     ),
     ({'inner_aggregator': 'mean'}, "secure_modular_sum; got 'mean'"),
-    ({'clip_order': 1.0}, 'banded clips in L2 norm'),
+    ({'clip_order': 1.0}, 'server.clip_order=1 is for a clip_norm without a mechanism'),
     ({'target_quantile': 0.9}, 'server.target_quantile=0.9 is for adaptive clipping'),
     ({'zeroing_norm': 0.0}, 'zeroing_norm must be positive and finite; got 0.0'),
     ({'coordinate_bound': math.inf}, 'coordinate_bound must be positive'),

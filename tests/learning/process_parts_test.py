@@ -256,7 +256,9 @@ def test_sums_of_all_rounds_need_an_optimizer_for_them(process, aggregator, opti
   ],
 )
 def test_ftrl_needs_sums_of_all_rounds(process, aggregator):
-  with pytest.raises(ValueError, match='forget all rounds but the last'):
+  with pytest.raises(
+    ValueError, match='server_optimizer_fn is FTRL, which works on sums'
+  ):
     _PROCESSES[process](
       linear.functional_model(),
       aggregator,
@@ -270,9 +272,9 @@ def test_ftrl_needs_sums_of_all_rounds(process, aggregator):
     (
       _blt(strategies.Workload(8, momentum=0.5)),
       learning.build_ftrl(0.1, 0.9),
-      'momentum is 0.9, and the aggregator has the workload',
+      'momentum=0.9, which is for plain sums',
     ),
-    (_blt(strategies.Workload(8)), _SCHEDULE.ftrl(), 'build both from one'),
+    (_blt(strategies.Workload(8)), _SCHEDULE.ftrl(), 'Build both from one'),
   ],
 )
 def test_momentum_is_stated_once(aggregator, optimizer, message):

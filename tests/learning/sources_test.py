@@ -121,25 +121,19 @@ def test_a_saved_iterator_finds_a_source_that_was_made_again():
 
 @pytest.mark.few(2)
 @pytest.mark.parametrize(
-  'other, message',
+  'other',
   [
-    ({'batch_size': 4}, 'batch_size 4 instead of 2'),
-    ({'seed': 6}, 'seed 6 instead of 5'),
-    (
-      {'schedule': sampling.RandomEligible(_LIMITS, 12, 3, seed=2)},
-      'schedule .* instead of',
-    ),
-    (
-      {'data': {f'{number}': _DATA['03'] for number in range(12)}},
-      'clients .* instead',
-    ),
+    {'batch_size': 4},
+    {'seed': 6},
+    {'schedule': sampling.RandomEligible(_LIMITS, 12, 3, seed=2)},
+    {'data': {f'{number}': _DATA['03'] for number in range(12)}},
   ],
 )
-def test_a_saved_iterator_is_of_no_other_source(other, message):
+def test_a_saved_iterator_is_of_no_other_source(other):
   saved = _source().iterator().to_bytes()
   gc.collect()
   kept = _source(**other)
-  with pytest.raises(ValueError, match=f'make it first.*{message}'):
+  with pytest.raises(ValueError, match='make it first'):
     sources.ClientIterator.from_bytes(saved)
   del kept
 

@@ -169,8 +169,8 @@ def test_other_settings_are_refused_by_name(straight):
     )
   for said in (
     'batch_size: 2 then, 4 now',
-    "local.optimizer.kind: 'SGD' then, 'Proximal' now",
-    'local.optimizer.strength: None then, 0.1 now',
+    "client_optimizer.kind: 'SGD' then, 'Proximal' now",
+    'client_optimizer.strength: None then, 0.1 now',
     "mechanism.name: 'banded' then, 'tree' now",
     'model.graph: ',
     'clients: another one than then',
@@ -385,26 +385,10 @@ def test_random_numbers_made_of_weights_and_batch_are_drawn_again(tmp_path):
   assert (tmp_path / 'run' / 'ledger.jsonl').read_text().splitlines()[:3] == lines
 
 
-@pytest.mark.parametrize(
-  ('name', 'said'),
-  [
-    ('batch_size', r'local=learning\.ClientTraining\(batch_size=...\)'),
-    ('client_optimizer', r'local=learning\.ClientTraining\(optimizer=...\)'),
-    ('server_optimizer', r'server=learning\.Server\(optimizer=...\)'),
-    ('test_metrics', r'test=learning\.Evaluation\(metrics=...\)'),
-    ('noise_seed', r'run=learning\.RunOptions\(noise_seed=...\)'),
-    ('batchsize', 'local, server, test and run'),
-  ],
-)
-def test_what_is_a_field_is_no_argument(name, said):
-  with pytest.raises(TypeError, match=f"no argument '{name}'.*{said}"):
-    learning.train(None, {}, None, 'run', **{name: 1})
-
-
 def test_optimizers_of_keras_are_refused_by_the_name_of_the_argument(tmp_path):
   for name in ('client_optimizer', 'server_optimizer'):
     field = name.replace('client', 'local').replace('_', '.')
-    with pytest.raises(TypeError, match=f'{field} must be .* Keras optimizer SGD'):
+    with pytest.raises(TypeError, match=f'{field} must be .*SGD'):
       _train(tmp_path / 'run', **{name: tf.keras.optimizers.SGD(0.1)})
   assert os.listdir(tmp_path) == []
 
@@ -524,7 +508,7 @@ def test_a_schedule_that_does_not_keep_its_schema_ends_the_run(tmp_path):
     ({'test_data': None, 'evaluate_every': 2}, 'every=2 needs data'),
     (
       {'mechanism': None, 'num_rounds': 3, 'noise_seed': 1},
-      'run.noise_seed=1 is of noise, and there is no mechanism',
+      'run.noise_seed=1 is for a mechanism',
     ),
     ({'model': training_runs.random_model()}, 'random numbers anew'),
     ({'test_data': None, 'test_metrics': {'a': max}}, 'metrics need data'),
@@ -546,7 +530,7 @@ def test_a_schedule_that_does_not_keep_its_schema_ends_the_run(tmp_path):
           'gaussian', training_runs.PARTICIPATION, 2.0, adjacency='replace_one'
         )
       },
-      'for adjacency replace_one, .* are for zero_out',
+      'for adjacency=replace_one, .* are told for zero_out',
     ),
   ],
 )

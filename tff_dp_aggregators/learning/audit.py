@@ -107,29 +107,32 @@ class Reading:
   @property
   def why(self) -> Optional[str]:
     """What is wrong; `None` if nothing is."""
-    where = f'{self.part or "all weights"}, run by {self.runtime}'
-    if not self.keys_differ:
-      return (
-        f'{where}: keys of the noise serve twice, or change between rounds, or another '
-        'part has the same rows of z.'
-      )
-    if not self.is_gaussian:
-      return f'{where}: the rows of z are not independent standard Gaussians.'
-    if self.unexplained > _TOLERANCE:
-      return (
-        f'{where}: {self.unexplained:.1g} of the noise is not made of the rows of z '
-        'that its key has, or differs between tensors.'
-      )
-    if self.is_sampled and self.differs > _TOLERANCE:
-      return (
-        f"{where}: the noise is not that of the strategy, on which the accountant's "
-        f'number rests; covariances differ by {self.differs:.1g}.'
-      )
-    if self.found < self.claimed * (1 - _TOLERANCE):
-      return (
-        f'{where}: the effective noise multiplier is {self.found:.6g}, and '
-        f'{self.claimed:.6g} is claimed.'
-      )
+    where = f'{self.part or "all weights"}, run by {self.runtime}: '
+    for is_wrong, why in (
+      (
+        not self.keys_differ,
+        'keys of the noise serve twice, or change between rounds, or another part has '
+        'the same rows of z.',
+      ),
+      (not self.is_gaussian, 'the rows of z are not independent standard Gaussians.'),
+      (
+        self.unexplained > _TOLERANCE,
+        f'{self.unexplained:.1g} of the noise is not made of the rows of z that its '
+        'key has, or differs between tensors.',
+      ),
+      (
+        self.is_sampled and self.differs > _TOLERANCE,
+        "the noise is not that of the strategy, on which the accountant's number "
+        f'rests; covariances differ by {self.differs:.1g}.',
+      ),
+      (
+        self.found < self.claimed * (1 - _TOLERANCE),
+        f'the effective noise multiplier is {self.found:.6g}, and {self.claimed:.6g} '
+        'is claimed.',
+      ),
+    ):
+      if is_wrong:
+        return where + why
     return None
 
 
@@ -213,7 +216,10 @@ def audit(
       used = used > _TOLERANCE * used.max()
       differ = differ and not any(np.any(used & before) for before in found_rows)
       found_rows.append(used)
-      differs = _difference(matrix, each, rounds)
+      of_strategy = each.strategy.noise_matrix()[:rounds]
+      covariance = each.values_noise_multiplier**2 * (of_strategy @ of_strategy.T)
+      off = np.abs(matrix @ matrix.T - covariance).max()
+      differs = float(off / np.abs(covariance).max())
       found, exact = _effective_noise_multiplier(matrix, each, rounds, differs)
       readings.append(
         Reading(
@@ -270,22 +276,21 @@ def _factory(
     return aggregators.from_mechanism(
       mechanism, clip_norm=clip_norm, clients_per_round=1.0, **noise_options
     )
-  numbers: dict[str, Any] = {
+  shared: dict[str, Any] = {
     'noise_multiplier': mechanism.noise_multiplier,
     'clients_per_round': 1.0,
     **noise_options,
   }
+  strategy, limits = mechanism.strategy, mechanism.limits
   if mechanism.clipped_count_stddev is None:
-    return aggregators.from_strategy(
-      mechanism.strategy, mechanism.limits, clip_norm=clip_norm, **numbers
-    )
+    return aggregators.from_strategy(strategy, limits, clip_norm=clip_norm, **shared)
   return aggregators.adaptive(
-    strategy=mechanism.strategy,
-    participation=mechanism.limits,
+    strategy=strategy,
+    participation=limits,
     initial_clip_norm=clip_norm,
     clipped_count_stddev=mechanism.clipped_count_stddev,
     learning_rate=_NO_CHANGE,
-    **numbers,
+    **shared,
   )
 
 
@@ -343,13 +348,11 @@ _RUN: dict[str, Callable[..., _Run]] = {
 def _keys(state: Any) -> list[_Key]:
   """The keys of noise in a state."""
   found = []
-  if hasattr(state, '_fields') and 'key' in state._fields:
+  if 'key' in getattr(state, '_fields', ()):
     found.append(tuple(np.asarray(state.key).tolist()))
-  inner: Iterable[Any] = ()
+  inner: Iterable[Any] = state if isinstance(state, (list, tuple)) else ()
   if isinstance(state, Mapping):
     inner = state.values()
-  elif isinstance(state, (list, tuple)):
-    inner = state
   return [*found, *(key for each in inner for key in _keys(each))]
 
 
@@ -407,15 +410,6 @@ def _claimed(mechanism: accounting.Mechanism, num_rounds: int) -> float:
     return effective
   so_far = mechanism.strategy.sensitivity_squared_by_round(mechanism.limits)
   return effective * math.sqrt(so_far[-1] / so_far[num_rounds - 1])
-
-
-def _difference(
-  matrix: np.ndarray, mechanism: accounting.Mechanism, num_rounds: int
-) -> float:
-  """How much the covariance differs from the strategy's, relative to the largest."""
-  of_strategy = mechanism.strategy.noise_matrix()[:num_rounds]
-  expected = mechanism.values_noise_multiplier**2 * (of_strategy @ of_strategy.T)
-  return float(np.abs(matrix @ matrix.T - expected).max() / np.abs(expected).max())
 
 
 def _effective_noise_multiplier(

@@ -7,8 +7,6 @@ are read when they are needed: nothing copies the population.
 import collections
 import copy
 import re
-import time
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Callable, Optional
 
@@ -25,8 +23,6 @@ _BATCH = 1024
 # What a client's dataset may have: examples, if it does not say how many they are, and
 # bytes. TFF cannot send more; and of what never ends, something has to be the end.
 MAX_EXAMPLES, MAX_BYTES = 2**20, 2**31
-# When to say that a dataset takes long which may never end.
-_LONG_SECONDS = 10.0
 # Clients that are read twice, and among how many they are looked for.
 _READ_TWICE, _LOOKED_AT = 3, 8
 _COUNTS_AS_ZERO = 'Its update would count as zero in each round.'
@@ -196,12 +192,9 @@ class Clients:
     return f'client {self._ids[number]!r}'
 
   def drawn_anew(self, number: int) -> Optional[str]:
-    """Operations by which a client's dataset draws without a seed; `None` if by none.
+    """Operations by which a client's dataset draws without a seed, if it has any.
 
     Its examples may be the same each time in this program, and others in the next.
-
-    Args:
-      number: The client's, from 0.
     """
     kept = self._read(self._ids[number])
     if not isinstance(kept, tf.data.Dataset):
@@ -214,14 +207,6 @@ def check_finite(examples: Any, owner: str, why: str = _COUNTS_AS_ZERO) -> None:
 
   Local training on one of them ends in a model that is not finite, and such a client
   counts as zero in each round, for which privacy is spent all the same.
-
-  Example:
-    >>> check_finite((np.array([[1.0, 2.0], [3.0, np.nan]]), [0, 1]), "client 'a'")
-    Traceback (most recent call last):
-    ...
-    ValueError: client 'a': x[1, 1] (row 1) is nan, which is not finite, and 1 of the 4
-    numbers of x are not. Its update would count as zero in each round. Fill in a
-    number, or remove the row.
   """
   pair = isinstance(examples, tuple) and len(examples) == 2
   for path, value in _by_path(examples):
@@ -229,7 +214,7 @@ def check_finite(examples: Any, owner: str, why: str = _COUNTS_AS_ZERO) -> None:
       array = np.asarray(value)
     except (TypeError, ValueError):
       continue  # What makes no array is refused elsewhere, by name.
-    if array.dtype.kind in 'biuOSUM' or array.dtype == bool:
+    if array.dtype.kind in 'biuOSUM':
       continue  # Whole numbers are finite; what is no number is refused elsewhere.
     if array.dtype.kind not in 'fc':  # Half precision that is not NumPy's.
       array = array.astype(np.float32)
@@ -371,51 +356,24 @@ def _from_dataset(dataset: tf.data.Dataset, id_: Any) -> Any:
 
 def _batches(dataset: tf.data.Dataset, id_: Any) -> Iterator[Any]:
   """A dataset in batches of single examples, as far as it may reach."""
-  remedy = (
-    'Give it an end, such as .take(n), and leave out .repeat(): the epochs say how '
-    'often a client goes through its examples.'
-  )
   cardinality = int(dataset.cardinality())
-  if cardinality == tf.data.INFINITE_CARDINALITY:
-    raise ValueError(f'the dataset of client {id_!r} never ends. {remedy}')
   says_how_many = cardinality != tf.data.UNKNOWN_CARDINALITY
-  if says_how_many and cardinality * _bytes_of_one(dataset) > MAX_BYTES:
-    raise ValueError(
-      f'the dataset of client {id_!r} has {cardinality} examples of '
-      f'{_bytes_of_one(dataset)} bytes each, more than {MAX_BYTES} bytes in all. '
-      f'{remedy} If there are so many, give them as arrays.'
-    )
   count = num_bytes = 0
-  begun, warned = time.monotonic(), says_how_many
   for batch in dataset.batch(_BATCH).as_numpy_iterator():
     flat = [np.asarray(each) for each in tf.nest.flatten(batch)]
     count += len(flat[0])
     num_bytes += sum(each.nbytes for each in flat)
-    if num_bytes > MAX_BYTES or (count > MAX_EXAMPLES and not says_how_many):
+    never_ends = cardinality == tf.data.INFINITE_CARDINALITY
+    is_long = count > MAX_EXAMPLES and not says_how_many
+    if never_ends or is_long or num_bytes > MAX_BYTES:
       raise ValueError(
-        f'the dataset of client {id_!r} has {count} examples of {num_bytes} bytes and '
-        f'goes on: more than {MAX_EXAMPLES} of a dataset that does not say how many it '
-        f'has, or than {MAX_BYTES} bytes. {remedy} If there are so many, give them as '
-        'arrays.'
-      )
-    if not warned and time.monotonic() - begun > _LONG_SECONDS:
-      warned = True
-      warnings.warn(
-        f'the dataset of client {id_!r} does not say how many examples it has; so far '
-        f'there are {count}, and after {MAX_EXAMPLES} it is an error. {remedy}',
-        stacklevel=2,
+        f'the dataset of client {id_!r} {"never ends" if never_ends else "goes on"} '
+        f'after {count} examples of {num_bytes} bytes: it may have {MAX_BYTES} bytes, '
+        f'and {MAX_EXAMPLES} examples if it does not say how many it has. Give it an '
+        'end, such as .take(n), and leave out .repeat(): the epochs say how often a '
+        'client goes through its examples. If there are so many, give them as arrays.'
       )
     yield batch
-
-
-def _bytes_of_one(dataset: tf.data.Dataset) -> int:
-  """What an example takes at least, by what the dataset says of it."""
-  specs = [
-    each
-    for each in tf.nest.flatten(dataset.element_spec)
-    if isinstance(each, tf.TensorSpec)
-  ]
-  return sum(each.dtype.size * (each.shape.num_elements() or 0) for each in specs)
 
 
 def _array(value: Any, path: str, id_: Any) -> np.ndarray:
@@ -441,17 +399,11 @@ def _array(value: Any, path: str, id_: Any) -> np.ndarray:
 
 def _fitted(spec: Any, arrays: Any, owner: str, path: str, whose: str) -> Any:
   """Arrays in the structure of a spec, if they are what it says."""
-  name = path or 'what it has'
   if isinstance(spec, tf.TensorSpec):
     if isinstance(arrays, np.ndarray):
-      dtype, shape = tf.as_dtype(arrays.dtype), arrays.shape[1:]
-      if dtype == spec.dtype and spec.shape.is_compatible_with(shape):
+      is_same = tf.as_dtype(arrays.dtype) == spec.dtype
+      if is_same and spec.shape.is_compatible_with(arrays.shape[1:]):
         return arrays
-      raise ValueError(
-        f'{owner}: {name} has {dtype.name} of shape {list(shape)} for each example, '
-        f'where {whose} {spec.dtype.name} of shape {list(spec.shape)}. Convert it, '
-        'by .astype or .reshape.'
-      )
   elif isinstance(spec, Mapping):
     if isinstance(arrays, tuple) and len(arrays) == len(spec):
       arrays = dict(zip(spec, arrays))
@@ -466,7 +418,8 @@ def _fitted(spec: Any, arrays: Any, owner: str, path: str, whose: str) -> Any:
       for key, (each, array) in enumerate(zip(spec, arrays))
     )
   raise ValueError(
-    f'{owner}: {name} is {_in_words(arrays)}, where {whose} {_in_words(spec)}.'
+    f'{owner}: {path or "what it has"} is {_in_words(arrays)}, where {whose} '
+    f'{_in_words(spec)}. Convert it, by .astype or .reshape.'
   )
 
 
@@ -475,7 +428,9 @@ def _in_words(structure: Any) -> str:
     return f'a mapping of {", ".join(map(str, structure))}'
   if isinstance(structure, tuple):
     return f'a tuple of {len(structure)}'
-  return 'one array'
+  shape = structure.shape[isinstance(structure, np.ndarray) :]
+  dtype = tf.as_dtype(structure.dtype).name
+  return f'one array, {dtype} of shape {list(shape)} for each example'
 
 
 def _mapped(function: Callable[[str, Any], Any], value: Any, path: str = '') -> Any:

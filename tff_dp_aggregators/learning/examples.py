@@ -66,17 +66,11 @@ def _check_one(
   given: tf.TensorSpec, wanted: tf.TensorSpec, subject: str, dtypes: bool
 ) -> None:
   if not wanted.shape.is_compatible_with(given.shape):
-    hint = 'convert it, by .reshape, or have the model take what there is'
-    if wanted.shape.rank == given.shape.rank == 1:
-      hint = 'make a model of that shape, or leave columns out'
-    if wanted.shape.is_compatible_with(given.shape[1:]):
-      hint = (
-        'datasets are of single examples, do not batch them: that is for batch_size; '
-        'one-hot labels become numbers of classes by .argmax(-1)'
-      )
     raise ValueError(
       f'{subject} of shape {list(given.shape)} for each example, the model takes '
-      f'{list(wanted.shape)}; {hint}.'
+      f'{list(wanted.shape)}. Reshape it, or have the model take what there is; '
+      'datasets are of single examples, not batched; one-hot labels become numbers of '
+      'classes by .argmax(-1).'
     )
   if dtypes and given.dtype != wanted.dtype:
     raise ValueError(

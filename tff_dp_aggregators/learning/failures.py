@@ -29,32 +29,17 @@ _MOST_CLIENTS = 10
 class RoundTimeoutError(TimeoutError):
   """A computation, such as a round, took longer than it may."""
 
-  def __init__(
-    self,
-    seconds: float,
-    where: str,
-    look: str,
-    argument: str = 'timeout_seconds',
-    then: str = 'go on from the last state.',
-  ):
+  @classmethod
+  def of(cls, seconds: float, where: str, look: str) -> 'RoundTimeoutError':
     """The error of a round that was to take no longer than so many seconds.
 
-    `where`: It was computed, with a preposition; `look`: For what, if it hangs;
-    `argument`: That sets the limit; `then`: What to do.
+    `where`: It was computed, with a preposition; `look`: For what, if it hangs.
     """
-    super().__init__(
-      f'a round took longer than {argument}={seconds:g}{where}; nothing of it was '
-      f'kept. If it may take longer, give a larger {argument}; if not, {look}. Then '
-      f'{then}'
+    return cls(
+      f'a round took longer than timeout_seconds={seconds:g}{where}; nothing of it was '
+      f'kept. If it may take longer, give a larger timeout_seconds; if not, {look}. '
+      'Then go on from the last state.'
     )
-    self._said = seconds, where, look, argument, then
-
-  def said_of(self, argument: str, then: str) -> 'RoundTimeoutError':
-    """The same, where the limit has another name."""
-    return RoundTimeoutError(*self._said[:3], argument, then)
-
-  def __reduce__(self) -> tuple[Any, ...]:
-    return RoundTimeoutError, self._said
 
 
 class ComputationError(RuntimeError):

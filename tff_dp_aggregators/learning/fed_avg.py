@@ -102,24 +102,11 @@ def build_scheduled_dp_fed_avg(
   `tff.learning.algorithms.build_weighted_fed_avg_with_optimizer_schedule` of TFF 0.87,
   which fails for functional models.
   """
-  weights_type = tff.types.tensorflow_to_type(
-    tff.learning.models.ModelWeights(
-      *(
-        tuple(tf.TensorSpec(np.shape(each), np.asarray(each).dtype) for each in part)
-        for part in model.initial_weights
-      )
-    )
+  initial = tff.learning.models.ModelWeights(*map(tuple, model.initial_weights))
+  initial_weights = tff.tensorflow.computation(
+    lambda: tf.nest.map_structure(tf.convert_to_tensor, initial)
   )
-
-  @tff.tensorflow.computation
-  def initial_weights() -> Any:
-    return tff.learning.models.ModelWeights(
-      *(
-        tuple(tf.convert_to_tensor(each) for each in part)
-        for part in model.initial_weights
-      )
-    )
-
+  weights_type = initial_weights.type_signature.result
   private_mean = process_parts.private_mean(aggregator, server_optimizer)
   return tff.learning.templates.compose_learning_process(
     initial_weights,

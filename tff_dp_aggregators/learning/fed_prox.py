@@ -68,12 +68,10 @@ def _dense(gradient: Any, weight: tf.Tensor) -> tf.Tensor:
 
 
 def proximal(
-  optimizer: tff.learning.optimizers.Optimizer,
-  proximal_strength: float,
-  name: str = 'proximal_strength',
+  optimizer: tff.learning.optimizers.Optimizer, proximal_strength: float
 ) -> tff.learning.optimizers.Optimizer:
   """A client's optimizer with the proximal term."""
-  checks.check_not_negative(name, proximal_strength)
+  checks.check_not_negative('proximal_strength', proximal_strength)
   return _Proximal(optimizer, float(proximal_strength))
 
 
@@ -100,32 +98,24 @@ def build_dp_fed_prox(
   `proximal_strength / 2` times the squared distance from the model that it was given.
   Updates are then shorter, and fewer are clipped, where clients are unlike each other.
 
-  The clients' own training metrics in the process's output are *not* private.
-
   Args:
-    model_fn: A `tff.learning.models.FunctionalModel`, which simulates fastest, or a
-      function without arguments that returns a `VariableModel`.
-    aggregator: Aggregates client updates, e.g. `aggregators.banded(...)`.
+    model_fn: As for `build_dp_fed_avg`, and so are the others.
+    aggregator: Aggregates client updates.
     proximal_strength: The paper's mu, at least 0; with 0 it is federated averaging.
       Times the client's learning rate it should be below 1, for with more a step goes
       beyond the model that it is pulled to.
-    client_optimizer_fn: Trains on a client; `None` means SGD with learning rate 0.1.
-    server_optimizer_fn: Applies the mean of client updates; `None` means SGD with
-      learning rate 0.2 and momentum 0.9. An aggregator with cumulative results needs
-      `learning.build_ftrl`.
-    client_weighting: Uniform, the only one that is private; others are refused.
-    metrics_aggregator: How the clients' metrics are combined: a function of the model's
-      metric finalizers, such as those in `tff.learning.metrics`.
-    loop_implementation: How TFF iterates over client data; the default is the faster.
+    client_optimizer_fn: Trains on a client.
+    server_optimizer_fn: Applies the mean of client updates.
+    client_weighting: Uniform; others are refused.
+    metrics_aggregator: How the clients' metrics are combined.
+    loop_implementation: How TFF iterates over client data.
 
   Returns:
     A learning process.
 
   Raises:
-    TypeError: If `aggregator` is not an unweighted aggregation factory, or another
-      argument not of its type.
-    ValueError: If `proximal_strength` is negative or not finite, clients are to be
-      weighted, or `server_optimizer_fn` is not for the results of `aggregator`.
+    TypeError: As for `build_dp_fed_avg`.
+    ValueError: As for it, or if `proximal_strength` is negative or not finite.
   """
   client_optimizer = process_parts.check_client_optimizer(client_optimizer_fn)
   return fed_avg.build_dp_fed_avg(

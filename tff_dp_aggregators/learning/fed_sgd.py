@@ -35,30 +35,24 @@ def build_dp_fed_sgd(
   counts alike, as a weight by number of examples would be data that the privacy
   analysis does not cover. With one example a client, it is DP-SGD.
 
-  Clients whose gradient has NaN or infinity, which TFF replaces by zeros without a
-  word, are counted in the aggregator's measurement `nonfinite_count`. A client without
-  examples has a gradient of zeros.
-
-  The clients' own training metrics in the process's output are *not* private.
+  A client without examples has a gradient of zeros; what is not finite is counted as in
+  `build_dp_fed_avg`.
 
   Args:
-    model_fn: A `tff.learning.models.FunctionalModel`, which simulates fastest, or a
-      function without arguments that returns a `VariableModel`.
+    model_fn: As for `build_dp_fed_avg`.
     aggregator: Aggregates client gradients, e.g. `aggregators.banded(...)`; its clip
       norm is that of a gradient.
     server_optimizer_fn: Applies the mean of gradients; `None` means SGD with learning
       rate 0.1. An aggregator with cumulative results needs `learning.build_ftrl`.
-    metrics_aggregator: How the clients' metrics are combined: a function of the model's
-      metric finalizers, such as those in `tff.learning.metrics`.
-    loop_implementation: How TFF iterates over client data; the default is the faster.
+    metrics_aggregator: How the clients' metrics are combined.
+    loop_implementation: How TFF iterates over client data.
 
   Returns:
     A learning process.
 
   Raises:
-    TypeError: If `aggregator` is not an unweighted aggregation factory, or another
-      argument not of its type.
-    ValueError: If `server_optimizer_fn` is not for the results of `aggregator`.
+    TypeError: As for `build_dp_fed_avg`.
+    ValueError: As for it.
   """
   server_optimizer = process_parts.check_optimizer(
     'server_optimizer_fn',

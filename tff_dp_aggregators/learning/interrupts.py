@@ -108,18 +108,7 @@ def graceful_interrupts(notice: str = '') -> Iterator[StopRequest]:
 
 @contextlib.contextmanager
 def stopped_by(asks: Callable[[], bool]) -> Iterator[None]:
-  """Lets loops of this thread be stopped by something else than signals.
-
-  Example:
-    >>> wanted = threading.Event()
-    >>> with stopped_by(wanted.is_set), graceful_interrupts() as stop:
-    ...   for round_number in range(3):
-    ...     wanted.set()  # Another thread does, say.
-    ...     if stop.requested:
-    ...       break
-    >>> round_number
-    0
-  """
+  """Lets loops of this thread be stopped by something else than signals."""
   before = getattr(_THREAD, 'asks', None)
   _THREAD.asks = asks
   try:
@@ -133,15 +122,6 @@ def deferred() -> Iterator[None]:
   """Lets what must not be left half done end before a signal is heeded.
 
   Processes that are started inside, by Python, take no Ctrl-C: it is for this one.
-
-  Example:
-    >>> with graceful_interrupts() as stop:
-    ...   with deferred():
-    ...     signal.raise_signal(signal.SIGINT)  # Somebody presses Ctrl-C.
-    ...     stop.requested
-    ...   stop.requested
-    False
-    True
   """
   if threading.current_thread() is not threading.main_thread():
     yield

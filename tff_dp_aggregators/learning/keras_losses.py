@@ -77,18 +77,6 @@ class Penalised(NamedTuple):
     return cls(output, tf.add_n(penalties)) if penalties else output
 
 
-def with_penalty(loss: Callable[..., Any]) -> Callable[..., Any]:
-  """The loss of outputs, of which some may be `Penalised`."""
-
-  def of_batch(output: Any, label: Any, sample_weight: Any = None) -> Any:
-    if isinstance(output, Penalised):
-      found = loss(output.output, label, sample_weight)
-      return found + tf.cast(output.penalty, found.dtype)
-    return loss(output, label, sample_weight)
-
-  return of_batch
-
-
 class Losses:
   """The loss of a batch of a Keras model."""
 
@@ -112,7 +100,7 @@ class Losses:
     self._model = model
     self._names = names_of_outputs(model, output_spec)
     outputs = parts(output_spec, self._names)
-    labels = _labels_of(label_spec, self._names, isinstance(output_spec, tf.TensorSpec))
+    labels = _labels_of(label_spec, self._names)
     of_each = _of_each('loss', loss, self._names)
     weight_of = _of_each(
       'loss_weights', 1.0 if weights is None else weights, self._names
@@ -154,10 +142,10 @@ class Losses:
     `sample_weight`: Weights of examples; `None` for equal ones.
     """
     outputs = parts(output, self._names)
-    labels = _labels_of(label, self._names, self._is_single)
+    labels = _labels_of(label, self._names)
     total = None
     for name, loss, weight in self._parts:
-      fitted = fit_labels(labels[name], outputs[name])
+      fitted = _fit_labels(labels[name], outputs[name])
       each = loss(fitted, outputs[name], sample_weight=sample_weight)
       each = each if weight == 1 else weight * each
       total = each if total is None else total + each
@@ -165,7 +153,7 @@ class Losses:
 
   def check_labels(self, labels: Any, owner: str) -> None:
     """Refuses numbers of classes that outputs have none for."""
-    by_output = _labels_of(labels, self._names, self._is_single)
+    by_output = _labels_of(labels, self._names)
     for name, loss, _ in self._parts:
       if isinstance(loss, _SPARSE):
         ignored = loss.get_config().get('ignore_class')
@@ -194,8 +182,7 @@ class Losses:
       if why is None and ends in (PROBABLE if takes_logits else ('linear',)):
         why = f'ends in the activation {ends}'
       if why is not None:
-        kind = type(loss).__name__
-        other = '' if takes_logits else 'from_logits=True'
+        kind, other = type(loss).__name__, '' if takes_logits else 'from_logits=True'
         raise ValueError(
           f'the model {why}, and the loss {kind} takes '
           f'{"logits" if takes_logits else "probabilities"}: give '
@@ -245,29 +232,25 @@ def why_no_logits(outputs: np.ndarray, is_binary: bool = False) -> Optional[str]
 
   `outputs`: Shape [examples, ...]; the last axis is that of classes.
   """
+  if (outputs < 0).any():
+    return None
   if is_binary:
     # One number for all inputs, as for tokens of which nothing is known, says nothing.
     varies = len(outputs) > 1 and np.ptp(outputs, axis=0).any()
-    if varies and (outputs >= 0).all() and (outputs <= 1).all():
-      return 'puts out numbers between 0 and 1 for whatever input'
-    return None
-  sums = outputs.sum(axis=-1)
-  if outputs.shape[-1] > 1 and (outputs >= 0).all():
-    if np.allclose(sums, 1, rtol=0, atol=_ROUNDING):
-      return 'puts out numbers that are not negative and add up to 1'
-  return None
+    are = varies and (outputs <= 1).all()
+    return 'puts out numbers between 0 and 1 for whatever input' if are else None
+  are = outputs.shape[-1] > 1 and np.allclose(
+    outputs.sum(axis=-1), 1, rtol=0, atol=_ROUNDING
+  )
+  return 'puts out numbers that are not negative and add up to 1' if are else None
 
 
 def why_no_probabilities(outputs: np.ndarray, is_binary: bool = False) -> Optional[str]:
   """Why outputs are no probabilities; `None` if they may be."""
-  if (outputs < 0).any():
-    return f'puts out negative numbers, such as {outputs.min():.4g}'
-  if is_binary:
-    if (outputs > 1).any():
-      return f'puts out numbers above 1, such as {outputs.max():.4g}'
-    return 'puts out 0 for whatever input' if not outputs.any() else None
-  if not outputs.sum(axis=-1).all():
-    return 'puts out 0 for all classes'
+  are_out = (outputs < 0).any() or (is_binary and (outputs > 1).any())
+  whole = outputs if is_binary else outputs.sum(axis=-1)
+  if are_out or not (whole.any() if is_binary else whole.all()):
+    return f'puts out numbers from {outputs.min():.4g} to {outputs.max():.4g}'
   return None
 
 
@@ -291,59 +274,29 @@ def parts(structure: Any, names: Sequence[str]) -> dict[str, Any]:
   return {names[0]: structure}
 
 
-def _labels_of(labels: Any, names: Sequence[str], is_single: bool) -> dict[str, Any]:
-  """Labels by output."""
-  is_many = isinstance(labels, (list, tuple, Mapping))
-  if is_single:
-    if isinstance(labels, Mapping) and set(labels) == set(names):
-      return dict(labels)
-    if is_many:
-      raise ValueError(
-        f'the model has one output, and labels are {_in_words(labels)}; give one array.'
-      )
-    return {names[0]: labels}
-  called = ', '.join(names)
-  if not is_many:
-    raise ValueError(
-      f'the model has {len(names)} outputs ({called}), and labels are one array of '
-      f'shape {_shape(labels)}: give a tuple of labels, or a mapping by these names.'
-    )
-  fits = (
-    set(labels) == set(names)
-    if isinstance(labels, Mapping)
-    else len(labels) == len(names)
-  )
-  if not fits:
-    raise ValueError(
-      f'the model has the outputs {called}, and labels are {_in_words(labels)}; give '
-      'labels for each output and no others.'
-    )
-  return parts(labels, names)
+def _of_each(
+  argument: str, given: Any, names: Sequence[str], is_for_all: bool = True
+) -> dict[str, Any]:
+  """What was given of outputs by name, in a sequence, or once for all of them.
 
-
-def _in_words(labels: Any) -> str:
-  if isinstance(labels, Mapping):
-    return f'a mapping of {", ".join(map(str, labels))}'
-  return f'a tuple of {len(labels)}'
-
-
-def _of_each(argument: str, given: Any, names: Sequence[str]) -> dict[str, Any]:
-  """What was given of all outputs at once, in a sequence, or by name."""
-  if isinstance(given, Mapping):
-    if set(given) != set(names):
-      raise ValueError(
-        f'{argument} is for {", ".join(map(str, given))}, and the model has the '
-        f'outputs {", ".join(names)}.'
-      )
+  `is_for_all`: Whether what is given once may be for several outputs.
+  """
+  is_sequence = isinstance(given, (list, tuple))
+  if isinstance(given, Mapping) and set(given) == set(names):
     return dict(given)
-  if isinstance(given, (list, tuple)):
-    if len(given) != len(names):
-      raise ValueError(
-        f'{argument} has {len(given)} entries, and the model has the outputs '
-        f'{", ".join(names)}.'
-      )
+  if is_sequence and len(given) == len(names):
     return dict(zip(names, given))
+  if isinstance(given, Mapping) or is_sequence or not (is_for_all or len(names) == 1):
+    raise ValueError(
+      f'{argument} must be for the outputs of the model, {", ".join(names)}: by these '
+      f'names, or one for each in this order; got {given}.'
+    )
   return dict.fromkeys(names, given)
+
+
+def _labels_of(labels: Any, names: Sequence[str]) -> dict[str, Any]:
+  """Labels by output."""
+  return _of_each('labels', labels, names, is_for_all=False)
 
 
 class _OfFunction(tf.keras.losses.Loss):
@@ -358,17 +311,18 @@ class _OfFunction(tf.keras.losses.Loss):
 
 
 def _checked(loss: Any) -> tf.keras.losses.Loss:
-  if isinstance(loss, str):
-    loss = _named(loss)
+  try:
+    loss = _losses.get(loss)
+  except ValueError as e:
+    kind = ValueError if isinstance(loss, str) else TypeError
+    raise kind(
+      'loss must be a tf.keras.losses.Loss, such as '
+      'tf.keras.losses.MeanSquaredError(), its name, or a function of labels and '
+      f'outputs; got {loss!r}. Keras says: {e}'
+    ) from e
   if isinstance(loss, type) and issubclass(loss, _losses.Loss):
     loss = loss()
   if not isinstance(loss, _losses.Loss):
-    if not callable(loss):
-      raise TypeError(
-        'loss must be a tf.keras.losses.Loss, such as '
-        'tf.keras.losses.MeanSquaredError(), its name, or a function of labels and '
-        f'outputs; got {loss!r}.'
-      )
     loss = _class_of(loss) or _OfFunction(loss)
   if loss.reduction == _losses.Reduction.NONE:
     raise ValueError(
@@ -376,17 +330,6 @@ def _checked(loss: Any) -> tf.keras.losses.Loss:
       'each example and no loss of a batch; leave reduction out.'
     )
   return loss
-
-
-def _named(name: str) -> Any:
-  """The loss that Keras calls so."""
-  try:
-    return _losses.get(name)
-  except ValueError as e:
-    raise ValueError(
-      f'loss={name!r} is not a loss that tf.keras.losses.get knows; give one of '
-      'tf.keras.losses, such as tf.keras.losses.MeanSquaredError().'
-    ) from e
 
 
 def _class_of(function: Any) -> Optional[tf.keras.losses.Loss]:
@@ -399,7 +342,7 @@ def _class_of(function: Any) -> Optional[tf.keras.losses.Loss]:
   return None
 
 
-def fit_labels(labels: Any, outputs: Any) -> Any:
+def _fit_labels(labels: Any, outputs: Any) -> Any:
   """Labels as `fit` compares them with outputs: [n] for [n, 1], and of their dtype."""
   labels, outputs = tf.convert_to_tensor(labels), tf.convert_to_tensor(outputs)
   places = fitted_shape(labels.shape, outputs.shape)
@@ -418,10 +361,6 @@ def fitted_shape(labels: Any, outputs: Any) -> Optional[list[Optional[int]]]:
   `outputs`: Their shape.
 
   Returns `None` if it does not.
-
-  Example:
-    >>> fitted_shape([None], [None, 1]), fitted_shape([None], [None, 2])
-    ([None, 1], None)
   """
   one, other = list(labels), list(outputs)
   if other == [*one, 1] or (len(one) > 1 and one == [*other, 1]):
@@ -448,11 +387,9 @@ def _check_labels(
     for last in ([], [1])
   )
   if isinstance(loss, _SPARSE):
-    fits = one_less
-    wanted = f'a class for {_shape(output)}: labels of shape {_shape(output, -1)}'
+    fits, wanted = one_less, f'numbers of classes of shape {_shape(output, -1)}'
   elif isinstance(loss, _BY_PLACE):
-    fits = is_same
-    wanted = f'labels of the shape of outputs, {_shape(output)}'
+    fits, wanted = is_same, f'labels of the shape of outputs, {_shape(output)}'
   else:
     # Whole numbers may be classes, which a loss of one's own looks up.
     are_classes = one_less and not label.dtype.is_floating
@@ -460,16 +397,13 @@ def _check_labels(
     fits = is_same or are_classes or not repeats
     wanted = f'labels that fit outputs of shape {_shape(output)}'
   if not fits:
-    hint = ''
-    if isinstance(loss, _CATEGORICAL) and not isinstance(loss, _SPARSE) and one_less:
-      hint = f' Numbers of classes are for Sparse{type(loss).__name__}.'
-    if isinstance(loss, _SPARSE) and is_same:
-      hint = ' One-hot labels are for CategoricalCrossentropy.'
     of = f' of the output {name!r}' if name else ''
     raise ValueError(
       f'labels{of} are of shape {_shape(label)}, and the loss '
       f'{loss.name or type(loss).__name__} takes {wanted}. TensorFlow would repeat one '
-      f'along the other. Reshape the labels, or change what the model puts out.{hint}'
+      'along the other. Reshape the labels, change what the model puts out, or take '
+      'another loss: numbers of classes are for SparseCategoricalCrossentropy, one-hot '
+      'labels for CategoricalCrossentropy.'
     )
 
 

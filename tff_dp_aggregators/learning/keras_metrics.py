@@ -129,35 +129,30 @@ def _refuse_several(
   kind = type(metric).__name__
   if labels != outputs and {'thresholds', 'num_thresholds'} & set(metric.get_config()):
     raise ValueError(
-      f'{kind} takes one number for each label, and the model puts out {outputs[-1]}. '
-      'For two classes give a function of their difference, such as lambda y, outputs: '
-      f'float(tf.keras.metrics.{kind}(...)(y, tf.sigmoid(outputs[:, 1] - outputs[:, '
-      '0]))), or have the model put out one number and take the loss '
-      'BinaryCrossentropy(from_logits=True)'
+      f'{kind} takes one number for each label, and the model puts out {outputs[-1]}; '
+      'have it put out one, or give a function of labels and outputs, such as one of '
+      'tf.sigmoid(outputs[:, 1] - outputs[:, 0]) for two classes'
     )
 
 
 def _refuse_logits(metric: tf.keras.metrics.Metric) -> None:
   """Refuses a metric that takes probabilities, and would make a number of logits."""
-  kind, config = type(metric).__name__, metric.get_config()
+  config = metric.get_config()
   function = getattr(getattr(metric, '_fn', None), '__name__', '')
   from_logits = config.get('from_logits', getattr(metric, '_from_logits', True))
-  if from_logits is False or (
-    function.endswith('crossentropy') and not metric._fn_kwargs.get('from_logits')
+  thresholds = [config.get('threshold'), config.get('thresholds', 1)]
+  if (
+    from_logits is False
+    or (function.endswith('crossentropy') and not metric._fn_kwargs.get('from_logits'))
+    or function == 'binary_accuracy'
+    or thresholds[0] == _MIDDLE
+    or thresholds[1] in (None, _MIDDLE, [_MIDDLE])
   ):
-    remedy = f'tf.keras.metrics.{kind}(from_logits=True)'
-    if kind == 'MeanMetricWrapper':
-      remedy = 'the metric of that name of tf.keras.metrics, with from_logits=True'
-  elif config.get('threshold') == _MIDDLE or function == 'binary_accuracy':
-    remedy = 'tf.keras.metrics.BinaryAccuracy(threshold=0.0)'
-  elif 'thresholds' in config and config['thresholds'] in (None, _MIDDLE, [_MIDDLE]):
-    remedy = f'tf.keras.metrics.{kind}(thresholds=0.0)'
-  else:
-    return
-  raise ValueError(
-    'it takes probabilities, and the loss of the model says that outputs are logits: '
-    f'give {remedy}'
-  )
+    raise ValueError(
+      'it takes probabilities, and the loss of the model says that outputs are logits: '
+      'give a metric of tf.keras.metrics with from_logits=True, threshold=0.0 or '
+      'thresholds=0.0, whichever it takes; binary_accuracy is BinaryAccuracy'
+    )
 
 
 def _named(name: str, labels: tuple[int, ...], outputs: tuple[int, ...]) -> Any:

@@ -80,10 +80,16 @@ class KerasFunctionalModel(tff.learning.models.FunctionalModel):
       output, penalties = traced[bool(training)](model_weights, x)
       return keras_losses.Penalised.of(output, penalties)
 
+    def loss_of_batch(output: Any, label: Any, sample_weight: Any = None) -> Any:
+      if not isinstance(output, keras_losses.Penalised):
+        return loss(output, label, sample_weight)
+      found = loss(output.output, label, sample_weight)
+      return found + tf.cast(output.penalty, found.dtype)
+
     super().__init__(
       initial_weights=initial,
       predict_on_batch_fn=predict_on_batch,
-      loss_fn=keras_losses.with_penalty(loss),
+      loss_fn=loss_of_batch,
       input_spec=input_spec,
     )
     self.weight_names = names_of_weights(model)
@@ -94,15 +100,15 @@ class KerasFunctionalModel(tff.learning.models.FunctionalModel):
   def compiled_metrics(self) -> Any:
     """The metrics that the model was compiled with; `None` for none."""
     container = getattr(self.keras_model, 'compiled_metrics', None)
-    if container is None:
-      return None
-    given = [container._user_metrics, container._user_weighted_metrics]
-    given = [each for each in given if each]
-    if len(given) > 1:
+    given = []
+    if container is not None:
+      given = [container._user_metrics, container._user_weighted_metrics]
+    metrics, *others = [each for each in given if each] or [None]
+    if others:
       raise ValueError(
         'the model is compiled with metrics and weighted_metrics; give test.metrics.'
       )
-    return given[0] if given else None
+    return metrics
 
   @property
   def penalty_needs_inputs(self) -> bool:
@@ -158,10 +164,7 @@ def _embedded(model: tf.keras.Model) -> Iterator[tuple[Any, int]]:
 
 def names_of_weights(model: tf.keras.Model) -> tuple[str, ...]:
   """Number and name of each trainable weight, in Keras's order."""
-  return tuple(
-    f'{number} {variable.name}'
-    for number, variable in enumerate(model.trainable_variables)
-  )
+  return tuple(f'{i} {each.name}' for i, each in enumerate(model.trainable_variables))
 
 
 def make(
@@ -180,11 +183,9 @@ def make(
         f'{type(made).__name__}. A tff.learning.models.FunctionalModel is given as it '
         'is.'
       )
-    if made.built and getattr(made, 'inputs', None):
+    if made.built and (x is None or getattr(made, 'inputs', None)):
       return made
     if x is None:
-      if made.built:
-        return made
       raise ValueError(
         'the model has no weights until it is called; give one that says what it '
         'takes, such as by tf.keras.Input.'
@@ -254,17 +255,13 @@ def refuse(model: tf.keras.Model) -> None:
       'the model has no weights that are trained: all layers are frozen, or have none.'
     )
   for variable in model.trainable_variables:
-    if _dtype(variable) != tf.float32:
+    if _dtype(variable) != tf.float32 or getattr(variable, 'constraint', None):
       raise ValueError(
-        f'the weight {variable.name!r} is of {_dtype(variable).name}, and optimizers '
-        'and noise are of float32: make the layer with dtype float32.'
-      )
-    if getattr(variable, 'constraint', None) is not None:
-      raise ValueError(
-        f'the weight {variable.name!r} has the constraint '
-        f'{type(variable.constraint).__name__}: the noise that is added to weights '
-        'would break it. Leave it out, and have the layer use what keeps it, such as '
-        'tf.nn.softplus of the weight; or add a regularizer.'
+        f'the weight {variable.name!r} is of {_dtype(variable).name} with the '
+        f'constraint {getattr(variable, "constraint", None)}: optimizers and noise are '
+        'of float32, and noise would break a constraint. Make the layer with dtype '
+        'float32, and have it use what keeps the constraint, such as tf.nn.softplus of '
+        'the weight.'
       )
 
 
@@ -323,8 +320,7 @@ class _Traced:
     for tensor, _ in self._function.graph.captures:
       raise ValueError(
         f'the model reads {names.get(id(tensor), "a variable or a table")!r} other '
-        'than as an attribute of a layer in its call: in a tf.function, by a function '
-        'that keeps it, or of an object that is no layer. So clients cannot be given '
+        'than as an attribute of a layer in its call, so clients cannot be given '
         'another value of it. Have the call of the layer read its own attribute; and '
         'look names and tokens up before, so that examples have their numbers.'
       )
@@ -438,16 +434,12 @@ def _replaced(
 
 def _why(error: Exception, model: tf.keras.Model, x: Any) -> str:
   """Why a model cannot be traced."""
-  if isinstance(error, AttributeError) and 'assign' in str(error):
+  if isinstance(error, AttributeError):
     refuse_batch_normalisation(model)
     return (
-      'a layer of the model changes variables of its own while it trains. That is not '
-      'part of the update that is clipped and noised; use a layer that does not.'
-    )
-  if isinstance(error, AttributeError) and 'Tensor' in str(error):
-    return (
       'a layer of the model uses a weight as only a variable can be used '
-      f'({str(error).strip().splitlines()[-1].strip()}); use it as a tensor.'
+      f'({str(error).strip().splitlines()[-1].strip()}); use it as a tensor, and leave '
+      'out layers that change weights of their own while they train.'
     )
   return _fails_on(error, x, 'clients')
 

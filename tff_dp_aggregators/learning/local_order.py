@@ -34,11 +34,6 @@ def permutation(key: int, num_examples: int, epoch: int = 0) -> np.ndarray:
   """The order of one client's examples in one pass over them.
 
   Returns numbers of examples, int64 of shape [num_examples].
-
-  Example:
-    >>> key = keys(seed=1, this_round=0, clients=np.array([7]))[0]
-    >>> permutation(key, 5).tolist(), permutation(key, 5, epoch=1).tolist()
-    ([4, 1, 2, 3, 0], [0, 4, 1, 2, 3])
   """
   position = np.arange(num_examples, dtype=np.uint64)
   position += np.uint64(epoch << EPOCH_BITS)

@@ -58,10 +58,7 @@ def functional(
     lambda spec: tf.TensorSpec([None, *spec.shape], spec.dtype), element_spec
   )
   x, _ = examples.inputs_and_labels(input_spec, owner)
-  if isinstance(model, tf.keras.Model):
-    _check_inputs(model, element_spec, owner)
   made = keras_models.make(model, x, seed, owner)
-  _check_inputs(made, element_spec, owner)
   return keras_models.KerasFunctionalModel(made, loss, input_spec)
 
 
@@ -100,18 +97,6 @@ def weight_names(model: Any) -> tuple[str, ...]:
     ValueError: If a Keras model has no weights until it is called.
 
   Example:
-    >>> weights = {
-    ...   'embedding': np.zeros([5, 2]),
-    ...   'out': (np.zeros([2, 1]), np.zeros(1)),
-    ... }
-    >>> model = tff.learning.models.FunctionalModel(
-    ...   initial_weights=(weights, ()),
-    ...   predict_on_batch_fn=tf.function(lambda weights, x, training: x),
-    ...   loss_fn=tf.function(lambda output, label, sample_weight=None: 0.0),
-    ...   input_spec=(tf.TensorSpec([None]), tf.TensorSpec([None])),
-    ... )
-    >>> weight_names(model)
-    ('embedding', 'out/0', 'out/1')
     >>> weight_names(
     ...   lambda: tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=[2])])
     ... )
@@ -141,12 +126,11 @@ def weights_in_words(model: tff.learning.models.FunctionalModel) -> list[str]:
 def _check_kind(model: Any) -> None:
   if isinstance(model, tf.keras.Model):
     return
-  is_layer = isinstance(model, tf.keras.layers.Layer)
-  if is_layer or not callable(model):
-    hint = ' A layer becomes a model by tf.keras.Sequential([layer]).' * is_layer
+  if isinstance(model, tf.keras.layers.Layer) or not callable(model):
     raise TypeError(
       'model must be a tff.learning.models.FunctionalModel, a Keras model, or a '
-      f'function that makes one; got {type(model).__name__}.{hint}'
+      f'function that makes one; got {type(model).__name__}. A layer becomes a model '
+      'by tf.keras.Sequential([layer]).'
     )
 
 
@@ -162,25 +146,3 @@ def _paths(weights: Any, path: str) -> Iterator[tuple[str, Any]]:
     return
   for key, each in parts:
     yield from _paths(each, f'{path}/{key}' if path else f'{key}')
-
-
-def _check_inputs(model: tf.keras.Model, element_spec: Any, owner: str) -> None:
-  """Compares inputs with those of a model that says what it takes."""
-  known = getattr(model, 'inputs', None)
-  if not known:
-    return
-  x, y = examples.inputs_and_labels(element_spec, owner)
-  names = getattr(model, 'input_names', [])
-  if isinstance(x, Mapping) and set(x) == set(names):
-    given = [x[name] for name in names]
-  else:
-    given = tf.nest.flatten(x)
-  if len(given) != len(known):
-    raise ValueError(
-      f'{owner} gives {len(given)} inputs, the model takes {len(known)}: '
-      f'{", ".join(names)}.'
-    )
-  wanted = [  # Keras converts dtypes.
-    tf.TensorSpec(one.shape[1:], other.dtype) for one, other in zip(known, given)
-  ]
-  examples.check((given, y), (wanted, y), owner)

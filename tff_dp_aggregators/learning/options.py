@@ -6,7 +6,7 @@ what has to go together with a mechanism.
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, Union
 
 from tff_dp_aggregators.accounting import canaries
@@ -141,45 +141,6 @@ class Server:
     if order is not None and not checks.check_number('clip_order', order) >= 1:
       raise ValueError(f'clip_order must be at least 1, or infinite; got {order}.')
     checks.check_bool('not_private_signal_to_noise', self.not_private_signal_to_noise)
-
-
-# Fields that were arguments of `train` under another name.
-_RENAMED = {
-  'local_epochs': ('local', 'epochs'),
-  'client_optimizer': ('local', 'optimizer'),
-  'client_learning_rate_fn': ('local', 'learning_rate_fn'),
-  'server_optimizer': ('server', 'optimizer'),
-  'test_data': ('test', 'data'),
-  'test_metrics': ('test', 'metrics'),
-  'evaluate_every': ('test', 'every'),
-}
-
-
-def refuse_arguments(names: Iterable[str]) -> None:
-  """Raises TypeError for what is no argument of `train`, and says where it belongs."""
-  classes = {
-    'local': ClientTraining,
-    'server': Server,
-    'test': Evaluation,
-    'run': RunOptions,
-  }
-  places = {
-    field.name: (argument, field.name)
-    for argument, each in classes.items()
-    for field in dataclasses.fields(each)
-  }
-  for name in names:
-    where = _RENAMED.get(name) or places.get(name)
-    if where is None:
-      raise TypeError(
-        f'train has no argument {name!r}; what belongs together is in local, server, '
-        'test and run: see help(learning.train).'
-      )
-    argument, field = where
-    raise TypeError(
-      f'train has no argument {name!r}; it is a field: '
-      f'{argument}=learning.{classes[argument].__name__}({field}=...).'
-    )
 
 
 def aggregation_to_json(server: Server) -> dict[str, Any]:

@@ -73,21 +73,14 @@ class CountZeroWeights(tff.aggregators.WeightedAggregationFactory):
 
 def check_model(model_fn: Any) -> ModelFn:
   """Returns the model, or says how to make one of what was given."""
-  if isinstance(model_fn, tf.keras.Model):
-    raise TypeError(
-      'model_fn is a Keras model, of which each of its clients needs one of its own. '
-      'Give a function that makes it anew: '
-      'lambda: tff.learning.models.from_keras_model(make_keras_model(), loss=..., '
-      'input_spec=...); or, to simulate faster, '
-      'tff.learning.models.functional_model_from_keras(...).'
-    )
-  if isinstance(model_fn, tff.learning.models.VariableModel) or not (
+  if isinstance(model_fn, (tf.keras.Model, tff.learning.models.VariableModel)) or not (
     callable(model_fn) or isinstance(model_fn, tff.learning.models.FunctionalModel)
   ):
     raise TypeError(
-      'model_fn must be a tff.learning.models.FunctionalModel, or a function without '
-      'arguments that makes a tff.learning.models.VariableModel, got '
-      f'{type(model_fn).__name__}.'
+      'model_fn must be a tff.learning.models.FunctionalModel, such as '
+      'tff.learning.models.functional_model_from_keras(...), or a function without '
+      'arguments that makes a tff.learning.models.VariableModel anew for each client, '
+      f'such as by from_keras_model(...); got {type(model_fn).__name__}.'
     )
   if not isinstance(model_fn, tff.learning.models.FunctionalModel):
     with tf.Graph().as_default():
@@ -157,19 +150,16 @@ def check_pair(
     if workload is None:
       raise ValueError(
         'server_optimizer_fn is FTRL, which works on sums of all rounds so far, and '
-        'the aggregator returns the mean of each round: the model would forget all '
-        'rounds but the last. Use aggregators.tree(cumulative=True), or '
-        'aggregators.from_strategy(workload=strategies.Workload(num_rounds)); or '
-        'tff.learning.optimizers.build_sgdm, which gives the same model, or '
-        'optimizer() of the same learning.ServerSchedule, if it is from one.'
+        'the aggregator returns the mean of each round. Give an aggregator with a '
+        'workload or cumulative=True; or tff.learning.optimizers.build_sgdm, or '
+        'optimizer() of the same learning.ServerSchedule, which come to the same model.'
       )
     server_optimizer.check_workload(workload)
   elif workload is not None:
     raise ValueError(
-      'the aggregator returns sums of all rounds so far (it has a workload, or '
-      f'cumulative=True), and server_optimizer_fn is {_name(server_optimizer)}, which '
-      'adds up means of single rounds: each round would count again in all later ones. '
-      'Use learning.build_ftrl(...), or leave out workload and cumulative.'
+      'the aggregator returns sums of all rounds so far, and server_optimizer_fn is '
+      f'{type(server_optimizer).__name__}, which adds up means of single rounds. Use '
+      'learning.build_ftrl(...), or leave out workload and cumulative=True.'
     )
   elif is_private and isinstance(server_optimizer, server_schedule.ScheduledOptimizer):
     server_optimizer.check_participation(aggregator)
@@ -185,11 +175,9 @@ def check_optimizer(
   if optimizer is None and default is not None:
     return default
   if not isinstance(optimizer, tff.learning.optimizers.Optimizer):
-    of_keras = isinstance(optimizer, tf.keras.optimizers.Optimizer)
     raise TypeError(
       f'{name} must be a tff.learning.optimizers.Optimizer, such as '
-      'tff.learning.optimizers.build_sgdm(0.1), got '
-      f'{"the Keras optimizer " if of_keras else ""}{_name(optimizer)}.'
+      f'tff.learning.optimizers.build_sgdm(0.1); got {type(optimizer)}.'
     )
   return _Adafactor(optimizer) if isinstance(optimizer, _ADAFACTOR) else optimizer
 
@@ -206,10 +194,6 @@ def check_client_optimizer(
     )
   default = tff.learning.optimizers.build_sgdm(0.1)
   return check_optimizer(name, optimizer, default)
-
-
-def _name(value: Any) -> str:
-  return type(value).__name__.lstrip('_')
 
 
 _ADAFACTOR = type(tff.learning.optimizers.build_adafactor(1.0))

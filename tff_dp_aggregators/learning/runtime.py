@@ -218,11 +218,11 @@ class LocalContext(tff.program.NativeFederatedContext):
       spent += tick  # And not by a clock, which goes on while the program is stopped.
       if spent >= limit:
         self.end(
-          RoundTimeoutError(
+          RoundTimeoutError.of(
             limit,
             ', or another computation did, and its worker process was ended',
-            'see whether the machine lacked memory or the process was stopped',
-            then='enter local_runtime again, and go on from the last state.',
+            'see whether the machine lacked memory or the process was stopped; and '
+            'enter local_runtime again',
           )
         )
     if self._reason is not None:

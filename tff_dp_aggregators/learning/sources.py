@@ -243,11 +243,13 @@ class ClientIterator(tff.program.FederatedDataSourceIterator):
       identity, next_round = content['source'], content['next_round']
     except (KeyError, TypeError, ValueError) as e:
       raise ValueError(f'this is not a saved ClientIterator: {buffer[:80]!r}') from e
-    sources = [source for source in (live() for live in reversed(_LIVE)) if source]
-    for source in sources:
+    for source in filter(None, (live() for live in reversed(_LIVE))):
       if source.identity == identity:
         return cls(source, next_round)
-    raise ValueError(_not_found(identity, sources))
+    raise ValueError(
+      'the saved iterator belongs to a ClientSource that this program has not made: '
+      f'make it first, of the same clients, schedule and numbers: {identity}.'
+    )
 
   def __eq__(self, other: object) -> bool:
     if not isinstance(other, ClientIterator):
@@ -264,18 +266,3 @@ class ClientIterator(tff.program.FederatedDataSourceIterator):
 
   def __deepcopy__(self, memo: dict[int, Any]) -> 'ClientIterator':
     return self.__copy__()  # The source holds the data, and does not change.
-
-
-def _not_found(identity: dict[str, Any], sources: list[ClientSource]) -> str:
-  text = (
-    'the saved iterator belongs to a ClientSource that this program has not made: make '
-    'it first, of the same clients, schedule and numbers.'
-  )
-  if not sources:
-    return text
-  differences = ', '.join(
-    f'{name} {own!r} instead of {identity.get(name)!r}'
-    for name, own in sources[0].identity.items()
-    if own != identity.get(name)
-  )
-  return f'{text} The newest that there is has {differences}.'

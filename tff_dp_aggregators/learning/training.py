@@ -9,7 +9,6 @@ import contextlib
 import dataclasses
 import functools
 import gc
-import inspect
 import json
 import math
 import multiprocessing
@@ -34,7 +33,6 @@ from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.base import rounding
 from tff_dp_aggregators.learning import clients as clients_lib
 from tff_dp_aggregators.learning import cluster as cluster_lib
-from tff_dp_aggregators.learning import failures
 from tff_dp_aggregators.learning import fed_avg
 from tff_dp_aggregators.learning import fed_prox
 from tff_dp_aggregators.learning import interrupts
@@ -55,6 +53,7 @@ from tff_dp_aggregators.learning.runs import metrics_file
 from tff_dp_aggregators.learning.runs import plan as plan_lib
 from tff_dp_aggregators.learning.runs import progress
 from tff_dp_aggregators.learning.runs import reporting
+from tff_dp_aggregators.learning.runs import resumption
 from tff_dp_aggregators.learning.runs import run as run_lib
 from tff_dp_aggregators.learning.runs import run_directory
 from tff_dp_aggregators.learning.runs import saved_model
@@ -122,30 +121,19 @@ _TURN = threading.RLock()
 
 def _in_turn(function: Callable[..., Result]) -> Callable[..., Result]:
   """A function that trains, which waits until no other thread does."""
-  known = inspect.signature(function).parameters
 
   @functools.wraps(function)
   def call(*args: Any, **kwargs: Any) -> Result:
-    options.refuse_arguments(name for name in kwargs if name not in known)
     is_refused = False
-    if not _TURN.acquire(blocking=False):
-      progress.say(
-        'This training begins when that of another thread has ended: TensorFlow cannot '
-        'make the graphs of two in one process. Processes train side by side.',
-        sys.stderr,
-      )
-      _TURN.acquire()
-    try:
-      return function(*args, **kwargs)
-    except failures.RoundTimeoutError as e:
-      raise e.said_of('run.timeout_seconds', 'the same call goes on.') from None
-    except (TypeError, ValueError):
-      is_refused = True  # Before much was made, mostly.
-      raise
-    finally:
-      if not is_refused:
-        _forget_graphs()
-      _TURN.release()
+    with _TURN:
+      try:
+        return function(*args, **kwargs)
+      except (TypeError, ValueError):
+        is_refused = True  # Before much was made, mostly.
+        raise
+      finally:
+        if not is_refused:
+          _forget_graphs()
 
   return call
 
@@ -315,16 +303,10 @@ def train(
   delta = _delta(delta, mechanism)
   if mechanism is None and run.noise_seed is not None:
     raise ValueError(
-      f'run.noise_seed={run.noise_seed} is of noise, and there is no mechanism that '
-      'adds any: leave it out.'
+      f'run.noise_seed={run.noise_seed} is for a mechanism; leave it out.'
     )
-  if isinstance(scheduler, str):
-    cluster_lib.check(scheduler, run.trusted_network)
-  elif run.trusted_network:
-    raise ValueError(
-      "run.trusted_network is for a scheduler='tcp://HOST:PORT' of another machine, "
-      f'and here it is {scheduler!r}; leave it out.'
-    )
+  if isinstance(scheduler, str) or run.trusted_network:
+    cluster_lib.check(str(scheduler), run.trusted_network)
   run_directory.check_usable(run_dir)
   fitting.check_clip_norm(mechanism, clip_norm)
   if seed is None:
@@ -370,13 +352,12 @@ def train(
     nbafl=nbafl,
     canaries=canaries,
   )
-  plan.check()
-  plan.check_cluster(scheduler)
+  plan.check(scheduler)
   step_checks.refuse_random_models(local_training)
   evaluator = _evaluator(local_training.model, test, run_dir)
   with run_directory.RunDirectory(run_dir) as directory:
     training = run_lib.Run(plan, directory, evaluator)
-    if training.found().is_finished:
+    if resumption.find(directory, plan.num_rounds).is_finished:
       rounds = f'{plan.num_rounds} of {plan.num_rounds} rounds'
       progress.say(
         f'{run_dir}: finished before, with {rounds}; nothing was trained.', sys.stderr
@@ -401,7 +382,7 @@ def train(
           stack.enter_context(
             runtime.local_runtime(
               timeout_seconds=run.timeout_seconds,
-              simulated_secure_sums=plan.sums_securely,
+              simulated_secure_sums=options.INNER[server.inner_aggregator].is_secure,
             )
           )
         stop = stack.enter_context(
@@ -479,12 +460,12 @@ def _delta(
 ) -> float:
   """The one that was given; any, where there is no privacy to tell."""
   if given is None:
-    if mechanism is not None:
-      raise ValueError(
-        'delta is missing: at which delta epsilon is told. Give one well below one '
-        'over the number of clients.'
-      )
-    return _WITHOUT_PRIVACY
+    if mechanism is None:
+      return _WITHOUT_PRIVACY
+    raise ValueError(
+      'delta is missing: at which delta epsilon is told. Give one well below one over '
+      'the number of clients.'
+    )
   return gaussian.check_delta(given, 'delta')
 
 
@@ -495,9 +476,7 @@ def _target(
 ) -> Optional[mechanism_lib.Target]:
   """The one that was given, or that the mechanism knows of."""
   if mechanism is None and given is not None:
-    raise ValueError(
-      f'run.target_epsilon={given} is of a mechanism, and there is none: leave it out.'
-    )
+    raise ValueError(f'run.target_epsilon={given} is for a mechanism; leave it out.')
   if mechanism is None or mechanism.placement.is_simulation:
     return None  # No target is kept.
   known = mechanism.target
@@ -525,15 +504,19 @@ def _local_training(
   num_rounds: int,
 ) -> packed.LocalTraining:
   """Local training with optimizers that are checked."""
-  optimizer, rates = local.optimizer, None
+
+  def checked(optimizer: Any) -> tff.learning.optimizers.Optimizer:
+    found = process_parts.check_client_optimizer(optimizer, 'local.optimizer')
+    if local.proximal_strength is None:
+      return found
+    return fed_prox.proximal(found, local.proximal_strength)
+
   if local.learning_rate_fn is None:
-    optimizer = _client_optimizer(optimizer, local.proximal_strength)
+    optimizer, rates = checked(local.optimizer), None
   else:
-    make = client_schedule.check_optimizer_fn('local.optimizer', optimizer)
+    make = client_schedule.check_optimizer_fn('local.optimizer', local.optimizer)
     rates = client_schedule.ClientSchedule(
-      local.learning_rate_fn,
-      lambda rate: _client_optimizer(make(rate), local.proximal_strength),
-      num_rounds,
+      local.learning_rate_fn, lambda rate: checked(make(rate)), num_rounds
     )
     optimizer = rates.make(float(rates.learning_rates[0]))
   return packed.LocalTraining(
@@ -541,34 +524,19 @@ def _local_training(
   )
 
 
-def _client_optimizer(
-  optimizer: Any, proximal_strength: Optional[float]
-) -> tff.learning.optimizers.Optimizer:
-  checked = process_parts.check_client_optimizer(optimizer, 'local.optimizer')
-  if proximal_strength is None:
-    return checked
-  return fed_prox.proximal(checked, proximal_strength, 'local.proximal_strength')
-
-
 def _check_compiled_optimizer(
   model: tff.learning.models.FunctionalModel, client_optimizer: Any
 ) -> None:
   """Says that an optimizer which a Keras model was compiled with is not used."""
-  if not isinstance(model, keras_models.KerasFunctionalModel):
-    return
-  compiled = getattr(model.keras_model, 'optimizer', None)
-  if compiled is None:
-    return
+  compiled = getattr(models.keras_model_of(model), 'optimizer', None)
   why = (
-    f'the model is compiled with the optimizer {compiled.name} of Keras, and clients '
-    'are trained by one of TFF'
+    f'the model is compiled with the optimizer {getattr(compiled, "name", None)} of '
+    'Keras, and clients are trained by one of TFF, local.optimizer'
   )
-  if client_optimizer is None:
-    raise ValueError(
-      f'{why}: give local.optimizer, such as tff.learning.optimizers.build_sgdm(0.1). '
-      '(Keras compiles with RMSprop if no optimizer is named.)'
-    )
-  progress.say(f'Note: {why}, local.optimizer; the other is not used.', sys.stderr)
+  if compiled is not None and client_optimizer is None:
+    raise ValueError(f'{why}: give tff.learning.optimizers.build_sgdm(0.1), say.')
+  if compiled is not None:
+    progress.say(f'Note: {why}; the other is not used.', sys.stderr)
 
 
 def _server_optimizer(
@@ -593,18 +561,16 @@ def _schedule(
   seed: int,
 ) -> sampling.Schedule:
   """The schedule that keeps what privacy rests on; without it, anybody in any round."""
-  if clients_per_round is None:
-    raise ValueError(
-      'clients_per_round is missing: how many clients a round asks. Give it, or a '
-      'schedule.'
-    )
+  for name, given, is_needed in (
+    ('clients_per_round', clients_per_round, True),
+    ('num_rounds', num_rounds, mechanism is None),
+  ):
+    if given is None and is_needed:
+      raise ValueError(f'{name} is missing: give it, or a schedule.')
+  assert clients_per_round is not None
   if mechanism is not None:
     return sampling.for_mechanism(mechanism, num_clients, clients_per_round, seed)
-  if num_rounds is None:
-    raise ValueError(
-      'num_rounds is missing: without mechanism and schedule nothing says how many '
-      'rounds there are.'
-    )
+  assert num_rounds is not None
   anybody = strategies.Participation(num_rounds)
   return sampling.for_scheme(anybody, num_clients, clients_per_round, seed)
 
@@ -622,15 +588,14 @@ def _check_schedule(
     own = sampling.check_relation(mechanism.participation)
     if mechanism.relation is not own:
       raise ValueError(
-        f'the mechanism is for adjacency {mechanism.adjacency}, and the events of '
-        f'rounds without sampling are for {sampling.adjacency(own)}: what was spent '
-        'would be told too low. Leave adjacency out; a plan can be reported for any.'
+        f'the mechanism is for adjacency={mechanism.adjacency}, and rounds without '
+        f'sampling are told for {sampling.adjacency(own)}. Leave adjacency out; a plan '
+        'can be reported for any.'
       )
   if mechanism is not None and schedule.schema != mechanism.participation:
     raise ValueError(
       f'the schedule keeps {schedule.schema}, but the mechanism is for '
-      f'{mechanism.participation}: epsilon would be that of other rounds than those '
-      'that are run. Use sampling.for_mechanism.'
+      f'{mechanism.participation}. Use sampling.for_mechanism.'
     )
   for name, given, said in (
     ('clients', len(population), schedule.num_clients),
@@ -648,7 +613,7 @@ def _result(run: run_lib.Run, make: Optional[Callable[[], Any]]) -> Result:
   rows = metrics_file.read(directory.file(run_directory.METRICS))
   if not rows:
     raise KeyboardInterrupt  # Before the first round: there is nothing to report.
-  found = run.found()
+  found = resumption.find(directory, plan.num_rounds)
   if found.is_finished:
     statement = reporting.read(directory)
   else:
@@ -666,7 +631,8 @@ def _result(run: run_lib.Run, make: Optional[Callable[[], Any]]) -> Result:
   epsilon = statement['guarantee']['epsilon']
   simulated = None
   if plan.larger_cohort is not None:
-    simulated = _infinite_if_none(statement['simulated_cohort']['simulated_epsilon'])
+    simulated = statement['simulated_cohort']['simulated_epsilon']
+    simulated = math.inf if simulated is None else simulated
     progress.say(
       f'{directory.path}: {len(rows)} of {plan.num_rounds} rounds; '
       f'{plan.larger_cohort.in_words()}. A run of that size would have spent epsilon = '
@@ -677,7 +643,8 @@ def _result(run: run_lib.Run, make: Optional[Callable[[], Any]]) -> Result:
     run_dir=directory.path,
     rounds=found.rounds,
     num_rounds=plan.num_rounds,
-    epsilon=_infinite_if_none(epsilon),
+    # A statement has no infinity.
+    epsilon=math.inf if epsilon is None else epsilon,
     delta=plan.delta,
     metrics={name: _value(text) for name, text in rows[-1].items()},
     weights=run_lib.read_weights(directory.file(run_directory.MODEL)),
@@ -685,11 +652,6 @@ def _result(run: run_lib.Run, make: Optional[Callable[[], Any]]) -> Result:
     simulated_epsilon=simulated,
     _make=make,
   )
-
-
-def _infinite_if_none(number: Optional[float]) -> float:
-  """A number of a statement, which has no infinity."""
-  return math.inf if number is None else float(number)
 
 
 def _value(text: str) -> Any:

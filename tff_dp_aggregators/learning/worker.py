@@ -111,7 +111,13 @@ class Worker:
     except OSError as e:
       _warn_that_it_is_open(f'{e.filename or "SO_BINDTODEVICE"}: {e.strerror}')
     else:
-      if _has_peers_elsewhere(self.port):  # Who would stay so.
+      peers = [
+        ipaddress.ip_address(each.raddr.ip)
+        for each in psutil.net_connections('tcp')
+        if each.laddr.port == self.port and each.raddr
+      ]
+      peers = [getattr(each, 'ipv4_mapped', None) or each for each in peers]
+      if not all(each.is_loopback for each in peers):  # Who would stay connected.
         self.end()
         raise WorkerError(
           "TFF's worker process was reached from another machine in the moment before "
@@ -160,16 +166,6 @@ def _system_call(name: str, number: int, *arguments: int) -> int:
   if result < 0:
     raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), name)
   return result
-
-
-def _has_peers_elsewhere(port: int) -> bool:
-  """Whether anything of another machine is connected, or about to be."""
-  peers = [
-    ipaddress.ip_address(each.raddr.ip)
-    for each in psutil.net_connections('tcp')
-    if each.laddr.port == port and each.raddr
-  ]
-  return not all((getattr(p, 'ipv4_mapped', None) or p).is_loopback for p in peers)
 
 
 @functools.cache

@@ -68,7 +68,7 @@ def test_examples_are_read_back(tmp_path):
   ('changes', 'error', 'match'),
   [
     ({'flag': np.zeros(2, bool)}, ValueError, 'client 2 .* different length'),
-    ({'flag': np.zeros(3, np.int8)}, ValueError, 'client 2: flag has int8'),
+    ({'flag': np.zeros(3, np.int8)}, ValueError, 'client 2: flag is .*int8'),
     (
       {'image': np.full([3, 2, 3], np.nan)},
       ValueError,
@@ -112,7 +112,7 @@ def test_files_of_another_byte_order_are_refused(tmp_path):
   packed.lay_out(populations.Population(), str(tmp_path / 'data'))
   index = tmp_path / 'data' / 'index.json'
   index.write_text(index.read_text().replace('<f4', '>f4'))
-  with pytest.raises(ValueError, match='>f4, the byte order of other machines'):
+  with pytest.raises(ValueError, match='of another byte order'):
     packed.PackedData(str(tmp_path / 'data'))
 
 
@@ -136,5 +136,5 @@ def test_nothing_is_overwritten_and_damage_is_found(tmp_path):
     packed.lay_out(populations.Population(), str(path))
   feature = path / 'feature-0.bin'
   feature.write_bytes(feature.read_bytes()[:-4])
-  with pytest.raises(ValueError, match='not what was laid out'):
+  with pytest.raises(ValueError, match='or cut. Remove it'):
     packed.PackedData(str(path))

@@ -91,5 +91,5 @@ def _failing(fails):
 
 
 def test_a_layer_with_weights_that_change_by_themselves_is_told():
-  with pytest.raises(ValueError, match='changes variables of its own'):
+  with pytest.raises(ValueError, match='change weights of their own'):
     step_checks.random_operations(_training(_Counting))

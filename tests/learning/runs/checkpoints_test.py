@@ -82,7 +82,8 @@ def test_one_that_is_broken_is_put_aside_for_the_one_before(breaking, three):
   breaking(three / 'after_round_5')
   checkpoints = checkpoints_lib.Checkpoints(str(three))
   _check(checkpoints.latest(_LIKE), 2)
-  assert sorted(os.listdir(three)) == ['after_round_2', 'unreadable_1_after_round_5']
+  kept, aside = sorted(os.listdir(three))
+  assert kept == 'after_round_2' and aside.startswith('unreadable_5_')
   # The round is reached again.
   checkpoints.save(_checkpoint(5))
   _check(checkpoints.latest(_LIKE), 5)

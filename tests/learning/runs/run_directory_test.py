@@ -2,7 +2,6 @@
 
 import copy
 import fcntl
-import json
 import os
 import shutil
 
@@ -23,19 +22,6 @@ _CONFIG = {
 def _begin(path, config):
   with run_directory.RunDirectory(str(path)) as directory:
     return directory.begin(config)
-
-
-def test_what_earlier_versions_did_not_say_is_what_it_means(tmp_path):
-  earlier = copy.deepcopy(_CONFIG)
-  del earlier['training']['simulated_cohort_scale']
-  for name in ('simulated_cohort', 'not_covered', 'tuning'):
-    del earlier[name]
-  assert _begin(tmp_path, earlier)
-  (tmp_path / run_directory.LEDGER).touch()
-  assert not _begin(tmp_path, _CONFIG)
-  other = dict(_CONFIG, not_covered=['A sentence.'])
-  with pytest.raises(run_directory.OtherSettingsError, match=r'not_covered: \[\] then'):
-    _begin(tmp_path, other)
 
 
 def test_how_often_a_run_is_evaluated_may_change(tmp_path):
@@ -63,16 +49,16 @@ def test_a_run_that_goes_on_has_its_seed_and_others_one_that_nobody_guesses(tmp_
     run_directory.secret_seed(path)
 
 
-def test_what_follows_from_another_setting_is_not_named(tmp_path):
+def test_every_difference_is_named_as_the_configuration_has_it(tmp_path):
   _begin(tmp_path, _CONFIG)
   other = copy.deepcopy(_CONFIG)
-  other['training'].update(simulated_cohort_scale=10.0, batch_size=3)
-  other.update(privacy=None, simulated_cohort={'scale': 10.0})
+  other['training'].update(batch_size=3)
+  other['flags'] = {'model': 'another'}
   with pytest.raises(run_directory.OtherSettingsError) as refused:
     _begin(tmp_path, other)
   assert str(refused.value).endswith(
-    'only with the same: local.batch_size: 2 then, 3 now; '
-    'mechanism.scale: 1.0 then, 10.0 now. Give another run_dir.'
+    "only with the same: --model: None then, 'another' now; "
+    'training.batch_size: 2 then, 3 now. Give another run_dir.'
   )
 
 
@@ -96,49 +82,6 @@ def test_one_process_at_a_time_also_of_several_machines(tmp_path):
     with pytest.raises(BlockingIOError, match=other):
       run_directory.RunDirectory(str(path))
   assert _begin(path, _CONFIG)  # With a lock alone it is empty.
-
-
-def _begin_without_training(path):
-  config = copy.deepcopy(_CONFIG)
-  _begin(path, config)
-  (path / run_directory.STRATEGY).touch()
-  (path / run_directory.DATA).mkdir()
-
-
-def test_what_never_drew_noise_is_begun_anew_with_other_settings(tmp_path, capsys):
-  (tmp_path / run_directory.LOG).touch()  # Of whoever starts it, before it begins.
-  _begin_without_training(tmp_path)
-  other = dict(_CONFIG, flags={'model': 'another'})
-  run_directory.check_flags(str(tmp_path), other['flags'])
-  with run_directory.RunDirectory(str(tmp_path)) as directory:
-    directory.forget_untrained(_CONFIG)
-    assert directory.config == _CONFIG and directory.has(run_directory.DATA)
-    directory.forget_untrained(other)
-    assert sorted(os.listdir(tmp_path)) == ['.lock', run_directory.LOG]
-    assert directory.begin(other)
-  assert 'nothing was trained' in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-  'name',
-  [
-    run_directory.CHECKPOINTS,
-    run_directory.LEDGER,
-    run_directory.METRICS,
-    run_directory.MODEL,
-    run_directory.REPORT,
-    'notes of my own.txt',
-  ],
-)
-def test_whatever_else_is_there_keeps_a_run_from_being_forgotten(tmp_path, name):
-  _begin_without_training(tmp_path)
-  (tmp_path / name).touch()
-  other = dict(_CONFIG, flags={'model': 'another'})
-  with run_directory.RunDirectory(str(tmp_path)) as directory:
-    directory.forget_untrained(other)
-  assert json.loads((tmp_path / run_directory.CONFIG).read_text()) == _CONFIG
-  with pytest.raises(run_directory.OtherSettingsError, match='--model: None then'):
-    run_directory.check_flags(str(tmp_path), other['flags'])
 
 
 @pytest.fixture

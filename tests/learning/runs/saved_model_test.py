@@ -205,7 +205,7 @@ def test_what_cannot_be_saved_is_trained_and_a_line_says_so(tmp_path, capfd):
 
 def test_a_run_that_was_stopped_gives_a_released_round(tmp_path, capfd):
   run_dir = str(tmp_path / 'run')
-  with pytest.raises(FileNotFoundError, match='not a run'):
+  with pytest.raises(FileNotFoundError, match='is no run'):
     learning.load(run_dir)
   stopped = {
     'loss': None,

@@ -51,23 +51,17 @@ class FTRL(tff.learning.optimizers.Optimizer):
 
   def check_workload(self, workload: strategies.Workload) -> None:
     """Refuses sums of another workload than this optimizer is for."""
-    if self._workload is not None and workload != self._workload:
+    is_prefix = strategies.workload.is_prefix_sums(workload)
+    if (
+      (self._workload is not None and workload != self._workload)
+      or workload.weight_decay != self._weight_decay
+      or (self._momentum and not is_prefix)
+    ):
       raise ValueError(
-        f"the aggregator's workload is {workload}, but the optimizer is for "
-        f'{self._workload}: build both from one learning.ServerSchedule.'
-      )
-    if workload.weight_decay != self._weight_decay:
-      raise ValueError(
-        f'the aggregator has the workload {workload}, whose weight decay is of the '
-        'initial model as well, of which this optimizer knows nothing: use ftrl() of a '
-        'learning.ServerSchedule with this workload.'
-      )
-    if self._momentum and not strategies.workload.is_prefix_sums(workload):
-      raise ValueError(
-        f'momentum is {self._momentum}, and the aggregator has the workload '
-        f'{workload}, with which its results have momentum, learning rates or weight '
-        'decay already. Give one of them: build_ftrl without momentum, or the workload '
-        'strategies.Workload(num_rounds).'
+        f"the aggregator's workload is {workload}, and the optimizer is FTRL for "
+        f'{self._workload or "any without weight decay"}, with momentum='
+        f'{self._momentum}, which is for plain sums. Build both from one '
+        'learning.ServerSchedule; or give build_ftrl without momentum.'
       )
 
   def initialize(self, specs: Any) -> Any:
@@ -124,15 +118,6 @@ class FTRLOnMeans(tff.learning.optimizers.Optimizer):
   The state has one structure like the model more than that of FTRL: `total`, the sum of
   the means so far. The model is that of SGD with the same learning rate and momentum,
   to round-off.
-
-  Example:
-    >>> optimizer = FTRLOnMeans(build_ftrl(0.5))
-    >>> weights = tf.constant([1.0, 2.0])
-    >>> state = optimizer.initialize(tf.TensorSpec.from_tensor(weights))
-    >>> for mean in ([1.0, 0.0], [0.0, 2.0]):
-    ...   state, weights = optimizer.next(state, weights, tf.constant(mean))
-    >>> weights.numpy().tolist()
-    [0.5, 1.0]
   """
 
   def __init__(self, on_sums: FTRL):

@@ -87,14 +87,6 @@ def num_packs(sizes: np.ndarray, local_epochs: int, *, side_by_side: bool) -> in
   more if all have enough to do; and as many as it takes for none to be large.
 
   `sizes`: How many examples each client has, int64 of shape [cohort].
-
-  Example:
-    >>> num_packs(np.full(100, 10), 1, side_by_side=True)
-    2
-    >>> num_packs(np.full(100, 20), 1, side_by_side=False)
-    4
-    >>> num_packs(np.full(10**6, 10), 1, side_by_side=True)
-    1024
   """
   cohort = len(sizes)
   least = _LEAST_SIDE_BY_SIDE if side_by_side else _LEAST_ONE_BY_ONE
@@ -109,9 +101,5 @@ def cuts(cohort: int, packs: int) -> np.ndarray:
   """Where packs begin and end, that are of the same length but for one client.
 
   Returns int32 of shape [packs + 1], from 0 to `cohort`.
-
-  Example:
-    >>> cuts(10, 4).tolist()
-    [0, 2, 5, 7, 10]
   """
   return (np.arange(packs + 1, dtype=np.int64) * cohort // packs).astype(np.int32)

@@ -58,11 +58,6 @@ class PackedData:
     self.directory = os.path.abspath(directory)
     with open(os.path.join(directory, _INDEX)) as file:
       index = json.load(file)
-    if index.get('format') != _FORMAT:
-      raise ValueError(
-        f'{directory} has packed data of format {index.get("format")}, not {_FORMAT}: '
-        'another release wrote it. Remove it; it is made again.'
-      )
     self._checksum = str(index['checksum'])
     self._offsets = np.memmap(os.path.join(directory, _OFFSETS), np.int64, 'r')
     self.features = [
@@ -73,19 +68,20 @@ class PackedData:
       )
       for i, feature in enumerate(index['features'])
     ]
-    for feature in self.features:
-      if not feature.dtype.isnative:
-        raise ValueError(
-          f'{feature.path} is of {feature.dtype.str}, the byte order of other machines '
-          f'than this one, which would read it as other numbers. Remove {directory}; '
-          'it is made again.'
-        )
-      size = int(np.prod(feature.shape)) * self.num_examples * feature.dtype.itemsize
-      if os.path.getsize(feature.path) != size:
-        raise ValueError(
-          f'{feature.path} should have {size} bytes; it is not what was laid out. '
-          f'Remove {directory}; it is made again.'
-        )
+    sizes = [
+      int(np.prod(each.shape)) * self.num_examples * each.dtype.itemsize
+      for each in self.features
+    ]
+    if (
+      index.get('format') != _FORMAT
+      or not all(each.dtype.isnative for each in self.features)
+      or [os.path.getsize(each.path) for each in self.features] != sizes
+    ):
+      raise ValueError(
+        f'{directory} has packed data of format {index.get("format")} that are not '
+        f'what this release lays out in format {_FORMAT} on this machine: of another '
+        'release, of another byte order, or cut. Remove it; it is made again.'
+      )
 
   def __len__(self) -> int:
     return len(self._offsets) - 1

@@ -61,7 +61,10 @@ class Pack:
     def body(first: tf.Tensor, sums: Any) -> Any:
       some = rows[first : first + self._at_once]
       if self._side_by_side:
-        more = self._of_several(weights, params, self._batches(examples, some))
+        trained = training_lib.side_by_side(
+          self._training, weights, self._batches(examples, some), padded=self._padded
+        )
+        more = self._server.sum(params, trained)
         added = tf.nest.map_structure(tf.add, sums, more)
       else:
         added = self._one_by_one(weights, params, examples, some, sums)
@@ -142,11 +145,3 @@ class Pack:
 
     are_all = tf.equal(tf.shape(rows)[0], self._at_once)
     return tf.cond(are_all, add_together, add_each)
-
-  def _of_several(
-    self, weights: training_lib.Weights, params: Any, batches: training_lib.Batches
-  ) -> Any:
-    trained = training_lib.side_by_side(
-      self._training, weights, batches, padded=self._padded
-    )
-    return self._server.sum(params, trained)

@@ -274,7 +274,7 @@ class PackedFedAvg:
         manager.start_cancel()
         concurrent.futures.wait([result], _PATIENCE_SECONDS)
     if not ended:
-      raise failures.RoundTimeoutError(
+      raise failures.RoundTimeoutError.of(
         cast(float, self._timeout_seconds), '', 'see whether the machine lacked memory'
       )
     try:

@@ -71,14 +71,7 @@ def _aborted(
 
 def _check_aborted(found: list[dict[str, Any]], made: list[dict[str, Any]]) -> None:
   if found != made:
-    this_round = (found or made)[0]['round']
     raise ValueError(
-      f'at round {this_round} the ledger has {len(found)} aborted attempts '
-      f'({_sizes(found)}), but the schedule {len(made)} ({_sizes(made)}): they are not '
-      'of the same run.'
+      f'the ledger has the aborted attempts {found}, but the schedule {made}: they are '
+      'not of the same run.'
     )
-
-
-def _sizes(attempts: list[dict[str, Any]]) -> str:
-  each = '{cohort_reported} of {cohort_requested} reported, goal {reporting_goal}'
-  return '; '.join(each.format(**attempt) for attempt in attempts) or 'none'

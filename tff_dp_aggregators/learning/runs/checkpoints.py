@@ -1,10 +1,10 @@
 """Checkpoints of a run, a file each; and results of rounds that no other run gives."""
 
 import io
-import itertools
 import json
 import logging
 import os
+import time
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
@@ -85,16 +85,11 @@ class Checkpoints:
 
   def _put_aside(self, rounds: int, error: Exception) -> None:
     path = self._path(rounds)
-    for number in itertools.count(1):
-      aside = os.path.join(self._directory, f'unreadable_{number}_{_PREFIX}{rounds}')
-      if not os.path.lexists(aside):
-        break
+    aside = os.path.join(self._directory, f'unreadable_{rounds}_{time.time_ns()}')
     os.rename(path, aside)
     _logger.warning(
-      'The checkpoint %s cannot be read (%s: %s) and is now %s; going on from an older '
-      'one.',
+      'The checkpoint %s cannot be read (%r), is now %s, and an older one is taken.',
       path,
-      type(error).__name__,
       error,
       aside,
     )
@@ -162,12 +157,9 @@ def is_any(directory: str) -> bool:
 
 def _rounds(directory: str) -> list[int]:
   """After how many rounds there are checkpoints."""
-  names = (name.partition(_PREFIX) for name in os.listdir(directory))
-  return sorted(
-    int(rounds)
-    for before, found, rounds in names
-    if found and not before and rounds.isdigit()
-  )
+  names = filter(lambda name: name.startswith(_PREFIX), os.listdir(directory))
+  numbers = (name.removeprefix(_PREFIX) for name in names)
+  return sorted(int(number) for number in numbers if number.isdigit())
 
 
 def to_bytes(structure: Any) -> bytes:

@@ -6,8 +6,8 @@ place of a sentence, which is gigabytes for some thousand sentences. What is a m
 needs no more than a batch (`mean_metric`); for other functions outputs are kept.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Callable, Optional, Union
+from collections.abc import Iterator, Mapping
+from typing import Any, Callable, Optional
 
 import numpy as np
 import tensorflow as tf
@@ -20,17 +20,6 @@ from tff_dp_aggregators.learning import keras_metrics
 from tff_dp_aggregators.learning import keras_models
 from tff_dp_aggregators.learning import mean_metric
 
-# From labels of all examples, and what a model puts out for them, to a number, as in
-# scikit-learn and Keras; a mean; or what Keras takes: an object, a class, or a name.
-Metric = Union[
-  Callable[[Any, Any], Any],
-  mean_metric.MeanMetric,
-  tf.keras.metrics.Metric,
-  type[tf.keras.metrics.Metric],
-  str,
-]
-# By name, or some that have names of their own.
-Metrics = Union[Mapping[str, Metric], Sequence[Metric]]
 _LOSS = 'loss'
 # A batch has so many examples, or fewer if their outputs take more bytes.
 _BATCH, _BATCH_BYTES = 4096, 2**26
@@ -49,7 +38,7 @@ class Evaluator:
     self,
     model: tff.learning.models.FunctionalModel,
     examples: Any,
-    metrics: Optional[Metrics] = None,
+    metrics: Any = None,
   ):
     """Makes the graph.
 
@@ -65,7 +54,8 @@ class Evaluator:
     if isinstance(y, np.ndarray) and isinstance(y_spec, tf.TensorSpec):
       # One number for each example may have an axis of its own, or not.
       of_spec = (len(y), *y_spec.shape[1:])
-      y = y.reshape(of_spec) if y.shape in _with_axis(of_spec) else y
+      fits = keras_losses.fitted_shape(y.shape, of_spec) is not None
+      y = y.reshape(of_spec) if fits else y
     examples_lib.check(
       _of_one((x, y)), _of_one((x_spec, y_spec)), 'test data', dtypes=False
     )
@@ -100,7 +90,7 @@ class Evaluator:
     self._output_bytes: Optional[int] = None
     self._session = tf.compat.v1.Session(graph=self._graph)
 
-  def _sort(self, metrics: dict[str, Metric], is_of_logits: bool) -> None:
+  def _sort(self, metrics: dict[str, Any], is_of_logits: bool) -> None:
     """Tells metrics apart by how they are computed."""
     self._whole: dict[str, Callable[[Any, Any], Any]] = {}
     self._means: dict[str, mean_metric.MeanMetric] = {}
@@ -117,7 +107,6 @@ class Evaluator:
           metric, are_logits=is_of_logits
         )
       elif callable(metric):
-        mean_metric.check_order(f'test.metrics[{name!r}]', metric)
         self._whole[name] = metric
       else:
         raise TypeError(
@@ -189,18 +178,15 @@ class Evaluator:
       self._feed(fed, slice(0, 1))
       output = tf.nest.flatten(self._session.run(self._output, fed))
       self._output_bytes = sum(np.asarray(each).nbytes for each in output)
-    self._check_memory(self._output_bytes * len(self._inputs[0]))
-    return max(1, min(_BATCH, _BATCH_BYTES // max(1, self._output_bytes)))
-
-  def _check_memory(self, whole_bytes: int) -> None:
-    if self._whole and whole_bytes > _WHOLE_BYTES:
+    count = len(self._inputs[0])
+    if self._whole and count * self._output_bytes > _WHOLE_BYTES:
       raise ValueError(
         f'test.metrics {", ".join(map(repr, self._whole))} are functions of the '
-        f'outputs of all {len(self._inputs[0])} test examples, which take '
-        f'{whole_bytes / 2**30:.1f} GiB; at most {_WHOLE_BYTES / 2**30:g} are kept. '
-        'Give learning.MeanMetric(per_example), which takes a batch at a time, or '
-        'fewer test examples.'
+        f'outputs of all {count} test examples, {count * self._output_bytes} bytes; at '
+        f'most {_WHOLE_BYTES} are kept. Give learning.MeanMetric(per_example), which '
+        'takes a batch at a time, or fewer test examples.'
       )
+    return max(1, min(_BATCH, _BATCH_BYTES // max(1, self._output_bytes)))
 
   def _try(self, name: str, function: Callable[..., Any], *arrays: Any) -> Any:
     """Calls a metric; one that fails is named."""
@@ -222,12 +208,6 @@ class Evaluator:
         f'the model fails on test data {_shapes((self._inputs, self._labels))}: '
         f'{failures.sentence(str(e))}'
       ) from e
-
-
-def _with_axis(shape: tuple[int, ...]) -> list[tuple[int, ...]]:
-  """The shape with a last axis of 1, or without the one that it has."""
-  found = [(*shape, 1)]
-  return [*found, shape[:-1]] if len(shape) > 1 and shape[-1] == 1 else found
 
 
 def _number_of(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], float]:
@@ -258,9 +238,7 @@ def _mean(value: Any, labels: Any) -> float:
   return float(found.mean())
 
 
-def _named(
-  model: tff.learning.models.FunctionalModel, metrics: Optional[Metrics]
-) -> dict[str, Metric]:
+def _named(model: tff.learning.models.FunctionalModel, metrics: Any) -> dict[str, Any]:
   """Metrics by name; those that a Keras model was compiled with, if none are given."""
   of_keras = isinstance(model, keras_models.KerasFunctionalModel)
   is_compiled = metrics is None and of_keras

@@ -111,12 +111,6 @@ def graph_of(function: Callable[..., Any], *specs: Any) -> str:
   What it computes otherwise, in Python or by operations that run Python, is not in it,
   nor are the seeds of random operations. Another release of TensorFlow may make another
   graph of the same function.
-
-  Example:
-    >>> spec = tf.TensorSpec([None, 2])
-    >>> one = graph_of(tf.nn.relu, spec)
-    >>> one == graph_of(tf.nn.relu, spec), one == graph_of(tf.nn.elu, spec)
-    (True, False)
   """
   with tf.Graph().as_default() as graph:
     arguments = [

@@ -3,6 +3,7 @@
 Loads no TensorFlow, so that programs refuse what does not go together at once.
 """
 
+from collections.abc import Mapping
 from typing import Any, Callable, Optional
 
 from tff_dp_aggregators import accounting
@@ -20,13 +21,17 @@ class TooFewExamplesError(ValueError):
   """A client has fewer examples than the noise is for."""
 
 
-def check_packing(packed_simulation: Any, why_one_by_one: Optional[str]) -> None:
-  """Refuses to pack clients who cannot be."""
-  if packed_simulation is True and why_one_by_one is not None:
-    raise ValueError(
-      f'run.packed_simulation=True does not go with this: {why_one_by_one}, so clients '
-      "are trained one by one. Leave it out ('auto'), or give False."
-    )
+def check_packing(why_not_packed: Optional[str], needing: Mapping[str, bool]) -> None:
+  """Refuses what is for packs of clients, where they are trained one by one.
+
+  `needing`: By the words of whoever stated it, whether it was stated.
+  """
+  for stated, is_stated in needing.items():
+    if is_stated and why_not_packed is not None:
+      raise ValueError(
+        f'{stated} is for packs of clients, and these clients are trained one by one: '
+        f'{why_not_packed}. Leave one of them out.'
+      )
 
 
 def check_clip_norm(
@@ -66,16 +71,6 @@ def check_scale(
     )
 
 
-def refuse_seed(noise_seed: int, *, can_be_packed: bool) -> None:
-  """Refuses a seed for noise that clients draw one by one."""
-  packing = ', or pack the clients, who are numbered then' if can_be_packed else ''
-  raise ValueError(
-    f'run.noise_seed={noise_seed} does not go with noise of clients who are trained '
-    'one by one: each draws a key of its own, for with one seed all would add the same '
-    f'noise. Leave it out{packing}.'
-  )
-
-
 def check_clients(
   mechanism: joint_mechanism.AnyMechanism,
   min_clients: int,
@@ -91,21 +86,15 @@ def check_clients(
   if not min_clients:
     return
   if dropouts and (goal is None or goal < min_clients):
-    found = (
-      'without a reporting goal' if goal is None else f'with reporting_goal={goal}'
-    )
-    remedy = (
-      f'Give the schedule reporting_goal={min_clients} or more, so that such '
-      'a round is tried again, or plan with a smaller min_clients.'
-    )
-    if hides_each:
-      remedy = (
-        'Leave min_clients out: with noise of its own a client is hidden in a round of '
-        'any size.'
-      )
     raise ValueError(
-      f'min_clients is {min_clients}, and clients drop out {found}: a round in which '
-      f'fewer report cannot be released. {remedy}'
+      f'min_clients is {min_clients}, and clients drop out with reporting_goal={goal}: '
+      'a round in which fewer report cannot be released. '
+      + (
+        'Leave min_clients out: with noise of its own a client is hidden in any round.'
+        if hides_each
+        else f'Give the schedule reporting_goal={min_clients} or more, so that such a '
+        'round is tried again, or plan with a smaller min_clients.'
+      )
     )
   if dropouts:
     return
@@ -113,9 +102,8 @@ def check_clients(
     size = len(schedule.cohort(this_round))
     if size < min_clients:
       raise ValueError(
-        f'round {this_round} of the schedule is of {size} clients, but min_clients is '
-        f'{min_clients}: with fewer it has too little noise to be released. Ask for '
-        'more clients a round, or plan with a smaller min_clients.'
+        f'round {this_round} is of {size} clients, but min_clients is {min_clients}. '
+        'Ask for more clients a round, or plan with a smaller min_clients.'
       )
 
 
@@ -200,12 +188,33 @@ def check_server(
 
   `prefix`: What stands before the name of a field where it was given.
   """
-  _check_clip_order(f'{prefix}clip_order', server.clip_order, mechanism, clip_norm)
-  _check_inner(
-    f'{prefix}inner_aggregator', server.inner_aggregator, mechanism, clip_norm
-  )
-  if server.not_private_signal_to_noise:
-    _check_signal(f'{prefix}not_private_signal_to_noise', mechanism)
+  name = f'{prefix}inner_aggregator={server.inner_aggregator}'
+  plain, secure, modular = options_lib.INNER
+  has_integers = mechanism is not None and mechanism.has_integer_noise
+  if server.clip_order is not None and (mechanism is not None or clip_norm is None):
+    raise ValueError(
+      f'{prefix}clip_order={server.clip_order:g} is for a clip_norm without a '
+      'mechanism, which clips in the norm of its noise. Leave it out.'
+    )
+  if server.inner_aggregator != plain and mechanism is None and clip_norm is None:
+    raise ValueError(
+      f'{name} does not go with updates that are not clipped: a secure sum is of '
+      'bounded integers. Give a mechanism or a clip_norm.'
+    )
+  if server.inner_aggregator == (secure if has_integers else modular):
+    raise ValueError(
+      f'{name} does not go with this noise: sums of integer noise (skellam, '
+      f'discrete_gaussian) are modulo two to the bits and take {modular}, all others '
+      f'{secure}; or take {plain}.'
+    )
+  if server.not_private_signal_to_noise and (
+    mechanism is None or mechanism.noise_site != 'server'
+  ):
+    raise ValueError(
+      f'{prefix}not_private_signal_to_noise needs a mechanism with noise of the '
+      'server: what clients send with noise of their own has it already, and their '
+      'exact sum is nowhere. Leave it out.'
+    )
   for name in ('target_quantile', 'clip_learning_rate'):
     value = getattr(server, name)
     if value is not None and (
@@ -233,89 +242,17 @@ def why_one_by_one(
   return None
 
 
-def not_covered(server: options_lib.Server) -> tuple[str, ...]:
-  """What is computed of clients' data without noise, a sentence each."""
-  if not server.not_private_signal_to_noise:
-    return ()
-  return (
-    "The norm of the clients' exact sum was measured in every round, beside the "
-    'noise: columns of metrics.csv, which are not private.',
-  )
-
-
-def _check_clip_order(
-  argument: str,
-  order: Optional[float],
-  mechanism: Optional[joint_mechanism.AnyMechanism],
-  clip_norm: Optional[float],
-) -> None:
-  if order is None:
-    return
-  if mechanism is not None:
-    raise ValueError(
-      f'{argument}={order:g} is for clipping without noise; {mechanism.name} clips '
-      f'{mechanism.clips_in_words()}, which its noise is for. Leave it out.'
-    )
-  if clip_norm is None:
-    raise ValueError(f'{argument}={order:g} needs a clip_norm.')
-
-
-def _check_inner(
-  argument: str,
-  name: str,
-  mechanism: Optional[joint_mechanism.AnyMechanism],
-  clip_norm: Optional[float],
-) -> None:
-  plain, secure, modular = options_lib.INNER
-  if name == plain:
-    return
-  if mechanism is None and clip_norm is None:
-    raise ValueError(
-      f'{argument}={name} does not go with updates that are not clipped: a '
-      'secure sum is of bounded integers. Give a mechanism or a clip_norm.'
-    )
-  has_integers = mechanism is not None and mechanism.has_integer_noise
-  if mechanism is not None and has_integers and name == secure:
-    raise ValueError(
-      f'{argument}={name} does not go with {mechanism.name} noise, whose '
-      f'sums are modulo two to the bits; take {modular}, or {plain}.'
-    )
-  if not has_integers and name == modular:
-    raise ValueError(
-      f'{argument}={name} is for integer noise (skellam, discrete_gaussian), '
-      f'whose sums may wrap around; take {secure}, or {plain}.'
-    )
-
-
-def _check_signal(
-  argument: str, mechanism: Optional[joint_mechanism.AnyMechanism]
-) -> None:
-  """Refuses to measure where there is no noise, or no sum without it."""
-  if mechanism is None:
-    raise ValueError(f'{argument} needs a mechanism: without one there is no noise.')
-  if mechanism.noise_site != 'server':
-    raise ValueError(
-      f'{argument} does not go with noise_site={mechanism.noise_site}: what clients '
-      'send has its noise already, and their exact sum is nowhere. Measure with noise '
-      'of the server, or leave it out.'
-    )
-
-
 def _check_sent_once(
   noise_site: str, dropouts: Any, schedule: sampling.Schedule
 ) -> None:
   """Refuses rounds in which a client may send two updates, each with noise."""
-  found = None
-  if dropouts and schedule.reporting_goal is not None:
-    found = f'reporting_goal={schedule.reporting_goal}'
-  elif dropouts is None:
-    attempts = map(schedule.attempts, range(schedule.num_rounds))
-    again = next((i for i, each in enumerate(attempts) if len(each) > 1), None)
-    found = None if again is None else f'round {again}, which was tried again,'
-  if found is not None:
+  tried_again = bool(dropouts) and schedule.reporting_goal is not None
+  if dropouts is None:
+    tried_again = any(len(schedule.attempts(i)) > 1 for i in range(schedule.num_rounds))
+  if tried_again:
     raise ValueError(
-      f'{found} does not go with noise_site={noise_site}: clients in an attempt that '
-      'is aborted have sent their updates by then, and send others when they are asked '
-      'again, which no event counts. Leave the reporting goal out: with noise of its '
-      'own a client is hidden in a round of any size.'
+      f'rounds that are tried again (reporting_goal={schedule.reporting_goal}) do not '
+      f'go with noise_site={noise_site}: clients have sent their updates by then, and '
+      'send others when they are asked again, which no event counts. Leave the '
+      'reporting goal out: with noise of its own a client is hidden in any round.'
     )

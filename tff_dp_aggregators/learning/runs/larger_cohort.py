@@ -39,21 +39,15 @@ def check_scale(scale: Any, mechanism: Optional[joint_mechanism.AnyMechanism]) -
     return scale
   if mechanism is None:
     raise ValueError(
-      f'scale is {scale:g}, and there is no mechanism whose noise it '
-      'could make less; give one, or leave it out.'
+      f'scale is {scale:g}, and there is no mechanism whose noise it could make less; '
+      'give one, or leave it out.'
     )
   fitting.check_scale(scale, mechanism)
-  noise_multiplier = cast(accounting.Mechanism, mechanism).noise_multiplier
-  left = noise_multiplier / scale
+  left = cast(accounting.Mechanism, mechanism).noise_multiplier / scale
   try:
     grid.check_noise_multiplier(left)
   except ValueError as e:
-    raise ValueError(
-      f'scale is {scale:g}, which leaves noise_multiplier '
-      f'{noise_multiplier:g} / {scale:g} = {left:g}, and this is out of '
-      'range: aggregators add noise with multipliers within 2^-20 and 2^30. Give a '
-      'smaller scale.'
-    ) from e
+    raise ValueError(f'scale is {scale:g}, which leaves too little noise: {e}') from e
   return scale
 
 

@@ -16,29 +16,13 @@ CLIENTS = f'{NOT_PRIVATE}clients'
 
 
 class MetricsFile:
-  """Appends rows to a CSV file that a run which resumes takes up again.
-
-  Example:
-    >>> import tempfile
-    >>> path = os.path.join(tempfile.mkdtemp(), 'metrics.csv')
-    >>> metrics = MetricsFile(path, ['round', 'loss'])
-    >>> for this_round in range(3):
-    ...   metrics.append({'round': this_round, 'loss': None})
-    >>> resumed = MetricsFile(path, ['round', 'loss'], rounds=1)
-    >>> [row['round'] for row in read(path)]
-    ['0']
-  """
+  """Appends rows to a CSV file that a run which resumes takes up again."""
 
   def __init__(self, path: str, columns: Sequence[str], rounds: int = 0):
     """Makes the file, or cuts one that is there to its first rounds."""
     self._path, self._columns = path, list(columns)
     header = self._line(dict(zip(columns, columns)))
-    if not os.path.exists(path):
-      if rounds:
-        raise ValueError(
-          f'{path} is gone, which had the metrics of {rounds} rounds. Put it back, or '
-          'begin another run.'
-        )
+    if not os.path.exists(path) and not rounds:
       new_files.replace(path, header)
       return
     with open(path, newline='', encoding='utf-8') as file:

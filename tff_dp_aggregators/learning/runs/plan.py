@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import platform
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Callable, Optional, Union, cast
 
 import dp_accounting
@@ -25,17 +26,19 @@ from tff_dp_aggregators.accounting.reports import terms
 from tff_dp_aggregators.base import machine
 from tff_dp_aggregators.base import version
 from tff_dp_aggregators.learning import fed_avg
+from tff_dp_aggregators.learning import local_order
 from tff_dp_aggregators.learning import models
 from tff_dp_aggregators.learning import options as options_lib
 from tff_dp_aggregators.learning import packed
 from tff_dp_aggregators.learning import population
 from tff_dp_aggregators.learning import sources
 from tff_dp_aggregators.learning.packed import function
-from tff_dp_aggregators.learning.runs import engines
+from tff_dp_aggregators.learning.packed import simulation as simulation_lib
 from tff_dp_aggregators.learning.runs import fingerprints
 from tff_dp_aggregators.learning.runs import fitting
 from tff_dp_aggregators.learning.runs import larger_cohort as larger_cohort_lib
 from tff_dp_aggregators.learning.runs import run_directory
+from tff_dp_aggregators.sampling import draws
 
 if TYPE_CHECKING:
   from tff_dp_aggregators.learning import cluster as cluster_lib
@@ -60,12 +63,73 @@ _PRIVATE = (
   'privacy.noise_seed',
   'simulated_cohort.as_planned.noise_seed',
 )
+# Computed of clients' data without noise, if it is asked for.
+_EXACT_SUMS = (
+  "The norm of the clients' exact sum was measured in every round, beside the noise: "
+  'columns of metrics.csv, which are not private.'
+)
 # Those that do so where one client more or less, or a secret draw, is to be hidden.
 _PRIVATE_IF_SAMPLED = (
   'flags.num_clients',
   'training.schedule.num_clients',
   'training.schedule.stated.num_clients',
 )
+
+
+# What computes the rounds of a run has the states of a learning process of TFF's, so a
+# checkpoint of one is one of the other. `release` makes NumPy arrays of a state, which
+# holds the key of the noise, and `hold` takes them back.
+
+
+class PackedEngine:
+  """Many clients in one function of this process, or of a cluster's."""
+
+  def __init__(
+    self,
+    simulation: packed.PackedFedAvg,
+    seed: int,
+    ids: Sequence[Any],
+  ):
+    self._simulation = simulation
+    self._seed = seed
+    self._keys = draws.keys_of_ids(ids, seed)
+    self.initialize, self.hold = simulation.initialize, simulation.hold
+
+  def next(self, state: Any, number: int, clients: np.ndarray) -> tuple[Any, Any]:
+    """The state after a round of some clients, and the metrics of a process."""
+    keys = local_order.keys(self._seed, number, self._keys[clients])
+    return self._simulation.next(state, clients, keys)
+
+  def release(self, state: Any) -> Any:
+    """The tensors' arrays, which are not copied."""
+    return simulation_lib.to_numpy(state)
+
+
+class ProcessEngine:
+  """A learning process whose clients are each a dataset."""
+
+  def __init__(
+    self,
+    process: tff.learning.templates.LearningProcess,
+    source: sources.ClientSource,
+  ):
+    self._process = process
+    self._source = source
+    self.initialize = process.initialize
+
+  def next(self, state: Any, number: int, clients: np.ndarray) -> tuple[Any, Any]:
+    """The state after a round of some clients, and the process's metrics."""
+    output = self._process.next(state, self._source.cohort_data(number, clients))
+    return output.state, output.metrics
+
+  def release(self, state: Any) -> Any:
+    """The state, which is arrays already; so it is for `hold`."""
+    return state
+
+  hold = release
+
+
+Engine = Union[PackedEngine, ProcessEngine]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -210,11 +274,6 @@ class Plan:
     """Whether a round that is run again has other noise: no state has its keys."""
     return self.clients_add_noise and self.noise_seed is None
 
-  @property
-  def sums_securely(self) -> bool:
-    """Whether sums are to be secure, which the runtime has to simulate."""
-    return options_lib.INNER[self.server.inner_aggregator].is_secure
-
   @functools.cached_property
   def noise_generator(self) -> str:
     """What the noise was drawn by, as the ledger has it."""
@@ -222,8 +281,11 @@ class Plan:
     assert mean is not None
     return mean.generator
 
-  def check(self) -> None:
-    """Refuses what does not go together, before anything is written."""
+  def check(self, scheduler: Any) -> None:
+    """Refuses what does not go together, before anything is written.
+
+    `scheduler`: Who is to train packs; `None` for this process.
+    """
     fitting.check_server(self.server, self.mechanism, self.clip_norm)
     if self.nbafl is not None:
       assert self.mechanism is not None
@@ -245,9 +307,18 @@ class Plan:
         is_other_noise=is_other,
         model_size=self.noised_size,
       )
-    fitting.check_packing(self.options.packed_simulation, self.why_one_by_one)
-    if self.clients_add_noise and self.noise_seed is not None and not self.packed:
-      fitting.refuse_seed(self.noise_seed, can_be_packed=self.why_one_by_one is None)
+    stated, has_seed = self.options.packed_simulation, self.noise_seed is not None
+    fitting.check_packing(
+      self.why_one_by_one or (None if stated else 'run.packed_simulation=False'),
+      {
+        f'run.packed_simulation={stated}': stated is True,
+        f'scheduler={scheduler!r}': scheduler is not None,
+        # With one seed all would add the same noise.
+        f'run.noise_seed={self.noise_seed} with noise that each client draws': (
+          self.clients_add_noise and has_seed
+        ),
+      },
+    )
     mean = self.mean()
     if self.mechanism is not None and mean is not None:
       fitting.check_clients(self.mechanism, mean.min_clients, self.schedule)
@@ -255,9 +326,17 @@ class Plan:
   def mean(self) -> Optional[aggregators.DPMeanFactory]:
     """The private mean, or that of clipped updates; `None` without clipping."""
     made: Optional[aggregators.DPMeanFactory] = None
+    inner: Optional[tff.aggregators.UnweightedAggregationFactory] = None
+    if self.server.inner_aggregator == options_lib.SECURE:
+      inner = aggregators.secure_sum()
+    elif self.server.inner_aggregator == options_lib.MODULAR:
+      assert self.added_noise is not None
+      inner = aggregators.secure_modular_sum(
+        bits=dict(self.added_noise.options)['bits']
+      )
     rounds: dict[str, Any] = {
       'clients_per_round': self.schedule.clients_per_round,
-      'record_aggregation_factory': self._inner_aggregator(),
+      'record_aggregation_factory': inner,
     }
     of_noise: dict[str, Any] = {
       # By name, so that the noise does not depend on what ran before in this process.
@@ -287,17 +366,6 @@ class Plan:
       made = made.with_not_private_signal_to_noise()
     return made
 
-  def _inner_aggregator(
-    self,
-  ) -> Optional[tff.aggregators.UnweightedAggregationFactory]:
-    name = self.server.inner_aggregator
-    if name == options_lib.SECURE:
-      return aggregators.secure_sum()
-    if name == options_lib.MODULAR:
-      assert self.added_noise is not None
-      return aggregators.secure_modular_sum(bits=dict(self.added_noise.options)['bits'])
-    return None
-
   def aggregator(self) -> tff.aggregators.UnweightedAggregationFactory:
     """What makes one update of those of all clients."""
     made: tff.aggregators.UnweightedAggregationFactory
@@ -311,24 +379,11 @@ class Plan:
       made = aggregators.ZeroLargeFactory(made, norm=self.server.zeroing_norm)
     return made
 
-  def check_cluster(self, scheduler: Any) -> None:
-    """Refuses a cluster for clients that are not packed.
-
-    `scheduler`: Who is to train; `None` for this process.
-    """
-    if scheduler is not None and not self.packed:
-      why = self.why_one_by_one
-      raise ValueError(
-        f'scheduler={scheduler!r} is for packs of clients, and these are not packed'
-        f'{f": {why}" if why else ""}. Leave scheduler out'
-        f'{"" if why else ", or run.packed_simulation=False"}.'
-      )
-
   def engine(
     self,
     data_directory: str,
     cluster: 'Optional[cluster_lib.Cluster]' = None,
-  ) -> engines.Engine:
+  ) -> Engine:
     """What computes the rounds; `cluster` trains packs, `None` is this process."""
     aggregator = self.aggregator()
     if self.packed:
@@ -342,7 +397,7 @@ class Plan:
         canaries=self.canaries,
         clip_norm=self.clip_norm,
       )
-      return engines.PackedEngine(made, self.seed, self.clients.draw_ids, cluster)
+      return PackedEngine(made, self.seed, self.clients.draw_ids)
     model, rates = self.training.model, self.training.schedule
     if rates is None:
       process = fed_avg.build_dp_fed_avg(
@@ -363,7 +418,7 @@ class Plan:
       seed=self.seed,
       input_spec=self.training.model.input_spec,
     )
-    return engines.ProcessEngine(process, source)
+    return ProcessEngine(process, source)
 
   @property
   def is_sampled(self) -> bool:
@@ -401,7 +456,10 @@ class Plan:
     """All of it, JSON-ready."""
     model, tuning = self.training.model, self.options.tuning
     facts = self.options.data_facts
-    canaries = self.canaries
+    canaries, rates, told_rates = self.canaries, self.training.schedule, None
+    if rates is not None:
+      graph = fingerprints.graph_of_optimizers(rates.make, model)
+      told_rates = {**rates.to_json(), 'graph': graph}
     return {
       'program': 'tff_dp_aggregators.learning.train',
       'flags': dict(self.options.settings or {}),
@@ -413,7 +471,7 @@ class Plan:
         'batch_size': self.training.batch_size,
         'local_epochs': self.training.local_epochs,
         'client_optimizer': fingerprints.optimizer(self.training.optimizer, model),
-        'client_learning_rates': self._client_learning_rates(),
+        'client_learning_rates': told_rates,
         'server_optimizer': fingerprints.optimizer(self.server.optimizer, model),
         'evaluate_every': self.evaluate_every,
         'seed': self.seed,
@@ -430,7 +488,7 @@ class Plan:
       'nbafl': None if self.nbafl is None else dataclasses.asdict(self.nbafl),
       'not_covered': [
         *self.options.not_covered,
-        *fitting.not_covered(self.server),
+        *([_EXACT_SUMS] if self.server.not_private_signal_to_noise else []),
       ],
       'tuning': None if tuning is None else tuning.to_json(),
       **({} if canaries is None else {'canaries': canaries.to_json()}),
@@ -445,14 +503,6 @@ class Plan:
         'threads_of_an_operation': function.intra_op_threads(),
       },
     }
-
-  def _client_learning_rates(self) -> Optional[dict[str, Any]]:
-    """Those of rounds, and the graph of the optimizer that has them."""
-    rates = self.training.schedule
-    if rates is None:
-      return None
-    graph = fingerprints.graph_of_optimizers(rates.make, self.training.model)
-    return {**rates.to_json(), 'graph': graph}
 
   def _privacy(self) -> Optional[dict[str, Any]]:
     if self.mechanism is None:

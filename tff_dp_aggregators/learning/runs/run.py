@@ -29,7 +29,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Optional, cast
 
 import dp_accounting
@@ -51,14 +51,11 @@ from tff_dp_aggregators.learning import runtime
 from tff_dp_aggregators.learning.packed import server as server_lib
 from tff_dp_aggregators.learning.runs import attempts as attempts_lib
 from tff_dp_aggregators.learning.runs import checkpoints as checkpoints_lib
-from tff_dp_aggregators.learning.runs import engines
 from tff_dp_aggregators.learning.runs import evaluation as evaluation_lib
 from tff_dp_aggregators.learning.runs import larger_cohort as larger_cohort_lib
 from tff_dp_aggregators.learning.runs import metrics_file
-from tff_dp_aggregators.learning.runs import not_finite
 from tff_dp_aggregators.learning.runs import plan as plan_lib
 from tff_dp_aggregators.learning.runs import progress as progress_lib
-from tff_dp_aggregators.learning.runs import resumption
 from tff_dp_aggregators.learning.runs import run_directory
 from tff_dp_aggregators.sampling import watch
 
@@ -98,8 +95,6 @@ class Run:
     self._measures_signal = plan.server.not_private_signal_to_noise
     self._canaries_file: Optional[metrics_file.MetricsFile] = None
     self._watch = watch.Watch(plan.schedule)
-    if directory.config is not None:
-      directory.forget_untrained(plan.config())
     laid_out = self._lay_out()
     is_new = directory.begin(plan.config(), plan.private_settings)
     if is_new or not directory.has(run_directory.STRATEGY):
@@ -131,7 +126,7 @@ class Run:
 
     Clients that are not packed need a runtime of TFF's around it.
 
-    Files that are lost are found by `found`, which is to be asked before.
+    Files that are lost are found by `resumption.find`, which is to be asked before.
 
     `cluster`: Who trains packs; `None` for this process.
     """
@@ -150,19 +145,21 @@ class Run:
           plan.canaries.columns,
           rounds,
         )
-      earlier = metrics_file.read(directory.file(run_directory.METRICS))
       if self._measures_signal:
-        for before in earlier:
+        for before in metrics_file.read(directory.file(run_directory.METRICS)):
           self._add_signal([float(before[_SIGNAL]), float(before[_NOISE])])
       self._say_where_it_is(rounds, ledger.rounds)
-      if not rounds:
-        self._remark_on_noise()
+      remark = None
+      if not rounds and plan.added_noise is not None:
+        remark = noise_to_signal.remark(
+          plan.added_noise, plan.noised_size, plan.schedule.clients_per_round
+        )
+      if remark is not None:  # The first round's noise is larger than what it hides.
+        progress_lib.say(remark, sys.stderr)
       events = metrics_file.EventFile(directory.file(run_directory.EVENTS), rounds)
       stack.callback(events.close)
       progress = progress_lib.Progress(plan.num_rounds, rounds)
       stack.callback(progress.close)
-      health = not_finite.NotFinite(plan.num_rounds, progress.say)
-      health.take_up(earlier)
       while rounds < plan.num_rounds and not stop.requested:
         begun = time.monotonic()
         try:
@@ -179,8 +176,11 @@ class Run:
         metrics.append(row)
         events.append(row)
         progress.update(row)
-        health.after(row)
-        if self._is_due():
+        # Those of large states are not to take more than a part of the time.
+        seconds = plan.options.checkpoint_seconds
+        if seconds:
+          seconds = max(seconds, self._checkpoint_took / _MOST_OF_THE_TIME)
+        if time.monotonic() - self._checkpointed >= seconds:
           events.flush()
           self._checkpoint(checkpoints, rounds, released, ledger)
       self._checkpoint(checkpoints, rounds, released, ledger)
@@ -189,20 +189,13 @@ class Run:
         mechanism = cast(accounting.Mechanism, plan.mechanism)
         record = plan.canaries.record(rows, mechanism)
         directory.write(run_directory.CANARY_SCORES, record.to_json())
-      health.sum_up()
     return rounds
 
   def _take_up(
-    self, engine: engines.Engine, stack: contextlib.ExitStack
+    self, engine: plan_lib.Engine, stack: contextlib.ExitStack
   ) -> tuple[Any, int, ledger_lib.LedgerWriter, checkpoints_lib.Checkpoints]:
     """State, rounds completed, ledger and checkpoints to go on with."""
     directory = self.directory
-    if directory.has(run_directory.LEDGER) and not directory.has(run_directory.PRIVATE):
-      raise ValueError(
-        f'the run in {directory.path} was begun by an earlier version, whose files '
-        'tell what others may not see, and does not go on with this. Begin another in '
-        'another run_dir, or go on with the version that its config.json names.'
-      )
     checkpoints = checkpoints_lib.Checkpoints(directory.file(run_directory.CHECKPOINTS))
     directory.mark_as_original()
     state = engine.initialize()
@@ -223,23 +216,10 @@ class Run:
         expected=latest.head if latest else None,
       )
     )
-    if latest is not None and latest.rounds > ledger.rounds:
-      raise ValueError(
-        f'{path} has {ledger.rounds} rounds, but the checkpoint is of '
-        f'{latest.rounds}: lines are missing. Put the ledger back, or begin another '
-        'run.'
-      )
     rounds = latest.rounds if latest else 0
     if latest is None:
       self._checkpoint(checkpoints, 0, initial, ledger)
     return state, rounds, ledger, checkpoints
-
-  def _is_due(self) -> bool:
-    # Those of large states take long, and are not to take more than a part of the time.
-    seconds = self.plan.options.checkpoint_seconds
-    if seconds:
-      seconds = max(seconds, self._checkpoint_took / _MOST_OF_THE_TIME)
-    return time.monotonic() - self._checkpointed >= seconds
 
   def _checkpoint(
     self,
@@ -267,7 +247,7 @@ class Run:
 
   def _round(
     self,
-    engine: engines.Engine,
+    engine: plan_lib.Engine,
     state: Any,
     before: Any,
     number: int,
@@ -278,7 +258,9 @@ class Run:
     attempts = self._watch.attempts(number)
     attempts_lib.write_aborted(ledger, number, attempts, goal)
     counted = attempts[-1]
-    clip_norm = self._clip_norm(before)
+    clip_norm, mechanism = self.plan.clip_norm, self.plan.mechanism
+    if mechanism is not None and mechanism.clipped_count_stddev is not None:
+      clip_norm = float(before.aggregator.query.clip_norm)  # It adapts.
     kept = self._kept(number, before, ledger)
     if kept is None:
       try:
@@ -296,13 +278,16 @@ class Run:
     else:
       state = engine.hold(kept.state)
     released, measured = kept
-    notes = list(engine.notes()) or None
+    notes = list(self._cluster.notes()) or None if self._cluster else None
     entry = self._account(ledger, number, counted, clip_norm, released, measured, notes)
+    epsilon = math.inf if entry.epsilon is None else entry.epsilon
+    if self.plan.composed_spending is not None:
+      epsilon = self.plan.composed_spending.after(number + 1)
     row: dict[str, Any] = {
       'round': number,
       'attempts': len(attempts),
       _CLIENTS: len(counted.reporting),
-      'epsilon': self._epsilon(number + 1, entry),
+      'epsilon': epsilon,
       'effective_noise_multiplier': entry.effective_noise_multiplier,
     }
     if self.plan.simulated_spending is not None:
@@ -374,30 +359,25 @@ class Run:
     """Writes the round's line, or compares it with the one that is there."""
     mechanism, tag = self.plan.added_noise, None
     event: dp_accounting.DpEvent = dp_accounting.NonPrivateDpEvent()
-    if self.plan.guaranteed is not None:
-      sampled = self.plan.sampled_events
-      if sampled is None:
-        event = aggregators.extract_dp_event(state).last_round_only
-      else:
-        event = sampled[number]
-    if mechanism is not None:
-      tag = self.plan.noise_seed_tag or measured['noise_key_tag'] or None
-    # How many were drawn follows from who was, which is secret.
-    requested = reported = None
-    if not self.plan.is_sampled:
-      requested, reported = len(attempt.requested), len(attempt.reporting)
     noise: dict[str, Any] = {
       'clip_norm': clip_norm,
       'noise_multiplier': 0.0,
       'strategy_checksum': None,
     }
+    if self.plan.sampled_events is not None:
+      event = self.plan.sampled_events[number]
+    elif self.plan.guaranteed is not None:
+      event = aggregators.extract_dp_event(state).last_round_only
     if mechanism is not None:
+      tag = self.plan.noise_seed_tag or measured['noise_key_tag'] or None
       noise = mechanism.line(clip_norm)
+    # How many were drawn follows from who was, which is secret.
+    is_told = not self.plan.is_sampled
     line: dict[str, Any] = {
       'round': number,
       'event': event,
-      'cohort_requested': requested,
-      'cohort_reported': reported,
+      'cohort_requested': len(attempt.requested) if is_told else None,
+      'cohort_reported': len(attempt.reporting) if is_told else None,
       **noise,
       'result_checksum': ledger_lib.checksum_of(
         tf.nest.flatten(state.global_model_weights)
@@ -416,19 +396,6 @@ class Run:
           f'changed.{self.directory.surroundings_that_changed(config)}'
         ) from e
     return ledger.append(**line, notes=notes)
-
-  def _epsilon(self, rounds: int, entry: ledger_lib.LedgerEntry) -> float:
-    """Spent after so many rounds, of which the last has this line; or a bound on it."""
-    if self.plan.composed_spending is not None:
-      return self.plan.composed_spending.after(rounds)
-    return math.inf if entry.epsilon is None else entry.epsilon
-
-  def _clip_norm(self, state: Any) -> Optional[float]:
-    """That of the round after a state."""
-    mechanism = self.plan.mechanism
-    if mechanism is None or mechanism.clipped_count_stddev is None:
-      return self.plan.clip_norm  # Without a mechanism there may be one as well.
-    return float(state.aggregator.query.clip_norm)
 
   def _say_where_it_is(self, rounds: int, released: int) -> None:
     """Says in a line what begins, or after which of its rounds it goes on."""
@@ -456,17 +423,6 @@ class Run:
       listed = ', '.join(f'{name} {shape}' for name, shape in shapes.items())
       progress_lib.say(f'part {part}: {size} parameters, in {listed}.', sys.stderr)
 
-  def _remark_on_noise(self) -> None:
-    """Says so, in a line, if the first round's noise is larger than what it hides."""
-    plan = self.plan
-    if plan.added_noise is None:
-      return
-    remark = noise_to_signal.remark(
-      plan.added_noise, plan.noised_size, plan.schedule.clients_per_round
-    )
-    if remark is not None:
-      progress_lib.say(remark, sys.stderr)
-
   def _columns(self) -> list[str]:
     columns = ['round', 'attempts', _CLIENTS, 'epsilon', 'effective_noise_multiplier']
     if self.plan.larger_cohort is not None:
@@ -485,10 +441,6 @@ class Run:
     if self._measures_signal:
       columns += _OF_SIGNAL
     return [*columns, 'round_seconds', 'clients_per_second']
-
-  def found(self) -> resumption.Found:
-    """How far it is by now, by its files."""
-    return resumption.find(self.directory, self.plan.num_rounds)
 
   def finish(self) -> None:
     """Removes what a run needs to go on: checkpoints, with the key, and data.
@@ -520,35 +472,28 @@ def _whose(mechanism: accounting.joint_mechanism.AnyMechanism) -> str:
 def _measured(metrics: Any) -> dict[str, Any]:
   """What is used of a process's metrics, JSON-ready."""
   train = metrics['client_work']['train']
-  row = {f'{NOT_PRIVATE}train_{name}': _number(train[name]) for name in train}
+  row = {
+    f'{NOT_PRIVATE}train_{name}': np.asarray(train[name]).tolist() for name in train
+  }
   count = metrics['aggregator'].get('nonfinite_count')
   row[f'{NOT_PRIVATE}nonfinite_count'] = None if count is None else int(count)
   of_query = metrics['aggregator'].get('dp_query_metrics', {})
-  projections = metrics['aggregator'].get(server_lib.CANARY_PROJECTIONS)
-  return {
-    'row': row,
-    'canaries': None if projections is None else projections.tolist(),
-    'noise_key_tag': _key_tag(of_query),
-    # Norm of the signal and squared norm of the noise, if they were measured.
-    'signal_and_noise': [
-      float(of_query[name]) for name in (_SIGNAL, _NOISE) if name in of_query
-    ],
-  }
-
-
-def _key_tag(of_query: Mapping[str, Any]) -> str:
-  """What tells the keys of the noise from others, of all parts; '' of seeds."""
+  # What tells the keys of the noise from others, of all parts; '' of seeds.
   tags = [
     bytes(of_query[name]).decode()
     for name in sorted(of_query)
     if name.split('/')[-1] == 'noise_key_tag'
   ]
-  return ','.join(filter(None, tags))
-
-
-def _number(value: Any) -> Any:
-  array = np.asarray(value)
-  return array.item() if array.ndim == 0 else array.tolist()
+  projections = metrics['aggregator'].get(server_lib.CANARY_PROJECTIONS)
+  return {
+    'row': row,
+    'canaries': None if projections is None else projections.tolist(),
+    'noise_key_tag': ','.join(filter(None, tags)),
+    # Norm of the signal and squared norm of the noise, if they were measured.
+    'signal_and_noise': [
+      float(of_query[name]) for name in (_SIGNAL, _NOISE) if name in of_query
+    ],
+  }
 
 
 def _npz(weights: tff.learning.models.ModelWeights) -> bytes:

@@ -37,7 +37,6 @@ import json
 import os
 import secrets
 import shutil
-import sys
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Optional
 
@@ -45,7 +44,6 @@ from tff_dp_aggregators.accounting import canaries
 from tff_dp_aggregators.accounting.records import ledger
 from tff_dp_aggregators.base import folder_lock
 from tff_dp_aggregators.base import new_files
-from tff_dp_aggregators.learning import options
 
 CONFIG, PRIVATE = 'config.json', 'private.json'
 METRICS, LEDGER = 'metrics.csv', 'ledger.jsonl'
@@ -58,17 +56,6 @@ ORIGINAL = os.path.join(CHECKPOINTS, 'original.json')
 KERAS_ARCHITECTURE, ARCHITECTURE = 'architecture.keras', 'architecture'
 PREPROCESSING = 'preprocessing.json'
 LOG, ERROR = 'log.txt', 'error.txt'
-# What a run has left that was begun and drew no noise yet. Without the first there is
-# none.
-_UNTRAINED = (
-  CONFIG,
-  PRIVATE,
-  STRATEGY,
-  DATA,
-  KERAS_ARCHITECTURE,
-  ARCHITECTURE,
-  PREPROCESSING,
-)
 SHARE = 'share'
 SHARED = (CONFIG, LEDGER, STRATEGY, 'report.md', REPORT, 'report.html')
 # Bits of a seed that nobody can guess.
@@ -83,50 +70,6 @@ _MAY_DIFFER = (
   # Those of Keras models are drawn anew; who goes on has those of the checkpoint.
   'training.model.initial_weights',
 )
-# What configurations of earlier versions did not say, and mean.
-_NOT_SAID: dict[str, Any] = {
-  'training.simulated_cohort_scale': 1.0,
-  'training.aggregation': options.aggregation_to_json(options.Server()),
-  'not_covered': [],
-  'privacy.accountant': None,
-  'simulated_cohort.as_planned.accountant': None,
-}
-# What follows from a setting that differs, and would only hide it in the message.
-_FOLLOWS = {
-  'training.simulated_cohort_scale': (
-    'privacy',
-    'simulated_cohort',
-    'simulated_cohort.guarantee',
-    'simulated_cohort.scale',
-    'simulated_cohort.simulated_clients_per_round',
-    'simulated_cohort.simulated_num_clients',
-    'simulated_cohort.noise_multiplier',
-    'simulated_cohort.clipped_count_stddev',
-    'simulated_cohort.as_planned.clients_per_round',
-  ),
-}
-# What settings are called by whoever calls `train`, by how they begin.
-_ARGUMENTS = {
-  'data_facts': 'run.data_facts',
-  'flags.': 'run.settings.',
-  'not_covered': 'run.not_covered',
-  'privacy.noise_seed': 'run.noise_seed',
-  'privacy.target_epsilon': 'run.target_epsilon',
-  'privacy.': '',
-  'training.aggregation.': 'server.',
-  'training.batch_size': 'local.batch_size',
-  'training.client_learning_rates': 'local.learning_rate_fn',
-  'training.client_optimizer': 'local.optimizer',
-  'training.clip_norm_without_mechanism': 'clip_norm',
-  'training.local_epochs': 'local.epochs',
-  'training.server_optimizer': 'server.optimizer',
-  'training.simulated_cohort_scale': 'mechanism.scale',
-  'training.simulation': 'run.packed_simulation',
-  'training.': '',
-  'tuning': 'run.tuning',
-}
-# The same for a program.
-_FLAGS = {'flags.': '--'}
 _SURROUNDINGS = ('software', 'machine')
 # What a write that was killed leaves: of new_files, of packed data, of a run's end.
 _HALF_WRITTEN = (new_files.HALF_WRITTEN, '.laying-out-', '.removed')
@@ -207,34 +150,13 @@ class RunDirectory:
       with open(self.file(name), 'rb') as file:
         self.write(os.path.join(SHARE, name), file.read())
 
-  def forget_untrained(self, config: Mapping[str, Any]) -> None:
-    """Removes what a run left that failed before its first round, if settings differ.
-
-    So whoever mends a model that could not be trained can use the same directory. There
-    is no key of noise in what is removed, and nothing that was released.
-    """
-    begun = self.config
-    if begun is None or not _is_untrained(self.path):
-      return
-    if not any(_differences(begun, json.loads(json.dumps(config)))):
-      return
-    print(
-      f'{self.path}: begun with other settings, and nothing was trained; begins anew.',
-      file=sys.stderr,
-    )
-    for name in _UNTRAINED:
-      if self.has(name):
-        _remove(self.file(name))
-
   def surroundings_that_changed(self, config: Mapping[str, Any]) -> str:
     """What has changed in software and machine since the run began; '' if nothing."""
     begun = self.config or {}
     changed = [
       f'{name}: {before!r} then, {after!r} now'
       for part in _SURROUNDINGS
-      for name, before, after in _differences(
-        begun.get(part, {}), config.get(part, {}), part
-      )
+      for name, before, after in _differences(begun.get(part), config.get(part), part)
     ]
     if not changed:
       return ''
@@ -316,28 +238,15 @@ def check_flags(
   config_path = os.path.join(path, CONFIG)
   if not os.path.exists(config_path):
     return
-  try:
-    config = read_config(path)
-    begun = {'flags': config['flags']}
-    if data_facts is not None:
-      begun['data_facts'] = config['data_facts']
-  except (KeyError, TypeError, ValueError) as e:
-    said = str(e).rstrip('.')
-    raise ValueError(f'{config_path} is not the configuration of a run: {said}.') from e
   now: dict[str, Any] = {'flags': flags}
   if data_facts is not None:
     now['data_facts'] = told_of_data(data_facts)
-  if _is_untrained(path):
-    return
-  tasks = [each.get('task', '') for each in (begun['flags'], flags)]
-  if tasks.count(None) == 1 and '' not in tasks:  # Many flags follow from that.
-    is_own = tasks[0] is None
-    raise OtherSettingsError(
-      f'the run in {path} was begun with {"--data" if is_own else f"--task={tasks[0]}"}'
-      ', and resumes only with the same. '
-      f'{"Give --data and its flags as well" if is_own else "Leave --data out"}.'
-    )
-  _refuse_others(path, begun, now, names=_FLAGS)
+  try:
+    config = read_config(path)
+    begun = {name: config[name] for name in now}
+  except (KeyError, TypeError, ValueError) as e:
+    raise ValueError(f'{config_path} is not the configuration of a run: {e}') from e
+  _refuse_others(path, begun, now)
 
 
 def told_of_data(facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -346,22 +255,14 @@ def told_of_data(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _refuse_others(
-  path: str,
-  begun: Any,
-  config: Mapping[str, Any],
-  more: str = '',
-  names: Mapping[str, str] = _ARGUMENTS,
+  path: str, begun: Any, config: Mapping[str, Any], more: str = ''
 ) -> None:
-  now = json.loads(json.dumps(config))
-  found = {name: values for name, *values in _differences(begun, now)}
-  following = {each for name in found for each in _FOLLOWS.get(name, ())}
   secret = _private_names(path)
   differences = [
-    f'{_called(name, names)}: another one than then, which is in {PRIVATE}'
-    if name in secret and not all(map(_is_no_secret, (before, after)))
-    else f'{_called(name, names)}: {before!r} then, {after!r} now'
-    for name, (before, after) in found.items()
-    if name not in following
+    f'{_called(name)}: another one than then, which is in {PRIVATE}'
+    if name in secret and not all(map(_is_no_secret, values))
+    else '{}: {!r} then, {!r} now'.format(_called(name), *values)
+    for name, *values in _differences(begun, json.loads(json.dumps(config)))
   ]
   if differences:
     raise OtherSettingsError(
@@ -370,12 +271,9 @@ def _refuse_others(
     )
 
 
-def _called(setting: str, names: Mapping[str, str]) -> str:
-  """What a setting is called, of which a table has how it begins."""
-  for begins, instead in names.items():
-    if setting.startswith(begins):
-      return instead + setting[len(begins) :]
-  return setting
+def _called(setting: str) -> str:
+  """The name of a flag, or of a setting in the configuration."""
+  return f'--{setting[6:]}' if setting.startswith('flags.') else setting
 
 
 def _is_no_secret(value: Any) -> bool:
@@ -399,11 +297,6 @@ def _names_within(settings: Mapping[str, Any], within: str = '') -> Iterator[str
     yield name
     if isinstance(value, dict):
       yield from _names_within(value, f'{name}.')
-
-
-def _is_untrained(path: str) -> bool:
-  """Whether a run was begun there, and ended before it drew any noise."""
-  return _names(path) <= set(_UNTRAINED)
 
 
 def read_config(path: str) -> dict[str, Any]:
@@ -498,7 +391,6 @@ def _differences(
     for key in [*before, *(each for each in after if each not in before)]:
       path = f'{name}.{key}' if name else key
       if path not in _MAY_DIFFER:
-        meant = _NOT_SAID.get(path)
-        yield from _differences(before.get(key, meant), after.get(key, meant), path)
+        yield from _differences(before.get(key), after.get(key), path)
   elif before != after:
     yield name, before, after

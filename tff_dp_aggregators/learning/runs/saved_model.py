@@ -13,7 +13,7 @@ import shutil
 import sys
 import tempfile
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Optional, Union
 
 import numpy as np
@@ -128,19 +128,16 @@ def load(
   """
   path = os.path.join(run_dir, run_directory.MODEL)
   if not os.path.exists(path):
-    begun = os.path.exists(os.path.join(run_dir, run_directory.CONFIG))
     raise FileNotFoundError(
-      f'{path} is not there: '
-      + ('the run has released no round yet.' if begun else 'that is not a run.')
+      f'{path} is not there: {run_dir} is no run, or has released no round yet.'
     )
   weights = run_lib.read_weights(path)
   _check_released(run_dir, weights)
+  is_keras = os.path.exists(os.path.join(run_dir, run_directory.KERAS_ARCHITECTURE))
+  if custom_objects is not None and (model is not None or not is_keras):
+    raise ValueError('custom_objects are for a Keras model that the run has kept.')
   if model is None:
     model = _kept(run_dir, custom_objects)
-  elif custom_objects is not None:
-    raise ValueError(
-      'custom_objects are for a model that the run has kept, and model is given.'
-    )
   elif not isinstance(model, _MODELS) and callable(model):
     with keras_models.as_in_a_new_process(run_directory.secret_seed(run_dir)):
       model = model()
@@ -254,19 +251,14 @@ def _kept(run_dir: str, custom_objects: Optional[Mapping[str, Any]]) -> Any:
     except Exception as e:  # Whatever Keras, or a layer of somebody's own, raises.
       raise NotKeptError(
         f'{path} cannot be loaded: {_on_a_line(e)}. If it has classes or functions of '
-        'your own, give learning.load(run_dir, custom_objects={"Name": Name, ...}), or '
-        'decorate them with tf.keras.saving.register_keras_serializable() and import '
-        f'them before; if it has lambdas, or that does not help: {_MADE_AGAIN}.'
+        'your own, give learning.load(run_dir, custom_objects={"Name": Name, ...}); '
+        f'else: {_MADE_AGAIN}.'
       ) from e
   path = os.path.join(run_dir, run_directory.ARCHITECTURE)
   if not os.path.exists(path):
     raise NotKeptError(
       f'{run_dir} has the weights of a model, and not what they are weights of: it '
       f'could not be kept, or the run is of an earlier version. Give {_MADE_AGAIN}.'
-    )
-  if custom_objects is not None:
-    raise ValueError(
-      f'custom_objects are for Keras models, and that of {run_dir} is a functional one.'
     )
   return tff.learning.models.load_functional_model(path)
 
@@ -292,16 +284,13 @@ def _check_released(run_dir: str, weights: tff.learning.models.ModelWeights) -> 
   """Finds the round that weights are of, and says so if it is not the last one."""
   path = os.path.join(run_dir, run_directory.LEDGER)
   entries = ledger_lib.read(path).entries
-  goes_on = 'the same call of learning.train, or the same command, goes on'
-  if not entries:
-    raise ValueError(f'the run in {run_dir} has released no round yet; {goes_on}.')
-  flat = [*weights.trainable, *weights.non_trainable]
-  checksum = ledger_lib.checksum_of(flat)
+  checksum = ledger_lib.checksum_of([*weights.trainable, *weights.non_trainable])
   of = [number for number, e in enumerate(entries, 1) if e.result_checksum == checksum]
+  goes_on = 'the same call of learning.train, or the same command, goes on'
   if not of:
     raise ValueError(
       f'{os.path.join(run_dir, run_directory.MODEL)} has the weights of none of the '
-      f'{len(entries)} rounds in the ledger. If the run was killed before its first '
+      f'{len(entries)} rounds in the ledger. If the run was stopped before its first '
       f'checkpoint, {goes_on}; else put the file back.'
     )
   if of[-1] != len(entries):
@@ -314,13 +303,10 @@ def _check_released(run_dir: str, weights: tff.learning.models.ModelWeights) -> 
 
 def _assign(model: tf.keras.Model, weights: tff.learning.models.ModelWeights) -> None:
   """Gives a Keras model its weights."""
-  for what, variables, arrays in (
-    ('trainable', model.trainable_variables, weights.trainable),
-    ('other', model.non_trainable_variables, weights.non_trainable),
-  ):
-    _check_shapes(what, [each.shape for each in variables], arrays)
-    for variable, array in zip(variables, arrays):
-      variable.assign(array)
+  variables = (model.trainable_variables, model.non_trainable_variables)
+  _check_shapes(variables, weights)
+  for variable, array in zip(tf.nest.flatten(variables), tf.nest.flatten(weights)):
+    variable.assign(array)
 
 
 def _trained(
@@ -328,17 +314,13 @@ def _trained(
   weights: tff.learning.models.ModelWeights,
 ) -> TrainedModel:
   """A functional model with other weights."""
-  trainable, non_trainable = model.initial_weights
-  for what, initial, arrays in (
-    ('trainable', trainable, weights.trainable),
-    ('other', non_trainable, weights.non_trainable),
-  ):
-    _check_shapes(what, [np.shape(each) for each in tf.nest.flatten(initial)], arrays)
-
+  _check_shapes(model.initial_weights, weights)
   return TrainedModel(
-    initial_weights=(
-      tf.nest.pack_sequence_as(trainable, weights.trainable),
-      tf.nest.pack_sequence_as(non_trainable, weights.non_trainable),
+    initial_weights=tuple(
+      tf.nest.pack_sequence_as(initial, given)
+      for initial, given in zip(
+        model.initial_weights, (weights.trainable, weights.non_trainable)
+      )
     ),
     predict_on_batch_fn=_predicting(model),
     loss_fn=model.loss,
@@ -354,13 +336,16 @@ def _predicting(model: tff.learning.models.FunctionalModel) -> Any:
   return predict_on_batch
 
 
-def _check_shapes(what: str, wanted: Sequence[Any], arrays: Sequence[Any]) -> None:
-  shapes = [list(each) for each in wanted]
-  found = [list(np.shape(each)) for each in arrays]
+def _check_shapes(wanted: Any, weights: tff.learning.models.ModelWeights) -> None:
+  """Compares shapes of the trainable weights, and of the others."""
+  shapes, found = (
+    [[list(np.shape(each)) for each in tf.nest.flatten(part)] for part in parts]
+    for parts in (wanted, (weights.trainable, weights.non_trainable))
+  )
   if shapes != found:
     raise ValueError(
-      f'the {what} weights of the run are of shapes {found}, and those of the model of '
-      f'{shapes}: give the model that was trained.'
+      f'the weights of the run (trainable ones, others) are of shapes {found}, and '
+      f'those of the model of {shapes}: give the model that was trained.'
     )
 
 
