@@ -632,6 +632,8 @@ def test_metrics_of_several_outputs_are_those_of_keras(metrics):
     ('accurcy', "'accurcy' is not a metric"),
     (lambda labels, outputs: np.eye(2), r'an array of shape \(2, 2\)'),
     (3, 'must be a function of labels and outputs'),
+    (lambda outputs, labels: 0.0, "calls its first argument 'outputs'"),
+    (lambda y_pred, y_true: 0.0, "calls its first argument 'y_pred'"),
   ],
 )
 def test_what_is_no_metric_is_refused(metric, message):

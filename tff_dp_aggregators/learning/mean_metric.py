@@ -1,10 +1,34 @@
 """Measures of a model that are means, and so need no more than a batch at a time."""
 
 import dataclasses
+import inspect
 import math
+import re
 from typing import Any, Callable, NamedTuple
 
 import numpy as np
+
+# What functions call outputs that have them first, as they were given once.
+_OUTPUTS = re.compile(
+  r'o|p|(y_?)?(pred|hat)|(model_?)?(output|logit|prediction|score|prob)\w*|pred\w*'
+)
+
+
+def check_order(name: str, function: Callable[..., Any]) -> None:
+  """Refuses a metric that takes outputs first, by what it calls them.
+
+  With labels in their place it would make a number, and a wrong one.
+  """
+  try:
+    parameters = list(inspect.signature(function).parameters)
+  except (TypeError, ValueError):  # Some that are compiled do not say.
+    return
+  if len(parameters) > 1 and _OUTPUTS.fullmatch(parameters[0].lower()):
+    raise ValueError(
+      f'{name} calls its first argument {parameters[0]!r}: metrics get labels first, '
+      'then outputs, as in scikit-learn and Keras. Exchange them, or rename the '
+      f'argument if it stands for labels (it takes {", ".join(parameters[:2])}).'
+    )
 
 
 def check_shape(values: np.ndarray, labels: Any) -> None:
@@ -76,6 +100,7 @@ class MeanMetric:
         'per_example must be a function of labels and outputs, got '
         f'{self.per_example!r}.'
       )
+    check_order('per_example', self.per_example)
 
   def sums(self, labels: Any, outputs: Any) -> Sums:
     """What a batch adds to the mean.

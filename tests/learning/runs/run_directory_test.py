@@ -2,6 +2,7 @@
 
 import copy
 import fcntl
+import json
 import os
 import shutil
 
@@ -49,7 +50,7 @@ def test_a_run_that_goes_on_has_its_seed_and_others_one_that_nobody_guesses(tmp_
     run_directory.secret_seed(path)
 
 
-def test_every_difference_is_named_as_the_configuration_has_it(tmp_path):
+def test_every_difference_is_named_as_a_flag_or_an_argument(tmp_path):
   _begin(tmp_path, _CONFIG)
   other = copy.deepcopy(_CONFIG)
   other['training'].update(batch_size=3)
@@ -58,7 +59,7 @@ def test_every_difference_is_named_as_the_configuration_has_it(tmp_path):
     _begin(tmp_path, other)
   assert str(refused.value).endswith(
     "only with the same: --model: None then, 'another' now; "
-    'training.batch_size: 2 then, 3 now. Give another run_dir.'
+    'local.batch_size: 2 then, 3 now. Give another run_dir.'
   )
 
 
@@ -118,3 +119,46 @@ def test_a_copy_goes_on_only_when_told_that_the_original_is_gone(marked, tmp_pat
   shutil.copytree(copy, tmp_path / 'another')
   with pytest.raises(ValueError, match='another is a copy'):
     _check(tmp_path / 'another')
+
+
+def _begin_without_training(path):
+  config = copy.deepcopy(_CONFIG)
+  _begin(path, config)
+  (path / run_directory.STRATEGY).touch()
+  (path / run_directory.DATA).mkdir()
+
+
+def test_what_never_drew_noise_is_begun_anew_with_other_settings(tmp_path, capsys):
+  (tmp_path / run_directory.LOG).touch()  # Of whoever starts it, before it begins.
+  _begin_without_training(tmp_path)
+  other = dict(_CONFIG, flags={'model': 'another'})
+  run_directory.check_flags(str(tmp_path), other['flags'])
+  with run_directory.RunDirectory(str(tmp_path)) as directory:
+    directory.forget_untrained(_CONFIG)
+    assert directory.config == _CONFIG and directory.has(run_directory.DATA)
+    directory.forget_untrained(other)
+    assert sorted(os.listdir(tmp_path)) == ['.lock', run_directory.LOG]
+    assert directory.begin(other)
+  assert 'nothing was trained' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+  'name',
+  [
+    run_directory.CHECKPOINTS,
+    run_directory.LEDGER,
+    run_directory.METRICS,
+    run_directory.MODEL,
+    run_directory.REPORT,
+    'notes of my own.txt',
+  ],
+)
+def test_whatever_else_is_there_keeps_a_run_from_being_forgotten(tmp_path, name):
+  _begin_without_training(tmp_path)
+  (tmp_path / name).touch()
+  other = dict(_CONFIG, flags={'model': 'another'})
+  with run_directory.RunDirectory(str(tmp_path)) as directory:
+    directory.forget_untrained(other)
+  assert json.loads((tmp_path / run_directory.CONFIG).read_text()) == _CONFIG
+  with pytest.raises(run_directory.OtherSettingsError, match='--model: None then'):
+    run_directory.check_flags(str(tmp_path), other['flags'])

@@ -107,6 +107,7 @@ class Evaluator:
           metric, are_logits=is_of_logits
         )
       elif callable(metric):
+        mean_metric.check_order(f'test.metrics[{name!r}]', metric)
         self._whole[name] = metric
       else:
         raise TypeError(

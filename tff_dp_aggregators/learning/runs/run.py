@@ -95,6 +95,8 @@ class Run:
     self._measures_signal = plan.server.not_private_signal_to_noise
     self._canaries_file: Optional[metrics_file.MetricsFile] = None
     self._watch = watch.Watch(plan.schedule)
+    if directory.config is not None:
+      directory.forget_untrained(plan.config())
     laid_out = self._lay_out()
     is_new = directory.begin(plan.config(), plan.private_settings)
     if is_new or not directory.has(run_directory.STRATEGY):

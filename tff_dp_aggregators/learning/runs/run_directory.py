@@ -37,6 +37,7 @@ import json
 import os
 import secrets
 import shutil
+import sys
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Optional
 
@@ -56,6 +57,17 @@ ORIGINAL = os.path.join(CHECKPOINTS, 'original.json')
 KERAS_ARCHITECTURE, ARCHITECTURE = 'architecture.keras', 'architecture'
 PREPROCESSING = 'preprocessing.json'
 LOG, ERROR = 'log.txt', 'error.txt'
+# What a run has left that was begun and drew no noise yet. Without the first there is
+# none.
+_UNTRAINED = (
+  CONFIG,
+  PRIVATE,
+  STRATEGY,
+  DATA,
+  KERAS_ARCHITECTURE,
+  ARCHITECTURE,
+  PREPROCESSING,
+)
 SHARE = 'share'
 SHARED = (CONFIG, LEDGER, STRATEGY, 'report.md', REPORT, 'report.html')
 # Bits of a seed that nobody can guess.
@@ -70,6 +82,26 @@ _MAY_DIFFER = (
   # Those of Keras models are drawn anew; who goes on has those of the checkpoint.
   'training.model.initial_weights',
 )
+# What settings are called by whoever calls `train`, by how they begin.
+_ARGUMENTS = {
+  'data_facts': 'run.data_facts',
+  'flags.': '--',
+  'not_covered': 'run.not_covered',
+  'privacy.noise_seed': 'run.noise_seed',
+  'privacy.target_epsilon': 'run.target_epsilon',
+  'privacy.': '',
+  'training.aggregation.': 'server.',
+  'training.batch_size': 'local.batch_size',
+  'training.client_learning_rates': 'local.learning_rate_fn',
+  'training.client_optimizer': 'local.optimizer',
+  'training.clip_norm_without_mechanism': 'clip_norm',
+  'training.local_epochs': 'local.epochs',
+  'training.server_optimizer': 'server.optimizer',
+  'training.simulated_cohort_scale': 'mechanism.scale',
+  'training.simulation': 'run.packed_simulation',
+  'training.': '',
+  'tuning': 'run.tuning',
+}
 _SURROUNDINGS = ('software', 'machine')
 # What a write that was killed leaves: of new_files, of packed data, of a run's end.
 _HALF_WRITTEN = (new_files.HALF_WRITTEN, '.laying-out-', '.removed')
@@ -149,6 +181,25 @@ class RunDirectory:
         continue
       with open(self.file(name), 'rb') as file:
         self.write(os.path.join(SHARE, name), file.read())
+
+  def forget_untrained(self, config: Mapping[str, Any]) -> None:
+    """Removes what a run left that failed before its first round, if settings differ.
+
+    So whoever mends a model that could not be trained can use the same directory. There
+    is no key of noise in what is removed, and nothing that was released.
+    """
+    begun = self.config
+    if begun is None or not _is_untrained(self.path):
+      return
+    if not any(_differences(begun, json.loads(json.dumps(config)))):
+      return
+    print(
+      f'{self.path}: begun with other settings, and nothing was trained; begins anew.',
+      file=sys.stderr,
+    )
+    for name in _UNTRAINED:
+      if self.has(name):
+        _remove(self.file(name))
 
   def surroundings_that_changed(self, config: Mapping[str, Any]) -> str:
     """What has changed in software and machine since the run began; '' if nothing."""
@@ -236,7 +287,7 @@ def check_flags(
 ) -> None:
   """Compares flags with those of a run that may be there, before anything is loaded."""
   config_path = os.path.join(path, CONFIG)
-  if not os.path.exists(config_path):
+  if not os.path.exists(config_path) or _is_untrained(path):
     return
   now: dict[str, Any] = {'flags': flags}
   if data_facts is not None:
@@ -272,8 +323,11 @@ def _refuse_others(
 
 
 def _called(setting: str) -> str:
-  """The name of a flag, or of a setting in the configuration."""
-  return f'--{setting[6:]}' if setting.startswith('flags.') else setting
+  """The name of a flag, or of an argument of `train`."""
+  for begins, instead in _ARGUMENTS.items():
+    if setting.startswith(begins):
+      return instead + setting[len(begins) :]
+  return setting
 
 
 def _is_no_secret(value: Any) -> bool:
@@ -297,6 +351,11 @@ def _names_within(settings: Mapping[str, Any], within: str = '') -> Iterator[str
     yield name
     if isinstance(value, dict):
       yield from _names_within(value, f'{name}.')
+
+
+def _is_untrained(path: str) -> bool:
+  """Whether a run was begun there, and ended before it drew any noise."""
+  return _names(path) <= set(_UNTRAINED)
 
 
 def read_config(path: str) -> dict[str, Any]:
