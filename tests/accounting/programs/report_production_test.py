@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-import re
 import shlex
 
 import dp_accounting
@@ -231,7 +230,7 @@ def test_what_is_stated_is_marked_so_in_every_format(tmp_path):
     shown = ' '.join(
       reporting.execute(*plan, f'--format={output_format}').stdout.split()
     )
-    shown = re.sub(r'\\|</?span[^>]*>', '', shown)  # A page keeps numbers whole.
+    shown = shown.replace('\\', '')
     for value in FACTS.values():
       assert f'{value} (stated, not verified)' in shown
     bare = reporting.execute(
