@@ -578,4 +578,4 @@ def test_a_ledger_without_noise_has_no_epsilon(tmp_path):
   path.write_text(json.dumps(line) + '\n')
   result = reporting.execute(*arguments)
   assert result.returncode == 2 and result.stdout == ''
-  assert 'noise_multiplier is 0, but the event is GaussianDpEvent' in result.stderr
+  assert 'but the event is GaussianDpEvent' in result.stderr

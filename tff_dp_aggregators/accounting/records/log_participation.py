@@ -320,9 +320,9 @@ def _flat(values: dict[str, Any], group: str = '') -> Iterator[tuple[str, str]]:
       yield from _flat(value, f'{name}: ')
     elif isinstance(value, list) and value and isinstance(value[0], str):
       yield from ((name, each) for each in value)
-    elif isinstance(value, (list, tuple)):
+    elif isinstance(value, (list, tuple)) and value:
       yield name, ', '.join(map(str, value))
-    elif value is not None:
+    elif value not in (None, []):
       yield name, str(value)
 
 
