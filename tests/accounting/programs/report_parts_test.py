@@ -160,7 +160,7 @@ def test_a_ledger_of_parts_says_that_they_are_missing(tmp_path):
   assert "'clip_norm': 0.1, 'noise_multiplier': 3.0" in other
   assert "'noise_multiplier': 3.5" in other
   limits = ('--num_rounds=20', '--min_separation=4', '--target_delta=1e-6')
-  assert 'limits on participation' in _refused(*limits, BODY, HEAD, f'--ledger={path}')
+  assert 'noise, clip norm, limits' in _refused(*limits, BODY, HEAD, f'--ledger={path}')
 
 
 def test_a_ledger_of_all_weights_is_refused_with_parts(tmp_path):
