@@ -136,10 +136,10 @@ NOISY = (
   ('arguments', 'message'),
   [
     ((BODY,), '--part: a joint mechanism has two parts or more'),
-    (('--part=a: clip_norm=1', REST), 'has no weights'),
+    (('--part=a: clip_norm=1', REST), 'needs weights'),
     (
       ('--part=a: weights=0 mechanism=tree, clip_norm=1', REST),
-      'mechanism=tree stands among the patterns.*put a comma before it',
+      'needs weights, patterns without an equals sign',
     ),
     (
       ('--part=a: weights=0, clip_norm=inf', REST),
@@ -151,7 +151,7 @@ NOISY = (
     ),
     (('--part=a: weights=0, clip_norm=1', REST), 'shares must be given for each part'),
     ((BODY.replace('0.75', '0.8'), REST), '1.05 in sum'),
-    ((NOISY[0], '--part=b: weights=*, clip_norm=1'), 'b has no noise_multiplier'),
+    ((NOISY[0], '--part=b: weights=*, clip_norm=1'), 'b has noise_multiplier=None'),
     ((*NOISY, '--target_epsilon=3'), '--target_epsilon is for noise that is found'),
     ((BODY, REST, '--adjacency=replace_one'), '--adjacency=replace_one does not go'),
   ],

@@ -212,7 +212,7 @@ def test_what_cannot_be_built_is_left_out_with_the_reason():
       {'num_clients': 100, 'clients_per_round': 40},
       'need 600 clients.*num_clients=100 is too few',
     ),
-    ({'sampling': 'poisson'}, 'sampling=poisson needs num_clients'),
+    ({'sampling': 'poisson'}, 'need both; got num_clients=None, .*sampling=poisson'),
     ({'mechanisms': ('trees',)}, "unknown mechanism 'trees'; known: gaussian"),
     (
       {'mechanisms': ('gaussian', 'blt'), 'options': {'restart_every': 4}},

@@ -66,7 +66,7 @@ def test_limits_may_come_from_elsewhere():
   longer = _plan(*TREE, '--target_epsilon=2', '--num_rounds=60', limits=limits)
   # In 20 rounds more there is room for three more.
   assert longer.mechanism.participation == strategies.Participation(60, 7, 6)
-  with pytest.raises(ValueError, match='--sampling does not go .* is kept secret'):
+  with pytest.raises(ValueError, match='--sampling does not go .* drawn in secret'):
     _plan(*TREE, '--target_epsilon=2', '--sampling=poisson', limits=limits)
 
 
@@ -197,7 +197,7 @@ def test_a_target_that_is_none_is_refused(target):
     (
       (*GAUSSIAN, '--num_rounds=5', '--noise_multiplier=1', '--sampling=poisson')
       + ('--sampling_probability=0.5', '--min_separation=3'),
-      '--min_separation does not go with --sampling=poisson',
+      '--min_separation is for --sampling=none or b_min_sep, not',
     ),
     (
       (*GAUSSIAN, '--max_participations=1', '--noise_multiplier=5')

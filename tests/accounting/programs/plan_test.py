@@ -121,8 +121,7 @@ _FREE = ('--num_rounds=60', '--model_size=9', '--target_delta=1e-6')
     ),
     (
       (*FLAGS, '--target_epsilon=1', '--sampling=b_min_sep'),
-      'planning.separations.best_separation; tff-dp-report and tff-dp-simulate take '
-      'what it finds as --min_separation and --num_bands. Values here are none, ',
+      'should be one of <none|poisson|fixed_size|balls_in_bins|random_allocation>',
     ),
   ],
 )

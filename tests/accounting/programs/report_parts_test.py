@@ -155,34 +155,37 @@ def test_a_ledger_of_parts_says_that_they_are_missing(tmp_path):
     *SHARED, '--mechanism=tree', '--noise_multiplier=4', f'--ledger={path}'
   )
   assert 'has the parts' in said and "'body'" in said and "'head'" in said
-  assert 'a --part for each' in said
+  assert 'State mechanism, parts' in said
   other = _refused(*SHARED, BODY, HEAD.replace('=3', '=3.5'), f'--ledger={path}')
   assert "'clip_norm': 0.1, 'noise_multiplier': 3.0" in other
   assert "'noise_multiplier': 3.5" in other
   limits = ('--num_rounds=20', '--min_separation=4', '--target_delta=1e-6')
-  assert 'limits on participation' in _refused(*limits, BODY, HEAD, f'--ledger={path}')
+  assert 'noise, clip norm, limits' in _refused(*limits, BODY, HEAD, f'--ledger={path}')
 
 
 def test_a_ledger_of_all_weights_is_refused_with_parts(tmp_path):
   reporting.write_ledger(tmp_path / 'ledger.jsonl', reporting.TREE_OF_20, 5)
   said = _refused(*SHARED, BODY, HEAD, f'--ledger={tmp_path}/ledger.jsonl')
-  assert 'has the parts None' in said and 'without --part' in said
+  assert 'has the parts None' in said and 'State mechanism, parts' in said
 
 
 @pytest.mark.parametrize(
   ('arguments', 'message'),
   [
     ((*SHARED, BODY), '--part: a joint mechanism has two parts or more'),
-    (('--target_delta=1e-6', BODY, HEAD), '--num_rounds is missing: the most rounds'),
-    ((*SHARED, *SHARES), 'share of body divides a target, and none is to be kept'),
-    ((*SHARED, BODY, HEAD, '--mechanism=tree'), 'where it stands as mechanism=...'),
-    ((*SHARED, BODY, HEAD, '--clip_norm=2'), 'where it stands as clip_norm=...'),
-    ((*SHARED, BODY, HEAD, '--strategy_file=x'), 'from which its strategy follows'),
+    (
+      ('--target_delta=1e-6', BODY, HEAD),
+      '--num_rounds is missing, which is not looked for',
+    ),
+    ((*SHARED, *SHARES), 'without a target each part has its noise_multiplier'),
+    ((*SHARED, BODY, HEAD, '--mechanism=tree'), 'in a part it stands as mechanism=...'),
+    ((*SHARED, BODY, HEAD, '--clip_norm=2'), 'in a part it stands as clip_norm=...'),
+    ((*SHARED, BODY, HEAD, '--strategy_file=x'), 'of one mechanism for all weights'),
     (
       (*SHARED, BODY, HEAD, '--clipped_count_stddev=2'),
-      'clip norms of parts are fixed',
+      'of one mechanism for all weights',
     ),
-    ((*SHARED, BODY, HEAD, '--noise_site=local'), 'is made by the server alone'),
+    ((*SHARED, BODY, HEAD, '--noise_site=local'), 'of one mechanism for all'),
     (
       ('--num_rounds=20', '--target_delta=1e-6', '--sampling=poisson')
       + ('--sampling_probability=0.1', BODY.replace('tree', 'gaussian'), HEAD),

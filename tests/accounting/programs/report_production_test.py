@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-import re
 import shlex
 
 import dp_accounting
@@ -67,8 +66,8 @@ def test_a_ledger_without_a_clip_norm_has_no_epsilon(tmp_path):
     f'--ledger={path}',
   )
   assert result.returncode == 2
-  assert f'{path}, line 1: not a ledger entry: clip_norm is null' in result.stderr
-  assert 'State the clip norm' in result.stderr
+  assert f'{path}, line 1: not a ledger entry: clip_norm is None' in result.stderr
+  assert 'State both' in result.stderr
   assert result.stderr.count('\n') == 1 and result.stdout == ''
 
 
@@ -152,8 +151,8 @@ def test_limits_that_are_not_stated_are_those_of_the_log(tmp_path):
       {'cohort': lambda number: 10 - (number == 6), 'first': 0},
       'in round 6 the ledger has 10 clients that reported, the round log 9 clients',
     ),
-    ({'rounds': 9}, 'round 9 (number 10 in the log) of the ledger is not in the round'),
-    ({'rounds': 12, 'first': 0}, 'round 11 of the round log is not in the ledger'),
+    ({'rounds': 9}, 'has 11 rounds, the round log 9'),
+    ({'rounds': 12, 'first': 0}, 'has 11 rounds, the round log 12'),
     (
       {'hours': 7},
       'a device that waits 24 h can be in rounds 1 and 4, which are 3 apart; promised: '
@@ -231,7 +230,7 @@ def test_what_is_stated_is_marked_so_in_every_format(tmp_path):
     shown = ' '.join(
       reporting.execute(*plan, f'--format={output_format}').stdout.split()
     )
-    shown = re.sub(r'\\|</?span[^>]*>', '', shown)  # A page keeps numbers whole.
+    shown = shown.replace('\\', '')
     for value in FACTS.values():
       assert f'{value} (stated, not verified)' in shown
     bare = reporting.execute(
@@ -579,4 +578,4 @@ def test_a_ledger_without_noise_has_no_epsilon(tmp_path):
   path.write_text(json.dumps(line) + '\n')
   result = reporting.execute(*arguments)
   assert result.returncode == 2 and result.stdout == ''
-  assert 'noise_multiplier is 0, but the event is GaussianDpEvent' in result.stderr
+  assert 'but the event is GaussianDpEvent' in result.stderr

@@ -87,19 +87,19 @@ def test_output_file_is_written_whole_and_never_overwritten(tmp_path):
   [
     ((), 2, '--target_delta is missing'),
     (('--run_dir=/nowhere',), 2, 'a run directory: there is no such directory'),
-    (('report.json',), 2, 'A report is given as --report= or --verify=.'),
+    (('report.json',), 2, "unexpected arguments ['report.json']; all are flags"),
     (('--output=/nowhere/x',), 2, '--output=/nowhere/x: there is no folder /nowhere'),
     (
       (*GBOARD, '--noise_multiplier=1', f'--ledger={__file__}'),
       2,
-      'and this looks like a round log (--round_log) or another file',
+      'line 1: not a ledger entry',
     ),
     (
       ('--nbafl', '--target_epsilon=5', '--target_delta=1e-5', '--clip_norm=1')
       + ('--num_rounds=4', '--num_exposures=2', '--num_clients=5', '--min_examples=9'),
       2,
-      '--target_epsilon=5.0 is not below 1, and the published formulas hold below 1 '
-      'alone. Lower it, or give --calibration=exact',
+      'epsilon=5 is not below 1, and the constant sqrt(2 ln(1.25 / delta)) holds for '
+      "epsilon < 1 only. calibration='exact'",
     ),
     (('--run_dir=.', '--num_rounds=3'), 2, '--num_rounds does not go with --run_dir'),
     (('--report=x', '--accountant=rdp'), 2, 'does not go with a single --report'),
@@ -114,7 +114,7 @@ def test_output_file_is_written_whole_and_never_overwritten(tmp_path):
       ('--mechanism=gaussian', '--num_rounds=9', '--noise_multiplier=1')
       + ('--target_delta=1e-6', '--min_separation=4', '--cap_enforced_by=it'),
       2,
-      '--cap_enforced_by says what keeps clients within a cap, and there is none',
+      '--cap_enforced_by is for --max_participations below',
     ),
     (
       ('--mechanism=gaussian', '--num_rounds=3', '--noise_multiplier=1')

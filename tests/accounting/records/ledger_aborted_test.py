@@ -81,7 +81,7 @@ def test_a_ledger_of_aborted_attempts_alone_spent_nothing(path):
     (3, 0, {}, 'expected attempt 1 at round 3, or that round; found attempt 0 at'),
     (3, 2, {}, 'expected attempt 1 at round 3'),
     (4, 0, {}, 'expected attempt 1 at round 3, or that round; found .* at round 4'),
-    (2, 0, {}, 'attempt at round 2 was aborted after that round was released'),
+    (2, 0, {}, 'expected attempt 1 at round 3, or that round; found .* at round 2'),
     (3, 1, {'cohort_reported': 8}, 'cohort_reported is 8, which reaches reporting_go'),
     (3, 1, {'cohort_reported': -1}, 'cohort_reported'),
     (3, -1, {}, 'attempt'),
@@ -112,7 +112,7 @@ def changed(line, **changes):
     (lambda a, b, c, d: [a, c, d], 'line 2: expected attempt 0 at round 1, or that'),
     (
       lambda a, b, c, d: ledgers.chained([a, d, c]),
-      'line 3: an attempt at round 1 was aborted aft',
+      'line 3: expected attempt 0 at round 2, or that round; found .* at round 1',
     ),
     (lambda a, b, c, d: [a, b, b, d], 'line 3: expected attempt 1 at round 1'),
     (lambda a, b, c, d: [a, changed(b, round=2)], 'line 2: expected attempt 0 at rou'),
@@ -126,13 +126,13 @@ def changed(line, **changes):
     (lambda a, b, c, d: [a, changed(b, cohort_reported=9)], 'line 2: .*reaches repor'),
     (lambda a, b, c, d: [a, changed(b, attempt=True)], 'line 2: .*attempt must not be'),
     (lambda a, b, c, d: [a, changed(b, reporting_goal='8')], 'line 2: .*reporting_goa'),
-    (lambda a, b, c, d: [a, changed(b, time='now')], 'line 2: .*time must be'),
-    (lambda a, b, c, d: [a, changed(b, epsilon=0)], r"line 2: .*unknown \['epsilon'\]"),
+    (lambda a, b, c, d: [a, changed(b, time='now')], 'line 2: .*time must not be'),
+    (lambda a, b, c, d: [a, changed(b, epsilon=0)], "line 2: .*unexpected .*'epsilon'"),
     (
       lambda a, b, c, d: [a, changed(b, event=events.to_json(ledgers.SAMPLED))],
       'line 2: .*event must be .*NoOpDpEvent.* What was released is a round',
     ),
-    (lambda a, b, c, d: [a, b, c, changed(d, attempt=2)], 'line 4: .*unknown'),
+    (lambda a, b, c, d: [a, b, c, changed(d, attempt=2)], 'line 4: .*unexpected'),
   ],
 )
 def test_what_no_writer_writes_is_found(path, whole, change, message):
@@ -166,7 +166,7 @@ def test_the_head_finds_that_an_aborted_attempt_was_taken_out(path, whole):
   lines = ledgers.lines_of(path)
   pathlib.Path(path).write_bytes(b''.join(ledgers.chained(lines[:2] + lines[3:])))
   ledger.read(path)  # Whoever can write all lines anew can take one out,
-  with pytest.raises(ValueError, match='were removed from its end'):
+  with pytest.raises(ValueError, match='changed or removed'):
     ledger.read(path, expected=whole.head)  # but not from who knows the head.
 
 
@@ -180,7 +180,7 @@ def test_a_round_that_is_run_again_confirms_its_attempts(path, whole):
         round=number, attempt=attempt, cohort_reported=5 + attempt, **what
       )
       assert confirmed in whole.aborted
-    with pytest.raises(ValueError, match='cohort_reported: 6 then, 7 now'):
+    with pytest.raises(ValueError, match=r"'cohort_reported': \(6, 7\)"):
       writer.confirm_aborted(round=1, attempt=1, cohort_reported=7, **what)
     for number, attempt in ((0, 0), (1, 2), (3, 1), (9, 0)):
       with pytest.raises(ValueError, match=f'attempt {attempt} at round {number} has '):
@@ -243,7 +243,7 @@ def test_what_the_schedule_says_is_accepted(read_with_goal, schedule):
 
 def test_another_goal_or_none_is_refused(read_with_goal):
   for goal in (7, None):
-    with pytest.raises(ValueError, match=f'at round 1 .* 8, but that of .* is {goal}:'):
+    with pytest.raises(ValueError, match=f'schedule is {goal}, but in round 1 '):
       ledger.check_schedule(read_with_goal, {'reporting_goal': goal})
 
 
@@ -251,5 +251,5 @@ def test_a_round_that_should_have_been_aborted_is_refused(tmp_path):
   path = str(tmp_path / 'ledger.jsonl')
   with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
     ledgers.append(writer, cohort_reported=7)
-  with pytest.raises(ValueError, match='in round 0 of the ledger 7 clients reported'):
+  with pytest.raises(ValueError, match='schedule is 8, but in round 0'):
     ledger.check_schedule(ledger.read(path), {'reporting_goal': 8})

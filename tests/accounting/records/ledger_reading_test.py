@@ -49,9 +49,9 @@ _NO_ENTRY = 'not a ledger entry: '
     (lambda a, b, c: [a, b'[' * 100000 + b'\n'], f'line 2: {_NO_ENTRY}'),
     (lambda a, b, c: [a, b'{"\xff": 1}\n'], f"line 2: {_NO_ENTRY}.*can't decode"),
     (lambda a, b, c: [b'\xef\xbb\xbf' + a], f'line 1: {_NO_ENTRY}'),
-    (lambda a, b, c: [a, b'{"round": 1}\n'], r"line 2: .*missing \['cohort_requested"),
-    (lambda a, b, c: [without(a, 'epsilon')], r"line 1: .*missing \['epsilon'\]"),
-    (lambda a, b, c: [changed(a, note='x')], r"line 1: .*unknown \['note'\]: another"),
+    (lambda a, b, c: [a, b'{"round": 1}\n'], 'line 2: .*missing .*cohort_requested'),
+    (lambda a, b, c: [without(a, 'epsilon')], 'line 1: .*missing .*epsilon'),
+    (lambda a, b, c: [changed(a, note='x')], "line 1: .*unexpected .*'note'"),
     (lambda a, b, c: [a[:-2] + b', "round": 0}\n'], 'line 1: .*a name is repeated'),
     (lambda a, b, c: [changed(a, epsilon=float('nan'))], 'line 1: .*NaN is not a num'),
     (lambda a, b, c: [changed(a, epsilon=10**400)], f'line 1: {_NO_ENTRY}'),
@@ -60,12 +60,12 @@ _NO_ENTRY = 'not a ledger entry: '
     (lambda a, b, c: [changed(a, round=0.0)], 'line 1: .*round must not be 0.0'),
     (lambda a, b, c: [changed(a, cohort_reported=-1)], 'line 1: .*cohort_reported'),
     (lambda a, b, c: [changed(a, delta=1.0)], 'line 1: .*delta must be between'),
-    (lambda a, b, c: [changed(a, time='now')], "line 1: .*time must be .*'now'"),
-    (lambda a, b, c: [changed(a, time='2024-01-01T00:00:00Z')], 'line 1: .*in UTC'),
-    (lambda a, b, c: [changed(a, clip_norm=None)], 'line 1: .*clip_norm is null, but'),
+    (lambda a, b, c: [changed(a, time='now')], "line 1: .*time must not be 'now'"),
+    (lambda a, b, c: [changed(a, time='2024-01-01T00:00:00Z')], 'line 1: .*time must'),
+    (lambda a, b, c: [changed(a, clip_norm=None)], 'line 1: .*clip_norm is None and'),
     (
       lambda a, b, c: [changed(a, noise_multiplier=0)],
-      'line 1: .*noise_multiplier is 0, but the event is Gaussian',
+      'line 1: .*noise_multiplier 0, but the event is Gaussian',
     ),
     (lambda a, b, c: [changed(a, noise_generator=[])], 'line 1: .*noise_generator mus'),
     (
@@ -74,9 +74,12 @@ _NO_ENTRY = 'not a ledger entry: '
     ),
     (
       lambda a, b, c: [changed(a, previous_line_sha256=64 * '0')],
-      'line 1: previous_line_sha256 is 0000.*, but nothing comes before',
+      'line 1: previous_line_sha256 is 0000.*, but the line before',
     ),
-    (lambda a, b, c: [a, without(b, 'previous_line_sha256')], 'line 2: .*not chained'),
+    (
+      lambda a, b, c: [a, without(b, 'previous_line_sha256')],
+      'line 2: .*missing .*previous_line_sha256',
+    ),
     (
       lambda a, b, c: [changed(a, cohort_reported=1), b, c],
       'line 2: .* a line was changed, removed or inserted',
@@ -280,7 +283,7 @@ def test_every_bit_of_every_line_but_the_last_is_found_without_the_head(path):
         passed.add(place)
       except ValueError:
         continue
-      with pytest.raises(ValueError, match='not those that were there once|removed'):
+      with pytest.raises(ValueError, match='changed or removed'):
         ledger.read(path, head)
   assert passed and min(passed) >= last
   # The line feed: what is left is a half line.
@@ -324,7 +327,7 @@ def test_what_may_be_changed_in_the_last_line_is_what_the_module_says(path, chan
         ledger.read(path)
     else:
       ledger.read(path)
-      with pytest.raises(ValueError, match='not those that were there once'):
+      with pytest.raises(ValueError, match='changed or removed'):
         ledger.read(path, known)
 
 
@@ -365,7 +368,7 @@ def test_a_removed_end_is_found_by_who_knows_the_head(path):
   for length in range(len(data)):
     pathlib.Path(path).write_bytes(data[:length])
     complete = data[:length].count(b'\n')
-    message = f'has {complete} complete lines, but had 2 once: {2 - complete} were'
+    message = f'has {complete} complete lines, but had 2 once'
     with pytest.raises(ValueError, match=message):
       ledger.read(path, head)
     with pytest.raises(ValueError, match=message):
@@ -393,5 +396,5 @@ def test_a_new_ledger_has_no_head_to_expect(tmp_path):
 def test_a_head_with_another_hash_is_found(path, lines):
   with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
     ledgers.release(writer, 0)
-  with pytest.raises(ValueError, match='not those that were there once'):
+  with pytest.raises(ValueError, match='changed or removed'):
     ledger.read(path, ledger.Head(lines, 64 * '0'))

@@ -104,7 +104,7 @@ def test_a_figure_that_is_added_is_found(name, path):
   (line,) = ledgers.lines_of(path)
   with open(path, 'w', encoding='utf-8') as file:
     file.write(json.dumps({**json.loads(line), name: 0.5}) + '\n')
-  with pytest.raises(ValueError, match=f'line 1: {name} is 0.5, but lines of sampled'):
+  with pytest.raises(ValueError, match='line 1: .*0.5.*, but must be null'):
     ledger.read(path)
 
 
@@ -164,5 +164,5 @@ def test_a_round_released_again_costs_nothing(path):
 def test_samples_without_clipping_are_refused(path):
   mechanism = MECHANISMS['poisson']
   with ledger.LedgerWriter(path, 1e-6) as writer:
-    with pytest.raises(ValueError, match='clip_norm is null'):
+    with pytest.raises(ValueError, match='clip_norm is None'):
       _append(writer, mechanism, mechanism.round_events[0], clip_norm=None)

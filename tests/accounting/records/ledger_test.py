@@ -170,11 +170,11 @@ _ONLY_GAUSSIAN = 'cannot be written|are of one mechanism'
     ({'strategy_checksum': 'a'}, ValueError, "strategy_checksum is 'a' .* was None"),
     ({'strategy_checksum': 7}, ValueError, 'strategy_checksum must not be'),
     ({'result_checksum': 'sha256:0'}, ValueError, 'result_checksum must not be'),
-    ({'clip_norm': None}, ValueError, 'clip_norm is null, but the event is Gaussian'),
+    ({'clip_norm': None}, ValueError, 'clip_norm is None and .* but the event is'),
     (
       {'noise_multiplier': 0.0},
       ValueError,
-      'noise_multiplier is 0, but the event is Gaussian',
+      'noise_multiplier 0.0, but the event is Gaussian',
     ),
     ({'noise_generator': ''}, ValueError, "noise_generator must not be ''"),
     ({'noise_generator': 7}, ValueError, 'noise_generator must not be 7'),
@@ -237,7 +237,7 @@ def test_without_a_clip_norm_a_round_is_not_private(path):
       entry = ledgers.append(writer, event, clip_norm=None)
       assert entry.epsilon is None
     for event in (Gaussian(0.01), Gaussian(5.0), dp_accounting.NoOpDpEvent()):
-      with pytest.raises(ValueError, match='clip_norm is null, but the event is'):
+      with pytest.raises(ValueError, match='clip_norm is None and .* but the event is'):
         ledgers.append(writer, event, clip_norm=None)
     with pytest.raises(ValueError):
       ledgers.append(writer, dp_accounting.LaplaceDpEvent(1.0), clip_norm=None)

@@ -83,9 +83,9 @@ def test_a_half_line_is_no_round(run_dir):
   ('rows', 'message'),
   [
     ((_ROWS[0], _ROWS[2]), "line 3 must be of round 1, got '2'"),
-    (('0,10,much,3.0,,9.75,0.1',), "line 2 has 'much' as epsilon"),
-    (('0,10',), 'line 2 has None as epsilon'),
-    (('zero,10,0.5,3.0,,9.75,0.1',), "line 2 has 'zero' as round"),
+    (('0,10,much,3.0,,9.75,0.1',), "could not convert string to float: 'much'"),
+    (('0,10',), 'float() argument must be'),
+    (('zero,10,0.5,3.0,,9.75,0.1',), "line 2 must be of round 0, got 'zero'"),
   ],
 )
 def test_files_that_have_no_metrics_are_refused(run_dir, rows, message):

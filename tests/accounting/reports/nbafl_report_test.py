@@ -28,7 +28,7 @@ PLAN = nbafl.Nbafl(
   num_clients=50,
   min_examples=1000,
 )
-OFFERED = '--target_epsilon=4.0 is not below 1, and the published formulas hold below 1'
+OFFERED = 'epsilon=4 is not below 1, and the constant'
 FEW = ('--clients_per_round=10', '--calibration=exact')
 
 

@@ -275,3 +275,31 @@ def test_a_bound_of_all_weights_is_called_one():
   (listed,) = [e for e in built['guarantee']['accountants'] if e['name'] == 'exact']
   assert listed['kind'].startswith(OF_BOUND)
   rendered.says(built, 'markdown', 'so that a smaller epsilon may hold', OF_BOUND)
+
+
+@pytest.mark.parametrize('bound, is_said', [(0.0, True), (3.9, True), (5.0, False)])
+def test_low_bounds_by_canaries_are_called_no_evidence(bound, is_said):
+  of_method = {
+    'method': 'one_run',
+    'curve': 'any',
+    'num_guesses': 10,
+    'num_correct': 9,
+    'epsilon': bound,
+    'contradicts': False,
+  }
+  found = {
+    'num_canaries': 20,
+    'num_inserted': 9,
+    'num_rounds': 5,
+    'confidence': 0.95,
+    'bounds': [of_method],
+    'estimate': None,
+  }
+  said = rendering.template('canaries.md.j2').module.section(
+    {
+      'canaries': found,
+      'run': {'rounds_completed': 5},
+      'guarantee': {'epsilon': 8.0, 'delta': 1e-5},
+    }
+  )
+  assert ('no evidence of strength' in said) == is_said

@@ -353,7 +353,7 @@ def test_who_sees_single_reports_of_all_runs_has_a_row():
 
 def test_nothing_composes_with_a_simulation():
   parts = [composition.Part(n, _build(m)) for n, m in (('a', LOCAL), ('b', SIMULATED))]
-  with pytest.raises(ValueError, match='b only simulates local privacy'):
+  with pytest.raises(ValueError, match='b has no guarantee'):
     composition.compose(parts)
 
 

@@ -88,14 +88,14 @@ def test_a_ledger_of_other_limits_is_refused(tmp_path, limits):
   made = accounting.Mechanism('tree', PARTICIPATION, 2.0)
   run = _ledger(tmp_path / 'ledger.jsonl', num_rounds=20, mechanism=made)
   other = accounting.Mechanism('tree', limits, 2.0)
-  with pytest.raises(ValueError, match='The run was made for other limits'):
+  with pytest.raises(ValueError, match='effective noise multiplier'):
     statement.build(reports.Inputs(other, 1e-6, ledger=run))
 
 
 @pytest.mark.parametrize('more_noise', [1e-8, 5e-7])
 def test_a_ledger_with_more_noise_than_the_mechanism_is_refused(tmp_path, more_noise):
   more = _ledger(tmp_path / 'more.jsonl', num_rounds=20, more_noise=more_noise)
-  with pytest.raises(ValueError, match='The run was made for other limits'):
+  with pytest.raises(ValueError, match='effective noise multiplier'):
     statement.build(reports.Inputs(MECHANISM, 1e-6, ledger=more))
   less = _ledger(tmp_path / 'less.jsonl', num_rounds=20, more_noise=-more_noise)
   assert statement.build(reports.Inputs(MECHANISM, 1e-6, ledger=less))
@@ -264,7 +264,7 @@ def test_other_releases_are_added_at_what_their_deltas_leave():
   [
     ([('survey', 0.5, 1e-6, None)], 'leaves nothing'),
     ([('survey', 0.5, 6e-7, None), ('query', 0.5, 6e-7, None)], 'leaves nothing'),
-    ([('survey', 0.5, 0.0, None), ('survey', 0.2, 0.0, None)], 'a name of its own'),
+    ([('survey', 0.5, 0.0, None), ('survey', 0.2, 0.0, None)], 'names of their own'),
     ([('survey', 0.5, 0.0, 'neighbouring')], 'adjacency=neighbouring'),
     ([('survey', math.inf, 0.0, None)], 'epsilon must be'),
     ([('survey', math.nan, 0.0, None)], 'epsilon must be'),

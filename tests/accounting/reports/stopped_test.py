@@ -136,6 +136,9 @@ def test_the_guarantee_is_of_the_plan_unless_something_fixed_the_rounds(tmp_path
   assert _verified(tmp_path, fixed).returncode == 0
   fixed['stopped']['rounds_fixed_by'] = None
   assert _verified(tmp_path, fixed).returncode == 1
+  # As reports of stopped runs once were.
+  fixed.pop('stopped')
+  assert 'unless --rounds_fixed_by says' in _verified(tmp_path, fixed).stdout
 
 
 def test_a_target_is_held_against_the_rounds_that_ran_if_they_were_fixed(tmp_path):
@@ -156,7 +159,7 @@ def test_rounds_that_were_drawn_in_advance_are_all_spent(tmp_path):
   built = statement.build(given)
   assert 'stopped' not in built
   assert built['guarantee']['epsilon'] == mechanism.epsilon(1e-6)
-  with pytest.raises(ValueError, match="rounds_fixed_by='it' changes nothing"):
+  with pytest.raises(ValueError, match="rounds_fixed_by='it' is for a private run"):
     statement.build(dataclasses.replace(given, rounds_fixed_by='it'))
 
 

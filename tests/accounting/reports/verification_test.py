@@ -105,7 +105,7 @@ def test_what_a_changed_log_differs_in_is_told_once(tmp_path):
   path.write_text(''.join(lines[:-9]))  # As of a run that ended early.
   differences = statements.verify(tmp_path, report).differences
   assert any('files[0].sha256 is' in each for each in differences)
-  assert 'stopped is missing' in differences
+  assert any(each.startswith('stopped is missing') for each in differences)
 
 
 def test_a_ledger_whose_end_was_removed_has_another_head(tmp_path):
@@ -243,7 +243,7 @@ def test_attempts_are_held_against_the_configuration(tmp_path):
     assert f'run.{field}' in statements.verify(tmp_path, altered).text
   config['training']['schedule']['reporting_goal'] = 9
   (run / 'config.json').write_text(json.dumps(config))
-  assert 'attempt 0 at round 7' in statements.verify(tmp_path, report).text
+  assert 'but in round 7 of the ledger' in statements.verify(tmp_path, report).text
 
 
 def test_a_run_that_moved_is_verified_beside_its_report(tmp_path):

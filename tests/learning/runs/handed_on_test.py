@@ -312,7 +312,7 @@ def test_noise_from_a_seed_is_not_edited_away(seeded, tmp_path, change):
     }[change]
   )
   (run_dir / 'config.json').write_text(json.dumps(config))
-  with pytest.raises(ValueError, match='says of the noise that its generator is'):
+  with pytest.raises(ValueError, match='of the noise that its generator is'):
     sources.from_run_dir(str(run_dir))
 
 

@@ -95,18 +95,6 @@ ASSUMPTIONS: dict[type[sampling_lib.Scheme], tuple[Assumption, ...]] = {
     ),
   ),
 }
-# What plans with a scheme instead, of which a comparison has no rows.
-ELSEWHERE: dict[type[sampling_lib.Scheme], str] = {
-  sampling_lib.BMinSepSampling: (
-    'its separation is chosen together with the bands, which takes '
-    'tff_dp_aggregators.accounting.planning.separations.best_separation; tff-dp-report '
-    'and tff-dp-simulate take what it finds as --min_separation and --num_bands'
-  ),
-  sampling_lib.TruncatedPoissonSampling: (
-    'with a cap that is seldom reached it costs little more than sampling=poisson, '
-    'which is in comparisons; tff-dp-report and tff-dp-simulate have its epsilon'
-  ),
-}
 
 
 def assumptions() -> dict[str, Assumption]:
@@ -121,17 +109,6 @@ def samplings() -> dict[str, tuple[str, ...]]:
     scheme.flag: tuple(dict.fromkeys((*always, *(one.name for one in assumed))))
     for scheme, assumed in ASSUMPTIONS.items()
   }
-
-
-def check_sampling(name: str) -> None:
-  """Refuses what is no key of `samplings`; says what plans with a scheme instead."""
-  if name in samplings():
-    return
-  instead = {scheme.flag: f': {text}' for scheme, text in ELSEWHERE.items()}
-  raise ValueError(
-    f'sampling={name} is in no comparison{instead.get(name, "")}. Values here are '
-    f'{", ".join(samplings())}.'
-  )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -165,20 +142,25 @@ class Task:
     object.__setattr__(self, 'options', registry.check_numbers(self.options))
     gaussian.check_delta(self.target_delta, 'target_delta')
     self._check_target_or_noise()
-    if (self.num_clients is None) != (self.clients_per_round is None):
+    has_both = None not in (self.num_clients, self.clients_per_round)
+    has_one = not (self.num_clients is self.clients_per_round is None)
+    if has_one != has_both or not (
+      has_both or (self.sampling == 'none' and not self.num_groups)
+    ):
       raise ValueError(
-        'num_clients and clients_per_round go together; give both or neither.'
+        'num_clients and clients_per_round go together, and sampling and num_groups '
+        f'need both; got num_clients={self.num_clients}, clients_per_round='
+        f'{self.clients_per_round}, sampling={self.sampling} and '
+        f'num_groups={self.num_groups}.'
       )
     if self.num_clients is not None and self.clients_per_round is not None:
       strategies.participation.check_population(
         self.num_clients, self.clients_per_round, self.limits
       )
-    check_sampling(self.sampling)
-    if self.num_clients is None and (self.sampling != 'none' or self.num_groups):
-      given = f'sampling={self.sampling}'
-      if self.sampling == 'none':
-        given = f'num_groups={self.num_groups}'
-      raise ValueError(f'{given} needs num_clients and clients_per_round; give them.')
+    if self.sampling not in samplings():
+      raise ValueError(
+        f'sampling must be one of {", ".join(samplings())}; got {self.sampling}.'
+      )
     for name in self.mechanisms or ():
       registry.kind(name)
     self._check_options_are_used()
@@ -202,8 +184,7 @@ class Task:
         'noise for all.'
       )
     if self.target_epsilon is not None:
-      if gaussian.check_epsilon(self.target_epsilon, 'target_epsilon') == 0:
-        raise ValueError('target_epsilon must be positive; got 0.')
+      checks.check_positive('target_epsilon', self.target_epsilon)
     noise = self.noise_multiplier
     if noise is not None and events.check_noise_multiplier(noise) == 0:
       raise ValueError('noise_multiplier must be positive: without noise, no privacy.')
@@ -404,7 +385,10 @@ def compare(
   unsampled = [made for candidate, made in built if candidate.sampling == 'none']
   rows: list[Row] = []
   if unsampled:
-    equal_epsilon = task.target_epsilon or _epsilon_of_best(task, unsampled)
+    best = min(unsampled, key=lambda made: made.strategy.rmse(task.limits))
+    equal_epsilon = task.target_epsilon or best.epsilon(
+      task.target_delta, accountant=_accountant(task, 'none', best)
+    )
     for candidate, mechanism in built:
       if candidate.sampling != 'none':
         report(f'noise of {candidate.describe()}')
@@ -451,13 +435,9 @@ class _Candidate(NamedTuple):
       return why_skip
     if self.seconds <= MAX_SECONDS or task.mechanisms is not None:
       return None
-    quicker = ['--mechanisms=all', self.kind.quicker_with]
-    if self.seconds_of_groups:
-      quicker.append('--num_groups')
-    return (
-      f'it would take about {self.seconds:,.0f} s; have it with '
-      f'{" or ".join(filter(None, quicker))}.'
-    )
+    quicker = [self.kind.quicker_with, '--num_groups' if self.seconds_of_groups else '']
+    others = ' or '.join(filter(None, ['--mechanisms=all', *quicker]))
+    return f'it would take about {self.seconds:,.0f} s; have it with {others}.'
 
   def build(self, noise_multiplier: float) -> mechanism_lib.Mechanism:
     return mechanism_lib.Mechanism(
@@ -627,13 +607,6 @@ def _accountant(task: Task, sampling: str, mechanism: mechanism_lib.Mechanism) -
     if quick is not None:
       return quick
   return accountants.tightest(mechanism.event, mechanism.relation)
-
-
-def _epsilon_of_best(task: Task, unsampled: list[mechanism_lib.Mechanism]) -> float:
-  """Epsilon of the mechanism without sampling that adds least, at the task's noise."""
-  best = min(unsampled, key=lambda made: made.strategy.rmse(task.limits))
-  accountant = _accountant(task, 'none', best)
-  return best.epsilon(task.target_delta, accountant=accountant)
 
 
 def _row(

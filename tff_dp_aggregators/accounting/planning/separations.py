@@ -43,26 +43,17 @@ def best_separation(
   """
   num_rounds = checks.check_positive_int('num_rounds', num_rounds)
   num_clients = checks.check_positive_int('num_clients', num_clients)
-  checks.check_number('clients_per_round', clients_per_round)
-  if not 0 < clients_per_round <= num_clients:
-    raise ValueError(
-      f'clients_per_round must be positive and at most num_clients={num_clients}; got '
-      f'{clients_per_round:g}.'
-    )
+  checks.check_positive('clients_per_round', clients_per_round)
   known = [kind.name for kind in registry.KINDS.values() if kind.bands is not None]
   if mechanism not in (None, *known):
-    raise ValueError(
-      f'mechanism must be a kind with bands, which {mechanism!r} is not; known: '
-      f'{", ".join(known)}.'
-    )
+    raise ValueError(f'mechanism must be one of {", ".join(known)}; got {mechanism!r}.')
   most = min(num_rounds, int(num_clients // clients_per_round))
   if largest is not None:
     most = min(most, largest)
   if most < 2:
     raise ValueError(
-      f'with num_rounds={num_rounds}, num_clients={num_clients}, '
-      f'clients_per_round={clients_per_round} and '
-      f'largest={largest} no separation above 1 is left; take Poisson sampling.'
+      f'num_rounds={num_rounds}, num_clients={num_clients}, clients_per_round='
+      f'{clients_per_round} and largest={largest} leave no separation above 1.'
     )
   kind = comparison.quickest_with_bands(strategies.Participation(num_rounds, most))
   if mechanism is not None:

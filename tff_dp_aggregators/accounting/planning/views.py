@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Callable, Optional
 
 import jinja2
-import numpy as np
 
 from tff_dp_aggregators import sampling as sampling_lib
 from tff_dp_aggregators.accounting import accountants
@@ -29,7 +28,6 @@ _WIDTH = 79  # Of a terminal that nobody made wider.
 # Another mechanism is worth a word if it keeps at most this share of what the advised
 # one keeps, and errs at most this many times as much.
 _MUCH_LESS, _LITTLE_MORE = 0.1, 1.5
-_MANY_LEAPS = 3  # How often a curve goes through the range of its values.
 
 
 def to_text(comparison: planning.Comparison) -> str:
@@ -155,14 +153,10 @@ def draw(comparison: planning.Comparison, file_format: str) -> bytes:
       color=_color(row),
       linestyle=planning.assumptions()[row.sampling].line,
       linewidth=2.2 if row is comparison.advised else 1.2,
-      # It would hide what is below it.
-      alpha=0.5 if _leaps(row) else 1.0,
-      zorder=2.0 if _leaps(row) else 3.0,
       label=_title(row) + (' (advised)' if row is comparison.advised else ''),
     )
   axes.set_yscale('log')
   axes.yaxis.set_major_formatter('{x:g}')
-  axes.yaxis.set_minor_formatter(_minor_label)
   axes.set_xlim(1, max(2, task.limits.num_rounds))
   axes.set_xlabel('rounds in the sum')
   axes.set_ylabel('standard deviation of the noise in a prefix sum, in clip norms')
@@ -179,11 +173,6 @@ def draw(comparison: planning.Comparison, file_format: str) -> bytes:
   return buffer.getvalue()
 
 
-def _minor_label(value: float, position: Optional[int]) -> str:
-  """2 and 5 of each decade, as there may be only one."""
-  return f'{value:g}' if f'{value:e}'[0] in '25' else ''
-
-
 def _color(row: planning.Row) -> tuple[float, ...]:
   """The same for a mechanism in all plots, sampled or not; variants have their own.
 
@@ -195,13 +184,6 @@ def _color(row: planning.Row) -> tuple[float, ...]:
   number = names.index(row.mechanism.name) + row.variant * len(names)
   palette: Sequence[tuple[float, ...]] = colormaps['tab20'].colors
   return palette[(2 * number + number // 10) % len(palette)]
-
-
-def _leaps(row: planning.Row) -> bool:
-  """Whether errors go up and down from round to round, as those of trees do."""
-  errors = row.error_by_round
-  ups_and_downs = np.abs(np.diff(errors)).sum()
-  return bool(ups_and_downs > _MANY_LEAPS * (errors.max() - errors.min()))
 
 
 def _table(

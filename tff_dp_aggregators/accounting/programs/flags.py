@@ -25,7 +25,6 @@ from tff_dp_aggregators.accounting.programs import scheme_flags
 from tff_dp_aggregators.accounting.programs import table
 from tff_dp_aggregators.accounting.records import log_participation
 from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
-from tff_dp_aggregators.accounting.reports import terms
 from tff_dp_aggregators.strategies import registry
 from tff_dp_aggregators.strategies.strategy import MAX_ROUNDS
 
@@ -106,28 +105,17 @@ def planned(
       f'{", ".join(mechanism_lib.names())}.'
     )
   if limits is not None:
-    program.refuse(
-      values,
-      table.names(table.sampling()),
-      'does not go with a round log, which shows who was in which round, and sampling '
-      'helps only where that is kept secret; from a log, limits on participation are '
-      'taken. With sampling, leave out --round_log and give --num_rounds; with limits, '
-      'leave out --sampling.',
-    )
-    program.refuse(
-      values,
-      ('find',),
-      'does not go with a round log, whose rounds are what was run. Leave it out.',
-    )
+    names = [*table.names(table.sampling()), 'find']
     kind = registry.KINDS.get(values.mechanism)
     if kind is None or not kind.adapts:
-      program.refuse(
-        values,
-        ('fixed_epoch',),
-        'does not go with a round log, which cannot show that the rounds of clients '
-        'were to differ by multiples: the guarantee is of any that are so far apart. '
-        'Leave it out.',
-      )
+      names.append('fixed_epoch')
+    program.refuse(
+      values,
+      names,
+      'does not go with a round log, from which rounds and limits on participation are '
+      'taken, of any clients that are so far apart and not drawn in secret. Leave it '
+      'out, or --round_log.',
+    )
   if values['part'].present:
     mechanism, found = _of_parts(values, limits)
   else:
@@ -145,18 +133,13 @@ def planned(
   # A report checks what the rounds that ran have spent, if their number was fixed.
   is_fixed = 'rounds_fixed_by' in values and values['rounds_fixed_by'].value is not None
   if target is not None and found is None and not is_fixed:
-    remedy = 'Leave out the target for a report of what these rounds spent.'
-    if limits is None:
-      left_out = '--noise_multiplier or --num_rounds'
-      if mechanism.parts:
-        left_out = 'noise_multiplier in each part'
-      elif values.strategy_file is not None:
-        left_out = '--noise_multiplier'
-      remedy = f'Leave out {left_out} to have it found.'
     try:
       plan.check_target(mechanism.event)
     except ValueError as e:
-      raise program.CheckFailed(f'{e} {remedy}') from e
+      raise program.CheckFailed(
+        f'{e} Leave out the target for a report of what these rounds spent, or the '
+        'noise (or --num_rounds) to have it found.'
+      ) from e
   return plan
 
 
@@ -178,7 +161,12 @@ def _of_all_weights(
 ) -> tuple[joint_mechanism.AnyMechanism, Optional[str]]:
   """The mechanism of all weights, and what of it was found."""
   _check_two_of_three(values, limits)
-  _check_guarantee(values)
+  placement = noises.PLACEMENTS.get(values.noise_site or '')
+  if placement is not None and placement.is_simulation:
+    raise ValueError(
+      f'--noise_site={placement.name} is a simulation without a guarantee. Give '
+      f'--noise_site={noises.LOCAL.name} for that of what it simulates.'
+    )
   if values.find is not None:
     return _max_participations(values), values.find
   if limits is None and values.num_rounds is None:
@@ -198,12 +186,10 @@ def _strategy_that_ran(values: flags.FlagValues) -> Optional[strategies.Strategy
   The best strategy for the limits that a log shows is another one than the best for
   those that were planned, and its noise hides another number of rounds.
   """
-  planned = [
-    name for name in table.names(table.participation()) if values[name].present
-  ]
+  planned = any(values[name].present for name in table.names(table.participation()))
   if planned and values.num_rounds is None:
     raise ValueError(
-      f'--{planned[0]} needs --num_rounds as well: with --round_log both say for which '
+      '--num_rounds is missing: with --round_log, flags of participation say for which '
       'rounds and limits the run was planned.'
     )
   if values.strategy_file is not None:
@@ -211,8 +197,7 @@ def _strategy_that_ran(values: flags.FlagValues) -> Optional[strategies.Strategy
     if values.num_rounds not in (None, strategy.num_rounds):
       raise ValueError(
         f'--num_rounds={values.num_rounds}, but the strategy in '
-        f'{values.strategy_file} is for {strategy.num_rounds} rounds. Leave it out, or '
-        'give the strategy that ran.'
+        f'{values.strategy_file} is for {strategy.num_rounds} rounds; leave it out.'
       )
     return strategy
   kind = registry.KINDS.get(values.mechanism)
@@ -243,15 +228,13 @@ def planned_limits(values: flags.FlagValues) -> Optional[strategies.Participatio
 def _check_needs_no_plan(flag: str, mechanism: str) -> None:
   """Refuses a log alone for a mechanism whose strategy depends on limits."""
   kind = registry.KINDS.get(mechanism)
-  if kind is None or not kind.adapts:
-    return
-  raise ValueError(
-    f'{flag}: {mechanism} is optimised for limits on participation, and --round_log '
-    'shows which were kept, not for which the strategy that ran was optimised. Give '
-    '--num_rounds and --min_separation as they were planned, from which it is built '
-    'again; or --strategy_file with that strategy; or the run itself: its --run_dir, '
-    'or its --ledger with the planned limits, whose checksum shows that it is the one.'
-  )
+  if kind is not None and kind.adapts:
+    raise ValueError(
+      f'{flag}: {mechanism} is optimised for limits on participation, and --round_log '
+      'shows which were kept, not which were planned. Give --num_rounds and '
+      '--min_separation as planned, or --strategy_file, or the --run_dir or --ledger '
+      'of the run.'
+    )
 
 
 def _of_parts(
@@ -259,17 +242,13 @@ def _of_parts(
 ) -> tuple[joint_mechanism.AnyMechanism, Optional[str]]:
   """The mechanisms of parts, and what of them was found."""
   if limits is None and values.num_rounds is None:
-    raise ValueError(
-      '--num_rounds is missing: the most rounds are looked for with one '
-      '--noise_multiplier, and with --part each part has its own.'
-    )
+    raise ValueError('--num_rounds is missing, which is not looked for with --part.')
   parts = parts_lib.parse(values.part)
   if limits is not None:
     program.refuse(
       values,
       table.names(table.participation()),
-      'does not go with --part and --round_log. Give the ledger of the run as well, '
-      'whose events are for the planned limits.',
+      'does not go with --part and --round_log without the --ledger of the run.',
     )
     for part in parts:
       _check_needs_no_plan(f'--part={part.name}', part.mechanism)
@@ -293,27 +272,16 @@ def _check_two_of_three(
   if limits is not None:
     given.add('num_rounds')
   missing = ', '.join(f'--{name}' for name in names if name not in given)
-  of_three = '--noise_multiplier, --target_epsilon (or --target_rho) and --num_rounds'
-  if values.find is not None and missing:
-    raise ValueError(f'--find={values.find} needs {of_three}; missing: {missing}.')
+  needed = 2 if values.find is None else 3
+  if len(given) < needed:
+    raise ValueError(
+      'give two of --noise_multiplier, --target_epsilon (or --target_rho) and '
+      f'--num_rounds, and the third is found, or all three with --find; missing: '
+      f'{missing}.'
+    )
   if values.find is not None and values.max_participations is not None:
     raise ValueError(
       '--max_participations is what --find looks for; leave one of them out.'
-    )
-  if len(given) < 2:
-    raise ValueError(
-      f'give two of {of_three}, and the third is found; missing: {missing}.'
-    )
-
-
-def _check_guarantee(values: flags.FlagValues) -> None:
-  """Refuses a simulation of noise, of which there is nothing to state."""
-  placement = noises.PLACEMENTS.get(values.noise_site or '')
-  if placement is not None and placement.is_simulation:
-    raise ValueError(
-      f'--noise_site={placement.name} has no guarantee that could be stated: '
-      f'{terms.PLACEMENTS[placement.name].help}. Give '
-      f'--noise_site={noises.LOCAL.name} for the guarantee of what it simulates.'
     )
 
 
@@ -376,13 +344,6 @@ def _max_rounds(values: flags.FlagValues) -> mechanism_lib.Mechanism:
   def schema(num_rounds: int) -> sampling.Schema:
     return scheme_flags.schema_from(values, num_rounds)
 
-  try:
-    schema(1)
-  except ValueError as e:
-    raise ValueError(
-      f'--num_rounds is missing, and is looked for from one round on: {e}'
-    ) from e
-
   def is_slow(num_rounds: int) -> bool:
     seconds, is_free = _search(values, schema(num_rounds))
     return seconds * (1 if is_free else num_rounds.bit_length()) > _MAX_SECONDS
@@ -392,19 +353,16 @@ def _max_rounds(values: flags.FlagValues) -> mechanism_lib.Mechanism:
     most = min(2 * most, MAX_ROUNDS)
   found = _largest(values, schema, most)
   if found == most:
-    slow = ', as strategies for more take long to find' * (most < MAX_ROUNDS)
     raise ValueError(
-      f'{most} rounds keep {_in_words(values)} and more may; '
-      f'they are not looked for{slow}. Give --num_rounds.'
+      f'{most} rounds keep the target and more may; they are not looked for, as that '
+      'would take long. Give --num_rounds.'
     )
   return _mechanism(values, schema(found), values.noise_multiplier)
 
 
 def _max_participations(values: flags.FlagValues) -> mechanism_lib.Mechanism:
   if values.sampling != sampling.Limits.flag:
-    raise ValueError(
-      f'--find=max_participations is for --sampling={sampling.Limits.flag}.'
-    )
+    raise ValueError('--find=max_participations is for limits, without --sampling.')
 
   def schema(max_participations: int) -> sampling.Schema:
     return scheme_flags.limits_from(values, values.num_rounds, max_participations)
@@ -444,11 +402,6 @@ def _largest(
     accountant=values.accountant,
     relation=first.relation,
   )
-
-
-def _in_words(values: flags.FlagValues) -> str:
-  name = 'target_epsilon' if values.target_rho is None else 'target_rho'
-  return f'--{name}={values[name].value!r}'
 
 
 def _search(values: flags.FlagValues, schema: sampling.Schema) -> tuple[float, bool]:
@@ -495,10 +448,4 @@ def nbafl(values: flags.FlagValues) -> nbafl_lib.Nbafl:
     raise ValueError(f'--nbafl needs {", ".join(missing)} as well.')
   scheme_flags.whole(values, 'clients_per_round')
   epsilon, delta = given.pop('target_epsilon'), given.pop('target_delta')
-  if epsilon >= 1 and given['calibration'] == 'published':
-    raise ValueError(
-      f'--target_epsilon={epsilon!r} is not below 1, and the published formulas hold '
-      'below 1 alone. Lower it, or give --calibration=exact, which has the least noise '
-      'for any epsilon.'
-    )
   return nbafl_lib.Nbafl(epsilon, delta, **given)

@@ -26,18 +26,6 @@ GO_WITH = (
 )
 _WEIGHTS, _MECHANISM, _CLIP_NORM = 'weights', 'mechanism', 'clip_norm'
 _SHARE, _NOISE = 'share', 'noise_multiplier'
-# Why flags of one mechanism do not go with parts, if there is more to say than that.
-_REASONS = {
-  'strategy_file': "a part's mechanism is given by its name, from which its strategy "
-  'follows, and a file would be that of one mechanism for all weights',
-  'clipped_count_stddev': 'clip norms of parts are fixed',
-  'find': 'it is looked for with one --noise_multiplier, and each part has its own; of '
-  'parts, noise alone is found',
-  **dict.fromkeys(
-    ('noise_site', *noises.options(), noises.SERVER_NOISE),
-    'the noise of parts is made by the server alone',
-  ),
-}
 _EXAMPLE = "--part='head: weights=2 3, mechanism=tree, clip_norm=0.3'"
 
 
@@ -68,30 +56,21 @@ def _parse(text: str) -> Part:
   name, colon, rest = text.partition(':')
   for setting in rest.split(','):
     key, equals, value = (each.strip() for each in setting.partition('='))
-    if not (colon and equals and key and value):
+    try:
+      if not (colon and equals and value) or key in given:
+        raise ValueError(f'{setting!r} is no setting, or stands twice')
+      given[key] = read[key](value)
+    except (KeyError, ValueError) as e:
       raise ValueError(
         f'--part={text!r} is not a name, a colon, and settings with commas between '
-        f'them, as in {_EXAMPLE}.'
-      )
-    if key in given or key not in read:
-      known = f', which parts do not; known: {", ".join(read)}'
-      raise ValueError(
-        f'--part={text!r} has {key}{" twice" if key in given else known}.'
-      )
-    try:
-      given[key] = read[key](value)
-    except ValueError as e:
-      words = 'whole number' if read[key] is int else 'number'
-      raise ValueError(f'--part={text!r}: {key}={value} is not a {words}.') from e
-  for key in (_WEIGHTS, _CLIP_NORM):
-    if key not in given:
-      raise ValueError(f'--part={text!r} has no {key}, as in {_EXAMPLE}.')
-  for pattern in given[_WEIGHTS]:
-    if '=' in pattern:
-      raise ValueError(
-        f'--part={text!r}: {pattern} stands among the patterns of {_WEIGHTS}, where '
-        'names have no equals sign; put a comma before it.'
-      )
+        f'them, as in {_EXAMPLE}: {e}. Settings are {", ".join(read)}.'
+      ) from e
+  wrong = [each for each in given.get(_WEIGHTS, ()) if '=' in each]
+  if wrong or not {_WEIGHTS, _CLIP_NORM} <= set(given):
+    raise ValueError(
+      f'--part={text!r} needs {_WEIGHTS}, patterns without an equals sign, and '
+      f'{_CLIP_NORM}, with a comma between them, as in {_EXAMPLE}.'
+    )
   return Part(
     name.strip(),
     tuple(given[_WEIGHTS]),
@@ -107,9 +86,8 @@ def check_others(values: flags.FlagValues, names: Iterable[str]) -> None:
   """Refuses flags of one mechanism for all weights."""
   in_a_part = (_MECHANISM, _NOISE, _CLIP_NORM, *registry.options())
   for name in names:
-    where = f', where it stands as {name}=...' if name in in_a_part else ''
-    reason = _REASONS.get(name, 'it is of one mechanism for all weights')
-    why = f'does not go with --part{where}: {reason}. Leave one of them out.'
+    where = f'; in a part it stands as {name}=...' if name in in_a_part else ''
+    why = f'does not go with --part: it is of one mechanism for all weights{where}.'
     program.refuse(values, [name], why, but=GO_WITH)
 
 
@@ -167,17 +145,9 @@ def _check_noise(parts: Sequence[Part], target: Optional[mechanism_lib.Target]) 
         'those of one sum of all weights. Give noise of real numbers, or one '
         '--mechanism for all weights.'
       )
-  if target is not None:
-    return
-  for part in parts:
-    if part.share is not None:
+    if target is None and (part.noise_multiplier is None or part.share is not None):
       raise ValueError(
-        f'--part: {_SHARE} of {part.name} divides a target, and none is to be kept. '
-        f'Give --target_epsilon, and no part a {_NOISE}; or each part its {_NOISE} '
-        f'and none a {_SHARE}.'
-      )
-    if part.noise_multiplier is None:
-      raise ValueError(
-        f'--part: {part.name} has no {_NOISE}. Give one to each part, or '
-        '--target_epsilon and one to none.'
+        f'--part: without a target each part has its {_NOISE} and none a {_SHARE}; '
+        f'{part.name} has {_NOISE}={part.noise_multiplier} and {_SHARE}={part.share}. '
+        f'Or give --target_epsilon, and no {_NOISE}.'
       )

@@ -85,9 +85,11 @@ def groups() -> tuple[program.Group, ...]:
       (row for row in (*table.sampling(), *table.target()) if row.name in _TASK_FLAGS),
       {
         'sampling': {
+          'type': list(planning.samplings()),
           'help': 'Secret sampling that the server can do. Mechanisms that need it may '
           'then be advised, with their tightest epsilon, which takes up to a minute '
-          'each.'
+          'each. Others are for tff-dp-report; planning.separations finds the '
+          'separation of b_min_sep.',
         },
         'num_groups': {'unset': 'about the best power of 2'},
         'noise_multiplier': {'unset': 'for each mechanism the least for the target'},

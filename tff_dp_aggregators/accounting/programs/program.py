@@ -12,11 +12,13 @@ Exit codes: 0 fine, 1 a check failed, 2 wrong usage, also for flags that absl re
 """
 
 import dataclasses
+import importlib
 import itertools
 import math
 import os
 import re
 import sys
+import textwrap
 import typing
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, Callable, Optional, Union
@@ -33,8 +35,12 @@ CHECK_FAILED = 1
 WRONG_USAGE = 2
 # Where flags of all programs say that they are defined.
 _EVERY_PROGRAM = 'every program'
+# Modules of programs, which import this one.
+_PROGRAMS = ('report', 'plan', 'participation', 'vectors')
 # So many flags `--help` shows all of.
 _FEW = 24
+# What absl puts before the help of a flag that has one of several values.
+_ALTERNATIVES = re.compile('^<[^>]*>: ')
 
 # Types of flags besides Python's: whole or not; texts between commas; repeated texts.
 NUMBER, LIST, MANY = 'number', 'list', 'many'
@@ -70,16 +76,14 @@ class Flag:
     least, above = self.at_least, self.above
     if value is None or (least is None and above is None):
       return
-    words = f'at least {least:g}' if above is None else f'above {above:g}'
-    if above == 0:
-      words = 'positive'
-    if self.below is not None and self.below < math.inf:
-      words += f' and below {self.below:g}'
-    elif self.type is float and self.below is not None:
-      words += ' and finite'
     is_low = least is not None and not value >= least
     is_low |= above is not None and not value > above
     if is_low or (self.below is not None and value >= self.below):
+      words = 'positive' if above == 0 else f'above {above}'
+      if above is None:
+        words = f'at least {least:g}'
+      if self.below not in (None, math.inf):
+        words += f' and below {self.below:g}'
       raise WrongUsage(f'--{self.name} must be {words}; got {value}.')
 
 
@@ -122,14 +126,25 @@ def parse(values: flags.FlagValues, arguments: Sequence[str]) -> list[str]:
     if isinstance(e, flags.UnrecognizedFlagError):
       new = messages.RENAMED.get(e.flagname, '')
       near = [f'--{each}' for each in messages.near(e.flagname, names_of(values))]
+      knowing = _programs_with(e.flagname)
       message = f"Unknown command line flag '{e.flagname}'"
       if new in values:
         message = f'--{e.flagname} is called --{new}'
+      elif knowing:
+        message += f', which is one of {" and ".join(knowing)}'
       elif near:
         message += f'; there are {", ".join(near)}'
-    for pattern, words in _IN_WORDS:
-      message = pattern.sub(words, message)
     raise WrongUsage(f'{message.rstrip(".")}; --helpfull lists all flags.') from e
+
+
+def _programs_with(name: str) -> list[str]:
+  """Programs of this package that know a flag."""
+  modules = (importlib.import_module(f'{__package__}.{each}') for each in _PROGRAMS)
+  return [
+    each.PROGRAM.name
+    for each in modules
+    if any(row.name == name for _, rows in each.PROGRAM.groups() for row in rows)
+  ]
 
 
 def _check_once(arguments: Sequence[str], values: flags.FlagValues) -> None:
@@ -304,14 +319,6 @@ _REFUSALS = (
 )
 # What checking of flags may raise, in programs that import no dp-accounting themselves.
 BAD_INPUT = (ValueError, OSError, dp_accounting.UnsupportedEventError)
-# What Python and absl say of a value, and how it is said to people.
-_IN_WORDS = (
-  (
-    re.compile(r'invalid literal for int\(\) with base 10: (.*)'),
-    r'\1 is not an integer',
-  ),
-  (re.compile(r'could not convert string to float: (.*)'), r'\1 is no number'),
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -342,9 +349,7 @@ class Program:
       if rest and self.positional is not None:
         values[self.positional].parse(rest)
       elif rest:
-        is_report = 'verify' in values and rest[0].endswith('.json')
-        more = ' A report is given as --report= or --verify=.' if is_report else ''
-        raise WrongUsage(f'unexpected arguments {rest}; all are flags.{more}')
+        raise WrongUsage(f'unexpected arguments {rest}; all are flags.')
       check_bounds(values, groups)
       return self.main(values)
     except _Shown:
@@ -403,10 +408,7 @@ def said(error: BaseException, values: flags.FlagValues) -> str:
     for name in names_of(values):
       given = values[name].value
       if error.filename in (given if isinstance(given, list) else [given]):
-        more = ''
-        if isinstance(error, FileNotFoundError):
-          more = ' Give a path that exists.'
-        return f'--{name}={error.filename}: {error.strerror}.{more}'
+        return f'--{name}={error.filename}: {error.strerror}.'
   message = str(error)
   if isinstance(error, dp_accounting.UnsupportedEventError):
     message = messages.without_cause(error)  # That has all numbers of the event.
@@ -422,10 +424,18 @@ def names_of(values: flags.FlagValues) -> list[str]:
 def _entry(flag: flags.Flag) -> str:
   """What `--help` says about one flag."""
   is_switch = flag.boolean and not isinstance(flag, _Shows)
-  text = f'--{"[no]" if is_switch else ""}{flag.name}: {flag.help}'
+  said = _ALTERNATIVES.sub(lambda each: each[0].replace('|', ', '), flag.help)
+  text = f'--{"[no]" if is_switch else ""}{flag.name}: {said}'
   if flag.default_as_str and not isinstance(flag, _Shows):
     text += f' (default: {flag.default_as_str})'
-  return flags.text_wrap(text, indent='      ', firstline_indent='  ')
+  return textwrap.fill(
+    ' '.join(text.split()),
+    flags.get_help_width(),
+    initial_indent='  ',
+    subsequent_indent='      ',
+    break_long_words=False,
+    break_on_hyphens=False,
+  )
 
 
 class _Shown(Exception):

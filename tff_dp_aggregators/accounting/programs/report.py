@@ -159,15 +159,10 @@ def build(values: flags.FlagValues) -> dict[str, Any]:
     list(_parts(values, with_curves=values.format in ('json', 'html'))),
     accountant=values.accountant,
     command=sources.command_of(_given(values, (*_of_mechanism_flags(), *_SOURCES))),
-    other_releases=[_release(text) for text in values[OTHER_RELEASE].value or ()],
+    other_releases=[
+      inputs_lib.OtherRelease.parse(text) for text in values[OTHER_RELEASE].value or ()
+    ],
   )
-
-
-def _release(text: str) -> inputs_lib.OtherRelease:
-  try:
-    return inputs_lib.OtherRelease.parse(text)
-  except ValueError as e:
-    raise ValueError(f'--{OTHER_RELEASE}={e}') from e
 
 
 def _nbafl(values: flags.FlagValues) -> dict[str, Any]:
@@ -188,9 +183,8 @@ def _check_together(values: flags.FlagValues) -> None:
     if flags_lib.target_from(values) is not None and composed:
       name = 'target_epsilon' if values.target_rho is None else 'target_rho'
       raise ValueError(
-        f'--{name} is for one mechanism, and what is composed spends more '
-        'together. Leave it out; noise for what other releases leave of epsilon and '
-        'delta is found by a report without them.'
+        f'--{name} is for one mechanism, and what is composed spends more together. '
+        'Leave it out.'
       )
     return
   given = 'run_dir' if values.run_dir is not None else 'report'
@@ -200,12 +194,8 @@ def _check_together(values: flags.FlagValues) -> None:
   program.refuse(values, others, why, but=('accountant', *of_runs))
   one_report = values.run_dir is None and _num_sources(values) == 1
   if one_report and not values[OTHER_RELEASE].present:
-    program.refuse(
-      values,
-      ['accountant'],
-      'does not go with a single --report, which is printed as it is; make it again '
-      'with another one.',
-    )
+    why = 'does not go with a single --report, which is printed as it is.'
+    program.refuse(values, ['accountant'], why)
 
 
 def _stated(values: flags.FlagValues) -> dict[str, Any]:
@@ -219,10 +209,7 @@ def _stated(values: flags.FlagValues) -> dict[str, Any]:
     if values['part'].present:
       parts_lib.check_others(values, ['clip_norm'])
     if values.clipped_count_stddev is not None:
-      raise ValueError(
-        '--clip_norm does not go with --clipped_count_stddev: with adaptive clipping '
-        'the clip norm changes from round to round.'
-      )
+      raise ValueError('--clip_norm does not go with --clipped_count_stddev.')
   return stated
 
 
@@ -261,9 +248,8 @@ def _parts(values: flags.FlagValues, with_curves: bool) -> Iterator[composition.
       plan = flags_lib.planned(values, limits)
       if 'cap_enforced_by' in stated and plan.mechanism.limits.assumed_at_most is None:
         raise ValueError(
-          '--cap_enforced_by says what keeps clients within a cap, and there is none '
-          'below what the separation, or sampling, leaves possible. Leave it out, or '
-          'give --max_participations.'
+          '--cap_enforced_by is for --max_participations below what the separation, or '
+          'sampling, leaves possible. Leave it out.'
         )
       return dataclasses.replace(plan, **stated)
 
@@ -357,15 +343,25 @@ def _given(values: flags.FlagValues, names: Iterable[str]) -> list[str]:
 def main(values: flags.FlagValues) -> int:
   """Prints or writes the report; returns the exit code."""
   if values.verify is not None:
-    return _verify(values)
+    _check_alone(values, 'verify', 'output', 'schema')
+    result = verification.verify(values.verify, statement_of)
+    sys.stdout.write(result.text)
+    return 0 if result.ok else program.CHECK_FAILED
   program.check_new(values, 'output')
   if values.schema:
     _check_alone(values, 'schema')
     text = json.dumps(schema_lib.load(), indent=2) + '\n'
   else:
-    _check_ending(values)
-    built = build(values)
-    text = rendering.render(built, values.format, _learned(values))
+    ending = os.path.splitext(values.output or '')[1]
+    wanted = {'.json': 'json', '.html': 'html'}.get(ending, values.format)
+    if wanted != values.format:
+      raise program.WrongUsage(
+        f'--output={values.output} is for --format={wanted}, not {values.format}.'
+      )
+    built, learned = build(values), None
+    if values.format == 'html' and values.run_dir and _num_sources(values) == 1:
+      learned = learning_curves.of_run(values.run_dir[0])
+    text = rendering.render(built, values.format, learned)
     for _, run in model.runs(built):
       source = (run.get('participation') or {}).get('source') or {}
       planned = source.get('planned') or {}
@@ -379,36 +375,11 @@ def main(values: flags.FlagValues) -> int:
   return 0
 
 
-def _check_ending(values: flags.FlagValues) -> None:
-  """Refuses a file whose ending is that of another format."""
-  ending = os.path.splitext(values.output or '')[1]
-  wanted = {'.json': 'json', '.html': 'html'}.get(ending)
-  if wanted and wanted != values.format:
-    raise program.WrongUsage(
-      f'--output={values.output} ends as a file of --format={wanted}, and the format '
-      f'is {values.format}; give --format={wanted}, or another name.'
-    )
-
-
-def _learned(values: flags.FlagValues) -> Optional[learning_curves.Curves]:
-  """What the run learned that a page is of, if it is of a single one."""
-  if values.format != 'html' or values.run_dir is None or _num_sources(values) > 1:
-    return None
-  return learning_curves.of_run(values.run_dir[0])
-
-
 def _check_alone(values: flags.FlagValues, alone: str, *more: str) -> None:
   """Refuses flags that say what to report, and `more`, beside one that needs none."""
   names = (*_of_mechanism_flags(), *_SOURCES, 'format', *more)
   why = f'does not go with --{alone}, which needs no other flag.'
   program.refuse(values, names, why)
-
-
-def _verify(values: flags.FlagValues) -> int:
-  _check_alone(values, 'verify', 'output', 'schema')
-  result = verification.verify(values.verify, statement_of)
-  sys.stdout.write(result.text)
-  return 0 if result.ok else program.CHECK_FAILED
 
 
 _BASIC = (

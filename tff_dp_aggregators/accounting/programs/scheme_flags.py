@@ -218,24 +218,11 @@ def _check_flags_of(
   scheme: type[sampling.Scheme], values: flags.FlagValues, known: Collection[str]
 ) -> None:
   """Refuses flags of other schemes."""
-  limits = flags_of(sampling.Limits)
   for name in FLAGS:
-    if name in (*known, *flags_of(scheme)):
-      continue
-    having = ' or '.join(k.flag for k in ASSUMED if name in flags_of(k))
-    if name in limits:
-      why = (
-        f'does not go with --sampling={values.sampling}: sampling decides in which '
-        'rounds a client takes part.'
-      )
-    elif scheme.is_sampled:
-      why = f'is for --sampling={having}.'
-    else:
-      why = (
-        f'needs --sampling={having}: without it nothing is assumed about how clients '
-        'are drawn.'
-      )
-    program.refuse(values, [name], why)
+    if name not in (*known, *flags_of(scheme)):
+      having = ' or '.join(k.flag for k in ASSUMED if name in flags_of(k))
+      why = f'is for --sampling={having}, not for --sampling={values.sampling}.'
+      program.refuse(values, [name], why)
 
 
 def _check_cohort(made: Any, own: list[str], given: Mapping[str, Any]) -> None:
@@ -251,6 +238,6 @@ def _check_cohort(made: Any, own: list[str], given: Mapping[str, Any]) -> None:
   raise ValueError(
     f'--clients_per_round={cohort:g} of --num_clients={population} clients in '
     f'{made.num_rounds} rounds does not fit --sampling={made.flag}, where a client has '
-    'whole numbers of '
-    f'rounds: the next larger one is --clients_per_round={near:.6g}{as_well}.'
+    f'whole numbers of rounds: the next larger one is '
+    f'--clients_per_round={near:.6g}{as_well}.'
   )

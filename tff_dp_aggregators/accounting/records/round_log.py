@@ -28,25 +28,15 @@ shorter (`RoundLog.resolution`).
 **Populations** have rounds of their own. If a log has several, one has to be asked
 for: together they would seem to have more rounds in a day than each has.
 
-**What is repaired and what is refused.** Everything is refused, with the line, for
-which a guess could make the privacy guarantee too good:
-
-* Lines in any order: sorted, by round or, if there are no numbers, by completion.
-* A line twice: with the round's number, counted once. Without, refused: counted twice
-  it would overstate how many rounds fit into a day, and if it is two rounds, counting
-  it once would understate how many there are.
-* A round twice with different values, or with columns that are not read: refused.
-* A line for each participation, with a column `client_id` (or `device`, `user`) and the
-  round's number: read as rounds. Times of single participations are left alone.
-* A missing number: refused. If the round was lost from the log, leaving it out counts
-  too few rounds; if it never happened, counting it overstates the separation.
-* Completions that go back while the numbers go up, a start after its completion, a
-  time with a zone among some without: refused, a clock is wrong.
-* Times without a zone, and no numbers, in lines that are not in order: refused, as a
-  clock may have been set back.
-* A value missing or unreadable, half a line: refused. So are clients called NA, nan or
-  null, which is how a missing id is written, and fractions.
-* A client that is written in several ways, with blanks or as 7.0: one client.
+**What is repaired and what is refused.** Lines in any order are sorted, by round or by
+completion; a line twice with the round's number counts once; a client that is written
+in several ways, with blanks or as 7.0, is one; a log with a line for each participation
+(a column `client_id` and the round's number) is read as rounds. Everything is refused,
+with the line, for which a guess could make the privacy guarantee too good: a line twice
+without a number, which is one round or two; a round twice with other values; a missing
+number, which is a round that was lost or never happened; clocks that go back, or that
+may have been set back; a value missing or unreadable, and clients called NA, nan or
+null, which is how a missing id is written.
 
 DuckDB reads the file, every value as text, and keeps what exceeds its memory on disk.
 `log_participation` says what follows from a log.
@@ -99,8 +89,8 @@ _TIMES = ('completion_time', 'start_time')
 _SECOND = 10**9  # In nanoseconds, which all times are counted in.
 _END_OF_TIMES = 7_258_118_400 * _SECOND  # The year 2200, which keeps sums within int64.
 _LONGEST_LINE = 2**24  # Bytes.
-_SHOWN_POPULATIONS = 10
-_NESTED = ('MAP', 'STRUCT', 'UNION', 'VARIANT')  # DuckDB's types, but for lists.
+# DuckDB's types whose values are not single, or tell neither ids nor times apart.
+_UNREAD = ('MAP', 'STRUCT', 'UNION', 'VARIANT', 'FLOAT')
 _LIKE_ROUND = re.compile('(?<![A-Za-z])(?i:round)|Round')  # No background.
 # Several clients where one should be. GUIDs stand in braces.
 _LIST = re.compile(r'[;|,]|^\[.*\]$|^[({][^)}]*\s[^)}]*[)}]$', re.DOTALL)
@@ -231,7 +221,6 @@ class RoundLog:
   # Nanoseconds to which the times are rounded, where they are written in powers of ten
   # and all lack the digits of seconds; else 0.
   resolution: int = 0
-  twice: tuple[int, ...] = ()  # Lines of the first client that is twice in a round.
 
   def format_time(self, nanoseconds: int) -> str:
     """A time of this log to microseconds, in UTC if the log's times have a zone."""
@@ -304,7 +293,6 @@ class _File(Database):
     self.found: dict[str, str] = {}  # The file's name of each column.
     self.ignored: list[str] = []  # Its other columns.
     self.notes: list[str] = []
-    self._twice: tuple[int, ...] = ()
     self._file = self._unpacked()
     with open(self._file, 'rb') as file:
       is_parquet = file.read(4) == b'PAR1'
@@ -367,11 +355,7 @@ class _File(Database):
         for block in iter(lambda: packed.read1(2**20), b''):
           file.write(block)
     except (EOFError, gzip.BadGzipFile, zlib.error) as e:
-      with open(unpacked, 'rb') as file:
-        line = 1 + sum(1 for text in file if text.endswith(b'\n'))
-      raise self._refusal(
-        line, f'at or after it the gzipped file is damaged or cut off: {e}.'
-      ) from e
+      raise self.error(f'is a gzipped file that is damaged or cut off: {e}.') from e
     return unpacked
 
   @contextlib.contextmanager
@@ -385,14 +369,10 @@ class _File(Database):
       reason, _, _ = str(e).partition('Possible')
       found = re.search(r'CSV Error on Line: (\d+)\n(.*)', reason, re.DOTALL)
       if not found:
-        with open(self._file, 'rb') as file:
-          ends = [line.endswith(b'\r\n') for line in file if line.endswith(b'\n')]
-        if len(set(ends)) > 1:
-          line = ends.index(not ends[0]) + 1
-          raise self._refusal(
-            line, 'this line ends in another way than the first; write all alike.'
-          ) from e
-        raise self.error(f'is not {self._format} that can be read: {e}') from e
+        raise self.error(
+          f'is not {self._format} that can be read, in UTF-8 and with all lines ending '
+          f'alike: {" ".join(reason.split())}'
+        ) from e
       shown = ' '.join(line[:200] for line in found[2].splitlines() if line)
       raise self._refusal(
         int(found[1]), f'this is not {self._format} in UTF-8: {shown}'
@@ -413,44 +393,30 @@ class _File(Database):
     self._find_columns(list(types), 1)
     values = {}
     for name, found in self.found.items():
-      if types[found].startswith('FLOAT'):
-        raise ValueError(
-          f'{self._path}: {found} has floats of 32 bits, which tell neither ids nor '
-          'times apart; write it as text, as whole numbers or with 64 bits.'
-        )
       column = '"' + found.replace('"', '""') + '"'
       its_type = types[found]
       if name == 'client_ids' and its_type.endswith('[]'):
         column, its_type = f'to_json({column})', its_type[:-2]
-      if its_type.endswith(']') or its_type.startswith(_NESTED):
+      if its_type.endswith(']') or its_type.startswith(_UNREAD):
         raise ValueError(
           f'{self._path}: {found} has values of the type {types[found]:.100}; write '
-          'client_ids as a list of texts or whole numbers, all else as single values.'
+          'client_ids as a list of texts or whole numbers, all else as single texts, '
+          'whole numbers or floats of 64 bits.'
         )
       values[name] = f'{column}::varchar'
     return f'select file_row_number + 1 as no, {_named(values)} from {table}'
 
   def _text(self) -> str:
     """The query for the values of a text."""
-    with open(
-      self._file, encoding='utf-8-sig', errors='surrogateescape', newline=''
-    ) as file:
-      for first in iter(lambda: file.readline(_LONGEST_LINE), ''):
-        if len(first) == _LONGEST_LINE:
-          raise self._refusal(
-            self._header + 1, f'the line has {_LONGEST_LINE} letters or more.'
-          )
+    with open(self._file, encoding='utf-8-sig', errors='replace', newline='') as file:
+      for first in file:
         if first.strip():
           break
         self._header += 1
       else:
         raise self.error('has no rounds.')
-      if first.lstrip()[0] == '[':
-        raise self._refusal(
-          self._header + 1, 'write one JSON object a line, without a list.'
-        )
       is_json = first.lstrip()[0] == '{'
-      source = self._json(first) if is_json else self._csv(first, file)
+      source = self._json() if is_json else self._csv(first, file)
     with open(self._file, 'rb') as end:
       end.seek(-1, os.SEEK_END)
       if end.read() not in b'\n\r':
@@ -472,17 +438,11 @@ class _File(Database):
     rows = self._rows(itertools.chain([first], rest))
     try:
       header = next(rows)
-      ''.join(header).encode()
-    except (csv.Error, UnicodeEncodeError) as e:
-      is_binary = isinstance(e, UnicodeEncodeError)
-      why = 'it has bytes that are no text. Give a log that is one' if is_binary else e
-      raise self._refusal(
-        self._header + 1, f'this is not {self._format} in UTF-8: {why}.'
-      ) from e
+    except csv.Error as e:
+      raise self._refusal(self._header + 1, f'this is not {self._format}: {e}.') from e
     if len(header) == 1 and ';' in header[0]:
       raise self._refusal(
-        self._header + 1,
-        'there are semicolons between the columns; write commas or tabs there.',
+        self._header + 1, 'there are semicolons between columns; write commas or tabs.'
       )
     self._find_columns(header, self._header + 1)
     self._header += rows.line_num
@@ -503,47 +463,36 @@ class _File(Database):
       lines, delimiter=self._delimiter, strict=True, skipinitialspace=True
     )
 
-  def _json(self, first: str) -> str:
+  def _json(self) -> str:
     """The query for the values of JSON lines, the first of which has all columns."""
     self._format = 'JSON lines'
-    line = self._header + 1
-    try:
-      names = list(_DECODER.decode(first))
-    except ValueError as e:
-      raise self._refusal(line, f'this is not a JSON object: {e}.') from e
-    self._find_columns(names, line)
     table = self._read_csv("delim='\x01', quote='', escape=''", ['line'])
     lines = (
       f'select * from (select row_number() over () as no, line from {table}) where '
       "trim(line, e' \\t') <> ''"
     )
-    self._check_objects(lines)
-    values = {name: _json_value(name, found) for name, found in self.found.items()}
-    return f'select no, {_named(values)} from ({lines})'
-
-  def _check_objects(self, lines: str) -> None:
-    """Refuses lines that are no object, have a name twice, or columns of their own."""
     groups = self.query(
       'select min(no), keys, any_value(bad) from (select no, case when '
       "json_valid(line) and json_type(line) = 'OBJECT' then json_keys(line) end as "
       f'keys, case when keys is null then line end as bad from ({lines})) group by '
       'keys order by 1'
     )
-    for line, keys, bad in groups:
+    for number, (line, keys, bad) in enumerate(groups):
       if keys is None:
-        try:
-          reason = f'{_DECODER.decode(bad)!r:.200} is not a JSON object'
-        except ValueError as e:
-          reason = f'this is not a JSON object: {e}'
-        raise self._refusal(line, f'{reason}.')
+        raise self._refusal(line, f'this is not a JSON object: {bad!r:.200}.')
       if len(set(keys)) < len(keys):
         raise self._refusal(line, f'a name is repeated in {keys}.')
-      named = self._names_of(keys, line) if groups[0][1] != keys else {}
-      late = set(named.values()) - {*self.found.values(), *self.ignored}
+      if not number:
+        self._find_columns(keys, line)
+        continue
+      named = set(self._names_of(keys, line).values())
+      late = named - {*self.found.values(), *self.ignored}
       if late:
         raise self._refusal(
           line, f'{", ".join(sorted(late))} is here but not in the first line.'
         )
+    values = {name: _json_value(name, found) for name, found in self.found.items()}
+    return f'select no, {_named(values)} from ({lines})'
 
   def _chosen(self, source: str) -> str:
     """The condition for entries of the population that is asked for."""
@@ -562,18 +511,15 @@ class _File(Database):
           number,
           f'this round is of the population {name!r}, but line '
           f'{self.line(first_number)} has {first!r}. Say which is meant '
-          '(--population_name), for each has rounds of its own; or that this is no '
-          'such column (--columns=population=).',
+          '(--population_name), or --columns=population= if this is no such column.',
         )
       return 'true'
     others = {name: count for name, _, count in groups if name != self._population}
-    shown = ', '.join(map(repr, sorted(others)[:_SHOWN_POPULATIONS]))
-    if len(others) > _SHOWN_POPULATIONS:
-      shown += f' and {len(others) - _SHOWN_POPULATIONS} more'
+    shown = f'{", ".join(map(repr, sorted(others))):.300}'
     if others and len(others) == len(groups):
       raise self.error(
-        f'has no rounds of the population {self._population!r}; it has '
-        f'those of {shown}.'
+        f'has no rounds of the population {self._population!r}; it has those of '
+        f'{shown}.'
       )
     if others:
       self.notes.append(
@@ -589,24 +535,22 @@ class _File(Database):
     if unread and 'round' not in {*found, *self._columns}:
       raise self._refusal(
         line,
-        f'{unread[0]} may be the number of the round, without which no missing round '
-        f'is found; name it: --columns=round={unread[0]}, or --columns=round= if it '
-        'is something else.',
+        f'{unread[0]} may be the number of the round; say --columns=round={unread[0]}, '
+        'or --columns=round= if it is something else.',
       )
     by_participation = {'round', 'client_id'} <= found.keys()
     if not (found.keys() & {'completion_time', 'client_ids'} or by_participation):
       raise self._refusal(
         line,
-        f'no column of completion times among {", ".join(map(repr, names))}; '
-        'call it completion_time, or say which it is '
-        '(--columns=completion_time=NAME). Of a log with a line for each '
+        f'no column of completion times among {", ".join(map(repr, names))}; say which '
+        'it is (--columns=completion_time=NAME). Of a log with a line for each '
         'participation, name --columns=round=NAME,client_id=NAME.',
       )
     if self._population is not None and 'population' not in found:
       raise self._refusal(
         line,
-        f'no column of populations among {", ".join(map(repr, names))}; call it '
-        'population, or say which it is (--columns=population=NAME).',
+        f'no column of populations among {", ".join(map(repr, names))}; say which it '
+        'is (--columns=population=NAME).',
       )
     if 'client_ids' in found:
       found.pop('client_id', None)
@@ -622,9 +566,8 @@ class _File(Database):
         if self._columns.get(name):
           raise self._refusal(
             line,
-            f'each line is one participation, in column {found["client_id"]}, and its '
-            f'time does not tell when the round was complete. Leave {name} out of '
-            '--columns, or give a log with a line for each round.',
+            f'each line is one participation, in column {found["client_id"]}, whose '
+            f'time is not that of the round. Leave {name} out of --columns.',
           )
       found = {
         name: found[name]
@@ -677,9 +620,8 @@ class _File(Database):
         'select min(client_ids) = 1 and max(client_ids) = 1 from rounds'
       ) == [(True,)]:
         raise self.error(
-          'has one client in every line, and neither rounds nor times. Of a log with a '
-          'line for each participation, name --columns=round=NAME,client_id=NAME; if '
-          'each line is a round, add its number, in a column round.'
+          'has one client in every line, and neither rounds nor times. Name '
+          '--columns=round=NAME,client_id=NAME, or add the number of each round.'
         )
       self.query(
         f'create table members as select no, client from ({named}) join ids using '
@@ -691,9 +633,8 @@ class _File(Database):
     ):
       if self._key == 'completion_time' and time_format == WITHOUT_ZONE:
         raise self.error(
-          'has times without a zone that go back from one line to the next, as clocks '
-          'do at the end of daylight saving. Write times with their zone, or add the '
-          'numbers of rounds; if no clock was set back, sort the lines by time.'
+          'has times without a zone that go back, as clocks do at the end of daylight '
+          'saving. Write times with their zone, or sort the lines if no clock did.'
         )
       self.notes.append('the lines were not in order and have been sorted.')
     if self._key != 'no':
@@ -707,9 +648,7 @@ class _File(Database):
         'create table contributions as select client, number as round from members '
         'join ordered using (no); drop table members'
       )
-      clients = self._with_clients(
-        'select no from ordered where $1 >= 0 and number = $2'
-      )
+      clients = self._with_clients()
     columns = [name for name in self._names if name not in ('round', 'client_ids')]
     values = self.arrays(
       f'select {", ".join(["number", *columns])} from ordered order by number'
@@ -740,28 +679,17 @@ class _File(Database):
         f'or something else of the round; say which: --columns=client_id={name} or '
         '--columns=client_id=.'
       )
-    try:
-      self._put_in_order()
-    except ValueError as e:
-      raise ValueError(
-        f'{e} A round that nobody took part in has no line here: give a log with a '
-        'line for each round, with [] for its client_ids.'
-      ) from e
+    self._put_in_order()
     self.notes.append('each line is one participation of one client.')
     self.query(
       'create table contributions as select client, number as round from entries '
       'join ids on client_id = raw join names using (name) join ordered on '
       'whole(entries.round) = ordered.round'
     )
-    clients = self._with_clients(
-      'select entries.no from entries join ids on client_id = raw join names using '
-      '(name) join ordered on whole(entries.round) = ordered.round where client = $1 '
-      'and number = $2 order by 1'
-    )
-    return self._log(clients=clients)
+    return self._log(clients=self._with_clients())
 
-  def _with_clients(self, lines: str) -> Database:
-    """The clients; `lines` finds those of a client in a round."""
+  def _with_clients(self) -> Database:
+    """The clients, and what each did."""
     self.query("""
       create table by_client as
       select client, count(*) as times, min(apart) as closest from (
@@ -771,20 +699,13 @@ class _File(Database):
         from contributions
       ) group by client
     """)
-    for client, number in self.query(
-      'select client, round from contributions where client = (select min(client) from '
-      'by_client where closest = 0) group by all having count(*) > 1 order by 2 limit 1'
-    ):
-      self._twice = tuple(self.line(no) for (no,) in self.query(lines, client, number))
     self.query('drop table entries; drop table ids')
     return self
 
   def _log(self, **values: Any) -> RoundLog:
     first = 'min(round)' if 'round' in self._names else '0'
     ((rounds, number),) = self.query(f'select count(*), {first} from ordered')
-    return RoundLog(
-      rounds, number, notes=tuple(self.notes), twice=self._twice, **values
-    )
+    return RoundLog(rounds, number, notes=tuple(self.notes), **values)
 
   def _check_converted(self) -> None:
     """Refuses the first value that is not what its column is for."""
@@ -889,9 +810,8 @@ class _File(Database):
         raise self.refusal(
           number,
           f'round {key} is also in line {self.line(before)}, {other}. If each line is '
-          'one participation, name the column of the client (--columns=client_id=NAME)'
-          '; if the log is of several populations, the column that tells them apart '
-          '(--columns=population=NAME); else keep one of them.',
+          'one participation, or of one population, name the column that says whose '
+          '(--columns=client_id=NAME, --columns=population=NAME); else keep one.',
         )
     if repeated:
       numbers = [number for _, number, *_ in repeated]
@@ -976,17 +896,10 @@ def _json_value(name: str, source: str) -> str:
 
 def _reason(name: str, value: Any) -> str:
   """Why a value is refused."""
-  if name == 'client_ids':
-    if value is None or not str(value).strip():
-      return 'there are no client_ids; write [] for a round in which nobody took part.'
-    if not isinstance(value, str):
-      return f'client_ids must be a list, got {value!r}.'
-    if value.lstrip().startswith('['):
-      return f'client_ids are no JSON list: {value!r:.200}.'
-    # A name would be another one with a comma behind it.
+  if name == 'client_ids':  # Of a bracket alone a name would be another one.
     return (
-      'client_ids must be separated by spaces or semicolons, without brackets, got '
-      f'{value!r:.200}.'
+      'client_ids must be a JSON list, or be separated by spaces or semicolons without '
+      f'brackets, and [] where nobody took part; got {value!r:.200}.'
     )
   if value is None or value == '':
     return f'there is no {name}.'
@@ -1020,9 +933,7 @@ def _client_id(value: Any) -> str:
     name = ids.of_number(value) if is_float else ids.of_text(str(value))
   except ValueError as e:
     raise ValueError(f'the client {value!r} is {e}') from e
-  if not name:
-    raise ValueError('a client has no name.')
-  if name in ids.MISSING:
+  if not name or name in ids.MISSING:
     raise ValueError(
       f'the client {value!r} says that it is missing, and counts for somebody. Fill in '
       'who it was; a client that is really called so needs another name.'

@@ -37,32 +37,21 @@ _DRAWN_BY_THEMSELVES = (
 # What a run keeps from others, beside its configuration.
 _PRIVATE = 'private.json'
 _OF_ONE_RUN = (
-  ': they are of one run, or of two that went on from one state with the same noise, '
-  'so that what they released together has no guarantee that is known. If one is the '
-  'beginning of the other, give the longer one alone.'
+  ': they are of one run, or of two that went on from one state with the same noise. '
+  'If one is the beginning of the other, give the longer one alone.'
 )
 _ONE_SEED = (
   'have their noise from the same seed, or from seeds that no noise_key_tag tells '
-  'apart, so what they released together has no guarantee that is known. Runs compose '
-  'if their noise is independent: secret, or of different seeds.'
+  'apart. Runs compose if their noise is independent: secret, or of different seeds.'
 )
-_ONE_DRAW = (
-  'drew their clients from the same seed, so that they had the same ones, where '
-  'epsilon is for draws that are independent: what they released together has no '
-  'guarantee that is known. Give each run with sampling a seed of its own.'
-)
+_DEPENDENT = ', and epsilon is for draws that are independent.'
+_ONE_DRAW = f'drew their clients from the same seed{_DEPENDENT}'
 _ONE_FILE = (
-  'drew their clients from the same file, or from what nothing tells apart, so that '
-  'they may have had the same ones, where epsilon is for draws that are independent. '
-  'Files are told apart where the run directories are, by private.json; a file and a '
-  'seed by nothing. The ledger of a loop of your own says by sampling_tag from which '
-  'seed it drew.'
+  'drew their clients from the same file, or from what nothing tells apart'
+  f'{_DEPENDENT} Files are told apart by private.json of the run directories, seeds by '
+  'sampling_tag.'
 )
-_SAME_SIZES = (
-  'have cohorts of the same sizes, drawn at random: they drew the same clients, and '
-  'epsilon is for draws that are independent. Give each run with sampling a seed of '
-  'its own.'
-)
+_SAME_SIZES = f'have cohorts of the same sizes, drawn at random{_DEPENDENT}'
 
 
 class Part(NamedTuple):
@@ -84,20 +73,17 @@ def compose(
   if len(parts) == 1 and not other_releases:
     return parts[0].statement
   for name, part in parts:
-    if part['mechanism'] is None:
-      why = 'had no privacy mechanism'
-      if part['simulated_cohort'] is not None:
-        why = 'simulates a larger cohort and has no guarantee'
-      raise ValueError(f'{name} {why}; with it nothing has a guarantee.')
+    mechanism = part['mechanism'] or {}
+    placement = noises.PLACEMENTS.get(mechanism.get('noise_site', ''))
+    if not mechanism or (placement is not None and placement.is_simulation):
+      raise ValueError(
+        f'{name} has no guarantee, as without a mechanism, or with noise that is of a '
+        'larger cohort or simulates that of clients; with it nothing has one.'
+      )
     if nbafl_report.is_one(part):
       raise ValueError(
         f'{name} is of an NbAFL plan, which has several guarantees, of examples and of '
         'clients; it stands alone.'
-      )
-    placement = part['mechanism'].get('noise_site')
-    if placement is not None and noises.PLACEMENTS[placement].is_simulation:
-      raise ValueError(
-        f'{name} only simulates local privacy; with it nothing has a guarantee.'
       )
   files = [file for _, part in parts for file in part['verification']['files']]
   check_not_forked([file['path'] for file in files if file['role'] == 'ledger'])

@@ -255,17 +255,13 @@ class WithoutPrivacy:
 
 def check_not_covered(not_covered: Any) -> tuple[str, ...]:
   """Returns the sentences, each in one line."""
-  if isinstance(not_covered, (str, bytes)) or not isinstance(not_covered, Sequence):
-    raise TypeError(
-      'not_covered must be a sequence of sentences, such as '
-      f"('The vocabulary was counted without noise.',); got {not_covered!r}."
-    )
-  for sentence in not_covered:
-    if not isinstance(sentence, str):
-      raise TypeError(f'not_covered must have sentences; got {sentence!r}.')
-    if not sentence.strip() or not sentence.isprintable():
+  is_list = isinstance(not_covered, Sequence) and not isinstance(not_covered, str)
+  for each in not_covered if is_list else [not_covered]:
+    is_sentence = isinstance(each, str) and each.strip() and each.isprintable()
+    if not (is_list and is_sentence):
       raise ValueError(
-        f'not_covered must have sentences, each in one line; got {sentence!r}.'
+        'not_covered must be a sequence of sentences, each in one line, such as '
+        f"('The vocabulary was counted without noise.',); got {not_covered!r}."
       )
   return tuple(sentence.strip() for sentence in not_covered)
 
@@ -279,9 +275,7 @@ def check_tuning(tuning: Any) -> Optional[Tuning]:
   num_runs = checks.check_positive_int('num_runs of tuning', tuning.num_runs)
   epsilon = checks.check_number('epsilon of tuning', tuning.epsilon)
   if not epsilon >= 0:
-    raise ValueError(
-      f'epsilon of tuning must be at least 0, that of all runs composed; got {epsilon}.'
-    )
+    raise ValueError(f'epsilon of tuning must be at least 0; got {epsilon}.')
   return Tuning(num_runs, float(epsilon))
 
 
@@ -290,11 +284,8 @@ def check_releases(
 ) -> None:
   """Refuses other releases that cannot be composed with runs."""
   names = [release.name for release in releases]
-  for name in names:
-    if names.count(name) > 1:
-      raise ValueError(
-        f'two other releases are named {name!r}; give each once, by a name of its own.'
-      )
+  if len(set(names)) < len(names):
+    raise ValueError(f'other releases must have names of their own; got {names}.')
   implying = _IMPLY.get(adjacency, (adjacency,))
   for release in releases:
     if release.adjacency not in (None, *implying):

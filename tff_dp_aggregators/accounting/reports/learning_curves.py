@@ -43,7 +43,7 @@ def of_run(run_dir: str) -> Optional[Curves]:
   lines = text[: text.rfind('\n') + 1].splitlines()
   try:
     return _of_rows(csv.DictReader(lines, strict=True))
-  except (ValueError, csv.Error) as e:
+  except (TypeError, ValueError, csv.Error) as e:
     raise ValueError(f'{path} is no file of metrics: {e}') from e
 
 
@@ -58,15 +58,14 @@ def _of_rows(reader: 'csv.DictReader[str]') -> Curves:
   }
   rounds = 0
   for row in reader:
-    if _number(row, _ROUND, reader.line_num) != rounds:
+    if row[_ROUND] != str(rounds):
       raise ValueError(
         f'line {reader.line_num} must be of round {rounds}, got {row[_ROUND]!r}.'
       )
     rounds += 1
     for name, points in found.items():
-      value = _number(row, name, reader.line_num)
-      if value is not None:
-        points.append((rounds, value))
+      if row[name] != '':
+        points.append((rounds, float(row[name])))
   curves = {}
   for name, points in found.items():
     finite = tuple(point for point in points if math.isfinite(point[1]))
@@ -74,16 +73,3 @@ def _of_rows(reader: 'csv.DictReader[str]') -> Curves:
   epsilon, simulated = (curves.pop(each, Curve()) for each in (_EPSILON, _SIMULATED))
   test = {name[len(_TEST) :]: curve for name, curve in curves.items()}
   return Curves(rounds, test, epsilon, simulated)
-
-
-def _number(row: dict[str, str], name: str, line: int) -> Optional[float]:
-  """A cell; `None` if it is empty."""
-  text = row[name]
-  if text == '':
-    return None
-  try:
-    return float(text)
-  except (TypeError, ValueError) as e:
-    raise ValueError(
-      f'line {line} has {text!r} as {name}, which is not a number.'
-    ) from e

@@ -19,20 +19,10 @@ from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
 # How far figures of a ledger may be below those planned, and above, relative. More
 # noise than planned would be privacy that nothing shows.
 _BELOW, _ABOVE = 1 - 1e-6, 1 + 1e-9
-# What a mechanism that differs is to be, by the field of the line.
-_REMEDIES = {
-  'parts': 'Of a run whose parts have mechanisms of their own, state that of each: a '
-  '--part for each, or in Python a JointMechanism. Of any other run, state '
-  '--mechanism, --noise_multiplier and its options, without --part.',
-  'clip_norm': 'State the clip norm of the run, or leave it out.',
-  'dp_event': 'State the sampling, or the limits, of the run. The events of a sampled '
-  'mechanism are its round_events; those that are taken from states know nothing of '
-  'sampling.',
-  'effective_noise_multiplier': 'The run was made for other limits on participation.',
-}
 _REMEDY = (
-  'State the mechanism, number of rounds and noise that the run was planned with; to '
-  'compose runs of several mechanisms, give each as its JSON report, --report.'
+  'State mechanism, parts, rounds, noise, clip norm, limits or sampling as the run was '
+  'planned with (the events of a sampled mechanism are its round_events); to compose '
+  'runs of several mechanisms, give each as its JSON report, --report.'
 )
 
 
@@ -50,9 +40,8 @@ def check(
   if ledger.aborted and mechanism.is_sampled and mechanism.has_noise:
     raise ValueError(
       f'the ledger has an aborted attempt at round {ledger.aborted[0].round}, and '
-      'sampling allows one attempt at a round: another makes its clients more likely '
-      'to be in the round than the sampling says. State the mechanism with limits on '
-      'participation, without sampling.'
+      'another one makes clients likelier to be in it than the sampling says. State '
+      'the mechanism with limits on participation, without sampling.'
     )
   _compare(mechanism, ledger.entries, _planned(mechanism, clip_norm))
   _check_clients(mechanism, ledger.entries)
@@ -62,13 +51,11 @@ def check_simulated(inputs: inputs_lib.Inputs) -> None:
   """Refuses a ledger of other noise than a larger cohort's, or that states privacy."""
   mechanism, cohort = cast(Any, inputs.mechanism), inputs.simulated_cohort
   assert cohort is not None
-  if mechanism.parts:
+  if mechanism.parts or inputs.ledger is None:
     raise ValueError(
-      'a larger cohort is simulated with one mechanism for all weights; this one has '
-      'parts, so something was altered.'
+      'a larger cohort is simulated with one mechanism for all weights, and told by a '
+      'ledger; something was altered.'
     )
-  if inputs.ledger is None:
-    raise ValueError('a run that simulates a larger cohort is told by its ledger.')
   line = {
     'strategy_checksum': mechanism.strategy.checksum,
     'noise_multiplier': mechanism.noise_multiplier / cohort.scale,
@@ -77,8 +64,8 @@ def check_simulated(inputs: inputs_lib.Inputs) -> None:
   }
   entries = inputs.ledger.entries
   remedy = (
-    f'The run simulates a cohort {cohort.scale:g} times as large, by which its noise '
-    'is less than that, and no round of it is private: they are not of the same run.'
+    f'The run simulates a cohort {cohort.scale:g} times as large and no round of it is '
+    'private: they are not of the same run.'
   )
   _compare(mechanism, entries, iter([line] * len(entries)), remedy)
 
@@ -111,7 +98,7 @@ def _compare(
   mechanism: joint_mechanism.AnyMechanism,
   entries: Sequence[ledger_lib.LedgerEntry],
   planned: Iterator[dict[str, Any]],
-  remedy: Optional[str] = None,
+  remedy: str = _REMEDY,
 ) -> None:
   """Refuses the first line that has something else than was planned."""
   most = mechanism.participation.num_rounds
@@ -126,7 +113,7 @@ def _compare(
         raise ValueError(
           f'round {entry.round} of the ledger has the '
           f'{name.removeprefix("dp_").replace("_", " ")} {stated}, but by the '
-          f'mechanism it is {value}. {remedy or _REMEDIES.get(name, _REMEDY)}'
+          f'mechanism it is {value}. {remedy}'
         )
 
 
@@ -163,10 +150,8 @@ def _check_clients(
   for entry in entries:
     reported = entry.cohort_reported
     if fewest is not None and (reported is None or reported < fewest):
-      said = 'an unknown number of' if reported is None else f'{reported}'
       raise ValueError(
-        f'round {entry.round} of the ledger was released with {said} clients, and '
-        f'min_clients={fewest} counts the noise of as many: it may have less privacy '
-        'than is stated. State cohort_reported in each line, and the mechanism with as '
-        'many clients as reported in every round, and the noise that they made.'
+        f'round {entry.round} of the ledger was released with {reported} clients, and '
+        f'min_clients={fewest} counts the noise of as many. State the mechanism with '
+        'as many clients as reported in every round, and the noise that they made.'
       )

@@ -82,10 +82,7 @@ def check(
 ) -> None:
   """Refuses a mechanism that is not the one of a plan."""
   if mechanism.parts:
-    raise ValueError(
-      'NbAFL plans noise for all weights of a model, and this mechanism has parts; '
-      'accounting.Mechanism(**plan.mechanism_arguments()) is its own.'
-    )
+    raise ValueError('NbAFL plans noise for all weights, and this mechanism has parts.')
   own = mechanism_lib.Mechanism(**plan.mechanism_arguments())
   clip_norm = plan.clip_norm if clip_norm is None else clip_norm
   found = {**mechanism.to_json(), 'delta': delta, 'clip_norm': clip_norm}
@@ -116,7 +113,6 @@ def check_cohorts(plan: nbafl.Nbafl, schedule: Mapping[str, Any]) -> None:
     if schedule.get(name) != value:
       raise ValueError(
         f'the schedule has {name}={schedule.get(name)}, and NbAFL is planned with '
-        f'{value}: each round is of {plan.cohort} clients that are drawn at random '
-        "anew, and counts the noise of all of them. Plan with the run's clients, and "
-        'leave files of cohorts, drop-outs and reporting goals out.'
+        f'{value}, and counts the noise of all {plan.cohort} clients of a round, drawn '
+        'at random anew.'
       )

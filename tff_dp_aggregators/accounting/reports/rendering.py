@@ -39,13 +39,6 @@ FORMATS = ('text', 'markdown', 'html', 'json')
 _POINTS = 400  # Of a curve of what was learned.
 # What Markdown reads as markup wherever it stands in a line, and at the start of one.
 _MARKUP = re.compile(r'([\\`*<>|\[\]&~$]|(?<!\w)_|_(?!\w)|^[-+#](?=\s))')
-# A number in HTML with what closes up to it; no digit of a name, of a checksum or
-# of an entity.
-_NUMBER = re.compile(
-  r'(?<![\w.#])\(?(?:arXiv:)?[-+]?'
-  r'(?:\d+(?:[.,]\d+)*|\.\d+)(?:[eE][-+]?\d+)?%?(?![\w%])[),.;:]*'
-)
-_UNBROKEN = r'<span class="number">\g<0></span>'
 
 
 def render(
@@ -211,7 +204,6 @@ def _page(statement: dict[str, Any], learned: Optional[learning_curves.Curves]) 
   reader.inlinePatterns.deregister('html')
   reader.ESCAPED_CHARS = [*reader.ESCAPED_CHARS, *'<&~$|']
   body = reader.convert(text)
-  body = re.sub('>[^<]+<', lambda each: _NUMBER.sub(_UNBROKEN, str(each[0])), body)
   status = ''
   if statement.get('warnings') or statement['guarantee']['epsilon'] is None:
     status = ' none'

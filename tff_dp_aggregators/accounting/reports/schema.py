@@ -164,19 +164,7 @@ def _in_words(error: Any) -> Iterator[str]:
   name = ''.join(
     f'[{each}]' if isinstance(each, int) else f'.{each}' for each in error.absolute_path
   ).lstrip('.')
-  inner = f'{name}.' if name else ''
-  if error.validator == 'required':
-    for each in error.validator_value:
-      if each not in error.instance:
-        if error.message.startswith(repr(each)):
-          yield f'{inner}{each} is missing'
-  elif error.validator == 'additionalProperties':
-    for each in error.instance:
-      if each not in error.schema['properties']:
-        yield f'{inner}{each} is in no report'
-  else:
-    said = error.message.removeprefix(repr(error.instance)).strip()
-    yield f'{name or "the report"} is {error.instance!r}, which {said}'
+  yield f'{name or "the report"}: {error.message}'
 
 
 def _is_other(error: Any) -> bool:

@@ -63,13 +63,18 @@ def from_plan(
       said = inputs_lib.noise_source_of(found.ledger) or found.noise_source
       found = dataclasses.replace(found, noise_source=said)
   if round_log is not None:
-    check_log(round_log, found.mechanism, found.ledger)
+    limits = found.mechanism.limits
+    if found.ledger is not None:
+      log_participation.check_agreement(round_log.proved, found.ledger, limits)
+    else:
+      shown = log_participation.of_plan(round_log.limits, limits.num_rounds)
+      planned = found.mechanism.participation
+      if shown != planned:
+        raise ValueError(f'the round log gives {shown}, the report has {planned}.')
     summary = summary_of(round_log, found)
     stated_cap = found.cap_enforced_by
     if stated_cap is None and summary['basis'] == 'min_wait':
-      stated_cap = (
-        found.enforced_by
-      )  # A cap follows from the wait as the separation does.
+      stated_cap = found.enforced_by  # It follows from the wait as the separation does.
     enforced_by, cap_enforced_by = (
       inputs_lib.enforced_by_log(summary, ledger is not None, stated)
       for stated in (found.enforced_by, stated_cap)
@@ -240,8 +245,8 @@ def _from_config(
     if os.path.exists(path):
       if strategy is not None:
         raise ValueError(
-          f'{run_dir or "."} has both {" and ".join(_STRATEGY_FILES)}, and the run had '
-          'one strategy: remove the file that is not of the run.'
+          f'{run_dir or "."} has both {" and ".join(_STRATEGY_FILES)}; remove the file '
+          'that is not of the run.'
         )
       strategy = joint_mechanism.load_strategy(privacy.mechanism, path)
       files.append(file_of('strategy', path))
@@ -253,8 +258,7 @@ def _from_config(
   if config.canaries is not None and ledger.entries:
     if not os.path.exists(path):
       raise ValueError(
-        f'{path} is missing, which has what canaries of the run reached. Resume the '
-        'run, which writes it at its end.'
+        f'{path} is missing. Resume the run, which writes it at its end.'
       )
     canary_record = canaries_lib.Record.load(
       path,
@@ -346,21 +350,16 @@ def _check_ledger(
   if privacy.noise_seed is not msgspec.UNSET:
     said.add(privacy.noise_seed is not None)
   for entry in ledger.entries:
-    if entry.delta != privacy.delta:
+    is_same = entry.delta == privacy.delta
+    if (entry.noise_source, entry.noise_generator) != (None, None):  # It says.
+      is_same &= said == {entry.has_seeded_noise}
+      is_same &= generator is None or entry.noise_generator in (None, generator)
+    if not is_same:
       raise ValueError(
-        f'{config_path} says delta = {privacy.delta}, but round {entry.round} of the '
-        f'ledger {entry.delta}: one of them was altered, or they are of two runs.'
-      )
-    if entry.noise_source is None and entry.noise_generator is None:
-      continue  # It says nothing.
-    same_generator = entry.noise_generator in (None, generator) or generator is None
-    if said != {entry.has_seeded_noise} or not same_generator:
-      raise ValueError(
-        f'{config_path} says of the noise that its generator is {generator} and its '
-        f'source {privacy.noise_source!r}, but round {entry.round} of the ledger has '
-        f'the generator {entry.noise_generator} and the source '
-        f'{entry.noise_source or "not stated"}: one of them was altered, or they are '
-        'of two runs.'
+        f'{config_path} says delta = {privacy.delta}, and of the noise that its '
+        f'generator is {generator} and its source {privacy.noise_source!r}, but round '
+        f'{entry.round} of the ledger has {entry.delta}, {entry.noise_generator} and '
+        f'{entry.noise_source}: one of them was altered, or they are of two runs.'
       )
 
 
@@ -439,7 +438,7 @@ def from_round_log(
     if summary.num_rounds > planned.num_rounds:
       raise ValueError(
         f'{path} has {summary.num_rounds} rounds, and num_rounds={planned.num_rounds} '
-        'were planned; give the limits of the run that the log is of.'
+        'were planned.'
       )
     cap = planned.assumed_at_most
     broken = summary.broken_in_short(planned.min_separation, cap)
@@ -453,22 +452,6 @@ def from_round_log(
       limits, planned.num_rounds, planned, bool(broken)
     )
   return RoundLog(limits, summary, said, file)
-
-
-def check_log(
-  log: RoundLog,
-  mechanism: joint_mechanism.AnyMechanism,
-  ledger: Optional[ledger_lib.Ledger],
-) -> None:
-  """Checks that a round log is one of a mechanism, and of a ledger if there is one."""
-  if ledger is not None:
-    log_participation.check_agreement(log.proved, ledger, mechanism.limits)
-    return
-  shown = log_participation.of_plan(log.limits, mechanism.limits.num_rounds)
-  if shown != mechanism.participation:
-    raise ValueError(
-      f'the round log gives {shown}, the report has {mechanism.participation}.'
-    )
 
 
 def summary_of(log: RoundLog, plan: inputs_lib.Inputs) -> dict[str, Any]:
@@ -517,8 +500,8 @@ def _check_stays(role: str, path: str) -> None:
   """Refuses what can be read once only, where nobody could read the same again."""
   if os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):
     raise ValueError(
-      f'the {role.replace("_", " ")} {path} is no regular file: a pipe or a device can '
-      'be read once only, and reports are verified from files. Give a file.'
+      f'the {role.replace("_", " ")} {path} is no regular file, and reports are '
+      'verified from files. Give a file.'
     )
 
 

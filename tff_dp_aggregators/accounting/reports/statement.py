@@ -584,24 +584,20 @@ def _stopped(
 ) -> Union[model.Stopped, msgspec.UnsetType]:
   """What is said of a run that ended early; of others nothing."""
   rounds = inputs.mechanism.participation.num_rounds
-  if completed == rounds or not inputs.mechanism.is_private:
-    if inputs.rounds_fixed_by is not None:
-      raise ValueError(
-        f'rounds_fixed_by={inputs.rounds_fixed_by!r} is for a private run that ended '
-        f'early, after some of its {rounds} planned rounds; leave it out.'
-      )
-    return msgspec.UNSET
 
   def epsilon(event: dp_accounting.DpEvent) -> float:
     relation = inputs.mechanism.relation
     return accountants.epsilon(event, inputs.delta, inputs.accountant, relation)
 
-  of_rounds, of_plan = epsilon(spent), epsilon(planned)
+  of_rounds, of_plan = math.inf, math.inf
+  if completed != rounds and inputs.mechanism.is_private:
+    of_rounds, of_plan = epsilon(spent), epsilon(planned)
   if of_rounds >= of_plan * (1 - _SAME):  # As where rounds were drawn in advance.
     if inputs.rounds_fixed_by is not None:
       raise ValueError(
-        f'rounds_fixed_by={inputs.rounds_fixed_by!r} changes nothing: the rounds that '
-        'ran spend as much as all planned ones; leave it out.'
+        f'rounds_fixed_by={inputs.rounds_fixed_by!r} is for a private run that ended '
+        f'early and spent less than its {rounds} planned rounds would have; leave it '
+        'out.'
       )
     return msgspec.UNSET
   return model.Stopped.of(
