@@ -13,7 +13,7 @@ def test_the_log_that_help_shows_is_read(tmp_path):
   path.write_text(re.sub('^    ', '', log, flags=re.MULTILINE), encoding='utf-8')
   result = executing.execute(participation, f'--round_log={path}')
   assert result.returncode == 0, result.stderr
-  assert re.search(r'^num rounds +2$', result.stdout, re.MULTILINE)
+  assert re.search(r'^rounds +2$', result.stdout, re.MULTILINE)
 
 
 def test_who_broke_a_promise_is_told_in_numbers_and_in_a_private_file(tmp_path):

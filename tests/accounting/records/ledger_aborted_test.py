@@ -126,7 +126,7 @@ def changed(line, **changes):
     (lambda a, b, c, d: [a, changed(b, cohort_reported=9)], 'line 2: .*reaches repor'),
     (lambda a, b, c, d: [a, changed(b, attempt=True)], 'line 2: .*attempt must not be'),
     (lambda a, b, c, d: [a, changed(b, reporting_goal='8')], 'line 2: .*reporting_goa'),
-    (lambda a, b, c, d: [a, changed(b, time='now')], 'line 2: .*time must not be'),
+    (lambda a, b, c, d: [a, changed(b, time='now')], 'line 2: .*time must be'),
     (lambda a, b, c, d: [a, changed(b, epsilon=0)], "line 2: .*unexpected .*'epsilon'"),
     (
       lambda a, b, c, d: [a, changed(b, event=events.to_json(ledgers.SAMPLED))],

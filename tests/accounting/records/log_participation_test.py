@@ -246,7 +246,7 @@ def test_a_client_twice_in_one_round_breaks_every_promise():
     "client 'b' is twice in round 1; no schema allows this: if it took part once, name "
     'it once'
   ]
-  assert 'min separation                  0\n' in summary.to_text()
+  assert '0 (a client is twice in a round)' in summary.to_text()
   with pytest.raises(ValueError, match="'b' is twice in round 1"):
     summary.participation  # noqa: B018
 
@@ -369,9 +369,9 @@ def test_text_and_json_tell_what_was_found_and_assumed(hourly):
   assert text.returncode == 0, text.stderr
   assert text.stderr == ''
   for words in (
-    'num rounds                      100\n',
-    'min separation                  23\n',
-    'max participations              5\n',
+    'rounds              100\n',
+    'min separation      23 (22 between)\n',
+    'max participations  5\n',
     'A device waits from its contribution to a round.',
     'lasted no longer than the longest other one, 1:00:00',
   ):

@@ -110,7 +110,7 @@ def main(values: flags.FlagValues) -> int:
     result = {**summary.to_json(), 'broken': broken}
     text = json.dumps(result, indent=2, allow_nan=False) + '\n'
   else:
-    text = summary.to_text() + ''.join(f'{"BROKEN":<32}{b}\n' for b in broken)
+    text = summary.to_text() + ''.join(f'{"BROKEN":<20}{b}\n' for b in broken)
   program.print_or_write(text, values.output)
   for sentence in broken:
     print(f'broken: {sentence}', file=sys.stderr)

@@ -125,11 +125,6 @@ _Count = Annotated[int, msgspec.Meta(ge=0)]
 _Number = Annotated[float, msgspec.Meta(ge=0, le=_LARGEST)]
 _Positive = Annotated[float, msgspec.Meta(gt=0, le=_LARGEST)]
 _Text = Annotated[str, msgspec.Meta(min_length=1)]
-# As `datetime.isoformat` writes it, in UTC.
-_Time = Annotated[
-  str,
-  msgspec.Meta(pattern=r'^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{6})?\+00:00\Z'),
-]
 _Sha256 = Annotated[str, msgspec.Meta(pattern=r'^[0-9a-f]{64}\Z')]
 _Checksum = Annotated[str, msgspec.Meta(pattern=r'^sha256:[0-9a-f]{64}\Z')]
 
@@ -164,6 +159,17 @@ class _Line:
         msgspec.convert(value, hint)
       except msgspec.ValidationError as e:
         raise ValueError(f'{name} must not be {value!r}: {e}.') from e
+    try:
+      time = datetime.datetime.fromisoformat(self.time)
+      # Later Pythons read more forms than earlier ones; all write the same one.
+      offset = time.utcoffset() if time.isoformat() == self.time else None
+    except ValueError:
+      offset = None
+    if offset != datetime.timedelta(0):
+      raise ValueError(
+        'time must be ISO 8601 in UTC, as in 2024-05-06T07:08:09+00:00; got '
+        f'{self.time!r}.'
+      )
 
   @property
   def dp_event(self) -> dp_accounting.DpEvent:
@@ -217,7 +223,7 @@ class LedgerEntry(_Line):
   effective_noise_multiplier: Optional[_Number]
   epsilon: Optional[_Number]
   delta: _Number
-  time: _Time
+  time: _Text
   previous_line_sha256: _Sha256
   result_checksum: Optional[_Checksum] = None
   noise_generator: Optional[_Text] = None
@@ -277,7 +283,7 @@ class AbortedAttempt(_Line):
   cohort_reported: _Count
   reporting_goal: Optional[_Count]
   event: dict[str, Any]
-  time: _Time
+  time: _Text
   previous_line_sha256: _Sha256
 
   def __post_init__(self) -> None:

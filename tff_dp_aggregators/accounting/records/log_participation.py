@@ -46,7 +46,7 @@ promised, and against the wait if one is given.
 import bisect
 import dataclasses
 import datetime
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Optional, Union
 
 import numpy as np
@@ -54,7 +54,6 @@ import numpy as np
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting.records import ledger as ledger_lib
 from tff_dp_aggregators.accounting.records import round_log
-from tff_dp_aggregators.base import messages
 
 # What a device may start to wait from: its own contribution, or the end of the round.
 WAIT_FROM = ('contribution', 'completion')
@@ -176,9 +175,11 @@ class Summary:
     """
     promised, broken = (min_separation, max_participations), []
     if self.min_separation == 0:
+      lines = ', '.join(map(str, self.log.twice))
+      lines = f' (lines of the log: {lines})' if lines else ''
       broken.append(
-        f'{self._closest(self.observed)}; no schema allows this: if it took part '
-        'once, name it once'
+        f'{self._closest(self.observed)}{lines}; no schema allows this: if it took '
+        'part once, name it once'
       )
     broken += self._broken(self.waiting, *promised, 'promised')
     broken += self._broken(self.observed, *promised, 'what was promised')
@@ -308,22 +309,46 @@ class Summary:
     return result
 
   def to_text(self) -> str:
-    """The same for people: a line for each value."""
-    rows = list(_flat(self.to_json()))
-    return ''.join(f'{name:<32}{messages.visible(value)}\n' for name, value in rows)
-
-
-def _flat(values: dict[str, Any], group: str = '') -> Iterator[tuple[str, str]]:
-  for name, value in values.items():
-    name = group + name.replace('_', ' ')
-    if isinstance(value, dict):
-      yield from _flat(value, f'{name}: ')
-    elif isinstance(value, list) and value and isinstance(value[0], str):
-      yield from ((name, each) for each in value)
-    elif isinstance(value, (list, tuple)) and value:
-      yield name, ', '.join(map(str, value))
-    elif value not in (None, []):
-      yield name, str(value)
+    """For people."""
+    said, waiting, observed = self.to_json(), self.waiting, self.observed
+    rows = [('rounds', f'{self.num_rounds}')]
+    if 'first_completion' in said:
+      rows.append(
+        ('completed', f'{said["first_completion"]} to {said["last_completion"]}')
+      )
+    if 'smallest_cohort' in said:
+      rows.append(
+        ('cohort', f'{said["smallest_cohort"]} to {said["largest_cohort"]} clients')
+      )
+    rows += [
+      (
+        'min separation',
+        f'{self.min_separation} ({self.rounds_between} between)'
+        if self.min_separation
+        else '0 (a client is twice in a round)',
+      ),
+      ('max participations', f'{self.max_participations}'),
+    ]
+    if waiting is not None:
+      if waiting.closest is None:
+        rows.append(('', 'The log is too short for a device to be in two rounds.'))
+      else:
+        rows.append(('for example', self._rounds_apart(*waiting.closest)))
+      if waiting.fewest_rounds_in_wait is not None:
+        hours = f'{waiting.min_wait_hours:g} h'
+        fewest = f'{waiting.fewest_rounds_in_wait} complete within {hours}'
+        rows.append(('fewest rounds', fewest))
+      rows += [('assumed', assumption) for assumption in waiting.assumptions]
+    if observed is not None:
+      rows.append(('clients seen', f'{observed.num_clients}'))
+      if observed.closest is None:
+        rows.append(('', 'No client took part twice.'))
+      else:
+        rows.append(('closest seen', self._closest(observed)))
+      most = f'{_called(observed.most_active)}, {observed.max_participations} times'
+      rows.append(('most active', most))
+    rows += [('note', note) for note in self.log.notes]
+    return ''.join(f'{name:<20}{value}\n' for name, value in rows)
 
 
 def _device(waiting: Waiting) -> str:

@@ -221,6 +221,7 @@ class RoundLog:
   # Nanoseconds to which the times are rounded, where they are written in powers of ten
   # and all lack the digits of seconds; else 0.
   resolution: int = 0
+  twice: tuple[int, ...] = ()  # Lines of the first client that is twice in a round.
 
   def format_time(self, nanoseconds: int) -> str:
     """A time of this log to microseconds, in UTC if the log's times have a zone."""
@@ -293,6 +294,7 @@ class _File(Database):
     self.found: dict[str, str] = {}  # The file's name of each column.
     self.ignored: list[str] = []  # Its other columns.
     self.notes: list[str] = []
+    self._twice: tuple[int, ...] = ()
     self._file = self._unpacked()
     with open(self._file, 'rb') as file:
       is_parquet = file.read(4) == b'PAR1'
@@ -648,7 +650,9 @@ class _File(Database):
         'create table contributions as select client, number as round from members '
         'join ordered using (no); drop table members'
       )
-      clients = self._with_clients()
+      clients = self._with_clients(
+        'select no from ordered where $1 >= 0 and number = $2'
+      )
     columns = [name for name in self._names if name not in ('round', 'client_ids')]
     values = self.arrays(
       f'select {", ".join(["number", *columns])} from ordered order by number'
@@ -686,10 +690,15 @@ class _File(Database):
       'join ids on client_id = raw join names using (name) join ordered on '
       'whole(entries.round) = ordered.round'
     )
-    return self._log(clients=self._with_clients())
+    clients = self._with_clients(
+      'select entries.no from entries join ids on client_id = raw join names using '
+      '(name) join ordered on whole(entries.round) = ordered.round where client = $1 '
+      'and number = $2 order by 1'
+    )
+    return self._log(clients=clients)
 
-  def _with_clients(self) -> Database:
-    """The clients, and what each did."""
+  def _with_clients(self, lines: str) -> Database:
+    """The clients; `lines` finds those of a client in a round."""
     self.query("""
       create table by_client as
       select client, count(*) as times, min(apart) as closest from (
@@ -699,13 +708,20 @@ class _File(Database):
         from contributions
       ) group by client
     """)
+    for client, number in self.query(
+      'select client, round from contributions where client = (select min(client) from '
+      'by_client where closest = 0) group by all having count(*) > 1 order by 2 limit 1'
+    ):
+      self._twice = tuple(self.line(no) for (no,) in self.query(lines, client, number))
     self.query('drop table entries; drop table ids')
     return self
 
   def _log(self, **values: Any) -> RoundLog:
     first = 'min(round)' if 'round' in self._names else '0'
     ((rounds, number),) = self.query(f'select count(*), {first} from ordered')
-    return RoundLog(rounds, number, notes=tuple(self.notes), **values)
+    return RoundLog(
+      rounds, number, notes=tuple(self.notes), twice=self._twice, **values
+    )
 
   def _check_converted(self) -> None:
     """Refuses the first value that is not what its column is for."""
