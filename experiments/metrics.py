@@ -131,7 +131,6 @@ def _token_accuracy(shape: population.Shape) -> Any:
 
 
 def _like(outputs: np.ndarray, labels: np.ndarray) -> np.ndarray:
-  """Outputs in the shape of the labels, of which each has one."""
   return np.reshape(outputs, np.shape(labels))
 
 

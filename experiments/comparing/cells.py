@@ -25,9 +25,9 @@ UNVARIED = {**REFUSED, **dict.fromkeys(_CHANGE_NOTHING, 'it changes no result')}
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-  point: grid.Point  # Of the grid.
-  seed: int  # Of the run.
-  directory: str  # Where.
+  point: grid.Point
+  seed: int
+  directory: str
   arguments: tuple[str, ...]  # Flags of the simulation that would be the same run.
   settings: settings_lib.Settings  # What they come to.
   # Flags that are tuned, with the values of this run.
@@ -37,7 +37,6 @@ class Cell:
 
   @property
   def name(self) -> str:
-    """Its folder's."""
     return os.path.basename(self.directory)
 
   @property
@@ -84,7 +83,6 @@ class Maker:
     tuned: tuple[grid.Setting, ...] = (),
     chosen: bool = False,
   ) -> Cell:
-    """One cell, checked."""
     in_name = (*point.settings, *(() if chosen else tuned), ('seed', str(seed)))
     directory = os.path.join(self.output, folder, grid.name_of(in_name))
     settings = dict((*point.settings, *tuned))
@@ -102,8 +100,8 @@ class Maker:
       key = f'{checked.task.name} {checked.data!r}'
       if self.facts.setdefault(key, checked.facts) != checked.facts:
         raise ValueError(
-          'the data have changed since the comparison began, whose runs would be on '
-          'different ones. Put back those that it began with, or give another --output.'
+          'the data have changed since the comparison began. Put back those that it '
+          'began with, or give another --output.'
         )
     except (ValueError, OSError) as e:
       raise program.WrongUsage(f'{grid.name_of(in_name)}: {e}') from e

@@ -31,13 +31,10 @@ class Result:
   # report.
   epsilon: Optional[float] = None
   delta: Optional[float] = None  # At which epsilon was read.
-  # That of the added noise, which for a larger simulated cohort is divided by its
-  # scale; `None` without any, and where each part has its own.
+  # Of the added noise, divided by the scale of a simulated cohort; `None` without any,
+  # and where each part has its own.
   noise_multiplier: Optional[float] = None
-  # Standard deviation of the noise in an entry of the sum of all rounds so far, in clip
-  # norms, in the root mean square over rounds, as reports have it; `None` where
-  # `noise_multiplier` is.
-  rmse: Optional[float] = None
+  rmse: Optional[float] = None  # Of sums of rounds, in clip norms, as reports have it.
   seconds: float = 0.0  # That the rounds took.
   error: str = ''  # The last line of why it failed.
   # The report's warnings: towards whom its epsilon does not hold.

@@ -14,15 +14,8 @@ def split_with_label_skew(
   Each client draws a label distribution from a Dirichlet and then its examples, label
   by label from it, among those that are left. Every example is dealt out once.
 
-  `labels`: Class numbers, int of shape [num_examples].
+  `labels`: Class numbers, int [num_examples]; clients are no more than these.
   """
-  if not 1 <= num_clients <= len(labels):
-    raise ValueError(
-      f'num_clients must be between 1 and {len(labels)}, the number of training '
-      f'examples; got {num_clients}.'
-    )
-  if not dirichlet_alpha > 0:
-    raise ValueError(f'dirichlet_alpha must be positive; got {dirichlet_alpha}.')
   classes = np.unique(labels)
   pools = [list(rng.permutation(np.flatnonzero(labels == c))) for c in classes]
   parts = []

@@ -45,8 +45,6 @@ class Task:
   check: Callable[[data_options.Data], Any]
   load: Callable[[data_options.Data], population.Population]  # Makes the population.
   defaults: Defaults  # Of flags.
-  # Whether it goes with the user's own data, `--data`, as well.
-  takes_data: bool = False
 
 
 def refuse_cache_dir(name: str, options: data_options.Data) -> None:
