@@ -68,7 +68,6 @@ def groups() -> tuple[program.Group, ...]:
 
 
 def main(values: flags.FlagValues) -> int:
-  """Prints the table; returns the exit code."""
   if values.run_dir is None:
     inputs = flags_lib.planned(values)
   else:
@@ -100,7 +99,6 @@ def main(values: flags.FlagValues) -> int:
 
 
 def _table(inputs: inputs_lib.Inputs, readings: tuple) -> str:
-  """What was claimed and what was read, a row for each reading."""
   rows = [('part', 'run by', 'rounds', 'claimed', 'read', 'sensitivity', 'unexplained')]
   for each in readings:
     rows.append(

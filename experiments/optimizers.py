@@ -10,8 +10,6 @@ from typing import Any, Callable, Optional
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-  """An optimizer."""
-
   name: str  # Value of the flags.
   # The function of `tff.learning.optimizers` that makes it; `None` for DP-FTRL, which
   # is this package's, and for the server alone.

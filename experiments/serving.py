@@ -20,12 +20,7 @@ _WHITE_SPACE = r'[\s\pZ\x{0b}\x{1c}-\x{1f}\x{85}]+'
 
 
 class Served(tf.Module):
-  """Predictions of columns: what a signature computes.
-
-  Attributes:
-    columns: What it takes: a spec of each column, by name.
-    predict: Takes a dictionary of them, and gives one.
-  """
+  """Predictions of `columns`, specs by name: what a signature computes."""
 
   def __init__(self, predictor: predicting.Predictor):
     super().__init__()

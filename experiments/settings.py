@@ -66,7 +66,6 @@ class Settings:
 
   @property
   def name(self) -> str:
-    """Task and mechanism, for file names and titles."""
     return f'{self.task.name}-{self.privacy.name}'
 
 
@@ -111,7 +110,6 @@ def define(values: flags.FlagValues) -> None:
 
 
 def from_flags(values: flags.FlagValues) -> Settings:
-  """Checks the flags of a simulation together."""
   # The seed by which clients are drawn is then a secret that nobody gave.
   if values.secret_noise and not values['seed'].present and _draws_clients(values):
     values['seed'].value = run_directory.secret_seed(values.run_dir)
@@ -268,7 +266,6 @@ def _command(values: flags.FlagValues) -> str:
 def _task_and_data(
   values: flags.FlagValues,
 ) -> tuple[task_lib.Task, data_options.Data]:
-  """What is trained on, with its defaults in the flags."""
   if values.data is not None and not values['task'].present:
     # What is wrong is said before much is read.
     run_options.from_flags(values)

@@ -39,11 +39,7 @@ _WHAT_TO_TRY = 'docs/own_data.md tells what to try if a model does not learn.'
 
 
 def run(settings: settings_lib.Settings) -> int:
-  """Trains, reports, and returns the exit code.
-
-  Ctrl-C ends the training after its round; the report says what was spent until then,
-  and the same flags go on.
-  """
+  """Trains, reports, and returns the exit code; Ctrl-C ends it after its round."""
   population = settings.task.load(settings.data)
   _say_what_there_is(settings, population)
   settings.model.check(population.shape)

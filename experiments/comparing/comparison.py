@@ -16,7 +16,6 @@ from . import cells as cells_lib
 from . import grid
 from . import pictures
 from . import record as record_lib
-from . import results as results_lib
 from . import running
 from . import table
 from . import tuning
@@ -117,13 +116,13 @@ class Comparison:
         lost = e
       except KeyboardInterrupt:
         progress.say('Ending at once.', sys.stderr)
-      results = [results_lib.read(cell) for cell in self._cells]
+      results = [cells_lib.read(cell) for cell in self._cells]
       progress.say(self._write(results, self._selections()))
       return self._end(outcomes, stop, lost)
 
   def _write(
     self,
-    results: Sequence[results_lib.Result],
+    results: Sequence[cells_lib.Result],
     selections: Mapping[grid.Point, tuning.Selected],
   ) -> str:
     notes = self._notes(results, selections)
@@ -143,7 +142,7 @@ class Comparison:
       for cell in cells
       if cell.point in self._asked.points and (kind or cell.seed <= self._asked.seeds)
     ]
-    left = [cell for cell in asked if not results_lib.read(cell).is_finished]
+    left = [cell for cell in asked if not cells_lib.read(cell).is_finished]
     if not left or stop.requested:
       return
     if len(left) < len(asked):
@@ -167,7 +166,7 @@ class Comparison:
   def _selections(self) -> dict[grid.Point, tuning.Selected]:
     found = {}
     for point in self._record.points:
-      tried = [results_lib.read(cell) for cell in self._tried if cell.point == point]
+      tried = [cells_lib.read(cell) for cell in self._tried if cell.point == point]
       selected = tuning.choose(tried, self._tuned, self._make)
       if selected is not None:
         found[point] = selected
@@ -199,7 +198,7 @@ class Comparison:
 
   def _notes(
     self,
-    results: Sequence[results_lib.Result],
+    results: Sequence[cells_lib.Result],
     selections: Mapping[grid.Point, tuning.Selected],
   ) -> list[str]:
     notes = list(self._left_out())
@@ -273,7 +272,7 @@ class Comparison:
     if stop.requested or stopped:
       progress.say('Stopped before its end; the same command goes on.')
       return INTERRUPTED
-    failed = sum(each.status == results_lib.FAILED for each in outcomes)
+    failed = sum(each.status == cells_lib.FAILED for each in outcomes)
     if failed:
       progress.say(
         f'{failed} of the runs failed; the same command tries again what failed.'
@@ -289,9 +288,9 @@ def _s(number: int) -> str:
 def _in_words(outcome: running.Outcome) -> str:
   if outcome.status == running.INTERRUPTED:
     return 'stopped, and can go on'
-  if outcome.status == results_lib.FAILED:
+  if outcome.status == cells_lib.FAILED:
     return f'failed: {outcome.reason}; all of it is in {outcome.cell.error_path}'
-  result = results_lib.read(outcome.cell)
+  result = cells_lib.read(outcome.cell)
   name = outcome.cell.settings.model.metric.name
   spent = rounding.up(result.epsilon)
   return f'{name} {result.metric:.4f}, epsilon {spent} ({_duration(outcome.seconds)})'

@@ -26,10 +26,7 @@ _Row = Mapping[str, str]
 
 
 def draw(output: str, path: Optional[str] = None) -> list[str]:
-  """Draws the picture of the comparison in a folder.
-
-  `path`: Where to; `None` for `NAMES` in the folder.
-  """
+  """Draws the picture of the comparison in a folder: there, or to a path."""
   record, rows = record_lib.read(output), table.read(output)
   made = picture(record, rows)
   if made is None:

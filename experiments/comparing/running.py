@@ -34,7 +34,6 @@ from tff_dp_aggregators.learning.runs import progress
 from tff_dp_aggregators.learning.runs import run_directory
 
 from . import cells as cells_lib
-from . import results
 
 INTERRUPTED = 'interrupted'
 _UNFIT = 'unfit'  # The worker is not fit to run the cell, and another one may be.
@@ -66,7 +65,7 @@ _GOES_ON = (
 
 class Outcome(NamedTuple):
   cell: cells_lib.Cell  # Which.
-  status: str  # `results.FINISHED`, `results.FAILED` or `INTERRUPTED`.
+  status: str  # `cells_lib.FINISHED`, `cells_lib.FAILED` or `INTERRUPTED`.
   seconds: float  # How long that took.
   reason: str = ''  # Why it failed, on a line.
 
@@ -184,7 +183,6 @@ class Cluster:
     self._look_at_all()
 
   def _look_at_all(self) -> None:
-    """Refuses workers on which cells cannot be run."""
     self._fit, self._unfit = set(), {}
     try:
       unfit = [f'{worker} {why}' for worker, why in self._look().items()]
@@ -213,7 +211,6 @@ class Cluster:
     return unfit
 
   def _tell_workers(self, function: Callable[[str], None], **named: Any) -> None:
-    """Tells workers what is to become of cells of this comparison."""
     with contextlib.suppress(Exception):  # A scheduler that is lost is seen otherwise.
       cluster.ask(self._client, function, self._name, **named)
 
@@ -249,7 +246,6 @@ class Cluster:
     waiting: 'collections.deque[cells_lib.Cell]',
     tell: Callable[[Outcome], None],
   ) -> None:
-    """Tells what became of a cell that Dask has done with."""
     import distributed
 
     cell = self._running.pop(future, None)
@@ -265,7 +261,7 @@ class Cluster:
     except Exception as e:  # Of workers that were lost with this run, say.
       said = ' '.join(str(e).split()).rstrip('.')
       reason = _fail(cell.directory, f'{type(e).__name__}: {said}')
-      tell(Outcome(cell, results.FAILED, 0.0, reason))
+      tell(Outcome(cell, cells_lib.FAILED, 0.0, reason))
       return
     worker, status, reason = answer['worker'], answer['status'], answer['reason']
     if status == _UNFIT:  # It joined, and was given a cell at once.
@@ -273,8 +269,8 @@ class Cluster:
         self._leave_out(worker, reason)
       waiting.appendleft(cell)
       return
-    if status == results.FINISHED and not _is_seen(cell):
-      status = results.FAILED
+    if status == cells_lib.FINISHED and not _is_seen(cell):
+      status = cells_lib.FAILED
       reason = (
         f'the Dask worker {worker} finished it, and {_LATE_FILES_SECONDS:.0f} seconds '
         f'later the files are not in {cell.directory} as this program sees it'
@@ -313,7 +309,7 @@ def _is_seen(cell: cells_lib.Cell) -> bool:
   while True:
     with contextlib.suppress(OSError, program.WrongUsage):
       os.listdir(os.path.dirname(cell.directory))  # Makes NFS look again.
-      if results.read(cell).is_finished:
+      if cells_lib.read(cell).is_finished:
         return True
     if time.monotonic() > deadline:
       return False
@@ -446,7 +442,7 @@ def _run(job: Mapping[str, Any], is_to_end: Callable[[], bool]) -> tuple[str, st
       # The last line of what is kept says it, also of errors with several.
       said = getattr(e, 'message', str(e))  # TensorFlow's own has more lines.
       said = cells_lib.last_line(failures.sentence(said))
-      return results.FAILED, _fail(directory, f'{told}\n{type(e).__name__}: {said}')
+      return cells_lib.FAILED, _fail(directory, f'{told}\n{type(e).__name__}: {said}')
 
 
 def _train(job: Mapping[str, Any], is_to_end: Callable[[], bool]) -> str:
@@ -466,7 +462,7 @@ def _train(job: Mapping[str, Any], is_to_end: Callable[[], bool]) -> str:
           job['directory'],
           not_covered=tuple(job['not_covered']),
         )
-      return results.FINISHED if result.is_finished else INTERRUPTED
+      return cells_lib.FINISHED if result.is_finished else INTERRUPTED
     except BlockingIOError:  # Whoever was lost still runs it, and is to end.
       if time.monotonic() > deadline:
         raise

@@ -15,9 +15,9 @@ import numpy as np
 from tff_dp_aggregators.base import new_files
 from tff_dp_aggregators.base import rounding
 
+from . import cells as cells_lib
 from . import grid
 from . import record as record_lib
-from . import results as results_lib
 from . import tuning as tuning_lib
 
 CELLS, TABLE, MARKDOWN = 'cells.csv', 'table.csv', 'table.md'
@@ -40,7 +40,7 @@ def mean_and_error(values: Sequence[float]) -> tuple[Optional[float], Optional[f
 
 def rows(
   record: record_lib.Record,
-  results: Sequence[results_lib.Result],
+  results: Sequence[cells_lib.Result],
   selections: Mapping[grid.Point, tuning_lib.Selected],
 ) -> list[Row]:
   measures = _measures(results)
@@ -76,8 +76,7 @@ def columns_varied(record: record_lib.Record) -> list[str]:
   return list(dict.fromkeys([*record.varied, *along]))
 
 
-def _measures(results: Sequence[results_lib.Result]) -> list[str]:
-  """What was measured: the metric of the settings first, the loss after it."""
+def _measures(results: Sequence[cells_lib.Result]) -> list[str]:
   names = [f'test_{each.cell.settings.model.metric.name}' for each in results]
   others = sorted({name for each in results for name in each.measures})
   return list(dict.fromkeys([*names, *others]))
@@ -86,7 +85,7 @@ def _measures(results: Sequence[results_lib.Result]) -> list[str]:
 def write(
   output: str,
   record: record_lib.Record,
-  results: Sequence[results_lib.Result],
+  results: Sequence[cells_lib.Result],
   selections: Mapping[grid.Point, tuning_lib.Selected],
   notes: Sequence[str],
 ) -> list[Row]:
@@ -102,7 +101,7 @@ def write(
 
 
 def _cell_rows(
-  output: str, record: record_lib.Record, results: Sequence[results_lib.Result]
+  output: str, record: record_lib.Record, results: Sequence[cells_lib.Result]
 ) -> list[Row]:
   measures = _measures(results)
   found = []

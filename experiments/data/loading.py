@@ -34,11 +34,7 @@ _CHUNK = 2**14
 
 
 class FileClients:
-  """Clients by number, with their examples on disk: what `learning.train` takes.
-
-  Attributes:
-    ids: Numbers from 0.
-  """
+  """Clients by number, with their examples on disk: what `learning.train` takes."""
 
   def __init__(
     self, examples: Any, arranged: arrangement.Arrangement, rows: table.Rows
@@ -69,7 +65,6 @@ class FileClients:
 
 
 def load(options: data_options.Data) -> population.Population:
-  """Reads the user's data."""
   files = options.files
   assert files is not None
   opened, uses = _opened(files.path, files)
@@ -333,7 +328,6 @@ def _of_training(
   num_columns: int,
   arranged: arrangement.Arrangement,
 ) -> Moments:
-  """Moments of the columns of the training examples."""
   chunks = (
     values(some)[arranged.is_test[some] == 0].astype(np.float64)
     for some in _slices(len(arranged.order))
@@ -360,7 +354,6 @@ def _label_scaling(
   files: data_options.Files,
   schema: table.Schema,
 ) -> Optional[population.LabelScaling]:
-  """What is done to labels that are numbers."""
   if schema.classes is not None or schema.are_tags:
     if files.label_scaling == 'standard':
       raise problems.DataError(
@@ -548,7 +541,6 @@ def _sentences(said: _Said) -> tuple[str, ...]:
 def _texts(
   texts: table.Texts, arranged: arrangement.Arrangement
 ) -> Iterator[tuple[str, bool]]:
-  """Texts in their order, and whether each is for testing."""
   for order, tested in zip(
     table.chunks(arranged.order), table.chunks(arranged.is_test)
   ):

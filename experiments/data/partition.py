@@ -31,11 +31,7 @@ def split_with_label_skew(
 def _drawn(
   pools: list[list[int]], wanted: np.ndarray, count: int, rng: np.random.Generator
 ) -> list[int]:
-  """Draws examples of a client, until enough are drawn or a label is used up.
-
-  What is drawn is what one draw after the other would come to, with the same use of
-  the generator.
-  """
+  """Draws examples of a client, as if one by one, until a label is used up."""
   left = np.array([len(pool) > 0 for pool in pools])
   weights = np.where(left, wanted, 0.0)
   if weights.sum() <= 0:  # The client's labels are used up: any other.

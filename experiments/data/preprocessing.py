@@ -136,11 +136,7 @@ class Preprocessing:
     split: Optional[str] = None,
     scratch: Optional[str] = None,
   ) -> 'NewData':
-    """Reads data like those of the training, with or without labels.
-
-    `data_format`: One of `formats.FORMATS`; `None` to go by the ending.
-    `scratch`: Folder for temporary files; `None` for that of the system.
-    """
+    """Reads data like those of the training, with or without labels."""
     scratch = scratch or tempfile.gettempdir()
     opened = formats.open_data(
       path, data_format, source.Wanted(split, self.text, self.separator)
@@ -249,7 +245,6 @@ class NewData:
     return np.concatenate(x), np.concatenate(y)
 
   def _ids(self) -> Iterator[str]:
-    """Whose each row is: read again, for what was kept are hashes."""
     if self.client_column is None:
       return
     wanted = [self._uses.client] if self._uses.client is not None else []

@@ -248,7 +248,6 @@ class Reader:
     self._hashes.append(hashing.of_rows(np.stack(hashed, axis=1)))
 
   def _add_clients(self, batch: source.Batch, first: int) -> None:
-    """Writes whose the rows are."""
     keys, ids = clients_of(batch, self._uses.client, self._uses.reading)
     if keys is None:
       return
@@ -299,7 +298,6 @@ class Reader:
     return value
 
   def _add_numbers(self, batch: source.Batch) -> np.ndarray:
-    """Writes features that are numbers; returns hashes."""
     names = [name for name, kind in self._decide(batch).items() if kind is None]
     parts = []
     for name in names:
@@ -325,7 +323,6 @@ class Reader:
     return hashing.of_rows(block)
 
   def _add_names(self, batch: source.Batch) -> np.ndarray:
-    """Writes features that are names; returns hashes."""
     codes, hashed = [], []
     for name, kind in self._decide(batch).items():
       if kind is not None:

@@ -235,7 +235,6 @@ def _check_logits(model: Any, shape: population.Shape) -> None:
 
 
 def _check_outputs(model: Any, shape: population.Shape) -> None:
-  """Compares what the model puts out with what loss and metric take."""
   import tensorflow as tf
 
   wanted = [None, *shape.labels]

@@ -228,7 +228,6 @@ def from_flags(values: flags.FlagValues) -> Data:
 
 
 def _files(values: flags.FlagValues) -> Files:
-  """The user's data, with flags that go together."""
   path = values.data
   _check_path('data', path)
   file_format = formats.of(path, values.data_format)

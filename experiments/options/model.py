@@ -77,7 +77,6 @@ class Model:
       )
 
   def make(self, shape: population.Shape, seed: int) -> Any:
-    """A functional model with its loss."""
     self.check(shape)
     options = kind_lib.Options(seed, self.loss, self.hidden_units, self.embedding_size)
     made = self.kind.build(shape, options)

@@ -107,10 +107,7 @@ def names() -> tuple[str, ...]:
 
 
 def from_flags(values: flags.FlagValues) -> Participation:
-  """What the flags say, with the task's defaults.
-
-  Number of rounds and cohort of a file of cohorts are put there.
-  """
+  """What flags and a file of cohorts say, with the task's defaults."""
   _check_together(values)
   if values['rounds_between'].present and not values['min_separation'].present:
     values['min_separation'].value = None  # The task's; this flag says it instead.

@@ -154,7 +154,6 @@ def site_rows() -> table.Rows:
 
 
 def names() -> tuple[str, ...]:
-  """Names of the flags, which mechanisms that are registered later add to."""
   return table.names(rows())
 
 
@@ -247,7 +246,6 @@ def _check_clipping(values: flags.FlagValues) -> None:
   default = ADAPTIVE if is_adaptive else FIXED if is_private else NONE
   values.set_default('clipping', default)
   clipping = values.clipping
-  noise = noises.of_mechanism(values.mechanism or mechanism_lib.FROM_FILE)
   why = ''
   if is_private and clipping == NONE:
     why = (
@@ -264,6 +262,7 @@ def _check_clipping(values: flags.FlagValues) -> None:
       '--clipped_count_stddev, the noise of adaptive clipping; leave one of them out'
     )
   elif is_private and clipping == ADAPTIVE:
+    noise = noises.of_mechanism(values.mechanism or mechanism_lib.FROM_FILE)
     site = noise.placement(values.noise_site)
     if not noise.is_gaussian or site is not noises.SERVER:
       why = (

@@ -110,12 +110,7 @@ def picture(
   y: Optional[str] = None,
   title: Optional[str] = None,
 ) -> charts.Chart:
-  """The picture of one run, or of several, one upon another.
-
-  `x`: Column on the horizontal axis, or `seconds`.
-  `y`: Column on the vertical axis; `None` for the metric of the runs.
-  `title`: `None` for what the runs have in common.
-  """
+  """The picture of one run, or of several; `x` and `y` are columns."""
   y = y or _measure_of_all(runs)
   for run in runs:
     for name in (x, y):
@@ -169,7 +164,6 @@ def labels(runs: Sequence[Run]) -> list[str]:
 
 
 def _measure_of_all(runs: Sequence[Run]) -> str:
-  """The metric of the runs: of their flags, or else what all have measured."""
   shared = [
     name for name in runs[0].measures if all(name in run.measures for run in runs)
   ]

@@ -41,7 +41,6 @@ def path_of(
 
 
 def _database(options: data_options.Data, task_name: str, splits: Sequence[str]) -> str:
-  """Where a database of clients is, if it is one."""
   name = 'emnist_all.sqlite' if task_name == 'emnist' else f'{task_name}.sqlite'
   loader = f'tff.simulation.datasets.{task_name}.load_data(cache_dir=...)'
   source = f'{loader}, which unpacks {_SERVER}{name}.lzma'
@@ -74,7 +73,6 @@ class _Split:
     return len(self.ids)
 
   def examples(self, id_: str) -> dict[str, np.ndarray]:
-    """A client's, in the order of the database."""
     query = (
       'SELECT serialized_example_proto FROM examples '
       'WHERE client_id = ? AND split_name = ? LIMIT ?'

@@ -94,14 +94,12 @@ def dealt_out(
 def shape_of_classes(
   inputs: tuple[int, ...], num_classes: int, names: Optional[tuple[str, ...]] = None
 ) -> population.Shape:
-  """Numbers of one of so many classes."""
   return population.Shape(inputs, 'float32', (), 'class', num_classes, names)
 
 
 def shape_of_tokens(
   vocabulary: texts.Vocabulary, length: int, **unscored: Any
 ) -> population.Shape:
-  """Sequences of tokens, of which each is to be predicted."""
   return population.Shape(
     (length,),
     'int32',

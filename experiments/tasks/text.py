@@ -30,7 +30,6 @@ VOCABULARY = texts.Vocabulary('character', ('\n', *map(chr, range(32, 127))))
 
 
 def files() -> list[str]:
-  """Names of the files in the standard library, sorted."""
   found = []
   for folder, folders, names in os.walk(_ROOT):
     folders[:] = [
@@ -63,7 +62,6 @@ def _examples(name: str) -> dict[str, np.ndarray]:
 
 
 def load(options: data_options.Data) -> population.Population:
-  """Files as clients, one in ten of them held out."""
   del options
   names = files()
   clients = {name: _examples(name) for name in names if not _is_held_out(name)}

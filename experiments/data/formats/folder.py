@@ -14,11 +14,7 @@ Open = Callable[[str], source.Source]
 
 
 class Folder:
-  """A folder of which one file was looked at.
-
-  Attributes:
-    split: That is read of its files, if they are databases.
-  """
+  """A folder of which one file was looked at; its files may have a `split`."""
 
   def __init__(self, path: str, open_file: Open):
     self.path = path

@@ -25,11 +25,7 @@ _TABLES = {
 
 
 class SqliteClients:
-  """A database of which only one example was read.
-
-  Attributes:
-    split: That is read.
-  """
+  """A database of which only one example was read; `split` is read of it."""
 
   def __init__(self, path: str, wanted: source.Wanted):
     self.path = path
