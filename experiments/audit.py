@@ -42,7 +42,6 @@ _BASIC = (
 
 
 def groups() -> tuple[program.Group, ...]:
-  """The program's flags."""
   own = (
     program.Flag('run_dir', str, 'Directory of a run, whose mechanism is audited.'),
     program.Flag(
@@ -69,7 +68,6 @@ def groups() -> tuple[program.Group, ...]:
 
 
 def main(values: flags.FlagValues) -> int:
-  """Prints the table; returns the exit code."""
   if values.run_dir is None:
     inputs = flags_lib.planned(values)
   else:
@@ -101,7 +99,6 @@ def main(values: flags.FlagValues) -> int:
 
 
 def _table(inputs: inputs_lib.Inputs, readings: tuple) -> str:
-  """What was claimed and what was read, a row for each reading."""
   rows = [('part', 'run by', 'rounds', 'claimed', 'read', 'sensitivity', 'unexplained')]
   for each in readings:
     rows.append(
@@ -123,16 +120,15 @@ def _table(inputs: inputs_lib.Inputs, readings: tuple) -> str:
   lines.insert(0, 'Effective noise multipliers of these rounds:')
   mechanism = inputs.mechanism
   if not mechanism.parts and mechanism.is_one_gaussian:
-    for name, number in (('claimed', readings[0].claimed), ('read', _least(readings))):
+    for name, number in (
+      ('claimed', readings[0].claimed),
+      ('read', min(each.found for each in readings)),
+    ):
       epsilon = (
         gaussian.epsilon_of(1 / number, inputs.delta) if number else float('inf')
       )
       lines.append(f'Epsilon at delta = {inputs.delta:g}, {name}: {epsilon:.6g}')
   return '\n'.join(lines)
-
-
-def _least(readings: tuple) -> float:
-  return min(each.found for each in readings)
 
 
 PROGRAM = program.Program('tff-dp-audit', __doc__ or '', groups, main, basic=_BASIC)

@@ -98,8 +98,10 @@ def main(values: flags.FlagValues) -> int:
     'it is of every program',
   )
   try:
-    runner = _runner(values)
-    planned = _planned(values, refused, runner)
+    planned = _planned(values, refused, runner := _runner(values))
+  except program.BAD_INPUT as e:
+    raise program.WrongUsage(program.said(e, values)) from e
+  try:
     with runner:
       return planned.run()
   except (BlockingIOError, cluster.ClusterError) as e:
@@ -113,14 +115,11 @@ def main(values: flags.FlagValues) -> int:
 
 
 def _runner(values: flags.FlagValues) -> running.Cluster:
-  try:
-    scheduler = run_options.scheduler_from(values)
-    if scheduler is None:
-      scheduler, flag = f'local:{values.jobs}', f'--jobs={values.jobs}, or --scheduler'
-      cluster.check(scheduler, name=flag)
-      return running.Cluster(scheduler, flag=flag)
-  except ValueError as e:
-    raise program.WrongUsage(str(e)) from e
+  scheduler = run_options.scheduler_from(values)
+  if scheduler is None:
+    scheduler, flag = f'local:{values.jobs}', f'--jobs={values.jobs}, or --scheduler'
+    cluster.check(scheduler, name=flag)
+    return running.Cluster(scheduler, flag=flag)
   if values['jobs'].present:
     raise program.WrongUsage(
       f'--jobs={values.jobs} is of runs here, and --scheduler={scheduler} of runs on a '
@@ -135,24 +134,21 @@ def _planned(
   names = [name for name in program.names_of(values) if name not in NAMES]
   given = cells_lib.given(values, names)
   on_all = {name: values[name].value for name in given}
-  try:
-    axes = grid.axes(values.grid or (), values, refused)
-    untuned = {**refused, **dict.fromkeys(_WHAT_IS_BEST, 'it says what the best is')}
-    tuned = grid.axes(values.tune or (), values, untuned, '--tune')
-    comparison.check_apart(axes, tuned, list(given))
-    record = record_lib.Record(
-      given=given,
-      varied=[axis.flag for axis in axes],
-      points=grid.points(axes, {**on_all, 'mechanism': values.mechanism}),
-      tasks=(),
-      seeds=values.seeds,
-      tuned={axis.flag: comparison.values_of(axis) for axis in tuned},
-      tuning_seeds=values.tuning_seeds,
-    )
-    output = values.output or run_options.new_directory('compare')
-    return comparison.Comparison(output, record, tuned, runner)
-  except program.BAD_INPUT as e:
-    raise program.WrongUsage(program.said(e, values)) from e
+  axes = grid.axes(values.grid or (), values, refused)
+  untuned = {**refused, **dict.fromkeys(_WHAT_IS_BEST, 'it says what the best is')}
+  tuned = grid.axes(values.tune or (), values, untuned, '--tune')
+  comparison.check_apart(axes, tuned, list(given))
+  record = record_lib.Record(
+    given=given,
+    varied=[axis.flag for axis in axes],
+    points=grid.points(axes, {**on_all, 'mechanism': values.mechanism}),
+    tasks=(),
+    seeds=values.seeds,
+    tuned={axis.flag: comparison.values_of(axis) for axis in tuned},
+    tuning_seeds=values.tuning_seeds,
+  )
+  output = values.output or run_options.new_directory('compare')
+  return comparison.Comparison(output, record, tuned, runner)
 
 
 # Errors of the comparison itself are shown with where they happened.

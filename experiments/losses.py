@@ -81,10 +81,7 @@ def name_for(shape: population.Shape, given: Optional[str]) -> str:
 
 
 def function(shape: population.Shape, name: Optional[str]) -> Callable[..., Any]:
-  """The loss of a batch: of outputs, labels and, if given, weights of examples.
-
-  `name`: Which loss; `None` for the one that goes with the labels.
-  """
+  """The loss of a batch: of outputs, labels and, if given, weights of examples."""
   import tensorflow as tf
 
   of_labels = LOSSES[name_for(shape, name)][shape.label_kind]

@@ -75,11 +75,7 @@ def _mean(parts: Callable[[np.ndarray, np.ndarray], _Parts]) -> Any:
 
 
 def token_loss(shape: population.Shape) -> Any:
-  """The cross entropy over all tokens of the test data that count in the loss.
-
-  Batches of sentences have different numbers of tokens, so the mean of batches' losses
-  is not that of the tokens.
-  """
+  """Cross entropy over all tokens that count, however many a batch has."""
 
   def parts(labels: np.ndarray, outputs: np.ndarray) -> _Parts:
     shifted = outputs - outputs.max(axis=-1, keepdims=True)
@@ -131,7 +127,6 @@ def _token_accuracy(shape: population.Shape) -> Any:
 
 
 def _like(outputs: np.ndarray, labels: np.ndarray) -> np.ndarray:
-  """Outputs in the shape of the labels, of which each has one."""
   return np.reshape(outputs, np.shape(labels))
 
 

@@ -10,8 +10,6 @@ from typing import Any, Callable, Optional
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-  """An optimizer."""
-
   name: str  # Value of the flags.
   # The function of `tff.learning.optimizers` that makes it; `None` for DP-FTRL, which
   # is this package's, and for the server alone.
@@ -28,12 +26,8 @@ class Kind:
     self,
     learning_rate: Any,
     momentum: float = 0.0,
-    adaptivity: Optional[float] = None,
+    adaptivity: Optional[float] = None,  # `None` for its own default.
   ) -> Any:
-    """The optimizer.
-
-    `adaptivity`: Its small number; `None` for its own default.
-    """
     import tensorflow_federated as tff
 
     from tff_dp_aggregators import learning
@@ -77,12 +71,6 @@ CLIENT_SCHEDULES: dict[str, Callable[[float], float]] = {
 def client_learning_rate_fn(
   schedule: str, learning_rate: float, num_rounds: int
 ) -> Callable[[int], float]:
-  """The learning rate of clients by the number of the round, from 0.
-
-  Example:
-    >>> rate = client_learning_rate_fn('linear', 0.5, num_rounds=5)
-    >>> [round(rate(round_num), 6) for round_num in range(5)]
-    [0.5, 0.4, 0.3, 0.2, 0.1]
-  """
+  """The learning rate of clients by the number of the round, from 0."""
   fraction = CLIENT_SCHEDULES[schedule]
   return lambda round_num: learning_rate * fraction(round_num / num_rounds)

@@ -47,10 +47,7 @@ def groups() -> tuple[program.Group, ...]:
     ),
     ('output', 'New CSV file to write.'),
     ('data_split', 'Split of a database, as for training.'),
-    (
-      'export',
-      'New folder for a SavedModel.',
-    ),
+    ('export', 'New folder for a SavedModel.'),
   )
   rows = (program.Flag(name, str, text) for name, text in own)
   return (('Flags', (*rows, *data_options.WRITING)),)
@@ -59,6 +56,7 @@ def groups() -> tuple[program.Group, ...]:
 def main(values: flags.FlagValues) -> int:
   _check(values)
   data = None
+  made = preprocessing_lib.of_run(values.run_dir)
   if values.data is not None:
     # What is wrong with the data is said before TensorFlow is loaded.
     given = {
@@ -68,7 +66,7 @@ def main(values: flags.FlagValues) -> int:
       given['missing_values'] = tuple(filter(None, given['missing_values']))
     if 'separator' in given:
       given['separator'] = data_options.separator(values)
-    data = dataclasses.replace(preprocessing_lib.of_run(values.run_dir), **given).read(
+    data = dataclasses.replace(made, **given).read(
       values.data,
       values.data_format,
       values.data_split,
@@ -76,8 +74,6 @@ def main(values: flags.FlagValues) -> int:
     )
     unused = f'; not used: {problems.listed(data.unused)}' if data.unused else ''
     progress.say(f'{values.data}: {len(data)} rows{unused}.')
-  else:
-    preprocessing_lib.of_run(values.run_dir)
   with warnings.catch_warnings():
     warnings.simplefilter('ignore')  # Of TFF's dependencies, about each other.
     from . import predicting
@@ -105,20 +101,16 @@ def main(values: flags.FlagValues) -> int:
 
 
 def _check(values: flags.FlagValues) -> None:
-  """Refuses flags that do not go together, and what would be overwritten."""
-  if values.run_dir is None:
-    raise program.WrongUsage('--run_dir is missing: the directory of a run.')
-  if values.data is None and values.export is None:
-    raise program.WrongUsage(
-      'give --data and --output to predict, or --export for a SavedModel.'
-    )
+  for name, is_missing in (
+    ('run_dir', values.run_dir is None),
+    ('data and --output, or --export', values.data is None and values.export is None),
+    ('output', values.data is not None and values.output is None),
+  ):
+    if is_missing:
+      raise program.WrongUsage(f'give --{name} as well; see --help.')
   if values.data is None:
-    for name in _OF_DATA:
-      if values[name].value is not None:
-        raise program.WrongUsage(f'--{name} goes with --data; give that as well.')
-  elif values.output is None:
-    raise program.WrongUsage('--output is missing: the CSV file to write.')
-  if values.data is not None and not os.path.exists(values.data):
+    program.refuse(values, _OF_DATA, 'goes with --data; give that as well.')
+  elif not os.path.exists(values.data):
     raise program.WrongUsage(f'--data={values.data}: there is no such file or folder.')
   program.check_new(values, 'output', 'export')
 

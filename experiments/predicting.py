@@ -44,13 +44,7 @@ class Predictions(NamedTuple):
 
 
 class Predictor:
-  """The model of a run, with what makes its inputs and reads its outputs.
-
-  Attributes:
-    model: Can be called with a batch of inputs.
-    preprocessing: What makes inputs.
-    gives_logits: Whether outputs for classes are logits, and not probabilities.
-  """
+  """The model of a run, with what makes its inputs and reads its outputs."""
 
   def __init__(self, run_dir: str):
     self.preprocessing = preprocessing_lib.of_run(run_dir)

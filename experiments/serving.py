@@ -3,7 +3,6 @@
 It has the preprocessing in it, so whoever serves it needs TensorFlow and nothing else.
 """
 
-import itertools
 import os
 import re
 from collections.abc import Mapping
@@ -21,15 +20,9 @@ _WHITE_SPACE = r'[\s\pZ\x{0b}\x{1c}-\x{1f}\x{85}]+'
 
 
 class Served(tf.Module):
-  """Predictions of columns: what a signature computes.
-
-  Attributes:
-    columns: What it takes: a spec of each column, by name.
-    predict: Takes a dictionary of them, and gives one.
-  """
+  """Predictions of `columns`, specs by name: what a signature computes."""
 
   def __init__(self, predictor: predicting.Predictor):
-    """Takes over weights and preprocessing."""
     super().__init__()
     self._preprocessing = predictor.preprocessing
     self._gives_logits = predictor.gives_logits
@@ -60,7 +53,6 @@ class Served(tf.Module):
     return {**numbers, **names}
 
   def _predict(self, given: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-    """Predictions of a batch of columns, by what they are."""
     if self._preprocessing.text is not None:
       tokens, last = self._tokens(given[self._preprocessing.text])
       outputs = tf.gather(self._outputs(tokens), last, axis=1, batch_dims=1)
@@ -74,18 +66,13 @@ class Served(tf.Module):
     return self._model.predict_on_batch(self._weights, x, training=False)
 
   def _inputs(self, given: Mapping[str, tf.Tensor]) -> tf.Tensor:
-    """What the model takes, of features."""
     kept = self._preprocessing
-    numbers = [
-      tf.reshape(given[name], [-1, int(np.prod(shape))])
-      for name, shape in kept.number_columns.items()
-    ]
-    parts = []
+    numbers, parts = [], []
+    for name, shape in kept.number_columns.items():
+      numbers.append(tf.reshape(given[name], [-1, int(np.prod(shape))]))
+      is_finite = tf.math.is_finite(numbers[-1])
+      _check(is_finite, f'column {name!r} has a number that is not finite')
     if numbers:
-      for name, each in zip(kept.number_columns, numbers):
-        _check(
-          tf.math.is_finite(each), f'column {name!r} has a number that is not finite'
-        )
       joined = tf.concat(numbers, axis=1)
       if kept.mean is not None:
         joined = (joined - np.array(kept.mean)) / np.array(kept.scale)
@@ -189,10 +176,9 @@ def _argument(column: str, taken: set[str]) -> str:
   name = re.sub(r'\W', '_', column, flags=re.ASCII)
   if not re.match('[A-Za-z]', name):
     name = f'column_{name}'
-  numbered = (f'{name}_{number}' for number in itertools.count(2))
-  return next(
-    each for each in itertools.chain([name], numbered) if each.lower() not in taken
-  )
+  while name.lower() in taken:
+    name += '_'
+  return name
 
 
 def _check(is_so: tf.Tensor, otherwise: str) -> None:

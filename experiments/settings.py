@@ -54,26 +54,18 @@ class Settings:
   privacy: privacy_options.Privacy
   optimization: optimization_options.Optimization
   run: run_options.Run
-  # What the server does with clients' updates, but for its optimizer.
   server: options.Server
-  # All flag values that decide what a run comes to, with the defaults of the task, for
-  # the record.
+  # All flag values that decide what a run comes to, with the defaults of the task.
   flags: dict[str, Any]
-  # What goes on with the run, but for the directory: the program with the flags that
-  # were given.
-  command: str
-  # What follows from the data and is told, in a sentence each.
-  remarks: tuple[str, ...] = ()
+  command: str  # What goes on with the run, but for the directory.
+  remarks: tuple[str, ...] = ()  # What follows from the data and is told.
   # Facts of the user's own data, with their checksum; `None` for those of a task.
   facts: Optional[Mapping[str, Any]] = None
-  # Address of the Dask cluster that trains packs; `None` for this process.
   scheduler: Optional[str] = None
-  # Whether it may be reached by tcp:// on another machine.
   trusted_network: bool = False
 
   @property
   def name(self) -> str:
-    """Task and mechanism, for file names and titles."""
     return f'{self.task.name}-{self.privacy.name}'
 
 
@@ -118,7 +110,6 @@ def define(values: flags.FlagValues) -> None:
 
 
 def from_flags(values: flags.FlagValues) -> Settings:
-  """Checks the flags of a simulation together."""
   # The seed by which clients are drawn is then a secret that nobody gave.
   if values.secret_noise and not values['seed'].present and _draws_clients(values):
     values['seed'].value = run_directory.secret_seed(values.run_dir)
@@ -217,15 +208,11 @@ def check_cohorts(
   fewest = numbers.get('min_clients', 0)
   most = numbers.get('max_clients')
   cohort = schedule.clients_per_round
-  if fewest > cohort:
+  if fewest > cohort or (most is not None and most < cohort):
+    name, value = ('min', fewest) if fewest > cohort else ('max', most)
     raise ValueError(
-      f'--min_clients={fewest}, and rounds ask for {cohort:g} clients: none of them '
-      'would be released. Lower it, or raise --clients_per_round.'
-    )
-  if most is not None and most < cohort:
-    raise ValueError(
-      f'--max_clients={most}, and rounds ask for {cohort:g} clients, whose sum may '
-      f'wrap around; give --max_clients={math.ceil(cohort)} or more, or leave it out.'
+      f'--{name}_clients={value}, and rounds ask for {cohort:g} clients: none of them '
+      'would be released, or their sum might wrap around. Change one of them.'
     )
   fitting.check_clients(mechanism, fewest, schedule)
 
@@ -272,7 +259,6 @@ def _command(values: flags.FlagValues) -> str:
 def _task_and_data(
   values: flags.FlagValues,
 ) -> tuple[task_lib.Task, data_options.Data]:
-  """What is trained on, with its defaults in the flags."""
   if values.data is not None and not values['task'].present:
     # What is wrong is said before much is read.
     run_options.from_flags(values)
@@ -282,15 +268,16 @@ def _task_and_data(
     _set_defaults(task, values)
     return task, data
   task = tasks.TASKS[values.task]
-  if values.data is not None and not task.takes_data:
-    raise ValueError(
-      f'--task={task.name} has data of its own; leave out --task, or --data.'
-    )
-  for name in ('dirichlet_alpha', 'split_seed'):
-    if task.defaults.num_clients is None and values[name].present:
+  own_clients = task.defaults.num_clients is None
+  for name, is_refused in (
+    ('data', True),
+    ('dirichlet_alpha', own_clients),
+    ('split_seed', own_clients),
+  ):
+    if is_refused and values[name].present:
       raise ValueError(
-        f'--{name} is for data that are dealt out to clients; those of --task='
-        f'{task.name} have their own, and test data besides. Leave it out.'
+        f'--{name} does not go with --task={task.name}, which has data of its own'
+        f'{", clients and test data" if own_clients else ""}. Leave one of them out.'
       )
   _set_defaults(task, values)
   return task, data_options.from_flags(values)
@@ -316,7 +303,6 @@ def _remarks(
     return
   if registry.options_of(mechanism.strategy)[kind.bands] == 1:
     yield (
-      f'{mechanism.name} has one band here, which is independent noise: with '
-      f'--sampling={values.sampling} rounds of a client share no noise unless they are '
-      'kept apart. --num_groups lets clients take turns, and gives as many bands.'
+      f'{mechanism.name} has one band here, which is independent noise, because of '
+      f'--sampling={values.sampling}. --num_groups gives as many bands.'
     )

@@ -44,7 +44,6 @@ def main(values: flags.FlagValues) -> int:
 
 
 def _make(run_dir: str) -> None:
-  """Makes the directory, so that one that cannot be made is no surprise later."""
   try:
     os.makedirs(run_dir, exist_ok=True)
   except OSError as e:

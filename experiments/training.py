@@ -7,7 +7,7 @@ import os
 import shlex
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Callable, Optional
 
 import numpy as np
@@ -39,11 +39,7 @@ _WHAT_TO_TRY = 'docs/own_data.md tells what to try if a model does not learn.'
 
 
 def run(settings: settings_lib.Settings) -> int:
-  """Trains, reports, and returns the exit code.
-
-  Ctrl-C ends the training after its round; the report says what was spent until then,
-  and the same flags go on.
-  """
+  """Trains, reports, and returns the exit code; Ctrl-C ends it after its round."""
   population = settings.task.load(settings.data)
   _say_what_there_is(settings, population)
   settings.model.check(population.shape)
@@ -110,6 +106,7 @@ def train(
   is_seeded = privacy.mechanism is not None and not (
     run.secret_noise or privacy.is_always_secret
   )
+  audit = {name: getattr(run, name) for name in ('audit_canaries', 'audit_confidence')}
   result = _with_warnings_in_lines(
     learning.train,
     model,
@@ -137,19 +134,11 @@ def train(
       target_epsilon=privacy.target_epsilon,
       not_covered=(*population.not_covered, *not_covered),
       data_facts=population.facts or None,
-      **_audit(run),
+      **{name: value for name, value in audit.items() if value is not None},
     ),
   )
   _draw(settings, run_dir, population.num_clients)
   return result
-
-
-def _audit(run: run_options.Run) -> dict[str, Any]:
-  given = {
-    'audit_canaries': run.audit_canaries,
-    'audit_confidence': run.audit_confidence,
-  }
-  return {name: value for name, value in given.items() if value is not None}
 
 
 def _with_warnings_in_lines(
@@ -193,32 +182,28 @@ def _server_optimizer(
     return learning.ServerSchedule(
       workload, optimization.server_learning_rate
     ).optimizer()
-  return optimizers.KINDS[optimization.server_optimizer].make(
-    optimization.server_learning_rate,
-    optimization.server_momentum,
-    optimization.server_adaptivity,
-  )
+  rates = (optimization.server_learning_rate, optimization.server_momentum)
+  kind = optimizers.KINDS[optimization.server_optimizer]
+  return kind.make(*rates, optimization.server_adaptivity)
 
 
 def _say_what_there_is(
   settings: settings_lib.Settings, population: population_lib.Population
 ) -> None:
-  """Says what the data are, and what follows from that."""
   if population.facts:
     progress.say(
       'The data, in exact numbers that no noise protects: do not publish them.'
     )
   for name, value in population.facts.items():
-    said = ', '.join(map(str, value)) if isinstance(value, list) else value
     if isinstance(value, dict):
-      said = ', '.join(f'{each} ({count})' for each, count in value.items())
+      value = [f'{each} ({count})' for each, count in value.items()]
+    said = ', '.join(map(str, value)) if isinstance(value, list) else value
     progress.say(f'  {name}: {said}')
   for remark in settings.remarks:
     progress.say(remark)
 
 
 def _draw(settings: settings_lib.Settings, run_dir: str, num_clients: int) -> None:
-  """Leaves the picture of the metric and of epsilon, if anything was measured."""
   name = settings.model.metric.name
   run = run_pictures.read(run_dir)
   if not run.has(f'test_{name}'):
@@ -241,8 +226,13 @@ def _say_how_it_went(
   measured = result.metrics.get(f'test_{metric}')
   if measured is not None:
     progress.say(f'Test {metric} after {result.rounds} rounds: {measured:.4f}.')
-    for remark in _remarks(settings.model.metric, measured, population, result):
-      progress.say(remark)
+    if settings.model.metric.best_constant and population.test_examples is not None:
+      labels, scaling = population.test_examples[1], population.label_scaling
+      labels = labels if scaling is None else scaling.undone(labels)
+      is_class = population.shape.label_kind == 'class'
+      names = population.shape.names if is_class else None
+      if said := remark_on_constant(settings.model.metric, measured, labels, names):
+        progress.say(said)
   progress.say(_spent(settings, result))
   if settings.privacy.nbafl is not None:
     progress.say(
@@ -263,66 +253,13 @@ def _going_on(settings: settings_lib.Settings, run_dir: str) -> str:
   return f'{settings.command} {shlex.quote(f"--run_dir={run_dir}")}'
 
 
-def _remarks(
-  metric: metrics.Metric,
-  measured: float,
-  population: population_lib.Population,
-  result: learning.Result,
-) -> Iterator[str]:
-  """What is to be said of a model that seems to have learned nothing."""
-  _, values = run_pictures.read(result.run_dir).points(
-    run_pictures.ROUND, f'test_{metric.name}'
-  )
-  found = [remark_on_no_change(metric, values)]
-  if population.test_examples is not None:
-    labels = population.test_examples[1]
-    if metric.best_constant is not None:
-      scaling = population.label_scaling
-      labels = labels if scaling is None else scaling.undone(labels)
-      names = population.shape.names if population.shape.label_kind == 'class' else None
-      found.append(remark_on_constant(metric, measured, labels, names))
-  yield from filter(None, found)
-
-
-def remark_on_no_change(metric: metrics.Metric, values: Sequence[float]) -> str:
-  """Says so if a metric is the same whenever it was measured; else ''.
-
-  Example:
-    >>> remark_on_no_change(metrics.METRICS['accuracy'], [0.5, 0.5, 0.5])[:51]
-    'Note: test accuracy is 0.5000 in all 3 rounds that '
-    >>> remark_on_no_change(metrics.METRICS['accuracy'], [0.5, 0.5, 0.6])
-    ''
-  """
-  best = metric.limits[1 if metric.higher_is_better else 0]
-  if len(values) < 2 or len(set(values)) > 1 or values[0] == best:
-    return ''
-  return (
-    f'Note: test {metric.name} is {values[0]:.4f} in all {len(values)} rounds that '
-    'were measured, so by it the model has learned nothing. Look at the loss; '
-    f'{_WHAT_TO_TRY}'
-  )
-
-
 def remark_on_constant(
   metric: metrics.Metric,
   measured: float,
   labels: np.ndarray,
   names: Optional[Sequence[str]] = None,
 ) -> str:
-  """Says so if one answer to everything is about as good as the model; else ''.
-
-  Example:
-    >>> error, labels = metrics.METRICS['mean_absolute_error'], np.arange(101.0)
-    >>> remark_on_constant(error, 24.0, labels)[:57]
-    'Note: to answer 50 to all test examples has a mean_absolu'
-    >>> remark_on_constant(error, 10.0, labels)
-    ''
-    >>> accuracy, labels = metrics.METRICS['accuracy'], np.repeat([0, 1], [830, 170])
-    >>> remark_on_constant(accuracy, 0.84, labels, ['no', 'yes'])[:65]
-    'Note: to answer no to all test examples has an accuracy of 0.8300'
-    >>> remark_on_constant(accuracy, 0.87, labels)
-    ''
-  """
+  """Says so if one answer to everything is about as good as the model; else ''."""
   assert metric.best_constant is not None
   best, values = metric.best_constant(np.asarray(labels, np.float64))
   reached = float(np.mean(values))
@@ -333,13 +270,10 @@ def remark_on_constant(
   answers = [f'{each:.6g}' for each in np.ravel(best)]
   if names is not None:
     answers = [names[int(best)]]
-  more = ''
-  if metric.name == 'accuracy':
-    more = ' Look at the loss, or of two classes or tags at --metric=auc;'
   return (
-    f'Note: to answer {", ".join(answers)} to all test examples has '
-    f'{"an" if metric.name[0] in "aeiou" else "a"} {metric.name} of {reached:.4f}, so '
-    f'the model is no better than one answer to all.{more} {_WHAT_TO_TRY}'
+    f'Note: to answer {", ".join(answers)} to all test examples has a {metric.name} of '
+    f'{reached:.4f}, so the model is no better than one answer to all. Look at the '
+    f'loss, or of two classes or tags at --metric=auc; {_WHAT_TO_TRY}'
   )
 
 
@@ -377,21 +311,18 @@ def _spent(settings: settings_lib.Settings, result: learning.Result) -> str:
       f'{spent[:-1]}, that of the plan. If no result decided when to stop it is '
       f'{rounding.up(alone)}: tff-dp-report --rounds_fixed_by states what did.'
     )
-  # The report says what follows from each.
-  warnings = [each.split('. ')[0].rstrip('.') for each in result.statement['warnings']]
-  return '\n'.join([spent, *_reached(result), *(f'{each}.' for each in warnings)])
-
-
-def _reached(result: learning.Result) -> Iterator[str]:
-  """What an attacker with canaries did, if there were any."""
+  lines = [spent]
   found = result.statement.get('canaries')
   if found is not None:
     shown = rounding.down(max(each['epsilon'] for each in found['bounds']), 4)
-    yield (
+    lines.append(
       f'An attacker with {found["num_canaries"]} canaries showed, with confidence '
       f'{found["confidence"]:g}, that epsilon is at least {shown}: a lower bound, no '
       'guarantee.'
     )
+  # The report says what follows from each.
+  warnings = [each.split('. ')[0].rstrip('.') for each in result.statement['warnings']]
+  return '\n'.join([*lines, *(f'{each}.' for each in warnings)])
 
 
 def _cohorts(settings: settings_lib.Settings) -> str:

@@ -9,13 +9,13 @@ from collections.abc import Mapping, Sequence
 from typing import Optional
 
 from tff_dp_aggregators.base import rounding
+from tff_dp_aggregators.learning import interrupts
 from tff_dp_aggregators.learning.runs import progress
 
 from . import cells as cells_lib
 from . import grid
 from . import pictures
 from . import record as record_lib
-from . import results as results_lib
 from . import running
 from . import table
 from . import tuning
@@ -42,10 +42,7 @@ def check_apart(
   along = {flag for axis in axes for each in axis.values for flag, _ in each[1:]}
   of_tune = {flag for place, names in places if place == '--tune' for flag in names}
   for name in sorted(along & of_tune):
-    raise ValueError(
-      f'--{name} is brought along by a value of --grid, and set by --tune; leave it '
-      'out of one of them.'
-    )
+    raise ValueError(f'--{name} is set by a value of --grid and by --tune; use one.')
 
 
 def values_of(axis: grid.Axis) -> tuple[str, ...]:
@@ -102,7 +99,9 @@ class Comparison:
 
   def run(self) -> int:
     """Runs what is not finished; returns the exit code."""
-    with record_lib.folder(self._output), running.stopping() as stop:
+    notice = 'Ending after the rounds that are run; press Ctrl-C again to end now.'
+    stopping = interrupts.graceful_interrupts(notice)
+    with record_lib.folder(self._output), stopping as stop:
       self._cluster.check(self._output)
       record_lib.write(self._output, self._record)
       self._say_what_it_is()
@@ -115,13 +114,15 @@ class Comparison:
         self._run(self._cells, stop, outcomes)
       except running.LostError as e:
         lost = e
-      results = [results_lib.read(cell) for cell in self._cells]
+      except KeyboardInterrupt:
+        progress.say('Ending at once.', sys.stderr)
+      results = [cells_lib.read(cell) for cell in self._cells]
       progress.say(self._write(results, self._selections()))
       return self._end(outcomes, stop, lost)
 
   def _write(
     self,
-    results: Sequence[results_lib.Result],
+    results: Sequence[cells_lib.Result],
     selections: Mapping[grid.Point, tuning.Selected],
   ) -> str:
     notes = self._notes(results, selections)
@@ -132,7 +133,7 @@ class Comparison:
   def _run(
     self,
     cells: Sequence[cells_lib.Cell],
-    stop: running.Stop,
+    stop: interrupts.StopRequest,
     outcomes: list[running.Outcome],
     kind: str = '',
   ) -> None:
@@ -141,7 +142,7 @@ class Comparison:
       for cell in cells
       if cell.point in self._asked.points and (kind or cell.seed <= self._asked.seeds)
     ]
-    left = [cell for cell in asked if not results_lib.read(cell).is_finished]
+    left = [cell for cell in asked if not cells_lib.read(cell).is_finished]
     if not left or stop.requested:
       return
     if len(left) < len(asked):
@@ -165,7 +166,7 @@ class Comparison:
   def _selections(self) -> dict[grid.Point, tuning.Selected]:
     found = {}
     for point in self._record.points:
-      tried = [results_lib.read(cell) for cell in self._tried if cell.point == point]
+      tried = [cells_lib.read(cell) for cell in self._tried if cell.point == point]
       selected = tuning.choose(tried, self._tuned, self._make)
       if selected is not None:
         found[point] = selected
@@ -173,18 +174,16 @@ class Comparison:
 
   def _say_what_it_is(self) -> None:
     asked = self._asked
-    num_points, num_seeds = len(asked.points), asked.seeds
-    text = (
-      f'{num_points} point{_s(num_points)} with {num_seeds} seed{_s(num_seeds)} each'
-    )
-    tried = 0
-    if self._tuned:
-      tried = len(tuning.combinations(self._tuned)) * asked.tuning_seeds
+    tried = len(tuning.combinations(self._tuned)) if self._tuned else 0
+    tried *= asked.tuning_seeds
+    runs = len(asked.points) * (asked.seeds + tried)
+    points, seeds = len(asked.points), asked.seeds
+    text = f'{points} point{_s(points)} with {seeds} seed{_s(seeds)} each'
+    if tried:
       text += f', and {tried} tuning run{_s(tried)} before'
-    total = num_points * (num_seeds + tried)
     progress.say(
-      f'{text}: {total} run{_s(total)}, {self._cluster.in_words}. '
-      f'Writing to {self._output}.'
+      f'{text}: {runs} run{_s(runs)}, {self._cluster.in_words}. Writing to '
+      f'{self._output}.'
     )
     for note in self._left_out():
       progress.say(note)
@@ -199,18 +198,18 @@ class Comparison:
 
   def _notes(
     self,
-    results: Sequence[results_lib.Result],
+    results: Sequence[cells_lib.Result],
     selections: Mapping[grid.Point, tuning.Selected],
   ) -> list[str]:
     notes = list(self._left_out())
-    missing = [each for each in results if not each.is_finished]
+    missing = [
+      f'{each.cell.name} ({each.error or each.status})'
+      for each in results
+      if not each.is_finished
+    ]
     if missing:
       notes.append(
-        f'{len(missing)} of {len(results)} runs are missing: '
-        + '; '.join(
-          f'{each.cell.name} ({each.error or each.status})' for each in missing
-        )
-        + '.'
+        f'{len(missing)} of {len(results)} runs are missing: {"; ".join(missing)}.'
       )
     notes.append(
       'Each epsilon is that of one run by itself. All runs are on the same clients: '
@@ -236,36 +235,33 @@ class Comparison:
     )
     number, first = self._record.tuning_seeds, tuning.seeds(1)[0]
     notes = [
-      f'Tuned for each point: {tried}; the best by the metric on test data of '
-      f'{number} run{_s(number)} each, with seeds from {first} on, none of which is '
-      'in the table or used twice for a point. They chose by the test data that the '
-      'table is measured on, which flatters what was tuned.',
+      f'Tuned for each point: {tried}; the best by the metric on test data, of runs '
+      f'({number} each) with seeds from {first} on, none of which is in the table. '
+      'They chose by the test data that the table is measured on, which flatters what '
+      'was tuned.',
       'epsilon with tuning is that of a run, of the runs among which its settings were '
       'chosen, and of the choice, all composed: what publishing a tuned run really '
       'spends, if the clients are private and the test data are of none of them. '
       f'{tuning.TIGHTER}',
     ]
     for name in self._record.tuned:
-      at_edge = [
-        p.name or 'all'
-        for p, selected in selections.items()
-        if name in selected.at_edge
-      ]
-      if at_edge:
+      chosen = ((p.name or 'all', name in s.at_edge) for p, s in selections.items())
+      if at_edge := [point for point, is_at_edge in chosen if is_at_edge]:
         notes.append(
           f'The best {name} is at the edge of what was tried, and something beyond it '
           f'may be better, for {"; ".join(at_edge)}.'
         )
-    waiting = [point for point in self._record.points if point not in selections]
+    waiting = [p.name or 'all' for p in self._record.points if p not in selections]
     if waiting:
-      names = '; '.join(point.name or 'all' for point in waiting)
-      notes.append(f'Not tuned yet, as not all tuning runs are finished: {names}.')
+      notes.append(
+        f'Not tuned yet, as not all tuning runs are finished: {"; ".join(waiting)}.'
+      )
     return notes
 
   def _end(
     self,
     outcomes: Sequence[running.Outcome],
-    stop: running.Stop,
+    stop: interrupts.StopRequest,
     lost: Optional[running.LostError],
   ) -> int:
     progress.say(f'Results are in {self._output}; read {table.MARKDOWN} first.')
@@ -276,7 +272,7 @@ class Comparison:
     if stop.requested or stopped:
       progress.say('Stopped before its end; the same command goes on.')
       return INTERRUPTED
-    failed = sum(each.status == results_lib.FAILED for each in outcomes)
+    failed = sum(each.status == cells_lib.FAILED for each in outcomes)
     if failed:
       progress.say(
         f'{failed} of the runs failed; the same command tries again what failed.'
@@ -292,23 +288,15 @@ def _s(number: int) -> str:
 def _in_words(outcome: running.Outcome) -> str:
   if outcome.status == running.INTERRUPTED:
     return 'stopped, and can go on'
-  if outcome.status == results_lib.FAILED:
+  if outcome.status == cells_lib.FAILED:
     return f'failed: {outcome.reason}; all of it is in {outcome.cell.error_path}'
-  result = results_lib.read(outcome.cell)
+  result = cells_lib.read(outcome.cell)
   name = outcome.cell.settings.model.metric.name
   spent = rounding.up(result.epsilon)
   return f'{name} {result.metric:.4f}, epsilon {spent} ({_duration(outcome.seconds)})'
 
 
 def _duration(seconds: float) -> str:
-  """A time for people.
-
-  Example:
-    >>> _duration(7.4), _duration(300), _duration(7200)
-    ('7 s', '5 min', '2.0 h')
-  """
   if seconds < 100:
     return f'{seconds:.0f} s'
-  if seconds < 5400:
-    return f'{seconds / 60:.0f} min'
-  return f'{seconds / 3600:.1f} h'
+  return f'{seconds / 60:.0f} min' if seconds < 5400 else f'{seconds / 3600:.1f} h'

@@ -189,10 +189,7 @@ def unused_by(
   noise_site: Optional[str] = None,
   clipping: Optional[str] = None,
 ) -> frozenset[str]:
-  """Flags that are of other mechanisms than this one.
-
-  `noise_site`: Who makes its noise; `None` for the usual site.
-  """
+  """Flags that are of other mechanisms than this one, or of other sites of noise."""
   if mechanism == privacy_options.NONE:
     unused = set(privacy_options.not_without(clipping))
     if clipping != privacy_options.FIXED:

@@ -18,9 +18,7 @@ from . import table
 NAMES = tuple(f'comparison.{each}' for each in charts.FORMATS)
 _NOISE = ('target_epsilon', 'target_rho', 'noise_multiplier')
 _LEAST_VALUES = 3  # Of a number, to be an axis.
-_LOG_RATIO = (
-  8.0  # Of the largest value to the smallest, from which on steps are ratios.
-)
+_LOG_RATIO = 8.0  # Largest value by the smallest from which on steps are ratios.
 _SAME = 1e-3  # Relative difference of epsilons that are one in a picture.
 _TEST = 'test_'
 _SIMULATED = 'simulated_epsilon'  # Of runs with the noise of a larger cohort.
@@ -28,10 +26,7 @@ _Row = Mapping[str, str]
 
 
 def draw(output: str, path: Optional[str] = None) -> list[str]:
-  """Draws the picture of the comparison in a folder.
-
-  `path`: Where to; `None` for `NAMES` in the folder.
-  """
+  """Draws the picture of the comparison in a folder: there, or to a path."""
   record, rows = record_lib.read(output), table.read(output)
   made = picture(record, rows)
   if made is None:
@@ -46,10 +41,10 @@ def picture(
   record: record_lib.Record, rows: Sequence[_Row]
 ) -> Optional[charts.Picture]:
   """What the picture shows; `None` if no run is finished yet."""
-  measure = _measure(rows)
-  if measure is None:
-    return None
-  drawn = [row for row in rows if math.isfinite(_number(row[measure]))]
+  names = [name for row in rows for name in row if f'{name}{table.ERROR}' in row]
+  # The metric is the first one that the table has.
+  measure = next((name for name in names if any(row[name] for row in rows)), '')
+  drawn = [row for row in rows if math.isfinite(_number(row.get(measure, '')))]
   if not drawn:
     return None
   varied = table.columns_varied(record)
@@ -82,12 +77,6 @@ def picture(
     log_x=min(finite) > 0 and max(finite) >= _LOG_RATIO * min(finite),
     **common,
   )
-
-
-def _measure(rows: Sequence[_Row]) -> Optional[str]:
-  """The metric: the first one that the table has."""
-  names = [name for row in rows for name in row if f'{name}{table.ERROR}' in row]
-  return next((name for name in names if any(row[name] for row in rows)), None)
 
 
 def _axis(

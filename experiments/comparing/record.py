@@ -68,11 +68,7 @@ def is_any(output: str) -> bool:
 def taken_up(output: str, record: Record) -> tuple[Record, Record]:
   """What is asked for, and what the comparison in a folder is with that.
 
-  Flags of `--grid` in another order are the same points, whose runs have names in the
-  order of the first command.
-
-  Returns that, with points as the comparison that goes on has them; and, of a
-  comparison that goes on, all that it has, with what is added.
+  Flags of `--grid` in another order are the same points.
   """
   if not is_any(output):
     names = os.listdir(output) if os.path.isdir(output) else ()
@@ -88,20 +84,12 @@ def taken_up(output: str, record: Record) -> tuple[Record, Record]:
     return record, record
   begun = read(output)
   known = {frozenset(point.settings): point for point in begun.points}
-  order = {flag: place for place, flag in enumerate(begun.varied)}
-
-  def same(point: grid.Point) -> grid.Point:
-    settings = sorted(point.settings, key=lambda each: order.get(each[0], len(order)))
-    found = known.get(frozenset(settings))
-    if found is not None and set(found.left_out) == set(point.left_out):
-      return found
-    return dataclasses.replace(point, settings=tuple(settings))
-
+  points = [known.get(frozenset(each.settings), each) for each in record.points]
   is_same = set(begun.varied) == set(record.varied)
   asked = dataclasses.replace(
     record,
     varied=begun.varied if is_same else record.varied,
-    points=tuple(dict.fromkeys(map(same, record.points))),
+    points=tuple(dict.fromkeys(points)),
   )
   differences = list(_differences(begun, asked))
   if differences:
@@ -118,23 +106,19 @@ def taken_up(output: str, record: Record) -> tuple[Record, Record]:
 
 
 def _differences(begun: Record, now: Record) -> list[str]:
-  found = []
-  for name in dict.fromkeys([*begun.given, *now.given]):
-    if name in run_options.MAY_DIFFER:
-      continue
-    pair = [' '.join(each.given.get(name, ())) or 'not given' for each in (begun, now)]
-    if pair[0] != pair[1]:
-      found.append(f'--{name}: {pair[0]} then, {pair[1]} now')
-  if set(begun.varied) != set(now.varied):
-    found.append(
-      f'--grid varies {", ".join(begun.varied) or "nothing"} then, '
-      f'{", ".join(now.varied) or "nothing"} now'
-    )
+  said: list[tuple[str, Any, Any]] = []
+  for name in sorted({*begun.given, *now.given}.difference(run_options.MAY_DIFFER)):
+    then, new = (' '.join(each.given.get(name, ())) for each in (begun, now))
+    said.append((name, then, new))
+  said.append(('grid', sorted(begun.varied), sorted(now.varied)))
   before, after = begun.to_json(), now.to_json()
-  for name, option in (('tuned', '--tune'), ('tuning_seeds', '--tuning_seeds')):
-    if before[name] != after[name]:
-      found.append(f'{option}: {before[name]} then, {after[name]} now')
-  return found
+  for name, option in (('tuned', 'tune'), ('tuning_seeds', 'tuning_seeds')):
+    said.append((option, before[name], after[name]))
+  return [
+    f'--{name}: {then or "not given"} then, {new or "not given"} now'
+    for name, then, new in said
+    if then != new
+  ]
 
 
 @contextlib.contextmanager

@@ -17,12 +17,10 @@ import queue
 import re
 import resource
 import secrets
-import signal
 import sys
 import threading
 import time
 import traceback
-import types
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Callable, NamedTuple, Optional
@@ -31,12 +29,11 @@ from tff_dp_aggregators.accounting.programs import program
 from tff_dp_aggregators.base import new_files
 from tff_dp_aggregators.learning import cluster
 from tff_dp_aggregators.learning import failures
+from tff_dp_aggregators.learning import interrupts
 from tff_dp_aggregators.learning.runs import progress
 from tff_dp_aggregators.learning.runs import run_directory
 
-from ..data import population as population_lib
 from . import cells as cells_lib
-from . import results
 
 INTERRUPTED = 'interrupted'
 _UNFIT = 'unfit'  # The worker is not fit to run the cell, and another one may be.
@@ -53,7 +50,6 @@ _PATIENCE_SECONDS = 2 * _LONELY_SECONDS
 # many bytes since its first cell makes room for a new one.
 _MOST_GROWTH = 1 << 30
 _RUSAGE_UNIT = 1024  # Bytes, on Linux.
-_MOST_NAMED = 5  # Workers that are not fit.
 # A folder with nothing else in it counts as empty.
 _PROBE = f'{new_files.HALF_WRITTEN}dask-'
 _NEEDED = (
@@ -69,45 +65,13 @@ _GOES_ON = (
 
 class Outcome(NamedTuple):
   cell: cells_lib.Cell  # Which.
-  status: str  # `results.FINISHED`, `results.FAILED` or `INTERRUPTED`.
+  status: str  # `cells_lib.FINISHED`, `cells_lib.FAILED` or `INTERRUPTED`.
   seconds: float  # How long that took.
   reason: str = ''  # Why it failed, on a line.
 
 
 class LostError(RuntimeError):
   """A cluster that cannot go on; what is finished is kept."""
-
-
-class Stop:
-  """Whether somebody wants the comparison to stop; the second time at once."""
-
-  def __init__(self) -> None:
-    self.requested = self.at_once = False
-
-  def request(self, number: int, frame: Optional[types.FrameType]) -> None:
-    del number, frame
-    self.requested, self.at_once = True, self.requested
-    with contextlib.suppress(OSError):
-      os.write(
-        2,
-        b'Ending at once.\n'
-        if self.at_once
-        else b'Ending after the rounds that are run; press Ctrl-C again to end now.\n',
-      )
-
-
-@contextlib.contextmanager
-def stopping() -> Iterator[Stop]:
-  """Makes Ctrl-C and SIGTERM a request while inside."""
-  stop = Stop()
-  is_main = threading.current_thread() is threading.main_thread()
-  numbers = (signal.SIGINT, signal.SIGTERM) if is_main else ()
-  before = {number: signal.signal(number, stop.request) for number in numbers}
-  try:
-    yield stop
-  finally:
-    for number, handler in before.items():
-      signal.signal(number, handler)
 
 
 class Cluster:
@@ -155,8 +119,7 @@ class Cluster:
     if self._is_local:
       return f'{self._address[len("local:") :]} at a time'
     number = len(self._fit)
-    workers = f'{number} Dask worker{"" if number == 1 else "s"}'
-    return f'{number} at a time on {workers} of {self._address}'
+    return f'{number} at a time on Dask workers of {self._address}'
 
   def check(self, output: str) -> None:
     """Has all workers read a file that is written to the folder of the comparison."""
@@ -172,7 +135,7 @@ class Cluster:
   def run(
     self,
     cells: Sequence[cells_lib.Cell],
-    stop: Stop,
+    stop: interrupts.StopRequest,
     tell: Callable[[Outcome], None],
   ) -> None:
     """Runs cells; those that fail are no reason to stop.
@@ -184,9 +147,9 @@ class Cluster:
       self._connect()
     waiting = collections.deque(cells)
     looked = last_seen = time.monotonic()
-    is_told = is_stopping = False
+    is_stopping = False
     try:
-      while (waiting or self._running) and not stop.at_once:
+      while waiting or self._running:
         if stop.requested:
           waiting.clear()
         while waiting and len(self._running) < len(self._fit):
@@ -203,18 +166,11 @@ class Cluster:
         if is_stopping:
           self._tell_workers(finish)  # Those that have joined as well.
         if self._fit:
-          last_seen, is_told = now, False
+          last_seen = now
         elif is_stopping:
           return
-        elif now > last_seen + self._absence_seconds:
+        elif now > last_seen + self._absence_seconds:  # Nannies start workers anew.
           raise LostError(self._why_no_worker())
-        # And not of a worker that its nanny starts anew.
-        elif not is_told and now > last_seen + 5 * _LOOK_SECONDS:
-          is_told = True
-          progress.say(
-            'There is no Dask worker any more; waiting for one for '
-            f'{self._absence_seconds:g} seconds.'
-          )
     finally:
       self._drop()
 
@@ -227,18 +183,15 @@ class Cluster:
     self._look_at_all()
 
   def _look_at_all(self) -> None:
-    """Refuses workers on which cells cannot be run."""
     self._fit, self._unfit = set(), {}
     try:
       unfit = [f'{worker} {why}' for worker, why in self._look().items()]
     except LostError as e:
       raise cluster.ClusterError(str(e)) from e
     if unfit:
-      more = len(unfit) - _MOST_NAMED
       raise cluster.ClusterError(
         f'{self._flag}={self._address} has workers on which runs cannot be run: '
-        f'{"; ".join(unfit[:_MOST_NAMED])}{f"; and {more} more" if more > 0 else ""}. '
-        f'{_NEEDED}'
+        f'{"; ".join(unfit)}. {_NEEDED}'
       )
 
   def _look(self) -> dict[str, str]:
@@ -258,7 +211,6 @@ class Cluster:
     return unfit
 
   def _tell_workers(self, function: Callable[[str], None], **named: Any) -> None:
-    """Tells workers what is to become of cells of this comparison."""
     with contextlib.suppress(Exception):  # A scheduler that is lost is seen otherwise.
       cluster.ask(self._client, function, self._name, **named)
 
@@ -294,7 +246,6 @@ class Cluster:
     waiting: 'collections.deque[cells_lib.Cell]',
     tell: Callable[[Outcome], None],
   ) -> None:
-    """Tells what became of a cell that Dask has done with."""
     import distributed
 
     cell = self._running.pop(future, None)
@@ -302,13 +253,15 @@ class Cluster:
       return
     try:
       answer = future.result(timeout=_ANSWER_SECONDS)
-    except (asyncio.CancelledError, distributed.CancelledError) as e:
+    except (
+      *(asyncio.CancelledError, distributed.CancelledError),
+      *(asyncio.TimeoutError, distributed.TimeoutError),
+    ) as e:
       raise self._lost('was lost, or has forgotten what it was given') from e
-    except (asyncio.TimeoutError, distributed.TimeoutError) as e:
-      raise self._lost('does not answer any more') from e
-    except Exception as e:
-      reason = _fail(cell.directory, _why_failed(e))
-      tell(Outcome(cell, results.FAILED, 0.0, reason))
+    except Exception as e:  # Of workers that were lost with this run, say.
+      said = ' '.join(str(e).split()).rstrip('.')
+      reason = _fail(cell.directory, f'{type(e).__name__}: {said}')
+      tell(Outcome(cell, cells_lib.FAILED, 0.0, reason))
       return
     worker, status, reason = answer['worker'], answer['status'], answer['reason']
     if status == _UNFIT:  # It joined, and was given a cell at once.
@@ -316,8 +269,8 @@ class Cluster:
         self._leave_out(worker, reason)
       waiting.appendleft(cell)
       return
-    if status == results.FINISHED and not _is_seen(cell):
-      status = results.FAILED
+    if status == cells_lib.FINISHED and not _is_seen(cell):
+      status = cells_lib.FAILED
       reason = (
         f'the Dask worker {worker} finished it, and {_LATE_FILES_SECONDS:.0f} seconds '
         f'later the files are not in {cell.directory} as this program sees it'
@@ -342,25 +295,12 @@ class Cluster:
     unfit = [f'; {worker} {why}' for worker, why in self._unfit.items()]
     return (
       f'The Dask scheduler {self._address} has had no worker for '
-      f'{self._absence_seconds:g} seconds that runs can be run on'
-      f'{"".join(unfit[:_MOST_NAMED])}. {_GOES_ON}'
+      f'{self._absence_seconds:g} seconds that runs can be run on{"".join(unfit)}. '
+      f'{_GOES_ON}'
     )
 
   def _lost(self, what: str) -> LostError:
     return LostError(f'The Dask scheduler {self._address} {what}. {_GOES_ON}')
-
-
-def _why_failed(error: Exception) -> str:
-  import distributed
-
-  if isinstance(error, distributed.KilledWorker):
-    return (
-      f'{error.allowed_failures + 1} Dask workers were lost while they had this run, '
-      f'the last one {error.last_worker.address}; most likely memory ran out, or their '
-      f'logs say why. More than {error.allowed_failures} '
-      '(distributed.scheduler.allowed-failures) are not tried'
-    )
-  return f'{type(error).__name__}: {" ".join(str(error).split()).rstrip(".")}'
 
 
 def _is_seen(cell: cells_lib.Cell) -> bool:
@@ -369,7 +309,7 @@ def _is_seen(cell: cells_lib.Cell) -> bool:
   while True:
     with contextlib.suppress(OSError, program.WrongUsage):
       os.listdir(os.path.dirname(cell.directory))  # Makes NFS look again.
-      if results.read(cell).is_finished:
+      if cells_lib.read(cell).is_finished:
         return True
     if time.monotonic() > deadline:
       return False
@@ -393,8 +333,6 @@ _ONE = threading.Lock()
 _finishing: set[str] = set()  # Comparisons whose cells are to end after their rounds.
 _latest = ''  # The comparison whose cell is run, or was run last.
 _first_peak: Optional[int] = None
-# Clients' data of the cell before, by what they were loaded by.
-_populations: dict[str, population_lib.Population] = {}
 
 
 def why_unfit(expected: Mapping[str, Any], dask_worker: Any) -> str:
@@ -504,33 +442,27 @@ def _run(job: Mapping[str, Any], is_to_end: Callable[[], bool]) -> tuple[str, st
       # The last line of what is kept says it, also of errors with several.
       said = getattr(e, 'message', str(e))  # TensorFlow's own has more lines.
       said = cells_lib.last_line(failures.sentence(said))
-      why = f'{type(e).__name__}: {said or type(e).__name__}'
-      return results.FAILED, _fail(directory, f'{told}\n{why}')
+      return cells_lib.FAILED, _fail(directory, f'{told}\n{type(e).__name__}: {said}')
 
 
 def _train(job: Mapping[str, Any], is_to_end: Callable[[], bool]) -> str:
   settings = cells_lib.settings_of(job['arguments'])
   if settings.facts != job['facts']:
     raise ValueError('the data have changed since the comparison began.')
-  from tff_dp_aggregators.learning import interrupts
-
   from .. import training  # Loads TensorFlow.
 
-  key = f'{settings.task.name} {settings.data!r} {settings.facts!r}'
-  if key not in _populations:
-    _populations.clear()  # Two may not fit into memory.
-    _populations[key] = settings.task.load(settings.data)
+  population = settings.task.load(settings.data)
   deadline = time.monotonic() + _PATIENCE_SECONDS
   while not is_to_end():
     try:
       with interrupts.stopped_by(is_to_end):
         result = training.train(
           settings,
-          _populations[key],
+          population,
           job['directory'],
           not_covered=tuple(job['not_covered']),
         )
-      return results.FINISHED if result.is_finished else INTERRUPTED
+      return cells_lib.FINISHED if result.is_finished else INTERRUPTED
     except BlockingIOError:  # Whoever was lost still runs it, and is to end.
       if time.monotonic() > deadline:
         raise

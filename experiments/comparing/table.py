@@ -15,30 +15,21 @@ import numpy as np
 from tff_dp_aggregators.base import new_files
 from tff_dp_aggregators.base import rounding
 
+from . import cells as cells_lib
 from . import grid
 from . import record as record_lib
-from . import results as results_lib
 from . import tuning as tuning_lib
 
 CELLS, TABLE, MARKDOWN = 'cells.csv', 'table.csv', 'table.md'
 ERROR = '_stderr'  # After the name of a measure: the standard error of its mean.
 _MOST_PAIRS = 5  # That are named of lines which cannot be ranked.
-_HEADING = 9  # Letters of a heading in a line of its own, in a terminal.
+_OF_NOISE = ('delta', 'noise_multiplier', 'rmse')  # The same for all seeds.
 TUNED = 'tuned_'  # Before the name of a flag that was chosen.
 Row = dict[str, Any]
 
 
 def mean_and_error(values: Sequence[float]) -> tuple[Optional[float], Optional[float]]:
-  """The mean, and its standard error by the sample's variance (n - 1).
-
-  Returns `None` for the mean of nothing, and for the error of a mean of fewer than two.
-
-  Example:
-    >>> mean_and_error([1.0, 2.0, 3.0])
-    (2.0, 0.5773502691896258)
-    >>> mean_and_error([1.0])
-    (1.0, None)
-  """
+  """The mean, and its standard error by the sample's variance (n - 1)."""
   if not values:
     return None, None
   mean = float(np.mean(values))
@@ -49,7 +40,7 @@ def mean_and_error(values: Sequence[float]) -> tuple[Optional[float], Optional[f
 
 def rows(
   record: record_lib.Record,
-  results: Sequence[results_lib.Result],
+  results: Sequence[cells_lib.Result],
   selections: Mapping[grid.Point, tuning_lib.Selected],
 ) -> list[Row]:
   measures = _measures(results)
@@ -68,9 +59,9 @@ def rows(
     row['epsilon'] = max((each.epsilon for each in finished), default=None)
     if record.tuned:
       row['epsilon_with_tuning'] = None if selected is None else selected.epsilon
-    row['delta'] = _first(each.delta for each in finished)
-    row['noise_multiplier'] = _first(each.noise_multiplier for each in finished)
-    row['rmse'] = _first(each.rmse for each in finished)
+    for name in _OF_NOISE:
+      known = (getattr(each, name) for each in finished)
+      row[name] = next((each for each in known if each is not None), None)
     row['seeds'] = len(finished)
     row['seeds_missing'] = record.seeds - len(finished)
     seconds, _ = mean_and_error([each.seconds for each in finished])
@@ -85,38 +76,32 @@ def columns_varied(record: record_lib.Record) -> list[str]:
   return list(dict.fromkeys([*record.varied, *along]))
 
 
-def _measures(results: Sequence[results_lib.Result]) -> list[str]:
-  """What was measured: the metric of the settings first, the loss after it."""
-  names = dict.fromkeys(
-    f'test_{each.cell.settings.model.metric.name}' for each in results
-  )
+def _measures(results: Sequence[cells_lib.Result]) -> list[str]:
+  names = [f'test_{each.cell.settings.model.metric.name}' for each in results]
   others = sorted({name for each in results for name in each.measures})
   return list(dict.fromkeys([*names, *others]))
-
-
-def _first(values: Any) -> Any:
-  return next((each for each in values if each is not None), None)
 
 
 def write(
   output: str,
   record: record_lib.Record,
-  results: Sequence[results_lib.Result],
+  results: Sequence[cells_lib.Result],
   selections: Mapping[grid.Point, tuning_lib.Selected],
   notes: Sequence[str],
 ) -> list[Row]:
   made = rows(record, results, selections)
-  for name, content in (
-    (CELLS, to_csv(_cell_rows(output, record, results))),
-    (TABLE, to_csv(made)),
-    (MARKDOWN, to_markdown(record, made, notes)),
-  ):
+  contents = {
+    CELLS: to_csv(_cell_rows(output, record, results)),
+    TABLE: to_csv(made),
+    MARKDOWN: to_markdown(record, made, notes),
+  }
+  for name, content in contents.items():
     new_files.replace(os.path.join(output, name), content)
   return made
 
 
 def _cell_rows(
-  output: str, record: record_lib.Record, results: Sequence[results_lib.Result]
+  output: str, record: record_lib.Record, results: Sequence[cells_lib.Result]
 ) -> list[Row]:
   measures = _measures(results)
   found = []
@@ -126,11 +111,8 @@ def _cell_rows(
     row |= {f'{TUNED}{name}': values.get(name, '') for name in record.tuned}
     row |= {'seed': each.cell.seed, 'status': each.status, 'rounds': each.rounds}
     row |= {name: each.measures.get(name) for name in measures}
+    row |= {name: getattr(each, name) for name in ('epsilon', *_OF_NOISE)}
     row |= {
-      'epsilon': each.epsilon,
-      'delta': each.delta,
-      'noise_multiplier': each.noise_multiplier,
-      'rmse': each.rmse,
       'seconds': round(each.seconds, 3),
       'directory': os.path.relpath(each.cell.directory, output),
       'error': each.error,
@@ -156,8 +138,7 @@ def read(output: str) -> list[dict[str, str]]:
       return list(csv.DictReader(file))
   except OSError as e:
     raise ValueError(
-      f'{path} cannot be read: {e.strerror}. Run experiments.compare with the same '
-      'flags again, which writes it.'
+      f'{path} cannot be read: {e.strerror}. The command of the comparison writes it.'
     ) from e
 
 
@@ -232,13 +213,8 @@ def to_text(record: record_lib.Record, rows: Sequence[Row]) -> str:
     for name in rows[0]
     if _is_shown(name, rows) and (name in told or name.startswith((TUNED, 'epsilon')))
   ]
-  cells = [[_cell(row, name) for name in shown] for row in rows]
-  longest = [max(map(len, column)) for column in zip(*cells)]
-  headings = [
-    textwrap.wrap(_heading(name), max(width, _HEADING), break_on_hyphens=False)
-    for name, width in zip(shown, longest)
-  ]
-  table = [*itertools.zip_longest(*headings, fillvalue=''), *cells]
+  table = [[_heading(name) for name in shown]]
+  table += [[_cell(row, name) for name in shown] for row in rows]
   widths = [max(map(len, column)) for column in zip(*table)]
   lines = [
     '  '.join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip()

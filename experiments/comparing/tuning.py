@@ -24,7 +24,6 @@ from tff_dp_aggregators.base import rounding
 
 from . import cells as cells_lib
 from . import grid
-from . import results as results_lib
 
 _FIRST_SEED = 1_000_001  # Larger than those that are reported.
 TIGHTER = (
@@ -84,14 +83,11 @@ def combinations(axes: Sequence[grid.Axis]) -> list[tuple[grid.Setting, ...]]:
 
 
 def choose(
-  results: Sequence[results_lib.Result],
+  results: Sequence[cells_lib.Result],
   axes: Sequence[grid.Axis],
   make: 'cells_lib.Maker',
 ) -> Optional[Selected]:
-  """The best settings of a point; the first ones where several are.
-
-  Returns `None` unless all runs are finished: another choice would be made later.
-  """
+  """The best settings of a point; `None` unless all runs are finished."""
   if not results or not all(each.is_finished for each in results):
     return None
   by_settings: dict[tuple[grid.Setting, ...], list[float]] = {}

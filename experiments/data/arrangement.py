@@ -89,15 +89,12 @@ def _drawn(rows: table.Rows, seed: int) -> Iterator[np.ndarray]:
 def sorted_rows(
   keys: Iterable[np.ndarray], count: int, width: int, folder: str
 ) -> Iterator[np.ndarray]:
-  """Rows in the order of their keys, some at a time.
+  """Rows in the order of their keys, some at a time, with their numbers behind.
 
   Rows with the same first key come together. They are dealt out to buckets by the first
   bits of that, on disk, and each bucket is sorted by itself.
 
-  `keys`: Chunks of uint64 [rows, width], of `count` rows in all; the first ones are
-  hashes, so that buckets are about equal.
-
-  Returns uint64 [some rows, width + 1]: the keys, and the row's number.
+  `keys`: Chunks of uint64 [rows, width], of `count` rows in all; the first are hashes.
   """
   bits = min(_MOST_BITS, max(0, math.ceil(math.log2(max(1, count) / _BUCKET))))
   buckets = [

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any, Callable, Optional
+from typing import Callable, Optional
 
 import numpy as np
 
@@ -10,7 +10,6 @@ from . import columns
 from . import problems
 
 BALANCED = 'balanced'
-_FORM = f'Give --class_weights={BALANCED}, or class:weight for each, as in no:1,yes:5.'
 
 
 def of(
@@ -28,12 +27,6 @@ def of(
   `counted`: Counts the training examples of each class.
 
   Returns in the order of the classes; `None` if no weights are stated.
-
-  Example:
-    >>> of(['yes:5'], ('no', 'yes'), lambda: np.array([3, 1]))
-    (1.0, 5.0)
-    >>> of([BALANCED], ('no', 'yes'), lambda: np.array([3, 1]))
-    (0.6666666666666666, 2.0)
   """
   if not stated:
     return None
@@ -48,37 +41,15 @@ def of(
     return tuple(float(total / (present * n)) if n else 1.0 for n in counts)
   weights: dict[str, float] = {}
   for each in stated:
-    name, weight = _read(each, classes)
-    if name in weights:
-      raise problems.DataError(f'--class_weights has {name} twice; name it once.')
-    weights[name] = weight
+    name, _, number = each.rpartition(':')
+    if name not in classes and columns.is_number(name) and math.isfinite(float(name)):
+      name = columns.number_name(float(name))
+    is_weight = columns.is_number(number) and 0 < float(number) < math.inf
+    if name not in classes or name in weights or not is_weight:
+      raise problems.DataError(
+        f'--class_weights has {each!r}. Give --class_weights={BALANCED}, or '
+        'class:weight once for each as in no:1,yes:5, with weights that are positive '
+        f'and finite. The classes are: {problems.listed(classes)}.'
+      )
+    weights[name] = float(number)
   return tuple(weights.get(name, 1.0) for name in classes)
-
-
-def _read(stated: str, classes: Sequence[str]) -> tuple[str, float]:
-  name, colon, number = stated.rpartition(':')
-  if not colon or not columns.is_number(number):
-    raise problems.DataError(f'--class_weights has {stated!r}. {_FORM}')
-  weight = float(number)
-  if not 0 < weight < math.inf:
-    raise problems.DataError(
-      f'--class_weights has {stated!r}: weights are positive and finite. To train '
-      'without a class, leave its rows out.'
-    )
-  if name not in classes and columns.is_number(name) and math.isfinite(float(name)):
-    name = columns.number_name(float(name))
-  if name not in classes:
-    raise problems.DataError(
-      f'--class_weights names {name!r}, which is not a class; the classes are: '
-      f'{problems.listed(classes)}.'
-    )
-  return name, weight
-
-
-def told(
-  weights: Optional[Sequence[float]], classes: Optional[Sequence[str]]
-) -> dict[str, Any]:
-  if weights is None or classes is None:
-    return {}
-  rounded = [round(weight, 6) for weight in weights]
-  return {'weights of classes': dict(zip(classes[:20], rounded))}

@@ -57,11 +57,12 @@ class Missing:
     return hashing.of_ids(sorted(self.texts))
 
   def error(self, value: Any, name: str, where: str) -> problems.DataError:
-    return problems.DataError(
+    said = (
       f'{where}: {name} is {problems.shown(value)}, which says that a value is '
       'missing. Fill it in, or remove the row. If it is a value, give --missing_values '
       'with only those texts that say so, or with none (--missing_values=).'
     )
+    return problems.ValueOfRowError(said, name, self.has)
 
 
 class NotNumbersError(Exception):
@@ -118,42 +119,40 @@ def finite(
   """Numbers that float32 can hold."""
   try:
     found = numbers(values)
+    is_bad = ~(np.abs(found) <= _LARGEST) | reading.missing.among(found)
+    if not is_bad.any():
+      return found
+    number = int(np.flatnonzero(is_bad.reshape(len(found), -1).any(axis=1))[0])
   except NotNumbersError as e:
     (number,) = e.args
-    raise _not_a_number(values[number], name, where(number), remedy, reading) from None
-  is_bad = ~(np.abs(found) <= _LARGEST) | reading.missing.among(found)
-  if is_bad.any():
-    number = int(np.flatnonzero(is_bad.reshape(len(found), -1).any(axis=1))[0])
-    raise _not_a_number(values[number], name, where(number), remedy, reading)
-  return found
-
-
-def _not_a_number(
-  value: Any, name: str, where: str, remedy: str, reading: Reading
-) -> problems.DataError:
-  said = f'{name} is {problems.shown(value)}'
+  value = values[number]
   if is_empty(value):
-    return problems.DataError(
-      f'{where}: {name} is empty. Fill it in, or remove the row.'
-    )
+    raise _empty(name, where(number))
   if reading.missing.has(value):
-    return reading.missing.error(value, name, where)
+    raise reading.missing.error(value, name, where(number))
+  remark = reading.numerals.remark(value) if isinstance(value, str) else None
+  why = 'not finite in float32'
   if not is_number(value):
-    remark = reading.numerals.remark(value) if isinstance(value, str) else None
-    remedy = f'{remark} {remedy}' if remark else remedy
-    return problems.DataError(f'{where}: {said}, which is not a number. {remedy}')
-  found = np.asarray(numbers([value]))
-  if (np.abs(found) <= _LARGEST).all():
-    return problems.DataError(
-      f'{where}: {said}, and values before have another shape; all must have one.'
-    )
-  if np.isfinite(found).all():
-    return problems.DataError(
-      f'{where}: {said}, more than float32 can hold ({_LARGEST:.3g}).'
-    )
-  return problems.DataError(
-    f'{where}: {said}, which is not finite. Fill in a number, or remove the row.'
+    why = 'not a number'
+  elif (np.abs(numbers([value])) <= _LARGEST).all():
+    why = 'of another shape than values before'
+  raise problems.ValueOfRowError(
+    f'{where(number)}: {name} is {problems.shown(value)}, which is {why}. '
+    f'{f"{remark} " if remark else ""}{remedy}',
+    name,
+    functools.partial(_is_not_finite, reading=reading),
   )
+
+
+def _is_not_finite(value: Any, reading: Reading) -> bool:
+  if not is_number(value) or reading.missing.has(value):
+    return True
+  return not (np.abs(numbers([value])) <= _LARGEST).all()
+
+
+def _empty(name: str, where: str) -> problems.DataError:
+  said = f'{where}: {name} is empty. Fill it in, or remove the row.'
+  return problems.ValueOfRowError(said, name, is_empty)
 
 
 def is_empty(value: Any) -> bool:
@@ -210,8 +209,7 @@ def ids(values: source.Values, name: str, where: Where, reading: Reading) -> lis
   for number, each in enumerate(found):
     if reading.missing.has(each):
       raise reading.missing.error(values[number], name, where(number))
-    remark = reading.numerals.remark(each)
-    if remark is not None:
+    if (remark := reading.numerals.remark(each)) is not None:
       raise problems.DataError(
         f'{where(number)}: {name} is {problems.shown(each)}. {remark} If it is text, '
         'give --decimal=. --thousands= for numbers with a point and no groups.'
@@ -220,25 +218,18 @@ def ids(values: source.Values, name: str, where: Where, reading: Reading) -> lis
 
 
 def _as_text(value: Any, name: str, where: Where, number: int) -> str:
-  if isinstance(value, bytes):
-    try:
-      value = value.decode('utf-8')
-    except UnicodeDecodeError as e:
-      raise problems.DataError(f'{where(number)}: {name} is not UTF-8: {e}.') from e
   if is_empty(value):
+    raise _empty(name, where(number))
+  is_text = isinstance(value, (str, int)) or (
+    isinstance(value, float) and math.isfinite(value)
+  )
+  try:
+    return str(value) if is_text else bytes.decode(value)
+  except (TypeError, UnicodeDecodeError) as e:
     raise problems.DataError(
-      f'{where(number)}: {name} is empty. Fill it in, or remove the row.'
-    )
-  if isinstance(value, float) and not math.isfinite(value):
-    raise problems.DataError(
-      f'{where(number)}: {name} is {value}, which is not a name.'
-    )
-  if not isinstance(value, (str, int, float)):
-    raise problems.DataError(
-      f'{where(number)}: {name} is {problems.shown(value)}, which is neither text nor '
-      'a number.'
-    )
-  return str(value)
+      f'{where(number)}: {name} is {problems.shown(value)}, which is neither text in '
+      'UTF-8 nor a finite number.'
+    ) from e
 
 
 class Names:
@@ -281,54 +272,36 @@ class Names:
     if self._reading.missing.has(text):
       raise self._reading.missing.error(text, self._name, where())
     is_plain_number = is_number(text)
-    if is_plain_number and not math.isfinite(float(text)):
-      raise problems.DataError(
-        f'{where()}: {self._name} is {text!r}, which is not finite. Fill in a value, '
-        'or remove the row.'
-      )
-    if is_plain_number and self._no_numbers is not None:
-      raise problems.DataError(
-        f'{where()}: {self._name} is the number {text}, and values before are text. '
-        f'{self._no_numbers}'
-      )
     remark = self._reading.numerals.remark(text)
-    if remark is not None and self._no_numbers is not None:
-      raise problems.DataError(
-        f'{where()}: {self._name} is {problems.shown(text)}. {remark} '
-        f'{self._no_numbers}'
-      )
-    if self._known is None:
-      if len(self._codes) == self._limit:
-        raise problems.DataError(
-          f'{where()}: {self._name} has more than {self._limit} different values. '
-          f'{self._too_many}'
-        )
-      return
-    if self._has_others:
-      return
-    if is_plain_number or not self._known_numbers:
-      if _canonical(text, self._known_numbers) in self._known:
-        return
-    raise problems.DataError(
-      f'{where()}: {self._name} is {text!r}, which the training data do not have; '
-      f'theirs are {problems.listed(sorted(self._known))}.'
-    )
+    why = ''
+    if is_plain_number and not math.isfinite(float(text)):
+      why = 'which is not finite. Fill in a value, or remove the row.'
+    elif self._no_numbers is not None and (is_plain_number or remark):
+      hint = f'{remark} ' if remark else ''
+      why = f'and values before are text. {hint}{self._no_numbers}'
+    elif self._known is None and len(self._codes) == self._limit:
+      why = f'and there are {self._limit} other values already. {self._too_many}'
+    elif self._known is not None and not self._has_others:
+      is_known = is_plain_number or not self._known_numbers
+      if not is_known or _canonical(text, self._known_numbers) not in self._known:
+        known = problems.listed(sorted(self._known))
+        why = f'which the training data do not have; theirs are {known}.'
+    if why:
+      said = f'{self._name} is {problems.shown(text)}'
+      raise problems.DataError(f'{where()}: {said}, {why}')
 
   def hashes(self, codes: np.ndarray) -> np.ndarray:
     return np.asarray(self._hashes[codes])
 
   def names(self) -> tuple[tuple[str, ...], np.ndarray]:
     """The values in order, and the place in them of each code."""
+    are_numbers = self._known_numbers
     if self._known is None:
       are_numbers = all(map(is_number, self._codes))
-      canonical = [_canonical(text, are_numbers) for text in self._codes]
-      unsorted = set(canonical)
-    else:
-      are_numbers = self._known_numbers
-      canonical = [
-        _canonical(text, are_numbers and is_number(text)) for text in self._codes
-      ]
-      unsorted = set(self._known)
+    canonical = [
+      _canonical(text, are_numbers and is_number(text)) for text in self._codes
+    ]
+    unsorted = set(canonical) if self._known is None else self._known
     names = sorted(unsorted, key=float if are_numbers else None)
     places = {name: place for place, name in enumerate(names)}
     numbers = [places.get(each, len(names)) for each in canonical]
@@ -337,9 +310,7 @@ class Names:
 
 def _canonical(text: str, is_of_numbers: bool) -> str:
   """One way to write a value."""
-  if not is_of_numbers:
-    return text
-  return number_name(float(text))
+  return number_name(float(text)) if is_of_numbers else text
 
 
 def number_name(value: float) -> str:

@@ -78,10 +78,7 @@ def of_short_ids(ids: Union[Sequence[Any], np.ndarray]) -> Optional[np.ndarray]:
 
 
 def short_id(key: np.ndarray) -> str:
-  """The id of at most 16 bytes that has a key.
-
-  `key`: uint64 of shape [2], from such an id.
-  """
+  """The id of at most 16 bytes that has a key, uint64 [2]."""
   left, right = key[:1], key[1:]
   for number in _ROUNDS[::-1]:
     left, right = right ^ mixed(left ^ mixed(number)), left
@@ -111,12 +108,7 @@ def mixed(numbers: np.ndarray) -> np.ndarray:
 
 
 def of_rows(block: np.ndarray) -> np.ndarray:
-  """A hash of each row.
-
-  `block`: float64 or uint64 of shape [rows, columns].
-
-  Returns uint64 of shape [rows].
-  """
+  """A hash of each row of float64 or uint64 numbers: uint64 [rows]."""
   places = mixed(np.arange(block.shape[1], dtype=np.uint64))
   bits = np.ascontiguousarray(block).view(np.uint64)
   return np.asarray(np.add.reduce(mixed(bits ^ places), axis=1, dtype=np.uint64))

@@ -34,11 +34,7 @@ _CHUNK = 2**14
 
 
 class FileClients:
-  """Clients by number, with their examples on disk: what `learning.train` takes.
-
-  Attributes:
-    ids: Numbers from 0.
-  """
+  """Clients by number, with their examples on disk: what `learning.train` takes."""
 
   def __init__(
     self, examples: Any, arranged: arrangement.Arrangement, rows: table.Rows
@@ -69,7 +65,6 @@ class FileClients:
 
 
 def load(options: data_options.Data) -> population.Population:
-  """Reads the user's data."""
   files = options.files
   assert files is not None
   opened, uses = _opened(files.path, files)
@@ -199,6 +194,10 @@ def _of_table(
     return found
 
   weights = class_weights.of(files.class_weights, classes, counts)
+  told_weights = {}
+  if weights is not None:
+    rounded = [round(weight, 6) for weight in weights]
+    told_weights = {'weights of classes': dict(zip((classes or ())[:20], rounded))}
   made = preprocessing.Preprocessing(
     shape=population.Shape(
       inputs=shape,
@@ -244,6 +243,7 @@ def _of_table(
     whose = _whose(new.rows.clients, rows.clients)
     tested = _stored(new.examples(is_scaled=True), made.shape, files.scratch)
   by_moments = 'by their mean and standard deviation over all training examples.'
+  names, embedded = map(problems.listed, (schema.name_columns, schema.embedded_columns))
   said = [
     (f'Features were scaled {by_moments}', is_scaled),
     (f'Labels were scaled {by_moments}', label_scaling is not None),
@@ -253,16 +253,16 @@ def _of_table(
       files.class_weights == (class_weights.BALANCED,),
     ),
     (
-      'The values of columns with a feature for each value '
-      f'({problems.listed(schema.name_columns)}) are those found in the data.',
-      bool(schema.name_columns),
+      f'The values of columns with a feature for each value ({names}) are those found '
+      'in the data.',
+      bool(names),
     ),
     (
-      'The values of columns with an embedding for each value '
-      f'({problems.listed(schema.embedded_columns)}) are those found in the training '
-      'data.',
-      bool(schema.embedded_columns),
+      f'The values of columns with an embedding for each value ({embedded}) are those '
+      'found in the training data.',
+      bool(embedded),
     ),
+    *_of_clients(files, whose),
   ]
   return population.Population(
     clients=FileClients(examples, arranged, rows),
@@ -273,9 +273,9 @@ def _of_table(
     facts={
       **_facts(rows, arranged, tested, 'examples'),
       **_facts_of_table(schema, shape, moments, label_scaling, tested[1]),
-      **class_weights.told(weights, classes),
+      **told_weights,
     },
-    not_covered=(*_sentences(*said), *_of_clients(files, whose)),
+    not_covered=_sentences(said),
     preprocessing=made,
   )
 
@@ -294,16 +294,9 @@ class Moments(NamedTuple):
 def moments_of(chunks: Iterable[np.ndarray], num_columns: int) -> Moments:
   """Mean and standard deviation of columns, added up chunk by chunk.
 
-  Chan's update of Welford's sums in float64, of differences from the first row, which
-  does not lose digits where values are large and differ little: Chan, Golub and
+  Without loss of digits where values are large and differ little: Chan, Golub and
   LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances",
-  1979.
-
-  Example:
-    >>> chunks = [[[1e9 + 1.0], [1e9 + 2.0]], [[1e9 + 3.0], [1e9 + 4.0]]]
-    >>> mean, scale, _ = moments_of(map(np.array, chunks), 1)
-    >>> float(mean[0]) - 1e9, round(float(scale[0]) ** 2, 12)
-    (2.5, 1.25)
+  1979, of differences from the first row.
   """
   count = 0
   first, mean, squares = np.zeros((3, num_columns))
@@ -335,7 +328,6 @@ def _of_training(
   num_columns: int,
   arranged: arrangement.Arrangement,
 ) -> Moments:
-  """Moments of the columns of the training examples."""
   chunks = (
     values(some)[arranged.is_test[some] == 0].astype(np.float64)
     for some in _slices(len(arranged.order))
@@ -362,7 +354,6 @@ def _label_scaling(
   files: data_options.Files,
   schema: table.Schema,
 ) -> Optional[population.LabelScaling]:
-  """What is done to labels that are numbers."""
   if schema.classes is not None or schema.are_tags:
     if files.label_scaling == 'standard':
       raise problems.DataError(
@@ -374,24 +365,25 @@ def _label_scaling(
   if files.label_scaling == 'none':
     return None
   shape = ordered.values.shape[1:]
-  width = int(np.prod(shape))
-
-  def labels(some: slice) -> np.ndarray:
-    return ordered.labels_of(some).reshape(-1, width)
-
-  mean, scale, _ = _of_training(labels, width, arranged)
+  width = math.prod(shape)
+  mean, scale, _ = _of_training(
+    lambda some: ordered.labels_of(some).reshape(-1, width), width, arranged
+  )
   if shape:
     return population.LabelScaling(tuple(mean.tolist()), tuple(scale.tolist()))
   return population.LabelScaling(float(mean[0]), float(scale[0]))
 
 
-def _of_clients(files: data_options.Files, whose: Optional[str]) -> tuple[str, ...]:
+_Said = list[tuple[str, bool]]  # Sentences, and whether they are so.
+
+
+def _of_clients(files: data_options.Files, whose: Optional[str]) -> _Said:
   """What is to be said of who is protected, and of whose the test data are."""
-  return _sentences(
+  return [
     (population.MADE_CLIENTS, files.partition is not None),
     (population.HELD_OUT_OF_CLIENTS, files.test_examples is not None),
     (whose or '', whose is not None),
-  )
+  ]
 
 
 def _whose(
@@ -439,13 +431,7 @@ def _test_data(
   made: preprocessing.Preprocessing, files: data_options.Files
 ) -> preprocessing.NewData:
   assert files.test_data is not None
-  return made.read(
-    files.test_data,
-    files.data_format,
-    files.test_split,
-    files.scratch,
-    for_testing=True,
-  )
+  return made.read(files.test_data, files.data_format, files.test_split, files.scratch)
 
 
 def _stored(
@@ -517,9 +503,10 @@ def _of_texts(
   def examples(first: int, end: int) -> tuple[np.ndarray, np.ndarray]:
     return sequences[first:end, :-1], sequences[first:end, 1:]
 
-  arranged = arranged._replace(
-    starts=_places(ends, arranged.starts), ends=_places(ends, arranged.ends)
-  )
+  def place(rows: np.ndarray) -> np.ndarray:  # Of sequences, from those of texts.
+    return np.where(rows > 0, ends[np.maximum(rows - 1, 0)], 0)
+
+  arranged = arranged._replace(starts=place(arranged.starts), ends=place(arranged.ends))
   test_examples = tested[:, :-1], tested[:, 1:]
   return population.Population(
     clients=FileClients(examples, arranged, rows),
@@ -534,36 +521,31 @@ def _of_texts(
       'share of unknown tokens': round(unknown / max(1, tokens), 6),
     },
     not_covered=_sentences(
-      (
-        f'The vocabulary is of the {unit}s that are most frequent in the training '
-        'data.',
-        not files.vocabulary,
-      ),
-    )
-    + _of_clients(files, whose),
+      [
+        (
+          f'The vocabulary is of the {unit}s that are most frequent in the training '
+          'data.',
+          not files.vocabulary,
+        ),
+        *_of_clients(files, whose),
+      ]
+    ),
     preprocessing=made,
   )
 
 
-def _sentences(*said: tuple[str, bool]) -> tuple[str, ...]:
+def _sentences(said: _Said) -> tuple[str, ...]:
   return tuple(sentence for sentence, is_so in said if is_so)
 
 
 def _texts(
   texts: table.Texts, arranged: arrangement.Arrangement
 ) -> Iterator[tuple[str, bool]]:
-  """Texts in their order, and whether each is for testing."""
   for order, tested in zip(
     table.chunks(arranged.order), table.chunks(arranged.is_test)
   ):
     for row, is_test in zip(order.tolist(), tested.tolist()):
       yield texts[row], bool(is_test)
-
-
-def _places(ends: np.ndarray, rows: np.ndarray) -> np.ndarray:
-  """Places of sequences, from those of texts."""
-  found = ends[np.maximum(rows - 1, 0)]
-  return np.where(rows > 0, found, 0)
 
 
 def _facts(
@@ -614,9 +596,8 @@ def _facts_of_table(
   shape: tuple[int, ...],
   moments: Optional[Moments],
   scaling: Optional[population.LabelScaling],
-  tested: np.ndarray,
+  tested: np.ndarray,  # Labels for testing.
 ) -> dict[str, Any]:
-  """What is told of features and labels; `tested`: labels for testing."""
   facts: dict[str, Any] = {}
   several, classes = schema.several or (), schema.classes
   if len(tested) and classes is not None:
@@ -631,10 +612,11 @@ def _facts_of_table(
     facts['share with a tag for testing'] = dict(zip(several[:20], shares))
   facts['features'] = shape[0] if len(shape) == 1 else list(shape)
   facts['columns of numbers'] = list(schema.number_columns)
-  for made, found in (
-    ('a feature', schema.name_columns),
-    ('an embedding', schema.embedded_columns),
-  ):
+  of_values = {
+    'a feature': schema.name_columns,
+    'an embedding': schema.embedded_columns,
+  }
+  for made, found in of_values.items():
     if found:
       numbers = {name: len(values) for name, values in found.items()}
       facts[f'columns with {made} for each value'] = numbers
@@ -642,14 +624,11 @@ def _facts_of_table(
   if moments is not None and moments.is_constant.any():
     facts['columns that are constant'] = int(moments.is_constant.sum())
   if classes is not None:
-    return {
-      **facts,
-      'labels': f'{len(classes)} classes',
-      'classes': list(classes[:20]),
-    }
-  facts['labels'] = 'numbers'
+    labels = f'{len(classes)} classes'
+    return {**facts, 'labels': labels, 'classes': list(classes[:20])}
+  kind = 'tags' if schema.are_tags else 'numbers'
+  facts['labels'] = kind
   if schema.several is not None:
-    kind = 'tags' if schema.are_tags else 'numbers'
     facts['labels'] = f'{len(several)} {kind}'
     facts[f'{kind} that are labels'] = list(several[:20])
   if not schema.are_tags:

@@ -7,7 +7,6 @@ and the message names the flags that say how.
 import dataclasses
 import functools
 import re
-import shlex
 from typing import Any, Optional
 
 import numpy as np
@@ -19,6 +18,7 @@ DECIMALS = ('.', ',')
 # Between groups of digits: a sign that a flag has, and all that it stands for.
 THOUSANDS = {',': ',', '.': '.', ' ': ' \u00a0\u202f', "'": "'\u2019"}
 _SIGNS = frozenset(''.join(THOUSANDS.values()))
+REMARK = 'If it is a number, say by --decimal= or --thousands= how it is written.'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,10 +28,10 @@ class Numerals:
   Example:
     >>> Numerals(decimal=',', thousands='.').standard(['1.234,5', 'red'], 'x', str)
     ['1234.5', 'red']
-    >>> print(Numerals().remark('0,25'))
-    --decimal=, reads a number that is written so.
-    >>> print(Numerals().remark('34,558'))
-    --thousands=, or --decimal=, reads a number that is written so.
+    >>> Numerals().remark('0,25') == Numerals().remark('34,558') == REMARK
+    True
+    >>> print(Numerals().remark('red'), Numerals(',', '').remark('0,25'))
+    None None
   """
 
   # `--decimal`; `None` for a point, which nobody has said.
@@ -65,50 +65,26 @@ class Numerals:
     if _pattern('.', '').fullmatch(stripped):
       raise problems.DataError(
         f'{where(number)}: {name} is {problems.shown(text)}, which is not a number as '
-        f'{_flags(decimal, thousands)} has it. Correct it, or the flag.'
+        f'--decimal={decimal} --thousands={thousands} has it. Correct it, or the flags.'
       )
     return text
 
   def remark(self, text: str) -> Optional[str]:
     """What is to be said of a text that would be a number, were it said how.
 
-    Returns a sentence that names flags; `None` if it is no number in any way.
+    Or had it groups of three digits; `None` if it is no number in any way.
     """
     text = text.strip()
-    as_said = _pattern(self.decimal or '.', self.thousands or '')
-    if _SIGNS.isdisjoint(text) or as_said.fullmatch(text):
+    decimal, thousands = self.decimal or '.', self.thousands or ''
+    if _SIGNS.isdisjoint(text) or _pattern(decimal, thousands).fullmatch(text):
       return None
-    found = []
-    for decimal in DECIMALS if self.decimal is None else (self.decimal,):
-      groups = ('', *THOUSANDS) if self.thousands is None else (self.thousands,)
-      for thousands in groups:
-        if decimal != thousands and _pattern(decimal, thousands).fullmatch(text):
-          found.append(
-            _flags(
-              decimal if self.decimal is None else '.',
-              thousands if self.thousands is None else '',
-            )
-          )
-          break  # What needs fewer flags comes first.
-      if found and ',' not in text:
-        break
-    if found:
-      return f'{" or ".join(found)} reads a number that is written so.'
-    if self.thousands:
-      ungrouped = ''.join(c for c in text if c not in THOUSANDS[self.thousands])
-      if _pattern(self.decimal or '.', '').fullmatch(ungrouped):
-        return (
-          f'Its digits are not in groups of three, as '
-          f'{_flags(".", self.thousands)} says.'
-        )
-    return None
-
-
-def _flags(decimal: str, thousands: str) -> str:
-  """The flags that say how numbers are written, as the shell takes them."""
-  said = [f'--decimal={decimal}'] if decimal != '.' else []
-  said += [f'--thousands={thousands}'] if thousands else []
-  return ' '.join(map(shlex.quote, said))
+    for one in DECIMALS if self.decimal is None else (decimal,):
+      for other in ('', *THOUSANDS) if self.thousands is None else (thousands,):
+        if one != other and _pattern(one, other).fullmatch(text):
+          return REMARK
+    ungrouped = ''.join(c for c in text if c not in THOUSANDS.get(thousands, ''))
+    is_number = thousands and _pattern(decimal, '').fullmatch(ungrouped)
+    return REMARK if is_number else None
 
 
 @functools.cache

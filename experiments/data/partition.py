@@ -14,15 +14,8 @@ def split_with_label_skew(
   Each client draws a label distribution from a Dirichlet and then its examples, label
   by label from it, among those that are left. Every example is dealt out once.
 
-  `labels`: Class numbers, int of shape [num_examples].
+  `labels`: Class numbers, int [num_examples]; clients are no more than these.
   """
-  if not 1 <= num_clients <= len(labels):
-    raise ValueError(
-      f'num_clients must be between 1 and {len(labels)}, the number of training '
-      f'examples; got {num_clients}.'
-    )
-  if not dirichlet_alpha > 0:
-    raise ValueError(f'dirichlet_alpha must be positive; got {dirichlet_alpha}.')
   classes = np.unique(labels)
   pools = [list(rng.permutation(np.flatnonzero(labels == c))) for c in classes]
   parts = []
@@ -38,11 +31,7 @@ def split_with_label_skew(
 def _drawn(
   pools: list[list[int]], wanted: np.ndarray, count: int, rng: np.random.Generator
 ) -> list[int]:
-  """Draws examples of a client, until enough are drawn or a label is used up.
-
-  What is drawn is what one draw after the other would come to, with the same use of
-  the generator.
-  """
+  """Draws examples of a client, as if one by one, until a label is used up."""
   left = np.array([len(pool) > 0 for pool in pools])
   weights = np.where(left, wanted, 0.0)
   if weights.sum() <= 0:  # The client's labels are used up: any other.

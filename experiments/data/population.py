@@ -13,12 +13,11 @@ import numpy as np
 # What labels are: one of so many classes, a number (or several), tags, each of which an
 # example has or has not, or the next token at each position of a text.
 LabelKind = Literal['class', 'number', 'tags', 'tokens']
-# Remark on populations whose test examples are of people who train.
+# Remarks on populations: whose their test examples are, and that clients were made.
 HELD_OUT_OF_CLIENTS = (
   'Test metrics are computed from examples of the same clients, which were held out of '
   'training.'
 )
-# Remarks on separate test data: of some of the clients, or of unknown ones.
 TEST_DATA_OF_CLIENTS = (
   'Test metrics are computed from other examples of some of the same clients.'
 )
@@ -26,7 +25,6 @@ TEST_DATA_OF_UNKNOWN = (
   'Test metrics are computed from test data that do not say whose they are, which may '
   'be of the same clients.'
 )
-# Remark on populations whose clients are made up.
 MADE_CLIENTS = (
   'The data have no clients, so their rows were dealt out to some that were made: what '
   'is protected is one of these, and of a person with several rows only those that are '
@@ -38,12 +36,9 @@ MADE_CLIENTS = (
 class Shape:
   inputs: tuple[int, ...]  # Shape of one example's inputs.
   input_dtype: Literal['float32', 'int32']  # `float32`, or `int32` for tokens.
-  # Shape of one example's label: empty for a class or a number, [k] for k numbers or
-  # tags.
+  # Shape of one example's label: empty for one class or number, else [k].
   labels: tuple[int, ...]
-  # What labels are; classes and tokens are int32, tags too, 0 or 1, and numbers
-  # float32.
-  label_kind: LabelKind
+  label_kind: LabelKind  # Numbers are float32, others int32.
   # How many classes or tokens there are, padding included; `None` for numbers and tags.
   num_classes: Optional[int] = None
   # What they are called, by number, if they have names; of several numbers or tags,
@@ -56,9 +51,8 @@ class Shape:
   unscored_labels: tuple[int, ...] = ()
   # What the loss of an example counts times, by its class; `None` for 1.
   class_weights: Optional[tuple[float, ...]] = None
-  # How many values each column with an embedding has. The last
-  # inputs are these columns, as whole numbers: from 0, and the number of values itself
-  # for one that training data do not have.
+  # How many values each column with an embedding has. The last inputs are these, as
+  # whole numbers from 0; the number of values is one that training data do not have.
   embedded: tuple[int, ...] = ()
 
   @property
@@ -72,10 +66,6 @@ class LabelScaling:
   """What was done to labels that are numbers: (label - mean) / scale is trained on.
 
   The constants are of the training data, without noise.
-
-  Example:
-    >>> LabelScaling(mean=200.0, scale=50.0).undone([-1.0, 2.0])
-    array([150., 300.])
   """
 
   # In the labels' own unit; of several labels of a row one of each.
@@ -94,13 +84,12 @@ class LabelScaling:
 @dataclasses.dataclass(frozen=True)
 class Population:
   clients: Any  # What `learning.train` takes: inputs and labels by client.
-  num_clients: int  # How many clients there are.
+  num_clients: int
   # Held-out inputs and labels, for which no privacy is claimed; `None` if there are
   # none.
   test_examples: Optional[tuple[Any, Any]]
-  shape: Shape  # What one example is like.
-  # What was done to all labels, those of `test_examples` included; `None` if nothing
-  # was.
+  shape: Shape
+  # What was done to all labels, also those of `test_examples`; `None` if nothing was.
   label_scaling: Optional[LabelScaling] = None
   # What is told of the data before the training, by what it is: numbers of clients and
   # examples, say. Not private.

@@ -41,38 +41,32 @@ class Preprocessing:
   """What was found of the training data, and is done to others like them."""
 
   shape: population.Shape  # What a model takes, and the names of classes or tokens.
-  # Column that says whose a row is; `None` if the format does, or nothing.
+  # Columns and what they are for, as in `table.Uses` and `table.Schema`. Inputs are
+  # numbers, then a feature for each name, then columns with embeddings.
   client: Optional[str] = None
-  labels: tuple[str, ...] = ()  # Columns to predict; none for text.
-  # Features that are numbers, in order, with the shape of an entry.
+  labels: tuple[str, ...] = ()
   number_columns: Mapping[str, tuple[int, ...]] = dataclasses.field(
     default_factory=dict
   )
-  # Features that are names, which come after them: the names in the order of their
-  # features.
   name_columns: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
-  # Features that are names with an embedding each, which come last.
   embedded_columns: Mapping[str, tuple[str, ...]] = dataclasses.field(
     default_factory=dict
   )
-  # Names of the labels of a row if there are several; `None` if it has one.
   several: Optional[tuple[str, ...]] = None
-  are_tags: bool = False  # Whether each of several labels is 0 or 1.
+  are_tags: bool = False
   # Subtracted from numbers, by column; `None` for no scaling.
   mean: Optional[tuple[float, ...]] = None
   scale: Optional[tuple[float, ...]] = None  # What they are divided by then.
-  text: Optional[str] = None  # Column of text; `None` for features.
+  text: Optional[str] = None
   text_unit: Optional[str] = None  # `character` or `word`; `None` without text.
-  # Known texts, in the order of tokens.
-  vocabulary: Optional[tuple[str, ...]] = None
+  vocabulary: Optional[tuple[str, ...]] = None  # Known texts, in the order of tokens.
   # What was done to labels that are numbers; `None` if nothing was.
   label_scaling: Optional[population.LabelScaling] = None
-  # Texts that say that a value is missing; `None` for the usual ones.
+  # How values are written: the flags of these names.
   missing_values: Optional[tuple[str, ...]] = None
-  # Decimal sign of numbers that are text; `None` for a point.
   decimal: Optional[str] = None
-  thousands: Optional[str] = None  # What groups their digits; `None` for nothing.
-  separator: Optional[str] = None  # Between fields of CSV; `None` to go by the ending.
+  thousands: Optional[str] = None
+  separator: Optional[str] = None
 
   @property
   def reading(self) -> columns.Reading:
@@ -98,7 +92,6 @@ class Preprocessing:
     return self.inputs_of(rows, some), labels.astype(dtype)
 
   def inputs_of(self, rows: table.Rows, some: slice) -> np.ndarray:
-    # Numbers, scaled, then a feature for each name, then codes of embedded columns.
     numbers, names = rows.numbers[some], rows.names_of(some)
     if self.mean is not None and self.scale is not None:
       numbers = (numbers - np.array(self.mean)) / np.array(self.scale)
@@ -142,14 +135,8 @@ class Preprocessing:
     data_format: Optional[str] = None,
     split: Optional[str] = None,
     scratch: Optional[str] = None,
-    for_testing: bool = False,
   ) -> 'NewData':
-    """Reads data like those of the training, with or without labels.
-
-    `data_format`: One of `formats.FORMATS`; `None` to go by the ending.
-    `scratch`: Folder for temporary files; `None` for that of the system.
-    `for_testing`: Whether a label that is missing has to be filled in.
-    """
+    """Reads data like those of the training, with or without labels."""
     scratch = scratch or tempfile.gettempdir()
     opened = formats.open_data(
       path, data_format, source.Wanted(split, self.text, self.separator)
@@ -171,14 +158,7 @@ class Preprocessing:
       self.several,
       self.are_tags,
     )
-    try:
-      rows, _ = table.Reader(uses, scratch, like=like).read(opened)
-    except problems.DataError as e:
-      if for_testing or not any(f': {label} is ' in str(e) for label in self.labels):
-        raise
-      raise problems.DataError(
-        f'{e} Where labels are not known, leave the column out.'
-      ) from e
+    rows, _ = table.Reader(uses, scratch, like=like).read(opened)
     return NewData(self, opened, uses, rows, scratch)
 
 
@@ -223,7 +203,6 @@ class NewData:
     return self._uses.text is not None or bool(self._uses.labels)
 
   def chunks(self) -> Iterator[Chunk]:
-    """All rows, some at a time."""
     ids = self._ids()
     for first in range(0, len(self), _CHUNK):
       count = min(_CHUNK, len(self) - first)
@@ -250,7 +229,7 @@ class NewData:
       yield self._preprocessing.examples_of(self.rows, some, is_scaled)
 
   def sequences(self) -> np.ndarray:
-    """Sequences of tokens of all texts, on disk: int32 [sequences, length + 1]."""
+    """Tokens of all texts, on disk: int32 [sequences, length + 1]."""
     assert self.rows.texts is not None
     vocabulary, (length,) = self._preprocessing.tokens, self._preprocessing.shape.inputs
     found = spill.Spill(self._scratch, np.int32, (length + 1,))
@@ -260,13 +239,12 @@ class NewData:
 
   def arrays(self) -> tuple[np.ndarray, Optional[np.ndarray]]:
     """All inputs in an array, and labels if there are any; see `examples`."""
-    if self.has_labels:
-      x, y = zip(*self.examples())
-      return np.concatenate(x), np.concatenate(y)
-    return np.concatenate([chunk.inputs for chunk in self.chunks()]), None
+    if not self.has_labels:
+      return np.concatenate([chunk.inputs for chunk in self.chunks()]), None
+    x, y = zip(*self.examples())
+    return np.concatenate(x), np.concatenate(y)
 
   def _ids(self) -> Iterator[str]:
-    """Whose each row is: read again, for what was kept are hashes."""
     if self.client_column is None:
       return
     wanted = [self._uses.client] if self._uses.client is not None else []
@@ -301,11 +279,9 @@ def of_run(run_dir: str) -> Preprocessing:
   """The preprocessing that a run on data of one's own has kept."""
   path = os.path.join(run_dir, run_directory.PREPROCESSING)
   if not os.path.exists(path):
-    if not os.path.exists(os.path.join(run_dir, run_directory.CONFIG)):
-      raise FileNotFoundError(f'{run_dir} is not the directory of a run.')
     raise FileNotFoundError(
-      f'{path} is not there: the run was not on --data of your own, or is of an '
-      'earlier version. learning.load(run_dir) gives its model.'
+      f'{path} is not there: {run_dir} is not the directory of a run on --data of your '
+      'own. learning.load(run_dir) gives the model of another one.'
     )
   with open(path, encoding='utf-8') as file:
     try:

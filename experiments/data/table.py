@@ -1,7 +1,8 @@
 """Reads rows of whatever format, once, and keeps them on disk column by column."""
 
+import contextlib
 import dataclasses
-import shlex
+import itertools
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,18 +27,21 @@ _MOST_EMBEDDED = 1_000_000
 FEW_CLASSES, _MOST_CLASSES = 20, 10_000
 _CLASSES = 'Is that a label? If it is a number, give --label_kind=number.'
 _MIXED_LABELS = 'If all are names of classes, give --label_kind=class.'
-_SEVERAL = (
-  'Several labels of a row are numbers, or tags, each of which is 0 or 1: write True '
-  'as 1, by .astype(int) of pandas, say.'
+_LEAVE_OUT = 'leave the column out by --feature_columns'
+_MIXED = f'If all are names, give --one_hot_columns; or {_LEAVE_OUT}.'
+_TOO_MANY = (
+  f'Text becomes a feature for each value. Make fewer values of it, {_LEAVE_OUT}, or '
+  'give each value an embedding by --embedding_columns.'
 )
-
-# Columns that a message names one by one.
-_MOST_SAID = 20
-
-
-def _flag(name: str, values: Sequence[str]) -> str:
-  """A flag with columns, as the shell takes it."""
-  return shlex.quote(f'--{name}={",".join(values)}')
+_NOT_NUMBERS = (
+  'Values before are numbers. Correct it; if it says that a value is missing, fill one '
+  f'in, or remove the row. Or {_LEAVE_OUT}, or make a feature of each value by '
+  '--one_hot_columns.'
+)
+_NOT_AS_TRAINED = (
+  'Those of the training data are numbers. Correct it, or remove the row.'
+)
+_SEVERAL = 'Several labels of a row are numbers, or tags, each of which is 0 or 1.'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -189,14 +193,18 @@ class Reader:
   def read(self, opened: source.Source) -> tuple[Rows, Schema]:
     uses = self._uses
     wanted = uses.named
-    present = frozenset(opened.columns)
     for name in wanted:
-      if name not in present:
+      if name not in opened.columns:
         raise problems.missing_column(opened.path, name, opened.columns)
     numbers: set[str] = set()
     said = time.monotonic()
-    for batch in opened.batches(wanted, numbers):
-      self._add(self._standard(batch))
+    batches = opened.batches(wanted, numbers)
+    for batch in batches:
+      try:
+        self._add(self._standard(batch))
+      except problems.ValueOfRowError as e:
+        left = map(self._standard, itertools.chain([batch], batches))
+        raise problems.DataError(f'{e}{_others(e, left)}') from e
       if time.monotonic() - said > _LINE_SECONDS:
         said = time.monotonic()
         print(f'{opened.path}: {len(self._hashes)} rows so far.', file=sys.stderr)
@@ -240,7 +248,6 @@ class Reader:
     self._hashes.append(hashing.of_rows(np.stack(hashed, axis=1)))
 
   def _add_clients(self, batch: source.Batch, first: int) -> None:
-    """Writes whose the rows are."""
     keys, ids = clients_of(batch, self._uses.client, self._uses.reading)
     if keys is None:
       return
@@ -255,35 +262,30 @@ class Reader:
     if self._kinds is not None:
       return self._kinds
     kinds: dict[str, Optional[columns.Names]] = {}
+    reading, like = self._uses.reading, self._like
     for name in sorted(self._uses.features, key=self._uses.embedded.__contains__):
       value = self._first(name, batch)
-      if self._like is not None:
-        has_names = name in self._like.name_columns
-      else:
-        has_names = name in self._uses.one_hot or not (
-          columns.is_number(value) or columns.is_empty(value)
-        )
+      is_one_hot = name in self._uses.one_hot
       kinds[name] = None
       if name in self._uses.embedded:
-        known = None if self._like is None else self._like.embedded_columns[name]
+        known = None if like is None else like.embedded_columns[name]
         too_many = 'Make fewer values of it, or leave the column out.'
         kinds[name] = columns.Names(
-          name, _MOST_EMBEDDED, too_many, self._uses.reading, known, has_others=True
+          name, _MOST_EMBEDDED, too_many, reading, known, has_others=True
         )
-      elif has_names:
-        known = None if self._like is None else self._like.name_columns[name]
+      elif (
+        name in like.name_columns
+        if like is not None
+        else is_one_hot or not (columns.is_number(value) or columns.is_empty(value))
+      ):
+        known = None if like is None else like.name_columns[name]
         kinds[name] = columns.Names(
           name,
           MOST_VALUES,
-          'Text becomes a feature for each value. Leave the column out by '
-          f'{self._without(name)}, or make fewer values of it, or give each an '
-          f'embedding by {_flag("embedding_columns", [name])}.',
-          self._uses.reading,
+          _TOO_MANY,
+          reading,
           known,
-          None
-          if known or name in self._uses.one_hot
-          else f'If all are names, give {_flag("one_hot_columns", [name])}; or leave '
-          'the column out by --feature_columns.',
+          None if known or is_one_hot else _MIXED,
         )
     self._kinds = kinds
     return kinds
@@ -291,31 +293,16 @@ class Reader:
   def _first(self, name: str, batch: source.Batch) -> Any:
     """The first value of a column, by which its kind is decided."""
     value, missing = batch.columns[name][0], self._uses.reading.missing
-    if missing.has(value):
+    if missing.has(value):  # Some look like numbers.
       raise missing.error(value, name, batch.where(0))
     return value
 
-  def _without(self, name: str) -> str:
-    """The flag that leaves a column out, for the shell if it is not too long."""
-    if len(self._uses.features) > _MOST_SAID:
-      return '--feature_columns'
-    others = [each for each in self._uses.features if each != name]
-    if not others or any(',' in each for each in others):
-      return '--feature_columns'
-    return _flag('feature_columns', others)
-
   def _add_numbers(self, batch: source.Batch) -> np.ndarray:
-    """Writes features that are numbers; returns hashes."""
     names = [name for name, kind in self._decide(batch).items() if kind is None]
     parts = []
     for name in names:
-      remedy = (
-        'Values before are. Correct it; if it says that a value is missing, fill one '
-        f'in, or remove the row. Or leave {name} out by {self._without(name)}, or '
-        f'make a feature of each value by {_flag("one_hot_columns", [name])}.'
-      )
-      if self._like is not None:  # What the columns are has been decided.
-        remedy = 'Those of the training data are. Correct it, or remove the row.'
+      # What the columns are has been decided by the training data, if there are any.
+      remedy = _NOT_NUMBERS if self._like is None else _NOT_AS_TRAINED
       part = columns.finite(
         batch.columns[name], name, batch.where, remedy, self._uses.reading
       )
@@ -336,7 +323,6 @@ class Reader:
     return hashing.of_rows(block)
 
   def _add_names(self, batch: source.Batch) -> np.ndarray:
-    """Writes features that are names; returns hashes."""
     codes, hashed = [], []
     for name, kind in self._decide(batch).items():
       if kind is not None:
@@ -426,22 +412,16 @@ class Reader:
       return self._like.are_tags
     if not self._are_tags.any():
       return False
-    if not self._are_tags.all():
-      tags, numbers = (
-        [name for name, one in zip(self._several, self._are_tags) if one == wanted]
-        for wanted in (True, False)
-      )
+    tags = [name for name, is_tag in zip(self._several, self._are_tags) if is_tag]
+    if len(tags) < len(self._several):
       raise problems.DataError(
-        f'labels are of several kinds: {problems.listed(tags)} are 0 or 1, and '
-        f'{problems.listed(numbers)} are not. If all are numbers, give '
-        '--label_kind=number; else train a model for each kind.'
+        f'labels are of several kinds: only {problems.listed(tags)} are 0 or 1. If all '
+        'are numbers, give --label_kind=number; else train a model for each kind.'
       )
     if self._are_one_hot and self._uses.label_kind is None:
       raise problems.DataError(
-        f'each row has exactly one of {problems.listed(self._several)}: classes that '
-        'are written one-hot? Give the number or name of the class in one column '
-        'instead; or if they are tags of which a row may have several, '
-        '--label_kind=class.'
+        f'each row has exactly one of {problems.listed(tags)}. Of classes that are '
+        'written one-hot, give the class in one column; of tags, --label_kind=class.'
       )
     return True
 
@@ -536,6 +516,16 @@ def clients_of(
   else:
     return None, ()
   return hashing.of_ids(ids), ids
+
+
+def _others(error: problems.ValueOfRowError, batches: Iterator[source.Batch]) -> str:
+  """In how many rows a column has what cannot be used, as far as all can be read."""
+  others = problems.Others()
+  with contextlib.suppress(problems.DataError):
+    for batch in batches:
+      values = batch.columns.get(error.column, ())
+      others.add([i for i, v in enumerate(values) if error.is_bad(v)], batch.where)
+  return others.in_words
 
 
 def chunks(array: np.ndarray, size: int = 2**14) -> Iterator[np.ndarray]:

@@ -135,7 +135,7 @@ def most_frequent(texts: Iterable[str], unit: str, size: int) -> Vocabulary:
 
 def from_file(path: str, unit: str) -> Vocabulary:
   """A public vocabulary."""
-  where: dict[str, int] = {}
+  where: set[str] = set()
   with lines.opened(path) as file:
     content = file.read()
   if unit == 'character':
@@ -143,15 +143,12 @@ def from_file(path: str, unit: str) -> Vocabulary:
   else:
     entries = content.splitlines()
     for number, entry in enumerate(entries, start=1):
-      if entry.split() != [entry]:
+      if entry.split() != [entry] or entry in where:
         raise problems.DataError(
-          f'{path}, line {number}: {problems.shown(entry)} is not a single word.'
+          f'{path}, line {number}: {problems.shown(entry)} is not a single word, or '
+          'in a line before.'
         )
-      if entry in where:
-        raise problems.DataError(
-          f'{path}, line {number}: {entry!r} is in line {where[entry]} already.'
-        )
-      where[entry] = number
+      where.add(entry)
   if not entries:
     raise problems.DataError(f'{os.path.abspath(path)} is empty; it must have entries.')
   return Vocabulary(unit, tuple(entries))

@@ -19,8 +19,6 @@ class Options:
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-  """A model that is built for the data."""
-
   name: str  # Value of `--model`.
   summary: str  # One line, for `--help`.
   inputs: Literal['features', 'images', 'tokens']

@@ -21,21 +21,6 @@ def flat(x: Any) -> tf.Tensor:
   return tf.reshape(x, [-1, x.shape[1:].num_elements()])
 
 
-def image(x: Any) -> tf.Tensor:
-  """Images with a dimension of channels."""
-  return x[..., tf.newaxis] if x.shape.rank == 3 else x
-
-
-def convolution(x: Any, kernel: Any, bias: Any, padding: str) -> tf.Tensor:
-  """A convolution of images with stride 1; `padding` is SAME or VALID."""
-  return tf.nn.conv2d(x, kernel, 1, padding) + bias
-
-
-def max_pool(x: Any, padding: str = 'SAME') -> tf.Tensor:
-  """The largest of each square of 2 x 2."""
-  return tf.nn.max_pool2d(x, 2, 2, padding)
-
-
 def embedding(table: Any, tokens: Any) -> tf.Tensor:
   """Rows of a table; its gradient is a tensor, as optimizers take it."""
 

@@ -135,12 +135,11 @@ def _convolutional(
     weights += [dense_kernel(rng, inputs, outputs), initial.zeros(outputs)]
 
   def predict(w: Any, x: Any) -> Any:
-    x = layers.image(x)
+    x = x[..., tf.newaxis] if x.shape.rank == 3 else x
     for number in range(len(filters)):
-      x = layers.convolution(x, w[2 * number], w[2 * number + 1], padding)
-      x = activation(x)
+      x = activation(tf.nn.conv2d(x, w[2 * number], 1, padding) + w[2 * number + 1])
       if number in pooled:
-        x = layers.max_pool(x, padding)
+        x = tf.nn.max_pool2d(x, 2, 2, padding)
     hidden = activation(layers.dense(layers.flat(x), *w[-4:-2]))
     return layers.dense(hidden, *w[-2:])
 

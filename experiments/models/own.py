@@ -6,7 +6,9 @@ class or token, or one for each number that is a label. Modules are found where 
 finds them, and in the current directory.
 """
 
+import ast
 import importlib
+import importlib.machinery
 import importlib.util
 import inspect
 import os
@@ -31,12 +33,12 @@ def kind(name: str) -> kind_lib.Kind:
     raise ValueError(f'--model={name} is not of the form {_FORM}.')
   if os.getcwd() not in sys.path:  # Where `python -m` looks, too.
     sys.path.insert(0, os.getcwd())
-  _check_module(name, module)
+  _check_function(name, module, function)
   return _Own(name, 'your own', 'features', ())
 
 
-def _check_module(name: str, module: str) -> None:
-  """Refuses modules that are not there, without loading the last one."""
+def _check_function(name: str, module: str, function: str) -> None:
+  """Refuses what is not there, without loading the module, which may take long."""
   try:
     spec = importlib.util.find_spec(module)
   except ModuleNotFoundError:
@@ -44,11 +46,51 @@ def _check_module(name: str, module: str) -> None:
   except Exception as e:  # Of the packages it is in.
     raise ValueError(f'--model={name}: {_why(e, module)}') from e
   if spec is None:
-    more = ' A module is named without .py.' if module.endswith('.py') else ''
     raise ValueError(
       f'--model={name}: there is no module {module!r} in {os.getcwd()}, nor where '
-      f'Python looks for modules.{more}'
+      'Python looks for modules; it is named without .py.'
     )
+  if not isinstance(spec.loader, importlib.machinery.SourceFileLoader):
+    return
+  try:
+    source = ast.parse(spec.loader.get_source(module) or '')
+  except (SyntaxError, ValueError) as e:
+    raise ValueError(f'--model={name}: {spec.origin} cannot be read: {e}.') from e
+  defined, texts = _defined(source), ast.dump(source)
+  # What may define names in other ways is looked at when it is loaded.
+  if '*' in defined or any(f"'{each}'" in texts for each in _DYNAMIC):
+    return
+  if not defined.get(function, False):
+    own = [each.name for each in source.body if isinstance(each, ast.FunctionDef)]
+    raise ValueError(_no_function(name, spec.origin, function, own))
+
+
+_DYNAMIC = ('__getattr__', 'globals', 'vars', 'setattr', 'exec', 'eval')
+_LITERALS = (ast.Constant, ast.List, ast.Dict, ast.Set, ast.Tuple, ast.JoinedStr)
+
+
+def _defined(source: ast.Module) -> dict[str, bool]:
+  """Names that a module may define, and whether they may be called."""
+  found: dict[str, bool] = {}
+  of_literals: set[int] = set()
+  for node in ast.walk(source):  # Children come after what they are in.
+    if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+      found[node.name] = True
+    elif isinstance(node, (ast.Import, ast.ImportFrom)):
+      found.update(((e.asname or e.name).partition('.')[0], True) for e in node.names)
+    elif isinstance(node, ast.Assign) and isinstance(node.value, _LITERALS):
+      of_literals.update(map(id, node.targets))
+    elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+      found[node.id] = found.get(node.id, False) or id(node) not in of_literals
+  return found
+
+
+def _no_function(name: str, path: Any, function: str, own: list[str]) -> str:
+  near = messages.near(function, own) or own
+  return (
+    f'--model={name}: {path} has no function {function!r}; there are: '
+    f'{", ".join(near) or "none"}.'
+  )
 
 
 class _Own(kind_lib.Kind):
@@ -58,10 +100,6 @@ class _Own(kind_lib.Kind):
     return None
 
   def build(self, shape: population.Shape, options: kind_lib.Options) -> Any:
-    """Calls the function, and makes a functional model of what it returns.
-
-    `options`: The loss, and the seed of Keras's initial weights.
-    """
     import tensorflow as tf
     import tensorflow_federated as tff
 
@@ -102,9 +140,8 @@ class _Own(kind_lib.Kind):
 
 
 def make(name: str, shape: population.Shape) -> Any:
-  """What the function makes."""
   function = _function(name)
-  takes_shape = _takes_shape(name, function)
+  takes_shape = _takes_shape(function)
   if shape.embedded and not takes_shape:
     raise program.WrongUsage(
       f'--model={name} takes no shape, so it cannot know that the last '
@@ -128,34 +165,16 @@ def _function(name: str) -> Callable[..., Any]:
     ) from e
   function = getattr(module, function_name, None)
   if not callable(function):
-    what = 'no' if function is None else 'something that cannot be called as'
-    own = [key for key, each in vars(module).items() if _is_of(each, module_name)]
-    own = messages.near(function_name, own) or own
-    raise program.WrongUsage(
-      f'--model={name}: {module_name} ({getattr(module, "__file__", "?")}) has {what} '
-      f'{function_name!r}; its functions are: {", ".join(own) or "none"}.'
-    )
+    own = [key for key, each in vars(module).items() if inspect.isfunction(each)]
+    path = getattr(module, '__file__', '?')
+    raise program.WrongUsage(_no_function(name, path, function_name, own))
   return function
 
 
-def _is_of(value: Any, module: str) -> bool:
-  """Whether it is a function, or a class, that a module defines."""
-  return callable(value) and getattr(value, '__module__', None) == module
-
-
-def _takes_shape(name: str, function: Callable[..., Any]) -> bool:
-  needed = [
-    each
-    for each in inspect.signature(function).parameters.values()
-    if each.default is each.empty
-    and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
-  ]
-  if len(needed) > 1 or any(each.kind is each.KEYWORD_ONLY for each in needed):
-    raise program.WrongUsage(
-      f'--model={name}: the function must take no arguments, or the shape of the '
-      f'examples; it takes {", ".join(each.name for each in needed)}.'
-    )
-  return bool(needed)
+def _takes_shape(function: Callable[..., Any]) -> bool:
+  parameters = inspect.signature(function).parameters.values()
+  variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+  return any(e.default is e.empty and e.kind not in variable for e in parameters)
 
 
 def _why(error: BaseException, name: str) -> str:
@@ -165,12 +184,7 @@ def _why(error: BaseException, name: str) -> str:
     if not each.filename.startswith('<frozen')
   ]
   where = f' ({frames[-1].filename}, line {frames[-1].lineno})' if frames else ''
-  text = ' '.join(str(error).split())
-  return (
-    f'{type(error).__name__}: {text}{where}'
-    if text
-    else f'{type(error).__name__}{where}'
-  )
+  return f'{type(error).__name__}: {" ".join(str(error).split())}{where}'
 
 
 def _of_keras(
@@ -207,21 +221,20 @@ def _check_logits(model: Any, shape: population.Shape) -> None:
   ends = keras_losses.last_activation(model.keras_model)
   if not why and ends in keras_losses.PROBABLE:
     why = f'ends in {ends}'
-  if why and is_of_tags:
-    raise ValueError(
-      f'it {why}, as probabilities, and of tags loss and metric take logits: leave the '
-      'activation sigmoid out, and give from_logits=True to a loss of Keras.'
-    )
   if why:
+    loss, activation = (
+      ('of tags loss and metric', 'sigmoid')
+      if is_of_tags
+      else ('the loss cross_entropy', 'softmax')
+    )
     raise ValueError(
-      f'it {why}, as probabilities, and the loss cross_entropy takes logits: leave the '
-      'activation softmax out, or give --loss=sparse_categorical_crossentropy, which '
-      'takes probabilities.'
+      f'it {why}, as probabilities, and logits are for {loss}: leave the activation '
+      f'{activation} out, and give from_logits=True to a loss of Keras; or of classes '
+      'give --loss=sparse_categorical_crossentropy, which takes probabilities.'
     )
 
 
 def _check_outputs(model: Any, shape: population.Shape) -> None:
-  """Compares what the model puts out with what loss and metric take."""
   import tensorflow as tf
 
   wanted = [None, *shape.labels]
@@ -240,10 +253,8 @@ def _check_outputs(model: Any, shape: population.Shape) -> None:
   if shape.num_classes is None:
     sizes.add((*wanted, 1))
   if not any(found.shape.is_compatible_with(each) for each in sizes):
-    what = 'class' if shape.label_kind == 'class' else 'token'
-    meaning = 'labels' if shape.num_classes is None else f'one number for each {what}'
     raise ValueError(
       f'it puts out {found.shape.as_list()} for inputs of {list(shape.inputs)}; for '
-      f'these data it must be {wanted}: {meaning}. The function may take the shape of '
-      'the examples as its argument.'
+      f'these data it must be {wanted}: a number for each class, token or label. The '
+      'function may take the shape of the examples as its argument.'
     )

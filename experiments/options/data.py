@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+from collections.abc import Sequence
 from typing import Optional
 
 from absl import flags
@@ -227,7 +228,6 @@ def from_flags(values: flags.FlagValues) -> Data:
 
 
 def _files(values: flags.FlagValues) -> Files:
-  """The user's data, with flags that go together."""
   path = values.data
   _check_path('data', path)
   file_format = formats.of(path, values.data_format)
@@ -321,11 +321,9 @@ def _check_splits(values: flags.FlagValues) -> None:
   """Refuses splits of data that have none, which would be all of them."""
   tested = values.test_data or values.data
   for name, path in (('data_split', values.data), ('test_split', tested)):
-    if values[name].present and not _is_database(path, values):
-      raise ValueError(
-        f'--{name} is for databases in the format of TensorFlow Federated, and {path} '
-        'is none; leave it out.'
-      )
+    if not _is_database(path, values):
+      why = 'is for databases in the format of TensorFlow Federated; leave it out.'
+      program.refuse(values, (name,), why)
 
 
 def _check_path(name: str, path: str) -> None:
@@ -334,33 +332,34 @@ def _check_path(name: str, path: str) -> None:
     raise FileNotFoundError(f'--{name}={path}: there is no such file or folder.')
   if not os.path.isfile(path) and not os.path.isdir(path):
     raise ValueError(
-      f'--{name}={path} is neither a file nor a folder; data are read more than once, '
-      'so save them in a file.'
+      f'--{name}={path} is neither a file nor a folder, and is read twice.'
     )
 
 
 def _check_columns(values: flags.FlagValues) -> None:
   if values.vocabulary is not None and not os.path.isfile(values.vocabulary):
     raise FileNotFoundError(f'--vocabulary={values.vocabulary}: no such file.')
-  named = [
-    each for each in (values.client_column, values.text_column) if each is not None
+  named = [values.client_column, values.text_column]
+  named += [
+    *label_columns(values.label_column or ''),
+    *_listed(values, 'feature_columns'),
   ]
-  named += list(label_columns(values.label_column or ''))
-  named += list(_listed(values, 'feature_columns'))
-  twice = sorted({each for each in named if named.count(each) > 1})
-  if twice:
-    raise ValueError(
-      f'column {twice[0]!r} is named twice among --client_column, --label_column, '
-      '--text_column and --feature_columns; a column has one use.'
-    )
-  for name in _listed(values, 'embedding_columns'):
-    if name in _listed(values, 'one_hot_columns'):
+  for of_one_use in (
+    [each for each in named if each is not None],
+    [*_listed(values, 'one_hot_columns'), *_listed(values, 'embedding_columns')],
+  ):
+    if twice := _twice(of_one_use):
       raise ValueError(
-        f'--one_hot_columns and --embedding_columns both name {name!r}; it has either '
-        'a feature or an embedding for each value.'
+        f'column {twice!r} is named twice among --client_column, --label_column, '
+        '--text_column and --feature_columns, or --one_hot_columns and '
+        '--embedding_columns; a column has one use.'
       )
   if values.feature_columns is not None and not values.feature_columns:
     raise ValueError('--feature_columns names no column; leave it out for all others.')
+
+
+def _twice(names: Sequence[str]) -> Optional[str]:
+  return min((each for each in names if names.count(each) > 1), default=None)
 
 
 def label_columns(stated: str) -> tuple[str, ...]:
@@ -370,19 +369,17 @@ def label_columns(stated: str) -> tuple[str, ...]:
     >>> label_columns('price,"rooms, total"')
     ('price', 'rooms, total')
   """
-  found = tuple(flags.ListParser().parse(stated))
-  twice = sorted({each for each in found if found.count(each) > 1})
-  if twice:
-    raise ValueError(f'--label_column names {twice[0]!r} twice; name it once.')
-  return found
+  return _once('label_column', flags.ListParser().parse(stated))
 
 
 def _listed(values: flags.FlagValues, name: str) -> tuple[str, ...]:
-  found = tuple(values[name].value or ())
-  twice = sorted({each for each in found if found.count(each) > 1})
-  if twice:
-    raise ValueError(f'--{name} names {twice[0]!r} twice; name it once.')
-  return found
+  return _once(name, values[name].value or ())
+
+
+def _once(name: str, found: Sequence[str]) -> tuple[str, ...]:
+  if twice := _twice(found):
+    raise ValueError(f'--{name} names {twice!r} twice; name it once.')
+  return tuple(found)
 
 
 def _check_shares(values: flags.FlagValues) -> None:
@@ -398,11 +395,11 @@ def _check_shares(values: flags.FlagValues) -> None:
 
 
 def _scratch(values: flags.FlagValues) -> str:
-  """The folder for temporary files: it is there already."""
-  if values.data_scratch is not None:
-    if not os.path.isdir(values.data_scratch):
-      raise FileNotFoundError(f'--data_scratch={values.data_scratch}: no such folder.')
-    return values.data_scratch
+  folder = values.data_scratch
+  if folder is not None:
+    if not os.path.isdir(folder):
+      raise FileNotFoundError(f'--data_scratch={folder}: no such folder.')
+    return folder
   folder = os.path.dirname(os.path.abspath(values.run_dir or os.path.join('runs', '_')))
   while not os.path.isdir(folder):
     folder = os.path.dirname(folder)

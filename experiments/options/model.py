@@ -56,11 +56,11 @@ class Model:
         f'--model={self.kind.name} is not for these data: {why_not}. Of the models '
         f'here, {f"these are: {fitting}" if fitting else "none is"}.'
       )
-    if not self.is_own:
-      try:
+    try:
+      if not self.is_own:
         losses.name_for(shape, self.loss)
-      except ValueError as e:
-        raise program.WrongUsage(str(e)) from e
+    except ValueError as e:
+      raise program.WrongUsage(str(e)) from e
     why_not = self.metric.why_not(shape)
     if why_not is not None:
       raise program.WrongUsage(
@@ -77,7 +77,6 @@ class Model:
       )
 
   def make(self, shape: population.Shape, seed: int) -> Any:
-    """A functional model with its loss."""
     self.check(shape)
     options = kind_lib.Options(seed, self.loss, self.hidden_units, self.embedding_size)
     made = self.kind.build(shape, options)
@@ -137,17 +136,12 @@ def from_flags(values: flags.FlagValues) -> Model:
       continue
     if flag.using_default_value:
       flag.value = None  # A task's, for another model.
-    elif of_columns:
-      raise ValueError(
-        f'--{name} of --model={kind.name} is that of --embedding_columns; give them '
-        'as well, or leave it out.'
-      )
-    else:
-      having = [each.name for each in models.KINDS.values() if name in each.widths]
-      raise ValueError(
-        f'--{name} does not go with --model={kind.name}, which has none; those that '
-        f'have are {", ".join(having)}.'
-      )
+      continue
+    having = [each.name for each in models.KINDS.values() if name in each.widths]
+    raise ValueError(
+      f'--{name} does not go with --model={kind.name}, which has none, or only with '
+      f'--embedding_columns; those that have are {", ".join(having)}.'
+    )
   if values.loss is not None and ':' not in values.model:
     losses.check(values.loss)
   return Model(kind, metrics.METRICS[values.metric], **program.read(Model, values))

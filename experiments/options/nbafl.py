@@ -47,10 +47,7 @@ def rows() -> table.Rows:
 def prepare(
   values: flags.FlagValues, of_participation: Iterable[str], of_noise: Iterable[str]
 ) -> None:
-  """Refuses what does not go with the flags, and puts what follows from them.
-
-  `of_participation` says who takes part when, and `of_noise` what noise there is.
-  """
+  """Refuses what does not go with the flags, and puts what follows from them."""
   flags_lib.check_nbafl(values)
   if not values.nbafl:
     return

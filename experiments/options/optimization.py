@@ -90,7 +90,6 @@ class Optimization:
 
 
 def from_flags(values: flags.FlagValues) -> Optimization:
-  """What the flags say; refuses what the server's optimizer does not have."""
   kind, momentum = optimizers.KINDS[values.server_optimizer], values.server_momentum
   if momentum is not None and not kind.has_momentum:
     raise ValueError(

@@ -17,6 +17,8 @@ from tff_dp_aggregators.accounting.reports import terms
 # Which simulations have without sampling as well.
 _KNOWN = ('num_clients', 'clients_per_round')
 _OF_FILES = sampling.Replay.name
+# Schemes in which each client has whole numbers of rounds.
+_OF_WHOLE_ROUNDS = (sampling.BallsInBins, sampling.RandomAllocation)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,7 +79,6 @@ class _Cohorts:
 
 
 def rows() -> table.Rows:
-  """The flags, which schemes that are registered later add to."""
   changes = {
     'num_rounds': {'help': 'Rounds to train.'},
     'clients_per_round': {
@@ -106,10 +107,7 @@ def names() -> tuple[str, ...]:
 
 
 def from_flags(values: flags.FlagValues) -> Participation:
-  """What the flags say, with the task's defaults.
-
-  Number of rounds and cohort of a file of cohorts are put there.
-  """
+  """What flags and a file of cohorts say, with the task's defaults."""
   _check_together(values)
   if values['rounds_between'].present and not values['min_separation'].present:
     values['min_separation'].value = None  # The task's; this flag says it instead.
@@ -148,16 +146,13 @@ def _from_file(values: flags.FlagValues) -> Optional[Participation]:
       f'--schedule_file: {e} Flags say it as well: --num_rounds, --clients_per_round, '
       'and the limits or the sampling that the cohorts keep.'
     ) from e
+  num_clients = values.num_clients
+  if num_clients not in (None, schedule.num_clients):
+    stating.append('num_clients')
   if stating:
     raise ValueError(
       f'--{stating[0]} does not go with --schedule_file={values.schedule_file}, whose '
-      'first line says rounds, cohorts and limits.'
-    )
-  num_clients = values.num_clients
-  if num_clients is not None and num_clients != schedule.num_clients:
-    raise ValueError(
-      f'--schedule_file is for {schedule.num_clients} clients, and there are '
-      f'{num_clients}; give --num_clients={schedule.num_clients}, or another file.'
+      f'first line says rounds, cohorts, limits and {schedule.num_clients} clients.'
     )
   cohort = schedule.clients_per_round
   values.set_default('num_rounds', schedule.num_rounds)
@@ -169,7 +164,6 @@ def _from_file(values: flags.FlagValues) -> Optional[Participation]:
 
 
 def _check_together(values: flags.FlagValues) -> None:
-  """Refuses flags that contradict each other, whatever the cohorts are."""
   if values.schedule == _OF_FILES and values.schedule_file is None:
     raise ValueError(f'--schedule={_OF_FILES} needs --schedule_file.')
   if values.schedule_file is not None:
@@ -183,17 +177,16 @@ def _check_together(values: flags.FlagValues) -> None:
       ('dropout_probability', 'reporting_goal'),
       'does not go with --schedule_file, which says who reported.',
     )
-  if values.reporting_goal is not None:
-    if values.dropout_probability is None:
-      raise ValueError(
-        '--reporting_goal needs --dropout_probability: without it, all report.'
-      )
-    if sampling.for_flag(values.sampling).is_sampled:
-      raise ValueError(
-        f'--reporting_goal does not go with --sampling={values.sampling}: to draw '
-        'again until enough report makes each of them more likely to be in the round '
-        'than epsilon is for. Leave one of them out.'
-      )
+  if values.reporting_goal is None:
+    return
+  if values.dropout_probability is None:
+    raise ValueError('--reporting_goal needs --dropout_probability.')
+  if sampling.for_flag(values.sampling).is_sampled:
+    raise ValueError(
+      f'--reporting_goal does not go with --sampling={values.sampling}: to draw again '
+      'until enough report makes each of them more likely to be in the round than '
+      'epsilon is for.'
+    )
 
 
 def _schema(
@@ -219,8 +212,21 @@ def _schema(
       f'--sampling={kind.flag} needs the number of clients, which is not known before '
       f'the data are read; give --num_clients{others}.'
     )
+  if kind in _OF_WHOLE_ROUNDS and said_by is None:
+    # What a task has by default is made to fit; what is stated is refused.
+    stated = values.num_clients, values.clients_per_round
+    of_cohort = kind.data.of_cohort  # type: ignore[attr-defined]
+    fits = of_cohort(values.num_rounds, *stated).other_cohort(*stated)
+    if fits is not None:
+      values.set_default('clients_per_round', fits)
   schema = scheme_flags.schema_from(values, known=_KNOWN)
-  _check_kind(values, schema)
+  name, fitting = values.schedule, sampling.of(schema).schedule_name
+  if name not in (None, _OF_FILES, fitting):
+    raise ValueError(
+      f'--schedule={name} does not keep what --sampling={values.sampling} and the '
+      f'limits say ({terms.assumption(schema)}); {fitting} does. Leave it out, or '
+      'change --sampling or --fixed_epoch.'
+    )
   if both:  # One says who is drawn, the other what the mean is over.
     return schema, values.clients_per_round, values.clients_per_round
   cohort = None
@@ -231,15 +237,3 @@ def _schema(
   if said_by is not None:
     values['clients_per_round'].value = None  # The task's; another flag says it.
   return schema, cohort, None
-
-
-def _check_kind(values: flags.FlagValues, schema: sampling.Schema) -> None:
-  """Refuses a kind of schedule that has another schema."""
-  name, fitting = values.schedule, sampling.of(schema).schedule_name
-  if name in (None, _OF_FILES, fitting):
-    return
-  raise ValueError(
-    f'--schedule={name} does not keep what --sampling={values.sampling} and the limits '
-    f'say ({terms.assumption(schema)}); {fitting} does. '
-    'Leave it out, or change --sampling or --fixed_epoch.'
-  )

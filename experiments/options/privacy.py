@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from typing import Callable, Optional
 
 from absl import flags
-from dp_accounting import NeighboringRelation as Relation
 
 from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
@@ -39,12 +38,6 @@ FIXED, ADAPTIVE = 'fixed', 'adaptive'
 _DEFAULT = table.DEFAULT_OF_PARTS
 _DEFAULT_TARGET_EPSILON = 8.0
 _PREFIX_SUMS, _SERVER = 'prefix_sums', 'server'
-# Sites of which a report says what holds for any two data of a client.
-_SAID_OF_ANY_TWO = tuple(
-  name
-  for name, site in noises.PLACEMENTS.items()
-  if site.is_of_client and not site.is_simulation
-)
 # Seconds after which the search for the noise is no surprise only if it is announced.
 _SOON = 1.5
 
@@ -125,7 +118,6 @@ class _Own:
 
 
 def rows() -> table.Rows:
-  """The flags but for those of where noise is made."""
   changes = {
     'mechanism': {
       'help': f'Privacy mechanism, {NONE} for no privacy; or give --strategy_file.',
@@ -157,13 +149,11 @@ def site_rows() -> table.Rows:
     'max_clients': 'that of --clients_per_round',
     'dimension': 'as many as the model has',
   }
-  return table.change(
-    table.placement(), {name: {'unset': unset[name]} for name in unset}
-  )
+  changes = {name: {'unset': text} for name, text in unset.items()}
+  return table.change(table.placement(), changes)
 
 
 def names() -> tuple[str, ...]:
-  """Names of the flags, which mechanisms that are registered later add to."""
   return table.names(rows())
 
 
@@ -217,23 +207,20 @@ def from_flags(
 def _of_parts(
   values: flags.FlagValues, participation: participation_options.Participation
 ) -> Privacy:
-  """What the flags say where parts of the model have mechanisms of their own."""
   parts_lib.check_others(values, (*names(), *table.names(table.placement())))
   schema = participation.schema
   _check_adjacency(values, schema)
   parts = parts_lib.parse(values.part)
   target = None
   if not parts_lib.have_noise(parts):
-    if values.target_rho is None:
-      values.set_default('target_epsilon', _DEFAULT_TARGET_EPSILON)
-    target = flags_lib.target_from(values)
-  elif flags_lib.target_from(values) is not None or values.accountant is not None:
-    given = [n for n in ('target_epsilon', 'target_rho') if values[n].value is not None]
-    name = given[0] if given else 'accountant'
-    raise ValueError(
-      f'--{name} is for noise that is found, and a --part has a '
-      'noise_multiplier; leave one of them out.'
-    )
+    target = _target(values)
+  else:
+    for name in ('target_epsilon', 'target_rho', 'accountant'):
+      if values[name].value is not None:
+        raise ValueError(
+          f'--{name} is for noise that is found, and a --part has a noise_multiplier; '
+          'leave one of them out.'
+        )
   values['clip_norm'].value = None  # Each part has its own.
   with _announced(f'Looking for strategies and noise: {schema.num_rounds} rounds.'):
     found = parts_lib.joint(parts, schema, target, values.accountant, values.adjacency)
@@ -245,6 +232,13 @@ def _of_parts(
   )
 
 
+def _target(values: flags.FlagValues) -> Optional[mechanism_lib.Target]:
+  """What the noise is looked for, which has a default."""
+  if values.target_rho is None:
+    values.set_default('target_epsilon', _DEFAULT_TARGET_EPSILON)
+  return flags_lib.target_from(values)
+
+
 def _check_clipping(values: flags.FlagValues) -> None:
   """Refuses clipping that does not go with the mechanism, and puts its default."""
   is_private = values.mechanism != NONE
@@ -252,34 +246,32 @@ def _check_clipping(values: flags.FlagValues) -> None:
   default = ADAPTIVE if is_adaptive else FIXED if is_private else NONE
   values.set_default('clipping', default)
   clipping = values.clipping
+  why = ''
   if is_private and clipping == NONE:
-    raise ValueError(
-      f'--clipping={NONE} does not go with --mechanism={values.mechanism}: without a '
-      'bound a client may change the sum by any amount, which no noise hides. Leave it '
-      f'out, or give --mechanism={NONE}.'
+    why = (
+      f'--mechanism={values.mechanism}: without a bound a client may change the sum by '
+      f'any amount, which no noise hides. Leave it out, or give --mechanism={NONE}'
     )
-  if not is_private and clipping == ADAPTIVE:
-    raise ValueError(
-      f'--clipping={ADAPTIVE} does not go with --mechanism={NONE}: the norm follows '
-      'counts of clients, which noise has to cover. Give a mechanism, or --clipping='
-      f'{FIXED}.'
+  elif not is_private and clipping == ADAPTIVE:
+    why = (
+      f'--mechanism={NONE}: the norm follows counts of clients, which noise has to '
+      f'cover. Give a mechanism, or --clipping={FIXED}'
     )
-  if is_adaptive and clipping == FIXED:
-    raise ValueError(
-      '--clipped_count_stddev is the noise of adaptive clipping, and does not go with '
-      f'--clipping={FIXED}; leave one of them out.'
+  elif is_adaptive and clipping == FIXED:
+    why = (
+      '--clipped_count_stddev, the noise of adaptive clipping; leave one of them out'
     )
-  if not is_private or clipping == FIXED:
-    return
-  noise = noises.of_mechanism(values.mechanism or mechanism_lib.FROM_FILE)
-  site = noise.placement(values.noise_site)
-  if not noise.is_gaussian or site is not noises.SERVER:
-    what = '' if noise.is_gaussian else f' and {noise.name} noise'
-    raise ValueError(
-      f'--clipping={ADAPTIVE} does not go with --noise_site={site.name}{what}: it '
-      'counts small norms with Gaussian noise of the server, which has to be trusted '
-      f'with the count. Give --clipping={FIXED}, or Gaussian noise of the server.'
-    )
+  elif is_private and clipping == ADAPTIVE:
+    noise = noises.of_mechanism(values.mechanism or mechanism_lib.FROM_FILE)
+    site = noise.placement(values.noise_site)
+    if not noise.is_gaussian or site is not noises.SERVER:
+      why = (
+        f'--noise_site={site.name} and {noise.name} noise: it counts small norms with '
+        'Gaussian noise of the server, which has to be trusted with the count. Give '
+        f'--clipping={FIXED}, or Gaussian noise of the server'
+      )
+  if why:
+    raise ValueError(f'--clipping={clipping} does not go with {why}.')
 
 
 def _set_numbers(
@@ -301,9 +293,8 @@ def _set_numbers(
     size = model_size()
     if values.dimension not in (None, size):
       raise ValueError(
-        f'--dimension={values.dimension}, and the model has {size} trainable '
-        f'parameters, which its noise has to be for; leave it out, or give --dimension='
-        f'{size}.'
+        f'--dimension={values.dimension} is not the number of trainable parameters of '
+        f'the model, {size}, for which its noise has to be; leave it out.'
       )
     values.set_default(noises.DIMENSION, size)
 
@@ -327,24 +318,20 @@ def _check_together(values: flags.FlagValues) -> None:
     if values.workload != _PREFIX_SUMS:
       raise ValueError(
         f'--workload={values.workload} does not go with --strategy_file, which has the '
-        'strategy, whatever it is the best for.'
+        'strategy.'
       )
   if values.noise_multiplier is None:
-    if values.target_rho is None:
-      values.set_default('target_epsilon', _DEFAULT_TARGET_EPSILON)
-    flags_lib.target_from(values)
+    _target(values)
     return
   if flags_lib.target_from(values) is not None:
     raise ValueError(
       'give exactly one of --noise_multiplier and a target, --target_epsilon or '
-      '--target_rho: the noise follows from the target, and the other way round. '
-      '--notarget_epsilon leaves out the target of a --flagfile.'
+      '--target_rho. --notarget_epsilon leaves out the target of a --flagfile.'
     )
   if values.accountant is not None:
     raise ValueError(
       '--accountant says by whose epsilon the noise for a target is found, and '
-      '--noise_multiplier says the noise; leave one of them out. A report of the run '
-      'takes --accountant as well.'
+      '--noise_multiplier says the noise; leave one of them out.'
     )
 
 
@@ -353,7 +340,6 @@ def _mechanism(
   participation: participation_options.Participation,
   optimization: optimization_options.Optimization,
 ) -> mechanism_lib.Mechanism:
-  """The mechanism that the flags ask for, which may take a while to find."""
   schema = participation.schema
   name = values.mechanism or f'the strategy of {values.strategy_file}'
   _check_adjacency(values, schema)
@@ -377,22 +363,15 @@ def _mechanism(
 
 def _check_adjacency(values: flags.FlagValues, schema: sampling.Schema) -> None:
   """Refuses neighbours that a run's ledger without sampling has no events for."""
-  adjacency, replace = values.adjacency, sampling.adjacency(Relation.REPLACE_ONE)
-  if adjacency is None or sampling.is_sampled(schema):
+  if values.adjacency is None or sampling.is_sampled(schema):
     return
   own = sampling.adjacency(sampling.check_relation(schema))
-  if adjacency == own:
-    return
-  instead = 'for a plan, tff-dp-report takes it'
-  if adjacency == replace and values.noise_site in _SAID_OF_ANY_TWO:
-    instead = (
-      'the report of the run says under "What else holds" what the same noise has for '
-      f'{adjacency}, and so does tff-dp-report --run_dir=DIR'
+  if values.adjacency != own:
+    raise ValueError(
+      f'--adjacency={values.adjacency} does not go with a run without sampling, whose '
+      f'ledger has events for {own}. Leave it out; for a plan, tff-dp-report takes it, '
+      'and reports of noise of clients say what else holds.'
     )
-  raise ValueError(
-    f'--adjacency={adjacency} does not go with a run without sampling, whose ledger '
-    f'has events for {own}. Leave it out; {instead}.'
-  )
 
 
 def _strategy_for_server(
@@ -400,25 +379,25 @@ def _strategy_for_server(
   schema: sampling.Schema,
   optimization: optimization_options.Optimization,
 ) -> strategies.Strategy:
-  """The best strategy for the server's momentum and learning rates."""
   workload = optimization.workload(schema.num_rounds)
+  why = ''
   if workload is None:
-    raise ValueError(
-      f'--workload={_SERVER} does not go with --server_optimizer='
-      f'{optimization.server_optimizer}, whose steps are not linear in the rounds.'
+    why = (
+      f'--server_optimizer={optimization.server_optimizer}, whose steps are not linear '
+      'in the rounds'
     )
-  if values.mechanism not in registry.KINDS:
-    raise ValueError(
-      f'--workload={_SERVER} does not go with --mechanism={values.mechanism}, whose '
-      'noise is independent and the same for every workload; leave it out.'
+  elif values.mechanism not in registry.KINDS:
+    why = (
+      f'--mechanism={values.mechanism}, whose noise is independent and the same for '
+      'every workload; leave it out'
     )
+  if workload is None or why:
+    raise ValueError(f'--workload={_SERVER} does not go with {why}.')
   options = registry.check_options(values.mechanism, flags_lib.options_from(values))
   kind = mechanism_lib.kind_for(values.mechanism, schema)
   try:
     return kind.build_for(sampling.limits_of(schema), workload, **options)
   except ValueError as e:
-    if not optimization.has_schedule:
-      raise
     raise ValueError(
       f'--workload={_SERVER} with --mechanism={values.mechanism} and '
       '--server_learning_rate_schedule='

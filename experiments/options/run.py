@@ -107,7 +107,6 @@ def from_flags(values: flags.FlagValues) -> Run:
 
 
 def scheduler_from(values: flags.FlagValues) -> Optional[str]:
-  """The scheduler that the flags say; `None` if there is none."""
   if values.scheduler is not None:
     cluster.check(values.scheduler, values.trusted_network, '--scheduler')
   elif values.trusted_network:

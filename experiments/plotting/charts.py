@@ -40,9 +40,9 @@ class Line:
 class Chart:
   """Lines over one axis."""
 
-  title: str  # Above the picture.
-  x_label: str  # What is on the horizontal axis.
-  y_label: str  # What is on the vertical axis.
+  title: str
+  x_label: str
+  y_label: str
   lines: Sequence[Line]  # In the order of the legend.
   # Least and largest value that there can be; `None` where there is none.
   y_limits: tuple[Optional[float], Optional[float]] = (None, None)

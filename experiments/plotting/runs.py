@@ -79,37 +79,29 @@ class Run:
 
 
 def read(directory: str) -> Run:
-  paths = [
-    os.path.join(directory, name)
-    for name in (run_directory.CONFIG, run_directory.METRICS)
-  ]
-  for path in paths:
-    if not os.path.exists(path):
-      raise ValueError(
-        f'{directory} has no {os.path.basename(path)}: it is not the directory of a '
-        'run, or that has not begun. Name directories as simulate leaves them.'
-      )
+  path = os.path.join(directory, run_directory.CONFIG)
+  metrics_path = os.path.join(directory, run_directory.METRICS)
   try:
     config = run_directory.read_config(directory)
-    with open(paths[0], encoding='utf-8') as file:
+    with open(path, encoding='utf-8') as file:
       shared = json.load(file)
-    rows = metrics_file.read(paths[1])
+    rows = metrics_file.read(metrics_path)
     # A line that is being written is none yet.
-    rows = rows[: metrics_file.count(paths[1])]
+    rows = rows[: metrics_file.count(metrics_path)]
     columns = {
-      name: [_number(row[name]) for row in rows] for name in (rows[0] if rows else ())
+      name: [float(row[name] or 'nan') for row in rows]
+      for name in (rows[0] if rows else ())
     }
-  except (AttributeError, TypeError, ValueError) as e:
-    raise ValueError(f'{directory} cannot be read as a run: {e}') from e
+  except (OSError, AttributeError, TypeError, ValueError) as e:
+    raise ValueError(
+      f'{directory} cannot be read as a run: {str(e).rstrip(".")}. Name directories as '
+      'simulate leaves them.'
+    ) from e
   if not rows:
-    raise ValueError(f'{paths[1]} has no rounds yet; wait for the first one.')
+    raise ValueError(f'{metrics_path} has no rounds yet; wait for the first one.')
   if 'round_seconds' in columns:
     columns[SECONDS] = list(itertools.accumulate(columns['round_seconds']))
   return Run(directory, config, columns, shared)
-
-
-def _number(text: str) -> float:
-  return float(text) if text else math.nan
 
 
 def picture(
@@ -118,12 +110,7 @@ def picture(
   y: Optional[str] = None,
   title: Optional[str] = None,
 ) -> charts.Chart:
-  """The picture of one run, or of several, one upon another.
-
-  `x`: Column on the horizontal axis, or `seconds`.
-  `y`: Column on the vertical axis; `None` for the metric of the runs.
-  `title`: `None` for what the runs have in common.
-  """
+  """The picture of one run, or of several; `x` and `y` are columns."""
   y = y or _measure_of_all(runs)
   for run in runs:
     for name in (x, y):
@@ -177,19 +164,15 @@ def labels(runs: Sequence[Run]) -> list[str]:
 
 
 def _measure_of_all(runs: Sequence[Run]) -> str:
-  """The metric of the runs: of their flags, or else what all have measured."""
   shared = [
     name for name in runs[0].measures if all(name in run.measures for run in runs)
   ]
   chosen = {f'{_TEST}{run.flags.get("metric")}' for run in runs}
   for name in [*(each for each in shared if {each} == chosen), *reversed(shared)]:
     return name
-  said = '; '.join(
-    f'{run.directory} has {", ".join(run.measures) or "none"}' for run in runs
-  )
   raise ValueError(
-    f'there is no measure that all runs have: {said}. Draw those of one task, or name '
-    'a column that all have with --y.'
+    'there is no measure that all runs have. Draw those of one task, or name a column '
+    'that all have with --y.'
   )
 
 

@@ -111,20 +111,18 @@ def _read(path: str) -> dict[str, tuple[np.ndarray, np.ndarray]]:
 
 
 def _scaled(path: str, images: np.ndarray, labels: np.ndarray) -> Any:
-  """Inputs and labels, if they are images and classes."""
   is_right = images.shape[1:] == (32, 32, 3) and images.dtype == np.uint8
-  if not is_right or labels.shape != images.shape[:1] or not len(labels):
+  is_right &= labels.shape == images.shape[:1] and len(labels) > 0
+  if not is_right or labels.min() < 0 or labels.max() > 9:
     raise ValueError(
-      f'{path} must have uint8 images of [images, 32, 32, 3] and as many labels; it '
-      f'has {images.dtype} of {list(images.shape)} and labels of {list(labels.shape)}.'
+      f'{path} must have uint8 images of [images, 32, 32, 3] and as many labels from 0 '
+      f'to 9; it has {images.dtype} of {list(images.shape)} and labels of '
+      f'{list(labels.shape)}.'
     )
-  if labels.min() < 0 or labels.max() > 9:
-    raise ValueError(f'{path} has labels outside of 0 to 9.')
   return (images / np.float32(127.5) - 1).astype(np.float32), labels.astype(np.int32)
 
 
 def load(options: data_options.Data) -> population.Population:
-  """Images, split over clients with label skew."""
   path = _path(options)
   data = _read(path)
   rng = np.random.default_rng([options.seed, 0])

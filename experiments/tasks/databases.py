@@ -41,7 +41,6 @@ def path_of(
 
 
 def _database(options: data_options.Data, task_name: str, splits: Sequence[str]) -> str:
-  """Where a database of clients is, if it is one."""
   name = 'emnist_all.sqlite' if task_name == 'emnist' else f'{task_name}.sqlite'
   loader = f'tff.simulation.datasets.{task_name}.load_data(cache_dir=...)'
   source = f'{loader}, which unpacks {_SERVER}{name}.lzma'
@@ -74,7 +73,6 @@ class _Split:
     return len(self.ids)
 
   def examples(self, id_: str) -> dict[str, np.ndarray]:
-    """A client's, in the order of the database."""
     query = (
       'SELECT serialized_example_proto FROM examples '
       'WHERE client_id = ? AND split_name = ? LIMIT ?'
@@ -147,10 +145,9 @@ def _population(
   parse: _Parse,
   shape: population.Shape,
   not_covered: tuple[str, ...],
-  most: Optional[int] = None,
+  most: Optional[int] = None,  # Examples of a client.
   most_tested: Optional[int] = None,
 ) -> population.Population:
-  """Clients and test examples; at most so many of a client, and for testing."""
   clients, test = (_Split(path, name, parse, most) for name in splits)
   found = test.first(most_tested)
   return population.Population(
@@ -304,14 +301,10 @@ _NUM_TEST_SENTENCES = 10_000
 
 
 def _paths(options: data_options.Data) -> tuple[str, str]:
-  """Returns paths of the database and of the words; both files exist."""
   database = _database(options, 'stackoverflow', ('train', 'test'))
   # Keras, which TFF has fetch it, keeps it in a folder of its own.
-  names = [
-    os.path.join(folder, _WORDS + ending)
-    for folder in ('datasets', '')
-    for ending in ('.tar.bz2', '')
-  ]
+  folders = (f'datasets/{_WORDS}', _WORDS)
+  names = [f'{each}{ending}' for each in folders for ending in ('.tar.bz2', '')]
   source = 'tff.simulation.datasets.stackoverflow.load_word_counts(cache_dir=...)'
   return database, path_of(options, 'stackoverflow', names, source)
 
@@ -328,19 +321,15 @@ def _vocabulary(path: str) -> texts.Vocabulary:
         text = file.read()
   except (tarfile.TarError, KeyError, EOFError, UnicodeDecodeError) as e:
     raise ValueError(f'{path} cannot be read: {e}') from e
-  words = []
-  for number, line in enumerate(text.splitlines()[:_NUM_WORDS], start=1):
-    parts = line.split()
-    if len(parts) != 2 or not parts[1].isdigit():
-      raise ValueError(f'{path}, line {number}: {line!r} is not a word and its count.')
-    words.append(parts[0])
-  if not words:
-    raise ValueError(f'{path} has no words.')
+  rows = [line.split() for line in text.splitlines()[:_NUM_WORDS]]
+  for number, row in enumerate(rows or [[]], start=1):
+    if len(row) != 2 or not row[1].isdigit():
+      raise ValueError(f'{path}, line {number}: {row} is not a word and its count.')
+  words = [word for word, _ in rows]
   return texts.Vocabulary('word', tuple(words))
 
 
 def _stackoverflow(options: data_options.Data) -> population.Population:
-  """Users and their sentences; test sentences are of later dates."""
   path, path_of_words = _paths(options)
   vocabulary = _vocabulary(path_of_words)
   known = len(vocabulary.entries)

@@ -102,12 +102,7 @@ def task_for(values: flags.FlagValues, data: data_options.Data) -> task.Task:
 
 
 def delta_for(num_clients: int) -> float:
-  """The default of `--target_delta`: a power of ten, at most 1 / (10 num_clients).
-
-  Example:
-    >>> delta_for(90), delta_for(200_000)
-    (1e-05, 1e-07)
-  """
+  """The default of `--target_delta`: a power of ten, at most 1 / (10 num_clients)."""
   power = -math.floor(-math.log10(10 * num_clients) + 1e-12)
   return min(_LARGEST_DELTA, float(f'1e-{power}'))
 
@@ -123,7 +118,6 @@ def chosen(values: flags.FlagValues, num_clients: int) -> str:
 
 
 def _name(path: str) -> str:
-  """The file's name without ending, as it may be in the name of a directory."""
   name = os.path.basename(os.path.abspath(path))
   stem = os.path.splitext(re.sub(r'\.gz$', '', name, flags=re.IGNORECASE))[0]
   return re.sub(r'[^\w.-]+', '_', stem).strip('._-') or 'data'

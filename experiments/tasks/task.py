@@ -45,8 +45,6 @@ class Task:
   check: Callable[[data_options.Data], Any]
   load: Callable[[data_options.Data], population.Population]  # Makes the population.
   defaults: Defaults  # Of flags.
-  # Whether it goes with the user's own data, `--data`, as well.
-  takes_data: bool = False
 
 
 def refuse_cache_dir(name: str, options: data_options.Data) -> None:
@@ -96,14 +94,12 @@ def dealt_out(
 def shape_of_classes(
   inputs: tuple[int, ...], num_classes: int, names: Optional[tuple[str, ...]] = None
 ) -> population.Shape:
-  """Numbers of one of so many classes."""
   return population.Shape(inputs, 'float32', (), 'class', num_classes, names)
 
 
 def shape_of_tokens(
   vocabulary: texts.Vocabulary, length: int, **unscored: Any
 ) -> population.Shape:
-  """Sequences of tokens, of which each is to be predicted."""
   return population.Shape(
     (length,),
     'int32',

@@ -20,6 +20,7 @@ from ..data import texts
 from ..options import data as data_options
 from . import task
 
+_ROOT = sysconfig.get_path('stdlib')
 _LENGTH = 40
 _MOST_SEQUENCES = 24
 _LEAST_CHARACTERS = 1000
@@ -29,24 +30,18 @@ VOCABULARY = texts.Vocabulary('character', ('\n', *map(chr, range(32, 127))))
 
 
 def files() -> list[str]:
-  """Names of the files in the standard library, sorted."""
-  root = _root()
   found = []
-  for folder, folders, names in os.walk(root):
+  for folder, folders, names in os.walk(_ROOT):
     folders[:] = [
       each for each in folders if each not in _LEFT_OUT and each.isidentifier()
     ]
     for name in names:
       path = os.path.join(folder, name)
       if name.endswith('.py') and os.path.getsize(path) >= _LEAST_CHARACTERS:
-        found.append(os.path.relpath(path, root))
+        found.append(os.path.relpath(path, _ROOT))
   if not found:
-    raise FileNotFoundError(f'{root} has no sources of the standard library.')
+    raise FileNotFoundError(f'{_ROOT} has no sources of the standard library.')
   return sorted(found)
-
-
-def _root() -> str:
-  return sysconfig.get_path('stdlib')
 
 
 def _is_held_out(name: str) -> bool:
@@ -60,14 +55,13 @@ def check(options: data_options.Data) -> None:
 
 
 def _examples(name: str) -> dict[str, np.ndarray]:
-  with open(os.path.join(_root(), name), encoding='utf-8', errors='replace') as file:
+  with open(os.path.join(_ROOT, name), encoding='utf-8', errors='replace') as file:
     text = file.read(_MOST_SEQUENCES * (_LENGTH + 1) - 1)
   sequences = VOCABULARY.sequences(text, _LENGTH)
   return texts.examples(sequences[:_MOST_SEQUENCES])
 
 
 def load(options: data_options.Data) -> population.Population:
-  """Files as clients, one in ten of them held out."""
   del options
   names = files()
   clients = {name: _examples(name) for name in names if not _is_held_out(name)}

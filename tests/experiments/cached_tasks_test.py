@@ -238,7 +238,7 @@ def test_stackoverflow_keeps_the_first_sentences_and_leaves_special_words_out(
   assert population.shape.ignored_labels == (0,)
   assert population.shape.unscored_labels == (4, 5, 6)
   (tmp_path / 'stackoverflow.word_count').write_text('the 9\nof\n')
-  with pytest.raises(ValueError, match="word_count, line 2: 'of' is not a word and"):
+  with pytest.raises(ValueError, match="word_count, line 2: .'of'. is not a word and"):
     tasks.TASKS['stackoverflow'].load(_options(tmp_path))
 
 

@@ -112,12 +112,12 @@ def test_balanced_weights_are_of_the_training_examples_and_told(tmp_path):
 @pytest.mark.parametrize(
   ('stated', 'message'),
   [
-    ('perhaps:2', "names 'perhaps', which is not a class; the classes are: no, yes"),
+    ('perhaps:2', "has 'perhaps:2'. Give --class_weights=balanced, or"),
     ('yes', "has 'yes'. Give --class_weights=balanced, or class:weight"),
     ('balanced,yes:2', "has 'balanced'. Give"),
     ('yes:many', "has 'yes:many'. Give"),
-    ('yes:0', "has 'yes:0': weights are positive and finite"),
-    ('yes:2,yes:3', 'has yes twice'),
+    ('yes:0', "has 'yes:0'. Give --class_weights=balanced, or"),
+    ('yes:2,yes:3', "has 'yes:3'. Give --class_weights=balanced, or class:weight once"),
   ],
 )
 def test_weights_that_make_no_sense_are_refused(stated, message, tmp_path):

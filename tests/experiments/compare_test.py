@@ -276,7 +276,7 @@ def test_another_comparison_is_refused_naming_what_differs(shared, arguments, me
     (('--grid', 'mechanism=tree', '--mechanism=blt'), 'is set by --grid and by the'),
     (
       ('--grid=mechanism=tree:clip_norm=2', '--tune=clip_norm=1,3'),
-      '--clip_norm is brought along by a value of --grid, and set by --tune',
+      '--clip_norm is set by a value of --grid and by --tune',
     ),
     (('--tune=batch_size=0,5',), 'batch_size=0,seed=1000001: --batch_size must be'),
     (('--jobs=1000',), '--jobs=1000, or --scheduler=local:1000 is more than'),

@@ -119,6 +119,16 @@ def test_every_sampling_is_the_one_that_report_plans(name):
   assert chosen.flags['min_separation'] == (3 if name == 'b_min_sep' else None)
 
 
+def test_the_default_cohort_fits_a_scheme_with_whole_rounds_of_a_client():
+  flags = ('--mechanism=gaussian', '--noise_multiplier=1.5', '--num_rounds=7')
+  for name, cohort in (('random_allocation', 300 / 7), ('balls_in_bins', 30)):
+    chosen = _settings(*flags, f'--sampling={name}')
+    assert chosen.participation.clients_per_round == pytest.approx(cohort)
+    assert chosen.flags['clients_per_round'] == pytest.approx(cohort)
+  with pytest.raises(ValueError, match='does not fit --sampling=random_allocation'):
+    _settings(*flags, '--sampling=random_allocation', '--clients_per_round=30')
+
+
 def test_every_kind_of_schema_has_its_flag():
   tried = {flags[0] for flags, _ in SAMPLINGS.values()}
   sampled = {f'--sampling={k.flag}' for k in sampling.SCHEMES.values() if k.is_sampled}
@@ -381,7 +391,7 @@ def test_cohorts_of_a_file_say_rounds_and_limits(saved):
   schedule = chosen.participation.schedule(20)
   assert schedule.name == 'replay'
   assert (chosen.flags['num_rounds'], chosen.flags['clients_per_round']) == (7, 5)
-  with pytest.raises(ValueError, match='give --num_clients=20'):
+  with pytest.raises(ValueError, match='limits and 20 clients'):
     _settings(f'--schedule_file={saved}')
   with pytest.raises(ValueError, match='--num_rounds does not go with'):
     _settings('--num_clients=20', f'--schedule_file={saved}', '--num_rounds=6')

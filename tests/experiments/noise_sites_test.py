@@ -310,7 +310,7 @@ def test_adaptive_clipping_takes_the_default_noise_of_its_count():
     ),
     (
       (GAUSSIAN, '--noise_site=clients', '--clipping=adaptive'),
-      '--clipping=adaptive does not go with --noise_site=clients: it counts small',
+      '--clipping=adaptive does not go with --noise_site=clients and gaussian noise',
     ),
     (('--clipping=none',), '--clipping=none does not go with --mechanism=banded'),
     ((NONE, '--inner_aggregator=secure_sum'), 'updates that are not clipped'),
@@ -350,9 +350,15 @@ def test_what_does_not_go_together_is_refused_with_the_reason(
 @pytest.mark.parametrize(
   ('arguments', 'message'),
   [
-    (('--dimension=100',), 'give --dimension=650'),
+    (
+      ('--dimension=100',),
+      '--dimension=100 is not the number of trainable parameters of the model, 650',
+    ),
     (('--noise_multiplier=2',), 'bits is missing, which skellam'),
-    (('--max_clients=3', '--min_clients=2'), 'give --max_clients=4 or more'),
+    (
+      ('--max_clients=3', '--min_clients=2'),
+      '--max_clients=3, and rounds ask for 4 clients',
+    ),
     (
       ('--noise_multiplier=2', '--bits=16', '--packed_simulation'),
       'each client draws its share of skellam noise',

@@ -94,7 +94,9 @@ def functional(shape):
 @pytest.fixture(autouse=True)
 def in_a_directory_with_a_module(tmp_path, monkeypatch):
   (tmp_path / 'their_models.py').write_text(_MODULE)
-  (tmp_path / 'their_broken.py').write_text('import numpy\nimport no_such_thing\n')
+  (tmp_path / 'their_broken.py').write_text(
+    'import numpy\nimport no_such_thing\ndef keras(): pass\n'
+  )
   monkeypatch.chdir(tmp_path)
   monkeypatch.setattr(sys, 'path', list(sys.path))
   yield
@@ -153,16 +155,26 @@ def test_a_loss_of_keras_is_taken_by_name_or_as_the_model_was_compiled():
       'their_models:nothing',
       CLASSES,
       None,
-      "their_models.py.* has no 'nothing'; its functions are: returns_nothing",
+      "their_models.py has no function 'nothing'; there are: returns_nothing",
     ),
     ('their_models:raises', CLASSES, None, r'RuntimeError: out of ideas \(.*, line 38'),
     ('their_models:ends', CLASSES, None, r'failed: SystemExit: too little \(.*, line'),
     ('their_models:returns_nothing', CLASSES, None, 'returned NoneType, and must'),
-    ('their_models:takes_two', CLASSES, None, 'it takes shape, width'),
+    (
+      'their_models:takes_two',
+      CLASSES,
+      None,
+      'missing 1 required positional argument: .width',
+    ),
     ('their_models:wrong_outputs', CLASSES, None, r'must be \[None, 3\]: one number'),
     ('their_models:wrong_inputs', CLASSES, None, '9'),
     ('their_models:normalised', CLASSES, None, 'batch normalisation'),
-    ('their_models:probabilities', CLASSES, None, 'add up to 1, .* takes logits'),
+    (
+      'their_models:probabilities',
+      CLASSES,
+      None,
+      'add up to 1, .* logits are for the loss cross_entropy',
+    ),
     ('their_models:keras', CLASSES, 'nonsense', "'nonsense' is not a loss"),
     ('their_models:keras', CLASSES, 'mean_squared_error', "labels of the kind 'class'"),
     ('their_models:functional', CLASSES, 'cross_entropy', 'functional and has its own'),
@@ -189,6 +201,30 @@ def test_what_does_not_fit_is_refused_with_where_it_is(name, shape, loss, messag
 def test_a_module_that_is_not_there_is_refused_with_the_flags(name, message):
   with pytest.raises(ValueError, match=message):
     own.kind(name)
+
+
+def test_functions_are_looked_for_without_loading_the_module(tmp_path):
+  (tmp_path / 'never_loaded.py').write_text(
+    'raise RuntimeError\n'
+    'from tensorflow import made_elsewhere\n'
+    'number = 3\n'
+    'if number:\n  def function(): pass\n'
+    'later = None\n'
+    'later = lambda: 3\n'
+  )
+  for name in ('made_elsewhere', 'function', 'later'):
+    assert own.kind(f'never_loaded:{name}').name == f'never_loaded:{name}'
+  for name in ('number', 'missing'):
+    with pytest.raises(ValueError, match=f"never_loaded.py has no function '{name}'"):
+      own.kind(f'never_loaded:{name}')
+  (tmp_path / 'never_loaded.py').write_text('raise RuntimeError\nfrom math import *\n')
+  assert own.kind('never_loaded:missing')
+  (tmp_path / 'never_loaded.py').write_text('def function(:\n')
+  with pytest.raises(
+    ValueError, match='never_loaded.py cannot be read: invalid syntax'
+  ):
+    own.kind('never_loaded:function')
+  assert 'never_loaded' not in sys.modules
 
 
 def test_the_program_trains_it_and_refuses_it_in_a_line(tmp_path):

@@ -10,7 +10,6 @@ from experiments import settings
 from experiments import simulate
 from experiments.comparing import cells
 from experiments.comparing import grid
-from experiments.comparing import results
 from experiments.options import privacy as privacy_options
 from tests import executing
 from tff_dp_aggregators.accounting.programs import program
@@ -123,7 +122,7 @@ def test_each_run_of_a_comparison_has_the_parts(tmp_path):
   chosen = cells.settings_of((*SHARED, *cell.arguments)).privacy
   assert [part.name for part in chosen.mechanism.parts] == ['body', 'rest']
   assert chosen.target_epsilon == 3
-  assert results._noise(chosen) == (None, None)
+  assert cells._noise(chosen) == (None, None)
 
 
 NOISY = (

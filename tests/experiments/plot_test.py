@@ -67,7 +67,7 @@ def test_a_comparison_is_drawn_again_in_its_directory(comparison):
     ([], 'name the directory of a run'),
     (['{run}', '--y=speed'], "has no column 'speed'; there are round, epsilon"),
     (['{run}', '--y=accuracy'], "has no column 'accuracy'; there are test_accuracy."),
-    (['{run}/nothing'], 'has no config.json'),
+    (['{run}/nothing'], 'cannot be read as a run: '),
     (['{run}', '--output=a.pdf'], "'a.pdf' must end in .png or .svg"),
     (['{comparison}', '{run}'], 'a comparison is drawn alone'),
     (['{comparison}', '--x=round'], '--x is for runs'),

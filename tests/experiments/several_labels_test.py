@@ -97,7 +97,7 @@ def test_classes_that_are_written_one_hot_are_taken_for_tags_only_if_asked(tmp_p
   rows = [{**row, 'cold': 1 - row['warm']} for row in ROWS]
   path = own_data.write_csv(tmp_path / 'data.csv', rows)
   files = {'label_column': 'warm,cold', **FEATURES}
-  with pytest.raises(problems.DataError, match='exactly one of warm, cold: classes'):
+  with pytest.raises(problems.DataError, match='exactly one of warm, cold. Of classes'):
     own_data.load(path, **files)
   for label_kind, kind in (('class', 'tags'), ('number', 'number')):
     found = own_data.load(path, label_kind=label_kind, **files)
@@ -122,7 +122,7 @@ def test_a_column_whose_name_has_commas_is_one(tmp_path):
 @pytest.mark.parametrize(
   ('arguments', 'message'),
   [
-    (['warm,sum'], 'warm are 0 or 1, and sum are not. If all are numbers, give'),
+    (['warm,sum'], 'only warm are 0 or 1. If all are numbers, give'),
     (
       ['sum,who'],
       "line 2: who is 'c0', which is not a number. Several labels of a row",

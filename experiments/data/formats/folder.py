@@ -1,6 +1,7 @@
 """A folder with a file, or a folder of files, for each client."""
 
 import os
+import re
 from collections.abc import Collection, Iterator, Sequence
 from typing import Callable
 
@@ -13,11 +14,7 @@ Open = Callable[[str], source.Source]
 
 
 class Folder:
-  """A folder of which one file was looked at.
-
-  Attributes:
-    split: That is read of its files, if they are databases.
-  """
+  """A folder of which one file was looked at; its files may have a `split`."""
 
   def __init__(self, path: str, open_file: Open):
     self.path = path
@@ -34,18 +31,14 @@ class Folder:
   def batches(
     self, wanted: Sequence[str], numbers: Collection[str] = ()
   ) -> Iterator[source.Batch]:
-    """All rows of all files; see `source.Source`."""
     for client, path in self._files():
       opened = self._open(path)
-      if type(opened) is not type(self._first):
+      is_alike = type(opened) is type(self._first)
+      if not is_alike or set(opened.columns) != set(self.columns):
         raise problems.DataError(
-          f'{path} is of another format than {self._first.path}; all must be of one.'
-        )
-      if set(opened.columns) != set(self.columns):
-        raise problems.DataError(
-          f'{path} has the columns {problems.listed(opened.columns)}, and '
-          f'{self._first.path} has {problems.listed(self.columns)}; all files must '
-          'have the same.'
+          f'{path} is of another format than {self._first.path}, or has other columns, '
+          f'{problems.listed(opened.columns)} for {problems.listed(self.columns)}; all '
+          'files must be alike.'
         )
       count = 0
       for batch in opened.batches(wanted, numbers):
@@ -58,43 +51,37 @@ class Folder:
 
   def _files(self) -> Iterator[tuple[str, str]]:
     """Client and path of each file; names that begin with a dot are nobody's."""
-    kinds: dict[str, str] = {}
+    kinds: dict[bool, str] = {}
     for entry in _entries(self.path):
-      kind = 'folder' if entry.is_dir() else 'file'
-      if kinds and kind not in kinds:
-        other = next(iter(kinds.values()))
+      kinds[entry.is_dir()] = entry.name
+      if len(kinds) > 1:
         raise problems.DataError(
-          f'{self.path} has {other} and {entry.name}; there must be a file for each '
-          'client, or a folder for each client.'
+          f'{self.path} has {kinds[False]} and {kinds[True]}; there must be a file for '
+          'each client, or a folder for each client.'
         )
-      kinds[kind] = entry.name
-      if kind == 'file':
-        _check_file(entry)
-        is_packed = entry.name.lower().endswith(lines.PACKED)
-        name = entry.name[: -len(lines.PACKED)] if is_packed else entry.name
-        yield os.path.splitext(name)[0], entry.path
+      if not entry.is_dir():
+        name = re.sub(
+          rf'{re.escape(lines.PACKED)}$', '', entry.name, flags=re.IGNORECASE
+        )
+        yield os.path.splitext(name)[0], _file(entry)
         continue
-      is_empty = True
-      for inner in _entries(entry.path):
-        if inner.is_dir():
-          raise problems.DataError(
-            f'{inner.path} is a folder in the folder of client {entry.name!r}; that '
-            'must have files.'
-          )
-        is_empty = False
-        _check_file(inner)
-        yield entry.name, inner.path
-      if is_empty:
+      inner = [_file(each) for each in _entries(entry.path)]
+      if not inner:
         raise problems.DataError(
           f'{entry.path}: client {entry.name!r} has no examples; remove the folder, or '
           'fill it in.'
         )
+      for path in inner:
+        yield entry.name, path
 
 
-def _check_file(entry: 'os.DirEntry[str]') -> None:
-  """Refuses links that lead nowhere, and pipes, of which nothing would come."""
+def _file(entry: 'os.DirEntry[str]') -> str:
+  """Refuses folders, links that lead nowhere, and pipes."""
   if not entry.is_file():
-    raise problems.DataError(f'{entry.path} is not a file; remove it.')
+    raise problems.DataError(
+      f'{entry.path} is not a file, of which a client may have several; remove it.'
+    )
+  return entry.path
 
 
 def _entries(path: str) -> Iterator['os.DirEntry[str]']:

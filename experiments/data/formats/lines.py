@@ -18,7 +18,7 @@ from . import source
 COLUMN = 'text'
 PACKED = '.gz'
 _LINES = 2**12
-_BREAK = re.compile(rb'\r\n|\r|\n')
+_NO_UTF8 = re.compile('[\udc80-\udcff]')  # As Python keeps such bytes.
 _FIELDS, _MOST_ROWS, _LEAST_ROWS = 2**16, 2**13, 2**6
 
 
@@ -49,19 +49,13 @@ def opened(path: str) -> Iterator[IO[str]]:
 
 def _not_utf8(path: str) -> problems.DataError:
   """The error for a file with bytes that are no UTF-8, which names the line."""
-  number = 1
-  with _bytes(path) as file:
-    for line in file:
-      try:
-        line.decode('utf-8')
-      except UnicodeDecodeError as e:
-        number += len(_BREAK.findall(line[: e.start]))
-        return problems.DataError(
-          f'{path}, line {number}: byte 0x{line[e.start]:02x} is not UTF-8. Save the '
-          'file as UTF-8.'
-        )
-      number += len(_BREAK.findall(line))
-  return problems.DataError(f'{path} is not UTF-8. Save the file as UTF-8.')
+  with io.TextIOWrapper(_bytes(path), 'utf-8', 'surrogateescape') as file:
+    numbered = ((n, _NO_UTF8.search(line)) for n, line in enumerate(file, start=1))
+    number, bad = next((number, bad[0]) for number, bad in numbered if bad)
+  return problems.DataError(
+    f'{path}, line {number}: byte 0x{ord(bad) - 0xDC00:02x} is not UTF-8. Save the '
+    'file as UTF-8.'
+  )
 
 
 class TextFile:

@@ -36,20 +36,16 @@ class NpzFile:
       for file_name in archive.namelist():
         name = file_name.removesuffix('.npy')
         if name in self._members:
-          raise problems.DataError(
-            f'{path}: two arrays are called {name}; names must differ.'
-          )
+          raise problems.DataError(f'{path}: two arrays are called {name}; rename one.')
         with archive.open(file_name) as file:
           self._members[name] = self._head(file_name, file)
-    if not self._members:
-      raise problems.DataError(f'{path} is empty; it must have arrays x and y.')
     self.columns = tuple(self._members)
     counts = {name: member.shape[0] for name, member in self._members.items()}
-    if len(set(counts.values())) > 1:
+    if len(set(counts.values())) != 1:
       said = ', '.join(f'{count} in {name}' for name, count in counts.items())
       raise problems.DataError(
-        f'{path} has arrays of different length: {said}. Each must have an entry for '
-        'each example.'
+        f'{path} has arrays of different length or none: {said}. Each must have an '
+        'entry for each example.'
       )
     self._count = next(iter(counts.values()))
 
@@ -97,18 +93,12 @@ class NpzFile:
       shape, is_fortran, dtype = read(file)
     except (ValueError, zipfile.BadZipFile, EOFError) as e:
       raise problems.DataError(f'{self.path}: {name} is not an array: {e}.') from e
-    if dtype.hasobject or dtype.kind not in 'biufUS':
+    is_whole = dtype.kind in 'biufUS' and shape and not (is_fortran and len(shape) > 1)
+    if not is_whole:
       raise problems.DataError(
-        f'{self.path}: {name} is of dtype {dtype}; it must be of numbers or of text.'
-      )
-    if not shape:
-      raise problems.DataError(
-        f'{self.path}: {name} is a scalar; it must have an entry for each example.'
-      )
-    if is_fortran and len(shape) > 1:
-      raise problems.DataError(
-        f'{self.path}: {name} is in Fortran order, which cannot be read example by '
-        'example. Save numpy.ascontiguousarray of it.'
+        f'{self.path}: {name} is of dtype {dtype} and shape {list(shape)}'
+        f'{" in Fortran order" if is_fortran else ""}; it must be of numbers or text, '
+        'with an entry for each example. Save numpy.ascontiguousarray of it.'
       )
     return _Member(file_name, dtype, shape)
 

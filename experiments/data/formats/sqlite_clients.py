@@ -25,11 +25,7 @@ _TABLES = {
 
 
 class SqliteClients:
-  """A database of which only one example was read.
-
-  Attributes:
-    split: That is read.
-  """
+  """A database of which only one example was read; `split` is read of it."""
 
   def __init__(self, path: str, wanted: source.Wanted):
     self.path = path
@@ -72,47 +68,35 @@ class SqliteClients:
 
   def _column(self, name: str, parsed: list[dict[str, Any]], where: Any) -> Any:
     """A feature of all examples: numbers of one shape, or texts."""
-    values = []
+    first = parsed[0].get(name, ())
+    is_number = isinstance(first, np.ndarray)
     for number, example in enumerate(parsed):
-      if name not in example:
-        raise problems.DataError(f'{where(number)}: the example has no {name!r}.')
-      values.append(example[name])
-    sizes = {len(each) for each in values}
-    if len(sizes) > 1:
-      other = next(i for i, each in enumerate(values) if len(each) != len(values[0]))
-      raise problems.DataError(
-        f'{where(other)}: {name} has {len(values[other])} values, those before have '
-        f'{len(values[0])}; all must have as many.'
-      )
-    if all(isinstance(each, np.ndarray) for each in values):
+      value = example.get(name, ())
+      is_alike = isinstance(value, np.ndarray) == is_number
+      if not is_alike or len(value) != (len(first) if is_number else 1):
+        raise problems.DataError(
+          f'{where(number)}: {name} has {len(value)} values; it must have one text, or '
+          'as many numbers as the examples before.'
+        )
+    values = [example[name] for example in parsed]
+    if is_number:
       array = np.stack(values)
-      return array[:, 0] if sizes == {1} else array
-    return [self._text(name, each, where(i)) for i, each in enumerate(values)]
-
-  def _text(self, name: str, values: Any, where: str) -> str:
-    if isinstance(values, np.ndarray) or len(values) != 1:
-      raise problems.DataError(
-        f'{where}: {name} must be one text, or numbers, as in the examples before.'
-      )
+      return array[:, 0] if len(first) == 1 else array
     try:
-      return str(values[0], 'utf-8')
+      return [str(value, 'utf-8') for (value,) in values]
     except UnicodeDecodeError as e:
-      raise problems.DataError(f'{where}: {name} is not text in UTF-8: {e}.') from e
+      said = f'{where(0)}, or after: {name} is not text in UTF-8: {e}.'
+      raise problems.DataError(said) from e
 
   def _chosen_split(self, connection: sqlite3.Connection, split: Optional[str]) -> str:
-    splits = [
-      row[0] for row in connection.execute('SELECT DISTINCT split_name FROM examples')
-    ]
-    if not splits:
-      raise problems.DataError(f'{self.path} is empty: there are no examples.')
+    query = 'SELECT DISTINCT split_name FROM examples'
+    splits = [row[0] for row in connection.execute(query)]
     if split is None and len(splits) == 1:
       return str(splits[0])
     if split is None or split not in splits:
-      said = f'no split {split!r}' if split else 'several splits'
       raise problems.DataError(
-        f'{self.path} has {said}; choose one of '
-        f'{problems.listed(sorted(map(str, splits)))} by '
-        '--data_split.'
+        f'{self.path} has no split {split or "that is the only one"!r}, or is empty; '
+        f'choose one of {problems.listed(sorted(map(str, splits)))} by --data_split.'
       )
     return split
 

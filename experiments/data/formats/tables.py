@@ -1,20 +1,18 @@
-"""Tables that DuckDB reads: CSV with a line of names, JSON lines, and Parquet.
+"""Tables: CSV with a line of names, JSON lines, and Parquet.
 
 Nothing is guessed: every field of CSV is read as text, or as the number that it is said
-to be, and values of JSON are what they are in the file. Where DuckDB does not read a
-file, or would pass over what may be an error in it, Python reads it, row by row: it
-finds the line of what is wrong.
+to be, and values of JSON are what they are in the file. DuckDB reads Parquet, and CSV
+that it and Python read alike; what it would pass over in CSV, Python finds by line.
 """
 
 import collections
+import contextlib
 import csv
 import glob
 import itertools
 import json
 import mmap
 import os
-import re
-import shlex
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Callable
 
@@ -28,15 +26,7 @@ from . import source
 _LONGEST_FIELD = 2**24
 # Limits of what DuckDB reads, which has room for 2,048 rows of all columns; in bytes.
 _MOST_COLUMNS, _LONGEST_LINE = 500, 2**18
-# Longest line of JSON, in bytes; DuckDB reads some up to twice as long.
-_LONGEST_OBJECT = 2**24
-# A comma with nothing behind it, but for what looks so in a text.
-_COMMA = r',\s*[]}]'
-_HALF = re.compile('[\ud800-\udfff]')
 _TAB = '\t'
-# Tried for files whose separator is not stated.
-_SEPARATORS = (';', _TAB, '|', ',')
-_QUOTED = re.compile('"[^"]*"')
 # In files with these, DuckDB and Python do not agree on where rows and fields end:
 # DuckDB passes over spaces beside quotes, and over fields too many that are empty.
 _ODD = (b'\r', b'\0', b'\n\n', b'"')
@@ -55,36 +45,15 @@ class CsvFile:
     self.path = path
     is_tsv = path.lower().removesuffix(lines.PACKED).endswith('.tsv')
     self._delimiter = wanted.separator or (_TAB if is_tsv else ',')
-    if wanted.separator is None:
-      self._check_separator()
     with lines.opened(path) as file:
-      head = self._names(self._reader(file))
-    self.columns = tuple(head)
-    counts = collections.Counter(head)
-    for number, name in enumerate(head, start=1):
-      if not name.strip():
+      self.columns = tuple(self._names(self._reader(file)))
+    for number, name in enumerate(self.columns, start=1):
+      if not name.strip() or self.columns.count(name) > 1:
         raise problems.DataError(
-          f'{path}, line 1: column {number} of {len(head)} has no name; name each. '
-          'pandas writes its index so, unless by .to_csv(..., index=False).'
+          f'{path}, line 1: column {number} of {len(self.columns)} is called {name!r}; '
+          'each needs a name of its own. pandas leaves out that of its index, unless '
+          'by .to_csv(..., index=False).'
         )
-      if counts[name] > 1:
-        raise problems.DataError(
-          f'{path}, line 1: two columns are called {name!r}; names must differ.'
-        )
-
-  def _check_separator(self) -> None:
-    """Refuses a first line in which another separator is more often than its own."""
-    with lines.opened(self.path) as file:
-      line = file.readline(_LONGEST_FIELD)
-    unquoted = _QUOTED.sub('', line)
-    likely = max(_SEPARATORS, key=unquoted.count)
-    if unquoted.count(likely) > unquoted.count(self._delimiter):
-      raise problems.DataError(
-        f'{self.path}, line 1 has more of {likely!r} than of {self._delimiter!r}, by '
-        f'which its names are separated: {problems.shown(line.strip())}. Give '
-        f'{_flag(likely)} if that is what separates them, or {_flag(self._delimiter)} '
-        'if not.'
-      )
 
   def batches(
     self, wanted: Sequence[str], numbers: Collection[str] = ()
@@ -182,52 +151,45 @@ class CsvFile:
     return csv.reader(file, delimiter=self._delimiter, strict=True)
 
   def _names(self, reader: Any) -> list[str]:
-    rows = self._take(reader, 1)
+    rows = self._take(reader, 0, 1)
     if not rows or not rows[0]:
       raise problems.DataError(
         f'{self.path} is empty; its first line must have the names of the columns.'
       )
     return rows[0]
 
-  def _take(self, reader: Any, count: int) -> list[list[str]]:
+  def _take(self, reader: Any, passed: int, count: int) -> list[list[str]]:
+    rows: list[list[str]] = []
     try:
-      return list(itertools.islice(reader, count))
+      rows.extend(itertools.islice(reader, count))
     except csv.Error as e:
       raise problems.DataError(
-        f'{self.path}, line {self._line_of_error()}: {e}. Is a quote of the row that '
-        'begins there not closed, or not doubled inside quotes?'
+        f'{self._where(passed)(len(rows))}: {e}. Is a quote of the row that begins '
+        'there not closed, or not doubled inside quotes?'
       ) from e
-
-  def _line_of_error(self) -> int:
-    """The first line of the row that the csv module does not read."""
-    with lines.opened(self.path) as file:
-      reader = self._reader(file)
-      while True:
-        line = int(reader.line_num) + 1
-        try:
-          next(reader)
-        except csv.Error:
-          return line
+    return rows
 
   def _rows(self, reader: Any, passed: int) -> list[list[str]]:
     width = len(self.columns)
-    rows = self._take(reader, lines.rows_at_a_time(width))
-    bad = next((i for i, row in enumerate(rows) if len(row) != width), None)
-    if bad is None:
+    rows = self._take(reader, passed, lines.rows_at_a_time(width))
+    bad = [i for i, row in enumerate(rows) if len(row) != width]
+    if not bad:
       return rows
-    where = self._where(passed)
-    if rows[bad]:
-      raise problems.DataError(
-        f'{where(bad)}: {len(rows[bad])} fields, where the {width} columns '
-        f'{problems.listed(self.columns)} need {width}.'
-      )
     # Empty lines at the end of the file are no rows.
-    rest = rows[bad:]
-    while rest:
-      if any(rest):
-        raise problems.DataError(f'{where(bad)} is empty; remove it, or fill it in.')
-      rest = self._take(reader, len(rows))
-    return rows[:bad]
+    rest = rows[bad[0] :]
+    while rest and not any(rest):
+      rest = self._take(reader, passed, len(rows))
+    if not rest:
+      return rows[: bad[0]]
+    others, found = problems.Others(), list[int]()
+    with lines.opened(self.path) as file, contextlib.suppress(csv.Error):
+      whole = enumerate(self._reader(file))
+      found.extend(i for i, row in whole if row and len(row) != width)
+    others.add(found, self._where(0))
+    raise problems.DataError(
+      f'{self._where(passed)(bad[0])}: {len(rows[bad[0]]) or "no"} fields, where the '
+      f'{width} columns {problems.listed(self.columns)} need {width}.{others.in_words}'
+    )
 
 
 class _NotAllNumbersError(Exception):
@@ -248,103 +210,36 @@ def _literal(text: str) -> str:
   return "'" + text.replace("'", "''") + "'"
 
 
-def _flag(separator: str) -> str:
-  """The flag that says what a separator is, as the shell takes it."""
-  return shlex.quote(f'--separator={"tab" if separator == _TAB else separator}')
-
-
 class JsonLines:
   """JSON lines of which only the first was read, whose names are those of all."""
 
   def __init__(self, path: str, wanted: source.Wanted):
     del wanted
     self.path = path
-    with lines.opened(path) as file:  # Which says what it is, if it is no such file.
-      file.read(1)
-    first = next(self._queried("coalesce(json, 'null')", 'LIMIT 1'), None)
-    if first is None:
+    with lines.opened(path) as file:
+      text = next(filter(str.strip, file), None)
+    if text is None:
       raise problems.DataError(f'{path} is empty; it must have a JSON object a line.')
     # Sorted: rows in another order may begin with names in another order.
-    self.columns = tuple(sorted(self._row(first[0][0], 0)))
+    self.columns = tuple(sorted(self._row(text, 0)))
 
   def batches(
     self, wanted: Sequence[str], numbers: Collection[str] = ()
   ) -> Iterator[source.Batch]:
-    self._check_commas()
-    names = ', '.join(map(_literal, self.columns))
-    pointers = (f'/{name.replace("~", "~0").replace("/", "~1")}' for name in wanted)
-    done = 0
-    for rows in self._queried(
-      f'json_extract(json, [{", ".join(map(_literal, pointers))}]), '
-      f'if(coalesce(list_sort(json_keys(json)) = [{names}], false), NULL, '
-      "coalesce(json, 'null'))"
-    ):
-      values, others = zip(*rows)
-      for number, text in enumerate(others):
-        if text is not None:
-          raise self._other_names(text, done + number)
-      try:
-        columns = {
-          name: json.loads(f'[{",".join(column)}]')
-          for name, column in zip(wanted, zip(*values))
-        }
-      except (ValueError, RecursionError) as e:  # DuckDB reads inf.
-        raise self._refusal(e) from e
-      yield source.Batch(len(rows), columns, None, self._where(done))
-      done += len(rows)
-
-  def _queried(self, values: str, more: str = '') -> Iterator[list[tuple[Any, ...]]]:
-    import duckdb
-
-    path = _literal(glob.escape(os.path.abspath(self.path)))
-    packed = self.path.lower().endswith(lines.PACKED)
-    table = (
-      f"read_json({path}, columns={{json: 'JSON'}}, format='newline_delimited', "
-      'records=false, auto_detect=false, hive_partitioning=false, '
-      f"compression='{'gzip' if packed else 'uncompressed'}')"
-    )
-    width = len(getattr(self, 'columns', ()))
-    try:
-      yield from _queried(f'SELECT {values} FROM {table} {more}', width)
-    except duckdb.Error as e:
-      raise self._refusal(e) from e
-
-  def _check_commas(self) -> None:
-    """Refuses a comma before a bracket that closes, which DuckDB passes over."""
-    if not self.path.lower().endswith(lines.PACKED):
-      with open(self.path, 'rb') as file:
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-          if not re.search(_COMMA.encode(), content):
-            return
-    with lines.opened(self.path) as texts:  # To its end: DuckDB compares no checksums.
-      for number, text in enumerate(filter(str.strip, texts)):
-        if re.search(_COMMA, text):
-          self._row(text, number)
-
-  def _refusal(self, error: Exception) -> problems.DataError:
-    """Names the line that Python does not read either, or that DuckDB does not."""
+    names, done = set(self.columns), 0
     with lines.opened(self.path) as file:
-      for number, text in enumerate(filter(str.strip, file)):
-        row = self._row(text, number)
-        why = ''
-        if text.endswith('\r'):
-          why = 'ends with a carriage return alone; save the file with line feeds'
-        elif len(text) > _LONGEST_OBJECT:
-          size = {name: len(json.dumps(value)) for name, value in row.items()}
-          name = max(size, key=lambda each: size[each])
-          why = (
-            f'has {len(text)} characters, most of them in {name!r}; a line may have '
-            f'{_LONGEST_OBJECT}. Shorten it, or save the data as Parquet'
-          )
-        for name, value in row.items():
-          if _HALF.search(json.dumps(value, ensure_ascii=False)):
-            why = (
-              f'has half of a character, a surrogate without the other, in {name!r}: '
-              f'{problems.shown(value)}. Take it out, or write the whole character'
+      texts = filter(str.strip, file)
+      while some := list(itertools.islice(texts, lines.rows_at_a_time(len(names)))):
+        rows = [self._row(text, number) for number, text in enumerate(some, done)]
+        for number, row in enumerate(rows, done):
+          if row.keys() != names:
+            raise problems.DataError(
+              f'{self._where(number)(0)} has the names {problems.listed(row)}, and the '
+              f'first {problems.listed(self.columns)}; all lines must have the same.'
             )
-        if why:
-          return problems.DataError(f'{self._where(number)(0)} {why}.')
-    return problems.DataError(f'{self.path} cannot be read: {error}.')
+        columns = {name: [row[name] for row in rows] for name in wanted}
+        yield source.Batch(len(rows), columns, None, self._where(done))
+        done += len(rows)
 
   def _where(self, done: int) -> Callable[[int], str]:
     """Lines of rows, counted only when asked for; empty lines are no rows."""
@@ -358,34 +253,26 @@ class JsonLines:
     return where
 
   def _row(self, text: str, number: int) -> dict[str, Any]:
-    """An object as Python reads it, and refuses it."""
-
-    def checked(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-      names = [name for name, _ in pairs]
-      for name in names:
-        if names.count(name) > 1:
-          raise ValueError(f'it has {name!r} twice')
-      return dict(pairs)
-
     try:
-      row = json.loads(text, object_pairs_hook=checked)
+      row = json.loads(text, object_pairs_hook=_named_once)
+      if not isinstance(row, dict):
+        raise ValueError('it is no object {"name": value, ...}')
+      if '\\u' in text:  # Which may be half of a character, a surrogate.
+        json.dumps(row, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as e:
-      raise problems.DataError(f'{self._where(number)(0)} is not JSON: {e}.') from e
-    if not isinstance(row, dict):
       raise problems.DataError(
-        f'{self._where(number)(0)} is {problems.shown(row)}; it must be an object, '
-        '{"name": value, ...}.'
-      )
+        f'{self._where(number)(0)} is not a JSON object: {e}.'
+      ) from e
     return row
 
-  def _other_names(self, text: str, number: int) -> problems.DataError:
-    names, found = set(self.columns), self._row(text, number).keys()
-    said = [f'lacks {each!r}' for each in sorted(names - found)]
-    said += [f'has {each!r} as well' for each in sorted(found - names)]
-    return problems.DataError(
-      f'{self._where(number)(0)} {problems.listed(said)}, other than the first; all '
-      'lines must have the same names.'
+
+def _named_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+  found = dict(pairs)
+  if len(found) < len(pairs):
+    raise ValueError(
+      f'it has a name twice among {problems.listed(n for n, _ in pairs)}'
     )
+  return found
 
 
 class ParquetFile:
@@ -400,26 +287,13 @@ class ParquetFile:
     for rows in self._queried(f'DESCRIBE FROM {self._table}'):
       self._types.update((name, kind) for name, kind, *_ in rows)
     self.columns = tuple(self._types)
-    self._check_names(name)
-
-  def _check_names(self, file: str) -> None:
-    """Refuses names that differ in case alone or not at all: DuckDB renames them."""
-    query = f'SELECT name, num_children FROM parquet_schema({file})'
-    nodes = [node for rows in self._queried(query) for node in rows]
-    names, left = [], [nodes[0][1]]  # The root, and children that are to come.
-    for name, num_children in nodes[1:]:
-      if len(left) == 1:
-        names.append(name)
-      left[-1] -= 1
-      left.append(num_children or 0)
-      while len(left) > 1 and not left[-1]:
-        left.pop()
-    counts = collections.Counter(name.casefold() for name in names)
-    for name in names:
-      if counts[name.casefold()] > 1:
+    names = self._queried(f'SELECT name FROM parquet_schema({name})')
+    known = {each for rows in names for (each,) in rows}
+    for each in self.columns:
+      if each not in known:  # As DuckDB renames one of two that differ in case at most.
         raise problems.DataError(
-          f'{self.path}: two columns are called {name!r}, in whatever case; names must '
-          'differ.'
+          f'{path}: two columns have one name, in whatever case: {each!r} without its '
+          'ending. Names must differ.'
         )
 
   def batches(

@@ -9,7 +9,6 @@ from absl import flags
 from experiments import settings
 from experiments.comparing import cells
 from experiments.comparing import grid
-from experiments.comparing import results
 from experiments.comparing import running
 from tests.experiments.data import own_data
 from tff_dp_aggregators.accounting.programs import program
@@ -97,4 +96,4 @@ def test_a_run_that_cannot_be_read_is_named_with_the_remedy(data, tmp_path):
     with open(os.path.join(cell.directory, name), 'w') as file:
       file.write(content)
   with pytest.raises(program.WrongUsage, match='seed=1 cannot be read .* Remove it'):
-    results.read(cell)
+    cells.read(cell)

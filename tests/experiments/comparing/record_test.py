@@ -67,13 +67,3 @@ def test_flags_in_another_order_are_the_same_runs(values, tmp_path):
   again, all_of_it = record_lib.taken_up(str(tmp_path), asked(values, *one[::-1]))
   assert set(again.points) == set(begun.points)
   assert list(all_of_it.points) == list(begun.points)
-
-
-def test_points_that_are_added_have_names_in_the_order_of_the_first_command(
-  values, tmp_path
-):
-  record_lib.write(str(tmp_path), asked(values, 'mechanism=tree', 'clip_norm=1'))
-  more = asked(values, 'clip_norm=2', 'mechanism=tree,blt')
-  again, _ = record_lib.taken_up(str(tmp_path), more)
-  names = [each.name for each in again.points]
-  assert names == ['mechanism=tree,clip_norm=2', 'mechanism=blt,clip_norm=2']

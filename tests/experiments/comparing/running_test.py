@@ -169,7 +169,7 @@ class TestWhatAWorkerNeeds:
     with dask_clusters.DaskCluster(tmp_path / 'cluster') as cluster:
       cluster.worker()
       with running.Cluster(cluster.address) as found:
-        assert found.in_words == f'1 at a time on 1 Dask worker of {cluster.address}'
+        assert found.in_words == f'1 at a time on Dask workers of {cluster.address}'
         output.mkdir()
         found.check(str(output))
         assert len(os.listdir(output)) == 1
@@ -209,7 +209,7 @@ def test_a_run_whose_worker_is_killed_goes_on_and_comes_to_the_same(
   cell.kill()  # Its nanny starts another one; or the cell goes on elsewhere.
   code, said, errors = _end(process, output)
   assert (code, errors) == (0, ''), cluster.said()
-  assert f'1 run, 2 at a time on 2 Dask workers of {cluster.address}.' in said
+  assert f'1 run, 2 at a time on Dask workers of {cluster.address}.' in said
   assert f'\n1/1 {CELL}: accuracy ' in said
   log = (output / 'cells' / CELL / 'log.txt').read_text()
   (gone_on,) = [line for line in log.splitlines() if ': going on after round ' in line]
@@ -331,8 +331,7 @@ def test_a_run_that_kills_its_workers_fails_and_the_others_go_on(cluster, tmp_pa
   assert code == 1, errors
   (failed,) = (output / 'cells').glob('model=killing*')
   assert '/2 model=logistic,seed=1: accuracy ' in said
-  assert f'{failed.name}: failed: 4 Dask workers were lost while they had this' in said
-  assert 'More than 3 (distributed.scheduler.allowed-failures) are not tried' in said
+  assert f'{failed.name}: failed: KilledWorker: Attempted to run task' in said
   assert f'all of it is in {failed}/error.txt' in said
   assert (failed / 'log.txt').exists()
   with (output / 'cells.csv').open() as file:

@@ -10,7 +10,6 @@ import pytest
 from experiments.comparing import cells
 from experiments.comparing import grid
 from experiments.comparing import record as record_lib
-from experiments.comparing import results as results_lib
 from experiments.comparing import table
 
 ACCURACIES = {2: (0.71, 0.74, 0.79), 4: (0.8, 0.9, None)}
@@ -35,12 +34,12 @@ def results(points, tmp_path_factory):
     for seed, accuracy in zip(SEEDS, accuracies):
       cell = make.cell(point, seed)
       if accuracy is None:
-        found.append(results_lib.Result(cell, results_lib.FAILED, error='no memory'))
+        found.append(cells.Result(cell, cells.FAILED, error='no memory'))
         continue
       found.append(
-        results_lib.Result(
+        cells.Result(
           cell,
-          results_lib.FINISHED,
+          cells.FINISHED,
           measures={'test_accuracy': accuracy, 'test_loss': 1 - accuracy},
           epsilon=float(point.values['target_epsilon']),
           delta=1e-5,

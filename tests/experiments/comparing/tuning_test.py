@@ -9,7 +9,6 @@ from absl import flags
 from experiments import settings
 from experiments.comparing import cells
 from experiments.comparing import grid
-from experiments.comparing import results as results_lib
 from experiments.comparing import tuning
 from tff_dp_aggregators.accounting import accountants
 
@@ -36,7 +35,7 @@ def trials(make, axes, accuracies, point=POINT, seeds=1):
     [point], tuning.seeds(seeds), cells.TUNING, tuning.combinations(axes)
   )
   return [
-    results_lib.Result(cell, results_lib.FINISHED, measures={'test_accuracy': each})
+    cells.Result(cell, cells.FINISHED, measures={'test_accuracy': each})
     for cell, each in zip(tried, accuracies)
   ]
 
@@ -63,7 +62,7 @@ def test_a_run_that_diverged_is_the_worst(make, axes):
 
 def test_nothing_is_chosen_before_all_runs_are_finished(make, axes):
   tried = trials(make, axes, [0.5, 0.8, 0.7])
-  tried[2] = results_lib.Result(tried[2].cell, results_lib.BEGUN)
+  tried[2] = cells.Result(tried[2].cell, cells.BEGUN)
   assert tuning.choose(tried, axes, make) is None
 
 

@@ -145,7 +145,7 @@ def test_texts_of_a_folder_and_of_a_file(tmp_path):
 
 def test_what_is_no_preprocessing_is_refused(tmp_path):
   (tmp_path / 'config.json').write_text('{}')
-  with pytest.raises(FileNotFoundError, match='was not on --data'):
+  with pytest.raises(FileNotFoundError, match='of a run on --data of your own'):
     preprocessing.of_run(str(tmp_path))
   for text in ('{', '[]', '{"shape": {}}', '{"shap": 1}'):
     (tmp_path / 'preprocessing.json').write_text(text)

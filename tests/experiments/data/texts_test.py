@@ -77,7 +77,7 @@ def test_a_vocabulary_from_a_file_is_checked_by_line(tmp_path):
   for content, message in (
     ('a\nb c\n', "line 2: 'b c' is not a single word"),
     ('a\n\nb\n', "line 2: '' is not a single word"),
-    ('a\nb\na\n', "line 3: 'a' is in line 1 already"),
+    ('a\nb\na\n', "line 3: 'a' is not a single word, or in a line before"),
     ('', 'is empty'),
   ):
     path.write_text(content)

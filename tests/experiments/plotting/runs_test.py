@@ -83,7 +83,7 @@ def test_a_column_that_is_not_there_is_refused_with_those_that_are(tree):
 def test_runs_that_measured_different_things_are_refused(tree, tmp_path):
   header = 'round,test_error,round_seconds\n'
   other = make(tmp_path / 'other', {}, ['0,0.5,1'], header=header)
-  with pytest.raises(ValueError, match='no measure that all runs have: .*test_error'):
+  with pytest.raises(ValueError, match='no measure that all runs have'):
     runs_lib.picture([runs_lib.read(tree), runs_lib.read(other)])
   # The run of another program has no metric by name.
   (line,) = runs_lib.picture([runs_lib.read(other)]).lines
@@ -91,11 +91,11 @@ def test_runs_that_measured_different_things_are_refused(tree, tmp_path):
 
 
 def test_what_is_no_run_is_refused(tmp_path, tree):
-  with pytest.raises(ValueError, match=r'has no config\.json'):
+  with pytest.raises(ValueError, match='cannot be read as a run: '):
     runs_lib.read(str(tmp_path))
   (tmp_path / 'tree' / 'metrics.csv').write_text(HEADER)
   with pytest.raises(ValueError, match='no rounds yet'):
     runs_lib.read(tree)
   (tmp_path / 'tree' / 'metrics.csv').unlink()
-  with pytest.raises(ValueError, match=r'has no metrics\.csv'):
+  with pytest.raises(ValueError, match=r'cannot be read as a run: .*metrics\.csv'):
     runs_lib.read(tree)

@@ -77,9 +77,9 @@ def test_numpy_arrays_may_be_images_which_are_not_scaled(tmp_path):
 @pytest.mark.parametrize(
   ('changes', 'message'),
   [
-    ({'y': np.zeros(3)}, 'arrays of different length: 70 in x, 3 in y'),
-    ({'x': np.array(1.0)}, 'x is a scalar'),
-    ({'x': np.asfortranarray(np.ones([70, 3]))}, 'x is in Fortran order'),
+    ({'y': np.zeros(3)}, 'of different length or none: 70 in x, 3 in y'),
+    ({'x': np.array(1.0)}, 'x is of dtype float64 and shape []'),
+    ({'x': np.asfortranarray(np.ones([70, 3]))}, 'and shape [70, 3] in Fortran order'),
     ({'x': np.full([70, 2], np.nan)}, 'entry 0: x is'),
     ({'x': np.zeros([70, 2], complex)}, 'x is of dtype complex128'),
     ({'client_ids': np.full(70, 0.5)}, 'client_ids is 0.5, which is a fraction; ids'),
@@ -143,36 +143,50 @@ def test_objects_in_an_archive_are_not_unpickled(tmp_path):
 @pytest.mark.parametrize(
   ('line', 'message'),
   [
-    ('{"who": "a", "age": 1, "height": 2', 'line 71 is not JSON: '),
-    ('{"who": "a", "age": inf, "height": 2, "bought": 0}', 'line 71 is not JSON'),
-    ('{"who": "a", "age": 01, "height": 2, "bought": 0}', 'line 71 is not JSON'),
-    ('[1, 2]', 'line 71 is [1, 2]; it must be an object'),
-    ('null', 'line 71 is None; it must be an object'),
-    ('[' * 99_999 + ']' * 99_999, 'line 71 is not JSON: '),
-    ('{"who": "a", "age": 1, "height": 2}', "line 71 lacks 'bought', other than the f"),
-    ('{"who": "a", "age": 1, "height": 2, "bought": 0, "z": 1}', "has 'z' as well"),
-    ('{"who": "a", "age": 1, "age": 1, "height": 2, "bought": 0}', "has 'age' twice"),
+    ('{"who": "a", "age": 1, "height": 2', 'line 71 is not a JSON object: '),
+    (
+      '{"who": "a", "age": inf, "height": 2, "bought": 0}',
+      'line 71 is not a JSON object',
+    ),
+    (
+      '{"who": "a", "age": 01, "height": 2, "bought": 0}',
+      'line 71 is not a JSON object',
+    ),
+    ('[1, 2]', 'line 71 is not a JSON object: it is no object'),
+    ('null', 'line 71 is not a JSON object: it is no object'),
+    ('[' * 99_999 + ']' * 99_999, 'line 71 is not a JSON object: '),
+    (
+      '{"who": "a", "age": 1, "height": 2}',
+      'line 71 has the names who, age, height, and the first age, bought, height, who',
+    ),
+    ('{"who": "a", "age": 1, "height": 2, "bought": 0, "z": 1}', 'bought, z, and the'),
+    (
+      '{"who": "a", "age": 1, "age": 1, "height": 2, "bought": 0}',
+      'it has a name twice among who, age, age',
+    ),
     ('{"who": "a", "age": null, "height": 2, "bought": 0}', 'line 71: age is empty'),
     ('{"who": "a", "age": NaN, "height": 2, "bought": 0}', 'age is nan, which says'),
     ('{"who": "a", "age": "x", "height": 2, "bought": 0}', "age is 'x', which is no"),
     (
       '{"who": "a", "age": [1], "height": 2, "bought": 0}',
-      'age is [1], and values before',
+      'age is [1], which is of another shape than values before',
     ),
     ('{"who": null, "age": 1, "height": 2, "bought": 0}', 'line 71: who is empty'),
     (
       '{"who": [1], "age": 1, "height": 2, "bought": 0}',
       'who is [1], which is',
     ),
-    ('{"who": "a", "age": 1, "height": 2, "bought": 0,}', 'line 71 is not JSON: '),
-    ('{"who": "a", "age": [1, ], "height": 2, "bought": 0}', 'line 71 is not JSON: '),
     (
-      '{"who": "\\ud800", "age": 1, "height": 2, "bought": 0}',
-      "line 71 has half of a character, a surrogate without the other, in 'who'",
+      '{"who": "a", "age": 1, "height": 2, "bought": 0,}',
+      'line 71 is not a JSON object: ',
     ),
     (
-      '{"who": "a", "age": 1, "height": 2, "bought": 0}\r',
-      'line 71 ends with a carriage return alone',
+      '{"who": "a", "age": [1, ], "height": 2, "bought": 0}',
+      'line 71 is not a JSON object: ',
+    ),
+    (
+      '{"who": "\\ud800", "age": 1, "height": 2, "bought": 0}',
+      'line 71 is not a JSON object: ',
     ),
   ],
 )
@@ -180,24 +194,18 @@ def test_json_that_is_not_right_is_named_by_line(line, message, tmp_path):
   path = own_data.write_json(tmp_path / 'data.jsonl', own_data.ROWS[:1] * 70)
   good = path.read_text().splitlines()[0]
   with path.open('a') as file:
-    file.write(f'{line}{good}\n' if line[-1] == '\r' else f'{line}\n{good}\n')
+    file.write(f'{line}\n{good}\n')
   with pytest.raises(problems.DataError) as error:
     own_data.load_rows(path)
   assert message in str(error.value)
 
 
-def test_a_line_of_json_that_is_too_long_is_named(tmp_path):
+def test_lines_of_json_are_read_whatever_ends_them(tmp_path):
   path = tmp_path / 'data.jsonl'
-  path.write_text('{"x": 1, "y": ""}\n' + '{"x": 1, "y": "%s"}\n' % ('a' * 2**25))
-  with pytest.raises(problems.DataError, match="line 2 has 3.* most of them in 'y';"):
-    list(tables.JsonLines(str(path), None).batches(['x']))
-
-
-def test_texts_may_have_what_looks_like_a_comma_too_many(tmp_path):
-  path = tmp_path / 'data.jsonl'
-  path.write_text('{"x": "a, ]"}\n\n{"x": ",}"}\n')
+  path.write_bytes(b'{"x": "a, ]"}\n\n{"x": ",}"}\r{"x": "b"}\r\n')
   (batch,) = tables.JsonLines(str(path), None).batches(['x'])
-  assert batch.columns == {'x': ['a, ]', ',}']}
+  assert batch.columns == {'x': ['a, ]', ',}', 'b']}
+  assert batch.where(2) == f'{path}, line 4'
 
 
 def test_json_may_have_lists_of_numbers_as_features(tmp_path):
@@ -237,7 +245,7 @@ def test_a_folder_that_is_not_right_is_named(make, message, tmp_path):
     ('b.csv', 'x,sold\n1,0\n', 'x, sold'),
     ('b.csv', 'x,bought\n', "client 'b' has no examples"),
     ('b/c.csv', 'x,bought\n1,0\n', 'there must be a file for each client, or a folder'),
-    ('b/c/d.csv', 'x,bought\n1,0\n', 'c is a folder in the folder of client'),
+    ('b/c/d.csv', 'x,bought\n1,0\n', 'c is not a file, of which a client may'),
   ],
 )
 def test_files_of_a_folder_must_be_alike(name, text, message, tmp_path):
@@ -283,7 +291,7 @@ def test_parquet_with_a_column_twice_is_refused(tmp_path):
   for name in ('aaaa', 'AAAA'):
     _write_parquet(path, 'SELECT i AS aaaa, i AS bbbb, i % 2 AS y FROM range(60) t(i)')
     path.write_bytes(path.read_bytes().replace(b'bbbb', name.encode()))
-    with pytest.raises(problems.DataError, match='two columns are called .*aaaa'):
+    with pytest.raises(problems.DataError, match="have one name, .*'(AAAA|aaaa)_1'"):
       own_data.load(path, num_clients=5, label_column='y')
 
 
@@ -293,7 +301,11 @@ def test_parquet_with_a_column_twice_is_refused(tmp_path):
     ('16777216::FLOAT', 1, 'row 1: who is .*which stands for several whole numbers'),
     ("'a'", 'if(i = 7, NULL, i)', 'row 8: x is empty'),
     ('NULL::VARCHAR', 1, 'row 1: who is empty'),
-    ("DATE '2023-01-01'", 1, 'row 1: who is .*neither text nor a number'),
+    (
+      "DATE '2023-01-01'",
+      1,
+      'row 1: who is .*neither text in UTF-8 nor a finite number',
+    ),
   ],
 )
 def test_what_is_wrong_in_parquet_is_named_by_row(who, x, message, tmp_path):

@@ -135,7 +135,7 @@ def test_ids_of_clients_may_be_whole_numbers(database, tmp_path):
     ),
     (
       "UPDATE examples SET serialized_example_proto = x'' WHERE rowid = 33",
-      "row 33 of table examples: the example has no 'bought'",
+      'row 33 of table examples: bought has 0 values',
     ),
     (
       "UPDATE client_metadata SET num_examples = 0 WHERE client_id = 'client 1'",
@@ -163,5 +163,7 @@ def test_features_of_another_length_are_named(database, tmp_path):
       (example.SerializeToString(),),
     )
   connection.close()
-  with pytest.raises(problems.DataError, match='row 50 .* person has 3 values, those'):
+  with pytest.raises(
+    problems.DataError, match='row 50 .* person has 3 values; it must'
+  ):
     _load(path)

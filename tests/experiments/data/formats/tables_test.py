@@ -15,17 +15,17 @@ GOOD = ''.join(f'c{i % 3},{i},{i / 2},{i % 2}\n' for i in range(20))
     ('', 'is empty'),
     ('\n', 'is empty'),
     (HEAD, 'is empty: it has no rows'),
-    ('who,age,age,bought\n' + GOOD, "line 1: two columns are called 'age'"),
-    ('who,age,,bought\n' + GOOD, 'line 1: column 3 of 4 has no name'),
+    ('who,age,age,bought\n' + GOOD, "line 1: column 2 of 4 is called 'age'"),
+    ('who,age,,bought\n' + GOOD, "line 1: column 3 of 4 is called ''"),
     (HEAD + GOOD + 'c1,1,2\n', 'line 22: 3 fields, where the 4 columns who, age'),
-    (HEAD + GOOD + '\nc1,1,2,0\n', 'line 22 is empty'),
+    (HEAD + GOOD + '\nc1,1,2,0\n', 'line 22: no fields, where the 4 columns'),
     (HEAD + GOOD + 'c1,old,2,0\n', "line 22: age is 'old', which is not a number"),
     (HEAD + GOOD + 'c1,1_0,2,0\n', "line 22: age is '1_0', which is not a number"),
     (HEAD + GOOD + 'c1,,2,0\n', 'line 22: age is empty'),
     (HEAD + GOOD + 'c1,  ,2,0\n', 'line 22: age is empty'),
     (HEAD + 'c1,,2,0\n' + GOOD, 'line 2: age is empty'),
     (HEAD + GOOD + 'c1,1,NaN,0\n', "line 22: height is 'NaN', which says that a"),
-    (HEAD + GOOD + 'c1,1e39,2,0\n', "age is '1e39', more than float32 can hold"),
+    (HEAD + GOOD + 'c1,1e39,2,0\n', "age is '1e39', which is not finite in float32"),
     (HEAD + GOOD + ',1,2,0\n', 'line 22: who is empty'),
     (HEAD + GOOD + 'c1,1,2,\n', 'line 22: bought is empty'),
     (HEAD + GOOD + 'c1,1,2,yes\n', "line 22: bought is 'yes', which is not a number"),
@@ -108,7 +108,7 @@ def test_a_column_by_itself_may_have_empty_lines_at_the_end_only(tmp_path):
   found = own_data.load(path, num_clients=2, text_column='said')
   assert found.facts['sequences'] == 16
   path.write_text('said\n' + 'hello\n' * 20 + '\n\nx\n')
-  with pytest.raises(problems.DataError, match='line 22 is empty'):
+  with pytest.raises(problems.DataError, match='line 22: no fields'):
     own_data.load(path, num_clients=2, text_column='said')
 
 
@@ -134,7 +134,7 @@ def test_what_duckdb_would_pass_over_is_refused_or_read(tmp_path):
     ('c1,1,2,0,\n', 'line 4002: 5 fields'),
     ('c1,1,2,0,""\n', 'line 4002: 5 fields'),
     ('c1,1,2,0,""', 'line 4002: 5 fields'),
-    ('\nc1,1,2,0\n', 'line 4002 is empty'),
+    ('\nc1,1,2,0\n', 'line 4002: no fields'),
     ('c1,1,1_0,0\n', "line 4002: height is '1_0', which is not a number"),
   ):
     path.write_text(good + text)
@@ -169,3 +169,31 @@ def test_long_lines_and_many_columns_are_read(tmp_path):
   path = own_data.write_csv(tmp_path / 'data.csv', rows)
   found = own_data.load(path, client_column='who', label_column='y')
   assert found.facts['features'] == 3_000
+
+
+@pytest.mark.parametrize(
+  ('bad', 'column'),
+  [
+    ('c1,,2,0', 'age'),
+    ('c1,old,2,0', 'age'),
+    ('c1,NA,2,0', 'age'),
+    ('c1,1,2,', 'bought'),
+  ],
+)
+def test_all_rows_with_the_same_problem_are_counted(bad, column, tmp_path):
+  path = tmp_path / 'data.csv'
+  good = GOOD * 500  # More than a batch.
+  path.write_text(HEAD + f'{GOOD}{bad}\n{GOOD}{bad}\n' + good + f'{bad}\n' * 7 + GOOD)
+  with pytest.raises(problems.DataError) as error:
+    own_data.load_rows(path)
+  said = ' 9 rows are like that: line 22, line 43, line 10044, line 10045, ...'
+  assert f'line 22: {column} is ' in str(error.value)
+  assert str(error.value).endswith(f'{said}.')
+
+
+def test_all_rows_with_too_few_fields_are_counted(tmp_path):
+  path = tmp_path / 'data.csv'
+  path.write_text(HEAD + GOOD + 'c1,2\n' + GOOD * 500 + 'c1,2,3\n')
+  with pytest.raises(problems.DataError) as error:
+    own_data.load_rows(path)
+  assert str(error.value).endswith(' 2 rows are like that: line 22, line 10023.')
