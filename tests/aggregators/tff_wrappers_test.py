@@ -196,10 +196,7 @@ def test_inside_what_may_not_be_the_sum_is_refused(name):
   with pytest.raises(ValueError, match='^record_aggregation_factory ') as error:
     _gaussian(record_aggregation_factory=factory)
   assert 'aggregators.secure_sum()' in str(error.value)
-  if name in ('modular', 'encoded', 'private', 'unweighted_mean'):
-    assert 'nothing here knows' not in str(error.value)
-  if name.startswith('secure_') and name != 'secure_aggregator':
-    assert 'clips what it sums' in str(error.value)
+  assert type(factory).__qualname__ in str(error.value)
 
 
 def test_inside_the_exact_sums_pass():

@@ -14,6 +14,8 @@ import tensorflow_federated as tff
 from tff_dp_aggregators.aggregators import factory
 from tff_dp_aggregators.aggregators import tracing
 from tff_dp_aggregators.base import checks
+from tff_dp_aggregators.queries import grid
+from tff_dp_aggregators.strategies.numerics import bands
 
 
 class ClientwiseFactory(tff.aggregators.UnweightedAggregationFactory, abc.ABC):
@@ -110,10 +112,7 @@ class ZeroLargeFactory(ClientwiseFactory):
     scale = tf.where(largest > 0, largest, tf.ones_like(largest))
     squares = tf.add_n([tf.reduce_sum(tf.square(each / scale)) for each in flat])
     is_large = tf.sqrt(squares) > self._norm / scale
-    is_finite = tf.reduce_all(
-      tf.stack([tf.reduce_all(tf.math.is_finite(each)) for each in flat])
-    )
-    zero = tf.logical_and(is_finite, is_large)
+    zero = tf.logical_and(grid.all_finite(flat), is_large)
     return tf.nest.map_structure(
       lambda tensor: tf.where(zero, tf.zeros_like(tensor), tensor), value
     )
@@ -201,15 +200,7 @@ def _check_float(tensor: tf.Tensor) -> None:
 
 
 def _check_bound(bound: Any) -> np.ndarray:
-  try:
-    array = np.asarray(bound)
-    if array.dtype.kind not in 'iuf':
-      raise TypeError(array.dtype)
-  except (TypeError, ValueError):
-    raise TypeError(
-      f'bounds must be a number or a structure of numbers and arrays; got {bound!r}.'
-    ) from None
-  array = array.astype(np.float64)
+  array = bands.check_numbers('bounds', bound)
   if not np.all(np.isfinite(array) & (array > 0)):
     raise ValueError(f'bounds must be positive and finite; got {bound!r}.')
   return array

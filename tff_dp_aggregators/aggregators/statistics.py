@@ -37,17 +37,12 @@ def quantile(
       `clip_norm=0.5`, of any noise, such as `aggregators.gaussian` or
       `aggregators.tree`. Its participation and `clients_per_round` are those of the
       quantile. It sums in no way of its own; give that here.
-    initial_estimate: The first estimate; positive if updates are geometric.
-    target_quantile: See `queries.QuantileQuery`, and so for the next two.
+    initial_estimate: See `queries.QuantileQuery`, and so for the next three.
+    target_quantile: See there.
     learning_rate: See there.
     geometric_update: See there.
     record_aggregation_factory: Sums what clients say; `None` for
       `tff.aggregators.SumFactory`.
-
-  Raises:
-    TypeError: If an argument is not of its type.
-    ValueError: If a number is out of range, or `counts` has another clip norm, sums in
-      a way of its own, or releases sums over rounds.
 
   Example:
     >>> import numpy as np
@@ -63,7 +58,7 @@ def quantile(
     >>> bool(output.result > 1.1)  # Nearly all are above 1.
     True
   """
-  _check_mean('counts', counts, 'quantile')
+  factory.check_part('counts', counts, 'quantile')
 
   def build_query(record_specs: Any) -> queries.QuantileQuery:
     return queries.QuantileQuery(
@@ -82,19 +77,6 @@ def quantile(
     min_clients=counts.min_clients or None,
     record_aggregation_factory=record_aggregation_factory,
   )
-
-
-def _check_mean(name: str, mean: Any, user: str) -> None:
-  if not isinstance(mean, factory.DPMeanFactory):
-    raise TypeError(
-      f'{name} must be a factory of private means, such as '
-      f'aggregators.gaussian(...); got one of type {type(mean).__name__}.'
-    )
-  if not mean.sums_plainly:
-    raise ValueError(
-      f'{name} sums records in a way of its own: give record_aggregation_factory to '
-      f'{user} instead.'
-    )
 
 
 def range_sums(
@@ -121,11 +103,6 @@ def range_sums(
     arity: How many nodes have their sum in one above.
     record_aggregation_factory: Sums trees; `None` for `tff.aggregators.SumFactory`.
 
-  Raises:
-    TypeError: If an argument is not of its type.
-    ValueError: If `arity` is below 2, or `nodes` sums in a way of its own, or releases
-      sums over rounds.
-
   Example:
     >>> import numpy as np
     >>> import tensorflow_federated as tff
@@ -142,7 +119,7 @@ def range_sums(
     >>> aggregators.extract_dp_event(output.state).all_rounds_so_far
     GaussianDpEvent(noise_multiplier=0.5)
   """
-  _check_mean('nodes', nodes, 'range_sums')
+  factory.check_part('nodes', nodes, 'range_sums')
   checks.check_int('arity', arity, at_least=2)
 
   def build_query(record_specs: Any) -> queries.RangeSumsQuery:

@@ -178,11 +178,6 @@ def checked(given: Mapping[str, Any], known: type = Options) -> CheckedOptions:
   return CheckedOptions(**given)
 
 
-def refuse_storage(given: Mapping[str, Any]) -> None:
-  """Refuses a storage where no round remembers another's noise."""
-  checked({n: given[n] for n in given if n == 'storage'}, IndependentOptions)
-
-
 def check_storage(storage: Any) -> None:
   """Refuses anything but a place for the past of the noise."""
   if isinstance(storage, str):

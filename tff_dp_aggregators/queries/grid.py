@@ -163,6 +163,16 @@ def exponent_of_steps(noise_multiplier: float) -> int:
   return _BITS - max(0, math.ceil(math.log2(noise_multiplier)) - _LOUD_BITS)
 
 
+def asserted(tensors: Any, condition: tf.Tensor, *message: Any) -> Any:
+  """The tensors, once a condition holds; InvalidArgumentError when run if it does not.
+
+  Texts alone as a message need no branch, which takes longer to make than the rest.
+  """
+  operation = tf.debugging.Assert(condition, list(message))
+  with tf.control_dependencies([] if operation is None else [operation]):
+    return tf.nest.map_structure(tf.identity, tensors)
+
+
 def zeros_like(specs: Any) -> Any:
   """The sum of no records."""
   return tf.nest.map_structure(lambda spec: tf.zeros(spec.shape, tf.int64), specs)
@@ -180,13 +190,12 @@ def add_noise(sums: Any, noise: Any, stddev_in_steps: tf.Tensor) -> Any:
         'preprocess_record makes, and nothing that the sum lost or rounded.'
       )
     scaled = tf.cast(unit_noise, tf.float64) * stddev_in_steps
-    # Texts alone need no branch, which would take longer to make than the rest.
-    fits = tf.debugging.Assert(
+    scaled = asserted(
+      scaled,
       tf.reduce_max(tf.abs(scaled)) < _LARGEST_NOISE,
-      ['the noise is too large for sums in 64 bits; lower noise_multiplier.'],
+      'the noise is too large for sums in 64 bits; lower noise_multiplier.',
     )
-    with tf.control_dependencies([] if fits is None else [fits]):
-      return total + tf.cast(tf.floor(scaled + 0.5), tf.int64)
+    return total + tf.cast(tf.floor(scaled + 0.5), tf.int64)
 
   tf.nest.assert_same_structure(sums, noise)
   return tf.nest.map_structure(add, sums, noise)

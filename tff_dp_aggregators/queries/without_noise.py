@@ -106,6 +106,9 @@ class NormClipSumQuery(matrix_mechanism.GridSumQuery):
     array([ 2., -2.], dtype=float32)
   """
 
+  # There is no noise.
+  noise_multiplier = 0.0
+
   def __init__(self, *, order: float, clip_norm: float, record_specs: Any):
     """Initializes the query.
 
@@ -121,11 +124,6 @@ class NormClipSumQuery(matrix_mechanism.GridSumQuery):
     super().__init__(record_specs)
     self._order = grid.check_order(order)
     self._clip_norm = grid.check_clip_norm(clip_norm)
-
-  @property
-  def noise_multiplier(self) -> float:
-    """0: there is no noise."""
-    return 0.0
 
   @property
   def order(self) -> float:
