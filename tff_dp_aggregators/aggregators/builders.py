@@ -280,13 +280,8 @@ def laplace(
 ) -> factory.DPMeanFactory:
   """Independent Laplace noise in every round (Dwork et al. 2006, theorem 1).
 
-  Each round of a client costs epsilon = 1 / `noise_multiplier` with delta = 0. Clients
-  are clipped in L1 norm, which for a vector of d entries is up to sqrt(d) times its L2
-  norm: for models of more than a few numbers, Gaussian noise is the smaller one.
-
-  Arguments are those of `gaussian`; `clip_norm` bounds the L1 norm, and
-  `noise_multiplier` is the scale of the noise of the *sum* over it, whose standard
-  deviation is sqrt(2) times that.
+  See `queries.LaplaceSumQuery`. Arguments are those of `gaussian`; `clip_norm` bounds
+  the L1 norm, and `noise_multiplier` is the scale of the noise of the *sum* over it.
 
   Example:
     >>> import numpy as np
@@ -313,10 +308,9 @@ def norm_clip(
 ) -> factory.DPMeanFactory:
   """The mean of clipped values, without noise and without privacy.
 
-  What is left of a private mean if its noise is taken away: to see what clipping does,
-  and as a sum that no client can move far. `clip_norm` bounds the p-norm of a client's
-  contribution to one round, p being `order`, from 1 to infinity (`math.inf` clips each
-  entry). What `extract_dp_event` says of its states is `NonPrivateDpEvent`.
+  To see what clipping does. `clip_norm` bounds the p-norm of a client's contribution to
+  one round, p being `order`, from 1 to infinity (`math.inf` clips each entry). What
+  `extract_dp_event` says of its states is `NonPrivateDpEvent`.
 
   Example:
     >>> import numpy as np

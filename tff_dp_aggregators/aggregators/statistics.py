@@ -24,13 +24,10 @@ def quantile(
   """A quantile of clients' numbers, estimated over rounds (arXiv:1905.03871).
 
   A value is one float number, such as a client's loss, how many examples it has, or the
-  norm of its update. It says whether that is at most the estimate; the noised fraction
-  of those that are moves the estimate, which is the result of a round. What that costs
-  is what the counts cost: `extract_dp_event` has it.
-
-  The estimate is private and may be used for anything: to clip or zero with, say, in
-  another run. As a part of `joint` it accompanies a model. The measurements have
-  `quantile_estimate` and `fraction_below` under `dp_query_metrics`.
+  norm of its update; the result of a round is the estimate (`queries.QuantileQuery`).
+  What that costs is what the counts cost: `extract_dp_event` has it. As a part of
+  `joint` it accompanies a model. The measurements have `quantile_estimate` and
+  `fraction_below` under `dp_query_metrics`.
 
   Args:
     counts: Makes the private mean of what clients say, 1/2 or -1/2: a factory with
@@ -87,11 +84,10 @@ def range_sums(
 ) -> factory.DPMeanFactory:
   """A mean of histograms whose sums over ranges of bins have little noise.
 
-  A value is one float vector, a client's histogram; so is the result. There is noise on
-  the sums in a tree over the bins, and the result is what agrees best with all of them
-  (arXiv:0904.0942), so that the noise in a range of bins grows with the logarithm of
-  its length, as the square root of its length does with noise on the bins alone. What
-  that costs is what the noise on the tree costs: `extract_dp_event` has it.
+  A value is one float vector, a client's histogram; so is the result, what agrees best
+  with the noised sums of a tree over the bins (`queries.RangeSumsQuery`). The noise in
+  a range of bins grows with the logarithm of its length, and not with its square root.
+  What that costs is what the noise on the tree costs: `extract_dp_event` has it.
 
   Args:
     nodes: Makes the private mean of trees: a factory of any noise, such as

@@ -290,6 +290,7 @@ class ClientNoiseSumQuery(participations_lib.IndependentNoiseQuery):
   def spent(self, global_state: ClientNoiseState) -> matrix_mechanism.Spent:
     """Returns what all rounds that led to a state have spent, and the last of them."""
     event, several = self._event(), super().spent(global_state)
+    assert isinstance(several, matrix_mechanism.RepeatedSpent)
     if not isinstance(event, dp_accounting.GaussianDpEvent):
       return several
     own = tf.constant(event.noise_multiplier, tf.float64)

@@ -102,15 +102,11 @@ def check_record(record: Any, record_specs: Any) -> Any:
     ) from None
 
   def check(tensor: tf.Tensor, spec: tf.TensorSpec) -> tf.Tensor:
-    if tensor.dtype != spec.dtype:
-      raise TypeError(
-        f'a record has a {tensor.dtype.name} tensor where record_specs has '
-        f'{spec.dtype.name}.'
-      )
-    if not tensor.shape.is_compatible_with(spec.shape):
-      raise ValueError(
-        f'a record has a tensor of shape {tensor.shape} where record_specs has '
-        f'{spec.shape}.'
+    if tensor.dtype != spec.dtype or not tensor.shape.is_compatible_with(spec.shape):
+      error = TypeError if tensor.dtype != spec.dtype else ValueError
+      raise error(
+        f'a record has a {tensor.dtype.name} tensor of shape {tensor.shape} where '
+        f'record_specs has {spec.dtype.name} of shape {spec.shape}.'
       )
     return tf.ensure_shape(tensor, spec.shape)
 

@@ -271,10 +271,10 @@ def certify(
     weights = np.full(strategy.num_rounds, 1.0 / strategy.num_rounds)
     diagonals = strategy.diagonals
   else:
-    with descent.Progress(f'weights of {name(strategy.diagonals)}') as progress:
-      minimum = _descend(
-        strategy.diagonals, objective, workload, _TOLERANCES['max'], progress
-      )
+    progress = descent.Progress(f'weights of {name(strategy.diagonals)}')
+    minimum = _descend(
+      strategy.diagonals, objective, workload, _TOLERANCES['max'], progress
+    )
     diagonals, weights = unit_columns(minimum.point), minimum.weights
   return gram.Certificate(
     error=strategy.sensitivity_squared() * strategy.squared_error(objective, workload),
@@ -298,24 +298,24 @@ def _optimize(
   start = toeplitz.BandedToeplitz.square_root(num_rounds, num_bands).materialize()
   point = unit_columns(bands.from_dense(start, num_bands))
   tolerance, weights = _TOLERANCES[objective], None
-  with descent.Progress(name(point)) as progress:
-    while True:
-      minimum = _descend(point, objective, workload, tolerance, progress, weights)
-      point = unit_columns(minimum.point)
-      strategy = Banded(num_rounds, point)
-      if max_gap is None:
-        return strategy
-      weights = minimum.weights
-      bound = _lower_bound(point, workload, weights)
-      gap = strategy.squared_error(objective, workload) / bound - 1.0
-      if gap <= max_gap:
-        return strategy
-      tolerance *= 0.1
-      if tolerance < _SMALLEST_TOLERANCES[objective]:
-        raise ValueError(
-          f'max_gap={max_gap} cannot be reached: the certified gap stays at {gap:.2g}; '
-          'allow a larger one.'
-        )
+  progress = descent.Progress(name(point))
+  while True:
+    minimum = _descend(point, objective, workload, tolerance, progress, weights)
+    point = unit_columns(minimum.point)
+    strategy = Banded(num_rounds, point)
+    if max_gap is None:
+      return strategy
+    weights = minimum.weights
+    bound = _lower_bound(point, workload, weights)
+    gap = strategy.squared_error(objective, workload) / bound - 1.0
+    if gap <= max_gap:
+      return strategy
+    tolerance *= 0.1
+    if tolerance < _SMALLEST_TOLERANCES[objective]:
+      raise ValueError(
+        f'max_gap={max_gap} cannot be reached: the certified gap stays at {gap:.2g}; '
+        'allow a larger one.'
+      )
 
 
 def _descend(

@@ -266,11 +266,11 @@ class _DenseProblem:
 
   def solve(self) -> descent.Minimum:
     """X = C^T C, and the weights of the errors whose sum it minimises."""
-    with descent.Progress(f'dense {self.num_rounds}') as progress:
-      if self.objective == 'mean' and self.participation.possible_participations == 1:
-        workload = workload_lib.apply(self.workload, np.eye(self.num_rounds))
-        return _fixed_point(workload, progress)
-      return _descend(self, progress)
+    progress = descent.Progress(f'dense {self.num_rounds}')
+    if self.objective == 'mean' and self.participation.possible_participations == 1:
+      workload = workload_lib.apply(self.workload, np.eye(self.num_rounds))
+      return _fixed_point(workload, progress)
+    return _descend(self, progress)
 
   def lower_bound(self) -> float:
     """A lower bound of the least error there can be, by duality (`certify`)."""

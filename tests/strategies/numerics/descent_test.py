@@ -87,15 +87,15 @@ def test_no_minimum_is_an_error():
     descent.bounded()(downhill, np.zeros(1), 1e-13, lambda value: None)
 
 
-def test_only_a_long_search_is_logged_where_there_is_no_terminal(monkeypatch, caplog):
+def test_only_a_long_search_is_logged(monkeypatch, caplog):
   now = [100.0]
   monkeypatch.setattr(descent.time, 'monotonic', lambda: now[0])
   with caplog.at_level(logging.INFO):
     for name, seconds in (('short', 0.01), ('long', 1.0)):
-      with descent.Progress(name) as progress:
-        for iteration in range(1, 31):
-          now[0] += seconds
-          progress(1 / iteration)
+      progress = descent.Progress(name)
+      for iteration in range(1, 31):
+        now[0] += seconds
+        progress(1 / iteration)
   messages = [record.getMessage() for record in caplog.records]
   assert messages == [
     'long: iteration 3, error 0.333333',
