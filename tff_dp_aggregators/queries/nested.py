@@ -52,12 +52,7 @@ class NestedSumQuery(matrix_mechanism.GridSumQuery):
   """
 
   def __init__(self, sub_queries: Any):
-    """Initializes the query from a structure of queries that sum on the grid.
-
-    Raises:
-      TypeError: If one of them is another query.
-      ValueError: If there is none, or two have the same noise.
-    """
+    """Initializes the query from a structure of queries that sum on the grid."""
     super().__init__(record_specs=None)
     self._sub_queries = sub_queries
     self._flat = flat = tf.nest.flatten(sub_queries)
@@ -313,10 +308,6 @@ class JointSumQuery(NestedSumQuery):
       sub_queries: Each part's query by name; its records are tuples of its tensors.
       part_of: The part of each tensor, in the order of `tf.nest.flatten`.
       record_specs: Structure of float tensor specs like a record.
-
-    Raises:
-      TypeError: If one of them is not a query that sums on the grid.
-      ValueError: If `part_of` does not fit, or two parts have the same noise.
     """
     super().__init__(collections.OrderedDict(sorted(sub_queries.items())))
     self._part_of = check_parts(part_of, sub_queries, record_specs)
@@ -328,13 +319,10 @@ class JointSumQuery(NestedSumQuery):
       None if template is None else self._split(template)
     )
 
-  def encode_record(self, params: Any, record: Any) -> tuple[Any, tf.Tensor]:
-    """Returns the record's parts on their grids, and whether all were finite."""
-    return super().encode_record(params, self._split(record))
-
-  def encode_without_noise(self, params: Any, record: Any) -> tuple[Any, tf.Tensor]:
-    """Returns what `encode_record` does, less the noise that clients add."""
-    return super().encode_without_noise(params, self._split(record))
+  def _encoded(
+    self, encode: Callable[..., Any], params: Any, record: Any
+  ) -> tuple[Any, tf.Tensor]:
+    return super()._encoded(encode, params, self._split(record))
 
   def get_noised_result(
     self, sample_state: Any, global_state: Any

@@ -202,8 +202,9 @@ def optimize(
 
   Raises:
     TypeError: If a number is not whole.
-    ValueError: If an argument is out of range, if clients may come back in less than
-      `num_bands` rounds, or if `max_gap` cannot be reached.
+    ValueError: If an argument is out of range or for other rounds, if clients may come
+      back in less than `num_bands` rounds, or if `max_gap` cannot be reached.
+    descent.ConvergenceError: In optimisers of other kinds, if one does not converge.
 
   Example:
     >>> strategy = optimize(32, num_bands=4, cache=False)

@@ -422,11 +422,6 @@ def optimize(
   * `workload`: Whose error it is; `None` means prefix sums. Only a `Workload` with a
     constant learning rate, with or without momentum and weight decay.
 
-  Raises:
-    TypeError: If a number is not one.
-    ValueError: If an argument is out of range, or for other rounds, or the learning
-      rates of the workload change.
-
   Example:
     >>> strategy = optimize(num_rounds=1000, num_buffers=3, objective='max')
     >>> round(strategy.max_error(), 4)
@@ -488,11 +483,6 @@ def optimize_windowed(
   * `participation`: Who may take part when, which has to be given, and more than once:
     for a single participation, a window is of no use.
   * `workload`: As for `optimize`.
-
-  Raises:
-    TypeError: If a number is not one.
-    ValueError: If an argument is out of range, or for other rounds.
-    descent.ConvergenceError: If the optimisation does not converge.
 
   Example:
     >>> participation = participation_lib.Participation(200, min_separation=50)

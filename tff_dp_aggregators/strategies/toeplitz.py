@@ -340,11 +340,6 @@ def optimize(
   * `workload`: Whose error it is; `None` means prefix sums. Given as an array, or with
     a learning rate that changes, for at most 4096 rounds.
 
-  Raises:
-    TypeError: If a number is not whole.
-    ValueError: If an argument is out of range, or for other rounds.
-    descent.ConvergenceError: If the optimisation does not converge.
-
   Example:
     >>> strategy = optimize(num_rounds=128, num_bands=16, cache=False)
     >>> round(strategy.rmse(), 4)
