@@ -198,20 +198,13 @@ def _independent(
   def make(mechanism: accounting.Mechanism, **given: Any) -> factory.DPMeanFactory:
     if mechanism.server_noise_multiplier is not None:
       given['server_noise_multiplier'] = mechanism.server_noise_multiplier
-    made = build(mechanism.limits, noise_multiplier=mechanism.noise_multiplier, **given)
     fewest = dict(mechanism.options).get(noises.MIN_CLIENTS)
+    if build is client_noise.gaussian_shares:
+      given['min_clients'] = fewest
+    made = build(mechanism.limits, noise_multiplier=mechanism.noise_multiplier, **given)
     return made if fewest is None else made.with_min_clients(fewest)
 
   return make
-
-
-def _shares(mechanism: accounting.Mechanism, **given: Any) -> factory.DPMeanFactory:
-  return client_noise.gaussian_shares(
-    mechanism.limits,
-    noise_multiplier=mechanism.noise_multiplier,
-    min_clients=dict(mechanism.options)[noises.MIN_CLIENTS],
-    **given,
-  )
 
 
 def _integers(
@@ -249,7 +242,9 @@ def _integers(
 # Noise that is not that of a strategy, by its kind and where it is made.
 _MADE_BY: dict[tuple[str, str], Callable[..., factory.DPMeanFactory]] = {
   (noises.LAPLACE.name, noises.SERVER.name): _independent(builders.laplace),
-  (noises.GAUSSIAN.name, noises.CLIENTS.name): _shares,
+  (noises.GAUSSIAN.name, noises.CLIENTS.name): _independent(
+    client_noise.gaussian_shares
+  ),
   (noises.GAUSSIAN.name, noises.LOCAL.name): _independent(client_noise.local_gaussian),
   (noises.LAPLACE.name, noises.LOCAL.name): _independent(client_noise.local_laplace),
   (noises.GAUSSIAN.name, noises.CLIENTS_AND_SERVER.name): _independent(

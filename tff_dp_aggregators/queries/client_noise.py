@@ -43,7 +43,6 @@ from tff_dp_aggregators.queries import participations as participations_lib
 # numbers at 88.8.
 _LARGEST = {noises.GAUSSIAN: 12.0, noises.LAPLACE: 89.0}
 _ROWS = {noises.GAUSSIAN: noise_lib.GaussianRows, noises.LAPLACE: rows.LaplaceRows}
-_SMALLEST_NOISE_MULTIPLIER, _LARGEST_NOISE_MULTIPLIER = 2.0**-20, 2.0**20
 # Smallest scale of one client's noise in steps of the grid: see `accounting.local`.
 _SMALLEST_SCALE = 2.0**16
 # Number of a vector in nonces that no row and no tag has (`generators`, `keys`).
@@ -105,7 +104,11 @@ class ClientNoiseSumQuery(participations_lib.IndependentNoiseQuery):
     super().__init__(participation, record_specs)
     self._noise = noises.real(noise)
     self._clip_norm = grid.check_clip_norm(clip_norm)
-    scale = _check_client_noise(client_noise_multiplier)
+    scale = grid.check_noise_multiplier(
+      events.check_noise_multiplier(client_noise_multiplier),
+      "a client's noise multiplier",
+      bits=20,
+    )
     self._noise_multiplier = self._client_noise_multiplier = scale
     self.clients_add_noise = scale > 0
     given = options.checked(noise_options, noise_lib.IndependentOptions)
@@ -330,20 +333,6 @@ class ClientNoiseSumQuery(participations_lib.IndependentNoiseQuery):
       f'client_noise_multiplier={self._client_noise_multiplier}, '
       f'server_noise_multiplier={self._server_noise_multiplier})'
     )
-
-
-def _check_client_noise(noise_multiplier: float) -> float:
-  """Returns it as a float, if the grid has room for it."""
-  noise_multiplier = events.check_noise_multiplier(noise_multiplier)
-  if noise_multiplier and not (
-    _SMALLEST_NOISE_MULTIPLIER <= noise_multiplier <= _LARGEST_NOISE_MULTIPLIER
-  ):
-    raise ValueError(
-      "a client's noise multiplier must be 0 (no noise), or within 2^-20 and 2^20 "
-      '(9.5e-7 to 1.0e6), so that the grid of the sums has room for it and shows it; '
-      f'got {noise_multiplier}.'
-    )
-  return noise_multiplier
 
 
 def _spare_bits(noise: noises.Noise, noise_multiplier: float) -> int:
