@@ -201,7 +201,11 @@ def test_several_copies_end_what_the_one_before_began():
 @pytest.mark.parametrize(
   'make, error, message',
   [
-    (lambda: recursion_lib.LastRounds([['x']], 'row'), TypeError, 'weights must be an'),
+    (
+      lambda: recursion_lib.LastRounds([['x']], 'row'),
+      TypeError,
+      'weights must be real',
+    ),
     (lambda: recursion_lib.LastRounds([1.0], 'row'), ValueError, 'weights must be'),
     (lambda: recursion_lib.LastRounds([[]], 'row'), ValueError, 'shape .1, 0.'),
     (

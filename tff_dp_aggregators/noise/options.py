@@ -50,9 +50,12 @@ class Seed:
 
   def __post_init__(self) -> None:
     for name in ('value', 'stream', 'part'):
-      at_least = None if name == 'value' else 0
-      number = checks.check_int(name, getattr(self, name), at_least)
-      object.__setattr__(self, name, number)
+      number = getattr(self, name)
+      if not _is_int(number):
+        raise TypeError(f'{name} must be an int, got {number!r}.')
+      object.__setattr__(self, name, int(number))
+      if name != 'value' and number < 0:
+        raise ValueError(f'{name} must not be negative; got {number}.')
 
   def __str__(self) -> str:
     text = f'seed {self.value}, stream {self.stream}'
@@ -191,8 +194,8 @@ def resolve(seed: SeedLike) -> Optional[Seed]:
   """The stream of a `seed` argument; each call takes the next one of an int."""
   if seed is None or isinstance(seed, Seed):
     return seed
-  if not isinstance(seed, (int, np.integer)) or isinstance(seed, bool):
-    raise TypeError(  # Without it: it may be secret.
+  if not _is_int(seed):
+    raise TypeError(
       f'seed must be an int, a noise.Seed or None, got {type(seed).__name__}.'
     )
   value = int(seed)
@@ -231,3 +234,7 @@ def for_factory(seed: SeedLike) -> Callable[[], Optional[Seed]]:
     return dataclasses.replace(resolved, part=part)
 
   return following
+
+
+def _is_int(number: Any) -> bool:
+  return isinstance(number, (int, np.integer)) and not isinstance(number, bool)

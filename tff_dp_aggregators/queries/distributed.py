@@ -88,6 +88,7 @@ class DistributedSumQuery(participations_lib.IndependentNoiseQuery):
   """
 
   clients_draw_keys = True
+  # Who adds the noise.
   noise_site = 'clients'
   # What random words the noise is made of.
   generator = 'chacha20'
@@ -130,6 +131,7 @@ class DistributedSumQuery(participations_lib.IndependentNoiseQuery):
     self._clip_norm = float(clip_norm)
     self._noise_multiplier = float(noise_multiplier)
     self.min_clients = checks.check_positive_int('min_clients', min_clients)
+    # The most records of a sum.
     self.max_clients = checks.check_int('max_clients', max_clients, min_clients)
     self._arguments: dict[str, Any] = {
       'clip_norm': self._clip_norm,
@@ -140,6 +142,7 @@ class DistributedSumQuery(participations_lib.IndependentNoiseQuery):
       'max_wrap_probability': max_wrap_probability,
       'beta': beta,
     }
+    # Kind of noise: 'skellam' or 'discrete_gaussian'.
     self.noise = noise
     # Whatever is wrong with the numbers is told before the size of records is known.
     distributed_noise.check(noise, **self._arguments)
