@@ -176,12 +176,10 @@ class AdaptiveClippingQuery(matrix_mechanism.MatrixMechanismQuery):
       **noise_options: See `noise.Options`.
 
     Raises:
-      OSError: If `storage` names a directory that cannot be used.
-      RuntimeError: If another process uses it.
-      TypeError: If an argument is not of its type; `participation` may not be `None`.
-      ValueError: As `MatrixMechanismQuery`; if `clipped_count_stddev` is at most half
-        of `noise_multiplier`, so that the count alone would cost more than all is to
-        cost; or if a tree restarts between two updates.
+      ValueError: As `MatrixMechanismQuery`, which has other errors, too; if
+        `clipped_count_stddev` is at most half of `noise_multiplier`, so that the count
+        alone would cost more than all is to cost; or if a tree restarts between two
+        updates.
     """
     self._clients_per_round = checks.check_positive(
       'clients_per_round', clients_per_round
