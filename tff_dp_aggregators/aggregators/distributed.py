@@ -135,8 +135,13 @@ def of_noise(
       record_specs=record_specs,
       **numbers,
     )
-    if dimension is not None:
-      _check_dimension(dimension, made.mechanism.dimension)
+    padded = made.mechanism.dimension
+    if dimension is not None and distributed_noise.padded(dimension) != padded:
+      raise ValueError(
+        f'the mechanism was planned for dimension={dimension}, and values here have '
+        f'{padded} numbers once padded to a power of two: its grid, and so epsilon, '
+        'would be those of another. Plan it for as many as the model has.'
+      )
     return made
 
   return factory.DPMeanFactory(
@@ -146,16 +151,6 @@ def of_noise(
     count_sum_factory=count_sum_factory,
     specs_to_look_at=tf.TensorSpec([dimension or 1], tf.float32),
   )
-
-
-def _check_dimension(dimension: int, padded: int) -> None:
-  """Refuses values for whose size the noise was not planned."""
-  if distributed_noise.padded(dimension) != padded:
-    raise ValueError(
-      f'the mechanism was planned for dimension={dimension}, and values here have '
-      f'{padded} numbers once padded to a power of two: its grid, and so epsilon, '
-      'would be those of another. Plan it for as many as the model has.'
-    )
 
 
 def _clients(name: str, value: Optional[int], clients_per_round: float) -> int:

@@ -422,7 +422,13 @@ class DPMean:
     )
     sample_type, counts_type = encode.type_signature.result
     record_sum = record_aggregation_factory.create(sample_type)
-    _check_sum(record_sum, sample_type)
+    result_type = record_sum.next.type_signature.result.result.member
+    if not result_type.is_equivalent_to(sample_type):
+      raise TypeError(
+        'record_aggregation_factory must return the exact sum of the integers it is '
+        f'given, of type {sample_type}; it returns {result_type}. Use '
+        'tff.aggregators.SumFactory() or aggregators.secure_sum().'
+      )
     count_sum = count_sum_factory.create(counts_type)
     release = tff.tensorflow.computation(
       tracing.as_written(self.release), [query_state_type, sample_type, counts_type]
@@ -480,16 +486,6 @@ def _min_clients_of(
       'clients.'
     )
   return fewest
-
-
-def _check_sum(process: tff.templates.AggregationProcess, sample_type: Any) -> None:
-  result_type = process.next.type_signature.result.result.member
-  if not result_type.is_equivalent_to(sample_type):
-    raise TypeError(
-      'record_aggregation_factory must return the exact sum of the integers it is '
-      f'given, of type {sample_type}; it returns {result_type}. Use '
-      'tff.aggregators.SumFactory() or aggregators.secure_sum().'
-    )
 
 
 class Mean(noise.IndependentOptions, total=False):

@@ -329,7 +329,14 @@ def _descend(
 ) -> descent.Minimum:
   """Minimises over the diagonals; their columns may have any length."""
   minimize = descent.minimize_mean if objective == 'mean' else descent.minimize_max
-  errors = errors_of_columns(workload)
+  errors_of_units = errors_of_diagonals(workload)
+
+  def errors(columns: np.ndarray) -> Optional[descent.Evaluated]:
+    if np.any(columns[0] <= 0):
+      return None
+    values, pull_back_units = errors_of_units(unit_columns(columns))
+    return values, lambda weights: by_columns(columns, pull_back_units(weights))
+
   return minimize(errors, start, tolerance, progress, weights)
 
 
@@ -347,25 +354,6 @@ def _lower_bound(
 def unit_columns(diagonals: np.ndarray) -> np.ndarray:
   """Diagonals of the matrix whose columns are divided by their norms."""
   return diagonals / np.linalg.norm(diagonals, axis=0)
-
-
-def errors_of_columns(
-  workload: workload_lib.Checked,
-) -> Callable[[np.ndarray], Optional[descent.Evaluated]]:
-  """The errors of a banded strategy once its columns are divided by their norms.
-
-  Returns as `descent` takes it, a function of diagonals, which are of shape [bands, n].
-  """
-  errors_of_units = errors_of_diagonals(workload)
-
-  def errors(columns: np.ndarray) -> Optional[descent.Evaluated]:
-    if np.any(columns[0] <= 0):
-      return None
-    units = unit_columns(columns)
-    values, pull_back_units = errors_of_units(units)
-    return values, lambda weights: by_columns(columns, pull_back_units(weights))
-
-  return errors
 
 
 def by_columns(columns: np.ndarray, by_units: np.ndarray) -> np.ndarray:

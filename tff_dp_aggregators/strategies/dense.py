@@ -149,8 +149,9 @@ def optimize(
     (1.0, 1.6894)
   """
   problem = _DenseProblem.check(num_rounds, objective, participation, workload)
-  if problem.participation.possible_participations > 1 and not problem.is_fixed_epoch:
-    separation = problem.participation.min_separation
+  limits = problem.participation
+  if limits.possible_participations > 1 and not limits.fixed_epoch:
+    separation = limits.min_separation
     raise ValueError(
       'participation must be single or fixed-epoch. For clients that come back after '
       f'min_separation={separation} rounds or more, '
@@ -243,12 +244,6 @@ class _DenseProblem:
   @property
   def num_rounds(self) -> int:
     return self.participation.num_rounds
-
-  @property
-  def is_fixed_epoch(self) -> bool:
-    return (
-      self.participation.fixed_epoch and self.participation.possible_participations > 1
-    )
 
   @property
   def classes(self) -> np.ndarray:
