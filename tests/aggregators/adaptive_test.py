@@ -216,7 +216,6 @@ def test_a_process_does_what_the_query_does_and_goes_on_from_its_state(kind):
   [
     ({'clients_per_round': 0}, 'clients_per_round must be positive'),
     ({'update_every': 3, **_TREE}, 'restart_every, 2; got 3'),
-    ({'workload': strategies.Workload(4)}, 'workload needs a participation'),
     ({'workload': strategies.Workload(5), **_BLT}, 'is for 5 rounds'),
   ],
 )
@@ -224,6 +223,13 @@ def test_what_cannot_work_is_refused_by_the_builder(arguments, message):
   with pytest.raises(ValueError, match=message):
     aggregators.adaptive(
       **{'noise_multiplier': 1.0, 'clients_per_round': 100, **arguments}
+    )
+
+
+def test_a_workload_needs_a_participation():
+  with pytest.raises(TypeError, match='participation must be'):
+    aggregators.adaptive(
+      noise_multiplier=1.0, clients_per_round=100, workload=strategies.Workload(4)
     )
 
 

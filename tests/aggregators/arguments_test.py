@@ -147,7 +147,7 @@ _FACTORIES = {
     (tff.to_type([(np.float32, [2]), (_SEQUENCE,)]), r'has float32\* at 1\.0, a Seq'),
     (tff.FederatedType(np.float32, tff.CLIENTS), 'a FederatedType'),
     (tff.FunctionType(None, np.float32), 'a FunctionType'),
-    (tff.StructType([('a', np.float32)]), 'no Python container.*tff.to_type'),
+    (tff.StructType([('a', np.float32)]), 'a StructType.*tff.to_type'),
   ],
 )
 def test_what_is_no_structure_of_tensors_is_a_type_error(name, value_type, where):

@@ -96,7 +96,7 @@ def test_bounds_that_are_not_positive_and_finite_are_refused(bounds):
 
 @pytest.mark.parametrize('bounds', [None, '1', True, [1.0, None], {'kernel': 'wide'}])
 def test_bounds_that_are_no_numbers_are_refused(bounds):
-  with pytest.raises(TypeError, match='bounds must be a number or a structure of num'):
+  with pytest.raises(TypeError, match='bounds must be an array of real numbers'):
     _sum_within(bounds)
 
 

@@ -359,7 +359,7 @@ def test_numbers_out_of_range_are_refused_by_the_builder(name, argument, value):
 def test_mechanisms_that_no_factory_keeps_are_refused():
   scheme = sampling.PoissonSampling(8, 0.1)
   sampled = accounting.Mechanism('gaussian', scheme, 1.0)
-  with pytest.raises(ValueError, match='nothing here draws the clients'):
+  with pytest.raises(ValueError, match='nothing here sees to that without a schedule'):
     aggregators.from_mechanism(sampled, clip_norm=1.0, clients_per_round=4)
   adaptive = accounting.Mechanism(
     'gaussian', strategies.Participation(8), 1.0, clipped_count_stddev=3.0

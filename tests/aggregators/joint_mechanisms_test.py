@@ -118,7 +118,7 @@ def test_what_does_not_fit_is_refused():
     aggregators.from_joint_mechanism(
       mechanism.parts[0].mechanism, ['zebra'], clients_per_round=4
     )
-  with pytest.raises(TypeError, match='JointMechanism, which from_joint_mechanism'):
+  with pytest.raises(TypeError, match='from_joint_mechanism an accounting.JointM'):
     aggregators.from_mechanism(mechanism, clip_norm=1.0, clients_per_round=4)
   with pytest.raises(ValueError, match="part_of has 'other'"):
     aggregators.from_joint_mechanism(mechanism, ['other'], clients_per_round=4)

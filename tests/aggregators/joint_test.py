@@ -184,7 +184,7 @@ def test_a_learning_process_trains_with_it():
   ('parts', 'part_of', 'error', 'message'),
   [
     ({}, ['a'], TypeError, 'parts must be a mapping'),
-    ({'a': 1}, ['a'], TypeError, "'a' is a int"),
+    ({'a': 1}, ['a'], TypeError, "the part 'a' must be a factory"),
     (_parts(), 'body', TypeError, 'part_of must be a sequence of names'),
     (_parts(), ['body', 'tail'], ValueError, "'tail'; the parts are"),
     (_parts(), ['body'], ValueError, "the part 'head' has no tensor"),

@@ -123,7 +123,7 @@ def test_the_event_of_a_rotated_mechanism_is_in_the_state_within(name):
   size = 2**15
   process = _ROTATIONS[name](_gaussian(2.0)).create(tff.TensorType(np.float32, [size]))
   output = process.next(process.initialize(), [np.zeros([size], np.float32)])
-  with pytest.raises(ValueError, match='the seed of a rotation') as error:
+  with pytest.raises(ValueError, match='this state remembers') as error:
     aggregators.extract_dp_event(output.state)
   assert 'state of the mechanism within' in str(error.value)
   spent = aggregators.extract_dp_event(output.state[0])
@@ -149,7 +149,7 @@ def test_norms_that_follow_the_clients_are_refused(wrapper):
   factory = getattr(tff.aggregators, wrapper)(norm, _gaussian(2.0))
   process = factory.create(_TYPE)
   state = process.next(process.initialize(), [_value(1.0)]).state
-  with pytest.raises(ValueError, match='one client changes what becomes') as error:
+  with pytest.raises(ValueError, match='this state remembers') as error:
     aggregators.extract_dp_event(state)
   assert 'aggregators.adaptive' in str(error.value)
   # The mechanism within says what it spent, which is not all.
@@ -196,10 +196,7 @@ def test_inside_what_may_not_be_the_sum_is_refused(name):
   with pytest.raises(ValueError, match='^record_aggregation_factory ') as error:
     _gaussian(record_aggregation_factory=factory)
   assert 'aggregators.secure_sum()' in str(error.value)
-  if name in ('modular', 'encoded', 'private', 'unweighted_mean'):
-    assert 'nothing here knows' not in str(error.value)
-  if name.startswith('secure_') and name != 'secure_aggregator':
-    assert 'clips what it sums' in str(error.value)
+  assert type(factory).__qualname__ in str(error.value)
 
 
 def test_inside_the_exact_sums_pass():

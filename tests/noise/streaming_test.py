@@ -306,7 +306,7 @@ def test_costs_count_what_a_round_keeps_and_draws(kind, num_rounds):
   recursion = strategy.recursion()
   unscaled = recursion
   if isinstance(recursion, recursion_lib.Scaled):
-    with pytest.raises(TypeError, match='interpret what it scales'):
+    with pytest.raises(TypeError, match='a Scaled one of them'):
       interpret(recursion)
     unscaled = recursion.recursion
   assert interpret(unscaled).num_slots == recursion.work.buffers

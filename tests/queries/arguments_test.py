@@ -144,6 +144,15 @@ def test_a_participation_has_to_be_given(name, participation):
   assert signature.parameters['participation'].default is inspect.Parameter.empty
 
 
+@pytest.mark.parametrize('option', ['storage', 'workload', 'sed'])
+@pytest.mark.parametrize('name', ['GaussianSumQuery', 'AdaptiveGaussianSumQuery'])
+def test_independent_noise_has_named_arguments_and_refuses_others(name, option):
+  parameters = inspect.signature(getattr(queries, name)).parameters
+  assert {'noise_multiplier', 'record_specs'} <= set(parameters)
+  with pytest.raises(TypeError, match=f"'{option}' is not an argument"):
+    _build(name, **{option: None})
+
+
 @pytest.mark.parametrize('name', ['GaussianSumQuery', 'AdaptiveGaussianSumQuery'])
 def test_no_participation_is_every_round(name):
   query = _build(name, None)

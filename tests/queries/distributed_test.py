@@ -74,6 +74,8 @@ def test_what_is_measured_is_the_plan():
   metrics = query.derive_metrics(state)
   assert float(metrics['scale']) == query.mechanism.scale
   assert 0 < float(metrics['wrap_probability']) <= 1e-6
+  assert (query.generator, query.seed_identity) == ('chacha20', 'secret')
+  assert (query.clip_norm, query.noise_multiplier) == (10.0, 1e-3)
   assert int(query.spent(state).all_rounds) == 0
   assert query.run_event().count == 2
 

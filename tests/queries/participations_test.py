@@ -8,7 +8,6 @@ import tensorflow as tf
 
 from tff_dp_aggregators import queries
 from tff_dp_aggregators import strategies
-from tff_dp_aggregators.queries import participations
 
 _LIMITS = [
   strategies.Participation(num_rounds=7),
@@ -55,45 +54,54 @@ def _is_allowed(limits, chosen):
 
 @pytest.mark.parametrize('limits', _LIMITS, ids=str)
 def test_it_is_the_most_of_all_patterns(limits):
-  counted = participations.Participations(limits)
+  query = _QUERIES['laplace'](limits)
   expected = [_most_within(limits, n) for n in range(limits.num_rounds + 1)]
-  found = [int(counted.after(tf.constant(n, tf.int64))) for n in range(len(expected))]
-  assert found == expected
-  assert counted.most == expected[-1]
+  state = query.initial_global_state()
+  states = [
+    state._replace(round=tf.constant(n, tf.int64)) for n in range(len(expected))
+  ]
+  assert [int(query.spent(each).all_rounds) for each in states] == expected
+  assert _count(query.run_event()) == expected[-1]
+
+
+def _count(event):
+  return getattr(event, 'count', 1)
 
 
 @pytest.mark.parametrize('limits', [None, *_LIMITS], ids=str)
 def test_rounds_add_up_to_what_is_spent(limits):
-  counted = participations.Participations(limits)
+  query = _QUERIES['laplace'](limits)
   one, total = dp_accounting.LaplaceDpEvent(2.0), 0
-  for number in range(7 if limits is None else limits.num_rounds):
-    this_round = tf.constant(number, tf.int64)
-    scale = float(counted.event_of(this_round, one).noise_multiplier)
-    spent = counted.spent(this_round + 1, one)
+  state, sums = query.initial_global_state(), query.initial_sample_state()
+  for _ in range(7 if limits is None else limits.num_rounds):
+    _, state, event = query.get_noised_result(sums, state)
+    scale, spent = float(event.noise_multiplier), query.spent(state)
     assert scale == (2.0 if int(spent.last_round) else float('inf'))
     total += int(spent.last_round)
     assert int(spent.all_rounds) == total
     expected = one if total == 1 else dp_accounting.SelfComposedDpEvent(one, total)
     assert spent.to_event() == expected
-  assert total == (7 if limits is None else counted.most)
+  assert total == (7 if limits is None else _count(query.run_event()))
 
 
 def test_what_has_no_limits_tells_none():
-  counted = participations.Participations(None)
-  for ask in (lambda: counted.limits, lambda: counted.most):
+  query = _QUERIES['laplace'](None)
+  for ask in (lambda: query.participation, query.run_event):
     with pytest.raises(ValueError, match='any number of rounds'):
       ask()
-  many = tf.constant(10**9, tf.int64)
-  assert int(counted.check_round(many)) == int(counted.after(many)) == 10**9
+  many = query.initial_global_state()._replace(round=tf.constant(10**9, tf.int64))
+  _, state, _ = query.get_noised_result(query.initial_sample_state(), many)
+  assert int(query.spent(state).all_rounds) == 10**9 + 1
 
 
-def test_a_round_too_many_and_what_is_no_participation_are_refused():
-  counted = participations.Participations(_LIMITS[2])
-  assert int(counted.check_round(tf.constant(6, tf.int64))) == 6
+@pytest.mark.parametrize('name', _QUERIES)
+def test_a_round_too_many_and_what_is_no_participation_are_refused(name):
+  query = _QUERIES[name](_LIMITS[2])
+  state = query.initial_global_state()._replace(round=tf.constant(7, tf.int64))
   with pytest.raises(tf.errors.InvalidArgumentError, match='built for 7 rounds'):
-    counted.check_round(tf.constant(7, tf.int64))
+    query.get_noised_result(query.initial_sample_state(), state)
   with pytest.raises(TypeError, match='participation'):
-    participations.Participations(7)
+    _QUERIES[name](7)
 
 
 @pytest.mark.parametrize('name', _QUERIES)

@@ -255,7 +255,7 @@ def test_several_participations_are_exact_for_any_workload(workload, objective):
     ((0.0, 1.0), ValueError, r'coefficients\[0\] must be positive, got 0.0'),
     ((1.0, math.nan), ValueError, 'coefficients must be finite'),
     ((1.0, -3.0), ValueError, 'have an inverse that exceeds float64'),
-    ('abc', TypeError, 'coefficients must be a sequence of numbers'),
+    ('abc', TypeError, 'coefficients must be real numbers'),
     (None, TypeError, 'coefficients must be a sequence of numbers'),
   ],
 )

@@ -325,10 +325,10 @@ def test_never_a_failure_nor_a_spurious_buffer(num_rounds, objective):
 @pytest.mark.parametrize(
   'scales, decays, message',
   [
-    ((0.1,), (), 'as many output_scales'),
+    ((0.1,), (), 'output_scales must be as many'),
     ((math.nan,), (0.1,), 'output_scales must be finite'),
     ((0.1,), (math.inf,), 'buffer_decays must be finite'),
-    ((0.0, 0.1), (0.1, 0.2), 'output_scales must not be 0'),
+    ((0.0, 0.1), (0.1, 0.2), 'output_scales must be'),
     ((0.1, -0.1), (0.1, 0.2), 'all positive or all negative'),
     ((0.1, 0.1), (0.2, 0.2), 'buffer_decays must be different'),
     ((0.1,), (1.5,), 'between -1 and 1'),

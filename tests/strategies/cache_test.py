@@ -137,18 +137,6 @@ def test_a_file_of_another_request_is_computed_again(
     assert found == answer
 
 
-def test_what_names_no_request_is_replaced_without_alarm(compute, tmp_path, caplog):
-  cache.fetch(BandedToeplitz, 'f', 1, {}, compute)
-  (path,) = kept(tmp_path)
-  # As `save` writes it, and earlier releases did here.
-  path.write_bytes(BandedToeplitz(5, (1.0, 0.9)).to_npz())
-  with caplog.at_level(logging.INFO):
-    for _ in range(2):
-      assert cache.fetch(BandedToeplitz, 'f', 1, {}, compute) == STRATEGY
-  assert caplog.text == ''
-  assert compute.times == 2
-
-
 def test_a_folder_that_cannot_be_made_is_no_obstacle(
   compute, tmp_path, monkeypatch, caplog
 ):

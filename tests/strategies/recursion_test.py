@@ -201,10 +201,18 @@ def test_several_copies_end_what_the_one_before_began():
 @pytest.mark.parametrize(
   'make, error, message',
   [
-    (lambda: recursion_lib.LastRounds([['x']], 'row'), TypeError, 'weights must be an'),
-    (lambda: recursion_lib.LastRounds([1.0], 'row'), ValueError, '2 dimensions'),
+    (
+      lambda: recursion_lib.LastRounds([['x']], 'row'),
+      TypeError,
+      'weights must be real',
+    ),
+    (lambda: recursion_lib.LastRounds([1.0], 'row'), ValueError, 'weights must be'),
     (lambda: recursion_lib.LastRounds([[]], 'row'), ValueError, 'shape .1, 0.'),
-    (lambda: recursion_lib.LastRounds([[np.inf]], 'row'), ValueError, 'finite'),
+    (
+      lambda: recursion_lib.LastRounds([[np.inf]], 'row'),
+      ValueError,
+      'weights.* finite',
+    ),
     (lambda: recursion_lib.LastRounds([[1.0]], 'rows'), ValueError, "got 'rows'"),
     (
       lambda: recursion_lib.LastRounds([[1.0]], 'sum'),
@@ -219,13 +227,13 @@ def test_several_copies_end_what_the_one_before_began():
     (
       lambda: recursion_lib.LastRounds([[1.0, 0.5]], 'sum', [[1.0]]),
       ValueError,
-      r'shape of weights, \(1, 2\), got \(1, 1\)',
+      r'sums must be .* of shape \(1, 2\)',
     ),
-    (lambda: recursion_lib.TreeNodes([]), ValueError, 'a level at least'),
+    (lambda: recursion_lib.TreeNodes([]), ValueError, 'weights must be'),
     (
       lambda: recursion_lib.TreeNodes([1.0, 1.0], np.eye(3)),
       ValueError,
-      r'shape \(2, 2\) for 2 weights, got \(3, 3\)',
+      r'combination must be .* of shape \(2, 2\)',
     ),
     (
       lambda: recursion_lib.TreeNodes([1.0], tree_rounds=0),
@@ -234,9 +242,9 @@ def test_several_copies_end_what_the_one_before_began():
     ),
     (lambda: recursion_lib.Scaled(3, [1.0], (0,)), TypeError, 'a Recursion, got 3'),
     (
-      lambda: recursion_lib.Scaled(recursion_lib.TreeNodes([1.0]), [], ()),
+      lambda: recursion_lib.Scaled(recursion_lib.TreeNodes([1.0]), [], (0,)),
       ValueError,
-      'factors must be one at least',
+      'factors must be',
     ),
     (
       lambda: recursion_lib.Scaled(recursion_lib.TreeNodes([1.0]), [np.nan], (0,)),
@@ -256,23 +264,23 @@ def test_several_copies_end_what_the_one_before_began():
     (
       lambda: recursion_lib.Scaled(recursion_lib.TreeNodes([1.0]), [1.0], (0, 2)),
       ValueError,
-      'starts must be one for each of 1 factors, got 2',
+      r'factors must be .* of shape \(2,\)',
     ),
     (
       lambda: recursion_lib.Scaled(recursion_lib.TreeNodes([1.0]), [1.0], (0.0,)),
       TypeError,
       r'starts\[0\] must be a whole number',
     ),
-    (lambda: recursion_lib.DecayingSums([], []), ValueError, 'one sum at least'),
+    (lambda: recursion_lib.DecayingSums([], []), ValueError, 'decays must be'),
     (
       lambda: recursion_lib.DecayingSums([0.5], [1.0, 2.0]),
       ValueError,
-      'outputs must be as many as decays, 1, got 2',
+      r'outputs must be .* of shape \(1,\)',
     ),
     (
       lambda: recursion_lib.DecayingSums([0.5], [1.0], [1.0, 1.0]),
       ValueError,
-      'ends must be as many as decays',
+      'ends must be',
     ),
     (
       lambda: recursion_lib.DecayingSums([0.5], [1.0], copies=2, delay=1),

@@ -245,7 +245,7 @@ def test_coefficients_out_of_range_are_refused(coefficients, message):
 
 @pytest.mark.parametrize('coefficients', [1.0, None, ('a', 'b'), [[1.0, 2.0]]])
 def test_coefficients_that_are_no_numbers_are_refused(coefficients):
-  with pytest.raises(TypeError, match='coefficients must be a sequence of numbers'):
+  with pytest.raises(TypeError, match='coefficients must be'):
     BandedToeplitz(3, coefficients)
 
 

@@ -226,31 +226,14 @@ def adaptive(
   and `fraction_below`, both of them private estimates; `clip_norm` is that of the next
   round. A client whose value is not finite counts as a zero vector, thus as unclipped.
 
-  Args:
-    strategy: Strategy matrix C, for the number of rounds planned; one more is an error.
-      `None` for independent noise in every round, which remembers nothing: `storage` is
-      refused.
-    participation: Who may take part when, and for how many rounds; a strategy needs
-      one. Without a strategy, `None` serves any number of rounds and assumes that a
-      client may take part in all of them.
-    noise_multiplier: Standard deviation of z over the clip norm that would be as
-      private as means and clip norms together; 0 adds no noise to either.
-    clients_per_round: Denominator of the mean, and of the fraction of small norms.
-    initial_clip_norm: See `queries.AdaptiveClippingQuery`, and so for the others.
-    target_quantile: Which fraction of clients is to be left unclipped.
-    learning_rate: The estimate changes by at most a factor of exp(learning_rate).
-    clipped_count_stddev: Standard deviation of z for the count of small norms.
-    update_every: For how many rounds a clip norm is kept.
-    workload: As for `from_strategy`; it needs a participation.
-    record_aggregation_factory: Sums the clipped values, each with its count of -1/2 or
-      1/2; `None` for `tff.aggregators.SumFactory`. It must not make either larger.
-    **noise_options: See `noise.Options`.
+  Arguments are those of `queries.AdaptiveClippingQuery`, but for the records' specs,
+  and of `from_strategy`:
 
-  Raises:
-    TypeError: If an argument is not of its type, or `participation` is missing.
-    ValueError: If a number is out of range, `clipped_count_stddev` at most half of
-      `noise_multiplier`, `update_every` not a multiple of the tree's restarts, or
-      strategy, participation and workload not for the same rounds.
+  * `strategy`: `None` for independent noise in every round, which remembers nothing:
+    `storage` is refused.
+  * `participation`: A strategy or a workload needs one. Without either, `None` serves
+    any number of rounds and assumes that a client may take part in all of them.
+  * `clients_per_round`: Denominator of the mean, and of the fraction of small norms.
 
   Example:
     >>> import numpy as np
@@ -263,20 +246,18 @@ def adaptive(
     >>> bool(clip_norm > 0.1)  # It was far too small.
     True
   """
-  if strategy is None:
-    options.refuse_storage(noise_options)
   first: tuple[Any, ...] = (strategy, participation)
-  query: type[queries.AdaptiveClippingQuery] = queries.AdaptiveClippingQuery
-  if strategy is None and participation is None:
-    first, query = (), queries.AdaptiveGaussianSumQuery
-    if workload is not None:
-      raise ValueError(
-        'a workload needs a participation as well: it is for a planned number of '
-        f'rounds; got {workload}.'
-      )
-  elif strategy is None:
-    participation = strategies.participation.require(participation)
-    first = (strategies.Identity(participation.num_rounds), participation)
+  query: Any = queries.AdaptiveClippingQuery
+  if strategy is None:
+    options.checked(noise_options, noise.IndependentOptions)
+    first = (participation,)
+    if workload is None:
+      query = queries.AdaptiveGaussianSumQuery
+    else:
+      planned = strategies.participation.require(participation)
+      first = (strategies.Identity(planned.num_rounds), planned)
+  if workload is not None:
+    query = functools.partial(query, workload=workload)
   return factory.from_query(
     # Which divides counts by it.
     functools.partial(query, clients_per_round=clients_per_round),
@@ -288,7 +269,6 @@ def adaptive(
     learning_rate=learning_rate,
     clipped_count_stddev=clipped_count_stddev,
     update_every=update_every,
-    workload=workload,
     record_aggregation_factory=record_aggregation_factory,
     **noise_options,
   )
@@ -300,13 +280,8 @@ def laplace(
 ) -> factory.DPMeanFactory:
   """Independent Laplace noise in every round (Dwork et al. 2006, theorem 1).
 
-  Each round of a client costs epsilon = 1 / `noise_multiplier` with delta = 0. Clients
-  are clipped in L1 norm, which for a vector of d entries is up to sqrt(d) times its L2
-  norm: for models of more than a few numbers, Gaussian noise is the smaller one.
-
-  Arguments are those of `gaussian`; `clip_norm` bounds the L1 norm, and
-  `noise_multiplier` is the scale of the noise of the *sum* over it, whose standard
-  deviation is sqrt(2) times that.
+  See `queries.LaplaceSumQuery`. Arguments are those of `gaussian`; `clip_norm` bounds
+  the L1 norm, and `noise_multiplier` is the scale of the noise of the *sum* over it.
 
   Example:
     >>> import numpy as np
@@ -333,10 +308,9 @@ def norm_clip(
 ) -> factory.DPMeanFactory:
   """The mean of clipped values, without noise and without privacy.
 
-  What is left of a private mean if its noise is taken away: to see what clipping does,
-  and as a sum that no client can move far. `clip_norm` bounds the p-norm of a client's
-  contribution to one round, p being `order`, from 1 to infinity (`math.inf` clips each
-  entry). What `extract_dp_event` says of its states is `NonPrivateDpEvent`.
+  To see what clipping does. `clip_norm` bounds the p-norm of a client's contribution to
+  one round, p being `order`, from 1 to infinity (`math.inf` clips each entry). What
+  `extract_dp_event` says of its states is `NonPrivateDpEvent`.
 
   Example:
     >>> import numpy as np

@@ -29,18 +29,11 @@ def local_gaussian(
 ) -> factory.DPMeanFactory:
   """Gaussian noise that each client adds to its own update, before it sends anything.
 
-  What a client sends has noise of standard deviation `clip_norm * noise_multiplier` in
-  each coordinate, of a key that nobody else ever has (`queries.client_noise`); the mean
-  of m clients has sqrt(m) / `clients_per_round` times that. So the noise multiplier is
-  relative to *one* client's clip norm, and of a size that hides one client: for the
-  same error in the mean, sqrt(m) times smaller than that of `gaussian`.
-
-  `extract_dp_event` says what a client's own reports cost against everybody, under
-  zero-out neighbours. Local privacy is mostly meant for any two updates of a client,
-  `accounting.local.local_event(..., adjacency='replace_one')`: half the noise
-  multiplier. Against those who see means alone there is more privacy,
-  `accounting.local.central_event`. Clients do not tell whether their update was finite:
-  `nonfinite_count` stays 0.
+  See `queries.LocalGaussianSumQuery`, also for what `extract_dp_event` says of it. The
+  mean of m clients has sqrt(m) / `clients_per_round` times the noise of one. So the
+  noise multiplier is relative to *one* client's clip norm, and of a size that hides one
+  client: for the same error in the mean, sqrt(m) times smaller than that of `gaussian`.
+  Clients do not tell whether their update was finite: `nonfinite_count` stays 0.
 
   Example:
     >>> import numpy as np
@@ -64,10 +57,8 @@ def local_laplace(
 ) -> factory.DPMeanFactory:
   """Laplace noise that each client adds to its own update, before it sends anything.
 
-  A report costs a client epsilon = 1 / `noise_multiplier` under zero-out neighbours,
-  and twice that for any two updates of it, with delta = 0, against everybody. Clients
-  are clipped in L1 norm, and the noise multiplier is the scale of *one client's* noise,
-  as for `laplace`. What `local_gaussian` tells of keys and rounds holds here.
+  See `queries.LocalLaplaceSumQuery`. Clients are clipped in L1 norm, and the noise
+  multiplier is the scale of *one client's* noise.
   """
   return factory.from_query(queries.LocalLaplaceSumQuery, participation, **arguments)
 
@@ -81,16 +72,10 @@ def gaussian_shares(
 ) -> factory.DPMeanFactory:
   """The Gaussian mechanism with noise that clients make in shares, not the server.
 
-  Each client adds Gaussian noise of standard deviation
-  `clip_norm * noise_multiplier / sqrt(min_clients)` to its update before it sends it.
-  The sum of `min_clients` of them is that of `gaussian` with the same numbers; more
-  clients make more noise. A round with fewer fails: its noise would be too little.
-
-  The guarantee is central, that of `gaussian`, and rests on a sum that is secure, or a
-  server that forgets: one client's share hardly hides what it sent
-  (`accounting.local.local_event` says how little). A client of the round knows its own
-  share: against it the noise is sqrt((m - 1) / m) times as large, m being
-  `min_clients`; `accounting.local.central_event(..., known_shares=1)`. Noise that is
+  See `queries.GaussianSharesSumQuery`. A round with fewer clients than `min_clients`
+  fails: its noise would be too little. The guarantee is central, that of `gaussian`,
+  and rests on a sum that is secure, or a server that forgets: one client's share hardly
+  hides what it sent (`accounting.local.local_event` says how little). Noise that is
   correlated over rounds cannot be made like this (`accounting.noises.check`).
 
   Args:
@@ -128,11 +113,10 @@ def two_sided_gaussian(
   """Gaussian noise of each client, on what it sends, and of the server, on the sum.
 
   That is where NbAFL (arXiv:1911.00222) puts it: uplink noise against whoever reads
-  what a client sends, downlink noise against those who see the mean. The noise of all
-  clients is in the mean as well, so the server's counts for the central guarantee
-  alone, `accounting.local.central_event(..., server_noise_multiplier=...)`, and not for
-  the local one, which is what `extract_dp_event` says. What `local_gaussian` tells of
-  keys and rounds holds here.
+  what a client sends, downlink noise against those who see the mean. The server's
+  counts for the central guarantee alone,
+  `accounting.local.central_event(..., server_noise_multiplier=...)`, and not for the
+  local one, which is what `extract_dp_event` says, as for `local_gaussian`.
 
   Args:
     participation: As for `gaussian`.
@@ -154,10 +138,8 @@ def approximate_local_gaussian(
 ) -> factory.DPMeanFactory:
   """SIMULATION ONLY: `local_gaussian` with noise of the server in its place, faster.
 
-  What clients send has no noise, so nothing is hidden from the server, and the events
-  say that (`NonPrivateDpEvent`). The mean has the distribution that it has with noise
-  of the clients who reported, up to rounding on the grid of the sums. What the real
-  thing would spend says `accounting.local.local_event`.
+  See `queries.ApproximateLocalSumQuery`: nothing is hidden from the server, and the
+  events say that.
   """
   return factory.from_query(
     queries.ApproximateLocalSumQuery,
@@ -173,9 +155,9 @@ def approximate_local_laplace(
 ) -> factory.DPMeanFactory:
   """SIMULATION ONLY: `local_laplace` with Gaussian noise of the server in its place.
 
-  As `approximate_local_gaussian`. The mean has the mean and covariance that it has with
-  noise of the clients who reported, and their distribution in the limit of many: with m
-  clients the excess kurtosis of their noise is 3 / m, and here it is 0.
+  As `approximate_local_gaussian`: mean and covariance are those with noise of the
+  clients who reported, but with m clients the excess kurtosis of their noise is 3 / m,
+  and here it is 0.
   """
   return factory.from_query(
     queries.ApproximateLocalSumQuery,

@@ -14,6 +14,8 @@ import tensorflow_federated as tff
 from tff_dp_aggregators.aggregators import factory
 from tff_dp_aggregators.aggregators import tracing
 from tff_dp_aggregators.base import checks
+from tff_dp_aggregators.queries import grid
+from tff_dp_aggregators.strategies.numerics import bands
 
 
 class ClientwiseFactory(tff.aggregators.UnweightedAggregationFactory, abc.ABC):
@@ -84,11 +86,6 @@ class ZeroLargeFactory(ClientwiseFactory):
       inner: What aggregates the values.
       norm: Largest L2 norm of a value that counts. It is fixed, and must not be chosen
         by looking at clients' values.
-
-    Raises:
-      TypeError: If `inner` is not an unweighted aggregation factory, or `norm` no
-        number.
-      ValueError: If `norm` is not positive and finite.
     """
     super().__init__(inner)
     self._norm = checks.check_positive('norm', norm)
@@ -110,10 +107,7 @@ class ZeroLargeFactory(ClientwiseFactory):
     scale = tf.where(largest > 0, largest, tf.ones_like(largest))
     squares = tf.add_n([tf.reduce_sum(tf.square(each / scale)) for each in flat])
     is_large = tf.sqrt(squares) > self._norm / scale
-    is_finite = tf.reduce_all(
-      tf.stack([tf.reduce_all(tf.math.is_finite(each)) for each in flat])
-    )
-    zero = tf.logical_and(is_finite, is_large)
+    zero = tf.logical_and(grid.all_finite(flat), is_large)
     return tf.nest.map_structure(
       lambda tensor: tf.where(zero, tf.zeros_like(tensor), tensor), value
     )
@@ -159,11 +153,6 @@ class CoordinateBoundsFactory(ClientwiseFactory):
       bounds: Largest magnitude of a coordinate: a number for all of them, or a
         structure like a value with a number, or an array, for each tensor. It is fixed,
         and must not be chosen by looking at clients' values.
-
-    Raises:
-      TypeError: If `inner` is not an unweighted aggregation factory, or `bounds` is not
-        made of numbers.
-      ValueError: If a bound is not positive and finite.
     """
     super().__init__(inner)
     self._bounds = tf.nest.map_structure(_check_bound, bounds)
@@ -201,15 +190,7 @@ def _check_float(tensor: tf.Tensor) -> None:
 
 
 def _check_bound(bound: Any) -> np.ndarray:
-  try:
-    array = np.asarray(bound)
-    if array.dtype.kind not in 'iuf':
-      raise TypeError(array.dtype)
-  except (TypeError, ValueError):
-    raise TypeError(
-      f'bounds must be a number or a structure of numbers and arrays; got {bound!r}.'
-    ) from None
-  array = array.astype(np.float64)
+  array = bands.check_numbers('bounds', bound)
   if not np.all(np.isfinite(array) & (array > 0)):
     raise ValueError(f'bounds must be positive and finite; got {bound!r}.')
   return array

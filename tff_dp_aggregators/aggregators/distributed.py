@@ -8,7 +8,6 @@ The norm is fixed. That of `tff.learning.ddp_secure_aggregator` adapts, by count
 noise the *server* adds: it has no guarantee against the server that could be stated.
 """
 
-from collections.abc import Mapping
 from typing import Any, Optional
 
 import numpy as np
@@ -59,7 +58,6 @@ def distributed_discrete_gaussian(
     `tff.aggregators.SumFactory`, for simulations, and `secure_modular_sum(bits)` for
     secure aggregation.
   """
-  _check_names(arguments)
   return of_noise('discrete_gaussian', participation, **arguments)
 
 
@@ -86,15 +84,7 @@ def distributed_skellam(
     >>> type(event).__name__, event.num_clients
     ('SkellamDpEvent', 5)
   """
-  _check_names(arguments)
   return of_noise('skellam', participation, **arguments)
-
-
-def _check_names(arguments: Mapping[str, Any]) -> None:
-  for name in arguments:
-    if name not in DistributedMean.__annotations__:
-      known = ', '.join(DistributedMean.__annotations__)
-      raise TypeError(f'{name!r} is not an argument of this function: {known}.')
 
 
 def secure_modular_sum(*, bits: int) -> tff.aggregators.SecureModularSumFactory:
@@ -145,8 +135,13 @@ def of_noise(
       record_specs=record_specs,
       **numbers,
     )
-    if dimension is not None:
-      _check_dimension(dimension, made.mechanism.dimension)
+    padded = made.mechanism.dimension
+    if dimension is not None and distributed_noise.padded(dimension) != padded:
+      raise ValueError(
+        f'the mechanism was planned for dimension={dimension}, and values here have '
+        f'{padded} numbers once padded to a power of two: its grid, and so epsilon, '
+        'would be those of another. Plan it for as many as the model has.'
+      )
     return made
 
   return factory.DPMeanFactory(
@@ -156,16 +151,6 @@ def of_noise(
     count_sum_factory=count_sum_factory,
     specs_to_look_at=tf.TensorSpec([dimension or 1], tf.float32),
   )
-
-
-def _check_dimension(dimension: int, padded: int) -> None:
-  """Refuses values for whose size the noise was not planned."""
-  if distributed_noise.padded(dimension) != padded:
-    raise ValueError(
-      f'the mechanism was planned for dimension={dimension}, and values here have '
-      f'{padded} numbers once padded to a power of two: its grid, and so epsilon, '
-      'would be those of another. Plan it for as many as the model has.'
-    )
 
 
 def _clients(name: str, value: Optional[int], clients_per_round: float) -> int:

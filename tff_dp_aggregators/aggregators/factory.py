@@ -19,7 +19,6 @@ import tensorflow_federated as tff
 from typing_extensions import Required
 
 from tff_dp_aggregators import noise
-from tff_dp_aggregators import queries
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.aggregators import tracing
 from tff_dp_aggregators.base import checks
@@ -157,7 +156,7 @@ class DPMeanFactory(tff.aggregators.UnweightedAggregationFactory):
   @property
   def strategy(self) -> strategies.Strategy:
     """Strategy matrix C, or ValueError if the mechanism has none."""
-    return self._matrix_mechanism('strategy').strategy
+    return self._of_query('strategy')
 
   @property
   def participation(self) -> strategies.Participation:
@@ -185,8 +184,7 @@ class DPMeanFactory(tff.aggregators.UnweightedAggregationFactory):
   @property
   def effective_noise_multiplier(self) -> float:
     """`noise_multiplier / sens(C)` of all rounds; ValueError if there is none."""
-    name = 'effective_noise_multiplier'
-    return self._matrix_mechanism(name).effective_noise_multiplier
+    return self._of_query('effective_noise_multiplier')
 
   @property
   def generator(self) -> str:
@@ -197,12 +195,6 @@ class DPMeanFactory(tff.aggregators.UnweightedAggregationFactory):
   def seed_identity(self) -> str:
     """'secret', or which seed and stream the noise is of: 'seed 7, stream 0'."""
     return self._of_query('seed_identity')
-
-  def _matrix_mechanism(self, name: str) -> queries.MatrixMechanismQuery:
-    """The query, if it is one with a strategy."""
-    if not isinstance(self._query, queries.MatrixMechanismQuery):
-      raise ValueError(f'{self._query} has no {name}: it is not a matrix mechanism.')
-    return self._query
 
   def _of_query(self, name: str) -> Any:
     """What the query says of itself, where queries of its kind do."""
@@ -351,7 +343,9 @@ class DPMean:
 
   def encode(self, params: Any, value: Any) -> tuple[Any, Counts]:
     """A client's clipped value in steps of the grid, and what it adds to the counts."""
-    return _with_counts(*self._query.encode_record(params, value))
+    sample, finite = self._query.encode_record(params, value)
+    is_nonfinite = tf.cast(tf.logical_not(finite), tf.int32)
+    return sample, Counts(tf.constant(1, tf.int32), is_nonfinite)
 
   def release(
     self, query_state: Any, total: Any, counts: Counts
@@ -361,16 +355,19 @@ class DPMean:
     Returns the mean; the query's state after the round; what all rounds so far have
     spent; and the query's metrics.
     """
-    checked = [
-      tf.debugging.Assert(
-        counts.clients <= grid.MAX_CLIENTS,
-        ['more clients in a round than can be summed exactly'],
-      )
-    ]
+    total = grid.asserted(
+      total,
+      counts.clients <= grid.MAX_CLIENTS,
+      'more clients in a round than can be summed exactly',
+    )
     if self._min_clients:
-      checked.append(self._check_enough(counts.clients))
-    with tf.control_dependencies([each for each in checked if each is not None]):
-      total = tf.nest.map_structure(tf.identity, total)
+      total = grid.asserted(
+        total,
+        counts.clients >= self._min_clients,
+        f'fewer clients reported than min_clients, {self._min_clients}: this round is '
+        'aborted and what they sent is discarded. The state before it is still good: '
+        'run it again with more clients.',
+      )
     before = query_state
     noised, query_state, _ = self._query.get_noised_result(total, query_state)
     mean = self._query.mean_of(noised, self._clients_per_round)
@@ -380,16 +377,6 @@ class DPMean:
       metrics['not_private_signal_norm'] = signal / self._clients_per_round
       metrics['squared_noise_norm'] = squared_noise / self._clients_per_round**2
     return mean, query_state, self._query.spent(query_state), metrics
-
-  def _check_enough(self, clients: tf.Tensor) -> Any:
-    return tf.debugging.Assert(
-      clients >= self._min_clients,
-      [
-        f'fewer clients reported than min_clients, {self._min_clients}: this round is '
-        'aborted and what they sent is discarded. The state before it is still good: '
-        'run it again with more clients.'
-      ],
-    )
 
   # For simulations, which train many clients in one computation and number them.
 
@@ -435,7 +422,13 @@ class DPMean:
     )
     sample_type, counts_type = encode.type_signature.result
     record_sum = record_aggregation_factory.create(sample_type)
-    _check_sum(record_sum, sample_type)
+    result_type = record_sum.next.type_signature.result.result.member
+    if not result_type.is_equivalent_to(sample_type):
+      raise TypeError(
+        'record_aggregation_factory must return the exact sum of the integers it is '
+        f'given, of type {sample_type}; it returns {result_type}. Use '
+        'tff.aggregators.SumFactory() or aggregators.secure_sum().'
+      )
     count_sum = count_sum_factory.create(counts_type)
     release = tff.tensorflow.computation(
       tracing.as_written(self.release), [query_state_type, sample_type, counts_type]
@@ -477,18 +470,13 @@ class DPMean:
     return tff.templates.AggregationProcess(init_fn, next_fn)
 
 
-def _with_counts(sample: Any, finite: tf.Tensor) -> tuple[Any, Counts]:
-  is_nonfinite = tf.cast(tf.logical_not(finite), tf.int32)
-  return sample, Counts(tf.constant(1, tf.int32), is_nonfinite)
-
-
 def _min_clients_of(
   query: matrix_mechanism.GridSumQuery,
   min_clients: Optional[int],
   clients_per_round: float,
 ) -> int:
   """How many clients have to report, for the caller and for the query."""
-  fewest = getattr(query, 'min_clients', None) or 0
+  fewest = query.min_clients
   if min_clients is not None:
     fewest = max(fewest, checks.check_positive_int('min_clients', min_clients))
   if fewest > clients_per_round:
@@ -498,16 +486,6 @@ def _min_clients_of(
       'clients.'
     )
   return fewest
-
-
-def _check_sum(process: tff.templates.AggregationProcess, sample_type: Any) -> None:
-  result_type = process.next.type_signature.result.result.member
-  if not result_type.is_equivalent_to(sample_type):
-    raise TypeError(
-      'record_aggregation_factory must return the exact sum of the integers it is '
-      f'given, of type {sample_type}; it returns {result_type}. Use '
-      'tff.aggregators.SumFactory() or aggregators.secure_sum().'
-    )
 
 
 class Mean(noise.IndependentOptions, total=False):
@@ -592,23 +570,33 @@ def check_value_type(value_type: Any, path: str = '') -> None:
   """Refuses types that are no structures of tensors, as TFF's factories do."""
   if isinstance(value_type, tff.TensorType):
     return
-  if not isinstance(value_type, tff.StructType):  # A sequence, or a function.
+  if not isinstance(value_type, tff.StructWithPythonType):
     where = f'has {value_type} at {path}' if path else f'is {value_type}'
     kind = type(value_type).__name__
     raise TypeError(
-      f'value_type {where}, a {kind}, and must be a structure of tensors: only what '
-      'has the same shape on all clients can be clipped and added up. Make tensors of '
-      "a client's value before it is aggregated: a sum over the sequence, say."
-    )
-  if not isinstance(value_type, tff.StructWithPythonType):
-    where = f' at {path}' if path else ''
-    raise TypeError(
-      f'value_type {value_type}{where} has no Python container, as TensorFlow needs '
-      'one: make it with tff.to_type, of dicts, lists and tuples.'
+      f'value_type {where}, a {kind}, and must be a structure of tensors, of dicts, '
+      'lists and tuples, as tff.to_type makes it: only what has the same shape on all '
+      "clients can be clipped and added up. Make tensors of a client's value before it "
+      'is aggregated: a sum over the sequence, say.'
     )
   for number, (name, each) in enumerate(tff.structure.iter_elements(value_type)):
     key = number if name is None else name
     check_value_type(each, f'{path}.{key}' if path else str(key))
+
+
+def check_part(name: str, mean: Any, user: str) -> DPMeanFactory:
+  """Returns the private mean, if it is one whose records another one may sum."""
+  if not isinstance(mean, DPMeanFactory):
+    raise TypeError(
+      f'{name} must be a factory of private means, such as '
+      f'aggregators.gaussian(...); got one of type {type(mean).__name__}.'
+    )
+  if not mean.sums_plainly:
+    raise ValueError(
+      f'{name} sums records in a way of its own: give record_aggregation_factory to '
+      f'{user} instead.'
+    )
+  return mean
 
 
 def add_nonfinite_count(measurements: Any, count: Any) -> Any:
@@ -684,19 +672,17 @@ def check_exact_sum(name: str, value: Any) -> None:
   """Refuses what is not known, or said, to return the exact sum of the integers."""
   check_unweighted(name, value)
   # Not their subclasses, which may do as they like.
-  if type(value) in (tff.aggregators.SumFactory, ExactSum):
+  if type(value) in (tff.aggregators.SumFactory, ExactSum) or _clips_nothing(value):
     return
-  if type(value) is tff.aggregators.SecureSumFactory:
-    _check_thresholds(name, value)
-    return
-  reason = _REASONS.get(type(value), 'nothing here knows that it does')
   raise ValueError(
-    f'{name} must return the exact sum of the integers that clients send; '
-    f'{type(value).__qualname__}: {reason}. Use tff.aggregators.SumFactory() or '
-    'aggregators.secure_sum(). What is to happen to values before they are clipped, '
-    'such as zeroing, rotation or compression, goes around the factory of the '
-    'mechanism. If it does return the sum, bit for bit, say so: '
-    'aggregators.ExactSum(...).'
+    f'{name} must return the exact sum of the integers that clients send, which have '
+    f'magnitudes up to {grid.LARGEST_ENTRY}, and nothing here knows that '
+    f'{type(value).__qualname__}, made like this, does: nothing may be clipped (as by '
+    'thresholds below that), wrapped, rounded, divided, sampled or noised. Use '
+    'tff.aggregators.SumFactory() or aggregators.secure_sum(). What is to happen to '
+    'values before they are clipped, such as zeroing, rotation or compression, goes '
+    'around the factory of the mechanism. If it does return the sum, bit for bit, say '
+    'so: aggregators.ExactSum(...).'
   )
 
 
@@ -709,34 +695,17 @@ def for_counts_beside(
   return tff.aggregators.SumFactory()
 
 
-_REASONS: dict[type, str] = {
-  tff.aggregators.EncodedSumFactory: 'it returns what an encoding leaves of the sum',
-  tff.aggregators.SecureModularSumFactory: 'it returns the sum modulo its modulus',
-  tff.aggregators.UnweightedMeanFactory: 'it divides by the number of clients',
-  tff.aggregators.UnweightedReservoirSamplingFactory: 'it returns some of the values',
-  tff.aggregators.DifferentiallyPrivateFactory: 'it clips, and adds noise of its own',
-  tff.aggregators.HadamardTransformFactory: 'it rotates values, and rounds',
-  tff.aggregators.DiscreteFourierTransformFactory: 'it rotates values, and rounds',
-}
-
-
-def _check_thresholds(name: str, secure_sum: tff.aggregators.SecureSumFactory) -> None:
-  """Refuses a secure sum that clips what it sums."""
+def _clips_nothing(value: Any) -> bool:
+  """Whether it is a secure sum with fixed thresholds, which no entry exceeds."""
+  if type(value) is not tff.aggregators.SecureSumFactory:
+    return False
   # TFF, of which this package takes one version alone, has no public way to ask.
-  upper: Any = secure_sum._upper_bound_threshold
-  lower: Optional[Any] = secure_sum._lower_bound_threshold
-  if isinstance(upper, (int, np.integer)):
-    lowest = -int(upper) if lower is None else int(lower)
-    if int(upper) >= grid.LARGEST_ENTRY and lowest <= -grid.LARGEST_ENTRY:
-      return
-    found = f'has the integer thresholds {lowest} and {int(upper)}'
-  else:
-    found = 'has thresholds for floats, or that follow the values'
-  raise ValueError(
-    f'{name} is a tff.aggregators.SecureSumFactory that {found}, and clips what it '
-    'sums to them; the integers that clients send have magnitudes up to '
-    f'{grid.LARGEST_ENTRY}. Use aggregators.secure_sum(), which takes them all.'
-  )
+  upper: Any = value._upper_bound_threshold
+  lower: Any = value._lower_bound_threshold
+  if not isinstance(upper, (int, np.integer)):
+    return False
+  lowest = -int(upper) if lower is None else int(lower)
+  return int(upper) >= grid.LARGEST_ENTRY and lowest <= -grid.LARGEST_ENTRY
 
 
 def secure_sum() -> tff.aggregators.SecureSumFactory:

@@ -92,16 +92,7 @@ def _check(parts: Mapping[str, factory.DPMeanFactory]) -> float:
     raise TypeError(f'parts must be a mapping of names to factories; got {parts!r}.')
   sizes = {}
   for name, part in parts.items():
-    if not isinstance(part, factory.DPMeanFactory):
-      raise TypeError(
-        f'parts must be factories of aggregators, such as aggregators.gaussian(...); '
-        f'{name!r} is a {type(part).__name__}.'
-      )
-    if not part.sums_plainly:
-      raise ValueError(
-        f'the part {name!r} sums records in a way of its own; all are summed together: '
-        'give record_aggregation_factory to joint, and not to the part.'
-      )
+    factory.check_part(f'the part {name!r}', part, 'joint')
     if part.workload is not None:
       raise ValueError(
         f'the part {name!r} releases sums over rounds, and a joint mean goes to one '

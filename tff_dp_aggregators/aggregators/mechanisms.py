@@ -83,16 +83,11 @@ def from_mechanism(
     >>> round(aggregator.noise_multiplier, 3)
     1.306
   """
-  if isinstance(mechanism, accounting.JointMechanism):
-    raise TypeError(
-      'mechanism must be an accounting.Mechanism, of all weights; got an '
-      'accounting.JointMechanism, which from_joint_mechanism takes.'
-    )
   if not isinstance(mechanism, accounting.Mechanism):
     raise TypeError(
       f'mechanism must be an accounting.Mechanism, got {mechanism!r}; '
-      'accounting.Mechanism.for_target makes one of a name, and from_strategy takes a '
-      'strategy.'
+      'accounting.Mechanism.for_target makes one of a name, from_strategy takes a '
+      'strategy, and from_joint_mechanism an accounting.JointMechanism.'
     )
   given = options.checked(noise_options)
   if given.storage not in ('auto', 'in_process') and not remembers(mechanism):
@@ -147,23 +142,15 @@ def _adapting(
   target_quantile: Optional[float],
   clip_learning_rate: Optional[float],
 ) -> dict[str, Any]:
-  """The numbers of adaptive clipping that are given."""
-  given = {
-    name: value
-    for name, value in (
-      ('target_quantile', target_quantile),
-      ('clip_learning_rate', clip_learning_rate),
-    )
-    if value is not None
-  }
+  """The numbers of adaptive clipping that are given, named as by `adaptive`."""
+  numbers = {'target_quantile': target_quantile, 'learning_rate': clip_learning_rate}
+  given = {name: value for name, value in numbers.items() if value is not None}
   if given and mechanism.clipped_count_stddev is None:
-    name, value = next(iter(given.items()))
     raise ValueError(
-      f'{name}={value} is for adaptive clipping, which this mechanism does not pay '
-      'for; leave it out, or plan the mechanism with clipped_count_share.'
+      f'target_quantile={target_quantile} and clip_learning_rate={clip_learning_rate} '
+      'are for adaptive clipping, which this mechanism does not pay for; leave them '
+      'out, or plan the mechanism with clipped_count_share.'
     )
-  if 'clip_learning_rate' in given:
-    given['learning_rate'] = given.pop('clip_learning_rate')
   return given
 
 
@@ -177,16 +164,12 @@ def _check_schedule(
     'schedule=sampling.for_mechanism(mechanism, num_clients, clients_per_round, seed)'
   )
   if schedule is None:
-    if mechanism.is_sampled:
+    if mechanism.is_sampled or mechanism.clipped_count_stddev is not None:
       raise ValueError(
-        'mechanism rests on sampling, and nothing here draws the clients; give '
-        f'{made} and take the clients from it, or plan with limits on participation.'
-      )
-    if mechanism.clipped_count_stddev is not None:
-      raise ValueError(
-        f'the mechanism pays for adaptive clipping; give {made}, or build it with '
-        'aggregators.adaptive, from its strategy, limits, noise_multiplier and '
-        'clipped_count_stddev.'
+        'mechanism rests on sampling, or pays for adaptive clipping, and nothing here '
+        f'sees to that without a schedule; give {made} and take the clients from it, '
+        'plan with limits on participation, or build it with aggregators.adaptive, '
+        'from its strategy, limits, noise_multiplier and clipped_count_stddev.'
       )
     return
   for name in ('schema', 'clients_per_round'):
@@ -215,20 +198,13 @@ def _independent(
   def make(mechanism: accounting.Mechanism, **given: Any) -> factory.DPMeanFactory:
     if mechanism.server_noise_multiplier is not None:
       given['server_noise_multiplier'] = mechanism.server_noise_multiplier
-    made = build(mechanism.limits, noise_multiplier=mechanism.noise_multiplier, **given)
     fewest = dict(mechanism.options).get(noises.MIN_CLIENTS)
+    if build is client_noise.gaussian_shares:
+      given['min_clients'] = fewest
+    made = build(mechanism.limits, noise_multiplier=mechanism.noise_multiplier, **given)
     return made if fewest is None else made.with_min_clients(fewest)
 
   return make
-
-
-def _shares(mechanism: accounting.Mechanism, **given: Any) -> factory.DPMeanFactory:
-  return client_noise.gaussian_shares(
-    mechanism.limits,
-    noise_multiplier=mechanism.noise_multiplier,
-    min_clients=dict(mechanism.options)[noises.MIN_CLIENTS],
-    **given,
-  )
 
 
 def _integers(
@@ -266,7 +242,9 @@ def _integers(
 # Noise that is not that of a strategy, by its kind and where it is made.
 _MADE_BY: dict[tuple[str, str], Callable[..., factory.DPMeanFactory]] = {
   (noises.LAPLACE.name, noises.SERVER.name): _independent(builders.laplace),
-  (noises.GAUSSIAN.name, noises.CLIENTS.name): _shares,
+  (noises.GAUSSIAN.name, noises.CLIENTS.name): _independent(
+    client_noise.gaussian_shares
+  ),
   (noises.GAUSSIAN.name, noises.LOCAL.name): _independent(client_noise.local_gaussian),
   (noises.LAPLACE.name, noises.LOCAL.name): _independent(client_noise.local_laplace),
   (noises.GAUSSIAN.name, noises.CLIENTS_AND_SERVER.name): _independent(

@@ -6,7 +6,7 @@ whole state is looked through, and what is not known to be harmless is refused.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, Optional
 
 import dp_accounting
@@ -151,12 +151,27 @@ def extract_dp_event(state: Any) -> SpentEvents:
   """
   found = _the_one_mechanism(state)
   if isinstance(state, tff.learning.templates.LearningAlgorithmState):
-    _check_distributor(state.distributor)
-    _check_client_work(state.client_work, found)
+    # No builder of TFF or this package has a distributor with a memory.
+    _check_forgets(_leaves(state.distributor, 'distributor'), _OF_NO_DATA)
+    _check_forgets(
+      _remembered_by_clients(state.client_work, found),
+      'The full gradients in Mime Lite do: they are averaged beside the updates and '
+      "without their noise. Use a process whose only look at clients' data is its "
+      f'aggregator, such as `learning.build_dp_fed_avg`. {_OF_NO_DATA}',
+    )
     state = state.aggregator
-  _check_remembered_beside(state)
+  beside = [(path, leaf) for path, leaf in _leaves(state) if not _is_mechanism(leaf)]
+  _check_forgets(
+    beside, f'Use a norm that is fixed, or `aggregators.adaptive`. {_OF_NO_DATA}'
+  )
   _check_summed_beside(state, '')
-  _check_sums_of(found)
+  # What sums inside the mechanism see is exact, and the state goes on.
+  for name in ('record_sum', 'count_sum'):
+    _check_forgets(
+      _leaves(getattr(found, name), name),
+      'It sees what clients send before noise is added: sum without state, by '
+      'tff.aggregators.SumFactory() or aggregators.secure_sum().',
+    )
   all_rounds = found.spent.to_event()
   # Every mechanism's first round adds to the worst case.
   if isinstance(all_rounds, dp_accounting.NoOpDpEvent):
@@ -175,9 +190,16 @@ def _the_one_mechanism(state: Any) -> Any:
   """The state of the only private mean, which is where it belongs."""
   found = {path: leaf for path, leaf in _leaves(state) if _is_mechanism(leaf)}
   if len(found) != 1:
+    several = (
+      f' They are {" and ".join(found)}: clients take part in all of them, so what was '
+      'spent is their composition. Take extract_dp_event of the state of each, and '
+      'compose these events with dp_accounting.ComposedDpEvent, if all noise is '
+      'independent (secret, or of different seeds) and nothing else in the state '
+      'depends on clients.'
+    )
     raise TypeError(
       'expected a state with that of one DPMeanFactory process in it, got '
-      f'{type(state).__name__} with {len(found)}.' + _remedy_for_several(list(found))
+      f'{type(state).__name__} with {len(found)}.{several if found else ""}'
     )
   ((path, mechanism),) = found.items()
   if not hasattr(mechanism, 'spent'):
@@ -197,59 +219,31 @@ def _the_one_mechanism(state: Any) -> Any:
   return mechanism
 
 
-def _remedy_for_several(paths: list[str]) -> str:
-  if not paths:
-    return ''
-  return (
-    f' They are {" and ".join(paths)}: clients take part in all of them, so what was '
-    'spent is their composition, and more than the event of either. Take '
-    'extract_dp_event of the state of each, and compose these events with '
-    'dp_accounting.ComposedDpEvent, if all noise is independent (secret, or of '
-    'different seeds) and nothing else in the state depends on clients.'
-  )
+_OF_NO_DATA = (
+  'If it depends on no data, take the event of the state of the mechanism within, '
+  'which is `state.aggregator` of a learning process.'
+)
 
 
-def _check_distributor(state: Any) -> None:
-  """Refuses a distributor with a memory: no builder of TFF or this package has one."""
-  for path, _ in _leaves(state, 'distributor'):
+def _check_forgets(leaves: Iterable[tuple[str, Any]], remedy: str) -> None:
+  """Refuses parts of a state that may remember what clients' data have a part in."""
+  for path, _ in leaves:
     raise ValueError(
-      f'the distributor of this learning process remembers {path}, and nothing here '
-      "tells whether that follows clients' data. If it does not, take the event of "
-      "the aggregator's state, `state.aggregator`."
+      f"this state remembers {path}: if that follows clients' data, more is released "
+      f'than any event here covers. {remedy}'
     )
 
 
-def _check_client_work(state: Any, mechanism: Any) -> None:
-  """Refuses client work that remembers what clients' data may have a part in."""
+def _remembered_by_clients(state: Any, mechanism: Any) -> list[tuple[str, Any]]:
+  """Client work's state, but for hyperparameters of its optimizer, or the round."""
   if isinstance(state, Mapping) and all(
-    key in _HYPERPARAMETERS and _is_scalar(value) for key, value in state.items()
+    key in _HYPERPARAMETERS and _is_scalar(value, 'bif') for key, value in state.items()
   ):
-    return
-  for path, leaf in _leaves(state, 'client_work'):
-    # The round, with which TFF's schedules of clients' learning rates count.
-    if path == 'client_work' and _is_round(leaf, _rounds_of(mechanism)):
-      return
-    raise ValueError(
-      f"the clients' computation of this learning process remembers {path}, which is "
-      "no hyperparameter of its optimizer. If it follows clients' data, as the full "
-      'gradients in Mime Lite do, which are averaged beside the updates and without '
-      'their noise, then the process releases more than any event here covers. '
-      "Use a process whose only look at clients' data is its aggregator, such as "
-      '`learning.build_dp_fed_avg`. If it depends on no data, take the event of the '
-      "aggregator's state, `state.aggregator`."
-    )
-
-
-def _check_remembered_beside(state: Any) -> None:
-  for path, leaf in _leaves(state):
-    if not _is_mechanism(leaf):
-      raise ValueError(
-        f'what is composed around the mechanism remembers {path}: if that follows '
-        "clients' values, one client changes what becomes of the values of others, and "
-        'the event of the mechanism alone says too little. Use a norm that is fixed, '
-        'or `aggregators.adaptive`; if it depends on no value, as the seed of a '
-        'rotation does not, take the event of the state of the mechanism within.'
-      )
+    return []
+  # With the round TFF's schedules of clients' learning rates count.
+  if _is_scalar(state, 'i') and state == _rounds_of(mechanism):
+    return []
+  return list(_leaves(state, 'client_work'))
 
 
 def _check_summed_beside(state: Any, path: str) -> None:
@@ -265,26 +259,9 @@ def _check_summed_beside(state: Any, path: str) -> None:
     elif key not in only_measured:
       raise ValueError(
         f'beside the mechanism there is another aggregation, {_join(path, key)}, such '
-        'as the exact denominator of tff.aggregators.MeanFactory or '
-        'UnweightedMeanFactory: it adds no noise, and has a part in the result that '
-        'the event of the mechanism does not cover. A DPMeanFactory is a mean already, '
-        'with a fixed denominator; use it alone. If the other aggregation is only '
-        'measured, take the event of the state of the mechanism within.'
-      )
-
-
-def _check_sums_of(mechanism: Any) -> None:
-  """Refuses sums with a memory: what they see is exact, and the state goes on."""
-  for name, argument in (
-    ('record_sum', 'record_aggregation_factory'),
-    ('count_sum', 'count_sum_factory'),
-  ):
-    for path, _ in _leaves(getattr(mechanism, name), name):
-      raise ValueError(
-        f'the sum inside the mechanism remembers {path}, and it sees what clients send '
-        'before noise is added: what follows from that is covered by no event here. '
-        f'Use a {argument} without state, such as tff.aggregators.SumFactory() or '
-        'aggregators.secure_sum().'
+        'as the exact denominator of tff.aggregators.MeanFactory: it adds no noise, '
+        'and has a part in the result that no event here covers. A DPMeanFactory is a '
+        f'mean already; use it alone. {_OF_NO_DATA}'
       )
 
 
@@ -306,13 +283,10 @@ def _rounds_of(mechanism: Any) -> Any:
   return found[0] if found and all(each == found[0] for each in found) else None
 
 
-def _is_scalar(value: Any) -> bool:
-  return np.ndim(value) == 0 and np.asarray(value).dtype.kind in 'bif'
-
-
-def _is_round(value: Any, this_round: Any) -> bool:
-  is_integer = np.ndim(value) == 0 and np.asarray(value).dtype.kind == 'i'
-  return bool(is_integer and value == this_round)
+def _is_scalar(value: Any, kinds: str) -> bool:
+  if isinstance(value, (Mapping, list, tuple)):
+    return False
+  return np.ndim(value) == 0 and np.asarray(value).dtype.kind in kinds
 
 
 def _parts(state: Any) -> Optional[list[tuple[str, Any]]]:

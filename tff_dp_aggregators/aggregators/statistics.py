@@ -24,30 +24,22 @@ def quantile(
   """A quantile of clients' numbers, estimated over rounds (arXiv:1905.03871).
 
   A value is one float number, such as a client's loss, how many examples it has, or the
-  norm of its update. It says whether that is at most the estimate; the noised fraction
-  of those that are moves the estimate, which is the result of a round. What that costs
-  is what the counts cost: `extract_dp_event` has it.
-
-  The estimate is private and may be used for anything: to clip or zero with, say, in
-  another run. As a part of `joint` it accompanies a model. The measurements have
-  `quantile_estimate` and `fraction_below` under `dp_query_metrics`.
+  norm of its update; the result of a round is the estimate (`queries.QuantileQuery`).
+  What that costs is what the counts cost: `extract_dp_event` has it. As a part of
+  `joint` it accompanies a model. The measurements have `quantile_estimate` and
+  `fraction_below` under `dp_query_metrics`.
 
   Args:
     counts: Makes the private mean of what clients say, 1/2 or -1/2: a factory with
       `clip_norm=0.5`, of any noise, such as `aggregators.gaussian` or
       `aggregators.tree`. Its participation and `clients_per_round` are those of the
       quantile. It sums in no way of its own; give that here.
-    initial_estimate: The first estimate; positive if updates are geometric.
-    target_quantile: See `queries.QuantileQuery`, and so for the next two.
+    initial_estimate: See `queries.QuantileQuery`, and so for the next three.
+    target_quantile: See there.
     learning_rate: See there.
     geometric_update: See there.
     record_aggregation_factory: Sums what clients say; `None` for
       `tff.aggregators.SumFactory`.
-
-  Raises:
-    TypeError: If an argument is not of its type.
-    ValueError: If a number is out of range, or `counts` has another clip norm, sums in
-      a way of its own, or releases sums over rounds.
 
   Example:
     >>> import numpy as np
@@ -63,7 +55,7 @@ def quantile(
     >>> bool(output.result > 1.1)  # Nearly all are above 1.
     True
   """
-  _check_mean('counts', counts, 'quantile')
+  factory.check_part('counts', counts, 'quantile')
 
   def build_query(record_specs: Any) -> queries.QuantileQuery:
     return queries.QuantileQuery(
@@ -84,19 +76,6 @@ def quantile(
   )
 
 
-def _check_mean(name: str, mean: Any, user: str) -> None:
-  if not isinstance(mean, factory.DPMeanFactory):
-    raise TypeError(
-      f'{name} must be a factory of private means, such as '
-      f'aggregators.gaussian(...); got one of type {type(mean).__name__}.'
-    )
-  if not mean.sums_plainly:
-    raise ValueError(
-      f'{name} sums records in a way of its own: give record_aggregation_factory to '
-      f'{user} instead.'
-    )
-
-
 def range_sums(
   nodes: factory.DPMeanFactory,
   *,
@@ -105,11 +84,10 @@ def range_sums(
 ) -> factory.DPMeanFactory:
   """A mean of histograms whose sums over ranges of bins have little noise.
 
-  A value is one float vector, a client's histogram; so is the result. There is noise on
-  the sums in a tree over the bins, and the result is what agrees best with all of them
-  (arXiv:0904.0942), so that the noise in a range of bins grows with the logarithm of
-  its length, as the square root of its length does with noise on the bins alone. What
-  that costs is what the noise on the tree costs: `extract_dp_event` has it.
+  A value is one float vector, a client's histogram; so is the result, what agrees best
+  with the noised sums of a tree over the bins (`queries.RangeSumsQuery`). The noise in
+  a range of bins grows with the logarithm of its length, and not with its square root.
+  What that costs is what the noise on the tree costs: `extract_dp_event` has it.
 
   Args:
     nodes: Makes the private mean of trees: a factory of any noise, such as
@@ -120,11 +98,6 @@ def range_sums(
       own; give that here.
     arity: How many nodes have their sum in one above.
     record_aggregation_factory: Sums trees; `None` for `tff.aggregators.SumFactory`.
-
-  Raises:
-    TypeError: If an argument is not of its type.
-    ValueError: If `arity` is below 2, or `nodes` sums in a way of its own, or releases
-      sums over rounds.
 
   Example:
     >>> import numpy as np
@@ -142,7 +115,7 @@ def range_sums(
     >>> aggregators.extract_dp_event(output.state).all_rounds_so_far
     GaussianDpEvent(noise_multiplier=0.5)
   """
-  _check_mean('nodes', nodes, 'range_sums')
+  factory.check_part('nodes', nodes, 'range_sums')
   checks.check_int('arity', arity, at_least=2)
 
   def build_query(record_specs: Any) -> queries.RangeSumsQuery:

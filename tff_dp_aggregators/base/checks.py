@@ -1,9 +1,10 @@
 """Checks of arguments that all layers share, with errors that name the argument."""
 
 import json
+import math
 import operator
 from collections.abc import Mapping
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 
 def check_positive_int(name: str, value: Any) -> int:
@@ -37,29 +38,36 @@ def check_number(name: str, value: Any) -> Any:
   return value
 
 
+def _check(name: str, value: Any, fits: Callable[[Any], bool], what: str) -> float:
+  """Returns `value` as a float, or raises unless it is a number that fits."""
+  if not fits(check_number(name, value)):
+    raise ValueError(f'{name} must be {what}; got {value}.')
+  return float(value)
+
+
 def check_positive(name: str, value: Any) -> float:
   """Returns `value` as a float, or raises unless it is positive and finite."""
-  check_number(name, value)
-  if not 0 < value < float('inf'):
-    raise ValueError(f'{name} must be positive and finite; got {value}.')
-  return float(value)
+  return _check(name, value, lambda x: 0 < x < math.inf, 'positive and finite')
 
 
 def check_within(name: str, value: Any, low: float, high: float) -> float:
   """Returns `value` as a float, or raises unless it is finite, from `low` to `high`."""
-  check_number(name, value)
-  if not (low <= value <= high and abs(value) < float('inf')):
-    raise ValueError(
-      f'{name} must be finite, and within {low:g} and {high:g}; got {value}.'
-    )
-  return float(value)
+  return _check(
+    name,
+    value,
+    lambda x: low <= x <= high and abs(x) < math.inf,
+    f'finite, and within {low:g} and {high:g}',
+  )
 
 
 def check_not_negative(name: str, value: Any) -> float:
   """Returns `value` as a float, or raises unless it is finite and not below 0."""
-  if not 0 <= check_number(name, value) < float('inf'):
-    raise ValueError(f'{name} must be finite and not negative; got {value}.')
-  return float(value)
+  return _check(name, value, lambda x: 0 <= x < math.inf, 'finite and not negative')
+
+
+def check_probability(name: str, value: Any) -> float:
+  """Returns `value` as a float, or raises unless it is above 0 and at most 1."""
+  return _check(name, value, lambda x: 0 < x <= 1, 'above 0 and at most 1')
 
 
 def check_timeout(seconds: Any) -> None:
@@ -85,13 +93,6 @@ def check_json(name: str, value: Any) -> None:
     json.dumps(dict(value), allow_nan=False)
   except (TypeError, ValueError) as e:
     raise type(e)(f'{name} must be JSON-ready: {e}.') from e
-
-
-def check_probability(name: str, value: Any) -> float:
-  """Returns `value` as a float, or raises unless it is above 0 and at most 1."""
-  if not 0 < check_number(name, value) <= 1:
-    raise ValueError(f'{name} must be above 0 and at most 1; got {value}.')
-  return float(value)
 
 
 def check_objective(objective: str) -> str:

@@ -38,10 +38,6 @@ class Seed:
     stream: Which of its streams, from 0.
     part: Which part of a stream. It is 0, but for what a factory gives each process
       that it creates after the first.
-
-  Raises:
-    TypeError: If one of them is not an int.
-    ValueError: If `stream` or `part` is negative.
   """
 
   value: int
@@ -82,10 +78,6 @@ class Files:
       makes a temporary one, removed at exit or, if this process is killed, by the next.
     rewind: How many of the rounds served last can be served again, from an older
       state, without computing all rounds before them again.
-
-  Raises:
-    TypeError: If `rewind` is not an int.
-    ValueError: If `rewind` is less than 1, or the path not absolute.
   """
 
   directory: Optional[str] = None
@@ -176,11 +168,6 @@ def checked(given: Mapping[str, Any], known: type = Options) -> CheckedOptions:
   if 'storage' in given:
     check_storage(given['storage'])
   return CheckedOptions(**given)
-
-
-def refuse_storage(given: Mapping[str, Any]) -> None:
-  """Refuses a storage where no round remembers another's noise."""
-  checked({n: given[n] for n in given if n == 'storage'}, IndependentOptions)
 
 
 def check_storage(storage: Any) -> None:

@@ -150,19 +150,14 @@ class Step(NamedTuple):
   """One round of `PastValues`.
 
   Outputs are the noise and, unless it is the noise or the row of z, what is remembered.
-
-  Attributes:
-    fresh: Weights of the round's row of z, float64 of shape [outputs].
-    past: Weights of what is remembered, float64 of shape [outputs, slots].
-    stamps: Round in which what is in a slot was written, int64 of shape [slots]; of no
-      meaning where the weights are 0.
-    slot: Where this round's value goes, an int64 scalar.
   """
 
-  fresh: tf.Tensor
-  past: tf.Tensor
+  fresh: tf.Tensor  # Weights of the round's row of z, float64 of shape [outputs].
+  past: tf.Tensor  # Weights of what is remembered, float64 of shape [outputs, slots].
+  # Round in which what is in a slot was written, int64 of shape [slots]; of no meaning
+  # where the weights are 0.
   stamps: tf.Tensor
-  slot: tf.Tensor
+  slot: tf.Tensor  # Where this round's value goes, an int64 scalar.
 
   def read_slots(self) -> tf.Tensor:
     """The slots with a weight, int64 of shape [reads].
@@ -194,20 +189,13 @@ class Memory(abc.ABC):
   def write(
     self, position: int, slots: list[tf.Tensor], vectors: list[tf.Tensor]
   ) -> None:
-    """Remembers vectors of the round.
-
-    `vectors`: One for each slot, of shape [size].
-    """
+    """Remembers vectors of the round, one for each slot, of shape [size]."""
 
 
 class Past(abc.ABC):
-  """Interprets a form of recursion.
+  """Interprets a form of recursion."""
 
-  Attributes:
-    num_slots: How many slots of a `Memory` it takes.
-  """
-
-  num_slots: int
+  num_slots: int  # How many slots of a `Memory` it takes.
 
   @abc.abstractmethod
   def advance(
@@ -221,12 +209,9 @@ class Past(abc.ABC):
 
 
 class PastValues(Past):
-  """One value of each round is remembered, in a slot that a later one takes over.
+  """One value of each round is remembered, in a slot that a later one takes over."""
 
-  Attributes:
-    keeps: What the value is: 'noise', 'row', or 'other', the second output of `step`.
-  """
-
+  # What the value is: 'noise', 'row', or 'other', the second output of `step`.
   keeps: str
 
   @abc.abstractmethod
@@ -456,11 +441,7 @@ class CarriedNoise(StreamingNoise):
 
 
 class _Buffers(Memory):
-  """Tensors of shape [slots, size].
-
-  Attributes:
-    after: Them after the round.
-  """
+  """Tensors of shape [slots, size], and what they are after the round."""
 
   def __init__(self, buffers: Any):
     self._buffers = list(buffers)
@@ -606,12 +587,10 @@ def interpret(recursion: recursion_lib.Recursion, rewind: int = 0) -> Any:
   for known, form in _FORMS.items():
     if isinstance(recursion, known):
       return form(recursion, rewind)
-  if isinstance(recursion, recursion_lib.Scaled):
-    raise TypeError('of a Scaled recursion, interpret what it scales: its .recursion.')
   names = ', '.join(known.__name__ for known in _FORMS)
   raise TypeError(
-    f'a recursion must be one of {names} and Scaled of '
-    f'strategies.recursion, got {type(recursion).__name__}.'
+    f'a recursion must be one of {names} of strategies.recursion, or a Scaled one of '
+    f'them; got {type(recursion).__name__}.'
   )
 
 

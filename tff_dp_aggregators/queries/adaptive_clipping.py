@@ -55,7 +55,6 @@ correlated noise is good for.
 
 import collections
 import logging
-from collections.abc import Sequence
 from typing import Any, NamedTuple, Optional
 
 import tensorflow as tf
@@ -65,6 +64,7 @@ from tff_dp_aggregators import noise as noise_lib
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import adaptive_clipping as split
 from tff_dp_aggregators.base import checks
+from tff_dp_aggregators.noise import options
 from tff_dp_aggregators.queries import grid
 from tff_dp_aggregators.queries import matrix_mechanism
 from tff_dp_aggregators.queries import statistics
@@ -79,39 +79,25 @@ _LARGEST_COUNT_STDDEV = 2.0**20
 
 
 class AdaptiveParams(NamedTuple):
-  """What clients need to know; it has been released already.
+  """What clients need to know; it has been released already."""
 
-  Attributes:
-    clip_norm: L2 bound of a record, float32 scalar.
-    quantile_estimate: What the record's norm is compared with, float32 scalar.
-  """
-
-  clip_norm: Any
-  quantile_estimate: Any
+  clip_norm: Any  # L2 bound of a record, float32.
+  quantile_estimate: Any  # What the record's norm is compared with, float32.
 
 
 class AdaptiveSample(NamedTuple):
-  """A preprocessed record, or a sum of them.
+  """A preprocessed record, or a sum of them."""
 
-  Attributes:
-    record: The clipped record, in steps of the grid.
-    below: `UNIT / 2` if its norm is at most the estimate, else `-UNIT / 2`; int64.
-  """
-
-  record: Any
-  below: Any
+  record: Any  # The clipped record, in steps of the grid.
+  below: Any  # `UNIT / 2` if its norm is at most the estimate, else `-UNIT / 2`; int64.
 
 
 class Adaptation(NamedTuple):
-  """What the next clip norm depends on; private estimates, free to be told.
+  """What the next clip norm depends on; private estimates, free to be told."""
 
-  Attributes:
-    quantile_estimate: Estimate of the norms' quantile, float32 scalar.
-    fraction_below: Noised fraction of records whose norm was at most the estimate of
-      the last round, within [0, 1], float32 scalar; 1/2 before the first round.
-  """
-
-  quantile_estimate: Any
+  quantile_estimate: Any  # Of the norms, float32.
+  # Noised fraction of records whose norm was at most the estimate of the last round,
+  # within [0, 1], float32; 1/2 before the first round.
   fraction_below: Any
 
 
@@ -190,12 +176,10 @@ class AdaptiveClippingQuery(matrix_mechanism.MatrixMechanismQuery):
       **noise_options: See `noise.Options`.
 
     Raises:
-      OSError: If `storage` names a directory that cannot be used.
-      RuntimeError: If another process uses it.
-      TypeError: If an argument is not of its type; `participation` may not be `None`.
-      ValueError: As `MatrixMechanismQuery`; if `clipped_count_stddev` is at most half
-        of `noise_multiplier`, so that the count alone would cost more than all is to
-        cost; or if a tree restarts between two updates.
+      ValueError: As `MatrixMechanismQuery`, which has other errors, too; if
+        `clipped_count_stddev` is at most half of `noise_multiplier`, so that the count
+        alone would cost more than all is to cost; or if a tree restarts between two
+        updates.
     """
     self._clients_per_round = checks.check_positive(
       'clients_per_round', clients_per_round
@@ -282,42 +266,19 @@ class AdaptiveClippingQuery(matrix_mechanism.MatrixMechanismQuery):
       super().initial_sample_state(template), tf.zeros([], tf.int64)
     )
 
-  def encode_record(self, params: Any, record: Any) -> tuple[AdaptiveSample, tf.Tensor]:
-    """Returns the record clipped, with its vote, and whether it was finite.
+  # A sample is a record on the grid and its vote; of one that is not finite, that of 0.
 
-    A record that is not finite counts as a zero record.
-    """
-    clipped = grid.clip_to_grid(
-      self._check(record), params.clip_norm, self._steps(params.clip_norm)
-    )
-    return AdaptiveSample(
-      clipped.integers, _votes(params, clipped.norm)
-    ), clipped.finite
+  def _clip_norm_of(self, params: Any) -> tf.Tensor:
+    return params.clip_norm
 
-  def add_without_noise(
-    self, params: Any, sample_state: AdaptiveSample, several: Sequence[Any]
-  ) -> tuple[AdaptiveSample, tf.Tensor]:
-    """Returns a sum with some more records, and which of these were finite."""
-    if not self._encodes_as(AdaptiveClippingQuery):
-      return super().add_without_noise(params, sample_state, several)
-    added = grid.add_clipped(
-      sample_state.record,
-      [self._check(record) for record in several],
-      params.clip_norm,
-      self._steps(params.clip_norm),
-    )
-    votes = tf.reduce_sum(_votes(params, added.norms))
-    return AdaptiveSample(added.integers, sample_state.below + votes), added.finite
+  def _sample(self, params: Any, integers: Any, norms: Any, before: Any = None) -> Any:
+    is_below = norms <= tf.cast(params.quantile_estimate, tf.float64)
+    half = tf.constant(UNIT // 2, tf.int64)
+    below = tf.reduce_sum(tf.where(is_below, half, -half))
+    return AdaptiveSample(integers, below if before is None else before.below + below)
 
-  def sum_without_noise(
-    self, params: Any, stacked: Any
-  ) -> tuple[AdaptiveSample, tf.Tensor]:
-    """Returns the sum of records that are stacked, and which of them were finite."""
-    if not self._encodes_as(AdaptiveClippingQuery):
-      return super().sum_without_noise(params, stacked)
-    added = grid.sum_clipped(stacked, params.clip_norm, self._steps(params.clip_norm))
-    votes = tf.reduce_sum(_votes(params, added.norms))
-    return AdaptiveSample(added.integers, votes), added.finite
+  def _integers(self, sample_state: AdaptiveSample) -> Any:
+    return sample_state.record
 
   def _steps(self, clip_norm: tf.Tensor) -> tf.Tensor:
     return grid.steps_per_unit(clip_norm, self._value_noise_multiplier)
@@ -338,12 +299,6 @@ class AdaptiveClippingQuery(matrix_mechanism.MatrixMechanismQuery):
     """Standard deviation of z for the records, float64."""
     return tf.cast(state.clip_norm, tf.float64) * self._value_noise_multiplier
 
-  def signal_and_noise(
-    self, sample_state: Any, global_state: matrix_mechanism.GlobalState
-  ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns both of the records, as `MatrixMechanismQuery` does; not of the count."""
-    return super().signal_and_noise(sample_state.record, global_state)
-
   def _add_noise(
     self, sample_state: Any, noise: Any, state: matrix_mechanism.GlobalState
   ) -> AdaptiveSample:
@@ -359,19 +314,15 @@ class AdaptiveClippingQuery(matrix_mechanism.MatrixMechanismQuery):
     self, noised_sum: AdaptiveSample, state: matrix_mechanism.GlobalState
   ) -> tuple[Any, matrix_mechanism.GlobalState]:
     result, state = super()._publish(noised_sum.record, state)
-    adaptation = self._adapt(noised_sum.below, state.adaptation.quantile_estimate)
+    fraction = statistics.fraction_below(noised_sum.below, self._clients_per_round)
+    excess = fraction - self._target_quantile
+    adaptation = Adaptation(
+      statistics.moved(state.adaptation.quantile_estimate, excess, self._learning_rate),
+      tf.cast(fraction, tf.float32),
+    )
     is_last = tf.equal((state.noise.round + 1) % self._update_every, 0)
     clip_norm = tf.where(is_last, adaptation.quantile_estimate, state.clip_norm)
     return result, state._replace(clip_norm=clip_norm, adaptation=adaptation)
-
-  def _adapt(self, noised_count: tf.Tensor, estimate: tf.Tensor) -> Adaptation:
-    """One step of the estimate, from a noised sum of b - 1/2."""
-    fraction = statistics.fraction_below(noised_count, self._clients_per_round)
-    excess = fraction - self._target_quantile
-    return Adaptation(
-      quantile_estimate=statistics.moved(estimate, excess, self._learning_rate),
-      fraction_below=tf.cast(fraction, tf.float32),
-    )
 
   def derive_metrics(
     self, global_state: matrix_mechanism.GlobalState
@@ -417,16 +368,36 @@ class AdaptiveGaussianSumQuery(AdaptiveClippingQuery):
   def __init__(
     self,
     participation: Optional[strategies.Participation] = None,
-    **arguments: Any,
+    *,
+    initial_clip_norm: float,
+    noise_multiplier: float,
+    clients_per_round: float,
+    record_specs: Any,
+    target_quantile: float = 0.5,
+    learning_rate: float = 0.2,
+    clipped_count_stddev: Optional[float] = None,
+    update_every: Optional[int] = None,
+    **noise_options: Unpack[noise_lib.IndependentOptions],
   ):
     """Initializes the query from arguments of `AdaptiveClippingQuery`.
 
-    `participation` may be `None`, as for `GaussianSumQuery`; `update_every` is 1 by
-    default, and there is no `storage`.
+    `participation` may be `None`, as for `GaussianSumQuery`.
     """
-    matrix_mechanism.refuse_memory(arguments)
+    options.checked(noise_options, noise_lib.IndependentOptions)
     planned = matrix_mechanism.planned_rounds(participation)
-    super().__init__(strategies.Identity(planned.num_rounds), planned, **arguments)
+    super().__init__(
+      strategies.Identity(planned.num_rounds),
+      planned,
+      initial_clip_norm=initial_clip_norm,
+      noise_multiplier=noise_multiplier,
+      clients_per_round=clients_per_round,
+      record_specs=record_specs,
+      target_quantile=target_quantile,
+      learning_rate=learning_rate,
+      clipped_count_stddev=clipped_count_stddev,
+      update_every=update_every,
+      **noise_options,
+    )
     self._unlimited = participation is None
 
 
@@ -451,15 +422,7 @@ def _check_count_stddev(
   stddev: Optional[float], noise_multiplier: float, clients_per_round: float
 ) -> float:
   if stddev is None:
-    default = split.default_stddev(noise_multiplier, clients_per_round)
-    if default > _LARGEST_COUNT_STDDEV:
-      raise ValueError(
-        f'noise_multiplier={noise_multiplier} and '
-        f'clients_per_round={clients_per_round} take noise of {default:.4g} clients '
-        'for the count of small norms, and it must be at most 2^20, a tenth of the '
-        'largest cohort. Choose less of both.'
-      )
-    return default
+    stddev = split.default_stddev(noise_multiplier, clients_per_round)
   stddev = checks.check_not_negative('clipped_count_stddev', stddev)
   if stddev and not noise_multiplier:
     raise ValueError(
@@ -468,8 +431,9 @@ def _check_count_stddev(
     )
   if stddev > _LARGEST_COUNT_STDDEV:
     raise ValueError(
-      f'clipped_count_stddev must be at most 2^20, a tenth of the largest cohort; got '
-      f'{stddev}.'
+      'clipped_count_stddev must be at most 2^20, a tenth of the largest cohort; got '
+      f'{stddev:.4g}, by noise_multiplier={noise_multiplier} and clients_per_round='
+      f'{clients_per_round} if it is not given. Choose less of both.'
     )
   return stddev
 
@@ -489,10 +453,3 @@ def _check_update_every(
       f'{update_every}. Within a tree, noise cancels only if the clip norm is the same.'
     )
   return update_every
-
-
-def _votes(params: Any, norms: tf.Tensor) -> tf.Tensor:
-  """What records of these norms add to `AdaptiveSample.below`."""
-  is_below = norms <= tf.cast(params.quantile_estimate, tf.float64)
-  half = tf.constant(UNIT // 2, tf.int64)
-  return tf.where(is_below, half, -half)

@@ -17,7 +17,6 @@ of a client, of that key and the client's number in the round, however clients a
 packed.
 """
 
-import abc
 import collections
 import math
 from typing import Any, NamedTuple, Optional
@@ -44,7 +43,6 @@ from tff_dp_aggregators.queries import participations as participations_lib
 # numbers at 88.8.
 _LARGEST = {noises.GAUSSIAN: 12.0, noises.LAPLACE: 89.0}
 _ROWS = {noises.GAUSSIAN: noise_lib.GaussianRows, noises.LAPLACE: rows.LaplaceRows}
-_SMALLEST_NOISE_MULTIPLIER, _LARGEST_NOISE_MULTIPLIER = 2.0**-20, 2.0**20
 # Smallest scale of one client's noise in steps of the grid: see `accounting.local`.
 _SMALLEST_SCALE = 2.0**16
 # Number of a vector in nonces that no row and no tag has (`generators`, `keys`).
@@ -75,6 +73,10 @@ class ClientNoiseSumQuery(participations_lib.IndependentNoiseQuery):
   Concrete ones say what a round costs, and with which noise.
   """
 
+  # 'local' where a client's noise hides it alone, 'clients_and_server' where the server
+  # adds noise on top, 'clients' where that of all hides each, and 'local_approximate'
+  # where the server stands for clients, in simulations.
+  noise_site: str = 'local'
   _server_noise_multiplier = 0.0
 
   def __init__(
@@ -99,11 +101,16 @@ class ClientNoiseSumQuery(participations_lib.IndependentNoiseQuery):
       record_specs: Structure of float tensor specs like a record.
       **noise_options: See `noise.Options`.
     """
-    super().__init__(record_specs)
+    super().__init__(participation, record_specs)
     self._noise = noises.real(noise)
     self._clip_norm = grid.check_clip_norm(clip_norm)
-    self._client_noise_multiplier = _check_client_noise(client_noise_multiplier)
-    self._participations = participations_lib.Participations(participation)
+    scale = grid.check_noise_multiplier(
+      events.check_noise_multiplier(client_noise_multiplier),
+      "a client's noise multiplier",
+      bits=20,
+    )
+    self._noise_multiplier = self._client_noise_multiplier = scale
+    self.clients_add_noise = scale > 0
     given = options.checked(noise_options, noise_lib.IndependentOptions)
     self._seed = options.resolve(given.seed)
     self._rows = _ROWS[self._noise](record_specs, self._seed, given.generator)
@@ -111,17 +118,12 @@ class ClientNoiseSumQuery(participations_lib.IndependentNoiseQuery):
       record_specs, self._seed, given.generator
     )
     self._spare_bits = _spare_bits(self._noise, self._client_noise_multiplier)
-    self._check_scale()
-
-  def _check_scale(self) -> None:
-    """Refuses noise of clients for which the grid is too coarse."""
     exponent = grid.exponent_of_steps(self._server_noise_multiplier)
     # A clip norm is more than half of two to the exponent.
-    scale = self._client_noise_multiplier * 2.0 ** (exponent - self._spare_bits - 1)
-    if 0 < scale < _SMALLEST_SCALE:
+    if 0 < scale * 2.0 ** (exponent - self._spare_bits - 1) < _SMALLEST_SCALE:
       raise ValueError(
         'the noise of clients is too silent beside that of the server for sums on one '
-        f'grid: noise multipliers of {self._client_noise_multiplier} and '
+        f'grid: noise multipliers of {scale} and '
         f'{self._server_noise_multiplier}. Leave one of them out.'
       )
 
@@ -129,16 +131,6 @@ class ClientNoiseSumQuery(participations_lib.IndependentNoiseQuery):
   def noise(self) -> str:
     """Kind of the clients' noise: 'gaussian' or 'laplace'."""
     return self._noise.name
-
-  @property
-  @abc.abstractmethod
-  def noise_site(self) -> str:
-    """'local' where a client's noise hides it alone, 'clients' where all theirs do."""
-
-  @property
-  def clients_add_noise(self) -> bool:
-    """Whether they do."""
-    return self._client_noise_multiplier > 0
 
   @property
   def client_noise_multiplier(self) -> float:
@@ -270,7 +262,7 @@ class ClientNoiseSumQuery(participations_lib.IndependentNoiseQuery):
     noised = self._add_server_noise(noised, global_state, this_round, steps)
     result = grid.to_floats(noised, self._record_specs, steps)
     state = global_state._replace(round=this_round + 1)
-    return result, state, self._participations.event_of(this_round, self._event())
+    return result, state, self._event_of(this_round)
 
   def _add_server_noise(
     self,
@@ -300,8 +292,8 @@ class ClientNoiseSumQuery(participations_lib.IndependentNoiseQuery):
 
   def spent(self, global_state: ClientNoiseState) -> matrix_mechanism.Spent:
     """Returns what all rounds that led to a state have spent, and the last of them."""
-    event = self._event()
-    several = self._participations.spent(global_state.round, event)
+    event, several = self._event(), super().spent(global_state)
+    assert isinstance(several, matrix_mechanism.RepeatedSpent)
     if not isinstance(event, dp_accounting.GaussianDpEvent):
       return several
     own = tf.constant(event.noise_multiplier, tf.float64)
@@ -329,7 +321,7 @@ class ClientNoiseSumQuery(participations_lib.IndependentNoiseQuery):
       clip_norm=global_state.clip_norm,
       client_noise_multiplier=tf.constant(self._client_noise_multiplier, tf.float64),
       server_noise_multiplier=tf.constant(self._server_noise_multiplier, tf.float64),
-      participations=self._participations.after(global_state.round),
+      participations=self._participations_after(global_state.round),
       noise_site=tf.constant(self.noise_site),
       noise_generator=tf.constant(self.generator),
       noise_key_tag=key_tag,
@@ -337,24 +329,10 @@ class ClientNoiseSumQuery(participations_lib.IndependentNoiseQuery):
 
   def __repr__(self) -> str:
     return (
-      f'{type(self).__name__}({self._participations}, clip_norm={self._clip_norm}, '
+      f'{type(self).__name__}({self._limits}, clip_norm={self._clip_norm}, '
       f'client_noise_multiplier={self._client_noise_multiplier}, '
       f'server_noise_multiplier={self._server_noise_multiplier})'
     )
-
-
-def _check_client_noise(noise_multiplier: float) -> float:
-  """Returns it as a float, if the grid has room for it."""
-  noise_multiplier = events.check_noise_multiplier(noise_multiplier)
-  if noise_multiplier and not (
-    _SMALLEST_NOISE_MULTIPLIER <= noise_multiplier <= _LARGEST_NOISE_MULTIPLIER
-  ):
-    raise ValueError(
-      "a client's noise multiplier must be 0 (no noise), or within 2^-20 and 2^20 "
-      '(9.5e-7 to 1.0e6), so that the grid of the sums has room for it and shows it; '
-      f'got {noise_multiplier}.'
-    )
-  return noise_multiplier
 
 
 def _spare_bits(noise: noises.Noise, noise_multiplier: float) -> int:
@@ -366,16 +344,6 @@ def _spare_bits(noise: noises.Noise, noise_multiplier: float) -> int:
 
 class _LocalSumQuery(ClientNoiseSumQuery):
   """What both kinds of noise have in common."""
-
-  @property
-  def noise_site(self) -> str:
-    """'local': a client's noise hides it, whatever others do."""
-    return 'local'
-
-  @property
-  def noise_multiplier(self) -> float:
-    """Scale of one client's noise over its clip norm."""
-    return self._client_noise_multiplier
 
   def _event(self) -> dp_accounting.DpEvent:
     return local.local_event(
@@ -434,17 +402,14 @@ class LocalGaussianSumQuery(_LocalSumQuery):
     checks.check_number('server_noise_multiplier', server_noise_multiplier)
     grid.check_noise_multiplier(events.check_noise_multiplier(server_noise_multiplier))
     self._server_noise_multiplier = float(server_noise_multiplier)
+    if server_noise_multiplier:
+      self.noise_site = 'clients_and_server'
     super().__init__(
       participation,
       noise=noises.GAUSSIAN.name,
       client_noise_multiplier=noise_multiplier,
       **arguments,
     )
-
-  @property
-  def noise_site(self) -> str:
-    """'local', or 'clients_and_server' where the server adds noise on top."""
-    return 'clients_and_server' if self._server_adds_noise() else 'local'
 
 
 class LocalLaplaceSumQuery(_LocalSumQuery):
@@ -508,6 +473,8 @@ class GaussianSharesSumQuery(ClientNoiseSumQuery):
     (0.2, 2.0)
   """
 
+  noise_site = 'clients'
+
   def __init__(
     self,
     participation: Optional[strategies.Participation] = None,
@@ -525,29 +492,14 @@ class GaussianSharesSumQuery(ClientNoiseSumQuery):
       min_clients: How many clients report at least.
       **arguments: `clip_norm`, `record_specs` and options of the noise.
     """
-    self._min_clients = checks.check_positive_int('min_clients', min_clients)
+    self.min_clients = checks.check_positive_int('min_clients', min_clients)
     super().__init__(
       participation,
       noise=noises.GAUSSIAN.name,
-      client_noise_multiplier=local.share(noise_multiplier, self._min_clients),
+      client_noise_multiplier=local.share(noise_multiplier, self.min_clients),
       **arguments,
     )
     self._noise_multiplier = float(noise_multiplier)
-
-  @property
-  def noise_site(self) -> str:
-    """'clients': the noise of all of them hides each."""
-    return 'clients'
-
-  @property
-  def noise_multiplier(self) -> float:
-    """Standard deviation of the noise of `min_clients` clients over the clip norm."""
-    return self._noise_multiplier
-
-  @property
-  def min_clients(self) -> int:
-    """How many clients have to report."""
-    return self._min_clients
 
   def _event(self) -> dp_accounting.DpEvent:
     if not self._noise_multiplier:
@@ -556,19 +508,14 @@ class GaussianSharesSumQuery(ClientNoiseSumQuery):
 
   def _facts(self) -> dict[str, Any]:
     # More clients with equal shares make more noise, and say that they spent less.
-    return {**super()._facts(), 'min_clients': self._min_clients}
+    return {**super()._facts(), 'min_clients': self.min_clients}
 
 
 class ApproximateSample(NamedTuple):
-  """What is summed of a client in the approximation; that of a sum is its sum.
+  """What is summed of a client in the approximation; that of a sum is its sum."""
 
-  Attributes:
-    record: The clipped record in steps of the grid, structure of int64.
-    clients: 1, int64.
-  """
-
-  record: Any
-  clients: Any
+  record: Any  # Clipped, in steps of the grid, structure of int64.
+  clients: Any  # 1, int64.
 
 
 class ApproximateLocalSumQuery(ClientNoiseSumQuery):
@@ -584,6 +531,8 @@ class ApproximateLocalSumQuery(ClientNoiseSumQuery):
   and the events say that: `NonPrivateDpEvent`. What the real thing would spend says
   `accounting.local.local_event`.
   """
+
+  noise_site = 'local_approximate'
 
   def __init__(
     self,
@@ -603,21 +552,7 @@ class ApproximateLocalSumQuery(ClientNoiseSumQuery):
       client_noise_multiplier=noise_multiplier,
       **arguments,
     )
-
-  @property
-  def noise_site(self) -> str:
-    """'local_approximate': the server, in place of clients. Simulation only."""
-    return 'local_approximate'
-
-  @property
-  def noise_multiplier(self) -> float:
-    """Scale of the noise of one client that is stood for, over its clip norm."""
-    return self._client_noise_multiplier
-
-  @property
-  def clients_add_noise(self) -> bool:
-    """False."""
-    return False
+    self.clients_add_noise = False
 
   def _event(self) -> dp_accounting.DpEvent:
     return dp_accounting.NonPrivateDpEvent()

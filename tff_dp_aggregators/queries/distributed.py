@@ -87,6 +87,13 @@ class DistributedSumQuery(participations_lib.IndependentNoiseQuery):
     (TensorShape([3]), 2, 2)
   """
 
+  clients_draw_keys = True
+  # Who adds the noise.
+  noise_site = 'clients'
+  # What random words the noise is made of.
+  generator = 'chacha20'
+  seed_identity = 'secret'
+
   def __init__(
     self,
     participation: Optional[strategies.Participation] = None,
@@ -116,71 +123,35 @@ class DistributedSumQuery(participations_lib.IndependentNoiseQuery):
       beta: Probability at most that a record is rounded again.
       record_specs: Structure of float tensor specs like a record.
     """
-    super().__init__(record_specs)
+    super().__init__(participation, record_specs)
     self._specs = tf.nest.flatten(self._record_specs)
     self._sizes = [spec.shape.num_elements() for spec in self._specs]
     grid.check_clip_norm(clip_norm)
     events.check_noise_multiplier(noise_multiplier)
     self._clip_norm = float(clip_norm)
+    self._noise_multiplier = float(noise_multiplier)
+    self.min_clients = checks.check_positive_int('min_clients', min_clients)
+    # The most records of a sum.
+    self.max_clients = checks.check_int('max_clients', max_clients, min_clients)
     self._arguments: dict[str, Any] = {
       'clip_norm': self._clip_norm,
-      'noise_multiplier': float(noise_multiplier),
-      'min_clients': checks.check_positive_int('min_clients', min_clients),
-      'max_clients': checks.check_int('max_clients', max_clients, min_clients),
+      'noise_multiplier': self._noise_multiplier,
+      'min_clients': self.min_clients,
+      'max_clients': self.max_clients,
       'bits': bits,
       'max_wrap_probability': max_wrap_probability,
       'beta': beta,
     }
-    self._noise = noise
+    # Kind of noise: 'skellam' or 'discrete_gaussian'.
+    self.noise = noise
     # Whatever is wrong with the numbers is told before the size of records is known.
     distributed_noise.check(noise, **self._arguments)
-    self._participations = participations_lib.Participations(participation)
 
   @functools.cached_property
   def mechanism(self) -> distributed_noise.DistributedNoise:
     """Grid, noise and bounds for records of this size."""
     dimension = max(1, sum(self._sizes))
-    return distributed_noise.design(self._noise, dimension=dimension, **self._arguments)
-
-  @property
-  def clients_draw_keys(self) -> bool:
-    """They do: their noise is their own."""
-    return True
-
-  @property
-  def noise(self) -> str:
-    """Kind of noise: 'skellam' or 'discrete_gaussian'."""
-    return self._noise
-
-  @property
-  def noise_site(self) -> str:
-    """Who adds the noise: 'clients'."""
-    return 'clients'
-
-  @property
-  def noise_multiplier(self) -> float:
-    """Noise of a sum of the fewest records over the clip norm."""
-    return self._arguments['noise_multiplier']
-
-  @property
-  def min_clients(self) -> int:
-    """The fewest records of a sum."""
-    return self._arguments['min_clients']
-
-  @property
-  def max_clients(self) -> int:
-    """The most records of a sum."""
-    return self._arguments['max_clients']
-
-  @property
-  def generator(self) -> str:
-    """What random words the noise is made of: 'chacha20'."""
-    return 'chacha20'
-
-  @property
-  def seed_identity(self) -> str:
-    """'secret': clients draw their keys."""
-    return 'secret'
+    return distributed_noise.design(self.noise, dimension=dimension, **self._arguments)
 
   def _event(self) -> dp_accounting.DpEvent:
     return self.mechanism.event()
@@ -195,7 +166,7 @@ class DistributedSumQuery(participations_lib.IndependentNoiseQuery):
 
   def _facts(self) -> dict[str, Any]:
     return {
-      'mechanism': f'distributed {self._noise}',
+      'mechanism': f'distributed {self.noise}',
       **self._arguments,
       'sizes': self._sizes,
     }
@@ -271,7 +242,7 @@ class DistributedSumQuery(participations_lib.IndependentNoiseQuery):
       key,
       tf.constant(0, tf.int64),
       integers.WORDS,
-      lambda words: integers.draw(self._noise, stddev, words),
+      lambda words: integers.draw(self.noise, stddev, words),
       tf.int64,
     )
 
@@ -312,8 +283,19 @@ class DistributedSumQuery(participations_lib.IndependentNoiseQuery):
   ) -> tuple[Any, DistributedState, dp_accounting.DpEvent]:
     """Returns the sum, the next state and the event of a round."""
     this_round = self._this_round(global_state)
-    with tf.control_dependencies(self._check_clients(sample_state.clients)):
-      entries = tf.identity(sample_state.entries)
+    entries, clients = sample_state
+    entries = grid.asserted(
+      entries,
+      clients >= tf.constant(self.min_clients, tf.int64),
+      'fewer clients than min_clients sent their share of the noise: the sum would '
+      'be less private than planned, and is not released.',
+    )
+    entries = grid.asserted(
+      entries,
+      clients <= tf.constant(self.max_clients, tf.int64),
+      'more clients than max_clients: their sum may have wrapped around, and is not '
+      'released.',
+    )
     half = self.mechanism.modulus // 2
     centred = tf.math.floormod(entries + half, self.mechanism.modulus) - half
     rotated = hadamard(tf.cast(centred, tf.float64))
@@ -324,23 +306,6 @@ class DistributedSumQuery(participations_lib.IndependentNoiseQuery):
       global_state._replace(round=this_round + 1),
       self.mechanism.event(),
     )
-
-  def _check_clients(self, clients: tf.Tensor) -> list[Any]:
-    fewest = tf.debugging.Assert(
-      clients >= tf.constant(self.min_clients, tf.int64),
-      [
-        'fewer clients than min_clients sent their share of the noise: the sum would '
-        'be less private than planned, and is not released.'
-      ],
-    )
-    most = tf.debugging.Assert(
-      clients <= tf.constant(self.max_clients, tf.int64),
-      [
-        'more clients than max_clients: their sum may have wrapped around, and is not '
-        'released.'
-      ],
-    )
-    return [each for each in (fewest, most) if each is not None]
 
   def _to_record(self, vector: tf.Tensor) -> Any:
     parts = tf.split(vector[: sum(self._sizes)], self._sizes) if self._sizes else []
@@ -367,7 +332,7 @@ class DistributedSumQuery(participations_lib.IndependentNoiseQuery):
 
   def __repr__(self) -> str:
     return (
-      f'{type(self).__name__}({self._participations}, noise={self._noise!r}, '
+      f'{type(self).__name__}({self._limits}, noise={self.noise!r}, '
       f'{", ".join(f"{key}={value}" for key, value in self._arguments.items())})'
     )
 

@@ -54,9 +54,7 @@ _LOUD_BITS = -4
 _LARGEST_NOISE = 2.0**61
 
 # Within these, float32 holds steps, records within the bound, noise, and their sums.
-_SMALLEST_CLIP_NORM, _LARGEST_CLIP_NORM = 2.0**-80, 2.0**80
-_SMALLEST_NOISE_MULTIPLIER, _LARGEST_NOISE_MULTIPLIER = 2.0**-20, 2.0**30
-CLIP_NORM_LIMITS = (_SMALLEST_CLIP_NORM, _LARGEST_CLIP_NORM)
+CLIP_NORM_LIMITS = (2.0**-80, 2.0**80)
 
 # Records are structures of float tensors. Who takes one takes it through here, so the
 # same records are served everywhere and the others refused in the same words. Messages
@@ -102,15 +100,11 @@ def check_record(record: Any, record_specs: Any) -> Any:
     ) from None
 
   def check(tensor: tf.Tensor, spec: tf.TensorSpec) -> tf.Tensor:
-    if tensor.dtype != spec.dtype:
-      raise TypeError(
-        f'a record has a {tensor.dtype.name} tensor where record_specs has '
-        f'{spec.dtype.name}.'
-      )
-    if not tensor.shape.is_compatible_with(spec.shape):
-      raise ValueError(
-        f'a record has a tensor of shape {tensor.shape} where record_specs has '
-        f'{spec.shape}.'
+    if tensor.dtype != spec.dtype or not tensor.shape.is_compatible_with(spec.shape):
+      error = TypeError if tensor.dtype != spec.dtype else ValueError
+      raise error(
+        f'a record has a {tensor.dtype.name} tensor of shape {tensor.shape} where '
+        f'record_specs has {spec.dtype.name} of shape {spec.shape}.'
       )
     return tf.ensure_shape(tensor, spec.shape)
 
@@ -120,7 +114,8 @@ def check_record(record: Any, record_specs: Any) -> Any:
 def check_clip_norm(clip_norm: float, name: str = 'clip_norm') -> float:
   """Returns it as a float, if records can be summed and noised at its scale."""
   checks.check_positive(name, clip_norm)
-  if not _SMALLEST_CLIP_NORM <= clip_norm <= _LARGEST_CLIP_NORM:
+  smallest, largest = CLIP_NORM_LIMITS
+  if not smallest <= clip_norm <= largest:
     raise ValueError(
       f'{name} must be within 2^-80 and 2^80 (8.3e-25 to 1.2e24), so that float32 '
       f'holds sums and noise at its scale; got {clip_norm}. Scale the records.'
@@ -128,14 +123,15 @@ def check_clip_norm(clip_norm: float, name: str = 'clip_norm') -> float:
   return float(clip_norm)
 
 
-def check_noise_multiplier(noise_multiplier: float) -> float:
-  """Returns it as a float, if noise of this size can be added."""
-  if noise_multiplier and not (
-    _SMALLEST_NOISE_MULTIPLIER <= noise_multiplier <= _LARGEST_NOISE_MULTIPLIER
-  ):
+def check_noise_multiplier(
+  noise_multiplier: float, name: str = 'noise_multiplier', bits: int = 30
+) -> float:
+  """Returns it as a float, if noise of this size can be added: up to 2^bits."""
+  if noise_multiplier and not 2.0**-20 <= noise_multiplier <= 2.0**bits:
     raise ValueError(
-      'noise_multiplier must be 0 (no noise), or within 2^-20 and 2^30 (9.5e-7 to '
-      f'1.1e9), so that the grid of the sums shows the noise; got {noise_multiplier}.'
+      f'{name} must be 0 (no noise), or within 2^-20 and 2^{bits} (9.5e-7 to '
+      f'{2.0**bits:.2g}), so that the grid of the sums has room for the noise and '
+      f'shows it; got {noise_multiplier}.'
     )
   return float(noise_multiplier)
 
@@ -163,6 +159,16 @@ def exponent_of_steps(noise_multiplier: float) -> int:
   return _BITS - max(0, math.ceil(math.log2(noise_multiplier)) - _LOUD_BITS)
 
 
+def asserted(tensors: Any, condition: tf.Tensor, *message: Any) -> Any:
+  """The tensors, once a condition holds; InvalidArgumentError when run if it does not.
+
+  Texts alone as a message need no branch, which takes longer to make than the rest.
+  """
+  operation = tf.debugging.Assert(condition, list(message))
+  with tf.control_dependencies([] if operation is None else [operation]):
+    return tf.nest.map_structure(tf.identity, tensors)
+
+
 def zeros_like(specs: Any) -> Any:
   """The sum of no records."""
   return tf.nest.map_structure(lambda spec: tf.zeros(spec.shape, tf.int64), specs)
@@ -180,13 +186,12 @@ def add_noise(sums: Any, noise: Any, stddev_in_steps: tf.Tensor) -> Any:
         'preprocess_record makes, and nothing that the sum lost or rounded.'
       )
     scaled = tf.cast(unit_noise, tf.float64) * stddev_in_steps
-    # Texts alone need no branch, which would take longer to make than the rest.
-    fits = tf.debugging.Assert(
+    scaled = asserted(
+      scaled,
       tf.reduce_max(tf.abs(scaled)) < _LARGEST_NOISE,
-      ['the noise is too large for sums in 64 bits; lower noise_multiplier.'],
+      'the noise is too large for sums in 64 bits; lower noise_multiplier.',
     )
-    with tf.control_dependencies([] if fits is None else [fits]):
-      return total + tf.cast(tf.floor(scaled + 0.5), tf.int64)
+    return total + tf.cast(tf.floor(scaled + 0.5), tf.int64)
 
   tf.nest.assert_same_structure(sums, noise)
   return tf.nest.map_structure(add, sums, noise)

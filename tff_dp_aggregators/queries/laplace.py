@@ -78,18 +78,12 @@ class LaplaceSumQuery(participations_lib.IndependentNoiseQuery):
     `clip_norm` bounds the L1 norm; `noise_multiplier` is the scale of the noise over
     it.
     """
-    super().__init__(record_specs)
+    super().__init__(participation, record_specs)
     self._clip_norm = grid.check_clip_norm(clip_norm)
     self._noise_multiplier = events.check_noise_multiplier(noise_multiplier)
     grid.check_noise_multiplier(noise_multiplier)
-    self._participations = participations_lib.Participations(participation)
     given = options.checked(noise_options, noise_lib.IndependentOptions)
     self._rows = rows.LaplaceRows(record_specs, given.seed, given.generator)
-
-  @property
-  def noise_multiplier(self) -> float:
-    """Scale of the noise over the clip norm."""
-    return self._noise_multiplier
 
   def _event(self) -> dp_accounting.DpEvent:
     if not self._noise_multiplier:
@@ -142,7 +136,7 @@ class LaplaceSumQuery(participations_lib.IndependentNoiseQuery):
     )
     result = grid.to_floats(noised, self._record_specs, steps)
     state = global_state._replace(round=this_round + 1)
-    return result, state, self._participations.event_of(this_round, self._event())
+    return result, state, self._event_of(this_round)
 
   def signal_and_noise(
     self, sample_state: Any, global_state: LaplaceState
@@ -175,7 +169,7 @@ class LaplaceSumQuery(participations_lib.IndependentNoiseQuery):
       noise_multiplier=tf.constant(self._noise_multiplier, tf.float64),
       epsilon=tf.math.multiply_no_nan(
         tf.constant(each, tf.float64),
-        tf.cast(self._participations.after(rounds), tf.float64),
+        tf.cast(self._participations_after(rounds), tf.float64),
       ),
       noise_generator=tf.constant(self.generator),
       noise_key_tag=self._rows.key_tag(global_state.key),
@@ -183,6 +177,6 @@ class LaplaceSumQuery(participations_lib.IndependentNoiseQuery):
 
   def __repr__(self) -> str:
     return (
-      f'{type(self).__name__}({self._participations}, clip_norm={self._clip_norm}, '
+      f'{type(self).__name__}({self._limits}, clip_norm={self._clip_norm}, '
       f'noise_multiplier={self._noise_multiplier})'
     )

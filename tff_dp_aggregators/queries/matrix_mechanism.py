@@ -115,16 +115,13 @@ def event_text(event: dp_accounting.DpEvent) -> str:
 
 def check_round(this_round: tf.Tensor, num_rounds: int) -> tf.Tensor:
   """Returns the round, after making sure that it is one of those planned."""
-  in_time = tf.debugging.Assert(
+  return grid.asserted(
+    this_round,
     this_round < tf.constant(num_rounds, tf.int64),
-    [
-      f'This query was built for {num_rounds} rounds and has served them all; another '
-      'round would spend privacy that was not accounted for. What comes after them is '
-      'a run of its own: begin one with `initialize`, and add up what both spend.'
-    ],
+    f'This query was built for {num_rounds} rounds and has served them all; another '
+    'round would spend privacy that was not accounted for. What comes after them is '
+    'a run of its own: begin one with `initialize`, and add up what both spend.',
   )
-  with tf.control_dependencies([] if in_time is None else [in_time]):
-    return tf.identity(this_round)
 
 
 def unlimited() -> ValueError:
@@ -182,18 +179,13 @@ class GridSumQuery(RecordSumQuery):
   `grid.MAX_CLIENTS`.
   """
 
-  @property
-  def clients_draw_keys(self) -> bool:
-    """Whether each execution of `encode_record` draws a key of its own.
-
-    Clients that are vectorised in one computation would share it, and their noise.
-    """
-    return False
-
-  @property
-  def clients_add_noise(self) -> bool:
-    """Whether what `encode_record` returns has noise of the client's in it."""
-    return False
+  # Whether each execution of `encode_record` draws a key of its own: clients that are
+  # vectorised in one computation would share it, and their noise.
+  clients_draw_keys: bool = False
+  # Whether what `encode_record` returns has noise of the client's in it.
+  clients_add_noise: bool = False
+  # How many clients a round needs to have as much noise as is stated.
+  min_clients: int = 0
 
   @property
   def noise_identities(self) -> tuple[str, ...]:
@@ -247,11 +239,6 @@ class GridSumQuery(RecordSumQuery):
     sums = tf.nest.map_structure(lambda each: tf.reduce_sum(each, axis=0), samples)
     return sums, finite
 
-  def _encodes_as(self, query: 'type[GridSumQuery]') -> bool:
-    """Whether a subclass has left alone how this one of its bases encodes."""
-    names = ('encode_record', 'encode_without_noise', 'preprocess_record')
-    return all(getattr(type(self), each) is getattr(query, each) for each in names)
-
   def round_key(self, global_state: Any) -> Any:
     """What the noise of a round's clients follows from; empty if they add none."""
     del global_state
@@ -288,6 +275,7 @@ class NoisySumQuery(GridSumQuery):
   """Sums with noise: what queries say of it, and of the bound that it is for."""
 
   _clip_norm: float
+  _noise_multiplier: float
   _rows: noise_lib.GaussianRows
 
   @property
@@ -304,6 +292,14 @@ class NoisySumQuery(GridSumQuery):
   def clip_norm(self) -> float:
     """Bound of one record, in L2 norm, or in L1 norm for Laplace noise."""
     return self._clip_norm
+
+  @property
+  def noise_multiplier(self) -> float:
+    """Over the clip norm: standard deviation of z, or scale of Laplace noise.
+
+    Of local noise, that of one client; of shares, that of `min_clients` together.
+    """
+    return self._noise_multiplier
 
 
 class NormalizedQuery(normalized_query.NormalizedQuery):
@@ -341,21 +337,18 @@ def mechanism_text(mechanism: dict[str, Any]) -> str:
 
 def check_state(belongs_to: Any, mechanism: str, this_round: tf.Tensor) -> tf.Tensor:
   """Returns the round, after making sure that the state is of this mechanism."""
-  same = tf.debugging.Assert(
+  return grid.asserted(
+    this_round,
     tf.equal(belongs_to, mechanism),
-    [
-      'This state belongs to another mechanism: its noise and what it spent are not '
-      'those of the process at hand. Go on with the mechanism that it began with, or '
-      'begin anew with `initialize`. (Each use of an int as seed takes its next '
-      'stream: if those in "noise" differ, name that of the state, as '
-      '`seed=noise.Seed(7, stream=0, part=0)`.) The state is of',
-      belongs_to,
-      'and the process of',
-      mechanism,
-    ],
+    'This state belongs to another mechanism: its noise and what it spent are not '
+    'those of the process at hand. Go on with the mechanism that it began with, or '
+    'begin anew with `initialize`. (Each use of an int as seed takes its next '
+    'stream: if those in "noise" differ, name that of the state, as '
+    '`seed=noise.Seed(7, stream=0, part=0)`.) The state is of',
+    belongs_to,
+    'and the process of',
+    mechanism,
   )
-  with tf.control_dependencies([] if same is None else [same]):
-    return tf.identity(this_round)
 
 
 class GlobalState(NamedTuple):
@@ -443,7 +436,14 @@ class MatrixMechanismQuery(NoisySumQuery):
     self._round_noise_multipliers = events.round_noise_multipliers(
       strategy, self._participation, self._noise_multiplier
     )
-    self._workload = _check_workload(workload, strategy.num_rounds)
+    if not isinstance(workload, (strategies.Workload, type(None))):
+      raise TypeError(
+        'workload must be a strategies.Workload or None, got '
+        f'{type(workload).__name__}: only these can be applied round by round.'
+      )
+    if workload is not None:
+      strategies.workload.check(strategy.num_rounds, workload)
+    self._workload = workload
     given = options.checked(noise_options)
     self._rows = noise_lib.GaussianRows(self._sum_specs(), given.seed, given.generator)
     self._noise = noise_lib.build(strategy, self._rows, given.storage)
@@ -468,11 +468,6 @@ class MatrixMechanismQuery(NoisySumQuery):
   def storage(self) -> str:
     """Where the noise of earlier rounds is: 'state', 'redraw' or 'files'."""
     return self._noise.storage
-
-  @property
-  def noise_multiplier(self) -> float:
-    """Standard deviation of z over the clip norm."""
-    return self._noise_multiplier
 
   @property
   def effective_noise_multiplier(self) -> float:
@@ -531,25 +526,49 @@ class MatrixMechanismQuery(NoisySumQuery):
 
   def encode_record(self, params: Any, record: Any) -> tuple[Any, tf.Tensor]:
     """Returns the record clipped, in steps of the grid, and whether it was finite."""
-    clipped = grid.clip_to_grid(self._check(record), params, self._steps(params))
-    return clipped.integers, clipped.finite
+    clip_norm = self._clip_norm_of(params)
+    clipped = grid.clip_to_grid(self._check(record), clip_norm, self._steps(clip_norm))
+    return self._sample(params, clipped.integers, clipped.norm), clipped.finite
 
   def add_without_noise(
     self, params: Any, sample_state: Any, several: Sequence[Any]
   ) -> tuple[Any, tf.Tensor]:
     """Returns a sum with some more records, and which of these were finite."""
-    if not self._encodes_as(MatrixMechanismQuery):
+    if not self._encodes_as_here:
       return super().add_without_noise(params, sample_state, several)
+    clip_norm = self._clip_norm_of(params)
     several = [self._check(record) for record in several]
-    added = grid.add_clipped(sample_state, several, params, self._steps(params))
-    return added.integers, added.finite
+    before, steps = self._integers(sample_state), self._steps(clip_norm)
+    added = grid.add_clipped(before, several, clip_norm, steps)
+    sample = self._sample(params, added.integers, added.norms, sample_state)
+    return sample, added.finite
 
   def sum_without_noise(self, params: Any, stacked: Any) -> tuple[Any, tf.Tensor]:
     """Returns the sum of records that are stacked, and which of them were finite."""
-    if not self._encodes_as(MatrixMechanismQuery):
+    if not self._encodes_as_here:
       return super().sum_without_noise(params, stacked)
-    added = grid.sum_clipped(stacked, params, self._steps(params))
-    return added.integers, added.finite
+    clip_norm = self._clip_norm_of(params)
+    added = grid.sum_clipped(stacked, clip_norm, self._steps(clip_norm))
+    return self._sample(params, added.integers, added.norms), added.finite
+
+  @property
+  def _encodes_as_here(self) -> bool:
+    """Whether a subclass has left alone how records are encoded."""
+    names = ('encode_record', 'encode_without_noise', 'preprocess_record')
+    here = MatrixMechanismQuery
+    return all(getattr(type(self), each) is getattr(here, each) for each in names)
+
+  # What a sample is made of: integers on the grid alone, but with adaptive clipping.
+
+  def _clip_norm_of(self, params: Any) -> tf.Tensor:
+    return params
+
+  def _sample(self, params: Any, integers: Any, norms: Any, before: Any = None) -> Any:
+    del params, norms, before
+    return integers
+
+  def _integers(self, sample_state: Any) -> Any:
+    return sample_state
 
   def _steps(self, clip_norm: tf.Tensor) -> tf.Tensor:
     """Steps of the grid in 1, for a clip norm."""
@@ -643,7 +662,8 @@ class MatrixMechanismQuery(NoisySumQuery):
     # A Gaussian sum without a plan repeats its one round.
     this_round = tf.minimum(global_state.noise.round, len(row_norms) - 1)
     stddev = self._stddev(global_state) * tf.gather(row_norms, this_round)
-    signal = grid.norm(sample_state, self._steps(global_state.clip_norm))
+    integers = self._integers(sample_state)
+    signal = grid.norm(integers, self._steps(global_state.clip_norm))
     return signal, self._num_coordinates() * tf.square(stddev)
 
   def spent(self, global_state: GlobalState) -> GaussianSpent:
@@ -681,24 +701,6 @@ class MatrixMechanismQuery(NoisySumQuery):
       f'{type(self).__name__}({self._strategy.kind}, {self._participation}, '
       f'clip_norm={self._clip_norm}, noise_multiplier={self._noise_multiplier})'
     )
-
-
-def _check_workload(
-  workload: Optional[strategies.Workload], num_rounds: int
-) -> Optional[strategies.Workload]:
-  if workload is None:
-    return None
-  if not isinstance(workload, strategies.Workload):
-    raise TypeError(
-      'workload must be a strategies.Workload or None, got '
-      f'{type(workload).__name__}: only these can be applied round by round.'
-    )
-  if workload.num_rounds != num_rounds:
-    raise ValueError(
-      f'workload is for {workload.num_rounds} rounds, but the strategy for '
-      f'{num_rounds}.'
-    )
-  return workload
 
 
 def _add_scaled(one: Any, other: Any, factor: tf.Tensor) -> Any:
@@ -764,13 +766,6 @@ class GaussianSumQuery(MatrixMechanismQuery):
       **noise_options,
     )
     self._unlimited = participation is None
-
-
-def refuse_memory(arguments: dict[str, Any]) -> None:
-  """Refuses arguments that are for rounds which remember others."""
-  options.refuse_storage(arguments)
-  if arguments.get('workload') is not None:
-    raise TypeError('workload is no argument of a query with independent noise.')
 
 
 def planned_rounds(

@@ -52,15 +52,10 @@ class NestedSumQuery(matrix_mechanism.GridSumQuery):
   """
 
   def __init__(self, sub_queries: Any):
-    """Initializes the query from a structure of queries that sum on the grid.
-
-    Raises:
-      TypeError: If one of them is another query.
-      ValueError: If there is none, or two have the same noise.
-    """
+    """Initializes the query from a structure of queries that sum on the grid."""
     super().__init__(record_specs=None)
     self._sub_queries = sub_queries
-    flat = tf.nest.flatten(sub_queries)
+    self._flat = flat = tf.nest.flatten(sub_queries)
     if not flat:
       raise ValueError(f'sub_queries must have a query in it; got {sub_queries!r}.')
     for query in flat:
@@ -70,7 +65,18 @@ class NestedSumQuery(matrix_mechanism.GridSumQuery):
           'exactly, such as queries.GaussianSumQuery; got one of type '
           f'{type(query).__name__}.'
         )
-    _check_independent(flat)
+    self.min_clients = max(query.min_clients for query in flat)
+    self.clients_draw_keys = any(query.clients_draw_keys for query in flat)
+    self.clients_add_noise = any(query.clients_add_noise for query in flat)
+    seen = set()
+    for noise in self.noise_identities:
+      if noise in seen:
+        raise ValueError(
+          f'two of sub_queries have the noise of {noise}: it would cancel between '
+          'them, and less would be private than their events say. Give each another '
+          'seed, or an int, of which each takes its own stream.'
+        )
+      seen.add(noise)
 
   @property
   def sub_queries(self) -> Any:
@@ -78,34 +84,14 @@ class NestedSumQuery(matrix_mechanism.GridSumQuery):
     return self._sub_queries
 
   @property
-  def min_clients(self) -> int:
-    """Fewest clients of a round with which each part has the noise that it states."""
-    flat = tf.nest.flatten(self._sub_queries)
-    return max(1, *(getattr(query, 'min_clients', None) or 1 for query in flat))
-
-  @property
-  def clients_draw_keys(self) -> bool:
-    """Whether they do for any of the queries."""
-    queries = tf.nest.flatten(self._sub_queries)
-    return any(query.clients_draw_keys for query in queries)
-
-  @property
-  def clients_add_noise(self) -> bool:
-    """Whether they do for any of the queries."""
-    queries = tf.nest.flatten(self._sub_queries)
-    return any(query.clients_add_noise for query in queries)
-
-  @property
   def generator(self) -> str:
     """What random words the noise of the queries is made of, each once."""
-    queries = tf.nest.flatten(self._sub_queries)
-    return ', '.join(dict.fromkeys(query.generator for query in queries))
+    return ', '.join(dict.fromkeys(query.generator for query in self._flat))
 
   @property
   def noise_identities(self) -> tuple[str, ...]:
     """Which streams of which seeds the noise of the queries is of."""
-    queries = tf.nest.flatten(self._sub_queries)
-    return tuple(each for query in queries for each in query.noise_identities)
+    return tuple(each for query in self._flat for each in query.noise_identities)
 
   def initial_global_state(self) -> Any:
     """Returns the states of the queries before round 0."""
@@ -239,40 +225,20 @@ class _Encoded:
     self.sample, self.finite = encoded
 
 
-def _check_independent(flat: list[matrix_mechanism.GridSumQuery]) -> None:
-  seen = set()
-  for noise in [each for query in flat for each in query.noise_identities]:
-    if noise in seen:
-      raise ValueError(
-        f'two of sub_queries have the noise of {noise}: it would cancel between them, '
-        'and less would be private than their events say. Give each another seed, or '
-        'an int, of which each takes its own stream.'
-      )
-    seen.add(noise)
-
-
 def _map_with_path(
   function: Callable[..., Any], path: str, shallow: Any, structures: dict[str, Any]
 ) -> Any:
   """A structure like `shallow`, of `function(path, leaf, *parts)`."""
-  if isinstance(shallow, Mapping):
-    keys: Any = list(shallow)
-    for name, value in structures.items():
-      if not isinstance(value, Mapping) or set(value) != set(keys):
-        raise ValueError(
-          f'{name} must have the keys {sorted(keys)}, those of the queries'
-          f'{_at(path)}; got {_described(value)}.'
-        )
-  elif isinstance(shallow, (list, tuple)):
-    keys = range(len(shallow))
-    for name, value in structures.items():
-      if not isinstance(value, (list, tuple)) or len(value) != len(shallow):
-        raise ValueError(
-          f'{name} must be a sequence of {len(shallow)}, like the queries'
-          f'{_at(path)}; got {_described(value)}.'
-        )
-  else:
+  keys = _keys(shallow)
+  if keys is None:
     return function(path, shallow, *structures.values())
+  for name, value in structures.items():
+    given = _keys(value)
+    if given is None or set(given) != set(keys):
+      raise ValueError(  # Without values, which are clients'.
+        f'{name} must have the structure of the queries, with the parts {keys} at '
+        f'{path or "the top"}; got a {type(value).__name__} with {given}.'
+      )
   names = getattr(shallow, '_fields', keys)
   mapped = [
     _map_with_path(
@@ -290,16 +256,13 @@ def _map_with_path(
   return type(shallow)(mapped)
 
 
-def _at(path: str) -> str:
-  return f' at {path[:-1]}' if path else ''
-
-
-def _described(value: Any) -> str:
-  if isinstance(value, Mapping):
-    return f'a {type(value).__name__} with the keys {sorted(map(str, value))}'
-  if isinstance(value, (list, tuple)):
-    return f'a {type(value).__name__} of {len(value)}'
-  return f'a {type(value).__name__}'
+def _keys(structure: Any) -> Optional[list[Any]]:
+  """Names or numbers of the parts of a structure; `None` if it is none."""
+  if isinstance(structure, Mapping):
+    return list(structure)
+  if isinstance(structure, (list, tuple)):
+    return list(range(len(structure)))
+  return None
 
 
 class JointSumQuery(NestedSumQuery):
@@ -345,10 +308,6 @@ class JointSumQuery(NestedSumQuery):
       sub_queries: Each part's query by name; its records are tuples of its tensors.
       part_of: The part of each tensor, in the order of `tf.nest.flatten`.
       record_specs: Structure of float tensor specs like a record.
-
-    Raises:
-      TypeError: If one of them is not a query that sums on the grid.
-      ValueError: If `part_of` does not fit, or two parts have the same noise.
     """
     super().__init__(collections.OrderedDict(sorted(sub_queries.items())))
     self._part_of = check_parts(part_of, sub_queries, record_specs)
@@ -360,13 +319,10 @@ class JointSumQuery(NestedSumQuery):
       None if template is None else self._split(template)
     )
 
-  def encode_record(self, params: Any, record: Any) -> tuple[Any, tf.Tensor]:
-    """Returns the record's parts on their grids, and whether all were finite."""
-    return super().encode_record(params, self._split(record))
-
-  def encode_without_noise(self, params: Any, record: Any) -> tuple[Any, tf.Tensor]:
-    """Returns what `encode_record` does, less the noise that clients add."""
-    return super().encode_without_noise(params, self._split(record))
+  def _encoded(
+    self, encode: Callable[..., Any], params: Any, record: Any
+  ) -> tuple[Any, tf.Tensor]:
+    return super()._encoded(encode, params, self._split(record))
 
   def get_noised_result(
     self, sample_state: Any, global_state: Any

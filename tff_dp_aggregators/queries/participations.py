@@ -18,12 +18,24 @@ from tff_dp_aggregators.queries import matrix_mechanism
 class IndependentNoiseQuery(matrix_mechanism.NoisySumQuery):
   """What queries have in common each round of which costs its clients the same."""
 
-  _participations: 'Participations'
+  def __init__(
+    self, participation: Optional[strategies.Participation], record_specs: Any
+  ):
+    """Counts within a schema; `None` for a client who is in all rounds."""
+    super().__init__(record_specs)
+    self._limits: Optional[strategies.Participation] = None
+    if participation is not None:
+      self._limits = strategies.participation.require(participation)
+      taken = np.zeros(self._limits.num_rounds + 1, np.int64)
+      taken[1 + np.array(self._limits.rounds, np.int64)] = 1
+      self._after = np.cumsum(taken)
 
   @property
   def participation(self) -> strategies.Participation:
     """What the privacy analysis assumes of clients."""
-    return self._participations.limits
+    if self._limits is None:
+      raise matrix_mechanism.unlimited()
+    return self._limits
 
   @abc.abstractmethod
   def _event(self) -> dp_accounting.DpEvent:
@@ -34,13 +46,16 @@ class IndependentNoiseQuery(matrix_mechanism.NoisySumQuery):
     """What a state belongs to, but for who takes part how often; JSON."""
 
   def _belongs_to(self) -> str:
-    return matrix_mechanism.mechanism_text(
-      {**self._facts(), **self._participations.facts()}
-    )
+    facts = {**self._facts(), 'num_rounds': None}
+    if self._limits is not None:
+      for name in ('num_rounds', 'min_separation', 'max_participations'):
+        facts[name] = getattr(self._limits, name)
+    return matrix_mechanism.mechanism_text(facts)
 
   def run_event(self) -> dp_accounting.DpEvent:
     """The event of all rounds together, for a client who is in as many as it may."""
-    return dp_accounting.SelfComposedDpEvent(self._event(), self._participations.most)
+    most = int(self.participation.possible_participations)
+    return dp_accounting.SelfComposedDpEvent(self._event(), most)
 
   def derive_sample_params(self, global_state: Any) -> Any:
     """Returns the clip norm, all that clients need to know."""
@@ -51,84 +66,37 @@ class IndependentNoiseQuery(matrix_mechanism.NoisySumQuery):
     this_round = matrix_mechanism.check_state(
       global_state.belongs_to, self._belongs_to(), global_state.round
     )
-    return self._participations.check_round(this_round)
-
-  def spent(self, global_state: Any) -> matrix_mechanism.Spent:
-    """Returns in how many rounds a client can have been, and what each costs."""
-    return self._participations.spent(global_state.round, self._event())
-
-
-class Participations:
-  """Counts, for independent noise, how often the worst client took part so far."""
-
-  def __init__(self, participation: Optional[strategies.Participation]):
-    """Counts within a schema; `None` for a client who is in all rounds."""
-    self._limits: Optional[strategies.Participation] = None
-    if participation is not None:
-      self._limits = strategies.participation.require(participation)
-      taken = np.zeros(self._limits.num_rounds + 1, np.int64)
-      taken[1 + np.array(self._limits.rounds, np.int64)] = 1
-      self._after = np.cumsum(taken)
-
-  @property
-  def limits(self) -> strategies.Participation:
-    """What is assumed of clients."""
     if self._limits is None:
-      raise matrix_mechanism.unlimited()
-    return self._limits
+      return this_round
+    return matrix_mechanism.check_round(this_round, self._limits.num_rounds)
 
-  @property
-  def most(self) -> int:
-    """How often the worst client takes part in all rounds."""
-    return int(self.limits.possible_participations)
-
-  def after(self, rounds: tf.Tensor) -> tf.Tensor:
+  def _participations_after(self, rounds: tf.Tensor) -> tf.Tensor:
     """In how many of the first `rounds` rounds one client can have been; int64."""
     if self._limits is None:
       return rounds
     return tf.gather(tf.constant(self._after, tf.int64), rounds)
 
-  def in_last(self, rounds: tf.Tensor) -> tf.Tensor:
+  def _added_by_last(self, rounds: tf.Tensor) -> tf.Tensor:
     """How many the last of the first `rounds` rounds added to that, 0 or 1; int64."""
-    return self.after(rounds) - self.after(tf.maximum(rounds - 1, 0))
+    before = self._participations_after(tf.maximum(rounds - 1, 0))
+    return self._participations_after(rounds) - before
 
-  def check_round(self, this_round: tf.Tensor) -> tf.Tensor:
-    """Returns the round, after making sure that it is one of those planned."""
-    if self._limits is None:
-      return this_round
-    return matrix_mechanism.check_round(this_round, self._limits.num_rounds)
-
-  def event_of(
-    self, this_round: tf.Tensor, event: dp_accounting.DpEvent
-  ) -> dp_accounting.DpEvent:
+  def _event_of(self, this_round: tf.Tensor) -> dp_accounting.DpEvent:
     """What a round adds for the worst client; of infinite noise if that is nothing."""
+    event = self._event()
     if isinstance(event, dp_accounting.NonPrivateDpEvent):
       return event
-    more = self.in_last(this_round + 1) > 0
+    more = self._added_by_last(this_round + 1) > 0
     # A tensor, because `tf.function` makes float32 of a Python number.
     own = tf.constant(event.noise_multiplier, tf.float64)
     return type(event)(tf.where(more, own, tf.constant(math.inf, tf.float64)))
 
-  def spent(
-    self, rounds: tf.Tensor, event: dp_accounting.DpEvent
-  ) -> matrix_mechanism.RepeatedSpent:
-    """What the first `rounds` rounds have spent, and the last of them."""
-    last, total = self.in_last(rounds), self.after(rounds)
+  def spent(self, global_state: Any) -> matrix_mechanism.Spent:
+    """Returns in how many rounds a client can have been, and what each costs."""
+    event, rounds = self._event(), global_state.round
+    last, total = self._added_by_last(rounds), self._participations_after(rounds)
     if isinstance(event, dp_accounting.NonPrivateDpEvent):
       last, total = tf.minimum(rounds, 1), rounds
     return matrix_mechanism.RepeatedSpent(
       tf.constant(matrix_mechanism.event_text(event)), last, total
     )
-
-  def facts(self) -> dict[str, Any]:
-    """What a state has to belong to; JSON."""
-    if self._limits is None:
-      return {'num_rounds': None}
-    return {
-      'num_rounds': self._limits.num_rounds,
-      'min_separation': self._limits.min_separation,
-      'max_participations': self._limits.max_participations,
-    }
-
-  def __repr__(self) -> str:
-    return repr(self._limits)

@@ -28,6 +28,9 @@ class QueryAround(matrix_mechanism.GridSumQuery):
   def __init__(self, inner: matrix_mechanism.GridSumQuery, record_specs: Any):
     super().__init__(record_specs)
     self._inner = inner
+    self.clients_draw_keys = inner.clients_draw_keys
+    self.clients_add_noise = inner.clients_add_noise
+    self.min_clients = inner.min_clients
 
   def _inner_state(self, global_state: Any) -> Any:
     return global_state
@@ -58,21 +61,6 @@ class QueryAround(matrix_mechanism.GridSumQuery):
   def seed_identity(self) -> str:
     """'secret', or which seed and stream the noise is of: 'seed 7, stream 0'."""
     return getattr(self._inner, 'seed_identity', 'secret')
-
-  @property
-  def min_clients(self) -> int:
-    """Fewest clients of a round with which there is as much noise as is stated."""
-    return getattr(self._inner, 'min_clients', None) or 1
-
-  @property
-  def clients_draw_keys(self) -> bool:
-    """Whether they do for the inner query."""
-    return self._inner.clients_draw_keys
-
-  @property
-  def clients_add_noise(self) -> bool:
-    """Whether they do for the inner query."""
-    return self._inner.clients_add_noise
 
   def run_event(self) -> dp_accounting.DpEvent:
     """The event of all rounds together, that of the inner query."""
@@ -144,37 +132,23 @@ class QueryAround(matrix_mechanism.GridSumQuery):
 
 # What a client adds to a count, or its negative.
 HALF = 0.5
-_COUNT_SPEC = tf.TensorSpec([], tf.float32)
 _NUMBER_SPEC = tf.TensorSpec([], tf.float32)
 
 
 class QuantileState(NamedTuple):
-  """State of a query between rounds.
+  """State of a query between rounds."""
 
-  Attributes:
-    quantile_estimate: What numbers will be compared with, float32 scalar.
-    fraction_below: Noised fraction of the last round, float32 scalar; 0.5 before the
-      first.
-    counts: State of the query that counts; it may hold a secret key.
-    belongs_to: The mechanism, as `mechanism_text` writes it; string scalar.
-  """
-
-  quantile_estimate: Any
-  fraction_below: Any
-  counts: Any
-  belongs_to: Any
+  quantile_estimate: Any  # What numbers will be compared with, float32.
+  fraction_below: Any  # Noised, of the last round, float32; 0.5 before the first.
+  counts: Any  # State of the query that counts; it may hold a secret key.
+  belongs_to: Any  # The mechanism, as `mechanism_text` writes it.
 
 
 class QuantileParams(NamedTuple):
-  """What clients have to know.
+  """What clients have to know."""
 
-  Attributes:
-    quantile_estimate: What their numbers are compared with, float32 scalar.
-    counts: What the query that counts tells them.
-  """
-
-  quantile_estimate: Any
-  counts: Any
+  quantile_estimate: Any  # What their numbers are compared with, float32.
+  counts: Any  # What the query that counts tells them.
 
 
 class QuantileQuery(QueryAround):
@@ -233,18 +207,16 @@ class QuantileQuery(QueryAround):
       geometric_update: Whether the estimate is multiplied, for numbers that are
         positive, or added to.
       record_specs: Structure like a record, of the spec of one float number.
-
-    Raises:
-      TypeError: If an argument is not of its type.
-      ValueError: If a number is out of range, or a query or record does not fit.
     """
-    super().__init__(_check_count_query(count_query), record_specs)
-    specs = tf.nest.flatten(self._record_specs)
-    if len(specs) != 1 or specs[0].shape.rank != 0:
+    _check_inner('count_query', count_query, _NUMBER_SPEC)
+    clip_norm = getattr(count_query, 'clip_norm', None)
+    if clip_norm != HALF:
       raise ValueError(
-        'a quantile is of one number of each client, a scalar; got records of shapes '
-        f'{[tuple(spec.shape) for spec in specs]}.'
+        'count_query must have clip_norm=0.5, which is what each client adds, up to '
+        f'its sign; got {clip_norm} of {count_query!r}.'
       )
+    super().__init__(count_query, record_specs)
+    _the_one_spec(self._record_specs, rank=0)
     checks.check_number('initial_estimate', initial_estimate)
     self._clients_per_round = checks.check_positive(
       'clients_per_round', clients_per_round
@@ -384,20 +356,22 @@ def moved(
   return tf.cast(tf.clip_by_value(after, smallest, largest), tf.float32)
 
 
-def _check_count_query(query: Any) -> matrix_mechanism.GridSumQuery:
-  _check_sums_rounds('count_query', query)
-  clip_norm = getattr(query, 'clip_norm', None)
-  if clip_norm != HALF:
+def _the_one_spec(record_specs: Any, rank: int) -> tf.TensorSpec:
+  """The spec of records that are one tensor, with something in it."""
+  specs = tf.nest.flatten(record_specs)
+  if (
+    len(specs) != 1 or specs[0].shape.rank != rank or not specs[0].shape.num_elements()
+  ):
+    what = 'vector of numbers' if rank else 'number, a scalar'
     raise ValueError(
-      'count_query must have clip_norm=0.5, which is what each client adds, up to its '
-      f'sign; got {clip_norm} of {query!r}.'
+      f'a record must be one {what}; got shapes '
+      f'{[tuple(spec.shape) for spec in specs]}.'
     )
-  _check_records('count_query', query, _COUNT_SPEC)
-  return query
+  return specs[0]
 
 
-def _check_sums_rounds(name: str, query: Any) -> matrix_mechanism.GridSumQuery:
-  """Refuses anything but a query that sums the records of a round exactly."""
+def _check_inner(name: str, query: Any, spec: tf.TensorSpec) -> None:
+  """Refuses anything but a query that sums such records of a round exactly."""
   if not isinstance(query, matrix_mechanism.GridSumQuery):
     raise TypeError(
       f'{name} must be a query that bounds records and sums them exactly, such as '
@@ -408,12 +382,6 @@ def _check_sums_rounds(name: str, query: Any) -> matrix_mechanism.GridSumQuery:
       f'{name} must release the sum of each round; this one releases sums over '
       f'rounds: {query!r}. Leave out the workload.'
     )
-  return query
-
-
-def _check_records(
-  name: str, query: matrix_mechanism.GridSumQuery, spec: tf.TensorSpec
-) -> None:
   try:
     query.initial_sample_state(spec)
   except (TypeError, ValueError) as e:
@@ -452,13 +420,7 @@ def tree_levels(num_bins: int, arity: int = 2) -> tuple[int, ...]:
 
 def num_bins_of(record_specs: Any) -> int:
   """How many bins a histogram has."""
-  specs = tf.nest.flatten(record_specs)
-  if len(specs) != 1 or specs[0].shape.rank != 1 or not specs[0].shape[0]:
-    raise ValueError(
-      'a histogram is one vector of numbers; got records of shapes '
-      f'{[tuple(spec.shape) for spec in specs]}.'
-    )
-  return int(specs[0].shape[0])
+  return int(_the_one_spec(record_specs, rank=1).shape[0])
 
 
 class RangeSumsQuery(QueryAround):
@@ -503,18 +465,13 @@ class RangeSumsQuery(QueryAround):
       record_specs: Structure like a record, of the spec of one float vector: the
         histogram, of `num_bins` numbers.
       arity: How many nodes have their sum in one above.
-
-    Raises:
-      TypeError: If an argument is not of its type.
-      ValueError: If `arity` is below 2, or a query or record does not fit.
     """
-    checks.check_int('arity', arity, at_least=2)
-    super().__init__(_check_sums_rounds('node_query', node_query), record_specs)
-    self._arity = int(arity)
-    self._levels = tree_levels(num_bins_of(self._record_specs), arity)
-    _check_records(
+    self._arity = checks.check_int('arity', arity, at_least=2)
+    self._levels = tree_levels(num_bins_of(record_specs), arity)
+    _check_inner(
       'node_query', node_query, tf.TensorSpec([sum(self._levels)], tf.float32)
     )
+    super().__init__(node_query, record_specs)
     self._variances = _variances(self._levels, self._arity)
 
   @property

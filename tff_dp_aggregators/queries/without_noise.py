@@ -106,6 +106,9 @@ class NormClipSumQuery(matrix_mechanism.GridSumQuery):
     array([ 2., -2.], dtype=float32)
   """
 
+  # There is no noise.
+  noise_multiplier = 0.0
+
   def __init__(self, *, order: float, clip_norm: float, record_specs: Any):
     """Initializes the query.
 
@@ -113,19 +116,10 @@ class NormClipSumQuery(matrix_mechanism.GridSumQuery):
       order: Which p-norm: 1 <= order <= infinity (`math.inf` clips each entry).
       clip_norm: Bound of that norm of one record.
       record_specs: Structure of float tensor specs like a record.
-
-    Raises:
-      TypeError: If a record tensor is not of a float dtype.
-      ValueError: If a number is out of range, or a shape not fully defined.
     """
     super().__init__(record_specs)
     self._order = grid.check_order(order)
     self._clip_norm = grid.check_clip_norm(clip_norm)
-
-  @property
-  def noise_multiplier(self) -> float:
-    """0: there is no noise."""
-    return 0.0
 
   @property
   def order(self) -> float:

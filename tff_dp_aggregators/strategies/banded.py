@@ -202,8 +202,9 @@ def optimize(
 
   Raises:
     TypeError: If a number is not whole.
-    ValueError: If an argument is out of range, if clients may come back in less than
-      `num_bands` rounds, or if `max_gap` cannot be reached.
+    ValueError: If an argument is out of range or for other rounds, if clients may come
+      back in less than `num_bands` rounds, or if `max_gap` cannot be reached.
+    descent.ConvergenceError: In optimisers of other kinds, if one does not converge.
 
   Example:
     >>> strategy = optimize(32, num_bands=4, cache=False)
@@ -271,10 +272,10 @@ def certify(
     weights = np.full(strategy.num_rounds, 1.0 / strategy.num_rounds)
     diagonals = strategy.diagonals
   else:
-    with descent.Progress(f'weights of {name(strategy.diagonals)}') as progress:
-      minimum = _descend(
-        strategy.diagonals, objective, workload, _TOLERANCES['max'], progress
-      )
+    progress = descent.Progress(f'weights of {name(strategy.diagonals)}')
+    minimum = _descend(
+      strategy.diagonals, objective, workload, _TOLERANCES['max'], progress
+    )
     diagonals, weights = unit_columns(minimum.point), minimum.weights
   return gram.Certificate(
     error=strategy.sensitivity_squared() * strategy.squared_error(objective, workload),
@@ -298,24 +299,24 @@ def _optimize(
   start = toeplitz.BandedToeplitz.square_root(num_rounds, num_bands).materialize()
   point = unit_columns(bands.from_dense(start, num_bands))
   tolerance, weights = _TOLERANCES[objective], None
-  with descent.Progress(name(point)) as progress:
-    while True:
-      minimum = _descend(point, objective, workload, tolerance, progress, weights)
-      point = unit_columns(minimum.point)
-      strategy = Banded(num_rounds, point)
-      if max_gap is None:
-        return strategy
-      weights = minimum.weights
-      bound = _lower_bound(point, workload, weights)
-      gap = strategy.squared_error(objective, workload) / bound - 1.0
-      if gap <= max_gap:
-        return strategy
-      tolerance *= 0.1
-      if tolerance < _SMALLEST_TOLERANCES[objective]:
-        raise ValueError(
-          f'max_gap={max_gap} cannot be reached: the certified gap stays at {gap:.2g}; '
-          'allow a larger one.'
-        )
+  progress = descent.Progress(name(point))
+  while True:
+    minimum = _descend(point, objective, workload, tolerance, progress, weights)
+    point = unit_columns(minimum.point)
+    strategy = Banded(num_rounds, point)
+    if max_gap is None:
+      return strategy
+    weights = minimum.weights
+    bound = _lower_bound(point, workload, weights)
+    gap = strategy.squared_error(objective, workload) / bound - 1.0
+    if gap <= max_gap:
+      return strategy
+    tolerance *= 0.1
+    if tolerance < _SMALLEST_TOLERANCES[objective]:
+      raise ValueError(
+        f'max_gap={max_gap} cannot be reached: the certified gap stays at {gap:.2g}; '
+        'allow a larger one.'
+      )
 
 
 def _descend(
@@ -328,7 +329,14 @@ def _descend(
 ) -> descent.Minimum:
   """Minimises over the diagonals; their columns may have any length."""
   minimize = descent.minimize_mean if objective == 'mean' else descent.minimize_max
-  errors = errors_of_columns(workload)
+  errors_of_units = errors_of_diagonals(workload)
+
+  def errors(columns: np.ndarray) -> Optional[descent.Evaluated]:
+    if np.any(columns[0] <= 0):
+      return None
+    values, pull_back_units = errors_of_units(unit_columns(columns))
+    return values, lambda weights: by_columns(columns, pull_back_units(weights))
+
   return minimize(errors, start, tolerance, progress, weights)
 
 
@@ -346,25 +354,6 @@ def _lower_bound(
 def unit_columns(diagonals: np.ndarray) -> np.ndarray:
   """Diagonals of the matrix whose columns are divided by their norms."""
   return diagonals / np.linalg.norm(diagonals, axis=0)
-
-
-def errors_of_columns(
-  workload: workload_lib.Checked,
-) -> Callable[[np.ndarray], Optional[descent.Evaluated]]:
-  """The errors of a banded strategy once its columns are divided by their norms.
-
-  Returns as `descent` takes it, a function of diagonals, which are of shape [bands, n].
-  """
-  errors_of_units = errors_of_diagonals(workload)
-
-  def errors(columns: np.ndarray) -> Optional[descent.Evaluated]:
-    if np.any(columns[0] <= 0):
-      return None
-    units = unit_columns(columns)
-    values, pull_back_units = errors_of_units(units)
-    return values, lambda weights: by_columns(columns, pull_back_units(weights))
-
-  return errors
 
 
 def by_columns(columns: np.ndarray, by_units: np.ndarray) -> np.ndarray:

@@ -111,13 +111,17 @@ class BLT(toeplitz.LowerToeplitz):
     super().__post_init__()
     scales = workload_lib.real_numbers('output_scales', self.output_scales)
     decays = workload_lib.real_numbers('buffer_decays', self.buffer_decays)
-    if len(scales) != len(decays):
+    one_sign = not scales or min(scales) > 0 or max(scales) < 0
+    if len(scales) != len(decays) or not one_sign:
       raise ValueError(
-        f'there must be as many output_scales as buffer_decays, got {len(scales)} and '
-        f'{len(decays)}.'
+        'output_scales must be as many as buffer_decays, all positive or all negative '
+        f'(or use BandedToeplitz with the coefficients); got {scales} and {decays}.'
       )
-    _check_scales(scales)
-    _check_decays(decays)
+    if len(set(decays)) < len(decays) or not all(-1 <= decay <= 1 for decay in decays):
+      raise ValueError(
+        'buffer_decays must be different (of equal ones, make one buffer with the sum '
+        f'of their output_scales), and between -1 and 1; got {decays}.'
+      )
     order = sorted(range(len(decays)), key=lambda j: -decays[j])
     object.__setattr__(self, 'output_scales', tuple(scales[j] for j in order))
     object.__setattr__(self, 'buffer_decays', tuple(decays[j] for j in order))
@@ -380,12 +384,8 @@ class TailedBLT(_Windowed):
 
   def __post_init__(self) -> None:
     super().__post_init__()
-    scale = float(checks.check_number('tail_scale', self.tail_scale))
-    decay = float(checks.check_number('tail_decay', self.tail_decay))
-    if not 0.0 <= scale < math.inf:
-      raise ValueError(f'tail_scale must be finite and at least 0, got {scale}.')
-    if not 0.0 <= decay <= 1.0:
-      raise ValueError(f'tail_decay must be from 0 to 1, got {decay}.')
+    scale = checks.check_not_negative('tail_scale', self.tail_scale)
+    decay = checks.check_within('tail_decay', self.tail_decay, 0, 1)
     object.__setattr__(self, 'tail_scale', scale)
     object.__setattr__(self, 'tail_decay', decay)
 
@@ -422,11 +422,6 @@ def optimize(
   * `workload`: Whose error it is; `None` means prefix sums. Only a `Workload` with a
     constant learning rate, with or without momentum and weight decay.
 
-  Raises:
-    TypeError: If a number is not one.
-    ValueError: If an argument is out of range, or for other rounds, or the learning
-      rates of the workload change.
-
   Example:
     >>> strategy = optimize(num_rounds=1000, num_buffers=3, objective='max')
     >>> round(strategy.max_error(), 4)
@@ -434,34 +429,21 @@ def optimize(
     >>> optimize(num_rounds=2, num_buffers=3).num_buffers
     1
   """
-  num_rounds = checks.check_positive_int('num_rounds', num_rounds)
-  strategy_lib.check_rounds(num_rounds)
-  checks.check_objective(objective)
-  participation = participation_lib.check(num_rounds, participation)
-  if min_gain is None:
-    min_gain = _MIN_GAIN if num_buffers is not None else _GAIN_WORTH_A_BUFFER
-  if not _SMALLEST_MIN_GAIN <= min_gain < 1:
-    raise ValueError(
-      f'min_gain must be at least {_SMALLEST_MIN_GAIN} and below 1, got {min_gain}.'
-    )
-  max_buffers = checks.check_positive_int(
-    'num_buffers', _MAX_BUFFERS if num_buffers is None else num_buffers
-  )
+  participation = _check_rounds(num_rounds, objective, participation)
   workload = check_workload(num_rounds, workload)
+  limits = _limits('num_buffers', num_buffers, min_gain, _MIN_GAIN)
   problem = blt_search.problem(objective, participation, workload)
   parameters = dict(
-    dataclasses.asdict(problem), num_buffers=max_buffers, min_gain=float(min_gain)
+    dataclasses.asdict(problem), num_buffers=limits[0], min_gain=limits[1]
   )
-  strategy = cache_lib.fetch(
-    BLT,
-    'blt.optimize',
-    1,
-    parameters,
-    lambda: _optimize(problem, max_buffers, min_gain),
-    cache,
-  )
-  asked = (num_buffers, objective, min_gain, participation)
-  _warn_if_fewer(strategy.num_buffers, 'BLT', 'buffer', *asked)
+
+  def compute() -> BLT:
+    nodes = blt_search.best_nodes(problem, *limits)
+    scales, decays = blt_search.scales_and_decays(nodes)
+    return BLT(problem.num_rounds, tuple(scales), tuple(decays))
+
+  strategy = cache_lib.fetch(BLT, 'blt.optimize', 1, parameters, compute, cache)
+  _warn_if_fewer(strategy, strategy.num_buffers, num_buffers, limits[1])
   return strategy
 
 
@@ -502,11 +484,6 @@ def optimize_windowed(
     for a single participation, a window is of no use.
   * `workload`: As for `optimize`.
 
-  Raises:
-    TypeError: If a number is not one.
-    ValueError: If an argument is out of range, or for other rounds.
-    descent.ConvergenceError: If the optimisation does not converge.
-
   Example:
     >>> participation = participation_lib.Participation(200, min_separation=50)
     >>> optimize_windowed(200, num_decays=2, participation=participation).noise_buffers
@@ -516,25 +493,13 @@ def optimize_windowed(
     >>> round(strategy.rmse(participation), 3), strategy.noise_buffers
     (4.465, 33)
   """
-  num_rounds = checks.check_positive_int('num_rounds', num_rounds)
-  strategy_lib.check_rounds(num_rounds)
-  max_decays = checks.check_positive_int(
-    'num_decays', _MAX_BUFFERS if num_decays is None else num_decays
-  )
-  if min_gain is None:
-    min_gain = _GAIN_WORTH_A_BUFFER if num_decays is None else _MIN_GAIN_OF_WINDOW
-  checks.check_objective(objective)
-  given = 'no participation, which means a single one'
-  if participation is not None:
-    given = str(participation)
-  participation = participation_lib.check(num_rounds, participation)
+  participation = _check_rounds(num_rounds, objective, participation)
   if participation.possible_participations == 1:
     raise ValueError(
       'a window is of no use if a client takes part only once; use blt.optimize, or '
-      f'give a participation that allows more; got {given}.'
+      f'give a participation that allows more; got {participation}.'
     )
-  if not 0 < min_gain < 1:
-    raise ValueError(f'min_gain must be above 0 and below 1, got {min_gain}.')
+  limits = _limits('num_decays', num_decays, min_gain, _MIN_GAIN_OF_WINDOW)
   workload = check_workload(num_rounds, workload)
   problem = windowed_problem.WindowProblem(
     participation,
@@ -545,12 +510,13 @@ def optimize_windowed(
     ),
     has_tail=tail,
   )
-  limits = (max_decays, float(min_gain))
 
   def compute() -> Union[WindowedBLT, TailedBLT]:
     if tail:
       return _optimize_tailed(problem, limits, window is None)
-    return _optimize_windowed(problem, limits)
+    progress = descent.Progress(f'windowed BLT, {num_rounds} rounds')
+    _, found = problem.search(*limits, progress)
+    return from_logarithms(found, num_rounds, problem.window)
 
   strategy: Union[WindowedBLT, TailedBLT] = cache_lib.fetch(
     TailedBLT if tail else WindowedBLT,
@@ -560,43 +526,48 @@ def optimize_windowed(
     compute,
     cache,
   )
-  asked = (num_decays, objective, min_gain, participation)
-  _warn_if_fewer(len(strategy.buffer_decays), strategy.kind, 'decay', *asked)
+  _warn_if_fewer(strategy, len(strategy.buffer_decays), num_decays, limits[1])
   return strategy
 
 
-def _warn_if_fewer(
-  has: int,
-  what: str,
-  part: str,
-  asked: Optional[int],
+def _check_rounds(
+  num_rounds: int,
   objective: str,
-  min_gain: float,
-  participation: participation_lib.Participation,
+  participation: Optional[participation_lib.Participation],
+) -> participation_lib.Participation:
+  """Returns the participation, after a look at what optimisers have in common."""
+  strategy_lib.check_rounds(checks.check_positive_int('num_rounds', num_rounds))
+  checks.check_objective(objective)
+  return participation_lib.check(num_rounds, participation)
+
+
+def _limits(
+  name: str, most: Optional[int], min_gain: Optional[float], default_gain: float
+) -> tuple[int, float]:
+  """The most decays, and what one more has to gain; where both are open, much."""
+  if min_gain is None:
+    min_gain = _GAIN_WORTH_A_BUFFER if most is None else default_gain
+  if not _SMALLEST_MIN_GAIN <= min_gain < 1:
+    raise ValueError(
+      f'min_gain must be at least {_SMALLEST_MIN_GAIN} and below 1, got {min_gain}.'
+    )
+  most = _MAX_BUFFERS if most is None else most
+  return checks.check_positive_int(name, most), float(min_gain)
+
+
+def _warn_if_fewer(
+  strategy: strategy_lib.Strategy, has: int, asked: Optional[int], min_gain: float
 ) -> None:
   """Logs why a strategy has fewer buffers or decays than were asked for."""
-  if asked is None or has >= asked:
-    return
-  _logger.warning(
-    'the %s for %s has %d %s, not %d: one more would lower the %s error by less than '
-    '%g of it.',
-    what,
-    participation,
-    has,
-    part if has == 1 else f'{part}s',
-    asked,
-    'largest' if objective == 'max' else 'mean',
-    min_gain,
-  )
-
-
-def _optimize_windowed(
-  problem: windowed_problem.WindowProblem, limits: tuple[int, float]
-) -> WindowedBLT:
-  num_rounds = problem.num_rounds
-  with descent.Progress(f'windowed BLT, {num_rounds} rounds') as progress:
-    _, found = problem.search(*limits, progress)
-  return from_logarithms(found, num_rounds, problem.window)
+  if asked is not None and has < asked:
+    _logger.warning(
+      'the %s has %d exponential decays, not %d: one more would lower the error by '
+      'less than %g of it.',
+      strategy.kind,
+      has,
+      asked,
+      min_gain,
+    )
 
 
 def _optimize_tailed(
@@ -604,11 +575,11 @@ def _optimize_tailed(
 ) -> TailedBLT:
   max_decays, min_gain = limits
   num_rounds = tailed.num_rounds
-  with descent.Progress(f'tailed BLT, {num_rounds} rounds') as progress:
-    loss, found = tailed.search(*limits, progress)
-    without = dataclasses.replace(tailed, has_tail=False)
-    other_loss, other = without.search(*limits, progress)
-    nodes = blt_search.best_nodes(tailed.uncut, max_decays + 1, min_gain)
+  progress = descent.Progress(f'tailed BLT, {num_rounds} rounds')
+  loss, found = tailed.search(*limits, progress)
+  without = dataclasses.replace(tailed, has_tail=False)
+  other_loss, other = without.search(*limits, progress)
+  nodes = blt_search.best_nodes(tailed.uncut, max_decays + 1, min_gain)
   uncut_loss = float(tailed.uncut.loss_and_slope(nodes)[0])
   if is_any_window and len(nodes) and uncut_loss < min(loss, other_loss) - _ROUNDING:
     # A BLT, of which the slowest decay, the first one, is called the tail.
@@ -636,12 +607,6 @@ def _with_tail(head: WindowedBLT, scale: float, decay: float) -> TailedBLT:
   )
 
 
-def _optimize(problem: blt_search.BLTProblem, max_buffers: int, min_gain: float) -> BLT:
-  nodes = blt_search.best_nodes(problem, max_buffers, min_gain)
-  scales, decays = blt_search.scales_and_decays(nodes)
-  return BLT(problem.num_rounds, tuple(scales), tuple(decays))
-
-
 def _check_window(window: int, num_rounds: int) -> int:
   window = checks.check_positive_int('window', window)
   if window > num_rounds:
@@ -655,30 +620,6 @@ def _powers(base: float, count: int) -> np.ndarray:
   low = np.power(base, np.arange(width))
   high = np.power(base, width * np.arange(-(-count // width)))
   return np.outer(high, low).ravel()[:count]
-
-
-def _check_scales(scales: tuple[float, ...]) -> None:
-  if 0.0 in scales:
-    raise ValueError(
-      f'output_scales must not be 0, got {scales}; leave such a buffer out.'
-    )
-  if scales and min(scales) < 0 < max(scales):
-    raise ValueError(
-      f'output_scales must be all positive or all negative, got {scales}; use '
-      'BandedToeplitz with the coefficients.'
-    )
-
-
-def _check_decays(decays: tuple[float, ...]) -> None:
-  if len(set(decays)) < len(decays):
-    raise ValueError(
-      f'buffer_decays must be different, got {decays}; make one buffer of equal ones, '
-      'with the sum of their output_scales.'
-    )
-  if not all(-1 <= decay <= 1 for decay in decays):
-    raise ValueError(
-      f'buffer_decays must be between -1 and 1, got {decays}; beyond, they grow.'
-    )
 
 
 def check_workload(

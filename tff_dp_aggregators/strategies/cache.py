@@ -55,7 +55,9 @@ def fetch(
   folder = directory() if use_cache else None
   if folder is None:
     return compute()
-  request = _request(name, version, parameters)
+  # At most 2^16 bytes, which an archive's comment can have.
+  content = {'name': name, 'version': version, 'parameters': parameters}
+  request = json.dumps(content, sort_keys=True, default=_plain).encode()
   path = os.path.join(folder, f'{name}-{_digest(request)}.npz')
   try:
     os.makedirs(folder, exist_ok=True)
@@ -76,9 +78,6 @@ def _read(path: str, kind: type[_Kind], request: bytes) -> Optional[_Kind]:
     strategy = strategy_lib.Strategy.load(path)
     with zipfile.ZipFile(path) as archive:
       answered = archive.comment
-    if not answered:  # An earlier release left it, which is nothing to worry about.
-      _logger.debug('%s names no request and is replaced', path)
-      return None
     if answered != request:
       said = answered.decode(errors='replace')
       raise ValueError(f'{path}: answers {said!r}, not {request.decode()!r}.')
@@ -115,12 +114,6 @@ def _lock(path: str) -> IO[str]:
     file.close()
     raise
   return file
-
-
-def _request(name: str, version: int, parameters: dict[str, Any]) -> bytes:
-  """What is asked for, in the at most 2^16 bytes that an archive's comment can have."""
-  content = {'name': name, 'version': version, 'parameters': parameters}
-  return json.dumps(content, sort_keys=True, default=_plain).encode()
 
 
 def _digest(request: bytes) -> str:

@@ -149,8 +149,9 @@ def optimize(
     (1.0, 1.6894)
   """
   problem = _DenseProblem.check(num_rounds, objective, participation, workload)
-  if problem.participation.possible_participations > 1 and not problem.is_fixed_epoch:
-    separation = problem.participation.min_separation
+  limits = problem.participation
+  if limits.possible_participations > 1 and not limits.fixed_epoch:
+    separation = limits.min_separation
     raise ValueError(
       'participation must be single or fixed-epoch. For clients that come back after '
       f'min_separation={separation} rounds or more, '
@@ -245,12 +246,6 @@ class _DenseProblem:
     return self.participation.num_rounds
 
   @property
-  def is_fixed_epoch(self) -> bool:
-    return (
-      self.participation.fixed_epoch and self.participation.possible_participations > 1
-    )
-
-  @property
   def classes(self) -> np.ndarray:
     """For each round, the number of the group of rounds that one client can have."""
     rounds = np.arange(self.num_rounds)
@@ -266,11 +261,11 @@ class _DenseProblem:
 
   def solve(self) -> descent.Minimum:
     """X = C^T C, and the weights of the errors whose sum it minimises."""
-    with descent.Progress(f'dense {self.num_rounds}') as progress:
-      if self.objective == 'mean' and self.participation.possible_participations == 1:
-        workload = workload_lib.apply(self.workload, np.eye(self.num_rounds))
-        return _fixed_point(workload, progress)
-      return _descend(self, progress)
+    progress = descent.Progress(f'dense {self.num_rounds}')
+    if self.objective == 'mean' and self.participation.possible_participations == 1:
+      workload = workload_lib.apply(self.workload, np.eye(self.num_rounds))
+      return _fixed_point(workload, progress)
+    return _descend(self, progress)
 
   def lower_bound(self) -> float:
     """A lower bound of the least error there can be, by duality (`certify`)."""

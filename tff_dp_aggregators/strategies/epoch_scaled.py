@@ -375,34 +375,30 @@ def _candidates(
     return [banded.Banded(unscaled.num_rounds, diagonals), unscaled]
   kind, family_of = _search_for(unscaled)
   family = family_of(unscaled, problem)
-  with descent.Progress(f'epochs, {unscaled.num_rounds} rounds') as report:
-    found = problem.minimize(family.series, family.start, report)
-    best = kind.of(*family.made(found.parameters, found.starts, found.scales))
-    candidates: list[Union[banded.Banded, EpochScaled]] = [best, kind.of(unscaled)]
-    if (
-      problem.scaling == 'falling'
-      and best.sensitivity_kind(problem.participation) != 'exact'
-    ):
-      series = family.series(family.start)
-      assert series is not None
-      fixed = series.fixed()
-      again = problem.minimize(lambda none: fixed, np.zeros(0), report)
-      made = family.made(family.start, again.starts, again.scales)
-      candidates.insert(1, kind.of(*made))
+  report = descent.Progress(f'epochs, {unscaled.num_rounds} rounds')
+  found = problem.minimize(family.series, family.start, report)
+  best = kind.of(*family.made(found.parameters, found.starts, found.scales))
+  candidates: list[Union[banded.Banded, EpochScaled]] = [best, kind.of(unscaled)]
+  if (
+    problem.scaling == 'falling'
+    and best.sensitivity_kind(problem.participation) != 'exact'
+  ):
+    series = family.series(family.start)
+    assert series is not None
+    fixed = series.fixed()
+    again = problem.minimize(lambda none: fixed, np.zeros(0), report)
+    made = family.made(family.start, again.starts, again.scales)
+    candidates.insert(1, kind.of(*made))
   return candidates
 
 
 class _Family(NamedTuple):
-  """The strategies of one kind, as a search sees them.
+  """The strategies of one kind, as a search sees them."""
 
-  Attributes:
-    start: Where the search begins.
-    series: What parameters make, or `None` outside of the domain.
-    made: The strategy of parameters, with epochs and their scales.
-  """
-
-  start: np.ndarray
+  start: np.ndarray  # Where the search begins.
+  # What parameters make, or `None` outside of the domain.
   series: series_problem.Family
+  # The strategy of parameters, with epochs and their scales.
   made: Callable[
     [np.ndarray, list[int], np.ndarray],
     tuple[toeplitz.LowerToeplitz, list[int], np.ndarray],
@@ -502,13 +498,13 @@ def _scaled_diagonals(
     return values, pull_back
 
   minimize = getattr(descent, f'minimize_{problem.objective}')
-  with descent.Progress(f'epochs of {banded.name(start)}') as progress:
-    minimum = minimize(
-      errors,
-      np.append(norms.start, start.ravel()),
-      _TOLERANCES[problem.objective],
-      progress,
-    )
+  progress = descent.Progress(f'epochs of {banded.name(start)}')
+  minimum = minimize(
+    errors,
+    np.append(norms.start, start.ravel()),
+    _TOLERANCES[problem.objective],
+    progress,
+  )
   searched, columns = split(minimum.point)
   by_round = np.repeat(norms(searched), lengths)
   return banded.unit_columns(columns) * by_round, minimum.weights

@@ -38,13 +38,10 @@ class Work(NamedTuple):
 
 
 class Recursion(abc.ABC):
-  """A round's noise from its row of z and a memory of earlier rounds.
+  """A round's noise from its row of z and a memory of earlier rounds."""
 
-  Attributes:
-    applies_noise_matrix: Whether the noise is `noise_matrix()` times these rows of z.
-      If not, it is so in distribution.
-  """
-
+  # Whether the noise is `noise_matrix()` times these rows of z. If not, it is so in
+  # distribution.
   applies_noise_matrix: ClassVar[bool] = True
 
   @property
@@ -101,26 +98,17 @@ class LastRounds(Recursion):
   a sum
 
       value[t] = sums[t, 0] z[t] + sum_{i >= 1} sums[t, i] value[t - i].
-
-  Attributes:
-    weights: Float64 array of shape [rounds, lags + 1]; the last line is that of all
-      later rounds. Entries [t, i] with i > t are of no meaning.
-    remembers: 'noise', 'row' or 'sum'.
-    sums: The weights of the value, of the same shape; only with 'sum'.
   """
 
+  # Float64 array of shape [rounds, lags + 1]; the last line is that of all later
+  # rounds. Entries [t, i] with i > t are of no meaning.
   weights: np.ndarray
-  remembers: str
+  remembers: str  # 'noise', 'row' or 'sum'.
+  # The weights of the value, of the same shape; only with 'sum'.
   sums: Optional[np.ndarray] = None
 
   def __post_init__(self) -> None:
-    weights = _check_array('weights', self.weights, 2)
-    if not weights.size:
-      raise ValueError(
-        'weights must have a line and a column at least, for a round and its row of z; '
-        f'got shape {weights.shape}.'
-      )
-    object.__setattr__(self, 'weights', weights)
+    shape = _set_array(self, 'weights', (None, None))
     if self.remembers not in ('noise', 'row', 'sum'):
       raise ValueError(
         f"remembers must be 'noise', 'row' or 'sum', got {self.remembers!r}."
@@ -131,12 +119,7 @@ class LastRounds(Recursion):
         f'{self.remembers!r} and sums={self.sums!r}.'
       )
     if self.sums is not None:
-      sums = _check_array('sums', self.sums, 2)
-      if sums.shape != weights.shape:
-        raise ValueError(
-          f'sums must be of the shape of weights, {weights.shape}, got {sums.shape}.'
-        )
-      object.__setattr__(self, 'sums', sums)
+      _set_array(self, 'sums', shape)
 
   @classmethod
   def solving(cls, entries: np.ndarray) -> 'LastRounds':
@@ -225,32 +208,20 @@ class TreeNodes(Recursion):
 
   The nodes between the levels that t completes are used for the first time, and so come
   in as one Gaussian, z[t], of the variance that they have together.
-
-  Attributes:
-    weights: w, float64 of shape [levels].
-    combination: Float64 of shape [levels, levels], such as `honaker_combination`, used
-      on and below the diagonal; `None` for nodes as they are drawn.
-    tree_rounds: Rounds after which a fresh tree begins; `None` for a single one.
   """
 
-  weights: np.ndarray
+  weights: np.ndarray  # w, float64 of shape [levels].
+  # Float64 of shape [levels, levels], such as `honaker_combination`, used on and below
+  # the diagonal; `None` for nodes as they are drawn.
   combination: Optional[np.ndarray] = None
+  # Rounds after which a fresh tree begins; `None` for a single one.
   tree_rounds: Optional[int] = None
   applies_noise_matrix = False
 
   def __post_init__(self) -> None:
-    weights = _check_array('weights', self.weights, 1)
-    if not weights.size:
-      raise ValueError('weights must have a level at least, that of the leaves.')
-    object.__setattr__(self, 'weights', weights)
+    (levels,) = _set_array(self, 'weights', (None,))
     if self.combination is not None:
-      combination = _check_array('combination', self.combination, 2)
-      if combination.shape != (len(weights), len(weights)):
-        raise ValueError(
-          f'combination must be of shape {(len(weights), len(weights))} for '
-          f'{len(weights)} weights, got {combination.shape}.'
-        )
-      object.__setattr__(self, 'combination', combination)
+      _set_array(self, 'combination', (levels, levels))
     if self.tree_rounds is not None:
       checks.check_positive_int('tree_rounds', self.tree_rounds)
 
@@ -345,23 +316,10 @@ class DecayingSums(Recursion):
   delay: int = 0
 
   def __post_init__(self) -> None:
-    decays = _check_array('decays', self.decays, 1)
-    if not decays.size:
-      raise ValueError(
-        'decays must be of one sum at least; without any, the noise is z: '
-        "LastRounds([[1.0]], 'row')."
-      )
-    object.__setattr__(self, 'decays', decays)
-    for name in ('outputs', 'ends'):
-      values = getattr(self, name)
-      if values is None and name == 'ends':
-        continue
-      values = _check_array(name, values, 1)
-      if values.shape != decays.shape:
-        raise ValueError(
-          f'{name} must be as many as decays, {len(decays)}, got {len(values)}.'
-        )
-      object.__setattr__(self, name, values)
+    shape = _set_array(self, 'decays', (None,))
+    _set_array(self, 'outputs', shape)
+    if self.ends is not None:
+      _set_array(self, 'ends', shape)
     checks.check_positive_int('copies', self.copies)
     checks.check_int('delay', self.delay, at_least=0)
     if self.copies > 1 and (self.ends is None or not self.delay):
@@ -421,16 +379,9 @@ class Scaled(Recursion):
   def __post_init__(self) -> None:
     if not isinstance(self.recursion, Recursion):
       raise TypeError(f'recursion must be a Recursion, got {self.recursion!r}.')
-    factors = _check_array('factors', self.factors, 1)
-    if not factors.size:
-      raise ValueError('factors must be one at least; got none.')
-    object.__setattr__(self, 'factors', factors)
     starts = check_starts('starts', self.starts)
-    if len(starts) != len(factors):
-      raise ValueError(
-        f'starts must be one for each of {len(factors)} factors, got {len(starts)}.'
-      )
     object.__setattr__(self, 'starts', starts)
+    _set_array(self, 'factors', (len(starts),))
 
   # Not of the class: it is so if it is of what is scaled.
   @property
@@ -492,13 +443,20 @@ def check(recursion: Recursion, noise_matrix: np.ndarray) -> None:
   )
 
 
-def _check_array(name: str, values: object, num_dimensions: int) -> np.ndarray:
-  """Returns finite real numbers as a float64 array of so many dimensions."""
-  array = workload_lib.real_array(name, values)
-  if array.ndim != num_dimensions:
+def _set_array(
+  recursion: Recursion, name: str, shape: tuple[Optional[int], ...]
+) -> tuple[int, ...]:
+  """Makes a field a finite float64 array of a shape, where `None` is 1 or more."""
+  array = workload_lib.real_array(name, getattr(recursion, name))
+  fits = array.ndim == len(shape) and array.size > 0
+  if not (
+    fits
+    and all(wanted in (None, has) for wanted, has in zip(shape, array.shape))
+    and np.all(np.isfinite(array))
+  ):
     raise ValueError(
-      f'{name} must have {num_dimensions} dimensions, got shape {array.shape}.'
+      f'{name} must be finite numbers of shape {shape}, None for 1 or more, got '
+      f'{array.tolist()} of shape {array.shape}.'
     )
-  if not np.all(np.isfinite(array)):
-    raise ValueError(f'{name} must be finite; one is NaN or infinite.')
-  return array
+  object.__setattr__(recursion, name, array)
+  return array.shape

@@ -20,30 +20,20 @@ _Options = dict[str, int]
 
 @dataclasses.dataclass(frozen=True)
 class Option:
-  """A whole number, at least 1, that limits the strategy of a kind.
+  """A whole number, at least 1, that limits the strategy of a kind."""
 
-  Attributes:
-    name: As an argument of `accounting.Mechanism`, a flag, and a key of JSON. Kinds may
-      share it: it is one flag then, with the help of each.
-    help: What it is and its default, to stand after 'For banded: '.
-    read: The number that a strategy has; `None` for none.
-    words: That number in a table, if it is 1, and if it is '{}'.
-    title: That number in a report: what it is called,
-    written: how it is written, with '{}' for it,
-    meaning: and what it means.
-    is_compared: Whether a comparison of kinds passes it on to this one.
-    is_within_rounds: Whether there can be no more than there are rounds.
-  """
-
+  # As an argument of `accounting.Mechanism`, a flag, and a key of JSON. Kinds may share
+  # it: it is one flag then, with the help of each.
   name: str
-  help: str
+  help: str  # What it is and its default, to stand after 'For banded: '.
+  # The number that a strategy has; `None` for none.
   read: Callable[[Any], Optional[int]]
-  words: tuple[str, str]
-  title: str
-  meaning: str
-  written: str = '{}'
-  is_compared: bool = True
-  is_within_rounds: bool = False
+  words: tuple[str, str]  # That number in a table, if it is 1, and if it is '{}'.
+  title: str  # What that number is called in a report,
+  meaning: str  # and what it means there.
+  written: str = '{}'  # How it is written there, with '{}' for it.
+  is_compared: bool = True  # Whether a comparison of kinds passes it on to this one.
+  is_within_rounds: bool = False  # Whether there can be no more than there are rounds.
 
   def in_words(self, value: int) -> str:
     """A number of this option, as a table has it."""
@@ -53,47 +43,39 @@ class Option:
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-  """A kind of strategy.
+  """A kind of strategy."""
 
-  Attributes:
-    name: The name of the mechanism with such a strategy.
-    strategy: The class.
-    build: The strategy with the least RMSE, from limits on participation and options;
-      and from `workload` if it `adapts`.
-    words: What its noise is like, for readers of a report who never saw this package.
-    citations: Papers that it is from.
-    options: What it can be told.
-    seconds: About how long `build` takes on one core, from the same arguments, as
-      benchmarks/planning_seconds.py measures it for 100 to 20000 rounds; 0 where it
-      hardly counts.
-    quicker_with: What else than waiting helps, if that is long.
-    variants: Options of each row of a comparison, from limits and what was asked for.
-    why_skip: Why a comparison does without it, if it should, from limits and options.
-    bands: The option that bounds the bands of C. With as many groups of clients as
-      bands, the rounds of one client share no noise, and cyclic sampling may be used.
-    is_independent: Whether no rounds share noise, so that any sampling may be used.
-    adapts: Whether the strategy depends on the limits on participation, and on the
-      workload. A log of what happened does not tell which one ran.
-    is_free: Whether, with these options, one client changes C X by just as much as if
-      noise were independent, so that a guarantee is known before it is built.
-    unscaled: The kind to be taken instead where clients are sampled, if this one's
-      columns are of different lengths: the longest of them counts there.
-  """
-
-  name: str
-  strategy: type[strategy_lib.Strategy]
+  name: str  # The name of the mechanism with such a strategy.
+  strategy: type[strategy_lib.Strategy]  # The class.
+  # The strategy with the least RMSE, from limits on participation and options; and from
+  # `workload` if it `adapts`.
   build: Callable[..., strategy_lib.Strategy]
+  # What its noise is like, for readers of a report who never saw this package.
   words: str
-  citations: tuple[str, ...] = ()
-  options: tuple[Option, ...] = ()
+  citations: tuple[str, ...] = ()  # Papers that it is from.
+  options: tuple[Option, ...] = ()  # What it can be told.
+  # About how long `build` takes on one core, from the same arguments, as
+  # benchmarks/planning_seconds.py measures it for 100 to 20000 rounds; 0 where it
+  # hardly counts.
   seconds: Callable[..., float] = lambda limits, **options: 0.0
-  quicker_with: Optional[str] = None
+  quicker_with: Optional[str] = None  # What else than waiting helps, if that is long.
+  # Options of each row of a comparison, from limits and what was asked for.
   variants: Callable[[_Limits, _Options], Iterable[_Options]] = lambda _, given: [given]
+  # Why a comparison does without it, if it should, from limits and options.
   why_skip: Callable[[_Limits, _Options], Optional[str]] = lambda limits, options: None
+  # The option that bounds the bands of C. With as many groups of clients as bands, the
+  # rounds of one client share no noise, and cyclic sampling may be used.
   bands: Optional[str] = None
+  # Whether no rounds share noise, so that any sampling may be used.
   is_independent: bool = False
+  # Whether the strategy depends on the limits on participation, and on the workload. A
+  # log of what happened does not tell which one ran.
   adapts: bool = False
+  # Whether, with these options, one client changes C X by just as much as if noise were
+  # independent, so that a guarantee is known before it is built.
   is_free: Callable[..., bool] = lambda limits, **options: False
+  # The kind to be taken instead where clients are sampled, if this one's columns are of
+  # different lengths: the longest of them counts there.
   unscaled: Optional[str] = None
 
   def build_for(

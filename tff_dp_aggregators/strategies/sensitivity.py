@@ -51,7 +51,8 @@ def squared(
   many rounds as `participation`.
   """
   found = _squared_of_any(matrix, participation)
-  if found[1] or not _is_toeplitz(matrix):
+  # Constant along its diagonals, to the last bit.
+  if found[1] or not np.all(matrix[1:, 1:] == matrix[:-1, :-1]):
     return found
   of_these = dataclasses.replace(participation, num_rounds=len(matrix))
   return _better(found, toeplitz_sensitivity.squared(matrix[:, 0], of_these))
@@ -138,11 +139,6 @@ def squared_by_round(
   # A bound for more rounds is one for fewer.
   bounds = np.minimum.accumulate(each[::-1])[::-1]
   return bounds[np.searchsorted(ends, np.arange(1, num_rounds + 1))]
-
-
-def _is_toeplitz(matrix: np.ndarray) -> bool:
-  """Whether a matrix is constant along its diagonals, to the last bit."""
-  return bool(np.all(matrix[1:, 1:] == matrix[:-1, :-1]))
 
 
 def _columns_are_disjoint(

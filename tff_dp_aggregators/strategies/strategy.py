@@ -39,6 +39,12 @@ _MAX_SHOWN = 6  # Numbers of a field in a strategy's repr.
 # Every strategy has arrays with a number for each round. Some ten of so many rounds are
 # made at once: a gigabyte.
 MAX_ROUNDS = 10**7
+# What reading an archive may raise; RuntimeError if it says that it is encrypted, or of
+# an unknown compression.
+_DAMAGED = (
+  *(AttributeError, EOFError, KeyError, OSError, RuntimeError, TypeError, ValueError),
+  *(zipfile.BadZipFile, zlib.error),
+)
 # Numbers of a strategy with bands of its own in each round; an optimiser has several
 # copies of them.
 _MAX_NUMBERS = 10**8
@@ -272,15 +278,16 @@ class Strategy(abc.ABC):
 
   def parameters(self) -> dict[str, Any]:
     """The dataclass fields as JSON-ready values, arrays as they are."""
-    return {
-      field.name: _plain(getattr(self, field.name))
-      for field in dataclasses.fields(self)
-    }
+    values = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
+    return {n: list(v) if isinstance(v, tuple) else v for n, v in values.items()}
 
   @functools.cached_property
   def checksum(self) -> str:
     """SHA-256 over kind and parameters: two strategies with it are the same."""
-    parameters = {name: _digest(value) for name, value in self.parameters().items()}
+    parameters = {
+      name: array_digest(value) if isinstance(value, np.ndarray) else value
+      for name, value in self.parameters().items()
+    }
     content = {'kind': self.kind, 'parameters': parameters}
     text = json.dumps(content, sort_keys=True, separators=(',', ':'))
     return 'sha256:' + hashlib.sha256(text.encode()).hexdigest()
@@ -366,17 +373,7 @@ class Strategy(abc.ABC):
         arrays = {name: archive[name] for name in archive.files}
       content = strict_json.Decoder().decode(str(arrays.pop('strategy')))
       content['parameters'].update(arrays)
-    except (
-      AttributeError,
-      EOFError,
-      KeyError,
-      OSError,
-      RuntimeError,  # The archive says it is encrypted, or of an unknown compression.
-      TypeError,
-      ValueError,
-      zipfile.BadZipFile,
-      zlib.error,
-    ) as e:
+    except _DAMAGED as e:
       raise ValueError(f'not a saved strategy, or a damaged one: {e}') from e
     return _from_content(content)
 
@@ -489,16 +486,6 @@ def _suffix(path: str) -> str:
   return suffix
 
 
-def _plain(value: Any) -> Any:
-  """A field's value as JSON writes and reads it back without loss."""
-  return list(value) if isinstance(value, tuple) else value
-
-
-def _digest(value: Any) -> Any:
-  """What stands for a parameter in the checksum: itself, or an array's own hash."""
-  return array_digest(value) if isinstance(value, np.ndarray) else value
-
-
 # What a strategy's noise costs a server in a round: model-sized vectors, and time. How
 # often vectors are drawn, read and written follows from the recursion. `noise` chooses
 # by it where to keep what it remembers, and `accounting` compares mechanisms.
@@ -532,10 +519,7 @@ def max_terms(strategy: Strategy) -> Optional[int]:
     >>> max_terms(strategies.BandedInverse.square_root(num_rounds=2000, num_bands=4))
     4
   """
-  return _max_terms(strategy.recursion(), strategy.num_rounds)
-
-
-def _max_terms(recursion: recursion_lib.Recursion, num_rounds: int) -> Optional[int]:
+  recursion, num_rounds = strategy.recursion(), strategy.num_rounds
   if recursion.max_terms is not None or not recursion.applies_noise_matrix:
     return recursion.max_terms
   return num_rounds if num_rounds <= MAX_ROUNDS_WRITTEN_OUT else None
@@ -557,8 +541,7 @@ def by_storage(
   """
   megabytes = num_bytes / 1e6
   draw = _DRAW[generator]
-  recursion = strategy.recursion()
-  buffers, draws, reads, writes = recursion.work
+  buffers, draws, reads, writes = strategy.recursion().work
   if not buffers:
     return {'redraw': Cost(draw * megabytes, 0)}
   kept = buffers * num_bytes
@@ -567,7 +550,7 @@ def by_storage(
     'state': Cost((draw * draws + _CARRY * buffers) * megabytes, kept),
     'files': Cost(files + _FILE * (reads + writes), kept),
   }
-  terms = _max_terms(recursion, strategy.num_rounds)
+  terms = max_terms(strategy)
   if terms is not None:
     costs['redraw'] = Cost(draw * terms * megabytes, 0)
   return costs

@@ -340,11 +340,6 @@ def optimize(
   * `workload`: Whose error it is; `None` means prefix sums. Given as an array, or with
     a learning rate that changes, for at most 4096 rounds.
 
-  Raises:
-    TypeError: If a number is not whole.
-    ValueError: If an argument is out of range, or for other rounds.
-    descent.ConvergenceError: If the optimisation does not converge.
-
   Example:
     >>> strategy = optimize(num_rounds=128, num_bands=16, cache=False)
     >>> round(strategy.rmse(), 4)
@@ -390,21 +385,21 @@ def _optimize(problem: series_problem.SeriesProblem, num_bands: int) -> BandedTo
     column = column_of(point)
     return BandedToeplitz(n, tuple(column / np.linalg.norm(column)))
 
-  with descent.Progress(f'banded Toeplitz, {n} rounds, {num_bands} bands') as report:
-    found = problem.minimize(family, start[:free], report)
-    fewer = with_unit_columns(found.parameters)
-    if num_bands == free:
-      return fewer
-    # Further coefficients that do not increase are sums of steps down, none of them
-    # negative: they are useless if none of the steps lowers the error.
-    padded = np.append(fewer.coefficients, np.zeros(num_bands - free))
-    evaluated = problem.errors(family)(padded)
-    assert evaluated is not None  # Or it had not been evaluated.
-    slopes = evaluated[1](found.weights)[free:]
-    if np.all(slopes > 0) and np.all(padded >= 0):
-      return fewer
-    start[free:] = -np.diff(start[free:], append=0.0)
-    found = problem.minimize(family, start, report, descent.bounded(0.0))
+  report = descent.Progress(f'banded Toeplitz, {n} rounds, {num_bands} bands')
+  found = problem.minimize(family, start[:free], report)
+  fewer = with_unit_columns(found.parameters)
+  if num_bands == free:
+    return fewer
+  # Further coefficients that do not increase are sums of steps down, none of them
+  # negative: they are useless if none of the steps lowers the error.
+  padded = np.append(fewer.coefficients, np.zeros(num_bands - free))
+  evaluated = problem.errors(family)(padded)
+  assert evaluated is not None  # Or it had not been evaluated.
+  slopes = evaluated[1](found.weights)[free:]
+  if np.all(slopes > 0) and np.all(padded >= 0):
+    return fewer
+  start[free:] = -np.diff(start[free:], append=0.0)
+  found = problem.minimize(family, start, report, descent.bounded(0.0))
   # Fewer bands may have signs, which more of them may not.
   return min(fewer, with_unit_columns(found.parameters), key=problem.error)
 

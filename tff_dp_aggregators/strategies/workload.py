@@ -151,7 +151,13 @@ class Workload:
     Float64 of shape [2, n], or [3, n] with momentum; row i, column j holds entry
     [j + i, j], and 0 where there is none. ValueError if a learning rate is 0.
     """
-    reciprocal = self._reciprocal_rates()
+    rates = self._rates[:, 0]
+    if not np.all(rates > 0):
+      raise ValueError(
+        f'the learning rate of round {int(np.argmin(rates > 0))} is 0, so the '
+        'workload has no inverse; make it small and positive.'
+      )
+    reciprocal = 1.0 / rates
     shifted = self._kept * np.append(reciprocal[1:], 0.0)
     diagonals = [reciprocal, -shifted - self.momentum * reciprocal]
     if self.momentum:
@@ -159,15 +165,6 @@ class Workload:
     for i, diagonal in enumerate(diagonals):
       diagonal[self.num_rounds - i :] = 0.0
     return np.stack(diagonals)
-
-  def _reciprocal_rates(self) -> np.ndarray:
-    rates = self._rates[:, 0]
-    if not np.all(rates > 0):
-      raise ValueError(
-        f'the learning rate of round {int(np.argmin(rates > 0))} is 0, so the '
-        'workload has no inverse; make it small and positive.'
-      )
-    return 1.0 / rates
 
   @property
   def _kept(self) -> float:
@@ -208,14 +205,8 @@ def check(num_rounds: int, workload: WorkloadLike) -> Union[Workload, np.ndarray
       f'workload must be lower-triangular of shape {shape}, got an array of shape '
       f'{workload.shape}.'
     )
-  if not np.all(np.isfinite(workload)):
-    row, column = np.argwhere(~np.isfinite(workload))[0]
-    raise ValueError(
-      f'workload must be finite, but entry [{row}, {column}] is '
-      f'{workload[row, column]}.'
-    )
-  if not np.any(workload):
-    raise ValueError('workload must have a query, but all its entries are 0.')
+  if not (np.all(np.isfinite(workload)) and np.any(workload)):
+    raise ValueError('workload must be finite, and not all its entries 0.')
   return workload
 
 
@@ -259,39 +250,24 @@ def _decayed_sums(matrix: np.ndarray, decay: float) -> np.ndarray:
 
 
 def real_array(name: str, values: Any) -> np.ndarray:
-  """The values as a float64 array; TypeError if they are complex."""
-  refuse_complex(name, values)
-  try:
-    return np.asarray(values, np.float64)
-  except (TypeError, ValueError) as e:
-    raise TypeError(f'{name} must be an array of real numbers, got {values!r}.') from e
-
-
-def real_numbers(name: str, values: Any) -> tuple[float, ...]:
-  """Returns a sequence of finite numbers as floats."""
-  refuse_complex(name, values)
-  try:
-    checked = tuple(float(value) for value in values)
-  except (TypeError, ValueError) as e:
-    raise TypeError(f'{name} must be a sequence of numbers, got {values!r}.') from e
-  if not np.all(np.isfinite(checked)):
-    wrong = next(value for value in checked if not np.isfinite(value))
-    raise ValueError(f'{name} must be finite, but one is {wrong}.')
-  return checked
-
-
-def refuse_complex(name: str, values: Any) -> None:
-  """Raises TypeError if the values are complex numbers, even with nothing imaginary.
+  """The values as a float64 array; TypeError if they are complex, or no numbers.
 
   NumPy would leave out what is imaginary, with a warning; half of a workload or of a
   matrix has another error and another sensitivity.
   """
   try:
-    is_complex = np.iscomplexobj(values)
-  except ValueError:  # Not an array at all.
-    return
-  if is_complex:
-    raise TypeError(
-      f'{name} must be real numbers, got complex ones; pass the real part if that is '
-      'all there is.'
-    )
+    if np.iscomplexobj(values):
+      raise TypeError('they are complex; pass the real part if that is all there is')
+    return np.asarray(values, np.float64)
+  except (TypeError, ValueError) as e:
+    raise TypeError(f'{name} must be real numbers, got {values!r}: {e}.') from e
+
+
+def real_numbers(name: str, values: Any) -> tuple[float, ...]:
+  """Returns a sequence of finite numbers as floats."""
+  array = real_array(name, values)
+  if array.ndim != 1:
+    raise TypeError(f'{name} must be a sequence of numbers, got {values!r}.')
+  if not np.all(np.isfinite(array)):
+    raise ValueError(f'{name} must be finite, got {array.tolist()}.')
+  return tuple(array.tolist())

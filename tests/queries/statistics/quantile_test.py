@@ -290,8 +290,8 @@ _CUMULATIVE = queries.TreeCumulativeSumQuery(
     ({'count_query': _gaussian(clip_norm=1.0)}, 'must have clip_norm=0.5.*got 1.0'),
     ({'count_query': _gaussian(record_specs=tf.TensorSpec([2]))}, 'for records'),
     ({'count_query': _CUMULATIVE}, 'sums over rounds'),
-    ({'record_specs': [_SPEC, _SPEC]}, 'one number of each client'),
-    ({'record_specs': tf.TensorSpec([1])}, 'one number of each client'),
+    ({'record_specs': [_SPEC, _SPEC]}, 'a record must be one number'),
+    ({'record_specs': tf.TensorSpec([1])}, 'a record must be one number'),
     ({'initial_estimate': 0.0}, 'initial_estimate must be positive'),
     (
       {'initial_estimate': math.inf, 'geometric_update': False},
@@ -321,5 +321,5 @@ def test_counts_that_do_not_fit_are_refused():
   )
   with pytest.raises(ValueError, match='give record_aggregation_factory to quantile'):
     _factory(counts)
-  with pytest.raises(ValueError, match='one number of each client'):
+  with pytest.raises(ValueError, match='a record must be one number'):
     _factory().create(tff.TensorType(np.float32, [2]))

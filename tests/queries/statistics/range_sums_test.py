@@ -199,7 +199,7 @@ def test_what_does_not_fit_is_refused():
     clip_norm=1.0, noise_multiplier=1.0, record_specs=tf.TensorSpec([7])
   )
   make = queries.RangeSumsQuery
-  with pytest.raises(ValueError, match=r'a histogram is one vector.*\(2, 2\)'):
+  with pytest.raises(ValueError, match=r'a record must be one vector.*\(2, 2\)'):
     make(nodes, record_specs=tf.TensorSpec([2, 2]))
   with pytest.raises(ValueError, match='node_query must be for records'):
     make(nodes, record_specs=tf.TensorSpec([5]))
@@ -224,5 +224,5 @@ def test_what_does_not_fit_is_refused():
   with pytest.raises(TypeError, match='nodes must be a factory of private means'):
     aggregators.range_sums(tff.aggregators.SumFactory())
   plain = aggregators.range_sums(aggregators.gaussian(**numbers))
-  with pytest.raises(ValueError, match='a histogram is one vector'):
+  with pytest.raises(ValueError, match='a record must be one vector'):
     plain.create(tff.to_type([(np.float32, [2]), (np.float32, [2])]))

@@ -51,8 +51,7 @@ def test_lbfgs_stops_where_nothing_can_be_gained():
 
 def test_the_mean_of_parabolas_is_least_at_their_mean_center():
   centers = np.array([[0.0, 0.0], [4.0, 0.0], [0.0, 2.0]])
-  with PROGRESS:
-    minimum = descent.minimize_mean(parabolas(centers), np.ones(2), 1e-12, PROGRESS)
+  minimum = descent.minimize_mean(parabolas(centers), np.ones(2), 1e-12, PROGRESS)
   np.testing.assert_allclose(minimum.point, centers.mean(axis=0), atol=1e-6)
   np.testing.assert_allclose(minimum.weights, 1 / 3)
 
@@ -61,8 +60,7 @@ def test_the_largest_parabola_is_least_at_the_center_of_the_smallest_circle():
   # Around (0, 0), (4, 0) and (1, 1), it has the first two on its rim: the third one
   # ends up with no weight.
   centers = np.array([[0.0, 0.0], [4.0, 0.0], [1.0, 1.0]])
-  with PROGRESS:
-    minimum = descent.minimize_max(parabolas(centers), np.ones(2), 1e-7, PROGRESS)
+  minimum = descent.minimize_max(parabolas(centers), np.ones(2), 1e-7, PROGRESS)
   np.testing.assert_allclose(minimum.point, [2.0, 0.0], atol=1e-3)
   np.testing.assert_allclose(minimum.weights, [0.5, 0.5, 0.0], atol=1e-3)
 
@@ -87,15 +85,15 @@ def test_no_minimum_is_an_error():
     descent.bounded()(downhill, np.zeros(1), 1e-13, lambda value: None)
 
 
-def test_only_a_long_search_is_logged_where_there_is_no_terminal(monkeypatch, caplog):
+def test_only_a_long_search_is_logged(monkeypatch, caplog):
   now = [100.0]
   monkeypatch.setattr(descent.time, 'monotonic', lambda: now[0])
   with caplog.at_level(logging.INFO):
     for name, seconds in (('short', 0.01), ('long', 1.0)):
-      with descent.Progress(name) as progress:
-        for iteration in range(1, 31):
-          now[0] += seconds
-          progress(1 / iteration)
+      progress = descent.Progress(name)
+      for iteration in range(1, 31):
+        now[0] += seconds
+        progress(1 / iteration)
   messages = [record.getMessage() for record in caplog.records]
   assert messages == [
     'long: iteration 3, error 0.333333',

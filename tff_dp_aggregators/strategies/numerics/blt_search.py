@@ -96,13 +96,11 @@ class BLTProblem:
         error_slopes[part] / error[..., np.newaxis]
         + cost_slopes[part] / cost[..., np.newaxis]
       )
-    return np.where(self._is_blurred(inverse_decays), np.inf, loss), slope
-
-  def _is_blurred(self, inverse_decays: np.ndarray) -> np.ndarray:
-    """Whether a decay is so close to one of the workload that rounding errors grow."""
+    # If a decay is close to one of the workload, rounding errors grow.
     poles = np.array(self.poles)
     distance = np.abs(inverse_decays[..., np.newaxis] - poles)
-    return np.any(distance < _BLURRED * poles, axis=(-2, -1))
+    is_blurred = np.any(distance < _BLURRED * poles, axis=(-2, -1))
+    return np.where(is_blurred, np.inf, loss), slope
 
 
 def problem(
@@ -304,7 +302,10 @@ def best_nodes(problem: BLTProblem, max_buffers: int, min_gain: float) -> np.nda
     if len(more_nodes) > 2 * max_buffers:
       break
     nodes, loss = more_nodes, more_loss
-  return _polished(problem, nodes) if len(nodes) else nodes
+  if not len(nodes):
+    return nodes
+  start = parameters_from_nodes(nodes)[np.newaxis]
+  return nodes_from_parameters(descend(problem, start, _FINAL_TOLERANCE)[1][0])
 
 
 def scales_and_decays(nodes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -369,12 +370,6 @@ def _starts(problem: BLTProblem, nodes: np.ndarray) -> np.ndarray:
       if before == after and more[-2] <= 1:
         starts.append(parameters_from_nodes(more))
   return np.array(starts)
-
-
-def _polished(problem: BLTProblem, nodes: np.ndarray) -> np.ndarray:
-  start = parameters_from_nodes(nodes)[np.newaxis]
-  _, points = descend(problem, start, _FINAL_TOLERANCE)
-  return nodes_from_parameters(points[0])
 
 
 def descend(

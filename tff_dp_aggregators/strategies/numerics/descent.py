@@ -11,11 +11,9 @@ evaluation is what costs: a search of 500 x 50 numbers takes 76 of them and 7 s,
 """
 
 import collections
-import contextlib
 import logging
 import math
 import time
-import types
 from typing import Any, Callable, NamedTuple, Optional, Union
 
 import numpy as np
@@ -62,15 +60,11 @@ class ConvergenceError(RuntimeError):
 
 
 class Minimum(NamedTuple):
-  """Where a descent ended.
+  """Where a descent ended."""
 
-  Attributes:
-    point: The array at which the loss is least.
-    weights: Convex weights of the errors, shape as the errors, for which `point`
-      (nearly) minimises the weighted sum of errors, too. They certify it.
-  """
-
-  point: np.ndarray
+  point: np.ndarray  # The array at which the loss is least.
+  # Convex weights of the errors, shape as the errors, for which `point` (nearly)
+  # minimises the weighted sum of errors, too. They certify it.
   weights: np.ndarray
 
 
@@ -336,40 +330,17 @@ def _reporting(progress: Report) -> Report:
   return lambda loss: progress(math.sqrt(max(loss, 0.0)))
 
 
-class Progress(contextlib.AbstractContextManager):
-  """A progress bar on a terminal, log lines (INFO) elsewhere, both only if it lasts."""
+class Progress:
+  """Logs (INFO) how far a search is, if it lasts."""
 
   def __init__(self, name: str):
     self._name = name
     self._iterations = 0
-    self._logged = 0.0
-
-  def __enter__(self) -> 'Progress':
-    import tqdm  # Slow to import, and few callers need it.
-
-    self._bar = tqdm.tqdm(
-      desc=self._name,
-      delay=_SHOW_AFTER_SECONDS,
-      disable=None,  # Unless standard error is a terminal.
-      leave=False,
-    )
     self._logged = time.monotonic() + _SHOW_AFTER_SECONDS - _LOG_EVERY_SECONDS
-    return self
 
   def __call__(self, error: float) -> None:
     """Says that one more iteration is done, and the error that it came to."""
     self._iterations += 1
-    if not self._bar.disable:
-      self._bar.set_postfix_str(f'error {error:.6g}', refresh=False)
-      self._bar.update()
-    elif time.monotonic() - self._logged > _LOG_EVERY_SECONDS:
+    if time.monotonic() - self._logged > _LOG_EVERY_SECONDS:
       self._logged = time.monotonic()
       _logger.info('%s: iteration %d, error %.6g', self._name, self._iterations, error)
-
-  def __exit__(
-    self,
-    kind: Optional[type[BaseException]],
-    error: Optional[BaseException],
-    traceback: Optional[types.TracebackType],
-  ) -> None:
-    self._bar.close()

@@ -19,18 +19,13 @@ from tff_dp_aggregators.strategies import workload as workload_lib
 
 @dataclasses.dataclass(frozen=True)
 class Certificate:
-  """A strategy's error, and what no strategy of its class can do better than.
+  """A strategy's error, and what no strategy of its class can do better than."""
 
-  Attributes:
-    error: Mean or largest squared error, sensitivity included: the square of `rmse`
-      or of `max_error`.
-    lower_bound: The proven lower bound of the same number.
-    scope: For which strategies, and whose participation, it is a lower bound.
-  """
-
+  # Mean or largest squared error, sensitivity included: the square of `rmse` or of
+  # `max_error`.
   error: float
-  lower_bound: float
-  scope: str
+  lower_bound: float  # The proven lower bound of the same number.
+  scope: str  # For which strategies, and whose participation, it is a lower bound.
 
   @property
   def gap(self) -> float:

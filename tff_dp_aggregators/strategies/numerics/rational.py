@@ -25,17 +25,12 @@ def differences(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
 
 class Residues(NamedTuple):
-  """Residues and what their gradient takes.
+  """Residues and what their gradient takes."""
 
-  Attributes:
-    values: prod_i (z_i - p_j) / prod_{i != j} (p_i - p_j), shape [..., j].
-    by_zero: 1 / (z_i - p_j), shape [..., i, j]; 0 where a zero removes a pole.
-    by_pole: 1 / (p_i - p_j), 0 for i = j, shape [..., i, j].
-  """
-
-  values: np.ndarray
+  values: np.ndarray  # prod_i (z_i - p_j) / prod_{i != j} (p_i - p_j), shape [..., j].
+  # 1 / (z_i - p_j), shape [..., i, j]; 0 where a zero removes a pole.
   by_zero: np.ndarray
-  by_pole: np.ndarray
+  by_pole: np.ndarray  # 1 / (p_i - p_j), 0 for i = j, shape [..., i, j].
 
   def pull_back(self, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Gradient of sum_j weights_j log |values_j| by zeros and by poles."""
@@ -55,15 +50,10 @@ def residues(zeros_to_poles: np.ndarray, poles_to_poles: np.ndarray) -> Residues
 
 
 class Zeros(NamedTuple):
-  """Zeros of a rational function, as offsets from the nearest pole.
+  """Zeros of a rational function, as offsets from the nearest pole."""
 
-  Attributes:
-    nearest: Index of a pole, shape [d].
-    offsets: z - p[nearest], shape [d].
-  """
-
-  nearest: np.ndarray
-  offsets: np.ndarray
+  nearest: np.ndarray  # Index of a pole, shape [d].
+  offsets: np.ndarray  # z - p[nearest], shape [d].
 
   def values(self, poles: np.ndarray) -> np.ndarray:
     """z, shape [d]."""

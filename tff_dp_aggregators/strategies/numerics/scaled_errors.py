@@ -109,19 +109,12 @@ def _dense(
 
 
 class _Epoch(NamedTuple):
-  """What an epoch is made of: h, f, and what their norms and convolutions with W are.
+  """What an epoch is made of: h, f, their norms, and their convolutions with W."""
 
-  Attributes:
-    left: h, of shape [s].
-    fading: f, of shape [s]; none without momentum.
-    met: sum_j h[j] W[t - j] for each of its rounds.
-    met_fading: The same of f.
-  """
-
-  left: np.ndarray
-  fading: np.ndarray
-  met: np.ndarray
-  met_fading: np.ndarray
+  left: np.ndarray  # h, of shape [s].
+  fading: np.ndarray  # f, of shape [s]; none without momentum.
+  met: np.ndarray  # sum_j h[j] W[t - j] for each of its rounds.
+  met_fading: np.ndarray  # The same of f.
 
 
 class _OfMomentum:

@@ -15,7 +15,7 @@ left neighbour. So an iteration costs O(n log n + p^3 / 3) for p
 coefficients, and quadratic convergence makes them few. Constraints are kept by a
 logarithmic barrier, whose weight falls until its bound on what it costs is negligible.
 
-Nothing here knows strategies; `inverse_problem` uses it.
+Nothing here knows strategies; `banded_inverse` uses it.
 """
 
 import abc

@@ -48,16 +48,12 @@ _TOLERANCE_OF_SMOOTH, _TOLERANCE_OF_LARGEST = 1e-13, 2e-6
 
 
 class Series(NamedTuple):
-  """The unscaled strategy that some parameters make.
+  """The unscaled strategy that some parameters make."""
 
-  Attributes:
-    column: First column of C before its columns are scaled, as far as it is not 0.
-    noise: First column of its inverse, shape [n].
-    pull_back: Makes of derivatives by the two the gradient by the parameters.
-  """
-
+  # First column of C before its columns are scaled, as far as it is not 0.
   column: np.ndarray
-  noise: np.ndarray
+  noise: np.ndarray  # First column of its inverse, shape [n].
+  # Makes of derivatives by the two the gradient by the parameters.
   pull_back: Callable[[np.ndarray, np.ndarray], np.ndarray]
 
   def fixed(self) -> 'Series':
@@ -154,17 +150,11 @@ class ColumnNorms:
 
 
 class _Share(NamedTuple):
-  """What a share allows in the squared norm of each of some rounds.
+  """What a share allows in the squared norm of each of some rounds."""
 
-  Attributes:
-    first: The first of them.
-    end: The round after the last one.
-    part: The share's part.
-  """
-
-  first: int
-  end: int
-  part: float
+  first: int  # The first of them.
+  end: int  # The round after the last one.
+  part: float  # The share's part.
 
   def of(self, this_round: int) -> float:
     return self.part if self.first <= this_round < self.end else 0.0
@@ -186,17 +176,12 @@ def _runs(first: int, count: int, length: int) -> list[_Share]:
 
 
 class Chosen(NamedTuple):
-  """The scales of a strategy.
+  """The scales of a strategy."""
 
-  Attributes:
-    scales: Shaped as `starts`.
-    squared_sensitivity: That of the strategy with these scales.
-    pull_back: Makes of derivatives by the two the gradients by what is searched and by
-      the first column of C.
-  """
-
-  scales: np.ndarray
-  squared_sensitivity: float
+  scales: np.ndarray  # Shaped as `starts`.
+  squared_sensitivity: float  # That of the strategy with these scales.
+  # Makes of derivatives by the two the gradients by what is searched and by the first
+  # column of C.
   pull_back: Callable[[np.ndarray, float], tuple[np.ndarray, np.ndarray]]
 
 
@@ -280,36 +265,23 @@ Scales = Union[Disjoint, Falling]
 
 
 class Found(NamedTuple):
-  """A strategy that was searched.
+  """A strategy that was searched."""
 
-  Attributes:
-    parameters: Those of the unscaled one, shaped as where the search began.
-    starts: In which rounds another scale begins.
-    scales: From each of them on.
-    weights: Weights of the errors, whose weighted sum is the least as well.
-  """
-
-  parameters: np.ndarray
-  starts: list[int]
-  scales: np.ndarray
-  weights: np.ndarray
+  parameters: np.ndarray  # Those of the unscaled one, shaped as where the search began.
+  starts: list[int]  # In which rounds another scale begins.
+  scales: np.ndarray  # From each of them on.
+  weights: np.ndarray  # Weights of the errors, whose weighted sum is the least as well.
 
 
 @dataclasses.dataclass(frozen=True)
 class SeriesProblem:
-  """What is asked for, checked.
+  """What is asked for, checked."""
 
-  Attributes:
-    participation: Who may take part when.
-    objective: 'mean' or 'max'.
-    workload: What the error is about.
-    scaling: 'none', 'disjoint' for columns of one client that do not overlap, or
-      'falling' for others.
-  """
-
-  participation: participation_lib.Participation
-  objective: str
-  workload: workload_lib.Checked
+  participation: participation_lib.Participation  # Who may take part when.
+  objective: str  # 'mean' or 'max'.
+  workload: workload_lib.Checked  # What the error is about.
+  # 'none', 'disjoint' for columns of one client that do not overlap, or 'falling' for
+  # others.
   scaling: str = 'none'
 
   @property

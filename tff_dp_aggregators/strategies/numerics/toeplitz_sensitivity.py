@@ -208,17 +208,12 @@ def _meets(bound: float, attained: float) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class _Pairs:
-  """How two rounds of one client meet, for the p-th of them and each lag.
+  """How two rounds of one client meet, for the p-th of them and each lag."""
 
-  Attributes:
-    here: R_{n - p b}(l), shape [k, m] for lags below m.
-    largest: The largest R_N(l'), or 0, over N <= n - p b and l' >= l, shape [k, m].
-    lowest: The same for -R_N(l').
-  """
-
-  here: np.ndarray
+  here: np.ndarray  # R_{n - p b}(l), shape [k, m] for lags below m.
+  # The largest R_N(l'), or 0, over N <= n - p b and l' >= l, shape [k, m].
   largest: np.ndarray
-  lowest: np.ndarray
+  lowest: np.ndarray  # The same for -R_N(l').
 
 
 def _pair_bound(
