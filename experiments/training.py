@@ -226,6 +226,11 @@ def _say_how_it_went(
   measured = result.metrics.get(f'test_{metric}')
   if measured is not None:
     progress.say(f'Test {metric} after {result.rounds} rounds: {measured:.4f}.')
+    _, values = run_pictures.read(result.run_dir).points(
+      run_pictures.ROUND, f'test_{metric}'
+    )
+    if said := remark_on_no_change(settings.model.metric, values):
+      progress.say(said)
     if settings.model.metric.best_constant and population.test_examples is not None:
       labels, scaling = population.test_examples[1], population.label_scaling
       labels = labels if scaling is None else scaling.undone(labels)
@@ -253,6 +258,25 @@ def _going_on(settings: settings_lib.Settings, run_dir: str) -> str:
   return f'{settings.command} {shlex.quote(f"--run_dir={run_dir}")}'
 
 
+def remark_on_no_change(metric: metrics.Metric, values: Sequence[float]) -> str:
+  """Says so if a metric is the same whenever it was measured; else ''.
+
+  Example:
+    >>> remark_on_no_change(metrics.METRICS['accuracy'], [0.5, 0.5, 0.5])[:51]
+    'Note: test accuracy is 0.5000 in all 3 rounds that '
+    >>> remark_on_no_change(metrics.METRICS['accuracy'], [0.5, 0.5, 0.6])
+    ''
+  """
+  best = metric.limits[1 if metric.higher_is_better else 0]
+  if len(values) < 2 or len(set(values)) > 1 or values[0] == best:
+    return ''
+  return (
+    f'Note: test {metric.name} is {values[0]:.4f} in all {len(values)} rounds that '
+    'were measured, so by it the model has learned nothing. Look at the loss; '
+    f'{_WHAT_TO_TRY}'
+  )
+
+
 def remark_on_constant(
   metric: metrics.Metric,
   measured: float,
@@ -271,7 +295,7 @@ def remark_on_constant(
   if names is not None:
     answers = [names[int(best)]]
   return (
-    f'Note: to answer {", ".join(answers)} to all test examples has a {metric.name} of '
+    f'Note: to answer {", ".join(answers)} to all test examples has {metric.name} '
     f'{reached:.4f}, so the model is no better than one answer to all. Look at the '
     f'loss, or of two classes or tags at --metric=auc; {_WHAT_TO_TRY}'
   )

@@ -235,6 +235,12 @@ def adaptive(
     any number of rounds and assumes that a client may take part in all of them.
   * `clients_per_round`: Denominator of the mean, and of the fraction of small norms.
 
+  Raises:
+    TypeError: If an argument is not of its type, or `participation` is missing.
+    ValueError: If a number is out of range, `clipped_count_stddev` at most half of
+      `noise_multiplier`, `update_every` not a multiple of the tree's restarts, or
+      strategy, participation and workload not for the same rounds.
+
   Example:
     >>> import numpy as np
     >>> import tensorflow_federated as tff

@@ -86,6 +86,11 @@ class ZeroLargeFactory(ClientwiseFactory):
       inner: What aggregates the values.
       norm: Largest L2 norm of a value that counts. It is fixed, and must not be chosen
         by looking at clients' values.
+
+    Raises:
+      TypeError: If `inner` is not an unweighted aggregation factory, or `norm` no
+        number.
+      ValueError: If `norm` is not positive and finite.
     """
     super().__init__(inner)
     self._norm = checks.check_positive('norm', norm)
@@ -153,6 +158,11 @@ class CoordinateBoundsFactory(ClientwiseFactory):
       bounds: Largest magnitude of a coordinate: a number for all of them, or a
         structure like a value with a number, or an array, for each tensor. It is fixed,
         and must not be chosen by looking at clients' values.
+
+    Raises:
+      TypeError: If `inner` is not an unweighted aggregation factory, or `bounds` is not
+        made of numbers.
+      ValueError: If a bound is not positive and finite.
     """
     super().__init__(inner)
     self._bounds = tf.nest.map_structure(_check_bound, bounds)

@@ -8,6 +8,7 @@ The norm is fixed. That of `tff.learning.ddp_secure_aggregator` adapts, by count
 noise the *server* adds: it has no guarantee against the server that could be stated.
 """
 
+from collections.abc import Mapping
 from typing import Any, Optional
 
 import numpy as np
@@ -58,6 +59,7 @@ def distributed_discrete_gaussian(
     `tff.aggregators.SumFactory`, for simulations, and `secure_modular_sum(bits)` for
     secure aggregation.
   """
+  _check_names(arguments)
   return of_noise('discrete_gaussian', participation, **arguments)
 
 
@@ -84,7 +86,15 @@ def distributed_skellam(
     >>> type(event).__name__, event.num_clients
     ('SkellamDpEvent', 5)
   """
+  _check_names(arguments)
   return of_noise('skellam', participation, **arguments)
+
+
+def _check_names(arguments: Mapping[str, Any]) -> None:
+  for name in arguments:
+    if name not in DistributedMean.__annotations__:
+      known = ', '.join(DistributedMean.__annotations__)
+      raise TypeError(f'{name!r} is not an argument of this function: {known}.')
 
 
 def secure_modular_sum(*, bits: int) -> tff.aggregators.SecureModularSumFactory:

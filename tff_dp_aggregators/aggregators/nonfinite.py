@@ -42,6 +42,9 @@ class ZeroNonfiniteFactory(tff.aggregators.UnweightedAggregationFactory):
       count_sum_factory: What adds up the counts, int32 scalars; `None` means
         `tff.aggregators.SumFactory`. Pass a secure sum where the records are summed
         securely.
+
+    Raises:
+      TypeError: If an argument is not an unweighted aggregation factory.
     """
     if count_sum_factory is None:
       count_sum_factory = tff.aggregators.SumFactory()

@@ -41,6 +41,11 @@ def quantile(
     record_aggregation_factory: Sums what clients say; `None` for
       `tff.aggregators.SumFactory`.
 
+  Raises:
+    TypeError: If an argument is not of its type.
+    ValueError: If a number is out of range, or `counts` has another clip norm, sums in
+      a way of its own, or releases sums over rounds.
+
   Example:
     >>> import numpy as np
     >>> import tensorflow_federated as tff
@@ -98,6 +103,11 @@ def range_sums(
       own; give that here.
     arity: How many nodes have their sum in one above.
     record_aggregation_factory: Sums trees; `None` for `tff.aggregators.SumFactory`.
+
+  Raises:
+    TypeError: If an argument is not of its type.
+    ValueError: If `arity` is below 2, or `nodes` sums in a way of its own, or releases
+      sums over rounds.
 
   Example:
     >>> import numpy as np

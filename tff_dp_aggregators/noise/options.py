@@ -29,6 +29,10 @@ class Seed:
   Noise of equal seeds is equal; noise of two that differ in anything is independent, as
   far as a simulation can tell.
 
+  Raises:
+    TypeError: If one of them is not an int.
+    ValueError: If `stream` or `part` is negative.
+
   Example:
     >>> Seed(7), str(Seed(7, stream=2))
     (Seed(value=7, stream=0, part=0), 'seed 7, stream 2')
@@ -78,6 +82,10 @@ class Files:
       makes a temporary one, removed at exit or, if this process is killed, by the next.
     rewind: How many of the rounds served last can be served again, from an older
       state, without computing all rounds before them again.
+
+  Raises:
+    TypeError: If `rewind` is not an int.
+    ValueError: If `rewind` is less than 1, or the path not absolute.
   """
 
   directory: Optional[str] = None

@@ -52,7 +52,12 @@ class NestedSumQuery(matrix_mechanism.GridSumQuery):
   """
 
   def __init__(self, sub_queries: Any):
-    """Initializes the query from a structure of queries that sum on the grid."""
+    """Initializes the query from a structure of queries that sum on the grid.
+
+    Raises:
+      TypeError: If one of them is another query.
+      ValueError: If there is none, or two have the same noise.
+    """
     super().__init__(record_specs=None)
     self._sub_queries = sub_queries
     self._flat = flat = tf.nest.flatten(sub_queries)
@@ -308,6 +313,10 @@ class JointSumQuery(NestedSumQuery):
       sub_queries: Each part's query by name; its records are tuples of its tensors.
       part_of: The part of each tensor, in the order of `tf.nest.flatten`.
       record_specs: Structure of float tensor specs like a record.
+
+    Raises:
+      TypeError: If one of them is not a query that sums on the grid.
+      ValueError: If `part_of` does not fit, or two parts have the same noise.
     """
     super().__init__(collections.OrderedDict(sorted(sub_queries.items())))
     self._part_of = check_parts(part_of, sub_queries, record_specs)

@@ -207,6 +207,10 @@ class QuantileQuery(QueryAround):
       geometric_update: Whether the estimate is multiplied, for numbers that are
         positive, or added to.
       record_specs: Structure like a record, of the spec of one float number.
+
+    Raises:
+      TypeError: If an argument is not of its type.
+      ValueError: If a number is out of range, or a query or record does not fit.
     """
     _check_inner('count_query', count_query, _NUMBER_SPEC)
     clip_norm = getattr(count_query, 'clip_norm', None)
@@ -465,6 +469,10 @@ class RangeSumsQuery(QueryAround):
       record_specs: Structure like a record, of the spec of one float vector: the
         histogram, of `num_bins` numbers.
       arity: How many nodes have their sum in one above.
+
+    Raises:
+      TypeError: If an argument is not of its type.
+      ValueError: If `arity` is below 2, or a query or record does not fit.
     """
     self._arity = checks.check_int('arity', arity, at_least=2)
     self._levels = tree_levels(num_bins_of(record_specs), arity)

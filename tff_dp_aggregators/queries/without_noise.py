@@ -116,6 +116,10 @@ class NormClipSumQuery(matrix_mechanism.GridSumQuery):
       order: Which p-norm: 1 <= order <= infinity (`math.inf` clips each entry).
       clip_norm: Bound of that norm of one record.
       record_specs: Structure of float tensor specs like a record.
+
+    Raises:
+      TypeError: If a record tensor is not of a float dtype.
+      ValueError: If a number is out of range, or a shape not fully defined.
     """
     super().__init__(record_specs)
     self._order = grid.check_order(order)

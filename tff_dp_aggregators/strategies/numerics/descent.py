@@ -331,16 +331,30 @@ def _reporting(progress: Report) -> Report:
 
 
 class Progress:
-  """Logs (INFO) how far a search is, if it lasts."""
+  """A progress bar on a terminal, log lines (INFO) elsewhere, both only if it lasts.
+
+  The bar ends with this object, so hold it as long as the search takes.
+  """
 
   def __init__(self, name: str):
+    import tqdm  # Slow to import, and few callers need it.
+
     self._name = name
     self._iterations = 0
+    self._bar = tqdm.tqdm(
+      desc=name,
+      delay=_SHOW_AFTER_SECONDS,
+      disable=None,  # Unless standard error is a terminal.
+      leave=False,
+    )
     self._logged = time.monotonic() + _SHOW_AFTER_SECONDS - _LOG_EVERY_SECONDS
 
   def __call__(self, error: float) -> None:
     """Says that one more iteration is done, and the error that it came to."""
     self._iterations += 1
-    if time.monotonic() - self._logged > _LOG_EVERY_SECONDS:
+    if not self._bar.disable:
+      self._bar.set_postfix_str(f'error {error:.6g}', refresh=False)
+      self._bar.update()
+    elif time.monotonic() - self._logged > _LOG_EVERY_SECONDS:
       self._logged = time.monotonic()
       _logger.info('%s: iteration %d, error %.6g', self._name, self._iterations, error)
