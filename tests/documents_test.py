@@ -143,6 +143,7 @@ def test_command_in_docs_runs(name, arguments, kept_strategies):
   assert len(result.stdout.splitlines()) > 8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('arguments', _simulations())
 def test_simulation_runs(arguments, tmp_path):
   run_dir = tmp_path / 'run'
@@ -197,7 +198,8 @@ def _examples():
   pattern = r'^```python\n(.*?)^```\n\n```text\n(.*?)^```'
   for name, text in DOCS.items():
     for program, output in re.findall(pattern, text, re.MULTILINE | re.DOTALL):
-      yield pytest.param(program, output, id=name)
+      marks = [pytest.mark.slow] if 'best_separation(' in program else []
+      yield pytest.param(program, output, id=name, marks=marks)
 
 
 def test_every_python_block_has_an_output():

@@ -68,6 +68,7 @@ def test_benchmarks_are_found():
   assert 'benchmarks.noise_round' in BENCHMARKS
 
 
+@pytest.mark.slow
 def test_what_benchmarks_import_is_there():
   program = (
     'import importlib, sys\nfor name in sys.argv[1:]: importlib.import_module(name)'

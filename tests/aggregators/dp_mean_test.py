@@ -54,7 +54,7 @@ def _without_noise(name):
   return factory.create(_VECTOR)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @all_builders
 def test_means_without_noise_in_a_tff_process(name):
   process = _without_noise(name)
@@ -78,7 +78,7 @@ def test_clients_that_are_not_finite_are_zeroed_and_counted(name):
   assert output.measurements['nonfinite_count'] == 3
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
   'value_type, value',
   [
@@ -118,6 +118,7 @@ def test_every_structure_of_floats_is_served(name, value_type, value):
     np.testing.assert_allclose(_numbers(output.result), _numbers(value), rtol=1e-6)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize('name', ['gaussian', 'tree', 'banded'])
 @pytest.mark.optimized_graphs
 def test_noise_of_the_mean_through_tff(name):
@@ -147,7 +148,7 @@ def test_noise_of_the_mean_through_tff(name):
     assert np.std(emitted[0]) == pytest.approx(0.075, rel=0.02)
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @all_builders
 def test_event_and_measurements_of_a_round(name):
   factory = _BUILDERS[name](

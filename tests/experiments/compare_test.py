@@ -112,6 +112,7 @@ def shared(tmp_path_factory):
   return _Shared(output)
 
 
+@pytest.mark.slow
 def test_a_run_that_fails_is_named_and_the_others_go_on(shared):
   assert shared.first.returncode == 1, shared.first.stderr
   assert f'{BROKEN}: failed: OtherSettingsError: the run in' in shared.first.stdout
@@ -125,6 +126,7 @@ def test_a_run_that_fails_is_named_and_the_others_go_on(shared):
   )
 
 
+@pytest.mark.slow
 def test_the_same_command_runs_what_is_left_and_nothing_else(shared):
   assert shared.second.returncode == 0, shared.second.stderr
   assert f'tuning 1/1 {BROKEN}: accuracy' in shared.second.stdout
@@ -135,6 +137,7 @@ def test_the_same_command_runs_what_is_left_and_nothing_else(shared):
   assert {path: shared.after[path] for path in shared.before} == shared.before
 
 
+@pytest.mark.slow
 def test_everything_that_is_documented_is_left(shared):
   assert set(os.listdir(shared.output)) == {
     '.lock',
@@ -156,6 +159,7 @@ def test_everything_that_is_documented_is_left(shared):
       assert not (directory / 'error.txt').exists()
 
 
+@pytest.mark.slow
 def test_files_of_a_run_elsewhere_may_be_seen_late(shared, tmp_path, monkeypatch):
   output = tmp_path / 'output'
   shutil.copytree(shared.output, output)
@@ -227,6 +231,7 @@ def test_a_cell_is_a_run_directory_like_any_other(shared):
   assert result.stdout == (run / 'report.json').read_text()
 
 
+@pytest.mark.slow
 def test_a_comparison_that_is_finished_is_told_again_without_tensorflow(shared):
   code = (
     'import sys\n'

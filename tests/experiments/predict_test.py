@@ -320,6 +320,7 @@ def test_numbers_are_in_the_units_of_the_labels(tables, tmp_path):
   np.testing.assert_array_equal(y, labels)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'unit', ['word', pytest.param('character', marks=pytest.mark.slow)]
 )
@@ -370,6 +371,7 @@ def test_texts_are_continued(unit, tmp_path):
   assert np.sum(right & (y != 0)) / np.sum(y != 0) == pytest.approx(accuracy, rel=1e-9)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
   ('function', 'arguments'),
   [

@@ -29,7 +29,7 @@ def _audit(mechanism, runtime='simulation', **options):
   return audit.audit(mechanism, runtimes=[runtime], **options)
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(4)
 @pytest.mark.parametrize(
   'kind, storage',
   [
@@ -84,6 +84,7 @@ def test_noise_of_counts_makes_that_of_adaptive_clipping_more():
   assert reading.found > reading.claimed
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
   'kind, schema',
   [

@@ -151,6 +151,7 @@ def test_what_is_inserted_is_a_clip_norm_and_what_is_not_is_nothing(tmp_path):
   assert packed.Canaries(few, 8).to_json() != config['canaries']
 
 
+@pytest.mark.slow
 def test_with_sampling_as_well(tmp_path):
   scheme = sampling.PoissonSampling(_ROUNDS, sampling_probability=0.5)
   mechanism = accounting.Mechanism('gaussian', scheme, noise_multiplier=0.5)

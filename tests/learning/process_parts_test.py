@@ -63,6 +63,7 @@ def _normalised(is_frozen):
   return tf.keras.Sequential([layers.Dense(2, input_shape=[3]), normalisation])
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
   'build',
   [

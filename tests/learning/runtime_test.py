@@ -76,6 +76,7 @@ def test_a_program_that_ends_leaves_nothing_though_it_ignores_ctrl_c(
   assert program.finish() == ('left\n', 0)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
   'what, number, code',
   [

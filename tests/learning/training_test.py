@@ -223,6 +223,7 @@ def test_a_directory_that_is_moved_while_its_run_goes_on_ends_it(straight, tmp_p
   assert training_runs.lasting(moved) == training_runs.lasting(straight[0])
 
 
+@pytest.mark.slow
 def test_keras_models_without_privacy(tmp_path):
   result = _train(
     tmp_path / 'run',
@@ -393,6 +394,7 @@ def test_optimizers_of_keras_are_refused_by_the_name_of_the_argument(tmp_path):
   assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_a_label_out_of_range_names_the_round_and_its_clients(tmp_path):
   clients = {
     id_: (x, np.zeros(len(x), np.int32))

@@ -120,6 +120,7 @@ def test_files_that_are_there_are_used(kind, traced, start, whole_of):
     assert served == [(row, False) for row in whole[stop:]]
 
 
+@pytest.mark.few(1)
 @two_kinds
 def test_rounds_can_be_served_again_as_far_back_as_promised(kind, start, whole_of):
   whole = whole_of(kind)
@@ -175,7 +176,7 @@ def fixture_seven_rounds(tmp_path_factory):
   return seven_rounds
 
 
-@pytest.mark.few(8)
+@pytest.mark.few(5)
 @pytest.mark.parametrize(
   'how',
   ['missing', 'torn', 'empty', 'longer', 'first byte', 'header', 'values', 'last byte'],
@@ -563,6 +564,7 @@ for _ in range(5):
 """
 
 
+@pytest.mark.slow
 def test_another_process_goes_on_with_the_files(tmp_path, start, whole_of):
   whole = whole_of('banded')
   assert len(set(whole)) == _ROUNDS

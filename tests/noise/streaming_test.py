@@ -177,7 +177,7 @@ def test_unit_rows_give_the_noise_matrix_in_a_tf_function(kind, storage):
 
 # Where the past is kept changes nothing of the sums (unit rows, above and below), so
 # each kind has its statistics in one place; nightly, in all.
-@pytest.mark.few(9)
+@pytest.mark.few(7)
 @pytest.mark.parametrize(
   'kind, storage',
   [

@@ -59,7 +59,7 @@ def _bits(*structures):
   return [np.asarray(t.numpy()).tobytes() for t in tf.nest.flatten(structures)]
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
   'kind, storage',
   [

@@ -305,6 +305,7 @@ def test_records_added_to_a_sum_are_those_that_are_clipped(shape, dtype, traced)
     np.testing.assert_array_equal(tensor, total[position] + expected)
 
 
+@pytest.mark.few(3)
 @both_modes
 @pytest.mark.parametrize('dtype', [tf.float32, tf.float64, tf.float16])
 def test_the_sum_of_stacked_records_is_that_of_records_that_are_clipped(dtype, traced):

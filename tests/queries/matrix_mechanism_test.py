@@ -199,7 +199,7 @@ def test_covariance_of_the_released_noise(kind):
   assert np.all(np.abs(noise @ noise.T / num_samples - expected) <= bound)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @some_queries
 def test_a_state_continues_bit_by_bit_in_another_query(kind):
   records = [
@@ -224,7 +224,7 @@ def test_a_state_continues_bit_by_bit_in_another_query(kind):
     assert results + rest == whole
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(3)
 @all_queries
 def test_events_of_the_rounds_compose_to_the_event_of_the_run(kind):
   query = _build(kind)

@@ -123,6 +123,7 @@ def test_clients_are_independent(scheme):
   _check_chances(sets[::2] * len(probabilities) + sets[1::2], of_pairs)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
   'scheme',
   [

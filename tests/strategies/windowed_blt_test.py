@@ -329,7 +329,7 @@ def test_errors_and_their_derivatives_are_those_of_the_strategy(
     assert difference / 2e-5 == pytest.approx(slope[i], abs=1e-7)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
   'n', [3, 10, *(pytest.param(n, marks=pytest.mark.slow) for n in (100, 1000))]
 )

@@ -107,7 +107,7 @@ class _Integrated:
     )
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(3)
 @pytest.mark.parametrize(('noise', 'delta'), [(0.7, 1e-2), (1.0, 1e-3), (2.0, 1e-5)])
 @pytest.mark.parametrize('name', sorted(THREE_ROUNDS))
 def test_three_rounds_are_what_integration_says(name, noise, delta):
@@ -158,6 +158,7 @@ def _allocated(noise=1.0):
 MADE = [_five_bins, _breaks, _allocated]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize('make', MADE)
 def test_the_same_question_has_the_same_answer(make):
   asked = [make(), make()]
@@ -236,7 +237,7 @@ def test_each_question_has_outcomes_of_its_own():
   assert near[0] != near[1] and near[0] == pytest.approx(near[1], rel=0.02)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize('noise', [0.5, 2.0])
 @pytest.mark.parametrize('make', MADE)
 def test_answers_are_not_above_the_deterministic_bound(make, noise):
@@ -331,6 +332,7 @@ def test_bounds_beyond_float64_do_not_pass_and_are_answered():
     assert 1e6 < accountants.epsilon(event, 1e-6, NAME, BOTH) < 1e7
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize('removed', [True, False])
 @pytest.mark.parametrize('make', MADE)
 def test_what_passes_does_so_for_larger_epsilon_and_delta(make, removed):
@@ -409,7 +411,7 @@ def test_other_events_and_relations_are_refused():
     assert accountants.epsilon(event, 1e-3, NAME, Relation.REPLACE_SPECIAL) == one
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize('p', [1e-3, 1.0])
 @pytest.mark.parametrize('noise', [0.5, 1.0])
 def test_huge_breaks_are_answered(noise, p):

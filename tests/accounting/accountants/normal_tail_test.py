@@ -44,7 +44,7 @@ class _Plane:
     return float(self.masses[some] @ -np.expm1(epsilon - self.losses[some]))
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize('name', sorted(PLANE))
 def test_tails_of_mixtures_are_concave_on_the_normal_scale(name):
   plane = _Plane(name)
@@ -182,6 +182,7 @@ class _Bits:
     return float(many[some] @ -np.expm1(epsilon - losses[some]))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(('n', 'p', 'noise'), [(40, 0.3, 1.2), (200, 0.1, 1.0)])
 def test_added_clients_of_many_rounds_are_bounded(n, p, noise):
   truth = _Bits(n, p, noise)

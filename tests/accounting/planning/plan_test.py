@@ -53,6 +53,7 @@ def _unsampled_strategies():
   return [mechanism_lib.strategy_for(name, LIMITS) for name in kinds]
 
 
+@pytest.mark.slow
 def test_rows_without_sampling_are_the_mechanisms_calibrated_by_themselves(targeted):
   rows = _rows(targeted, 'none')
   # Two trees, and no tail for clients who take part until the end.

@@ -215,7 +215,7 @@ def test_what_does_not_fit_is_refused_with_what_to_do(arguments, message):
     _plan(*arguments)
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize('mechanism', ['banded', 'toeplitz', 'epoch_banded'])
 @pytest.mark.parametrize('options', [(), ('--num_bands=3',)])
 def test_rounds_found_without_the_strategy_are_those_that_it_keeps(mechanism, options):
@@ -227,6 +227,7 @@ def test_rounds_found_without_the_strategy_are_those_that_it_keeps(mechanism, op
     _plan(*arguments, f'--num_rounds={found + 1}')
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
   'arguments, refusal',
   [

@@ -56,6 +56,7 @@ def test_runs_on_the_same_clients_compose(tmp_path):
   assert mechanism['effective_noise_multiplier'] == pytest.approx(1 / mu, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_what_is_composed_can_come_from_anywhere(tmp_path):
   toeplitz = accounting.Mechanism('toeplitz', strategies.Participation(12, 3), 3.0)
   gaussian = accounting.Mechanism('gaussian', strategies.Participation(7), 6.0)

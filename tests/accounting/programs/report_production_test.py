@@ -346,7 +346,7 @@ def test_a_log_alone_does_not_tell_which_optimised_strategy_ran(tmp_path, name):
     assert remedy in result.stderr
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize('name', _ADAPTING)
 @pytest.mark.parametrize('num_rounds', [60, 45])
 def test_the_planned_strategy_is_accounted_for_what_the_log_shows(
@@ -402,6 +402,7 @@ def test_the_planned_strategy_is_accounted_for_what_the_log_shows(
   assert half.returncode == 2 and '--min_separation' in half.stderr
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize('name', ['blt', 'tree', 'gaussian'])
 def test_planned_limits_that_were_kept_are_what_is_accounted_for(tmp_path, name):
   log = _log_of_clients(tmp_path / 'rounds.csv', 45)

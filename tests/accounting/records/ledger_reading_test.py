@@ -217,6 +217,7 @@ def _digits(lines, shift):
       yield index, [*lines[:index], mutant, *lines[index + 1 :]]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize('knows_the_head', [False, True])
 @pytest.mark.parametrize('writes_anew', [False, True])
 @pytest.mark.parametrize('shift', [1, pytest.param(5, marks=pytest.mark.slow)])

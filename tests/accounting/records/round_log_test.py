@@ -128,6 +128,7 @@ def test_what_is_no_time_is_refused(text):
     round_log.parse_time(text)
 
 
+@pytest.mark.slow
 def test_what_is_read_of_a_broken_time_is_what_pythons_reader_says():
   rng = random.Random(3)
   accepted = 0

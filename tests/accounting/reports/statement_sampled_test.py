@@ -231,6 +231,7 @@ def test_an_accountant_that_is_none_is_refused(accountant, tmp_path):
     sources.from_run_dir(run_dir)
 
 
+@pytest.mark.slow
 def test_a_run_of_rounds_drawn_together_is_reported_as_planned(tmp_path):
   schedule = {
     'schedule': 'x',

@@ -194,7 +194,7 @@ def _not_found(folder, report, changes, are_alike):
   ]
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(4)
 @pytest.mark.parametrize(
   'kind',
   _some_slow(
@@ -215,7 +215,7 @@ def test_every_alteration_is_found(tmp_path, kind):
   assert [each.path for each in missed if not _is_free(report, each.path)] == []
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
   'kind',
   _some_slow(

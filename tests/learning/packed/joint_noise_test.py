@@ -120,6 +120,7 @@ def test_beside_a_part_with_noise_one_without_has_none(data):
   assert np.linalg.norm(steps[:, _KERNEL:], axis=1).max() <= _CLIP_NORM
 
 
+@pytest.mark.slow
 def test_without_seeds_a_round_that_is_run_again_has_other_noise_in_each_part(data):
   kinds = ('local_gaussian', 'gaussian_shares')
   simulation = _simulation(data, [_part(kind, None) for kind in kinds])
