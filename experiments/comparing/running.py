@@ -33,6 +33,7 @@ from tff_dp_aggregators.learning import interrupts
 from tff_dp_aggregators.learning.runs import progress
 from tff_dp_aggregators.learning.runs import run_directory
 
+from ..data import population as population_lib
 from . import cells as cells_lib
 
 INTERRUPTED = 'interrupted'
@@ -333,6 +334,8 @@ _ONE = threading.Lock()
 _finishing: set[str] = set()  # Comparisons whose cells are to end after their rounds.
 _latest = ''  # The comparison whose cell is run, or was run last.
 _first_peak: Optional[int] = None
+# Clients' data of the cell before, by what they were loaded by.
+_populations: dict[str, population_lib.Population] = {}
 
 
 def why_unfit(expected: Mapping[str, Any], dask_worker: Any) -> str:
@@ -451,14 +454,17 @@ def _train(job: Mapping[str, Any], is_to_end: Callable[[], bool]) -> str:
     raise ValueError('the data have changed since the comparison began.')
   from .. import training  # Loads TensorFlow.
 
-  population = settings.task.load(settings.data)
+  key = f'{settings.task.name} {settings.data!r} {settings.facts!r}'
+  if key not in _populations:
+    _populations.clear()  # Two may not fit into memory.
+    _populations[key] = settings.task.load(settings.data)
   deadline = time.monotonic() + _PATIENCE_SECONDS
   while not is_to_end():
     try:
       with interrupts.stopped_by(is_to_end):
         result = training.train(
           settings,
-          population,
+          _populations[key],
           job['directory'],
           not_covered=tuple(job['not_covered']),
         )
