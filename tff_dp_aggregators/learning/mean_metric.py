@@ -130,7 +130,7 @@ class MeanMetric:
     if not is_right or (weights < 0).any():
       raise ValueError(
         'weights of per_example must be of the shape of the values, '
-        f'{values.shape}, finite and not negative; got {weights.tolist()}.'
+        f'{values.shape}, finite and not negative; got {weights!r:.200}.'
       )
     weighted = np.where(weights > 0, values, 0.0) * weights
     return Sums(float(weighted.sum()), total)
