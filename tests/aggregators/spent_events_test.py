@@ -378,9 +378,8 @@ def test_a_loop_asks_before_each_round_whether_another_is_too_much(name):
     state = process.next(state, [np.float32([1, 0])] * 2).state
     rounds += 1
   assert 0 < rounds < 8
-  epsilon, delta, accountant, rho = target
   assert rounds == mechanism.rounds_within(
-    epsilon, delta, target_rho=rho, accountant=accountant
+    target.epsilon, target.delta, target_rho=target.rho, accountant=target.accountant
   )
   if not mechanism.is_sampled:  # Of which states know nothing.
     spent = aggregators.extract_dp_event(state)

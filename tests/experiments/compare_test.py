@@ -177,6 +177,7 @@ def test_files_of_a_run_elsewhere_may_be_seen_late(shared, tmp_path, monkeypatch
   assert not running._is_seen(cell)
 
 
+@pytest.mark.slow
 def test_the_table_is_mean_and_standard_error_of_the_runs(shared):
   assert [row['mechanism'] for row in shared.rows] == ['tree']
   for row in shared.rows:
@@ -197,6 +198,7 @@ def test_the_table_is_mean_and_standard_error_of_the_runs(shared):
   assert float(tree['epsilon_with_tuning']) > 8
 
 
+@pytest.mark.slow
 def test_the_best_value_is_used_and_its_privacy_is_in_the_report(shared):
   tried = {
     rate: list(
@@ -224,6 +226,7 @@ def test_the_best_value_is_used_and_its_privacy_is_in_the_report(shared):
   assert 'arXiv:2110.03620' in (shared.output / 'table.md').read_text()
 
 
+@pytest.mark.slow
 def test_a_cell_is_a_run_directory_like_any_other(shared):
   run = shared.output / cells.CELLS / 'mechanism=tree,seed=1'
   result = executing.execute(report_program, f'--run_dir={run}', '--format=json')
@@ -257,6 +260,7 @@ def test_a_comparison_that_is_finished_is_told_again_without_tensorflow(shared):
   assert (shared.output / 'table.csv').read_bytes() == table
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ('arguments', 'message'),
   [
@@ -284,7 +288,7 @@ def test_another_comparison_is_refused_naming_what_differs(shared, arguments, me
       '--clip_norm is set by a value of --grid and by --tune',
     ),
     (('--tune=batch_size=0,5',), 'batch_size=0,seed=1000001: --batch_size must be'),
-    (('--jobs=1000',), '--jobs=1000, or --scheduler=local:1000 is more than'),
+    (('--jobs=1000',), '--jobs=1000, or --scheduler=local:1000 is not the address'),
     (('--grid=jobs=1,2',), '--jobs cannot be varied: it is of the comparison'),
   ],
 )

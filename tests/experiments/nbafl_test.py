@@ -210,7 +210,7 @@ def test_without_noise_of_the_server_the_site_is_local():
 
 
 def test_from_epsilon_1_on_the_exact_noise_is_offered_and_found():
-  with pytest.raises(ValueError, match='--calibration=exact, which has the least'):
+  with pytest.raises(ValueError, match="calibration='exact' has the least"):
     _settings(*ALL, *TARGET[1:], *SIZES, '--target_epsilon=4')
   chosen = _settings(
     *ALL, *TARGET[1:], *SIZES, '--target_epsilon=4', '--calibration=exact'

@@ -149,7 +149,7 @@ NOISY = (
       'a has skellam noise.*Give noise of real numbers',
     ),
     (('--part=a: weights=0, clip_norm=1', REST), 'shares must be given for each part'),
-    ((BODY.replace('0.75', '0.8'), REST), '1.05 in sum'),
+    ((BODY.replace('0.75', '0.8'), REST), 'be 1 in sum, or for none; got'),
     ((NOISY[0], '--part=b: weights=*, clip_norm=1'), 'b has noise_multiplier=None'),
     ((*NOISY, '--target_epsilon=3'), '--target_epsilon is for noise that is found'),
     ((BODY, REST, '--adjacency=replace_one'), '--adjacency=replace_one does not go'),

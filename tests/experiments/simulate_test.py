@@ -188,7 +188,7 @@ def test_same_seed_gives_the_same_metrics_to_the_last_digit(tree_run, tmp_path):
     ),
     (['--num_clients=250'], 'clients_per_round of at most 25'),
     (['--mechanism=tree', '--num_bands=3'], 'num_bands=3 is for banded'),
-    (['--task=text', '--dirichlet_alpha=2'], 'those of --task=text have their own'),
+    (['--task=text', '--dirichlet_alpha=2'], '--task=text, which has data of its own'),
   ],
 )
 def test_wrong_flags_are_refused(arguments, message, tmp_path):

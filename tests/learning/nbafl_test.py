@@ -80,7 +80,7 @@ def test_packed_data_are_counted_as_well(tmp_path):
           _ROUNDS, 12, 12, seed=7, dropouts=sampling.Dropouts(rate=0.1, seed=4)
         ),
       },
-      'counts the noise of all of them',
+      'counts the noise of all 12 clients',
     ),
     (
       dataclasses.replace(_PLAN, min_examples=3),

@@ -169,8 +169,8 @@ def test_other_settings_are_refused_by_name(straight):
     )
   for said in (
     'batch_size: 2 then, 4 now',
-    "client_optimizer.kind: 'SGD' then, 'Proximal' now",
-    'client_optimizer.strength: None then, 0.1 now',
+    "local.optimizer.kind: 'SGD' then, 'Proximal' now",
+    'local.optimizer.strength: None then, 0.1 now',
     "mechanism.name: 'banded' then, 'tree' now",
     'model.graph: ',
     'clients: another one than then',

@@ -593,7 +593,7 @@ def test_workloads_that_cannot_be_applied_are_refused():
       workload=workload,
     )
 
-  with pytest.raises(ValueError, match='is for 5 rounds, but the strategy for 4'):
+  with pytest.raises(ValueError, match='is for 5 rounds, but num_rounds is 4'):
     build(strategies.Workload(5))
   with pytest.raises(TypeError, match='must be a strategies.Workload.*got ndarray'):
     build(np.tril(np.ones((4, 4))))

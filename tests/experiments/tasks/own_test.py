@@ -286,7 +286,7 @@ def test_a_model_that_is_no_better_than_one_answer_is_remarked_on(tmp_path):
   _, labels = own_data.load(path, **names).test_examples
   best = np.median(labels)
   error = np.abs(labels - best).mean(dtype=float)
-  expected = f'to answer {best:g} to all test examples has a mean_absolute_error of '
+  expected = f'to answer {best:g} to all test examples has mean_absolute_error '
   assert f'Note: {expected}{error:.4f}, so the model' in said
 
 
@@ -299,7 +299,7 @@ def test_remarks_on_what_was_measured():
     metric = metrics.METRICS[name]
     said = training.remark_on_constant(metric, error, labels)
     assert f'to answer {constant} to all' in said
-    assert f'has a {name} of {error:.4f}' in said
+    assert f'has {name} {error:.4f}' in said
     _, each = metric.best_constant(labels)
     two = 2 * each.std() / 20
     assert training.remark_on_constant(metric, error - 1.01 * two, labels) == ''

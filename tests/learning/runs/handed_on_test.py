@@ -336,7 +336,7 @@ def test_a_run_goes_on_only_with_its_seeds_and_data(tmp_path):
     'noise_seed: None then, 5 now',
   ):
     assert said in str(refused.value)
-  with pytest.raises(ValueError, match='training.seed: another one than'):
+  with pytest.raises(ValueError, match='seed: another one than'):
     _train(tmp_path / 'one', **kwargs, seed=2**100)
   private = (run_dir / 'private.json').read_bytes()
   (run_dir / 'private.json').unlink()
