@@ -218,18 +218,19 @@ def ids(values: source.Values, name: str, where: Where, reading: Reading) -> lis
 
 
 def _as_text(value: Any, name: str, where: Where, number: int) -> str:
-  if is_empty(value):
-    raise _empty(name, where(number))
   is_text = isinstance(value, (str, int)) or (
     isinstance(value, float) and math.isfinite(value)
   )
   try:
-    return str(value) if is_text else bytes.decode(value)
+    text = None if value is None else str(value) if is_text else bytes.decode(value)
   except (TypeError, UnicodeDecodeError) as e:
     raise problems.DataError(
       f'{where(number)}: {name} is {problems.shown(value)}, which is neither text in '
       'UTF-8 nor a finite number.'
     ) from e
+  if text is None or is_empty(text):
+    raise _empty(name, where(number))
+  return text
 
 
 class Names:

@@ -86,10 +86,10 @@ def _defined(source: ast.Module) -> dict[str, bool]:
 
 
 def _no_function(name: str, path: Any, function: str, own: list[str]) -> str:
-  near = messages.near(function, own) or own
+  near = messages.near(function, own)
   return (
-    f'--model={name}: {path} has no function {function!r}; there are: '
-    f'{", ".join(near) or "none"}.'
+    f'--model={name}: {path} has no function {function!r}; '
+    f'{"similar are" if near else "there are"}: {", ".join(near or own) or "none"}.'
   )
 
 

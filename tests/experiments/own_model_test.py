@@ -155,7 +155,7 @@ def test_a_loss_of_keras_is_taken_by_name_or_as_the_model_was_compiled():
       'their_models:nothing',
       CLASSES,
       None,
-      "their_models.py has no function 'nothing'; there are: returns_nothing",
+      "their_models.py has no function 'nothing'; similar are: returns_nothing",
     ),
     ('their_models:raises', CLASSES, None, r'RuntimeError: out of ideas \(.*, line 38'),
     ('their_models:ends', CLASSES, None, r'failed: SystemExit: too little \(.*, line'),

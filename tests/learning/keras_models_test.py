@@ -391,12 +391,8 @@ class _Hidden(_LAYERS.Layer):
       _TOKENS,
       r'mask \(mask_zero=True\)',
     ),
-    (
-      lambda: _sequential(_LAYERS.Dense(2), inputs=(4,)),
-      _NUMBERS,
-      'fails on inputs of clients',
-    ),
-    (lambda: _two_towers(), _NUMBERS, 'fails on inputs of clients'),
+    (lambda: _sequential(_LAYERS.Dense(2), inputs=(4,)), _NUMBERS, r'takes \[4\]'),
+    (lambda: _two_towers(), _NUMBERS, 'gives 1 inputs, the model takes 2: a, b'),
   ],
 )
 def test_what_is_not_done_is_refused_by_name(make, x, message):
@@ -851,3 +847,36 @@ def test_metrics_of_logits_are_measured():
   auc = sklearn_metrics.roc_auc_score(y, outputs)
   assert measured['auc'] == pytest.approx(auc, abs=5e-3)
   assert measured['accuracy'] == pytest.approx(np.mean((outputs > 0) == y))
+
+
+@pytest.mark.parametrize('axis', [-1, [1, 2], 1])
+def test_layer_normalisation_trains_side_by_side_as_one_by_one(axis):
+  layers = tf.keras.layers
+
+  def make():
+    return tf.keras.Sequential(
+      [
+        layers.Dense(6, input_shape=(4, 3)),
+        layers.LayerNormalization(axis=axis),
+        layers.Flatten(),
+        layers.Dense(2, name='out'),
+      ]
+    )
+
+  x = np.arange(60, dtype=np.float32).reshape(5, 4, 3) / 60
+  model = make()
+  functional = models.functional(
+    make,
+    tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+    (tf.TensorSpec([4, 3]), tf.TensorSpec([], tf.int64)),
+  )
+  model.set_weights(functional.initial_weights[0])
+
+  def predicted(inputs):
+    return functional.predict_on_batch(functional.initial_weights, inputs)
+
+  several = tf.vectorized_map(
+    predicted, tf.stack([x, 2 * x]), fallback_to_while_loop=False
+  )
+  np.testing.assert_allclose(several[0], model(x), atol=1e-5)
+  np.testing.assert_allclose(several[1], model(2 * x), atol=1e-5)

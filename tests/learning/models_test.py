@@ -87,9 +87,9 @@ _NARROW = {'x': tf.TensorSpec([1]), 'y': tf.TensorSpec([], tf.int32)}
     ((*_SPEC, _SPEC[1]), 'a tuple of 3'),
     (
       _NARROW,
-      'the model fails on inputs of clients, float32',
+      r"client 'a' gives x of shape \[1\] .* the model takes \[2\]. Reshape",
     ),
-    (_BATCHES, 'the model fails on inputs of clients, float32'),
+    (_BATCHES, r'x of shape \[4, 2\] .* takes \[2\]. .* not batched'),
   ],
 )
 def test_examples_of_another_kind_are_refused(spec, match):

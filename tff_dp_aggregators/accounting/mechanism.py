@@ -71,6 +71,11 @@ class Target:
   rho: Optional[float] = None  # Positive, of one Gaussian; `None` with `epsilon`.
 
   def __post_init__(self) -> None:
+    if self.rho is None and self.epsilon is not None and self.delta is None:
+      raise ValueError(
+        f'target_delta is missing: at which delta is target_epsilon={self.epsilon} '
+        'wanted? Give one well below one over the number of clients.'
+      )
     if self.rho is None:
       is_one = None not in (self.epsilon, self.delta)
     else:

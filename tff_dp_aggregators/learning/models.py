@@ -58,7 +58,10 @@ def functional(
     lambda spec: tf.TensorSpec([None, *spec.shape], spec.dtype), element_spec
   )
   x, _ = examples.inputs_and_labels(input_spec, owner)
+  if isinstance(model, tf.keras.Model):
+    _check_inputs(model, element_spec, owner)
   made = keras_models.make(model, x, seed, owner)
+  _check_inputs(made, element_spec, owner)
   return keras_models.KerasFunctionalModel(made, loss, input_spec)
 
 
@@ -146,3 +149,25 @@ def _paths(weights: Any, path: str) -> Iterator[tuple[str, Any]]:
     return
   for key, each in parts:
     yield from _paths(each, f'{path}/{key}' if path else f'{key}')
+
+
+def _check_inputs(model: tf.keras.Model, element_spec: Any, owner: str) -> None:
+  """Compares inputs with those of a model that says what it takes."""
+  known = getattr(model, 'inputs', None)
+  if not known:
+    return
+  x, y = examples.inputs_and_labels(element_spec, owner)
+  names = getattr(model, 'input_names', [])
+  if isinstance(x, Mapping) and set(x) == set(names):
+    given = [x[name] for name in names]
+  else:
+    given = tf.nest.flatten(x)
+  if len(given) != len(known):
+    raise ValueError(
+      f'{owner} gives {len(given)} inputs, the model takes {len(known)}: '
+      f'{", ".join(names)}.'
+    )
+  wanted = [  # Keras converts dtypes.
+    tf.TensorSpec(one.shape[1:], other.dtype) for one, other in zip(known, given)
+  ]
+  examples.check((given, y), (wanted, y), owner)

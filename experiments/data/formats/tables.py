@@ -15,6 +15,7 @@ import json
 import mmap
 import os
 import re
+import shlex
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Callable
 
@@ -34,6 +35,9 @@ _LONGEST_OBJECT = 2**24
 _COMMA = r',\s*[]}]'
 _HALF = re.compile('[\ud800-\udfff]')
 _TAB = '\t'
+# Tried for files whose separator is not stated.
+_SEPARATORS = (';', _TAB, '|', ',')
+_QUOTED = re.compile('"[^"]*"')
 # In files with these, DuckDB and Python do not agree on where rows and fields end:
 # DuckDB passes over spaces beside quotes, and over fields too many that are empty.
 _ODD = (b'\r', b'\0', b'\n\n', b'"')
@@ -52,6 +56,8 @@ class CsvFile:
     self.path = path
     is_tsv = path.lower().removesuffix(lines.PACKED).endswith('.tsv')
     self._delimiter = wanted.separator or (_TAB if is_tsv else ',')
+    if wanted.separator is None:
+      self._check_separator()
     with lines.opened(path) as file:
       self.columns = tuple(self._names(self._reader(file)))
     for number, name in enumerate(self.columns, start=1):
@@ -61,6 +67,20 @@ class CsvFile:
           'each needs a name of its own. pandas leaves out that of its index, unless '
           'by .to_csv(..., index=False).'
         )
+
+  def _check_separator(self) -> None:
+    """Refuses a first line in which another separator is more often than its own."""
+    with lines.opened(self.path) as file:
+      line = file.readline(_LONGEST_FIELD)
+    unquoted = _QUOTED.sub('', line)
+    likely = max(_SEPARATORS, key=unquoted.count)
+    if unquoted.count(likely) > unquoted.count(self._delimiter):
+      raise problems.DataError(
+        f'{self.path}, line 1 has more of {likely!r} than of {self._delimiter!r}, by '
+        f'which its names are separated: {problems.shown(line.strip())}. Give '
+        f'{_flag(likely)} if that is what separates them, or {_flag(self._delimiter)} '
+        'if not.'
+      )
 
   def batches(
     self, wanted: Sequence[str], numbers: Collection[str] = ()
@@ -184,8 +204,10 @@ class CsvFile:
       return rows
     # Empty lines at the end of the file are no rows.
     rest = rows[bad[0] :]
+    read = passed + len(rows)
     while rest and not any(rest):
-      rest = self._take(reader, passed, len(rows))
+      rest = self._take(reader, read, len(rows))
+      read += len(rest)
     if not rest:
       return rows[: bad[0]]
     others, found = problems.Others(), list[int]()
@@ -215,6 +237,11 @@ def _queried(query: str, width: int) -> Iterator[list[tuple[Any, ...]]]:
 
 def _literal(text: str) -> str:
   return "'" + text.replace("'", "''") + "'"
+
+
+def _flag(separator: str) -> str:
+  """The flag that says what a separator is, as the shell takes it."""
+  return shlex.quote(f'--separator={"tab" if separator == _TAB else separator}')
 
 
 class JsonLines:
@@ -364,13 +391,26 @@ class ParquetFile:
     for rows in self._queried(f'DESCRIBE FROM {self._table}'):
       self._types.update((name, kind) for name, kind, *_ in rows)
     self.columns = tuple(self._types)
-    names = self._queried(f'SELECT name FROM parquet_schema({name})')
-    known = {each for rows in names for (each,) in rows}
-    for each in self.columns:
-      if each not in known:  # As DuckDB renames one of two that differ in case at most.
+    self._check_names(name)
+
+  def _check_names(self, file: str) -> None:
+    """Refuses names that differ in case alone or not at all: DuckDB renames them."""
+    query = f'SELECT name, num_children FROM parquet_schema({file})'
+    nodes = [node for rows in self._queried(query) for node in rows]
+    names, left = [], [nodes[0][1]]  # The root, and children that are to come.
+    for name, num_children in nodes[1:]:
+      if len(left) == 1:
+        names.append(name)
+      left[-1] -= 1
+      left.append(num_children or 0)
+      while len(left) > 1 and not left[-1]:
+        left.pop()
+    counts = collections.Counter(name.casefold() for name in names)
+    for name in names:
+      if counts[name.casefold()] > 1:
         raise problems.DataError(
-          f'{path}: two columns have one name, in whatever case: {each!r} without its '
-          'ending. Names must differ.'
+          f'{self.path}: two columns are called {name!r}, in whatever case; names must '
+          'differ.'
         )
 
   def batches(

@@ -2,6 +2,7 @@
 
 import pytest
 
+from experiments.data import columns
 from experiments.data import problems
 from tests.experiments.data import own_data
 
@@ -197,3 +198,17 @@ def test_all_rows_with_too_few_fields_are_counted(tmp_path):
   with pytest.raises(problems.DataError) as error:
     own_data.load_rows(path)
   assert str(error.value).endswith(' 2 rows are like that: line 22, line 10023.')
+
+
+def test_a_separator_other_than_that_of_most_fields_is_refused(tmp_path):
+  path = tmp_path / 'data.csv'
+  path.write_text('who,y,a;b;c;d;e\n' + 'c1,0,1;2;3;4;5\n' * 20)
+  with pytest.raises(problems.DataError, match="more of ';' than of ','.*--separator"):
+    own_data.load_rows(path)
+
+
+@pytest.mark.parametrize('name', [b'', b'  ', None])
+def test_clients_without_a_name_are_refused_in_any_type(name):
+  reading = columns.Reading()
+  with pytest.raises(problems.DataError, match='row 0: who is empty'):
+    columns.ids([name, b'a'], 'who', lambda row: f'row {row}', reading)
