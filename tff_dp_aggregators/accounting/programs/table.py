@@ -210,7 +210,7 @@ class RoundLog:
 
   columns: tuple[str, ...] = program.flag(
     'Names of columns in the log that are not understood, such as '
-    'completion_time=done,round=nr; empty, as in population=, to ignore a column. '
+    'completion_time=done,round=nr; population= ignores that column. '
     'Columns and the names that are understood: '
     f'{"; ".join(f"{k}: " + ", ".join(v) for k, v in round_log.COLUMNS.items())}.',
     default=(),
