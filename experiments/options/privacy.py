@@ -326,7 +326,8 @@ def _check_together(values: flags.FlagValues) -> None:
   if flags_lib.target_from(values) is not None:
     raise ValueError(
       'give exactly one of --noise_multiplier and a target, --target_epsilon or '
-      '--target_rho. If the target is in a --flagfile, --notarget_epsilon leaves out that.'
+      '--target_rho. If the target is in a --flagfile, --notarget_epsilon leaves out '
+      'that.'
     )
   if values.accountant is not None:
     raise ValueError(
