@@ -288,7 +288,7 @@ def test_another_comparison_is_refused_naming_what_differs(shared, arguments, me
       '--clip_norm is set by a value of --grid and by --tune',
     ),
     (('--tune=batch_size=0,5',), 'batch_size=0,seed=1000001: --batch_size must be'),
-    (('--jobs=1000',), '--jobs=1000, or --scheduler=local:1000 is not the address'),
+    (('--jobs=1000',), '--jobs=1000, or --scheduler=local:1000 is more than'),
     (('--grid=jobs=1,2',), '--jobs cannot be varied: it is of the comparison'),
   ],
 )

@@ -13,6 +13,7 @@ hang, and one for silent workers that a round waits for: nannies start them anew
 Nothing here loads TensorFlow, but on workers.
 """
 
+import concurrent.futures
 import contextlib
 import functools
 import ipaddress
@@ -37,6 +38,7 @@ from typing import TYPE_CHECKING, Any, Callable, Optional, Union
 import numpy as np
 
 from tff_dp_aggregators.base import folder_lock
+from tff_dp_aggregators.base import machine
 from tff_dp_aggregators.base import version
 from tff_dp_aggregators.learning import failures
 from tff_dp_aggregators.learning import interrupts
@@ -45,12 +47,10 @@ from tff_dp_aggregators.learning.runs import progress
 if TYPE_CHECKING:  # It takes as long to load as all the rest.
   import distributed
 
-_ADDRESS = re.compile(
-  r'(tcp|tls)://(\[[0-9a-fA-F:.]+\]|[^][\s:/@]+):([1-9][0-9]{0,4})/?'
-)
-_MAX_PORT = 65535
+_ADDRESS = re.compile(r'(tcp|tls)://(\[[0-9a-fA-F:.]+\]|[^][\s:/@]+):([0-9]{1,5})/?')
 _WORKER = re.compile(r'(?:tcp|tls)://[^\s,;]+')
-_LOCAL = re.compile(r'local:([1-9][0-9]?)')
+_LOCAL = re.compile(r'local:([1-9][0-9]{0,3})')
+_MAX_PORT = 65535
 # What Dask's configuration may have in place of names of files.
 _LOADER = 'distributed.client.security-loader'
 _MOST_NAMED = 5  # Workers in a message.
@@ -76,6 +76,9 @@ _LOCAL_CONFIGURATION = {
 }
 
 
+_Refused = Callable[[str], 'ClusterError']  # Makes what says what is wrong.
+
+
 class ClusterError(RuntimeError):
   """A cluster cannot be used, or not any more; the message says why and what to do."""
 
@@ -85,39 +88,51 @@ def check(
 ) -> None:
   """Checks where a scheduler is; nothing is connected to."""
   trust = '--trusted_network' if name.startswith('-') else 'run.trusted_network'
-  found, others, why = _ADDRESS.fullmatch(scheduler), [], ''
-  if found is not None and int(found[3]) > _MAX_PORT:
-    found = None
-  if found is not None and found[1] == 'tcp':
-    try:
-      others = _others(found[2].strip('[]'))
-    except (OSError, UnicodeError) as e:
-      why = f' ({_line(e)})'
-  if trusted_network and not (others or why):
+  found, host = _ADDRESS.fullmatch(scheduler), ''
+  if found is not None and 0 < int(found.group(3)) <= _MAX_PORT:
+    host = found.group(2).strip('[]')
+  elif not _LOCAL.fullmatch(scheduler):
+    raise ValueError(
+      f'{name}={scheduler} is not the address of a Dask scheduler; give {name}='
+      'tcp://HOST:PORT or tls://HOST:PORT, as `dask scheduler` prints it, or '
+      f'{name}=local:4 for four processes of this machine.'
+    )
+  local = _LOCAL.fullmatch(scheduler)
+  most = max(8, 4 * machine.usable_processors())
+  if local is not None and int(local.group(1)) > most:
+    raise ValueError(
+      f'{name}={scheduler} is more than {most} processes, four for each processor of '
+      'this machine, and each takes some 500 MB; give fewer.'
+    )
+  is_open = False
+  if host and scheduler.startswith('tcp'):
+    others = [each for each in _resolve(host, name) if not _is_loopback(each)]
+    is_open = bool(others)
+    if is_open and not trusted_network:
+      meant = '' if others == [host] else f' ({", ".join(others)})'
+      raise ValueError(
+        f'{name}={scheduler}{meant} is not on this machine alone, and whoever reaches '
+        'an unencrypted scheduler can run code on all of its workers. Give '
+        "tls://HOST:PORT, with keys and certificates of Dask's configuration "
+        f'(distributed.comm.tls); or {trust}, if nobody else is on that network.'
+      )
+  if trusted_network and not is_open:
     raise ValueError(
       f'{trust} is for a {name}=tcp://HOST:PORT of another machine, and here there is '
       f'{name}={scheduler}; leave it out.'
     )
-  if why or not (found or _LOCAL.fullmatch(scheduler)):
-    raise ValueError(
-      f'{name}={scheduler} is not the address of a Dask scheduler{why}; give {name}='
-      'tcp://HOST:PORT or tls://HOST:PORT, as `dask scheduler` prints it, or '
-      f'{name}=local:4 for four processes of this machine, at most 99.'
-    )
-  if others and not trusted_network:
-    raise ValueError(
-      f'{name}={scheduler} ({", ".join(others)}) is not on this machine alone, and '
-      'whoever reaches an unencrypted scheduler can run code on all of its workers. '
-      "Give tls://HOST:PORT, with keys and certificates of Dask's configuration "
-      f'(distributed.comm.tls); or {trust}, if nobody else is on that network.'
-    )
 
 
-def _others(host: str) -> list[str]:
-  """The addresses that a host stands for and that others may reach."""
-  found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-  addresses = dict.fromkeys(str(entry[4][0]) for entry in found)
-  return [each for each in addresses if not _is_loopback(each)]
+def _resolve(host: str, name: str) -> list[str]:
+  """The addresses that a host stands for."""
+  try:
+    found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+  except (OSError, UnicodeError) as e:
+    raise ValueError(
+      f'{name}={host} does not resolve ({getattr(e, "strerror", None) or e}); see '
+      'whether the name is spelled as it is known to this machine, or give an address.'
+    ) from e
+  return list(dict.fromkeys(str(entry[4][0]) for entry in found))
 
 
 def _is_loopback(address: str) -> bool:
@@ -136,109 +151,87 @@ def connect(
 ) -> 'Iterator[distributed.Client]':
   """Connects to a Dask cluster whose workers have the environment of this program.
 
-  While inside, what Dask logs and warns of is kept off the terminal, unless the client
-  was given: who uses the cluster says what matters.
+  While inside, what Dask logs and warns of is kept off the terminal: who uses the
+  cluster says what matters.
   """
   import distributed
 
-  said = 'CLIENT'
-  if isinstance(scheduler, str):
-    check(scheduler, trusted_network, name)
-    said = scheduler
-  with contextlib.ExitStack() as stack:
-    try:
-      client = scheduler
-      if isinstance(client, str):
-        client = _client(client, stack, reach_seconds)
-      if client.asynchronous:
-        raise TypeError('the client is asynchronous')
-      client.wait_for_workers(1, workers_seconds)
-      unfit = [
-        f'{each} {why}' for each, why in ask(client, differs, software()).items() if why
-      ]
-    except Exception as e:
-      raise ClusterError(
-        f'{name}={said} cannot be used: {type(e).__name__}: {_line(e)}. See that '
-        f'scheduler and workers of Dask {distributed.__version__} run there, by this '
-        'protocol; for tls:// that distributed.comm.tls of the configuration that '
-        'DASK_CONFIG names has keys of the same authority; and for local: that a '
-        "script begins below if __name__ == '__main__', since processes that it "
-        'starts load it, too. docs/several_machines.md has the commands.'
-      ) from e
-    if unfit:
-      raise ClusterError(
-        f'{name}={said} has workers that are not as this program: {_listed(unfit)}. '
-        'All need the environment of this program, and are to be started anew where it '
-        'was changed.'
+  said = scheduler if isinstance(scheduler, str) else 'CLIENT'
+
+  def refused(what: str) -> ClusterError:
+    return ClusterError(f'{name}={said} {what}')
+
+  if isinstance(scheduler, distributed.Client):
+    if scheduler.asynchronous or scheduler.status != 'running':
+      raise refused(
+        f'is {scheduler!r}; give one that is connected, and not asynchronous.'
       )
+    _check_workers(scheduler, refused, workers_seconds)
+    yield scheduler
+    return
+  check(scheduler, trusted_network, name)
+  local = _LOCAL.fullmatch(scheduler)
+  with contextlib.ExitStack() as stack:
+    stack.enter_context(_silenced())
+    if local is not None:
+      address: Any = stack.enter_context(_local(int(local.group(1)), refused))
+    else:
+      address = scheduler.rstrip('/')
+      if address.startswith('tls'):
+        _check_keys(refused)
+    client = _connected(address, refused, reach_seconds)
+    stack.callback(_close, client)
+    _check_workers(client, refused, workers_seconds)
     yield client
 
 
-def _client(
-  scheduler: str, stack: contextlib.ExitStack, seconds: float
-) -> 'distributed.Client':
-  """A client of a scheduler, or of a cluster that is started here, in a `with`."""
-  import dask
-  import distributed
-  from distributed import versions
-
-  stack.enter_context(warnings.catch_warnings())
-  warnings.simplefilter('ignore', versions.VersionMismatchWarning)
-  for logger in map(logging.getLogger, _LOGGERS):
-    stack.callback(logger.setLevel, logger.level)
-    logger.setLevel(logging.CRITICAL + 1)
-  local = _LOCAL.fullmatch(scheduler)
-  address: Any = scheduler.rstrip('/')
-  if local is not None:
-    address = _local(int(local[1]), stack)
-  elif scheduler.startswith('tls') and not dask.config.get(_LOADER, None):
-    # Which a client would not survive.
-    if distributed.Security().get_connection_args('client')['ssl_context'] is None:
-      raise ValueError(
-        'distributed.comm.tls has no ca-file, client.key and client.cert'
-      )
-  # Whatever else answers there may leave it waiting.
-  connecting = interrupts.CallingThread().submit(
-    functools.partial(
-      distributed.Client, address, timeout=seconds, set_as_default=False
-    )
-  )
-  client: distributed.Client = connecting.result(2 * seconds)
-  stack.callback(_close, client, 10 * _TICK_SECONDS)
-  return client
-
-
-def _local(processes: int, stack: contextlib.ExitStack) -> Any:
+@contextlib.contextmanager
+def _local(processes: int, refused: _Refused) -> Iterator[Any]:
   """A cluster of this machine, encrypted, so that other users have no part in it."""
   import dask
   import distributed
 
-  stack.enter_context(dask.config.set(_LOCAL_CONFIGURATION))
-  folder, lock = folder_lock.temporary('tff-dp-dask-')
-  stack.callback(lock.close)
-  stack.callback(shutil.rmtree, folder, ignore_errors=True)
-  with interrupts.deferred():
-    cluster = distributed.LocalCluster(
-      n_workers=processes,
-      threads_per_worker=1,
-      host='127.0.0.1',
-      protocol='tls://',
-      security=distributed.Security.temporary(),
-      dashboard_address='127.0.0.1:0',
-      local_directory=folder,
-      env={'TF_CPP_MIN_LOG_LEVEL': '3'},
-      # Dask's own would be the machine's over its cores; TensorFlow needs more.
-      memory_limit=0,
-      silence_logs=logging.CRITICAL,
-    )
-    stack.callback(_close, cluster, ANSWER_SECONDS)
-  return cluster
+  with contextlib.ExitStack() as stack:
+    stack.enter_context(dask.config.set(_LOCAL_CONFIGURATION))
+    # Dask sets variables for workers in this process, and leaves them.
+    for each in _LOCAL_CONFIGURATION['distributed.nanny.pre-spawn-environ']:
+      stack.callback(_set_variable, each, os.environ.get(each))
+    folder, lock = folder_lock.temporary('tff-dp-dask-')
+    stack.callback(lock.close)
+    stack.callback(shutil.rmtree, folder, ignore_errors=True)
+    try:
+      with interrupts.deferred():
+        cluster = distributed.LocalCluster(
+          n_workers=processes,
+          threads_per_worker=1,
+          host='127.0.0.1',
+          protocol='tls://',
+          security=distributed.Security.temporary(),
+          dashboard_address='127.0.0.1:0',
+          local_directory=folder,
+          env={'TF_CPP_MIN_LOG_LEVEL': '3'},
+          # Dask's own would be the machine's over its cores; TensorFlow needs more.
+          memory_limit=0,
+          silence_logs=logging.CRITICAL,
+        )
+        stack.callback(_close_cluster, cluster)
+    except Exception as e:
+      raise refused(
+        f'does not start: {type(e).__name__}: {_line(e)}. A script has to begin below '
+        "if __name__ == '__main__': since processes that it starts load it, too."
+      ) from e
+    yield cluster
 
 
-def _close(opened: Any, seconds: float) -> None:
-  """Closes a client or cluster, of which nothing is needed any more."""
+def _close_cluster(cluster: Any) -> None:
   with interrupts.deferred(), contextlib.suppress(Exception):
-    opened.close(timeout=seconds)
+    cluster.close(timeout=ANSWER_SECONDS)
+
+
+def _set_variable(name: str, value: Optional[str]) -> None:
+  os.environ.pop(name, None)
+  if value is not None:
+    os.environ[name] = value
 
 
 def dask_setup(worker: Any) -> None:
@@ -252,6 +245,69 @@ def dask_setup(worker: Any) -> None:
   del unused_runtime
   if worker.nanny is not None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _connected(address: Any, refused: _Refused, seconds: float) -> 'distributed.Client':
+  """A client of a scheduler, or of a cluster that was started here."""
+  import distributed
+
+  # Whatever else answers there may leave it waiting.
+  connecting = interrupts.CallingThread().submit(
+    functools.partial(
+      distributed.Client, address, timeout=seconds, set_as_default=False
+    )
+  )
+  concurrent.futures.wait([connecting], 2 * seconds)
+  if not connecting.done():
+    raise refused(f'cannot be used: it does not answer in {2 * seconds:g} s')
+  try:
+    client: distributed.Client = connecting.result()
+    return client
+  except OSError as e:  # Among them what is too late.
+    raise refused(
+      f'cannot be reached within {seconds:g} seconds. Look whether a scheduler runs '
+      'there by this protocol (tcp or tls), with a certificate of the same authority, '
+      'and whether this machine may connect to it. Dask says: '
+      f'{_line(e) or type(e).__name__}.'
+    ) from e
+  except Exception as e:  # By whatever else answers there.
+    if 'encryption required' in str(e):
+      raise refused(
+        "is not encrypted, as Dask's configuration here asks for (require-encryption). "
+        'Give tls://HOST:PORT, or unset DASK_CONFIG.'
+      ) from e
+    raise refused(
+      'cannot be used. Look whether what answers there is Dask of this version, '
+      f'{distributed.__version__}. Dask says: {type(e).__name__}: {_line(e)}.'
+    ) from e
+
+
+def _check_keys(refused: _Refused) -> None:
+  """Refuses to connect by TLS without keys, which a client may not survive."""
+  import dask
+  import distributed
+
+  if dask.config.get(_LOADER, None):
+    return
+  why = 'it names none'
+  try:
+    security = distributed.Security()
+    if security.get_connection_args('client')['ssl_context'] is not None:
+      return
+  except OSError as e:  # Also of what is no key.
+    found = dask.config.get('distributed.comm.tls')
+    files = [found['ca-file'], *(found['client'] or {}).values()]
+    lost = [
+      each for each in files if isinstance(each, str) and not os.path.exists(each)
+    ]
+    why = _line(e)
+    if lost:
+      why = f'{", ".join(lost)} is not there, as seen from {os.getcwd()}'
+  raise refused(
+    "needs keys and certificates of Dask's configuration, distributed.comm.tls with "
+    f'ca-file, client.key and client.cert: {why}. docs/several_machines.md tells how '
+    'to make them, and which configuration DASK_CONFIG has to name.'
+  )
 
 
 def software() -> dict[str, str]:
@@ -270,6 +326,36 @@ def differs(expected: Mapping[str, str]) -> str:
     if own.get(each) != theirs:
       return f'has {each} {own.get(each)}, and this program {theirs}'
   return ''
+
+
+def _check_workers(
+  client: 'distributed.Client', refused: _Refused, seconds: float
+) -> None:
+  """Waits for a first worker, and refuses those that have other versions."""
+  import distributed
+
+  try:
+    client.wait_for_workers(1, seconds)
+  except (TimeoutError, distributed.TimeoutError):
+    raise refused(
+      f'has no workers, and none came within {seconds:g} seconds. Start some: '
+      f'dask worker {client.scheduler.address} --nthreads 1'
+    ) from None
+  try:
+    said = ask(client, differs, software())
+  except Exception as e:
+    raise refused(
+      f'has workers that do not answer within {ANSWER_SECONDS:g} seconds '
+      f'({type(e).__name__}: {_line(e)}). Look at their logs, and end those that hang.'
+    ) from e
+  unfit = [f'{worker} {why}' for worker, why in said.items() if why]
+  if unfit:
+    more = len(unfit) - _MOST_NAMED
+    raise refused(
+      f'has workers that are not as this program: {"; ".join(unfit[:_MOST_NAMED])}'
+      f'{f"; and {more} more" if more > 0 else ""}. All need the environment of this '
+      'program, and are to be started anew where it was changed.'
+    )
 
 
 def workers_of(client: 'distributed.Client') -> dict[str, int]:
@@ -308,13 +394,36 @@ def ask(
   return found
 
 
+def _close(client: 'distributed.Client') -> None:
+  with contextlib.suppress(Exception):
+    client.close(timeout=_TICK_SECONDS * 10)
+
+
 def _listed(workers: Sequence[str]) -> str:
   more = len(workers) - _MOST_NAMED
-  return '; '.join(workers[:_MOST_NAMED]) + (f'; and {more} more' if more > 0 else '')
+  return ', '.join(workers[:_MOST_NAMED]) + (f' and {more} more' if more > 0 else '')
 
 
 def _line(error: BaseException) -> str:
   return ' '.join(str(error).split()).rstrip('.')
+
+
+@contextlib.contextmanager
+def _silenced() -> Iterator[None]:
+  """Keeps what Dask logs and warns of off the terminal, while inside."""
+  from distributed import versions
+
+  loggers = [logging.getLogger(name) for name in _LOGGERS]
+  levels = [each.level for each in loggers]
+  with warnings.catch_warnings():
+    warnings.simplefilter('ignore', versions.VersionMismatchWarning)
+    for each in loggers:
+      each.setLevel(logging.CRITICAL + 1)
+    try:
+      yield
+    finally:
+      for each, level in zip(loggers, levels):
+        each.setLevel(level)
 
 
 # On how many workers a pack has to fail to be the reason itself; how often Dask tries.
@@ -327,16 +436,12 @@ _RESTART_SECONDS = 15.0
 _QUIET = {'distributed.admin.large-graph-warning-threshold': '1 TB'}
 
 
-class _TaskError(Exception):
-  """A task failed on a worker, which may have other versions."""
+class _PackError(Exception):
+  """A pack failed on a worker, perhaps as that has other versions, or no data."""
 
   def __init__(self, worker: str, error: Exception, is_unfit: bool = False):
     super().__init__(worker, error, is_unfit)
     self.worker, self.error, self.is_unfit = worker, error, is_unfit
-
-
-class _LostTasksError(Exception):
-  """No worker there is has tasks of the round, which are to be submitted again."""
 
 
 class Cluster:
@@ -364,14 +469,14 @@ class Cluster:
     self._name = secrets.token_hex(4)
     self._numbers = itertools.count()
     self._longest_pause = 0.0
-    self._held: dict[str, Any] = {}  # Futures of what all rounds need, and where.
-    self._held_by: Optional[list[str]] = None
+    self._held: dict[str, Any] = {}  # Futures of what all rounds need.
     self._notes: list[str] = []
     self._numbered: dict[str, int] = {}
     self._events: queue.SimpleQueue[Any] = queue.SimpleQueue()
     client.subscribe_topic('all', self._events.put)
-    # When each joined, and which have other versions.
+    # When each joined; which are known; and which of these are not used.
     self._workers = dict.fromkeys(workers_of(client), time.monotonic())
+    self._known: set[str] = set()
     self._unfit: set[str] = set()
     self._see_data = True
 
@@ -403,21 +508,15 @@ class Cluster:
     begun = time.monotonic()
     failed: set[str] = set()  # Workers on which packs did.
     while True:
-      fit = self._fit() - failed
+      fit = self._look(function) - failed
       name = f'{self._name}-{next(self._numbers)}'
       where = sorted(fit) if failed or self._unfit else None
       root, packs = self._submit(name, function, list(broadcast), cohort, where)
       try:
-        sums = self._wait(name, root, packs, begun, where)
-      except _LostTasksError:
-        continue
-      except _TaskError as e:
-        if e.is_unfit:
-          self._unfit.add(e.worker)
-          self._note(f'worker {e.worker} is not used: it {_line(e.error)}')
-          continue
-        if isinstance(e.error, _NoDataError) and self._see_data:
-          self._see_data = False  # They are sent from now on.
+        sums = self._wait(name, root, packs, begun)
+      except _PackError as e:
+        if e.is_unfit:  # It joined in this round, and is looked at now.
+          self._known.discard(e.worker)
           continue
         failed.add(e.worker)
         if len(failed) == _MOST_FAILED or not fit - failed:
@@ -427,21 +526,6 @@ class Cluster:
       if failed:
         self._start_anew(sorted(failed))
       return sums
-
-  def _fit(self) -> set[str]:
-    """Workers that packs can be computed on, once there are."""
-    begun = time.monotonic()
-    while True:
-      self._take_events()
-      fit = self._workers.keys() - self._unfit
-      if fit:
-        return fit
-      if time.monotonic() - begun > self._absence_seconds:
-        raise self._lost(
-          f'has had no worker for {self._absence_seconds:g} seconds that packs can be '
-          'computed on'
-        )
-      time.sleep(_TICK_SECONDS)
 
   def _submit(
     self,
@@ -457,15 +541,12 @@ class Cluster:
     from tff_dp_aggregators.learning.packed import function as function_lib
 
     submit = functools.partial(
-      *(self._client.submit, _task, software()),
+      self._client.submit,
       pure=False,
       workers=workers,
-      retries=_RETRIES,
+      # Those that come in place of these, if all are lost.
+      allow_other_workers=workers is not None,
     )
-
-    if workers != self._held_by:
-      self._held.clear()
-      self._held_by = workers
 
     def hold(key: str, make: Callable[[], Any]) -> Any:
       if key not in self._held or self._held[key].status in ('cancelled', 'lost'):
@@ -480,7 +561,9 @@ class Cluster:
       told = submit(_same, broadcast, key=f'broadcast-{name}')
       packs = [
         submit(
-          *(_pack, rows, function.key, made, told, files), key=f'pack-{name}-{number}'
+          *(_pack, rows, function.key, made, told, files, software()),
+          key=f'pack-{name}-{number}',
+          retries=_RETRIES,
         )
         for number, rows in enumerate(cohort)
       ]
@@ -493,12 +576,7 @@ class Cluster:
     return root, {each.key: each for each in packs}
 
   def _wait(
-    self,
-    name: str,
-    root: Any,
-    packs: dict[str, Any],
-    begun: float,
-    where: Optional[list[str]],
+    self, name: str, root: Any, packs: dict[str, Any], begun: float
   ) -> list[np.ndarray]:
     """Waits for the sum, and sees to it that it comes."""
     import distributed
@@ -520,10 +598,16 @@ class Cluster:
             return list(root.result(timeout=self._silent_seconds))
           except distributed.TimeoutError:
             root.add_done_callback(done.put)  # Who has it is silent.
-          except _TaskError:
-            raise
-          except Exception as e:  # Workers that die of it, or a scheduler's end.
-            raise self._lost(f'failed: {type(e).__name__}: {_line(e)}') from None
+          except distributed.KilledWorker as e:
+            raise self._lost(
+              f'has lost {e.allowed_failures + 1} workers one after the other while '
+              f'they had the same task, the last one {e.last_worker.address}; their '
+              'logs may say why. Mostly that is too little memory: have fewer workers '
+              'on a machine. More than distributed.scheduler.allowed-failures='
+              f'{e.allowed_failures} are not tried'
+            ) from None
+          except distributed.CancelledError:
+            raise self._lost('was lost, or has forgotten what it was given') from None
       now = time.monotonic()
       self._take_events()
       if self._client.status != 'running':
@@ -534,8 +618,6 @@ class Cluster:
           f' on the Dask cluster {self._address}',
           'look at the logs of its workers',
         )
-      if where is not None and self._workers.keys().isdisjoint(where):
-        raise _LostTasksError  # All that have tasks are lost.
       if self._workers:
         seen = now
       elif now - seen > self._absence_seconds:
@@ -553,7 +635,7 @@ class Cluster:
           last, patience = time.monotonic(), 2 * patience
         elif not busy and now - last > limit:
           self._note('no worker has a task of the round, which is submitted again')
-          raise _LostTasksError
+          raise _PackError('', RuntimeError('no worker has a task'), is_unfit=True)
 
   def _stuck(self, name: str) -> tuple[list[str], list[str]]:
     """Workers that are silent, and those that have tasks of a round."""
@@ -562,7 +644,7 @@ class Cluster:
         _silent_and_busy, self._silent_seconds, name, callback_timeout=ANSWER_SECONDS
       )
     except Exception as e:
-      raise self._lost(f'does not answer: {type(e).__name__}: {_line(e)}') from e
+      raise self._lost(f'does not answer any more: {_line(e)}') from e
     return found
 
   def _start_anew(self, workers: list[str]) -> None:
@@ -573,6 +655,34 @@ class Cluster:
         self._client.restart_workers(workers, _RESTART_SECONDS, raise_for_error=False)
 
     threading.Thread(target=start, daemon=True).start()
+
+  def _look(self, function: Any) -> set[str]:
+    """Looks at workers that are new; returns those that are fit, once there are."""
+    begun = time.monotonic()
+    where = function.data_directory, function.data_checksum
+    while True:
+      self._take_events()
+      new = sorted(self._workers.keys() - self._known)
+      try:
+        said = ask(self._client, _looks, software(), *where, workers=new) if new else {}
+      except Exception as e:
+        raise self._lost(f'does not answer any more: {_line(e)}') from e
+      for worker, (why, sees) in said.items():
+        self._known.add(worker)
+        if why:
+          self._unfit.add(worker)
+          self._note(f'worker {worker} is not used: it {why}')
+        else:
+          self._see_data &= sees
+      fit = self._workers.keys() - self._unfit
+      if fit:
+        return fit
+      if time.monotonic() - begun > self._absence_seconds:
+        raise self._lost(
+          f'has had no worker for {self._absence_seconds:g} seconds that packs can be '
+          'computed on'
+        )
+      time.sleep(_TICK_SECONDS)
 
   def _take_events(self) -> None:
     """Takes note of workers that came and went."""
@@ -587,6 +697,7 @@ class Cluster:
         self._note(f'worker {worker} is there')
       elif action == 'remove-worker' and worker in self._workers:
         del self._workers[worker]
+        self._known.discard(worker)
         self._unfit.discard(worker)
         self._note(f'worker {worker} is lost')
 
@@ -629,29 +740,11 @@ def _same(value: Any) -> Any:
   return value
 
 
-def _task(expected: Mapping[str, str], function: Callable[..., Any], *args: Any) -> Any:
-  """What a function gives, or an error that says on which worker it does not."""
-  import distributed
-
-  why = differs(expected)
-  try:
-    if why:
-      raise RuntimeError(why)
-    return function(*args)
-  except Exception as e:
-    worker = distributed.get_worker().address
-    raise _TaskError(worker, e, is_unfit=bool(why)) from None
-
-
 def _add(sums: list[list[np.ndarray]]) -> list[np.ndarray]:
   """Adds up packs, or groups of them."""
   from tff_dp_aggregators.learning.packed import function as function_lib
 
   return function_lib.group_sums(sums)
-
-
-class _NoDataError(Exception):
-  """A worker does not see the data."""
 
 
 def _pack(
@@ -660,27 +753,36 @@ def _pack(
   made: bytes,
   broadcast: list[np.ndarray],
   files: Optional[Mapping[str, np.ndarray]],
+  expected: Mapping[str, str],
 ) -> list[np.ndarray]:
-  """The sums of a pack."""
+  """The sums of a pack, or an error that says on which worker there are none."""
   import distributed
-  import tensorflow as tf
 
-  with _LOCK:
-    if key not in _HERE:
-      function = pickle.loads(made)
-      _use_threads(function.intra_op_threads)
-      if not _sees(function.data_directory, function.data_checksum):
-        if files is None:
-          raise _NoDataError(f'does not see {function.data_directory}')
-        folder = distributed.get_worker().local_directory
-        function = function.at(_written(files, key, folder))
-      _HERE.clear()  # Of another training.
-      _HERE[key] = function
+  worker = distributed.get_worker()
+  why = differs(expected)
   try:
-    sums: list[np.ndarray] = _HERE[key](broadcast, rows)
-  except tf.errors.OpError as e:
-    raise failures.of_tensorflow(e) from None
-  return sums
+    if why:
+      raise RuntimeError(why)
+    import tensorflow as tf
+
+    with _LOCK:
+      if key not in _HERE:
+        function = pickle.loads(made)
+        _use_threads(function.intra_op_threads)
+        if not _sees(function.data_directory, function.data_checksum):
+          if files is None:
+            why = f'does not see {function.data_directory}'
+            raise RuntimeError(why)
+          function = function.at(_written(files, key, worker.local_directory))
+        _HERE.clear()  # Of another training.
+        _HERE[key] = function
+    try:
+      sums: list[np.ndarray] = _HERE[key](broadcast, rows)
+    except tf.errors.OpError as e:
+      raise failures.of_tensorflow(e) from None
+    return sums
+  except Exception as e:
+    raise _PackError(worker.address, e, is_unfit=bool(why)) from None
 
 
 def _use_threads(number: int) -> None:
@@ -698,6 +800,13 @@ def _use_threads(number: int) -> None:
       f'for an operation{"" if chosen else " as it chose"}, and this training needs '
       f'{number} for the same last digits: start the worker anew.'
     ) from e
+
+
+def _looks(
+  expected: Mapping[str, str], directory: str, checksum: str
+) -> tuple[str, bool]:
+  """Why this worker is not fit, and whether it sees the data."""
+  return differs(expected), _sees(directory, checksum)
 
 
 def _sees(directory: str, checksum: str) -> bool:
