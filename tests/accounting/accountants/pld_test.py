@@ -210,7 +210,7 @@ EPSILONS = (-1.5, -0.2, 0.0, 0.2, 0.6, 1.5)
 CLIPPED = (-1.0, 0.0, 0.6, 1.0)
 
 
-@pytest.mark.few(1)
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
   'clients, cohort, sigma',
   [
