@@ -173,9 +173,13 @@ def test_a_goal_out_of_reach_is_an_error_when_the_schedule_is_made():
   limits = strategies.Participation(40, 4)
   with pytest.raises(sampling.ReportingGoalError) as error:
     sampling.RandomEligible(limits, 1000, 100, 1, dropouts=_DROPOUTS, reporting_goal=95)
+  assert 'reporting_goal of at most 70 would do' in str(error.value)
   assert 'clients_per_round of at least 159' in str(error.value)
   # What it says is so.
-  sampling.RandomEligible(limits, 1000, 159, 1, dropouts=_DROPOUTS, reporting_goal=95)
+  for cohort, goal in ((100, 70), (159, 95)):
+    sampling.RandomEligible(
+      limits, 1000, cohort, 1, dropouts=_DROPOUTS, reporting_goal=goal
+    )
   with pytest.raises(ValueError, match='at most clients_per_round=100'):
     sampling.RandomEligible(
       limits, 1000, 100, 1, dropouts=_DROPOUTS, reporting_goal=101

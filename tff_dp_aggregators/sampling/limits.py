@@ -150,11 +150,13 @@ class LimitsSchedule(schedule_lib.Schedule):
       if reporting >= goal:
         return cohorts
       most = max(most, reporting)
-    enough = (goal + 3 * math.sqrt(goal * dropouts.rate)) / (1 - dropouts.rate)
+    size, share = len(cohorts[-1]), 1 - dropouts.rate
+    enough = (goal + 3 * math.sqrt(goal * dropouts.rate)) / share
     raise ReportingGoalError(
       f'round {round_num} would not reach reporting_goal={goal} in {MAX_ATTEMPTS} '
-      f'attempts: of {len(cohorts[-1])} clients asked, at most {most} report. Lower '
-      f'it, or take clients_per_round of at least {math.ceil(enough)}.'
+      f'attempts: of {size} clients asked, at most {most} report. A reporting_goal of '
+      f'at most {max(1, math.floor(size * share))} would do, or clients_per_round of '
+      f'at least {math.ceil(enough)}.'
     )
 
 

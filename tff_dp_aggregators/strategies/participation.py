@@ -190,7 +190,7 @@ def check_population(
   if fitting_cohort:
     fits.append(f'clients_per_round of at most {fitting_cohort}')
   if num_clients >= clients_per_round:
-    fits.append('a smaller min_separation, or more max_participations')
+    fits.append(_looser_limits(num_clients, clients_per_round, participation))
   raise PopulationTooSmallError(
     f'{participation.num_rounds} rounds of clients_per_round={clients_per_round} '
     f'need {needed} clients '
@@ -233,6 +233,21 @@ def _fitting_cohort(population: int, limits: Participation) -> int:
     else:
       fails = middle
   return fits
+
+
+def _looser_limits(population: int, cohort: int, limits: Participation) -> str:
+  """Limits that the clients there are can keep; one of two may not be enough."""
+  separation = min(limits.min_separation, population // cohort)
+  looser = dataclasses.replace(limits, min_separation=separation)
+  text = []
+  if separation < min(limits.min_separation, limits.num_rounds):
+    text.append(f'min_separation of at most {separation}')
+  if _clients_needed(cohort, looser) > population:
+    times = -(-cohort * limits.num_rounds // population)
+    if limits.fixed_epoch:  # No group of rounds shares its clients with another.
+      times = looser.possible_by_separation
+    text.append(f'max_participations of at least {times}')
+  return ' and '.join(text)
 
 
 def free_bands(limits: Participation) -> int:

@@ -311,7 +311,7 @@ class _LabelsOutOfRange(populations.Population):
 
 def test_labels_out_of_range_are_told_of_a_client(tmp_path):
   data = packed.lay_out(_LabelsOutOfRange(), str(tmp_path / 'data'))
-  with pytest.raises(ValueError, match=r'of client numbers \[.*\]: Received a label'):
+  with pytest.raises(ValueError, match=r'of client number \d+: Received a label value'):
     _packed(data, None)
 
 

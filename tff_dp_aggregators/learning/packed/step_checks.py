@@ -113,6 +113,12 @@ def _make_step(training: training_lib.LocalTraining) -> None:
 def _why(error: Exception, batch: Any) -> str:
   found = _ERROR.findall(str(error))
   text = found[-1].strip() if found else str(error)
+  if isinstance(error, AttributeError) and 'assign' in text:
+    return (
+      'a layer of the model changes weights of its own while it trains, such as the '
+      'averages of batch normalisation. That is not part of the update that is clipped '
+      f'and noised. Use a layer without it, such as GroupNormalization. ({text})'
+    )
   given = ', '.join(
     f'{each.dtype.name}{each.shape.as_list()}' for each in tf.nest.flatten(batch)
   )
@@ -168,16 +174,20 @@ def _near(weight: Any, rng: np.random.Generator) -> np.ndarray:
 
 
 def _steps(
-  training: training_lib.LocalTraining, data: data_lib.PackedData
+  training: training_lib.LocalTraining,
+  data: data_lib.PackedData,
+  of_one: Optional[int] = None,
 ) -> Optional[tuple[list[np.ndarray], list[np.ndarray]]]:
   """What a step on half a batch comes to, padded and as it is.
 
   `None` if there is none with padding, because the loss takes no weights.
+
+  `of_one`: Whose examples; `None` for some of several clients, with unlike labels.
   """
   size = training.batch_size
-  # Some of several clients, with unlike labels.
   chosen = {int(np.argmax(data.all_sizes))}
   chosen.update(np.linspace(0, len(data) - 1, _TRIED).astype(int).tolist())
+  chosen = chosen if of_one is None else {of_one}
   by_client = [data.examples(each) for each in sorted(chosen)]
   some = [
     np.concatenate([each[: size // len(chosen) + 1] for each in feature])[:size]
@@ -217,7 +227,9 @@ def _steps(
         why = failures.sentence(
           e.message.removeprefix('Graph execution error:').strip()
         )
+        if of_one is None:
+          for each in sorted(chosen):  # Says whose they are.
+            _steps(training, data, each)
         raise ValueError(
-          'a step of local training fails on examples of client numbers '
-          f'{sorted(chosen)}: {why}'
+          f'a step of local training fails on examples of client number {of_one}: {why}'
         ) from e
