@@ -289,7 +289,7 @@ def _of_each(
   if isinstance(given, Mapping) or is_sequence or not (is_for_all or len(names) == 1):
     raise ValueError(
       f'{argument} must be for the outputs of the model, {", ".join(names)}: by these '
-      f'names, or one for each in this order; got {given}.'
+      f'names, or one for each in this order; got {given!r:.300}.'
     )
   return dict.fromkeys(names, given)
 
