@@ -305,8 +305,13 @@ def train(
     raise ValueError(
       f'run.noise_seed={run.noise_seed} is for a mechanism; leave it out.'
     )
-  if isinstance(scheduler, str) or run.trusted_network:
-    cluster_lib.check(str(scheduler), run.trusted_network)
+  if isinstance(scheduler, str):
+    cluster_lib.check(scheduler, run.trusted_network)
+  elif run.trusted_network:
+    raise ValueError(
+      "run.trusted_network is for a scheduler='tcp://HOST:PORT' of another machine, "
+      f'and here it is {scheduler!r}; leave it out.'
+    )
   run_directory.check_usable(run_dir)
   fitting.check_clip_norm(mechanism, clip_norm)
   if seed is None:
