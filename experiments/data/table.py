@@ -24,7 +24,7 @@ MOST_VALUES = 100
 # Most values of a column with an embedding; their numbers are exact in float32.
 _MOST_EMBEDDED = 1_000_000
 # Different whole numbers that are taken for classes, and classes that are asked for.
-FEW_CLASSES, _MOST_CLASSES = 20, 10_000
+FEW_CLASSES, _MOST_CLASSES, _MOST_IDENTIFIERS = 20, 10_000, 100
 _CLASSES = 'Is that a label? If it is a number, give --label_kind=number.'
 _MIXED_LABELS = 'If all are names of classes, give --label_kind=class.'
 _LEAVE_OUT = 'leave the column out by --feature_columns'
@@ -477,6 +477,8 @@ class Reader:
     """Names of classes, and what makes their numbers of labels; `None` for numbers."""
     if self._classes is not None:
       names, numbers = self._classes.names()
+      if not self._uses.label_kind and self._like is None:
+        self._refuse_identifiers(len(names))
       of_code = numbers.astype(np.float64)
       return names, lambda codes: of_code[codes.astype(np.int64)]
     if not self._few or not self._uses.labels or self._several is not None:
@@ -484,6 +486,16 @@ class Reader:
     values = np.array(sorted(self._few))
     names = tuple(map(columns.number_name, values.tolist()))
     return names, lambda labels: np.searchsorted(values, labels).astype(np.float64)
+
+  def _refuse_identifiers(self, num_classes: int) -> None:
+    """Refuses labels of which nearly each is in one row: nothing can be learned of it."""
+    num_rows, (name, *_) = len(self._labels), self._uses.labels
+    if num_classes > _MOST_IDENTIFIERS and 2 * num_classes > num_rows:
+      raise problems.DataError(
+        f'{name} has {num_classes} different values in {num_rows} rows, as a text or an '
+        'identifier of rows has; a label must be one of few classes. Give another '
+        '--label_column, or --label_kind=class if these are classes.'
+      )
 
 
 def clients_of(

@@ -129,7 +129,15 @@ def from_flags(values: flags.FlagValues) -> Participation:
     denominator=denominator,
   )
   if values.num_clients is not None:
-    made.schedule(values.num_clients)  # Says now if there are too few.
+    try:
+      made.schedule(values.num_clients)  # Says now if there are too few.
+    except sampling.PopulationTooSmallError as e:
+      if values['num_clients'].present:
+        raise
+      raise sampling.PopulationTooSmallError(
+        f'the data have {values.num_clients} clients to train on, apart from those '
+        f'held out for testing, and {e}'
+      ) from e
   return made
 
 

@@ -6,6 +6,8 @@ import operator
 from collections.abc import Mapping
 from typing import Any, Callable, Optional
 
+_MOST_BITS = 1023  # Of a whole number that fits into a float.
+
 
 def check_positive_int(name: str, value: Any) -> int:
   """`check_int` for numbers from 1."""
@@ -35,6 +37,8 @@ def check_number(name: str, value: Any) -> Any:
   """
   if not hasattr(value, '__float__'):
     raise TypeError(f'{name} must be a number, got {value!r}.')
+  if isinstance(value, int) and value.bit_length() > _MOST_BITS:
+    raise ValueError(f'{name} must be below 2^{_MOST_BITS}, got an int that is not.')
   return value
 
 

@@ -191,12 +191,13 @@ def check_population(
     fits.append(f'clients_per_round of at most {fitting_cohort}')
   if num_clients >= clients_per_round:
     fits.append(_looser_limits(num_clients, clients_per_round, participation))
+  limits = [f'min_separation={participation.min_separation}']
+  if participation.assumed_at_most is not None:
+    limits.append(f'max_participations={participation.assumed_at_most}')
   raise PopulationTooSmallError(
     f'{participation.num_rounds} rounds of clients_per_round={clients_per_round} '
-    f'need {needed} clients '
-    f'if a client may return only after {participation.min_separation} rounds and take '
-    f'part at most {participation.possible_participations} times; '
-    f'num_clients={num_clients} is too few. What would fit: {", or ".join(fits)}.'
+    f'need {needed} clients with {" and ".join(limits)}; num_clients={num_clients} is '
+    f'too few. What would fit: {", or ".join(fits)}.'
   )
 
 
