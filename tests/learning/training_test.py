@@ -290,7 +290,8 @@ def test_a_run_is_reported_by_the_accountant_that_its_noise_was_found_by(tmp_pat
   )
   drawn, composed = made(accountant='monte_carlo'), made()
   assert drawn.noise_multiplier < 0.95 * composed.noise_multiplier
-  assert drawn.target == (6.0, 1e-3, 'monte_carlo', None) and drawn.epsilon(1e-3) > 6.5
+  assert drawn.target == accounting.Target(6.0, 1e-3, 'monte_carlo')
+  assert drawn.epsilon(1e-3) > 6.5
   run_dir = tmp_path / 'run'
   result = _train(run_dir, mechanism=drawn)
   assert 5.9 < result.epsilon <= 6.0
