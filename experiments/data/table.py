@@ -24,7 +24,8 @@ MOST_VALUES = 100
 # Most values of a column with an embedding; their numbers are exact in float32.
 _MOST_EMBEDDED = 1_000_000
 # Different whole numbers that are taken for classes, and classes that are asked for.
-FEW_CLASSES, _MOST_CLASSES, _MOST_IDENTIFIERS = 20, 10_000, 100
+FEW_CLASSES, _MOST_CLASSES = 20, 10_000
+_FEW_TEXTS = 100  # Labels may be so many, however few rows each has.
 _CLASSES = 'Is that a label? If it is a number, give --label_kind=number.'
 _MIXED_LABELS = 'If all are names of classes, give --label_kind=class.'
 _LEAVE_OUT = 'leave the column out by --feature_columns'
@@ -488,12 +489,12 @@ class Reader:
     return names, lambda labels: np.searchsorted(values, labels).astype(np.float64)
 
   def _refuse_identifiers(self, num_classes: int) -> None:
-    """Refuses labels of which nearly each is in one row: nothing can be learned of it."""
+    """Refuses labels that mostly are in one row alone: nothing can be learned."""
     num_rows, (name, *_) = len(self._labels), self._uses.labels
-    if num_classes > _MOST_IDENTIFIERS and 2 * num_classes > num_rows:
+    if num_classes > _FEW_TEXTS and 2 * num_classes > num_rows:
       raise problems.DataError(
-        f'{name} has {num_classes} different values in {num_rows} rows, as a text or an '
-        'identifier of rows has; a label must be one of few classes. Give another '
+        f'{name} has {num_classes} different values in {num_rows} rows, as texts and '
+        'identifiers have; a label must be one of few classes. Give another '
         '--label_column, or --label_kind=class if these are classes.'
       )
 
