@@ -139,26 +139,14 @@ def test_a_round_released_again_is_a_line_but_counts_once(path):
   )
 
 
-def test_the_default_round_follows_that_of_the_last_line(path):
-  same = {'result_checksum': ledger.checksum_of([])}
-  with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
-    rounds = [ledgers.append(writer, **same).round for _ in range(3)]
-    rounds.append(ledgers.append(writer, round=1, **same).round)
-    rounds += [ledgers.append(writer, **same).round for _ in range(2)]
-  assert rounds == [0, 1, 2, 1, 2, 3]
-  assert ledger.read(path).repeated == (1, 2)
-
-
 @pytest.mark.parametrize(
   'changes',
   [
     {'result_checksum': 'sha256:' + 64 * '0'},
-    {'result_checksum': None},
     {'cohort_reported': 8},
     {'cohort_requested': 11},
     {'clip_norm': 0.6},
     {'event': Gaussian(2.1)},
-    {'noise_multiplier': 2.1},
     {'strategy_checksum': 'sha256:0'},
     {'noise_generator': 'philox'},
     {'noise_key_tag': '-7'},
