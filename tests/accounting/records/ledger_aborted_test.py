@@ -16,11 +16,6 @@ LINES = (0, (1, 0), (1, 1), 1, 2, (3, 0))
 _NOTHING = dp_accounting.NoOpDpEvent()
 
 
-@pytest.fixture
-def path(tmp_path):
-  return str(tmp_path / 'ledger.jsonl')
-
-
 def abort(writer, number, attempt, **changes):
   """Appends an attempt, the same but for the changes."""
   what = {'cohort_requested': 10, 'cohort_reported': 5 + attempt, 'reporting_goal': 8}

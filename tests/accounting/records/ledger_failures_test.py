@@ -19,11 +19,6 @@ from tff_dp_aggregators.accounting.records import ledger
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 
 
-@pytest.fixture
-def path(tmp_path):
-  return str(tmp_path / 'ledger.jsonl')
-
-
 @contextlib.contextmanager
 def room_for(num_bytes):
   """Lets no file grow beyond so many bytes; like a full disk, it takes a part."""

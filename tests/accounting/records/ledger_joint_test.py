@@ -28,11 +28,6 @@ def _joint(second, noise_multiplier):
 MECHANISMS = {'gaussian': _joint('gaussian', 2.0), 'laplace': _joint('laplace', 9.0)}
 
 
-@pytest.fixture
-def path(tmp_path):
-  return str(tmp_path / 'ledger.jsonl')
-
-
 def _append(writer, mechanism, event, **changes):
   return ledgers.append(writer, event, **{**mechanism.line(None), **changes})
 
@@ -67,11 +62,6 @@ def test_lines_of_gaussian_parts_state_what_was_spent(path):
   )
   for entry, so_far in zip(written, MECHANISMS['gaussian'].noise_multipliers_so_far):
     assert entry.effective_noise_multiplier == pytest.approx(so_far, rel=1e-9)
-
-
-def test_lines_with_laplace_noise_state_nothing_of_all_rounds(path):
-  for entry in _write(path, MECHANISMS['laplace']):
-    assert entry.epsilon is None and entry.effective_noise_multiplier is None
 
 
 @pytest.mark.parametrize(

@@ -18,11 +18,6 @@ from tff_dp_aggregators.accounting.records import ledger
 Gaussian = dp_accounting.GaussianDpEvent
 
 
-@pytest.fixture
-def path(tmp_path):
-  return str(tmp_path / 'ledger.jsonl')
-
-
 # What a reader finds.
 
 
@@ -43,7 +38,6 @@ _NO_ENTRY = 'not a ledger entry: '
   'change, message',
   [
     (lambda a, b, c: [a, b[:40] + b'\n', c], f'line 2: {_NO_ENTRY}'),
-    (lambda a, b, c: [a, b'\n', b, c], f'line 2: {_NO_ENTRY}'),
     (lambda a, b, c: [a, b, c[:-1] + b' x\n'], f'line 3: {_NO_ENTRY}.*Extra data'),
     (lambda a, b, c: [a, b'[' * 100000 + b'\n'], f'line 2: {_NO_ENTRY}'),
     (lambda a, b, c: [b'\xef\xbb\xbf' + a], f'line 1: {_NO_ENTRY}'),
@@ -51,8 +45,7 @@ _NO_ENTRY = 'not a ledger entry: '
     (lambda a, b, c: [changed(a, note='x')], "line 1: .*unexpected .*'note'"),
     (lambda a, b, c: [a[:-2] + b', "round": 0}\n'], 'line 1: .*a name is repeated'),
     (lambda a, b, c: [changed(a, epsilon=float('nan'))], 'line 1: .*NaN is not a num'),
-    (lambda a, b, c: [changed(a, epsilon=10**400)], f'line 1: {_NO_ENTRY}'),
-    (lambda a, b, c: [changed(a, round=0.0)], 'line 1: .*round must not be 0.0'),
+    (lambda a, b, c: [changed(a, round=False)], 'line 1: .*round must not be False'),
     (lambda a, b, c: [changed(a, cohort_reported=-1)], 'line 1: .*cohort_reported'),
     (lambda a, b, c: [changed(a, delta=1.0)], 'line 1: .*delta must be between'),
     (lambda a, b, c: [changed(a, time='now')], "line 1: .*time must be .*'now'"),

@@ -18,11 +18,6 @@ from tff_dp_aggregators.accounting.records import ledger
 Gaussian = dp_accounting.GaussianDpEvent
 
 
-@pytest.fixture
-def path(tmp_path):
-  return str(tmp_path / 'ledger.jsonl')
-
-
 @pytest.mark.parametrize(
   'strategy, participation', ledgers.MECHANISMS.values(), ids=ledgers.MECHANISMS.keys()
 )
