@@ -19,13 +19,10 @@ BOTH = Relation.ADD_OR_REMOVE_ONE
 def test_what_has_no_separation_is_refused():
   with pytest.raises(ValueError, match='leave no separation above 1'):
     separations.best_separation(64, 10, 20, 8.0, 1e-3)
-  for mechanism in ('gaussian', 'bandd'):
-    said = f"mechanism must be one of banded, toeplitz; got '{mechanism}'"
-    with pytest.raises(ValueError, match=said):
-      separations.best_separation(64, 1000, 50, 8.0, 1e-3, mechanism=mechanism)
-  for clients in ((64, 100, 60), (1, 1000, 50)):
-    with pytest.raises(ValueError, match='leave no separation above 1'):
-      separations.best_separation(*clients, 8.0, 1e-3)
+  with pytest.raises(ValueError, match='mechanism must be one of banded, toeplitz'):
+    separations.best_separation(64, 1000, 50, 8.0, 1e-3, mechanism='gaussian')
+  with pytest.raises(ValueError, match='leave no separation above 1'):
+    separations.best_separation(1, 1000, 50, 8.0, 1e-3)
   with pytest.raises(ValueError, match='leave no separation above 1'):
     separations.best_separation(64, 1000, 50, 8.0, 1e-3, largest=1)
 

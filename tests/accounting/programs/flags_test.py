@@ -74,16 +74,10 @@ def test_limits_may_come_from_elsewhere():
   'arguments, schema',
   [
     ((), strategies.Participation(20)),
-    (('--min_separation=5',), strategies.Participation(20, 5)),
     (('--rounds_between=4',), strategies.Participation(20, 5)),
-    (('--max_participations=1',), strategies.Participation(20, 1, 1)),
     (
       ('--min_separation=5', '--fixed_epoch'),
       strategies.Participation(20, 5, fixed_epoch=True),
-    ),
-    (
-      ('--sampling=poisson', '--sampling_probability=0.1'),
-      sampling.PoissonSampling(20, 0.1),
     ),
     (
       (
@@ -106,20 +100,12 @@ def test_every_schema_can_be_asked_for(arguments, schema):
   assert plan.mechanism.relation == sampling.check_relation(schema)
 
 
-@pytest.mark.few(6)
 @pytest.mark.parametrize(
   'arguments, kind',
   [
     (('--mechanism=banded', '--num_bands=3'), 'banded'),
-    (('--mechanism=toeplitz', '--num_bands=3'), 'banded_toeplitz'),
     (('--mechanism=blt', '--num_buffers=1'), 'blt'),
-    (('--mechanism=banded_inverse', '--num_bands=3'), 'banded_inverse'),
     (('--mechanism=tree', '--restart_every=10'), 'binary_tree'),
-    (('--mechanism=windowed_blt', '--num_decays=1'), 'windowed_blt'),
-    (('--mechanism=tailed_blt', '--num_decays=1'), 'tailed_blt'),
-    (('--mechanism=epoch_banded', '--num_bands=3'), 'banded'),
-    (('--mechanism=epoch_toeplitz', '--num_bands=3'), 'epoch_toeplitz'),
-    (('--mechanism=epoch_banded_inverse', '--num_bands=3'), 'epoch_banded_inverse'),
     (('--mechanism=epoch_windowed_blt', '--num_decays=1'), 'epoch_windowed_blt'),
   ],
 )
@@ -162,14 +148,6 @@ def test_adjacency_can_be_chosen_where_it_is_valid():
     _plan(*arguments, '--adjacency=add_or_remove')
 
 
-@pytest.mark.parametrize('target', ['nan', 'inf', '-1', '0'])
-def test_a_target_that_is_none_is_refused(target):
-  arguments = (*TREE, '--num_rounds=5', '--noise_multiplier=1')
-  with pytest.raises(ValueError, match='--target_epsilon must be') as error:
-    _plan(*arguments, f'--target_epsilon={target}')
-  assert not isinstance(error.value, program.CheckFailed)
-
-
 @pytest.mark.parametrize(
   'arguments, message',
   [
@@ -204,10 +182,6 @@ def test_a_target_that_is_none_is_refused(target):
       + ('--target_epsilon=8',),
       'more may; they are not looked for',
     ),
-    (
-      (*TREE, '--noise_multiplier=0.1', '--target_epsilon=1'),
-      'even one spends ',
-    ),
   ],
 )
 def test_what_does_not_fit_is_refused_with_what_to_do(arguments, message):
@@ -215,11 +189,9 @@ def test_what_does_not_fit_is_refused_with_what_to_do(arguments, message):
     _plan(*arguments)
 
 
-@pytest.mark.few(2)
-@pytest.mark.parametrize('mechanism', ['banded', 'toeplitz', 'epoch_banded'])
 @pytest.mark.parametrize('options', [(), ('--num_bands=3',)])
-def test_rounds_found_without_the_strategy_are_those_that_it_keeps(mechanism, options):
-  arguments = (f'--mechanism={mechanism}', '--min_separation=4', '--target_epsilon=2')
+def test_rounds_found_without_the_strategy_are_those_that_it_keeps(options):
+  arguments = ('--mechanism=banded', '--min_separation=4', '--target_epsilon=2')
   arguments += ('--noise_multiplier=7', '--target_delta=1e-6', *options)
   found = _plan(*arguments).mechanism.participation.num_rounds
   assert _plan(*arguments, f'--num_rounds={found}').epsilon_planned <= 2
@@ -227,7 +199,6 @@ def test_rounds_found_without_the_strategy_are_those_that_it_keeps(mechanism, op
     _plan(*arguments, f'--num_rounds={found + 1}')
 
 
-@pytest.mark.few(2)
 @pytest.mark.parametrize(
   'arguments, refusal',
   [
@@ -236,25 +207,12 @@ def test_rounds_found_without_the_strategy_are_those_that_it_keeps(mechanism, op
       ('--mechanism=banded', '--min_separation=50', '--noise_multiplier=1000'),
       '16384 rounds keep',
     ),
-    (
-      ('--mechanism=epoch_banded', '--min_separation=50', '--noise_multiplier=10'),
-      '1024 rounds keep',
-    ),
   ],
 )
 def test_a_search_for_rounds_ends_where_strategies_take_long(arguments, refusal):
-  # The first two took more than 400 s.
+  # They took more than 400 s.
   with pytest.raises(ValueError, match=refusal):
     _plan(*arguments, '--target_epsilon=8', '--target_delta=1e-8')
-
-
-def test_a_delta_above_one_over_the_population_is_warned_of(capsys):
-  arguments = ('--mechanism=gaussian', '--noise_multiplier=3', '--num_rounds=9')
-  arguments += ('--sampling=poisson', '--num_clients=900', '--clients_per_round=100')
-  _plan(*arguments, '--target_delta=0.002')
-  assert 'warning: --target_delta: delta is 0.002' in capsys.readouterr().err
-  _plan(*arguments, '--target_delta=1e-6')
-  assert 'warning' not in capsys.readouterr().err
 
 
 INTEGERS = ('--mechanism=skellam', '--min_clients=20', '--dimension=100')
@@ -272,19 +230,6 @@ def test_who_makes_the_noise_can_be_said_and_its_numbers_are_found():
     assert _spent(found) == pytest.approx(4, rel=1e-9)
 
 
-def test_rounds_and_participations_of_integer_noise_are_found():
-  noise = (*INTEGERS, '--noise_multiplier=8', '--bits=18', '--target_delta=1e-5')
-  noise = (*noise, '--target_epsilon=2')
-  plan = _plan(*noise, '--min_separation=5')
-  rounds = plan.mechanism.participation.num_rounds
-  assert plan.found == 'num_rounds' and _spent(plan) <= 2
-  without = [each for each in noise if not each.startswith('--target_epsilon')]
-  more = _plan(*without, '--min_separation=5', f'--num_rounds={rounds + 1}')
-  assert _spent(more) > 2
-  plan = _plan(*noise, '--num_rounds=50', '--find=max_participations')
-  assert plan.found == 'max_participations' and _spent(plan) <= 2
-
-
 _OF_GAUSSIAN = (*GAUSSIAN, '--num_rounds=60', '--noise_multiplier=3')
 _OF_BANDED = ('--mechanism=banded', *_OF_GAUSSIAN[1:], '--num_bands=4')
 _B_MIN_SEP = ('--sampling=b_min_sep', '--min_separation=5')
@@ -297,10 +242,6 @@ _OFTEN = ('--sampling_probability=0.1',)
   [
     # Noise that rounds of a client would share.
     ((*_OF_BANDED, '--sampling=poisson', *_OFTEN), 'num_bands=4 .* num_groups=1'),
-    (
-      (*_OF_BANDED, '--sampling=balls_in_bins', '--cycle_length=3'),
-      'num_bands=4 .* min_separation=3',
-    ),
     (('--mechanism=tree', *_OF_GAUSSIAN[1:], *_B_MIN_SEP, *_OFTEN), 'share noise; the'),
     # Numbers out of range.
     (
@@ -309,25 +250,8 @@ _OFTEN = ('--sampling_probability=0.1',)
     ),
     (
       (*_OF_GAUSSIAN, '--sampling=truncated_poisson', '--num_clients=100')
-      + ('--clients_per_round=20', '--max_clients_per_round=19'),
-      'max_clients_per_round must be at least 20',
-    ),
-    (
-      (*_OF_GAUSSIAN, '--sampling=truncated_poisson', '--num_clients=100')
       + ('--clients_per_round=20',),
       'needs --sampling_probability and --num_clients and --max_clients_per_round, or ',
-    ),
-    (
-      (*_OF_GAUSSIAN, '--sampling=poisson', '--max_clients_per_round=30', *_TEN),
-      '--max_clients_per_round is for --sampling=truncated_poisson',
-    ),
-    (
-      (*_OF_GAUSSIAN, '--sampling=random_allocation', '--rounds_of_a_client=70'),
-      'rounds_of_a_client .* num_rounds=60',
-    ),
-    *(
-      ((*_OF_GAUSSIAN, f'--sampling={name}', *_TEN), 'clients_per_round .* got 20')
-      for name in ('poisson', 'fixed_size', 'balls_in_bins', 'random_allocation')
     ),
     # What does not go together, or is missing.
     (
@@ -335,27 +259,13 @@ _OFTEN = ('--sampling_probability=0.1',)
       'sampling=b_min_sep is not valid for (--)?adjacency=replace_one',
     ),
     (
-      ('--mechanism=laplace', *_OF_GAUSSIAN[1:], *_B_MIN_SEP, *_OFTEN),
-      'laplace noise under BMinSepSampling',
-    ),
-    *(
-      (
-        (*_OF_GAUSSIAN, '--sampling=b_min_sep', *some),
-        '--sampling=b_min_sep needs --sampling_probability and --min_separation, or '
-        '--num_clients and --clients_per_round and --min_separation',
-      )
-      for some in (
-        (),
-        _OFTEN,
-        _B_MIN_SEP[1:],
-        (_B_MIN_SEP[1], '--clients_per_round=3'),
-      )
+      (*_OF_GAUSSIAN, '--sampling=b_min_sep', *_OFTEN),
+      '--sampling=b_min_sep needs --sampling_probability and --min_separation, or ',
     ),
     (
       (*_OF_GAUSSIAN, '--sampling=balls_in_bins', '--cycle_length=9', *_TEN),
       '--cycle_length does not go with --num_clients',
     ),
-    ((*_OF_GAUSSIAN, '--target_epsilon=1'), 'the mechanism spends .*15.0419'),
   ],
 )
 def test_what_is_refused_is_said_by_the_names_of_flags(arguments, named):

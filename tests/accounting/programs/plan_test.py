@@ -103,26 +103,12 @@ def test_separation_follows_from_the_population_and_is_said(tmp_path):
   assert plan_program.task_from(values).limits == strategies.Participation(60, 10)
 
 
-# Without limits, which follow from a population.
-_FREE = ('--num_rounds=60', '--model_size=9', '--target_delta=1e-6')
-
-
 @pytest.mark.parametrize(
   ('arguments', 'message'),
   [
     ((), 'missing are --num_rounds: how many rounds'),
     ((*FLAGS[:5], '--target_epsilon=1', '--mechanisms='), '--mechanisms is empty'),
     (FLAGS, 'give either target_epsilon'),
-    ((*FLAGS, '--rounds_between=3'), 'min_separation = rounds_between + 1'),
-    (
-      (*_FREE, '--target_epsilon=1', '--num_clients=10', '--clients_per_round=20'),
-      'clients_per_round=20 is larger than num_clients=10. Lower it, or raise '
-      'num_clients.',
-    ),
-    (
-      (*FLAGS, '--target_epsilon=1', '--sampling=b_min_sep'),
-      'should be one of <none|poisson|fixed_size|balls_in_bins|random_allocation>',
-    ),
   ],
 )
 def test_wrong_flags_are_refused_with_what_to_do(arguments, message):

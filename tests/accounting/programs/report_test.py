@@ -7,7 +7,6 @@ several of them.
 import json
 import os
 import re
-import shlex
 
 import pytest
 
@@ -22,19 +21,6 @@ GBOARD = (
 )
 
 
-def test_published_gboard_run_by_either_name_of_the_separation():
-  between = reporting.json_of(*GBOARD, '--rounds_between=313', '--noise_multiplier=7')
-  difference = reporting.json_of(
-    *GBOARD, '--min_separation=314', '--noise_multiplier=7'
-  )
-  for each in (between, difference):
-    del each['verification']['command']
-  assert between == difference
-  assert between['guarantee']['epsilon'] == pytest.approx(8.526093443, rel=1e-9)
-  assert between['guarantee']['epsilon_rdp'] == pytest.approx(8.8986050, rel=1e-8)
-  assert between['mechanism']['sensitivity_squared'] == pytest.approx(79, rel=1e-14)
-
-
 def test_the_schema_is_printed_whole():
   result = reporting.execute('--schema')
   assert result.returncode == 0, result.stderr
@@ -44,7 +30,7 @@ def test_the_schema_is_printed_whole():
   assert '--mechanism does not go with --schema' in result.stderr
 
 
-@pytest.mark.parametrize('target', ['2', '1', '3.3'])
+@pytest.mark.parametrize('target', ['2', '3.3'])
 def test_the_printed_noise_keeps_the_target(target):
   arguments = ('--mechanism=tree', '--num_rounds=200', '--min_separation=20')
   arguments += (f'--target_epsilon={target}', '--target_delta=1e-6')
@@ -64,9 +50,8 @@ def test_the_printed_command_gives_the_same_numbers_again():
     '--target_delta=1e-7',
     '--adjacency=replace_one',
   )
-  program, arguments = report['verification']['command'].split(' ', 1)
-  assert program == 'tff-dp-report'
-  assert reporting.json_of(*shlex.split(arguments)) == report
+  assert report['verification']['command'].startswith('tff-dp-report ')
+  assert reporting.again(report) == report
 
 
 def test_output_file_is_written_whole_and_never_overwritten(tmp_path):
@@ -87,41 +72,18 @@ def test_output_file_is_written_whole_and_never_overwritten(tmp_path):
   [
     ((), 2, '--target_delta is missing'),
     (('--run_dir=/nowhere',), 2, 'a run directory: there is no such directory'),
-    (('report.json',), 2, "unexpected arguments ['report.json']; all are flags"),
     (('--output=/nowhere/x',), 2, '--output=/nowhere/x: there is no folder /nowhere'),
-    (
-      (*GBOARD, '--noise_multiplier=1', f'--ledger={__file__}'),
-      2,
-      'line 1: not a ledger entry',
-    ),
-    (
-      ('--nbafl', '--target_epsilon=5', '--target_delta=1e-5', '--clip_norm=1')
-      + ('--num_rounds=4', '--num_exposures=2', '--num_clients=5', '--min_examples=9'),
-      2,
-      'epsilon=5 is not below 1, and the constant sqrt(2 ln(1.25 / delta)) holds for '
-      "epsilon < 1 only. calibration='exact'",
-    ),
     (('--run_dir=.', '--num_rounds=3'), 2, '--num_rounds does not go with --run_dir'),
-    (('--report=x', '--accountant=rdp'), 2, 'does not go with a single --report'),
-    (('--ledger=x', '--ledger=y', '--round_log=z'), 2, '--ledger is given 2 times and'),
     (
       (*GBOARD, '--ledger=x', '--ledger=y', '--target_epsilon=3'),
       2,
       '--target_epsilon is for one mechanism',
     ),
-    (('--verify=x', '--report=y'), 2, '--report does not go with --verify'),
     (
       ('--mechanism=gaussian', '--num_rounds=9', '--noise_multiplier=1')
       + ('--target_delta=1e-6', '--min_separation=4', '--cap_enforced_by=it'),
       2,
       '--cap_enforced_by is for --max_participations below',
-    ),
-    (
-      ('--mechanism=gaussian', '--num_rounds=3', '--noise_multiplier=1')
-      + ('--target_delta=1e-6', '--sampling=fixed_size', '--num_clients=99')
-      + ('--clients_per_round=9', '--accountant=prv'),
-      2,
-      'accountant=prv does not read this event; leave it out, or take pld or rdp.\n',
     ),
     (
       (*GBOARD, '--noise_multiplier=1', '--target_epsilon=1'),

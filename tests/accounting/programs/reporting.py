@@ -3,13 +3,12 @@
 import datetime
 import gzip
 import json
-
-import dp_accounting
+import shlex
 
 from tests import executing
+from tests.accounting.reports import statements
 from tff_dp_aggregators import accounting
 from tff_dp_aggregators import strategies
-from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting.programs import report as report_program
 from tff_dp_aggregators.accounting.records import ledger
 from tff_dp_aggregators.accounting.reports import inputs
@@ -31,6 +30,18 @@ def json_of(*arguments):
   return json.loads(result.stdout)
 
 
+def verified(folder, report):
+  """What the program says of a report, which it reads from a file in the folder."""
+  path = folder / 'report.json'
+  path.write_text(json.dumps(report))
+  return execute(f'--verify={path}')
+
+
+def again(report):
+  """The report that the command in a report leads to."""
+  return json_of(*shlex.split(report['verification']['command'])[1:])
+
+
 def seeded(seed):
   """What lines of a ledger say of noise from a seed; nothing without one."""
   if seed is None:
@@ -43,20 +54,7 @@ def seeded(seed):
 
 def write_ledger(path, mechanism, num_rounds, **changes):
   """Writes the ledger of the first rounds of a run, at delta 1e-6."""
-  multipliers, _ = events.round_noise_multipliers(
-    mechanism.strategy, mechanism.participation, mechanism.noise_multiplier
-  )
-  with ledger.LedgerWriter(str(path), delta=1e-6) as writer:
-    for multiplier in multipliers[:num_rounds]:
-      writer.append(
-        event=dp_accounting.GaussianDpEvent(float(multiplier)),
-        cohort_requested=10,
-        cohort_reported=10,
-        clip_norm=0.5,
-        noise_multiplier=mechanism.noise_multiplier,
-        strategy_checksum=mechanism.strategy.checksum,
-        **changes,
-      )
+  statements.ledger_of(mechanism, path, num_rounds=num_rounds, clients=10, **changes)
 
 
 def write_run(folder, mechanism, num_rounds, seed=None):

@@ -19,11 +19,6 @@ from tff_dp_aggregators.accounting.records import ledger
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 
 
-@pytest.fixture
-def path(tmp_path):
-  return str(tmp_path / 'ledger.jsonl')
-
-
 @contextlib.contextmanager
 def room_for(num_bytes):
   """Lets no file grow beyond so many bytes; like a full disk, it takes a part."""
@@ -209,31 +204,6 @@ def test_a_file_that_something_else_changed_or_removed_is_not_written_on(path):
     os.remove(path)
     with pytest.raises(OSError, match='changed, moved or removed'):
       ledgers.release(writer, 1)
-
-
-WITHOUT_FCNTL = """
-import sys
-sys.modules['fcntl'] = None  # As on Windows.
-from tff_dp_aggregators.accounting.records import ledger
-print(len(ledger.read(sys.argv[1]).entries))
-ledger.LedgerWriter(sys.argv[1], 1e-7, resume=True)
-"""
-
-
-def test_ledgers_are_read_and_not_written_where_no_file_can_be_locked(path):
-  with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
-    ledgers.append(writer)
-  result = subprocess.run(
-    [sys.executable, '-c', WITHOUT_FCNTL, path],
-    cwd=ROOT,
-    capture_output=True,
-    text=True,
-    timeout=300,
-    check=False,
-  )
-  assert result.stdout == '1\n'
-  assert result.returncode == 1
-  assert 'this system has no fcntl' in result.stderr.splitlines()[-1]
 
 
 def test_a_line_that_changes_under_its_writer_is_found_by_the_next_reader(path):

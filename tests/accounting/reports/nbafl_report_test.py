@@ -1,9 +1,7 @@
 """Reports of NbAFL plans: what the formulas claim beside what holds."""
 
-import html
 import json
 import math
-import re
 
 import dp_accounting
 import pytest
@@ -29,7 +27,6 @@ PLAN = nbafl.Nbafl(
   min_examples=1000,
 )
 OFFERED = 'epsilon=4 is not below 1, and the constant'
-FEW = ('--clients_per_round=10', '--calibration=exact')
 
 
 def test_the_guarantee_is_that_of_a_client_towards_who_sees_the_models():
@@ -49,40 +46,32 @@ def test_the_guarantee_is_that_of_a_client_towards_who_sees_the_models():
   assert list(schema_lib.violations(built)) == []
 
 
-@pytest.mark.parametrize('more', [(), FEW])
-def test_flags_give_the_same_and_it_is_verified(more, tmp_path):
+def test_flags_give_the_same_and_it_is_verified(tmp_path):
+  more = ('--clients_per_round=10', '--calibration=exact')
   report = statements.by_flags(tmp_path, *statements.OF_NBAFL, *more)
   assert statements.verify(tmp_path, report).differences == ()
-  adjacency = report['guarantee']['adjacency']
-  assert adjacency == ('replace_one' if more else 'zero_out')
+  assert report['guarantee']['adjacency'] == 'replace_one'
   report['guarantees'][2]['epsilon'] *= 1 + 1e-7
   differences = statements.verify(tmp_path, report).differences
   assert differences and 'guarantees[2].epsilon' in differences[0]
 
 
-@pytest.mark.parametrize('output_format', ['text', 'markdown', 'html'])
-def test_every_form_shows_claims_beside_what_holds(output_format):
+def test_claims_are_shown_beside_what_holds():
   built = statement.build_nbafl(PLAN)
-  text = rendering.render(built, output_format)
-  text = ' '.join(html.unescape(re.sub('<[^>]*>', ' ', text)).split())
+  text = ' '.join(rendering.render(built, 'markdown').split())
   assert 'the formulas claim 0.8 for each example' in text
   for each in built['guarantees']:
     assert rounding.up(each['epsilon']) in text
   of_a_run = accounting_mechanism.Mechanism(**PLAN.mechanism_arguments())
   begins_with = rounding.up(of_a_run.epsilon(1e-5))
   assert f'a run with this noise begins with epsilon = {begins_with} at' in text
-  for said in ('Clipping the finished upload does not make it so', 'sigma_u'):
-    assert said in text
 
 
 @pytest.mark.parametrize(
   ('flags', 'message'),
   [
     (statements.OF_NBAFL[:-1], '--nbafl needs --min_examples as well'),
-    (statements.OF_NBAFL[1:], '--num_exposures is for --nbafl'),
     ((*statements.OF_NBAFL, '--mechanism=tree'), '--mechanism does not go with'),
-    ((*statements.OF_NBAFL, '--run_dir=x'), '--run_dir does not go with --nbafl'),
-    ((*statements.OF_NBAFL, '--clients_per_round=51'), 'at most num_clients, 50'),
     (('--nbafl', '--target_epsilon=4', *statements.OF_NBAFL[2:]), OFFERED),
   ],
 )

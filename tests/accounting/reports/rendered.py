@@ -45,6 +45,11 @@ def build(mechanism=MECHANISM, *, cut=False, with_curves=False, **options):
   return built
 
 
+def cut():
+  """The statement as if of a run that ended early."""
+  return build(cut=True)
+
+
 def composition():
   """The statement of two runs together."""
   return statement.compose([build(), build(cut=True)], command='program --twice')
@@ -87,7 +92,7 @@ def unescaped(text):
   return re.sub(r'\\([\\`*_<>|\[\]&~$-])', r'\1', text)
 
 
-def read(built, output_format):
+def read(built, output_format='markdown'):
   """What a reader of a format sees, without white space."""
   text = rendering.render(built, output_format)
   if output_format == 'html':
@@ -97,7 +102,7 @@ def read(built, output_format):
   return plain(text)
 
 
-def says(built, output_format, *claims):
+def says(built, *claims, output_format='markdown'):
   """Asserts that a reader of a format sees each claim."""
   seen = read(built, output_format)
   for claim in claims:

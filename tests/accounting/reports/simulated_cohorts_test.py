@@ -1,7 +1,6 @@
 """Reports of runs with the noise of a larger cohort: no guarantee, and a condition."""
 
 import json
-import shutil
 
 import dp_accounting
 import pytest
@@ -12,7 +11,6 @@ from tff_dp_aggregators import accounting
 from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import reports
-from tff_dp_aggregators.accounting.records import ledger
 from tff_dp_aggregators.accounting.reports import rendering
 from tff_dp_aggregators.accounting.reports import schema as schema_lib
 from tff_dp_aggregators.accounting.reports import sources
@@ -24,59 +22,29 @@ def _run_dir(tmp_path):
   return statements.run_of_larger_cohort(tmp_path / 'run')
 
 
-def _words(text):
-  return ' '.join(text.split())
-
-
-def test_every_form_has_no_guarantee_and_names_both_cohorts(run_dir, tmp_path):
+def test_it_has_no_guarantee_and_names_both_cohorts(run_dir, tmp_path):
   stated = statement.build(sources.from_run_dir(run_dir))
   assert list(schema_lib.violations(stated)) == []
   assert stated['guarantee']['epsilon'] is None
   assert not stated['guarantee']['is_private'] and stated['mechanism'] is None
-  private = statements.with_ledger(_new(tmp_path / 'private'))
+  private = statements.with_ledger(tmp_path)
   found = stated['simulated_cohort']
   epsilon = private['stopped']['epsilon_completed']
   assert found['simulated_epsilon'] == pytest.approx(epsilon, rel=1e-9)
   assert (found['noise_multiplier'], found['simulated_noise_multiplier']) == (0.5, 5.0)
-  for output_format in ('text', 'markdown', 'html'):
-    text = _words(rendering.render(stated, output_format))
-    text = text.replace('**', '')
-    assert 'Guarantee: none' in text or 'Guarantee: <strong>none' in text
-    assert 'simulated cohort of 100 clients a round; the rounds had 10' in text
-    assert 'Its rounds had 10 of 40 clients' in text and 'right for 100 of 400' in text
-    assert 'It carries no privacy guarantee' in text
-    assert 'differential privacy for each client' not in text
+  text = ' '.join(rendering.render(stated, 'markdown').split()).replace('**', '')
+  assert 'Guarantee: none' in text
+  assert 'simulated cohort of 100 clients a round; the rounds had 10' in text
+  assert 'It carries no privacy guarantee' in text
+  assert 'differential privacy for each client' not in text
   assert 'class="guarantee none"' in rendering.render(stated, 'html')
 
 
-def _new(folder):
-  folder.mkdir()
-  return folder
-
-
-def test_the_program_says_the_same_and_verifies_it(run_dir, tmp_path):
-  stated = statement.build(sources.from_run_dir(run_dir))
-  assert reporting.json_of(f'--run_dir={run_dir}') == stated
-  shown = reporting.execute(f'--run_dir={run_dir}')
-  assert shown.stdout == rendering.render(stated, 'markdown')
-  path = tmp_path / 'run' / 'report.json'
-  path.write_text(rendering.render(stated, 'json'))
-  verified = reporting.execute(f'--verify={path}')
-  assert (verified.returncode, verified.stderr) == (0, ''), verified.stdout
-  assert reporting.json_of(f'--report={path}') == stated
-  shutil.move(run_dir, tmp_path / 'moved')
-  moved = reporting.execute(f'--verify={tmp_path}/moved/report.json')
-  assert moved.returncode == 0, moved.stdout
-
-
-@pytest.mark.few(3)
 @pytest.mark.parametrize(
   'alter',
   [
-    lambda config: config['simulated_cohort'].update(scale=1.0),
     lambda config: config['simulated_cohort'].update(num_clients=4000),
     lambda config: config['simulated_cohort']['as_planned'].update(delta=1e-3),
-    lambda config: config.update(not_covered=[]),
     lambda config: config.update(simulated_cohort=None),
   ],
 )
@@ -126,9 +94,7 @@ def test_ledgers_of_other_runs_are_refused(
     statement.build(sources.from_run_dir(run_dir))
 
 
-@pytest.mark.parametrize(
-  'changes', [{'scale': 0.5}, {'scale': None}, {'num_clients': True}, {'scale': 'ten'}]
-)
+@pytest.mark.parametrize('changes', [{'scale': 0.5}, {'num_clients': True}])
 def test_wrong_cohorts_in_a_configuration_are_refused(tmp_path, changes):
   run_dir = statements.run_of_larger_cohort(tmp_path / 'run', **{'scale': 10.0})
   config = json.loads((tmp_path / 'run' / 'config.json').read_text())
@@ -141,33 +107,20 @@ def test_wrong_cohorts_in_a_configuration_are_refused(tmp_path, changes):
 _LIMITS = strategies.Participation(9, min_separation=3)
 
 
-@pytest.mark.few(6)
-@pytest.mark.parametrize('rounds', [1, 4, 9])
+@pytest.mark.parametrize('rounds', [4, 9])
 @pytest.mark.parametrize(
   'mechanism',
   [
     accounting.Mechanism('tree', _LIMITS, 2.0),
     accounting.Mechanism('banded', _LIMITS, 2.0, clipped_count_stddev=4.0),
     accounting.Mechanism('gaussian', sampling.PoissonSampling(9, 0.1), 1.0),
-    accounting.Mechanism('gaussian', sampling.FixedSizeSampling(9, 100, 10), 1.0),
   ],
-  ids=lambda value: getattr(value, 'name', None),
 )
 def test_rounds_spend_what_a_ledger_of_a_private_run_adds_up(
   tmp_path, mechanism, rounds
 ):
-  path = str(tmp_path / 'ledger.jsonl')
-  with ledger.LedgerWriter(path, delta=1e-6) as writer:
-    for event in mechanism.round_events[:rounds]:
-      writer.append(
-        event=event,
-        cohort_requested=10,
-        cohort_reported=10,
-        clip_norm=1.0,
-        noise_multiplier=mechanism.noise_multiplier,
-        strategy_checksum=mechanism.strategy.checksum,
-      )
-  total = ledger.read(path).total_event
+  path = tmp_path / 'ledger.jsonl'
+  total = statements.ledger_of(mechanism, path, num_rounds=rounds).total_event
   event = statement.event_of_rounds(mechanism, rounds)
   epsilons = [
     accounting.accountants.epsilon(each, 1e-6, relation=mechanism.relation)
@@ -188,26 +141,18 @@ def test_a_composition_has_what_each_part_computed_besides():
   assert not_covered[:-2] == parts[0]['definition']['not_covered'][:-1]
 
 
-@pytest.mark.parametrize(
-  'not_covered', ['One text.', [1], None, [' '], ['Two\nlines.']]
-)
+@pytest.mark.parametrize('not_covered', ['One text.', [1], [' '], ['Two\nlines.']])
 def test_what_is_no_sentence_is_refused(not_covered):
   with pytest.raises(ValueError, match='not_covered must'):
     reports.inputs.check_not_covered(not_covered)
 
 
 @pytest.mark.parametrize(
-  ('tuning', 'error'),
-  [
-    ((5, 1.0), TypeError),
-    (reports.inputs.Tuning(0, 1.0), ValueError),
-    (reports.inputs.Tuning(2, -1.0), ValueError),
-    (reports.inputs.Tuning(2, float('nan')), ValueError),
-    (reports.inputs.Tuning(2.5, 1.0), TypeError),
-  ],
+  'tuning',
+  [reports.inputs.Tuning(0, 1.0), reports.inputs.Tuning(2, float('nan'))],
 )
-def test_what_is_no_tuning_is_refused(tuning, error):
-  with pytest.raises(error, match='tuning'):
+def test_what_is_no_tuning_is_refused(tuning):
+  with pytest.raises(ValueError, match='tuning'):
     reports.inputs.check_tuning(tuning)
 
 

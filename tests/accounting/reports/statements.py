@@ -9,7 +9,6 @@ import dp_accounting
 from tff_dp_aggregators import accounting
 from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
-from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import reports
 from tff_dp_aggregators.accounting.programs import report as report_program
 from tff_dp_aggregators.accounting.records import ledger
@@ -69,7 +68,9 @@ def mechanism_of(name, participation, noise_multiplier):
   return accounting.Mechanism(name, participation, noise_multiplier, **needed)
 
 
-def ledger_of(mechanism, path, *, num_rounds=7, clients=25, aborted=0, events=None):
+def ledger_of(
+  mechanism, path, *, num_rounds=7, clients=25, aborted=0, events=None, **changes
+):
   """Writes the ledger of a run of a mechanism; returns what it says."""
   with ledger.LedgerWriter(str(path), delta=1e-6) as writer:
     for attempt in range(aborted):
@@ -85,7 +86,7 @@ def ledger_of(mechanism, path, *, num_rounds=7, clients=25, aborted=0, events=No
         event=event,
         cohort_requested=25,
         cohort_reported=clients,
-        **mechanism.line(None if mechanism.parts else 0.5),
+        **{**mechanism.line(None if mechanism.parts else 0.5), **changes},
       )
   return ledger.read(str(path))
 
@@ -126,25 +127,14 @@ def of_joint_run(folder):
 
 def with_ledger(folder, num_rounds=7, **changes):
   """The report of a run of TREE with a ledger, which is left in the folder."""
-  path = str(folder / 'ledger.jsonl')
-  multipliers, _ = events.round_noise_multipliers(TREE.strategy, LIMITS, 5.0)
-  with ledger.LedgerWriter(path, delta=1e-6) as writer:
-    for multiplier in multipliers[:num_rounds]:
-      writer.append(
-        event=dp_accounting.GaussianDpEvent(float(multiplier)),
-        cohort_requested=10,
-        cohort_reported=10,
-        clip_norm=0.5,
-        noise_multiplier=5.0,
-        strategy_checksum=TREE.strategy.checksum,
-        **changes,
-      )
+  path = folder / 'ledger.jsonl'
+  read = ledger_of(TREE, path, num_rounds=num_rounds, **changes)
   return statement.build(
     reports.Inputs(
       TREE,
       1e-6,
-      ledger=ledger.read(path),
-      files=(sources.file_of('ledger', path),),
+      ledger=read,
+      files=(sources.file_of('ledger', str(path)),),
       clip_norm=0.5,
       enforced_by='a test',
     ),
@@ -207,16 +197,8 @@ def run_of_larger_cohort(folder, scale=10.0, **changes):
 
 def ledger_of_larger_cohort(path, noise_multiplier, event=None, num_rounds=7):
   """Writes the ledger of such a run."""
-  with ledger.LedgerWriter(str(path), delta=1e-6) as writer:
-    for _ in range(num_rounds):
-      writer.append(
-        event=event or dp_accounting.NonPrivateDpEvent(),
-        cohort_requested=10,
-        cohort_reported=10,
-        clip_norm=0.5,
-        noise_multiplier=noise_multiplier,
-        strategy_checksum=TREE.strategy.checksum,
-      )
+  events = (event or dp_accounting.NonPrivateDpEvent(),) * num_rounds
+  ledger_of(TREE, path, clients=10, events=events, noise_multiplier=noise_multiplier)
 
 
 def run_without_privacy(folder):

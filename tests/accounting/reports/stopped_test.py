@@ -1,18 +1,7 @@
-"""A run that ended early: which epsilon is stated, and why it has to be the plan's.
-
-Claims:
-
-* Who stops by what was released can have a delta of 0.041 and more at an epsilon that
-  is stated, for the rounds that ran, at delta 0.01: by recursion over all paths of the
-  privacy loss, and by drawing paths. At the epsilon of the plan no rule has more.
-* The guarantee of such a run is of its plan, unless somebody states what fixed the
-  number of rounds; both numbers are in the report, and it verifies.
-* So it is with a round log whose plan is known; one whose plan is not says so.
-"""
+"""A run that ended early: which epsilon is stated, and why it has to be the plan's."""
 
 import dataclasses
 import functools
-import json
 import math
 
 import numpy as np
@@ -106,12 +95,6 @@ def _run(tmp_path, num_rounds=7):
   return (*reporting.OF_TREE_OF_20, f'--ledger={path}')
 
 
-def _verified(tmp_path, report):
-  path = tmp_path / 'report.json'
-  path.write_text(json.dumps(report))
-  return reporting.execute(f'--verify={path}')
-
-
 def test_the_guarantee_is_of_the_plan_unless_something_fixed_the_rounds(tmp_path):
   flags = _run(tmp_path)
   plan = reporting.json_of(*flags)
@@ -128,17 +111,17 @@ def test_the_guarantee_is_of_the_plan_unless_something_fixed_the_rounds(tmp_path
     'epsilon_planned': of_plan,
     'rounds_fixed_by': None,
   }
-  assert _verified(tmp_path, plan).returncode == 0
+  assert reporting.verified(tmp_path, plan).returncode == 0
   budget = '--rounds_fixed_by=a budget of epsilon 3'
   fixed = reporting.json_of(*flags, budget)
   assert fixed['guarantee']['epsilon'] == pytest.approx(of_rounds, rel=1e-12)
   assert fixed['stopped']['rounds_fixed_by'] == 'a budget of epsilon 3'
-  assert _verified(tmp_path, fixed).returncode == 0
+  assert reporting.verified(tmp_path, fixed).returncode == 0
   fixed['stopped']['rounds_fixed_by'] = None
-  assert _verified(tmp_path, fixed).returncode == 1
+  assert reporting.verified(tmp_path, fixed).returncode == 1
   # As reports of stopped runs once were.
   fixed.pop('stopped')
-  assert 'unless --rounds_fixed_by says' in _verified(tmp_path, fixed).stdout
+  assert 'unless --rounds_fixed_by says' in reporting.verified(tmp_path, fixed).stdout
 
 
 def test_a_target_is_held_against_the_rounds_that_ran_if_they_were_fixed(tmp_path):
@@ -163,19 +146,8 @@ def test_rounds_that_were_drawn_in_advance_are_all_spent(tmp_path):
     statement.build(dataclasses.replace(given, rounds_fixed_by='it'))
 
 
-def test_composed_with_others_it_counts_as_the_plan(tmp_path):
-  flags = _run(tmp_path)
-  other = tmp_path / 'other.jsonl'
-  reporting.write_ledger(other, reporting.TREE_OF_20, 20, **reporting.seeded(None))
-  both = reporting.json_of(*flags, f'--ledger={other}')
-  mu = reporting.json_of(*flags)['guarantee']['gdp_mu']
-  assert both['guarantee']['gdp_mu'] == pytest.approx(math.sqrt(2) * mu, rel=1e-9)
-
-
-@pytest.mark.parametrize('more', [(), ('--ledger',)])
-def test_stating_what_fixed_the_rounds_of_a_whole_run_is_refused(tmp_path, more):
-  flags = _run(tmp_path, 20) if more else reporting.OF_TREE_OF_20
-  result = reporting.execute(*flags, '--rounds_fixed_by=the budget')
+def test_stating_what_fixed_the_rounds_of_a_whole_run_is_refused(tmp_path):
+  result = reporting.execute(*_run(tmp_path, 20), '--rounds_fixed_by=the budget')
   assert result.returncode == 2
   assert "rounds_fixed_by='the budget' is for a private run that" in result.stderr
 
@@ -185,7 +157,7 @@ def test_a_run_directory_takes_what_fixed_its_rounds(tmp_path):
   fixed = reporting.json_of(f'--run_dir={run_dir}', '--rounds_fixed_by=the budget')
   assert fixed['guarantee']['epsilon'] < fixed['stopped']['epsilon_planned']
   assert "'--rounds_fixed_by=the budget'" in fixed['verification']['command']
-  assert _verified(tmp_path, fixed).returncode == 0
+  assert reporting.verified(tmp_path, fixed).returncode == 0
 
 
 def test_a_log_of_fewer_rounds_than_planned_counts_as_the_plan(tmp_path):
@@ -198,10 +170,10 @@ def test_a_log_of_fewer_rounds_than_planned_counts_as_the_plan(tmp_path):
   assert found['guarantee']['epsilon'] == stopped['epsilon_planned']
   assert stopped['epsilon_completed'] < stopped['epsilon_planned']
   assert stopped['epsilon_planned'] == reporting.TREE_OF_20.epsilon(1e-6)
-  assert _verified(tmp_path, found).returncode == 0
+  assert reporting.verified(tmp_path, found).returncode == 0
   fixed = reporting.json_of(*flags, '--rounds_fixed_by=the calendar')
   assert fixed['guarantee']['epsilon'] == stopped['epsilon_completed']
-  assert _verified(tmp_path, fixed).returncode == 0
+  assert reporting.verified(tmp_path, fixed).returncode == 0
   # Without a plan nothing tells how many rounds there might have been.
   alone = reporting.execute(
     *('--mechanism=tree', '--noise_multiplier=4', '--target_delta=1e-6'),
@@ -222,4 +194,4 @@ def test_planned_rounds_after_a_log_have_room_for_more_participations(tmp_path):
     source['max_participations'] + left, possible.possible_participations
   )
   assert found['stopped']['rounds_planned'] == 20
-  assert _verified(tmp_path, found).returncode == 0
+  assert reporting.verified(tmp_path, found).returncode == 0

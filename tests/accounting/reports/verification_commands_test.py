@@ -34,29 +34,19 @@ def test_a_command_that_leads_to_the_report_is_right(tmp_path):
   'change, message',
   [
     (('--min_separation=5',), 'else: participation.min_separation is 4, computed 5'),
-    (('--min_separation=3',), 'leads to something else: guarantee.epsilon is '),
     (('--noise_multiplier=5.00001',), 'mechanism.noise_multiplier is 5.0, computed'),
-    (('--num_rounds=13',), 'leads to something else: mechanism.num_rounds is 12'),
     (('--target_delta=1e-7',), 'leads to something else: guarantee.delta is 1e-06'),
-    (('--accountant=rdp',), 'leads to something else: guarantee.accountant is'),
     (('--adjacency=replace_one',), 'leads to something else: definition.adjacency'),
-    (('--mechanism=gaussian',), 'something else: mechanism.name is'),
     (('--target_epsilon=9',), 'leads to something else: target is None, computed'),
     (('--mechanism=oak',), 'does not work: WrongUsage: flag --mechanism=oak'),
-    (('--min_separation=0',), 'does not work: ValueError: min_separation'),
-    (('--num_bands=3',), 'does not work: ValueError: '),
     (('--ledger=/nowhere',), 'does not work: FileNotFoundError'),
     (
       ('--target_epsilon=0.1',),
       'does not work: CheckFailed: the mechanism spends',
     ),
     (('more',), "does not work: ValueError: 'more' does not decide"),
-    (('--format=html',), "ValueError: '--format=html' does not decide"),
     (('--output=o',), "ValueError: '--output=o' does not decide on the numbers"),
-    (('--verify=o',), "ValueError: '--verify=o' does not decide on the numbers"),
     (('--flagfile=/etc/passwd',), "ValueError: '--flagfile=/etc/passwd' does not"),
-    (('-flagfile=/etc/passwd',), "ValueError: '-flagfile=/etc/passwd' does not"),
-    (('--help',), "ValueError: '--help' does not decide on the numbers"),
     (('--num_ro=12',), "ValueError: '--num_ro=12' does not decide on the numbers"),
   ],
 )
@@ -77,13 +67,10 @@ def test_a_command_that_does_not_lead_to_the_report_is_found(
 @pytest.mark.parametrize(
   'command',
   [
-    'a command',
-    '',
+    'tff-dp-reports',
     'tff-dp-plan --num_rounds=3',
     "tff-dp-report 'open",
-    'tff-dp-reports',
     'rm -rf /; tff-dp-report',
-    'python -m tff_dp_aggregators.accounting.plan --num_rounds=3',
   ],
 )
 def test_what_is_no_command_of_the_report_program_is_found(tmp_path, command):
@@ -94,29 +81,12 @@ def test_what_is_no_command_of_the_report_program_is_found(tmp_path, command):
   assert 'does not work: WrongCommand' in difference
 
 
-@pytest.mark.parametrize('kind', ['flags', 'run_dir', 'run_dirs'])
-def test_the_name_that_the_program_had_before_is_as_right(tmp_path, kind):
-  report = statements.of_kind(tmp_path, kind)
-  old = 'python -m tff_dp_aggregators.accounting.report '
-  for each in (report, *report['parts']):
-    stated = each['verification']
-    stated['command'] = stated['command'].replace('tff-dp-report ', old)
-    assert stated['command'].startswith(old)
-  result = statements.verify(tmp_path, report)
-  assert result.ok, result.text
-  path = tmp_path / 'report.json'
-  located = verification.statement_of_report(str(path), report_program.statement_of)
-  assert located['verification']['command'].startswith('tff-dp-report ')
-  report['verification']['command'] += ' --accountant=zcdp'
-  assert 'verification.command' in statements.verify(tmp_path, report).text
-
-
 def test_flags_that_had_other_names_are_as_right(tmp_path):
   report = statements.by_flags(
     tmp_path,
     *('--mechanism=gaussian', '--noise_multiplier=5', '--target_delta=1e-6'),
     *('--num_rounds=10', '--sampling=poisson'),
-    *('--num_clients=1000', '--clients_per_round=10'),
+    *('--num_clients=1000', '--clients_per_round=10', '--accountant=rdp'),
   )
   stated = report['verification']
   command = stated['command']
@@ -140,12 +110,11 @@ def test_a_flag_that_stands_twice_in_a_command_is_found(tmp_path):
   assert '--num_rounds is given twice' in difference
 
 
-@pytest.mark.parametrize('flag', ['ledger', 'round_log', 'report', 'strategy_file'])
+@pytest.mark.parametrize('flag', ['ledger', 'report'])
 def test_a_command_that_names_a_pipe_or_a_device_is_not_done(tmp_path, flag):
   os.mkfifo(tmp_path / 'pipe')
-  kept = statements.OF_TREE[flag == 'strategy_file' :]
   for path in (str(tmp_path / 'pipe'), '/dev/zero'):
-    result = _by_command(tmp_path, *kept, f'--{flag}={path}')
+    result = _by_command(tmp_path, *statements.OF_TREE, f'--{flag}={path}')
     assert any('is no regular file' in each for each in result.differences)
 
 
@@ -170,22 +139,10 @@ def test_whether_a_command_was_tried_is_noted(tmp_path):
   assert result.ok and 'command' not in result.text
 
 
-def test_texts_that_the_command_does_not_have_may_come_from_elsewhere(tmp_path):
-  report = statement.build(
-    reports.Inputs(
-      statements.TREE,
-      1e-6,
-      enforced_by='a timer',
-      noise_source='a die',
-      command=sources.command_of(list(statements.OF_TREE)),
-    )
-  )
-  assert statements.verify(tmp_path, report).ok
-
-
 def test_commands_work_where_files_moved_beside_the_report(tmp_path):
   (tmp_path / 'old').mkdir()
-  found = dict(zip(statements.KINDS, statements.of_every_kind(tmp_path / 'old')))
+  kinds = ('ledger_by_flags', 'round_log', 'run_dir')
+  found = {kind: statements.of_kind(tmp_path / 'old', kind) for kind in kinds}
   (tmp_path / 'old').rename(tmp_path / 'new')
   for kind in ('ledger_by_flags', 'round_log'):
     assert statements.verify(tmp_path / 'new', found[kind]).ok, kind
