@@ -11,7 +11,6 @@ import pytest
 import scipy.optimize
 
 from benchmarks import _round_norms
-from tff_dp_aggregators.strategies import Banded
 from tff_dp_aggregators.strategies import Participation
 from tff_dp_aggregators.strategies import banded
 from tff_dp_aggregators.strategies import epoch_scaled
@@ -69,36 +68,6 @@ def test_no_other_norms_are_better(schema, seed):
   assert other.success
   assert found.error == pytest.approx(other.fun, rel=1e-6)
   assert found.error == pytest.approx(found.lower_bound, rel=1e-8)
-
-
-@pytest.mark.parametrize('schema', _SCHEMAS)
-def test_lower_bounds_are_below_what_any_norms_have(schema):
-  participation = _SCHEMAS[schema]
-  random = np.random.default_rng(7)
-  costs = _round_norms.norm_costs(_units(8, participation.min_separation, 9))
-  bound = _round_norms.BestNorms(participation)(costs).lower_bound
-  for _ in range(100):
-    squares = random.uniform(0.1, 1.0, 8)
-    squares /= _sums(squares, participation).max()
-    assert squares**-0.5 @ costs @ squares**-0.5 > bound
-
-
-def test_the_quadratic_form_is_the_error_of_scaled_columns():
-  units = _units(8, 3, seed=1)
-  lengths = np.random.default_rng(2).uniform(0.5, 2.0, 8)
-  errors = Banded(8, units * lengths).per_query_error()
-  quadratic = 1 / lengths @ _round_norms.norm_costs(units) @ (1 / lengths)
-  assert quadratic == pytest.approx(errors.mean(), rel=1e-12)
-
-
-@pytest.mark.parametrize('fixed', [False, True])
-def test_the_gradient_is_that_of_the_best_error(fixed):
-  columns = _round_norms.Columns(Participation(8, 3, fixed_epoch=fixed))
-  point = 1.5 * _units(8, 3, seed=3)
-  _, gradient = columns.loss(point)
-  direction = np.random.default_rng(4).normal(size=point.shape) * (point != 0)
-  above, below = (columns.loss(point + step * direction)[0] for step in (1e-5, -1e-5))
-  assert np.vdot(gradient, direction) == pytest.approx((above - below) / 2e-5, rel=1e-6)
 
 
 @pytest.mark.few(2)
