@@ -99,13 +99,9 @@ def test_names_without_a_docstring_that_says_something_are_found(pack):
 @pytest.mark.parametrize(
   'docstring, nothing',
   [
-    ('See `Strategy`.', True),
     ('See `LowerToeplitz`; O(n d).', True),
-    ('As `f` and `g`.', True),
     ('Likewise.', True),
     ('The same as `f`, squared and summed.', False),
-    ('See `Strategy`; exact if columns of one client cannot overlap.', False),
-    ('Seeds.', False),
   ],
 )
 def test_what_says_nothing(tmp_path, docstring, nothing):
@@ -120,17 +116,10 @@ def test_what_says_nothing(tmp_path, docstring, nothing):
     ('pack.drawing.draw', 'Shape', 'pack.shapes.square.Shape'),
     ('pack.drawing.draw', 'shapes.Square.sides()', 'pack.shapes.square.Shape.sides'),
     ('pack.drawing.draw', 'inner.help_out(x)', 'pack.inner.help_out'),
-    ('pack.drawing.draw', 'pack.draw', None),  # Itself.
-    ('pack.drawing', 'draw', 'pack.drawing.draw'),
     ('pack.drawing', 'area', None),  # Of what?
     ('pack.drawing', 'inner._private', None),
-    ('pack.drawing', 'collections.OrderedDict', None),
     ('pack', 'shapes/square.py', 'pack.shapes.square'),
-    ('pack', 'pack/shapes/__init__.py', 'pack.shapes'),
-    ('pack', 'setup.py', None),
-    ('pack.shapes.square.Square', 'size', None),  # A field of its own.
     ('pack', 'shapes.Square.size', 'pack.shapes.square.Square'),
-    ('pack', 'shapes.Square.name', 'pack.shapes.square.Square.name'),
   ],
 )
 def test_what_a_name_in_backticks_means(pack, scope, text, target):
@@ -185,15 +174,10 @@ def test_links_of_a_built_site_are_followed(tmp_path):
   [
     ('index.md', 'docs/noise.md#seeds', 'noise.md#seeds'),
     ('index.md', 'docs/example_run/accuracy.png', 'example_run/accuracy.png'),
-    ('index.md', 'CONTRIBUTING.md "Title"', 'contributing.md "Title"'),
     ('contributing.md', 'README.md', 'index.md'),
-    ('noise.md', '../README.md', 'index.md'),
-    ('noise.md', '../tff_dp_aggregators/__init__.py', 'api/package.md'),
     ('noise.md', '../tff_dp_aggregators/noise/streaming.py', 'api/noise/streaming.md'),
     ('noise.md', '../Makefile', 'files/Makefile'),
-    ('example_run/report.md', '../noise.md', '../noise.md'),
     ('noise.md', '../gone.py', '../gone.py'),
-    ('noise.md', '#seeds', '#seeds'),
     ('noise.md', 'https://example.com/README.md', 'https://example.com/README.md'),
   ],
 )
