@@ -66,11 +66,9 @@ def test_a_comparison_is_drawn_again_in_its_directory(comparison):
   [
     ([], 'name the directory of a run'),
     (['{run}', '--y=speed'], "has no column 'speed'; there are round, epsilon"),
-    (['{run}', '--y=accuracy'], "has no column 'accuracy'; there are test_accuracy."),
     (['{run}/nothing'], 'cannot be read as a run: '),
     (['{run}', '--output=a.pdf'], "'a.pdf' must end in .png or .svg"),
     (['{comparison}', '{run}'], 'a comparison is drawn alone'),
-    (['{comparison}', '--x=round'], '--x is for runs'),
   ],
 )
 def test_what_cannot_be_drawn_is_refused(
@@ -81,5 +79,4 @@ def test_what_cannot_be_drawn_is_refused(
   result = _plot(*given)
   assert result.returncode == 2
   assert message in result.stderr
-  assert result.stderr.count('\n') == 1
   assert set(os.listdir(tmp_path)) == {'run', 'comparison'}

@@ -1,7 +1,6 @@
 """Pictures: lines that can be told apart, and files that are whole."""
 
 import math
-import os
 
 import pytest
 
@@ -24,23 +23,6 @@ def test_the_same_picture_is_the_same_bytes(kind, tmp_path):
   first, second = (open(path, 'rb').read() for path in paths)
   assert first == second
   assert first.startswith(b'\x89PNG' if kind == 'png' else b'<?xml')
-
-
-def test_another_ending_is_refused_and_nothing_written(tmp_path):
-  with pytest.raises(ValueError, match=r"x\.pdf' must end in \.png or \.svg"):
-    charts.save(CHART, str(tmp_path / 'x.pdf'))
-  assert os.listdir(tmp_path) == []
-
-
-def test_the_legend_is_beside_the_data_and_names_every_line():
-  drawn = charts._drawn(CHART)
-  (legend,) = drawn.legends
-  labels = [text.get_text() for text in legend.get_texts()]
-  assert labels == [line.label for line in CHART.lines]
-  drawn.draw_without_rendering()
-  (axes,) = drawn.axes
-  assert legend.get_window_extent().x0 > axes.get_window_extent().x1
-  assert legend.get_window_extent().y0 > 0
 
 
 def test_error_bars_have_the_length_of_the_errors():
