@@ -25,7 +25,7 @@ def run(run_dir, *arguments):
 def refusal(*arguments):
   """The line by which one is refused before it begins."""
   result = executing.execute(simulate, *arguments)
-  assert (result.returncode, result.stdout) == (2, '')
+  assert result.returncode == 2, result.stdout
   # Before it stands at most that the noise is looked for, on a slow machine.
   line = result.stderr.splitlines()[-1]
   assert line.startswith('error: ')
