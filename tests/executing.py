@@ -18,14 +18,10 @@ class Result(NamedTuple):
 
 
 def execute(program, *arguments):
-  """Executes a program as its command line would.
+  """Executes a program, or a module that has its `execute`, as its command line would.
 
   Output goes through files, because TensorFlow Federated starts its worker only with
   an output that has a file behind it.
-
-  Args:
-    program: A `Program`, or a module that has its `execute`.
-    *arguments: What follows the program's name on the command line.
   """
   with contextlib.ExitStack() as stack:
     stdout, stderr = (

@@ -1,4 +1,4 @@
-"""Claims about the workflows of the public host, the hooks of git, and file checks."""
+"""Claims about the workflows of the public host."""
 
 import pathlib
 import re
@@ -79,28 +79,3 @@ def test_actions_are_those_of_the_host_at_a_version(path):
   for _, step in _steps(path):
     if 'uses' in step:
       assert re.fullmatch(r'actions/[a-z-]+@(v\d+(\.\d+)*|[0-9a-f]{40})', step['uses'])
-
-
-class TestHooks:
-  HOOKS = _load(ROOT / '.pre-commit-config.yaml')['repos']
-
-  def test_are_the_tools_of_the_lock(self):
-    (repository,) = self.HOOKS
-    assert repository['repo'] == 'local'
-    for hook in repository['hooks']:
-      program, *arguments = hook['entry'].split()
-      assert hook['language'] == 'system'
-      assert program.startswith('.venv/bin/')
-      scripts = [ROOT / each for each in arguments if each.endswith('.py')]
-      assert all(script.is_file() for script in scripts)
-
-  def test_check_what_lint_checks(self):
-    makefile = (ROOT / 'Makefile').read_text(encoding='utf-8')
-    recipe = re.search(r'^lint:.*\n((?:\t.*\n)+)', makefile, re.MULTILINE).group(1)
-    in_lint = [line.split()[0].replace('$(bin)', '') for line in recipe.splitlines()]
-    in_hooks = [
-      hook['entry'].split()[0].replace('.venv/bin', '')
-      for repository in self.HOOKS
-      for hook in repository['hooks']
-    ]
-    assert in_hooks == in_lint
