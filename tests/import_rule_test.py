@@ -6,6 +6,7 @@ folders, so that files added later are checked as well.
 """
 
 import ast
+import functools
 import pathlib
 
 from tests import executing
@@ -96,6 +97,7 @@ def imported_names(source, module, is_package):
   return names
 
 
+@functools.cache
 def names_imported_by(path):
   relative = path.relative_to(ROOT).with_suffix('')
   is_package = relative.name == '__init__'
@@ -176,6 +178,7 @@ def test_tensorflow_privacy_is_imported_in_one_file_alone():
   assert importing == {'queries/matrix_mechanism.py'}
 
 
+@functools.cache
 def classes():
   """Names of all classes of strategies, also of those that others are made from."""
   found, left = set(), [strategies.Strategy]

@@ -44,7 +44,7 @@ runpy.run_module(name, run_name='__main__', alter_sys=True)
 """
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
   'name',
   [*PROGRAMS, *(pytest.param(name, marks=pytest.mark.slow) for name in BENCHMARKS)],

@@ -1,11 +1,5 @@
 """The norms of rounds that `benchmarks.round_scales` prints are the best."""
 
-import os
-import pathlib
-import re
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 import scipy.optimize
@@ -17,7 +11,6 @@ from tff_dp_aggregators.strategies import epoch_scaled
 from tff_dp_aggregators.strategies import sensitivity
 from tff_dp_aggregators.strategies.numerics import bands
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
 _SCHEMAS = {
   'whole epochs': Participation(8, 2),
   'a part of an epoch': Participation(8, 3),
@@ -93,32 +86,3 @@ def test_columns_and_norms_together_are_certified_to_be_the_best(limits, fixed):
     assert exact and squared < 1.0 + 1e-12
     worst = _sums(np.square(strategy.diagonals).sum(axis=0), schema).max()
     assert squared == pytest.approx(worst, rel=1e-12)
-
-
-@pytest.mark.slow
-def test_the_program_prints_what_norms_of_rounds_gain():
-  result = subprocess.run(
-    [sys.executable, '-m', 'benchmarks.round_scales', '--small'],
-    cwd=ROOT,
-    env={**os.environ, 'PYTHONPATH': str(ROOT)},
-    capture_output=True,
-    text=True,
-    timeout=120,
-  )
-  assert result.returncode == 0, result.stderr
-  lines = re.findall(
-    r'^ *(\d+) +\d+ +\d+ +(apart|fixed epochs) +(.*)%$', result.stdout, re.M
-  )
-  figures = {line[:2]: [float(each) for each in line[2].split()] for line in lines}
-  for equal, epochs, rescaled, gap, rounds, bound, bound_gap, _ in figures.values():
-    assert equal > epochs > rescaled > rounds >= bound - 1e-5
-    assert max(gap, bound_gap) < 1e-5
-  # Scales of rounds are hardly better than those of epochs, of which each has two where
-  # the last one is cut off.
-  gains = {case: line[-1] for case, line in figures.items()}
-  assert gains == {
-    ('64', 'apart'): pytest.approx(0.05, abs=0.01),
-    ('64', 'fixed epochs'): pytest.approx(0.27, abs=0.01),
-    ('100', 'apart'): pytest.approx(0.03, abs=0.01),
-    ('100', 'fixed epochs'): pytest.approx(0.18, abs=0.01),
-  }
