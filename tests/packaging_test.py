@@ -208,36 +208,6 @@ class TestMetadata:
     assert [name for name in names if name.endswith('/LICENSE')]
 
   @pytest.mark.slow
-  def test_installed_simulations_and_other_peoples_experiments_go_together(
-    self, tmp_path
-  ):
-    source = _copy_of_the_source(tmp_path / 'source')
-    with zipfile.ZipFile(_wheel_of(source, tmp_path)) as archive:
-      archive.extractall(tmp_path / 'site-packages')
-      (name,) = (n for n in archive.namelist() if n.endswith('/entry_points.txt'))
-      commands = archive.read(name).decode()
-    assert 'tff-dp-simulate = tff_dp_aggregators.experiments.simulate:run' in commands
-    assert ' = experiments.' not in commands
-    own = tmp_path / 'elsewhere' / 'experiments'
-    own.mkdir(parents=True)
-    (own / '__init__.py').write_text('')
-    (own / 'simulate.py').write_text('print("my own")')
-
-    def said_by(module):
-      return subprocess.run(
-        [sys.executable, '-m', module, '--help'],
-        cwd=own.parent,
-        env={'PATH': os.environ['PATH'], 'PYTHONPATH': str(tmp_path / 'site-packages')},
-        check=True,
-        stdout=subprocess.PIPE,
-        text=True,
-      ).stdout
-
-    assert said_by('experiments.simulate') == 'my own\n'
-    text = said_by('tff_dp_aggregators.experiments.simulate')
-    assert 'tff-dp-simulate --mechanism' in text
-
-  @pytest.mark.slow
   def test_a_clone_named_like_the_package_does_not_shadow_it(self, tmp_path):
     clone = _copy_of_the_source(tmp_path / 'tff_dp_aggregators')
     build = "from setuptools import build_meta; build_meta.build_editable('..')"
@@ -320,10 +290,9 @@ class TestSetUp:
     for name in ('cat', 'dirname', 'rm'):
       (programs / name).symlink_to(shutil.which(name))
 
-    def run(name='', script='', **environment):
-      if name:
-        (programs / name).write_text(f'#!/bin/sh\n{script}\n', encoding='utf-8')
-        (programs / name).chmod(0o755)
+    def run(name, script, **environment):
+      (programs / name).write_text(f'#!/bin/sh\n{script}\n', encoding='utf-8')
+      (programs / name).chmod(0o755)
       return subprocess.run(
         ['/bin/sh', 'tools/python/make_venv.sh'],
         cwd=checkout,
@@ -334,31 +303,12 @@ class TestSetUp:
 
     return run
 
-  @pytest.mark.parametrize(
-    ('python', 'script', 'asked', 'message'),
-    [
-      ('', '', {}, 'apt-get install python3.11 python3.11-venv'),
-      ('python3.9', 'exit 127', {}, 'no Python 3.9, 3.10 or 3.11 found'),
-      (
-        'python3.10',
-        'case "$2" in *ensurepip*) exit 1;; *print*) echo 3.10;; *) exit 0;; esac',
-        {},
-        'apt-get install python3.10-venv',
-      ),
-      (
-        'python3.12',
-        'exit 1',
-        {'PYTHON': 'python3.12'},
-        'PYTHON=python3.12 is not a Python 3.9, 3.10 or 3.11',
-      ),
-    ],
-  )
-  def test_a_python_that_is_missing_or_no_good_is_told(
-    self, make_venv, tmp_path, python, script, asked, message
+  def test_a_python_that_is_there_and_does_not_run_is_passed_over(
+    self, make_venv, tmp_path
   ):
-    result = make_venv(python, script, **asked)
+    result = make_venv('python3.9', 'exit 127')
     assert result.returncode == 1
-    assert message in result.stderr
+    assert 'no Python 3.9, 3.10 or 3.11 found' in result.stderr
     assert not (tmp_path / 'checkout' / '.venv').exists()
 
   @pytest.mark.parametrize('python', ['../bin/python3.11', '.venv/bin/python'])
