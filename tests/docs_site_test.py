@@ -4,6 +4,8 @@ import pathlib
 import re
 import textwrap
 
+import pytest
+
 from tools.docs import api
 from tools.docs import html_links
 
@@ -83,6 +85,7 @@ def test_every_page_is_in_the_navigation_once_and_says_for_whom_it_is():
     assert first.startswith('This page is for '), page
 
 
+@pytest.mark.slow
 def test_every_module_has_a_page():
   package = ROOT / 'tff_dp_aggregators'
   modules = set()

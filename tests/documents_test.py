@@ -107,7 +107,15 @@ def test_commands_on_own_data_are_those_of_the_tutorial():
     assert command in followed
 
 
-@pytest.mark.parametrize('name, arguments', _of_readme(), ids=str)
+@pytest.mark.parametrize(
+  'name, arguments',
+  [
+    # Strategies for a thousand rounds are found in seconds each.
+    pytest.param(*each, marks=[pytest.mark.slow] if each[0] == 'plan' else [])
+    for each in _of_readme()
+  ],
+  ids=str,
+)
 def test_command_in_the_readme_runs(name, arguments, kept_strategies):
   result = _execute(name, arguments)
   assert result.returncode == 0, result.stderr

@@ -183,7 +183,7 @@ def _clients(shape, sizes):
   [
     pytest.param('mlp', None, marks=pytest.mark.slow),
     ('cnn', 'TensorFlow cannot vectorise'),
-    ('char_lstm', 'the model has loops'),
+    pytest.param('char_lstm', 'the model has loops', marks=pytest.mark.slow),
   ],
 )
 def test_convolutions_and_lstms_are_trained_one_by_one(name, why, tmp_path):
