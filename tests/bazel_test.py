@@ -6,12 +6,14 @@ find there what they import is claimed here, from what the files say.
 
 import ast
 import fnmatch
+import functools
 import pathlib
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TESTS = sorted((ROOT / 'tests').rglob('*_test.py'))
 
 
+@functools.cache
 def _build(folder):
   return ast.parse((ROOT / folder / 'BUILD').read_text('utf-8'))
 
@@ -42,6 +44,7 @@ def _deps(test):
   return found[0] if found else None
 
 
+@functools.cache
 def _imported(path):
   """Returns the names that a file imports from the project, and its helpers do."""
   names = set()

@@ -1,17 +1,13 @@
 """What README and docs/ show runs, as it is printed: Python, commands, simulations.
 
-README's Python example, which a stranger copies first, runs in a process of its own;
-everything else is executed in this one. Documents whose steps build on each other are
-followed by walkthrough_test.py.
+Documents whose steps build on each other are followed by walkthrough_test.py.
 """
 
 import csv
 import importlib
-import os
 import pathlib
 import re
 import shlex
-import subprocess
 import sys
 
 import pytest
@@ -81,20 +77,10 @@ def kept_strategies(tmp_path_factory):
     yield
 
 
-def test_python_example_trains_and_prints_what_was_spent(tmp_path):
+def test_python_example_trains_and_prints_what_was_spent(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
   (example,) = _blocks('python')
-  program = tmp_path / 'example.py'
-  program.write_text(example, encoding='utf-8')
-  result = subprocess.run(
-    [sys.executable, program],
-    cwd=tmp_path,
-    env={**os.environ, 'PYTHONPATH': str(ROOT)},
-    capture_output=True,
-    text=True,
-    timeout=300,
-  )
-  assert result.returncode == 0, result.stderr
-  epsilon, run_dir = result.stdout.split()
+  epsilon, run_dir = executing.run_example(example).split()
   assert 8.0 * (1 - 1e-6) < float(epsilon) <= 8.0
   assert (tmp_path / run_dir / 'report.html').exists()
 
@@ -121,7 +107,15 @@ def test_commands_on_own_data_are_those_of_the_tutorial():
     assert command in followed
 
 
-@pytest.mark.parametrize('name, arguments', _of_readme(), ids=str)
+@pytest.mark.parametrize(
+  'name, arguments',
+  [
+    # Strategies for a thousand rounds are found in seconds each.
+    pytest.param(*each, marks=[pytest.mark.slow] if each[0] == 'plan' else [])
+    for each in _of_readme()
+  ],
+  ids=str,
+)
 def test_command_in_the_readme_runs(name, arguments, kept_strategies):
   result = _execute(name, arguments)
   assert result.returncode == 0, result.stderr
@@ -180,17 +174,6 @@ def test_the_comparison_is_what_is_said_of_it():
     *at_2,
     shown['none', ''],
   ]
-  said = DOCS['experiments.md'].split('### All mechanisms on digits')[1]
-  command = re.search(r'(?m)^    (tff-dp-compare(?:.*\\\n)*.*)\n', said)
-  words = shlex.split(command.group(1).replace('\\\n', ''))
-  grids = [words[number + 1] for number, word in enumerate(words) if word == '--grid']
-  mechanisms, epsilons = (grid.partition('=')[2].split(',') for grid in grids)
-  # Without privacy there is no epsilon to vary.
-  points = {(each, at) for each in mechanisms if each != 'none' for at in epsilons}
-  assert set(shown) == points | {('none', '')}
-  tuned = next(word for word in words if word.startswith('--tune')).split('=')[-1]
-  assert {row['tuned_server_learning_rate'] for row in rows} <= set(tuned.split(','))
-  assert {row['seeds'] for row in rows} == {'5'} and '--seeds=5' in words
 
 
 def _examples():
@@ -198,7 +181,9 @@ def _examples():
   pattern = r'^```python\n(.*?)^```\n\n```text\n(.*?)^```'
   for name, text in DOCS.items():
     for program, output in re.findall(pattern, text, re.MULTILINE | re.DOTALL):
-      marks = [pytest.mark.slow] if 'best_separation(' in program else []
+      # One optimises for long; the other is in moving_programs_test.py piece by piece.
+      is_slow = 'best_separation(' in program or name == 'tff.md'
+      marks = [pytest.mark.slow] if is_slow else []
       yield pytest.param(program, output, id=name, marks=marks)
 
 

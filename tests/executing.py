@@ -1,6 +1,10 @@
 """Programs executed in the process of the tests, with all that they print."""
 
 import contextlib
+import os
+import pathlib
+import subprocess
+import sys
 import tempfile
 from typing import NamedTuple
 
@@ -14,14 +18,10 @@ class Result(NamedTuple):
 
 
 def execute(program, *arguments):
-  """Executes a program as its command line would.
+  """Executes a program, or a module that has its `execute`, as its command line would.
 
   Output goes through files, because TensorFlow Federated starts its worker only with
   an output that has a file behind it.
-
-  Args:
-    program: A `Program`, or a module that has its `execute`.
-    *arguments: What follows the program's name on the command line.
   """
   with contextlib.ExitStack() as stack:
     stdout, stderr = (
@@ -50,3 +50,16 @@ def run_text(program):
       exec(compile(program, '<example>', 'exec'), names)
     stdout.seek(0)
     return stdout.read(), names
+
+
+def run_python(code, *arguments):
+  """Runs code in an interpreter of its own, which finds this checkout."""
+  root = pathlib.Path(__file__).resolve().parents[1]
+  return subprocess.run(
+    [sys.executable, '-c', code, *arguments],
+    cwd=root,
+    env={**os.environ, 'PYTHONPATH': str(root)},
+    capture_output=True,
+    text=True,
+    timeout=120,
+  )

@@ -52,27 +52,17 @@ _FALSE_ALARM = 1e-6
 
 
 class Pair(NamedTuple):
-  """What is claimed of a pair of programs.
+  """What is claimed of a pair of programs."""
 
-  Attributes:
-    page: Which page it is on.
-    title: Under which heading.
-    equal: Figures that are equal there and here, by how much they may differ,
-      relative; 0 for what is rounded to four digits alone.
-    noisy: Standard errors of figures that are made of noise, relative.
-    there: Figures that are wrong there, and what they are.
-    here: The same here.
-    noisy_here: Those here, where they are not those there.
-    marks: For the program there.
-  """
-
-  page: str
-  title: str
+  page: str  # Which it is on.
+  title: str  # Under which heading.
+  # Figures that are equal there and here, by how much they may differ, relative; 0 for
+  # what is rounded to four digits alone.
   equal: dict[str, float]
-  noisy: dict[str, float]
-  there: dict[str, Any]
-  here: dict[str, Any]
-  noisy_here: Optional[dict[str, float]] = None
+  noisy: dict[str, float]  # Standard errors of what is made of noise, relative.
+  there: dict[str, Any]  # Figures that are wrong there, and what they are.
+  here: dict[str, Any]  # The same here.
+  noisy_here: Optional[dict[str, float]] = None  # Where they are not those there.
   marks: tuple = ()
 
 
@@ -160,7 +150,7 @@ PAIRS = (
     noisy={'noise of the sum over the clip norm': _OF_FEWER},
     there={'event': 'UnsupportedDpEvent', _SHARED: True},
     here={'event': 'SkellamDpEvent', _SHARED: False},
-    marks=(pytest.mark.slow,),  # How many pairs share it depends on the machine.
+    marks=(pytest.mark.slow,),
   ),
   Pair(
     'tff',
@@ -302,23 +292,9 @@ def test_all_programs_are_claimed_something_of():
     assert f'({page}.md)' in (_MOVING / 'names.md').read_text('utf-8')
 
 
-def test_peers_have_a_lock():
-  folder = _ROOT / 'requirements' / 'peers'
-  assert sorted(path.name for path in folder.iterdir()) == sorted(
-    f'{peer}.{kind}' for peer in (*_PEERS, 'jax_privacy') for kind in ('in', 'txt')
-  )
-  for peer in _PEERS:
-    wanted = (folder / f'{peer}.in').read_text('utf-8').splitlines()[-1]
-    package, version = re.sub(r'\[.*\]', '', wanted).split('==')
-    lock = (folder / f'{peer}.txt').read_text('utf-8')
-    assert f'{package}=={version} ' in lock
-    # What is said of it on the page is of this version.
-    assert version in (_MOVING / f'{peer}.md').read_text('utf-8')
-
-
 def _marks_here(pair):
   # Of as many rounds as a clip norm needs to settle.
-  return (pytest.mark.slow,) if pair.title == 'A clip norm that adapts' else ()
+  return (pytest.mark.slow,) if pair.title == 'A clip norm that adapts' else pair.marks
 
 
 @pytest.mark.parametrize(
@@ -336,11 +312,7 @@ def test_programs_here_print_what_is_shown(pair):
     pytest.param(
       pair,
       id=_name(pair),
-      marks=(
-        (pytest.mark.slow,)
-        if pair.page in _PEERS
-        else (*pair.marks, *_marks_here(pair))
-      ),
+      marks=((pytest.mark.slow,) if pair.page in _PEERS else _marks_here(pair)),
     )
     for pair in PAIRS
   ],

@@ -4,12 +4,11 @@ How fast that is depends on the machine and on what else it does; what makes it 
 does not: the modules that were loaded by then. And what benchmarks import is there.
 """
 
-import os
 import pathlib
-import subprocess
-import sys
 
 import pytest
+
+from tests import executing
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 ACCOUNTING = ('participation', 'plan', 'report')
@@ -45,38 +44,23 @@ runpy.run_module(name, run_name='__main__', alter_sys=True)
 """
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
   'name',
   [*PROGRAMS, *(pytest.param(name, marks=pytest.mark.slow) for name in BENCHMARKS)],
 )
 def test_a_mistyped_flag_is_answered_before_anything_slow_is_loaded(name):
-  result = subprocess.run(
-    [sys.executable, '-c', _RUN, ','.join([name, *SLOW])],
-    cwd=ROOT,
-    env={**os.environ, 'PYTHONPATH': str(ROOT)},
-    capture_output=True,
-    text=True,
-    timeout=120,
-  )
+  result = executing.run_python(_RUN, ','.join([name, *SLOW]))
   assert (result.returncode, result.stdout) == (2, 'loaded []\n')
   assert 'no_such_flag' in result.stderr
   assert 'Traceback' not in result.stderr
 
 
-def test_benchmarks_are_found():
-  assert 'benchmarks.noise_round' in BENCHMARKS
-
-
 @pytest.mark.slow
 def test_what_benchmarks_import_is_there():
-  program = (
-    'import importlib, sys\nfor name in sys.argv[1:]: importlib.import_module(name)'
+  assert 'benchmarks.noise_round' in BENCHMARKS
+  result = executing.run_python(
+    'import importlib, sys\nfor name in sys.argv[1:]: importlib.import_module(name)',
+    *BENCHMARKS,
   )
-  subprocess.run(
-    [sys.executable, '-c', program, *BENCHMARKS],
-    cwd=ROOT,
-    env={**os.environ, 'PYTHONPATH': str(ROOT)},
-    check=True,
-    timeout=120,
-  )
+  assert result.returncode == 0, result.stderr

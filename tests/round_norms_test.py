@@ -1,24 +1,16 @@
 """The norms of rounds that `benchmarks.round_scales` prints are the best."""
 
-import os
-import pathlib
-import re
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 import scipy.optimize
 
 from benchmarks import _round_norms
-from tff_dp_aggregators.strategies import Banded
 from tff_dp_aggregators.strategies import Participation
 from tff_dp_aggregators.strategies import banded
 from tff_dp_aggregators.strategies import epoch_scaled
 from tff_dp_aggregators.strategies import sensitivity
 from tff_dp_aggregators.strategies.numerics import bands
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
 _SCHEMAS = {
   'whole epochs': Participation(8, 2),
   'a part of an epoch': Participation(8, 3),
@@ -71,36 +63,6 @@ def test_no_other_norms_are_better(schema, seed):
   assert found.error == pytest.approx(found.lower_bound, rel=1e-8)
 
 
-@pytest.mark.parametrize('schema', _SCHEMAS)
-def test_lower_bounds_are_below_what_any_norms_have(schema):
-  participation = _SCHEMAS[schema]
-  random = np.random.default_rng(7)
-  costs = _round_norms.norm_costs(_units(8, participation.min_separation, 9))
-  bound = _round_norms.BestNorms(participation)(costs).lower_bound
-  for _ in range(100):
-    squares = random.uniform(0.1, 1.0, 8)
-    squares /= _sums(squares, participation).max()
-    assert squares**-0.5 @ costs @ squares**-0.5 > bound
-
-
-def test_the_quadratic_form_is_the_error_of_scaled_columns():
-  units = _units(8, 3, seed=1)
-  lengths = np.random.default_rng(2).uniform(0.5, 2.0, 8)
-  errors = Banded(8, units * lengths).per_query_error()
-  quadratic = 1 / lengths @ _round_norms.norm_costs(units) @ (1 / lengths)
-  assert quadratic == pytest.approx(errors.mean(), rel=1e-12)
-
-
-@pytest.mark.parametrize('fixed', [False, True])
-def test_the_gradient_is_that_of_the_best_error(fixed):
-  columns = _round_norms.Columns(Participation(8, 3, fixed_epoch=fixed))
-  point = 1.5 * _units(8, 3, seed=3)
-  _, gradient = columns.loss(point)
-  direction = np.random.default_rng(4).normal(size=point.shape) * (point != 0)
-  above, below = (columns.loss(point + step * direction)[0] for step in (1e-5, -1e-5))
-  assert np.vdot(gradient, direction) == pytest.approx((above - below) / 2e-5, rel=1e-6)
-
-
 @pytest.mark.few(2)
 @pytest.mark.parametrize('limits', [(24, 6), (20, 6), (24, 6, 3)])
 @pytest.mark.parametrize('fixed', [False, True])
@@ -124,32 +86,3 @@ def test_columns_and_norms_together_are_certified_to_be_the_best(limits, fixed):
     assert exact and squared < 1.0 + 1e-12
     worst = _sums(np.square(strategy.diagonals).sum(axis=0), schema).max()
     assert squared == pytest.approx(worst, rel=1e-12)
-
-
-@pytest.mark.slow
-def test_the_program_prints_what_norms_of_rounds_gain():
-  result = subprocess.run(
-    [sys.executable, '-m', 'benchmarks.round_scales', '--small'],
-    cwd=ROOT,
-    env={**os.environ, 'PYTHONPATH': str(ROOT)},
-    capture_output=True,
-    text=True,
-    timeout=120,
-  )
-  assert result.returncode == 0, result.stderr
-  lines = re.findall(
-    r'^ *(\d+) +\d+ +\d+ +(apart|fixed epochs) +(.*)%$', result.stdout, re.M
-  )
-  figures = {line[:2]: [float(each) for each in line[2].split()] for line in lines}
-  for equal, epochs, rescaled, gap, rounds, bound, bound_gap, _ in figures.values():
-    assert equal > epochs > rescaled > rounds >= bound - 1e-5
-    assert max(gap, bound_gap) < 1e-5
-  # Scales of rounds are hardly better than those of epochs, of which each has two where
-  # the last one is cut off.
-  gains = {case: line[-1] for case, line in figures.items()}
-  assert gains == {
-    ('64', 'apart'): pytest.approx(0.05, abs=0.01),
-    ('64', 'fixed epochs'): pytest.approx(0.27, abs=0.01),
-    ('100', 'apart'): pytest.approx(0.03, abs=0.01),
-    ('100', 'fixed epochs'): pytest.approx(0.18, abs=0.01),
-  }

@@ -96,14 +96,6 @@ def straight(tmp_path_factory):
   return _bits(run_dir)
 
 
-@pytest.mark.slow  # `tests/learning/cluster_test.py` trains on a cluster.
-def test_the_command_for_one_machine_comes_to_the_same_bits(tmp_path, straight):
-  result = _simulate(_HERE[0], tmp_path / 'run')
-  assert result.returncode == 0, result.stderr
-  assert 'Privacy spent in 20 of 20 rounds' in result.stdout
-  assert _bits(tmp_path / 'run') == straight
-
-
 @pytest.mark.slow
 def test_the_commands_for_several_machines_come_to_the_same_bits(
   tmp_path, straight, monkeypatch
@@ -161,33 +153,15 @@ def _assert_a_stranger_is_refused(folder, command, environment):
   )
 
 
-def test_containers_have_what_they_use():
+def test_containers_have_no_privileges_and_speak_tls():
   compose = yaml.safe_load((_FOLDER / 'compose.yaml').read_text())
   services = compose['services']
   for service in services.values():
-    assert set(service.get('depends_on', ())) <= set(services)
-    assert service['networks'] == list(compose['networks'])
     assert service['cap_drop'] == ['ALL'] and service['read_only']
-  manifests = _kubernetes()
-  names = {(each['kind'], each['metadata']['name']) for each in manifests}
-  labels = [
-    each['spec']['template']['metadata']['labels']
-    for each in manifests
-    if 'template' in each['spec']
-  ]
-  for each in manifests:
-    if each['kind'] == 'Service':
-      assert each['spec']['selector'] in labels
-    for volume in _pod(each).get('volumes', ()):
-      claim = volume.get('persistentVolumeClaim', {}).get('claimName')
-      assert claim is None or ('PersistentVolumeClaim', claim) in names
-    for container in _pod(each).get('containers', ()):
-      mounted = {mount['name'] for mount in container['volumeMounts']}
-      assert mounted == {volume['name'] for volume in _pod(each)['volumes']}
   for command in _container_commands():
     addresses = [each for each in command if 'tls://' in each]
     assert all(each.endswith('tls://scheduler:8786') for each in addresses)
-  assert ('Service', 'scheduler') in names and 'scheduler' in services
+  assert 'scheduler' in services
 
 
 def test_the_image_is_made_of_what_is_there():

@@ -17,6 +17,8 @@ WALKTHROUGHS = {
   for path in sorted(DOCS.glob('*.md'))
   if walkthroughs.is_one(path)
 }
+# With what tests of predictions and of reports run in small.
+SLOW = ('after_training', 'production')
 LONG = {'tutorial': ('Stop, and go on', 'Compare', 'A model of your own')}
 
 
@@ -31,7 +33,7 @@ def _without(document, headings):
 @pytest.mark.parametrize(
   'name',
   [
-    pytest.param(each, marks=[pytest.mark.slow] if each in LONG else [])
+    pytest.param(each, marks=[pytest.mark.slow] if each in (*LONG, *SLOW) else [])
     for each in WALKTHROUGHS
   ],
 )

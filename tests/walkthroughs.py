@@ -47,17 +47,11 @@ _PROGRAMS = {
 
 
 class Step(NamedTuple):
-  """One thing that the reader does.
-
-  Attributes:
-    kind: 'command', 'python', or 'file'.
-    text: What is typed.
-    output: What is seen.
-  """
+  """One thing that the reader does: a command, Python, or writing a file."""
 
   kind: str
-  text: str
-  output: str
+  text: str  # What is typed.
+  output: str  # What is seen.
 
 
 def is_one(path):
@@ -66,11 +60,7 @@ def is_one(path):
 
 
 def steps(document):
-  """The steps of a walkthrough.
-
-  Args:
-    document: Its text, in Markdown.
-  """
+  """The steps of a walkthrough, of which the text is given, in Markdown."""
   found = []
   blocks = _BLOCK.findall(document)
   for number, (language, text) in enumerate(blocks):
@@ -88,15 +78,7 @@ def steps(document):
 
 
 def follow(document, directory):
-  """Takes all steps in a directory, and compares what is seen.
-
-  Args:
-    document: The walkthrough's text.
-    directory: An empty one.
-
-  Raises:
-    AssertionError: If a step fails, or something else is seen.
-  """
+  """Takes all steps in an empty directory, and compares what is seen."""
   with _In(directory):
     for step in steps(document):
       seen = _run(step)

@@ -1,4 +1,4 @@
-"""Claims about the workflows of the public host, the hooks of git, and file checks."""
+"""Claims about the workflows of the public host."""
 
 import pathlib
 import re
@@ -31,11 +31,6 @@ def _make_targets():
   return set(re.findall(r'^([a-z][a-z-]*):', makefile, re.MULTILINE))
 
 
-def _classified_pythons():
-  setup = (ROOT / 'setup.py').read_text(encoding='utf-8')
-  return re.findall(r"'Programming Language :: Python :: (3\.\d+)'", setup)
-
-
 @each_workflow
 def test_commands_are_targets_of_the_makefile(path):
   called = [
@@ -55,25 +50,17 @@ def test_together_they_run_every_check():
   assert everything <= called
 
 
-@each_workflow
-def test_pythons_are_those_of_setup_py(path):
-  pythons = _classified_pythons()
-  with_tff = pythons[:3]
-  assert with_tff == ['3.9', '3.10', '3.11']
-  for name, job in _load(path)['jobs'].items():
-    (wanted,) = [
-      step['with']['python-version']
-      for step in job['steps']
-      if step.get('uses', '').startswith('actions/setup-python@')
-    ]
-    if 'strategy' in job:
-      expected = pythons if name == 'test-core' else with_tff
-      assert job['strategy']['matrix']['python'] == expected
-      assert wanted == PYTHON
-      makes = [step['run'] for step in job['steps'] if 'run' in step]
-      assert [each for each in makes if each.endswith(f' PYTHON=python{PYTHON}')]
-    else:
-      assert wanted == with_tff[-1]
+def test_pythons_are_those_of_setup_py():
+  setup = (ROOT / 'setup.py').read_text(encoding='utf-8')
+  pythons = re.findall(r"'Programming Language :: Python :: (3\.\d+)'", setup)
+  found = {
+    name: job['strategy']['matrix']['python']
+    for path in WORKFLOWS
+    for name, job in _load(path)['jobs'].items()
+    if 'strategy' in job
+  }
+  assert found.pop('test-core') == pythons
+  assert found and all(each == ['3.9', '3.10', '3.11'] for each in found.values())
 
 
 @each_workflow
@@ -92,28 +79,3 @@ def test_actions_are_those_of_the_host_at_a_version(path):
   for _, step in _steps(path):
     if 'uses' in step:
       assert re.fullmatch(r'actions/[a-z-]+@(v\d+(\.\d+)*|[0-9a-f]{40})', step['uses'])
-
-
-class TestHooks:
-  HOOKS = _load(ROOT / '.pre-commit-config.yaml')['repos']
-
-  def test_are_the_tools_of_the_lock(self):
-    (repository,) = self.HOOKS
-    assert repository['repo'] == 'local'
-    for hook in repository['hooks']:
-      program, *arguments = hook['entry'].split()
-      assert hook['language'] == 'system'
-      assert program.startswith('.venv/bin/')
-      scripts = [ROOT / each for each in arguments if each.endswith('.py')]
-      assert all(script.is_file() for script in scripts)
-
-  def test_check_what_lint_checks(self):
-    makefile = (ROOT / 'Makefile').read_text(encoding='utf-8')
-    recipe = re.search(r'^lint:.*\n((?:\t.*\n)+)', makefile, re.MULTILINE).group(1)
-    in_lint = [line.split()[0].replace('$(bin)', '') for line in recipe.splitlines()]
-    in_hooks = [
-      hook['entry'].split()[0].replace('.venv/bin', '')
-      for repository in self.HOOKS
-      for hook in repository['hooks']
-    ]
-    assert in_hooks == in_lint

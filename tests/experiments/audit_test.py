@@ -3,8 +3,8 @@
 import pytest
 
 from experiments import audit
-from experiments import simulate
 from tests import executing
+from tests.experiments import simulations
 from tff_dp_aggregators.queries import grid
 
 PLAN = (
@@ -32,12 +32,10 @@ def test_a_plan_is_audited_and_less_noise_ends_with_1(monkeypatch):
   assert 'FAILED: all weights, run by simulation: ' in result.stdout
 
 
+@pytest.mark.slow  # Learning's tests audit runs.
 def test_a_run_is_audited(tmp_path):
   run_dir = tmp_path / 'run'
-  made = executing.execute(
-    simulate, '--num_rounds=4', '--mechanism=tree', f'--run_dir={run_dir}'
-  )
-  assert made.returncode == 0, made.stderr
+  simulations.run(run_dir, '--num_rounds=4', '--mechanism=tree')
   result = executing.execute(audit, f'--run_dir={run_dir}', '--first_rounds=3')
   assert result.returncode == 0, result.stderr
   assert 'a known seed, and so no guarantee' in result.stdout

@@ -1,42 +1,31 @@
 """Published experiments: what their flag files say is so, and each of them trains.
 
-Claims:
-
-* Each file says where it is from, what was published and what differs; README's table
-  has the same.
-* The epsilon that it names is what the accountant gives for its flags, and its
-  published epsilon comes out by the method that was used.
-* Of each deployment, the report program prints rho and epsilon of its flags, and the
-  published figures come out by the method and with the noise that were published.
-* Without the data it says which file is missing; with data of the same shape it trains,
-  and a run with the noise of a larger cohort says that it has no guarantee.
+README's table has what the files say. The epsilon that a file names is what the
+accountant gives for its flags, and the published one comes out by the method and with
+the noise that were published.
 """
 
 import dataclasses
-import json
 import pathlib
 import re
-import sqlite3
 
 import dp_accounting
 import numpy as np
 import pytest
-import tensorflow as tf
-from absl import flags
 from dp_accounting.pld import privacy_loss_distribution
 from dp_accounting.rdp import rdp_privacy_accountant
 
 from experiments import settings as settings_lib
-from experiments import simulate
 from experiments import tasks
 from experiments.options import optimization as optimization_options
 from experiments.options import participation as participation_options
 from experiments.options import privacy as privacy_options
-from tests import executing
+from tests.experiments import cached_files
+from tests.experiments import simulations
 from tff_dp_aggregators import accounting
 from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
-from tff_dp_aggregators.accounting.programs import report
+from tff_dp_aggregators.accounting.programs import program
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FOLDER = ROOT / 'experiments' / 'published'
@@ -85,9 +74,7 @@ def _flags(name):
 
 def _mechanism(name):
   """The mechanism that the flags of a file ask for, and delta, without any data."""
-  values = flags.FlagValues()
-  settings_lib.define(values)
-  values(['simulate', f'--flagfile={FILES[name]}'])
+  values = program.values_of(settings_lib.groups(), [f'--flagfile={FILES[name]}'])
   for key, value in dataclasses.asdict(tasks.TASKS[values.task].defaults).items():
     values.set_default(key, value)
   participation = participation_options.from_flags(values)
@@ -123,20 +110,6 @@ def test_every_file_has_its_row_in_the_table():
   assert rows == [_row(name) for name in (*FILES, *DEPLOYED)]
 
 
-@pytest.mark.parametrize('name', _ALL)
-def test_a_file_says_what_it_is(name):
-  said = _said(name)
-  assert set(said) - {'Published epsilon', 'Rho'} == {
-    'Title',
-    'Source',
-    'Published',
-    'Epsilon',
-    'Differs',
-  }
-  assert re.search(r'arXiv:\d{4}\.\d{5}', said['Source'])
-  assert '|' not in ''.join(said.values())
-
-
 @pytest.mark.few(4)
 @pytest.mark.parametrize('name', map(_marked, FILES))
 def test_epsilon_is_what_the_accountant_gives(name):
@@ -157,10 +130,7 @@ _GBOARD = {
 
 
 def _reported(name, *instead):
-  path = DEPLOYED[name]
-  printed = executing.execute(report, f'--flagfile={path}', '--format=json', *instead)
-  assert printed.returncode == 0, printed.stderr
-  return json.loads(printed.stdout)
+  return simulations.reported(f'--flagfile={DEPLOYED[name]}', *instead)
 
 
 def _quick(name):
@@ -174,12 +144,8 @@ def _quick(name):
 
 @pytest.mark.parametrize('name', DEPLOYED)
 def test_a_deployment_has_the_rho_and_the_epsilon_that_its_file_names(name):
-  quick = _quick(name)
-  if quick:
-    printed = executing.execute(report, *quick, '--format=json')
-    guarantee = json.loads(printed.stdout)['guarantee']
-  else:
-    guarantee = _reported(name)['guarantee']
+  quick = _quick(name) or [f'--flagfile={DEPLOYED[name]}']
+  guarantee = simulations.reported(*quick)['guarantee']
   said = _said(name)
   assert f'{guarantee["zcdp_rho"]:.6g}' == said['Rho']
   assert (
@@ -343,46 +309,18 @@ def test_what_readme_says_of_plain_trees(noise, epsilon):
   assert f'{epsilon:g}' in README and f'{noise:g}' in README
 
 
-@pytest.mark.few(3)
-@pytest.mark.parametrize('name', FILES)
-def test_without_the_data_the_missing_file_is_named(name, tmp_path):
-  result = executing.execute(
-    simulate, f'--flagfile={FILES[name]}', f'--cache_dir={tmp_path}'
-  )
-  assert (result.returncode, result.stdout) == (2, '')
-  (line,) = result.stderr.splitlines()
-  assert line.startswith(f'error: --task={_flags(name)["task"]} needs {tmp_path}/')
-
-
-def _sentence(rng):
-  words = ' '.join(f'w{number}' for number in rng.integers(10_000, size=12))
-  feature = tf.train.Feature(bytes_list=tf.train.BytesList(value=[words.encode()]))
-  features = tf.train.Features(feature={'tokens': feature})
-  return tf.train.Example(features=features).SerializeToString()
-
-
 @pytest.fixture(scope='module')
 def cache_dir(tmp_path_factory):
   """Few clients with few examples, in the format and the shape of the real ones."""
   folder = tmp_path_factory.mktemp('cache')
   rng = np.random.default_rng(7)
-  connection = sqlite3.connect(folder / 'stackoverflow.sqlite')
-  connection.execute(
-    'CREATE TABLE examples '
-    '(split_name TEXT, client_id TEXT, serialized_example_proto BLOB)'
-  )
-  connection.execute(
-    'CREATE TABLE client_metadata '
-    '(client_id TEXT, split_name TEXT, num_examples INTEGER)'
-  )
-  for split in ('train', 'test'):
-    for client in range(_NUM_CLIENTS):
-      rows = [(split, f'{client}', _sentence(rng)) for _ in range(2)]
-      connection.executemany('INSERT INTO examples VALUES (?, ?, ?)', rows)
-      metadata = (f'{client}', split, len(rows))
-      connection.execute('INSERT INTO client_metadata VALUES (?, ?, ?)', metadata)
-  connection.commit()
-  connection.close()
+
+  def sentence():
+    words = ' '.join(f'w{number}' for number in rng.integers(10_000, size=12))
+    return cached_files.example(tokens=words.encode())
+
+  path, splits = folder / 'stackoverflow.sqlite', ('train', 'test')
+  cached_files.write_database(path, splits, sentence, _NUM_CLIENTS)
   counts = ''.join(f'w{number} {20_000 - number}\n' for number in range(10_000))
   (folder / 'stackoverflow.word_count').write_text(counts)
   arrays = {
@@ -412,26 +350,10 @@ def _small(name, cache_dir):
   return [*arguments, f'--cache_dir={cache_dir}']
 
 
-def _train(name, cache_dir, run_dir, *more):
-  """Two rounds, and whether all that is left says which noise it had."""
-  arguments = (*_small(name, cache_dir), f'--run_dir={run_dir}', *more)
-  result = executing.execute(simulate, *arguments)
-  assert result.returncode == 0, result.stderr
-  assert (run_dir / 'metrics.csv').read_text().count('\n') == 3
-  config = json.loads((run_dir / 'config.json').read_text())
-  is_simulated = 'simulated_cohort_scale' in _flags(name)
-  assert (config['simulated_cohort'] is not None) == is_simulated
-  text = (run_dir / 'report.md').read_text()
-  assert ('Guarantee: none' in text) == is_simulated
-
-
 @pytest.mark.few(4)
 @pytest.mark.parametrize('name', FILES)
 def test_flags_fit_together_and_the_data(name, cache_dir):
-  values = flags.FlagValues()
-  settings_lib.define(values)
-  values(['simulate', *_small(name, cache_dir)])
-  settings = settings_lib.from_flags(values)
+  settings = simulations.settings_of(*_small(name, cache_dir))
   population = settings.task.load(settings.data)
   assert population.num_clients == _NUM_CLIENTS
   assert settings.model.kind.why_not(population.shape) is None
@@ -441,4 +363,10 @@ def test_flags_fit_together_and_the_data(name, cache_dir):
 @pytest.mark.slow
 @pytest.mark.parametrize('name', FILES)
 def test_two_rounds_train_with_the_model_as_it_is(name, cache_dir, tmp_path):
-  _train(name, cache_dir, tmp_path / 'run')
+  simulations.run(tmp_path, *_small(name, cache_dir))
+  assert len(simulations.metrics(tmp_path)) == 2
+  is_simulated = 'simulated_cohort_scale' in _flags(name)
+  config = simulations.read(tmp_path, 'config')
+  assert (config['simulated_cohort'] is not None) == is_simulated
+  text = (tmp_path / 'report.md').read_text()
+  assert ('Guarantee: none' in text) == is_simulated

@@ -1,21 +1,15 @@
 """Several labels of a row: numbers, or tags of 0 or 1; from the flag to metrics."""
 
-import json
-
 import numpy as np
 import pytest
 from sklearn import metrics as sklearn_metrics
 
 from experiments import losses
 from experiments import metrics
-from experiments import models
-from experiments import simulate
 from experiments.data import population
 from experiments.data import problems
-from experiments.options import model as model_options
-from tests import executing
+from tests.experiments import simulations
 from tests.experiments.data import own_data
-from tff_dp_aggregators import learning
 
 TAGS = population.Shape((2,), 'float32', (3,), 'tags')
 NUMBERS = population.Shape((2,), 'float32', (2,), 'number')
@@ -49,7 +43,6 @@ def _labels(found):
   ('columns', 'label_kind', 'kind'),
   [
     (('warm', 'large'), None, 'tags'),
-    (('large', 'warm'), 'class', 'tags'),
     (('warm', 'large'), 'number', 'number'),
     (('sum', 'difference'), None, 'number'),
     (('difference', 'warm', 'sum'), 'number', 'number'),
@@ -110,15 +103,6 @@ def test_classes_that_are_written_one_hot_are_taken_for_tags_only_if_asked(tmp_p
   assert found.shape.label_kind == 'tags'
 
 
-def test_a_column_whose_name_has_commas_is_one(tmp_path):
-  rows = [{**row, 'a,b': row['warm'], 'c,d': row['large']} for row in ROWS]
-  path = own_data.write_json(tmp_path / 'data.jsonl', rows)
-  one = own_data.load(path, label_column='a,b', **FEATURES)
-  assert one.shape.label_kind == 'class'
-  both = own_data.load(path, label_column='"a,b","c,d"', **FEATURES)
-  assert both.shape.names == ('a,b', 'c,d')
-
-
 @pytest.mark.parametrize(
   ('arguments', 'message'),
   [
@@ -127,21 +111,15 @@ def test_a_column_whose_name_has_commas_is_one(tmp_path):
       ['sum,who'],
       "line 2: who is 'c0', which is not a number. Several labels of a row",
     ),
-    (['sum,nothing'], "no column 'nothing'; its columns are"),
     (['warm,large', '--class_weights=balanced'], 'these are numbers or tags'),
-    (['warm,large', '--model=linear'], "labels of the kind 'tags'"),
     (['warm,large', '--loss=mean_squared_error'], 'give cross_entropy'),
   ],
 )
 def test_what_does_not_go_together_is_refused(arguments, message, data):
-  flags = [] if arguments[0] == 'sum,who' else ['--client_column=who']
-  if not flags:
-    flags = ['--num_clients=5']
   first, *rest = arguments
-  result = executing.execute(
-    simulate, f'--data={data}', f'--label_column={first}', *flags, *rest
-  )
-  assert result.returncode == 2 and message in result.stderr, result.stderr
+  whose = '--num_clients=5' if first == 'sum,who' else '--client_column=who'
+  flags = (f'--data={data}', f'--label_column={first}', whose, *rest)
+  assert message in simulations.refusal(*flags)
 
 
 def test_partition_by_classes_needs_classes(data):
@@ -230,58 +208,13 @@ def test_metrics_of_tags_are_means_over_them():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-  ('model', 'columns', 'worst'),
-  [
-    ('logistic', 'warm,large', 0.35),
-    pytest.param('mlp', 'warm,large', 0.35, marks=pytest.mark.slow),
-    ('linear', 'sum,difference', 0.1),
-    pytest.param('mlp', 'sum,difference', 0.1, marks=pytest.mark.slow),
-  ],
+  ('columns', 'metric', 'least'),
+  [('warm,large', 'accuracy', 0.85), ('sum,difference', 'mean_absolute_error', 0)],
 )
-def test_models_learn_several_labels(model, columns, worst, data, tmp_path):
-  found = own_data.load(data, label_column=columns, **FEATURES)
-  options = model_options.Model(
-    models.KINDS[model],
-    metrics.METRICS['accuracy' if 'warm' in columns else 'mean_absolute_error'],
-    hidden_units=16,
-  )
-  made = options.make(found.shape, seed=1)
-  result = learning.train(
-    made,
-    found.clients,
-    None,
-    str(tmp_path / 'run'),
-    delta=1e-3,
-    clients_per_round=12,
-    num_rounds=30,
-    seed=1,
-    local=learning.ClientTraining(batch_size=8, epochs=2),
-    test=learning.Evaluation(
-      found.test_examples, options.test_metrics(found.shape), every=30
-    ),
-  )
-  assert result.metrics['test_loss'] < worst
-  if 'warm' in columns:
-    assert result.metrics['test_accuracy'] > 0.85
-
-
-@pytest.mark.slow
-def test_the_program_trains_tags_and_reports(data, tmp_path):
-  run_dir = tmp_path / 'run'
-  result = executing.execute(
-    simulate,
-    f'--data={data}',
-    '--client_column=who',
-    '--feature_columns=x,z',
-    '--label_column=warm,large',
-    '--num_rounds=2',
-    '--noise_multiplier=0.2',
-    f'--run_dir={run_dir}',
-  )
-  assert result.returncode == 0, result.stderr
-  assert '  labels: 2 tags' in result.stdout
-  assert '  tags that are labels: warm, large' in result.stdout
-  assert 'Test accuracy after 2 rounds' in result.stdout
-  config = json.loads((run_dir / 'config.json').read_text())
-  assert config['flags']['label_column'] == 'warm,large'
-  assert config['flags']['model'] == 'logistic'
+def test_the_program_learns_several_labels(columns, metric, least, data, tmp_path):
+  flags = (f'--data={data}', '--client_column=who', '--feature_columns=x,z')
+  flags = (*flags, f'--label_column={columns}', '--mechanism=none', '--num_rounds=30')
+  simulations.run(tmp_path, *flags, '--clients_per_round=12', '--batch_size=8')
+  last = simulations.metrics(tmp_path)[-1]
+  assert float(last[f'test_{metric}']) > least
+  assert float(last['test_loss']) < 0.35

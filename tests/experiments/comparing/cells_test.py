@@ -4,7 +4,6 @@ import json
 import os
 
 import pytest
-from absl import flags
 
 from experiments import settings
 from experiments.comparing import cells
@@ -67,9 +66,8 @@ def test_names_of_columns_may_have_commas(tmp_path):
   path = own_data.write_csv(tmp_path / 'data.csv', rows)
   text = path.read_text().replace('who,x,y,z', 'who,"x, y",y,z')
   path.write_text(text)
-  values = flags.FlagValues()
-  settings.define(values)
-  values(['compare', '--feature_columns="x, y",z'])
+  arguments = ['--feature_columns="x, y",z']
+  values = program.values_of(settings.groups(), arguments)
   given = cells.given(values, ['feature_columns'])
   found = cells.settings_of(
     [

@@ -1,12 +1,8 @@
 """Dask clusters of processes of this machine, which tests use, and kill."""
 
-import contextlib
 import json
 import os
 import pathlib
-import re
-import shlex
-import shutil
 import subprocess
 import sys
 import time
@@ -24,12 +20,7 @@ def environment(**more):
 
 
 def wait_until(condition, *processes):
-  """Waits until something is true, while processes live.
-
-  Args:
-    condition: What is to be true.
-    *processes: Which are not to end before.
-  """
+  """Waits until something is true, while processes live."""
   deadline = time.monotonic() + SECONDS
   while not condition():
     for each in processes:
@@ -58,64 +49,31 @@ def _output(process):
 class DaskCluster:
   """A scheduler and workers, each a process; ended at the end of a `with`."""
 
-  def __init__(self, folder, *arguments, command=None):
-    """Starts the scheduler.
-
-    Args:
-      folder: For what they leave.
-      *arguments: Of the scheduler.
-      command: To start it, as people give it; `None` for one of tests.
-    """
+  def __init__(self, folder):
     self._folder = folder
     folder.mkdir(exist_ok=True)
     self._processes = []
-    self.workers = []
     file = folder / 'scheduler.json'
-    command = command or 'dask scheduler --host=127.0.0.1 --port=0'
     try:
-      self.scheduler = self._start(command, f'--scheduler-file={file}', *arguments)
+      self.scheduler = self._start(
+        'scheduler', '--host=127.0.0.1', '--port=0', f'--scheduler-file={file}'
+      )
       wait_until(lambda: file.exists() and file.read_text().strip(), self.scheduler)
       self.address = json.loads(file.read_text())['address']
     except BaseException:
       self.end()
       raise
 
-  def worker(self, *arguments, command=None, **variables):
-    """Starts a worker, and waits until the scheduler has it.
-
-    Args:
-      *arguments: Of the worker.
-      command: To start it, as people give it; `None` for one of tests, of one thread.
-      **variables: Of its environment.
-    """
-    command = command or f'dask worker {self.address} --nthreads=1'
+  def worker(self, *arguments, **variables):
+    """Starts a worker of one thread, and waits until the scheduler has it."""
     local = f'--local-directory={self._folder}'
-    process = self._start(command, local, *arguments, **variables)
+    process = self._start(
+      'worker', self.address, '--nthreads=1', local, *arguments, **variables
+    )
     log = self._log(len(self._processes))
     # What both a worker alone and that of a nanny say.
     wait_until(lambda: 'Registered to' in log.read_text(), process)
-    self.workers.append(process)
     return process
-
-  @contextlib.contextmanager
-  def another_version(self, folder, version):
-    """Makes a copy of the packages that says to be of another version.
-
-    Args:
-      folder: Where to; does not exist yet.
-      version: Which.
-
-    Yields:
-      The path that Python is to find them on.
-    """
-    for package in ('tff_dp_aggregators', 'experiments'):
-      unneeded = shutil.ignore_patterns('__pycache__')
-      shutil.copytree(ROOT / package, folder / package, ignore=unneeded)
-    init = folder / 'tff_dp_aggregators' / '__init__.py'
-    text = re.sub("__version__ = '.*'", f"__version__ = '{version}'", init.read_text())
-    init.write_text(text)
-    yield os.pathsep.join([str(folder), *filter(None, sys.path)])
-    shutil.rmtree(folder)
 
   def said(self):
     """All that they have said."""
@@ -125,15 +83,14 @@ class DaskCluster:
   def _log(self, number):
     return self._folder / f'{number}.log'
 
-  def _start(self, command, *arguments, **variables):
+  def _start(self, *arguments, **variables):
     number = len(self._processes) + 1
     own = self._folder / f'{number}'  # Nothing of the checkout is in it.
     own.mkdir()
     variables = {'DASK_CONFIG': str(self._folder / 'none'), **variables}
-    given = shlex.split(command.partition('dask ')[2])
     with self._log(number).open('w') as log:
       process = subprocess.Popen(
-        [sys.executable, '-m', 'dask', *given, '--no-dashboard', *arguments],
+        [sys.executable, '-m', 'dask', *arguments, '--no-dashboard'],
         cwd=own,
         env=environment(**variables),
         stdin=subprocess.DEVNULL,

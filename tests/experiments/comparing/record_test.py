@@ -4,19 +4,16 @@ import fcntl
 import os
 
 import pytest
-from absl import flags
 
 from experiments import settings
 from experiments.comparing import grid
 from experiments.comparing import record as record_lib
+from tff_dp_aggregators.accounting.programs import program
 
 
 @pytest.fixture(scope='module')
 def values():
-  found = flags.FlagValues()
-  settings.define(found)
-  found(['compare'])
-  return found
+  return program.values_of(settings.groups(), [])
 
 
 def asked(values, *texts):

@@ -4,22 +4,21 @@ The clusters are real, of processes of this machine.
 """
 
 import csv
-import functools
 import json
 import os
 import pathlib
 import re
 import signal
-import socket
 import subprocess
 import sys
-import types
 
+import psutil
 import pytest
 
 from experiments import compare
 from experiments.comparing import running
 from tests import executing
+from tests.experiments import simulations
 from tests.experiments.comparing import dask_clusters
 from tff_dp_aggregators.learning import cluster as cluster_lib
 
@@ -57,6 +56,7 @@ def _run(output, *arguments, **variables):
       stdin=subprocess.DEVNULL,
       stdout=stdout,
       stderr=stderr,
+      start_new_session=True,
       # A test run in the background of a shell ignores Ctrl-C, and hands that on.
       preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
@@ -84,11 +84,10 @@ def _rounds(output, cell=CELL):
 def _came_to(output, cell=CELL):
   """What a run came to, bit by bit, but for the time that it took."""
   directory = output / 'cells' / cell
-  with (directory / 'metrics.csv').open(newline='') as file:
-    rows = [
-      {name: text for name, text in row.items() if name not in _TIMES}
-      for row in csv.DictReader(file)
-    ]
+  rows = [
+    {name: text for name, text in row.items() if name not in _TIMES}
+    for row in simulations.metrics(directory)
+  ]
   lines = [
     {name: each for name, each in json.loads(line).items() if name not in _TIMES}
     for line in (directory / 'ledger.jsonl').read_text().splitlines()
@@ -96,95 +95,48 @@ def _came_to(output, cell=CELL):
   return rows, lines, (directory / 'model.npz').read_bytes()
 
 
-class TestRefusals:
-  @pytest.mark.parametrize(
-    ('arguments', 'message'),
-    [
-      (('--scheduler=10.0.0.1:8786',), 'is not the address of a Dask scheduler'),
-      (('--scheduler=tcp://10.0.0.5:1',), 'or --trusted_network, if nobody else is on'),
-      (
-        ('--trusted_network',),
-        '--trusted_network is for --scheduler, which is not',
-      ),
-      (
-        ('--jobs=1', '--scheduler=tcp://[::1]:1'),
-        '--jobs=1 is of runs here, and --scheduler=tcp://[::1]:1 of runs on a',
-      ),
-    ],
-  )
-  def test_flags(self, arguments, message, tmp_path):
-    output = tmp_path / 'output'
-    result = executing.execute(compare, *arguments, f'--output={output}')
-    assert result.returncode == 2
-    assert message in result.stderr
-    assert result.stderr.count('\n') == 1
-    assert not output.exists()
-
-  def test_a_scheduler_that_is_not_there(self, tmp_path, monkeypatch):
-    with socket.socket() as unused:
-      unused.bind(('127.0.0.1', 0))
-      address = f'tcp://127.0.0.1:{unused.getsockname()[1]}'
-    soon = functools.partial(cluster_lib.connect, reach_seconds=1.0)
-    monkeypatch.setattr(cluster_lib, 'connect', soon)
-    output = tmp_path / 'output'
-    result = executing.execute(compare, f'--scheduler={address}', f'--output={output}')
-    assert result.returncode == 2
-    assert f'--scheduler={address} cannot be reached within 1 seconds' in result.stderr
-    assert not output.exists()
+@pytest.mark.parametrize(
+  ('arguments', 'message'),
+  [
+    (('--scheduler=10.0.0.1:8786',), 'is not the address of a Dask scheduler'),
+    (('--trusted_network',), '--trusted_network is for --scheduler, which is not'),
+    (('--scheduler=tcp://10.0.0.5:1',), 'or --trusted_network, if nobody else is on'),
+    (
+      ('--jobs=1', '--scheduler=tcp://[::1]:1'),
+      '--jobs=1 is of runs here, and --scheduler=tcp://[::1]:1 of runs on a',
+    ),
+  ],
+)
+def test_flags_that_are_wrong_are_refused(arguments, message, tmp_path):
+  output = tmp_path / 'output'
+  result = executing.execute(compare, *arguments, f'--output={output}')
+  assert result.returncode == 2
+  assert message in result.stderr
+  assert not output.exists()
 
 
-class TestWhatAWorkerNeeds:
-  @pytest.fixture
-  def expected(self, tmp_path):
-    path = tmp_path / 'probe'
-    path.write_text('text')
-    return {
-      'software': cluster_lib.software(),
-      'folder': str(tmp_path),
-      'file': str(path),
-      'text': 'text',
-      'inode': path.stat().st_ino,
-    }
-
-  @pytest.mark.parametrize(
-    ('changed', 'why'),
-    [
-      ({}, ''),
-      ({'software': {'Python': '2.7'}}, 'has Python 3.'),
-      ({'folder': '/nowhere'}, 'has no folder /nowhere, which this program was st'),
-      ({'file': '/nowhere/probe'}, 'does not see what is in /nowhere: No such file'),
-      ({'text': 'another'}, 'has another '),
-      ({'inode': 1}, 'or other inode numbers there'),
-    ],
-  )
-  def test_is_compared(self, expected, changed, why):
-    worker = types.SimpleNamespace(nanny='tcp://127.0.0.1:1')
-    said = running.why_unfit({**expected, **changed}, worker)
-    assert why in said
-    assert bool(why) == bool(said)
-
-  @pytest.mark.slow
-  def test_unfit_ones_are_refused_by_name(self, tmp_path):
-    output = tmp_path / 'output'
-    with dask_clusters.DaskCluster(tmp_path / 'cluster') as cluster:
-      cluster.worker()
-      with running.Cluster(cluster.address) as found:
-        assert found.in_words == f'1 at a time on Dask workers of {cluster.address}'
-        output.mkdir()
-        found.check(str(output))
-        assert len(os.listdir(output)) == 1
-        # A path that is another folder in each process.
-        where = f'/proc/self/fd/{os.open(output, os.O_RDONLY)}'
-        with pytest.raises(cluster_lib.ClusterError, match=f'see what is in {where}: '):
-          found.check(where)
-      assert os.listdir(output) == []
-      cluster.worker('--no-nanny')
-      with pytest.raises(cluster_lib.ClusterError) as refused:
-        with running.Cluster(cluster.address):
-          pass
-    assert ' has no nanny, which ends what hangs; start it' in str(refused.value)
-    assert 'the folder that this is started in and --output' in str(refused.value)
-    assert str(refused.value).count('tcp://') == 2  # The one that is fit is not named.
+@pytest.mark.slow
+def test_unfit_workers_are_refused_by_name(tmp_path):
+  output = tmp_path / 'output'
+  with dask_clusters.DaskCluster(tmp_path / 'cluster') as cluster:
+    cluster.worker()
+    with running.Cluster(cluster.address) as found:
+      assert found.in_words == f'1 at a time on Dask workers of {cluster.address}'
+      output.mkdir()
+      found.check(str(output))
+      assert len(os.listdir(output)) == 1
+      # A path that is another folder in each process.
+      where = f'/proc/self/fd/{os.open(output, os.O_RDONLY)}'
+      with pytest.raises(cluster_lib.ClusterError, match=f'see what is in {where}: '):
+        found.check(where)
+    assert os.listdir(output) == []
+    cluster.worker('--no-nanny')
+    with pytest.raises(cluster_lib.ClusterError) as refused:
+      with running.Cluster(cluster.address):
+        pass
+  assert ' has no nanny, which ends what hangs; start it' in str(refused.value)
+  assert 'the folder that this is started in and --output' in str(refused.value)
+  assert str(refused.value).count('tcp://') == 2  # The one that is fit is not named.
 
 
 @pytest.fixture(scope='module')
@@ -289,21 +241,21 @@ def test_nothing_runs_on_for_a_comparison_that_is_gone(cluster, tmp_path, again)
 
 
 @pytest.mark.slow
-def test_workers_that_join_are_used_if_they_are_fit(cluster, tmp_path):
+@pytest.mark.parametrize('is_killed', [False, True])
+def test_no_process_of_runs_here_outlives_them(tmp_path, is_killed):
   output = tmp_path / 'output'
-  first = cluster.worker()
-  grid = 'mechanism=tree,gaussian,none'
-  process = _start(output, f'--scheduler={cluster.address}', grid=grid)
-  dask_clusters.wait_until(lambda: dask_clusters.cells_of(first), process)
-  with cluster.another_version(tmp_path / 'other', '9.9.9') as path:
-    other = cluster.worker(PYTHONPATH=path)
-    second = cluster.worker()
-    dask_clusters.wait_until(lambda: dask_clusters.cells_of(second), process)
-    assert not dask_clusters.cells_of(other)
-    code, said, errors = _end(process, output)
-  assert (code, errors) == (0, ''), cluster.said()
-  assert said.count(' is not used: it has tff_dp_aggregators 9.9.9, ') == 1
-  assert '\n3/3 mechanism=' in said
+  process = _start(output, '--jobs=1', rounds=5000)
+  dask_clusters.wait_until(lambda: _rounds(output) >= 3, process)
+  children = dask_clusters.children_of(process)
+  if is_killed:
+    process.kill()
+  else:
+    os.killpg(process.pid, signal.SIGINT)  # As a terminal does.
+  code, _, errors = _end(process, output)
+  assert code == (-signal.SIGKILL if is_killed else 130), errors
+  _, alive = psutil.wait_procs(children, timeout=30)
+  assert not [each for each in alive if each.status() != psutil.STATUS_ZOMBIE]
+  assert (output / 'cells' / CELL / 'checkpoints').exists()
 
 
 _KILLS = """

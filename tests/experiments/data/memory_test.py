@@ -1,15 +1,12 @@
 """Memory of reading: it grows with neither the rows of a file nor their clients."""
 
-import os
-import pathlib
-import subprocess
-import sys
-
 import numpy as np
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent.parent.parent
+from tests import executing
+
 _PROGRAM = """
-import sys, threading, time
+import os, sys, threading, time
+os.environ['OMP_NUM_THREADS'] = '1'
 from experiments.data import loading
 from experiments.options import data as data_options
 
@@ -41,14 +38,7 @@ def _peak(folder, num_rows, num_clients):
     file.write('who,' + ','.join('abcdefgh') + ',y\n')
     for i, row in enumerate(values):
       file.write(f'client {i % num_clients},{str(row)[1:-1]},{i % 2}\n')
-  result = subprocess.run(
-    [sys.executable, '-c', _PROGRAM, path, folder],
-    cwd=ROOT,
-    env={**os.environ, 'PYTHONPATH': str(ROOT), 'OMP_NUM_THREADS': '1'},
-    capture_output=True,
-    text=True,
-    timeout=120,
-  )
+  result = executing.run_python(_PROGRAM, str(path), str(folder))
   assert result.returncode == 0, result.stderr
   clients, examples, peak = map(int, result.stdout.split())
   assert abs(clients - 0.9 * num_clients) < 5.4 * (0.09 * num_clients) ** 0.5

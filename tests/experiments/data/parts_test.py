@@ -1,7 +1,5 @@
 """Parts of reading: moments, hashes, order by keys, partitions, and files on disk."""
 
-import os
-
 import numpy as np
 import pytest
 
@@ -9,7 +7,6 @@ from experiments.data import arrangement
 from experiments.data import hashing
 from experiments.data import loading
 from experiments.data import partition
-from experiments.data import spill
 
 # Whoever changes these changes who is held out, and in which order clients are.
 ALICE = [
@@ -116,15 +113,3 @@ def test_sizes_are_skewed_the_more_the_smaller_alpha_is_and_nobody_has_none():
   assert largest == sorted(largest, reverse=True)
   assert largest[0] > 9000
   assert largest[-1] < 260
-
-
-def test_what_is_spilled_is_read_again_and_has_no_name(tmp_path):
-  made = spill.Spill(str(tmp_path), np.float32, (3,))
-  for count in (0, 5, 1):
-    made.append(np.full((count, 3), count))
-  assert len(made) == 6
-  assert made.array[:, 0].tolist() == [5.0] * 5 + [1.0]
-  assert not made.array.flags.writeable
-  empty = spill.Spill(str(tmp_path), np.int64)
-  assert empty.array.shape == (0,)
-  assert not os.listdir(tmp_path)

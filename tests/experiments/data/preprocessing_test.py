@@ -5,8 +5,6 @@ import os
 
 import numpy as np
 import pytest
-import tensorflow as tf
-import tensorflow_federated as tff
 
 from experiments.data import preprocessing
 from experiments.data import problems
@@ -89,31 +87,6 @@ def test_new_rows_without_clients_or_labels(tmp_path):
   with pytest.raises(problems.DataError, match="no column 'town'"):
     _csv(new, [{'age': 1, 'size': 2}])
     population.preprocessing.read(str(new))
-
-
-def test_databases_have_their_clients_and_splits(tmp_path):
-  path = tmp_path / 'data.sqlite'
-
-  def of_client(id_):
-    number = float(id_)
-    return tf.data.Dataset.from_tensor_slices(
-      {'x': tf.constant([[number, 1.0], [number, 2.0]]), 'y': [0, 1]}
-    )
-
-  ids = [str(i) for i in range(8)]
-  splits = {id_: 'test' if id_ in '67' else 'train' for id_ in ids}
-  tff.simulation.datasets.save_to_sql_client_data(
-    ids, of_client, str(path), split_names_by_client_id=splits
-  )
-  population = own_data.load(
-    path, label_column='y', data_split='train', test_data=str(path), test_split='test'
-  )
-  data = population.preprocessing.read(str(path), split='test')
-  x, y = data.arrays()
-  np.testing.assert_array_equal(x, population.test_examples[0])
-  np.testing.assert_array_equal(y, population.test_examples[1])
-  clients = [each for chunk in data.chunks() for each in chunk.clients]
-  assert sorted(set(clients)) == ['6', '7'] and len(clients) == len(y)
 
 
 def test_texts_of_a_folder_and_of_a_file(tmp_path):

@@ -16,6 +16,7 @@ from experiments.data import texts
 from experiments.tasks import databases
 from tests.experiments.data import own_data
 
+SAID = {'client_column': 'who', 'text_column': 'said'}
 SPEC = client_spec.ClientSpec(num_epochs=1, batch_size=100, shuffle_buffer_size=1)
 
 
@@ -108,7 +109,7 @@ def _back(population, sequences):
 def test_every_text_is_there_once(tmp_path):
   rows = [{'who': f'c{i % 6}', 'said': f'text {i}'} for i in range(60)]
   path = own_data.write_csv(tmp_path / 'data.csv', rows)
-  found = own_data.load(path, client_column='who', text_column='said')
+  found = own_data.load(path, **SAID)
   clients = found.clients
   told = {clients.name(i): _back(found, clients.examples(i)) for i in clients.ids}
   tested = _back(found, dict(zip('xy', found.test_examples)))
@@ -153,8 +154,7 @@ def test_the_vocabulary_is_of_training_texts_and_test_texts_are_tokenized_by_it(
   tested = own_data.write_csv(tmp_path / 'test.csv', [{'said': 'hello stranger'}])
   found = own_data.load(
     path,
-    client_column='who',
-    text_column='said',
+    **SAID,
     text_unit='word',
     test_data=str(tested),
   )
@@ -165,8 +165,7 @@ def test_the_vocabulary_is_of_training_texts_and_test_texts_are_tokenized_by_it(
   words.write_text('hello\n')
   public = own_data.load(
     path,
-    client_column='who',
-    text_column='said',
+    **SAID,
     text_unit='word',
     vocabulary=str(words),
   )
@@ -180,7 +179,7 @@ def test_a_text_that_is_none_is_named_by_line(text, tmp_path):
   good = [{'who': 'b', 'said': 'x'}] * 9
   path = own_data.write_json(tmp_path / 'data.jsonl', good + rows)
   with pytest.raises(problems.DataError, match='line 10: said is empty'):
-    own_data.load(path, client_column='who', text_column='said')
+    own_data.load(path, **SAID)
   path = own_data.write_json(tmp_path / 'data.jsonl', [*good, {'who': 'a', 'said': []}])
   with pytest.raises(problems.DataError, match=r'line 10: said is \[\], which is nei'):
-    own_data.load(path, client_column='who', text_column='said')
+    own_data.load(path, **SAID)

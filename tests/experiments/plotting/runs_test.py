@@ -38,8 +38,6 @@ def test_one_run_is_its_metric_with_epsilon_beside_it(tree):
   assert (line.label, line.x, line.y) == ('', [1, 3], [0.25, 0.75])
   assert (chart.right.x, chart.right.y) == ([1, 2, 3], [1.5, 2.5, 3.5])
   assert chart.right.label == 'epsilon spent at delta = 1e-05'
-  assert chart.y_limits == (0, 1)
-  assert chart.title == 'digits-tree'
 
 
 def test_several_are_named_by_what_differs_and_by_nothing_else(tree, none):
@@ -49,7 +47,6 @@ def test_several_are_named_by_what_differs_and_by_nothing_else(tree, none):
     'mechanism=none',
   ]
   assert chart.right is None
-  assert chart.title == 'digits, 2 runs'
 
 
 def test_what_is_private_names_no_line(tmp_path, tree):
@@ -76,8 +73,6 @@ def test_over_epsilon_a_run_without_privacy_is_a_level(tree, none):
 def test_a_column_that_is_not_there_is_refused_with_those_that_are(tree):
   with pytest.raises(ValueError, match="no column 'speed'; there are round, epsilon,"):
     runs_lib.picture([runs_lib.read(tree)], y='speed')
-  with pytest.raises(ValueError, match="no column 'time'"):
-    runs_lib.picture([runs_lib.read(tree)], x='time')
 
 
 def test_runs_that_measured_different_things_are_refused(tree, tmp_path):
@@ -95,7 +90,4 @@ def test_what_is_no_run_is_refused(tmp_path, tree):
     runs_lib.read(str(tmp_path))
   (tmp_path / 'tree' / 'metrics.csv').write_text(HEADER)
   with pytest.raises(ValueError, match='no rounds yet'):
-    runs_lib.read(tree)
-  (tmp_path / 'tree' / 'metrics.csv').unlink()
-  with pytest.raises(ValueError, match=r'cannot be read as a run: .*metrics\.csv'):
     runs_lib.read(tree)

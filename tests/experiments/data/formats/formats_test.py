@@ -1,7 +1,6 @@
 """Formats: the same rows are the same population, whatever file they are in."""
 
 import gzip
-import zipfile
 
 import duckdb
 import numpy as np
@@ -82,12 +81,11 @@ def test_numpy_arrays_may_be_images_which_are_not_scaled(tmp_path):
     ({'x': np.asfortranarray(np.ones([70, 3]))}, 'and shape [70, 3] in Fortran order'),
     ({'x': np.full([70, 2], np.nan)}, 'entry 0: x is'),
     ({'x': np.zeros([70, 2], complex)}, 'x is of dtype complex128'),
-    ({'client_ids': np.full(70, 0.5)}, 'client_ids is 0.5, which is a fraction; ids'),
+    ({'x': np.array([{}] * 70)}, 'x is of dtype object'),  # Nothing is unpickled.
     (
       {'client_ids': np.full(70, 2**24, np.float32)},
       'which is a float of 16777216 or more, which stands for several whole numbers',
     ),
-    ({'client_ids': np.array(['NA'] * 70)}, "entry 0: client_ids is 'NA', which says"),
     ({'y': np.zeros([70, 2, 2])}, 'y has [2, 2] values of a row'),
     ({'y': None}, "no column 'y'; its columns are: x, client_ids. Say by --label_"),
   ],
@@ -99,72 +97,22 @@ def test_arrays_that_are_not_right_are_named(changes, message, tmp_path):
   assert message in str(error.value)
 
 
-def _set_bytes(path, signature, offset, value):
-  """Changes a field of the heads of all members, or of their entries at the end."""
-  content = bytearray(path.read_bytes())
-  place = content.find(signature)
-  while place >= 0:
-    content[place + offset] = value
-    place = content.find(signature, place + 1)
-  path.write_bytes(content)
-
-
-def test_archives_that_python_does_not_open_are_named(tmp_path):
-  encrypted = _write_npz(tmp_path / 'encrypted.npz')
-  _set_bytes(encrypted, b'PK\x01\x02', 8, 1)
-  _set_bytes(encrypted, b'PK\x03\x04', 6, 1)
-  packed = _write_npz(tmp_path / 'packed.npz')
-  _set_bytes(packed, b'PK\x01\x02', 10, 99)
-  for path, message in ((encrypted, 'is encrypted'), (packed, 'compression method')):
-    with pytest.raises(problems.DataError, match=f'cannot be read: .*{message}'):
-      own_data.load(path)
-
-
-def test_names_in_an_archive_need_no_ending_but_differ(tmp_path):
-  def write(*names):
-    with zipfile.ZipFile(tmp_path / 'data.npz', 'w') as archive:
-      for name in names:
-        with archive.open(name, 'w') as file:
-          np.save(file, np.arange(6))
-    return own_data.load(tmp_path / 'data.npz')
-
-  assert write('x', 'y.npy', 'client_ids').num_clients == 5
-  with pytest.raises(problems.DataError, match='two arrays are called x'):
-    write('x', 'x.npy', 'y', 'client_ids')
-
-
-def test_objects_in_an_archive_are_not_unpickled(tmp_path):
-  path = tmp_path / 'data.npz'
-  np.savez(path, x=np.array([{}, []], object), y=np.zeros(2))
-  with pytest.raises(problems.DataError, match='x is of dtype object'):
-    own_data.load(path, num_clients=1)
-
-
 @pytest.mark.parametrize(
   ('line', 'message'),
   [
     ('{"who": "a", "age": 1, "height": 2', 'line 71 is not JSON: '),
-    ('{"who": "a", "age": inf, "height": 2, "bought": 0}', 'line 71 is not JSON'),
     ('{"who": "a", "age": 01, "height": 2, "bought": 0}', 'line 71 is not JSON'),
     ('[1, 2]', 'line 71 is [1, 2]; it must be an object'),
-    ('null', 'line 71 is None; it must be an object'),
     ('[' * 99_999 + ']' * 99_999, 'line 71 is not JSON: '),
     ('{"who": "a", "age": 1, "height": 2}', "line 71 lacks 'bought', other than the f"),
     ('{"who": "a", "age": 1, "height": 2, "bought": 0, "z": 1}', "has 'z' as well"),
     ('{"who": "a", "age": 1, "age": 1, "height": 2, "bought": 0}', "has 'age' twice"),
     ('{"who": "a", "age": null, "height": 2, "bought": 0}', 'line 71: age is empty'),
-    ('{"who": "a", "age": NaN, "height": 2, "bought": 0}', 'age is nan, which says'),
     ('{"who": "a", "age": "x", "height": 2, "bought": 0}', "age is 'x', which is no"),
     (
       '{"who": "a", "age": [1], "height": 2, "bought": 0}',
       'age is [1], which is of another shape',
     ),
-    ('{"who": null, "age": 1, "height": 2, "bought": 0}', 'line 71: who is empty'),
-    (
-      '{"who": [1], "age": 1, "height": 2, "bought": 0}',
-      'who is [1], which is',
-    ),
-    ('{"who": "a", "age": 1, "height": 2, "bought": 0,}', 'line 71 is not JSON: '),
     ('{"who": "a", "age": [1, ], "height": 2, "bought": 0}', 'line 71 is not JSON: '),
     (
       '{"who": "\\ud800", "age": 1, "height": 2, "bought": 0}',
@@ -200,22 +148,10 @@ def test_texts_may_have_what_looks_like_a_comma_too_many(tmp_path):
   assert batch.columns == {'x': ['a, ]', ',}']}
 
 
-def test_json_may_have_lists_of_numbers_as_features(tmp_path):
-  rows = [
-    {'who': f'c{i % 5}', 'x': [i, 2.0 * i], 'y': i % 2, 'z': i} for i in range(20)
-  ]
-  path = own_data.write_json(tmp_path / 'data.jsonl', rows)
-  found = own_data.load(path, client_column='who', label_column='y', scaling='none')
-  clients, tested = own_data.everything(found)
-  expected = sorted((i, 2.0 * i, i, i % 2) for i in range(20))
-  assert sorted(sum(clients.values(), []) + tested) == expected
-
-
 @pytest.mark.parametrize(
   ('make', 'message'),
   [
     (lambda folder: None, 'is empty; it must have a file, or a folder, for each'),
-    (lambda folder: (folder / 'a').mkdir(), 'a is empty'),
     (lambda folder: (folder / 'a.csv').write_text('x,bought\n'), "'a' has no examples"),
     (lambda folder: (folder / 'a.csv').write_text(''), 'a.csv is empty'),
     (lambda folder: (folder / 'a.xyz').write_text('x'), 'a.xyz does not end in any of'),
@@ -235,7 +171,6 @@ def test_a_folder_that_is_not_right_is_named(make, message, tmp_path):
   [
     ('b.jsonl', '{"x": 1, "bought": 0}\n', 'is of another format than'),
     ('b.csv', 'x,sold\n1,0\n', 'x, sold'),
-    ('b.csv', 'x,bought\n', "client 'b' has no examples"),
     ('b/c.csv', 'x,bought\n1,0\n', 'there must be a file for each client, or a folder'),
     ('b/c/d.csv', 'x,bought\n1,0\n', 'c is not a file, of which a client may'),
   ],
@@ -292,7 +227,6 @@ def test_parquet_with_a_column_twice_is_refused(tmp_path):
   [
     ('16777216::FLOAT', 1, 'row 1: who is .*which stands for several whole numbers'),
     ("'a'", 'if(i = 7, NULL, i)', 'row 8: x is empty'),
-    ('NULL::VARCHAR', 1, 'row 1: who is empty'),
     (
       "DATE '2023-01-01'",
       1,
@@ -319,9 +253,9 @@ def test_gzipped_files_are_the_population_of_the_csv(of_csv, tmp_path):
     path = tmp_path / f'{name}.gz'
     path.write_bytes(gzip.compress(content))
     assert own_data.same(of_csv, own_data.load_rows(path))
-    packed = bytearray(gzip.compress(content))
-    packed[-8] ^= 1  # Of the checksum.
-    for damaged in (packed, packed[: len(packed) // 2], content):
-      path.write_bytes(damaged)
-      with pytest.raises(problems.DataError, match='cannot be unpacked'):
-        own_data.load_rows(path)
+  packed = bytearray(gzip.compress(content))
+  packed[-8] ^= 1  # Of the checksum.
+  for damaged in (packed, packed[: len(packed) // 2], content):
+    path.write_bytes(damaged)
+    with pytest.raises(problems.DataError, match='cannot be unpacked'):
+      own_data.load_rows(path)

