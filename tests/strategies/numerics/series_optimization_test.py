@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import scipy.linalg
 
 from tff_dp_aggregators.strategies.numerics import series_optimization
 from tff_dp_aggregators.strategies.numerics.descent import ConvergenceError
@@ -31,11 +32,8 @@ FUNCTIONS = {
 
 
 def lower_toeplitz(column, size):
-  padded = np.zeros(size)
-  padded[: len(column)] = column[:size]
-  return np.array(
-    [[padded[i - j] if i >= j else 0.0 for j in range(size)] for i in range(size)]
-  )
+  padded = np.append(column, np.zeros(size - len(column)))
+  return scipy.linalg.toeplitz(padded, np.zeros(size))
 
 
 def differences(function, point, step=1e-5):
@@ -122,17 +120,11 @@ class Unbounded(Function):
     return series_optimization.Derivatives(-z[0], np.array([-1.0]), np.eye(1))
 
 
-class Infinite(Hopeless):
-  def derivatives(self, z):
-    return series_optimization.Derivatives(1.0, z, np.full((len(z),) * 2, np.nan))
-
-
 @pytest.mark.parametrize(
   'function, message',
   [
     (Hopeless(), 'no step along the descent direction lowers'),
     (Unbounded(), 'no convergence in 500 iterations'),
-    (Infinite(), 'the second derivatives are not finite'),
   ],
 )
 def test_what_does_not_converge_is_an_error_and_no_result(function, message):
