@@ -115,14 +115,6 @@ def test_any_bands_have_that_inverse_and_a_sensitivity_that_is_as_it_says(coeffi
       assert value == pytest.approx(truth, rel=1e-11)
 
 
-def test_rounding_of_a_plateau_does_not_flip_what_is_exact():
-  # The inverse of these bands tends to a constant, from above: m sums to 1.
-  strategy = BandedInverse(2000, (1.0, -0.7, -0.2, -0.1))
-  tail = strategy.matrix_coefficients()[1000:]
-  np.testing.assert_allclose(tail, tail[0], rtol=1e-13)
-  assert strategy.sensitivity_kind(Participation(2000, 50)) == 'exact'
-
-
 @pytest.mark.few(2)
 @pytest.mark.parametrize(
   'result', every_kind.figures('banded_inverse_optimised'), ids=str

@@ -53,13 +53,6 @@ def test_materialize_and_from_matrix_are_inverse():
   assert Banded.from_matrix(matrix, 5).rmse() == pytest.approx(strategy.rmse())
 
 
-def test_from_matrix_names_the_entry_beyond_the_bands():
-  with pytest.raises(ValueError, match=r'num_bands=2 bands, but \[2, 0\] is 1'):
-    Banded.from_matrix(np.tril(np.ones((4, 4))), num_bands=2)
-  with pytest.raises(ValueError, match=r'lower-triangular, but \[0, 1\]'):
-    Banded.from_matrix(np.ones((4, 4)))
-
-
 @pytest.mark.parametrize(
   'diagonals, error, message',
   [

@@ -9,13 +9,10 @@ import numpy as np
 import pytest
 
 from tests.strategies import every_kind
-from tff_dp_aggregators.strategies import Banded
-from tff_dp_aggregators.strategies import Dense
 from tff_dp_aggregators.strategies import Participation
 from tff_dp_aggregators.strategies import participation as participation_lib
 from tff_dp_aggregators.strategies import sensitivity
 from tff_dp_aggregators.strategies import toeplitz
-from tff_dp_aggregators.strategies.numerics import toeplitz_sensitivity
 
 # Those whose sensitivity is exact only where the columns of a client do not overlap, or
 # where a client takes part twice at most. `tree_test.py` has the trees.
@@ -97,34 +94,6 @@ def test_strategies_of_every_kind_are_exact_or_a_bound_as_they_say(kind):
     if kind not in _NOT_ALWAYS_EXACT:
       assert is_exact, participation
       np.testing.assert_allclose(by_round, worst, rtol=1e-11)
-
-
-@pytest.mark.slow
-def test_of_two_bounds_of_a_toeplitz_matrix_the_smaller_one_is_used():
-  rng = np.random.default_rng(1)
-  smaller = set()
-  for _ in range(300):
-    n, separation, most = (int(each) for each in rng.integers((3, 1, 2), (8, 4, 6)))
-    column = rng.normal(size=n) * 0.8 ** np.arange(n)
-    column[0] = abs(column[0]) + 0.1
-    participation = Participation(n, separation, most, bool(rng.integers(2)))
-    strategy = toeplitz.BandedToeplitz(n, tuple(column))
-    matrix = strategy.materialize()
-    by_diagonals, exact = toeplitz_sensitivity.squared(column, participation)
-    of_any, exact_too = sensitivity._squared_of_any(matrix, participation)
-    worst = every_kind.worst_by_round(matrix, participation)
-    for same in (strategy, Dense(n, matrix), Banded.from_matrix(matrix)):
-      value = same.sensitivity_squared(participation)
-      assert value == pytest.approx(min(by_diagonals, of_any), rel=1e-9)
-      assert (same.sensitivity_kind(participation) == 'exact') == (exact or exact_too)
-      profile = same.sensitivity_squared_by_round(participation)
-      assert profile[-1] == pytest.approx(value, rel=1e-14)
-      assert np.all(profile >= worst * (1 - 1e-12))
-    if by_diagonals < 0.9 * of_any:
-      smaller.add('that of diagonals')
-    elif of_any < 0.9 * by_diagonals:
-      smaller.add('that of any matrix')
-  assert len(smaller) == 2
 
 
 @pytest.mark.parametrize(

@@ -40,19 +40,6 @@ def is_allowed(patterns, min_separation, max_participations, fixed_epoch):
   return allowed
 
 
-def values_by_definition(patterns, restart_every=None):
-  """Row t: sums of squared counts over complete nodes inside rounds 0 to t."""
-  num_rounds = len(patterns)
-  values = np.zeros(patterns.shape)
-  for tree_start in range(0, num_rounds, restart_every or num_rounds):
-    tree_end = min(num_rounds, tree_start + (restart_every or num_rounds))
-    for size in 2 ** np.arange(num_rounds.bit_length()):
-      for start in range(tree_start, tree_end - size + 1, size):
-        count = patterns[start : start + size].sum(axis=0)
-        values[start + size - 1 :] += count**2
-  return values
-
-
 @both_schemas
 @pytest.mark.parametrize('restart_every', [None, 3, 4])
 @pytest.mark.parametrize('num_rounds', [1, 2, 7, 8, 11])
@@ -73,25 +60,6 @@ def test_sensitivity_equals_brute_force_on_every_pattern(
     assert is_allowed(patterns, *schema[1:], fixed_epoch)[sum(2**r for r in rounds)]
     assert tree.pattern_value(rounds, num_rounds, restart_every) == expected
     assert strategy.sensitivity(participation) == math.sqrt(expected)
-
-
-@both_schemas
-@pytest.mark.parametrize('restart_every', [None, 2, 5])
-@pytest.mark.parametrize('num_rounds', [1, 5, 11])
-def test_by_round_profile_equals_brute_force_on_every_prefix(
-  num_rounds, restart_every, fixed_epoch
-):
-  strategy = BinaryTree(num_rounds, restart_every=restart_every)
-  patterns = all_patterns(num_rounds)
-  values = values_by_definition(patterns, restart_every)
-  for min_separation, max_participations in itertools.product(
-    [1, 2, 3, 5, 7], [1, 2, 3, num_rounds]
-  ):
-    schema = min_separation, max_participations, fixed_epoch
-    expected = values[:, is_allowed(patterns, *schema)].max(axis=1)
-    profile = strategy.sensitivity_squared_by_round(Participation(num_rounds, *schema))
-    assert profile.dtype == np.float64
-    np.testing.assert_array_equal(profile, expected, err_msg=str(schema))
 
 
 @pytest.mark.parametrize('num_rounds', [7])
@@ -254,22 +222,6 @@ def test_arguments_of_a_pattern_and_of_limits_are_refused_by_name():
     tree.pattern_value([3, 8], 8)
   with pytest.raises(ValueError, match='min_separation'):
     tree.sensitivity_squared(5, 0, 1)
-
-
-def test_rounds_between_taken_for_min_separation_is_another_sensitivity():
-  # Published: 26 for 33 rounds, four participations and ten rounds between.
-  between = Participation.from_rounds_between(33, 10, 4)
-  assert BinaryTree(33).sensitivity_squared_by_round(between)[-1] == 26
-  assert tree.sensitivity_squared(33, min_separation=11, max_participations=4) == 26
-  assert tree.sensitivity_squared(33, min_separation=10, max_participations=4) == 40
-
-
-@pytest.mark.parametrize('level', [0, 1, 8])
-def test_full_participation_in_a_complete_tree_has_a_closed_form(level):
-  # Level l has 2^(h - l) nodes that each count 2^l: sum of 2^(h + l).
-  num_rounds = 2**level
-  expected = sum(2 ** (level - i) * 4**i for i in range(level + 1))
-  assert tree.sensitivity_squared(num_rounds, 1) == expected
 
 
 def test_worst_patterns_need_not_be_the_densest_ones():

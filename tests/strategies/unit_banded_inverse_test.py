@@ -155,29 +155,3 @@ def test_the_best_root_is_the_best_of_all_roots(objective, workload):
 def test_coefficients_that_are_no_strategy_are_refused(coefficients, error, message):
   with pytest.raises(error, match=message):
     UnitBandedInverse(2000, coefficients)
-
-
-_N = 11
-_WORKLOADS = {
-  'prefix': Workload(_N),
-  'momentum': Workload(_N, 0.9),
-  'decay': Workload(_N, weight_decay=0.3),
-  'cooldown': Workload.cooldown(_N, 0.7),
-  'all': Workload(_N, 0.6, tuple(np.linspace(2.0, 0.0, _N)), weight_decay=0.1),
-}
-
-
-@pytest.mark.parametrize('width', [1, 5, _N])
-@pytest.mark.parametrize('name', _WORKLOADS)
-def test_errors_of_noise_of_few_rows_are_those_of_dense_matrices(name, width):
-  weights = np.random.default_rng(width).normal(size=(_N, width))
-  noise = np.zeros((_N, _N))
-  for t in range(_N):
-    for lag in range(min(width, t + 1)):
-      noise[t, t - lag] = weights[t, lag]
-  estimator = _WORKLOADS[name].materialize() @ noise
-  np.testing.assert_allclose(
-    banded_inverse.errors_of_noise(_WORKLOADS[name], weights),
-    np.square(estimator).sum(axis=1),
-    rtol=1e-11,
-  )

@@ -1,7 +1,7 @@
 """Windowed BLTs: banded Toeplitz strategies that few decays describe; and tailed ones.
 
-Errors and derivatives of the optimiser are compared with those of the strategy, the
-recursion with C^-1, optima with those of banded Toeplitz strategies.
+Errors and derivatives of the optimiser are compared with those of the strategy, optima
+with those of banded Toeplitz strategies.
 """
 
 import itertools
@@ -40,57 +40,14 @@ def test_coefficients_are_those_of_a_blt_up_to_the_window():
   np.testing.assert_allclose(whole.matrix_coefficients(), uncut, rtol=1e-15)
 
 
-@pytest.mark.parametrize('window', [1, 2, 4, 15])
-@pytest.mark.parametrize('decay', [None, 0.0, 0.9, 1.0])
+@pytest.mark.parametrize('window', [1, 4, 15])
+@pytest.mark.parametrize('decay', [None, 0.0, 1.0])
 def test_inverse_coefficients_are_those_of_the_dense_inverse(window, decay):
   strategy = WindowedBLT(15, window, SCALES, DECAYS)
   if decay is not None:
     strategy = TailedBLT(**strategy.parameters(), tail_scale=0.05, tail_decay=decay)
   dense = np.linalg.inv(strategy.materialize())
   np.testing.assert_allclose(strategy.inverse_coefficients(), dense[:, 0], atol=1e-14)
-
-
-class Copy:
-  """The recursion of the module's documentation, which starts `delay` rounds late."""
-
-  def __init__(self, strategy, delay):
-    self.scales = np.array(strategy.output_scales)
-    self.decays = np.array(strategy.buffer_decays)
-    self.window = strategy.window
-    self.delay = delay
-    self.buffers = np.zeros_like(self.scales)
-
-  def output(self, fresh_noise):
-    return fresh_noise - self.scales @ self.buffers
-
-  def advance(self, output, left):
-    ends = self.decays ** (self.window - 1) * left
-    self.buffers = self.decays * self.buffers + output - ends
-
-
-@pytest.mark.parametrize(
-  'num_rounds, window',
-  [(41, 5), (42, 5), (9, 9), (9, 2), (40, 21)],
-)
-def test_copies_of_a_recursion_draw_the_noise_with_the_buffers_stated(
-  num_rounds, window
-):
-  strategy = WindowedBLT(num_rounds, window, SCALES, DECAYS)
-  copies = [Copy(strategy, m * (window - 1)) for m in range(strategy.num_copies)]
-  of_copies = sum(len(copy.buffers) for copy in copies)
-  assert strategy.noise_buffers == min(of_copies, window - 1)
-  fresh = np.random.default_rng(0).standard_normal(num_rounds)
-  noise = []
-  for t in range(num_rounds):
-    # fresh[t - delay] is drawn again from the seed. No output is kept for later rounds.
-    outputs = [
-      copy.output(fresh[t - copy.delay]) if t >= copy.delay else 0.0 for copy in copies
-    ]
-    for copy, output, left in zip(copies, outputs, [*outputs[1:], 0.0]):
-      copy.advance(output, left)
-    noise.append(outputs[0])
-  expected = np.linalg.solve(strategy.materialize(), fresh)
-  np.testing.assert_allclose(noise, expected, atol=1e-12)
 
 
 @pytest.mark.parametrize('num_rounds', [1, 9, 60])
@@ -250,7 +207,7 @@ def test_buffers_are_those_of_the_recursion_that_keeps_less(
   )
 
 
-@pytest.mark.few(14)
+@pytest.mark.few(8)
 @pytest.mark.parametrize('momentum', [0.0, 0.9])
 @pytest.mark.parametrize('objective', ['max', 'mean'])
 @pytest.mark.parametrize(
@@ -309,11 +266,7 @@ def test_there_is_no_tail_where_clients_take_part_until_the_end():
   'arguments, kind, message',
   [
     ((10, 5, SCALES, DECAYS, -0.1, 0.9), ValueError, 'tail_scale must be finite'),
-    (
-      (10, 5, SCALES, DECAYS, 0.1, 1.1),
-      ValueError,
-      'tail_decay must be',
-    ),
+    ((10, 5, SCALES, DECAYS, 0.1, 1.1), ValueError, 'tail_decay must be'),
     ((10, 5, SCALES, DECAYS, 'x', 0.9), TypeError, 'tail_scale must be a number'),
     ((10, 5, SCALES, DECAYS, 0.1, None), TypeError, 'tail_decay must be a number'),
   ],

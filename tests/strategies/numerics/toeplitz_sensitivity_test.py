@@ -109,18 +109,6 @@ def test_promised_cases_are_exact(column, separation):
   assert bound == pytest.approx(brute_force(column, participation), rel=1e-12)
 
 
-def test_a_rise_that_pays_is_not_called_exact_and_is_covered():
-  column = np.array([1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0])
-  participation = Participation(7, 3, 2)
-  bound, exact = toeplitz_sensitivity.squared(column, participation)
-  pattern = np.array([1.0, 0, 0, 1, 0, 0, 0])
-  earliest = np.square(lower_toeplitz(column) @ pattern).sum()
-  assert brute_force(column, participation) > earliest
-  assert not toeplitz_sensitivity.is_earliest(column, participation)
-  assert bound >= brute_force(column, participation)
-  assert not exact or bound == pytest.approx(brute_force(column, participation))
-
-
 def test_rounding_of_a_plateau_neither_lowers_the_bound_nor_makes_it_inexact():
   flat = np.ones(50)
   participation = Participation(50, 5)
@@ -186,19 +174,6 @@ def test_rounds_of_scaled_columns_without_the_largest_scale_know_nothing_of_it()
   bounds = toeplitz_sensitivity.squared_by_round(column, Participation(6, 6), scales)
   expected = np.cumsum(np.square(column))
   np.testing.assert_allclose(bounds[:5], expected[:5], rtol=1e-14)
-
-
-def test_rising_scales_are_exact_where_no_pair_is_worse_than_the_earliest():
-  # Two bands of the inverse, and columns of one norm.
-  column = 0.8 ** np.arange(40)
-  scales = 1 / np.sqrt(np.cumsum(np.square(column))[::-1])
-  for separation, times in ((1, 40), (3, 14), (7, 2), (39, 2)):
-    participation = Participation(40, separation, times)
-    bound, exact = toeplitz_sensitivity.squared(column, participation, scales)
-    pattern = np.zeros(40)
-    pattern[list(participation.rounds)] = 1
-    attained = np.square((lower_toeplitz(column) * scales) @ pattern).sum()
-    assert exact and bound == pytest.approx(attained, rel=1e-12)
 
 
 def test_scaled_columns_that_alternate_are_exact():
