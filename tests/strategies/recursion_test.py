@@ -68,28 +68,16 @@ def test_row_norms_of_many_rounds_take_no_matrix_and_begin_as_those_of_few(make)
   assert np.all(np.isfinite(norms)) and norms.min() > 0
 
 
-class _CountedMemory(collections.abc.MutableMapping):
+class _CountedMemory(collections.UserDict):
   """A memory that knows which slots have been read and written."""
-
-  def __init__(self):
-    self._slots, self.read, self.written = {}, set(), set()
 
   def __getitem__(self, slot):
     self.read.add(slot)
-    return self._slots[slot]
+    return super().__getitem__(slot)
 
   def __setitem__(self, slot, value):
     self.written.add(slot)
-    self._slots[slot] = value
-
-  def __delitem__(self, slot):
-    raise NotImplementedError
-
-  def __iter__(self):
-    return iter(self._slots)
-
-  def __len__(self):
-    return len(self._slots)
+    super().__setitem__(slot, value)
 
 
 @all_sizes
