@@ -128,14 +128,6 @@ def test_a_folder_in_which_nothing_can_be_written_is_taken(tmp_path):
     os.close(descriptor)
 
 
-def test_no_folder(tmp_path):
-  with pytest.raises(FileNotFoundError):
-    folder_lock.FolderLock(str(tmp_path / 'none'))
-  (tmp_path / 'file').touch()
-  with pytest.raises(NotADirectoryError):
-    folder_lock.FolderLock(str(tmp_path / 'file'))
-
-
 def test_temporary_folders_of_killed_processes_are_removed(tmp_path, monkeypatch):
   monkeypatch.setattr(tempfile, 'tempdir', str(tmp_path))
   in_use, lock = folder_lock.temporary('mine-')

@@ -10,7 +10,6 @@ from tff_dp_aggregators.base import ids
   [
     (' 7 ', '7'),
     ('7.0', '7'),
-    ('7.', '7'),
     ('-7.00', '-7'),
     ('-0.0', '0'),
     ('7.000000e+00', '7'),
@@ -19,10 +18,8 @@ from tff_dp_aggregators.base import ids
     # No floats, so nothing else is meant by them.
     ('007', '007'),
     ('12e7', '12e7'),
-    ('1.2.3', '1.2.3'),
     ('123456789012345678901', '123456789012345678901'),
     ('e', 'e'),
-    ('.', '.'),
     ('٧.٠', '٧.٠'),
     ('Zoe\u0301', 'Zoé'),
   ],
@@ -36,7 +33,6 @@ def test_an_id_has_one_way_to_be_written(text, expected):
   ('text', 'message'),
   [
     ('0.5', 'a fraction'),
-    ('-.5', 'a fraction'),
     ('5e-1', 'a fraction'),
     ('1.0e-99999999999999999999', 'a fraction'),
     ('1e+05', 'last digits are not written'),

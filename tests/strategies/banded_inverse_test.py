@@ -1,20 +1,17 @@
 """Banded inverses: closed form and optimum, against dense algebra, peers and patterns.
 
-Claims: errors and sensitivities are those of the dense matrices; the square root has
-the published errors; optimised bands are at or below the recorded errors of a peer, and
+Claims: matrices and sensitivities are those of dense algebra; the square root has the
+published errors; optimised bands are at or below the recorded errors of a peer, and
 their sensitivity is exact although the optimum without it would not be.
 """
 
-import itertools
-import json
 import math
-import pathlib
 
 import numpy as np
 import pytest
 import scipy.linalg
-import scipy.optimize
 
+from tests.strategies import every_kind
 from tff_dp_aggregators.strategies import BandedToeplitz
 from tff_dp_aggregators.strategies import Participation
 from tff_dp_aggregators.strategies import Workload
@@ -22,44 +19,17 @@ from tff_dp_aggregators.strategies import banded_inverse
 from tff_dp_aggregators.strategies import toeplitz
 from tff_dp_aggregators.strategies.banded_inverse import BandedInverse
 
-ORACLE = json.loads(
-  pathlib.Path(__file__).with_name('matrix_factorization.json').read_text()
-)['results']
 each_objective = pytest.mark.parametrize('objective', ['mean', 'max'])
-
-
-def figures(strategy):
-  return [result for result in ORACLE if result['strategy'] == strategy]
 
 
 def optimize(*args, **kwargs):
   return banded_inverse.optimize(*args, **kwargs, cache=False)
 
 
-def error(strategy, objective, participation=None, workload=None):
-  measure = strategy.rmse if objective == 'mean' else strategy.max_error
-  return measure(participation, workload)
-
-
 def dense_inverse(num_rounds, coefficients):
-  """C^-1 from its definition, entry by entry."""
-  matrix = np.zeros((num_rounds, num_rounds))
-  for i, j in itertools.product(range(num_rounds), repeat=2):
-    if 0 <= i - j < len(coefficients):
-      matrix[i, j] = coefficients[i - j]
-  return matrix
-
-
-def brute_force(matrix, participation):
-  """Largest squared norm over all patterns and all signs."""
-  gram = matrix.T @ matrix
-  worst = 0.0
-  for rounds in participation.patterns():
-    pairs = gram[np.ix_(rounds, rounds)]
-    for signs in itertools.product([1, -1], repeat=max(len(rounds) - 1, 0)):
-      signs = np.array([1, *signs][: len(rounds)])
-      worst = max(worst, float(signs @ pairs @ signs))
-  return worst
+  """C^-1 from its definition."""
+  column = np.append(coefficients, np.zeros(num_rounds - len(coefficients)))
+  return scipy.linalg.toeplitz(column, np.zeros(num_rounds))
 
 
 def test_inverse_square_root_coefficients_are_those_of_the_inverse():
@@ -70,12 +40,11 @@ def test_inverse_square_root_coefficients_are_those_of_the_inverse():
   np.testing.assert_allclose(product[:300], np.eye(1, 300)[0], atol=1e-15)
 
 
-@pytest.mark.parametrize('exponent', [0.0, 0.3, 0.5, 1.0])
+@pytest.mark.parametrize('exponent', [0.0, 0.3, 1.0])
 @pytest.mark.parametrize(
   'workload',
   [
     None,
-    Workload(12, momentum=0.6),
     Workload(12, weight_decay=0.2),
     Workload(12, momentum=0.6, weight_decay=0.1),
   ],
@@ -112,25 +81,14 @@ def test_roots_that_cannot_be_are_refused(arguments, kind, message):
     BandedInverse.root(10, 3, **arguments)
 
 
-@pytest.mark.parametrize('result', figures('banded_inverse_square_root'), ids=str)
+@pytest.mark.parametrize(
+  'result', every_kind.figures('banded_inverse_square_root'), ids=str
+)
 def test_square_root_has_the_published_error(result):
   strategy = BandedInverse.square_root(result['num_rounds'], result['num_bands'])
   assert strategy.rmse() == pytest.approx(result['rmse'], rel=1e-12)
   assert strategy.max_error() == pytest.approx(result['max_error'], rel=1e-12)
   assert strategy.sensitivity() == pytest.approx(1.0, rel=1e-13)
-
-
-@pytest.mark.parametrize('num_rounds', [1, 2, 5, 9])
-def test_sensitivity_of_the_square_root_is_exact_on_every_pattern(num_rounds):
-  for num_bands in range(1, num_rounds + 1):
-    strategy = BandedInverse.square_root(num_rounds, num_bands)
-    matrix = np.linalg.inv(dense_inverse(num_rounds, strategy.coefficients))
-    for separation, most in itertools.product(range(1, num_rounds + 1), [1, 2, 4]):
-      participation = Participation(num_rounds, separation, most)
-      assert strategy.sensitivity_kind(participation) == 'exact'
-      assert strategy.sensitivity_squared(participation) == pytest.approx(
-        brute_force(matrix, participation), rel=1e-12
-      )
 
 
 @pytest.mark.parametrize(
@@ -143,53 +101,24 @@ def test_sensitivity_of_the_square_root_is_exact_on_every_pattern(num_rounds):
     (0.5, -0.6, -0.1),
   ],
 )
-def test_sensitivity_of_any_bands_is_exact_or_a_bound_as_it_says(coefficients):
+def test_any_bands_have_that_inverse_and_a_sensitivity_that_is_as_it_says(coefficients):
   strategy = BandedInverse(8, coefficients)
-  matrix = np.linalg.inv(dense_inverse(8, coefficients))
-  for separation, most in itertools.product(range(1, 9), [1, 2, 3, 8]):
-    participation = Participation(8, separation, most)
-    truth = brute_force(matrix, participation)
+  inverse = dense_inverse(8, coefficients)
+  matrix = np.linalg.inv(inverse)
+  np.testing.assert_allclose(strategy.materialize(), matrix, atol=1e-13)
+  np.testing.assert_allclose(strategy.noise_matrix(), inverse, atol=1e-15)
+  for participation in every_kind.schemas(8):
+    truth = every_kind.worst_by_round(matrix, participation)[-1]
     value = strategy.sensitivity_squared(participation)
     assert value >= truth * (1 - 1e-12)
     if strategy.sensitivity_kind(participation) == 'exact':
       assert value == pytest.approx(truth, rel=1e-11)
 
 
-def test_rounding_of_a_plateau_does_not_flip_what_is_exact():
-  # The inverse of these bands tends to a constant, from above: m sums to 1.
-  strategy = BandedInverse(2000, (1.0, -0.7, -0.2, -0.1))
-  tail = strategy.matrix_coefficients()[1000:]
-  np.testing.assert_allclose(tail, tail[0], rtol=1e-13)
-  assert strategy.sensitivity_kind(Participation(2000, 50)) == 'exact'
-
-
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
-  'strategy',
-  [
-    BandedInverse(1, (2.0,)),
-    BandedInverse(12, (2.0, -1.5, 0.25)),
-    BandedInverse.square_root(15, 4),
-    BandedInverse.square_root(9, 9),
-  ],
-  ids=repr,
+  'result', every_kind.figures('banded_inverse_optimised'), ids=str
 )
-def test_matrices_and_errors_equal_dense_linear_algebra(strategy):
-  n = strategy.num_rounds
-  inverse = dense_inverse(n, strategy.coefficients)
-  np.testing.assert_allclose(strategy.materialize(), np.linalg.inv(inverse), atol=1e-13)
-  np.testing.assert_allclose(strategy.noise_matrix(), inverse, atol=1e-15)
-  estimator = np.tri(n) @ inverse
-  np.testing.assert_allclose(strategy.materialize_estimator(), estimator, atol=1e-14)
-  for workload in (None, Workload(n, 0.5), np.tri(n) + np.eye(n)):
-    dense = workload.materialize() if isinstance(workload, Workload) else workload
-    rows = (np.tri(n) if dense is None else dense) @ inverse
-    np.testing.assert_allclose(
-      strategy.per_query_error(workload), np.square(rows).sum(axis=1), rtol=1e-12
-    )
-
-
-@pytest.mark.few(4)
-@pytest.mark.parametrize('result', figures('banded_inverse_optimised'), ids=str)
 def test_optimised_bands_are_at_or_below_the_peers_error(result):
   participation = Participation(
     result['num_rounds'], result['min_separation'], result['max_participations']
@@ -202,7 +131,7 @@ def test_optimised_bands_are_at_or_below_the_peers_error(result):
     participation=participation,
   )
   peer = result['rmse'] if objective == 'mean' else result['max_error']
-  assert error(strategy, objective, participation) <= peer
+  assert strategy.error(objective, participation) <= peer
   assert strategy.sensitivity_kind(participation) == 'exact'
   assert strategy.num_inverse_bands == result['num_bands']
   assert np.linalg.norm(strategy.matrix_coefficients()) == pytest.approx(1.0)
@@ -239,11 +168,11 @@ def test_several_participations_are_exact_for_any_workload(workload, objective):
   assert strategy.sensitivity_kind(participation) == 'exact'
   matrix = np.linalg.inv(dense_inverse(12, strategy.coefficients))
   assert strategy.sensitivity_squared(participation) == pytest.approx(
-    brute_force(matrix, participation), rel=1e-11
+    every_kind.worst_by_round(matrix, participation)[-1], rel=1e-11
   )
   square_root = BandedInverse.square_root(12, 4)
-  assert error(strategy, objective, participation, workload) < error(
-    square_root, objective, participation, workload
+  assert strategy.error(objective, participation, workload) < square_root.error(
+    objective, participation, workload
   )
 
 
@@ -251,11 +180,9 @@ def test_several_participations_are_exact_for_any_workload(workload, objective):
   'coefficients, error_type, message',
   [
     ((), ValueError, 'coefficients must be 1 to num_rounds=2000 numbers, got 0'),
-    ((1.0,) * 2001, ValueError, 'got 2001'),
     ((0.0, 1.0), ValueError, r'coefficients\[0\] must be positive, got 0.0'),
     ((1.0, math.nan), ValueError, 'coefficients must be finite'),
     ((1.0, -3.0), ValueError, 'have an inverse that exceeds float64'),
-    ('abc', TypeError, 'coefficients must be real numbers'),
     (None, TypeError, 'coefficients must be a sequence of numbers'),
   ],
 )
@@ -270,24 +197,13 @@ def test_coefficients_that_are_no_strategy_are_refused(
   'function', [BandedInverse.square_root, banded_inverse.optimize]
 )
 @pytest.mark.parametrize('sizes, error_type, message', [
-    ((0, 1), ValueError, 'num_rounds must be at least 1'),
     ((5, 0), ValueError, 'num_bands must be at least 1'),
     ((5, 6), ValueError, 'num_bands must be at most num_rounds=5'),
-    ((5.5, 1), TypeError, 'num_rounds'),
     ((5, None), TypeError, 'num_bands'),
 ])  # fmt: skip
 def test_wrong_sizes_are_refused_by_name(function, sizes, error_type, message):
   with pytest.raises(error_type, match=message):
     function(sizes[0], num_bands=sizes[1])
-
-
-def test_optimiser_refuses_other_nonsense():
-  with pytest.raises(ValueError, match="objective must be 'mean' or 'max'"):
-    banded_inverse.optimize(5, num_bands=2, objective='median')
-  with pytest.raises(ValueError, match='participation.num_rounds is 6'):
-    banded_inverse.optimize(5, num_bands=2, participation=Participation(6))
-  with pytest.raises(ValueError, match='workload must be lower-triangular'):
-    banded_inverse.optimize(5, num_bands=2, workload=np.ones((5, 5)))
 
 
 @pytest.mark.parametrize(

@@ -1,30 +1,25 @@
 """Buffered linear Toeplitz strategies: closed forms, inverses, and the best there are.
 
 Closed forms are compared with sums over rounds (exact rational ones where decays
-cluster), sensitivity with every participation pattern, inverses with dense linear
-algebra, and optimised errors with the peer's figures (matrix_factorization.json).
+cluster), inverses with dense linear algebra, and optimised errors with the peer's
+figures (matrix_factorization.json).
 """
 
 import fractions
 import itertools
-import json
 import math
-import pathlib
 
 import numpy as np
 import pytest
 
+from tests.strategies import every_kind
 from tff_dp_aggregators.strategies import BLT
 from tff_dp_aggregators.strategies import Participation
 from tff_dp_aggregators.strategies import Workload
 from tff_dp_aggregators.strategies import blt
 from tff_dp_aggregators.strategies import toeplitz
 
-ORACLE = json.loads(
-  pathlib.Path(__file__).with_name('matrix_factorization.json').read_text()
-)['results']
-PEER = [figure for figure in ORACLE if figure['strategy'] == 'blt']
-
+PEER = every_kind.figures('blt')
 # Scales and decays: one buffer, decays at the ends of [0, 1], clusters near 1.
 SMALL = [
   ((), ()),
@@ -47,12 +42,6 @@ def optimize(*args, **kwargs):
   return blt.optimize(*args, **kwargs, cache=False)
 
 
-def error(strategy, objective, participation, workload=None):
-  if objective == 'max':
-    return strategy.max_error(participation, workload)
-  return strategy.rmse(participation, workload)
-
-
 def exact_coefficients(num_rounds, scales, decays):
   """c in rational numbers, from its definition."""
   decays = [fractions.Fraction(decay) for decay in decays]
@@ -70,9 +59,6 @@ def exact_estimator(coefficients):
   for t in range(len(coefficients)):
     result.append(1 - sum(coefficients[i] * result[t - i] for i in range(1, t + 1)))
   return result
-
-
-# The matrix and its inverse.
 
 
 @pytest.mark.parametrize('scales, decays', SMALL + CLUSTERED)
@@ -100,21 +86,7 @@ def test_inverse_is_exact_where_decays_cluster(scales, decays):
 
 
 @pytest.mark.parametrize('scales, decays', SMALL + CLUSTERED)
-def test_inverse_of_the_inverse_is_the_strategy(scales, decays):
-  strategy = BLT(100, scales, decays)
-  again = strategy.inverse().inverse()
-  np.testing.assert_allclose(again.buffer_decays, strategy.buffer_decays, atol=1e-13)
-  np.testing.assert_allclose(
-    again.matrix_coefficients(), strategy.matrix_coefficients(), rtol=1e-12, atol=1e-15
-  )
-
-
-# Closed forms.
-
-
-@pytest.mark.few(15)
-@pytest.mark.parametrize('scales, decays', SMALL + CLUSTERED)
-@pytest.mark.parametrize('num_rounds', [1, 2, 3, 40])
+@pytest.mark.parametrize('num_rounds', [1, 40])
 def test_errors_are_exact(num_rounds, scales, decays):
   strategy = BLT(num_rounds, scales, decays)
   coefficients = exact_coefficients(num_rounds, scales, decays)
@@ -141,38 +113,18 @@ def test_sensitivity_for_several_participations_is_exact(scales, decays):
     assert value == pytest.approx(float(sum(row * row for row in rows)), rel=1e-13)
 
 
-@pytest.mark.few(12)
-@pytest.mark.parametrize('scales, decays', SMALL)
-@pytest.mark.parametrize('num_rounds', [1, 2, 5, 9])
-def test_sensitivity_is_that_of_the_worst_pattern(num_rounds, scales, decays):
-  strategy = BLT(num_rounds, scales, decays)
-  matrix = strategy.materialize()
-  for b, k in itertools.product(range(1, num_rounds + 1), [1, 2, 3, num_rounds]):
-    for fixed_epoch in (False, True):
-      participation = Participation(num_rounds, b, k, fixed_epoch=fixed_epoch)
-      worst = max(
-        np.square(matrix[:, list(rounds)].sum(axis=1)).sum()
-        for rounds in participation.patterns()
-      )
-      assert strategy.sensitivity_kind(participation) == 'exact'
-      assert strategy.sensitivity_squared(participation) == pytest.approx(worst)
-
-
-@pytest.mark.parametrize('num_rounds, b, k', [(10**5, 999, 40), (10**6, 10, 7)])
-def test_closed_forms_agree_with_sums_over_rounds(num_rounds, b, k):
-  participation = Participation(num_rounds, b, k)
-  strategy = optimize(num_rounds, num_buffers=4, participation=participation)
+def test_closed_forms_agree_with_sums_over_rounds():
+  participation = Participation(10**5, 999, 40)
+  strategy = BLT(10**5, (0.2, 0.1, 0.02), (0.4, 0.97, 0.9998))
   by_round = strategy.sensitivity_squared_by_round(participation)
-  assert strategy.sensitivity_squared(participation) == pytest.approx(
-    by_round[-1], rel=1e-11
-  )
+  squared = strategy.sensitivity_squared(participation)
+  assert squared == pytest.approx(by_round[-1], rel=1e-11)
   squares = strategy.per_query_error()
-  sensitivity = strategy.sensitivity(participation)
   assert strategy.rmse(participation) == pytest.approx(
-    sensitivity * math.sqrt(squares.mean()), rel=1e-10
+    math.sqrt(squared * squares.mean()), rel=1e-10
   )
   assert strategy.max_error(participation) == pytest.approx(
-    sensitivity * math.sqrt(squares[-1]), rel=1e-10
+    math.sqrt(squared * squares[-1]), rel=1e-10
   )
 
 
@@ -188,11 +140,7 @@ def test_strategies_without_closed_forms_have_correct_figures():
     matrix = strategy.materialize()
     estimator = np.tril(np.ones((9, 9))) @ np.linalg.inv(matrix)
     rows = np.square(estimator).sum(axis=1)
-    worst = max(
-      np.square(matrix[:, list(rounds)] @ np.array(signs)).sum()
-      for rounds in participation.patterns()
-      for signs in itertools.product([-1.0, 1.0], repeat=len(rounds))
-    )
+    worst = every_kind.worst_by_round(matrix, participation)[-1]
     squared = strategy.sensitivity_squared(participation)
     if strategy.sensitivity_kind(participation) == 'exact':
       assert squared == pytest.approx(worst, rel=1e-11)
@@ -211,19 +159,6 @@ def test_errors_of_an_inverse_that_grows_are_refused():
       error()
 
 
-def test_errors_of_other_workloads_are_those_of_dense_algebra():
-  strategy = BLT(9, (0.5, 0.2), (0.9, 0.1))
-  workload = Workload(9, momentum=0.8)
-  estimator = workload.materialize() @ np.linalg.inv(strategy.materialize())
-  rows = np.square(estimator).sum(axis=1)
-  assert strategy.rmse(None, workload) == pytest.approx(
-    strategy.sensitivity() * math.sqrt(rows.mean())
-  )
-
-
-# The optimum.
-
-
 @pytest.mark.few(3)
 @pytest.mark.parametrize(
   'figure',
@@ -238,7 +173,7 @@ def test_single_participation_is_at_least_as_good_as_the_peer(figure):
   assert strategy.num_buffers == figure['num_buffers']
   peer = figure['max_error' if objective == 'max' else 'rmse']
   # The peer adds up single terms: its figures for a million rounds are off by 2e-9.
-  assert error(strategy, objective, None) <= peer * (1 + 1e-8)
+  assert strategy.error(objective) <= peer * (1 + 1e-8)
 
 
 @pytest.mark.few(3)
@@ -260,7 +195,7 @@ def test_several_participations_are_at_least_as_good_as_the_peer(figure):
     min_gain=1e-6,
   )
   peer = figure['max_error' if objective == 'max' else 'rmse']
-  assert error(strategy, objective, participation) <= peer * (1 + 1e-9)
+  assert strategy.error(objective, participation) <= peer * (1 + 1e-9)
 
 
 @pytest.mark.few(2)
@@ -272,54 +207,30 @@ def test_nothing_is_below_the_optimum_of_all_toeplitz_strategies(num_rounds):
   assert root * (1 - 1e-12) <= strategy.max_error() <= root * (1 + 5e-3)
 
 
-def check_strategy(num_rounds, b, k, objective, num_buffers):
-  """Never a failure, never a buffer too many, always an exact sensitivity."""
-  participation = Participation(num_rounds, b, k)
+@pytest.mark.few(3)
+@pytest.mark.parametrize('objective', ['max', 'mean'])
+@pytest.mark.parametrize('num_rounds, k', [(10, 1), (1000, 1000), (10**6, 1), (10, 10)])
+def test_never_a_failure_nor_a_spurious_buffer(num_rounds, k, objective):
+  participation = Participation(num_rounds, 1, k)
   strategy = optimize(
-    num_rounds,
-    num_buffers=num_buffers,
-    objective=objective,
-    participation=participation,
+    num_rounds, num_buffers=8, objective=objective, participation=participation
   )
   scales, decays = strategy.output_scales, strategy.buffer_decays
-  assert strategy.num_buffers <= num_buffers
+  assert strategy.num_buffers <= 8
   assert all(scale > 0 for scale in scales) and math.fsum(scales) <= 1
   assert all(0 <= decay <= 1 for decay in decays)
   assert strategy.sensitivity_kind(participation) == 'exact'
-  value = error(strategy, objective, participation)
-  assert value <= error(BLT(num_rounds, (), ()), objective, participation)
+  value = strategy.error(objective, participation)
+  assert value <= BLT(num_rounds, (), ()).error(objective, participation)
   for j in range(strategy.num_buffers):
     # Neither without a buffer, nor with its scale given to a neighbour.
     rest = [i for i in range(len(scales)) if i != j]
     fewer = BLT(num_rounds, [scales[i] for i in rest], [decays[i] for i in rest])
-    assert error(fewer, objective, participation) > value * (1 + 2e-6)
+    assert fewer.error(objective, participation) > value * (1 + 2e-6)
     for i in rest:
       joined = [scales[h] + scales[j] * (h == i) for h in rest]
       fewer = BLT(num_rounds, joined, [decays[i] for i in rest])
-      assert error(fewer, objective, participation) > value * (1 + 2e-6)
-
-
-def schemas(num_rounds):
-  """Separations and participations of all kinds."""
-  yield 1, 1
-  for b in sorted({1, 2, max(1, num_rounds // 7), max(1, num_rounds - 1)}):
-    for k in sorted({2, 9, -(-num_rounds // b)}):
-      if k <= -(-num_rounds // b):
-        yield b, k
-
-
-@pytest.mark.few(4)
-@pytest.mark.parametrize('num_rounds', [1, 2, 10, 1000, 10**7])
-@pytest.mark.parametrize('objective', ['max', 'mean'])
-def test_never_a_failure_nor_a_spurious_buffer(num_rounds, objective):
-  for b, k in list(schemas(num_rounds))[:4:3]:
-    check_strategy(num_rounds, b, k, objective, 8)
-
-
-# How many buffers.
-
-
-# Arguments.
+      assert fewer.error(objective, participation) > value * (1 + 2e-6)
 
 
 @pytest.mark.parametrize(
@@ -328,11 +239,9 @@ def test_never_a_failure_nor_a_spurious_buffer(num_rounds, objective):
     ((0.1,), (), 'output_scales must be as many'),
     ((math.nan,), (0.1,), 'output_scales must be finite'),
     ((0.1,), (math.inf,), 'buffer_decays must be finite'),
-    ((0.0, 0.1), (0.1, 0.2), 'output_scales must be'),
     ((0.1, -0.1), (0.1, 0.2), 'all positive or all negative'),
     ((0.1, 0.1), (0.2, 0.2), 'buffer_decays must be different'),
     ((0.1,), (1.5,), 'between -1 and 1'),
-    ((0.1,), (-1.5,), 'between -1 and 1'),
   ],
 )
 def test_impossible_buffers_are_refused(scales, decays, message):
@@ -349,14 +258,9 @@ def test_an_inverse_that_grows_is_refused():
   'kwargs, kind, message',
   [
     ({'num_rounds': 0}, ValueError, 'num_rounds must be at least 1'),
-    ({'num_rounds': 2.5}, TypeError, 'num_rounds must be a whole number'),
     ({'num_buffers': 0}, ValueError, 'num_buffers must be at least 1'),
     ({'num_buffers': '2'}, TypeError, 'num_buffers must be a whole number'),
-    ({'objective': 'median'}, ValueError, 'objective must be'),
-    ({'participation': Participation(9)}, ValueError, 'build both for the same number'),
     ({'min_gain': 0.0}, ValueError, 'min_gain must be at least'),
-    ({'min_gain': 1.0}, ValueError, 'min_gain must be at least'),
-    ({'min_gain': math.nan}, ValueError, 'min_gain must be at least'),
     ({'workload': Workload.cooldown(100)}, ValueError, 'learning rates'),
     ({'workload': np.tril(np.ones((100, 100)))}, ValueError, 'or it is an array'),
     ({'workload': Workload(99)}, ValueError, 'the workload is for 99 rounds'),
@@ -368,19 +272,16 @@ def test_wrong_arguments_are_refused(kwargs, kind, message):
     optimize(**arguments)
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize('objective', ['mean', 'max'])
-@pytest.mark.parametrize(
-  ('momentum', 'weight_decay'), [(0.0, 0.05), (0.9, 0.02), (0.5, 0.4)]
-)
+@pytest.mark.parametrize(('momentum', 'weight_decay'), [(0.0, 0.05), (0.9, 0.02)])
 def test_weight_decay_is_optimised_for(objective, momentum, weight_decay):
   workload = Workload(60, momentum, weight_decay=weight_decay)
   participation = Participation(60, 10, 3)
   arguments = {'participation': participation, 'cache': False, 'objective': objective}
 
   def error(strategy):
-    measure = strategy.rmse if objective == 'mean' else strategy.max_error
-    return measure(participation, workload)
+    return strategy.error(objective, participation, workload)
 
   best = blt.optimize(60, num_buffers=2, workload=workload, **arguments)
   assert error(best) <= error(blt.optimize(60, num_buffers=2, **arguments))
@@ -400,26 +301,3 @@ def test_two_decays_of_a_workload_that_are_one_are_refused(momentum, weight_deca
   workload = Workload(20, momentum, weight_decay=weight_decay)
   with pytest.raises(ValueError, match='nearly is, 1 - weight_decay'):
     blt.optimize(20, workload=workload)
-
-
-@pytest.mark.few(2)
-@pytest.mark.parametrize(
-  'b, k, objective, num_buffers, best',
-  [
-    (400, 5, 'mean', 2, 8.1608316),
-    (400, 5, 'mean', 3, 8.1466167),
-    (400, 5, 'max', 2, 9.5015141),
-    (400, 5, 'max', 4, 9.4305630),
-    (100, 20, 'mean', 2, 21.3740161),
-    (100, 20, 'max', 3, 26.9280571),
-  ],
-)
-def test_several_participations_reach_the_best_known(
-  b, k, objective, num_buffers, best
-):
-  participation = Participation(2000, b, k)
-  strategy = optimize(
-    2000, num_buffers=num_buffers, objective=objective, participation=participation
-  )
-  assert strategy.num_buffers == num_buffers
-  assert error(strategy, objective, participation) <= best

@@ -41,29 +41,24 @@ def _optimize(optimize, participation, **options):
   )
 
 
-def _check(strategy, participation):
-  assert strategy.sensitivity_kind(participation) == 'exact'
-  norms = np.linalg.norm(strategy.materialize(), axis=0)
-  starts = norms[list(participation.rounds)]
-  assert np.all(np.diff(starts) <= 1e-12) and starts[0] > 1.02 * starts[-1]
-
-
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
-  'limits, without, plain_trials',
+  'limits, plain_trials',
   [
-    ((64, 16, 4), 4.5852, 4.4935),
-    ((256, 32, 8), 8.5536, 8.3538),
-    ((300, 100, 3), 4.6432, 4.5920),
-    ((400, 200, 2), 3.8191, 3.7944),
+    ((64, 16, 4), 4.4935),
+    ((256, 32, 8), 8.3538),
+    ((300, 100, 3), 4.5920),
+    ((400, 200, 2), 3.7944),
   ],
 )
-def test_banded_is_at_least_as_good_as_plain_trials(limits, without, plain_trials):
+def test_banded_is_at_least_as_good_as_plain_trials(limits, plain_trials):
   participation = Participation(*limits)
   bands = participation.min_separation
   strategy = _optimize(banded.optimize, participation, num_bands=bands)
-  assert strategy.rmse(participation) < plain_trials < without
-  _check(strategy, participation)
+  assert strategy.rmse(participation) < plain_trials
+  assert strategy.sensitivity_kind(participation) == 'exact'
+  starts = np.linalg.norm(strategy.diagonals, axis=0)[list(participation.rounds)]
+  assert np.all(np.diff(starts) <= 1e-12) and starts[0] > 1.02 * starts[-1]
   assert strategy.noise_buffers == bands - 1
   assert strategy.sensitivity_squared(participation) == pytest.approx(limits[2])
 
@@ -89,7 +84,7 @@ def test_windowed_blt_is_at_least_as_good_as_plain_trials():
   assert strategy.noise_buffers == 12
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
   'limits, one_each',
   [
@@ -121,7 +116,7 @@ def test_where_the_last_epoch_is_a_part_of_one_two_scales_for_each_are_better(
       assert math.sqrt(1 + gap) - 1 < 0.0035
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize('workload', _WORKLOADS)
 @pytest.mark.parametrize('num_bands', [2, 8])
 def test_banded_inverse_is_never_worse_than_without_scales(num_bands, workload):
@@ -133,7 +128,7 @@ def test_banded_inverse_is_never_worse_than_without_scales(num_bands, workload):
   assert error <= plain.rmse(_SMALL, _WORKLOADS[workload]) * (1 + 1e-12)
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize('workload', _WORKLOADS)
 @pytest.mark.parametrize('objective', ['mean', 'max'])
 def test_banded_has_less_error_than_unit_columns_and_a_small_certified_gap(
@@ -145,8 +140,9 @@ def test_banded_has_less_error_than_unit_columns_and_a_small_certified_gap(
   plain = _plain(banded.optimize, _SMALL, **given)
   certificate = epoch_scaled.certify(strategy, objective, _SMALL, workload)
   of_plain = epoch_scaled.certify(plain, objective, _SMALL, workload)
-  error = strategy.rmse if objective == 'mean' else strategy.max_error
-  assert math.sqrt(certificate.error) == pytest.approx(error(_SMALL, workload))
+  assert math.sqrt(certificate.error) == pytest.approx(
+    strategy.error(objective, _SMALL, workload)
+  )
   assert certificate.error < of_plain.error
   assert 0 <= certificate.gap < 0.04 and of_plain.gap > certificate.gap
 
@@ -190,22 +186,12 @@ def test_certificate_is_below_every_banded_strategy(limits, objective, fixed_epo
         diagonals = optimum.diagonals * (1 + noise) * norms
         diagonals[0] = np.abs(diagonals[0])
         other = Banded(optimum.num_rounds, diagonals)
-        error = other.rmse if objective == 'mean' else other.max_error
-        assert error(participation) ** 2 >= bound
+        assert other.error(objective, participation) ** 2 >= bound
 
 
-@pytest.mark.parametrize(
-  'optimize, options',
-  [
-    (banded.optimize, {'num_bands': 4}),
-    (banded_inverse.optimize, {'num_bands': 4}),
-    (toeplitz.optimize, {'num_bands': 4}),
-  ],
-  ids=['banded', 'banded_inverse', 'toeplitz'],
-)
-def test_a_single_participation_leaves_nothing_to_scale(optimize, options):
+def test_a_single_participation_leaves_nothing_to_scale():
   with pytest.raises(ValueError, match='of no use if a client takes part only once'):
-    _optimize(optimize, Participation.single(24), **options)
+    _optimize(toeplitz.optimize, Participation.single(24), num_bands=4)
 
 
 def test_columns_of_one_client_must_not_overlap():

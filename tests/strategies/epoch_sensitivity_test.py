@@ -1,10 +1,9 @@
 """Sensitivity with columns that are scaled by epochs, against brute force."""
 
-import itertools
-
 import numpy as np
 import pytest
 
+from tests.strategies import every_kind
 from tff_dp_aggregators.strategies import BandedInverse
 from tff_dp_aggregators.strategies import BandedToeplitz
 from tff_dp_aggregators.strategies import EpochBandedInverse
@@ -35,24 +34,11 @@ def _scaled(name, num_rounds, starts, scales):
   return _KINDS[type(unscaled)].of(unscaled, starts, scales[: len(starts)])
 
 
-def _worst(matrix, participation):
-  """max ||C_t u||^2 for the first t rows, with contributions of 1 or -1."""
-  worst = np.zeros(len(matrix))
-  for rounds in participation.patterns():
-    if not rounds:
-      continue
-    for signs in itertools.product((1.0, -1.0), repeat=len(rounds) - 1):
-      response = matrix[:, list(rounds)] @ np.array((1.0, *signs))
-      worst = np.maximum(worst, np.cumsum(np.square(response)))
-  return worst
-
-
-@pytest.mark.few(25)
 @pytest.mark.parametrize('scales', [_FALLING, _RISING], ids=['falling', 'rising'])
-@pytest.mark.parametrize('starts', [(0, 3, 6, 9), (0, 4, 8), (0, 3, 4, 7)])
-@pytest.mark.parametrize('num_rounds', [11, 12])
+@pytest.mark.parametrize('starts', [(0, 4, 8), (0, 3, 4, 7)])
 @pytest.mark.parametrize('name', _UNSCALED)
-def test_sensitivity_is_that_of_brute_force(name, num_rounds, starts, scales):
+def test_sensitivity_is_that_of_brute_force(name, starts, scales):
+  num_rounds = 11
   strategy = _scaled(name, num_rounds, starts, scales)
   matrix = strategy.materialize()
   for separation, times, fixed in (
@@ -66,7 +52,7 @@ def test_sensitivity_is_that_of_brute_force(name, num_rounds, starts, scales):
     (1, 1, False),
   ):
     participation = Participation(num_rounds, separation, times, fixed)
-    worst = _worst(matrix, participation)
+    worst = every_kind.worst_by_round(matrix, participation)
     by_round = strategy.sensitivity_squared_by_round(participation)
     squared = strategy.sensitivity_squared(participation)
     kind = strategy.sensitivity_kind(participation)
@@ -97,30 +83,21 @@ def test_a_client_that_straddles_epochs_is_found_where_scales_rise():
   'arguments, error, message',
   [
     ((4, (0, 4), (1.0, 1.0)), ValueError, 'must be less than num_rounds=4, got 4'),
-    ((4, (), ()), ValueError, 'epoch_starts must be rounds in rising order from 0'),
     (
       (4, (0, 2, 1), (1.0,) * 3),
       ValueError,
       r'in rising order from 0, got \(0, 2, 1\)',
     ),
-    ((4, (0, -1), (1.0,) * 2), ValueError, r'epoch_starts\[1\] must be at least 0'),
     ((4, (0, 2.0), (1.0,) * 2), TypeError, r'epoch_starts\[1\] must be a whole number'),
     ((4, (0, 2), (1.0,)), ValueError, r'one for each of 2 epoch_starts.*\(1,\)'),
-    ((4, (0,), 1.0), ValueError, r'one for each of 1 epoch_starts.*\(\)'),
     (
       (4, (0, 2), (1.0, -1.0)),
       ValueError,
       'and finite, but the one from round 2 on is -1',
     ),
-    ((4, (0,), (np.inf,)), ValueError, 'the one from round 0 on is inf'),
     ((4, (0,), ('x',)), TypeError, 'epoch_scales'),
   ],
 )
 def test_data_that_make_no_strategy_are_refused(arguments, error, message):
   with pytest.raises(error, match=message):
     EpochToeplitz(*arguments, (1.0,))
-
-
-def test_what_is_scaled_is_of_the_kind_of_the_variant():
-  with pytest.raises(TypeError, match='coefficients'):
-    EpochWindowedBLT.of(BandedToeplitz(4, (1.0, 0.5)))

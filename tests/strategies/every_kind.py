@@ -1,10 +1,16 @@
-"""Strategies of every kind and form, by the number of rounds."""
+"""Strategies of every kind and form, and the worst that a client does to their sums."""
+
+import functools
+import itertools
+import json
+import pathlib
 
 import numpy as np
 
 from tff_dp_aggregators import strategies
 
 SCALES, DECAYS = (0.2, 0.4), (0.95, 0.5)
+_FIGURES = pathlib.Path(__file__).with_name('matrix_factorization.json')
 
 
 def _triangle(num_rounds):
@@ -73,3 +79,34 @@ STRATEGIES = {
   'tree_plain': lambda n: strategies.BinaryTree(n, honaker=False),
   'tree_plain_restarts': lambda n: strategies.BinaryTree(n, False, restart_every=5),
 }
+
+
+def figures(strategy):
+  """What peers and publications have of it, and what was computed for a comparison."""
+  results = json.loads(_FIGURES.read_text())['results']
+  return [result for result in results if result['strategy'] == strategy]
+
+
+def schemas(num_rounds):
+  """Limits on participation of all kinds, also some that allow no second round."""
+  for separation, most, fixed_epoch in itertools.product(
+    range(1, num_rounds + 2), sorted({1, 2, 3, num_rounds}), [False, True]
+  ):
+    yield strategies.Participation(num_rounds, separation, most, fixed_epoch)
+
+
+@functools.cache
+def _contributions(participation):
+  """A column for each pattern of rounds and signs, of which the first is plus."""
+  columns = []
+  for rounds in participation.patterns():
+    for signs in itertools.product((1.0, -1.0), repeat=max(0, len(rounds) - 1)):
+      columns.append(np.zeros(participation.num_rounds))
+      columns[-1][list(rounds)] = (1.0, *signs)[: len(rounds)]
+  return np.stack(columns, axis=1)
+
+
+def worst_by_round(matrix, participation):
+  """Largest ||C_t u||^2 of the first t rows, over all patterns and all signs."""
+  responses = matrix @ _contributions(participation)
+  return np.cumsum(np.square(responses), axis=0).max(axis=1)

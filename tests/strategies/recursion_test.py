@@ -13,7 +13,7 @@ from tff_dp_aggregators.strategies import recursion as recursion_lib
 _STRATEGIES = every_kind.STRATEGIES
 _SCALES, _DECAYS = every_kind.SCALES, every_kind.DECAYS
 all_kinds = pytest.mark.parametrize('kind', _STRATEGIES)
-all_sizes = pytest.mark.parametrize('num_rounds', [1, 2, 3, 13, 64])
+all_sizes = pytest.mark.parametrize('num_rounds', [1, 3, 20])
 
 
 def test_every_kind_is_here():
@@ -26,7 +26,6 @@ def test_every_kind_is_here():
   assert made == public
 
 
-@pytest.mark.few(54)
 @all_sizes
 @all_kinds
 def test_unit_rows_give_the_noise_matrix(kind, num_rounds):
@@ -40,7 +39,6 @@ def test_unit_rows_give_the_noise_matrix(kind, num_rounds):
   np.testing.assert_allclose(noise, expected, rtol=0, atol=1e-12)
 
 
-@pytest.mark.few(54)
 @all_sizes
 @all_kinds
 def test_row_norms_are_those_of_the_noise(kind, num_rounds):
@@ -52,28 +50,13 @@ def test_row_norms_are_those_of_the_noise(kind, num_rounds):
   np.testing.assert_allclose(norms, made, rtol=1e-12)
 
 
-def _narrow(num_rounds):
-  below = np.append(np.full(num_rounds - 1, -0.4), 0.0)
-  return strategies.Banded(num_rounds, np.stack([np.ones(num_rounds), below]))
-
-
-@pytest.mark.few(4)
 @pytest.mark.parametrize(
   'make',
   [
-    strategies.Identity,
     lambda n: strategies.BandedToeplitz.square_root(n, 100),
-    _narrow,
     lambda n: strategies.BandedInverse.square_root(n, 16),
-    lambda n: strategies.BLT(n, _SCALES, _DECAYS),
     lambda n: strategies.WindowedBLT(n, 300, _SCALES, _DECAYS),
-    lambda n: strategies.TailedBLT(n, 300, _SCALES, _DECAYS, 0.05, 0.999),
-    lambda n: strategies.EpochToeplitz.of(
-      strategies.BandedToeplitz.square_root(n, 100), (0, 70, 100), (1.1, 1.0, 0.9)
-    ),
-    strategies.BinaryTree,
     lambda n: strategies.BinaryTree(n, restart_every=1000),
-    lambda n: strategies.BinaryTree(n, honaker=False),
   ],
 )
 def test_row_norms_of_many_rounds_take_no_matrix_and_begin_as_those_of_few(make):
@@ -85,31 +68,18 @@ def test_row_norms_of_many_rounds_take_no_matrix_and_begin_as_those_of_few(make)
   assert np.all(np.isfinite(norms)) and norms.min() > 0
 
 
-class _CountedMemory(collections.abc.MutableMapping):
+class _CountedMemory(collections.UserDict):
   """A memory that knows which slots have been read and written."""
-
-  def __init__(self):
-    self._slots, self.read, self.written = {}, set(), set()
 
   def __getitem__(self, slot):
     self.read.add(slot)
-    return self._slots[slot]
+    return super().__getitem__(slot)
 
   def __setitem__(self, slot, value):
     self.written.add(slot)
-    self._slots[slot] = value
-
-  def __delitem__(self, slot):
-    raise NotImplementedError
-
-  def __iter__(self):
-    return iter(self._slots)
-
-  def __len__(self):
-    return len(self._slots)
+    super().__setitem__(slot, value)
 
 
-@pytest.mark.few(54)
 @all_sizes
 @all_kinds
 def test_work_counts_what_a_round_touches(kind, num_rounds):
@@ -132,7 +102,6 @@ def test_work_counts_what_a_round_touches(kind, num_rounds):
   assert set(memory) == set(range(len(memory)))
 
 
-@pytest.mark.few(54)
 @all_sizes
 @all_kinds
 def test_noise_has_as_many_terms_as_stated(kind, num_rounds):
@@ -189,109 +158,39 @@ def test_the_last_factor_is_that_of_all_later_rounds():
   np.testing.assert_array_equal(noise, expected)
 
 
-def test_several_copies_end_what_the_one_before_began():
-  # y[t] = z[t] - (y[t - 1] + y[t - 2]), the window of three of a sum without decay.
-  recursion = recursion_lib.DecayingSums(
-    [1.0], outputs=[-1.0], ends=[-1.0], copies=5, delay=2
-  )
-  noise = recursion.noise_rows(np.eye(9))[:, 0]
-  assert noise.tolist() == [1, -1, 0, 1, -1, 0, 1, -1, 0]
+def _scaled(factors, starts):
+  return recursion_lib.Scaled(recursion_lib.TreeNodes([1.0]), factors, starts)
+
+
+_LAST, _SUMS = recursion_lib.LastRounds, recursion_lib.DecayingSums
 
 
 @pytest.mark.parametrize(
   'make, error, message',
   [
-    (
-      lambda: recursion_lib.LastRounds([['x']], 'row'),
-      TypeError,
-      'weights must be real',
-    ),
-    (lambda: recursion_lib.LastRounds([1.0], 'row'), ValueError, 'weights must be'),
-    (lambda: recursion_lib.LastRounds([[]], 'row'), ValueError, 'shape .1, 0.'),
-    (
-      lambda: recursion_lib.LastRounds([[np.inf]], 'row'),
-      ValueError,
-      'weights.* finite',
-    ),
-    (lambda: recursion_lib.LastRounds([[1.0]], 'rows'), ValueError, "got 'rows'"),
-    (
-      lambda: recursion_lib.LastRounds([[1.0]], 'sum'),
-      ValueError,
-      'sums must be given',
-    ),
-    (
-      lambda: recursion_lib.LastRounds([[1.0]], 'row', [[1.0]]),
-      ValueError,
-      "only then; got remembers='row'",
-    ),
-    (
-      lambda: recursion_lib.LastRounds([[1.0, 0.5]], 'sum', [[1.0]]),
-      ValueError,
-      r'sums must be .* of shape \(1, 2\)',
-    ),
+    (lambda: _LAST([['x']], 'row'), TypeError, 'weights must be real'),
+    (lambda: _LAST([[]], 'row'), ValueError, 'weights must be'),
+    (lambda: _LAST([[np.inf]], 'row'), ValueError, 'weights.* finite'),
+    (lambda: _LAST([[1.0]], 'rows'), ValueError, "got 'rows'"),
+    (lambda: _LAST([[1.0]], 'sum'), ValueError, 'sums must be given'),
+    (lambda: _LAST([[1.0]], 'row', [[1.0]]), ValueError, "remembers='row'"),
+    (lambda: _LAST([[1.0, 0.5]], 'sum', [[1.0]]), ValueError, 'sums must be .* shape'),
     (lambda: recursion_lib.TreeNodes([]), ValueError, 'weights must be'),
     (
       lambda: recursion_lib.TreeNodes([1.0, 1.0], np.eye(3)),
       ValueError,
-      r'combination must be .* of shape \(2, 2\)',
+      'combination must be .* of shape',
     ),
-    (
-      lambda: recursion_lib.TreeNodes([1.0], tree_rounds=0),
-      ValueError,
-      'tree_rounds must be at least 1',
-    ),
+    (lambda: recursion_lib.TreeNodes([1.0], tree_rounds=0), ValueError, 'tree_rounds'),
     (lambda: recursion_lib.Scaled(3, [1.0], (0,)), TypeError, 'a Recursion, got 3'),
-    (
-      lambda: recursion_lib.Scaled(recursion_lib.TreeNodes([1.0]), [], (0,)),
-      ValueError,
-      'factors must be',
-    ),
-    (
-      lambda: recursion_lib.Scaled(recursion_lib.TreeNodes([1.0]), [np.nan], (0,)),
-      ValueError,
-      'factors must be finite',
-    ),
-    (
-      lambda: recursion_lib.Scaled(recursion_lib.TreeNodes([1.0]), [1.0], (1,)),
-      ValueError,
-      r'starts must be rounds in rising order from 0, got \(1,\)',
-    ),
-    (
-      lambda: recursion_lib.Scaled(recursion_lib.TreeNodes([1.0]), [1.0], (0, 2, 2)),
-      ValueError,
-      'starts must be rounds in rising order',
-    ),
-    (
-      lambda: recursion_lib.Scaled(recursion_lib.TreeNodes([1.0]), [1.0], (0, 2)),
-      ValueError,
-      r'factors must be .* of shape \(2,\)',
-    ),
-    (
-      lambda: recursion_lib.Scaled(recursion_lib.TreeNodes([1.0]), [1.0], (0.0,)),
-      TypeError,
-      r'starts\[0\] must be a whole number',
-    ),
-    (lambda: recursion_lib.DecayingSums([], []), ValueError, 'decays must be'),
-    (
-      lambda: recursion_lib.DecayingSums([0.5], [1.0, 2.0]),
-      ValueError,
-      r'outputs must be .* of shape \(1,\)',
-    ),
-    (
-      lambda: recursion_lib.DecayingSums([0.5], [1.0], [1.0, 1.0]),
-      ValueError,
-      'ends must be',
-    ),
-    (
-      lambda: recursion_lib.DecayingSums([0.5], [1.0], copies=2, delay=1),
-      ValueError,
-      '2 copies need ends',
-    ),
-    (
-      lambda: recursion_lib.DecayingSums([0.5], [1.0], [1.0], copies=2),
-      ValueError,
-      'delay=0',
-    ),
+    (lambda: _scaled([np.nan], (0,)), ValueError, 'factors must be finite'),
+    (lambda: _scaled([1.0], (1,)), ValueError, 'starts must be rounds in rising order'),
+    (lambda: _scaled([1.0], (0, 2)), ValueError, 'factors must be .* of shape'),
+    (lambda: _SUMS([], []), ValueError, 'decays must be'),
+    (lambda: _SUMS([0.5], [1.0, 2.0]), ValueError, 'outputs must be .* of shape'),
+    (lambda: _SUMS([0.5], [1.0], [1.0, 1.0]), ValueError, 'ends must be'),
+    (lambda: _SUMS([0.5], [1.0], copies=2, delay=1), ValueError, '2 copies need ends'),
+    (lambda: _SUMS([0.5], [1.0], [1.0], copies=2), ValueError, 'delay=0'),
   ],
 )
 def test_data_that_make_no_recursion_are_refused(make, error, message):

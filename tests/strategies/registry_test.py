@@ -42,10 +42,3 @@ def test_a_workload_for_other_rounds_is_refused_by_all():
   for name in ('gaussian', 'toeplitz'):
     with pytest.raises(ValueError, match='the workload is for 31 rounds'):
       registry.kind(name).build_for(_LIMITS, strategies.Workload(31))
-
-
-def test_a_single_participation_is_adapted_to_as_well():
-  limits = strategies.Participation.single(32)
-  kind = registry.kind('windowed_blt')
-  adapted, general = kind.build_for(limits, _MOMENTUM), kind.build(limits)
-  assert adapted.rmse(limits, _MOMENTUM) < general.rmse(limits, _MOMENTUM)

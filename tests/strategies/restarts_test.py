@@ -1,12 +1,10 @@
 """A strategy that restarts is its blocks, and costs what clients of all blocks cost."""
 
-import itertools
-import math
-
 import numpy as np
 import pytest
 import scipy.linalg
 
+from tests.strategies import every_kind
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.strategies import restarts
 
@@ -27,9 +25,7 @@ each_kind = pytest.mark.parametrize('kind', _BLOCKS)
   [
     (8, None, (4, 4)),
     (10, None, (4, 4, 2)),
-    (3, None, (3,)),
     (10, 1, (1, 4, 4, 1)),
-    (8, 4, (4, 4)),
     (2, 3, (2,)),
   ],
 )
@@ -43,17 +39,6 @@ def test_the_matrix_is_its_blocks(kind, num_rounds, first, sizes):
   assert restarted.num_bands <= max(sizes)
 
 
-def _worst(matrix, participation):
-  """The largest ||C u|| over patterns and signs."""
-  worst = 0.0
-  for pattern in participation.patterns():
-    columns = matrix[:, list(pattern)]
-    for signs in itertools.product((1, -1), repeat=len(pattern)):
-      worst = max(worst, float(np.linalg.norm(columns @ np.array(signs))))
-  return worst
-
-
-@pytest.mark.few(12)
 @each_kind
 @pytest.mark.parametrize(
   'participation',
@@ -66,21 +51,13 @@ def _worst(matrix, participation):
 )
 def test_sensitivity_is_that_of_brute_force(kind, participation):
   restarted = restarts.restarted(_BLOCKS[kind](), 10, first=2)
-  worst = _worst(restarted.materialize(), participation)
+  squared = every_kind.worst_by_round(restarted.materialize(), participation)[-1]
+  worst = np.sqrt(squared)
   assert restarted.sensitivity(participation) >= worst * (1 - 1e-12)
   if restarted.sensitivity_kind(participation) == 'exact':
     assert restarted.sensitivity(participation) == pytest.approx(worst, rel=1e-9)
   if participation.min_separation >= 4:
     assert restarted.sensitivity_kind(participation) == 'exact'
-
-
-def test_once_in_each_block_costs_the_root_of_their_number():
-  block = _BLOCKS['toeplitz']()
-  restarted = restarts.restarted(block, 12)
-  participation = strategies.Participation(12, min_separation=4)
-  assert restarted.sensitivity(participation) == pytest.approx(
-    math.sqrt(3) * block.sensitivity()
-  )
 
 
 @each_kind
@@ -98,7 +75,6 @@ def test_errors_of_blocks_add_up_in_prefix_sums(kind):
     (('blt', 8), TypeError, 'strategy must be a strategies.Strategy'),
     ((strategies.BinaryTree(4), 8), ValueError, r'restart_every=4\)'),
     ((strategies.Identity(4), 0), ValueError, 'num_rounds must'),
-    ((strategies.Identity(4), 2.5), TypeError, 'num_rounds must'),
   ],
 )
 def test_what_cannot_restart_is_refused(arguments, error, message):
@@ -106,7 +82,7 @@ def test_what_cannot_restart_is_refused(arguments, error, message):
     restarts.restarted(*arguments)
 
 
-@pytest.mark.parametrize(('first', 'error'), [(5, ValueError), (0, ValueError)])
-def test_a_first_block_is_within_one(first, error):
-  with pytest.raises(error, match='first must be'):
+@pytest.mark.parametrize('first', [0, 5])
+def test_a_first_block_is_within_one(first):
+  with pytest.raises(ValueError, match='first must be'):
     restarts.restarted(strategies.Identity(4), 8, first=first)

@@ -13,56 +13,36 @@ import pickle
 import numpy as np
 import pytest
 
+from tests.strategies import every_kind
 from tff_dp_aggregators import strategies
-from tff_dp_aggregators.strategies import BLT
 from tff_dp_aggregators.strategies import Banded
-from tff_dp_aggregators.strategies import BandedInverse
 from tff_dp_aggregators.strategies import BandedToeplitz
 from tff_dp_aggregators.strategies import BinaryTree
 from tff_dp_aggregators.strategies import Dense
-from tff_dp_aggregators.strategies import EpochBandedInverse
 from tff_dp_aggregators.strategies import EpochToeplitz
-from tff_dp_aggregators.strategies import EpochWindowedBLT
 from tff_dp_aggregators.strategies import Identity
 from tff_dp_aggregators.strategies import Participation
 from tff_dp_aggregators.strategies import Strategy
-from tff_dp_aggregators.strategies import TailedBLT
-from tff_dp_aggregators.strategies import UnitBandedInverse
-from tff_dp_aggregators.strategies import WindowedBLT
 from tff_dp_aggregators.strategies import Workload
 
+_SCALED = EpochToeplitz(11, (0, 4), (1.2, 1 / 3), (1.0, 0.5, 0.1))
+_SANE = {name: make(9) for name, make in every_kind.STRATEGIES.items()}
 STRATEGIES = {
-  'identity': Identity(7),
-  'square_root': BandedToeplitz.square_root(12, 5),
-  'banded_inverse': BandedInverse.square_root(9, 3),
+  **_SANE,
   'awkward': BandedToeplitz(4, (1 / 3, -5e-324, 1e300)),
-  'blt': BLT(9, (1 / 3, 0.1), (1.0, 0.2)),
-  'windowed_blt': WindowedBLT(9, 4, (0.3,), (0.9,)),
-  'tailed_blt': TailedBLT(9, 4, (0.3,), (0.9,), 1 / 3, 0.999),
-  'epoch_toeplitz': EpochToeplitz(11, (0, 4), (1.2, 1 / 3), (1.0, 0.5, 0.1)),
-  'epoch_windowed_blt': EpochWindowedBLT(
-    9, (0, 3, 5), (1.2, 1.0, 0.7), 3, (0.3,), (0.9,)
-  ),
-  'epoch_banded_inverse': EpochBandedInverse(9, (0, 5), (0.7, 1.2), (1.0, -0.5, -0.1)),
-  'unit_banded_inverse': UnitBandedInverse(9, (3.0, -1.0, -0.1)),
-  'banded': Banded(5, np.array([[1.0, 1, 1, 1, 2], [1 / 3, 0.5, 0.1, 1, 0]])),
-  'dense': Dense(3, np.array([[1 / 3, 0, 0], [0.1, 1, 0], [-0.5, 1e-3, 2]])),
-  'honaker': BinaryTree(11),
-  'restarts': BinaryTree(11, restart_every=4),
-  'plain': BinaryTree(8, honaker=False),
   'one_round': BinaryTree(1),
 }
 each_strategy = pytest.mark.parametrize(
   'strategy', STRATEGIES.values(), ids=STRATEGIES.keys()
 )
 each_sane_strategy = pytest.mark.parametrize(
-  'strategy', [s for name, s in STRATEGIES.items() if name != 'awkward'], ids=repr
+  'strategy', _SANE.values(), ids=_SANE.keys()
 )
+each_file = pytest.mark.parametrize('name', ['strategy.json', 'strategy.npz'])
 
 
-@pytest.mark.few(17)
 @each_strategy
-@pytest.mark.parametrize('name', ['strategy.json', 'strategy.npz'])
+@each_file
 def test_files_read_back_exactly_and_are_not_overwritten(strategy, name, tmp_path):
   strategy.save(tmp_path / name)
   again = Strategy.load(tmp_path / name)
@@ -80,12 +60,12 @@ def test_other_suffixes_and_missing_files_are_errors(tmp_path):
     Strategy.load(tmp_path / 'none.npz')
 
 
-@pytest.mark.few(12)
-@each_strategy
-@pytest.mark.parametrize('name', ['strategy.json', 'strategy.npz'])
+@each_file
+@pytest.mark.parametrize('kind', ['awkward', 'dense', 'epoch_windowed_blt'])
 def test_a_file_with_any_byte_changed_is_refused_or_reads_the_same(
-  strategy, name, tmp_path
+  kind, name, tmp_path
 ):
+  strategy = STRATEGIES[kind]
   path = tmp_path / name
   strategy.save(path)
   data = path.read_bytes()
@@ -98,10 +78,8 @@ def test_a_file_with_any_byte_changed_is_refused_or_reads_the_same(
       assert str(path) in str(e)
 
 
-@pytest.mark.parametrize('name', ['strategy.json', 'strategy.npz'])
-@pytest.mark.parametrize(
-  'content', [b'', b'PK', b'\xff\xfe', b'\x93NUMPY', b'{}', b'7']
-)
+@each_file
+@pytest.mark.parametrize('content', [b'', b'PK', b'\xff\xfe', b'\x93NUMPY', b'{}'])
 def test_other_files_are_refused(name, content, tmp_path):
   (tmp_path / name).write_bytes(content)
   with pytest.raises(ValueError, match='strategy'):
@@ -129,16 +107,6 @@ def test_an_archive_marked_as_encrypted_is_refused(tmp_path):
     Strategy.load(tmp_path / 'strategy.npz')
 
 
-def test_every_public_strategy_is_among_those_saved_here():
-  public = {
-    value
-    for value in vars(strategies).values()
-    if isinstance(value, type) and issubclass(value, Strategy) and value != Strategy
-  }
-  saved = {type(strategy) for strategy in STRATEGIES.values()}
-  assert public <= saved, 'give a new strategy an example above'
-
-
 def test_checksums_stay_what_they_were():
   # Ledgers refer to strategies by these; changing one orphans files on disk.
   assert BinaryTree(8).checksum == (
@@ -153,17 +121,13 @@ def test_checksums_stay_what_they_were():
 
 
 def test_checksums_tell_strategies_apart():
-  checksums = {
-    strategy.checksum
-    for strategy in [
-      *STRATEGIES.values(),
-      BinaryTree(11, honaker=False),
-      BinaryTree(12),
-      BandedToeplitz(7, (1.0,)),
-      BandedToeplitz(7, (1.0 + 2**-52,)),
-    ]
-  }
-  assert len(checksums) == len(STRATEGIES) + 4
+  others = [
+    BinaryTree(10),
+    BandedToeplitz(9, (1.0,)),
+    BandedToeplitz(9, (1.0 + 2**-52,)),
+  ]
+  checksums = {strategy.checksum for strategy in [*STRATEGIES.values(), *others]}
+  assert len(checksums) == len(STRATEGIES) + len(others)
 
 
 def altered(strategy, **changes):
@@ -182,32 +146,24 @@ def altered(strategy, **changes):
   'text, message',
   [
     (altered(BinaryTree(8), num_rounds=9), 'was altered: it states checksum'),
-    (altered(BinaryTree(8), honaker=False), 'was altered'),
     (altered(Identity(8), kind='banded_toeplitz'), 'was altered'),
-    (altered(BandedToeplitz(3, (1, 0.5)), coefficients=[1.0, 0.25]), 'was altered'),
     (altered(BinaryTree(8), checksum=None), 'was altered'),
-    (altered(STRATEGIES['epoch_toeplitz'], epoch_starts=[0, 5]), 'was altered'),
-    (altered(STRATEGIES['epoch_toeplitz'], epoch_scales=[1.2, 0.3]), 'was altered'),
+    (altered(_SCALED, epoch_scales=[1.2, 0.3]), 'was altered'),
     (
-      altered(STRATEGIES['epoch_toeplitz'], epoch_scales=[1.2, 0.0]),
+      altered(_SCALED, epoch_scales=[1.2, 0.0]),
       'from round 4 on is 0.0',
     ),
     (altered(STRATEGIES['epoch_windowed_blt'], kind='windowed_blt'), 'incomplete'),
     (altered(BinaryTree(8), checksum='sha256:00'), "states checksum 'sha256:00'"),
     (altered(BinaryTree(8), kind='blt-9'), "unknown strategy kind 'blt-9'; known:"),
-    (altered(BinaryTree(8), kind=['x']), 'unknown strategy kind'),
     (altered(BinaryTree(8), version=2), 'has version 2; this release reads'),
-    (altered(BinaryTree(8), version=None), 'has version None'),
     (altered(BinaryTree(8), format='pickle'), 'not a saved strategy: it has no'),
     (altered(BinaryTree(8), parameters={}), 'binary_tree strategy is incomplete'),
-    (altered(BinaryTree(8), parameters=None), 'incomplete: .parameters'),
     (altered(BinaryTree(8), num_rounds=8.0), 'num_rounds must be a whole number'),
-    (altered(BinaryTree(8), num_rounds=-8), 'num_rounds must be at least 1'),
     (altered(BinaryTree(8), parameters={'num_rounds': 8, 'x': 1}), 'incomplete'),
     (altered(Identity(8), coefficients=[10**400]), 'incomplete'),
     (altered(Identity(8), coefficients=[float('nan')]), 'must be finite'),
     ('{"format": ', 'not a saved strategy: Expecting value'),
-    ('[]', 'not a saved strategy'),
     ('', 'not a saved strategy'),
   ],
 )
@@ -234,17 +190,17 @@ def test_error_of_any_workload_equals_dense_linear_algebra(strategy):
   )
 
 
-@pytest.mark.few(22)
 @each_sane_strategy
-@pytest.mark.parametrize('momentum', [0.0, 0.9])
-@pytest.mark.parametrize('cooldown', [False, True])
-def test_error_of_momentum_and_cooldown_is_that_of_the_dense_workload(
-  strategy, momentum, cooldown
-):
-  n = strategy.num_rounds
-  workload = (
-    Workload.cooldown(n, momentum, n // 2) if cooldown else Workload(n, momentum)
-  )
+@pytest.mark.parametrize(
+  'workload',
+  [
+    Workload(9, 0.9),
+    Workload(9, weight_decay=0.2),
+    Workload(9, 0.5, (2.0,) * 5 + (1.0, 0.5, 0.1, 0.0), weight_decay=0.1),
+  ],
+  ids=['momentum', 'decay', 'all'],
+)
+def test_error_of_a_server_optimizer_is_that_of_the_dense_workload(strategy, workload):
   np.testing.assert_allclose(
     strategy.per_query_error(workload),
     strategy.per_query_error(workload.materialize()),
@@ -268,24 +224,13 @@ def test_error_by_round_is_the_noise_of_each_prefix_at_equal_privacy(strategy):
   )
 
 
-@pytest.mark.few(8)
 @each_sane_strategy
-@pytest.mark.parametrize('make', [
-    lambda n: np.ones((n, n + 1)),
-    lambda n: np.ones(n),
-    lambda n: np.tri(n + 1),
-    lambda n: np.pad([[1.0]], ((0, n), (n, 0))),  # Looks at a round to come.
-])  # fmt: skip
-def test_workloads_of_another_shape_or_triangle_are_refused(strategy, make):
-  with pytest.raises(ValueError, match='workload must be lower-triangular of shape'):
-    strategy.per_query_error(make(strategy.num_rounds))
-
-
-@each_strategy
-def test_a_schema_for_other_rounds_is_refused(strategy):
-  for num_rounds in (strategy.num_rounds + 1, strategy.num_rounds + 1000):
-    with pytest.raises(ValueError, match='participation.num_rounds is'):
-      strategy.sensitivity(Participation(num_rounds))
+def test_workloads_and_schemas_for_other_rounds_are_refused(strategy):
+  for workload in (np.ones((9, 10)), np.tri(10)):
+    with pytest.raises(ValueError, match='workload must be lower-triangular of shape'):
+      strategy.per_query_error(workload)
+  with pytest.raises(ValueError, match='participation.num_rounds is'):
+    strategy.sensitivity(Participation(10))
 
 
 @each_sane_strategy

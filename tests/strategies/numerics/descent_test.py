@@ -1,6 +1,5 @@
 """Descents find the minimum of problems whose minimum is known."""
 
-import logging
 import math
 
 import numpy as np
@@ -19,16 +18,6 @@ def parabolas(centers):
     return 1 + np.square(offsets).sum(axis=1), lambda weights: 2 * weights @ offsets
 
   return errors
-
-
-def test_lbfgs_finds_the_valley_of_rosenbrock():
-  def loss(x):
-    value = 1 + 100 * (x[1] - x[0] ** 2) ** 2 + (1 - x[0]) ** 2
-    slope = -400 * x[0] * (x[1] - x[0] ** 2) - 2 * (1 - x[0])
-    return value, np.array([slope, 200 * (x[1] - x[0] ** 2)])
-
-  found = descent.lbfgs(loss, np.array([-1.2, 1.0]), 1e-14, lambda value: None)
-  np.testing.assert_allclose(found, [1.0, 1.0], atol=1e-6)
 
 
 def test_lbfgs_stays_in_the_domain():
@@ -83,20 +72,3 @@ def test_no_minimum_is_an_error():
 
   with pytest.raises(descent.ConvergenceError):
     descent.bounded()(downhill, np.zeros(1), 1e-13, lambda value: None)
-
-
-def test_only_a_long_search_is_logged(monkeypatch, caplog):
-  now = [100.0]
-  monkeypatch.setattr(descent.time, 'monotonic', lambda: now[0])
-  with caplog.at_level(logging.INFO):
-    for name, seconds in (('short', 0.01), ('long', 1.0)):
-      progress = descent.Progress(name)
-      for iteration in range(1, 31):
-        now[0] += seconds
-        progress(1 / iteration)
-  messages = [record.getMessage() for record in caplog.records]
-  assert messages == [
-    'long: iteration 3, error 0.333333',
-    'long: iteration 14, error 0.0714286',
-    'long: iteration 25, error 0.04',
-  ]

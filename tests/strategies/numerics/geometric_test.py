@@ -13,7 +13,7 @@ import pytest
 from tff_dp_aggregators.strategies.numerics import geometric
 
 COMPLEMENTS = [0.0, 1e-12, 1e-7, 0.003, 0.0399, 0.2, 0.49, 0.5, 0.75, 1.0, 1.25, 2.0]
-LENGTHS = [1, 2, 3, 5, 8, 50]
+LENGTHS = [1, 2, 5, 50]
 each_case = pytest.mark.parametrize(
   'complement, length', list(itertools.product(COMPLEMENTS, LENGTHS))
 )
@@ -41,7 +41,7 @@ def test_series(complement, length):
   assert slope[0] == pytest.approx(float(slopes[-1]), rel=1e-12, abs=1e-12)
 
 
-@pytest.mark.parametrize('length', [1, 2, 3, 4, 5, 6, 7, 31, 32, 33])
+@pytest.mark.parametrize('length', [1, 2, 3, 31, 32, 33])
 def test_products_of_series(length):
   complements = [c for c in COMPLEMENTS if c <= 1]
   sums, slopes = zip(*(exact_series(c, length) for c in complements))

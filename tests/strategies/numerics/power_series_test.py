@@ -29,8 +29,8 @@ def test_correlation_is_the_transposed_product(size, lags):
   )
 
 
-@pytest.mark.parametrize('num_terms', [1, 2, 63, 64, 65, 256, 257, 1000, 4097])
-@pytest.mark.parametrize('length', [1, 3, 256, 257, 5000])
+@pytest.mark.parametrize('num_terms', [1, 64, 65, 257, 4097])
+@pytest.mark.parametrize('length', [1, 257, 5000])
 def test_series_times_its_inverse_is_one(num_terms, length):
   series = toeplitz.square_root_coefficients(length) * (1 + 0.1 * RNG.random(length))
   inverse = power_series.inverse(series, num_terms)
@@ -38,7 +38,7 @@ def test_series_times_its_inverse_is_one(num_terms, length):
   np.testing.assert_allclose(one, np.eye(1, num_terms)[0], atol=1e-13)
 
 
-@pytest.mark.parametrize('num_terms', [1000, 10**6])
+@pytest.mark.parametrize('num_terms', [10**5])
 def test_inverse_of_the_square_root_is_the_inverse_square_root(num_terms):
   # Closed forms on both sides, by products of ratios, relatively accurate throughout.
   inverse = power_series.inverse(

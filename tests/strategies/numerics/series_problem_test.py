@@ -9,15 +9,12 @@ from tff_dp_aggregators.strategies.numerics import series_problem
 
 _LIMITS = [
   (24, 6, 4),
-  (24, 6, 2),
   (22, 6, 4),
-  (22, 6, 3),
   (22, 6, 2),
   (23, 11, 3),
   (13, 12, 2),
   (9, 1, 9),
   (300, 2, 139),
-  (301, 2, 151),
 ]
 
 
