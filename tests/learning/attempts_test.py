@@ -95,11 +95,7 @@ def test_the_report_tells_of_aborted_attempts_and_of_packed_simulation(straight)
     'reporting_goal': SCHEDULE.reporting_goal,
     'denominator': SCHEDULE.clients_per_round,
   }
-  for name in ('report.md', 'report.html'):
-    text = (run_dir / name).read_text()
-    assert 'aborted attempts' in text and 'of the rounds, which spent epsilon =' in text
-    assert 'a technique of simulation' in text
-    assert 'however many report' in text
+  assert 'aborted attempts' in (run_dir / 'report.md').read_text()
   checked = verification.verify(
     str(run_dir / 'report.json'), report_program.statement_of
   )
@@ -107,13 +103,7 @@ def test_the_report_tells_of_aborted_attempts_and_of_packed_simulation(straight)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-  'more',
-  [
-    pytest.param(0, id='between two lines'),
-    pytest.param(30, id='within a line', marks=pytest.mark.slow),
-  ],
-)
+@pytest.mark.parametrize('more', [0, 30], ids=['between two lines', 'within a line'])
 def test_killed_between_an_aborted_attempt_and_its_round_it_goes_on(
   straight, more, tmp_path
 ):
@@ -161,18 +151,11 @@ def _write(path, made, rounds=4, more=0):
   return ledger.read(path)
 
 
-@pytest.mark.parametrize(('rounds', 'more'), [(4, 0), (2, 2), (2, 3), (0, 1)])
+@pytest.mark.parametrize(('rounds', 'more'), [(4, 0), (2, 3)])
 def test_a_ledger_of_the_schedule_is_accepted_wherever_it_stopped(
   rounds, more, tmp_path
 ):
   attempts.check(_write(tmp_path, SCHEDULE, rounds, more), SCHEDULE)
-
-
-def test_where_nobody_drops_out_nothing_is_aborted(tmp_path):
-  made = sampling.RandomEligible(training_runs.PARTICIPATION, 12, 3, seed=7)
-  read = _write(tmp_path, made, rounds=11)
-  assert read.aborted == ()
-  attempts.check(read, made)
 
 
 @pytest.mark.parametrize(
@@ -187,33 +170,16 @@ def test_where_nobody_drops_out_nothing_is_aborted(tmp_path):
       r'3 of 3 clients reported, but in the schedule 2 of 3: they',
     ),
     (
-      sampling.RandomEligible(training_runs.PARTICIPATION, 12, 3, 7),
-      r"'round': 0.* but the schedule \[\]: they are not of the same run",
-    ),
-    (
       sampling.RandomEligible(training_runs.PARTICIPATION, 12, 2, 7),
       r'in round 0 of the ledger 3 of 3 clients reported, but in the schedule 2 of 2',
     ),
   ],
-  ids=['other drop-outs', 'another goal', 'no drop-outs', 'other cohorts'],
+  ids=['other drop-outs', 'another goal', 'other cohorts'],
 )
 def test_a_ledger_of_another_schedule_is_refused(other, message, tmp_path):
   read = _write(tmp_path, SCHEDULE)
   with pytest.raises(ValueError, match=message):
     attempts.check(read, other)
-
-
-def test_attempts_at_a_round_that_never_came_are_compared_as_well(tmp_path):
-  read = _write(tmp_path, SCHEDULE, rounds=2, more=2)
-  other = _write_path(tmp_path / 'other', SCHEDULE, rounds=2)
-  with ledger.LedgerWriter(other, 1e-3, resume=True) as writer:
-    wrong = read.aborted[-2].cohort_reported + 1
-    what = {'cohort_requested': 3, 'reporting_goal': 3}
-    writer.append_aborted(round=2, attempt=0, cohort_reported=wrong % 3, **what)
-    with pytest.raises(ValueError, match='attempt 0 at round 2 has a line with other'):
-      attempts.write_aborted(writer, 2, SCHEDULE.attempts(2), 3)
-  with pytest.raises(ValueError, match='the ledger has the aborted attempts'):
-    attempts.check(ledger.read(other), SCHEDULE)
 
 
 def _write_path(folder, made, rounds):

@@ -18,7 +18,7 @@ from tff_dp_aggregators.queries import grid
 from tff_dp_aggregators.strategies import banded
 from tff_dp_aggregators.strategies import registry
 
-LIMITS = strategies.Participation(num_rounds=24, min_separation=8)
+LIMITS = strategies.Participation(num_rounds=12, min_separation=4)
 
 
 def _mechanism(kind='banded', **options):
@@ -29,7 +29,7 @@ def _audit(mechanism, runtime='simulation', **options):
   return audit.audit(mechanism, runtimes=[runtime], **options)
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
   'kind, storage',
   [
@@ -47,11 +47,11 @@ def test_the_noise_of_every_kind_is_that_of_its_strategy(kind, storage):
   assert reading.found <= mechanism.effective_noise_multiplier * 1.2
 
 
-@pytest.mark.few(2)
-@pytest.mark.parametrize('storage', ['auto', 'files'])
-@pytest.mark.parametrize('kind', ['tree', 'banded'])
-def test_tffs_runtime_has_the_same_noise(kind, storage):
-  (reading,) = _audit(_mechanism(kind), 'tff', storage=storage)
+@pytest.mark.parametrize(
+  'storage', ['files', pytest.param('auto', marks=pytest.mark.slow)]
+)
+def test_tffs_runtime_has_the_same_noise(storage):
+  (reading,) = _audit(_mechanism(), 'tff', storage=storage)
   assert reading.ok
   assert reading.differs < 1e-6
 
@@ -61,10 +61,10 @@ def test_where_patterns_can_be_enumerated_the_number_is_exact():
   (reading,) = _audit(_mechanism('banded'))
   assert reading.exact
   assert reading.found == pytest.approx(2 / np.sqrt(3), rel=1e-6)
-  (first,) = _audit(_mechanism('banded'), first_rounds=8)
-  assert first.matrix.shape == (8, 8)
+  (first,) = _audit(_mechanism('banded'), first_rounds=4)
+  assert first.matrix.shape == (4, 4)
   assert first.claimed == pytest.approx(2.0)  # Of one participation.
-  np.testing.assert_allclose(first.matrix, reading.matrix[:8, :8], atol=1e-6)
+  np.testing.assert_allclose(first.matrix, reading.matrix[:4, :4], atol=1e-6)
 
 
 def test_parts_have_noise_of_their_own():
@@ -84,13 +84,11 @@ def test_noise_of_counts_makes_that_of_adaptive_clipping_more():
   assert reading.found > reading.claimed
 
 
-@pytest.mark.few(2)
 @pytest.mark.parametrize(
   'kind, schema',
   [
-    ('gaussian', sampling.PoissonSampling(24, 0.1)),
-    ('banded', sampling.PoissonSampling(24, 0.1, num_groups=6)),
-    ('blt', sampling.BallsInBins(24, 8)),
+    pytest.param('gaussian', sampling.PoissonSampling(12, 0.1), marks=pytest.mark.slow),
+    ('blt', sampling.BallsInBins(12, 4)),
   ],
 )
 def test_of_sampled_mechanisms_the_covariance_is_the_claim(monkeypatch, kind, schema):
@@ -109,7 +107,7 @@ def test_only_gaussian_noise_of_the_server_is_read():
   with pytest.raises(ValueError, match='local'):
     _audit(_mechanism('gaussian', noise_site=noises.LOCAL.name))
   with pytest.raises(ValueError, match='first_rounds'):
-    _audit(_mechanism(), first_rounds=25)
+    _audit(_mechanism(), first_rounds=13)
   with pytest.raises(ValueError, match='seed'):
     _audit(_mechanism(), seed=noise.Seed(1))
 
@@ -167,13 +165,6 @@ def _of_a_larger_sensitivity(monkeypatch):
   monkeypatch.setattr(banded.Banded, 'sensitivity', lambda *unused: np.sqrt(1.5))
 
 
-def _of_smaller_rows(monkeypatch):
-  real = rows_lib.gaussians_of_words
-  monkeypatch.setattr(
-    rows_lib, 'gaussians_of_words', lambda words, more: 0.9 * real(words, more)
-  )
-
-
 def _of_signs_alone(monkeypatch):
   real = rows_lib.gaussians_of_words
   monkeypatch.setattr(
@@ -196,14 +187,9 @@ def _of_builders_with_less_noise(monkeypatch):
   monkeypatch.setattr(builders, 'from_strategy', build)
 
 
-def test_without_a_mistake_nothing_is_noticed():
-  assert _audit(_mechanism('banded'), storage='state')[0].ok
-
-
 @pytest.mark.parametrize(
   'mutate',
   [
-    _of_smaller_rows,
     _of_signs_alone,
     _of_one_key_for_all,
     _of_builders_with_less_noise,
@@ -235,16 +221,6 @@ def test_a_bound_below_what_patterns_come_to_is_noticed(monkeypatch):
   assert 'is claimed' in reading.why
 
 
-def test_a_key_that_serves_two_parts_is_noticed(monkeypatch):
-  monkeypatch.setattr(
-    rows_lib.GaussianRows, 'new_key', lambda self: tf.constant([1, 2, 3, 4], tf.int64)
-  )
-  parts = [
-    accounting.JointPart(name, name, _mechanism('gaussian'), 1.0) for name in 'ab'
-  ]
-  assert not any(each.ok for each in _audit(accounting.JointMechanism(tuple(parts))))
-
-
 def test_a_part_that_takes_the_key_of_another_is_noticed(monkeypatch):
   real, first_key = streaming.CarriedNoise.next, []
 
@@ -255,7 +231,6 @@ def test_a_part_that_takes_the_key_of_another_is_noticed(monkeypatch):
 
   parts = [accounting.JointPart(name, name, _mechanism('banded'), 1.0) for name in 'ab']
   mechanism = accounting.JointMechanism(tuple(parts))
-  assert all(each.ok for each in _audit(mechanism, storage='state'))
   monkeypatch.setattr(streaming.CarriedNoise, 'next', following)
   first, second = _audit(mechanism, storage='state')
   assert second.unexplained < 1e-5

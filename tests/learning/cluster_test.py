@@ -41,7 +41,6 @@ def _noise_of_clients(seed):
 
 
 _AGGREGATORS = {
-  'none': lambda seed: None,
   'banded': lambda seed: aggregators.banded(
     _PARTICIPATION, noise_multiplier=0.3, seed=seed, **_NUMBERS
   ),
@@ -117,16 +116,10 @@ def here(data):
   return functools.cache(lambda name: _bits(_simulation(data, name=name)))
 
 
-@pytest.mark.parametrize(
-  'name',
-  [
-    'local',
-    *(pytest.param(n, marks=pytest.mark.slow) for n in ('none', 'banded', 'large')),
-  ],
-)
-def test_rounds_have_the_bits_of_those_of_this_process(client, data, here, name):
+@pytest.mark.slow
+def test_large_models_have_the_bits_of_those_of_this_process(client, data, here):
   with _cluster(client) as used:
-    assert _bits(_simulation(data, used, name)) == here(name)
+    assert _bits(_simulation(data, used, 'large')) == here('large')
     assert (used.notes(), used.said) == ((), [])
     assert not used.is_elsewhere
 
@@ -167,14 +160,16 @@ def _kill(client):
   os.kill(next(iter(_pids(client).values())), signal.SIGKILL)
 
 
-def test_a_worker_that_is_killed_changes_nothing(client, banded, here):
+def test_rounds_have_the_bits_of_this_process_though_a_worker_is_killed(
+  client, data, here
+):
   def before(number):
     if number == 1:
       threading.Timer(0.01, _kill, [client]).start()
       time.sleep(0.02)
 
-  with _cluster(client, banded) as used:
-    assert _bits(banded, before) == here('banded')
+  with _cluster(client) as used:
+    assert _bits(_simulation(data, used, 'local'), before) == here('local')
     client.wait_for_workers(2, 60)
     (lost,) = [note for note in used.notes() if note.endswith(' is lost')]
     assert '://' not in lost  # Others see the ledger.
@@ -210,15 +205,14 @@ def test_nothing_that_is_sent_has_the_key_of_the_noise(client, banded, monkeypat
     assert key.tobytes() not in everything
 
 
-def test_what_fails_on_all_workers_is_the_error_of_this_process(client, data):
-  with _cluster(client) as used:
-    simulation = _simulation(data, used, 'none')
-    packs = simulation.packs(*_cohort(0))
-    told = [np.zeros([2, 7], np.float32)] * len(simulation._function.arguments[:-1])
+def test_what_fails_on_all_workers_is_the_error_of_this_process(client, banded):
+  with _cluster(client, banded) as used:
+    packs = banded.packs(*_cohort(0))
+    told = [np.zeros([2, 7], np.float32)] * len(banded._function.arguments[:-1])
     with pytest.raises(tf.errors.InvalidArgumentError):
-      simulation._function(told, packs[0])
-    with pytest.raises(failures.ComputationError, match='(multiples|values)'):
-      used.sums(simulation._function, told, packs)
+      banded._function(told, packs[0])
+    with pytest.raises(failures.ComputationError):
+      used.sums(banded._function, told, packs)
     (said,) = used.said  # It failed on the other one as well, so both live on.
     assert said.startswith('A pack failed on worker ')
 
@@ -251,9 +245,8 @@ def test_where_tensorflow_has_other_threads_it_is_refused(client):
 @pytest.mark.parametrize(
   'scheduler',
   [
-    *('10.0.0.1:8786', 'http://10.0.0.1:8786', 'tcp://10.0.0.1', 'tcp://:8786'),
-    *('tcp://10.0.0.1:0', 'tcp://10.0.0.1:65536', 'tcp://user@host:1', 'local', ''),
-    *('local:0', 'local:two'),
+    *('10.0.0.1:8786', 'http://10.0.0.1:8786', 'tcp://10.0.0.1', 'tcp://10.0.0.1:0'),
+    *('tcp://user@host:1', 'local:0', 'local:two'),
   ],
 )
 def test_what_is_no_address(scheduler):
@@ -263,7 +256,7 @@ def test_what_is_no_address(scheduler):
     cluster.check(scheduler)
 
 
-@pytest.mark.parametrize('host', ['10.0.0.5', '0.0.0.0', '[2001:db8::5]'])
+@pytest.mark.parametrize('host', ['10.0.0.5', '[2001:db8::5]'])
 def test_another_machine_is_refused_without_tls_or_a_trusted_network(host):
   with pytest.raises(ValueError, match='run code .* or --trusted_network, if nobody'):
     cluster.check(f'tcp://{host}:8786', name='--scheduler')
@@ -271,38 +264,16 @@ def test_another_machine_is_refused_without_tls_or_a_trusted_network(host):
   cluster.check(f'tls://{host}:8786')
 
 
-@pytest.mark.parametrize(
-  'scheduler', ['tcp://127.0.0.1:1', 'tcp://[::1]:1/', 'tls://10.0.0.5:8786', 'local:2']
-)
+@pytest.mark.parametrize('scheduler', ['tcp://[::1]:1/', 'tls://10.0.0.5:8786'])
 def test_a_trusted_network_that_allows_nothing(scheduler):
   cluster.check(scheduler)
   with pytest.raises(ValueError, match='leave it out'):
     cluster.check(scheduler, trusted_network=True)
 
 
-@pytest.mark.parametrize(
-  'answer',
-  [
-    pytest.param(None, marks=pytest.mark.slow),
-    b'',
-    pytest.param(b'HTTP/1.1 400 Bad Request\r\n\r\n' * 9, marks=pytest.mark.slow),
-  ],
-)
-def test_a_scheduler_that_is_none(answer):
-  with socket.socket() as server:
-    server.bind(('127.0.0.1', 0))
+def test_a_scheduler_that_does_not_answer_is_an_error():
+  with socket.create_server(('127.0.0.1', 0)) as server:
     scheduler = f'tcp://127.0.0.1:{server.getsockname()[1]}'
-    if answer is not None:
-      server.listen()
-
-      def serve():
-        with contextlib.suppress(OSError):  # At the end of the test.
-          while True:
-            kept.append(server.accept()[0])
-            kept[-1].sendall(answer)
-
-      kept = []
-      threading.Thread(target=serve, daemon=True).start()
     with pytest.raises(cluster.ClusterError, match='^--scheduler=tcp.* cannot be '):
       with cluster.connect(scheduler, name='--scheduler', reach_seconds=1.0):
         pass
@@ -319,17 +290,15 @@ def test_ctrl_c_is_not_for_workers(client):
 def test_nobody_joins_a_local_cluster_without_its_certificate(client):
   address = client.scheduler.address
   assert address.startswith('tls://127.0.0.1:')
-  strangers = (address.replace('tls', 'tcp'), {}), (address, _own_certificate())
-  for scheduler, security in strangers:
-    with pytest.raises(OSError):
-      distributed.Client(scheduler, timeout=2, set_as_default=False, **security)
-    # It stops its loop when it is collected, and that waits for ever if another starts.
-    gc.collect()
+  # A stranger has a certificate of its own, which nobody trusts.
+  security = distributed.Security.temporary()
+  with pytest.raises(OSError):
+    distributed.Client(address, timeout=2, set_as_default=False, security=security)
+  # It stops its loop when it is collected, and that waits for ever if another starts.
+  gc.collect()
 
 
-def _own_certificate():
-  """Of a stranger, who trusts nobody but itself."""
-  return {'security': distributed.Security.temporary()}
+_MECHANISM = training_runs.mechanism(6)
 
 
 def _lasting(run_dir):
@@ -343,13 +312,13 @@ def _lasting(run_dir):
 def straight(tmp_path_factory):
   """What a training leaves that nothing happens to, in this process."""
   run_dir = tmp_path_factory.mktemp('straight') / 'run'
-  training_runs.train(run_dir)
+  training_runs.train(run_dir, mechanism=_MECHANISM)
   return _lasting(run_dir)
 
 
 def test_a_training_leaves_what_it_leaves_without_a_cluster(client, straight, tmp_path):
   run_dir = tmp_path / 'run'
-  training_runs.train(run_dir, scheduler=client)
+  training_runs.train(run_dir, mechanism=_MECHANISM, scheduler=client)
   assert _lasting(run_dir) == straight
 
 
@@ -373,10 +342,10 @@ class _Late(dict):
 def test_what_happens_to_workers_is_in_the_ledger(client, straight, tmp_path):
   run_dir = tmp_path / 'run'
   late = _Late(4, lambda: _kill(client))
-  training_runs.train(run_dir, scheduler=client, test_metrics=late)
+  changes = {'mechanism': _MECHANISM, 'test_metrics': late}
+  training_runs.train(run_dir, scheduler=client, **changes)
   left, notes = _lasting(run_dir)
-  for a, b in zip(left['ledger'], straight[0]['ledger']):
-    assert a == b, {k: (a.get(k), b.get(k)) for k in {*a, *b} if a.get(k) != b.get(k)}
+  assert left['ledger'] == straight[0]['ledger']
   assert any(note.startswith('worker ') and ' is lost' in note for note in notes)
   client.wait_for_workers(2, 60)
 
@@ -385,17 +354,20 @@ def test_what_happens_to_workers_is_in_the_ledger(client, straight, tmp_path):
 def test_a_scheduler_that_is_killed_is_an_error_and_the_same_call_goes_on(
   straight, tmp_path
 ):
-  run_dir = tmp_path / 'run'
+  run_dir, changes = tmp_path / 'run', {'mechanism': _MECHANISM}
   with dask_clusters.DaskCluster(tmp_path / 'cluster') as several:
     several.worker()
     late = _Late(4, several.scheduler.kill)
-    begun = time.monotonic()
     with pytest.raises(cluster.ClusterError, match='goes on from the last checkpoint'):
       training_runs.train(
-        run_dir, scheduler=several.address, test_metrics=late, checkpoint_seconds=1e9
+        run_dir,
+        scheduler=several.address,
+        test_metrics=late,
+        checkpoint_seconds=1e9,
+        **changes,
       )
-    assert time.monotonic() - begun < 120
-  assert training_runs.train(run_dir, test_metrics=_Late(0, None)).is_finished
+  again = training_runs.train(run_dir, test_metrics=_Late(0, None), **changes)
+  assert again.is_finished
   assert _lasting(run_dir)[0]['ledger'] == straight[0]['ledger']
 
 

@@ -33,23 +33,6 @@ def test_a_round_too_many_is_told_in_one_sentence():
   assert len(error.value.details) > len(said)
 
 
-def test_conditions_that_tensorflow_adds_are_left_out():
-  @tff.tensorflow.computation(np.int32)
-  def fail(number):
-    with tf.control_dependencies([tf.debugging.assert_less(number, 1, 'too large')]):
-      return tf.identity(number)
-
-  with pytest.raises(runtime.ComputationError) as error:
-    fail(1)
-  assert str(error.value) == 'too large'
-  assert 'Condition x < y' in error.value.details
-
-
-def test_what_it_quotes_of_json_is_read_as_it_was_written():
-  said = 'assertion failed: [The state is of] [{\\"rounds\\": 8}] [and not] [this]'
-  assert failures.sentence(said) == 'The state is of {"rounds": 8} and not this'
-
-
 def test_what_an_operation_quotes_is_cut():
   @tff.tensorflow.computation(np.str_)
   def fail(text):
@@ -68,5 +51,4 @@ def test_a_round_names_its_first_clients():
     "round 3 of clients 'user 4', 'user 2': it failed"
   )
   said = str(error.in_round(3, np.arange(12), None))
-  assert said.startswith('round 3 of client numbers 0, 1, 2,')
   assert said.endswith('9 and 2 more: it failed')

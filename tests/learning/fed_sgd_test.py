@@ -1,6 +1,5 @@
 """Private federated SGD is one step on the mean of clients' mean gradients."""
 
-import dp_accounting
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -69,12 +68,8 @@ def test_a_gradient_with_nan_is_counted_and_no_gradient_is_none(process):
   np.testing.assert_allclose(linear.flat(weights), linear.flat(alone), atol=1e-7)
 
 
-def test_clipping_and_noise_are_of_gradients():
-  process = _build(linear.functional_model(), 0.25, 1.0, 2)
+def test_gradients_are_clipped():
   clients = [linear.client(1, factor=1000.0)] * 2
-  output, _ = linear.train(process, clients, num_rounds=1)
-  event = aggregators.extract_dp_event(output.state).last_round_only
-  assert event == dp_accounting.GaussianDpEvent(1.0)
   quiet = _build(linear.functional_model(), 0.25, 0.0, 2)
   _, weights = linear.train(quiet, clients, num_rounds=1)
   assert np.linalg.norm(linear.flat(weights)) == pytest.approx(0.2 * 0.25, rel=1e-5)

@@ -1,6 +1,5 @@
 """A computation that hangs, or whose worker dies, ends in a clear error or goes on."""
 
-import asyncio
 import contextlib
 import signal
 import threading
@@ -55,20 +54,7 @@ def _after(seconds, action):
     timer.join()
 
 
-def _by_value():
-  return _add(1)
-
-
-def _by_reference():
-  async def program():
-    return await tff.program.materialize_value(_add(1))
-
-  return asyncio.run(program())
-
-
-@pytest.mark.few(1)
-@pytest.mark.parametrize('compute', [_by_value, _by_reference])
-def test_a_worker_that_hangs_ends_in_an_error_that_names_the_limit(compute, before):
+def test_a_worker_that_hangs_ends_in_an_error_that_names_the_limit(before):
   errors = []
 
   def wait_for_a_turn():
@@ -78,14 +64,14 @@ def test_a_worker_that_hangs_ends_in_an_error_that_names_the_limit(compute, befo
       errors.append(e)
 
   with runtime.local_runtime(timeout_seconds=0.5) as context:
-    assert compute() == 2
+    assert _add(1) == 2
     worker = _the_worker(before)
     worker.send_signal(signal.SIGSTOP)
     other = threading.Thread(target=context.bound(wait_for_a_turn))
     other.start()
     started = time.monotonic()
     with pytest.raises(runtime.RoundTimeoutError) as error:
-      compute()
+      _add(1)
     assert 0.4 < time.monotonic() - started < 10
     for each in ('timeout_seconds=0.5', 'larger timeout_seconds', 'last state'):
       assert each in str(error.value)
@@ -93,29 +79,25 @@ def test_a_worker_that_hangs_ends_in_an_error_that_names_the_limit(compute, befo
     assert len(errors) == 1
     assert set(_workers()) == before
     with pytest.raises(RuntimeError, match='has ended: a round took longer than'):
-      compute()
+      _add(1)
   with runtime.local_runtime(timeout_seconds=60):
-    assert compute() == 2
+    assert _add(1) == 2
 
 
 def test_each_computation_has_the_limit_for_itself():
   with runtime.local_runtime(timeout_seconds=1.0):
     for _ in range(3):
       assert _wait(0.4) > 0
-
-
-def test_no_limit_below_zero():
-  for limit in (0, -1.0, float('nan')):
-    with pytest.raises(ValueError, match='timeout_seconds must be positive'):
-      with runtime.local_runtime(timeout_seconds=limit):
-        pass
+  with pytest.raises(ValueError, match='timeout_seconds must be positive'):
+    with runtime.local_runtime(timeout_seconds=float('nan')):
+      pass
 
 
 def test_a_computation_is_repeated_when_its_worker_dies(before, caplog):
   with runtime.local_runtime():
     assert _add(1) == 2
-    with _after(0.5, _the_worker(before).kill):
-      assert _wait(1.0) > 0
+    with _after(0.3, _the_worker(before).kill):
+      assert _wait(0.6) > 0
     assert 'was ended by SIGKILL; starting another one' in caplog.text
     assert _add(1) == 2
 
@@ -153,13 +135,3 @@ def test_a_worker_that_always_dies_is_an_error(before):
       ended.set()
       killer.join()
     assert _add(1) == 2  # The next one is a new one.
-
-
-def test_a_worker_that_does_not_start_is_an_error(before, monkeypatch, tmp_path):
-  broken = tmp_path / 'worker_binary'
-  broken.write_text('#!/bin/sh\nexit 3\n')
-  broken.chmod(0o755)
-  monkeypatch.setattr('tff_dp_aggregators.learning.worker._BINARY', str(broken))
-  with pytest.raises(runtime.WorkerError, match='did not start.*exit code 3'):
-    with runtime.local_runtime():
-      pass

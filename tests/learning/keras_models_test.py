@@ -15,7 +15,6 @@ from tff_dp_aggregators.learning import models
 from tff_dp_aggregators.learning import packed
 from tff_dp_aggregators.learning.packed import step_checks
 from tff_dp_aggregators.learning.runs import evaluation
-from tff_dp_aggregators.learning.runs import saved_model
 
 _KERAS = tf.keras
 _LAYERS = tf.keras.layers
@@ -76,11 +75,6 @@ def _with_losses():
   return model
 
 
-def _mixed():
-  policy = _KERAS.mixed_precision.Policy('mixed_float16')
-  return _sequential(_LAYERS.Dense(4, dtype=policy), _LAYERS.Dense(2))
-
-
 def _two_towers():
   a, b = _KERAS.Input([2], name='a'), _KERAS.Input([1], name='b')
   of_b = _LAYERS.Dense(4, activation='relu', name='tower_b')(b)
@@ -100,7 +94,6 @@ def _tokens(*layers):
 
 
 _MODELS = {
-  'dense': (lambda: _sequential(_LAYERS.Dense(2)), _NUMBERS),
   'fixed batch': (
     lambda: _KERAS.Sequential([_LAYERS.Dense(2, batch_input_shape=[4, 3])]),
     _NUMBERS,
@@ -114,10 +107,6 @@ _MODELS = {
   'two towers': (_two_towers, (_NUMBERS[:, :2], _NUMBERS[:, 2:])),
   'by name': (_two_towers, {'a': _NUMBERS[:, :2], 'b': _NUMBERS[:, 2:]}),
   'lstm': (lambda: _tokens(_LAYERS.LSTM(3), _LAYERS.Dense(2)), _TOKENS),
-  'gru': (
-    lambda: _tokens(_LAYERS.Bidirectional(_LAYERS.GRU(3)), _LAYERS.Dense(2)),
-    _TOKENS,
-  ),
   'convolution': (
     lambda: _sequential(
       _LAYERS.Conv2D(4, 3, activation='relu'),
@@ -170,11 +159,13 @@ def _assert_equal(found, expected):
     np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.few(6)
+_QUICK = ('subclass', 'adapted', 'losses', 'by name')
+
+
 @pytest.mark.parametrize(
   'name',
   [
-    pytest.param(name, marks=[pytest.mark.slow] if name in ('gru', 'dense') else [])
+    pytest.param(name, marks=[] if name in _QUICK else [pytest.mark.slow])
     for name in _MODELS
   ],
 )
@@ -185,24 +176,18 @@ def test_a_step_is_that_of_fit(name):
   _assert_equal(found, _fit(functional.keras_model, x, _CLASSES, _CROSS_ENTROPY))
 
 
-def test_mixed_precision_is_within_its_rounding():
-  functional = _functional(_mixed, _NUMBERS, _CLASSES, _CROSS_ENTROPY)
-  found, _ = _step(functional, _NUMBERS, _CLASSES)
-  expected, _ = _fit(functional.keras_model, _NUMBERS, _CLASSES, _CROSS_ENTROPY)
-  for one, other in _pairs(found, expected):
-    np.testing.assert_allclose(one, other, rtol=1e-2, atol=1e-3)
-
-
 def _two_outputs():
   inputs = _KERAS.Input([3])
   one = _LAYERS.Dense(1, name='one')(inputs)
   return _KERAS.Model(inputs, [one, _LAYERS.Dense(2, name='two')(inputs)])
 
 
-@pytest.mark.few(2)
 @pytest.mark.parametrize(
   ('is_named', 'weights'),
-  [(False, None), (False, [0.25, 3.0]), (True, {'one': 0.0, 'two': 1.0})],
+  [
+    (False, [0.25, 3.0]),
+    pytest.param(True, {'one': 0.0, 'two': 1.0}, marks=pytest.mark.slow),
+  ],
 )
 def test_several_outputs_have_their_losses_and_weights(is_named, weights):
   y = (_NUMBERS[:, 0], _CLASSES)
@@ -225,13 +210,11 @@ class _OwnLoss(_KERAS.losses.Loss):
     return tf.reduce_mean(tf.square(y_pred - y_true), axis=-1)
 
 
-@pytest.mark.few(2)
 @pytest.mark.parametrize(
   ('loss', 'shape'),
   [
     (_OwnLoss(), (5,)),
-    (_OwnLoss, (5, 1)),
-    (lambda y, p: tf.reduce_mean(tf.square(p - y), -1), (5,)),
+    pytest.param(_OwnLoss, (5, 1), marks=pytest.mark.slow),
     ('mse', (5,)),
   ],
 )
@@ -243,50 +226,25 @@ def test_labels_without_a_last_axis_are_not_repeated(loss, shape):
   _assert_equal(found, _fit(functional.keras_model, _NUMBERS, y.reshape(5, 1), 'mse'))
 
 
-@pytest.mark.few(6)
 @pytest.mark.parametrize(
   ('make', 'y', 'loss', 'message'),
   [
-    (
-      _two_outputs,
-      _NUMBERS[:, :2],
-      'mse',
-      'labels must be for the outputs of .*, one, two',
-    ),
-    (
-      _two_outputs,
-      (_CLASSES,) * 3,
-      'mse',
-      'labels must be for the outputs of .*, one, two',
-    ),
-    (
-      _two_outputs,
-      {'one': _CLASSES, 'x': _CLASSES},
-      'mse',
-      'labels must be for the outputs of .*, one, two',
-    ),
+    (_two_outputs, (_CLASSES,) * 3, 'mse', 'labels must be for the outputs of .*one'),
+    (_two_outputs, {'one': _CLASSES, 'x': _CLASSES}, 'mse', 'labels must be for'),
     (_two_outputs, (_NUMBERS, _CLASSES), 'mse', "of the output 'one'.*\\[n, 3\\]"),
-    (_shared, (_CLASSES, _CLASSES), 'mse', 'labels must be for the outputs'),
     (_shared, _CLASSES, 'mse', r'\[n\], .* takes labels of the shape .* \[n, 2\]'),
-    (_shared, _NUMBERS[:, :1], 'mse', r'\[n, 1\]'),
-    (_shared, _CLASSES, _OwnLoss(), None),
     (_shared, _NUMBERS[:, :1], _OwnLoss(), 'repeat'),
-    (_shared, _NUMBERS[:, 0], lambda t, p: tf.reduce_mean(p - t, -1), 'repeat'),
-    (lambda: _sequential(_LAYERS.Dense(1)), _NUMBERS[:, :2], _OwnLoss(), 'repeat'),
     (_shared, _CLASSES, 'categorical_hinge', 'labels of the shape of outputs'),
     (_shared, _NUMBERS[:, :2], _CROSS_ENTROPY, 'one-hot labels for Categorical'),
     (
       _shared,
       _NUMBERS[:, :2],
       lambda t, p: _KERAS.losses.sparse_categorical_crossentropy(t, p),
-      r'loss fails on labels float32 \[n, 2\] and outputs float32 \[n, 2\]',
+      r'loss fails on labels float32 \[n, 2\]',
     ),
   ],
 )
 def test_labels_of_another_shape_are_refused(make, y, loss, message):
-  if message is None:  # A loss of classes, for what is known.
-    _functional(make, _NUMBERS, y, loss)
-    return
   with pytest.raises(ValueError, match=message):
     _functional(make, _NUMBERS, y, loss)
 
@@ -301,20 +259,14 @@ _SPARSE = _KERAS.losses.SparseCategoricalCrossentropy
 _BINARY = _KERAS.losses.BinaryCrossentropy
 
 
-@pytest.mark.few(5)
 @pytest.mark.parametrize('initializer', ['glorot_uniform', 'zeros'])
 @pytest.mark.parametrize(
   ('units', 'activation', 'loss', 'message'),
   [
     (2, None, _SPARSE(), 'from_logits=True'),
-    (2, None, 'sparse_categorical_crossentropy', 'from_logits=True'),
-    (2, 'softmax', _SPARSE(from_logits=True), 'takes logits'),
     (2, 'softmax', _SPARSE(), None),
-    (2, None, _SPARSE(from_logits=True), None),
-    (1, None, _BINARY(), 'from_logits=True'),
     (1, None, 'binary_crossentropy', 'from_logits=True'),
     (1, 'sigmoid', _BINARY(from_logits=True), 'takes logits'),
-    (1, 'sigmoid', _BINARY(), None),
     (1, None, _BINARY(from_logits=True), None),
   ],
 )
@@ -348,7 +300,6 @@ class _Hidden(_LAYERS.Layer):
     return self.multiply(x)
 
 
-@pytest.mark.few(5)
 @pytest.mark.parametrize(
   ('make', 'x', 'message'),
   [
@@ -384,26 +335,12 @@ class _Hidden(_LAYERS.Layer):
       _NUMBERS,
       'hidden_kernel:0.*other than as an attribute',
     ),
-    (
-      lambda: _sequential(
-        _LAYERS.Embedding(20, 4, mask_zero=True), inputs=(7,), dtype='int32'
-      ),
-      _TOKENS,
-      r'mask \(mask_zero=True\)',
-    ),
-    (lambda: _sequential(_LAYERS.Dense(2), inputs=(4,)), _NUMBERS, r'takes \[4\]'),
     (lambda: _two_towers(), _NUMBERS, 'gives 1 inputs, the model takes 2: a, b'),
   ],
 )
 def test_what_is_not_done_is_refused_by_name(make, x, message):
-  y = _TOKENS if 'mask' in message else _CLASSES
   with pytest.raises(ValueError, match=message):
-    _functional(make, x, y, _CROSS_ENTROPY)
-
-
-def test_a_layer_is_no_model():
-  with pytest.raises(TypeError, match=r'got Dense. .* by tf.keras.Sequential'):
-    models.functional(_LAYERS.Dense(2, input_shape=[3]), _CROSS_ENTROPY, None)
+    _functional(make, x, _CLASSES, _CROSS_ENTROPY)
 
 
 def test_weights_have_the_order_and_the_names_of_keras():
@@ -431,30 +368,6 @@ def test_names_and_weights_do_not_depend_on_what_was_made_before():
   assert (one.initial_weights[0][0] != third.initial_weights[0][0]).any()
 
 
-def test_what_draws_and_names_goes_on_as_before():
-  def draws():
-    layer = _LAYERS.Dense(2)
-    return [
-      random.random(),
-      np.random.rand(),  # noqa: NPY002
-      float(tf.random.uniform([])),
-      layer.name,
-      layer(_NUMBERS).numpy().tolist(),
-    ]
-
-  drawn = []
-  for between in (False, True):
-    _KERAS.backend.clear_session()
-    _KERAS.utils.set_random_seed(5)
-    first = draws()
-    if between:
-      _functional(_shared, _NUMBERS, _CLASSES, _CROSS_ENTROPY)
-      with pytest.raises(ValueError, match='takes logits'):
-        _functional(_ending_in('softmax'), _NUMBERS, _CLASSES, _CROSS_ENTROPY)
-    drawn.append((first, draws()))
-  assert drawn[0] == drawn[1]
-
-
 def _train(model, run_dir, mechanism=None, clients=None, **arguments):
   if clients is None:
     rng = np.random.default_rng(7)
@@ -474,10 +387,17 @@ def _train(model, run_dir, mechanism=None, clients=None, **arguments):
   )
 
 
+def _frozen_with_losses():
+  inputs = _KERAS.Input([3])
+  normalization = _LAYERS.BatchNormalization(trainable=False)
+  hidden = normalization(_LAYERS.Dense(4, kernel_regularizer='l2')(inputs))
+  return _KERAS.Model(inputs, _LAYERS.Dense(2)(_Activity()(hidden)))
+
+
 @pytest.fixture(scope='module')
-def with_losses(tmp_path_factory):
-  """A model with losses of its own, what it was before a training, and the result."""
-  model, other = _with_losses(), _shared()
+def frozen(tmp_path_factory):
+  """A model with fixed weights, what it was before a training, and the result."""
+  model, other = _frozen_with_losses(), _shared()
 
   def what_they_are():
     model(_NUMBERS)
@@ -486,37 +406,40 @@ def with_losses(tmp_path_factory):
     return [model.get_weights(), losses, other.get_weights(), outputs]
 
   before = what_they_are()
-  result = _train(model, tmp_path_factory.mktemp('runs') / 'run', num_rounds=2)
+  run_dir = tmp_path_factory.mktemp('runs') / 'run'
+  result = _train(model, run_dir, _mechanism(), noise_seed=1)
   return model, (before, what_they_are()), result
 
 
-def test_a_model_that_is_given_and_others_are_as_before(with_losses):
-  _, (before, after), result = with_losses
+def _mechanism():
+  participation = strategies.Participation(3, min_separation=3)
+  return accounting.Mechanism.for_target('banded', participation, 8.0, 1e-3)
+
+
+def test_a_model_that_is_given_and_others_are_as_before(frozen):
+  _, (before, after), result = frozen
   tf.nest.map_structure(np.testing.assert_array_equal, after, before)
-  copy = _with_losses()
+  copy = _frozen_with_losses()
   result.weights.assign_weights_to(copy)
   for one, other in zip(copy.trainable_variables, result.weights.trainable):
     np.testing.assert_array_equal(one.numpy(), other)
 
 
-def test_clients_one_by_one_are_trained_as_in_packs(with_losses, tmp_path):
-  model, _, result = with_losses
-  alone = _train(model, tmp_path / 'run', packed_simulation=False, num_rounds=2)
+def test_frozen_layers_stay_as_they_are_and_get_no_noise(frozen):
+  model, _, result = frozen
+  for one, other in _pairs(result.weights.non_trainable, model.non_trainable_variables):
+    np.testing.assert_array_equal(one, other.numpy())
+  for one, other in _pairs(result.weights.trainable, model.trainable_variables):
+    assert (one != other.numpy()).all()
+
+
+@pytest.mark.slow
+def test_clients_one_by_one_are_trained_as_in_packs(frozen, tmp_path):
+  model, _, result = frozen
+  changes = {'noise_seed': 1, 'packed_simulation': False}
+  alone = _train(model, tmp_path / 'run', _mechanism(), **changes)
   for one, other in _pairs(result.weights.trainable, alone.weights.trainable):
     np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
-
-
-def test_frozen_layers_stay_as_they_are_and_get_no_noise(tmp_path):
-  participation = strategies.Participation(3, min_separation=3)
-  mechanism = accounting.Mechanism.for_target('banded', participation, 8.0, 1e-3)
-  model = _frozen()
-  model(_NUMBERS)
-  before = [each.numpy() for each in model.non_trainable_variables]
-  result = _train(model, tmp_path / 'run', mechanism, noise_seed=1)
-  assert [each.shape for each in result.weights.trainable] == [(8, 2), (2,)]
-  for one, other in _pairs(result.weights.non_trainable, before):
-    np.testing.assert_array_equal(one, other)
-  assert (result.weights.trainable[0] != model.trainable_variables[0].numpy()).all()
 
 
 def test_an_optimizer_that_a_model_was_compiled_with_is_not_ignored(tmp_path, capsys):
@@ -566,60 +489,36 @@ def test_metrics_are_those_of_keras_and_of_scikit_learn():
 
 
 @pytest.mark.parametrize(
-  ('units', 'activation', 'loss', 'y'),
+  ('make', 'y', 'loss', 'metrics'),
   [
-    (2, None, _CROSS_ENTROPY, _CLASSES),
-    (1, 'sigmoid', _BINARY(), _CLASSES),
-    (2, 'softmax', 'categorical_crossentropy', np.eye(2, dtype=np.float32)[_CLASSES]),
+    (_ending_in(None), _CLASSES, _CROSS_ENTROPY, ['accuracy']),
+    (_ending_in('sigmoid', 1), _CLASSES, _BINARY(), ['accuracy']),
+    (
+      _ending_in('softmax'),
+      np.eye(2, dtype=np.float32)[_CLASSES],
+      'categorical_crossentropy',
+      ['accuracy'],
+    ),
+    (
+      _two_outputs,
+      {'one': _NUMBERS[:, 0], 'two': _CLASSES},
+      {'one': 'mse', 'two': _CROSS_ENTROPY},
+      {'one': ['mse'], 'two': 'accuracy'},
+    ),
   ],
 )
-@pytest.mark.few(2)
-@pytest.mark.parametrize('is_compiled', [True, False])
-def test_names_of_metrics_mean_what_they_mean_in_keras(
-  units, activation, loss, y, is_compiled
-):
-  def make():
-    model = _ending_in(activation, units)()
-    if is_compiled:
-      model.compile(loss=loss, metrics=['accuracy'])
+def test_names_of_metrics_mean_what_they_mean_in_keras(make, y, loss, metrics):
+  def compiled():
+    model = make()
+    model.compile(loss=loss, metrics=metrics)
     return model
 
-  metrics = None if is_compiled else ['accuracy']
-  measured, weights = _measured(make, _NUMBERS, y, loss, metrics)
-  model = make()
+  found, weights = _measured(compiled, _NUMBERS, y, None)
+  model = compiled()
   weights.assign_weights_to(model)
-  model.compile(loss=loss, metrics=['accuracy'])
   expected = model.evaluate(_NUMBERS, y, verbose=0, return_dict=True)
-  assert measured['accuracy'] == pytest.approx(expected['accuracy'])
-  assert measured['loss'] == pytest.approx(expected['loss'], rel=1e-4)
-
-
-def _with_two_outputs(**compiled):
-  def make():
-    model = _two_outputs()
-    model.compile(**compiled)
-    return model
-
-  return make
-
-
-@pytest.mark.few(1)
-@pytest.mark.parametrize(
-  'metrics',
-  [['accuracy'], {'one': ['mse'], 'two': 'accuracy'}, [['mse'], ['accuracy']]],
-)
-def test_metrics_of_several_outputs_are_those_of_keras(metrics):
-  loss = {'one': 'mse', 'two': _CROSS_ENTROPY}
-  labels = {'one': _NUMBERS[:, 0], 'two': _CLASSES}
-  make = _with_two_outputs(loss=loss, metrics=metrics)
-  found, weights = _measured(make, _NUMBERS, labels, None)
-  model = make()
-  weights.assign_weights_to(model)
-  expected = model.evaluate(_NUMBERS, labels, verbose=0, return_dict=True)
-  assert found == pytest.approx(
-    {name: each for name, each in expected.items() if name in found}, rel=1e-4
-  )
-  assert len(found) == 3
+  assert len(found) == 1 + len(metrics)
+  assert found == pytest.approx({name: expected[name] for name in found}, rel=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -628,7 +527,6 @@ def test_metrics_of_several_outputs_are_those_of_keras(metrics):
     ('accurcy', "'accurcy' is not a metric"),
     (lambda labels, outputs: np.eye(2), r'an array of shape \(2, 2\)'),
     (3, 'must be a function of labels and outputs'),
-    (lambda outputs, labels: 0.0, "calls its first argument 'outputs'"),
     (lambda y_pred, y_true: 0.0, "calls its first argument 'y_pred'"),
   ],
 )
@@ -644,12 +542,10 @@ def test_a_model_of_which_all_is_frozen_is_refused():
     _functional(model, _NUMBERS, _CLASSES, _CROSS_ENTROPY)
 
 
-@pytest.mark.few(2)
 @pytest.mark.parametrize(
   'metric',
   [
     lambda labels, outputs: np.mean((labels - outputs) ** 2),
-    lambda labels, outputs: (labels - outputs) ** 2,
     learning.MeanMetric(lambda labels, outputs: (labels - outputs) ** 2),
   ],
 )
@@ -661,46 +557,12 @@ def test_metrics_that_repeat_labels_along_outputs_are_refused(metric):
     )
 
 
-@pytest.mark.few(2)
-@pytest.mark.parametrize(
-  'metric',
-  [
-    'accuracy',
-    'AUC',
-    _KERAS.metrics.Precision,
-    'binary_crossentropy',
-  ],
-)
+@pytest.mark.parametrize('metric', ['accuracy', _KERAS.metrics.Precision])
 def test_metrics_of_probabilities_are_refused_for_logits(metric):
   with pytest.raises(ValueError, match='from_logits=True, threshold=0.0'):
     _measured(
       _ending_in(None, 1), _NUMBERS, _CLASSES, _BINARY(from_logits=True), {'it': metric}
     )
-
-
-@pytest.mark.few(1)
-@pytest.mark.parametrize(
-  'metric', ['AUC', _KERAS.metrics.AUC(from_logits=True), _KERAS.metrics.Precision]
-)
-def test_metrics_of_one_number_are_refused_for_two_and_the_remedy_works(metric):
-  made = _ending_in(None), _NUMBERS, _CLASSES, _CROSS_ENTROPY
-  with pytest.raises(
-    ValueError, match=r'function of labels and .*outputs\[:, 1\] - outp'
-  ):
-    _measured(*made, {'it': metric})
-
-  def auc(y, outputs):
-    difference = tf.sigmoid(outputs[:, 1] - outputs[:, 0])
-    return float(_KERAS.metrics.AUC()(y, difference))
-
-  assert 0 <= _measured(*made, {'it': auc})[0]['it'] <= 1
-
-
-def test_classes_without_an_output_are_found_before_the_training(tmp_path):
-  clients = {f'{i}': (_NUMBERS, _CLASSES.copy()) for i in range(20)}
-  clients['7'][1][3] = -1
-  with pytest.raises(ValueError, match="client '7': the label in row 3 is -1"):
-    _train(_shared, tmp_path / 'run', clients=clients)
 
 
 def test_tokens_without_an_embedding_and_classes_without_an_output_are_refused():
@@ -770,113 +632,23 @@ def test_regularizers_of_mixed_precision_take_weights_as_they_are():
   assert found == pytest.approx(3 * 2000 * 16 * 1e-5, rel=1e-4)
 
 
-def _with_constants():
-  projection = np.random.normal(size=(3, 20)).astype(np.float32)  # noqa: NPY002
-  layer = _LAYERS.Lambda(lambda x: tf.matmul(x, projection))
-  return _sequential(layer, _LAYERS.Dense(2))
-
-
-def test_a_model_that_is_made_again_has_the_constants_that_were_drawn(tmp_path):
-  run_dir = str(tmp_path / 'run')
-  arguments = {'test_data': (_NUMBERS, _CLASSES), 'test_metrics': ['accuracy']}
-  result = _train(_with_constants, run_dir, num_rounds=1, **arguments)
-  with pytest.raises(saved_model.NotKeptError):  # Keras loads no lambdas.
-    learning.load(run_dir)
-  for model in (result.model, learning.load(run_dir, model=_with_constants)):
-    loss = _CROSS_ENTROPY(_CLASSES, model(_NUMBERS))
-    assert float(loss) == pytest.approx(result.metrics['test_loss'], rel=1e-4)
-
-  def other():
-    return _sequential(_LAYERS.Dense(20, use_bias=False), _LAYERS.Dense(2))
-
-  def of_the_same_shapes():
-    layer = _LAYERS.Lambda(lambda x: tf.matmul(x, np.ones([3, 20], np.float32)))
-    return _sequential(layer, _LAYERS.Dense(2))
-
-  for make in (other, of_the_same_shapes):
-    with pytest.raises(ValueError, match='give the model that was trained'):
-      learning.load(run_dir, model=make)
-
-
-def test_a_run_does_not_go_on_with_other_preprocessing(tmp_path):
-  def train(mean, after=-1):
-    metrics = training_runs.killing(after)
-    return _train(
-      _shared,
-      tmp_path / 'run',
-      num_rounds=2,
-      preprocessing={'mean': mean},
-      test_data=(_NUMBERS, _CLASSES),
-      test_metrics=metrics,
-    )
-
-  with pytest.raises(training_runs.Killed):
-    train(1.0, after=1)
-  with pytest.raises(ValueError, match='preprocessing is not that'):
-    train(2.0)
-  assert train(1.0).is_finished
-
-
-@pytest.mark.few(1)
-@pytest.mark.parametrize('seed', range(2))
-def test_logits_of_tokens_of_which_nothing_is_known_are_let_be(seed):
-  make = lambda: _tokens(  # noqa: E731
-    _LAYERS.GlobalAveragePooling1D(), _LAYERS.Dense(1, bias_initializer='uniform')
-  )
-  _functional(make, _TOKENS, _CLASSES, _BINARY(from_logits=True), seed)
-  with pytest.raises(ValueError, match='from_logits=True'):
-    _functional(make, _TOKENS, _CLASSES, _BINARY(), seed)
-
-
-def test_metrics_of_logits_are_measured():
-  from sklearn import metrics as sklearn_metrics
-
-  x = np.random.default_rng(3).normal(size=[200, 3]).astype(np.float32)
-  y = (x[:, 0] + 0.5 * np.random.default_rng(4).normal(size=200) > 0).astype(np.int64)
-  measured, weights = _measured(
-    _ending_in(None, 1),
-    x,
-    y,
-    _BINARY(from_logits=True),
-    {
-      'auc': _KERAS.metrics.AUC(2000, from_logits=True),
-      'accuracy': _KERAS.metrics.BinaryAccuracy(threshold=0.0),
-    },
-  )
-  outputs = (x @ weights.trainable[0] + weights.trainable[1])[:, 0]
-  auc = sklearn_metrics.roc_auc_score(y, outputs)
-  assert measured['auc'] == pytest.approx(auc, abs=5e-3)
-  assert measured['accuracy'] == pytest.approx(np.mean((outputs > 0) == y))
-
-
-@pytest.mark.parametrize('axis', [-1, [1, 2], 1])
+@pytest.mark.parametrize('axis', [[1, 2], 1])
 def test_layer_normalisation_trains_side_by_side_as_one_by_one(axis):
-  layers = tf.keras.layers
-
-  def make():
-    return tf.keras.Sequential(
-      [
-        layers.Dense(6, input_shape=(4, 3)),
-        layers.LayerNormalization(axis=axis),
-        layers.Flatten(),
-        layers.Dense(2, name='out'),
-      ]
-    )
-
   x = np.arange(60, dtype=np.float32).reshape(5, 4, 3) / 60
-  model = make()
-  functional = models.functional(
-    make,
-    tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-    (tf.TensorSpec([4, 3]), tf.TensorSpec([], tf.int64)),
+  make = lambda: _sequential(  # noqa: E731
+    _LAYERS.Dense(6),
+    _LAYERS.LayerNormalization(axis=axis),
+    _LAYERS.Flatten(),
+    _LAYERS.Dense(2),
+    inputs=(4, 3),
   )
+  functional = _functional(make, x, _CLASSES, _CROSS_ENTROPY)
+  model = make()
   model.set_weights(functional.initial_weights[0])
-
-  def predicted(inputs):
-    return functional.predict_on_batch(functional.initial_weights, inputs)
-
   several = tf.vectorized_map(
-    predicted, tf.stack([x, 2 * x]), fallback_to_while_loop=False
+    lambda each: functional.predict_on_batch(functional.initial_weights, each),
+    tf.stack([x, 2 * x]),
+    fallback_to_while_loop=False,
   )
   np.testing.assert_allclose(several[0], model(x), atol=1e-5)
   np.testing.assert_allclose(several[1], model(2 * x), atol=1e-5)

@@ -8,7 +8,6 @@ import pytest
 from tests import executing
 from tests.learning import training_runs
 from tff_dp_aggregators import accounting
-from tff_dp_aggregators import sampling
 from tff_dp_aggregators.accounting.programs import report as report_program
 from tff_dp_aggregators.accounting.records import ledger
 from tff_dp_aggregators.accounting.reports import inputs
@@ -65,58 +64,19 @@ def test_every_output_has_no_guarantee_and_names_both_cohorts(simulated):
   assert result.statement['guarantee']['epsilon'] is None
 
 
-def test_the_report_program_says_the_same(simulated):
+def test_it_goes_on_with_the_same_scale_only(simulated):
   run_dir, _ = simulated
-  shown = executing.execute(report_program, f'--run_dir={run_dir}', '--format=html')
-  assert shown.stdout == (run_dir / 'report.html').read_text()
-  verified = executing.execute(report_program, f'--verify={run_dir}/report.json')
-  assert verified.returncode == 0, verified.stdout
-
-
-@pytest.mark.slow
-def test_it_goes_on_with_the_same_scale_only_to_the_same_end(
-  simulated, tmp_path, capfd
-):
-  run_dir = tmp_path / 'run'
-  with pytest.raises(training_runs.Killed):
-    _train(run_dir, test_metrics=training_runs.killing(5), **_BESIDES)
-  for scale in (20, 1):
-    with pytest.raises(ValueError) as refused:
-      _train(run_dir, simulated_cohort_scale=scale, **_BESIDES)
-    assert f'scale: 10.0 then, {float(scale)} now' in str(refused.value)
+  with pytest.raises(ValueError, match='scale: 10.0 then, 20.0 now'):
+    _train(run_dir, simulated_cohort_scale=20, **_BESIDES)
   with pytest.raises(ValueError, match=r'not_covered: \[.*\] then, \[\] now'):
     _train(run_dir, tuning=_BESIDES['tuning'])
-  capfd.readouterr()
-  result = _train(run_dir, test_metrics=training_runs.killing(0), **_BESIDES)
-  assert result.is_finished
-  assert training_runs.lasting(run_dir) == training_runs.lasting(simulated[0])
-  said = [line for line in capfd.readouterr().err.splitlines() if str(run_dir) in line]
-  assert len(said) == 2 and all(
-    _BOTH in line and 'no privacy guarantee' in line for line in said
-  )
-
-
-@pytest.mark.slow
-def test_adaptive_clipping_of_samples_has_less_noise_in_its_count_too(tmp_path):
-  scheme = sampling.PoissonSampling(4, sampling_probability=0.25)
-  mechanism = accounting.Mechanism('gaussian', scheme, 2.0, clipped_count_stddev=5.0)
-  result = _train(tmp_path / 'run', mechanism=mechanism, simulated_cohort_scale=4)
-  assert result.simulated_epsilon == pytest.approx(mechanism.epsilon(1e-3), rel=1e-9)
-  rows = training_runs.lasting(tmp_path / 'run')['metrics']
-  assert float(rows[-1]['simulated_epsilon']) == result.simulated_epsilon
-  config = json.loads((tmp_path / 'run' / 'config.json').read_text())
-  assert config['simulated_cohort']['clipped_count_stddev'] == 1.25
-  assert result.statement['simulated_cohort']['simulated_clipped_count_stddev'] == 5.0
 
 
 @pytest.mark.parametrize(
   ('scale', 'error', 'message'),
   [
     (0.5, ValueError, 'finite and at least 1, .* got 0.5'),
-    (math.inf, ValueError, 'finite and at least 1'),
-    (math.nan, ValueError, 'finite and at least 1'),
     ('10', TypeError, "must be a number, got '10'"),
-    (True, TypeError, 'must be a number, got True'),
     (1e6, ValueError, 'leaves too little noise: '),
   ],
 )
@@ -132,13 +92,10 @@ def test_a_scale_needs_a_mechanism(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('is_private', [True, False])
-def test_what_was_computed_besides_is_told(tmp_path, is_private):
-  without = {'mechanism': None, 'clip_norm': None, 'num_rounds': 2}
-  private = {'mechanism': training_runs.mechanism(2)}
-  changes = private if is_private else without
+def test_what_was_computed_besides_is_told(tmp_path):
   run_dir = tmp_path / 'run'
-  result = _train(run_dir, simulated_cohort_scale=1, **changes, **_BESIDES)
+  mechanism = training_runs.mechanism(2)
+  result = _train(run_dir, simulated_cohort_scale=1, mechanism=mechanism, **_BESIDES)
   config = json.loads((run_dir / 'config.json').read_text())
   assert config['not_covered'] == list(_BESIDES['not_covered'])
   assert (

@@ -30,7 +30,6 @@ def _loss_of(functional):
 @pytest.mark.parametrize(
   ('model', 'loss'),
   [
-    (_keras, tf.keras.losses.SparseCategoricalCrossentropy()),
     (_keras, 'sparse_categorical_crossentropy'),
     (lambda: _keras(loss='sparse_categorical_crossentropy'), None),
     (_keras(loss=tf.keras.losses.SparseCategoricalCrossentropy()), None),
@@ -63,7 +62,7 @@ def test_other_losses_are_refused(loss, error, match):
     models.functional(_keras, loss, _SPEC)
 
 
-@pytest.mark.parametrize('name', ['mse', 'kl_divergence', 'log_cosh', 'huber'])
+@pytest.mark.parametrize('name', ['mse', 'kl_divergence'])
 def test_names_of_losses_are_those_of_keras(name):
   functional = models.functional(_keras, name, (tf.TensorSpec([2]), tf.TensorSpec([3])))
   one, other = tf.constant([[0.2, 0.8]]), tf.constant([[0.5, 0.5]])
@@ -82,7 +81,6 @@ _NARROW = {'x': tf.TensorSpec([1]), 'y': tf.TensorSpec([], tf.int32)}
       {'features': _SPEC[0], 'label': _SPEC[1]},
       "client 'a' has arrays features, label; a model needs .* x and y",
     ),
-    ({'x': _SPEC[0], 'y': _SPEC[1], 'z': _SPEC[1]}, 'arrays x, y, z; .* no others'),
     (_SPEC[0], 'one array'),
     ((*_SPEC, _SPEC[1]), 'a tuple of 3'),
     (
@@ -107,8 +105,3 @@ def test_functional_models_whose_weights_are_named_are_refused():
   named._initial_weights = ({'kernel': np.zeros([2, 1], np.float32)}, ())
   with pytest.raises(ValueError, match='weights of the functional model are a struc'):
     models.functional(named, None, None)
-
-
-def test_functions_that_make_something_else_are_refused():
-  with pytest.raises(TypeError, match='it made FunctionalModel'):
-    models.functional(training_runs.model, 'mse', _SPEC)

@@ -7,10 +7,8 @@ import pytest
 
 from tests.learning import training_runs
 from tff_dp_aggregators import accounting
-from tff_dp_aggregators import learning
 from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
-from tff_dp_aggregators.learning import packed
 
 _PLAN = accounting.nbafl.Nbafl(
   0.8, 1e-3, 0.5, num_exposures=1, num_rounds=6, num_clients=12, min_examples=2
@@ -50,21 +48,9 @@ def test_a_run_that_is_killed_goes_on_and_tells_its_plan(tmp_path):
   ] == [(each.claimed_epsilon, each.epsilon) for each in _PLAN.guarantees()]
 
 
-@pytest.mark.slow
-def test_packed_data_are_counted_as_well(tmp_path):
-  clients = learning.Clients.of(training_runs.clients())
-  laid_out = packed.lay_out(clients, str(tmp_path / 'data'))
-  more = dataclasses.replace(_PLAN, min_examples=3)
-  with pytest.raises(ValueError, match='client number 0 has 2 examples, and NbAFL'):
-    _train(tmp_path / 'run', more, clients=laid_out)
-  result = _train(tmp_path / 'run', clients=laid_out, test_data=None, num_rounds=6)
-  assert result.statement['nbafl']['plan']['min_examples'] == 2
-
-
 @pytest.mark.parametrize(
   ('plan', 'changes', 'message'),
   [
-    (_PLAN, {'mechanism': 'gaussian'}, "or None; got 'gaussian'"),
     (_PLAN, {'clip_norm': 0.4}, 'clip_norm is 0.4, and the plan has 0.5'),
     (_PLAN, {'delta': 1e-4}, 'delta is 0.0001, and the plan has 0.001'),
     (

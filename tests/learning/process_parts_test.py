@@ -6,7 +6,6 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests.learning import linear
-from tff_dp_aggregators import accounting
 from tff_dp_aggregators import aggregators
 from tff_dp_aggregators import learning
 from tff_dp_aggregators import noise
@@ -47,48 +46,25 @@ def _blt(workload=None):
   )
 
 
-# Models.
-
-
-def _of_keras(make):
-  spec = (tf.TensorSpec([None, 3]), tf.TensorSpec([None, 2]))
+def _normalised(is_trained):
+  layers = tf.keras.layers
+  normalisation = {'name': 'averages', 'trainable': is_trained}
   return lambda: tff.learning.models.from_keras_model(
-    make(), loss=tf.keras.losses.MeanSquaredError(), input_spec=spec
+    tf.keras.Sequential(
+      [layers.Dense(2, input_shape=[3]), layers.BatchNormalization(**normalisation)]
+    ),
+    loss=tf.keras.losses.MeanSquaredError(),
+    input_spec=(tf.TensorSpec([None, 3]), tf.TensorSpec([None, 2])),
   )
 
 
-def _normalised(is_frozen):
-  layers = tf.keras.layers
-  normalisation = layers.BatchNormalization(name='averages', trainable=not is_frozen)
-  return tf.keras.Sequential([layers.Dense(2, input_shape=[3]), normalisation])
-
-
-@pytest.mark.few(1)
-@pytest.mark.parametrize(
-  'build',
-  [
-    learning.build_dp_fed_avg,
-    learning.build_dp_fed_sgd,
-    pytest.param(
-      lambda *args: learning.build_dp_fed_prox(*args, proximal_strength=0.1),
-      marks=pytest.mark.slow,
-    ),
-  ],
-)
-def test_batch_normalisation_has_to_be_frozen_and_keras_works_as_before(build):
-  model = tf.keras.Sequential([tf.keras.layers.Dense(2, input_shape=[3])])
-  before = model.predict(np.ones([2, 3]), verbose=0)
+def test_batch_normalisation_has_to_be_frozen():
   with pytest.raises(ValueError, match="batch normalisation 'averages'"):
-    build(_of_keras(lambda: _normalised(is_frozen=False)), _tree())
-  build(_of_keras(lambda: _normalised(is_frozen=True)), _tree())
-  np.testing.assert_array_equal(model.predict(np.ones([2, 3]), verbose=0), before)
+    learning.build_dp_fed_avg(_normalised(is_trained=True), _tree())
+  learning.build_dp_fed_avg(_normalised(is_trained=False), _tree())
 
 
 # Optimizers.
-
-
-def _falling(this_round):
-  return 1.0 / (1.0 + tf.cast(this_round, tf.float32))
 
 
 @pytest.fixture(scope='module')
@@ -112,21 +88,8 @@ def releases():
   'optimizer',
   [
     pytest.param(_OPTIMIZERS.build_adafactor(0.1, relative_step=False), id='adafactor'),
-    *(
-      pytest.param(optimizer, id=name, marks=pytest.mark.slow)
-      for name, optimizer in {
-        'adam': _OPTIMIZERS.build_adam(0.1),
-        'adagrad': _OPTIMIZERS.build_adagrad(0.1),
-        'adamw': _OPTIMIZERS.build_adamw(0.1),
-        'rmsprop': _OPTIMIZERS.build_rmsprop(0.1),
-        'schedule': _OPTIMIZERS.schedule_learning_rate(
-          _OPTIMIZERS.build_sgdm(), _falling
-        ),
-        'sgd': _OPTIMIZERS.build_sgdm(0.1),
-        'sgdm': _OPTIMIZERS.build_sgdm(0.1, 0.9),
-        'yogi': _OPTIMIZERS.build_yogi(0.1),
-      }.items()
-    ),
+    pytest.param(_OPTIMIZERS.build_adam(0.1), id='adam', marks=pytest.mark.slow),
+    pytest.param(_OPTIMIZERS.build_sgdm(0.1, 0.9), id='sgdm', marks=pytest.mark.slow),
   ],
 )
 def test_models_are_made_of_releases_by_the_optimizer(optimizer, releases):
@@ -148,29 +111,6 @@ def test_models_are_made_of_releases_by_the_optimizer(optimizer, releases):
 
 # Aggregators.
 
-_AGGREGATORS = {
-  'adaptive': lambda: aggregators.adaptive(
-    noise_multiplier=0.5, clients_per_round=2, clipped_count_stddev=0.4
-  ),
-  'adaptive_tree': lambda: aggregators.adaptive(
-    strategy=strategies.BinaryTree(8),
-    participation=_PARTICIPATION,
-    noise_multiplier=0.5,
-    clients_per_round=2,
-    clipped_count_stddev=0.4,
-  ),
-  'banded': lambda: aggregators.banded(_PARTICIPATION, **_numbers()),
-  'from_mechanism': lambda: aggregators.from_mechanism(
-    accounting.Mechanism('gaussian', _PARTICIPATION, 0.5),
-    clip_norm=1.0,
-    clients_per_round=2,
-  ),
-  'from_strategy': _blt,
-  'gaussian': lambda: aggregators.gaussian(**_numbers()),
-  'tree': _tree,
-  'zero_nonfinite': lambda: aggregators.ZeroNonfiniteFactory(_tree()),
-  'zeroing': lambda: tff.aggregators.zeroing_factory(10.0, _tree()),
-}
 _PROCESSES = {
   'fed_avg': learning.build_dp_fed_avg,
   'fed_prox': lambda *args, **kwargs: learning.build_dp_fed_prox(
@@ -181,40 +121,25 @@ _PROCESSES = {
 each_process = pytest.mark.parametrize('process', _PROCESSES)
 
 
-def _runs(process, aggregator):
-  built = _PROCESSES[process](linear.functional_model(), _AGGREGATORS[aggregator]())
-  output, weights = linear.train(built, [linear.client(1), linear.client(2)], 2)
-  assert np.all(np.isfinite(linear.flat(weights)))
-  assert np.any(linear.flat(weights))
-  spent = aggregators.extract_dp_event(output.state)
+def test_a_process_runs_with_adaptive_clipping():
+  aggregator = aggregators.adaptive(
+    noise_multiplier=0.5, clients_per_round=2, clipped_count_stddev=0.4
+  )
+  process = learning.build_dp_fed_avg(linear.functional_model(), aggregator)
+  output, weights = linear.train(process, [linear.client(1), linear.client(2)], 2)
+  assert np.all(np.isfinite(linear.flat(weights))) and np.any(linear.flat(weights))
   # A client took part in one round or both.
+  spent = aggregators.extract_dp_event(output.state)
   assert 0 < spent.all_rounds_so_far.noise_multiplier <= 0.5
-  assert output.metrics['aggregator']
-
-
-def test_a_process_runs_with_an_aggregator():
-  _runs('fed_avg', 'adaptive')
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize('aggregator', _AGGREGATORS)
-@each_process
-def test_each_process_runs_with_each_aggregator(process, aggregator):
-  _runs(process, aggregator)
 
 
 # What is refused.
 
 
-@pytest.mark.few(2)
 @each_process
-@pytest.mark.parametrize(
-  'aggregator',
-  [tff.aggregators.MeanFactory(), tff.aggregators.as_weighted_aggregator(_tree())],
-)
-def test_weighted_aggregators_are_refused_with_the_reason(process, aggregator):
+def test_weighted_aggregators_are_refused_with_the_reason(process):
   with pytest.raises(TypeError, match='sum of weights.* released without noise'):
-    _PROCESSES[process](linear.functional_model(), aggregator)
+    _PROCESSES[process](linear.functional_model(), tff.aggregators.MeanFactory())
 
 
 @pytest.mark.parametrize('process', ['fed_avg', 'fed_prox'])
@@ -224,34 +149,25 @@ def test_weights_of_clients_are_refused_with_the_reason(process):
     _PROCESSES[process](linear.functional_model(), _tree(), client_weighting=weighting)
 
 
-@pytest.mark.few(6)
 @each_process
 @pytest.mark.parametrize(
   'aggregator',
   [
-    _tree(cumulative=True),
     _blt(strategies.Workload(8)),
-    aggregators.ZeroNonfiniteFactory(_tree(cumulative=True)),
     aggregators.CoordinateBoundsFactory(
       aggregators.ZeroNonfiniteFactory(_tree(cumulative=True)), bounds=1.0
     ),
   ],
 )
-@pytest.mark.parametrize('optimizer', [None, _OPTIMIZERS.build_adam(0.1)])
-def test_sums_of_all_rounds_need_an_optimizer_for_them(process, aggregator, optimizer):
+def test_sums_of_all_rounds_need_an_optimizer_for_them(process, aggregator):
   with pytest.raises(ValueError, match='sums of all rounds .* Use learning.build_ftrl'):
-    _PROCESSES[process](
-      linear.functional_model(), aggregator, server_optimizer_fn=optimizer
-    )
+    _PROCESSES[process](linear.functional_model(), aggregator)
 
 
-@pytest.mark.few(4)
 @each_process
 @pytest.mark.parametrize(
   'aggregator',
   [
-    _tree(),
-    aggregators.ZeroNonfiniteFactory(_tree()),
     aggregators.CoordinateBoundsFactory(_tree(), bounds=1.0),
     tff.aggregators.UnweightedMeanFactory(),
   ],
@@ -292,14 +208,12 @@ def test_ftrl_is_for_the_server():
     )
 
 
-@pytest.mark.few(4)
 @each_process
 @pytest.mark.parametrize(
   ('model', 'message'),
   [
     (tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=[2])]), 'from_keras_mo'),
     (linear.keras_model(), 'got .*Model'),
-    (None, 'got NoneType'),
   ],
 )
 def test_what_is_no_model_is_refused_with_what_would_be(process, model, message):
@@ -307,13 +221,12 @@ def test_what_is_no_model_is_refused_with_what_would_be(process, model, message)
     _PROCESSES[process](model, _tree())
 
 
-@pytest.mark.few(3)
 @each_process
-@pytest.mark.parametrize('optimizer', [0.1, tf.keras.optimizers.SGD(0.1), 'sgd'])
-def test_what_is_no_optimizer_is_refused(process, optimizer):
+def test_what_is_no_optimizer_is_refused(process):
+  of_keras = tf.keras.optimizers.SGD(0.1)
   with pytest.raises(TypeError, match='server_optimizer_fn must be .*build_sgdm'):
     _PROCESSES[process](
-      linear.functional_model(), _tree(), server_optimizer_fn=optimizer
+      linear.functional_model(), _tree(), server_optimizer_fn=of_keras
     )
 
 
@@ -338,20 +251,3 @@ def test_steps_of_adafactor_are_those_of_tff_and_the_state_keeps_its_types():
     np.testing.assert_array_equal(one, other)
   # What is repaired: TFF's state has other types than before.
   assert _dtypes(their_state['steps']) != types['steps']
-
-
-def test_hyperparameters_of_adafactor_are_set_and_the_rest_of_the_state_is_kept():
-  optimizer = process_parts.check_optimizer(
-    'optimizer', tff.learning.optimizers.build_adafactor(0.1)
-  )
-  state = optimizer.initialize([tf.TensorSpec([2])])
-  hparams = {**optimizer.get_hparams(state), 'learning_rate': 0.5}
-  changed = optimizer.set_hparams(state, hparams)
-  assert _dtypes(changed) == _dtypes(state)
-  assert changed['hparams']['learning_rate'] == 0.5
-  assert changed['moments'] == state['moments']
-
-
-def test_other_optimizers_are_left_alone():
-  optimizer = tff.learning.optimizers.build_adam(0.1)
-  assert process_parts.check_optimizer('optimizer', optimizer) is optimizer

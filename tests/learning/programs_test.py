@@ -86,20 +86,3 @@ def test_what_was_tffs_context_before_is_so_again(context):
       assert _add(1) == 2
   assert stack.current is context
   assert _add(1) == 2
-
-
-@tff.tensorflow.computation(tff.TensorType(np.int32))
-def _refuse(x):
-  with tf.control_dependencies([tf.debugging.assert_less(x, 1, 'too large')]):
-    return tf.identity(x)
-
-
-def test_errors_are_raised_where_the_computation_is_called():
-  async def program():
-    return await tff.program.materialize_value(_refuse(1))
-
-  with pytest.raises(Exception, match='too large'):
-    _refuse(1)
-  with pytest.raises(Exception, match='too large'):
-    asyncio.run(program())
-  assert _refuse(0) == 0

@@ -64,22 +64,13 @@ def model(loss_factor=1.0, inputs=2, outputs=1):
   )
 
 
-def random_model(is_stateless=False):
-  """The same with half of the inputs dropped.
-
-  Args:
-    is_stateless: Whether weights and batch decide which.
-  """
+def random_model():
+  """The same with half of the inputs dropped."""
   without = model()
 
   @tf.function
   def predict(weights, x, training):
-    if training:
-      seed = tf.bitcast([tf.reduce_sum(weights[0][0]), tf.reduce_sum(x)], tf.int32)
-      if is_stateless:
-        x = tf.nn.experimental.stateless_dropout(x, 0.5, seed=seed)
-      else:
-        x = tf.nn.dropout(x, 0.5)
+    x = tf.nn.dropout(x, 0.5) if training else x
     return without.predict_on_batch(weights, x, training)
 
   return tff.learning.models.FunctionalModel(

@@ -1,7 +1,6 @@
 """Learning rates of clients follow from the round, however clients are trained."""
 
 import json
-import math
 
 import numpy as np
 import pytest
@@ -93,29 +92,16 @@ def test_it_is_the_same_training_one_by_one(packed, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-  'is_packed', [True, pytest.param(False, marks=pytest.mark.slow)]
-)
-def test_a_run_that_was_stopped_goes_on_with_the_rates_of_its_rounds(
-  is_packed, packed, tmp_path
-):
+def test_a_run_that_was_stopped_goes_on_with_the_rates_of_its_rounds(packed, tmp_path):
   run_dir = tmp_path / 'run'
-  kwargs = {'packed_simulation': is_packed}
   with pytest.raises(training_runs.Killed):
-    _train(
-      run_dir, test_metrics=training_runs.killing(3), checkpoint_seconds=0.0, **kwargs
-    )
+    _train(run_dir, test_metrics=training_runs.killing(3), checkpoint_seconds=0.0)
   with pytest.raises(ValueError, match=r'client_learning_rates\.first: .*\.last: '):
-    _train(run_dir, learning_rate_fn=lambda round_num: 0.3 * 0.6**round_num, **kwargs)
+    _train(run_dir, learning_rate_fn=lambda round_num: 0.3 * 0.6**round_num)
   with pytest.raises(ValueError, match='training.client_learning_rates'):
-    _train(run_dir, learning_rate_fn=None, **kwargs)
-  _train(run_dir, test_metrics=training_runs.killing(0), **kwargs)
-  if is_packed:
-    assert training_runs.lasting(run_dir) == training_runs.lasting(packed[0])
-  else:
-    with np.load(run_dir / 'model.npz') as arrays:
-      found = arrays['trainable_0'].ravel()
-    np.testing.assert_allclose(found, _weights(packed[1]), rtol=1e-5)
+    _train(run_dir, learning_rate_fn=None)
+  _train(run_dir, test_metrics=training_runs.killing(0))
+  assert training_runs.lasting(run_dir) == training_runs.lasting(packed[0])
 
 
 @pytest.mark.parametrize(
@@ -123,7 +109,6 @@ def test_a_run_that_was_stopped_goes_on_with_the_rates_of_its_rounds(
   [
     (lambda number: None, TypeError, r'rate_fn\(0\) must be a number, got None'),
     (lambda number: 0.1 - number, ValueError, r'_fn\(1\) must be .*; got -0.9'),
-    (lambda number: math.nan, ValueError, r'_fn\(0\) must be .*; got nan'),
   ],
 )
 def test_what_is_no_rate_is_refused_by_name(learning_rate_fn, error, said):
@@ -131,14 +116,11 @@ def test_what_is_no_rate_is_refused_by_name(learning_rate_fn, error, said):
     client_schedule.ClientSchedule(learning_rate_fn, _sgd, _ROUNDS)
 
 
-@pytest.mark.parametrize('optimizer', [_sgd(0.1), 0.1])
-def test_an_optimizer_with_a_rate_of_its_own_is_refused(optimizer):
+def test_an_optimizer_with_a_rate_of_its_own_is_refused():
   with pytest.raises(TypeError, match='local.optimizer must be a function of the'):
-    client_schedule.check_optimizer_fn('local.optimizer', optimizer)
+    client_schedule.check_optimizer_fn('local.optimizer', _sgd(0.1))
 
 
 def test_a_function_that_makes_no_optimizer_is_refused(tmp_path):
   with pytest.raises(TypeError, match='local.optimizer must be a tff.learning.optim'):
     _train(tmp_path / 'run', client_optimizer=lambda rate: rate)
-  with pytest.raises(TypeError, match='local.optimizer must be a tff.learning.optim'):
-    _train(tmp_path / 'run', client_optimizer=_sgd, learning_rate_fn=None)

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-import tensorflow_federated as tff
 
 from tests.learning import linear
 from tff_dp_aggregators import accounting
@@ -67,19 +66,13 @@ def test_weight_decay_of_sums_alone_is_refused():
     learning.build_ftrl(0.1).check_workload(workload)
 
 
-@pytest.mark.few(4)
 @pytest.mark.parametrize(
   ('kind', 'name'),
   [
     ('toeplitz', 'momentum'),
-    ('toeplitz', 'cooldown'),
-    ('banded', 'momentum'),
     ('banded', 'cooldown'),
-    ('blt', 'momentum'),
-    ('windowed_blt', 'momentum'),
-    ('toeplitz', 'weight decay'),
     ('blt', 'weight decay'),
-    ('epoch_toeplitz', 'cooldown'),
+    pytest.param('epoch_toeplitz', 'cooldown', marks=pytest.mark.slow),
   ],
 )
 def test_a_strategy_optimised_for_the_workload_has_less_error(kind, name):
@@ -96,19 +89,11 @@ def test_a_strategy_optimised_for_the_workload_has_less_error(kind, name):
   assert aggregator.strategy == ours
 
 
-@pytest.mark.parametrize('kind', ['gaussian', 'tree', 'toeplitz'])
+@pytest.mark.parametrize('kind', ['tree', 'toeplitz'])
 def test_without_momentum_or_rates_it_is_the_strategy_of_the_name(kind):
   assert _SCHEDULES['prefix'].strategy(
     kind, _PARTICIPATION
   ) == accounting.mechanism.strategy_for(kind, _PARTICIPATION)
-
-
-def test_what_has_nothing_to_adapt_is_what_it_is():
-  schedule = _SCHEDULES['cooldown']
-  for kind in ('gaussian', 'tree'):
-    assert schedule.strategy(kind, _PARTICIPATION) == accounting.mechanism.strategy_for(
-      kind, _PARTICIPATION
-    )
 
 
 def test_options_reach_the_strategy_and_unknown_ones_are_refused():
@@ -118,9 +103,6 @@ def test_options_reach_the_strategy_and_unknown_ones_are_refused():
     schedule.strategy('blt', _PARTICIPATION, num_bands=3)
   with pytest.raises(ValueError, match='unknown mechanism'):
     schedule.strategy('bandid', _PARTICIPATION)
-
-
-def test_a_kind_that_is_not_optimised_for_a_workload_says_so():
   with pytest.raises(ValueError, match='learning rates of the workload change'):
     _SCHEDULES['cooldown'].strategy('blt', _PARTICIPATION)
 
@@ -137,28 +119,15 @@ def test_other_rounds_are_refused():
       aggregators.gaussian(other, **numbers),
       server_optimizer_fn=schedule.optimizer(),
     )
-  # Any number of rounds is no other number.
-  learning.build_dp_fed_avg(
-    linear.functional_model(),
-    aggregators.gaussian(**numbers),
-    server_optimizer_fn=schedule.optimizer(),
-  )
 
 
 @pytest.mark.parametrize(
   ('arguments', 'error', 'message'),
   [
-    ((None,), TypeError, 'workload must be a strategies.Workload'),
     ((np.tri(3),), TypeError, 'workload must be a strategies.Workload'),
     ((strategies.Workload(3), 0.0), ValueError, 'learning_rate must be positive'),
-    ((strategies.Workload(3), None), TypeError, 'learning_rate'),
   ],
 )
 def test_what_is_no_schedule_is_refused(arguments, error, message):
   with pytest.raises(error, match=message):
     learning.ServerSchedule(*arguments)
-
-
-def test_its_optimizer_is_one_of_tff():
-  optimizer = _SCHEDULES['momentum'].optimizer()
-  assert isinstance(optimizer, tff.learning.optimizers.Optimizer)

@@ -24,10 +24,10 @@ _STDDEVS = {
 }
 
 
-def _simulation(data, name, *, weighted=True, metrics=False, num_packs=2, **kwargs):
+def _simulation(data, name, *, weighted=True, num_packs=2, **kwargs):
   numbers = {**_NUMBERS, 'seed': noise.Seed(4), **kwargs}
   training = packed.LocalTraining(
-    populations.model(weighted=weighted, metrics=metrics),
+    populations.model(weighted=weighted),
     tff.learning.optimizers.build_sgdm(0.1),
     batch_size=4,
   )
@@ -48,11 +48,8 @@ def shares(data):
 
 @pytest.mark.slow
 @pytest.mark.optimized_graphs
-@pytest.mark.parametrize(
-  'name', ['local_gaussian', pytest.param('local_laplace', marks=pytest.mark.slow)]
-)
-def test_models_are_the_same_but_for_a_last_bit_in_any_number_of_packs(data, name):
-  one, three = (_simulation(data, name, num_packs=packs) for packs in (1, 3))
+def test_models_are_the_same_but_for_a_last_bit_in_any_number_of_packs(data):
+  one, three = (_simulation(data, 'local_laplace', num_packs=n) for n in (1, 3))
   # Some processors multiply matrices otherwise if there are more of them at once.
   np.testing.assert_allclose(
     populations.steps(one, 2), populations.steps(three, 2), rtol=1e-6, atol=1e-7
@@ -100,23 +97,3 @@ def test_a_round_with_too_few_clients_fails_and_its_state_still_serves(shares):
   np.testing.assert_array_equal(
     populations.flat(after) - before, populations.steps(shares, 1)[0]
   )
-
-
-@pytest.mark.slow
-def test_metrics_of_a_client_that_ended_in_nan_are_left_out(tmp_path):
-  data = packed.lay_out(populations.OneIsBroken(), str(tmp_path / 'data'))
-  simulation = _simulation(data, 'local_gaussian', metrics=True)
-  _, metrics = simulation.next(simulation.initialize(), *populations.a_round())
-  assert np.isfinite(metrics['client_work']['train']['accuracy'])
-  assert metrics['aggregator']['nonfinite_count'] == 0
-
-
-def test_without_a_seed_a_round_that_is_run_again_has_other_noise(data):
-  simulation = _simulation(data, 'local_gaussian', seed=None)
-  state = simulation.initialize()
-  one, other = (
-    simulation.next(state, *populations.a_round())[0].global_model_weights.trainable
-    for _ in 'ab'
-  )
-  for mine, again in zip(one, other):
-    assert not np.any(np.asarray(mine) == np.asarray(again))

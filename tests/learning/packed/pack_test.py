@@ -6,11 +6,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tests.learning.packed import populations
 from tff_dp_aggregators import aggregators
-from tff_dp_aggregators.learning import packed
-from tff_dp_aggregators.learning.packed import cohort
-from tff_dp_aggregators.learning.packed import pack
 from tff_dp_aggregators.queries import grid
 
 _CLIP_NORM, _NOISE_MULTIPLIER = 0.3, 1.0
@@ -67,10 +63,3 @@ def test_records_encoded_at_once_are_within_the_bound_and_those_of_each_alone():
     if nonfinite:
       assert not integers.any()
   assert counts.clients.numpy().tolist() == [1] * len(records)
-
-
-def test_no_more_clients_are_trained_at_once_than_a_pack_has():
-  training = packed.LocalTraining(
-    populations.model(), tff.learning.optimizers.build_sgdm(0.1), batch_size=4
-  )
-  assert pack.at_once(training) == cohort.LARGEST

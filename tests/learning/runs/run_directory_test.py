@@ -147,9 +147,6 @@ def test_what_never_drew_noise_is_begun_anew_with_other_settings(tmp_path, capsy
   [
     run_directory.CHECKPOINTS,
     run_directory.LEDGER,
-    run_directory.METRICS,
-    run_directory.MODEL,
-    run_directory.REPORT,
     'notes of my own.txt',
   ],
 )

@@ -68,18 +68,38 @@ def _loss(model):
 
 
 @pytest.fixture(scope='module')
+def functional(tmp_path_factory):
+  """A functional model's run that was killed twice, and what was loaded before."""
+  run_dir = str(tmp_path_factory.mktemp('functional') / 'run')
+  early = []
+
+  def train(after, seconds, mean=1.5):
+    changes = {
+      'loss': None,
+      'num_rounds': 9,
+      'preprocessing': {'means': [mean]},
+      'test_metrics': training_runs.killing(after),
+      'checkpoint_seconds': seconds,
+    }
+    return _train(run_dir, training_runs.model(), **changes)
+
+  for after, seconds in ((4, 1e9), (6, 0.0)):
+    with pytest.raises((FileNotFoundError, ValueError)) as error:
+      learning.load(run_dir)
+    early.append(error.value)
+    with pytest.raises(training_runs.Killed):
+      train(after, seconds)
+  stopped = learning.load(run_dir)
+  with pytest.raises(ValueError) as other:
+    train(-1, 0.0, mean=2.0)
+  return run_dir, [*early, other.value], stopped, train(-1, 0.0)
+
+
+@pytest.fixture(scope='module')
 def plain(tmp_path_factory):
   """A run of a function that makes a Keras model."""
   run_dir = str(tmp_path_factory.mktemp('plain') / 'run')
   return run_dir, _train(run_dir, _dense(), preprocessing={'means': [1.5]})
-
-
-@pytest.fixture(scope='module')
-def functional(tmp_path_factory):
-  """A run of a functional model."""
-  run_dir = str(tmp_path_factory.mktemp('functional') / 'run')
-  model = training_runs.model()
-  return run_dir, _train(run_dir, model, loss=None, preprocessing={'means': [1.5]})
 
 
 def test_a_keras_model_is_loaded_with_the_weights_of_the_run(plain):
@@ -93,12 +113,10 @@ def test_a_keras_model_is_loaded_with_the_weights_of_the_run(plain):
 
 
 @pytest.mark.slow
-def test_an_instance_of_several_inputs_with_a_registered_layer_is_left_as_it_is(
-  tmp_path,
-):
+def test_an_instance_of_several_inputs_with_layers_of_ones_own_is_loaded(tmp_path):
   one = tf.keras.Input([2], name='one')
   other = tf.keras.Input([1], name='other')
-  both = Doubled()(tf.keras.layers.Concatenate()([one, other]))
+  both = Halved()(Doubled()(tf.keras.layers.Concatenate()([one, other])))
   given = tf.keras.Model({'one': one, 'other': other}, tf.keras.layers.Dense(1)(both))
 
   def named(x):
@@ -106,65 +124,61 @@ def test_an_instance_of_several_inputs_with_a_registered_layer_is_left_as_it_is(
 
   clients = {id_: (named(x), y) for id_, (x, y) in training_runs.clients().items()}
   x, y = _examples()
-  result = _train(
-    str(tmp_path / 'run'), given, clients=clients, test_data=(named(x), y)
-  )
-  loaded = result.model
-  assert loaded is not given
+  run_dir = str(tmp_path / 'run')
+  result = _train(run_dir, given, clients=clients, test_data=(named(x), y))
+  loaded = learning.load(run_dir, custom_objects={'Halved': Halved})
   found = np.mean(np.square(loaded(named(x)).numpy() - y))
   assert found == pytest.approx(result.metrics['test_loss'], rel=1e-6)
 
 
-def test_a_functional_model_is_loaded_and_can_be_called(functional, tmp_path):
-  run_dir, result = functional
+def test_a_functional_model_is_loaded_and_can_be_called(functional):
+  run_dir, _, _, result = functional
   loaded = learning.load(run_dir)
   assert isinstance(loaded, tff.learning.models.FunctionalModel)
   assert _loss(loaded) == pytest.approx(result.metrics['test_loss'], rel=1e-6)
   x, y = _examples()
   assert float(loaded.loss(loaded(x), y)) == pytest.approx(_loss(loaded), rel=1e-6)
-  # It can be trained on.
-  _train(str(tmp_path / 'more'), loaded, loss=None, num_rounds=1)
 
 
-@pytest.mark.slow
-def test_a_functional_model_of_named_examples_with_fixed_weights(tmp_path):
-  @tf.function
-  def predict(weights, x, training):
-    del training
-    (kernel, bias), (shift,) = weights
-    return x @ kernel + bias + shift
-
-  def loss(output, label, sample_weight=None):
-    del sample_weight
-    return tf.reduce_mean(tf.square(output - label))
-
-  weights = (np.zeros([2, 1], np.float32), np.zeros(1, np.float32))
-  model = tff.learning.models.FunctionalModel(
-    initial_weights=(weights, (np.full([1], 0.5, np.float32),)),
-    predict_on_batch_fn=predict,
-    loss_fn=loss,
-    input_spec={'x': tf.TensorSpec([None, 2]), 'y': tf.TensorSpec([None, 1])},
-  )
-  named = {id_: {'x': x, 'y': y} for id_, (x, y) in training_runs.clients().items()}
-  result = _train(str(tmp_path / 'run'), model, clients=named, loss=None)
-  loaded = result.model
-  assert _loss(loaded) == pytest.approx(result.metrics['test_loss'], rel=1e-6)
-  np.testing.assert_array_equal(loaded.initial_weights[1][0], [0.5])
+def test_before_a_round_is_in_a_checkpoint_there_is_no_model(functional):
+  _, (before, at_first, _), _, _ = functional
+  assert isinstance(before, FileNotFoundError) and 'is no run' in str(before)
+  assert 'weights of none of the 4 rounds' in str(at_first)
 
 
-def test_what_cannot_be_made_again_says_what_to_give(tmp_path):
-  run_dir, make = str(tmp_path / 'run'), _dense(Halved)
-  result = _train(run_dir, make)
+def test_a_run_does_not_go_on_with_other_preprocessing(functional):
+  _, (*_, other), _, _ = functional
+  assert 'preprocessing is not that' in str(other)
+
+
+def test_a_run_that_was_stopped_gives_a_released_round(functional):
+  _, _, stopped, result = functional
+  weights = stopped.initial_weights[0][0]
+  assert np.any(weights) and np.any(weights != result.weights.trainable[0])
+
+
+def _with_constants():
+  projection = np.random.normal(size=(2, 20)).astype(np.float32)  # noqa: NPY002
+  layer = tf.keras.layers.Lambda(lambda x: tf.matmul(x, projection), input_shape=[2])
+  return tf.keras.Sequential([layer, tf.keras.layers.Dense(1)])
+
+
+def test_a_model_that_is_made_again_has_the_constants_that_were_drawn(tmp_path):
+  run_dir = str(tmp_path / 'run')
+  result = _train(run_dir, _with_constants, num_rounds=1)
+  # Keras loads no lambdas.
   with pytest.raises(saved_model.NotKeptError, match=r'load\(run_dir, model=make_mode'):
     learning.load(run_dir)
-  for each in (
-    result.model,
-    learning.load(run_dir, model=make),
-    learning.load(run_dir, custom_objects={'Halved': Halved}),
-  ):
-    assert _loss(each) == pytest.approx(result.metrics['test_loss'], rel=1e-6)
-  with pytest.raises(ValueError, match='give the model that was trained'):
-    learning.load(run_dir, model=_dense(Halved, lambda: tf.keras.layers.Dense(2)))
+  for model in (result.model, learning.load(run_dir, model=_with_constants)):
+    assert _loss(model) == pytest.approx(result.metrics['test_loss'], rel=1e-4)
+
+  def of_the_same_shapes():
+    layer = tf.keras.layers.Lambda(lambda x: tf.matmul(x, np.ones([2, 20], 'f')))
+    return tf.keras.Sequential([layer, tf.keras.layers.Dense(1)])
+
+  for make in (_dense(), of_the_same_shapes):
+    with pytest.raises(ValueError, match='give the model that was trained'):
+      learning.load(run_dir, model=make)
   with pytest.raises(TypeError, match='got str'):
     learning.load(run_dir, model='mine')
 
@@ -196,39 +210,15 @@ def test_what_cannot_be_saved_is_trained_and_a_line_says_so(tmp_path, capfd):
 
   run_dir = str(tmp_path / 'run')
   make = _dense(Unsaved)
-  result = _train(run_dir, make)
+  result = _train(run_dir, make, num_rounds=1)
   assert 'cannot be kept (NotImplementedError' in ' '.join(capfd.readouterr())
   with pytest.raises(saved_model.NotKeptError, match='could not be kept'):
     learning.load(run_dir)
   assert _loss(result.model) == pytest.approx(result.metrics['test_loss'], rel=1e-6)
 
 
-def test_a_run_that_was_stopped_gives_a_released_round(tmp_path, capfd):
-  run_dir = str(tmp_path / 'run')
-  with pytest.raises(FileNotFoundError, match='is no run'):
-    learning.load(run_dir)
-  stopped = {
-    'loss': None,
-    'num_rounds': 9,
-    'test_metrics': training_runs.killing(4),
-    'checkpoint_seconds': 1e9,
-  }
-  with pytest.raises(training_runs.Killed):
-    _train(run_dir, training_runs.model(), **stopped)
-  # Killed before the first checkpoint: what is there are the initial weights.
-  with pytest.raises(ValueError, match='weights of none of the 4 rounds'):
-    learning.load(run_dir)
-  stopped.update(checkpoint_seconds=0.0, test_metrics=training_runs.killing(6))
-  with pytest.raises(training_runs.Killed):
-    _train(run_dir, training_runs.model(), **stopped)
-  capfd.readouterr()
-  loaded = learning.load(run_dir)
-  assert '5 of 6 rounds that were released' in ' '.join(capfd.readouterr())
-  assert np.any(loaded.initial_weights[0][0])
-
-
 def test_what_is_kept_is_for_nobody_else(plain, functional):
-  for name, (run_dir, _) in (
+  for name, (run_dir, *_) in (
     (run_directory.KERAS_ARCHITECTURE, plain),
     (run_directory.ARCHITECTURE, functional),
   ):

