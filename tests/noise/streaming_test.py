@@ -39,9 +39,6 @@ all_kinds = pytest.mark.parametrize(
     if _is_offered(kind, storage)
   ],
 )
-each_storage = pytest.mark.parametrize(
-  'kind, storage', [('banded', 'state'), ('windowed_blt', 'files'), ('dense', 'redraw')]
-)
 
 
 def _build(kind, storage, num_rounds, rows):
@@ -114,9 +111,9 @@ def test_one_row_of_z_a_round_is_all_that_a_tree_needs(kind):
   np.testing.assert_allclose(estimator @ rows @ rows.T, estimator, atol=1e-13)
 
 
-@pytest.mark.few(14)
+@pytest.mark.few(13)
 @all_kinds
-@pytest.mark.parametrize('num_rounds', [2, 64])
+@pytest.mark.parametrize('num_rounds', [pytest.param(2, marks=pytest.mark.slow), 64])
 def test_unit_rows_give_the_noise_matrix(kind, storage, num_rounds):
   rows = _UnitRows(num_rounds)
   streaming, matrix = _build(kind, storage, num_rounds, rows)
@@ -146,29 +143,15 @@ def test_covariance_over_rounds_is_that_of_the_strategy(kind):
   assert np.all(np.abs(emitted.mean(axis=1)) <= 7 * np.sqrt(variances / num_samples))
 
 
-@each_storage
+@pytest.mark.parametrize(
+  'kind, storage', [('banded', 'state'), ('windowed_blt', 'files'), ('dense', 'redraw')]
+)
 def test_tensors_of_a_record_share_no_noise(kind, storage):
   specs = [tf.TensorSpec([40]), tf.TensorSpec([5, 8]), tf.TensorSpec([40], tf.float64)]
   streaming, _ = _build(kind, storage, 6, noise.GaussianRows(specs, noise.Seed(3)))
   emitted, _ = _emit(streaming, 6)
   # 720 numbers; two float32 of them are equal with probability below 1e-6.
   assert len(np.unique(emitted)) == emitted.size
-
-
-@each_storage
-def test_scalars_and_empty_tensors_are_served(kind, storage):
-  specs = {
-    'scalar': tf.TensorSpec([]),
-    'empty': tf.TensorSpec([0]),
-    'double': tf.TensorSpec([2], tf.float64),
-  }
-  streaming, _ = _build(kind, storage, 3, noise.GaussianRows(specs, seed=noise.Seed(2)))
-  state = streaming.initialize()
-  for _ in range(3):
-    row, state = streaming.next(state)
-    assert {tensor.dtype for tensor in row.values()} == {tf.float64}
-    assert row['scalar'].shape == [] and row['empty'].shape == [0]
-    assert np.all(np.isfinite(row['double']))
 
 
 @pytest.mark.parametrize(
@@ -285,14 +268,6 @@ def test_noise_that_is_not_what_is_accounted_for_is_refused(made, message):
   strategy = Lying(13, 0.8, 'row')
   with pytest.raises(ValueError, match=message):
     noise.build(strategy, noise.GaussianRows(tf.TensorSpec([])))
-
-
-def test_what_is_no_strategy_is_refused():
-  class Unknown:
-    noise_buffers = 1
-
-  with pytest.raises(TypeError, match='must be a strategies.Strategy, got Unknown'):
-    noise.build(Unknown(), noise.GaussianRows(tf.TensorSpec([])))
 
 
 @pytest.mark.parametrize(
