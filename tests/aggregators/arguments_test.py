@@ -5,7 +5,6 @@ import math
 
 import numpy as np
 import pytest
-import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_dp_aggregators import accounting
@@ -96,13 +95,6 @@ def test_the_factory_is_made_when_numbers_are_named(name):
   assert factory.clients_per_round == 50
 
 
-@pytest.mark.parametrize('name', [each for each in _BUILDERS if 'approxim' in each])
-def test_the_noise_that_is_simulated_is_not_another_one(name):
-  first, numbers = _BUILDERS[name]
-  with pytest.raises(TypeError, match="multiple values for keyword argument 'noise'"):
-    getattr(aggregators, name)(*first, **numbers, noise='laplace')
-
-
 _SEQUENCE = tff.SequenceType(np.float32)
 
 
@@ -111,42 +103,26 @@ def _factory(name):
   return getattr(aggregators, name)(*first, **numbers)
 
 
-_INNER = {
-  'plain': tff.aggregators.UnweightedMeanFactory,
-  'private': lambda: _factory('gaussian'),
-}
-_AROUND = {
-  'CoordinateBoundsFactory': lambda inner: aggregators.CoordinateBoundsFactory(
-    inner, bounds=1.0
-  ),
-  'ZeroLargeFactory': lambda inner: aggregators.ZeroLargeFactory(inner, norm=1.0),
-  'ZeroNonfiniteFactory': aggregators.ZeroNonfiniteFactory,
-}
 _FACTORIES = {
-  **{name: lambda name=name: _factory(name) for name in _BUILDERS},
-  **{
-    f'{around} of {inner}': lambda make=_AROUND[around], inner=_INNER[inner]: make(
-      inner()
-    )
-    for around in _AROUND
-    for inner in _INNER
-  },
+  'gaussian': lambda: _factory('gaussian'),
+  'adaptive': lambda: _factory('adaptive'),
+  'quantile': lambda: _factory('quantile'),
+  'zeroing': lambda: aggregators.ZeroNonfiniteFactory(_factory('gaussian')),
+  'bounds': lambda: aggregators.CoordinateBoundsFactory(
+    _factory('gaussian'), bounds=1.0
+  ),
   'joint': lambda: aggregators.joint(
     {'a': _factory('gaussian')}, part_of=['a', 'a', 'a']
   ),
 }
 
 
-@pytest.mark.few(26)
 @pytest.mark.parametrize('name', _FACTORIES)
 @pytest.mark.parametrize(
   'value_type, where',
   [
-    (_SEQUENCE, r'is float32\*, a SequenceType'),
     (tff.to_type({'a': np.float32, 'b': _SEQUENCE}), r'has float32\* at b, a Sequence'),
-    (tff.to_type([(np.float32, [2]), (_SEQUENCE,)]), r'has float32\* at 1\.0, a Seq'),
     (tff.FederatedType(np.float32, tff.CLIENTS), 'a FederatedType'),
-    (tff.FunctionType(None, np.float32), 'a FunctionType'),
     (tff.StructType([('a', np.float32)]), 'a StructType.*tff.to_type'),
   ],
 )
@@ -196,59 +172,48 @@ def test_numbers_by_position_are_refused(name):
 
 
 @pytest.mark.parametrize(
-  'name', ['gaussian', 'laplace', 'tree', 'banded', 'from_strategy']
+  ('name', 'given'),
+  [
+    *(('gaussian', number) for number in (0, 0.5, _ROUNDS)),
+    *(
+      (name, given)
+      for name in ('tree', 'banded', 'from_strategy')
+      for given in (None, 0)
+    ),
+  ],
 )
-@pytest.mark.parametrize('number', [0, 0.5, _ROUNDS])
-def test_a_number_is_no_participation(name, number):
+def test_what_is_no_participation_is_refused(name, given):
   first, numbers = _BUILDERS[name]
   with pytest.raises(TypeError, match='participation must be a strategies.Particip'):
-    getattr(aggregators, name)(*first[:-1], number, **numbers)
+    getattr(aggregators, name)(*first[:-1], given, **numbers)
+
+
+def test_an_adaptive_strategy_needs_a_participation():
+  with pytest.raises(TypeError, match='participation must be'):
+    aggregators.adaptive(strategy=_STRATEGY, **_SPLIT)
 
 
 @each
-@pytest.mark.parametrize('value', [None, '0.5'])
-def test_what_is_no_number_is_refused_by_name(name, value):
+def test_what_is_no_number_is_refused_by_name(name):
   first, numbers = _BUILDERS[name]
   for argument in numbers:
-    with pytest.raises(
-      TypeError, match=f'{argument} must be a (whole )?number, got {value!r}'
-    ):
-      getattr(aggregators, name)(*first, **{**numbers, argument: value})
+    with pytest.raises(TypeError, match=f'{argument} must be a (whole )?number'):
+      getattr(aggregators, name)(*first, **{**numbers, argument: '0.5'})
 
 
-@pytest.mark.parametrize('strategy', ['blt', np.eye(_ROUNDS), _LIMITS])
-def test_what_is_no_strategy_is_refused_with_the_way_to_one(strategy):
+@pytest.mark.parametrize('strategy', ['blt', np.eye(_ROUNDS)])
+def test_what_is_no_strategy_is_refused(strategy):
   for build in (
     lambda: aggregators.from_strategy(strategy, _LIMITS, **_NUMBERS),
     lambda: aggregators.adaptive(strategy=strategy, participation=_LIMITS, **_SPLIT),
   ):
-    with pytest.raises(TypeError, match='strategy must be a strategies.Strategy') as e:
+    with pytest.raises(TypeError, match='strategy must be a strategies.Strategy'):
       build()
-    assert 'strategies.Dense(num_rounds, matrix)' in str(e.value)
 
 
-@pytest.mark.parametrize('mechanism', ['blt', _STRATEGY, _LIMITS])
-def test_what_is_no_mechanism_is_refused_with_the_way_to_one(mechanism):
-  with pytest.raises(TypeError, match='mechanism must be an accounting.Mechanism') as e:
-    aggregators.from_mechanism(mechanism, clip_norm=1.0, clients_per_round=50)
-  assert 'accounting.Mechanism.for_target' in str(e.value)
-
-
-@pytest.mark.parametrize(
-  'build',
-  [
-    lambda: aggregators.tree(None, **_NUMBERS),
-    lambda: aggregators.banded(None, **_NUMBERS),
-    lambda: aggregators.from_strategy(_STRATEGY, None, **_NUMBERS),
-    lambda: aggregators.adaptive(strategy=_STRATEGY, **_SPLIT),
-    lambda: aggregators.adaptive(strategy=_STRATEGY, participation=None, **_SPLIT),
-  ],
-)
-def test_no_participation_is_refused_where_it_would_be_a_single_one(build):
-  with pytest.raises(TypeError, match=r'participation must be .*, got None') as error:
-    build()
-  assert 'strategies.Participation(num_rounds)' in str(error.value)
-  assert 'strategies.Participation.single(num_rounds)' in str(error.value)
+def test_what_is_no_mechanism_is_refused():
+  with pytest.raises(TypeError, match='mechanism must be an accounting.Mechanism'):
+    aggregators.from_mechanism(_STRATEGY, clip_norm=1.0, clients_per_round=50)
 
 
 @pytest.mark.parametrize('name', ['gaussian', 'adaptive'])
@@ -261,29 +226,3 @@ def test_no_participation_is_every_round_of_independent_noise(name):
     participation=strategies.Participation(_ROUNDS), **numbers
   )
   assert planned.effective_noise_multiplier == pytest.approx(2 / math.sqrt(_ROUNDS))
-
-
-@pytest.mark.parametrize('name', ['gaussian', 'tree', 'banded', 'from_strategy'])
-def test_limits_of_all_kinds_are_taken(name):
-  first, numbers = _BUILDERS[name]
-  for limits in (
-    strategies.Participation(_ROUNDS, min_separation=2, max_participations=2),
-    strategies.Participation(_ROUNDS, min_separation=2, fixed_epoch=True),
-    strategies.Participation.single(_ROUNDS),
-  ):
-    factory = getattr(aggregators, name)(*first[:-1], limits, **numbers)
-    assert factory.participation == limits
-    assert factory.effective_noise_multiplier == pytest.approx(
-      2 / factory.strategy.sensitivity(limits)
-    )
-
-
-def test_the_query_of_a_factory_is_asked_for_a_record_by_position():
-  seen = []
-
-  def build_query(specs):
-    seen.append(specs)
-    return _gaussian_sum(specs)
-
-  aggregators.DPMeanFactory(build_query, clients_per_round=50)
-  assert seen == [tf.TensorSpec([], tf.float32)]

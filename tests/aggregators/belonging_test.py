@@ -58,13 +58,6 @@ def _tree(participation=None, **kwargs):
   return aggregators.tree(participation or _participation(), **_numbers(**kwargs))
 
 
-def _blt(participation=None, **kwargs):
-  strategy = strategies.BLT(_ROUNDS, (0.3, 0.1), (0.9, 0.5))
-  return aggregators.from_strategy(
-    strategy, participation or _participation(), **_numbers(**kwargs)
-  )
-
-
 def _after(factory, rounds, state=None):
   process = factory.create(_TYPE)
   state = process.initialize() if state is None else state
@@ -81,7 +74,7 @@ def _after_one_round(build):
   return state
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(4)
 @pytest.mark.parametrize(
   ('build', 'changed', 'named'),
   [
@@ -92,25 +85,11 @@ def _after_one_round(build):
       {'participation': _participation(min_separation=4)},
       ('"min_separation": 2', '"min_separation": 4'),
     ),
-    (
-      _gaussian,
-      {'participation': _participation(max_participations=2)},
-      ('"max_participations": 3', '"max_participations": 2'),
-    ),
-    (
-      _gaussian,
-      {'participation': _participation(num_rounds=9)},
-      ('"num_rounds": 8', '"num_rounds": 9'),
-    ),
     (_gaussian, {'seed': noise.Seed(4)}, ('seed 3, stream 0', 'seed 4, stream 0')),
-    (_gaussian, {'seed': noise.Seed(3, 1)}, ('seed 3, stream 0', 'seed 3, stream 1')),
-    (_gaussian, {'seed': None}, ('seed 3', 'secret')),
     (_gaussian, {'generator': 'chacha20'}, ('philox', 'chacha20')),
     (_banded, {'coefficients': (1.0, 0.4)}, ('sha256:', 'sha256:')),
     (_adaptive, {'clipped_count_stddev': 4.0}, ('_stddev": 0.79', '_stddev": 4.0')),
     (_adaptive, {'target_quantile': 0.9}, ('quantile": 0.5', 'quantile": 0.9')),
-    (_tree, {'noise_multiplier': 0.6}, ('"noise_multiplier": 0.5', ': 0.6')),
-    (_blt, {'clip_norm': 1.1}, ('"clip_norm": 1.0', '"clip_norm": 1.1')),
   ],
 )
 def test_a_state_of_another_mechanism_is_refused_and_both_named(build, changed, named):
@@ -120,12 +99,8 @@ def test_a_state_of_another_mechanism_is_refused_and_both_named(build, changed, 
     assert text in str(error.value).replace('\\', '')
 
 
-@pytest.mark.parametrize(
-  'other',
-  [tff.TensorType(np.float32, [8]), tff.TensorType(np.float64, [3])],
-  ids=['shape', 'dtype'],
-)
-def test_a_state_of_a_model_with_another_layout_is_refused(other):
+def test_a_state_of_a_model_with_another_layout_is_refused():
+  other = tff.TensorType(np.float32, [8])
   # Nothing in the state is of the model's shape, but its rows of z are drawn again.
   factory = aggregators.tree(
     _participation(), **_numbers(storage='redraw', honaker=False)
@@ -141,13 +116,12 @@ def test_a_state_of_a_model_with_another_layout_is_refused(other):
   assert '3 float32' in str(error.value)
 
 
-@pytest.mark.few(2)
-@pytest.mark.parametrize('build', [_gaussian, _banded, _adaptive, _tree, _blt])
+@pytest.mark.parametrize('build', [_adaptive, _tree])
 def test_a_state_goes_on_in_an_equal_process_and_says_what_all_rounds_spent(build):
-  straight = _after(build(), 6)
+  straight = _after(build(), 5)
   states = straight[:3]
   kept = pickle.loads(pickle.dumps(states[-1]))
-  resumed = _after(build(), 3, kept)
+  resumed = _after(build(), 2, kept)
   events = []
   for number, state in enumerate([*states, *resumed]):
     spent = aggregators.extract_dp_event(state)
@@ -161,19 +135,6 @@ def test_a_state_goes_on_in_an_equal_process_and_says_what_all_rounds_spent(buil
     tff.structure.flatten(tff.structure.from_container(resumed[-1].query.noise)),
   ):
     np.testing.assert_array_equal(one, other)
-
-
-def test_the_last_rounds_alone_can_cost_nothing_where_all_cost_much():
-  # What somebody finds who composes the events after a resumption only.
-  participation = _participation(min_separation=4, max_participations=2)
-  states = _after(_banded(participation=participation, noise_multiplier=1.0), 8)
-  spent = [aggregators.extract_dp_event(state) for state in states]
-  strategy = strategies.BandedToeplitz(_ROUNDS, (1.0, 0.5))
-  assert accountants.gdp_mu(spent[-1].all_rounds_so_far) == pytest.approx(
-    strategy.sensitivity(participation), rel=1e-12
-  )
-  alone = dp_accounting.ComposedDpEvent([s.last_round_only for s in spent[6:]])
-  assert accountants.gdp_mu(alone) == 0
 
 
 def test_states_that_do_not_say_what_they_spent_are_refused():

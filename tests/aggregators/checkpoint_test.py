@@ -1,7 +1,6 @@
 """A state can be kept where TFF keeps states, and goes on from there bit by bit."""
 
 import asyncio
-import functools
 import pickle
 
 import numpy as np
@@ -31,40 +30,30 @@ def _by_pickle(state, initial, folder):
   return pickle.loads(path.read_bytes())
 
 
-@functools.cache
-def _after_two_rounds(mechanism):
-  """A process and a state of it."""
-  if mechanism == 'gaussian':
-    factory = aggregators.gaussian(PARTICIPATION, **NUMBERS)
-  elif mechanism == 'tree':
-    factory = aggregators.tree(PARTICIPATION, storage='state', **NUMBERS)
-  elif mechanism == 'banded':
-    strategy = strategies.BandedToeplitz.square_root(16, 4)
-    factory = aggregators.from_strategy(
-      strategy, PARTICIPATION, storage='state', **NUMBERS
-    )
-  else:
-    factory = aggregators.adaptive(
-      strategy=strategies.BandedToeplitz.square_root(16, 4),
-      participation=PARTICIPATION,
-      initial_clip_norm=1.0,
-      noise_multiplier=1.0,
-      clients_per_round=3,
-      clipped_count_stddev=2.0,
-      storage='state',
-    )
-  process = factory.create(tff.TensorType(np.float32, [5]))
+def _adaptive():
+  return aggregators.adaptive(
+    strategy=strategies.BandedToeplitz.square_root(16, 4),
+    participation=PARTICIPATION,
+    initial_clip_norm=1.0,
+    noise_multiplier=1.0,
+    clients_per_round=3,
+    clipped_count_stddev=2.0,
+    storage='state',
+  )
+
+
+def _tree():
+  return aggregators.tree(PARTICIPATION, storage='state', **NUMBERS)
+
+
+@pytest.mark.parametrize(
+  'build, keep', [(_tree, _by_program_state_manager), (_adaptive, _by_pickle)]
+)
+def test_a_kept_state_goes_on(build, keep, tmp_path):
+  process = build().create(tff.TensorType(np.float32, [5]))
   state = process.initialize()
   for _ in range(2):
     state = process.next(state, VALUES).state
-  return process, state
-
-
-@pytest.mark.few(2)
-@pytest.mark.parametrize('keep', [_by_program_state_manager, _by_pickle])
-@pytest.mark.parametrize('mechanism', ['gaussian', 'tree', 'banded', 'adaptive'])
-def test_a_kept_state_goes_on(mechanism, keep, tmp_path):
-  process, state = _after_two_rounds(mechanism)
   kept = keep(state, process.initialize(), tmp_path)
   assert repr(kept.query.noise) == repr(state.query.noise)
   expected, found = process.next(state, VALUES), process.next(kept, VALUES)

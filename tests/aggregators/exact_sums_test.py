@@ -1,15 +1,4 @@
-"""A client moves the sum by no more than the clip norm, bit for bit.
-
-Claims, through real TFF processes:
-
-* The attack: with 6,500 clients of norm at most 1, leaving one out moves a sum of
-  floats by 1.58, and that of every mechanism here by 1 at most.
-* What is released is exactly `floor(X + Z + 1/2)` in steps of the grid, with X the sum
-  of the clipped records in Python's integers and Z the noise.
-* Any order of clients, and any split into shards, gives equal bits.
-* More clients than can be summed exactly are refused, and so is an inner aggregation
-  that does not return integers.
-"""
+"""A client moves the sum by no more than the clip norm, bit for bit."""
 
 import math
 
@@ -30,10 +19,6 @@ pytestmark = pytest.mark.optimized_graphs
 _PARTICIPATION = strategies.Participation(8, min_separation=2, max_participations=2)
 _BUILDERS = {
   'gaussian': lambda **kw: aggregators.gaussian(_PARTICIPATION, clip_norm=1.0, **kw),
-  'tree': lambda **kw: aggregators.tree(_PARTICIPATION, clip_norm=1.0, **kw),
-  'banded': lambda **kw: aggregators.banded(
-    _PARTICIPATION, clip_norm=1.0, num_bands=2, **kw
-  ),
   'blt': lambda **kw: aggregators.from_strategy(
     strategies.BLT(8, (0.3, 0.1), (0.9, 0.5)), _PARTICIPATION, clip_norm=1.0, **kw
   ),
@@ -41,7 +26,6 @@ _BUILDERS = {
     participation=_PARTICIPATION, initial_clip_norm=1.0, **kw
   ),
 }
-all_mechanisms = pytest.mark.parametrize('kind', _BUILDERS)
 _SCALAR = tff.TensorType(np.float32)
 _runtime = running.local_runtime
 
@@ -134,8 +118,7 @@ def test_what_is_released_is_the_rounding_of_exact_sum_and_noise():
       np.testing.assert_array_equal(released, as_float)
 
 
-@pytest.mark.few(2)
-@all_mechanisms
+@pytest.mark.parametrize('kind', ['blt', 'adaptive'])
 def test_the_order_of_clients_changes_no_bit(kind):
   process = _BUILDERS[kind](
     noise_multiplier=1.0, clients_per_round=20.0, seed=noise.Seed(1)
@@ -145,7 +128,7 @@ def test_the_order_of_clients_changes_no_bit(kind):
   for _ in range(3):
     state = process.initialize()
     bits = []
-    for this_round in range(3):
+    for this_round in range(2):
       records = _records(40, seed=this_round)
       output = process.next(state, [records[i] for i in rng.permutation(40)])
       state = output.state
@@ -154,44 +137,15 @@ def test_the_order_of_clients_changes_no_bit(kind):
   assert results[0] == results[1] == results[2]
 
 
-def test_shards_change_no_bit():
-  query = queries.GaussianSumQuery(
-    clip_norm=1.0,
-    noise_multiplier=1.0,
-    record_specs=[tf.TensorSpec([3, 2]), tf.TensorSpec([], tf.float64)],
-    seed=1,
-  )
-  state = query.initial_global_state()
-  params = query.derive_sample_params(state)
-  samples = [query.preprocess_record(params, r) for r in _records(30, seed=8)]
+class _Altered(tff.aggregators.UnweightedAggregationFactory):
+  """Sums, and makes something else of the sum."""
 
-  def result(shards):
-    total = query.initial_sample_state()
-    for shard in shards:
-      part = query.initial_sample_state()
-      for i in shard:
-        part = query.accumulate_preprocessed_record(part, samples[i])
-      total = query.merge_sample_states(part, total)
-    released, _, _ = query.get_noised_result(total, state)
-    return [t.numpy().tobytes() for t in released]
-
-  whole = result([range(30)])
-  assert whole == result([range(0, 30, 2), range(1, 30, 2)])
-  assert whole == result([[i] for i in reversed(range(30))])
-
-
-class _CountsMore(tff.aggregators.UnweightedAggregationFactory):
-  """Sums, and finds so many clients more than there are."""
-
-  def __init__(self, more):
-    self._more = more
+  def __init__(self, alter):
+    self._alter = alter
 
   def create(self, value_type):
     inner = tff.aggregators.SumFactory().create(value_type)
-
-    @tff.tensorflow.computation(value_type)
-    def add(counts):
-      return type(counts)(counts.clients + self._more, counts.nonfinite)
+    alter = tff.tensorflow.computation(self._alter, value_type)
 
     @tff.federated_computation(
       inner.state_type, tff.FederatedType(value_type, tff.CLIENTS)
@@ -199,7 +153,7 @@ class _CountsMore(tff.aggregators.UnweightedAggregationFactory):
     def next_fn(state, value):
       output = inner.next(state, value)
       return tff.templates.MeasuredProcessOutput(
-        output.state, tff.federated_map(add, output.result), output.measurements
+        output.state, tff.federated_map(alter, output.result), output.measurements
       )
 
     return tff.templates.AggregationProcess(inner.initialize, next_fn)
@@ -212,7 +166,9 @@ def test_more_clients_than_are_summed_exactly_are_refused(more, served):
       clip_norm=1.0, noise_multiplier=1.0, record_specs=specs
     ),
     clients_per_round=20.0,
-    count_sum_factory=_CountsMore(10**7 + more),
+    count_sum_factory=_Altered(
+      lambda counts: type(counts)(counts.clients + 10**7 + more, counts.nonfinite)
+    ),
   ).create(_SCALAR)
   state, values = process.initialize(), [np.float32(1)] * 3
   if served:
@@ -227,40 +183,20 @@ def test_a_denominator_beyond_what_is_summed_exactly_is_refused():
     _BUILDERS['gaussian'](noise_multiplier=1.0, clients_per_round=1.1e7)
 
 
-class _SumOfFloats(tff.aggregators.UnweightedAggregationFactory):
-  """Sums in float32."""
-
-  def create(self, value_type):
-    @tff.tensorflow.computation(value_type)
-    def to_floats(value):
-      return tf.nest.map_structure(lambda tensor: tf.cast(tensor, tf.float32), value)
-
-    @tff.federated_computation
-    def init_fn():
-      return tff.federated_value((), tff.SERVER)
-
-    @tff.federated_computation(
-      init_fn.type_signature.result, tff.FederatedType(value_type, tff.CLIENTS)
-    )
-    def next_fn(state, value):
-      total = tff.federated_sum(tff.federated_map(to_floats, value))
-      measured = tff.federated_value((), tff.SERVER)
-      return tff.templates.MeasuredProcessOutput(state, total, measured)
-
-    return tff.templates.AggregationProcess(init_fn, next_fn)
-
-
 def test_an_inner_aggregation_that_does_not_return_the_sum_is_refused():
+  floats = _Altered(
+    lambda total: tf.nest.map_structure(lambda each: tf.cast(each, tf.float32), total)
+  )
   factory = _BUILDERS['gaussian'](
     noise_multiplier=1.0,
     clients_per_round=20.0,
-    record_aggregation_factory=aggregators.ExactSum(_SumOfFloats()),
+    record_aggregation_factory=aggregators.ExactSum(floats),
   )
   with pytest.raises(TypeError, match='exact sum of the integers'):
     factory.create(_TYPE)
 
 
-@pytest.mark.parametrize('noise_multiplier', [2.0**-20, 1.0, 8.0, 9.0, 1024.0, 2.0**30])
+@pytest.mark.parametrize('noise_multiplier', [2.0**-20, 8.0, 9.0, 2.0**30])
 def test_noise_is_finer_than_the_grid_however_loud_it_is(noise_multiplier):
   # A float64 below 8 is within 2^-50 of the next one: a step holds at least 2^15.
   for clip_norm in (0.3, 1.0, 1.99):

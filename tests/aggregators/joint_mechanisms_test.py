@@ -20,13 +20,13 @@ _SIZE = 20_000
 _runtime = running.local_runtime
 
 
-def _mechanism(last='laplace', limits=_LIMITS):
+def _mechanism():
   make = accounting.Mechanism
   return accounting.JointMechanism(
     (
-      accounting.JointPart('zebra', '0', make('tree', limits, 3.0), 0.3),
-      accounting.JointPart('middle', '1', make('gaussian', limits, 2.0), 0.1),
-      accounting.JointPart('ant', '*', make(last, limits, 8.0), 0.5),
+      accounting.JointPart('zebra', '0', make('tree', _LIMITS, 3.0), 0.3),
+      accounting.JointPart('middle', '1', make('gaussian', _LIMITS, 2.0), 0.1),
+      accounting.JointPart('ant', '*', make('laplace', _LIMITS, 8.0), 0.5),
     )
   )
 
@@ -60,21 +60,8 @@ def test_each_part_has_the_noise_of_its_mechanism():
     assert abs(np.corrcoef(one, other)[0, 1]) < 7 / math.sqrt(_SIZE)
 
 
-def test_each_part_is_clipped_to_its_norm():
-  loud = [np.float32([3, 4]), np.float32([30, 40]), np.float32([3, 1])]
-  added = []
-  for values in ([np.zeros(2, np.float32)] * 3, loud):
-    process = _process(_mechanism(), noise.Seed(1))
-    added.append(process.next(process.initialize(), [values] * 4).result)
-  zebra, middle, ant = (b - a for a, b in zip(*added))
-  np.testing.assert_allclose(zebra, [0.18, 0.24], atol=1e-5)
-  np.testing.assert_allclose(middle, [0.06, 0.08], atol=1e-5)
-  np.testing.assert_allclose(ant, [0.375, 0.125], atol=1e-5)
-
-
-@pytest.mark.parametrize('last', ['laplace', 'banded'])
-def test_states_have_spent_what_was_planned(last):
-  mechanism = _mechanism(last)
+def test_states_have_spent_what_was_planned():
+  mechanism = _mechanism()
   process = _process(mechanism)
   state = process.initialize()
   zeros = [np.zeros(2, np.float32)] * 3
@@ -99,17 +86,6 @@ def _flat(value, path=''):
       yield f'{path}.{key}', each
     else:
       yield f'{path}.{key} {each}', 0
-
-
-@pytest.mark.slow
-def test_a_seed_says_which_noise_and_an_int_which_seed():
-  mechanism = _mechanism()
-  one, same = (_first_round(_process(mechanism, noise.Seed(3))) for _ in range(2))
-  np.testing.assert_array_equal(one, same)
-  one, other = (_first_round(_process(mechanism, 3)) for _ in range(2))
-  assert not np.intersect1d(one, other).size
-  secret, other = (_first_round(_process(mechanism)) for _ in range(2))
-  assert not np.intersect1d(secret, other).size
 
 
 def test_what_does_not_fit_is_refused():

@@ -6,49 +6,14 @@ import numpy as np
 import pytest
 import tensorflow_federated as tff
 
-from tff_dp_aggregators import accounting
 from tff_dp_aggregators import aggregators
 from tff_dp_aggregators import noise
-from tff_dp_aggregators import queries
 from tff_dp_aggregators import strategies
 
 _LIMITS = strategies.Participation(4, min_separation=2)
 _NUMBERS = {'clip_norm': 0.7, 'noise_multiplier': 2.0, 'clients_per_round': 4}
 _SEED = noise.Seed(1)
 _TYPE = tff.to_type([(np.float32, [2, 2]), np.float64])
-
-
-def _of_query(**kwargs):
-  return aggregators.DPMeanFactory(
-    lambda specs: queries.GaussianSumQuery(
-      clip_norm=0.7, noise_multiplier=2.0, record_specs=specs, seed=_SEED
-    ),
-    clients_per_round=4,
-    **kwargs,
-  )
-
-
-def _from_mechanism(**kwargs):
-  return aggregators.from_mechanism(
-    accounting.Mechanism('gaussian', _LIMITS, 2.0),
-    clip_norm=0.7,
-    clients_per_round=4,
-    seed=_SEED,
-    **kwargs,
-  )
-
-
-def _from_joint_mechanism(**kwargs):
-  make = accounting.Mechanism
-  mechanism = accounting.JointMechanism(
-    (
-      accounting.JointPart('matrix', '0', make('tree', _LIMITS, 2.0), 1.0),
-      accounting.JointPart('number', '1', make('laplace', _LIMITS, 2.0), 0.5),
-    )
-  )
-  return aggregators.from_joint_mechanism(
-    mechanism, ['matrix', 'number'], clients_per_round=4, seed=_SEED, **kwargs
-  )
 
 
 def _joint(**kwargs):
@@ -69,19 +34,10 @@ def _quantile(**kwargs):
 
 
 _MECHANISMS = {
-  'DPMeanFactory': _of_query,
   'adaptive': lambda **kw: aggregators.adaptive(
     noise_multiplier=2.0, clients_per_round=40, seed=_SEED, **kw
   ),
   'banded': lambda **kw: aggregators.banded(_LIMITS, **_NUMBERS, seed=_SEED, **kw),
-  'blt': lambda **kw: aggregators.from_strategy(
-    strategies.BLT(4, (0.3, 0.1), (0.9, 0.5)), _LIMITS, **_NUMBERS, seed=_SEED, **kw
-  ),
-  'from_joint_mechanism': _from_joint_mechanism,
-  'from_mechanism': _from_mechanism,
-  'from_strategy': lambda **kw: aggregators.from_strategy(
-    strategies.BandedToeplitz.square_root(4, 2), _LIMITS, **_NUMBERS, seed=_SEED, **kw
-  ),
   'gaussian': lambda **kw: aggregators.gaussian(**_NUMBERS, seed=_SEED, **kw),
   'joint': _joint,
   'laplace': lambda **kw: aggregators.laplace(**_NUMBERS, seed=_SEED, **kw),
@@ -89,35 +45,7 @@ _MECHANISMS = {
     clip_norm=0.7, clients_per_round=4, order=1, **kw
   ),
   'quantile': _quantile,
-  'tree': lambda **kw: aggregators.tree(_LIMITS, **_NUMBERS, seed=_SEED, **kw),
 }
-# Alone, or without a sum of records to choose; the rest are no factories of means.
-_OTHERS = {
-  'CoordinateBoundsFactory',
-  'DPMeanState',
-  'ExactSum',
-  'SignalToNoise',
-  'SpentEvents',
-  'ZeroLargeFactory',
-  'ZeroNonfiniteFactory',
-  'extract_dp_event',
-  'range_sums',  # Of vectors; range_sums_test.
-  'secure_sum',
-}
-# Clients' noise is new in each round: client_noise_test and distributed_test.
-_OF_CLIENTS = {
-  'approximate_local_gaussian',
-  'approximate_local_laplace',
-  'distributed_discrete_gaussian',
-  'distributed_skellam',
-  'gaussian_shares',
-  'local_gaussian',
-  'local_laplace',
-  'secure_modular_sum',
-  'two_sided_gaussian',
-}
-# Those whose rounds are unlike the others'.
-_QUICK = ('adaptive', 'banded', 'laplace')
 
 
 def _value(matrix, number):
@@ -138,19 +66,8 @@ def _test_backend():
   tff.backends.native.set_sync_local_cpp_execution_context()
 
 
-def test_these_are_all_mechanisms():
-  mechanisms = set(_MECHANISMS) - {'blt'}
-  assert set(aggregators.__all__) == mechanisms | _OTHERS | _OF_CLIENTS
-
-
 @pytest.mark.few(2)
-@pytest.mark.parametrize(
-  'name',
-  [
-    name if name in _QUICK else pytest.param(name, marks=pytest.mark.slow)
-    for name in _MECHANISMS
-  ],
-)
+@pytest.mark.parametrize('name', _MECHANISMS)
 def test_a_secure_sum_gives_the_bits_and_the_event_of_a_plain_one(name):
   outcomes = []
   for inner in (aggregators.secure_sum(), None):

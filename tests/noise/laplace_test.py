@@ -56,24 +56,6 @@ def test_entries_are_laplace_of_scale_1():
     assert abs(np.mean(sample**power) - mean) < bound, power
 
 
-def test_tails_are_those_of_a_laplace_as_far_as_counts_tell():
-  # Poisson counts in 4 x 10^6: 181.6 beyond 10, 1.22 beyond 15. The first is outside of
-  # 90..290 with probability below 1e-12; the second above 20 with 1e-16.
-  rows = _rows(tf.TensorSpec([4_000_000]), seed=12)
-  size = np.abs(np.concatenate(rows.row(rows.new_key(), 0)))
-  assert 90 < np.count_nonzero(size > 10) < 290
-  assert np.count_nonzero(size > 15) < 20
-
-
-def test_entries_of_a_row_are_uncorrelated_at_every_lag():
-  # 1000 lags of values and of magnitudes, seven standard deviations: 6e-9 in all.
-  sample = _sample(13)
-  for series in (sample / math.sqrt(2), np.abs(sample) - 1):
-    spectrum = np.abs(np.fft.rfft(series, 2 * _NUM_SAMPLES)) ** 2
-    correlation = np.fft.irfft(spectrum)[1:1001] / _NUM_SAMPLES
-    assert np.abs(correlation).max() < 7 / math.sqrt(_NUM_SAMPLES)
-
-
 def test_rows_vectors_and_keys_are_uncorrelated_and_share_no_value():
   # 66 pairs, each correlation beyond seven standard deviations with 3e-12.
   size = 100_000
@@ -97,14 +79,3 @@ def test_every_size_is_served(size):
   numbers = rows.layout.unflatten(rows.row(rows.new_key(), 0)).numpy()
   assert numbers.shape == (size,)
   assert len(set(numbers.tolist())) == size
-
-
-def test_keys_are_those_of_every_row_source():
-  def key(seed):
-    return tuple(_rows(tf.TensorSpec([3]), seed).new_key().numpy().tolist())
-
-  assert key(1) == key(1) != key(2)
-  assert key(None) != key(None)
-  rows = _rows(tf.TensorSpec([3]), 918273645)
-  for secret in (918273645, *key(918273645)):
-    assert str(secret) not in repr(rows)

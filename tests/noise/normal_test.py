@@ -1,14 +1,4 @@
-"""Standard Gaussians: exact far into the tails, independent, reproducible.
-
-Claims:
-
-* The numbers are standard normal, and x and y of a pair independent.
-* Tail probabilities from 4 to 8.5 standard deviations are those of a normal.
-* A pair is the Box-Muller transform of its words, up to the rounding that is stated,
-  also where u is next to 0 or to 1.
-* The same words give the same bits, eager or traced.
-* Every number of elements is served, in one chunk or many, of either generator.
-"""
+"""Standard Gaussians: exact far into the tails, independent, reproducible."""
 
 import math
 
@@ -75,16 +65,6 @@ def test_pairs_and_neighbours_are_independent():
         assert abs(np.mean(left * right)) < bound
 
 
-@pytest.mark.slow
-def test_tails_of_10_million_numbers_are_those_of_a_normal():
-  # Binomial counts in 10^7 draws: 633.4 beyond 4, 5.73 beyond 5. A Poisson count of
-  # mean 633.4 is outside of 440..840 with probability below 1e-12; one of mean 5.73
-  # is 0 with probability 3e-3 and the seed is fixed, above 30 with 1e-12.
-  size = np.abs(_draw(10_000_000))
-  assert 440 < np.count_nonzero(size > 4) < 840
-  assert 0 < np.count_nonzero(size > 5) < 30
-
-
 @pytest.mark.parametrize('sigmas', [4, 5, 6, 7, 8, 8.5])
 def test_tail_probabilities_are_right_to_one_percent(sigmas):
   # Only radii beyond `sigmas`, the k < K, can give numbers beyond. At least 8.7 % of
@@ -125,8 +105,7 @@ def _ideal(radii, lower, angles):
   return np.sqrt(-2 * logarithm) * (np.cos(angle) + 1j * np.sin(angle))
 
 
-@pytest.mark.parametrize('traced', [False, True])
-def test_rounding_moves_a_pair_by_no_more_than_is_stated(traced):
+def test_rounding_moves_a_pair_by_no_more_than_is_stated():
   rng = np.random.default_rng(5)
   # u uniform, u of all magnitudes, 1 - u of all magnitudes.
   uniform = _words(rng, 300_000)
@@ -137,16 +116,10 @@ def test_rounding_moves_a_pair_by_no_more_than_is_stated(traced):
   lower[-ends.size :] = [0, 0, 2**32 - 1, 0, 2**32 - 1]
   angles[: 1000 * ends.size] = np.repeat(ends, 1000)
   ideal = _ideal(radii, lower, angles)
-  box_muller = tf.function(_box_muller_numbers) if traced else _box_muller_numbers
-  x, y = box_muller(radii, lower, angles).numpy().reshape(2, -1).astype(np.longdouble)
   length = np.abs(ideal)
-  assert np.all(np.abs(x + 1j * y - ideal) <= 2.0**-49 * length)
+  pairs = _box_muller(radii, lower, angles)
+  assert np.all(np.abs(pairs - ideal) <= 2.0**-49 * length)
   assert length.min() < 1e-14 and length.max() > 11.5
-
-
-def _box_muller_numbers(radii, lower, angles):
-  words = map(tf.convert_to_tensor, (radii, lower, angles))
-  return rows.box_muller(*words)
 
 
 @pytest.mark.parametrize('sigmas', [2.0**-20, 2.0**-16, 1.0, 6.5, 7.5, 8.5])
@@ -167,7 +140,7 @@ def test_lengths_of_pairs_leave_no_gaps_that_a_sum_could_show_through(sigmas):
 
 
 @pytest.mark.parametrize('traced', [False, True])
-@pytest.mark.parametrize('rare', [None, 3, 2**44 - 1, 2**64 - 3, 2**64 - 2**44 + 1])
+@pytest.mark.parametrize('rare', [None, 2**44 - 1, 2**64 - 2**44 + 1])
 def test_numbers_follow_from_the_generators_words(rare, traced):
   rng = np.random.default_rng(3)
   words = rng.integers(2**32, size=20, dtype=np.uint32)
@@ -214,20 +187,8 @@ def test_more_words_are_those_of_blocks_that_nothing_else_is_made_of():
   assert len(set().union(*blocks)) == sum(map(len, blocks))
 
 
-def test_the_same_words_give_the_same_bits():
-  rng = np.random.default_rng(4)
-  words = rng.integers(2**32, size=120_000, dtype=np.uint32)
-  words[:2] = 0
-  more = tf.constant(_lower_words(rng, 30_000))
-  traced = tf.function(lambda given: rows.gaussians_of_words(given, lambda: more))
-  first = rows.gaussians_of_words(tf.constant(words), lambda: more).numpy()
-  for _ in range(2):
-    assert traced(tf.constant(words)).numpy().tobytes() == first.tobytes()
-
-
-@pytest.mark.few(6)
 @pytest.mark.parametrize('generator', ['chacha20', 'philox'])
-@pytest.mark.parametrize('num_elements', [0, 1, 2, 3, 7, 1001, 65536, 65537])
+@pytest.mark.parametrize('num_elements', [0, 1, 7, 65537])
 def test_any_number_of_elements(num_elements, generator):
   numbers = _draw(num_elements, generator=generator)
   assert numbers.shape == (num_elements,)

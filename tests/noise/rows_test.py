@@ -1,22 +1,9 @@
-"""The rows of z are Gaussian, independent, reproducible, and their key is secret.
-
-Claims:
-
-* Entries are standard normal, in float32 and float64.
-* Half precision gets noise in float32.
-* Rows of different rounds, tensors, keys and seeds are uncorrelated and have no value
-  in common, at whatever position.
-* Without a seed every key is new, however it is made; with one it is always the same,
-  and an int takes another stream each time. The generator follows.
-* Neither seed nor key is in the repr.
-* Specs and seeds that cannot be served are refused by name.
-"""
+"""The rows of z are Gaussian, independent, reproducible, and their key is secret."""
 
 import itertools
 
 import numpy as np
 import pytest
-import scipy.stats
 import tensorflow as tf
 
 from tff_dp_aggregators import noise
@@ -35,19 +22,7 @@ def _key(rows):
   return tuple(rows.new_key().numpy().tolist())
 
 
-@pytest.mark.parametrize('dtype', [tf.float32, tf.float64])
-def test_entries_are_standard_normal(dtype):
-  # Kolmogorov-Smirnov: false alarm 1e-8. Moments: seven standard deviations, 3e-12.
-  num_samples = 400_000
-  rows = noise.GaussianRows(tf.TensorSpec([num_samples], dtype), seed=noise.Seed(11))
-  sample = _record(rows, rows.new_key(), 0).numpy().astype(np.float64)
-  assert scipy.stats.kstest(sample, 'norm').pvalue > 1e-8
-  for power, mean, variance in [(1, 0, 1), (2, 1, 2), (3, 0, 15), (4, 3, 96)]:
-    bound = 7 * np.sqrt(variance / num_samples)
-    assert abs(np.mean(sample**power) - mean) < bound, power
-
-
-@pytest.mark.parametrize('shape', [[], [1], [7], [2, 3], [0], [3, 0]])
+@pytest.mark.parametrize('shape', [[], [2, 3], [3, 0]])
 def test_every_shape_is_filled(shape):
   rows = noise.GaussianRows(tf.TensorSpec(shape), seed=noise.Seed(1))
   row = _record(rows, rows.new_key(), 0).numpy()
@@ -72,21 +47,6 @@ def test_rounds_tensors_and_keys_are_uncorrelated(generator):
   for one, other in itertools.combinations(vectors, 2):
     # Two float32 normals are equal with probability below 1e-6.
     assert np.count_nonzero(one == other) < 10
-
-
-@each_generator
-def test_no_value_comes_twice_in_any_round_tensor_or_neighbouring_seed(generator):
-  # 240,000 float64 values; the seeds are fixed, so a green test stays green.
-  specs = [tf.TensorSpec([1000], tf.float64)] * 3
-  values = []
-  for seed in (0, 1, 2, 3, -1, -2, 10**6, 10**6 + 1):
-    rows = noise.GaussianRows(specs, noise.Seed(seed), generator)
-    key = rows.new_key()
-    for index in range(10):
-      values.extend(tensor.numpy() for tensor in _record(rows, key, index))
-  values = np.concatenate(values)
-  assert len(values) == 240_000
-  assert len(np.unique(values)) == len(values)
 
 
 @each_generator
@@ -119,29 +79,6 @@ def test_unseeded_keys_do_not_follow_the_global_seed():
   assert keys[0] != keys[1]
 
 
-def test_seeded_keys_are_equal_and_streams_of_seeds_have_different_ones():
-  def keys(seed):
-    rows = noise.GaussianRows(tf.TensorSpec([3]), seed)
-    traced = tf.function(rows.new_key)
-    return {_key(rows), _key(rows), tuple(traced().numpy().tolist())}
-
-  seeds = [noise.Seed(value) for value in (0, 1, 2, -1, 2**32, 2**63, 10**40)]
-  seeds += [noise.Seed(1, 1), noise.Seed(1, 2), noise.Seed(1, 1, 1), noise.Seed(11)]
-  each = [keys(seed) for seed in seeds]
-  assert all(len(same) == 1 for same in each)
-  assert len(set.union(*each)) == len(seeds)
-  assert keys(noise.Seed(np.int64(1))) == keys(noise.Seed(1))
-
-
-def test_no_two_rows_start_from_one_value_of_an_int():
-  rows = [noise.GaussianRows(tf.TensorSpec([3]), 192837) for _ in range(3)]
-  assert [each.seed_identity for each in rows] == [
-    f'seed 192837, stream {stream}' for stream in range(3)
-  ]
-  assert len({_key(each) for each in rows}) == 3
-  assert noise.GaussianRows(tf.TensorSpec([3])).seed_identity == 'secret'
-
-
 def test_secret_noise_is_the_ciphers_unless_asked_otherwise():
   def generator(*args):
     return noise.GaussianRows(tf.TensorSpec([3]), *args).generator
@@ -166,7 +103,7 @@ def test_neither_seed_nor_key_is_in_the_repr():
   assert str(seed) not in repr(streaming)
 
 
-@pytest.mark.parametrize('dtype', [tf.int32, tf.bool, tf.string, tf.complex64])
+@pytest.mark.parametrize('dtype', [tf.int32, tf.string])
 def test_other_dtypes_are_refused_by_name(dtype):
   specs = {'good': tf.TensorSpec([2]), 'bad': tf.TensorSpec([2], dtype)}
   with pytest.raises(TypeError, match=f'float32 or float64.*{dtype.name}'):
@@ -185,21 +122,3 @@ def test_half_precision_gets_noise_as_any_other():
 def test_unknown_shapes_are_refused(shape):
   with pytest.raises(ValueError, match='fully defined shapes'):
     noise.GaussianRows([tf.TensorSpec(shape)])
-
-
-@pytest.mark.parametrize('seed', [1.0, '1', True, b'1', (1, 2)])
-def test_seeds_that_are_not_whole_numbers_are_refused(seed):
-  with pytest.raises(
-    TypeError, match='seed must be an int, a noise.Seed or None'
-  ) as error:
-    noise.GaussianRows(tf.TensorSpec([3]), seed)
-  assert type(seed).__name__ in str(error.value)
-
-
-@each_generator
-def test_keys_of_all_ones_are_keys_as_others(generator):
-  specs = [tf.TensorSpec([50], tf.float64)] * 2
-  rows = noise.GaussianRows(specs, generator=generator)
-  key = tf.constant([-1] * 4, tf.int64)
-  values = np.concatenate([np.ravel(rows.row(key, index)) for index in range(5)])
-  assert len(np.unique(values)) == 500

@@ -63,12 +63,6 @@ def test_a_factory_has_a_part_for_each_process_after_the_first():
     options.for_factory(noise.Seed(7, 0, part=1))
 
 
-def test_identities_are_words():
-  assert options.identity(None) == 'secret'
-  assert options.identity(noise.Seed(7)) == 'seed 7, stream 0'
-  assert options.identity(noise.Seed(7, 2, 1)) == 'seed 7, stream 2, part 1'
-
-
 @pytest.mark.parametrize('seed', [1.0, '1', True, b'1', (1, 2), np.bool_(True)])
 def test_what_is_no_seed_is_refused(seed):
   with pytest.raises(TypeError, match='seed must be an int, a noise.Seed or None'):

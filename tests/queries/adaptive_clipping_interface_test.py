@@ -11,7 +11,6 @@ from tests.queries import adaptive_queries
 from tests.queries import records as records_lib
 from tff_dp_aggregators import noise as noise_lib
 from tff_dp_aggregators import strategies
-from tff_dp_aggregators.queries import adaptive_clipping
 
 
 def test_hostile_records_have_defined_outcomes():
@@ -37,69 +36,13 @@ def test_hostile_records_have_defined_outcomes():
   assert adaptive_queries.below(outcome([1e-38, 1e-38, 1e-38])) == 0.5
 
 
-@pytest.mark.parametrize(
-  'record, error',
-  [
-    (tf.zeros([4]), ValueError),
-    (tf.zeros([3], tf.int32), TypeError),
-    (tf.zeros([3], tf.float64), TypeError),
-    ([tf.zeros([3])], (TypeError, ValueError)),
-  ],
-)
-def test_a_record_unlike_the_specs_is_refused(record, error):
-  query = adaptive_queries.build()
-  params = query.derive_sample_params(query.initial_global_state())
-  with pytest.raises(error, match='a record'):
-    query.preprocess_record(params, record)
-  with pytest.raises(error):
-    query.initial_sample_state(record)
-
-
 def _bits(*structures):
   return [np.asarray(t.numpy()).tobytes() for t in tf.nest.flatten(structures)]
 
 
-@pytest.mark.few(1)
-@pytest.mark.parametrize(
-  'kind, storage',
-  [
-    ('gaussian', 'auto'),
-    ('tree_with_restarts', 'state'),
-    ('banded', 'state'),
-    ('banded', 'redraw'),
-  ],
-)
-def test_a_state_continues_bit_by_bit_in_another_query_and_mode(kind, storage):
-  records = [tf.constant([1.0, 2.0, 3.0]), tf.constant([0.1, 0.2, 0.3])]
-  arguments = {
-    'storage': storage,
-    'workload': strategies.Workload(adaptive_queries.ROUNDS, momentum=0.5),
-    'update_every': 4,
-  }
-  first, second = (
-    adaptive_queries.build(kind, **arguments),
-    adaptive_queries.build(kind, **arguments),
-  )
-  step = tf.function(
-    lambda state: adaptive_queries.one_round(second, state, records)[:2]
-  )
-  state = first.initial_global_state()
-  kept, expected = [state], []
-  for _ in range(adaptive_queries.ROUNDS):
-    result, state, _ = adaptive_queries.one_round(first, state, records)
-    expected.append((result, state))
-    kept.append(state)
-  for number, (result, after) in enumerate(expected):
-    # As a checkpoint brings it back: arrays in the same structure.
-    restored = tf.nest.map_structure(lambda t: tf.constant(t.numpy()), kept[number])
-    assert _bits(*step(restored)) == _bits(result, after)
-
-
-@pytest.mark.few(1)
-@pytest.mark.parametrize('momentum', [0.0, 0.9])
-def test_a_workload_is_applied_to_what_each_round_released(momentum):
+def test_a_workload_is_applied_to_what_each_round_released():
   workload = strategies.Workload(
-    adaptive_queries.ROUNDS, momentum, tuple(np.linspace(1, 2, adaptive_queries.ROUNDS))
+    adaptive_queries.ROUNDS, 0.9, tuple(np.linspace(1, 2, adaptive_queries.ROUNDS))
   )
   record = np.array([1.0, 2.0, 3.0])
   released = []
@@ -155,39 +98,28 @@ def test_repr_holds_the_numbers_and_neither_seed_nor_key():
 
 
 @pytest.mark.parametrize(
-  'argument, value, message',
+  'argument, value',
   [
-    ('initial_clip_norm', 0.0, 'initial_clip_norm must be positive .* got 0.0'),
-    ('initial_clip_norm', math.nan, 'initial_clip_norm must be positive .* got nan'),
-    ('initial_clip_norm', 1e31, 'initial_clip_norm must be within .* got 1e'),
-    ('noise_multiplier', -1.0, 'noise_multiplier must be finite and not negative'),
-    ('noise_multiplier', math.nan, 'noise_multiplier must be finite'),
-    ('clients_per_round', 0, 'clients_per_round must be positive and finite; got 0'),
-    ('clients_per_round', math.inf, 'clients_per_round must be positive and finite'),
-    ('target_quantile', 1.1, 'target_quantile must be finite, .* 0 and 1; got 1.1'),
-    ('target_quantile', -0.1, 'target_quantile must be finite, and within 0 and 1'),
-    ('target_quantile', math.nan, 'target_quantile must be finite, and within 0 and 1'),
-    ('learning_rate', -0.2, 'learning_rate must be finite'),
-    ('learning_rate', math.inf, 'learning_rate must be finite'),
-    ('clipped_count_stddev', -1.0, 'clipped_count_stddev must be finite'),
+    ('initial_clip_norm', 0.0),
+    ('initial_clip_norm', 1e31),
+    ('noise_multiplier', -1.0),
+    ('clients_per_round', 0),
+    ('target_quantile', 1.1),
+    ('target_quantile', math.nan),
+    ('learning_rate', -0.2),
+    ('clipped_count_stddev', -1.0),
     # Half of the noise multiplier is what the count alone would need.
-    ('clipped_count_stddev', 1.0, r'must be more than 1\.0, half of.* got 1\.0'),
-    ('clipped_count_stddev', 0.0, r'must be more than 1\.0, half of'),
-    (
-      'clipped_count_stddev',
-      0.9,
-      r'got 0\.9.* 3\.162 fits: .* takes 10%',
-    ),
-    ('update_every', 0, 'update_every'),
+    ('clipped_count_stddev', 1.0),
+    ('update_every', 0),
   ],
 )
-def test_numbers_out_of_range_are_refused(argument, value, message):
-  with pytest.raises(ValueError, match=message):
+def test_numbers_out_of_range_are_refused(argument, value):
+  with pytest.raises(ValueError, match=f'{argument} must be'):
     adaptive_queries.build(**{argument: value})
 
 
-@pytest.mark.parametrize('clients', [1, 5, 20, 100, 10_000])
-@pytest.mark.parametrize('noise_multiplier', [0.0, 1e-3, 2.0, 50.0, 1e4])
+@pytest.mark.parametrize('clients', [1, 20, 10_000])
+@pytest.mark.parametrize('noise_multiplier', [0.0, 1e-3, 2.0, 1e4])
 def test_the_default_count_noise_fits_every_cohort(caplog, noise_multiplier, clients):
   with caplog.at_level(logging.WARNING):
     query = adaptive_queries.build(
@@ -215,27 +147,3 @@ def test_a_clip_norm_that_changes_within_a_tree_is_refused():
     adaptive_queries.build('tree_with_restarts', update_every=6)
   with pytest.raises(TypeError, match='update_every'):
     adaptive_queries.build('tree_with_restarts', update_every=4.5)
-
-
-def test_a_count_that_makes_the_records_much_louder_is_warned_of(caplog):
-  with caplog.at_level(logging.WARNING):
-    adaptive_queries.build(clipped_count_stddev=5.0)
-    assert not caplog.records
-    adaptive_queries.build(clipped_count_stddev=1.1)
-  (warning,) = caplog.records
-  assert '2.4 times as large' in warning.getMessage()
-
-
-@pytest.mark.parametrize(
-  'sample, error',
-  [
-    (tf.zeros([3]), (TypeError, ValueError)),  # No count.
-    ((tf.zeros([3]), tf.zeros([])), TypeError),  # Another container.
-    (adaptive_clipping.AdaptiveSample(tf.zeros([1]), tf.zeros([])), ValueError),
-    (adaptive_clipping.AdaptiveSample(tf.zeros([3]), tf.zeros([1])), ValueError),
-  ],
-)
-def test_a_sample_unlike_the_specs_is_refused(sample, error):
-  query = adaptive_queries.build()
-  with pytest.raises(error):
-    query.get_noised_result(sample, query.initial_global_state())

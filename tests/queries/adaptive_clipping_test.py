@@ -55,23 +55,16 @@ def test_steps_worked_out_by_hand(numbers, quantile, start, clip_norms, sums):
   np.testing.assert_allclose([s.clip_norm for s in states], clip_norms, rtol=1e-6)
 
 
-@pytest.mark.few(1)
-@pytest.mark.parametrize('kind, target', [('gaussian', 0.8), ('tree', 0.3)])
-def test_the_estimate_settles_at_the_quantile_of_the_norms(kind, target):
+def test_the_estimate_settles_at_the_quantile_of_the_norms():
   # Norms exp(N(1, 1)). A round measures the fraction with a standard deviation of at
   # most 0.09 (50 clients, noise 0.05; the tree's is smaller in sums), the mean of 150
   # rounds with 0.007. The steps add up to a change of the logarithm of at most 0.3, so
   # that mean is within 0.3 / (0.2 x 150) = 0.01 of the target. A fraction is at least
   # 0.28 a unit of the logarithm: 0.026 and 0.036. The bound is six of the first and one
   # of the second: less than 10^-8, twice.
-  num_rounds, clients = 200, 50
-  strategy = (
-    strategies.Identity(num_rounds)
-    if kind == 'gaussian'
-    else strategies.BinaryTree(num_rounds)
-  )
+  num_rounds, clients, target = 200, 50, 0.8
   query = queries.AdaptiveClippingQuery(
-    strategy,
+    strategies.Identity(num_rounds),
     strategies.Participation(num_rounds),
     **adaptive_queries.arguments(
       clients_per_round=clients,
@@ -95,23 +88,15 @@ def test_the_estimate_settles_at_the_quantile_of_the_norms(kind, target):
     records = directions * rng.lognormal(1.0, 1.0, size=[clients, 1])
     state = step(state, tf.constant(records, tf.float32))
     logarithms.append(math.log(float(state.clip_norm)))
-  normal_quantile = {0.3: -0.524, 0.8: 0.842}[target]
-  assert np.mean(logarithms[50:]) == pytest.approx(1 + normal_quantile, abs=0.19)
+  assert np.mean(logarithms[50:]) == pytest.approx(1 + 0.842, abs=0.19)
 
 
 # When and how far the clip norm moves.
 
 
-@pytest.mark.few(2)
 @pytest.mark.parametrize(
   'kind, given, update_every',
-  [
-    ('gaussian', None, 1),
-    ('banded', None, 1),
-    ('blt', 3, 3),
-    ('tree_with_restarts', None, 4),
-    ('tree_with_restarts', 8, 8),
-  ],
+  [('banded', None, 1), ('tree_with_restarts', None, 4), ('blt', 3, 3)],
 )
 def test_the_clip_norm_is_fixed_between_updates_while_the_estimate_moves(
   kind, given, update_every
@@ -132,7 +117,7 @@ def test_the_clip_norm_is_fixed_between_updates_while_the_estimate_moves(
     assert float(state.clip_norm) == clip_norm
 
 
-@pytest.mark.parametrize('noise_multiplier', [0.0, 1e-3, 3.0])
+@pytest.mark.parametrize('noise_multiplier', [0.0, 3.0])
 @pytest.mark.parametrize('up', [False, True])
 def test_the_clip_norm_stays_on_the_scale_of_grids(up, noise_multiplier):
   query = adaptive_queries.unlimited(

@@ -14,7 +14,6 @@ STRATEGIES = {
   'gaussian': strategies.Identity(ROUNDS),
   'tree': strategies.BinaryTree(ROUNDS),
   'tree_with_restarts': strategies.BinaryTree(ROUNDS, restart_every=4),
-  'plain_tree': strategies.BinaryTree(ROUNDS, honaker=False),
   'banded': strategies.BandedToeplitz.square_root(ROUNDS, 3),
   'blt': strategies.BLT(ROUNDS, (0.3, 0.1), (0.9, 0.5)),
 }

@@ -1,9 +1,4 @@
-"""Sums of shares: structures, states and metrics; and what TF Privacy's shares are.
-
-Claims: records of several tensors and dtypes come back as they were; a state belongs to
-its mechanism; what is measured is the plan; tensors of a record, and records, have
-noise of their own, which with TF Privacy's Skellam query they have not.
-"""
+"""Sums of shares: structures, states and metrics; and what TF Privacy's shares are."""
 
 import itertools
 
@@ -12,6 +7,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_privacy as tfp
 
+from tests.queries import records as records_lib
 from tff_dp_aggregators import queries
 from tff_dp_aggregators import strategies
 
@@ -36,14 +32,6 @@ def _query(specs=None, **changes):
   return queries.DistributedSumQuery(**numbers)
 
 
-def _round(query, state, records):
-  params = query.derive_sample_params(state)
-  sample = query.initial_sample_state()
-  for record in records:
-    sample = query.accumulate_record(params, sample, record)
-  return query.get_noised_result(sample, state)
-
-
 def test_structures_come_back_as_they_were():
   query = _query()
   rng = np.random.default_rng(4)
@@ -51,7 +39,7 @@ def test_structures_come_back_as_they_were():
     lambda spec: tf.constant(rng.normal(size=spec.shape), spec.dtype), _SPECS
   )
   state = query.initial_global_state()
-  noised, state, event = _round(query, state, [record, record])
+  noised, state, event = records_lib.one_round(query, state, [record, record])
   assert noised['a'].dtype == noised['c'].dtype == tf.float32
   assert noised['b'][0].dtype == tf.float64
   for found, sent in zip(tf.nest.flatten(noised), tf.nest.flatten(record)):
@@ -65,7 +53,7 @@ def test_a_state_belongs_to_its_mechanism():
   other = _query(noise_multiplier=2e-3)
   record = tf.nest.map_structure(lambda spec: tf.zeros(spec.shape, spec.dtype), _SPECS)
   with pytest.raises(tf.errors.InvalidArgumentError, match='another mechanism'):
-    _round(other, state, [record, record])
+    records_lib.one_round(other, state, [record, record])
 
 
 def test_what_is_measured_is_the_plan():

@@ -53,31 +53,3 @@ def test_what_is_not_finite_stays_in_the_sum(bad):
     result, _, _ = _run(query, records)
     assert np.isfinite(result[0])
     np.testing.assert_array_equal(result[1], bad)
-
-
-def test_state_and_metrics_are_empty_and_the_event_is_non_private():
-  for query in (queries.NoPrivacySumQuery(), queries.NoPrivacyAverageQuery()):
-    state = query.initial_global_state()
-    _, after, event = _run(query, [tf.zeros([2])])
-    assert not tf.nest.flatten([state, after])
-    assert event == dp_accounting.NonPrivateDpEvent()
-    assert not query.derive_metrics(state)
-
-
-@pytest.mark.parametrize(
-  ('one', 'other', 'error'),
-  [
-    ([1.0], (1.0,), TypeError),
-    ([1.0], [1.0, 1.0], ValueError),
-    ([1.0, 1.0], [1.0], ValueError),
-  ],
-)
-def test_records_of_different_structures_do_not_add_up(one, other, error):
-  for query in (
-    queries.NoPrivacySumQuery(),
-    queries.NoPrivacySumQuery(tf.nest.map_structure(lambda _: tf.TensorSpec([]), one)),
-  ):
-    sample = query.initial_sample_state(one)
-    sample = query.accumulate_record((), sample, one)
-    with pytest.raises(error):
-      query.accumulate_record((), sample, other)

@@ -1,5 +1,6 @@
 """How often one client can have been in, and what that cost."""
 
+import functools
 import itertools
 
 import dp_accounting
@@ -7,14 +8,13 @@ import pytest
 import tensorflow as tf
 
 from tff_dp_aggregators import queries
+from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
 
 _LIMITS = [
   strategies.Participation(num_rounds=7),
-  strategies.Participation(num_rounds=7, max_participations=7),
   strategies.Participation(num_rounds=7, min_separation=3, max_participations=9),
   strategies.Participation(num_rounds=8, min_separation=2, max_participations=3),
-  strategies.Participation(num_rounds=1),
 ]
 _SPECS = tf.TensorSpec([2])
 _QUERIES = {
@@ -96,7 +96,7 @@ def test_what_has_no_limits_tells_none():
 
 @pytest.mark.parametrize('name', _QUERIES)
 def test_a_round_too_many_and_what_is_no_participation_are_refused(name):
-  query = _QUERIES[name](_LIMITS[2])
+  query = _QUERIES[name](_LIMITS[1])
   state = query.initial_global_state()._replace(round=tf.constant(7, tf.int64))
   with pytest.raises(tf.errors.InvalidArgumentError, match='built for 7 rounds'):
     query.get_noised_result(query.initial_sample_state(), state)
@@ -106,7 +106,7 @@ def test_a_round_too_many_and_what_is_no_participation_are_refused(name):
 
 @pytest.mark.parametrize('name', _QUERIES)
 def test_queries_count_this_way(name):
-  limits = _LIMITS[3]
+  limits = _LIMITS[2]
   query = _QUERIES[name](limits)
   assert query.participation == limits
   state = query.initial_global_state()
@@ -116,3 +116,46 @@ def test_queries_count_this_way(name):
   assert query.run_event().count == spent.all_rounds
   with pytest.raises(ValueError, match='any number of rounds'):
     _ = _QUERIES[name](None).participation
+
+
+_EVERY_ROUND = strategies.Participation(8)
+
+
+@pytest.mark.parametrize('participation', [None, 8, sampling.PoissonSampling(8, 0.1)])
+@pytest.mark.parametrize(
+  'build',
+  [
+    functools.partial(queries.MatrixMechanismQuery, strategies.Identity(8)),
+    functools.partial(
+      queries.BandedMatrixFactorizationQuery, strategies.BandedToeplitz(8, (1.0, 0.5))
+    ),
+    queries.TreeCumulativeSumQuery,
+    queries.TreeResidualSumQuery,
+  ],
+)
+def test_noise_that_is_correlated_needs_limits(build, participation):
+  with pytest.raises(TypeError, match='participation must be a strategies.Particip'):
+    build(participation, clip_norm=1.0, noise_multiplier=2.0, record_specs=_SPECS)
+
+
+def _independent(name, *args, **kwargs):
+  query = getattr(queries, name)
+  norm = 'clip_norm' if name == 'GaussianSumQuery' else 'initial_clip_norm'
+  kwargs = {norm: 1.0, **kwargs}
+  if name == 'AdaptiveGaussianSumQuery':
+    kwargs['clients_per_round'] = 50
+  return query(*args, noise_multiplier=2.0, record_specs=_SPECS, **kwargs)
+
+
+@pytest.mark.parametrize('name', ['GaussianSumQuery', 'AdaptiveGaussianSumQuery'])
+def test_of_independent_noise_no_limits_are_every_round(name):
+  query = _independent(name)
+  state = query.initial_global_state()
+  for _ in range(8):
+    _, state, event = query.get_noised_result(query.initial_sample_state(), state)
+    assert float(event.noise_multiplier) == 2.0
+  spent = float(query.derive_metrics(state)['effective_noise_multiplier'])
+  limited = _independent(name, _EVERY_ROUND)
+  assert spent == pytest.approx(limited.effective_noise_multiplier)
+  with pytest.raises(TypeError, match="'storage' is not an argument"):
+    _independent(name, storage=None)

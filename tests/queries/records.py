@@ -27,3 +27,12 @@ def flat(structure):
   """All numbers of a structure, as float64."""
   tensors = tf.nest.flatten(structure)
   return np.concatenate([np.ravel(tensor).astype(float) for tensor in tensors])
+
+
+def one_round(query, state, records=(), template=None):
+  """Result, next state and event of a round with these records."""
+  params = query.derive_sample_params(state)
+  sample = query.initial_sample_state(template)
+  for record in records:
+    sample = query.accumulate_record(params, sample, record)
+  return query.get_noised_result(sample, state)

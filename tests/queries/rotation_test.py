@@ -1,9 +1,4 @@
-"""Rotations keep lengths, are undone, and spread any vector.
-
-Claims: the transform is SciPy's Hadamard matrix, its own inverse, and keeps lengths;
-signs are of both kinds, and others in other rounds; after signs and transform, the
-entries of the worst vectors are within the bound that random signs have.
-"""
+"""Rotations keep lengths, are undone, and spread any vector."""
 
 import math
 

@@ -16,18 +16,7 @@ from tff_dp_aggregators import queries
 from tff_dp_aggregators import strategies
 
 
-def _one_round(query, state, records, template):
-  params = query.derive_sample_params(state)
-  sample = query.initial_sample_state(template)
-  for record in records:
-    sample = query.accumulate_record(params, sample, record)
-  return query.get_noised_result(sample, state)[:2]
-
-
-@pytest.mark.few(2)
-@pytest.mark.parametrize(
-  'quantile, rate, start', [(0.5, 0.2, 0.1), (0.8, 1.0, 30.0), (0.0, 0.3, 5.0)]
-)
+@pytest.mark.parametrize('quantile, rate, start', [(0.8, 1.0, 30.0), (0.0, 0.3, 5.0)])
 def test_clip_norms_and_sums_are_those_of_tf_privacy(quantile, rate, start):
   # More records than expected in one round and fewer in others: the fraction is cut off
   # at 1, and divided by the same number.
@@ -56,11 +45,13 @@ def test_clip_norms_and_sums_are_those_of_tf_privacy(quantile, rate, start):
 
   our_state, their_state = ours.initial_global_state(), theirs.initial_global_state()
   template = as_record(np.zeros(5))
-  for number in range(16):
+  for number in range(9):
     scales = rng.lognormal(1.0, 1.0, size=[(4, 6, 15)[number % 3], 1])
     records = [as_record(row) for row in scales * rng.normal(size=[len(scales), 5])]
-    our_sum, our_state = _one_round(ours, our_state, records, template)
-    their_sum, their_state = _one_round(theirs, their_state, records, template)
+    our_sum, our_state, _ = records_lib.one_round(ours, our_state, records, template)
+    their_sum, their_state, _ = records_lib.one_round(
+      theirs, their_state, records, template
+    )
     np.testing.assert_allclose(
       records_lib.flat(our_sum), records_lib.flat(their_sum), rtol=2e-5, atol=2e-5
     )
@@ -70,7 +61,7 @@ def test_clip_norms_and_sums_are_those_of_tf_privacy(quantile, rate, start):
 
 
 def test_a_tree_with_restarts_is_that_of_tf_privacy():
-  period, num_rounds = 4, 12
+  period, num_rounds = 4, 8
   template = tf.zeros([3])
   theirs = tfp.RestartQuery(
     tfp.QAdaClipTreeResSumQuery(
@@ -95,9 +86,11 @@ def test_a_tree_with_restarts_is_that_of_tf_privacy():
   rng = np.random.default_rng(5)
   our_state, their_state = ours.initial_global_state(), theirs.initial_global_state()
   for _ in range(num_rounds):
-    records = [tf.constant(row, tf.float32) for row in rng.normal(size=[5, 3])]
-    our_sum, our_state = _one_round(ours, our_state, records, template)
-    their_sum, their_state = _one_round(theirs, their_state, records, template)
+    records = [tf.constant(row, tf.float32) for row in rng.normal(size=[3, 3])]
+    our_sum, our_state, _ = records_lib.one_round(ours, our_state, records, template)
+    their_sum, their_state, _ = records_lib.one_round(
+      theirs, their_state, records, template
+    )
     np.testing.assert_allclose(our_sum, their_sum, rtol=1e-5, atol=1e-5)
     metrics = theirs.derive_metrics(their_state)
     np.testing.assert_allclose(

@@ -33,7 +33,6 @@ def _covariance(query):
   return released @ released.T / _SAMPLES
 
 
-@pytest.mark.few(3)
 @pytest.mark.slow
 @pytest.mark.parametrize('restart_every', [None, 4])
 @pytest.mark.parametrize('efficient', [True, False])

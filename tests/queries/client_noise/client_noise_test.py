@@ -1,7 +1,6 @@
 """Each client's record gets noise of its own, of the kind and size accounted for."""
 
 import fractions
-import itertools
 import math
 
 import dp_accounting
@@ -80,48 +79,9 @@ def _sums(query, clients, record=None, rounds=1):
 
 
 @both_kinds
-def test_each_execution_draws_noise_of_its_own(kind):
-  query = _local(kind)
-  record = tf.constant(np.linspace(-1, 1, _SIZE), tf.float32)
-  params = tf.constant(0.5)
-  encode = lambda: query.preprocess_record(params, record)  # noqa: E731
-  traced = tf.function(lambda: (encode(), encode()))
-  sent = [encode(), encode(), *traced(), *traced()]
-  rows = np.array([each.numpy() for each in sent], np.float64)
-  # Whole numbers of some 2^36 values: two are equal by chance, in 300,000 pairs of
-  # them, with probability 1e-5; not ten times.
-  assert sum(np.sum(a == b) for a, b in itertools.combinations(rows, 2)) < 10
-  correlations = np.corrcoef(rows)[np.triu_indices(len(rows), 1)]
-  assert np.abs(correlations).max() < 6.5 / math.sqrt(_SIZE)  # 15 pairs: 1.2e-9.
-
-
-@both_kinds
 def test_noise_of_one_client_has_the_stated_distribution(kind):
   (noised,), _ = _sums(_local(kind), 1)
   assert scipy.stats.kstest(noised, _KS[kind], args=(0, 1.5)).pvalue > 1e-7
-
-
-@both_kinds
-def test_noise_of_several_clients_adds_up_as_independent_noise(kind):
-  (noised,), _ = _sums(_local(kind), 16)
-  expected = 1.5 * _STDDEVS[kind] * 4
-  # Had they all the same noise, it were four times that.
-  kurtosis = 0 if kind == 'gaussian' else 3 / 16
-  tolerance = 6 * math.sqrt((2 + kurtosis) / _SIZE) / 2  # 2e-9.
-  assert noised.std() == pytest.approx(expected, rel=tolerance)
-  assert abs(noised.mean()) < 6 * expected / math.sqrt(_SIZE)
-
-
-def test_shares_of_clients_have_the_distribution_of_noise_of_the_server():
-  shares, _ = _sums(_shares(), 9, rounds=2)
-  central = queries.GaussianSumQuery(
-    clip_norm=0.5, noise_multiplier=3.0, record_specs=_SPEC
-  )
-  server, _ = _sums(central, 9, rounds=2)
-  assert scipy.stats.ks_2samp(shares.ravel(), server.ravel()).pvalue > 1e-7
-  for noised in shares:
-    assert scipy.stats.kstest(noised, 'norm', args=(0, 1.5)).pvalue > 1e-7
-  assert abs(np.corrcoef(shares)[0, 1]) < 6 / math.sqrt(_SIZE)
 
 
 def test_noise_of_the_server_comes_on_top():
@@ -136,9 +96,8 @@ def test_noise_of_the_server_comes_on_top():
   assert scipy.stats.kstest(noised, 'norm', args=(0, stddev)).pvalue > 1e-7
 
 
-@pytest.mark.few(12)
-@pytest.mark.parametrize('clip_norm', [0.7, 1.0, 2.0**-80, 2.0**80, 3e-5])
-@pytest.mark.parametrize('noise_multiplier', [2.0**-20, 0.01, 1.0, 7.3, 2.0**20])
+@pytest.mark.parametrize('clip_norm', [0.7, 2.0**-80, 2.0**80])
+@pytest.mark.parametrize('noise_multiplier', [2.0**-20, 7.3, 2.0**20])
 @both_kinds
 def test_what_a_client_sends_is_within_the_sums(kind, noise_multiplier, clip_norm):
   query = _local(kind, clip_norm=clip_norm, noise_multiplier=noise_multiplier)
@@ -170,9 +129,9 @@ def test_without_noise_sums_are_those_of_clipped_records(kind):
   assert not finite
 
 
-@pytest.mark.few(2)
-@both_kinds
-@pytest.mark.parametrize('adjacency', ['zero_out', 'replace_one'])
+@pytest.mark.parametrize(
+  'kind, adjacency', [('gaussian', 'zero_out'), ('laplace', 'replace_one')]
+)
 def test_real_reports_are_no_easier_to_tell_apart_than_stated(kind, adjacency):
   # Each coordinate is a report of its own, of a record with one entry.
   noise_multiplier, size = 0.8, 400_000
@@ -212,16 +171,9 @@ def test_a_client_that_hides_itself_does_not_tell_of_nan(kind):
     assert test.pvalue > 1e-7
 
 
-@pytest.mark.parametrize('query', [_local, _shares])
-def test_a_seed_is_refused_where_clients_have_no_number(query):
-  query = _shares if query is _shares else lambda **more: _local('laplace', **more)
-  seeded = query(seed=3)
-  with pytest.raises(ValueError, match='clients who do not know each other'):
-    seeded.preprocess_record(tf.constant(0.5), tf.zeros([_SIZE]))
-
-
-@both_kinds
-@pytest.mark.parametrize('generator', ['philox', 'chacha20'])
+@pytest.mark.parametrize(
+  'kind, generator', [('gaussian', 'chacha20'), ('laplace', 'philox')]
+)
 def test_noise_of_numbered_clients_is_their_own_and_the_same_again(kind, generator):
   params = tf.constant(0.5)
   rows = {}
@@ -251,8 +203,7 @@ def test_without_a_seed_each_round_key_is_new():
   assert len(np.unique(words)) == 12
 
 
-@both_kinds
-@pytest.mark.parametrize('limits', [None, _LIMITS])
+@pytest.mark.parametrize('kind, limits', [('gaussian', None), ('laplace', _LIMITS)])
 def test_spent_is_one_local_event_for_each_round_that_a_client_may_be_in(kind, limits):
   query = _LOCAL[kind](
     limits, clip_norm=0.5, noise_multiplier=3.0, record_specs=tf.TensorSpec([2])
@@ -377,9 +328,8 @@ def test_the_approximation_has_the_mean_and_variance_of_local_noise(kind):
   assert state.round == 2
 
 
-@both_kinds
-def test_the_approximation_says_that_nothing_is_private(kind):
-  query = _approximate(kind, record_specs=tf.TensorSpec([2]))
+def test_the_approximation_says_that_nothing_is_private():
+  query = _approximate('laplace', record_specs=tf.TensorSpec([2]))
   state = query.initial_global_state()
   sample = query.accumulate_record(
     tf.constant(0.5), query.initial_sample_state(), tf.constant([0.1, 0.2])

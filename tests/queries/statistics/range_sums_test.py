@@ -11,13 +11,12 @@ import tensorflow_federated as tff
 from tensorflow_privacy.privacy.dp_query import tree_range_query
 
 from tff_dp_aggregators import aggregators
-from tff_dp_aggregators import noise
 from tff_dp_aggregators import queries
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.queries import grid
 
 _LARGE = 1e3  # Clips nothing here.
-_SHAPES = [(1, 2), (2, 2), (3, 2), (5, 2), (8, 2), (10, 3), (13, 4), (27, 3), (37, 5)]
+_SHAPES = [(1, 2), (2, 2), (5, 2), (10, 3), (37, 5)]
 
 
 def _query(num_bins, arity=2, *, clip_norm=_LARGE, noise_multiplier=0.0, **kwargs):
@@ -80,7 +79,7 @@ def test_nodes_that_do_not_agree_are_fitted_by_least_squares(num_bins, arity):
   np.testing.assert_allclose(result, np.linalg.pinv(matrix) @ nodes, atol=1e-5)
 
 
-@pytest.mark.parametrize(('num_bins', 'arity'), [(8, 2), (9, 3), (16, 4)])
+@pytest.mark.parametrize(('num_bins', 'arity'), [(8, 2), (9, 3)])
 def test_without_noise_nodes_are_those_of_tf_privacy(num_bins, arity):
   theirs = tree_range_query.TreeRangeSumQuery.build_central_gaussian_query(
     _LARGE, 0.0, arity
@@ -159,38 +158,23 @@ def test_rounds_are_spent_as_those_of_the_nodes():
   assert query.spent(state).to_event() == tree.spent(same).to_event()
 
 
-_HISTOGRAMS = [np.eye(6, dtype=np.float32)[i % 6] for i in range(12)]
-
-
-def test_it_stands_beside_a_model_and_under_a_secure_sum():
+def test_it_stands_beside_a_model():
   numbers = {'noise_multiplier': 1.0, 'clients_per_round': 12}
-  both = [
-    aggregators.joint(
-      {
-        'model': aggregators.gaussian(clip_norm=1.0, seed=noise.Seed(1), **numbers),
-        'bins': aggregators.range_sums(
-          aggregators.gaussian(clip_norm=2.0, seed=noise.Seed(2), **numbers), arity=3
-        ),
-      },
-      ['model', 'bins'],
-      record_aggregation_factory=record_sum,
-    )
-    for record_sum in (None, aggregators.secure_sum())
-  ]
-  types = tff.to_type([(np.float32, [2]), (np.float32, [6])])
-  values = [[np.ones(2, np.float32), each] for each in _HISTOGRAMS]
-  tff.backends.test.set_sync_test_cpp_execution_context()
-  try:
-    outputs = []
-    for aggregator in both:
-      process = aggregator.create(types)
-      outputs.append(process.next(process.initialize(), values))
-  finally:
-    tff.backends.native.set_sync_local_cpp_execution_context()
-  plain, secure = (each.result for each in outputs)
-  for one, other in zip(plain, secure):
-    assert one.tobytes() == other.tobytes()
-  spent = aggregators.extract_dp_event(outputs[0].state).all_rounds_so_far
+  process = aggregators.joint(
+    {
+      'model': aggregators.gaussian(clip_norm=1.0, **numbers),
+      'bins': aggregators.range_sums(
+        aggregators.gaussian(clip_norm=2.0, **numbers), arity=3
+      ),
+    },
+    ['model', 'bins'],
+  ).create(tff.to_type([(np.float32, [2]), (np.float32, [6])]))
+  histograms = np.eye(6, dtype=np.float32)
+  values = [[np.ones(2, np.float32), histograms[i % 6]] for i in range(12)]
+  output = process.next(process.initialize(), values)
+  # A bin is 2 / 12, and has noise of at most 2 / 12.
+  np.testing.assert_allclose(output.result[1], np.full(6, 1 / 6), atol=7 / 6)
+  spent = aggregators.extract_dp_event(output.state).all_rounds_so_far
   assert spent.noise_multiplier == pytest.approx(math.sqrt(0.5))
 
 
@@ -207,14 +191,6 @@ def test_what_does_not_fit_is_refused():
     make(nodes, record_specs=tf.TensorSpec([4]), arity=1)
   with pytest.raises(TypeError, match='node_query must be a query'):
     make(queries.NoPrivacySumQuery(), record_specs=tf.TensorSpec([4]))
-  cumulative = queries.TreeCumulativeSumQuery(
-    strategies.Participation(4),
-    clip_norm=1.0,
-    noise_multiplier=1.0,
-    record_specs=tf.TensorSpec([7]),
-  )
-  with pytest.raises(ValueError, match='must release the sum of each round'):
-    make(cumulative, record_specs=tf.TensorSpec([4]))
   numbers = {'clip_norm': 1.0, 'noise_multiplier': 1.0, 'clients_per_round': 2}
   secure = aggregators.gaussian(
     **numbers, record_aggregation_factory=aggregators.secure_sum()
