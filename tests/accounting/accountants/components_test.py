@@ -26,27 +26,20 @@ WithoutReplacement = dp_accounting.SampledWithoutReplacementDpEvent
   'event, relation, expected',
   [
     (Composed([]), Relation.REPLACE_ONE, []),
-    (Repeated(Gaussian(1.0), 0), Relation.REPLACE_ONE, []),
-    (Gaussian(math.inf), Relation.REPLACE_ONE, []),
-    (Laplace(math.inf), Relation.REPLACE_ONE, []),
-    (Laplace(0.0), Relation.REPLACE_ONE, [(NonPrivate(), 1)]),
     (Composed([Gaussian(1), Gaussian(0)]), Relation.REPLACE_ONE, [(NonPrivate(), 1)]),
     (
       Composed([Laplace(2), Gaussian(2.0), Repeated(Laplace(2.0), 3)] * 4),
       Relation.REPLACE_ONE,
       [(Laplace(2.0), 16), (Gaussian(1.0), 1)],
     ),
-    (Poisson(0.0, Gaussian(1.0)), Relation.ADD_OR_REMOVE_ONE, []),
     (Poisson(0, Gaussian(0.0)), Relation.ADD_OR_REMOVE_ONE, []),
     (Poisson(0.5, NoOp()), Relation.ADD_OR_REMOVE_ONE, []),
-    (Poisson(0.5, Gaussian(0)), Relation.ADD_OR_REMOVE_ONE, [(NonPrivate(), 1)]),
     (Poisson(1, Gaussian(2.0)), Relation.ADD_OR_REMOVE_ONE, [(Gaussian(2.0), 1)]),
     (
       Repeated(Poisson(0.5, Repeated(Composed([Gaussian(4), NoOp()]), 4)), 7),
       Relation.ADD_OR_REMOVE_ONE,
       [(Poisson(0.5, Gaussian(2.0)), 7)],
     ),
-    (WithoutReplacement(9, 0, Gaussian(2.0)), Relation.REPLACE_ONE, []),
     (
       WithoutReplacement(9, 9, Gaussian(2.0)),
       Relation.REPLACE_ONE,
@@ -98,21 +91,10 @@ def test_no_noise_costs_everything(accountant, event, relation):
 @pytest.mark.parametrize(
   'event, relation, message',
   [
-    (Gaussian(-1.0), Relation.REPLACE_ONE, 'negative or NaN'),
     (Laplace(math.nan), Relation.REPLACE_ONE, 'negative or NaN'),
     (Poisson(0.1, Gaussian(-1.0)), Relation.ADD_OR_REMOVE_ONE, 'negative or NaN'),
     (Poisson(1.5, Gaussian(1.0)), Relation.ADD_OR_REMOVE_ONE, 'not from 0 to 1'),
-    (Poisson(math.nan, Gaussian(1.0)), Relation.ADD_OR_REMOVE_ONE, 'not from 0 to 1'),
-    (
-      WithoutReplacement(5, 6, Gaussian(1.0)),
-      Relation.REPLACE_ONE,
-      'to its population',
-    ),
-    (
-      WithoutReplacement(0, 0, Gaussian(1.0)),
-      Relation.REPLACE_ONE,
-      'to its population',
-    ),
+    (WithoutReplacement(5, 6, Gaussian(1.0)), Relation.REPLACE_ONE, 'population'),
     (Repeated(Gaussian(1.0), -1), Relation.REPLACE_ONE, 'not a whole number'),
   ],
 )

@@ -16,7 +16,6 @@ PLANE = {
   'one': ([[1.3, 0.0]], [1.0]),
   'sampled': ([[0.0, 0.0], [1.5, 0.0]], [0.8, 0.2]),
   'two bins': ([[1.2, 0.0], [0.0, 1.2]], [0.5, 0.5]),
-  'near bins': ([[1.2, 0.4], [0.4, 1.2]], [0.5, 0.5]),
   'two rounds': ([[0, 0], [1, 0], [0, 1], [1, 1]], [0.49, 0.21, 0.21, 0.09]),
   'signed': ([[2.0, 0.3], [-0.5, 1.0], [0.0, 0.0]], [0.2, 0.5, 0.3]),
 }
@@ -29,7 +28,7 @@ class _Plane:
 
   def __init__(self, name):
     means, weights = np.array(PLANE[name][0]) @ _TURN, np.array(PLANE[name][1])
-    axis = np.linspace(-9, 9, 1801)
+    axis = np.linspace(-9, 9, 1201)
     x, y = np.meshgrid(axis, axis, indexing='ij')
     logs = [x * m[0] + y * m[1] - (m @ m) / 2 for m in means]
     self.losses = -special.logsumexp(logs, axis=0, b=weights[:, None, None]).ravel()
@@ -44,7 +43,7 @@ class _Plane:
     return float(self.masses[some] @ -np.expm1(epsilon - self.losses[some]))
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize('name', sorted(PLANE))
 def test_tails_of_mixtures_are_concave_on_the_normal_scale(name):
   plane = _Plane(name)
@@ -71,8 +70,8 @@ def test_tails_of_mixtures_are_concave_on_the_normal_scale(name):
         assert math.log(exact) <= bound.log_delta(epsilon) + 0.03
 
 
-@pytest.mark.parametrize('mean', [0.0, 1.0, 40.0])
-@pytest.mark.parametrize('deviation', [1e-3, 0.3, 2.0, 9.0])
+@pytest.mark.parametrize('mean', [0.0, 40.0])
+@pytest.mark.parametrize('deviation', [1e-3, 0.3, 9.0])
 def test_the_delta_of_a_line_is_that_of_a_normal_loss(mean, deviation):
   bound = monte_carlo.NormalTail(mean, deviation, mean - 3 * deviation)
   for x in (-2.0, 0.0, 1.0, 4.0, 7.0):
@@ -93,7 +92,7 @@ def test_the_delta_of_a_line_is_that_of_a_normal_loss(mean, deviation):
   assert monte_carlo.NormalTail(1.0, 0.0, 0.5).log_delta(2.0) == -math.inf
 
 
-@pytest.mark.parametrize('log_beta', [math.log(0.1), math.log(1e-6), math.log(1e-13)])
+@pytest.mark.parametrize('log_beta', [math.log(0.1), math.log(1e-13)])
 def test_bounds_of_probabilities_are_those_of_the_binomial_distribution(log_beta):
   for count, size in ((0, 50), (1, 50), (7, 1000), (500, 1000), (999, 1000)):
     most = monte_carlo.probability_at_most(count, size, log_beta)
@@ -182,10 +181,8 @@ class _Bits:
     return float(many[some] @ -np.expm1(epsilon - losses[some]))
 
 
-@pytest.mark.few(1)
-@pytest.mark.parametrize(('n', 'p', 'noise'), [(40, 0.3, 1.2), (200, 0.1, 1.0)])
-def test_added_clients_of_many_rounds_are_bounded(n, p, noise):
-  truth = _Bits(n, p, noise)
+def test_added_clients_of_many_rounds_are_bounded():
+  truth = _Bits(40, 0.3, 1.2)
   epsilon = 6.0
   exact = truth.added(epsilon)
   assert 1e-12 < exact < 1e-3

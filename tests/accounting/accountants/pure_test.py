@@ -19,14 +19,14 @@ LAPLACE = dp_accounting.LaplaceDpEvent
 
 def largest_loss(noise_multiplier, q):
   """Of one release around two neighbours, |log P/Q| at its largest on a fine grid."""
-  x = np.linspace(-60, 60, 240_001) * noise_multiplier
+  x = np.linspace(-60, 60, 120_001) * noise_multiplier
   without = np.exp(-np.abs(x) / noise_multiplier)
   with_it = (1 - q) * without + q * np.exp(-np.abs(x - 1) / noise_multiplier)
   return float(np.max(np.abs(np.log(with_it / without))))
 
 
-@pytest.mark.parametrize('q', [1.0, 0.5, 0.01])
-@pytest.mark.parametrize('noise_multiplier', [0.3, 1.0, 8.0])
+@pytest.mark.parametrize('q', [1.0, 0.01])
+@pytest.mark.parametrize('noise_multiplier', [0.3, 8.0])
 def test_one_use_is_the_largest_loss(noise_multiplier, q):
   found = accountant.laplace_epsilon(noise_multiplier, q)
   assert found == pytest.approx(largest_loss(noise_multiplier, q), rel=1e-9)
@@ -41,21 +41,11 @@ def test_everything_adds_up_exactly_or_to_the_next_number():
   assert thirds == math.nextafter(1 / 3, 1)  # 1 / 3 itself is below a third.
 
 
-@pytest.mark.parametrize(
-  'other',
-  [
-    dp_accounting.GaussianDpEvent(100.0),
-    dp_accounting.NonPrivateDpEvent(),
-    dp_accounting.PoissonSampledDpEvent(0.1, dp_accounting.GaussianDpEvent(9.0)),
-  ],
-)
-def test_other_noise_has_none(other):
-  event = dp_accounting.ComposedDpEvent([LAPLACE(1.0), other])
+def test_other_noise_has_none():
+  event = dp_accounting.ComposedDpEvent(
+    [LAPLACE(1.0), dp_accounting.GaussianDpEvent(100.0)]
+  )
   assert accountant.pure_epsilon(event, Relation.ADD_OR_REMOVE_ONE) == math.inf
-
-
-def test_nothing_costs_nothing():
-  assert accountant.pure_epsilon(dp_accounting.NoOpDpEvent()) == 0.0
 
 
 def exact_epsilon(noise_multiplier, delta):
@@ -65,7 +55,7 @@ def exact_epsilon(noise_multiplier, delta):
 
 @pytest.mark.few(3)
 @pytest.mark.parametrize('name', ['pld', 'prv', 'rdp'])
-@pytest.mark.parametrize('noise_multiplier', [0.5, 1 / 2.000033, 10.0, 60.0])
+@pytest.mark.parametrize('noise_multiplier', [1 / 2.000033, 60.0])
 def test_no_accountant_states_more_nor_less_than_holds(name, noise_multiplier):
   composed = accountants.composed(LAPLACE(noise_multiplier), name)
   most = accountant.pure_epsilon(LAPLACE(noise_multiplier))
@@ -80,7 +70,7 @@ def test_no_accountant_states_more_nor_less_than_holds(name, noise_multiplier):
   assert 0 < composed.get_delta(0.9 * most) < 1
 
 
-@pytest.mark.parametrize('rounds', [1, 5, 20])
+@pytest.mark.parametrize('rounds', [1, 20])
 def test_samples_are_told_by_no_more_than_their_largest_loss(rounds):
   sampled = dp_accounting.PoissonSampledDpEvent(0.1, LAPLACE(0.5))
   event = dp_accounting.SelfComposedDpEvent(sampled, rounds)
@@ -104,7 +94,7 @@ def test_samples_are_told_by_no_more_than_their_largest_loss(rounds):
   ids=['laplace', 'sampled'],
 )
 def test_large_deltas_have_an_epsilon_by_each_accountant(event):
-  for name, delta in itertools.product(('pld', 'rdp'), (0.2, 0.5, 0.9, 0.99)):
+  for name, delta in itertools.product(('pld', 'rdp'), (0.2, 0.99)):
     try:
       composed = accountants.composed(event, name, Relation.ADD_OR_REMOVE_ONE)
     except dp_accounting.UnsupportedEventError:
