@@ -125,30 +125,6 @@ def test_ids_are_of_all_clients():
 # Pools.
 
 
-def _content(pool):
-  """What is in a pool; it is empty afterwards."""
-  return sorted(pool.draw(len(pool), draws.generator(0)).tolist())
-
-
-def test_what_is_drawn_is_out_and_all_else_stays():
-  rng = draws.generator(1)
-  inside, outside = set(range(50)), []
-  pool = draws.Pool(np.arange(50))
-  for _ in range(500):
-    count = int(rng.integers(0, len(pool) + 1)) if len(pool) else 0
-    if count:
-      drawn = pool.draw(count, rng).tolist()
-      assert len(set(drawn)) == count and set(drawn) <= inside
-      inside -= set(drawn)
-      outside += drawn
-    assert len(pool) == len(inside)
-    back = outside[: int(rng.integers(0, len(outside) + 1))]
-    outside = outside[len(back) :]
-    pool.add(np.array(back, np.int64))
-    inside |= set(back)
-  assert _content(pool) == sorted(inside)
-
-
 def test_all_subsets_are_equally_likely_after_draws_and_returns():
   counts = dict.fromkeys(itertools.combinations(range(6), 3), 0)
   draws_made = 4_000

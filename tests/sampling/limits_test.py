@@ -144,14 +144,6 @@ def test_limits_hold_for_all_who_were_asked_in_attempts_that_counted(num_clients
     assert all(set(a.reporting) <= set(a.requested) for a in each)
 
 
-def test_another_attempt_asks_others_while_there_are_enough():
-  for this_round in range(40):
-    attempts = _tried().attempts(this_round)
-    asked = np.concatenate([attempt.requested for attempt in attempts])
-    if len(attempts) <= 16:  # 200 clients, less the 30 who took part in 3 rounds.
-      assert len(np.unique(asked)) == len(asked)
-
-
 def test_who_was_asked_in_vain_may_take_part_in_the_next_round():
   schedule = _tried(num_clients=45)
   soon = 0
@@ -197,13 +189,6 @@ def test_rounds_of_a_client_are_multiples_of_an_epoch_apart(extra):
       rounds, places = np.nonzero(cohorts == client)
       assert len(np.unique(rounds)) == len(places)  # Once in a round.
       assert limits.allows(tuple(rounds.tolist()))
-
-
-def test_all_clients_come_about_equally_often():
-  schedule = sampling.ShuffledEpochs(_epochs(210, 10), 105, 10, seed=1)
-  cohorts = np.concatenate([schedule.cohort(t) for t in range(210)])
-  times = np.bincount(cohorts, minlength=105)
-  assert times.min() >= 19 and times.max() <= 21  # 20 in the mean.
 
 
 def test_an_epoch_goes_through_a_shuffle_that_the_seed_decides():
