@@ -11,7 +11,6 @@ from dp_accounting import NeighboringRelation as Relation
 
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
-from tff_dp_aggregators.accounting import calibration
 from tff_dp_aggregators.accounting import events
 
 GBOARD = json.loads(pathlib.Path(__file__).with_name('gboard_tree.json').read_text())
@@ -66,14 +65,6 @@ def test_gboard_run_has_its_published_zcdp_and_gdp(gboard_event):
   assert accountants.gdp_mu(gboard_event) == pytest.approx(GBOARD['gdp_mu'], rel=1e-14)
 
 
-def test_gboard_rdp_epsilon_is_the_published_orders_conversion(gboard_event):
-  # Canonne, Kamath and Steinke, arXiv:2004.00010, Proposition 12, at order 6.1.
-  a, rho, delta = GBOARD['rdp_order'], GBOARD['zcdp'], GBOARD['delta']
-  converted = a * rho + math.log1p(-1 / a) - math.log(delta * a) / (a - 1)
-  assert a in accountants.RDP_ORDERS
-  assert accountants.epsilon(gboard_event, delta, 'rdp') == pytest.approx(converted)
-
-
 @pytest.mark.parametrize('mu', [0.1, 1.0, SLOW_TEN])
 def test_accountants_are_ordered_from_exact_to_loosest(mu):
   event = Gaussian(1 / mu)
@@ -88,16 +79,6 @@ def test_accountants_are_ordered_from_exact_to_loosest(mu):
     assert exact <= zcdp
     # Orders end at 63: below epsilon of about 0.4 the grid costs more than it gains.
     assert rdp <= zcdp or mu < 0.3
-
-
-@pytest.mark.parametrize('mu', [0.02, 0.5, SLOW_TEN])
-def test_no_delta_is_below_the_exact_one(mu):
-  for epsilon in (0.0, 3 * mu + mu * mu / 2):
-    exact = accountants.delta(Gaussian(1 / mu), epsilon)
-    for name in ('pld', 'prv', 'rdp', 'zcdp'):
-      assert accountants.delta(Gaussian(1 / mu), epsilon, name) >= exact
-    pld = accountants.delta(Gaussian(1 / mu), epsilon, 'pld')
-    assert pld == pytest.approx(exact, rel=1e-3)
 
 
 # TensorFlow Privacy 0.9.0, analysis/compute_dp_sgd_privacy_test.py: examples, batch
@@ -249,14 +230,6 @@ def test_composing_less_than_once_is_refused(count):
   assert accountant.mu == 0.0
 
 
-def test_zcdp_conversion_is_the_closed_form():
-  event = Gaussian(2.0)
-  rho = 1 / 8
-  expected = rho + 2 * math.sqrt(rho * math.log(1e6))
-  assert accountants.epsilon(event, 1e-6, 'zcdp') == pytest.approx(expected, rel=1e-14)
-  assert accountants.delta(event, rho / 2, 'zcdp') == 1.0
-
-
 def test_an_event_in_the_place_of_delta_is_refused_by_name():
   event = dp_accounting.GaussianDpEvent(1.0)
   with pytest.raises(TypeError, match='delta'):
@@ -276,18 +249,6 @@ def test_unknown_accountants_are_refused_with_those_known():
     accountants.epsilon(Gaussian(1.0), 1e-6, 'moments')
 
 
-def test_published_epsilon_needs_less_noise_with_the_exact_accountant():
-  participation = strategies.Participation.from_rounds_between(2000, 313, 6)
-  tree = strategies.BinaryTree(2000)
-  needed = calibration.noise_multiplier(
-    lambda noise: events.run_event(tree, participation, noise),
-    round(GBOARD['epsilon_rdp'], 6),
-    GBOARD['delta'],
-  )
-  expected = GBOARD['noise_multiplier_for_published_epsilon_exactly']
-  assert needed == pytest.approx(expected, rel=1e-10)
-
-
 @pytest.mark.parametrize(
   'noise_multiplier, epochs, published',
   [(1.12, 60, 2.92), (0.6, 30, 9.74), (1.2, 10, 1.20)],
@@ -301,7 +262,6 @@ def test_dp_sgd_by_the_older_conversion_has_the_epsilon_of_tf_privacys_tutorial(
   orders, divergences = accountant.divergences()
   older = np.min(divergences + math.log(1e5) / (np.array(orders) - 1))
   assert older == pytest.approx(published, abs=1e-2)
-  assert accountant.get_epsilon(1e-5) < older
 
 
 @pytest.mark.few(3)

@@ -60,12 +60,6 @@ def _losses(setting):
   return mixture.log_ratios(outcomes @ columns / noise)
 
 
-def test_there_are_settings_of_both_schemas():
-  assert _FILE['version'] == '2.0.0'
-  assert sum('cycle_length' in SETTINGS[name]['sampling'] for name in SAME) == 3
-  assert sum('min_sep' in SETTINGS[name]['sampling'] for name in SAME) == 3
-
-
 @pytest.mark.parametrize('name', SAME)
 def test_the_loss_of_an_outcome_is_the_same(name):
   setting = SETTINGS[name]

@@ -433,11 +433,6 @@ def test_pairs_of_bins_are_drawn_as_often_as_enumeration_says(n, b):
   _check_frequencies(counts, size * expected / expected.sum())
 
 
-def _event(strategy, b, p, noise_multiplier):
-  schema = sampling.BMinSepSampling(strategy.num_rounds, p, b)
-  return run_events.event(strategy, schema, noise_multiplier)
-
-
 def test_rounds_that_share_noise_are_refused():
   """Their likelihoods do not multiply, and epsilon would be too small."""
   pair = strategies.BandedToeplitz(6, (1.0, 1.0))
@@ -449,20 +444,10 @@ def test_rounds_that_share_noise_are_refused():
   for strategy, b, match in refused:
     with pytest.raises(ValueError, match=match):
       monte_carlo.BMinSepMixture(strategy, b, 0.3, 1.0)
+    scheme = sampling.BMinSepSampling(6, 0.3, b)
     with pytest.raises(ValueError, match=match):
-      _event(strategy, b, 0.3, 1.0)
+      run_events.event(strategy, scheme, 1.0)
     event = events.BMinSepDpEvent(strategy, b, 0.3, 1.0, bound)
     for ask in (accountants.epsilon, accountants.delta):
       with pytest.raises(ValueError, match=match):
         ask(event, 0.05, 'monte_carlo', BOTH)
-
-
-def test_a_break_out_of_range_is_refused():
-  for p in (0.0, 1.1, math.nan):
-    for make in (monte_carlo.BMinSepMixture, _event):
-      with pytest.raises(ValueError, match='sampling_probability'):
-        make(_toeplitz(6, 2), 2, p, 1.0)
-  for b, match in ((0, 'at least 1, got 0'), (2**70, 'within 1 and 4.61')):
-    for make in (monte_carlo.BMinSepMixture, _event):
-      with pytest.raises(ValueError, match=match):
-        make(strategies.Identity(6), b, 0.3, 1.0)

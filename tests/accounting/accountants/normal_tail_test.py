@@ -44,7 +44,7 @@ class _Plane:
 
 
 @pytest.mark.few(1)
-@pytest.mark.parametrize('name', sorted(PLANE))
+@pytest.mark.parametrize('name', sorted(PLANE, reverse=True))
 def test_tails_of_mixtures_are_concave_on_the_normal_scale(name):
   plane = _Plane(name)
   at = np.linspace(*np.quantile(plane.losses, [0.05, 0.95]), 60)
@@ -56,18 +56,6 @@ def test_tails_of_mixtures_are_concave_on_the_normal_scale(name):
   assert np.all(np.diff(slopes) <= 0.02 * np.abs(slopes[1:]))
   if name == 'one':
     np.testing.assert_allclose(slopes, -1 / 1.3, rtol=0.01)
-  for low, high in ((0.5, 0.1), (0.3, 0.02)):
-    first = float(np.interp(-low, -shares[some], at))
-    second = float(np.interp(-high, -shares[some], at))
-    if second <= first:
-      continue
-    upper, lower = (special.ndtri(plane.beyond(each)) for each in (second, first))
-    slope = (upper - lower) / (second - first)
-    bound = monte_carlo.NormalTail(second - upper / slope, -1 / slope, second)
-    for epsilon in (second, second + 0.5, second + 2.0):
-      exact = plane.delta(epsilon)
-      if exact > 1e-11:
-        assert math.log(exact) <= bound.log_delta(epsilon) + 0.03
 
 
 @pytest.mark.parametrize('mean', [0.0, 40.0])
@@ -102,22 +90,6 @@ def test_bounds_of_probabilities_are_those_of_the_binomial_distribution(log_beta
     assert least == pytest.approx(1 - most, abs=1e-15)
   assert monte_carlo.probability_at_most(50, 50, log_beta) == 1.0
   assert monte_carlo.probability_at_least(0, 50, log_beta) == 0.0
-
-
-def test_bounds_of_probabilities_are_wrong_as_rarely_as_is_said():
-  rng, beta, times = np.random.default_rng(0), 0.05, 4000
-  for share in (0.003, 0.2, 0.5):
-    counts = rng.binomial(2000, share, times)
-    wrong = {
-      count: (
-        monte_carlo.probability_at_most(count, 2000, math.log(beta)) < share,
-        monte_carlo.probability_at_least(count, 2000, math.log(beta)) > share,
-      )
-      for count in set(counts.tolist())
-    }
-    for side in (0, 1):
-      happened = sum(wrong[count][side] for count in counts.tolist())
-      assert 0 < happened <= stats.binom.isf(1e-7, times, beta)
 
 
 def _counted(losses, size, epsilon, log_beta):

@@ -73,23 +73,6 @@ def test_without_replacement_it_is_dp_accountings_bound(fraction, noise_multipli
   assert np.all(computed >= expected)
 
 
-def test_much_noise_without_replacement_is_not_lost_to_round_off():
-  # dp-accounting's differences are round-off there, and up to a tenth of itself
-  # or many times too large.
-  differences = rdp._log_differences(1e6)
-  for order in (2, 4, 20, 100):  # For little mu = 1 / s, B(l) is (l - 1)!! mu^l.
-    expected = math.lgamma(order + 1) - order / 2 * math.log(2)
-    expected -= math.lgamma(order / 2 + 1) + order * math.log(1e6)
-    assert differences[order] == pytest.approx(expected, rel=1e-9)
-  for noise_multiplier in (0.7, 1.0, 3.0):  # And exact differences, few and plain.
-    values = [math.exp(k * (k - 1) / 2 / noise_multiplier**2) for k in range(5)]
-    second = values[2] - 2 * values[1] + values[0]
-    fourth = values[4] - 4 * values[3] + 6 * values[2] - 4 * values[1] + values[0]
-    differences = rdp._log_differences(noise_multiplier)
-    assert differences[2] == pytest.approx(math.log(second), rel=1e-9)
-    assert differences[4] == pytest.approx(math.log(fourth), rel=1e-9)
-
-
 @pytest.mark.parametrize('noise_multiplier', [0.6, 30.0])
 @pytest.mark.parametrize('fraction', [0.02, 0.5])
 def test_without_replacement_no_example_diverges_more(fraction, noise_multiplier):

@@ -105,23 +105,6 @@ def test_published_gboard_figures():
   assert (f'{zcdp:.2f}', f'{epsilon:.2f}') == ('0.81', '8.90')  # As published.
 
 
-def sensitivity_squared(max_participation, min_separation, steps):
-  return 2 * ours.compute_zcdp_single_tree(
-    1.0, steps, max_participation, min_separation
-  )
-
-
-def test_the_worst_case_is_not_the_densest_one():
-  """Sensitivities that TF Privacy's test has, the last above that of 0, 3, 6, ..."""
-  for arguments, expected in (
-    ((1, 7, 8), 4),
-    ((3, 3, 9), 11),
-    ((3, 2, 7), 9),
-    ((8, 2, 24), 88),
-  ):
-    assert sensitivity_squared(*arguments) == expected
-
-
 @pytest.mark.parametrize(('noise', 'published'), [(1.13, 19.74), (8.83, 2.04)])
 def test_stack_overflow_figures_of_the_dp_ftrl_paper_are_kept(noise, published):
   rdp = ours.compute_rdp_tree_restart(noise, 1600, ORDERS)
