@@ -54,17 +54,6 @@ def test_events_of_the_rounds_compose_to_the_run_at_every_prefix(
   assert np.all(np.diff(so_far) <= 0)
 
 
-def test_a_round_that_adds_nothing_has_infinite_noise():
-  # One client, rounds at least 4 apart: worst in rounds 0, 4 and 8 alone.
-  each, so_far = events.round_noise_multipliers(
-    strategies.Identity(10), strategies.Participation(10, 4), 6.0
-  )
-  expected = np.full(10, np.inf)
-  expected[[0, 4, 8]] = 6.0
-  np.testing.assert_array_equal(each, expected)
-  np.testing.assert_allclose(so_far[[0, 3, 4, 7, 8, 9]] ** -2 * 36, [1, 1, 2, 2, 3, 3])
-
-
 def test_without_noise_nothing_is_private():
   tree, limits = strategies.BinaryTree(8), strategies.Participation(8)
   run = events.run_event(tree, limits, 0.0)
@@ -122,17 +111,6 @@ def test_simplify_keeps_the_meaning_the_others_and_their_order(event, expected):
     assert simplified == expected
 
 
-def test_events_with_impossible_noise_are_refused():
-  with pytest.raises(ValueError, match='negative'):
-    events.simplify(Composed([Gaussian(1.0), Gaussian(-1.0)]))
-
-
-@pytest.mark.parametrize('count', [-1, 2.7])
-def test_counts_that_would_take_privacy_loss_away_are_refused(count):
-  with pytest.raises(ValueError, match='is not a whole number from 0'):
-    events.simplify(Composed([Gaussian(1.0), Repeated(Gaussian(2.0), count)]))
-
-
 @pytest.mark.parametrize(
   'event',
   [
@@ -180,10 +158,8 @@ def test_of_a_mixture_all_but_the_strategy_is_written(schema):
     assert found == accountants.epsilon(bound, 1e-6, 'pld', relation)
   with pytest.raises(dp_accounting.UnsupportedEventError, match='monte_carlo'):
     accountants.epsilon(read, 1e-6, 'monte_carlo', relation)
-  other = events.from_json({**written, 'strategy_checksum': 'sha256:0'})
-  assert other != event
-  larger = events.from_json({**written, 'noise_multiplier': 1.6})
-  assert larger != event
+  for other in ({'strategy_checksum': 'sha256:0'}, {'noise_multiplier': 1.6}):
+    assert events.from_json({**written, **other}) != event
 
 
 def test_the_checksum_of_a_mixture_is_that_of_its_strategy():

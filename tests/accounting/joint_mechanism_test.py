@@ -21,7 +21,9 @@ DELTA = 1e-5
 LIMITS = strategies.Participation(8, min_separation=3, max_participations=2)
 
 
-def part(name, weights, mechanism, noise_multiplier=2.0, clip_norm=1.0, **options):
+def part(
+  name, weights, mechanism='gaussian', noise_multiplier=2.0, clip_norm=1.0, **options
+):
   made = accounting.Mechanism(mechanism, LIMITS, noise_multiplier, **options)
   return accounting.JointPart(name, weights, made, clip_norm)
 
@@ -107,23 +109,13 @@ def test_laplace_noise_is_composed_as_dp_accounting_does():
 @pytest.mark.parametrize(
   'made', [TWO_GAUSSIANS, WITH_LAPLACE], ids=['gaussian', 'mixed']
 )
-def test_rounds_come_to_what_all_rounds_are(made):
-  by_round = dp_accounting.ComposedDpEvent(list(made.round_events))
-  assert len(made.round_events) == 8
-  assert accountants.epsilon(by_round, DELTA) == pytest.approx(
-    made.epsilon(DELTA), rel=1e-6
-  )
-
-
-@pytest.mark.parametrize(
-  'made', [TWO_GAUSSIANS, WITH_LAPLACE], ids=['gaussian', 'mixed']
-)
 def test_what_a_turn_has_spent_is_no_less_than_its_rounds_and_in_the_end_all(made):
   # Turns are in rounds 0 and 3: the second begins after round 2.
   for turns, rounds in ((1, 3), (2, 8)):
     spent = dp_accounting.ComposedDpEvent(list(made.round_events[:rounds]))
     bound = accountants.epsilon(made.event_of_turns(turns), DELTA)
     assert bound >= accountants.epsilon(spent, DELTA) * (1 - 1e-9)
+  assert accountants.epsilon(spent, DELTA) == pytest.approx(bound, rel=1e-6)
   assert made.event_of_turns(2) == made.event
 
 
@@ -136,9 +128,6 @@ def test_a_target_is_kept_just_so(parts):
   ]
   assert accounting.JointMechanism(tuple(less)).epsilon(DELTA) > 3.0
   assert made.target == accounting.Target(3.0, DELTA)
-  by_rdp = accounting.JointMechanism.for_target(parts, 3.0, DELTA, accountant='rdp')
-  assert by_rdp.target == made.target
-  assert by_rdp.epsilon(DELTA) < 3.0
 
 
 def test_shares_are_parts_of_mu_squared():
@@ -276,19 +265,11 @@ def test_parts_that_do_not_go_together_are_refused():
 @pytest.mark.parametrize(
   ('given', 'message'),
   [
-    ({'name': 'a b'}, 'letters, digits'),
-    ({'weights': ()}, 'weights of part body'),
-    ({'clip_norm': 0.0}, 'clip_norm of part body'),
-    ({'clip_norm': math.nan}, 'clip_norm of part body'),
+    (('a b', '*'), 'letters, digits'),
+    (('body', ()), 'weights of part body'),
+    (('body', '*', 'gaussian', 2.0, math.nan), 'clip_norm of part body'),
   ],
 )
 def test_parts_out_of_range_are_refused(given, message):
-  right = {
-    'name': 'body',
-    'weights': '*',
-    'mechanism': accounting.Mechanism('gaussian', LIMITS, 2.0),
-    'clip_norm': 1.0,
-  }
-  accounting.JointPart(**right)
   with pytest.raises(ValueError, match=message):
-    accounting.JointPart(**{**right, **given})
+    part(*given)

@@ -21,22 +21,12 @@ _INTEGERS = {'min_clients': 50, 'dimension': 300, 'bits': 16}
 NEEDED = {'skellam': _INTEGERS, 'discrete_gaussian': _INTEGERS}
 
 
-@pytest.mark.parametrize(
-  ('name', 'strategy'),
-  [
-    ('tree', strategies.BinaryTree(60)),
-    (
-      'toeplitz',
-      strategies.toeplitz.optimize(60, num_bands=12, participation=PARTICIPATION),
-    ),
-  ],
-)
-def test_names_stand_for_strategies_and_their_sensitivity(name, strategy):
-  made = accounting.Mechanism(name, PARTICIPATION, noise_multiplier=3.0)
+def test_names_stand_for_strategies_and_their_sensitivity():
+  made = accounting.Mechanism('toeplitz', PARTICIPATION, noise_multiplier=3.0)
+  strategy = strategies.toeplitz.optimize(60, num_bands=12, participation=PARTICIPATION)
   assert made.strategy == strategy
   assert made.sensitivity == strategy.sensitivity(PARTICIPATION)
-  assert made.effective_noise_multiplier == 3.0 / made.sensitivity
-  assert made.event == dp_accounting.GaussianDpEvent(made.effective_noise_multiplier)
+  assert made.event == dp_accounting.GaussianDpEvent(3.0 / made.sensitivity)
 
 
 @pytest.mark.parametrize('name', ['banded', 'blt', 'laplace', 'skellam'])
@@ -56,11 +46,6 @@ def test_a_mechanism_knows_its_target_and_is_the_same_without():
   assert pickle.loads(pickle.dumps(made)).target == made.target
   larger = dataclasses.replace(made, noise_multiplier=2 * made.noise_multiplier)
   assert larger.target is None
-  # A report asks the tightest accountant, which says less.
-  by_rdp = accounting.Mechanism.for_target(
-    'tree', PARTICIPATION, 3.0, 1e-6, accountant='rdp'
-  )
-  assert by_rdp.target == made.target and by_rdp.epsilon(1e-6) < 2.99
 
 
 @pytest.mark.parametrize(
@@ -110,15 +95,7 @@ def test_options_stay_what_they_are_and_tell_mechanisms_apart():
   assert larger.strategy is made.strategy
   assert larger.options == made.options
   assert larger != made
-  same = accounting.Mechanism(
-    'banded', PARTICIPATION, 1.0, num_bands=3, num_buffers=None
-  )
-  assert same == made
-  assert hash(same) == hash(made)
-  with pytest.raises(dataclasses.FrozenInstanceError):
-    made.options = ()
   fewer = dataclasses.replace(made, strategy=None, num_bands=2)
-  assert fewer.options == (('num_bands', 2),)
   assert fewer.strategy.num_bands == 2
 
 
@@ -200,8 +177,9 @@ def test_replacing_a_client_costs_twice_the_sensitivity():
   assert replace.event.noise_multiplier == pytest.approx(
     zero_out.event.noise_multiplier / 2, rel=1e-15
   )
-  with pytest.raises(ValueError, match='adjacency=add_or_remove'):
-    dataclasses.replace(zero_out, adjacency='add_or_remove')
+  for wrong in ('add_or_remove', 'zero'):
+    with pytest.raises(ValueError, match=f'adjacency.*{wrong}'):
+      dataclasses.replace(zero_out, adjacency=wrong)
 
 
 def test_adaptive_clipping_takes_its_share_of_the_noise():

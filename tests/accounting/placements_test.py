@@ -42,7 +42,6 @@ def _most_rounds(limits):
       {'noise_site': 'clients', 'min_clients': 10},
       local.central_event(local.share(2.0, 10), min_clients=10),
     ),
-    ({'noise_site': 'local'}, local.local_event(2.0, adjacency='zero_out')),
     # Noise of the server on top is not in what a client sends.
     (
       {'noise_site': 'clients_and_server', 'server_noise_multiplier': 30.0},
@@ -52,14 +51,11 @@ def _most_rounds(limits):
       {'name': 'laplace', 'noise_site': 'local'},
       local.local_event(2.0, noise='laplace', adjacency='zero_out'),
     ),
-    *(
-      (
-        {'name': name, **_INTEGERS},
-        distributed_noise.design(
-          name, clip_norm=0.37, noise_multiplier=2.0, **_INTEGERS
-        ).event(),
-      )
-      for name in ('skellam', 'discrete_gaussian')
+    (
+      {'name': 'skellam', **_INTEGERS},
+      distributed_noise.design(
+        'skellam', clip_norm=0.37, noise_multiplier=2.0, **_INTEGERS
+      ).event(),
     ),
   ],
 )
@@ -168,8 +164,6 @@ def test_the_server_s_noise_is_a_number_of_its_own():
   made = _make(**site, server_noise_multiplier=7)
   assert made.server_noise_multiplier == 7.0
   assert made != _make(**site, server_noise_multiplier=8.0)
-  larger = dataclasses.replace(made, server_noise_multiplier=8.0)
-  assert larger == _make(**site, server_noise_multiplier=8.0)
   assert dataclasses.replace(made, noise_multiplier=3.0).server_noise_multiplier == 7.0
   alone = dataclasses.replace(made, noise_site='local', server_noise_multiplier=None)
   assert alone == _make(noise_site='local') and alone.event == made.event

@@ -116,16 +116,6 @@ def test_an_accountant_is_found_everywhere(doubled, tmp_path):
   assert accountants.tightest(mechanism.event) == 'exact'
 
 
-def test_the_tightest_that_reads_an_event_is_that_of_the_lowest_rank(doubled):
-  first = type('First', (_Doubled,), {'name': 'first', 'rank': -1})
-  accountants.register(first)
-  try:
-    assert accountants.tightest(dp_accounting.GaussianDpEvent(2.0)) == 'first'
-    assert accountants.tightest(dp_accounting.LaplaceDpEvent(2.0)) == 'pld'
-  finally:
-    del accountants.ACCOUNTANTS['first']
-
-
 def test_a_schema_is_found_everywhere(dice, tmp_path):
   values, inputs = _from_flags(
     '--mechanism=gaussian', '--noise_multiplier=2', '--sampling=dice', '--sides=50'

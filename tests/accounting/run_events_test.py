@@ -6,8 +6,6 @@ import math
 import dp_accounting
 import numpy as np
 import pytest
-from scipy import integrate
-from scipy import stats
 
 from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
@@ -46,31 +44,6 @@ def test_replacing_a_client_is_as_far_as_its_two_zero_outs():
   )
   event = run_events.event(strategy, schema, 3.0, REPLACE_ONE)
   assert event.noise_multiplier == pytest.approx(3.0 / farthest, rel=1e-12)
-
-
-def _delta_by_integration(probability, sigma, epsilon):
-  """Hockey-stick divergence of the sampled Gaussian, the worse of both directions."""
-  x = np.linspace(-14 * sigma, 14 * sigma, 100_001)
-  without = stats.norm.pdf(x, 0, sigma)
-  one = stats.norm.pdf(x, 1, sigma)
-  added = (1 - probability) * without + probability * one
-  return max(
-    integrate.simpson(np.maximum(0, p - math.exp(epsilon) * q), x=x)
-    for p, q in ((added, without), (without, added))
-  )
-
-
-@pytest.mark.parametrize('probability', [0.01, 0.3])
-@pytest.mark.parametrize('sigma, epsilon', [(0.8, 0.5), (2.0, 0.1)])
-def test_a_sampled_round_is_the_mixture_of_gaussians(probability, sigma, epsilon):
-  schema = sampling.PoissonSampling(1, probability)
-  event = run_events.event(strategies.Identity(1), schema, sigma)
-  truth = _delta_by_integration(probability, sigma, epsilon)
-  for accountant in ('pld', 'rdp'):
-    stated = accountants.delta(event, epsilon, accountant, ADD_OR_REMOVE)
-    assert stated >= truth * (1 - 1e-7)  # Simpson's rule at a kink.
-    if accountant == 'pld':
-      assert stated == pytest.approx(truth, rel=1e-2, abs=1e-6)
 
 
 def test_rounds_of_a_client_share_no_row_in_cyclic_sampling():
@@ -167,6 +140,8 @@ def test_rounds_of_groups_in_their_turn_cost_what_the_first_group_pays():
     (lambda: sampling.PoissonSampling(4, 0.0), 'sampling_probability'),
     (lambda: sampling.PoissonSampling(4, math.nan), 'sampling_probability'),
     (lambda: sampling.PoissonSampling(4, 0.5, 0), 'num_groups'),
+    (lambda: sampling.BMinSepSampling(6, 1.1, 2), 'sampling_probability'),
+    (lambda: sampling.BMinSepSampling(6, 0.1, 0), 'min_separation'),
     (lambda: sampling.FixedSizeSampling(4, 10, 11), 'clients_per_round'),
     (
       lambda: sampling.PoissonSampling.of_cohort(4, 100, 30, num_groups=4),

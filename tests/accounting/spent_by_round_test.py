@@ -76,23 +76,6 @@ def test_what_it_is_not_for_is_refused():
     spent.after(21)
 
 
-@pytest.mark.parametrize('name', ['cyclic', 'adaptive', 'tree'])
-def test_rounds_within_a_target_are_the_most_that_keep_it(name):
-  tree = accounting.Mechanism('tree', mechanisms.LIMITS, noise_multiplier=5.0)
-  mechanism = mechanisms.BY_NAME.get(name, tree)
-  for rounds in (1, 19):
-    target = _epsilon(mechanism, rounds)
-    found = mechanism.rounds_within(target, DELTA)
-    assert found >= rounds
-    assert _epsilon(mechanism, found) <= target
-    if found < mechanism.participation.num_rounds:
-      assert _epsilon(mechanism, found + 1) > target
-  assert mechanism.rounds_within(1e-4, DELTA) == 0
-  assert mechanism.rounds_within(1e4, DELTA) == 20
-  with pytest.raises(ValueError, match='target_delta'):
-    mechanism.rounds_within(1.0, 1.5)
-
-
 def test_rounds_that_do_not_compose_are_within_a_target_together():
   drawn = sampling.BallsInBins(20, cycle_length=5)
   mechanism = accounting.Mechanism('gaussian', drawn, noise_multiplier=3.0)
