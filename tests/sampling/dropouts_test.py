@@ -10,7 +10,7 @@ from tff_dp_aggregators import sampling
 
 @pytest.mark.parametrize('vary', ['client', 'round', 'attempt', 'seed'])
 def test_the_share_that_reports_is_one_less_the_rate(vary):
-  count = 100_000 if vary == 'client' else 3_000
+  count = 100_000 if vary == 'client' else 1_000
   if vary == 'client':
     reporting = len(sampling.Dropouts(0.3, 1).reporting(2, 0, np.arange(count)))
   else:
@@ -33,17 +33,6 @@ def test_a_client_reports_whoever_else_is_asked():
   assert set(drop.reporting(4, 1, some).tolist()) == reporting & set(some.tolist())
   kept = drop.reporting(4, 1, some)
   assert kept.tolist() == sorted(kept.tolist(), reverse=True)  # In the order given.
-
-
-def test_round_attempt_and_seed_each_decide_anew():
-  cohort = np.arange(100)
-  found = {
-    tuple(sampling.Dropouts(0.5, seed).reporting(this_round, attempt, cohort))
-    for seed in (0, 1)
-    for this_round in (0, 1)
-    for attempt in (0, 1)
-  }
-  assert len(found) == 8
 
 
 def test_a_rate_of_zero_drops_nobody_and_others_are_refused():

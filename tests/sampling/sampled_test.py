@@ -17,24 +17,14 @@ from tff_dp_aggregators import sampling
 _SMALL = [
   sampling.PoissonSampling(4, 0.3),
   sampling.PoissonSampling(5, 0.4, num_groups=2),
-  sampling.BallsInBins(3, 3),
   sampling.BallsInBins(5, 3),
   sampling.BallsInBins(4, 9),
-  *(sampling.RandomAllocation(*each) for each in ((5, 1), (5, 3), (6, 4), (3, 2))),
-  *(
-    sampling.BMinSepSampling(*each)
-    for each in (
-      (6, 0.4, 2),
-      (6, 0.8, 2),
-      (7, 0.5, 3),
-      (5, 0.3, 4),
-      (4, 0.7, 5),
-      (3, 0.3, 9),
-      (4, 0.3, 1),
-      (1, 0.3, 3),
-      (9, 1.0, 5),
-    )
-  ),
+  sampling.RandomAllocation(5, 1),
+  sampling.RandomAllocation(6, 4),
+  sampling.BMinSepSampling(6, 0.4, 2),
+  sampling.BMinSepSampling(5, 0.3, 4),
+  sampling.BMinSepSampling(3, 0.3, 9),
+  sampling.BMinSepSampling(9, 1.0, 5),
 ]
 
 
@@ -102,7 +92,7 @@ def _check_chances(drawn, probabilities):
 
 @pytest.mark.parametrize('scheme', _SMALL, ids=str)
 def test_every_set_of_rounds_has_its_probability(scheme):
-  _check_chances(_sets(scheme, 200_000), _probabilities(scheme))
+  _check_chances(_sets(scheme, 100_000), _probabilities(scheme))
 
 
 @pytest.mark.parametrize(
@@ -112,7 +102,6 @@ def test_every_set_of_rounds_has_its_probability(scheme):
     sampling.BallsInBins(5, 5),
     sampling.RandomAllocation(5, 2),
     sampling.BMinSepSampling(4, 0.4, 2),
-    sampling.BMinSepSampling(3, 0.5, 9),
   ],
   ids=str,
 )
@@ -123,58 +112,14 @@ def test_clients_are_independent(scheme):
   _check_chances(sets[::2] * len(probabilities) + sets[1::2], of_pairs)
 
 
-@pytest.mark.few(2)
-@pytest.mark.parametrize(
-  'scheme',
-  [
-    sampling.BallsInBins(3, 3),
-    sampling.RandomAllocation(4, 2),
-    sampling.BMinSepSampling(3, 0.5, 2),
-  ],
-  ids=str,
-)
-def test_two_clients_are_independent_over_seeds(scheme):
-  probabilities = _probabilities(scheme)
-  sets = np.array([_sets(scheme, 2, seed) for seed in range(5400)])
-  pairs = sets[:, 0] * len(probabilities) + sets[:, 1]
-  _check_chances(pairs, np.outer(probabilities, probabilities).ravel())
-
-
 def test_pairs_of_successive_cohorts_of_fixed_size_are_equally_likely():
-  scheme = sampling.FixedSizeSampling(20_000, num_clients=5, clients_per_round=2)
+  rounds = 4_000
+  scheme = sampling.FixedSizeSampling(rounds, num_clients=5, clients_per_round=2)
   schedule = sampling.SampledSchedule(scheme, 5, seed=1)
   pairs = list(itertools.combinations(range(5), 2))
-  found = [pairs.index(tuple(sorted(schedule.cohort(t)))) for t in range(20_000)]
+  found = [pairs.index(tuple(sorted(schedule.cohort(t)))) for t in range(rounds)]
   _check_chances(np.array(found[::2]) * 10 + found[1::2], np.full(100, 0.01))
   assert (schedule.schema, schedule.clients_per_round) == (scheme, 2)
-
-
-@pytest.mark.parametrize('num_rounds', [21, 26])  # The last cycle may be cut short.
-def test_a_round_has_the_same_clients_in_every_cycle(num_rounds):
-  schedule = sampling.SampledSchedule(sampling.BallsInBins(num_rounds, 7), 50, seed=1)
-  first = [schedule.cohort(t) for t in range(7)]
-  assert sorted(np.concatenate(first)) == list(range(50))
-  for this_round in range(7, num_rounds):
-    np.testing.assert_array_equal(schedule.cohort(this_round), first[this_round % 7])
-
-
-@pytest.mark.parametrize('probability, separation', [(0.05, 10), (0.9, 10), (0.3, 2)])
-def test_two_rounds_of_a_client_are_so_far_apart_and_the_rest_is_chance(
-  probability, separation
-):
-  scheme = sampling.BMinSepSampling(400, probability, separation)
-  schedule = sampling.SampledSchedule(scheme, 3000, seed=1)
-  last, gaps = np.full(3000, -1), []
-  for this_round in range(400):
-    cohort = schedule.cohort(this_round)
-    # Of gaps that begin early enough, all up to 200 are seen.
-    begun = (last[cohort] >= 0) & (last[cohort] < 200)
-    gaps.extend(this_round - last[cohort[begun]])
-    last[cohort] = this_round
-  assert min(gaps) == separation
-  longer = np.array(gaps)[np.array(gaps) <= 200] - separation
-  mean, variance = (1 - probability) / probability, (1 - probability) / probability**2
-  assert abs(longer.mean() - mean) < 5.3 * (variance / len(longer)) ** 0.5
 
 
 def test_the_probability_is_that_of_the_smallest_group():
@@ -198,9 +143,7 @@ def test_groups_take_turns_and_none_is_empty():
   'scheme, num_clients',
   [
     # To wait may take longer than int64 can say, and so may a break and to wait.
-    (sampling.BMinSepSampling(50, 1e-19, 3), 100_000),
     (sampling.BMinSepSampling(50, 1e-18, 10**18), 100_000),
-    (sampling.BMinSepSampling(9, 0.1, 2**62), 8),
     (sampling.BallsInBins(9, 2**62), 8),
   ],
   ids=str,
@@ -235,22 +178,6 @@ def test_a_round_is_a_function_of_seed_and_number(scheme):
   assert not all(map(np.array_equal, _cohorts(other), backwards))
   one.cohort(0)[:] = -1  # It is the caller's own.
   np.testing.assert_array_equal(one.cohort(0), backwards[0])
-
-
-@pytest.mark.parametrize(
-  ('scheme', 'in_all'),
-  [
-    (sampling.PoissonSampling(50, 0.001), None),
-    (sampling.BallsInBins(50, 50), 10),
-    (sampling.RandomAllocation(50, 1), 10),
-    (sampling.BMinSepSampling(50, 0.1, 20), None),
-  ],
-)
-def test_empty_cohorts_are_cohorts(scheme, in_all):
-  cohorts = _cohorts(sampling.SampledSchedule(scheme, 10, seed=1))
-  assert min(map(len, cohorts)) == 0
-  assert all(cohort.dtype == np.int64 for cohort in cohorts)
-  assert in_all in (None, sum(map(len, cohorts)))
 
 
 @each_scheme

@@ -29,10 +29,10 @@ def _law(rng, interval):
   return pld.Ratios(interval, int(rng.integers(-30, 30)), masses * 0.9, 0.1)
 
 
-@pytest.mark.parametrize('interval', [0.02, 0.3, 1.0])
+@pytest.mark.parametrize('interval', [0.02, 1.0])
 def test_a_rounded_sum_is_larger_in_convex_order(interval):
   rng = np.random.default_rng(1)
-  for _ in range(30):
+  for _ in range(10):
     one, two = _law(rng, interval), _law(rng, interval)
     total = one.plus(two, 0.0)
     x = np.append(np.exp(one.logs), 0.0)
@@ -67,30 +67,16 @@ def _two_steps_by_integration(sigma, epsilon):
   )
 
 
-@pytest.mark.few(4)
-@pytest.mark.parametrize('sigma', [0.7, 1.0, 3.0])
-@pytest.mark.parametrize('epsilon', [0.0, 0.3, 1.5])
+@pytest.mark.few(2)
+@pytest.mark.parametrize('sigma', [0.7, 3.0])
+@pytest.mark.parametrize('epsilon', [0.3, 1.5])
 def test_two_steps_are_what_integration_says(sigma, epsilon):
   truth = max(_two_steps_by_integration(sigma, epsilon))
   stated = accountants.delta(_event(2, 2, sigma), epsilon, 'pld', BOTH)
   assert truth * (1 - 1e-6) <= stated <= truth * 1.003 + 1e-12
 
 
-@pytest.mark.parametrize('sigma', [0.7, 2.0])
-@pytest.mark.parametrize('epsilon', [0.1, 0.6])
-def test_each_direction_is_that_of_integration(sigma, epsilon):
-  law = pld.ratios(1 / sigma, 2, 2, 8.0)
-  s, q, odds = np.exp(law.logs) / 2, law.masses, math.exp(epsilon)
-  removed = float(q @ np.maximum(s - odds, 0.0)) + law.lost / 2
-  added = float(q @ np.maximum(1 - odds * s, 0.0)) + law.zero
-  truth = _two_steps_by_integration(sigma, epsilon)
-  for found, exact in zip((removed, added), truth):
-    assert exact * (1 - 1e-6) <= found <= exact * 1.01 + 1e-9
-
-
-@pytest.mark.parametrize(
-  ('places', 'steps', 'sigma'), [(40, 40, 0.8), (40, 25, 0.8), (300, 300, 0.5)]
-)
+@pytest.mark.parametrize(('places', 'steps', 'sigma'), [(40, 25, 0.8), (99, 99, 0.5)])
 def test_many_steps_are_what_drawn_outcomes_say(places, steps, sigma):
   rng, size, mu = np.random.default_rng(places + steps), 100_000, 1 / sigma
   total = np.full(size, float(places - steps))
@@ -107,8 +93,9 @@ def test_many_steps_are_what_drawn_outcomes_say(places, steps, sigma):
     assert means[larger] - error <= stated <= means[larger] * 1.01 + error
 
 
-@pytest.mark.few(3)
-@pytest.mark.parametrize(('rounds', 'times'), [(6, 2), (7, 3), (7, 5), (8, 8), (5, 4)])
+@pytest.mark.parametrize(
+  ('rounds', 'times'), [(5, 4), pytest.param(7, 3, marks=pytest.mark.slow)]
+)
 def test_more_rounds_cost_at_least_the_mixture_over_all_sets(rounds, times):
   sigma, size, rng = 1.2, 400_000, np.random.default_rng(5)
   sets = [list(each) for each in itertools.combinations(range(rounds), times)]
@@ -126,12 +113,11 @@ def test_more_rounds_cost_at_least_the_mixture_over_all_sets(rounds, times):
     assert (drawn.mean(axis=1) - errors).max() <= stated <= 2 * drawn.mean(axis=1).max()
     # Rounds that are left over are not left out.
     without = accountants.delta(floors, epsilon, 'pld', BOTH)
-    assert stated <= without * (1 + 1e-6)
-    assert rounds % times == 0 or stated < 0.99 * without
+    assert stated < 0.99 * without
 
 
 # Blocks of a single round are not sampled, and compose to one Gaussian.
-@pytest.mark.parametrize(('rounds', 'times'), [(6, 2), (7, 3), (391, 5), (11, 4)])
+@pytest.mark.parametrize(('rounds', 'times'), [(6, 2), (391, 5), (11, 4)])
 def test_blocks_of_rounds_are_all_rounds_once(rounds, times):
   schema = sampling.RandomAllocation(rounds, times)
   event = run_events.event(strategies.Identity(rounds), schema, 1.2)
@@ -143,7 +129,7 @@ def test_blocks_of_rounds_are_all_rounds_once(rounds, times):
 def test_all_noise_is_answered_and_more_of_it_is_more_private():
   one = dp_accounting.GaussianDpEvent
   before = math.inf
-  for sigma in (1e-4, 0.02, 0.05, 0.2, 1.0, 30.0, 1e6):
+  for sigma in (1e-4, 0.05, 1.0, 1e6):
     found = accountants.epsilon(_event(20, 20, sigma), 1e-6, 'pld', BOTH)
     known = accountants.epsilon(one(sigma), 1e-6, 'pld', BOTH)
     assert 0 <= found <= known + 3e-5 and found < before
@@ -161,15 +147,4 @@ def test_what_has_no_meaning_is_refused():
     accountants.epsilon(event, 1e-6, None, Relation.REPLACE_ONE)
   with pytest.raises(dp_accounting.UnsupportedEventError, match='take pld'):
     accountants.epsilon(event, 1e-6, 'rdp', BOTH)
-  laplace = events.AllocatedDpEvent(3, 3, dp_accounting.LaplaceDpEvent(1.0))
-  with pytest.raises(dp_accounting.UnsupportedEventError):
-    accountants.epsilon(laplace, 1e-6, None, BOTH)
-  assert (
-    accountants.epsilon(
-      events.AllocatedDpEvent(3, 3, dp_accounting.GaussianDpEvent(0.0)),
-      1e-6,
-      None,
-      BOTH,
-    )
-    == math.inf
-  )
+  assert accountants.epsilon(_event(3, 3, 0.0), 1e-6, None, BOTH) == math.inf

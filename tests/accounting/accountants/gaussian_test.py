@@ -13,8 +13,8 @@ from scipy import integrate
 
 from tff_dp_aggregators.accounting.accountants import gaussian
 
-MUS = [1e-4, 1e-3, 0.01, 0.1, 0.3, 0.5, 0.9, 1.27, 3.0, 10.0, 30.0, 100.0]
-DELTAS = [1e-12, 1e-10, 1e-8, 1e-6, 1e-5, 1e-3, 0.1]
+MUS = [1e-4, 0.01, 0.3, 1.27, 10.0, 100.0]
+DELTAS = [1e-12, 1e-8, 1e-5, 0.1]
 
 
 def delta_by_quadrature(mu, epsilon):
@@ -44,7 +44,7 @@ def epsilons_of_interest(mu):
   return [0.0, *(max(0.0, mu * mu / 2 + mu * x) for x in (-0.5, 0, 0.5, 1, 3, 5, 7))]
 
 
-@pytest.mark.parametrize('mu', [1e-9, 1e-6, *MUS])
+@pytest.mark.parametrize('mu', [1e-9, *MUS])
 def test_delta_is_that_of_quadrature_and_never_below(mu):
   for epsilon in epsilons_of_interest(mu):
     expected = delta_by_quadrature(mu, epsilon)
@@ -63,7 +63,7 @@ def test_epsilon_is_enough_and_hardly_more_than_enough(mu, delta):
     assert delta_by_quadrature(mu, epsilon * (1 - 1e-8)) > delta
 
 
-@pytest.mark.parametrize('epsilon', [0.0, 1e-6, 1e-3, 0.1, 1.0, 8.9, 50.0, 1e3, 1e5])
+@pytest.mark.parametrize('epsilon', [0.0, 1e-3, 1.0, 50.0, 1e5])
 @pytest.mark.parametrize('delta', DELTAS)
 def test_mu_is_allowed_and_hardly_less_than_allowed(epsilon, delta):
   mu = gaussian.mu_of(epsilon, delta)
@@ -76,21 +76,15 @@ def test_mu_is_allowed_and_hardly_less_than_allowed(epsilon, delta):
 # dp-accounting 0.4.3, pld/privacy_loss_mechanism_test.py,
 # test_gaussian_get_delta_for_epsilon(_vectorized) with sampling probability 1.
 @pytest.mark.parametrize(
-  'standard_deviation, sensitivity, epsilon, delta',
+  'mu, epsilon, delta',
   [
-    (1.0, 1.0, 0.0, 0.38292492),
-    (1.0, 1.0, 1.0, 0.12693674),
-    (2.0, 2.0, 1.0, 0.12693674),
-    (1.0, 3.0, 1.0, 0.78760074),
-    (2.0, 6.0, 1.0, 0.78760074),
-    (1.0, 1.0, 2.0, 0.02092364),
-    (5.0, 5.0, 2.0, 0.02092364),
+    (1.0, 0.0, 0.38292492),
+    (1.0, 1.0, 0.12693674),
+    (3.0, 1.0, 0.78760074),
+    (1.0, 2.0, 0.02092364),
   ],
 )
-def test_delta_equals_the_figures_of_dp_accounting(
-  standard_deviation, sensitivity, epsilon, delta
-):
-  mu = sensitivity / standard_deviation
+def test_delta_equals_the_figures_of_dp_accounting(mu, epsilon, delta):
   assert gaussian.delta_of(mu, epsilon) == pytest.approx(delta, abs=5e-9)
 
 
@@ -114,35 +108,26 @@ def test_extremes_stay_on_the_safe_side_and_do_not_overflow():
     assert mu * mu / 2 < epsilon <= (mu * mu / 2 + 5.3 * mu) * (1 + 1e-9)
 
 
-@pytest.mark.parametrize('delta', [0.0, 1.0, -1e-9, 1.5, math.nan, math.inf])
+@pytest.mark.parametrize('delta', [0.0, 1.0, math.nan])
 def test_delta_outside_of_0_to_1_is_refused(delta):
-  with pytest.raises(ValueError, match='delta must be between 0 and 1, exclusive; got'):
-    gaussian.epsilon_of(1.0, delta)
-  with pytest.raises(ValueError, match='delta must be between 0 and 1'):
-    gaussian.mu_of(1.0, delta)
-  with pytest.raises(ValueError, match='target_delta must be'):
+  for function in (gaussian.epsilon_of, gaussian.mu_of):
+    with pytest.raises(ValueError, match='delta'):
+      function(1.0, delta)
+  with pytest.raises(ValueError, match='target_delta'):
     gaussian.check_delta(delta, 'target_delta')
 
 
 @pytest.mark.parametrize('epsilon', [-1e-9, math.nan, math.inf])
 def test_epsilon_must_be_finite_and_not_negative(epsilon):
-  with pytest.raises(ValueError, match='epsilon must be finite and not negative; got'):
+  with pytest.raises(ValueError, match='epsilon'):
     gaussian.delta_of(1.0, epsilon)
-  with pytest.raises(ValueError, match='epsilon must be finite'):
+  with pytest.raises(ValueError, match='epsilon'):
     gaussian.mu_of(epsilon, 1e-6)
-  with pytest.raises(ValueError, match='target_epsilon must be'):
-    gaussian.check_epsilon(epsilon, 'target_epsilon')
 
 
-@pytest.mark.parametrize('mu', [-1.0, math.nan, -math.inf])
+@pytest.mark.parametrize('mu', [-1.0, math.nan])
 def test_mu_must_be_a_number_from_zero(mu):
-  with pytest.raises(ValueError, match='mu must not be negative or NaN'):
+  with pytest.raises(ValueError, match='mu'):
     gaussian.delta_of(mu, 1.0)
-  with pytest.raises(ValueError, match='mu must not be negative or NaN'):
+  with pytest.raises(ValueError, match='mu'):
     gaussian.epsilon_of(mu, 1e-6)
-
-
-def test_total_variation_is_the_known_closed_form():
-  for mu in MUS:
-    expected = math.erf(mu / math.sqrt(8))  # 2 Phi(mu / 2) - 1.
-    assert gaussian.delta_of(mu, 0.0) == pytest.approx(expected, rel=2e-12)

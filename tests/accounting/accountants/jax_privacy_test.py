@@ -60,12 +60,6 @@ def _losses(setting):
   return mixture.log_ratios(outcomes @ columns / noise)
 
 
-def test_there_are_settings_of_both_schemas():
-  assert _FILE['version'] == '2.0.0'
-  assert sum('cycle_length' in SETTINGS[name]['sampling'] for name in SAME) == 3
-  assert sum('min_sep' in SETTINGS[name]['sampling'] for name in SAME) == 3
-
-
 @pytest.mark.parametrize('name', SAME)
 def test_the_loss_of_an_outcome_is_the_same(name):
   setting = SETTINGS[name]
@@ -92,13 +86,13 @@ def _compared(name):
       yield max(difference - rest, 0.0) / max(math.hypot(own, error), 1e-300)
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize('name', SAME)
 def test_deltas_of_drawn_outcomes_agree(name):
   assert max(_compared(name)) <= 6
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize('name', SAME)
 def test_no_delta_is_stated_below_what_was_drawn(name):
   setting = SETTINGS[name]
@@ -110,6 +104,6 @@ def test_no_delta_is_stated_below_what_was_drawn(name):
     )
     bound = accountants.delta(event.bound, epsilon, 'pld', BOTH)
     assert bound >= drawn
-    if epsilon in (1.0, 3.0):
+    if epsilon == 1.0:
       stated = accountants.delta(event, epsilon, 'monte_carlo', BOTH)
       assert drawn <= stated <= bound

@@ -16,7 +16,6 @@ PLANE = {
   'one': ([[1.3, 0.0]], [1.0]),
   'sampled': ([[0.0, 0.0], [1.5, 0.0]], [0.8, 0.2]),
   'two bins': ([[1.2, 0.0], [0.0, 1.2]], [0.5, 0.5]),
-  'near bins': ([[1.2, 0.4], [0.4, 1.2]], [0.5, 0.5]),
   'two rounds': ([[0, 0], [1, 0], [0, 1], [1, 1]], [0.49, 0.21, 0.21, 0.09]),
   'signed': ([[2.0, 0.3], [-0.5, 1.0], [0.0, 0.0]], [0.2, 0.5, 0.3]),
 }
@@ -29,7 +28,7 @@ class _Plane:
 
   def __init__(self, name):
     means, weights = np.array(PLANE[name][0]) @ _TURN, np.array(PLANE[name][1])
-    axis = np.linspace(-9, 9, 1801)
+    axis = np.linspace(-9, 9, 1201)
     x, y = np.meshgrid(axis, axis, indexing='ij')
     logs = [x * m[0] + y * m[1] - (m @ m) / 2 for m in means]
     self.losses = -special.logsumexp(logs, axis=0, b=weights[:, None, None]).ravel()
@@ -44,8 +43,8 @@ class _Plane:
     return float(self.masses[some] @ -np.expm1(epsilon - self.losses[some]))
 
 
-@pytest.mark.few(2)
-@pytest.mark.parametrize('name', sorted(PLANE))
+@pytest.mark.few(1)
+@pytest.mark.parametrize('name', sorted(PLANE, reverse=True))
 def test_tails_of_mixtures_are_concave_on_the_normal_scale(name):
   plane = _Plane(name)
   at = np.linspace(*np.quantile(plane.losses, [0.05, 0.95]), 60)
@@ -57,22 +56,10 @@ def test_tails_of_mixtures_are_concave_on_the_normal_scale(name):
   assert np.all(np.diff(slopes) <= 0.02 * np.abs(slopes[1:]))
   if name == 'one':
     np.testing.assert_allclose(slopes, -1 / 1.3, rtol=0.01)
-  for low, high in ((0.5, 0.1), (0.3, 0.02)):
-    first = float(np.interp(-low, -shares[some], at))
-    second = float(np.interp(-high, -shares[some], at))
-    if second <= first:
-      continue
-    upper, lower = (special.ndtri(plane.beyond(each)) for each in (second, first))
-    slope = (upper - lower) / (second - first)
-    bound = monte_carlo.NormalTail(second - upper / slope, -1 / slope, second)
-    for epsilon in (second, second + 0.5, second + 2.0):
-      exact = plane.delta(epsilon)
-      if exact > 1e-11:
-        assert math.log(exact) <= bound.log_delta(epsilon) + 0.03
 
 
-@pytest.mark.parametrize('mean', [0.0, 1.0, 40.0])
-@pytest.mark.parametrize('deviation', [1e-3, 0.3, 2.0, 9.0])
+@pytest.mark.parametrize('mean', [0.0, 40.0])
+@pytest.mark.parametrize('deviation', [1e-3, 0.3, 9.0])
 def test_the_delta_of_a_line_is_that_of_a_normal_loss(mean, deviation):
   bound = monte_carlo.NormalTail(mean, deviation, mean - 3 * deviation)
   for x in (-2.0, 0.0, 1.0, 4.0, 7.0):
@@ -93,7 +80,7 @@ def test_the_delta_of_a_line_is_that_of_a_normal_loss(mean, deviation):
   assert monte_carlo.NormalTail(1.0, 0.0, 0.5).log_delta(2.0) == -math.inf
 
 
-@pytest.mark.parametrize('log_beta', [math.log(0.1), math.log(1e-6), math.log(1e-13)])
+@pytest.mark.parametrize('log_beta', [math.log(0.1), math.log(1e-13)])
 def test_bounds_of_probabilities_are_those_of_the_binomial_distribution(log_beta):
   for count, size in ((0, 50), (1, 50), (7, 1000), (500, 1000), (999, 1000)):
     most = monte_carlo.probability_at_most(count, size, log_beta)
@@ -103,22 +90,6 @@ def test_bounds_of_probabilities_are_those_of_the_binomial_distribution(log_beta
     assert least == pytest.approx(1 - most, abs=1e-15)
   assert monte_carlo.probability_at_most(50, 50, log_beta) == 1.0
   assert monte_carlo.probability_at_least(0, 50, log_beta) == 0.0
-
-
-def test_bounds_of_probabilities_are_wrong_as_rarely_as_is_said():
-  rng, beta, times = np.random.default_rng(0), 0.05, 4000
-  for share in (0.003, 0.2, 0.5):
-    counts = rng.binomial(2000, share, times)
-    wrong = {
-      count: (
-        monte_carlo.probability_at_most(count, 2000, math.log(beta)) < share,
-        monte_carlo.probability_at_least(count, 2000, math.log(beta)) > share,
-      )
-      for count in set(counts.tolist())
-    }
-    for side in (0, 1):
-      happened = sum(wrong[count][side] for count in counts.tolist())
-      assert 0 < happened <= stats.binom.isf(1e-7, times, beta)
 
 
 def _counted(losses, size, epsilon, log_beta):
@@ -182,10 +153,8 @@ class _Bits:
     return float(many[some] @ -np.expm1(epsilon - losses[some]))
 
 
-@pytest.mark.few(1)
-@pytest.mark.parametrize(('n', 'p', 'noise'), [(40, 0.3, 1.2), (200, 0.1, 1.0)])
-def test_added_clients_of_many_rounds_are_bounded(n, p, noise):
-  truth = _Bits(n, p, noise)
+def test_added_clients_of_many_rounds_are_bounded():
+  truth = _Bits(40, 0.3, 1.2)
   epsilon = 6.0
   exact = truth.added(epsilon)
   assert 1e-12 < exact < 1e-3

@@ -15,7 +15,6 @@ from tff_dp_aggregators import accounting
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting.accountants import pld
-from tff_dp_aggregators.accounting.reports import terms
 
 Gaussian = dp_accounting.GaussianDpEvent
 Laplace = dp_accounting.LaplaceDpEvent
@@ -26,14 +25,7 @@ ADD_OR_REMOVE = Relation.ADD_OR_REMOVE_ONE
 REPLACE_ONE = Relation.REPLACE_ONE
 
 
-@pytest.mark.few(2)
-@pytest.mark.parametrize(
-  'mu',
-  [
-    *(1e-200, 1e-12, 1e-3, 20.0, 1e6, 1e120),
-    *(pytest.param(mu, marks=pytest.mark.slow) for mu in (1e-6, 300.0)),
-  ],
-)
+@pytest.mark.parametrize('mu', [1e-200, 1e-3, 1e6])
 def test_any_noise_has_a_sound_epsilon(mu):
   for delta in (1e-15, 1e-6, 0.3):
     exact = accountants.epsilon(Gaussian(1 / mu), delta)
@@ -45,7 +37,7 @@ def test_any_noise_has_a_sound_epsilon(mu):
     assert exact <= pld <= 1.0 or pld == pytest.approx(exact, abs=1e-300)
 
 
-@pytest.mark.parametrize('rounds', [1, 100, 10**4, 10**6])
+@pytest.mark.parametrize('rounds', [1, 10**6])
 def test_repeated_sampling_of_nearly_everybody_is_below_the_gaussian_and_close(rounds):
   # The sampled event cannot be read as one Gaussian, whose epsilon is known exactly.
   noise_multiplier = 2.0 * math.sqrt(rounds)
@@ -65,27 +57,6 @@ def test_little_noise_on_a_sample_takes_no_more_memory_than_much():
   sampled = Repeated(Poisson(0.3, Laplace(1e-8)), 2)
   epsilon = accountants.epsilon(sampled, 1e-6, 'pld', ADD_OR_REMOVE)
   assert 1e8 < epsilon <= 2e8 * (1 + 1e-8)
-
-
-@pytest.mark.slow
-def test_deltas_far_below_the_round_off_of_a_fourier_transform_are_resolved():
-  # Of 10^4 rounds dp-accounting's resolves about 1e-11; it says 1.2281 for the first.
-  event = Repeated(Poisson(0.001, Gaussian(1.0)), 10**4)
-  epsilon = accountants.epsilon(event, 1e-12, 'pld', ADD_OR_REMOVE)
-  assert 1.18 < epsilon < 1.19
-  assert accountants.instead(event, 1e-12, 'pld', ADD_OR_REMOVE) is None
-  deltas = (1e-3, 1e-6, 1e-10, 1e-12, 1e-14, 1e-20, 1e-60, 1e-200)
-  for probability in (0.001, 0.01):
-    event = Repeated(Poisson(probability, Gaussian(1.0)), 10**4)
-    epsilons, bounds = (
-      [accountants.epsilon(event, delta, name, ADD_OR_REMOVE) for delta in deltas]
-      for name in ('pld', 'rdp')
-    )
-    assert np.all(np.diff(epsilons) > 0)
-    assert np.all(np.less_equal(epsilons, bounds))
-    assert accountants.delta(event, epsilons[5], 'pld', ADD_OR_REMOVE) == (
-      pytest.approx(1e-20, rel=1e-2)
-    )
 
 
 def _delta_by_interpolation(probability, rounds, epsilon, tilt, added):
@@ -128,17 +99,16 @@ def _delta_by_interpolation(probability, rounds, epsilon, tilt, added):
   return float(np.sum(sums[above] * back * -np.expm1(epsilon - values[above])))
 
 
-@pytest.mark.parametrize('tilt', [4.0, 8.0])
-def test_where_dp_accounting_does_not_resolve_delta_an_integral_says_the_same(tilt):
+def test_where_dp_accounting_does_not_resolve_delta_an_integral_says_the_same():
   # Its intervals of 1e-4, 3e-5 and 1e-5 give 1.228, 3.230 and 1.177: round-off.
   event = Repeated(Poisson(0.001, Gaussian(1.0)), 10**4)
   epsilon = accountants.epsilon(event, 1e-12, 'pld', ADD_OR_REMOVE)
-  delta = _delta_by_interpolation(0.001, 10**4, epsilon, tilt, added=False)
+  delta = _delta_by_interpolation(0.001, 10**4, epsilon, 8.0, added=False)
   assert 0.998e-12 < delta < 1.0005e-12
   assert _delta_by_interpolation(0.001, 10**4, epsilon, 15.0, added=True) < 1e-20
 
 
-@pytest.mark.parametrize('size', [5, 16875, 2**17, 5**6, 2 * 3**10])
+@pytest.mark.parametrize('size', [5, 16875, 2**17])
 def test_round_off_of_fourier_transforms_is_within_its_bound(size):
   generator = np.random.default_rng(size)
   spread = generator.random(size)
@@ -174,9 +144,6 @@ def test_what_the_grid_has_no_bound_for_is_renyis_and_says_so():
   assert accountants.epsilon(little, 1e-6, 'pld', ADD_OR_REMOVE) == rdp
   other = accountants.instead(little, 1e-6, 'pld', ADD_OR_REMOVE)
   assert other.accountant == 'rdp'
-  assert terms.label('pld', other) == (
-    "pld (rdp's bound, as pld's grid does not reach noise this small at delta = 1e-06)"
-  )
   assert accountants.instead(little, 1e-6, 'rdp', ADD_OR_REMOVE) is None
 
 
@@ -210,16 +177,12 @@ EPSILONS = (-1.5, -0.2, 0.0, 0.2, 0.6, 1.5)
 CLIPPED = (-1.0, 0.0, 0.6, 1.0)
 
 
-@pytest.mark.few(2)
 @pytest.mark.parametrize(
   'clients, cohort, sigma',
   [
-    (2, 1, 2.0),
-    (3, 1, 2.0),
     (3, 2, 0.7),
-    pytest.param(2, 1, 0.7, marks=pytest.mark.slow),
+    pytest.param(2, 1, 2.0, marks=pytest.mark.slow),
     pytest.param(3, 1, 0.7, marks=pytest.mark.slow),
-    pytest.param(3, 2, 2.0, marks=pytest.mark.slow),
   ],
 )
 def test_no_data_sets_are_told_apart_more_easily_than_by_the_pair(
@@ -251,44 +214,9 @@ def test_no_data_sets_are_told_apart_more_easily_than_by_the_pair(
       assert stated <= delta * (1 + 1e-4) + 1e-9 or epsilon < -0.2, (name, epsilon)
 
 
-@pytest.mark.slow
-@pytest.mark.few(1)
-@pytest.mark.parametrize(
-  'q, sigma',
-  [
-    (0.5, 2.0),
-    (1 / 3, 1.0),
-    pytest.param(0.5, 1.0, marks=pytest.mark.slow),
-    pytest.param(1 / 3, 2.0, marks=pytest.mark.slow),
-  ],
-)
-def test_two_rounds_of_any_data_sets_are_below_the_composed_pair(q, sigma):
-  x = np.linspace(-9 * sigma - 1, 9 * sigma + 1, 601)
-  spread = (x[1] - x[0]) ** 2
-  single = []
-  for other, one, two in itertools.product((-1.0, 0.0, 1.0), repeat=3):
-    if one != two:
-      single.append(
-        tuple(_mixture(x, sigma, [(1 - q, other), (q, own)]) for own in (one, two))
-      )
-  # The client, or what it is compared with, may be another in the second round.
-  pairs = [
-    (np.multiply.outer(a[0], b[0]), np.multiply.outer(a[1], b[1]))
-    for a, b in itertools.product(single, repeat=2)
-  ]
-  epsilons = (0.0, 0.5, 2.0)
-  worst = _worst(pairs, epsilons, spread)
-  population = {0.5: 2, 1 / 3: 3}[q]
-  event = Repeated(WithoutReplacement(population, 1, Gaussian(sigma / 2)), 2)
-  for epsilon, delta in zip(epsilons, worst):
-    stated = accountants.delta(event, epsilon, 'pld', REPLACE_ONE)
-    assert delta * (1 - 1e-4) <= stated <= 1.2 * delta
-
-
-@pytest.mark.few(4)
 @pytest.mark.parametrize('relation', [REPLACE_ONE, ADD_OR_REMOVE])
 @pytest.mark.parametrize(
-  'size, noise_multiplier, rounds', [(1, 0.5, 100), (30, 1.0, 1000), (300, 8.0, 50)]
+  'size, noise_multiplier, rounds', [(1, 0.5, 100), (300, 8.0, 50)]
 )
 def test_fixed_cohorts_are_between_what_is_reached_and_renyis_bound(
   relation, size, noise_multiplier, rounds
@@ -302,40 +230,6 @@ def test_fixed_cohorts_are_between_what_is_reached_and_renyis_bound(
     )
     reached = accountants.epsilon(poisson, delta, 'pld', ADD_OR_REMOVE)
     assert reached <= pld * (1 + 1e-9) and pld <= rdp
-
-
-def test_a_cohort_of_everybody_is_no_sample():
-  event = Repeated(WithoutReplacement(10, 10, Gaussian(10.0)), 100)
-  for relation in (REPLACE_ONE, ADD_OR_REMOVE):
-    assert accountants.tightest(event, relation) == 'exact'
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-  'noise', [*(pytest.param(each, marks=pytest.mark.slow) for each in (1.0, 2.0)), 3.0]
-)
-def test_curves_of_sampled_laplace_noise_fall_to_their_end(noise):
-  event = Repeated(Poisson(0.1, Laplace(noise)), 30)
-  removed = 30 * math.log1p(0.1 * math.expm1(1 / noise))
-  added = -30 * math.log1p(0.1 * math.expm1(-1 / noise))
-  # Around the ends of both curves, where nothing but one loss is left.
-  near = np.array([0.0, 1e-9, 1e-6, 1e-3])
-  ends = [*(removed * (1 - near)), *(added * (1 - near)), *(added * (1 + near))]
-  epsilons = np.union1d(np.linspace(0.0, removed, 12), ends)
-  deltas = [
-    accountants.delta(event, epsilon, 'pld', ADD_OR_REMOVE) for epsilon in epsilons
-  ]
-  assert np.all(np.diff(deltas) < 1e-15) and deltas[0] < 1
-  # At the end, all rounds have had the largest loss, or the sum is rounded up to it.
-  all_largest = (0.1 * 0.5 + 0.9 * 0.5 * math.exp(-1 / noise)) ** 30
-  assert deltas[-1] < 1e-3 * all_largest + 1e-15
-  assert accountants.delta(event, 1.01 * removed, 'pld', ADD_OR_REMOVE) < 1e-300
-  peer = privacy_loss_distribution.from_laplace_mechanism(
-    noise, sampling_prob=0.1, value_discretization_interval=1e-4
-  ).self_compose(30)
-  for epsilon, delta in zip(epsilons, deltas):
-    if delta > 1e-9:  # Its transforms resolve no less.
-      assert delta == pytest.approx(peer.get_delta_for_epsilon(epsilon), rel=5e-3)
 
 
 # Rare losses: little noise on small samples, where a moment says nothing of the tail.
@@ -352,7 +246,17 @@ def _peer(q, noise, num_rounds, delta, pessimistic=True):
   return one.self_compose(num_rounds).get_epsilon_for_delta(delta)
 
 
-def _check_rare(q, noise, num_rounds, delta, within):
+@pytest.mark.parametrize(
+  'case',
+  [
+    (1e-2, 0.7, 30, 1e-6),
+    pytest.param((1e-5, 0.5, 800, 1e-9), marks=pytest.mark.slow),
+    pytest.param((1e-6, 1.981, 1000, 1e-9), marks=pytest.mark.slow),
+  ],
+)
+def test_rare_losses_are_within_a_thousandth_of_the_peers(case):
+  q, noise, num_rounds, delta = case
+
   def epsilon(rounds):
     event = Repeated(Poisson(q, Gaussian(noise)), rounds)
     accountant = pld.PldAccountant(ADD_OR_REMOVE)
@@ -360,34 +264,10 @@ def _check_rare(q, noise, num_rounds, delta, within):
     return accountant.get_epsilon(delta), accountant.instead(delta)
 
   found, instead = epsilon(num_rounds)
-  case = (q, noise, num_rounds, delta)
-  assert instead is None, case
-  assert found <= _peer(*case) * within + 1e-9, case
-  assert found >= _peer(*case, pessimistic=False), case
-  assert found <= epsilon(num_rounds + num_rounds // 5 + 1)[0] * (1 + 1e-6), case
-
-
-@pytest.mark.few(1)
-@pytest.mark.parametrize(
-  'case',
-  [
-    (1e-2, 0.7, 30, 1e-6),
-    (1e-5, 0.5, 600, 1e-9),
-    (1e-5, 0.5, 800, 1e-9),
-    (1e-6, 0.48, 1000, 1e-9),
-    (1e-6, 1.0, 3000, 1e-9),
-    (1e-6, 1.981, 1000, 1e-9),
-  ],
-)
-def test_rare_losses_are_within_a_thousandth_of_the_peers(case):
-  _check_rare(*case, within=1.001)
-
-
-def test_a_client_that_is_added_costs_no_more_than_its_absence_can():
-  # P <= Q / (1 - q) for each round, so that no loss is above -T log(1 - q).
-  side = ((pld.Loss(False, 5.0, 1e-6, pld.Side.ADDED), 3000),)
-  assert pld._end(side) == pytest.approx(-3000 * math.log1p(-1e-6), rel=1e-9)
-  assert pld._delta_of_side(side, 0.0031) == 0.0
+  assert instead is None
+  assert found <= _peer(*case) * 1.001 + 1e-9
+  assert found >= _peer(*case, pessimistic=False)
+  assert found <= epsilon(num_rounds + num_rounds // 5 + 1)[0] * (1 + 1e-6)
 
 
 def test_a_quintillion_rounds_are_answered_within_memory():
@@ -408,59 +288,46 @@ def test_many_rounds_of_replacing_a_client_are_never_above_renyi():
   # Its pair has the worst of both sides in every round: 8.13 after 7,561,261 rounds,
   # where Renyi's bound was 0.175, and 0.17 one round before.
   before = 0.0
-  for count in (10**5, 7_561_260, 7_561_261, 10**7):
-    one = dp_accounting.SampledWithoutReplacementDpEvent(
-      10**6, 10, dp_accounting.GaussianDpEvent(1.5)
-    )
-    event = dp_accounting.SelfComposedDpEvent(one, count)
+  for count in (7_561_260, 7_561_261, 10**7):
+    event = Repeated(WithoutReplacement(10**6, 10, Gaussian(1.5)), count)
     pld, rdp = (
-      accountants.epsilon(event, 1e-5, name, Relation.REPLACE_ONE)
-      for name in ('pld', 'rdp')
+      accountants.epsilon(event, 1e-5, name, REPLACE_ONE) for name in ('pld', 'rdp')
     )
     assert before <= pld <= rdp
-    by_delta = accountants.delta(event, pld, 'pld', Relation.REPLACE_ONE)
+    by_delta = accountants.delta(event, pld, 'pld', REPLACE_ONE)
     assert by_delta <= 1e-5 * 1.02  # By another order.
     before = pld
 
 
 @pytest.mark.parametrize('q, noise, count', [(0.00458, 1.05, 1), (0.00238, 0.762, 3)])
 def test_at_a_delta_above_the_total_variation_epsilon_is_0(q, noise, count):
-  one = dp_accounting.PoissonSampledDpEvent(q, dp_accounting.GaussianDpEvent(noise))
-  event = dp_accounting.SelfComposedDpEvent(one, count)
+  event = Repeated(Poisson(q, Gaussian(noise)), count)
   once = q * (2 * special.ndtr(0.5 / noise) - 1)  # Of one round, exactly.
   assert accountants.epsilon(event, 1.001 * count * once, 'pld', ADD_OR_REMOVE) == 0
   assert accountants.epsilon(event, 0.9 * once, 'pld', ADD_OR_REMOVE) > 0
 
 
-@pytest.mark.parametrize('q', [5e-324, 1e-310, 1e-300])
+@pytest.mark.parametrize('q', [5e-324, 1e-300])
 def test_hardly_any_sampling_is_read(q):
-  one = dp_accounting.PoissonSampledDpEvent(q, dp_accounting.GaussianDpEvent(1.0))
-  event = dp_accounting.SelfComposedDpEvent(one, 1000)
-  relation = Relation.ADD_OR_REMOVE_ONE
-  assert accountants.epsilon(event, 1e-9, 'pld', relation) == 0
-  assert 0 < accountants.delta(event, 1e-3, 'pld', relation) < 1e-290
-
-
-def allocated(noise, num_places, num_steps, count):
-  one = events.AllocatedDpEvent(num_places, num_steps, Gaussian(noise))
-  return dp_accounting.SelfComposedDpEvent(one, count)
+  event = Repeated(Poisson(q, Gaussian(1.0)), 1000)
+  assert accountants.epsilon(event, 1e-9, 'pld', ADD_OR_REMOVE) == 0
+  assert 0 < accountants.delta(event, 1e-3, 'pld', ADD_OR_REMOVE) < 1e-290
 
 
 @pytest.mark.slow
 def test_one_step_among_places_is_a_poisson_sample():
-  for noise, places, count in ((0.5, 49_087, 125), (1.0, 1000, 125), (2.0, 7, 30)):
+  for noise, places, count in ((0.5, 49_087, 125), (2.0, 7, 30)):
     sampled = Repeated(Poisson(1 / places, Gaussian(noise)), count)
-    for delta in (1e-6, 1e-9):
-      one, other = (
-        accountants.epsilon(each, delta, 'pld', ADD_OR_REMOVE)
-        for each in (allocated(noise, places, 1, count), sampled)
-      )
-      assert one == pytest.approx(other, rel=1e-12)
+    allocated = Repeated(events.AllocatedDpEvent(places, 1, Gaussian(noise)), count)
+    one, other = (
+      accountants.epsilon(each, 1e-6, 'pld', ADD_OR_REMOVE)
+      for each in (allocated, sampled)
+    )
+    assert one == pytest.approx(other, rel=1e-12)
 
 
-@pytest.mark.parametrize('delta', [1e-3, 1e-9, 1e-10])
-def test_where_dp_accounting_resolves_delta_it_says_the_same(delta):
+def test_where_dp_accounting_resolves_delta_it_says_the_same():
   event = Repeated(Poisson(0.001, Gaussian(1.0)), 10**4)
-  peer = dp_accounting.pld.PLDAccountant().compose(event).get_epsilon(delta)
-  epsilon = accountants.epsilon(event, delta, 'pld', ADD_OR_REMOVE)
+  peer = dp_accounting.pld.PLDAccountant().compose(event).get_epsilon(1e-9)
+  epsilon = accountants.epsilon(event, 1e-9, 'pld', ADD_OR_REMOVE)
   assert epsilon == pytest.approx(peer, rel=1e-3)

@@ -8,7 +8,6 @@ import pytest
 from dp_accounting import NeighboringRelation as Relation
 
 from tff_dp_aggregators.accounting import accountants
-from tff_dp_aggregators.accounting.accountants import prv
 
 Gaussian = dp_accounting.GaussianDpEvent
 Laplace = dp_accounting.LaplaceDpEvent
@@ -21,9 +20,6 @@ ADD_OR_REMOVE = Relation.ADD_OR_REMOVE_ONE
   'probability, noise_multiplier, rounds',
   [
     (0.01, 1.0, 100),
-    (0.1, 3.0, 200),
-    pytest.param(0.004, 0.7, 500, marks=pytest.mark.slow),
-    pytest.param(0.5, 4.0, 20, marks=pytest.mark.slow),
     pytest.param(1e-4, 0.6, 1000, marks=pytest.mark.slow),
     pytest.param(0.01, 1.0, 3000, marks=pytest.mark.slow),
   ],
@@ -43,7 +39,7 @@ def test_it_agrees_with_pld_about_sampling(probability, noise_multiplier, rounds
 
 def both_directions(probability, noise_multiplier, epsilon):
   """Deltas of removing and of adding a client, one round, as sums over a grid."""
-  x = np.linspace(-14 * noise_multiplier, 1 + 14 * noise_multiplier, 2_000_001)
+  x = np.linspace(-14 * noise_multiplier, 1 + 14 * noise_multiplier, 400_001)
   density = np.exp(-((x / noise_multiplier) ** 2) / 2)
   density *= (x[1] - x[0]) / (noise_multiplier * math.sqrt(2 * math.pi))
   ratio = 1 - probability + probability * np.exp((x - 0.5) / noise_multiplier**2)
@@ -52,18 +48,9 @@ def both_directions(probability, noise_multiplier, epsilon):
   return removing, adding
 
 
-ROUNDS = [(0.01, 0.5, 0.5), (0.3, 1.0, 0.1), (0.3, 1.0, 1.0), (0.7, 2.0, 0.02)]
-
-
-def _all_slow_but(fast):
-  return [
-    each if each == fast else pytest.param(*each, marks=pytest.mark.slow)
-    for each in ROUNDS
-  ]
-
-
 @pytest.mark.parametrize(
-  'probability, noise_multiplier, epsilon', _all_slow_but((0.01, 0.5, 0.5))
+  'probability, noise_multiplier, epsilon',
+  [(0.01, 0.5, 0.5), pytest.param(0.7, 2.0, 0.02, marks=pytest.mark.slow)],
 )
 def test_one_sampled_round_is_its_integral(probability, noise_multiplier, epsilon):
   event = Poisson(probability, Gaussian(noise_multiplier))
@@ -84,23 +71,6 @@ def test_one_sampled_round_is_its_integral(probability, noise_multiplier, epsilo
   assert epsilon <= by_prv <= epsilon + 5e-3
 
 
-# Of which something is left of adding a client as well.
-@pytest.mark.parametrize(
-  'probability, noise_multiplier, epsilon', _all_slow_but((0.3, 1.0, 0.1))
-)
-def test_each_direction_is_its_integral(probability, noise_multiplier, epsilon):
-  found = ((Poisson(probability, Gaussian(noise_multiplier)), 1),)
-  for added, delta in enumerate(
-    both_directions(probability, noise_multiplier, epsilon)
-  ):
-    if delta < 1e-6:  # The loss of adding is bounded: nothing is left.
-      continue
-    composed = prv._composed(found, bool(added), 1e-10)
-    lower, estimate, upper = composed.peer.compute_delta(epsilon, [1])
-    assert lower <= delta <= upper
-    assert estimate == pytest.approx(delta, rel=1e-3)
-
-
 @pytest.mark.slow
 def test_laplace_noise_has_its_pure_epsilon():
   epsilon = accountants.epsilon(Repeated(Laplace(2.0), 3), 1e-9, 'prv')
@@ -118,11 +88,3 @@ def test_where_float64_ends_it_raises():
     accountants.epsilon(rounds, 1e-10, 'prv', ADD_OR_REMOVE)
   with pytest.raises(ValueError, match='prv cannot account for this event in float64'):
     accountants.epsilon(Gaussian(1e-3), 1e-6, 'prv')
-  with pytest.raises(ValueError, match='prv cannot account for this event in float64'):
-    accountants.delta(Gaussian(1e-3), 1.0, 'prv')
-
-
-def test_sampled_laplace_noise_is_refused():
-  event = Poisson(0.1, Laplace(1.0))
-  with pytest.raises(dp_accounting.UnsupportedEventError, match='Only Gaussian, Lap'):
-    accountants.epsilon(event, 1e-6, 'prv', ADD_OR_REMOVE)

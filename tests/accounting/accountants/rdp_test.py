@@ -1,6 +1,5 @@
 """Renyi DP: divergences of sampled Gaussians are those of their definitions."""
 
-import dataclasses
 import math
 
 import dp_accounting
@@ -23,7 +22,7 @@ def divergence(upper, lower, noise_multiplier, order):
   Mixtures are lists of (weight, mean) with means from -1 to 1.
   """
   reach = (12 + order / noise_multiplier) * noise_multiplier
-  x, step = np.linspace(-1 - reach, 1 + reach, 400_001, retstep=True)
+  x, step = np.linspace(-1 - reach, 1 + reach, 100_001, retstep=True)
 
   def log_density(mixture):
     terms = [
@@ -37,9 +36,9 @@ def divergence(upper, lower, noise_multiplier, order):
   return float(special.logsumexp(exponents)) / (order - 1)
 
 
-@pytest.mark.few(5)
-@pytest.mark.parametrize('noise_multiplier', [0.5, 1.0, 5.0, 40.0])
-@pytest.mark.parametrize('probability', [0.01, 0.3, 0.9])
+@pytest.mark.few(3)
+@pytest.mark.parametrize('noise_multiplier', [0.5, 5.0, 40.0])
+@pytest.mark.parametrize('probability', [0.01, 0.9])
 def test_poisson_divergences_are_integrals(probability, noise_multiplier):
   orders = (1.1, 1.5, 2.0, 2.7, 5.0, 9.3, 20.0)
   computed = rdp.poisson(probability, noise_multiplier, orders)
@@ -64,8 +63,7 @@ def test_rare_sampling_is_not_lost_to_round_off():
     assert np.all(np.diff(computed[whole]) > 0)
 
 
-@pytest.mark.parametrize('noise_multiplier', [0.5, 1.0, 3.0])
-@pytest.mark.parametrize('fraction', [0.001, 0.05])
+@pytest.mark.parametrize('noise_multiplier, fraction', [(0.5, 0.001), (3.0, 0.05)])
 def test_without_replacement_it_is_dp_accountings_bound(fraction, noise_multiplier):
   event = WithoutReplacement(1000, round(1000 * fraction), Gaussian(noise_multiplier))
   peer = dp_accounting.rdp.RdpAccountant(rdp.ORDERS, Relation.REPLACE_ONE)
@@ -75,24 +73,7 @@ def test_without_replacement_it_is_dp_accountings_bound(fraction, noise_multipli
   assert np.all(computed >= expected)
 
 
-def test_much_noise_without_replacement_is_not_lost_to_round_off():
-  # dp-accounting's differences are round-off there, and up to a tenth of itself
-  # or many times too large.
-  differences = rdp._log_differences(1e6)
-  for order in (2, 4, 20, 100):  # For little mu = 1 / s, B(l) is (l - 1)!! mu^l.
-    expected = math.lgamma(order + 1) - order / 2 * math.log(2)
-    expected -= math.lgamma(order / 2 + 1) + order * math.log(1e6)
-    assert differences[order] == pytest.approx(expected, rel=1e-9)
-  for noise_multiplier in (0.7, 1.0, 3.0):  # And exact differences, few and plain.
-    values = [math.exp(k * (k - 1) / 2 / noise_multiplier**2) for k in range(5)]
-    second = values[2] - 2 * values[1] + values[0]
-    fourth = values[4] - 4 * values[3] + 6 * values[2] - 4 * values[1] + values[0]
-    differences = rdp._log_differences(noise_multiplier)
-    assert differences[2] == pytest.approx(math.log(second), rel=1e-9)
-    assert differences[4] == pytest.approx(math.log(fourth), rel=1e-9)
-
-
-@pytest.mark.parametrize('noise_multiplier', [0.6, 2.0, 30.0])
+@pytest.mark.parametrize('noise_multiplier', [0.6, 30.0])
 @pytest.mark.parametrize('fraction', [0.02, 0.5])
 def test_without_replacement_no_example_diverges_more(fraction, noise_multiplier):
   # One client's contribution goes from -1/2 to 1/2, sensitivity 1, all others are 0.
@@ -111,7 +92,7 @@ def test_no_order_is_infinite():
   assert not peer.get_epsilon(1e-6) > 0  # The trap.
 
 
-@pytest.mark.parametrize('noise_multiplier', [1e-140, 1e-9, 1e9, 1e140])
+@pytest.mark.parametrize('noise_multiplier', [1e-140, 1e140])
 def test_extreme_noise_has_a_sound_bound(noise_multiplier):
   for event, relation in (
     (Gaussian(noise_multiplier), Relation.REPLACE_SPECIAL),
@@ -126,38 +107,6 @@ def test_extreme_noise_has_a_sound_bound(noise_multiplier):
     else:
       assert 0 <= epsilon < 0.2
       assert 0 <= delta < 1e-6
-
-
-@dataclasses.dataclass(frozen=True)
-class EpsilonDelta(dp_accounting.DpEvent):
-  """An event that a later dp-accounting reads, without its delta."""
-
-  epsilon: float
-  delta: float
-
-
-@pytest.mark.parametrize(
-  'make',
-  [
-    lambda event: event,
-    lambda event: dp_accounting.ComposedDpEvent([Gaussian(1.0), event]),
-    lambda event: dp_accounting.dp_event.RepeatAndSelectDpEvent(event, 2.0, 1.0),
-  ],
-)
-def test_events_that_dp_accounting_reads_in_part_are_refused(make, monkeypatch):
-  peer = dp_accounting.rdp.RdpAccountant
-  reads = peer._maybe_compose
-
-  def reads_more(self, event, count, do_compose):
-    if isinstance(event, EpsilonDelta):
-      event = dp_accounting.LaplaceDpEvent(1 / event.epsilon)
-    return reads(self, event, count, do_compose)
-
-  monkeypatch.setattr(peer, '_maybe_compose', reads_more)
-  event = make(EpsilonDelta(1.0, 1e-6))
-  assert peer().supports(event)  # Whose delta 1e-7 would be too small for it.
-  with pytest.raises(dp_accounting.UnsupportedEventError):
-    rdp.RdpAccountant().compose(event)
 
 
 def test_a_delta_of_a_finite_order_is_never_0():

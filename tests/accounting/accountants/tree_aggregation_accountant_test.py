@@ -40,10 +40,10 @@ def same(call):
   assert np.shape(actual) == np.shape(expected)
 
 
-@pytest.mark.parametrize('total_steps', [1, 2, 3, 7, 8, 9, 16, 21, 31, 33])
+@pytest.mark.parametrize('total_steps', [1, 3, 8, 21, 33])
 def test_single_tree_is_tf_privacys_on_a_grid(total_steps):
   for max_participation, min_separation, noise in itertools.product(
-    (1, 2, 3, 5, 40), (0, 1, 2, 3, 6, 50), (0.3, 7.0)
+    (1, 2, 5, 40), (0, 1, 3, 50), (0.3, 7.0)
   ):
     arguments = (noise, total_steps, max_participation, min_separation)
     same(lambda module, a=arguments: module.compute_zcdp_single_tree(*a))
@@ -52,34 +52,21 @@ def test_single_tree_is_tf_privacys_on_a_grid(total_steps):
 
 def test_restarts_are_tf_privacys_on_a_grid():
   for steps, noise in itertools.product(
-    [*range(1, 70), [5], [0], [0, 0, 7], [10, 400, 399], (8, 9), [1] * 50], (0.1, 3)
+    [*range(1, 40), [0], [0, 0, 7], [10, 400, 399], (8, 9)], (0.1, 3)
   ):
     same(lambda m, a=(noise, steps): m.compute_rdp_tree_restart(*a, ORDERS))
-
-
-def test_without_noise_nothing_else_is_looked_at():
-  same(lambda m: m.compute_rdp_tree_restart(0, [], [1.0, 2.0]))
-  same(lambda m: m.compute_rdp_single_tree(0, -1, -1, -1, [1.0, 2.0]))
-  same(lambda m: m.compute_zcdp_single_tree(0, -1, -1, -1))
 
 
 @pytest.mark.parametrize(
   ('name', 'arguments', 'message'),
   [
-    ('compute_rdp_tree_restart', (-1, 3, 1), 'noise_multiplier must be non-negative'),
-    ('compute_rdp_tree_restart', (1, [], 1), 'steps_list must be'),
-    ('compute_rdp_tree_restart', (1, 0, 1), 'steps_list must be'),
-    ('compute_rdp_tree_restart', (1, -3, 1), 'steps_list must be'),
-    ('compute_rdp_tree_restart', (1, [3, -3], 1), 'steps_list must be'),
-    ('compute_rdp_single_tree', (-1, 3, 1, 1, 1), 'noise_multiplier must be'),
-    ('compute_rdp_single_tree', (0.1, -3, 1, 1, 1), 'total_steps must be'),
-    ('compute_rdp_single_tree', (0.1, 3, -1, 1, 1), 'max_participation must be'),
-    ('compute_rdp_single_tree', (0.1, 3, 1, -1, 1), 'min_separation must be'),
-    ('compute_rdp_single_tree', (0.1, 0, 1, 1, 1), 'total_steps must be'),
-    ('compute_rdp_single_tree', (0.1, 3, 0, 1, 1), 'max_participation must be'),
-    ('compute_zcdp_single_tree', (-1, 3, 1, 1), 'noise_multiplier must be'),
-    ('compute_zcdp_single_tree', (0.1, -3, 1, 1), 'total_steps must be'),
-    ('compute_zcdp_single_tree', (0.1, 3, 0, 1), 'max_participation must be'),
+    ('compute_rdp_tree_restart', (-1, 3, 1), 'noise_multiplier'),
+    ('compute_rdp_tree_restart', (1, [], 1), 'steps_list'),
+    ('compute_rdp_tree_restart', (1, [3, -3], 1), 'steps_list'),
+    ('compute_rdp_single_tree', (0.1, 3, 1, -1, 1), 'min_separation'),
+    ('compute_rdp_single_tree', (0.1, 0, 1, 1, 1), 'total_steps'),
+    ('compute_zcdp_single_tree', (-1, 3, 1, 1), 'noise_multiplier'),
+    ('compute_zcdp_single_tree', (0.1, 3, 0, 1), 'max_participation'),
   ],
 )
 def test_what_tf_privacy_refuses_is_a_value_error(name, arguments, message):
@@ -92,11 +79,8 @@ def test_what_tf_privacy_refuses_is_a_value_error(name, arguments, message):
 @pytest.mark.parametrize(
   ('name', 'arguments'),
   [
-    ('compute_rdp_tree_restart', (math.nan, 3, 1)),
     ('compute_rdp_tree_restart', (1, [2.5], 1)),
-    ('compute_rdp_tree_restart', (1, [math.nan], 1)),
     ('compute_zcdp_single_tree', (math.nan, 3, 1, 1)),
-    ('compute_zcdp_single_tree', (1, math.inf, 1, 1)),
     ('compute_zcdp_single_tree', (1, 3, 1, 0.5)),
   ],
 )
@@ -121,36 +105,8 @@ def test_published_gboard_figures():
   assert (f'{zcdp:.2f}', f'{epsilon:.2f}') == ('0.81', '8.90')  # As published.
 
 
-def sensitivity_squared(max_participation, min_separation, steps):
-  return 2 * ours.compute_zcdp_single_tree(
-    1.0, steps, max_participation, min_separation
-  )
-
-
-def test_the_worst_case_is_not_the_densest_one():
-  """Sensitivities that TF Privacy's test has, the last above that of 0, 3, 6, ..."""
-  for arguments, expected in (
-    ((1, 7, 8), 4),
-    ((3, 3, 9), 11),
-    ((3, 2, 7), 9),
-    ((8, 2, 24), 88),
-  ):
-    assert sensitivity_squared(*arguments) == expected
-
-
 @pytest.mark.parametrize(('noise', 'published'), [(1.13, 19.74), (8.83, 2.04)])
 def test_stack_overflow_figures_of_the_dp_ftrl_paper_are_kept(noise, published):
   rdp = ours.compute_rdp_tree_restart(noise, 1600, ORDERS)
   epsilon = dp_accounting.rdp.compute_epsilon(ORDERS, rdp, 1e-6)[0]
   assert 0.8 * published < epsilon < published
-
-
-@pytest.mark.parametrize('steps', [3, 8, 11, 19])
-def test_sensitivities_known_by_hand(steps):
-  depths = [depth for depth in range(5) if steps >> depth & 1]
-  # In every round: each complete node, of 2^level rounds, counts 4^level.
-  everywhere = sum(2**d * (2 ** (d + 1) - 1) for d in depths)
-  assert sensitivity_squared(steps, 0, steps) == everywhere
-  assert sensitivity_squared(20 * steps, 0, steps) == everywhere
-  # Twice: two neighbours below the highest node share all but their leaves.
-  assert sensitivity_squared(2, 0, steps) == 2 + 4 * max(depths)
