@@ -312,3 +312,39 @@ def test_what_is_written_is_read(tmp_path):
     path.write_text(json.dumps({**content, **change}), 'utf-8')
     with pytest.raises((TypeError, ValueError), match=canaries.FILE):
       _load(path)
+
+
+@pytest.mark.parametrize('epsilon', [0.5, 1.0])
+def test_of_response_that_may_tell_the_truth_a_bound_is_rarely_too_large(epsilon):
+  """The worst for (epsilon, delta), with the guesses that it makes easy first."""
+  rng, delta, size, guesses, repeats = np.random.default_rng(1), 0.05, 100, 20, 20_000
+  told = rng.random([repeats, size]) < delta
+  right = rng.random([repeats, size]) < special.expit(epsilon)
+  # Coins that are told are guessed first, and others as the response says.
+  known = np.minimum(told.sum(axis=1), guesses)
+  first = np.arange(size) < (guesses - known)[:, None]
+  correct = known + (right & first).sum(axis=1)
+  for bounds in _bounds(size, guesses, delta, 0.05).values():
+    too_large = float(np.mean(np.array(bounds)[correct] > epsilon))
+    assert too_large <= 0.05 + 5 * math.sqrt(0.05 * 0.95 / repeats)
+
+
+def test_the_number_of_guesses_is_the_best_for_what_is_planned():
+  def bound(guesses, correct):
+    return canaries.one_run(
+      400, guesses, correct, delta=1e-5, significance=0.05, precision=1e-3
+    )
+
+  rng, mu = np.random.default_rng(3), 1.0
+  planned = canaries.planned_guesses(bound, 400, mu)
+  assert planned % 2 == 0 and 4 <= planned <= 400
+  reached = {}
+  for guesses in (10, planned, 400):
+    found = []
+    for _ in range(40):
+      inserted = rng.random(400) < 0.5
+      scores = rng.normal(size=400) + mu * inserted
+      correct = canaries.correct_guesses(scores, inserted, guesses)
+      found.append(bound(guesses, correct))
+    reached[guesses] = np.mean(found)
+  assert max(reached, key=reached.get) == planned

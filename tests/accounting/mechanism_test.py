@@ -67,6 +67,7 @@ def test_rounds_added_up_one_by_one_keep_the_target_to_the_last_digit(
   [
     (('skelam', PARTICIPATION, 1.0), "'skelam'; known: gaussian"),
     (('tree', PARTICIPATION, np.nan), 'noise_multiplier'),
+    (('tree', PARTICIPATION, 10**400), 'noise_multiplier must be below 2'),
   ],
 )
 def test_what_is_wrong_is_named(arguments, message):

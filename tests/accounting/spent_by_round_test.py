@@ -1,5 +1,7 @@
 """What a mechanism whose rounds compose has spent after each round: a bound."""
 
+import math
+
 import dp_accounting
 import pytest
 
@@ -82,3 +84,9 @@ def test_rounds_that_do_not_compose_are_within_a_target_together():
   epsilon = mechanism.epsilon(DELTA)
   assert mechanism.rounds_within(1.01 * epsilon, DELTA) == 20
   assert mechanism.rounds_within(0.5 * epsilon, DELTA) == 0
+
+
+def test_without_noise_it_is_infinite():
+  bare = accounting.Mechanism('gaussian', sampling.PoissonSampling(5, 0.1), 0.0)
+  spent = spent_by_round.SpentByRound(bare, DELTA)
+  assert [spent.after(rounds) for rounds in (0, 1, 5)] == [0, math.inf, math.inf]

@@ -118,3 +118,11 @@ def test_a_storage_is_refused_where_no_round_remembers_noise():
     _made('shares', storage='state')
   with pytest.raises(TypeError, match='storage'):
     aggregators.adaptive(noise_multiplier=1.0, clients_per_round=10, storage='state')
+
+
+def test_local_noise_with_a_goal_fails_below_it():
+  mechanism = accounting.Mechanism(
+    'gaussian', _LIMITS, 3.0, noise_site='local', min_clients=5
+  )
+  factory = aggregators.from_mechanism(mechanism, clip_norm=0.5, clients_per_round=6)
+  assert factory.min_clients == 5

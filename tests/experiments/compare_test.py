@@ -5,6 +5,7 @@ then runs what is left. Its runs are in processes of their own.
 """
 
 import csv
+import errno
 import json
 import os
 import pathlib
@@ -16,6 +17,7 @@ import pytest
 from experiments import compare
 from experiments.comparing import cells
 from experiments.comparing import grid
+from experiments.comparing import record as record_lib
 from experiments.comparing import tuning
 from tests import executing
 from tests.experiments import simulations
@@ -215,3 +217,15 @@ def test_a_folder_of_something_else_is_not_touched(tmp_path):
   assert result.returncode == 2
   assert 'is not empty, and is not of a comparison' in result.stderr
   assert os.listdir(tmp_path) == ['mine.txt']
+
+
+def test_a_disk_that_is_full_is_said_on_a_line(tmp_path, monkeypatch):
+  def full(*unused):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), 'cells.csv')
+
+  monkeypatch.setattr(record_lib, 'write', full)
+  result = _compare(tmp_path / 'output', '--grid', 'mechanism=tree', '--seeds=1')
+  assert result.returncode == 1
+  assert result.stderr.startswith('error: [Errno 28] No space left on device: ')
+  assert result.stderr.endswith('the same command resumes the comparison.\n')
+  assert result.stderr.count('\n') == 1

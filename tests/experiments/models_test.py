@@ -197,3 +197,33 @@ def test_convolutions_and_lstms_are_trained_one_by_one(name, why, tmp_path):
     assert simulation.one_by_one is None
   else:
     assert why in simulation.one_by_one
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', ['cnn', 'char_lstm'])
+def test_packed_clients_train_to_the_same_weights(name, tmp_path):
+  shape, model = SHAPES[name], _build(name, SHAPES[name], SMALL)
+  results = [
+    learning.train(
+      model,
+      _clients(shape, [3, 1, 4, 2]),  # Batches of which are padded.
+      None,
+      str(tmp_path / f'packed-{is_packed}'),
+      delta=1e-3,
+      clients_per_round=3,
+      num_rounds=2,
+      seed=1,
+      local=learning.ClientTraining(
+        batch_size=2, optimizer=tff.learning.optimizers.build_sgdm(0.5)
+      ),
+      run=learning.RunOptions(packed_simulation=is_packed),
+    )
+    for is_packed in (True, False)
+  ]
+  moved = 0.0
+  for one, other, before in zip(
+    *(result.weights.trainable for result in results), model.initial_weights[0]
+  ):
+    np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+    moved = max(moved, np.max(np.abs(one - before)))
+  assert moved > 1e-3

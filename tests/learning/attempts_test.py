@@ -202,3 +202,16 @@ def test_lines_that_the_schedule_does_not_have_stop_a_run(tmp_path):
       ValueError, match=f'has {count + 1} aborted attempts, but the schedule {count}'
     ):
       attempts.write_aborted(writer, 2, made, 3)
+
+
+def test_attempts_at_a_round_that_never_came_are_compared_as_well(tmp_path):
+  read = _write(tmp_path, SCHEDULE, rounds=2, more=2)
+  other = _write_path(tmp_path / 'other', SCHEDULE, rounds=2)
+  with ledger.LedgerWriter(other, 1e-3, resume=True) as writer:
+    wrong = read.aborted[-2].cohort_reported + 1
+    what = {'cohort_requested': 3, 'reporting_goal': 3}
+    writer.append_aborted(round=2, attempt=0, cohort_reported=wrong % 3, **what)
+    with pytest.raises(ValueError, match='attempt 0 at round 2 has a line with other'):
+      attempts.write_aborted(writer, 2, SCHEDULE.attempts(2), 3)
+  with pytest.raises(ValueError, match='the ledger has the aborted attempts'):
+    attempts.check(ledger.read(other), SCHEDULE)

@@ -235,3 +235,13 @@ def test_a_part_that_takes_the_key_of_another_is_noticed(monkeypatch):
   first, second = _audit(mechanism, storage='state')
   assert second.unexplained < 1e-5
   assert not second.keys_differ
+
+
+def test_a_key_that_serves_two_parts_is_noticed(monkeypatch):
+  monkeypatch.setattr(
+    rows_lib.GaussianRows, 'new_key', lambda self: tf.constant([1, 2, 3, 4], tf.int64)
+  )
+  parts = [
+    accounting.JointPart(name, name, _mechanism('gaussian'), 1.0) for name in 'ab'
+  ]
+  assert not any(each.ok for each in _audit(accounting.JointMechanism(tuple(parts))))

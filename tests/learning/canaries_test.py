@@ -12,6 +12,7 @@ from tff_dp_aggregators import accounting
 from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import canaries
+from tff_dp_aggregators.accounting.reports import rendering
 from tff_dp_aggregators.accounting.reports import sources
 from tff_dp_aggregators.accounting.reports import verification
 from tff_dp_aggregators.learning import packed
@@ -272,3 +273,11 @@ def test_what_canaries_cannot_be_in_is_refused(changes, why, tmp_path):
   with pytest.raises((TypeError, ValueError), match=why):
     _train(tmp_path / 'run', **{'clients_per_round': 30, **changes})
   assert not (tmp_path / 'run').exists()
+
+
+def test_a_bound_above_epsilon_of_the_rounds_that_ran_is_said(audited):
+  report = json.loads((audited[0] / 'report.json').read_text('utf-8'))
+  stopped = {'rounds_completed': 2, 'rounds_planned': 3, 'rounds_fixed_by': None}
+  report['stopped'] = {**stopped, 'epsilon_completed': 0.5, 'epsilon_planned': 99.0}
+  text = rendering.render(report, 'markdown')
+  assert 'A bound is above 0.5000, epsilon of the rounds that ran' in text

@@ -328,3 +328,19 @@ def test_examples_that_are_the_same_again_are_taken(dataset):
 def test_the_place_in_any_structure_is_named(examples, said):
   with pytest.raises(ValueError, match=f"client 'a': {said}"):
     learning.Clients.of({'a': examples}).examples(0)
+
+
+def test_a_client_is_read_when_it_is_asked_for():
+  read = []
+
+  class Lazy:
+    ids = tuple(range(100))
+
+    def examples(self, id_):
+      read.append(id_)
+      return np.ones([1, 1])
+
+  clients = learning.Clients.of(Lazy(), tf.TensorSpec([None, 1], tf.float64))
+  assert not read
+  clients.examples(42)
+  assert read == [42]

@@ -1,5 +1,6 @@
 """Private federated SGD is one step on the mean of clients' mean gradients."""
 
+import dp_accounting
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -88,3 +89,14 @@ def test_it_is_a_whole_learning_process_of_tff(process):
   hparams = process.get_hparams(state)
   assert hparams['finalizer']['learning_rate'] == pytest.approx(0.2)
   assert process.set_hparams(state, hparams).finalizer == state.finalizer
+
+
+def test_clipping_and_noise_are_of_gradients():
+  process = _build(linear.functional_model(), 0.25, 1.0, 2)
+  clients = [linear.client(1, factor=1000.0)] * 2
+  output, _ = linear.train(process, clients, num_rounds=1)
+  event = aggregators.extract_dp_event(output.state).last_round_only
+  assert event == dp_accounting.GaussianDpEvent(1.0)
+  quiet = _build(linear.functional_model(), 0.25, 0.0, 2)
+  _, weights = linear.train(quiet, clients, num_rounds=1)
+  assert np.linalg.norm(linear.flat(weights)) == pytest.approx(0.2 * 0.25, rel=1e-5)

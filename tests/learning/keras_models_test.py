@@ -652,3 +652,61 @@ def test_layer_normalisation_trains_side_by_side_as_one_by_one(axis):
   )
   np.testing.assert_allclose(several[0], model(x), atol=1e-5)
   np.testing.assert_allclose(several[1], model(2 * x), atol=1e-5)
+
+
+def test_what_draws_and_names_goes_on_as_before():
+  def draws():
+    layer = _LAYERS.Dense(2)
+    return [
+      random.random(),
+      np.random.rand(),  # noqa: NPY002
+      float(tf.random.uniform([])),
+      layer.name,
+      layer(_NUMBERS).numpy().tolist(),
+    ]
+
+  drawn = []
+  for between in (False, True):
+    _KERAS.backend.clear_session()
+    _KERAS.utils.set_random_seed(5)
+    first = draws()
+    if between:
+      _functional(_shared, _NUMBERS, _CLASSES, _CROSS_ENTROPY)
+      with pytest.raises(ValueError, match='takes logits'):
+        _functional(_ending_in('softmax'), _NUMBERS, _CLASSES, _CROSS_ENTROPY)
+    drawn.append((first, draws()))
+  assert drawn[0] == drawn[1]
+
+
+def _mixed():
+  policy = _KERAS.mixed_precision.Policy('mixed_float16')
+  return _sequential(_LAYERS.Dense(4, dtype=policy), _LAYERS.Dense(2))
+
+
+def test_mixed_precision_is_within_its_rounding():
+  functional = _functional(_mixed, _NUMBERS, _CLASSES, _CROSS_ENTROPY)
+  found, _ = _step(functional, _NUMBERS, _CLASSES)
+  expected, _ = _fit(functional.keras_model, _NUMBERS, _CLASSES, _CROSS_ENTROPY)
+  for one, other in _pairs(found, expected):
+    np.testing.assert_allclose(one, other, rtol=1e-2, atol=1e-3)
+
+
+def test_metrics_of_logits_are_measured():
+  from sklearn import metrics as sklearn_metrics
+
+  x = np.random.default_rng(3).normal(size=[200, 3]).astype(np.float32)
+  y = (x[:, 0] + 0.5 * np.random.default_rng(4).normal(size=200) > 0).astype(np.int64)
+  measured, weights = _measured(
+    _ending_in(None, 1),
+    x,
+    y,
+    _BINARY(from_logits=True),
+    {
+      'auc': _KERAS.metrics.AUC(2000, from_logits=True),
+      'accuracy': _KERAS.metrics.BinaryAccuracy(threshold=0.0),
+    },
+  )
+  outputs = (x @ weights.trainable[0] + weights.trainable[1])[:, 0]
+  auc = sklearn_metrics.roc_auc_score(y, outputs)
+  assert measured['auc'] == pytest.approx(auc, abs=5e-3)
+  assert measured['accuracy'] == pytest.approx(np.mean((outputs > 0) == y))

@@ -7,8 +7,10 @@ import pytest
 
 from tests.learning import training_runs
 from tff_dp_aggregators import accounting
+from tff_dp_aggregators import learning
 from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
+from tff_dp_aggregators.learning import packed
 
 _PLAN = accounting.nbafl.Nbafl(
   0.8, 1e-3, 0.5, num_exposures=1, num_rounds=6, num_clients=12, min_examples=2
@@ -89,3 +91,14 @@ def test_cohorts_of_a_file_may_be_others(tmp_path):
   given = {'clients_per_round': None, 'schedule': sampling.Replay(path)}
   with pytest.raises(ValueError, match='the schedule has schedule=replay'):
     _train(tmp_path / 'run', _DRAWN, **given)
+
+
+@pytest.mark.slow
+def test_packed_data_are_counted_as_well(tmp_path):
+  clients = learning.Clients.of(training_runs.clients())
+  laid_out = packed.lay_out(clients, str(tmp_path / 'data'))
+  more = dataclasses.replace(_PLAN, min_examples=3)
+  with pytest.raises(ValueError, match='client number 0 has 2 examples, and NbAFL'):
+    _train(tmp_path / 'run', more, clients=laid_out)
+  result = _train(tmp_path / 'run', clients=laid_out, test_data=None, num_rounds=6)
+  assert result.statement['nbafl']['plan']['min_examples'] == 2

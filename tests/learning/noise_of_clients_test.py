@@ -268,3 +268,20 @@ def test_the_approximation_of_local_noise_spends_without_end(tmp_path, capfd):
   events = {each.event['type'] for each in _entries(tmp_path / 'run')}
   assert events == {'NonPrivateDpEvent'}
   assert 'simulated by the server (no privacy guarantee)' in capfd.readouterr().err
+
+
+@pytest.mark.slow
+def test_with_checkpoints_only_what_they_may_need_is_kept(tmp_path):
+  changes = {**_SECRET, 'checkpoint_seconds': 0.0}
+  with pytest.raises(training_runs.Killed):
+    _train(tmp_path / 'run', test_metrics=training_runs.killing(4), **changes)
+  # The last checkpoint is of three rounds, and the one before it may be needed.
+  assert _kept(tmp_path / 'run') == [
+    'after_round_2',
+    'after_round_3',
+    'result_of_round_2',
+    'result_of_round_3',
+  ]
+  metrics = training_runs.killing(-1)
+  result = _train(tmp_path / 'run', test_metrics=metrics, **changes)
+  assert result.is_finished and _is_of_last_line(result, tmp_path / 'run')

@@ -295,3 +295,12 @@ def test_other_structures_are_refused_and_their_values_not_told(record, message)
   with pytest.raises(ValueError, match=message) as error:
     query.preprocess_record(params, record)
   assert '777' not in str(error.value)
+
+
+def test_the_most_clients_that_a_part_needs_are_needed():
+  class NeedsClients(queries.GaussianSumQuery):
+    min_clients = 5
+
+  needing = NeedsClients(clip_norm=1.0, noise_multiplier=1.0, record_specs=_MATRIX)
+  assert queries.NestedSumQuery([_gaussian(), needing]).min_clients == 5
+  assert queries.NestedSumQuery([_gaussian()]).min_clients == 0

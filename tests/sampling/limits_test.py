@@ -228,3 +228,11 @@ def test_limits_that_are_no_fixed_epochs_are_refused():
     sampling.ShuffledEpochs(strategies.Participation(20, 10), 100, 10, seed=1)
   with pytest.raises(sampling.PopulationTooSmallError, match='num_clients of at least'):
     sampling.ShuffledEpochs(_epochs(20, 10), 99, 10, seed=1)
+
+
+def test_another_attempt_asks_others_while_there_are_enough():
+  for this_round in range(40):
+    attempts = _tried().attempts(this_round)
+    asked = np.concatenate([attempt.requested for attempt in attempts])
+    if len(attempts) <= 16:  # 200 clients, less the 30 who took part in 3 rounds.
+      assert len(np.unique(asked)) == len(asked)

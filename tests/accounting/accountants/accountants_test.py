@@ -11,6 +11,7 @@ from dp_accounting import NeighboringRelation as Relation
 
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
+from tff_dp_aggregators.accounting import calibration
 from tff_dp_aggregators.accounting import events
 
 GBOARD = json.loads(pathlib.Path(__file__).with_name('gboard_tree.json').read_text())
@@ -309,3 +310,28 @@ def test_rdp_equals_the_bound_dp_accounting_is_tested_against():
     assert accountants.delta(Gaussian(1.0), epsilon, 'zcdp') == pytest.approx(standard)
     # The grid of orders leaves a hair at the smallest epsilon.
     assert accountants.delta(Gaussian(1.0), epsilon, 'rdp') <= standard * 1.0001
+
+
+@pytest.mark.parametrize('mu', [0.02, 0.5, SLOW_TEN])
+def test_no_delta_is_below_the_exact_one(mu):
+  for epsilon in (0.0, 3 * mu + mu * mu / 2):
+    exact = accountants.delta(Gaussian(1 / mu), epsilon)
+    for name in ('pld', 'prv', 'rdp', 'zcdp'):
+      assert accountants.delta(Gaussian(1 / mu), epsilon, name) >= exact, (
+        epsilon,
+        name,
+      )
+    pld = accountants.delta(Gaussian(1 / mu), epsilon, 'pld')
+    assert pld == pytest.approx(exact, rel=1e-3)
+
+
+def test_published_epsilon_needs_less_noise_with_the_exact_accountant():
+  participation = strategies.Participation.from_rounds_between(2000, 313, 6)
+  tree = strategies.BinaryTree(2000)
+  needed = calibration.noise_multiplier(
+    lambda noise: events.run_event(tree, participation, noise),
+    round(GBOARD['epsilon_rdp'], 6),
+    GBOARD['delta'],
+  )
+  expected = GBOARD['noise_multiplier_for_published_epsilon_exactly']
+  assert needed == pytest.approx(expected, rel=1e-10)

@@ -8,6 +8,7 @@ import dp_accounting
 import numpy as np
 import pytest
 from dp_accounting import NeighboringRelation as Relation
+from dp_accounting.pld import privacy_loss_distribution as pld
 from scipy import special
 
 from tff_dp_aggregators.accounting import accountants
@@ -183,3 +184,23 @@ def test_the_bounds_are_those_of_the_papers():
   stated = order / 2 * (scale / stddev + tau * 2) ** 2
   [bound] = rdp.integer_noise(event, (order,))
   assert bound <= stated * (1 + 1e-11)
+
+
+@pytest.mark.parametrize('rounds', [1, 40])
+def test_exact_privacy_loss_distributions_give_no_larger_epsilon(rounds):
+  for event, logs in (
+    (Skellam(3.0, 4, 5.0, 5.0), log_skellam(36.0)),
+    (DiscreteGaussian(1.0, 9, 4.0, 4.0, 1), log_sum_of_shares(1.0, 9)),
+  ):
+    moved = int(event.l2_sensitivity)
+    at = [k for k in range(-REACH, REACH + 1) if logs[k + REACH] > -300]
+    lower = {k: logs[k + REACH] for k in at}
+    exact = pld.from_two_probability_mass_functions(
+      lower, {k + moved: log for k, log in lower.items()}
+    ).self_compose(rounds)
+    composed = dp_accounting.SelfComposedDpEvent(event, rounds)
+    for delta in (1e-5, 1e-9):
+      bound = accountants.epsilon(composed, delta)
+      # The grid of that accountant, of 1e-4 a round, is rounded up as well.
+      assert exact.get_epsilon_for_delta(delta) <= bound + 1e-4 * rounds
+      assert bound <= 1.25 * exact.get_epsilon_for_delta(delta)

@@ -331,3 +331,31 @@ def test_where_dp_accounting_resolves_delta_it_says_the_same():
   peer = dp_accounting.pld.PLDAccountant().compose(event).get_epsilon(1e-9)
   epsilon = accountants.epsilon(event, 1e-9, 'pld', ADD_OR_REMOVE)
   assert epsilon == pytest.approx(peer, rel=1e-3)
+
+
+def test_a_client_that_is_added_costs_no_more_than_its_absence_can():
+  # P <= Q / (1 - q) for each round, so that no loss is above -T log(1 - q).
+  side = ((pld.Loss(False, 5.0, 1e-6, pld.Side.ADDED), 3000),)
+  assert pld._end(side) == pytest.approx(-3000 * math.log1p(-1e-6), rel=1e-9)
+  assert pld._delta_of_side(side, 0.0031) == 0.0
+
+
+@pytest.mark.slow
+def test_deltas_far_below_the_round_off_of_a_fourier_transform_are_resolved():
+  # Of 10^4 rounds dp-accounting's resolves about 1e-11; it says 1.2281 for the first.
+  event = Repeated(Poisson(0.001, Gaussian(1.0)), 10**4)
+  epsilon = accountants.epsilon(event, 1e-12, 'pld', ADD_OR_REMOVE)
+  assert 1.18 < epsilon < 1.19
+  assert accountants.instead(event, 1e-12, 'pld', ADD_OR_REMOVE) is None
+  deltas = (1e-3, 1e-6, 1e-10, 1e-12, 1e-14, 1e-20, 1e-60, 1e-200)
+  for probability in (0.001, 0.01):
+    event = Repeated(Poisson(probability, Gaussian(1.0)), 10**4)
+    epsilons, bounds = (
+      [accountants.epsilon(event, delta, name, ADD_OR_REMOVE) for delta in deltas]
+      for name in ('pld', 'rdp')
+    )
+    assert np.all(np.diff(epsilons) > 0)
+    assert np.all(np.less_equal(epsilons, bounds))
+    assert accountants.delta(event, epsilons[5], 'pld', ADD_OR_REMOVE) == (
+      pytest.approx(1e-20, rel=1e-2)
+    )

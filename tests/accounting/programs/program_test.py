@@ -216,3 +216,13 @@ def _run(*arguments):
     text=True,
     timeout=120,
   )
+
+
+def test_help_shows_the_flags_that_most_need_where_there_are_many(monkeypatch):
+  monkeypatch.setattr(program, '_FEW', 4)
+  short = executing.execute(_program(), '--help').stdout
+  assert '--number:' in short and '--shape:' in short
+  assert '--share:' not in short and '--mean:' not in short
+  assert short.endswith('--helpfull shows all 5 flags.\n')
+  full = executing.execute(_program(), '--helpfull').stdout
+  assert '--share:' in full and '--mean:' in full and 'shows all 5' not in full

@@ -208,3 +208,13 @@ def test_a_round_that_should_have_been_aborted_is_refused(tmp_path):
     ledgers.append(writer, cohort_reported=7)
   with pytest.raises(ValueError, match='schedule is 8, but in round 0'):
     ledger.check_schedule(ledger.read(path), {'reporting_goal': 8})
+
+
+def test_a_round_released_again_is_not_one_that_attempts_wait_for(path, whole):
+  with ledger.LedgerWriter(path, ledgers.DELTA, resume=True) as writer:
+    ledgers.release(writer, 1)
+    abort(writer, 3, 1)
+    like = {'strategy_checksum': 'sha256:1234567890', 'cohort_reported': 3}
+    assert ledgers.append(writer, **like).round == 3
+  read = ledger.read(path)
+  assert read.repeated == (1,) and len(read.aborted) == 4

@@ -121,3 +121,8 @@ def test_a_number_of_a_part_that_was_changed_is_found(path):
   ledgers.put(path, b''.join(ledgers.chained(lines)))
   with pytest.raises(ValueError, match='line 2: parts is'):
     ledger.read(path)
+
+
+def test_lines_with_laplace_noise_state_nothing_of_all_rounds(path):
+  for entry in _write(path, MECHANISMS['laplace']):
+    assert entry.epsilon is None and entry.effective_noise_multiplier is None

@@ -15,6 +15,7 @@ from tests.accounting.reports import statements
 from tff_dp_aggregators import accounting
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import reports
+from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
 from tff_dp_aggregators.accounting.reports import rendering
 from tff_dp_aggregators.accounting.reports import statement
 from tff_dp_aggregators.base import rounding
@@ -229,3 +230,19 @@ def test_low_bounds_by_canaries_are_called_no_evidence(bound, is_said):
     }
   )
   assert ('no evidence of strength' in said) == is_said
+
+
+@pytest.mark.parametrize('stated, is_open', [(None, True), ('a scheduler', False)])
+def test_nobody_states_what_keeps_the_limits_that_a_log_shows(stated, is_open):
+  source = {'basis': 'observed', 'num_rounds': 9}
+  by_log = inputs_lib.enforced_by_log(source, has_ledger=False, stated=stated)
+  built = statement.build(
+    reports.Inputs(
+      statements.mechanism_of('tree', strategies.Participation(9, 3), 4.0),
+      1e-6,
+      enforced_by=by_log,
+      participation_source=source,
+    )
+  )
+  page = rendering.render(built, 'html')
+  assert ('class="guarantee open"' in page) == is_open

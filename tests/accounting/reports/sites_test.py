@@ -364,3 +364,10 @@ def test_integers_and_gaussians_compose_by_what_reads_both():
   single = _build(INTEGERS)['guarantee']['epsilon']
   assert single < built['guarantee']['epsilon'] < 2.5 * single
   assert set(_others(built)) == set(_others(_build(SHARES)))
+
+
+def test_what_else_holds_of_shares_of_two_clients_and_of_one():
+  for fewest in (1, 2):
+    mechanism = dataclasses.replace(SHARES, options={'min_clients': fewest})
+    found = _others(_build(mechanism))
+    assert found['other_client', 'zero_out'] == _gaussian(5 / math.sqrt(fewest))

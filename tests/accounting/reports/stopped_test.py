@@ -195,3 +195,12 @@ def test_planned_rounds_after_a_log_have_room_for_more_participations(tmp_path):
   )
   assert found['stopped']['rounds_planned'] == 20
   assert reporting.verified(tmp_path, found).returncode == 0
+
+
+def test_composed_with_others_it_counts_as_the_plan(tmp_path):
+  flags = _run(tmp_path)
+  other = tmp_path / 'other.jsonl'
+  reporting.write_ledger(other, reporting.TREE_OF_20, 20, **reporting.seeded(None))
+  both = reporting.json_of(*flags, f'--ledger={other}')
+  mu = reporting.json_of(*flags)['guarantee']['gdp_mu']
+  assert both['guarantee']['gdp_mu'] == pytest.approx(math.sqrt(2) * mu, rel=1e-9)

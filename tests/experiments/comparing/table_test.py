@@ -2,6 +2,7 @@
 
 import csv
 import io
+import math
 
 import numpy as np
 import pytest
@@ -94,3 +95,8 @@ def test_means_that_seeds_cannot_tell_apart_are_not_ranked(record):
   # Two seeds know their error badly: t of two degrees of freedom is 4.3.
   assert '2.0 and 4.0' in table.ranking(record, rows([0.014] * 3, 2))
   assert 'Give more --seeds' in table.ranking(record, rows([None] * 3, 1))
+
+
+def test_epsilon_of_runs_without_a_guarantee_is_infinite(record, results):
+  row = {**table.rows(record, results, {})[0], 'epsilon': math.inf}
+  assert '| infinite |' in table.to_markdown(record, [row], ())

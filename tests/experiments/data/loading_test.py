@@ -235,6 +235,17 @@ def test_what_labels_are_is_found_and_can_be_said(
   assert (shape.label_kind, shape.names) == (kind, expected)
 
 
+def test_labels_that_differ_in_most_rows_are_refused_unless_they_are_said_to_be_classes(
+  tmp_path,
+):
+  rows = [{'who': f'c{i % 9}', 'x': i, 'y': f'text {i}'} for i in range(150)]
+  path = own_data.write_csv(tmp_path / 'data.csv', rows)
+  with pytest.raises(problems.DataError, match='y has 150 different values in 150'):
+    own_data.load(path, client_column='who', label_column='y')
+  found = own_data.load(path, client_column='who', label_column='y', label_kind='class')
+  assert found.shape.num_classes == 150
+
+
 WRITTEN = [
   ('Zoé', 'Zoe\u0301', ' Zoé'),
   ('7', 7, ' 7'),
@@ -499,3 +510,46 @@ def test_who_is_held_out_does_not_depend_on_what_they_have(plain, tmp_path):
   found = [own_data.load_rows(each, test_clients=0.3) for each in (plain, path)]
   names = [{each.clients.name(i) for i in each.clients.ids} for each in found]
   assert names[0] == names[1]
+
+
+def test_who_is_held_out_does_not_depend_on_who_else_is_there(tmp_path):
+  rows = [{'who': f'c{i}', 'x': i, 'y': i % 2} for i in range(300)]
+  names = []
+  for kept in (rows, rows[:40] + rows[41:]):
+    path = own_data.write_csv(tmp_path / f'{len(kept)}.csv', kept)
+    found = own_data.load(path, client_column='who', label_column='y', test_clients=0.2)
+    names.append({found.clients.name(i) for i in found.clients.ids})
+  assert names[0] - {'c40'} == names[1]
+
+
+def test_the_share_that_one_answer_to_all_test_examples_has_is_told(tmp_path):
+  labels = ['no', 'no', 'no', 'yes']
+  rows = [{'who': f'c{i}', 'x': i, 'y': labels[i % 4]} for i in range(40)]
+  path = own_data.write_csv(tmp_path / 'data.csv', rows)
+  others = [{**row, 'who': f'other {row["who"]}', 'x': -1 - row['x']} for row in rows]
+  tested = own_data.write_csv(tmp_path / 'tested.csv', others)
+  found = own_data.load(
+    path,
+    client_column='who',
+    label_column='y',
+    test_data=str(tested),
+    test_clients=None,
+  )
+  assert found.facts['most frequent class for testing'] == 'no, a share of 0.75'
+
+
+def test_texts_of_other_formats_may_be_numbers_as_well(tmp_path):
+  rows = [
+    {'who': i % 9, 'x': f'{i},25', 'z': i, 'y': f'{i}.000,5'} for i in range(1, 40)
+  ]
+  plain = [{**row, 'x': i + 0.25, 'y': 1000 * i + 0.5} for i, row in enumerate(rows, 1)]
+  expected = _numbers(own_data.write_json(tmp_path / 'a.jsonl', plain))
+  path = own_data.write_json(tmp_path / 'b.jsonl', rows)
+  assert own_data.same(_numbers(path, decimal=',', thousands='.'), expected)
+  for column in ('x', 'y'):
+    path = own_data.write_json(
+      tmp_path / 'c.jsonl',
+      [{**row, column: other[column]} for row, other in zip(plain, rows)],
+    )
+    with pytest.raises(problems.DataError, match=f'line 1: {column} is .*--decimal='):
+      _numbers(path)

@@ -96,9 +96,9 @@ def test_a_run_that_was_stopped_goes_on_with_the_rates_of_its_rounds(packed, tmp
   run_dir = tmp_path / 'run'
   with pytest.raises(training_runs.Killed):
     _train(run_dir, test_metrics=training_runs.killing(3), checkpoint_seconds=0.0)
-  with pytest.raises(ValueError, match=r'client_learning_rates\.first: .*\.last: '):
+  with pytest.raises(ValueError, match=r'local\.learning_rate_fn\.first: .*\.last: '):
     _train(run_dir, learning_rate_fn=lambda round_num: 0.3 * 0.6**round_num)
-  with pytest.raises(ValueError, match='training.client_learning_rates'):
+  with pytest.raises(ValueError, match='local.learning_rate_fn'):
     _train(run_dir, learning_rate_fn=None)
   _train(run_dir, test_metrics=training_runs.killing(0))
   assert training_runs.lasting(run_dir) == training_runs.lasting(packed[0])

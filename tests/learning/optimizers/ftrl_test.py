@@ -111,3 +111,11 @@ def test_a_run_that_was_stopped_trains_to_the_model_of_sgd(tmp_path):
   found, expected = (result.weights.trainable[0] for result in results)
   np.testing.assert_allclose(found, expected, rtol=2e-5)
   assert np.any(np.abs(expected) > 0.1)
+
+
+def test_a_schedule_of_tff_that_would_rewrite_the_past_is_refused():
+  optimizer = tff.learning.optimizers.schedule_learning_rate(
+    learning.build_ftrl(0.5), lambda this_round: 0.5 / tf.cast(this_round, tf.float32)
+  )
+  with pytest.raises(KeyError, match='must have learning rate'):
+    optimizer.initialize(tf.TensorSpec([1]))

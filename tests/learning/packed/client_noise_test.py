@@ -97,3 +97,14 @@ def test_a_round_with_too_few_clients_fails_and_its_state_still_serves(shares):
   np.testing.assert_array_equal(
     populations.flat(after) - before, populations.steps(shares, 1)[0]
   )
+
+
+def test_without_a_seed_a_round_that_is_run_again_has_other_noise(data):
+  simulation = _simulation(data, 'local_gaussian', seed=None)
+  state = simulation.initialize()
+  one, other = (
+    simulation.next(state, *populations.a_round())[0].global_model_weights.trainable
+    for _ in 'ab'
+  )
+  for mine, again in zip(one, other):
+    assert not np.any(np.asarray(mine) == np.asarray(again))

@@ -142,3 +142,12 @@ def test_metrics_that_fail_are_named(per_example, message):
   examples = training_runs.clients(1)['client 0']
   with pytest.raises(ValueError, match=rf"(?s)metrics\['odd'\].*{message}"):
     _measure(training_runs.model(), examples, {'odd': learning.MeanMetric(per_example)})
+
+
+def test_the_loss_of_the_model_is_that_of_batches_weighted_by_examples():
+  examples = _sentences(400)
+  found = _measure(_language_model(), examples, {})['loss']
+  batches = np.split(_expected(examples), [167, 334])
+  means = [np.nanmean(batch) for batch in batches]
+  expected = np.average(means, weights=[len(batch) for batch in batches])
+  assert found == pytest.approx(expected, rel=1e-5)

@@ -259,3 +259,21 @@ def test_gzipped_files_are_the_population_of_the_csv(of_csv, tmp_path):
     path.write_bytes(damaged)
     with pytest.raises(problems.DataError, match='cannot be unpacked'):
       own_data.load_rows(path)
+
+
+def test_objects_in_an_archive_are_not_unpickled(tmp_path):
+  path = tmp_path / 'data.npz'
+  np.savez(path, x=np.array([{}, []], object), y=np.zeros(2))
+  with pytest.raises(problems.DataError, match='x is of dtype object'):
+    own_data.load(path, num_clients=1)
+
+
+def test_json_may_have_lists_of_numbers_as_features(tmp_path):
+  rows = [
+    {'who': f'c{i % 5}', 'x': [i, 2.0 * i], 'y': i % 2, 'z': i} for i in range(20)
+  ]
+  path = own_data.write_json(tmp_path / 'data.jsonl', rows)
+  found = own_data.load(path, client_column='who', label_column='y', scaling='none')
+  clients, tested = own_data.everything(found)
+  expected = sorted((i, 2.0 * i, i, i % 2) for i in range(20))
+  assert sorted(sum(clients.values(), []) + tested) == expected

@@ -130,3 +130,20 @@ def test_what_is_wrong_is_named(statement, message, database, tmp_path):
   with pytest.raises(problems.DataError) as error:
     _load(path)
   assert message in str(error.value)
+
+
+def test_ids_of_clients_may_be_whole_numbers(database, tmp_path):
+  statements = []
+  for name in ('examples', 'client_metadata'):
+    statements += [
+      f'CREATE TABLE new AS SELECT * FROM {name}',
+      f'DROP TABLE {name}',
+      f'ALTER TABLE new RENAME TO {name}',
+      f'ALTER TABLE {name} ADD COLUMN number INTEGER',
+      f'UPDATE {name} SET number = CAST(SUBSTR(client_id, 8) AS INTEGER)',
+      f'ALTER TABLE {name} RENAME COLUMN client_id TO old',
+      f'ALTER TABLE {name} RENAME COLUMN number TO client_id',
+    ]
+  clients, _ = own_data.everything(_load(_copied(database, tmp_path, *statements)))
+  assert clients.keys() < set('0123456')
+  assert len(clients) == 6

@@ -183,3 +183,10 @@ def test_clients_without_a_name_are_refused_in_any_type(name):
   reading = columns.Reading()
   with pytest.raises(problems.DataError, match='row 0: who is empty'):
     columns.ids([name, b'a'], 'who', lambda row: f'row {row}', reading)
+
+
+def test_a_wrong_row_is_found_far_into_the_file(tmp_path):
+  path = tmp_path / 'data.csv'
+  path.write_text(HEAD + GOOD * 1500 + 'c1,1,,0\n' + GOOD)
+  with pytest.raises(problems.DataError, match='line 30002: height is empty'):
+    own_data.load_rows(path)
