@@ -492,20 +492,3 @@ def test_secret_noise_goes_on_with_its_key(tmp_path):
   _train(run_dir, test_metrics=training_runs.killing(0), **changes)
   entries = ledger.read(str(run_dir / 'ledger.jsonl')).entries
   assert len(entries) == 4 and len({entry.noise_key_tag for entry in entries}) == 1
-
-
-@pytest.mark.slow
-def test_random_numbers_made_of_weights_and_batch_are_drawn_again(tmp_path):
-  changes = {
-    'model': training_runs.random_model(is_stateless=True),
-    'mechanism': training_runs.mechanism(4),
-    'checkpoint_seconds': 1e9,
-  }
-  with pytest.raises(training_runs.Killed):
-    _train(tmp_path / 'run', test_metrics=training_runs.killing(3), **changes)
-  lines = (tmp_path / 'run' / 'ledger.jsonl').read_text().splitlines()
-  assert len(lines) == 3  # With their results, which the same rounds come to again.
-  assert _train(
-    tmp_path / 'run', test_metrics=training_runs.killing(0), **changes
-  ).is_finished
-  assert (tmp_path / 'run' / 'ledger.jsonl').read_text().splitlines()[:3] == lines
