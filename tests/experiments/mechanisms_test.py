@@ -64,6 +64,7 @@ def sampled(tmp_path_factory):
   return run_dir, result, shared
 
 
+@pytest.mark.slow
 def test_a_sampled_run_spends_what_report_says(sampled):
   run_dir, result, shared = sampled
   _check_spends_as_reported(run_dir, *shared, known=CLIENTS)

@@ -44,6 +44,7 @@ CLIENT = C * 2 * 2 / (5 * 0.8)
 SERVER = 2 * C * math.sqrt(12**2 - 2**2 * 24) / (5 * 0.8)
 
 
+@pytest.mark.slow
 def test_the_run_has_the_noise_of_the_formulas(run_dir):
   config = simulations.read(run_dir, 'config')
   stored = config['privacy']['mechanism']

@@ -144,6 +144,7 @@ def test_no_file_but_the_private_one_holds_the_seed_or_the_key(banded_run):
   assert str(SEED) not in result.stdout + result.stderr
 
 
+@pytest.mark.slow
 def test_training_without_privacy_leaves_all_but_a_strategy(tmp_path):
   run_dir = tmp_path / 'run'
   result = simulations.run(run_dir, '--mechanism=none', '--num_rounds=2')

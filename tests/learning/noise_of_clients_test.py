@@ -50,6 +50,7 @@ def _is_of_last_line(result, run_dir):
   return ledger_lib.checksum_of(weights) == _entries(run_dir)[-1].result_checksum
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'mechanism',
   [

@@ -139,6 +139,7 @@ def test_the_first_signal_is_a_request_and_the_second_one_ends_at_once(
   assert program.finish(children) == ('', code)
 
 
+@pytest.mark.slow
 def test_a_loop_that_was_asked_to_stop_ends_as_always(programs, tmp_path):
   order = ('request', 'runtime')
   program = programs.start(_GRACEFUL.format(order=order, again=False), tmp_path)

@@ -186,6 +186,7 @@ def test_the_bounds_are_those_of_the_papers():
   assert bound <= stated * (1 + 1e-11)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('rounds', [1, 40])
 def test_exact_privacy_loss_distributions_give_no_larger_epsilon(rounds):
   for event, logs in (

@@ -99,6 +99,7 @@ def test_a_round_with_too_few_clients_fails_and_its_state_still_serves(shares):
   )
 
 
+@pytest.mark.slow
 def test_without_a_seed_a_round_that_is_run_again_has_other_noise(data):
   simulation = _simulation(data, 'local_gaussian', seed=None)
   state = simulation.initialize()

@@ -105,6 +105,7 @@ def test_parts_have_noise_of_their_own(data, kinds, seeds):
   _check_independent(populations.steps(simulation, 150), kinds)
 
 
+@pytest.mark.slow
 def test_without_seeds_a_round_that_is_run_again_has_other_noise_in_each_part(data):
   kinds = ('local_gaussian', 'gaussian_shares')
   simulation = _simulation(data, [_part(kind, None) for kind in kinds])

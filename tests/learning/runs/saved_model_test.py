@@ -131,6 +131,7 @@ def test_an_instance_of_several_inputs_with_layers_of_ones_own_is_loaded(tmp_pat
   assert found == pytest.approx(result.metrics['test_loss'], rel=1e-6)
 
 
+@pytest.mark.slow
 def test_a_functional_model_is_loaded_and_can_be_called(functional):
   run_dir, _, _, result = functional
   loaded = learning.load(run_dir)
