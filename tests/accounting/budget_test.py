@@ -121,8 +121,8 @@ def test_noise_of_a_larger_cohort_is_promised_to_nobody_in_the_run():
   'changed, message',
   [
     ({'epsilon': None}, 'at least two of epsilon, delta and noise_multiplier'),
-    ({'epsilon': 0.0}, 'epsilon'),
-    ({'delta': 0.0}, 'delta'),
+    ({'epsilon': 0.0}, 'epsilon must be'),
+    ({'delta': 0.0}, 'delta must be'),
     ({'noise_multiplier': math.inf}, 'noise_multiplier'),
     ({'num_compositions': 0}, 'num_compositions'),
     ({'sampling_probability': 1.1}, 'sampling_probability'),
@@ -157,3 +157,15 @@ def test_prv_finds_what_pld_finds():
   prv = accounting.Budget(epsilon=2.0, accountant='prv', **use)
   assert prv.noise_multiplier == pytest.approx(pld.noise_multiplier, rel=2e-3)
   assert prv.noise_multiplier > pld.noise_multiplier
+
+
+def test_pure_laplace_noise_that_does_not_fit_is_refused():
+  given = {'num_compositions': 4, 'noise': 'laplace', 'noise_multiplier': 7.0}
+  with pytest.raises(
+    ValueError, match=r'spends epsilon = 0\.571429 .* of 8\.00000[01] keeps'
+  ):
+    accounting.Budget(epsilon=0.5, delta=0.0, **given)
+  # At the delta that this noise has for it, the same epsilon does fit.
+  delta = accounting.Budget(epsilon=0.5, **given).delta
+  assert 0 < delta < 0.1
+  accounting.Budget(epsilon=0.5, delta=delta, **given)

@@ -29,7 +29,9 @@ def test_names_stand_for_strategies_and_their_sensitivity():
   assert made.event == dp_accounting.GaussianDpEvent(3.0 / made.sensitivity)
 
 
-@pytest.mark.parametrize('name', ['banded', 'blt', 'laplace', 'skellam'])
+@pytest.mark.parametrize(
+  'name', ['banded', 'blt', 'laplace', 'skellam', 'discrete_gaussian']
+)
 def test_target_is_kept_and_just_so(name):
   needed = NEEDED.get(name, {})
   made = accounting.Mechanism.for_target(name, PARTICIPATION, 3.0, 1e-6, **needed)
@@ -111,13 +113,15 @@ def test_json_has_every_option_and_null_for_those_not_given():
   assert mechanism.Mechanism.from_json(older) == made
 
 
-@pytest.mark.parametrize('name', ['banded', 'skellam'])
+@pytest.mark.parametrize('name', ['banded', 'skellam', 'discrete_gaussian'])
 def test_json_round_trip_is_exact(name):
   made = accounting.Mechanism(name, PARTICIPATION, 0.1 + 0.2, **NEEDED.get(name, {}))
   assert mechanism.Mechanism.from_json(json.loads(json.dumps(made.to_json()))) == made
 
 
-@pytest.mark.parametrize('field', ['participation', 'strategy_checksum', 'adjacency'])
+@pytest.mark.parametrize(
+  'field', ['participation', 'strategy_checksum', 'adjacency', 'noise_site']
+)
 def test_saved_mechanism_without_a_field_is_refused(field):
   data = accounting.Mechanism('tree', PARTICIPATION, 1.0).to_json()
   del data[field]

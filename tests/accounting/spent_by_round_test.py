@@ -21,7 +21,9 @@ def _epsilon(mechanism, rounds, accountant=None):
   return accountants.epsilon(event, DELTA, accountant, mechanism.relation)
 
 
-@pytest.fixture(scope='module', params=['poisson', 'replace_one', 'parts'])
+@pytest.fixture(
+  scope='module', params=['poisson', 'cyclic', 'add_or_remove', 'replace_one', 'parts']
+)
 def mechanism(request):
   return mechanisms.BY_NAME[request.param]
 

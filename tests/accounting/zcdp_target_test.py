@@ -221,3 +221,21 @@ def test_a_run_directory_has_its_target(tmp_path):
   less = statements.run_dir(tmp_path / 'more' / 'run', target_rho=rho * 0.999)
   result = reporting.execute(f'--run_dir={less}')
   assert result.returncode == 2 and 'more than target_rho=' in result.stderr
+
+
+def test_replacing_a_client_costs_four_times_the_rho():
+  once, twice = (
+    accounting.Mechanism.for_target(
+      'tree', _LIMITS, target_rho=0.5, adjacency=adjacency
+    )
+    for adjacency in ('zero_out', 'replace_one')
+  )
+  assert twice.noise_multiplier == pytest.approx(2 * once.noise_multiplier, rel=1e-12)
+
+
+def test_adaptive_clipping_is_within_the_target():
+  made = accounting.Mechanism.for_target(
+    'gaussian', _LIMITS, target_rho=0.5, clipped_count_share=0.1
+  )
+  assert made.clipped_count_share == pytest.approx(0.1)
+  assert accountants.zcdp_rho(made.event) <= 0.5

@@ -102,3 +102,14 @@ def test_what_does_not_fit_is_refused():
     aggregators.from_joint_mechanism(
       mechanism, ['zebra', 'middle'], clients_per_round=4
     )
+
+
+@pytest.mark.slow
+def test_a_seed_says_which_noise_and_an_int_which_seed():
+  mechanism = _mechanism()
+  one, same = (_first_round(_process(mechanism, noise.Seed(3))) for _ in range(2))
+  np.testing.assert_array_equal(one, same)
+  one, other = (_first_round(_process(mechanism, 3)) for _ in range(2))
+  assert not np.intersect1d(one, other).size
+  secret, other = (_first_round(_process(mechanism)) for _ in range(2))
+  assert not np.intersect1d(secret, other).size

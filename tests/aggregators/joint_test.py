@@ -152,6 +152,20 @@ def test_what_was_spent_is_the_composition_of_the_parts():
       ValueError,
       'have the noise of seed 1',
     ),
+    (
+      {
+        'a': aggregators.tree(
+          _LIMITS,
+          clip_norm=1.0,
+          noise_multiplier=1.0,
+          clients_per_round=2,
+          cumulative=True,
+        )
+      },
+      ['a'],
+      ValueError,
+      'make it without a workload',
+    ),
   ],
 )
 def test_parts_that_do_not_go_together_are_refused(parts, part_of, error, message):

@@ -290,12 +290,16 @@ def test_ctrl_c_is_not_for_workers(client):
 def test_nobody_joins_a_local_cluster_without_its_certificate(client):
   address = client.scheduler.address
   assert address.startswith('tls://127.0.0.1:')
-  # A stranger has a certificate of its own, which nobody trusts.
-  security = distributed.Security.temporary()
-  with pytest.raises(OSError):
-    distributed.Client(address, timeout=2, set_as_default=False, security=security)
-  # It stops its loop when it is collected, and that waits for ever if another starts.
-  gc.collect()
+  # A stranger has no certificate, or one of its own, which nobody trusts.
+  of_its_own = {'security': distributed.Security.temporary()}
+  for scheduler, security in (
+    (address.replace('tls', 'tcp'), {}),
+    (address, of_its_own),
+  ):
+    with pytest.raises(OSError):
+      distributed.Client(scheduler, timeout=2, set_as_default=False, **security)
+    # It stops its loop when it is collected, and that waits for ever if another starts.
+    gc.collect()
 
 
 _MECHANISM = training_runs.mechanism(6)

@@ -69,13 +69,6 @@ def test_a_gradient_with_nan_is_counted_and_no_gradient_is_none(process):
   np.testing.assert_allclose(linear.flat(weights), linear.flat(alone), atol=1e-7)
 
 
-def test_gradients_are_clipped():
-  clients = [linear.client(1, factor=1000.0)] * 2
-  quiet = _build(linear.functional_model(), 0.25, 0.0, 2)
-  _, weights = linear.train(quiet, clients, num_rounds=1)
-  assert np.linalg.norm(linear.flat(weights)) == pytest.approx(0.2 * 0.25, rel=1e-5)
-
-
 def test_it_is_a_whole_learning_process_of_tff(process):
   state = process.initialize()
   model = tff.learning.models.ModelWeights(

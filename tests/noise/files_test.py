@@ -108,9 +108,10 @@ def test_files_that_are_there_are_used(kind, start, whole_of):
     assert served == [(row, False) for row in whole[stop:]]
 
 
-def test_rounds_can_be_served_again_as_far_back_as_promised(start, whole_of):
-  whole, rewind = whole_of('tree'), 3
-  run = start('tree', 'rewind', rewind=rewind)
+@pytest.mark.parametrize('kind', ['tree', 'banded', 'blt'])
+def test_rounds_can_be_served_again_as_far_back_as_promised(kind, start, whole_of):
+  whole, rewind = whole_of(kind), 3
+  run = start(kind, 'rewind', rewind=rewind)
   for last in range(_ROUNDS):
     assert run.serve(last) == (whole[last], False)
     for number in range(max(0, last + 1 - rewind), last + 1):

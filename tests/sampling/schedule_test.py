@@ -172,6 +172,12 @@ def _replay(tmp_path, lines, schema, num_clients=10, clients_per_round=2):
       sampling.FixedSizeSampling(2, 10, 2),
       'round 1 .* has 3 clients; its schema has cohorts from 2.* to 2',
     ),
+    ([[1, -1]], strategies.Participation(1), 'client -1; .* from 0 to 9'),
+    (
+      [[1, 2], [2]],
+      sampling.PoissonSampling(2, 0.2, num_groups=2),
+      'round 1 .* client 2 .* a multiple of 2',
+    ),
   ],
 )
 def test_cohorts_that_break_their_schema_are_named(tmp_path, cohorts, schema, message):
@@ -194,6 +200,11 @@ def test_cohorts_that_break_their_schema_are_named(tmp_path, cohorts, schema, me
       [{'attempts': [{'requested': [1, 2], 'reporting': [1, 3]}]}],
       strategies.Participation(1),
       'round 0 .*client 3 reported and was not requested',
+    ),
+    (
+      [{'attempts': [{'requested': [1, 2], 'reporting': []}] * 2}],
+      sampling.FixedSizeSampling(1, 10, 2),
+      'round 0 .* tried 2 times',
     ),
   ],
 )
@@ -284,3 +295,9 @@ def test_a_schedule_of_ids_passes_the_watch_and_breaches_leave_no_trace():
     watching.check(30, [])
   with pytest.raises(TypeError, match='must be a strategies.Participation'):
     sampling.ParticipationWatch(sampling.PoissonSampling(10, 0.1))
+
+
+def test_an_earlier_round_is_looked_at_where_a_run_goes_on():
+  schedule = Stated(strategies.Participation(3), ((0, 0), (1,), (2,)))
+  with pytest.raises(ValueError, match='round 0 of Stated has client 0 twice'):
+    watch.Watch(schedule).attempts(2)

@@ -19,6 +19,7 @@ from tff_dp_aggregators.strategies import Participation
 from tff_dp_aggregators.strategies import UnitBandedInverse
 from tff_dp_aggregators.strategies import Workload
 from tff_dp_aggregators.strategies import banded_inverse
+from tff_dp_aggregators.strategies.numerics import toeplitz_sensitivity
 
 SIGNED = (1.0, -0.5, 0.3, -0.4)
 
@@ -155,3 +156,11 @@ def test_the_best_root_is_the_best_of_all_roots(objective, workload):
 def test_coefficients_that_are_no_strategy_are_refused(coefficients, error, message):
   with pytest.raises(error, match=message):
     UnitBandedInverse(2000, coefficients)
+
+
+def test_pairs_that_would_take_too_long_leave_a_bound(monkeypatch):
+  monkeypatch.setattr(toeplitz_sensitivity, '_MAX_PAIRS', 100)
+  strategy = UnitBandedInverse(300, (1.0, -0.9))
+  participation = Participation(300, 100)
+  assert strategy.sensitivity_squared(participation) == pytest.approx(9.0)
+  assert strategy.sensitivity_kind(participation) == 'bound'

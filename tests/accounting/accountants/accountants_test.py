@@ -335,3 +335,9 @@ def test_published_epsilon_needs_less_noise_with_the_exact_accountant():
   )
   expected = GBOARD['noise_multiplier_for_published_epsilon_exactly']
   assert needed == pytest.approx(expected, rel=1e-10)
+
+
+@pytest.mark.parametrize('epsilon', [-1.0, math.nan, math.inf])
+def test_epsilon_out_of_range_is_refused(epsilon):
+  with pytest.raises(ValueError, match='epsilon must be finite'):
+    accountants.delta(Gaussian(1.0), epsilon)

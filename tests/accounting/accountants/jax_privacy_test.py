@@ -92,7 +92,7 @@ def test_deltas_of_drawn_outcomes_agree(name):
   assert max(_compared(name)) <= 6
 
 
-@pytest.mark.few(1)
+@pytest.mark.few(2)
 @pytest.mark.parametrize('name', SAME)
 def test_no_delta_is_stated_below_what_was_drawn(name):
   setting = SETTINGS[name]
@@ -107,3 +107,9 @@ def test_no_delta_is_stated_below_what_was_drawn(name):
     if epsilon == 1.0:
       stated = accountants.delta(event, epsilon, 'monte_carlo', BOTH)
       assert drawn <= stated <= bound
+
+
+def test_there_are_settings_of_both_schemas():
+  assert _FILE['version'] == '2.0.0'
+  assert sum('cycle_length' in SETTINGS[name]['sampling'] for name in SAME) == 3
+  assert sum('min_sep' in SETTINGS[name]['sampling'] for name in SAME) == 3

@@ -359,3 +359,37 @@ def test_deltas_far_below_the_round_off_of_a_fourier_transform_are_resolved():
     assert accountants.delta(event, epsilons[5], 'pld', ADD_OR_REMOVE) == (
       pytest.approx(1e-20, rel=1e-2)
     )
+
+
+@pytest.mark.slow
+@pytest.mark.few(1)
+@pytest.mark.parametrize(
+  'q, sigma',
+  [
+    (0.5, 2.0),
+    (1 / 3, 1.0),
+    pytest.param(0.5, 1.0, marks=pytest.mark.slow),
+    pytest.param(1 / 3, 2.0, marks=pytest.mark.slow),
+  ],
+)
+def test_two_rounds_of_any_data_sets_are_below_the_composed_pair(q, sigma):
+  x = np.linspace(-9 * sigma - 1, 9 * sigma + 1, 601)
+  spread = (x[1] - x[0]) ** 2
+  single = []
+  for other, one, two in itertools.product((-1.0, 0.0, 1.0), repeat=3):
+    if one != two:
+      single.append(
+        tuple(_mixture(x, sigma, [(1 - q, other), (q, own)]) for own in (one, two))
+      )
+  # The client, or what it is compared with, may be another in the second round.
+  pairs = [
+    (np.multiply.outer(a[0], b[0]), np.multiply.outer(a[1], b[1]))
+    for a, b in itertools.product(single, repeat=2)
+  ]
+  epsilons = (0.0, 0.5, 2.0)
+  worst = _worst(pairs, epsilons, spread)
+  population = {0.5: 2, 1 / 3: 3}[q]
+  event = Repeated(WithoutReplacement(population, 1, Gaussian(sigma / 2)), 2)
+  for epsilon, delta in zip(epsilons, worst):
+    stated = accountants.delta(event, epsilon, 'pld', REPLACE_ONE)
+    assert delta * (1 - 1e-4) <= stated <= 1.2 * delta

@@ -88,3 +88,9 @@ def test_where_float64_ends_it_raises():
     accountants.epsilon(rounds, 1e-10, 'prv', ADD_OR_REMOVE)
   with pytest.raises(ValueError, match='prv cannot account for this event in float64'):
     accountants.epsilon(Gaussian(1e-3), 1e-6, 'prv')
+
+
+def test_sampled_laplace_noise_is_refused():
+  event = Poisson(0.1, Laplace(1.0))
+  with pytest.raises(dp_accounting.UnsupportedEventError, match='Only Gaussian, Lap'):
+    accountants.epsilon(event, 1e-6, 'prv', ADD_OR_REMOVE)

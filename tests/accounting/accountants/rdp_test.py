@@ -1,5 +1,6 @@
 """Renyi DP: divergences of sampled Gaussians are those of their definitions."""
 
+import dataclasses
 import math
 
 import dp_accounting
@@ -137,3 +138,52 @@ def test_fifty_rounds_have_the_published_divergences(event, relation, published)
   orders, divergences = accountant.divergences()
   for order, expected in published.items():
     assert divergences[orders.index(order)] == pytest.approx(expected, rel=2e-4)
+
+
+@dataclasses.dataclass(frozen=True)
+class EpsilonDelta(dp_accounting.DpEvent):
+  """An event that a later dp-accounting reads, without its delta."""
+
+  epsilon: float
+  delta: float
+
+
+@pytest.mark.parametrize(
+  'make',
+  [
+    lambda event: event,
+    lambda event: dp_accounting.ComposedDpEvent([Gaussian(1.0), event]),
+    lambda event: dp_accounting.dp_event.RepeatAndSelectDpEvent(event, 2.0, 1.0),
+  ],
+)
+def test_events_that_dp_accounting_reads_in_part_are_refused(make, monkeypatch):
+  peer = dp_accounting.rdp.RdpAccountant
+  reads = peer._maybe_compose
+
+  def reads_more(self, event, count, do_compose):
+    if isinstance(event, EpsilonDelta):
+      event = dp_accounting.LaplaceDpEvent(1 / event.epsilon)
+    return reads(self, event, count, do_compose)
+
+  monkeypatch.setattr(peer, '_maybe_compose', reads_more)
+  event = make(EpsilonDelta(1.0, 1e-6))
+  assert peer().supports(event)  # Whose delta 1e-7 would be too small for it.
+  with pytest.raises(dp_accounting.UnsupportedEventError):
+    rdp.RdpAccountant().compose(event)
+
+
+def test_much_noise_without_replacement_is_not_lost_to_round_off():
+  # dp-accounting's differences are round-off there, and up to a tenth of itself
+  # or many times too large.
+  differences = rdp._log_differences(1e6)
+  for order in (2, 4, 20, 100):  # For little mu = 1 / s, B(l) is (l - 1)!! mu^l.
+    expected = math.lgamma(order + 1) - order / 2 * math.log(2)
+    expected -= math.lgamma(order / 2 + 1) + order * math.log(1e6)
+    assert differences[order] == pytest.approx(expected, rel=1e-9)
+  for noise_multiplier in (0.7, 1.0, 3.0):  # And exact differences, few and plain.
+    values = [math.exp(k * (k - 1) / 2 / noise_multiplier**2) for k in range(5)]
+    second = values[2] - 2 * values[1] + values[0]
+    fourth = values[4] - 4 * values[3] + 6 * values[2] - 4 * values[1] + values[0]
+    differences = rdp._log_differences(noise_multiplier)
+    assert differences[2] == pytest.approx(math.log(second), rel=1e-9)
+    assert differences[4] == pytest.approx(math.log(fourth), rel=1e-9)

@@ -408,3 +408,35 @@ def test_a_ledger_without_noise_has_no_epsilon(tmp_path):
     *('--target_delta=1e-6', f'--ledger={path}'),
   )
   assert result.returncode == 0 and 'Guarantee: none' in result.stdout
+
+
+@pytest.mark.parametrize(
+  ('by_wait', 'flags', 'said'),
+  [
+    (True, (), 'It holds only if devices wait between two rounds'),
+    (True, ('--enforced_by=the app',), None),
+    (False, (), 'what was to keep them to the plan did not'),
+    (False, ('--enforced_by=the app',), 'what was to keep them to the plan did not'),
+  ],
+)
+def test_what_keeps_a_cap_that_a_log_widened_is_told(tmp_path, by_wait, flags, said):
+  # The plan allows two rounds of a client; a device can be in more, or one was.
+  log = tmp_path / 'log.csv'
+  if by_wait:
+    log = reporting.write_log(log, 60)
+  else:
+    rounds = (f'{r},{"a" if r in (0, 9, 18) else f"x{r}"}\n' for r in range(60))
+    log.write_text(''.join(('round,client_ids\n', *rounds)))
+  plan = ('--mechanism=gaussian', '--noise_multiplier=5', '--target_delta=1e-6')
+  plan += ('--num_rounds=60', '--min_separation=7', '--max_participations=2')
+  result = reporting.execute(*plan, f'--round_log={log}', *flags)
+  assert result.returncode == 0 and 'were not kept' in result.stdout
+  text = ' '.join(result.stdout.split())
+  assert 'nobody states what does' not in text
+  sentences = ('It holds only', 'what was to keep them')
+  assert any(each in text for each in sentences) == (said is not None)
+  assert said is None or said in text
+  if flags:
+    what = 'what enforces the wait' if by_wait else 'what was to enforce the planned'
+    assert what in text
+    assert by_wait == ('enforced by**: the wait between' in text)

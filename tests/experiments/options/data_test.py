@@ -132,7 +132,8 @@ def test_a_broken_row_is_named_without_tensorflow(data, tmp_path):
   code = (
     'import sys\n'
     'from experiments import simulate\n'
-    f'code = simulate.execute(["--data={path}", *{list(COLUMNS)!r}])\n'
+    f'flags = ["--data={path}", "--run_dir={tmp_path / "run"}", *{list(COLUMNS)!r}]\n'
+    'code = simulate.execute(flags)\n'
     'print(code, "tensorflow" in sys.modules)\n'
   )
   result = executing.run_python(code)

@@ -24,10 +24,10 @@ _STDDEVS = {
 }
 
 
-def _simulation(data, name, *, weighted=True, num_packs=2, **kwargs):
+def _simulation(data, name, *, weighted=True, metrics=False, num_packs=2, **kwargs):
   numbers = {**_NUMBERS, 'seed': noise.Seed(4), **kwargs}
   training = packed.LocalTraining(
-    populations.model(weighted=weighted),
+    populations.model(weighted=weighted, metrics=metrics),
     tff.learning.optimizers.build_sgdm(0.1),
     batch_size=4,
   )
@@ -109,3 +109,12 @@ def test_without_a_seed_a_round_that_is_run_again_has_other_noise(data):
   )
   for mine, again in zip(one, other):
     assert not np.any(np.asarray(mine) == np.asarray(again))
+
+
+@pytest.mark.slow
+def test_metrics_of_a_client_that_ended_in_nan_are_left_out(tmp_path):
+  data = packed.lay_out(populations.OneIsBroken(), str(tmp_path / 'data'))
+  simulation = _simulation(data, 'local_gaussian', metrics=True)
+  _, metrics = simulation.next(simulation.initialize(), *populations.a_round())
+  assert np.isfinite(metrics['client_work']['train']['accuracy'])
+  assert metrics['aggregator']['nonfinite_count'] == 0

@@ -185,3 +185,13 @@ def test_scaled_columns_that_alternate_are_exact():
     matrix = lower_toeplitz(column) * scales
     truth = every_kind.worst_by_round(matrix, participation)[-1]
     assert exact and bound == pytest.approx(truth, rel=1e-12)
+
+
+def test_where_pairs_would_take_too_long_the_other_bound_remains(monkeypatch):
+  column = np.array([1.0, 0.5, 0.2, 0.02, 0.03, 0.03])
+  participation = Participation(6, 1)
+  assert toeplitz_sensitivity.squared(column, participation)[1]
+  monkeypatch.setattr(toeplitz_sensitivity, '_MAX_OPERATIONS', 10)
+  bound, exact = toeplitz_sensitivity.squared(column, participation)
+  assert not exact
+  assert bound > brute_force(column, participation)
