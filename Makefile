@@ -41,7 +41,7 @@ test-core: ## Run the tests of what needs no TensorFlow, without it (PYTHON= may
 	@PYTHON='$(PYTHON)' tools/python/make_venv.sh core
 	@PYTHONDONTWRITEBYTECODE= build/core/bin/python $(in_two) $(TESTS) $(ARGS)
 
-mutants: venv ## Break the package in 47 places, and say which test notices each (ARGS="--help")
+mutants: venv ## Break the package in 52 places, and say which test notices each (ARGS="--help")
 	@$(bin)/python tools/python/mutants.py $(ARGS)
 
 slow-test: venv ## Run the slow tests only (ARGS go to pytest)

@@ -371,6 +371,41 @@ MUTANTS = (
     'self._times[counted] += 0',
     'sampling/schedule_test.py sampling/limits_test.py',
   ),
+  Mutant(
+    'a sampled round may be tried twice',
+    'sampling/watch.py',
+    'if len(attempts) > 1 and self._scheme.is_sampled:',
+    'if len(attempts) > 2 and self._scheme.is_sampled:',
+    'sampling/schedule_test.py',
+  ),
+  Mutant(
+    'cohorts above a cap pass',
+    'sampling/watch.py',
+    'if most is not None and not least <= len(requested) <= most:',
+    'if most is not None and least and not least <= len(requested) <= most:',
+    'sampling/schedule_test.py accounting/truncated_test.py',
+  ),
+  Mutant(
+    'a bound of long runs forgets that norms add up',
+    'strategies/numerics/toeplitz_sensitivity.py',
+    'return float(longest.sum() ** 2)',
+    'return float(np.square(longest).sum())',
+    'strategies/unit_banded_inverse_test.py',
+  ),
+  Mutant(
+    'events are read that only a later dp-accounting knows',
+    'accounting/accountants/rdp.py',
+    'all(type(each) in _KNOWN for each in accountant.nested(part))',
+    'True',
+    'accounting/accountants/rdp_test.py',
+  ),
+  Mutant(
+    'the seed of a run is the same for all',
+    'learning/training.py',
+    'seed = run_directory.secret_seed(run_dir)',
+    'seed = 1',
+    'learning/runs/handed_on_test.py',
+  ),
 )
 
 

@@ -319,7 +319,6 @@ def test_a_run_goes_on_only_with_its_seeds_and_data(neighbours):
     _train(run_dir.parent, _BINS, seed=2**100)
 
 
-@pytest.mark.slow
 def test_a_seed_that_is_drawn_has_128_bits_and_no_warning(tmp_path):
   run_dir = _train(tmp_path / 'a', seed=None, clients_per_round=6, schedule=None)
   seed = json.loads((run_dir / 'private.json').read_text())['training']['seed']
