@@ -89,8 +89,8 @@ _WRAPPERS = {
   'clipping_factory': lambda inner: tff.aggregators.clipping_factory(0.9, inner),
   'zeroing_factory': lambda inner: tff.aggregators.zeroing_factory(50.0, inner),
 }
-_MAKE_NO_MEANS = {
-  # The same means as those that are here.
+_NOT_ATTACKED = {
+  # Their means are those of the builders that are here.
   'DPMeanFactory',
   'from_mechanism',
   'from_strategy',
@@ -126,7 +126,7 @@ dtypes = pytest.mark.parametrize('dtypes', _TYPES)
 
 def test_everything_that_makes_means_is_here():
   tested = {name.split(':')[0] for name in (*_FACTORIES, *_WRAPPERS)}
-  public = set(aggregators.__all__) - _MAKE_NO_MEANS
+  public = set(aggregators.__all__) - _NOT_ATTACKED
   assert public <= tested
   assert tested - public == {'clipping_factory', 'zeroing_factory'}
 

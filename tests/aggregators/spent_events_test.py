@@ -255,14 +255,43 @@ def test_a_denominator_without_noise_is_refused():
   assert results[0] != results[1]
 
 
-@pytest.mark.parametrize('part', ['record_sum', 'count_sum'])
-def test_a_sum_inside_the_mechanism_that_remembers_is_refused(part):
-  process = _gaussian().create(_VECTOR)
+class _Remembering(tff.aggregators.UnweightedAggregationFactory):
+  """A sum whose state is the last one."""
+
+  def create(self, value_type):
+    @tff.tensorflow.computation
+    def zeros():
+      return tff.types.structure_from_tensor_type_tree(
+        lambda each: tf.zeros(each.shape, each.dtype), value_type
+      )
+
+    @tff.federated_computation
+    def initialize():
+      return tff.federated_eval(zeros, tff.SERVER)
+
+    @tff.federated_computation(
+      initialize.type_signature.result, tff.FederatedType(value_type, tff.CLIENTS)
+    )
+    def next_fn(unused_state, value):
+      total = tff.federated_sum(value)
+      return tff.templates.MeasuredProcessOutput(
+        total, total, tff.federated_value((), tff.SERVER)
+      )
+
+    return tff.templates.AggregationProcess(initialize, next_fn)
+
+
+def test_a_sum_inside_the_mechanism_that_remembers_is_refused():
+  remembering = aggregators.ExactSum(_Remembering())
+  process = _gaussian(record_aggregation_factory=remembering).create(_VECTOR)
   output = process.next(process.initialize(), [np.float32([1, 0])] * 2)
-  assert aggregators.extract_dp_event(output.state).last_round_only
-  remembering = output.state._replace(**{part: (np.int32(2),)})
-  with pytest.raises(ValueError, match=f'remembers {part}.0'):
-    aggregators.extract_dp_event(remembering)
+  # The exact sum is in the state.
+  assert np.count_nonzero(tf.nest.flatten(output.state.record_sum)[0]) == 1
+  with pytest.raises(ValueError, match='remembers record_sum.*secure_sum'):
+    aggregators.extract_dp_event(output.state)
+  counted = output.state._replace(record_sum=(), count_sum=(np.int32(2),))
+  with pytest.raises(ValueError, match='remembers count_sum.0'):
+    aggregators.extract_dp_event(counted)
 
 
 def test_an_aggregation_of_unknown_use_is_refused(fed_avg_state):

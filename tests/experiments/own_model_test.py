@@ -24,8 +24,6 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-NUMBER = 3
-
 def keras():
   return tf.keras.Sequential([tf.keras.layers.Dense(3, input_shape=[4])])
 

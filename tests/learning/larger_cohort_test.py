@@ -8,9 +8,11 @@ import pytest
 from tests import executing
 from tests.learning import training_runs
 from tff_dp_aggregators import accounting
+from tff_dp_aggregators import sampling
 from tff_dp_aggregators.accounting.programs import report as report_program
 from tff_dp_aggregators.accounting.records import ledger
 from tff_dp_aggregators.accounting.reports import inputs
+from tff_dp_aggregators.learning.runs import larger_cohort
 
 _BOTH = 'simulated cohort of 30 of 120 clients, and rounds have 3 of 12'
 _BESIDES = {
@@ -113,3 +115,10 @@ def test_what_was_computed_besides_is_told(tmp_path):
   report.write_text(report.read_text().replace('Features were', 'Labels were'))
   altered = executing.execute(report_program, f'--verify={report}')
   assert altered.returncode == 1 and 'not_covered' in altered.stdout
+
+
+def test_the_noise_of_a_count_is_scaled_as_well():
+  drawn = sampling.PoissonSampling(4, 0.1)
+  noisy = accounting.Mechanism('gaussian', drawn, 2.0, clipped_count_stddev=5.0)
+  scaled = larger_cohort.with_noise_over(noisy, 4)
+  assert (scaled.noise_multiplier, scaled.clipped_count_stddev) == (0.5, 1.25)
