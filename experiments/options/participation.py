@@ -135,8 +135,8 @@ def from_flags(values: flags.FlagValues) -> Participation:
       if values['num_clients'].present:
         raise
       raise sampling.PopulationTooSmallError(
-        f'the data have {values.num_clients} clients to train on, apart from those '
-        f'held out for testing, and {e}'
+        f'{e} Without --num_clients, these are the clients of the data that are not '
+        'held out for testing, or the default of --task.'
       ) from e
   return made
 

@@ -93,6 +93,7 @@ def test_a_head_that_seems_to_have_another_separator_is_not_guessed(tmp_path):
       given = [flag.strip("'"), '--clients_per_round=7']
       said = simulations.refusal(f'--data={path}', *columns, *given)
       assert 'num_clients=6 is too few' in said  # So it was read.
+      assert 'these are the clients of the data that are not held out' in said
 
 
 def test_a_metric_that_the_test_data_do_not_have_is_refused_before_the_training(
