@@ -208,13 +208,18 @@ def test_metrics_of_tags_are_means_over_them():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-  ('columns', 'metric', 'least'),
-  [('warm,large', 'accuracy', 0.85), ('sum,difference', 'mean_absolute_error', 0)],
+  ('columns', 'metric', 'within', 'most'),
+  [
+    ('warm,large', 'accuracy', (0.85, 1.0), 0.35),
+    ('sum,difference', 'mean_absolute_error', (0.0, 0.3), 0.1),
+  ],
 )
-def test_the_program_learns_several_labels(columns, metric, least, data, tmp_path):
+def test_the_program_learns_several_labels(
+  columns, metric, within, most, data, tmp_path
+):
   flags = (f'--data={data}', '--client_column=who', '--feature_columns=x,z')
   flags = (*flags, f'--label_column={columns}', '--mechanism=none', '--num_rounds=30')
   simulations.run(tmp_path, *flags, '--clients_per_round=12', '--batch_size=8')
   last = simulations.metrics(tmp_path)[-1]
-  assert float(last[f'test_{metric}']) > least
-  assert float(last['test_loss']) < 0.35
+  assert within[0] < float(last[f'test_{metric}']) <= within[1]
+  assert float(last['test_loss']) < most
