@@ -17,6 +17,7 @@ import msgspec
 from tff_dp_aggregators.accounting.programs import program
 from tff_dp_aggregators.base import folder_lock
 from tff_dp_aggregators.base import new_files
+from tff_dp_aggregators.base import strict_json
 
 from ..options import run as run_options
 from . import grid
@@ -49,7 +50,7 @@ class Record:
     if data['version'] != _VERSION:
       raise ValueError(f'it is of version {data["version"]}, not {_VERSION}')
     points = [{**p, 'settings': [*p['settings'].items()]} for p in data['points']]
-    return msgspec.convert({**data, 'points': points}, cls)
+    return strict_json.convert({**data, 'points': points}, cls)
 
 
 def read(output: str) -> Record:

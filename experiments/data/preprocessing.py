@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Optional
 import msgspec
 import numpy as np
 
+from tff_dp_aggregators.base import strict_json
 from tff_dp_aggregators.learning.runs import run_directory
 
 from . import columns
@@ -125,7 +126,7 @@ class Preprocessing:
       unknown = set(content) - {'about', *(f.name for f in dataclasses.fields(cls))}
       if unknown:
         raise ValueError(f'there is no {min(unknown)}')
-      return msgspec.convert({**content, **mappings}, cls)
+      return strict_json.convert({**content, **mappings}, cls)
     except (KeyError, TypeError, ValueError) as e:
       raise ValueError(f'it has not what a run keeps: {e}.') from e
 

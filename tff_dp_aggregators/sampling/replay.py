@@ -211,7 +211,7 @@ def _from_text(
 
 
 def _attempts(data: Any) -> _Round:
-  read = msgspec.convert(data, Union[list[int], _Attempts])
+  read = strict_json.convert(data, Union[list[int], _Attempts])
   if isinstance(read, list):
     clients = np.array(read, np.int64)
     return [schedule_lib.Attempt(clients, clients, True)]

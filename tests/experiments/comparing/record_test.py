@@ -64,3 +64,11 @@ def test_flags_in_another_order_are_the_same_runs(values, tmp_path):
   again, all_of_it = record_lib.taken_up(str(tmp_path), asked(values, *one[::-1]))
   assert set(again.points) == set(begun.points)
   assert list(all_of_it.points) == list(begun.points)
+
+
+def test_a_record_of_other_types_is_refused_with_its_place(values, tmp_path):
+  record_lib.write(str(tmp_path), asked(values, 'mechanism=tree'))
+  path = tmp_path / record_lib.FILE
+  path.write_text(path.read_text().replace('"seeds": 1', '"seeds": "one"'))
+  with pytest.raises(ValueError, match='not a record of a comparison: .*seeds'):
+    record_lib.read(str(tmp_path))

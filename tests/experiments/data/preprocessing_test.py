@@ -71,6 +71,8 @@ def test_new_data_become_what_test_data_do(write, ending, tmp_path):
   assert chunk.clients == ['new'] * 21
   assert data.client_column == ('client' if write is _folder else 'who')
   assert data.unused == ()
+  with pytest.raises(ValueError, match='what a run keeps'):
+    preprocessing.Preprocessing.from_json({**kept, 'shape': 'wide'})
 
 
 def test_new_rows_without_clients_or_labels(tmp_path):
