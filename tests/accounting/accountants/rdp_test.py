@@ -15,6 +15,7 @@ from tff_dp_aggregators.accounting.accountants import rdp
 Gaussian = dp_accounting.GaussianDpEvent
 Poisson = dp_accounting.PoissonSampledDpEvent
 WithoutReplacement = dp_accounting.SampledWithoutReplacementDpEvent
+Repeated = dp_accounting.SelfComposedDpEvent
 
 
 def divergence(upper, lower, noise_multiplier, order):
@@ -187,3 +188,37 @@ def test_much_noise_without_replacement_is_not_lost_to_round_off():
     differences = rdp._log_differences(noise_multiplier)
     assert differences[2] == pytest.approx(math.log(second), rel=1e-9)
     assert differences[4] == pytest.approx(math.log(fourth), rel=1e-9)
+
+
+# Epsilon at delta 1e-6 beside dp-accounting 0.4.3.
+@pytest.mark.parametrize(
+  'event, relation, epsilon',
+  [
+    (Repeated(Gaussian(10.0), 100), Relation.REPLACE_SPECIAL, 5.2215396311544),
+    (
+      Repeated(Poisson(0.01, Gaussian(1.0)), 1000),
+      Relation.ADD_OR_REMOVE_ONE,
+      2.436693803031,
+    ),
+    (
+      Repeated(WithoutReplacement(1000, 20, Gaussian(1.0)), 500),
+      Relation.REPLACE_ONE,
+      6.005941959312917,
+    ),
+    (
+      dp_accounting.ComposedDpEvent(
+        [
+          Repeated(Poisson(0.1, Gaussian(2.0)), 30),
+          Repeated(Gaussian(20.0), 40),
+          dp_accounting.LaplaceDpEvent(5.0),
+        ]
+      ),
+      Relation.ADD_OR_REMOVE_ONE,
+      2.4309887577173,
+    ),
+  ],
+)
+def test_no_release_of_dp_accounting_makes_it_looser(event, relation, epsilon):
+  computed = accountants.epsilon(event, 1e-6, 'rdp', relation)
+  assert computed <= epsilon * (1 + 1e-9)
+  assert computed >= 0.95 * epsilon
