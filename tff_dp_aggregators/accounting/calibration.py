@@ -1,8 +1,7 @@
 """Calibration: any two of epsilon, noise and length give the third.
 
-Mechanisms come in as functions from a noise multiplier, or from a number of rounds or
-participations, to the event that describes them; so one search serves every mechanism,
-schema and accountant. What it returns never spends more than the target.
+Mechanisms come in as functions from a number to the event that describes them, so one
+search serves every mechanism and accountant; what it returns never exceeds the target.
 """
 
 import contextlib
@@ -21,11 +20,9 @@ from tff_dp_aggregators.base import rounding
 
 _ZERO_OUT = Relation.REPLACE_SPECIAL
 
-# Where a search by a numerical accountant begins: so near the quick bound's answer.
-_NEAR = 0.02
-# More noise than closed forms ask for: rounds that are added up one by one may come to
-# that much more of mu (`records.ledger`), and their epsilon is to keep the target, too.
-_ROUND_OFF = 1e-12
+# Where a search by a numerical accountant begins; and more noise than closed forms ask
+# for, as rounds that are added up one by one may come to that much more of mu.
+_NEAR, _ROUND_OFF = 0.02, 1e-12
 _MIN_EPSILON = 1e-300
 _MAX_NOISE = 1e9
 _MIN_NOISE = 1e-9
@@ -85,9 +82,8 @@ def about_noise_multiplier(
 ) -> float:
   """About the least noise multiplier that keeps a privacy target, and quickly.
 
-  That of the quick bound; or of what an accountant that draws outcomes says of a few of
-  them. To compare by and to begin with: it may keep the target or not. Arguments are
-  those of `noise_multiplier`.
+  To compare by and to begin with: it may keep the target or not. Arguments are those of
+  `noise_multiplier`.
   """
   target_epsilon = _check_target(target_epsilon, target_delta)
   event = make_event(1.0)
@@ -117,8 +113,7 @@ def largest(
   """The largest number, of rounds or participations, that keeps a privacy target.
 
   `make_event` leads from a number, from 1, to the event of everything that runs; not
-  more private for more of them. One more than what is found does not keep the target,
-  or is more than `at_most`.
+  more private for more of them.
 
   Example:
     >>> def rounds(number):

@@ -43,13 +43,13 @@ import numpy as np
 
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.base import checks
-from tff_dp_aggregators.sampling.events import AllocatedDpEvent
-from tff_dp_aggregators.sampling.events import BallsInBinsDpEvent
-from tff_dp_aggregators.sampling.events import BMinSepDpEvent
-from tff_dp_aggregators.sampling.events import MixtureDpEvent
-from tff_dp_aggregators.sampling.events import OwnDpEvent
-from tff_dp_aggregators.sampling.events import RandomAllocationDpEvent
-from tff_dp_aggregators.sampling.events import TruncatedPoissonDpEvent
+from tff_dp_aggregators.sampling.scheme import AllocatedDpEvent
+from tff_dp_aggregators.sampling.scheme import BallsInBinsDpEvent
+from tff_dp_aggregators.sampling.scheme import BMinSepDpEvent
+from tff_dp_aggregators.sampling.scheme import MixtureDpEvent
+from tff_dp_aggregators.sampling.scheme import OwnDpEvent
+from tff_dp_aggregators.sampling.scheme import RandomAllocationDpEvent
+from tff_dp_aggregators.sampling.scheme import TruncatedPoissonDpEvent
 
 
 @dataclasses.dataclass(frozen=True)

@@ -63,9 +63,6 @@ class Limits(scheme.Scheme):
     schedule = ShuffledEpochs if self.participation.fixed_epoch else RandomEligible
     return schedule.name
 
-  def check(self, strategy: strategies.Strategy) -> None:
-    """Nothing to check: every strategy has a sensitivity under limits."""
-
   def to_json(self) -> dict[str, Any]:
     """The numbers of the limits."""
     return {'schema': self.name, **dataclasses.asdict(self.participation)}

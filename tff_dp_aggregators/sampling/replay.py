@@ -26,7 +26,6 @@ import numpy as np
 
 from tff_dp_aggregators.base import strict_json
 from tff_dp_aggregators.sampling import schedule as schedule_lib
-from tff_dp_aggregators.sampling import watch
 
 # So many bits tell draws apart: cohorts that are as rare are the same by no chance.
 _BITS = 40.0
@@ -93,7 +92,7 @@ class Replay(schedule_lib.Schedule):
         f'{self.path} has {len(rounds)} rounds, but its schema is for '
         f'{header.schema.num_rounds}.'
       )
-    checked = watch.Rounds(f'of {self.path}', header)
+    checked = schedule_lib.Rounds(f'of {self.path}', header)
     for attempts in rounds:
       checked.add(attempts)
     return _Read(header, rounds, hashlib.sha256(content).hexdigest())

@@ -17,7 +17,7 @@ from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import run_events
 from tff_dp_aggregators.accounting.accountants import monte_carlo
-from tff_dp_aggregators.sampling import balls_in_bins
+from tff_dp_aggregators.sampling import allocation
 
 BOTH = Relation.ADD_OR_REMOVE_ONE
 # Stretch and tilt: of P, of both directions at a = 1.3 and 4, and arbitrary ones.
@@ -221,7 +221,7 @@ def test_bins_are_drawn_as_often_as_enumeration_says(n, b, tilt):
 def test_bins_add_up_their_columns_and_noise_is_that_of_outcomes(num_bins):
   strategy = _signed(6, 6)
   matrix = np.abs(strategy.materialize())
-  added = balls_in_bins.bins_of(strategy, num_bins)
+  added = allocation.bins_of(strategy, num_bins)
   assert added.shape == (6, min(num_bins, 6))
   for j, column in enumerate(added.T):
     np.testing.assert_allclose(column, matrix[:, j::num_bins].sum(axis=1), rtol=1e-14)

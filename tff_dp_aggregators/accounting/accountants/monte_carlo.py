@@ -1,7 +1,7 @@
 """Monte Carlo accounting, with a confidence that is counted in delta.
 
 **Mixtures.** A client draws its rounds S. P draws them too and is N(m_S, I) then, with
-m_S the sum of the columns of |C| / sigma in S; Q is N(0, I). `sampling.balls_in_bins`
+m_S the sum of the columns of |C| / sigma in S; Q is N(0, I). `sampling.allocation`
 says why this pair dominates. The likelihood ratio of an outcome y,
 
     L(y) = E_S exp(<m_S, y> - |m_S|^2 / 2),
@@ -107,7 +107,7 @@ from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting.accountants import accountant
 from tff_dp_aggregators.accounting.accountants import pld
 from tff_dp_aggregators.base import checks
-from tff_dp_aggregators.sampling import balls_in_bins
+from tff_dp_aggregators.sampling import allocation
 from tff_dp_aggregators.sampling import scheme
 
 # Numbers that are held at once at most, 4 GiB of them: some 6,000 rounds and places.
@@ -247,7 +247,7 @@ class BallsInBinsMixture:
     # C twice, its sums twice; inner products, their root and what that is made of.
     numbers = 2 * rounds**2 + 2 * rounds * columns + 6 * columns**2
     check_size(numbers, rounds, columns, MAX_BINS)
-    added = balls_in_bins.bins_of(strategy, num_bins) / noise
+    added = allocation.bins_of(strategy, num_bins) / noise
     self._products = added.T @ added
     self._norms = self._products.diagonal().copy()
     self._added = added

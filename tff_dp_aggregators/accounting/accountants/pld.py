@@ -45,7 +45,7 @@ Which pair stands for a round depends on the neighbouring relation:
   smaller bound. For many, no data set has the worst of both sides at once in each of
   them (arXiv:2405.20769), and `REMOVED` alone is what is known to be reached.
 * A Poisson sample with a cap: one of two pairs at random, and which one is told
-  (`EitherLoss`; `sampling.truncated_poisson` has the proof).
+  (`EitherLoss`; `sampling.round_sampling` has the proof).
 * Random allocation: noise in a step that is drawn at random, once for all steps. P has
   the client in a step that is drawn uniformly, Q has not. The likelihood ratio of both
   is `S = ((m - t) + R_1 + ... + R_t) / m` for t steps in m places, where under Q the
@@ -404,7 +404,7 @@ class _Displacing(Loss):
 class ZeroedLoss:
   """The privacy loss of a round in which a client takes another's place, zero-out.
 
-  See `sampling.truncated_poisson`; `mu` and `fraction` are those of `Loss`. `REMOVED`
+  See `sampling.round_sampling`; `mu` and `fraction` are those of `Loss`. `REMOVED`
   is measured from the data set in which the client's contribution is not 0.
   """
 

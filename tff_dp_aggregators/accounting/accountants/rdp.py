@@ -187,7 +187,7 @@ def _truncated(
   orders: tuple[float, ...],
   relation: Relation,
 ) -> np.ndarray:
-  """Those of one of two pairs at random: see `sampling.truncated_poisson`."""
+  """Those of one of two pairs at random: see `sampling.round_sampling`."""
   q, share = part.sampling_probability, accountant.truncated(part)
   is_added = relation is Relation.ADD_OR_REMOVE_ONE
   # Else it is three points, as of a sample of fixed size where one is replaced.
