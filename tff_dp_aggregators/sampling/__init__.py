@@ -129,9 +129,7 @@ _SCHEMES: tuple[type[scheme.Scheme], ...] = (
   allocation.BMinSepSampling,
   round_sampling.TruncatedPoissonSampling,
 )
-for _scheme in _SCHEMES:
-  scheme.register(_scheme)
-
+SCHEMES.update((_each.name, _each) for _each in _SCHEMES)
 # Schedules that are no `SampledSchedule`, by what JSON calls them.
 SCHEDULES: dict[str, type[schedule_lib.Schedule]] = {
   limits.RandomEligible.name: limits.RandomEligible,
