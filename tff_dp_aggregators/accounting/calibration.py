@@ -114,14 +114,6 @@ def largest(
 
   `make_event` leads from a number, from 1, to the event of everything that runs; not
   more private for more of them.
-
-  Example:
-    >>> def rounds(number):
-    ...   return dp_accounting.SelfComposedDpEvent(
-    ...     dp_accounting.GaussianDpEvent(10.0), number
-    ...   )
-    >>> largest(rounds, target_epsilon=1.0, target_delta=1e-6, at_most=1000)
-    5
   """
   target_epsilon = _check_target(target_epsilon, target_delta)
   asked, spent = _asking(make_event, 1, target_delta, accountant, relation)

@@ -1,8 +1,5 @@
 """Who takes part when: what an accountant may assume, and the cohorts that are drawn.
 
-Every scheme is a module, with its parameters, the neighbouring relation and the events
-that hold under it, and what it draws. `table` lists them.
-
 | scheme | assumption | relation |
 |---|---|---|
 | `strategies.Participation` (`limits`) | rounds of a client are `min_separation` \
@@ -22,16 +19,12 @@ which | add-or-remove, zero-out |
 independently, with the same probability, and nobody learns who was | add-or-remove, \
 zero-out |
 
-Sampling amplifies privacy only where the rounds of a client do not share noise. With
-correlated noise that needs a banded strategy and cyclic sampling (arXiv:2306.08153,
-section 4), or balls in bins, which bear any strategy; any other combination is refused.
-
+Sampling amplifies privacy only where the rounds of a client do not share noise:
+correlated noise needs a banded strategy and cyclic sampling (arXiv:2306.08153, section
+4), or balls in bins, which bear any strategy; any other combination is refused.
 Neighbouring relations are those of dp_accounting; zero-out is its `REPLACE_SPECIAL`,
-where all contributions of one client become zeros (arXiv:2103.00039, Definition 1.1).
-
-A schedule has the cohorts of all rounds: `for_mechanism` and `for_scheme` make the one
-that keeps a scheme; `Replay` reads cohorts from a file and checks them. Nothing here
-needs TensorFlow.
+where all contributions of one client become zeros (arXiv:2103.00039, Definition 1.1). A
+schedule has the cohorts of all rounds.
 """
 
 # Before anything that imports dp-accounting.
@@ -146,15 +139,7 @@ def schedule_names() -> tuple[str, ...]:
 
 
 def schedule_from_json(data: dict[str, Any]) -> schedule_lib.Schedule:
-  """Reads what `Schedule.to_json` wrote.
-
-  Example:
-    >>> from tff_dp_aggregators import strategies
-    >>> within = strategies.Participation(num_rounds=4, min_separation=2)
-    >>> schedule = limits.RandomEligible(within, 9, 2, seed=1)
-    >>> schedule_from_json(schedule.to_json()) == schedule
-    True
-  """
+  """Reads what `Schedule.to_json` wrote."""
   names = sorted(schedule_names())
   if not isinstance(data, dict) or data.get('schedule') not in names:
     raise ValueError(f'not a schedule, of {names}: {data!r}.')
@@ -174,15 +159,7 @@ def for_mechanism(
 ) -> schedule_lib.Schedule:
   """The schedule that keeps what a mechanism's privacy rests on.
 
-  It is `for_scheme` of its `participation`, with the same arguments and errors; options
-  are `dropouts` and `reporting_goal`.
-
-  Example:
-    >>> from tff_dp_aggregators import accounting, sampling
-    >>> drawn = sampling.PoissonSampling(100, sampling_probability=0.01)
-    >>> fed_avg = accounting.Mechanism('gaussian', drawn, noise_multiplier=1.0)
-    >>> for_mechanism(fed_avg, 5000, clients_per_round=50, seed=1).name
-    'poisson'
+  It is `for_scheme` of its `participation`, with the same arguments and errors.
   """
   if not hasattr(mechanism, 'participation'):
     raise TypeError(f'mechanism must be an accounting.Mechanism; got {mechanism!r}.')
@@ -201,8 +178,6 @@ def for_scheme(
   reporting_goal: Optional[int] = None,
 ) -> schedule_lib.Schedule:
   """The schedule that keeps a scheme.
-
-  So training without privacy can ask the same clients in the same rounds.
 
   Args:
     schema: Limits on participation, or a scheme of sampling.

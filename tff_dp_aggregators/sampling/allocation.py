@@ -90,14 +90,10 @@ from tff_dp_aggregators.sampling import draws
 from tff_dp_aggregators.sampling import scheme
 from tff_dp_aggregators.strategies import registry
 
-# Rounds up to which inner products of all bins are computed.
-MAX_ROUNDS = 4096
-# Relative round-off of norms and inner products.
-_ROUND_OFF = 1e-12
-# Noise multipliers are rounded so for that: one separation serves many.
-_STEP = 1.25
-# More tries than there are rounds.
-_MANY = 2.0**40
+MAX_ROUNDS = 4096  # Rounds up to which inner products of all bins are computed.
+_ROUND_OFF = 1e-12  # Relative round-off of norms and inner products.
+_STEP = 1.25  # Noise multipliers are rounded so for that: one separation serves many.
+_MANY = 2.0**40  # More tries than there are rounds.
 
 
 class Allocation(scheme.SampledScheme):
@@ -545,10 +541,6 @@ def places(probability: float, min_separation: int) -> int:
   """The largest m for which rounds are a set, each of it with probability 1 / m.
 
   A smaller one is as right: it is rounded down, and at most `scheme.MAX_PLACES`.
-
-  Example:
-    >>> places(0.01, min_separation=1), places(0.01, min_separation=8), places(0.5, 8)
-    (100, 5, 1)
   """
   if probability == 1:
     return 1

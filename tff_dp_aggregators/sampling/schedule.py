@@ -1,8 +1,7 @@
 """Who takes part in which round: what a run draws, and the accountant reads the same.
 
-The accountant reads a schedule's `schema`; the run draws its cohorts from it. So they
-cannot disagree. A cohort is a function of seed and round alone: whoever makes the same
-schedule again, after a crash for instance, gets the same clients.
+The accountant reads a schedule's `schema`; the run draws its cohorts from it, by seed
+and round alone: whoever makes the schedule again gets the same clients.
 """
 
 import abc
@@ -46,12 +45,7 @@ class Dropouts:
   """A share of clients, by chance, that are asked and do not report.
 
   Whether one does is decided by seed, round, attempt and client alone, and so by no
-  data: a client that is removed changes it for nobody else.
-
-  Example:
-    >>> drop = Dropouts(rate=0.25, seed=1)
-    >>> drop.reporting(0, 0, np.arange(8)).tolist()
-    [0, 3, 4, 5, 6, 7]
+  data.
   """
 
   rate: float  # Probability that a client does not report, at least 0 and below 1.
@@ -131,22 +125,19 @@ class Header:
 class Schedule(abc.ABC):
   """Who takes part when: what the accountant reads, and what the run draws.
 
-  A schedule is a frozen dataclass, and its fields say everything about it: `to_json`
-  writes them, and another object made from them names the same clients. Clients are
-  numbers from 0 to `num_clients - 1`, each its client's own: who takes a client out of
-  the data leaves its number unused.
+  A schedule is a frozen dataclass whose fields say everything about it. Clients are
+  numbers from 0 to `num_clients - 1`: who takes a client out of the data leaves its
+  number unused.
 
   Clients of a data set have ids: `for_clients` makes the schedule whose draws for a
   client follow from its id, as `learning.train` does. Then a client that comes or goes
   changes nobody else's draws where the guarantee rests on sampling. Schedules that keep
-  limits draw from all who may take part; there the guarantee is for a client whose
-  contributions are zeros, with the same clients in every round.
+  limits draw from all who may take part, the same in every round.
   """
 
   name: ClassVar[str]  # What JSON calls schedules of this class.
   num_clients: int  # To choose from.
-  # The mean's denominator, which is public: the clients asked for a round, or where
-  # chance decides how many, the expected number of them.
+  # The mean's denominator, which is public: the clients asked for a round, in the mean.
   clients_per_round: float
   # Least number of clients that have to report in a round; `None` for any, or unknown.
   reporting_goal: Optional[int] = None
@@ -195,7 +186,7 @@ class Schedule(abc.ABC):
   def cohort(self, round_num: int) -> np.ndarray:
     """The clients whose updates a round is made of: int64 of shape [cohort].
 
-    They are the same whenever it is asked for; without drop-outs, all that were asked.
+    They are the same whenever it is asked for.
     """
     return self.attempts(round_num)[-1].reporting
 
@@ -266,10 +257,8 @@ class Schedule(abc.ABC):
 class SampledSchedule(Schedule):
   """The cohorts that a scheme of sampling draws.
 
-  Every client is drawn by its own key, as the scheme says, and one that drops out was
-  drawn all the same. The mean is divided by a public constant, and not by the cohort's
-  own size. Who knows the seed knows who was drawn: the guarantee, which rests on the
-  sampling, is towards those who do not.
+  Every client is drawn by its own key, and one that drops out was drawn all the same.
+  Who knows the seed knows who was drawn: the guarantee is towards those who do not.
 
   Example:
     >>> from tff_dp_aggregators import sampling
@@ -286,7 +275,7 @@ class SampledSchedule(Schedule):
   seed: int  # Same seed, same cohorts.
   dropouts: Optional[Dropouts] = None  # Who does not report; `None` if everybody does.
   # The mean's denominator, a public constant; `None` for the expected size of a cohort,
-  # which tells who knows the sampling how many clients there are.
+  # which tells how many clients there are.
   clients_per_round: Optional[float] = None  # type: ignore[assignment]
 
   def __post_init__(self) -> None:
@@ -324,7 +313,6 @@ class SampledSchedule(Schedule):
 
   @functools.cached_property
   def _drawing(self) -> Callable[[int], np.ndarray]:
-    """What gives a round's clients: made when the first round is asked for."""
     drawing: Callable[[int], np.ndarray] = self.sampling.drawing(self.seed, self.keys)
     return drawing
 
@@ -371,9 +359,9 @@ def attempts_of(
 class ParticipationWatch:
   """Refuses a round in which a client would take part too often, or too soon.
 
-  For a loop of one's own that chooses its clients without a schedule: epsilon rests on
-  limits that nothing else keeps there. What was checked is remembered in this object
-  alone, so a loop that goes on from a checkpoint checks its earlier rounds again.
+  For a loop of one's own that chooses its clients without a schedule. What was checked
+  is remembered in this object alone: who goes on from a checkpoint checks earlier
+  rounds again.
 
   Example:
     >>> from tff_dp_aggregators import strategies
@@ -448,8 +436,8 @@ def check_cohort(where: str, clients: Any, num_clients: int) -> np.ndarray:
 class Rounds:
   """Rounds in their order, each held against what is stated, with all before it.
 
-  Limits are those on clients whose updates count: those that reported in the attempt
-  that counted. `source` says in messages where the rounds are from.
+  Limits are those on clients whose updates count. `source` says in messages where the
+  rounds are from.
   """
 
   def __init__(self, source: str, header: Header):
@@ -489,10 +477,7 @@ class Rounds:
 
 
 class Watch(Rounds):
-  """Looks at the rounds of a schedule as they are run, whoever wrote the schedule.
-
-  Privacy rests on what a schedule does, and its schema only states that.
-  """
+  """Looks at the rounds of a schedule as they are run, whoever wrote the schedule."""
 
   def __init__(self, schedule: Schedule):
     super().__init__(f'of {type(schedule).__name__}', schedule.header)

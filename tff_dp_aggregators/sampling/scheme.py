@@ -337,8 +337,7 @@ def check_mean_cohort(clients_per_round: float, most: float, turns: str = '') ->
     )
 
 
-# Every scheme, by name; `register` adds to them.
-SCHEMES: dict[str, type[Scheme]] = {}
+SCHEMES: dict[str, type[Scheme]] = {}  # Every scheme, by name; `register` adds to them.
 
 
 def register(scheme: type[Scheme]) -> type[Scheme]:
@@ -352,12 +351,7 @@ def register(scheme: type[Scheme]) -> type[Scheme]:
 
 
 def of(schema: Schema) -> Any:
-  """The scheme that is stated: itself, or limits, as a scheme without sampling.
-
-  Example:
-    >>> of(strategies.Participation(8, min_separation=2)).is_sampled
-    False
-  """
+  """The scheme that is stated: itself, or limits, as a scheme without sampling."""
   for scheme in SCHEMES.values():
     if isinstance(schema, scheme.data):
       return schema if isinstance(schema, Scheme) else scheme(schema)  # type: ignore[call-arg]

@@ -2,10 +2,8 @@ r"""Renyi DP: an upper bound for events of dp-accounting, and for integer noise.
 
 Orders, composition and the conversion to epsilon (arXiv:2004.00010, Proposition 12) are
 dp-accounting's. Sampled Gaussians have their moments from here, because dp-accounting
-0.4.3 loses them to round-off where sampling is rare (Poisson, fractional orders) or
-noise large (without replacement), and may then come out too small; and 0.6 is looser at
-fractional orders. Moments here are sums of positive terms, alternating series whose
-rest is bounded, or differences taken with as many digits as they need.
+0.4.3 loses them to round-off where sampling is rare or noise large, and may then come
+out too small; and 0.6 is looser at fractional orders.
 
 **Integer noise.** Below, n shares of variance s^2 are summed; mu = n s^2 is the
 variance of the sum, D1 and D2 the sensitivities, and `order` the Renyi order.
@@ -29,8 +27,8 @@ ways, the second and third of which are **proved here**:
 
 1. Densities that are off by exp(+-tau/2) put a factor of at most
    exp((2 order - 1) tau / 2) on the moment, in each coordinate: the divergence grows by
-   tau / 2 (2 order - 1) / (order - 1). (The paper states tau, the limit of large orders
-   in that; here is what follows for each order.)
+   tau / 2 (2 order - 1) / (order - 1). (The paper states tau, the limit of large
+   orders.)
 2. Two distributions within exp(+-tau/2) of each other are (tau/2)^2/2-zCDP apart
    (arXiv:1605.02065, Proposition 3.3), and square roots of zCDP add up, as for groups
    (there, Section 5). So a coordinate that moves by D_j costs at most
@@ -38,9 +36,8 @@ ways, the second and third of which are **proved here**:
    order / 2 (D2^2 / mu + 2 D1 tau / sqrt(mu) + tau^2 d).
 3. The same for the vector as a whole: order / 2 (D2 / sqrt(mu) + tau sqrt(d))^2.
 
-A coordinate that one client does not move costs nothing. What it moves it by are whole
-numbers, so that it moves no more than D1 of them and no more than D2^2: d is the least
-of the dimension and these two.
+What one client moves a coordinate by are whole numbers, so that it moves no more than
+D1 of them and no more than D2^2: d is the least of the dimension and these two.
 """
 
 import decimal
@@ -63,23 +60,20 @@ ORDERS = tuple([1 + x / 10 for x in range(1, 100)] + list(range(12, 64)))
 # Sampled Gaussians often are at their best beyond those.
 SAMPLED_ORDERS = ORDERS + (64, 80, 96, 128, 160, 192, 256, 384, 512, 1024)
 
-# Round-off of a moment, relative, upwards.
-_SAFETY = 1e-11
-# Lengths of the series for fractional orders, tried in turn. It is long for much noise
-# and large samples.
+_SAFETY = 1e-11  # Round-off of a moment, relative, upwards.
+# Lengths of the series for fractional orders, tried in turn; much noise needs
+# long ones.
 _SERIES_TERMS = (64, 1024, 16_384, 262_144)
 _SERIES_ERROR = 1e-12
 _SERIES_MAX_NOISE = 20.0
 # Round-off of the divergences of integer noise, relative, upwards.
 _INTEGER_SAFETY = 1 + 1e-12
-# Above so many shares, those left are counted with the largest term.
-_TERMS = 10_000
+_TERMS = 10_000  # Above so many shares, those left are counted with the largest term.
 # Differences of a higher order have no bound but the plain one (O(order^2) otherwise).
 _MAX_DIFFERENCES = 256
 # More noise is read as that much, which costs no epsilon that matters.
 _MAX_NOISE = 1e9
-# What dp-accounting has a Renyi divergence for. Of events that it learns to read later
-# a part may be something else, such as a delta of its own, and that would be lost here.
+# What dp-accounting has a Renyi divergence for. A later one may read a part otherwise.
 _KNOWN = (
   dp_accounting.NoOpDpEvent,
   dp_accounting.NonPrivateDpEvent,
@@ -102,14 +96,7 @@ _MIN_DIVERGENCE = 1e-15
 
 
 class RdpAccountant(accountant.Accountant):
-  """Renyi DP at a grid of orders.
-
-  Example:
-    >>> accountant = RdpAccountant()
-    >>> _ = accountant.compose(dp_accounting.GaussianDpEvent(7 / 79**0.5))
-    >>> round(accountant.get_epsilon(1e-10), 4)
-    8.8986
-  """
+  """Renyi DP at a grid of orders."""
 
   name = 'rdp'
   rank = 2
@@ -294,8 +281,7 @@ def _fractional_poisson_moment(
 
   Two binomial series, for z below and above the point where both summands are equal.
   After `order` terms each alternates in sign and its terms get smaller, so that what is
-  left out is less than the last term. dp-accounting 0.6 takes all terms as positive,
-  which is looser for low orders.
+  left out is less than the last term.
   """
   if probability == 1:
     return float(_gaussian_moments(noise_multiplier, np.array([order]))[0])
