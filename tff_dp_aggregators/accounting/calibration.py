@@ -63,11 +63,7 @@ def noise_multiplier(
 
 
 def noise_multiplier_of_rho(rho: float, target_rho: float) -> float:
-  """The least noise multiplier that keeps a zCDP target, rounded up.
-
-  `rho` is that of noise multiplier 1, and falls with the square of the noise
-  (arXiv:1605.02065, Proposition 1.6).
-  """
+  """The least noise for a zCDP target, where noise 1 has `rho`, rounded up."""
   checks.check_positive('target_rho', target_rho)
   return math.sqrt(rho) / math.sqrt(target_rho) * (1 + _ROUND_OFF)
 

@@ -125,8 +125,8 @@ def audit(
 ) -> Audit:
   """What the scores of a run's canaries say of its epsilon.
 
-  `planned_epsilon`, of all planned rounds, decides on the number of guesses alone;
-  `is_gaussian` is whether all rounds are claimed to be one Gaussian mechanism.
+  `planned_epsilon` decides on the number of guesses alone; `is_gaussian` is whether all
+  rounds are claimed to be one Gaussian mechanism.
   """
   significance = (1 - check_confidence(record.confidence)) / 2
   num_canaries, inserted = len(record.inserted), record.inserted
@@ -193,10 +193,7 @@ def one_run(
 def p_value(
   num_canaries: int, num_guesses: int, num_correct: int, epsilon: float, delta: float
 ) -> float:
-  """Probability of so many correct guesses, or more, at most, with (epsilon, delta)-DP.
-
-  That of arXiv:2305.08846 for approximate DP, which its Appendix D computes.
-  """
+  """Probability of so many correct guesses at most (arXiv:2305.08846, Appendix D)."""
   # With delta 0 each guess is right with this probability at most.
   chance = float(special.expit(epsilon))
   fewer = np.arange(num_correct + 1)
@@ -303,11 +300,7 @@ def _check_counts(num_canaries: int, num_guesses: int, num_correct: int) -> None
 def planned_guesses(
   bound: Callable[[int, int], float], num_canaries: int, mu: float
 ) -> int:
-  """How many guesses to make, by what is expected of a Gaussian mechanism.
-
-  The even number with the largest `bound`, a function of guesses and of correct ones,
-  if as many are correct as expected.
-  """
+  """How many guesses have the largest `bound`, if as many are right as expected."""
   best, largest, guesses = num_canaries - num_canaries % 2, 0.0, float(num_canaries)
   while guesses >= min(_FEWEST_GUESSES, num_canaries):
     even = int(guesses) - int(guesses) % 2
@@ -348,14 +341,12 @@ def scores(
 
   With a canary whose rounds are u, what was released along its direction is s = u + n,
   and without it s = n, n Gaussian with the covariance Sigma = sigma^2 D D^T of the
-  rounds' noise. The logarithm of their ratio is linear in u^T Sigma^-1 s, so that no
-  other statistic tells them apart better (Neyman and Pearson). Where privacy rests on
-  sampling, u is secret, and its mean, the same in all rounds, stands for it.
+  rounds' noise: no statistic is better than u^T Sigma^-1 s (Neyman and Pearson). Where
+  privacy rests on sampling, u is secret, and its mean stands for it.
 
-  `projections`, [rounds, canaries], are what the first rounds released along each
-  canary's direction, in clip norms of the sum; `took_part`, of that shape, in which
-  rounds each canary was, inserted or not. Returns [canaries], of variance 1 in noise
-  alone; 0 for who was in no round.
+  `projections`, [rounds, canaries], are in clip norms of the sum; `took_part`, of that
+  shape, says who was in which round, inserted or not. Returns [canaries], of variance 1
+  in noise alone; 0 for who was in no round.
   """
   rounds = len(projections)
   noise = mechanism.values_noise_multiplier * mechanism.strategy.noise_matrix()[:rounds]

@@ -140,11 +140,7 @@ class DistributedNoise:
     return min(1.0, math.exp(min(least, 0.0)) * _SAFETY)
 
   def event(self, sensitivity_factor: float = 1.0) -> dp_accounting.DpEvent:
-    """The event of one round with the fewest clients.
-
-    The factor is 1 where a client's contribution is zeroed out, 2 where it is replaced
-    by another.
-    """
+    """The event of a round with the fewest clients; replacing one, the factor is 2."""
     values = {
       'local_stddev': self.local_stddev,
       'num_clients': self.min_clients,

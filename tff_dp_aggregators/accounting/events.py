@@ -104,8 +104,7 @@ class SkellamDpEvent(_Shares):
   """A sum of integers with a share of Skellam noise from each client.
 
   A share is the difference of two Poisson numbers of mean `local_stddev^2 / 2`; their
-  sum is a Skellam number again, of variance `num_clients * local_stddev^2`
-  (arXiv:2110.04995).
+  sum is a Skellam number again (arXiv:2110.04995).
   """
 
 
@@ -113,8 +112,8 @@ class SkellamDpEvent(_Shares):
 class DistributedDiscreteGaussianDpEvent(_Shares):
   """A sum of integers with a share of discrete Gaussian noise from each client.
 
-  A share of k has a probability proportional to exp(-k^2 / (2 local_stddev^2)). The
-  sum of shares is close to a discrete Gaussian, and not one (arXiv:2102.06387).
+  A share of k has a probability proportional to exp(-k^2 / (2 local_stddev^2)); their
+  sum is close to such noise (arXiv:2102.06387).
   """
 
   dimension: int  # How many integers there are.
@@ -226,10 +225,7 @@ def parts_of(
 
 
 def to_json(event: dp_accounting.DpEvent) -> dict[str, Any]:
-  """An event as JSON-ready values that `from_json` reads back; Gaussians as one.
-
-  Of events that are made of a whole strategy, it has the strategy's checksum.
-  """
+  """An event for `from_json`; Gaussians as one, strategies by their checksum."""
   return _to_json(simplify(event))
 
 

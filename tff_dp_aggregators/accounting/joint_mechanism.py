@@ -119,10 +119,7 @@ class JointStrategy:
     return f'sha256:{hashlib.sha256(json.dumps(content).encode()).hexdigest()}'
 
   def sensitivity_kind(self, limits: Optional[strategies.Participation] = None) -> str:
-    """Whether that of all parts together is 'exact', or a 'bound'.
-
-    Each part is taken for the rounds of a client that are the worst for it.
-    """
+    """'exact', or 'bound': each part is taken for the rounds that are its worst."""
     each = list(self.parts.values())
     known_by = {strategy.sensitivity_kind(limits) for strategy in each}
     are_same = len({strategy.checksum for strategy in each}) == 1
@@ -279,8 +276,7 @@ class JointMechanism(mechanism_lib.Guaranteed):
   def is_one_gaussian(self) -> bool:
     """Whether all rounds of all parts are one Gaussian, whose privacy curve is known.
 
-    Its mu is that of the composition of the parts, each for its worst participations:
-    an upper bound where these differ (`strategy.sensitivity_kind`).
+    Each part counts with its worst participations: an upper bound where these differ.
     """
     return all(part.mechanism.is_one_gaussian for part in self.parts)
 
@@ -347,11 +343,7 @@ class JointMechanism(mechanism_lib.Guaranteed):
   def part_of(
     self, names: Sequence[str], labels: Optional[Sequence[str]] = None
   ) -> tuple[str, ...]:
-    """The name of the part that each weight is of: the first with a pattern for it.
-
-    `names` are those of the weights of a model that are trained; `labels` what messages
-    call them, `None` for their names.
-    """
+    """The name of the part that each weight is of: the first with a pattern for it."""
     listed = f'the weights are {", ".join(labels or names)}'
     patterns = [(pattern, part.name) for part in self.parts for pattern in part.weights]
     found = []

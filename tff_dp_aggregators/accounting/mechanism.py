@@ -110,10 +110,7 @@ def rho_of(event: dp_accounting.DpEvent) -> float:
 
 
 class Guaranteed:
-  """What has an `event` of all its rounds, and an `adjacency`: a guarantee.
-
-  Runs, ledgers and reports ask a `Mechanism` and a `JointMechanism` in the same way.
-  """
+  """What has an `event` of all its rounds, and an `adjacency`: a guarantee."""
 
   @property
   def relation(self: Any) -> Relation:
@@ -128,11 +125,7 @@ class Guaranteed:
 
   @property
   def target(self) -> Optional[Target]:
-    """What `for_target` was asked for; else `None`.
-
-    With the accountant that was asked, if the tightest one says more than the target.
-    Neither equality nor `to_json` knows of it.
-    """
+    """What `for_target` was asked for; else `None`. Equality does not know of it."""
     return self.__dict__.get('_target')
 
   def made_for(self: Any, target: Target) -> None:
@@ -201,13 +194,9 @@ class Guaranteed:
     return fewest
 
   def would_exceed(self: Any, target: Target, rounds: int = 0) -> bool:
-    """Whether one more round would spend more than a target: for a loop of one's own.
+    """Whether one more round after `rounds` would spend more: see `rounds_within`.
 
-    After `rounds` that were released so far: `rounds_within`, which nothing that they
-    released decides.
-
-    Raises:
-      ValueError: If all rounds ran, or the target is none for such a mechanism.
+    Raises a ValueError if all rounds ran, or the target is none for such a mechanism.
     """
     if not isinstance(target, Target):
       raise TypeError(f'target must be an accounting.Target; got {target!r}.')
@@ -420,18 +409,14 @@ class Mechanism(Guaranteed):
 
   @property
   def is_one_gaussian(self) -> bool:
-    """Whether all rounds so far are one Gaussian, whose privacy curve is known exactly.
-
-    Else rounds compose: those of sampled mechanisms, and of other noise.
-    """
+    """Whether all rounds so far are one Gaussian, and so known exactly."""
     return self.noise.is_gaussian and not self.is_sampled
 
   @property
   def sensitivity(self) -> float:
     """What one client changes C X by, in clip norms and in the norm of the clipping.
 
-    In all its rounds together, or in one round if the schema is one of sampling; twice
-    sens(C) where one client is replaced by another.
+    In all its rounds, or in one if clients are sampled; twice if one is replaced.
     """
     limits = None if self.is_sampled else self.limits
     scheme = sampling.of(self.participation)
@@ -465,10 +450,7 @@ class Mechanism(Guaranteed):
     )
 
   def sum_noise_multiplier(self, clients: float) -> float:
-    """Standard deviation of z for the values in a round's sum, over the clip norm.
-
-    Where clients make the noise it grows with their number.
-    """
+    """Standard deviation of z for the values in a round's sum, over the clip norm."""
     made = self.placement.times_that_of_sums(clients, dict(self.options))
     return math.hypot(
       self.values_noise_multiplier * made, self.server_noise_multiplier or 0.0
@@ -546,11 +528,7 @@ class Mechanism(Guaranteed):
     return events.round_noise_multipliers(self.strategy, self.limits, noise)[1]
 
   def event_of_turns(self, turns: int) -> dp_accounting.DpEvent:
-    """What a client has spent at most after so many turns; all, if they do not compose.
-
-    A turn is a round that it has been in, or may have been in where clients are
-    sampled.
-    """
+    """What a client has spent at most after it may have been in so many rounds."""
     if not sampling.of(self.participation).composes:
       return self.event
     return dp_accounting.SelfComposedDpEvent(self.round_events[0], turns)

@@ -79,8 +79,7 @@ def gaussian_constant(epsilon: float, delta: float) -> float:
 class Guarantee(NamedTuple):
   """What somebody learns of somebody, as claimed and as it is.
 
-  Of an example it rests on one example changing an upload by no more than 2 C / m; and
-  towards who sees the means, on K clients in every round.
+  Of an example, if one example changes an upload by no more than 2 C / m.
   """
 
   seen: str  # 'uplink' for who sees a client's uploads, 'downlink' for the means.
@@ -209,9 +208,8 @@ class Nbafl:
   def mechanism_arguments(self) -> dict[str, Any]:
     """Arguments of `accounting.Mechanism`, for runs with this noise.
 
-    A round in which fewer than K report is not released, for the noise of all is
-    counted. A client may be in every round, for nothing keeps rounds of one that is
-    drawn apart.
+    A round in which fewer than K report is not released; a client may be in every
+    round.
     """
     arguments = {
       'name': noises.GAUSSIAN.name,
@@ -226,11 +224,7 @@ class Nbafl:
     return arguments
 
   def guarantees(self) -> tuple[Guarantee, ...]:
-    """What holds beside what is claimed: one exposure, all, and all rounds.
-
-    A client in all rounds of the uplink, zeroed out, is what a run with this noise
-    states.
-    """
+    """What holds beside what is claimed: one exposure, all, and all rounds."""
     client, total = self.client_noise_multiplier, self.sum_noise_multiplier
     example = client * self.min_examples / 2
     exposures = self.num_exposures
@@ -303,10 +297,8 @@ def _delta_of_random_rounds(
 ) -> float:
   """Delta of a Gaussian that was seen in a binomial number of rounds, from above.
 
-  Rounds are drawn independently of the data, and who is told which they are sees k
-  Gaussians: the hockey-stick divergence of a mixture is at most the mean of theirs
-  (joint convexity). Data sets whose other clients are far away reach it, for then a sum
-  says who is in it.
+  Who is told which rounds they are sees k Gaussians: the divergence of a mixture is at
+  most the mean of theirs (joint convexity).
   """
   if fraction == 1:
     return gaussian.delta_of(math.sqrt(rounds) * mu, epsilon)

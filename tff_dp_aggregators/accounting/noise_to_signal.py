@@ -48,10 +48,7 @@ class Points(NamedTuple):
 def per_coordinate(
   mechanism: mechanism_lib.Mechanism, clients_per_round: float = 1
 ) -> np.ndarray:
-  """Standard deviation of the noise in a coordinate of each round's sum.
-
-  In clip norms, [n]. Where clients make the noise, that of so many is in the sum.
-  """
+  """Standard deviation of each round's noise in a coordinate, in clip norms, [n]."""
   noise = mechanism.sum_noise_multiplier(float(clients_per_round))
   return noise * mechanism.strategy.noise_row_norms()
 
@@ -110,11 +107,7 @@ def summary(
 def remark(
   mechanism: joint_mechanism.AnyMechanism, model_size: Size, clients_per_round: float
 ) -> Optional[str]:
-  """A line for whoever trains, if the first round's noise is longer than its signal.
-
-  It is a warning if that of the sum of all rounds is longer, too: then the model cannot
-  get further than its noise.
-  """
+  """A line for whoever trains, if the first round's noise is longer than its signal."""
   noise = summary(mechanism, model_size, clients_per_round)
   if noise.first_round <= 1:
     return None

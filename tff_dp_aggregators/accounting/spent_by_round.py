@@ -33,8 +33,7 @@ _FIRST_PART = 1 / 64
 class SpentByRound:
   """An upper bound on epsilon after each round of a mechanism whose rounds compose.
 
-  It is a function of mechanism, delta and number of rounds alone: asked again, in any
-  order and in another process, the same comes out.
+  It is a function of mechanism, delta and number of rounds alone.
   """
 
   def __init__(

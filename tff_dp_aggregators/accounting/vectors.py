@@ -85,10 +85,7 @@ def tree(num_rounds: int) -> Matrix:
 def squared_sensitivity(
   matrix: Matrix, all_patterns: Iterator[Sequence[int]]
 ) -> Fraction:
-  """Max ||C u||^2 over patterns, for a matrix without negative entries.
-
-  Contributions of norm 1 that point in one direction are the worst then.
-  """
+  """Max ||C u||^2 over patterns, for a matrix without negative entries."""
   return max(
     _total(_total(row[j] for j in rounds) ** 2 for row in matrix)
     for rounds in all_patterns

@@ -99,8 +99,7 @@ _MANY = 2.0**40  # More tries than there are rounds.
 class Allocation(scheme.SampledScheme):
   """A scheme in which a client's rounds are drawn together, before the first.
 
-  What all rounds cost is one event that is not made of theirs: after the first one,
-  all of it counts as spent, which holds as what follows only adds.
+  They are one event, which counts as spent after the first: what follows only adds.
   """
 
   composes = False
@@ -425,10 +424,7 @@ class RandomAllocation(Allocation):
   def _draw(
     self, num_clients: int, hashed: Callable[..., np.ndarray]
   ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """By Floyd's algorithm for all clients at once (Bentley, Floyd, CACM 1987).
-
-    A step draws from one round more than that before; what is taken becomes that one.
-    """
+    """By Floyd's algorithm for all clients at once (Bentley, Floyd, CACM 1987)."""
     times, dtype = self.rounds_of_a_client, draws.number_type(self.num_rounds)
     clients = np.arange(num_clients)
     drawn: np.ndarray = np.empty((times, num_clients), dtype)
@@ -512,8 +508,7 @@ class BMinSepSampling(Allocation):
   ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """The first round of all clients, then the second of those that have one, and on.
 
-    A free client tries once a round, so a geometric number of times; who was drawn and
-    drops out has its break all the same.
+    A free client tries once a round; one that drops out has its break all the same.
     """
     p, separation = self.sampling_probability, self.min_separation
     clients = np.arange(num_clients)

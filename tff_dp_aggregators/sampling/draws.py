@@ -21,11 +21,7 @@ SHIFTS = (30, 27, 31)
 
 
 def keys_of_ids(ids: Sequence[Any], seed: int) -> np.ndarray:
-  """Keys of clients, by the seed and their own ids alone: uint64 of shape [clients].
-
-  Without the seed nobody finds an id with the key of another client, to be drawn with
-  it.
-  """
+  """Keys of clients, by the seed and their own ids alone: uint64 of shape [clients]."""
   secret = hashlib.sha256(f'tff_dp_aggregators ids {int(seed)}'.encode()).digest()
   keyed, digests = hashlib.blake2b(key=secret, digest_size=8), bytearray()
   for each in ids:
@@ -57,10 +53,8 @@ def hashed(
 def of_step(seed: int, step: int, clients: np.ndarray, purpose: str) -> np.ndarray:
   """Hashes of clients in a step, from which neither the seed nor another step follows.
 
-  Each step begins with SHA-256 of seed and step. From there on it is the finaliser of
-  SplitMix64 (Steele, Lea, Flood, OOPSLA 2014), a bijection of 64 bits, applied twice
-  with secret numbers of the step: once would tell, by some hashes, how those of others
-  differ.
+  The finaliser of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014) is applied twice with
+  secret numbers of the step: once would tell how those of two clients differ.
   """
   begun = f'tff_dp_aggregators {purpose} {int(seed)} {int(step)}'.encode()
   first, second = np.frombuffer(hashlib.sha256(begun).digest()[:16], '<u8')
@@ -99,8 +93,7 @@ def number_type(num_clients: int) -> type:
 class Pool:
   """A set of numbers from which some are drawn and removed, and others put back.
 
-  It is an array in no order; what is drawn leaves holes, into which the last numbers
-  move.
+  What is drawn leaves holes, into which the last numbers move: it costs its own size.
   """
 
   def __init__(self, numbers: np.ndarray):

@@ -66,10 +66,7 @@ class Limits(scheme.Scheme):
 
 @dataclasses.dataclass(frozen=True)
 class LimitsSchedule(schedule_lib.Schedule):
-  """A schedule whose scheme is a `strategies.Participation`.
-
-  Nothing is assumed about chance: a round that too few report for may be tried again.
-  """
+  """A schedule whose scheme is a `strategies.Participation`, without assumed chance."""
 
   fixed_epoch: ClassVar[bool]  # Of limits that it keeps.
 
@@ -182,10 +179,7 @@ class RandomEligible(LimitsSchedule):
 
   @functools.cached_property
   def _requested(self) -> list[list[np.ndarray]]:
-    """Cohorts asked, by round and attempt: all are drawn when the first is needed.
-
-    Round after round, as who is eligible depends on those before.
-    """
+    """Cohorts asked, by round and attempt: all are drawn when the first is needed."""
     eligible, drawn = _Eligible(self), []
     away: collections.deque[np.ndarray] = collections.deque()
     for this_round in range(self.num_rounds):

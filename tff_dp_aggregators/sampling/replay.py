@@ -147,10 +147,7 @@ class Replay(schedule_lib.Schedule):
 
 
 def _hashes(rounds: Sequence[_Round], num_clients: int) -> Iterator[str]:
-  """Hashes of who was asked from each round on, in as many rounds as tell draws apart.
-
-  By one that they share, files are found that have rounds of the same draw.
-  """
+  """Hashes of who was asked from each round on, in as many as tell draws apart."""
   cohorts = [[sorted(a.requested.tolist()) for a in attempts] for attempts in rounds]
   bits = [sum(_bits(len(each), num_clients) for each in asked) for asked in cohorts]
   end, known = 0, 0.0

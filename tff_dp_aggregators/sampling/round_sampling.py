@@ -75,9 +75,8 @@ from tff_dp_aggregators.sampling import scheme
 class RoundSampling(scheme.SampledScheme):
   """A scheme in which every round is a mechanism on a random sample of its own.
 
-  With correlated noise that needs a banded strategy and at least as many groups as
-  bands: the columns of C for a client's rounds then share no row, so what it adds in
-  one of them is hidden by noise of its own (arXiv:2306.08153, Theorem 4).
+  Correlated noise needs a banded strategy and as many groups as bands: columns of C for
+  a client's rounds then share no row (arXiv:2306.08153, Theorem 4).
   """
 
   num_groups: int = 1  # They take turns; 1 if a client may be drawn for every round.
@@ -100,19 +99,13 @@ class RoundSampling(scheme.SampledScheme):
     return -(-self.num_rounds // self.num_groups)
 
   def expected_cohort(self, num_clients: int) -> Optional[float]:
-    """Clients of the smallest group that are drawn in the mean, before any is left out.
-
-    So the mean's denominator is no smaller.
-    """
+    """Clients of the smallest group that are drawn in the mean, before any cap."""
     return self.sampling_probability * (num_clients // self.num_groups)
 
   def event(
     self, strategy: strategies.Strategy, noise: scheme.Noise
   ) -> dp_accounting.DpEvent:
-    """The event of a sampled round for each that a client may be drawn for.
-
-    Its noise is relative to the largest column norm of C.
-    """
+    """The event of a sampled round for each that a client may be drawn for."""
     one = self.sampled(noise.event(noise.multiplier / strategy.sensitivity(None)))
     return dp_accounting.SelfComposedDpEvent(one, self.rounds_of_a_client)
 
@@ -160,10 +153,7 @@ class PoissonSampling(RoundSampling):
     clients_per_round: float,
     num_groups: int = 1,
   ) -> 'PoissonSampling':
-    """The sampling that draws so many clients a round in the mean.
-
-    Of the clients of all groups the smallest has at least `num_clients // num_groups`.
-    """
+    """The sampling that draws so many clients of the smallest group in the mean."""
     num_clients = checks.check_positive_int('num_clients', num_clients)
     num_groups = checks.check_positive_int('num_groups', num_groups)
     smallest = num_clients // num_groups
@@ -171,10 +161,9 @@ class PoissonSampling(RoundSampling):
     return cls(num_rounds, clients_per_round / smallest, num_groups)
 
   def rough_noise_multiplier(self, mu: float) -> float:
-    """About the noise with which all rounds together are mu-Gaussian-DP.
+    """About the noise with which all rounds together are mu-Gaussian-DP; no guarantee.
 
-    By the central limit, mu = q sqrt(T (exp(1 / sigma^2) - 1)) for T rounds that sample
-    with probability q (arXiv:1911.11607). Good enough to choose by, and no guarantee.
+    By the central limit, mu = q sqrt(T (exp(1 / sigma^2) - 1)) (arXiv:1911.11607).
     """
     per_round = (mu / self.sampling_probability) ** 2 / self.rounds_of_a_client
     return 1 / math.sqrt(math.log1p(per_round))
@@ -257,11 +246,7 @@ class FixedSizeSampling(RoundSampling):
     return self.clients_per_round
 
   def drawing(self, seed: int, keys: np.ndarray) -> Callable[[int], np.ndarray]:
-    """What draws a cohort, all cohorts of its size being equally likely.
-
-    A cohort has the clients with the smallest hashes of their keys: a client that is
-    replaced by another leaves all others' hashes as they are.
-    """
+    """What draws the clients with the smallest hashes, all cohorts being as likely."""
     size = self.clients_per_round
 
     def of_round(round_num: int) -> np.ndarray:

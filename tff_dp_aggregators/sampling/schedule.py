@@ -42,11 +42,7 @@ class Attempt(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Dropouts:
-  """A share of clients, by chance, that are asked and do not report.
-
-  Whether one does is decided by seed, round, attempt and client alone, and so by no
-  data.
-  """
+  """A share of clients that do not report, by seed, round, attempt and client alone."""
 
   rate: float  # Probability that a client does not report, at least 0 and below 1.
   seed: int  # Same seed, same drop-outs.
@@ -157,10 +153,7 @@ class Schedule(abc.ABC):
     """All attempts at a round, from 0; the last one is completed, and no other."""
 
   def for_clients(self, ids: Sequence[Any]) -> 'Schedule':
-    """The schedule whose draws for a client follow from its id and the seed.
-
-    `ids` are texts or numbers of all clients, by number; no two may be written alike.
-    """
+    """The schedule whose draws follow from clients' distinct ids, and the seed."""
     if len(ids) != self.num_clients:
       raise ValueError(
         f'ids must be of all num_clients={self.num_clients} clients; got {len(ids)}.'
@@ -184,10 +177,7 @@ class Schedule(abc.ABC):
     return int(self.schema.num_rounds)
 
   def cohort(self, round_num: int) -> np.ndarray:
-    """The clients whose updates a round is made of: int64 of shape [cohort].
-
-    They are the same whenever it is asked for.
-    """
+    """The clients whose updates a round is made of: int64 of shape [cohort]."""
     return self.attempts(round_num)[-1].reporting
 
   def to_json(self) -> dict[str, Any]:
@@ -434,11 +424,7 @@ def check_cohort(where: str, clients: Any, num_clients: int) -> np.ndarray:
 
 
 class Rounds:
-  """Rounds in their order, each held against what is stated, with all before it.
-
-  Limits are those on clients whose updates count. `source` says in messages where the
-  rounds are from.
-  """
+  """Rounds of a `source`, each held against what is stated, with all before it."""
 
   def __init__(self, source: str, header: Header):
     self._source, self._header = source, header

@@ -254,10 +254,7 @@ Schema = Union[strategies.Participation, Scheme]
 
 
 class SampledScheme(Scheme):
-  """A scheme whose rounds draw clients in secret, and whose guarantee rests on it.
-
-  Its fields are whole numbers from 1, and probabilities.
-  """
+  """A scheme whose rounds draw clients in secret, and whose guarantee rests on it."""
 
   def __post_init__(self) -> None:
     for field in dataclasses.fields(self):  # type: ignore[arg-type]
@@ -280,19 +277,16 @@ class SampledScheme(Scheme):
   def drawing(self, seed: int, keys: np.ndarray) -> Callable[[int], np.ndarray]:
     """What gives the clients of a round, by number, from the keys of all clients.
 
-    A client's draws follow from its own key, the seed and the scheme, so that a client
-    that comes or goes changes nobody else's.
+    A client's draws follow from its own key, the seed and the scheme alone.
     """
 
 
 def check_groups(
   strategy: strategies.Strategy, groups: int, separation: str = ''
 ) -> None:
-  """Checks that rounds which are so far apart share no noise, by the bands of C.
+  """Checks that rounds so far apart share no noise: C has no more bands.
 
-  Likelihoods of a client's rounds multiply only where the columns of C share no row. A
-  `num_bands` that means something else, such as bands of `C^-1`, would pass for bands
-  of C, which is looked at where it is small enough.
+  C is looked at where it is small enough, as `num_bands` may mean something else.
   """
   num_bands = getattr(strategy, 'num_bands', math.inf)  # Infinite unless banded.
   if num_bands > groups:
@@ -393,10 +387,7 @@ def check_relation(schema: Schema, relation: Optional[Relation] = None) -> Relat
 
 
 def sensitivity_factor(relation: Relation) -> int:
-  """How many clip norms a sum moves by if one client's data change.
-
-  Two where one client is replaced by another: one contribution goes, another comes.
-  """
+  """How many clip norms a sum moves by: two where one client is replaced by another."""
   return 2 if relation is Relation.REPLACE_ONE else 1
 
 

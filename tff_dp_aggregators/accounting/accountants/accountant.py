@@ -116,8 +116,8 @@ class Instead(NamedTuple):
 class Accountant(dp_accounting.PrivacyAccountant):
   """Composes the events that a subclass reads, and says what they cost together.
 
-  What is only stated to be (epsilon, delta)-DP stands beside them: epsilons and deltas
-  add up (basic composition; Dwork and Roth 2014, theorem 3.16), whatever the rest is.
+  Epsilons and deltas that are only stated add up beside them (basic composition; Dwork
+  and Roth 2014, theorem 3.16), whatever the rest is.
   """
 
   name: ClassVar[str]  # What flags, arguments and reports call it.
@@ -165,10 +165,7 @@ class Accountant(dp_accounting.PrivacyAccountant):
 
   @staticmethod
   def estimate(event: dp_accounting.DpEvent, delta: float) -> float:
-    """About the epsilon, which nobody vouches for, where outcomes are drawn.
-
-    Searches start there, instead of at the quick bound's answer.
-    """
+    """About the epsilon, which nobody vouches for: searches start there."""
     raise NotImplementedError
 
   def get_epsilon(self, target_delta: float) -> float:
@@ -280,10 +277,7 @@ def is_sampled(
 
 
 def truncated(event: events.TruncatedPoissonDpEvent) -> float:
-  """Probability that so many others are drawn that one more pushes one of them out.
-
-  It is rounded up.
-  """
+  """Probability that one more drawn client pushes another out, rounded up."""
   most, least = event.num_clients, event.max_clients_per_round
   if least > most:
     return 0.0

@@ -86,10 +86,7 @@ def _log_delta(mu: float, epsilon: float) -> float:
 
 
 def doubt_of_delta(delta: float, num_clients: float) -> Optional[str]:
-  """What is wrong with a delta that is not below one over the number of clients.
-
-  Returns a sentence to warn with; `None` if nothing is wrong.
-  """
+  """A warning about a delta not below one over the number of clients; else `None`."""
   if delta < 1 / num_clients:
     return None
   return (
@@ -100,10 +97,7 @@ def doubt_of_delta(delta: float, num_clients: float) -> Optional[str]:
 
 
 def delta_of(mu: float, epsilon: float) -> float:
-  """Smallest delta for which mu-Gaussian-DP gives (epsilon, delta)-DP.
-
-  mu is the sensitivity over the standard deviation of the noise, from 0 to infinity.
-  """
+  """Smallest delta of mu-Gaussian-DP, mu from 0 to infinity, at an epsilon."""
   mu, epsilon = _check_mu(mu), check_epsilon(epsilon)
   if mu == 0:
     return 0.0

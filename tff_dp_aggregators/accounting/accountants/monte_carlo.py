@@ -234,10 +234,7 @@ class BallsInBinsMixture:
 
   @functools.cached_property
   def _root(self) -> np.ndarray:
-    """The symmetric root of the inner products.
-
-    It moves no more than the columns, so that outcomes are the same on all machines.
-    """
+    """The symmetric root of inner products: it moves no more than the columns do."""
     reduced = np.linalg.qr(self._added, mode='r')
     _, values, vectors = np.linalg.svd(reduced)
     return np.asarray((vectors.T * values) @ vectors)
@@ -260,17 +257,7 @@ class BallsInBinsMixture:
     self, inner: np.ndarray, stretch: float = 1.0, tilt: float = 0.0
   ) -> np.ndarray:
     """The mean over all bins."""
-    if not len(inner):
-      return np.zeros(0)
-    exponents = stretch * inner - (stretch**2 - tilt) * self._norms / 2
-    largest = exponents.max(axis=1)
-    if self._empty:
-      largest = np.maximum(largest, 0.0)
-    exponents -= largest[:, None]
-    total = np.exp(exponents, out=exponents).sum(axis=1)
-    if self._empty:
-      total += self._empty * np.exp(-largest)
-    return np.log(total) + largest - math.log(self._num_bins)
+    return self._mean_of(stretch * inner - (stretch**2 - tilt) * self._norms / 2)
 
   def _noise(self, rng: np.random.Generator, size: int) -> np.ndarray:
     return rng.standard_normal((size, self.cells)) @ self._root
@@ -308,8 +295,7 @@ class BallsInBinsMixture:
 class AllocationMixture:
   """All sets of k rounds, each with the same probability, and independent noise.
 
-  With k = 1 there may be more places than rounds, of which a client is in one. Rounds
-  are alike, so that the first ones stand for those of any set.
+  With k = 1 there may be more places than rounds. The first rounds stand for any set.
   """
 
   def __init__(
@@ -550,7 +536,6 @@ class OverlappingSets:
       low = np.where(open_ & ~is_out, middle + 1, low)
 
 
-_MAX_WEIGHT = 640.0  # Likelihood ratios with larger logarithms are not held as such.
 _BLOCK = 64  # The least width of a block of C.
 
 
@@ -574,10 +559,7 @@ def _bands(strategy: strategies.Strategy) -> int:
 
 
 class BMinSepMixture:
-  """Sets of rounds that are b or more apart, in each free round with probability p.
-
-  See `sampling.BMinSepSampling` for when a client is free first.
-  """
+  """Sets of rounds that are b or more apart, in each free round with probability p."""
 
   def __init__(
     self,
@@ -659,41 +641,9 @@ class BMinSepMixture:
   def log_ratios(
     self, inner: np.ndarray, stretch: float = 1.0, tilt: float = 0.0
   ) -> np.ndarray:
-    """By recursion over rounds, from the last one; in logarithms where it has to."""
-    size, rounds = inner.shape
-    if not size:
-      return np.zeros(0)
-    b, p = len(self._first), self._probability
+    """By recursion over rounds, from the last one."""
     norms = (stretch**2 - tilt) * self._norms / 2
-    # Suffixes are at least so much of each of the b after them.
-    skip = math.log1p(-p) if p < 1 else -math.inf
-    if (b - 1) * skip < -_MAX_WEIGHT / 2:
-      return self._sum(self._suffixes(stretch * inner.T - norms[:, None]))
-    # The next b suffixes, in a circle, over the common factor exp(scale).
-    sums = np.ones((b, size))
-    scale, last, weight = np.zeros(size), np.ones(size), np.empty(size)
-    above = below = 0.0  # Logarithms of bounds on the sums, which begin with 1.
-    for t in range(rounds - 1, -1, -1):
-      np.multiply(inner[:, t], stretch, out=weight)
-      weight -= norms[t]
-      grows, shrinks = max(weight.max(), 0.0), min(max(skip, weight.min()), 0.0)
-      if max(grows, -weight.min()) > _MAX_WEIGHT:
-        return self._sum(self._suffixes(stretch * inner.T - norms[:, None]))
-      if max(above + grows, -below - shrinks) > _MAX_WEIGHT:
-        common = sums.max(axis=0)
-        sums /= common
-        last /= common
-        scale += np.log(common)
-        above = below = 0.0
-      above, below = above + grows, below + shrinks
-      # In place of the suffix of round t + b comes that of round t.
-      np.exp(weight, out=weight)
-      weight *= sums[t % b]
-      weight *= p
-      last *= 1 - p
-      last += weight
-      sums[t % b] = last
-    return np.log(self._first @ sums) + scale
+    return self._sum(self._suffixes(stretch * inner.T - norms[:, None]))
 
   def _outcomes(
     self, noise: np.ndarray, taken: sparse.csc_matrix, stretch: float
@@ -742,10 +692,7 @@ _ROUNDING = 1e-13
 
 
 class NormalTail(NamedTuple):
-  """A bound on the losses of Q: z(c) <= (mean - c) / deviation, from c = `start` on.
-
-  So it has the tail of a normal distribution, from c_1 on.
-  """
+  """A bound on losses of Q: z(c) <= (mean - c) / deviation, from c = `start` on."""
 
   mean: float
   deviation: float
@@ -776,10 +723,7 @@ class NormalTail(NamedTuple):
 
 
 def probability_at_most(count: int, size: int, log_beta: float) -> float:
-  """An upper bound of a probability, wrong with probability exp(log_beta) at most.
-
-  (Clopper and Pearson, Biometrika 26, 1934.)
-  """
+  """An upper bound, wrong with exp(log_beta) at most (Clopper and Pearson, 1934)."""
   if count >= size:
     return 1.0
   beta = math.exp(log_beta)
@@ -818,10 +762,7 @@ def normal_tail(
 def counting_points(
   pilot: np.ndarray, size: int, epsilon: float, log_beta: float
 ) -> tuple[float, Optional[tuple[float, float]]]:
-  """About the logarithm of the bound on delta, and the best c_0 and c_1, if any.
-
-  `pilot` are losses that are not counted.
-  """
+  """About log delta, and the best c_0 and c_1, by losses that are not counted."""
   falling, times = -np.sort(-pilot), size / len(pilot)
   tried: list[tuple[float, tuple[float, float]]] = []
   for share in _SHARES:
@@ -949,10 +890,7 @@ class _Search(NamedTuple):
   log_beta: float
 
   def removed(self, least: float, certain: float) -> float:
-    """The smallest epsilon from a least one on that passes, of P told from Q.
-
-    Those from `certain` on are known to pass.
-    """
+    """The smallest epsilon from `least` on that passes, of P told from Q."""
     about = max(least, _about(self.mixture, self.rng, self.delta, certain))
     # What passes with as many outcomes as there may be.
     least = self._reached(True, min(about, certain), certain)

@@ -188,8 +188,7 @@ class Loss:
   def masses(self, epsilon: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Probabilities of losses up to the first, between, and above, removed.
 
-    Under the mixture and the plain noise, [len(epsilon) + 1]; then the relative error
-    of those between, [len(epsilon) - 1].
+    Under the mixture and the plain noise; then the relative error of those between.
     """
     from_q, from_p = self._places(self._reached(epsilon))
     far = np.maximum(np.abs(from_q), np.abs(from_p))
@@ -240,10 +239,7 @@ class Loss:
     return Cells(first, masses, beyond)
 
   def _level(self) -> float:
-    """What `REPLACED` has at loss 0: what is left of a probability of 1.
-
-    The mixture is below the middle more often than the plain noise is above.
-    """
+    """What `REPLACED` has at loss 0: what is left of a probability of 1."""
     half = self.mu / 2
     within = -math.expm1(-half) if self.is_laplace else math.erf(half / math.sqrt(2))
     return (1 - self.fraction) * within
@@ -337,10 +333,7 @@ def _laplace_mass(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 def _joined(
   above: tuple[Loss, int], below: tuple[Loss, int], interval: float, level: float
 ) -> 'Cells':
-  """Losses above 0 of one pair, removed, and below 0 of another, added, so many cells.
-
-  `level` is what both leave of a probability of 1, at loss 0.
-  """
+  """Losses above 0 of one pair and below 0 of another; `level` is at loss 0."""
   removed, _, beyond = above[0]._cells(0, above[1], interval, False)
   added, under, _ = below[0]._cells(-below[1], 0, interval, True)
   added[0] += under
@@ -385,10 +378,9 @@ class _Displacing(Loss):
 
 @dataclasses.dataclass(frozen=True)
 class ZeroedLoss:
-  """The privacy loss of a round in which a client takes another's place, zero-out.
+  """The loss of a round in which a client takes another's place, zero-out.
 
-  See `sampling.round_sampling`; `REMOVED` is measured from the data set in which the
-  client's contribution is not 0.
+  (`sampling.round_sampling`.) `REMOVED` is measured from where it is not 0.
   """
 
   is_laplace = False
@@ -939,10 +931,7 @@ def ratios(mu: float, num_places: int, num_steps: int, deviations: float) -> Rat
 
 @dataclasses.dataclass(frozen=True)
 class AllocatedLoss:
-  """The privacy loss of all steps of a random allocation together.
-
-  Of the places, which are equally likely, some are steps; `mu` is that of one of them.
-  """
+  """The loss of all steps of a random allocation; `mu` is that of one of them."""
 
   is_laplace = False
   mu: float
@@ -1126,10 +1115,7 @@ def _fraction(part: dp_accounting.DpEvent) -> float:
 
 
 def _total_variation(found: Iterable[accountant.Component]) -> float:
-  """At least the delta at epsilon 0: the sum over rounds, each by how many it hides.
-
-  A round on a sample of fraction q has q times that of its noise.
-  """
+  """At least the delta at epsilon 0: the sum over rounds, each by how many it hides."""
   total = 0.0
   for part, count in found:
     noise = getattr(part, 'event', part)

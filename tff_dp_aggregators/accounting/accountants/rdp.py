@@ -220,12 +220,10 @@ def poisson(
 def without_replacement(
   fraction: float, noise_multiplier: float, orders: tuple[float, ...]
 ) -> np.ndarray:
-  """Bounds on Renyi divergences of a Gaussian on a sample of fixed size, replace-one.
+  """Bounds on divergences of a Gaussian on a sample of fixed size, replace-one.
 
   arXiv:1808.00087, Theorem 27, whose differences B(l) are taken with as many digits as
-  they lose; fractional orders lie between their neighbours (Corollary 10).
-
-  They are rounded up, [len(orders)].
+  they lose. They are rounded up, [len(orders)].
   """
   moment = functools.partial(_without_replacement_moment, fraction, noise_multiplier)
   return _at_orders(orders, moment)
@@ -373,10 +371,7 @@ def integer_noise(
 
 
 def tau(local_stddev: float, num_clients: int) -> float:
-  """How far the sum of discrete Gaussian shares is from one discrete Gaussian.
-
-  It is rounded up: probabilities are within factors exp(-tau / 2) and exp(tau / 2).
-  """
+  """How far the sum of discrete Gaussian shares is from one, rounded up."""
   k = np.arange(1.0, min(num_clients, _TERMS))
   exponents = 2 * math.pi**2 * local_stddev**2 * k / (k + 1)
   # They fall as k grows, so that the last counted is above all others.
