@@ -135,37 +135,3 @@ def test_the_least_probabilities_are_answered(p, b):
   strategy = strategies.BandedToeplitz.square_root(20, num_bands=min(b, 8))
   made = run_events.event(strategy, sampling.BMinSepSampling(20, p, b), 1.0)
   assert accountants.epsilon(made.bound, 1e-6, 'pld', BOTH) < 1e-2
-
-
-PAIR = strategies.Banded.from_matrix(
-  [[1.0, 0.0, 0.0], [-0.4, 0.9, 0.0], [0.0, 0.5, 0.8]]
-)
-
-
-@pytest.mark.few(3)
-@pytest.mark.parametrize('p', [0.003, 0.02, 0.2])
-@pytest.mark.parametrize('noise', [0.5, 1.0])
-def test_three_rounds_are_not_below_integration(p, noise):
-  schema = sampling.BMinSepSampling(3, p, 2)
-  event = run_events.event(PAIR, schema, noise)
-  columns = np.abs(PAIR.materialize()).T / noise
-  chances = {
-    (0,): p * (1 - p) / (1 + p),
-    (0, 2): p * p / (1 + p),
-    (1,): p / (1 + p),
-    (2,): p * (1 - p) / (1 + p),
-  }
-  axis = np.linspace(-7, 7 + 2 / noise, 140)
-  ratios = np.full((140, 140, 140), 1 - sum(chances.values()))
-  for rounds, chance in chances.items():
-    mean = columns[list(rounds)].sum(axis=0)
-    x, y, z = (np.exp(each * axis - each * each / 2) for each in mean)
-    ratios += chance * x[:, None, None] * y[:, None] * z
-  one = np.exp(-axis * axis / 2) / math.sqrt(2 * math.pi) * (axis[1] - axis[0])
-  masses = one[:, None, None] * one[:, None] * one
-  for epsilon in (0.0, 0.1, 1.0, 3.0):
-    odds = math.exp(epsilon)
-    removed = float((masses * np.maximum(ratios - odds, 0.0)).sum())
-    added = float((masses * np.maximum(1 - odds * ratios, 0.0)).sum())
-    bound = accountants.delta(event.bound, epsilon, 'pld', BOTH)
-    assert max(removed, added) <= bound * (1 + 1e-6) + 1e-12

@@ -137,11 +137,3 @@ def test_all_subsets_are_equally_likely_after_draws_and_returns():
   expected = draws_made / 20
   chi_squared = sum((count - expected) ** 2 / expected for count in counts.values())
   assert chi_squared < 72.0  # 19 degrees of freedom: exceeded once in 10^7.
-
-
-def test_streams_for_other_purposes_differ():
-  first = [
-    draws.generator(*key).integers(2**62)
-    for key in [(0,), (1,), (0, 0), (0, 1), (1, 0), (0, 0, 1)]
-  ]
-  assert len(set(first)) == 6

@@ -73,21 +73,6 @@ def test_mu_is_allowed_and_hardly_less_than_allowed(epsilon, delta):
   assert delta_by_quadrature(mu * (1 + 1e-8), epsilon) > delta
 
 
-# dp-accounting 0.4.3, pld/privacy_loss_mechanism_test.py,
-# test_gaussian_get_delta_for_epsilon(_vectorized) with sampling probability 1.
-@pytest.mark.parametrize(
-  'mu, epsilon, delta',
-  [
-    (1.0, 0.0, 0.38292492),
-    (1.0, 1.0, 0.12693674),
-    (3.0, 1.0, 0.78760074),
-    (1.0, 2.0, 0.02092364),
-  ],
-)
-def test_delta_equals_the_figures_of_dp_accounting(mu, epsilon, delta):
-  assert gaussian.delta_of(mu, epsilon) == pytest.approx(delta, abs=5e-9)
-
-
 def test_no_signal_is_perfect_privacy_and_no_noise_none():
   assert gaussian.delta_of(0.0, 0.0) == 0.0
   assert gaussian.epsilon_of(0.0, 1e-9) == 0.0

@@ -319,29 +319,6 @@ def test_no_outcome_of_the_square_adds_more_than_the_bound(name):
     assert logs.max() <= bound + 1e-9
 
 
-def test_many_rounds_neither_overflow_nor_lose_digits():
-  n, b, p, noise = 600, 4, 0.4, 0.08
-  mixture = monte_carlo.BMinSepMixture(_toeplitz(n, b), b, p, noise)
-  columns = np.abs(_toeplitz(n, b).materialize()) / noise
-  norms = (columns**2).sum(axis=0)
-  rng = np.random.default_rng(10)
-  inner = (rng.normal(size=(3, n)) + 0.5 * columns.sum(axis=1) / b) @ columns
-  for stretch, tilt in ((1.0, 0.0), (1.2, 0.2), (-0.2, -1.2)):
-    logs = stretch * inner - (stretch**2 - tilt) * norms / 2
-    # The same recursion, in logarithms.
-    sums = np.zeros((n + b, 3))
-    for t in range(n - 1, -1, -1):
-      taken = math.log(p) + logs[:, t] + sums[t + b]
-      sums[t] = np.logaddexp(math.log(1 - p) + sums[t + 1], taken)
-    first = np.full(b, p)
-    first[0] = 1.0
-    first /= 1 + (b - 1) * p
-    expected = _log_mean(sums[:b], first[:, None], axis=0)
-    assert np.abs(expected).max() > 50
-    found = mixture.log_ratios(inner, stretch, tilt)
-    np.testing.assert_allclose(found, expected, rtol=1e-10)
-
-
 @pytest.mark.parametrize('p', [0.5, 1.0])
 def test_ratios_beyond_float64_are_those_of_logarithms(p):
   # With one round or none of two, known in closed form.
