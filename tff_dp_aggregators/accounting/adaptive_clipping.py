@@ -33,10 +33,6 @@ def values_noise_multiplier(
 
   It is (z^-2 - (2 sigma_b)^-2)^(-1/2) for z = `noise_multiplier` of both together and
   sigma_b = `clipped_count_stddev`, in clients; 0 if z is 0.
-
-  Example:
-    >>> round(values_noise_multiplier(1.0, 5.0), 6)
-    1.005038
   """
   noise_multiplier = events.check_noise_multiplier(noise_multiplier)
   checks.check_not_negative('clipped_count_stddev', clipped_count_stddev)

@@ -76,11 +76,7 @@ def about_noise_multiplier(
   accountant: Optional[str] = None,
   relation: Relation = _ZERO_OUT,
 ) -> float:
-  """About the least noise multiplier that keeps a privacy target, and quickly.
-
-  To compare by and to begin with: it may keep the target or not. Arguments are those of
-  `noise_multiplier`.
-  """
+  """About what `noise_multiplier` finds, quickly; it may keep the target or not."""
   target_epsilon = _check_target(target_epsilon, target_delta)
   event = make_event(1.0)
   accountants.composed(event, accountant, relation)  # Whether it reads it.

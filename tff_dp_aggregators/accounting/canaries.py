@@ -176,10 +176,6 @@ def one_run(
   See arXiv:2305.08846. The number of guesses was decided before any score was seen.
   With probability `significance` at most, the bound is above the mechanism's epsilon at
   `delta`. It is rounded down, by the relative `precision`. 0 refutes none.
-
-  Example:
-    >>> round(one_run(1000, 200, 180, delta=1e-5, significance=0.05), 3)
-    1.796
   """
   _check_counts(num_canaries, num_guesses, num_correct)
 

@@ -174,14 +174,6 @@ def design(
   Arguments are those of `DistributedNoise`; `max_clients` is by default `min_clients`,
   the dimension is padded here to a power of two, and bits are from 2 to 30. A small
   beta costs next to nothing.
-
-  Example:
-    >>> numbers = {'clip_norm': 1.0, 'min_clients': 100, 'dimension': 1000}
-    >>> made = design('skellam', noise_multiplier=2.0, bits=18, **numbers)
-    >>> made.dimension, made.wrap_probability <= 1e-6
-    (1024, True)
-    >>> f'{made.wrap_probability_with(150):.2f}'  # With more than planned.
-    '0.05'
   """
   finest = functools.partial(
     _finest,

@@ -175,11 +175,6 @@ def simplify(event: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
 
   Composed Gaussians become one, by adding up `1 / noise_multiplier^2`; infinite noise
   becomes `NoOpDpEvent` and none `NonPrivateDpEvent`. Everything else is kept.
-
-  Example:
-    >>> gaussian = dp_accounting.GaussianDpEvent
-    >>> simplify(dp_accounting.ComposedDpEvent([gaussian(2.0)] * 4))
-    GaussianDpEvent(noise_multiplier=1.0)
   """
   precision = 0.0
   others = []

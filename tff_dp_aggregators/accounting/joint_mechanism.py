@@ -274,10 +274,7 @@ class JointMechanism(mechanism_lib.Guaranteed):
 
   @property
   def is_one_gaussian(self) -> bool:
-    """Whether all rounds of all parts are one Gaussian, whose privacy curve is known.
-
-    Each part counts with its worst participations: an upper bound where these differ.
-    """
+    """Whether all rounds of all parts are one Gaussian, or bounded by one."""
     return all(part.mechanism.is_one_gaussian for part in self.parts)
 
   @property

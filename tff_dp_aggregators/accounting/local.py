@@ -67,12 +67,6 @@ def local_event(
   The noise multiplier is that of the client's own noise: the standard deviation of
   Gaussian noise, for records clipped in L2 norm, or the scale of Laplace noise, in L1
   norm, over its clip norm. `participations` is how often it reports.
-
-  Example:
-    >>> local_event(8.0, participations=4)  # 8 / 2 for any two, / sqrt(4).
-    GaussianDpEvent(noise_multiplier=2.0)
-    >>> local_event(8.0, noise='laplace', adjacency='zero_out')  # Epsilon is 1/8.
-    LaplaceDpEvent(noise_multiplier=8.0)
   """
   noise_multiplier = events.check_noise_multiplier(noise_multiplier)
   made = noises.real(noise)

@@ -65,11 +65,6 @@ class Target:
   rho: Optional[float] = None  # Positive, of one Gaussian; `None` with `epsilon`.
 
   def __post_init__(self) -> None:
-    if self.rho is None and self.epsilon is not None and self.delta is None:
-      raise ValueError(
-        f'target_delta is missing: at which delta is target_epsilon={self.epsilon} '
-        'wanted? Give one well below one over the number of clients.'
-      )
     if self.rho is None:
       is_one = None not in (self.epsilon, self.delta)
     else:
@@ -357,13 +352,6 @@ class Mechanism(Guaranteed):
       **options: Further arguments of the class, but for `noise_multiplier`; and instead
       of `clipped_count_stddev`, `clipped_count_share`: adaptive clipping whose count of
       small norms takes that part of the budget, such as 0.1, which fits always.
-
-    Example:
-      >>> participation = strategies.Participation(100, min_separation=25)
-      >>> own = strategies.BandedToeplitz.square_root(100, num_bands=25)
-      >>> planned = Mechanism.for_target('file', participation, 8.0, 1e-6, strategy=own)
-      >>> round(planned.noise_multiplier, 3)
-      1.306
     """
     target = Target(target_epsilon, target_delta, accountant, target_rho)
     stddev = options.pop('clipped_count_stddev', None)
@@ -414,10 +402,7 @@ class Mechanism(Guaranteed):
 
   @property
   def sensitivity(self) -> float:
-    """What one client changes C X by, in clip norms and in the norm of the clipping.
-
-    In all its rounds, or in one if clients are sampled; twice if one is replaced.
-    """
+    """What one client changes C X by, in clip norms; of sampling in one round."""
     limits = None if self.is_sampled else self.limits
     scheme = sampling.of(self.participation)
     factor = scheme.sensitivity_factor(self.relation)
@@ -439,10 +424,7 @@ class Mechanism(Guaranteed):
 
   @property
   def values_noise_multiplier(self) -> float:
-    """Standard deviation of z for the values alone, over the clip norm.
-
-    A part of the noise may pay for adaptive clipping (arXiv:1905.03871, Theorem 1).
-    """
+    """That of the values, without adaptive clipping's count (arXiv:1905.03871)."""
     if self.clipped_count_stddev is None:
       return self.noise.stddev * self.noise_multiplier
     return adaptive_clipping.values_noise_multiplier(

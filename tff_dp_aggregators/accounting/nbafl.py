@@ -60,10 +60,7 @@ _SAFETY = 1e-12
 
 
 def gaussian_constant(epsilon: float, delta: float) -> float:
-  """C of the textbook's Gaussian mechanism: its noise is c / epsilon sensitivities.
-
-  Epsilon is below 1, where the constant holds (Dwork and Roth 2014, theorem A.1).
-  """
+  """c: c / epsilon is the textbook's noise for epsilon < 1 (Dwork and Roth, A.1)."""
   checks.check_positive('epsilon', epsilon)
   gaussian.check_delta(delta)
   if epsilon >= 1:
@@ -77,10 +74,7 @@ def gaussian_constant(epsilon: float, delta: float) -> float:
 
 
 class Guarantee(NamedTuple):
-  """What somebody learns of somebody, as claimed and as it is.
-
-  Of an example, if one example changes an upload by no more than 2 C / m.
-  """
+  """What somebody learns of somebody, as claimed and as it is."""
 
   seen: str  # 'uplink' for who sees a client's uploads, 'downlink' for the means.
   unit: str  # 'example' or 'client': what neighbouring data sets differ in.

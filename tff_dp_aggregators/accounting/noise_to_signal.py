@@ -64,13 +64,6 @@ def by_round(
 
   Shape [n]. `model_size` is the number of trainable parameters, d; with parts, of each
   by name. `clients_per_round` is m; the expected number with Poisson sampling.
-
-  Example:
-    >>> from tff_dp_aggregators import strategies
-    >>> limits = strategies.Participation(3, min_separation=3)
-    >>> mechanism = mechanism_lib.Mechanism('gaussian', limits, noise_multiplier=2.0)
-    >>> by_round(mechanism, model_size=10_000, clients_per_round=100)
-    array([2., 2., 2.])
   """
   return _ratio(per_coordinate, mechanism, model_size, clients_per_round)
 

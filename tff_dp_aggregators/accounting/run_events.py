@@ -30,13 +30,8 @@ def event(
 ) -> dp_accounting.DpEvent:
   """The event of all rounds of a matrix mechanism under a scheme.
 
-  Where a sum moves by two clip norms if one client's data change, the noise multiplier,
-  which is the scale of z over the clip norm, counts half.
-
-  Example:
-    >>> schema = sampling.PoissonSampling(100, sampling_probability=0.01)
-    >>> event(strategies.Identity(100), schema, noise_multiplier=1.5).count
-    100
+  The noise multiplier, over the clip norm, counts half where a client moves a sum by
+  two.
   """
   own = _relative(strategy, schema, noise_multiplier, relation, noise)
   if own.multiplier == 0:

@@ -157,10 +157,7 @@ def schedule_from_json(data: dict[str, Any]) -> schedule_lib.Schedule:
 def for_mechanism(
   mechanism: Any, num_clients: int, clients_per_round: float, seed: int, **options: Any
 ) -> schedule_lib.Schedule:
-  """The schedule that keeps what a mechanism's privacy rests on.
-
-  It is `for_scheme` of its `participation`, with the same arguments and errors.
-  """
+  """`for_scheme` of a mechanism's `participation`, with the same arguments."""
   if not hasattr(mechanism, 'participation'):
     raise TypeError(f'mechanism must be an accounting.Mechanism; got {mechanism!r}.')
   return for_scheme(

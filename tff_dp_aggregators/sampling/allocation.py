@@ -244,8 +244,8 @@ def bins_event(
 ) -> dp_accounting.DpEvent:
   """The event of all rounds of a client whose bin is drawn at random.
 
-  With independent noise, that of the pair itself. Else it has the strategy, for who
-  draws outcomes, and the bound of the separation with the least epsilon.
+  Noise that is not independent has the strategy, and the separation's bound that is
+  least.
   """
   step = round(math.log(noise.multiplier) / math.log(_STEP))
   bound = _best_split(strategy, num_bins, step, noise.epsilon).event(noise.multiplier)
@@ -533,10 +533,7 @@ class BMinSepSampling(Allocation):
 
 
 def places(probability: float, min_separation: int) -> int:
-  """The largest m for which rounds are a set, each of it with probability 1 / m.
-
-  A smaller one is as right: it is rounded down, and at most `scheme.MAX_PLACES`.
-  """
+  """The largest m for which rounds are a set, each of it with probability 1 / m."""
   if probability == 1:
     return 1
   b = min_separation

@@ -91,10 +91,7 @@ def number_type(num_clients: int) -> type:
 
 
 class Pool:
-  """A set of numbers from which some are drawn and removed, and others put back.
-
-  What is drawn leaves holes, into which the last numbers move: it costs its own size.
-  """
+  """A set of numbers from which some are drawn, at their own cost, and put back."""
 
   def __init__(self, numbers: np.ndarray):
     """Initializes the pool; `numbers` are not copied, and are changed."""

@@ -173,10 +173,7 @@ class PoissonSampling(RoundSampling):
     return dp_accounting.PoissonSampledDpEvent(self.sampling_probability, on_everybody)
 
   def drawing(self, seed: int, keys: np.ndarray) -> Callable[[int], np.ndarray]:
-    """What draws each client of the round's group by itself: cohorts vary in size.
-
-    A group has who hashes into it by its own key and the seed alone; it may be empty.
-    """
+    """What draws each client of the round's group by itself: cohorts may be empty."""
     groups = self._groups(seed, keys)
     probability = rounded_down(self.sampling_probability)
 

@@ -249,15 +249,6 @@ class SampledSchedule(Schedule):
 
   Every client is drawn by its own key, and one that drops out was drawn all the same.
   Who knows the seed knows who was drawn: the guarantee is towards those who do not.
-
-  Example:
-    >>> from tff_dp_aggregators import sampling
-    >>> poisson = sampling.PoissonSampling(3, sampling_probability=0.2, num_groups=2)
-    >>> schedule = SampledSchedule(poisson, num_clients=20, seed=1)
-    >>> schedule.clients_per_round
-    2.0
-    >>> [sorted(schedule.cohort(round_num).tolist()) for round_num in range(3)]
-    [[5, 7], [15], [1, 2, 5, 7, 9]]
   """
 
   sampling: Any  # How clients are drawn, as the accountant assumes it.

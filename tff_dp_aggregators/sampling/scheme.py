@@ -52,11 +52,7 @@ class OwnDpEvent(dp_accounting.DpEvent):
 
 @dataclasses.dataclass(frozen=True)
 class AllocatedDpEvent(OwnDpEvent):
-  """A client is in one of many steps, drawn uniformly, and nobody learns in which.
-
-  Random allocation of 1 in t steps (arXiv:2502.08202), to steps with independent noise.
-  There may be further places in which the client is in no step.
-  """
+  """A client is in one of many steps at random (arXiv:2502.08202), or in none."""
 
   num_places: int  # Places that are equally likely.
   num_steps: int  # How many of them are steps, from 1.
@@ -74,8 +70,7 @@ class AllocatedDpEvent(OwnDpEvent):
 class TruncatedPoissonDpEvent(OwnDpEvent):
   """Noise on a Poisson sample, of which a random subset is kept if it is too large.
 
-  dp-accounting has it from 0.6 on, as `TruncatedSubsampledGaussianDpEvent`, for one
-  number of clients; this is for all data sets up to a number (`round_sampling`).
+  For all data sets up to a number; dp-accounting 0.6 has it for one number of clients.
   """
 
   num_clients: int  # The most clients besides the one that data sets differ by.
@@ -93,8 +88,7 @@ class TruncatedPoissonDpEvent(OwnDpEvent):
 class MixtureDpEvent(OwnDpEvent):
   """All rounds of a matrix mechanism, of which a client is in some that it draws.
 
-  A file has all of it but the strategy, for which it has the checksum. What is read
-  from there equals what was written, and can be accounted for by its bound.
+  A file has the strategy's checksum: what is read is accounted for by its bound.
   """
 
   strategy: Optional[strategies.Strategy]  # `None` if it is not known.
@@ -275,19 +269,13 @@ class SampledScheme(Scheme):
 
   @abc.abstractmethod
   def drawing(self, seed: int, keys: np.ndarray) -> Callable[[int], np.ndarray]:
-    """What gives the clients of a round, by number, from the keys of all clients.
-
-    A client's draws follow from its own key, the seed and the scheme alone.
-    """
+    """What gives the clients of a round, each by its own key, seed and scheme."""
 
 
 def check_groups(
   strategy: strategies.Strategy, groups: int, separation: str = ''
 ) -> None:
-  """Checks that rounds so far apart share no noise: C has no more bands.
-
-  C is looked at where it is small enough, as `num_bands` may mean something else.
-  """
+  """Checks that rounds so far apart share no noise, also by C if it is small."""
   num_bands = getattr(strategy, 'num_bands', math.inf)  # Infinite unless banded.
   if num_bands > groups:
     kinds = registry.KINDS.values()

@@ -199,10 +199,7 @@ def delta(
   accountant: Optional[str] = None,
   relation: Relation = _ZERO_OUT,
 ) -> float:
-  """Delta of an event at `epsilon`: what `epsilon` is, the other way.
-
-  It is the smallest for which the accountant can vouch; 1 without noise.
-  """
+  """Smallest delta of an event at `epsilon` for which it can vouch; 1 without noise."""
   gaussian.check_epsilon(epsilon)
   return float(composed(event, accountant, relation).get_delta(epsilon))
 
@@ -220,10 +217,7 @@ def instead(
   accountant: Optional[str] = None,
   relation: Relation = _ZERO_OUT,
 ) -> Optional[Instead]:
-  """Whose bound `epsilon` returns, and why, if the accountant has no smaller one.
-
-  Arguments and errors are those of `epsilon`.
-  """
+  """Whose bound `epsilon` returns, and why, if not this accountant's; else `None`."""
   gaussian.check_delta(delta)
   return composed(event, accountant, relation).instead(delta)
 

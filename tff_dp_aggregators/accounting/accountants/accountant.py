@@ -81,13 +81,6 @@ def components(event: dp_accounting.DpEvent, relation: Relation) -> list[Compone
   Raises:
     dp_accounting.UnsupportedEventError: If a component is not valid under `relation`.
     ValueError: If a parameter of the event is out of range.
-
-  Example:
-    >>> gaussian = dp_accounting.GaussianDpEvent(2.0)
-    >>> sampled = dp_accounting.PoissonSampledDpEvent(1.0, gaussian)
-    >>> event = dp_accounting.ComposedDpEvent([sampled] * 4)
-    >>> components(event, Relation.ADD_OR_REMOVE_ONE)
-    [(GaussianDpEvent(noise_multiplier=1.0), 1)]
   """
   for each in nested(event):
     only = _ONLY_UNDER.get(type(each), (relation,))

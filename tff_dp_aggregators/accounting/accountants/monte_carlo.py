@@ -293,10 +293,7 @@ class BallsInBinsMixture:
 
 
 class AllocationMixture:
-  """All sets of k rounds, each with the same probability, and independent noise.
-
-  With k = 1 there may be more places than rounds. The first rounds stand for any set.
-  """
+  """All k of n rounds, alike, with independent noise; for k = 1 of more places."""
 
   def __init__(
     self, num_rounds: int, rounds_of_a_client: int, noise: float, num_places: int = 0

@@ -186,10 +186,7 @@ class Loss:
     return (loss + self.mu) / 2 + outside, (loss - self.mu) / 2 + outside
 
   def masses(self, epsilon: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Probabilities of losses up to the first, between, and above, removed.
-
-    Under the mixture and the plain noise; then the relative error of those between.
-    """
+    """Masses up to, between and above, of mixture and noise; errors between."""
     from_q, from_p = self._places(self._reached(epsilon))
     far = np.maximum(np.abs(from_q), np.abs(from_p))
     far = np.where(np.isfinite(far), far, 0.0)
@@ -378,10 +375,7 @@ class _Displacing(Loss):
 
 @dataclasses.dataclass(frozen=True)
 class ZeroedLoss:
-  """The loss of a round in which a client takes another's place, zero-out.
-
-  (`sampling.round_sampling`.) `REMOVED` is measured from where it is not 0.
-  """
+  """A client in another's place; `REMOVED` is from where its contribution is not 0."""
 
   is_laplace = False
   mu: float
@@ -1002,16 +996,7 @@ _MIN_DELTA = 1e-280  # Below it float64 has no room for what is cut off.
 
 
 class PldAccountant(accountant.Accountant):
-  """Numerical accountant of sampled and unsampled Gaussian and Laplace mechanisms.
-
-  Example:
-    >>> accountant = PldAccountant(Relation.ADD_OR_REMOVE_ONE)
-    >>> gaussian = dp_accounting.GaussianDpEvent(1.0)
-    >>> sampled = dp_accounting.PoissonSampledDpEvent(0.01, gaussian)
-    >>> _ = accountant.compose(dp_accounting.SelfComposedDpEvent(sampled, 1000))
-    >>> round(accountant.get_epsilon(1e-6), 3)
-    2.125
-  """
+  """Numerical accountant of sampled and unsampled Gaussian and Laplace mechanisms."""
 
   name = 'pld'
   rank = 1

@@ -325,10 +325,8 @@ def _without_replacement_moment(
 def _log_differences(noise_multiplier: float) -> np.ndarray:
   """Logarithms of B(l) = E (p/q - 1)^l at even l, q = N(0, 1) and p = N(mu, 1).
 
-  B(l) is the l-th forward difference of exp(x (x - 1) mu^2 / 2) at x = 0. The terms of
-  that sum are up to 2^l times, and for mu < 1 up to (2 / mu^2)^l times larger.
-
-  They have shape [_MAX_DIFFERENCES + 1], and are NaN at odd l.
+  B(l) is the l-th forward difference of exp(x (x - 1) mu^2 / 2) at x = 0, whose terms
+  are up to 2^l times, and for mu < 1 up to (2 / mu^2)^l times larger. NaN at odd l.
   """
   logs = np.full(_MAX_DIFFERENCES + 1, math.nan)
   if noise_multiplier < 1e-3:  # exp(x^2 / 2e-6): no sampling helps here.
