@@ -173,17 +173,6 @@ def test_delta_is_the_inverse_of_epsilon(accountant):
   assert delta <= 1e-5 * (1 + 1e-9)
 
 
-@pytest.mark.parametrize('accountant', OF_GAUSSIANS)
-def test_composition_adds_up_for_every_accountant(accountant):
-  composed = dp_accounting.ComposedDpEvent(
-    [Gaussian(2.0), Repeated(Gaussian(4.0), 12), Gaussian(math.inf)]
-  )
-  assert accountants.epsilon(composed, 1e-6, accountant) == pytest.approx(
-    accountants.epsilon(Gaussian(1.0), 1e-6, accountant), rel=1e-9
-  )
-  assert accountants.gdp_mu(composed) == pytest.approx(1.0, rel=1e-14)
-
-
 @pytest.mark.parametrize('event', [
     dp_accounting.ComposedDpEvent([Gaussian(1.0), dp_accounting.UnsupportedDpEvent()]),
     Repeated(Laplace(1.0), 3),

@@ -102,17 +102,20 @@ def test_delta_outside_of_0_to_1_is_refused(delta):
     gaussian.check_delta(delta, 'target_delta')
 
 
-@pytest.mark.parametrize('epsilon', [-1e-9, math.nan, math.inf])
-def test_epsilon_must_be_finite_and_not_negative(epsilon):
-  with pytest.raises(ValueError, match='epsilon'):
-    gaussian.delta_of(1.0, epsilon)
-  with pytest.raises(ValueError, match='epsilon'):
+@pytest.mark.parametrize(
+  'name, mu, epsilon',
+  [
+    ('epsilon', 1.0, -1e-9),
+    ('epsilon', 1.0, math.nan),
+    ('epsilon', 1.0, math.inf),
+    ('mu', -1.0, 1.0),
+    ('mu', math.nan, 1.0),
+  ],
+)
+def test_mu_and_epsilon_are_numbers_from_zero(name, mu, epsilon):
+  with pytest.raises(ValueError, match=name):
+    gaussian.delta_of(mu, epsilon)
+  with pytest.raises(ValueError, match=name):
+    if name == 'mu':
+      gaussian.epsilon_of(mu, 1e-6)
     gaussian.mu_of(epsilon, 1e-6)
-
-
-@pytest.mark.parametrize('mu', [-1.0, math.nan])
-def test_mu_must_be_a_number_from_zero(mu):
-  with pytest.raises(ValueError, match='mu'):
-    gaussian.delta_of(mu, 1.0)
-  with pytest.raises(ValueError, match='mu'):
-    gaussian.epsilon_of(mu, 1e-6)

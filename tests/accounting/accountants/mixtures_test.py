@@ -149,15 +149,6 @@ def test_moments_are_those_of_enumeration(mixture, means, probabilities, columns
     assert mixture.log_moment(tilt) == pytest.approx(expected, rel=1e-12, abs=1e-13)
 
 
-def test_every_round_has_the_same_probability():
-  for n, b, p in SAMPLINGS:
-    sets = _sets(n, b, p)
-    rate = sampling.BMinSepSampling(n, p, b).rate
-    for t in range(n):
-      total = sum(q for rounds, q in sets.items() if t in rounds)
-      assert total == pytest.approx(rate, rel=1e-12)
-
-
 def _check_frequencies(counts, expected):
   """Chi-square at 1e-7, for what is expected five times or more."""
   counts, expected = np.array(counts, float), np.array(expected)

@@ -36,16 +36,6 @@ def test_any_noise_has_a_sound_epsilon(mu):
     assert exact <= pld <= 1.0 or pld == pytest.approx(exact, abs=1e-300)
 
 
-@pytest.mark.parametrize('rounds', [1, 10**6])
-def test_repeated_sampling_of_nearly_everybody_is_below_the_gaussian_and_close(rounds):
-  # The sampled event cannot be read as one Gaussian, whose epsilon is known exactly.
-  noise_multiplier = 2.0 * math.sqrt(rounds)
-  event = Repeated(Poisson(1 - 1e-9, Gaussian(noise_multiplier)), rounds)
-  exact = accountants.epsilon(Gaussian(2.0), 1e-8)
-  pld = accountants.epsilon(event, 1e-8, 'pld', ADD_OR_REMOVE)
-  assert exact - 1e-6 <= pld <= exact + 0.02
-
-
 def test_little_noise_on_a_sample_takes_no_more_memory_than_much():
   event = Repeated(Poisson(0.3, Gaussian(1e-4)), 100)
   epsilon = accountants.epsilon(event, 1e-6, 'pld', ADD_OR_REMOVE)
