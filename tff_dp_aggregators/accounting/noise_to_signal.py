@@ -14,8 +14,8 @@ drowns, unless updates point the same way in many rounds: in the sum of n rounds
 can be n m clip norms long, while the noise of a sum is that of row n of `A C^-1`, which
 grows like sqrt(n) if it is independent, and hardly at all if it is correlated. That
 ratio is `of_sums`, and the one to compare mechanisms by. Real updates come to less than
-the bound; with Laplace noise, whose are clipped in L1 norm, they are reached by updates
-of a single entry alone.
+the bound; with Laplace noise, whose clients are clipped in L1 norm, only updates of a
+single entry reach it.
 
 Clip norms cancel, also adaptive ones. Of parts with clip norms of their own, noise and
 what clients can say are as long as the root of the sum of their squares.
