@@ -76,7 +76,7 @@ EXCEPTIONS = {
   'tff_dp_aggregators/accounting/programs/table.py': 'the default, of a part as well',
   'tff_dp_aggregators/queries/adaptive_clipping.py': 'clip norms change with a tree',
   'tff_dp_aggregators/queries/matrix_mechanism.py': 'one query is for banded ones',
-  'tff_dp_aggregators/sampling/poisson.py': 'a kind of noise has that name, too',
+  'tff_dp_aggregators/sampling/round_sampling.py': 'a kind of noise has that name, too',
   'tff_dp_aggregators/sampling/scheme.py': 'a kind of noise has that name, too',
 }
 

@@ -13,7 +13,7 @@ from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import run_events
-from tff_dp_aggregators.sampling import balls_in_bins
+from tff_dp_aggregators.sampling import allocation
 
 BOTH = Relation.ADD_OR_REMOVE_ONE
 _POINTS, _REACH = 71, 7.0
@@ -64,9 +64,7 @@ def test_no_contributions_are_told_better_than_stated(num_bins):
     assert worst * (1 - 1e-4) <= stated <= 1
     aligned = _worst(np.abs(strategy.materialize()), num_bins, sigma, epsilon)
     assert worst * (1 - 1e-4) <= aligned <= stated * (1 + 1e-4)
-    split_events = [
-      each.event(sigma) for each in balls_in_bins.splits(strategy, num_bins)
-    ]
+    split_events = [each.event(sigma) for each in allocation.splits(strategy, num_bins)]
     for each in split_events:
       assert aligned * (1 - 1e-4) <= accountants.delta(each, epsilon, 'pld', BOTH)
 
@@ -80,7 +78,7 @@ def test_splits_are_those_of_all_rotations(num_rounds, num_bins):
   for this_round in range(num_rounds):
     added[:, this_round % num_bins] += np.abs(matrix[:, this_round])
   products = added.T @ added
-  found = balls_in_bins.splits(strategies.Banded.from_matrix(matrix), num_bins)
+  found = allocation.splits(strategies.Banded.from_matrix(matrix), num_bins)
   assert found[0].separation == 1
   for split in found:
     most_steps = largest = shared = 0

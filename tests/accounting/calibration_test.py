@@ -157,16 +157,6 @@ def test_drawn_outcomes_find_less_noise_for_random_allocation(rounds_of_a_client
   assert drawn.epsilon(1e-4) > 5.9
 
 
-def test_an_accountant_that_does_not_read_the_event_says_so():
-  schema = sampling.PoissonSampling(60, 0.1)
-  with pytest.raises(
-    dp_accounting.UnsupportedEventError, match='accountant=monte_carlo'
-  ):
-    mechanism.Mechanism.for_target(
-      'gaussian', schema, 6.0, 1e-4, accountant='monte_carlo'
-    )
-
-
 def test_the_most_rounds_are_not_looked_for_by_outcomes():
   # A number took minutes to try, and the search never ended.
   def event(num_rounds):

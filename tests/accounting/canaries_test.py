@@ -327,24 +327,3 @@ def test_of_response_that_may_tell_the_truth_a_bound_is_rarely_too_large(epsilon
   for bounds in _bounds(size, guesses, delta, 0.05).values():
     too_large = float(np.mean(np.array(bounds)[correct] > epsilon))
     assert too_large <= 0.05 + 5 * math.sqrt(0.05 * 0.95 / repeats)
-
-
-def test_the_number_of_guesses_is_the_best_for_what_is_planned():
-  def bound(guesses, correct):
-    return canaries.one_run(
-      400, guesses, correct, delta=1e-5, significance=0.05, precision=1e-3
-    )
-
-  rng, mu = np.random.default_rng(3), 1.0
-  planned = canaries.planned_guesses(bound, 400, mu)
-  assert planned % 2 == 0 and 4 <= planned <= 400
-  reached = {}
-  for guesses in (10, planned, 400):
-    found = []
-    for _ in range(40):
-      inserted = rng.random(400) < 0.5
-      scores = rng.normal(size=400) + mu * inserted
-      correct = canaries.correct_guesses(scores, inserted, guesses)
-      found.append(bound(guesses, correct))
-    reached[guesses] = np.mean(found)
-  assert max(reached, key=reached.get) == planned

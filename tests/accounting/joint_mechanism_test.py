@@ -273,12 +273,3 @@ def test_parts_that_do_not_go_together_are_refused():
 def test_parts_out_of_range_are_refused(given, message):
   with pytest.raises(ValueError, match=message):
     part(*given)
-
-
-def test_noise_so_far_is_that_of_the_rounds():
-  for rounds in range(1, 9):
-    mu = accountants.gdp_mu(
-      dp_accounting.ComposedDpEvent(list(TWO_GAUSSIANS.round_events[:rounds]))
-    )
-    so_far = TWO_GAUSSIANS.noise_multipliers_so_far[rounds - 1]
-    assert so_far == pytest.approx(1 / mu, rel=1e-12)

@@ -187,16 +187,6 @@ def test_replacing_a_client_costs_twice_the_sensitivity():
       dataclasses.replace(zero_out, adjacency=wrong)
 
 
-def test_adaptive_clipping_takes_its_share_of_the_noise():
-  made = accounting.Mechanism('tree', PARTICIPATION, 1.0, clipped_count_stddev=5.0)
-  # arXiv:1905.03871, Theorem 1: both parts together are as private as one of 1.0.
-  both = made.values_noise_multiplier**-2 + (2 * 5.0) ** -2
-  assert both == pytest.approx(1.0, rel=1e-14)
-  assert made.event == accounting.Mechanism('tree', PARTICIPATION, 1.0).event
-  with pytest.raises(ValueError, match='got 0.5'):
-    accounting.Mechanism('tree', PARTICIPATION, 1.0, clipped_count_stddev=0.5)
-
-
 def test_one_target_is_enough_for_adaptive_clipping():
   given = ('tree', PARTICIPATION, 8.0, 1e-6)
   fixed = accounting.Mechanism.for_target(*given)

@@ -182,12 +182,6 @@ def test_a_run_s_mechanism_has_the_noise_and_the_guarantees_of_the_plan(changed)
   assert accountants.epsilon(central, 1e-5) == pytest.approx(stated.epsilon, rel=1e-9)
 
 
-def test_the_constant_is_too_small_at_flower_dps_default_epsilon():
-  # Its PrivateClient: epsilon=10, delta=1/2e5.
-  noise = math.sqrt(2 * math.log(1.25 * 2e5)) / 10
-  assert gaussian.epsilon_of(1 / noise, 1 / 2e5) > 10.05
-
-
 def _divergence(log_a, first, second, step):
   return float(np.sum(np.maximum(first - math.exp(log_a) * second, 0.0)) * step)
 

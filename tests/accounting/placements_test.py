@@ -71,12 +71,6 @@ def test_the_event_is_that_of_the_densest_pattern_of_rounds(given, one_round):
   assert accountants.epsilon(rounds, 1e-6) == pytest.approx(epsilon, rel=1e-9)
 
 
-def test_two_updates_of_a_client_take_twice_the_local_noise():
-  made = _make(noise_site='local', adjacency='replace_one')
-  event = local.local_event(2.0, adjacency='replace_one', participations=3)
-  assert made.event == event
-
-
 @pytest.mark.parametrize('name', ['gaussian', 'laplace'])
 def test_a_simulation_of_local_noise_has_no_guarantee(name):
   made = _make(name, noise_site='local_approximate')
@@ -171,22 +165,3 @@ def test_the_server_s_noise_is_a_number_of_its_own():
   del saved['server_noise_multiplier']
   with pytest.raises(ValueError, match='server_noise_multiplier.*got None'):
     mechanism_lib.Mechanism.from_json(saved)
-
-
-def test_a_target_is_kept_by_the_clients_noise_alone():
-  quiet, loud = (
-    mechanism_lib.Mechanism.for_target(
-      'gaussian',
-      _LIMITS,
-      3.0,
-      1e-6,
-      noise_site='clients_and_server',
-      server_noise_multiplier=server,
-    )
-    for server in (0.0, 100.0)
-  )
-  assert quiet.noise_multiplier == loud.noise_multiplier
-  assert loud.server_noise_multiplier == 100.0 and loud.target == mechanism_lib.Target(
-    3.0, 1e-6
-  )
-  assert 3.0 * (1 - 1e-6) < loud.epsilon(1e-6) <= 3.0

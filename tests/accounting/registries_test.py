@@ -18,7 +18,7 @@ from tff_dp_aggregators.accounting.programs import scheme_flags
 from tff_dp_aggregators.accounting.reports import schema as schema_lib
 from tff_dp_aggregators.accounting.reports import terms
 from tff_dp_aggregators.base import checks
-from tff_dp_aggregators.sampling import scheme
+from tff_dp_aggregators.sampling import round_sampling
 
 
 class _Doubled(accountants.GaussianAccountant):
@@ -33,7 +33,7 @@ class _Doubled(accountants.GaussianAccountant):
 
 
 @dataclasses.dataclass(frozen=True)
-class DiceSampling(scheme.RoundSampling):
+class DiceSampling(round_sampling.RoundSampling):
   """A client takes part if a die of its own, with so many sides, shows one."""
 
   name = 'dice_sampling'

@@ -14,13 +14,13 @@ from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import run_events
-from tff_dp_aggregators.sampling import b_min_sep
+from tff_dp_aggregators.sampling import allocation
 
 BOTH = Relation.ADD_OR_REMOVE_ONE
 
 
 def gaps(probability, min_separation, num_places, count):
-  """Probabilities of the gaps of U in the proof of `b_min_sep`, from b on."""
+  """Probabilities of the gaps of U in the proof of `allocation`, from b on."""
   found = np.ones(count)
   for k in range(1, count):
     found[k] = (1 - probability) * found[k - 1]
@@ -32,7 +32,7 @@ def gaps(probability, min_separation, num_places, count):
 @pytest.mark.parametrize('b', [1, 2, 5, 300])
 @pytest.mark.parametrize('p', [1e-4, 0.02, 0.3, 0.95])
 def test_gaps_have_a_distribution(p, b):
-  m = b_min_sep.places(p, b)
+  m = allocation.places(p, b)
   found = gaps(p, b, m, 40 * b)
   assert np.all(found >= -1e-18)
   # Half a million terms, where no more are needed.
@@ -50,7 +50,7 @@ def test_long_breaks_lose_no_digits():
     p = 1e-3 / b
     kappa = math.exp(-1) * (1 + 1 / (2 * b)) / b
     expected = 1 + kappa * math.exp(-1e-3) / p
-    assert abs(b_min_sep.places(p, b) - expected) <= 1
+    assert abs(allocation.places(p, b) - expected) <= 1
 
 
 def _sets(n, b, p, first, gap):
@@ -74,7 +74,7 @@ def _sets(n, b, p, first, gap):
   [(5, 1, 0.2), (7, 2, 0.04), (7, 3, 0.02), (8, 4, 0.3)],
 )
 def test_a_thinned_set_is_that_of_b_min_sep_sampling(n, b, p):
-  m = b_min_sep.places(p, b)
+  m = allocation.places(p, b)
   free = np.array([1.0, *(p for _ in range(b - 1))]) / (1 + (b - 1) * p)
 
   def waits(law):
@@ -112,7 +112,7 @@ def test_places_are_not_rounded_up(b):
     for p in (edge, math.nextafter(edge, 1), math.nextafter(edge, 0), rng.random()):
       exact = fractions.Fraction(p)
       allowed = math.floor(1 + kappa * (1 - exact) ** b / exact)
-      found = b_min_sep.places(p, b)
+      found = allocation.places(p, b)
       assert allowed - 1 <= found <= allowed + (b == 1 and p == 1 / (allowed + 1))
 
 
@@ -131,41 +131,7 @@ def _edge(kappa, b, m):
 @pytest.mark.parametrize('p', [5e-324, 1e-17])
 def test_the_least_probabilities_are_answered(p, b):
   """By a bound of as many places as accountants can tell from infinitely many."""
-  assert 10**12 - 1 <= b_min_sep.places(p, b) <= 10**12
+  assert 10**12 - 1 <= allocation.places(p, b) <= 10**12
   strategy = strategies.BandedToeplitz.square_root(20, num_bands=min(b, 8))
   made = run_events.event(strategy, sampling.BMinSepSampling(20, p, b), 1.0)
   assert accountants.epsilon(made.bound, 1e-6, 'pld', BOTH) < 1e-2
-
-
-PAIR = strategies.Banded.from_matrix(
-  [[1.0, 0.0, 0.0], [-0.4, 0.9, 0.0], [0.0, 0.5, 0.8]]
-)
-
-
-@pytest.mark.few(3)
-@pytest.mark.parametrize('p', [0.003, 0.02, 0.2])
-@pytest.mark.parametrize('noise', [0.5, 1.0])
-def test_three_rounds_are_not_below_integration(p, noise):
-  schema = sampling.BMinSepSampling(3, p, 2)
-  event = run_events.event(PAIR, schema, noise)
-  columns = np.abs(PAIR.materialize()).T / noise
-  chances = {
-    (0,): p * (1 - p) / (1 + p),
-    (0, 2): p * p / (1 + p),
-    (1,): p / (1 + p),
-    (2,): p * (1 - p) / (1 + p),
-  }
-  axis = np.linspace(-7, 7 + 2 / noise, 140)
-  ratios = np.full((140, 140, 140), 1 - sum(chances.values()))
-  for rounds, chance in chances.items():
-    mean = columns[list(rounds)].sum(axis=0)
-    x, y, z = (np.exp(each * axis - each * each / 2) for each in mean)
-    ratios += chance * x[:, None, None] * y[:, None] * z
-  one = np.exp(-axis * axis / 2) / math.sqrt(2 * math.pi) * (axis[1] - axis[0])
-  masses = one[:, None, None] * one[:, None] * one
-  for epsilon in (0.0, 0.1, 1.0, 3.0):
-    odds = math.exp(epsilon)
-    removed = float((masses * np.maximum(ratios - odds, 0.0)).sum())
-    added = float((masses * np.maximum(1 - odds * ratios, 0.0)).sum())
-    bound = accountants.delta(event.bound, epsilon, 'pld', BOTH)
-    assert max(removed, added) <= bound * (1 + 1e-6) + 1e-12

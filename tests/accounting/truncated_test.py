@@ -17,7 +17,7 @@ from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import run_events
 from tff_dp_aggregators.accounting.accountants import pld
-from tff_dp_aggregators.sampling import watch
+from tff_dp_aggregators.sampling import schedule as schedule_lib
 
 ADD_OR_REMOVE, ZERO_OUT = Relation.ADD_OR_REMOVE_ONE, Relation.REPLACE_SPECIAL
 Gaussian = dp_accounting.GaussianDpEvent
@@ -304,7 +304,7 @@ def test_groups_have_equal_sizes_and_keep_their_clients():
 
 def test_a_cohort_above_the_cap_is_refused():
   schema = sampling.TruncatedPoissonSampling(2, 0.5, 9, 5)
-  rounds = watch.Rounds('of a file', sampling.Header(schema, 9, 4.5))
+  rounds = schedule_lib.Rounds('of a file', sampling.Header(schema, 9, 4.5))
   full, more = np.arange(5), np.arange(6)
   rounds.add([sampling.Attempt(full, full, True)])
   with pytest.raises(ValueError, match='has 6 clients; .* from 0 to 5'):

@@ -26,15 +26,6 @@ def test_the_file_is_what_is_made_anew(found):
   assert vectors.PATH.read_text(encoding='utf-8') == vectors.to_json(found)
 
 
-def test_figures_are_of_all_kinds_with_names_of_their_own(found):
-  assert {each.kind for each in found} == set(vectors.QUANTITIES)
-  assert len({each.id for each in found}) == len(found) >= 150
-  for each in found:
-    assert each.digits == 30 and each.method
-    if each.exact is not None:
-      assert float(Fraction(each.exact)) == float(each.value)
-
-
 def test_figures_by_hand(found):
   # Columns 0, 4 and 8 of the identity; rounds 0 and 2 of one that ends after two bands.
   assert _figure(found, 'sensitivity/identity/4-3').exact == '3'

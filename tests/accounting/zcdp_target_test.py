@@ -223,16 +223,6 @@ def test_a_run_directory_has_its_target(tmp_path):
   assert result.returncode == 2 and 'more than target_rho=' in result.stderr
 
 
-def test_replacing_a_client_costs_four_times_the_rho():
-  once, twice = (
-    accounting.Mechanism.for_target(
-      'tree', _LIMITS, target_rho=0.5, adjacency=adjacency
-    )
-    for adjacency in ('zero_out', 'replace_one')
-  )
-  assert twice.noise_multiplier == pytest.approx(2 * once.noise_multiplier, rel=1e-12)
-
-
 def test_adaptive_clipping_is_within_the_target():
   made = accounting.Mechanism.for_target(
     'gaussian', _LIMITS, target_rho=0.5, clipped_count_share=0.1

@@ -9,7 +9,7 @@ from scipy import stats
 
 from tff_dp_aggregators import sampling
 from tff_dp_aggregators.sampling import draws
-from tff_dp_aggregators.sampling import watch
+from tff_dp_aggregators.sampling import schedule as schedule_lib
 
 _FALSE_ALARM = 1e-7
 _IDS = [f'client {number}' for number in range(60)]
@@ -108,7 +108,7 @@ def test_a_stated_denominator_is_that_of_any_number_of_clients(tmp_path):
   many.save(str(tmp_path / 'many.jsonl'))
   replayed = sampling.Replay(str(tmp_path / 'many.jsonl'))
   assert replayed.clients_per_round == many.clients_per_round
-  assert watch.Watch(many).attempts(0)[-1].completed
+  assert schedule_lib.Watch(many).attempts(0)[-1].completed
   derived = dataclasses.replace(made[0], clients_per_round=None)
   expected = scheme.expected_cohort(59)
   assert derived.clients_per_round == pytest.approx(expected, rel=1e-12)
@@ -137,11 +137,3 @@ def test_all_subsets_are_equally_likely_after_draws_and_returns():
   expected = draws_made / 20
   chi_squared = sum((count - expected) ** 2 / expected for count in counts.values())
   assert chi_squared < 72.0  # 19 degrees of freedom: exceeded once in 10^7.
-
-
-def test_streams_for_other_purposes_differ():
-  first = [
-    draws.generator(*key).integers(2**62)
-    for key in [(0,), (1,), (0, 0), (0, 1), (1, 0), (0, 0, 1)]
-  ]
-  assert len(set(first)) == 6

@@ -43,14 +43,3 @@ def test_a_rate_of_zero_drops_nobody_and_others_are_refused():
       sampling.Dropouts(rate, 1)
   with pytest.raises(TypeError, match='seed must be a whole number'):
     sampling.Dropouts(0.1, 1.5)
-
-
-def test_round_attempt_and_seed_each_decide_anew():
-  cohort = np.arange(100)
-  found = {
-    tuple(sampling.Dropouts(0.5, seed).reporting(this_round, attempt, cohort))
-    for seed in (0, 1)
-    for this_round in (0, 1)
-    for attempt in (0, 1)
-  }
-  assert len(found) == 8

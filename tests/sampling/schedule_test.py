@@ -10,7 +10,7 @@ import pytest
 from tff_dp_aggregators import accounting
 from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
-from tff_dp_aggregators.sampling import watch
+from tff_dp_aggregators.sampling import schedule as schedule_lib
 
 _LIMITS = strategies.Participation(12, min_separation=3, max_participations=3)
 _EPOCHS = strategies.Participation(12, min_separation=4, fixed_epoch=True)
@@ -114,7 +114,7 @@ def test_sampled_schedules_refuse_what_they_cannot_keep():
 @pytest.mark.parametrize('name', _SCHEDULES)
 def test_schedules_of_this_package_pass_the_watch(name):
   schedule = _SCHEDULES[name]
-  watching = watch.Watch(schedule)
+  watching = schedule_lib.Watch(schedule)
   for this_round in range(7, 12):  # As a run that goes on.
     watched = watching.attempts(this_round)[-1].reporting
     np.testing.assert_array_equal(watched, schedule.cohort(this_round))
@@ -184,10 +184,10 @@ def test_cohorts_that_break_their_schema_are_named(tmp_path, cohorts, schema, me
   with pytest.raises(ValueError, match=message):
     _replay(tmp_path, cohorts, schema)
   last = len(cohorts) - 1
-  watching = watch.Watch(Stated(schema, tuple(cohorts)))
+  watching = schedule_lib.Watch(Stated(schema, tuple(cohorts)))
   for this_round in range(last):
     watching.attempts(this_round)
-  for each in (watching, watch.Watch(Stated(schema, tuple(cohorts)))):
+  for each in (watching, schedule_lib.Watch(Stated(schema, tuple(cohorts)))):
     with pytest.raises(ValueError, match=message):
       each.attempts(last)
 
@@ -300,4 +300,4 @@ def test_a_schedule_of_ids_passes_the_watch_and_breaches_leave_no_trace():
 def test_an_earlier_round_is_looked_at_where_a_run_goes_on():
   schedule = Stated(strategies.Participation(3), ((0, 0), (1,), (2,)))
   with pytest.raises(ValueError, match='round 0 of Stated has client 0 twice'):
-    watch.Watch(schedule).attempts(2)
+    schedule_lib.Watch(schedule).attempts(2)

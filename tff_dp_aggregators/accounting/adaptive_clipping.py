@@ -9,11 +9,9 @@ with noise multiplier z (arXiv:1905.03871, Theorem 1), where
 
 So one target, z, is enough, and the count takes the `share` (z / (2 sigma_b))^2 of it:
 of mu^2, which adds up over what is released. By default sigma_b is a twentieth of the
-cohort (section 3.2 there; TFF and, with its count of -1 and 1, pfl-research's 0.1 of
-the cohort are the same), or what takes a tenth of the budget, if that is more. So the
-updates' noise is at most 5.4% larger than without adaptive clipping, and the noised
-fraction of small norms of m clients has a standard deviation of at most
-max(1/20, 1.58 z / m).
+cohort (section 3.2 there; TFF and pfl-research the same), or what takes a tenth of the
+budget, if that is more: the updates' noise is at most 5.4% larger than without, and the
+noised fraction of small norms of m clients deviates by at most max(1/20, 1.58 z / m).
 """
 
 import math
@@ -35,10 +33,6 @@ def values_noise_multiplier(
 
   It is (z^-2 - (2 sigma_b)^-2)^(-1/2) for z = `noise_multiplier` of both together and
   sigma_b = `clipped_count_stddev`, in clients; 0 if z is 0.
-
-  Example:
-    >>> round(values_noise_multiplier(1.0, 5.0), 6)
-    1.005038
   """
   noise_multiplier = events.check_noise_multiplier(noise_multiplier)
   checks.check_not_negative('clipped_count_stddev', clipped_count_stddev)
@@ -76,13 +70,6 @@ def default_stddev(noise_multiplier: float, clients_per_round: float) -> float:
 
   A twentieth of the clients, or more where that would take more than a tenth of the
   budget; 0 if z is 0.
-
-  Example:
-    >>> default_stddev(noise_multiplier=1.0, clients_per_round=100)
-    5.0
-    >>> small = default_stddev(noise_multiplier=1.0, clients_per_round=5)
-    >>> round(small, 4), round(share(1.0, small), 12)
-    (1.5811, 0.1)
   """
   checks.check_positive('clients_per_round', clients_per_round)
   least = stddev_of_share(noise_multiplier, DEFAULT_SHARE)

@@ -1,14 +1,7 @@
 """A privacy budget: of epsilon, delta and the noise, any two give the third.
 
 For noise that is drawn anew each time, on everybody or on a Poisson sample: what
-`PrivacyAccountant` of pfl-research answers, by the accountants of this package. They
-round up, so that noise which is found keeps the target, and an epsilon or delta which
-is found is never too small.
-
-For one use there are closed forms. `gaussian_noise_multiplier` is the analytic
-calibration of Balle and Wang (arXiv:1805.06530): the least noise, at any
-epsilon, where the textbook's sqrt(2 ln(1.25 / delta)) / epsilon holds for epsilon < 1
-alone and is more than needed there. `laplace_noise_multiplier` is 1 / epsilon.
+`PrivacyAccountant` of pfl-research answers, by the accountants of this package.
 """
 
 import dataclasses
@@ -27,19 +20,14 @@ from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.base import rounding
 
-# What closed forms are rounded up by, relative: more than their round-off.
-_ROUND_OFF = 1e-14
+_ROUND_OFF = 1e-14  # What closed forms are rounded up by, relative.
 
 
 def gaussian_noise_multiplier(epsilon: float, delta: float) -> float:
   """The least noise of one use of the Gaussian mechanism (arXiv:1805.06530).
 
-  It is the standard deviation over the L2 sensitivity, rounded up in its last digits;
-  epsilon may be above 1.
-
-  Example:
-    >>> round(gaussian_noise_multiplier(epsilon=1.0, delta=1e-5), 5)
-    3.73063
+  It is the standard deviation over the L2 sensitivity, rounded up, for any epsilon.
+  (The textbook's sqrt(2 ln(1.25 / delta)) / epsilon holds below 1 alone.)
   """
   checks.check_positive('epsilon', epsilon)
   return (1 + _ROUND_OFF) / gaussian.mu_of(epsilon, delta)
@@ -54,10 +42,6 @@ def laplace_noise_multiplier(
   sample, to add or remove one, ln(1 + q (e^that - 1)), and all uses their sum.
 
   It is the scale over the L1 sensitivity, rounded up in its last digits.
-
-  Example:
-    >>> round(laplace_noise_multiplier(epsilon=0.5, num_compositions=4), 12)
-    8.0
   """
   checks.check_positive('epsilon', epsilon)
   checks.check_positive_int('num_compositions', num_compositions)
@@ -76,18 +60,12 @@ def laplace_noise_multiplier(
 def laplace_epsilon(
   noise_multiplier: float, num_compositions: int = 1, sampling_probability: float = 1.0
 ) -> float:
-  """What Laplace noise costs at delta 0: `laplace_noise_multiplier` the other way.
-
-  It is rounded up in its last digits.
-  """
+  """What Laplace noise costs at delta 0, rounded up in its last digits."""
   checks.check_positive('noise_multiplier', noise_multiplier)
   checks.check_positive_int('num_compositions', num_compositions)
   q = _check_probability(sampling_probability)
-  return (
-    num_compositions
-    * accountant_lib.laplace_epsilon(noise_multiplier, q)
-    * (1 + _ROUND_OFF)
-  )
+  one = accountant_lib.laplace_epsilon(noise_multiplier, q)
+  return num_compositions * one * (1 + _ROUND_OFF)
 
 
 @dataclasses.dataclass(frozen=True, init=False)
@@ -102,19 +80,6 @@ class Budget:
   as the one that is meant: a `learning.SimulatedCohort` of scale 1/s. **Such a run is
   not private**: its clients are promised nothing.
 
-  Attributes:
-    noise: 'gaussian' or 'laplace'.
-    num_compositions: How often it is used.
-    sampling_probability: With which each client is drawn each time, independently, and
-      unknown to all; 1 if everybody takes part.
-    epsilon: That of all uses together.
-    delta: The same; 0 for Laplace noise at its pure epsilon.
-    noise_multiplier: Noise over the sensitivity: the standard deviation of Gaussian
-      noise over the L2 bound, the scale of Laplace noise over the L1 bound.
-    noise_scale: Which part of the noise the run adds; above 0, at most 1.
-    accountant: Which accountant was asked, a key of `accountants.ACCOUNTANTS`, or
-      'pure' for Laplace noise with delta 0. All but 'pld' refuse sampled Laplace noise.
-
   Raises:
     ValueError: If fewer than two of the three are given, or all three do not fit.
 
@@ -126,13 +91,17 @@ class Budget:
     'pure'
   """
 
-  noise: str
-  num_compositions: int
+  noise: str  # 'gaussian' or 'laplace'.
+  num_compositions: int  # How often it is used.
+  # With which each client is drawn each time, independently, and unknown to all.
   sampling_probability: float
-  epsilon: float
-  delta: float
+  epsilon: float  # That of all uses together.
+  delta: float  # The same; 0 for Laplace noise at its pure epsilon.
+  # Standard deviation of Gaussian noise over the L2 bound, scale of Laplace over L1.
   noise_multiplier: float
-  noise_scale: float
+  noise_scale: float  # Which part of the noise the run adds; above 0, at most 1.
+  # A key of `accountants.ACCOUNTANTS`, or 'pure' for Laplace noise with delta 0; all
+  # but 'pld' refuse sampled Laplace noise.
   accountant: str
 
   def __init__(
@@ -198,11 +167,7 @@ class Budget:
 
   @property
   def relation(self) -> Relation:
-    """Add or remove one where clients are sampled, and else zeroing out one.
-
-    Noise on everybody costs the same under each relation, relative to the sensitivity
-    under it.
-    """
+    """Add or remove one where clients are sampled, and else zeroing out one."""
     is_sampled = self.sampling_probability < 1
     return Relation.ADD_OR_REMOVE_ONE if is_sampled else Relation.REPLACE_SPECIAL
 
@@ -233,13 +198,10 @@ class Budget:
       once = dp_accounting.PoissonSampledDpEvent(self.sampling_probability, once)
     return dp_accounting.SelfComposedDpEvent(once, self.num_compositions)
 
-  @property
-  def _uses(self) -> tuple[int, float]:
-    return self.num_compositions, self.sampling_probability
-
   def _least_noise(self, epsilon: float, delta: float) -> float:
+    uses = self.num_compositions, self.sampling_probability
     if delta == 0:
-      return laplace_noise_multiplier(epsilon, *self._uses)
+      return laplace_noise_multiplier(epsilon, *uses)
     return calibration.noise_multiplier(
       self.event_with,
       epsilon,
@@ -249,8 +211,9 @@ class Budget:
     )
 
   def _epsilon_of(self, noise_multiplier: float, delta: float) -> float:
+    uses = self.num_compositions, self.sampling_probability
     if delta == 0:
-      return laplace_epsilon(noise_multiplier, *self._uses)
+      return laplace_epsilon(noise_multiplier, *uses)
     event = self.event_with(noise_multiplier)
     return accountants.epsilon(event, delta, self.accountant, self.relation)
 

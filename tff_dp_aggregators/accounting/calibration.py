@@ -1,8 +1,7 @@
 """Calibration: any two of epsilon, noise and length give the third.
 
-Mechanisms come in as functions from a noise multiplier, or from a number of rounds or
-participations, to the event that describes them; so one search serves every mechanism,
-schema and accountant. What it returns never spends more than the target.
+Mechanisms come in as functions from a number to the event that describes them, so one
+search serves every mechanism and accountant; what it returns never exceeds the target.
 """
 
 import contextlib
@@ -21,11 +20,9 @@ from tff_dp_aggregators.base import rounding
 
 _ZERO_OUT = Relation.REPLACE_SPECIAL
 
-# Where a search by a numerical accountant begins: so near the quick bound's answer.
-_NEAR = 0.02
-# More noise than closed forms ask for: rounds that are added up one by one may come to
-# that much more of mu (`records.ledger`), and their epsilon is to keep the target, too.
-_ROUND_OFF = 1e-12
+# Where a search by a numerical accountant begins; and more noise than closed forms ask
+# for, as rounds that are added up one by one may come to that much more of mu.
+_NEAR, _ROUND_OFF = 0.02, 1e-12
 _MIN_EPSILON = 1e-300
 _MAX_NOISE = 1e9
 _MIN_NOISE = 1e-9
@@ -66,11 +63,7 @@ def noise_multiplier(
 
 
 def noise_multiplier_of_rho(rho: float, target_rho: float) -> float:
-  """The least noise multiplier that keeps a zCDP target, rounded up.
-
-  `rho` is that of noise multiplier 1, and falls with the square of the noise
-  (arXiv:1605.02065, Proposition 1.6).
-  """
+  """The least noise for a zCDP target, where noise 1 has `rho`, rounded up."""
   checks.check_positive('target_rho', target_rho)
   return math.sqrt(rho) / math.sqrt(target_rho) * (1 + _ROUND_OFF)
 
@@ -83,12 +76,7 @@ def about_noise_multiplier(
   accountant: Optional[str] = None,
   relation: Relation = _ZERO_OUT,
 ) -> float:
-  """About the least noise multiplier that keeps a privacy target, and quickly.
-
-  That of the quick bound; or of what an accountant that draws outcomes says of a few of
-  them. To compare by and to begin with: it may keep the target or not. Arguments are
-  those of `noise_multiplier`.
-  """
+  """About what `noise_multiplier` finds, quickly; it may keep the target or not."""
   target_epsilon = _check_target(target_epsilon, target_delta)
   event = make_event(1.0)
   accountants.composed(event, accountant, relation)  # Whether it reads it.
@@ -117,16 +105,7 @@ def largest(
   """The largest number, of rounds or participations, that keeps a privacy target.
 
   `make_event` leads from a number, from 1, to the event of everything that runs; not
-  more private for more of them. One more than what is found does not keep the target,
-  or is more than `at_most`.
-
-  Example:
-    >>> def rounds(number):
-    ...   return dp_accounting.SelfComposedDpEvent(
-    ...     dp_accounting.GaussianDpEvent(10.0), number
-    ...   )
-    >>> largest(rounds, target_epsilon=1.0, target_delta=1e-6, at_most=1000)
-    5
+  more private for more of them.
   """
   target_epsilon = _check_target(target_epsilon, target_delta)
   asked, spent = _asking(make_event, 1, target_delta, accountant, relation)

@@ -15,12 +15,9 @@ that refute an epsilon. Three numbers come of it:
 * `estimate`, of Gaussians fitted to the scores (as in Andrew et al., arXiv:2302.03098).
   It is no bound.
 
-Both bounds are right together with the confidence that is asked for: each has half of
-the probability to be wrong. How many guesses are made is computed from the epsilon that
-was planned, before anything is looked at, so nothing is selected by the scores.
-
-A bound holds whatever the scores are; better scores make it larger. Real clients'
-updates and other canaries act like more noise, the less so the larger the model is.
+Both bounds are right together with the confidence that is asked for. How many guesses
+are made is computed from the epsilon that was planned, so nothing is selected by the
+scores. A bound holds whatever the scores are; better scores make it larger.
 """
 
 import dataclasses
@@ -42,7 +39,6 @@ from tff_dp_aggregators.base import strict_json
 FILE = 'canaries.json'
 CONFIDENCE = 0.95
 _ANY, _GAUSSIAN = 'any', 'gdp'
-# Bisections end when they know a bound so well, relative; plans need less.
 _PRECISION, _ROUGHLY = 1e-7, 1e-2
 _LARGEST = 1e4  # Nothing above it is told apart.
 # Candidates for the number of guesses are apart by this factor.
@@ -129,9 +125,8 @@ def audit(
 ) -> Audit:
   """What the scores of a run's canaries say of its epsilon.
 
-  `planned_epsilon`, of all planned rounds, decides on the number of guesses and on
-  nothing else. `is_gaussian`: Whether all rounds are claimed to be one Gaussian
-  mechanism.
+  `planned_epsilon` decides on the number of guesses alone; `is_gaussian` is whether all
+  rounds are claimed to be one Gaussian mechanism.
   """
   significance = (1 - check_confidence(record.confidence)) / 2
   num_canaries, inserted = len(record.inserted), record.inserted
@@ -167,9 +162,6 @@ def check_confidence(confidence: float, name: str = 'confidence') -> float:
   return float(confidence)
 
 
-# The bounds.
-
-
 def one_run(
   num_canaries: int,
   num_guesses: int,
@@ -181,13 +173,9 @@ def one_run(
 ) -> float:
   """The largest epsilon that so many correct guesses refute, for any mechanism.
 
-  See arXiv:2305.08846. How many guesses there are was decided before any score was
-  seen. With probability `significance` at most, the bound is above the mechanism's
-  epsilon at `delta`. It is rounded down, by the relative `precision`. 0 refutes none.
-
-  Example:
-    >>> round(one_run(1000, 200, 180, delta=1e-5, significance=0.05), 3)
-    1.796
+  See arXiv:2305.08846. The number of guesses was decided before any score was seen.
+  With probability `significance` at most, the bound is above the mechanism's epsilon at
+  `delta`. It is rounded down, by the relative `precision`. 0 refutes none.
   """
   _check_counts(num_canaries, num_guesses, num_correct)
 
@@ -201,10 +189,7 @@ def one_run(
 def p_value(
   num_canaries: int, num_guesses: int, num_correct: int, epsilon: float, delta: float
 ) -> float:
-  """Probability of so many correct guesses, or more, at most, with (epsilon, delta)-DP.
-
-  That of arXiv:2305.08846 for approximate DP, which its Appendix D computes.
-  """
+  """Probability of so many correct guesses at most (arXiv:2305.08846, Appendix D)."""
   # With delta 0 each guess is right with this probability at most.
   chance = float(special.expit(epsilon))
   fewer = np.arange(num_correct + 1)
@@ -232,11 +217,6 @@ def one_run_fdp(
   `is_gaussian`: Whether the mechanism is a Gaussian one, of which the noise is in
   doubt; for others the bound is wrong then. If not, nothing is assumed but (epsilon,
   delta).
-
-  Example:
-    >>> counts = {'delta': 1e-5, 'significance': 0.05}
-    >>> round(one_run_fdp(1000, 200, 180, is_gaussian=False, **counts), 3)
-    1.785
   """
   _check_counts(num_canaries, num_guesses, num_correct)
 
@@ -313,18 +293,10 @@ def _check_counts(num_canaries: int, num_guesses: int, num_correct: int) -> None
     )
 
 
-# The guesses.
-
-
 def planned_guesses(
   bound: Callable[[int, int], float], num_canaries: int, mu: float
 ) -> int:
-  """How many guesses to make, by what is expected of a Gaussian mechanism.
-
-  The even number with the largest `bound`, a function of guesses and of correct ones,
-  if as many are correct as expected. Nothing of the scores is in it, so that no bound
-  has to pay for a selection.
-  """
+  """How many guesses have the largest `bound`, if as many are right as expected."""
   best, largest, guesses = num_canaries - num_canaries % 2, 0.0, float(num_canaries)
   while guesses >= min(_FEWEST_GUESSES, num_canaries):
     even = int(guesses) - int(guesses) % 2
@@ -365,16 +337,12 @@ def scores(
 
   With a canary whose rounds are u, what was released along its direction is s = u + n,
   and without it s = n, n Gaussian with the covariance Sigma = sigma^2 D D^T of the
-  rounds' noise. The logarithm of their ratio is linear in u^T Sigma^-1 s, so that no
-  other statistic tells them apart better (Neyman and Pearson). Where privacy rests on
-  sampling, u is secret, and its mean, the same in all rounds, stands for it.
+  rounds' noise: no statistic is better than u^T Sigma^-1 s (Neyman and Pearson). Where
+  privacy rests on sampling, u is secret, and its mean stands for it.
 
-  `projections`: What the first rounds released along each canary's direction, in clip
-  norms of the sum; float of shape [rounds, canaries].
-  `took_part`: In which rounds each canary was, inserted or not; bool of that shape.
-
-  Returns float64 of shape [canaries], of variance 1 in noise alone; 0 for who was in no
-  round.
+  `projections`, [rounds, canaries], are in clip norms of the sum; `took_part`, of that
+  shape, says who was in which round, inserted or not. Returns [canaries], of variance 1
+  in noise alone; 0 for who was in no round.
   """
   rounds = len(projections)
   noise = mechanism.values_noise_multiplier * mechanism.strategy.noise_matrix()[:rounds]

@@ -32,10 +32,9 @@ which have these moments E exp(t S) at most:
   (arXiv:2004.00010), and exp(m s^2 (cosh t - 1)) for Skellam ones.
 
 So no more than 2 d exp(sum of exponents - t 2^(bits-1)) is the probability that any
-entry wraps, for every t > 0. It is a bound for a *number* of clients, `max_clients`:
-with more of them the sum grows, linearly if they agree. (What TensorFlow Federated
-chooses is for its `expected_clients_per_round` alone, and no bound: so many standard
-deviations of a normal sum as `modclip_prob` has for *one* entry.)
+entry wraps, for every t > 0, for up to `max_clients` clients: with more the sum grows.
+(TensorFlow Federated chooses for its `expected_clients_per_round` alone, by so many
+standard deviations of *one* entry.)
 """
 
 import dataclasses
@@ -56,23 +55,18 @@ NOISES: dict[str, type] = {
   'discrete_gaussian': events.DistributedDiscreteGaussianDpEvent,
   'skellam': events.SkellamDpEvent,
 }
-# How often a client rounds before it rounds towards zero.
-TRIES = 8
-# Bits of a secure sum; squares of integers have to be summed in 63.
-MAX_BITS = 30
-# Finer grids than this much noise needs gain nothing, and tables of it become long.
-MAX_LOCAL_STDDEV = 4096.0
-# Largest norm before rounding: squares of integers are summed in 63 bits.
-_MAX_NORM = 2.0**30
+TRIES = 8  # How often a client rounds before it rounds towards zero.
+MAX_BITS = 30  # Bits of a secure sum; squares of integers have to be summed in 63.
+MAX_LOCAL_STDDEV = 4096.0  # Finer grids gain nothing, and tables of the noise get long.
+_MAX_NORM = 2.0**30  # Before rounding: squares of integers are summed in 63 bits.
 # Relative, for what is computed here in float64, upwards.
 _SAFETY = 1 + 1e-9
 _EXPONENTS = np.geomspace(1e-10, 20.0, 3000)
-# Where a search ends, relative to what a Gaussian needs.
-_MOST_NOISE = 20.0
-# By default, that an entry of a sum wraps, and that a client rounds again.
-_UNLIKELY = 1e-6
-# How much more noise than with `MAX_BITS` is worth a bit.
-_WORTH_A_BIT = 1.01
+_MOST_NOISE = 20.0  # Where a search ends, relative to what a Gaussian needs.
+_UNLIKELY = (
+  1e-6  # By default, that an entry of a sum wraps, and that a client rounds again.
+)
+_WORTH_A_BIT = 1.01  # How much more noise than with `MAX_BITS` is worth a bit.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,8 +79,7 @@ class DistributedNoise:
   max_clients: int  # The most for which `wrap_probability` holds.
   dimension: int  # Entries of a contribution, padded to a power of two.
   bits: int  # The sum is modulo 2^bits.
-  # The clip norm in steps of the grid: C. All that accounting reads follows from it, so
-  # that an event is the same for every clip norm.
+  # The clip norm in steps of the grid: C. Accounting reads nothing else of it.
   scaled_clip_norm: float
   local_stddev: float  # Standard deviation of a client's share, in steps.
   beta: float  # Probability at most that a client rounds again; 0 for never.
@@ -147,11 +140,7 @@ class DistributedNoise:
     return min(1.0, math.exp(min(least, 0.0)) * _SAFETY)
 
   def event(self, sensitivity_factor: float = 1.0) -> dp_accounting.DpEvent:
-    """The event of one round with the fewest clients.
-
-    The factor is 1 where a client's contribution is zeroed out, 2 where it is replaced
-    by another.
-    """
+    """The event of a round with the fewest clients; replacing one, the factor is 2."""
     values = {
       'local_stddev': self.local_stddev,
       'num_clients': self.min_clients,
@@ -184,15 +173,7 @@ def design(
 
   Arguments are those of `DistributedNoise`; `max_clients` is by default `min_clients`,
   the dimension is padded here to a power of two, and bits are from 2 to 30. A small
-  beta costs next to nothing: a thousandth of the noise where C is 30 sqrt(d).
-
-  Example:
-    >>> numbers = {'clip_norm': 1.0, 'min_clients': 100, 'dimension': 1000}
-    >>> made = design('skellam', noise_multiplier=2.0, bits=18, **numbers)
-    >>> made.dimension, made.wrap_probability <= 1e-6
-    (1024, True)
-    >>> f'{made.wrap_probability_with(150):.2f}'  # With more than planned.
-    '0.05'
+  beta costs next to nothing.
   """
   finest = functools.partial(
     _finest,
@@ -232,12 +213,6 @@ def plan(
   The target is of all rounds, zeroing out a client, which takes part in
   `participations` of them at most. `bits` are by default the fewest with which the
   noise is within 1% of that with 30. Other arguments are those of `design`.
-
-  Example:
-    >>> numbers = {'clip_norm': 1.0, 'min_clients': 100, 'dimension': 1000}
-    >>> made = plan('skellam', 8.0, 1e-6, participations=10, **numbers)
-    >>> made.bits, round(made.noise_multiplier, 2), round(made.epsilon(1e-6, 10), 2)
-    (14, 2.22, 8.0)
   """
   checks.check_positive_int('participations', participations)
   gaussians = calibration.noise_multiplier(
@@ -250,7 +225,7 @@ def plan(
 
   def least(bits: int) -> Optional[DistributedNoise]:
     # More noise takes a coarser grid, and may cost more than it gives: noise is raised
-    # in small steps from what a Gaussian needs, below which nothing keeps the target.
+    # in small steps from what a Gaussian needs.
 
     def keeps(noise_multiplier: float) -> Optional[DistributedNoise]:
       made = _finest(
@@ -291,8 +266,7 @@ def plan(
       f'kept with sums in {MAX_BITS} bits. Raise the target, or take fewer '
       'participations or clients.'
     )
-  # The fewest bits whose noise is hardly more.
-  low, high, enough = 1, best.bits, best
+  low, high, enough = 1, best.bits, best  # The fewest bits whose noise is hardly more.
   while high - low > 1:
     middle = (low + high) // 2
     made = least(middle)

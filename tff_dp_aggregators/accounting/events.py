@@ -10,8 +10,7 @@ accountant can read:
   `noise_multiplier / sqrt(sens^2(C_t) - sens^2(C_{t-1}))`. A round that adds nothing
   to the worst case has an infinite one.
 
-With a strategy whose sensitivity is an upper bound, both are those of a Gaussian that
-is at most as private as the mechanism.
+With a strategy whose sensitivity is an upper bound, both are at most as private.
 
 * A Gaussian in a place that is drawn for a client at random is an `AllocatedDpEvent`.
 * A Gaussian on a Poisson sample with a cap is a `TruncatedPoissonDpEvent`.
@@ -22,15 +21,12 @@ is at most as private as the mechanism.
   `DistributedDiscreteGaussianDpEvent`.
 
 **Integer noise in shares, for secure aggregation.** Each client rounds its contribution
-to integers, adds noise of `local_stddev`, and sends it into a secure sum, which may
-wrap around: only that is seen. The shares of all that reported protect a client, so an
-event counts the *fewest* clients of a sum that is released. A sensitivity is that of
-the integers, after rounding (`distributed_noise`), under a neighbouring relation in
-which both data sets have the same shares: zeroing out one client's contributions, or
-replacing them by others (twice the sensitivity). A client that is added or removed
-takes its noise along; accountants refuse that.
-
-This module does not interpret events beyond Gaussians; `accountants` does.
+to integers, adds noise of `local_stddev`, and sends it into a secure sum: only that is
+seen. The shares of all that reported protect a client, so an event counts the *fewest*
+clients of a sum that is released. A sensitivity is that of the integers, after rounding
+(`distributed_noise`), under a relation in which both data sets have the same shares:
+zeroing out one client's contributions, or replacing them (twice the sensitivity). A
+client that is added or removed takes its noise along; accountants refuse that.
 """
 
 import dataclasses
@@ -43,13 +39,13 @@ import numpy as np
 
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.base import checks
-from tff_dp_aggregators.sampling.events import AllocatedDpEvent
-from tff_dp_aggregators.sampling.events import BallsInBinsDpEvent
-from tff_dp_aggregators.sampling.events import BMinSepDpEvent
-from tff_dp_aggregators.sampling.events import MixtureDpEvent
-from tff_dp_aggregators.sampling.events import OwnDpEvent
-from tff_dp_aggregators.sampling.events import RandomAllocationDpEvent
-from tff_dp_aggregators.sampling.events import TruncatedPoissonDpEvent
+from tff_dp_aggregators.sampling.scheme import AllocatedDpEvent
+from tff_dp_aggregators.sampling.scheme import BallsInBinsDpEvent
+from tff_dp_aggregators.sampling.scheme import BMinSepDpEvent
+from tff_dp_aggregators.sampling.scheme import MixtureDpEvent
+from tff_dp_aggregators.sampling.scheme import OwnDpEvent
+from tff_dp_aggregators.sampling.scheme import RandomAllocationDpEvent
+from tff_dp_aggregators.sampling.scheme import TruncatedPoissonDpEvent
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,16 +74,14 @@ def with_bounds(event: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
   return event
 
 
-# What arXiv:2102.06387, Theorem 1, asks of a share.
-LEAST_DISCRETE_GAUSSIAN = 0.5
+LEAST_DISCRETE_GAUSSIAN = 0.5  # What arXiv:2102.06387, Theorem 1, asks of a share.
 
 
 @dataclasses.dataclass(frozen=True)
 class _Shares(OwnDpEvent):
   """Integer noise that clients add in shares."""
 
-  # Standard deviation of a share; of discrete Gaussian noise its parameter, at least
-  # 1/2, which the standard deviation is not above.
+  # Standard deviation of a share; of discrete Gaussian noise its parameter, from 1/2.
   local_stddev: float
   num_clients: int  # The fewest clients whose shares are in the sum.
   l2_sensitivity: float  # Norms of what one client changes the sum of integers by.
@@ -110,8 +104,7 @@ class SkellamDpEvent(_Shares):
   """A sum of integers with a share of Skellam noise from each client.
 
   A share is the difference of two Poisson numbers of mean `local_stddev^2 / 2`; their
-  sum is a Skellam number again, of variance `num_clients * local_stddev^2`
-  (arXiv:2110.04995).
+  sum is a Skellam number again (arXiv:2110.04995).
   """
 
 
@@ -119,8 +112,8 @@ class SkellamDpEvent(_Shares):
 class DistributedDiscreteGaussianDpEvent(_Shares):
   """A sum of integers with a share of discrete Gaussian noise from each client.
 
-  A share of k has a probability proportional to exp(-k^2 / (2 local_stddev^2)). The
-  sum of shares is close to a discrete Gaussian, and not one (arXiv:2102.06387).
+  A share of k has a probability proportional to exp(-k^2 / (2 local_stddev^2)); their
+  sum is close to such noise (arXiv:2102.06387).
   """
 
   dimension: int  # How many integers there are.
@@ -150,16 +143,7 @@ def run_event(
   participation: strategies.Participation,
   noise_multiplier: float,
 ) -> dp_accounting.DpEvent:
-  """The event of all rounds of a matrix mechanism.
-
-  It is a `GaussianDpEvent` with the effective noise multiplier, or `NonPrivateDpEvent`
-  if `noise_multiplier` is 0.
-
-  Example:
-    >>> event = run_event(strategies.Identity(8), strategies.Participation(8, 2), 6.0)
-    >>> event.noise_multiplier  # Four participations: 6 / sqrt(4).
-    3.0
-  """
+  """The event of all rounds of a matrix mechanism."""
   noise_multiplier = check_noise_multiplier(noise_multiplier)
   sensitivity = strategy.sensitivity(strategies.participation.require(participation))
   if noise_multiplier == 0:
@@ -191,11 +175,6 @@ def simplify(event: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
 
   Composed Gaussians become one, by adding up `1 / noise_multiplier^2`; infinite noise
   becomes `NoOpDpEvent` and none `NonPrivateDpEvent`. Everything else is kept.
-
-  Example:
-    >>> gaussian = dp_accounting.GaussianDpEvent
-    >>> simplify(dp_accounting.ComposedDpEvent([gaussian(2.0)] * 4))
-    GaussianDpEvent(noise_multiplier=1.0)
   """
   precision = 0.0
   others = []
@@ -233,7 +212,6 @@ def parts_of(
     for sub_event in event.events:
       yield from parts_of(sub_event, count)
   elif isinstance(event, dp_accounting.SelfComposedDpEvent):
-    # A negative or cut-off count would take privacy loss away.
     if not (event.count >= 0 and event.count == int(event.count)):
       raise ValueError(f'the count of {event} is not a whole number from 0.')
     yield from parts_of(event.event, count * int(event.count))
@@ -242,15 +220,7 @@ def parts_of(
 
 
 def to_json(event: dp_accounting.DpEvent) -> dict[str, Any]:
-  """An event as JSON-ready values that `from_json` reads back; Gaussians as one.
-
-  Of events that are made of a whole strategy, it has the strategy's checksum.
-
-  Example:
-    >>> gaussian = dp_accounting.GaussianDpEvent
-    >>> to_json(dp_accounting.ComposedDpEvent([gaussian(2.0)] * 4))
-    {'type': 'GaussianDpEvent', 'noise_multiplier': 1.0}
-  """
+  """An event for `from_json`; Gaussians as one, strategies by their checksum."""
   return _to_json(simplify(event))
 
 
@@ -289,8 +259,7 @@ def from_json(data: Any) -> dp_accounting.DpEvent:
     raise ValueError(f'a {type_name} has a value of another type: {e}') from e
 
 
-# Fields of dp-accounting's events that can be written; those of our own are all theirs,
-# but for a strategy, which has its checksum.
+# Fields of dp-accounting's events that can be written; of our own all are.
 _PEERS = {
   dp_accounting.GaussianDpEvent: ('noise_multiplier',),
   dp_accounting.LaplaceDpEvent: ('noise_multiplier',),
@@ -311,15 +280,13 @@ _WRITTEN: dict[Any, tuple[type[dp_accounting.DpEvent], tuple[str, ...]]] = {
   for make, fields in (
     *_PEERS.items(),
     *((make, tuple(f.name for f in dataclasses.fields(make))) for make in _OWN),
-    # Without the strategy, the first field, and with its checksum, the last, before.
     *(
       (make, ('strategy_checksum', *(f.name for f in dataclasses.fields(make)[1:-1])))
       for make in _MIXTURES
     ),
   )
 }
-# Fields that are an event.
-_NESTED = frozenset({'event', 'bound'})
+_NESTED = frozenset({'event', 'bound'})  # Fields that are an event.
 # Fields that are numbers and not counts; the events check their range.
 _NUMBERS = frozenset(
   {'local_stddev', 'l1_sensitivity', 'l2_sensitivity', 'epsilon', 'delta'}
@@ -327,7 +294,6 @@ _NUMBERS = frozenset(
 
 
 def _field(name: str, value: Any) -> Any:
-  """One field of a written event, checked."""
   if name in _NESTED:
     return from_json(value)
   types = {'strategy_checksum': str, 'events': list}.get(name, (int, float))

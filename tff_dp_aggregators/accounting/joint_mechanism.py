@@ -1,13 +1,10 @@
 """Parts of a model with mechanisms of their own, under one name and one accountant.
 
 A client takes part in all parts of a model at once, so what its rounds cost is the
-composition of what the parts cost. Each part bounds what a client contributes to it by
-a clip norm of its own, and has its own strategy and noise. Gaussian parts together are
-one Gaussian, whose mu^2 is the sum of theirs; with Laplace noise among them, epsilon is
-composed numerically.
-
-A target for all of them does not say how to divide it: `JointMechanism.for_target`
-takes shares.
+composition of what the parts cost. Each part has its own clip norm, strategy and noise.
+Gaussian parts together are one Gaussian, whose mu^2 is the sum of theirs; with Laplace
+noise among them, epsilon is composed numerically. `JointMechanism.for_target` divides a
+target by shares.
 """
 
 import dataclasses
@@ -37,12 +34,9 @@ class JointPart:
   """A part of a model, with the mechanism for it."""
 
   name: str  # Letters, digits and underscores.
-  # Patterns of the names of its weights, as `fnmatch` reads them; a text has them with
-  # blanks between.
-  weights: tuple[str, ...]
-  # Its noise is of real numbers and made by the server, and its clip norm fixed.
-  mechanism: mechanism_lib.Mechanism
-  # Bound of one client's contribution in a round, in L2 norm; for Laplace noise in L1.
+  weights: tuple[str, ...]  # Patterns of their names, for `fnmatch`; or a text of them.
+  mechanism: mechanism_lib.Mechanism  # Of real noise of the server; fixed clip norm.
+  # Bound of a client's contribution in a round, in L2 norm; for Laplace noise in L1.
   clip_norm: float
 
   def __post_init__(self) -> None:
@@ -91,8 +85,6 @@ def is_for(pattern: str, weight: str) -> bool:
 
 def _check_beside_others(name: str, mechanism: mechanism_lib.Mechanism) -> None:
   """Refuses a mechanism of which no composition with others is known here."""
-  # All parts of a client would be in one sample; the grid of integers is that of one
-  # sum; and no line of a ledger has several clip norms that change.
   refused = (
     (mechanism.is_sampled, f'{mechanism.participation}'),
     (mechanism.noise.is_integer, f'{mechanism.noise.name} noise'),
@@ -127,11 +119,7 @@ class JointStrategy:
     return f'sha256:{hashlib.sha256(json.dumps(content).encode()).hexdigest()}'
 
   def sensitivity_kind(self, limits: Optional[strategies.Participation] = None) -> str:
-    """Whether that of all parts together is 'exact', or a 'bound'.
-
-    Each part is taken for the rounds of a client that are the worst for it; these are
-    the same for all parts if the strategies are.
-    """
+    """'exact', or 'bound': each part is taken for the rounds that are its worst."""
     each = list(self.parts.values())
     known_by = {strategy.sensitivity_kind(limits) for strategy in each}
     are_same = len({strategy.checksum for strategy in each}) == 1
@@ -163,10 +151,8 @@ class JointStrategy:
     return cls({name: strategies.Strategy.from_npz(found[name]) for name in names})
 
 
-# The name of every joint mechanism.
-NAME = 'joint'
-# How far the sum of shares may be from 1.
-_ROUND_OFF = 1e-9
+NAME = 'joint'  # The name of every joint mechanism.
+_ROUND_OFF = 1e-9  # How far the sum of shares may be from 1.
 # Round-off of noise multipliers that are composed one by one, relative.
 _COMPOSING = 1e-13
 
@@ -175,8 +161,7 @@ _COMPOSING = 1e-13
 class JointMechanism(mechanism_lib.Guaranteed):
   """Mechanisms of parts of a model, in all of which a client takes part.
 
-  What asks a `Mechanism` for its guarantee asks this in the same way. There is no noise
-  multiplier of all: each part has its own, relative to its clip norm.
+  There is no noise multiplier of all: each part has its own, relative to its clip norm.
 
   Example:
     >>> from tff_dp_aggregators.accounting import JointPart
@@ -236,11 +221,8 @@ class JointMechanism(mechanism_lib.Guaranteed):
 
     Effective noise multipliers, those relative to the sensitivity, are `s /
     sqrt(share)` with one `s` for all parts. Of Gaussian parts, a share is the part of
-    mu^2 that goes to it. A share of Laplace noise has no such meaning in numbers: more
-    of it is less noise.
-
-    What noise the mechanisms of `parts` have is of no account. `shares` are by name of
-    the part, positive, 1 in sum; `None` for equal ones. Other arguments are those of
+    mu^2 that goes to it. `shares` are by name of the part, positive, 1 in sum; `None`
+    for equal ones. The noise of `parts` is of no account; other arguments are those of
     `Mechanism.for_target`.
     """
     target = mechanism_lib.Target(target_epsilon, target_delta, accountant, target_rho)
@@ -292,12 +274,7 @@ class JointMechanism(mechanism_lib.Guaranteed):
 
   @property
   def is_one_gaussian(self) -> bool:
-    """Whether all rounds of all parts are one Gaussian, whose privacy curve is known.
-
-    Its mu is that of the composition of the parts, each for the participations that are
-    the worst for it. Where these are not the same for all parts it is an upper bound of
-    what one client can change (`strategy.sensitivity_kind`), and so is epsilon.
-    """
+    """Whether all rounds of all parts are one Gaussian, or bounded by one."""
     return all(part.mechanism.is_one_gaussian for part in self.parts)
 
   @property
@@ -314,11 +291,7 @@ class JointMechanism(mechanism_lib.Guaranteed):
 
   @property
   def shares(self) -> dict[str, float]:
-    """The shares by which `for_target` comes to the noise that the parts have.
-
-    They are parts of the sum of 1 / effective noise multiplier^2 of all: of Gaussian
-    parts alone, parts of mu^2.
-    """
+    """The shares by which `for_target` comes to the noise that the parts have."""
     return _shares_of(self.parts)
 
   @property
@@ -360,7 +333,6 @@ class JointMechanism(mechanism_lib.Guaranteed):
       if not part.mechanism.is_one_gaussian
     }
     if len(spent) < len(self.parts):
-      # A ledger's rounds, composed one by one, come to this but for round-off.
       so_far = float(self.noise_multipliers_so_far[rounds - 1]) * (1 - _COMPOSING)
       spent['gaussian parts'] = dp_accounting.GaussianDpEvent(so_far)
     return _together(spent)
@@ -368,12 +340,7 @@ class JointMechanism(mechanism_lib.Guaranteed):
   def part_of(
     self, names: Sequence[str], labels: Optional[Sequence[str]] = None
   ) -> tuple[str, ...]:
-    """The name of the part that each weight is of: the first with a pattern for it.
-
-    Args:
-      names: Names of the weights of a model that are trained.
-      labels: What messages call them; `None` for their names.
-    """
+    """The name of the part that each weight is of: the first with a pattern for it."""
     listed = f'the weights are {", ".join(labels or names)}'
     patterns = [(pattern, part.name) for part in self.parts for pattern in part.weights]
     found = []
@@ -489,8 +456,7 @@ def _check_shares(
   return divided
 
 
-# What a run may have.
-AnyMechanism = Union[mechanism_lib.Mechanism, JointMechanism]
+AnyMechanism = Union[mechanism_lib.Mechanism, JointMechanism]  # What a run may have.
 
 
 # The strategy, or strategies, of what a run may have.

@@ -35,7 +35,7 @@ depend on nothing, but for that total variation. As q(k) >= 1/2 (k and a last en
     1/2 exp(-pi^2 s^2 / 2) (sum over j in Z of exp(-pi^2 s^2 j^2 / m))^(m-1).
 
 The grid of `queries.client_noise` has s >= 2^16 for a share of at least 2^-20 clip
-norms: below 10^-9000000000 for up to 10^7 clients. It is not added to any delta.
+norms: below 10^-9000000000 for up to 10^7 clients, and not added to any delta.
 
 **Neighbours.** When a client's record becomes zeros (`zero_out`), what it sends moves
 by the clip norm; when it becomes another (`replace_one`, what is meant by local privacy
@@ -67,12 +67,6 @@ def local_event(
   The noise multiplier is that of the client's own noise: the standard deviation of
   Gaussian noise, for records clipped in L2 norm, or the scale of Laplace noise, in L1
   norm, over its clip norm. `participations` is how often it reports.
-
-  Example:
-    >>> local_event(8.0, participations=4)  # 8 / 2 for any two, / sqrt(4).
-    GaussianDpEvent(noise_multiplier=2.0)
-    >>> local_event(8.0, noise='laplace', adjacency='zero_out')  # Epsilon is 1/8.
-    LaplaceDpEvent(noise_multiplier=8.0)
   """
   noise_multiplier = events.check_noise_multiplier(noise_multiplier)
   made = noises.real(noise)
@@ -93,8 +87,7 @@ def central_event(
 ) -> dp_accounting.DpEvent:
   """The event of a sum of records with Gaussian noise of each client.
 
-  It is for those who see no more than the sum. (Of Laplace noise no such event is known
-  here that is better than the local one, which holds for the sum as well.)
+  It is for those who see no more than the sum. (Of Laplace noise the local one is all.)
 
   `noise_multiplier` is the standard deviation of *one* client's noise over the clip
   norm, `server_noise_multiplier` of noise that the server adds. A round with fewer than

@@ -1,8 +1,7 @@
 """A mechanism by name: what flags, reports and run directories speak of.
 
-`Mechanism` is the small record from which everything about privacy follows: which
-strategy, who may take part, how much noise. Flags become one, a run directory stores
-one, a report explains one.
+`Mechanism` is the record from which everything about privacy follows: which strategy,
+who may take part, how much noise.
 """
 
 import contextlib
@@ -57,11 +56,6 @@ class Target:
   Raises:
     TypeError: If a number is none.
     ValueError: If one is out of range, or they are no target, or two of them.
-
-  Example:
-    >>> target = Target(rho=0.5)
-    >>> target.is_kept(dp_accounting.GaussianDpEvent(1.0))
-    True
   """
 
   epsilon: Optional[float] = None  # Not negative; `None` with `rho`.
@@ -71,11 +65,6 @@ class Target:
   rho: Optional[float] = None  # Positive, of one Gaussian; `None` with `epsilon`.
 
   def __post_init__(self) -> None:
-    if self.rho is None and self.epsilon is not None and self.delta is None:
-      raise ValueError(
-        f'target_delta is missing: at which delta is target_epsilon={self.epsilon} '
-        'wanted? Give one well below one over the number of clients.'
-      )
     if self.rho is None:
       is_one = None not in (self.epsilon, self.delta)
     else:
@@ -116,10 +105,7 @@ def rho_of(event: dp_accounting.DpEvent) -> float:
 
 
 class Guaranteed:
-  """What has an `event` of all its rounds, and an `adjacency`: a guarantee.
-
-  Runs, ledgers and reports ask a `Mechanism` and a `JointMechanism` in the same way.
-  """
+  """What has an `event` of all its rounds, and an `adjacency`: a guarantee."""
 
   @property
   def relation(self: Any) -> Relation:
@@ -134,11 +120,7 @@ class Guaranteed:
 
   @property
   def target(self) -> Optional[Target]:
-    """What `for_target` was asked for; else `None`.
-
-    With the accountant that was asked, if the tightest one says more than the target.
-    Neither equality nor `to_json` knows of it, as it is not what the mechanism is.
-    """
+    """What `for_target` was asked for; else `None`. Equality does not know of it."""
     return self.__dict__.get('_target')
 
   def made_for(self: Any, target: Target) -> None:
@@ -178,9 +160,9 @@ class Guaranteed:
   ) -> int:
     """How many of the rounds, from the first on, keep a privacy target.
 
-    A loop of one's own stops after so many. It is known before the first of them: to
-    stop by what rounds release, such as an accuracy, costs what all rounds cost that
-    might have been. Arguments are those of `for_target`.
+    It is known before the first of them: to stop by what rounds release, such as an
+    accuracy, costs what all rounds cost that might have been. Arguments are those of
+    `for_target`.
 
     It is 0 if one is too much. Where rounds do not compose (b-min-sep and balls-in-bins
     sampling), all of them or none.
@@ -207,19 +189,9 @@ class Guaranteed:
     return fewest
 
   def would_exceed(self: Any, target: Target, rounds: int = 0) -> bool:
-    """Whether one more round would spend more than a target: for a loop of one's own.
+    """Whether one more round after `rounds` would spend more: see `rounds_within`.
 
-    After `rounds` that were released so far. It depends on nothing that they released,
-    so who stops by it has fixed the number of rounds beforehand: `rounds_within`.
-
-    Raises:
-      ValueError: If all rounds ran, or the target is none for such a mechanism.
-
-    Example:
-      >>> from tff_dp_aggregators import strategies
-      >>> mechanism = Mechanism('tree', strategies.Participation(8), 7.0)
-      >>> [mechanism.would_exceed(Target(2.0, 1e-6), rounds) for rounds in (2, 3)]
-      [False, True]
+    Raises a ValueError if all rounds ran, or the target is none for such a mechanism.
     """
     if not isinstance(target, Target):
       raise TypeError(f'target must be an accounting.Target; got {target!r}.')
@@ -246,27 +218,6 @@ class Guaranteed:
 class Mechanism(Guaranteed):
   """A mechanism under a participation schema.
 
-  Attributes:
-    name: One of `names()`, or 'file' for a strategy made elsewhere.
-    participation: Who takes part when, and for how many rounds: limits, or sampling.
-    noise_multiplier: Scale of z over the clip norm: of Gaussian noise its standard
-      deviation, of Laplace noise that over sqrt(2).
-    options: Names and values of the options that were given, such as num_bands, or
-      min_clients where clients make the noise. Each is an argument of its own;
-      `strategies.registry` and `noises` list them, with their defaults.
-    clipped_count_stddev: With adaptive clipping, the standard deviation of z for the
-      count of small norms, more than half of `noise_multiplier`; that covers both then.
-    adjacency: A key of `sampling.ADJACENCIES`; by default the schema's own.
-    noise_site: A key of `noises.PLACEMENTS`: who makes the noise; by default the
-      server, but of integers the clients. With 'local', 'clients_and_server' and
-      'local_approximate', `noise_multiplier` is that of the noise of one client, and
-      with 'clients' that of the sum.
-    server_noise_multiplier: With 'clients_and_server', standard deviation of the
-      server's noise of the sum over the clip norm; `None` with others. It is no part of
-      `event`, which is of what a client sends.
-    strategy: Strategy matrix C. It follows from the rest and need not be given, but for
-      'file', or to save the time that finding it takes.
-
   Raises:
     TypeError: If there is no such option, or an argument is not of its type.
     ValueError: If the name is unknown, a number is out of range, an option is given to
@@ -282,14 +233,27 @@ class Mechanism(Guaranteed):
     (('restart_every', 314),)
   """
 
-  name: str
-  participation: sampling.Schema
+  name: str  # One of `names()`, or 'file' for a strategy made elsewhere.
+  participation: sampling.Schema  # Who takes part when: limits, or sampling.
+  # Scale of z over the clip norm: of Gaussian noise its standard deviation, of Laplace
+  # noise that over sqrt(2). With 'local', 'clients_and_server' and 'local_approximate'
+  # it is that of the noise of one client, and with 'clients' that of the sum.
   noise_multiplier: float
+  # Names and values of the options that were given, such as num_bands, or min_clients
+  # where clients make the noise. Each is an argument of its own; `strategies.registry`
+  # and `noises` list them, with their defaults.
   options: tuple[tuple[str, int], ...]
+  # With adaptive clipping, the standard deviation of z for the count of small norms,
+  # more than half of `noise_multiplier`; that covers both then.
   clipped_count_stddev: Optional[float]
-  adjacency: str
+  adjacency: str  # A key of `sampling.ADJACENCIES`; by default the schema's own.
+  # A key of `noises.PLACEMENTS`: who makes the noise; by default the server, but of
+  # integers the clients.
   noise_site: str
+  # With 'clients_and_server', standard deviation of the server's noise of the sum over
+  # the clip norm. It is no part of `event`, which is of what a client sends.
   server_noise_multiplier: Optional[float]
+  # C. It follows from the rest, and need be given for 'file' alone, or to save time.
   strategy: strategies.Strategy
 
   def __init__(
@@ -383,19 +347,11 @@ class Mechanism(Guaranteed):
       participation: Who takes part when.
       target_epsilon: Positive.
       target_delta: Between 0 and 1, exclusive.
-      target_rho: Instead of epsilon, rho of zCDP, for Gaussian noise without sampling:
-        the noise multiplier is the sensitivity over sqrt(2 rho).
+      target_rho: Instead of epsilon, rho of zCDP, for Gaussian noise without sampling.
       accountant: A key of `accountants.ACCOUNTANTS`; `None` for the tightest.
       **options: Further arguments of the class, but for `noise_multiplier`; and instead
-        of `clipped_count_stddev`, `clipped_count_share`: adaptive clipping whose count
-        of small norms takes that part of the budget, such as 0.1, which fits always.
-
-    Example:
-      >>> participation = strategies.Participation(100, min_separation=25)
-      >>> own = strategies.BandedToeplitz.square_root(100, num_bands=25)
-      >>> planned = Mechanism.for_target('file', participation, 8.0, 1e-6, strategy=own)
-      >>> round(planned.noise_multiplier, 3)
-      1.306
+      of `clipped_count_stddev`, `clipped_count_share`: adaptive clipping whose count of
+      small norms takes that part of the budget, such as 0.1, which fits always.
     """
     target = Target(target_epsilon, target_delta, accountant, target_rho)
     stddev = options.pop('clipped_count_stddev', None)
@@ -441,19 +397,12 @@ class Mechanism(Guaranteed):
 
   @property
   def is_one_gaussian(self) -> bool:
-    """Whether all rounds so far are one Gaussian, whose privacy curve is known exactly.
-
-    Else rounds compose: those of sampled mechanisms, and of other noise.
-    """
+    """Whether all rounds so far are one Gaussian, and so known exactly."""
     return self.noise.is_gaussian and not self.is_sampled
 
   @property
   def sensitivity(self) -> float:
-    """What one client changes C X by, in clip norms and in the norm of the clipping.
-
-    In all its rounds together, or in one round if the schema is one of sampling; twice
-    sens(C) where one client is replaced by another.
-    """
+    """What one client changes C X by, in clip norms; of sampling in one round."""
     limits = None if self.is_sampled else self.limits
     scheme = sampling.of(self.participation)
     factor = scheme.sensitivity_factor(self.relation)
@@ -463,10 +412,7 @@ class Mechanism(Guaranteed):
 
   @property
   def sensitivity_squared(self) -> float:
-    """`sensitivity` squared, which often is a whole number.
-
-    Of what has that square root to the last bit, it is the number with few digits.
-    """
+    """`sensitivity` squared; of what has that root to the last bit, the shortest."""
     squared = self.sensitivity**2
     short = round(squared, 9)
     return short if math.sqrt(short) == self.sensitivity else squared
@@ -478,11 +424,7 @@ class Mechanism(Guaranteed):
 
   @property
   def values_noise_multiplier(self) -> float:
-    """Standard deviation of z for the values alone, over the clip norm.
-
-    It is `noise_multiplier` unless a part of that pays for adaptive clipping
-    (arXiv:1905.03871, Theorem 1), or the noise is not Gaussian.
-    """
+    """That of the values, without adaptive clipping's count (arXiv:1905.03871)."""
     if self.clipped_count_stddev is None:
       return self.noise.stddev * self.noise_multiplier
     return adaptive_clipping.values_noise_multiplier(
@@ -490,11 +432,7 @@ class Mechanism(Guaranteed):
     )
 
   def sum_noise_multiplier(self, clients: float) -> float:
-    """Standard deviation of z in the sum of a round, over the clip norm.
-
-    Where clients make the noise it grows with their number; with clipping that adapts
-    it is that of the values.
-    """
+    """Standard deviation of z for the values in a round's sum, over the clip norm."""
     made = self.placement.times_that_of_sums(clients, dict(self.options))
     return math.hypot(
       self.values_noise_multiplier * made, self.server_noise_multiplier or 0.0
@@ -521,14 +459,7 @@ class Mechanism(Guaranteed):
 
   @property
   def round_events(self) -> tuple[dp_accounting.DpEvent, ...]:
-    """The event of each round, for a ledger; together they are `event`.
-
-    Example:
-      >>> drawn = sampling.PoissonSampling(4, sampling_probability=0.1)
-      >>> fed_avg = Mechanism('gaussian', drawn, noise_multiplier=1.0)
-      >>> fed_avg.round_events[3].sampling_probability
-      0.1
-    """
+    """The event of each round, for a ledger; together they are `event`."""
     if self.placement.is_simulation:
       return (dp_accounting.NonPrivateDpEvent(),) * self.participation.num_rounds
     return run_events.round_events(
@@ -579,10 +510,7 @@ class Mechanism(Guaranteed):
     return events.round_noise_multipliers(self.strategy, self.limits, noise)[1]
 
   def event_of_turns(self, turns: int) -> dp_accounting.DpEvent:
-    """What a client has spent at most after so many turns; all, if they do not compose.
-
-    A turn is a round that it has been in, or, with sampling, may have been in.
-    """
+    """What a client has spent at most after it may have been in so many rounds."""
     if not sampling.of(self.participation).composes:
       return self.event
     return dp_accounting.SelfComposedDpEvent(self.round_events[0], turns)
@@ -612,10 +540,7 @@ class Mechanism(Guaranteed):
     }
 
   def to_json(self) -> dict[str, Any]:
-    """JSON-ready values that `from_json` reads back exactly.
-
-    All options are keys, and those that were not given are `None`.
-    """
+    """JSON-ready values that `from_json` reads back exactly; options are all keys."""
     return {
       'name': self.name,
       'participation': sampling.to_json(self.participation),

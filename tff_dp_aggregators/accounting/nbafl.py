@@ -60,14 +60,7 @@ _SAFETY = 1e-12
 
 
 def gaussian_constant(epsilon: float, delta: float) -> float:
-  """C of the textbook's Gaussian mechanism: its noise is c / epsilon sensitivities.
-
-  Epsilon is below 1, where the constant holds (Dwork and Roth 2014, theorem A.1).
-
-  Example:
-    >>> round(gaussian_constant(epsilon=0.8, delta=2e-5), 6)
-    4.699558
-  """
+  """c: c / epsilon is the textbook's noise for epsilon < 1 (Dwork and Roth, A.1)."""
   checks.check_positive('epsilon', epsilon)
   gaussian.check_delta(delta)
   if epsilon >= 1:
@@ -81,12 +74,7 @@ def gaussian_constant(epsilon: float, delta: float) -> float:
 
 
 class Guarantee(NamedTuple):
-  """What somebody learns of somebody, as claimed and as it is.
-
-  Of an example it rests on one example changing an upload by no more than 2 C / m; and
-  towards who sees the means, on K clients in every round, who added their noise and
-  keep it to themselves.
-  """
+  """What somebody learns of somebody, as claimed and as it is."""
 
   seen: str  # 'uplink' for who sees a client's uploads, 'downlink' for the means.
   unit: str  # 'example' or 'client': what neighbouring data sets differ in.
@@ -202,10 +190,7 @@ class Nbafl:
 
   @property
   def server_noise_multiplier(self) -> float:
-    """K sigma_d / C: noise of the server *on the sum* of a round, over the clip norm.
-
-    The mean is that sum divided by K.
-    """
+    """K sigma_d / C: noise of the server on a round's *sum*, over the clip norm."""
     return self.cohort * self.downlink_stddev / self.clip_norm
 
   @property
@@ -217,9 +202,8 @@ class Nbafl:
   def mechanism_arguments(self) -> dict[str, Any]:
     """Arguments of `accounting.Mechanism`, for runs with this noise.
 
-    Noise of clients, and of the server if it adds some; a round in which fewer than K
-    report is not released, for the noise of all is counted. A client may be in every
-    round, for nothing keeps rounds of one that is drawn at random apart.
+    A round in which fewer than K report is not released; a client may be in every
+    round.
     """
     arguments = {
       'name': noises.GAUSSIAN.name,
@@ -234,11 +218,7 @@ class Nbafl:
     return arguments
 
   def guarantees(self) -> tuple[Guarantee, ...]:
-    """What holds beside what is claimed: one exposure, all, and all rounds.
-
-    A client in all rounds of the uplink, zeroed out, is what a run with this noise
-    states; of the downlink it is zeroed out only where all clients take part.
-    """
+    """What holds beside what is claimed: one exposure, all, and all rounds."""
     client, total = self.client_noise_multiplier, self.sum_noise_multiplier
     example = client * self.min_examples / 2
     exposures = self.num_exposures
@@ -311,10 +291,8 @@ def _delta_of_random_rounds(
 ) -> float:
   """Delta of a Gaussian that was seen in a binomial number of rounds, from above.
 
-  Rounds are drawn independently of the data, and who is told which they are sees k
-  Gaussians: the hockey-stick divergence of a mixture is at most the mean of theirs
-  (joint convexity). Data sets whose other clients are far away reach it, for then a sum
-  says who is in it.
+  Who is told which rounds they are sees k Gaussians: the divergence of a mixture is at
+  most the mean of theirs (joint convexity).
   """
   if fraction == 1:
     return gaussian.delta_of(math.sqrt(rounds) * mu, epsilon)

@@ -6,21 +6,19 @@ standard deviation
     noise_multiplier * clip_norm * ||row t of C^-1||
 
 in each of the model's d coordinates (`strategies.Strategy.noise_row_norms`). So the
-noise is about sqrt(d) times as long, as a vector, and the sum of m updates is at most
-m clip norms long. The ratio of the two is `by_round`. It needs no data, and whoever has
-few clients for a large model sees in it before training what privacy leaves over.
+noise is about sqrt(d) times as long, as a vector, and the sum of m updates is at most m
+clip norms long. The ratio of the two is `by_round`, which needs no data.
 
 **What it means.** Below 1, a round's update may be seen above its noise. Above 1, it
 drowns, unless updates point the same way in many rounds: in the sum of n rounds they
 can be n m clip norms long, while the noise of a sum is that of row n of `A C^-1`, which
 grows like sqrt(n) if it is independent, and hardly at all if it is correlated. That
 ratio is `of_sums`, and the one to compare mechanisms by. Real updates come to less than
-the bound, so the ratios are the least to be expected; with Laplace noise, whose clients
-are clipped in L1 norm, they are reached by updates of a single entry alone.
+the bound; with Laplace noise, whose clients are clipped in L1 norm, only updates of a
+single entry reach it.
 
 Clip norms cancel, also adaptive ones. Of parts with clip norms of their own, noise and
-what clients can say are as long as the root of the sum of their squares. Noise that
-clients make adds up in the sum: `Mechanism.sum_noise_multiplier`.
+what clients can say are as long as the root of the sum of their squares.
 """
 
 import math
@@ -50,10 +48,7 @@ class Points(NamedTuple):
 def per_coordinate(
   mechanism: mechanism_lib.Mechanism, clients_per_round: float = 1
 ) -> np.ndarray:
-  """Standard deviation of the noise in a coordinate of each round's sum.
-
-  It is in clip norms, [n]. Where clients make the noise, that of so many is in the sum.
-  """
+  """Standard deviation of each round's noise in a coordinate, in clip norms, [n]."""
   noise = mechanism.sum_noise_multiplier(float(clients_per_round))
   return noise * mechanism.strategy.noise_row_norms()
 
@@ -67,16 +62,8 @@ def by_round(
 ) -> np.ndarray:
   """Norm of each round's noise over the largest norm that the clients' sum can have.
 
-  It is the root mean square norm of the noise over the bound, [n]. `model_size` is the
-  number of trainable parameters, d; with parts, of each by name. `clients_per_round` is
-  m; the expected number with Poisson sampling.
-
-  Example:
-    >>> from tff_dp_aggregators import strategies
-    >>> limits = strategies.Participation(3, min_separation=3)
-    >>> mechanism = mechanism_lib.Mechanism('gaussian', limits, noise_multiplier=2.0)
-    >>> by_round(mechanism, model_size=10_000, clients_per_round=100)
-    array([2., 2., 2.])
+  Shape [n]. `model_size` is the number of trainable parameters, d; with parts, of each
+  by name. `clients_per_round` is m; the expected number with Poisson sampling.
   """
   return _ratio(per_coordinate, mechanism, model_size, clients_per_round)
 
@@ -113,11 +100,7 @@ def summary(
 def remark(
   mechanism: joint_mechanism.AnyMechanism, model_size: Size, clients_per_round: float
 ) -> Optional[str]:
-  """A line for whoever trains, if the first round's noise is longer than its signal.
-
-  It is a warning if that of the sum of all rounds is longer, too: then the model cannot
-  get further than its noise.
-  """
+  """A line for whoever trains, if the first round's noise is longer than its signal."""
   noise = summary(mechanism, model_size, clients_per_round)
   if noise.first_round <= 1:
     return None

@@ -5,14 +5,12 @@ one Gaussian. Other noise is drawn anew in each round, and its rounds compose: a
 who takes part in k of them is hidden by k equal events. `OTHERS` are mechanisms by
 themselves, with the identity as their strategy.
 
-Integer noise takes more numbers than its scale, `Noise.options`: how fine its grid is
-follows from them, and so does its event (`distributed_noise`).
+Integer noise takes more numbers than its scale, `Noise.options`, from which its grid
+follows, and its event (`distributed_noise`).
 
-A placement says who adds noise: the server to the sum, or clients to what they send.
-What the events say does not depend on it. Of whom they say it does: noise of the server
-hides a client in what is released; a client's own noise hides what it sends, from the
-server too; and shares of noise, which clients make for the sum, hide a client in the
-sum. `accounting.local` has the reasons, and guarantees besides.
+A placement says who adds noise. Noise of the server hides a client in what is released;
+a client's own noise hides what it sends, from the server too; and shares of noise,
+which clients make for the sum, hide a client in the sum (`accounting.local`).
 """
 
 import dataclasses
@@ -27,8 +25,7 @@ from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import distributed_noise
 from tff_dp_aggregators.base import checks
 
-# Whole numbers, at least 1, that integer noise or a placement takes, and what they are:
-# arguments of `accounting.Mechanism`, flags, and keys of JSON.
+# Whole numbers that integer noise or a placement takes: arguments, flags, keys of JSON.
 MIN_CLIENTS, MAX_CLIENTS = 'min_clients', 'max_clients'
 DIMENSION, BITS = 'dimension', 'bits'
 MEANINGS = {
@@ -46,7 +43,7 @@ class Noise:
   name: str  # And that of the mechanism that adds it independently in each round.
   order: int  # The p-norm that a client's contribution is clipped in.
   # The event of one round, from the scale of the noise over what one client changes the
-  # sum by in that norm, and the numbers of `options` by name.
+  # sum by in that norm, and the numbers of `options`.
   one_round: Callable[..., dp_accounting.DpEvent]
   stddev: float  # Standard deviation of noise whose scale is 1.
   placements: tuple[str, ...]  # Where it can be made, the usual one first.
@@ -173,8 +170,7 @@ class Placement:
 
 
 _FEWEST = (MIN_CLIENTS,)
-# The usual one.
-SERVER = Placement('server')
+SERVER = Placement('server')  # The usual one.
 # Shares, for the sum.
 CLIENTS = Placement('clients', options=_FEWEST, required=_FEWEST, is_on_clients=True)
 # Noise that hides each client.
@@ -192,8 +188,7 @@ PLACEMENTS = {
   each.name: each
   for each in (SERVER, CLIENTS, LOCAL, CLIENTS_AND_SERVER, LOCAL_APPROXIMATE)
 }
-# What the last but one takes besides, as an argument of `accounting.Mechanism`, a flag,
-# and a key of JSON.
+# What the last but one takes besides: an argument, a flag, and a key of JSON.
 SERVER_NOISE = 'server_noise_multiplier'
 
 

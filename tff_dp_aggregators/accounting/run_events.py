@@ -1,8 +1,8 @@
 """The events of a matrix mechanism under a scheme of participation.
 
-Limits make all rounds one Gaussian (`events.run_event`). A scheme of `sampling` has
-events of its own; where it knows several bounds, the one with the least epsilon is
-taken, which holds for all deltas as each of them does.
+Limits make all rounds one Gaussian (`events.run_event`); a scheme of `sampling` has
+events of its own. Of several bounds that it knows, the one with the least epsilon is
+taken: each holds for all deltas.
 """
 
 from typing import Optional, cast
@@ -18,8 +18,7 @@ from tff_dp_aggregators.accounting import noises
 from tff_dp_aggregators.sampling import scheme as scheme_lib
 from tff_dp_aggregators.strategies import registry
 
-# At which delta one bound is preferred to another.
-_DELTA = 1e-6
+_DELTA = 1e-6  # At which one bound is preferred to another.
 
 
 def event(
@@ -31,14 +30,8 @@ def event(
 ) -> dp_accounting.DpEvent:
   """The event of all rounds of a matrix mechanism under a scheme.
 
-  It is that of the scheme's `event`; of limits the Gaussian of `events.run_event`.
-  Where a sum moves by two clip norms if one client's data change, the noise multiplier,
-  which is the scale of z over the clip norm, counts half.
-
-  Example:
-    >>> schema = sampling.PoissonSampling(100, sampling_probability=0.01)
-    >>> event(strategies.Identity(100), schema, noise_multiplier=1.5).count
-    100
+  The noise multiplier, over the clip norm, counts half where a client moves a sum by
+  two.
   """
   own = _relative(strategy, schema, noise_multiplier, relation, noise)
   if own.multiplier == 0:
@@ -60,14 +53,8 @@ def round_events(
 ) -> tuple[dp_accounting.DpEvent, ...]:
   """The event of each round; those up to any round compose to what all of them spent.
 
-  They are those of the scheme's `round_events`; of limits Gaussians, of infinite noise
-  (`NoOpDpEvent`) where a round adds nothing to the worst case.
-
-  Example:
-    >>> cyclic = sampling.PoissonSampling(4, sampling_probability=0.1, num_groups=2)
-    >>> each = round_events(strategies.Identity(4), cyclic, noise_multiplier=1.5)
-    >>> [type(event).__name__ for event in each[:2]]
-    ['PoissonSampledDpEvent', 'NoOpDpEvent']
+  Of limits they are Gaussians, of infinite noise (`NoOpDpEvent`) where a round adds
+  nothing to the worst case.
   """
   own = _relative(strategy, schema, noise_multiplier, relation, noise)
   nothing = dp_accounting.NoOpDpEvent()

@@ -1,18 +1,13 @@
 """Epsilon after each round of a mechanism that composes, at the cost of milliseconds.
 
 Gaussian noise without sampling is one Gaussian over all rounds so far, and each line of
-the ledger has the exact epsilon. Samples of Gaussians, integer noise, and Laplace noise
-at a positive delta, have none in closed form: the tightest accountant takes tenths of a
+the ledger has the exact epsilon. For all else the tightest accountant takes tenths of a
 second for one number. Here is an upper bound for every round, the smaller of two:
 
-* Renyi DP of the turns so far, the quick bound, up to twice too large. Of samples with
-  Laplace noise it knows nothing.
+* Renyi DP of the turns so far, the quick bound, up to twice too large.
 * What the tightest accountant says of some more turns, at the next of a few marks, the
   last of which is the end. Composing more never spends less, so it holds for all rounds
   before a mark as well.
-
-So epsilon grows in steps, and after the last round it is the tightest number itself,
-that of the report. A report of fewer rounds states at most what is stated here.
 """
 
 import bisect
@@ -38,17 +33,7 @@ _FIRST_PART = 1 / 64
 class SpentByRound:
   """An upper bound on epsilon after each round of a mechanism whose rounds compose.
 
-  It is a function of mechanism, delta and number of rounds alone: asked again, in any
-  order and in another process, the same comes out.
-
-  Example:
-    >>> from tff_dp_aggregators import sampling
-    >>> from tff_dp_aggregators.accounting import Mechanism
-    >>> drawn = sampling.PoissonSampling(100, sampling_probability=0.01)
-    >>> mechanism = Mechanism('gaussian', drawn, noise_multiplier=1.0)
-    >>> spent = SpentByRound(mechanism, delta=1e-6)
-    >>> [f'{spent.after(rounds):.2f}' for rounds in (0, 10, 50, 100)]
-    ['0.00', '0.67', '0.95', '0.95']
+  It is a function of mechanism, delta and number of rounds alone.
   """
 
   def __init__(
@@ -57,7 +42,6 @@ class SpentByRound:
     delta: float,
     accountant: Optional[str] = None,
   ):
-    """Computes nothing yet; the accountant is asked for the last round."""
     if mechanism.is_one_gaussian:
       raise ValueError(
         f'the participation is {mechanism.participation}, without sampling; the exact '

@@ -1,14 +1,10 @@
 """TF Privacy's `tree_aggregation_accountant`, for programs that were written for it.
 
 The three public functions of `tensorflow_privacy.privacy.analysis`'s module of this
-name, so that changing the import is all there is to do. The numbers are the same; they
-come from `strategies.tree`, in milliseconds and without TensorFlow. What TF Privacy
-refuses is refused as a `ValueError`; so are NaN and steps that are not whole.
-
-As in TF Privacy, `min_separation` is the number of rounds strictly *between* two rounds
-of one client; everywhere else in this package it is their difference, one more. From
-RDP to epsilon leads `dp_accounting.rdp.compute_epsilon`; for one tree the exact
-epsilon, which is smaller, is `accountants.gaussian`'s.
+name, with the same numbers, in milliseconds. What TF Privacy refuses is a `ValueError`;
+so are NaN and steps that are not whole. As there, `min_separation` is the number of
+rounds strictly *between* two rounds of one client; everywhere else in this package it
+is their difference, one more.
 
 Example:
   The published run of Gboard's Spanish next-word-prediction model.
@@ -49,10 +45,6 @@ def compute_rdp_tree_restart(
   Returns:
     A float for a single order, otherwise an array with one for each. Infinite at
     infinite orders. Without noise, infinity alone, whatever `orders` is.
-
-  Example:
-    >>> compute_rdp_tree_restart(2.0, [8, 8], orders=3.0)  # 3 (4 + 4) / (2 * 2^2)
-    3.0
   """
   if _is_without_noise(noise_multiplier):
     return np.inf
@@ -94,12 +86,7 @@ def compute_zcdp_single_tree(
   max_participation: int,
   min_separation: int,
 ) -> float:
-  """Rho of `compute_rdp_single_tree`'s tree, zCDP; infinite without noise.
-
-  Example:
-    >>> round(compute_zcdp_single_tree(7.0, 2000, 6, 313), 4)  # Gboard.
-    0.8061
-  """
+  """Rho of `compute_rdp_single_tree`'s tree, zCDP; infinite without noise."""
   if _is_without_noise(noise_multiplier):
     return np.inf
   squared = _sensitivity_squared(total_steps, max_participation, min_separation)

@@ -39,11 +39,7 @@ Matrix = list[list[Fraction]]
 def patterns(
   num_rounds: int, min_separation: int, max_participations: int, fixed_epoch: bool
 ) -> Iterator[tuple[int, ...]]:
-  """All sets of rounds that one client may take part in.
-
-  Rounds r1 < r2 of it satisfy r2 - r1 >= min_separation; in fixed epochs their
-  differences are multiples of it.
-  """
+  """All sets of rounds of one client, min_separation or more, or multiples, apart."""
   most = min(max_participations, -(-num_rounds // min_separation))
   for count in range(1, most + 1):
     for rounds in itertools.combinations(range(num_rounds), count):
@@ -85,10 +81,7 @@ def tree(num_rounds: int) -> Matrix:
 def squared_sensitivity(
   matrix: Matrix, all_patterns: Iterator[Sequence[int]]
 ) -> Fraction:
-  """Max ||C u||^2 over patterns, for a matrix without negative entries.
-
-  Contributions of norm 1 that point in one direction are the worst then.
-  """
+  """Max ||C u||^2 over patterns, for a matrix without negative entries."""
   return max(
     _total(_total(row[j] for j in rounds) ** 2 for row in matrix)
     for rounds in all_patterns
@@ -128,14 +121,10 @@ def _total(values: Iterable[Fraction]) -> Fraction:
   return sum(values, Fraction(0))
 
 
-def _normal_cdf(x: mpmath.mpf) -> mpmath.mpf:
-  return mpmath.erfc(-x / mpmath.sqrt(2)) / 2
-
-
 def gaussian_delta(mu: mpmath.mpf, epsilon: mpmath.mpf) -> mpmath.mpf:
   """The smallest delta of mu-Gaussian-DP: N(mu, 1) against N(0, 1)."""
-  upper = _normal_cdf(-epsilon / mu + mu / 2)
-  return upper - mpmath.exp(epsilon) * _normal_cdf(-epsilon / mu - mu / 2)
+  upper = mpmath.ncdf(-epsilon / mu + mu / 2)
+  return upper - mpmath.exp(epsilon) * mpmath.ncdf(-epsilon / mu - mu / 2)
 
 
 def sampled_gaussian_delta(
@@ -155,12 +144,12 @@ def sampled_gaussian_delta(
 
   x = likelihood_ratio_is(mpmath.exp(epsilon))
   assert x is not None  # exp(epsilon) is at least 1.
-  above = [_normal_cdf(-x / sigma), _normal_cdf((1 - x) / sigma)]
+  above = [mpmath.ncdf(-x / sigma), mpmath.ncdf((1 - x) / sigma)]
   removed = (1 - q) * above[0] + q * above[1] - mpmath.exp(epsilon) * above[0]
   x = likelihood_ratio_is(mpmath.exp(-epsilon))
   added = mpmath.mpf(0)
   if x is not None:
-    below = [_normal_cdf(x / sigma), _normal_cdf((x - 1) / sigma)]
+    below = [mpmath.ncdf(x / sigma), mpmath.ncdf((x - 1) / sigma)]
     added = below[0] - mpmath.exp(epsilon) * ((1 - q) * below[0] + q * below[1])
   return max(removed, added)
 

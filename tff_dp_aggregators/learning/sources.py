@@ -20,7 +20,6 @@ from tff_dp_aggregators.learning import clients as clients_lib
 from tff_dp_aggregators.learning import local_order
 from tff_dp_aggregators.sampling import draws
 from tff_dp_aggregators.sampling import schedule as schedule_lib
-from tff_dp_aggregators.sampling import watch
 
 # Sources that saved iterators may belong to; the newest is last.
 _LIVE: 'list[weakref.ref[ClientSource]]' = []
@@ -148,7 +147,7 @@ class ClientSource(tff.program.FederatedDataSource):
         others'.
     """
     where = f'the cohort of round {round_num}'
-    cohort = watch.check_cohort(where, cohort, len(self._clients))
+    cohort = schedule_lib.check_cohort(where, cohort, len(self._clients))
     keys = local_order.keys(self._seed, round_num, self._keys[cohort])
     return [self._dataset(*each) for each in zip(cohort, keys)]
 

@@ -21,11 +21,7 @@ SHIFTS = (30, 27, 31)
 
 
 def keys_of_ids(ids: Sequence[Any], seed: int) -> np.ndarray:
-  """Keys of clients, by the seed and their own ids alone: uint64 of shape [clients].
-
-  Whoever does not know the seed finds no other id with the key of a client, which would
-  be drawn whenever that is.
-  """
+  """Keys of clients, by the seed and their own ids alone: uint64 of shape [clients]."""
   secret = hashlib.sha256(f'tff_dp_aggregators ids {int(seed)}'.encode()).digest()
   keyed, digests = hashlib.blake2b(key=secret, digest_size=8), bytearray()
   for each in ids:
@@ -57,10 +53,8 @@ def hashed(
 def of_step(seed: int, step: int, clients: np.ndarray, purpose: str) -> np.ndarray:
   """Hashes of clients in a step, from which neither the seed nor another step follows.
 
-  Each step begins with SHA-256 of seed and step. From there on it is the finaliser of
-  SplitMix64 (Steele, Lea, Flood, OOPSLA 2014), a bijection of 64 bits, which is applied
-  twice, with secret numbers of the step before each: applied once, who is told some
-  hashes would know by how much those of two clients differ, in all steps.
+  The finaliser of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014) is applied twice with
+  secret numbers of the step: once would tell how those of two clients differ.
   """
   begun = f'tff_dp_aggregators {purpose} {int(seed)} {int(step)}'.encode()
   first, second = np.frombuffer(hashlib.sha256(begun).digest()[:16], '<u8')
@@ -97,11 +91,7 @@ def number_type(num_clients: int) -> type:
 
 
 class Pool:
-  """A set of numbers from which some are drawn and removed, and others put back.
-
-  It is an array in no order, filled from the left. What is drawn leaves holes, into
-  which the last numbers move: the set is the same, and a draw costs its own size.
-  """
+  """A set of numbers from which some are drawn, at their own cost, and put back."""
 
   def __init__(self, numbers: np.ndarray):
     """Initializes the pool; `numbers` are not copied, and are changed."""

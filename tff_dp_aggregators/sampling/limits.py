@@ -1,11 +1,8 @@
 """Limits on participation, `strategies.Participation`: no assumption about sampling.
 
-Limits hold for each client for itself, so the rounds of all others stay as they are
-when one client's contributions become zeros or another's. When a client is added or
-removed they need not: cohorts of fixed size change.
-
-Two schedules keep them: `RandomEligible`, as production systems do, and
-`ShuffledEpochs`, for fixed epochs.
+Limits hold for each client for itself: the rounds of all others stay as they are when
+one client's contributions become zeros or another's, but not when one is added or
+removed.
 """
 
 import abc
@@ -26,8 +23,7 @@ from tff_dp_aggregators.sampling import schedule as schedule_lib
 from tff_dp_aggregators.sampling import scheme
 from tff_dp_aggregators.strategies import participation as participation_lib
 
-# Attempts at one round, after which it is given up.
-MAX_ATTEMPTS = 100
+MAX_ATTEMPTS = 100  # Attempts at one round, after which it is given up.
 
 
 class ReportingGoalError(ValueError):
@@ -63,9 +59,6 @@ class Limits(scheme.Scheme):
     schedule = ShuffledEpochs if self.participation.fixed_epoch else RandomEligible
     return schedule.name
 
-  def check(self, strategy: strategies.Strategy) -> None:
-    """Nothing to check: every strategy has a sensitivity under limits."""
-
   def to_json(self) -> dict[str, Any]:
     """The numbers of the limits."""
     return {'schema': self.name, **dataclasses.asdict(self.participation)}
@@ -73,11 +66,7 @@ class Limits(scheme.Scheme):
 
 @dataclasses.dataclass(frozen=True)
 class LimitsSchedule(schedule_lib.Schedule):
-  """A schedule whose scheme is a `strategies.Participation`.
-
-  Nothing is assumed about chance, so a round that too few clients report for may be
-  tried again, as long as the attempt that counts keeps the limits.
-  """
+  """A schedule whose scheme is a `strategies.Participation`, without assumed chance."""
 
   fixed_epoch: ClassVar[bool]  # Of limits that it keeps.
 
@@ -172,9 +161,8 @@ class RandomEligible(LimitsSchedule):
     first, in random order, so that enough are left for the last rounds.
 
   A round that misses its reporting goal is tried again, with those eligible and not
-  asked yet, as long as these are enough; where those go first that took part least
-  often, with all eligible ones. Who was asked in the attempt that counts has taken
-  part; who was asked in aborted attempts alone has not, as nothing of them is released.
+  asked yet, as long as these are enough; else with all eligible ones. Who was asked in
+  aborted attempts alone has not taken part.
 
   Example:
     >>> limits = strategies.Participation(num_rounds=4, min_separation=2)
@@ -191,10 +179,7 @@ class RandomEligible(LimitsSchedule):
 
   @functools.cached_property
   def _requested(self) -> list[list[np.ndarray]]:
-    """Cohorts asked, by round and attempt: all are drawn when the first is needed.
-
-    Round after round, as who is eligible depends on those before.
-    """
+    """Cohorts asked, by round and attempt: all are drawn when the first is needed."""
     eligible, drawn = _Eligible(self), []
     away: collections.deque[np.ndarray] = collections.deque()
     for this_round in range(self.num_rounds):
@@ -213,8 +198,7 @@ class _Eligible:
     self._rng = draws.generator(schedule.seed)
     self._size = schedule.clients_per_round
     self._cap = schedule.participation.assumed_at_most
-    # How often each took part, where that decides.
-    self._times: Optional[np.ndarray] = None
+    self._times: Optional[np.ndarray] = None  # How often each took part, if it decides.
     if self._cap is not None:
       self._times = np.zeros(schedule.num_clients, dtype)
     self._pools = [draws.Pool(np.arange(schedule.num_clients, dtype=dtype))]
@@ -262,18 +246,10 @@ class ShuffledEpochs(LimitsSchedule):
   """Clients are shuffled once, and every epoch goes through them in that order.
 
   So each client has the same place in every epoch, and its rounds differ by multiples
-  of `min_separation`, the rounds of an epoch. A new shuffle for each epoch would let a
-  client come last in one and first in the next, and keep no separation at all.
+  of `min_separation`. (A new shuffle for each epoch would keep no separation at all.)
 
-  `min_separation * clients_per_round` clients fill an epoch. Where there are more,
-  those that share a place take turns, so that each comes about equally often. A round
-  that misses its reporting goal asks the same clients again.
-
-  Example:
-    >>> epochs = strategies.Participation(4, min_separation=2, fixed_epoch=True)
-    >>> schedule = ShuffledEpochs(epochs, num_clients=4, clients_per_round=2, seed=1)
-    >>> [sorted(schedule.cohort(round_num).tolist()) for round_num in range(4)]
-    [[0, 1], [2, 3], [0, 1], [2, 3]]
+  Where more than fill an epoch share a place, they take turns. A round that misses its
+  reporting goal asks the same clients again.
   """
 
   name: ClassVar[str] = 'shuffled_epochs'

@@ -8,9 +8,9 @@ A file has a line that states the schema, and a line for each round.
     {"attempts": [{"requested": [5, 0, 8], "reporting": [8]},
                   {"requested": [1, 7, 2], "reporting": [1, 2]}]}
 
-The first line is one line. A round is a list of client numbers, where all that were
-asked reported, or an object with all attempts, the last of which counted. A file of
-another source may leave out the first line, if the reader knows what it would state.
+A round is a list of client numbers, where all that were asked reported, or an object
+with all attempts, the last of which counted. A file of another source may leave out the
+first line, if the reader knows what it would state.
 """
 
 import dataclasses
@@ -26,7 +26,6 @@ import numpy as np
 
 from tff_dp_aggregators.base import strict_json
 from tff_dp_aggregators.sampling import schedule as schedule_lib
-from tff_dp_aggregators.sampling import watch
 
 # So many bits tell draws apart: cohorts that are as rare are the same by no chance.
 _BITS = 40.0
@@ -47,9 +46,8 @@ class _Attempts(msgspec.Struct, forbid_unknown_fields=True):
 class Replay(schedule_lib.Schedule):
   """The cohorts of a file that `Schedule.save` wrote, or that comes from elsewhere.
 
-  What the schema says of each client, and of the size of cohorts, is checked. That
-  cohorts were drawn by chance, as a schema of sampling has it, and that nobody else
-  knows the file, no check can tell.
+  What the schema says of each client, and of the size of cohorts, is checked; that
+  cohorts were drawn by chance, and in secret, no check can tell.
 
   Raises:
     ValueError: If the file cannot be read, or does not keep the schema; the message
@@ -93,7 +91,7 @@ class Replay(schedule_lib.Schedule):
         f'{self.path} has {len(rounds)} rounds, but its schema is for '
         f'{header.schema.num_rounds}.'
       )
-    checked = watch.Rounds(f'of {self.path}', header)
+    checked = schedule_lib.Rounds(f'of {self.path}', header)
     for attempts in rounds:
       checked.add(attempts)
     return _Read(header, rounds, hashlib.sha256(content).hexdigest())
@@ -149,11 +147,7 @@ class Replay(schedule_lib.Schedule):
 
 
 def _hashes(rounds: Sequence[_Round], num_clients: int) -> Iterator[str]:
-  """Hashes of who was asked from each round on, in as many rounds as tell draws apart.
-
-  By one that they share, files are found that have rounds of the same draw, wherever
-  they begin and in whatever order they name clients.
-  """
+  """Hashes of who was asked from each round on, in as many as tell draws apart."""
   cohorts = [[sorted(a.requested.tolist()) for a in attempts] for attempts in rounds]
   bits = [sum(_bits(len(each), num_clients) for each in asked) for asked in cohorts]
   end, known = 0, 0.0

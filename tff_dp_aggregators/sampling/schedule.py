@@ -1,27 +1,33 @@
 """Who takes part in which round: what a run draws, and the accountant reads the same.
 
-The accountant reads a schedule's `schema`; the run draws its cohorts from it. So they
-cannot disagree. A cohort is a function of seed and round alone: whoever makes the same
-schedule again, after a crash for instance, gets the same clients.
+The accountant reads a schedule's `schema`; the run draws its cohorts from it, by seed
+and round alone: whoever makes the schedule again gets the same clients.
 """
 
 import abc
+import collections
 import dataclasses
 import functools
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Callable, ClassVar, NamedTuple, Optional
 
 import numpy as np
 
+from tff_dp_aggregators import strategies
 from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.base import new_files
 from tff_dp_aggregators.sampling import draws
 from tff_dp_aggregators.sampling import scheme
+from tff_dp_aggregators.strategies import participation as participation_lib
 
 # What the first line of a schedule's file says of its format.
 FILE_FORMAT = {'format': 'tff_dp_aggregators schedule', 'version': 1}
+_TWICE = (
+  '; a client that takes part twice in a round is counted with twice its clip norm, '
+  'which no epsilon covers.'
+)
 
 
 class Attempt(NamedTuple):
@@ -36,16 +42,7 @@ class Attempt(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Dropouts:
-  """A share of clients, by chance, that are asked and do not report.
-
-  Whether one does is decided by seed, round, attempt and client alone, and so by no
-  data: a client that is removed changes it for nobody else.
-
-  Example:
-    >>> drop = Dropouts(rate=0.25, seed=1)
-    >>> drop.reporting(0, 0, np.arange(8)).tolist()
-    [0, 3, 4, 5, 6, 7]
-  """
+  """A share of clients that do not report, by seed, round, attempt and client alone."""
 
   rate: float  # Probability that a client does not report, at least 0 and below 1.
   seed: int  # Same seed, same drop-outs.
@@ -124,22 +121,19 @@ class Header:
 class Schedule(abc.ABC):
   """Who takes part when: what the accountant reads, and what the run draws.
 
-  A schedule is a frozen dataclass, and its fields say everything about it: `to_json`
-  writes them, and another object made from them names the same clients. Clients are
-  numbers from 0 to `num_clients - 1`, each its client's own: who takes a client out of
-  the data leaves its number unused.
+  A schedule is a frozen dataclass whose fields say everything about it. Clients are
+  numbers from 0 to `num_clients - 1`: who takes a client out of the data leaves its
+  number unused.
 
   Clients of a data set have ids: `for_clients` makes the schedule whose draws for a
   client follow from its id, as `learning.train` does. Then a client that comes or goes
   changes nobody else's draws where the guarantee rests on sampling. Schedules that keep
-  limits draw from all who may take part; there the guarantee is for a client whose
-  contributions are zeros, with the same clients in every round.
+  limits draw from all who may take part, the same in every round.
   """
 
   name: ClassVar[str]  # What JSON calls schedules of this class.
   num_clients: int  # To choose from.
-  # The mean's denominator, which is public: the clients asked for a round, or where
-  # chance decides how many, the expected number of them.
+  # The mean's denominator, which is public: the clients asked for a round, in the mean.
   clients_per_round: float
   # Least number of clients that have to report in a round; `None` for any, or unknown.
   reporting_goal: Optional[int] = None
@@ -159,10 +153,7 @@ class Schedule(abc.ABC):
     """All attempts at a round, from 0; the last one is completed, and no other."""
 
   def for_clients(self, ids: Sequence[Any]) -> 'Schedule':
-    """The schedule whose draws for a client follow from its id and the seed.
-
-    `ids` are texts or numbers of all clients, by number; no two may be written alike.
-    """
+    """The schedule whose draws follow from clients' distinct ids, and the seed."""
     if len(ids) != self.num_clients:
       raise ValueError(
         f'ids must be of all num_clients={self.num_clients} clients; got {len(ids)}.'
@@ -186,10 +177,7 @@ class Schedule(abc.ABC):
     return int(self.schema.num_rounds)
 
   def cohort(self, round_num: int) -> np.ndarray:
-    """The clients whose updates a round is made of: int64 of shape [cohort].
-
-    They are the same whenever it is asked for; without drop-outs, all that were asked.
-    """
+    """The clients whose updates a round is made of: int64 of shape [cohort]."""
     return self.attempts(round_num)[-1].reporting
 
   def to_json(self) -> dict[str, Any]:
@@ -259,19 +247,8 @@ class Schedule(abc.ABC):
 class SampledSchedule(Schedule):
   """The cohorts that a scheme of sampling draws.
 
-  Every client is drawn by its own key, as the scheme says, and one that drops out was
-  drawn all the same. The mean is divided by a public constant, and not by the cohort's
-  own size. Who knows the seed knows who was drawn: the guarantee, which rests on the
-  sampling, is towards those who do not.
-
-  Example:
-    >>> from tff_dp_aggregators import sampling
-    >>> poisson = sampling.PoissonSampling(3, sampling_probability=0.2, num_groups=2)
-    >>> schedule = SampledSchedule(poisson, num_clients=20, seed=1)
-    >>> schedule.clients_per_round
-    2.0
-    >>> [sorted(schedule.cohort(round_num).tolist()) for round_num in range(3)]
-    [[5, 7], [15], [1, 2, 5, 7, 9]]
+  Every client is drawn by its own key, and one that drops out was drawn all the same.
+  Who knows the seed knows who was drawn: the guarantee is towards those who do not.
   """
 
   sampling: Any  # How clients are drawn, as the accountant assumes it.
@@ -279,7 +256,7 @@ class SampledSchedule(Schedule):
   seed: int  # Same seed, same cohorts.
   dropouts: Optional[Dropouts] = None  # Who does not report; `None` if everybody does.
   # The mean's denominator, a public constant; `None` for the expected size of a cohort,
-  # which tells who knows the sampling how many clients there are.
+  # which tells how many clients there are.
   clients_per_round: Optional[float] = None  # type: ignore[assignment]
 
   def __post_init__(self) -> None:
@@ -287,7 +264,8 @@ class SampledSchedule(Schedule):
       raise TypeError(f'sampling must be a scheme of sampling; got {self.sampling!r}.')
     check_dropouts(self.dropouts)
     num_clients = checks.check_positive_int('num_clients', self.num_clients)
-    self.sampling.check_clients(num_clients)
+    groups = getattr(self.sampling, 'num_groups', 1)
+    scheme.check_groups_have_clients(num_clients, groups)
     for name, assumed in _stated_by(self.sampling).items():
       if getattr(self, name) not in (None, assumed):
         raise ValueError(
@@ -316,7 +294,6 @@ class SampledSchedule(Schedule):
 
   @functools.cached_property
   def _drawing(self) -> Callable[[int], np.ndarray]:
-    """What gives a round's clients: made when the first round is asked for."""
     drawing: Callable[[int], np.ndarray] = self.sampling.drawing(self.seed, self.keys)
     return drawing
 
@@ -358,3 +335,179 @@ def attempts_of(
       reporting = dropouts.reporting(round_num, attempt, asked, known)
     made.append(Attempt(asked, reporting, attempt == len(requested) - 1))
   return tuple(made)
+
+
+class ParticipationWatch:
+  """Refuses a round in which a client would take part too often, or too soon.
+
+  For a loop of one's own that chooses its clients without a schedule. What was checked
+  is remembered in this object alone: who goes on from a checkpoint checks earlier
+  rounds again.
+
+  Example:
+    >>> from tff_dp_aggregators import strategies
+    >>> limits = strategies.Participation(num_rounds=10, min_separation=3)
+    >>> watch = ParticipationWatch(limits)
+    >>> watch.check(0, ['ann', 'bob'])
+    ['ann', 'bob']
+    >>> watch.check(1, ['bob'])
+    Traceback (most recent call last):
+    ValueError: round 1: client 'bob' took part in round 0 as well, and in 1 in all; the
+      difference must be at least 3, for at most 4 rounds.
+  """
+
+  def __init__(self, participation: strategies.Participation):
+    self._limits = participation_lib.require(participation)
+    self._numbers: dict[Any, int] = {}  # Of clients, as they come.
+    self._taken_part = _TakenPart(participation, 0)
+    self._next = 0
+
+  def check(self, round_num: int, clients: Iterable[Any]) -> list[Any]:
+    """Returns the clients of a round that is about to run, if they may take part.
+
+    Args:
+      round_num: The round, from 0, after all that were checked.
+      clients: Their ids.
+
+    Raises:
+      ValueError: If they may not. Then nothing is remembered of the round.
+    """
+    if isinstance(clients, (str, bytes)):
+      raise TypeError(f'clients must be a list of ids; got the text {clients!r}.')
+    limits, cohort = self._limits, list(clients)
+    round_num = checks.check_int('round_num', round_num, at_least=0)
+    where = f'round {round_num}'
+    if not self._next <= round_num < limits.num_rounds:
+      raise ValueError(
+        f'{where} is not one of rounds {self._next} to {limits.num_rounds - 1}, which '
+        'are planned and not checked yet. To begin anew, make another watch.'
+      )
+    twice = [each for each, n in collections.Counter(cohort).items() if n > 1]
+    if twice:
+      raise ValueError(f'{where} has client {twice[0]!r} twice{_TWICE}')
+    numbers = [self._numbers.setdefault(each, len(self._numbers)) for each in cohort]
+    self._taken_part.grow(len(self._numbers))
+    self._taken_part.add(where, round_num, np.array(numbers, np.int64), cohort)
+    self._next = round_num + 1
+    return cohort
+
+
+def check_cohort(where: str, clients: Any, num_clients: int) -> np.ndarray:
+  """Returns the clients of a cohort, if each is one of them, and none there twice."""
+  clients = np.asarray(clients)
+  if clients.ndim != 1 or (clients.size and clients.dtype.kind not in 'iu'):
+    raise TypeError(
+      f'{where} must be a vector of client numbers, int64; got {clients.dtype} of '
+      f'shape {list(clients.shape)}.'
+    )
+  clients = clients.astype(np.int64, copy=False)
+  strange = clients[(clients < 0) | (clients >= num_clients)]
+  if len(strange):
+    raise ValueError(
+      f'{where} has client {strange[0]}; clients are numbered from 0 to '
+      f'{num_clients - 1}.'
+    )
+  ordered = np.sort(clients)
+  twice = ordered[1:][ordered[1:] == ordered[:-1]]
+  if len(twice):
+    raise ValueError(f'{where} has client {twice[0]} twice{_TWICE}')
+  return clients
+
+
+class Rounds:
+  """Rounds of a `source`, each held against what is stated, with all before it."""
+
+  def __init__(self, source: str, header: Header):
+    self._source, self._header = source, header
+    self._scheme = scheme.of(header.schema)
+    self._taken_part = _TakenPart(self._scheme.limits, header.num_clients)
+    self.checked = 0  # How many there were.
+
+  def add(self, attempts: Sequence[Attempt]) -> None:
+    """Checks the attempts at the next round."""
+    where = f'round {self.checked} {self._source}'
+    num_clients = self._header.num_clients
+    if len(attempts) > 1 and self._scheme.is_sampled:
+      raise ValueError(
+        f'{where} was tried {len(attempts)} times, and a schema of sampling allows one '
+        'attempt: another makes its clients more likely than the sampling says.'
+      )
+    for requested, reporting, _ in attempts:
+      check_cohort(where, requested, num_clients)
+      if reporting is not requested:  # Without drop-outs, they are the same.
+        check_cohort(where, reporting, num_clients)
+        unasked = np.setdiff1d(reporting, requested)
+        if len(unasked):
+          raise ValueError(
+            f'{where}: client {unasked[0]} reported and was not requested.'
+          )
+      most, least = self._scheme.largest_cohort, 0
+      if self._scheme.has_public_sizes:
+        most = least = self._scheme.expected_cohort(num_clients)
+      if most is not None and not least <= len(requested) <= most:
+        raise ValueError(
+          f'{where} has {len(requested)} clients; its schema has cohorts from {least} '
+          f'to {most}.'
+        )
+    self._taken_part.add(where, self.checked, attempts[-1].reporting)
+    self.checked += 1
+
+
+class Watch(Rounds):
+  """Looks at the rounds of a schedule as they are run, whoever wrote the schedule."""
+
+  def __init__(self, schedule: Schedule):
+    super().__init__(f'of {type(schedule).__name__}', schedule.header)
+    self._schedule = schedule
+
+  def attempts(self, round_num: int) -> tuple[Attempt, ...]:
+    """The attempts at a round, if they keep the schema, with all before it."""
+    for earlier in range(self.checked, round_num):  # Of a run that goes on.
+      self.add(self._schedule.attempts(earlier))
+    attempts = self._schedule.attempts(round_num)
+    self.checked = round_num
+    self.add(attempts)
+    return attempts
+
+
+class _TakenPart:
+  """In which rounds clients took part, as far as limits are about it."""
+
+  def __init__(self, limits: strategies.Participation, num_clients: int):
+    self._limits = limits
+    self._last = np.full(num_clients, -1, np.int32)
+    self._times = np.zeros(num_clients, np.int32)
+
+  def grow(self, num_clients: int) -> None:
+    """Makes room for clients that were not known."""
+    more = num_clients - len(self._last)
+    self._last = np.append(self._last, np.full(more, -1, np.int32))
+    self._times = np.append(self._times, np.zeros(more, np.int32))
+
+  def add(
+    self,
+    where: str,
+    this_round: int,
+    clients: np.ndarray,
+    names: Optional[Sequence[Any]] = None,
+  ) -> None:
+    """Adds the clients of a round, unless one breaks the limits."""
+    clients, limits = np.asarray(clients, np.int64), self._limits
+    last = self._last[clients]
+    gaps = this_round - last
+    near = gaps < limits.min_separation
+    if limits.fixed_epoch:
+      near = gaps % limits.min_separation != 0
+    often = self._times[clients] >= limits.possible_participations
+    wrong = (last >= 0) & near | often
+    if wrong.any():
+      first = int(np.argmax(wrong))
+      client = clients[first] if names is None else repr(names[first])
+      wanted = 'a multiple of' if limits.fixed_epoch else 'at least'
+      raise ValueError(
+        f'{where}: client {client} took part in round {last[first]} as well, and in '
+        f'{self._times[clients[first]]} in all; the difference must be {wanted} '
+        f'{limits.min_separation}, for at most {limits.possible_participations} rounds.'
+      )
+    self._times[clients] += 1
+    self._last[clients] = this_round

@@ -1,17 +1,15 @@
 """What every scheme of participation says about itself.
 
-A scheme is plain data, a frozen dataclass, and its class says what the data means: in
-which rounds a client can take part, which events describe a mechanism under it, for
-which neighbouring relations these are right, and, for the schemes with sampling, which
-clients a round draws. `strategies.Participation`, the limits without sampling, is data
-of another layer; `of` puts it into `limits.Limits`, so that all schemes answer alike.
+A scheme is a frozen dataclass, and its class says what the data means: in which rounds
+a client can take part, which events describe a mechanism, for which relations, and
+which clients a round draws. `of` puts `strategies.Participation`, limits without
+sampling, into `limits.Limits`, so that all schemes answer alike.
 """
 
 import abc
 import dataclasses
 import math
-from collections.abc import Iterator
-from typing import Any, Callable, ClassVar, NamedTuple, Optional, Union
+from typing import Any, Callable, ClassVar, NamedTuple, NoReturn, Optional, Union
 
 import dp_accounting
 import numpy as np
@@ -19,7 +17,7 @@ from dp_accounting import NeighboringRelation as Relation
 
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.base import checks
-from tff_dp_aggregators.sampling import draws
+from tff_dp_aggregators.strategies import participation as participation_lib
 from tff_dp_aggregators.strategies import registry
 
 # Neighbouring relations by the names that flags and reports have for them.
@@ -39,6 +37,114 @@ _NOT_SHARED = (
 )
 # What a sampling without separation is exchanged for.
 _GROUPED = 'cyclic Poisson sampling in as many groups (--sampling=poisson --num_groups)'
+# Most places of a client. Fewer are less private, so that this is a bound; with more,
+# what accountants add for round-off would be more than the loss.
+MAX_PLACES = 10**12
+
+
+class OwnDpEvent(dp_accounting.DpEvent):
+  """An event of this package, of which dp-accounting would leave out the fields."""
+
+  def to_named_tuple(self) -> NoReturn:
+    """Not for such an event."""
+    raise ValueError(f'write it with accounting.events.to_json: {self}.')
+
+
+@dataclasses.dataclass(frozen=True)
+class AllocatedDpEvent(OwnDpEvent):
+  """A client is in one of many steps at random (arXiv:2502.08202), or in none."""
+
+  num_places: int  # Places that are equally likely.
+  num_steps: int  # How many of them are steps, from 1.
+  event: dp_accounting.DpEvent  # Of one step, if the client were known to be in it.
+
+  def __post_init__(self) -> None:
+    for name in ('num_places', 'num_steps'):
+      self.__dict__[name] = checks.check_positive_int(name, getattr(self, name))
+    if self.num_steps > self.num_places:
+      most = self.num_places
+      raise ValueError(f'num_steps must be at most {most}; got {self.num_steps}.')
+
+
+@dataclasses.dataclass(frozen=True)
+class TruncatedPoissonDpEvent(OwnDpEvent):
+  """Noise on a Poisson sample, of which a random subset is kept if it is too large.
+
+  For all data sets up to a number; dp-accounting 0.6 has it for one number of clients.
+  """
+
+  num_clients: int  # The most clients besides the one that data sets differ by.
+  sampling_probability: float  # In (0, 1].
+  max_clients_per_round: int  # The most that are kept.
+  event: dp_accounting.DpEvent  # The noise, if all clients were in the round.
+
+  def __post_init__(self) -> None:
+    for name in ('num_clients', 'max_clients_per_round'):
+      self.__dict__[name] = checks.check_positive_int(name, getattr(self, name))
+    name, given = 'sampling_probability', self.sampling_probability
+    self.__dict__[name] = checks.check_probability(name, given)
+
+
+class MixtureDpEvent(OwnDpEvent):
+  """All rounds of a matrix mechanism, of which a client is in some that it draws.
+
+  A file has the strategy's checksum: what is read is accounted for by its bound.
+  """
+
+  strategy: Optional[strategies.Strategy]  # `None` if it is not known.
+  noise_multiplier: float  # Standard deviation of z over the clip norm.
+  bound: dp_accounting.DpEvent  # At most as private, of events that compose.
+  strategy_checksum: str  # By default that of `strategy`.
+  # Whether accountants that compose read the bound, also where others read the event.
+  bound_is_tight: ClassVar[bool]
+
+  def __post_init__(self) -> None:
+    known = self.strategy_checksum if self.strategy is None else self.strategy.checksum
+    if not known or self.strategy_checksum not in ('', known):
+      raise ValueError(
+        f'strategy_checksum is {self.strategy_checksum!r}, and the strategy has '
+        f'{known!r}.'
+      )
+    self.__dict__['strategy_checksum'] = known
+
+
+@dataclasses.dataclass(frozen=True)
+class BallsInBinsDpEvent(MixtureDpEvent):
+  """A client is in the rounds of a bin, drawn uniformly: j, j + b, ... for bin j."""
+
+  bound_is_tight = True
+  strategy: Optional[strategies.Strategy] = dataclasses.field(compare=False, repr=False)
+  num_bins: int  # b.
+  noise_multiplier: float
+  bound: dp_accounting.DpEvent = dataclasses.field(hash=False)  # It can hold a list.
+  strategy_checksum: str = ''
+
+
+@dataclasses.dataclass(frozen=True)
+class RandomAllocationDpEvent(MixtureDpEvent):
+  """A client is in so many of all rounds; all sets of them are equally likely."""
+
+  bound_is_tight = True
+  # A strategy of independent noise.
+  strategy: Optional[strategies.Strategy] = dataclasses.field(compare=False, repr=False)
+  rounds_of_a_client: int  # k.
+  noise_multiplier: float
+  bound: dp_accounting.DpEvent = dataclasses.field(hash=False)  # It can hold a list.
+  strategy_checksum: str = ''
+
+
+@dataclasses.dataclass(frozen=True)
+class BMinSepDpEvent(MixtureDpEvent):
+  """A client that is free is in a round at random."""
+
+  bound_is_tight = False
+  strategy: Optional[strategies.Strategy] = dataclasses.field(compare=False, repr=False)
+  # Rounds after which a client is free again, b; no fewer than the strategy has bands.
+  min_separation: int
+  sampling_probability: float  # Of a free client, p.
+  noise_multiplier: float
+  bound: dp_accounting.DpEvent = dataclasses.field(hash=False)  # It can hold a list.
+  strategy_checksum: str = ''
 
 
 class Noise(NamedTuple):
@@ -83,7 +189,8 @@ class Scheme(abc.ABC):
   @property
   def free_bands(self) -> Optional[int]:
     """Most bands with which rounds of a client share no noise, where they must not."""
-    return None
+    found: Optional[int] = getattr(self, self.separation or 'num_groups', None)
+    return found
 
   @property
   def schedule_name(self) -> str:
@@ -94,9 +201,10 @@ class Scheme(abc.ABC):
     """How many clip norms a round's sum moves by if one client's data change."""
     return sensitivity_factor(relation)
 
-  @abc.abstractmethod
   def check(self, strategy: strategies.Strategy) -> None:
     """Refuses a strategy, of as many rounds, whose events are not known."""
+    if self.free_bands is not None:
+      check_groups(strategy, self.free_bands, self.separation)
 
   def check_bands(self, option: str, num_bands: int) -> None:
     """Refuses so many bands if rounds of a client would share noise."""
@@ -118,7 +226,8 @@ class Scheme(abc.ABC):
   @property
   def largest_cohort(self) -> Optional[int]:
     """Most clients of a round; `None` if a scheme leaves it open."""
-    return None
+    found: Optional[int] = getattr(self, 'max_clients_per_round', None)
+    return found
 
   def other_cohort(self, num_clients: int, cohort: float) -> Optional[float]:
     """Clients of a round, where they are not those that a scheme was made for."""
@@ -139,10 +248,7 @@ Schema = Union[strategies.Participation, Scheme]
 
 
 class SampledScheme(Scheme):
-  """A scheme whose rounds draw clients in secret, and whose guarantee rests on it.
-
-  Its fields are whole numbers from 1, and probabilities.
-  """
+  """A scheme whose rounds draw clients in secret, and whose guarantee rests on it."""
 
   def __post_init__(self) -> None:
     for field in dataclasses.fields(self):  # type: ignore[arg-type]
@@ -163,142 +269,13 @@ class SampledScheme(Scheme):
 
   @abc.abstractmethod
   def drawing(self, seed: int, keys: np.ndarray) -> Callable[[int], np.ndarray]:
-    """What gives the clients of a round, by number, from the keys of all clients.
-
-    A client's draws follow from its own key, the seed and the scheme, so that a client
-    that comes or goes changes nobody else's.
-    """
-
-  def check_clients(self, num_clients: int) -> None:
-    """Refuses too few clients."""
-
-
-class RoundSampling(SampledScheme):
-  """A scheme in which every round is a mechanism on a random sample of its own.
-
-  With correlated noise that needs a banded strategy and groups that take turns, at
-  least as many as bands: the columns of C for a client's rounds then share no row, so
-  what it adds in one of them is hidden by noise of its own (arXiv:2306.08153, Theorem
-  4).
-  """
-
-  num_groups: int = 1  # They take turns; 1 if a client may be drawn for every round.
-
-  @abc.abstractmethod
-  def sampled(self, on_everybody: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
-    """The event of one round, from that of its noise on everybody."""
-
-  @property
-  def limits(self) -> strategies.Participation:
-    """The rounds of a client's group, in which it may be drawn."""
-    return strategies.Participation(
-      self.num_rounds, self.num_groups, fixed_epoch=self.num_groups > 1
-    )
-
-  @property
-  def rounds_of_a_client(self) -> int:
-    """Rounds in which one client may be drawn, at most."""
-    return -(-self.num_rounds // self.num_groups)
-
-  @property
-  def free_bands(self) -> Optional[int]:
-    """As many as there are groups."""
-    return self.num_groups
-
-  def check(self, strategy: strategies.Strategy) -> None:
-    """Checks that rounds that one client may be drawn for share no noise."""
-    check_groups(strategy, self.num_groups, self.separation)
-
-  def event(self, strategy: strategies.Strategy, noise: Noise) -> dp_accounting.DpEvent:
-    """The event of a sampled round for each that a client may be drawn for.
-
-    Its noise is relative to the largest column norm of C.
-    """
-    one = self.sampled(noise.event(noise.multiplier / strategy.sensitivity(None)))
-    return dp_accounting.SelfComposedDpEvent(one, self.rounds_of_a_client)
-
-  def round_events(
-    self, strategy: strategies.Strategy, noise: Noise
-  ) -> tuple[dp_accounting.DpEvent, ...]:
-    """A sampled round where the first group has its turn, nothing elsewhere."""
-    one, nothing = self.event(strategy, noise).event, dp_accounting.NoOpDpEvent()
-    return tuple(
-      nothing if this_round % self.num_groups else one
-      for this_round in range(self.num_rounds)
-    )
-
-
-class Allocation(SampledScheme):
-  """A scheme in which a client's rounds are drawn together, before the first.
-
-  What all rounds cost is one event that is not made of theirs: after the first one,
-  all of it counts as spent, which holds as what follows only adds.
-  """
-
-  composes = False
-  relations = (Relation.ADD_OR_REMOVE_ONE, Relation.REPLACE_SPECIAL)
-
-  def round_events(
-    self, strategy: strategies.Strategy, noise: Noise
-  ) -> tuple[dp_accounting.DpEvent, ...]:
-    """All of it in the first round, nothing in those that follow."""
-    nothing = dp_accounting.NoOpDpEvent()
-    return (self.event(strategy, noise), *[nothing] * (self.num_rounds - 1))
-
-  @property
-  def num_places(self) -> int:
-    """Places that have rounds, in turn: the first round has place 0."""
-    return self.num_rounds
-
-  @abc.abstractmethod
-  def _draw(
-    self, num_clients: int, hashed: Callable[..., np.ndarray]
-  ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Clients with a place of each, again and again until all have all of theirs.
-
-    Places from `num_places` on are in no round. `hashed(purpose, step, clients)` is
-    what clients draw.
-    """
-
-  def drawing(self, seed: int, keys: np.ndarray) -> Callable[[int], np.ndarray]:
-    """What gives the clients of a round, in the order of their numbers.
-
-    All draws are made and sorted here; from then on a round costs its cohort.
-    """
-    num_places, num_clients = self.num_places, len(keys)
-
-    def hashed(purpose: str, step: int = 0, clients: Any = slice(None)) -> np.ndarray:
-      return draws.hashed(self, seed, keys[clients], purpose, step)
-
-    drawn = []  # One number for place and client: faster to sort than pairs.
-    for clients, places in self._draw(num_clients, hashed):
-      placed = places < num_places
-      drawn.append(places[placed].astype(np.int64) * num_clients + clients[placed])
-    by_place = np.concatenate(drawn)
-    by_place.sort()  # And within a place by client.
-    starts = np.searchsorted(by_place, np.arange(num_places + 1) * num_clients)
-    by_place %= num_clients
-    numbers = by_place.astype(draws.number_type(num_clients))
-
-    def of_round(round_num: int) -> np.ndarray:
-      place = round_num % num_places
-      return numbers[starts[place] : starts[place + 1]]
-
-    return of_round
+    """What gives the clients of a round, each by its own key, seed and scheme."""
 
 
 def check_groups(
   strategy: strategies.Strategy, groups: int, separation: str = ''
 ) -> None:
-  """Checks that rounds which are so far apart share no noise, by the bands of C.
-
-  What is said of a client that is drawn again and again rests on it: likelihoods of its
-  rounds multiply only where the columns of C share no row.
-
-  A `num_bands` that means something else, such as bands of `C^-1`, would pass for one
-  that makes the noise of a client's rounds independent. So C is looked at, where it is
-  small enough.
-  """
+  """Checks that rounds so far apart share no noise, also by C if it is small."""
   num_bands = getattr(strategy, 'num_bands', math.inf)  # Infinite unless banded.
   if num_bands > groups:
     kinds = registry.KINDS.values()
@@ -319,6 +296,15 @@ def check_groups(
       )
 
 
+def check_groups_have_clients(num_clients: int, num_groups: int) -> None:
+  """Refuses groups without clients."""
+  if num_clients < num_groups:
+    raise participation_lib.PopulationTooSmallError(
+      f'num_clients={num_clients} leaves some of {num_groups} groups empty; take more '
+      f'clients, or num_groups of at most {num_clients}.'
+    )
+
+
 def check_cycle(name: str, value: int) -> None:
   """Checks a number of rounds that may be more than there are, such as of a break."""
   checks.check_within(name, checks.check_positive_int(name, value), 1, _MAX_CYCLE)
@@ -333,8 +319,7 @@ def check_mean_cohort(clients_per_round: float, most: float, turns: str = '') ->
     )
 
 
-# Every scheme, by name; `register` adds to them.
-SCHEMES: dict[str, type[Scheme]] = {}
+SCHEMES: dict[str, type[Scheme]] = {}  # Every scheme, by name; `register` adds to them.
 
 
 def register(scheme: type[Scheme]) -> type[Scheme]:
@@ -348,12 +333,7 @@ def register(scheme: type[Scheme]) -> type[Scheme]:
 
 
 def of(schema: Schema) -> Any:
-  """The scheme that is stated: itself, or limits, as a scheme without sampling.
-
-  Example:
-    >>> of(strategies.Participation(8, min_separation=2)).is_sampled
-    False
-  """
+  """The scheme that is stated: itself, or limits, as a scheme without sampling."""
   for scheme in SCHEMES.values():
     if isinstance(schema, scheme.data):
       return schema if isinstance(schema, Scheme) else scheme(schema)  # type: ignore[call-arg]
@@ -395,10 +375,7 @@ def check_relation(schema: Schema, relation: Optional[Relation] = None) -> Relat
 
 
 def sensitivity_factor(relation: Relation) -> int:
-  """How many clip norms a sum moves by if one client's data change.
-
-  Two where one client is replaced by another: one contribution goes, another comes.
-  """
+  """How many clip norms a sum moves by: two where one client is replaced by another."""
   return 2 if relation is Relation.REPLACE_ONE else 1
 
 

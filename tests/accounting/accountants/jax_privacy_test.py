@@ -18,7 +18,7 @@ from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import run_events
 from tff_dp_aggregators.accounting.accountants import monte_carlo
-from tff_dp_aggregators.sampling import balls_in_bins
+from tff_dp_aggregators.sampling import allocation
 
 _HERE = pathlib.Path(__file__)
 _FILE = json.loads(_HERE.with_name('jax_privacy.json').read_text(encoding='utf-8'))
@@ -50,7 +50,7 @@ def _losses(setting):
   scheme, outcomes = setting['sampling'], np.array(setting['outcomes']) / noise
   if 'cycle_length' in scheme:
     bins = scheme['cycle_length']
-    columns = balls_in_bins.bins_of(strategy, bins)
+    columns = allocation.bins_of(strategy, bins)
     mixture: monte_carlo.Mixture = monte_carlo.BallsInBinsMixture(strategy, bins, noise)
   else:
     columns = np.abs(strategy.materialize())

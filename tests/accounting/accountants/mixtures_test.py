@@ -17,7 +17,7 @@ from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import run_events
 from tff_dp_aggregators.accounting.accountants import monte_carlo
-from tff_dp_aggregators.sampling import balls_in_bins
+from tff_dp_aggregators.sampling import allocation
 
 BOTH = Relation.ADD_OR_REMOVE_ONE
 # Stretch and tilt: of P, of both directions at a = 1.3 and 4, and arbitrary ones.
@@ -149,15 +149,6 @@ def test_moments_are_those_of_enumeration(mixture, means, probabilities, columns
     assert mixture.log_moment(tilt) == pytest.approx(expected, rel=1e-12, abs=1e-13)
 
 
-def test_every_round_has_the_same_probability():
-  for n, b, p in SAMPLINGS:
-    sets = _sets(n, b, p)
-    rate = sampling.BMinSepSampling(n, p, b).rate
-    for t in range(n):
-      total = sum(q for rounds, q in sets.items() if t in rounds)
-      assert total == pytest.approx(rate, rel=1e-12)
-
-
 def _check_frequencies(counts, expected):
   """Chi-square at 1e-7, for what is expected five times or more."""
   counts, expected = np.array(counts, float), np.array(expected)
@@ -221,7 +212,7 @@ def test_bins_are_drawn_as_often_as_enumeration_says(n, b, tilt):
 def test_bins_add_up_their_columns_and_noise_is_that_of_outcomes(num_bins):
   strategy = _signed(6, 6)
   matrix = np.abs(strategy.materialize())
-  added = balls_in_bins.bins_of(strategy, num_bins)
+  added = allocation.bins_of(strategy, num_bins)
   assert added.shape == (6, min(num_bins, 6))
   for j, column in enumerate(added.T):
     np.testing.assert_allclose(column, matrix[:, j::num_bins].sum(axis=1), rtol=1e-14)
@@ -317,29 +308,6 @@ def test_no_outcome_of_the_square_adds_more_than_the_bound(name):
     logs += losses[above] - log_weights[above] - drawn
     bound = monte_carlo.Squared(doubled=True).log_bound(mixture, epsilon)
     assert logs.max() <= bound + 1e-9
-
-
-def test_many_rounds_neither_overflow_nor_lose_digits():
-  n, b, p, noise = 600, 4, 0.4, 0.08
-  mixture = monte_carlo.BMinSepMixture(_toeplitz(n, b), b, p, noise)
-  columns = np.abs(_toeplitz(n, b).materialize()) / noise
-  norms = (columns**2).sum(axis=0)
-  rng = np.random.default_rng(10)
-  inner = (rng.normal(size=(3, n)) + 0.5 * columns.sum(axis=1) / b) @ columns
-  for stretch, tilt in ((1.0, 0.0), (1.2, 0.2), (-0.2, -1.2)):
-    logs = stretch * inner - (stretch**2 - tilt) * norms / 2
-    # The same recursion, in logarithms.
-    sums = np.zeros((n + b, 3))
-    for t in range(n - 1, -1, -1):
-      taken = math.log(p) + logs[:, t] + sums[t + b]
-      sums[t] = np.logaddexp(math.log(1 - p) + sums[t + 1], taken)
-    first = np.full(b, p)
-    first[0] = 1.0
-    first /= 1 + (b - 1) * p
-    expected = _log_mean(sums[:b], first[:, None], axis=0)
-    assert np.abs(expected).max() > 50
-    found = mixture.log_ratios(inner, stretch, tilt)
-    np.testing.assert_allclose(found, expected, rtol=1e-10)
 
 
 @pytest.mark.parametrize('p', [0.5, 1.0])

@@ -230,22 +230,6 @@ def test_answers_are_not_above_the_deterministic_bound(make):
   assert accountants.delta(event, 0.3, NAME, BOTH) <= bound
 
 
-def test_separation_one_is_poisson_sampling():
-  n, p, noise, delta = 30, 0.2, 2.0, 1e-5
-  event = run_events.event(
-    strategies.Identity(n), sampling.BMinSepSampling(n, p, 1), noise
-  )
-  assert isinstance(event, events.BMinSepDpEvent)
-  one = dp_accounting.PoissonSampledDpEvent(p, dp_accounting.GaussianDpEvent(noise))
-  poisson = dp_accounting.SelfComposedDpEvent(one, n)
-  known = accountants.epsilon(poisson, delta, 'pld', BOTH)
-  stated = accountants.epsilon(event, delta, NAME, BOTH)
-  assert known * (1 - 1e-3) <= stated <= known * 1.08
-  known = accountants.delta(poisson, 0.8, 'pld', BOTH)
-  stated = accountants.delta(event, 0.8, NAME, BOTH)
-  assert known * (1 - 1e-3) <= stated <= known * 1.3
-
-
 def _tails(outcomes, size, log_bound=0.0):
   """Outcomes in [0, 1] times the bound that are the same for every epsilon."""
   with np.errstate(divide='ignore'):

@@ -165,17 +165,3 @@ def test_added_clients_of_many_rounds_are_bounded():
   assert search.log_excess(False, epsilon) > 0
   found = search.delta_added(epsilon)
   assert exact <= found <= 1e4 * exact
-
-
-def test_bins_have_normal_tails_as_well():
-  strategy = strategies.BandedToeplitz.square_root(64, num_bands=16)
-  mixture = monte_carlo.BallsInBinsMixture(strategy, 16, 2.0)
-  rng = np.random.default_rng(4)
-  losses = monte_carlo.losses_of_absent(mixture, rng, 8192 + 2**16)
-  bound = _counted(losses, 2**16, 2.0, math.log(1e-9))
-  tails = monte_carlo.draw(
-    mixture, rng, 2**17, monte_carlo.best_proposal(mixture, False, 2.0), 2.0
-  )
-  outcomes = tails.outcomes(2.0)
-  error = math.sqrt(np.square(outcomes).sum()) / tails.size
-  assert tails.delta(2.0) - 5 * error <= math.exp(bound.log_delta(2.0))

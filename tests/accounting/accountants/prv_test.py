@@ -71,15 +71,6 @@ def test_one_sampled_round_is_its_integral(probability, noise_multiplier, epsilo
   assert epsilon <= by_prv <= epsilon + 5e-3
 
 
-@pytest.mark.slow
-def test_laplace_noise_has_its_pure_epsilon():
-  epsilon = accountants.epsilon(Repeated(Laplace(2.0), 3), 1e-9, 'prv')
-  assert 1.5 - 1e-6 <= epsilon <= 1.5 + 1e-3
-  pld = accountants.epsilon(Repeated(Laplace(4.0), 40), 1e-6, 'pld')
-  epsilon = accountants.epsilon(Repeated(Laplace(4.0), 40), 1e-6, 'prv')
-  assert pld - 1e-3 <= epsilon <= pld + 2e-3 < 10
-
-
 def test_where_float64_ends_it_raises():
   with pytest.raises(ValueError, match='delta must be at least 1e-14 for prv'):
     accountants.epsilon(Gaussian(1.0), 1e-15, 'prv')

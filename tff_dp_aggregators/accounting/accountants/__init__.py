@@ -1,9 +1,7 @@
 """Accountants: what events mean in terms of epsilon and delta.
 
 `epsilon` and `delta` ask the tightest accountant, or one by name. `ACCOUNTANTS` has the
-class of each, which says how tight it is and how it is searched; flags, reports with
-their JSON schema and calibration follow from them. Each reads events in the form that
-`accountant.components` gives them.
+class of each; flags, reports with their JSON schema and calibration follow from them.
 
 | name    | what it is | reads | for one Gaussian |
 |---------|------------|-------|------------------|
@@ -21,14 +19,12 @@ integer noise | a bound |
 a looser bound |
 
 Every mechanism without sampling of this package is one Gaussian, so that `exact` is the
-answer; the others are there to compare with published figures, and for sampling. Who
-names no accountant asks the tightest one that reads the event.
+answer; the others are there to compare with published figures, and for sampling.
 
 `relation` is a `dp_accounting.NeighboringRelation`, zeroing out one client's
 contributions by default (`REPLACE_SPECIAL`; arXiv:2103.00039, Definition 1.1). A
-Gaussian has the same curve under each relation, at the noise multiplier relative to the
-sensitivity under that relation; sampling amplifies under one only, and is refused under
-others (`accountant` has the table).
+Gaussian has the same curve under each, at the noise multiplier relative to the
+sensitivity under it; `accountant` has which sampling amplifies under which.
 
 No accountant returns too small a number: each rounds up, returns a bound, or raises.
 """
@@ -86,13 +82,11 @@ __all__ = [
   'zcdp_rho',
 ]
 
-# At which Renyi DP is computed.
-RDP_ORDERS = rdp.ORDERS
+RDP_ORDERS = rdp.ORDERS  # At which Renyi DP is computed.
 
 _ZERO_OUT = Relation.REPLACE_SPECIAL
 
-# The curve of a Gaussian itself.
-EXACT = gaussian.GaussianAccountant.name
+EXACT = gaussian.GaussianAccountant.name  # The curve of a Gaussian itself.
 # Reads every event of this package, quickly: for searches, and where numbers are many.
 QUICK_BOUND = rdp.RdpAccountant.name
 
@@ -130,10 +124,7 @@ def composed(
   accountant: Optional[str] = None,
   relation: Relation = _ZERO_OUT,
 ) -> Accountant:
-  """The accountant of an event, to be asked for many epsilons or deltas.
-
-  Arguments and errors are those of `epsilon`.
-  """
+  """The accountant of an event, for many questions; arguments as of `epsilon`."""
   entry = entry_of(accountant or tightest(event, relation))
   made = entry(relation)
   for part, count in components(_as_read(entry, event, relation), relation):
@@ -162,10 +153,7 @@ def has_stated(event: dp_accounting.DpEvent) -> bool:
 def _as_read(
   entry: type[Accountant], event: dp_accounting.DpEvent, relation: Relation
 ) -> dp_accounting.DpEvent:
-  """The event, or bounds of mixtures, where that is asked for or nothing else is known.
-
-  Alone, b-min-sep sampling is read by who draws outcomes; that composes with nothing.
-  """
+  """The event, or bounds of mixtures, where nothing else is known."""
   if not entry.reads_bounds or entry.can_read(event, relation):
     return event
   components(event, relation)  # Its bound may be valid where the event is not.
@@ -211,14 +199,7 @@ def delta(
   accountant: Optional[str] = None,
   relation: Relation = _ZERO_OUT,
 ) -> float:
-  """Delta of an event at `epsilon`: what `epsilon` is, the other way.
-
-  It is the smallest for which the accountant can vouch; 1 without noise.
-
-  Example:
-    >>> f'{delta(dp_accounting.GaussianDpEvent(7 / 79**0.5), epsilon=5.0):.2e}'
-    '1.21e-04'
-  """
+  """Smallest delta of an event at `epsilon` for which it can vouch; 1 without noise."""
   gaussian.check_epsilon(epsilon)
   return float(composed(event, accountant, relation).get_delta(epsilon))
 
@@ -236,11 +217,7 @@ def instead(
   accountant: Optional[str] = None,
   relation: Relation = _ZERO_OUT,
 ) -> Optional[Instead]:
-  """Whose bound `epsilon` returns, where the accountant has no smaller one itself.
-
-  With the reason; `None` if it is the one that was asked. Arguments and errors are
-  those of `epsilon`.
-  """
+  """Whose bound `epsilon` returns, and why, if not this accountant's; else `None`."""
   gaussian.check_delta(delta)
   return composed(event, accountant, relation).instead(delta)
 

@@ -1,7 +1,7 @@
 """What all accountants share: how they take an event apart, and what they answer.
 
-`components` checks that an event means something under a neighbouring relation and
-takes it apart, and `Accountant` is the base class.
+`components` takes an event apart, as it is valid under a neighbouring relation, and
+`Accountant` is the base class.
 
 Sampling amplifies privacy for some relations only:
 
@@ -14,14 +14,13 @@ Sampling amplifies privacy for some relations only:
 `ADD_OR_REMOVE_ONE`, `REPLACE_SPECIAL` |
 | `events.INTEGER_NOISE` | `REPLACE_SPECIAL`, `REPLACE_ONE` |
 
-The last are of noise that clients add: who is removed takes a share of it along.
-
-All others are valid under each, with one trap: a noise multiplier is relative to the
-sensitivity *under that relation*. Replacing one client's contribution by another moves
-a sum by up to twice the clip norm, so under `REPLACE_ONE` the event of noise with
-standard deviation `noise_multiplier * clip_norm` has half that noise multiplier. So it
-has within `SampledWithoutReplacementDpEvent` under both: who joins a cohort of fixed
-size takes the place of another.
+The last are of noise that clients add: who is removed takes a share of it along. All
+others are valid under each, with one trap: a noise multiplier is relative to the
+sensitivity *under that relation*. Replacing one client's contribution moves a sum by up
+to twice the clip norm, so under `REPLACE_ONE` the event of noise with standard
+deviation `noise_multiplier * clip_norm` has half that noise multiplier. So it has
+within `SampledWithoutReplacementDpEvent` under both: who joins a cohort takes another's
+place.
 """
 
 import dataclasses
@@ -82,13 +81,6 @@ def components(event: dp_accounting.DpEvent, relation: Relation) -> list[Compone
   Raises:
     dp_accounting.UnsupportedEventError: If a component is not valid under `relation`.
     ValueError: If a parameter of the event is out of range.
-
-  Example:
-    >>> gaussian = dp_accounting.GaussianDpEvent(2.0)
-    >>> sampled = dp_accounting.PoissonSampledDpEvent(1.0, gaussian)
-    >>> event = dp_accounting.ComposedDpEvent([sampled] * 4)
-    >>> components(event, Relation.ADD_OR_REMOVE_ONE)
-    [(GaussianDpEvent(noise_multiplier=1.0), 1)]
   """
   for each in nested(event):
     only = _ONLY_UNDER.get(type(each), (relation,))
@@ -117,25 +109,17 @@ class Instead(NamedTuple):
 class Accountant(dp_accounting.PrivacyAccountant):
   """Composes the events that a subclass reads, and says what they cost together.
 
-  What is only stated to be (epsilon, delta)-DP stands beside them. Epsilons and deltas
-  add up (basic composition; Dwork and Roth 2014, theorem 3.16), which holds whatever
-  the rest is, and which a reader of a report can do by hand. Many releases that are
-  stated so would compose better together; who knows more of them than epsilon and delta
-  states their noise instead.
+  Epsilons and deltas that are only stated add up beside them (basic composition; Dwork
+  and Roth 2014, theorem 3.16), whatever the rest is.
   """
 
-  # What flags, arguments and reports call it.
-  name: ClassVar[str]
-  # The events that it reads, for messages: "Only ... are supported."
-  reads = 'events'
+  name: ClassVar[str]  # What flags, arguments and reports call it.
+  reads = 'events'  # The events that it reads, for messages: "Only ... are supported."
   # Whether it reads mixtures by their bounds; only if all that it says is of a bound.
   reads_bounds = False
-  # Place among those that are asked when none is named, the tightest first; `None` for
-  # one that is never tighter than another.
+  # Place among those that are asked when none is named; `None` if never the tightest.
   rank: ClassVar[Optional[int]] = None
-  # How far above the least noise a search may end, relative; the finest that is worth
-  # the time.
-  tolerance = 5e-5
+  tolerance = 5e-5  # How far above the least noise a search may end, relative.
   # Whether it takes up to seconds: searches start from the quick bound's answer.
   is_numerical = False
   # Whether outcomes are drawn, which takes up to minutes: curves have few points.
@@ -174,10 +158,7 @@ class Accountant(dp_accounting.PrivacyAccountant):
 
   @staticmethod
   def estimate(event: dp_accounting.DpEvent, delta: float) -> float:
-    """About the epsilon, which nobody vouches for, where outcomes are drawn.
-
-    Searches start there, instead of at the quick bound's answer.
-    """
+    """About the epsilon, which nobody vouches for: searches start there."""
     raise NotImplementedError
 
   def get_epsilon(self, target_delta: float) -> float:
@@ -289,10 +270,7 @@ def is_sampled(
 
 
 def truncated(event: events.TruncatedPoissonDpEvent) -> float:
-  """Probability that so many others are drawn that one more pushes one of them out.
-
-  It is rounded up.
-  """
+  """Probability that one more drawn client pushes another out, rounded up."""
   most, least = event.num_clients, event.max_clients_per_round
   if least > most:
     return 0.0
@@ -307,27 +285,14 @@ def pure_epsilon(
 
   Returns:
     The sum over its uses of Laplace noise and what is stated to be pure, rounded up in
-    its last digits; infinite if anything else is among them, for of Gaussian noise
-    there is none. (Laplace noise that is made ends after some 88 scales, at a
-    probability of 2^-128 a number: `noise.laplace`.)
-
-  Example:
-    >>> once = dp_accounting.LaplaceDpEvent(2.0)
-    >>> pure_epsilon(dp_accounting.SelfComposedDpEvent(once, 3))
-    1.5
-    >>> both = dp_accounting.ComposedDpEvent([once, dp_accounting.GaussianDpEvent(1.0)])
-    >>> pure_epsilon(both)
-    inf
+    its last digits; infinite if anything else is among them. (Laplace noise that is
+    made ends after some 88 scales, at a probability of 2^-128: `noise.laplace`.)
   """
   return pure_epsilon_of(components(event, relation))
 
 
 def pure_epsilon_of(found: list[Component]) -> float:
-  """`pure_epsilon` of components.
-
-  No accountant needs to state more than this at any delta, for at it delta is 0. Those
-  which compose losses may: a grid, or a Renyi divergence of finite order, loses a bit.
-  """
+  """`pure_epsilon` of components: the most that any accountant needs to state."""
   exact = fractions.Fraction(0)
   for part, count in found:
     if isinstance(part, dp_accounting.LaplaceDpEvent):

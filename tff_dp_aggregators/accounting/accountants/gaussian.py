@@ -6,11 +6,9 @@ sensitivity is mu-Gaussian-DP, and no better: its (epsilon, delta) curve is
     delta(epsilon) = Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu)
 
 (Balle and Wang, arXiv:1805.06530, Theorem 8; Dong, Roth and Su, arXiv:1905.02383,
-Corollary 2.13). Every matrix mechanism of this package is one such Gaussian, so this
-is the exact answer for it, not a bound.
-
-All functions round to the safe side: an epsilon or delta is never too small, a mu
-never too large.
+Corollary 2.13): for every matrix mechanism of this package the exact answer. All
+functions round to the safe side: an epsilon or delta is never too small, a mu never too
+large.
 """
 
 import math
@@ -26,12 +24,10 @@ from tff_dp_aggregators.base import checks
 
 # A delta moves to the safe side by this much, relative, on top of its round-off.
 _SAFETY = 1e-12
-# From here on the density is below the smallest float64.
-_FAR = 40.0
+_FAR = 40.0  # From here on the density is below the smallest float64.
 # Gauss-Legendre quadrature on [0, 1], exact to round-off for what it is used for.
 _NODES, _WEIGHTS = special.roots_sh_legendre(12)
-# What delta is rounded up to where it underflows.
-_SMALLEST = math.ulp(0.0)
+_SMALLEST = math.ulp(0.0)  # What delta is rounded up to where it underflows.
 
 
 def check_delta(delta: float, name: str = 'delta') -> float:
@@ -90,10 +86,7 @@ def _log_delta(mu: float, epsilon: float) -> float:
 
 
 def doubt_of_delta(delta: float, num_clients: float) -> Optional[str]:
-  """What is wrong with a delta that is not below one over the number of clients.
-
-  Returns a sentence to warn with; `None` if nothing is wrong.
-  """
+  """A warning about a delta not below one over the number of clients; else `None`."""
   if delta < 1 / num_clients:
     return None
   return (
@@ -104,11 +97,7 @@ def doubt_of_delta(delta: float, num_clients: float) -> Optional[str]:
 
 
 def delta_of(mu: float, epsilon: float) -> float:
-  """Smallest delta for which mu-Gaussian-DP gives (epsilon, delta)-DP.
-
-  mu is the total sensitivity over the standard deviation of the noise: 0 is perfect
-  privacy, infinity none.
-  """
+  """Smallest delta of mu-Gaussian-DP, mu from 0 to infinity, at an epsilon."""
   mu, epsilon = _check_mu(mu), check_epsilon(epsilon)
   if mu == 0:
     return 0.0
@@ -143,13 +132,7 @@ def epsilon_of(mu: float, delta: float) -> float:
 
 
 def mu_of(epsilon: float, delta: float) -> float:
-  """Largest mu for which mu-Gaussian-DP gives (epsilon, delta)-DP.
-
-  Example:
-    >>> mu = mu_of(epsilon=8.0, delta=1e-6)
-    >>> 7.9999 < epsilon_of(mu, delta=1e-6) <= 8.0
-    True
-  """
+  """Largest mu for which mu-Gaussian-DP gives (epsilon, delta)-DP."""
   epsilon, delta = check_epsilon(epsilon), check_delta(delta)
   log_target = math.log(delta)
 
@@ -169,14 +152,7 @@ def mu_of(epsilon: float, delta: float) -> float:
 
 
 class GaussianAccountant(accountant.Accountant):
-  """Exact accountant of composed Gaussian mechanisms.
-
-  Example:
-    >>> accountant = GaussianAccountant()
-    >>> _ = accountant.compose(dp_accounting.GaussianDpEvent(7 / 79**0.5))
-    >>> round(accountant.get_epsilon(1e-10), 4)
-    8.5261
-  """
+  """Exact accountant of composed Gaussian mechanisms."""
 
   name = 'exact'
   rank: ClassVar[Optional[int]] = 0

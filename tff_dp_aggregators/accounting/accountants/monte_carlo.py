@@ -1,17 +1,16 @@
 """Monte Carlo accounting, with a confidence that is counted in delta.
 
 **Mixtures.** A client draws its rounds S. P draws them too and is N(m_S, I) then, with
-m_S the sum of the columns of |C| / sigma in S; Q is N(0, I). `sampling.balls_in_bins`
+m_S the sum of the columns of |C| / sigma in S; Q is N(0, I). `sampling.allocation`
 says why this pair dominates. The likelihood ratio of an outcome y,
 
     L(y) = E_S exp(<m_S, y> - |m_S|^2 / 2),
 
-is a sum over too many sets to enumerate, but not to compute: over bins directly
-(`BallsInBinsMixture`); over sets that are b or more apart by recursion over rounds
-(`BMinSepMixture`), as columns of C that are b apart share no row, so that
-log-likelihoods of the rounds of a set add up (arXiv:2602.09338); over all sets of k
-rounds, with independent noise, by that of elementary symmetric polynomials
-(`AllocationMixture`; arXiv:2605.07072).
+is a sum over too many sets to enumerate, but not to compute: over bins directly; over
+sets that are b or more apart by recursion over rounds, as columns of C that are b apart
+share no row, so that log-likelihoods of the rounds of a set add up (arXiv:2602.09338);
+over all sets of k rounds, with independent noise, by that of elementary symmetric
+polynomials (arXiv:2605.07072).
 
 **Bets.** The deltas of both directions are means of numbers in [0, B]. They are
 estimated from drawn outcomes x_i, and what is said of them holds with a stated
@@ -26,19 +25,16 @@ may be wrong counts in delta: with probability at most beta, what chooses its no
 (arXiv:2412.16802, section 4; arXiv:2602.09338, appendix A).
 
 * **Search.** Calibration asks for many noise multipliers and keeps one that passed.
-  Each is looked at with outcomes of its own, and beta is for `MAX_QUESTIONS` questions
-  of two directions together, `FAILURE_SHARE` of delta. Who calibrates several plans and
-  keeps one has made several searches, each with a confidence of its own.
+  Each has outcomes of its own, and beta is for `MAX_QUESTIONS` questions of two
+  directions together, `FAILURE_SHARE` of delta.
 * **Epsilon.** The x_i fall with epsilon, so what passes at one passes at all above it.
   Let e be the largest epsilon of a grid whose delta is really too large: a result that
   is too small has passed at e, so one beta is enough for all epsilons.
-* **Outcomes.** As many as let a part of delta pass, at most two millions; a larger
-  epsilon than the pilot's needs fewer.
 
 **Importance bounds** (**proved here**). Deltas are rare events, so outcomes are drawn
 from a distribution that makes them frequent, and what H_{e^epsilon} is made of is taken
-over its density. A pilot run chooses from where; it shares no outcome with the run that
-counts. There are three, each with a bound on what an outcome adds, for any a > 1:
+over its density. A pilot run, which shares no outcome with the run that counts, chooses
+one of three, each with a bound on what an outcome adds, for any a > 1:
 
 * `Stretched`: means are stretched to w m_S, and sets are drawn in proportion to their
   probability times exp(c |m_S|^2 / 2). Let M(c) be the mean of that. The density over Q
@@ -49,24 +45,21 @@ counts. There are three, each with a bound on what an outcome adds, for any a > 
 
       (a - 1)^(a - 1) / a^a exp(-(a - 1) epsilon).
 
-  (For sets of equal norms both are jax_privacy's; in general they are smaller.)
 * `Squared`: the density over Q is L^2 / E_Q L^2, for H(P || Q). As L^2 is a mean over
-  two sets that are drawn independently, S and S', it is a mixture as well: of means
-  m_S + m_S', in proportion to their probabilities times exp(<m_S, m_S'>). The bound is
-  E_Q L^2 exp(-epsilon) / 4. That is smaller where it matters that sets are not known:
-  M has the norms of sets alone, E_Q L^2 how much two of them overlap.
+  two independent sets, S and S', it is a mixture as well: of means m_S + m_S', in
+  proportion to their probabilities times exp(<m_S, m_S'>). The bound, E_Q L^2
+  exp(-epsilon) / 4, is smaller where sets overlap little.
 * `Squared(doubled=True)`: half of the density is that, and half that of means 2 m_S,
   so that the bound is twice as large.
 
-**Normal tails** (**proved here**). Where what one outcome adds is bounded by too much,
-the delta of the direction in which a client is added, Q against P, is bounded from how
-often losses that are not rare are exceeded (`NormalTail`); so it mostly is the smaller
-one of both. Let X = -log L(y) be the loss of an outcome y of Q, and G(c) = Q(X >= c).
-As log L is the logarithm of a sum of exponentials of linear functions, it is convex,
-and so the sets K(c) = {y: X >= c} are: for c between c_0 and c_1, K(c) has in it all
-that lies in the same proportion between a point of K(c_0) and one of K(c_1). Gaussian
-measure of such sets is concave on the scale of the normal distribution (Ehrhard 1983;
-for all sets Borell, C. R. Math. 337, 2003):
+**Normal tails** (**proved here**). The delta of the direction in which a client is
+added, Q against P, is bounded as well from how often losses that are not rare are
+exceeded (`NormalTail`). Let X = -log L(y) be the loss of an outcome y of Q, and G(c) =
+Q(X >= c). As log L is convex, the logarithm of a sum of exponentials of linear
+functions, so are the sets K(c) = {y: X >= c}: for c between c_0 and c_1, K(c) has in it
+all that lies in the same proportion between a point of K(c_0) and one of K(c_1).
+Gaussian measure of such sets is concave on the scale of the normal distribution
+(Ehrhard 1983; for all sets Borell, C. R. Math. 337, 2003):
 
     c -> z(c) = Phi^-1(G(c)) is concave.
 
@@ -77,16 +70,13 @@ bounds G, and with it
 
     H_{e^epsilon}(Q || P) = integral over c > epsilon of e^{epsilon - c} G(c)
 
-for all epsilon >= c_1 at once, at whatever delta: 100,000 outcomes reach 10^-12. Only
-outcomes of Q are drawn; nothing is weighed. (H(P || Q) has no such bound, as the
-outcomes that it is about are the others, those outside of a convex set.)
+for all epsilon >= c_1 at once: 100,000 outcomes reach 10^-12. (For H(P || Q) the
+outcomes in question are those outside of a convex set.)
 
 **Seed.** It is a hash of what is asked: the type of event, the checksum of its
-strategy, its numbers, epsilon or delta. What processors round in ways of their own, as
-inner products of columns, is not in it, and moves outcomes by round-off alone. So the
-same question has the same answer on any machine, to some 1e-12; or, should an outcome
-then decide otherwise whether a point of a grid passes, to a step of it, 0.2% of epsilon
-or delta.
+strategy, its numbers, epsilon or delta; nothing that processors round in ways of their
+own. So the same question has the same answer on any machine, to some 1e-12; or, should
+an outcome then decide otherwise whether a point of a grid passes, to 0.2%.
 """
 
 import dataclasses
@@ -107,22 +97,17 @@ from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting.accountants import accountant
 from tff_dp_aggregators.accounting.accountants import pld
 from tff_dp_aggregators.base import checks
-from tff_dp_aggregators.sampling import balls_in_bins
+from tff_dp_aggregators.sampling import allocation
 from tff_dp_aggregators.sampling import scheme
 
 # Numbers that are held at once at most, 4 GiB of them: some 6,000 rounds and places.
 MAX_NUMBERS = 2**29
-# With more, an outcome takes too long.
-MAX_BINS, MAX_CELLS = 4096, 2**18
-# Cells of a batch of outcomes.
-_BATCH = 2**22
+MAX_BINS, MAX_CELLS = 4096, 2**18  # With more, an outcome takes too long.
+_BATCH = 2**22  # Cells of a batch of outcomes.
 
 
 def check_size(numbers: int, num_rounds: int, places: int, most: float) -> None:
-  """Refuses what would take all memory, or hours.
-
-  `places` are bins, rounds of a break, or rounds times those of a client.
-  """
+  """Refuses too many places: bins, rounds of a break, or rounds times a client's."""
   if numbers > MAX_NUMBERS or places > most:
     raise ValueError(
       f'accountant=monte_carlo is too slow for num_rounds={num_rounds}: {places} '
@@ -133,11 +118,7 @@ def check_size(numbers: int, num_rounds: int, places: int, most: float) -> None:
 
 
 class Stretched(NamedTuple):
-  """Outcomes of means that are stretched by w, away from Q or to its other side.
-
-  A proposal bounds what one outcome adds to a delta, draws outcomes, and says the
-  logarithms of their densities over Q.
-  """
+  """Outcomes of means that are stretched by w, away from Q or to its other side."""
 
   a: float  # How far from Q, above 1.
   removed: bool  # Whether P is told from Q, or Q from P.
@@ -176,11 +157,7 @@ _TWICE = Stretched(2.0, removed=True)
 
 
 class Squared(NamedTuple):
-  """Outcomes in proportion to the square of their L, to tell P from Q.
-
-  If it is doubled, or of one set twice, by a coin: where two sets share few of their
-  rounds, losses that are rare are more frequent so.
-  """
+  """Outcomes in proportion to the square of L; doubled, by a coin, of one set twice."""
 
   doubled: bool = False
   removed: bool = True
@@ -209,8 +186,7 @@ class Squared(NamedTuple):
     return np.asarray(np.logaddexp(one, two) - math.log(2))
 
 
-# What outcomes are drawn from.
-Proposal = Union[Stretched, Squared]
+Proposal = Union[Stretched, Squared]  # What outcomes are drawn from.
 
 
 # A pair (P, Q), from which outcomes can be drawn. All classes have these methods:
@@ -247,7 +223,7 @@ class BallsInBinsMixture:
     # C twice, its sums twice; inner products, their root and what that is made of.
     numbers = 2 * rounds**2 + 2 * rounds * columns + 6 * columns**2
     check_size(numbers, rounds, columns, MAX_BINS)
-    added = balls_in_bins.bins_of(strategy, num_bins) / noise
+    added = allocation.bins_of(strategy, num_bins) / noise
     self._products = added.T @ added
     self._norms = self._products.diagonal().copy()
     self._added = added
@@ -258,11 +234,7 @@ class BallsInBinsMixture:
 
   @functools.cached_property
   def _root(self) -> np.ndarray:
-    """The symmetric root of the inner products.
-
-    Of all roots, it alone moves no more than the columns do, in proportion, also where
-    some are nearly the same: outcomes are those of any machine, to round-off.
-    """
+    """The symmetric root of inner products: it moves no more than the columns do."""
     reduced = np.linalg.qr(self._added, mode='r')
     _, values, vectors = np.linalg.svd(reduced)
     return np.asarray((vectors.T * values) @ vectors)
@@ -285,17 +257,7 @@ class BallsInBinsMixture:
     self, inner: np.ndarray, stretch: float = 1.0, tilt: float = 0.0
   ) -> np.ndarray:
     """The mean over all bins."""
-    if not len(inner):
-      return np.zeros(0)
-    exponents = stretch * inner - (stretch**2 - tilt) * self._norms / 2
-    largest = exponents.max(axis=1)
-    if self._empty:
-      largest = np.maximum(largest, 0.0)
-    exponents -= largest[:, None]
-    total = np.exp(exponents, out=exponents).sum(axis=1)
-    if self._empty:
-      total += self._empty * np.exp(-largest)
-    return np.log(total) + largest - math.log(self._num_bins)
+    return self._mean_of(stretch * inner - (stretch**2 - tilt) * self._norms / 2)
 
   def _noise(self, rng: np.random.Generator, size: int) -> np.ndarray:
     return rng.standard_normal((size, self.cells)) @ self._root
@@ -331,11 +293,7 @@ class BallsInBinsMixture:
 
 
 class AllocationMixture:
-  """All sets of k rounds, each with the same probability, and independent noise.
-
-  With k = 1 there may be more places than rounds, of which a client is in one. Rounds
-  are alike, so that the first ones stand for those of any set.
-  """
+  """All k of n rounds, alike, with independent noise; for k = 1 of more places."""
 
   def __init__(
     self, num_rounds: int, rounds_of_a_client: int, noise: float, num_places: int = 0
@@ -409,8 +367,7 @@ def log_mean_of_products(logs: np.ndarray, times: int) -> np.ndarray:
   """Logarithms of means over all sets of so many columns, of products of exp(logs).
 
   They are elementary symmetric polynomials, e_k(x_1, ..., x_t) = e_k(..., x_(t - 1)) +
-  x_t e_(k - 1)(..., x_(t - 1)), over the number of sets. As all is positive, relative
-  errors add up.
+  x_t e_(k - 1)(..., x_(t - 1)), over the number of sets; relative errors add up.
   """
   size, rounds = logs.shape
   if 2 * times > rounds:  # Sets are as well what is left out.
@@ -444,26 +401,23 @@ def _log_binomial(n: Any, k: Any) -> Any:
   return special.gammaln(n + 1) - special.gammaln(k + 1) - special.gammaln(n - k + 1)
 
 
-# Instead of log(0): exp of it is 0, and differences of it are numbers.
-_NEVER = -1e6
+_NEVER = -1e6  # Instead of log(0): exp of it is 0, and differences of it are numbers.
 
 
 class OverlappingSets:
   """Two sets of b-min-sep sampling that attract each other where they overlap.
 
-  The sets S and S' are those of two clients A and B, in proportion to their
-  probabilities times exp(<m_S, m_S'>). Columns that are b apart share no row. So of
-  what a client did, only its last round matters, and that only while it is not free
-  again; and while neither is free nothing happens. What is left are two sorts of
-  states: both are free in round t, or one of them is, and the other was in round t - d,
-  for a d below b. (Phantom rounds before the first, which share nothing, are for
-  clients that are not free in round 0.) Sums of weights from each state on need n b
-  logarithms, and sets are drawn from one event to the next, not round by round.
+  The sets S and S' are those of two clients, in proportion to their probabilities times
+  exp(<m_S, m_S'>). Columns that are b apart share no row. So of what a client did, only
+  its last round matters, while it is not free again; and while neither is free nothing
+  happens. Two sorts of states are left: both are free in round t, or one of them is,
+  and the other was in round t - d, for a d below b. (Phantom rounds before the first
+  are for clients that are not free in round 0.) That takes n b logarithms.
 
   `lags` has the inner products of columns t and t - d at t and d, [num_rounds, bands];
   `first` the probabilities of the round from which on a client is free, [b], where b is
   at most num_rounds + 1, and more rounds than there are stand for never. `log_total` is
-  the logarithm of the sum over all pairs, the mean of exp(<m_S, m_S'>).
+  the logarithm of the mean of exp(<m_S, m_S'>).
   """
 
   log_total: float
@@ -579,10 +533,7 @@ class OverlappingSets:
       low = np.where(open_ & ~is_out, middle + 1, low)
 
 
-# Likelihood ratios with larger logarithms are not held as such.
-_MAX_WEIGHT = 640.0
-# The least width of a block of C.
-_BLOCK = 64
+_BLOCK = 64  # The least width of a block of C.
 
 
 def _inner_products(strategy: strategies.Strategy) -> np.ndarray:
@@ -605,12 +556,7 @@ def _bands(strategy: strategies.Strategy) -> int:
 
 
 class BMinSepMixture:
-  """Sets of rounds that are b or more apart, in each free round with probability p.
-
-  A client that was in a round is free again b rounds later. It is free in the first
-  one with probability 1 / (1 + (b - 1) p), and else first in one of the b - 1 that
-  follow, each alike: so every round has the same expected number of clients.
-  """
+  """Sets of rounds that are b or more apart, in each free round with probability p."""
 
   def __init__(
     self,
@@ -692,41 +638,9 @@ class BMinSepMixture:
   def log_ratios(
     self, inner: np.ndarray, stretch: float = 1.0, tilt: float = 0.0
   ) -> np.ndarray:
-    """By recursion over rounds, from the last one; in logarithms where it has to."""
-    size, rounds = inner.shape
-    if not size:
-      return np.zeros(0)
-    b, p = len(self._first), self._probability
+    """By recursion over rounds, from the last one."""
     norms = (stretch**2 - tilt) * self._norms / 2
-    # Suffixes are at least so much of each of the b after them.
-    skip = math.log1p(-p) if p < 1 else -math.inf
-    if (b - 1) * skip < -_MAX_WEIGHT / 2:
-      return self._sum(self._suffixes(stretch * inner.T - norms[:, None]))
-    # The next b suffixes, in a circle, over the common factor exp(scale).
-    sums = np.ones((b, size))
-    scale, last, weight = np.zeros(size), np.ones(size), np.empty(size)
-    above = below = 0.0  # Logarithms of bounds on the sums, which begin with 1.
-    for t in range(rounds - 1, -1, -1):
-      np.multiply(inner[:, t], stretch, out=weight)
-      weight -= norms[t]
-      grows, shrinks = max(weight.max(), 0.0), min(max(skip, weight.min()), 0.0)
-      if max(grows, -weight.min()) > _MAX_WEIGHT:
-        return self._sum(self._suffixes(stretch * inner.T - norms[:, None]))
-      if max(above + grows, -below - shrinks) > _MAX_WEIGHT:
-        common = sums.max(axis=0)
-        sums /= common
-        last /= common
-        scale += np.log(common)
-        above = below = 0.0
-      above, below = above + grows, below + shrinks
-      # In place of the suffix of round t + b comes that of round t.
-      np.exp(weight, out=weight)
-      weight *= sums[t % b]
-      weight *= p
-      last *= 1 - p
-      last += weight
-      sums[t % b] = last
-    return np.log(self._first @ sums) + scale
+    return self._sum(self._suffixes(stretch * inner.T - norms[:, None]))
 
   def _outcomes(
     self, noise: np.ndarray, taken: sparse.csc_matrix, stretch: float
@@ -775,10 +689,7 @@ _ROUNDING = 1e-13
 
 
 class NormalTail(NamedTuple):
-  """A bound on the losses of Q: z(c) <= (mean - c) / deviation, from c = `start` on.
-
-  So it has the tail of a normal distribution, from c_1 on.
-  """
+  """A bound on losses of Q: z(c) <= (mean - c) / deviation, from c = `start` on."""
 
   mean: float
   deviation: float
@@ -809,10 +720,7 @@ class NormalTail(NamedTuple):
 
 
 def probability_at_most(count: int, size: int, log_beta: float) -> float:
-  """An upper bound of a probability, wrong with probability exp(log_beta) at most.
-
-  (Clopper and Pearson, Biometrika 26, 1934.)
-  """
+  """An upper bound, wrong with exp(log_beta) at most (Clopper and Pearson, 1934)."""
   if count >= size:
     return 1.0
   beta = math.exp(log_beta)
@@ -838,10 +746,7 @@ def probability_at_least(count: int, size: int, log_beta: float) -> float:
 def normal_tail(
   beyond: tuple[int, int], size: int, at: tuple[float, float], log_beta: float
 ) -> Optional[NormalTail]:
-  """The bound of how many losses are at least c_0 and c_1; `None` if they give none.
-
-  `at` are these two, chosen without looking at the outcomes.
-  """
+  """The bound by how many losses are at least c_0 and c_1, chosen without these."""
   log_half = log_beta - math.log(2)
   lower = float(special.ndtri(probability_at_least(beyond[0], size, log_half)))
   upper = float(special.ndtri(probability_at_most(beyond[1], size, log_half)))
@@ -854,11 +759,7 @@ def normal_tail(
 def counting_points(
   pilot: np.ndarray, size: int, epsilon: float, log_beta: float
 ) -> tuple[float, Optional[tuple[float, float]]]:
-  """About the logarithm of the bound on delta at `epsilon`, with the best c_0 and c_1.
-
-  `pilot` are losses of outcomes that are not counted. It is 0 and `None` if too many
-  losses are above `epsilon`.
-  """
+  """About log delta, and the best c_0 and c_1, by losses that are not counted."""
   falling, times = -np.sort(-pilot), size / len(pilot)
   tried: list[tuple[float, tuple[float, float]]] = []
   for share in _SHARES:
@@ -881,23 +782,20 @@ MAX_QUESTIONS, FAILURE_SHARE = 64, 0.01
 # Outcomes, in units of B log(1 / beta) / delta: with fewer than 1 nothing passes, and
 # with more what passes is nearer to delta. More than the least ones have so many cells.
 _TIMES, _MORE_TIMES, _CELLS = 3.0, 12.0, 2**28
-# Bets, over 1 / B.
-_LAMBDAS = 2.0 ** -np.arange(12)
+_LAMBDAS = 2.0 ** -np.arange(12)  # Bets, over 1 / B.
 _FEWEST, MAX_OUTCOMES = 2**15, 2**21
-# So many where other bounds will do.
-_MAX_COUNTED = 2**18
+_MAX_COUNTED = 2**18  # So many where other bounds will do.
 _PILOT, _PILOTS = 2**12, 4
-# Ratio of neighbouring points of the grid of epsilons, less 1.
-_STEP = 1 / 512
-# Sizes of samples and log(a - 1) of proposals are rounded to so many steps of 1, as
-# another last digit of theirs would draw other outcomes.
+_STEP = 1 / 512  # Ratio of neighbouring points of the grid of epsilons, less 1.
+# Steps of 1 to which sizes of samples and log(a - 1) are rounded, for the same
+# outcomes.
 _SIZES, _PROPOSALS = 64, 512
 _REMOVED, _ADDED = 'removed', 'added'
 _LEAST_EPSILON = 1e-3
 
 
 class Tails(NamedTuple):
-  """Drawn outcomes of one direction: all that epsilons from a least one on need."""
+  """Drawn outcomes of one direction, for epsilons from a least one on."""
 
   losses: np.ndarray  # Above the least epsilon, falling.
   log_weights: np.ndarray  # Logarithms of how much each counts.
@@ -989,10 +887,7 @@ class _Search(NamedTuple):
   log_beta: float
 
   def removed(self, least: float, certain: float) -> float:
-    """The smallest epsilon, from a least one on, that passes with all above it.
-
-    P is told from Q. Those from `certain` on are known to pass.
-    """
+    """The smallest epsilon from `least` on that passes, of P told from Q."""
     about = max(least, _about(self.mixture, self.rng, self.delta, certain))
     # What passes with as many outcomes as there may be.
     least = self._reached(True, min(about, certain), certain)
@@ -1173,8 +1068,7 @@ def _delta_of(event: _Read, target_epsilon: float, relation: Relation) -> float:
   search = _Search(mixture, rng, aim, _log_beta(aim))
   tails = search.draw(proposal, target_epsilon)
   removed = _least_delta(tails, target_epsilon, search.log_beta)
-  # Less than that is as good as nothing.
-  aim = min(max(removed, 1e-30), 0.5)
+  aim = min(max(removed, 1e-30), 0.5)  # Less than that is as good as nothing.
   rng = np.random.default_rng(_seed(event, target_epsilon, _ADDED))
   added = _Search(mixture, rng, aim, _log_beta(aim)).delta_added(target_epsilon)
   failure = FAILURE_SHARE * max(estimate, removed)

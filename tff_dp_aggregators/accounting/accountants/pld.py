@@ -1,8 +1,5 @@
 """Privacy loss distributions, on a grid that follows the event and the delta.
 
-`Loss` and `AllocatedLoss` are the distributions of rounds, `Composition` composes them,
-and `PldAccountant` says which of them stand for an event.
-
 **Dominating pairs.** A pair of distributions (P, Q) dominates a round if no two
 neighbouring data sets are easier to tell apart by it, at any odds: the divergence
 H_a(P || Q), the integral of max(P - a Q, 0), is at least that of the data sets for all
@@ -29,8 +26,7 @@ Which pair stands for a round depends on the neighbouring relation:
   one of them, drawn at random. Given that cohort and place, the sum is N(mu), or a
   mixture of N(mu) and, with weight q, N(mu'), where mu and mu' are at most two clip
   norms apart. As H_a is jointly convex, not to know cohort and place makes nothing
-  easier to tell. Some data sets have just these distributions in every round, so that
-  nothing smaller holds.
+  easier to tell. Some data sets have just these distributions in every round.
 * A sample of fixed size, replace-one (**proved here**). In the same way, given cohort
   and place, the two data sets have (1 - q) N_0 + q N_1 and (1 - q) N_0 + q N_2, noise
   around three points of which each two are at most two clip norms apart. For a >= 1,
@@ -41,11 +37,10 @@ Which pair stands for a round depends on the neighbouring relation:
   `REMOVED`. Below 1 it follows by H_a(P || Q) = 1 - a + a H_1/a(Q || P), with the two
   data sets exchanged, and is that of `ADDED`. Both together are a convex curve, for its
   slope rises by what `REPLACED` has at loss 0, which is not negative; so it is that of
-  one pair, `REPLACED`, which dominates each round and composes. One round has no
-  smaller bound. For many, no data set has the worst of both sides at once in each of
-  them (arXiv:2405.20769), and `REMOVED` alone is what is known to be reached.
+  one pair, which dominates each round and composes. One round has no smaller bound; for
+  many, no data set has the worst of both sides at once in each (arXiv:2405.20769).
 * A Poisson sample with a cap: one of two pairs at random, and which one is told
-  (`EitherLoss`; `sampling.truncated_poisson` has the proof).
+  (`EitherLoss`; `sampling.round_sampling` has the proof).
 * Random allocation: noise in a step that is drawn at random, once for all steps. P has
   the client in a step that is drawn uniformly, Q has not. The likelihood ratio of both
   is `S = ((m - t) + R_1 + ... + R_t) / m` for t steps in m places, where under Q the
@@ -72,11 +67,10 @@ delta over e^epsilon is then the chord of a convex one: never below it
 (arXiv:2207.04380). What is beyond the grid counts as an infinite loss.
 
 **Composition.** Fourier transforms have a round-off relative to the largest of the
-probabilities, which would drown all deltas below about 1e-16 times the rounds. So what
-is transformed is not the distribution of the loss L but its tilt, proportional to
-e^(t L), with the t for which the losses near epsilon are the likely ones (the saddle
-point, arXiv:2208.09595): round-off then is relative to delta, and a bound on it is
-added to delta.
+probabilities. So what is transformed is not the distribution of the loss L but its
+tilt, proportional to e^(t L), with the t for which the losses near epsilon are the
+likely ones (the saddle point, arXiv:2208.09595): round-off then is relative to delta,
+and a bound on it is added to delta.
 
 **Round-off** (bounds **proved here**). With u = 2^-53, each of these goes the safe way:
 
@@ -95,11 +89,9 @@ added to delta.
   round-off of 16 u log2(size) r alone, and its power is e^(n log(1 + z)).
 * The rest are sums and products of positive numbers, whose relative errors add up.
 
-Where grid or float64 end, the answer is the Renyi bound, which is looser and sound, and
-`PldAccountant.instead` says so: with noise multipliers below a millionth, and where so
-coarse a grid is needed that the Renyi bound is the smaller; and where it is, of many
-rounds of `REPLACED`. Where losses are rare and delta is below some 1e-11, the bound on
-round-off is a part of delta that may cost a percent of epsilon.
+Where grid or float64 end (noise multipliers below a millionth, or a grid so coarse that
+the Renyi bound is smaller), and of many rounds of `REPLACED` where it is smaller, the
+answer is the Renyi bound, and `PldAccountant.instead` says so.
 """
 
 import dataclasses
@@ -119,32 +111,26 @@ from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting.accountants import accountant
 from tff_dp_aggregators.accounting.accountants import rdp
 
-# Cells of a grid; so many take tenths of a second.
-MAX_CELLS = 2**19
+MAX_CELLS = 2**19  # Cells of a grid; so many take tenths of a second.
 # A grid this fine, or so many times finer than one round's losses are wide, is enough.
 _INTERVAL, _PER_DEVIATION = 1e-4, 16
-# The finest grid that there is.
-MIN_INTERVAL = 1e-12
-# Logarithm of what is cut off, relative to delta.
-_CUT = 18.0
-# The same of what may come round the circle of a Fourier transform.
-_WRAPPED = 22.0
+MIN_INTERVAL = 1e-12  # The finest grid that there is.
+_CUT = 18.0  # Logarithm of what is cut off, relative to delta.
+_WRAPPED = 22.0  # The same of what may come round the circle of a Fourier transform.
 # Points of a standard distribution at which moments are estimated.
 _POINTS = 1201
 _TILTS = np.geomspace(1e-6, 1e12, 217)
 _ROUNDING = 2.0**-53
-# Round-off of a Fourier transform, for each halving of its size.
-_HALVING_ERROR = 16 * _ROUNDING
-# Round-off of a logarithm, product or exponential, relative.
-_STEP_ERROR = 8 * _ROUNDING
+# Round-off of a Fourier transform, for each halving of its size; of a logarithm,
+# product or exponential, relative.
+_HALVING_ERROR, _STEP_ERROR = 16 * _ROUNDING, 8 * _ROUNDING
 # Errors of a place in the noise, relative, and of a normal probability at place 1.
 _PLACE_ERROR, _CELL_ERROR = 8 * _ROUNDING, 1e-14
 # Gauss-Legendre nodes for narrow cells, exact to round-off there.
 _NODES, _WEIGHTS = special.roots_legendre(4)
 _NARROW = 0.1
 _SMALLEST = 1e-300
-# Logarithm of it: of coefficients that are 0 as well.
-_LEAST = math.log(_SMALLEST)
+_LEAST = math.log(_SMALLEST)  # Logarithm of it: of coefficients that are 0 as well.
 
 
 _FIXED_SIZE = dp_accounting.SampledWithoutReplacementDpEvent
@@ -154,12 +140,9 @@ _TRUNCATED = events.TruncatedPoissonDpEvent
 class Side(enum.Enum):
   """Which of two neighbouring data sets the loss is measured from."""
 
-  # From the one with the client.
-  REMOVED = 'removed'
-  # From the one without it.
-  ADDED = 'added'
-  # From either one, at its worst.
-  REPLACED = 'replaced'
+  REMOVED = 'removed'  # From the one with the client.
+  ADDED = 'added'  # From the one without it.
+  REPLACED = 'replaced'  # From either one, at its worst.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -203,11 +186,7 @@ class Loss:
     return (loss + self.mu) / 2 + outside, (loss - self.mu) / 2 + outside
 
   def masses(self, epsilon: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Probabilities of losses up to the first, between, and above, removed.
-
-    They are those under the mixture and under the plain noise, [len(epsilon) + 1]; then
-    comes the relative error of those between, [len(epsilon) - 1].
-    """
+    """Masses up to, between and above, of mixture and noise; errors between."""
     from_q, from_p = self._places(self._reached(epsilon))
     far = np.maximum(np.abs(from_q), np.abs(from_p))
     far = np.where(np.isfinite(far), far, 0.0)
@@ -257,10 +236,7 @@ class Loss:
     return Cells(first, masses, beyond)
 
   def _level(self) -> float:
-    """What `REPLACED` has at loss 0: what is left of a probability of 1.
-
-    The mixture is below the middle more often than the plain noise is above.
-    """
+    """What `REPLACED` has at loss 0: what is left of a probability of 1."""
     half = self.mu / 2
     within = -math.expm1(-half) if self.is_laplace else math.erf(half / math.sqrt(2))
     return (1 - self.fraction) * within
@@ -287,8 +263,8 @@ class Loss:
 
   def points(self, deviations: float) -> tuple[np.ndarray, np.ndarray]:
     """About the distribution, for a plan: logarithms of probabilities, and losses."""
-    # Gaussian noise is looked at as far as the grid reaches, which ends `mu` beyond the
-    # deviations of the plain noise. At strong tilts what is there counts.
+    # As far as the grid reaches, `mu` beyond the plain noise: at strong tilts it
+    # counts.
     z = np.linspace(-deviations, deviations, _POINTS)
     if not self.is_laplace:
       step = z[1] - z[0]
@@ -354,10 +330,7 @@ def _laplace_mass(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 def _joined(
   above: tuple[Loss, int], below: tuple[Loss, int], interval: float, level: float
 ) -> 'Cells':
-  """Losses above 0 of one pair, removed, and below 0 of another, added, so many cells.
-
-  `level` is what both leave of a probability of 1, at loss 0.
-  """
+  """Losses above 0 of one pair and below 0 of another; `level` is at loss 0."""
   removed, _, beyond = above[0]._cells(0, above[1], interval, False)
   added, under, _ = below[0]._cells(-below[1], 0, interval, True)
   added[0] += under
@@ -402,11 +375,7 @@ class _Displacing(Loss):
 
 @dataclasses.dataclass(frozen=True)
 class ZeroedLoss:
-  """The privacy loss of a round in which a client takes another's place, zero-out.
-
-  See `sampling.truncated_poisson`; `mu` and `fraction` are those of `Loss`. `REMOVED`
-  is measured from the data set in which the client's contribution is not 0.
-  """
+  """A client in another's place; `REMOVED` is from where its contribution is not 0."""
 
   is_laplace = False
   mu: float
@@ -581,10 +550,7 @@ def plan(
   epsilon: Optional[float] = None,
   max_cells: int = MAX_CELLS,
 ) -> Plan:
-  """The grid and tilt for an epsilon; if none is given, for what is at that delta.
-
-  What is far less likely than the delta is cut off.
-  """
+  """The grid and tilt for an epsilon; if none is given, for what is at that delta."""
   count = sum(times for _, times in losses)
   deviations = math.sqrt(2 * (math.log(count) + _CUT - log_delta))
   losses = _as_known(losses, deviations)
@@ -600,7 +566,7 @@ def plan(
   def best(tilts: np.ndarray, total: np.ndarray) -> int:
     if has_ends:
       # 1 - e^(epsilon - L) is at most this times e^(t (L - epsilon)). It matters where
-      # losses end: without it the largest tilt is the best, and sees the end alone.
+      # losses end, which the largest tilt would see alone.
       total = total - np.log1p(tilts) + tilts * np.log(tilts / (1 + tilts))
     if epsilon is None:
       return int(np.argmin((total - log_delta) / tilts))
@@ -791,17 +757,12 @@ class Composition:
 
 
 # Interval of the grid, over the deviation of the logarithm of what is summed; and its
-# least, as sums take memory in proportion to 1 / interval: noise multipliers above 100
-# have coarser bounds.
+# ends: noise multipliers above 100 have coarser bounds.
 _FINE_RATIOS, _LARGEST_RATIO_INTERVAL, _LEAST_RATIO_INTERVAL = 0.04, 0.01, 2e-5
-# Cells of a distribution; so many take seconds.
-_MAX_RATIO_CELLS = 2**15
-# Logarithms of ratios end there; with less noise, allocation hardly matters.
-_MAX_LOG = 300.0
-# Points at which moments are estimated.
-_RATIO_POINTS = 1200
-# Relative error of a value on the grid, in each sum.
-_VALUE_ERROR = 2.0**-48
+_MAX_RATIO_CELLS = 2**15  # Cells of a distribution; so many take seconds.
+_MAX_LOG = 300.0  # Where logarithms of ratios end.
+_RATIO_POINTS = 1200  # Points at which moments are estimated.
+_VALUE_ERROR = 2.0**-48  # Relative error of a value on the grid, in each sum.
 
 
 class Ratios(NamedTuple):
@@ -830,10 +791,7 @@ class Ratios(NamedTuple):
     )
 
   def plus(self, other: 'Ratios', least: float) -> 'Ratios':
-    """The sum of both, independent, rounded to the grid, which they share.
-
-    What is less likely than `least` is rounded away at the ends.
-    """
+    """The sum of both, independent, on their grid; what is less likely is cut off."""
     interval = self.interval
     first = min(self.first, other.first)
     ends = (each.first + len(each.masses) for each in (self, other))
@@ -967,10 +925,7 @@ def ratios(mu: float, num_places: int, num_steps: int, deviations: float) -> Rat
 
 @dataclasses.dataclass(frozen=True)
 class AllocatedLoss:
-  """The privacy loss of all steps of a random allocation together.
-
-  Of the places, which are equally likely, some are steps; `mu` is that of one of them.
-  """
+  """The loss of all steps of a random allocation; `mu` is that of one of them."""
 
   is_laplace = False
   mu: float
@@ -1029,35 +984,19 @@ class AllocatedLoss:
 
 # More noise is read as that much: as nothing for every delta that matters.
 _MAX_NOISE, _MIN_NOISE = 1e9, 1e-6
-# Nor are smaller probabilities read as such.
-_LEAST_PROBABILITY = 1e-300
-# Deltas of so many decades have one composition, if its error is small there.
-_DECADES = 4
-# Part of delta that may be numerical error before a grid of its own is made for it.
-_ERROR = 1e-6
-# Nor does it serve epsilons so small that what it is off by shows.
-_SMALL_EPSILON = 0.05
-# So coarse a grid, over the width of a round's losses, may lose to Renyi's bound.
-_COARSE = 0.25
-# Cells of a grid for those: a second or two.
-_MORE_CELLS = 4 * MAX_CELLS
-# Round-off of a sum of losses, relative, and more.
-_ROUND_OFF = 1e-12
-# Below it float64 has no room for what is cut off.
-_MIN_DELTA = 1e-280
+_LEAST_PROBABILITY = 1e-300  # Nor are smaller probabilities read as such.
+# Deltas of so many decades have one composition, if not more than such a part of them
+# is numerical error, and epsilon not as small.
+_DECADES, _ERROR, _SMALL_EPSILON = 4, 1e-6, 0.05
+# So coarse a grid, over the width of a round's losses, may lose to Renyi's bound: it
+# has more cells then, for a second or two.
+_COARSE, _MORE_CELLS = 0.25, 4 * MAX_CELLS
+_ROUND_OFF = 1e-12  # Round-off of a sum of losses, relative, and more.
+_MIN_DELTA = 1e-280  # Below it float64 has no room for what is cut off.
 
 
 class PldAccountant(accountant.Accountant):
-  """Numerical accountant of sampled and unsampled Gaussian and Laplace mechanisms.
-
-  Example:
-    >>> accountant = PldAccountant(Relation.ADD_OR_REMOVE_ONE)
-    >>> gaussian = dp_accounting.GaussianDpEvent(1.0)
-    >>> sampled = dp_accounting.PoissonSampledDpEvent(0.01, gaussian)
-    >>> _ = accountant.compose(dp_accounting.SelfComposedDpEvent(sampled, 1000))
-    >>> round(accountant.get_epsilon(1e-6), 3)
-    2.125
-  """
+  """Numerical accountant of sampled and unsampled Gaussian and Laplace mechanisms."""
 
   name = 'pld'
   rank = 1
@@ -1161,11 +1100,7 @@ def _fraction(part: dp_accounting.DpEvent) -> float:
 
 
 def _total_variation(found: Iterable[accountant.Component]) -> float:
-  """At least the delta at epsilon 0: the sum over rounds, each by how many it hides.
-
-  A round on a sample of fraction q has q times that of its noise, for its distributions
-  are the same but for q.
-  """
+  """At least the delta at epsilon 0: the sum over rounds, each by how many it hides."""
   total = 0.0
   for part, count in found:
     noise = getattr(part, 'event', part)
@@ -1214,11 +1149,9 @@ def _delta_of_side(side: Losses, epsilon: float) -> float:
 def _end(side: Losses) -> float:
   """A bound of all losses together, where the curve ends: infinite if there is none.
 
-  Losses of Laplace noise end. So do those of `ADDED` on a sample, of any noise: P is at
-  most Q / (1 - q), which makes a loss -log(1 - q) at most; and those of a step that may
-  be none of the steps, where 1 - q is the probability of that. That is far below the
-  interval of a grid that is as wide as the rare losses of `REMOVED`, and near the end
-  there is no tilt to look at the curve with.
+  Losses of Laplace noise end. So do those of `ADDED` on a sample: P is at most Q / (1 -
+  q), which makes a loss -log(1 - q) at most; and those of a step that may be none of
+  the steps. Near such an end there is no tilt to look at the curve with.
   """
   end = 0.0
   for loss, count in side:

@@ -2,10 +2,8 @@ r"""Renyi DP: an upper bound for events of dp-accounting, and for integer noise.
 
 Orders, composition and the conversion to epsilon (arXiv:2004.00010, Proposition 12) are
 dp-accounting's. Sampled Gaussians have their moments from here, because dp-accounting
-0.4.3 loses them to round-off where sampling is rare (Poisson, fractional orders) or
-noise large (without replacement), and may then come out too small; and 0.6 is looser at
-fractional orders. Moments here are sums of positive terms, alternating series whose
-rest is bounded, or differences taken with as many digits as they need.
+0.4.3 loses them to round-off where sampling is rare or noise large, and may then come
+out too small; and 0.6 is looser at fractional orders.
 
 **Integer noise.** Below, n shares of variance s^2 are summed; mu = n s^2 is the
 variance of the sum, D1 and D2 the sensitivities, and `order` the Renyi order.
@@ -29,8 +27,8 @@ ways, the second and third of which are **proved here**:
 
 1. Densities that are off by exp(+-tau/2) put a factor of at most
    exp((2 order - 1) tau / 2) on the moment, in each coordinate: the divergence grows by
-   tau / 2 (2 order - 1) / (order - 1). (The paper states tau, the limit of large orders
-   in that; here is what follows for each order.)
+   tau / 2 (2 order - 1) / (order - 1). (The paper states tau, the limit of large
+   orders.)
 2. Two distributions within exp(+-tau/2) of each other are (tau/2)^2/2-zCDP apart
    (arXiv:1605.02065, Proposition 3.3), and square roots of zCDP add up, as for groups
    (there, Section 5). So a coordinate that moves by D_j costs at most
@@ -38,9 +36,8 @@ ways, the second and third of which are **proved here**:
    order / 2 (D2^2 / mu + 2 D1 tau / sqrt(mu) + tau^2 d).
 3. The same for the vector as a whole: order / 2 (D2 / sqrt(mu) + tau sqrt(d))^2.
 
-A coordinate that one client does not move costs nothing. What it moves it by are whole
-numbers, so that it moves no more than D1 of them and no more than D2^2: d is the least
-of the dimension and these two.
+What one client moves a coordinate by are whole numbers, so that it moves no more than
+D1 of them and no more than D2^2: d is the least of the dimension and these two.
 """
 
 import decimal
@@ -63,23 +60,20 @@ ORDERS = tuple([1 + x / 10 for x in range(1, 100)] + list(range(12, 64)))
 # Sampled Gaussians often are at their best beyond those.
 SAMPLED_ORDERS = ORDERS + (64, 80, 96, 128, 160, 192, 256, 384, 512, 1024)
 
-# Round-off of a moment, relative, upwards.
-_SAFETY = 1e-11
-# Lengths of the series for fractional orders, tried in turn. It is long for much noise
-# and large samples.
+_SAFETY = 1e-11  # Round-off of a moment, relative, upwards.
+# Lengths of the series for fractional orders, tried in turn; much noise needs
+# long ones.
 _SERIES_TERMS = (64, 1024, 16_384, 262_144)
 _SERIES_ERROR = 1e-12
 _SERIES_MAX_NOISE = 20.0
 # Round-off of the divergences of integer noise, relative, upwards.
 _INTEGER_SAFETY = 1 + 1e-12
-# Above so many shares, those left are counted with the largest term.
-_TERMS = 10_000
+_TERMS = 10_000  # Above so many shares, those left are counted with the largest term.
 # Differences of a higher order have no bound but the plain one (O(order^2) otherwise).
 _MAX_DIFFERENCES = 256
 # More noise is read as that much, which costs no epsilon that matters.
 _MAX_NOISE = 1e9
-# What dp-accounting has a Renyi divergence for. Of events that it learns to read later
-# a part may be something else, such as a delta of its own, and that would be lost here.
+# What dp-accounting has a Renyi divergence for. A later one may read a part otherwise.
 _KNOWN = (
   dp_accounting.NoOpDpEvent,
   dp_accounting.NonPrivateDpEvent,
@@ -102,14 +96,7 @@ _MIN_DIVERGENCE = 1e-15
 
 
 class RdpAccountant(accountant.Accountant):
-  """Renyi DP at a grid of orders.
-
-  Example:
-    >>> accountant = RdpAccountant()
-    >>> _ = accountant.compose(dp_accounting.GaussianDpEvent(7 / 79**0.5))
-    >>> round(accountant.get_epsilon(1e-10), 4)
-    8.8986
-  """
+  """Renyi DP at a grid of orders."""
 
   name = 'rdp'
   rank = 2
@@ -187,7 +174,7 @@ def _truncated(
   orders: tuple[float, ...],
   relation: Relation,
 ) -> np.ndarray:
-  """Those of one of two pairs at random: see `sampling.truncated_poisson`."""
+  """Those of one of two pairs at random: see `sampling.round_sampling`."""
   q, share = part.sampling_probability, accountant.truncated(part)
   is_added = relation is Relation.ADD_OR_REMOVE_ONE
   # Else it is three points, as of a sample of fixed size where one is replaced.
@@ -233,12 +220,10 @@ def poisson(
 def without_replacement(
   fraction: float, noise_multiplier: float, orders: tuple[float, ...]
 ) -> np.ndarray:
-  """Bounds on Renyi divergences of a Gaussian on a sample of fixed size, replace-one.
+  """Bounds on divergences of a Gaussian on a sample of fixed size, replace-one.
 
   arXiv:1808.00087, Theorem 27, whose differences B(l) are taken with as many digits as
-  they lose; fractional orders lie between their neighbours (Corollary 10).
-
-  They are rounded up, [len(orders)].
+  they lose. They are rounded up, [len(orders)].
   """
   moment = functools.partial(_without_replacement_moment, fraction, noise_multiplier)
   return _at_orders(orders, moment)
@@ -294,8 +279,7 @@ def _fractional_poisson_moment(
 
   Two binomial series, for z below and above the point where both summands are equal.
   After `order` terms each alternates in sign and its terms get smaller, so that what is
-  left out is less than the last term. dp-accounting 0.6 takes all terms as positive,
-  which is looser for low orders.
+  left out is less than the last term.
   """
   if probability == 1:
     return float(_gaussian_moments(noise_multiplier, np.array([order]))[0])
@@ -341,10 +325,8 @@ def _without_replacement_moment(
 def _log_differences(noise_multiplier: float) -> np.ndarray:
   """Logarithms of B(l) = E (p/q - 1)^l at even l, q = N(0, 1) and p = N(mu, 1).
 
-  B(l) is the l-th forward difference of exp(x (x - 1) mu^2 / 2) at x = 0. The terms of
-  that sum are up to 2^l times, and for mu < 1 up to (2 / mu^2)^l times larger.
-
-  They have shape [_MAX_DIFFERENCES + 1], and are NaN at odd l.
+  B(l) is the l-th forward difference of exp(x (x - 1) mu^2 / 2) at x = 0, whose terms
+  are up to 2^l times, and for mu < 1 up to (2 / mu^2)^l times larger. NaN at odd l.
   """
   logs = np.full(_MAX_DIFFERENCES + 1, math.nan)
   if noise_multiplier < 1e-3:  # exp(x^2 / 2e-6): no sampling helps here.
@@ -387,10 +369,7 @@ def integer_noise(
 
 
 def tau(local_stddev: float, num_clients: int) -> float:
-  """How far the sum of discrete Gaussian shares is from one discrete Gaussian.
-
-  It is rounded up: probabilities are within factors exp(-tau / 2) and exp(tau / 2).
-  """
+  """How far the sum of discrete Gaussian shares is from one, rounded up."""
   k = np.arange(1.0, min(num_clients, _TERMS))
   exponents = 2 * math.pi**2 * local_stddev**2 * k / (k + 1)
   # They fall as k grows, so that the last counted is above all others.

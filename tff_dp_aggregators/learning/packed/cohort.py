@@ -11,7 +11,7 @@ from typing import Any, Optional
 import numpy as np
 
 from tff_dp_aggregators.learning.packed import data as data_lib
-from tff_dp_aggregators.sampling import watch
+from tff_dp_aggregators.sampling import schedule as schedule_lib
 
 # Measured, on two cores: a pack costs 0.8 ms besides its clients, an example of a small
 # model 5 us, and adding up the sums of 10^6 parameters what 27 examples of a model of
@@ -53,7 +53,7 @@ class Cohort(Sequence[np.ndarray]):
     `local_order.keys`.
     `packs`: How many packs; `None` for `num_packs`.
     """
-    clients = watch.check_cohort('clients', clients, len(data))
+    clients = schedule_lib.check_cohort('clients', clients, len(data))
     if np.shape(keys) != clients.shape:
       raise ValueError(
         f'keys must be as many as clients, {len(clients)}; got an array of shape '

@@ -57,7 +57,7 @@ from tff_dp_aggregators.learning.runs import metrics_file
 from tff_dp_aggregators.learning.runs import plan as plan_lib
 from tff_dp_aggregators.learning.runs import progress as progress_lib
 from tff_dp_aggregators.learning.runs import run_directory
-from tff_dp_aggregators.sampling import watch
+from tff_dp_aggregators.sampling import schedule as schedule_lib
 
 _REMOVED = '.removed'
 _MOST_OF_THE_TIME = 0.05  # For checkpoints.
@@ -94,7 +94,7 @@ class Run:
     self._signal_to_noise = aggregators.SignalToNoise()
     self._measures_signal = plan.server.not_private_signal_to_noise
     self._canaries_file: Optional[metrics_file.MetricsFile] = None
-    self._watch = watch.Watch(plan.schedule)
+    self._watch = schedule_lib.Watch(plan.schedule)
     if directory.config is not None:
       directory.forget_untrained(plan.config())
     laid_out = self._lay_out()

@@ -1,0 +1,356 @@
+"""Schemes whose rounds are samples of their own, drawn in secret.
+
+With `PoissonSampling` clients are drawn independently, so one more of them changes
+nothing for the others: add-or-remove. Replacing a client keeps the number of clients,
+which is public with `FixedSizeSampling`: replace-one, unless add-or-remove is asked
+for; under both a client that is drawn takes the place of another, and a sum moves by up
+to two clip norms. So it does where `TruncatedPoissonSampling` leaves clients out, of
+more than its cap allows. (Truncation, and this coupling: arXiv:2508.15089.)
+
+**What a truncated round costs** (**proved here**). Clients are drawn with probability
+q, at most B are kept, and `c` is the client that two data sets differ by. Of the m
+others, N are drawn. Let T be all of them if N < B, and else B of them at random, and t
+one of T at random, which makes room for `c`. Whether T was cut, T and t say nothing of
+`c`: it is in the cohort with probability q if T was not cut; and else with
+r = E[q B / (N + 1) | N >= B], in the place of t. So, with X the sum of T, the noisy
+sums to be told apart are the noise around
+
+| adjacency | N < B | N >= B |
+|---|---|---|
+| add-or-remove | (1 - q) X + q (X + c), or X | (1 - r) X + r (X - t + c), or X |
+| zero-out | (1 - q) X + q (X + c), or X | (1 - r) X + r (X - t + c), or (1 - r) X \
++ r (X - t) |
+
+As H_a is jointly convex, to know T and t makes it no harder to tell them. A mixture and
+X alone have the pairs `REMOVED` and `ADDED` of `accountants.pld`, for one clip norm
+where N < B, and two where N >= B. What is left is zero-out where N >= B, between
+
+    P = (1 - r) N(X) + r N(X - t + c),  Q = (1 - r) N(X) + r N(X - t).
+
+For a >= 1, with b = 1 + (a - 1) / r and w = a / b, H_a(P || Q) is r times H_b of
+N(X - t + c) from (1 - w) N(X) + w N(X - t). Seen from the first point, the others are
+at most two and one clip norms away; and H_b grows with the inner products of where they
+are (the mean of a convex function of exponentials: `allocation`), thus is largest if
+they are just so far, on one side. So H_a(P || Q) is at most that of (1 - r) N(0) +
+r N(2) from (1 - r) N(0) + r N(1). In the same way, as N(X - t) is within one clip norm
+of both other points, H_a(Q || P) is at most that of `REMOVED` for one. Curves for a < 1
+follow by H_a(P || Q) = 1 - a + a H_1/a(Q || P). Of each direction both halves are one
+convex curve, as the slope rises at a = 1 by what is left at loss 0, which is positive:
+they are those of pairs, `ZeroedLoss`.
+
+No such pair is harder to tell with a larger fraction: for a >= 1, H_a is convex in the
+fraction and 0 at 0, thus it grows; for a < 1 by exchange. As r <= q, q stands for r.
+Then what stands for N >= B is not below what stands for N < B: points are as far apart
+or farther. (For zero-out that takes `ADDED` to be at most `REMOVED` for a >= 1. With
+s = (a - 1) (1 - q), they are the integrals of the positive parts of
+(q - s) N(1) - a q N(0) and of the same plus s (N(1) - N(0)), and where the first is
+positive, N(1) > N(0).) So the mixture of both grows with the probability of N >= B, and
+that with m: computed for the most clients that there may be, it holds for all data sets
+with fewer. (r falls as clients become more, so that a bound with r in it, as
+dp-accounting 0.6 has it, is for one number of clients alone.)
+
+**Groups.** With groups that take turns, the clients of a group are fixed, and their
+rounds share no noise if there are as many groups as bands; who is pushed out is of the
+same group and round, so that what differs in one round is hidden by noise of its own
+(arXiv:2306.08153, Theorem 4). Groups have the same size, or one client more: that of a
+random group would have no bound. This takes the number of clients to be the same in
+both data sets, so that add-or-remove is for one group alone.
+"""
+
+import abc
+import dataclasses
+import math
+from typing import Callable, Optional
+
+import dp_accounting
+import numpy as np
+from dp_accounting import NeighboringRelation as Relation
+
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.base import checks
+from tff_dp_aggregators.sampling import draws
+from tff_dp_aggregators.sampling import scheme
+
+
+class RoundSampling(scheme.SampledScheme):
+  """A scheme in which every round is a mechanism on a random sample of its own.
+
+  Correlated noise needs a banded strategy and as many groups as bands: columns of C for
+  a client's rounds then share no row (arXiv:2306.08153, Theorem 4).
+  """
+
+  num_groups: int = 1  # They take turns; 1 if a client may be drawn for every round.
+  sampling_probability: float  # Of a client of the round's group; none of fixed sizes.
+
+  @abc.abstractmethod
+  def sampled(self, on_everybody: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
+    """The event of one round, from that of its noise on everybody."""
+
+  @property
+  def limits(self) -> strategies.Participation:
+    """The rounds of a client's group, in which it may be drawn."""
+    return strategies.Participation(
+      self.num_rounds, self.num_groups, fixed_epoch=self.num_groups > 1
+    )
+
+  @property
+  def rounds_of_a_client(self) -> int:
+    """Rounds in which one client may be drawn, at most."""
+    return -(-self.num_rounds // self.num_groups)
+
+  def expected_cohort(self, num_clients: int) -> Optional[float]:
+    """Clients of the smallest group that are drawn in the mean, before any cap."""
+    return self.sampling_probability * (num_clients // self.num_groups)
+
+  def event(
+    self, strategy: strategies.Strategy, noise: scheme.Noise
+  ) -> dp_accounting.DpEvent:
+    """The event of a sampled round for each that a client may be drawn for."""
+    one = self.sampled(noise.event(noise.multiplier / strategy.sensitivity(None)))
+    return dp_accounting.SelfComposedDpEvent(one, self.rounds_of_a_client)
+
+  def round_events(
+    self, strategy: strategies.Strategy, noise: scheme.Noise
+  ) -> tuple[dp_accounting.DpEvent, ...]:
+    """A sampled round where the first group has its turn, nothing elsewhere."""
+    one, nothing = self.event(strategy, noise).event, dp_accounting.NoOpDpEvent()
+    return tuple(
+      nothing if this_round % self.num_groups else one
+      for this_round in range(self.num_rounds)
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class PoissonSampling(RoundSampling):
+  """Every client is drawn for a round independently of everything else.
+
+  With `num_groups` above 1 it is cyclic: clients are put into groups of their own,
+  once and independently of their data, and round t draws from group `t % num_groups`
+  alone (arXiv:2306.08153, Algorithm 2).
+
+  Example:
+    >>> PoissonSampling.of_cohort(
+    ...   1000, num_clients=50_000, clients_per_round=100, num_groups=10
+    ... )
+    PoissonSampling(num_rounds=1000, sampling_probability=0.02, num_groups=10)
+  """
+
+  name = 'poisson_sampling'
+  flag = 'poisson'
+  relations = (Relation.ADD_OR_REMOVE_ONE,)
+  separation = 'num_groups'
+  known_noises = ('gaussian', 'laplace')
+
+  num_rounds: int  # Rounds in all, n.
+  sampling_probability: float  # That of a client of the round's group, in (0, 1].
+  num_groups: int = 1  # That take turns; 1 draws from everybody in every round.
+
+  @classmethod
+  def of_cohort(
+    cls,
+    num_rounds: int,
+    num_clients: int,
+    clients_per_round: float,
+    num_groups: int = 1,
+  ) -> 'PoissonSampling':
+    """The sampling that draws so many clients of the smallest group in the mean."""
+    num_clients = checks.check_positive_int('num_clients', num_clients)
+    num_groups = checks.check_positive_int('num_groups', num_groups)
+    smallest = num_clients // num_groups
+    scheme.check_mean_cohort(clients_per_round, smallest, f' / {num_groups} groups')
+    return cls(num_rounds, clients_per_round / smallest, num_groups)
+
+  def rough_noise_multiplier(self, mu: float) -> float:
+    """About the noise with which all rounds together are mu-Gaussian-DP; no guarantee.
+
+    By the central limit, mu = q sqrt(T (exp(1 / sigma^2) - 1)) (arXiv:1911.11607).
+    """
+    per_round = (mu / self.sampling_probability) ** 2 / self.rounds_of_a_client
+    return 1 / math.sqrt(math.log1p(per_round))
+
+  def sampled(self, on_everybody: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
+    """The noise on a Poisson sample."""
+    return dp_accounting.PoissonSampledDpEvent(self.sampling_probability, on_everybody)
+
+  def drawing(self, seed: int, keys: np.ndarray) -> Callable[[int], np.ndarray]:
+    """What draws each client of the round's group by itself: cohorts may be empty."""
+    groups = self._groups(seed, keys)
+    probability = rounded_down(self.sampling_probability)
+
+    def of_round(round_num: int) -> np.ndarray:
+      clients, their_keys = groups[round_num % self.num_groups]
+      hashed = draws.hashed(self, seed, their_keys, 'round', round_num)
+      return clients[draws.uniform(hashed) < probability]
+
+    return of_round
+
+  def _groups(self, seed: int, keys: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Numbers and keys of each group's clients."""
+    if self.num_groups == 1:
+      return [(np.arange(len(keys)), keys)]
+    hashed = draws.hashed(self, seed, keys, 'group')
+    group = (hashed % np.uint64(self.num_groups)).astype(np.int64)
+    by_group = np.argsort(group, kind='stable')
+    ends = np.cumsum(np.bincount(group, minlength=self.num_groups))[:-1]
+    return [(each, keys[each]) for each in np.split(by_group, ends)]
+
+
+def rounded_down(probability: float) -> float:
+  """A probability as a multiple of 2^-53, which what is drawn is held against."""
+  return math.floor(probability * 2**53) / 2**53
+
+
+@dataclasses.dataclass(frozen=True)
+class FixedSizeSampling(RoundSampling):
+  """Each round draws a cohort of the same size, uniformly without replacement."""
+
+  name = 'fixed_size_sampling'
+  flag = 'fixed_size'
+  relations = (Relation.REPLACE_ONE, Relation.ADD_OR_REMOVE_ONE)
+  has_public_sizes = True
+  json_names = {'num_clients': 'population', 'clients_per_round': 'cohort'}
+
+  num_rounds: int  # Rounds in all, n.
+  # To draw from, the same in all rounds; public. Under add-or-remove, the fewest.
+  num_clients: int
+  clients_per_round: int  # Drawn for a round, at most `num_clients`.
+
+  def __post_init__(self) -> None:
+    super().__post_init__()
+    if self.clients_per_round > self.num_clients:
+      raise ValueError(
+        f'clients_per_round must be at most num_clients={self.num_clients}; got '
+        f'{self.clients_per_round}.'
+      )
+
+  def sensitivity_factor(self, relation: Relation) -> int:
+    """Two: another's contribution goes where the client's comes."""
+    return 2
+
+  @property
+  def largest_cohort(self) -> Optional[int]:
+    """All have this size."""
+    return self.clients_per_round
+
+  def sampled(self, on_everybody: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
+    """The noise on a sample without replacement."""
+    return dp_accounting.SampledWithoutReplacementDpEvent(
+      self.num_clients, self.clients_per_round, on_everybody
+    )
+
+  def expected_cohort(self, num_clients: int) -> float:
+    """The cohort, whatever the number of clients."""
+    return self.clients_per_round
+
+  def drawing(self, seed: int, keys: np.ndarray) -> Callable[[int], np.ndarray]:
+    """What draws the clients with the smallest hashes, all cohorts being as likely."""
+    size = self.clients_per_round
+
+    def of_round(round_num: int) -> np.ndarray:
+      hashed = draws.hashed(self, seed, keys, 'round', round_num)
+      drawn = np.argpartition(hashed, size - 1)[:size]
+      return drawn[np.argsort(hashed[drawn])]
+
+    return of_round
+
+
+@dataclasses.dataclass(frozen=True)
+class TruncatedPoissonSampling(RoundSampling):
+  """Poisson sampling, of which a random subset is kept where too many are drawn.
+
+  With `num_groups` above 1 it is cyclic: clients are dealt into groups of equal size,
+  once and independently of their data, and round t draws from group `t % num_groups`.
+
+  Example:
+    >>> TruncatedPoissonSampling.of_cohort(
+    ...   1000, num_clients=50_000, clients_per_round=100, max_clients_per_round=130
+    ... )
+    TruncatedPoissonSampling(num_rounds=1000, sampling_probability=0.002, \
+num_clients=50000, max_clients_per_round=130, num_groups=1)
+  """
+
+  name = 'truncated_poisson_sampling'
+  flag = 'truncated_poisson'
+  separation = 'num_groups'
+
+  num_rounds: int  # Rounds in all, n.
+  sampling_probability: float  # That of a client of the round's group, in (0, 1].
+  num_clients: int  # To draw from; epsilon holds for data sets with at most so many.
+  max_clients_per_round: int  # At least the mean number of those that are drawn.
+  num_groups: int = 1  # That take turns; 1 draws from everybody in every round.
+
+  def __post_init__(self) -> None:
+    super().__post_init__()
+    scheme.check_groups_have_clients(self.num_clients, self.num_groups)
+    mean = self.sampling_probability * self.largest_group
+    if self.max_clients_per_round < mean:
+      raise ValueError(
+        f'max_clients_per_round must be at least {mean:g}, the clients that are drawn '
+        f'in the mean; got {self.max_clients_per_round}. Or take cohorts of fixed size '
+        '(--sampling=fixed_size, sampling.FixedSizeSampling).'
+      )
+
+  @classmethod
+  def of_cohort(
+    cls,
+    num_rounds: int,
+    num_clients: int,
+    clients_per_round: float,
+    max_clients_per_round: int,
+    num_groups: int = 1,
+  ) -> 'TruncatedPoissonSampling':
+    """The sampling that draws so many clients in the mean, before any are left out."""
+    drawn = PoissonSampling.of_cohort(
+      num_rounds, num_clients, clients_per_round, num_groups
+    )
+    return cls(
+      num_rounds,
+      drawn.sampling_probability,
+      num_clients,
+      max_clients_per_round,
+      num_groups,
+    )
+
+  @property
+  def relations(self) -> tuple[Relation, ...]:  # type: ignore[override]
+    """Add-or-remove as well if there are no groups, whose sizes it would change."""
+    own = () if self.num_groups > 1 else (Relation.ADD_OR_REMOVE_ONE,)
+    return (*own, Relation.REPLACE_SPECIAL)
+
+  @property
+  def largest_group(self) -> int:
+    """Clients of the largest group."""
+    return -(-self.num_clients // self.num_groups)
+
+  def sampled(self, on_everybody: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
+    """The noise on a truncated Poisson sample."""
+    # Besides the client in question, which may come in addition.
+    return scheme.TruncatedPoissonDpEvent(
+      self.largest_group,
+      self.sampling_probability,
+      self.max_clients_per_round,
+      on_everybody,
+    )
+
+  def drawing(self, seed: int, keys: np.ndarray) -> Callable[[int], np.ndarray]:
+    """What draws each client of the round's group, and leaves out those above the cap.
+
+    A client is drawn if its hash is small, and those with the smallest hashes are kept:
+    of those that are drawn, all orders are equally likely.
+    """
+    order = np.argsort(draws.hashed(self, seed, keys, 'group'), kind='stable')
+    groups = [
+      np.sort(order[each :: self.num_groups]) for each in range(self.num_groups)
+    ]
+    probability = rounded_down(self.sampling_probability)
+    most = self.max_clients_per_round
+
+    def of_round(round_num: int) -> np.ndarray:
+      clients = groups[round_num % self.num_groups]
+      hashed = draws.hashed(self, seed, keys[clients], 'round', round_num)
+      drawn = np.flatnonzero(draws.uniform(hashed) < probability)
+      if len(drawn) > most:
+        drawn = np.sort(drawn[np.argpartition(hashed[drawn], most - 1)[:most]])
+      return clients[drawn]
+
+    return of_round
