@@ -23,7 +23,6 @@ from msgspec import Meta
 from tff_dp_aggregators import sampling
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import canaries as canaries_lib
-from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import joint_mechanism
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting import nbafl as nbafl_lib
@@ -34,6 +33,7 @@ from tff_dp_aggregators.accounting.reports import terms
 from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.base import rounding
 
+OtherRelease = model.OtherRelease
 _SAID = terms.sentences('statement.j2')
 # What is said of limits if it is not stated what enforces them.
 NOT_STATED: str = _SAID.not_stated
@@ -55,36 +55,6 @@ _NOTHING_STATED = (None, NOT_STATED)
 # Stated adjacencies that imply the one of a report: who is removed from a table, or
 # replaced in it by a client without data, has its contributions replaced by zeros.
 _IMPLY = {'zero_out': ('zero_out', 'add_or_remove', 'replace_one')}
-
-
-class OtherRelease(model.OtherRelease, frozen=True):
-  """What another system released of the same clients, and what is stated of it."""
-
-  def to_event(self) -> events.EpsilonDeltaDpEvent:
-    """For accountants."""
-    return events.EpsilonDeltaDpEvent(self.epsilon, self.delta)
-
-  @classmethod
-  def parse(cls, text: str) -> 'OtherRelease':
-    """Reads 'NAME: epsilon=0.5, delta=1e-7', which may end with adjacency=...."""
-    name, _, rest = text.partition(':')
-    try:
-      settings = [each.split('=') for each in rest.split(',')]
-      given: dict[str, Any] = {key.strip(): value.strip() for key, value in settings}
-      if (
-        not name.strip().isprintable() or not name.strip() or len(given) < len(settings)
-      ):
-        raise ValueError('a name is missing, or stands twice')
-      epsilon, delta = float(given.pop('epsilon')), float(given.pop('delta'))
-      release = cls(name.strip(), epsilon, delta, **given)
-      release.to_event()
-    except (KeyError, TypeError, ValueError) as e:
-      raise ValueError(
-        f'{text!r} is not a name, a colon, epsilon and delta, as in '
-        "'survey of March: epsilon=0.5, delta=1e-7', which adjacency=add_or_remove may "
-        f'follow: {e}.'
-      ) from e
-    return release
 
 
 class Tuning(model.Tuning, frozen=True):

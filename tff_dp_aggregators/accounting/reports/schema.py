@@ -28,9 +28,14 @@ def load() -> dict[str, Any]:
   refs, definitions = msgspec.json.schema_components(
     model.REPORTS, ref_template='#/$defs/{name}'
   )
+  comments = list(_comments())
   for name, each in definitions.items():
     struct = getattr(model, name)
-    _add_descriptions(struct, each)
+    each['description'] = ' '.join((inspect.getdoc(struct) or '').split())
+    bases = {base.__name__ for base in struct.__mro__}
+    for base, field, said in comments:
+      if base in bases and field in each['properties']:
+        each['properties'][field]['description'] = said
     each['properties'].pop('registered', None)
     # Reports have all fields, also those with a default, but what is not set.
     fields = msgspec.structs.fields(struct)
@@ -54,14 +59,19 @@ def load() -> dict[str, Any]:
   }
 
 
-def _add_descriptions(struct: type, definition: dict[str, Any]) -> None:
-  """What docstrings say of a struct and its fields."""
-  for each in reversed(struct.__mro__[: struct.__mro__.index(msgspec.Struct)]):
-    summary, _, attributes = (inspect.getdoc(each) or '').partition('\n\nAttributes:\n')
-    for entry in re.split(r'\n  (?! )', '\n' + attributes)[1:]:
-      name, _, said = entry.partition(': ')
-      definition['properties'][name]['description'] = ' '.join(said.split())
-  definition['description'] = ' '.join(summary.split())
+def _comments() -> Iterator[tuple[str, str, str]]:
+  """Structs of `model`, their fields, and the comments above each or behind it."""
+  struct, above = '', ''
+  for line in inspect.getsource(model).splitlines():
+    code, _, comment = line.partition('  # ')
+    said = f'{above} {comment}'.strip()
+    if code.startswith('class '):
+      struct = code[len('class ') : code.index('(')]
+    elif field := re.match(r'  (\w+): ', code):
+      if said and not said.startswith('type: '):
+        yield struct, field[1], said
+      said = ''
+    above = '' if code else said
 
 
 def _add_mechanisms(definitions: dict[str, Any]) -> None:
