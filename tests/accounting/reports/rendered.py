@@ -3,6 +3,7 @@
 import html.parser
 import re
 
+from tests.accounting.reports import statements
 from tff_dp_aggregators import accounting
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import reports
@@ -52,7 +53,7 @@ def cut():
 
 def composition():
   """The statement of two runs together."""
-  return statement.compose([build(), build(cut=True)], command='program --twice')
+  return statements.compose([build(), build(cut=True)], command='program --twice')
 
 
 class Page(html.parser.HTMLParser):

@@ -222,12 +222,16 @@ def test_low_bounds_by_canaries_are_called_no_evidence(bound, is_said):
     'bounds': [of_method],
     'estimate': None,
   }
-  said = rendering.template('canaries.md.j2').module.section(
-    {
-      'canaries': found,
-      'run': {'rounds_completed': 5},
-      'guarantee': {'epsilon': 8.0, 'delta': 1e-5},
-    }
+  said = (
+    rendering._environment()
+    .get_template('canaries.md.j2')
+    .module.section(
+      {
+        'canaries': found,
+        'run': {'rounds_completed': 5},
+        'guarantee': {'epsilon': 8.0, 'delta': 1e-5},
+      }
+    )
   )
   assert ('no evidence of strength' in said) == is_said
 

@@ -136,7 +136,7 @@ def test_a_composition_has_what_each_part_computed_besides():
     )
     for sentence in ('First.', 'Second.')
   ]
-  not_covered = statement.compose(parts)['definition']['not_covered']
+  not_covered = statements.compose(parts)['definition']['not_covered']
   assert not_covered[-2:] == ['First.', 'Second.']
   assert not_covered[:-2] == parts[0]['definition']['not_covered'][:-1]
 

@@ -266,7 +266,7 @@ def test_another_release_leaves_a_mixture_its_own_accountant():
   part = statement.build(reports.Inputs(mechanism, 1e-6), with_curves=False)
   part = json.loads(json.dumps(part))  # As verification has it.
   release = inputs.OtherRelease('survey', 0.5, 1e-7)
-  total = statement.compose([part], other_releases=[release])['guarantee']
+  total = statements.compose([part], other_releases=[release])['guarantee']
   assert total['accountant'] == part['guarantee']['accountant'] == 'monte_carlo'
   left = mechanism.epsilon(9e-7)
   # Outcomes are those of another delta, by the last digit.

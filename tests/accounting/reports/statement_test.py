@@ -182,10 +182,10 @@ def test_other_releases_are_added_at_what_their_deltas_leave():
     return pytest.approx(accountants.epsilon(event, 7.5e-7) + 0.5, rel=1e-9)
 
   for num_runs in (1, 2):
-    total = statement.compose([part] * num_runs, other_releases=[release])
+    total = statements.compose([part] * num_runs, other_releases=[release])
     assert total['guarantee']['epsilon'] == expected(num_runs)
     # It is counted wherever the composition is a part of another.
-    again = statement.compose([total, part])
+    again = statements.compose([total, part])
     assert again['guarantee']['epsilon'] == expected(num_runs + 1)
 
 
@@ -202,7 +202,7 @@ def test_other_releases_are_added_at_what_their_deltas_leave():
 def test_other_releases_that_do_not_compose_are_refused(releases, reason):
   part = _build(MECHANISM, 1e-6)
   with pytest.raises(ValueError, match=reason):
-    statement.compose(
+    statements.compose(
       [part], other_releases=[inputs.OtherRelease(*each) for each in releases]
     )
 
@@ -212,7 +212,7 @@ def test_a_release_between_tables_that_have_a_client_says_nothing_of_replacing_i
   part = _build(other, 1e-6)
   release = inputs.OtherRelease('survey', 0.5, 0.0, 'add_or_remove')
   with pytest.raises(ValueError, match='with which replace_one goes'):
-    statement.compose([part], other_releases=[release])
+    statements.compose([part], other_releases=[release])
 
 
 @pytest.mark.parametrize(
@@ -243,7 +243,7 @@ def test_the_schema_describes_every_key_of_every_mechanism_s_statement(monkeypat
     )
   ]
   built = [_build(each, 1e-6) for each in mechanisms]
-  built.append(statement.compose([statement.compose(built[:2]), built[2]]))
+  built.append(statements.compose([statements.compose(built[:2]), built[2]]))
   for each in built:
     assert json.loads(json.dumps(each, allow_nan=False)) == each
     assert list(schema_lib.violations(each)) == []

@@ -12,6 +12,7 @@ from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import reports
 from tff_dp_aggregators.accounting.programs import report as report_program
 from tff_dp_aggregators.accounting.records import ledger
+from tff_dp_aggregators.accounting.reports import composition
 from tff_dp_aggregators.accounting.reports import inputs
 from tff_dp_aggregators.accounting.reports import sources
 from tff_dp_aggregators.accounting.reports import statement
@@ -101,6 +102,12 @@ def of_clients(folder, kind):
   return statement.build(
     reports.Inputs(mechanism, 1e-6, ledger=read, files=files), with_curves=False
   )
+
+
+def compose(parts, **options):
+  """The report of several together."""
+  named = [composition.Part(f'part {n}', part) for n, part in enumerate(parts, start=1)]
+  return composition.compose(named, **options)
 
 
 def joint(second, noise_multiplier):
@@ -265,7 +272,7 @@ _OF_KINDS = {
   'curves': lambda folder: _toeplitz(),
   'ledger': with_ledger,
   'sampled': lambda folder: _sampled(),
-  'composition': lambda folder: statement.compose([_tree(), _blt(with_curves=True)]),
+  'composition': lambda folder: compose([_tree(), _blt(with_curves=True)]),
   'without_privacy': lambda folder: statement.build_without_privacy(),
   # With commands.
   'flags': lambda folder: by_flags(

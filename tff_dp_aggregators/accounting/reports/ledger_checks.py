@@ -1,8 +1,4 @@
-"""Whether a ledger is one of a mechanism, under its schema.
-
-`records.ledger` has the rules that the lines keep among themselves; here each is held
-against the line that was planned.
-"""
+"""Whether a ledger is one of a mechanism: each line is held against that planned."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, Optional, cast

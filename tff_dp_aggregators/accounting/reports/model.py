@@ -511,10 +511,10 @@ class Curves(Model, frozen=True, kw_only=True):
   """Points of the plots; infinite ones are left out."""
 
   epsilon_by_delta: Points  # [delta, epsilon], largest delta first.
-  epsilon_by_round: Points  # [rounds, epsilon at the delta of the guarantee].
-  epsilon_by_round_accountant: Optional[str]  # Null for a composition.
-  error_by_round: Points  # [rounds, stddev of an entry of their sum, in clip norms].
-  noise_correlation: Points  # [lag, correlation of the last round with that one].
+  epsilon_by_round: Points = []  # [rounds, epsilon at the delta of the guarantee].
+  epsilon_by_round_accountant: Optional[str] = None  # Null for a composition.
+  error_by_round: Points = []  # [rounds, stddev of an entry of their sum].
+  noise_correlation: Points = []  # [lag, correlation of the last round with that one].
 
 
 class Provenance(Model, frozen=True, kw_only=True):

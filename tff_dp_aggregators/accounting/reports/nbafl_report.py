@@ -1,8 +1,7 @@
 """The statement of an NbAFL plan: what its formulas claim, and what holds.
 
-`accounting.nbafl` has the formulas and the guarantees. The statement has both beside
-each other, and as the guarantee of the whole that of one client towards who sees the
-models: it rests on no assumption about single examples.
+The guarantee of the whole is that of one client towards who sees the models: it rests
+on no assumption about single examples.
 """
 
 import math
@@ -16,8 +15,6 @@ from tff_dp_aggregators.accounting.reports import model
 
 # What the mechanism of such a statement is called.
 NAME: Final = 'nbafl'
-# The schedule that draws each round from all clients, if limits keep none back.
-_AT_RANDOM = 'random_eligible'
 # Noise multipliers of one plan, found on two machines.
 _ALIKE = 1e-9
 
@@ -103,7 +100,7 @@ def check(
 def check_cohorts(plan: nbafl.Nbafl, schedule: Mapping[str, Any]) -> None:
   """Refuses cohorts that are not those of a plan."""
   planned = {
-    'schedule': _AT_RANDOM,
+    'schedule': 'random_eligible',
     'num_clients': plan.num_clients,
     'clients_per_round': plan.cohort,
     'dropouts': None,

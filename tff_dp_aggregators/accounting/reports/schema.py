@@ -1,8 +1,7 @@
 """The JSON schema of reports, and where a report is something else.
 
-It follows from the structs of `model` and from registries: mechanisms and their
-options, participation schemas with their numbers, accountants.
-`tff-dp-report --schema` prints it.
+It follows from the structs of `model`, and from registries of mechanisms and their
+options, schemes of participation and accountants. `tff-dp-report --schema` prints it.
 """
 
 import copy

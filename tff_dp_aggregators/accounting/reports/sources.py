@@ -472,8 +472,7 @@ def summary_of(log: RoundLog, plan: inputs_lib.Inputs) -> dict[str, Any]:
   allowed = mechanism.strategy.sensitivity_squared(mechanism.limits)
   share = min(squared / allowed, 1.0)
   mu = accountants.gdp_mu(mechanism.event) * math.sqrt(share)
-  event = dp_accounting.GaussianDpEvent(1 / mu)
-  epsilon = accountants.epsilon(event, plan.delta, plan.accountant, mechanism.relation)
+  epsilon = plan.epsilon_of(dp_accounting.GaussianDpEvent(1 / mu))
   squared = share * mechanism.sensitivity_squared
   occurred = {'sensitivity_squared': squared, 'epsilon': epsilon, 'delta': plan.delta}
   return {**log.summary, 'occurred': occurred}

@@ -1,8 +1,6 @@
 """What reports and programs call accountants, noises, placements of noise and schemes.
 
-Numbers carry no words (`accountants`, `noises`, `sampling`); what is said of each, by
-name, stands in `templates/terms.j2` and `templates/schemes.j2`. Of an accountant that
-was registered from outside its name is said.
+What is said of each, by name, stands in `templates/terms.j2` and `schemes.j2`.
 """
 
 import functools
