@@ -1,6 +1,7 @@
 """The command in a report is done again."""
 
 import copy
+import dataclasses
 import json
 import os
 
@@ -9,18 +10,13 @@ import pytest
 from tests.accounting.reports import statements
 from tff_dp_aggregators import accounting
 from tff_dp_aggregators import strategies
-from tff_dp_aggregators.accounting import reports
 from tff_dp_aggregators.accounting.programs import report as report_program
 from tff_dp_aggregators.accounting.reports import sources
-from tff_dp_aggregators.accounting.reports import statement
 from tff_dp_aggregators.accounting.reports import verification
 
 
 def _by_command(folder, *flags):
-  report = statement.build(
-    reports.Inputs(statements.TREE, 1e-6, command=sources.command_of(list(flags))),
-    with_curves=False,
-  )
+  report = statements.build(command=sources.command_of(list(flags)))
   return statements.verify(folder, report)
 
 
@@ -74,9 +70,7 @@ def test_a_command_that_does_not_lead_to_the_report_is_found(
   ],
 )
 def test_what_is_no_command_of_the_report_program_is_found(tmp_path, command):
-  report = statement.build(
-    reports.Inputs(statements.TREE, 1e-6, command=command), with_curves=False
-  )
+  report = statements.build(command=command)
   (difference,) = statements.verify(tmp_path, report).differences
   assert 'does not work: ValueError' in difference
 
@@ -127,7 +121,7 @@ def test_a_command_that_leads_back_to_its_report_is_found(tmp_path):
 
 def test_whether_a_command_was_tried_is_noted(tmp_path):
   path = tmp_path / 'report.json'
-  report = statement.build(reports.Inputs(statements.TREE, 1e-6), with_curves=False)
+  report = statements.build()
   path.write_text(json.dumps(report))
   result = verification.verify(str(path), report_program.statement_of)
   assert result.ok and 'states no command' in result.text
@@ -158,18 +152,12 @@ def test_a_strategy_that_another_machine_finds_is_compared_by_its_figures(tmp_pa
   flags = ('--mechanism=toeplitz', '--num_rounds=12', '--min_separation=4')
   flags += ('--noise_multiplier=2', '--target_delta=1e-6')
   report = statements.by_flags(tmp_path, *flags)
-  strategy = accounting.Mechanism('toeplitz', statements.LIMITS, 2.0).strategy
+  found = accounting.Mechanism('toeplitz', statements.LIMITS, 2.0)
   for change, is_right in ((1e-9, True), (1e-3, False)):
-    coefficients = [strategy.coefficients[0], *strategy.coefficients[1:]]
-    coefficients[1] *= 1 + change
-    almost = strategies.BandedToeplitz(12, tuple(coefficients))
-    other = statement.build(
-      reports.Inputs(
-        accounting.Mechanism('toeplitz', statements.LIMITS, 2.0, strategy=almost),
-        1e-6,
-        command=report['verification']['command'],
-      )
-    )
+    first, second, *others = found.strategy.coefficients
+    almost = strategies.BandedToeplitz(12, (first, second * (1 + change), *others))
+    mechanism = dataclasses.replace(found, strategy=almost)
+    other = statements.build(mechanism, command=report['verification']['command'])
     result = statements.verify(tmp_path, other)
     assert result.ok == is_right, result.differences
     assert 'not the same to the last bit' in result.text

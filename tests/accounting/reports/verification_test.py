@@ -7,7 +7,6 @@
 import dataclasses
 import functools
 import hashlib
-import json
 import os
 import pathlib
 
@@ -37,21 +36,17 @@ def test_reports_of_every_kind_keep_the_schema_and_are_verified(tmp_path, monkey
 
 def test_another_method_agrees(tmp_path):
   assert 'privacy loss distributions, another method, give epsilon' in (
-    statements.verify(
-      tmp_path, statement.build(reports.Inputs(statements.TREE, 1e-6))
-    ).text
+    statements.verify(tmp_path, statements.build()).text
   )
 
 
 @pytest.mark.parametrize('delta', [1e-12, 1e-40])
 def test_tiny_deltas_are_verified(tmp_path, delta):
-  assert statements.verify(
-    tmp_path, statement.build(reports.Inputs(statements.TREE, delta), with_curves=False)
-  ).ok
+  assert statements.verify(tmp_path, statements.build(statements.TREE, delta)).ok
 
 
 def test_other_software_is_a_note(tmp_path):
-  report = statement.build(reports.Inputs(statements.TREE, 1e-6))
+  report = statements.build()
   report['software']['numpy'] = '1.0'
   result = statements.verify(tmp_path, report)
   assert result.ok
@@ -90,7 +85,7 @@ def test_the_strategy_file_is_that_of_the_report(tmp_path):
   strategies.Identity(12).save(tmp_path / 'strategy.json')
   file = sources.file_of('strategy', str(tmp_path / 'strategy.json'))
   (difference,) = statements.verify(
-    tmp_path, statement.build(reports.Inputs(statements.TREE, 1e-6, files=(file,)))
+    tmp_path, statements.build(files=(file,))
   ).differences
   assert 'the strategy in the report is not that of' in difference
 
@@ -130,7 +125,7 @@ def test_a_source_without_its_file_and_an_altered_source_are_found(tmp_path):
   report = _from_log(tmp_path)
   report['participation']['source']['num_rounds'] = 81
   assert not statements.verify(tmp_path, report).ok
-  report = statement.build(reports.Inputs(statements.TREE, 1e-6))
+  report = statements.build()
   report['participation']['source'] = {'basis': 'min_wait'}
   assert not statements.verify(tmp_path, report).ok
 
@@ -148,13 +143,12 @@ def test_attempts_are_held_against_the_configuration(tmp_path):
   run = pathlib.Path(statements.run_dir(tmp_path / 'run'))
   (run / 'ledger.jsonl').unlink()
   statements.ledger_of(statements.TREE, run / 'ledger.jsonl', aborted=2)
-  config = json.loads((run / 'config.json').read_text())
-  config['training'] = {
-    'schedule': {'reporting_goal': 20},
-    'simulation': 'packed',
-    'aggregation': {'zeroing_norm': 9.0, 'coordinate_bound': None},
-  }
-  (run / 'config.json').write_text(json.dumps(config))
+  with statements.edited(run) as config:
+    config['training'] = {
+      'schedule': {'reporting_goal': 20},
+      'simulation': 'packed',
+      'aggregation': {'zeroing_norm': 9.0, 'coordinate_bound': None},
+    }
   report = statements.by_flags(tmp_path, f'--run_dir={run}')
   assert report['run']['aborted_attempts'] == {'count': 2, 'rounds': [0], 'epsilon': 0}
   assert report['run']['simulation'] == 'packed'
@@ -168,8 +162,8 @@ def test_attempts_are_held_against_the_configuration(tmp_path):
   ):
     altered = {**report, 'run': {**report['run'], field: wrong}}
     assert f'run.{field}' in statements.verify(tmp_path, altered).text
-  config['training']['schedule']['reporting_goal'] = 9
-  (run / 'config.json').write_text(json.dumps(config))
+  with statements.edited(run) as config:
+    config['training']['schedule']['reporting_goal'] = 9
   assert 'but in round 0 of the ledger' in statements.verify(tmp_path, report).text
 
 
@@ -252,7 +246,7 @@ def test_reports_are_made_of_no_pipe(tmp_path):
 @pytest.mark.parametrize('role', ['ledger', 'config'])
 def test_a_pipe_or_a_device_among_the_files_is_not_read(tmp_path, role):
   os.mkfifo(tmp_path / 'pipe')
-  report = statement.build(reports.Inputs(statements.TREE, 1e-6))
+  report = statements.build()
   for path in (str(tmp_path / 'pipe'), '/dev/zero'):
     file = {'role': role, 'path': path, 'sha256': 64 * '0'}
     report['verification']['files'] = [file]
@@ -261,7 +255,7 @@ def test_a_pipe_or_a_device_among_the_files_is_not_read(tmp_path, role):
 
 
 def test_a_text_of_a_report_ends_no_line_of_the_result(tmp_path):
-  report = statement.build(reports.Inputs(statements.TREE, 1e-6))
+  report = statements.build()
   report['software']['numpy'] = '1.25\nverified: all\x1b[8m'
   text = statements.verify(tmp_path, report).text
   assert '\nverified: all' not in text and '\x1b' not in text

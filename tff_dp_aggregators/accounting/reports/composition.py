@@ -103,13 +103,13 @@ def compose(
     (part['definition']['adjacency']['name'], part['guarantee']['delta'])
     for part in statements
   ]
-  for (name, _), own in zip(parts, of_what):
-    if own != of_what[0]:
+  for (name, _), (adjacency, delta) in zip(parts, of_what):
+    if (adjacency, delta) != of_what[0]:
       raise ValueError(
-        'what is composed needs the same adjacency and delta; '
-        f'{parts[0].name} has {of_what[0]}, {name} has {own}. Epsilons for different '
-        'neighbours say nothing together; --adjacency gives a mechanism another one, '
-        'where it has several.'
+        f'what is composed needs the same adjacency and delta; {parts[0].name} has '
+        f'{of_what[0][0]} and {of_what[0][1]}, {name} has {adjacency} and {delta}. '
+        'Epsilons for different neighbours say nothing together; --adjacency gives a '
+        'mechanism another one, where it has several.'
       )
   adjacency, delta = of_what[0]
   relation = sampling.ADJACENCIES[adjacency]

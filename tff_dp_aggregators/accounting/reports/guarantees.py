@@ -161,7 +161,7 @@ def others(inputs: inputs_lib.Inputs) -> list[model.OtherGuarantee]:
   if not inputs.mechanism.placement.is_on_clients or not inputs.mechanism.is_private:
     return []
   mechanism = cast(mechanism_lib.Mechanism, inputs.mechanism)
-  placement, of_gaussians = mechanism.placement, mechanism.noise.is_gaussian
+  placement = mechanism.placement
   honest, other = mechanism.adjacency, _OTHER[mechanism.adjacency]
   fewest = dict(mechanism.options).get(noises.MIN_CLIENTS)
   # With another client in the round there are two; it takes its own noise away.
@@ -173,13 +173,14 @@ def others(inputs: inputs_lib.Inputs) -> list[model.OtherGuarantee]:
     ('server', honest, 1),
   ]
   if placement.is_of_client:
-    rows = [('everybody', other, 1)]
-    if placement.adds_on_server:
-      rows += [('released', honest, fewest), ('released', other, fewest)]
-    elif fewest is not None and of_gaussians:
-      rows.append(('released', honest, fewest))
     # Nothing better is known of the sum of Laplace noise.
-    if fewest is not None and of_gaussians:
+    is_known = fewest is not None and mechanism.noise.is_gaussian
+    rows = [('everybody', other, 1)]
+    if placement.adds_on_server or is_known:
+      rows.append(('released', honest, fewest))
+    if placement.adds_on_server:
+      rows.append(('released', other, fewest))
+    if is_known:
       rows.append(('other_client', honest, left))
   released, reports = _reports(inputs)
   found = []

@@ -38,15 +38,10 @@ OfAllTogether = Annotated[
   Optional[float],
   _said('Of the Gaussian mechanism that all are together; null if they are not one.'),
 ]
-IsPrivate = Annotated[bool, _said('Whether epsilon is finite.')]
-Name = Annotated[str, _said('Name of the mechanism.')]
-InWords = Annotated[str, _said('In words.')]
 Epsilon = Annotated[Optional[NonNegative], _said('Epsilon at delta; null if infinite.')]
-AnyEpsilon = Annotated[Optional[float], _said('Null if infinite.')]
 Delta = Annotated[float, Meta(gt=0, lt=1, description='At which epsilon is stated.')]
 AnyAdjacency = Literal['zero_out', 'add_or_remove', 'replace_one']
 Adjacency = Annotated[AnyAdjacency, _said('Name of the neighbouring relation.')]
-Accountant = Annotated[str, _said('Whose epsilon it is.')]
 AskedAccountant = Annotated[
   Optional[str], _said('Accountant asked for; null for the tightest.')
 ]
@@ -58,8 +53,6 @@ Sha256 = Annotated[str, Meta(pattern='^[0-9a-f]{64}$', description='SHA-256, in 
 Exactness = Annotated[
   Literal['exact', 'bound'], _said('Whether the sensitivity is exact or a bound.')
 ]
-NoiseSource = Annotated[str, _said('Where the randomness comes from.')]
-Event = Annotated[dict[str, Any], _said('Privacy event, as events.to_json writes it.')]
 Found = Annotated[
   Optional[Literal['noise_multiplier', 'num_rounds', 'max_participations']],
   _said('What was found from the target; null if everything was given.'),
@@ -75,15 +68,8 @@ Simulation = Annotated[
   Optional[Literal['packed', 'one_by_one']],
   _said('Many clients in one computation, or one by one; null if that is not known.'),
 ]
-Command = Annotated[Optional[str], _said('A command that prints the same numbers.')]
-Warnings = Annotated[
-  list[str], _said('Towards whom what is stated does not hold; stands above all else.')
-]
-Setting = Annotated[str, _said('Who is trusted with what.')]
-NotCovered = Annotated[list[str], _said('Data accesses that no guarantee covers.')]
 NoParts = Annotated[list[Any], Meta(max_length=0, description='Empty.')]
 EachPartHasItsOwn = Annotated[None, _said('Each part has its own.')]
-Infinite = Annotated[None, _said('Infinite.')]
 # Fields that registries add, which `to_json` writes beside the others.
 Registered = dict[str, Any]
 
@@ -109,7 +95,7 @@ class NamedAdjacency(Model, frozen=True, kw_only=True):
   """Which data sets must look alike."""
 
   name: Adjacency
-  meaning: InWords
+  meaning: str  # In words.
 
 
 class Definition(Model, frozen=True, kw_only=True):
@@ -119,7 +105,7 @@ class Definition(Model, frozen=True, kw_only=True):
   adjacency: NamedAdjacency
   outputs: str  # What the adversary sees.
   covered: list[str]  # Data accesses that the guarantee covers.
-  not_covered: NotCovered
+  not_covered: list[str]  # Data accesses that no guarantee covers.
 
 
 class AdaptiveClipping(Model, frozen=True, kw_only=True):
@@ -147,7 +133,7 @@ class IntegerNoise(Model, frozen=True, kw_only=True):
 class Mechanism(Model, frozen=True, kw_only=True):
   """The matrix mechanism: C X + z, with C the strategy."""
 
-  name: Name
+  name: str  # Name of the mechanism.
   strategy: str  # Kind of the strategy matrix C.
   strategy_checksum: Checksum
   num_rounds: BuiltFor
@@ -174,7 +160,7 @@ class Mechanism(Model, frozen=True, kw_only=True):
   # Epsilon of noise that is only simulated, in all planned rounds; null if noise is
   # made as it is said, or infinite.
   simulated_epsilon: Optional[NonNegative]
-  noise_source: NoiseSource
+  noise_source: str  # Where the randomness comes from.
   # Whether rmse and max_error are of the noise in the sum, or of that of one client,
   # where it is not known how many there are.
   error_of: Literal['sum', 'client']
@@ -213,7 +199,7 @@ class JointMechanism(Model, frozen=True, kw_only=True):
   sensitivity_squared: EachPartHasItsOwn = None
   sensitivity_kind: Exactness
   effective_noise_multiplier: OfAllTogether
-  noise_source: NoiseSource
+  noise_source: str  # Where the randomness comes from.
   # In their order: a weight is of the first with a pattern for its name.
   parts: Annotated[list[Part], Meta(min_length=2)]
 
@@ -233,7 +219,7 @@ class Participation(Model, frozen=True, kw_only=True):
   schema: str  # Which schema.
   num_rounds: Positive  # Rounds in all.
   registered: Registered
-  assumption: InWords
+  assumption: str  # In words.
   min_separation: Positive  # Any two rounds of one client differ by at least this.
   rounds_between: Count  # Rounds strictly between them: min_separation - 1.
   max_participations: Positive  # Most rounds of one client, as it is assumed.
@@ -340,7 +326,7 @@ class Recognised(Model, frozen=True, kw_only=True):
 class Instead(Model, frozen=True, kw_only=True):
   """Whose bound a number is, where an accountant has no smaller one of its own."""
 
-  accountant: Accountant
+  accountant: str  # Whose epsilon it is.
   reason: str  # Why, in a few words.
 
 
@@ -348,7 +334,7 @@ class AccountantsEpsilon(Model, frozen=True, kw_only=True):
   """Epsilon by one accountant."""
 
   name: str  # Name of the accountant.
-  epsilon: AnyEpsilon
+  epsilon: Optional[float]  # Null if infinite.
   kind: str  # Whether exact or an upper bound, and by which method.
   instead: Optional[Instead]
 
@@ -357,8 +343,8 @@ class DeltasEpsilon(Model, frozen=True, kw_only=True):
   """Epsilon at one delta."""
 
   delta: float  # Delta of the guarantee.
-  epsilon: AnyEpsilon
-  accountant: Accountant
+  epsilon: Optional[float]  # Null if infinite.
+  accountant: str  # Whose epsilon it is.
 
 
 class Guarantee(Model, frozen=True, kw_only=True):
@@ -366,7 +352,7 @@ class Guarantee(Model, frozen=True, kw_only=True):
 
   epsilon: Epsilon
   delta: Delta
-  is_private: IsPrivate
+  is_private: bool  # Whether epsilon is finite.
   accountant: str  # Whose epsilon the report states; the tightest unless asked for.
   registered: Registered
   # rho of zCDP (arXiv:1605.02065); null if not Gaussian, or infinite.
@@ -385,10 +371,10 @@ class OtherGuarantee(Model, frozen=True, kw_only=True):
   # sees what each client sends, or everybody.
   against: Literal['released', 'other_client', 'server', 'everybody']
   adjacency: Adjacency
-  event: Event
+  event: dict[str, Any]  # Privacy event, as events.to_json writes it.
   epsilon: Epsilon
   delta: Delta
-  accountant: Accountant
+  accountant: str  # Whose epsilon it is.
   rests_on: str  # What has to be true besides.
 
 
@@ -560,7 +546,7 @@ class VerificationInputs(Model, frozen=True, kw_only=True):
   mechanism: Optional[dict[str, Any]] = None  # As Mechanism.to_json writes it.
   # As Strategy.to_json writes it, by part if there are; null if it is large.
   strategy: Optional[dict[str, Any]] = None
-  event: Event
+  event: dict[str, Any]  # Privacy event, as events.to_json writes it.
   delta: Delta
   accountant: AskedAccountant
   target_epsilon: Optional[float] = None  # Asked for; null if none was.
@@ -573,7 +559,7 @@ class VerificationInputs(Model, frozen=True, kw_only=True):
 class Verification(Model, frozen=True, kw_only=True):
   """How to compute the numbers again."""
 
-  command: Command
+  command: Optional[str]  # One that prints the same numbers.
   files: Files
   inputs: VerificationInputs
 
@@ -588,8 +574,8 @@ class Report(Model, frozen=True, kw_only=True):
 class Single(Report, frozen=True, kw_only=True):
   """One mechanism, or one run of it."""
 
-  warnings: Warnings
-  setting: Setting
+  warnings: list[str]  # Towards whom what is stated does not hold; above all else.
+  setting: str  # Who is trusted with what.
   definition: Definition
   mechanism: Mechanism
   participation: Participation
@@ -619,8 +605,8 @@ class Joint(Single, frozen=True, kw_only=True):
 class Composition(Report, frozen=True, kw_only=True):
   """Several runs on the same clients together, and what else was released of them."""
 
-  warnings: Warnings
-  setting: Setting
+  warnings: list[str]  # Towards whom what is stated does not hold; above all else.
+  setting: str  # Who is trusted with what.
   definition: Definition
   mechanism: Composed
   participation: EachPartHasItsOwn = None
@@ -644,7 +630,7 @@ class GuaranteeOfPlan(Model, frozen=True, kw_only=True):
 
   epsilon: Epsilon
   delta: Delta
-  is_private: IsPrivate
+  is_private: bool  # Whether epsilon is finite.
   adjacency: Adjacency
 
 
@@ -657,7 +643,7 @@ class PlanInputs(Model, frozen=True, kw_only=True):
 class VerificationOfPlan(Model, frozen=True, kw_only=True):
   """How to compute the numbers again, from flags alone."""
 
-  command: Command
+  command: Optional[str]  # One that prints the same numbers.
   files: NoParts = msgspec.field(default_factory=list)
   inputs: PlanInputs
 
@@ -681,7 +667,7 @@ class SimulatedCohort(Model, frozen=True, kw_only=True):
   simulated_clients_per_round: PositiveFloat  # In the larger cohort.
   num_clients: Positive  # In the run.
   simulated_num_clients: Factor  # Population of the larger cohort.
-  mechanism: Name
+  mechanism: str  # Name of the mechanism.
   strategy_checksum: Checksum
   noise_multiplier: NonNegative  # The run's: that of the larger cohort over the scale.
   simulated_noise_multiplier: NonNegative  # That of the larger cohort.
@@ -703,12 +689,12 @@ class SimulatedCohort(Model, frozen=True, kw_only=True):
 class NoGuarantee(Model, frozen=True, kw_only=True):
   """There is none."""
 
-  epsilon: Infinite = None
+  epsilon: None = None  # Infinite.
   delta: None = None  # None.
   is_private: bool = False  # It is not.
-  epsilon_rdp: Infinite = None
-  zcdp_rho: Infinite = None
-  gdp_mu: Infinite = None
+  epsilon_rdp: None = None  # Infinite.
+  zcdp_rho: None = None  # Infinite.
+  gdp_mu: None = None  # Infinite.
 
 
 class InputsWithoutPrivacy(Model, frozen=True, kw_only=True):
@@ -720,7 +706,7 @@ class InputsWithoutPrivacy(Model, frozen=True, kw_only=True):
 class VerificationWithoutPrivacy(Model, frozen=True, kw_only=True):
   """How to compute it again, from files."""
 
-  command: Command = None
+  command: Optional[str] = None  # One that prints the same numbers.
   files: Files
   inputs: InputsWithoutPrivacy
 
@@ -731,7 +717,7 @@ class WithoutPrivacy(Report, frozen=True, kw_only=True):
   mechanism: None = None  # None that protects the clients of the run.
   simulation: Simulation
   simulated_cohort: Optional[SimulatedCohort]
-  not_covered: NotCovered
+  not_covered: list[str]  # Data accesses that no guarantee covers.
   tuning: Optional[Tuning]
   guarantee: NoGuarantee = NoGuarantee()
   verification: Optional[VerificationWithoutPrivacy]

@@ -164,18 +164,16 @@ def _in_words(error: Any) -> Iterator[str]:
     alternatives: dict[Any, list[Any]] = {}
     for each in error.context:
       alternatives.setdefault(each.schema_path[0], []).append(each)
-    closest = min(
-      alternatives.values(), key=lambda errors: (_is_other(errors[0]), len(errors))
-    )
-    for each in closest:
+
+    def distance(errors: list[Any]) -> tuple[bool, int]:
+      """Whether the value is of another type than an alternative, or what differs."""
+      is_other = errors[0].validator == 'type' and not errors[0].relative_path
+      return is_other, len(errors)
+
+    for each in min(alternatives.values(), key=distance):
       yield from _in_words(each)
     return
   name = ''.join(
     f'[{each}]' if isinstance(each, int) else f'.{each}' for each in error.absolute_path
   ).lstrip('.')
   yield f'{name or "the report"}: {error.message}'
-
-
-def _is_other(error: Any) -> bool:
-  """Whether a value is of another type than an alternative takes."""
-  return error.validator == 'type' and len(error.relative_path) == 0

@@ -14,6 +14,7 @@ or is taken away; and software, of which the result has a note. And whoever chan
 inputs and results together has written another report, which is right for what it says.
 """
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -77,10 +78,9 @@ _IF_MISSING = {
 _LED_TO = 'verification.command leads to something else: '
 _OF_INPUTS = re.compile(rf'({_LED_TO})?(parts\[\d+\]\.)*verification\.(inputs|files)')
 _OF_A_CURVE = re.compile(r'(parts\[\d+\]\.)*curves\.')
-# An accountant that shares no code with the exact one has to come to the same.
-_OTHER_METHOD = 'pld'
-# What the other method may be above the exact epsilon, relative above 1.
-_AGREEMENT = 1e-3
+# An accountant that shares no code with the exact one has to come to the same, at most
+# so far above it, relative above 1; for smaller deltas, and other mu, it is a bound.
+_OTHER_METHOD, _AGREEMENT = 'pld', 1e-3
 _MIN_MU, _MAX_MU, _MIN_DELTA = 0.1, 10.0, 1e-13
 # Reports whose commands are being followed; each may name others.
 _being_verified: list[str] = []
@@ -122,12 +122,9 @@ class Result:
 def verify(path: str, statement_of: Optional[StatementOf] = None) -> Result:
   """Computes a JSON report again and compares.
 
-  Files it was made from are looked for where it says, relative paths from the current
-  directory, and else beside the report.
-
-  `statement_of`: What the report program makes of a command line, without printing it:
-  `programs.report.statement_of`. Without it the report's command is not checked, and a
-  note says so.
+  Files it was made from are looked for where it says, and else beside the report.
+  `statement_of` is `programs.report.statement_of`. Without it the report's command is
+  not checked, and a note says so.
   """
   if os.path.isdir(path):
     raise ValueError(
@@ -145,8 +142,7 @@ def verify(path: str, statement_of: Optional[StatementOf] = None) -> Result:
 
 def _verify(path: str, statement_of: Optional[StatementOf]) -> Result:
   report = _read(path)
-  broken = tuple(schema_lib.violations(report))
-  if broken:
+  if broken := tuple(schema_lib.violations(report)):
     return Result(broken, ('the report is not what its JSON schema says',))
   folder = os.path.dirname(path)
   wrong_files = list(dict.fromkeys(_wrong_files(report, folder)))
@@ -176,12 +172,12 @@ def _verify(path: str, statement_of: Optional[StatementOf]) -> Result:
       'another processor, which is as right'
     )
   if other is not None:
-    method, epsilon = other
-    notes.append(f'{method}, another method, give epsilon = {epsilon!r}')
+    method = terms.of_accountant(_OTHER_METHOD).title
+    notes.append(f'{method}, another method, give epsilon = {other!r}')
     stated = again['guarantee']['epsilon']
-    if not 0 <= epsilon - stated <= _AGREEMENT * max(1.0, stated):
+    if not 0 <= other - stated <= _AGREEMENT * max(1.0, stated):
       differences.append(
-        f'guarantee.epsilon is {stated!r}, by another method {epsilon!r}'
+        f'guarantee.epsilon is {stated!r}, by another method {other!r}'
       )
   differences.sort(key=lambda each: not _OF_INPUTS.match(each))
   return Result(tuple(differences), tuple(notes))
@@ -204,43 +200,35 @@ def _read(path: str) -> dict[str, Any]:
       f'{path} is not a privacy report of this package in version {model.VERSION}, but '
       f'in {stated.get("version")!r}.'
     )
-  _bring_up_to_date(report)
+  # The schema tells what is no report of any release.
+  with contextlib.suppress(AttributeError, KeyError, TypeError):
+    _bring_up_to_date(report)
   return report
 
 
 def _bring_up_to_date(report: dict[str, Any]) -> None:
   """Adds what came after a report was made: options, names of program and flags."""
-  mechanism, parts = report.get('mechanism'), report.get('parts')
-  stated = report.get('verification')
-  command = stated.get('command') if isinstance(stated, dict) else None
-  if isinstance(command, str) and command.startswith(_OLD_PROGRAM):
-    assert isinstance(stated, dict)
+  mechanism, parts = report['mechanism'], report.get('parts') or ()
+  stated = report['verification'] or {}
+  if (stated.get('command') or '').startswith(_OLD_PROGRAM):
     arguments = _OLD_FLAG.sub(
-      lambda old: messages.RENAMED[old[0]], f' {command[len(_OLD_PROGRAM) :]}'
+      lambda old: messages.RENAMED[old[0]], stated['command'][len(_OLD_PROGRAM) - 1 :]
     )
     stated['command'] = sources.PROGRAM + arguments
-  later: dict[str, Any] = {}
-  if parts:
-    later = {'warnings': [], 'other_releases': []}
-  if isinstance(mechanism, dict) and 'strategy' in mechanism:
+  of_all = [mechanism or {}, *(mechanism or {}).get('parts', ())]
+  of_one = [each for each in of_all if 'strategy' in each]
+  for each in of_one:
     for name in (*mechanism_lib.options(), noises.SERVER_NOISE):
-      mechanism.setdefault(name, None)
-    later = {'nbafl': None, 'warnings': []}
-  for name, value in later.items():
-    report.setdefault(name, value)
+      each.setdefault(name, None)
+  if parts or of_one:
+    report.setdefault('warnings', [])
+    report.setdefault('other_releases' if parts else 'nbafl', [] if parts else None)
   provenance, names = report.get('provenance'), ('mechanism', 'noise_multiplier')
-  if isinstance(provenance, dict) and not set(names) & set(provenance):
-    files = stated.get('files') if isinstance(stated, dict) else None
-    files = files if isinstance(files, list) else []
-    roles = [file.get('role') for file in files if isinstance(file, dict)]
-    is_recorded = 'config' in roles or 'ledger' in roles
+  if provenance is not None and not set(names) & set(provenance):
+    is_recorded = {'config', 'ledger'} & {file['role'] for file in stated['files']}
     provenance.update(dict.fromkeys(names, 'recorded' if is_recorded else 'stated'))
-  of_parts = mechanism.get('parts') if isinstance(mechanism, dict) else None
-  for part in of_parts if isinstance(of_parts, list) else ():
-    _bring_up_to_date({'mechanism': part})
-  for part in parts if isinstance(parts, list) else ():
-    if isinstance(part, dict):
-      _bring_up_to_date(part)
+  for part in parts:
+    _bring_up_to_date(part)
 
 
 def _wrong_files(report: dict[str, Any], folder: str) -> Iterator[str]:
@@ -266,21 +254,16 @@ def _wrong_files(report: dict[str, Any], folder: str) -> Iterator[str]:
         )
 
 
-def _by_another_method(statement: dict[str, Any]) -> Optional[tuple[str, float]]:
+def _by_another_method(statement: dict[str, Any]) -> Optional[float]:
   """Epsilon by `_OTHER_METHOD`, where it can say it."""
   guarantee = statement['guarantee']
   if guarantee.get('accountant') != accountants.EXACT or guarantee['gdp_mu'] is None:
     return None
   if guarantee['delta'] < _MIN_DELTA or not _MIN_MU <= guarantee['gdp_mu'] <= _MAX_MU:
-    return None  # There that method is a bound.
-  inputs, adjacency = statement['verification']['inputs'], statement['definition']
-  epsilon = accountants.epsilon(
-    events.from_json(inputs['event']),
-    inputs['delta'],
-    _OTHER_METHOD,
-    sampling.ADJACENCIES[adjacency['adjacency']['name']],
-  )
-  return terms.of_accountant(_OTHER_METHOD).title, epsilon
+    return None
+  relation = sampling.ADJACENCIES[statement['definition']['adjacency']['name']]
+  event = events.from_json(statement['verification']['inputs']['event'])
+  return accountants.epsilon(event, guarantee['delta'], _OTHER_METHOD, relation)
 
 
 def _build_again(report: dict[str, Any], folder: str) -> dict[str, Any]:
