@@ -183,9 +183,7 @@ def test_epsilon_is_exact_or_a_bound_everywhere():
   assert rendered.plain(OF_BOUND) in bound and rendered.plain(EXACT) not in bound
   assert 'nosmallerepsilonholds' in exact and 'sothismuisanupperbound' not in exact
   assert 'nosmallerepsilonholds' not in bound and 'sothismuisanupperbound' in bound
-
-
-def test_a_bound_of_all_weights_is_called_one():
+  # Of all weights, too.
   assert OF_BOUND_ALONE.sensitivity_kind == 'bound'
   built = rendered.build(OF_BOUND_ALONE)
   (listed,) = [e for e in built['guarantee']['accountants'] if e['name'] == 'exact']
@@ -271,8 +269,8 @@ def test_delta_is_shown_exactly():
     assert float(rounding.exact(value)) == value
 
 
-def _hostile():
-  return rendered.build(
+def test_values_are_text_that_breaks_no_table():
+  hostile = rendered.build(
     enforced_by=HOSTILE,
     cap_enforced_by=HOSTILE,
     noise_source=HOSTILE,
@@ -280,10 +278,7 @@ def _hostile():
     participation_source={'note': HOSTILE, 'waiting': {'assumptions': [HOSTILE]}},
     files=[{'role': HOSTILE, 'path': HOSTILE, 'sha256': '0' * 64}],
   )
-
-
-def test_values_break_no_markdown_table():
-  text = rendering.render(_hostile(), 'markdown')
+  text = rendering.render(hostile, 'markdown')
   tables = re.findall(r'(?:^\|.*\n)+', text, flags=re.MULTILINE)
   assert len(tables) == 3
   for table in tables:
@@ -291,10 +286,7 @@ def test_values_break_no_markdown_table():
     assert len(columns) == 1, table
   assert '<script>' not in re.sub(r'^    .*$', '', text, flags=re.MULTILINE)
   assert '\n    | # g' in text  # The command's second line is of its block.
-
-
-def test_values_are_text_in_a_page():
-  page = rendering.render(_hostile(), 'html')
+  page = rendering.render(hostile, 'html')
   assert '<script' not in page
   assert rendered.plain(HOSTILE) in rendered.plain(''.join(rendered.Page(page).words))
 

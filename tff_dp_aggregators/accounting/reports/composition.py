@@ -29,15 +29,11 @@ from tff_dp_aggregators.accounting.reports import statement as statement_lib
 from tff_dp_aggregators.accounting.reports import terms
 
 _SAID = terms.sentences('statement.j2')
-# Probability of what is taken for no chance: cohorts of two runs alike in all rounds.
-_HARDLY_EVER = 1e-9
 # Events of rounds for which clients are drawn by themselves, as files name them.
 _DRAWN_BY_THEMSELVES = (
   dp_accounting.PoissonSampledDpEvent.__name__,
   events.TruncatedPoissonDpEvent.__name__,
 )
-# What a run keeps from others, beside its configuration.
-_PRIVATE = 'private.json'
 _OF_ONE_RUN = (
   ': they are of one run, or of two that went on from one state with the same noise. '
   'If one is the beginning of the other, give the longer one alone.'
@@ -277,7 +273,7 @@ def _alone(entries: Sequence[ledger_lib.LedgerEntry]) -> dict[tuple[str, Any], N
 
 def _cohorts(ledger: str, first: ledger_lib.LedgerEntry) -> Sequence[str]:
   """Hashes of cohorts of a file, where a run's private settings are there to see."""
-  path = os.path.join(os.path.dirname(ledger), _PRIVATE)
+  path = os.path.join(os.path.dirname(ledger), 'private.json')
   if first.sampling_source != ledger_lib.FILE or not os.path.exists(path):
     return ()
   with open(path, encoding='utf-8') as file:
@@ -309,4 +305,4 @@ def _are_of_one_draw(sizes: Sequence[int], others: Sequence[int]) -> bool:
     return False
   counts = collections.Counter(sizes[:common]).values()
   by_chance = sum((count / common) ** 2 for count in counts)
-  return bool(by_chance**common < _HARDLY_EVER)
+  return bool(by_chance**common < 1e-9)

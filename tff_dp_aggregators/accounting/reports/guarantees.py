@@ -62,7 +62,7 @@ def of_event(
   """What an event guarantees; a 'bound' of the sensitivity makes every epsilon one."""
   gaussian.check_delta(delta)
   chosen = accountant or accountants.tightest(event, relation)
-  names = dict.fromkeys((chosen, *terms.beside(chosen)))
+  names = dict.fromkeys((chosen, *terms.BESIDE.get(chosen, terms.BESIDE_OTHERS)))
   composed, listed = {}, []
   for name in names:
     try:

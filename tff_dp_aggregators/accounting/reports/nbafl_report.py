@@ -30,30 +30,25 @@ def of(
 ) -> model.Nbafl:
   """What a statement says of a plan."""
   said = of_run(plan)
-  assert said is not None
   # That of a client towards who sees the models: zeroed out if all clients take part in
   # every round, and else replaced.
   central = next(
     row for row in said.guarantees if (row.seen, row.unit) == ('downlink', 'client')
   )
-  epsilon = central.epsilon
-  is_private = epsilon is not None and math.isfinite(epsilon)
+  is_private = central.epsilon is not None and math.isfinite(central.epsilon)
   return model.Nbafl(
     mechanism=said.plan,
     guarantee=model.GuaranteeOfPlan.of(central, is_private=is_private),
     guarantees=said.guarantees,
     software=software,
     verification=model.VerificationOfPlan(
-      command=command,
-      inputs=model.PlanInputs(plan=model.NbaflInputs.of(plan)),
+      command=command, inputs=model.PlanInputs(plan=model.NbaflInputs.of(plan))
     ),
   )
 
 
-def of_run(plan: Optional[nbafl.Nbafl]) -> Optional[model.NbaflOfRun]:
+def of_run(plan: nbafl.Nbafl) -> model.NbaflOfRun:
   """What the statement of a run says of the plan that its noise is from."""
-  if plan is None:
-    return None
   return model.NbaflOfRun(
     plan=model.NbaflPlan.of(plan, name=NAME),
     guarantees=[model.NbaflGuarantee.of(each) for each in plan.guarantees()],

@@ -182,9 +182,6 @@ def _environment() -> jinja2.Environment:
   return templates
 
 
-# The page.
-
-
 def _page(statement: dict[str, Any], learned: Optional[learning_curves.Curves]) -> str:
   plots: list[Plot] = []
   text = _markdown(statement, learned, plots)
@@ -449,9 +446,6 @@ def _written(value: Any) -> str:
 def _number(value: float) -> str:
   """With all its digits, and numbers of clients as people write them."""
   return f'{int(value)}' if float(value).is_integer() else rounding.exact(value)
-
-
-# What a run learned.
 
 
 def _measured(

@@ -31,7 +31,7 @@ from tff_dp_aggregators.base import version
 PROGRAM = 'tff-dp-report'
 # What files are to a statement.
 ROLES = ('config', 'strategy', 'ledger', 'canaries', 'round_log')
-_ALTERED = 'it was altered, or is of several runs'
+_ALTERED = 'something was altered, or is of another run'
 
 
 def from_plan(
@@ -349,7 +349,7 @@ def _check_ledger(
         f'{config_path} says delta = {privacy.delta}, and of the noise that its '
         f'generator is {generator} and its source {privacy.noise_source!r}, but round '
         f'{entry.round} of the ledger has {entry.delta}, {entry.noise_generator} and '
-        f'{entry.noise_source}: one of them was altered, or they are of two runs.'
+        f'{entry.noise_source}: {_ALTERED}.'
       )
 
 
@@ -364,8 +364,7 @@ def _weights_of_parts(
   parts = tuple(part for part, weights in stated.items() for _ in weights)
   if not stated or mechanism.part_of(names) != parts:
     raise ValueError(
-      f'weights_of_parts is {stated}, which the patterns of the parts do not give: '
-      'something was altered.'
+      f'weights_of_parts is {stated}, but patterns of parts do not give it: {_ALTERED}.'
     )
   return stated
 

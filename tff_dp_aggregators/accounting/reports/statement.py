@@ -140,7 +140,7 @@ def build(inputs: inputs_lib.Inputs, *, with_curves: bool = True) -> dict[str, A
       guarantee=guarantee,
       canaries=of_canaries,
       other_guarantees=guarantees.others(inputs),
-      nbafl=nbafl_report.of_run(inputs.nbafl),
+      nbafl=inputs.nbafl and nbafl_report.of_run(inputs.nbafl),
       curves=curves,
       provenance=inputs_lib.provenance(inputs),
       software=software(),
@@ -244,9 +244,6 @@ def event_of_rounds(
   )
 
 
-# What is said of a mechanism.
-
-
 def _mechanisms(
   inputs: inputs_lib.Inputs, clip_norm: Optional[float]
 ) -> Union[model.Mechanism, model.JointMechanism]:
@@ -332,11 +329,7 @@ def _mechanism(
 
 
 def error_multiplier(mechanism: mechanism_lib.Mechanism) -> float:
-  """Standard deviation of the noise in a round's sum, in clip norms.
-
-  Where each client makes noise of its own that is of the fewest clients, or of one if
-  it is not known how many there are (`error_of`).
-  """
+  """Stddev of noise in a round's sum, in clip norms; of the fewest clients, or one."""
   fewest = dict(mechanism.options).get(noises.MIN_CLIENTS, 1)
   return mechanism.sum_noise_multiplier(fewest)
 
@@ -395,13 +388,10 @@ def _strategy(mechanism: joint_lib.AnyMechanism) -> Optional[dict[str, Any]]:
     numbers = sum(np.size(value) for value in values if value is not None)
     return json.loads(strategy.to_json()) if numbers <= _MAX_NUMBERS else None
 
-  if not mechanism.parts:
-    return small(cast(mechanism_lib.Mechanism, mechanism).strategy)
+  if isinstance(mechanism, mechanism_lib.Mechanism):
+    return small(mechanism.strategy)
   found = {part.name: small(part.mechanism.strategy) for part in mechanism.parts}
   return None if None in found.values() else found
-
-
-# What is said of a run.
 
 
 def _in_the_log(inputs: inputs_lib.Inputs) -> tuple[dp_accounting.DpEvent, int]:
@@ -422,8 +412,7 @@ def _in_the_log(inputs: inputs_lib.Inputs) -> tuple[dp_accounting.DpEvent, int]:
   ran = log_participation.of_plan(
     seen, rounds, limits, bool(planned and planned['broken'])
   )
-  # The strategy was built for all rounds: who was in the first of them alone
-  # was in no later one.
+  # The strategy is for all rounds: who was in the first alone was in no later one.
   shown = strategies.Participation(
     num_rounds, ran.min_separation, ran.possible_participations
   )
@@ -464,8 +453,8 @@ def _ran(
 ) -> tuple[dp_accounting.DpEvent, dp_accounting.DpEvent, model.Run]:
   """What rounds and attempts of a ledger spent, what all planned ones do, and what ran.
 
-  Aborted attempts spent nothing, for nothing of them was released; but whom noise of
-  its own hides has sent a report in each, at most, and the server has it.
+  Nothing of aborted attempts was released; but the server has a report of each client
+  whom noise of its own hides.
   """
   mechanism, planned = inputs.mechanism, inputs.mechanism.event
   spent, attempts = ledger.total_event, ledger_lib.total_event(ledger.aborted)
@@ -536,9 +525,6 @@ def software() -> model.Software:
     scipy=_version_of('scipy'),
     python=platform.python_version(),
   )
-
-
-# Points of plots.
 
 
 def _curves(

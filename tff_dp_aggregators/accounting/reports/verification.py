@@ -507,7 +507,10 @@ def _check_command(
     return place or '.'
 
   try:
-    led_to = statement_of(_arguments_of(command), locate)
+    words = shlex.split(command)
+    if words[:1] != [sources.PROGRAM] or command != sources.command_of(words[1:]):
+      raise ValueError(f'{command!r} is no command of {sources.PROGRAM}.')
+    led_to = statement_of(words[1:], locate)
   except Exception as e:  # A text from a file may lead to anything.
     return [f'verification.command does not work: {type(e).__name__}: {e}'], []
   led_to['verification']['command'] = command
@@ -532,16 +535,3 @@ def _check_command(
     f'{_LED_TO}{each}' for each in _differences(report, led_to, '', skipped, tolerance)
   ]
   return differences, [_OTHER_STRATEGY] if is_other else []
-
-
-def _arguments_of(command: str) -> list[str]:
-  """The arguments of a command line of the report program."""
-  try:
-    words = shlex.split(command)
-  except ValueError:
-    words = []
-  if words[:1] != [sources.PROGRAM] or command != sources.command_of(words[1:]):
-    raise ValueError(
-      f'{command!r} is not a command of {sources.PROGRAM} as reports write it.'
-    )
-  return words[1:]
