@@ -279,10 +279,12 @@ def test_what_does_not_compose_is_refused_with_both_values(tmp_path):
   for name, arguments in kinds.items():
     reporting.execute(*arguments, '--format=json', f'--output={tmp_path}/{name}.json')
   reports = {name: f'--report={tmp_path}/{name}.json' for name in kinds}
-  for name, value in (('delta', '1e-06'), ('replace', 'zero_out')):
+  for name, value in (('delta', 'zero_out and 1e-07'), ('replace', 'replace_one')):
     result = reporting.execute(reports['plan'], reports[name])
     assert result.returncode == 2
-    assert f'{reports["plan"]} has {value}, {reports[name]} has' in result.stderr
+    assert f'{reports["plan"]} has zero_out and 1e-06, {reports[name]} has {value}' in (
+      result.stderr
+    )
   altered = json.loads((tmp_path / 'plan.json').read_text())
   altered['guarantee']['epsilon'] /= 2
   (tmp_path / 'altered.json').write_text(json.dumps(altered))

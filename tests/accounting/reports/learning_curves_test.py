@@ -48,7 +48,8 @@ def test_curves_are_those_of_the_file(run_dir):
 def test_the_page_draws_them_and_nothing_of_clients(run_dir):
   stated = statement.build(sources.from_run_dir(run_dir))
   curves = learning_curves.of_run(run_dir)
-  drawn = rendering.plots_of(stated, curves)
+  drawn = []
+  rendering._markdown(stated, curves, drawn)
   by_title = {plot.title: plot for plot in drawn}
   loss = by_title['Test loss against rounds']
   assert loss.points == ((1, 3.0), (3, 1.5)) and loss.mark_text == '1.5000'

@@ -11,7 +11,6 @@ from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import mechanism as accounting_mechanism
 from tff_dp_aggregators.accounting import nbafl
 from tff_dp_aggregators.accounting.programs import report as report_program
-from tff_dp_aggregators.accounting.reports import composition
 from tff_dp_aggregators.accounting.reports import rendering
 from tff_dp_aggregators.accounting.reports import schema as schema_lib
 from tff_dp_aggregators.accounting.reports import statement
@@ -83,11 +82,7 @@ def test_flags_that_do_not_fit_are_refused(flags, message, capsys):
 def test_it_composes_with_none(tmp_path):
   report = statements.by_flags(tmp_path, *statements.OF_NBAFL)
   (tmp_path / 'nbafl.json').write_text(json.dumps(report))
-  parts = [
-    composition.Part('a', statement.build_nbafl(PLAN)),
-    composition.Part('b', statement.build_nbafl(PLAN)),
-  ]
-  with pytest.raises(ValueError, match='a is of an NbAFL plan'):
-    composition.compose(parts)
+  with pytest.raises(ValueError, match='part 1 is of an NbAFL plan'):
+    statements.compose([statement.build_nbafl(PLAN)] * 2)
   again = statements.by_flags(tmp_path, f'--report={tmp_path}/nbafl.json')
   assert again == report

@@ -3,11 +3,10 @@
 import html.parser
 import re
 
+from tests.accounting.reports import statements
 from tff_dp_aggregators import accounting
 from tff_dp_aggregators import strategies
-from tff_dp_aggregators.accounting import reports
 from tff_dp_aggregators.accounting.reports import rendering
-from tff_dp_aggregators.accounting.reports import statement
 
 PEOPLE = ('text', 'markdown', 'html')
 DELTA = 1e-6
@@ -17,9 +16,7 @@ MECHANISM = accounting.Mechanism('banded', PARTICIPATION, noise_multiplier=2.0)
 
 def build(mechanism=MECHANISM, *, cut=False, with_curves=False, **options):
   """The statement of a mechanism; `cut`, as if of a run that ended early."""
-  built = statement.build(
-    reports.Inputs(mechanism, DELTA, **options), with_curves=with_curves
-  )
+  built = statements.build(mechanism, DELTA, **options, with_curves=with_curves)
   if cut:  # As if a ledger said so.
     built['run'] = {
       'rounds_completed': 7,
@@ -52,7 +49,7 @@ def cut():
 
 def composition():
   """The statement of two runs together."""
-  return statement.compose([build(), build(cut=True)], command='program --twice')
+  return statements.compose([build(), build(cut=True)], command='program --twice')
 
 
 class Page(html.parser.HTMLParser):

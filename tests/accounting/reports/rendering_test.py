@@ -1,10 +1,9 @@
-"""What readers of a report rely on: what is said, in the Markdown.
+"""What readers of a report rely on: what is said, and how it is written."""
 
-`formats_test` is about how it is written, and that other formats say the same.
-"""
-
-import dataclasses
+import base64
+import decimal
 import re
+import xml.etree.ElementTree
 from importlib import metadata
 
 import numpy as np
@@ -14,7 +13,6 @@ from tests.accounting.reports import rendered
 from tests.accounting.reports import statements
 from tff_dp_aggregators import accounting
 from tff_dp_aggregators import strategies
-from tff_dp_aggregators.accounting import reports
 from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
 from tff_dp_aggregators.accounting.reports import rendering
 from tff_dp_aggregators.accounting.reports import statement
@@ -76,6 +74,7 @@ def test_a_run_cut_short_says_so():
     built,
     'This run stopped after 7 of 20 rounds.',
     'a half line of 17 bytes',
+    '5, at 2 of the rounds, which spent epsilon = 0',
     f'sha256:{32 * "c4"}',
     'chacha20, not stated in some rounds',
     f'epsilon = {alone}, that of the rounds that ran.',
@@ -91,24 +90,15 @@ def test_a_run_cut_short_says_so():
   assert 'stoppedafter' not in rendered.read(rendered.build())
 
 
-def test_aborted_attempts_and_what_they_spent_are_told():
-  built = rendered.build(cut=True)
-  rendered.says(built, '5, at 2 of the rounds, which spent epsilon = 0')
-
-
-def test_without_noise_there_is_no_guarantee():
-  built = rendered.build(accounting.Mechanism('tree', rendered.PARTICIPATION, 0.0))
-  rendered.says(built, 'Guarantee: none (the noise is zero)', 'infinite')
-  seen = rendered.read(built)
-  assert 'differentialprivacyforeachclient' not in seen
-
-
-def test_without_a_mechanism_there_is_no_guarantee():
-  built = statement.build_without_privacy()
-  rendered.says(built, 'Guarantee: none.', 'epsilon is infinite')
-
-
-def test_an_infinite_epsilon_with_noise_is_not_said_to_be_without():
+def test_without_noise_or_a_finite_epsilon_there_is_no_guarantee():
+  silent = rendered.build(accounting.Mechanism('tree', rendered.PARTICIPATION, 0.0))
+  rendered.says(silent, 'Guarantee: none (the noise is zero)', 'infinite')
+  assert 'differentialprivacyforeachclient' not in rendered.read(silent)
+  without = statement.build_without_privacy()
+  rendered.says(without, 'Guarantee: none.', 'epsilon is infinite')
+  for built in (silent, without):
+    assert not built['guarantee']['is_private']
+    assert built['guarantee']['epsilon'] is built['guarantee']['zcdp_rho'] is None
   built = rendered.build()
   built['guarantee']['epsilon'] = None
   rendered.says(built, 'Guarantee: none (epsilon is infinite at delta = 1e-06)')
@@ -131,15 +121,14 @@ def test_a_composition_states_all_together_and_each_run():
 
 def test_a_banner_is_green_only_where_what_keeps_the_limits_is_stated():
   mechanism = statements.mechanism_of('tree', strategies.Participation(9, 3), 4.0)
-  nobody = statement.build(reports.Inputs(mechanism, 1e-6))
-  inputs = reports.Inputs(mechanism, 1e-6, enforced_by='the scheduler')
-  stated = statement.build(inputs)
+  nobody = statements.build(mechanism)
+  stated = statements.build(mechanism, enforced_by='the scheduler')
   said = 'nobody states what does'
   assert said not in rendering.render(stated, 'html')
   page = rendering.render(nobody, 'html')
   assert said in page and 'class="guarantee open"' in page
   capped = statements.mechanism_of('tree', strategies.Participation(9, 3, 2), 4.0)
-  cap = statement.build(dataclasses.replace(inputs, mechanism=capped))
+  cap = statements.build(capped, enforced_by='the scheduler')
   page = rendering.render(cap, 'html')
   assert f'the number of participations that is said below; {said}' in page
 
@@ -194,9 +183,7 @@ def test_epsilon_is_exact_or_a_bound_everywhere():
   assert rendered.plain(OF_BOUND) in bound and rendered.plain(EXACT) not in bound
   assert 'nosmallerepsilonholds' in exact and 'sothismuisanupperbound' not in exact
   assert 'nosmallerepsilonholds' not in bound and 'sothismuisanupperbound' in bound
-
-
-def test_a_bound_of_all_weights_is_called_one():
+  # Of all weights, too.
   assert OF_BOUND_ALONE.sensitivity_kind == 'bound'
   built = rendered.build(OF_BOUND_ALONE)
   (listed,) = [e for e in built['guarantee']['accountants'] if e['name'] == 'exact']
@@ -206,28 +193,20 @@ def test_a_bound_of_all_weights_is_called_one():
 
 @pytest.mark.parametrize('bound, is_said', [(0.0, True), (3.9, True), (5.0, False)])
 def test_low_bounds_by_canaries_are_called_no_evidence(bound, is_said):
-  of_method = {
-    'method': 'one_run',
-    'curve': 'any',
-    'num_guesses': 10,
-    'num_correct': 9,
-    'epsilon': bound,
-    'contradicts': False,
-  }
-  found = {
-    'num_canaries': 20,
-    'num_inserted': 9,
-    'num_rounds': 5,
-    'confidence': 0.95,
-    'bounds': [of_method],
-    'estimate': None,
-  }
-  said = rendering.template('canaries.md.j2').module.section(
-    {
-      'canaries': found,
-      'run': {'rounds_completed': 5},
-      'guarantee': {'epsilon': 8.0, 'delta': 1e-5},
-    }
+  of_method = {'method': 'one_run', 'curve': 'any', 'epsilon': bound}
+  of_method |= {'num_guesses': 10, 'num_correct': 9, 'contradicts': False}
+  found = {'num_canaries': 20, 'num_inserted': 9, 'num_rounds': 5, 'confidence': 0.95}
+  found |= {'bounds': [of_method], 'estimate': None}
+  said = (
+    rendering._environment()
+    .get_template('canaries.md.j2')
+    .module.section(
+      {
+        'canaries': found,
+        'run': {'rounds_completed': 5},
+        'guarantee': {'epsilon': 8.0, 'delta': 1e-5},
+      }
+    )
   )
   assert ('no evidence of strength' in said) == is_said
 
@@ -236,13 +215,103 @@ def test_low_bounds_by_canaries_are_called_no_evidence(bound, is_said):
 def test_nobody_states_what_keeps_the_limits_that_a_log_shows(stated, is_open):
   source = {'basis': 'observed', 'num_rounds': 9}
   by_log = inputs_lib.enforced_by_log(source, has_ledger=False, stated=stated)
-  built = statement.build(
-    reports.Inputs(
-      statements.mechanism_of('tree', strategies.Participation(9, 3), 4.0),
-      1e-6,
-      enforced_by=by_log,
-      participation_source=source,
-    )
-  )
+  mechanism = statements.mechanism_of('tree', strategies.Participation(9, 3), 4.0)
+  built = statements.build(mechanism, enforced_by=by_log, participation_source=source)
   page = rendering.render(built, 'html')
   assert ('class="guarantee open"' in page) == is_open
+
+
+# How it is written, whatever it says.
+
+HOSTILE = '<script>alert(1)</script> | a *b* _c_ `d` [e](f) \\ &amp;\n| # g'
+
+
+@pytest.mark.parametrize('build', [rendered.build, rendered.cut, rendered.composition])
+def test_the_page_and_the_text_say_what_the_markdown_says(build):
+  built = build()
+  seen, written = rendered.read(built, 'html'), rendering.render(built, 'markdown')
+  assert rendering.render(built, 'text') == written
+  pieces = [
+    rendered.unescaped(piece.strip('# -'))
+    for line in written.splitlines()
+    for piece in re.split(r'(?<!\\)\|', line)
+  ]
+  assert len(pieces) > 80
+  for piece in pieces:
+    assert rendered.plain(piece) in seen, piece
+
+
+def test_rounding_is_never_to_the_favourable_side():
+  rng = np.random.default_rng(0)
+  values = 10 ** rng.uniform(-12, 12, 2000)
+  close = [np.nextafter(8.5261, up) for up in (0, 9)] + [8.5261, 1.0, 1e-3, 9.9999999]
+  for value in (*values, *close):
+    value = float(value)
+    for decimals in (1, 4, 6):
+      up, down = rounding.up(value, decimals), rounding.down(value, decimals)
+      true = decimal.Decimal(value)
+      assert decimal.Decimal(down) <= true <= decimal.Decimal(up)
+      unit = max(decimal.Decimal(10) ** -decimals, true * decimal.Decimal('0.00101'))
+      assert decimal.Decimal(up) - decimal.Decimal(down) <= unit
+
+
+@pytest.mark.parametrize('output_format', rendered.PEOPLE)
+def test_an_epsilon_just_above_a_round_number_is_not_shown_as_that(output_format):
+  built = rendered.build()
+  built['guarantee']['epsilon'] = 2.0000000001
+  built['mechanism']['noise_multiplier'] = 1.9999999
+  claims = ('(epsilon, delta) = (2.0001, 1e-06)', '1.999999')
+  rendered.says(built, *claims, output_format=output_format)
+
+
+def test_delta_is_shown_exactly():
+  for value in (1e-10, 1e-5, 1 / 3, 1.2345678e-7):
+    assert float(rounding.exact(value)) == value
+
+
+def test_values_are_text_that_breaks_no_table():
+  hostile = rendered.build(
+    enforced_by=HOSTILE,
+    cap_enforced_by=HOSTILE,
+    noise_source=HOSTILE,
+    command=f'program {HOSTILE}',
+    participation_source={'note': HOSTILE, 'waiting': {'assumptions': [HOSTILE]}},
+    files=[{'role': HOSTILE, 'path': HOSTILE, 'sha256': '0' * 64}],
+  )
+  text = rendering.render(hostile, 'markdown')
+  tables = re.findall(r'(?:^\|.*\n)+', text, flags=re.MULTILINE)
+  assert len(tables) == 3
+  for table in tables:
+    columns = {len(re.findall(r'(?<!\\)\|', line)) for line in table.splitlines()}
+    assert len(columns) == 1, table
+  assert '<script>' not in re.sub(r'^    .*$', '', text, flags=re.MULTILINE)
+  assert '\n    | # g' in text  # The command's second line is of its block.
+  page = rendering.render(hostile, 'html')
+  assert '<script' not in page
+  assert rendered.plain(HOSTILE) in rendered.plain(''.join(rendered.Page(page).words))
+
+
+def test_a_page_loads_nothing_and_shows_its_plots():
+  page = rendering.render(rendered.build(with_curves=True), 'html')
+  parsed = rendered.Page(page)
+  assert not {'script', 'link', 'iframe', 'object', 'base', 'form'} & set(parsed.tags)
+  assert '@import' not in page
+  assert 'url(' not in page
+  links = [value for name, value in parsed.attributes if name in ('src', 'href')]
+  assert len(links) == 4
+  for link in links:
+    head, data = link.split(',')
+    assert head == 'data:image/svg+xml;base64'
+    image = base64.b64decode(data).decode()
+    assert xml.etree.ElementTree.fromstring(image).tag.endswith('svg')
+  assert ('name', 'viewport') in parsed.attributes
+
+
+@pytest.mark.parametrize('output_format', ['text', 'html', 'json'])
+def test_no_text_moves_a_cursor(output_format):
+  moving = 'a\x1b[2J\u202eb'
+  file = {'role': 'a', 'path': moving, 'sha256': '0' * 64}
+  hostile = statements.build(enforced_by=moving, command=moving, files=(file,))
+  written = rendering.render(hostile, output_format)
+  assert 'u202e' in written
+  assert not {'\x1b', '\u202e'} & set(written)

@@ -1,7 +1,5 @@
 """Reports of runs with the noise of a larger cohort: no guarantee, and a condition."""
 
-import json
-
 import dp_accounting
 import pytest
 
@@ -52,9 +50,8 @@ def test_an_altered_configuration_is_found(run_dir, tmp_path, alter):
   path = tmp_path / 'run' / 'report.json'
   stated = statement.build(sources.from_run_dir(run_dir))
   path.write_text(rendering.render(stated, 'json'))
-  config = json.loads((tmp_path / 'run' / 'config.json').read_text())
-  alter(config)
-  (tmp_path / 'run' / 'config.json').write_text(json.dumps(config))
+  with statements.edited(tmp_path / 'run') as config:
+    alter(config)
   assert reporting.execute(f'--verify={path}').returncode == 1
 
 
@@ -70,9 +67,8 @@ def test_nothing_with_it_has_a_guarantee(run_dir, tmp_path):
     flags[-1] += 'ledger.jsonl'
     assert reporting.execute(*flags).returncode == 2
   # Nor if the configuration hides it.
-  config = json.loads((tmp_path / 'run' / 'config.json').read_text())
-  config['privacy'] = config.pop('simulated_cohort')['as_planned']
-  (tmp_path / 'run' / 'config.json').write_text(json.dumps(config))
+  with statements.edited(tmp_path / 'run') as config:
+    config['privacy'] = config.pop('simulated_cohort')['as_planned']
   hidden = reporting.execute(f'--run_dir={run_dir}')
   assert hidden.returncode == 2 and 'noise multiplier 0.5' in hidden.stderr
 
@@ -96,10 +92,7 @@ def test_ledgers_of_other_runs_are_refused(
 
 @pytest.mark.parametrize('changes', [{'scale': 0.5}, {'num_clients': True}])
 def test_wrong_cohorts_in_a_configuration_are_refused(tmp_path, changes):
-  run_dir = statements.run_of_larger_cohort(tmp_path / 'run', **{'scale': 10.0})
-  config = json.loads((tmp_path / 'run' / 'config.json').read_text())
-  config['simulated_cohort'].update(changes)
-  (tmp_path / 'run' / 'config.json').write_text(json.dumps(config))
+  run_dir = statements.run_of_larger_cohort(tmp_path / 'run', **changes)
   with pytest.raises(ValueError, match=next(iter(changes))):
     sources.from_run_dir(run_dir)
 
@@ -130,13 +123,8 @@ def test_rounds_spend_what_a_ledger_of_a_private_run_adds_up(
 
 
 def test_a_composition_has_what_each_part_computed_besides():
-  parts = [
-    statement.build(
-      reports.Inputs(statements.TREE, 1e-6, not_covered=(sentence,)), with_curves=False
-    )
-    for sentence in ('First.', 'Second.')
-  ]
-  not_covered = statement.compose(parts)['definition']['not_covered']
+  parts = [statements.build(not_covered=(each,)) for each in ('First.', 'Second.')]
+  not_covered = statements.compose(parts)['definition']['not_covered']
   assert not_covered[-2:] == ['First.', 'Second.']
   assert not_covered[:-2] == parts[0]['definition']['not_covered'][:-1]
 
@@ -147,13 +135,10 @@ def test_what_is_no_sentence_is_refused(not_covered):
     reports.inputs.check_not_covered(not_covered)
 
 
-@pytest.mark.parametrize(
-  'tuning',
-  [reports.inputs.Tuning(0, 1.0), reports.inputs.Tuning(2, float('nan'))],
-)
-def test_what_is_no_tuning_is_refused(tuning):
+@pytest.mark.parametrize('stated', [(0, 1.0), (2, float('nan'))])
+def test_what_is_no_tuning_is_refused(stated):
   with pytest.raises(ValueError, match='tuning'):
-    reports.inputs.check_tuning(tuning)
+    reports.inputs.check_tuning(reports.inputs.Tuning(*stated))
 
 
 def test_tuning_without_privacy_is_infinite_and_comes_back():

@@ -13,11 +13,8 @@ from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import distributed_noise
 from tff_dp_aggregators.accounting import noises
-from tff_dp_aggregators.accounting import reports
 from tff_dp_aggregators.accounting.accountants import gaussian
-from tff_dp_aggregators.accounting.reports import composition
 from tff_dp_aggregators.accounting.reports import rendering
-from tff_dp_aggregators.accounting.reports import statement
 from tff_dp_aggregators.accounting.reports import terms
 from tff_dp_aggregators.base import rounding
 
@@ -37,9 +34,7 @@ def _build(mechanism, with_curves=False, **options):
   run = options.get('ledger')
   if run is not None and len(run.entries) < 12 and mechanism.is_private:
     options = {'rounds_fixed_by': 'a budget', **options}
-  return statement.build(
-    reports.Inputs(mechanism, DELTA, **options), with_curves=with_curves
-  )
+  return statements.build(mechanism, DELTA, **options, with_curves=with_curves)
 
 
 def _others(built):
@@ -79,10 +74,8 @@ def _skellam(shares, moved=1.0, rounds=TURNS):
 )
 def test_figures_are_those_of_the_site(mechanism, clients, error_of):
   built = _build(mechanism, with_curves=True)
-  stated, central = (
-    built['mechanism'],
-    _build(accounting.Mechanism('gaussian', statements.LIMITS, 5.0)),
-  )
+  stated = built['mechanism']
+  central = _build(accounting.Mechanism('gaussian', statements.LIMITS, 5.0))
   assert built['setting'] == terms.PLACEMENTS[mechanism.noise_site].setting
   assert stated['noise_site'] == mechanism.noise_site
   assert stated['sensitivity'] == pytest.approx(math.sqrt(TURNS), rel=1e-12)
@@ -121,6 +114,10 @@ def test_what_else_holds_of_shares():
     ('released', 'replace_one'): _gaussian(2.5),
     ('server', 'zero_out'): _gaussian(5 / math.sqrt(20)),
   }
+  for fewest in (1, 2):
+    few = dataclasses.replace(SHARES, options={'min_clients': fewest})
+    of_one = _others(_build(few))['other_client', 'zero_out']
+    assert of_one == _gaussian(5 / math.sqrt(fewest))
 
 
 def test_what_else_holds_of_integers(tmp_path):
@@ -134,10 +131,7 @@ def test_what_else_holds_of_integers(tmp_path):
   found = _others(_build(INTEGERS, ledger=run))  # Of 7 rounds; 4 reports more.
   assert found['other_client', 'zero_out'] == _skellam(19, rounds=2)
   assert found['server', 'zero_out'] == _skellam(1, rounds=6)
-
-
-def test_what_else_holds_of_a_run_that_results_may_have_stopped(tmp_path):
-  run = statements.ledger_of(INTEGERS, tmp_path / 'ledger.jsonl', aborted=4)
+  # Results may have stopped it.
   found = _others(_build(INTEGERS, ledger=run, rounds_fixed_by=None))
   assert found['other_client', 'zero_out'] == _skellam(19)
   assert found['server', 'zero_out'] == _skellam(1, rounds=TURNS + 4)
@@ -284,7 +278,7 @@ def test_runs_at_different_sites_compose_by_what_each_observer_sees(
   mechanism, of_server
 ):
   tree = _build(statements.TREE)
-  built = statement.compose([_build(mechanism), tree])
+  built = statements.compose([_build(mechanism), tree])
   assert terms.PLACEMENTS[mechanism.noise_site].setting in built['setting']
   assert terms.PLACEMENTS[noises.SERVER.name].setting in built['setting']
   # Who sees sums alone, also a client of them, has less of the first run; whoever sees
@@ -299,16 +293,14 @@ def test_runs_at_different_sites_compose_by_what_each_observer_sees(
     )
     for against, clients in (('released', 20), ('other_client', 19))
   }
-
-
-def test_the_server_s_noise_is_no_part_of_what_is_sent():
-  twice = _others(statement.compose([_build(BOTH), _build(LOCAL)]))
+  # The server's noise is no part of what is sent.
+  twice = _others(statements.compose([_build(mechanism), _build(LOCAL)]))
   assert twice['everybody', 'replace_one'] == _gaussian(2.5, rounds=2 * TURNS)
 
 
 def test_who_sees_single_reports_of_all_runs_has_a_row():
   local = dataclasses.replace(LOCAL, options=())
-  built = statement.compose([_build(SHARES), _build(local), _build(SHARES)])
+  built = statements.compose([_build(SHARES), _build(local), _build(SHARES)])
   single = 2 * TURNS * 20 / 25 + TURNS / 25  # Of mu^2: a share has a 20th of 5^2.
   shares = 2 * TURNS / 25
   assert _others(built) == {
@@ -323,16 +315,15 @@ def test_who_sees_single_reports_of_all_runs_has_a_row():
     ),
   }
   # The same in pieces.
-  nested = statement.compose(
-    [statement.compose([_build(SHARES), _build(local)]), _build(SHARES)]
+  nested = statements.compose(
+    [statements.compose([_build(SHARES), _build(local)]), _build(SHARES)]
   )
   assert _others(nested) == _others(built)
 
 
 def test_nothing_composes_with_a_simulation():
-  parts = [composition.Part(n, _build(m)) for n, m in (('a', LOCAL), ('b', SIMULATED))]
-  with pytest.raises(ValueError, match='b has no guarantee'):
-    composition.compose(parts)
+  with pytest.raises(ValueError, match='part 2 has no guarantee'):
+    statements.compose([_build(LOCAL), _build(SIMULATED)])
 
 
 def test_laplace_noise_of_clients_has_its_own_error():
@@ -351,7 +342,7 @@ def test_wrapping_is_told_of_as_many_clients_as_a_round_had(tmp_path):
 
 def test_runs_at_one_site_compose_with_what_else_holds():
   parts = [_build(SHARES, with_curves=True), _build(SHARES, with_curves=True)]
-  built = statement.compose(parts)
+  built = statements.compose(parts)
   assert built['setting'] == terms.PLACEMENTS[noises.CLIENTS.name].setting
   assert built['guarantee']['epsilon'] == _gaussian(5.0, rounds=2 * TURNS)
   assert _others(built)['released', 'replace_one'] == _gaussian(2.5, rounds=2 * TURNS)
@@ -359,15 +350,8 @@ def test_runs_at_one_site_compose_with_what_else_holds():
 
 
 def test_integers_and_gaussians_compose_by_what_reads_both():
-  built = statement.compose([_build(INTEGERS), _build(SHARES)])
+  built = statements.compose([_build(INTEGERS), _build(SHARES)])
   assert built['guarantee']['accountant'] == 'rdp'
   single = _build(INTEGERS)['guarantee']['epsilon']
   assert single < built['guarantee']['epsilon'] < 2.5 * single
   assert set(_others(built)) == set(_others(_build(SHARES)))
-
-
-def test_what_else_holds_of_shares_of_two_clients_and_of_one():
-  for fewest in (1, 2):
-    mechanism = dataclasses.replace(SHARES, options={'min_clients': fewest})
-    found = _others(_build(mechanism))
-    assert found['other_client', 'zero_out'] == _gaussian(5 / math.sqrt(fewest))

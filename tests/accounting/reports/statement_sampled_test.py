@@ -53,7 +53,7 @@ def test_the_rounds_that_ran_count_if_they_were_fixed(mechanism, turns, tmp_path
   run = _write(path, mechanism)
   files = (sources.file_of('ledger', str(path)),)
   given = {'ledger': run, 'files': files, 'rounds_fixed_by': 'a budget'}
-  built = statement.build(reports.Inputs(mechanism, 1e-6, **given))
+  built = statements.build(mechanism, **given, with_curves=True)
   event = dp_accounting.SelfComposedDpEvent(mechanism.round_events[0], turns)
   spent = accountants.epsilon(event, 1e-6, relation=mechanism.relation)
   assert built['guarantee']['epsilon'] == spent < built['run']['epsilon_planned']
@@ -108,16 +108,14 @@ def test_a_ledger_of_rounds_drawn_together_is_of_one_sampling(stated, tmp_path):
     'toeplitz', stated, 2.0, num_bands=3, strategy=B_MIN_SEP.strategy
   )
   with pytest.raises(ValueError, match='round 0 of the ledger has the event BMinSepDp'):
-    statement.build(reports.Inputs(other, 1e-4, ledger=run))
+    statements.build(other, 1e-4, ledger=run)
 
 
 @pytest.mark.parametrize('mechanism', [BINS, ALLOCATED], ids=['bins', 'allocated'])
 def test_a_ledger_that_has_a_bound_alone_is_accounted_for_by_it(mechanism, tmp_path):
   path = tmp_path / 'ledger.jsonl'
   run = _write(path, mechanism, change=events.with_bounds)
-  built = statement.build(
-    reports.Inputs(mechanism, 1e-4, ledger=run), with_curves=False
-  )
+  built = statements.build(mechanism, 1e-4, ledger=run)
   bound = accountants.epsilon(mechanism.event.bound, 1e-4, 'pld', mechanism.relation)
   assert built['guarantee']['epsilon'] == bound >= mechanism.epsilon(1e-4)
   assert built['guarantee']['accountant'] == 'pld'
@@ -139,9 +137,32 @@ def _replayed(schema):
   return {'schedule': 'replay', 'sha256': '0', 'stated': schema and {'schema': schema}}
 
 
-def _check_schedule(folder, mechanism, schedule, is_one):
-  """Whether a run with this schedule is reported, or refused as another's."""
-  run_dir = _run_dir(folder, mechanism, schedule)
+OF_LIMITS = accounting.Mechanism('gaussian', strategies.Participation(7, 3), 2.0)
+SCHEME, LIMITS, DRAWN_WITHIN = (
+  sampling.to_json(each)
+  for each in (B_MIN_SEP.participation, OF_LIMITS.participation, B_MIN_SEP.limits)
+)
+CLOSER = {**LIMITS, 'min_separation': 2}
+OFTENER = {**LIMITS, 'max_participations': 7}
+
+
+@pytest.mark.parametrize(
+  'mechanism, schedule, is_one',
+  [
+    (B_MIN_SEP, {'schedule': 'x', 'sampling': SCHEME}, True),
+    (B_MIN_SEP, _replayed(None), True),  # As its file says.
+    (B_MIN_SEP, _replayed(DRAWN_WITHIN), False),
+    (B_MIN_SEP, {'sampling': {**SCHEME, 'sampling_probability': 0.9}}, False),
+    (B_MIN_SEP, {'schedule': 'x', 'participation': DRAWN_WITHIN}, False),
+    (OF_LIMITS, {'schedule': 'x', 'participation': LIMITS}, True),
+    (OF_LIMITS, _replayed(LIMITS), True),
+    (OF_LIMITS, {'schedule': 'x', 'participation': CLOSER}, False),
+    (OF_LIMITS, {'schedule': 'x', 'participation': OFTENER}, False),
+    (OF_LIMITS, _replayed(CLOSER), False),
+  ],
+)
+def test_a_schedule_keeps_what_is_accounted_for(tmp_path, mechanism, schedule, is_one):
+  run_dir = _run_dir(tmp_path, mechanism, schedule)
   if is_one:
     assert sources.from_run_dir(run_dir).mechanism == mechanism
     return
@@ -149,46 +170,9 @@ def _check_schedule(folder, mechanism, schedule, is_one):
     sources.from_run_dir(run_dir)
 
 
-def test_a_schedule_of_a_sampled_run_draws_by_the_sampling(tmp_path):
-  scheme = sampling.to_json(B_MIN_SEP.participation)
-  limits = sampling.to_json(B_MIN_SEP.limits)
-  for number, (schedule, is_one) in enumerate(
-    (
-      ({'schedule': 'x', 'sampling': scheme}, True),
-      (_replayed(None), True),  # As its file says.
-      (_replayed(limits), False),
-      ({'schedule': 'x', 'sampling': {**scheme, 'sampling_probability': 0.9}}, False),
-      ({'schedule': 'x', 'participation': limits}, False),
-    )
-  ):
-    folder = tmp_path / str(number)
-    folder.mkdir()
-    _check_schedule(folder, B_MIN_SEP, schedule, is_one)
-
-
-def test_a_schedule_keeps_the_limits_and_the_denominator_that_are_accounted_for(
-  tmp_path,
-):
-  mechanism = accounting.Mechanism('gaussian', strategies.Participation(7, 3), 2.0)
-  limits = sampling.to_json(mechanism.participation)
-  closer = {**limits, 'min_separation': 2}
-  oftener = {**limits, 'max_participations': 7}
-  for number, (schedule, is_one) in enumerate(
-    (
-      ({'schedule': 'x', 'participation': limits}, True),
-      (_replayed(limits), True),
-      ({'schedule': 'x', 'participation': closer}, False),
-      ({'schedule': 'x', 'participation': oftener}, False),
-      (_replayed(closer), False),
-    )
-  ):
-    folder = tmp_path / str(number)
-    folder.mkdir()
-    _check_schedule(folder, mechanism, schedule, is_one)
-  folder = tmp_path / 'denominator'
-  folder.mkdir()
-  schedule = {'schedule': 'x', 'participation': limits, 'clients_per_round': 9}
-  run_dir = _run_dir(folder, mechanism, schedule, clients_per_round=10)
+def test_a_schedule_keeps_the_denominator_that_is_accounted_for(tmp_path):
+  schedule = {'schedule': 'x', 'participation': LIMITS, 'clients_per_round': 9}
+  run_dir = _run_dir(tmp_path, OF_LIMITS, schedule, clients_per_round=10)
   with pytest.raises(ValueError, match='clients_per_round=9, but the mean'):
     sources.from_run_dir(run_dir)
 
@@ -218,7 +202,7 @@ def _sampled(probability, noise_multiplier):
 def test_a_ledger_that_was_sampled_otherwise_is_refused(change, tmp_path):
   run = _write(tmp_path / 'ledger.jsonl', POISSON, change=change)
   with pytest.raises(ValueError, match='round 0 of the ledger has the event'):
-    statement.build(reports.Inputs(POISSON, 1e-6, ledger=run))
+    statements.build(POISSON, ledger=run)
 
 
 def test_a_sampled_round_that_was_tried_again_is_refused(tmp_path):
@@ -229,7 +213,7 @@ def test_a_sampled_round_that_was_tried_again_is_refused(tmp_path):
       round=2, attempt=0, cohort_requested=10, cohort_reported=3, reporting_goal=5
     )
   with pytest.raises(ValueError, match='aborted attempt at round 2, and another'):
-    statement.build(reports.Inputs(POISSON, 1e-6, ledger=ledger.read(path)))
+    statements.build(POISSON, ledger=ledger.read(path))
 
 
 def test_a_ledger_of_samples_is_of_no_mechanism_without_sampling(tmp_path):
@@ -238,7 +222,7 @@ def test_a_ledger_of_samples_is_of_no_mechanism_without_sampling(tmp_path):
     'gaussian', sampling.limits_of(POISSON.participation), 2.0
   )
   with pytest.raises(ValueError, match='has the effective noise multiplier None'):
-    statement.build(reports.Inputs(limits, 1e-6, ledger=run))
+    statements.build(limits, ledger=run)
 
 
 @pytest.mark.slow
@@ -263,10 +247,10 @@ def test_an_accountant_that_says_more_than_the_target_has_none(tmp_path):
 def test_another_release_leaves_a_mixture_its_own_accountant():
   scheme = sampling.BMinSepSampling(20, 0.05, 2)
   mechanism = accounting.Mechanism('banded', scheme, 2.0, options={'num_bands': 2})
-  part = statement.build(reports.Inputs(mechanism, 1e-6), with_curves=False)
+  part = statements.build(mechanism)
   part = json.loads(json.dumps(part))  # As verification has it.
   release = inputs.OtherRelease('survey', 0.5, 1e-7)
-  total = statement.compose([part], other_releases=[release])['guarantee']
+  total = statements.compose([part], other_releases=[release])['guarantee']
   assert total['accountant'] == part['guarantee']['accountant'] == 'monte_carlo'
   left = mechanism.epsilon(9e-7)
   # Outcomes are those of another delta, by the last digit.

@@ -15,18 +15,12 @@ from tests.accounting.reports import statements
 from tff_dp_aggregators import accounting
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
-from tff_dp_aggregators.accounting import reports
 from tff_dp_aggregators.accounting.records import ledger
 from tff_dp_aggregators.accounting.reports import inputs
 from tff_dp_aggregators.accounting.reports import schema as schema_lib
-from tff_dp_aggregators.accounting.reports import statement
 
 PARTICIPATION = strategies.Participation(20, min_separation=5)
 MECHANISM = accounting.Mechanism('banded', PARTICIPATION, noise_multiplier=2.0)
-
-
-def _build(*arguments, **options):
-  return statement.build(reports.Inputs(*arguments, **options), with_curves=False)
 
 
 def _ledger(path, num_rounds, mechanism=MECHANISM, more_noise=0.0):
@@ -41,7 +35,7 @@ def test_published_gboard_run():
   gboard = accounting.Mechanism(
     'tree', strategies.Participation.from_rounds_between(2000, 313, 6), 7.0
   )
-  built = statement.build(reports.Inputs(gboard, 1e-10))
+  built = statements.build(gboard, 1e-10)
   guarantee, mechanism = built['guarantee'], built['mechanism']
   assert mechanism['sensitivity_squared'] == pytest.approx(79, rel=1e-14)
   assert guarantee['zcdp_rho'] == pytest.approx(0.8061224489795918, rel=1e-12)
@@ -53,35 +47,23 @@ def test_published_gboard_run():
   assert guarantee['accountant'] == 'exact'
 
 
-@pytest.mark.parametrize(
-  'limits', [strategies.Participation(20, 5, 1), strategies.Participation(20, 10)]
-)
-def test_a_ledger_of_other_limits_is_refused(tmp_path, limits):
-  # The strategy, and so its checksum, is the same for all limits.
-  made = accounting.Mechanism('tree', PARTICIPATION, 2.0)
-  run = _ledger(tmp_path / 'ledger.jsonl', num_rounds=20, mechanism=made)
-  other = accounting.Mechanism('tree', limits, 2.0)
-  with pytest.raises(ValueError, match='effective noise multiplier'):
-    statement.build(reports.Inputs(other, 1e-6, ledger=run))
-
-
 def test_a_ledger_with_more_noise_than_the_mechanism_is_refused(tmp_path):
   more_noise = 1e-8
   more = _ledger(tmp_path / 'more.jsonl', num_rounds=20, more_noise=more_noise)
   with pytest.raises(ValueError, match='effective noise multiplier'):
-    statement.build(reports.Inputs(MECHANISM, 1e-6, ledger=more))
+    statements.build(MECHANISM, ledger=more)
   less = _ledger(tmp_path / 'less.jsonl', num_rounds=20, more_noise=-more_noise)
-  assert statement.build(reports.Inputs(MECHANISM, 1e-6, ledger=less))
+  assert statements.build(MECHANISM, ledger=less)
 
 
 def test_a_ledger_of_no_rounds_or_too_many_is_refused(tmp_path):
   empty = _ledger(tmp_path / 'empty.jsonl', num_rounds=0)
   with pytest.raises(ValueError, match='the ledger lists 0 rounds'):
-    statement.build(reports.Inputs(MECHANISM, 1e-6, ledger=empty))
+    statements.build(MECHANISM, ledger=empty)
   run = _ledger(tmp_path / 'ledger.jsonl', num_rounds=20)
   shorter = accounting.Mechanism('gaussian', strategies.Participation(9), 2.0)
   with pytest.raises(ValueError, match='the ledger lists 20 rounds'):
-    statement.build(reports.Inputs(shorter, 1e-6, ledger=run))
+    statements.build(shorter, ledger=run)
 
 
 @pytest.mark.parametrize('often, assumed', [(6, 6), (7, None), (9, None)])
@@ -90,7 +72,7 @@ def test_what_is_assumed_is_told_from_what_the_separation_leaves_possible(
 ):
   limits = strategies.Participation.from_rounds_between(2000, 313, often)
   tree = accounting.Mechanism('tree', limits, 7.0)
-  said = _build(tree, 1e-10, cap_enforced_by='a counter')['participation']
+  said = statements.build(tree, 1e-10, cap_enforced_by='a counter')['participation']
   assert said['max_participations'] == often
   assert said['possible_by_separation'] == 7
   assert said['assumed_at_most'] == assumed
@@ -105,7 +87,7 @@ def test_a_run_says_what_its_ledger_says(tmp_path):
       line = MECHANISM.line(clip_norm)
       ledgers.append(writer, event, noise_generator=generator, **line)
     head = writer.head
-  built = _build(MECHANISM, 1e-6, ledger=ledger.read(path))
+  built = statements.build(MECHANISM, ledger=ledger.read(path))
   run = built['run']
   assert run['ledger_head'] == {'lines': 4, 'sha256': head.sha256}
   assert run['clip_norms'] == {'smallest': 0.25, 'largest': 0.75}
@@ -117,47 +99,38 @@ def test_a_run_says_what_its_ledger_says(tmp_path):
 @pytest.mark.parametrize('target', [0.5, float('nan'), float('inf'), -1.0])
 def test_a_target_that_is_missed_or_none_is_refused(target):
   with pytest.raises(ValueError, match='target_epsilon'):
-    statement.build(reports.Inputs(MECHANISM, 1e-6, target_epsilon=target))
+    statements.build(MECHANISM, target_epsilon=target)
+
+
+TREE = accounting.Mechanism('tree', PARTICIPATION, 2.0)
+SELDOM = strategies.Participation(20, 5, max_participations=1)
+FAR_APART = strategies.Participation(20, 10)
 
 
 @pytest.mark.parametrize(
-  ('other', 'changes', 'message'),
+  ('made', 'other', 'clip_norm', 'message'),
   [
-    (accounting.Mechanism('tree', PARTICIPATION, 2.0), {}, 'ledger has the strategy'),
-    (
-      dataclasses.replace(MECHANISM, noise_multiplier=2.5),
-      {},
-      'noise multiplier 2.0, but by the .* 2.5',
-    ),
-    (
-      dataclasses.replace(MECHANISM, adjacency='replace_one'),
-      {},
-      'hold events for zero-out',
-    ),
-    (MECHANISM, {'clip_norm': 0.25}, 'ledger has the clip norm 0.5, but .* 0.25'),
+    (MECHANISM, TREE, None, 'ledger has the strategy'),
+    (MECHANISM, {'noise_multiplier': 2.5}, None, 'noise multiplier 2.0, but by .* 2.5'),
+    (MECHANISM, {'adjacency': 'replace_one'}, None, 'hold events for zero-out'),
+    (MECHANISM, MECHANISM, 0.25, 'ledger has the clip norm 0.5, but .* 0.25'),
+    # The strategy, and so its checksum, is the same for all limits.
+    (TREE, {'participation': SELDOM}, None, 'effective noise multiplier'),
+    (TREE, {'participation': FAR_APART}, None, 'effective noise multiplier'),
   ],
 )
-def test_a_ledger_of_another_mechanism_is_refused(tmp_path, other, changes, message):
-  run = _ledger(tmp_path / 'ledger.jsonl', num_rounds=3)
+def test_a_ledger_of_another_mechanism_is_refused(
+  tmp_path, made, other, clip_norm, message
+):
+  run = _ledger(tmp_path / 'ledger.jsonl', num_rounds=20, mechanism=made)
+  if isinstance(other, dict):
+    other = dataclasses.replace(made, **other)
   with pytest.raises(ValueError, match=message):
-    statement.build(reports.Inputs(other, 1e-6, ledger=run, **changes))
-
-
-def test_without_noise_there_is_no_guarantee():
-  built = statement.build(
-    reports.Inputs(accounting.Mechanism('tree', PARTICIPATION, 0.0), 1e-6)
-  )
-  for guarantee in (
-    built['guarantee'],
-    statement.build_without_privacy()['guarantee'],
-  ):
-    assert not guarantee['is_private']
-    assert guarantee['epsilon'] is None
-    assert guarantee['zcdp_rho'] is None
+    statements.build(other, ledger=run, clip_norm=clip_norm)
 
 
 def test_curves_end_where_the_guarantee_is():
-  built = statement.build(reports.Inputs(MECHANISM, 1e-6))
+  built = statements.build(MECHANISM, with_curves=True)
   curves, guarantee = built['curves'], built['guarantee']
   assert [1e-6, guarantee['epsilon']] in curves['epsilon_by_delta']
   epsilons = [epsilon for _, epsilon in curves['epsilon_by_delta']]
@@ -174,7 +147,7 @@ def test_curves_end_where_the_guarantee_is():
 
 
 def test_other_releases_are_added_at_what_their_deltas_leave():
-  part = _build(MECHANISM, 1e-6)
+  part = statements.build(MECHANISM)
   release = inputs.OtherRelease('survey', 0.5, 2.5e-7)
 
   def expected(num_runs):
@@ -182,10 +155,10 @@ def test_other_releases_are_added_at_what_their_deltas_leave():
     return pytest.approx(accountants.epsilon(event, 7.5e-7) + 0.5, rel=1e-9)
 
   for num_runs in (1, 2):
-    total = statement.compose([part] * num_runs, other_releases=[release])
+    total = statements.compose([part] * num_runs, other_releases=[release])
     assert total['guarantee']['epsilon'] == expected(num_runs)
     # It is counted wherever the composition is a part of another.
-    again = statement.compose([total, part])
+    again = statements.compose([total, part])
     assert again['guarantee']['epsilon'] == expected(num_runs + 1)
 
 
@@ -200,19 +173,19 @@ def test_other_releases_are_added_at_what_their_deltas_leave():
   ],
 )
 def test_other_releases_that_do_not_compose_are_refused(releases, reason):
-  part = _build(MECHANISM, 1e-6)
+  part = statements.build(MECHANISM)
   with pytest.raises(ValueError, match=reason):
-    statement.compose(
+    statements.compose(
       [part], other_releases=[inputs.OtherRelease(*each) for each in releases]
     )
 
 
 def test_a_release_between_tables_that_have_a_client_says_nothing_of_replacing_it():
   other = dataclasses.replace(MECHANISM, adjacency='replace_one')
-  part = _build(other, 1e-6)
+  part = statements.build(other)
   release = inputs.OtherRelease('survey', 0.5, 0.0, 'add_or_remove')
   with pytest.raises(ValueError, match='with which replace_one goes'):
-    statement.compose([part], other_releases=[release])
+    statements.compose([part], other_releases=[release])
 
 
 @pytest.mark.parametrize(
@@ -242,8 +215,8 @@ def test_the_schema_describes_every_key_of_every_mechanism_s_statement(monkeypat
       {'noise_multiplier': 0.0},
     )
   ]
-  built = [_build(each, 1e-6) for each in mechanisms]
-  built.append(statement.compose([statement.compose(built[:2]), built[2]]))
+  built = [statements.build(each) for each in mechanisms]
+  built.append(statements.compose([statements.compose(built[:2]), built[2]]))
   for each in built:
     assert json.loads(json.dumps(each, allow_nan=False)) == each
     assert list(schema_lib.violations(each)) == []
@@ -251,7 +224,7 @@ def test_the_schema_describes_every_key_of_every_mechanism_s_statement(monkeypat
 
 def test_the_schema_finds_what_is_missing_added_or_of_another_type(monkeypatch):
   monkeypatch.setattr(schema_lib, 'load', functools.cache(schema_lib.load))
-  built = _build(MECHANISM, 1e-6)
+  built = statements.build(MECHANISM)
 
   def objects(value):
     if isinstance(value, dict):

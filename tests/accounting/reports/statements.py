@@ -1,5 +1,6 @@
 """Reports of every kind for tests, with the files that they are of."""
 
+import contextlib
 import functools
 import json
 import os
@@ -12,6 +13,7 @@ from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import reports
 from tff_dp_aggregators.accounting.programs import report as report_program
 from tff_dp_aggregators.accounting.records import ledger
+from tff_dp_aggregators.accounting.reports import composition
 from tff_dp_aggregators.accounting.reports import inputs
 from tff_dp_aggregators.accounting.reports import sources
 from tff_dp_aggregators.accounting.reports import statement
@@ -62,6 +64,13 @@ OF_CLIENTS = {
 }
 
 
+def build(mechanism=TREE, delta=1e-6, *, with_curves=False, **given):
+  """The report of a mechanism, or of a run of it."""
+  return statement.build(
+    reports.Inputs(mechanism, delta, **given), with_curves=with_curves
+  )
+
+
 def mechanism_of(name, participation, noise_multiplier):
   """A mechanism of any name."""
   needed = NEEDED.get(name, {})
@@ -98,9 +107,13 @@ def of_clients(folder, kind):
     path = folder / f'{kind}.jsonl'
     read = ledger_of(mechanism, path, aborted=2)
     files = (sources.file_of('ledger', str(path)),)
-  return statement.build(
-    reports.Inputs(mechanism, 1e-6, ledger=read, files=files), with_curves=False
-  )
+  return build(mechanism, ledger=read, files=files)
+
+
+def compose(parts, **options):
+  """The report of several together."""
+  named = [composition.Part(f'part {n}', part) for n, part in enumerate(parts, start=1)]
+  return composition.compose(named, **options)
 
 
 def joint(second, noise_multiplier):
@@ -120,26 +133,15 @@ def of_joint_run(folder):
   mechanism = joint('laplace', 12.0)
   read = ledger_of(mechanism, path, aborted=2)
   files = (sources.file_of('ledger', str(path)),)
-  return statement.build(
-    reports.Inputs(mechanism, 1e-6, ledger=read, files=files), with_curves=False
-  )
+  return build(mechanism, ledger=read, files=files)
 
 
 def with_ledger(folder, num_rounds=7, **changes):
   """The report of a run of TREE with a ledger, which is left in the folder."""
   path = folder / 'ledger.jsonl'
   read = ledger_of(TREE, path, num_rounds=num_rounds, **changes)
-  return statement.build(
-    reports.Inputs(
-      TREE,
-      1e-6,
-      ledger=read,
-      files=(sources.file_of('ledger', str(path)),),
-      clip_norm=0.5,
-      enforced_by='a test',
-    ),
-    with_curves=False,
-  )
+  files = (sources.file_of('ledger', str(path)),)
+  return build(ledger=read, files=files, clip_norm=0.5, enforced_by='a test')
 
 
 def by_flags(folder, *flags):
@@ -182,14 +184,22 @@ def run_dir(folder, noise_seed=None, **changes):
   return str(folder)
 
 
+@contextlib.contextmanager
+def edited(folder):
+  """The configuration of a run, which is stored as it is left."""
+  path = folder / 'config.json'
+  config = json.loads(path.read_text())
+  yield config
+  path.write_text(json.dumps(config))
+
+
 def run_of_larger_cohort(folder, scale=10.0, **changes):
   """Makes that of a run of TREE as if cohorts of 10 of 40 clients were larger."""
   run_dir(folder)
-  config = json.loads((folder / 'config.json').read_text())
-  simulated = {'scale': scale, 'clients_per_round': 10, 'num_clients': 40}
-  simulated['as_planned'] = config['privacy']
-  config.update(privacy=None, simulated_cohort={**simulated, **changes})
-  (folder / 'config.json').write_text(json.dumps(config))
+  simulated = {'scale': scale, 'clients_per_round': 10, 'num_clients': 40, **changes}
+  with edited(folder) as config:
+    simulated['as_planned'] = config['privacy']
+    config.update(privacy=None, simulated_cohort=simulated)
   os.remove(folder / 'ledger.jsonl')
   ledger_of_larger_cohort(folder / 'ledger.jsonl', 5.0 / scale)
   return str(folder)
@@ -209,30 +219,18 @@ def run_without_privacy(folder):
   return str(folder)
 
 
-def _plan(mechanism, with_curves=False, **kwargs):
-  return statement.build(
-    reports.Inputs(mechanism, 1e-6, **kwargs), with_curves=with_curves
-  )
-
-
 def _blt(with_curves=False):
   capped = strategies.Participation(12, 4, max_participations=2)
   blt = accounting.Mechanism('blt', capped, 3.0, clipped_count_stddev=4.0)
-  return _plan(blt, with_curves)
+  return build(blt, with_curves=with_curves)
+
+
+EPOCHS = strategies.Participation(12, 4, fixed_epoch=True)
+FIXED_SIZE = sampling.FixedSizeSampling(6, 1000, 10)
 
 
 def _tree():
-  return _plan(TREE, target_epsilon=9.0, clip_norm=0.5)
-
-
-def _toeplitz():
-  epochs = strategies.Participation(12, 4, fixed_epoch=True)
-  return _plan(accounting.Mechanism('toeplitz', epochs, 2.0), with_curves=True)
-
-
-def _sampled():
-  fixed = sampling.FixedSizeSampling(6, 1000, 10)
-  return _plan(accounting.Mechanism('gaussian', fixed, 2.0))
+  return build(TREE, target_epsilon=9.0, clip_norm=0.5)
 
 
 def _ledger_by_flags(folder):
@@ -262,10 +260,12 @@ def _run_without_privacy(folder):
 _OF_KINDS = {
   'tree': lambda folder: _tree(),
   'blt': lambda folder: _blt(),
-  'curves': lambda folder: _toeplitz(),
+  'curves': lambda folder: build(
+    accounting.Mechanism('toeplitz', EPOCHS, 2.0), with_curves=True
+  ),
   'ledger': with_ledger,
-  'sampled': lambda folder: _sampled(),
-  'composition': lambda folder: statement.compose([_tree(), _blt(with_curves=True)]),
+  'sampled': lambda folder: build(accounting.Mechanism('gaussian', FIXED_SIZE, 2.0)),
+  'composition': lambda folder: compose([_tree(), _blt(with_curves=True)]),
   'without_privacy': lambda folder: statement.build_without_privacy(),
   # With commands.
   'flags': lambda folder: by_flags(
@@ -293,7 +293,7 @@ _OF_KINDS = {
   'run_without_privacy': _run_without_privacy,
   **{kind: functools.partial(of_clients, kind=kind) for kind in OF_CLIENTS},
   'nbafl': lambda folder: by_flags(folder, *OF_NBAFL),
-  'joint': lambda folder: _plan(joint('banded', 3.0)),
+  'joint': lambda folder: build(joint('banded', 3.0)),
   'joint_ledger': of_joint_run,
 }
 KINDS = tuple(_OF_KINDS)

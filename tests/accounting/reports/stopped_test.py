@@ -1,6 +1,5 @@
 """A run that ended early: which epsilon is stated, and why it has to be the plan's."""
 
-import dataclasses
 import functools
 import math
 
@@ -14,10 +13,8 @@ from tests.accounting.reports import statements
 from tff_dp_aggregators import accounting
 from tff_dp_aggregators import sampling
 from tff_dp_aggregators import strategies
-from tff_dp_aggregators.accounting import reports
 from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.accounting.reports import rendering
-from tff_dp_aggregators.accounting.reports import statement
 
 _ROUNDS, _NOISE, _DELTA = 1000, 20.0, 0.01
 _MU = 1 / _NOISE
@@ -135,21 +132,17 @@ def test_a_target_is_held_against_the_rounds_that_ran_if_they_were_fixed(tmp_pat
   assert missed.returncode and 'more than target_epsilon' in missed.stderr
 
 
-def test_rounds_that_were_drawn_in_advance_are_all_spent(tmp_path):
-  mechanism = accounting.Mechanism('gaussian', sampling.BallsInBins(20, 5), 4.0)
-  run = statements.ledger_of(mechanism, tmp_path / 'ledger.jsonl', num_rounds=7)
-  given = reports.Inputs(mechanism, 1e-6, ledger=run)
-  built = statement.build(given)
-  assert 'stopped' not in built
-  assert built['guarantee']['epsilon'] == mechanism.epsilon(1e-6)
-  with pytest.raises(ValueError, match="rounds_fixed_by='it' is for a private run"):
-    statement.build(dataclasses.replace(given, rounds_fixed_by='it'))
-
-
-def test_stating_what_fixed_the_rounds_of_a_whole_run_is_refused(tmp_path):
-  result = reporting.execute(*_run(tmp_path, 20), '--rounds_fixed_by=the budget')
-  assert result.returncode == 2
-  assert "rounds_fixed_by='the budget' is for a private run that" in result.stderr
+def test_only_a_run_that_spent_less_than_planned_was_stopped(tmp_path):
+  drawn = accounting.Mechanism('gaussian', sampling.BallsInBins(20, 5), 4.0)
+  for mechanism, rounds in ((drawn, 7), (statements.TREE, 12)):
+    path = tmp_path / f'{rounds}.jsonl'
+    run = statements.ledger_of(mechanism, path, num_rounds=rounds)
+    built = statements.build(mechanism, ledger=run)
+    assert 'stopped' not in built
+    epsilon = pytest.approx(mechanism.epsilon(1e-6), rel=1e-9)
+    assert built['guarantee']['epsilon'] == epsilon
+    with pytest.raises(ValueError, match="rounds_fixed_by='it' is for a private run"):
+      statements.build(mechanism, ledger=run, rounds_fixed_by='it')
 
 
 def test_a_run_directory_takes_what_fixed_its_rounds(tmp_path):

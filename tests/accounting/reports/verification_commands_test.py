@@ -1,7 +1,7 @@
 """The command in a report is done again."""
 
 import copy
-import json
+import dataclasses
 import os
 
 import pytest
@@ -9,23 +9,16 @@ import pytest
 from tests.accounting.reports import statements
 from tff_dp_aggregators import accounting
 from tff_dp_aggregators import strategies
-from tff_dp_aggregators.accounting import reports
-from tff_dp_aggregators.accounting.programs import report as report_program
 from tff_dp_aggregators.accounting.reports import sources
-from tff_dp_aggregators.accounting.reports import statement
 from tff_dp_aggregators.accounting.reports import verification
 
 
 def _by_command(folder, *flags):
-  report = statement.build(
-    reports.Inputs(statements.TREE, 1e-6, command=sources.command_of(list(flags))),
-    with_curves=False,
-  )
+  report = statements.build(command=sources.command_of(list(flags)))
   return statements.verify(folder, report)
 
 
-def test_a_command_that_leads_to_the_report_is_right(tmp_path):
-  assert _by_command(tmp_path, *statements.OF_TREE).ok
+def test_a_command_with_other_flags_that_leads_to_the_report_is_right(tmp_path):
   same = (*statements.OF_TREE[:2], '--rounds_between=3', *statements.OF_TREE[3:])
   assert _by_command(tmp_path, *same).ok
 
@@ -74,11 +67,9 @@ def test_a_command_that_does_not_lead_to_the_report_is_found(
   ],
 )
 def test_what_is_no_command_of_the_report_program_is_found(tmp_path, command):
-  report = statement.build(
-    reports.Inputs(statements.TREE, 1e-6, command=command), with_curves=False
-  )
+  report = statements.build(command=command)
   (difference,) = statements.verify(tmp_path, report).differences
-  assert 'does not work: WrongCommand' in difference
+  assert 'does not work: ValueError' in difference
 
 
 def test_flags_that_had_other_names_are_as_right(tmp_path):
@@ -126,17 +117,13 @@ def test_a_command_that_leads_back_to_its_report_is_found(tmp_path):
 
 
 def test_whether_a_command_was_tried_is_noted(tmp_path):
-  path = tmp_path / 'report.json'
-  report = statement.build(reports.Inputs(statements.TREE, 1e-6), with_curves=False)
-  path.write_text(json.dumps(report))
-  result = verification.verify(str(path), report_program.statement_of)
+  result = statements.verify(tmp_path, statements.build())
   assert result.ok and 'states no command' in result.text
-  report['verification']['command'] = sources.command_of(list(statements.OF_TREE))
-  path.write_text(json.dumps(report))
-  result = verification.verify(str(path))
-  assert result.ok and 'was not tried' in result.text
-  result = verification.verify(str(path), report_program.statement_of)
+  command = sources.command_of(list(statements.OF_TREE))
+  result = statements.verify(tmp_path, statements.build(command=command))
   assert result.ok and 'command' not in result.text
+  result = verification.verify(str(tmp_path / 'report.json'))
+  assert result.ok and 'was not tried' in result.text
 
 
 def test_commands_work_where_files_moved_beside_the_report(tmp_path):
@@ -158,18 +145,12 @@ def test_a_strategy_that_another_machine_finds_is_compared_by_its_figures(tmp_pa
   flags = ('--mechanism=toeplitz', '--num_rounds=12', '--min_separation=4')
   flags += ('--noise_multiplier=2', '--target_delta=1e-6')
   report = statements.by_flags(tmp_path, *flags)
-  strategy = accounting.Mechanism('toeplitz', statements.LIMITS, 2.0).strategy
+  found = accounting.Mechanism('toeplitz', statements.LIMITS, 2.0)
   for change, is_right in ((1e-9, True), (1e-3, False)):
-    coefficients = [strategy.coefficients[0], *strategy.coefficients[1:]]
-    coefficients[1] *= 1 + change
-    almost = strategies.BandedToeplitz(12, tuple(coefficients))
-    other = statement.build(
-      reports.Inputs(
-        accounting.Mechanism('toeplitz', statements.LIMITS, 2.0, strategy=almost),
-        1e-6,
-        command=report['verification']['command'],
-      )
-    )
+    first, second, *others = found.strategy.coefficients
+    almost = strategies.BandedToeplitz(12, (first, second * (1 + change), *others))
+    mechanism = dataclasses.replace(found, strategy=almost)
+    other = statements.build(mechanism, command=report['verification']['command'])
     result = statements.verify(tmp_path, other)
     assert result.ok == is_right, result.differences
     assert 'not the same to the last bit' in result.text

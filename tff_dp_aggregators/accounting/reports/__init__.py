@@ -1,10 +1,4 @@
-"""Privacy reports: what they are made of, what they say, and whether that is so.
-
-`model` has the types of a statement, and `schema` its JSON schema. `inputs` is what a
-statement is made of, `sources` reads it from files, `statement` assembles it with what
-`guarantees` hold, and `composition` puts several together. `rendering` writes it for
-people, in the words of `templates/`; `verification` computes it again.
-"""
+"""Privacy reports: what they are made of, what they say, and whether that is so."""
 
 from tff_dp_aggregators.accounting.reports import composition
 from tff_dp_aggregators.accounting.reports import inputs

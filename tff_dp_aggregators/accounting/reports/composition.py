@@ -1,41 +1,39 @@
 """What several runs spent together: statements from any sources, composed.
 
-A client may take part in all of them, so all that they released counts. What has to
-hold for that is checked here: the same delta and adjacency, no run counted twice, and
-no two runs whose noise is known to come from the same seed, or from the same key as
-they went on from one state.
-
-A run is told by its ledger, or without one by its round log and population. A plan has
-neither: nothing shows whether the same plan again is a mistake or a second run of it,
-so it counts as often as it is given.
+A client may take part in all of them. No run may count twice, which its ledger tells,
+or its round log and population; a plan has neither, and counts as often as it is given.
+Nor may noise of two runs be known to come from one seed, or from one key.
 """
 
 import collections
 import dataclasses
 import json
+import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, Optional
 
 import dp_accounting
 
+from tff_dp_aggregators import sampling
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import noises
 from tff_dp_aggregators.accounting.records import ledger as ledger_lib
+from tff_dp_aggregators.accounting.reports import guarantees
 from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
 from tff_dp_aggregators.accounting.reports import model
 from tff_dp_aggregators.accounting.reports import nbafl_report
 from tff_dp_aggregators.accounting.reports import statement as statement_lib
+from tff_dp_aggregators.accounting.reports import terms
 
-# Probability of what is taken for no chance: cohorts of two runs alike in all rounds.
-_HARDLY_EVER = 1e-9
+_SAID = terms.sentences('statement.j2')
 # Events of rounds for which clients are drawn by themselves, as files name them.
 _DRAWN_BY_THEMSELVES = (
   dp_accounting.PoissonSampledDpEvent.__name__,
   events.TruncatedPoissonDpEvent.__name__,
 )
-# What a run keeps from others, beside its configuration.
-_PRIVATE = 'private.json'
 _OF_ONE_RUN = (
   ': they are of one run, or of two that went on from one state with the same noise. '
   'If one is the beginning of the other, give the longer one alone.'
@@ -67,11 +65,19 @@ def compose(
   accountant: Optional[str] = None,
   command: Optional[str] = None,
   other_releases: Sequence[inputs_lib.OtherRelease] = (),
+  ledgers: Optional[Sequence[str]] = None,
 ) -> dict[str, Any]:
-  """`statement.compose` of parts that are checked; of a single one, that itself."""
+  """The statement of several runs or phases together; of a single one, that itself.
+
+  Curves are computed if all parts have them.
+
+  `other_releases`: What other systems released of these clients, as it is stated.
+  `ledgers`: Where those of the parts are, if not where these say.
+  """
   _check_distinct(parts)
   if len(parts) == 1 and not other_releases:
     return parts[0].statement
+  statements = [part for _, part in parts]
   for name, part in parts:
     mechanism = part['mechanism'] or {}
     placement = noises.PLACEMENTS.get(mechanism.get('noise_site', ''))
@@ -85,15 +91,97 @@ def compose(
         f'{name} is of an NbAFL plan, which has several guarantees, of examples and of '
         'clients; it stands alone.'
       )
-  files = [file for _, part in parts for file in part['verification']['files']]
-  check_not_forked([file['path'] for file in files if file['role'] == 'ledger'])
-  return statement_lib.compose(
-    [part for _, part in parts],
-    accountant=accountant,
-    command=command,
-    other_releases=other_releases,
-    names=[name for name, _ in parts],
+  files = [file for part in statements for file in part['verification']['files']]
+  stated = [file['path'] for file in files if file['role'] == 'ledger']
+  check_not_forked(stated if ledgers is None else ledgers)
+  definitions = [part['definition'] for part in statements]
+  of_what = [
+    (part['definition']['adjacency']['name'], part['guarantee']['delta'])
+    for part in statements
+  ]
+  for (name, _), (adjacency, delta) in zip(parts, of_what):
+    if (adjacency, delta) != of_what[0]:
+      raise ValueError(
+        f'what is composed needs the same adjacency and delta; {parts[0].name} has '
+        f'{of_what[0][0]} and {of_what[0][1]}, {name} has {adjacency} and {delta}. '
+        'Epsilons for different neighbours say nothing together; --adjacency gives a '
+        'mechanism another one, where it has several.'
+      )
+  adjacency, delta = of_what[0]
+  relation = sampling.ADJACENCIES[adjacency]
+  inputs_lib.check_releases(other_releases, delta, adjacency)
+  event = dp_accounting.ComposedDpEvent(
+    [*map(_event_of_part, statements), *(each.to_event() for each in other_releases)]
   )
+  known_by = 'bound' if statement_lib.is_bound(*statements) else 'exact'
+  total = guarantees.of_event(event, delta, relation, accountant, known_by)
+  mu = total.gdp_mu or math.inf
+  curves = None
+  if all(part['curves'] is not None for part in statements):
+    curves = model.Curves(
+      epsilon_by_delta=statement_lib.by_delta(event, delta, relation, accountant),
+    )
+  # Towards another observer, or for other neighbours, other releases state nothing.
+  others = []
+  if not accountants.has_stated(event):
+    others = guarantees.others_composed(statements, accountant)
+  settings = _union([part['setting']] for part in statements)
+  seen = _union([each['outputs'].removesuffix(_SAID.secret)] for each in definitions)
+  outputs = '; and '.join(seen)
+  if any(each['outputs'].endswith(_SAID.secret) for each in definitions):
+    outputs += _SAID.secret
+  return model.to_json(
+    model.Composition(
+      warnings=[
+        f'Run {number}: {warning}'
+        for number, part in enumerate(statements, start=1)
+        for warning in part.get('warnings', ())
+      ],
+      setting=terms.in_a_line(_SAID.setting(settings, bool(other_releases))),
+      definition=model.Definition(
+        privacy_unit=definitions[0]['privacy_unit'],
+        adjacency=model.NamedAdjacency(**definitions[0]['adjacency']),
+        outputs=outputs + ('; and other releases' if other_releases else ''),
+        covered=_union(each['covered'] for each in definitions),
+        not_covered=_union(each['not_covered'] for each in definitions),
+      ),
+      mechanism=model.Composed(
+        name='composition',
+        effective_noise_multiplier=1 / mu if math.isfinite(mu) else None,
+      ),
+      guarantee=total,
+      other_guarantees=others,
+      parts=statements,
+      other_releases=list(other_releases),
+      curves=curves,
+      software=statement_lib.software(),
+      verification=model.Verification(
+        command=command,
+        files=[model.File(**file) for file in files],
+        inputs=model.VerificationInputs(
+          event=events.to_json(event),
+          delta=delta,
+          accountant=accountant,
+          with_curves=curves is not None,
+        ),
+      ),
+    )
+  )
+
+
+def _union(lists: Iterable[list[str]]) -> list[str]:
+  return list(dict.fromkeys(each for items in lists for each in items))
+
+
+def _event_of_part(part: dict[str, Any]) -> dp_accounting.DpEvent:
+  """What a part spent, with the strategy of a mixture if the report has it."""
+  inputs = part['verification']['inputs']
+  event = events.from_json(inputs['event'])
+  if isinstance(event, events.MixtureDpEvent) and inputs['strategy'] is not None:
+    strategy = strategies.Strategy.from_json(json.dumps(inputs['strategy']))
+    if strategy.checksum == event.strategy_checksum:
+      return dataclasses.replace(event, strategy=strategy)
+  return event
 
 
 def _check_distinct(parts: Sequence[Part]) -> None:
@@ -130,15 +218,11 @@ class _Run(NamedTuple):
 
 
 def check_not_forked(ledgers: Sequence[str]) -> None:
-  """Checks that runs compose: that what one released tells nothing of others' noise.
+  """Checks that runs compose: their noise, and where it counts their draws, differ.
 
-  Noise from one key, or one seed, is the same for two data sets, whose difference then
-  has none. Ledgers with it name one key, begin alike, or have a result in common: with
-  noise of its own no run releases what another did.
-
-  Nor, where privacy rests on sampling, of who was drawn for others: accountants compose
-  draws that are independent, and from one seed or file the same clients are in both.
-  Ledgers with it name one seed, or have cohorts of the same sizes.
+  From one key or seed two runs have the same noise, and their difference none; their
+  ledgers name one key, begin alike, or have a result in common. From one seed or file
+  they have the same clients: their ledgers name one, or have cohorts of the same sizes.
   """
   runs: dict[str, _Run] = {}
   for path in ledgers:
@@ -149,17 +233,13 @@ def check_not_forked(ledgers: Sequence[str]) -> None:
       entries[0], _alone(entries), _drawn_sizes(entries), _cohorts(path, entries[0])
     )
     for other, before in runs.items():
-      why = _why_one(before, run)
-      if why is not None:
+      if (why := _why_one(before, run)) is not None:
         raise ValueError(f'{other} and {path} {why}')
     runs[path] = run
 
 
 def _why_one(one: _Run, other: _Run) -> Optional[str]:
-  """Why two ledgers may be of one run, or of one draw; `None` if they are not.
-
-  Two of which one does not tell are as two that are the same.
-  """
+  """Why two ledgers may be of one run or draw; what one does not tell, is the same."""
   for what in other.alone:
     if what in one.alone:
       return what[0]
@@ -193,7 +273,7 @@ def _alone(entries: Sequence[ledger_lib.LedgerEntry]) -> dict[tuple[str, Any], N
 
 def _cohorts(ledger: str, first: ledger_lib.LedgerEntry) -> Sequence[str]:
   """Hashes of cohorts of a file, where a run's private settings are there to see."""
-  path = os.path.join(os.path.dirname(ledger), _PRIVATE)
+  path = os.path.join(os.path.dirname(ledger), 'private.json')
   if first.sampling_source != ledger_lib.FILE or not os.path.exists(path):
     return ()
   with open(path, encoding='utf-8') as file:
@@ -219,13 +299,10 @@ def _drawn_sizes(entries: Sequence[Any]) -> list[int]:
 
 
 def _are_of_one_draw(sizes: Sequence[int], others: Sequence[int]) -> bool:
-  """Whether sizes are the same by more than chance.
-
-  Two rounds of a run have the same size as often as rounds of two runs would by chance.
-  """
+  """Whether sizes are alike by more than chance, which two rounds of one run tell."""
   common = min(len(sizes), len(others))
   if not common or sizes[:common] != others[:common]:
     return False
   counts = collections.Counter(sizes[:common]).values()
   by_chance = sum((count / common) ** 2 for count in counts)
-  return bool(by_chance**common < _HARDLY_EVER)
+  return bool(by_chance**common < 1e-9)

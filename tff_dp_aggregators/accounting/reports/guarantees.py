@@ -1,15 +1,12 @@
 """What a mechanism guarantees: epsilon by all accountants, and what else holds.
 
-`of_event` is the guarantee. What it means for an observer is how many clients are
-caught at most: somebody who tells two neighbouring data sets apart is wrong at
-times, and if they wrongly suspect a part alpha of those in one, they catch at
-most a part of the other, by the trade-off function of the mechanism (arXiv:1905.02383).
+Who tells two neighbouring data sets apart is wrong at times. Whoever suspects a part
+alpha of those in one wrongly catches at most a part of the other, by the trade-off
+function of the mechanism (arXiv:1905.02383).
 
-Where clients make the noise, one epsilon is not the whole answer. Of shares of noise,
-a client of the round knows its own, and a server that sees more than the sum sees one
-share alone. Of noise that hides each report, the sum has more. `accounting.local` has
-the reasons; `others` states each such event with its epsilon, as the guarantee is,
-which is computed again when a report is verified.
+Where clients make the noise, one epsilon is not the whole answer: a client of the round
+knows its own share, a server that sees more than the sum sees one share alone, and of
+noise that hides each report the sum has more. `accounting.local` has the reasons.
 """
 
 import dataclasses
@@ -42,13 +39,8 @@ FALSE_ALARMS = 0.01
 _DELTAS = (*np.logspace(-12, -1, 23), *np.linspace(0.15, 0.95, 17), 0.99)
 # The same, where outcomes are drawn for each: few, of which none takes millions.
 _DRAWN_DELTAS = (*np.logspace(-4, -1, 4), *np.linspace(0.2, 0.9, 8))
-# Who sees all that another one sees, the least first.
-_SEE_MORE = {
-  'released': ('other_client', 'server', 'everybody'),
-  'other_client': ('server', 'everybody'),
-  'server': ('everybody',),
-  'everybody': (),
-}
+# Who looks; each sees all that those before see.
+_OBSERVERS = ('released', 'other_client', 'server', 'everybody')
 # Whom the guarantee itself holds against, by where the noise is made.
 _HOLDS_AGAINST = {
   noises.SERVER.name: ('released', 'other_client'),
@@ -67,13 +59,10 @@ def of_event(
   accountant: Optional[str] = None,
   sensitivity_kind: str = 'exact',
 ) -> model.Guarantee:
-  """What an event guarantees, by all accountants that can read it.
-
-  A sensitivity that is known by a 'bound' makes every epsilon one.
-  """
+  """What an event guarantees; a 'bound' of the sensitivity makes every epsilon one."""
   gaussian.check_delta(delta)
   chosen = accountant or accountants.tightest(event, relation)
-  names = dict.fromkeys((chosen, *terms.beside(chosen)))
+  names = dict.fromkeys((chosen, *terms.BESIDE.get(chosen, terms.BESIDE_OTHERS)))
   composed, listed = {}, []
   for name in names:
     try:
@@ -110,8 +99,7 @@ def of_event(
     gdp_mu=mu,
     pure_epsilon=pure,
     recognised=model.Recognised(
-      false_alarms=FALSE_ALARMS,
-      share=caught(composed, event, relation, mu, pure),
+      false_alarms=FALSE_ALARMS, share=caught(composed, event, relation, mu, pure)
     ),
     accountants=listed,
     epsilon_by_delta=[
@@ -153,10 +141,7 @@ def caught(
   mu: Optional[float],
   pure_epsilon: float,
 ) -> float:
-  """By the tightest accountant, or one that was asked for outcomes if that is less.
-
-  Of a Gaussian, by its trade-off function (equation 6).
-  """
+  """By the tightest accountant, or a drawn one; of a Gaussian, by equation 6."""
   if mu == math.inf:
     return 1.0
   if mu is not None:
@@ -176,7 +161,7 @@ def others(inputs: inputs_lib.Inputs) -> list[model.OtherGuarantee]:
   if not inputs.mechanism.placement.is_on_clients or not inputs.mechanism.is_private:
     return []
   mechanism = cast(mechanism_lib.Mechanism, inputs.mechanism)
-  placement, of_gaussians = mechanism.placement, mechanism.noise.is_gaussian
+  placement = mechanism.placement
   honest, other = mechanism.adjacency, _OTHER[mechanism.adjacency]
   fewest = dict(mechanism.options).get(noises.MIN_CLIENTS)
   # With another client in the round there are two; it takes its own noise away.
@@ -188,13 +173,14 @@ def others(inputs: inputs_lib.Inputs) -> list[model.OtherGuarantee]:
     ('server', honest, 1),
   ]
   if placement.is_of_client:
-    rows = [('everybody', other, 1)]
-    if placement.adds_on_server:
-      rows += [('released', honest, fewest), ('released', other, fewest)]
-    elif fewest is not None and of_gaussians:
-      rows.append(('released', honest, fewest))
     # Nothing better is known of the sum of Laplace noise.
-    if fewest is not None and of_gaussians:
+    is_known = fewest is not None and mechanism.noise.is_gaussian
+    rows = [('everybody', other, 1)]
+    if placement.adds_on_server or is_known:
+      rows.append(('released', honest, fewest))
+    if placement.adds_on_server:
+      rows.append(('released', other, fewest))
+    if is_known:
       rows.append(('other_client', honest, left))
   released, reports = _reports(inputs)
   found = []
@@ -251,9 +237,8 @@ def others_composed(
 ) -> list[model.OtherGuarantee]:
   """What else holds of several runs together: towards somebody who looks at all.
 
-  Of a run where nothing is stated for that observer, what is stated for a stronger one
-  holds: a client's own noise hides it from everybody, and noise of the server from a
-  client of the round. Where nothing holds of one run, nothing does of all.
+  Of a run where nothing is stated for that observer, what is stated for one who sees
+  more holds. Where nothing holds of one run, nothing does of all.
   """
   runs = [run for part in parts for _, run in model.runs(part)]
   stated = [each for run in runs for each in run['other_guarantees']]
@@ -275,7 +260,7 @@ def _towards(
   run: dict[str, Any], against: str, adjacency: str
 ) -> Optional[tuple[Any, str]]:
   """Event of a run for an observer, or one who sees more, and what that rests on."""
-  for each in (against, *_SEE_MORE[against]):
+  for each in _OBSERVERS[_OBSERVERS.index(against) :]:
     for row in run['other_guarantees']:
       if (row['against'], row['adjacency']) == (each, adjacency):
         return row['event'], row['rests_on']
@@ -286,10 +271,7 @@ def _towards(
 
 
 def _reports(inputs: inputs_lib.Inputs) -> tuple[int, int]:
-  """How often a client is in a sum that is released at most, and how often it reports.
-
-  It also reports in attempts that are aborted.
-  """
+  """How often a client is in a released sum, and reports, in aborted attempts too."""
   mechanism, ledger = inputs.mechanism, inputs.ledger
   rounds = mechanism.participation.num_rounds
   if ledger is not None and inputs.rounds_fixed_by is not None:

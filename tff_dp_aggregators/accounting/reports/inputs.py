@@ -1,13 +1,8 @@
 """What a statement is made of, as one value, and from where it is known.
 
-Whoever has something to report produces `Inputs` (flags, `sources` from files,
-`verification` from a report), and `statement.build` alone makes a statement of them.
-
-Which mechanism and noise multiplier ran, what enforces the limits, where the noise
-comes from, the clip norm and the version of the code that trained are facts that
-computing a report again cannot confirm. Each is recorded in a file of the run that the
-report rests on, or stated by who made the report and verified by nobody, or not stated
-at all. `provenance` says which.
+Flags, `sources` and `verification` produce `Inputs`, and `statement.build` alone makes
+a statement of them. Some facts, such as which mechanism ran, computing it again cannot
+confirm; `provenance` says whether a file of the run has each, or who made the report.
 """
 
 import dataclasses
@@ -23,7 +18,6 @@ from msgspec import Meta
 from tff_dp_aggregators import sampling
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import canaries as canaries_lib
-from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import joint_mechanism
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting import nbafl as nbafl_lib
@@ -34,57 +28,19 @@ from tff_dp_aggregators.accounting.reports import terms
 from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.base import rounding
 
+OtherRelease = model.OtherRelease
 _SAID = terms.sentences('statement.j2')
 # What is said of limits if it is not stated what enforces them.
 NOT_STATED: str = _SAID.not_stated
 _LARGEST = sys.float_info.max
 # What a run's configuration says of noise that it draws from a seed.
 SEEDED_NOISE: str = _SAID.seeded_noise
-# Such facts, and files that record each: those of the mechanism, which are always
-# stated, and fields of `Inputs`.
+# Facts that ledgers record as well as configurations; the first two are always stated.
 _OF_MECHANISM = ('mechanism', 'noise_multiplier')
-_FACTS = {
-  **dict.fromkeys(_OF_MECHANISM, ('config', 'ledger')),
-  'enforced_by': ('config',),
-  'cap_enforced_by': ('config',),
-  'noise_source': ('config',),
-  'clip_norm': ('config', 'ledger'),
-  'code_version': ('config',),
-}
-_NOTHING_STATED = (None, NOT_STATED)
+_IN_LEDGERS = (*_OF_MECHANISM, 'clip_norm')
 # Stated adjacencies that imply the one of a report: who is removed from a table, or
 # replaced in it by a client without data, has its contributions replaced by zeros.
 _IMPLY = {'zero_out': ('zero_out', 'add_or_remove', 'replace_one')}
-
-
-class OtherRelease(model.OtherRelease, frozen=True):
-  """What another system released of the same clients, and what is stated of it."""
-
-  def to_event(self) -> events.EpsilonDeltaDpEvent:
-    """For accountants."""
-    return events.EpsilonDeltaDpEvent(self.epsilon, self.delta)
-
-  @classmethod
-  def parse(cls, text: str) -> 'OtherRelease':
-    """Reads 'NAME: epsilon=0.5, delta=1e-7', which may end with adjacency=...."""
-    name, _, rest = text.partition(':')
-    try:
-      settings = [each.split('=') for each in rest.split(',')]
-      given: dict[str, Any] = {key.strip(): value.strip() for key, value in settings}
-      if (
-        not name.strip().isprintable() or not name.strip() or len(given) < len(settings)
-      ):
-        raise ValueError('a name is missing, or stands twice')
-      epsilon, delta = float(given.pop('epsilon')), float(given.pop('delta'))
-      release = cls(name.strip(), epsilon, delta, **given)
-      release.to_event()
-    except (KeyError, TypeError, ValueError) as e:
-      raise ValueError(
-        f'{text!r} is not a name, a colon, epsilon and delta, as in '
-        "'survey of March: epsilon=0.5, delta=1e-7', which adjacency=add_or_remove may "
-        f'follow: {e}.'
-      ) from e
-    return release
 
 
 class Tuning(model.Tuning, frozen=True):
@@ -113,15 +69,12 @@ class Tuning(model.Tuning, frozen=True):
 class SimulatedCohort(msgspec.Struct, frozen=True):
   """A run with the noise of a larger cohort, for which no guarantee holds.
 
-  Experiments on few clients often add the noise that a cohort s times as large would
-  have, which is 1/s of what the mechanism says, in clip norms of the sum: after the
-  division by the number of clients the mean has the noise of the mean over the larger
-  cohort (`noise_cohort_size` in pfl-research; the StackOverflow runs of DP-FTRL,
-  arXiv:2103.00039, with 100 clients a round for 1,000). It shows what such a training
-  would come to. To the clients that are in it, it promises nothing. So what is said of
-  epsilon is conditional: a run would have had it whose rounds have s times the clients,
-  of a population s times as large, which leaves the schema as it is.
-
+  The noise of a cohort s times as large is 1/s of what the mechanism says, in clip
+  norms of the sum: the mean has the noise of the mean over the larger cohort
+  (`noise_cohort_size` in pfl-research; the StackOverflow runs of DP-FTRL,
+  arXiv:2103.00039, with 100 clients a round for 1,000). To the clients of the run it
+  promises nothing: epsilon is that of a run with s times the clients in each round, of
+  a population s times as large.
   """
 
   # How many times larger cohort and population are.
@@ -148,76 +101,60 @@ class Inputs:
   """A mechanism, and what is to be said of it or of a run of it.
 
   What is not known, or is not there, is `None`.
-
-  Attributes:
-    mechanism: What was planned, with what was found from a target.
-    delta: At which delta the guarantee is stated.
-    target_epsilon: What was asked for.
-    target_rho: What was asked for in zCDP, instead.
-    found: What was found from it: 'noise_multiplier', 'num_rounds' or
-      'max_participations'.
-    accountant: Whose epsilon the guarantee states; `None` for the tightest.
-    clip_norm: L2 bound of a client's contribution, which does not change the guarantee.
-      A ledger must have the same in all rounds.
-    weights_of_parts: Shapes of weights of a joint mechanism, by the names of part and
-      weight, as the run's configuration has them, which is to be among the files.
-    ledger: What the run's ledger says.
-    rounds_fixed_by: What fixed the number of rounds that ran, fewer than planned,
-      before anything was computed from clients. The guarantee is then of those rounds;
-      without it, of all rounds planned, for released results may have decided when to
-      stop.
-    enforced_by: What keeps rounds of a client as far apart as they are assumed to be,
-      or draws clients as they are assumed to be drawn.
-    cap_enforced_by: What keeps a client within `max_participations`, where fewer are
-      assumed than the separation allows.
-    noise_source: Where the randomness comes from.
-    code_version: Version of the code that trained.
-    participation_source: Where the participation limits come from, such as the summary
-      of a round log.
-    simulation: 'packed' if many clients were trained in one computation, 'one_by_one'
-      if each in one of its own.
-    reporting: Which clients that were asked reported; `None` if all did as well.
-    before_clipping: What was done with an update before it was clipped.
-    simulated_cohort: The larger cohort whose noise the run has, as its noise is less
-      than the mechanism's; the mechanism is then what that cohort would have had.
-    nbafl: The plan of NbAFL that the noise is from.
-    not_covered: Sentences: what else was computed from clients' data without noise.
-    tuning: Among how many runs on the same clients this one was chosen.
-    canary_record: What an attacker with canaries has seen, if there were any.
-    command: A command that prints the same numbers again.
-    files: Files that the statement is made from, each with `role`, `path` and `sha256`.
   """
 
+  # What was planned, with what was found from a target.
   mechanism: joint_mechanism.AnyMechanism
-  delta: float
-  target_epsilon: Optional[float] = None
-  target_rho: Optional[float] = None
+  delta: float  # At which delta the guarantee is stated.
+  target_epsilon: Optional[float] = None  # What was asked for.
+  target_rho: Optional[float] = None  # What was asked for in zCDP, instead.
+  # 'noise_multiplier', 'num_rounds' or 'max_participations', if found from it.
   found: Optional[str] = None
-  accountant: Optional[str] = None
+  accountant: Optional[str] = None  # Whose epsilon counts; `None` for the tightest.
+  # L2 bound of a client's contribution; a ledger must have it in all rounds.
   clip_norm: Optional[float] = None
+  # Shapes of weights of a joint mechanism, by the names of part and weight, as the
+  # run's configuration has them, which is to be among the files.
   weights_of_parts: Optional[dict[str, dict[str, list[int]]]] = None
-  ledger: Optional[ledger_lib.Ledger] = None
+  ledger: Optional[ledger_lib.Ledger] = None  # What the run's ledger says.
+  # What fixed the number of rounds that ran, fewer than planned, before anything was
+  # computed from clients. The guarantee is then of those rounds; without it, of all
+  # rounds planned, for released results may have decided when to stop.
   rounds_fixed_by: Optional[str] = None
+  # What keeps rounds of a client as far apart as they are assumed to be, or draws
+  # clients as they are assumed to be drawn.
   enforced_by: str = NOT_STATED
+  # What keeps a client within `max_participations`, where fewer are assumed than the
+  # separation allows.
   cap_enforced_by: Optional[str] = None
-  noise_source: str = 'not stated'
-  code_version: Optional[str] = None
+  noise_source: str = 'not stated'  # Where the randomness comes from.
+  code_version: Optional[str] = None  # Version of the code that trained.
+  # Where limits come from, such as the summary of a round log.
   participation_source: Optional[dict[str, Any]] = None
+  # 'packed' if many clients were trained in one computation, or 'one_by_one'.
   simulation: Optional[str] = None
+  # Which clients that were asked reported; `None` if all did.
   reporting: Optional[model.Reporting] = None
+  # What was done with an update before it was clipped.
   before_clipping: Optional[model.BeforeClipping] = None
+  # The larger cohort whose noise the run has; the mechanism is then what that cohort
+  # would have had.
   simulated_cohort: Optional[SimulatedCohort] = None
-  nbafl: Optional[nbafl_lib.Nbafl] = None
+  nbafl: Optional[nbafl_lib.Nbafl] = None  # The plan of NbAFL that the noise is from.
+  # Sentences: what else was computed from clients' data without noise.
   not_covered: tuple[str, ...] = ()
+  # Among how many runs on the same clients this one was chosen.
   tuning: Optional[Tuning] = None
+  # What an attacker with canaries has seen, if there were any.
   canary_record: Optional[canaries_lib.Record] = None
-  command: Optional[str] = None
+  command: Optional[str] = None  # A command that prints the same numbers again.
+  # Files that the statement is made from, each with `role`, `path` and `sha256`.
   files: tuple[dict[str, Any], ...] = ()
 
-  @property
-  def epsilon_planned(self) -> float:
-    """Epsilon of all rounds planned, by `accountant`."""
-    return self.mechanism.epsilon(self.delta, accountant=self.accountant)
+  def epsilon_of(self, event: dp_accounting.DpEvent) -> float:
+    """Epsilon of what was spent, by `accountant`."""
+    relation = self.mechanism.relation
+    return accountants.epsilon(event, self.delta, self.accountant, relation)
 
   def check_target(self, event: dp_accounting.DpEvent) -> None:
     """Refuses an event of the mechanism that spends more than was asked for."""
@@ -231,8 +168,7 @@ class Inputs:
     if self.target_epsilon is None:
       return
     gaussian.check_epsilon(self.target_epsilon, 'target_epsilon')
-    relation = self.mechanism.relation
-    spent = accountants.epsilon(event, self.delta, self.accountant, relation)
+    spent = self.epsilon_of(event)
     if not spent <= self.target_epsilon:
       raise ValueError(
         f'the mechanism spends epsilon = {rounding.up(spent)} at delta = '
@@ -303,8 +239,6 @@ def check_releases(
 
 # From where facts are known.
 
-_DEFAULTS = {field.name: field.default for field in dataclasses.fields(Inputs)}
-
 
 def enforced_by_log(
   source: Mapping[str, Any], has_ledger: bool, stated: Optional[str] = None
@@ -312,13 +246,9 @@ def enforced_by_log(
   """What enforces limits that a round log shows, or shows that they were kept."""
   planned = source.get('planned')
   which = 'shown' if planned is None else 'widened' if planned['broken'] else 'kept'
-  return terms.in_a_line(
-    _SAID.enforced_by_log(
-      source['basis'],
-      'kept' if has_ledger else which,
-      None if stated in _NOTHING_STATED else stated,
-    )
-  )
+  which = 'kept' if has_ledger else which
+  stated = None if stated in (None, NOT_STATED) else stated
+  return terms.in_a_line(_SAID.enforced_by_log(source['basis'], which, stated))
 
 
 def noise_source_of(ledger: Optional[ledger_lib.Ledger]) -> Optional[str]:
@@ -374,34 +304,33 @@ def _without_sampling(inputs: Inputs) -> str:
 
 
 def provenance(inputs: Inputs) -> model.Provenance:
-  """For each of `_FACTS`, from where it is known."""
+  """From where it is known what computing a report again does not confirm."""
   roles = {file['role'] for file in inputs.files}
   if inputs.ledger is not None:
     roles.add('ledger')
-  found: Any = {name: _origin(name, inputs, roles) for name in _FACTS}
+  names = model.Provenance.__struct_fields__
+  found: Any = {name: _origin(name, inputs, roles) for name in names}
   return model.Provenance(**found)
 
 
 def _origin(name: str, inputs: Inputs, roles: set[str]) -> str:
-  recording = roles & set(_FACTS[name])
-  if 'ledger' in recording:
+  if name in _IN_LEDGERS and 'ledger' in roles:
     return 'recorded'
   if name in _OF_MECHANISM:
-    return 'recorded' if recording else 'stated'
+    return 'recorded' if 'config' in roles else 'stated'
   value = getattr(inputs, name)
   if name == 'clip_norm' and inputs.mechanism.parts:
     value = [part.clip_norm for part in inputs.mechanism.parts]
   if name == 'noise_source' and value == noise_source_of(inputs.ledger):
     return 'recorded'
-  if value in (_DEFAULTS[name], NOT_STATED):
+  if value in (getattr(Inputs, name), NOT_STATED):
     return 'not_stated'
   if name == 'cap_enforced_by' and inputs.mechanism.limits.assumed_at_most is None:
     return 'not_stated'  # There is no such assumption.
-  if recording:
+  if 'config' in roles:
     return 'recorded'
   source = inputs.participation_source or {}
   if name in ('enforced_by', 'cap_enforced_by') and 'basis' in source:
-    by_log = enforced_by_log(source, inputs.ledger is not None)
-    if value == by_log:
+    if value == enforced_by_log(source, inputs.ledger is not None):
       return 'recorded'
   return 'stated'

@@ -1,8 +1,7 @@
-"""What a run learned and spent by round, for the page of its report.
+"""What a run learned and spent by round, from its `metrics.csv`, for its page alone.
 
-A run directory has it in `metrics.csv`. Taken from there is what was measured on test
-data, and epsilon. As test data may be clients' own, the page that others may see is
-without it. Nothing of it is a part of the statement, and no one verifies it.
+As test data may be clients' own, the page that others may see is without it. Nothing of
+it is a part of the statement, and no one verifies it.
 """
 
 import csv

@@ -1,8 +1,4 @@
-"""Whether a ledger is one of a mechanism, under its schema.
-
-`records.ledger` has the rules that the lines keep among themselves; here each is held
-against the line that was planned.
-"""
+"""Whether a ledger is one of a mechanism: each line is held against that planned."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, Optional, cast
@@ -44,7 +40,15 @@ def check(
       'the mechanism with limits on participation, without sampling.'
     )
   _compare(mechanism, ledger.entries, _planned(mechanism, clip_norm))
-  _check_clients(mechanism, ledger.entries)
+  fewest = dict(mechanism.options).get(noises.MIN_CLIENTS)
+  for entry in ledger.entries:
+    reported = entry.cohort_reported
+    if fewest is not None and (reported is None or reported < fewest):
+      raise ValueError(
+        f'round {entry.round} of the ledger was released with {reported} clients, and '
+        f'min_clients={fewest} counts the noise of as many. State the mechanism with '
+        'as many clients as reported in every round, and the noise that they made.'
+      )
 
 
 def check_simulated(inputs: inputs_lib.Inputs) -> None:
@@ -140,18 +144,3 @@ def _is_same_event(stated: Any, planned: Any, name: str = '') -> bool:
   if name == 'noise_multiplier':
     return bool(planned * _BELOW <= stated <= planned * _ABOVE)
   return bool(stated == planned)
-
-
-def _check_clients(
-  mechanism: joint_mechanism.AnyMechanism, entries: Sequence[ledger_lib.LedgerEntry]
-) -> None:
-  """Refuses a ledger with a round whose noise came from fewer clients than counted."""
-  fewest = dict(mechanism.options).get(noises.MIN_CLIENTS)
-  for entry in entries:
-    reported = entry.cohort_reported
-    if fewest is not None and (reported is None or reported < fewest):
-      raise ValueError(
-        f'round {entry.round} of the ledger was released with {reported} clients, and '
-        f'min_clients={fewest} counts the noise of as many. State the mechanism with '
-        'as many clients as reported in every round, and the noise that they made.'
-      )

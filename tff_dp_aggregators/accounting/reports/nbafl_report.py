@@ -1,8 +1,7 @@
 """The statement of an NbAFL plan: what its formulas claim, and what holds.
 
-`accounting.nbafl` has the formulas and the guarantees. The statement has both beside
-each other, and as the guarantee of the whole that of one client towards who sees the
-models: it rests on no assumption about single examples.
+The guarantee of the whole is that of one client towards who sees the models: it rests
+on no assumption about single examples.
 """
 
 import math
@@ -16,8 +15,6 @@ from tff_dp_aggregators.accounting.reports import model
 
 # What the mechanism of such a statement is called.
 NAME: Final = 'nbafl'
-# The schedule that draws each round from all clients, if limits keep none back.
-_AT_RANDOM = 'random_eligible'
 # Noise multipliers of one plan, found on two machines.
 _ALIKE = 1e-9
 
@@ -33,30 +30,25 @@ def of(
 ) -> model.Nbafl:
   """What a statement says of a plan."""
   said = of_run(plan)
-  assert said is not None
   # That of a client towards who sees the models: zeroed out if all clients take part in
   # every round, and else replaced.
   central = next(
     row for row in said.guarantees if (row.seen, row.unit) == ('downlink', 'client')
   )
-  epsilon = central.epsilon
-  is_private = epsilon is not None and math.isfinite(epsilon)
+  is_private = central.epsilon is not None and math.isfinite(central.epsilon)
   return model.Nbafl(
     mechanism=said.plan,
     guarantee=model.GuaranteeOfPlan.of(central, is_private=is_private),
     guarantees=said.guarantees,
     software=software,
     verification=model.VerificationOfPlan(
-      command=command,
-      inputs=model.PlanInputs(plan=model.NbaflInputs.of(plan)),
+      command=command, inputs=model.PlanInputs(plan=model.NbaflInputs.of(plan))
     ),
   )
 
 
-def of_run(plan: Optional[nbafl.Nbafl]) -> Optional[model.NbaflOfRun]:
+def of_run(plan: nbafl.Nbafl) -> model.NbaflOfRun:
   """What the statement of a run says of the plan that its noise is from."""
-  if plan is None:
-    return None
   return model.NbaflOfRun(
     plan=model.NbaflPlan.of(plan, name=NAME),
     guarantees=[model.NbaflGuarantee.of(each) for each in plan.guarantees()],
@@ -103,7 +95,7 @@ def check(
 def check_cohorts(plan: nbafl.Nbafl, schedule: Mapping[str, Any]) -> None:
   """Refuses cohorts that are not those of a plan."""
   planned = {
-    'schedule': _AT_RANDOM,
+    'schedule': 'random_eligible',
     'num_clients': plan.num_clients,
     'clients_per_round': plan.cohort,
     'dropouts': None,

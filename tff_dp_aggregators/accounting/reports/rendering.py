@@ -1,15 +1,18 @@
 """Statements written out: Markdown, one HTML page of the same, or JSON.
 
 Every sentence stands in `templates/`. Here is what they ask of a statement, and how
-their text becomes Markdown and a page. Nothing is computed that a guarantee rests on:
-the numbers are the statement's.
+their text becomes Markdown and a page. No number of a guarantee is computed here.
 """
 
 import base64
+import dataclasses
 import functools
+import inspect
+import io
 import json
 import posixpath
 import re
+import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any, Callable, Optional
 
@@ -25,7 +28,6 @@ from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
 from tff_dp_aggregators.accounting.reports import learning_curves
 from tff_dp_aggregators.accounting.reports import model
 from tff_dp_aggregators.accounting.reports import nbafl_report
-from tff_dp_aggregators.accounting.reports import plots as plots_lib
 from tff_dp_aggregators.accounting.reports import sources
 from tff_dp_aggregators.accounting.reports import statement as statement_lib
 from tff_dp_aggregators.accounting.reports import terms
@@ -36,9 +38,27 @@ from tff_dp_aggregators.strategies import registry
 
 # What `render` can make of a statement; the text for terminals is the Markdown.
 FORMATS = ('text', 'markdown', 'html', 'json')
-_POINTS = 400  # Of a curve of what was learned.
+_POINTS = 400  # Of a plot at most.
+# The y axis of bars reaches at least to this, so that rounding errors look like zero.
+_LEAST_HEIGHT = 0.2
+_LINE, _MARK = '#1f5fa8', '#c0392b'
 # What Markdown reads as markup wherever it stands in a line, and at the start of one.
 _MARKUP = re.compile(r'([\\`*<>|\[\]&~$]|(?<!\w)_|_(?!\w)|^[-+#](?=\s))')
+
+
+@dataclasses.dataclass(frozen=True)
+class Plot:
+  """One curve; only pages show it."""
+
+  title: str
+  caption: str  # How to read it, in a sentence or two.
+  x_label: str  # With the unit, as the next.
+  y_label: str
+  points: tuple[tuple[float, float], ...]  # At least one.
+  log_x: bool = False
+  is_bars: bool = False  # For values that belong to whole numbers.
+  mark: Optional[tuple[float, float]] = None  # Where the report's own number is.
+  mark_text: Optional[str] = None  # By default its y, rounded up.
 
 
 def render(
@@ -60,19 +80,10 @@ def render(
   return _markdown(statement)
 
 
-def plots_of(
-  statement: dict[str, Any], learned: Optional[learning_curves.Curves] = None
-) -> list[plots_lib.Plot]:
-  """The plots of a page."""
-  found: list[plots_lib.Plot] = []
-  _markdown(statement, learned, found)
-  return found
-
-
 def _markdown(
   statement: dict[str, Any],
   learned: Optional[learning_curves.Curves] = None,
-  plots: Optional[list[plots_lib.Plot]] = None,
+  plots: Optional[list[Plot]] = None,
 ) -> str:
   """A report as Markdown; plots are collected where a list of them is given."""
   if statement['mechanism'] is None:
@@ -88,28 +99,28 @@ def _markdown(
     if plots is None or not points:
       return markupsafe.Markup('')
     mark = points[-1] if mark == 'last' else mark
-    pairs = _thinned([(x, y) for x, y in points])
-    plots.append(plots_lib.Plot(points=pairs, mark=mark and tuple(mark), **options))
-    drawn = plots[-1]
+    # So many that pictures stay small, the first and the last of them.
+    chosen = np.unique(np.linspace(0, len(points) - 1, _POINTS).round().astype(int))
+    pairs = tuple((points[index][0], points[index][1]) for index in chosen)
+    drawn = Plot(points=pairs, mark=mark and tuple(mark), **options)
+    plots.append(drawn)
+    alternative = f'{drawn.title}: {drawn.y_label} over {drawn.x_label}'
     place = markupsafe.Markup(f'plot:{len(plots) - 1}')
     return markupsafe.Markup('**{}** {}\n![{}]({})').format(
-      *map(_escaped, (drawn.title, drawn.caption, drawn.alternative)), place
+      *map(_escaped, (drawn.title, drawn.caption, alternative)), place
     )
 
-  if learned is not None and not _has_curves(learned):
-    learned = None
-  return _tidy(template(name).render(s=statement, learned=learned, plot=plot))
-
-
-def template(name: str) -> jinja2.Template:
-  """A file of `templates/`."""
-  return _environment().get_template(name)
+  if learned is not None:
+    spent = learned.epsilon.points or learned.simulated_epsilon.points
+    learned = learned if spent or _measured(learned) else None
+  template = _environment().get_template(name)
+  return _tidy(template.render(s=statement, learned=learned, plot=plot))
 
 
 def _tidy(text: str) -> str:
   """Text of templates with each paragraph and each item in a line of its own."""
   blocks = []
-  for block in re.split(r'\n\s*\n(?!- )', text.strip('\n')):
+  for block in re.split(r'\n\s*\n(?!\s*- )', text.strip('\n')):
     lines: list[str] = []
     for line in filter(str.strip, block.splitlines()):
       begins = line.startswith(('- ', '|', '#', '    ', '!['))
@@ -149,54 +160,30 @@ def _verbatim(text: str) -> markupsafe.Markup:
 
 @functools.cache
 def _environment() -> jinja2.Environment:
-  """Templates in which values are text, never markup."""
-  environment = terms.environment('reports', autoescape=True, finalize=_escaped)
-  environment.filters.update(
-    down=rounding.down,
-    exact=rounding.exact,
-    measure=_measure,
-    noise=_noise,
-    number=_number,
-    scheme=_scheme,
-    up=rounding.up,
-  )
-  environment.globals.update(
-    bought=_bought,
-    by_part=_by_part,
-    code=_code,
+  """Templates in which values are text, never markup, and know what stands here."""
+  known: dict[str, Any] = {
+    name.lstrip('_'): function
+    for name, function in globals().items()
+    if inspect.isfunction(function)
+  }
+  known.update(
     command_of=sources.command_of,
     dirname=posixpath.dirname,
+    down=rounding.down,
+    exact=rounding.exact,
     is_bound=statement_lib.is_bound,
-    is_one_gaussian=_is_one_gaussian,
-    is_simulation=_is_simulation,
-    keeps=_keeps,
-    kind_of_strategy=_kind_of_strategy,
-    label=_label,
-    local_or_distributed=_local_or_distributed,
-    measured=_measured,
-    noise=_noise,
-    noises=_noises,
-    options=_options,
-    other_releases=_other_releases,
-    parts_by_noise=_parts_by_noise,
-    placement=_placement,
-    principles=_principles,
     runs=model.runs,
-    scheme=_scheme,
-    seen=_seen,
     software=version.in_words,
-    source_values=_source_values,
-    verbatim=_verbatim,
-    what_is_unstated=_what_is_unstated,
+    up=rounding.up,
   )
-  return environment
-
-
-# The page.
+  templates = terms.environment('reports', autoescape=True, finalize=_escaped)
+  templates.filters.update(known)
+  templates.globals.update(known)
+  return templates
 
 
 def _page(statement: dict[str, Any], learned: Optional[learning_curves.Curves]) -> str:
-  plots: list[plots_lib.Plot] = []
+  plots: list[Plot] = []
   text = _markdown(statement, learned, plots)
   reader = markdown.Markdown(extensions=['tables'], output_format='html')
   # A report is text: nothing in it is HTML, whoever wrote it.
@@ -215,23 +202,73 @@ def _page(statement: dict[str, Any], learned: Optional[learning_curves.Curves]) 
   for number, plot in enumerate(plots):
     body = body.replace(f'src="plot:{number}"', f'src="{_image(plot)}"')
   title = re.sub(r'\\(.)', r'\1', re.search(r'\*\*(Guarantee: .*?)\*\*', text)[1])  # type: ignore[index]
-  return (
-    _environment()
-    .get_template('page.html.j2')
-    .render(
-      body=markupsafe.Markup(body),
-      title=markupsafe.escape(f'Privacy report: {title}'),
-    )
-  )
+  template = _environment().get_template('page.html.j2')
+  title = markupsafe.escape(f'Privacy report: {title}')
+  return template.render(body=markupsafe.Markup(body), title=title)
 
 
 # Runs of one mechanism, in one process, share most of their plots, and drawing those of
 # a page takes longer than many a run's rounds.
 @functools.lru_cache(maxsize=64)
-def _image(plot: plots_lib.Plot) -> str:
-  """A plot as the address of a picture, with nothing to load."""
-  data = base64.b64encode(plots_lib.to_svg(plot).encode()).decode()
+def _image(plot: Plot) -> str:
+  """A plot as the address of an SVG, with nothing to load; the same for the same."""
+  # Matplotlib takes longer to import than all the rest of a report.
+  import matplotlib
+  from matplotlib import figure
+
+  colored = ('text.color', 'axes.labelcolor', 'xtick.color', 'ytick.color')
+  settings = {
+    **dict.fromkeys(colored, '#333333'),
+    'svg.hashsalt': plot.title,
+    'svg.fonttype': 'path',  # Looks the same wherever it is opened.
+    'font.family': 'DejaVu Sans',  # Matplotlib's own.
+    'font.size': 10,
+    'axes.edgecolor': '#999999',
+  }
+  with matplotlib.rc_context(settings):
+    picture = figure.Figure(figsize=(5.2, 3.3))
+    # Laying out by itself would take as long as drawing.
+    _draw(picture.add_axes((0.175, 0.15, 0.795, 0.81)), plot)
+    file = io.StringIO()
+    picture.savefig(file, format='svg', metadata={'Date': None, 'Creator': None})
+  data = base64.b64encode(file.getvalue().encode()).decode()
   return f'data:image/svg+xml;base64,{data}'
+
+
+def _draw(axes: Any, plot: Plot) -> None:
+  x, y = zip(*plot.points)
+  if plot.is_bars:
+    axes.bar(x, y, width=0.8, color=_LINE)
+    axes.axhline(0, color='#666666', linewidth=0.8)
+    low, high = axes.get_ylim()
+    if high - low < _LEAST_HEIGHT:
+      axes.set_ylim(-_LEAST_HEIGHT / 2, _LEAST_HEIGHT / 2)
+  else:
+    axes.plot(x, y, color=_LINE, linewidth=1.8)
+    # What may be negative, such as a loss, is shown whole.
+    axes.set_ylim(bottom=None if min(y) < 0 else 0)
+  if plot.log_x:
+    axes.set_xscale('log')
+  else:
+    axes.set_xlim(left=0)
+  if all(float(each).is_integer() for each in x):
+    axes.xaxis.get_major_locator().set_params(integer=True)
+  axes.set_xlabel(_plain(plot.x_label))
+  # So many letters fit beside the axis.
+  axes.set_ylabel('\n'.join(textwrap.wrap(_plain(plot.y_label), 32)))
+  axes.grid(color='#dddddd', linewidth=0.7)
+  axes.set_axisbelow(True)
+  axes.spines[['top', 'right']].set_visible(False)
+  if plot.mark is not None and plot.mark[1] is not None:
+    text = plot.mark_text or rounding.up(plot.mark[1])
+    axes.plot(*plot.mark, 'o', color=_MARK, markersize=6, clip_on=False, label=text)
+    # Where it covers the least of the curve.
+    axes.legend(loc='best', labelcolor=_MARK, frameon=False, handletextpad=0.2)
+
+
+def _plain(text: str) -> str:
+  """Text in which Matplotlib finds no formula."""
+  return text.replace('$', r'\$')
 
 
 # What templates ask of a statement.
@@ -276,12 +313,7 @@ def _is_one_gaussian(statement: dict[str, Any]) -> bool:
 
 
 def _what_is_unstated(statement: dict[str, Any]) -> str:
-  """What keeps the limits that a guarantee needs, where nobody states it, or ''.
-
-  That is what keeps the 'limits', or their 'cap' alone; what makes devices 'wait' so
-  that they follow; or, where the log names clients that broke a 'plan', what keeps
-  others to more than that.
-  """
+  """What nobody states that keeps 'limits', or a 'cap', 'wait' or 'plan'; or ''."""
   if statement['guarantee']['epsilon'] is None or nbafl_report.is_one(statement):
     return ''
   for _, run in model.runs(statement):
@@ -307,8 +339,7 @@ def _local_or_distributed(statement: dict[str, Any]) -> str:
     terms.PLACEMENTS[part['mechanism']['noise_site']].privacy
     for _, part in model.runs(statement)
   }
-  (privacy,) = found if len(found) == 1 else ('',)
-  return privacy and f'{privacy} '
+  return f'{found.pop()} '.lstrip() if len(found) == 1 else ''
 
 
 def _seen(statement: dict[str, Any], words: dict[str, str]) -> str:
@@ -417,14 +448,6 @@ def _number(value: float) -> str:
   return f'{int(value)}' if float(value).is_integer() else rounding.exact(value)
 
 
-# What a run learned.
-
-
-def _has_curves(learned: learning_curves.Curves) -> bool:
-  spent = learned.epsilon.points or learned.simulated_epsilon.points
-  return bool(spent or _measured(learned))
-
-
 def _measured(
   learned: learning_curves.Curves,
 ) -> list[tuple[str, learning_curves.Curve]]:
@@ -445,12 +468,6 @@ def _bought(
     if rounds in by_round
   ]
   return points if len({epsilon for epsilon, _ in points}) > 1 else []
-
-
-def _thinned(points: list[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
-  """So many of the points that pictures stay small, the first and the last of them."""
-  chosen = np.unique(np.linspace(0, len(points) - 1, _POINTS).round().astype(int))
-  return tuple(points[index] for index in chosen)
 
 
 def _measure(value: float) -> str:

@@ -1,8 +1,7 @@
 """The JSON schema of reports, and where a report is something else.
 
-It follows from the structs of `model` and from registries: mechanisms and their
-options, participation schemas with their numbers, accountants.
-`tff-dp-report --schema` prints it.
+It follows from the structs of `model`, and from registries of mechanisms and their
+options, schemes of participation and accountants. `tff-dp-report --schema` prints it.
 """
 
 import copy
@@ -28,9 +27,14 @@ def load() -> dict[str, Any]:
   refs, definitions = msgspec.json.schema_components(
     model.REPORTS, ref_template='#/$defs/{name}'
   )
+  comments = list(_comments())
   for name, each in definitions.items():
     struct = getattr(model, name)
-    _add_descriptions(struct, each)
+    each['description'] = ' '.join((inspect.getdoc(struct) or '').split())
+    bases = {base.__name__ for base in struct.__mro__}
+    for base, field, said in comments:
+      if base in bases and field in each['properties']:
+        each['properties'][field]['description'] = said
     each['properties'].pop('registered', None)
     # Reports have all fields, also those with a default, but what is not set.
     fields = msgspec.structs.fields(struct)
@@ -54,14 +58,19 @@ def load() -> dict[str, Any]:
   }
 
 
-def _add_descriptions(struct: type, definition: dict[str, Any]) -> None:
-  """What docstrings say of a struct and its fields."""
-  for each in reversed(struct.__mro__[: struct.__mro__.index(msgspec.Struct)]):
-    summary, _, attributes = (inspect.getdoc(each) or '').partition('\n\nAttributes:\n')
-    for entry in re.split(r'\n  (?! )', '\n' + attributes)[1:]:
-      name, _, said = entry.partition(': ')
-      definition['properties'][name]['description'] = ' '.join(said.split())
-  definition['description'] = ' '.join(summary.split())
+def _comments() -> Iterator[tuple[str, str, str]]:
+  """Structs of `model`, their fields, and the comments above each or behind it."""
+  struct, above = '', ''
+  for line in inspect.getsource(model).splitlines():
+    code, _, comment = line.partition('  # ')
+    said = f'{above} {comment}'.strip()
+    if code.startswith('class '):
+      struct = code[len('class ') : code.index('(')]
+    elif field := re.match(r'  (\w+): ', code):
+      if said and not said.startswith('type: '):
+        yield struct, field[1], said
+      said = ''
+    above = '' if code else said
 
 
 def _add_mechanisms(definitions: dict[str, Any]) -> None:
@@ -155,18 +164,16 @@ def _in_words(error: Any) -> Iterator[str]:
     alternatives: dict[Any, list[Any]] = {}
     for each in error.context:
       alternatives.setdefault(each.schema_path[0], []).append(each)
-    closest = min(
-      alternatives.values(), key=lambda errors: (_is_other(errors[0]), len(errors))
-    )
-    for each in closest:
+
+    def distance(errors: list[Any]) -> tuple[bool, int]:
+      """Whether the value is of another type than an alternative, or what differs."""
+      is_other = errors[0].validator == 'type' and not errors[0].relative_path
+      return is_other, len(errors)
+
+    for each in min(alternatives.values(), key=distance):
       yield from _in_words(each)
     return
   name = ''.join(
     f'[{each}]' if isinstance(each, int) else f'.{each}' for each in error.absolute_path
   ).lstrip('.')
   yield f'{name or "the report"}: {error.message}'
-
-
-def _is_other(error: Any) -> bool:
-  """Whether a value is of another type than an alternative takes."""
-  return error.validator == 'type' and len(error.relative_path) == 0

@@ -1,8 +1,4 @@
-"""The inputs of statements from files: of a plan, a run, a ledger, a round log.
-
-Each function reads its files and keeps their checksums; `statement.build` makes a
-statement of what it returns.
-"""
+"""The inputs of statements from files, with their checksums."""
 
 import contextlib
 import dataclasses
@@ -35,10 +31,7 @@ from tff_dp_aggregators.base import version
 PROGRAM = 'tff-dp-report'
 # What files are to a statement.
 ROLES = ('config', 'strategy', 'ledger', 'canaries', 'round_log')
-# Schedules from a file, as configurations call them; which file, is private.
-_REPLAY = 'replay'
-_ALTERED = 'it was altered, or is of several runs'
-_STRATEGY_FILES = ('strategy.json', 'strategy.npz')
+_ALTERED = 'something was altered, or is of another run'
 
 
 def from_plan(
@@ -51,17 +44,16 @@ def from_plan(
 ) -> inputs_lib.Inputs:
   """The statement's inputs for a plan, or for the rounds of it that a ledger lists.
 
-  The limits of the plan are those of the round log, if there is one; with a ledger, the
-  log shows that they were kept.
+  Its limits are those of a round log, which shows that those of a ledger were kept.
   """
   files, found = [], dataclasses.replace(plan, command=command)
   if ledger is not None:
     file, read = _ledger_of(ledger)
     files.append(file)
-    found = dataclasses.replace(found, ledger=read)
-    if found.noise_source == inputs_lib.Inputs.noise_source:
-      said = inputs_lib.noise_source_of(found.ledger) or found.noise_source
-      found = dataclasses.replace(found, noise_source=said)
+    said = found.noise_source
+    if said == inputs_lib.Inputs.noise_source:
+      said = inputs_lib.noise_source_of(read) or said
+    found = dataclasses.replace(found, ledger=read, noise_source=said)
   if round_log is not None:
     limits = found.mechanism.limits
     if found.ledger is not None:
@@ -71,18 +63,14 @@ def from_plan(
       planned = found.mechanism.participation
       if shown != planned:
         raise ValueError(f'the round log gives {shown}, the report has {planned}.')
-    summary = summary_of(round_log, found)
-    stated_cap = found.cap_enforced_by
-    if stated_cap is None and summary['basis'] == 'min_wait':
-      stated_cap = found.enforced_by  # It follows from the wait as the separation does.
-    enforced_by, cap_enforced_by = (
-      inputs_lib.enforced_by_log(summary, ledger is not None, stated)
-      for stated in (found.enforced_by, stated_cap)
-    )
+    summary, cap = summary_of(round_log, found), found.cap_enforced_by
+    if cap is None and summary['basis'] == 'min_wait':
+      cap = found.enforced_by  # It follows from the wait as the separation does.
+    has_ledger, stated = ledger is not None, found.enforced_by
     found = dataclasses.replace(
       found,
-      enforced_by=enforced_by,
-      cap_enforced_by=cap_enforced_by,
+      enforced_by=inputs_lib.enforced_by_log(summary, has_ledger, stated),
+      cap_enforced_by=inputs_lib.enforced_by_log(summary, has_ledger, cap),
       participation_source=summary,
     )
     files.insert(0, round_log.file)
@@ -141,6 +129,13 @@ class _Config(msgspec.Struct, frozen=True):
     return found if isinstance(found, dict) else {}
 
   @property
+  def code_version(self) -> Optional[str]:
+    """What it says of the code that trained."""
+    if not isinstance(self.software, dict):
+      return None
+    return ', '.join(map(' '.join, version.in_words(self.software).items()))
+
+  @property
   def simulation(self) -> Optional[str]:
     """How clients were simulated; `None` if it does not say."""
     stated = self.of_training('simulation')
@@ -155,7 +150,7 @@ class _Config(msgspec.Struct, frozen=True):
     return model.Reporting(
       dropout_rate=None if dropouts is None else dropouts['rate'],
       reporting_goal=goal,
-      denominator=None if self.privacy is None else self.privacy.clients_per_round,
+      denominator=getattr(self.privacy, 'clients_per_round', None),
     )
 
   @property
@@ -175,8 +170,8 @@ def from_run_dir(
 ) -> inputs_lib.Inputs:
   """The statement's inputs for what a run left: configuration, strategy and ledger.
 
-  `accountant`: Whose epsilon counts; `None` for the one that the run was planned by, if
-  no tighter one has as little, or else the tightest. `rounds_fixed_by`: As in `Inputs`.
+  `accountant`: Whose epsilon counts; `None` for the one that the run was planned by.
+  `rounds_fixed_by`: As in `Inputs`.
   """
   path, config = _config_of(run_dir)
   try:
@@ -187,12 +182,8 @@ def from_run_dir(
     ) from e
   if rounds_fixed_by is None:
     return found
-  arguments = [f'--rounds_fixed_by={rounds_fixed_by}']
-  return dataclasses.replace(
-    found,
-    rounds_fixed_by=rounds_fixed_by,
-    command=f'{found.command} {shlex.join(arguments)}',
-  )
+  command = f'{found.command} {shlex.quote(f"--rounds_fixed_by={rounds_fixed_by}")}'
+  return dataclasses.replace(found, rounds_fixed_by=rounds_fixed_by, command=command)
 
 
 def without_privacy(run_dir: str) -> inputs_lib.WithoutPrivacy:
@@ -240,16 +231,15 @@ def _from_config(
   if privacy is None:
     raise ValueError(f'the run in {run_dir or "."} had no privacy mechanism.')
   files, strategy = [file_of('config', config_path)], None
-  for name in _STRATEGY_FILES:
-    path = os.path.join(run_dir, name)
-    if os.path.exists(path):
-      if strategy is not None:
-        raise ValueError(
-          f'{run_dir or "."} has both {" and ".join(_STRATEGY_FILES)}; remove the file '
-          'that is not of the run.'
-        )
-      strategy = joint_mechanism.load_strategy(privacy.mechanism, path)
-      files.append(file_of('strategy', path))
+  paths = [os.path.join(run_dir, f'strategy.{ending}') for ending in ('json', 'npz')]
+  if all(map(os.path.exists, paths)):
+    raise ValueError(
+      f'{run_dir or "."} has both strategy.json and strategy.npz; remove the file that '
+      'is not of the run.'
+    )
+  for path in filter(os.path.exists, paths):
+    strategy = joint_mechanism.load_strategy(privacy.mechanism, path)
+    files.append(file_of('strategy', path))
   ledger_file, ledger = _ledger_of(os.path.join(run_dir, 'ledger.jsonl'))
   ledger_lib.check_schedule(ledger, config.of_training('schedule'))
   files.append(ledger_file)
@@ -302,7 +292,7 @@ def _from_config(
     enforced_by=privacy.enforced_by,
     cap_enforced_by=privacy.cap_enforced_by,
     noise_source=privacy.noise_source,
-    code_version=_code_version(config.software),
+    code_version=config.code_version,
     simulation=config.simulation,
     reporting=config.reporting,
     before_clipping=config.before_clipping,
@@ -323,7 +313,7 @@ def _check_schedule(
 ) -> None:
   """Refuses a configuration whose schedule is not that which it accounts for."""
   stated = sampling.to_json(mechanism.participation)
-  if schedule.get('schedule') == _REPLAY:
+  if schedule.get('schedule') == 'replay':  # From a file; which one, is private.
     said = schedule.get('stated')
     kept = stated if said is None else said.get('schema')  # Or its file says it.
   else:
@@ -359,7 +349,7 @@ def _check_ledger(
         f'{config_path} says delta = {privacy.delta}, and of the noise that its '
         f'generator is {generator} and its source {privacy.noise_source!r}, but round '
         f'{entry.round} of the ledger has {entry.delta}, {entry.noise_generator} and '
-        f'{entry.noise_source}: one of them was altered, or they are of two runs.'
+        f'{entry.noise_source}: {_ALTERED}.'
       )
 
 
@@ -374,19 +364,9 @@ def _weights_of_parts(
   parts = tuple(part for part, weights in stated.items() for _ in weights)
   if not stated or mechanism.part_of(names) != parts:
     raise ValueError(
-      f'weights_of_parts is {stated}, which the patterns of the parts do not give: '
-      'something was altered.'
+      f'weights_of_parts is {stated}, but patterns of parts do not give it: {_ALTERED}.'
     )
   return stated
-
-
-def _code_version(software: Any) -> Optional[str]:
-  """What a configuration says of the code that trained; `None` if nothing."""
-  if not isinstance(software, dict):
-    return None
-  return ', '.join(
-    f'{name} {words}' for name, words in version.in_words(software).items()
-  )
 
 
 # What a production system left.
@@ -413,9 +393,8 @@ def from_round_log(
   population: Optional[str] = None,
   planned: Optional[strategies.Participation] = None,
 ) -> RoundLog:
-  """Limits on participation that a production system's round log proves.
+  """Limits that a round log proves, or of a plan those that it shows were kept.
 
-  Or those that were planned, of at least as many rounds, as far as they were kept.
   Other arguments are those of `round_log.read` and `log_participation.summarize`.
   """
   file = file_of('round_log', path)
@@ -458,8 +437,7 @@ def summary_of(log: RoundLog, plan: inputs_lib.Inputs) -> dict[str, Any]:
   """What a report says of a round log: its summary, and what occurred.
 
   That is epsilon of the participations in the log, by the client with the largest one;
-  `None` if the log names no clients, the strategy is too large, or the mechanism is not
-  one Gaussian with noise of the server.
+  `None` without names of clients, or unless the server's noise is one Gaussian.
   """
   mechanism, squared = cast(mechanism_lib.Mechanism, plan.mechanism), None
   if not mechanism.parts and mechanism.is_one_gaussian and mechanism.is_private:
@@ -472,8 +450,7 @@ def summary_of(log: RoundLog, plan: inputs_lib.Inputs) -> dict[str, Any]:
   allowed = mechanism.strategy.sensitivity_squared(mechanism.limits)
   share = min(squared / allowed, 1.0)
   mu = accountants.gdp_mu(mechanism.event) * math.sqrt(share)
-  event = dp_accounting.GaussianDpEvent(1 / mu)
-  epsilon = accountants.epsilon(event, plan.delta, plan.accountant, mechanism.relation)
+  epsilon = plan.epsilon_of(dp_accounting.GaussianDpEvent(1 / mu))
   squared = share * mechanism.sensitivity_squared
   occurred = {'sensitivity_squared': squared, 'epsilon': epsilon, 'delta': plan.delta}
   return {**log.summary, 'occurred': occurred}

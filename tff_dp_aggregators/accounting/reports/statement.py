@@ -1,11 +1,8 @@
 """The privacy statement: a guarantee with everything it rests on, as data.
 
-`build` turns `Inputs` (a mechanism, a delta, what a run's ledger says) into one
-statement, and `compose` several of those into one. The headings follow section 5.3 of
-"How to DP-fy ML" (arXiv:2303.00654): setting, definition (unit, adjacency, outputs,
-data accesses), accounting (type, assumptions, formal statement), verification. `model`
-has the types of all of it; `rendering` writes it out for people; `verification`
-computes it again.
+`build` makes it of `Inputs`: a mechanism, a delta, what a run's ledger says. Headings
+follow section 5.3 of "How to DP-fy ML" (arXiv:2303.00654): setting, definition (unit,
+adjacency, outputs, data accesses), accounting, verification. `model` has the types.
 """
 
 import collections
@@ -15,7 +12,6 @@ import importlib.metadata
 import json
 import math
 import platform
-from collections.abc import Iterable, Sequence
 from typing import Any, Optional, TypeVar, Union, cast
 
 import dp_accounting
@@ -50,22 +46,18 @@ _SAID = terms.sentences('statement.j2')
 _M = TypeVar('_M', bound=model.Mechanism)
 # Epsilons that are closer, relative, differ by round-off.
 _SAME = 1e-9
-# Numbers of points of the curves.
-_POINTS = 200  # Of a curve over rounds.
-_SAMPLED_POINTS = 20  # Of one that takes a composition each.
-_DELTAS = 33  # Of the curve over delta.
-_DRAWN_DELTAS = 7  # The same, where outcomes are drawn for each.
-_LAGS = 64  # Of the noise's correlation, and for how many rounds it may be dense.
-_MAX_DENSE = 2048
+# Numbers of points of curves: over rounds, where each takes a composition, over delta,
+# where outcomes are drawn for each, and over lags (of so many rounds, if dense).
+_POINTS, _SAMPLED_POINTS, _DELTAS, _DRAWN_DELTAS = 200, 20, 33, 7
+_LAGS, _MAX_DENSE = 64, 2048
 # Strategies of at most so many numbers are part of the report.
 _MAX_NUMBERS = 10_000
 
 
 def build(inputs: inputs_lib.Inputs, *, with_curves: bool = True) -> dict[str, Any]:
-  """Builds the statement of a mechanism, and of a run of it, JSON-ready.
+  """The statement of a mechanism, and of a run of it, JSON-ready; infinity is `None`.
 
-  Infinities are `None`. Without `with_curves`, so are the points of plots. The
-  statement of a run that simulates a larger cohort is one without privacy.
+  Without `with_curves`, so are the points of plots.
   """
   mechanism, delta = inputs.mechanism, inputs.delta
   gaussian.check_delta(delta)
@@ -106,11 +98,25 @@ def build(inputs: inputs_lib.Inputs, *, with_curves: bool = True) -> dict[str, A
   guarantee = guarantees.of_event(
     event, delta, mechanism.relation, inputs.accountant, mechanism.sensitivity_kind
   )
+  adjacency: Any = mechanism.adjacency
+  adaptive = mechanism.clipped_count_stddev is not None
+  counted = adjacency == 'add_or_remove'
+  placement = terms.PLACEMENTS[mechanism.noise_site]
+  definition = model.Definition(
+    privacy_unit=_SAID.privacy_unit,
+    adjacency=model.NamedAdjacency(
+      name=adjacency, meaning=_SAID.adjacencies[adjacency]
+    ),
+    outputs=placement.outputs + (_SAID.secret if mechanism.is_sampled else ''),
+    covered=_SAID.covered + (_SAID.covered_if_adaptive if adaptive else []),
+    not_covered=_SAID.not_covered
+    + (_SAID.not_covered_if_counted if counted else [])
+    + list(inputs.not_covered),
+  )
   warnings = inputs_lib.warnings(inputs)
   of_canaries: Any = msgspec.UNSET
   if inputs.canary_record is not None:
-    assert run is not None
-    of_canaries = _canaries(inputs, inputs.canary_record, guarantee, run)
+    of_canaries = _canaries(inputs, guarantee, cast(model.Run, run))
     shown = [each.epsilon for each in of_canaries.bounds if each.contradicts]
     if shown:
       said = _SAID.contradicted(
@@ -124,8 +130,8 @@ def build(inputs: inputs_lib.Inputs, *, with_curves: bool = True) -> dict[str, A
     report.of(
       inputs,
       warnings=warnings,
-      setting=terms.PLACEMENTS[mechanism.noise_site].setting,
-      definition=_definition(mechanism, inputs.not_covered),
+      setting=placement.setting,
+      definition=definition,
       mechanism=_mechanisms(inputs, clip_norm),
       participation=_participation(inputs),
       run=run,
@@ -134,13 +140,13 @@ def build(inputs: inputs_lib.Inputs, *, with_curves: bool = True) -> dict[str, A
       guarantee=guarantee,
       canaries=of_canaries,
       other_guarantees=guarantees.others(inputs),
-      nbafl=nbafl_report.of_run(inputs.nbafl),
+      nbafl=inputs.nbafl and nbafl_report.of_run(inputs.nbafl),
       curves=curves,
       provenance=inputs_lib.provenance(inputs),
-      software=_software(),
+      software=software(),
       verification=model.Verification(
         command=inputs.command,
-        files=_files(inputs.files),
+        files=[model.File(**file) for file in inputs.files],
         inputs=model.VerificationInputs.of(
           inputs,
           mechanism=mechanism.to_json(),
@@ -155,130 +161,6 @@ def build(inputs: inputs_lib.Inputs, *, with_curves: bool = True) -> dict[str, A
   )
 
 
-def compose(
-  parts: Sequence[dict[str, Any]],
-  *,
-  accountant: Optional[str] = None,
-  command: Optional[str] = None,
-  other_releases: Sequence[inputs_lib.OtherRelease] = (),
-  names: Sequence[str] = (),
-) -> dict[str, Any]:
-  """The statement of several runs or phases on the same clients together.
-
-  A client may take part in all of them. Curves are computed if all parts have them.
-
-  `parts`: What `build` returned for each, for the same delta and adjacency.
-  `other_releases`: What other systems released of these clients, as it is stated.
-  `names`: Where the parts come from, for messages.
-  """
-  if not parts or len(parts) + len(other_releases) < 2:
-    raise ValueError(
-      f'a composition has two parts or more; got {len(parts)}, and '
-      f'{len(other_releases)} other releases.'
-    )
-  names = names or [f'part {number}' for number, _ in enumerate(parts, start=1)]
-  delta = _same('delta', [part['guarantee']['delta'] for part in parts], names)
-  definitions = [part['definition'] for part in parts]
-  adjacency = _same(
-    'adjacency',
-    [each['adjacency']['name'] for each in definitions],
-    names,
-    ' Epsilons for different neighbours say nothing together; --adjacency gives a '
-    'mechanism another one, where it has several.',
-  )
-  relation = sampling.ADJACENCIES[adjacency]
-  inputs_lib.check_releases(other_releases, delta, adjacency)
-  event = dp_accounting.ComposedDpEvent(
-    [*map(_event_of_part, parts), *(each.to_event() for each in other_releases)]
-  )
-  known_by = 'bound' if is_bound(*parts) else 'exact'
-  total = guarantees.of_event(event, delta, relation, accountant, known_by)
-  mu = total.gdp_mu or math.inf
-  curves = None
-  if all(part['curves'] is not None for part in parts):
-    curves = model.Curves(
-      epsilon_by_delta=by_delta(event, delta, relation, accountant),
-      epsilon_by_round=[],
-      epsilon_by_round_accountant=None,
-      error_by_round=[],
-      noise_correlation=[],
-    )
-  # Towards another observer, or for other neighbours, other releases state nothing.
-  others = []
-  if not accountants.has_stated(event):
-    others = guarantees.others_composed(parts, accountant)
-  settings = _union([part['setting']] for part in parts)
-  seen = _union([each['outputs'].removesuffix(_SAID.secret)] for each in definitions)
-  outputs = '; and '.join(seen)
-  if any(each['outputs'].endswith(_SAID.secret) for each in definitions):
-    outputs += _SAID.secret
-  return model.to_json(
-    model.Composition(
-      warnings=[
-        f'Run {number}: {warning}'
-        for number, part in enumerate(parts, start=1)
-        for warning in part.get('warnings', ())
-      ],
-      setting=terms.in_a_line(_SAID.setting(settings, bool(other_releases))),
-      definition=model.Definition(
-        privacy_unit=definitions[0]['privacy_unit'],
-        adjacency=model.NamedAdjacency(**definitions[0]['adjacency']),
-        outputs=outputs + ('; and other releases' if other_releases else ''),
-        covered=_union(each['covered'] for each in definitions),
-        not_covered=_union(each['not_covered'] for each in definitions),
-      ),
-      mechanism=model.Composed(
-        name='composition',
-        effective_noise_multiplier=1 / mu if math.isfinite(mu) else None,
-      ),
-      guarantee=total,
-      other_guarantees=others,
-      parts=list(parts),
-      other_releases=list(other_releases),
-      curves=curves,
-      software=_software(),
-      verification=model.Verification(
-        command=command,
-        files=_files([f for part in parts for f in part['verification']['files']]),
-        inputs=model.VerificationInputs(
-          event=events.to_json(event),
-          delta=delta,
-          accountant=accountant,
-          with_curves=curves is not None,
-        ),
-      ),
-    )
-  )
-
-
-def _same(
-  what: str, values: Sequence[Any], names: Sequence[str], remedy: str = ''
-) -> Any:
-  """What all parts have; refuses two that have not the same."""
-  for name, value in zip(names, values):
-    if value != values[0]:
-      raise ValueError(
-        f'what is composed needs the same {what}; {names[0]} has {values[0]}, {name} '
-        f'has {value}.{remedy}'
-      )
-  return values[0]
-
-
-def _union(lists: Iterable[list[str]]) -> list[str]:
-  return list(dict.fromkeys(each for items in lists for each in items))
-
-
-def _event_of_part(part: dict[str, Any]) -> dp_accounting.DpEvent:
-  """What a part spent, with the strategy of a mixture if the report has it."""
-  inputs = part['verification']['inputs']
-  event = events.from_json(inputs['event'])
-  if isinstance(event, events.MixtureDpEvent) and inputs['strategy'] is not None:
-    strategy = strategies.Strategy.from_json(json.dumps(inputs['strategy']))
-    if strategy.checksum == event.strategy_checksum:
-      return dataclasses.replace(event, strategy=strategy)
-  return event
-
-
 def is_bound(*statements: dict[str, Any]) -> bool:
   """Whether a sensitivity that the statements rest on is known by an upper bound."""
   return any(
@@ -290,23 +172,20 @@ def is_bound(*statements: dict[str, Any]) -> bool:
 
 def build_nbafl(plan: nbafl.Nbafl, *, command: Optional[str] = None) -> dict[str, Any]:
   """The statement of an NbAFL plan: what its formulas claim, and what holds."""
-  return model.to_json(nbafl_report.of(plan, _software(), command))
+  return model.to_json(nbafl_report.of(plan, software(), command))
 
 
 def build_without_privacy(
   run: Union[inputs_lib.WithoutPrivacy, inputs_lib.Inputs, None] = None,
 ) -> dict[str, Any]:
-  """The statement of a run without any privacy mechanism: that there is none.
-
-  Or of one that simulates a larger cohort.
-  """
+  """The statement of a run without a mechanism, or with one of a larger cohort."""
   run, verification, cohort = run or inputs_lib.WithoutPrivacy(), None, None
   if isinstance(run, inputs_lib.Inputs):
     cohort = _simulated_cohort(run)
   if run.files or cohort is not None:
     verification = model.VerificationWithoutPrivacy(
       command=run.command,
-      files=_files(run.files),
+      files=[model.File(**file) for file in run.files],
       inputs=model.InputsWithoutPrivacy(accountant=run.accountant),
     )
   return model.to_json(
@@ -328,9 +207,9 @@ def _simulated_cohort(inputs: inputs_lib.Inputs) -> model.SimulatedCohort:
   assert cohort is not None and ledger is not None
   rounds, accountant, epsilon = len(ledger.entries), None, None
   if mechanism.noise_multiplier:
-    event, relation = event_of_rounds(mechanism, rounds), mechanism.relation
-    accountant = inputs.accountant or accountants.tightest(event, relation)
-    epsilon = accountants.epsilon(event, inputs.delta, accountant, relation)
+    event = event_of_rounds(mechanism, rounds)
+    accountant = inputs.accountant or accountants.tightest(event, mechanism.relation)
+    epsilon = inputs.epsilon_of(event)
   stddev = mechanism.clipped_count_stddev
   return model.SimulatedCohort.of(
     cohort,
@@ -362,29 +241,6 @@ def event_of_rounds(
     dp_accounting.ComposedDpEvent(
       [dp_accounting.SelfComposedDpEvent(*each) for each in counted.items()]
     )
-  )
-
-
-# What is said of a mechanism.
-
-
-def _definition(
-  mechanism: joint_lib.AnyMechanism, not_covered: Sequence[str]
-) -> model.Definition:
-  adjacency: Any = mechanism.adjacency
-  adaptive = mechanism.clipped_count_stddev is not None
-  counted = adjacency == 'add_or_remove'
-  return model.Definition(
-    privacy_unit=_SAID.privacy_unit,
-    adjacency=model.NamedAdjacency(
-      name=adjacency, meaning=_SAID.adjacencies[adjacency]
-    ),
-    outputs=terms.PLACEMENTS[mechanism.noise_site].outputs
-    + (_SAID.secret if mechanism.is_sampled else ''),
-    covered=_SAID.covered + (_SAID.covered_if_adaptive if adaptive else []),
-    not_covered=_SAID.not_covered
-    + (_SAID.not_covered_if_counted if counted else [])
-    + list(not_covered),
   )
 
 
@@ -443,9 +299,7 @@ def _mechanism(
     adaptive = model.AdaptiveClipping.of(mechanism)
   if placement.is_simulation:
     would_be = mechanism.event_with(mechanism.noise_multiplier)
-    simulated_epsilon = accountants.epsilon(
-      would_be, inputs.delta, inputs.accountant, mechanism.relation
-    )
+    simulated_epsilon = inputs.epsilon_of(would_be)
   error, noise = strategy.per_query_error(), error_multiplier(mechanism)
   of_sum = noises.MIN_CLIENTS in dict(mechanism.options) or not placement.is_of_client
   return struct.of(
@@ -475,11 +329,7 @@ def _mechanism(
 
 
 def error_multiplier(mechanism: mechanism_lib.Mechanism) -> float:
-  """Standard deviation of the noise in a round's sum, in clip norms.
-
-  Where each client makes noise of its own that is of the fewest clients, or of one if
-  it is not known how many there are (`error_of`).
-  """
+  """Stddev of noise in a round's sum, in clip norms; of the fewest clients, or one."""
   fewest = dict(mechanism.options).get(noises.MIN_CLIENTS, 1)
   return mechanism.sum_noise_multiplier(fewest)
 
@@ -489,9 +339,7 @@ def _integer_noise(
 ) -> Optional[model.IntegerNoise]:
   """Grid, rounding and wrapping of integer noise; `None` for noise of real numbers.
 
-  All of it follows from the mechanism (`accounting.distributed_noise`), and is relative
-  to the clip norm: the grid is. A ledger's rounds may have had more clients than the
-  grid was planned for.
+  A ledger's rounds may have had more clients than the grid was planned for.
   """
   noise = mechanism.noise
   if not noise.is_integer:
@@ -540,13 +388,10 @@ def _strategy(mechanism: joint_lib.AnyMechanism) -> Optional[dict[str, Any]]:
     numbers = sum(np.size(value) for value in values if value is not None)
     return json.loads(strategy.to_json()) if numbers <= _MAX_NUMBERS else None
 
-  if not mechanism.parts:
-    return small(cast(mechanism_lib.Mechanism, mechanism).strategy)
+  if isinstance(mechanism, mechanism_lib.Mechanism):
+    return small(mechanism.strategy)
   found = {part.name: small(part.mechanism.strategy) for part in mechanism.parts}
   return None if None in found.values() else found
-
-
-# What is said of a run.
 
 
 def _in_the_log(inputs: inputs_lib.Inputs) -> tuple[dp_accounting.DpEvent, int]:
@@ -567,8 +412,7 @@ def _in_the_log(inputs: inputs_lib.Inputs) -> tuple[dp_accounting.DpEvent, int]:
   ran = log_participation.of_plan(
     seen, rounds, limits, bool(planned and planned['broken'])
   )
-  # The strategy was built for all rounds: who was in the first of them alone
-  # was in no later one.
+  # The strategy is for all rounds: who was in the first alone was in no later one.
   shown = strategies.Participation(
     num_rounds, ran.min_separation, ran.possible_participations
   )
@@ -584,14 +428,9 @@ def _stopped(
 ) -> Union[model.Stopped, msgspec.UnsetType]:
   """What is said of a run that ended early; of others nothing."""
   rounds = inputs.mechanism.participation.num_rounds
-
-  def epsilon(event: dp_accounting.DpEvent) -> float:
-    relation = inputs.mechanism.relation
-    return accountants.epsilon(event, inputs.delta, inputs.accountant, relation)
-
   of_rounds, of_plan = math.inf, math.inf
   if completed != rounds and inputs.mechanism.is_private:
-    of_rounds, of_plan = epsilon(spent), epsilon(planned)
+    of_rounds, of_plan = inputs.epsilon_of(spent), inputs.epsilon_of(planned)
   if of_rounds >= of_plan * (1 - _SAME):  # As where rounds were drawn in advance.
     if inputs.rounds_fixed_by is not None:
       raise ValueError(
@@ -614,8 +453,8 @@ def _ran(
 ) -> tuple[dp_accounting.DpEvent, dp_accounting.DpEvent, model.Run]:
   """What rounds and attempts of a ledger spent, what all planned ones do, and what ran.
 
-  Aborted attempts spent nothing, for nothing of them was released; but whom noise of
-  its own hides has sent a report in each, at most, and the server has it.
+  Nothing of aborted attempts was released; but the server has a report of each client
+  whom noise of its own hides.
   """
   mechanism, planned = inputs.mechanism, inputs.mechanism.event
   spent, attempts = ledger.total_event, ledger_lib.total_event(ledger.aborted)
@@ -623,9 +462,6 @@ def _ran(
   if mechanism.placement.is_of_client and reported:
     # That of a client who has its first turn there.
     attempts = dp_accounting.SelfComposedDpEvent(mechanism.round_events[0], reported)
-
-  def epsilon(event: dp_accounting.DpEvent, accountant: Optional[str] = None) -> float:
-    return accountants.epsilon(event, inputs.delta, accountant, mechanism.relation)
 
   if not isinstance(attempts, dp_accounting.NoOpDpEvent):
     spent = events.simplify(dp_accounting.ComposedDpEvent([spent, attempts]))
@@ -647,52 +483,41 @@ def _ran(
     aborted_attempts=model.AbortedAttempts(
       count=len(ledger.aborted),
       rounds=list(dict.fromkeys(attempt.round for attempt in ledger.aborted)),
-      epsilon=epsilon(attempts),
+      epsilon=accountants.epsilon(attempts, inputs.delta, None, mechanism.relation),
     ),
     ledger_head=model.LedgerHead.of(ledger.head),
     clip_norms=model.ClipNorms(smallest=min(norms), largest=max(norms)),
     noise_generators=list(generators),
     rounds_planned=mechanism.participation.num_rounds,
-    epsilon_planned=epsilon(planned, inputs.accountant),
+    epsilon_planned=inputs.epsilon_of(planned),
   )
   return spent, planned, run
 
 
 def _canaries(
-  inputs: inputs_lib.Inputs,
-  record: canaries_lib.Record,
-  guarantee: model.Guarantee,
-  run: model.Run,
+  inputs: inputs_lib.Inputs, guarantee: model.Guarantee, run: model.Run
 ) -> model.Canaries:
   """What an attacker with canaries reached, beside what is guaranteed."""
   found = canaries_lib.audit(
-    record,
+    cast(canaries_lib.Record, inputs.canary_record),
     delta=inputs.delta,
     planned_epsilon=cast(float, run.epsilon_planned),
     is_gaussian=inputs.mechanism.is_one_gaussian,
   )
-  claimed = guarantee.epsilon
-  return model.Canaries.of(
-    found,
-    bounds=[
-      model.CanaryBound.of(
-        each, contradicts=claimed is not None and each.epsilon > claimed
-      )
-      for each in found.bounds
-    ],
-  )
-
-
-def _files(files: Sequence[dict[str, Any]]) -> list[model.File]:
-  return [model.File(**file) for file in files]
+  claimed = cast(float, guarantee.epsilon)
+  bounds = [
+    model.CanaryBound.of(each, contradicts=each.epsilon > claimed)
+    for each in found.bounds
+  ]
+  return model.Canaries.of(found, bounds=bounds)
 
 
 # What is imported stays the same; reading versions takes a third of a statement's time.
 _version_of = functools.cache(importlib.metadata.version)
 
 
-def _software() -> model.Software:
-  # The commit and what was modified are there where they are known.
+def software() -> model.Software:
+  """What computes; the commit and what was modified, where they are known."""
   return model.Software(
     **version.current().to_json(),
     dp_accounting=_version_of('dp-accounting'),
@@ -700,9 +525,6 @@ def _software() -> model.Software:
     scipy=_version_of('scipy'),
     python=platform.python_version(),
   )
-
-
-# Points of plots.
 
 
 def _curves(
@@ -740,10 +562,9 @@ def _curves(
       spent.append([(int(turns) - 1) * limits.min_separation + 1, epsilon])
   error: list[list[float]] = []
   correlation: list[list[float]] = []
-  if not mechanism.parts:  # These each have their own.
-    alone = cast(mechanism_lib.Mechanism, mechanism)
-    strategy = alone.strategy
-    errors = error_multiplier(alone) * np.sqrt(strategy.per_query_error())
+  if isinstance(mechanism, mechanism_lib.Mechanism):  # Parts each have their own.
+    strategy = mechanism.strategy
+    errors = error_multiplier(mechanism) * np.sqrt(strategy.per_query_error())
     error = [[int(each) + 1, float(errors[each])] for each in rounds]
     if strategy.num_rounds <= _MAX_DENSE or strategy.needs_no_matrix:
       by_lag = enumerate(strategy.noise_correlation(_LAGS))

@@ -1,8 +1,6 @@
 """What reports and programs call accountants, noises, placements of noise and schemes.
 
-Numbers carry no words (`accountants`, `noises`, `sampling`); what is said of each, by
-name, stands in `templates/terms.j2` and `templates/schemes.j2`. Of an accountant that
-was registered from outside its name is said.
+What is said of each, by name, stands in `templates/terms.j2` and `schemes.j2`.
 """
 
 import functools
@@ -81,9 +79,9 @@ ACCOUNTANTS = {k: AccountantTerms(**said) for k, said in _WORDS.accountants.item
 OPTIONS = {name: OptionTerms(**said) for name, said in _WORDS.options.items()}
 PLACEMENTS = {name: PlacementTerms(**said) for name, said in _WORDS.placements.items()}
 # Accountants whose epsilons a report lists beside that of another one, where they read
-# the event; zCDP says nothing of samples.
-_BESIDE = {'pld': (accountants.QUICK_BOUND,), 'monte_carlo': ()}
-_BESIDE_OTHERS = (accountants.EXACT, accountants.QUICK_BOUND, 'zcdp')
+# the event, by its name; zCDP says nothing of samples.
+BESIDE = {'pld': (accountants.QUICK_BOUND,), 'monte_carlo': ()}
+BESIDE_OTHERS = (accountants.EXACT, accountants.QUICK_BOUND, 'zcdp')
 # Those that every guarantee has a field `epsilon_<name>` for.
 IN_GUARANTEE = (accountants.EXACT, 'pld', accountants.QUICK_BOUND, 'zcdp')
 
@@ -91,11 +89,6 @@ IN_GUARANTEE = (accountants.EXACT, 'pld', accountants.QUICK_BOUND, 'zcdp')
 def of_accountant(name: str) -> AccountantTerms:
   """What is said of an accountant; its name, if it was registered from outside."""
   return ACCOUNTANTS.get(name) or AccountantTerms(f'by {name}', name, name)
-
-
-def beside(name: str) -> tuple[str, ...]:
-  """The accountants that are asked as well where one is."""
-  return _BESIDE.get(name, _BESIDE_OTHERS)
 
 
 def label(name: str, other: Optional[accountants.Instead]) -> str:

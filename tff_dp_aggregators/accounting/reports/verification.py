@@ -1,22 +1,20 @@
 """Computing a report again, to find any difference.
 
-A report lists its inputs: mechanism, strategy, events, delta, and the files they came
-from with their checksums. `verify` holds the report against the JSON schema, reads the
-files again, builds the statement again from the inputs, and compares all of it. Then it
-does what the command in the report says, and compares that as well. Where
-the stated epsilon is one of the exact curve, privacy loss distributions, which share
-no code with it, have to come to the same.
+`verify` holds a report against the JSON schema, reads the files that it lists again,
+builds the statement again from its inputs, and compares all of it, as well as what the
+command in it leads to. Where epsilon is one of the exact curve, privacy loss
+distributions, which share no code with it, have to come to the same.
 
-What can be changed in a report without being found: texts that people wrote, which are
-what enforces limits and where the noise comes from, if neither a run's configuration
-nor the command has them; of a run without privacy, if its configuration is not among
-its files, how it was simulated; of a run of parts, names of weights that fit the
-patterns, as its configuration has them; where a file was, if it is not there any more;
-digits beyond the ninth; the command, if it leads to the same or is taken away; and
-names and versions of software, of which the result has a note. And whoever changes
+What can be changed without being found: texts that people wrote, which are what
+enforces limits and where the noise comes from, if neither a run's configuration nor the
+command has them; how a run without privacy was simulated, if its configuration is not
+among its files; names of weights of a part that fit its patterns; where a file was, if
+it is not there any more; digits beyond the ninth; the command, if it leads to the same
+or is taken away; and software, of which the result has a note. And whoever changes
 inputs and results together has written another report, which is right for what it says.
 """
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -54,8 +52,6 @@ _TOLERANCE = 1e-9
 StatementOf = Callable[[Sequence[str], Callable[[str, bool], str]], dict[str, Any]]
 # Strategies that were optimised on another machine give figures this close.
 _ALIKE = 1e-6
-_UNCHECKED = 'the command in the report was not tried, as the report program does'
-_NO_COMMAND = 'the report states no command that leads to it'
 _OTHER_STRATEGY = (
   'the command finds a strategy that is not the same to the last bit, as another '
   'machine or version may; figures were compared to six digits'
@@ -82,10 +78,9 @@ _IF_MISSING = {
 _LED_TO = 'verification.command leads to something else: '
 _OF_INPUTS = re.compile(rf'({_LED_TO})?(parts\[\d+\]\.)*verification\.(inputs|files)')
 _OF_A_CURVE = re.compile(r'(parts\[\d+\]\.)*curves\.')
-# An accountant that shares no code with the exact one has to come to the same.
-_OTHER_METHOD = 'pld'
-# What the other method may be above the exact epsilon, relative above 1.
-_AGREEMENT = 1e-3
+# An accountant that shares no code with the exact one has to come to the same, at most
+# so far above it, relative above 1; for smaller deltas, and other mu, it is a bound.
+_OTHER_METHOD, _AGREEMENT = 'pld', 1e-3
 _MIN_MU, _MAX_MU, _MIN_DELTA = 0.1, 10.0, 1e-13
 # Reports whose commands are being followed; each may name others.
 _being_verified: list[str] = []
@@ -108,11 +103,11 @@ class Result:
   def text(self) -> str:
     """The result for people."""
     lines = [f'note: {messages.visible(note)}' for note in self.notes]
-    points = [each for each in self.differences if _OF_A_CURVE.match(each)]
-    shown = [each for each in self.differences if each not in points[1:]]
+    of_curves = [each for each in self.differences if _OF_A_CURVE.match(each)][1:]
+    shown = [each for each in self.differences if each not in of_curves]
     lines += [f'difference: {messages.visible(each)}' for each in shown]
-    if points[1:]:
-      lines.append(f'and {len(points) - 1} more differences of curves')
+    if of_curves:
+      lines.append(f'and {len(of_curves)} more differences of curves')
     verdict = (
       'verified: every number was computed again and is the same. Said and not '
       'computed: what enforces the limits, where the noise comes from, what was asked '
@@ -127,12 +122,9 @@ class Result:
 def verify(path: str, statement_of: Optional[StatementOf] = None) -> Result:
   """Computes a JSON report again and compares.
 
-  Files it was made from are looked for where it says, relative paths from the current
-  directory, and else beside the report.
-
-  `statement_of`: What the report program makes of a command line, without printing it:
-  `programs.report.statement_of`. Without it the report's command is not checked, and a
-  note says so.
+  Files it was made from are looked for where it says, and else beside the report.
+  `statement_of` is `programs.report.statement_of`. Without it the report's command is
+  not checked, and a note says so.
   """
   if os.path.isdir(path):
     raise ValueError(
@@ -150,8 +142,7 @@ def verify(path: str, statement_of: Optional[StatementOf] = None) -> Result:
 
 def _verify(path: str, statement_of: Optional[StatementOf]) -> Result:
   report = _read(path)
-  broken = tuple(schema_lib.violations(report))
-  if broken:
+  if broken := tuple(schema_lib.violations(report)):
     return Result(broken, ('the report is not what its JSON schema says',))
   folder = os.path.dirname(path)
   wrong_files = list(dict.fromkeys(_wrong_files(report, folder)))
@@ -167,21 +158,26 @@ def _verify(path: str, statement_of: Optional[StatementOf]) -> Result:
     led_to, said = _check_command(report, lambda path: find(path, folder), statement_of)
   except Exception as e:  # What is no report of ours may lead to anything.
     failure = f'it cannot be computed again: {type(e).__name__}: {e}'
-    # A file that is another one, or is missing, is the reason and no second difference.
+    # A wrong file is the reason, and no second difference.
     return Result(('; so '.join((*wrong_files, failure)),), ())
   # What the command leads to as well is told once.
   known = {f'{_LED_TO}{each}' for each in differences}
   differences += [each for each in led_to if each not in known]
   notes += said
-  if differences:
-    notes += _notes_on_outcomes(again)
+  entry = accountants.ACCOUNTANTS.get(again['guarantee'].get('accountant'))
+  if differences and entry is not None and entry.is_drawn:
+    notes.append(
+      f'{terms.of_accountant(entry.name).title} has the same outcomes on any machine, '
+      'to round-off; where that decides, a figure is a step of 0.2% beside the one of '
+      'another processor, which is as right'
+    )
   if other is not None:
-    method, epsilon = other
-    notes.append(f'{method}, another method, give epsilon = {epsilon!r}')
+    method = terms.of_accountant(_OTHER_METHOD).title
+    notes.append(f'{method}, another method, give epsilon = {other!r}')
     stated = again['guarantee']['epsilon']
-    if not 0 <= epsilon - stated <= _AGREEMENT * max(1.0, stated):
+    if not 0 <= other - stated <= _AGREEMENT * max(1.0, stated):
       differences.append(
-        f'guarantee.epsilon is {stated!r}, by another method {epsilon!r}'
+        f'guarantee.epsilon is {stated!r}, by another method {other!r}'
       )
   differences.sort(key=lambda each: not _OF_INPUTS.match(each))
   return Result(tuple(differences), tuple(notes))
@@ -204,55 +200,35 @@ def _read(path: str) -> dict[str, Any]:
       f'{path} is not a privacy report of this package in version {model.VERSION}, but '
       f'in {stated.get("version")!r}.'
     )
-  _bring_up_to_date(report)
+  # The schema tells what is no report of any release.
+  with contextlib.suppress(AttributeError, KeyError, TypeError):
+    _bring_up_to_date(report)
   return report
 
 
 def _bring_up_to_date(report: dict[str, Any]) -> None:
   """Adds what came after a report was made: options, names of program and flags."""
-  mechanism, parts = report.get('mechanism'), report.get('parts')
-  stated = report.get('verification')
-  command = stated.get('command') if isinstance(stated, dict) else None
-  if isinstance(command, str) and command.startswith(_OLD_PROGRAM):
-    assert isinstance(stated, dict)
+  mechanism, parts = report['mechanism'], report.get('parts') or ()
+  stated = report['verification'] or {}
+  if (stated.get('command') or '').startswith(_OLD_PROGRAM):
     arguments = _OLD_FLAG.sub(
-      lambda old: messages.RENAMED[old[0]], f' {command[len(_OLD_PROGRAM) :]}'
+      lambda old: messages.RENAMED[old[0]], stated['command'][len(_OLD_PROGRAM) - 1 :]
     )
     stated['command'] = sources.PROGRAM + arguments
-  later: dict[str, Any] = {}
-  if parts:
-    later = {'warnings': [], 'other_releases': []}
-  if isinstance(mechanism, dict) and 'strategy' in mechanism:
+  of_all = [mechanism or {}, *(mechanism or {}).get('parts', ())]
+  of_one = [each for each in of_all if 'strategy' in each]
+  for each in of_one:
     for name in (*mechanism_lib.options(), noises.SERVER_NOISE):
-      mechanism.setdefault(name, None)
-    later = {'nbafl': None, 'warnings': []}
-  for name, value in later.items():
-    report.setdefault(name, value)
+      each.setdefault(name, None)
+  if parts or of_one:
+    report.setdefault('warnings', [])
+    report.setdefault('other_releases' if parts else 'nbafl', [] if parts else None)
   provenance, names = report.get('provenance'), ('mechanism', 'noise_multiplier')
-  if isinstance(provenance, dict) and not set(names) & set(provenance):
-    files = stated.get('files') if isinstance(stated, dict) else None
-    files = files if isinstance(files, list) else []
-    roles = [file.get('role') for file in files if isinstance(file, dict)]
-    is_recorded = 'config' in roles or 'ledger' in roles
+  if provenance is not None and not set(names) & set(provenance):
+    is_recorded = {'config', 'ledger'} & {file['role'] for file in stated['files']}
     provenance.update(dict.fromkeys(names, 'recorded' if is_recorded else 'stated'))
-  of_parts = mechanism.get('parts') if isinstance(mechanism, dict) else None
-  for part in of_parts if isinstance(of_parts, list) else ():
-    _bring_up_to_date({'mechanism': part})
-  for part in parts if isinstance(parts, list) else ():
-    if isinstance(part, dict):
-      _bring_up_to_date(part)
-
-
-def _notes_on_outcomes(statement: dict[str, Any]) -> list[str]:
-  """What another processor may do to figures of drawn outcomes."""
-  entry = accountants.ACCOUNTANTS.get(statement['guarantee'].get('accountant'))
-  if entry is None or not entry.is_drawn:
-    return []
-  return [
-    f'{terms.of_accountant(entry.name).title} has the same outcomes on any machine, to '
-    'round-off; where that decides, a figure is a step of 0.2% beside the one of '
-    'another processor, which is as right',
-  ]
+  for part in parts:
+    _bring_up_to_date(part)
 
 
 def _wrong_files(report: dict[str, Any], folder: str) -> Iterator[str]:
@@ -278,21 +254,16 @@ def _wrong_files(report: dict[str, Any], folder: str) -> Iterator[str]:
         )
 
 
-def _by_another_method(statement: dict[str, Any]) -> Optional[tuple[str, float]]:
+def _by_another_method(statement: dict[str, Any]) -> Optional[float]:
   """Epsilon by `_OTHER_METHOD`, where it can say it."""
   guarantee = statement['guarantee']
   if guarantee.get('accountant') != accountants.EXACT or guarantee['gdp_mu'] is None:
     return None
   if guarantee['delta'] < _MIN_DELTA or not _MIN_MU <= guarantee['gdp_mu'] <= _MAX_MU:
-    return None  # There that method is a bound.
-  inputs, adjacency = statement['verification']['inputs'], statement['definition']
-  epsilon = accountants.epsilon(
-    events.from_json(inputs['event']),
-    inputs['delta'],
-    _OTHER_METHOD,
-    sampling.ADJACENCIES[adjacency['adjacency']['name']],
-  )
-  return terms.of_accountant(_OTHER_METHOD).title, epsilon
+    return None
+  relation = sampling.ADJACENCIES[statement['definition']['adjacency']['name']]
+  event = events.from_json(statement['verification']['inputs']['event'])
+  return accountants.epsilon(event, guarantee['delta'], _OTHER_METHOD, relation)
 
 
 def _build_again(report: dict[str, Any], folder: str) -> dict[str, Any]:
@@ -307,9 +278,12 @@ def _build_again(report: dict[str, Any], folder: str) -> dict[str, Any]:
     return statement_lib.build_nbafl(plan, command=stated['command'])
   if report.get('parts'):
     ledgers = [file['path'] for file in stated['files'] if file['role'] == 'ledger']
-    composition.check_not_forked([find(path, folder) for path in ledgers])
-    return statement_lib.compose(
-      [_build_again(part, folder) for part in report['parts']],
+    return composition.compose(
+      [
+        composition.Part(f'part {number}', _build_again(part, folder))
+        for number, part in enumerate(report['parts'], start=1)
+      ],
+      ledgers=[find(path, folder) for path in ledgers],
       accountant=stated['inputs']['accountant'],
       command=stated['command'],
       other_releases=[
@@ -348,9 +322,8 @@ def _of_run(report: dict[str, Any], run_dir: str, with_curves: bool) -> dict[str
     return statement_lib.build_without_privacy(
       dataclasses.replace(without, files=as_stated(without.files))
     )
-  found = sources.from_run_dir(
-    run_dir, stated['inputs']['accountant'], _rounds_fixed_by(report)
-  )
+  fixed_by = report.get('stopped', {}).get('rounds_fixed_by')
+  found = sources.from_run_dir(run_dir, stated['inputs']['accountant'], fixed_by)
   files = as_stated(found.files)
   command = stated['command'] if files != found.files else found.command
   found = dataclasses.replace(found, files=files, command=command)
@@ -373,13 +346,18 @@ def _of_plan(report: dict[str, Any], paths: dict[str, str]) -> inputs_lib.Inputs
   plan = inputs_lib.Inputs(
     joint_mechanism.stored(stored, strategy),
     code_version=report['code_version'],
-    rounds_fixed_by=_rounds_fixed_by(report),
+    rounds_fixed_by=report.get('stopped', {}).get('rounds_fixed_by'),
     target_rho=inputs.get('target_rho'),
     **{name: inputs[name] for name in names},
   )
-  log = None
+  log, source = None, said['source'] or {}
   if 'round_log' in paths:
-    log = _log(said['source'], paths['round_log'])
+    limits = source.get('planned')
+    if limits:
+      of_plan = ('num_rounds', 'min_separation', 'max_participations')
+      limits = strategies.Participation(*(limits[name] for name in of_plan))
+    arguments = source['arguments']
+    log = sources.from_round_log(paths['round_log'], planned=limits, **arguments)
   return dataclasses.replace(
     sources.from_plan(plan, ledger=paths.get('ledger'), round_log=log),
     enforced_by=said['enforced_by'],
@@ -387,20 +365,6 @@ def _of_plan(report: dict[str, Any], paths: dict[str, str]) -> inputs_lib.Inputs
     noise_source=report['mechanism']['noise_source'],
     command=report['verification']['command'],
   )
-
-
-def _rounds_fixed_by(report: dict[str, Any]) -> Optional[str]:
-  found: Optional[str] = report.get('stopped', {}).get('rounds_fixed_by')
-  return found
-
-
-def _log(source: dict[str, Any], path: str) -> sources.RoundLog:
-  """A round log, read with the arguments that a report has."""
-  arguments, planned = dict(source['arguments']), source.get('planned')
-  if planned:
-    names = ('num_rounds', 'min_separation', 'max_participations')
-    planned = strategies.Participation(*(planned[name] for name in names))
-  return sources.from_round_log(path, planned=planned, **arguments)
 
 
 def find(path: str, folder: str) -> str:
@@ -418,9 +382,9 @@ def _notes_on_files_beside(report: dict[str, Any], folder: str) -> Iterator[str]
   for stated in (report['verification'] or {}).get('files', ()):
     path = stated['path']
     beside = os.path.join(folder, os.path.basename(path))
-    if os.path.exists(path) and os.path.exists(beside):
-      if not os.path.samefile(path, beside):
-        yield f'{path} was read, where the report says, and not {beside}'
+    both = os.path.exists(path) and os.path.exists(beside)
+    if both and not os.path.samefile(path, beside):
+      yield f'{path} was read, where the report says, and not {beside}'
 
 
 def _notes_on_software(stated: Any, found: Any) -> Iterator[str]:
@@ -514,13 +478,6 @@ def _same(stated: Any, found: Any, tolerance: float) -> bool:
   return bool(stated == found) and type(stated) is type(found)
 
 
-# The command that a report prints.
-
-
-class WrongCommand(ValueError):
-  """A command that is not one of the report program."""
-
-
 def _check_command(
   report: dict[str, Any],
   find: Callable[[str], str],
@@ -533,9 +490,9 @@ def _check_command(
       return [], []
     by_part = [_check_command(part, find, statement_of) for part in report['parts']]
     found = [each for differences, _ in by_part for each in differences]
-    return found, [_NO_COMMAND]
+    return found, ['the report states no command that leads to it']
   if statement_of is None:
-    return [], [_UNCHECKED]
+    return [], ['the command in the report was not tried, as the program does']
   moved = []
 
   def locate(path: str, is_run_dir: bool) -> str:
@@ -550,7 +507,10 @@ def _check_command(
     return place or '.'
 
   try:
-    led_to = statement_of(_arguments_of(command), locate)
+    words = shlex.split(command)
+    if words[:1] != [sources.PROGRAM] or command != sources.command_of(words[1:]):
+      raise ValueError(f'{command!r} is no command of {sources.PROGRAM}.')
+    led_to = statement_of(words[1:], locate)
   except Exception as e:  # A text from a file may lead to anything.
     return [f'verification.command does not work: {type(e).__name__}: {e}'], []
   led_to['verification']['command'] = command
@@ -563,7 +523,11 @@ def _check_command(
     _SOFTWARE | {'curves', 'with_curves'} | ({'path', 'command'} if moved else set())
   )
   # Another machine may have optimised strategies otherwise in their last bits.
-  is_other = _checksums(report) != _checksums(led_to)
+  of_report, of_command = (
+    [(run['mechanism'] or {}).get('strategy_checksum') for _, run in model.runs(each)]
+    for each in (report, led_to)
+  )
+  is_other = of_report != of_command
   if is_other:
     skipped |= _IF_FOUND_ANEW
   tolerance = _ALIKE if is_other else _TOLERANCE
@@ -571,22 +535,3 @@ def _check_command(
     f'{_LED_TO}{each}' for each in _differences(report, led_to, '', skipped, tolerance)
   ]
   return differences, [_OTHER_STRATEGY] if is_other else []
-
-
-def _arguments_of(command: str) -> list[str]:
-  """The arguments of a command line of the report program."""
-  try:
-    words = shlex.split(command)
-  except ValueError:
-    words = []
-  if words[:1] != [sources.PROGRAM] or command != sources.command_of(words[1:]):
-    raise WrongCommand(
-      f'{command!r} is not a command of {sources.PROGRAM} as reports write it.'
-    )
-  return words[1:]
-
-
-def _checksums(statement: dict[str, Any]) -> list[Any]:
-  """Those of the strategies, in their order."""
-  found = [run['mechanism'] or {} for _, run in model.runs(statement)]
-  return [each.get('strategy_checksum') for each in found]
