@@ -161,7 +161,7 @@ def test_adjacency_can_be_chosen_where_it_is_valid():
     (
       (*TREE, '--num_rounds=5', '--noise_multiplier=1', '--min_separation=2')
       + ('--rounds_between=1',),
-      'min_separation = rounds_between \\+ 1',
+      'is --rounds_between plus 1',
     ),
     (
       (*TREE, '--num_rounds=5', '--noise_multiplier=1', '--num_bands=2'),

@@ -46,7 +46,6 @@ from tff_dp_aggregators.accounting.planning import comparison as planning
 from tff_dp_aggregators.accounting.planning import views
 from tff_dp_aggregators.accounting.programs import flags as flags_lib
 from tff_dp_aggregators.accounting.programs import program
-from tff_dp_aggregators.accounting.programs import scheme_flags
 from tff_dp_aggregators.accounting.programs import table
 from tff_dp_aggregators.base import new_files
 from tff_dp_aggregators.strategies import registry
@@ -126,13 +125,13 @@ def task_from(values: flags.FlagValues) -> planning.Task:
   if missing:
     questions = ' '.join(f'--{name}: {_REQUIRED[name]}' for name in missing)
     raise ValueError(f'missing {"are" if missing[1:] else "is"} {questions}')
-  scheme_flags.whole(values, 'clients_per_round')
+  table.whole(values, 'clients_per_round')
   mechanisms = values.mechanisms
   if mechanisms == []:
     raise ValueError('--mechanisms is empty; name some, or leave it out for all.')
   if mechanisms is not None:
     mechanisms = tuple(registry.KINDS if mechanisms == ['all'] else mechanisms)
-  limits = scheme_flags.limits_from(values, values.num_rounds)
+  limits = table.limits_from(values, values.num_rounds)
   is_derived = None not in (values.num_clients, values.clients_per_round) and (
     values.min_separation is values.rounds_between is None
   )

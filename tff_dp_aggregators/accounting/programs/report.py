@@ -43,7 +43,6 @@ from absl import flags
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting.programs import flags as flags_lib
 from tff_dp_aggregators.accounting.programs import participation
-from tff_dp_aggregators.accounting.programs import parts as parts_lib
 from tff_dp_aggregators.accounting.programs import program
 from tff_dp_aggregators.accounting.programs import table
 from tff_dp_aggregators.accounting.reports import composition
@@ -207,7 +206,7 @@ def _stated(values: flags.FlagValues) -> dict[str, Any]:
       raise ValueError(f'--{name} is empty; leave it out if there is nothing to state.')
   if 'clip_norm' in stated:
     if values['part'].present:
-      parts_lib.check_others(values, ['clip_norm'])
+      flags_lib.check_beside_parts(values, ['clip_norm'])
     if values.clipped_count_stddev is not None:
       raise ValueError('--clip_norm does not go with --clipped_count_stddev.')
   return stated
