@@ -10,7 +10,6 @@ from absl import flags
 
 from tff_dp_aggregators import sampling
 from tff_dp_aggregators.accounting.programs import program
-from tff_dp_aggregators.accounting.programs import scheme_flags
 from tff_dp_aggregators.accounting.programs import table
 from tff_dp_aggregators.accounting.reports import terms
 
@@ -203,10 +202,10 @@ def _schema(
   """What accounting assumes, the clients of a round, and a denominator if stated."""
   kind = sampling.for_flag(values.sampling)
   if not kind.is_sampled:
-    scheme_flags.whole(values, 'clients_per_round')
+    table.whole(values, 'clients_per_round')
   if kind is not sampling.Limits and not values['min_separation'].present:
     values['min_separation'].value = None  # The task's; sampling decides.
-  said_by = scheme_flags.cohort_flag(values)
+  said_by = table.cohort_flag(values)
   both = said_by is not None and values['clients_per_round'].present
   is_drawn = kind.is_sampled and not kind.has_public_sizes
   if both and not is_drawn:
@@ -215,7 +214,7 @@ def _schema(
       'give one of them.'
     )
   if kind.is_sampled and said_by is None and values.num_clients is None:
-    others = ''.join(f' or --{name}' for name in scheme_flags.own_flags(kind))
+    others = ''.join(f' or --{name}' for name in table.own_flags(kind))
     raise ValueError(
       f'--sampling={kind.flag} needs the number of clients, which is not known before '
       f'the data are read; give --num_clients{others}.'
@@ -227,7 +226,7 @@ def _schema(
     fits = of_cohort(values.num_rounds, *stated).other_cohort(*stated)
     if fits is not None:
       values.set_default('clients_per_round', fits)
-  schema = scheme_flags.schema_from(values, known=_KNOWN)
+  schema = table.schema_from(values, known=_KNOWN)
   name, fitting = values.schedule, sampling.of(schema).schedule_name
   if name not in (None, _OF_FILES, fitting):
     raise ValueError(

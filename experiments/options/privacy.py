@@ -22,7 +22,6 @@ from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting import nbafl as nbafl_lib
 from tff_dp_aggregators.accounting import noises
 from tff_dp_aggregators.accounting.programs import flags as flags_lib
-from tff_dp_aggregators.accounting.programs import parts as parts_lib
 from tff_dp_aggregators.accounting.programs import program
 from tff_dp_aggregators.accounting.programs import table
 from tff_dp_aggregators.accounting.reports import nbafl_report
@@ -207,12 +206,12 @@ def from_flags(
 def _of_parts(
   values: flags.FlagValues, participation: participation_options.Participation
 ) -> Privacy:
-  parts_lib.check_others(values, (*names(), *table.names(table.placement())))
+  flags_lib.check_beside_parts(values, (*names(), *table.names(table.placement())))
   schema = participation.schema
   _check_adjacency(values, schema)
-  parts = parts_lib.parse(values.part)
+  parts = flags_lib.parse_parts(values.part)
   target = None
-  if not parts_lib.have_noise(parts):
+  if not flags_lib.have_noise(parts):
     target = _target(values)
   else:
     for name in ('target_epsilon', 'target_rho', 'accountant'):
@@ -223,7 +222,7 @@ def _of_parts(
         )
   values['clip_norm'].value = None  # Each part has its own.
   with _announced(f'Looking for strategies and noise: {schema.num_rounds} rounds.'):
-    found = parts_lib.joint(parts, schema, target, values.accountant, values.adjacency)
+    found = flags_lib.joint(parts, schema, target, values.accountant, values.adjacency)
   return Privacy(
     mechanism=found,
     clip_norm=None,

@@ -61,7 +61,7 @@ def test_rounds_added_up_one_by_one_keep_the_target_to_the_last_digit(
   spent = ledger.Spent()
   for event in found.round_events:
     spent = spent.plus(event)
-  assert target * (1 - 1e-10) < spent.epsilon(1e-5) <= target
+  assert target * (1 - 1e-10) < spent.figures(1e-5)['epsilon'] <= target
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from tff_dp_aggregators.accounting import reports
 from tff_dp_aggregators.accounting.planning import comparison as planning
 from tff_dp_aggregators.accounting.programs import flags as flags_lib
 from tff_dp_aggregators.accounting.programs import program
-from tff_dp_aggregators.accounting.programs import scheme_flags
+from tff_dp_aggregators.accounting.programs import table
 from tff_dp_aggregators.accounting.reports import schema as schema_lib
 from tff_dp_aggregators.accounting.reports import terms
 from tff_dp_aggregators.base import checks
@@ -67,8 +67,8 @@ def doubled():
 def dice(monkeypatch):
   monkeypatch.setitem(sampling.SCHEMES, 'dice_sampling', DiceSampling)
   sides = program.Flag('sides', int, 'Sides of the dice.')
-  monkeypatch.setitem(scheme_flags.ASSUMED, DiceSampling, 'dice')
-  monkeypatch.setitem(scheme_flags.FLAGS, 'sides', sides)
+  monkeypatch.setitem(table.ASSUMED, DiceSampling, 'dice')
+  monkeypatch.setitem(table.SCHEME_FLAGS, 'sides', sides)
   offer = planning.Assumption(
     'dice',
     'sampling by dice',

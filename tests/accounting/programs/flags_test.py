@@ -11,6 +11,8 @@ from tff_dp_aggregators.accounting.programs import program
 
 TREE = ('--mechanism=tree', '--target_delta=1e-6')
 GAUSSIAN = ('--mechanism=gaussian', '--target_delta=1e-6')
+_FIVE_ROUNDS = ('--num_rounds=5', '--noise_multiplier=1')
+_COHORT = ('--num_clients=200', '--clients_per_round=7')
 
 
 def _plan(*arguments, limits=None):
@@ -80,18 +82,10 @@ def test_limits_may_come_from_elsewhere():
       strategies.Participation(20, 5, fixed_epoch=True),
     ),
     (
-      (
-        '--sampling=poisson',
-        '--num_clients=200',
-        '--clients_per_round=7',
-        '--num_groups=4',
-      ),
+      ('--sampling=poisson', *_COHORT, '--num_groups=4'),
       sampling.PoissonSampling(20, 7 / 50, 4),
     ),
-    (
-      ('--sampling=fixed_size', '--num_clients=200', '--clients_per_round=7'),
-      sampling.FixedSizeSampling(20, 200, 7),
-    ),
+    (('--sampling=fixed_size', *_COHORT), sampling.FixedSizeSampling(20, 200, 7)),
   ],
 )
 def test_every_schema_can_be_asked_for(arguments, schema):
@@ -110,13 +104,8 @@ def test_every_schema_can_be_asked_for(arguments, schema):
   ],
 )
 def test_every_mechanism_has_its_options(arguments, kind):
-  plan = _plan(
-    '--target_delta=1e-6',
-    '--num_rounds=20',
-    '--min_separation=5',
-    '--target_epsilon=2',
-    *arguments,
-  )
+  limits = ('--num_rounds=20', '--min_separation=5')
+  plan = _plan(*limits, '--target_delta=1e-6', '--target_epsilon=2', *arguments)
   assert plan.mechanism.strategy.kind == kind
   assert _spent(plan) <= 2
 
@@ -130,12 +119,7 @@ def test_a_strategy_can_come_from_a_file(tmp_path):
   with pytest.raises(ValueError, match='a strategy is for a number of rounds'):
     _plan(*arguments, '--noise_multiplier=2', '--target_epsilon=5')
   with pytest.raises(ValueError, match='--strategy_file cannot be read'):
-    _plan(
-      '--target_delta=1e-6',
-      '--strategy_file=/nowhere.json',
-      '--num_rounds=2',
-      '--noise_multiplier=1',
-    )
+    _plan(*arguments[:1], '--strategy_file=/nowhere.json', *_FIVE_ROUNDS)
 
 
 def test_adjacency_can_be_chosen_where_it_is_valid():
@@ -154,27 +138,24 @@ def test_adjacency_can_be_chosen_where_it_is_valid():
     (('--mechanism=tree',), '--target_delta is missing'),
     (TREE, 'missing: --noise_multiplier, --target_epsilon, --num_rounds'),
     (
-      (*TREE, '--num_rounds=5', '--find=max_participations', '--noise_multiplier=1')
-      + ('--target_epsilon=1', '--max_participations=3'),
+      (*TREE, *_FIVE_ROUNDS, '--find=max_participations', '--target_epsilon=1')
+      + ('--max_participations=3',),
       'is what --find looks for',
     ),
     (
-      (*TREE, '--num_rounds=5', '--noise_multiplier=1', '--min_separation=2')
-      + ('--rounds_between=1',),
-      'min_separation = rounds_between \\+ 1',
+      (*TREE, *_FIVE_ROUNDS, '--min_separation=2', '--rounds_between=1'),
+      'is --rounds_between plus 1',
     ),
     (
-      (*TREE, '--num_rounds=5', '--noise_multiplier=1', '--num_bands=2'),
+      (*TREE, *_FIVE_ROUNDS, '--num_bands=2'),
       'num_bands=2 is for banded, toeplitz, banded_inverse, .*, not for tree',
     ),
     (
-      (*GAUSSIAN, '--num_rounds=5', '--noise_multiplier=1', '--sampling=fixed_size')
-      + ('--clients_per_round=3',),
+      (*GAUSSIAN, *_FIVE_ROUNDS, '--sampling=fixed_size', '--clients_per_round=3'),
       '--sampling=fixed_size needs --num_clients and --clients_per_round',
     ),
     (
-      (*GAUSSIAN, '--num_rounds=5', '--noise_multiplier=1', '--sampling=poisson')
-      + ('--sampling_probability=0.5', '--min_separation=3'),
+      (*GAUSSIAN, *_FIVE_ROUNDS, '--sampling=poisson', '--min_separation=3'),
       '--min_separation is for --sampling=none or b_min_sep, not',
     ),
     (

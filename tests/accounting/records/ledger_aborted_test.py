@@ -118,7 +118,7 @@ def changed(line, **changes):
     (lambda a, b, c, d: [a, changed(b, epsilon=0)], "line 2: .*unexpected .*'epsilon'"),
     (
       lambda a, b, c, d: [a, changed(b, event=events.to_json(ledgers.SAMPLED))],
-      'line 2: .*event must be .*NoOpDpEvent.* What was released is a round',
+      'line 2: .*event must be .*NoOpDpEvent.* what was released is a round',
     ),
   ],
 )

@@ -97,7 +97,7 @@ def test_a_figure_that_is_added_is_found(name, path):
   (line,) = ledgers.lines_of(path)
   with open(path, 'w', encoding='utf-8') as file:
     file.write(json.dumps({**json.loads(line), name: 0.5}) + '\n')
-  with pytest.raises(ValueError, match='line 1: .*0.5.*, but must be null'):
+  with pytest.raises(ValueError, match=f'line 1: {name} is 0.5, .* it is null'):
     ledger.read(path)
 
 

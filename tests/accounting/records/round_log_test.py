@@ -6,7 +6,6 @@ import itertools
 import json
 import os
 import random
-import re
 
 import duckdb
 import numpy as np
@@ -25,11 +24,6 @@ def nanoseconds(time):
   """Of an aware `datetime`, since 1970."""
   since = time - datetime.datetime(1970, 1, 1, tzinfo=UTC)
   return since // datetime.timedelta(microseconds=1) * 1000
-
-
-def random_time(rng, zone=UTC):
-  second = rng.randrange(86400, 7 * 10**9)
-  return datetime.datetime.fromtimestamp(second, zone)
 
 
 @pytest.fixture
@@ -65,7 +59,8 @@ def test_times_are_those_of_pythons_reader_in_all_zones(read):
   zones, plain = [], []
   for _ in range(300):
     zone = datetime.timezone(datetime.timedelta(minutes=rng.randrange(-900, 900)))
-    time = random_time(rng, zone).replace(microsecond=rng.choice([0, 1, 250_000]))
+    time = datetime.datetime.fromtimestamp(rng.randrange(86400, 7 * 10**9), zone)
+    time = time.replace(microsecond=rng.choice([0, 1, 250_000]))
     zones.append((nanoseconds(time), time.isoformat(sep=rng.choice('T '))))
     naive = time.replace(tzinfo=None)
     plain.append((nanoseconds(naive.replace(tzinfo=UTC)), naive.isoformat()))
@@ -87,14 +82,8 @@ def test_every_way_to_write_one_time():
     '2023-11-15T14:30:00+0230',
     '2023-11-15T04:00:00-08',
     '2023-11-15T12:00:00',
-    '1700049600',
-    '1700049600000',
-    '1700049600000000',
-    '1700049600000000000',
-    '1700049600.',
-    '1.7000496e9',
-    '17000496e2',
-    '1.7000496e12',
+    *('1700049600', '1700049600000', '1700049600000000', '1700049600000000000'),
+    *('1700049600.', '1.7000496e9', '17000496e2', '1.7000496e12'),
   ):
     assert round_log.parse_time(text)[0] == noon, text
   assert round_log.parse_time('1700049600.123456789')[0] == noon + 123_456_789
@@ -102,49 +91,15 @@ def test_every_way_to_write_one_time():
   assert round_log.parse_time('2023-11-15T12:00:00.123456789Z')[0] == noon + 123_456_789
 
 
-@pytest.mark.parametrize(
-  'text',
-  [
-    '',
-    '2023-11-15',
-    '2023-02-29T12:00:00Z',
-    '2023-11-15T24:00:00Z',
-    '2023-11-15T12:00:60Z',
-    '2023-11-15T12:00:00+24:00',
-    '2023-11-15T12:00:00 CET',
-    '1969-12-31T23:59:59Z',
-    '2200-01-01T00:00:00Z',
-    '-5',
-    '1.7e99',
-    '1_700_049_600',
-    'nan',
+def test_what_is_no_time_is_refused():
+  for text in (
+    *('', '-5', '1.7e99', '1_700_049_600', 'nan', '2023-11-15', '2023-02-29T12:00:00Z'),
+    *('2023-11-15T24:00:00Z', '2023-11-15T12:00:60Z', '2023-11-15T12:00:00+24:00'),
+    *('2023-11-15T12:00:00 CET', '1969-12-31T23:59:59Z', '2200-01-01T00:00:00Z'),
     '٢٠٢٣-11-15T12:00:00Z',
-  ],
-)
-def test_what_is_no_time_is_refused(text):
-  with pytest.raises(ValueError):
-    round_log.parse_time(text)
-
-
-@pytest.mark.slow
-def test_what_is_read_of_a_broken_time_is_what_pythons_reader_says():
-  rng = random.Random(3)
-  accepted = 0
-  for _ in range(80):
-    broken = list(random_time(rng).isoformat().replace('+00:00', 'Z'))
-    for _ in range(rng.randrange(1, 3)):
-      broken[rng.randrange(len(broken))] = rng.choice('0123456789TZ:-+. x')
-    text = ''.join(broken)
-    try:
-      found, _ = round_log.parse_time(text)
-    except ValueError:
-      continue
-    accepted += 1
-    time = datetime.datetime.fromisoformat(
-      re.sub(' ?Z?$', lambda zone: zone[0] and '+00:00', text)
-    )
-    assert found == nanoseconds(time if time.tzinfo else time.replace(tzinfo=UTC))
-  assert 5 < accepted < 60  # Some of the changes only change a digit.
+  ):
+    with pytest.raises(ValueError, match='time'):
+      round_log.parse_time(text)
 
 
 def test_digits_of_json_numbers_are_those_in_the_file(read):
@@ -266,11 +221,7 @@ Z = '2023-11-15T12:00:00Z'
     (f'{{"time": "{Z}"}}\n{{"time": "2023-11', 2, 'not a JSON object'),
     (f'time,note\n{Z},"half', 2, 'not CSV'),
     # Clocks.
-    (
-      f'round,time\n0,{Z}\n1,2023-11-15T11:59:59Z\n',
-      3,
-      'before the one before it, in line 2',
-    ),
+    (f'round,time\n0,{Z}\n1,2023-11-15T11:59:59Z\n', 3, 'before it, in line 2'),
     (f'time,started\n{Z},2023-11-15T12:00:01Z\n', 2, 'starts after its completion'),
     (f'time\n{Z}\n2023-11-15T12:00:00\n', 3, 'but line 2 has ISO 8601 with a zone'),
     ('time\n1700000000\n1700000000000\n', 3, 'is Unix time in ms, but line 2'),
@@ -290,11 +241,7 @@ Z = '2023-11-15T12:00:00Z'
     (f'time, Time\n{Z},{Z}\n', 1, 'two columns have the same name'),
     (f'time,flRound\n{Z},1\n', 1, 'flRound may be the number of the round'),
     # Populations.
-    (
-      f'time,population\n{Z},es\n{Z},fr\n',
-      3,
-      "of the population 'fr', but line 2 has 'es'",
-    ),
+    (f'time,population\n{Z},es\n{Z},fr\n', 3, "'fr', but line 2 has 'es'"),
     (f'time,population\n{Z},es\n{Z},\n', 3, 'there is no population'),
   ],
 )
@@ -323,20 +270,12 @@ def test_times_that_a_clock_that_is_set_back_could_have_are_refused(read):
   text = 'time\n2026-10-25 02:50\n2026-10-25 02:15\n'
   with pytest.raises(ValueError, match='daylight saving. Write times with their zone'):
     read(text)
-  assert (
-    read(
-      text.replace('\n2026', ',round\n2026', 1)
-      .replace(':50', ':50,1')
-      .replace('02:15', '03:15,2')
-    ).num_rounds
-    == 2
-  )
+  text = 'time,round\n2026-10-25 02:50,1\n2026-10-25 03:15,2\n'
+  assert read(text).num_rounds == 2
 
 
 def test_one_client_in_every_line_is_no_round(read):
-  with pytest.raises(
-    ValueError, match='one client in every line.*round=NAME,client_id'
-  ):
+  with pytest.raises(ValueError, match='one client in every line.*round=NAME,clien'):
     read('who\na\nb\na\n', {'client_ids': 'who'})
 
 
@@ -395,15 +334,9 @@ def test_parquet_says_the_same(read, write_parquet):
 
 def test_what_is_wrong_in_parquet_is_refused_with_the_row(write_parquet):
   for values, message in (
-    (
-      'select 0 as round, 5 as "time" union all select 1, null',
-      'row 2: there is no com',
-    ),
+    ('select 0 as round, 5 as "time" union all select 1, null', 'row 2: there is no'),
     ('select 1.5::float as client_id, 0 as round', 'values of the type FLOAT'),
-    (
-      'select unnest([1.0, 1.5]) as client_id, 0 as round',
-      "client '1.5' is a fraction",
-    ),
+    ('select unnest([1.0, 1.5]) as client_id, 0 as round', "client '1.5' is a frac"),
     ('select 5 as when', 'no column of completion times'),
     # Lists in which one client is several, or several clients one.
     ('select 0 as round, map{7: 0.5} as client_ids', r'type MAP\(INTEGER, DEC'),
@@ -627,10 +560,7 @@ def test_one_way_or_another_to_write_a_client_is_no_other_client(tmp_path, lines
     (['{"round": 0, "client_ids": ["a"], "client_ids": ["b"]}'], 'a name is repeated'),
     (['round,client_id', '0,a', '1, '], 'there is no client_id'),
     # The log itself says that somebody is missing.
-    (
-      ['round,cohort_size,client_ids', '0,3,a b c', '1,3,d'],
-      '3: cohort_size is 3',
-    ),
+    (['round,cohort_size,client_ids', '0,3,a b c', '1,3,d'], '3: cohort_size is 3'),
   ],
 )
 def test_logs_that_name_clients_in_two_ways_are_refused(tmp_path, lines, reason):

@@ -1,15 +1,8 @@
 """Every mechanism for the same task, next to each other: what each adds, and costs.
 
-`compare` builds each mechanism for given rounds and limits on participation, with the
-least noise that keeps a privacy target or with a given amount of it, and says how large
-the error of prefix sums is, what the server keeps and how long a round's noise takes.
-
 What is compared is the root mean square of the noise in prefix sums (RMSE) *at equal
-epsilon*. A noise multiplier by itself says little: it is relative to the clip norm, and
-mechanisms differ in how much of it privacy needs and in how much reaches a sum.
-
-Rows that rest on sampling are kept apart. Their epsilon is for another neighbouring
-relation, and holds only if the server really draws clients so and keeps secret whom.
+epsilon*. Rows that rest on sampling are kept apart. Their epsilon is for another
+neighbouring relation, and holds only if the server draws clients so, in secret.
 """
 
 import dataclasses
@@ -47,51 +40,38 @@ class Assumption:
   title: str  # The same after a mechanism's name; empty for none.
   line: Any  # Matplotlib's style of line: a name, or an offset with lengths of dashes.
   # The scheme for num_rounds, num_clients and clients_per_round, and num_groups with
-  # groups; `None` for the limits of the task itself, which every comparison has.
+  # groups; `None` for the limits of the task itself.
   make: Optional[Callable[..., Any]] = None
-  # Whether there are rows of all mechanisms, and not of those alone whose noise is
-  # independent.
-  any_noise: bool = False
-  # With groups that take turns, so that banded noise may be used: about the noise
-  # multiplier, over the largest column norm, with which a scheme is mu-Gaussian-DP, to
-  # choose the number of groups by.
+  any_noise: bool = False  # Whether noise need not be independent in each round.
+  # With groups that take turns: about the noise multiplier, over the largest column
+  # norm, with which a scheme is mu-Gaussian-DP, to choose the number of groups by.
   noise_for: Optional[Callable[[Any, float], float]] = None
 
 
+_Poisson = sampling_lib.PoissonSampling
+_Balls, _Allocation = sampling_lib.BallsInBins, sampling_lib.RandomAllocation
+_FixedSize = sampling_lib.FixedSizeSampling
 ASSUMPTIONS: dict[type[sampling_lib.Scheme], tuple[Assumption, ...]] = {
   sampling_lib.Limits: (Assumption('none', '', '-'),),
-  sampling_lib.PoissonSampling: (
-    Assumption(
-      'poisson', 'Poisson sampling', ':', sampling_lib.PoissonSampling.of_cohort
-    ),
+  _Poisson: (
+    Assumption('poisson', 'Poisson sampling', ':', _Poisson.of_cohort),
     Assumption(
       'cyclic_poisson',
       'cyclic Poisson sampling',
       '--',
-      sampling_lib.PoissonSampling.of_cohort,
-      noise_for=sampling_lib.PoissonSampling.rough_noise_multiplier,
+      _Poisson.of_cohort,
+      noise_for=_Poisson.rough_noise_multiplier,
     ),
   ),
-  sampling_lib.FixedSizeSampling: (
+  _FixedSize: (Assumption('fixed_size', 'sampling of fixed size', '-.', _FixedSize),),
+  _Balls: (
     Assumption(
-      'fixed_size', 'sampling of fixed size', '-.', sampling_lib.FixedSizeSampling
+      'balls_in_bins', 'balls in bins', (0, (3, 1, 1, 1)), _Balls.of_cohort, True
     ),
   ),
-  sampling_lib.BallsInBins: (
+  _Allocation: (
     Assumption(
-      'balls_in_bins',
-      'balls in bins',
-      (0, (3, 1, 1, 1)),
-      sampling_lib.BallsInBins.of_cohort,
-      any_noise=True,
-    ),
-  ),
-  sampling_lib.RandomAllocation: (
-    Assumption(
-      'random_allocation',
-      'random allocation',
-      (0, (5, 1)),
-      sampling_lib.RandomAllocation.of_cohort,
+      'random_allocation', 'random allocation', (0, (5, 1)), _Allocation.of_cohort
     ),
   ),
 }
@@ -142,20 +122,20 @@ class Task:
     object.__setattr__(self, 'options', registry.check_numbers(self.options))
     gaussian.check_delta(self.target_delta, 'target_delta')
     self._check_target_or_noise()
-    has_both = None not in (self.num_clients, self.clients_per_round)
-    has_one = not (self.num_clients is self.clients_per_round is None)
-    if has_one != has_both or not (
-      has_both or (self.sampling == 'none' and not self.num_groups)
+    if self.num_clients is not None and self.clients_per_round is not None:
+      strategies.participation.check_population(
+        self.num_clients, self.clients_per_round, self.limits
+      )
+    elif (
+      not (self.num_clients is self.clients_per_round is None)
+      or self.sampling != 'none'
+      or self.num_groups
     ):
       raise ValueError(
         'num_clients and clients_per_round go together, and sampling and num_groups '
         f'need both; got num_clients={self.num_clients}, clients_per_round='
         f'{self.clients_per_round}, sampling={self.sampling} and '
         f'num_groups={self.num_groups}.'
-      )
-    if self.num_clients is not None and self.clients_per_round is not None:
-      strategies.participation.check_population(
-        self.num_clients, self.clients_per_round, self.limits
       )
     if self.sampling not in samplings():
       raise ValueError(
@@ -164,13 +144,11 @@ class Task:
     for name in self.mechanisms or ():
       registry.kind(name)
     self._check_options_are_used()
-    if self.accountant is None:
-      return
-    if accountants.entry_of(self.accountant).is_drawn:
+    if self.accountant and accountants.entry_of(self.accountant).is_drawn:
       raise ValueError(
-        f'accountant={self.accountant} reads the events of few rows, and its '
-        'confidence covers one calibration: leave it out, and find the noise of the '
-        f'row that you choose with tff-dp-report --accountant={self.accountant}.'
+        f'accountant={self.accountant} has a confidence that covers one calibration: '
+        'leave it out, and find the noise of the row that you choose with '
+        f'tff-dp-report --accountant={self.accountant}.'
       )
 
   def _check_target_or_noise(self) -> None:
@@ -179,10 +157,7 @@ class Task:
       epsilon = gaussian.epsilon_of(math.sqrt(2 * self.target_rho), self.target_delta)
       object.__setattr__(self, 'target_epsilon', epsilon)
     if (self.target_epsilon is None) == (self.noise_multiplier is None):
-      raise ValueError(
-        'give either target_epsilon, a privacy target, or noise_multiplier, the same '
-        'noise for all.'
-      )
+      raise ValueError('give either target_epsilon, or noise_multiplier for all rows.')
     if self.target_epsilon is not None:
       checks.check_positive('target_epsilon', self.target_epsilon)
     noise = self.noise_multiplier
@@ -256,10 +231,7 @@ class Row:
 
   @functools.cached_property
   def noise_per_coordinate(self) -> noise_to_signal_lib.Points:
-    """Standard deviation of a round's noise in a coordinate of the sum, in clip norms.
-
-    That of all rounds is per round, of their sum.
-    """
+    """Standard deviation of a round's noise in a coordinate, in clip norms."""
     return noise_to_signal_lib.summary(self.mechanism, model_size=1)
 
   @property
@@ -304,17 +276,11 @@ class Comparison:
     return getattr(row, what) / smallest
 
   def noise_norm(self, row: Row) -> noise_to_signal_lib.Points:
-    """How long a row's noise of all parameters together is, in clip norms.
-
-    It is also how many clients a round takes for `noise_to_signal` to be 1.
-    """
+    """How long a row's noise of all parameters together is, in clip norms."""
     return row.noise_per_coordinate.times(math.sqrt(self.task.model_size))
 
   def noise_to_signal(self, row: Row) -> Optional[noise_to_signal_lib.Points]:
-    """`noise_norm` over the largest norm of the cohort's sum; `None` without cohort.
-
-    See `accounting.noise_to_signal` for what it means.
-    """
+    """`noise_norm` over the largest norm of the cohort's sum; `None` without cohort."""
     if self.task.clients_per_round is None:
       return None
     return self.noise_norm(row).times(1 / self.task.clients_per_round)
@@ -497,10 +463,7 @@ def least_error(numbers: Iterable[int], error: Callable[[int], float]) -> int:
 def _in_groups(
   task: Task, assumed: Assumption, cohort: dict[str, int]
 ) -> tuple[Any, float]:
-  """A scheme with about the best number of groups, and seconds that finding it takes.
-
-  These are 0 of what is found; what would take long is looked for only if asked for.
-  """
+  """A scheme with about the best number of groups; seconds, if that would take long."""
   assert assumed.make is not None
   make = functools.partial(assumed.make, **cohort)
   if task.num_groups is not None:
@@ -521,12 +484,9 @@ def _in_groups(
 def _best_groups(
   task: Task, assumed: Assumption, make: Callable[..., Any], numbers: list[int]
 ) -> int:
-  """The number of groups with about the least RMSE.
+  """The number of groups with about the least RMSE, of the kind found in least time.
 
-  Of the kind that is found in the least time, which stands for all that have bands.
-  More groups allow more bands, and leave less to sampling. The noise that privacy needs
-  is a rough one, which is good enough to choose by; accountants then find the
-  real one.
+  More groups allow more bands, and leave less to sampling. The noise is a rough one.
   """
   quickest, mu = quickest_with_bands(task.limits), _mu(task)
 
@@ -542,10 +502,9 @@ def _best_groups(
 
 
 def _best_bands(task: Task, schema: sampling_lib.Schema) -> int:
-  """The number of bands, a power of 2, with about the least RMSE under a schema.
+  """The number of bands, a power of 2, with about the least RMSE, as `_best_groups`.
 
-  Of the kind that is found in the least time, as in `_best_groups`. More bands have
-  less error for the same noise, and leave less to sampling.
+  More bands have less error for the same noise, and leave less to sampling.
   """
   limits = sampling_lib.limits_of(schema)
   quickest = quickest_with_bands(limits)

@@ -1,9 +1,4 @@
-"""How far apart b-min-sep sampling is to keep a client's rounds, jointly with bands.
-
-More bands have less error for the same noise, and need rounds that are farther apart,
-which leaves less to sampling. As an answer of the Monte Carlo accountant takes seconds
-to a minute, separations are compared by what a few outcomes say of each.
-"""
+"""How far apart b-min-sep sampling is to keep a client's rounds, jointly with bands."""
 
 from typing import Optional
 
@@ -28,10 +23,9 @@ def best_separation(
 ) -> sampling.BMinSepSampling:
   """The b-min-sep sampling whose strategy with as many bands has about the least RMSE.
 
-  Separations are powers of 2, from 2 on. About, as a few outcomes say of each how much
-  noise it needs, which nobody vouches for: the noise of the one that is returned is to
-  be calibrated, by a search whose outcomes are others, and whose confidence is for that
-  search alone. If two are nearly as good, the other may have been the better one.
+  More bands have less error for the same noise, and need rounds that are farther apart,
+  which leaves less to sampling. Separations are powers of 2, from 2 on, compared by a
+  few outcomes of each, with no confidence: calibrate the noise of what is returned.
 
   `mechanism`: A kind of strategy with bands; by default that found in the least time.
   `largest`: The largest separation; by default what cohort and rounds allow.

@@ -1,4 +1,4 @@
-"""A comparison of mechanisms (`planning`) for people: a table, advice and a plot.
+"""A comparison of mechanisms for people: tables, advice, JSON and a plot.
 
 Sentences stand in `templates/`.
 """
@@ -10,7 +10,7 @@ import math
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
-from typing import Any, Callable, Optional
+from typing import Any, Callable
 
 import jinja2
 
@@ -21,9 +21,7 @@ from tff_dp_aggregators.accounting.reports import terms
 from tff_dp_aggregators.base import rounding
 from tff_dp_aggregators.strategies import registry
 
-# File formats of the picture.
 PLOTS = ('pdf', 'png', 'svg')
-_FORMAT, _VERSION = 'tff_dp_aggregators.plan', 1
 _WIDTH = 79  # Of a terminal that nobody made wider.
 # Another mechanism is worth a word if it keeps at most this share of what the advised
 # one keeps, and errs at most this many times as much.
@@ -56,23 +54,15 @@ def to_text(comparison: planning.Comparison) -> str:
 
 def advice(comparison: planning.Comparison) -> str:
   """Which mechanism to take and why, in one line."""
-  chosen = comparison.advised
-  others = [
-    row
-    for row in comparison.rows
-    if row is not chosen and comparison.may_be_advised(row)
-  ]
+  chosen, rows = comparison.advised, sorted(comparison.rows, key=lambda r: r.equal_rmse)
+  others = [r for r in rows if r is not chosen and comparison.may_be_advised(r)]
   lighter = [
     row
     for row in others
     if row.cost.num_bytes <= _MUCH_LESS * chosen.cost.num_bytes
     and row.equal_rmse <= _LITTLE_MORE * chosen.equal_rmse
   ]
-
-  def least(rows: Sequence[planning.Row]) -> Optional[planning.Row]:
-    return min(rows, key=lambda row: row.equal_rmse) if rows else None
-
-  best, light = least(others), least(lighter)
+  best, light = next(iter(others), None), next(iter(lighter), None)
   return _words('advice', chosen, best, None if light is best else light)
 
 
@@ -85,8 +75,8 @@ def to_json(comparison: planning.Comparison) -> dict[str, Any]:
     if field.name not in ('limits', 'options')
   }
   return {
-    'format': _FORMAT,
-    'version': _VERSION,
+    'format': 'tff_dp_aggregators.plan',
+    'version': 1,
     'task': {
       'participation': sampling_lib.to_json(comparison.task.limits),
       **task,
@@ -174,16 +164,13 @@ def draw(comparison: planning.Comparison, file_format: str) -> bytes:
 
 
 def _color(row: planning.Row) -> tuple[float, ...]:
-  """The same for a mechanism in all plots, sampled or not; variants have their own.
-
-  The ten strong colors of the palette first, and then the ten light ones.
-  """
+  """The same for a mechanism in all plots, sampled or not; variants have their own."""
   from matplotlib import colormaps
 
   names = list(registry.KINDS)
   number = names.index(row.mechanism.name) + row.variant * len(names)
   palette: Sequence[tuple[float, ...]] = colormaps['tab20'].colors
-  return palette[(2 * number + number // 10) % len(palette)]
+  return palette[(2 * number + number // 10) % len(palette)]  # Strong ones first.
 
 
 def _table(
@@ -228,7 +215,6 @@ def _errors_table(comparison: planning.Comparison) -> str:
   if comparison.task.noise_multiplier is not None:
     same = ['noise\nmult.']
   shown = {title: cell for title, cell in columns.items() if title not in same}
-  # What a row's epsilon is for, and what it rests on, is above it.
   return _table(
     comparison, shown, lambda row: terms.heading(row.mechanism.participation)
   )

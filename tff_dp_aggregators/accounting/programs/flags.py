@@ -1,12 +1,17 @@
 """What the flags that programs share ask for, checked together.
 
 `table` has the flags; `planned` turns their values into the inputs of a statement. A
-simulation, which knows its clients, takes `mechanism_from`.
+simulation, which knows its clients, takes `mechanism_from`, or `parse_parts` and
+`joint` for parts of a model:
+
+--part='embedding: weights=0, mechanism=tree, clip_norm=0.3, share=0.25'
+--part='rest: weights=*, clip_norm=0.1, share=0.75'
 """
 
 import dataclasses
 import sys
-from typing import Any, Callable, Optional
+from collections.abc import Iterable, Sequence
+from typing import Any, Callable, NamedTuple, Optional
 
 import dp_accounting
 from absl import flags
@@ -19,9 +24,7 @@ from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting import nbafl as nbafl_lib
 from tff_dp_aggregators.accounting import noises
 from tff_dp_aggregators.accounting.accountants import gaussian
-from tff_dp_aggregators.accounting.programs import parts as parts_lib
 from tff_dp_aggregators.accounting.programs import program
-from tff_dp_aggregators.accounting.programs import scheme_flags
 from tff_dp_aggregators.accounting.programs import table
 from tff_dp_aggregators.accounting.records import log_participation
 from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
@@ -30,8 +33,15 @@ from tff_dp_aggregators.strategies.strategy import MAX_ROUNDS
 
 # What a search for the number of rounds may take to build strategies.
 _MAX_SECONDS = 60.0
-# Relative, of a sensitivity that is computed from a strategy.
-_ROUND_OFF = 1e-12
+_ROUND_OFF = 1e-12  # Relative, of a sensitivity that is computed from a strategy.
+# Flags that are of all parts together.
+_OF_ALL_PARTS = (
+  *('part', 'target_epsilon', 'target_rho', 'target_delta'),
+  *('accountant', 'adjacency'),
+)
+_WEIGHTS, _MECHANISM, _CLIP_NORM = 'weights', 'mechanism', 'clip_norm'
+_SHARE, _NOISE = 'share', 'noise_multiplier'
+_EXAMPLE = "--part='head: weights=2 3, mechanism=tree, clip_norm=0.3'"
 FIND = table.Flag(
   'find',
   ['max_participations'],
@@ -94,7 +104,7 @@ def planned(
   if delta is None:
     raise ValueError('--target_delta is missing: at which delta is epsilon wanted?')
   if values['part'].present:
-    parts_lib.check_others(
+    check_beside_parts(
       values,
       table.names((*table.mechanism(), *table.placement(), *table.target(), FIND)),
     )
@@ -109,13 +119,11 @@ def planned(
     kind = registry.KINDS.get(values.mechanism)
     if kind is None or not kind.adapts:
       names.append('fixed_epoch')
-    program.refuse(
-      values,
-      names,
-      'does not go with a round log, from which rounds and limits on participation are '
-      'taken, of any clients that are so far apart and not drawn in secret. Leave it '
-      'out, or --round_log.',
+    why = (
+      'does not go with a round log, which has the rounds and limits of clients that '
+      'are not drawn in secret; leave one of them out.'
     )
+    program.refuse(values, names, why)
   if values['part'].present:
     mechanism, found = _of_parts(values, limits)
   else:
@@ -144,10 +152,7 @@ def planned(
 
 
 def warn_of_large_delta(values: flags.FlagValues, seen: Optional[int] = None) -> None:
-  """Warns of a delta that is not below one over the population, if both are known.
-
-  `seen`: Clients in a round log, instead of a flag.
-  """
+  """Warns of a delta above one over the clients in a flag, or `seen` in a log."""
   num_clients = seen or values.num_clients
   if values.target_delta is None or num_clients is None:
     return
@@ -173,7 +178,7 @@ def _of_all_weights(
     return _max_rounds(values), 'num_rounds'
   found = 'noise_multiplier' if values.noise_multiplier is None else None
   if limits is None:
-    return mechanism_from(values, scheme_flags.schema_from(values)), found
+    return mechanism_from(values, table.schema_from(values)), found
   strategy = _strategy_that_ran(values)
   if strategy is not None:
     limits = log_participation.of_plan(limits, strategy.num_rounds)
@@ -181,16 +186,11 @@ def _of_all_weights(
 
 
 def _strategy_that_ran(values: flags.FlagValues) -> Optional[strategies.Strategy]:
-  """The strategy of the rounds in a log; `None` for the one of a kind without choice.
-
-  The best strategy for the limits that a log shows is another one than the best for
-  those that were planned, and its noise hides another number of rounds.
-  """
+  """The strategy that was planned for the rounds in a log; `None` if any limits do."""
   planned = any(values[name].present for name in table.names(table.participation()))
   if planned and values.num_rounds is None:
     raise ValueError(
-      '--num_rounds is missing: with --round_log, flags of participation say for which '
-      'rounds and limits the run was planned.'
+      '--num_rounds is missing: with --round_log, flags of participation are its plan.'
     )
   if values.strategy_file is not None:
     strategy = _load(values.strategy_file)
@@ -205,7 +205,7 @@ def _strategy_that_ran(values: flags.FlagValues) -> Optional[strategies.Strategy
     _check_needs_no_plan('--mechanism', values.mechanism)
   if not planned or kind is None:
     return None
-  return _mechanism(values, scheme_flags.schema_from(values), 1.0).strategy
+  return _mechanism(values, table.schema_from(values), 1.0).strategy
 
 
 def _has_separation(values: flags.FlagValues) -> bool:
@@ -213,15 +213,12 @@ def _has_separation(values: flags.FlagValues) -> bool:
 
 
 def planned_limits(values: flags.FlagValues) -> Optional[strategies.Participation]:
-  """Limits that were planned for what a round log is of; `None` if none are stated.
-
-  Fixed epochs are not among them: no log shows that differences are multiples in the
-  rounds that others might have had.
-  """
+  """Limits that were planned for what a round log is of; `None` if none are stated."""
   stated = _has_separation(values) or values.max_participations is not None
   if not stated or values.num_rounds is None:
     return None
-  limits = scheme_flags.limits_from(values, values.num_rounds)
+  limits = table.limits_from(values, values.num_rounds)
+  # No log shows that differences would have been multiples in rounds of others.
   return dataclasses.replace(limits, fixed_epoch=False)
 
 
@@ -230,10 +227,9 @@ def _check_needs_no_plan(flag: str, mechanism: str) -> None:
   kind = registry.KINDS.get(mechanism)
   if kind is not None and kind.adapts:
     raise ValueError(
-      f'{flag}: {mechanism} is optimised for limits on participation, and --round_log '
-      'shows which were kept, not which were planned. Give --num_rounds and '
-      '--min_separation as planned, or --strategy_file, or the --run_dir or --ledger '
-      'of the run.'
+      f'{flag}: {mechanism} is optimised for limits that were planned, and --round_log '
+      'shows which were kept. Give the planned --num_rounds and --min_separation, or '
+      '--strategy_file, or the --run_dir or --ledger of the run.'
     )
 
 
@@ -243,7 +239,7 @@ def _of_parts(
   """The mechanisms of parts, and what of them was found."""
   if limits is None and values.num_rounds is None:
     raise ValueError('--num_rounds is missing, which is not looked for with --part.')
-  parts = parts_lib.parse(values.part)
+  parts = parse_parts(values.part)
   if limits is not None:
     program.refuse(
       values,
@@ -253,13 +249,12 @@ def _of_parts(
     for part in parts:
       _check_needs_no_plan(f'--part={part.name}', part.mechanism)
   target, found = None, None
-  if not parts_lib.have_noise(parts):
+  if not have_noise(parts):
     target = target_from(values)
   if target is not None:
     found = 'noise_multiplier'
-  schema = limits or scheme_flags.schema_from(values)
-  joint = parts_lib.joint(parts, schema, target, values.accountant, values.adjacency)
-  return joint, found
+  schema = limits or table.schema_from(values)
+  return joint(parts, schema, target, values.accountant, values.adjacency), found
 
 
 def _check_two_of_three(
@@ -276,8 +271,7 @@ def _check_two_of_three(
   if len(given) < needed:
     raise ValueError(
       'give two of --noise_multiplier, --target_epsilon (or --target_rho) and '
-      f'--num_rounds, and the third is found, or all three with --find; missing: '
-      f'{missing}.'
+      f'--num_rounds, or all three with --find; missing: {missing}.'
     )
   if values.find is not None and values.max_participations is not None:
     raise ValueError(
@@ -342,7 +336,7 @@ def _max_rounds(values: flags.FlagValues) -> mechanism_lib.Mechanism:
     raise ValueError('--num_rounds is missing: a strategy is for a number of rounds.')
 
   def schema(num_rounds: int) -> sampling.Schema:
-    return scheme_flags.schema_from(values, num_rounds)
+    return table.schema_from(values, num_rounds)
 
   def is_slow(num_rounds: int) -> bool:
     seconds, is_free = _search(values, schema(num_rounds))
@@ -365,9 +359,9 @@ def _max_participations(values: flags.FlagValues) -> mechanism_lib.Mechanism:
     raise ValueError('--find=max_participations is for limits, without --sampling.')
 
   def schema(max_participations: int) -> sampling.Schema:
-    return scheme_flags.limits_from(values, values.num_rounds, max_participations)
+    return table.limits_from(values, values.num_rounds, max_participations)
 
-  possible = scheme_flags.limits_from(values, values.num_rounds).possible_participations
+  possible = table.limits_from(values, values.num_rounds).possible_participations
   found = _largest(values, schema, possible)
   return _mechanism(values, schema(found), values.noise_multiplier)
 
@@ -446,6 +440,128 @@ def nbafl(values: flags.FlagValues) -> nbafl_lib.Nbafl:
   missing = [f'--{name}' for name in needed if given[name] is None]
   if missing:
     raise ValueError(f'--nbafl needs {", ".join(missing)} as well.')
-  scheme_flags.whole(values, 'clients_per_round')
+  table.whole(values, 'clients_per_round')
   epsilon, delta = given.pop('target_epsilon'), given.pop('target_delta')
   return nbafl_lib.Nbafl(epsilon, delta, **given)
+
+
+# Parts of a model with mechanisms of their own.
+
+
+class Part(NamedTuple):
+  """What a flag says of a part; weights are patterns, a share is of the budget."""
+
+  name: str
+  weights: tuple[str, ...]
+  mechanism: str
+  clip_norm: float
+  share: Optional[float]
+  noise_multiplier: Optional[float]
+  options: dict[str, int]
+
+
+def parse_parts(texts: Sequence[str]) -> list[Part]:
+  """What the flags say, each by itself."""
+  return [_parse_part(text) for text in texts]
+
+
+def _parse_part(text: str) -> Part:
+  options = registry.options()
+  read: dict[str, Callable[[str], Any]] = {
+    **{_WEIGHTS: str.split, _MECHANISM: str, _CLIP_NORM: float},
+    **{_SHARE: float, _NOISE: float, **dict.fromkeys(options, int)},
+  }
+  given: dict[str, Any] = {}
+  name, colon, rest = text.partition(':')
+  for setting in rest.split(','):
+    key, equals, value = (each.strip() for each in setting.partition('='))
+    try:
+      if not (colon and equals and value) or key in given:
+        raise ValueError(f'{setting!r} is no setting, or stands twice')
+      given[key] = read[key](value)
+    except (KeyError, ValueError) as e:
+      raise ValueError(
+        f'--part={text!r} is not a name, a colon, and settings with commas between '
+        f'them, as in {_EXAMPLE}: {e}. Settings are {", ".join(read)}.'
+      ) from e
+  wrong = [each for each in given.get(_WEIGHTS, ()) if '=' in each]
+  if wrong or not {_WEIGHTS, _CLIP_NORM} <= set(given):
+    raise ValueError(
+      f'--part={text!r} needs {_WEIGHTS}, patterns without an equals sign, and '
+      f'{_CLIP_NORM}, with a comma between them, as in {_EXAMPLE}.'
+    )
+  return Part(
+    name.strip(),
+    tuple(given[_WEIGHTS]),
+    given.get(_MECHANISM, table.DEFAULT_OF_PARTS),
+    given[_CLIP_NORM],
+    given.get(_SHARE),
+    given.get(_NOISE),
+    {key: value for key, value in given.items() if key in options},
+  )
+
+
+def check_beside_parts(values: flags.FlagValues, names: Iterable[str]) -> None:
+  """Refuses flags of one mechanism for all weights."""
+  in_a_part = (_MECHANISM, _NOISE, _CLIP_NORM, *registry.options())
+  for name in names:
+    where = f'; in a part it stands as {name}=...' if name in in_a_part else ''
+    why = f'does not go with --part: it is of one mechanism for all weights{where}.'
+    program.refuse(values, [name], why, but=_OF_ALL_PARTS)
+
+
+def have_noise(parts: Sequence[Part]) -> bool:
+  """Whether noise is given, if not for all of them, and so not to be found."""
+  return any(part.noise_multiplier is not None for part in parts)
+
+
+def joint(
+  parts: Sequence[Part],
+  schema: sampling.Schema,
+  target: Optional[mechanism_lib.Target],
+  accountant: Optional[str],
+  adjacency: Optional[str],
+) -> joint_mechanism.JointMechanism:
+  """The joint mechanism of parts, with their noise or the least for a target."""
+  for part in parts:
+    if noises.of_mechanism(part.mechanism).is_integer:
+      raise ValueError(
+        f'--part: {part.name} has {part.mechanism} noise, whose grid and modulus are '
+        'those of one sum of all weights. Give noise of real numbers, or one '
+        '--mechanism for all weights.'
+      )
+    if target is None and (part.noise_multiplier is None or part.share is not None):
+      raise ValueError(
+        f'--part: without a target each part has its {_NOISE} and none a {_SHARE}; '
+        f'{part.name} has {_NOISE}={part.noise_multiplier} and {_SHARE}={part.share}. '
+        f'Or give --target_epsilon, and no {_NOISE}.'
+      )
+  try:
+    made = [
+      joint_mechanism.JointPart(
+        part.name,
+        part.weights,
+        mechanism_lib.Mechanism(
+          part.mechanism,
+          schema,
+          1.0 if part.noise_multiplier is None else part.noise_multiplier,
+          adjacency=adjacency,
+          options=part.options,
+        ),
+        part.clip_norm,
+      )
+      for part in parts
+    ]
+    if target is None:
+      return joint_mechanism.JointMechanism(tuple(made))
+    shares = {part.name: part.share for part in parts if part.share is not None}
+    return joint_mechanism.JointMechanism.for_target(
+      made,
+      target.epsilon,
+      target.delta,
+      target_rho=target.rho,
+      shares=shares or None,
+      accountant=accountant,
+    )
+  except ValueError as e:
+    raise ValueError(f'--part: {e}') from e

@@ -8,9 +8,8 @@ A log has a line for each round whose result was released:
     0,2024-03-01T10:00:00Z
     1,2024-03-01T18:00:00Z
 
-and may have `start_time`, `cohort_size`, `client_ids` (a JSON list, or separated by
-spaces) and `population`. `tff_dp_aggregators.accounting.records.round_log` describes
-other forms of files, times and names, and what is refused.
+`tff_dp_aggregators.accounting.records.round_log` describes other columns, and other
+forms of files, times and names, and what is refused.
 
 Exit codes: 0 success; 1 the log breaks the promise; 2 the log or a flag is refused.
 """
@@ -73,9 +72,7 @@ def columns_from_flags(values: flags.FlagValues) -> dict[str, str]:
   return columns
 
 
-def wait_from_flags(
-  values: flags.FlagValues,
-) -> tuple[Optional[float], str, Optional[str]]:
+def wait_from(values: flags.FlagValues) -> tuple[Optional[float], str, Optional[str]]:
   """Arguments of `log_participation.summarize` but the first."""
   return values.min_wait_hours, values.wait_from, values.first_start
 
@@ -93,7 +90,7 @@ def main(values: flags.FlagValues) -> int:
   program.check_new(values, 'output', 'offenders')
   columns = columns_from_flags(values)
   log = round_log.read(values.round_log, columns, values.population_name)
-  summary = log_participation.summarize(log, *wait_from_flags(values))
+  summary = log_participation.summarize(log, *wait_from(values))
   offenders = summary.offenders(*promised)
   if values.offenders is not None:
     _write_offenders(values.offenders, summary, promised)

@@ -8,31 +8,20 @@ level, all get the same, and their epsilons differ:
         --max_participations=6 --model_size=4000000 \
         --target_epsilon=8.5 --target_delta=1e-10
 
-The table shows the noise multiplier and epsilon of each mechanism; the root mean square
-error (RMSE) and the largest error of prefix sums, relative to the best; the memory that
-the server keeps; and the time that the noise of a round takes. A second table shows the
-noise that a round adds to a model of --model_size parameters, per parameter and as a
-vector. With --clients_per_round it is relative to the largest norm that the sum of the
-clients' updates can have: the ratio of noise to signal
-(tff_dp_aggregators.accounting.noise_to_signal). With --num_clients as well, the limits
-on participation are checked against the population, and --min_separation is by default
-the largest that it allows.
+The first table has the root mean square error (RMSE) and the largest error of prefix
+sums, relative to the best, and the memory and time of a round's noise, estimated for
+float32 on one core. The second has the noise that a round adds to the model; with
+--clients_per_round, as the ratio of noise to signal. With --num_clients as well,
+--min_separation is by default the largest that the population allows.
 
 Among the mechanisms whose RMSE at equal epsilon is within 5% of the least, and which
-take at most twice the time of the fastest of these, the program advises the one with
-the least memory, and among equals the fastest. It advises mechanisms that need sampling
-only if --sampling says that the server samples so. Their epsilons are quick upper
-bounds by Renyi DP unless --sampling or --accountant asks for more.
+take at most twice the time of the fastest of these, the one with the least memory is
+advised; one that needs sampling only if --sampling says that the server samples so.
 
-The table is for one mechanism for all weights. If parts of a model have mechanisms of
-their own (--part of tff-dp-simulate and tff-dp-report), run this program for each part
-with its number of parameters as --model_size: which mechanism has the least error at
-equal privacy does not depend on the share of the budget. tff-dp-report finds the noise
-of all parts together.
+For parts of a model (--part of tff-dp-report), run this program with each part's number
+of parameters as --model_size: which mechanism is best does not depend on the share.
 
-Seconds and bytes are for float32 noise on one core inside TFF, estimated from
-measurements (tff_dp_aggregators.strategies.strategy). Exit codes: 0 success, 2 wrong
-usage. The program does not load TensorFlow.
+Exit codes: 0 success, 2 wrong usage.
 """
 
 import json
@@ -46,7 +35,6 @@ from tff_dp_aggregators.accounting.planning import comparison as planning
 from tff_dp_aggregators.accounting.planning import views
 from tff_dp_aggregators.accounting.programs import flags as flags_lib
 from tff_dp_aggregators.accounting.programs import program
-from tff_dp_aggregators.accounting.programs import scheme_flags
 from tff_dp_aggregators.accounting.programs import table
 from tff_dp_aggregators.base import new_files
 from tff_dp_aggregators.strategies import registry
@@ -56,18 +44,9 @@ _REQUIRED = {
   'model_size': 'how many float32 parameters does the model have?',
   'target_delta': 'at which delta is epsilon wanted?',
 }
-
 _TASK_FLAGS = (
-  'model_size',
-  'target_delta',
-  'target_epsilon',
-  'target_rho',
-  'noise_multiplier',
-  'num_clients',
-  'clients_per_round',
-  'sampling',
-  'num_groups',
-  'accountant',
+  *('model_size', 'target_delta', 'target_epsilon', 'target_rho', 'noise_multiplier'),
+  *('num_clients', 'clients_per_round', 'sampling', 'num_groups', 'accountant'),
 )
 
 
@@ -75,21 +54,15 @@ def groups() -> tuple[program.Group, ...]:
   """The program's flags."""
   task = (
     *table.participation(),
-    program.Flag(
-      'model_size',
-      int,
-      'Number of trainable float32 parameters, from which the size and the memory of '
-      'the noise follow.',
-    ),
+    program.Flag('model_size', int, 'Number of trainable float32 parameters.'),
     *table.change(
       (row for row in (*table.sampling(), *table.target()) if row.name in _TASK_FLAGS),
       {
         'sampling': {
           'type': list(planning.samplings()),
           'help': 'Secret sampling that the server can do. Mechanisms that need it may '
-          'then be advised, with their tightest epsilon, which takes up to a minute '
-          'each. Others are for tff-dp-report; planning.separations finds the '
-          'separation of b_min_sep.',
+          'then be advised, with their tightest epsilon, in up to a minute each. '
+          'Others are for tff-dp-report; planning.separations is for b_min_sep.',
         },
         'num_groups': {'unset': 'about the best power of 2'},
         'noise_multiplier': {'unset': 'for each mechanism the least for the target'},
@@ -126,13 +99,13 @@ def task_from(values: flags.FlagValues) -> planning.Task:
   if missing:
     questions = ' '.join(f'--{name}: {_REQUIRED[name]}' for name in missing)
     raise ValueError(f'missing {"are" if missing[1:] else "is"} {questions}')
-  scheme_flags.whole(values, 'clients_per_round')
+  table.whole(values, 'clients_per_round')
   mechanisms = values.mechanisms
   if mechanisms == []:
     raise ValueError('--mechanisms is empty; name some, or leave it out for all.')
   if mechanisms is not None:
     mechanisms = tuple(registry.KINDS if mechanisms == ['all'] else mechanisms)
-  limits = scheme_flags.limits_from(values, values.num_rounds)
+  limits = table.limits_from(values, values.num_rounds)
   is_derived = None not in (values.num_clients, values.clients_per_round) and (
     values.min_separation is values.rounds_between is None
   )

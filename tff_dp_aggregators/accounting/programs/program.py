@@ -1,14 +1,9 @@
 """What a program is: its flags, what it does with their values, and how it ends.
 
-A program makes its own flag values each time it is executed and touches none of absl's
-global ones, so that it can be executed any number of times in one process.
-
-A command line says a flag once, and so does a flag file (`--flagfile`); a second value
-would silently take the place of the first. What the command line says counts instead of
-what stands in a file, wherever that is named; `--noNAME` leaves out what a file has for
-`--NAME`. Flags of the type `MANY` collect values.
-
-Exit codes: 0 fine, 1 a check failed, 2 wrong usage, also for flags that absl refuses.
+A program has its own flag values, none of absl's global ones, and so can be executed
+any number of times in a process. A command line says a flag once, and so does a flag
+file (`--flagfile`), but for flags of the type `MANY`. The command line counts instead
+of a file; `--noNAME` leaves out what a file has for `--NAME`.
 """
 
 import dataclasses
@@ -31,14 +26,11 @@ from tff_dp_aggregators.base import new_files
 from tff_dp_aggregators.base import version
 from tff_dp_aggregators.strategies.numerics import descent
 
-CHECK_FAILED = 1
-WRONG_USAGE = 2
-# Where flags of all programs say that they are defined.
-_EVERY_PROGRAM = 'every program'
+CHECK_FAILED, WRONG_USAGE = 1, 2  # Exit codes; 0 is fine.
+_EVERY_PROGRAM = 'every program'  # Where flags of all say that they are defined.
 # Modules of programs, which import this one.
 _PROGRAMS = ('report', 'plan', 'participation', 'vectors')
-# So many flags `--help` shows all of.
-_FEW = 24
+_FEW = 24  # So many flags `--help` shows all of.
 # What absl puts before the help of a flag that has one of several values.
 _ALTERNATIVES = re.compile('^<[^>]*>: ')
 
@@ -269,8 +261,7 @@ def print_or_write(text: str, output: Optional[str]) -> None:
 def flag(text: str, type: Any = None, empty: Any = None, **more: Any) -> Any:
   """A field that is a flag, with the attributes of `Flag`.
 
-  `type`: Where the annotation does not say it.
-  `empty`: What the field is where neither a flag nor Python's caller says it.
+  `type`: Where the annotation does not say it. `empty`: The field's value without flag.
   """
   metadata = {'flag': {'help': text, **more}, 'type': type}
   return dataclasses.field(default=more.get('default', empty), metadata=metadata)
@@ -329,8 +320,7 @@ class Program:
   description: str  # What `--help` says above the flags.
   groups: Callable[[], Sequence[Group]]
   main: Callable[[flags.FlagValues], int]  # Returns the exit code.
-  # Errors that a line says all about, with exit code 2. A `CheckFailed` always is one,
-  # with exit code 1, and so is a `WrongUsage`.
+  # Errors of which one line says all, with exit code 2, besides `WrongUsage`.
   refusals: tuple[type[Exception], ...] = _REFUSALS
   basic: Collection[str] = ()  # Flags that `--help` shows; all if they are few.
   # A flag that collects values, also those that are given without a flag.
@@ -372,17 +362,12 @@ class Program:
       '--noNAME leaves out --NAME of the file.'
     )
     flags.DEFINE_string('flagfile', None, text, **of_every)
-    shows: tuple[tuple[str, str, Callable[[], str]], ...] = (
-      ('help', 'Show the most important flags.', lambda: self._help(values)),
-      ('helpfull', 'Show all flags.', lambda: self._help(values, is_full=True)),
-      (
-        'version',
-        'Show the version, and its commit if it is known.',
-        lambda: str(version.current()),
-      ),
-    )
-    for name, text, show in shows:
-      flags.DEFINE_flag(_Shows(name, text, show), **of_every)
+    for shows in (
+      _Shows('help', 'Show the most important flags.', lambda: self._help(values)),
+      _Shows('helpfull', 'Show all flags.', lambda: self._help(values, is_full=True)),
+      _Shows('version', 'Show version and commit.', lambda: str(version.current())),
+    ):
+      flags.DEFINE_flag(shows, **of_every)
 
   def _help(self, values: flags.FlagValues, is_full: bool = False) -> str:
     groups = self.groups()

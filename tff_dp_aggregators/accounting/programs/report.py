@@ -16,18 +16,16 @@ From a run directory, from a ledger, or from the round log of a production syste
         --mechanism=tree --noise_multiplier=7 --target_delta=1e-10 \
         --enforced_by='the job scheduler of the app' --clip_norm=0.5
 
-Several of these can be combined. The report then covers what they spent together on the
-same clients, with what other systems released of them (--other_release). The flags
-state the mechanism of all ledgers and round logs, or those of the parts of a model
-(--part); give a run with another mechanism as its run directory, or as its JSON report
-(--report). A report on NbAFL (--nbafl) states what its formulas claim, and what holds.
+Several of these can be combined; the report then covers what they spent together on the
+same clients, with what other systems released of them (--other_release). The mechanism
+in flags is that of all ledgers and round logs; give a run with another one as its run
+directory, or as its JSON report (--report).
 
 Verification computes a report again, and fails on any difference:
 
     tff-dp-report --verify=report.json
 
-Exit codes: 0 success, 1 verification failed or target missed, 2 wrong usage. The
-program does not load TensorFlow.
+Exit codes: 0 success, 1 verification failed or target missed, 2 wrong usage.
 """
 
 import dataclasses
@@ -43,7 +41,6 @@ from absl import flags
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting.programs import flags as flags_lib
 from tff_dp_aggregators.accounting.programs import participation
-from tff_dp_aggregators.accounting.programs import parts as parts_lib
 from tff_dp_aggregators.accounting.programs import program
 from tff_dp_aggregators.accounting.programs import table
 from tff_dp_aggregators.accounting.reports import composition
@@ -58,15 +55,13 @@ from tff_dp_aggregators.accounting.reports import verification
 
 # Flags that say what to report, and can be given several times and together.
 _SOURCES = ('run_dir', 'report', 'ledger', 'round_log')
-OTHER_RELEASE = 'other_release'
 
 
 @dataclasses.dataclass
 class _Reported:
   run_dir: Optional[list[str]] = program.flag(
     'Report what the run in this directory spent. This flag and the next three can be '
-    'repeated and combined; the report then covers what all of them spent together on '
-    'the same clients.'
+    'repeated and combined.'
   )
   report: Optional[list[str]] = program.flag(
     'Report what this JSON report states, after verifying it.'
@@ -78,15 +73,13 @@ class _Reported:
     'Take the number of rounds and the limits on participation from this log of a '
     "production system's rounds; see tff-dp-participation. If the strategy was "
     'optimised for limits, give it by --strategy_file, or state the planned '
-    '--num_rounds and --min_separation. With --ledger of the same run, check that both '
-    'have the same rounds with the same numbers of clients, and that the planned '
-    'limits in flags were kept.'
+    '--num_rounds and --min_separation. With --ledger of the same run, check that they '
+    'agree, and that the planned limits in flags were kept.'
   )
   other_release: Optional[list[str]] = program.flag(
     "Repeated: what another system released about the same clients, as in 'survey of "
-    "March: epsilon=0.5, delta=1e-7'. It is added to what the runs spent, and "
-    '--target_delta covers all of them. adjacency=add_or_remove, or another one, may '
-    'follow.'
+    "March: epsilon=0.5, delta=1e-7'; adjacency=add_or_remove, or another one, may "
+    'follow. It is added to what the runs spent, and --target_delta covers all.'
   )
   verify: Optional[str] = program.flag(
     'Compute this JSON report again and fail on any difference.'
@@ -145,7 +138,7 @@ def _of_mechanism_flags() -> tuple[str, ...]:
     *table.names(table.ROUND_LOG),
     *table.names(program.rows_of(_Stated)),
     *table.names(table.NBAFL),
-    OTHER_RELEASE,
+    'other_release',
   )
 
 
@@ -153,25 +146,20 @@ def build(values: flags.FlagValues) -> dict[str, Any]:
   """The statement that the flags ask for."""
   flags_lib.check_nbafl(values)
   if values.nbafl:
-    return _nbafl(values)
+    deciding = (*table.names(table.NBAFL), *table.OF_NBAFL)
+    others = (*_of_mechanism_flags(), *_SOURCES)
+    program.refuse(values, others, 'does not go with --nbafl.', but=deciding)
+    command = sources.command_of(_given(values, deciding))
+    return statement_lib.build_nbafl(flags_lib.nbafl(values), command=command)
   _check_together(values)
   return composition.compose(
     list(_parts(values, with_curves=values.format in ('json', 'html'))),
     accountant=values.accountant,
     command=sources.command_of(_given(values, (*_of_mechanism_flags(), *_SOURCES))),
     other_releases=[
-      inputs_lib.OtherRelease.parse(text) for text in values[OTHER_RELEASE].value or ()
+      inputs_lib.OtherRelease.parse(text) for text in values.other_release or ()
     ],
   )
-
-
-def _nbafl(values: flags.FlagValues) -> dict[str, Any]:
-  """The statement of the NbAFL plan in flags."""
-  deciding = (*table.names(table.NBAFL), *table.OF_NBAFL)
-  others = (*_of_mechanism_flags(), *_SOURCES)
-  program.refuse(values, others, 'does not go with --nbafl.', but=deciding)
-  command = sources.command_of(_given(values, deciding))
-  return statement_lib.build_nbafl(flags_lib.nbafl(values), command=command)
 
 
 def _check_together(values: flags.FlagValues) -> None:
@@ -179,7 +167,7 @@ def _check_together(values: flags.FlagValues) -> None:
   if values.round_log is None:
     program.refuse(values, table.names(table.ROUND_LOG), 'is for --round_log.')
   if _is_of_mechanism(values):
-    composed = _num_sources(values) > 1 or values[OTHER_RELEASE].present
+    composed = _num_sources(values) > 1 or values['other_release'].present
     if flags_lib.target_from(values) is not None and composed:
       name = 'target_epsilon' if values.target_rho is None else 'target_rho'
       raise ValueError(
@@ -193,7 +181,7 @@ def _check_together(values: flags.FlagValues) -> None:
   of_runs = ('rounds_fixed_by',) if values.run_dir is not None else ()
   program.refuse(values, others, why, but=('accountant', *of_runs))
   one_report = values.run_dir is None and _num_sources(values) == 1
-  if one_report and not values[OTHER_RELEASE].present:
+  if one_report and not values['other_release'].present:
     why = 'does not go with a single --report, which is printed as it is.'
     program.refuse(values, ['accountant'], why)
 
@@ -207,7 +195,7 @@ def _stated(values: flags.FlagValues) -> dict[str, Any]:
       raise ValueError(f'--{name} is empty; leave it out if there is nothing to state.')
   if 'clip_norm' in stated:
     if values['part'].present:
-      parts_lib.check_others(values, ['clip_norm'])
+      flags_lib.check_beside_parts(values, ['clip_norm'])
     if values.clipped_count_stddev is not None:
       raise ValueError('--clip_norm does not go with --clipped_count_stddev.')
   return stated
@@ -248,8 +236,7 @@ def _parts(values: flags.FlagValues, with_curves: bool) -> Iterator[composition.
       plan = flags_lib.planned(values, limits)
       if 'cap_enforced_by' in stated and plan.mechanism.limits.assumed_at_most is None:
         raise ValueError(
-          '--cap_enforced_by is for --max_participations below what the separation, or '
-          'sampling, leaves possible. Leave it out.'
+          '--cap_enforced_by is for --max_participations below what is possible anyway.'
         )
       return dataclasses.replace(plan, **stated)
 
@@ -266,7 +253,7 @@ def _ledgers_and_logs(values: flags.FlagValues) -> Iterator[dict[str, str]]:
   if ledgers and logs and len(ledgers) != len(logs):
     raise ValueError(
       f'--ledger is given {len(ledgers)} times and --round_log {len(logs)} times; give '
-      'each ledger its round log, in the same order, or none of them.'
+      'each ledger its round log, in the same order.'
     )
   for index in range(max(len(ledgers), len(logs), 1)):
     given = {'ledger': ledgers[index : index + 1], 'round_log': logs[index : index + 1]}
@@ -287,7 +274,7 @@ def _of_mechanism(
   if 'round_log' in files:
     log = sources.from_round_log(
       files['round_log'],
-      *participation.wait_from_flags(values),
+      *participation.wait_from(values),
       columns=participation.columns_from_flags(values),
       population=values.population_name,
       planned=None if of_ledger else flags_lib.planned_limits(values),

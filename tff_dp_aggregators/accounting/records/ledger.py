@@ -1,60 +1,32 @@
 """The ledger: one JSON line per round, written before the round's result is used.
 
-A line says what ran (the round's privacy event), on how many clients, with which clip
-norm, noise and strategy, what was released (its checksum), and what had been spent by
-then. It never holds a seed, nor noise that was not released; of a seed, a tag that is
-slow to try (`tag_of_seed`). Of cohorts that were drawn in secret it need not have the
-sizes, which are of who was drawn. Attempts at a round that were aborted have lines of
-their own (`AbortedAttempt`), which spend nothing.
+A line has the round's privacy event, what was released (its checksum), and what had
+been spent by then. It never has a seed, nor noise that was not released. The file is
+append-only, with the same rules for `LedgerWriter` and `read`:
 
-The file is append-only, and the rules are the same for who writes (`LedgerWriter`) and
-who reads (`read`):
-
-* Lines are chained: each has the SHA-256 of the line before, the first that of nothing
-  (`previous_line_sha256`). So the SHA-256 of the last line is one of all lines. With
-  their number it is the ledger's `Head`, for checkpoints and reports to keep.
-* Rounds are in order, from 0. All rounds are of one mechanism: `noise_multiplier`,
-  `parts`, `strategy_checksum`, `delta`, `noise_key_tag` and what it says of the sources
-  of noise and draws are those of round 0. Another phase of training with another
-  mechanism is another ledger.
-* A round may be released again, as happens when a run ends between a line and the
-  checkpoint after it and resumes from the checkpoint before. That is one more line,
-  with the same content but for the time, and costs nothing: the adversary sees the
-  same bits once more. With other content the same noise would cover two data sets, and
-  without a `result_checksum` nobody could tell: both are errors.
-* Aborted attempts at a round stand before its line, in order, from attempt 0. None is
-  there twice: a round that is run again confirms them.
-* A round without a clip norm is not private: no noise hides what has no bound. Its
-  event says so, or the line is refused.
+* Each line has the SHA-256 of the line before, the first that of nothing. Number of
+  lines and hash of the last are the ledger's `Head`, for checkpoints and reports.
+* Rounds are in order, from 0, and of one mechanism: what `_CONSTANT` names stays.
+* A round may be released again, as when a run resumes from the checkpoint before its
+  last line. That is one more line and costs nothing: the adversary sees the same bits
+  once more. With other content the same noise would cover two data sets, and without a
+  `result_checksum` nobody could tell: both are errors.
+* Aborted attempts at a round stand before its line, in order, once each.
+* A round without a clip norm is not private: its event says so, or it is refused.
 * `effective_noise_multiplier` and `epsilon` are what the events so far compose to, to a
-  relative 1e-9, and never on the unsafe side by more than round-off (1e-12 of mu).
+  relative 1e-9, and never on the unsafe side by more than round-off (1e-12 of mu). They
+  are null where events are samples or not of Gaussian noise: the report accounts for
+  these, and `spent_by_round` has a bound after each round.
 * A file that ends in the middle of a line was cut there; `append` had not returned, so
   that round's result was not used. Whatever else is wrong is an error.
 
-Only Gaussian events compose here: those of all matrix mechanisms without sampling. In a
-ledger of a sampled mechanism each round is a sample of one and the same noise
-(`Mechanism.round_events`), or nothing where other groups have their turn; in one of
-Laplace noise it is the same Laplace event, or nothing where it adds none. In one of a
-joint mechanism whose parts have both, it is that and the Gaussian of the others. Their
-`effective_noise_multiplier` and `epsilon` are null: there is no such noise multiplier,
-and epsilon is a composition that takes an accountant seconds. The report states it, of
-all rounds, for the mechanism's own neighbouring relation; `spent_by_round` has a bound
-after each of them, for metrics.
-
-What can be changed in a ledger without being found, if nothing else is known of it:
-
-* In the last line: the time; cohorts, clip norm, generator and result checksum, if its
-  round was released once; digits of event and epsilon too small to move the result by
-  1e-9; the order of fields and the spaces between them. If it is the only one of a
-  round, the noise multiplier and the strategy checksum as well, which the report
-  compares with the mechanism, and the tag of the key. Of an aborted attempt, its
-  cohorts and its goal.
-* Whole lines can be taken from the end, as can the file.
-* Whoever writes all later lines anew, with new hashes, can change the same things in
-  any line, and put in or take out aborted attempts.
-
-Who knows the head of the ledger finds each of these. With it nothing can be changed but
-what comes after that many lines: those that were appended since, and a half line.
+Without the head, some changes are not found. In the last line: the time; cohorts, clip
+norm, generator and result checksum, if its round was released once; noise multiplier,
+strategy checksum and tag of the key, if it is the only round; an aborted attempt's
+cohorts and goal; digits that move no result by 1e-9; order of fields and spaces. Lines
+can be taken from the end. Whoever writes all later lines anew, with new hashes, can
+change the same in any line, and put in or take out aborted attempts. Who knows the head
+finds all of these.
 """
 
 import collections
@@ -89,11 +61,8 @@ from tff_dp_aggregators.base import strict_json
 _logger = logging.getLogger(__name__)
 # What the key of the noise, or secret draws, can come from.
 SECRET, SEED, FILE = 'secret', 'seed', 'file'
-# Seeds below it are taken to be guessed.
-GUESSABLE = 2**64
-# What an aborted attempt spends, as lines have it.
-NOTHING = events.to_json(dp_accounting.NoOpDpEvent())
-_OF_SEEDS = 'philox'
+GUESSABLE = 2**64  # Seeds below it are taken to be guessed.
+_NOTHING = events.to_json(dp_accounting.NoOpDpEvent())
 # Fields that differ when a line is written again, and those that a line may lack.
 _OF_THE_LINE = ('time', 'previous_line_sha256', 'notes')
 _IF_ANY = ('parts', 'noise_site', 'notes', 'sampling_source', 'sampling_tag')
@@ -112,14 +81,9 @@ _SAMPLES = (
 )
 # Noise that is not Gaussian.
 _INDEPENDENT = (dp_accounting.LaplaceDpEvent, *events.INTEGER_NOISE)
-# Stated figures may be this much above what the events compose to, relative,
-_TOLERANCE = 1e-9
-# and below by what this much of mu amounts to: another summation order, another libm.
-_ROUND_OFF = 1e-12
-
-
-# Lines.
-
+# Stated figures may be this much above what the events compose to, relative, and below
+# by what this much of mu amounts to: another summation order, another libm.
+_TOLERANCE, _ROUND_OFF = 1e-9, 1e-12
 _LARGEST = sys.float_info.max
 _Count = Annotated[int, msgspec.Meta(ge=0)]
 _Number = Annotated[float, msgspec.Meta(ge=0, le=_LARGEST)]
@@ -162,10 +126,10 @@ class _Line:
     try:
       time = datetime.datetime.fromisoformat(self.time)
       # Later Pythons read more forms than earlier ones; all write the same one.
-      offset = time.utcoffset() if time.isoformat() == self.time else None
+      is_utc = self.time == time.astimezone(datetime.timezone.utc).isoformat()
     except ValueError:
-      offset = None
-    if offset != datetime.timedelta(0):
+      is_utc = False
+    if not is_utc:
       raise ValueError(
         'time must be ISO 8601 in UTC, as in 2024-05-06T07:08:09+00:00; got '
         f'{self.time!r}.'
@@ -190,20 +154,15 @@ class LedgerEntry(_Line):
     noise_multiplier: Standard deviation of z over the clip norm.
     strategy_checksum: `Strategy.checksum`.
     event: The round's event, as `events.to_json` writes it.
-    effective_noise_multiplier: That of all rounds so far; `None` if infinite, or if
-      rounds are sampled.
+    effective_noise_multiplier: That of all rounds so far; `None` if infinite.
     epsilon: Spent after this round at `delta`, exact; `None` likewise.
     time: When the line was written, ISO 8601 in UTC.
-    previous_line_sha256: SHA-256 of the line before, with its line feed; of nothing in
-      the first line.
+    previous_line_sha256: Of the line before, with its line feed, or of nothing.
     result_checksum: `checksum_of` what the round released.
     noise_generator: What drew the noise, such as 'chacha20' or 'philox'.
-    noise_key_tag: What tells the key of the noise from others, and nothing else of it:
-      as the measurements have it, or `tag_of_seed` of a seed.
-    parts: Name, clip norm and noise multiplier of each part of a joint mechanism, which
-      has none of all parts.
-    noise_site: Name of where the noise is made, if not on the server, how many clients
-      report at least, and the noise multiplier of the server on top.
+    noise_key_tag: What tells the key of the noise from others, and nothing else of it.
+    parts: Name, clip norm and noise multiplier of each part of a joint mechanism.
+    noise_site: Where the noise is made, if not on the server.
     notes: Sentences for people on how the round was computed, such as that a worker
       was lost; they are no part of what was released.
     noise_source: Whether the key of the noise is 'secret', or follows from a 'seed',
@@ -257,7 +216,7 @@ class LedgerEntry(_Line):
   def has_seeded_noise(self) -> bool:
     """Whether the noise follows from a seed, also in lines of before."""
     if self.noise_source is None:  # Which named the generator of simulations alone.
-      return self.noise_generator == _OF_SEEDS
+      return self.noise_generator == 'philox'
     return self.noise_source == SEED
 
 
@@ -265,11 +224,9 @@ class LedgerEntry(_Line):
 class AbortedAttempt(_Line):
   """An attempt at a round of which nothing was released, such as too few reported.
 
-  No sum of it was released, so nothing follows from it for privacy: its event is
-  `NoOpDpEvent`, and who took part in aborted attempts alone has not taken part. How
-  many reported is exact, as in the lines of rounds, and no guarantee covers it: in
-  simulations here it depends on no client's data; whether it does elsewhere is for the
-  runner to know (`docs/threat_model.md`).
+  It spent nothing: its event is `NoOpDpEvent`. How many reported is exact, and no
+  guarantee covers it; whether it depends on clients' data is for the runner to know
+  (`docs/threat_model.md`).
 
   Attributes:
     attempt: Which attempt at the round, from 0.
@@ -291,13 +248,12 @@ class AbortedAttempt(_Line):
     if self.reporting_goal is not None and self.cohort_reported >= self.reporting_goal:
       raise ValueError(
         f'cohort_reported is {self.cohort_reported}, which reaches reporting_goal='
-        f'{self.reporting_goal}: such an attempt is not aborted for it. State null '
-        'as the goal if it was aborted for another reason.'
+        f'{self.reporting_goal}; if an attempt was aborted for another reason, its '
+        'goal is null.'
       )
-    if self.event != NOTHING:
+    if self.event != _NOTHING:
       raise ValueError(
-        f'event must be {NOTHING}: nothing is released of an aborted attempt; got '
-        f'{self.event!r}. What was released is a round.'
+        f'event must be {_NOTHING}, got {self.event!r}: what was released is a round.'
       )
 
 
@@ -308,8 +264,7 @@ Line = Union[LedgerEntry, AbortedAttempt]
 class Head(NamedTuple):
   """The number of complete lines of a ledger, and the hash of the last.
 
-  Kept in a checkpoint or a report, it shows later that lines up to there are as they
-  were: none changed, removed or inserted, as each holds the hash of the one before.
+  Kept elsewhere, it shows later that no line up to there was changed or removed.
   """
 
   lines: int = 0
@@ -359,9 +314,8 @@ def _check_hidden(
   if is_private:
     raise ValueError(
       f'clip_norm is {clip_norm} and noise_multiplier {noise_multiplier}, but the '
-      f'event is {event}: without clipping no noise hides what a client may change, '
-      'and without noise nothing does. State both, or dp_accounting.'
-      'NonPrivateDpEvent() as the event.'
+      f'event is {event}: without clipping, or without noise, nothing is private. '
+      'State both, or dp_accounting.NonPrivateDpEvent() as the event.'
     )
 
 
@@ -388,9 +342,6 @@ def tag_of_seed(purpose: str, seed: int) -> str:
     dklen=16,
   )
   return f'scrypt:{digest.hex()}'
-
-
-# What lines come to.
 
 
 class Spent(NamedTuple):
@@ -432,55 +383,37 @@ class Spent(NamedTuple):
     """The mu of mu-Gaussian-DP."""
     return math.sqrt(self.mu_squared)
 
-  @property
-  def effective_noise_multiplier(self) -> Optional[float]:
-    """As a line states it: `None` if infinite, or if an event is repeated."""
-    if self.repeated is not None:
-      return None
-    return _finite(1 / self.mu if self.mu_squared else math.inf)
-
-  def epsilon(self, delta: float) -> Optional[float]:
-    """As a line states it: `None` if infinite, or if an event is repeated."""
-    if self.repeated is not None:
-      return None
-    return _finite(gaussian.epsilon_of(self.mu, delta))
+  def figures(self, delta: float) -> dict[str, Any]:
+    """As a line states them: `None` if infinite, or if an event is repeated."""
+    figures = {
+      'effective_noise_multiplier': 1 / self.mu if self.mu_squared else math.inf,
+      'epsilon': gaussian.epsilon_of(self.mu, delta),
+    }
+    is_repeated = self.repeated is not None
+    return {n: None if is_repeated or v == math.inf else v for n, v in figures.items()}
 
   def check_stated(self, entry: LedgerEntry) -> None:
     """Checks that the figures of an entry are what the events so far compose to."""
-    if self.repeated is not None:
-      stated = (entry.effective_noise_multiplier, entry.epsilon)
-      if stated != (None, None):
-        raise ValueError(
-          f'effective_noise_multiplier and epsilon are {stated}, but must be null in '
-          'lines of sampled rounds, or of noise that is not Gaussian.'
-        )
-      return
     mu, delta = self.mu, entry.delta
-    for name, exact, least, most in (
-      (
-        'effective_noise_multiplier',
-        self.effective_noise_multiplier,
+    bounds = {
+      'effective_noise_multiplier': (
         (1 - _TOLERANCE) / mu if mu else math.inf,
         (1 + _ROUND_OFF) / mu if mu else math.inf,
       ),
-      (
-        'epsilon',
-        self.epsilon(delta),
+      'epsilon': (
         gaussian.epsilon_of(mu * (1 - _ROUND_OFF), delta),
         gaussian.epsilon_of(mu, delta) * (1 + _TOLERANCE),
       ),
-    ):
-      value = getattr(entry, name)
-      if not least <= (math.inf if value is None else value) <= most:
+    }
+    for name, exact in self.figures(delta).items():
+      value, (least, most) = getattr(entry, name), bounds[name]
+      is_right = least <= (math.inf if value is None else value) <= most
+      if not (is_right if self.repeated is None else value is None):
         raise ValueError(
           f'{name} is {value}, but the events of rounds 0 to {entry.round} compose to '
-          f'{exact} at delta {delta}.'
+          f'{exact} at delta {delta}; it is null where rounds are sampled, or their '
+          'noise is not Gaussian.'
         )
-
-
-def _finite(value: float) -> Optional[float]:
-  """JSON has no infinity: no number stands for it."""
-  return value if value != math.inf else None
 
 
 def is_drawn(event: dp_accounting.DpEvent) -> bool:
@@ -505,10 +438,8 @@ def split(
 ) -> tuple[list[dp_accounting.DpEvent], dp_accounting.DpEvent]:
   """What is repeated in each round, and what adds up, of a round's simplified event.
 
-  Laplace and integer noise and samples do not add up to one event of their own; nor
-  do rounds that are drawn together, all of which are in the first line. Beside them a
-  joint mechanism has the Gaussian of its other parts, and rounds that are drawn
-  together one that all of them share.
+  Laplace and integer noise, samples, and rounds that are drawn together do not add up
+  to one event. Beside them there may be a Gaussian, as of a joint mechanism's parts.
   """
   noise = event.event if isinstance(event, _SAMPLES) else event
   gaussian_too = (dp_accounting.GaussianDpEvent,) if noise is not event else ()
@@ -606,8 +537,7 @@ class _Lines:
     if entry.previous_line_sha256 != state.head.sha256:
       raise ValueError(
         f'previous_line_sha256 is {entry.previous_line_sha256}, but the line before '
-        f'(or nothing) has {state.head.sha256}: a line was changed, removed or '
-        'inserted.'
+        f'has {state.head.sha256}: a line was changed, removed or inserted.'
       )
     return then
 
@@ -642,8 +572,8 @@ class _Lines:
     if (aborted.round, aborted.attempt) != (rounds, attempts):
       raise ValueError(
         f'expected attempt {attempts} at round {rounds}, or that round; found attempt '
-        f'{aborted.attempt} at round {aborted.round}. Lines of attempts stand before '
-        'that of their round; a round that is run again confirms them.'
+        f'{aborted.attempt} at round {aborted.round}. A round that is run again '
+        'confirms its attempts.'
       )
 
 
@@ -685,8 +615,7 @@ def _read(
     raise ValueError(
       f'{path}: the ledger has {lines.state.head.lines} complete lines, but had '
       f'{expected.lines} once, the last with the SHA-256 {expected.sha256}: some were '
-      'changed or removed, or it is another ledger. What lines that are gone spent is '
-      'spent; find the ledger that has them.'
+      'changed or removed. What they spent is spent; find the ledger that has them.'
     )
   return lines, cut, digest.hexdigest()
 
@@ -711,16 +640,8 @@ class LedgerWriter:
     ... )
     >>> with LedgerWriter(path, delta=1e-6) as writer:
     ...   entry = writer.append(**what)
-    >>> round(entry.epsilon, 3)
-    4.887
-    >>> with LedgerWriter(path, delta=1e-6, resume=True) as writer:
-    ...   again = writer.append(round=0, **what)
-    ...   _ = writer.append(**what)
-    >>> again.epsilon == entry.epsilon
-    True
-    >>> ledger = read(path)
-    >>> len(ledger.entries), ledger.repeated, ledger.head == writer.head
-    (2, (0,), True)
+    >>> round(entry.epsilon, 3), read(path).head == writer.head
+    (4.887, True)
   """
 
   def __init__(
@@ -789,11 +710,10 @@ class LedgerWriter:
       round: Round number; by default the one after the last line's. A run that
         resumes should give it: its state may be older than the ledger.
       **what: Fields of `LedgerEntry`, of which `Mechanism.line` has those that are a
-        mechanism's; without a `result_checksum` the round cannot be repeated. And
-        `event`, the privacy event of this round alone:
-        `aggregators.extract_dp_event(state)` with its `last_round_only`, or what a
-        query returned; for a sampled mechanism, which neither of them knows about, its
-        `round_events[round]`.
+        mechanism's; without a `result_checksum` the round cannot be repeated. `event`
+        is that of this round alone: `last_round_only` of
+        `aggregators.extract_dp_event(state)`, what a query returned, or for a sampled
+        mechanism, of which neither knows, its `round_events[round]`.
     """
     self._mend()
     if round is None:
@@ -805,14 +725,8 @@ class LedgerWriter:
   def append_aborted(self, **what: Any) -> AbortedAttempt:
     """As `append`, the line of an aborted attempt, before that of its round.
 
-    Example:
-      >>> import tempfile
-      >>> path = os.path.join(tempfile.mkdtemp(), 'ledger.jsonl')
-      >>> what = dict(cohort_requested=10, cohort_reported=6, reporting_goal=8)
-      >>> with LedgerWriter(path, delta=1e-6) as writer:
-      ...   aborted = writer.append_aborted(round=0, attempt=0, **what)
-      ...   print(aborted.dp_event, writer.rounds, writer.aborted_attempts(0))
-      NoOpDpEvent() 0 1
+    Args:
+      **what: Fields of `AbortedAttempt` but those that the ledger knows.
     """
     self._mend()
     aborted = self._aborted_of(**what)
@@ -826,7 +740,7 @@ class LedgerWriter:
     if again.attempt >= len(earlier):
       raise ValueError(
         f'attempt {again.attempt} at round {again.round} has no line; the ledger has '
-        f'{len(earlier)} aborted attempts at that round, and {self.rounds} rounds.'
+        f'{len(earlier)} aborted attempts at that round.'
       )
     then = earlier[again.attempt]
     if changed := changed_fields(then, again):
@@ -846,26 +760,25 @@ class LedgerWriter:
 
   def _aborted_of(self, **what: Any) -> AbortedAttempt:
     """The next line for an attempt."""
-    return AbortedAttempt(
-      **_plain(what),
-      event=dict(NOTHING),
-      time=_now(),
-      previous_line_sha256=self.head.sha256,
-    )
+    return AbortedAttempt(**_plain(what), event=dict(_NOTHING), **self._stamp())
+
+  def _stamp(self) -> dict[str, Any]:
+    """What is of the line alone."""
+    now = datetime.datetime.now(datetime.timezone.utc)
+    return {'time': now.isoformat(), 'previous_line_sha256': self.head.sha256}
 
   def confirm(self, *, round: int, **what: Any) -> LedgerEntry:
     """Returns the first line of a round that is run again, if it says `what`.
 
     Nothing is written: a run that resumes from a checkpoint before its last line leaves
-    the ledger of one that was never interrupted. If the round was released with other
-    content, it is a ValueError: its noise would cover two data sets, and the result
-    must not be used.
+    the ledger of one that was never interrupted.
+
+    Raises:
+      ValueError: If the round was released with other content. Its noise would cover
+        two data sets, and the result must not be used.
     """
     if checks.check_int('round', round, 0) >= self.rounds:
-      raise ValueError(
-        f'round {round} has no line yet; the ledger has {self.rounds} rounds. Append '
-        'it.'
-      )
+      raise ValueError(f'round {round} has no line yet; append it.')
     earlier = self._lines.entries[round]
     _check_repetition(earlier, self._entry_of(round=round, **what))
     return earlier
@@ -875,18 +788,12 @@ class LedgerWriter:
     given, written = _plain(what), events.to_json(event)
     if given['round'] < self.rounds:
       earlier = self._lines.entries[given['round']]
-      figures = (earlier.effective_noise_multiplier, earlier.epsilon)
+      figures = {n: getattr(earlier, n) for n in Spent().figures(self._delta)}
     else:
       spent = self._lines.state.spent.plus(events.from_json(written))
-      figures = (spent.effective_noise_multiplier, spent.epsilon(self._delta))
+      figures = spent.figures(self._delta)
     return LedgerEntry(
-      **given,
-      event=written,
-      effective_noise_multiplier=figures[0],
-      epsilon=figures[1],
-      delta=self._delta,
-      time=_now(),
-      previous_line_sha256=self.head.sha256,
+      **given, **figures, **self._stamp(), event=written, delta=self._delta
     )
 
   def close(self) -> None:
@@ -917,12 +824,10 @@ class LedgerWriter:
       self._torn = True
       self._mend()
       _logger.warning(
-        '%s ended in the middle of a line, whose %d bytes are now in %s. The last '
-        'complete line of a round is of round %d.',
+        '%s ended in the middle of a line, whose %d bytes are now in %s.',
         path,
         len(cut),
         self.recovered,
-        lines.state.last_round,
       )
 
   def _commit(self, entry: Line) -> None:
@@ -1015,10 +920,6 @@ def _plain(values: dict[str, Any]) -> dict[str, Any]:
   return plain
 
 
-def _now() -> str:
-  return datetime.datetime.now(datetime.timezone.utc).isoformat()
-
-
 def _check_head(head: Head) -> Head:
   """Returns what a checkpoint kept, if that can be a head."""
   if isinstance(head, tuple) and [type(each) for each in head] == [int, str]:
@@ -1043,24 +944,18 @@ def check_schedule(ledger: Ledger, schedule: Any) -> None:
   """Refuses a ledger whose attempts are not those of a schedule.
 
   The values of the schedule, JSON-ready, have the reporting goal: who missed it was
-  aborted, and who reached it was not. Those of a file have none, and say nothing. Which
-  clients report in which attempt follows from the schedule's seed;
-  `learning.runs.attempts` compares that.
+  aborted, and who reached it was not. Those of a file have none, and say nothing.
   """
   if not isinstance(schedule, dict) or 'reporting_goal' not in schedule:
     return
   goal = schedule['reporting_goal']
-  others: list[Line] = [
-    e for e in ledger.aborted if goal is None or e.reporting_goal != goal
-  ]
-  fewer = [
-    e
-    for e in ledger.entries
-    if e.cohort_reported is not None and e.cohort_reported < (goal or 0)
-  ]
-  for each in (*others, *fewer):
+  others = [e.round for e in ledger.aborted if goal is None or e.reporting_goal != goal]
+  for each in ledger.entries:
+    if each.cohort_reported is not None and each.cohort_reported < (goal or 0):
+      others.append(each.round)
+  if others:
     raise ValueError(
-      f'the reporting goal of the schedule is {goal}, but in round {each.round} of the '
+      f'the reporting goal of the schedule is {goal}, but in round {others[0]} of the '
       'ledger an attempt was aborted with another goal, or the round was released with '
       'fewer clients: they are not of the same run.'
     )

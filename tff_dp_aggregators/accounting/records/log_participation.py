@@ -1,46 +1,32 @@
 r"""How often one device can have taken part, from the log of a production system.
 
-A production system knows no client ids. It knows when its rounds were complete, and
-that a device waits, 24 hours by default, before it takes part again. From these follow,
-when training is over, the number of rounds, the min separation and the max
-participations that accounting needs. `round_log` says what a log looks like.
+A production system knows when its rounds were complete, and that a device waits, 24
+hours by default, before it takes part again. From these follow the limits on
+participation that accounting needs.
 
-**What is known of a device.** It contributes to round r at a time x between the start
-and the completion of r, and to another round at a time x' with `x' - x >= wait`. So it
-can be in rounds r1 < r2 if and only if
-
-    completion(r2) - start(r1) >= wait,
-
-and the min separation is the smallest r2 - r1 for which this holds. With a column
-`start_time` that is exact. Without, a round starts when the one before is complete,
-for its clients need the model that it made. The min separation is then the smallest
-number of rounds completed in any window as long as the wait, `fewest_rounds_in_wait`
-(or 1, if there is a window with none).
-
-**The first round's start** is known from the column or from `--first_start`. Else the
-first round is taken to have lasted no longer than the longest other one.
+**Min separation.** A device that contributes to a round between its start and its
+completion, and waits before it contributes again, can be in rounds r1 < r2 if and only
+if `completion(r2) - start(r1) >= wait`; the smallest r2 - r1 is the min separation.
+Without a column `start_time`, a round starts when the one before is complete, for its
+clients need the model that it made; the first one as --first_start says, or else as
+long before its completion as the longest other round took.
 
 **The published accounting**, the notebook on Gboard's Spanish language model
 (google-research/federated, dp_ftrl), takes the smallest number of rounds completed in
-any 24 hours for the number of rounds *between*. As a difference that is one more. It is
-right if the wait begins with the completion of a device's round. If it begins with the
-device's contribution, which is the default here, then a device that contributes early
-in a round can be back one round sooner. `--wait_from=completion` is the published way,
-for who knows that devices wait so.
+any 24 hours for the number of rounds *between*. That is right if the wait begins with
+the completion of a device's round, which --wait_from=completion says. If it begins with
+the contribution, a device that contributes early can be back one round sooner.
 
-**Borders are on the safe side.** Windows are open: a completion exactly 24 hours after
-another is not within. So times may be cut down or rounded, as long as the wait is a
-whole number of their unit. If it is not, and times in powers of ten show that unit, the
-wait counts as one unit shorter.
+**Borders are on the safe side.** A completion exactly 24 hours after another is not
+within them. So times may be rounded to a unit of which the wait is a multiple. If it is
+none, and times in powers of ten show their unit, the wait counts as one unit shorter.
 
 **Max participations** is the most rounds one device can be in: the first round at its
-start, then always the first round that is not complete before the wait is over; nothing
-else gives more. It can be fewer than `num_rounds / min_separation`, for which every day
-is as slow as the slowest.
+start, then always the first that is not complete before the wait is over.
 
-**With client ids**, as simulations log them, what happened is counted. That describes
-one run; a guarantee rests on what enforced it. It is checked against what was
-promised, and against the wait if one is given.
+**With client ids**, what happened is counted, and checked against what was promised,
+and against the wait if one is given. That describes one run; a guarantee rests on what
+enforced it.
 """
 
 import bisect
@@ -57,12 +43,9 @@ from tff_dp_aggregators.accounting.records import round_log
 
 # What a device may start to wait from: its own contribution, or the end of the round.
 WAIT_FROM = ('contribution', 'completion')
-# How long a device waits if nothing else is said.
-DEFAULT_MIN_WAIT_HOURS = 24.0
-# Strategies of so many rounds have a dense matrix.
-_MAX_DENSE = 2048
-# Contributions that are in memory at once.
-_AT_ONCE = 2**22
+_DEFAULT_MIN_WAIT_HOURS = 24.0
+_MAX_DENSE = 2048  # Rounds of a strategy whose dense matrix is made.
+_AT_ONCE = 2**22  # Contributions in memory.
 _MAX_WAIT_HOURS = 24 * 3660
 
 
@@ -94,9 +77,6 @@ class Observed:
   closest: Optional[tuple[Optional[str], int, int]]
   most_active: Optional[str]
   rounds_of_most_active: tuple[int, ...]
-
-
-_Basis = Union[Waiting, Observed]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,7 +133,7 @@ class Summary:
     """Clients that took part too often or too soon, in the order of the log.
 
     For each its name, its contributions, and the smallest difference of two of its
-    rounds, `None` if it has one contribution; nothing if the log names no clients.
+    rounds, `None` if it has one contribution.
     """
     if self.log.clients is None:
       return []
@@ -175,6 +155,7 @@ class Summary:
     """
     promised, broken = (min_separation, max_participations), []
     if self.min_separation == 0:
+      assert self.observed is not None
       lines = ', '.join(map(str, self.log.twice))
       lines = f' (lines of the log: {lines})' if lines else ''
       broken.append(
@@ -204,7 +185,7 @@ class Summary:
 
   def _broken(
     self,
-    basis: Optional[_Basis],
+    basis: Union[None, Waiting, Observed],
     min_separation: Optional[int],
     max_participations: Optional[int],
     standard: str,
@@ -215,25 +196,24 @@ class Summary:
     if basis.closest is not None and basis.min_separation < (min_separation or 0):
       broken.append(f'{self._closest(basis)}; {standard}: at least {min_separation}')
     if max_participations is not None and basis.max_participations > max_participations:
-      broken.append(f'{self._most(basis)}; {standard}: at most {max_participations}')
+      if isinstance(basis, Waiting):
+        most = f'{_device(basis)} {basis.max_participations} rounds'
+      else:
+        rounds = self._numbers(basis.rounds_of_most_active)
+        shown = ', '.join(map(str, rounds[:20])) + (', ...' if len(rounds) > 20 else '')
+        client = _called(basis.most_active)
+        most = f'{client} took part {len(rounds)} times, in rounds {shown}'
+      broken.append(f'{most}; {standard}: at most {max_participations}')
     return broken
 
-  def _closest(self, basis: Optional[_Basis]) -> str:
-    assert basis is not None and basis.closest is not None
+  def _closest(self, basis: Union[Waiting, Observed]) -> str:
+    assert basis.closest is not None
     *client, first, second = basis.closest
     if isinstance(basis, Waiting):
       return f'{_device(basis)} {self._rounds_apart(first, second)}'
     if first == second:
       return f'{_called(*client)} is twice in round {first + self.log.first_number}'
     return f'{_called(*client)} took part in {self._rounds_apart(first, second)}'
-
-  def _most(self, basis: _Basis) -> str:
-    if isinstance(basis, Waiting):
-      return f'{_device(basis)} {basis.max_participations} rounds'
-    rounds = self._numbers(basis.rounds_of_most_active)
-    shown = ', '.join(map(str, rounds[:20])) + (', ...' if len(rounds) > 20 else '')
-    client = _called(basis.most_active)
-    return f'{client} took part {len(rounds)} times, in rounds {shown}'
 
   def _rounds_apart(self, first: int, second: int) -> str:
     number = self.log.first_number
@@ -244,10 +224,9 @@ class Summary:
   def sensitivity_squared(self, strategy: strategies.Strategy) -> Optional[float]:
     """Largest ||C u||^2 over what single clients of the log did, or above it.
 
-    u has the rounds of one client, with any signs or directions: pairs of rounds count
-    with the absolute value of their entry of C^T C, which is exact where none that
-    counts is negative. `None` if the log names no clients, or the strategy, of at least
-    as many rounds, is too large for C^T C.
+    Pairs of a client's rounds count with the absolute value of their entry of C^T C,
+    which is exact where none that counts is negative. `None` if the log names no
+    clients, or the strategy, of at least as many rounds, is too large for C^T C.
     """
     clients = self.log.clients
     if clients is None or strategy.num_rounds > _MAX_DENSE:
@@ -269,7 +248,7 @@ class Summary:
     return largest
 
   @property
-  def _basis(self) -> _Basis:
+  def _basis(self) -> Union[Waiting, Observed]:
     basis = self.waiting or self.observed
     assert basis is not None  # `summarize` finds one or the other.
     return basis
@@ -311,44 +290,42 @@ class Summary:
   def to_text(self) -> str:
     """For people."""
     said, waiting, observed = self.to_json(), self.waiting, self.observed
-    rows = [('rounds', f'{self.num_rounds}')]
+    lines: list[str] = []
+
+    def add(name: str, value: Any) -> None:
+      lines.append(f'{name:<20}{value}\n')
+
+    add('rounds', self.num_rounds)
     if 'first_completion' in said:
-      rows.append(
-        ('completed', f'{said["first_completion"]} to {said["last_completion"]}')
-      )
+      add('completed', f'{said["first_completion"]} to {said["last_completion"]}')
     if 'smallest_cohort' in said:
-      rows.append(
-        ('cohort', f'{said["smallest_cohort"]} to {said["largest_cohort"]} clients')
-      )
-    rows += [
-      (
-        'min separation',
-        f'{self.min_separation} ({self.rounds_between} between)'
-        if self.min_separation
-        else '0 (a client is twice in a round)',
-      ),
-      ('max participations', f'{self.max_participations}'),
-    ]
+      add('cohort', f'{said["smallest_cohort"]} to {said["largest_cohort"]} clients')
+    between = f'{self.rounds_between} between'
+    if not self.min_separation:
+      between = 'a client is twice in a round'
+    add('min separation', f'{self.min_separation} ({between})')
+    add('max participations', self.max_participations)
     if waiting is not None:
       if waiting.closest is None:
-        rows.append(('', 'The log is too short for a device to be in two rounds.'))
+        add('', 'The log is too short for a device to be in two rounds.')
       else:
-        rows.append(('for example', self._rounds_apart(*waiting.closest)))
+        add('for example', self._rounds_apart(*waiting.closest))
       if waiting.fewest_rounds_in_wait is not None:
-        hours = f'{waiting.min_wait_hours:g} h'
-        fewest = f'{waiting.fewest_rounds_in_wait} complete within {hours}'
-        rows.append(('fewest rounds', fewest))
-      rows += [('assumed', assumption) for assumption in waiting.assumptions]
+        fewest, hours = waiting.fewest_rounds_in_wait, waiting.min_wait_hours
+        add('fewest rounds', f'{fewest} complete within {hours:g} h')
+      for assumption in waiting.assumptions:
+        add('assumed', assumption)
     if observed is not None:
-      rows.append(('clients seen', f'{observed.num_clients}'))
+      add('clients seen', observed.num_clients)
       if observed.closest is None:
-        rows.append(('', 'No client took part twice.'))
+        add('', 'No client took part twice.')
       else:
-        rows.append(('closest seen', self._closest(observed)))
+        add('closest seen', self._closest(observed))
       most = f'{_called(observed.most_active)}, {observed.max_participations} times'
-      rows.append(('most active', most))
-    rows += [('note', note) for note in self.log.notes]
-    return ''.join(f'{name:<20}{value}\n' for name, value in rows)
+      add('most active', most)
+    for note in self.log.notes:
+      add('note', note)
+    return ''.join(lines)
 
 
 def _device(waiting: Waiting) -> str:
@@ -385,7 +362,7 @@ fixed_epoch=False)
   observed = None if log.clients is None else _observe(log.clients, log.num_rounds)
   waiting = None
   if min_wait_hours is None and observed is None:
-    min_wait_hours = DEFAULT_MIN_WAIT_HOURS
+    min_wait_hours = _DEFAULT_MIN_WAIT_HOURS
   if min_wait_hours is not None:
     waiting = _wait(log, min_wait_hours, wait_from, first_start)
   elif first_start is not None or wait_from != 'contribution':
@@ -405,7 +382,7 @@ def _wait(
   if not 0 < min_wait_hours <= _MAX_WAIT_HOURS:
     raise ValueError(
       f'min_wait_hours (--min_wait_hours) must be positive and at most '
-      f'{_MAX_WAIT_HOURS}, ten years; got {min_wait_hours}.'
+      f'{_MAX_WAIT_HOURS}; got {min_wait_hours}.'
     )
   if wait_from not in WAIT_FROM:
     raise ValueError(f'wait_from must be one of {WAIT_FROM}, got {wait_from!r}.')
@@ -414,10 +391,8 @@ def _wait(
       'the log has no completion times of rounds, which min_wait_hours needs; leave it '
       'out, or give a log with a line for each round and its completion_time.'
     )
-  microseconds = datetime.timedelta(hours=min_wait_hours) // datetime.timedelta(
-    microseconds=1
-  )
-  wait = microseconds * 1000
+  microsecond = datetime.timedelta(microseconds=1)
+  wait = datetime.timedelta(hours=min_wait_hours) // microsecond * 1000
   begins, assumptions = _begins(log, wait_from, first_start)
   if log.resolution and wait % log.resolution:
     # Rounding can have brought two times closer by so much.
@@ -477,7 +452,13 @@ def _begins(
     return np.minimum.accumulate(log.starts[::-1])[::-1], tuple(assumptions)
   assumptions.append('Devices contribute to a round after the one before is complete.')
   if first_start is not None:
-    first = _parse_first_start(log, first_start)
+    first, time_format = round_log.parse_time(first_start)
+    if time_format != log.time_format or first > completions[0]:
+      raise ValueError(
+        f'first_start is {first_start}, {time_format}, but must be {log.time_format} '
+        'as the log is, and not after the first completion, '
+        f'{log.format_time(completions[0])}.'
+      )
     assumptions.append(f'The first round started at {log.format_time(first)}.')
   else:
     longest = int(np.diff(completions).max()) if log.num_rounds > 1 else 0
@@ -487,18 +468,6 @@ def _begins(
       f'{datetime.timedelta(microseconds=longest // 1000)}; first_start can tell.'
     )
   return np.concatenate([[first], completions[:-1]]), tuple(assumptions)
-
-
-def _parse_first_start(log: round_log.RoundLog, first_start: str) -> int:
-  time, time_format = round_log.parse_time(first_start)
-  assert log.completions is not None
-  if time_format != log.time_format or time > log.completions[0]:
-    raise ValueError(
-      f'first_start is {first_start}, {time_format}, but must be {log.time_format} as '
-      'the log is, and not after the first completion, '
-      f'{log.format_time(log.completions[0])}.'
-    )
-  return time
 
 
 def _first_round_back(
@@ -514,8 +483,7 @@ def _most_rounds(
 ) -> int:
   """The most rounds of one device, by always taking the first that it can be in.
 
-  Neither `completions` nor `begins` ever fall, so a device that takes a later round
-  instead is back no sooner, and has fewer rounds left.
+  A device that takes a later one is back no sooner: neither array ever falls.
   """
   ends, starts = completions.data, begins.data
   count, following, back_at = 0, 0, int(begins[0])
@@ -536,14 +504,12 @@ def _observe(clients: round_log.Database, num_rounds: int) -> Observed:
 
   def first(order: str) -> tuple[str, tuple[int, ...]]:
     """The first client in an order, and its rounds."""
-    ((client, name),) = clients.query(
-      f'select client, name from by_client join names using (client) order by {order}, '
-      'client limit 1'
+    ((name, rounds),) = clients.query(
+      'select name, list(round order by round) from (from by_client order by '
+      f'{order}, client limit 1) join names using (client) join contributions using '
+      '(client) group by name'
     )
-    rounds = clients.query(
-      'select round from contributions where client = $1 order by round', client
-    )
-    return name, tuple(number for (number,) in rounds)
+    return name, tuple(rounds)
 
   ((num_clients,),) = clients.query('select count(*) from by_client')
   most_active, rounds_of_most_active = first('times desc')
@@ -619,10 +585,8 @@ def check_agreement(
 ) -> None:
   """Refuses a ledger and a round log that are not of the same run.
 
-  The ledger knows which noise was added and which limits on participation its events
-  are for, the log when rounds were complete, and so which limits devices that wait
-  have kept. Together they show more than each alone, if they are of the same run: the
-  same rounds, of as many clients, and limits that were kept.
+  They have the same rounds, of as many clients, and the log keeps the `limits` that the
+  ledger's events are for.
   """
   log, entries = summary.log, ledger.entries
 
@@ -653,8 +617,8 @@ def check_agreement(
     )
   if limits.fixed_epoch:
     raise ValueError(
-      'a round log shows how far apart rounds of a device are, not that they are fixed '
-      'epochs apart, which the events of the ledger are for; leave out the round log.'
+      'a round log cannot show fixed epochs, which the events of the ledger are for; '
+      'leave out the round log.'
     )
   broken = summary.broken_in_short(limits.min_separation, limits.max_participations)
   if broken:

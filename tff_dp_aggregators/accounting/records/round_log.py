@@ -15,31 +15,22 @@ JSON lines (one object a line, told by the first character) or Parquet, plain or
 | `population`      | of which clients the round was, where a log has several |
 
 Other common names are understood (`COLUMNS`) and others can be told, or the empty name
-for a column that is not what it seems; the ledger of a training run is a round log as
-well. Columns that mean nothing here are left alone.
+for a column that is not what it seems; a run's ledger is a round log as well.
 
-**Times** are ISO 8601 with a zone (`2023-05-30T11:00:00.25Z`, `... 13:00:00+02:00`),
-without any, or Unix time in seconds, ms, us or ns, which its digits tell apart: whole,
-with decimals, or as `1.7000496e9`, quoted or not. One log has one of these. Zones may
-differ from line to line; all become UTC. Programs that print `1.70005e9` drop digits;
-what is left of them is found out, and the wait between rounds counts as that much
-shorter (`RoundLog.resolution`).
+**Times** are ISO 8601, with a zone (`2023-05-30T13:00:00.25+02:00`) or without any, or
+Unix time in seconds, ms, us or ns, which its digits tell apart. One log has one of
+these. Digits that `1.70005e9` lacks shorten the wait (`RoundLog.resolution`).
 
-**Populations** have rounds of their own. If a log has several, one has to be asked
-for: together they would seem to have more rounds in a day than each has.
+**Populations** have rounds of their own; of several, one has to be asked for.
 
-**What is repaired and what is refused.** Lines in any order are sorted, by round or by
-completion; a line twice with the round's number counts once; a client that is written
-in several ways, with blanks or as 7.0, is one; a log with a line for each participation
-(a column `client_id` and the round's number) is read as rounds. Everything is refused,
-with the line, for which a guess could make the privacy guarantee too good: a line twice
-without a number, which is one round or two; a round twice with other values; a missing
-number, which is a round that was lost or never happened; clocks that go back, or that
-may have been set back; a value missing or unreadable, and clients called NA, nan or
-null, which is how a missing id is written.
+**What is repaired and what is refused.** Lines are sorted, by round or by completion; a
+line twice with the round's number counts once; a client that is written in several
+ways, with blanks or as 7.0, is one. Everything is refused, with the line, for which a
+guess could make the privacy guarantee too good: a line twice without a number, a round
+twice with other values, a missing number, clocks that go back, a value missing or
+unreadable, and clients called NA, nan or null, which is how a missing id is written.
 
 DuckDB reads the file, every value as text, and keeps what exceeds its memory on disk.
-`log_participation` says what follows from a log.
 """
 
 import contextlib
@@ -92,7 +83,7 @@ _LONGEST_LINE = 2**24  # Bytes.
 # DuckDB's types whose values are not single, or tell neither ids nor times apart.
 _UNREAD = ('MAP', 'STRUCT', 'UNION', 'VARIANT', 'FLOAT')
 _LIKE_ROUND = re.compile('(?<![A-Za-z])(?i:round)|Round')  # No background.
-# Several clients where one should be. GUIDs stand in braces.
+# Several clients where one should be; GUIDs stand in braces.
 _LIST = re.compile(r'[;|,]|^\[.*\]$|^[({][^)}]*\s[^)}]*[)}]$', re.DOTALL)
 _DECODER = strict_json.Decoder(object_pairs_hook=strict_json.unique)
 # Text to numbers, NULL for what is none. DuckDB's own casts take more forms than are
@@ -146,8 +137,8 @@ _RULES = (
   (
     {'round'},
     'number = 0 and round > 1',
-    'the first round is number {round}, not 0 or 1. Add the rounds before it, which '
-    'count as well; if they were of another run, number this one anew.',
+    'the first round is number {round}, not 0 or 1. Add the rounds before it; if they '
+    'were of another run, number this one anew.',
   ),
   (
     {'round'},
@@ -177,12 +168,10 @@ _RULES = (
 class Database:
   """DuckDB in memory, and on disk what exceeds that.
 
-  That of a log which names its clients has in the end
-
-  * `contributions(client, round)`: one row for each; rounds count from 0.
-  * `names(client, name)`: the clients, numbered in the order of the log.
-  * `by_client(client, times, closest)`: a client's contributions, and the smallest
-    difference of two of its rounds, NULL if it has one.
+  That of a log which names its clients has `contributions(client, round)`, with rounds
+  from 0; `names(client, name)`, numbered in the order of the log; and
+  `by_client(client, times, closest)`: a client's contributions, and the smallest
+  difference of two of its rounds, NULL if it has one.
   """
 
   def __init__(self) -> None:
@@ -191,9 +180,7 @@ class Database:
     self._folder = tempfile.TemporaryDirectory(prefix='round_log')
     config = {'memory_limit': MEMORY, 'temp_directory': self._folder.name}
     self._connection = duckdb.connect(config=config)
-    self._connection.execute("set TimeZone = 'UTC'")
-    # It would be in the output of what takes long.
-    self._connection.execute('set enable_progress_bar = false')
+    self._connection.execute("set TimeZone = 'UTC'; set enable_progress_bar = false")
     self._connection.execute(_MACROS)
 
   def query(self, sql: str, *parameters: Any) -> list[tuple]:
@@ -262,23 +249,20 @@ def parse_time(text: str) -> tuple[int, str]:
   Example:
     >>> parse_time('1970-01-01T02:00:00.5+02:00')
     (500000000, 'ISO 8601 with a zone')
-    >>> parse_time('1.70000000025e9')
-    (1700000000250000000, 'Unix time in s')
   """
   query = _converted(['start_time'], '(select 0 as no, $1 as start_time)')
   ((_, time, time_format, _),) = Database().query(query, text)
   if time is None:
-    raise ValueError(_no_time(text))
+    raise ValueError(_reason('start_time', text))
   return time, time_format
 
 
 class _File(Database):
   """A log's file, read and checked step by step.
 
-  First the table `entries` has the columns that mean something, as text. NULL is what
-  is missing or cannot be meant, such as a list where a time should be; `no` numbers the
-  entries of the file, from 1. Then `rounds` has numbers, and `ordered` as well the
-  round's number in its order, and what the round before has.
+  First the table `entries` has texts, NULL for what is missing or cannot be meant; `no`
+  numbers the entries of the file, from 1. Then `rounds` has numbers, and `ordered` as
+  well the round's number in its order, and what the round before has.
   """
 
   def __init__(self, path: str, columns: dict[str, str], population: Optional[str]):
@@ -342,10 +326,7 @@ class _File(Database):
     return ValueError(f'{self._path}, {what} {line}: {reason}')
 
   def _unpacked(self) -> str:
-    """The file, or what is in it if it is gzipped.
-
-    DuckDB would unpack it as well, but does not verify its checksum.
-    """
+    """The file, or what is in it if it is gzipped; DuckDB verifies no checksum."""
     if not stat.S_ISREG(os.stat(self._path).st_mode):
       raise self.error('is not a regular file; give the name of a file with the log.')
     with open(self._path, 'rb') as file:
@@ -376,9 +357,8 @@ class _File(Database):
           f'alike: {" ".join(reason.split())}'
         ) from e
       shown = ' '.join(line[:200] for line in found[2].splitlines() if line)
-      raise self._refusal(
-        int(found[1]), f'this is not {self._format} in UTF-8: {shown}'
-      ) from e
+      reason = f'this is not {self._format} in UTF-8: {shown}'
+      raise self._refusal(int(found[1]), reason) from e
 
   def _parquet(self) -> str:
     """The query for the values of a Parquet file."""
@@ -388,10 +368,9 @@ class _File(Database):
       'hive_partitioning=false)'
     )
     types = {
-      name: its_type
-      for name, its_type, *_ in self.query(f'describe from {table}')
-      if name != 'file_row_number'
+      name: its_type for name, its_type, *_ in self.query(f'describe from {table}')
     }
+    del types['file_row_number']
     self._find_columns(list(types), 1)
     values = {}
     for name, found in self.found.items():
@@ -402,8 +381,7 @@ class _File(Database):
       if its_type.endswith(']') or its_type.startswith(_UNREAD):
         raise ValueError(
           f'{self._path}: {found} has values of the type {types[found]:.100}; write '
-          'client_ids as a list of texts or whole numbers, all else as single texts, '
-          'whole numbers or floats of 64 bits.'
+          'texts, whole numbers or floats of 64 bits, and client_ids as a list of them.'
         )
       values[name] = f'{column}::varchar'
     return f'select file_row_number + 1 as no, {_named(values)} from {table}'
@@ -544,9 +522,9 @@ class _File(Database):
     if not (found.keys() & {'completion_time', 'client_ids'} or by_participation):
       raise self._refusal(
         line,
-        f'no column of completion times among {", ".join(map(repr, names))}; say which '
-        'it is (--columns=completion_time=NAME). Of a log with a line for each '
-        'participation, name --columns=round=NAME,client_id=NAME.',
+        f'no column of completion times among {", ".join(map(repr, names))}; name it '
+        '(--columns=completion_time=NAME), or where each line is a participation, '
+        '--columns=round=NAME,client_id=NAME.',
       )
     if self._population is not None and 'population' not in found:
       raise self._refusal(
@@ -560,8 +538,7 @@ class _File(Database):
       raise self._refusal(
         line,
         f'{found["client_id"]} says whose a participation was, but no column has the '
-        'number of its round; add one. If each line is a round, say that this is no '
-        'such column (--columns=client_id=).',
+        'number of its round; add one, or say --columns=client_id= if it does not.',
       )
     if 'client_id' in found:  # Times are of participations, not of rounds.
       for name in _TIMES:
@@ -571,11 +548,8 @@ class _File(Database):
             f'each line is one participation, in column {found["client_id"]}, whose '
             f'time is not that of the round. Leave {name} out of --columns.',
           )
-      found = {
-        name: found[name]
-        for name in ('round', 'client_id', 'population')
-        if name in found
-      }
+      kept = ('round', 'client_id', 'population')
+      found = {name: found[name] for name in kept if name in found}
     self.found = found
     self.ignored = [name for name in names if name not in found.values()]
     if self.ignored:
@@ -636,7 +610,7 @@ class _File(Database):
       if self._key == 'completion_time' and time_format == WITHOUT_ZONE:
         raise self.error(
           'has times without a zone that go back, as clocks do at the end of daylight '
-          'saving. Write times with their zone, or sort the lines if no clock did.'
+          'saving. Write times with their zone, or sort the lines.'
         )
       self.notes.append('the lines were not in order and have been sorted.')
     if self._key != 'no':
@@ -679,21 +653,20 @@ class _File(Database):
       'from rounds where times > 1'
     ):
       raise ValueError(
-        f'{self._path}: {name} may say whose the only participation of each round was, '
-        f'or something else of the round; say which: --columns=client_id={name} or '
-        '--columns=client_id=.'
+        f'{self._path}: {name} may be the only client of each round, or not; say '
+        f'which: --columns=client_id={name} or --columns=client_id=.'
       )
     self._put_in_order()
     self.notes.append('each line is one participation of one client.')
-    self.query(
-      'create table contributions as select client, number as round from entries '
-      'join ids on client_id = raw join names using (name) join ordered on '
+    joined = (
+      'entries join ids on client_id = raw join names using (name) join ordered on '
       'whole(entries.round) = ordered.round'
     )
+    self.query(
+      f'create table contributions as select client, number as round from {joined}'
+    )
     clients = self._with_clients(
-      'select entries.no from entries join ids on client_id = raw join names using '
-      '(name) join ordered on whole(entries.round) = ordered.round where client = $1 '
-      'and number = $2 order by 1'
+      f'select entries.no from {joined} where client = $1 and number = $2 order by 1'
     )
     return self._log(clients=clients)
 
@@ -768,7 +741,7 @@ class _File(Database):
       if is_single and _LIST.search(value.strip()):
         raise ValueError(
           f'the client {value!r:.200} looks like several. Name the column client_ids '
-          '(--columns=client_ids=NAME), or write a line for each participation.'
+          '(--columns=client_ids=NAME), or write a line for each.'
         )
       return _client_id(value)
 
@@ -825,9 +798,8 @@ class _File(Database):
           other = f'and {", ".join(self.ignored)} may differ, which is not read'
         raise self.refusal(
           number,
-          f'round {key} is also in line {self.line(before)}, {other}. If each line is '
-          'one participation, or of one population, name the column that says whose '
-          '(--columns=client_id=NAME, --columns=population=NAME); else keep one.',
+          f'round {key} is also in line {self.line(before)}, {other}. Keep one, or say '
+          'whose they are: --columns=client_id=NAME or --columns=population=NAME.',
         )
     if repeated:
       numbers = [number for _, number, *_ in repeated]
@@ -886,10 +858,8 @@ def _named(values: Mapping[str, str]) -> str:
 def _json_value(name: str, source: str) -> str:
   """The text of a value in the object that is a line; NULL if it is of another type."""
   pointer = _literal('/' + source.replace('~', '~0').replace('/', '~1'))
-  its_type, text = (
-    f'json_type(line, {pointer})',
-    f'json_extract_string(line, {pointer})',
-  )
+  its_type = f'json_type(line, {pointer})'
+  text = f'json_extract_string(line, {pointer})'
   json_text = f'json_extract(line, {pointer})::varchar'
   if name == 'client_id':
     return f"case when {its_type} <> 'NULL' then {json_text} end"
@@ -919,12 +889,8 @@ def _reason(name: str, value: Any) -> str:
     )
   if value is None or value == '':
     return f'there is no {name}.'
-  if name in _TIMES:
-    return _no_time(value)
-  return f'{name} must be a whole number from 0, got {value!r}.'
-
-
-def _no_time(value: Any) -> str:
+  if name not in _TIMES:
+    return f'{name} must be a whole number from 0, got {value!r}.'
   return (
     f'{value!r} is not a time between the years 1970 and 2200, such as '
     '2023-05-30T11:00:00Z or Unix time in digits.'
@@ -951,7 +917,7 @@ def _client_id(value: Any) -> str:
     raise ValueError(f'the client {value!r} is {e}') from e
   if not name or name in ids.MISSING:
     raise ValueError(
-      f'the client {value!r} says that it is missing, and counts for somebody. Fill in '
-      'who it was; a client that is really called so needs another name.'
+      f'the client {value!r} says that it is missing. Fill in who it was, or give who '
+      'is called so another name.'
     )
   return name
