@@ -151,7 +151,7 @@ def altered(strategy, **changes):
     (altered(_SCALED, epoch_scales=[1.2, 0.3]), 'was altered'),
     (
       altered(_SCALED, epoch_scales=[1.2, 0.0]),
-      'from round 4 on is 0.0',
+      'must be positive',
     ),
     (altered(STRATEGIES['epoch_windowed_blt'], kind='windowed_blt'), 'incomplete'),
     (altered(BinaryTree(8), checksum='sha256:00'), "states checksum 'sha256:00'"),

@@ -19,7 +19,7 @@ from tff_dp_aggregators.strategies import WindowedBLT
 from tff_dp_aggregators.strategies import Workload
 from tff_dp_aggregators.strategies import blt
 from tff_dp_aggregators.strategies import recursion
-from tff_dp_aggregators.strategies.numerics import windowed_problem
+from tff_dp_aggregators.strategies.numerics import blt_search
 
 SCALES, DECAYS = every_kind.SCALES, every_kind.DECAYS
 
@@ -220,7 +220,7 @@ def test_errors_and_their_derivatives_are_those_of_the_strategy(
 ):
   participation = Participation(n, b, k)
   workload = Workload(n, momentum)
-  problem = windowed_problem.WindowProblem(
+  problem = blt_search.WindowProblem(
     participation, objective, workload, window=window, has_tail=has_tail
   )
   point = np.log([0.05, 0.5, 0.2, 0.4, 0.01, 0.03])

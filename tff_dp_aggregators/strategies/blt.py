@@ -4,13 +4,9 @@
 
 are the coefficients of the Toeplitz matrix `C` (arXiv:2404.16706, section 3). A
 server draws `C^-1 z` with one model-sized buffer a decay, whatever the number of
-rounds. `C^-1` is a BLT as well, with as many buffers (`BLT.inverse`).
-
-`optimize` finds the decays and scales that make the error smallest, for one
-participation or several (arXiv:2408.08868), with positive scales. `C` then decreases
-along its columns, which makes its sensitivity exact, and sensitivity and errors are
-sums of geometric series: they cost the same for ten rounds and ten million. Strategies
-whose scales have both signs, or complex decays, are for `BandedToeplitz`.
+rounds. With positive scales, as `optimize` finds them (arXiv:2408.08868), `C` decreases
+along its columns, which makes its sensitivity exact. Strategies whose scales have both
+signs, or complex decays, are for `BandedToeplitz`.
 
 **Windows and tails.** For several participations, `optimize_windowed` comes to smaller
 errors with more buffers: the decays are cut off after a window, but for one decay, the
@@ -20,10 +16,9 @@ tail, that may go on.
           + tail_scale * tail_decay^(i - 1)
 
 With a window of at most `min_separation` the columns of one client do not overlap, as
-those of banded Toeplitz strategies, whose error two or three decays come close to.
-Where clients are done early, entries far from the diagonal lower the error of the many
-rounds after that; the best of them are small and nearly constant, as one slow decay is.
-docs/strategies.md has figures.
+those of banded Toeplitz strategies, whose error two or three decays come close to. The
+tail is for clients that are done early, where small entries far from the diagonal lower
+the error of the many rounds after that. docs/strategies.md has figures.
 
 **How a server draws the noise of a window.** With y = C^-1 z, and for each decay the
 sum s of the last window - 1 rounds,
@@ -31,11 +26,11 @@ sum s of the last window - 1 rounds,
     y[t] = z[t] - sum_j output_scales[j] s_j[t]
     s_j[t + 1] = decay_j s_j[t] + y[t] - decay_j^(window - 1) y[t - (window - 1)].
 
-y of `window - 1` rounds ago need not be remembered: z can be drawn again from its seed,
-so a second copy of the recursion that runs `window - 1` rounds late makes y of that
-time anew; a third copy serves the second; and so on to the first round. That are
-(n - 2) // (window - 1) + 1 copies with d buffers each, and as many drawings of z a
-round. A tail is one sum more in each copy, which nothing ends.
+y of `window - 1` rounds ago need not be remembered: z can be drawn again, so a second
+copy of the recursion that runs `window - 1` rounds late makes it anew; a third copy
+serves the second; and so on to the first round. That are (n - 2) // (window - 1) + 1
+copies with d buffers each, and as many drawings of z a round. A tail is one sum more in
+each copy, which nothing ends.
 
 Where that is not fewer than `window - 1` buffers, `recursion` is the forward
 substitution of any banded strategy; and with a tail, with H the windowed matrix and T
@@ -50,7 +45,7 @@ and `window` buffers are enough (`recursion.LastRounds.of_quotient`).
 import dataclasses
 import logging
 import math
-from typing import Optional, Union
+from typing import Any, Optional, Union
 
 import numpy as np
 
@@ -64,9 +59,9 @@ from tff_dp_aggregators.strategies import toeplitz
 from tff_dp_aggregators.strategies import workload as workload_lib
 from tff_dp_aggregators.strategies.numerics import blt_search
 from tff_dp_aggregators.strategies.numerics import descent
+from tff_dp_aggregators.strategies.numerics import exponential_sums
 from tff_dp_aggregators.strategies.numerics import power_series
-from tff_dp_aggregators.strategies.numerics import rational
-from tff_dp_aggregators.strategies.numerics import windowed_problem
+from tff_dp_aggregators.strategies.participation import Participation
 
 _logger = logging.getLogger(__name__)
 
@@ -155,7 +150,7 @@ class BLT(toeplitz.LowerToeplitz):
         f'which makes its noise grow without end; output_scales {self.output_scales} '
         'are too large for the buffer_decays.'
       )
-    parts = rational.residues(-zeros.to_poles(poles).T, zeros.to_zeros(poles))
+    parts = exponential_sums.residues(-zeros.to_poles(poles).T, zeros.to_zeros(poles))
     return BLT(self.num_rounds, tuple(parts.values), tuple(np.clip(decays, -1.0, 1.0)))
 
   def matrix_coefficients(self) -> np.ndarray:
@@ -170,15 +165,18 @@ class BLT(toeplitz.LowerToeplitz):
     """First column of `C^-1`, float64 of shape [n]; O(n d)."""
     return self.inverse().matrix_coefficients()
 
-  def squared_or_bound(
-    self, participation: participation_lib.Participation
-  ) -> tuple[float, bool]:
+  def squared_or_bound(self, participation: Participation) -> tuple[float, bool]:
     """sens(C)^2, without the matrix where it is exact.
 
     It is exact for a single participation, and if the scales are positive and sum to at
     most 1, and decays are not negative: then c does not increase.
     """
-    if participation.possible_participations > 1 and not self._is_non_increasing:
+    is_non_increasing = (
+      self._are_scales_positive
+      and math.fsum(self.output_scales) <= 1.0
+      and all(decay >= 0.0 for decay in self.buffer_decays)
+    )
+    if participation.possible_participations > 1 and not is_non_increasing:
       return super().squared_or_bound(participation)
     value, _, _ = blt_search.squared_sensitivity(
       np.array(self.output_scales),
@@ -187,30 +185,29 @@ class BLT(toeplitz.LowerToeplitz):
     )
     return float(value), True
 
-  def _has_closed_error(self, workload: workload_lib.WorkloadLike) -> bool:
-    workload = workload_lib.check(self.num_rounds, workload)
-    if not (workload_lib.is_prefix_sums(workload) and self._are_scales_positive):
-      return False
-    # The closed form is of powers that do not grow; `inverse` refuses those that do.
-    return bool(np.all(self._zeros.values(self._poles) <= 2.0))
-
   def squared_error(
     self, objective: str, workload: workload_lib.WorkloadLike = None
   ) -> float:
-    """The mean or largest `per_query_error`, for prefix sums whatever n at one cost.
+    """For prefix sums at one cost, whatever n.
 
     The estimator's coefficients are a sum of exponentials: those of the inverse, and a
     constant. With positive scales their weights are positive, so nothing cancels.
     """
-    if not self._has_closed_error(workload):
-      return super().squared_error(objective, workload)
+    workload = workload_lib.check(self.num_rounds, workload)
     poles, zeros = self._poles, self._zeros
+    # The closed form is of powers that do not grow; `inverse` refuses those that do.
+    if not (
+      workload_lib.is_prefix_sums(workload)
+      and self._are_scales_positive
+      and np.all(zeros.values(poles) <= 2.0)
+    ):
+      return super().squared_error(objective, workload)
     # Rows are the zeros of B, the decays of C; columns its poles: 1, and the inverse's.
     to_poles = np.hstack([poles[:, np.newaxis], -zeros.to_poles(poles).T])
     places = np.append(0.0, zeros.values(poles))
-    between = rational.differences(places, places)
+    between = exponential_sums.differences(places, places)
     between[1:, 1:] = zeros.to_zeros(poles)
-    parts = rational.residues(to_poles, between)
+    parts = exponential_sums.residues(to_poles, between)
     value, _, _ = blt_search.squared_error(
       parts.values, places, blt_search.problem(objective, self._participation(None))
     )
@@ -226,21 +223,12 @@ class BLT(toeplitz.LowerToeplitz):
     return 1.0 - np.array(self.buffer_decays)
 
   @property
-  def _zeros(self) -> rational.Zeros:
+  def _zeros(self) -> exponential_sums.Zeros:
     """Complements of the inverse's decays."""
     scales = np.array(self.output_scales)
     if self._are_scales_positive:
-      return rational.zeros_above(self._poles, scales)
-    return rational.zeros_below(self._poles, -scales)
-
-  @property
-  def _is_non_increasing(self) -> bool:
-    """Whether c is known to be non-negative and non-increasing."""
-    return (
-      self._are_scales_positive
-      and math.fsum(self.output_scales) <= 1.0
-      and all(decay >= 0.0 for decay in self.buffer_decays)
-    )
+      return exponential_sums.zeros_above(self._poles, scales)
+    return exponential_sums.zeros_below(self._poles, -scales)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -272,11 +260,7 @@ class _Windowed(toeplitz.LowerToeplitz):
     return (self.num_rounds - 2) // (self.window - 1) + 1
 
   def recursion(self) -> recursion_lib.Recursion:
-    """That which keeps less: sums of decays, or the last rounds.
-
-    A sum for each decay and copy, where noise can be drawn again from its seed; or
-    sums over `window - 1` rounds, one more with a tail, which draw one row of z only.
-    """
+    """That which keeps less: sums of decays in copies, or the last rounds."""
     tail_scale, tail_decay = self._tail
     tail = ((tail_scale,), (tail_decay,)) if tail_scale else ((), ())
     if not self.buffer_decays or not self.num_copies:
@@ -307,11 +291,7 @@ class _Windowed(toeplitz.LowerToeplitz):
     return coefficients
 
   def inverse_coefficients(self) -> np.ndarray:
-    """First column of `C^-1`, float64 of shape [n].
-
-    O(n window) by forward substitution, of a quotient if there is a tail; or, for long
-    windows, O(n log n).
-    """
+    """First column of `C^-1`; O(n window), or for long windows O(n log n)."""
     scale, decay = self._tail
     if not scale:
       return power_series.inverse(self._bands(), self.num_rounds)
@@ -400,18 +380,17 @@ def optimize(
   num_buffers: Optional[int] = None,
   min_gain: Optional[float] = None,
   objective: str = 'mean',
-  participation: Optional[participation_lib.Participation] = None,
+  participation: Optional[Participation] = None,
   workload: workload_lib.WorkloadLike = None,
   cache: bool = True,
 ) -> BLT:
   """The BLT with the smallest error of prefix sums.
 
-  Buffers are added one by one while each lowers the error by at least `min_gain` of it;
-  the result has fewer than `num_buffers` if more do not help, and the log says so. How
-  they are found is written in `blt_search`. It is not proven that there is nothing
-  better; descents from random points have found nothing that is by `min_gain`. Scales
-  are positive and sum to at most 1, so that the sensitivity is exact under any
-  participation.
+  Buffers are added one by one while each lowers the error by at least `min_gain` of it
+  (`blt_search`); the log says if they are fewer than `num_buffers`. It is not proven
+  that there is nothing better; descents from random points have found nothing that is
+  by `min_gain`. Scales are positive and sum to at most 1, so that the sensitivity is
+  exact under any participation.
 
   Arguments are those of `banded.optimize`, with any `participation`, and:
 
@@ -429,10 +408,10 @@ def optimize(
     >>> optimize(num_rounds=2, num_buffers=3).num_buffers
     1
   """
-  participation = _check_rounds(num_rounds, objective, participation)
   workload = check_workload(num_rounds, workload)
+  asked = strategy_lib.Problem.check(num_rounds, objective, participation, workload)
   limits = _limits('num_buffers', num_buffers, min_gain, _MIN_GAIN)
-  problem = blt_search.problem(objective, participation, workload)
+  problem = blt_search.problem(objective, asked.participation, workload)
   parameters = dict(
     dataclasses.asdict(problem), num_buffers=limits[0], min_gain=limits[1]
   )
@@ -455,20 +434,16 @@ def optimize_windowed(
   tail: bool = False,
   min_gain: Optional[float] = None,
   objective: str = 'mean',
-  participation: Optional[participation_lib.Participation] = None,
+  participation: Optional[Participation] = None,
   workload: workload_lib.WorkloadLike = None,
   cache: bool = True,
 ) -> Union[WindowedBLT, TailedBLT]:
   """The windowed BLT with the smallest error of prefix sums, or the tailed one.
 
-  Starts for each number of decays from the best BLT of one window, and follows exact
-  gradients (L-BFGS). A step takes O(n log n). Scales are positive, and the sensitivity
-  under `participation` is exact.
-
-  With a tail, it starts from the best BLT of one decay more, whose slowest decay
-  becomes the tail. Where that BLT, uncut, is better, it is what is returned, with a
-  window of all rounds: for a `min_separation` of a few rounds, within which decays have
-  no use.
+  Scales are positive, the sensitivity under `participation` is exact, and a step takes
+  O(n log n). With a tail, the search starts from the best BLT of one decay more, whose
+  slowest decay becomes the tail. Where that BLT, uncut, is better, it is what is
+  returned, with a window of all rounds: for a `min_separation` of a few rounds.
 
   Arguments are those of `banded.optimize`, and:
 
@@ -485,26 +460,26 @@ def optimize_windowed(
   * `workload`: As for `optimize`.
 
   Example:
-    >>> participation = participation_lib.Participation(200, min_separation=50)
+    >>> participation = Participation(200, min_separation=50)
     >>> optimize_windowed(200, num_decays=2, participation=participation).noise_buffers
     10
-    >>> participation = participation_lib.Participation(500, 50, max_participations=2)
+    >>> participation = Participation(500, 50, max_participations=2)
     >>> strategy = optimize_windowed(500, tail=True, participation=participation)
     >>> round(strategy.rmse(participation), 3), strategy.noise_buffers
     (4.465, 33)
   """
-  participation = _check_rounds(num_rounds, objective, participation)
+  participation = participation_lib.check(num_rounds, participation)
   if participation.possible_participations == 1:
     raise ValueError(
       'a window is of no use if a client takes part only once; use blt.optimize, or '
       f'give a participation that allows more; got {participation}.'
     )
   limits = _limits('num_decays', num_decays, min_gain, _MIN_GAIN_OF_WINDOW)
-  workload = check_workload(num_rounds, workload)
-  problem = windowed_problem.WindowProblem(
-    participation,
+  problem = blt_search.WindowProblem.check(
+    num_rounds,
     objective,
-    workload,
+    participation,
+    check_workload(num_rounds, workload),
     window=_check_window(
       participation.min_separation if window is None else window, num_rounds
     ),
@@ -528,17 +503,6 @@ def optimize_windowed(
   )
   _warn_if_fewer(strategy, len(strategy.buffer_decays), num_decays, limits[1])
   return strategy
-
-
-def _check_rounds(
-  num_rounds: int,
-  objective: str,
-  participation: Optional[participation_lib.Participation],
-) -> participation_lib.Participation:
-  """Returns the participation, after a look at what optimisers have in common."""
-  strategy_lib.check_rounds(checks.check_positive_int('num_rounds', num_rounds))
-  checks.check_objective(objective)
-  return participation_lib.check(num_rounds, participation)
 
 
 def _limits(
@@ -571,7 +535,7 @@ def _warn_if_fewer(
 
 
 def _optimize_tailed(
-  tailed: windowed_problem.WindowProblem, limits: tuple[int, float], is_any_window: bool
+  tailed: blt_search.WindowProblem, limits: tuple[int, float], is_any_window: bool
 ) -> TailedBLT:
   max_decays, min_gain = limits
   num_rounds = tailed.num_rounds
@@ -586,7 +550,7 @@ def _optimize_tailed(
     scales, decays = blt_search.scales_and_decays(nodes)
     head = WindowedBLT(num_rounds, num_rounds, tuple(scales[1:]), tuple(decays[1:]))
     return _with_tail(head, scales[0], decays[0])
-  if windowed_problem.gain(loss, other_loss) < min_gain:
+  if blt_search.gain(loss, other_loss) < min_gain:
     return _with_tail(from_logarithms(other, num_rounds, tailed.window), 0.0, 1.0)
   complement, scale = np.exp(found[-2:])
   head = from_logarithms(found[:-2], num_rounds, tailed.window)
@@ -596,7 +560,7 @@ def _optimize_tailed(
 def from_logarithms(
   parameters: np.ndarray, num_rounds: int, window: int
 ) -> WindowedBLT:
-  """The strategy of the logarithms that `windowed_problem` searches, without a tail."""
+  """The strategy of the logarithms that `blt_search` searches, without a tail."""
   complements, scales = np.split(np.exp(parameters), 2)
   return WindowedBLT(num_rounds, window, tuple(scales), tuple(1.0 - complements))
 
@@ -630,9 +594,8 @@ def check_workload(
   if not isinstance(checked, workload_lib.Workload) or not checked.is_toeplitz:
     raise ValueError(
       'a BLT is optimised for prefix sums, with or without momentum and weight decay, '
-      'but the learning rates of the workload change, or it is an array; leave it out '
-      'here and give it to rmse() or max_error() of the result, or optimise another '
-      'kind of strategy for it.'
+      'but the learning rates of the workload change, or it is an array; optimise '
+      'another kind of strategy for it.'
     )
   apart = abs(checked.momentum - (1.0 - checked.weight_decay))
   if checked.weight_decay and apart <= _TOO_NEAR * checked.weight_decay:
@@ -645,33 +608,23 @@ def check_workload(
 
 
 def _build_windowed(
-  limits: participation_lib.Participation,
+  limits: registry.Limits,
   tail: bool,
   num_decays: Optional[int] = None,
   workload: workload_lib.WorkloadLike = None,
 ) -> Union[WindowedBLT, TailedBLT]:
   """The best windowed or tailed BLT; the best BLT where nobody comes back."""
   num_rounds = limits.num_rounds
+  asked: Any = {'participation': limits, 'workload': workload}
   if limits.possible_participations > 1:
-    return optimize_windowed(
-      num_rounds,
-      num_decays=num_decays,
-      tail=tail,
-      participation=limits,
-      workload=workload,
-    )
+    return optimize_windowed(num_rounds, num_decays=num_decays, tail=tail, **asked)
   # Nobody comes back, so nothing is to be cut off: the window is all rounds.
-  uncut = optimize(
-    num_rounds, num_buffers=num_decays, participation=limits, workload=workload
-  )
+  uncut = optimize(num_rounds, num_buffers=num_decays, **asked)
   head = WindowedBLT(num_rounds, num_rounds, uncut.output_scales, uncut.buffer_decays)
   return _with_tail(head, 0.0, 0.0) if tail else head
 
 
-def _why_skip_window(
-  limits: participation_lib.Participation, given: dict[str, int]
-) -> Optional[str]:
-  """Why a comparison does without a windowed BLT, if it should."""
+def _why_skip_window(limits: registry.Limits, given: registry.Options) -> Optional[str]:
   if limits.possible_participations == 1:
     return 'a client takes part only once, so that nothing is cut off: it is blt.'
   if limits.min_separation == 1:
@@ -679,10 +632,7 @@ def _why_skip_window(
   return None
 
 
-def _why_skip_tail(
-  limits: participation_lib.Participation, given: dict[str, int]
-) -> Optional[str]:
-  """Why a comparison does without a tailed BLT, if it should."""
+def _why_skip_tail(limits: registry.Limits, given: registry.Options) -> Optional[str]:
   if limits.possible_participations == 1:
     return _why_skip_window(limits, given)
   if not registry.are_done_early(limits):

@@ -1,10 +1,8 @@
 """Participation schemas: in which rounds one client may take part.
 
-Sensitivity is always sensitivity *under a participation schema*. `min_separation` is a
-difference of rounds: two rounds `r1 < r2` of one client satisfy `r2 - r1 >=
-min_separation`. The DP-FTRL accountant of TF Privacy counts the rounds *between* two
-participations instead (`r2 - r1 - 1`); convert with
-`Participation.from_rounds_between`.
+`min_separation` is a difference of rounds: two rounds `r1 < r2` of one client satisfy
+`r2 - r1 >= min_separation`. The DP-FTRL accountant of TF Privacy counts the rounds
+between, `r2 - r1 - 1` (`Participation.from_rounds_between`).
 """
 
 import dataclasses
@@ -32,10 +30,9 @@ class Participation:
     num_rounds: Rounds in all, n.
     min_separation: Smallest difference b of two rounds of one client. 1 allows every
       round.
-    max_participations: Most rounds k of one client. `None` stands for as many as
-      `min_separation` leaves possible; the attribute then holds that number. A
-      number above it is kept as given; `possible_participations` tells what can
-      really happen.
+    max_participations: Most rounds k of one client; if `None` is given, as many as
+      `min_separation` leaves possible. A larger number is kept as given;
+      `possible_participations` tells what can really happen.
     fixed_epoch: Whether the differences of one client's rounds are multiples of
       exactly `min_separation`, as when every epoch goes through the clients in the
       same order. A client may still leave an epoch out.
@@ -60,17 +57,11 @@ class Participation:
   def __post_init__(self) -> None:
     if not isinstance(self.fixed_epoch, bool):
       raise TypeError(f'fixed_epoch must be a bool, got {self.fixed_epoch!r}.')
-    for name in ('num_rounds', 'min_separation'):
-      object.__setattr__(
-        self, name, checks.check_positive_int(name, getattr(self, name))
-      )
-    if self.max_participations is None:
-      object.__setattr__(self, 'max_participations', self.possible_by_separation)
-    object.__setattr__(
-      self,
-      'max_participations',
-      checks.check_positive_int('max_participations', self.max_participations),
-    )
+    for name in ('num_rounds', 'min_separation', 'max_participations'):
+      value = getattr(self, name)
+      if name == 'max_participations' and value is None:
+        value = self.possible_by_separation
+      object.__setattr__(self, name, checks.check_positive_int(name, value))
 
   @classmethod
   def single(cls, num_rounds: int) -> 'Participation':
@@ -190,7 +181,7 @@ def check_population(
   if fitting_cohort:
     fits.append(f'clients_per_round of at most {fitting_cohort}')
   if num_clients >= clients_per_round:
-    fits.append(_looser_limits(num_clients, clients_per_round, participation))
+    fits.append('a smaller min_separation or a larger max_participations')
   limits = [f'min_separation={participation.min_separation}']
   if participation.assumed_at_most is not None:
     limits.append(f'max_participations={participation.assumed_at_most}')
@@ -234,21 +225,6 @@ def _fitting_cohort(population: int, limits: Participation) -> int:
     else:
       fails = middle
   return fits
-
-
-def _looser_limits(population: int, cohort: int, limits: Participation) -> str:
-  """Limits that the clients there are can keep; one of two may not be enough."""
-  separation = min(limits.min_separation, population // cohort)
-  looser = dataclasses.replace(limits, min_separation=separation)
-  text = []
-  if separation < min(limits.min_separation, limits.num_rounds):
-    text.append(f'min_separation of at most {separation}')
-  if _clients_needed(cohort, looser) > population:
-    times = -(-cohort * limits.num_rounds // population)
-    if limits.fixed_epoch:  # No group of rounds shares its clients with another.
-      times = looser.possible_by_separation
-    text.append(f'max_participations of at least {times}')
-  return ' and '.join(text)
 
 
 def free_bands(limits: Participation) -> int:

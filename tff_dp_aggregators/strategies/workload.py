@@ -124,9 +124,7 @@ class Workload:
         'a workload whose learning rate changes has no Toeplitz coefficients; use '
         'materialize() or apply().'
       )
-    column = np.zeros(self.num_rounds)
-    column[0] = 1.0
-    return self.apply(column[:, np.newaxis])[:, 0]
+    return self.apply(np.eye(self.num_rounds, 1))[:, 0]
 
   def materialize(self) -> np.ndarray:
     """`A` as a dense float64 array of shape [n, n]."""
@@ -181,13 +179,11 @@ class Workload:
 
 # What functions take for a workload; None stands for prefix sums.
 WorkloadLike = Union[Workload, np.ndarray, None]
-
-
 # A workload that was checked.
 Checked = Union[Workload, np.ndarray]
 
 
-def check(num_rounds: int, workload: WorkloadLike) -> Union[Workload, np.ndarray]:
+def check(num_rounds: int, workload: WorkloadLike) -> Checked:
   """The workload for these rounds, `Workload(n)` for `None`, or a float64 array."""
   if workload is None:
     return Workload(num_rounds)
@@ -218,6 +214,13 @@ def is_prefix_sums(workload: WorkloadLike) -> bool:
     and not workload.weight_decay
     and set(workload.learning_rates or (1.0,)) == {1.0}
   )
+
+
+def apply_transposed(workload: Checked, matrix: np.ndarray) -> np.ndarray:
+  """A.T @ matrix."""
+  if isinstance(workload, Workload):
+    return workload.apply_transposed(matrix)
+  return workload.T @ matrix
 
 
 def errors(matrix: np.ndarray, workload: Checked) -> np.ndarray:

@@ -1,8 +1,7 @@
 """Minimising the mean or the largest of smooth errors, to convergence.
 
-Optimisers of strategies differ in what they vary and in how the errors follow from
-that; how to go downhill is the same for all and is here: L-BFGS for a smooth loss, and
-for the largest error an exponential method of multipliers around it.
+How to go downhill is the same for all optimisers: L-BFGS for a smooth loss, and for the
+largest error an exponential method of multipliers around it.
 
 There are two L-BFGS. `bounded` is SciPy's, for up to some thousand variables, with
 bounds: Toeplitz strategies take 10 to 200 evaluations. `lbfgs` is for matrices, whose
@@ -41,12 +40,10 @@ _SUFFICIENT_DECREASE = 1e-4
 _FIRST_SMOOTHING = 0.1
 _LAST_SMOOTHING = 1e-3
 # This share of the weights is spread evenly before each round of the multiplier
-# method: rows whose weight had vanished would else be noticed too late.
+# method, so that rows whose weight had vanished are noticed.
 _EVEN_SHARE = 1e-3
 # So many rounds without progress mean that rounding allows no more.
 _MAX_STALLED_ROUNDS = 10
-
-
 # The logarithm of a loss that no strategy has.
 _OUTSIDE = 1e4
 # Slope of the logarithm of a loss at which rounding may end a search.
@@ -107,9 +104,8 @@ def minimize_max(
 
       s log sum_t w[t] exp(errors[t] / s)  <=  max_t errors[t],
 
-  then let w[t] grow in proportion to exp(errors[t] / s), and do it again. Unlike with
-  weights that stay as they are, s need not go to zero, where the loss has a kink; it
-  follows the gap that is left.
+  then let w[t] grow in proportion to exp(errors[t] / s), and do it again. So s need not
+  go to zero, where the loss has a kink; it follows the gap that is left.
 
   At a minimum of the smooth loss, its gradient is that of `new weights @ errors`. If
   errors are convex functions of some other variable, no point has a smaller weighted
@@ -146,10 +142,7 @@ def minimize_max(
 
 
 def lbfgs(
-  loss: Loss,
-  start: np.ndarray,
-  tolerance: float,
-  report: Report,
+  loss: Loss, start: np.ndarray, tolerance: float, report: Report
 ) -> np.ndarray:
   """Minimises a smooth positive loss by the limited-memory BFGS method.
 
@@ -172,7 +165,11 @@ def lbfgs(
     if found is None:
       break
     new_point, value, new_gradient = found
-    _remember(memory, new_point - point, new_gradient - gradient)
+    step, change = new_point - point, new_gradient - gradient
+    product = np.vdot(step, change)
+    # Or the step says that there is no curvature.
+    if product > 1e-10 * math.sqrt(np.vdot(step, step) * np.vdot(change, change)):
+      memory.append((step, change, 1.0 / product))
     point, gradient = new_point, new_gradient
     report(value)
   return point
@@ -200,11 +197,7 @@ def _quasi_newton(
 
 
 def _backtrack(
-  loss: Loss,
-  point: np.ndarray,
-  value: float,
-  direction: np.ndarray,
-  slope: float,
+  loss: Loss, point: np.ndarray, value: float, direction: np.ndarray, slope: float
 ) -> Optional[tuple[np.ndarray, float, np.ndarray]]:
   """A point along `-direction` with a sufficiently smaller loss; None if none is."""
   length = 1.0
@@ -220,13 +213,6 @@ def _backtrack(
     else:
       length *= 0.25
   return None
-
-
-def _remember(memory: collections.deque, step: np.ndarray, change: np.ndarray) -> None:
-  """Keeps what a step says about curvature, unless it says there is none."""
-  product = np.vdot(step, change)
-  if product > 1e-10 * math.sqrt(np.vdot(step, step) * np.vdot(change, change)):
-    memory.append((step, change, 1.0 / product))
 
 
 def bounded(
@@ -305,14 +291,12 @@ class _SmoothMaximum:
       return math.inf, None
     values, pull_back = evaluated
     exponents = self._log_weights + values / self._width
-    return self._width * float(scipy.special.logsumexp(exponents)), pull_back(
-      self.weights(values)
-    )
+    value = self._width * float(scipy.special.logsumexp(exponents))
+    return value, pull_back(self.weights(values))
 
   def weights(self, values: np.ndarray) -> np.ndarray:
     """The gradient by the errors: convex weights."""
-    exponents = self._log_weights + values / self._width
-    return scipy.special.softmax(exponents)
+    return scipy.special.softmax(self._log_weights + values / self._width)
 
 
 def _even(values: np.ndarray) -> np.ndarray:

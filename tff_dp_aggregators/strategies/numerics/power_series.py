@@ -26,7 +26,7 @@ def multiply(left: np.ndarray, right: np.ndarray, num_terms: int) -> np.ndarray:
   length = len(left) + len(right) - 1
   size = transform_size(length)
   product = inverse_transform(transform(left, size) * transform(right, size), size)
-  return _resized(product[:length], num_terms)
+  return resized(product[:length], num_terms)
 
 
 def correlate(left: np.ndarray, right: np.ndarray, num_lags: int) -> np.ndarray:
@@ -36,7 +36,7 @@ def correlate(left: np.ndarray, right: np.ndarray, num_lags: int) -> np.ndarray:
   """
   size = transform_size(len(left) + len(right) - 1)
   product = transform(left, size) * np.conj(transform(right, size))
-  return _resized(inverse_transform(product, size)[: len(left)], num_lags)
+  return resized(inverse_transform(product, size)[: len(left)], num_lags)
 
 
 def divide(
@@ -51,7 +51,7 @@ def divide(
   import scipy.signal  # Slow to import, and few callers need it.
 
   return scipy.signal.lfilter(
-    [1.0], denominator[:num_terms], _resized(numerator, num_terms)
+    [1.0], denominator[:num_terms], resized(numerator, num_terms)
   )
 
 
@@ -106,8 +106,7 @@ def _newton_step(series: np.ndarray, known: np.ndarray, num_terms: int) -> np.nd
   return np.concatenate([known, -correction[len(known) : num_terms]])
 
 
-def _resized(series: np.ndarray, num_terms: int) -> np.ndarray:
+def resized(series: np.ndarray, num_terms: int) -> np.ndarray:
   """Cut off, or filled up with zeros."""
-  if len(series) >= num_terms:
-    return series[:num_terms]
-  return np.concatenate([series, np.zeros(num_terms - len(series))])
+  padding = np.zeros(max(0, num_terms - len(series)))
+  return np.concatenate([series[:num_terms], padding])

@@ -5,20 +5,16 @@ series divided by z, and the squared error e(z) for noise of variance 1 a sum of
 of z. They scale like |z|^-2 and |z|^2, so that minimising s(z) + e(z), where they come
 out equal, minimises the product s(z) e(z), which no scaling changes.
 
-Second derivatives are cheap here. With v = a / z^2 and g the gradient with respect to
+Second derivatives are cheap. With v = a / z^2 and g the gradient with respect to
 w = a / z, the Hessian of sum_t w_t^2 is
 
     2 sum_t v[t - i] v[t - j]  +  2 sum_t g_t (a / z^3)[t - i - j];
 
 the second part is a Hankel matrix, and in the first each entry follows from its upper
-left neighbour. So an iteration costs O(n log n + p^3 / 3) for p
-coefficients, and quadratic convergence makes them few. Constraints are kept by a
-logarithmic barrier, whose weight falls until its bound on what it costs is negligible.
-
-Nothing here knows strategies; `banded_inverse` uses it.
+left neighbour: O(n log n + p^3 / 3) an iteration for p coefficients. Constraints are
+kept by a logarithmic barrier, whose weight falls until what it costs is negligible.
 """
 
-import abc
 import dataclasses
 import math
 from typing import Callable, Optional
@@ -63,88 +59,40 @@ class Derivatives:
     )
 
 
-class Function(abc.ABC):
-  """A twice differentiable function of p coefficients."""
-
-  @abc.abstractmethod
-  def value(self, z: np.ndarray) -> float:
-    """The value at z, infinite outside of the domain."""
-
-  @abc.abstractmethod
-  def derivatives(self, z: np.ndarray) -> Derivatives:
-    """Value, gradient and Hessian at z."""
+# A twice differentiable function of p coefficients.
+Function = Callable[[np.ndarray], Derivatives]
+# At points outside of the domain.
+OUTSIDE = Derivatives(math.inf, np.zeros(0), np.zeros((0, 0)))
 
 
-class Sum(Function):
-  """The sum of several functions."""
-
-  def __init__(self, *terms: Function):
-    self._terms = terms
-
-  def value(self, z: np.ndarray) -> float:
-    """The value at z."""
-    return sum(term.value(z) for term in self._terms)
-
-  def derivatives(self, z: np.ndarray) -> Derivatives:
-    """Value, gradient and Hessian at z."""
-    first, *others = (term.derivatives(z) for term in self._terms)
-    return sum(others, first)
-
-
-class Quadratic(Function):
+def quadratic(matrix: np.ndarray) -> Function:
   """z^T Q z."""
 
-  def __init__(self, matrix: np.ndarray):
-    self._matrix = matrix
+  def derivatives(z: np.ndarray) -> Derivatives:
+    image = matrix @ z
+    return Derivatives(float(z @ image), 2 * image, 2 * matrix)
 
-  def value(self, z: np.ndarray) -> float:
-    """The value at z."""
-    return float(z @ self._matrix @ z)
-
-  def derivatives(self, z: np.ndarray) -> Derivatives:
-    """Value, gradient and Hessian at z."""
-    image = self._matrix @ z
-    return Derivatives(float(z @ image), 2 * image, 2 * self._matrix)
+  return derivatives
 
 
-class Quotient(Function):
-  """sum_t w_t^2 with w = a / z.
+def quotient(numerator: np.ndarray) -> Function:
+  """sum_t w_t^2 with w = a / z, a of shape [n]."""
+  num_rounds = len(numerator)
 
-  `numerator`: a, shape [n].
-  """
-
-  def __init__(self, numerator: np.ndarray):
-    self._numerator = numerator
-
-  def value(self, z: np.ndarray) -> float:
-    """The value at z."""
-    quotient = self._over(self._numerator, power_series.inverse(z, self._num_rounds))
-    return float(quotient @ quotient)
-
-  def derivatives(self, z: np.ndarray) -> Derivatives:
-    """Value, gradient and Hessian at z."""
-    inverse = power_series.inverse(z, self._num_rounds)
-    quotient = self._over(self._numerator, inverse)
-    second = self._over(quotient, inverse)
-    third = self._over(second, inverse)
-    doubled = 2 * quotient
+  def derivatives(z: np.ndarray) -> Derivatives:
+    inverse = power_series.inverse(z, num_rounds)
+    first = power_series.multiply(numerator, inverse, num_rounds)
+    second = power_series.multiply(first, inverse, num_rounds)
+    third = power_series.multiply(second, inverse, num_rounds)
     hessian = 2 * gram(second, len(z), averaged=False)
-    hessian += 2 * _hankel(doubled, third, len(z))
-    return Derivatives(
-      float(quotient @ quotient),
-      -power_series.correlate(doubled, second, len(z)),
-      hessian,
-    )
+    hessian += 2 * _hankel(2 * first, third, len(z))
+    gradient = -power_series.correlate(2 * first, second, len(z))
+    return Derivatives(float(first @ first), gradient, hessian)
 
-  @property
-  def _num_rounds(self) -> int:
-    return len(self._numerator)
-
-  def _over(self, series: np.ndarray, inverse: np.ndarray) -> np.ndarray:
-    return power_series.multiply(series, inverse, self._num_rounds)
+  return derivatives
 
 
-class LargestRow(Function):
+class LargestRow:
   """A smooth upper bound of the largest row of an estimator A D, squared.
 
   With `D` the Toeplitz matrix of z and e_t the squared norm of row t of A D, this is
@@ -159,25 +107,29 @@ class LargestRow(Function):
     self._size = power_series.transform_size(2 * len(workload))
     self._transform = power_series.transform(workload, self._size)
 
-  def value(self, z: np.ndarray) -> float:
-    """The value at z."""
-    return self._norm(self._row_errors(self._estimator(z)))
-
-  def derivatives(self, z: np.ndarray) -> Derivatives:
+  def __call__(self, z: np.ndarray) -> Derivatives:
     """Value, gradient and Hessian at z."""
     estimator = self._estimator(z)
-    errors = self._row_errors(estimator)
-    norm = self._norm(errors)
-    relevant = (errors / norm) ** (self._exponent - 2) > 1e-18
+    errors = np.square(estimator).sum(axis=1)
+    largest = errors.max()
+    if not math.isfinite(largest):
+      return OUTSIDE
+    q = self._exponent
+    norm = float(largest * np.sum((errors / largest) ** q) ** (1 / q))
+    relevant = (errors / norm) ** (q - 2) > 1e-18
     share = errors[relevant] / norm
-    weights = share ** (self._exponent - 1)
-    jacobian = self._row_gradients(estimator, relevant)[:, : len(z)]
+    weights = share ** (q - 1)
+    # Derivatives of e_t by z_s: 2 sum_j B[t, j] A[t, j + s].
+    transform = np.conj(power_series.transform(estimator[relevant], self._size))
+    jacobian = 2 * power_series.inverse_transform(
+      self._transform[relevant] * transform, self._size
+    )
+    jacobian = jacobian[:, : len(z)]
     gradient = weights @ jacobian
-    scaled = jacobian * np.sqrt(share ** (self._exponent - 2))[:, np.newaxis]
+    scaled = jacobian * np.sqrt(share ** (q - 2))[:, np.newaxis]
     spread = scaled.T @ scaled - np.outer(gradient, gradient)
-    rows = self._workload[relevant]
-    hessian = 2 * workload_gram(rows, weights, len(z))
-    return Derivatives(norm, gradient, hessian + (self._exponent - 1) / norm * spread)
+    hessian = 2 * workload_gram(self._workload[relevant], weights, len(z))
+    return Derivatives(norm, gradient, hessian + (q - 1) / norm * spread)
 
   def gap(self, z: np.ndarray) -> float:
     """How far the largest e_t is above the mean in which z is stationary, relative.
@@ -185,7 +137,7 @@ class LargestRow(Function):
     At a minimum of a sum with this function, the same z is stationary for the
     weighted mean of e_t with weights e_t^(q - 1).
     """
-    errors = self._row_errors(self._estimator(z))
+    errors = np.square(self._estimator(z)).sum(axis=1)
     share = errors / errors.max()
     weights = share ** (self._exponent - 1)
     return float(1 - weights @ share / weights.sum())
@@ -197,93 +149,39 @@ class LargestRow(Function):
     )
     return product[:, : len(self._workload)]
 
-  def _row_errors(self, estimator: np.ndarray) -> np.ndarray:
-    return np.square(estimator).sum(axis=1)
 
-  def _row_gradients(self, estimator: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Derivative of e_t by z_s: 2 sum_j B[t, j] A[t, j + s]."""
-    transform = np.conj(power_series.transform(estimator[rows], self._size))
-    return 2 * power_series.inverse_transform(
-      self._transform[rows] * transform, self._size
-    )
+def barrier(function: Function, start: int, end: int, weight: float) -> Function:
+  """A function plus `weight` times the negative logarithms of what has to be positive.
 
-  def _norm(self, errors: np.ndarray) -> float:
-    largest = errors.max()
-    if not math.isfinite(largest):
-      return math.inf
-    return float(
-      largest * np.sum((errors / largest) ** self._exponent) ** (1 / self._exponent)
-    )
-
-
-class Monotone:
-  """Constraints: coefficients are not negative, and non-increasing from an index on.
-
-  c_j >= 0 for j < start, c_j >= c_{j + 1} for start <= j < end - 1, c_{end - 1} >= 0,
-  where c is the inverse series of z.
+  With c the inverse series of z, that is c_j for j < start, c_j - c_{j + 1} for
+  start <= j < end - 1, and c_{end - 1}: c does not increase from `start` on.
   """
 
-  def __init__(self, start: int, end: int):
-    self._start = start
-    self._end = end
-
-  def __len__(self) -> int:
-    return self._end
-
-  def values(self, z: np.ndarray) -> np.ndarray:
-    """What has to be positive, shape [end]."""
-    return self._differences(self._column(z))
-
-  def derivatives(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Values, shape [end], and Jacobian, shape [end, p]."""
-    column = self._column(z)
-    square = power_series.divide(column, z, self._end)
-    return self._differences(column), self._differences(-shifts(square, len(z)))
-
-  def curvature(self, z: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Hessian of the weighted sum of values."""
-    column = self._column(z)
-    square = power_series.divide(column, z, self._end)
-    cube = power_series.divide(square, z, self._end)
-    outer = weights.copy()
-    outer[self._start + 1 :] -= weights[self._start : -1]
-    return 2 * _hankel(outer, cube, len(z))
-
-  def _column(self, z: np.ndarray) -> np.ndarray:
-    # Term by term: the last coefficients are small, and their signs matter.
-    return power_series.divide(np.ones(1), z, self._end)
-
-  def _differences(self, rows: np.ndarray) -> np.ndarray:
+  def steps_down(rows: np.ndarray) -> np.ndarray:
     result = rows.copy()
-    result[self._start : -1] -= rows[self._start + 1 :]
+    result[start:-1] -= rows[start + 1 :]
     return result
 
-
-class Barrier(Function):
-  """A function plus `weight` times the negative logarithms of constraints."""
-
-  def __init__(self, function: Function, constraints: Monotone, weight: float):
-    self._function = function
-    self._constraints = constraints
-    self._weight = weight
-
-  def value(self, z: np.ndarray) -> float:
-    """The value at z."""
-    slack = self._constraints.values(z)
+  def derivatives(z: np.ndarray) -> Derivatives:
+    # Term by term: the last coefficients are small, and their signs matter.
+    column = power_series.divide(np.ones(1), z, end)
+    slack = steps_down(column)
     if not np.all(slack > 0):
-      return math.inf
-    return self._function.value(z) - self._weight * float(np.log(slack).sum())
-
-  def derivatives(self, z: np.ndarray) -> Derivatives:
-    """Value, gradient and Hessian at z."""
-    slack, jacobian = self._constraints.derivatives(z)
+      return OUTSIDE
+    square = power_series.divide(column, z, end)
+    cube = power_series.divide(square, z, end)
+    jacobian = steps_down(-scipy.linalg.toeplitz(square, np.zeros(len(z))))
     relative = jacobian / slack[:, np.newaxis]
-    hessian = relative.T @ relative - self._constraints.curvature(z, 1 / slack)
-    return self._function.derivatives(z) + Derivatives(
-      -self._weight * float(np.log(slack).sum()),
-      -self._weight * relative.sum(axis=0),
-      self._weight * hessian,
+    by_column = 1 / slack
+    by_column[start + 1 :] -= 1 / slack[start:-1]
+    hessian = relative.T @ relative - 2 * _hankel(by_column, cube, len(z))
+    return function(z) + Derivatives(
+      -weight * float(np.log(slack).sum()),
+      -weight * relative.sum(axis=0),
+      weight * hessian,
     )
+
+  return derivatives
 
 
 def minimize(
@@ -296,15 +194,14 @@ def minimize(
 
   `start`: A point of its domain, shape [p].
   """
-  z = start
+  z, at = start, function(start)
   for _ in range(_MAX_ITERATIONS):
-    at = function.derivatives(z)
     report(at.value)
     step = _newton_step(at)
     decrease = -float(at.gradient @ step) / 2  # Half the squared Newton decrement.
     if decrease <= tolerance * abs(at.value):
-      return z + step if function.value(z + step) <= at.value else z
-    z = _line_search(function, z, at, step)
+      return z + step if function(z + step).value <= at.value else z
+    z, at = _line_search(function, z, at, step)
   if decrease <= _NEARLY * abs(at.value):
     return z  # It creeps along constraints, which round-off alone may decide.
   raise descent.ConvergenceError(
@@ -314,28 +211,21 @@ def minimize(
 
 
 def minimize_within(
-  function: Function, constraints: Monotone, start: np.ndarray, report: descent.Report
+  function: Function, first: int, end: int, start: np.ndarray, report: descent.Report
 ) -> np.ndarray:
-  """A local minimum within constraints, strictly inside of them.
+  """A local minimum strictly inside of the constraints of `barrier`, from `start`.
 
   The weight of the barrier falls tenfold each time. At the minimum with weight m, a
   convex function is within m times the number of constraints of its best value.
-
-  `start`: Where to begin, shape [p].
   """
   z = start
-  scale = abs(function.value(start))
+  scale = abs(function(start).value)
   cost = 1e-2
   while cost > BARRIER_TOLERANCE / 10:
-    barrier = Barrier(function, constraints, cost * scale / len(constraints))
-    z = minimize(barrier, z, report, tolerance=max(cost / 10, 1e-12))
+    with_barrier = barrier(function, first, end, cost * scale / end)
+    z = minimize(with_barrier, z, report, tolerance=max(cost / 10, 1e-12))
     cost /= 10
   return z
-
-
-def balanced(increasing: Function, decreasing: Function, z: np.ndarray) -> np.ndarray:
-  """Z scaled so that functions of degree 2 and -2 have the same value there."""
-  return z * (decreasing.value(z) / increasing.value(z)) ** 0.25
 
 
 def gram(series: np.ndarray, size: int, averaged: bool) -> np.ndarray:
@@ -373,11 +263,6 @@ def workload_gram(
   return pairs[:size, :size]
 
 
-def shifts(series: np.ndarray, count: int) -> np.ndarray:
-  """The first columns of the lower-triangular Toeplitz matrix of a series."""
-  return scipy.linalg.toeplitz(series, np.zeros(count))
-
-
 def _newton_step(at: Derivatives) -> np.ndarray:
   """Minus the gradient over the Hessian, with curvatures made positive.
 
@@ -400,7 +285,7 @@ def _newton_step(at: Derivatives) -> np.ndarray:
 
 def _line_search(
   function: Function, z: np.ndarray, at: Derivatives, step: np.ndarray
-) -> np.ndarray:
+) -> tuple[np.ndarray, Derivatives]:
   """The first of z + step, z + step / 2, ... that gains part of what the model does."""
   slope = float(at.gradient @ step)
   length = 1.0
@@ -408,8 +293,9 @@ def _line_search(
     candidate = z + length * step
     wanted = at.value + 1e-4 * length * slope + _ROUNDING * abs(at.value)
     with np.errstate(over='ignore', invalid='ignore'):
-      if function.value(candidate) <= wanted:
-        return candidate
+      found = function(candidate)
+    if found.value <= wanted:
+      return candidate, found
     length /= 2
   raise descent.ConvergenceError(
     f'no step along the descent direction lowers {at.value:.6g}, though its slope is '
