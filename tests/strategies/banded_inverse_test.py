@@ -182,8 +182,8 @@ def test_several_participations_are_exact_for_any_workload(workload, objective):
     ((), ValueError, 'coefficients must be 1 to num_rounds=2000 numbers, got 0'),
     ((0.0, 1.0), ValueError, r'coefficients\[0\] must be positive, got 0.0'),
     ((1.0, math.nan), ValueError, 'coefficients must be finite'),
-    ((1.0, -3.0), ValueError, 'have an inverse that exceeds float64'),
-    (None, TypeError, 'coefficients must be a sequence of numbers'),
+    ((1.0, -3.0), ValueError, 'have an inverse whose norm exceeds float64'),
+    (None, TypeError, 'coefficients must be'),
   ],
 )
 def test_coefficients_that_are_no_strategy_are_refused(

@@ -155,7 +155,7 @@ def test_errors_of_an_inverse_that_grows_are_refused():
   # Closed forms said 141.24 and 428.85 where dense algebra says 226.10 and 789.19.
   strategy = BLT(50, (0.7,), (-0.45,))
   for error in (strategy.rmse, strategy.max_error, strategy.error_by_round):
-    with pytest.raises(ValueError, match='too large for the buffer_decays'):
+    with pytest.raises(ValueError, match='too large for buffer_decays'):
       error()
 
 

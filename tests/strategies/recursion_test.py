@@ -172,8 +172,8 @@ _LAST, _SUMS = recursion_lib.LastRounds, recursion_lib.DecayingSums
     (lambda: _LAST([[]], 'row'), ValueError, 'weights must be'),
     (lambda: _LAST([[np.inf]], 'row'), ValueError, 'weights.* finite'),
     (lambda: _LAST([[1.0]], 'rows'), ValueError, "got 'rows'"),
-    (lambda: _LAST([[1.0]], 'sum'), ValueError, 'sums must be given'),
-    (lambda: _LAST([[1.0]], 'row', [[1.0]]), ValueError, "remembers='row'"),
+    (lambda: _LAST([[1.0]], 'sum'), ValueError, "'sum' with sums"),
+    (lambda: _LAST([[1.0]], 'row', [[1.0]]), ValueError, "got 'row'"),
     (lambda: _LAST([[1.0, 0.5]], 'sum', [[1.0]]), ValueError, 'sums must be .* shape'),
     (lambda: recursion_lib.TreeNodes([]), ValueError, 'weights must be'),
     (

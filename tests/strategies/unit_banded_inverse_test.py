@@ -149,7 +149,7 @@ def test_the_best_root_is_the_best_of_all_roots(objective, workload):
   'coefficients, error, message',
   [
     ((0.0, 1.0), ValueError, r'coefficients\[0\] must be positive, got 0.0'),
-    ((1.0, -3.0), ValueError, 'have an inverse that exceeds float64'),
+    ((1.0, -3.0), ValueError, 'have an inverse whose norm exceeds float64'),
     ((1.0, -1.3), ValueError, 'whose norm exceeds float64 within 2000 rounds'),
   ],
 )

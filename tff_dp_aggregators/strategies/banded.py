@@ -41,7 +41,6 @@ class Banded(strategy_lib.Strategy):
   """C[j + i, j] = diagonals[i, j] for 0 <= i < num_bands, else 0.
 
   Attributes:
-    num_rounds: Rounds n; `C` is n x n.
     diagonals: Float64 array of shape [num_bands, n], the main diagonal of `C` first;
       row i, column j holds C[j + i, j], and 0 where there is no row j + i.
 
@@ -77,8 +76,7 @@ class Banded(strategy_lib.Strategy):
   def from_matrix(cls, matrix: Any, num_bands: Optional[int] = None) -> 'Banded':
     """The strategy with this matrix, lower-triangular and positive on its diagonal.
 
-    Beyond `num_bands` it has to be zero; it has as many as it has by default. A
-    ValueError names the entry that is wrong.
+    Beyond `num_bands`, if given, it has to be zero; a ValueError names what is wrong.
 
     Example:
       >>> Banded.from_matrix([[2.0, 0.0], [1.0, 2.0]]).diagonals
@@ -173,15 +171,14 @@ def optimize(
   """The banded strategy with unit columns that has the least error.
 
   With unit columns and participations at least `num_bands` rounds apart, the squared
-  sensitivity is the number of participations, whatever the other entries
-  (arXiv:2306.08153); so the same are best for all such schemas. Seen as a function of X
-  = C^T C, each error is convex; what is found is the least error of unit columns, for
-  prefix sums the mean squared error to 1e-6 or so and the largest one to 1e-3;
-  `certify` tells.
+  sensitivity is the number of participations (arXiv:2306.08153); so the same are best
+  for all such schemas. As functions of X = C^T C, errors are convex: what is found is
+  the least error of unit columns, for prefix sums the mean squared error to 1e-6 or so
+  and the largest one to 1e-3; `certify` tells.
 
-  Time is O(n num_bands^2) a step and memory O(n num_bands), in up to some hundred
-  steps for the mean and a thousand for the largest error. A workload given as an array,
-  or with rounds of learning rate 0, takes O(n^3) and O(n^2).
+  Time is O(n num_bands^2) a step and memory O(n num_bands), in up to some hundred steps
+  for the mean and a thousand for the largest error. A workload given as an array, or
+  with learning rates of 0, takes O(n^3) and O(n^2).
 
   Args:
     num_rounds: Rounds n.

@@ -25,7 +25,6 @@ import numpy as np
 
 from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.strategies import cache as cache_lib
-from tff_dp_aggregators.strategies import participation as participation_lib
 from tff_dp_aggregators.strategies import recursion as recursion_lib
 from tff_dp_aggregators.strategies import registry
 from tff_dp_aggregators.strategies import strategy as strategy_lib
@@ -48,10 +47,9 @@ def inverse_root_coefficients(
 ) -> np.ndarray:
   """First column of A^-exponent, for a workload A of infinitely many rounds, float64.
 
-  Of prefix sums, the coefficients of (1 - x)^exponent: 1, -exponent, ..., each `(i - 1
-  - exponent) / i` times the one before (arXiv:2505.12128, section 3). Of a Toeplitz
-  workload with momentum and weight decay, those of ((1 - momentum x) (1 - (1 -
-  weight_decay) x))^exponent; a constant learning rate is left out.
+  Of prefix sums, the coefficients of (1 - x)^exponent (arXiv:2505.12128, section 3). Of
+  a Toeplitz workload with momentum and weight decay, those of ((1 - momentum x) (1 -
+  (1 - weight_decay) x))^exponent; a constant learning rate is left out.
 
   Example:
     >>> inverse_root_coefficients(4).tolist()
@@ -96,7 +94,6 @@ class BandedInverse(toeplitz.LowerToeplitz):
   (1 - x)^(-1/2), which decrease, and so all of c does, for every n.
 
   Attributes:
-    num_rounds: Rounds n; `C` is n x n.
     coefficients: First column of `C^-1` down to its last band, the first of them
       positive; a ValueError if their inverse exceeds float64.
 
@@ -114,12 +111,12 @@ class BandedInverse(toeplitz.LowerToeplitz):
     coefficients = toeplitz.check_coefficients(self.num_rounds, self.coefficients)
     object.__setattr__(self, 'coefficients', coefficients)
     with np.errstate(over='ignore', invalid='ignore'):
-      finite = np.all(np.isfinite(self.matrix_coefficients()))
-    if not finite:
+      squared_norm = np.square(self.matrix_coefficients()).sum()
+    if not np.isfinite(squared_norm):
       raise ValueError(
-        f'coefficients have an inverse that exceeds float64 within {self.num_rounds} '
-        'rounds; the sum of their absolute values after the first must not be much '
-        'larger than the first.'
+        'coefficients have an inverse whose norm exceeds float64 within '
+        f'{self.num_rounds} rounds; the sum of their absolute values after the first '
+        'must not be much larger than the first.'
       )
 
   @classmethod
@@ -185,7 +182,6 @@ class UnitBandedInverse(toeplitz.ScaledToeplitz):
   (`toeplitz_sensitivity`), as they do with two bands, lambda from 0 to below 1.
 
   Attributes:
-    num_rounds: Rounds n; `C` is n x n.
     coefficients: First column of `T^-1` down to its last band. The first of them has to
       be positive and is brought to 1, which changes nothing of `C`.
 
@@ -206,14 +202,6 @@ class UnitBandedInverse(toeplitz.ScaledToeplitz):
     given = self.unscaled.coefficients
     object.__setattr__(self, 'coefficients', tuple(c / given[0] for c in given))
     self.__dict__.pop('unscaled')  # That of what was given.
-    with np.errstate(over='ignore', invalid='ignore'):
-      finite = np.isfinite(self._norms[0])
-    if not finite:
-      raise ValueError(
-        'coefficients have an inverse whose norm exceeds float64 within '
-        f'{self.num_rounds} rounds; the sum of their absolute values after the first '
-        'must not be much larger than the first.'
-      )
 
   @classmethod
   def of(cls, unscaled: BandedInverse) -> 'UnitBandedInverse':
@@ -336,9 +324,8 @@ def best_root(
     >>> round(-best.coefficients[1] / best.coefficients[0], 3)
     0.882
   """
-  checks.check_objective(objective)
   strategy_lib.check_bands(num_rounds, num_bands)
-  participation = participation_lib.check(num_rounds, participation)
+  problem = strategy_lib.Problem.check(num_rounds, objective, participation, workload)
   kind: type[Union[BandedInverse, UnitBandedInverse]] = BandedInverse
   if unit_columns:
     kind = UnitBandedInverse
@@ -347,7 +334,7 @@ def best_root(
     return kind.root(num_rounds, num_bands, exponent=exponent, workload=workload)
 
   def error(exponent: float) -> float:
-    return made(exponent).error(objective, participation, workload)
+    return problem.error(made(exponent))
 
   import scipy.optimize  # Slow to import, and few callers optimise.
 
@@ -369,9 +356,9 @@ def optimize(
 ) -> BandedInverse:
   """The strategy with the smallest error of those whose inverse has so many bands.
 
-  Minimises `rmse` or `max_error` by Newton's method; see `series_optimization`. The
-  problem is not convex and what is found is a local minimum, from `square_root`; for a
-  single participation, it was always the same from random starts.
+  Minimises `rmse` or `max_error` by Newton's method (`series_optimization`). What is
+  found is a local minimum, from `square_root`; for a single participation, it was
+  always the same from random starts.
 
   Under several participations, it first looks for the best bands if the earliest,
   densest pattern of rounds was the worst. If it is not, the first column of C is kept
@@ -409,10 +396,9 @@ class _Problem(series_problem.SeriesProblem):
 
   The error is that of A D, D = C^-1, and the squared sensitivity ||C u||^2, u the
   earliest, densest pattern of rounds; that it is no more is up to the caller, who may
-  constrain the first column of C. That is what Newton's method is for: with the same
-  constraints, SciPy's SLSQP ended 0.03% above (1000 rounds, 16 bands, 4 apart) or not
-  at a strategy at all (2000 rounds, 16 bands, 1 apart), and L-BFGS with a barrier 0.2
-  to 7% above, at ten times the cost.
+  constrain the first column of C. With the same constraints, SciPy's SLSQP ended 0.03%
+  above (1000 rounds, 16 bands, 4 apart) or not at a strategy at all (2000 rounds, 16
+  bands, 1 apart), and L-BFGS with a barrier 0.2 to 7% above, at ten times the cost.
   """
 
   num_bands: int = 1
@@ -449,7 +435,7 @@ class _Problem(series_problem.SeriesProblem):
     # Of degrees -2 and 2: where they have the same value, their sum is least.
     start = start * (sensitivity(start).value / error(start).value) ** 0.25
 
-    def total(z: np.ndarray) -> series_optimization.Derivatives:
+    def total(z: np.ndarray) -> series_optimization.Evaluated:
       return sensitivity(z) + error(z)
 
     if end is None:
@@ -478,8 +464,7 @@ def _optimize(problem: _Problem) -> BandedInverse:
   progress = descent.Progress(name)
 
   def report(value: float) -> None:
-    # The sum of two numbers that come out equal, and whose product is the error^2.
-    progress(value / 2)
+    progress(value / 2)  # A sum of two equal numbers, whose product is the error^2.
 
   bands = problem.best_bands(start, None, report)
   if not _is_earliest_worst(problem, bands):

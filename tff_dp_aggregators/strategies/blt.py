@@ -32,14 +32,14 @@ serves the second; and so on to the first round. That are (n - 2) // (window - 1
 copies with d buffers each, and as many drawings of z a round. A tail is one sum more in
 each copy, which nothing ends.
 
-Where that is not fewer than `window - 1` buffers, `recursion` is the forward
-substitution of any banded strategy; and with a tail, with H the windowed matrix and T
-that of the tail's decay alone, whose inverse has two bands,
+Where that is not fewer than `window - 1` buffers, `recursion` is forward substitution;
+and with a tail, with H the windowed matrix and T that of the tail's decay alone, whose
+inverse has two bands,
 
     C = H + tail_scale S T = (H T^-1 + tail_scale S) T,    S the shift by one round.
 
 What stands in brackets has `window + 1` bands, so C is a quotient of banded matrices,
-and `window` buffers are enough (`recursion.LastRounds.of_quotient`).
+and `window` buffers are enough.
 """
 
 import dataclasses
@@ -65,13 +65,11 @@ from tff_dp_aggregators.strategies.participation import Participation
 
 _logger = logging.getLogger(__name__)
 
-# By how much of the error a buffer, or a decay of a window, has to lower it: where a
-# number of them is asked for, and where it is left open.
+# By how much of the error one more has to lower it, if a number is asked for or not.
 _MIN_GAIN = 5e-6
 _MIN_GAIN_OF_WINDOW = 1e-4
 _GAIN_WORTH_A_BUFFER = 1e-3
-# Distance of two decays, relative to the smaller complement: nearer ones make residues
-# that cancel in their first digits.
+# Decays of a relative distance below this make residues whose first digits cancel.
 _TOO_NEAR = 1e-4
 _ROUNDING = 1e-9  # Losses that are closer are the same.
 # Smaller gains could be rounding errors.
@@ -84,7 +82,6 @@ class BLT(toeplitz.LowerToeplitz):
   """The BLT strategy of given scales and decays.
 
   Attributes:
-    num_rounds: Rounds n; `C` is n x n.
     output_scales: omega, one for each buffer, all positive or (as in an inverse) all
       negative. No buffers make the identity.
     buffer_decays: theta, all different, each in [-1, 1]. Buffers are sorted from the
@@ -138,7 +135,7 @@ class BLT(toeplitz.LowerToeplitz):
 
     With y = 1 / x, C(x) = 1 + sum_j omega_j / (y - theta_j). The decays of the inverse
     are the zeros of that, its scales the residues of 1 / C there (arXiv:2404.16706,
-    section 4, where polynomials are multiplied out; here nothing is).
+    section 4).
     """
     if not self.num_buffers:
       return self
@@ -146,9 +143,8 @@ class BLT(toeplitz.LowerToeplitz):
     decays = 1.0 - zeros.values(poles)
     if not np.all(np.abs(decays) <= 1.0 + 1e-12):
       raise ValueError(
-        f'the decays of the inverse are {decays.tolist()}, and one is outside [-1, 1], '
-        f'which makes its noise grow without end; output_scales {self.output_scales} '
-        'are too large for the buffer_decays.'
+        f'the noise of the inverse grows without end: output_scales '
+        f'{self.output_scales} are too large for buffer_decays {self.buffer_decays}.'
       )
     parts = exponential_sums.residues(-zeros.to_poles(poles).T, zeros.to_zeros(poles))
     return BLT(self.num_rounds, tuple(parts.values), tuple(np.clip(decays, -1.0, 1.0)))
@@ -166,11 +162,7 @@ class BLT(toeplitz.LowerToeplitz):
     return self.inverse().matrix_coefficients()
 
   def squared_or_bound(self, participation: Participation) -> tuple[float, bool]:
-    """sens(C)^2, without the matrix where it is exact.
-
-    It is exact for a single participation, and if the scales are positive and sum to at
-    most 1, and decays are not negative: then c does not increase.
-    """
+    """Exact, and without a matrix, if c does not increase or for one participation."""
     is_non_increasing = (
       self._are_scales_positive
       and math.fsum(self.output_scales) <= 1.0
@@ -241,7 +233,7 @@ class _Windowed(toeplitz.LowerToeplitz):
 
   def __post_init__(self) -> None:
     super().__post_init__()
-    window = _check_window(self.window, self.num_rounds)
+    window = strategy_lib.check_bands(self.num_rounds, self.window, 'window')
     object.__setattr__(self, 'window', window)
     uncut = BLT(window, self.output_scales, self.buffer_decays)
     object.__setattr__(self, 'output_scales', uncut.output_scales)
@@ -319,10 +311,7 @@ class WindowedBLT(_Windowed):
   """A BLT of given scales and decays whose coefficients are 0 from `window` on.
 
   Attributes:
-    num_rounds: Rounds n; `C` is n x n.
-    window: How many coefficients are not 0, at most n.
-    output_scales: omega, as in `BLT`.
-    buffer_decays: theta, as in `BLT`.
+    window: How many coefficients are not 0, at most n; the others are those of `BLT`.
 
   Example:
     >>> strategy = WindowedBLT(6, 3, output_scales=(0.5,), buffer_decays=(0.8,))
@@ -343,10 +332,8 @@ class TailedBLT(_Windowed):
   """A windowed BLT, plus a decay that goes on after the window.
 
   Attributes:
-    num_rounds: Rounds n; `C` is n x n.
     window: How many coefficients are more than the tail, at most n.
-    output_scales: omega, as in `BLT`.
-    buffer_decays: theta, as in `BLT`.
+    output_scales: omega, as in `BLT`, like `buffer_decays`.
     tail_scale: That of the tail, at least 0; 0 for no tail.
     tail_decay: That of the tail, from 0 to 1.
 
@@ -412,9 +399,7 @@ def optimize(
   asked = strategy_lib.Problem.check(num_rounds, objective, participation, workload)
   limits = _limits('num_buffers', num_buffers, min_gain, _MIN_GAIN)
   problem = blt_search.problem(objective, asked.participation, workload)
-  parameters = dict(
-    dataclasses.asdict(problem), num_buffers=limits[0], min_gain=limits[1]
-  )
+  parameters = asked.parameters(limits=limits)
 
   def compute() -> BLT:
     nodes = blt_search.best_nodes(problem, *limits)
@@ -448,15 +433,14 @@ def optimize_windowed(
   Arguments are those of `banded.optimize`, and:
 
   * `num_decays`: Largest number of decays of the window; `None` leaves it to
-    `min_gain`, up to 8. See `noise_buffers` of the result for what they cost.
+    `min_gain`, up to 8.
   * `window`: Coefficients that are more than the tail, at most `num_rounds`; by default
     `min_separation`, up to which the columns of one client do not overlap, or with a
     tail `num_rounds` if that is better.
   * `tail`: Whether a decay goes on after the window: for clients that are done early.
   * `min_gain`: By which part of the error a decay, or the tail, has to lower it, or it
     is left out. By default 1e-4 if `num_decays` is given, and 0.001 if it is not.
-  * `participation`: Who may take part when, which has to be given, and more than once:
-    for a single participation, a window is of no use.
+  * `participation`: Who may take part when, more than once.
   * `workload`: As for `optimize`.
 
   Example:
@@ -475,14 +459,13 @@ def optimize_windowed(
       f'give a participation that allows more; got {participation}.'
     )
   limits = _limits('num_decays', num_decays, min_gain, _MIN_GAIN_OF_WINDOW)
+  chosen = participation.min_separation if window is None else window
   problem = blt_search.WindowProblem.check(
     num_rounds,
     objective,
     participation,
     check_workload(num_rounds, workload),
-    window=_check_window(
-      participation.min_separation if window is None else window, num_rounds
-    ),
+    window=strategy_lib.check_bands(num_rounds, chosen, 'window'),
     has_tail=tail,
   )
 
@@ -569,13 +552,6 @@ def _with_tail(head: WindowedBLT, scale: float, decay: float) -> TailedBLT:
   return TailedBLT(
     **head.parameters(), tail_scale=float(scale), tail_decay=float(decay)
   )
-
-
-def _check_window(window: int, num_rounds: int) -> int:
-  window = checks.check_positive_int('window', window)
-  if window > num_rounds:
-    raise ValueError(f'window must be at most num_rounds={num_rounds}, got {window}.')
-  return window
 
 
 def _powers(base: float, count: int) -> np.ndarray:

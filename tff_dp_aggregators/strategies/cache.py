@@ -3,9 +3,9 @@
 The folder is `$TFF_DP_AGGREGATORS_CACHE`, by default
 `$XDG_CACHE_HOME/tff_dp_aggregators` or `~/.cache/tff_dp_aggregators`; an empty text
 keeps nothing. Files may be deleted at any time, and several processes may use one
-folder: a file appears whole or not at all. A file names the request that it answers;
-one that answers another, or is damaged, is replaced with a warning. Privacy does not
-rest on what is read: noise and sensitivity both follow from it.
+folder. A file names the request that it answers; one that answers another, or is
+damaged, is replaced with a warning. Privacy does not rest on what is read: noise and
+sensitivity both follow from it.
 """
 
 import hashlib
@@ -49,8 +49,7 @@ def fetch(
 
   `kind` is its class, `name` what computes it, in this `version`, and `parameters` all
   that it depends on: JSON-ready values, arrays, `Participation`s and `Workload`s.
-  Trouble with the folder is logged as a warning and does not keep it from being
-  computed.
+  Trouble with the folder is only logged.
   """
   folder = directory() if use_cache else None
   if folder is None:

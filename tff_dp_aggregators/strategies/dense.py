@@ -32,11 +32,7 @@ _MAX_STALLED_STEPS = 50
 class Dense(strategy_lib.Strategy):
   """C is any lower-triangular matrix with a positive diagonal.
 
-  Its columns, one for each round in which clients take part, may have any norms;
-  `sensitivity` tells what they are worth.
-
   Attributes:
-    num_rounds: Rounds n.
     matrix: `C`, float64 of shape [n, n]; a ValueError names an entry that is wrong.
 
   Example:
@@ -114,8 +110,8 @@ def optimize(
   tr(M X^-1) + tr(V X) for some V made of multiples of worst R's; so V = X^-1 M X^-1,
   which is definite, and so are these R. A linear function that is largest at a definite
   R does not depend on its entries off the diagonal: X[c, c] is diagonal. If a client
-  may take part in k epochs, but not in all, all columns have norm 1 and the sensitivity
-  is sqrt(k). `certify` bounds what could be better.
+  may take part in k epochs only, all columns have norm 1 and the sensitivity is
+  sqrt(k). `certify` bounds what could be better.
 
   Arguments are those of `banded.optimize`, and:
 
@@ -264,8 +260,7 @@ def _fixed_point(workload: np.ndarray, progress: descent.Progress) -> descent.Mi
 
   At the optimum these are all the same, so L is set to the diagonal of V diag(s) V^T
   until it stays what it is. The error of X is tr(A X^-1 A^T) max_i X[i, i] = sum(s)
-  max_i X[i, i], and sum(s)^2 / tr(L) a lower bound (see `gram.lower_bound`), which
-  says when to stop.
+  max_i X[i, i], and sum(s)^2 / tr(L) a lower bound (`gram.lower_bound`).
   """
   multipliers = np.ones(len(workload))
   best_gap, stalled = np.inf, 0

@@ -45,7 +45,6 @@ class EpochScaled(toeplitz.ScaledToeplitz):
   A subclass has the fields of a Toeplitz strategy after these, and says of which.
 
   Attributes:
-    num_rounds: Rounds n; `C` is n x n.
     epoch_starts: The rounds in which another scale begins, in rising order from 0.
     epoch_scales: The scale from each of them on, positive.
     unscaled_kind: The class of `T`.
@@ -119,9 +118,7 @@ class EpochScaled(toeplitz.ScaledToeplitz):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class EpochToeplitz(EpochScaled):
-  """C[i, j] = coefficients[i - j] * scale of j's epoch, for 0 <= i - j < num_bands.
-
-  Attributes: those of `EpochScaled`, then those of `toeplitz.BandedToeplitz`.
+  """A `BandedToeplitz` with scales: attributes of `EpochScaled`, then its own.
 
   Example:
     >>> EpochToeplitz(4, (0, 2), (2.0, 1.0), (1.0, 0.5)).materialize()
@@ -187,14 +184,11 @@ def optimize(
   A step takes O(n log n) for each epoch, and of banded strategies as long as without
   scales. Toeplitz problems are not convex, and what is found is a local minimum.
 
-  Arguments are those of `banded.optimize`, and:
+  Arguments are those of `banded.optimize`, with more than one participation, and:
 
   * `unscaled`: A `Banded`, `BandedToeplitz`, `WindowedBLT`, or `BandedInverse`; but for
     the last one, with at most `min_separation` bands.
-  * `participation`: Who may take part when; more than once, or there is nothing to
-    scale.
-  * `workload`: Whose error it is; `None` means prefix sums. For a windowed BLT, only a
-    `Workload` with a constant learning rate.
+  * `workload`: As `unscaled.optimize` has it; `None` means prefix sums.
 
   Returns:
     A `Banded` whose squared column norms are 1 in the mean over a client's rounds, or
@@ -271,10 +265,9 @@ def certify(
   rounds, or the k-th part of the whole sum, if that is larger. In fixed epochs each
   residue class has a share of its own: its largest entry, or the k-th part of its sum.
 
-  V is taken from the strategy, as in `banded.certify`. A second one has rows and
-  columns scaled so that rounds that are multiples of b apart have the same entry, which
-  gives b successive rounds the same sum. The better of the two bounds counts. Arguments
-  and cost are those of `banded.certify`, and a participation.
+  V is taken from the strategy, as in `banded.certify`, or has rows and columns scaled
+  so that b successive rounds have the same sum, whichever is better. Arguments and cost
+  are those of `banded.certify`, and a participation.
 
   Example:
     >>> participation = Participation(32, min_separation=8)
@@ -480,10 +473,7 @@ def _scaled_diagonals(
 def _register(
   name: str, strategy: type[strategy_lib.Strategy], seconds: Callable[..., float]
 ) -> None:
-  """Registers a kind with scales; without any where nobody comes back.
-
-  The best unscaled strategy comes first, and about as many steps from there.
-  """
+  """Registers a kind with scales; without any where nobody comes back."""
   base = registry.kind(name)
 
   def build(

@@ -87,10 +87,8 @@ class Participation:
   @property
   def assumed_at_most(self) -> Optional[int]:
     """`max_participations`; `None` if the separation leaves no more possible."""
-    assert self.max_participations is not None  # Set by __post_init__.
-    if self.max_participations < self.possible_by_separation:
-      return self.max_participations
-    return None
+    possible = self.possible_participations
+    return possible if possible < self.possible_by_separation else None
 
   @property
   def possible_participations(self) -> int:
@@ -126,10 +124,7 @@ class Participation:
 
 
 def require(participation: Any) -> Participation:
-  """Returns the schema, where noise or epsilon follow from it and it must be given.
-
-  `None` is refused as well: whoever means a single participation says so.
-  """
+  """Returns the schema, where it must be given; `None` is refused as well."""
   if not isinstance(participation, Participation):
     raise TypeError(
       f'participation must be a strategies.Participation, got {participation!r}. If a '
@@ -165,8 +160,7 @@ def check_population(
   Any `min_separation` successive rounds have no client in common, and all rounds
   together need `clients_per_round * num_rounds` participations; taking turns shows that
   nothing more is needed. In fixed epochs, rounds a multiple of `min_separation` apart
-  share clients with no others. Otherwise it raises `PopulationTooSmallError`, which
-  says what would fit.
+  share clients with no others. `PopulationTooSmallError` says what would fit.
 
   Example:
     >>> check_population(400, 4, Participation(1000, min_separation=100))
@@ -228,14 +222,10 @@ def _fitting_cohort(population: int, limits: Participation) -> int:
 
 
 def free_bands(limits: Participation) -> int:
-  """How many bands cost no sensitivity, as columns of one client share no row.
-
-  A single participation is hidden by any number; 4096 are the most that are optimised.
-  """
-  bands = limits.num_rounds
-  if limits.possible_participations > 1:
-    bands = min(bands, limits.min_separation)
-  return min(bands, MAX_BANDS)
+  """How many bands cost no sensitivity, as columns of one client share no row."""
+  several = limits.possible_participations > 1
+  bands = limits.min_separation if several else limits.num_rounds
+  return min(bands, limits.num_rounds, MAX_BANDS)
 
 
 def worst_sum(weights: np.ndarray, participation: Participation) -> np.ndarray:

@@ -35,8 +35,7 @@ class Work(NamedTuple):
 class Recursion(abc.ABC):
   """A round's noise from its row of z and a memory of earlier rounds."""
 
-  # Whether the noise is `noise_matrix()` times these rows of z. If not, it is so in
-  # distribution.
+  # Whether the noise is `noise_matrix()` times these rows of z, or so in distribution.
   applies_noise_matrix: ClassVar[bool] = True
 
   @property
@@ -201,8 +200,7 @@ class TreeNodes(Recursion):
   """
 
   weights: np.ndarray  # w, float64 of shape [levels].
-  # Float64 of shape [levels, levels], such as `honaker_combination`, used on and below
-  # the diagonal; `None` for nodes as they are drawn.
+  # [levels, levels], used on and below the diagonal; `None` for nodes as drawn.
   combination: Optional[np.ndarray] = None
   # Rounds after which a fresh tree begins; `None` for a single one.
   tree_rounds: Optional[int] = None

@@ -33,11 +33,9 @@ from tff_dp_aggregators.strategies import participation as participation_lib
 from tff_dp_aggregators.strategies.numerics import toeplitz_sensitivity
 from tff_dp_aggregators.strategies.participation import Participation
 
-# Entries of G that are negative by less than this, relative to the two columns, are
-# rounding: they are counted with their absolute value in any case.
+# Negative entries of G are rounding below this, relative to both columns.
 _ROUNDING = 1e-12
-# The general bound is computed for this many prefixes of the rounds; the others take
-# the value of the next longer one, which is a bound for them too.
+# The general bound is computed for this many prefixes of the rounds.
 _PREFIXES = 32
 # Rounds up to which a Toeplitz matrix is written out for a bound: a tenth of a second.
 _MAX_WRITTEN_OUT = 256
@@ -85,17 +83,6 @@ def squared_of_toeplitz(
   if scales is not None:
     matrix = matrix * scales
   return _better(found, _squared_of_any(matrix, participation))
-
-
-def toeplitz_by_round(
-  coefficients: np.ndarray,
-  participation: Participation,
-  scales: Optional[np.ndarray] = None,
-) -> np.ndarray:
-  """Bounds for the first 1, 2, ..., n rounds, non-decreasing; the last one as above."""
-  bounds = toeplitz_sensitivity.squared_by_round(coefficients, participation, scales)
-  whole, _ = squared_of_toeplitz(coefficients, participation, scales)
-  return np.append(np.minimum(bounds, whole)[:-1], whole)
 
 
 def _better(one: tuple[float, bool], other: tuple[float, bool]) -> tuple[float, bool]:

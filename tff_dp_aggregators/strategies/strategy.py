@@ -33,21 +33,19 @@ from tff_dp_aggregators.strategies import participation as participation_lib
 from tff_dp_aggregators.strategies import recursion as recursion_lib
 from tff_dp_aggregators.strategies import workload as workload_lib
 from tff_dp_aggregators.strategies.participation import Participation
+from tff_dp_aggregators.strategies.workload import WorkloadLike
 
 _FORMAT = 'tff_dp_aggregators.strategy'
 _VERSION = 1
 _MAX_SHOWN = 6  # Numbers of a field in a strategy's repr.
 # Some ten arrays of so many numbers are made at once: a gigabyte.
 MAX_ROUNDS = 10**7
-# What reading an archive may raise; RuntimeError if it says that it is encrypted, or of
-# an unknown compression.
+# What reading an archive may raise.
 _DAMAGED = (
   *(AttributeError, EOFError, KeyError, OSError, RuntimeError, TypeError, ValueError),
   *(zipfile.BadZipFile, zlib.error),
 )
-# Numbers of a strategy with bands of its own in each round; an optimiser has several
-# copies of them.
-_MAX_NUMBERS = 10**8
+_MAX_NUMBERS = 10**8  # Of a strategy with bands of its own in each round.
 _AnyProblem = TypeVar('_AnyProblem', bound='Problem')
 
 
@@ -196,7 +194,7 @@ class Strategy(abc.ABC):
     rows = self.noise_matrix()[::-1][:lags]
     return rows @ rows[0] / (np.linalg.norm(rows, axis=1) * np.linalg.norm(rows[0]))
 
-  def per_query_error(self, workload: workload_lib.WorkloadLike = None) -> np.ndarray:
+  def per_query_error(self, workload: WorkloadLike = None) -> np.ndarray:
     """Variance of each workload row's noise for unit-variance z, before sensitivity.
 
     Args:
@@ -211,9 +209,7 @@ class Strategy(abc.ABC):
     return np.square(workload @ self.noise_matrix()).sum(axis=1)
 
   def error_by_round(
-    self,
-    participation: Optional[Participation] = None,
-    workload: workload_lib.WorkloadLike = None,
+    self, participation: Optional[Participation] = None, workload: WorkloadLike = None
   ) -> np.ndarray:
     """Standard deviation of the noise in each query, for the same privacy.
 
@@ -223,9 +219,7 @@ class Strategy(abc.ABC):
     error = self.per_query_error(workload)
     return self.sensitivity(participation) * np.sqrt(error)
 
-  def squared_error(
-    self, objective: str, workload: workload_lib.WorkloadLike = None
-  ) -> float:
+  def squared_error(self, objective: str, workload: WorkloadLike = None) -> float:
     """The mean ('mean') or the largest ('max') of `per_query_error`."""
     error = self.per_query_error(workload)
     return float(error.mean() if objective == 'mean' else error.max())
@@ -234,24 +228,20 @@ class Strategy(abc.ABC):
     self,
     objective: str,
     participation: Optional[Participation] = None,
-    workload: workload_lib.WorkloadLike = None,
+    workload: WorkloadLike = None,
   ) -> float:
     """`rmse` if the objective is 'mean', `max_error` if it is 'max'."""
     squared = self.squared_error(objective, workload)
     return self.sensitivity(participation) * math.sqrt(squared)
 
   def rmse(
-    self,
-    participation: Optional[Participation] = None,
-    workload: workload_lib.WorkloadLike = None,
+    self, participation: Optional[Participation] = None, workload: WorkloadLike = None
   ) -> float:
     """Root mean square of `error_by_round`: sens(C) x ||B||_F / sqrt(n)."""
     return self.error('mean', participation, workload)
 
   def max_error(
-    self,
-    participation: Optional[Participation] = None,
-    workload: workload_lib.WorkloadLike = None,
+    self, participation: Optional[Participation] = None, workload: WorkloadLike = None
   ) -> float:
     """Largest of `error_by_round`: sens(C) x the largest row norm of B."""
     return self.error('max', participation, workload)
@@ -378,7 +368,7 @@ class Problem:
     num_rounds: int,
     objective: str,
     participation: Optional[Participation],
-    workload: workload_lib.WorkloadLike,
+    workload: WorkloadLike,
     **others: Any,
   ) -> _AnyProblem:
     """The problem that the arguments of an optimiser pose."""
@@ -421,14 +411,15 @@ def check_rounds(num_rounds: int) -> int:
   return num_rounds
 
 
-def check_bands(num_rounds: int, num_bands: int) -> None:
-  """Raises TypeError or ValueError unless 1 <= num_bands <= num_rounds."""
+def check_bands(num_rounds: int, num_bands: int, name: str = 'num_bands') -> int:
+  """Returns `num_bands` if it is from 1 to `num_rounds`."""
   checks.check_positive_int('num_rounds', num_rounds)
-  checks.check_positive_int('num_bands', num_bands)
+  num_bands = checks.check_positive_int(name, num_bands)
   if num_bands > num_rounds:
     raise ValueError(
-      f'num_bands must be at most num_rounds={num_rounds}, got {num_bands}.'
+      f'{name} must be at most num_rounds={num_rounds}, got {num_bands}.'
     )
+  return num_bands
 
 
 def check_numbers(num_rounds: int, num_bands: int) -> None:

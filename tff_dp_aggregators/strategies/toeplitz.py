@@ -22,15 +22,15 @@ from tff_dp_aggregators.strategies import workload as workload_lib
 from tff_dp_aggregators.strategies.numerics import descent
 from tff_dp_aggregators.strategies.numerics import power_series
 from tff_dp_aggregators.strategies.numerics import series_problem
+from tff_dp_aggregators.strategies.numerics import toeplitz_sensitivity
 from tff_dp_aggregators.strategies.participation import Participation
 
 
 def square_root_coefficients(num_coefficients: int) -> np.ndarray:
   """First column of the square root of the infinite prefix-sum matrix, float64.
 
-  The coefficients of (1 - x)^(-1/2): 1, 1/2, 3/8, ..., each
-  `(2 i - 1) / (2 i)` times the one before (Fichtenberger, Henzinger and Upadhyay,
-  arXiv:2202.11205, "Constant matters"; Toeplitz form in arXiv:2306.08153).
+  The coefficients of (1 - x)^(-1/2): 1, 1/2, 3/8, ..., each `(2 i - 1) / (2 i)` times
+  the one before (arXiv:2202.11205; Toeplitz form in arXiv:2306.08153).
 
   Example:
     >>> square_root_coefficients(4).tolist()
@@ -56,21 +56,16 @@ def check_coefficients(num_rounds: int, coefficients: Any) -> tuple[float, ...]:
 class _Toeplitz(strategy_lib.Strategy):
   """C[i, j] = T[i, j] * (scale of j), T lower-triangular and Toeplitz.
 
-  Sensitivities of several participations are exact in these cases, among others.
+  Sensitivities of several participations are exact in these cases, among others
+  (`toeplitz_sensitivity` has proofs, further cases, and bounds).
 
-  * num_bands <= min_separation: the columns of one client do not overlap, so the
-    squared sensitivity is the largest sum of their squared norms, whatever scales;
-    without any, that of the earliest columns (arXiv:2306.08153).
-  * non-negative coefficients of `T` that do not increase from index min_separation
-    on, and scales that do not increase, if there are any: the earliest, densest
-    pattern 0, b, 2b, ... is the worst (arXiv:2405.13763; `toeplitz_sensitivity`), also
-    of those that straddle epochs, and for any min_separation, whatever rounds epochs
-    have.
+  * num_bands <= min_separation: the columns of one client do not overlap
+    (arXiv:2306.08153).
+  * non-negative coefficients of `T` that do not increase from index min_separation on,
+    and scales that do not increase: the earliest, densest pattern 0, b, 2b, ... is the
+    worst (arXiv:2405.13763), whatever rounds epochs have.
   * any scales, if of all columns as far apart as two of that pattern, and not before
     them, these two have the largest product.
-
-  `toeplitz_sensitivity` has the proofs, further cases, and bounds; the module
-  `sensitivity` has others, for matrices that are small.
   """
 
   needs_no_matrix = True
@@ -85,7 +80,9 @@ class _Toeplitz(strategy_lib.Strategy):
     """The last entry is exact in the cases of `sensitivity_kind`."""
     column, scales = self._column_and_scales()
     participation = self._participation(participation)
-    return sensitivity_lib.toeplitz_by_round(column, participation, scales)
+    bounds = toeplitz_sensitivity.squared_by_round(column, participation, scales)
+    whole, _ = self.squared_or_bound(participation)
+    return np.append(np.minimum(bounds, whole)[:-1], whole)
 
   def squared_or_bound(self, participation: Participation) -> tuple[float, bool]:
     """sens(C)^2, and whether it is exact."""
@@ -168,8 +165,8 @@ class LowerToeplitz(_Toeplitz):
 class ScaledToeplitz(_Toeplitz):
   """C[i, j] = T[i, j] * (scale of j), T lower-triangular and Toeplitz.
 
-  A round's noise is that of `T` over the scale of the round, so nothing more is
-  remembered than `T` needs. A subclass says what `T` and the scales are.
+  A round's noise is that of `T` over the scale of the round. A subclass says what they
+  are.
   """
 
   @property
@@ -213,7 +210,6 @@ class BandedToeplitz(LowerToeplitz):
   """C[i, j] = coefficients[i - j] for 0 <= i - j < num_bands, else 0.
 
   Attributes:
-    num_rounds: Rounds n; `C` is n x n.
     coefficients: First column of `C` down to its last non-zero entry, `num_bands`
       finite numbers, at most n, the first of them positive.
   """
@@ -228,10 +224,7 @@ class BandedToeplitz(LowerToeplitz):
 
   @classmethod
   def square_root(cls, num_rounds: int, num_bands: int) -> 'BandedToeplitz':
-    """The square-root coefficients cut off after `num_bands`, columns of norm 1.
-
-    Columns that end below the last row are shorter; all others have norm 1, so
-    `sensitivity()` of a single participation is 1.
+    """The square-root coefficients cut off after `num_bands`; column 0 has norm 1.
 
     Example:
       >>> strategy = BandedToeplitz.square_root(num_rounds=100, num_bands=10)

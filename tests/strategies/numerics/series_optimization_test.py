@@ -8,7 +8,7 @@ import scipy.linalg
 
 from tff_dp_aggregators.strategies.numerics import series_optimization
 from tff_dp_aggregators.strategies.numerics.descent import ConvergenceError
-from tff_dp_aggregators.strategies.numerics.series_optimization import Derivatives
+from tff_dp_aggregators.strategies.numerics.series_optimization import Evaluated
 from tff_dp_aggregators.strategies.numerics.series_optimization import LargestRow
 from tff_dp_aggregators.strategies.numerics.series_optimization import barrier
 from tff_dp_aggregators.strategies.numerics.series_optimization import quadratic
@@ -48,11 +48,11 @@ def differences(function, point, step=1e-5):
 def test_derivatives_are_those_by_finite_differences(name):
   function = FUNCTIONS[name]
   point = INVERSE_POINT if name == 'barrier' else POINT
-  at = function(point)
+  gradient, hessian = function(point).slopes()
   slopes = differences(lambda z: function(z).value, point)
-  np.testing.assert_allclose(at.gradient, slopes, rtol=1e-6, atol=1e-7)
-  hessian = differences(lambda z: function(z).gradient, point)
-  np.testing.assert_allclose(at.hessian, hessian, rtol=1e-6, atol=1e-6)
+  np.testing.assert_allclose(gradient, slopes, rtol=1e-6, atol=1e-7)
+  curvatures = differences(lambda z: function(z).slopes()[0], point)
+  np.testing.assert_allclose(hessian, curvatures, rtol=1e-6, atol=1e-6)
 
 
 def test_workload_gram_is_the_error_of_a_dense_factorization():
@@ -80,7 +80,8 @@ def test_a_quadratic_within_constraints_ends_at_its_best_point_inside():
   # Coefficients of 1 / (1 - 1.5 x) rise, those of 1 / (1 - x) do not.
   def distance(z):
     offset = z - [1.0, -1.5]
-    return Derivatives(float(offset @ offset) + 1.0, 2 * offset, 2 * np.eye(2))
+    value = float(offset @ offset) + 1.0
+    return Evaluated(value, lambda: (2 * offset, 2 * np.eye(2)))
 
   reports = []
   z = series_optimization.minimize_within(
@@ -96,7 +97,7 @@ def test_a_quadratic_within_constraints_ends_at_its_best_point_inside():
 def test_what_does_not_converge_is_an_error_and_no_result():
   # A gradient that is not the value's: nothing goes down along it.
   def hopeless(z):
-    return Derivatives(float(1 + z @ z), -z, np.eye(len(z)))
+    return Evaluated(float(1 + z @ z), lambda: (-z, np.eye(len(z))))
 
   with pytest.raises(ConvergenceError, match='lowers'):
     series_optimization.minimize(hopeless, np.ones(1), lambda _: None)

@@ -11,6 +11,7 @@ import pytest
 import scipy.linalg
 
 from tests.strategies import every_kind
+from tff_dp_aggregators.strategies import BandedToeplitz
 from tff_dp_aggregators.strategies import Participation
 from tff_dp_aggregators.strategies import sensitivity
 from tff_dp_aggregators.strategies.numerics import toeplitz_sensitivity
@@ -65,7 +66,8 @@ def test_by_round_covers_every_prefix_and_ends_with_the_whole():
   rng = np.random.default_rng(1)
   for _ in range(100):
     column, schema = random_case(rng)
-    by_round = sensitivity.toeplitz_by_round(column, schema)
+    strategy = BandedToeplitz(len(column), tuple(column))
+    by_round = strategy.sensitivity_squared_by_round(schema)
     assert np.all(np.diff(by_round) >= 0)
     assert by_round[-1] == sensitivity.squared_of_toeplitz(column, schema)[0]
     worst = every_kind.worst_by_round(lower_toeplitz(column), schema)

@@ -1,8 +1,7 @@
 """Arithmetic of banded lower-triangular matrices, held by their diagonals.
 
 An array `diagonals` of shape [num_bands, n] stands for the n x n matrix K with
-K[j + i, j] = diagonals[i, j]; entries past the last row are zero. Nothing here needs a
-dense n x n matrix but what says so.
+K[j + i, j] = diagonals[i, j]; entries past the last row are zero.
 """
 
 from collections.abc import Iterator
@@ -10,6 +9,8 @@ from typing import Any, NamedTuple, Optional
 
 import numpy as np
 import scipy.linalg
+
+from tff_dp_aggregators.strategies import workload as workload_lib
 
 # Smaller blocks would spend their time between calls.
 _SMALLEST_BLOCK = 32
@@ -167,13 +168,7 @@ def _from_block_columns(columns: np.ndarray, num_bands: int) -> np.ndarray:
 
 def check_numbers(name: str, value: Any) -> np.ndarray:
   """`value` as a read-only float64 array of its own, if it holds real numbers."""
-  try:
-    array = np.asarray(value)
-    if array.dtype.kind not in 'fiu':
-      raise TypeError(f'its entries have dtype {array.dtype}')
-  except (TypeError, ValueError) as e:
-    raise TypeError(f'{name} must be an array of real numbers: {e}.') from e
-  array = np.array(array, np.float64)
+  array = workload_lib.real_array(name, value)
   # In bytes, which nothing can make writeable again: what was computed of it stays so.
   return np.frombuffer(array.tobytes(), np.float64).reshape(array.shape)
 
@@ -185,7 +180,9 @@ def check_matrix(
   matrix = check_numbers('matrix', matrix)
   size = len(matrix) if num_rounds is None else num_rounds
   if matrix.shape != (size, size) or not size:
-    raise ValueError(f'matrix must be {size} x {size}, got shape {matrix.shape}.')
+    raise ValueError(
+      f'matrix must be square, {size} x {size}, got shape {matrix.shape}.'
+    )
   refuse(~np.isfinite(matrix), matrix, 'matrix must be finite')
   refuse(np.triu(matrix, 1) != 0, matrix, 'matrix must be lower-triangular')
   not_positive = np.diag(np.diagonal(matrix) <= 0)

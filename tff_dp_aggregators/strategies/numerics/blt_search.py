@@ -57,10 +57,8 @@ _TOLERANCE = 1e-2
 # The same for the final descent, of the loss itself.
 _FINAL_TOLERANCE = 1e-14
 _MAX_STEPS = 40
-# A new buffer is tried at this many decays, and followed from the best of them: so many
-# local ones, the slowest, and the fastest decay.
-_POSITIONS = 80
-_VALLEYS = 1
+_POSITIONS = 80  # Decays at which a new buffer is tried.
+_VALLEYS = 1  # Of which so many local optima are followed.
 # Where a search with a window begins.
 _START_GAIN = 1e-6
 _START_SCALE = 1e-3
@@ -68,6 +66,8 @@ _FAST = 0.9  # Complement of a decay that begins as next to nothing.
 _SLOWEST = 1e-12  # Smallest complement of a decay.
 _SMALLEST_SCALE = 1e-12
 
+# A value and its derivatives by two arrays.
+_ValueAndSlopes = tuple[np.ndarray, np.ndarray, np.ndarray]
 # Coefficients, and what makes of a gradient by them one by parameters.
 _Column = tuple[np.ndarray, Callable[[np.ndarray], np.ndarray]]
 
@@ -89,7 +89,7 @@ class BLTProblem:
     momentum = [1.0 - self.momentum] if self.momentum else []
     return [self.weight_decay, *momentum]
 
-  def loss_and_slope(self, nodes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+  def loss_and_slope(self, nodes: np.ndarray) -> exponential_sums.ValueAndSlope:
     """log(sensitivity^2 error^2) for nodes of shape [..., 2 d], and its gradient.
 
     Infinite where it would be inexact.
@@ -133,13 +133,11 @@ def problem(
 
 def squared_error(
   weights: np.ndarray, complements: np.ndarray, problem: BLTProblem
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+) -> _ValueAndSlopes:
   """Squared error of an estimator B with b_i = sum_j weights_j (1 - q_j)^i.
 
-  With momentum the exponent is i + 1, as there is one more pole.
-
-  Returns the largest or the mean squared row norm of `B`, shape [...], and its
-  derivatives by log(weights) and by q, shape [..., d + 1].
+  With momentum the exponent is i + 1. Returns the largest or the mean squared row norm
+  of `B`, shape [...], and its derivatives by log(weights) and by q, [..., d + 1].
   """
   pairs = exponential_sums.product_complement(
     complements[..., :, np.newaxis], complements[..., np.newaxis, :]
@@ -161,7 +159,7 @@ def squared_error(
 
 def squared_sensitivity(
   scales: np.ndarray, complements: np.ndarray, problem: BLTProblem
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+) -> _ValueAndSlopes:
   """||sum of the columns 0, b, 2b, ... of C||^2, c_i = sum_j scales_j (1 - p_j)^(i-1).
 
   Returns the squared norm, shape [...], and its derivatives by log(scales) and by p.
@@ -219,7 +217,7 @@ def _columns(
 
 def _error_by_nodes(
   decays: np.ndarray, inverse_decays: np.ndarray, problem: BLTProblem
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+) -> _ValueAndSlopes:
   """The error by nodes, with its derivatives by those of `C` and of `C^-1`."""
   fixed = problem.poles
   fixed_poles = np.broadcast_to(fixed, decays.shape[:-1] + (len(fixed),))
@@ -235,7 +233,7 @@ def _error_by_nodes(
 
 def _sensitivity_by_nodes(
   decays: np.ndarray, inverse_decays: np.ndarray, problem: BLTProblem
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+) -> _ValueAndSlopes:
   """The squared sensitivity by nodes, with derivatives as above."""
   parts = exponential_sums.residues(
     exponential_sums.differences(inverse_decays, decays),
@@ -250,10 +248,9 @@ def _times(matrix: np.ndarray, vector: np.ndarray) -> np.ndarray:
   return (matrix @ vector[..., np.newaxis])[..., 0]
 
 
-# Free parameters, 2 d + 1 numbers. The first 2 d are logarithms of what is proportional
-# to the gaps from 1 through the decays down to 0, but for that of the last buffer. Its
-# scale is what remains of 1 after the others', times the logistic function of the last
-# number.
+# Parameters are 2 d + 1 numbers. The first 2 d are logarithms of what is proportional
+# to the gaps from 1 through the decays to 0, but for that of the last buffer. Its scale
+# is what remains of 1 after the others', times the logistic function of the last one.
 
 
 def _unfold(
@@ -281,7 +278,7 @@ def parameters_from_nodes(nodes: np.ndarray) -> np.ndarray:
 
 def loss_and_slope(
   problem: BLTProblem, parameters: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
+) -> exponential_sums.ValueAndSlope:
   """The loss of parameters of shape [..., 2 d + 1], and its gradient."""
   nodes, gaps, remaining, part = _unfold(parameters)
   loss, by_node = problem.loss_and_slope(nodes)
@@ -318,7 +315,7 @@ def best_nodes(problem: BLTProblem, max_buffers: int, min_gain: float) -> np.nda
   return _unfold(points[0])[0]
 
 
-def scales_and_decays(nodes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def scales_and_decays(nodes: np.ndarray) -> exponential_sums.ValueAndSlope:
   """Output scales and decays of `C`, shape [d]; the scales sum to at most 1."""
   decays, inverse_decays = nodes[0::2], nodes[1::2]
   scales = exponential_sums.residues(
@@ -385,7 +382,7 @@ def _starts(problem: BLTProblem, nodes: np.ndarray) -> np.ndarray:
 
 def descend(
   problem: BLTProblem, points: np.ndarray, tolerance: float
-) -> tuple[np.ndarray, np.ndarray]:
+) -> exponential_sums.ValueAndSlope:
   """Losses [m], and where they are, by Newton's method from `points` [m, 2 d + 1]."""
   points = points.copy()
   losses, slopes = loss_and_slope(problem, points)
@@ -409,7 +406,7 @@ def descend(
 
 def _directions(
   problem: BLTProblem, points: np.ndarray, slopes: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
+) -> exponential_sums.ValueAndSlope:
   """Steps by the curvature's absolute value, and half their squared decrements."""
   moves = _DIFFERENCE * np.eye(points.shape[-1])
   around = points[:, np.newaxis] + np.concatenate([moves, -moves])
@@ -511,7 +508,7 @@ class WindowProblem(series_problem.SeriesProblem):
     tail = [complements[0], scales[0]]
     return np.log(np.concatenate([complements[1:], scales[1:], tail]))
 
-  def _bounds(self, size: int) -> tuple[np.ndarray, np.ndarray]:
+  def _bounds(self, size: int) -> exponential_sums.ValueAndSlope:
     """The least and the largest parameters."""
     decays = size // 2 - self.has_tail
     is_scale = np.repeat([False, True, False, True], [decays] * 2 + [self.has_tail] * 2)

@@ -35,12 +35,10 @@ _MAX_PAIRS = 20
 # So many steps in a row of too small a predicted decrease mean convergence.
 _SMALL_STEPS = 3
 _SUFFICIENT_DECREASE = 1e-4
-# The largest error is first minimised with a maximum as smooth as this, relative to it.
-# It gets less so as the duality gap closes, down to the last number.
+# How smooth the maximum is, relative to it: at first, and at most once the gap closes.
 _FIRST_SMOOTHING = 0.1
 _LAST_SMOOTHING = 1e-3
-# This share of the weights is spread evenly before each round of the multiplier
-# method, so that rows whose weight had vanished are noticed.
+# This share of the weights is spread evenly, so that none of them vanishes.
 _EVEN_SHARE = 1e-3
 # So many rounds without progress mean that rounding allows no more.
 _MAX_STALLED_ROUNDS = 10

@@ -21,6 +21,9 @@ import numpy as np
 # Numbers of terms: one, or an array that is broadcast against the complements.
 Length = Union[int, np.ndarray]
 
+# A value and its derivative.
+ValueAndSlope = tuple[np.ndarray, np.ndarray]
+
 # Below this product of complement and length, a Taylor polynomial is the accurate way.
 _SERIES_BELOW = 0.2
 _SERIES_TERMS = 10  # 0.2**10 / 11! < 1e-14
@@ -49,9 +52,7 @@ def _log_ratio(complement: np.ndarray) -> np.ndarray:
   return np.log1p(np.maximum(below_one, -_ALMOST_ONE))
 
 
-def series_and_slope(
-  complement: np.ndarray, length: Length
-) -> tuple[np.ndarray, np.ndarray]:
+def series_and_slope(complement: np.ndarray, length: Length) -> ValueAndSlope:
   """S(q, n) = sum of r^i over i < n."""
   near = complement * length < _SERIES_BELOW
   far = np.where(near, 1.0, complement)
@@ -61,9 +62,7 @@ def series_and_slope(
   return _patch(value, slope, near, complement, length, order=1)
 
 
-def series_of_series_and_slope(
-  complement: np.ndarray, length: int
-) -> tuple[np.ndarray, np.ndarray]:
+def series_of_series_and_slope(complement: np.ndarray, length: int) -> ValueAndSlope:
   """Sum of S(q, m) over 1 <= m <= n, which is the sum of (n - i) r^i over i < n."""
   near = complement * length < _SERIES_BELOW
   far = np.where(near, 1.0, complement)
@@ -73,9 +72,7 @@ def series_of_series_and_slope(
   return _patch(value, slope, near, complement, length + 1, order=2)
 
 
-def products_of_series_and_slope(
-  complement: np.ndarray, length: int
-) -> tuple[np.ndarray, np.ndarray]:
+def products_of_series_and_slope(complement: np.ndarray, length: int) -> ValueAndSlope:
   """P[i, j] = sum of S(q_i, m) S(q_j, m) over 1 <= m <= n, for all pairs.
 
   By doubling n, with S(q, n + m) = S(q, n) + r^n S(q, m): O(log n) steps, each a sum of
@@ -134,7 +131,7 @@ def _patch(
   complement: np.ndarray,
   top: Length,
   order: int,
-) -> tuple[np.ndarray, np.ndarray]:
+) -> ValueAndSlope:
   """Replaces what is `near` by sum over k of (-q)^k binomial(top, order + k)."""
   if not np.any(near):
     return value, slope

@@ -5,8 +5,8 @@ and transposed products of such matrices are those of their first columns, in
 O(n log n) by fast Fourier transforms. Everything is float64.
 
 Rounding: a transform leaves errors relative to the largest coefficient, about 1e-16
-times the logarithm of the length, everywhere. Small coefficients are therefore not
-relatively accurate, but sums and norms are. `inverse` has a way around that.
+times the logarithm of the length, everywhere: sums and norms are relatively accurate,
+small coefficients are not. `inverse` has a way around that.
 """
 
 import numpy as np
@@ -15,8 +15,8 @@ import numpy as np
 _FEW = 256
 # Newton's iteration starts from this many terms.
 _START = 64
-# Transforms do not invert a series whose inverse has coefficients that much larger
-# than the first one: rounding would drown the smaller ones before them.
+# Transforms do not invert a series whose inverse has coefficients that much larger than
+# the first one, whose rounding would drown smaller ones.
 _GROWTH = 1e3
 
 

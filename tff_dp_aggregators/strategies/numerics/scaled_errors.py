@@ -25,8 +25,7 @@ that begins in round s' = s + l, with r' in place of r,
 So a row's norm follows from running sums of W^2, products of h and f, and their
 convolutions with W: O(n log n) for each epoch. Derivatives run backwards through that.
 
-**Any other workload** takes the matrix B, O(n^2) for one with learning rates or weight
-decay, and O(n^3) for an array.
+**Any other workload** takes the matrix B, O(n^2), or O(n^3) for an array.
 """
 
 import functools

@@ -25,8 +25,7 @@ import scipy.linalg
 from tff_dp_aggregators.strategies.numerics import descent
 from tff_dp_aggregators.strategies.numerics import power_series
 
-# Newton's method stops when a step lowers the objective by no more than this, relative
-# to it, by the quadratic model; as it converges quadratically, far less is then left.
+# Newton's method stops when the model gains no more than this, relative to the value.
 TOLERANCE = 1e-10
 # What the barrier may cost in the end, relative to the objective.
 BARRIER_TOLERANCE = 1e-8
@@ -43,53 +42,53 @@ _SMALLEST_STEP = 1e-10
 _FLATTEST = 1e-13
 
 
+_Slopes = tuple[np.ndarray, np.ndarray]  # Gradient [p] and Hessian [p, p].
+
+
 @dataclasses.dataclass(frozen=True)
-class Derivatives:
-  """Value, gradient [p] and Hessian [p, p] of a function at a point."""
+class Evaluated:
+  """The value of a function at a point, infinite outside of its domain."""
 
   value: float
-  gradient: np.ndarray
-  hessian: np.ndarray
+  slopes: Callable[[], _Slopes]
 
-  def __add__(self, other: 'Derivatives') -> 'Derivatives':
-    return Derivatives(
-      self.value + other.value,
-      self.gradient + other.gradient,
-      self.hessian + other.hessian,
-    )
+  def __add__(self, other: 'Evaluated') -> 'Evaluated':
+    def slopes() -> _Slopes:
+      (gradient, hessian), (more, more_hessian) = self.slopes(), other.slopes()
+      return gradient + more, hessian + more_hessian
+
+    return Evaluated(self.value + other.value, slopes)
 
 
 # A twice differentiable function of p coefficients.
-Function = Callable[[np.ndarray], Derivatives]
-# At points outside of the domain.
-OUTSIDE = Derivatives(math.inf, np.zeros(0), np.zeros((0, 0)))
+Function = Callable[[np.ndarray], Evaluated]
 
 
 def quadratic(matrix: np.ndarray) -> Function:
   """z^T Q z."""
-
-  def derivatives(z: np.ndarray) -> Derivatives:
-    image = matrix @ z
-    return Derivatives(float(z @ image), 2 * image, 2 * matrix)
-
-  return derivatives
+  return lambda z: Evaluated(
+    float(z @ matrix @ z), lambda: (2 * (matrix @ z), 2 * matrix)
+  )
 
 
 def quotient(numerator: np.ndarray) -> Function:
   """sum_t w_t^2 with w = a / z, a of shape [n]."""
   num_rounds = len(numerator)
 
-  def derivatives(z: np.ndarray) -> Derivatives:
+  def evaluated(z: np.ndarray) -> Evaluated:
     inverse = power_series.inverse(z, num_rounds)
     first = power_series.multiply(numerator, inverse, num_rounds)
-    second = power_series.multiply(first, inverse, num_rounds)
-    third = power_series.multiply(second, inverse, num_rounds)
-    hessian = 2 * gram(second, len(z), averaged=False)
-    hessian += 2 * _hankel(2 * first, third, len(z))
-    gradient = -power_series.correlate(2 * first, second, len(z))
-    return Derivatives(float(first @ first), gradient, hessian)
 
-  return derivatives
+    def slopes() -> _Slopes:
+      second = power_series.multiply(first, inverse, num_rounds)
+      third = power_series.multiply(second, inverse, num_rounds)
+      hessian = 2 * gram(second, len(z), averaged=False)
+      hessian += 2 * _hankel(2 * first, third, len(z))
+      return -power_series.correlate(2 * first, second, len(z)), hessian
+
+    return Evaluated(float(first @ first), slopes)
+
+  return evaluated
 
 
 class LargestRow:
@@ -107,29 +106,30 @@ class LargestRow:
     self._size = power_series.transform_size(2 * len(workload))
     self._transform = power_series.transform(workload, self._size)
 
-  def __call__(self, z: np.ndarray) -> Derivatives:
-    """Value, gradient and Hessian at z."""
+  def __call__(self, z: np.ndarray) -> Evaluated:
+    """The bound, with its derivatives."""
     estimator = self._estimator(z)
     errors = np.square(estimator).sum(axis=1)
-    largest = errors.max()
-    if not math.isfinite(largest):
-      return OUTSIDE
-    q = self._exponent
+    largest, q = errors.max(), self._exponent
     norm = float(largest * np.sum((errors / largest) ** q) ** (1 / q))
-    relevant = (errors / norm) ** (q - 2) > 1e-18
-    share = errors[relevant] / norm
-    weights = share ** (q - 1)
-    # Derivatives of e_t by z_s: 2 sum_j B[t, j] A[t, j + s].
-    transform = np.conj(power_series.transform(estimator[relevant], self._size))
-    jacobian = 2 * power_series.inverse_transform(
-      self._transform[relevant] * transform, self._size
-    )
-    jacobian = jacobian[:, : len(z)]
-    gradient = weights @ jacobian
-    scaled = jacobian * np.sqrt(share ** (q - 2))[:, np.newaxis]
-    spread = scaled.T @ scaled - np.outer(gradient, gradient)
-    hessian = 2 * workload_gram(self._workload[relevant], weights, len(z))
-    return Derivatives(norm, gradient, hessian + (q - 1) / norm * spread)
+
+    def slopes() -> _Slopes:
+      relevant = (errors / norm) ** (q - 2) > 1e-18
+      share = errors[relevant] / norm
+      weights = share ** (q - 1)
+      # Derivatives of e_t by z_s: 2 sum_j B[t, j] A[t, j + s].
+      transform = np.conj(power_series.transform(estimator[relevant], self._size))
+      jacobian = 2 * power_series.inverse_transform(
+        self._transform[relevant] * transform, self._size
+      )
+      jacobian = jacobian[:, : len(z)]
+      gradient = weights @ jacobian
+      scaled = jacobian * np.sqrt(share ** (q - 2))[:, np.newaxis]
+      spread = scaled.T @ scaled - np.outer(gradient, gradient)
+      hessian = 2 * workload_gram(self._workload[relevant], weights, len(z))
+      return gradient, hessian + (q - 1) / norm * spread
+
+    return Evaluated(norm if math.isfinite(largest) else math.inf, slopes)
 
   def gap(self, z: np.ndarray) -> float:
     """How far the largest e_t is above the mean in which z is stationary, relative.
@@ -162,26 +162,26 @@ def barrier(function: Function, start: int, end: int, weight: float) -> Function
     result[start:-1] -= rows[start + 1 :]
     return result
 
-  def derivatives(z: np.ndarray) -> Derivatives:
+  def evaluated(z: np.ndarray) -> Evaluated:
     # Term by term: the last coefficients are small, and their signs matter.
     column = power_series.divide(np.ones(1), z, end)
     slack = steps_down(column)
-    if not np.all(slack > 0):
-      return OUTSIDE
-    square = power_series.divide(column, z, end)
-    cube = power_series.divide(square, z, end)
-    jacobian = steps_down(-scipy.linalg.toeplitz(square, np.zeros(len(z))))
-    relative = jacobian / slack[:, np.newaxis]
-    by_column = 1 / slack
-    by_column[start + 1 :] -= 1 / slack[start:-1]
-    hessian = relative.T @ relative - 2 * _hankel(by_column, cube, len(z))
-    return function(z) + Derivatives(
-      -weight * float(np.log(slack).sum()),
-      -weight * relative.sum(axis=0),
-      weight * hessian,
-    )
 
-  return derivatives
+    def slopes() -> _Slopes:
+      square = power_series.divide(column, z, end)
+      cube = power_series.divide(square, z, end)
+      jacobian = steps_down(-scipy.linalg.toeplitz(square, np.zeros(len(z))))
+      relative = jacobian / slack[:, np.newaxis]
+      by_column = 1 / slack
+      by_column[start + 1 :] -= 1 / slack[start:-1]
+      hessian = relative.T @ relative - 2 * _hankel(by_column, cube, len(z))
+      return -weight * relative.sum(axis=0), weight * hessian
+
+    if not np.all(slack > 0):
+      return Evaluated(math.inf, slopes)
+    return function(z) + Evaluated(-weight * float(np.log(slack).sum()), slopes)
+
+  return evaluated
 
 
 def minimize(
@@ -197,11 +197,13 @@ def minimize(
   z, at = start, function(start)
   for _ in range(_MAX_ITERATIONS):
     report(at.value)
-    step = _newton_step(at)
-    decrease = -float(at.gradient @ step) / 2  # Half the squared Newton decrement.
+    gradient, hessian = at.slopes()
+    step = _newton_step(gradient, hessian)
+    slope = float(gradient @ step)
+    decrease = -slope / 2  # Half the squared Newton decrement.
     if decrease <= tolerance * abs(at.value):
       return z + step if function(z + step).value <= at.value else z
-    z, at = _line_search(function, z, at, step)
+    z, at = _line_search(function, z, at.value, step, slope)
   if decrease <= _NEARLY * abs(at.value):
     return z  # It creeps along constraints, which round-off alone may decide.
   raise descent.ConvergenceError(
@@ -263,17 +265,17 @@ def workload_gram(
   return pairs[:size, :size]
 
 
-def _newton_step(at: Derivatives) -> np.ndarray:
+def _newton_step(gradient: np.ndarray, hessian: np.ndarray) -> np.ndarray:
   """Minus the gradient over the Hessian, with curvatures made positive.
 
   Variables are scaled to curvatures of 1. Where the Hessian is not positive definite,
   its eigenvalues are replaced by their absolute values.
   """
-  if not np.all(np.isfinite(at.hessian)):
+  if not np.all(np.isfinite(hessian)):
     raise descent.ConvergenceError('the second derivatives are not finite.')
-  scale = 1 / np.sqrt(np.maximum(np.abs(np.diagonal(at.hessian)), 1e-300))
-  scaled = at.hessian * np.outer(scale, scale)
-  gradient = scale * at.gradient
+  scale = 1 / np.sqrt(np.maximum(np.abs(np.diagonal(hessian)), 1e-300))
+  scaled = hessian * np.outer(scale, scale)
+  gradient = scale * gradient
   try:
     factor = scipy.linalg.cho_factor(scaled, lower=True, check_finite=False)
     return -scale * scipy.linalg.cho_solve(factor, gradient)
@@ -284,21 +286,20 @@ def _newton_step(at: Derivatives) -> np.ndarray:
 
 
 def _line_search(
-  function: Function, z: np.ndarray, at: Derivatives, step: np.ndarray
-) -> tuple[np.ndarray, Derivatives]:
+  function: Function, z: np.ndarray, value: float, step: np.ndarray, slope: float
+) -> tuple[np.ndarray, Evaluated]:
   """The first of z + step, z + step / 2, ... that gains part of what the model does."""
-  slope = float(at.gradient @ step)
   length = 1.0
   while length > _SMALLEST_STEP:
     candidate = z + length * step
-    wanted = at.value + 1e-4 * length * slope + _ROUNDING * abs(at.value)
+    wanted = value + 1e-4 * length * slope + _ROUNDING * abs(value)
     with np.errstate(over='ignore', invalid='ignore'):
       found = function(candidate)
     if found.value <= wanted:
       return candidate, found
     length /= 2
   raise descent.ConvergenceError(
-    f'no step along the descent direction lowers {at.value:.6g}, though its slope is '
+    f'no step along the descent direction lowers {value:.6g}, though its slope is '
     f'{slope:.3g}.'
   )
 

@@ -172,8 +172,7 @@ class Chosen(NamedTuple):
 
   scales: np.ndarray  # Shaped as `starts`.
   squared_sensitivity: float  # That of the strategy with these scales.
-  # Makes of derivatives by the two the gradients by what is searched and by the first
-  # column of C.
+  # Of derivatives by the two the gradients by what is searched and by C's first column.
   pull_back: Callable[[np.ndarray, float], tuple[np.ndarray, np.ndarray]]
 
 
@@ -269,8 +268,7 @@ class Found(NamedTuple):
 class SeriesProblem(strategy_lib.Problem):
   """What is asked for, of a Toeplitz strategy."""
 
-  # 'none', 'disjoint' for columns of one client that do not overlap, or 'falling' for
-  # others.
+  # 'none', 'disjoint' if columns of one client do not overlap, or 'falling' if they do.
   scaling: str = 'none'
 
   @property

@@ -92,8 +92,7 @@ import numpy as np
 
 from tff_dp_aggregators.strategies.participation import Participation
 
-# A bound that exceeds what is attained by less than this is said to be exact. What is
-# reported is the bound in any case.
+# A bound that exceeds what is attained by less than this is said to be exact.
 _ROUNDING = 1e-12
 # The second argument takes m^2 operations and m k numbers, up to this many of each, for
 # m coefficients of which the last exceeds the largest times this.
@@ -214,10 +213,7 @@ class _Pairs:
 
 
 def _pair_bound(coefficients: np.ndarray, participation: Participation) -> float:
-  """The smaller of the two bounds by pairs of the module's docstring.
-
-  Infinite if that would take too long.
-  """
+  """The smaller of the two bounds by pairs; infinite if that would take too long."""
   count = participation.possible_participations
   size = np.abs(coefficients)
   length = 1 + int(np.flatnonzero(size > _NEGLIGIBLE * size.max())[-1])
@@ -247,28 +243,17 @@ def _bound(pairs: _Pairs, separation: int) -> float:
   nearest = np.diagonal(meet, 1)
   beyond = np.maximum(pairs.largest, pairs.lowest)[: count - 1]
   loss = nearest - (beyond[:, separation + 1] if separation + 1 < length else 0.0)
-  unlike = _of_covering_pairs(negative)
-  waiting = 2 * unlike + _of_later_pairs(gain, negative) - loss
+  # K_i: sums over p <= i of those over q > i.
+  apart = np.arange(count) - np.arange(count)[:, np.newaxis]
+  weighted = np.where(apart > 1, apart * negative, 0.0)
+  covering = np.cumsum(np.cumsum(weighted, axis=0)[:, ::-1], axis=1)[:, ::-1]
+  unlike = np.diagonal(covering, 1)
+  # G_i: of all pairs with q > i but (i, i + 1).
+  gain = np.where(apart == 1, np.maximum(gain, negative), gain)
+  later_gains = np.cumsum(gain.sum(axis=0)[::-1])[::-1][1:] - np.diagonal(gain, 1)
+  waiting = 2 * unlike + later_gains - loss
   turning = 2 * unlike - np.minimum(nearest, 2 * nearest)
   return float(fewer + 2 * np.maximum(0.0, np.maximum(waiting, turning)).sum())
-
-
-def _of_covering_pairs(negative: np.ndarray) -> np.ndarray:
-  """K_i: the sum of (q - p) neg_pq over p <= i < q, q > p + 1, shape [k - 1]."""
-  index = np.arange(len(negative))
-  apart = index - index[:, np.newaxis]
-  weighted = np.where(apart > 1, apart * negative, 0.0)
-  # Sums over p <= i, then over q > i.
-  inclusive = np.cumsum(np.cumsum(weighted, axis=0)[:, ::-1], axis=1)[:, ::-1]
-  return np.diagonal(inclusive, 1)
-
-
-def _of_later_pairs(gain: np.ndarray, negative: np.ndarray) -> np.ndarray:
-  """G_i: what all pairs with q > i but (i, i + 1) gain, shape [k - 1]."""
-  neighbours = np.eye(len(gain), k=1, dtype=bool)
-  gain = np.where(neighbours, np.maximum(gain, negative), gain)
-  later = np.cumsum(gain.sum(axis=0)[::-1])[::-1][1:]
-  return later - np.diagonal(gain, 1)
 
 
 def _meetings(coefficients: np.ndarray, participation: Participation) -> _Pairs:
@@ -298,10 +283,9 @@ def _scaled_pair_bound(
   scales: np.ndarray,
   participation: Participation,
 ) -> float:
-  """The bound by pairs of scaled columns of the module's docstring.
+  """The bound by pairs of scaled columns; if that takes too long, that by norms.
 
-  If that would take too long, that by norms: no client has more than the sum of the
-  longest columns.
+  No client has more than the sum of the longest columns.
   """
   num_rounds = len(coefficients)
   starts = np.array(participation.rounds)
