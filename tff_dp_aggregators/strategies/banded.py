@@ -1,8 +1,7 @@
 """General banded strategies: lower-triangular, b bands, every column free.
 
 `optimize` finds the best one with unit columns, `certify` proves how good one is. They
-are a few per cent better than banded Toeplitz strategies (`toeplitz`) at the same noise
-memory, and cost a matrix of b x n numbers to keep.
+are a few per cent better than banded Toeplitz strategies at the same noise memory.
 
 For a single participation, no column norms are better than equal ones. For several,
 early columns may be longer than late ones at the same sensitivity: then
@@ -77,11 +76,6 @@ class Banded(strategy_lib.Strategy):
     """The strategy with this matrix, lower-triangular and positive on its diagonal.
 
     Beyond `num_bands`, if given, it has to be zero; a ValueError names what is wrong.
-
-    Example:
-      >>> Banded.from_matrix([[2.0, 0.0], [1.0, 2.0]]).diagonals
-      array([[2., 2.],
-             [1., 0.]])
     """
     if num_bands is not None:
       checks.check_positive_int('num_bands', num_bands)
@@ -186,8 +180,7 @@ def optimize(
     max_gap: If given, the largest gap that a certificate (`certify`) may leave; takes
       O(n^3) time and O(n^2) memory more.
     objective: 'mean' for the smallest `rmse`, 'max' for the smallest `max_error`.
-    participation: Who may take part when, at least `num_bands` rounds apart; `None`
-      means a single participation.
+    participation: Who may take part when, at least `num_bands` rounds apart, or once.
     workload: Whose error it is; `None` means prefix sums.
     cache: Whether to look on disk first, and to keep the result there (see `cache`).
 
@@ -242,12 +235,8 @@ def certify(
     workload: Whose error it is; `None` means prefix sums.
 
   Example:
-    >>> certificate = certify(optimize(32, num_bands=4, cache=False))
-    >>> certificate.gap < 1e-5
+    >>> certify(optimize(32, num_bands=4, cache=False)).gap < 1e-5
     True
-    >>> print(certificate.scope)
-    strategies of 32 rounds with at most 4 bands, for a single participation; for \
-  several at least 4 rounds apart, those with columns of equal norm only
   """
   problem = strategy_lib.Problem.check(strategy.num_rounds, objective, None, workload)
   if objective == 'mean':
@@ -340,10 +329,9 @@ def by_columns(columns: np.ndarray, by_units: np.ndarray) -> np.ndarray:
 def errors_of_diagonals(
   workload: workload_lib.Checked,
 ) -> Callable[[np.ndarray], descent.Evaluated]:
-  """The errors of a banded strategy with these diagonals.
+  """The errors of a banded strategy by its diagonals.
 
-  Row norms of the inverse of C A^-1, if that is banded; else by dB = -B dC C^-1,
-  B = A C^-1.
+  Row norms of (C A^-1)^-1, if A^-1 is banded; else by dB = -B dC C^-1, B = A C^-1.
   """
   inverse_workload = inverse_diagonals(workload)
   if inverse_workload is None:
@@ -391,8 +379,7 @@ def multiplier(
 ) -> np.ndarray:
   """A positive definite V that is zero within the bands, but for its diagonal.
 
-  It is `gram.multiplier`, whose entries within the bands vanish at an optimum; they are
-  set to zero, and if that makes it indefinite, the diagonal is raised.
+  `gram.multiplier` with zeros there; if that is indefinite, its diagonal is raised.
   """
   found = gram.multiplier(bands.to_dense(diagonals), workload, weights)
   for i in range(1, len(diagonals)):

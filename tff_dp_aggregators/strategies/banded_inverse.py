@@ -12,8 +12,7 @@ times, the RMSE with 2 and with 16 bands is 40.90 and 15.41 by BISR, 12.67 and 1
 the best root, 12.67 and 8.55 by the best bands.
 
 `UnitBandedInverse` scales columns to norm 1. It gains 0.2 to 1.1% in the benchmark's
-cases, always where a client takes part once; it loses 2 to 3% with 64 rounds, 20 apart,
-4 times, where a client's last column is so short without scales that it costs little.
+cases; it loses 2 to 3% with 64 rounds, 20 apart, 4 times.
 """
 
 import dataclasses
@@ -54,9 +53,6 @@ def inverse_root_coefficients(
   Example:
     >>> inverse_root_coefficients(4).tolist()
     [1.0, -0.5, -0.125, -0.0625]
-    >>> momentum = workload_lib.Workload(100, momentum=0.5)
-    >>> inverse_root_coefficients(3, workload=momentum).tolist()
-    [1.0, -0.75, -0.03125]
   """
   checks.check_positive_int('num_coefficients', num_coefficients)
   if not 0 <= checks.check_number('exponent', exponent) <= 1:
@@ -314,10 +310,8 @@ def best_root(
   Arguments are those of `banded.optimize`, with any `participation`, and:
 
   * `num_bands`: Bands of C^-1.
-  * `workload`: Whose root and whose error it is: a Toeplitz one, or `None` for prefix
-    sums.
-  * `unit_columns`: Whether it is to be a `UnitBandedInverse.root`; with two bands, this
-    finds lambda of DP-lambda-CGD.
+  * `workload`: Whose root and whose error it is: a Toeplitz one; `None` is prefix sums.
+  * `unit_columns`: Whether it is to be a `UnitBandedInverse.root`.
 
   Example:
     >>> best = best_root(128, num_bands=2)
@@ -477,8 +471,7 @@ def _constrained(
 ) -> np.ndarray:
   """The best bands with constraints on the fewest rounds that make them exact.
 
-  More rounds constrain more, so the fewest are the best. They are found to an eighth
-  of the separation.
+  The fewest are found to an eighth of the separation.
   """
   too_few = enough = max(problem.separation, problem.num_bands)
   bands = None

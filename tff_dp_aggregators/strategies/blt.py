@@ -5,8 +5,7 @@
 are the coefficients of the Toeplitz matrix `C` (arXiv:2404.16706, section 3). A
 server draws `C^-1 z` with one model-sized buffer a decay, whatever the number of
 rounds. With positive scales, as `optimize` finds them (arXiv:2408.08868), `C` decreases
-along its columns, which makes its sensitivity exact. Strategies whose scales have both
-signs, or complex decays, are for `BandedToeplitz`.
+along its columns, which makes its sensitivity exact.
 
 **Windows and tails.** For several participations, `optimize_windowed` comes to smaller
 errors with more buffers: the decays are cut off after a window, but for one decay, the
@@ -72,8 +71,7 @@ _GAIN_WORTH_A_BUFFER = 1e-3
 # Decays of a relative distance below this make residues whose first digits cancel.
 _TOO_NEAR = 1e-4
 _ROUNDING = 1e-9  # Losses that are closer are the same.
-# Smaller gains could be rounding errors.
-_SMALLEST_MIN_GAIN = 1e-8
+_SMALLEST_MIN_GAIN = 1e-8  # Smaller gains could be rounding errors.
 _MAX_BUFFERS = 8
 
 
@@ -182,8 +180,8 @@ class BLT(toeplitz.LowerToeplitz):
   ) -> float:
     """For prefix sums at one cost, whatever n.
 
-    The estimator's coefficients are a sum of exponentials: those of the inverse, and a
-    constant. With positive scales their weights are positive, so nothing cancels.
+    The estimator's coefficients are a sum of exponentials, with positive weights if
+    scales are: nothing cancels.
     """
     workload = workload_lib.check(self.num_rounds, workload)
     poles, zeros = self._poles, self._zeros
@@ -341,8 +339,6 @@ class TailedBLT(_Windowed):
     >>> strategy = TailedBLT(6, 3, (0.5,), (0.8,), tail_scale=0.125, tail_decay=1.0)
     >>> strategy.matrix_coefficients().round(4).tolist()
     [1.0, 0.625, 0.525, 0.125, 0.125, 0.125]
-    >>> strategy.noise_buffers
-    3
   """
 
   tail_scale: float
@@ -392,8 +388,6 @@ def optimize(
     >>> strategy = optimize(num_rounds=1000, num_buffers=3, objective='max')
     >>> round(strategy.max_error(), 4)
     3.2699
-    >>> optimize(num_rounds=2, num_buffers=3).num_buffers
-    1
   """
   workload = check_workload(num_rounds, workload)
   asked = strategy_lib.Problem.check(num_rounds, objective, participation, workload)
@@ -444,9 +438,6 @@ def optimize_windowed(
   * `workload`: As for `optimize`.
 
   Example:
-    >>> participation = Participation(200, min_separation=50)
-    >>> optimize_windowed(200, num_decays=2, participation=participation).noise_buffers
-    10
     >>> participation = Participation(500, 50, max_participations=2)
     >>> strategy = optimize_windowed(500, tail=True, participation=participation)
     >>> round(strategy.rmse(participation), 3), strategy.noise_buffers

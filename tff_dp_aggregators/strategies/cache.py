@@ -48,13 +48,11 @@ def fetch(
   """The strategy that `compute` returns, from disk if it is there.
 
   `kind` is its class, `name` what computes it, in this `version`, and `parameters` all
-  that it depends on: JSON-ready values, arrays, `Participation`s and `Workload`s.
-  Trouble with the folder is only logged.
+  that it depends on. Trouble with the folder is only logged.
   """
   folder = directory() if use_cache else None
   if folder is None:
     return compute()
-  # At most 2^16 bytes, which an archive's comment can have.
   content = {'name': name, 'version': version, 'parameters': parameters}
   request = json.dumps(content, sort_keys=True, default=_plain).encode()
   digest = hashlib.sha256(request).hexdigest()[:32]

@@ -22,8 +22,7 @@ from tff_dp_aggregators.strategies.participation import Participation
 # Where an optimisation stops, relative to the squared error.
 _FIXED_POINT_TOLERANCE = 1e-6
 _DESCENT_TOLERANCES = {'mean': 1e-8, 'max': 1e-4}
-# Products of unit columns below this are rounding.
-_ROUNDING = 1e-12
+_ROUNDING = 1e-12  # Products of unit columns below this are rounding.
 # So many steps without progress mean that rounding allows no more.
 _MAX_STALLED_STEPS = 50
 
@@ -101,12 +100,11 @@ def optimize(
   For a single participation, C has unit columns; for the mean it is found as in
   arXiv:2202.08312, theorem 3.2.
 
-  In fixed epochs, a client takes part in rounds that are multiples of `min_separation`
-  apart (arXiv:2211.06530). Columns of such rounds are kept orthogonal (as in
-  arXiv:2306.08153), and the squared norms of those that one client can touch sum to 1.
-  If a client may take part in every epoch, no strategy is better. For sens(C)^2 is the
-  largest tr(R X[c, c]) over residue classes c and Gram matrices R of contributions
-  (positive semidefinite, with ones on the diagonal); by duality the optimal X minimises
+  In fixed epochs (arXiv:2211.06530), columns that one client can have are kept
+  orthogonal (as in arXiv:2306.08153), and their squared norms sum to 1. If a client may
+  take part in every epoch, no strategy is better. For sens(C)^2 is the largest
+  tr(R X[c, c]) over residue classes c and Gram matrices R of contributions (positive
+  semidefinite, with ones on the diagonal); by duality the optimal X minimises
   tr(M X^-1) + tr(V X) for some V made of multiples of worst R's; so V = X^-1 M X^-1,
   which is definite, and so are these R. A linear function that is largest at a definite
   R does not depend on its entries off the diagonal: X[c, c] is diagonal. If a client
@@ -172,12 +170,6 @@ def certify(
   that come back after min_separation rounds or more have all patterns of fixed epochs
   and some more, so the bound holds, but is not the best possible. Arguments are those
   of `optimize`, whatever the strategy.
-
-  Example:
-    >>> from tff_dp_aggregators import strategies
-    >>> certificate = certify(strategies.BandedToeplitz.square_root(16, 16))
-    >>> round(certificate.gap, 3)
-    0.131
   """
   problem = _DenseProblem.check(strategy.num_rounds, objective, participation, workload)
   return gram_lib.Certificate(

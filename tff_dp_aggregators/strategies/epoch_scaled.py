@@ -3,8 +3,7 @@
 If clients come back, a client's squared sensitivity is a sum over its rounds, and a
 large column in the first rounds may be paid for by smaller ones in the last. Early
 noise is in every later prefix sum, so that is worth it: 1 to 3% of the error, for
-nothing in memory, and exact in sensitivity under min-separation and fixed epochs, with
-one scale for each epoch of `min_separation` rounds (docs/strategies.md has figures).
+nothing in memory, with one scale for each epoch of `min_separation` rounds.
 `benchmarks/round_scales.py` prints how little scales of rounds gain more, and `certify`
 proves that no norms whatever gain more.
 """
@@ -173,8 +172,7 @@ def optimize(
 
   Its parameters and the scales are found by exact gradients (L-BFGS) from those of
   `unscaled`, which is best the result of its own `optimize` for the same arguments. An
-  epoch has `min_separation` rounds, so a client is in one round of each at most
-  (`series_problem` says which scales are searched).
+  epoch has `min_separation` rounds (`series_problem` says which scales are searched).
 
   For banded inverses, whose columns overlap, scales fall, so that the earliest, densest
   pattern of rounds is the worst; if it is not known to be, because coefficients of C
@@ -182,7 +180,7 @@ def optimize(
   well, and the sensitivity may be a bound.
 
   A step takes O(n log n) for each epoch, and of banded strategies as long as without
-  scales. Toeplitz problems are not convex, and what is found is a local minimum.
+  scales. For Toeplitz ones, what is found is a local minimum.
 
   Arguments are those of `banded.optimize`, with more than one participation, and:
 
@@ -322,7 +320,7 @@ def _budget(multiplier: np.ndarray, participation: Participation) -> float:
 def _search_for(
   unscaled: strategy_lib.Strategy,
 ) -> tuple[type[EpochScaled], Callable[..., '_Family']]:
-  """The kind that has scales for a strategy, and how these are searched."""
+  """The kind that has scales for a strategy, and how they are searched."""
   return next(each for kind, each in _SEARCHES.items() if isinstance(unscaled, kind))
 
 

@@ -14,17 +14,12 @@ import numpy as np
 
 from tff_dp_aggregators.base import checks
 
-# A matrix with a row and a column for each band takes 128 MiB.
-MAX_BANDS = 4096
+MAX_BANDS = 4096  # A matrix with a row and a column for each band takes 128 MiB.
 
 
 @dataclasses.dataclass(frozen=True)
 class Participation:
   """Who may take part when: the (k, b) schemas of arXiv:2306.08153, section 2.
-
-  Rounds are numbered from 0 to `num_rounds - 1`. One client takes part in at most
-  `max_participations` of them, any two of which differ by at least `min_separation`,
-  or in a fixed-epoch schema by a multiple of it.
 
   Attributes:
     num_rounds: Rounds in all, n.
@@ -43,8 +38,6 @@ class Participation:
     4
     >>> participation.rounds
     (0, 30, 60, 90)
-    >>> Participation(100, 30, max_participations=2).assumed_at_most
-    2
     >>> Participation(5, 2, 2, fixed_epoch=True).allows((0, 3))
     False
   """
@@ -161,9 +154,6 @@ def check_population(
   together need `clients_per_round * num_rounds` participations; taking turns shows that
   nothing more is needed. In fixed epochs, rounds a multiple of `min_separation` apart
   share clients with no others. `PopulationTooSmallError` says what would fit.
-
-  Example:
-    >>> check_population(400, 4, Participation(1000, min_separation=100))
   """
   checks.check_positive_int('num_clients', num_clients)
   checks.check_positive_int('clients_per_round', clients_per_round)
@@ -231,8 +221,8 @@ def free_bands(limits: Participation) -> int:
 def worst_sum(weights: np.ndarray, participation: Participation) -> np.ndarray:
   """Largest sum of the weights of one client's rounds over all allowed patterns.
 
-  `weights`: Not negative, [..., m], for the first m rounds of those that
-  `participation` is for. O(m * max_participations) for each entry of the result, [...].
+  `weights`: Not negative, [..., m], for the first m rounds. Returns [...], in O(m
+  max_participations) each.
   """
   num_rounds = weights.shape[-1]
   separation = participation.min_separation
@@ -260,8 +250,7 @@ def worst_sum(weights: np.ndarray, participation: Participation) -> np.ndarray:
 def best_before(norms: np.ndarray, participation: Participation) -> np.ndarray:
   """Entry j: the largest sum of norms of earlier rounds of a client that has round j.
 
-  At most `max_participations - 1` rounds. `norms`: Squared norms of columns that do not
-  overlap, [n]. O(n max_participations).
+  `norms`: Squared norms of columns that do not overlap, [n]. O(n max_participations).
   """
   others = participation.possible_participations - 1
   separation = participation.min_separation

@@ -19,8 +19,7 @@ from tff_dp_aggregators.strategies import workload as workload_lib
 
 # What is remembered of earlier rounds, by slot.
 Memory = MutableMapping[int, np.ndarray]
-# How far covariances may be apart by rounding, relative.
-_TOLERANCE = 1e-6
+_TOLERANCE = 1e-6  # How far covariances may be apart by rounding, relative.
 
 
 class Work(NamedTuple):
@@ -44,9 +43,9 @@ class Recursion(abc.ABC):
     """What a round takes at most."""
 
   @property
-  @abc.abstractmethod
   def max_terms(self) -> Optional[int]:
     """How many rows of z a round's noise combines at most; `None` for all so far."""
+    return None
 
   @property
   def buffers_needed(self) -> int:
@@ -59,16 +58,15 @@ class Recursion(abc.ABC):
   ) -> np.ndarray:
     """The noise of the round t, `this_round`, of the shape of a row.
 
-    `row` draws the row of z of a round from 0 to t; `memory` is by slot, from 0 to
-    `work.buffers - 1`, and is changed. A slot that is not there holds zeros.
+    `row` draws the row of z of a round from 0 to t. `memory` is changed; its slots are
+    0 to `work.buffers - 1`, and one that is not there holds zeros.
     """
 
   def noise_rows(self, z: np.ndarray) -> np.ndarray:
-    """The noise of all rounds, one after the other, from the rows of z of all rounds.
+    """The noise of all rounds, one after the other, from all rows of z.
 
     Example:
-      >>> recursion = LastRounds([[1.0, -0.5]], remembers='noise')
-      >>> recursion.noise_rows(np.eye(3))
+      >>> LastRounds([[1.0, -0.5]], remembers='noise').noise_rows(np.eye(3))
       array([[ 1.  ,  0.  ,  0.  ],
              [-0.5 ,  1.  ,  0.  ],
              [ 0.25, -0.5 ,  1.  ]])
@@ -120,13 +118,7 @@ class LastRounds(Recursion):
 
   @classmethod
   def of_quotient(cls, numerator: np.ndarray, denominator: np.ndarray) -> 'LastRounds':
-    """The noise `M N^-1 z` of `C = N / M`, Toeplitz matrices by their first columns.
-
-    Example:
-      >>> halves = LastRounds.of_quotient(np.array([1.0]), np.array([1.0, -0.5]))
-      >>> halves.noise_rows(np.ones((3, 1)))[:, 0].tolist()
-      [1.0, 0.5, 0.5]
-    """
+    """The noise `M N^-1 z` of `C = N / M`, Toeplitz matrices by their first columns."""
     lags = max(len(numerator), len(denominator))
     solved, applied = np.zeros(lags), np.zeros(lags)
     solved[: len(numerator)] = numerator
@@ -323,11 +315,6 @@ class DecayingSums(Recursion):
     """A buffer that changes for each sum; a row of z for each copy."""
     return Work(self.num_sums, self.copies, self.num_sums, self.num_sums)
 
-  @property
-  def max_terms(self) -> Optional[int]:
-    """`None`: each sum is over all rounds so far."""
-    return None
-
   def serve(
     self, this_round: int, row: Callable[[int], np.ndarray], memory: Memory
   ) -> np.ndarray:
@@ -368,10 +355,9 @@ class Scaled(Recursion):
     object.__setattr__(self, 'starts', starts)
     _set_array(self, 'factors', (len(starts),))
 
-  # Not of the class: it is so if it is of what is scaled.
   @property
   def applies_noise_matrix(self) -> bool:  # type: ignore[override]
-    """Whether the noise is the strategy's `noise_matrix()` times these rows of z."""
+    """That of what is scaled."""
     return self.recursion.applies_noise_matrix
 
   @property
@@ -403,21 +389,21 @@ def check_starts(name: str, starts: Iterable[int]) -> tuple[int, ...]:
 
 
 def check(recursion: Recursion, noise_matrix: np.ndarray) -> None:
-  """Refuses a recursion whose noise has not the covariance over rounds of `D z`.
-
-  Example:
-    >>> check(LastRounds([[1.0, -0.5]], 'noise'), np.array([[1.0, 0.0], [-0.5, 1.0]]))
-  """
+  """Refuses a recursion whose noise has not the covariance over rounds of `D z`."""
   made = recursion.noise_rows(np.eye(len(noise_matrix)))
   is_so, wanted = made @ made.T, noise_matrix @ noise_matrix.T
   scale = np.sqrt(np.diagonal(wanted))
   off = ~(np.abs(is_so - wanted) <= _TOLERANCE * np.outer(scale, scale))
   if off.any():
     first, second = (int(each) for each in np.argwhere(off)[0])
+    has, ought = is_so[first, second], wanted[first, second]
+    wrong = f'rounds {second} and {first} would have the covariance {has:.6g} and not '
+    wrong += f'{ought:.6g}, as'
+    if first == second:
+      wrong = f'round {first} would have {has / ought:.6g} times the variance that'
     raise ValueError(
-      f'the noise of rounds {second} and {first} would have the covariance '
-      f'{is_so[first, second]:.6g} and not {wanted[first, second]:.6g}, as the noise '
-      'matrix says; recursion() and noise_matrix() must describe the same noise.'
+      f'the noise of {wrong} the noise matrix says; recursion() and noise_matrix() '
+      'must describe the same noise.'
     )
 
 

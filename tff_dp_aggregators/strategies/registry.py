@@ -76,10 +76,7 @@ class Kind:
   def build_for(
     self, limits: Limits, workload: workload_lib.WorkloadLike, **options: int
   ) -> strategy_lib.Strategy:
-    """The strategy with the least RMSE of a workload; of its kind, so far as it adapts.
-
-    `workload`: `None` for prefix sums.
-    """
+    """The strategy with the least RMSE of a workload, so far as its kind adapts."""
     workload = workload_lib.check(limits.num_rounds, workload)
     if not self.adapts or workload_lib.is_prefix_sums(workload):
       return self.build(limits, **options)
@@ -178,7 +175,7 @@ def describe(texts: Mapping[str, str]) -> str:
 
 
 def check_numbers(given: Mapping[str, Optional[int]]) -> Options:
-  """The options that are not `None`, by name; TypeError if there is no such one."""
+  """The options that are not `None`, by name; TypeError or ValueError for bad ones."""
   known = options()
   for name in given:
     if name not in known:
@@ -232,8 +229,7 @@ def more_bands(limits: Limits) -> Optional[int]:
 def are_done_early(limits: Limits) -> bool:
   """Whether clients who come back have all their rounds in less than 0.6 of all.
 
-  Then it pays to lower the noise of the rounds after that, at the cost of sensitivity
-  (`more_bands`, tailed BLTs); and not to have shorter columns later (`epoch_scaled`).
+  Then it pays to lower the noise after that, and not to have shorter columns later.
   """
   done = limits.possible_participations * limits.min_separation
   return limits.possible_participations > 1 and 5 * done < 3 * limits.num_rounds

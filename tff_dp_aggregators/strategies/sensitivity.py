@@ -35,17 +35,15 @@ from tff_dp_aggregators.strategies.participation import Participation
 
 # Negative entries of G are rounding below this, relative to both columns.
 _ROUNDING = 1e-12
-# The general bound is computed for this many prefixes of the rounds.
-_PREFIXES = 32
+_PREFIXES = 32  # The general bound is computed for this many prefixes of the rounds.
 # Rounds up to which a Toeplitz matrix is written out for a bound: a tenth of a second.
 _MAX_WRITTEN_OUT = 256
 
 
 def squared(matrix: np.ndarray, participation: Participation) -> tuple[float, bool]:
-  """The largest ||C u||^2 of one client's patterns, up to rounding, and True.
+  """The largest ||C u||^2, up to rounding, and True; or a number above it and False.
 
-  Or a number above it and False. `matrix`: C, lower-triangular, [m, m], with at most as
-  many rounds as `participation`.
+  `matrix`: C, lower-triangular, [m, m], m at most the rounds of `participation`.
   """
   found = _squared_of_any(matrix, participation)
   # Constant along its diagonals, to the last bit.

@@ -1,7 +1,7 @@
 """What strategies have in common: sensitivity, error, files, and what noise costs.
 
 With the clients' clipped sums of n rounds as the rows of `X` and z iid standard
-Gaussian rows, the server releases, in each round t, what is needed to know row t of
+Gaussian rows, the server releases in round t what is needed to know row t of
 
     A X + B z,    A = B C,    A the prefix-sum workload,
 
@@ -38,8 +38,7 @@ from tff_dp_aggregators.strategies.workload import WorkloadLike
 _FORMAT = 'tff_dp_aggregators.strategy'
 _VERSION = 1
 _MAX_SHOWN = 6  # Numbers of a field in a strategy's repr.
-# Some ten arrays of so many numbers are made at once: a gigabyte.
-MAX_ROUNDS = 10**7
+MAX_ROUNDS = 10**7  # Some ten arrays of so many numbers are made at once: a gigabyte.
 # What reading an archive may raise.
 _DAMAGED = (
   *(AttributeError, EOFError, KeyError, OSError, RuntimeError, TypeError, ValueError),
@@ -150,10 +149,7 @@ class Strategy(abc.ABC):
     return self.squared_or_bound(self._participation(participation))[0]
 
   def sensitivity_kind(self, participation: Optional[Participation] = None) -> str:
-    """'exact', or 'bound' if `sensitivity` is an upper bound that may be too large.
-
-    Privacy holds in both cases; with a bound, less noise might have done.
-    """
+    """'exact', or 'bound' if `sensitivity` is an upper bound that may be too large."""
     is_exact = self.squared_or_bound(self._participation(participation))[1]
     return 'exact' if is_exact else 'bound'
 
@@ -175,11 +171,6 @@ class Strategy(abc.ABC):
     """Standard deviation of the noise that each round adds, for unit-variance z.
 
     In sums over rounds, noise that is correlated cancels in part: `per_query_error`.
-
-    Example:
-      >>> from tff_dp_aggregators import strategies
-      >>> strategies.BandedToeplitz(3, (1.0, 0.5)).noise_row_norms().round(4)
-      array([1.    , 1.118 , 1.1456])
     """
     return np.linalg.norm(self.noise_matrix(), axis=1)
 
@@ -412,7 +403,7 @@ def check_rounds(num_rounds: int) -> int:
 
 
 def check_bands(num_rounds: int, num_bands: int, name: str = 'num_bands') -> int:
-  """Returns `num_bands` if it is from 1 to `num_rounds`."""
+  """Returns `num_bands`; TypeError or ValueError unless from 1 to `num_rounds`."""
   checks.check_positive_int('num_rounds', num_rounds)
   num_bands = checks.check_positive_int(name, num_bands)
   if num_bands > num_rounds:
@@ -485,9 +476,6 @@ def _suffix(path: str) -> str:
   return suffix
 
 
-# What a strategy's noise costs a server in a round: `noise` chooses by it where to keep
-# what it remembers, and `accounting` compares mechanisms.
-
 # Seconds for 10^6 bytes (benchmarks/noise_round.py).
 _CARRY = 0.03  # TFF carries a state to the worker and back.
 _DRAW = {'chacha20': 0.025, 'philox': 0.01}  # By what the noise is made of.
@@ -506,15 +494,9 @@ class Cost(NamedTuple):
 
 
 def max_terms(strategy: Strategy) -> Optional[int]:
-  """How many rows of z a round's noise is made of at most, if none is kept.
+  """The most rows of z in a round's noise; `None` if drawing them again is not offered.
 
-  Those of the recursion, or all so far up to `MAX_ROUNDS_WRITTEN_OUT`; `None` if
-  drawing them again is not offered.
-
-  Example:
-    >>> from tff_dp_aggregators import strategies
-    >>> max_terms(strategies.BandedInverse.square_root(num_rounds=2000, num_bands=4))
-    4
+  Those of the recursion, or all so far up to `MAX_ROUNDS_WRITTEN_OUT`.
   """
   recursion, num_rounds = strategy.recursion(), strategy.num_rounds
   if recursion.max_terms is not None or not recursion.applies_noise_matrix:
@@ -528,12 +510,6 @@ def by_storage(
   """The costs of the places that are offered for the noise of earlier rounds.
 
   They are those of `noise.Options`; only 'redraw' if there is nothing to keep.
-
-  Example:
-    >>> from tff_dp_aggregators import strategies
-    >>> costs = by_storage(strategies.BinaryTree(1000), num_bytes=4 * 10**6)
-    >>> sorted(costs), costs['files'].num_bytes
-    (['files', 'state'], 40000000)
   """
   megabytes = num_bytes / 1e6
   draw = _DRAW[generator]

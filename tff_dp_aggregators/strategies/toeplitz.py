@@ -92,10 +92,7 @@ class _Toeplitz(strategy_lib.Strategy):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LowerToeplitz(_Toeplitz):
-  """C[i, j] = c[i - j] for i >= j, else 0: all columns are shifts of the first.
-
-  A subclass says what c is, and the first column of `C^-1`, Toeplitz as well.
-  """
+  """C[i, j] = c[i - j] for i >= j, else 0: all columns are shifts of the first."""
 
   @abc.abstractmethod
   def matrix_coefficients(self) -> np.ndarray:
@@ -224,13 +221,7 @@ class BandedToeplitz(LowerToeplitz):
 
   @classmethod
   def square_root(cls, num_rounds: int, num_bands: int) -> 'BandedToeplitz':
-    """The square-root coefficients cut off after `num_bands`; column 0 has norm 1.
-
-    Example:
-      >>> strategy = BandedToeplitz.square_root(num_rounds=100, num_bands=10)
-      >>> round(strategy.sensitivity(), 12)
-      1.0
-    """
+    """The square-root coefficients cut off after `num_bands`; column 0 has norm 1."""
     strategy_lib.check_bands(num_rounds, num_bands)
     coefficients = square_root_coefficients(num_bands)
     return cls(num_rounds, tuple(coefficients / np.linalg.norm(coefficients)))
@@ -255,13 +246,7 @@ class BandedToeplitz(LowerToeplitz):
 
 @dataclasses.dataclass(frozen=True)
 class Identity(BandedToeplitz):
-  """C = I: independent noise in every round, the Gaussian sum of DP-FedAvg.
-
-  Example:
-    >>> participation = Participation(100, min_separation=10)
-    >>> float(Identity(100).sensitivity_squared_by_round(participation)[-1])
-    10.0
-  """
+  """C = I: independent noise in every round, the Gaussian sum of DP-FedAvg."""
 
   coefficients: tuple[float, ...] = (1.0,)
   kind = 'identity'
@@ -301,8 +286,7 @@ def optimize(
 
   Arguments are those of `banded.optimize`, with any `participation`, and:
 
-  * `num_bands`: Largest number of bands of C, up to 4096; `None` for as many of those
-    as help. The noise needs a model-sized buffer for each but one.
+  * `num_bands`: Most bands of C, up to 4096; `None` for as many of those as help.
   * `workload`: Whose error it is; `None` means prefix sums. Given as an array, or with
     a learning rate that changes, for at most 4096 rounds.
 

@@ -5,9 +5,8 @@ rounds `[j 2^level, (j + 1) 2^level)` and exists when its last round is before
 `num_rounds`. Row entries are 1 in the node's rounds (arXiv:2103.00039). Nodes are
 numbered in the order in which they are completed.
 
-**Restarts.** With `restart_every=r` a fresh tree begins every r rounds, with its own
-nodes, numbered after those of the trees before. What a tree estimates in its last
-round is kept and added to all later estimates. This is TF Privacy's
+**Restarts.** With `restart_every=r` a fresh tree begins every r rounds. What a tree
+estimates in its last round is kept and added to all later estimates: TF Privacy's
 `RestartQuery(TreeCumulativeSumQuery, PeriodicRoundRestartIndicator(r))`, and the
 restarts of arXiv:2103.00039 without its tree completion.
 
@@ -44,10 +43,9 @@ class BinaryTree(strategy_lib.Strategy):
   Attributes:
     num_rounds: Rounds n, the tree's leaves.
     honaker: Whether prefix sums are estimated by Honaker's online method, which
-      combines each node with all nodes below it and lowers the variance by up to a
-      half (Honaker 2015, "Efficient use of differentially private binary trees",
-      estimation from below), or by the plain sum of the fewest nodes.
-      The sensitivity is the same.
+      combines each node with all below it and lowers the variance by up to a half
+      (Honaker 2015, "Efficient use of differentially private binary trees", estimation
+      from below), or by the plain sum of the fewest nodes.
     restart_every: Rounds after which a fresh tree begins; `None` for a single one.
 
   Example:
@@ -97,10 +95,7 @@ class BinaryTree(strategy_lib.Strategy):
     return whole * first + last
 
   def recursion(self) -> recursion_lib.TreeNodes:
-    """Honaker combines nodes, one kept a level; plain ones can be drawn again.
-
-    Nothing more with restarts: the noise that a round adds is of its own tree.
-    """
+    """Honaker combines nodes, one kept a level; plain ones can be drawn again."""
     combination = None
     if self.honaker:
       combination = recursion_lib.honaker_combination(self.num_levels)
@@ -131,8 +126,6 @@ class BinaryTree(strategy_lib.Strategy):
     self, participation: Optional[Participation] = None
   ) -> tuple[int, ...]:
     """Rounds in which one client attains the sensitivity, in rising order.
-
-    `pattern_value` of them is `sensitivity_squared(participation)`.
 
     Example:
       >>> participation = Participation(2000, 314, 6)
@@ -220,9 +213,8 @@ def sensitivity_squared(
   client takes part below the node (arXiv:2103.00039, Appendix D.2).
 
   Time and memory hardly grow with `num_rounds` alone, at worst like
-  `max_participations` times `min_separation`: a thousandth of a second for 2000 rounds,
-  2 s for 10^6 rounds, 101 apart, 10,000 times, and a minute for separations just below
-  a power of two with thousands of participations (`benchmarks/tree_sensitivity.py`).
+  `max_participations` times `min_separation`: 2 s for 10^6 rounds, 101 apart, 10,000
+  times, up to a minute for separations just below a power of two.
 
   Args:
     num_rounds: Leaves of the tree, or of all trees.
@@ -242,12 +234,7 @@ def sensitivity_squared(
 
 
 def best_restart(limits: Participation) -> Optional[int]:
-  """The restart, 2^i separations long, with the least RMSE; `None` if none helps.
-
-  Example:
-    >>> best_restart(Participation(512, min_separation=16))
-    32
-  """
+  """The restart, 2^i separations long, with the least RMSE; `None` if none helps."""
   best, least = None, BinaryTree(limits.num_rounds).rmse(limits)
   restart_every = max(2, limits.min_separation)
   while restart_every < limits.num_rounds:
@@ -264,8 +251,7 @@ def pattern_value(
 ) -> int:
   """What one client's rounds are worth: the sum of squared counts over nodes.
 
-  It is the squared norm of the sum of these columns of `C`, formed directly from its
-  definition, to check by hand what `worst_case_rounds` found.
+  Formed from the definition, to check by hand what `worst_case_rounds` found.
 
   Example:
     Three of five rounds. They are three leaves, two of them below the node of rounds

@@ -1,8 +1,7 @@
 """Workloads: the linear queries over rounds whose error a strategy is judged by.
 
-Stochastic gradient descent adds the noisy sums up, so prefix sums are the default; with
-momentum, learning rates that change, and weight decay, the model after round t depends
-on
+Stochastic gradient descent adds the noisy sums up: prefix sums, the default. With
+momentum, learning rates that change, and weight decay, the model after round t needs
 
     A[t, j] = sum_{s = j..t} kept^(t - s) * learning_rates[s] * momentum^(s - j)
 
@@ -73,15 +72,9 @@ class Workload:
     cooldown_rounds: Optional[int] = None,
     final_learning_rate: float = 0.05,
   ) -> 'Workload':
-    """A learning rate of 1 that falls linearly over the last rounds.
+    """A learning rate of 1 that falls linearly over the last rounds, a quarter of all.
 
-    Over a quarter of all by default, as in the experiments of arXiv:2211.06530.
-
-    Example:
-      >>> Workload.cooldown(
-      ...   5, cooldown_rounds=2, final_learning_rate=0.5
-      ... ).learning_rates
-      (1.0, 1.0, 1.0, 0.75, 0.5)
+    As in the experiments of arXiv:2211.06530.
     """
     checks.check_positive_int('num_rounds', num_rounds)
     if cooldown_rounds is None:
@@ -172,8 +165,7 @@ class Workload:
 
 # What functions take for a workload; None stands for prefix sums.
 WorkloadLike = Union[Workload, np.ndarray, None]
-# A workload that was checked.
-Checked = Union[Workload, np.ndarray]
+Checked = Union[Workload, np.ndarray]  # A workload that was checked.
 
 
 def check(num_rounds: int, workload: WorkloadLike) -> Checked:

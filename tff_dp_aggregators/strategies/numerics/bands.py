@@ -12,8 +12,7 @@ import scipy.linalg
 
 from tff_dp_aggregators.strategies import workload as workload_lib
 
-# Smaller blocks would spend their time between calls.
-_SMALLEST_BLOCK = 32
+_SMALLEST_BLOCK = 32  # Smaller blocks would spend their time between calls.
 
 
 def mask(num_bands: int, num_rounds: int) -> np.ndarray:
@@ -140,11 +139,7 @@ def _forward(diagonals: np.ndarray) -> Iterator[_Block]:
 
 
 def _to_block_columns(diagonals: np.ndarray) -> np.ndarray:
-  """Cuts K into blocks: array [t, j, i] of K[t * size + i, t * size + j].
-
-  i runs over two blocks, the one on the diagonal and the one below. What is missing
-  from the last block is filled up with the identity matrix.
-  """
+  """K in blocks, [t, j, i] of K[t size + i, t size + j], the identity past its end."""
   num_bands, num_rounds = diagonals.shape
   size = max(num_bands - 1, min(_SMALLEST_BLOCK, num_rounds))
   count = -(-num_rounds // size)

@@ -48,14 +48,12 @@ _CLOSING = -0.5
 _BLURRED = 1e-4
 # The scales of a starting point may sum to this much of what is allowed.
 _LARGEST_PART = 1 - 1e-6
-# For second derivatives by differences of gradients.
-_DIFFERENCE = 1e-4
+_DIFFERENCE = 1e-4  # For second derivatives by differences of gradients.
 # Curvatures below this part of the largest one are taken for rounding errors.
 _FLATTEST = 1e-11
 # A descent ends when neither the gain nor the decrement of a step is this of the least.
 _TOLERANCE = 1e-2
-# The same for the final descent, of the loss itself.
-_FINAL_TOLERANCE = 1e-14
+_FINAL_TOLERANCE = 1e-14  # The same for the final descent, of the loss itself.
 _MAX_STEPS = 40
 _POSITIONS = 80  # Decays at which a new buffer is tried.
 _VALLEYS = 1  # Of which so many local optima are followed.
@@ -90,10 +88,7 @@ class BLTProblem:
     return [self.weight_decay, *momentum]
 
   def loss_and_slope(self, nodes: np.ndarray) -> exponential_sums.ValueAndSlope:
-    """log(sensitivity^2 error^2) for nodes of shape [..., 2 d], and its gradient.
-
-    Infinite where it would be inexact.
-    """
+    """log(sensitivity^2 error^2) of nodes [..., 2 d], or inf, and its gradient."""
     decays, inverse_decays = nodes[..., 0::2], nodes[..., 1::2]
     error, *error_slopes = _error_by_nodes(decays, inverse_decays, self)
     cost, *cost_slopes = _sensitivity_by_nodes(decays, inverse_decays, self)
@@ -160,9 +155,9 @@ def squared_error(
 def squared_sensitivity(
   scales: np.ndarray, complements: np.ndarray, problem: BLTProblem
 ) -> _ValueAndSlopes:
-  """||sum of the columns 0, b, 2b, ... of C||^2, c_i = sum_j scales_j (1 - p_j)^(i-1).
+  """||C u||^2, u = 0, b, 2b, ..., c_i = sum_j scales_j (1 - p_j)^(i-1).
 
-  Returns the squared norm, shape [...], and its derivatives by log(scales) and by p.
+  And its derivatives by log(scales) and by p.
   """
   pairs, pairs_slope, single, single_slope = _columns(complements, problem)
   by_scale = scales * (single + _times(pairs, scales))
@@ -425,8 +420,7 @@ def _directions(
 def _candidates(points: np.ndarray, directions: np.ndarray) -> np.ndarray:
   """Steps of several lengths, and with a gap at either end of [0, 1] closed.
 
-  A first gap of 0 makes the slowest decay 1, a last one makes the fastest decay 0. The
-  optimum is often there, infinitely far away in logarithms.
+  The optimum is often there, infinitely far away in logarithms.
   """
   steps = points[:, np.newaxis] + _STEPS[:, np.newaxis] * directions[:, np.newaxis]
   closed = []
@@ -487,10 +481,7 @@ class WindowProblem(series_problem.SeriesProblem):
     )
 
   def _start(self, num_decays: int) -> np.ndarray:
-    """Parameters to begin with: the best BLT, filled up with fast and small decays.
-
-    Without a tail that of one window; with one, the slowest decay of all rounds' BLT.
-    """
+    """The best BLT of a window, or with a tail of all rounds, and small fast decays."""
     wanted = num_decays + self.has_tail
     problem = self.uncut
     if not self.has_tail:

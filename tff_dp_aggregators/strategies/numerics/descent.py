@@ -24,8 +24,7 @@ _logger = logging.getLogger(__name__)
 Loss = Callable[[np.ndarray], tuple[float, Optional[np.ndarray]]]
 # Errors, and what makes of weights w the gradient of w @ errors.
 Evaluated = tuple[np.ndarray, Callable[[np.ndarray], np.ndarray]]
-# None outside the domain.
-Errors = Callable[[np.ndarray], Optional[Evaluated]]
+Errors = Callable[[np.ndarray], Optional[Evaluated]]  # None outside the domain.
 Report = Callable[[float], None]
 # Minimises a loss from a start, to a relative tolerance, and reports each loss.
 Descend = Callable[[Loss, np.ndarray, float, Report], np.ndarray]
@@ -42,8 +41,7 @@ _LAST_SMOOTHING = 1e-3
 _EVEN_SHARE = 1e-3
 # So many rounds without progress mean that rounding allows no more.
 _MAX_STALLED_ROUNDS = 10
-# The logarithm of a loss that no strategy has.
-_OUTSIDE = 1e4
+_OUTSIDE = 1e4  # The logarithm of a loss that no strategy has.
 # Slope of the logarithm of a loss at which rounding may end a search.
 _LARGEST_SLOPE = 1e-5
 _SHOW_AFTER_SECONDS = 2.0
@@ -145,9 +143,8 @@ def lbfgs(
   """Minimises a smooth positive loss by the limited-memory BFGS method.
 
   Nocedal and Wright, "Numerical Optimization", algorithm 7.5, with a backtracking line
-  search, which also keeps it inside the domain. It ends when several steps in a row
-  have a predicted relative decrease (the slope along them) below `tolerance`, or when
-  rounding leaves no smaller loss to be found.
+  search. It ends when several steps in a row have a predicted relative decrease below
+  `tolerance`, or when rounding leaves no smaller loss to be found.
   """
   point = start
   value, gradient = loss(point)
@@ -224,9 +221,20 @@ def bounded(
   ) -> np.ndarray:
     import scipy.optimize  # Slow to import, and few callers optimise.
 
+    def logarithm(point: np.ndarray) -> tuple[float, np.ndarray]:
+      with np.errstate(all='ignore'):  # Of a step that is too long.
+        value, gradient = loss(point)
+        if gradient is None or not 0 < value < math.inf:
+          return _OUTSIDE, np.zeros_like(point)
+        slope = gradient / value
+      if not np.all(np.isfinite(slope)):
+        return _OUTSIDE, np.zeros_like(point)
+      report(value)
+      return math.log(value), slope
+
     def search(start: np.ndarray) -> Any:
       return scipy.optimize.minimize(
-        logarithm(loss, report),
+        logarithm,
         np.clip(start, lower, upper),
         jac=True,
         method='L-BFGS-B',
@@ -253,25 +261,6 @@ def bounded(
     return result.x
 
   return descend
-
-
-def logarithm(
-  loss: Loss, report: Report
-) -> Callable[[np.ndarray], tuple[float, np.ndarray]]:
-  """The logarithm of a loss as SciPy takes it, large outside of the domain."""
-
-  def of_loss(point: np.ndarray) -> tuple[float, np.ndarray]:
-    with np.errstate(all='ignore'):  # Of a step that is too long.
-      value, gradient = loss(point)
-      if gradient is None or not 0 < value < math.inf:
-        return _OUTSIDE, np.zeros_like(point)
-      slope = gradient / value
-    if not np.all(np.isfinite(slope)):
-      return _OUTSIDE, np.zeros_like(point)
-    report(value)
-    return math.log(value), slope
-
-  return of_loss
 
 
 class _SmoothMaximum:
@@ -313,10 +302,7 @@ def _reporting(progress: Report) -> Report:
 
 
 class Progress:
-  """A progress bar on a terminal, log lines (INFO) elsewhere, both only if it lasts.
-
-  The bar ends with this object, so hold it as long as the search takes.
-  """
+  """A progress bar on a terminal, which ends with this object, or log lines (INFO)."""
 
   def __init__(self, name: str):
     import tqdm  # Slow to import, and few callers need it.

@@ -21,8 +21,7 @@ import numpy as np
 # Numbers of terms: one, or an array that is broadcast against the complements.
 Length = Union[int, np.ndarray]
 
-# A value and its derivative.
-ValueAndSlope = tuple[np.ndarray, np.ndarray]
+ValueAndSlope = tuple[np.ndarray, np.ndarray]  # A value and its derivative.
 
 # Below this product of complement and length, a Taylor polynomial is the accurate way.
 _SERIES_BELOW = 0.2
@@ -73,14 +72,10 @@ def series_of_series_and_slope(complement: np.ndarray, length: int) -> ValueAndS
 
 
 def products_of_series_and_slope(complement: np.ndarray, length: int) -> ValueAndSlope:
-  """P[i, j] = sum of S(q_i, m) S(q_j, m) over 1 <= m <= n, for all pairs.
+  """P[i, j] = sum of S(q_i, m) S(q_j, m) over 1 <= m <= n, with its slope by q_i.
 
   By doubling n, with S(q, n + m) = S(q, n) + r^n S(q, m): O(log n) steps, each a sum of
   terms that are positive for r > 0.
-
-  `complement`: Float64 of shape [..., d].
-
-  Returns P of shape [..., d, d], and its derivative with respect to q_i.
   """
   # The leading binary digits of n, the number they make, and twice that number.
   halves = length >> np.arange(length.bit_length())[::-1]
@@ -198,14 +193,11 @@ class Zeros(NamedTuple):
 
 
 def zeros_above(poles: np.ndarray, scales: np.ndarray) -> Zeros:
-  """Solves 1 = sum_j scales_j / (z - p_j).
+  """Solves 1 = sum_j scales_j / (z - p_j), p increasing, scales positive.
 
   Between two poles the sum falls from infinity to minus infinity, and beyond the last
   one from infinity to 0: one zero follows each pole. Each is found by bisection of the
   logarithm of its distance from the nearer pole.
-
-  `poles`: p, increasing, shape [d].
-  `scales`: Positive, shape [d].
   """
   index, last = np.arange(len(poles)), len(poles) - 1
   if not len(poles):
@@ -230,9 +222,6 @@ def zeros_above(poles: np.ndarray, scales: np.ndarray) -> Zeros:
 
 
 def zeros_below(poles: np.ndarray, scales: np.ndarray) -> Zeros:
-  """Solves 1 = -sum_j scales_j / (z - p_j), where a zero precedes each pole.
-
-  Args and return value as for `zeros_above`, of which this is the mirror image.
-  """
+  """Solves 1 = -sum_j scales_j / (z - p_j), the mirror image of `zeros_above`."""
   mirrored = zeros_above(-poles[::-1], scales[::-1])
   return Zeros(len(poles) - 1 - mirrored.nearest[::-1], -mirrored.offsets[::-1])

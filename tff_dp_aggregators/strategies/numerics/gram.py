@@ -1,12 +1,8 @@
 """The convex problem behind optimal strategies, and how far from its optimum one is.
 
-The errors of a strategy depend on its Gram matrix X = C^T C alone,
-
-    errors[t] = (A X^-1 A^T)[t, t],
-
-and are convex in it, and so is what sensitivity asks of X (arXiv:2202.08312, section
-3). Hence there is a dual problem, each feasible point of which is a certificate: a
-number that no strategy's error can be below.
+The errors of a strategy, (A X^-1 A^T)[t, t], are convex in its Gram matrix X = C^T C,
+and so is what sensitivity asks of X (arXiv:2202.08312, section 3). Each feasible point
+of the dual problem is a number that no strategy's error can be below.
 """
 
 import dataclasses
@@ -21,9 +17,7 @@ from tff_dp_aggregators.strategies import workload as workload_lib
 class Certificate:
   """A strategy's error, and what no strategy of its class can do better than."""
 
-  # Mean or largest squared error, sensitivity included: the square of `rmse` or of
-  # `max_error`.
-  error: float
+  error: float  # The square of `rmse` or of `max_error`.
   lower_bound: float  # The proven lower bound of the same number.
   scope: str  # For which strategies, and whose participation, it is a lower bound.
 
@@ -37,11 +31,6 @@ def factor(gram: np.ndarray) -> np.ndarray:
   """The lower-triangular C with positive diagonal and C^T C = gram, as banded as that.
 
   A Cholesky decomposition from the last round to the first.
-
-  Example:
-    >>> factor(np.array([[5.0, 2.0], [2.0, 4.0]]))
-    array([[2., 0.],
-           [1., 2.]])
   """
   reverse = scipy.linalg.cholesky(gram[::-1, ::-1], lower=False, check_finite=False)
   return np.ascontiguousarray(reverse[::-1, ::-1])

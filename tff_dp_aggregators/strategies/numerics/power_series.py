@@ -13,8 +13,7 @@ import numpy as np
 
 # Up to so many coefficients, dividing term by term is as fast as transforms.
 _FEW = 256
-# Newton's iteration starts from this many terms.
-_START = 64
+_START = 64  # Newton's iteration starts from this many terms.
 # Transforms do not invert a series whose inverse has coefficients that much larger than
 # the first one, whose rounding would drown smaller ones.
 _GROWTH = 1e3
@@ -30,10 +29,7 @@ def multiply(left: np.ndarray, right: np.ndarray, num_terms: int) -> np.ndarray:
 
 
 def correlate(left: np.ndarray, right: np.ndarray, num_lags: int) -> np.ndarray:
-  """sum_t left[t] right[t - lag] for lag = 0, ..., num_lags - 1.
-
-  The first entries of T^t left, T the lower-triangular Toeplitz matrix of `right`.
-  """
+  """sum_t left[t] right[t - lag] for lags from 0: T^t left, T the matrix of `right`."""
   size = transform_size(len(left) + len(right) - 1)
   product = transform(left, size) * np.conj(transform(right, size))
   return resized(inverse_transform(product, size)[: len(left)], num_lags)
@@ -42,10 +38,9 @@ def correlate(left: np.ndarray, right: np.ndarray, num_lags: int) -> np.ndarray:
 def divide(
   numerator: np.ndarray, denominator: np.ndarray, num_terms: int
 ) -> np.ndarray:
-  """The first `num_terms` coefficients of a quotient, term by term.
+  """The first coefficients of a quotient, O(num_terms * len(denominator)).
 
-  O(num_terms * len(denominator)). Where the terms that add up to a coefficient have
-  the same sign, it is relatively accurate, however small.
+  Term by term: if terms that add up have one sign, it is relatively accurate.
   """
   # lfilter runs y[t] = (x[t] - sum_i d[i] y[t - i]) / d[0].
   import scipy.signal  # Slow to import, and few callers need it.

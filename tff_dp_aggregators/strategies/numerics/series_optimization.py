@@ -33,13 +33,10 @@ BARRIER_TOLERANCE = 1e-8
 MAX_TOLERANCE = 2e-6
 # What values of the objective may differ by because of rounding, relative.
 _ROUNDING = 1e-13
-# Far more than needed; to end what does not converge.
-_MAX_ITERATIONS = 500
-# After so many, a relative gain of a step that is as good as none.
-_NEARLY = 1e-6
+_MAX_ITERATIONS = 500  # Far more than needed; to end what does not converge.
+_NEARLY = 1e-6  # After so many, a relative gain of a step that is as good as none.
 _SMALLEST_STEP = 1e-10
-# Curvatures below this, relative to the largest, are rounding.
-_FLATTEST = 1e-13
+_FLATTEST = 1e-13  # Curvatures below this, relative to the largest, are rounding.
 
 
 _Slopes = tuple[np.ndarray, np.ndarray]  # Gradient [p] and Hessian [p, p].
@@ -92,12 +89,10 @@ def quotient(numerator: np.ndarray) -> Function:
 
 
 class LargestRow:
-  """A smooth upper bound of the largest row of an estimator A D, squared.
+  """A smooth upper bound of the largest row of A D, squared; D is the matrix of z.
 
-  With `D` the Toeplitz matrix of z and e_t the squared norm of row t of A D, this is
-  (sum_t e_t^q)^(1 / q), at most n^(1 / q) times the largest of them.
-
-  `workload`: A, shape [n, n].
+  With e_t the squared norm of row t, it is (sum_t e_t^q)^(1 / q), at most n^(1 / q)
+  times the largest of them.
   """
 
   def __init__(self, workload: np.ndarray, exponent: float):
@@ -132,10 +127,9 @@ class LargestRow:
     return Evaluated(norm if math.isfinite(largest) else math.inf, slopes)
 
   def gap(self, z: np.ndarray) -> float:
-    """How far the largest e_t is above the mean in which z is stationary, relative.
+    """How far the largest e_t is above the mean with weights e_t^(q - 1), relative.
 
-    At a minimum of a sum with this function, the same z is stationary for the
-    weighted mean of e_t with weights e_t^(q - 1).
+    At a minimum of a sum with this function, the same z is stationary for that mean.
     """
     errors = np.square(self._estimator(z)).sum(axis=1)
     share = errors / errors.max()
@@ -190,10 +184,7 @@ def minimize(
   report: descent.Report,
   tolerance: float = TOLERANCE,
 ) -> np.ndarray:
-  """A local minimum of a function, by Newton's method with line search.
-
-  `start`: A point of its domain, shape [p].
-  """
+  """A local minimum by Newton's method with line search, from a point of the domain."""
   z, at = start, function(start)
   for _ in range(_MAX_ITERATIONS):
     report(at.value)
@@ -231,10 +222,7 @@ def minimize_within(
 
 
 def gram(series: np.ndarray, size: int, averaged: bool) -> np.ndarray:
-  """sum_t q_t v[t - i] v[t - j] for i, j < size, with q_t = 1 or (n - t) / n.
-
-  `series`: v, shape [n], n at least `size`.
-  """
+  """sum_t q_t v[t - i] v[t - j] for i, j < size, with q_t = 1 or (n - t) / n."""
   last = series[::-1][:size]
   lags = power_series.correlate(series, series, size)
   steady = _from_upper_left(lags, lambda i: last[i] * last[:-1])
@@ -250,8 +238,7 @@ def workload_gram(
 ) -> np.ndarray:
   """M with x^T M x = sum_t weights_t ||row t of A D||^2, D the Toeplitz matrix of x.
 
-  `workload`: Rows of A, shape [m, n].
-  `weights`: Shape [m], or None for 1 / n each.
+  `workload`: Rows of A, shape [m, n]; `weights`: [m], or None for 1 / n each.
   """
   num_rounds = workload.shape[1]
   if weights is None:
@@ -266,11 +253,7 @@ def workload_gram(
 
 
 def _newton_step(gradient: np.ndarray, hessian: np.ndarray) -> np.ndarray:
-  """Minus the gradient over the Hessian, with curvatures made positive.
-
-  Variables are scaled to curvatures of 1. Where the Hessian is not positive definite,
-  its eigenvalues are replaced by their absolute values.
-  """
+  """Minus the gradient over the Hessian, scaled, with curvatures made positive."""
   if not np.all(np.isfinite(hessian)):
     raise descent.ConvergenceError('the second derivatives are not finite.')
   scale = 1 / np.sqrt(np.maximum(np.abs(np.diagonal(hessian)), 1e-300))

@@ -39,8 +39,7 @@ MAX_SCALES = 32
 _MAX_SHARES = 32
 # What runs have together, of 1 for the share that is spread, where a search begins.
 _FIRST_SHARES = 0.2
-# Where a search begins: a step down of the logarithms.
-_FIRST_STEP = 0.05
+_FIRST_STEP = 0.05  # Where a search begins: a step down of the logarithms.
 # Where it ends, relative to the squared error.
 _TOLERANCES = {'mean': 1e-8, 'max': 1e-4}
 # The same without scales: of a smooth error, and of the largest of several.
@@ -57,8 +56,7 @@ class Series(NamedTuple):
   pull_back: Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
-# None outside of the domain.
-Family = Callable[[np.ndarray], Optional[Series]]
+Family = Callable[[np.ndarray], Optional[Series]]  # None outside of the domain.
 
 
 class ColumnNorms:
@@ -85,11 +83,8 @@ class ColumnNorms:
 
   What is searched is, first, the root of each share, whose sum does not matter. Then
   comes for each norm that can be less than shares allow the root of how much more they
-  allow, as a part of its square.
-
-  Attributes:
-    starts: In which rounds another norm begins, in rising order from 0.
-    start: Where to begin a search, at norms that are the same in all epochs, or nearly.
+  allow, as a part of its square. `starts` are the rounds in which another norm begins,
+  `start` is where to begin a search, at norms that are nearly the same in all epochs.
   """
 
   def __init__(self, participation: Participation):
@@ -177,12 +172,7 @@ class Chosen(NamedTuple):
 
 
 class Disjoint:
-  """Scales for columns of one client that do not overlap.
-
-  Attributes:
-    starts: In which rounds another scale begins, in rising order from 0.
-    start: Where to begin a search.
-  """
+  """Scales for columns of one client that do not overlap, by `ColumnNorms`."""
 
   def __init__(self, participation: Participation):
     self._norms = ColumnNorms(participation)
@@ -207,11 +197,7 @@ class Disjoint:
 
 
 class Falling:
-  """Scales for columns that overlap, one for each epoch or for several of them.
-
-  Their mean square over a client's rounds is 1; a single one is none. Attributes as of
-  `Disjoint`.
-  """
+  """Scales for columns that overlap, of one or more epochs, with mean square 1."""
 
   def __init__(
     self,

@@ -98,8 +98,7 @@ _ROUNDING = 1e-12
 # m coefficients of which the last exceeds the largest times this.
 _MAX_OPERATIONS = 10**8
 _MAX_NUMBERS = 2 * 10**7
-# So many pairs of scaled columns are looked at: some seconds.
-_MAX_PAIRS = 10**9
+_MAX_PAIRS = 10**9  # So many pairs of scaled columns are looked at: some seconds.
 _NEGLIGIBLE = 1e-18
 
 
@@ -108,12 +107,10 @@ def squared_by_round(
   participation: Participation,
   scales: Optional[np.ndarray] = None,
 ) -> np.ndarray:
-  """Upper bounds of the squared sensitivity of the first 1, 2, ..., n rounds.
+  """Upper bounds of the squared sensitivity of the first 1, 2, ..., n rounds, [n].
 
-  `coefficients`: c of the matrix T before its columns are scaled, float64 of shape [n].
+  `coefficients`: c of the matrix T before its columns are scaled, float64 [n].
   `scales`: d, positive, of shape [n], if there are any.
-
-  Returns non-decreasing array of shape [n].
   """
   if participation.possible_participations > 1:
     coefficients = majorant(coefficients, participation.min_separation)
@@ -283,10 +280,7 @@ def _scaled_pair_bound(
   scales: np.ndarray,
   participation: Participation,
 ) -> float:
-  """The bound by pairs of scaled columns; if that takes too long, that by norms.
-
-  No client has more than the sum of the longest columns.
-  """
+  """The bound by pairs of scaled columns; if that takes too long, that by norms."""
   num_rounds = len(coefficients)
   starts = np.array(participation.rounds)
   norms = scales * np.sqrt(np.cumsum(np.square(coefficients))[::-1])

@@ -52,11 +52,7 @@ class _Schema:
     return max(0, -(-(size - start) // self.min_separation))
 
   def back(self, size: int, start: int, count: int) -> int:
-    """Earliest return after `size` rounds with `count` participations from `start`.
-
-    Counted from their end; as early as possible attains it. In fixed epochs a client
-    comes back in the next round of its residue class.
-    """
+    """Earliest return, from the end of `size` rounds; early rounds attain it."""
     if self.fixed_epoch:
       count = self.room(size, start)
     return max(0, start + count * self.min_separation - size)
@@ -105,8 +101,7 @@ class _Segment:
   def bound(self, start: int) -> np.ndarray:
     """Entry c: at least the value of c participations, none before `start`.
 
-    Entries become exact when their fronts are known. In fixed epochs each start is
-    a residue class of its own; else all share what holds for start 0.
+    Exact once fronts are known; starts share that of 0 but in fixed epochs.
     """
     key = start if self._schema.fixed_epoch else 0
     if key not in self._bounds:
@@ -257,10 +252,10 @@ class Search:
     """Residue classes, by their first round, one of which is the worst.
 
     Let 2^h be at most `min_separation`, and take all rounds of a class one earlier.
-    Unless one of them begins a block of 2^h rounds, each stays in its nodes of more
-    rounds. A node of at most 2^h rounds counts one round at most, and an earlier round
-    is in at least as many complete ones. So only classes with the beginning of a block
-    need a look; their blocks, and the trees, repeat modulo `min_separation`.
+    Unless one begins a block of 2^h rounds, each stays in its nodes of more rounds. A
+    node of at most 2^h rounds counts one at most, and an earlier round is in at least
+    as many complete ones. So only classes with the beginning of a block need a look;
+    their blocks, and the trees, repeat modulo `min_separation`.
     """
     separation = self._schema.min_separation
     block = 2 ** (separation.bit_length() - 1)
