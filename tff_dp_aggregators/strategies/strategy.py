@@ -419,8 +419,8 @@ def check_numbers(num_rounds: int, num_bands: int) -> None:
   if num_rounds * num_bands > _MAX_NUMBERS:
     raise ValueError(
       f'num_bands={num_bands} in num_rounds={num_rounds} are more than the '
-      f'{_MAX_NUMBERS} numbers that a banded strategy may have; use fewer, or a '
-      'toeplitz or blt strategy, the same in every round.'
+      f'{_MAX_NUMBERS} numbers that a banded strategy may have; use at most '
+      f'{max(1, _MAX_NUMBERS // num_rounds)} bands, or a toeplitz or blt strategy.'
     )
 
 
