@@ -71,7 +71,7 @@ def test_bounds_that_are_not_positive_and_finite_are_refused(bounds):
 
 @pytest.mark.parametrize('bounds', [True, {'kernel': 'wide'}])
 def test_bounds_that_are_no_numbers_are_refused(bounds):
-  with pytest.raises(TypeError, match='bounds must be an array of real numbers'):
+  with pytest.raises(TypeError, match='bounds must be real numbers'):
     _sum_within(bounds)
 
 

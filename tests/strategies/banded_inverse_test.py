@@ -5,14 +5,11 @@ published errors; optimised bands are at or below the recorded errors of a peer,
 their sensitivity is exact although the optimum without it would not be.
 """
 
-import math
-
 import numpy as np
 import pytest
 import scipy.linalg
 
 from tests.strategies import every_kind
-from tff_dp_aggregators.strategies import BandedToeplitz
 from tff_dp_aggregators.strategies import Participation
 from tff_dp_aggregators.strategies import Workload
 from tff_dp_aggregators.strategies import banded_inverse
@@ -70,7 +67,6 @@ def test_roots_are_those_of_the_dense_inverse(workload, exponent):
   'arguments, kind, message',
   [
     ({'exponent': 1.5}, ValueError, 'exponent must be from 0 to 1, got 1.5'),
-    ({'exponent': None}, TypeError, 'exponent must be a number'),
     ({'workload': Workload(9)}, ValueError, 'the workload is for 9 rounds'),
     ({'workload': Workload.cooldown(10)}, ValueError, 'constant learning rate'),
     ({'workload': np.tri(10)}, ValueError, 'use banded_inverse.optimize for others'),
@@ -145,7 +141,6 @@ def test_all_bands_are_the_full_toeplitz_optimum():
   np.testing.assert_allclose(
     inverse.matrix_coefficients(), full.coefficients, rtol=1e-4
   )
-  assert isinstance(full, BandedToeplitz)
 
 
 WORKLOADS = {
@@ -180,10 +175,7 @@ def test_several_participations_are_exact_for_any_workload(workload, objective):
   'coefficients, error_type, message',
   [
     ((), ValueError, 'coefficients must be 1 to num_rounds=2000 numbers, got 0'),
-    ((0.0, 1.0), ValueError, r'coefficients\[0\] must be positive, got 0.0'),
-    ((1.0, math.nan), ValueError, 'coefficients must be finite'),
-    ((1.0, -3.0), ValueError, 'have an inverse that exceeds float64'),
-    (None, TypeError, 'coefficients must be a sequence of numbers'),
+    ((1.0, -3.0), ValueError, 'have an inverse whose norm exceeds float64'),
   ],
 )
 def test_coefficients_that_are_no_strategy_are_refused(
@@ -191,19 +183,6 @@ def test_coefficients_that_are_no_strategy_are_refused(
 ):
   with pytest.raises(error_type, match=message):
     BandedInverse(2000, coefficients)
-
-
-@pytest.mark.parametrize(
-  'function', [BandedInverse.square_root, banded_inverse.optimize]
-)
-@pytest.mark.parametrize('sizes, error_type, message', [
-    ((5, 0), ValueError, 'num_bands must be at least 1'),
-    ((5, 6), ValueError, 'num_bands must be at most num_rounds=5'),
-    ((5, None), TypeError, 'num_bands'),
-])  # fmt: skip
-def test_wrong_sizes_are_refused_by_name(function, sizes, error_type, message):
-  with pytest.raises(error_type, match=message):
-    function(sizes[0], num_bands=sizes[1])
 
 
 @pytest.mark.parametrize(

@@ -141,11 +141,7 @@ def test_a_gap_that_cannot_be_reached_is_an_error_that_says_how_close_it_came():
     ({'max_gap': 0.0}, ValueError, 'max_gap must be positive'),
     ({'workload': np.ones((8, 8))}, ValueError, 'workload'),
     ({'workload': Workload(9)}, ValueError, 'same number'),
-    (
-      {'participation': Participation(8, 2)},
-      ValueError,
-      'num_bands=3 is more than min_separation=2.*at most 2 bands',
-    ),
+    ({'participation': Participation(8, 2)}, ValueError, 'more than min_separation'),
   ],
 )
 def test_bad_arguments_are_refused(arguments, error, message):

@@ -68,33 +68,14 @@ def test_sensitivity_is_that_of_brute_force(name, starts, scales):
       np.testing.assert_allclose(by_round, worst, rtol=1e-12)
 
 
-def test_a_client_that_straddles_epochs_is_found_where_scales_rise():
-  # In round 3 of the first epoch and in round 4, 1 later, of the second it is not
-  # allowed; in rounds 2 and 5 it is, and that is worse than in 0 and 4.
-  strategy = EpochToeplitz(6, (0, 4), (1.0, 2.0), (1.0, 0.5))
-  participation = Participation(6, 3, 2)
-  norms = np.square(strategy.materialize()).sum(axis=0)
-  assert norms.tolist() == [1.25, 1.25, 1.25, 1.25, 5.0, 4.0]
-  assert strategy.sensitivity_squared(participation) == 6.25
-  assert strategy.sensitivity_kind(participation) == 'exact'
-
-
 @pytest.mark.parametrize(
   'arguments, error, message',
   [
     ((4, (0, 4), (1.0, 1.0)), ValueError, 'must be less than num_rounds=4, got 4'),
-    (
-      (4, (0, 2, 1), (1.0,) * 3),
-      ValueError,
-      r'in rising order from 0, got \(0, 2, 1\)',
-    ),
+    ((4, (0, 2, 1), (1.0,) * 3), ValueError, 'in rising order from 0, got'),
     ((4, (0, 2.0), (1.0,) * 2), TypeError, r'epoch_starts\[1\] must be a whole number'),
-    ((4, (0, 2), (1.0,)), ValueError, r'one for each of 2 epoch_starts.*\(1,\)'),
-    (
-      (4, (0, 2), (1.0, -1.0)),
-      ValueError,
-      'and finite, but the one from round 2 on is -1',
-    ),
+    ((4, (0, 2), (1.0,)), ValueError, r'one for each of 2 epoch_starts.*\(1.0,\)'),
+    ((4, (0, 2), (1.0, -1.0)), ValueError, r'must be positive.*got \(1.0, -1.0\)'),
     ((4, (0,), ('x',)), TypeError, 'epoch_scales'),
   ],
 )

@@ -93,13 +93,3 @@ def test_another_objective_and_a_participation_for_other_rounds_are_refused(name
     optimize(_ROUNDS, **options, objective='rmse', participation=participation)
   with pytest.raises(ValueError, match='participation.num_rounds is 60, but num_round'):
     optimize(_ROUNDS + 1, **options, participation=participation)
-
-
-def test_scales_are_refused_another_objective_and_a_participation_for_other_rounds():
-  unscaled = strategies.BandedToeplitz(_ROUNDS, (1.0, 0.5))
-  with pytest.raises(ValueError, match="objective must be 'mean' or 'max', got"):
-    epoch_scaled.optimize(
-      unscaled, objective='rmse', participation=Participation(_ROUNDS, 12)
-    )
-  with pytest.raises(ValueError, match='participation.num_rounds is 61, but num_'):
-    epoch_scaled.optimize(unscaled, participation=Participation(_ROUNDS + 1, 12))

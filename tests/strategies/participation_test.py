@@ -66,22 +66,9 @@ def test_whether_rounds_are_allowed_is_told_for_any_rounds():
     assert not participation.allows(rounds)
 
 
-@pytest.mark.parametrize('fixed_epoch', [1, None])
-def test_fixed_epoch_is_a_bool(fixed_epoch):
+def test_fixed_epoch_is_a_bool():
   with pytest.raises(TypeError, match='fixed_epoch must be a bool'):
-    Participation(10, 2, fixed_epoch=fixed_epoch)
-
-
-@pytest.mark.parametrize(
-    'num_rounds, min_separation, fitting',
-    [(1, 1, 1), (9, 2, 5), (100, 100, 1), (100, 99, 2), (2000, 314, 7)],
-)  # fmt: skip
-def test_default_allows_as_many_participations_as_fit(
-  num_rounds, min_separation, fitting
-):
-  participation = Participation(num_rounds, min_separation)
-  assert participation.max_participations == fitting
-  assert participation.possible_participations == fitting
+    Participation(10, 2, fixed_epoch=1)
 
 
 @pytest.mark.parametrize('name', ['num_rounds', 'min_separation', 'max_participations'])

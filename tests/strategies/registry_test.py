@@ -36,9 +36,3 @@ def test_prefix_sums_in_any_form_are_the_default(workload):
   assert kind.build_for(_LIMITS, workload, num_bands=4) == kind.build(
     _LIMITS, num_bands=4
   )
-
-
-def test_a_workload_for_other_rounds_is_refused_by_all():
-  for name in ('gaussian', 'toeplitz'):
-    with pytest.raises(ValueError, match='the workload is for 31 rounds'):
-      registry.kind(name).build_for(_LIMITS, strategies.Workload(31))

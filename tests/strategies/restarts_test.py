@@ -44,7 +44,6 @@ def test_the_matrix_is_its_blocks(kind, num_rounds, first, sizes):
   'participation',
   [
     strategies.Participation(10, min_separation=4),
-    strategies.Participation(10, min_separation=4, max_participations=2),
     strategies.Participation(10, min_separation=3, max_participations=3),
     strategies.Participation.single(10),
   ],
@@ -60,29 +59,16 @@ def test_sensitivity_is_that_of_brute_force(kind, participation):
     assert restarted.sensitivity_kind(participation) == 'exact'
 
 
-@each_kind
-def test_errors_of_blocks_add_up_in_prefix_sums(kind):
-  block = _BLOCKS[kind]()
-  in_block = np.asarray(block.per_query_error())
-  errors = restarts.restarted(block, 8).per_query_error()
-  np.testing.assert_allclose(errors[:4], in_block, rtol=1e-9)
-  np.testing.assert_allclose(errors[4:], in_block[-1] + in_block, rtol=1e-9)
-
-
 @pytest.mark.parametrize(
-  ('arguments', 'error', 'message'),
+  ('arguments', 'first', 'error', 'message'),
   [
-    (('blt', 8), TypeError, 'strategy must be a strategies.Strategy'),
-    ((strategies.BinaryTree(4), 8), ValueError, r'restart_every=4\)'),
-    ((strategies.Identity(4), 0), ValueError, 'num_rounds must'),
+    (('blt', 8), None, TypeError, 'strategy must be a strategies.Strategy'),
+    ((strategies.BinaryTree(4), 8), None, ValueError, r'restart_every=4\)'),
+    ((strategies.Identity(4), 0), None, ValueError, 'num_rounds must'),
+    ((strategies.Identity(4), 8), 0, ValueError, 'first must be'),
+    ((strategies.Identity(4), 8), 5, ValueError, 'first must be'),
   ],
 )
-def test_what_cannot_restart_is_refused(arguments, error, message):
+def test_what_cannot_restart_is_refused(arguments, first, error, message):
   with pytest.raises(error, match=message):
-    restarts.restarted(*arguments)
-
-
-@pytest.mark.parametrize('first', [0, 5])
-def test_a_first_block_is_within_one(first):
-  with pytest.raises(ValueError, match='first must be'):
-    restarts.restarted(strategies.Identity(4), 8, first=first)
+    restarts.restarted(*arguments, first=first)

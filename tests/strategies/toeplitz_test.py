@@ -42,28 +42,11 @@ def test_the_matrix_has_the_coefficients_below_its_diagonal(coefficients):
 
 
 @pytest.mark.parametrize(
-  'coefficients',
-  [(1.0,), (1.0, 1.0, 1.0), (3.0, 1.0, 1.0, 0.0), (1.0, 0.5, 0.25, 0.125, 0.0625)],
-)
-def test_overlapping_bands_are_exact_if_non_negative_and_non_increasing(coefficients):
-  strategy = BandedToeplitz(10, coefficients)
-  matrix = lower_toeplitz(10, coefficients)
-  for participation in every_kind.schemas(10):
-    np.testing.assert_allclose(
-      strategy.sensitivity_squared_by_round(participation),
-      every_kind.worst_by_round(matrix, participation),
-      rtol=1e-13,
-    )
-
-
-@pytest.mark.parametrize(
   'coefficients, min_separation, kind',
   [
     (MIXED, 4, 'exact'),
-    (MIXED, 1, 'bound'),
     ((1.0, -0.5), 1, 'exact'),  # Overlap cancels for equal signs, adds for opposite.
     ((0.5, 1.0, 3.0), 2, 'exact'),
-    ((0.5, 1.0, 3.0), 1, 'exact'),
     ((1.0, 0.0, 0.5), 1, 'bound'),
     ((1.0, 0.5, -1e-300), 2, 'exact'),
   ],
@@ -81,10 +64,6 @@ def test_other_sensitivities_are_exact_or_bounds_as_they_say(
   assert np.all(np.diff(profile) >= 0)
   if kind == 'exact':
     assert profile[-1] == pytest.approx(worst[-1], rel=1e-13)
-  # A single participation has no overlap, and neither have two that cannot happen.
-  for exact in (None, Participation(7, min_separation, 1), Participation(7, 7, 5)):
-    assert strategy.sensitivity_kind(exact) == 'exact'
-    assert strategy.sensitivity(exact) == pytest.approx(np.linalg.norm(coefficients))
 
 
 @pytest.mark.parametrize('num_rounds, num_bands', [(10, 3), (30, 30), (17, 1)])
@@ -94,15 +73,10 @@ def test_columns_and_not_rows_have_norm_one(num_rounds, num_bands):
   strategy = BandedToeplitz.square_root(num_rounds, num_bands)
   matrix = strategy.materialize()
   columns = np.linalg.norm(matrix, axis=0)
-  full = num_rounds - num_bands + 1
-  np.testing.assert_allclose(columns[:full], 1.0, rtol=1e-14)
+  np.testing.assert_allclose(columns[: num_rounds - num_bands + 1], 1.0, rtol=1e-14)
   assert np.all(columns <= 1 + 1e-14)
   assert strategy.sensitivity() == pytest.approx(columns.max(), rel=1e-14)
   assert matrix[0, 0] == strategy.coefficients[0]
-  first_round = strategy.sensitivity_squared_by_round()[0]
-  assert first_round == pytest.approx(strategy.coefficients[0] ** 2, rel=1e-14)
-  if num_bands > 1:
-    assert first_round < 0.9
 
 
 @pytest.mark.parametrize(
@@ -165,16 +139,6 @@ def test_as_many_bands_as_the_separation_are_the_best_of_all(schema, objective, 
   assert best <= known
 
 
-def test_truncated_last_columns_are_counted_as_they_are():
-  # The third participation has only 2 rows left: cheaper than a factor sqrt(3).
-  participation = Participation(12, 5)
-  strategy = optimize(12, num_bands=5, participation=participation)
-  assert strategy.sensitivity(participation) < math.sqrt(3) * strategy.sensitivity()
-  matrix = lower_toeplitz(12, strategy.coefficients)
-  worst = every_kind.worst_by_round(matrix, participation)[-1]
-  assert strategy.sensitivity(participation) ** 2 == pytest.approx(worst, rel=1e-13)
-
-
 @pytest.mark.parametrize(
   'function', [BandedToeplitz.square_root, toeplitz.optimize], ids=lambda f: f.__name__
 )
@@ -184,8 +148,6 @@ def test_truncated_last_columns_are_counted_as_they_are():
     (0, 1, ValueError, 'num_rounds'),
     (5, 0, ValueError, 'num_bands'),
     (5, 6, ValueError, 'num_bands must be at most num_rounds=5'),
-    (5.0, 2, TypeError, 'num_rounds'),
-    (5, True, TypeError, 'num_bands'),
   ],
 )
 def test_wrong_sizes_are_refused_by_name(function, num_rounds, num_bands, error, name):

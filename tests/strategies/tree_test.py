@@ -74,21 +74,14 @@ def test_sensitivity_covers_contributions_of_either_sign(num_rounds):
   'case', ORACLE['cases'], ids=lambda c: '-'.join(str(v) for v in c.values())
 )
 def test_sensitivity_equals_the_published_accountant(case):
-  assert (
-    tree.sensitivity_squared(
-      case['num_rounds'],
-      min_separation=case['rounds_between'] + 1,
-      max_participations=case['max_participations'],
-    )
-    == case['zeta_star']
-  )
+  num_rounds, times = case['num_rounds'], case['max_participations']
+  found = tree.sensitivity_squared(num_rounds, case['rounds_between'] + 1, times)
+  assert found == case['zeta_star']
 
 
 LARGE = {
   'gboard': Participation(2000, 314, 6),
   'long_gaps': Participation.from_rounds_between(2**20, 1000, 64),
-  'many_participations': Participation.from_rounds_between(100_000, 30, 500),
-  'every_round': Participation(20_000),
   'endless': Participation(10**15, 1, 5),
   'below_a_power_of_two': Participation(30_000, 31, 100),
   'fixed_epoch': Participation(20_000, 100, 50, fixed_epoch=True),
@@ -112,18 +105,6 @@ def test_worst_patterns_of_long_runs_are_allowed_and_worth_the_sensitivity(
   )
 
 
-@pytest.mark.parametrize('restart_every', [None, 1, 6, 50])
-@pytest.mark.parametrize('num_rounds', [1, 40])
-def test_value_of_a_pattern_is_the_squared_norm_of_its_columns(
-  num_rounds, restart_every
-):
-  matrix = BinaryTree(num_rounds, restart_every=restart_every).materialize()
-  for pattern in np.random.default_rng(1).integers(2, size=(20, num_rounds)):
-    rounds = np.flatnonzero(pattern)
-    value = tree.pattern_value(rounds, num_rounds, restart_every)
-    assert value == np.square(matrix @ pattern).sum()
-
-
 @pytest.mark.parametrize('restart_every', [None, 37])
 @pytest.mark.parametrize('schema', [(1, 1), (10,), (37, 3), (1, 4), (7, 5, True)])
 def test_profile_never_decreases_and_holds_the_sensitivity_of_each_prefix(
@@ -138,11 +119,6 @@ def test_profile_never_decreases_and_holds_the_sensitivity_of_each_prefix(
   for end in range(1, 81):
     shorter = BinaryTree(end, restart_every=restart_every)
     assert shorter.sensitivity_squared(Participation(end, *schema)) == profile[end - 1]
-
-
-def test_plain_variance_is_the_number_of_ones_of_the_round():
-  variance = BinaryTree(64, honaker=False).per_query_error()
-  np.testing.assert_array_equal(variance, [bin(t).count('1') for t in range(1, 65)])
 
 
 def test_honaker_variance_of_a_complete_tree_is_the_published_one():
@@ -176,29 +152,6 @@ def test_estimates_are_unbiased_and_streamable(restart_every, honaker):
   np.testing.assert_allclose(
     strategy.per_query_error(), np.square(estimator).sum(axis=1), rtol=1e-12
   )
-
-
-@pytest.mark.parametrize('honaker', [True, False])
-@pytest.mark.parametrize('restart_every', [1, 4, 7])
-def test_a_restart_releases_the_last_estimate_plus_that_of_a_fresh_tree(
-  restart_every, honaker
-):
-  # TF Privacy's RestartQuery, by its definition, on random updates and noise.
-  strategy = BinaryTree(20, honaker, restart_every)
-  random = np.random.default_rng(2)
-  updates, noise = random.normal(size=20), random.normal(size=strategy.num_nodes)
-  released = strategy.materialize_estimator() @ (
-    strategy.materialize() @ updates + noise
-  )
-  kept, used = 0.0, 0
-  for start in range(0, 20, restart_every):
-    fresh = BinaryTree(min(restart_every, 20 - start), honaker)
-    nodes = fresh.materialize() @ updates[start : start + fresh.num_rounds]
-    nodes += noise[used : used + fresh.num_nodes]
-    expected = kept + fresh.materialize_estimator() @ nodes
-    np.testing.assert_allclose(released[start : start + fresh.num_rounds], expected)
-    kept, used = expected[-1], used + fresh.num_nodes
-  assert used == strategy.num_nodes
 
 
 @pytest.mark.parametrize('value, error', [(0, ValueError), (True, TypeError)])

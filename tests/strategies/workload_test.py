@@ -89,9 +89,7 @@ def test_toeplitz_workloads_are_those_with_constant_diagonals(workload):
 
 def test_prefix_sums_are_the_default():
   np.testing.assert_array_equal(Workload(5).materialize(), np.tri(5))
-  np.testing.assert_array_equal(
-    workload_lib.check(5, None).materialize(), np.tri(5)
-  )  # fmt: skip
+  assert workload_lib.check(5, None) == Workload(5)
 
 
 def test_cooldown_falls_over_the_last_quarter_to_a_twentieth():
@@ -104,11 +102,10 @@ def test_cooldown_falls_over_the_last_quarter_to_a_twentieth():
   'arguments, message',
   [
     ({'momentum': 1.0}, 'momentum must be at least 0 and below 1, got 1.0'),
-    ({'momentum': -0.1}, 'momentum must be'),
     ({'weight_decay': 1.0}, 'weight_decay must be at least 0 and below 1, got 1.0'),
-    ({'learning_rates': (1.0, 1.0)}, 'learning_rates must be num_rounds=3 numbers'),
-    ({'learning_rates': (1.0, -1.0, 1.0)}, 'round 1 has -1.0'),
-    ({'learning_rates': (1.0, 1.0, float('nan'))}, 'round 2 has nan'),
+    ({'learning_rates': (1.0, 1.0)}, 'learning_rates must be num_rounds=3 finite'),
+    ({'learning_rates': (1.0, -1.0, 1.0)}, 'none negative'),
+    ({'learning_rates': (1.0, 1.0, float('nan'))}, 'finite'),
     ({'learning_rates': (0.0, 0.0, 0.0)}, 'not all 0'),
   ],
 )

@@ -1,17 +1,15 @@
 """General banded strategies: lower-triangular, b bands, every column free.
 
-`Banded` holds the matrix, `optimize` finds the best one with unit columns, `certify`
-proves how good one is. They are a few per cent better than banded Toeplitz strategies
-(`toeplitz`) at the same noise memory, and cost a matrix of b x n numbers to keep.
+`optimize` finds the best one with unit columns, `certify` proves how good one is. They
+are a few per cent better than banded Toeplitz strategies at the same noise memory.
 
-**What unit columns leave out.** For a single participation, no column norms are better
-than equal ones. For several, early columns may be longer than late ones at the same
-sensitivity, for it is the sum of squared norms over a client's rounds that counts. So
-what `optimize` returns, and `certify` proves, is then about the best columns of one
-norm; `epoch_scaled.optimize` finds columns and norms of epochs together.
+For a single participation, no column norms are better than equal ones. For several,
+early columns may be longer than late ones at the same sensitivity: then
+`epoch_scaled.optimize` finds columns and norms of epochs together.
 """
 
 import dataclasses
+import functools
 import math
 from typing import Any, Callable, Optional
 
@@ -30,6 +28,7 @@ from tff_dp_aggregators.strategies import workload as workload_lib
 from tff_dp_aggregators.strategies.numerics import bands
 from tff_dp_aggregators.strategies.numerics import descent
 from tff_dp_aggregators.strategies.numerics import gram
+from tff_dp_aggregators.strategies.participation import Participation
 
 # Where an optimisation stops, relative to the squared error.
 _TOLERANCES = {'mean': 1e-7, 'max': 1e-4}
@@ -41,7 +40,6 @@ class Banded(strategy_lib.Strategy):
   """C[j + i, j] = diagonals[i, j] for 0 <= i < num_bands, else 0.
 
   Attributes:
-    num_rounds: Rounds n; `C` is n x n.
     diagonals: Float64 array of shape [num_bands, n], the main diagonal of `C` first;
       row i, column j holds C[j + i, j], and 0 where there is no row j + i.
 
@@ -77,13 +75,7 @@ class Banded(strategy_lib.Strategy):
   def from_matrix(cls, matrix: Any, num_bands: Optional[int] = None) -> 'Banded':
     """The strategy with this matrix, lower-triangular and positive on its diagonal.
 
-    Beyond `num_bands` it has to be zero; it has as many as it has by default. A
-    ValueError names the entry that is wrong.
-
-    Example:
-      >>> Banded.from_matrix([[2.0, 0.0], [1.0, 2.0]]).diagonals
-      array([[2., 2.],
-             [1., 0.]])
+    Beyond `num_bands`, if given, it has to be zero; a ValueError names what is wrong.
     """
     if num_bands is not None:
       checks.check_positive_int('num_bands', num_bands)
@@ -106,12 +98,11 @@ class Banded(strategy_lib.Strategy):
     return recursion_lib.LastRounds.solving(entries)
 
   def sensitivity_squared_by_round(
-    self, participation: Optional[participation_lib.Participation] = None
+    self, participation: Optional[Participation] = None
   ) -> np.ndarray:
-    """Squared sensitivity of the first 1, 2, ..., n rounds.
+    """Exact for a single participation and for num_bands <= min_separation.
 
-    Exact for a single participation and for num_bands <= min_separation
-    (arXiv:2306.08153), where columns of one client do not overlap: the largest sum of
+    There columns of one client do not overlap (arXiv:2306.08153): the largest sum of
     squared column norms over patterns; of one client's columns at most the last one is
     still open in round t. O(n num_bands + n max_participations). Otherwise a bound.
     """
@@ -126,10 +117,8 @@ class Banded(strategy_lib.Strategy):
       spent[i:] = np.maximum(spent[i:], last)
     return np.maximum.accumulate(spent)
 
-  def squared_or_bound(
-    self, participation: participation_lib.Participation
-  ) -> tuple[float, bool]:
-    """sens(C)^2, and whether it is exact."""
+  def squared_or_bound(self, participation: Participation) -> tuple[float, bool]:
+    """As `sensitivity_squared_by_round`."""
     if not self._is_disjoint(participation):
       return sensitivity_lib.squared(self.materialize(), participation)
     norms = np.square(self.diagonals).sum(axis=0)
@@ -137,29 +126,26 @@ class Banded(strategy_lib.Strategy):
     return float((norms + before).max()), True
 
   def noise_row_norms(self) -> np.ndarray:
-    """Standard deviation of the noise that each round adds, for unit-variance z.
-
-    O(n num_bands^2), without a matrix.
-    """
-    return np.sqrt(bands.inverse_row_norms(self.diagonals))
+    """O(n num_bands^2), without a matrix."""
+    return np.sqrt(bands.InverseRowNorms(self.diagonals).values)
 
   def per_query_error(self, workload: workload_lib.WorkloadLike = None) -> np.ndarray:
-    """Variance of each workload row's noise for unit-variance z.
+    """O(n num_bands^2), without a matrix.
 
-    O(n num_bands^2), without a matrix; O(n^3) and dense for a workload that is given
-    as an array, or has rounds with learning rate 0.
+    O(n^3) for a workload given as an array, or with learning rates of 0.
     """
     workload = workload_lib.check(self.num_rounds, workload)
     inverse_workload = inverse_diagonals(workload)
     if inverse_workload is None:
       return workload_lib.errors(self.materialize(), workload)
-    return bands.inverse_row_norms(bands.multiply(self.diagonals, inverse_workload))
+    product = bands.multiply(self.diagonals, inverse_workload)
+    return bands.InverseRowNorms(product).values
 
   def materialize(self) -> np.ndarray:
     """`C` as a dense array."""
     return bands.to_dense(self.diagonals)
 
-  def _is_disjoint(self, participation: participation_lib.Participation) -> bool:
+  def _is_disjoint(self, participation: Participation) -> bool:
     return (
       participation.possible_participations == 1
       or self.num_bands <= participation.min_separation
@@ -172,22 +158,21 @@ def optimize(
   num_bands: int,
   max_gap: Optional[float] = None,
   objective: str = 'mean',
-  participation: Optional[participation_lib.Participation] = None,
+  participation: Optional[Participation] = None,
   workload: workload_lib.WorkloadLike = None,
   cache: bool = True,
 ) -> Banded:
   """The banded strategy with unit columns that has the least error.
 
   With unit columns and participations at least `num_bands` rounds apart, the squared
-  sensitivity is the number of participations, whatever the other entries
-  (arXiv:2306.08153); so the same are best for all such schemas. Seen as a function of X
-  = C^T C, each error is convex; what is found is the least error of unit columns, for
-  prefix sums the mean squared error to 1e-6 or so and the largest one to 1e-3;
-  `certify` tells.
+  sensitivity is the number of participations (arXiv:2306.08153); so the same are best
+  for all such schemas. As functions of X = C^T C, errors are convex: what is found is
+  the least error of unit columns, for prefix sums the mean squared error to 1e-6 or so
+  and the largest one to 1e-3; `certify` tells.
 
-  Time is O(n num_bands^2) a step and memory O(n num_bands), in up to some hundred
-  steps for the mean and a thousand for the largest error. A workload given as an array,
-  or with rounds of learning rate 0, takes O(n^3) and O(n^2).
+  Time is O(n num_bands^2) a step and memory O(n num_bands), in up to some hundred steps
+  for the mean and a thousand for the largest error. A workload given as an array, or
+  with learning rates of 0, takes O(n^3) and O(n^2).
 
   Args:
     num_rounds: Rounds n.
@@ -195,8 +180,7 @@ def optimize(
     max_gap: If given, the largest gap that a certificate (`certify`) may leave; takes
       O(n^3) time and O(n^2) memory more.
     objective: 'mean' for the smallest `rmse`, 'max' for the smallest `max_error`.
-    participation: Who may take part when, at least `num_bands` rounds apart; `None`
-      means a single participation.
+    participation: Who may take part when, at least `num_bands` rounds apart, or once.
     workload: Whose error it is; `None` means prefix sums.
     cache: Whether to look on disk first, and to keep the result there (see `cache`).
 
@@ -213,23 +197,17 @@ def optimize(
   """
   strategy_lib.check_bands(num_rounds, num_bands)
   strategy_lib.check_numbers(num_rounds, num_bands)
-  checks.check_objective(objective)
   check_separation(num_bands, participation_lib.check(num_rounds, participation))
-  workload = workload_lib.check(num_rounds, workload)
+  # The same columns are best for all such participations.
+  problem = strategy_lib.Problem.check(num_rounds, objective, None, workload)
   if max_gap is not None and not max_gap > 0:
     raise ValueError(f'max_gap must be positive, such as 1e-3, got {max_gap}.')
   return cache_lib.fetch(
     Banded,
     'banded.optimize',
     1,
-    {
-      'num_rounds': num_rounds,
-      'num_bands': num_bands,
-      'objective': objective,
-      'workload': workload,
-      'max_gap': max_gap,
-    },
-    lambda: _optimize(num_rounds, num_bands, objective, workload, max_gap),
+    problem.parameters(num_bands=num_bands, max_gap=max_gap),
+    lambda: _optimize(problem, num_bands, max_gap),
     cache,
   )
 
@@ -247,11 +225,9 @@ def certify(
 
   The bound is `gram.lower_bound`: a banded X with diagonal entries of at most 1 has
   tr(V X) <= tr(V) if V is zero within the bands off its diagonal, for X is zero beyond
-  them. V is taken from the strategy itself, X^-1 A^T W A X^-1, whose entries within the
-  bands vanish at the optimum; they are set to zero, and if that makes it indefinite,
-  the diagonal is raised. The further from the optimum, the looser the bound. For the
-  largest error, the weights W are found by optimising on from the strategy. O(n^3) time
-  and O(n^2) memory: for up to a few thousand rounds.
+  them. V is taken from the strategy (`multiplier`): the further from the optimum, the
+  looser the bound. For the largest error, the weights are found by optimising on from
+  the strategy. O(n^3) time and O(n^2) memory: for up to a few thousand rounds.
 
   Args:
     strategy: Any banded strategy; the bound says most about (nearly) optimal ones.
@@ -259,27 +235,20 @@ def certify(
     workload: Whose error it is; `None` means prefix sums.
 
   Example:
-    >>> certificate = certify(optimize(32, num_bands=4, cache=False))
-    >>> certificate.gap < 1e-5
+    >>> certify(optimize(32, num_bands=4, cache=False)).gap < 1e-5
     True
-    >>> print(certificate.scope)
-    strategies of 32 rounds with at most 4 bands, for a single participation; for \
-  several at least 4 rounds apart, those with columns of equal norm only
   """
-  checks.check_objective(objective)
-  workload = workload_lib.check(strategy.num_rounds, workload)
+  problem = strategy_lib.Problem.check(strategy.num_rounds, objective, None, workload)
   if objective == 'mean':
     weights = np.full(strategy.num_rounds, 1.0 / strategy.num_rounds)
     diagonals = strategy.diagonals
   else:
     progress = descent.Progress(f'weights of {name(strategy.diagonals)}')
-    minimum = _descend(
-      strategy.diagonals, objective, workload, _TOLERANCES['max'], progress
-    )
+    minimum = _descend(strategy.diagonals, problem, _TOLERANCES['max'], progress)
     diagonals, weights = unit_columns(minimum.point), minimum.weights
   return gram.Certificate(
-    error=strategy.sensitivity_squared() * strategy.squared_error(objective, workload),
-    lower_bound=_lower_bound(diagonals, workload, weights),
+    error=problem.error(strategy) ** 2,
+    lower_bound=_lower_bound(diagonals, problem, weights),
     scope=(
       f'strategies of {strategy.num_rounds} rounds with at most {strategy.num_bands} '
       'bands, for a single participation; for several at least '
@@ -289,26 +258,22 @@ def certify(
 
 
 def _optimize(
-  num_rounds: int,
-  num_bands: int,
-  objective: str,
-  workload: workload_lib.Checked,
-  max_gap: Optional[float],
+  problem: strategy_lib.Problem, num_bands: int, max_gap: Optional[float]
 ) -> Banded:
-  """As `optimize`, for verified arguments."""
+  num_rounds, objective = problem.num_rounds, problem.objective
   start = toeplitz.BandedToeplitz.square_root(num_rounds, num_bands).materialize()
   point = unit_columns(bands.from_dense(start, num_bands))
   tolerance, weights = _TOLERANCES[objective], None
   progress = descent.Progress(name(point))
   while True:
-    minimum = _descend(point, objective, workload, tolerance, progress, weights)
+    minimum = _descend(point, problem, tolerance, progress, weights)
     point = unit_columns(minimum.point)
     strategy = Banded(num_rounds, point)
     if max_gap is None:
       return strategy
     weights = minimum.weights
-    bound = _lower_bound(point, workload, weights)
-    gap = strategy.squared_error(objective, workload) / bound - 1.0
+    bound = _lower_bound(point, problem, weights)
+    gap = strategy.squared_error(objective, problem.workload) / bound - 1.0
     if gap <= max_gap:
       return strategy
     tolerance *= 0.1
@@ -321,15 +286,13 @@ def _optimize(
 
 def _descend(
   start: np.ndarray,
-  objective: str,
-  workload: workload_lib.Checked,
+  problem: strategy_lib.Problem,
   tolerance: float,
   progress: descent.Progress,
   weights: Optional[np.ndarray] = None,
 ) -> descent.Minimum:
   """Minimises over the diagonals; their columns may have any length."""
-  minimize = descent.minimize_mean if objective == 'mean' else descent.minimize_max
-  errors_of_units = errors_of_diagonals(workload)
+  errors_of_units = errors_of_diagonals(problem.workload)
 
   def errors(columns: np.ndarray) -> Optional[descent.Evaluated]:
     if np.any(columns[0] <= 0):
@@ -337,18 +300,18 @@ def _descend(
     values, pull_back_units = errors_of_units(unit_columns(columns))
     return values, lambda weights: by_columns(columns, pull_back_units(weights))
 
-  return minimize(errors, start, tolerance, progress, weights)
+  minimize = getattr(descent, f'minimize_{problem.objective}')
+  minimum: descent.Minimum = minimize(errors, start, tolerance, progress, weights)
+  return minimum
 
 
 def _lower_bound(
-  diagonals: np.ndarray,
-  workload: workload_lib.Checked,
-  weights: np.ndarray,
+  diagonals: np.ndarray, problem: strategy_lib.Problem, weights: np.ndarray
 ) -> float:
   """A lower bound of the least error there can be, by duality (`certify`)."""
-  dual = multiplier(diagonals, workload, weights)
+  dual = multiplier(diagonals, problem.workload, weights)
   budget = math.fsum(np.diagonal(dual))
-  return gram.lower_bound(dual, budget, workload, weights)
+  return gram.lower_bound(dual, budget, problem.workload, weights)
 
 
 def unit_columns(diagonals: np.ndarray) -> np.ndarray:
@@ -366,11 +329,40 @@ def by_columns(columns: np.ndarray, by_units: np.ndarray) -> np.ndarray:
 def errors_of_diagonals(
   workload: workload_lib.Checked,
 ) -> Callable[[np.ndarray], descent.Evaluated]:
-  """The errors of a banded strategy with these diagonals."""
+  """The errors of a banded strategy by its diagonals.
+
+  Row norms of (C A^-1)^-1, if A^-1 is banded; else by dB = -B dC C^-1, B = A C^-1.
+  """
   inverse_workload = inverse_diagonals(workload)
   if inverse_workload is None:
-    return _dense_errors(workload)
-  return _structured_errors(inverse_workload)
+    return functools.partial(_dense_errors, workload)
+  return functools.partial(_structured_errors, inverse_workload)
+
+
+def _structured_errors(
+  inverse_workload: np.ndarray, diagonals: np.ndarray
+) -> descent.Evaluated:
+  norms = bands.InverseRowNorms(bands.multiply(diagonals, inverse_workload))
+
+  def pull_back(weights: np.ndarray) -> np.ndarray:
+    by_product = norms.pull_back(weights)
+    return bands.multiply_pull_back(by_product, inverse_workload)
+
+  return norms.values, pull_back
+
+
+def _dense_errors(
+  workload: workload_lib.Checked, diagonals: np.ndarray
+) -> descent.Evaluated:
+  matrix = bands.to_dense(diagonals)
+  estimator = workload_lib.estimator(matrix, workload)
+
+  def pull_back(weights: np.ndarray) -> np.ndarray:
+    middle = estimator.T @ (weights[:, np.newaxis] * estimator)
+    by_matrix = scipy.linalg.solve_triangular(matrix, -2.0 * middle, lower=True)
+    return bands.from_dense(by_matrix.T, len(diagonals))
+
+  return np.square(estimator).sum(axis=1), pull_back
 
 
 def inverse_diagonals(workload: workload_lib.Checked) -> Optional[np.ndarray]:
@@ -387,11 +379,7 @@ def multiplier(
 ) -> np.ndarray:
   """A positive definite V that is zero within the bands, but for its diagonal.
 
-  It is `gram.multiplier`, whose entries within the bands vanish at an optimum; they are
-  set to zero, and if that makes it indefinite, the diagonal is raised.
-
-  `diagonals`: Of C, shape [bands, n].
-  `weights`: Non-negative weights of the errors, shape [n].
+  `gram.multiplier` with zeros there; if that is indefinite, its diagonal is raised.
   """
   found = gram.multiplier(bands.to_dense(diagonals), workload, weights)
   for i in range(1, len(diagonals)):
@@ -400,45 +388,7 @@ def multiplier(
   return gram.shift_to_positive(found)
 
 
-def _structured_errors(
-  inverse_workload: np.ndarray,
-) -> Callable[[np.ndarray], descent.Evaluated]:
-  """Errors by diagonals: row norms of the inverse of C A^-1, which is banded."""
-
-  def errors(diagonals: np.ndarray) -> descent.Evaluated:
-    norms = bands.InverseRowNorms(bands.multiply(diagonals, inverse_workload))
-
-    def pull_back(weights: np.ndarray) -> np.ndarray:
-      by_product = norms.pull_back(weights)
-      return bands.multiply_pull_back(by_product, inverse_workload)
-
-    return norms.values, pull_back
-
-  return errors
-
-
-def _dense_errors(
-  workload: workload_lib.Checked,
-) -> Callable[[np.ndarray], descent.Evaluated]:
-  """Errors by diagonals, for any workload: dB = -B dC C^-1 with B = A C^-1."""
-
-  def errors(diagonals: np.ndarray) -> descent.Evaluated:
-    matrix = bands.to_dense(diagonals)
-    estimator = workload_lib.estimator(matrix, workload)
-
-    def pull_back(weights: np.ndarray) -> np.ndarray:
-      middle = estimator.T @ (weights[:, np.newaxis] * estimator)
-      by_matrix = scipy.linalg.solve_triangular(matrix, -2.0 * middle, lower=True)
-      return bands.from_dense(by_matrix.T, len(diagonals))
-
-    return np.square(estimator).sum(axis=1), pull_back
-
-  return errors
-
-
-def check_separation(
-  num_bands: int, participation: participation_lib.Participation
-) -> None:
+def check_separation(num_bands: int, participation: Participation) -> None:
   """Refuses bands with which columns of one client would overlap."""
   if (
     participation.possible_participations > 1
@@ -456,9 +406,7 @@ def name(diagonals: np.ndarray) -> str:
   return f'banded {diagonals.shape[1]} x {diagonals.shape[0]}'
 
 
-def _seconds(
-  limits: participation_lib.Participation, num_bands: Optional[int] = None
-) -> float:
+def _seconds(limits: registry.Limits, num_bands: Optional[int] = None) -> float:
   """Steps, of which the mean error takes up to about 150."""
   if num_bands is None:
     num_bands = participation_lib.free_bands(limits)

@@ -4,20 +4,15 @@ Row t of `C^-1 z` needs z of the last `num_bands` rounds only, which can be draw
 from the seed, so a server carries no noise from round to round. `C` itself is full.
 
 Closed forms are truncated roots of a workload's inverse, A^-exponent:
-`BandedInverse.square_root` is BISR (arXiv:2505.12128, "Back to square roots");
-`BandedInverse.root` has other exponents (arXiv:2605.18379), with two bands one-step
-correlations, and `best_root` finds the best exponent. `optimize` finds the best bands
-(BandInvMF, arXiv:2505.12128). `python -m benchmarks.banded_inverse` prints errors; for
-2000 rounds, 400 apart, 5 times, the RMSE with 2 and with 16 bands is 40.90 and 15.41 by
-BISR, 12.67 and 10.39 by the best root, 12.67 and 8.55 by the best bands.
+`BandedInverse.square_root` is BISR (arXiv:2505.12128), `BandedInverse.root` has other
+exponents (arXiv:2605.18379), with two bands one-step correlations, and `best_root`
+finds the best one. `optimize` finds the best bands (BandInvMF, arXiv:2505.12128).
+`python -m benchmarks.banded_inverse` prints errors; for 2000 rounds, 400 apart, 5
+times, the RMSE with 2 and with 16 bands is 40.90 and 15.41 by BISR, 12.67 and 10.39 by
+the best root, 12.67 and 8.55 by the best bands.
 
-**Columns of one norm.** Columns of a Toeplitz `C` get shorter as fewer rounds are left,
-and less noise would do in the last ones. `UnitBandedInverse` divides column j by its
-norm |c_j|, and so multiplies row t of the noise with |c_t|; it is drawn again from the
-seed all the same. With two bands (1, -lambda) that is DP-lambda-CGD (arXiv:2601.22334).
-It gains 0.2 to 1.1% in the benchmark's cases, always where a client takes part once. It
-loses where a client's last round is one of the last of all, whose column was so short
-that it cost little: 2 to 3% with 64 rounds, 20 apart, 4 times.
+`UnitBandedInverse` scales columns to norm 1. It gains 0.2 to 1.1% in the benchmark's
+cases; it loses 2 to 3% with 64 rounds, 20 apart, 4 times.
 """
 
 import dataclasses
@@ -29,7 +24,6 @@ import numpy as np
 
 from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.strategies import cache as cache_lib
-from tff_dp_aggregators.strategies import participation as participation_lib
 from tff_dp_aggregators.strategies import recursion as recursion_lib
 from tff_dp_aggregators.strategies import registry
 from tff_dp_aggregators.strategies import strategy as strategy_lib
@@ -40,6 +34,7 @@ from tff_dp_aggregators.strategies.numerics import power_series
 from tff_dp_aggregators.strategies.numerics import series_optimization
 from tff_dp_aggregators.strategies.numerics import series_problem
 from tff_dp_aggregators.strategies.numerics import toeplitz_sensitivity
+from tff_dp_aggregators.strategies.participation import Participation
 
 _EXPONENTS = 11  # Which are tried first.
 
@@ -51,17 +46,13 @@ def inverse_root_coefficients(
 ) -> np.ndarray:
   """First column of A^-exponent, for a workload A of infinitely many rounds, float64.
 
-  Of prefix sums, the coefficients of (1 - x)^exponent: 1, -exponent, ..., each `(i - 1
-  - exponent) / i` times the one before (arXiv:2505.12128, section 3). Of a Toeplitz
-  workload with momentum and weight decay, those of ((1 - momentum x) (1 - (1 -
-  weight_decay) x))^exponent; a constant learning rate is left out.
+  Of prefix sums, the coefficients of (1 - x)^exponent (arXiv:2505.12128, section 3). Of
+  a Toeplitz workload with momentum and weight decay, those of ((1 - momentum x) (1 -
+  (1 - weight_decay) x))^exponent; a constant learning rate is left out.
 
   Example:
     >>> inverse_root_coefficients(4).tolist()
     [1.0, -0.5, -0.125, -0.0625]
-    >>> momentum = workload_lib.Workload(100, momentum=0.5)
-    >>> inverse_root_coefficients(3, workload=momentum).tolist()
-    [1.0, -0.75, -0.03125]
   """
   checks.check_positive_int('num_coefficients', num_coefficients)
   if not 0 <= checks.check_number('exponent', exponent) <= 1:
@@ -92,16 +83,13 @@ class BandedInverse(toeplitz.LowerToeplitz):
 
       c[t] = m[1] c[t - 1] + ... + m[p - 1] c[t - p + 1],    c[0] = 1.
 
-  The steps s[t] = c[t] - c[t + 1] follow the same recursion from t = p - 1 on, when
-  both sums are complete. So if p - 1 successive steps, the last of them at or after p -
-  2, are not negative, then neither is any later one: c does not increase from there on,
-  and if that is from min_separation on, the sensitivity is exact. For `square_root`,
-  c[t] for t < p are the coefficients of (1 - x)^(-1/2), which decrease, and so all of c
-  does, for every n. What is used are c itself and upper bounds of it, so that the
-  sensitivity is valid whatever rounding does (`toeplitz_sensitivity`).
+  The steps c[t] - c[t + 1] follow the same recursion from t = p - 1 on. So if p - 1
+  successive ones, the last of them at or after p - 2, are not negative, neither is any
+  later one: c does not increase from there on, and if that is from min_separation on,
+  the sensitivity is exact. For `square_root`, c[t] for t < p are the coefficients of
+  (1 - x)^(-1/2), which decrease, and so all of c does, for every n.
 
   Attributes:
-    num_rounds: Rounds n; `C` is n x n.
     coefficients: First column of `C^-1` down to its last band, the first of them
       positive; a ValueError if their inverse exceeds float64.
 
@@ -119,12 +107,12 @@ class BandedInverse(toeplitz.LowerToeplitz):
     coefficients = toeplitz.check_coefficients(self.num_rounds, self.coefficients)
     object.__setattr__(self, 'coefficients', coefficients)
     with np.errstate(over='ignore', invalid='ignore'):
-      finite = np.all(np.isfinite(self.matrix_coefficients()))
-    if not finite:
+      squared_norm = np.square(self.matrix_coefficients()).sum()
+    if not np.isfinite(squared_norm):
       raise ValueError(
-        f'coefficients have an inverse that exceeds float64 within {self.num_rounds} '
-        'rounds; the sum of their absolute values after the first must not be much '
-        'larger than the first.'
+        'coefficients have an inverse whose norm exceeds float64 within '
+        f'{self.num_rounds} rounds; the sum of their absolute values after the first '
+        'must not be much larger than the first.'
       )
 
   @classmethod
@@ -148,9 +136,9 @@ class BandedInverse(toeplitz.LowerToeplitz):
   ) -> 'BandedInverse':
     """The bands of A^-exponent, scaled to columns of norm 1.
 
-    Only the first column has all n entries; the others are shorter. The exponent is
-    from 0, independent noise, to 1; A is Toeplitz, and prefix sums by default. With two
-    bands, each round takes back `exponent` times the fresh noise of the round before.
+    Later columns are shorter. The exponent is from 0, independent noise, to 1; A is
+    Toeplitz, and prefix sums by default. With two bands, each round takes back
+    `exponent` times the fresh noise of the round before.
 
     Example:
       >>> strategy = BandedInverse.root(num_rounds=128, num_bands=2, exponent=0.9)
@@ -166,11 +154,7 @@ class BandedInverse(toeplitz.LowerToeplitz):
     return len(self.coefficients)
 
   def recursion(self) -> recursion_lib.LastRounds:
-    """Sums over z of the last rounds, which can be drawn again from the seed.
-
-    A server that would rather keep them than draw `num_inverse_bands` times as much
-    noise needs `num_inverse_bands - 1` buffers.
-    """
+    """Sums over z of the last rounds, which can be drawn again from the seed."""
     return recursion_lib.LastRounds(np.array([self.coefficients]), remembers='row')
 
   def matrix_coefficients(self) -> np.ndarray:
@@ -179,9 +163,7 @@ class BandedInverse(toeplitz.LowerToeplitz):
 
   def inverse_coefficients(self) -> np.ndarray:
     """First column of `C^-1`, float64 of shape [n]."""
-    column = np.zeros(self.num_rounds)
-    column[: len(self.coefficients)] = self.coefficients
-    return column
+    return power_series.resized(np.array(self.coefficients), self.num_rounds)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -190,14 +172,12 @@ class UnitBandedInverse(toeplitz.ScaledToeplitz):
 
       C = T diag(1 / |t_j|),    C^-1 = diag(|t_j|) T^-1,    t_j column j of T.
 
-  **Sensitivity.** A single participation has 1. Of several, the earliest, densest
-  pattern is looked at, and whether any pair of columns that are as far apart as two of
-  its rounds, and not before them, has a larger product: if none has, it is exact
-  (`toeplitz_sensitivity`). With two bands (1, -lambda), lambda from 0 to below 1, none
-  ever has.
+  With two bands (1, -lambda) that is DP-lambda-CGD (arXiv:2601.22334). The sensitivity
+  of a single participation is 1; that of several is exact if of all columns that one
+  client can have, those of the earliest, densest pattern have the largest products
+  (`toeplitz_sensitivity`), as they do with two bands, lambda from 0 to below 1.
 
   Attributes:
-    num_rounds: Rounds n; `C` is n x n.
     coefficients: First column of `T^-1` down to its last band. The first of them has to
       be positive and is brought to 1, which changes nothing of `C`.
 
@@ -218,14 +198,6 @@ class UnitBandedInverse(toeplitz.ScaledToeplitz):
     given = self.unscaled.coefficients
     object.__setattr__(self, 'coefficients', tuple(c / given[0] for c in given))
     self.__dict__.pop('unscaled')  # That of what was given.
-    with np.errstate(over='ignore', invalid='ignore'):
-      finite = np.isfinite(self._norms[0])
-    if not finite:
-      raise ValueError(
-        'coefficients have an inverse whose norm exceeds float64 within '
-        f'{self.num_rounds} rounds; the sum of their absolute values after the first '
-        'must not be much larger than the first.'
-      )
 
   @classmethod
   def of(cls, unscaled: BandedInverse) -> 'UnitBandedInverse':
@@ -243,10 +215,7 @@ class UnitBandedInverse(toeplitz.ScaledToeplitz):
     exponent: float = 0.5,
     workload: Optional[workload_lib.Workload] = None,
   ) -> 'UnitBandedInverse':
-    """`BandedInverse.root` with columns of one norm.
-
-    With two bands and no workload the exponent is lambda of DP-lambda-CGD.
-    """
+    """`BandedInverse.root` with columns of one norm."""
     bands = _root_bands(num_rounds, num_bands, exponent, workload)
     return cls(num_rounds, tuple(bands))
 
@@ -277,10 +246,7 @@ class UnitBandedInverse(toeplitz.ScaledToeplitz):
     )
 
   def per_query_error(self, workload: workload_lib.WorkloadLike = None) -> np.ndarray:
-    """Variance of each workload row's noise for unit-variance z.
-
-    O(n) for each band; for a workload given as an array, dense.
-    """
+    """O(n) for each band; for a workload given as an array, dense."""
     workload = workload_lib.check(self.num_rounds, workload)
     if not isinstance(workload, workload_lib.Workload):
       return super().per_query_error(workload)
@@ -299,9 +265,7 @@ def errors_of_noise(workload: workload_lib.Workload, weights: np.ndarray) -> np.
       v <- momentum v,    y <- (1 - weight_decay) y + learning_rate v.
 
   Their squares and products, summed up over all such j, follow from those of the round
-  before. So all errors take O(n p).
-
-  `weights`: W, float64 of shape [n, p], p at most n; [t, i] with i > t is unused.
+  before. `weights`: W, float64 [n, p], p at most n; [t, i] with i > t is unused.
   """
   num_rounds, width = weights.shape
   momentum, kept = workload.momentum, 1.0 - workload.weight_decay
@@ -337,30 +301,25 @@ def best_root(
   *,
   num_bands: int,
   objective: str = 'mean',
-  participation: Optional[participation_lib.Participation] = None,
+  participation: Optional[Participation] = None,
   workload: Optional[workload_lib.Workload] = None,
   unit_columns: bool = False,
 ) -> Union[BandedInverse, UnitBandedInverse]:
   """The `BandedInverse.root` of the exponent with the smallest error.
 
-  The best of a few exponents, and then by golden sections around it.
-
   Arguments are those of `banded.optimize`, with any `participation`, and:
 
   * `num_bands`: Bands of C^-1.
-  * `workload`: Whose root and whose error it is: a Toeplitz one, or `None` for prefix
-    sums.
-  * `unit_columns`: Whether it is to be a `UnitBandedInverse.root`; with two bands, this
-    finds lambda of DP-lambda-CGD.
+  * `workload`: Whose root and whose error it is: a Toeplitz one; `None` is prefix sums.
+  * `unit_columns`: Whether it is to be a `UnitBandedInverse.root`.
 
   Example:
     >>> best = best_root(128, num_bands=2)
     >>> round(-best.coefficients[1] / best.coefficients[0], 3)
     0.882
   """
-  checks.check_objective(objective)
   strategy_lib.check_bands(num_rounds, num_bands)
-  participation = participation_lib.check(num_rounds, participation)
+  problem = strategy_lib.Problem.check(num_rounds, objective, participation, workload)
   kind: type[Union[BandedInverse, UnitBandedInverse]] = BandedInverse
   if unit_columns:
     kind = UnitBandedInverse
@@ -369,7 +328,7 @@ def best_root(
     return kind.root(num_rounds, num_bands, exponent=exponent, workload=workload)
 
   def error(exponent: float) -> float:
-    return made(exponent).error(objective, participation, workload)
+    return problem.error(made(exponent))
 
   import scipy.optimize  # Slow to import, and few callers optimise.
 
@@ -385,20 +344,20 @@ def optimize(
   *,
   num_bands: int,
   objective: str = 'mean',
-  participation: Optional[participation_lib.Participation] = None,
+  participation: Optional[Participation] = None,
   workload: workload_lib.WorkloadLike = None,
   cache: bool = True,
 ) -> BandedInverse:
   """The strategy with the smallest error of those whose inverse has so many bands.
 
-  Minimises `rmse` or `max_error` by Newton's method; see `series_optimization`. The
-  problem is not convex and what is found is a local minimum, from `square_root`; for a
-  single participation, it was always the same from random starts.
+  Minimises `rmse` or `max_error` by Newton's method (`series_optimization`). What is
+  found is a local minimum, from `square_root`; for a single participation, it was
+  always the same from random starts.
 
-  Under several participations, it first looks for the bands with the smallest error if
-  the earliest, densest pattern of rounds was the worst. If it is not, the first column
-  of C is kept non-negative, and non-increasing from `min_separation` on, for as many
-  rounds as it takes to make it so; so its sensitivity is exact. That column has norm 1.
+  Under several participations, it first looks for the best bands if the earliest,
+  densest pattern of rounds was the worst. If it is not, the first column of C is kept
+  non-negative, and non-increasing from `min_separation` on, for as many rounds as it
+  takes to make it so, and the sensitivity exact. That column has norm 1.
 
   Arguments are those of `banded.optimize`, with any `participation`, and:
 
@@ -431,28 +390,26 @@ class _Problem(series_problem.SeriesProblem):
 
   The error is that of A D, D = C^-1, and the squared sensitivity ||C u||^2, u the
   earliest, densest pattern of rounds; that it is no more is up to the caller, who may
-  constrain the first column of C. That is what Newton's method is for: with the same
-  constraints, SciPy's SLSQP ended 0.03% above (1000 rounds, 16 bands, 4 apart) or not
-  at a strategy at all (2000 rounds, 16 bands, 1 apart), and L-BFGS with a barrier 0.2
-  to 7% above, at ten times the cost.
+  constrain the first column of C. With the same constraints, SciPy's SLSQP ended 0.03%
+  above (1000 rounds, 16 bands, 4 apart) or not at a strategy at all (2000 rounds, 16
+  bands, 1 apart), and L-BFGS with a barrier 0.2 to 7% above, at ten times the cost.
   """
 
   num_bands: int = 1
 
   def best_bands(
-    self,
-    start: np.ndarray,
-    constraints: Optional[series_optimization.Monotone],
-    report: descent.Report,
+    self, start: np.ndarray, end: Optional[int], report: descent.Report
   ) -> np.ndarray:
-    """The best bands, [p], up to a factor, from `start`, [p]."""
+    """The best bands, [p], up to a factor; the first `end` coefficients constrained."""
     if self.objective == 'mean' or series_problem.is_toeplitz(self.workload):
-      return self._minimize_sum(self._error(), start, constraints, report)
+      return self._minimize_sum(
+        series_optimization.quadratic(self._matrix()), start, end, report
+      )
     # The error is the maximum of several: closer and closer bounds of it.
     z = start
     for power in range(1, 11):
       rows = series_optimization.LargestRow(self._rows, 8.0**power)
-      z = self._minimize_sum(rows, z, constraints, report)
+      z = self._minimize_sum(rows, z, end, report)
       if rows.gap(z) <= series_optimization.MAX_TOLERANCE:
         return z
     raise descent.ConvergenceError(
@@ -463,33 +420,36 @@ class _Problem(series_problem.SeriesProblem):
     self,
     error: series_optimization.Function,
     start: np.ndarray,
-    constraints: Optional[series_optimization.Monotone],
+    end: Optional[int],
     report: descent.Report,
   ) -> np.ndarray:
     pattern = np.zeros(self.num_rounds)
     pattern[list(self.participation.rounds)] = 1.0
-    sensitivity = series_optimization.Quotient(pattern)
-    start = series_optimization.balanced(error, sensitivity, start)
-    total = series_optimization.Sum(sensitivity, error)
-    if constraints is None:
-      return series_optimization.minimize(total, start, report)
-    return series_optimization.minimize_within(total, constraints, start, report)
+    sensitivity = series_optimization.quotient(pattern)
+    # Of degrees -2 and 2: where they have the same value, their sum is least.
+    start = start * (sensitivity(start).value / error(start).value) ** 0.25
 
-  def _error(self) -> series_optimization.Function:
+    def total(z: np.ndarray) -> series_optimization.Evaluated:
+      return sensitivity(z) + error(z)
+
+    if end is None:
+      return series_optimization.minimize(total, start, report)
+    return series_optimization.minimize_within(
+      total, self.separation, end, start, report
+    )
+
+  def _matrix(self) -> np.ndarray:
+    """Q, the error of bands z being z^T Q z."""
     if isinstance(self.workload, workload_lib.Workload) and self.workload.is_toeplitz:
       averaged = self.objective == 'mean'
-      matrix = series_optimization.gram(
+      return series_optimization.gram(
         self.workload.coefficients(), self.num_bands, averaged
       )
-    else:
-      matrix = series_optimization.workload_gram(self._rows, None, self.num_bands)
-    return series_optimization.Quadratic(matrix)
+    return series_optimization.workload_gram(self._rows, None, self.num_bands)
 
   @property
   def _rows(self) -> np.ndarray:
-    if isinstance(self.workload, workload_lib.Workload):
-      return self.workload.materialize()
-    return self.workload
+    return workload_lib.apply(self.workload, np.eye(self.num_rounds))
 
 
 def _optimize(problem: _Problem) -> BandedInverse:
@@ -498,8 +458,7 @@ def _optimize(problem: _Problem) -> BandedInverse:
   progress = descent.Progress(name)
 
   def report(value: float) -> None:
-    # The sum of two numbers that come out equal, and whose product is the error^2.
-    progress(value / 2)
+    progress(value / 2)  # A sum of two equal numbers, whose product is the error^2.
 
   bands = problem.best_bands(start, None, report)
   if not _is_earliest_worst(problem, bands):
@@ -508,26 +467,18 @@ def _optimize(problem: _Problem) -> BandedInverse:
 
 
 def _constrained(
-  problem: _Problem,
-  start: np.ndarray,
-  report: descent.Report,
+  problem: _Problem, start: np.ndarray, report: descent.Report
 ) -> np.ndarray:
   """The best bands with constraints on the fewest rounds that make them exact.
 
-  More rounds constrain more, so the fewest are the best. They are found to an eighth
-  of the separation.
+  The fewest are found to an eighth of the separation.
   """
-
-  def solve(end: int) -> np.ndarray:
-    monotone = series_optimization.Monotone(problem.separation, end)
-    return problem.best_bands(start, monotone, report)
-
   too_few = enough = max(problem.separation, problem.num_bands)
   bands = None
   while bands is None:
     too_few = enough
     enough = min(enough + math.ceil(problem.separation / 2), problem.num_rounds)
-    candidate = solve(enough)
+    candidate = problem.best_bands(start, enough, report)
     if _is_earliest_worst(problem, candidate):
       bands = candidate
     elif enough == problem.num_rounds:
@@ -536,7 +487,7 @@ def _constrained(
       )
   while enough - too_few > problem.separation / 8 + 1:
     middle = (too_few + enough) // 2
-    candidate = solve(middle)
+    candidate = problem.best_bands(start, middle, report)
     if _is_earliest_worst(problem, candidate):
       enough, bands = middle, candidate
     else:
@@ -572,9 +523,7 @@ def with_unit_columns(num_rounds: int, bands: np.ndarray) -> BandedInverse:
 _DEFAULT_BANDS = 16
 
 
-def _seconds(
-  limits: participation_lib.Participation, num_bands: int = _DEFAULT_BANDS
-) -> float:
+def _seconds(limits: registry.Limits, num_bands: int = _DEFAULT_BANDS) -> float:
   """It looks for the best constraints if clients come back within its bands."""
   often = limits.possible_participations > 1 and limits.min_separation < num_bands
   return (1e-3 if often else 2e-5) * limits.num_rounds

@@ -4,13 +4,8 @@
 
 are the coefficients of the Toeplitz matrix `C` (arXiv:2404.16706, section 3). A
 server draws `C^-1 z` with one model-sized buffer a decay, whatever the number of
-rounds. `C^-1` is a BLT as well, with as many buffers (`BLT.inverse`).
-
-`optimize` finds the decays and scales that make the error smallest, for one
-participation or several (arXiv:2408.08868), with positive scales. `C` then decreases
-along its columns, which makes its sensitivity exact, and sensitivity and errors are
-sums of geometric series: they cost the same for ten rounds and ten million. Strategies
-whose scales have both signs, or complex decays, are for `BandedToeplitz`.
+rounds. With positive scales, as `optimize` finds them (arXiv:2408.08868), `C` decreases
+along its columns, which makes its sensitivity exact.
 
 **Windows and tails.** For several participations, `optimize_windowed` comes to smaller
 errors with more buffers: the decays are cut off after a window, but for one decay, the
@@ -20,10 +15,9 @@ tail, that may go on.
           + tail_scale * tail_decay^(i - 1)
 
 With a window of at most `min_separation` the columns of one client do not overlap, as
-those of banded Toeplitz strategies, whose error two or three decays come close to.
-Where clients are done early, entries far from the diagonal lower the error of the many
-rounds after that; the best of them are small and nearly constant, as one slow decay is.
-docs/strategies.md has figures.
+those of banded Toeplitz strategies, whose error two or three decays come close to. The
+tail is for clients that are done early, where small entries far from the diagonal lower
+the error of the many rounds after that. docs/strategies.md has figures.
 
 **How a server draws the noise of a window.** With y = C^-1 z, and for each decay the
 sum s of the last window - 1 rounds,
@@ -31,26 +25,26 @@ sum s of the last window - 1 rounds,
     y[t] = z[t] - sum_j output_scales[j] s_j[t]
     s_j[t + 1] = decay_j s_j[t] + y[t] - decay_j^(window - 1) y[t - (window - 1)].
 
-y of `window - 1` rounds ago need not be remembered: z can be drawn again from its seed,
-so a second copy of the recursion that runs `window - 1` rounds late makes y of that
-time anew; a third copy serves the second; and so on to the first round. That are
-(n - 2) // (window - 1) + 1 copies with d buffers each, and as many drawings of z a
-round. A tail is one sum more in each copy, which nothing ends.
+y of `window - 1` rounds ago need not be remembered: z can be drawn again, so a second
+copy of the recursion that runs `window - 1` rounds late makes it anew; a third copy
+serves the second; and so on to the first round. That are (n - 2) // (window - 1) + 1
+copies with d buffers each, and as many drawings of z a round. A tail is one sum more in
+each copy, which nothing ends.
 
-Where that is not fewer than `window - 1` buffers, `recursion` is the forward
-substitution of any banded strategy; and with a tail, with H the windowed matrix and T
-that of the tail's decay alone, whose inverse has two bands,
+Where that is not fewer than `window - 1` buffers, `recursion` is forward substitution;
+and with a tail, with H the windowed matrix and T that of the tail's decay alone, whose
+inverse has two bands,
 
     C = H + tail_scale S T = (H T^-1 + tail_scale S) T,    S the shift by one round.
 
 What stands in brackets has `window + 1` bands, so C is a quotient of banded matrices,
-and `window` buffers are enough (`recursion.LastRounds.of_quotient`).
+and `window` buffers are enough.
 """
 
 import dataclasses
 import logging
 import math
-from typing import Optional, Union
+from typing import Any, Optional, Union
 
 import numpy as np
 
@@ -64,23 +58,20 @@ from tff_dp_aggregators.strategies import toeplitz
 from tff_dp_aggregators.strategies import workload as workload_lib
 from tff_dp_aggregators.strategies.numerics import blt_search
 from tff_dp_aggregators.strategies.numerics import descent
+from tff_dp_aggregators.strategies.numerics import exponential_sums
 from tff_dp_aggregators.strategies.numerics import power_series
-from tff_dp_aggregators.strategies.numerics import rational
-from tff_dp_aggregators.strategies.numerics import windowed_problem
+from tff_dp_aggregators.strategies.participation import Participation
 
 _logger = logging.getLogger(__name__)
 
-# By how much of the error a buffer, or a decay of a window, has to lower it: where a
-# number of them is asked for, and where it is left open.
+# By how much of the error one more has to lower it, if a number is asked for or not.
 _MIN_GAIN = 5e-6
 _MIN_GAIN_OF_WINDOW = 1e-4
 _GAIN_WORTH_A_BUFFER = 1e-3
-# Distance of two decays, relative to the smaller complement: nearer ones make residues
-# that cancel in their first digits.
+# Decays of a relative distance below this make residues whose first digits cancel.
 _TOO_NEAR = 1e-4
 _ROUNDING = 1e-9  # Losses that are closer are the same.
-# Smaller gains could be rounding errors.
-_SMALLEST_MIN_GAIN = 1e-8
+_SMALLEST_MIN_GAIN = 1e-8  # Smaller gains could be rounding errors.
 _MAX_BUFFERS = 8
 
 
@@ -89,7 +80,6 @@ class BLT(toeplitz.LowerToeplitz):
   """The BLT strategy of given scales and decays.
 
   Attributes:
-    num_rounds: Rounds n; `C` is n x n.
     output_scales: omega, one for each buffer, all positive or (as in an inverse) all
       negative. No buffers make the identity.
     buffer_decays: theta, all different, each in [-1, 1]. Buffers are sorted from the
@@ -143,7 +133,7 @@ class BLT(toeplitz.LowerToeplitz):
 
     With y = 1 / x, C(x) = 1 + sum_j omega_j / (y - theta_j). The decays of the inverse
     are the zeros of that, its scales the residues of 1 / C there (arXiv:2404.16706,
-    section 4, where polynomials are multiplied out; here nothing is).
+    section 4).
     """
     if not self.num_buffers:
       return self
@@ -151,11 +141,10 @@ class BLT(toeplitz.LowerToeplitz):
     decays = 1.0 - zeros.values(poles)
     if not np.all(np.abs(decays) <= 1.0 + 1e-12):
       raise ValueError(
-        f'the decays of the inverse are {decays.tolist()}, and one is outside [-1, 1], '
-        f'which makes its noise grow without end; output_scales {self.output_scales} '
-        'are too large for the buffer_decays.'
+        f'the noise of the inverse grows without end: output_scales '
+        f'{self.output_scales} are too large for buffer_decays {self.buffer_decays}.'
       )
-    parts = rational.residues(-zeros.to_poles(poles).T, zeros.to_zeros(poles))
+    parts = exponential_sums.residues(-zeros.to_poles(poles).T, zeros.to_zeros(poles))
     return BLT(self.num_rounds, tuple(parts.values), tuple(np.clip(decays, -1.0, 1.0)))
 
   def matrix_coefficients(self) -> np.ndarray:
@@ -170,15 +159,14 @@ class BLT(toeplitz.LowerToeplitz):
     """First column of `C^-1`, float64 of shape [n]; O(n d)."""
     return self.inverse().matrix_coefficients()
 
-  def squared_or_bound(
-    self, participation: participation_lib.Participation
-  ) -> tuple[float, bool]:
-    """sens(C)^2, without the matrix where it is exact.
-
-    It is exact for a single participation, and if the scales are positive and sum to at
-    most 1, and decays are not negative: then c does not increase.
-    """
-    if participation.possible_participations > 1 and not self._is_non_increasing:
+  def squared_or_bound(self, participation: Participation) -> tuple[float, bool]:
+    """Exact, and without a matrix, if c does not increase or for one participation."""
+    is_non_increasing = (
+      self._are_scales_positive
+      and math.fsum(self.output_scales) <= 1.0
+      and all(decay >= 0.0 for decay in self.buffer_decays)
+    )
+    if participation.possible_participations > 1 and not is_non_increasing:
       return super().squared_or_bound(participation)
     value, _, _ = blt_search.squared_sensitivity(
       np.array(self.output_scales),
@@ -187,30 +175,29 @@ class BLT(toeplitz.LowerToeplitz):
     )
     return float(value), True
 
-  def _has_closed_error(self, workload: workload_lib.WorkloadLike) -> bool:
-    workload = workload_lib.check(self.num_rounds, workload)
-    if not (workload_lib.is_prefix_sums(workload) and self._are_scales_positive):
-      return False
-    # The closed form is of powers that do not grow; `inverse` refuses those that do.
-    return bool(np.all(self._zeros.values(self._poles) <= 2.0))
-
   def squared_error(
     self, objective: str, workload: workload_lib.WorkloadLike = None
   ) -> float:
-    """The mean or largest `per_query_error`, for prefix sums whatever n at one cost.
+    """For prefix sums at one cost, whatever n.
 
-    The estimator's coefficients are a sum of exponentials: those of the inverse, and a
-    constant. With positive scales their weights are positive, so nothing cancels.
+    The estimator's coefficients are a sum of exponentials, with positive weights if
+    scales are: nothing cancels.
     """
-    if not self._has_closed_error(workload):
-      return super().squared_error(objective, workload)
+    workload = workload_lib.check(self.num_rounds, workload)
     poles, zeros = self._poles, self._zeros
+    # The closed form is of powers that do not grow; `inverse` refuses those that do.
+    if not (
+      workload_lib.is_prefix_sums(workload)
+      and self._are_scales_positive
+      and np.all(zeros.values(poles) <= 2.0)
+    ):
+      return super().squared_error(objective, workload)
     # Rows are the zeros of B, the decays of C; columns its poles: 1, and the inverse's.
     to_poles = np.hstack([poles[:, np.newaxis], -zeros.to_poles(poles).T])
     places = np.append(0.0, zeros.values(poles))
-    between = rational.differences(places, places)
+    between = exponential_sums.differences(places, places)
     between[1:, 1:] = zeros.to_zeros(poles)
-    parts = rational.residues(to_poles, between)
+    parts = exponential_sums.residues(to_poles, between)
     value, _, _ = blt_search.squared_error(
       parts.values, places, blt_search.problem(objective, self._participation(None))
     )
@@ -226,21 +213,12 @@ class BLT(toeplitz.LowerToeplitz):
     return 1.0 - np.array(self.buffer_decays)
 
   @property
-  def _zeros(self) -> rational.Zeros:
+  def _zeros(self) -> exponential_sums.Zeros:
     """Complements of the inverse's decays."""
     scales = np.array(self.output_scales)
     if self._are_scales_positive:
-      return rational.zeros_above(self._poles, scales)
-    return rational.zeros_below(self._poles, -scales)
-
-  @property
-  def _is_non_increasing(self) -> bool:
-    """Whether c is known to be non-negative and non-increasing."""
-    return (
-      self._are_scales_positive
-      and math.fsum(self.output_scales) <= 1.0
-      and all(decay >= 0.0 for decay in self.buffer_decays)
-    )
+      return exponential_sums.zeros_above(self._poles, scales)
+    return exponential_sums.zeros_below(self._poles, -scales)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -253,7 +231,7 @@ class _Windowed(toeplitz.LowerToeplitz):
 
   def __post_init__(self) -> None:
     super().__post_init__()
-    window = _check_window(self.window, self.num_rounds)
+    window = strategy_lib.check_bands(self.num_rounds, self.window, 'window')
     object.__setattr__(self, 'window', window)
     uncut = BLT(window, self.output_scales, self.buffer_decays)
     object.__setattr__(self, 'output_scales', uncut.output_scales)
@@ -272,11 +250,7 @@ class _Windowed(toeplitz.LowerToeplitz):
     return (self.num_rounds - 2) // (self.window - 1) + 1
 
   def recursion(self) -> recursion_lib.Recursion:
-    """That which keeps less: sums of decays, or the last rounds.
-
-    A sum for each decay and copy, where noise can be drawn again from its seed; or
-    sums over `window - 1` rounds, one more with a tail, which draw one row of z only.
-    """
+    """That which keeps less: sums of decays in copies, or the last rounds."""
     tail_scale, tail_decay = self._tail
     tail = ((tail_scale,), (tail_decay,)) if tail_scale else ((), ())
     if not self.buffer_decays or not self.num_copies:
@@ -307,11 +281,7 @@ class _Windowed(toeplitz.LowerToeplitz):
     return coefficients
 
   def inverse_coefficients(self) -> np.ndarray:
-    """First column of `C^-1`, float64 of shape [n].
-
-    O(n window) by forward substitution, of a quotient if there is a tail; or, for long
-    windows, O(n log n).
-    """
+    """First column of `C^-1`; O(n window), or for long windows O(n log n)."""
     scale, decay = self._tail
     if not scale:
       return power_series.inverse(self._bands(), self.num_rounds)
@@ -339,10 +309,7 @@ class WindowedBLT(_Windowed):
   """A BLT of given scales and decays whose coefficients are 0 from `window` on.
 
   Attributes:
-    num_rounds: Rounds n; `C` is n x n.
-    window: How many coefficients are not 0, at most n.
-    output_scales: omega, as in `BLT`.
-    buffer_decays: theta, as in `BLT`.
+    window: How many coefficients are not 0, at most n; the others are those of `BLT`.
 
   Example:
     >>> strategy = WindowedBLT(6, 3, output_scales=(0.5,), buffer_decays=(0.8,))
@@ -363,10 +330,8 @@ class TailedBLT(_Windowed):
   """A windowed BLT, plus a decay that goes on after the window.
 
   Attributes:
-    num_rounds: Rounds n; `C` is n x n.
     window: How many coefficients are more than the tail, at most n.
-    output_scales: omega, as in `BLT`.
-    buffer_decays: theta, as in `BLT`.
+    output_scales: omega, as in `BLT`, like `buffer_decays`.
     tail_scale: That of the tail, at least 0; 0 for no tail.
     tail_decay: That of the tail, from 0 to 1.
 
@@ -374,8 +339,6 @@ class TailedBLT(_Windowed):
     >>> strategy = TailedBLT(6, 3, (0.5,), (0.8,), tail_scale=0.125, tail_decay=1.0)
     >>> strategy.matrix_coefficients().round(4).tolist()
     [1.0, 0.625, 0.525, 0.125, 0.125, 0.125]
-    >>> strategy.noise_buffers
-    3
   """
 
   tail_scale: float
@@ -400,18 +363,17 @@ def optimize(
   num_buffers: Optional[int] = None,
   min_gain: Optional[float] = None,
   objective: str = 'mean',
-  participation: Optional[participation_lib.Participation] = None,
+  participation: Optional[Participation] = None,
   workload: workload_lib.WorkloadLike = None,
   cache: bool = True,
 ) -> BLT:
   """The BLT with the smallest error of prefix sums.
 
-  Buffers are added one by one while each lowers the error by at least `min_gain` of it;
-  the result has fewer than `num_buffers` if more do not help, and the log says so. How
-  they are found is written in `blt_search`. It is not proven that there is nothing
-  better; descents from random points have found nothing that is by `min_gain`. Scales
-  are positive and sum to at most 1, so that the sensitivity is exact under any
-  participation.
+  Buffers are added one by one while each lowers the error by at least `min_gain` of it
+  (`blt_search`); the log says if they are fewer than `num_buffers`. It is not proven
+  that there is nothing better; descents from random points have found nothing that is
+  by `min_gain`. Scales are positive and sum to at most 1, so that the sensitivity is
+  exact under any participation.
 
   Arguments are those of `banded.optimize`, with any `participation`, and:
 
@@ -426,16 +388,12 @@ def optimize(
     >>> strategy = optimize(num_rounds=1000, num_buffers=3, objective='max')
     >>> round(strategy.max_error(), 4)
     3.2699
-    >>> optimize(num_rounds=2, num_buffers=3).num_buffers
-    1
   """
-  participation = _check_rounds(num_rounds, objective, participation)
   workload = check_workload(num_rounds, workload)
+  asked = strategy_lib.Problem.check(num_rounds, objective, participation, workload)
   limits = _limits('num_buffers', num_buffers, min_gain, _MIN_GAIN)
-  problem = blt_search.problem(objective, participation, workload)
-  parameters = dict(
-    dataclasses.asdict(problem), num_buffers=limits[0], min_gain=limits[1]
-  )
+  problem = blt_search.problem(objective, asked.participation, workload)
+  parameters = asked.parameters(limits=limits)
 
   def compute() -> BLT:
     nodes = blt_search.best_nodes(problem, *limits)
@@ -455,59 +413,50 @@ def optimize_windowed(
   tail: bool = False,
   min_gain: Optional[float] = None,
   objective: str = 'mean',
-  participation: Optional[participation_lib.Participation] = None,
+  participation: Optional[Participation] = None,
   workload: workload_lib.WorkloadLike = None,
   cache: bool = True,
 ) -> Union[WindowedBLT, TailedBLT]:
   """The windowed BLT with the smallest error of prefix sums, or the tailed one.
 
-  Starts for each number of decays from the best BLT of one window, and follows exact
-  gradients (L-BFGS). A step takes O(n log n). Scales are positive, and the sensitivity
-  under `participation` is exact.
-
-  With a tail, it starts from the best BLT of one decay more, whose slowest decay
-  becomes the tail. Where that BLT, uncut, is better, it is what is returned, with a
-  window of all rounds: for a `min_separation` of a few rounds, within which decays have
-  no use.
+  Scales are positive, the sensitivity under `participation` is exact, and a step takes
+  O(n log n). With a tail, the search starts from the best BLT of one decay more, whose
+  slowest decay becomes the tail. Where that BLT, uncut, is better, it is what is
+  returned, with a window of all rounds: for a `min_separation` of a few rounds.
 
   Arguments are those of `banded.optimize`, and:
 
   * `num_decays`: Largest number of decays of the window; `None` leaves it to
-    `min_gain`, up to 8. See `noise_buffers` of the result for what they cost.
+    `min_gain`, up to 8.
   * `window`: Coefficients that are more than the tail, at most `num_rounds`; by default
     `min_separation`, up to which the columns of one client do not overlap, or with a
     tail `num_rounds` if that is better.
   * `tail`: Whether a decay goes on after the window: for clients that are done early.
   * `min_gain`: By which part of the error a decay, or the tail, has to lower it, or it
     is left out. By default 1e-4 if `num_decays` is given, and 0.001 if it is not.
-  * `participation`: Who may take part when, which has to be given, and more than once:
-    for a single participation, a window is of no use.
+  * `participation`: Who may take part when, more than once.
   * `workload`: As for `optimize`.
 
   Example:
-    >>> participation = participation_lib.Participation(200, min_separation=50)
-    >>> optimize_windowed(200, num_decays=2, participation=participation).noise_buffers
-    10
-    >>> participation = participation_lib.Participation(500, 50, max_participations=2)
+    >>> participation = Participation(500, 50, max_participations=2)
     >>> strategy = optimize_windowed(500, tail=True, participation=participation)
     >>> round(strategy.rmse(participation), 3), strategy.noise_buffers
     (4.465, 33)
   """
-  participation = _check_rounds(num_rounds, objective, participation)
+  participation = participation_lib.check(num_rounds, participation)
   if participation.possible_participations == 1:
     raise ValueError(
       'a window is of no use if a client takes part only once; use blt.optimize, or '
       f'give a participation that allows more; got {participation}.'
     )
   limits = _limits('num_decays', num_decays, min_gain, _MIN_GAIN_OF_WINDOW)
-  workload = check_workload(num_rounds, workload)
-  problem = windowed_problem.WindowProblem(
-    participation,
+  chosen = participation.min_separation if window is None else window
+  problem = blt_search.WindowProblem.check(
+    num_rounds,
     objective,
-    workload,
-    window=_check_window(
-      participation.min_separation if window is None else window, num_rounds
-    ),
+    participation,
+    check_workload(num_rounds, workload),
+    window=strategy_lib.check_bands(num_rounds, chosen, 'window'),
     has_tail=tail,
   )
 
@@ -528,17 +477,6 @@ def optimize_windowed(
   )
   _warn_if_fewer(strategy, len(strategy.buffer_decays), num_decays, limits[1])
   return strategy
-
-
-def _check_rounds(
-  num_rounds: int,
-  objective: str,
-  participation: Optional[participation_lib.Participation],
-) -> participation_lib.Participation:
-  """Returns the participation, after a look at what optimisers have in common."""
-  strategy_lib.check_rounds(checks.check_positive_int('num_rounds', num_rounds))
-  checks.check_objective(objective)
-  return participation_lib.check(num_rounds, participation)
 
 
 def _limits(
@@ -571,7 +509,7 @@ def _warn_if_fewer(
 
 
 def _optimize_tailed(
-  tailed: windowed_problem.WindowProblem, limits: tuple[int, float], is_any_window: bool
+  tailed: blt_search.WindowProblem, limits: tuple[int, float], is_any_window: bool
 ) -> TailedBLT:
   max_decays, min_gain = limits
   num_rounds = tailed.num_rounds
@@ -586,7 +524,7 @@ def _optimize_tailed(
     scales, decays = blt_search.scales_and_decays(nodes)
     head = WindowedBLT(num_rounds, num_rounds, tuple(scales[1:]), tuple(decays[1:]))
     return _with_tail(head, scales[0], decays[0])
-  if windowed_problem.gain(loss, other_loss) < min_gain:
+  if blt_search.gain(loss, other_loss) < min_gain:
     return _with_tail(from_logarithms(other, num_rounds, tailed.window), 0.0, 1.0)
   complement, scale = np.exp(found[-2:])
   head = from_logarithms(found[:-2], num_rounds, tailed.window)
@@ -596,7 +534,7 @@ def _optimize_tailed(
 def from_logarithms(
   parameters: np.ndarray, num_rounds: int, window: int
 ) -> WindowedBLT:
-  """The strategy of the logarithms that `windowed_problem` searches, without a tail."""
+  """The strategy of the logarithms that `blt_search` searches, without a tail."""
   complements, scales = np.split(np.exp(parameters), 2)
   return WindowedBLT(num_rounds, window, tuple(scales), tuple(1.0 - complements))
 
@@ -605,13 +543,6 @@ def _with_tail(head: WindowedBLT, scale: float, decay: float) -> TailedBLT:
   return TailedBLT(
     **head.parameters(), tail_scale=float(scale), tail_decay=float(decay)
   )
-
-
-def _check_window(window: int, num_rounds: int) -> int:
-  window = checks.check_positive_int('window', window)
-  if window > num_rounds:
-    raise ValueError(f'window must be at most num_rounds={num_rounds}, got {window}.')
-  return window
 
 
 def _powers(base: float, count: int) -> np.ndarray:
@@ -630,9 +561,8 @@ def check_workload(
   if not isinstance(checked, workload_lib.Workload) or not checked.is_toeplitz:
     raise ValueError(
       'a BLT is optimised for prefix sums, with or without momentum and weight decay, '
-      'but the learning rates of the workload change, or it is an array; leave it out '
-      'here and give it to rmse() or max_error() of the result, or optimise another '
-      'kind of strategy for it.'
+      'but the learning rates of the workload change, or it is an array; optimise '
+      'another kind of strategy for it.'
     )
   apart = abs(checked.momentum - (1.0 - checked.weight_decay))
   if checked.weight_decay and apart <= _TOO_NEAR * checked.weight_decay:
@@ -645,33 +575,23 @@ def check_workload(
 
 
 def _build_windowed(
-  limits: participation_lib.Participation,
+  limits: registry.Limits,
   tail: bool,
   num_decays: Optional[int] = None,
   workload: workload_lib.WorkloadLike = None,
 ) -> Union[WindowedBLT, TailedBLT]:
   """The best windowed or tailed BLT; the best BLT where nobody comes back."""
   num_rounds = limits.num_rounds
+  asked: Any = {'participation': limits, 'workload': workload}
   if limits.possible_participations > 1:
-    return optimize_windowed(
-      num_rounds,
-      num_decays=num_decays,
-      tail=tail,
-      participation=limits,
-      workload=workload,
-    )
+    return optimize_windowed(num_rounds, num_decays=num_decays, tail=tail, **asked)
   # Nobody comes back, so nothing is to be cut off: the window is all rounds.
-  uncut = optimize(
-    num_rounds, num_buffers=num_decays, participation=limits, workload=workload
-  )
+  uncut = optimize(num_rounds, num_buffers=num_decays, **asked)
   head = WindowedBLT(num_rounds, num_rounds, uncut.output_scales, uncut.buffer_decays)
   return _with_tail(head, 0.0, 0.0) if tail else head
 
 
-def _why_skip_window(
-  limits: participation_lib.Participation, given: dict[str, int]
-) -> Optional[str]:
-  """Why a comparison does without a windowed BLT, if it should."""
+def _why_skip_window(limits: registry.Limits, given: registry.Options) -> Optional[str]:
   if limits.possible_participations == 1:
     return 'a client takes part only once, so that nothing is cut off: it is blt.'
   if limits.min_separation == 1:
@@ -679,10 +599,7 @@ def _why_skip_window(
   return None
 
 
-def _why_skip_tail(
-  limits: participation_lib.Participation, given: dict[str, int]
-) -> Optional[str]:
-  """Why a comparison does without a tailed BLT, if it should."""
+def _why_skip_tail(limits: registry.Limits, given: registry.Options) -> Optional[str]:
   if limits.possible_participations == 1:
     return _why_skip_window(limits, given)
   if not registry.are_done_early(limits):

@@ -3,9 +3,9 @@
 The folder is `$TFF_DP_AGGREGATORS_CACHE`, by default
 `$XDG_CACHE_HOME/tff_dp_aggregators` or `~/.cache/tff_dp_aggregators`; an empty text
 keeps nothing. Files may be deleted at any time, and several processes may use one
-folder: a file appears whole or not at all. A file names the request that it answers;
-one that answers another, or is damaged, is replaced with a warning. Privacy does not
-rest on what is read: noise and sensitivity both follow from it.
+folder. A file names the request that it answers; one that answers another, or is
+damaged, is replaced with a warning. Privacy does not rest on what is read: noise and
+sensitivity both follow from it.
 """
 
 import hashlib
@@ -19,9 +19,9 @@ from typing import IO, Any, Callable, Optional, TypeVar
 import numpy as np
 
 from tff_dp_aggregators.base import new_files
-from tff_dp_aggregators.strategies import participation as participation_lib
 from tff_dp_aggregators.strategies import strategy as strategy_lib
 from tff_dp_aggregators.strategies import workload as workload_lib
+from tff_dp_aggregators.strategies.participation import Participation
 
 _logger = logging.getLogger(__name__)
 _VARIABLE = 'TFF_DP_AGGREGATORS_CACHE'
@@ -48,17 +48,15 @@ def fetch(
   """The strategy that `compute` returns, from disk if it is there.
 
   `kind` is its class, `name` what computes it, in this `version`, and `parameters` all
-  that it depends on: JSON-ready values, arrays, `Participation`s and `Workload`s.
-  Trouble with the folder is logged as a warning and does not keep it from being
-  computed.
+  that it depends on. Trouble with the folder is only logged.
   """
   folder = directory() if use_cache else None
   if folder is None:
     return compute()
-  # At most 2^16 bytes, which an archive's comment can have.
   content = {'name': name, 'version': version, 'parameters': parameters}
   request = json.dumps(content, sort_keys=True, default=_plain).encode()
-  path = os.path.join(folder, f'{name}-{_digest(request)}.npz')
+  digest = hashlib.sha256(request).hexdigest()[:32]
+  path = os.path.join(folder, f'{name}-{digest}.npz')
   try:
     os.makedirs(folder, exist_ok=True)
     lock = _lock(path + '.lock')
@@ -116,15 +114,11 @@ def _lock(path: str) -> IO[str]:
   return file
 
 
-def _digest(request: bytes) -> str:
-  return hashlib.sha256(request).hexdigest()[:32]
-
-
 def _plain(value: Any) -> Any:
   """What stands for a value in a request; json.dumps asks where it cannot tell."""
   if isinstance(value, np.ndarray):
     return ['array', strategy_lib.array_digest(value)]
-  if isinstance(value, participation_lib.Participation):
+  if isinstance(value, Participation):
     return ['participation', vars(value)]
   if isinstance(value, workload_lib.Workload):
     rates = None if value.learning_rates is None else np.array(value.learning_rates)

@@ -1,10 +1,7 @@
 """Dense strategies: any lower-triangular matrix, and the best there is for small n.
 
-`Dense` holds a matrix, for instance one from a production run. `optimize` finds the
-strategy with the least error of all, for one participation or fixed epochs, and
-`certify` compares any strategy with it. They are what other strategies are measured
-by: a server that draws dense noise carries a buffer for every round, and optimising
-takes O(n^3) a step.
+Other strategies are measured by them: a server that draws dense noise carries a buffer
+for every round, and optimising takes O(n^3) a step.
 """
 
 import dataclasses
@@ -12,9 +9,7 @@ from typing import Optional
 
 import numpy as np
 
-from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.strategies import cache as cache_lib
-from tff_dp_aggregators.strategies import participation as participation_lib
 from tff_dp_aggregators.strategies import recursion as recursion_lib
 from tff_dp_aggregators.strategies import sensitivity as sensitivity_lib
 from tff_dp_aggregators.strategies import strategy as strategy_lib
@@ -22,12 +17,12 @@ from tff_dp_aggregators.strategies import workload as workload_lib
 from tff_dp_aggregators.strategies.numerics import bands
 from tff_dp_aggregators.strategies.numerics import descent
 from tff_dp_aggregators.strategies.numerics import gram as gram_lib
+from tff_dp_aggregators.strategies.participation import Participation
 
 # Where an optimisation stops, relative to the squared error.
 _FIXED_POINT_TOLERANCE = 1e-6
 _DESCENT_TOLERANCES = {'mean': 1e-8, 'max': 1e-4}
-# Products of unit columns below this are rounding.
-_ROUNDING = 1e-12
+_ROUNDING = 1e-12  # Products of unit columns below this are rounding.
 # So many steps without progress mean that rounding allows no more.
 _MAX_STALLED_STEPS = 50
 
@@ -36,11 +31,7 @@ _MAX_STALLED_STEPS = 50
 class Dense(strategy_lib.Strategy):
   """C is any lower-triangular matrix with a positive diagonal.
 
-  Its columns, one for each round in which clients take part, may have any norms;
-  `sensitivity` tells what they are worth.
-
   Attributes:
-    num_rounds: Rounds n.
     matrix: `C`, float64 of shape [n, n]; a ValueError names an entry that is wrong.
 
   Example:
@@ -64,37 +55,27 @@ class Dense(strategy_lib.Strategy):
     return recursion_lib.LastRounds.solving(entries)
 
   def sensitivity_squared_by_round(
-    self, participation: Optional[participation_lib.Participation] = None
+    self, participation: Optional[Participation] = None
   ) -> np.ndarray:
-    """Squared sensitivity of the first 1, 2, ..., n rounds.
-
-    What is exact and what a bound: see `sensitivity`, the module.
-    """
+    """What is exact and what a bound: see `sensitivity`, the module."""
     participation = self._participation(participation)
     return sensitivity_lib.squared_by_round(self.matrix, participation)
 
-  def squared_or_bound(
-    self, participation: participation_lib.Participation
-  ) -> tuple[float, bool]:
-    """sens(C)^2, exact, too, if all columns of one client are orthogonal.
-
-    That is so for what `optimize` returns: what bounds the products of columns is
-    exact if they are zero.
-    """
+  def squared_or_bound(self, participation: Participation) -> tuple[float, bool]:
+    """Exact, too, if all columns of one client are orthogonal, as by `optimize`."""
     squared, exact = sensitivity_lib.squared(self.matrix, participation)
     return squared, exact or self._is_orthogonal(participation)
 
   def per_query_error(self, workload: workload_lib.WorkloadLike = None) -> np.ndarray:
-    """Variance of each workload row's noise for unit-variance z; O(n^3)."""
-    return workload_lib.errors(
-      self.matrix, workload_lib.check(self.num_rounds, workload)
-    )
+    """O(n^3)."""
+    workload = workload_lib.check(self.num_rounds, workload)
+    return workload_lib.errors(self.matrix, workload)
 
   def materialize(self) -> np.ndarray:
     """`C` as a dense array."""
     return self.matrix.copy()
 
-  def _is_orthogonal(self, participation: participation_lib.Participation) -> bool:
+  def _is_orthogonal(self, participation: Participation) -> bool:
     """Whether columns that one client can have are orthogonal, up to rounding."""
     units = self.matrix / np.linalg.norm(self.matrix, axis=0)
     rounds = np.arange(self.num_rounds)
@@ -110,32 +91,30 @@ def optimize(
   num_rounds: int,
   *,
   objective: str = 'mean',
-  participation: Optional[participation_lib.Participation] = None,
+  participation: Optional[Participation] = None,
   workload: workload_lib.WorkloadLike = None,
   cache: bool = True,
 ) -> Dense:
   """The strategy with the least error of all; sens(C) = 1, or sqrt(k) (see below).
 
-  For a single participation, C has unit columns; for the mean it is found by the
-  fixed-point iteration of arXiv:2202.08312, theorem 3.2.
+  For a single participation, C has unit columns; for the mean it is found as in
+  arXiv:2202.08312, theorem 3.2.
 
-  In fixed epochs, a client takes part in rounds that are multiples of `min_separation`
-  apart (arXiv:2211.06530). Columns of such rounds are kept orthogonal (as in
-  arXiv:2306.08153), and the squared norms of those that one client can touch sum to 1.
-  If a client may take part in every epoch, no strategy is better. For sens(C)^2 is the
-  largest tr(R X[c, c]) over residue classes c and Gram matrices R of contributions
-  (positive semidefinite, with ones on the diagonal); by duality the optimal X minimises
+  In fixed epochs (arXiv:2211.06530), columns that one client can have are kept
+  orthogonal (as in arXiv:2306.08153), and their squared norms sum to 1. If a client may
+  take part in every epoch, no strategy is better. For sens(C)^2 is the largest
+  tr(R X[c, c]) over residue classes c and Gram matrices R of contributions (positive
+  semidefinite, with ones on the diagonal); by duality the optimal X minimises
   tr(M X^-1) + tr(V X) for some V made of multiples of worst R's; so V = X^-1 M X^-1,
   which is definite, and so are these R. A linear function that is largest at a definite
   R does not depend on its entries off the diagonal: X[c, c] is diagonal. If a client
-  may take part in k epochs, but not in all, all columns have norm 1 and the sensitivity
-  is sqrt(k). `certify` bounds what could be better.
+  may take part in k epochs only, all columns have norm 1 and the sensitivity is
+  sqrt(k). `certify` bounds what could be better.
 
   Arguments are those of `banded.optimize`, and:
 
   * `num_rounds`: Rounds n; up to some hundred.
-  * `participation`: Who may take part when: once, or in fixed epochs; `None` means a
-    single participation.
+  * `participation`: A single one, or fixed epochs.
   * `workload`: Whose error it is, with an inverse; `None` means prefix sums.
 
   Raises:
@@ -162,12 +141,7 @@ def optimize(
     Dense,
     'dense.optimize',
     1,
-    {
-      'num_rounds': num_rounds,
-      'objective': objective,
-      'participation': problem.participation,
-      'workload': problem.workload,
-    },
+    problem.parameters(),
     lambda: Dense(num_rounds, gram_lib.factor(problem.solve().point)),
     cache,
   )
@@ -176,7 +150,7 @@ def optimize(
 def certify(
   strategy: strategy_lib.Strategy,
   objective: str = 'mean',
-  participation: Optional[participation_lib.Participation] = None,
+  participation: Optional[Participation] = None,
   workload: workload_lib.WorkloadLike = None,
 ) -> gram_lib.Certificate:
   """Proves how far a strategy is from the best of all strategies, banded or not.
@@ -196,54 +170,26 @@ def certify(
   that come back after min_separation rounds or more have all patterns of fixed epochs
   and some more, so the bound holds, but is not the best possible. Arguments are those
   of `optimize`, whatever the strategy.
-
-  Example:
-    >>> from tff_dp_aggregators import strategies
-    >>> certificate = certify(strategies.BandedToeplitz.square_root(16, 16))
-    >>> round(certificate.gap, 3)
-    0.131
   """
   problem = _DenseProblem.check(strategy.num_rounds, objective, participation, workload)
-  participation = problem.participation
-  error = strategy.squared_error(objective, problem.workload)
   return gram_lib.Certificate(
-    error=strategy.sensitivity_squared(participation) * error,
+    error=problem.error(strategy) ** 2,
     lower_bound=problem.lower_bound(),
-    scope=f'all strategies of {strategy.num_rounds} rounds, for {participation}',
+    scope=f'all strategies of {problem.num_rounds} rounds, for {problem.participation}',
   )
 
 
 @dataclasses.dataclass(frozen=True)
-class _DenseProblem:
-  """What to minimise, for verified arguments."""
+class _DenseProblem(strategy_lib.Problem):
+  """What is asked for, of any matrix."""
 
-  objective: str
-  participation: participation_lib.Participation
-  workload: workload_lib.Checked
-
-  @classmethod
-  def check(
-    cls,
-    num_rounds: int,
-    objective: str,
-    participation: Optional[participation_lib.Participation],
-    workload: workload_lib.WorkloadLike,
-  ) -> '_DenseProblem':
-    checks.check_positive_int('num_rounds', num_rounds)
-    checks.check_objective(objective)
-    participation = participation_lib.check(num_rounds, participation)
-    workload = workload_lib.check(num_rounds, workload)
-    diagonal = np.diagonal(workload_lib.apply(workload, np.eye(num_rounds)))
+  def __post_init__(self) -> None:
+    diagonal = np.diagonal(workload_lib.apply(self.workload, np.eye(self.num_rounds)))
     if not np.all(diagonal):
       raise ValueError(
         f'workload must have an inverse, but row {int(np.argmin(diagonal != 0))} is 0 '
         'on the diagonal.'
       )
-    return cls(objective, participation, workload)
-
-  @property
-  def num_rounds(self) -> int:
-    return self.participation.num_rounds
 
   @property
   def classes(self) -> np.ndarray:
@@ -306,8 +252,7 @@ def _fixed_point(workload: np.ndarray, progress: descent.Progress) -> descent.Mi
 
   At the optimum these are all the same, so L is set to the diagonal of V diag(s) V^T
   until it stays what it is. The error of X is tr(A X^-1 A^T) max_i X[i, i] = sum(s)
-  max_i X[i, i], and sum(s)^2 / tr(L) a lower bound (see `gram.lower_bound`), which
-  says when to stop.
+  max_i X[i, i], and sum(s)^2 / tr(L) a lower bound (`gram.lower_bound`).
   """
   multipliers = np.ones(len(workload))
   best_gap, stalled = np.inf, 0

@@ -3,13 +3,9 @@
 If clients come back, a client's squared sensitivity is a sum over its rounds, and a
 large column in the first rounds may be paid for by smaller ones in the last. Early
 noise is in every later prefix sum, so that is worth it: 1 to 3% of the error, for
-nothing in memory, and exact in sensitivity under min-separation and fixed epochs, with
-one scale for each epoch of `min_separation` rounds (docs/strategies.md has figures).
-Scales that change from round to round gain little more; `benchmarks/round_scales.py`
-prints how much, and `certify` proves that no norms whatever gain more.
-
-`optimize` finds scales for strategies of four kinds. Banded ones stay `banded.Banded`,
-whose columns may have any norms as it is; the Toeplitz ones become an `EpochScaled`.
+nothing in memory, with one scale for each epoch of `min_separation` rounds.
+`benchmarks/round_scales.py` prints how little scales of rounds gain more, and `certify`
+proves that no norms whatever gain more.
 """
 
 import dataclasses
@@ -20,22 +16,21 @@ from typing import Any, Callable, ClassVar, NamedTuple, Optional, TypeVar, Union
 
 import numpy as np
 
-from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.strategies import banded
 from tff_dp_aggregators.strategies import banded_inverse
 from tff_dp_aggregators.strategies import blt
 from tff_dp_aggregators.strategies import cache as cache_lib
-from tff_dp_aggregators.strategies import participation as participation_lib
 from tff_dp_aggregators.strategies import recursion as recursion_lib
 from tff_dp_aggregators.strategies import registry
 from tff_dp_aggregators.strategies import strategy as strategy_lib
 from tff_dp_aggregators.strategies import toeplitz
 from tff_dp_aggregators.strategies import workload as workload_lib
+from tff_dp_aggregators.strategies.numerics import blt_search
 from tff_dp_aggregators.strategies.numerics import descent
 from tff_dp_aggregators.strategies.numerics import gram
 from tff_dp_aggregators.strategies.numerics import scaled_errors
 from tff_dp_aggregators.strategies.numerics import series_problem
-from tff_dp_aggregators.strategies.numerics import windowed_problem
+from tff_dp_aggregators.strategies.participation import Participation
 
 # Where an optimisation of banded strategies stops, relative to the squared error.
 _TOLERANCES = {'mean': 1e-7, 'max': 1e-4}
@@ -49,7 +44,6 @@ class EpochScaled(toeplitz.ScaledToeplitz):
   A subclass has the fields of a Toeplitz strategy after these, and says of which.
 
   Attributes:
-    num_rounds: Rounds n; `C` is n x n.
     epoch_starts: The rounds in which another scale begins, in rising order from 0.
     epoch_scales: The scale from each of them on, positive.
     unscaled_kind: The class of `T`.
@@ -68,19 +62,13 @@ class EpochScaled(toeplitz.ScaledToeplitz):
         f'{starts[-1]}.'
       )
     object.__setattr__(self, 'epoch_starts', starts)
-    scales = workload_lib.real_array('epoch_scales', self.epoch_scales)
-    if scales.shape != (len(starts),):
+    scales = workload_lib.real_numbers('epoch_scales', self.epoch_scales)
+    if len(scales) != len(starts) or min(scales) <= 0:
       raise ValueError(
-        f'epoch_scales must be one for each of {len(starts)} epoch_starts, got shape '
-        f'{scales.shape}.'
+        f'epoch_scales must be positive, one for each of {len(starts)} epoch_starts, '
+        f'got {scales}.'
       )
-    if not (np.all(np.isfinite(scales)) and np.all(scales > 0)):
-      wrong = int(np.argmin(np.isfinite(scales) & (scales > 0)))
-      raise ValueError(
-        f'epoch_scales must be positive and finite, but the one from round '
-        f'{starts[wrong]} on is {scales[wrong]}.'
-      )
-    object.__setattr__(self, 'epoch_scales', tuple(scales.tolist()))
+    object.__setattr__(self, 'epoch_scales', scales)
     for name in self._unscaled_names:  # As they are checked.
       object.__setattr__(self, name, getattr(self.unscaled, name))
 
@@ -115,16 +103,12 @@ class EpochScaled(toeplitz.ScaledToeplitz):
     return np.repeat(self.epoch_scales, np.diff([*self.epoch_starts, self.num_rounds]))
 
   def recursion(self) -> recursion_lib.Recursion:
-    """That of the unscaled strategy, whose noise is divided by the scales."""
+    """The unscaled strategy's noise, divided by the scales."""
     factors = 1.0 / np.array(self.epoch_scales)
     return recursion_lib.Scaled(self.unscaled.recursion(), factors, self.epoch_starts)
 
   def per_query_error(self, workload: workload_lib.WorkloadLike = None) -> np.ndarray:
-    """Variance of each workload row's noise for unit-variance z.
-
-    O(n log n) for each scale, without a matrix. Where learning rates change, or for a
-    workload given as an array, dense.
-    """
+    """O(n log n) for each scale; dense where learning rates change, or of an array."""
     workload = workload_lib.check(self.num_rounds, workload)
     errors = scaled_errors.of_workload(workload, self.epoch_starts)
     column = self.unscaled.inverse_coefficients()
@@ -133,9 +117,7 @@ class EpochScaled(toeplitz.ScaledToeplitz):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class EpochToeplitz(EpochScaled):
-  """C[i, j] = coefficients[i - j] * scale of j's epoch, for 0 <= i - j < num_bands.
-
-  Attributes: those of `EpochScaled`, then those of `toeplitz.BandedToeplitz`.
+  """A `BandedToeplitz` with scales: attributes of `EpochScaled`, then its own.
 
   Example:
     >>> EpochToeplitz(4, (0, 2), (2.0, 1.0), (1.0, 0.5)).materialize()
@@ -152,10 +134,7 @@ class EpochToeplitz(EpochScaled):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class EpochBandedInverse(EpochScaled):
-  """A `banded_inverse.BandedInverse` with a scale for the columns of each epoch.
-
-  Attributes: those of `EpochScaled`, then those of `banded_inverse.BandedInverse`.
-  """
+  """A `BandedInverse` with scales: attributes of `EpochScaled`, then its own."""
 
   coefficients: tuple[float, ...]  # Of the first column of the unscaled inverse.
   kind = 'epoch_banded_inverse'
@@ -169,10 +148,7 @@ class EpochBandedInverse(EpochScaled):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class EpochWindowedBLT(EpochScaled):
-  """A `blt.WindowedBLT` with a scale for the columns of each epoch.
-
-  Attributes: those of `EpochScaled`, then those of `blt.WindowedBLT`.
-  """
+  """A `WindowedBLT` with scales: attributes of `EpochScaled`, then its own."""
 
   window: int  # Rows of a column that are not zero.
   output_scales: tuple[float, ...]  # One for each buffer.
@@ -188,7 +164,7 @@ def optimize(
   unscaled: _Unscaled,
   *,
   objective: str = 'mean',
-  participation: Optional[participation_lib.Participation] = None,
+  participation: Optional[Participation] = None,
   workload: workload_lib.WorkloadLike = None,
   cache: bool = True,
 ) -> Union[banded.Banded, EpochScaled]:
@@ -196,31 +172,21 @@ def optimize(
 
   Its parameters and the scales are found by exact gradients (L-BFGS) from those of
   `unscaled`, which is best the result of its own `optimize` for the same arguments. An
-  epoch has `min_separation` rounds, so a client is in one round of each at most.
+  epoch has `min_separation` rounds (`series_problem` says which scales are searched).
 
-  **Columns of one client that do not overlap**, those of banded, banded Toeplitz and
-  windowed strategies: the squared sensitivity is the sum of the squared norms of the
-  epochs that it can be in. If it cannot be in all, no norm is larger than that of the
-  epoch before. Where the last epoch is a part of one that clients can be in once more,
-  each epoch has a norm for as many rounds and another for its later ones, which are in
-  fewer patterns (`series_problem.ColumnNorms`).
-
-  **Banded inverses**, whose columns overlap: scales fall, so that the earliest, densest
-  pattern of rounds is the worst; if it is not known to be for what is found, because
-  coefficients of C increase after `min_separation` rounds, then the bands of `unscaled`
-  are tried as well, and the sensitivity may be a bound.
+  For banded inverses, whose columns overlap, scales fall, so that the earliest, densest
+  pattern of rounds is the worst; if it is not known to be, because coefficients of C
+  increase after `min_separation` rounds, then the bands of `unscaled` are tried as
+  well, and the sensitivity may be a bound.
 
   A step takes O(n log n) for each epoch, and of banded strategies as long as without
-  scales. Toeplitz problems are not convex, and what is found is a local minimum.
+  scales. For Toeplitz ones, what is found is a local minimum.
 
-  Arguments are those of `banded.optimize`, and:
+  Arguments are those of `banded.optimize`, with more than one participation, and:
 
   * `unscaled`: A `Banded`, `BandedToeplitz`, `WindowedBLT`, or `BandedInverse`; but for
     the last one, with at most `min_separation` bands.
-  * `participation`: Who may take part when; more than once, or there is nothing to
-    scale.
-  * `workload`: Whose error it is; `None` means prefix sums. For a windowed BLT, only a
-    `Workload` with a constant learning rate.
+  * `workload`: As `unscaled.optimize` has it; `None` means prefix sums.
 
   Returns:
     A `Banded` whose squared column norms are 1 in the mean over a client's rounds, or
@@ -232,7 +198,7 @@ def optimize(
       other rounds, or allows one participation only.
 
   Example:
-    >>> participation = participation_lib.Participation(64, min_separation=16)
+    >>> participation = Participation(64, min_separation=16)
     >>> arguments = {'participation': participation, 'cache': False}
     >>> unscaled = toeplitz.optimize(64, num_bands=16, **arguments)
     >>> scaled = optimize(unscaled, **arguments)
@@ -244,25 +210,26 @@ def optimize(
       'unscaled must be a Banded, BandedToeplitz, WindowedBLT or BandedInverse, got '
       f'{unscaled!r}.'
     )
-  checks.check_objective(objective)
-  participation = participation_lib.check(unscaled.num_rounds, participation)
+  if isinstance(unscaled, blt.WindowedBLT):
+    workload = blt.check_workload(unscaled.num_rounds, workload)
   overlaps = isinstance(unscaled, banded_inverse.BandedInverse)
+  problem = series_problem.SeriesProblem.check(
+    unscaled.num_rounds,
+    objective,
+    participation,
+    workload,
+    scaling='falling' if overlaps else 'disjoint',
+  )
   if not overlaps:
-    banded.check_separation(unscaled.num_bands, participation)
-  if participation.possible_participations == 1:
+    banded.check_separation(unscaled.num_bands, problem.participation)
+  if problem.participation.possible_participations == 1:
     raise ValueError(
       'scales of epochs are of no use if a client takes part only once; use the '
       'strategy as it is, or give a participation that allows more than '
-      f'{participation}.'
+      f'{problem.participation}.'
     )
-  if isinstance(unscaled, blt.WindowedBLT):
-    workload = blt.check_workload(unscaled.num_rounds, workload)
-  workload = workload_lib.check(unscaled.num_rounds, workload)
   if not isinstance(unscaled, banded.Banded):
-    series_problem.check_size(workload, unscaled.num_rounds)
-  problem = series_problem.SeriesProblem(
-    participation, objective, workload, 'falling' if overlaps else 'disjoint'
-  )
+    series_problem.check_size(problem.workload, unscaled.num_rounds)
   return cache_lib.fetch(
     banded.Banded if isinstance(unscaled, banded.Banded) else _search_for(unscaled)[0],
     'epoch_scaled.optimize',
@@ -276,7 +243,7 @@ def optimize(
 def certify(
   strategy: banded.Banded,
   objective: str = 'mean',
-  participation: Optional[participation_lib.Participation] = None,
+  participation: Optional[Participation] = None,
   workload: workload_lib.WorkloadLike = None,
 ) -> gram.Certificate:
   """Proves how far a strategy is from the best with as many bands, of any norms.
@@ -296,31 +263,26 @@ def certify(
   rounds, or the k-th part of the whole sum, if that is larger. In fixed epochs each
   residue class has a share of its own: its largest entry, or the k-th part of its sum.
 
-  V is taken from the strategy, as in `banded.certify`. A second one has rows and
-  columns scaled so that rounds that are multiples of b apart have the same entry, which
-  gives b successive rounds the same sum. The better of the two bounds counts. Arguments
-  and cost are those of `banded.certify`, and a participation.
+  V is taken from the strategy, as in `banded.certify`, or has rows and columns scaled
+  so that b successive rounds have the same sum, whichever is better. Arguments and cost
+  are those of `banded.certify`, and a participation.
 
   Example:
-    >>> participation = participation_lib.Participation(32, min_separation=8)
+    >>> participation = Participation(32, min_separation=8)
     >>> unit_columns = banded.optimize(32, num_bands=8, participation=participation)
     >>> strategy = optimize(unit_columns, participation=participation)
     >>> certify(strategy, participation=participation).gap < 0.01
     True
   """
-  checks.check_objective(objective)
   num_rounds = strategy.num_rounds
-  participation = participation_lib.check(num_rounds, participation)
-  problem = series_problem.SeriesProblem(
-    participation, objective, workload_lib.check(num_rounds, workload)
-  )
+  problem = strategy_lib.Problem.check(num_rounds, objective, participation, workload)
+  participation = problem.participation
   diagonals, weights = strategy.diagonals, np.full(num_rounds, 1.0 / num_rounds)
-  error = strategy.squared_error(objective, problem.workload)
   if objective == 'max':
     diagonals, weights = _scaled_diagonals(problem, diagonals)
   multiplier = banded.multiplier(diagonals, problem.workload, weights)
   return gram.Certificate(
-    error=strategy.sensitivity_squared(participation) * error,
+    error=problem.error(strategy) ** 2,
     lower_bound=max(
       gram.lower_bound(each, _budget(each, participation), problem.workload, weights)
       for each in (multiplier, _evened(multiplier, participation))
@@ -332,9 +294,7 @@ def certify(
   )
 
 
-def _evened(
-  multiplier: np.ndarray, participation: participation_lib.Participation
-) -> np.ndarray:
+def _evened(multiplier: np.ndarray, participation: Participation) -> np.ndarray:
   """The same with rows and columns scaled, to a diagonal that epochs have in common."""
   diagonal = np.diagonal(multiplier)
   offset = np.arange(len(diagonal)) % participation.min_separation
@@ -343,9 +303,7 @@ def _evened(
   return gram.shift_to_positive(multiplier * np.outer(by_round, by_round))
 
 
-def _budget(
-  multiplier: np.ndarray, participation: participation_lib.Participation
-) -> float:
+def _budget(multiplier: np.ndarray, participation: Participation) -> float:
   """The smallest number of which the diagonal is at most a mean of patterns."""
   diagonal = np.diagonal(multiplier)
   times = participation.possible_participations
@@ -362,7 +320,7 @@ def _budget(
 def _search_for(
   unscaled: strategy_lib.Strategy,
 ) -> tuple[type[EpochScaled], Callable[..., '_Family']]:
-  """The kind that has scales for a strategy, and how these are searched."""
+  """The kind that has scales for a strategy, and how they are searched."""
   return next(each for kind, each in _SEARCHES.items() if isinstance(unscaled, kind))
 
 
@@ -385,7 +343,7 @@ def _candidates(
   ):
     series = family.series(family.start)
     assert series is not None
-    fixed = series.fixed()
+    fixed = series._replace(pull_back=lambda by_column, by_noise: np.zeros(0))
     again = problem.minimize(lambda none: fixed, np.zeros(0), report)
     made = family.made(family.start, again.starts, again.scales)
     candidates.insert(1, kind.of(*made))
@@ -446,7 +404,7 @@ def _windowed(
 ) -> _Family:
   """A search over logarithms of the decays' complements and of the scales."""
   n, window = unscaled.num_rounds, unscaled.window
-  problem = windowed_problem.WindowProblem(**asked.parameters(window=window))
+  problem = blt_search.WindowProblem(**asked.parameters(window=window))
 
   def series(logarithms: np.ndarray) -> Optional[series_problem.Series]:
     complements, _ = np.split(logarithms, 2)
@@ -469,7 +427,7 @@ _SEARCHES: dict[Any, tuple[type[EpochScaled], Callable[..., _Family]]] = {
 
 
 def _scaled_diagonals(
-  problem: series_problem.SeriesProblem, start: np.ndarray
+  problem: strategy_lib.Problem, start: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
   """The best diagonals, and the weights of the errors that they minimise."""
   norms = series_problem.ColumnNorms(problem.participation)
@@ -513,14 +471,11 @@ def _scaled_diagonals(
 def _register(
   name: str, strategy: type[strategy_lib.Strategy], seconds: Callable[..., float]
 ) -> None:
-  """Registers a kind with scales; without any where nobody comes back.
-
-  The best unscaled strategy comes first, and about as many steps from there.
-  """
+  """Registers a kind with scales; without any where nobody comes back."""
   base = registry.kind(name)
 
   def build(
-    limits: participation_lib.Participation,
+    limits: registry.Limits,
     workload: workload_lib.WorkloadLike = None,
     **given: int,
   ) -> strategy_lib.Strategy:
@@ -530,13 +485,10 @@ def _register(
     unscaled: Any = base.build(limits, workload=workload, **given)
     if several:
       return optimize(unscaled, participation=limits, workload=workload)
-    return (
-      unscaled if base.strategy is strategy else _search_for(unscaled)[0].of(unscaled)
-    )
+    is_kind = base.strategy is strategy
+    return unscaled if is_kind else _search_for(unscaled)[0].of(unscaled)
 
-  def why_skip(
-    limits: participation_lib.Participation, given: dict[str, int]
-  ) -> Optional[str]:
+  def why_skip(limits: registry.Limits, given: registry.Options) -> Optional[str]:
     if limits.possible_participations == 1:
       return 'a client takes part only once, so that no epoch has a scale of its own.'
     if registry.are_done_early(limits):
@@ -563,7 +515,7 @@ def _register(
   )
 
 
-def _seconds(limits: participation_lib.Participation, **options: int) -> float:
+def _seconds(limits: registry.Limits, **options: int) -> float:
   """Steps with a few transforms of all rounds for each scale."""
   scales = min(limits.possible_participations, series_problem.MAX_SCALES)
   return 0.5 + 2e-4 * limits.num_rounds + 2e-5 * scales * limits.num_rounds

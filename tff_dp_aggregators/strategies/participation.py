@@ -1,10 +1,8 @@
 """Participation schemas: in which rounds one client may take part.
 
-Sensitivity is always sensitivity *under a participation schema*. `min_separation` is a
-difference of rounds: two rounds `r1 < r2` of one client satisfy `r2 - r1 >=
-min_separation`. The DP-FTRL accountant of TF Privacy counts the rounds *between* two
-participations instead (`r2 - r1 - 1`); convert with
-`Participation.from_rounds_between`.
+`min_separation` is a difference of rounds: two rounds `r1 < r2` of one client satisfy
+`r2 - r1 >= min_separation`. The DP-FTRL accountant of TF Privacy counts the rounds
+between, `r2 - r1 - 1` (`Participation.from_rounds_between`).
 """
 
 import dataclasses
@@ -16,26 +14,20 @@ import numpy as np
 
 from tff_dp_aggregators.base import checks
 
-# A matrix with a row and a column for each band takes 128 MiB.
-MAX_BANDS = 4096
+MAX_BANDS = 4096  # A matrix with a row and a column for each band takes 128 MiB.
 
 
 @dataclasses.dataclass(frozen=True)
 class Participation:
   """Who may take part when: the (k, b) schemas of arXiv:2306.08153, section 2.
 
-  Rounds are numbered from 0 to `num_rounds - 1`. One client takes part in at most
-  `max_participations` of them, any two of which differ by at least `min_separation`,
-  or in a fixed-epoch schema by a multiple of it.
-
   Attributes:
     num_rounds: Rounds in all, n.
     min_separation: Smallest difference b of two rounds of one client. 1 allows every
       round.
-    max_participations: Most rounds k of one client. `None` stands for as many as
-      `min_separation` leaves possible; the attribute then holds that number. A
-      number above it is kept as given; `possible_participations` tells what can
-      really happen.
+    max_participations: Most rounds k of one client; if `None` is given, as many as
+      `min_separation` leaves possible. A larger number is kept as given;
+      `possible_participations` tells what can really happen.
     fixed_epoch: Whether the differences of one client's rounds are multiples of
       exactly `min_separation`, as when every epoch goes through the clients in the
       same order. A client may still leave an epoch out.
@@ -46,8 +38,6 @@ class Participation:
     4
     >>> participation.rounds
     (0, 30, 60, 90)
-    >>> Participation(100, 30, max_participations=2).assumed_at_most
-    2
     >>> Participation(5, 2, 2, fixed_epoch=True).allows((0, 3))
     False
   """
@@ -60,17 +50,11 @@ class Participation:
   def __post_init__(self) -> None:
     if not isinstance(self.fixed_epoch, bool):
       raise TypeError(f'fixed_epoch must be a bool, got {self.fixed_epoch!r}.')
-    for name in ('num_rounds', 'min_separation'):
-      object.__setattr__(
-        self, name, checks.check_positive_int(name, getattr(self, name))
-      )
-    if self.max_participations is None:
-      object.__setattr__(self, 'max_participations', self.possible_by_separation)
-    object.__setattr__(
-      self,
-      'max_participations',
-      checks.check_positive_int('max_participations', self.max_participations),
-    )
+    for name in ('num_rounds', 'min_separation', 'max_participations'):
+      value = getattr(self, name)
+      if name == 'max_participations' and value is None:
+        value = self.possible_by_separation
+      object.__setattr__(self, name, checks.check_positive_int(name, value))
 
   @classmethod
   def single(cls, num_rounds: int) -> 'Participation':
@@ -96,10 +80,8 @@ class Participation:
   @property
   def assumed_at_most(self) -> Optional[int]:
     """`max_participations`; `None` if the separation leaves no more possible."""
-    assert self.max_participations is not None  # Set by __post_init__.
-    if self.max_participations < self.possible_by_separation:
-      return self.max_participations
-    return None
+    possible = self.possible_participations
+    return possible if possible < self.possible_by_separation else None
 
   @property
   def possible_participations(self) -> int:
@@ -135,10 +117,7 @@ class Participation:
 
 
 def require(participation: Any) -> Participation:
-  """Returns the schema, where noise or epsilon follow from it and it must be given.
-
-  `None` is refused as well: whoever means a single participation says so.
-  """
+  """Returns the schema, where it must be given; `None` is refused as well."""
   if not isinstance(participation, Participation):
     raise TypeError(
       f'participation must be a strategies.Participation, got {participation!r}. If a '
@@ -174,11 +153,7 @@ def check_population(
   Any `min_separation` successive rounds have no client in common, and all rounds
   together need `clients_per_round * num_rounds` participations; taking turns shows that
   nothing more is needed. In fixed epochs, rounds a multiple of `min_separation` apart
-  share clients with no others. Otherwise it raises `PopulationTooSmallError`, which
-  says what would fit.
-
-  Example:
-    >>> check_population(400, 4, Participation(1000, min_separation=100))
+  share clients with no others. `PopulationTooSmallError` says what would fit.
   """
   checks.check_positive_int('num_clients', num_clients)
   checks.check_positive_int('clients_per_round', clients_per_round)
@@ -190,7 +165,7 @@ def check_population(
   if fitting_cohort:
     fits.append(f'clients_per_round of at most {fitting_cohort}')
   if num_clients >= clients_per_round:
-    fits.append(_looser_limits(num_clients, clients_per_round, participation))
+    fits.append('a smaller min_separation or a larger max_participations')
   limits = [f'min_separation={participation.min_separation}']
   if participation.assumed_at_most is not None:
     limits.append(f'max_participations={participation.assumed_at_most}')
@@ -236,37 +211,18 @@ def _fitting_cohort(population: int, limits: Participation) -> int:
   return fits
 
 
-def _looser_limits(population: int, cohort: int, limits: Participation) -> str:
-  """Limits that the clients there are can keep; one of two may not be enough."""
-  separation = min(limits.min_separation, population // cohort)
-  looser = dataclasses.replace(limits, min_separation=separation)
-  text = []
-  if separation < min(limits.min_separation, limits.num_rounds):
-    text.append(f'min_separation of at most {separation}')
-  if _clients_needed(cohort, looser) > population:
-    times = -(-cohort * limits.num_rounds // population)
-    if limits.fixed_epoch:  # No group of rounds shares its clients with another.
-      times = looser.possible_by_separation
-    text.append(f'max_participations of at least {times}')
-  return ' and '.join(text)
-
-
 def free_bands(limits: Participation) -> int:
-  """How many bands cost no sensitivity, as columns of one client share no row.
-
-  A single participation is hidden by any number; 4096 are the most that are optimised.
-  """
-  bands = limits.num_rounds
-  if limits.possible_participations > 1:
-    bands = min(bands, limits.min_separation)
-  return min(bands, MAX_BANDS)
+  """How many bands cost no sensitivity, as columns of one client share no row."""
+  several = limits.possible_participations > 1
+  bands = limits.min_separation if several else limits.num_rounds
+  return min(bands, limits.num_rounds, MAX_BANDS)
 
 
 def worst_sum(weights: np.ndarray, participation: Participation) -> np.ndarray:
   """Largest sum of the weights of one client's rounds over all allowed patterns.
 
-  `weights`: Not negative, [..., m], for the first m rounds of those that
-  `participation` is for. O(m * max_participations) for each entry of the result, [...].
+  `weights`: Not negative, [..., m], for the first m rounds. Returns [...], in O(m
+  max_participations) each.
   """
   num_rounds = weights.shape[-1]
   separation = participation.min_separation
@@ -294,8 +250,7 @@ def worst_sum(weights: np.ndarray, participation: Participation) -> np.ndarray:
 def best_before(norms: np.ndarray, participation: Participation) -> np.ndarray:
   """Entry j: the largest sum of norms of earlier rounds of a client that has round j.
 
-  At most `max_participations - 1` rounds. `norms`: Squared norms of columns that do not
-  overlap, [n]. O(n max_participations).
+  `norms`: Squared norms of columns that do not overlap, [n]. O(n max_participations).
   """
   others = participation.possible_participations - 1
   separation = participation.min_separation

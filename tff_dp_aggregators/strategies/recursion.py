@@ -3,8 +3,7 @@
 The noise of round t is row t of `D z`, where z has iid standard Gaussian rows. A server
 forms it from the round's own row and a few model-sized buffers, its memory: with what
 weights, and what is remembered in turn, is the *recursion* that `Strategy.recursion`
-returns. The layer `noise` interprets it in TensorFlow, and `strategy.by_storage` tells
-what a round costs.
+returns. The layer `noise` interprets it in TensorFlow.
 """
 
 import abc
@@ -20,28 +19,22 @@ from tff_dp_aggregators.strategies import workload as workload_lib
 
 # What is remembered of earlier rounds, by slot.
 Memory = MutableMapping[int, np.ndarray]
-# How far covariances may be apart by rounding, relative.
-_TOLERANCE = 1e-6
+_TOLERANCE = 1e-6  # How far covariances may be apart by rounding, relative.
 
 
 class Work(NamedTuple):
-  """What a round takes at most if the noise of earlier rounds is kept.
+  """What a round takes at most if the noise of earlier rounds is kept."""
 
-  Buffers that are kept, rows of z that are drawn, buffers that the round's noise and
-  what is kept are made of, and buffers that change.
-  """
-
-  buffers: int
-  draws: int
-  reads: int
-  writes: int
+  buffers: int  # That are kept.
+  draws: int  # Rows of z.
+  reads: int  # Buffers that the round's noise and what is kept are made of.
+  writes: int  # Buffers that change.
 
 
 class Recursion(abc.ABC):
   """A round's noise from its row of z and a memory of earlier rounds."""
 
-  # Whether the noise is `noise_matrix()` times these rows of z. If not, it is so in
-  # distribution.
+  # Whether the noise is `noise_matrix()` times these rows of z, or so in distribution.
   applies_noise_matrix: ClassVar[bool] = True
 
   @property
@@ -50,9 +43,9 @@ class Recursion(abc.ABC):
     """What a round takes at most."""
 
   @property
-  @abc.abstractmethod
   def max_terms(self) -> Optional[int]:
     """How many rows of z a round's noise combines at most; `None` for all so far."""
+    return None
 
   @property
   def buffers_needed(self) -> int:
@@ -65,16 +58,15 @@ class Recursion(abc.ABC):
   ) -> np.ndarray:
     """The noise of the round t, `this_round`, of the shape of a row.
 
-    `row` draws the row of z of a round from 0 to t; `memory` is by slot, from 0 to
-    `work.buffers - 1`, and is changed. A slot that is not there holds zeros.
+    `row` draws the row of z of a round from 0 to t. `memory` is changed; its slots are
+    0 to `work.buffers - 1`, and one that is not there holds zeros.
     """
 
   def noise_rows(self, z: np.ndarray) -> np.ndarray:
-    """The noise of all rounds, one after the other, from the rows of z of all rounds.
+    """The noise of all rounds, one after the other, from all rows of z.
 
     Example:
-      >>> recursion = LastRounds([[1.0, -0.5]], remembers='noise')
-      >>> recursion.noise_rows(np.eye(3))
+      >>> LastRounds([[1.0, -0.5]], remembers='noise').noise_rows(np.eye(3))
       array([[ 1.  ,  0.  ,  0.  ],
              [-0.5 ,  1.  ,  0.  ],
              [ 0.25, -0.5 ,  1.  ]])
@@ -93,9 +85,8 @@ class LastRounds(Recursion):
 
       noise[t] = weights[t, 0] z[t] + sum_{i >= 1} weights[t, i] value[t - i],
 
-  where the value of a round that is remembered is its noise (arXiv:2306.08153;
-  `solving` makes the weights), its row of z (arXiv:2505.12128, the bands of `C^-1`), or
-  a sum
+  where the value of a round that is remembered is its noise (arXiv:2306.08153), its row
+  of z (arXiv:2505.12128, the bands of `C^-1`), or a sum
 
       value[t] = sums[t, 0] z[t] + sum_{i >= 1} sums[t, i] value[t - i].
   """
@@ -104,20 +95,17 @@ class LastRounds(Recursion):
   # rounds. Entries [t, i] with i > t are of no meaning.
   weights: np.ndarray
   remembers: str  # 'noise', 'row' or 'sum'.
-  # The weights of the value, of the same shape; only with 'sum'.
-  sums: Optional[np.ndarray] = None
+  sums: Optional[np.ndarray] = None  # Of the same shape; only with 'sum'.
 
   def __post_init__(self) -> None:
     shape = _set_array(self, 'weights', (None, None))
-    if self.remembers not in ('noise', 'row', 'sum'):
+    if self.remembers not in ('noise', 'row') and self.sums is None:
       raise ValueError(
-        f"remembers must be 'noise', 'row' or 'sum', got {self.remembers!r}."
+        "remembers must be 'noise' or 'row', or 'sum' with sums, got "
+        f'{self.remembers!r}.'
       )
-    if (self.sums is None) == (self.remembers == 'sum'):
-      raise ValueError(
-        f"sums must be given with remembers='sum', and only then; got remembers="
-        f'{self.remembers!r} and sums={self.sums!r}.'
-      )
+    if self.sums is not None and self.remembers != 'sum':
+      raise ValueError(f"sums are for remembers='sum', got {self.remembers!r}.")
     if self.sums is not None:
       _set_array(self, 'sums', shape)
 
@@ -130,13 +118,7 @@ class LastRounds(Recursion):
 
   @classmethod
   def of_quotient(cls, numerator: np.ndarray, denominator: np.ndarray) -> 'LastRounds':
-    """The noise `M N^-1 z` of `C = N / M`, Toeplitz matrices by their first columns.
-
-    Example:
-      >>> halves = LastRounds.of_quotient(np.array([1.0]), np.array([1.0, -0.5]))
-      >>> halves.noise_rows(np.ones((3, 1)))[:, 0].tolist()
-      [1.0, 0.5, 0.5]
-    """
+    """The noise `M N^-1 z` of `C = N / M`, Toeplitz matrices by their first columns."""
     lags = max(len(numerator), len(denominator))
     solved, applied = np.zeros(lags), np.zeros(lags)
     solved[: len(numerator)] = numerator
@@ -155,12 +137,12 @@ class LastRounds(Recursion):
 
   @property
   def work(self) -> Work:
-    """A buffer for each of the last rounds, one of which changes in each round."""
+    """One of the buffers changes."""
     return Work(self.num_lags, 1, self.num_lags, min(1, self.num_lags))
 
   @property
   def max_terms(self) -> Optional[int]:
-    """A row for each lag and the round's own; `None` if sums are made of sums."""
+    """`None` if sums are made of sums."""
     if self.remembers != 'row' and self.num_lags:
       return None
     return self.num_lags + 1
@@ -194,10 +176,9 @@ class TreeNodes(Recursion):
   """Prefix sums of nodes of a binary tree, with one row of z a round.
 
   Round t completes its leaf and then one node a level, up to level m, as many as t has
-  1-bits at its end. Only the highest is used by later rounds; in the cover of the
-  prefix sum it replaces one left child of each lower level l, which round t - 2^l
-  completed. With w the weights and u[t] the value of round t's highest node, round t
-  adds
+  1-bits at its end. The highest, of value u[t], replaces in the cover of the prefix sum
+  one left child of each lower level l, which round t - 2^l completed. With w the
+  weights, round t adds
 
       noise[t] = w[m] u[t] - sum_{l < m} w[l] u[t - 2^l].
 
@@ -211,8 +192,7 @@ class TreeNodes(Recursion):
   """
 
   weights: np.ndarray  # w, float64 of shape [levels].
-  # Float64 of shape [levels, levels], such as `honaker_combination`, used on and below
-  # the diagonal; `None` for nodes as they are drawn.
+  # [levels, levels], used on and below the diagonal; `None` for nodes as drawn.
   combination: Optional[np.ndarray] = None
   # Rounds after which a fresh tree begins; `None` for a single one.
   tree_rounds: Optional[int] = None
@@ -237,14 +217,13 @@ class TreeNodes(Recursion):
 
   @property
   def max_terms(self) -> Optional[int]:
-    """A row for each level if nodes are taken as drawn; `None` if they are combined."""
+    """`None` if nodes are combined."""
     return self.num_levels if self.combination is None else None
 
   def variance_by_height(self) -> np.ndarray:
     """Variance of a round's noise by the level m of its highest node, shape [levels].
 
-    The u[t - 2^l] are of subtrees without a node in common, so they are independent;
-    with combined nodes they are part of u[t] as well, where some of them cancels.
+    The u[t - 2^l] are independent; with combined nodes they are part of u[t] as well.
     """
     combination = self.combination
     if combination is None:
@@ -279,9 +258,9 @@ class TreeNodes(Recursion):
 def honaker_combination(num_levels: int) -> np.ndarray:
   """`TreeNodes.combination` of Honaker's estimation from below (Honaker 2015).
 
-  A node of level m counts in full, and half of what its two children are, combined in
-  the same way. So the left child of level l comes in with 2^(l - m). The node itself
-  and the right children, of variances 4^-i for i from 0 to m, are one row of z.
+  A node of level m counts in full, and half of its two children in the same way, so the
+  left child of level l with 2^(l - m). The node itself and the right children, of
+  variances 4^-i for i from 0 to m, are one row of z.
   """
   levels = np.arange(num_levels)
   combination = np.tril(2.0 ** (levels - levels[:, np.newaxis]))
@@ -297,16 +276,14 @@ class DecayingSums(Recursion):
 
   is a BLT's forward substitution in `C noise = z` (arXiv:2404.16706, algorithm 1), with
   outputs -omega and decays theta. In general there are copies c of this, each `delay`
-  rounds later than the one before, with rows of z drawn again; the first one's noise is
-  the strategy's. The noise of a copy can also end what it once began in the sums of the
-  copy before it, so that those are of a window (`strategies.blt`):
+  rounds later than the one before, with rows of z drawn again, which end what they once
+  began in the sums of the copy before (`strategies.blt`); the noise is the first one's:
 
       w_c = z[t - c delay] + sum_j outputs[j] s_cj,
       s_cj <- decays[j] s_cj + w_c + ends[j] w_{c + 1},
 
   where rows of z before the first round are zeros, and so is w of the copy after the
-  last. `decays`, `outputs` and `ends`, which is `None` for one copy, are of shape
-  [sums].
+  last. `decays`, `outputs` and `ends`, `None` for one copy, are of shape [sums].
   """
 
   decays: np.ndarray
@@ -335,13 +312,8 @@ class DecayingSums(Recursion):
 
   @property
   def work(self) -> Work:
-    """A buffer and a change of it for each sum; a row of z for each copy."""
+    """A buffer that changes for each sum; a row of z for each copy."""
     return Work(self.num_sums, self.copies, self.num_sums, self.num_sums)
-
-  @property
-  def max_terms(self) -> Optional[int]:
-    """`None`: each sum is over all rounds so far."""
-    return None
 
   def serve(
     self, this_round: int, row: Callable[[int], np.ndarray], memory: Memory
@@ -383,10 +355,9 @@ class Scaled(Recursion):
     object.__setattr__(self, 'starts', starts)
     _set_array(self, 'factors', (len(starts),))
 
-  # Not of the class: it is so if it is of what is scaled.
   @property
   def applies_noise_matrix(self) -> bool:  # type: ignore[override]
-    """Whether the noise is the strategy's `noise_matrix()` times these rows of z."""
+    """That of what is scaled."""
     return self.recursion.applies_noise_matrix
 
   @property
@@ -396,7 +367,7 @@ class Scaled(Recursion):
 
   @property
   def max_terms(self) -> Optional[int]:
-    """As many as of what is scaled."""
+    """That of what is scaled."""
     return self.recursion.max_terms
 
   def serve(
@@ -418,29 +389,22 @@ def check_starts(name: str, starts: Iterable[int]) -> tuple[int, ...]:
 
 
 def check(recursion: Recursion, noise_matrix: np.ndarray) -> None:
-  """Refuses a recursion whose noise has not the covariance over rounds of `D z`.
-
-  Example:
-    >>> check(LastRounds([[1.0, -0.5]], 'noise'), np.array([[1.0, 0.0], [-0.5, 1.0]]))
-  """
+  """Refuses a recursion whose noise has not the covariance over rounds of `D z`."""
   made = recursion.noise_rows(np.eye(len(noise_matrix)))
   is_so, wanted = made @ made.T, noise_matrix @ noise_matrix.T
   scale = np.sqrt(np.diagonal(wanted))
   off = ~(np.abs(is_so - wanted) <= _TOLERANCE * np.outer(scale, scale))
-  if not off.any():
-    return
-  first, second = (int(each) for each in np.argwhere(off)[0])
-  wrong = (
-    f'the noise of rounds {second} and {first} would have the covariance '
-    f'{is_so[first, second]:.6g} and not {wanted[first, second]:.6g}, which'
-  )
-  if first == second:
-    ratio = is_so[first, first] / wanted[first, first]
-    wrong = f'the noise of round {first} would have {ratio:.6g} times the variance that'
-  raise ValueError(
-    f'{wrong} the noise matrix says; recursion() and noise_matrix() must describe the '
-    'same noise.'
-  )
+  if off.any():
+    first, second = (int(each) for each in np.argwhere(off)[0])
+    has, ought = is_so[first, second], wanted[first, second]
+    wrong = f'rounds {second} and {first} would have the covariance {has:.6g} and not '
+    wrong += f'{ought:.6g}, as'
+    if first == second:
+      wrong = f'round {first} would have {has / ought:.6g} times the variance that'
+    raise ValueError(
+      f'the noise of {wrong} the noise matrix says; recursion() and noise_matrix() '
+      'must describe the same noise.'
+    )
 
 
 def _set_array(
@@ -449,11 +413,8 @@ def _set_array(
   """Makes a field a finite float64 array of a shape, where `None` is 1 or more."""
   array = workload_lib.real_array(name, getattr(recursion, name))
   fits = array.ndim == len(shape) and array.size > 0
-  if not (
-    fits
-    and all(wanted in (None, has) for wanted, has in zip(shape, array.shape))
-    and np.all(np.isfinite(array))
-  ):
+  fits = fits and all(wanted in (None, has) for wanted, has in zip(shape, array.shape))
+  if not (fits and np.all(np.isfinite(array))):
     raise ValueError(
       f'{name} must be finite numbers of shape {shape}, None for 1 or more, got '
       f'{array.tolist()} of shape {array.shape}.'

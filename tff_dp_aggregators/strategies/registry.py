@@ -1,8 +1,7 @@
 """Every kind of strategy under its name: how it is made, told apart and spoken of.
 
-The module of a strategy registers its kind (`register`), with the options that it has.
-Mechanisms, flags, plans, reports, the schema of their JSON and simulations follow from
-`KINDS`: nothing else needs to know of a new kind.
+The module of a strategy registers its kind. Mechanisms, flags, plans, reports, their
+JSON and simulations follow from `KINDS`: nothing else needs to know of a new kind.
 """
 
 import dataclasses
@@ -13,17 +12,18 @@ from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.strategies import participation as participation_lib
 from tff_dp_aggregators.strategies import strategy as strategy_lib
 from tff_dp_aggregators.strategies import workload as workload_lib
+from tff_dp_aggregators.strategies.participation import Participation
 
-_Limits = participation_lib.Participation
-_Options = dict[str, int]
+Limits = Participation
+Options = dict[str, int]
 
 
 @dataclasses.dataclass(frozen=True)
 class Option:
   """A whole number, at least 1, that limits the strategy of a kind."""
 
-  # As an argument of `accounting.Mechanism`, a flag, and a key of JSON. Kinds may share
-  # it: it is one flag then, with the help of each.
+  # As an argument of `accounting.Mechanism`, a flag, and a key of JSON, which kinds may
+  # share.
   name: str
   help: str  # What it is and its default, to stand after 'For banded: '.
   # The number that a strategy has; `None` for none.
@@ -50,41 +50,33 @@ class Kind:
   # The strategy with the least RMSE, from limits on participation and options; and from
   # `workload` if it `adapts`.
   build: Callable[..., strategy_lib.Strategy]
-  # What its noise is like, for readers of a report who never saw this package.
-  words: str
+  words: str  # What its noise is like, for readers of a report.
   citations: tuple[str, ...] = ()  # Papers that it is from.
   options: tuple[Option, ...] = ()  # What it can be told.
-  # About how long `build` takes on one core, from the same arguments, as
-  # benchmarks/planning_seconds.py measures it for 100 to 20000 rounds; 0 where it
-  # hardly counts.
+  # About how long `build` takes on one core (benchmarks/planning_seconds.py).
   seconds: Callable[..., float] = lambda limits, **options: 0.0
   quicker_with: Optional[str] = None  # What else than waiting helps, if that is long.
   # Options of each row of a comparison, from limits and what was asked for.
-  variants: Callable[[_Limits, _Options], Iterable[_Options]] = lambda _, given: [given]
+  variants: Callable[[Limits, Options], Iterable[Options]] = lambda _, given: [given]
   # Why a comparison does without it, if it should, from limits and options.
-  why_skip: Callable[[_Limits, _Options], Optional[str]] = lambda limits, options: None
-  # The option that bounds the bands of C. With as many groups of clients as bands, the
-  # rounds of one client share no noise, and cyclic sampling may be used.
+  why_skip: Callable[[Limits, Options], Optional[str]] = lambda limits, options: None
+  # The option that bounds the bands of C; with as many groups of clients, cyclic
+  # sampling may be used.
   bands: Optional[str] = None
   # Whether no rounds share noise, so that any sampling may be used.
   is_independent: bool = False
-  # Whether the strategy depends on the limits on participation, and on the workload. A
-  # log of what happened does not tell which one ran.
+  # Whether the strategy depends on the limits on participation, and on the workload.
   adapts: bool = False
   # Whether, with these options, one client changes C X by just as much as if noise were
   # independent, so that a guarantee is known before it is built.
   is_free: Callable[..., bool] = lambda limits, **options: False
-  # The kind to be taken instead where clients are sampled, if this one's columns are of
-  # different lengths: the longest of them counts there.
+  # The kind for clients that are sampled, where of all columns the longest counts.
   unscaled: Optional[str] = None
 
   def build_for(
-    self, limits: _Limits, workload: workload_lib.WorkloadLike, **options: int
+    self, limits: Limits, workload: workload_lib.WorkloadLike, **options: int
   ) -> strategy_lib.Strategy:
-    """The strategy with the least RMSE of a workload; of its kind, so far as it adapts.
-
-    `workload`: `None` for prefix sums.
-    """
+    """The strategy with the least RMSE of a workload, so far as its kind adapts."""
     workload = workload_lib.check(limits.num_rounds, workload)
     if not self.adapts or workload_lib.is_prefix_sums(workload):
       return self.build(limits, **options)
@@ -94,7 +86,7 @@ class Kind:
     """Its option of this name, if it has one."""
     return next((each for each in self.options if each.name == name), None)
 
-  def compared(self, limits: _Limits, given: Mapping[str, int]) -> list[_Options]:
+  def compared(self, limits: Limits, given: Mapping[str, int]) -> list[Options]:
     """Options of each row of a comparison."""
     strategy_lib.check_rounds(limits.num_rounds)
     names = [each.name for each in self.options if each.is_compared]
@@ -102,28 +94,26 @@ class Kind:
     return list(self.variants(limits, own))
 
 
-# All kinds by name, in the order in which tables list them.
+# All kinds by name, in the order in which tables list them: these, then as registered.
 KINDS: dict[str, Kind] = {}
-# The order of the first ones; others follow as they are registered.
 _FIRST = ('gaussian', 'tree', 'banded', 'toeplitz', 'blt', 'banded_inverse')
 
 
 def register(registered: Kind) -> None:
   """Makes a kind known: mechanisms, flags, plans and reports have it from now on."""
   KINDS[registered.name] = registered
-  others = [name for name in KINDS if name not in _FIRST]
-  for name in (*_FIRST, *others):
-    if name in KINDS:
-      KINDS[name] = KINDS.pop(name)
+  first = [name for name in _FIRST if name in KINDS]
+  for name in [*first, *(name for name in KINDS if name not in _FIRST)]:
+    KINDS[name] = KINDS.pop(name)
 
 
 def optimizing(
-  optimize: Callable[..., strategy_lib.Strategy], **defaults: Callable[[_Limits], int]
+  optimize: Callable[..., strategy_lib.Strategy], **defaults: Callable[[Limits], int]
 ) -> Callable[..., strategy_lib.Strategy]:
   """Makes the `build` of a kind from its optimiser, and options that are not given."""
 
   def build(
-    limits: _Limits, workload: workload_lib.WorkloadLike = None, **given: Optional[int]
+    limits: Limits, workload: workload_lib.WorkloadLike = None, **given: Optional[int]
   ) -> strategy_lib.Strategy:
     options = {name: value for name, value in given.items() if value is not None}
     for name, default in defaults.items():
@@ -154,7 +144,7 @@ def name_of(strategy: strategy_lib.Strategy) -> str:
   return strategy.kind if found is None else found.name
 
 
-def options_of(strategy: strategy_lib.Strategy) -> _Options:
+def options_of(strategy: strategy_lib.Strategy) -> Options:
   """The numbers that tell strategies of one kind apart, by option."""
   found = kind_of(strategy)
   read = {} if found is None else {o.name: o.read(strategy) for o in found.options}
@@ -184,12 +174,8 @@ def describe(texts: Mapping[str, str]) -> str:
   return ' '.join(said)
 
 
-def check_numbers(given: Mapping[str, Optional[int]]) -> _Options:
-  """The options that are given, those that are not `None`, in the order of their names.
-
-  Raises TypeError if there is no such option or a number is not whole, ValueError if
-  one is less than 1.
-  """
+def check_numbers(given: Mapping[str, Optional[int]]) -> Options:
+  """The options that are not `None`, by name; TypeError or ValueError for bad ones."""
   known = options()
   for name in given:
     if name not in known:
@@ -198,7 +184,7 @@ def check_numbers(given: Mapping[str, Optional[int]]) -> _Options:
   return {name: checks.check_positive_int(name, each) for name, each in values.items()}
 
 
-def check_options(name: str, given: Mapping[str, Optional[int]]) -> _Options:
+def check_options(name: str, given: Mapping[str, Optional[int]]) -> Options:
   """The options that are given to the kind of a name, which must have them."""
   own = kind(name)
   values = check_numbers(given)
@@ -212,10 +198,7 @@ def check_options(name: str, given: Mapping[str, Optional[int]]) -> _Options:
 def check_strategy(
   name: str, given: Mapping[str, int], strategy: strategy_lib.Strategy
 ) -> None:
-  """Refuses a strategy of another kind, or with more of something than is given.
-
-  An optimum may have fewer bands or buffers than were allowed.
-  """
+  """Refuses a strategy of another kind, or with more of something than is given."""
   if not isinstance(strategy, kind(name).strategy):
     raise ValueError(f'the strategy of {name} is not a {type(strategy).__name__}.')
   for option in kind(name).options:
@@ -224,18 +207,16 @@ def check_strategy(
       raise ValueError(f'{option.name} is {asked}, but the strategy given has {has}.')
 
 
-# What the limits on participation say to several kinds.
-
 _MORE_BANDS = 512  # For toeplitz, in comparisons: they take some seconds.
 
 
-def more_bands(limits: _Limits) -> Optional[int]:
+def more_bands(limits: Limits) -> Optional[int]:
   """How many bands to try that cost sensitivity, as columns of one client overlap.
 
-  They lower the error of Toeplitz strategies where clients are done early: with 2 to 10
-  participations, by 10%, 5%, 2% and 0.3% if `max_participations * min_separation` is
-  0.2, 0.3, 0.4 and 0.5 of the rounds. This is twice that product, up to 512 or, if
-  these are not more, twice the separation. `None` where more bands are of no use.
+  They lower the error of Toeplitz strategies by 10%, 5%, 2% and 0.3% if the product of
+  `max_participations` (2 to 10) and `min_separation` is 0.2, 0.3, 0.4 and 0.5 of the
+  rounds. This is twice that product, up to 512 or, if these are not more, twice the
+  separation. `None` where more bands are of no use.
   """
   if not are_done_early(limits):
     return None
@@ -245,11 +226,10 @@ def more_bands(limits: _Limits) -> Optional[int]:
   return bands if bands > participation_lib.free_bands(limits) else None
 
 
-def are_done_early(limits: _Limits) -> bool:
+def are_done_early(limits: Limits) -> bool:
   """Whether clients who come back have all their rounds in less than 0.6 of all.
 
-  Then it pays to lower the noise of the rounds after that, at the cost of sensitivity
-  (`more_bands`, tailed BLTs); and not to have shorter columns later (`epoch_scaled`).
+  Then it pays to lower the noise after that, and not to have shorter columns later.
   """
   done = limits.possible_participations * limits.min_separation
   return limits.possible_participations > 1 and 5 * done < 3 * limits.num_rounds

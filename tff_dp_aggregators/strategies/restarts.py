@@ -1,9 +1,7 @@
-"""Strategies that begin again: noise of rounds before a restart plays no part after it.
+"""Strategies that begin again: TF Privacy's `RestartQuery`, for any kind but trees.
 
-TF Privacy's `RestartQuery`, for strategies of any kind. The matrix of all rounds is
-block-diagonal, with the strategy's in each block, so that what a client costs who takes
-part before and after restarts follows from it like any other sensitivity. (Trees, which
-have their own restarts, are not square matrices.)
+The matrix of all rounds is block-diagonal, with the strategy's in each block, so that
+what a client costs who takes part before and after restarts follows from it.
 """
 
 from typing import Optional
@@ -21,20 +19,16 @@ def restarted(
 ) -> banded.Banded:
   """The strategy that begins again after as many rounds as it has, for `num_rounds`.
 
-  It remembers no more noise than the rounds of a block, less one. Between blocks the
-  noise is independent, so that in sums over many blocks it adds up; what it saves is
-  memory, and optimising for all rounds. The last block may be cut off, and the first
-  may have `first` rounds only; TF Privacy's `warmup`. Trees restart by themselves.
+  It remembers no more noise than the rounds of a block, less one; between blocks the
+  noise is independent, and adds up. The last block may be cut off, and the first may
+  have `first` rounds only; TF Privacy's `warmup`.
 
   Example:
     >>> from tff_dp_aggregators.strategies import toeplitz
-    >>> block = toeplitz.BandedToeplitz(3, (1.0, 0.5))
-    >>> restarted(block, 5).materialize()
-    array([[1. , 0. , 0. , 0. , 0. ],
-           [0.5, 1. , 0. , 0. , 0. ],
-           [0. , 0.5, 1. , 0. , 0. ],
-           [0. , 0. , 0. , 1. , 0. ],
-           [0. , 0. , 0. , 0.5, 1. ]])
+    >>> restarted(toeplitz.BandedToeplitz(2, (1.0, 0.5)), 3).materialize()
+    array([[1. , 0. , 0. ],
+           [0.5, 1. , 0. ],
+           [0. , 0. , 1. ]])
   """
   strategy_lib.require(strategy)
   num_rounds = checks.check_positive_int('num_rounds', num_rounds)

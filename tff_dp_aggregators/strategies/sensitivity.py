@@ -18,7 +18,7 @@ over non-negative weights, which `participation.worst_sum` does exactly.
 
 Toeplitz matrices have bounds of their own (`numerics.toeplitz_sensitivity`), and none
 of the two is always the smaller one; where neither is exact, both are computed, for up
-to 256 rounds if the matrix is not there. Trees know better and do it themselves.
+to 256 rounds if the matrix is not there.
 **Columns** of C belong to rounds of participation. Confusing them with rows is a
 classic error, and under-states the sensitivity.
 """
@@ -31,24 +31,19 @@ import scipy.linalg
 
 from tff_dp_aggregators.strategies import participation as participation_lib
 from tff_dp_aggregators.strategies.numerics import toeplitz_sensitivity
+from tff_dp_aggregators.strategies.participation import Participation
 
-# Entries of G that are negative by less than this, relative to the two columns, are
-# rounding: they are counted with their absolute value in any case.
+# Negative entries of G are rounding below this, relative to both columns.
 _ROUNDING = 1e-12
-# The general bound is computed for this many prefixes of the rounds; the others take
-# the value of the next longer one, which is a bound for them too.
-_PREFIXES = 32
+_PREFIXES = 32  # The general bound is computed for this many prefixes of the rounds.
 # Rounds up to which a Toeplitz matrix is written out for a bound: a tenth of a second.
 _MAX_WRITTEN_OUT = 256
 
 
-def squared(
-  matrix: np.ndarray, participation: participation_lib.Participation
-) -> tuple[float, bool]:
-  """The largest ||C u||^2 of one client's patterns, up to rounding, and True.
+def squared(matrix: np.ndarray, participation: Participation) -> tuple[float, bool]:
+  """The largest ||C u||^2, up to rounding, and True; or a number above it and False.
 
-  Or a number above it and False. `matrix`: C, lower-triangular, [m, m], with at most as
-  many rounds as `participation`.
+  `matrix`: C, lower-triangular, [m, m], m at most the rounds of `participation`.
   """
   found = _squared_of_any(matrix, participation)
   # Constant along its diagonals, to the last bit.
@@ -60,7 +55,7 @@ def squared(
 
 def squared_of_toeplitz(
   coefficients: np.ndarray,
-  participation: participation_lib.Participation,
+  participation: Participation,
   scales: Optional[np.ndarray] = None,
 ) -> tuple[float, bool]:
   """As `squared`, of a Toeplitz matrix with this first column, [n].
@@ -78,9 +73,8 @@ def squared_of_toeplitz(
     or not np.any(coefficients[participation.min_separation :])
   ):
     norms = np.square(scales) * np.cumsum(np.square(coefficients))[::-1]
-    return float(
-      (norms + participation_lib.best_before(norms, participation)).max()
-    ), True
+    worst = norms + participation_lib.best_before(norms, participation)
+    return float(worst.max()), True
   if len(coefficients) > _MAX_WRITTEN_OUT:
     return found
   matrix = scipy.linalg.toeplitz(coefficients, np.zeros_like(coefficients))
@@ -89,24 +83,13 @@ def squared_of_toeplitz(
   return _better(found, _squared_of_any(matrix, participation))
 
 
-def toeplitz_by_round(
-  coefficients: np.ndarray,
-  participation: participation_lib.Participation,
-  scales: Optional[np.ndarray] = None,
-) -> np.ndarray:
-  """Bounds for the first 1, 2, ..., n rounds, non-decreasing; the last one as above."""
-  bounds = toeplitz_sensitivity.squared_by_round(coefficients, participation, scales)
-  whole, _ = squared_of_toeplitz(coefficients, participation, scales)
-  return np.append(np.minimum(bounds, whole)[:-1], whole)
-
-
 def _better(one: tuple[float, bool], other: tuple[float, bool]) -> tuple[float, bool]:
   """Returns the smaller of two bounds; an exact one is smaller, but for rounding."""
   return min(one, other, key=lambda found: (not found[1], found[0]))
 
 
 def _squared_of_any(
-  matrix: np.ndarray, participation: participation_lib.Participation
+  matrix: np.ndarray, participation: Participation
 ) -> tuple[float, bool]:
   """As `squared`, without a look at what else is known of the matrix."""
   if _columns_are_disjoint(matrix, participation):
@@ -117,14 +100,11 @@ def _squared_of_any(
     return _worst_class(gram, participation)
   if participation.possible_participations == 2:
     return _worst_pair(gram, participation.min_separation), True
-  return float(
-    participation_lib.worst_sum(_row_bounds(gram, participation), participation)
-  ), False
+  bounds = _row_bounds(gram, participation)
+  return float(participation_lib.worst_sum(bounds, participation)), False
 
 
-def squared_by_round(
-  matrix: np.ndarray, participation: participation_lib.Participation
-) -> np.ndarray:
+def squared_by_round(matrix: np.ndarray, participation: Participation) -> np.ndarray:
   """Squared sensitivity of the first 1, 2, ..., n rows, exact or upper bounds.
 
   Where columns of one client do not overlap, every entry is exact. Otherwise the last
@@ -141,18 +121,14 @@ def squared_by_round(
   return bounds[np.searchsorted(ends, np.arange(1, num_rounds + 1))]
 
 
-def _columns_are_disjoint(
-  matrix: np.ndarray, participation: participation_lib.Participation
-) -> bool:
+def _columns_are_disjoint(matrix: np.ndarray, participation: Participation) -> bool:
   """Whether no two columns of one client have entries in the same row."""
   if participation.possible_participations == 1:
     return True
   return not np.any(np.tril(matrix, -participation.min_separation))
 
 
-def _worst_class(
-  gram: np.ndarray, participation: participation_lib.Participation
-) -> tuple[float, bool]:
+def _worst_class(gram: np.ndarray, participation: Participation) -> tuple[float, bool]:
   """The worst residue class of a fixed-epoch schema."""
   separation = participation.min_separation
   best = (0.0, True)
@@ -183,15 +159,13 @@ def _worst_pair(gram: np.ndarray, separation: int) -> float:
   return float(max(norms.max(), allowed.max()))
 
 
-def _row_bounds(
-  gram: np.ndarray, participation: participation_lib.Participation
-) -> np.ndarray:
+def _row_bounds(gram: np.ndarray, participation: Participation) -> np.ndarray:
   """W: the most that one round contributes, with the worst others around it."""
   num_rounds = len(gram)
   rounds = np.arange(num_rounds)
   apart = np.abs(rounds[:, np.newaxis] - rounds) >= participation.min_separation
   others = np.where(apart, np.abs(gram), 0.0)
-  fewer = participation_lib.Participation(
+  fewer = Participation(
     participation.num_rounds,
     participation.min_separation,
     participation.possible_participations - 1,

@@ -1,7 +1,7 @@
-"""What every strategy offers: sensitivity, error, and a form to save it in.
+"""What strategies have in common: sensitivity, error, files, and what noise costs.
 
 With the clients' clipped sums of n rounds as the rows of `X` and z iid standard
-Gaussian rows, the server releases, in each round t, what is needed to know row t of
+Gaussian rows, the server releases in round t what is needed to know row t of
 
     A X + B z,    A = B C,    A the prefix-sum workload,
 
@@ -22,7 +22,7 @@ import os
 import reprlib
 import zipfile
 import zlib
-from typing import Any, ClassVar, NamedTuple, Optional, Union
+from typing import Any, ClassVar, NamedTuple, Optional, TypeVar, Union
 
 import numpy as np
 
@@ -32,22 +32,20 @@ from tff_dp_aggregators.base import strict_json
 from tff_dp_aggregators.strategies import participation as participation_lib
 from tff_dp_aggregators.strategies import recursion as recursion_lib
 from tff_dp_aggregators.strategies import workload as workload_lib
+from tff_dp_aggregators.strategies.participation import Participation
+from tff_dp_aggregators.strategies.workload import WorkloadLike
 
 _FORMAT = 'tff_dp_aggregators.strategy'
 _VERSION = 1
 _MAX_SHOWN = 6  # Numbers of a field in a strategy's repr.
-# Every strategy has arrays with a number for each round. Some ten of so many rounds are
-# made at once: a gigabyte.
-MAX_ROUNDS = 10**7
-# What reading an archive may raise; RuntimeError if it says that it is encrypted, or of
-# an unknown compression.
+MAX_ROUNDS = 10**7  # Some ten arrays of so many numbers are made at once: a gigabyte.
+# What reading an archive may raise.
 _DAMAGED = (
   *(AttributeError, EOFError, KeyError, OSError, RuntimeError, TypeError, ValueError),
   *(zipfile.BadZipFile, zlib.error),
 )
-# Numbers of a strategy with bands of its own in each round; an optimiser has several
-# copies of them.
-_MAX_NUMBERS = 10**8
+_MAX_NUMBERS = 10**8  # Of a strategy with bands of its own in each round.
+_AnyProblem = TypeVar('_AnyProblem', bound='Problem')
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -55,8 +53,8 @@ class Strategy(abc.ABC):
   """A strategy matrix `C` for `num_rounds` rounds, with its estimator `B`.
 
   A kind of strategy is a frozen dataclass with a class attribute `kind`. Its fields
-  are numbers, tuples of numbers, or float64 arrays; with arrays it is declared
-  `eq=False`, and two strategies are equal if their checksums are.
+  are numbers, tuples of numbers, or float64 arrays, with which it is declared
+  `eq=False`. Strategies are equal if their checksums are.
 
   Attributes:
     num_rounds: Rounds n the mechanism is built for; `C` has n columns.
@@ -109,14 +107,13 @@ class Strategy(abc.ABC):
 
   @abc.abstractmethod
   def sensitivity_squared_by_round(
-    self, participation: Optional[participation_lib.Participation] = None
+    self, participation: Optional[Participation] = None
   ) -> np.ndarray:
-    """Squared sensitivity of the first 1, 2, ..., n rounds.
+    """Squared sensitivity of the first 1, 2, ..., n rounds: what is spent after each.
 
     Entry t is max ||C_t u||^2 over one client's participation patterns u, with `C_t`
     what is released of `C` in rounds 0 to t, or a proven upper bound of it. The last
-    entry is the squared sensitivity of the whole run, and exact if `sensitivity_kind`
-    says so; entry t is what has been spent after round t.
+    entry is that of the whole run, and exact if `sensitivity_kind` says so.
 
     Args:
       participation: Who may take part when; `None` means a single participation.
@@ -126,9 +123,7 @@ class Strategy(abc.ABC):
     """
 
   @abc.abstractmethod
-  def squared_or_bound(
-    self, participation: participation_lib.Participation
-  ) -> tuple[float, bool]:
+  def squared_or_bound(self, participation: Participation) -> tuple[float, bool]:
     """sens(C)^2 and True, or a proven upper bound of it and False.
 
     The last entry of `sensitivity_squared_by_round`, at less cost if there is a way.
@@ -139,10 +134,7 @@ class Strategy(abc.ABC):
     """`C` as a dense float64 array with n columns; for tests and small n."""
 
   def materialize_estimator(self) -> np.ndarray:
-    """`B` with `B C = A` for prefix sums A, dense; for tests and small n.
-
-    Of a square `C` it is `A C^-1`.
-    """
+    """`B` with `B C = A` for prefix sums A, `A C^-1` of a square `C`; dense."""
     prefix_sums = workload_lib.Workload(self.num_rounds)
     return workload_lib.estimator(self.materialize(), prefix_sums)
 
@@ -152,25 +144,16 @@ class Strategy(abc.ABC):
 
   # What follows from it.
 
-  def sensitivity_squared(
-    self, participation: Optional[participation_lib.Participation] = None
-  ) -> float:
+  def sensitivity_squared(self, participation: Optional[Participation] = None) -> float:
     """sens(C)^2: the last entry of `sensitivity_squared_by_round`."""
     return self.squared_or_bound(self._participation(participation))[0]
 
-  def sensitivity_kind(
-    self, participation: Optional[participation_lib.Participation] = None
-  ) -> str:
-    """'exact', or 'bound' if `sensitivity` is an upper bound that may be too large.
-
-    Privacy holds in both cases; with a bound, less noise might have done.
-    """
+  def sensitivity_kind(self, participation: Optional[Participation] = None) -> str:
+    """'exact', or 'bound' if `sensitivity` is an upper bound that may be too large."""
     is_exact = self.squared_or_bound(self._participation(participation))[1]
     return 'exact' if is_exact else 'bound'
 
-  def sensitivity(
-    self, participation: Optional[participation_lib.Participation] = None
-  ) -> float:
+  def sensitivity(self, participation: Optional[Participation] = None) -> float:
     """sens(C), the largest ||C u|| over participation patterns u, or a proven bound."""
     known = self.__dict__.setdefault('_sensitivities', {})
     try:
@@ -181,31 +164,19 @@ class Strategy(abc.ABC):
     return sensitivity
 
   def noise_matrix(self) -> np.ndarray:
-    """`D` such that the noise added to the sum of round t is `(D z)[t]`; dense.
-
-    `D` is `A^-1 B`: for a square strategy `C^-1`, for the tree the difference of
-    consecutive prefix-sum estimates.
-    """
+    """`D = A^-1 B`, so that the noise added in round t is `(D z)[t]`; dense."""
     return np.diff(self.materialize_estimator(), axis=0, prepend=0.0)
 
   def noise_row_norms(self) -> np.ndarray:
     """Standard deviation of the noise that each round adds, for unit-variance z.
 
     In sums over rounds, noise that is correlated cancels in part: `per_query_error`.
-
-    Example:
-      >>> from tff_dp_aggregators import strategies
-      >>> strategies.BandedToeplitz(3, (1.0, 0.5)).noise_row_norms().round(4)
-      array([1.    , 1.118 , 1.1456])
     """
     return np.linalg.norm(self.noise_matrix(), axis=1)
 
   @property
   def noise_buffers(self) -> int:
-    """How many model-sized buffers a server carries to draw this noise.
-
-    None where a round's noise is made of few rows of z: these are drawn again.
-    """
+    """Model-sized buffers of noise that a server carries; 0 if z is drawn again."""
     return self.recursion().buffers_needed
 
   def noise_correlation(self, num_lags: int) -> np.ndarray:
@@ -214,7 +185,7 @@ class Strategy(abc.ABC):
     rows = self.noise_matrix()[::-1][:lags]
     return rows @ rows[0] / (np.linalg.norm(rows, axis=1) * np.linalg.norm(rows[0]))
 
-  def per_query_error(self, workload: workload_lib.WorkloadLike = None) -> np.ndarray:
+  def per_query_error(self, workload: WorkloadLike = None) -> np.ndarray:
     """Variance of each workload row's noise for unit-variance z, before sensitivity.
 
     Args:
@@ -229,21 +200,17 @@ class Strategy(abc.ABC):
     return np.square(workload @ self.noise_matrix()).sum(axis=1)
 
   def error_by_round(
-    self,
-    participation: Optional[participation_lib.Participation] = None,
-    workload: workload_lib.WorkloadLike = None,
+    self, participation: Optional[Participation] = None, workload: WorkloadLike = None
   ) -> np.ndarray:
     """Standard deviation of the noise in each query, for the same privacy.
 
-    It is in units of the clip norm, at an effective noise multiplier of 1, so that
-    strategies can be compared: sens(C) x sqrt(`per_query_error`).
+    In clip norms, at an effective noise multiplier of 1: sens(C) x
+    sqrt(`per_query_error`).
     """
     error = self.per_query_error(workload)
     return self.sensitivity(participation) * np.sqrt(error)
 
-  def squared_error(
-    self, objective: str, workload: workload_lib.WorkloadLike = None
-  ) -> float:
+  def squared_error(self, objective: str, workload: WorkloadLike = None) -> float:
     """The mean ('mean') or the largest ('max') of `per_query_error`."""
     error = self.per_query_error(workload)
     return float(error.mean() if objective == 'mean' else error.max())
@@ -251,25 +218,21 @@ class Strategy(abc.ABC):
   def error(
     self,
     objective: str,
-    participation: Optional[participation_lib.Participation] = None,
-    workload: workload_lib.WorkloadLike = None,
+    participation: Optional[Participation] = None,
+    workload: WorkloadLike = None,
   ) -> float:
     """`rmse` if the objective is 'mean', `max_error` if it is 'max'."""
     squared = self.squared_error(objective, workload)
     return self.sensitivity(participation) * math.sqrt(squared)
 
   def rmse(
-    self,
-    participation: Optional[participation_lib.Participation] = None,
-    workload: workload_lib.WorkloadLike = None,
+    self, participation: Optional[Participation] = None, workload: WorkloadLike = None
   ) -> float:
     """Root mean square of `error_by_round`: sens(C) x ||B||_F / sqrt(n)."""
     return self.error('mean', participation, workload)
 
   def max_error(
-    self,
-    participation: Optional[participation_lib.Participation] = None,
-    workload: workload_lib.WorkloadLike = None,
+    self, participation: Optional[Participation] = None, workload: WorkloadLike = None
   ) -> float:
     """Largest of `error_by_round`: sens(C) x the largest row norm of B."""
     return self.error('max', participation, workload)
@@ -284,12 +247,10 @@ class Strategy(abc.ABC):
   @functools.cached_property
   def checksum(self) -> str:
     """SHA-256 over kind and parameters: two strategies with it are the same."""
-    parameters = {
-      name: array_digest(value) if isinstance(value, np.ndarray) else value
-      for name, value in self.parameters().items()
-    }
-    content = {'kind': self.kind, 'parameters': parameters}
-    text = json.dumps(content, sort_keys=True, separators=(',', ':'))
+    content = {'kind': self.kind, 'parameters': self.parameters()}
+    text = json.dumps(
+      content, sort_keys=True, separators=(',', ':'), default=array_digest
+    )
     return 'sha256:' + hashlib.sha256(text.encode()).hexdigest()
 
   def __eq__(self, other: object) -> bool:
@@ -303,12 +264,8 @@ class Strategy(abc.ABC):
 
   def to_json(self) -> str:
     """A versioned, checksummed JSON text that `from_json` reads back exactly."""
-    content = self._header()
-    content['parameters'] = {
-      name: value.tolist() if isinstance(value, np.ndarray) else value
-      for name, value in self.parameters().items()
-    }
-    return json.dumps(content, indent=2)
+    content = self._content(self.parameters())
+    return json.dumps(content, indent=2, default=np.ndarray.tolist)
 
   @staticmethod
   def from_json(text: str) -> 'Strategy':
@@ -354,15 +311,12 @@ class Strategy(abc.ABC):
 
   def to_npz(self) -> bytes:
     """The content of a NumPy .npz archive that `from_npz` reads back exactly."""
-    content = self._header()
-    content['parameters'], arrays = {}, {}
-    for name, value in self.parameters().items():
-      if isinstance(value, np.ndarray):
-        arrays[name] = value
-      else:
-        content['parameters'][name] = value
+    parameters = self.parameters()
+    arrays = {n: v for n, v in parameters.items() if isinstance(v, np.ndarray)}
+    others = {n: v for n, v in parameters.items() if n not in arrays}
+    content = np.array(json.dumps(self._content(others)))
     buffer = io.BytesIO()
-    np.savez_compressed(buffer, strategy=np.array(json.dumps(content)), **arrays)
+    np.savez_compressed(buffer, strategy=content, **arrays)
     return buffer.getvalue()
 
   @staticmethod
@@ -377,24 +331,63 @@ class Strategy(abc.ABC):
       raise ValueError(f'not a saved strategy, or a damaged one: {e}') from e
     return _from_content(content)
 
-  def _header(self) -> dict[str, Any]:
+  def _content(self, parameters: dict[str, Any]) -> dict[str, Any]:
     return {
       'format': _FORMAT,
       'version': _VERSION,
       'kind': self.kind,
-      'parameters': {},
+      'parameters': parameters,
       'checksum': self.checksum,
     }
 
-  def _participation(
-    self, participation: Optional[participation_lib.Participation]
-  ) -> participation_lib.Participation:
+  def _participation(self, participation: Optional[Participation]) -> Participation:
     """Defaults `participation` to a single one and checks that it fits."""
     return participation_lib.check(self.num_rounds, participation)
 
 
+@dataclasses.dataclass(frozen=True)
+class Problem:
+  """What an optimiser is asked for, checked."""
+
+  participation: Participation  # Who may take part when.
+  objective: str  # 'mean' or 'max'.
+  workload: workload_lib.Checked  # What the error is about.
+
+  @classmethod
+  def check(
+    cls: type[_AnyProblem],
+    num_rounds: int,
+    objective: str,
+    participation: Optional[Participation],
+    workload: WorkloadLike,
+    **others: Any,
+  ) -> _AnyProblem:
+    """The problem that the arguments of an optimiser pose."""
+    check_rounds(checks.check_positive_int('num_rounds', num_rounds))
+    return cls(
+      participation_lib.check(num_rounds, participation),
+      checks.check_objective(objective),
+      workload_lib.check(num_rounds, workload),
+      **others,
+    )
+
+  @property
+  def num_rounds(self) -> int:
+    """Rounds n."""
+    return self.participation.num_rounds
+
+  def parameters(self, **others: Any) -> dict[str, Any]:
+    """All of it, as the cache takes it."""
+    own = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+    return {**own, **others}
+
+  def error(self, strategy: Strategy) -> float:
+    """What is minimised, of a strategy."""
+    return strategy.error(self.objective, self.participation, self.workload)
+
+
 def array_digest(array: np.ndarray) -> dict[str, Any]:
-  """A JSON-ready value that tells float64 arrays apart: shape and SHA-256."""
+  """A JSON-ready value that tells float64 arrays apart."""
   data = np.ascontiguousarray(array, '<f8').tobytes()
   return {'shape': list(array.shape), 'float64': hashlib.sha256(data).hexdigest()}
 
@@ -403,21 +396,21 @@ def check_rounds(num_rounds: int) -> int:
   """Returns `num_rounds`, or raises ValueError if arrays of them fill the memory."""
   if num_rounds > MAX_ROUNDS:
     raise ValueError(
-      f'num_rounds must be at most {MAX_ROUNDS}: a strategy has several numbers for '
-      f'each round in memory; got {num_rounds}. State fewer rounds, or compose the '
-      'events of runs of at most that many.'
+      f'num_rounds must be at most {MAX_ROUNDS}, got {num_rounds}. State fewer rounds, '
+      'or compose the events of runs of at most that many.'
     )
   return num_rounds
 
 
-def check_bands(num_rounds: int, num_bands: int) -> None:
-  """Raises TypeError or ValueError unless 1 <= num_bands <= num_rounds."""
+def check_bands(num_rounds: int, num_bands: int, name: str = 'num_bands') -> int:
+  """Returns `num_bands`; TypeError or ValueError unless from 1 to `num_rounds`."""
   checks.check_positive_int('num_rounds', num_rounds)
-  checks.check_positive_int('num_bands', num_bands)
+  num_bands = checks.check_positive_int(name, num_bands)
   if num_bands > num_rounds:
     raise ValueError(
-      f'num_bands must be at most num_rounds={num_rounds}, got {num_bands}.'
+      f'{name} must be at most num_rounds={num_rounds}, got {num_bands}.'
     )
+  return num_bands
 
 
 def check_numbers(num_rounds: int, num_bands: int) -> None:
@@ -427,9 +420,7 @@ def check_numbers(num_rounds: int, num_bands: int) -> None:
     raise ValueError(
       f'num_bands={num_bands} in num_rounds={num_rounds} are more than the '
       f'{_MAX_NUMBERS} numbers that a banded strategy may have; use at most '
-      f'{max(1, _MAX_NUMBERS // num_rounds)} bands, at most '
-      f'{_MAX_NUMBERS // num_bands} rounds, or a toeplitz or blt '
-      'strategy, the same in every round.'
+      f'{max(1, _MAX_NUMBERS // num_rounds)} bands, or a toeplitz or blt strategy.'
     )
 
 
@@ -438,8 +429,7 @@ def require(strategy: Any) -> Strategy:
   if not isinstance(strategy, Strategy):
     raise TypeError(
       f'strategy must be a strategies.Strategy, got {reprlib.repr(strategy)}. '
-      'strategies.Dense(num_rounds, matrix) makes one of a matrix, '
-      'strategies.blt.optimize and its like one of limits on participation.'
+      'strategies.Dense(num_rounds, matrix) makes one of a matrix.'
     )
   return strategy
 
@@ -486,13 +476,8 @@ def _suffix(path: str) -> str:
   return suffix
 
 
-# What a strategy's noise costs a server in a round: model-sized vectors, and time. How
-# often vectors are drawn, read and written follows from the recursion. `noise` chooses
-# by it where to keep what it remembers, and `accounting` compares mechanisms.
-
-# Seconds for 10^6 bytes: TFF carries a state to the worker and back; a row is drawn and
-# added; a file is read and added, or made and written (benchmarks/noise_round.py).
-_CARRY = 0.03
+# Seconds for 10^6 bytes (benchmarks/noise_round.py).
+_CARRY = 0.03  # TFF carries a state to the worker and back.
 _DRAW = {'chacha20': 0.025, 'philox': 0.01}  # By what the noise is made of.
 _READ = 0.0006
 _WRITE = 0.0025
@@ -509,15 +494,9 @@ class Cost(NamedTuple):
 
 
 def max_terms(strategy: Strategy) -> Optional[int]:
-  """How many rows of z a round's noise is made of at most, if none is kept.
+  """The most rows of z in a round's noise; `None` if drawing them again is not offered.
 
-  Few if the recursion says so, else all rounds so far, with the noise matrix written
-  out, up to `MAX_ROUNDS_WRITTEN_OUT`; `None` if drawing them again is not offered.
-
-  Example:
-    >>> from tff_dp_aggregators import strategies
-    >>> max_terms(strategies.BandedInverse.square_root(num_rounds=2000, num_bands=4))
-    4
+  Those of the recursion, or all so far up to `MAX_ROUNDS_WRITTEN_OUT`.
   """
   recursion, num_rounds = strategy.recursion(), strategy.num_rounds
   if recursion.max_terms is not None or not recursion.applies_noise_matrix:
@@ -530,14 +509,7 @@ def by_storage(
 ) -> dict[str, Cost]:
   """The costs of the places that are offered for the noise of earlier rounds.
 
-  'state' carries it in the state of the process, 'files' keeps it in files, 'redraw'
-  draws it again, as `noise.build` does; only 'redraw' if there is nothing to keep.
-
-  Example:
-    >>> from tff_dp_aggregators import strategies
-    >>> costs = by_storage(strategies.BinaryTree(1000), num_bytes=4 * 10**6)
-    >>> sorted(costs), costs['files'].num_bytes
-    (['files', 'state'], 40000000)
+  They are those of `noise.Options`; only 'redraw' if there is nothing to keep.
   """
   megabytes = num_bytes / 1e6
   draw = _DRAW[generator]

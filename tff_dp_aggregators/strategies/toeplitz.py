@@ -1,9 +1,7 @@
 """Toeplitz strategies: lower-triangular, constant along diagonals.
 
 `LowerToeplitz` is what all of them share, `ScaledToeplitz` what those share of which
-the columns are scaled. `Identity` (one band, the Gaussian sum) and `BandedToeplitz` are
-here, the latter with any coefficients, those of the square root of the prefix-sum
-matrix, in closed form, or the best ones.
+the columns are scaled.
 """
 
 import abc
@@ -24,14 +22,15 @@ from tff_dp_aggregators.strategies import workload as workload_lib
 from tff_dp_aggregators.strategies.numerics import descent
 from tff_dp_aggregators.strategies.numerics import power_series
 from tff_dp_aggregators.strategies.numerics import series_problem
+from tff_dp_aggregators.strategies.numerics import toeplitz_sensitivity
+from tff_dp_aggregators.strategies.participation import Participation
 
 
 def square_root_coefficients(num_coefficients: int) -> np.ndarray:
   """First column of the square root of the infinite prefix-sum matrix, float64.
 
-  The coefficients of (1 - x)^(-1/2): 1, 1/2, 3/8, ..., each
-  `(2 i - 1) / (2 i)` times the one before (Fichtenberger, Henzinger and Upadhyay,
-  arXiv:2202.11205, "Constant matters"; Toeplitz form in arXiv:2306.08153).
+  The coefficients of (1 - x)^(-1/2): 1, 1/2, 3/8, ..., each `(2 i - 1) / (2 i)` times
+  the one before (arXiv:2202.11205; Toeplitz form in arXiv:2306.08153).
 
   Example:
     >>> square_root_coefficients(4).tolist()
@@ -57,21 +56,16 @@ def check_coefficients(num_rounds: int, coefficients: Any) -> tuple[float, ...]:
 class _Toeplitz(strategy_lib.Strategy):
   """C[i, j] = T[i, j] * (scale of j), T lower-triangular and Toeplitz.
 
-  Sensitivities of several participations are exact in these cases, among others.
+  Sensitivities of several participations are exact in these cases, among others
+  (`toeplitz_sensitivity` has proofs, further cases, and bounds).
 
-  * num_bands <= min_separation: the columns of one client do not overlap, so the
-    squared sensitivity is the largest sum of their squared norms, whatever scales;
-    without any, that of the earliest columns (arXiv:2306.08153).
-  * non-negative coefficients of `T` that do not increase from index min_separation
-    on, and scales that do not increase, if there are any: the earliest, densest
-    pattern 0, b, 2b, ... is the worst (arXiv:2405.13763; `toeplitz_sensitivity`), also
-    of those that straddle epochs, and for any min_separation, whatever rounds epochs
-    have.
+  * num_bands <= min_separation: the columns of one client do not overlap
+    (arXiv:2306.08153).
+  * non-negative coefficients of `T` that do not increase from index min_separation on,
+    and scales that do not increase: the earliest, densest pattern 0, b, 2b, ... is the
+    worst (arXiv:2405.13763), whatever rounds epochs have.
   * any scales, if of all columns as far apart as two of that pattern, and not before
     them, these two have the largest product.
-
-  `toeplitz_sensitivity` has the proofs, further cases, and bounds; the module
-  `sensitivity` has others, for matrices that are small.
   """
 
   needs_no_matrix = True
@@ -81,19 +75,16 @@ class _Toeplitz(strategy_lib.Strategy):
     """First column of `T`, and the scale of each round, if there are any; both [n]."""
 
   def sensitivity_squared_by_round(
-    self, participation: Optional[participation_lib.Participation] = None
+    self, participation: Optional[Participation] = None
   ) -> np.ndarray:
-    """Squared sensitivity of the first 1, 2, ..., n rounds.
-
-    The last entry is exact in the cases of `sensitivity_kind`.
-    """
+    """The last entry is exact in the cases of `sensitivity_kind`."""
     column, scales = self._column_and_scales()
     participation = self._participation(participation)
-    return sensitivity_lib.toeplitz_by_round(column, participation, scales)
+    bounds = toeplitz_sensitivity.squared_by_round(column, participation, scales)
+    whole, _ = self.squared_or_bound(participation)
+    return np.append(np.minimum(bounds, whole)[:-1], whole)
 
-  def squared_or_bound(
-    self, participation: participation_lib.Participation
-  ) -> tuple[float, bool]:
+  def squared_or_bound(self, participation: Participation) -> tuple[float, bool]:
     """sens(C)^2, and whether it is exact."""
     column, scales = self._column_and_scales()
     return sensitivity_lib.squared_of_toeplitz(column, participation, scales)
@@ -101,11 +92,7 @@ class _Toeplitz(strategy_lib.Strategy):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LowerToeplitz(_Toeplitz):
-  """C[i, j] = c[i - j] for i >= j, else 0: all columns are shifts of the first.
-
-  A subclass says what c is, and what the first column of `C^-1` is, which is Toeplitz
-  as well.
-  """
+  """C[i, j] = c[i - j] for i >= j, else 0: all columns are shifts of the first."""
 
   @abc.abstractmethod
   def matrix_coefficients(self) -> np.ndarray:
@@ -124,17 +111,11 @@ class LowerToeplitz(_Toeplitz):
     return self.num_rounds
 
   def noise_row_norms(self) -> np.ndarray:
-    """Standard deviation of the noise that each round adds, for unit-variance z.
-
-    O(n) from the first column of `C^-1`: rows are parts of one another.
-    """
+    """O(n) from the first column of `C^-1`: rows are parts of one another."""
     return np.sqrt(np.cumsum(np.square(self.inverse_coefficients())))
 
   def noise_correlation(self, num_lags: int) -> np.ndarray:
-    """Correlation of the last round's noise with that of earlier ones.
-
-    O(n) for each lag.
-    """
+    """O(n) for each lag."""
     lags = min(checks.check_positive_int('num_lags', num_lags), self.num_rounds)
     column = self.inverse_coefficients()
     norms = self.noise_row_norms()[::-1][:lags]  # Of rows n - 1 - lag.
@@ -142,11 +123,9 @@ class LowerToeplitz(_Toeplitz):
     return np.array(products) / (norms * norms[0])
 
   def per_query_error(self, workload: workload_lib.WorkloadLike = None) -> np.ndarray:
-    """Variance of each workload row's noise for unit-variance z.
+    """Without a matrix, but for a workload given as an array.
 
-    Without a matrix, but for a workload given as an array.
-
-    Where the workload is Toeplitz, so is the estimator, and its rows are parts of one
+    If the workload is Toeplitz, so is the estimator, and its rows are parts of one
     another. Otherwise O(n^2) operations.
     """
     workload = workload_lib.check(self.num_rounds, workload)
@@ -183,8 +162,8 @@ class LowerToeplitz(_Toeplitz):
 class ScaledToeplitz(_Toeplitz):
   """C[i, j] = T[i, j] * (scale of j), T lower-triangular and Toeplitz.
 
-  A round's noise is that of `T` over the scale of the round, so nothing more is
-  remembered than `T` needs. A subclass says what `T` and the scales are.
+  A round's noise is that of `T` over the scale of the round. A subclass says what they
+  are.
   """
 
   @property
@@ -206,10 +185,7 @@ class ScaledToeplitz(_Toeplitz):
     return self.unscaled.matrix_coefficients(), self._scales
 
   def noise_row_norms(self) -> np.ndarray:
-    """Standard deviation of the noise that each round adds, for unit-variance z.
-
-    O(n), as that of the unscaled strategy.
-    """
+    """O(n), as that of the unscaled strategy."""
     return self.unscaled.noise_row_norms() / self._scales
 
   def noise_correlation(self, num_lags: int) -> np.ndarray:
@@ -231,7 +207,6 @@ class BandedToeplitz(LowerToeplitz):
   """C[i, j] = coefficients[i - j] for 0 <= i - j < num_bands, else 0.
 
   Attributes:
-    num_rounds: Rounds n; `C` is n x n.
     coefficients: First column of `C` down to its last non-zero entry, `num_bands`
       finite numbers, at most n, the first of them positive.
   """
@@ -246,16 +221,7 @@ class BandedToeplitz(LowerToeplitz):
 
   @classmethod
   def square_root(cls, num_rounds: int, num_bands: int) -> 'BandedToeplitz':
-    """The square-root coefficients cut off after `num_bands`, columns of norm 1.
-
-    Columns that end below the last row are shorter; all others have norm 1, so
-    `sensitivity()` of a single participation is 1.
-
-    Example:
-      >>> strategy = BandedToeplitz.square_root(num_rounds=100, num_bands=10)
-      >>> round(strategy.sensitivity(), 12)
-      1.0
-    """
+    """The square-root coefficients cut off after `num_bands`; column 0 has norm 1."""
     strategy_lib.check_bands(num_rounds, num_bands)
     coefficients = square_root_coefficients(num_bands)
     return cls(num_rounds, tuple(coefficients / np.linalg.norm(coefficients)))
@@ -271,27 +237,16 @@ class BandedToeplitz(LowerToeplitz):
 
   def matrix_coefficients(self) -> np.ndarray:
     """First column of `C`, float64 of shape [n]."""
-    column = np.zeros(self.num_rounds)
-    column[: self.num_bands] = self.coefficients
-    return column
+    return power_series.resized(np.array(self.coefficients), self.num_rounds)
 
   def inverse_coefficients(self) -> np.ndarray:
-    """First column of `C^-1`, float64 of shape [n].
-
-    O(n log n) unless the noise it describes grows.
-    """
+    """First column of `C^-1`; O(n log n) unless the noise it describes grows."""
     return power_series.inverse(np.array(self.coefficients), self.num_rounds)
 
 
 @dataclasses.dataclass(frozen=True)
 class Identity(BandedToeplitz):
-  """C = I: independent noise in every round, the Gaussian sum of DP-FedAvg.
-
-  Example:
-    >>> participation = participation_lib.Participation(100, min_separation=10)
-    >>> float(Identity(100).sensitivity_squared_by_round(participation)[-1])
-    10.0
-  """
+  """C = I: independent noise in every round, the Gaussian sum of DP-FedAvg."""
 
   coefficients: tuple[float, ...] = (1.0,)
   kind = 'identity'
@@ -304,10 +259,8 @@ class Identity(BandedToeplitz):
         'BandedToeplitz.'
       )
 
-  def squared_or_bound(
-    self, participation: participation_lib.Participation
-  ) -> tuple[float, bool]:
-    """How often a client takes part; without a look at its rounds."""
+  def squared_or_bound(self, participation: Participation) -> tuple[float, bool]:
+    """Without a look at its rounds."""
     return float(participation.possible_participations), True
 
 
@@ -316,27 +269,24 @@ def optimize(
   *,
   num_bands: Optional[int],
   objective: str = 'mean',
-  participation: Optional[participation_lib.Participation] = None,
+  participation: Optional[Participation] = None,
   workload: workload_lib.WorkloadLike = None,
   cache: bool = True,
 ) -> BandedToeplitz:
   """The banded Toeplitz strategy with the smallest error, with columns of norm 1.
 
-  Minimises `rmse` or `max_error` (arXiv:2405.15913) by L-BFGS, SciPy's with bounds
-  where bands of several participations overlap. The problem is not convex and what is
-  found is a local minimum, from the square root of the prefix sums; for a single
-  participation, it was always the same from random starts.
+  Minimises `rmse` or `max_error` (arXiv:2405.15913) by L-BFGS. The problem is not
+  convex and what is found is a local minimum, from the square root of the prefix sums;
+  for a single participation, it was always the same from random starts.
 
   Where bands of several participations overlap, the coefficients are kept
   non-negative, and non-increasing from index `min_separation` on, so that the
-  sensitivity is exact. Often the best of those are zero from there on. If the
-  conditions for that hold, or fewer bands with signs are better, the strategy has
-  `min_separation` bands, for any larger `num_bands`.
+  sensitivity is exact. If the best of those are zero from there on, or fewer bands with
+  signs are better, the strategy has `min_separation` bands.
 
   Arguments are those of `banded.optimize`, with any `participation`, and:
 
-  * `num_bands`: Largest number of bands of C, up to 4096; `None` for as many of those
-    as help. The noise needs a model-sized buffer for each but one.
+  * `num_bands`: Most bands of C, up to 4096; `None` for as many of those as help.
   * `workload`: Whose error it is; `None` means prefix sums. Given as an array, or with
     a learning rate that changes, for at most 4096 rounds.
 
@@ -408,9 +358,7 @@ def _lower_toeplitz(column: np.ndarray) -> np.ndarray:
   return scipy.linalg.toeplitz(column, np.zeros_like(column))
 
 
-def _seconds(
-  limits: participation_lib.Participation, num_bands: Optional[int] = None
-) -> float:
+def _seconds(limits: registry.Limits, num_bands: Optional[int] = None) -> float:
   """Bands that cost sensitivity are constrained, which takes a hundred steps or two."""
   if num_bands is None or num_bands <= participation_lib.free_bands(limits):
     return 2e-5 * limits.num_rounds
@@ -418,24 +366,22 @@ def _seconds(
 
 
 def free_bands_unless_given(
-  limits: participation_lib.Participation, given: dict[str, int]
-) -> list[dict[str, int]]:
+  limits: registry.Limits, given: registry.Options
+) -> list[registry.Options]:
   """Options of the row of a comparison."""
   return [{'num_bands': participation_lib.free_bands(limits), **given}]
 
 
 def _free_bands_and_more(
-  limits: participation_lib.Participation, given: dict[str, int]
-) -> list[dict[str, int]]:
+  limits: registry.Limits, given: registry.Options
+) -> list[registry.Options]:
   """As many bands as cost no sensitivity, and more if they may help."""
   free = free_bands_unless_given(limits, given)
   more = None if given else registry.more_bands(limits)
   return free if more is None else [*free, {'num_bands': more}]
 
 
-def why_skip_bands(
-  limits: participation_lib.Participation, given: dict[str, int]
-) -> Optional[str]:
+def why_skip_bands(limits: registry.Limits, given: registry.Options) -> Optional[str]:
   """Why a comparison does without a banded strategy, if it should."""
   if given.get('num_bands', participation_lib.free_bands(limits)) > 1:
     return None

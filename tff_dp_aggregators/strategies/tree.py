@@ -5,16 +5,14 @@ rounds `[j 2^level, (j + 1) 2^level)` and exists when its last round is before
 `num_rounds`. Row entries are 1 in the node's rounds (arXiv:2103.00039). Nodes are
 numbered in the order in which they are completed.
 
-**Restarts.** With `restart_every=r` a fresh tree begins every r rounds, with its own
-nodes, numbered after those of the trees before. What a tree estimates in its last
-round is kept and added to all later estimates. This is TF Privacy's
+**Restarts.** With `restart_every=r` a fresh tree begins every r rounds. What a tree
+estimates in its last round is kept and added to all later estimates: TF Privacy's
 `RestartQuery(TreeCumulativeSumQuery, PeriodicRoundRestartIndicator(r))`, and the
 restarts of arXiv:2103.00039 without its tree completion.
 
-**Sensitivity.** It is exact under every participation schema, also for clients that
-take part in several trees (`numerics.tree_patterns`). A reviewer can check it by hand,
-with a worst pattern of rounds (`BinaryTree.worst_case_rounds`) and the sum
-`pattern_value`.
+**Sensitivity** is exact under every participation schema, also across trees
+(`numerics.tree_patterns`). A reviewer can check it by hand, with a worst pattern of
+rounds (`BinaryTree.worst_case_rounds`) and the sum `pattern_value`.
 """
 
 import collections
@@ -25,39 +23,17 @@ from typing import Any, Optional
 import numpy as np
 
 from tff_dp_aggregators.base import checks
-from tff_dp_aggregators.strategies import participation as participation_lib
 from tff_dp_aggregators.strategies import recursion as recursion_lib
 from tff_dp_aggregators.strategies import registry
 from tff_dp_aggregators.strategies import strategy as strategy_lib
 from tff_dp_aggregators.strategies import workload as workload_lib
 from tff_dp_aggregators.strategies.numerics import tree_patterns
-
-
-def node_index(last_round: int, level: int) -> int:
-  """Number of the node of `level` that round `last_round` completes.
-
-  Before round t, `2 t - popcount(t)` nodes are complete; round t completes its leaf
-  and then one node of each higher level that ends with it.
-
-  Example:
-    >>> [node_index(3, level) for level in range(3)]  # Round 3 ends three nodes.
-    [4, 5, 6]
-  """
-  return 2 * last_round - bin(last_round).count('1') + level
+from tff_dp_aggregators.strategies.participation import Participation
 
 
 def num_levels(num_rounds: int) -> int:
   """Levels of the tree over `num_rounds` rounds: floor(log2 n) + 1."""
   return checks.check_positive_int('num_rounds', num_rounds).bit_length()
-
-
-def prefix_nodes(end: int) -> list[tuple[int, int]]:
-  """(last round, level) of the fewest nodes that cover rounds 0 to end - 1."""
-  return [
-    ((end >> level << level) - 1, level)
-    for level in range(end.bit_length())
-    if end >> level & 1
-  ]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,14 +43,13 @@ class BinaryTree(strategy_lib.Strategy):
   Attributes:
     num_rounds: Rounds n, the tree's leaves.
     honaker: Whether prefix sums are estimated by Honaker's online method, which
-      combines each node with all nodes below it and lowers the variance by up to a
-      half (Honaker 2015, "Efficient use of differentially private binary trees",
-      estimation from below), or by the plain sum of the fewest nodes.
-      The sensitivity is the same.
+      combines each node with all below it and lowers the variance by up to a half
+      (Honaker 2015, "Efficient use of differentially private binary trees", estimation
+      from below), or by the plain sum of the fewest nodes.
     restart_every: Rounds after which a fresh tree begins; `None` for a single one.
 
   Example:
-    >>> participation = participation_lib.Participation(8, min_separation=1)
+    >>> participation = Participation(8, min_separation=1)
     >>> BinaryTree(8).sensitivity(participation) ** 2  # 8 + 4*2^2 + 2*4^2 + 8^2
     120.0
   """
@@ -92,10 +67,7 @@ class BinaryTree(strategy_lib.Strategy):
     object.__setattr__(self, 'restart_every', restart_every)
 
   def parameters(self) -> dict[str, Any]:
-    """The dataclass fields as JSON-ready values.
-
-    Without `restart_every` if there are no restarts.
-    """
+    """The dataclass fields; `restart_every` only if there are restarts."""
     parameters = super().parameters()
     if self.restart_every is None:
       del parameters['restart_every']
@@ -117,56 +89,46 @@ class BinaryTree(strategy_lib.Strategy):
 
   @property
   def num_nodes(self) -> int:
-    """Complete nodes, the rows of `C`."""
-    return sum(node_index(rounds, 0) for rounds in self._rounds_of_trees())
+    """Complete nodes, the rows of `C`: 2 t - popcount(t) in a tree of t rounds."""
+    whole, rest = divmod(self.num_rounds, self.tree_rounds)
+    first, last = (2 * t - bin(t).count('1') for t in (self.tree_rounds, rest))
+    return whole * first + last
 
   def recursion(self) -> recursion_lib.TreeNodes:
-    """Honaker combines nodes, one kept a level; plain ones can be drawn again.
-
-    Nothing more with restarts: the noise that a round adds is of its own tree.
-    """
-    if not self.honaker:
-      weights, combination = np.ones(self.num_levels), None
-    else:
-      weights = np.array([honaker_weight(level) for level in range(self.num_levels)])
+    """Honaker combines nodes, one kept a level; plain ones can be drawn again."""
+    combination = None
+    if self.honaker:
       combination = recursion_lib.honaker_combination(self.num_levels)
-    return recursion_lib.TreeNodes(weights, combination, self.restart_every)
+    return recursion_lib.TreeNodes(self._weights, combination, self.restart_every)
 
   def sensitivity_squared_by_round(
-    self, participation: Optional[participation_lib.Participation] = None
+    self, participation: Optional[Participation] = None
   ) -> np.ndarray:
-    """Squared sensitivity of the first 1, 2, ..., n rounds.
+    """Exact for every prefix: arXiv:2103.00039, Appendix D.2.
 
-    Exact: arXiv:2103.00039, Appendix D.2, for every prefix. The cost is that of
-    `tree.sensitivity_squared` for some of the prefixes, about `log2(num_rounds)` for
-    each value that occurs: (10000, 100, 20) takes 0.1 s, (10000, 7, 1000) 5 s.
+    The cost is that of `tree.sensitivity_squared` for about `log2(num_rounds)` prefixes
+    a value that occurs: (10000, 100, 20) takes 0.1 s, (10000, 7, 1000) 5 s.
     """
     participation = self._participation(participation)
     return _search(participation, self.restart_every).profile(self.num_rounds)
 
-  def squared_or_bound(
-    self, participation: participation_lib.Participation
-  ) -> tuple[float, bool]:
-    """sens(C)^2, exact, without the work for shorter prefixes."""
+  def squared_or_bound(self, participation: Participation) -> tuple[float, bool]:
+    """Exact, without the work for shorter prefixes."""
     search = _search(participation, self.restart_every)
     return float(search.value(self.num_rounds)), True
 
-  def sensitivity_kind(
-    self, participation: Optional[participation_lib.Participation] = None
-  ) -> str:
+  def sensitivity_kind(self, participation: Optional[Participation] = None) -> str:
     """'exact', always: no search for that."""
     self._participation(participation)
     return 'exact'
 
   def worst_case_rounds(
-    self, participation: Optional[participation_lib.Participation] = None
+    self, participation: Optional[Participation] = None
   ) -> tuple[int, ...]:
     """Rounds in which one client attains the sensitivity, in rising order.
 
-    `pattern_value` of them is `sensitivity_squared(participation)`.
-
     Example:
-      >>> participation = participation_lib.Participation(2000, 314, 6)
+      >>> participation = Participation(2000, 314, 6)
       >>> rounds = BinaryTree(2000).worst_case_rounds(participation)
       >>> rounds, pattern_value(rounds, 2000)
       ((0, 314, 628, 942, 1256, 1570), 79)
@@ -175,117 +137,66 @@ class BinaryTree(strategy_lib.Strategy):
     return _search(participation, self.restart_every).rounds(self.num_rounds)
 
   def noise_row_norms(self) -> np.ndarray:
-    """Standard deviation of the noise that each round adds, for unit-variance z.
-
-    O(n): it depends on the highest node that a round completes, and no more.
-    """
+    """O(n): it depends on the highest node that a round completes, and no more."""
     in_tree = np.arange(self.num_rounds) % self.tree_rounds
     completed = np.bitwise_xor(in_tree, in_tree + 1)  # As many 1-bits as levels.
     heights = np.frexp(completed.astype(np.float64))[1] - 1
     return np.sqrt(self.recursion().variance_by_height())[heights]
 
   def per_query_error(self, workload: workload_lib.WorkloadLike = None) -> np.ndarray:
-    """Variance of each workload row's noise for unit-variance z.
+    """O(n log n) for prefix sums, without the matrix.
 
-    O(n log n) for prefix sums, without the matrix.
-
-    A node's estimate has variance 1, or by Honaker's method 1 / (2 - 2^-level).
+    The variance of a node's estimate is its weight.
     """
     workload = workload_lib.check(self.num_rounds, workload)
     if not workload_lib.is_prefix_sums(workload):
       return super().per_query_error(workload)
-    error = self._error_of_tree()
+    ends = np.arange(1, self.tree_rounds + 1)
+    error = np.zeros(self.tree_rounds)
+    for level, variance in enumerate(self._weights):
+      error += variance * (ends >> level & 1)
     earlier_trees, rounds = np.divmod(np.arange(self.num_rounds), self.tree_rounds)
     return earlier_trees * error[-1] + error[rounds]
 
   def materialize(self) -> np.ndarray:
     """`C` as a dense array; shape [num_nodes, num_rounds]."""
     matrix = np.zeros((self.num_nodes, self.num_rounds))
-    for nodes, rounds in self._blocks():
-      matrix[nodes, rounds] = _nodes_of_tree(rounds.stop - rounds.start)
+    for row, (last, level) in zip(matrix, self._nodes()):
+      row[last + 1 - 2**level : last + 1] = 1.0
     return matrix
 
   def materialize_estimator(self) -> np.ndarray:
     """`B` with `B C = A` for prefix sums A, dense; shape [num_rounds, num_nodes]."""
     matrix = np.zeros((self.num_rounds, self.num_nodes))
-    for nodes, rounds in self._blocks():
-      estimator = self._estimator_of_tree(rounds.stop - rounds.start)
-      matrix[rounds, nodes] = estimator
-      matrix[rounds.stop :, nodes] = estimator[-1]
+    estimates: list[tuple[int, np.ndarray]] = []  # Of a prefix's nodes, with levels.
+    earlier_trees = np.zeros(self.num_nodes)
+    for this, (last, level) in enumerate(self._nodes()):
+      if last and last % self.tree_rounds == level == 0:
+        earlier_trees, estimates = matrix[last - 1], []
+      estimate = np.eye(1, self.num_nodes, this)[0]
+      if level:
+        (_, right), (_, left) = estimates.pop(), estimates.pop()
+        if self.honaker:
+          estimate += (left + right) / 2
+      estimates.append((level, estimate))
+      matrix[last] = earlier_trees
+      for of_level, each in estimates:
+        matrix[last] += self._weights[of_level] * each
     return matrix
 
-  def _rounds_of_trees(self) -> list[int]:
-    """How many rounds each tree has; the last one may have fewer."""
-    whole, rest = divmod(self.num_rounds, self.tree_rounds)
-    return [self.tree_rounds] * whole + [rest] * (rest > 0)
+  def _nodes(self) -> Iterator[tuple[int, int]]:
+    """(last round, level) of each node, in the order in which they are completed."""
+    for last in range(self.num_rounds):
+      in_tree = last % self.tree_rounds
+      for level in range((in_tree ^ (in_tree + 1)).bit_length()):
+        yield last, level
 
-  def _blocks(self) -> Iterator[tuple[slice, slice]]:
-    """The nodes and the rounds of each tree."""
-    first_node = first_round = 0
-    for rounds in self._rounds_of_trees():
-      nodes = node_index(rounds, 0)
-      yield (
-        slice(first_node, first_node + nodes),
-        slice(first_round, first_round + rounds),
-      )
-      first_node += nodes
-      first_round += rounds
-
-  def _error_of_tree(self) -> np.ndarray:
-    """Variance of each prefix sum of the first tree's rounds."""
-    ends = np.arange(1, self.tree_rounds + 1)
-    error = np.zeros(self.tree_rounds)
-    for level in range(self.num_levels):
-      variance = honaker_weight(level) if self.honaker else 1.0
-      error += variance * (ends >> level & 1)
-    return error
-
-  def _estimator_of_tree(self, rounds: int) -> np.ndarray:
-    """`B` of one tree, shape [rounds, nodes]."""
-    matrix = np.zeros((rounds, node_index(rounds, 0)))
-    estimates: dict[tuple[int, int], np.ndarray] = {}
-    for end in range(1, rounds + 1):
-      nodes = prefix_nodes(end)
-      # All but one are nodes of the prefix before as well.
-      estimates = {
-        node: estimates[node] if node in estimates else self._estimate(*node, rounds)
-        for node in nodes
-      }
-      matrix[end - 1] = sum(estimates.values())
-    return matrix
-
-  def _estimate(self, last: int, level: int, rounds: int) -> np.ndarray:
-    """A node's sum of rounds as estimated from all nodes, shape [nodes]."""
-    if self.honaker:
-      return honaker_weight(level) * _honaker_node(last, level, rounds)
-    row = np.zeros(node_index(rounds, 0))
-    row[node_index(last, level)] = 1.0
-    return row
-
-
-def _nodes_of_tree(rounds: int) -> np.ndarray:
-  """`C` of one tree, shape [nodes, rounds]."""
-  matrix = np.zeros((node_index(rounds, 0), rounds))
-  for last in range(rounds):
-    for level in range(num_levels(rounds)):
-      if (last + 1) % 2**level == 0:
-        matrix[node_index(last, level), last + 1 - 2**level : last + 1] = 1.0
-  return matrix
-
-
-def _honaker_node(last: int, level: int, rounds: int) -> np.ndarray:
-  """Unnormalised estimate of a node: itself and half of its two children's."""
-  row = np.zeros(node_index(rounds, 0))
-  for depth in range(level + 1):
-    for number in range(2**depth):
-      below = last - number * 2 ** (level - depth)
-      row[node_index(below, level - depth)] = 0.5**depth
-  return row
-
-
-def honaker_weight(level: int) -> float:
-  """1 / (2 - 2^-level): makes the unnormalised estimate of a node unbiased."""
-  return 1.0 / (2.0 - 2.0**-level)
+  @property
+  def _weights(self) -> np.ndarray:
+    """What makes estimates of nodes unbiased, by level: 1 / (2 - 2^-level), or 1."""
+    if not self.honaker:
+      return np.ones(self.num_levels)
+    return 1.0 / (2.0 - 0.5 ** np.arange(self.num_levels))
 
 
 def sensitivity_squared(
@@ -301,18 +212,13 @@ def sensitivity_squared(
   The largest sum, over complete nodes, of the squared number of rounds in which one
   client takes part below the node (arXiv:2103.00039, Appendix D.2).
 
-  **Cost.** On each of about `log2(num_rounds / min_separation)` levels the search
-  visits numbers of participations that bounds cannot exclude, each with up to
-  `min_separation` first rounds. So time and memory hardly grow with `num_rounds` alone,
-  at worst like `max_participations` times `min_separation`: a thousandth of a second
-  for 2000 rounds, 2 s for 10^6 rounds, 101 apart, 10,000 times, and a minute for
-  separations just below a power of two with thousands of participations
-  (`benchmarks/tree_sensitivity.py`).
+  Time and memory hardly grow with `num_rounds` alone, at worst like
+  `max_participations` times `min_separation`: 2 s for 10^6 rounds, 101 apart, 10,000
+  times, up to a minute for separations just below a power of two.
 
   Args:
     num_rounds: Leaves of the tree, or of all trees.
-    min_separation: Smallest difference of two rounds of one client. (The
-      literature's accountant counts the rounds between: one less.)
+    min_separation: As of `Participation`, like the next two.
     max_participations: Most rounds of one client; `None` for as many as fit.
     fixed_epoch: Whether differences are multiples of exactly `min_separation`.
     restart_every: Rounds after which a fresh tree begins; `None` for a single one.
@@ -321,19 +227,14 @@ def sensitivity_squared(
     >>> sensitivity_squared(2000, min_separation=314, max_participations=6)  # Gboard.
     79
   """
-  participation = participation_lib.Participation(
+  participation = Participation(
     num_rounds, min_separation, max_participations, fixed_epoch
   )
   return _search(participation, restart_every).value(num_rounds)
 
 
-def best_restart(limits: participation_lib.Participation) -> Optional[int]:
-  """The restart, 2^i separations long, with the least RMSE; `None` if none helps.
-
-  Example:
-    >>> best_restart(participation_lib.Participation(512, min_separation=16))
-    32
-  """
+def best_restart(limits: Participation) -> Optional[int]:
+  """The restart, 2^i separations long, with the least RMSE; `None` if none helps."""
   best, least = None, BinaryTree(limits.num_rounds).rmse(limits)
   restart_every = max(2, limits.min_separation)
   while restart_every < limits.num_rounds:
@@ -350,8 +251,7 @@ def pattern_value(
 ) -> int:
   """What one client's rounds are worth: the sum of squared counts over nodes.
 
-  It is the squared norm of the sum of these columns of `C`, formed directly from its
-  definition, to check by hand what `worst_case_rounds` found.
+  Formed from the definition, to check by hand what `worst_case_rounds` found.
 
   Example:
     Three of five rounds. They are three leaves, two of them below the node of rounds
@@ -379,16 +279,9 @@ def pattern_value(
 
 
 def _search(
-  participation: participation_lib.Participation, restart_every: Optional[int]
+  participation: Participation, restart_every: Optional[int]
 ) -> tree_patterns.Search:
-  return tree_patterns.Search(
-    tree_patterns.Schema(
-      participation.min_separation,
-      participation.possible_participations,
-      participation.fixed_epoch,
-    ),
-    _check_restart_every(restart_every),
-  )
+  return tree_patterns.Search(participation, _check_restart_every(restart_every))
 
 
 def _check_restart_every(restart_every: Optional[int]) -> Optional[int]:
@@ -397,19 +290,15 @@ def _check_restart_every(restart_every: Optional[int]) -> Optional[int]:
   return checks.check_positive_int('restart_every', restart_every)
 
 
-def _build(
-  limits: participation_lib.Participation, restart_every: Optional[int] = None
-) -> BinaryTree:
-  """A tree, fresh after so many rounds."""
-  strategy_lib.check_rounds(
-    limits.num_rounds
-  )  # Sensitivities alone have no need of it.
+def _build(limits: registry.Limits, restart_every: Optional[int] = None) -> BinaryTree:
+  # Sensitivities alone have no need of it.
+  strategy_lib.check_rounds(limits.num_rounds)
   return BinaryTree(limits.num_rounds, restart_every=restart_every)
 
 
 def _variants(
-  limits: participation_lib.Participation, given: dict[str, int]
-) -> list[dict[str, int]]:
+  limits: registry.Limits, given: registry.Options
+) -> list[registry.Options]:
   """Without restarts, and with those asked for or the best, if they help."""
   restart_every = given.get('restart_every') or best_restart(limits)
   return [{}] if restart_every is None else [{}, {'restart_every': restart_every}]

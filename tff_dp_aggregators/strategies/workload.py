@@ -1,8 +1,7 @@
 """Workloads: the linear queries over rounds whose error a strategy is judged by.
 
-Stochastic gradient descent adds the noisy sums up, so prefix sums are the default; with
-momentum, learning rates that change, and weight decay, the model after round t depends
-on
+Stochastic gradient descent adds the noisy sums up: prefix sums, the default. With
+momentum, learning rates that change, and weight decay, the model after round t needs
 
     A[t, j] = sum_{s = j..t} kept^(t - s) * learning_rates[s] * momentum^(s - j)
 
@@ -12,6 +11,7 @@ for prefix sums, and a lower-triangular array is taken as well.
 """
 
 import dataclasses
+import reprlib
 from typing import Any, Optional, Union
 
 import numpy as np
@@ -27,8 +27,8 @@ class Workload:
   Attributes:
     num_rounds: Rounds n; `A` is n x n.
     momentum: Server momentum, at least 0 and below 1.
-    learning_rates: Relative learning rate of each round, n numbers that are finite
-      and not negative, not all of them 0; `None` for 1 in every round.
+    learning_rates: Relative learning rate of each round, not negative and not all 0;
+      `None` for 1 in every round.
     weight_decay: Which part of the model each round takes away before its step, at
       least 0 and below 1, whatever the learning rate.
 
@@ -56,15 +56,11 @@ class Workload:
       object.__setattr__(self, name, value)
     if self.learning_rates is not None:
       rates = real_array('learning_rates', self.learning_rates)
-      if rates.shape != (num_rounds,):
+      valid = np.isfinite(rates) & (rates >= 0)
+      if rates.shape != (num_rounds,) or not np.all(valid) or not np.any(rates):
         raise ValueError(
-          f'learning_rates must be num_rounds={num_rounds} numbers, got shape '
-          f'{rates.shape}.'
-        )
-      if not (np.all(np.isfinite(rates)) and np.all(rates >= 0) and np.any(rates)):
-        raise ValueError(
-          'learning_rates must be finite, not negative, and not all 0; round '
-          f'{int(np.argmin(rates > 0))} has {rates[np.argmin(rates > 0)]}.'
+          f'learning_rates must be num_rounds={num_rounds} finite numbers, none '
+          f'negative and not all 0; got {reprlib.repr(self.learning_rates)}.'
         )
       object.__setattr__(self, 'learning_rates', tuple(rates.tolist()))
 
@@ -76,16 +72,9 @@ class Workload:
     cooldown_rounds: Optional[int] = None,
     final_learning_rate: float = 0.05,
   ) -> 'Workload':
-    """A constant learning rate that falls linearly over the last rounds.
+    """A learning rate of 1 that falls linearly over the last rounds, a quarter of all.
 
-    Over a quarter of all rounds by default, as in the experiments of arXiv:2211.06530,
-    to `final_learning_rate`, relative to 1.
-
-    Example:
-      >>> Workload.cooldown(
-      ...   5, cooldown_rounds=2, final_learning_rate=0.5
-      ... ).learning_rates
-      (1.0, 1.0, 1.0, 0.75, 0.5)
+    As in the experiments of arXiv:2211.06530.
     """
     checks.check_positive_int('num_rounds', num_rounds)
     if cooldown_rounds is None:
@@ -97,8 +86,7 @@ class Workload:
       )
     if not 0 < final_learning_rate <= 1:
       raise ValueError(
-        'final_learning_rate is relative to the first one and must be above 0 and at '
-        f'most 1, got {final_learning_rate}.'
+        f'final_learning_rate must be above 0 and at most 1, got {final_learning_rate}.'
       )
     falling = np.linspace(1.0, final_learning_rate, cooldown_rounds + 1)[1:]
     constant = np.ones(num_rounds - cooldown_rounds)
@@ -124,9 +112,7 @@ class Workload:
         'a workload whose learning rate changes has no Toeplitz coefficients; use '
         'materialize() or apply().'
       )
-    column = np.zeros(self.num_rounds)
-    column[0] = 1.0
-    return self.apply(column[:, np.newaxis])[:, 0]
+    return self.apply(np.eye(self.num_rounds, 1))[:, 0]
 
   def materialize(self) -> np.ndarray:
     """`A` as a dense float64 array of shape [n, n]."""
@@ -145,11 +131,9 @@ class Workload:
   def inverse_diagonals(self) -> np.ndarray:
     """The inverse of `A`, which is banded: its diagonals from the main one down.
 
-    With rates L and momentum M, A is (decayed sums) L M; so its inverse is
-    (I - momentum S) L^-1 (I - (1 - weight_decay) S), S the shift by one round.
-
-    Float64 of shape [2, n], or [3, n] with momentum; row i, column j holds entry
-    [j + i, j], and 0 where there is none. ValueError if a learning rate is 0.
+    With learning rates L it is (I - momentum S) L^-1 (I - (1 - weight_decay) S), S the
+    shift by one round. Float64 of shape [2, n], or [3, n] with momentum; row i, column
+    j holds entry [j + i, j], or 0. ValueError if a learning rate is 0.
     """
     rates = self._rates[:, 0]
     if not np.all(rates > 0):
@@ -181,13 +165,10 @@ class Workload:
 
 # What functions take for a workload; None stands for prefix sums.
 WorkloadLike = Union[Workload, np.ndarray, None]
+Checked = Union[Workload, np.ndarray]  # A workload that was checked.
 
 
-# A workload that was checked.
-Checked = Union[Workload, np.ndarray]
-
-
-def check(num_rounds: int, workload: WorkloadLike) -> Union[Workload, np.ndarray]:
+def check(num_rounds: int, workload: WorkloadLike) -> Checked:
   """The workload for these rounds, `Workload(n)` for `None`, or a float64 array."""
   if workload is None:
     return Workload(num_rounds)
@@ -220,6 +201,13 @@ def is_prefix_sums(workload: WorkloadLike) -> bool:
   )
 
 
+def apply_transposed(workload: Checked, matrix: np.ndarray) -> np.ndarray:
+  """A.T @ matrix."""
+  if isinstance(workload, Workload):
+    return workload.apply_transposed(matrix)
+  return workload.T @ matrix
+
+
 def errors(matrix: np.ndarray, workload: Checked) -> np.ndarray:
   """Squared row norms of A C^-1 for a dense lower-triangular C; shape [n]."""
   return np.square(estimator(matrix, workload)).sum(axis=1)
@@ -250,15 +238,12 @@ def _decayed_sums(matrix: np.ndarray, decay: float) -> np.ndarray:
 
 
 def real_array(name: str, values: Any) -> np.ndarray:
-  """The values as a float64 array; TypeError if they are complex, or no numbers.
-
-  NumPy would leave out what is imaginary, with a warning; half of a workload or of a
-  matrix has another error and another sensitivity.
-  """
+  """The values as a float64 array; TypeError if they are complex, or no numbers."""
   try:
-    if np.iscomplexobj(values):
-      raise TypeError('they are complex; pass the real part if that is all there is')
-    return np.asarray(values, np.float64)
+    array = np.asarray(values)
+    if array.dtype.kind not in 'fiu':
+      raise TypeError(f'they have dtype {array.dtype}')
+    return array.astype(np.float64)
   except (TypeError, ValueError) as e:
     raise TypeError(f'{name} must be real numbers, got {values!r}: {e}.') from e
 

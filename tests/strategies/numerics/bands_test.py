@@ -39,10 +39,8 @@ def test_inverse_row_norms_are_those_of_the_dense_inverse(shape):
   diagonals = random_diagonals(*shape)
   inverse = np.linalg.inv(bands.to_dense(diagonals))
   expected = np.square(inverse).sum(axis=1)
-  np.testing.assert_allclose(bands.inverse_row_norms(diagonals), expected, rtol=1e-10)
-  np.testing.assert_array_equal(
-    bands.InverseRowNorms(diagonals).values, bands.inverse_row_norms(diagonals)
-  )
+  values = bands.InverseRowNorms(diagonals).values
+  np.testing.assert_allclose(values, expected, rtol=1e-10)
 
 
 @pytest.mark.parametrize('shape', SHAPES)
@@ -88,7 +86,7 @@ def test_too_many_bands_and_another_size_are_refused():
   matrix = np.tril(np.ones((3, 3)))
   with pytest.raises(ValueError, match=r'num_bands=2 bands, but \[2, 0\] is 1.0'):
     bands.check_matrix(matrix, num_bands=2)
-  with pytest.raises(ValueError, match='4 x 4 for num_rounds=4'):
+  with pytest.raises(ValueError, match='4 x 4'):
     bands.check_matrix(matrix, num_rounds=4)
 
 

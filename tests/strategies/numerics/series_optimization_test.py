@@ -1,18 +1,18 @@
 """Newton's method on power series: derivatives, convergence, and what fails aloud."""
 
+import math
+
 import numpy as np
 import pytest
 import scipy.linalg
 
 from tff_dp_aggregators.strategies.numerics import series_optimization
 from tff_dp_aggregators.strategies.numerics.descent import ConvergenceError
-from tff_dp_aggregators.strategies.numerics.series_optimization import Barrier
-from tff_dp_aggregators.strategies.numerics.series_optimization import Function
+from tff_dp_aggregators.strategies.numerics.series_optimization import Evaluated
 from tff_dp_aggregators.strategies.numerics.series_optimization import LargestRow
-from tff_dp_aggregators.strategies.numerics.series_optimization import Monotone
-from tff_dp_aggregators.strategies.numerics.series_optimization import Quadratic
-from tff_dp_aggregators.strategies.numerics.series_optimization import Quotient
-from tff_dp_aggregators.strategies.numerics.series_optimization import Sum
+from tff_dp_aggregators.strategies.numerics.series_optimization import barrier
+from tff_dp_aggregators.strategies.numerics.series_optimization import quadratic
+from tff_dp_aggregators.strategies.numerics.series_optimization import quotient
 
 RNG = np.random.default_rng(0)
 NUM_ROUNDS = 12
@@ -23,11 +23,11 @@ COLUMN = RNG.normal(size=NUM_ROUNDS)
 POINT = np.array([1.0, 0.6, 0.4, 0.3, 0.1])
 INVERSE_POINT = np.array([1.0, -0.4, -0.2, -0.1, -0.05])
 FUNCTIONS = {
-  'quadratic': Quadratic(GRAM),
-  'quotient': Quotient(COLUMN),
+  'quadratic': quadratic(GRAM),
+  'quotient': quotient(COLUMN),
   'largest_row': LargestRow(WORKLOAD, 9.0),
-  'sum': Sum(Quadratic(GRAM), Quotient(COLUMN), Quadratic(GRAM)),
-  'barrier': Barrier(Quadratic(GRAM), Monotone(3, 9), 0.3),
+  'sum': lambda z: quadratic(GRAM)(z) + quotient(COLUMN)(z),
+  'barrier': barrier(quadratic(GRAM), 3, 9, 0.3),
 }
 
 
@@ -48,13 +48,11 @@ def differences(function, point, step=1e-5):
 def test_derivatives_are_those_by_finite_differences(name):
   function = FUNCTIONS[name]
   point = INVERSE_POINT if name == 'barrier' else POINT
-  at = function.derivatives(point)
-  assert at.value == pytest.approx(function.value(point), rel=1e-13)
-  np.testing.assert_allclose(
-    at.gradient, differences(function.value, point), rtol=1e-6, atol=1e-7
-  )
-  hessian = differences(lambda z: function.derivatives(z).gradient, point)
-  np.testing.assert_allclose(at.hessian, hessian, rtol=1e-6, atol=1e-6)
+  gradient, hessian = function(point).slopes()
+  slopes = differences(lambda z: function(z).value, point)
+  np.testing.assert_allclose(gradient, slopes, rtol=1e-6, atol=1e-7)
+  curvatures = differences(lambda z: function(z).slopes()[0], point)
+  np.testing.assert_allclose(hessian, curvatures, rtol=1e-6, atol=1e-6)
 
 
 def test_workload_gram_is_the_error_of_a_dense_factorization():
@@ -70,7 +68,7 @@ def test_largest_row_is_approached_from_above_and_its_gap_bounds_the_rest():
   rows = np.square(WORKLOAD @ lower_toeplitz(POINT, NUM_ROUNDS)).sum(axis=1)
   for exponent in (4.0, 64.0, 1e6):
     function = LargestRow(WORKLOAD, exponent)
-    smooth = function.value(POINT)
+    smooth = function(POINT).value
     assert rows.max() * (1 - 1e-12) <= smooth
     assert smooth <= rows.max() * NUM_ROUNDS ** (1 / exponent) * (1 + 1e-12)
     weights = (rows / rows.max()) ** (exponent - 1)
@@ -80,36 +78,26 @@ def test_largest_row_is_approached_from_above_and_its_gap_bounds_the_rest():
 
 def test_a_quadratic_within_constraints_ends_at_its_best_point_inside():
   # Coefficients of 1 / (1 - 1.5 x) rise, those of 1 / (1 - x) do not.
-  class Distance(Function):
-    def value(self, z):
-      return float(np.square(z - [1.0, -1.5]).sum()) + 1.0
+  def distance(z):
+    offset = z - [1.0, -1.5]
+    value = float(offset @ offset) + 1.0
+    return Evaluated(value, lambda: (2 * offset, 2 * np.eye(2)))
 
-    def derivatives(self, z):
-      return series_optimization.Derivatives(
-        self.value(z), 2 * (z - [1.0, -1.5]), 2 * np.eye(2)
-      )
-
-  constraints = Monotone(0, 6)
   reports = []
   z = series_optimization.minimize_within(
-    Distance(), constraints, np.array([1.0, -0.5]), reports.append
+    distance, 0, 6, np.array([1.0, -0.5]), reports.append
   )
   np.testing.assert_allclose(-z[1] / z[0], 1.0, atol=1e-4)
-  assert np.all(constraints.values(z) > 0)
-  assert Distance().value(z) == pytest.approx(1.125, abs=1e-6)
+  assert math.isfinite(barrier(distance, 0, 6, 1.0)(z).value)
+  assert not math.isfinite(barrier(distance, 0, 6, 1.0)(np.array([1.0, -1.1])).value)
+  assert distance(z).value == pytest.approx(1.125, abs=1e-6)
   assert len(reports) > 5
 
 
-class Hopeless(Function):
-  """A gradient that is not the value's: nothing goes down along it."""
-
-  def value(self, z):
-    return float(1 + z @ z)
-
-  def derivatives(self, z):
-    return series_optimization.Derivatives(self.value(z), -z, np.eye(len(z)))
-
-
 def test_what_does_not_converge_is_an_error_and_no_result():
+  # A gradient that is not the value's: nothing goes down along it.
+  def hopeless(z):
+    return Evaluated(float(1 + z @ z), lambda: (-z, np.eye(len(z))))
+
   with pytest.raises(ConvergenceError, match='lowers'):
-    series_optimization.minimize(Hopeless(), np.ones(1), lambda _: None)
+    series_optimization.minimize(hopeless, np.ones(1), lambda _: None)

@@ -37,23 +37,6 @@ def test_no_client_exceeds_the_sensitivity_and_the_densest_reaches_it(limits):
     assert np.all(squares > 0)
 
 
-@pytest.mark.parametrize(
-  'limits, starts',
-  [
-    ((24, 6, 4), [0, 6, 12, 18]),
-    ((24, 6, 2), [0, 6]),
-    ((22, 6, 4), [0, 4, 6, 10, 12, 16, 18]),
-    ((22, 6, 3), [0, 6, 12]),
-    ((13, 12, 2), [0, 1, 12]),
-    # 138 epochs in blocks of five, of which the last one has three.
-    ((300, 2, 139), [*range(0, 280, 10), 276]),
-  ],
-)
-def test_norms_begin_with_epochs_and_with_what_is_left_of_the_last(limits, starts):
-  limits = Participation(*limits)
-  assert series_problem.ColumnNorms(limits).starts == starts
-
-
 @pytest.mark.parametrize('limits', _LIMITS, ids=str)
 def test_scales_give_the_sensitivity_that_is_said(limits):
   limits = Participation(*limits)

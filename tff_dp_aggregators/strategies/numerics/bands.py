@@ -1,8 +1,7 @@
 """Arithmetic of banded lower-triangular matrices, held by their diagonals.
 
 An array `diagonals` of shape [num_bands, n] stands for the n x n matrix K with
-K[j + i, j] = diagonals[i, j]; entries past the last row are zero. Nothing here needs a
-dense n x n matrix but what says so.
+K[j + i, j] = diagonals[i, j]; entries past the last row are zero.
 """
 
 from collections.abc import Iterator
@@ -11,8 +10,9 @@ from typing import Any, NamedTuple, Optional
 import numpy as np
 import scipy.linalg
 
-# Smaller blocks would spend their time between calls.
-_SMALLEST_BLOCK = 32
+from tff_dp_aggregators.strategies import workload as workload_lib
+
+_SMALLEST_BLOCK = 32  # Smaller blocks would spend their time between calls.
 
 
 def mask(num_bands: int, num_rounds: int) -> np.ndarray:
@@ -59,11 +59,12 @@ def multiply_pull_back(gradient: np.ndarray, right: np.ndarray) -> np.ndarray:
   return by_left
 
 
-def inverse_row_norms(diagonals: np.ndarray) -> np.ndarray:
-  """Squared row norms of K^-1: O(n num_bands^2) operations, O(n num_bands) memory.
+class InverseRowNorms:
+  """Squared row norms of K^-1, `values`, with their derivative.
 
-  With blocks of at least num_bands - 1 rounds, K has blocks L[t] on the diagonal and
-  E[t] to the left of them, and no others. Row block t of K^-1 is
+  O(n num_bands^2) operations, O(n num_bands) memory. With blocks of at least
+  num_bands - 1 rounds, K has blocks L[t] on the diagonal and E[t] to the left of them,
+  and no others. Row block t of K^-1 is
 
       L[t]^-1 (I - E[t] (row block t - 1)),
 
@@ -73,17 +74,10 @@ def inverse_row_norms(diagonals: np.ndarray) -> np.ndarray:
       S[t] = L[t]^-1 (I + E[t] S[t - 1] E[t]') L[t]^-T.
 
   Sums of non-negative terms only: no digits are lost.
-
-  `diagonals`: Shape [num_bands, n], the first row without a zero.
   """
-  norms = [np.diagonal(block.gram).copy() for block in _forward(diagonals)]
-  return np.concatenate(norms)[: diagonals.shape[1]]
-
-
-class InverseRowNorms:
-  """The `values` of `inverse_row_norms`, with their derivative."""
 
   def __init__(self, diagonals: np.ndarray):
+    """`diagonals`: Shape [num_bands, n], the first row without a zero."""
     self._shape = diagonals.shape
     self._blocks = list(_forward(diagonals))
     norms = [np.diagonal(block.gram) for block in self._blocks]
@@ -92,7 +86,7 @@ class InverseRowNorms:
   def pull_back(self, weights: np.ndarray) -> np.ndarray:
     """Gradient of `weights @ values` by the diagonals, of the diagonals' shape.
 
-    The recursion of `inverse_row_norms`, run backwards: with P[t] the derivative by
+    The recursion run backwards: with P[t] the derivative by
     S[t], J[t] = L[t]^-1 E[t] and D[t] the weights,
 
         P[t] = D[t] + J[t + 1]' P[t + 1] J[t + 1],
@@ -145,11 +139,7 @@ def _forward(diagonals: np.ndarray) -> Iterator[_Block]:
 
 
 def _to_block_columns(diagonals: np.ndarray) -> np.ndarray:
-  """Cuts K into blocks: array [t, j, i] of K[t * size + i, t * size + j].
-
-  i runs over two blocks, the one on the diagonal and the one below. What is missing
-  from the last block is filled up with the identity matrix.
-  """
+  """K in blocks, [t, j, i] of K[t size + i, t size + j], the identity past its end."""
   num_bands, num_rounds = diagonals.shape
   size = max(num_bands - 1, min(_SMALLEST_BLOCK, num_rounds))
   count = -(-num_rounds // size)
@@ -173,13 +163,7 @@ def _from_block_columns(columns: np.ndarray, num_bands: int) -> np.ndarray:
 
 def check_numbers(name: str, value: Any) -> np.ndarray:
   """`value` as a read-only float64 array of its own, if it holds real numbers."""
-  try:
-    array = np.asarray(value)
-    if array.dtype.kind not in 'fiu':
-      raise TypeError(f'its entries have dtype {array.dtype}')
-  except (TypeError, ValueError) as e:
-    raise TypeError(f'{name} must be an array of real numbers: {e}.') from e
-  array = np.array(array, np.float64)
+  array = workload_lib.real_array(name, value)
   # In bytes, which nothing can make writeable again: what was computed of it stays so.
   return np.frombuffer(array.tobytes(), np.float64).reshape(array.shape)
 
@@ -189,21 +173,15 @@ def check_matrix(
 ) -> np.ndarray:
   """Returns a strategy matrix as `check_numbers` does, after looking at every entry."""
   matrix = check_numbers('matrix', matrix)
-  shape = matrix.shape
-  if matrix.ndim != 2 or shape[0] != shape[1] or not matrix.size:
-    raise ValueError(f'matrix must be square, [rounds, rounds], got shape {shape}.')
-  if num_rounds is not None and len(matrix) != num_rounds:
+  size = len(matrix) if num_rounds is None else num_rounds
+  if matrix.shape != (size, size) or not size:
     raise ValueError(
-      f'matrix must be {num_rounds} x {num_rounds} for num_rounds={num_rounds}, got '
-      f'shape {shape}.'
+      f'matrix must be square, {size} x {size}, got shape {matrix.shape}.'
     )
   refuse(~np.isfinite(matrix), matrix, 'matrix must be finite')
   refuse(np.triu(matrix, 1) != 0, matrix, 'matrix must be lower-triangular')
-  refuse(
-    np.diag(np.diagonal(matrix) <= 0),
-    matrix,
-    'matrix must be positive on its diagonal',
-  )
+  not_positive = np.diag(np.diagonal(matrix) <= 0)
+  refuse(not_positive, matrix, 'matrix must be positive on its diagonal')
   if num_bands is not None:
     beyond = np.tril(matrix, -num_bands) != 0
     refuse(beyond, matrix, f'matrix must be zero beyond num_bands={num_bands} bands')

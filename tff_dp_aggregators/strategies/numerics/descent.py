@@ -1,8 +1,7 @@
 """Minimising the mean or the largest of smooth errors, to convergence.
 
-Optimisers of strategies differ in what they vary and in how the errors follow from
-that; how to go downhill is the same for all and is here: L-BFGS for a smooth loss, and
-for the largest error an exponential method of multipliers around it.
+How to go downhill is the same for all optimisers: L-BFGS for a smooth loss, and for the
+largest error an exponential method of multipliers around it.
 
 There are two L-BFGS. `bounded` is SciPy's, for up to some thousand variables, with
 bounds: Toeplitz strategies take 10 to 200 evaluations. `lbfgs` is for matrices, whose
@@ -25,8 +24,7 @@ _logger = logging.getLogger(__name__)
 Loss = Callable[[np.ndarray], tuple[float, Optional[np.ndarray]]]
 # Errors, and what makes of weights w the gradient of w @ errors.
 Evaluated = tuple[np.ndarray, Callable[[np.ndarray], np.ndarray]]
-# None outside the domain.
-Errors = Callable[[np.ndarray], Optional[Evaluated]]
+Errors = Callable[[np.ndarray], Optional[Evaluated]]  # None outside the domain.
 Report = Callable[[float], None]
 # Minimises a loss from a start, to a relative tolerance, and reports each loss.
 Descend = Callable[[Loss, np.ndarray, float, Report], np.ndarray]
@@ -36,19 +34,14 @@ _MAX_PAIRS = 20
 # So many steps in a row of too small a predicted decrease mean convergence.
 _SMALL_STEPS = 3
 _SUFFICIENT_DECREASE = 1e-4
-# The largest error is first minimised with a maximum as smooth as this, relative to it.
-# It gets less so as the duality gap closes, down to the last number.
+# How smooth the maximum is, relative to it: at first, and at most once the gap closes.
 _FIRST_SMOOTHING = 0.1
 _LAST_SMOOTHING = 1e-3
-# This share of the weights is spread evenly before each round of the multiplier
-# method: rows whose weight had vanished would else be noticed too late.
+# This share of the weights is spread evenly, so that none of them vanishes.
 _EVEN_SHARE = 1e-3
 # So many rounds without progress mean that rounding allows no more.
 _MAX_STALLED_ROUNDS = 10
-
-
-# The logarithm of a loss that no strategy has.
-_OUTSIDE = 1e4
+_OUTSIDE = 1e4  # The logarithm of a loss that no strategy has.
 # Slope of the logarithm of a loss at which rounding may end a search.
 _LARGEST_SLOPE = 1e-5
 _SHOW_AFTER_SECONDS = 2.0
@@ -107,9 +100,8 @@ def minimize_max(
 
       s log sum_t w[t] exp(errors[t] / s)  <=  max_t errors[t],
 
-  then let w[t] grow in proportion to exp(errors[t] / s), and do it again. Unlike with
-  weights that stay as they are, s need not go to zero, where the loss has a kink; it
-  follows the gap that is left.
+  then let w[t] grow in proportion to exp(errors[t] / s), and do it again. So s need not
+  go to zero, where the loss has a kink; it follows the gap that is left.
 
   At a minimum of the smooth loss, its gradient is that of `new weights @ errors`. If
   errors are convex functions of some other variable, no point has a smaller weighted
@@ -146,17 +138,13 @@ def minimize_max(
 
 
 def lbfgs(
-  loss: Loss,
-  start: np.ndarray,
-  tolerance: float,
-  report: Report,
+  loss: Loss, start: np.ndarray, tolerance: float, report: Report
 ) -> np.ndarray:
   """Minimises a smooth positive loss by the limited-memory BFGS method.
 
   Nocedal and Wright, "Numerical Optimization", algorithm 7.5, with a backtracking line
-  search, which also keeps it inside the domain. It ends when several steps in a row
-  have a predicted relative decrease (the slope along them) below `tolerance`, or when
-  rounding leaves no smaller loss to be found.
+  search. It ends when several steps in a row have a predicted relative decrease below
+  `tolerance`, or when rounding leaves no smaller loss to be found.
   """
   point = start
   value, gradient = loss(point)
@@ -172,7 +160,11 @@ def lbfgs(
     if found is None:
       break
     new_point, value, new_gradient = found
-    _remember(memory, new_point - point, new_gradient - gradient)
+    step, change = new_point - point, new_gradient - gradient
+    product = np.vdot(step, change)
+    # Or the step says that there is no curvature.
+    if product > 1e-10 * math.sqrt(np.vdot(step, step) * np.vdot(change, change)):
+      memory.append((step, change, 1.0 / product))
     point, gradient = new_point, new_gradient
     report(value)
   return point
@@ -200,11 +192,7 @@ def _quasi_newton(
 
 
 def _backtrack(
-  loss: Loss,
-  point: np.ndarray,
-  value: float,
-  direction: np.ndarray,
-  slope: float,
+  loss: Loss, point: np.ndarray, value: float, direction: np.ndarray, slope: float
 ) -> Optional[tuple[np.ndarray, float, np.ndarray]]:
   """A point along `-direction` with a sufficiently smaller loss; None if none is."""
   length = 1.0
@@ -222,13 +210,6 @@ def _backtrack(
   return None
 
 
-def _remember(memory: collections.deque, step: np.ndarray, change: np.ndarray) -> None:
-  """Keeps what a step says about curvature, unless it says there is none."""
-  product = np.vdot(step, change)
-  if product > 1e-10 * math.sqrt(np.vdot(step, step) * np.vdot(change, change)):
-    memory.append((step, change, 1.0 / product))
-
-
 def bounded(
   lower: Union[float, np.ndarray] = -math.inf,
   upper: Union[float, np.ndarray] = math.inf,
@@ -240,9 +221,20 @@ def bounded(
   ) -> np.ndarray:
     import scipy.optimize  # Slow to import, and few callers optimise.
 
+    def logarithm(point: np.ndarray) -> tuple[float, np.ndarray]:
+      with np.errstate(all='ignore'):  # Of a step that is too long.
+        value, gradient = loss(point)
+        if gradient is None or not 0 < value < math.inf:
+          return _OUTSIDE, np.zeros_like(point)
+        slope = gradient / value
+      if not np.all(np.isfinite(slope)):
+        return _OUTSIDE, np.zeros_like(point)
+      report(value)
+      return math.log(value), slope
+
     def search(start: np.ndarray) -> Any:
       return scipy.optimize.minimize(
-        logarithm(loss, report),
+        logarithm,
         np.clip(start, lower, upper),
         jac=True,
         method='L-BFGS-B',
@@ -271,25 +263,6 @@ def bounded(
   return descend
 
 
-def logarithm(
-  loss: Loss, report: Report
-) -> Callable[[np.ndarray], tuple[float, np.ndarray]]:
-  """The logarithm of a loss as SciPy takes it, large outside of the domain."""
-
-  def of_loss(point: np.ndarray) -> tuple[float, np.ndarray]:
-    with np.errstate(all='ignore'):  # Of a step that is too long.
-      value, gradient = loss(point)
-      if gradient is None or not 0 < value < math.inf:
-        return _OUTSIDE, np.zeros_like(point)
-      slope = gradient / value
-    if not np.all(np.isfinite(slope)):
-      return _OUTSIDE, np.zeros_like(point)
-    report(value)
-    return math.log(value), slope
-
-  return of_loss
-
-
 class _SmoothMaximum:
   """width * log sum_t weights[t] exp(errors[t] / width)."""
 
@@ -305,14 +278,12 @@ class _SmoothMaximum:
       return math.inf, None
     values, pull_back = evaluated
     exponents = self._log_weights + values / self._width
-    return self._width * float(scipy.special.logsumexp(exponents)), pull_back(
-      self.weights(values)
-    )
+    value = self._width * float(scipy.special.logsumexp(exponents))
+    return value, pull_back(self.weights(values))
 
   def weights(self, values: np.ndarray) -> np.ndarray:
     """The gradient by the errors: convex weights."""
-    exponents = self._log_weights + values / self._width
-    return scipy.special.softmax(exponents)
+    return scipy.special.softmax(self._log_weights + values / self._width)
 
 
 def _even(values: np.ndarray) -> np.ndarray:
@@ -331,10 +302,7 @@ def _reporting(progress: Report) -> Report:
 
 
 class Progress:
-  """A progress bar on a terminal, log lines (INFO) elsewhere, both only if it lasts.
-
-  The bar ends with this object, so hold it as long as the search takes.
-  """
+  """A progress bar on a terminal, which ends with this object, or log lines (INFO)."""
 
   def __init__(self, name: str):
     import tqdm  # Slow to import, and few callers need it.

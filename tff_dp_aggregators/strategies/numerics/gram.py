@@ -1,12 +1,8 @@
 """The convex problem behind optimal strategies, and how far from its optimum one is.
 
-The errors of a strategy depend on its Gram matrix X = C^T C alone,
-
-    errors[t] = (A X^-1 A^T)[t, t],
-
-and are convex in it, and so is what sensitivity asks of X (arXiv:2202.08312, section
-3). Hence there is a dual problem, each feasible point of which is a certificate: a
-number that no strategy's error can be below.
+The errors of a strategy, (A X^-1 A^T)[t, t], are convex in its Gram matrix X = C^T C,
+and so is what sensitivity asks of X (arXiv:2202.08312, section 3). Each feasible point
+of the dual problem is a number that no strategy's error can be below.
 """
 
 import dataclasses
@@ -21,9 +17,7 @@ from tff_dp_aggregators.strategies import workload as workload_lib
 class Certificate:
   """A strategy's error, and what no strategy of its class can do better than."""
 
-  # Mean or largest squared error, sensitivity included: the square of `rmse` or of
-  # `max_error`.
-  error: float
+  error: float  # The square of `rmse` or of `max_error`.
   lower_bound: float  # The proven lower bound of the same number.
   scope: str  # For which strategies, and whose participation, it is a lower bound.
 
@@ -37,11 +31,6 @@ def factor(gram: np.ndarray) -> np.ndarray:
   """The lower-triangular C with positive diagonal and C^T C = gram, as banded as that.
 
   A Cholesky decomposition from the last round to the first.
-
-  Example:
-    >>> factor(np.array([[5.0, 2.0], [2.0, 4.0]]))
-    array([[2., 0.],
-           [1., 2.]])
   """
   reverse = scipy.linalg.cholesky(gram[::-1, ::-1], lower=False, check_finite=False)
   return np.ascontiguousarray(reverse[::-1, ::-1])
@@ -52,11 +41,7 @@ def multiplier(
 ) -> np.ndarray:
   """X^-1 M X^-1, M = A^T diag(weights) A: the derivative of -tr(M X^-1) by X.
 
-  Where X may vary, the derivative of an optimum vanishes but for what its constraints
-  allow; so this is the multiplier of the constraints.
-
-  `matrix`: C, lower-triangular, shape [n, n].
-  `weights`: Non-negative weights of the errors, shape [n].
+  At an optimum it vanishes but for what constraints of X allow: it is their multiplier.
   """
   inverse = scipy.linalg.solve_triangular(matrix, np.eye(len(matrix)), lower=True)
   half = np.sqrt(weights)[:, np.newaxis] * (
@@ -84,17 +69,13 @@ def lower_bound(
   one is the weighted error, that of the second one tr(V C^T C). If the weights sum to
   1, the largest error is at least as large as the weighted one.
 
-  Rounding. For V^1/2 serves any L with L L^T = V; it is the Cholesky factor, whose
-  computation says whether V is positive definite, and whose L L^T is V up to
-  (n + 1) eps sqrt(V[i, i] V[j, j]) in every entry (Higham, "Accuracy and Stability of
-  Numerical Algorithms", theorem 10.3); since |X[i, j]| <= sqrt(X[i, i] X[j, j]) this
+  Rounding. For V^1/2 serves any L with L L^T = V; the Cholesky factor's L L^T is V up
+  to (n + 1) eps sqrt(V[i, i] V[j, j]) in every entry (Higham, "Accuracy and Stability
+  of Numerical Algorithms", theorem 10.3); since |X[i, j]| <= sqrt(X[i, i] X[j, j]) this
   moves tr(V X) by at most n (n + 1) eps sum_i V[i, i] X[i, i], and diag(V) is part of
   the budget. The product and its singular values are off by a few n eps of the largest
-  one, their sum by n times that. `8 n (n + 1) eps` of the bound is taken off for all
-  of it together: 1e-8 for n = 2048.
-
-  `multiplier`: V, symmetric, shape [n, n].
-  `weights`: Non-negative weights of the errors, shape [n].
+  one, their sum by n times that. `8 n (n + 1) eps` of the bound is taken off for all of
+  it together: 1e-8 for n = 2048.
   """
   half = scipy.linalg.cholesky(multiplier, lower=True)
   product = np.sqrt(weights)[:, np.newaxis] * workload_lib.apply(workload, half)

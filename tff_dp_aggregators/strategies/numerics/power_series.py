@@ -5,18 +5,17 @@ and transposed products of such matrices are those of their first columns, in
 O(n log n) by fast Fourier transforms. Everything is float64.
 
 Rounding: a transform leaves errors relative to the largest coefficient, about 1e-16
-times the logarithm of the length, everywhere. Small coefficients are therefore not
-relatively accurate, but sums and norms are. `inverse` has a way around that.
+times the logarithm of the length, everywhere: sums and norms are relatively accurate,
+small coefficients are not. `inverse` has a way around that.
 """
 
 import numpy as np
 
 # Up to so many coefficients, dividing term by term is as fast as transforms.
 _FEW = 256
-# Newton's iteration starts from this many terms.
-_START = 64
-# Transforms do not invert a series whose inverse has coefficients that much larger
-# than the first one: rounding would drown the smaller ones before them.
+_START = 64  # Newton's iteration starts from this many terms.
+# Transforms do not invert a series whose inverse has coefficients that much larger than
+# the first one, whose rounding would drown smaller ones.
 _GROWTH = 1e3
 
 
@@ -26,32 +25,28 @@ def multiply(left: np.ndarray, right: np.ndarray, num_terms: int) -> np.ndarray:
   length = len(left) + len(right) - 1
   size = transform_size(length)
   product = inverse_transform(transform(left, size) * transform(right, size), size)
-  return _resized(product[:length], num_terms)
+  return resized(product[:length], num_terms)
 
 
 def correlate(left: np.ndarray, right: np.ndarray, num_lags: int) -> np.ndarray:
-  """sum_t left[t] right[t - lag] for lag = 0, ..., num_lags - 1.
-
-  The first entries of T^t left, T the lower-triangular Toeplitz matrix of `right`.
-  """
+  """sum_t left[t] right[t - lag] for lags from 0: T^t left, T the matrix of `right`."""
   size = transform_size(len(left) + len(right) - 1)
   product = transform(left, size) * np.conj(transform(right, size))
-  return _resized(inverse_transform(product, size)[: len(left)], num_lags)
+  return resized(inverse_transform(product, size)[: len(left)], num_lags)
 
 
 def divide(
   numerator: np.ndarray, denominator: np.ndarray, num_terms: int
 ) -> np.ndarray:
-  """The first `num_terms` coefficients of a quotient, term by term.
+  """The first coefficients of a quotient, O(num_terms * len(denominator)).
 
-  O(num_terms * len(denominator)). Where the terms that add up to a coefficient have
-  the same sign, it is relatively accurate, however small.
+  Term by term: if terms that add up have one sign, it is relatively accurate.
   """
   # lfilter runs y[t] = (x[t] - sum_i d[i] y[t - i]) / d[0].
   import scipy.signal  # Slow to import, and few callers need it.
 
   return scipy.signal.lfilter(
-    [1.0], denominator[:num_terms], _resized(numerator, num_terms)
+    [1.0], denominator[:num_terms], resized(numerator, num_terms)
   )
 
 
@@ -106,8 +101,7 @@ def _newton_step(series: np.ndarray, known: np.ndarray, num_terms: int) -> np.nd
   return np.concatenate([known, -correction[len(known) : num_terms]])
 
 
-def _resized(series: np.ndarray, num_terms: int) -> np.ndarray:
+def resized(series: np.ndarray, num_terms: int) -> np.ndarray:
   """Cut off, or filled up with zeros."""
-  if len(series) >= num_terms:
-    return series[:num_terms]
-  return np.concatenate([series, np.zeros(num_terms - len(series))])
+  padding = np.zeros(max(0, num_terms - len(series)))
+  return np.concatenate([series[:num_terms], padding])

@@ -25,10 +25,10 @@ that begins in round s' = s + l, with r' in place of r,
 So a row's norm follows from running sums of W^2, products of h and f, and their
 convolutions with W: O(n log n) for each epoch. Derivatives run backwards through that.
 
-**Any other workload** takes the matrix B, O(n^2) for one with learning rates or weight
-decay, and O(n^3) for an array.
+**Any other workload** takes the matrix B, O(n^2), or O(n^3) for an array.
 """
 
+import functools
 from collections.abc import Sequence
 from typing import Callable, NamedTuple
 
@@ -40,8 +40,6 @@ from tff_dp_aggregators.strategies.numerics import power_series
 
 # Maps weights of the errors to the gradient of their weighted sum by g, and by r.
 PullBack = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
-
-
 # Squared row norms of A D^-1 G, float64 of shape [n], from g, shape [n], and r, for one
 # workload and one division into epochs; and how to differentiate them.
 Errors = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, PullBack]]
@@ -49,18 +47,12 @@ Errors = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, PullBack]]
 
 def of_workload(workload: workload_lib.Checked, starts: Sequence[int]) -> Errors:
   """The errors of a workload, in the way that is best for it."""
-  if not isinstance(workload, workload_lib.Workload):
-    return _dense(
-      len(workload),
-      lambda rows: workload @ rows,
-      lambda rows: workload.T @ rows,
-      starts,
-    )
-  if workload.is_toeplitz and len(starts) == 1:
-    return _of_one_epoch(workload.coefficients())
-  if workload.is_toeplitz and not workload.weight_decay:
-    return _OfMomentum(workload, starts)
-  return _dense(workload.num_rounds, workload.apply, workload.apply_transposed, starts)
+  if isinstance(workload, workload_lib.Workload) and workload.is_toeplitz:
+    if len(starts) == 1:
+      return _of_one_epoch(workload.coefficients())
+    if not workload.weight_decay:
+      return _OfMomentum(workload, starts)
+  return functools.partial(_dense, workload, starts)
 
 
 def _of_one_epoch(workload: np.ndarray) -> Errors:
@@ -83,29 +75,26 @@ def _of_one_epoch(workload: np.ndarray) -> Errors:
 
 
 def _dense(
-  num_rounds: int,
-  apply: Callable[[np.ndarray], np.ndarray],
-  apply_transposed: Callable[[np.ndarray], np.ndarray],
+  workload: workload_lib.Checked,
   starts: Sequence[int],
-) -> Errors:
+  column: np.ndarray,
+  factors: np.ndarray,
+) -> tuple[np.ndarray, PullBack]:
   """Those of any workload."""
-  lengths = np.diff([*starts, num_rounds])
+  noise = scipy.linalg.toeplitz(column, np.zeros_like(column))
+  lengths = np.diff([*starts, len(column)])
+  by_round = np.repeat(factors, lengths)[:, np.newaxis]
+  estimator = workload_lib.apply(workload, by_round * noise)
 
-  def errors(column: np.ndarray, factors: np.ndarray) -> tuple[np.ndarray, PullBack]:
-    noise = scipy.linalg.toeplitz(column, np.zeros_like(column))
-    by_round = np.repeat(factors, lengths)[:, np.newaxis]
-    estimator = apply(by_round * noise)
+  def pull_back(weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    by_estimator = 2.0 * weights[:, np.newaxis] * estimator
+    scaled = workload_lib.apply_transposed(workload, by_estimator)
+    by_factor = np.add.reduceat((scaled * noise).sum(axis=1), list(starts))
+    by_noise = by_round * scaled
+    lags = [np.trace(by_noise, offset=-lag) for lag in range(len(column))]
+    return np.array(lags), by_factor
 
-    def pull_back(weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-      scaled = apply_transposed(2.0 * weights[:, np.newaxis] * estimator)
-      by_factor = np.add.reduceat((scaled * noise).sum(axis=1), list(starts))
-      by_noise = by_round * scaled
-      lags = [np.trace(by_noise, offset=-lag) for lag in range(len(column))]
-      return np.array(lags), by_factor
-
-    return np.square(estimator).sum(axis=1), pull_back
-
-  return errors
+  return np.square(estimator).sum(axis=1), pull_back
 
 
 class _Epoch(NamedTuple):
@@ -168,16 +157,11 @@ class _OfMomentum:
     epochs = []
     left, fading = np.zeros(0), np.zeros(0)
     for number, (start, stop) in enumerate(self._bounds):
-      epochs.append(
-        _Epoch(
-          left,
-          fading,
-          _convolved(left, sums, start, stop),
-          _convolved(fading, sums, start, stop)
-          if self._momentum
-          else np.zeros(stop - start),
-        )
-      )
+      met = _convolved(left, sums, start, stop)
+      met_fading = np.zeros(stop - start)
+      if self._momentum:
+        met_fading = _convolved(fading, sums, start, stop)
+      epochs.append(_Epoch(left, fading, met, met_fading))
       if stop == self._num_rounds:
         break
       step = factors[number] - factors[number + 1]
@@ -206,11 +190,8 @@ class _OfMomentum:
     by_factor = np.zeros_like(factors)
     by_left = by_fading = np.zeros(self._num_rounds)
     for number in reversed(range(len(epochs))):
-      (start, stop), factor, each = (
-        self._bounds[number],
-        factors[number],
-        epochs[number],
-      )
+      (start, stop), factor = self._bounds[number], factors[number]
+      each = epochs[number]
       if stop < self._num_rounds:
         step = factor - factors[number + 1]
         by_step = by_left @ sums[stop - 1 :: -1] + by_fading @ decayed[stop - 1 :: -1]

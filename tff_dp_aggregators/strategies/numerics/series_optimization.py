@@ -5,20 +5,16 @@ series divided by z, and the squared error e(z) for noise of variance 1 a sum of
 of z. They scale like |z|^-2 and |z|^2, so that minimising s(z) + e(z), where they come
 out equal, minimises the product s(z) e(z), which no scaling changes.
 
-Second derivatives are cheap here. With v = a / z^2 and g the gradient with respect to
+Second derivatives are cheap. With v = a / z^2 and g the gradient with respect to
 w = a / z, the Hessian of sum_t w_t^2 is
 
     2 sum_t v[t - i] v[t - j]  +  2 sum_t g_t (a / z^3)[t - i - j];
 
 the second part is a Hankel matrix, and in the first each entry follows from its upper
-left neighbour. So an iteration costs O(n log n + p^3 / 3) for p
-coefficients, and quadratic convergence makes them few. Constraints are kept by a
-logarithmic barrier, whose weight falls until its bound on what it costs is negligible.
-
-Nothing here knows strategies; `banded_inverse` uses it.
+left neighbour: O(n log n + p^3 / 3) an iteration for p coefficients. Constraints are
+kept by a logarithmic barrier, whose weight falls until what it costs is negligible.
 """
 
-import abc
 import dataclasses
 import math
 from typing import Callable, Optional
@@ -29,8 +25,7 @@ import scipy.linalg
 from tff_dp_aggregators.strategies.numerics import descent
 from tff_dp_aggregators.strategies.numerics import power_series
 
-# Newton's method stops when a step lowers the objective by no more than this, relative
-# to it, by the quadratic model; as it converges quadratically, far less is then left.
+# Newton's method stops when the model gains no more than this, relative to the value.
 TOLERANCE = 1e-10
 # What the barrier may cost in the end, relative to the objective.
 BARRIER_TOLERANCE = 1e-8
@@ -38,119 +33,66 @@ BARRIER_TOLERANCE = 1e-8
 MAX_TOLERANCE = 2e-6
 # What values of the objective may differ by because of rounding, relative.
 _ROUNDING = 1e-13
-# Far more than needed; to end what does not converge.
-_MAX_ITERATIONS = 500
-# After so many, a relative gain of a step that is as good as none.
-_NEARLY = 1e-6
+_MAX_ITERATIONS = 500  # Far more than needed; to end what does not converge.
+_NEARLY = 1e-6  # After so many, a relative gain of a step that is as good as none.
 _SMALLEST_STEP = 1e-10
-# Curvatures below this, relative to the largest, are rounding.
-_FLATTEST = 1e-13
+_FLATTEST = 1e-13  # Curvatures below this, relative to the largest, are rounding.
+
+
+_Slopes = tuple[np.ndarray, np.ndarray]  # Gradient [p] and Hessian [p, p].
 
 
 @dataclasses.dataclass(frozen=True)
-class Derivatives:
-  """Value, gradient [p] and Hessian [p, p] of a function at a point."""
+class Evaluated:
+  """The value of a function at a point, infinite outside of its domain."""
 
   value: float
-  gradient: np.ndarray
-  hessian: np.ndarray
+  slopes: Callable[[], _Slopes]
 
-  def __add__(self, other: 'Derivatives') -> 'Derivatives':
-    return Derivatives(
-      self.value + other.value,
-      self.gradient + other.gradient,
-      self.hessian + other.hessian,
-    )
+  def __add__(self, other: 'Evaluated') -> 'Evaluated':
+    def slopes() -> _Slopes:
+      (gradient, hessian), (more, more_hessian) = self.slopes(), other.slopes()
+      return gradient + more, hessian + more_hessian
 
-
-class Function(abc.ABC):
-  """A twice differentiable function of p coefficients."""
-
-  @abc.abstractmethod
-  def value(self, z: np.ndarray) -> float:
-    """The value at z, infinite outside of the domain."""
-
-  @abc.abstractmethod
-  def derivatives(self, z: np.ndarray) -> Derivatives:
-    """Value, gradient and Hessian at z."""
+    return Evaluated(self.value + other.value, slopes)
 
 
-class Sum(Function):
-  """The sum of several functions."""
-
-  def __init__(self, *terms: Function):
-    self._terms = terms
-
-  def value(self, z: np.ndarray) -> float:
-    """The value at z."""
-    return sum(term.value(z) for term in self._terms)
-
-  def derivatives(self, z: np.ndarray) -> Derivatives:
-    """Value, gradient and Hessian at z."""
-    first, *others = (term.derivatives(z) for term in self._terms)
-    return sum(others, first)
+# A twice differentiable function of p coefficients.
+Function = Callable[[np.ndarray], Evaluated]
 
 
-class Quadratic(Function):
+def quadratic(matrix: np.ndarray) -> Function:
   """z^T Q z."""
-
-  def __init__(self, matrix: np.ndarray):
-    self._matrix = matrix
-
-  def value(self, z: np.ndarray) -> float:
-    """The value at z."""
-    return float(z @ self._matrix @ z)
-
-  def derivatives(self, z: np.ndarray) -> Derivatives:
-    """Value, gradient and Hessian at z."""
-    image = self._matrix @ z
-    return Derivatives(float(z @ image), 2 * image, 2 * self._matrix)
+  return lambda z: Evaluated(
+    float(z @ matrix @ z), lambda: (2 * (matrix @ z), 2 * matrix)
+  )
 
 
-class Quotient(Function):
-  """sum_t w_t^2 with w = a / z.
+def quotient(numerator: np.ndarray) -> Function:
+  """sum_t w_t^2 with w = a / z, a of shape [n]."""
+  num_rounds = len(numerator)
 
-  `numerator`: a, shape [n].
-  """
+  def evaluated(z: np.ndarray) -> Evaluated:
+    inverse = power_series.inverse(z, num_rounds)
+    first = power_series.multiply(numerator, inverse, num_rounds)
 
-  def __init__(self, numerator: np.ndarray):
-    self._numerator = numerator
+    def slopes() -> _Slopes:
+      second = power_series.multiply(first, inverse, num_rounds)
+      third = power_series.multiply(second, inverse, num_rounds)
+      hessian = 2 * gram(second, len(z), averaged=False)
+      hessian += 2 * _hankel(2 * first, third, len(z))
+      return -power_series.correlate(2 * first, second, len(z)), hessian
 
-  def value(self, z: np.ndarray) -> float:
-    """The value at z."""
-    quotient = self._over(self._numerator, power_series.inverse(z, self._num_rounds))
-    return float(quotient @ quotient)
+    return Evaluated(float(first @ first), slopes)
 
-  def derivatives(self, z: np.ndarray) -> Derivatives:
-    """Value, gradient and Hessian at z."""
-    inverse = power_series.inverse(z, self._num_rounds)
-    quotient = self._over(self._numerator, inverse)
-    second = self._over(quotient, inverse)
-    third = self._over(second, inverse)
-    doubled = 2 * quotient
-    hessian = 2 * gram(second, len(z), averaged=False)
-    hessian += 2 * _hankel(doubled, third, len(z))
-    return Derivatives(
-      float(quotient @ quotient),
-      -power_series.correlate(doubled, second, len(z)),
-      hessian,
-    )
-
-  @property
-  def _num_rounds(self) -> int:
-    return len(self._numerator)
-
-  def _over(self, series: np.ndarray, inverse: np.ndarray) -> np.ndarray:
-    return power_series.multiply(series, inverse, self._num_rounds)
+  return evaluated
 
 
-class LargestRow(Function):
-  """A smooth upper bound of the largest row of an estimator A D, squared.
+class LargestRow:
+  """A smooth upper bound of the largest row of A D, squared; D is the matrix of z.
 
-  With `D` the Toeplitz matrix of z and e_t the squared norm of row t of A D, this is
-  (sum_t e_t^q)^(1 / q), at most n^(1 / q) times the largest of them.
-
-  `workload`: A, shape [n, n].
+  With e_t the squared norm of row t, it is (sum_t e_t^q)^(1 / q), at most n^(1 / q)
+  times the largest of them.
   """
 
   def __init__(self, workload: np.ndarray, exponent: float):
@@ -159,33 +101,37 @@ class LargestRow(Function):
     self._size = power_series.transform_size(2 * len(workload))
     self._transform = power_series.transform(workload, self._size)
 
-  def value(self, z: np.ndarray) -> float:
-    """The value at z."""
-    return self._norm(self._row_errors(self._estimator(z)))
-
-  def derivatives(self, z: np.ndarray) -> Derivatives:
-    """Value, gradient and Hessian at z."""
+  def __call__(self, z: np.ndarray) -> Evaluated:
+    """The bound, with its derivatives."""
     estimator = self._estimator(z)
-    errors = self._row_errors(estimator)
-    norm = self._norm(errors)
-    relevant = (errors / norm) ** (self._exponent - 2) > 1e-18
-    share = errors[relevant] / norm
-    weights = share ** (self._exponent - 1)
-    jacobian = self._row_gradients(estimator, relevant)[:, : len(z)]
-    gradient = weights @ jacobian
-    scaled = jacobian * np.sqrt(share ** (self._exponent - 2))[:, np.newaxis]
-    spread = scaled.T @ scaled - np.outer(gradient, gradient)
-    rows = self._workload[relevant]
-    hessian = 2 * workload_gram(rows, weights, len(z))
-    return Derivatives(norm, gradient, hessian + (self._exponent - 1) / norm * spread)
+    errors = np.square(estimator).sum(axis=1)
+    largest, q = errors.max(), self._exponent
+    norm = float(largest * np.sum((errors / largest) ** q) ** (1 / q))
+
+    def slopes() -> _Slopes:
+      relevant = (errors / norm) ** (q - 2) > 1e-18
+      share = errors[relevant] / norm
+      weights = share ** (q - 1)
+      # Derivatives of e_t by z_s: 2 sum_j B[t, j] A[t, j + s].
+      transform = np.conj(power_series.transform(estimator[relevant], self._size))
+      jacobian = 2 * power_series.inverse_transform(
+        self._transform[relevant] * transform, self._size
+      )
+      jacobian = jacobian[:, : len(z)]
+      gradient = weights @ jacobian
+      scaled = jacobian * np.sqrt(share ** (q - 2))[:, np.newaxis]
+      spread = scaled.T @ scaled - np.outer(gradient, gradient)
+      hessian = 2 * workload_gram(self._workload[relevant], weights, len(z))
+      return gradient, hessian + (q - 1) / norm * spread
+
+    return Evaluated(norm if math.isfinite(largest) else math.inf, slopes)
 
   def gap(self, z: np.ndarray) -> float:
-    """How far the largest e_t is above the mean in which z is stationary, relative.
+    """How far the largest e_t is above the mean with weights e_t^(q - 1), relative.
 
-    At a minimum of a sum with this function, the same z is stationary for the
-    weighted mean of e_t with weights e_t^(q - 1).
+    At a minimum of a sum with this function, the same z is stationary for that mean.
     """
-    errors = self._row_errors(self._estimator(z))
+    errors = np.square(self._estimator(z)).sum(axis=1)
     share = errors / errors.max()
     weights = share ** (self._exponent - 1)
     return float(1 - weights @ share / weights.sum())
@@ -197,93 +143,39 @@ class LargestRow(Function):
     )
     return product[:, : len(self._workload)]
 
-  def _row_errors(self, estimator: np.ndarray) -> np.ndarray:
-    return np.square(estimator).sum(axis=1)
 
-  def _row_gradients(self, estimator: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Derivative of e_t by z_s: 2 sum_j B[t, j] A[t, j + s]."""
-    transform = np.conj(power_series.transform(estimator[rows], self._size))
-    return 2 * power_series.inverse_transform(
-      self._transform[rows] * transform, self._size
-    )
+def barrier(function: Function, start: int, end: int, weight: float) -> Function:
+  """A function plus `weight` times the negative logarithms of what has to be positive.
 
-  def _norm(self, errors: np.ndarray) -> float:
-    largest = errors.max()
-    if not math.isfinite(largest):
-      return math.inf
-    return float(
-      largest * np.sum((errors / largest) ** self._exponent) ** (1 / self._exponent)
-    )
-
-
-class Monotone:
-  """Constraints: coefficients are not negative, and non-increasing from an index on.
-
-  c_j >= 0 for j < start, c_j >= c_{j + 1} for start <= j < end - 1, c_{end - 1} >= 0,
-  where c is the inverse series of z.
+  With c the inverse series of z, that is c_j for j < start, c_j - c_{j + 1} for
+  start <= j < end - 1, and c_{end - 1}: c does not increase from `start` on.
   """
 
-  def __init__(self, start: int, end: int):
-    self._start = start
-    self._end = end
-
-  def __len__(self) -> int:
-    return self._end
-
-  def values(self, z: np.ndarray) -> np.ndarray:
-    """What has to be positive, shape [end]."""
-    return self._differences(self._column(z))
-
-  def derivatives(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Values, shape [end], and Jacobian, shape [end, p]."""
-    column = self._column(z)
-    square = power_series.divide(column, z, self._end)
-    return self._differences(column), self._differences(-shifts(square, len(z)))
-
-  def curvature(self, z: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Hessian of the weighted sum of values."""
-    column = self._column(z)
-    square = power_series.divide(column, z, self._end)
-    cube = power_series.divide(square, z, self._end)
-    outer = weights.copy()
-    outer[self._start + 1 :] -= weights[self._start : -1]
-    return 2 * _hankel(outer, cube, len(z))
-
-  def _column(self, z: np.ndarray) -> np.ndarray:
-    # Term by term: the last coefficients are small, and their signs matter.
-    return power_series.divide(np.ones(1), z, self._end)
-
-  def _differences(self, rows: np.ndarray) -> np.ndarray:
+  def steps_down(rows: np.ndarray) -> np.ndarray:
     result = rows.copy()
-    result[self._start : -1] -= rows[self._start + 1 :]
+    result[start:-1] -= rows[start + 1 :]
     return result
 
+  def evaluated(z: np.ndarray) -> Evaluated:
+    # Term by term: the last coefficients are small, and their signs matter.
+    column = power_series.divide(np.ones(1), z, end)
+    slack = steps_down(column)
 
-class Barrier(Function):
-  """A function plus `weight` times the negative logarithms of constraints."""
+    def slopes() -> _Slopes:
+      square = power_series.divide(column, z, end)
+      cube = power_series.divide(square, z, end)
+      jacobian = steps_down(-scipy.linalg.toeplitz(square, np.zeros(len(z))))
+      relative = jacobian / slack[:, np.newaxis]
+      by_column = 1 / slack
+      by_column[start + 1 :] -= 1 / slack[start:-1]
+      hessian = relative.T @ relative - 2 * _hankel(by_column, cube, len(z))
+      return -weight * relative.sum(axis=0), weight * hessian
 
-  def __init__(self, function: Function, constraints: Monotone, weight: float):
-    self._function = function
-    self._constraints = constraints
-    self._weight = weight
-
-  def value(self, z: np.ndarray) -> float:
-    """The value at z."""
-    slack = self._constraints.values(z)
     if not np.all(slack > 0):
-      return math.inf
-    return self._function.value(z) - self._weight * float(np.log(slack).sum())
+      return Evaluated(math.inf, slopes)
+    return function(z) + Evaluated(-weight * float(np.log(slack).sum()), slopes)
 
-  def derivatives(self, z: np.ndarray) -> Derivatives:
-    """Value, gradient and Hessian at z."""
-    slack, jacobian = self._constraints.derivatives(z)
-    relative = jacobian / slack[:, np.newaxis]
-    hessian = relative.T @ relative - self._constraints.curvature(z, 1 / slack)
-    return self._function.derivatives(z) + Derivatives(
-      -self._weight * float(np.log(slack).sum()),
-      -self._weight * relative.sum(axis=0),
-      self._weight * hessian,
-    )
+  return evaluated
 
 
 def minimize(
@@ -292,19 +184,17 @@ def minimize(
   report: descent.Report,
   tolerance: float = TOLERANCE,
 ) -> np.ndarray:
-  """A local minimum of a function, by Newton's method with line search.
-
-  `start`: A point of its domain, shape [p].
-  """
-  z = start
+  """A local minimum by Newton's method with line search, from a point of the domain."""
+  z, at = start, function(start)
   for _ in range(_MAX_ITERATIONS):
-    at = function.derivatives(z)
     report(at.value)
-    step = _newton_step(at)
-    decrease = -float(at.gradient @ step) / 2  # Half the squared Newton decrement.
+    gradient, hessian = at.slopes()
+    step = _newton_step(gradient, hessian)
+    slope = float(gradient @ step)
+    decrease = -slope / 2  # Half the squared Newton decrement.
     if decrease <= tolerance * abs(at.value):
-      return z + step if function.value(z + step) <= at.value else z
-    z = _line_search(function, z, at, step)
+      return z + step if function(z + step).value <= at.value else z
+    z, at = _line_search(function, z, at.value, step, slope)
   if decrease <= _NEARLY * abs(at.value):
     return z  # It creeps along constraints, which round-off alone may decide.
   raise descent.ConvergenceError(
@@ -314,35 +204,25 @@ def minimize(
 
 
 def minimize_within(
-  function: Function, constraints: Monotone, start: np.ndarray, report: descent.Report
+  function: Function, first: int, end: int, start: np.ndarray, report: descent.Report
 ) -> np.ndarray:
-  """A local minimum within constraints, strictly inside of them.
+  """A local minimum strictly inside of the constraints of `barrier`, from `start`.
 
   The weight of the barrier falls tenfold each time. At the minimum with weight m, a
   convex function is within m times the number of constraints of its best value.
-
-  `start`: Where to begin, shape [p].
   """
   z = start
-  scale = abs(function.value(start))
+  scale = abs(function(start).value)
   cost = 1e-2
   while cost > BARRIER_TOLERANCE / 10:
-    barrier = Barrier(function, constraints, cost * scale / len(constraints))
-    z = minimize(barrier, z, report, tolerance=max(cost / 10, 1e-12))
+    with_barrier = barrier(function, first, end, cost * scale / end)
+    z = minimize(with_barrier, z, report, tolerance=max(cost / 10, 1e-12))
     cost /= 10
   return z
 
 
-def balanced(increasing: Function, decreasing: Function, z: np.ndarray) -> np.ndarray:
-  """Z scaled so that functions of degree 2 and -2 have the same value there."""
-  return z * (decreasing.value(z) / increasing.value(z)) ** 0.25
-
-
 def gram(series: np.ndarray, size: int, averaged: bool) -> np.ndarray:
-  """sum_t q_t v[t - i] v[t - j] for i, j < size, with q_t = 1 or (n - t) / n.
-
-  `series`: v, shape [n], n at least `size`.
-  """
+  """sum_t q_t v[t - i] v[t - j] for i, j < size, with q_t = 1 or (n - t) / n."""
   last = series[::-1][:size]
   lags = power_series.correlate(series, series, size)
   steady = _from_upper_left(lags, lambda i: last[i] * last[:-1])
@@ -358,8 +238,7 @@ def workload_gram(
 ) -> np.ndarray:
   """M with x^T M x = sum_t weights_t ||row t of A D||^2, D the Toeplitz matrix of x.
 
-  `workload`: Rows of A, shape [m, n].
-  `weights`: Shape [m], or None for 1 / n each.
+  `workload`: Rows of A, shape [m, n]; `weights`: [m], or None for 1 / n each.
   """
   num_rounds = workload.shape[1]
   if weights is None:
@@ -373,22 +252,13 @@ def workload_gram(
   return pairs[:size, :size]
 
 
-def shifts(series: np.ndarray, count: int) -> np.ndarray:
-  """The first columns of the lower-triangular Toeplitz matrix of a series."""
-  return scipy.linalg.toeplitz(series, np.zeros(count))
-
-
-def _newton_step(at: Derivatives) -> np.ndarray:
-  """Minus the gradient over the Hessian, with curvatures made positive.
-
-  Variables are scaled to curvatures of 1. Where the Hessian is not positive definite,
-  its eigenvalues are replaced by their absolute values.
-  """
-  if not np.all(np.isfinite(at.hessian)):
+def _newton_step(gradient: np.ndarray, hessian: np.ndarray) -> np.ndarray:
+  """Minus the gradient over the Hessian, scaled, with curvatures made positive."""
+  if not np.all(np.isfinite(hessian)):
     raise descent.ConvergenceError('the second derivatives are not finite.')
-  scale = 1 / np.sqrt(np.maximum(np.abs(np.diagonal(at.hessian)), 1e-300))
-  scaled = at.hessian * np.outer(scale, scale)
-  gradient = scale * at.gradient
+  scale = 1 / np.sqrt(np.maximum(np.abs(np.diagonal(hessian)), 1e-300))
+  scaled = hessian * np.outer(scale, scale)
+  gradient = scale * gradient
   try:
     factor = scipy.linalg.cho_factor(scaled, lower=True, check_finite=False)
     return -scale * scipy.linalg.cho_solve(factor, gradient)
@@ -399,20 +269,20 @@ def _newton_step(at: Derivatives) -> np.ndarray:
 
 
 def _line_search(
-  function: Function, z: np.ndarray, at: Derivatives, step: np.ndarray
-) -> np.ndarray:
+  function: Function, z: np.ndarray, value: float, step: np.ndarray, slope: float
+) -> tuple[np.ndarray, Evaluated]:
   """The first of z + step, z + step / 2, ... that gains part of what the model does."""
-  slope = float(at.gradient @ step)
   length = 1.0
   while length > _SMALLEST_STEP:
     candidate = z + length * step
-    wanted = at.value + 1e-4 * length * slope + _ROUNDING * abs(at.value)
+    wanted = value + 1e-4 * length * slope + _ROUNDING * abs(value)
     with np.errstate(over='ignore', invalid='ignore'):
-      if function.value(candidate) <= wanted:
-        return candidate
+      found = function(candidate)
+    if found.value <= wanted:
+      return candidate, found
     length /= 2
   raise descent.ConvergenceError(
-    f'no step along the descent direction lowers {at.value:.6g}, though its slope is '
+    f'no step along the descent direction lowers {value:.6g}, though its slope is '
     f'{slope:.3g}.'
   )
 

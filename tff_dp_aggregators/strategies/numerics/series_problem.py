@@ -7,13 +7,12 @@ strategies is ||C u||^2, u the earliest, densest pattern of rounds; that it is n
 is up to the caller.
 
 **Scales.** With epochs of `min_separation` rounds, a client is in one round of each at
-most. If *columns of one client do not overlap*, its squared sensitivity is the sum of
-the squared norms of its columns, and `ColumnNorms` says which norms keep to it. A
-scale is such a norm over that of the first column that has it, which is the longest:
-those of the last rounds are cut short.
+most. If *columns of one client do not overlap*, `ColumnNorms` says which norms keep to
+its squared sensitivity, the sum of their squares. A scale is such a norm over that of
+the first column that has it, the longest: those of the last rounds are cut short.
 
-If *columns overlap*: a client's p-th round is in epoch p or a later one; so with
-scales that fall, the worst that it can do in the first k epochs is the worst of all
+If *columns overlap*: a client's p-th round is in epoch p or a later one; so with scales
+that fall, the worst that it can do in the first k epochs is the worst of all
 (`toeplitz_sensitivity`), k the most rounds of a client. From the k-th epoch on, scales
 may as well be equal: a smaller one would add noise and lower no sensitivity. So what is
 free is k - 1 ratios; squares of the numbers that are searched are the steps down of
@@ -21,7 +20,7 @@ their logarithms.
 """
 
 import dataclasses
-from typing import Any, Callable, NamedTuple, Optional, Union
+from typing import Callable, NamedTuple, Optional, Union
 
 import numpy as np
 
@@ -32,6 +31,7 @@ from tff_dp_aggregators.strategies import workload as workload_lib
 from tff_dp_aggregators.strategies.numerics import descent
 from tff_dp_aggregators.strategies.numerics import power_series
 from tff_dp_aggregators.strategies.numerics import scaled_errors
+from tff_dp_aggregators.strategies.participation import Participation
 
 # So many scales that fall, at most: with more epochs, one is that of several.
 MAX_SCALES = 32
@@ -39,8 +39,7 @@ MAX_SCALES = 32
 _MAX_SHARES = 32
 # What runs have together, of 1 for the share that is spread, where a search begins.
 _FIRST_SHARES = 0.2
-# Where a search begins: a step down of the logarithms.
-_FIRST_STEP = 0.05
+_FIRST_STEP = 0.05  # Where a search begins: a step down of the logarithms.
 # Where it ends, relative to the squared error.
 _TOLERANCES = {'mean': 1e-8, 'max': 1e-4}
 # The same without scales: of a smooth error, and of the largest of several.
@@ -56,13 +55,8 @@ class Series(NamedTuple):
   # Makes of derivatives by the two the gradient by the parameters.
   pull_back: Callable[[np.ndarray, np.ndarray], np.ndarray]
 
-  def fixed(self) -> 'Series':
-    """The same, with no parameters left."""
-    return self._replace(pull_back=lambda by_column, by_noise: np.zeros(0))
 
-
-# None outside of the domain.
-Family = Callable[[np.ndarray], Optional[Series]]
+Family = Callable[[np.ndarray], Optional[Series]]  # None outside of the domain.
 
 
 class ColumnNorms:
@@ -82,22 +76,18 @@ class ColumnNorms:
   Otherwise, where b does not divide n, a client can come once more in the r rounds that
   are left. Runs that begin in rounds r, r + b, ... count backwards from the end: the
   first r rounds of an epoch can be in a pattern of one round more than its others,
-  which have norms of their own. By how much shares of all runs would be better, `python
-  -m benchmarks.round_scales` prints.
-
-  A longer column is not always better for given other columns, since its round's noise
-  takes back noise of the rounds before: those others can be shorter than shares allow.
+  which have norms of their own (`python -m benchmarks.round_scales` compares shares of
+  all runs). A longer column is not always better for given other columns, since its
+  round's noise takes back noise of the rounds before: those others can be shorter than
+  shares allow.
 
   What is searched is, first, the root of each share, whose sum does not matter. Then
   comes for each norm that can be less than shares allow the root of how much more they
-  allow, as a part of its square.
-
-  Attributes:
-    starts: In which rounds another norm begins, in rising order from 0.
-    start: Where to begin a search, at norms that are the same in all epochs, or nearly.
+  allow, as a part of its square. `starts` are the rounds in which another norm begins,
+  `start` is where to begin a search, at norms that are nearly the same in all epochs.
   """
 
-  def __init__(self, participation: participation_lib.Participation):
+  def __init__(self, participation: Participation):
     n, separation = participation.num_rounds, participation.min_separation
     times = participation.possible_participations
     epochs, left = divmod(n, separation)
@@ -119,10 +109,10 @@ class ColumnNorms:
     self.starts = sorted(firsts_and_ends - {n})
     self._shorter = np.searchsorted(self.starts, shorter)
     self.start = np.append(roots, np.full(len(shorter), epochs**-0.5))
+    first, end, part = np.array(shares).T
+    starts = np.array(self.starts)[:, np.newaxis]
     # The mean square over a client's rounds is to be 1.
-    self._squares = times * np.array(
-      [[share.of(this_round) for share in shares] for this_round in self.starts]
-    )
+    self._squares = times * np.where((first <= starts) & (starts < end), part, 0.0)
 
   def __call__(self, searched: np.ndarray) -> np.ndarray:
     """The norms, shaped as `starts`."""
@@ -150,14 +140,11 @@ class ColumnNorms:
 
 
 class _Share(NamedTuple):
-  """What a share allows in the squared norm of each of some rounds."""
+  """Rounds, and which part of a share each of their squared norms may have."""
 
   first: int  # The first of them.
   end: int  # The round after the last one.
-  part: float  # The share's part.
-
-  def of(self, this_round: int) -> float:
-    return self.part if self.first <= this_round < self.end else 0.0
+  part: float
 
 
 def _shares(roots: np.ndarray) -> np.ndarray:
@@ -180,20 +167,14 @@ class Chosen(NamedTuple):
 
   scales: np.ndarray  # Shaped as `starts`.
   squared_sensitivity: float  # That of the strategy with these scales.
-  # Makes of derivatives by the two the gradients by what is searched and by the first
-  # column of C.
+  # Of derivatives by the two the gradients by what is searched and by C's first column.
   pull_back: Callable[[np.ndarray, float], tuple[np.ndarray, np.ndarray]]
 
 
 class Disjoint:
-  """Scales for columns of one client that do not overlap.
+  """Scales for columns of one client that do not overlap, by `ColumnNorms`."""
 
-  Attributes:
-    starts: In which rounds another scale begins, in rising order from 0.
-    start: Where to begin a search.
-  """
-
-  def __init__(self, participation: participation_lib.Participation):
+  def __init__(self, participation: Participation):
     self._norms = ColumnNorms(participation)
     self.starts, self.start = self._norms.starts, self._norms.start
     self._lengths = participation.num_rounds - np.array(self.starts)
@@ -216,15 +197,11 @@ class Disjoint:
 
 
 class Falling:
-  """Scales for columns that overlap, one for each epoch or for several of them.
-
-  Their mean square over a client's rounds is 1; a single one is none. Attributes as of
-  `Disjoint`.
-  """
+  """Scales for columns that overlap, of one or more epochs, with mean square 1."""
 
   def __init__(
     self,
-    participation: participation_lib.Participation,
+    participation: Participation,
     max_scales: int = MAX_SCALES,
   ):
     several = -(-participation.possible_participations // max_scales)
@@ -274,20 +251,11 @@ class Found(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class SeriesProblem:
-  """What is asked for, checked."""
+class SeriesProblem(strategy_lib.Problem):
+  """What is asked for, of a Toeplitz strategy."""
 
-  participation: participation_lib.Participation  # Who may take part when.
-  objective: str  # 'mean' or 'max'.
-  workload: workload_lib.Checked  # What the error is about.
-  # 'none', 'disjoint' for columns of one client that do not overlap, or 'falling' for
-  # others.
+  # 'none', 'disjoint' if columns of one client do not overlap, or 'falling' if they do.
   scaling: str = 'none'
-
-  @property
-  def num_rounds(self) -> int:
-    """Rounds n."""
-    return self.participation.num_rounds
 
   @property
   def separation(self) -> int:
@@ -302,15 +270,6 @@ class SeriesProblem:
     if self.scaling == 'disjoint':
       return Disjoint(self.participation)
     return Falling(self.participation, 1 if self.scaling == 'none' else MAX_SCALES)
-
-  def parameters(self, **others: Any) -> dict[str, Any]:
-    """All of it, as the cache takes it."""
-    own = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-    return {**own, **others}
-
-  def error(self, strategy: strategy_lib.Strategy) -> float:
-    """What is minimised, of a strategy."""
-    return strategy.error(self.objective, self.participation, self.workload)
 
   def minimize(
     self,
@@ -409,23 +368,17 @@ def check(
   num_rounds: int,
   num_bands: int,
   objective: str,
-  participation: Optional[participation_lib.Participation],
+  participation: Optional[Participation],
   workload: workload_lib.WorkloadLike,
 ) -> SeriesProblem:
   """The problem that the arguments of an optimiser of so many bands pose."""
-  num_rounds = checks.check_positive_int('num_rounds', num_rounds)
-  strategy_lib.check_rounds(num_rounds)
+  problem = SeriesProblem.check(num_rounds, objective, participation, workload)
   num_bands = checks.check_positive_int('num_bands', num_bands)
   if num_bands > min(num_rounds, participation_lib.MAX_BANDS):
     raise ValueError(
       f'num_bands must be at most num_rounds={num_rounds}, and at most '
       f'{participation_lib.MAX_BANDS} to be optimised, got {num_bands}.'
     )
-  problem = SeriesProblem(
-    participation_lib.check(num_rounds, participation),
-    checks.check_objective(objective),
-    workload_lib.check(num_rounds, workload),
-  )
   check_size(problem.workload, num_rounds)
   return problem
 

@@ -15,9 +15,9 @@ For contributions of norm at most 1 in rounds r_0 < r_1 < ..., ||C u||^2 is at m
 
 because |c| <= m. By r_q - r_p >= (q - p) b and r_q >= q b, each term has a counterpart
 for u, with m at an index that is not larger, and if p < q not below b; m does not
-increase there. The argument of arXiv:2405.13763 for non-increasing coefficients is the
-same; here the first b may be in any order. The bound is attained if c is not negative
-and does not increase from index b on, and if columns b apart do not overlap.
+increase there. (arXiv:2405.13763 argues so for non-increasing coefficients; here the
+first b may be in any order.) The bound is attained if c is not negative and does not
+increase from index b on, and if columns b apart do not overlap.
 
 **Pairs.** A rise of c far down need not matter: a client who waits for it loses more
 elsewhere. Let R_N(l) be the autocorrelation of the first N coefficients at lag l, so
@@ -60,22 +60,21 @@ f[i] = max_{j >= i} d[j], which does not increase. Then
 
 as the term of p and q above has the factor d[r_p] d[r_q], which is at most
 f[p b] f[q b] by r_p >= p b and r_q >= q b, on each side of which a term of u stands. If
-d does not increase, F is D, and the bound is attained in the same two cases. Nothing in
-it is about epochs: d may fall within b rounds, or at other rounds than multiples of b,
-and clients may come back across its steps. If columns b apart do not overlap, the
-squared sensitivity is in any case the largest sum of squared norms over patterns.
+d does not increase, F is D, and the bound is attained in the same two cases: d may fall
+within b rounds, or at other rounds than multiples of b, and clients may come back
+across its steps. If columns b apart do not overlap, the squared sensitivity is in any
+case the largest sum of squared norms over patterns.
 
-**Pairs of scaled columns.** Where d rises, F is far above D: scales that make all
-columns of T as long as the first are largest for the last ones, which have few rows.
-But contributions of norm at most 1 in rounds i < j meet in |R_{n - j}(j - i)| d[i] d[j]
-at most, and of the p-th and q-th round of a client, i >= p b and j - i >= (q - p) b. So
+**Pairs of scaled columns.** Where d rises, F is far above D. But contributions of norm
+at most 1 in rounds i < j meet in |R_{n - j}(j - i)| d[i] d[j] at most, and of the p-th
+and q-th round of a client, i >= p b and j - i >= (q - p) b. So
 
     sens(T D)^2 <= sum_{p, q} max |R_{n - j}(j - i)| d[i] d[j],
 
 the maximum over such i and j (and over i = j >= p b if p = q): of whatever signs and
-scales, and the exact value if u attains each of the maxima. Whether it does is found by
-looking at all pairs, in O(n m) for the m coefficients that are not negligible. It does
-for two bands of T^-1 and columns of one norm: with c[t] = l^t, 0 <= l < 1, a pair is
+scales, and the exact value if u attains each of the maxima, found by looking at all
+pairs, in O(n m) for the m coefficients that are not negligible. It does for two bands
+of T^-1 and columns of one norm: with c[t] = l^t, 0 <= l < 1, a pair is
 
     l^a sqrt((1 - l^(2 s)) / (1 - l^(2 s + 2 a))),    a = j - i,  s = n - j,
 
@@ -91,31 +90,27 @@ from typing import Optional
 
 import numpy as np
 
-from tff_dp_aggregators.strategies import participation as participation_lib
+from tff_dp_aggregators.strategies.participation import Participation
 
-# A bound that exceeds what is attained by less than this is said to be exact. What is
-# reported is the bound in any case.
+# A bound that exceeds what is attained by less than this is said to be exact.
 _ROUNDING = 1e-12
 # The second argument takes m^2 operations and m k numbers, up to this many of each, for
 # m coefficients of which the last exceeds the largest times this.
 _MAX_OPERATIONS = 10**8
 _MAX_NUMBERS = 2 * 10**7
-# So many pairs of scaled columns are looked at: some seconds.
-_MAX_PAIRS = 10**9
+_MAX_PAIRS = 10**9  # So many pairs of scaled columns are looked at: some seconds.
 _NEGLIGIBLE = 1e-18
 
 
 def squared_by_round(
   coefficients: np.ndarray,
-  participation: participation_lib.Participation,
+  participation: Participation,
   scales: Optional[np.ndarray] = None,
 ) -> np.ndarray:
-  """Upper bounds of the squared sensitivity of the first 1, 2, ..., n rounds.
+  """Upper bounds of the squared sensitivity of the first 1, 2, ..., n rounds, [n].
 
-  `coefficients`: c of the matrix T before its columns are scaled, float64 of shape [n].
+  `coefficients`: c of the matrix T before its columns are scaled, float64 [n].
   `scales`: d, positive, of shape [n], if there are any.
-
-  Returns non-decreasing array of shape [n].
   """
   if participation.possible_participations > 1:
     coefficients = majorant(coefficients, participation.min_separation)
@@ -133,7 +128,7 @@ def squared_by_round(
 
 def squared(
   coefficients: np.ndarray,
-  participation: participation_lib.Participation,
+  participation: Participation,
   scales: Optional[np.ndarray] = None,
 ) -> tuple[float, bool]:
   """Squared sensitivity, and whether it is exact (up to rounding) or an upper bound."""
@@ -149,9 +144,7 @@ def squared(
   return bound, _meets(bound, attained)
 
 
-def is_earliest(
-  coefficients: np.ndarray, participation: participation_lib.Participation
-) -> bool:
+def is_earliest(coefficients: np.ndarray, participation: Participation) -> bool:
   """Whether ||C u||^2, u the earliest, densest pattern, is known to be the worst."""
   attained = float(_spent(coefficients, participation)[-1])
   return _meets(squared(coefficients, participation)[0], attained)
@@ -167,7 +160,7 @@ def majorant(coefficients: np.ndarray, min_separation: int) -> np.ndarray:
 
 def _spent(
   coefficients: np.ndarray,
-  participation: participation_lib.Participation,
+  participation: Participation,
   scales: Optional[np.ndarray] = None,
 ) -> np.ndarray:
   """||C_t u||^2 for the first t rows and the earliest, densest pattern u."""
@@ -176,7 +169,7 @@ def _spent(
 
 def _alternating(
   coefficients: np.ndarray,
-  participation: participation_lib.Participation,
+  participation: Participation,
   scales: Optional[np.ndarray] = None,
 ) -> float:
   """||C u||^2 for the same pattern with contributions of alternating sign."""
@@ -216,13 +209,8 @@ class _Pairs:
   lowest: np.ndarray  # The same for -R_N(l').
 
 
-def _pair_bound(
-  coefficients: np.ndarray, participation: participation_lib.Participation
-) -> float:
-  """The smaller of the two bounds by pairs of the module's docstring.
-
-  Infinite if that would take too long.
-  """
+def _pair_bound(coefficients: np.ndarray, participation: Participation) -> float:
+  """The smaller of the two bounds by pairs; infinite if that would take too long."""
   count = participation.possible_participations
   size = np.abs(coefficients)
   length = 1 + int(np.flatnonzero(size > _NEGLIGIBLE * size.max())[-1])
@@ -252,33 +240,20 @@ def _bound(pairs: _Pairs, separation: int) -> float:
   nearest = np.diagonal(meet, 1)
   beyond = np.maximum(pairs.largest, pairs.lowest)[: count - 1]
   loss = nearest - (beyond[:, separation + 1] if separation + 1 < length else 0.0)
-  unlike = _of_covering_pairs(negative)
-  waiting = 2 * unlike + _of_later_pairs(gain, negative) - loss
+  # K_i: sums over p <= i of those over q > i.
+  apart = np.arange(count) - np.arange(count)[:, np.newaxis]
+  weighted = np.where(apart > 1, apart * negative, 0.0)
+  covering = np.cumsum(np.cumsum(weighted, axis=0)[:, ::-1], axis=1)[:, ::-1]
+  unlike = np.diagonal(covering, 1)
+  # G_i: of all pairs with q > i but (i, i + 1).
+  gain = np.where(apart == 1, np.maximum(gain, negative), gain)
+  later_gains = np.cumsum(gain.sum(axis=0)[::-1])[::-1][1:] - np.diagonal(gain, 1)
+  waiting = 2 * unlike + later_gains - loss
   turning = 2 * unlike - np.minimum(nearest, 2 * nearest)
   return float(fewer + 2 * np.maximum(0.0, np.maximum(waiting, turning)).sum())
 
 
-def _of_covering_pairs(negative: np.ndarray) -> np.ndarray:
-  """K_i: the sum of (q - p) neg_pq over p <= i < q, q > p + 1, shape [k - 1]."""
-  index = np.arange(len(negative))
-  apart = index - index[:, np.newaxis]
-  weighted = np.where(apart > 1, apart * negative, 0.0)
-  # Sums over p <= i, then over q > i.
-  inclusive = np.cumsum(np.cumsum(weighted, axis=0)[:, ::-1], axis=1)[:, ::-1]
-  return np.diagonal(inclusive, 1)
-
-
-def _of_later_pairs(gain: np.ndarray, negative: np.ndarray) -> np.ndarray:
-  """G_i: what all pairs with q > i but (i, i + 1) gain, shape [k - 1]."""
-  neighbours = np.eye(len(gain), k=1, dtype=bool)
-  gain = np.where(neighbours, np.maximum(gain, negative), gain)
-  later = np.cumsum(gain.sum(axis=0)[::-1])[::-1][1:]
-  return later - np.diagonal(gain, 1)
-
-
-def _meetings(
-  coefficients: np.ndarray, participation: participation_lib.Participation
-) -> _Pairs:
+def _meetings(coefficients: np.ndarray, participation: Participation) -> _Pairs:
   """The meetings of columns whose entries after `coefficients` are 0."""
   length = len(coefficients)
   ends = participation.num_rounds - np.array(participation.rounds)
@@ -303,13 +278,9 @@ def _of_longer_lags(values: np.ndarray) -> np.ndarray:
 def _scaled_pair_bound(
   coefficients: np.ndarray,
   scales: np.ndarray,
-  participation: participation_lib.Participation,
+  participation: Participation,
 ) -> float:
-  """The bound by pairs of scaled columns of the module's docstring.
-
-  If that would take too long, that by norms: no client has more than the sum of the
-  longest columns.
-  """
+  """The bound by pairs of scaled columns; if that takes too long, that by norms."""
   num_rounds = len(coefficients)
   starts = np.array(participation.rounds)
   norms = scales * np.sqrt(np.cumsum(np.square(coefficients))[::-1])

@@ -3,35 +3,32 @@
 A client's pattern of rounds is worth the sum, over the complete nodes of a tree (or
 of several, one after the other), of the squared number of its rounds below the node.
 The largest worth of an allowed pattern is the squared sensitivity zeta* of
-arXiv:2103.00039, Appendix D.2. `strategies.tree` offers it; this module finds it.
+arXiv:2103.00039, Appendix D.2, which `strategies.tree` offers.
 
-**Fronts.** Consecutive rounds, a `_Segment`, are searched for the patterns with a
-given number of participations in them, given the first of their rounds that is open
-to the client. Whatever follows the segment sees two numbers of a pattern: the value
-reached, and the earliest round at which the client may come back. A client who may
-come back earlier has all the patterns that the others have, so only those are
-kept that no other beats in both. In fixed epochs the residue class decides when the
-client comes back, and one pattern is kept.
+**Fronts.** Consecutive rounds, a `_Segment`, are searched for the patterns with a given
+number of participations, given the first of their rounds that is open to the client.
+What follows the segment sees two numbers of a pattern: its value, and the earliest
+round at which the client may come back. Only patterns that no other beats in both are
+kept; in fixed epochs, where the residue class decides the return, one.
 
-**Bounds.** A front joins the fronts of the segment's two halves, for each split of
-the participations among them. No node of a level counts more than
-`ceil(2^level / min_separation)` rounds, so the sum of squares of a level is at most
-that of as many full nodes as possible and the rest in one more; the sum over levels
-bounds a segment, until its exact value is known. Splits are tried in the order of
-their bounds. Among what is reached there soon is a pattern that comes back as early
-as any can; a split whose upper bound is not more value than that one adds nothing, nor
-do those after it. Concentrated participation is worth most, so few splits are tried,
-and most numbers of participations never come up.
+**Bounds.** A front joins those of the segment's two halves, for each split of the
+participations among them. No node of a level counts more than `ceil(2^level /
+min_separation)` rounds, so the sum of squares of a level is at most that of as many
+full nodes as possible and the rest in one more; the sum over levels bounds a segment,
+until its exact value is known. Splits are tried in the order of their bounds. Among
+what is reached there soon is a pattern that comes back as early as any can; a split
+whose bound is not above that one's value adds nothing, nor do those after it.
 
-Nothing is approximated: the bounds are proven, the arithmetic is on whole numbers.
+Nothing is approximated: bounds are proven, and the arithmetic is on whole numbers.
 """
 
-import dataclasses
 import itertools
 from collections.abc import Iterator
 from typing import Any, Optional
 
 import numpy as np
+
+from tff_dp_aggregators.strategies.participation import Participation
 
 # A pattern of a segment's rounds, as far as it matters: its value, the earliest
 # round, counted from the segment's end, at which the client may come back, and, if
@@ -41,37 +38,27 @@ _Pattern = tuple[int, int, Any]
 _Front = list[_Pattern]
 
 
-@dataclasses.dataclass(frozen=True)
-class Schema:
-  """What the search needs of a `Participation`; rounds are those that are possible."""
+class _Schema:
+  """What the search asks of limits on participation."""
 
-  min_separation: int
-  max_participations: int
-  fixed_epoch: bool
-  _bounds_of_levels: dict[int, np.ndarray] = dataclasses.field(
-    default_factory=dict, init=False, repr=False, compare=False
-  )
+  def __init__(self, participation: Participation):
+    self.min_separation = participation.min_separation
+    self.max_participations = participation.possible_participations
+    self.fixed_epoch = participation.fixed_epoch
+    self._bounds_of_levels: dict[int, np.ndarray] = {}
 
   def room(self, size: int, start: int = 0) -> int:
     """Most participations in `size` rounds, none before round `start`."""
     return max(0, -(-(size - start) // self.min_separation))
 
   def back(self, size: int, start: int, count: int) -> int:
-    """Earliest return after `size` rounds with `count` participations from `start`.
-
-    Counted from the end of these rounds. Participating as early as possible attains
-    it. In fixed epochs a client comes back in the next round of its residue class.
-    """
+    """Earliest return, from the end of `size` rounds; early rounds attain it."""
     if self.fixed_epoch:
       count = self.room(size, start)
     return max(0, start + count * self.min_separation - size)
 
   def bound_of_level(self, level: int) -> np.ndarray:
-    """Entry c: the largest sum of squares of c participations in nodes of a level.
-
-    A sum of squares is largest if as many nodes as possible are full, and the others
-    but one empty.
-    """
+    """Entry c: the largest sum of squares of c participations in nodes of a level."""
     if level not in self._bounds_of_levels:
       full = min(self.room(2**level), self.max_participations)
       filled, rest = np.divmod(np.arange(self.max_participations + 1), full)
@@ -84,7 +71,7 @@ class _Segment:
 
   def __init__(
     self,
-    schema: Schema,
+    schema: _Schema,
     left: Optional['_Segment'],
     right: Optional['_Segment'],
     is_node: bool,
@@ -99,31 +86,27 @@ class _Segment:
       self._nodes = [1]
     else:
       self.size = left.size + right.size
-      self._nodes = _sum_of_lists(left._nodes, right._nodes) + [1] * is_node
+      pairs = itertools.zip_longest(left._nodes, right._nodes, fillvalue=0)
+      self._nodes = [a + b for a, b in pairs] + [1] * is_node
     self.most = min(schema.max_participations, schema.room(self.size))
-    self._first_bound = self._bound_by_levels()
+    # Entry c: at least the value of any c participations; see "Bounds" above.
+    self._first_bound = np.zeros(self.most + 1, np.int64)
+    for level, nodes in enumerate(self._nodes):
+      of_level = schema.bound_of_level(level)
+      all_full = min(self.most, nodes * schema.room(2**level))
+      self._first_bound[:all_full] += of_level[:all_full]
+      self._first_bound[all_full:] += of_level[all_full]
     self._bounds: dict[int, np.ndarray] = {}
 
   def bound(self, start: int) -> np.ndarray:
     """Entry c: at least the value of c participations, none before `start`.
 
-    Entries become exact when their fronts are known. In fixed epochs each start is
-    a residue class of its own; else all share what holds for start 0.
+    Exact once fronts are known; starts share that of 0 but in fixed epochs.
     """
     key = start if self._schema.fixed_epoch else 0
     if key not in self._bounds:
       self._bounds[key] = self._first_bound.copy()
     return self._bounds[key]
-
-  def _bound_by_levels(self) -> np.ndarray:
-    """Entry c: at least the value of any c participations; see "Bounds" above."""
-    bound = np.zeros(self.most + 1, np.int64)
-    for level, nodes in enumerate(self._nodes):
-      of_level = self._schema.bound_of_level(level)
-      all_full = min(self.most, nodes * self._schema.room(2**level))
-      bound[:all_full] += of_level[:all_full]
-      bound[all_full:] += of_level[all_full]
-    return bound
 
   def front(self, count: int, start: int) -> _Front:
     """Best patterns of `count` participations, none before round `start`."""
@@ -160,7 +143,11 @@ class _Segment:
       self._improve(best, earliest, in_left, count - in_left, start)
       upper_bounds[in_left - fewest] = 0
       in_left = fewest + int(upper_bounds.argmax())
-    return _front(best)
+    front: _Front = []  # Of those that no other one beats.
+    for back in sorted(best):
+      if not front or best[back][0] > front[-1][0]:
+        front.append(best[back])
+    return front[::-1]
 
   def _improve(
     self,
@@ -200,9 +187,13 @@ class _Segment:
 class Search:
   """Worst patterns of the first rounds of trees that follow each other."""
 
-  def __init__(self, schema: Schema, restart_every: Optional[int] = None):
+  def __init__(
+    self,
+    participation: Participation,
+    restart_every: Optional[int] = None,
+  ):
     """Prepares the search in trees of `restart_every` rounds; `None` for one tree."""
-    self._schema = schema
+    self._schema = _Schema(participation)
     self._restart_every = restart_every
     self._nodes: list[_Segment] = []
     self._tree_blocks: list[_Segment] = []
@@ -261,10 +252,10 @@ class Search:
     """Residue classes, by their first round, one of which is the worst.
 
     Let 2^h be at most `min_separation`, and take all rounds of a class one earlier.
-    Unless one of them begins a block of 2^h rounds, each stays in its nodes of more
-    rounds. A node of at most 2^h rounds counts one round at most, and an earlier round
-    is in at least as many complete ones. So only classes with the beginning of a block
-    need a look; their blocks, and the trees, repeat modulo `min_separation`.
+    Unless one begins a block of 2^h rounds, each stays in its nodes of more rounds. A
+    node of at most 2^h rounds counts one at most, and an earlier round is in at least
+    as many complete ones. So only classes with the beginning of a block need a look;
+    their blocks, and the trees, repeat modulo `min_separation`.
     """
     separation = self._schema.min_separation
     block = 2 ** (separation.bit_length() - 1)
@@ -277,7 +268,10 @@ class Search:
   def _prefix(self, end: int) -> _Segment:
     """The first `end` rounds, as those before the last block and that block."""
     if end not in self._prefixes:
-      self._prefixes[end] = self._followed_by(self._last_block(end), end)
+      # The last block: the node that its last round completes, or 2^i trees.
+      trees, rounds = divmod(end, self._restart_every or end + 1)
+      last = self._node(_trailing_zeros(rounds)) if rounds else self._tree_block(trees)
+      self._prefixes[end] = self._followed_by(last, end)
     return self._prefixes[end]
 
   def _followed_by(self, last: _Segment, end: int) -> _Segment:
@@ -286,46 +280,25 @@ class Search:
       return last
     return _Segment(self._schema, self._prefix(end - last.size), last, is_node=False)
 
-  def _last_block(self, end: int) -> _Segment:
-    """The node that round `end - 1` completes or, if it ends a tree, 2^i trees."""
-    trees, rounds = divmod(end, self._restart_every or end + 1)
-    if rounds:
-      return self._node(_trailing_zeros(rounds))
-    return self._tree_block(_trailing_zeros(trees))
-
   def _node(self, level: int) -> _Segment:
     """A complete node; all those of a level are one object, searched once."""
     if not self._nodes:
       self._nodes.append(_Segment(self._schema, None, None, is_node=True))
     return self._doubled(self._nodes, level, is_node=True)
 
-  def _tree_block(self, level: int) -> _Segment:
-    """As many as 2^level whole trees."""
+  def _tree_block(self, trees: int) -> _Segment:
+    """The last 2^i of so many whole trees, with the largest i that divides them."""
     if not self._tree_blocks:
       assert self._restart_every is not None
       last = self._node(_trailing_zeros(self._restart_every))
       self._tree_blocks.append(self._followed_by(last, self._restart_every))
-    return self._doubled(self._tree_blocks, level, is_node=False)
+    return self._doubled(self._tree_blocks, _trailing_zeros(trees), is_node=False)
 
   def _doubled(self, blocks: list[_Segment], times: int, is_node: bool) -> _Segment:
     """Entry `times` of blocks each of which is two of the one before."""
     while len(blocks) <= times:
       blocks.append(_Segment(self._schema, blocks[-1], blocks[-1], is_node))
     return blocks[times]
-
-
-def _front(best: dict[int, _Pattern]) -> _Front:
-  """The patterns that no other one beats in value and in early return."""
-  front: _Front = []
-  for back in sorted(best):
-    if not front or best[back][0] > front[-1][0]:
-      front.append(best[back])
-  return front[::-1]
-
-
-def _sum_of_lists(left: list[int], right: list[int]) -> list[int]:
-  """Entries added; missing ones are 0."""
-  return [a + b for a, b in itertools.zip_longest(left, right, fillvalue=0)]
 
 
 def _trailing_zeros(number: int) -> int:

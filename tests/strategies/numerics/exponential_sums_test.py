@@ -10,7 +10,7 @@ import itertools
 import numpy as np
 import pytest
 
-from tff_dp_aggregators.strategies.numerics import geometric
+from tff_dp_aggregators.strategies.numerics import exponential_sums
 
 COMPLEMENTS = [0.0, 1e-12, 1e-7, 0.003, 0.0399, 0.2, 0.49, 0.5, 0.75, 1.0, 1.25, 2.0]
 LENGTHS = [1, 2, 5, 50]
@@ -36,7 +36,7 @@ def exact_series(complement, length):
 @each_case
 def test_series(complement, length):
   sums, slopes = exact_series(complement, length)
-  value, slope = geometric.series_and_slope(np.array([complement]), length)
+  value, slope = exponential_sums.series_and_slope(np.array([complement]), length)
   assert value[0] == pytest.approx(float(sums[-1]), rel=3e-15, abs=1e-15)
   assert slope[0] == pytest.approx(float(slopes[-1]), rel=1e-12, abs=1e-12)
 
@@ -45,7 +45,7 @@ def test_series(complement, length):
 def test_products_of_series(length):
   complements = [c for c in COMPLEMENTS if c <= 1]
   sums, slopes = zip(*(exact_series(c, length) for c in complements))
-  values, value_slopes = geometric.products_of_series_and_slope(
+  values, value_slopes = exponential_sums.products_of_series_and_slope(
     np.array(complements), length
   )
   for i, j in itertools.product(range(len(complements)), repeat=2):
@@ -60,7 +60,7 @@ def test_products_of_series(length):
 def test_powers():
   for complement, exponent in itertools.product(COMPLEMENTS, [0, 1, 2, 7, 100]):
     exact = (1 - fractions.Fraction(complement)) ** exponent
-    value = geometric.power(np.array([complement]), exponent)[0]
-    rest = geometric.power_complement(np.array([complement]), exponent)[0]
+    value = exponential_sums.power(np.array([complement]), exponent)[0]
+    rest = exponential_sums.power_complement(np.array([complement]), exponent)[0]
     assert value == pytest.approx(float(exact), rel=1e-13, abs=1e-15)
     assert rest == pytest.approx(float(1 - exact), rel=1e-14, abs=1e-15)
