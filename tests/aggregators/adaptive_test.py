@@ -101,13 +101,6 @@ def test_a_process_does_what_the_query_does_and_goes_on_from_its_state():
     )
 
 
-def test_an_update_within_a_tree_is_refused_by_the_builder():
-  with pytest.raises(ValueError, match='restart_every, 2; got 3'):
-    aggregators.adaptive(
-      noise_multiplier=1.0, clients_per_round=100, update_every=3, **_TREE
-    )
-
-
 def test_a_workload_needs_a_participation():
   with pytest.raises(TypeError, match='participation must be'):
     aggregators.adaptive(

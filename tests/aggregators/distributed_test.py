@@ -67,16 +67,6 @@ def test_the_noise_of_a_mean_is_that_of_the_planned_shares(noise):
   assert _ALARM < stats.chi2.cdf(statistic, 2048) < 1 - _ALARM
 
 
-def test_means_come_out_but_for_noise():
-  factory = _build('discrete_gaussian', noise_multiplier=1e-3)
-  process = factory.create(_TYPE)
-  updates = np.random.default_rng(2).normal(size=[4, _SIZE]).astype(np.float32)
-  updates /= 2 * np.linalg.norm(updates, axis=1, keepdims=True)
-  output = process.next(process.initialize(), list(updates))
-  # 100 entries, each of 1e-3 / 4 and the rounding of 4 clients.
-  assert np.abs(output.result - updates.mean(0)).max() < 3e-3
-
-
 def test_clients_of_a_round_do_not_share_their_noise():
   process = _build('skellam').create(tff.TensorType(np.float32, [1000]))
   state = process.initialize()

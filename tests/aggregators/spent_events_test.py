@@ -365,10 +365,3 @@ def test_a_state_is_asked_with_its_own_mechanism():
   uncounted = spent._replace(rounds=None)
   with pytest.raises(ValueError, match='ask mechanism.would_exceed'):
     uncounted.would_exceed(target, mechanism)
-
-
-@pytest.mark.parametrize('target', [0.1, (2.0, 1e-6)])
-def test_what_is_no_target_is_refused(target):
-  mechanism = accounting.Mechanism('tree', strategies.Participation(8), 7.0)
-  with pytest.raises((TypeError, ValueError), match='target'):
-    mechanism.would_exceed(target)
