@@ -221,7 +221,7 @@ def test_a_state_too_large_for_tff_is_refused_before_it_is_made():
     aggregator.create(tff.TensorType(np.float32, [1_000_000_000]))
 
 
-@pytest.mark.parametrize('clients_per_round', [0, math.nan, math.inf])
+@pytest.mark.parametrize('clients_per_round', [0, 1.1e7, math.nan, math.inf])
 def test_numbers_of_clients_out_of_range_are_refused(clients_per_round):
   with pytest.raises(ValueError, match='clients_per_round must be'):
     aggregators.gaussian(

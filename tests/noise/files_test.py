@@ -368,17 +368,15 @@ def test_noise_in_the_temporary_directory_is_not_mixed_up():
   # With equal seeds, of which one is ahead of the other.
   one, other = (_build(None, noise.Seed(1)) for _ in range(2))
   assert one.directory == other.directory  # Or a thousand would keep as many locks.
-  state, ahead = one.initialize(), []
-  for _ in range(6):
-    value, state = one.next(state)
-    ahead.append(value.numpy().tolist())
-  late, behind = other.initialize(), []
-  for _ in range(6):
-    value, late = other.next(late)
-    behind.append(value.numpy().tolist())
-  assert behind == ahead
-  next_of_both = [each.next(state)[0].numpy().tolist() for each in (one, other)]
-  assert next_of_both[0] == next_of_both[1]
+  served = []
+  for streaming in (one, other):
+    state, values = streaming.initialize(), []
+    for _ in range(6):
+      value, state = streaming.next(state)
+      values.append(value.numpy().tolist())
+    served.append(values)
+  served += [each.next(state)[0].numpy().tolist() for each in (one, other)]
+  assert served[0] == served[1] and served[2] == served[3]
 
 
 _TEMPORARY = """

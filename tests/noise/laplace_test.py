@@ -3,7 +3,6 @@
 import math
 
 import numpy as np
-import pytest
 import scipy.stats
 import tensorflow as tf
 
@@ -72,11 +71,3 @@ def test_rows_vectors_and_keys_are_uncorrelated_and_share_no_value():
   assert np.abs(correlations).max() < 7 / math.sqrt(size)
   doubles = vectors[1::2].ravel()
   assert len(np.unique(doubles)) == len(doubles)
-
-
-@pytest.mark.parametrize('size', [0, 1, 6, 7])
-def test_every_size_is_served(size):
-  rows = _rows(tf.TensorSpec([size]), seed=1)
-  numbers = rows.layout.unflatten(rows.row(rows.new_key(), 0)).numpy()
-  assert numbers.shape == (size,)
-  assert len(set(numbers.tolist())) == size

@@ -110,14 +110,6 @@ def test_other_dtypes_are_refused_by_name(dtype):
     noise.GaussianRows(specs)
 
 
-def test_half_precision_gets_noise_as_any_other():
-  specs = [tf.TensorSpec([2], tf.float16), tf.TensorSpec([], tf.bfloat16)]
-  rows = noise.GaussianRows(specs, seed=1)
-  first, second = _record(rows, rows.new_key(), 0)
-  assert first.dtype == second.dtype == tf.float64
-  assert len({*first.numpy(), second.numpy()}) == 3
-
-
 @pytest.mark.parametrize('shape', [None, [None], [3, None]])
 def test_unknown_shapes_are_refused(shape):
   with pytest.raises(ValueError, match='fully defined shapes'):

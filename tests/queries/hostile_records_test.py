@@ -70,21 +70,6 @@ def test_what_is_not_finite_adds_nothing(kind, where):
 
 
 @some_queries
-def test_scalars_and_tensors_without_elements_are_records(kind):
-  for specs, record in (
-    (tf.TensorSpec([]), tf.constant(0.25)),
-    (tf.TensorSpec([0]), tf.zeros([0])),
-    ([tf.TensorSpec([3, 0]), tf.TensorSpec([1])], [tf.zeros([3, 0]), tf.ones([1]) / 4]),
-  ):
-    query = _build(kind, specs)
-    result, _, _ = query.get_noised_result(*_sample_of(query, specs, record))
-    tf.nest.assert_same_structure(result, specs)
-    for part, expected in zip(tf.nest.flatten(result), tf.nest.flatten(record)):
-      assert part.shape == expected.shape
-      np.testing.assert_array_equal(part, expected)
-
-
-@some_queries
 def test_another_structure_is_refused(kind):
   zeros = records_lib.record(np.zeros(6))
   for record in (

@@ -123,30 +123,6 @@ def test_without_noise_the_life_cycle_gives_exact_sums(kind, traced):
   np.testing.assert_allclose(released, expected, rtol=0, atol=4e-6)
 
 
-def test_a_state_continues_bit_by_bit_in_another_query():
-  records = [
-    _record(*row) for row in np.random.default_rng(2).normal(size=[_ROUNDS, 6])
-  ]
-
-  def serve(query, state, rounds):
-    results = []
-    for number in rounds:
-      result, state, _ = _one_round(query, state, [records[number]])
-      results.append(records_lib.flat(result).tobytes())
-    return results, state
-
-  kind = 'tree_cumulative'
-  query = _build(kind)  # Without a seed: what continues is in the state alone.
-  first = query.initial_global_state()
-  whole, _ = serve(query, first, range(_ROUNDS))
-  for stop in (1, 4):
-    results, state = serve(_build(kind), first, range(stop))
-    saved = tf.nest.map_structure(lambda tensor: tensor.numpy(), state)
-    restored = tf.nest.map_structure(tf.constant, saved)
-    rest, _ = serve(_build(kind), restored, range(stop, _ROUNDS))
-    assert results + rest == whole
-
-
 @pytest.mark.parametrize('kind', ['gaussian', 'banded', 'tree_cumulative'])
 def test_events_of_the_rounds_compose_to_the_event_of_the_run(kind):
   query = _build(kind)
@@ -294,11 +270,6 @@ def test_a_sample_unlike_the_specs_is_refused(sample, error):
 def test_numbers_out_of_range_are_refused(argument, value):
   with pytest.raises(ValueError, match=f'^{argument} must be'):
     _build('gaussian', **{argument: value})
-
-
-def test_specs_of_unknown_shape_are_refused():
-  with pytest.raises(ValueError, match='fully defined shapes'):
-    _build('gaussian', record_specs=tf.TensorSpec([None]))
 
 
 def test_a_participation_for_other_rounds_is_refused():

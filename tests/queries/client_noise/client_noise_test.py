@@ -236,26 +236,6 @@ def _numpy(spent):
   return type(spent)(*(np.asarray(each) for each in spent))
 
 
-def test_shares_spend_what_the_central_event_says():
-  query = queries.GaussianSharesSumQuery(
-    _LIMITS,
-    clip_norm=0.5,
-    noise_multiplier=3.0,
-    min_clients=7,
-    record_specs=tf.TensorSpec([2]),
-  )
-  state = query.initial_global_state()
-  for _ in range(3):
-    _, state, _ = query.get_noised_result(query.initial_sample_state(), state)
-  assert _numpy(query.spent(state)).to_event() == dp_accounting.GaussianDpEvent(
-    pytest.approx(3 / math.sqrt(2))
-  )
-  assert query.min_clients == 7
-  assert query.noise_site == 'clients'
-  event = local.central_event(query.client_noise_multiplier, min_clients=7)
-  assert event.noise_multiplier == pytest.approx(3.0)
-
-
 def test_a_state_belongs_to_its_mechanism_and_shows_no_key():
   numbers = {'clip_norm': 1.0, 'noise_multiplier': 1.0, 'record_specs': _SPEC}
   query = queries.LocalGaussianSumQuery(server_noise_multiplier=2.0, **numbers)
