@@ -106,8 +106,8 @@ Storage = Union[str, Files]
 class IndependentOptions(typing_extensions.TypedDict, total=False):
   """Options of noise that is independent in each round: without `storage`."""
 
-  seed: SeedLike  # See `Options`.
-  generator: str  # See `Options`.
+  seed: SeedLike  # Whether noise is secret, or which stream it is; see `Options`.
+  generator: str  # What random words it is made of; see `Options`.
 
 
 class Options(IndependentOptions, total=False):
