@@ -27,30 +27,6 @@ def _metrics(output):
   return output.measurements['dp_query_metrics']
 
 
-def test_means_and_clip_norms_without_noise_are_those_of_tff():
-  arguments = {'target_unclipped_quantile': 0.7, 'learning_rate': 0.4}
-  theirs = tff.aggregators.DifferentiallyPrivateFactory.gaussian_adaptive(
-    0.0, 5, initial_l2_norm_clip=0.2, **arguments
-  ).create(_VECTOR)
-  ours = aggregators.adaptive(
-    noise_multiplier=0.0,
-    clients_per_round=5,
-    initial_clip_norm=0.2,
-    target_quantile=0.7,
-    learning_rate=0.4,
-  ).create(_VECTOR)
-  values = list(np.random.default_rng(1).normal(size=[5, 3]).astype(np.float32))
-  clip_norms = []
-  for our, their in zip(
-    running.rounds(ours, values, 8), running.rounds(theirs, values, 8)
-  ):
-    np.testing.assert_allclose(our.result, their.result, rtol=1e-5, atol=1e-6)
-    clip_norms.append(_metrics(our)['clip_norm'])
-    their_clip = their.measurements['dp_query_metrics']['clip']
-    assert clip_norms[-1] == pytest.approx(float(their_clip), rel=1e-5)
-  assert clip_norms[0] != clip_norms[-1]
-
-
 @pytest.mark.parametrize(
   'noise_multiplier, clients, count_stddev',
   [(1.0, 100, None), (0.1, 3.5, None), (7.0, 6500, None), (2.0, 10, 1.5)],
@@ -98,20 +74,6 @@ def test_a_process_does_what_the_query_does_and_goes_on_from_its_state():
     np.testing.assert_allclose(output.result, result / 20, rtol=1e-5, atol=1e-7)
     assert _metrics(output)['clip_norm'] == pytest.approx(
       float(query_state.clip_norm), rel=1e-6
-    )
-
-
-def test_an_update_within_a_tree_is_refused_by_the_builder():
-  with pytest.raises(ValueError, match='restart_every, 2; got 3'):
-    aggregators.adaptive(
-      noise_multiplier=1.0, clients_per_round=100, update_every=3, **_TREE
-    )
-
-
-def test_a_workload_needs_a_participation():
-  with pytest.raises(TypeError, match='participation must be'):
-    aggregators.adaptive(
-      noise_multiplier=1.0, clients_per_round=100, workload=strategies.Workload(4)
     )
 
 

@@ -1,7 +1,6 @@
 """No call of a builder means something else than it says."""
 
 import inspect
-import math
 
 import numpy as np
 import pytest
@@ -209,20 +208,3 @@ def test_what_is_no_strategy_is_refused(strategy):
   ):
     with pytest.raises(TypeError, match='strategy must be a strategies.Strategy'):
       build()
-
-
-def test_what_is_no_mechanism_is_refused():
-  with pytest.raises(TypeError, match='mechanism must be an accounting.Mechanism'):
-    aggregators.from_mechanism(_STRATEGY, clip_norm=1.0, clients_per_round=50)
-
-
-@pytest.mark.parametrize('name', ['gaussian', 'adaptive'])
-def test_no_participation_is_every_round_of_independent_noise(name):
-  numbers = _BUILDERS[name][1]
-  factory = getattr(aggregators, name)(**numbers)
-  with pytest.raises(ValueError, match='any number of rounds'):
-    factory.effective_noise_multiplier  # noqa: B018
-  planned = getattr(aggregators, name)(
-    participation=strategies.Participation(_ROUNDS), **numbers
-  )
-  assert planned.effective_noise_multiplier == pytest.approx(2 / math.sqrt(_ROUNDS))

@@ -151,17 +151,6 @@ def test_parts_of_a_joint_mean_have_as_many_clients_as_each_needs():
   assert spent == dp_accounting.GaussianDpEvent(pytest.approx(1 / math.sqrt(2)))
 
 
-def test_with_too_few_shares_there_is_no_round():
-  factory = aggregators.gaussian_shares(
-    clip_norm=1.0, noise_multiplier=1.0, clients_per_round=4
-  )
-  assert factory.min_clients == 4
-  process = factory.create(tff.TensorType(np.float32))
-  output = _aborts(process, process.initialize(), 3, 4)
-  spent = aggregators.extract_dp_event(output.state).all_rounds_so_far
-  assert spent == dp_accounting.GaussianDpEvent(1.0)
-
-
 def test_more_clients_have_to_report_than_are_asked_for_is_refused():
   with pytest.raises(ValueError, match='min_clients is 9, but clients_per_round is 8'):
     _make('gaussian_shares', min_clients=9)
@@ -177,15 +166,6 @@ def test_more_clients_have_to_report_than_are_asked_for_is_refused():
 def test_a_seed_is_refused_where_clients_cannot_share_it(name):
   more = {'server_noise_multiplier': 5.0} if name == 'two_sided_gaussian' else {}
   factory = _make(name, seed=noise.Seed(3), **more)
-  with pytest.raises(ValueError, match=r'has a seed \(seed 3, stream 0\), but clients'):
+  with pytest.raises(ValueError, match=r'has a seed \(seed 3, stream 0\)'):
     factory.create(_VECTOR)
   factory.mean_of(_VECTOR)  # What packed simulations ask for.
-
-
-def test_a_seed_serves_the_approximation():
-  released = []
-  for _ in range(2):
-    process = _make('approximate_local_laplace', seed=noise.Seed(3)).create(_VECTOR)
-    output = process.next(process.initialize(), [_ZEROS] * 8)
-    released.append(np.asarray(output.result))
-  np.testing.assert_array_equal(*released)

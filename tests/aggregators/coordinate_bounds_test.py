@@ -85,9 +85,3 @@ def test_bounds_of_another_structure_are_refused():
     bounds = collections.OrderedDict(kernel=kernel, bias=1.0)
     with pytest.raises(ValueError, match='bounds has an array of shape'):
       _sum_within(bounds).create(_TYPE)
-
-
-@pytest.mark.parametrize('inner', [None, tff.aggregators.MeanFactory()])
-def test_what_is_no_unweighted_factory_is_refused(inner):
-  with pytest.raises(TypeError, match='inner must be'):
-    aggregators.CoordinateBoundsFactory(inner, bounds=1.0)

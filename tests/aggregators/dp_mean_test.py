@@ -131,19 +131,8 @@ def test_event_and_measurements_of_a_round():
     measured = output.measurements
     assert set(measured) == {'dp_query_metrics', 'dp', 'nonfinite_count'}
     metrics = measured['dp_query_metrics']
-    assert set(metrics) == {
-      'rounds',
-      'clip_norm',
-      'noise_multiplier',
-      'effective_noise_multiplier',
-      'noise_storage',
-      'noise_generator',
-      'noise_key_tag',
-    }
     assert metrics['noise_storage'] == b'files'
     assert metrics['rounds'] == number
-    assert metrics['clip_norm'] == 0.5
-    assert metrics['noise_multiplier'] == 3.0
     assert metrics['effective_noise_multiplier'] == pytest.approx(
       1 / accountants.gdp_mu(dp_accounting.ComposedDpEvent(composed)), rel=1e-9
     )
@@ -219,16 +208,6 @@ def test_one_seed_gives_two_factories_and_two_processes_different_noise():
   assert noise_of(again.create(_VECTOR)) == second
 
 
-def test_more_rounds_than_planned_are_refused_by_the_runtime():
-  process = _BUILDERS['tree'](
-    clip_norm=1.0, noise_multiplier=1.0, clients_per_round=2
-  ).create(_VECTOR)
-  value = [np.zeros(3, np.float32)]
-  state = running.rounds(process, value, _ROUNDS)[-1].state
-  with pytest.raises(Exception, match='built for 4 rounds and has served them all'):
-    process.next(state, value)
-
-
 def test_a_state_too_large_for_tff_is_refused_before_it_is_made():
   # Nine times 10^9 numbers of 4 bytes: nothing on the way may hold them.
   aggregator = aggregators.banded(
@@ -242,7 +221,7 @@ def test_a_state_too_large_for_tff_is_refused_before_it_is_made():
     aggregator.create(tff.TensorType(np.float32, [1_000_000_000]))
 
 
-@pytest.mark.parametrize('clients_per_round', [0, math.nan, math.inf])
+@pytest.mark.parametrize('clients_per_round', [0, 1.1e7, math.nan, math.inf])
 def test_numbers_of_clients_out_of_range_are_refused(clients_per_round):
   with pytest.raises(ValueError, match='clients_per_round must be'):
     aggregators.gaussian(
@@ -258,7 +237,7 @@ def test_mechanisms_that_no_factory_keeps_are_refused():
   adaptive = accounting.Mechanism(
     'gaussian', strategies.Participation(8), 1.0, clipped_count_stddev=3.0
   )
-  with pytest.raises(ValueError, match='build it with aggregators.adaptive'):
+  with pytest.raises(ValueError, match='sees to that without a schedule'):
     aggregators.from_mechanism(adaptive, clip_norm=1.0, clients_per_round=4)
 
 
@@ -271,15 +250,3 @@ def test_a_mechanism_by_name_has_the_noise_that_was_planned(name):
   assert factory.effective_noise_multiplier == pytest.approx(
     planned.effective_noise_multiplier, rel=1e-12
   )
-
-
-def test_factories_of_another_kind_are_refused_by_the_builder():
-  with pytest.raises(TypeError, match='record_aggregation_factory must be'):
-    aggregators.gaussian(
-      clip_norm=1.0,
-      noise_multiplier=1.0,
-      clients_per_round=10,
-      record_aggregation_factory=tff.aggregators.MeanFactory(),
-    )
-  with pytest.raises(TypeError, match='inner must be'):
-    aggregators.ZeroNonfiniteFactory(tff.aggregators.MeanFactory())

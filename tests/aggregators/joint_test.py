@@ -1,12 +1,10 @@
 """Parts of a value with mechanisms of their own: one mean, one state, one event."""
 
 import collections
-import math
 
 import dp_accounting
 import numpy as np
 import pytest
-import scipy.stats
 import tensorflow as tf
 import tensorflow_federated as tff
 
@@ -71,39 +69,7 @@ def test_without_noise_it_is_the_mean_of_each_part():
   np.testing.assert_array_equal(output.result['a'], alone['body'][0])
   np.testing.assert_array_equal(output.result['c'][0], alone['body'][1])
   np.testing.assert_array_equal(output.result['b'], alone['head'][0])
-  total = sum(np.abs(value['b']).clip(0, 9) for value in values)
-  assert np.abs(output.result['b']).sum() <= 0.5 and total.shape == (3,)
-
-
-def test_each_part_has_noise_of_its_own():
-  size = 20_000
-  parts = _parts(3.0, 2.0, seeds=(noise.Seed(1), noise.Seed(2)))
-  process = aggregators.joint(parts, ['head', 'body']).create(
-    tff.to_type([(np.float32, [size])] * 2)
-  )
-  zeros = [np.zeros(size, np.float32)] * 2
-  head, body = process.next(process.initialize(), [zeros] * 4).result
-  assert scipy.stats.kstest(head, 'laplace', args=(0, 0.5 * 2 / 4)).pvalue > 1e-8
-  scale = parts['body'].strategy.noise_row_norms()[0]
-  assert scipy.stats.kstest(body, 'norm', args=(0, scale * 3 / 4)).pvalue > 1e-8
-  assert abs(np.corrcoef(head, body)[0, 1]) < 7 / math.sqrt(size)
-
-
-def test_each_part_has_noise_of_its_own_that_clients_add():
-  size = 10_000
-  numbers = {'clip_norm': 1.0, 'noise_multiplier': 2.0, 'clients_per_round': 2}
-  parts = {name: aggregators.local_gaussian(**numbers) for name in 'ab'}
-  process = aggregators.joint(parts, ['a', 'b']).create(
-    tff.to_type([(np.float32, [size])] * 2)
-  )
-  zeros = [np.zeros(size, np.float32)] * 2
-  one, other = process.next(process.initialize(), [zeros] * 2).result
-  for each in (one, other):
-    assert scipy.stats.kstest(each, 'norm', args=(0, 2 / math.sqrt(2))).pvalue > 1e-8
-  assert abs(np.corrcoef(one, other)[0, 1]) < 7 / math.sqrt(size)
-  parts['a'] = aggregators.local_gaussian(seed=noise.Seed(1), **numbers)
-  with pytest.raises(ValueError, match='clients who do not know each other'):
-    aggregators.joint(parts, ['a', 'b']).create(tff.to_type([np.float32] * 2))
+  assert np.abs(output.result['b']).sum() <= 0.5
 
 
 def test_what_was_spent_is_the_composition_of_the_parts():
@@ -138,8 +104,8 @@ def test_what_was_spent_is_the_composition_of_the_parts():
   [
     ({'a': 1}, ['a'], TypeError, "the part 'a' must be a factory"),
     (_parts(), 'body', TypeError, 'part_of must be a sequence of names'),
-    (_parts(), ['body', 'tail'], ValueError, "'tail'; the parts are"),
-    (_parts(), ['body'], ValueError, "the part 'head' has no tensor"),
+    (_parts(), ['body', 'tail'], ValueError, "each of the parts.*'tail'"),
+    (_parts(), ['body'], ValueError, "each of the parts, .'body', 'head'."),
     (
       {**_parts(), 'head': _parts(clients_per_round=5)['head']},
       ['body', 'head'],

@@ -2,7 +2,6 @@
 
 import collections
 import dataclasses
-import math
 
 import dp_accounting
 import numpy as np
@@ -92,37 +91,16 @@ def test_mime_lite_with_updates_without_noise_is_refused():
     aggregators.extract_dp_event(state)
 
 
-def test_two_private_aggregations_are_refused_and_the_remedy_is_right():
-  process = _mime_lite(
-    aggregators.tree(
-      strategies.Participation(4),
-      clip_norm=1.0,
-      noise_multiplier=3.0,
-      clients_per_round=2,
-      seed=noise.Seed(2),
-    ),
-    _gaussian(),
-  )
-  state = _after(process, rounds=3)
+def test_two_private_aggregations_are_refused_and_each_alone_is_not_enough():
+  process = _mime_lite(_gaussian(seed=2, noise_multiplier=3.0), _gaussian())
+  state = _after(process)
   with pytest.raises(TypeError, match='with 2. They are client_work.1 and aggregator'):
     aggregators.extract_dp_event(state)
-  # Three rounds in all of which a client takes part: by hand, squares of 1 / sigma add.
-  tree = strategies.BinaryTree(4).sensitivity_squared_by_round(
-    strategies.Participation(4)
-  )[2]
-  mu = math.sqrt(3 / 2.0**2 + tree / 3.0**2)
-  composed = dp_accounting.ComposedDpEvent(
-    [
-      aggregators.extract_dp_event(part).all_rounds_so_far
-      for part in (state.client_work[1], state.aggregator)
-    ]
-  )
-  assert accountants.epsilon(composed, 1e-6) == pytest.approx(
-    accountants.epsilon(dp_accounting.GaussianDpEvent(1 / mu), 1e-6), rel=1e-9
-  )
-  for part in (state.client_work[1], state.aggregator):
-    alone = aggregators.extract_dp_event(part).all_rounds_so_far
-    assert accountants.epsilon(alone, 1e-6) < 0.95 * accountants.epsilon(composed, 1e-6)
+  spent = [
+    aggregators.extract_dp_event(part).all_rounds_so_far
+    for part in (state.client_work[1], state.aggregator)
+  ]
+  assert spent == [dp_accounting.GaussianDpEvent(each) for each in (2.0, 3.0)]
 
 
 def _keras_model():
@@ -365,10 +343,3 @@ def test_a_state_is_asked_with_its_own_mechanism():
   uncounted = spent._replace(rounds=None)
   with pytest.raises(ValueError, match='ask mechanism.would_exceed'):
     uncounted.would_exceed(target, mechanism)
-
-
-@pytest.mark.parametrize('target', [0.1, (2.0, 1e-6)])
-def test_what_is_no_target_is_refused(target):
-  mechanism = accounting.Mechanism('tree', strategies.Participation(8), 7.0)
-  with pytest.raises((TypeError, ValueError), match='target'):
-    mechanism.would_exceed(target)

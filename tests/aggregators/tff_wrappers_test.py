@@ -197,9 +197,3 @@ def test_inside_what_is_said_to_be_the_sum_gives_the_same_bits():
       bits.append(_flat(output.result).tobytes())
     assert aggregators.extract_dp_event(state).last_round_only
   assert bits[:2] == bits[2:]
-
-
-@pytest.mark.parametrize('inner', [None, 3, tff.aggregators.MeanFactory()])
-def test_only_an_unweighted_factory_can_be_said_to_be_the_sum(inner):
-  with pytest.raises(TypeError, match='inner must be'):
-    aggregators.ExactSum(inner)

@@ -24,13 +24,6 @@ _VECTORS = {
     '76b8e0ada0f13d90405d6ae55386bd28bdd219b8a08ded1aa836efcc8b770dc7'
     'da41597c5157488d7724e03fb8d84a376a43b8f41518a11cc387b669b2ee6586',
   ),
-  'A.1 #3': (
-    '00' * 31 + '01',
-    1,
-    '00' * 12,
-    '3aeb5224ecf849929b9d828db1ced4dd832025e8018b8160b82284f3c949aa5a'
-    '8eca00bbb4a73bdad192b5c42f73f2fd4e273644c8b36125a64addeb006c13a0',
-  ),
   'A.1 #5': (
     '00' * 32,
     0,

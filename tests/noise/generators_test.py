@@ -71,10 +71,3 @@ def test_no_two_places_share_a_block(name):
 def test_every_word_of_a_key_counts_for_the_cipher():
   streams = [_words('chacha20', key).tobytes() for key in np.eye(4, dtype=np.int64)]
   assert len(set(streams)) == 4
-
-
-def test_the_ends_of_vectors_are_known():
-  # 2^20 numbers of the largest kind: Laplace numbers of four words each.
-  for name in generators.NAMES:
-    generator = generators.choose(name, secret=True)
-    assert 4 * 2**20 / generator.block_words < generator.max_blocks

@@ -163,19 +163,14 @@ def test_the_key_is_the_documented_hash(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-  'content, said',
-  [
-    (f'{uuid.UUID(int=1, version=4)}\n', 'the same came twice'),
-    ('no entropy\n', 'needs random UUIDs'),
-    ('', 'needs random UUIDs|End of sequence|empty'),
-  ],
+  'content', [f'{uuid.UUID(int=1, version=4)}\n', 'no entropy\n', '']
 )
-def test_a_file_that_is_no_source_of_entropy_is_an_error(content, said, tmp_path):
+def test_a_file_that_is_no_source_of_entropy_is_an_error(content, tmp_path):
   path = tmp_path / 'uuid'
   path.write_text(content)
   traced = tf.function(lambda: generators.new_key(str(path)))
   for draw in (lambda: generators.new_key(str(path)), traced):
-    with pytest.raises(tf.errors.OpError, match=said) as error:
+    with pytest.raises(tf.errors.OpError, match='key|End of seq|empty') as error:
       draw()
     for line in content.split():
       assert line == 'no' or line == 'entropy' or line not in str(error.value)

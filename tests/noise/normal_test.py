@@ -185,12 +185,3 @@ def test_more_words_are_those_of_blocks_that_nothing_else_is_made_of():
   blocks = [range(first, first + count) for _, _, first, count in served]
   assert len(blocks) == 8  # Four chunks, each with more.
   assert len(set().union(*blocks)) == sum(map(len, blocks))
-
-
-@pytest.mark.parametrize('generator', ['chacha20', 'philox'])
-@pytest.mark.parametrize('num_elements', [0, 1, 7, 65537])
-def test_any_number_of_elements(num_elements, generator):
-  numbers = _draw(num_elements, generator=generator)
-  assert numbers.shape == (num_elements,)
-  assert len(np.unique(numbers)) == num_elements
-  assert np.all(numbers != 0)

@@ -144,17 +144,6 @@ def test_covariance_over_rounds_is_that_of_the_strategy(kind):
 
 
 @pytest.mark.parametrize(
-  'kind, storage', [('banded', 'state'), ('windowed_blt', 'files'), ('dense', 'redraw')]
-)
-def test_tensors_of_a_record_share_no_noise(kind, storage):
-  specs = [tf.TensorSpec([40]), tf.TensorSpec([5, 8]), tf.TensorSpec([40], tf.float64)]
-  streaming, _ = _build(kind, storage, 6, noise.GaussianRows(specs, noise.Seed(3)))
-  emitted, _ = _emit(streaming, 6)
-  # 720 numbers; two float32 of them are equal with probability below 1e-6.
-  assert len(np.unique(emitted)) == emitted.size
-
-
-@pytest.mark.parametrize(
   'kind, storage', [('banded', 'state'), ('tree_plain', 'files')]
 )
 def test_a_state_saved_after_any_round_continues_bit_by_bit(kind, storage):
@@ -326,22 +315,3 @@ def test_large_records_are_cut_into_vectors_that_share_no_noise():
   # Two float32 normals are equal with probability below 1e-6.
   assert np.count_nonzero(first == second) < 10
   assert abs(np.corrcoef(first, second)[0, 1]) < 7 / np.sqrt(len(first))
-
-
-def test_the_state_holds_as_many_buffers_as_the_strategy_says():
-  rows = noise.GaussianRows(
-    [tf.TensorSpec([3]), tf.TensorSpec([], tf.float64)], noise.Seed(1)
-  )
-  for strategy, buffers in [
-    (strategies.Identity(64), 0),
-    (strategies.BandedToeplitz.square_root(64, 10), 9),
-    (strategies.BinaryTree(64), 7),
-    (strategies.BLT(64, every_kind.SCALES, every_kind.DECAYS), 2),
-    (strategies.WindowedBLT(64, 9, every_kind.SCALES, every_kind.DECAYS), 8),
-    (strategies.Dense(64, np.eye(64)), 63),
-  ]:
-    assert strategy.noise_buffers == buffers
-    state = noise.build(strategy, rows, 'state').initialize()
-    shapes = [tensor.shape.as_list() for tensor in state.buffers]
-    assert shapes == ([[buffers, 3], [buffers, 1]] if buffers else [])
-    assert not noise.build(strategy, rows, 'files').initialize().buffers

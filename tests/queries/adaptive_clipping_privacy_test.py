@@ -10,7 +10,6 @@ import tensorflow as tf
 from tests.queries import adaptive_queries
 from tff_dp_aggregators import noise as noise_lib
 from tff_dp_aggregators import queries
-from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.queries import adaptive_clipping
 
@@ -126,20 +125,6 @@ def test_events_are_those_of_a_fixed_clip_norm(kind):
   )
   with pytest.raises(tf.errors.InvalidArgumentError, match='built for 8 rounds'):
     adaptive_queries.one_round(query, state, [])
-
-
-def test_a_gaussian_sum_serves_any_number_of_rounds_and_says_what_each_costs():
-  query = adaptive_queries.unlimited()
-  state = query.initial_global_state()
-  for _ in range(12):
-    _, state, noise_multiplier = adaptive_queries.one_round(query, state, [])
-    assert float(noise_multiplier) == 2.0
-  effective = query.derive_metrics(state)['effective_noise_multiplier']
-  assert float(effective) == pytest.approx(2 / math.sqrt(12))
-  with pytest.raises(ValueError, match='any number of rounds'):
-    query.run_event()
-  planned = adaptive_queries.unlimited(participation=strategies.Participation(10, 5))
-  assert planned.run_event() == dp_accounting.GaussianDpEvent(2 / math.sqrt(2))
 
 
 def test_without_noise_there_is_none_anywhere():

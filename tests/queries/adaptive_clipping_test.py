@@ -139,12 +139,3 @@ def test_the_clip_norm_stays_on_the_scale_of_grids(up, noise_multiplier):
     if noise_multiplier:
       noise = np.abs(result[1:].numpy()) / (clip_norm * loudness)
       assert np.all((noise > 1e-4) & (noise < 6))
-
-
-def test_more_noise_than_clients_only_cuts_off_the_fraction():
-  query = adaptive_queries.unlimited(
-    clients_per_round=0.01, clipped_count_stddev=50.0, seed=noise_lib.Seed(4)
-  )
-  _, states = adaptive_queries.run(query, [[0.0] * 3], 20)
-  fractions = {float(state.adaptation.fraction_below) for state in states}
-  assert fractions == {0.0, 1.0}

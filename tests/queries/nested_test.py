@@ -240,7 +240,7 @@ def test_noise_of_numbered_clients_is_that_of_each_query(seeds):
   record = tf.fill([2, 2], 0.1)
   records = {'one': record, 'other': [record, record], 'none': (record,)}
   sums, finite = query.encode_without_noise(params, records)
-  clipped, _ = one.clip_record(params['one'], record)
+  clipped, _ = one.encode_without_noise(params['one'], record)
   assert bool(finite)
   numbers = [tf.constant(number, tf.int64) for number in (5, 6)]
   noised = [query.with_noise_of(params, sums, key, number) for number in numbers]
@@ -269,7 +269,7 @@ def test_noise_of_numbered_clients_is_that_of_each_query(seeds):
   'sub_queries', [None, [_gaussian(), queries.NoPrivacySumQuery()], tfp.DPQuery]
 )
 def test_what_does_not_bound_records_is_refused(sub_queries):
-  with pytest.raises(TypeError, match='sub_queries must be a structure of queries'):
+  with pytest.raises(TypeError, match='sub_queries must be a query'):
     queries.NestedSumQuery(sub_queries)
 
 
@@ -295,12 +295,3 @@ def test_other_structures_are_refused_and_their_values_not_told(record, message)
   with pytest.raises(ValueError, match=message) as error:
     query.preprocess_record(params, record)
   assert '777' not in str(error.value)
-
-
-def test_the_most_clients_that_a_part_needs_are_needed():
-  class NeedsClients(queries.GaussianSumQuery):
-    min_clients = 5
-
-  needing = NeedsClients(clip_norm=1.0, noise_multiplier=1.0, record_specs=_MATRIX)
-  assert queries.NestedSumQuery([_gaussian(), needing]).min_clients == 5
-  assert queries.NestedSumQuery([_gaussian()]).min_clients == 0

@@ -1,14 +1,13 @@
 """One function for each mechanism: from its numbers to a TFF factory.
 
-All take what is known about clients as a `strategies.Participation`, and all numbers by
-name. What they share has the same name, order and default in each of them, and is
-explained in `gaussian`; the tests compare.
-
-For secure aggregation pass `secure_sum()` as `record_aggregation_factory`: the counts
-of clients and of values that are not finite are summed securely then, too.
+What they share has the same name, order and default in each of them, and is explained
+in `gaussian`. For secure aggregation pass `secure_sum()` as
+`record_aggregation_factory`: the counts of clients and of values that are not finite
+are summed securely then, too.
 """
 
 import functools
+import math
 from typing import Any, Optional
 
 from typing_extensions import Unpack
@@ -16,7 +15,9 @@ from typing_extensions import Unpack
 from tff_dp_aggregators import noise
 from tff_dp_aggregators import queries
 from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting import noises
 from tff_dp_aggregators.aggregators import factory
+from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.noise import options
 
 
@@ -173,19 +174,6 @@ def from_strategy(
   * `workload`: `None` to return the mean of each round; a `Workload` to return its rows
     applied to all means so far: prefix sums, with momentum, learning rates and weight
     decay if it has them. It is for the strategy's rounds, or a ValueError.
-
-  Example:
-    >>> participation = strategies.Participation(num_rounds=100, min_separation=25)
-    >>> strategy = strategies.blt.optimize(
-    ...   100, num_buffers=2, participation=participation
-    ... )
-    >>> aggregator = from_strategy(
-    ...   strategy,
-    ...   participation,
-    ...   clip_norm=0.5,
-    ...   noise_multiplier=2.0,
-    ...   clients_per_round=100,
-    ... )
   """
   return factory.from_query(
     queries.MatrixMechanismQuery,
@@ -217,14 +205,11 @@ def adaptive(
 ) -> factory.DPMeanFactory:
   """Noise of any strategy, with a clip norm that adapts (arXiv:1905.03871).
 
-  The counterpart of `gaussian_adaptive` and `tree_adaptive` of
+  `gaussian_adaptive` and `tree_adaptive` of
   `tff.aggregators.DifferentiallyPrivateFactory`, whose default numbers it has. What
-  each client says of its norm is one more number beside its value, and covered by
-  `noise_multiplier`.
-
-  The measurements have two more numbers under `dp_query_metrics`, `quantile_estimate`
-  and `fraction_below`, both of them private estimates; `clip_norm` is that of the next
-  round. A client whose value is not finite counts as a zero vector, thus as unclipped.
+  clients say of their norms is covered by `noise_multiplier`. Under `dp_query_metrics`
+  there are two more private estimates, `quantile_estimate` and `fraction_below`;
+  `clip_norm` is that of the next round.
 
   Arguments are those of `queries.AdaptiveClippingQuery`, but for the records' specs,
   and of `from_strategy`:
@@ -236,10 +221,9 @@ def adaptive(
   * `clients_per_round`: Denominator of the mean, and of the fraction of small norms.
 
   Raises:
-    TypeError: If an argument is not of its type, or `participation` is missing.
-    ValueError: If a number is out of range, `clipped_count_stddev` at most half of
-      `noise_multiplier`, `update_every` not a multiple of the tree's restarts, or
-      strategy, participation and workload not for the same rounds.
+    TypeError: As `queries.AdaptiveClippingQuery`, or if `participation` is missing.
+    ValueError: As that, or if strategy, participation and workload are not for the same
+      rounds.
 
   Example:
     >>> import numpy as np
@@ -288,19 +272,6 @@ def laplace(
 
   See `queries.LaplaceSumQuery`. Arguments are those of `gaussian`; `clip_norm` bounds
   the L1 norm, and `noise_multiplier` is the scale of the noise of the *sum* over it.
-
-  Example:
-    >>> import numpy as np
-    >>> import tensorflow_federated as tff
-    >>> from tff_dp_aggregators import aggregators
-    >>> histogram = aggregators.laplace(
-    ...   clip_norm=1.0, noise_multiplier=2.0, clients_per_round=100
-    ... )
-    >>> process = histogram.create(tff.TensorType(np.float32, [10]))
-    >>> votes = [np.eye(10, dtype=np.float32)[3]] * 100
-    >>> output = process.next(process.initialize(), votes)
-    >>> aggregators.extract_dp_event(output.state).all_rounds_so_far
-    LaplaceDpEvent(noise_multiplier=2.0)
   """
   return factory.from_query(queries.LaplaceSumQuery, participation, **arguments)
 
@@ -317,16 +288,6 @@ def norm_clip(
   To see what clipping does. `clip_norm` bounds the p-norm of a client's contribution to
   one round, p being `order`, from 1 to infinity (`math.inf` clips each entry). What
   `extract_dp_event` says of its states is `NonPrivateDpEvent`.
-
-  Example:
-    >>> import numpy as np
-    >>> import tensorflow_federated as tff
-    >>> process = norm_clip(clip_norm=1.0, clients_per_round=2, order=1).create(
-    ...   tff.TensorType(np.float32, [2])
-    ... )
-    >>> values = [np.float32([3.0, -1.0]), np.float32([0.5, 0.0])]
-    >>> process.next(process.initialize(), values).result.round(3)
-    array([ 0.625, -0.125], dtype=float32)
   """
 
   def build_query(record_specs: Any) -> queries.NormClipSumQuery:
@@ -338,4 +299,133 @@ def norm_clip(
     build_query,
     clients_per_round=clients_per_round,
     record_aggregation_factory=record_aggregation_factory,
+  )
+
+
+# Noise that clients make: each for itself, each a share, or what stands for it.
+#
+# All take the arguments of `gaussian`, and say what else they take. A seed is for
+# packed simulations (`learning.packed`), which number clients: where clients add noise,
+# `create` refuses it. A round that is run again has other noise; if both results are
+# seen, both are to be accounted for.
+
+
+def local_gaussian(
+  participation: Optional[strategies.Participation] = None,
+  **arguments: Unpack[factory.IndependentMean],
+) -> factory.DPMeanFactory:
+  """Gaussian noise that each client adds to its own update, before it sends anything.
+
+  See `queries.LocalGaussianSumQuery`, also for what `extract_dp_event` says of it. The
+  noise multiplier is relative to *one* client's clip norm: for the same error in the
+  mean of m clients, sqrt(m) times smaller than that of `gaussian`. Clients do not tell
+  whether their update was finite: `nonfinite_count` stays 0.
+  """
+  return factory.from_query(queries.LocalGaussianSumQuery, participation, **arguments)
+
+
+def local_laplace(
+  participation: Optional[strategies.Participation] = None,
+  **arguments: Unpack[factory.IndependentMean],
+) -> factory.DPMeanFactory:
+  """Laplace noise that each client adds to its own update, before it sends anything.
+
+  See `queries.LocalLaplaceSumQuery`. Clients are clipped in L1 norm, and the noise
+  multiplier is the scale of *one client's* noise.
+  """
+  return factory.from_query(queries.LocalLaplaceSumQuery, participation, **arguments)
+
+
+def gaussian_shares(
+  participation: Optional[strategies.Participation] = None,
+  *,
+  clients_per_round: float,
+  min_clients: Optional[int] = None,
+  **arguments: Unpack[factory.Mean],
+) -> factory.DPMeanFactory:
+  """The Gaussian mechanism with noise that clients make in shares, not the server.
+
+  See `queries.GaussianSharesSumQuery`. The guarantee is central, that of `gaussian`,
+  and rests on a sum that is secure, or a server that forgets: one client's share hardly
+  hides what it sent (`accounting.local.local_event` says how little).
+
+  Arguments are those of `gaussian`, and `min_clients`: how many clients have to report;
+  a round with fewer fails, for its noise would be too little, and what they sent is
+  discarded. `None` for all of `clients_per_round`.
+
+  Example:
+    >>> aggregator = gaussian_shares(
+    ...   clip_norm=1.0, noise_multiplier=2.0, clients_per_round=100, min_clients=80
+    ... )
+    >>> aggregator.min_clients, round(aggregator.query.client_noise_multiplier, 4)
+    (80, 0.2236)
+  """
+  checks.check_number('clients_per_round', clients_per_round)
+  if min_clients is None:
+    min_clients = max(1, math.floor(clients_per_round))
+  return factory.from_query(
+    queries.GaussianSharesSumQuery,
+    participation,
+    min_clients=min_clients,
+    clients_per_round=clients_per_round,
+    **arguments,
+  )
+
+
+def two_sided_gaussian(
+  participation: Optional[strategies.Participation] = None,
+  *,
+  server_noise_multiplier: float,
+  **arguments: Unpack[factory.IndependentMean],
+) -> factory.DPMeanFactory:
+  """Gaussian noise of each client, on what it sends, and of the server, on the sum.
+
+  As in NbAFL (arXiv:1911.00222). The server's counts for the central guarantee alone,
+  `accounting.local.central_event(..., server_noise_multiplier=...)`, and not for the
+  local one, which is what `extract_dp_event` says, as for `local_gaussian`.
+
+  Arguments are those of `local_gaussian`, and `server_noise_multiplier`: standard
+  deviation of the server's noise of the *sum* over `clip_norm`; 0 for none.
+  """
+  return factory.from_query(
+    queries.LocalGaussianSumQuery,
+    participation,
+    server_noise_multiplier=server_noise_multiplier,
+    **arguments,
+  )
+
+
+def approximate_local_gaussian(
+  participation: Optional[strategies.Participation] = None,
+  **arguments: Unpack[factory.IndependentMean],
+) -> factory.DPMeanFactory:
+  """SIMULATION ONLY: `local_gaussian` with noise of the server in its place, faster.
+
+  Of the sum of clients' noise only the variance matters, or nearly so, and that is
+  drawn at once (`benchmarks/local_privacy.py`). See `queries.ApproximateLocalSumQuery`:
+  nothing is hidden from the server, and the events say that.
+  """
+  return factory.from_query(
+    queries.ApproximateLocalSumQuery,
+    participation,
+    noise=noises.GAUSSIAN.name,
+    **arguments,
+  )
+
+
+def approximate_local_laplace(
+  participation: Optional[strategies.Participation] = None,
+  **arguments: Unpack[factory.IndependentMean],
+) -> factory.DPMeanFactory:
+  """SIMULATION ONLY: `local_laplace` with Gaussian noise of the server in its place.
+
+  As `approximate_local_gaussian`: mean and covariance are those with noise of the
+  clients who reported, but with m clients the excess kurtosis of their noise is 3 / m,
+  and here it is 0.
+  """
+  return factory.from_query(
+    queries.ApproximateLocalSumQuery,
+    participation,
+    noise=noises.LAPLACE.name,
+    **arguments,
   )

@@ -1,11 +1,11 @@
 """What each client does to its value by itself, before a mechanism takes it.
 
 The mechanism clips whatever comes of it, as it clips everything: sensitivity and event
-are those of the mechanism. Nothing is remembered, measured or counted.
+are those of the mechanism. But for `ZeroNonfiniteFactory` nothing is counted.
 """
 
 import abc
-from typing import Any, Callable
+from typing import Any, Callable, NamedTuple, Optional
 
 import numpy as np
 import tensorflow as tf
@@ -23,12 +23,8 @@ class ClientwiseFactory(tff.aggregators.UnweightedAggregationFactory, abc.ABC):
 
   def __init__(self, inner: tff.aggregators.UnweightedAggregationFactory):
     factory.check_unweighted('inner', inner)
-    self._inner = inner
-
-  @property
-  def inner(self) -> tff.aggregators.UnweightedAggregationFactory:
-    """What aggregates the values."""
-    return self._inner
+    # What aggregates the values.
+    self.inner = inner
 
   @abc.abstractmethod
   def of_client(self, value: Any) -> Any:
@@ -37,16 +33,14 @@ class ClientwiseFactory(tff.aggregators.UnweightedAggregationFactory, abc.ABC):
   def create(self, value_type: Any) -> tff.templates.AggregationProcess:
     """Creates the process: the inner one, of what clients make of their values."""
     factory.check_value_type(value_type)
-    inner = self._inner.create(value_type)
+    inner = self.inner.create(value_type)
 
-    @tff.tensorflow.computation(value_type)
-    @tracing.as_written
-    def of_client(value: Any) -> Any:
-      return self.of_client(value)
+    of_client = tff.tensorflow.computation(
+      tracing.as_written(self.of_client), value_type
+    )
 
     @tff.federated_computation(
-      inner.initialize.type_signature.result,
-      tff.FederatedType(value_type, tff.CLIENTS),
+      inner.initialize.type_signature.result, tff.FederatedType(value_type, tff.CLIENTS)
     )
     def next_fn(state: Any, value: Any) -> Any:
       return inner.next(state, tff.federated_map(of_client, value))
@@ -57,24 +51,9 @@ class ClientwiseFactory(tff.aggregators.UnweightedAggregationFactory, abc.ABC):
 class ZeroLargeFactory(ClientwiseFactory):
   """Counts a value as zeros whose norm is above a bound, then aggregates.
 
-  Clipping keeps the direction of a value that is far too large, as one of a broken or
-  hostile client; this keeps nothing of it. It is `tff.aggregators.zeroing_factory` with
-  a fixed norm, but that it counts nobody: TFF's measurement of how many were zeroed is
-  exact, and so not private. What is NaN or infinite stays so, for the mechanism to zero
-  and to count.
-
-  Example:
-    >>> import numpy as np
-    >>> from tff_dp_aggregators import aggregators
-    >>> mean = aggregators.gaussian(
-    ...   clip_norm=6.0, noise_multiplier=0.0, clients_per_round=2
-    ... )
-    >>> process = ZeroLargeFactory(mean, norm=10.0).create(
-    ...   tff.TensorType(np.float32, [2])
-    ... )
-    >>> values = [np.float32([3.0, 4.0]), np.float32([0.0, 900.0])]
-    >>> process.next(process.initialize(), values).result.tolist()
-    [1.5, 2.0]
+  It is `tff.aggregators.zeroing_factory` with a fixed norm, but that it counts nobody:
+  TFF's measurement of how many were zeroed is exact, and so not private. What is NaN or
+  infinite stays so, for the mechanism to zero and to count.
   """
 
   def __init__(
@@ -84,8 +63,8 @@ class ZeroLargeFactory(ClientwiseFactory):
 
     Args:
       inner: What aggregates the values.
-      norm: Largest L2 norm of a value that counts. It is fixed, and must not be chosen
-        by looking at clients' values.
+      norm: Largest L2 norm of a value that counts. It must not be chosen by looking at
+        clients' values.
 
     Raises:
       TypeError: If `inner` is not an unweighted aggregation factory, or `norm` no
@@ -93,12 +72,8 @@ class ZeroLargeFactory(ClientwiseFactory):
       ValueError: If `norm` is not positive and finite.
     """
     super().__init__(inner)
-    self._norm = checks.check_positive('norm', norm)
-
-  @property
-  def norm(self) -> float:
-    """Largest L2 norm of a value that counts."""
-    return self._norm
+    # Largest L2 norm of a value that counts.
+    self.norm = checks.check_positive('norm', norm)
 
   def of_client(self, value: Any) -> Any:
     """The value, or zeros."""
@@ -111,7 +86,7 @@ class ZeroLargeFactory(ClientwiseFactory):
     # Parts are scaled to at most 1, since squares of large doubles overflow.
     scale = tf.where(largest > 0, largest, tf.ones_like(largest))
     squares = tf.add_n([tf.reduce_sum(tf.square(each / scale)) for each in flat])
-    is_large = tf.sqrt(squares) > self._norm / scale
+    is_large = tf.sqrt(squares) > self.norm / scale
     zero = tf.logical_and(grid.all_finite(flat), is_large)
     return tf.nest.map_structure(
       lambda tensor: tf.where(zero, tf.zeros_like(tensor), tensor), value
@@ -130,22 +105,8 @@ def taken_off(aggregator: Any) -> tuple[tuple[Callable[[Any], Any], ...], Any]:
 class CoordinateBoundsFactory(ClientwiseFactory):
   """Clips each coordinate of a value to an interval around 0, then aggregates.
 
-  Around a mechanism it keeps a single large coordinate from taking all of the clip
-  norm, in that client's value. What is NaN or infinite stays so, for the mechanism to
-  zero and to count: a client who computed an infinity has no value that is right within
-  bounds.
-
-  Example:
-    >>> from tff_dp_aggregators import aggregators
-    >>> mean = aggregators.gaussian(
-    ...   clip_norm=5.0, noise_multiplier=0.0, clients_per_round=2
-    ... )
-    >>> process = CoordinateBoundsFactory(mean, bounds=1.0).create(
-    ...   tff.TensorType(np.float32, [3])
-    ... )
-    >>> values = [np.float32([0.5, -3.0, 900.0]), np.float32([0.25, 1.0, 0.0])]
-    >>> process.next(process.initialize(), values).result.tolist()
-    [0.375, 0.0, 0.5]
+  It keeps a single large coordinate from taking all of the clip norm. What is NaN or
+  infinite stays so, for the mechanism to zero and to count.
   """
 
   def __init__(
@@ -156,8 +117,8 @@ class CoordinateBoundsFactory(ClientwiseFactory):
     Args:
       inner: What aggregates the values.
       bounds: Largest magnitude of a coordinate: a number for all of them, or a
-        structure like a value with a number, or an array, for each tensor. It is fixed,
-        and must not be chosen by looking at clients' values.
+        structure like a value with a number, or an array, for each tensor. It must not
+        be chosen by looking at clients' values.
 
     Raises:
       TypeError: If `inner` is not an unweighted aggregation factory, or `bounds` is not
@@ -165,30 +126,22 @@ class CoordinateBoundsFactory(ClientwiseFactory):
       ValueError: If a bound is not positive and finite.
     """
     super().__init__(inner)
-    self._bounds = tf.nest.map_structure(_check_bound, bounds)
-
-  @property
-  def bounds(self) -> Any:
-    """Largest magnitude of a coordinate; structure of float64 arrays."""
-    return self._bounds
+    # Largest magnitude of a coordinate; structure of float64 arrays.
+    self.bounds = tf.nest.map_structure(_check_bound, bounds)
 
   def of_client(self, value: Any) -> Any:
     """The value within the bounds, which have its structure, or are one number."""
-    return tf.nest.map_structure(_clip, value, self._bounds_for(value))
-
-  def _bounds_for(self, value: Any) -> Any:
-    """The bounds in the structure of a value."""
-    if not tf.nest.is_nested(self._bounds):
-      return tf.nest.map_structure(lambda unused: self._bounds, value)
+    if not tf.nest.is_nested(self.bounds):
+      return tf.nest.map_structure(lambda each: _clip(each, self.bounds), value)
     specs = tf.nest.map_structure(tf.TensorSpec.from_tensor, value)
     try:
-      tf.nest.assert_same_structure(specs, self._bounds)
+      tf.nest.assert_same_structure(specs, self.bounds)
     except (TypeError, ValueError) as error:
       raise type(error)(
         f'bounds must be a number or a structure like a value, {specs}; got '
-        f'{self._bounds}.'
+        f'{self.bounds}.'
       ) from None
-    return self._bounds
+    return tf.nest.map_structure(_clip, value, self.bounds)
 
 
 def _check_float(tensor: tf.Tensor) -> None:
@@ -212,9 +165,82 @@ def _clip(tensor: tf.Tensor, bound: np.ndarray) -> tf.Tensor:
   if bound.shape != shape[len(shape) - bound.ndim :] and bound.ndim:
     raise ValueError(
       f'bounds has an array of shape {bound.shape} for a tensor of shape {shape}; give '
-      'a number, or one of the shape of the tensor or of its last dimensions.'
+      'a number, or one of its shape or last dimensions.'
     )
   # Beyond the largest number of the dtype there is nothing to bound.
   limit = tf.constant(np.minimum(bound, float(tensor.dtype.max)), tensor.dtype)
   bounded = tf.maximum(tf.minimum(tensor, limit), -limit)
   return tf.where(tf.math.is_finite(tensor), bounded, tensor)
+
+
+class ZeroNonfiniteState(NamedTuple):
+  """State of a `ZeroNonfiniteFactory` process."""
+
+  inner: Any
+  count_sum: Any
+
+
+class ZeroNonfiniteFactory(tff.aggregators.UnweightedAggregationFactory):
+  """Zeroes values with NaN or infinity before an inner aggregation, and counts them.
+
+  The measurements are those of the inner aggregation with `nonfinite_count` added. The
+  count is exact, not private: it is for whoever runs the training, and must not be
+  released. (`tff.aggregators.zeroing_factory` compares norms, which NaN escapes.)
+  """
+
+  def __init__(
+    self,
+    inner: tff.aggregators.UnweightedAggregationFactory,
+    count_sum_factory: Optional[tff.aggregators.UnweightedAggregationFactory] = None,
+  ):
+    """Initializes the factory.
+
+    Args:
+      inner: What aggregates the values.
+      count_sum_factory: What adds up the counts, int32 scalars, securely where records
+        are summed securely; `None` means `tff.aggregators.SumFactory`.
+
+    Raises:
+      TypeError: If an argument is not an unweighted aggregation factory.
+    """
+    if count_sum_factory is None:
+      count_sum_factory = tff.aggregators.SumFactory()
+    for name, value in (('inner', inner), ('count_sum_factory', count_sum_factory)):
+      factory.check_unweighted(name, value)
+    # What aggregates the values.
+    self.inner = inner
+    self._count_sum_factory = count_sum_factory
+
+  def create(self, value_type: Any) -> tff.templates.AggregationProcess:
+    """Creates the process, with `nonfinite_count` among the inner measurements."""
+    factory.check_value_type(value_type)
+    inner = self.inner.create(value_type)
+    count_sum = self._count_sum_factory.create(tff.TensorType(tf.int32.as_numpy_dtype))
+
+    @tff.tensorflow.computation(value_type)
+    @tracing.as_written
+    def zero_and_count(value: Any) -> Any:
+      kept, finite = grid.zero_unless_finite(value)
+      return kept, tf.cast(tf.logical_not(finite), tf.int32)
+
+    @tff.federated_computation
+    def init_fn() -> Any:
+      return tff.federated_zip(
+        ZeroNonfiniteState(inner.initialize(), count_sum.initialize())
+      )
+
+    @tff.federated_computation(
+      init_fn.type_signature.result, tff.FederatedType(value_type, tff.CLIENTS)
+    )
+    def next_fn(state: Any, value: Any) -> Any:
+      inner_state, count_state = state
+      value, is_nonfinite = tff.federated_map(zero_and_count, value)
+      output = inner.next(inner_state, value)
+      count = count_sum.next(count_state, is_nonfinite)
+      return tff.templates.MeasuredProcessOutput(
+        tff.federated_zip(ZeroNonfiniteState(output.state, count.state)),
+        output.result,
+        factory.add_nonfinite_count(output.measurements, count.result),
+      )
+
+    return tff.templates.AggregationProcess(init_fn, next_fn)

@@ -1,14 +1,11 @@
 """Noise that clients add in shares, for secure aggregation of integers.
 
 With these nobody has to trust the server: it sees what is released, and before that
-nothing but masked numbers. `accounting.distributed_noise` tells how many bits a sum
-takes and how often it wraps, and plans both for a privacy target.
-
-The norm is fixed. That of `tff.learning.ddp_secure_aggregator` adapts, by counts whose
-noise the *server* adds: it has no guarantee against the server that could be stated.
+nothing but masked numbers. `accounting.distributed_noise` plans bits and noise for a
+target. The norm is fixed: one that adapts by counts whose noise the *server* adds, as
+`tff.learning.ddp_secure_aggregator` has it, has no guarantee against the server.
 """
 
-from collections.abc import Mapping
 from typing import Any, Optional
 
 import numpy as np
@@ -59,7 +56,6 @@ def distributed_discrete_gaussian(
     `tff.aggregators.SumFactory`, for simulations, and `secure_modular_sum(bits)` for
     secure aggregation.
   """
-  _check_names(arguments)
   return of_noise('discrete_gaussian', participation, **arguments)
 
 
@@ -86,23 +82,13 @@ def distributed_skellam(
     >>> type(event).__name__, event.num_clients
     ('SkellamDpEvent', 5)
   """
-  _check_names(arguments)
   return of_noise('skellam', participation, **arguments)
-
-
-def _check_names(arguments: Mapping[str, Any]) -> None:
-  for name in arguments:
-    if name not in DistributedMean.__annotations__:
-      known = ', '.join(DistributedMean.__annotations__)
-      raise TypeError(f'{name!r} is not an argument of this function: {known}.')
 
 
 def secure_modular_sum(*, bits: int) -> tff.aggregators.SecureModularSumFactory:
   """Sums shares securely, modulo 2^bits, those of the mechanism.
 
-  It is a `record_aggregation_factory`. TFF leaves secure sums to the platform that it
-  is compiled for; `tff.backends.test.set_sync_test_cpp_execution_context()` simulates
-  them, with the same result and no security.
+  It is a `record_aggregation_factory`, and runs where `secure_sum` does.
   """
   # It has the dtype of shares, as TFF does not convert it.
   modulus = np.int64(2 ** checks.check_int('bits', bits, at_least=2))
@@ -130,7 +116,13 @@ def of_noise(
   most = _clients('max_clients', max_clients, clients_per_round)
   count_sum_factory = None
   if type(record_aggregation_factory) is tff.aggregators.SecureModularSumFactory:
-    _check_modulus(record_aggregation_factory, bits)
+    # TFF, of which this package takes one version alone, has no public way to ask.
+    modulus: Any = record_aggregation_factory._modulus
+    if record_aggregation_factory._symmetric_range or int(modulus) % 2**bits:
+      raise ValueError(
+        f'record_aggregation_factory sums modulo {modulus}, and shares are modulo '
+        f'2^{bits}: their sum would be wrong. Use secure_modular_sum(bits={bits}).'
+      )
     # Exact modulo 2^bits, which is all that is asked of it here.
     record_aggregation_factory = factory.ExactSum(record_aggregation_factory)
     count_sum_factory = tff.aggregators.SecureSumFactory(1, 0)
@@ -149,8 +141,8 @@ def of_noise(
     if dimension is not None and distributed_noise.padded(dimension) != padded:
       raise ValueError(
         f'the mechanism was planned for dimension={dimension}, and values here have '
-        f'{padded} numbers once padded to a power of two: its grid, and so epsilon, '
-        'would be those of another. Plan it for as many as the model has.'
+        f'{padded} numbers once padded to a power of two: epsilon would be that of '
+        'another. Plan it for as many as the model has.'
       )
     return made
 
@@ -172,16 +164,3 @@ def _clients(name: str, value: Optional[int], clients_per_round: float) -> int:
       f'clients_per_round={clients_per_round}.'
     )
   return int(clients_per_round)
-
-
-def _check_modulus(
-  record_sum: tff.aggregators.SecureModularSumFactory, bits: int
-) -> None:
-  """Refuses TFF's modular sum with a modulus that is not a multiple of ours."""
-  # TFF, of which this package takes one version alone, has no public way to ask.
-  modulus = int(record_sum._modulus)
-  if record_sum._symmetric_range or modulus % 2**bits:
-    raise ValueError(
-      f'record_aggregation_factory sums modulo {modulus}, and shares are modulo '
-      f'2^{bits}: their sum would be wrong. Use secure_modular_sum(bits={bits}).'
-    )

@@ -8,7 +8,6 @@ has noise added, divides and measures.
 import collections
 import copy
 import dataclasses
-import functools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Callable, NamedTuple, Optional
@@ -49,22 +48,18 @@ class DPMeanState(NamedTuple):
 class DPMeanFactory(tff.aggregators.UnweightedAggregationFactory):
   """Differentially private mean with a fixed denominator.
 
-  The query may be any that sums on the grid: matrix mechanisms, Laplace noise, clipping
-  alone. The process clips each client's value, sums, adds the mechanism's noise, and
-  divides by `clients_per_round`, however many clients reported: a denominator that
-  depended on data would need noise of its own. Sums are exact (`queries.grid`), so a
-  client moves them by no more than the clip norm. A round of more than 10^7 clients
-  fails.
+  The process clips each client's value, sums, adds the mechanism's noise, and divides
+  by `clients_per_round`, however many clients reported: a denominator that depended on
+  data would need noise of its own. Sums are exact (`queries.grid`), so a client moves
+  them by no more than the clip norm. A round of more than 10^7 clients fails.
 
   `extract_dp_event` says of a state what has been spent. The measurements hold
-  `nonfinite_count`, and under `dp_query_metrics` what the query measures, which depends
-  on no data: for matrix mechanisms the rounds served, the clip norm, the noise
-  multiplier and the effective noise multiplier of all rounds so far.
+  `nonfinite_count`, and under `dp_query_metrics` what the query measures
+  (`derive_metrics`).
 
-  A state names its mechanism: with another strategy, participation, clip norm, noise
-  multiplier or seed, `next` fails. It holds the key of the noise: keep checkpoints as
-  safe as the data, and do not run a round again from an old state with other clients,
-  which would add the same noise to different data.
+  A state names its mechanism: with another one `next` fails. It holds the key of the
+  noise: keep checkpoints as safe as the data, and do not run a round again from an old
+  state with other clients, which would add the same noise to different data.
   """
 
   def __init__(
@@ -80,8 +75,8 @@ class DPMeanFactory(tff.aggregators.UnweightedAggregationFactory):
     """Initializes the factory.
 
     Args:
-      build_query: Makes the query from the specs of a record; called once here, for a
-        query that is only looked at, and once in each `create`.
+      build_query: Makes the query, any that sums on the grid, from the specs of a
+        record; called once here, for one that is only looked at, and in each `create`.
       clients_per_round: The denominator, normally the size of the cohort asked for.
       min_clients: How many clients have to report: a round with fewer fails, and what
         they sent is discarded. `None` for as many as the query needs, if it needs any.
@@ -108,35 +103,29 @@ class DPMeanFactory(tff.aggregators.UnweightedAggregationFactory):
     if record_aggregation_factory is None:
       record_aggregation_factory = tff.aggregators.SumFactory()
     if count_sum_factory is None:
-      count_sum_factory = for_counts_beside(record_aggregation_factory)
+      # Securely, if records are summed securely.
+      is_secure = isinstance(
+        record_aggregation_factory, tff.aggregators.SecureSumFactory
+      )
+      count_sum_factory = (
+        tff.aggregators.SecureSumFactory(1, 0)
+        if is_secure
+        else tff.aggregators.SumFactory()
+      )
     check_exact_sum('record_aggregation_factory', record_aggregation_factory)
     check_unweighted('count_sum_factory', count_sum_factory)
     self._build_query = build_query
-    self._clients_per_round = float(clients_per_round)
+    # The denominator.
+    self.clients_per_round = float(clients_per_round)
     self._record_aggregation_factory = record_aggregation_factory
     self._count_sum_factory = count_sum_factory
     self._tells_signal = False
     self._specs_to_look_at = specs_to_look_at
-    # Bad arguments are refused here, before any model is known.
-    self._query = build_query(specs_to_look_at)
-    self._min_clients = _min_clients_of(
-      self._query, min_clients, self._clients_per_round
-    )
-
-  @property
-  def clients_per_round(self) -> float:
-    """The denominator."""
-    return self._clients_per_round
-
-  @property
-  def min_clients(self) -> int:
-    """How many clients have to report for a round to be released; 0 for any number."""
-    return self._min_clients
-
-  @property
-  def query(self) -> matrix_mechanism.GridSumQuery:
-    """The query, for records that are one number, mostly."""
-    return self._query
+    # The query, for records that are one number, mostly. Bad arguments are refused
+    # here.
+    self.query = build_query(specs_to_look_at)
+    # How many clients have to report for a round to be released; 0 for any number.
+    self.min_clients = _min_clients_of(self.query, min_clients, self.clients_per_round)
 
   def query_for(self, record_specs: Any) -> matrix_mechanism.GridSumQuery:
     """A query of its own, for records of these specs; seeds as for `create`."""
@@ -166,7 +155,7 @@ class DPMeanFactory(tff.aggregators.UnweightedAggregationFactory):
   @property
   def workload(self) -> Optional[strategies.Workload]:
     """Whose rows rounds return, of all means so far; `None` for the round's mean."""
-    return getattr(self._query, 'workload', None)
+    return getattr(self.query, 'workload', None)
 
   @property
   def clip_norm(self) -> float:
@@ -197,29 +186,21 @@ class DPMeanFactory(tff.aggregators.UnweightedAggregationFactory):
     return self._of_query('seed_identity')
 
   def _of_query(self, name: str) -> Any:
-    """What the query says of itself, where queries of its kind do."""
-    if not hasattr(type(self._query), name):
-      raise ValueError(f'{self._query} has no {name}.')
-    return getattr(self._query, name)
+    """What the query says of itself, if it does."""
+    if not hasattr(self.query, name):
+      raise ValueError(f'{self.query} has no {name}.')
+    return getattr(self.query, name)
 
   def with_min_clients(self, min_clients: int) -> 'DPMeanFactory':
     """The same mean, whose rounds fail in which fewer clients report.
 
     Nothing of such a round is released: what clients sent is discarded, and the state
     before it serves another try. `min_clients` is at least what the query needs.
-
-    Example:
-      >>> from tff_dp_aggregators import aggregators
-      >>> strict = aggregators.gaussian(
-      ...   clip_norm=1.0, noise_multiplier=0.5, clients_per_round=4
-      ... ).with_min_clients(4)
-      >>> strict.min_clients
-      4
     """
     checks.check_positive_int('min_clients', min_clients)
     strict = copy.copy(self)
-    strict._min_clients = _min_clients_of(
-      self._query, max(min_clients, self._min_clients), self._clients_per_round
+    strict.min_clients = _min_clients_of(
+      self.query, max(min_clients, self.min_clients), self.clients_per_round
     )
     return strict
 
@@ -230,21 +211,8 @@ class DPMeanFactory(tff.aggregators.UnweightedAggregationFactory):
     and whoever publishes it says so (`not_covered` of `learning.RunOptions`). It is for
     simulations and for data that may be looked at. Nothing of it is in the state.
 
-    Among `dp_query_metrics` there are `not_private_signal_norm`, the L2 norm of the
-    mean before noise, and `squared_noise_norm`, the expected square of the L2 norm of
-    the noise in it, both of the round alone; `SignalToNoise` makes a ratio of them.
-
-    Example:
-      >>> from tff_dp_aggregators import aggregators
-      >>> import numpy as np
-      >>> private = aggregators.gaussian(
-      ...   clip_norm=1.0, noise_multiplier=0.5, clients_per_round=4
-      ... )
-      >>> measured = private.with_not_private_signal_to_noise()
-      >>> process = measured.create(tff.TensorType(np.float32, [1]))
-      >>> output = process.next(process.initialize(), [np.float32([2.0])] * 4)
-      >>> round(aggregators.SignalToNoise.of_measurements(output.measurements).ratio, 3)
-      8.0
+    Among `dp_query_metrics` there are `not_private_signal_norm` and
+    `squared_noise_norm`, of the round alone (`SignalToNoise` says what they are).
     """
     telling = copy.copy(self)
     telling._tells_signal = True
@@ -272,15 +240,13 @@ class DPMeanFactory(tff.aggregators.UnweightedAggregationFactory):
   def mean_of(self, value_type: Any) -> 'DPMean':
     """What `create` makes a process of, before it is one; seeds and errors as there."""
     check_value_type(value_type)
-    mean = DPMean(
+    return DPMean(
       self._build_query(_record_specs(value_type)),
-      self._clients_per_round,
+      self.clients_per_round,
       value_type,
-      min_clients=self._min_clients,
+      min_clients=self.min_clients,
       tells_signal=self._tells_signal,
     )
-    mean.check_state_size()
-    return mean
 
 
 class Counts(NamedTuple):
@@ -293,9 +259,8 @@ class Counts(NamedTuple):
 class DPMean:
   """A private mean of values of one type, as TensorFlow functions.
 
-  In a round, clients `encode` what they have, all that they return is added up, and
-  the server does `release`. `process` has TFF do so; a simulation that trains many
-  clients at once adds up by itself, and comes to the same integers.
+  `process` has TFF add up what clients `encode`, for the server to `release`; a
+  simulation adds up by itself, and comes to the same integers.
   """
 
   def __init__(
@@ -304,32 +269,24 @@ class DPMean:
     clients_per_round: float,
     value_type: Any,
     *,
-    min_clients: int = 0,
-    tells_signal: bool = False,
+    min_clients: int,
+    tells_signal: bool,
   ):
     self._tells_signal = tells_signal
     self._query = query
     self._clients_per_round = clients_per_round
     self._value_type = value_type
     self._min_clients = min_clients
-
-  @functools.cached_property
-  def _query_init(self) -> Any:
-    """Computes the query's state before the first round."""
-    return tff.tensorflow.computation(
-      tracing.as_written(self._query.initial_global_state)
+    self._query_init = tff.tensorflow.computation(
+      tracing.as_written(query.initial_global_state)
     )
-
-  def check_state_size(self) -> None:
-    """Makes sure that TFF can carry the state between rounds."""
     num_bytes = _num_bytes(self._query_init.type_signature.result)
     if num_bytes > _MAX_STATE_BYTES:
       raise ValueError(
-        f'this mechanism would need a state of {num_bytes / 1e9:.2f} GB with '
-        f'storage {getattr(self._query, "storage", "state")!r}, but TFF carries at '
-        f'most {_MAX_STATE_BYTES / 1e9:.2f} GB between rounds. Keep the noise in files '
-        "(storage='files'), or use a mechanism that remembers less: fewer bands or "
-        'buffers, the tree, or the Gaussian mechanism.'
+        f'this mechanism would need a state of {num_bytes / 1e9:.2f} GB with storage '
+        f'{getattr(query, "storage", "state")!r}, but TFF carries at most '
+        f'{_MAX_STATE_BYTES / 1e9:.2f} GB between rounds. Keep the noise in files '
+        "(storage='files'), or use a mechanism that remembers less."
       )
 
   def initial_state(self) -> DPMeanState:
@@ -350,11 +307,7 @@ class DPMean:
   def release(
     self, query_state: Any, total: Any, counts: Counts
   ) -> tuple[Any, Any, Any, Any]:
-    """The server's part of a round.
-
-    Returns the mean; the query's state after the round; what all rounds so far have
-    spent; and the query's metrics.
-    """
+    """The mean; the query's next state; what was spent so far; and its metrics."""
     total = grid.asserted(
       total,
       counts.clients <= grid.MAX_CLIENTS,
@@ -390,10 +343,7 @@ class DPMean:
     return self._query.initial_sample_state()
 
   def sum_without_noise(self, params: Any, stacked: Any) -> tuple[Any, tf.Tensor]:
-    """The sum of what clients `encode`, less their noise, and whose were finite.
-
-    `stacked`: Structure like a value, with an entry of each tensor for each client.
-    """
+    """The sum of what clients `encode`, less their noise, and whose were finite."""
     return self._query.sum_without_noise(params, stacked)
 
   def add_without_noise(
@@ -481,9 +431,8 @@ def _min_clients_of(
     fewest = max(fewest, checks.check_positive_int('min_clients', min_clients))
   if fewest > clients_per_round:
     raise ValueError(
-      f'min_clients is {fewest}, but clients_per_round is {clients_per_round:g}: no '
-      'round of so many clients would be released. Lower min_clients, or ask for more '
-      'clients.'
+      f'min_clients is {fewest}, but clients_per_round is {clients_per_round:g}; lower '
+      'min_clients, or ask for more clients.'
     )
   return fewest
 
@@ -527,13 +476,11 @@ def _record_specs(value_type: Any) -> Any:
   """The tensor specs of a value as a TensorFlow computation will see it."""
   seen: list[Any] = []
 
-  @tff.tensorflow.computation(value_type)
-  @tracing.as_written
   def look(value: Any) -> Any:
     seen.append(tf.nest.map_structure(tf.TensorSpec.from_tensor, value))
     return value
 
-  del look
+  tff.tensorflow.computation(tracing.as_written(look), value_type)
   return seen[0]
 
 
@@ -545,24 +492,14 @@ def _num_bytes(value_type: Any) -> int:
   return sum(_num_bytes(value_type[i]) for i in range(len(value_type)))
 
 
-# What a value may be, and who aggregates.
-
-
 def check_unweighted(name: str, value: Any) -> None:
   """Refuses what is not an unweighted aggregation factory."""
   if isinstance(value, tff.aggregators.UnweightedAggregationFactory):
     return
-  reason = ''
-  if isinstance(value, tff.aggregators.WeightedAggregationFactory):
-    reason = (
-      ' A weighted mean divides by the sum of weights, such as numbers of examples: '
-      'data of clients, released without noise, that no privacy analysis here covers. '
-      'Give the factory of an unweighted mean, such as aggregators.gaussian(...), as '
-      'it is, without tff.aggregators.as_weighted_aggregator.'
-    )
   raise TypeError(
-    f'{name} must be a tff.aggregators.UnweightedAggregationFactory, got '
-    f'{type(value).__name__}.{reason}'
+    f'{name} must be a tff.aggregators.UnweightedAggregationFactory, such as '
+    f'aggregators.gaussian(...), got {type(value).__name__}. (A weighted mean divides '
+    'by the sum of weights: data of clients, released without noise.)'
   )
 
 
@@ -572,12 +509,10 @@ def check_value_type(value_type: Any, path: str = '') -> None:
     return
   if not isinstance(value_type, tff.StructWithPythonType):
     where = f'has {value_type} at {path}' if path else f'is {value_type}'
-    kind = type(value_type).__name__
     raise TypeError(
-      f'value_type {where}, a {kind}, and must be a structure of tensors, of dicts, '
-      'lists and tuples, as tff.to_type makes it: only what has the same shape on all '
-      "clients can be clipped and added up. Make tensors of a client's value before it "
-      'is aggregated: a sum over the sequence, say.'
+      f'value_type {where}, a {type(value_type).__name__}, and must be a structure of '
+      'tensors, of dicts, lists and tuples, as tff.to_type makes it. Make tensors of a '
+      "client's value before it is aggregated: a sum over the sequence, say."
     )
   for number, (name, each) in enumerate(tff.structure.iter_elements(value_type)):
     key = number if name is None else name
@@ -600,16 +535,11 @@ def check_part(name: str, mean: Any, user: str) -> DPMeanFactory:
 
 
 def add_nonfinite_count(measurements: Any, count: Any) -> Any:
-  """Adds a count to measurements, inside a federated computation.
+  """Adds a count to what measurements have of it, inside a federated computation.
 
-  Returns the measurements as an ordered dict in which `nonfinite_count` is `count`,
-  plus what stood there before. Measurements without names go under `aggregation`.
+  Measurements without names go under `aggregation`.
   """
 
-  @tff.tensorflow.computation(
-    measurements.type_signature.member, count.type_signature.member
-  )
-  @tracing.as_written
   def merge(measured: Any, counted: Any) -> Any:
     if not isinstance(measured, collections.abc.Mapping):
       measured = {'aggregation': measured} if tf.nest.flatten(measured) else {}
@@ -617,55 +547,41 @@ def add_nonfinite_count(measurements: Any, count: Any) -> Any:
     merged[NONFINITE_COUNT] = counted + merged.get(NONFINITE_COUNT, 0)
     return merged
 
-  return tff.federated_map(merge, (measurements, count))
+  types = [each.type_signature.member for each in (measurements, count)]
+  merged = tff.tensorflow.computation(tracing.as_written(merge), types)
+  return tff.federated_map(merged, (measurements, count))
 
 
-# What may add up records inside a mechanism: only what is known to return the sum.
-#
-# The sensitivity is that of the exact sum of integers (`queries.grid`). An aggregation
-# of the right type may return something else: one that quantizes or compresses draws
-# numbers of its own or follows the values; one that wraps, clips or samples is not a
-# sum at all, and then a client moves the result by more than its clip norm, and no
-# noise pays for that.
-#
-# Neither the type of an aggregation nor a trial tells: a process may lose what the
-# trial does not try, and one that sums securely runs nowhere but where it is deployed.
-# So the classes that are exact are listed here, with what they have to be made with,
-# and for all others a caller gives their word, which the code then shows: `ExactSum`.
+# What may add up records inside a mechanism: only what is known to return the sum, of
+# which the sensitivity is (`queries.grid`). If it quantizes, wraps, clips or samples, a
+# client moves the result by more than its clip norm, and no noise pays for that.
+# Neither its type nor a trial tells: a secure sum runs nowhere but where it is
+# deployed. So the classes that are exact are listed here, with what they have to be
+# made with, and for all others a caller gives their word, which the code then shows:
+# `ExactSum`.
 
 
 class ExactSum(tff.aggregators.UnweightedAggregationFactory):
-  """Says of a factory that what it returns is the exact sum of the clients' integers.
+  """Says that a factory, unknown here, returns the exact sum of clients' integers.
 
-  For sums that this package does not know, such as those of a system's own secure
-  aggregation. What has to be true of the inner one, or privacy is not what is stated:
+  What has to be true of the inner one, or privacy is not what is stated:
 
   * The result is the sum over all clients that report, in int64, of integers of
     magnitude at most `queries.grid.LARGEST_ENTRY`, for up to `queries.grid.MAX_CLIENTS`
     clients: nothing is rounded, clipped, wrapped, compressed, sampled or weighted.
   * No noise is added, and none is needed: what it measures and remembers depends on no
     client. (`extract_dp_event` refuses a sum that remembers anything.)
-
-  Example:
-    >>> measured = tff.aggregators.add_measurements(
-    ...   tff.aggregators.SumFactory(), server_measurement_fn=lambda total: {}
-    ... )
-    >>> summing = ExactSum(measured)  # A record_aggregation_factory.
   """
 
   def __init__(self, inner: tff.aggregators.UnweightedAggregationFactory):
     """Wraps `inner`, which returns the exact sum; TypeError if it is weighted."""
     check_unweighted('inner', inner)
-    self._inner = inner
-
-  @property
-  def inner(self) -> tff.aggregators.UnweightedAggregationFactory:
-    """What returns the exact sum."""
-    return self._inner
+    # What returns the exact sum.
+    self.inner = inner
 
   def create(self, value_type: Any) -> tff.templates.AggregationProcess:
     """Creates the inner factory's process, for a structure of int64 tensors."""
-    return self._inner.create(value_type)
+    return self.inner.create(value_type)
 
 
 def check_exact_sum(name: str, value: Any) -> None:
@@ -675,24 +591,14 @@ def check_exact_sum(name: str, value: Any) -> None:
   if type(value) in (tff.aggregators.SumFactory, ExactSum) or _clips_nothing(value):
     return
   raise ValueError(
-    f'{name} must return the exact sum of the integers that clients send, which have '
-    f'magnitudes up to {grid.LARGEST_ENTRY}, and nothing here knows that '
-    f'{type(value).__qualname__}, made like this, does: nothing may be clipped (as by '
-    'thresholds below that), wrapped, rounded, divided, sampled or noised. Use '
+    f'{name} must return the exact sum of the integers that clients send, of magnitude '
+    f'{grid.LARGEST_ENTRY} at most, and nothing here knows that '
+    f'{type(value).__qualname__}, made like this, does. Use '
     'tff.aggregators.SumFactory() or aggregators.secure_sum(). What is to happen to '
     'values before they are clipped, such as zeroing, rotation or compression, goes '
     'around the factory of the mechanism. If it does return the sum, bit for bit, say '
     'so: aggregators.ExactSum(...).'
   )
-
-
-def for_counts_beside(
-  record_aggregation_factory: tff.aggregators.UnweightedAggregationFactory,
-) -> tff.aggregators.UnweightedAggregationFactory:
-  """What sums 0s and 1s of clients as records are summed: securely, or plainly."""
-  if isinstance(record_aggregation_factory, tff.aggregators.SecureSumFactory):
-    return tff.aggregators.SecureSumFactory(1, 0)
-  return tff.aggregators.SumFactory()
 
 
 def _clips_nothing(value: Any) -> bool:
@@ -711,47 +617,31 @@ def _clips_nothing(value: Any) -> bool:
 def secure_sum() -> tff.aggregators.SecureSumFactory:
   """Sums clipped records securely: a `record_aggregation_factory`.
 
-  Its bounds are those of the grid, which no entry exceeds; nothing is rounded or
-  clipped by it. It serves adaptive clipping as well.
+  Its bounds are those of the grid, so nothing is rounded or clipped by it. Shifted to
+  be positive, entries take 41 bits: sums of up to 2^22 clients fit into 63; larger
+  cohorts need a platform whose sums wrap around at 2^64.
 
-  Shifted to be positive, as secure sums need them, entries take 41 bits: sums of up to
-  2^22 clients, four million, fit into 63. Larger cohorts need a platform whose sums
-  wrap around at 2^64, as those of the simulation do.
-
-  TFF leaves secure sums to the platform that it is compiled for. Its local runtime, and
-  so `learning.runtime.local_runtime`, has none: a round ends there with "Cannot embed a
-  federated value". `tff.backends.test.set_sync_test_cpp_execution_context()` simulates
-  them, with the same result and no security.
+  TFF leaves secure sums to the platform that it is compiled for. Its local runtime has
+  none ("Cannot embed a federated value");
+  `tff.backends.test.set_sync_test_cpp_execution_context()` simulates them, with the
+  same result and no security.
   """
   return tff.aggregators.SecureSumFactory(grid.LARGEST_ENTRY)
-
-
-# The signal beside the noise, measured (as pfl-research's `SNRMetric`): exact, and so
-# not private. `accounting.noise_to_signal` tells it before training, for the most that
-# clients can say.
 
 
 @dataclasses.dataclass(frozen=True)
 class SignalToNoise:
   """The signal and the noise of one round, or of several that are added up.
 
-  Norms of signals add up, as if they pointed the same way, and so do squares of noise,
-  as independent noise does; so the ratio of n like rounds is sqrt(n) times that of one,
-  the most that it can be. Correlated noise cancels in sums, of which
-  `accounting.noise_to_signal` knows.
-
+  As pfl-research's `SNRMetric`. Signals add up as if they pointed the same way, squares
+  of noise as if it were independent: the ratio is the most that it can be.
+  (`accounting.noise_to_signal` plans it, and knows that correlated noise cancels.)
   **Not private**: `signal_norm` is exact and of clients.
 
   Attributes:
     signal_norm: L2 norm of the mean before noise, summed over rounds.
     squared_noise_norm: Expected square of the L2 norm of the noise in the mean, summed
       over rounds: number of coordinates times variance.
-
-  Example:
-    >>> first = SignalToNoise(signal_norm=3.0, squared_noise_norm=4.0)
-    >>> second = SignalToNoise(signal_norm=1.0, squared_noise_norm=12.0)
-    >>> first.ratio, sum([second, first], SignalToNoise()).ratio
-    (1.5, 1.0)
   """
 
   signal_norm: float = 0.0

@@ -1,8 +1,7 @@
 """What a state says was spent, and the states that can't say it.
 
-A private mean in a process does not make the process private: another aggregation
-beside it, whose result goes on to the next round, would be released unseen. So the
-whole state is looked through, and what is not known to be harmless is refused.
+Another aggregation beside a private mean would be released unseen. So the whole state
+is looked through, and what is not known to be harmless is refused.
 """
 
 import math
@@ -16,45 +15,24 @@ import tensorflow_federated as tff
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import joint_mechanism
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
-from tff_dp_aggregators.aggregators import nonfinite
+from tff_dp_aggregators.aggregators import clientwise
 
 # What `tff.learning.optimizers` calls its hyperparameters. TFF's client work keeps them
 # in its state, so that they can be changed between rounds; clients' data does not.
 _HYPERPARAMETERS = frozenset(
-  {
-    'beta_1',
-    'beta_2',
-    'beta_2_decay',
-    'clip_threshold',
-    'decay',
-    'epsilon',
-    'epsilon_1',
-    'epsilon_2',
-    'learning_rate',
-    'momentum',
-    'relative_step',
-    'weight_decay',
-  }
+  'beta_1 beta_2 beta_2_decay clip_threshold decay epsilon epsilon_1 epsilon_2 '
+  'learning_rate momentum relative_step weight_decay'.split()
 )
 
 # Aggregations beside the mechanism whose results are measured, and used for nothing:
 # those of `tff.aggregators.zeroing_factory` and `clipping_factory`, with a norm that
 # remembers nothing.
 _ONLY_MEASURED = frozenset(
-  {
-    'clipped_count_agg',
-    'clipping_norm',
-    'zeroed_count_agg',
-    'zeroing_norm',
-  }
+  ('clipped_count_agg', 'clipping_norm', 'zeroed_count_agg', 'zeroing_norm')
 )
-
 
 # Relative, of sensitivities that are found in other orders.
 _ROUND_OFF = 1e-9
-
-# What states of earlier versions said instead of `spent`.
-_EARLIER = ('all_rounds_noise_multiplier',)
 
 
 class SpentEvents(NamedTuple):
@@ -63,9 +41,8 @@ class SpentEvents(NamedTuple):
   Attributes:
     all_rounds_so_far: The event of all rounds up to the state, together: what has been
       spent. Do not compose it with those of earlier states, which it contains.
-    last_round_only: The event of the last round alone. Composed over *all* rounds from
-      the first they come to `all_rounds_so_far`; over some of them, to nothing that
-      means anything.
+    last_round_only: The event of the last round alone. Only composed over *all* rounds
+      from the first they mean anything: `all_rounds_so_far`.
     rounds: How many rounds led to the state; `None` if nothing in it counts them.
   """
 
@@ -86,13 +63,6 @@ class SpentEvents(NamedTuple):
     Raises:
       ValueError: If the state has spent something else than the mechanism's rounds, all
         of these ran, or the target is none for such a mechanism.
-
-    Example:
-      >>> from tff_dp_aggregators import accounting, strategies
-      >>> mechanism = accounting.Mechanism('tree', strategies.Participation(8), 7.0)
-      >>> spent = SpentEvents(*[mechanism.round_events[0]] * 2, rounds=1)
-      >>> spent.would_exceed(accounting.Target(2.0, 1e-6), mechanism)
-      False
     """
     if self.rounds is None:
       raise ValueError(
@@ -119,10 +89,9 @@ def extract_dp_event(state: Any) -> SpentEvents:
   """What the rounds that led to a state cost: all of them together, and the last.
 
   It is the cost of all that the process releases, but for what it measures of clients.
-  Of a learning process every part is looked at. The server's optimizer may remember
-  what it likes, for it sees the private mean alone. What the clients' computation
-  remembers must be hyperparameters of their optimizer, by TFF's names for them, or the
-  number of rounds; whoever sets these by looking at clients' metrics does so unseen.
+  Of a learning process every part is looked at. What the clients' computation remembers
+  must be hyperparameters of their optimizer, by TFF's names for them, or the number of
+  rounds; whoever sets these by looking at clients' metrics does so unseen.
 
   Args:
     state: State of a `DPMeanFactory` process, of an aggregation composed around one
@@ -133,11 +102,10 @@ def extract_dp_event(state: Any) -> SpentEvents:
     TypeError: If there is not exactly one such aggregator state in `state`, in its
       aggregator if it is that of a learning process. Two of them cost more than either.
     ValueError: If the state comes from `initialize`, or from an earlier version of this
-      package; if something in it may follow clients' values without noise: what is
-      composed around the mechanism and remembers something, such as a zeroing norm; an
-      aggregation beside it with a part in the result, such as an exact denominator; a
-      sum inside it that remembers; or a distributor or clients' computation that does,
-      such as the average of full gradients in Mime Lite.
+      package; or if something in it may follow clients' values without noise: what is
+      composed around the mechanism and remembers, such as a zeroing norm; an exact
+      denominator beside it; a sum inside it, a distributor or a clients' computation
+      that remembers, such as full gradients in Mime Lite.
 
   Example:
     >>> from tff_dp_aggregators import aggregators
@@ -155,9 +123,8 @@ def extract_dp_event(state: Any) -> SpentEvents:
     _check_forgets(_leaves(state.distributor, 'distributor'), _OF_NO_DATA)
     _check_forgets(
       _remembered_by_clients(state.client_work, found),
-      'The full gradients in Mime Lite do: they are averaged beside the updates and '
-      "without their noise. Use a process whose only look at clients' data is its "
-      f'aggregator, such as `learning.build_dp_fed_avg`. {_OF_NO_DATA}',
+      "The full gradients in Mime Lite do. Use a process whose only look at clients' "
+      f'data is its aggregator, such as `learning.build_dp_fed_avg`. {_OF_NO_DATA}',
     )
     state = state.aggregator
   beside = [(path, leaf) for path, leaf in _leaves(state) if not _is_mechanism(leaf)]
@@ -191,11 +158,9 @@ def _the_one_mechanism(state: Any) -> Any:
   found = {path: leaf for path, leaf in _leaves(state) if _is_mechanism(leaf)}
   if len(found) != 1:
     several = (
-      f' They are {" and ".join(found)}: clients take part in all of them, so what was '
-      'spent is their composition. Take extract_dp_event of the state of each, and '
-      'compose these events with dp_accounting.ComposedDpEvent, if all noise is '
-      'independent (secret, or of different seeds) and nothing else in the state '
-      'depends on clients.'
+      f' They are {" and ".join(found)}. If their noise is independent (secret, or of '
+      'different seeds) and nothing else in the state depends on clients, compose the '
+      'events of the state of each with dp_accounting.ComposedDpEvent.'
     )
     raise TypeError(
       'expected a state with that of one DPMeanFactory process in it, got '
@@ -205,16 +170,15 @@ def _the_one_mechanism(state: Any) -> Any:
   if not hasattr(mechanism, 'spent'):
     raise ValueError(
       'this state is of an earlier version of this package, or of a factory of '
-      'tff.aggregators: it does not say what all its rounds spent, and cannot be '
-      'continued. Finish the run with the version that began it, or begin anew.'
+      'tff.aggregators: it does not say what all its rounds spent. Finish the run with '
+      'the version that began it, or begin anew.'
     )
   is_learning = isinstance(state, tff.learning.templates.LearningAlgorithmState)
   if is_learning and path.split('.')[0] != 'aggregator':
     raise TypeError(
       'expected a learning process whose aggregator is a DPMeanFactory process, got '
-      f'one with a private mean in {path} alone: the updates of the model are '
-      'aggregated without noise, and no event covers them. Pass the factory as '
-      '(model) aggregator.'
+      f'one with a private mean in {path} alone: no noise is in the updates of the '
+      'model. Pass the factory as (model) aggregator.'
     )
   return mechanism
 
@@ -251,7 +215,7 @@ def _check_summed_beside(state: Any, path: str) -> None:
   if _is_mechanism(state):
     return
   only_measured = _ONLY_MEASURED
-  if isinstance(state, nonfinite.ZeroNonfiniteState):
+  if isinstance(state, clientwise.ZeroNonfiniteState):
     only_measured = frozenset({'count_sum'})
   for key, value in _parts(state) or []:
     if any(_is_mechanism(leaf) for _, leaf in _leaves(value)):
@@ -259,9 +223,9 @@ def _check_summed_beside(state: Any, path: str) -> None:
     elif key not in only_measured:
       raise ValueError(
         f'beside the mechanism there is another aggregation, {_join(path, key)}, such '
-        'as the exact denominator of tff.aggregators.MeanFactory: it adds no noise, '
-        'and has a part in the result that no event here covers. A DPMeanFactory is a '
-        f'mean already; use it alone. {_OF_NO_DATA}'
+        'as the exact denominator of tff.aggregators.MeanFactory: it has a part in the '
+        'result that no event here covers. A DPMeanFactory is a mean already; use it '
+        f'alone. {_OF_NO_DATA}'
       )
 
 
@@ -270,7 +234,8 @@ def _check_summed_beside(state: Any, path: str) -> None:
 
 def _is_mechanism(state: Any) -> bool:
   """Whether it is of a `DPMeanFactory`, or of an earlier one, or TFF's own."""
-  return any(hasattr(state, name) for name in ('spent', 'dp_event', *_EARLIER))
+  names = ('spent', 'dp_event', 'all_rounds_noise_multiplier')
+  return any(hasattr(state, name) for name in names)
 
 
 def _rounds_of(mechanism: Any) -> Any:
@@ -284,7 +249,7 @@ def _rounds_of(mechanism: Any) -> Any:
 
 
 def _is_scalar(value: Any, kinds: str) -> bool:
-  if isinstance(value, (Mapping, list, tuple)):
+  if _parts(value) is not None:
     return False
   return np.ndim(value) == 0 and np.asarray(value).dtype.kind in kinds
 

@@ -23,17 +23,15 @@ def quantile(
 ) -> factory.DPMeanFactory:
   """A quantile of clients' numbers, estimated over rounds (arXiv:1905.03871).
 
-  A value is one float number, such as a client's loss, how many examples it has, or the
-  norm of its update; the result of a round is the estimate (`queries.QuantileQuery`).
-  What that costs is what the counts cost: `extract_dp_event` has it. As a part of
-  `joint` it accompanies a model. The measurements have `quantile_estimate` and
+  A value is one float number, such as a client's loss; the result of a round is the
+  estimate (`queries.QuantileQuery`). What that costs is what the counts cost. As a part
+  of `joint` it accompanies a model. The measurements have `quantile_estimate` and
   `fraction_below` under `dp_query_metrics`.
 
   Args:
     counts: Makes the private mean of what clients say, 1/2 or -1/2: a factory with
-      `clip_norm=0.5`, of any noise, such as `aggregators.gaussian` or
-      `aggregators.tree`. Its participation and `clients_per_round` are those of the
-      quantile. It sums in no way of its own; give that here.
+      `clip_norm=0.5`, of any noise and for the quantile's clients. It sums in no way of
+      its own; give that here.
     initial_estimate: See `queries.QuantileQuery`, and so for the next three.
     target_quantile: See there.
     learning_rate: See there.
@@ -90,17 +88,15 @@ def range_sums(
   """A mean of histograms whose sums over ranges of bins have little noise.
 
   A value is one float vector, a client's histogram; so is the result, what agrees best
-  with the noised sums of a tree over the bins (`queries.RangeSumsQuery`). The noise in
-  a range of bins grows with the logarithm of its length, and not with its square root.
-  What that costs is what the noise on the tree costs: `extract_dp_event` has it.
+  with the noised sums of a tree over the bins (`queries.RangeSumsQuery`). What that
+  costs is what the noise on the tree costs.
 
   Args:
     nodes: Makes the private mean of trees: a factory of any noise, such as
       `aggregators.gaussian`, that clips what a client says in all nodes together. A
       client with one entry of 1 has a tree of L2 norm sqrt(levels) and L1 norm levels,
       with `levels = len(queries.tree_levels(num_bins, arity))`; a longer tree is scaled
-      down as a whole, so that every range comes out too small. It sums in no way of its
-      own; give that here.
+      down as a whole. It sums in no way of its own; give that here.
     arity: How many nodes have their sum in one above.
     record_aggregation_factory: Sums trees; `None` for `tff.aggregators.SumFactory`.
 

@@ -108,7 +108,8 @@ class FilesNoise(streaming.StreamingNoise):
 
     def advance(this_round: tf.Tensor, again: tf.Tensor, _: Any) -> Any:
       files = _Memory(path, prefix, self._rows, this_round)
-      noise = self._past.advance(self._rows, state.key, this_round, files)
+      draw = functools.partial(self._rows.row, state.key)
+      noise = self._past.advance(draw, this_round, files)
       found = tf.reduce_all(files.found)
       recovers = tf.debugging.Assert(found | ~again, [f'{path} cannot be read back.'])
       lost = f'needs is not in {path} (any more); computing all rounds again.'

@@ -4,18 +4,13 @@ Both are random access: a word follows from the key, the number of the row, the 
 of the vector in the row, and its place in the vector. Each of these has bits of its own
 in what the generator takes; nothing is ever added to a key, nor a row to a vector.
 
-ChaCha20 is a stream cipher. Whoever sees some of its words, and does not have the key,
-learns nothing about others, as far as anybody knows. It is what secret noise is made
-of.
-
-Philox (Salmon et al. 2011) passes statistical tests and is a seventh of the work. It is
-not made to withstand anybody who wants to find the key; in TensorFlow this key has 64
-bits. It is what simulations with a seed are made of, where there is nothing to find.
+ChaCha20 is a stream cipher, of which secret noise is made. Philox (Salmon et al. 2011)
+is a seventh of the work, and does not withstand anybody who wants to find the key, of
+64 bits in TensorFlow: simulations with a seed are made of it.
 """
 
-import abc
 import functools
-from typing import Any
+from typing import Any, Union
 
 import tensorflow as tf
 
@@ -26,30 +21,10 @@ BLOCK_WORDS = 16  # Of 32 bits, in a block of ChaCha20.
 _PHILOX_BLOCK_BITS = 40
 
 
-class Generator(abc.ABC):
-  """Uniform random words of 32 bits, in blocks; a vector has at most `max_blocks`."""
-
-  name: str
-  block_words: int
-  max_blocks: int
-
-  @abc.abstractmethod
-  def words(
-    self,
-    key: tf.Tensor,
-    row: tf.Tensor,
-    vector: tf.Tensor,
-    first_block: tf.Tensor,
-    num_blocks: int,
-  ) -> tf.Tensor:
-    """Consecutive blocks of a vector, of a key that is int64 [4]: uint32 [words]."""
-
-
-class ChaCha20(Generator):
+class ChaCha20:
   """The cipher: the row is 64 bits of the nonce, the vector 32, the block the counter.
 
-  Words come in the order of their place in a block: the first words of all blocks, then
-  the second ones. Any fixed order serves, and this one costs nothing.
+  The first words of all blocks come first, then the second ones, which costs nothing.
   """
 
   name = 'chacha20'
@@ -64,7 +39,7 @@ class ChaCha20(Generator):
     first_block: tf.Tensor,
     num_blocks: int,
   ) -> tf.Tensor:
-    """Consecutive blocks of a vector, as `Generator.words`."""
+    """Consecutive blocks of a vector, of a key that is int64 [4]: uint32 [words]."""
     nonce = tf.concat(
       [tf.bitcast(row, tf.uint32), tf.cast(vector, tf.uint32)[tf.newaxis]], axis=0
     )
@@ -73,7 +48,7 @@ class ChaCha20(Generator):
     return tf.reshape(words, [-1])
 
 
-class Philox(Generator):
+class Philox:
   """Philox4x32-10: the row is half of the counter, vector and block the other half."""
 
   name = 'philox'
@@ -100,11 +75,16 @@ class Philox(Generator):
     )
 
 
+# Uniform random words of 32 bits, in blocks; a vector has at most `max_blocks`.
+Generator = Union[ChaCha20, Philox]
+
+
 def choose(generator: Any, secret: bool) -> Generator:
   """The generator of a name."""
   if generator == 'auto':
     generator = 'chacha20' if secret else 'philox'
-  for known in (ChaCha20(), Philox()):
+  kinds: tuple[Generator, ...] = (ChaCha20(), Philox())
+  for known in kinds:
     if generator == known.name:
       return known
   raise ValueError(
@@ -112,19 +92,16 @@ def choose(generator: Any, secret: bool) -> Generator:
   )
 
 
-# The ChaCha20 block function (RFC 8439, section 2.3) in TensorFlow operations.
-#
-# It runs wherever the noise is added, inside TFF's worker too, and makes 64 bytes of
-# each 256-bit key, 32-bit counter and 96-bit nonce. What is assumed of it is what
+# The ChaCha20 block function (RFC 8439, section 2.3) in TensorFlow operations: 64 bytes
+# of each 256-bit key, 32-bit counter and 96-bit nonce. What is assumed of it is what
 # everybody assumes who encrypts with it: with a secret, uniformly random key, nobody
 # can tell its blocks for different counters and nonces from random ones.
 #
 # The four rows of the state are matrices with a column for each block, so that a
 # quarter round of all columns and blocks is twenty operations on long rows, and one of
-# diagonals the same after rows were turned. Integers are exact: eager mode,
-# `tf.function` and TFF give the same bits. A rotation adds a product with a power of
-# two to what a shift leaves, bits that do not meet: additions and products are
-# vectorised in TensorFlow, shifts and `or` are not.
+# diagonals the same after rows were turned. A rotation adds a product with a power of
+# two to what a shift leaves: additions and products are vectorised in TensorFlow,
+# shifts and `or` are not.
 
 _CONSTANTS = (0x61707865, 0x3320646E, 0x79622D32, 0x6B206574)
 _DOUBLE_ROUNDS = 10
@@ -150,11 +127,7 @@ def blocks(
 
 @functools.cache
 def _traced(num_blocks: int) -> tf.types.experimental.ConcreteFunction:
-  """One graph for all that call it; eager mode would run a thousand operations.
-
-  Called in graphs of TFF's, a `tf.function` would be traced anew in each, which takes
-  longer than all else there, and would keep each graph for as long as the process runs.
-  """
+  """One graph for all; a `tf.function` would be traced anew in each of TFF's."""
   with tf.__internal__.eager_context.eager_mode():
     return tf.function(
       functools.partial(_blocks, num_blocks=num_blocks), autograph=False
@@ -223,26 +196,21 @@ def _rotated(words: tf.Tensor, bits: int) -> tf.Tensor:
 # Keys of the noise: 256 bits that nobody else has, made when `initialize` runs.
 #
 # **Entropy.** A secret key is made of three lines of `/proc/sys/kernel/random/uuid`,
-# each 122 random bits of the kernel's generator, which is read anew at each line. It is
-# read by TensorFlow, on the machine and in the process that runs the computation, at
-# each run. So no secret is in a computation, serialised or not, and neither a fork nor
-# a copy of a process repeats one. That no rewriting of a graph merges the reads is
-# checked in each run: lines that are equal, or no UUIDs, are an error and not a key.
-# (Two plain reads of that file in a graph *are* merged, `tf.io.read_file` being a
-# function for TensorFlow; lines of a data set are not.)
+# each 122 random bits of the kernel's generator, read by TensorFlow in the process that
+# runs the computation, at each run: no secret is in a computation, and neither a fork
+# nor a copy of a process repeats one. Lines that are equal, as if a rewriting of the
+# graph had merged the reads, or no UUIDs, are an error and not a key. (Plain reads by
+# `tf.io.read_file` *are* merged; lines of a data set are not.)
 #
 # **Hash.** The first two lines are the key of a ChaCha20 block, and the third its
 # counter and nonce; the first 256 bits of the block are the next key, for a block with
 # 128 more bits, and the last such key is the key of the noise. With 244 bits of the
 # first key random, that is random as well if the block function is a pseudo-random
-# function, which is all that is assumed of it here. What comes after the third line is
-# the time and what TensorFlow calls non-deterministic: it is not needed, can do no
-# harm, and keeps apart two copies of a virtual machine whose kernels begin with the
-# same state.
+# function. The time and what TensorFlow calls non-deterministic come last: they keep
+# apart two copies of a virtual machine whose kernels begin with the same state.
 #
-# **Without the kernel's file** (another system, a sandbox that hides it) there is an
-# error and no key: what else TensorFlow has, random numbers with a seed of 32 bits and
-# the time, can be guessed, and noise that can be guessed protects nobody.
+# **Without the kernel's file** there is an error and no key: what else TensorFlow has
+# can be guessed, and noise that can be guessed protects nobody.
 
 KEY_WORDS = 4  # Of 64 bits, in a key.
 _ENTROPY = '/proc/sys/kernel/random/uuid'
@@ -271,10 +239,7 @@ def new_key(entropy: str = _ENTROPY) -> tf.Tensor:
 
 @functools.cache
 def _traced_key(entropy: str) -> tf.types.experimental.ConcreteFunction:
-  """One graph for all computations. It is stateful, so that each call in it is run.
-
-  Of a few hundred operations, which take longer to make than the rest of a process.
-  """
+  """One graph for all computations. It is stateful, so that each call in it is run."""
   with tf.__internal__.eager_context.eager_mode():
     return tf.function(
       functools.partial(_make_key, entropy), autograph=False
@@ -304,20 +269,12 @@ def _lines(path: tf.Tensor) -> tf.Tensor:
 def _from_kernel(path: tf.Tensor) -> tf.Tensor:
   lines = _lines(path)
   # Never the lines themselves in a message.
-  are_uuids = tf.debugging.Assert(
-    tf.reduce_all(tf.strings.regex_full_match(lines, _UUID))
-    & tf.equal(tf.size(lines), _LINES),
-    ['The key of the noise needs random UUIDs; there are none in', path],
-  )
   are_new = tf.debugging.Assert(
-    tf.equal(tf.size(tf.unique(lines).y), tf.size(lines)),
-    [
-      'The key of the noise needs a new UUID at each reading; the same came twice of',
-      path,
-    ],
+    tf.reduce_all(tf.strings.regex_full_match(lines, _UUID))
+    & tf.equal(tf.size(tf.unique(lines).y), _LINES),
+    ['The key of the noise needs another random UUID at each reading of', path],
   )
-  checks = [check for check in (are_uuids, are_new) if check is not None]
-  with tf.control_dependencies(checks):
+  with tf.control_dependencies([] if are_new is None else [are_new]):
     digits = tf.strings.regex_replace(lines, '-', '')
   codes = tf.cast(tf.io.decode_raw(digits, tf.uint8), tf.int32)
   nibbles = tf.where(codes < 97, codes - 48, codes - 87)

@@ -6,13 +6,6 @@ larger than 0, 1, 2, ..., worked out with sixty digits and rounded down to multi
 to have, up to a total variation of 2^-126 for each entry of the table: d coordinates of
 n clients in r rounds differ from exact draws by no more than d n r 2^-110, 8e-23 for
 10^6, 100 and 1000. No floating point is involved where numbers are drawn.
-
-(TensorFlow Privacy 0.9.0 draws Skellam shares with the clock in microseconds as seed,
-`distributed_skellam_query.py`, line 84, anew for each tensor: who knows roughly when a
-client computed has few seeds to try, and tensors of one record that are drawn in the
-same microsecond get equal noise, 3 of 100 pairs where that was counted,
-`tests/queries/distributed_test.py`. Random rounding in TFF has such a seed, too,
-`discretization.py`, line 356.)
 """
 
 import decimal
@@ -22,7 +15,6 @@ from typing import Callable
 import numpy as np
 import tensorflow as tf
 
-# Kinds of noise, as in `accounting.distributed_noise`.
 KINDS = ('discrete_gaussian', 'skellam')
 WORDS = 4  # Uniform words of 32 bits for each number.
 _HALF = 63  # Bits of each of two halves of a uniform number.
@@ -32,13 +24,7 @@ MAX_STDDEV = 40_000.0
 
 
 def draw(kind: str, stddev: float, words: tf.Tensor) -> tf.Tensor:
-  """Numbers of integer noise, int64 [n], from uniform words, uint32 [4 n].
-
-  Example:
-    >>> words = tf.constant([0, 0, 0, 2**31, 2**32 - 1, 2**31 - 1, 5, 0], tf.uint32)
-    >>> draw('skellam', 2.0, words).numpy()
-    array([ 24, -39])
-  """
+  """Numbers of integer noise, int64 [n], from uniform words, uint32 [4 n]."""
   high, low = (tf.constant(half, tf.int64) for half in table(kind, stddev))
   return _look_up(high, low, words)
 

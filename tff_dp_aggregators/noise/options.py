@@ -1,7 +1,6 @@
 """What all builders and queries take about their noise: seed, generator and storage.
 
-Builders and queries take these as `**noise_options` and hand them on to `checked`, the
-one place that knows their defaults.
+They take these as `**noise_options`; `checked` alone knows their defaults.
 """
 
 import collections
@@ -105,33 +104,14 @@ Storage = Union[str, Files]
 
 
 class IndependentOptions(typing_extensions.TypedDict, total=False):
-  """Options of noise that is independent in each round: `Options`, but for `storage`.
+  """Options of noise that is independent in each round: without `storage`."""
 
-  Attributes:
-    seed: See `Options`.
-    generator: See `Options`.
-  """
-
-  seed: SeedLike
-  generator: str
+  seed: SeedLike  # Whether noise is secret, or which stream it is; see `Options`.
+  generator: str  # What random words it is made of; see `Options`.
 
 
 class Options(IndependentOptions, total=False):
   """What builders and queries take about their noise, as keywords; none is needed.
-
-  Example:
-    >>> from tff_dp_aggregators import queries, strategies
-    >>> import tensorflow as tf
-    >>> query = queries.TreeResidualSumQuery(
-    ...   strategies.Participation(num_rounds=8, min_separation=4),
-    ...   clip_norm=1.0,
-    ...   noise_multiplier=2.0,
-    ...   record_specs=tf.TensorSpec([3]),
-    ...   seed=Seed(7),
-    ...   storage='state',
-    ... )
-    >>> query.seed_identity, query.generator, query.storage
-    ('seed 7, stream 0', 'philox', 'state')
 
   Attributes:
     seed: `None`, the default, for secret noise, which alone protects anybody. An int or
@@ -205,17 +185,11 @@ def resolve(seed: SeedLike) -> Optional[Seed]:
   return Seed(value, stream)
 
 
-def identity(seed: Optional[Seed]) -> str:
-  """What may be said of a seed in public: which it is, or 'secret'."""
-  return 'secret' if seed is None else str(seed)
-
-
 def for_factory(seed: SeedLike) -> Callable[[], Optional[Seed]]:
   """The seeds of the queries that a factory builds, one after the other.
 
-  The first is of a query that is only looked at. The second, for the first process, is
-  the same stream; each one after is a part of its own, so that no two processes of a
-  factory have the same noise.
+  The first two are the same stream: of a query that is only looked at, and of the first
+  process. Each one after is a part of its own: no two processes have the same noise.
   """
   resolved = resolve(seed)
   if resolved is not None and resolved.part:

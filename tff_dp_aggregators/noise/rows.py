@@ -1,25 +1,18 @@
 """The iid Gaussian rows z that every mechanism's noise is made of.
 
-A row of z has a standard Gaussian entry for each element of a record, and lies in the
-vectors of `Layout`. Rows are *random access*: row i of a key can be drawn at any
-time, any number of times, and is always the same. `generators` makes random words of a
-key, the numbers of a row and of a vector, and a place in the vector, each with bits of
-its own, so no two entries of z are made of the same words. Secret noise is ChaCha20's,
-that of a seed Philox's.
+A row of z has a standard Gaussian entry for each element of a record, float64, and lies
+in the vectors of `Layout`. Rows are *random access*: row i of a key can be drawn at any
+time, any number of times, and is always the same; no two entries of z are made of the
+same words of `generators`.
 
-`gaussians_of_words` makes Gaussians of these words. TensorFlow's own end at 5.7
-standard deviations (its uniform numbers are kept above 1e-7), and what happens beyond
-has a probability of 1e-8 a coordinate: in a model of 10^6 parameters, too much for a
-delta of 1e-10. Ours end at 11.5, beyond which a Gaussian has 1e-30.
-`benchmarks/gaussian_rows.py` counts and times both.
+TensorFlow's own Gaussians end at 5.7 standard deviations, and what happens beyond has a
+probability of 1e-8 a coordinate: in a model of 10^6 parameters, too much for a delta of
+1e-10. Ours end at 11.5, beyond which a Gaussian has 1e-30
+(`benchmarks/gaussian_rows.py` counts and times both).
 
 **The key is secret.** Who knows it can subtract the noise. It comes from the kernel's
-entropy when `new_key` runs (`generators`), and is part of the state (a checkpoint must
-be guarded like the data) and of nothing else: of no computation and no repr.
-
-Entries are float64, whatever the dtype of the records. What is released are integers on
-a grid that is far coarser (`queries.grid`), so that their least significant bits do not
-tell anything (Mironov 2012; Haney et al. arXiv:2112.05307).
+entropy when `new_key` runs, and is part of the state (a checkpoint must be guarded like
+the data) and of nothing else: of no computation and no repr.
 """
 
 import math
@@ -30,11 +23,8 @@ import tensorflow as tf
 from tff_dp_aggregators.noise import generators
 from tff_dp_aggregators.noise import options as options_lib
 
-# Records as flat vectors: what noise is drawn and kept as.
-#
-# Noise does not care where one tensor of a model ends and the next begins. Drawing and
-# keeping it in a few pieces costs a half or a third of doing so tensor by tensor, and
-# pieces that fit into the processor's cache cost less than one that does not.
+# Records as flat vectors: what noise is drawn and kept as, for a half or a third of
+# what it costs tensor by tensor; pieces that fit into the processor's cache cost least.
 
 _NOISE_DTYPES = {
   tf.float16: tf.float32,
@@ -143,11 +133,10 @@ def _cut(size: int) -> list[int]:
 # ln 2^97) = 11.6, and lie dr = 2^-96 / (u r) apart. Noise is brought to a grid of steps
 # of 2^-42 standard deviations or more (`queries.grid`); where radii are further apart
 # than these, a pair lies on one of circles with gaps between, and who knows a sum could
-# see whether what was added does. That happens beyond 8.9, with probability 2^-57. With
-# 64 bits it would have been 6 and 2^-25: once or more in any training of a model. The
-# last 32 bits matter to the rare pairs only whose u is within 2^-20 of 0 or 1, and are
-# drawn where there are such; elsewhere u is in the middle of its cell of 2^-64. The
-# angle has no tails, and 64 bits are enough of it; with 32, pairs would lie on rays.
+# see whether what was added does. That happens beyond 8.9, with probability 2^-57 (with
+# 64 bits beyond 6, 2^-25). The last 32 bits matter to the rare pairs only whose u is
+# within 2^-20 of 0 or 1, and are drawn where there are such; elsewhere u is in the
+# middle of its cell of 2^-64. The angle has no tails, and 64 bits are enough of it.
 #
 # **Rounding** moves a pair by less than 2^-49 of its length, however short or long it
 # is: near the origin, where u is next to 1, its distance from 1 is kept and not u, of
@@ -155,9 +144,6 @@ def _cut(size: int) -> list[int]:
 # dt) within dt, that changes no tail probability that matters. Numbers are float64 also
 # where records are float32: a spacing of 2^-24 of a number is thousands of steps of the
 # grid, and a sum would show through between them.
-#
-# Which words there are is the generator's business (`generators`), and how many at a
-# time that of `rows`.
 
 # A pair takes four words of 32 bits, and a fifth where its length is a rare one.
 _PAIR_NUMBERS = 2
@@ -201,9 +187,8 @@ def _log_uniform(radii: tf.Tensor, lower: tf.Tensor) -> tf.Tensor:
   return tf.math.log(uniform) + lost / uniform
 
 
-# Pairs of Gaussians, or Laplace numbers, that are made at a time. What comes in between
-# then stays in the processor's cache: for 10^7 numbers all at once, four tenths of the
-# time went into getting pages for it.
+# Pairs of Gaussians, or Laplace numbers, that are made at a time, in the processor's
+# cache: for 10^7 numbers all at once, four tenths of the time went into getting pages.
 _CHUNK = 2**15
 
 
@@ -241,14 +226,13 @@ class GaussianRows:
   @property
   def seed_identity(self) -> str:
     """'secret', or which seed and stream it is: 'seed 7, stream 0'."""
-    return options_lib.identity(self._seed)
+    return 'secret' if self._seed is None else str(self._seed)
 
   def new_key(self) -> tf.Tensor:
     """Returns a key, int64 of shape [4].
 
-    Without a seed every execution gives another key, also inside one traced
-    computation that is executed several times (`generators`), and fails with
-    tf.errors.InvalidArgumentError if the kernel's entropy is none.
+    Without a seed every execution gives another key, also of one traced computation,
+    or a tf.errors.InvalidArgumentError if the kernel's entropy is none.
     """
     if self._seed is None:
       return generators.new_key()
@@ -266,8 +250,7 @@ class GaussianRows:
   def row(self, key: tf.Tensor, index: tf.Tensor) -> list[tf.Tensor]:
     """Returns row `index` of z: the vectors of `layout`, all of them in float64.
 
-    The noise of a round has to be finer than the grid that it is brought to
-    (`queries.grid`). Who keeps a row keeps it in the layout's dtype.
+    Who keeps a row keeps it in the layout's dtype.
     """
     index = tf.cast(index, tf.int64)
     sizes: dict[tf.DType, list[int]] = {}
@@ -331,26 +314,18 @@ class GaussianRows:
 
 # Rows of iid Laplace noise, for mechanisms of pure epsilon.
 #
-# The magnitude of a Laplace number is minus the logarithm of a uniform one. With the 64
-# bits that a Gaussian is made of here it would end at 44 scales, beyond which a Laplace
-# number is with probability 2^-64: for 10^6 coordinates and 1000 rounds, a delta of
-# 5e-11 in what claims to have none. So 128 bits are spent on each. They reach 128 ln 2
-# = 88.7 scales, beyond which lie 2^-128 = 3e-39; d coordinates in n rounds differ from
-# Laplace numbers without an end by no more than d n 2^-128 in total variation, 3e-30
-# for 10^6 and 1000. That is the delta (times 1 + e^epsilon) which truncation costs.
-#
-# What floating point costs is another matter: see `rows`.
+# The magnitude of a Laplace number is minus the logarithm of a uniform one. 64 bits
+# would end at 44 scales: for 10^6 coordinates and 1000 rounds, a delta of 5e-11 in what
+# claims to have none. So 128 bits are spent on each. They reach 128 ln 2 = 88.7 scales,
+# beyond which lie 2^-128 = 3e-39; d coordinates in n rounds differ from Laplace numbers
+# without an end by no more than d n 2^-128 in total variation, 3e-30 for 10^6 and 1000.
+# That is the delta (times 1 + e^epsilon) which truncation costs.
 
 LARGEST_LAPLACE = 128 * math.log(2)  # The largest magnitude.
 
 
-def laplace_of_words(words: tf.Tensor) -> tf.Tensor:
-  """Turns uniform words, uint32 [4 n], into Laplace numbers of scale 1, float64 [n]."""
-  return laplace_of_bits(tf.bitcast(tf.reshape(words, [2, -1, 2]), tf.uint64))
-
-
 def laplace_of_bits(bits: tf.Tensor) -> tf.Tensor:
-  """Turns uniform bits, uint64 [2, n], into Laplace numbers up to `LARGEST_LAPLACE`."""
+  """Laplace numbers of scale 1, float64 [n], of uniform bits, uint64 [2, n]."""
   one = tf.constant(1, tf.uint64)
   negative = tf.cast(tf.bitwise.bitwise_and(bits[1], one), tf.bool)
   # Centres of 2^127 equal cells of (0, 1), rounded. The last 63 bits matter where the
@@ -369,4 +344,4 @@ class LaplaceRows(GaussianRows):
 
   def _from_words(self, words: tf.Tensor, more: Callable[[], tf.Tensor]) -> tf.Tensor:
     del more
-    return laplace_of_words(words)
+    return laplace_of_bits(tf.bitcast(tf.reshape(words, [2, -1, 2]), tf.uint64))

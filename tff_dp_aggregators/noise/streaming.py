@@ -5,14 +5,9 @@ strategy) the t-th call of `next` emits `(D z)[t]` with z of unit variance. Scal
 by clip norm and noise multiplier is the caller's.
 
 `strategies.recursion` holds as data how a round follows from earlier ones. An
-interpreter says with which weights a round's noise is made of its row of z and of what
-is remembered, and what is remembered in turn. `PastValues` remember one value of each
-round for a while: the noise or the row of z of the last rounds, or the nodes of a tree.
-`Decays` remember sums over all rounds, which change in every round.
-
-`CarriedNoise` keeps what is remembered in the state, `RedrawnNoise` draws it again, and
-`files` has the third way. Nothing here knows strategies but by the recursion that they
-return; `_FORMS` says what interprets each form of it, and `build` chooses.
+interpreter (`_FORMS`) says with which weights a round's noise is made of its row of z
+and of what is remembered, and what is remembered in turn. `CarriedNoise` keeps that in
+the state, `RedrawnNoise` draws it again, and `files` has the third way.
 """
 
 import abc
@@ -41,9 +36,8 @@ _MAX_CHECKED_ROUNDS = 128
 def hidden_buffers(vectors: Iterable[Any]) -> Any:
   """What a state remembers of the noise: a named tuple that does not show it.
 
-  TFF prints a part of a state that does not fit a process, as when a run is resumed
-  with another strategy, and a plain list would print its numbers. Of other sequences
-  TFF's checkpoints lose the type (`tff.program.FileProgramStateManager`).
+  TFF prints a part of a state that does not fit a process, and a plain list would print
+  its numbers. Of other sequences TFF's checkpoints lose the type.
   """
   vectors = tuple(vectors)
   return _buffers_class(len(vectors))(*vectors) if vectors else ()
@@ -68,10 +62,7 @@ def _buffers_class(size: int) -> Any:
 
 
 class NoiseState(NamedTuple):
-  """Everything needed to continue; secret, because the key and the buffers are.
-
-  Neither is in its `repr` and `str`, nor in those of what it is part of.
-  """
+  """Everything needed to continue; key and buffers are secret, and never shown."""
 
   key: Any  # int64 [4].
   round: Any  # The one that `next` will serve, int64.
@@ -93,10 +84,10 @@ def hidden(secret: Any) -> str:
 
 
 class StreamingNoise(abc.ABC):
-  """Correlated noise, one round after the other.
+  """Correlated noise, one round after the other, by two pure functions.
 
-  Both functions are pure: equal states give equal noise, bit by bit in each of eager
-  mode, `tf.function` and TFF computations, and up to rounding between them.
+  Equal states give equal noise, bit by bit in each of eager mode, `tf.function` and TFF
+  computations, and up to rounding between them.
   """
 
   storage: str  # Where the past of the noise is kept: one of `options.STORAGES`.
@@ -132,11 +123,7 @@ class StreamingNoise(abc.ABC):
     """Returns the round's noise, a structure like a record, and the next state."""
 
   def _emitted(self, vectors: list[tf.Tensor], this_round: tf.Tensor) -> Any:
-    """The round's noise like a record.
-
-    What is remembered of it is not scaled; so a round is by its own number, whenever it
-    is served.
-    """
+    """The round's noise like a record, scaled; what is remembered of it is not."""
     noise = self._rows.layout.unflatten(vectors)
     for each in self._scaling:
       factor = _factor(each, this_round)
@@ -169,27 +156,43 @@ class Step(NamedTuple):
     return tf.gather(slots, tf.argsort(stamps, direction='DESCENDING'))
 
 
-class Memory(abc.ABC):
+class Memory:
   """What is remembered when a round begins: for each vector of the layout, its slots.
 
   What is read is what was there then, and what is written is there for later rounds.
+  Here these are buffers of shape [slots, size], and `after` what follows the round.
   """
 
-  @abc.abstractmethod
+  def __init__(self, buffers: Iterable[tf.Tensor]):
+    self._buffers = list(buffers)
+    self.after = list(self._buffers)
+
   def weighted(self, position: int, step: Step) -> tf.Tensor:
     """The sums of what is in the slots, of shape [outputs, size], in its own dtype."""
+    buffer = self._buffers[position]
+    return tf.linalg.matmul(tf.cast(step.past, buffer.dtype), buffer)
 
-  @abc.abstractmethod
   def read(
     self, position: int, slots: list[tf.Tensor], stamp: tf.Tensor
   ) -> list[tf.Tensor]:
     """What a round has written to slots; zeros before round 0."""
+    del slots, stamp  # A round reads all of them, or `weighted`.
+    return tf.unstack(self._buffers[position])
 
-  @abc.abstractmethod
   def write(
     self, position: int, slots: list[tf.Tensor], vectors: list[tf.Tensor]
   ) -> None:
     """Remembers vectors of the round, one for each slot, of shape [size]."""
+    before = self._buffers[position]
+    if len(vectors) == before.shape[0]:
+      self.after[position] = tf.stack(vectors)  # In the order of the slots.
+    else:
+      indices = tf.stack(slots)[:, tf.newaxis]
+      self.after[position] = tf.tensor_scatter_nd_update(before, indices, vectors)
+
+
+# The vectors of row t of z.
+Draw = Callable[[tf.Tensor], list[tf.Tensor]]
 
 
 class Past(abc.ABC):
@@ -199,11 +202,7 @@ class Past(abc.ABC):
 
   @abc.abstractmethod
   def advance(
-    self,
-    rows: rows_lib.GaussianRows,
-    key: tf.Tensor,
-    this_round: tf.Tensor,
-    memory: Memory,
+    self, draw: Draw, this_round: tf.Tensor, memory: Memory
   ) -> list[tf.Tensor]:
     """Serves a round: makes its noise, and changes what is remembered."""
 
@@ -219,16 +218,12 @@ class PastValues(Past):
     """The weights of a round, an int64 scalar."""
 
   def advance(
-    self,
-    rows: rows_lib.GaussianRows,
-    key: tf.Tensor,
-    this_round: tf.Tensor,
-    memory: Memory,
+    self, draw: Draw, this_round: tf.Tensor, memory: Memory
   ) -> list[tf.Tensor]:
     """Adds what is remembered to the row of z, and remembers one value."""
     step = self.step(this_round)
     noise = []
-    for position, row in enumerate(rows.row(key, this_round)):
+    for position, row in enumerate(draw(this_round)):
       sums = memory.weighted(position, step)
       made = step.fresh[:, tf.newaxis] * row + tf.cast(sums, row.dtype)
       noise.append(made[0])
@@ -332,24 +327,26 @@ class Decays(Past):
     self._recursion = recursion
 
   def advance(
-    self,
-    rows: rows_lib.GaussianRows,
-    key: tf.Tensor,
-    this_round: tf.Tensor,
-    memory: Memory,
+    self, draw: Draw, this_round: tf.Tensor, memory: Memory
   ) -> list[tf.Tensor]:
     """Makes noise and sums, copy by copy.
 
     Vector by vector: products with matrices of a few rows take three times as long.
     """
-    delays = [copy * self._recursion.delay for copy in range(self._recursion.copies)]
-    drawn = [
-      _row(rows, key, this_round - delay) if delay else rows.row(key, this_round)
-      for delay in delays
-    ]
+    newest = draw(this_round)
+    drawn = [newest]
+    for copy in range(1, self._recursion.copies):
+      index = this_round - copy * self._recursion.delay
+      drawn.append(  # Before the first row there are zeros.
+        tf.cond(
+          index >= 0,
+          functools.partial(draw, index),
+          lambda: [tf.zeros_like(vector) for vector in newest],
+        )
+      )
     slots, later = self._slots(this_round), self._slots(this_round + 1)
     noise = []
-    for position in range(len(rows.layout.sizes)):
+    for position in range(len(newest)):
       before = memory.read(position, slots, this_round - 1)
       noises, after = self._advance([row[position] for row in drawn], before)
       noise.append(noises[0])
@@ -385,18 +382,6 @@ class Decays(Past):
     return noises, after
 
 
-def _row(
-  rows: rows_lib.GaussianRows, key: tf.Tensor, index: tf.Tensor
-) -> list[tf.Tensor]:
-  """A row of z, zeros before the first one."""
-  layout = rows.layout
-  return tf.cond(
-    index >= 0,
-    lambda: rows.row(key, index),
-    lambda: [tf.zeros([size], tf.float64) for size in layout.sizes],
-  )
-
-
 def _weighted_sum(weights: Sequence[float], vectors: list[tf.Tensor]) -> tf.Tensor:
   """The sum, without the vectors whose weight is 0; a single 0 if there are none."""
   terms = [
@@ -404,12 +389,7 @@ def _weighted_sum(weights: Sequence[float], vectors: list[tf.Tensor]) -> tf.Tens
     for weight, vector in zip(weights, vectors)
     if weight
   ]
-  if not terms:
-    return tf.zeros([], vectors[0].dtype)
-  total = terms[0]
-  for term in terms[1:]:
-    total += term
-  return total
+  return functools.reduce(tf.add, terms) if terms else tf.zeros([], vectors[0].dtype)
 
 
 class CarriedNoise(StreamingNoise):
@@ -428,44 +408,17 @@ class CarriedNoise(StreamingNoise):
 
   @property
   def num_buffers(self) -> int:
-    """Buffers that the state carries, one for each slot."""
+    """One for each slot."""
     return self._past.num_slots
 
   def next(self, state: NoiseState) -> tuple[Any, NoiseState]:
     """Makes the round's noise of its row of z and the buffers, and changes these."""
-    memory = _Buffers(state.buffers)
-    noise = self._past.advance(self._rows, state.key, state.round, memory)
+    memory = Memory(state.buffers)
+    draw = functools.partial(self._rows.row, state.key)
+    noise = self._past.advance(draw, state.round, memory)
     kept = hidden_buffers(memory.after)
     after = NoiseState(state.key, state.round + 1, kept)
     return self._emitted(noise, state.round), after
-
-
-class _Buffers(Memory):
-  """Tensors of shape [slots, size], and what they are after the round."""
-
-  def __init__(self, buffers: Any):
-    self._buffers = list(buffers)
-    self.after = list(buffers)
-
-  def weighted(self, position: int, step: Step) -> tf.Tensor:
-    buffer = self._buffers[position]
-    return tf.linalg.matmul(tf.cast(step.past, buffer.dtype), buffer)
-
-  def read(
-    self, position: int, slots: list[tf.Tensor], stamp: tf.Tensor
-  ) -> list[tf.Tensor]:
-    del slots, stamp  # A round reads all of them, or `weighted`.
-    return tf.unstack(self._buffers[position])
-
-  def write(
-    self, position: int, slots: list[tf.Tensor], vectors: list[tf.Tensor]
-  ) -> None:
-    before = self._buffers[position]
-    if len(vectors) == before.shape[0]:
-      self.after[position] = tf.stack(vectors)  # In the order of the slots.
-    else:
-      indices = tf.stack(slots)[:, tf.newaxis]
-      self.after[position] = tf.tensor_scatter_nd_update(before, indices, vectors)
 
 
 # Which rows of z a round's noise is made of: numbers, int64, and weights, float64, both
@@ -525,7 +478,7 @@ def _unscaled(
 
 
 # What interprets a recursion: made of it, and of how many of the rounds served last can
-# be served again with what is kept: 0 in the state, since an old one has what it needs.
+# be served again with what is kept.
 _FORMS: dict[type[recursion_lib.Recursion], Callable[[Any, int], Past]] = {
   recursion_lib.LastRounds: LastRounds,
   recursion_lib.TreeNodes: TreeNodes,
@@ -563,7 +516,17 @@ def build(
   chosen = storage
   if isinstance(storage, str):
     if storage == 'auto':
-      chosen = _cheapest(strategy, rows)
+      costs = strategies.strategy.by_storage(
+        strategy, rows.layout.num_bytes, rows.generator
+      )
+      chosen = strategies.strategy.cheapest(costs)  # Least time for a round inside TFF.
+      _logger.info(
+        'noise of a %s strategy for %d rounds: storage %r (seconds a round: %s)',
+        strategy.kind,
+        strategy.num_rounds,
+        chosen,
+        ', '.join(f'{name} {cost.seconds:.3g}' for name, cost in costs.items()),
+      )
     elif storage == 'in_process':
       num_bytes = recursion.work.buffers * rows.layout.num_bytes
       chosen = 'state' if num_bytes <= _MOST_STATE_BYTES else 'files'
@@ -580,10 +543,7 @@ def build(
 
 
 def interpret(recursion: recursion_lib.Recursion, rewind: int = 0) -> Any:
-  """The interpreter of a recursion that scales no other: `PastValues` or `Decays`.
-
-  `rewind`: How many of the rounds served last can be served again with what is kept.
-  """
+  """The interpreter of a recursion that scales no other: `PastValues` or `Decays`."""
   for known, form in _FORMS.items():
     if isinstance(recursion, known):
       return form(recursion, rewind)
@@ -632,19 +592,3 @@ def _terms_of_few(recursion: recursion_lib.Recursion, max_terms: int) -> Terms:
     return indices, weights
 
   return terms
-
-
-def _cheapest(strategy: strategies.Strategy, rows: rows_lib.GaussianRows) -> str:
-  """The storage with the least time for a round inside TFF."""
-  costs = strategies.strategy.by_storage(
-    strategy, rows.layout.num_bytes, rows.generator
-  )
-  chosen = strategies.strategy.cheapest(costs)
-  _logger.info(
-    'noise of a %s strategy for %d rounds: storage %r (seconds a round, estimated: %s)',
-    strategy.kind,
-    strategy.num_rounds,
-    chosen,
-    ', '.join(f'{name} {cost.seconds:.3g}' for name, cost in costs.items()),
-  )
-  return chosen

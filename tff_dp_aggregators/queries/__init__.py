@@ -16,8 +16,8 @@ from tff_dp_aggregators.queries.client_noise import LocalLaplaceSumQuery
 from tff_dp_aggregators.queries.distributed import DistributedState
 from tff_dp_aggregators.queries.distributed import DistributedSumQuery
 from tff_dp_aggregators.queries.distributed import Shares
-from tff_dp_aggregators.queries.laplace import LaplaceState
-from tff_dp_aggregators.queries.laplace import LaplaceSumQuery
+from tff_dp_aggregators.queries.independent import LaplaceState
+from tff_dp_aggregators.queries.independent import LaplaceSumQuery
 from tff_dp_aggregators.queries.matrix_mechanism import BandedMatrixFactorizationQuery
 from tff_dp_aggregators.queries.matrix_mechanism import DPQuery
 from tff_dp_aggregators.queries.matrix_mechanism import GaussianSumQuery

@@ -1,7 +1,6 @@
 """Clip norms that follow a quantile of the clients' norms, privately.
 
-Which clip norm is right is not known before training, and changes during it. Here a
-running estimate nu of the norms' quantile is kept (Andrew et al., arXiv:1905.03871):
+A running estimate nu of the norms' quantile is kept (Andrew et al., arXiv:1905.03871):
 each client says in one bit, b, whether its norm is at most nu, and after each round
 
     nu <- nu * exp(-learning_rate * (fraction - target_quantile)),
@@ -23,7 +22,7 @@ strategy costs with a fixed clip norm and noise multiplier z, where (theorem 1 t
 
 1. Write a client's contribution as u = (x / (zeta_t z_delta), (b - 1/2) / sigma_b).
    Then |u|^2 <= z_delta^-2 + (2 sigma_b)^-2 = z^-2, whatever x, zeta_t and nu_t are. A
-   client who is not there contributes zero in both parts (the adjacency is zeroing-out,
+   client who is not there contributes zero in both parts (zeroing-out,
    arXiv:2103.00039, definition 1.1), so it is all of u that a client changes.
 2. Let U_t be the sum of the u of round t. U_t + (D Z)[t] for t = 0, 1, ... is the
    matrix mechanism of the strategy, with clip norm 1 / z and noise of standard
@@ -37,23 +36,18 @@ strategy costs with a fixed clip norm and noise multiplier z, where (theorem 1 t
    of it. That is post-processing.
 
 Step 4 needs a round's sum and noise to be scaled as one, by this round's clip norm:
-noise kept from earlier rounds is kept at unit scale. It does not need the clip norm to
-be constant.
+noise kept from earlier rounds is kept at unit scale.
 
-**Utility** does. Correlated noise cancels between rounds only as far as their clip
-norms are alike. With N = D Z the noise of the sum of rounds 0 to t is
+**Utility**: with N = D Z the noise of the sum of rounds 0 to t is
 
     sum_s zeta_s N_s = zeta_t P_t - sum_{s < t} (zeta_{s+1} - zeta_s) P_s,
 
 where P_s = N_0 + ... + N_s is the small noise of a prefix sum: every change of the clip
 norm leaves its share of it behind. So a tree that restarts keeps its clip norm, and
 others may for as many rounds as one likes. The estimate moves in every round all the
-same, as in TF Privacy's `QAdaClipTreeResSumQuery`: else it would be `update_every`
-times as slow. Its logarithm is a prefix sum of noised fractions, which is what the
-correlated noise is good for.
+same, as in TF Privacy's `QAdaClipTreeResSumQuery`.
 """
 
-import collections
 import logging
 from typing import Any, NamedTuple, Optional
 
@@ -106,34 +100,9 @@ class AdaptiveClippingQuery(matrix_mechanism.MatrixMechanismQuery):
 
   `noise_multiplier` is that of everything the query releases, the estimates included:
   events and `effective_noise_multiplier` are those of a `MatrixMechanismQuery` with the
-  same numbers. The noise of the records is `value_noise_multiplier` times the clip norm
-  and thus a little louder.
-
-  A record that is not finite counts as a zero record, in the sum and in the fraction of
-  small norms. It can move neither by more than any other record.
-
-  The clip norm stays within 2^-80 and 2^80 (8.3e-25 to 1.2e24); an estimate beyond ends
-  there.
-
-  Example:
-    >>> participation = strategies.Participation(64, min_separation=16)
-    >>> query = AdaptiveClippingQuery(
-    ...   strategies.BinaryTree(64, restart_every=16),
-    ...   participation,
-    ...   initial_clip_norm=0.1,
-    ...   noise_multiplier=3.0,
-    ...   clients_per_round=100,
-    ...   record_specs=tf.TensorSpec([3]),
-    ... )
-    >>> query.clipped_count_stddev, round(query.value_noise_multiplier, 4)
-    (5.0, 3.1449)
-    >>> query.update_every
-    16
-    >>> state = query.initial_global_state()
-    >>> params = query.derive_sample_params(state)
-    >>> sample = query.preprocess_record(params, tf.constant([0.0, 3.0, 4.0]))
-    >>> sample.below.numpy() / UNIT
-    -0.5
+  same numbers. The noise of the records, `value_noise_multiplier` times the clip norm,
+  is a little louder. A record that is not finite counts as a zero record, in the sum
+  and in the fraction of small norms. The clip norm stays within 2^-80 and 2^80.
   """
 
   def __init__(
@@ -188,15 +157,20 @@ class AdaptiveClippingQuery(matrix_mechanism.MatrixMechanismQuery):
       'target_quantile', target_quantile, 0, 1
     )
     self._learning_rate = checks.check_not_negative('learning_rate', learning_rate)
-    self._update_every = _check_update_every(update_every, strategy)
-    self._clipped_count_stddev = _check_count_stddev(
+    # For how many rounds a clip norm is kept.
+    self.update_every = _check_update_every(update_every, strategy)
+    # sigma_b: standard deviation of z for the count of small norms.
+    self.clipped_count_stddev = _check_count_stddev(
       clipped_count_stddev, noise_multiplier, self._clients_per_round
     )
-    self._value_noise_multiplier = _value_noise_multiplier(
-      noise_multiplier, self._clipped_count_stddev
+    # z_delta: standard deviation of z for the records, over the clip norm.
+    self.value_noise_multiplier = _value_noise_multiplier(
+      noise_multiplier, self.clipped_count_stddev
     )
-    grid.check_noise_multiplier(self._value_noise_multiplier)
+    grid.check_noise_multiplier(self.value_noise_multiplier)
     grid.check_clip_norm(initial_clip_norm, 'initial_clip_norm')
+    # L2 bound of a record in the first rounds.
+    self.initial_clip_norm = float(initial_clip_norm)
     super().__init__(
       strategy,
       participation,
@@ -216,29 +190,9 @@ class AdaptiveClippingQuery(matrix_mechanism.MatrixMechanismQuery):
     )
 
   @property
-  def initial_clip_norm(self) -> float:
-    """L2 bound of a record in the first rounds."""
-    return self._clip_norm
-
-  @property
-  def value_noise_multiplier(self) -> float:
-    """z_delta: standard deviation of z for the records, over the clip norm."""
-    return self._value_noise_multiplier
-
-  @property
-  def clipped_count_stddev(self) -> float:
-    """sigma_b: standard deviation of z for the count of small norms."""
-    return self._clipped_count_stddev
-
-  @property
   def clipped_count_share(self) -> float:
     """Which part of the budget the count of small norms takes: of mu^2."""
-    return split.share(self._noise_multiplier, self._clipped_count_stddev)
-
-  @property
-  def update_every(self) -> int:
-    """For how many rounds a clip norm is kept."""
-    return self._update_every
+    return split.share(self._noise_multiplier, self.clipped_count_stddev)
 
   def initial_global_state(self) -> matrix_mechanism.GlobalState:
     """Returns the state before round 0, with a key of its own."""
@@ -281,29 +235,29 @@ class AdaptiveClippingQuery(matrix_mechanism.MatrixMechanismQuery):
     return sample_state.record
 
   def _steps(self, clip_norm: tf.Tensor) -> tf.Tensor:
-    return grid.steps_per_unit(clip_norm, self._value_noise_multiplier)
+    return grid.steps_per_unit(clip_norm, self.value_noise_multiplier)
 
   def _mechanism(self) -> dict[str, Any]:
     return {
       **super()._mechanism(),
       'clip_norm': 'adaptive',
       'initial_clip_norm': self._clip_norm,
-      'clipped_count_stddev': self._clipped_count_stddev,
+      'clipped_count_stddev': self.clipped_count_stddev,
       'clients_per_round': self._clients_per_round,
       'target_quantile': self._target_quantile,
       'learning_rate': self._learning_rate,
-      'update_every': self._update_every,
+      'update_every': self.update_every,
     }
 
   def _stddev(self, state: matrix_mechanism.GlobalState) -> tf.Tensor:
     """Standard deviation of z for the records, float64."""
-    return tf.cast(state.clip_norm, tf.float64) * self._value_noise_multiplier
+    return tf.cast(state.clip_norm, tf.float64) * self.value_noise_multiplier
 
   def _add_noise(
     self, sample_state: Any, noise: Any, state: matrix_mechanism.GlobalState
   ) -> AdaptiveSample:
     tf.nest.assert_same_structure(sample_state, noise)
-    stddev = tf.constant(self._clipped_count_stddev * UNIT, tf.float64)
+    stddev = tf.constant(self.clipped_count_stddev * UNIT, tf.float64)
     count = grid.add_noise(sample_state.below, noise.below, stddev)
     return AdaptiveSample(
       super()._add_noise(sample_state.record, noise.record, state),
@@ -320,19 +274,17 @@ class AdaptiveClippingQuery(matrix_mechanism.MatrixMechanismQuery):
       statistics.moved(state.adaptation.quantile_estimate, excess, self._learning_rate),
       tf.cast(fraction, tf.float32),
     )
-    is_last = tf.equal((state.noise.round + 1) % self._update_every, 0)
+    is_last = tf.equal((state.noise.round + 1) % self.update_every, 0)
     clip_norm = tf.where(is_last, adaptation.quantile_estimate, state.clip_norm)
     return result, state._replace(clip_norm=clip_norm, adaptation=adaptation)
 
   def derive_metrics(
     self, global_state: matrix_mechanism.GlobalState
-  ) -> 'collections.OrderedDict[str, tf.Tensor]':
-    """Returns rounds served, clip norm, noise, what has been spent, and estimates.
+  ) -> matrix_mechanism.Metrics:
+    """Returns what `MatrixMechanismQuery` tells, and the private estimates.
 
     `clip_norm` is that of the round to come; `quantile_estimate` what norms will be
-    compared with; `fraction_below` the noised fraction of the last round. They depend
-    on data, and what that costs is accounted for; nothing else depends on it. The rest
-    is what `MatrixMechanismQuery` tells.
+    compared with; `fraction_below` the noised fraction of the last round.
     """
     metrics = super().derive_metrics(global_state)
     metrics.update(global_state.adaptation._asdict())
@@ -340,10 +292,10 @@ class AdaptiveClippingQuery(matrix_mechanism.MatrixMechanismQuery):
 
   def __repr__(self) -> str:
     return (
-      f'{type(self).__name__}({self._strategy.kind}, {self._participation}, '
+      f'{type(self).__name__}({self.strategy.kind}, {self._participation}, '
       f'initial_clip_norm={self._clip_norm}, '
       f'noise_multiplier={self._noise_multiplier}, '
-      f'target_quantile={self._target_quantile}, update_every={self._update_every})'
+      f'target_quantile={self._target_quantile}, update_every={self.update_every})'
     )
 
 
@@ -353,16 +305,6 @@ class AdaptiveGaussianSumQuery(AdaptiveClippingQuery):
   TF Privacy's `QuantileAdaptiveClipSumQuery` with geometric updates, and
   `tff.aggregators.DifferentiallyPrivateFactory.gaussian_adaptive`, but for the event,
   which here is that of both parts together.
-
-  Example:
-    >>> query = AdaptiveGaussianSumQuery(
-    ...   initial_clip_norm=0.1,
-    ...   noise_multiplier=1.0,
-    ...   clients_per_round=100,
-    ...   record_specs=tf.TensorSpec([3]),
-    ... )
-    >>> round(query.value_noise_multiplier, 4)
-    1.005
   """
 
   def __init__(
@@ -409,8 +351,7 @@ def _value_noise_multiplier(
   if noise_multiplier and left >= 2 * noise_multiplier:
     _logger.warning(
       'adaptive clipping makes the noise of the records %.3g times as large: a '
-      'clipped_count_stddev of %g is small for noise_multiplier %g; left out, it would '
-      'make it 1.05 times as large at most.',
+      'clipped_count_stddev of %g is small for noise_multiplier %g; leave it out.',
       left / noise_multiplier,
       clipped_count_stddev,
       noise_multiplier,
@@ -431,9 +372,9 @@ def _check_count_stddev(
     )
   if stddev > _LARGEST_COUNT_STDDEV:
     raise ValueError(
-      'clipped_count_stddev must be at most 2^20, a tenth of the largest cohort; got '
-      f'{stddev:.4g}, by noise_multiplier={noise_multiplier} and clients_per_round='
-      f'{clients_per_round} if it is not given. Choose less of both.'
+      f'clipped_count_stddev must be at most 2^20; got {stddev:.4g}, by '
+      f'noise_multiplier={noise_multiplier} and clients_per_round={clients_per_round} '
+      'if it is not given. Choose less of both.'
     )
   return stddev
 

@@ -4,17 +4,14 @@ What a client sends are integers on the grid of the sums (`grid`): its clipped r
 and noise that was brought to the grid by floor(. + 1/2) and added. X being integer,
 that is floor(X + Z + 1/2), post-processing of the mechanism that the accounting is of,
 and sums stay exact. What rounding shares of central noise costs is in
-`accounting.local`. The grid is coarser than that of noise on the server, for an entry
-has to be at most `grid.LARGEST_ENTRY` with its noise, so that 10^7 of them, and secure
-sums, cannot overflow.
+`accounting.local`. An entry is at most `grid.LARGEST_ENTRY` with its noise, so the grid
+is coarser than that of noise on the server.
 
 **Whose noise is whose.** A client draws a key from its own kernel's entropy
-(`noise.generators`) whenever its computation runs, once for each record: nobody else
-ever has it, no two records share noise, and a round that is run again has other noise.
-Clients cannot share a seed. Simulations can, `learning.packed`, which number clients:
-there `round_key` makes a key for a round, of the seed or new, and `noise_of` the noise
-of a client, of that key and the client's number in the round, however clients are
-packed.
+(`noise.generators`) once for each record: nobody else ever has it, no two records share
+noise, and a round that is run again has other noise. Clients cannot share a seed.
+Simulations can, `learning.packed`, which number clients: there `round_key` makes a key
+for a round, and `noise_of` the noise of a client, of that key and its number.
 """
 
 import collections
@@ -36,8 +33,8 @@ from tff_dp_aggregators.noise import options
 from tff_dp_aggregators.noise import rows
 from tff_dp_aggregators.noise import streaming
 from tff_dp_aggregators.queries import grid
+from tff_dp_aggregators.queries import independent
 from tff_dp_aggregators.queries import matrix_mechanism
-from tff_dp_aggregators.queries import participations as participations_lib
 
 # Magnitudes that no number of unit scale is above: Gaussians end at 11.6, Laplace
 # numbers at 88.8.
@@ -58,26 +55,21 @@ class ClientNoiseState(NamedTuple):
   belongs_to: Any  # The mechanism, as `mechanism_text` writes it.
 
   def __repr__(self) -> str:
-    server_key: Any = ()
-    if not isinstance(self.server_key, tuple):
-      server_key = streaming.hidden(self.server_key)
     return (
       f'{type(self).__name__}(round={self.round!r}, clip_norm={self.clip_norm!r}, '
-      f'server_key={server_key})'
+      f'server_key={streaming.hidden(self.server_key)})'
     )
 
 
-class ClientNoiseSumQuery(participations_lib.IndependentNoiseQuery):
-  """What queries have in common whose records get noise where they are made.
-
-  Concrete ones say what a round costs, and with which noise.
-  """
+class ClientNoiseSumQuery(independent.IndependentNoiseQuery):
+  """What queries have in common whose records get noise where they are made."""
 
   # 'local' where a client's noise hides it alone, 'clients_and_server' where the server
   # adds noise on top, 'clients' where that of all hides each, and 'local_approximate'
   # where the server stands for clients, in simulations.
   noise_site: str = 'local'
-  _server_noise_multiplier = 0.0
+  # Standard deviation of the server's noise over the clip norm.
+  server_noise_multiplier = 0.0
 
   def __init__(
     self,
@@ -92,8 +84,7 @@ class ClientNoiseSumQuery(participations_lib.IndependentNoiseQuery):
     """Initializes the query.
 
     Args:
-      participation: Who may take part when, and for how many rounds; `None` for any
-        number of rounds and a client that is in all of them.
+      participation: As for `GaussianSumQuery`.
       noise: Clients' noise: 'gaussian', with records clipped in L2 norm, or 'laplace',
         in L1 norm. The server's is Gaussian.
       clip_norm: Bound of one record.
@@ -103,13 +94,17 @@ class ClientNoiseSumQuery(participations_lib.IndependentNoiseQuery):
     """
     super().__init__(participation, record_specs)
     self._noise = noises.real(noise)
+    # Kind of the clients' noise: 'gaussian' or 'laplace'.
+    self.noise = self._noise.name
     self._clip_norm = grid.check_clip_norm(clip_norm)
     scale = grid.check_noise_multiplier(
       events.check_noise_multiplier(client_noise_multiplier),
       "a client's noise multiplier",
       bits=20,
     )
-    self._noise_multiplier = self._client_noise_multiplier = scale
+    self._noise_multiplier = scale
+    # Scale of one client's noise over the clip norm.
+    self.client_noise_multiplier = scale
     self.clients_add_noise = scale > 0
     given = options.checked(noise_options, noise_lib.IndependentOptions)
     self._seed = options.resolve(given.seed)
@@ -117,46 +112,32 @@ class ClientNoiseSumQuery(participations_lib.IndependentNoiseQuery):
     self._server_rows = noise_lib.GaussianRows(
       record_specs, self._seed, given.generator
     )
-    self._spare_bits = _spare_bits(self._noise, self._client_noise_multiplier)
-    exponent = grid.exponent_of_steps(self._server_noise_multiplier)
+    self._server_adds_noise = self.server_noise_multiplier > 0
+    # Bits that clients' noise takes of an entry.
+    self._spare_bits = math.ceil(math.log2(1 + _LARGEST[self._noise] * scale))
+    exponent = grid.exponent_of_steps(self.server_noise_multiplier)
     # A clip norm is more than half of two to the exponent.
     if 0 < scale * 2.0 ** (exponent - self._spare_bits - 1) < _SMALLEST_SCALE:
       raise ValueError(
-        'the noise of clients is too silent beside that of the server for sums on one '
-        f'grid: noise multipliers of {scale} and '
-        f'{self._server_noise_multiplier}. Leave one of them out.'
+        'the noise of clients is too silent beside that of the server: noise '
+        f'multipliers of {scale} and {self.server_noise_multiplier}; leave one out.'
       )
-
-  @property
-  def noise(self) -> str:
-    """Kind of the clients' noise: 'gaussian' or 'laplace'."""
-    return self._noise.name
-
-  @property
-  def client_noise_multiplier(self) -> float:
-    """Scale of one client's noise over the clip norm."""
-    return self._client_noise_multiplier
-
-  @property
-  def server_noise_multiplier(self) -> float:
-    """Standard deviation of the server's noise over the clip norm."""
-    return self._server_noise_multiplier
 
   def run_event(self) -> dp_accounting.DpEvent:
     """The event of all rounds together, for a client who is in as many as it may."""
     return events.simplify(super().run_event())
 
-  def _server_adds_noise(self) -> bool:
-    return self._server_noise_multiplier > 0
-
-  # TF Privacy's interface.
+  def _event(self) -> dp_accounting.DpEvent:
+    return local.local_event(
+      self.client_noise_multiplier, noise=self.noise, adjacency='zero_out'
+    )
 
   def initial_global_state(self) -> ClientNoiseState:
     """Returns the state before round 0, with a key if the server adds noise."""
     return ClientNoiseState(
       round=tf.constant(0, tf.int64),
       clip_norm=tf.constant(self._clip_norm, tf.float32),
-      server_key=self._server_rows.new_key() if self._server_adds_noise() else (),
+      server_key=self._server_rows.new_key() if self._server_adds_noise else (),
       belongs_to=tf.constant(self._belongs_to()),
     )
 
@@ -165,42 +146,35 @@ class ClientNoiseSumQuery(participations_lib.IndependentNoiseQuery):
       'mechanism': type(self).__name__,
       'clip_norm': self._clip_norm,
       'client_noise': self.noise,
-      'client_noise_multiplier': self._client_noise_multiplier,
-      'server_noise_multiplier': self._server_noise_multiplier,
+      'client_noise_multiplier': self.client_noise_multiplier,
+      'server_noise_multiplier': self.server_noise_multiplier,
       'noise': f'{self.generator}, {self.seed_identity}',
       'vectors': self._rows.layout.vectors,
     }
 
   def encode_record(self, params: Any, record: Any) -> tuple[Any, tf.Tensor]:
     """Returns the record clipped, in steps of the grid, with noise of a new key."""
-    clipped, finite = self.clip_record(params, record)
+    clipped, finite = self.encode_without_noise(params, record)
     if not self.clients_add_noise:
       return clipped, finite
     if self._seed is not None:
       raise ValueError(
-        f'the noise of clients has a seed ({self.seed_identity}), but clients who do '
-        'not know each other cannot share one: all would add the same noise. Leave '
-        'seed out, or simulate clients in packs (`learning.packed`), which number them.'
+        f'the noise of clients has a seed ({self.seed_identity}): all would add the '
+        'same. Leave seed out, or simulate clients in packs (`learning.packed`).'
       )
     noise = self.noise_of(params, generators.new_key(), tf.constant(0, tf.int64))
     return tf.nest.map_structure(tf.add, clipped, noise), finite
 
-  def clip_record(self, params: Any, record: Any) -> tuple[Any, tf.Tensor]:
-    """Returns what `encode_record` does, without noise."""
+  def encode_without_noise(self, params: Any, record: Any) -> tuple[Any, tf.Tensor]:
+    """Returns what `encode_record` does, less the client's noise."""
     clipped = grid.clip_to_grid(
       self._check(record), params, self._steps(params), self._noise.order
     )
     finite = clipped.finite
     # A client that its own noise hides sends nothing of its record without noise.
-    if self.noise_site != 'clients' and self._client_noise_multiplier:
+    if self.noise_site != 'clients' and self.client_noise_multiplier:
       finite = tf.ones_like(finite)
     return clipped.integers, finite
-
-  def encode_without_noise(self, params: Any, record: Any) -> tuple[Any, tf.Tensor]:
-    """Returns what `encode_record` does, less the client's noise."""
-    if not self.clients_add_noise:
-      return self.encode_record(params, record)
-    return self.clip_record(params, record)
 
   def noise_of(self, params: Any, key: tf.Tensor, number: tf.Tensor) -> Any:
     """One client's noise in steps of the grid, structure of int64 like a record."""
@@ -210,7 +184,7 @@ class ClientNoiseSumQuery(participations_lib.IndependentNoiseQuery):
     return grid.add_noise(
       grid.zeros_like(self._record_specs),
       unit_noise,
-      clip_norm * self._client_noise_multiplier * steps,
+      clip_norm * self.client_noise_multiplier * steps,
     )
 
   def round_key(self, global_state: ClientNoiseState) -> Any:
@@ -244,12 +218,12 @@ class ClientNoiseSumQuery(participations_lib.IndependentNoiseQuery):
 
   def _steps(self, clip_norm: tf.Tensor) -> tf.Tensor:
     return grid.steps_per_unit(
-      clip_norm, self._server_noise_multiplier, self._spare_bits
+      clip_norm, self.server_noise_multiplier, self._spare_bits
     )
 
   def get_noised_result(
     self, sample_state: Any, global_state: ClientNoiseState
-  ) -> tuple[Any, ClientNoiseState, dp_accounting.DpEvent]:
+  ) -> matrix_mechanism.Released:
     """Returns the sum, with the server's noise if it adds any; next state; and event.
 
     The event's noise multiplier is infinite in rounds that add nothing to the worst
@@ -257,38 +231,22 @@ class ClientNoiseSumQuery(participations_lib.IndependentNoiseQuery):
     """
     this_round = self._this_round(global_state)
     with tf.control_dependencies([this_round]):
-      noised = tf.nest.map_structure(tf.identity, sample_state)
+      sums, multiplier = self._sums_and_noise_multiplier(
+        tf.nest.map_structure(tf.identity, sample_state)
+      )
     steps = self._steps(global_state.clip_norm)
-    noised = self._add_server_noise(noised, global_state, this_round, steps)
-    result = grid.to_floats(noised, self._record_specs, steps)
+    if self._server_adds_noise:
+      row = self._server_rows.row(global_state.server_key, this_round)
+      unit_noise = self._server_rows.layout.unflatten(row)
+      clip_norm = tf.cast(global_state.clip_norm, tf.float64)
+      sums = grid.add_noise(sums, unit_noise, clip_norm * multiplier * steps)
+    result = grid.to_floats(sums, self._record_specs, steps)
     state = global_state._replace(round=this_round + 1)
     return result, state, self._event_of(this_round)
 
-  def _add_server_noise(
-    self,
-    sums: Any,
-    state: ClientNoiseState,
-    this_round: tf.Tensor,
-    steps: tf.Tensor,
-  ) -> Any:
-    """The noised sum of records, in steps of the grid."""
-    if not self._server_adds_noise():
-      return sums
-    multiplier = tf.constant(self._server_noise_multiplier, tf.float64)
-    return self._add_gaussian(sums, multiplier, state, this_round, steps)
-
-  def _add_gaussian(
-    self,
-    sums: Any,
-    noise_multiplier: tf.Tensor,
-    state: ClientNoiseState,
-    this_round: tf.Tensor,
-    steps: tf.Tensor,
-  ) -> Any:
-    row = self._server_rows.row(state.server_key, this_round)
-    unit_noise = self._server_rows.layout.unflatten(row)
-    clip_norm = tf.cast(state.clip_norm, tf.float64)
-    return grid.add_noise(sums, unit_noise, clip_norm * noise_multiplier * steps)
+  def _sums_and_noise_multiplier(self, sample_state: Any) -> tuple[Any, tf.Tensor]:
+    """The sum of records, in steps of the grid, and what the server adds to it."""
+    return sample_state, tf.constant(self.server_noise_multiplier, tf.float64)
 
   def spent(self, global_state: ClientNoiseState) -> matrix_mechanism.Spent:
     """Returns what all rounds that led to a state have spent, and the last of them."""
@@ -306,57 +264,29 @@ class ClientNoiseSumQuery(participations_lib.IndependentNoiseQuery):
       repeated(several.last_round), repeated(several.all_rounds)
     )
 
-  def derive_metrics(
-    self, global_state: ClientNoiseState
-  ) -> 'collections.OrderedDict[str, tf.Tensor]':
-    """Returns rounds served, clip norm, noise, and participations of the worst client.
-
-    Nothing of it depends on data. `noise_key_tag` tells the server's secret keys apart.
-    """
+  def derive_metrics(self, global_state: ClientNoiseState) -> matrix_mechanism.Metrics:
+    """Returns rounds served, clip norm, noise, and participations; nothing of data."""
     key_tag = tf.constant('')
-    if self._server_adds_noise():
+    if self._server_adds_noise:
       key_tag = self._server_rows.key_tag(global_state.server_key)
     return collections.OrderedDict(
       rounds=global_state.round,
       clip_norm=global_state.clip_norm,
-      client_noise_multiplier=tf.constant(self._client_noise_multiplier, tf.float64),
-      server_noise_multiplier=tf.constant(self._server_noise_multiplier, tf.float64),
+      client_noise_multiplier=tf.constant(self.client_noise_multiplier, tf.float64),
+      server_noise_multiplier=tf.constant(self.server_noise_multiplier, tf.float64),
       participations=self._participations_after(global_state.round),
       noise_site=tf.constant(self.noise_site),
       noise_generator=tf.constant(self.generator),
       noise_key_tag=key_tag,
     )
 
-  def __repr__(self) -> str:
-    return (
-      f'{type(self).__name__}({self._limits}, clip_norm={self._clip_norm}, '
-      f'client_noise_multiplier={self._client_noise_multiplier}, '
-      f'server_noise_multiplier={self._server_noise_multiplier})'
-    )
 
-
-def _spare_bits(noise: noises.Noise, noise_multiplier: float) -> int:
-  """Bits that clients' noise takes of an entry."""
-  if not noise_multiplier:
-    return 0
-  return math.ceil(math.log2(1 + _LARGEST[noise] * noise_multiplier))
-
-
-class _LocalSumQuery(ClientNoiseSumQuery):
-  """What both kinds of noise have in common."""
-
-  def _event(self) -> dp_accounting.DpEvent:
-    return local.local_event(
-      self._client_noise_multiplier, noise=self.noise, adjacency='zero_out'
-    )
-
-
-class LocalGaussianSumQuery(_LocalSumQuery):
+class LocalGaussianSumQuery(ClientNoiseSumQuery):
   """Sums records each of which has Gaussian noise of its client's.
 
   What a client sends is clipped in L2 norm and has noise of standard deviation
-  `clip_norm * noise_multiplier` in each coordinate; a sum of m of them has sqrt(m)
-  times that. Whether a client's record was finite is not told.
+  `clip_norm * noise_multiplier` in each coordinate. Whether a client's record was
+  finite is not told.
 
   Events and what a state says was `spent` are of what one client sent, against
   everybody: `accounting.local.local_event` under zero-out neighbours. For any two
@@ -389,19 +319,14 @@ class LocalGaussianSumQuery(_LocalSumQuery):
     server_noise_multiplier: float = 0.0,
     **arguments: Any,
   ):
-    """Initializes the query.
+    """Initializes the query from arguments of `ClientNoiseSumQuery`.
 
-    Args:
-      participation: As for `ClientNoiseSumQuery`.
-      noise_multiplier: Standard deviation of one client's noise over `clip_norm`; 0
-        adds none.
-      server_noise_multiplier: Standard deviation of the server's noise over
-        `clip_norm`; 0 adds none.
-      **arguments: `clip_norm`, `record_specs` and options of the noise.
+    `noise_multiplier` and `server_noise_multiplier`: Standard deviation over
+    `clip_norm` of one client's noise, and of the server's; 0 adds none.
     """
     checks.check_number('server_noise_multiplier', server_noise_multiplier)
     grid.check_noise_multiplier(events.check_noise_multiplier(server_noise_multiplier))
-    self._server_noise_multiplier = float(server_noise_multiplier)
+    self.server_noise_multiplier = float(server_noise_multiplier)
     if server_noise_multiplier:
       self.noise_site = 'clients_and_server'
     super().__init__(
@@ -412,20 +337,13 @@ class LocalGaussianSumQuery(_LocalSumQuery):
     )
 
 
-class LocalLaplaceSumQuery(_LocalSumQuery):
+class LocalLaplaceSumQuery(ClientNoiseSumQuery):
   """Sums records each of which has Laplace noise of its client's.
 
   What a client sends is clipped in L1 norm and has noise of scale
   `clip_norm * noise_multiplier` in each coordinate: epsilon is 1 / `noise_multiplier`
   under zero-out neighbours, twice that for any two records of a client, with delta = 0,
   against everybody. Whether a record was finite is not told.
-
-  Example:
-    >>> query = LocalLaplaceSumQuery(
-    ...   clip_norm=1.0, noise_multiplier=2.0, record_specs=tf.TensorSpec([3])
-    ... )
-    >>> query.spent(query.initial_global_state()).to_event()
-    NoOpDpEvent()
   """
 
   def __init__(
@@ -435,9 +353,9 @@ class LocalLaplaceSumQuery(_LocalSumQuery):
     noise_multiplier: float,
     **arguments: Any,
   ):
-    """Initializes the query; `noise_multiplier` is the scale over `clip_norm`.
+    """Initializes the query from arguments of `ClientNoiseSumQuery`.
 
-    The others are `clip_norm`, in L1 norm, `record_specs` and options of the noise.
+    `noise_multiplier` is the scale of one client's noise over `clip_norm`.
     """
     super().__init__(
       participation,
@@ -456,21 +374,11 @@ class GaussianSharesSumQuery(ClientNoiseSumQuery):
   little, so such a sum must not be released; who counts clients sees to it
   (`aggregators.DPMeanFactory`).
 
-  Nobody has to be trusted with making noise, but what a single client sends is hardly
-  hidden: sums have to be secure, or the server to forget. A client of the round knows
+  What a single client sends is hardly hidden: sums have to be secure, or the server to
+  forget. A client of the round knows
   its own share: against it the noise is sqrt((m - 1) / m) times as large, m being
   `min_clients` (`accounting.local.central_event` with `known_shares`). Clients that add
   less than they should take from the privacy of all.
-
-  Example:
-    >>> query = GaussianSharesSumQuery(
-    ...   clip_norm=1.0,
-    ...   noise_multiplier=2.0,
-    ...   min_clients=100,
-    ...   record_specs=tf.TensorSpec([3]),
-    ... )
-    >>> query.client_noise_multiplier, query.noise_multiplier
-    (0.2, 2.0)
   """
 
   noise_site = 'clients'
@@ -483,14 +391,10 @@ class GaussianSharesSumQuery(ClientNoiseSumQuery):
     min_clients: int,
     **arguments: Any,
   ):
-    """Initializes the query.
+    """Initializes the query from arguments of `ClientNoiseSumQuery`.
 
-    Args:
-      participation: As for `ClientNoiseSumQuery`.
-      noise_multiplier: Standard deviation of the noise of a sum of `min_clients`
-        records over `clip_norm`; 0 adds none.
-      min_clients: How many clients report at least.
-      **arguments: `clip_norm`, `record_specs` and options of the noise.
+    `noise_multiplier`: Standard deviation of the noise of a sum of `min_clients`
+    records, the fewest of a round, over `clip_norm`; 0 adds none.
     """
     self.min_clients = checks.check_positive_int('min_clients', min_clients)
     super().__init__(
@@ -521,9 +425,8 @@ class ApproximateSample(NamedTuple):
 class ApproximateLocalSumQuery(ClientNoiseSumQuery):
   """SIMULATION ONLY: sums with Gaussian noise of the error that local noise has.
 
-  A sum of m records with noise of m clients has m times the variance of one client's.
-  Here the server adds Gaussian noise of that variance to the sum, for as many clients
-  as reported: drawn once and not m times. Sums have the mean and covariance of those
+  The server adds, once and not for each client, Gaussian noise of the variance that the
+  noise of all who reported has in the sum. Sums have the mean and covariance of those
   that they stand for (`LocalGaussianSumQuery`, `LocalLaplaceSumQuery`); of Gaussian
   noise the distribution, but for how it is rounded; of Laplace noise that of large m.
 
@@ -552,13 +455,10 @@ class ApproximateLocalSumQuery(ClientNoiseSumQuery):
       client_noise_multiplier=noise_multiplier,
       **arguments,
     )
-    self.clients_add_noise = False
+    self._server_adds_noise, self.clients_add_noise = self.clients_add_noise, False
 
   def _event(self) -> dp_accounting.DpEvent:
     return dp_accounting.NonPrivateDpEvent()
-
-  def _server_adds_noise(self) -> bool:
-    return self._client_noise_multiplier > 0
 
   def initial_sample_state(self, template: Any = None) -> ApproximateSample:
     """Returns the sum of no records: int64 zeros."""
@@ -566,22 +466,12 @@ class ApproximateLocalSumQuery(ClientNoiseSumQuery):
       super().initial_sample_state(template), tf.constant(0, tf.int64)
     )
 
-  def encode_record(
-    self, params: Any, record: Any
-  ) -> tuple[ApproximateSample, tf.Tensor]:
-    """Returns the record clipped, on the grid, *without noise*, and a count."""
-    clipped, finite = self.clip_record(params, record)
+  def encode_without_noise(self, params: Any, record: Any) -> tuple[Any, tf.Tensor]:
+    """Returns the record clipped, on the grid, and a count; so does `encode_record`."""
+    clipped, finite = super().encode_without_noise(params, record)
     return ApproximateSample(clipped, tf.constant(1, tf.int64)), finite
 
-  def _add_server_noise(
-    self,
-    sums: ApproximateSample,
-    state: ClientNoiseState,
-    this_round: tf.Tensor,
-    steps: tf.Tensor,
-  ) -> Any:
-    if not self._server_adds_noise():
-      return sums.record
-    of_one = self._client_noise_multiplier * self._noise.stddev
-    of_all = of_one * tf.sqrt(tf.cast(sums.clients, tf.float64))
-    return self._add_gaussian(sums.record, of_all, state, this_round, steps)
+  def _sums_and_noise_multiplier(self, sample_state: Any) -> tuple[Any, tf.Tensor]:
+    of_one = self.client_noise_multiplier * self._noise.stddev
+    of_all = of_one * tf.sqrt(tf.cast(sample_state.clients, tf.float64))
+    return sample_state.record, of_all

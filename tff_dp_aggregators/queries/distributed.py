@@ -1,25 +1,22 @@
 """Sums of integers to which each client adds its share of the noise.
 
 For secure aggregation: nobody but the client sees what it sends; the server, and who
-reads what it releases, see the sum modulo a power of two. What is summed, how it is
-planned, and when it wraps is told in `accounting.distributed_noise`, what it costs in
-`accounting.accountants.rdp`. Here are the steps of a client (`encode_record`) and
-of the server (`get_noised_result`).
+reads what it releases, see the sum modulo a power of two. What is summed, and when it
+wraps, is told in `accounting.distributed_noise`, what it costs in
+`accounting.accountants.rdp`.
 
 **The bound holds for all that is sent.** After rounding, the squares of the integers
 are added up exactly. If the sum is above the bound, the client rounds again, eight
 times at most, then towards zero; what is above even then (as float64 might make it)
 counts as zero. So no record breaks the accounting, and none stops the round.
 
-**The noise is a client's own.** It is made of a key that the client draws from its
-kernel's entropy each time (`noise.generators`) and of tables that are exact to 2^-126
-(`noise.integers`). There is no seed: clients cannot tell each other apart. They must
-not be traced side by side in one computation (`clients_draw_keys`), for then they
-would share a key.
+**The noise is a client's own**, of a key that it draws from its kernel's entropy each
+time (`noise.generators`) and tables that are exact to 2^-126 (`noise.integers`). There
+is no seed, and clients must not be traced side by side in one computation
+(`clients_draw_keys`), for then they would share a key.
 
 **Fewer clients are less noise.** Each counts itself in the sum. A round with fewer than
-`min_clients` fails, and so does one with more than `max_clients`, for its sum might
-have wrapped unseen.
+`min_clients` fails, and one with more than `max_clients`: its sum might have wrapped.
 """
 
 import collections
@@ -39,7 +36,8 @@ from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.noise import generators
 from tff_dp_aggregators.noise import integers
 from tff_dp_aggregators.queries import grid
-from tff_dp_aggregators.queries import participations as participations_lib
+from tff_dp_aggregators.queries import independent
+from tff_dp_aggregators.queries import matrix_mechanism
 
 # Numbers that are drawn at a time; a power of two, as the dimension is.
 _CHUNK = 2**17
@@ -61,31 +59,8 @@ class Shares(NamedTuple):
   clients: Any  # How many, int64.
 
 
-class DistributedSumQuery(participations_lib.IndependentNoiseQuery):
-  """Clips, rotates and rounds records, and adds a share of noise to each.
-
-  Example:
-    >>> query = DistributedSumQuery(
-    ...   strategies.Participation(num_rounds=8, min_separation=4),
-    ...   noise='skellam',
-    ...   clip_norm=1.0,
-    ...   noise_multiplier=2.0,
-    ...   min_clients=2,
-    ...   max_clients=3,
-    ...   bits=16,
-    ...   record_specs=tf.TensorSpec([3]),
-    ... )
-    >>> state = query.initial_global_state()
-    >>> params = query.derive_sample_params(state)
-    >>> sample = query.initial_sample_state()
-    >>> for record in [[3.0, 0.0, 4.0], [0.0, 0.5, 0.0]]:
-    ...   sample = query.accumulate_record(params, sample, tf.constant(record))
-    >>> int(sample.clients), bool(tf.reduce_all(sample.entries >= 0))
-    (2, True)
-    >>> noised, state, event = query.get_noised_result(sample, state)
-    >>> noised.shape, event.num_clients, query.run_event().count
-    (TensorShape([3]), 2, 2)
-  """
+class DistributedSumQuery(independent.IndependentNoiseQuery):
+  """Clips, rotates and rounds records, and adds a share of noise to each."""
 
   clients_draw_keys = True
   # Who adds the noise.
@@ -237,14 +212,11 @@ class DistributedSumQuery(participations_lib.IndependentNoiseQuery):
     return tf.where(within, rounded, tf.zeros_like(rounded))
 
   def _draw(self, key: tf.Tensor) -> tf.Tensor:
-    stddev = self.mechanism.local_stddev
-    return self._in_chunks(
-      key,
-      tf.constant(0, tf.int64),
-      integers.WORDS,
-      lambda words: integers.draw(self.noise, stddev, words),
-      tf.int64,
-    )
+    def make(words: tf.Tensor) -> tf.Tensor:
+      return integers.draw(self.noise, self.mechanism.local_stddev, words)
+
+    row = tf.constant(0, tf.int64)
+    return self._in_chunks(key, row, integers.WORDS, make, tf.int64)
 
   def _uniform(self, key: tf.Tensor, row: tf.Tensor) -> tf.Tensor:
     """Numbers of 53 bits, from 0 to 1."""
@@ -280,32 +252,22 @@ class DistributedSumQuery(participations_lib.IndependentNoiseQuery):
 
   def get_noised_result(
     self, sample_state: Shares, global_state: DistributedState
-  ) -> tuple[Any, DistributedState, dp_accounting.DpEvent]:
+  ) -> matrix_mechanism.Released:
     """Returns the sum, the next state and the event of a round."""
     this_round = self._this_round(global_state)
     entries, clients = sample_state
     entries = grid.asserted(
       entries,
-      clients >= tf.constant(self.min_clients, tf.int64),
-      'fewer clients than min_clients sent their share of the noise: the sum would '
-      'be less private than planned, and is not released.',
-    )
-    entries = grid.asserted(
-      entries,
-      clients <= tf.constant(self.max_clients, tf.int64),
-      'more clients than max_clients: their sum may have wrapped around, and is not '
-      'released.',
+      (clients >= self.min_clients) & (clients <= self.max_clients),
+      'fewer clients than min_clients, so the sum would be less private than planned, '
+      'or more than max_clients, so it may have wrapped around: it is not released.',
     )
     half = self.mechanism.modulus // 2
     centred = tf.math.floormod(entries + half, self.mechanism.modulus) - half
     rotated = hadamard(tf.cast(centred, tf.float64))
     vector = rotated * self._signs(global_state) / self.mechanism.scale
-    result = self._to_record(vector)
-    return (
-      result,
-      global_state._replace(round=this_round + 1),
-      self.mechanism.event(),
-    )
+    state = global_state._replace(round=this_round + 1)
+    return self._to_record(vector), state, self.mechanism.event()
 
   def _to_record(self, vector: tf.Tensor) -> Any:
     parts = tf.split(vector[: sum(self._sizes)], self._sizes) if self._sizes else []
@@ -315,9 +277,7 @@ class DistributedSumQuery(participations_lib.IndependentNoiseQuery):
     ]
     return tf.nest.pack_sequence_as(self._record_specs, flat)
 
-  def derive_metrics(
-    self, global_state: DistributedState
-  ) -> 'collections.OrderedDict[str, tf.Tensor]':
+  def derive_metrics(self, global_state: DistributedState) -> matrix_mechanism.Metrics:
     """Returns rounds served, clip norm, and noise. Nothing of it depends on data."""
     made = self.mechanism
     return collections.OrderedDict(
@@ -330,27 +290,14 @@ class DistributedSumQuery(participations_lib.IndependentNoiseQuery):
       noise_generator=tf.constant(self.generator),
     )
 
-  def __repr__(self) -> str:
-    return (
-      f'{type(self).__name__}({self._limits}, noise={self.noise!r}, '
-      f'{", ".join(f"{key}={value}" for key, value in self._arguments.items())})'
-    )
 
-
-# Random rotations that spread a vector's length over its entries.
-#
-# Random signs and a Walsh-Hadamard transform: whatever the vector, each entry of the
-# result is a sum of all of them with random signs, over sqrt(d), and so rarely much
-# longer than the length over sqrt(d). It hides nothing: everybody knows the signs. In
-# float64, and by matrices of at most 64 rows, a Kronecker product of which the
-# transform is.
+# Random rotations: whatever the vector, each entry of the result is a sum of all of
+# them with random signs, over sqrt(d), and so rarely much longer than the length over
+# sqrt(d). It hides nothing: everybody knows the signs.
 
 
 def signs(key: tf.Tensor, index: tf.Tensor, dimension: int) -> tf.Tensor:
-  """Random signs, -1.0 or 1.0, float64 of shape [dimension].
-
-  `key`: int64 of shape [4].
-  """
+  """Random signs, -1.0 or 1.0, float64 of shape [dimension], of a key int64 [4]."""
   philox = generators.Philox()
   num_words = -(-dimension // 32)
   num_blocks = -(-num_words // philox.block_words)
@@ -364,7 +311,10 @@ def signs(key: tf.Tensor, index: tf.Tensor, dimension: int) -> tf.Tensor:
 
 
 def hadamard(vector: tf.Tensor) -> tf.Tensor:
-  """The normalised Walsh-Hadamard transform of float64 [d], its own inverse."""
+  """The normalised Walsh-Hadamard transform of float64 [d], its own inverse.
+
+  It is a Kronecker product of matrices of at most 64 rows.
+  """
   [dimension] = vector.shape
   left = dimension
   while left > 1:

@@ -1,11 +1,10 @@
 """What becomes of a record: checked, clipped to a grid of integers, summed, noised.
 
-Adding floating-point numbers rounds, and how the sum of the others is rounded depends
-on whether a client is among them: a sum of float32 records of norm 1 can move by more
-than 1 when one is left out (Casacuberta et al., arXiv:2207.10635; 1.6 for 6,500 clients
-in `tests/aggregators/exact_sums_test.py`). So a mechanism whose proof speaks of real
-numbers is not the one that runs. Here sums are of integers, which have one value in any
-order:
+How a sum of floating-point numbers is rounded depends on whether a client is among
+them: of float32 records of norm 1 it can move by more than 1 when one is left out
+(Casacuberta et al., arXiv:2207.10635; 1.6 for 6,500 clients in
+`tests/aggregators/exact_sums_test.py`). Here sums are of integers, which have one value
+in any order:
 
 1. A record is clipped and its entries are counted in *steps*, rounded towards zero, so
    that no entry and no norm grows (`clip_to_grid`). A step is a power of two
@@ -18,10 +17,9 @@ With X the exact sum and Z the noise in steps, X is an integer, so what is relea
 
     X + floor(Z + 1/2) = floor(X + Z + 1/2),
 
-a function of X + Z, which is the mechanism that the accounting is of: removing a client
-moves X by no more than the clip norm, exactly, and whatever is done with X + Z costs
-nothing. Nothing but this function of it is to be seen, so neither are bits of X that
-floating-point noise would leave uncovered (Mironov, CCS 2012).
+a function of X + Z, which is the mechanism that the accounting is of. Nothing but this
+function of it is to be seen, so neither are bits of X that floating-point noise would
+leave uncovered (Mironov, CCS 2012).
 
 What this rests on is that Z is a Gaussian. It is one up to what `noise.rows` says:
 the row of z that is new in a round is made of 96 random bits for the length of a pair
@@ -31,7 +29,6 @@ depends on where it lies, one more or less: of a number near one standard deviat
 2^17, so that the step's probability is right to some 2^-17.
 """
 
-import functools
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -46,9 +43,8 @@ MAX_CLIENTS = 10**7
 _BITS = 39
 LARGEST_ENTRY = 2**_BITS
 # Noise of standard deviation 2^-4 clip norms has 2^-35 of it as a step. Louder noise
-# gets larger steps: float64, of 53 bits, has to be so much finer than a step that its
-# spacing shows nowhere, not in millions of coordinates together. What larger steps take
-# from 10^7 records is 2^-11 of it.
+# gets larger steps, so that the spacing of float64 shows nowhere. What larger steps
+# take from 10^7 records is 2^-11 of it.
 _LOUD_BITS = -4
 # What noise can reach in steps without an overflow, beside any sum.
 _LARGEST_NOISE = 2.0**61
@@ -56,10 +52,8 @@ _LARGEST_NOISE = 2.0**61
 # Within these, float32 holds steps, records within the bound, noise, and their sums.
 CLIP_NORM_LIMITS = (2.0**-80, 2.0**80)
 
-# Records are structures of float tensors. Who takes one takes it through here, so the
-# same records are served everywhere and the others refused in the same words. Messages
-# tell dtypes and shapes and never a value: they end up in logs, and a record is
-# somebody's data.
+# Records are structures of float tensors. Messages tell dtypes and shapes and never a
+# value: they end up in logs, and a record is somebody's data.
 
 _HALF = (tf.float16, tf.bfloat16)
 _DTYPES = (*_HALF, tf.float32, tf.float64)
@@ -147,9 +141,8 @@ def steps_per_unit(
   exponent += tf.cast(is_between, tf.int64)
   steps = exponent_of_steps(noise_multiplier) - spare_bits - exponent
   # In the exponent of a float64, biased by 1023; `exponent` is biased already.
-  return tf.bitcast(
-    tf.bitwise.left_shift(steps + 2 * 1023, tf.constant(52, tf.int64)), tf.float64
-  )
+  biased = tf.bitwise.left_shift(steps + 2 * 1023, tf.constant(52, tf.int64))
+  return tf.bitcast(biased, tf.float64)
 
 
 def exponent_of_steps(noise_multiplier: float) -> int:
@@ -160,10 +153,7 @@ def exponent_of_steps(noise_multiplier: float) -> int:
 
 
 def asserted(tensors: Any, condition: tf.Tensor, *message: Any) -> Any:
-  """The tensors, once a condition holds; InvalidArgumentError when run if it does not.
-
-  Texts alone as a message need no branch, which takes longer to make than the rest.
-  """
+  """The tensors, once a condition holds; else InvalidArgumentError when run."""
   operation = tf.debugging.Assert(condition, list(message))
   with tf.control_dependencies([] if operation is None else [operation]):
     return tf.nest.map_structure(tf.identity, tensors)
@@ -274,17 +264,6 @@ def clip_to_grid(
   `clip_norm * steps`; each is at most a step nearer to zero than the entry was, or, if
   the record was too long, than the entry scaled to (1 - 3e-7) of the bound (1 - 1e-15
   for float64).
-
-  Example:
-    >>> record = [tf.constant([3.0, -4.0])]
-    >>> steps = tf.constant(2.0**39, tf.float64)
-    >>> for order in (1, 2, math.inf):
-    ...   clipped = clip_to_grid(record, 3.5, steps, order)
-    ...   entries = (clipped.integers[0] / 2**39).numpy()
-    ...   print(entries.round(3), float(clipped.norm))
-    [ 1.5 -2. ] 7.0
-    [ 2.1 -2.8] 5.0
-    [ 3.  -3.5] 4.0
   """
   check_order(order)
   record = as_tensors(record)
@@ -294,13 +273,25 @@ def clip_to_grid(
     return Clipped(record, tf.constant(0.0, tf.float64), tf.constant(True))
   if math.isinf(order):
     norm, finite = _largest(flat), all_finite(flat)
-    make = functools.partial(_clip_entries, flat, bound, steps)
+
+    def make() -> list[tf.Tensor]:
+      # In float64, which holds float32's bound and entries exactly.
+      limit = tf.where(bound >= 0, bound, tf.zeros_like(bound))
+      return [
+        tf.cast(
+          tf.clip_by_value(tf.cast(tensor, tf.float64), -limit, limit) * steps, tf.int64
+        )
+        for tensor in flat
+      ]
   elif order in (1, 2) and all(tensor.dtype == tf.float32 for tensor in flat):
     # float64 holds the powers of all float32, and their sums; and a sum with NaN or
     # infinity in it is not finite.
     norm = _norm(flat, order)
     finite = tf.math.is_finite(norm)
-    make = functools.partial(_scale, flat, norm, bound, steps)
+
+    def make() -> list[tf.Tensor]:
+      factor = _factor(norm, _size(flat), bound, steps)
+      return [tf.cast(tensor * factor, tf.int64) for tensor in flat]
   else:
     finite = all_finite(flat)
     flat = [tf.cast(tensor, tf.float64) for tensor in flat]
@@ -309,9 +300,20 @@ def clip_to_grid(
     relative = [tf.math.divide_no_nan(tensor, largest) for tensor in flat]
     of_relative = _norm(relative, order)
     norm = largest * of_relative
-    make = functools.partial(
-      _scale_relative, flat, relative, of_relative, norm, bound, steps, order
-    )
+
+    def make() -> list[tf.Tensor]:
+      within = _at_most(norm, _size(flat), order) <= bound
+      # Not by way of the norm, which may be infinite.
+      shrunk = tf.math.divide_no_nan(
+        bound * steps * (1 - _ROUNDING[tf.float64]),
+        _at_most(of_relative, _size(flat), order),
+      )
+      shrunk = tf.where(shrunk >= 0, shrunk, tf.zeros_like(shrunk))
+      return [
+        tf.cast(tf.where(within, tensor * steps, ratio * shrunk), tf.int64)
+        for tensor, ratio in zip(flat, relative)
+      ]
+
   integers = tf.cond(
     finite, make, lambda: [tf.zeros(tf.shape(t), tf.int64) for t in flat]
   )
@@ -495,13 +497,6 @@ def _at_most(norm: tf.Tensor, size: tf.Tensor, order: float = 2) -> tf.Tensor:
   return norm * (1.0 + units * 2.0**-52)
 
 
-def _scale(
-  flat: list[tf.Tensor], norm: tf.Tensor, bound: tf.Tensor, steps: tf.Tensor
-) -> list[tf.Tensor]:
-  factor = _factor(norm, _size(flat), bound, steps)
-  return [tf.cast(tensor * factor, tf.int64) for tensor in flat]
-
-
 def _factor(
   norm: tf.Tensor, size: tf.Tensor, bound: tf.Tensor, steps: tf.Tensor
 ) -> tf.Tensor:
@@ -512,37 +507,3 @@ def _factor(
   shrunk = steps * (bound / at_most) * (1 - _ROUNDING[tf.float32])
   factor = tf.where(at_most <= bound, steps, shrunk)
   return tf.cast(tf.where(factor >= 0, factor, tf.zeros_like(factor)), tf.float32)
-
-
-def _scale_relative(
-  flat: list[tf.Tensor],
-  relative: list[tf.Tensor],
-  of_relative: tf.Tensor,
-  norm: tf.Tensor,
-  bound: tf.Tensor,
-  steps: tf.Tensor,
-  order: float,
-) -> list[tf.Tensor]:
-  within = _at_most(norm, _size(flat), order) <= bound
-  # Not by way of the norm, which may be infinite.
-  shrunk = tf.math.divide_no_nan(
-    bound * steps * (1 - _ROUNDING[tf.float64]),
-    _at_most(of_relative, _size(flat), order),
-  )
-  shrunk = tf.where(shrunk >= 0, shrunk, tf.zeros_like(shrunk))
-  return [
-    tf.cast(tf.where(within, tensor * steps, ratio * shrunk), tf.int64)
-    for tensor, ratio in zip(flat, relative)
-  ]
-
-
-def _clip_entries(
-  flat: list[tf.Tensor], bound: tf.Tensor, steps: tf.Tensor
-) -> list[tf.Tensor]:
-  # In float64, which holds float32's bound and entries exactly.
-  limit = tf.where(bound >= 0, bound, tf.zeros_like(bound))
-  flat = [tf.cast(tensor, tf.float64) for tensor in flat]
-  return [
-    tf.cast(tf.clip_by_value(tensor, -limit, limit) * steps, tf.int64)
-    for tensor in flat
-  ]

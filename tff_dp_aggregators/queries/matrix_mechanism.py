@@ -1,8 +1,7 @@
 """What a query is here, and the one that all mechanisms share: the matrix mechanism.
 
 A query clips records, sums them, adds noise and says what that cost, by TF Privacy's
-interface. A matrix mechanism is told apart from another by its strategy alone: the
-Gaussian sum, trees and banded matrices are constructors of `MatrixMechanismQuery`.
+interface. Gaussian sum, trees and banded matrices are constructors of one query.
 """
 
 import abc
@@ -31,18 +30,19 @@ from tff_dp_aggregators.queries import grid
 
 __all__ = ['DPQuery', 'SumAggregationDPQuery']
 
+# What a round releases: the result, the next state and the event.
+Released = tuple[Any, Any, dp_accounting.DpEvent]
+# What a state tells, by name.
+Metrics = collections.OrderedDict[str, tf.Tensor]
 
-# What the rounds up to a state have spent, as numbers that the state's reader needs. A
-# state goes through checkpoints and TFF's worker, where there are tensors and no
-# events. So a query says what was spent in one of these forms, from which an event
-# follows without the query: `to_event` and `last_to_event`.
+# What the rounds up to a state have spent. A state goes through checkpoints and TFF's
+# worker, where there are tensors and no events, which follow from one of these forms.
 
 
 class GaussianSpent(NamedTuple):
-  """What a Gaussian mechanism has spent, correlated or not: all rounds are one.
+  """What a Gaussian mechanism has spent, correlated or not, as noise multipliers.
 
-  Noise multipliers of events, infinite before the first round; that of the last round
-  also if it added nothing.
+  Infinite before the first round, and that of the last round if it added nothing.
   """
 
   last_round_noise_multiplier: Any  # float64.
@@ -58,11 +58,10 @@ class GaussianSpent(NamedTuple):
 
 
 class RepeatedSpent(NamedTuple):
-  """What independent noise of another kind has spent, round by round.
+  """What independent noise has spent, for a client who was in as many rounds as it may.
 
-  `event` is that of one round, for a client who is in it, as `event_text`; the counts
-  are how many of them the last round added to the worst case, 0 or 1, and how many all
-  rounds so far make for a client who was in as many of them as it may.
+  `event` is that of one round, as JSON; the counts are how many of them the
+  last round added, 0 or 1, and how many there are in all.
   """
 
   event: Any  # String scalar.
@@ -108,28 +107,22 @@ def _gaussian(noise_multiplier: Any) -> dp_accounting.DpEvent:
   return events.simplify(dp_accounting.GaussianDpEvent(float(noise_multiplier)))
 
 
-def event_text(event: dp_accounting.DpEvent) -> str:
-  """The text of an event for `RepeatedSpent`."""
-  return json.dumps(events.to_json(event))
-
-
 def check_round(this_round: tf.Tensor, num_rounds: int) -> tf.Tensor:
   """Returns the round, after making sure that it is one of those planned."""
   return grid.asserted(
     this_round,
     this_round < tf.constant(num_rounds, tf.int64),
-    f'This query was built for {num_rounds} rounds and has served them all; another '
-    'round would spend privacy that was not accounted for. What comes after them is '
-    'a run of its own: begin one with `initialize`, and add up what both spend.',
+    f'This query was built for {num_rounds} rounds and has served them all. What comes '
+    'after them is a run of its own: begin one with `initialize`, and add up what both '
+    'spend.',
   )
 
 
 def unlimited() -> ValueError:
   """The error where limits are asked for that were not given."""
   return ValueError(
-    'this query serves any number of rounds, so there is no limit to what all of them '
-    'spend together. Give a participation, or compose the events that the rounds '
-    'return.'
+    'this query serves any number of rounds, so there is no limit to what they spend '
+    'together. Give a participation, or compose the events that the rounds return.'
   )
 
 
@@ -140,19 +133,13 @@ class RecordSumQuery(SumAggregationDPQuery):
   """
 
   def __init__(self, record_specs: Optional[Any] = None):
-    """Initializes the query, for records like these specs.
-
-    `None` takes records as they come; `initial_sample_state` needs a template then.
-    """
+    """For records like these specs; `None` takes them as they come."""
     self._record_specs = (
       None if record_specs is None else noise_lib.sum_specs(record_specs)
     )
 
   def initial_sample_state(self, template: Any = None) -> Any:
-    """Returns zeros like `template`, by default like the query's records.
-
-    Half precision becomes float32.
-    """
+    """Returns zeros like `template`, by default like the query's records."""
     template = self._record_specs if template is None else template
     if template is None:
       raise ValueError(
@@ -174,9 +161,8 @@ class RecordSumQuery(SumAggregationDPQuery):
 class GridSumQuery(RecordSumQuery):
   """What the queries have in common that bound records: sums of integers (`grid`).
 
-  A query sees sums and does not count their records. Who uses it without
-  `aggregators`, which count, has to see to it that no sum is of more than
-  `grid.MAX_CLIENTS`.
+  Who uses one without `aggregators`, which count records, has to see to it that no sum
+  is of more than `grid.MAX_CLIENTS`.
   """
 
   # Whether each execution of `encode_record` draws a key of its own: clients that are
@@ -271,6 +257,15 @@ class GridSumQuery(RecordSumQuery):
     """Returns what all rounds that led to a state have spent, and the last of them."""
 
 
+def check_grid_sum(name: str, query: Any) -> None:
+  """Refuses anything but a query that sums on the grid."""
+  if not isinstance(query, GridSumQuery):
+    raise TypeError(
+      f'{name} must be a query that bounds records and sums them exactly, such as '
+      f'queries.GaussianSumQuery; got one of type {type(query).__name__}.'
+    )
+
+
 class NoisySumQuery(GridSumQuery):
   """Sums with noise: what queries say of it, and of the bound that it is for."""
 
@@ -309,22 +304,18 @@ class NormalizedQuery(normalized_query.NormalizedQuery):
   """
 
   def __init__(self, numerator_query: SumAggregationDPQuery, *, denominator: float):
-    """Initializes the query: the result of the first is divided by the second."""
+    """Divides the result of the first by the second."""
     super().__init__(numerator_query, denominator)
 
   def initial_sample_state(self, template: Any = None) -> Any:
     """Returns the sum of no records of the other query."""
-    if template is None:
-      return self._numerator.initial_sample_state()
     return self._numerator.initial_sample_state(template)
 
 
-# What a state belongs to: the mechanism that its numbers were computed for. A state is
-# a key, a round, and what was spent; noise multiplier, limits and strategy are in the
-# program. A state that goes on under another program would get noise that does not
-# cancel and events that were never paid for, and nothing would look wrong. So each
-# state carries the text of the mechanism it began with, and a round with another one
-# fails.
+# What a state belongs to. A state that goes on under another strategy, noise multiplier
+# or limits would get noise that does not cancel and events that were never paid for,
+# and nothing would look wrong. So each state carries the text of the mechanism it began
+# with, and a round with another one fails.
 
 # What a state consists of. Raised when that changes, so that no older one is continued.
 _STATE_FORMAT = 2
@@ -340,9 +331,8 @@ def check_state(belongs_to: Any, mechanism: str, this_round: tf.Tensor) -> tf.Te
   return grid.asserted(
     this_round,
     tf.equal(belongs_to, mechanism),
-    'This state belongs to another mechanism: its noise and what it spent are not '
-    'those of the process at hand. Go on with the mechanism that it began with, or '
-    'begin anew with `initialize`. (Each use of an int as seed takes its next '
+    'This state belongs to another mechanism. Go on with the one that it began with, '
+    'or begin anew with `initialize`. (Each use of an int as seed takes its next '
     'stream: if those in "noise" differ, name that of the state, as '
     '`seed=noise.Seed(7, stream=0, part=0)`.) The state is of',
     belongs_to,
@@ -352,15 +342,13 @@ def check_state(belongs_to: Any, mechanism: str, this_round: tf.Tensor) -> tf.Te
 
 
 class GlobalState(NamedTuple):
-  """State of a query between rounds.
-
-  `released` is what the query released last, where it releases the rows of a workload,
-  and before it a second one if there is momentum.
-  """
+  """State of a query between rounds."""
 
   noise: Any  # `noise.NoiseState`; secret, because it holds the key.
   clip_norm: Any  # L2 bound of a record, float32.
-  released: Any  # Structures like a record; empty where sums of rounds are.
+  # With a workload, what was released last, and with momentum the velocity before it:
+  # structures like a record.
+  released: Any
   belongs_to: Any  # The mechanism, as `mechanism_text` writes it; string scalar.
   adaptation: Any = ()  # What the next clip norm depends on; empty if it is fixed.
 
@@ -373,24 +361,11 @@ class MatrixMechanismQuery(NoisySumQuery):
   iid standard Gaussian. All rounds together are one Gaussian mechanism with
   effective noise multiplier `noise_multiplier / sens(C)`. With a workload it releases
   row t of the workload applied to these sums, which is the same information. That
-  clients really take part no more often than the participation says is the caller's to
-  enforce (`sampling` does).
+  clients take part no more often than the participation says is the caller's to enforce
+  (`sampling` does).
 
   Records are structures of float tensors; half precision is summed, and released, in
   float32. A record with an entry that is NaN or infinite counts as zero.
-
-  Example:
-    >>> strategy = strategies.BLT(8, output_scales=(0.3, 0.1), buffer_decays=(0.9, 0.5))
-    >>> query = MatrixMechanismQuery(
-    ...   strategy,
-    ...   strategies.Participation(8, min_separation=4),
-    ...   clip_norm=1.0,
-    ...   noise_multiplier=2.0,
-    ...   record_specs=tf.TensorSpec([3]),
-    ...   workload=strategies.Workload(8),
-    ... )
-    >>> round(query.effective_noise_multiplier, 4)
-    1.0471
   """
 
   def __init__(
@@ -431,38 +406,29 @@ class MatrixMechanismQuery(NoisySumQuery):
     self._clip_norm = grid.check_clip_norm(clip_norm)
     self._noise_multiplier = events.check_noise_multiplier(noise_multiplier)
     grid.check_noise_multiplier(noise_multiplier)
-    self._strategy = strategy
+    # Strategy matrix C.
+    self.strategy = strategy
     self._participation = strategies.participation.require(participation)
     self._round_noise_multipliers = events.round_noise_multipliers(
       strategy, self._participation, self._noise_multiplier
     )
     if not isinstance(workload, (strategies.Workload, type(None))):
       raise TypeError(
-        'workload must be a strategies.Workload or None, got '
-        f'{type(workload).__name__}: only these can be applied round by round.'
+        f'workload must be a strategies.Workload or None, got {workload!r}.'
       )
     if workload is not None:
       strategies.workload.check(strategy.num_rounds, workload)
-    self._workload = workload
+    # Whose rows are released; `None` if it is the sum of each round.
+    self.workload = workload
     given = options.checked(noise_options)
     self._rows = noise_lib.GaussianRows(self._sum_specs(), given.seed, given.generator)
     self._noise = noise_lib.build(strategy, self._rows, given.storage)
-
-  @property
-  def strategy(self) -> strategies.Strategy:
-    """Strategy matrix C."""
-    return self._strategy
 
   @property
   def participation(self) -> strategies.Participation:
     """What the privacy analysis assumes of clients."""
     self._check_limited()
     return self._participation
-
-  @property
-  def workload(self) -> Optional[strategies.Workload]:
-    """Whose rows are released; `None` if it is the sum of each round."""
-    return self._workload
 
   @property
   def storage(self) -> str:
@@ -478,13 +444,11 @@ class MatrixMechanismQuery(NoisySumQuery):
   def run_event(self) -> dp_accounting.DpEvent:
     """The event of all rounds together."""
     self._check_limited()
-    return events.run_event(self._strategy, self._participation, self._noise_multiplier)
+    return events.run_event(self.strategy, self._participation, self._noise_multiplier)
 
   def _check_limited(self) -> None:
     if self._unlimited:
       raise unlimited()
-
-  # TF Privacy's interface.
 
   def initial_global_state(self) -> GlobalState:
     """Returns the state before round 0, with a key of its own."""
@@ -498,7 +462,7 @@ class MatrixMechanismQuery(NoisySumQuery):
   def _mechanism(self) -> dict[str, Any]:
     """What a state belongs to; JSON."""
     return {
-      'strategy': f'{self._strategy.kind} {self._strategy.checksum}',
+      'strategy': f'{self.strategy.kind} {self.strategy.checksum}',
       'num_rounds': None if self._unlimited else self._participation.num_rounds,
       'min_separation': self._participation.min_separation,
       'max_participations': self._participation.max_participations,
@@ -507,7 +471,7 @@ class MatrixMechanismQuery(NoisySumQuery):
       'noise': f'{self.generator}, {self.seed_identity}',
       # With other vectors, rows that are drawn again would be other ones.
       'vectors': self._rows.layout.vectors,
-      'released': 'sums' if self._workload is None else repr(self._workload),
+      'released': 'sums' if self.workload is None else repr(self.workload),
     }
 
   def _sum_specs(self) -> Any:
@@ -515,10 +479,10 @@ class MatrixMechanismQuery(NoisySumQuery):
     return self._record_specs
 
   def _nothing_released(self) -> Any:
-    if self._workload is None:
+    if self.workload is None:
       return ()
     zeros = self._rows.layout.zeros
-    return (zeros(), zeros()) if self._workload.momentum else (zeros(),)
+    return (zeros(), zeros()) if self.workload.momentum else (zeros(),)
 
   def derive_sample_params(self, global_state: GlobalState) -> tf.Tensor:
     """Returns the clip norm, all that clients need to know."""
@@ -574,14 +538,12 @@ class MatrixMechanismQuery(NoisySumQuery):
     """Steps of the grid in 1, for a clip norm."""
     return grid.steps_per_unit(clip_norm, self._noise_multiplier)
 
-  def get_noised_result(
-    self, sample_state: Any, global_state: GlobalState
-  ) -> tuple[Any, GlobalState, dp_accounting.DpEvent]:
+  def get_noised_result(self, sample_state: Any, global_state: GlobalState) -> Released:
     """Returns the noised sum, the next state and the round's `GaussianDpEvent`.
 
-    The events of all rounds so far compose to what they really spent: the noise
-    multiplier is infinite in rounds that add nothing to the worst case. A state of
-    another mechanism, or after the last round, is an `InvalidArgumentError` when run.
+    The events of all rounds so far compose to what they spent: the noise multiplier is
+    infinite in rounds that add nothing to the worst case. A state of another mechanism,
+    or after the last round, is an `InvalidArgumentError` when run.
     """
     this_round = check_state(
       global_state.belongs_to,
@@ -589,9 +551,11 @@ class MatrixMechanismQuery(NoisySumQuery):
       global_state.noise.round,
     )
     if not self._unlimited:
-      this_round = check_round(this_round, self._strategy.num_rounds)
+      this_round = check_round(this_round, self.strategy.num_rounds)
     state = global_state._replace(noise=global_state.noise._replace(round=this_round))
-    result, state = self._release(sample_state, state)
+    noise, noise_state = self._noise.next(state.noise)
+    result, state = self._publish(self._add_noise(sample_state, noise, state), state)
+    state = state._replace(noise=noise_state)
     event = dp_accounting.GaussianDpEvent(self._noise_multiplier_of(this_round))
     return result, state, event
 
@@ -613,12 +577,6 @@ class MatrixMechanismQuery(NoisySumQuery):
     so_far = np.concatenate([[math.inf], self._round_noise_multipliers[1]])
     return tf.gather(so_far, rounds)
 
-  def _release(self, sample_state: Any, state: GlobalState) -> tuple[Any, GlobalState]:
-    noise, noise_state = self._noise.next(state.noise)
-    noised = self._add_noise(sample_state, noise, state)
-    result, state = self._publish(noised, state)
-    return result, state._replace(noise=noise_state)
-
   def _add_noise(self, sample_state: Any, noise: Any, state: GlobalState) -> Any:
     """Their sum in floating point, of which the grid is as exact as the dtype."""
     steps = self._steps(state.clip_norm)
@@ -627,15 +585,9 @@ class MatrixMechanismQuery(NoisySumQuery):
 
   def _publish(self, noised_sum: Any, state: GlobalState) -> tuple[Any, GlobalState]:
     """The result that follows from the noised sum, and what else does in the state."""
-    if self._workload is None:
+    workload = self.workload
+    if workload is None:
       return noised_sum, state
-    released = self._apply_workload(noised_sum, state)
-    return released[-1], state._replace(released=released)
-
-  def _apply_workload(self, noised_sum: Any, state: GlobalState) -> Any:
-    """Total and, before it, velocity: what was released last, with one more round."""
-    workload = self._workload
-    assert workload is not None
     step, total = noised_sum, state.released[-1]
     if workload.momentum:
       momentum = tf.constant(workload.momentum, tf.float64)
@@ -648,7 +600,8 @@ class MatrixMechanismQuery(NoisySumQuery):
       lost = tf.constant(-workload.weight_decay, tf.float64)
       total = _add_scaled(total, total, lost)
     total = _add_scaled(total, step, rate)
-    return (step, total) if workload.momentum else (total,)
+    released = (step, total) if workload.momentum else (total,)
+    return total, state._replace(released=released)
 
   def _stddev(self, state: GlobalState) -> tf.Tensor:
     """Standard deviation of z, float64."""
@@ -658,7 +611,7 @@ class MatrixMechanismQuery(NoisySumQuery):
     self, sample_state: Any, global_state: GlobalState
   ) -> tuple[tf.Tensor, tf.Tensor]:
     """The norm of a round's exact sum, and its noise's mean square, of no workload."""
-    row_norms = self._strategy.noise_row_norms()
+    row_norms = self.strategy.noise_row_norms()
     # A Gaussian sum without a plan repeats its one round.
     this_round = tf.minimum(global_state.noise.round, len(row_norms) - 1)
     stddev = self._stddev(global_state) * tf.gather(row_norms, this_round)
@@ -676,14 +629,11 @@ class MatrixMechanismQuery(NoisySumQuery):
       self._effective_noise_multiplier_after(rounds),
     )
 
-  def derive_metrics(
-    self, global_state: GlobalState
-  ) -> 'collections.OrderedDict[str, tf.Tensor]':
+  def derive_metrics(self, global_state: GlobalState) -> Metrics:
     """Returns rounds served, clip norm, noise and what has been spent; nothing of data.
 
-    `effective_noise_multiplier` is that of all rounds so far together: epsilon follows
-    from it. `noise_key_tag` differs where secret keys do, and no key follows from it:
-    of two runs with the same one nothing is known together. It is empty with a seed.
+    `effective_noise_multiplier` is that of all rounds so far together. `noise_key_tag`
+    differs where secret keys do, and no key follows from it; it is empty with a seed.
     """
     rounds = global_state.noise.round
     return collections.OrderedDict(
@@ -698,7 +648,7 @@ class MatrixMechanismQuery(NoisySumQuery):
 
   def __repr__(self) -> str:
     return (
-      f'{type(self).__name__}({self._strategy.kind}, {self._participation}, '
+      f'{type(self).__name__}({self.strategy.kind}, {self._participation}, '
       f'clip_norm={self._clip_norm}, noise_multiplier={self._noise_multiplier})'
     )
 
@@ -780,19 +730,7 @@ def planned_rounds(
 class TreeResidualSumQuery(MatrixMechanismQuery):
   """Sums of each round, with noise that cancels in their prefix sums (2103.00039).
 
-  TF Privacy's queries of trees return an event that no accountant reads, keep a seed
-  made from the clock, and cannot tell how many rounds they were planned for; these
-  agree with them in distribution (the tests compare).
-
-  Example:
-    >>> query = TreeResidualSumQuery(
-    ...   strategies.Participation.from_rounds_between(2000, 313, 6),
-    ...   clip_norm=1.0,
-    ...   noise_multiplier=7.0,
-    ...   record_specs=tf.TensorSpec([3]),
-    ... )
-    >>> round(query.effective_noise_multiplier, 4)  # 7 / sqrt(79)
-    0.7876
+  In distribution they are TF Privacy's of this name (the tests compare).
   """
 
   def __init__(

@@ -1,11 +1,7 @@
 """Several queries at once, each for a part of a record.
 
 TF Privacy's `NestedQuery` and `NestedSumQuery` (arXiv:1812.06210), for queries of this
-package: parts have clip norms, kinds of noise and strategies of their own, and what all
-of them cost a client is the composition of their events, which is what a state says.
-
-`JointSumQuery` is for records that are not made of parts already, such as the weights
-of a model.
+package. What all of them cost a client is the composition of their events.
 """
 
 import collections
@@ -22,13 +18,10 @@ class NestedSumQuery(matrix_mechanism.GridSumQuery):
   """Sums parts of records, each by a query of its own.
 
   A record has the structure of the queries, and deeper structure where a query takes
-  one: `[q1, q2]` takes `[t1, (t2, t3)]`. Whoever wants two queries of the same numbers
-  gives them twice.
-
-  Clients take part in all of the queries, so the event of a round is the composition of
-  theirs, and so is what all rounds have spent. Their noise has to be independent: two
-  that have the same stream of a seed are refused. A record that is not finite counts as
-  zero in the parts that are not.
+  one: `[q1, q2]` takes `[t1, (t2, t3)]`. Clients take part in all of the queries, so
+  the event of a round is the composition of theirs. Two queries that have the same
+  stream of a seed are refused. A record counts as zero in the parts that are not
+  finite.
 
   Example:
     >>> from tff_dp_aggregators import queries
@@ -59,34 +52,23 @@ class NestedSumQuery(matrix_mechanism.GridSumQuery):
       ValueError: If there is none, or two have the same noise.
     """
     super().__init__(record_specs=None)
-    self._sub_queries = sub_queries
+    # The queries of the parts.
+    self.sub_queries = sub_queries
     self._flat = flat = tf.nest.flatten(sub_queries)
     if not flat:
       raise ValueError(f'sub_queries must have a query in it; got {sub_queries!r}.')
     for query in flat:
-      if not isinstance(query, matrix_mechanism.GridSumQuery):
-        raise TypeError(
-          'sub_queries must be a structure of queries that bound records and sum them '
-          'exactly, such as queries.GaussianSumQuery; got one of type '
-          f'{type(query).__name__}.'
-        )
+      matrix_mechanism.check_grid_sum('each of sub_queries', query)
     self.min_clients = max(query.min_clients for query in flat)
     self.clients_draw_keys = any(query.clients_draw_keys for query in flat)
     self.clients_add_noise = any(query.clients_add_noise for query in flat)
-    seen = set()
-    for noise in self.noise_identities:
-      if noise in seen:
+    noises = self.noise_identities
+    for noise in noises:
+      if noises.count(noise) > 1:
         raise ValueError(
           f'two of sub_queries have the noise of {noise}: it would cancel between '
-          'them, and less would be private than their events say. Give each another '
-          'seed, or an int, of which each takes its own stream.'
+          'them. Give each another seed, or an int, of which each takes its own stream.'
         )
-      seen.add(noise)
-
-  @property
-  def sub_queries(self) -> Any:
-    """The queries of the parts."""
-    return self._sub_queries
 
   @property
   def generator(self) -> str:
@@ -126,14 +108,8 @@ class NestedSumQuery(matrix_mechanism.GridSumQuery):
     self, encode: Callable[..., Any], params: Any, record: Any
   ) -> tuple[Any, tf.Tensor]:
     """Samples of the queries, by `encode`, and whether all parts were finite."""
-    encoded = self._map(
-      lambda query, known, part: _Encoded(encode(query, known, part)),
-      params=params,
-      record=record,
-    )
-    finite = [part.finite for part in tf.nest.flatten(encoded)]
-    samples = self._map(lambda query, part: part.sample, encoded=encoded)
-    return samples, tf.reduce_all(tf.stack(finite))
+    encoded, item = self._each(encode, params=params, record=record)
+    return item(0), tf.reduce_all(tf.stack([finite for _, finite in encoded]))
 
   def encode_without_noise(self, params: Any, record: Any) -> tuple[Any, tf.Tensor]:
     """Returns what `encode_record` does, less the noise that clients add."""
@@ -142,11 +118,7 @@ class NestedSumQuery(matrix_mechanism.GridSumQuery):
     )
 
   def round_key(self, global_state: Any) -> Any:
-    """What the noise of a round's clients follows from: a key for each query.
-
-    Queries have keys of their own, each of its seed or new, so their noise is
-    independent.
-    """
+    """What the noise of a round's clients follows from: a key for each query."""
     return self._map(lambda query, state: query.round_key(state), state=global_state)
 
   def with_noise_of(
@@ -162,18 +134,15 @@ class NestedSumQuery(matrix_mechanism.GridSumQuery):
 
   def get_noised_result(
     self, sample_state: Any, global_state: Any
-  ) -> tuple[Any, Any, dp_accounting.DpEvent]:
+  ) -> matrix_mechanism.Released:
     """Returns the noised sums, the next states, and the events composed."""
-    flat: list[Any] = []
-
-    def release(query: matrix_mechanism.GridSumQuery, total: Any, state: Any) -> int:
-      flat.append(query.get_noised_result(total, state))
-      return len(flat) - 1
-
-    where = self._map(release, sample_state=sample_state, global_state=global_state)
-    results = self._map(lambda query, i: flat[i][0], where=where)
-    states = self._map(lambda query, i: flat[i][1], where=where)
-    return results, states, dp_accounting.ComposedDpEvent([each[2] for each in flat])
+    released, item = self._each(
+      lambda query, total, state: query.get_noised_result(total, state),
+      sample_state=sample_state,
+      global_state=global_state,
+    )
+    event = dp_accounting.ComposedDpEvent([event for _, _, event in released])
+    return item(0), item(1), event
 
   def mean_of(self, result: Any, clients_per_round: float) -> Any:
     """Returns what a private mean releases of a round, of each query."""
@@ -185,9 +154,8 @@ class NestedSumQuery(matrix_mechanism.GridSumQuery):
     self, sample_state: Any, global_state: Any
   ) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns how long the sum of all parts is, and how long their noise is to be."""
-    told: list[tuple[tf.Tensor, tf.Tensor]] = []
-    self._map(
-      lambda query, total, state: told.append(query.signal_and_noise(total, state)),
+    told, _ = self._each(
+      lambda query, total, state: query.signal_and_noise(total, state),
       sample_state=sample_state,
       global_state=global_state,
     )
@@ -196,13 +164,10 @@ class NestedSumQuery(matrix_mechanism.GridSumQuery):
 
   def spent(self, global_state: Any) -> matrix_mechanism.ComposedSpent:
     """Returns what each query has spent, to be composed."""
-    parts: list[matrix_mechanism.Spent] = []
-    self._map(lambda query, state: parts.append(query.spent(state)), state=global_state)
+    parts, _ = self._each(lambda query, state: query.spent(state), state=global_state)
     return matrix_mechanism.ComposedSpent(tuple(parts))
 
-  def derive_metrics(
-    self, global_state: Any
-  ) -> 'collections.OrderedDict[str, tf.Tensor]':
+  def derive_metrics(self, global_state: Any) -> matrix_mechanism.Metrics:
     """Returns the metrics of the queries, under `path/name`, as in TF Privacy."""
     metrics: collections.OrderedDict[str, tf.Tensor] = collections.OrderedDict()
 
@@ -210,24 +175,30 @@ class NestedSumQuery(matrix_mechanism.GridSumQuery):
       for name, metric in query.derive_metrics(state).items():
         metrics[f'{path}{name}'] = metric
 
-    _map_with_path(add, '', self._sub_queries, {'global_state': global_state})
+    _map_with_path(add, '', self.sub_queries, {'global_state': global_state})
     return metrics
 
   def _map(self, function: Callable[..., Any], **structures: Any) -> Any:
     """A structure like the queries', of what a function makes of each and its parts."""
     return _map_with_path(
-      lambda unused_path, *parts: function(*parts), '', self._sub_queries, structures
+      lambda unused_path, *parts: function(*parts), '', self.sub_queries, structures
     )
 
+  def _each(
+    self, function: Callable[..., Any], **structures: Any
+  ) -> tuple[list[Any], Callable[[int], Any]]:
+    """What a function makes of each query: a list, and any item of each, by part."""
+    made: list[Any] = []
+
+    def add(*parts: Any) -> int:
+      made.append(function(*parts))
+      return len(made) - 1
+
+    where = self._map(add, **structures)
+    return made, lambda item: self._map(lambda _, i: made[i][item], where=where)
+
   def __repr__(self) -> str:
-    return f'{type(self).__name__}({self._sub_queries!r})'
-
-
-class _Encoded:
-  """What a query makes of its part; no structure, so that it stays together."""
-
-  def __init__(self, encoded: tuple[Any, tf.Tensor]):
-    self.sample, self.finite = encoded
+    return f'{type(self).__name__}({self.sub_queries!r})'
 
 
 def _map_with_path(
@@ -254,11 +225,9 @@ def _map_with_path(
     )
     for key, name in zip(keys, names)
   ]
-  if isinstance(shallow, Mapping):
-    return type(shallow)(zip(keys, mapped))  # type: ignore[call-arg]
   if hasattr(shallow, '_fields'):
     return type(shallow)(*mapped)
-  return type(shallow)(mapped)
+  return type(shallow)(zip(keys, mapped) if isinstance(shallow, Mapping) else mapped)
 
 
 def _keys(structure: Any) -> Optional[list[Any]]:
@@ -274,30 +243,7 @@ class JointSumQuery(NestedSumQuery):
   """Sums records of any structure, each tensor by the query of its part.
 
   A `NestedSumQuery` for records that are not made of parts already, such as the weights
-  of a model: what is released has the structure of a record again. Each part is clipped
-  by itself, and a client takes part in all of them, so events compose.
-
-  Example:
-    >>> from tff_dp_aggregators import queries
-    >>> body, head = tf.TensorSpec([3]), tf.TensorSpec([2])
-    >>> query = JointSumQuery(
-    ...   {
-    ...     'body': queries.GaussianSumQuery(
-    ...       clip_norm=1.0, noise_multiplier=0.0, record_specs=(body,)
-    ...     ),
-    ...     'head': queries.GaussianSumQuery(
-    ...       clip_norm=0.5, noise_multiplier=0.0, record_specs=(head,)
-    ...     ),
-    ...   },
-    ...   part_of=['body', 'head'],
-    ...   record_specs=[body, head],
-    ... )
-    >>> state = query.initial_global_state()
-    >>> params = query.derive_sample_params(state)
-    >>> sums = query.preprocess_record(params, [tf.fill([3], 4.0), tf.fill([2], 3.0)])
-    >>> released, _, _ = query.get_noised_result(sums, state)
-    >>> [float(tf.norm(tensor).numpy().round(4)) for tensor in released]
-    [1.0, 0.5]
+  of a model: what is released has the structure of a record again.
   """
 
   def __init__(
@@ -335,7 +281,7 @@ class JointSumQuery(NestedSumQuery):
 
   def get_noised_result(
     self, sample_state: Any, global_state: Any
-  ) -> tuple[Any, Any, dp_accounting.DpEvent]:
+  ) -> matrix_mechanism.Released:
     """Returns the noised sum like a record, next states, and the events composed."""
     results, states, event = super().get_noised_result(sample_state, global_state)
     return self._together(results), states, event
@@ -381,15 +327,11 @@ def check_parts(
     raise TypeError(
       f'part_of must be a sequence of names, one for each tensor; got {part_of!r}.'
     )
-  for name in part_of:
-    if name not in parts:
-      raise ValueError(f'part_of has {name!r}; the parts are {sorted(parts)}.')
-  for name in parts:
-    if name not in part_of:
-      raise ValueError(
-        f'the part {name!r} has no tensor: part_of is {list(part_of)}. Leave it out, '
-        'or say which tensors are of it.'
-      )
+  if set(part_of) != set(parts):
+    raise ValueError(
+      f'part_of must name each of the parts, {sorted(parts)}, and no other; got '
+      f'{list(part_of)}.'
+    )
   if record_specs is not None:
     specs = tf.nest.flatten(record_specs)
     if len(specs) != len(part_of):

@@ -21,8 +21,7 @@ from tff_dp_aggregators.queries import matrix_mechanism
 class QueryAround(matrix_mechanism.GridSumQuery):
   """Asks `inner`; subclasses say what of, and what becomes of the result.
 
-  States and params are the inner query's, unless a subclass says where they are in its
-  own, by `_inner_state` and `_inner_params`.
+  `_inner_state` and `_inner_params` say where what is the inner query's is.
   """
 
   def __init__(self, inner: matrix_mechanism.GridSumQuery, record_specs: Any):
@@ -41,6 +40,10 @@ class QueryAround(matrix_mechanism.GridSumQuery):
   @abc.abstractmethod
   def _asked(self, params: Any, record: Any) -> Any:
     """What the inner query is asked about a record."""
+
+  def _like_a_record(self, tensor: tf.Tensor) -> Any:
+    (spec,) = tf.nest.flatten(self._record_specs)
+    return tf.nest.pack_sequence_as(self._record_specs, [tf.cast(tensor, spec.dtype)])
 
   @property
   def noise_multiplier(self) -> float:
@@ -67,10 +70,7 @@ class QueryAround(matrix_mechanism.GridSumQuery):
     return self._inner.run_event()
 
   def initial_sample_state(self, template: Any = None) -> Any:
-    """Returns the inner query's sum of no records.
-
-    `template`: Structure of float tensors or their specs; `None` for `record_specs`.
-    """
+    """Returns the inner query's sum of no records."""
     if template is not None:
       super().initial_sample_state(template)
     return self._inner.initial_sample_state()
@@ -101,9 +101,7 @@ class QueryAround(matrix_mechanism.GridSumQuery):
     """Returns what all rounds that led to a state have spent, and the last of them."""
     return self._inner.spent(self._inner_state(global_state))
 
-  def derive_metrics(
-    self, global_state: Any
-  ) -> 'collections.OrderedDict[str, tf.Tensor]':
+  def derive_metrics(self, global_state: Any) -> matrix_mechanism.Metrics:
     """Returns what the inner query measures."""
     return collections.OrderedDict(
       self._inner.derive_metrics(self._inner_state(global_state))
@@ -113,20 +111,17 @@ class QueryAround(matrix_mechanism.GridSumQuery):
 # A quantile of clients' numbers over rounds, estimated from noised counts.
 #
 # Each client says whether its number is at most the estimate, by 1/2 or -1/2, and after
-# each round the estimate moves by how far the noised fraction of those below is from
-# the target (Andrew et al., arXiv:1905.03871):
+# each round (Andrew et al., arXiv:1905.03871)
 #
 #     estimate <- estimate * exp(-learning_rate * (fraction - target_quantile)),
 #
-# or, for numbers that may be negative,
+# with the noised fraction of those below, or, for numbers that may be negative,
 #
 #     estimate <- estimate - learning_rate * (fraction - target_quantile).
 #
-# **Privacy** is that of the counts. A client adds 1/2 or -1/2 to their sum, whatever
-# the estimate is, and one that is not there adds nothing: it moves the sum by 1/2,
-# where counts of 0 and 1 would move by 1. So any query of this package counts, with
-# clip norm 1/2, and its event is that of the quantile. That the estimate follows from
-# earlier rounds, and clients' answers from the estimate, changes nothing: noise that is
+# **Privacy** is that of the counts, by any query with clip norm 1/2: a client adds 1/2
+# or -1/2 to their sum, whatever the estimate is, and one that is not there adds
+# nothing. That answers follow from earlier rounds changes nothing: noise that is
 # independent, or of a strategy, holds for contributions that are chosen adaptively
 # (`adaptive_clipping` has the reasons).
 
@@ -155,31 +150,10 @@ class QuantileQuery(QueryAround):
   """Estimates a quantile of clients' numbers, one number of each (1905.03871).
 
   TF Privacy's `QuantileEstimatorQuery`, and with a tree that counts its
-  `TreeQuantileEstimatorQuery`. What is released in a round is the new estimate, which
-  is private; so it can serve as a norm to clip or to zero with elsewhere. A number that
-  is NaN or infinite is not counted, neither as below nor as above.
+  `TreeQuantileEstimatorQuery`. What is released in a round is the new estimate. A
+  number that is NaN or infinite is not counted, neither as below nor as above.
 
   Geometric estimates stay within 2^-80 and 2^80, others within -2^80 and 2^80.
-
-  Example:
-    >>> from tff_dp_aggregators import queries
-    >>> query = QuantileQuery(
-    ...   queries.GaussianSumQuery(
-    ...     clip_norm=0.5, noise_multiplier=0.0, record_specs=tf.TensorSpec([])
-    ...   ),
-    ...   initial_estimate=1.0,
-    ...   clients_per_round=3,
-    ...   target_quantile=0.5,
-    ... )
-    >>> state = query.initial_global_state()
-    >>> for _ in range(20):
-    ...   params = query.derive_sample_params(state)
-    ...   sample = query.initial_sample_state()
-    ...   for number in (2.0, 3.0, 30.0):
-    ...     sample = query.accumulate_record(params, sample, tf.constant(number))
-    ...   estimate, state, event = query.get_noised_result(sample, state)
-    >>> bool(2.8 < estimate < 3.2)
-    True
   """
 
   def __init__(
@@ -204,8 +178,7 @@ class QuantileQuery(QueryAround):
       target_quantile: Which fraction of numbers is to be at most the estimate.
       learning_rate: The estimate changes by a factor of at most exp(learning_rate) a
         round or, if updates are not geometric, by at most that.
-      geometric_update: Whether the estimate is multiplied, for numbers that are
-        positive, or added to.
+      geometric_update: Whether the estimate is multiplied, or added to.
       record_specs: Structure like a record, of the spec of one float number.
 
     Raises:
@@ -220,6 +193,8 @@ class QuantileQuery(QueryAround):
         f'its sign; got {clip_norm} of {count_query!r}.'
       )
     super().__init__(count_query, record_specs)
+    # What sums what clients say.
+    self.count_query = count_query
     _the_one_spec(self._record_specs, rank=0)
     checks.check_number('initial_estimate', initial_estimate)
     self._clients_per_round = checks.check_positive(
@@ -236,11 +211,6 @@ class QuantileQuery(QueryAround):
       largest = grid.CLIP_NORM_LIMITS[1]
       checks.check_within('initial_estimate', initial_estimate, -largest, largest)
     self._initial_estimate = float(initial_estimate)
-
-  @property
-  def count_query(self) -> matrix_mechanism.GridSumQuery:
-    """What sums what clients say."""
-    return self._inner
 
   def initial_global_state(self) -> QuantileState:
     """Returns the state before round 0."""
@@ -285,7 +255,7 @@ class QuantileQuery(QueryAround):
 
   def get_noised_result(
     self, sample_state: Any, global_state: QuantileState
-  ) -> tuple[Any, QuantileState, dp_accounting.DpEvent]:
+  ) -> matrix_mechanism.Released:
     """Returns the new estimate, the next state, and the event of the counts."""
     estimate = matrix_mechanism.check_state(
       global_state.belongs_to, self._belongs_to(), global_state.quantile_estimate
@@ -294,34 +264,22 @@ class QuantileQuery(QueryAround):
       sample_state, global_state.counts
     )
     fraction = fraction_below(noised, self._clients_per_round)
+    excess = fraction - self._target_quantile
     estimate = moved(
-      estimate,
-      fraction - self._target_quantile,
-      self._learning_rate,
-      geometric=self._geometric_update,
+      estimate, excess, self._learning_rate, geometric=self._geometric_update
     )
     state = QuantileState(
       estimate, tf.cast(fraction, tf.float32), counts, global_state.belongs_to
     )
-    (spec,) = tf.nest.flatten(self._record_specs)
-    result = tf.nest.pack_sequence_as(
-      self._record_specs, [tf.cast(estimate, spec.dtype)]
-    )
-    return result, state, event
+    return self._like_a_record(estimate), state, event
 
   def mean_of(self, result: Any, clients_per_round: float) -> Any:
     """Returns the estimate as it is, which is not a sum."""
     del clients_per_round
     return result
 
-  def derive_metrics(
-    self, global_state: QuantileState
-  ) -> 'collections.OrderedDict[str, tf.Tensor]':
-    """Returns what the query that counts measures, and both estimates.
-
-    `quantile_estimate` and `fraction_below` depend on data, and what that costs is
-    accounted for.
-    """
+  def derive_metrics(self, global_state: QuantileState) -> matrix_mechanism.Metrics:
+    """Returns what the query that counts measures, and both estimates."""
     metrics = super().derive_metrics(global_state)
     metrics['quantile_estimate'] = global_state.quantile_estimate
     metrics['fraction_below'] = global_state.fraction_below
@@ -363,24 +321,16 @@ def moved(
 def _the_one_spec(record_specs: Any, rank: int) -> tf.TensorSpec:
   """The spec of records that are one tensor, with something in it."""
   specs = tf.nest.flatten(record_specs)
-  if (
-    len(specs) != 1 or specs[0].shape.rank != rank or not specs[0].shape.num_elements()
-  ):
+  shapes = [tuple(spec.shape) for spec in specs]
+  if len(specs) != 1 or len(shapes[0]) != rank or not specs[0].shape.num_elements():
     what = 'vector of numbers' if rank else 'number, a scalar'
-    raise ValueError(
-      f'a record must be one {what}; got shapes '
-      f'{[tuple(spec.shape) for spec in specs]}.'
-    )
+    raise ValueError(f'a record must be one {what}; got shapes {shapes}.')
   return specs[0]
 
 
 def _check_inner(name: str, query: Any, spec: tf.TensorSpec) -> None:
   """Refuses anything but a query that sums such records of a round exactly."""
-  if not isinstance(query, matrix_mechanism.GridSumQuery):
-    raise TypeError(
-      f'{name} must be a query that bounds records and sums them exactly, such as '
-      f'queries.GaussianSumQuery; got one of type {type(query).__name__}.'
-    )
+  matrix_mechanism.check_grid_sum(name, query)
   if getattr(query, 'workload', None) is not None:
     raise ValueError(
       f'{name} must release the sum of each round; this one releases sums over '
@@ -397,15 +347,13 @@ def _check_inner(name: str, query: Any, spec: tf.TensorSpec) -> None:
 # Histograms whose sums over ranges have little noise, from noised trees.
 #
 # A client's histogram becomes a tree: its bins are the leaves, and each node has the
-# sum of up to `arity` nodes below it. With noise on every node, a range of bins is a
-# sum of few nodes, where it would be one of many bins. Nodes say the same thing several
-# times over; of all histograms the result is the one that agrees best with all noised
-# nodes, by least squares (Hay et al., arXiv:0904.0942, section 4). So a range is simply
-# a sum of the result's bins, with the least noise that any unbiased sum of nodes has.
+# sum of up to `arity` nodes below it. The result is the histogram that agrees best with
+# all noised nodes, by least squares (Hay et al., arXiv:0904.0942, section 4). So a
+# range is a sum of the result's bins, with the least noise that any unbiased sum of
+# nodes has.
 #
-# **Privacy** is that of the nodes: they are what is clipped, and least squares looks at
-# nothing but noised nodes. A client with one entry of 1 has one node of 1 on each
-# level, so the L2 norm of its tree is sqrt(levels) and the L1 norm levels.
+# **Privacy** is that of the nodes: they are what is clipped. A client with one entry of
+# 1 has a tree of L2 norm sqrt(levels) and L1 norm levels.
 
 
 def tree_levels(num_bins: int, arity: int = 2) -> tuple[int, ...]:
@@ -430,27 +378,7 @@ def num_bins_of(record_specs: Any) -> int:
 class RangeSumsQuery(QueryAround):
   """A histogram for sums over ranges of its bins, from a tree of noised sums.
 
-  TF Privacy's `TreeRangeSumQuery`, whose result is the tree; here it is a histogram
-  again, with the tree's accuracy in it.
-
-  Example:
-    >>> from tff_dp_aggregators import queries
-    >>> query = RangeSumsQuery(
-    ...   queries.GaussianSumQuery(
-    ...     clip_norm=len(tree_levels(8)) ** 0.5,
-    ...     noise_multiplier=0.0,
-    ...     record_specs=tf.TensorSpec([sum(tree_levels(8))]),
-    ...   ),
-    ...   record_specs=tf.TensorSpec([8]),
-    ... )
-    >>> state = query.initial_global_state()
-    >>> params, sample = query.derive_sample_params(state), query.initial_sample_state()
-    >>> for bin_of_client in (1, 1, 6):
-    ...   record = tf.one_hot(bin_of_client, 8)
-    ...   sample = query.accumulate_record(params, sample, record)
-    >>> histogram, _, _ = query.get_noised_result(sample, state)
-    >>> round(float(tf.reduce_sum(histogram[:4])), 3)
-    2.0
+  TF Privacy's `TreeRangeSumQuery`, whose result is the tree; here it is a histogram.
   """
 
   def __init__(
@@ -480,12 +408,9 @@ class RangeSumsQuery(QueryAround):
       'node_query', node_query, tf.TensorSpec([sum(self._levels)], tf.float32)
     )
     super().__init__(node_query, record_specs)
+    # What clips and sums trees.
+    self.node_query = node_query
     self._variances = _variances(self._levels, self._arity)
-
-  @property
-  def node_query(self) -> matrix_mechanism.GridSumQuery:
-    """What clips and sums trees."""
-    return self._inner
 
   @property
   def clip_norm(self) -> float:
@@ -516,12 +441,11 @@ class RangeSumsQuery(QueryAround):
 
   def get_noised_result(
     self, sample_state: Any, global_state: Any
-  ) -> tuple[Any, Any, dp_accounting.DpEvent]:
+  ) -> matrix_mechanism.Released:
     """Returns the histogram, the next state, and the event of the nodes."""
     nodes, state, event = self._inner.get_noised_result(sample_state, global_state)
-    (spec,) = tf.nest.flatten(self._record_specs)
-    bins = tf.cast(self._fitted(tf.cast(nodes, tf.float64)), spec.dtype)
-    return tf.nest.pack_sequence_as(self._record_specs, [bins]), state, event
+    bins = self._fitted(tf.cast(nodes, tf.float64))
+    return self._like_a_record(bins), state, event
 
   def _fitted(self, nodes: tf.Tensor) -> tf.Tensor:
     """The histogram that agrees best with all nodes, by two passes over the tree."""

@@ -14,25 +14,13 @@ class NoPrivacySumQuery(matrix_mechanism.RecordSumQuery):
   """Sums records without bounding them and without noise.
 
   Nothing is hidden: a NaN or an infinity in a record is in the sum.
-
-  Example:
-    >>> query = NoPrivacySumQuery()
-    >>> sample = query.initial_sample_state(tf.TensorSpec([2]))
-    >>> for record in [[2.0, 0.0], [-1.0, 1.0]]:
-    ...   sample = query.accumulate_record((), sample, tf.constant(record))
-    >>> result, _, event = query.get_noised_result(sample, ())
-    >>> result.numpy(), event
-    (array([1., 1.], dtype=float32), NonPrivateDpEvent())
   """
 
   def get_noised_result(
     self, sample_state: Any, global_state: Any
-  ) -> tuple[Any, Any, dp_accounting.DpEvent]:
+  ) -> matrix_mechanism.Released:
     """Returns the sum, the state as it was, and `NonPrivateDpEvent`."""
     return sample_state, global_state, dp_accounting.NonPrivateDpEvent()
-
-  def __repr__(self) -> str:
-    return f'{type(self).__name__}()'
 
 
 class NoPrivacyAverageQuery(matrix_mechanism.RecordSumQuery):
@@ -40,14 +28,6 @@ class NoPrivacyAverageQuery(matrix_mechanism.RecordSumQuery):
 
   The sample state is the weighted sum and the sum of weights, a float32 scalar. The
   average of nothing, or of weights that add up to zero, is not a number.
-
-  Example:
-    >>> query = NoPrivacyAverageQuery(tf.TensorSpec([2]))
-    >>> sample = query.initial_sample_state()
-    >>> for weight, record in [(1, [4.0, 0.0]), (3, [-1.0, 1.0])]:
-    ...   sample = query.accumulate_record((), sample, tf.constant(record), weight)
-    >>> query.get_noised_result(sample, ())[0].numpy()
-    array([0.25, 0.75], dtype=float32)
   """
 
   def initial_sample_state(self, template: Any = None) -> Any:
@@ -75,7 +55,7 @@ class NoPrivacyAverageQuery(matrix_mechanism.RecordSumQuery):
 
   def get_noised_result(
     self, sample_state: Any, global_state: Any
-  ) -> tuple[Any, Any, dp_accounting.DpEvent]:
+  ) -> matrix_mechanism.Released:
     """Returns the average, the state as it was, and `NonPrivateDpEvent`."""
     total, weight = sample_state
     average = tf.nest.map_structure(
@@ -83,27 +63,12 @@ class NoPrivacyAverageQuery(matrix_mechanism.RecordSumQuery):
     )
     return average, global_state, dp_accounting.NonPrivateDpEvent()
 
-  def __repr__(self) -> str:
-    return f'{type(self).__name__}()'
-
 
 class NormClipSumQuery(matrix_mechanism.GridSumQuery):
   """Sums records clipped to a p-norm, without noise and without privacy.
 
   Records are clipped as `grid.clip_to_grid` does it; one with an entry that is NaN
   or infinite counts as zero. The global state is the clip norm, a float32 scalar.
-
-  Example:
-    >>> query = NormClipSumQuery(
-    ...   order=1, clip_norm=3.5, record_specs=tf.TensorSpec([2])
-    ... )
-    >>> state = query.initial_global_state()
-    >>> params = query.derive_sample_params(state)
-    >>> sample = query.initial_sample_state()
-    >>> for record in [[3.0, -4.0], [0.5, 0.0]]:
-    ...   sample = query.accumulate_record(params, sample, tf.constant(record))
-    >>> query.get_noised_result(sample, state)[0].numpy().round(6)
-    array([ 2., -2.], dtype=float32)
   """
 
   # There is no noise.
@@ -122,22 +87,14 @@ class NormClipSumQuery(matrix_mechanism.GridSumQuery):
       ValueError: If a number is out of range, or a shape not fully defined.
     """
     super().__init__(record_specs)
-    self._order = grid.check_order(order)
-    self._clip_norm = grid.check_clip_norm(clip_norm)
-
-  @property
-  def order(self) -> float:
-    """Which norm is bounded."""
-    return self._order
-
-  @property
-  def clip_norm(self) -> float:
-    """Bound of one record."""
-    return self._clip_norm
+    # Which norm is bounded.
+    self.order = grid.check_order(order)
+    # Bound of one record.
+    self.clip_norm = grid.check_clip_norm(clip_norm)
 
   def initial_global_state(self) -> tf.Tensor:
     """Returns the clip norm."""
-    return tf.constant(self._clip_norm, tf.float32)
+    return tf.constant(self.clip_norm, tf.float32)
 
   def derive_sample_params(self, global_state: tf.Tensor) -> tf.Tensor:
     """Returns the clip norm, all that clients need to know."""
@@ -146,12 +103,12 @@ class NormClipSumQuery(matrix_mechanism.GridSumQuery):
   def encode_record(self, params: tf.Tensor, record: Any) -> tuple[Any, tf.Tensor]:
     """Returns the record clipped, in steps of the grid, and whether it was finite."""
     steps = grid.steps_per_unit(params, noise_multiplier=0.0)
-    clipped = grid.clip_to_grid(self._check(record), params, steps, self._order)
+    clipped = grid.clip_to_grid(self._check(record), params, steps, self.order)
     return clipped.integers, clipped.finite
 
   def get_noised_result(
     self, sample_state: Any, global_state: tf.Tensor
-  ) -> tuple[Any, tf.Tensor, dp_accounting.DpEvent]:
+  ) -> matrix_mechanism.Released:
     """Returns the sum, the state as it was, and `NonPrivateDpEvent`."""
     steps = grid.steps_per_unit(global_state, noise_multiplier=0.0)
     total = grid.to_floats(sample_state, self._record_specs, steps)
@@ -170,13 +127,9 @@ class NormClipSumQuery(matrix_mechanism.GridSumQuery):
     none = tf.constant(0.0, tf.float64)
     return matrix_mechanism.GaussianSpent(none, none)
 
-  def derive_metrics(
-    self, global_state: tf.Tensor
-  ) -> 'collections.OrderedDict[str, tf.Tensor]':
+  def derive_metrics(self, global_state: tf.Tensor) -> matrix_mechanism.Metrics:
     """Returns the clip norm under its name."""
     return collections.OrderedDict(clip_norm=global_state)
 
   def __repr__(self) -> str:
-    return (
-      f'{type(self).__name__}(order={self._order:g}, clip_norm={self._clip_norm:g})'
-    )
+    return f'{type(self).__name__}(order={self.order:g}, clip_norm={self.clip_norm:g})'

@@ -196,14 +196,14 @@ MUTANTS = (
   Mutant(
     'the count of adaptive clipping has half its noise',
     'queries/adaptive_clipping.py',
-    'stddev = tf.constant(self._clipped_count_stddev * UNIT, tf.float64)',
-    'stddev = tf.constant(self._clipped_count_stddev * UNIT / 2, tf.float64)',
+    'stddev = tf.constant(self.clipped_count_stddev * UNIT, tf.float64)',
+    'stddev = tf.constant(self.clipped_count_stddev * UNIT / 2, tf.float64)',
     'queries/adaptive_clipping_test.py queries/adaptive_clipping_privacy_test.py',
   ),
   Mutant(
     'the noise of adaptive clipping ignores what the count costs',
     'queries/adaptive_clipping.py',
-    'return tf.cast(state.clip_norm, tf.float64) * self._value_noise_multiplier',
+    'return tf.cast(state.clip_norm, tf.float64) * self.value_noise_multiplier',
     'return tf.cast(state.clip_norm, tf.float64) * self._noise_multiplier',
     'queries/adaptive_clipping_test.py queries/adaptive_clipping_privacy_test.py',
   ),

@@ -12,7 +12,6 @@ from tensorflow_privacy.privacy.dp_query import tree_range_query
 
 from tff_dp_aggregators import aggregators
 from tff_dp_aggregators import queries
-from tff_dp_aggregators import strategies
 from tff_dp_aggregators.queries import grid
 
 _LARGE = 1e3  # Clips nothing here.
@@ -141,40 +140,6 @@ def test_a_client_moves_the_nodes_by_no_more_than_the_clip_norm():
     params = query.derive_sample_params(query.initial_global_state())
     sample, finite = query.encode_record(params, tf.constant([wrong] + [1.0] * 9))
     assert not finite and not np.any(sample)
-
-
-def test_rounds_are_spent_as_those_of_the_nodes():
-  limits = strategies.Participation(4, min_separation=2)
-  tree = queries.TreeResidualSumQuery(
-    limits, clip_norm=1.0, noise_multiplier=3.0, record_specs=tf.TensorSpec([7])
-  )
-  query = queries.RangeSumsQuery(tree, record_specs=tf.TensorSpec([4]))
-  assert query.run_event() == tree.run_event()
-  assert query.participation == limits and query.noise_multiplier == 3.0
-  state, same = query.initial_global_state(), tree.initial_global_state()
-  for _ in range(3):
-    _, state, _ = query.get_noised_result(query.initial_sample_state(), state)
-    _, same, _ = tree.get_noised_result(tree.initial_sample_state(), same)
-  assert query.spent(state).to_event() == tree.spent(same).to_event()
-
-
-def test_it_stands_beside_a_model():
-  numbers = {'noise_multiplier': 2.0**-20, 'clients_per_round': 12}
-  process = aggregators.joint(
-    {
-      'model': aggregators.gaussian(clip_norm=1.0, **numbers),
-      'bins': aggregators.range_sums(
-        aggregators.gaussian(clip_norm=2.0, **numbers), arity=3
-      ),
-    },
-    ['model', 'bins'],
-  ).create(tff.to_type([(np.float32, [2]), (np.float32, [6])]))
-  histograms = np.eye(6, dtype=np.float32)
-  values = [[np.ones(2, np.float32), histograms[i % 6]] for i in range(12)]
-  output = process.next(process.initialize(), values)
-  np.testing.assert_allclose(output.result[1], np.full(6, 1 / 6), atol=1e-4)
-  spent = aggregators.extract_dp_event(output.state).all_rounds_so_far
-  assert spent.noise_multiplier == pytest.approx(2.0**-20 * math.sqrt(0.5))
 
 
 def test_what_does_not_fit_is_refused():

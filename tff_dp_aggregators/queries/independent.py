@@ -1,10 +1,16 @@
-"""The Laplace sum: pure epsilon, for records that are few or sparse numbers."""
+"""Noise that is independent in each round: in how many a client can have been, Laplace.
 
+Each round costs the clients who are in it the same.
+"""
+
+import abc
 import collections
+import json
 import math
 from typing import Any, NamedTuple, Optional
 
 import dp_accounting
+import numpy as np
 import tensorflow as tf
 from typing_extensions import Unpack
 
@@ -15,7 +21,97 @@ from tff_dp_aggregators.noise import options
 from tff_dp_aggregators.noise import rows
 from tff_dp_aggregators.noise import streaming
 from tff_dp_aggregators.queries import grid
-from tff_dp_aggregators.queries import participations as participations_lib
+from tff_dp_aggregators.queries import matrix_mechanism
+
+
+class IndependentNoiseQuery(matrix_mechanism.NoisySumQuery):
+  """What queries have in common each round of which costs its clients the same."""
+
+  def __init__(
+    self, participation: Optional[strategies.Participation], record_specs: Any
+  ):
+    """Counts within a schema; `None` for a client who is in all rounds."""
+    super().__init__(record_specs)
+    self._limits: Optional[strategies.Participation] = None
+    if participation is not None:
+      self._limits = strategies.participation.require(participation)
+      taken = np.zeros(self._limits.num_rounds + 1, np.int64)
+      taken[1 + np.array(self._limits.rounds, np.int64)] = 1
+      self._after = np.cumsum(taken)
+
+  @property
+  def participation(self) -> strategies.Participation:
+    """What the privacy analysis assumes of clients."""
+    if self._limits is None:
+      raise matrix_mechanism.unlimited()
+    return self._limits
+
+  @abc.abstractmethod
+  def _event(self) -> dp_accounting.DpEvent:
+    """What a round costs a client who is in it."""
+
+  @abc.abstractmethod
+  def _facts(self) -> dict[str, Any]:
+    """What a state belongs to, but for who takes part how often; JSON."""
+
+  def _belongs_to(self) -> str:
+    facts = {**self._facts(), 'num_rounds': None}
+    if self._limits is not None:
+      for name in ('num_rounds', 'min_separation', 'max_participations'):
+        facts[name] = getattr(self._limits, name)
+    return matrix_mechanism.mechanism_text(facts)
+
+  def __repr__(self) -> str:
+    facts = [f'{key}={each!r}' for key, each in self._facts().items() if key != 'noise']
+    return f'{type(self).__name__}({self._limits}, {", ".join(facts)})'  # No seed.
+
+  def run_event(self) -> dp_accounting.DpEvent:
+    """The event of all rounds together, for a client who is in as many as it may."""
+    most = int(self.participation.possible_participations)
+    return dp_accounting.SelfComposedDpEvent(self._event(), most)
+
+  def derive_sample_params(self, global_state: Any) -> Any:
+    """Returns the clip norm, all that clients need to know."""
+    return global_state.clip_norm
+
+  def _this_round(self, global_state: Any) -> tf.Tensor:
+    """The round, after making sure that it is planned, and the state of this query."""
+    this_round = matrix_mechanism.check_state(
+      global_state.belongs_to, self._belongs_to(), global_state.round
+    )
+    if self._limits is None:
+      return this_round
+    return matrix_mechanism.check_round(this_round, self._limits.num_rounds)
+
+  def _participations_after(self, rounds: tf.Tensor) -> tf.Tensor:
+    """In how many of the first `rounds` rounds one client can have been; int64."""
+    if self._limits is None:
+      return rounds
+    return tf.gather(tf.constant(self._after, tf.int64), rounds)
+
+  def _added_by_last(self, rounds: tf.Tensor) -> tf.Tensor:
+    """How many the last of the first `rounds` rounds added to that, 0 or 1; int64."""
+    before = self._participations_after(tf.maximum(rounds - 1, 0))
+    return self._participations_after(rounds) - before
+
+  def _event_of(self, this_round: tf.Tensor) -> dp_accounting.DpEvent:
+    """What a round adds for the worst client; of infinite noise if that is nothing."""
+    event = self._event()
+    if isinstance(event, dp_accounting.NonPrivateDpEvent):
+      return event
+    more = self._added_by_last(this_round + 1) > 0
+    # A tensor, because `tf.function` makes float32 of a Python number.
+    own = tf.constant(event.noise_multiplier, tf.float64)
+    return type(event)(tf.where(more, own, tf.constant(math.inf, tf.float64)))
+
+  def spent(self, global_state: Any) -> matrix_mechanism.Spent:
+    """Returns in how many rounds a client can have been, and what each costs."""
+    event, rounds = self._event(), global_state.round
+    last, total = self._added_by_last(rounds), self._participations_after(rounds)
+    if isinstance(event, dp_accounting.NonPrivateDpEvent):
+      last, total = tf.minimum(rounds, 1), rounds
+    text = tf.constant(json.dumps(events.to_json(event)))
+    return matrix_mechanism.RepeatedSpent(text, last, total)
 
 
 class LaplaceState(NamedTuple):
@@ -33,16 +129,13 @@ class LaplaceState(NamedTuple):
     )
 
 
-class LaplaceSumQuery(participations_lib.IndependentNoiseQuery):
+class LaplaceSumQuery(IndependentNoiseQuery):
   """Clips records in L1 norm, sums them and adds independent Laplace noise.
 
   A round is epsilon-private with epsilon = 1 / `noise_multiplier` (Dwork et al. 2006,
   theorem 1), and n rounds of a client are n times that. The noise of a coordinate is of
   scale b = `clip_norm * noise_multiplier`, of standard deviation sqrt(2) b, and ends at
   88 b (`noise.rows` tells what this costs).
-
-  For models this is rarely what one wants: the L1 norm of a vector of d entries is up
-  to sqrt(d) times its L2 norm, and so is the noise.
 
   Example:
     >>> query = LaplaceSumQuery(
@@ -120,7 +213,7 @@ class LaplaceSumQuery(participations_lib.IndependentNoiseQuery):
 
   def get_noised_result(
     self, sample_state: Any, global_state: LaplaceState
-  ) -> tuple[Any, LaplaceState, dp_accounting.DpEvent]:
+  ) -> matrix_mechanism.Released:
     """Returns the noised sum, the next state and the round's `LaplaceDpEvent`.
 
     Its noise multiplier is infinite in rounds that add nothing to the worst case: the
@@ -129,11 +222,8 @@ class LaplaceSumQuery(participations_lib.IndependentNoiseQuery):
     this_round = self._this_round(global_state)
     row = self._rows.row(global_state.key, this_round)
     steps = self._steps(global_state.clip_norm)
-    noised = grid.add_noise(
-      sample_state,
-      self._rows.layout.unflatten(row),
-      self._scale(global_state) * steps,
-    )
+    unit_noise = self._rows.layout.unflatten(row)
+    noised = grid.add_noise(sample_state, unit_noise, self._scale(global_state) * steps)
     result = grid.to_floats(noised, self._record_specs, steps)
     state = global_state._replace(round=this_round + 1)
     return result, state, self._event_of(this_round)
@@ -141,10 +231,7 @@ class LaplaceSumQuery(participations_lib.IndependentNoiseQuery):
   def signal_and_noise(
     self, sample_state: Any, global_state: LaplaceState
   ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the L2 norm of a round's exact sum, and the mean square of its noise's.
-
-    That of the noise is 2 d b^2, for d coordinates and scale b.
-    """
+    """Returns the L2 norm of a round's exact sum, and 2 d b^2 for its noise."""
     signal = grid.norm(sample_state, self._steps(global_state.clip_norm))
     scale = tf.square(self._scale(global_state))
     return signal, 2 * self._num_coordinates() * scale
@@ -152,14 +239,11 @@ class LaplaceSumQuery(participations_lib.IndependentNoiseQuery):
   def _scale(self, state: LaplaceState) -> tf.Tensor:
     return tf.cast(state.clip_norm, tf.float64) * self._noise_multiplier
 
-  def derive_metrics(
-    self, global_state: LaplaceState
-  ) -> 'collections.OrderedDict[str, tf.Tensor]':
+  def derive_metrics(self, global_state: LaplaceState) -> matrix_mechanism.Metrics:
     """Returns rounds served, clip norm, noise and what has been spent; nothing of data.
 
     `epsilon` is that of all rounds so far for a client who was in as many of them as it
-    may, with delta = 0. `noise_key_tag` differs where secret keys do; it is empty with
-    a seed.
+    may, with delta = 0. `noise_key_tag` is as for `MatrixMechanismQuery`.
     """
     rounds = global_state.round
     each = 1 / self._noise_multiplier if self._noise_multiplier else math.inf
@@ -173,10 +257,4 @@ class LaplaceSumQuery(participations_lib.IndependentNoiseQuery):
       ),
       noise_generator=tf.constant(self.generator),
       noise_key_tag=self._rows.key_tag(global_state.key),
-    )
-
-  def __repr__(self) -> str:
-    return (
-      f'{type(self).__name__}({self._limits}, clip_norm={self._clip_norm}, '
-      f'noise_multiplier={self._noise_multiplier})'
     )
