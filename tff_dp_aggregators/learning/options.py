@@ -1,7 +1,6 @@
-"""What `train` takes besides model, clients and mechanism, by what it is for.
+"""What `train` takes besides model, clients and mechanism, without TensorFlow.
 
-Loads no TensorFlow, so that programs refuse wrong flags at once. `runs.fitting` checks
-what has to go together with a mechanism.
+`runs.fitting` checks what has to go together with a mechanism.
 """
 
 import dataclasses
@@ -279,7 +278,15 @@ class SimulatedCohort:
   Attributes:
     mechanism: That of the larger cohort, with noise of the server.
     scale: At least 1; with 1 it is the mechanism alone.
+
+  Raises:
+    TypeError: If the scale is no number.
+    ValueError: If it is not finite, or below 1.
   """
 
   mechanism: Optional[mechanism_lib.Mechanism]
   scale: float
+
+  def __post_init__(self) -> None:
+    scale = checks.check_within('scale', self.scale, 1, math.inf)
+    object.__setattr__(self, 'scale', scale)
