@@ -6,7 +6,7 @@
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, Union
+from typing import TYPE_CHECKING, Any, Callable, Optional, Union
 
 from tff_dp_aggregators.accounting import canaries
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
@@ -20,23 +20,13 @@ if TYPE_CHECKING:
 AUTO = 'auto'
 
 
-class Inner(NamedTuple):
-  """What sums the clipped values of a round, with its help for a flag."""
-
-  help: str
-  is_secure: bool  # Secure sums are simulated here.
-
-
 SUM, SECURE, MODULAR = 'sum', 'secure_sum', 'secure_modular_sum'
+# What sums the clipped values of a round, with its help; secure sums are simulated.
 INNER = {
-  SUM: Inner('a plain sum', is_secure=False),
-  SECURE: Inner(
-    'a secure sum, with bounds that nothing exceeds; of everything but integer noise',
-    is_secure=True,
-  ),
-  MODULAR: Inner(
-    'a secure sum modulo two to the --bits; of integer noise alone', is_secure=True
-  ),
+  SUM: 'a plain sum',
+  SECURE: 'a secure sum, with bounds that nothing exceeds; of everything but integer '
+  'noise',
+  MODULAR: 'a secure sum modulo two to the --bits; of integer noise alone',
 }
 
 

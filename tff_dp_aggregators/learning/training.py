@@ -365,7 +365,7 @@ def train(
           stack.enter_context(
             runtime.local_runtime(
               timeout_seconds=run.timeout_seconds,
-              simulated_secure_sums=options.INNER[server.inner_aggregator].is_secure,
+              simulated_secure_sums=server.inner_aggregator != options.SUM,
             )
           )
         stop = stack.enter_context(

@@ -1045,7 +1045,7 @@ def check_schedule(ledger: Ledger, schedule: Any) -> None:
   The values of the schedule, JSON-ready, have the reporting goal: who missed it was
   aborted, and who reached it was not. Those of a file have none, and say nothing. Which
   clients report in which attempt follows from the schedule's seed;
-  `learning.runs.attempts` compares that.
+  `learning.runs.records` compares that.
   """
   if not isinstance(schedule, dict) or 'reporting_goal' not in schedule:
     return

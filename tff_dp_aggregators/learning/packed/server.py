@@ -54,7 +54,10 @@ class Server:
           'side by side would share it, and so their noise. Use a learning process of '
           "TFF's with this aggregator, such as learning.build_dp_fed_avg."
         )
-      self._mean = _PrivateMean(mean.mean_of(_type_of(self._specs)))
+      types = [
+        tff.TensorType(each.dtype.as_numpy_dtype, each.shape) for each in self._specs
+      ]
+      self._mean = _PrivateMean(mean.mean_of(tff.StructWithPythonType(types, tuple)))
     elif mean is None or isinstance(mean, tff.aggregators.UnweightedMeanFactory):
       self._mean = _PlainMean(self._specs)
     else:
@@ -174,7 +177,17 @@ class Server:
       flat = [tf.reshape(tf.cast(each, tf.float32), [-1]) for each in mean]
       released = tf.linalg.matvec(directions, tf.concat(flat, axis=0))
       measured[CANARY_PROJECTIONS] = released
-    weights, optimizer_state, finalized = self._apply(state, mean)
+    # One step of the optimizer, unless the update is not finite.
+    before = state.finalizer, tuple(state.global_model_weights.trainable)
+    stepped = tracing.converted(self._optimizer.next)(*before, tuple(mean))
+    finite = _all_finite(mean)
+    optimizer_state, trainable = tf.nest.map_structure(
+      lambda new, old: tf.where(finite, new, old), stepped, before
+    )
+    weights = tff.learning.models.ModelWeights(
+      trainable, state.global_model_weights.non_trainable
+    )
+    non_finite = tf.cast(tf.logical_not(finite), tf.int32)
     train = tracing.converted(self._training.model.finalize_metrics)(metrics)
     client_work, measured_work = state.client_work, collections.OrderedDict(train=train)
     if self._training.schedule is not None:
@@ -189,26 +202,7 @@ class Server:
       distributor=(),
       client_work=measured_work,
       aggregator=measured,
-      finalizer=finalized,
-    )
-
-  def _apply(self, state: Any, update: Any) -> Any:
-    """One step of the optimizer, unless the update is not finite."""
-    trainable = tuple(state.global_model_weights.trainable)
-    step = tracing.converted(self._optimizer.next)
-    stepped = step(state.finalizer, trainable, tuple(update))
-    finite = _all_finite(update)
-    optimizer_state, new_trainable = tf.nest.map_structure(
-      lambda new, old: tf.where(finite, new, old), stepped, (state.finalizer, trainable)
-    )
-    weights = tff.learning.models.ModelWeights(
-      new_trainable, state.global_model_weights.non_trainable
-    )
-    non_finite = tf.cast(tf.logical_not(finite), tf.int32)
-    return (
-      weights,
-      optimizer_state,
-      collections.OrderedDict(update_non_finite=non_finite),
+      finalizer=collections.OrderedDict(update_non_finite=non_finite),
     )
 
 
@@ -329,8 +323,3 @@ def _all_finite(structure: Any) -> tf.Tensor:
   return tf.reduce_all(
     tf.stack([tf.reduce_all(tf.math.is_finite(each)) for each in flat])
   )
-
-
-def _type_of(specs: tuple[tf.TensorSpec, ...]) -> tff.Type:
-  types = [tff.TensorType(each.dtype.as_numpy_dtype, each.shape) for each in specs]
-  return tff.StructWithPythonType(types, tuple)

@@ -239,7 +239,7 @@ def why_one_by_one(
   """Why clients cannot be packed; `None` if they can."""
   if mechanism is not None and mechanism.has_integer_noise:
     return f'each client draws its share of {mechanism.name} noise with its own key'
-  if options_lib.INNER[server.inner_aggregator].is_secure:
+  if server.inner_aggregator != options_lib.SUM:
     name = f'{prefix}inner_aggregator={server.inner_aggregator}'
     return f'{name} sums what each client sends'
   return None

@@ -172,7 +172,7 @@ class LargerCohort(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-  """`mechanism` is that of the larger cohort, if one is simulated."""
+  """All that decides what a run comes to; its mechanism may be of a larger cohort."""
 
   training: packed.LocalTraining
   server: options_lib.Server
